@@ -1,0 +1,73 @@
+/* base/error.h - how functions that can fail say so.
+ *
+ * Purpose   A function that can fail returns nrd_error *: NULL is success, else an owned object
+ *           with a code and a message written for the user (expected, got, where).
+ * Owner     An error belongs to whoever received it. Not shared between threads.
+ * Errors    Codes are numerically equal to TRITONSERVER_Error_Code, so that door 1 and 2 convert
+ *           by value. When memory runs out a static error object is returned; freeing it is a no-op.
+ * Lifetime  nrd_error_free() once; NULL is fine.
+ */
+#ifndef NRD_BASE_ERROR_H
+#define NRD_BASE_ERROR_H
+
+#include <stdarg.h>
+
+typedef struct nrd_error nrd_error;
+
+typedef enum {
+    NRD_ERR_UNKNOWN = 0,
+    NRD_ERR_INTERNAL = 1,
+    NRD_ERR_NOT_FOUND = 2,
+    NRD_ERR_INVALID_ARG = 3,
+    NRD_ERR_UNAVAILABLE = 4,
+    NRD_ERR_UNSUPPORTED = 5,
+    NRD_ERR_ALREADY_EXISTS = 6,
+    NRD_ERR_CANCELLED = 7,
+} nrd_error_code;
+
+#define NRD_MUST_USE __attribute__((warn_unused_result))
+#define NRD_PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
+
+/* Makes an error. Never returns NULL. */
+nrd_error *nrd_errorf(nrd_error_code code, const char *fmt, ...) NRD_PRINTF(2, 3) NRD_MUST_USE;
+nrd_error *nrd_errorv(nrd_error_code code, const char *fmt, va_list args) NRD_MUST_USE;
+
+/* The error for a failed allocation of `size_bytes`; static, never allocates. */
+nrd_error *nrd_error_no_memory(void) NRD_MUST_USE;
+
+/* Puts "<context>: " in front of the message. Takes `err` always; NULL stays NULL. */
+nrd_error *nrd_error_wrap(nrd_error *err, const char *fmt, ...) NRD_PRINTF(2, 3) NRD_MUST_USE;
+
+nrd_error_code nrd_error_get_code(const nrd_error *err);
+const char *nrd_error_message(const nrd_error *err); /* borrows until err is freed */
+void nrd_error_free(nrd_error *err);
+
+/* Passes an error up. Use where nothing is held. */
+#define NRD_TRY(expr)                                                                              \
+    do {                                                                                           \
+        nrd_error *nrd_try_err_ = (expr);                                                          \
+        if (nrd_try_err_) {                                                                        \
+            return nrd_try_err_;                                                                   \
+        }                                                                                          \
+    } while (0)
+
+/* Stores an error in `err` and jumps. Use where there is something to undo. */
+#define NRD_TRY_GOTO(expr, err, label)                                                             \
+    do {                                                                                           \
+        (err) = (expr);                                                                            \
+        if (err) {                                                                                 \
+            goto label;                                                                            \
+        }                                                                                          \
+    } while (0)
+
+/* Invariants only, never input: stays on in release builds, prints and aborts. */
+#define NRD_ASSERT(cond, why)                                                                      \
+    do {                                                                                           \
+        if (__builtin_expect(!(cond), 0)) {                                                        \
+            nrd_assert_fail(#cond, why, __FILE__, __LINE__, __func__);                             \
+        }                                                                                          \
+    } while (0)
+void nrd_assert_fail(const char *cond, const char *why, const char *file, int line,
+                     const char *func) __attribute__((noreturn, cold));
+
+#endif

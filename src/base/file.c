@@ -1,0 +1,282 @@
+#include "base/file.h"
+
+#include "base/mem.h"
+#include "base/str.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct nrd_file_writer {
+    FILE *f;
+    char *path, *tmp;
+};
+
+static nrd_error *sys_error(const char *what, const char *path)
+{
+    int e = errno;
+    return nrd_errorf(e == ENOENT || e == ENOTDIR ? NRD_ERR_NOT_FOUND : NRD_ERR_INTERNAL,
+                      "cannot %s '%s': %s", what, path, strerror(e));
+}
+
+nrd_error *nrd_map_open(nrd_map *out, const char *path)
+{
+    struct stat st;
+    memset(out, 0, sizeof *out);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) {
+        return sys_error("open", path);
+    }
+    if (fstat(fd, &st)) {
+        nrd_error *err = sys_error("stat", path);
+        close(fd);
+        return err;
+    }
+    if (!S_ISREG(st.st_mode)) {
+        close(fd);
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "'%s' is not a regular file", path);
+    }
+    if (st.st_size == 0) {
+        close(fd);
+        out->data = (const uint8_t *)"";
+        return NULL;
+    }
+    void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+    nrd_error *err = p == MAP_FAILED ? sys_error("map", path) : NULL;
+    close(fd);
+    if (!err) {
+        out->data = p;
+        out->size_bytes = (size_t)st.st_size;
+    }
+    return err;
+}
+
+void nrd_map_close(nrd_map *m)
+{
+    if (m->size_bytes) {
+        munmap((void *)(uintptr_t)m->data, m->size_bytes);
+    }
+    memset(m, 0, sizeof *m);
+}
+
+nrd_error *nrd_file_read(char **out, size_t *out_len, const char *path, size_t max_bytes)
+{
+    nrd_error *err = NULL;
+    char *data = NULL;
+    struct stat st;
+    FILE *f = fopen(path, "rbe");
+
+    *out = NULL;
+    if (!f) {
+        return sys_error("open", path);
+    }
+    if (fstat(fileno(f), &st)) {
+        err = sys_error("stat", path);
+        goto fail;
+    }
+    if (!S_ISREG(st.st_mode)) {
+        err = nrd_errorf(NRD_ERR_INVALID_ARG, "'%s' is not a regular file", path);
+        goto fail;
+    }
+    if ((uint64_t)st.st_size > max_bytes) {
+        err = nrd_errorf(NRD_ERR_INVALID_ARG, "'%s' has %lld bytes, the limit is %zu", path,
+                         (long long)st.st_size, max_bytes);
+        goto fail;
+    }
+    NRD_NEW_GOTO(data, (size_t)st.st_size + 1, err, fail);
+    size_t n = fread(data, 1, (size_t)st.st_size, f);
+    if (ferror(f)) {
+        err = sys_error("read", path);
+        goto fail;
+    }
+    fclose(f);
+    *out = data;
+    if (out_len) {
+        *out_len = n;
+    }
+    return NULL;
+
+fail:
+    fclose(f);
+    free(data);
+    return err;
+}
+
+nrd_error *nrd_file_writer_open(nrd_file_writer **out, const char *path)
+{
+    nrd_file_writer *w = nrd_xcalloc(1, sizeof *w);
+    w->path = nrd_xstrdup(path);
+    w->tmp = nrd_xasprintf("%s.tmp.%d", path, (int)getpid());
+    w->f = fopen(w->tmp, "wbe");
+    if (!w->f) {
+        nrd_error *err = sys_error("create", w->tmp);
+        nrd_file_writer_abort(w);
+        *out = NULL;
+        return err;
+    }
+    *out = w;
+    return NULL;
+}
+
+FILE *nrd_file_writer_stream(nrd_file_writer *w)
+{
+    return w->f;
+}
+
+nrd_error *nrd_file_writer_commit(nrd_file_writer *w)
+{
+    nrd_error *err = NULL;
+    bool ok = fflush(w->f) == 0 && !ferror(w->f) && fsync(fileno(w->f)) == 0;
+    if (!ok) {
+        err = sys_error("write", w->tmp);
+        nrd_file_writer_abort(w);
+        return err;
+    }
+    fclose(w->f);
+    w->f = NULL;
+    if (rename(w->tmp, w->path)) {
+        err = sys_error("rename to", w->path);
+        nrd_file_writer_abort(w);
+        return err;
+    }
+    free(w->tmp);
+    free(w->path);
+    free(w);
+    return NULL;
+}
+
+void nrd_file_writer_abort(nrd_file_writer *w)
+{
+    if (!w) {
+        return;
+    }
+    if (w->f) {
+        fclose(w->f);
+    }
+    unlink(w->tmp);
+    free(w->tmp);
+    free(w->path);
+    free(w);
+}
+
+nrd_error *nrd_file_write(const char *path, const void *data, size_t n)
+{
+    nrd_file_writer *w;
+    NRD_TRY(nrd_file_writer_open(&w, path));
+    fwrite(data, 1, n, w->f); /* a short write shows in ferror at commit */
+    return nrd_file_writer_commit(w);
+}
+
+bool nrd_path_exists(const char *path)
+{
+    return access(path, F_OK) == 0;
+}
+
+bool nrd_path_is_dir(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+char *nrd_path_join(const char *dir, const char *name)
+{
+    bool slash = dir[0] == '\0' || nrd_str_has_suffix(dir, "/");
+    return nrd_xasprintf("%s%s%s", dir, slash ? "" : "/", name);
+}
+
+const char *nrd_path_base(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+char *nrd_path_dir(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    if (!slash) {
+        return nrd_xstrdup(".");
+    }
+    return slash == path ? nrd_xstrdup("/") : nrd_xstrndup(path, (size_t)(slash - path));
+}
+
+char *nrd_path_exe_dir(void)
+{
+    char buf[4096];
+    ssize_t n = readlink("/proc/self/exe", buf, sizeof buf - 1);
+    if (n <= 0) {
+        return nrd_xstrdup(".");
+    }
+    buf[n] = '\0';
+    return nrd_path_dir(buf);
+}
+
+nrd_error *nrd_mkdirs(const char *path)
+{
+    nrd_error *err = NULL;
+    char *p = nrd_xstrdup(path);
+    for (char *s = p + 1; !err; s++) {
+        if (*s == '/' || *s == '\0') {
+            char c = *s;
+            *s = '\0';
+            if (mkdir(p, 0777) && errno != EEXIST) {
+                err = sys_error("create folder", p);
+            }
+            *s = c;
+            if (c == '\0') {
+                break;
+            }
+        }
+    }
+    if (!err && !nrd_path_is_dir(path)) {
+        err = nrd_errorf(NRD_ERR_INVALID_ARG, "'%s' is not a folder", path);
+    }
+    free(p);
+    return err;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+nrd_error *nrd_dir_list(char ***out_names, size_t *out_n, const char *path)
+{
+    char **names = NULL;
+    size_t n = 0, cap = 0;
+    DIR *d = opendir(path);
+
+    *out_names = NULL;
+    *out_n = 0;
+    if (!d) {
+        return sys_error("open folder", path);
+    }
+    for (struct dirent *e; (e = readdir(d));) {
+        if (!strcmp(e->d_name, ".") || !strcmp(e->d_name, "..")) {
+            continue;
+        }
+        if (n == cap) {
+            cap = cap ? cap * 2 : 16;
+            names = nrd_xrealloc(names, cap * sizeof *names);
+        }
+        names[n++] = nrd_xstrdup(e->d_name);
+    }
+    closedir(d);
+    if (n) {
+        qsort(names, n, sizeof *names, by_name);
+    }
+    *out_names = names;
+    *out_n = n;
+    return NULL;
+}
+
+void nrd_names_free(char **names, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        free(names[i]);
+    }
+    free(names);
+}

@@ -1,0 +1,54 @@
+/* base/file.h - files, folders, paths.
+ *
+ * Purpose   Reading whole files with a limit, mapping, writing through a temporary name and rename,
+ *           folder listing, path arithmetic.
+ * Owner     Stateless; nrd_map is owned by its opener and may be read by many threads.
+ * Errors    NOT_FOUND where the path does not exist, INVALID_ARG over a limit, INTERNAL otherwise;
+ *           messages carry the path and the system's reason.
+ */
+#ifndef NRD_BASE_FILE_H
+#define NRD_BASE_FILE_H
+
+#include "base/error.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+/* Read-only mapping of a whole file. An empty file has data != NULL and size 0. */
+typedef struct nrd_map {
+    const uint8_t *data;
+    size_t size_bytes;
+} nrd_map;
+
+nrd_error *nrd_map_open(nrd_map *out, const char *path) NRD_MUST_USE;
+void nrd_map_close(nrd_map *m); /* safe on a zeroed struct */
+
+/* Whole file as owned, NUL-terminated bytes (free). Refuses files over max_bytes. */
+nrd_error *nrd_file_read(char **out, size_t *out_len, const char *path, size_t max_bytes)
+    NRD_MUST_USE;
+
+/* Writes to "<path>.tmp.<pid>", syncs, renames: the old or the new file, never half of one. */
+nrd_error *nrd_file_write(const char *path, const void *data, size_t n) NRD_MUST_USE;
+
+/* The same for streams: open, fwrite yourself, commit (takes always) or abort (takes always). */
+typedef struct nrd_file_writer nrd_file_writer;
+nrd_error *nrd_file_writer_open(nrd_file_writer **out, const char *path) NRD_MUST_USE;
+FILE *nrd_file_writer_stream(nrd_file_writer *w); /* borrows */
+nrd_error *nrd_file_writer_commit(nrd_file_writer *w) NRD_MUST_USE;
+void nrd_file_writer_abort(nrd_file_writer *w);
+
+bool nrd_path_exists(const char *path);
+bool nrd_path_is_dir(const char *path);
+char *nrd_path_join(const char *dir, const char *name);  /* owned */
+const char *nrd_path_base(const char *path);             /* borrows */
+char *nrd_path_dir(const char *path);                    /* owned; "." when there is none */
+char *nrd_path_exe_dir(void);                            /* owned; folder of the running program */
+nrd_error *nrd_mkdirs(const char *path) NRD_MUST_USE;    /* like mkdir -p */
+
+/* Names in a folder, sorted, without "." and ".."; free with nrd_names_free. */
+nrd_error *nrd_dir_list(char ***out_names, size_t *out_n, const char *path) NRD_MUST_USE;
+void nrd_names_free(char **names, size_t n);
+
+#endif

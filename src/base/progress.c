@@ -1,0 +1,71 @@
+#include "base/progress.h"
+
+#include "base/clock.h"
+#include "base/mem.h"
+
+#include <stdio.h>
+#include <unistd.h>
+
+struct nrd_progress {
+    char *label;
+    uint64_t total, done, start_ns, drawn_ns;
+    bool tty;
+};
+
+enum { BAR_WIDTH = 28 };
+
+static void draw(nrd_progress *p, bool last)
+{
+    char bar[BAR_WIDTH + 1];
+    double secs = (double)(nrd_now_ns() - p->start_ns) / 1e9;
+    double part = p->total ? (double)p->done / (double)p->total : 1;
+    double rate = secs > 0 ? (double)p->done / secs : 0;
+    int fill = (int)(part * BAR_WIDTH);
+
+    for (int i = 0; i < BAR_WIDTH; i++) {
+        bar[i] = i < fill ? '#' : '.';
+    }
+    bar[BAR_WIDTH] = '\0';
+    fprintf(stderr, "%s%-24s [%s] %3.0f%%  %.1f MB  %.1f MB/s", p->tty ? "\r" : "", p->label, bar,
+            part * 100, (double)p->done / 1e6, rate / 1e6);
+    if (last) {
+        fprintf(stderr, "  %.2f s%s\n", secs, p->tty ? "\033[K" : "");
+    } else {
+        double left = rate > 0 && p->total > p->done ? (double)(p->total - p->done) / rate : 0;
+        fprintf(stderr, "  %.0f s left\033[K", left);
+    }
+    fflush(stderr);
+}
+
+nrd_progress *nrd_progress_new(const char *label, uint64_t total_bytes)
+{
+    nrd_progress *p = nrd_xcalloc(1, sizeof *p);
+    p->label = nrd_xstrdup(label);
+    p->total = total_bytes;
+    p->start_ns = nrd_now_ns();
+    p->tty = isatty(STDERR_FILENO) == 1;
+    return p;
+}
+
+void nrd_progress_add(nrd_progress *p, uint64_t bytes)
+{
+    if (!p) {
+        return;
+    }
+    p->done += bytes;
+    uint64_t now = nrd_now_ns();
+    if (p->tty && now - p->drawn_ns > 100000000u) {
+        p->drawn_ns = now;
+        draw(p, false);
+    }
+}
+
+void nrd_progress_done(nrd_progress *p)
+{
+    if (!p) {
+        return;
+    }
+    draw(p, true);
+    free(p->label);
+    free(p);
+}

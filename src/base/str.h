@@ -1,0 +1,38 @@
+/* base/str.h - a growing byte buffer that is always NUL-terminated.
+ *
+ * Purpose   Building text and byte strings without counting by hand.
+ * Owner     One thread at a time. `nrd_str s = {0};` is an empty buffer; nrd_str_fini frees it.
+ * Errors    Growth aborts on no memory (buffers are bounded by their callers' limits).
+ */
+#ifndef NRD_BASE_STR_H
+#define NRD_BASE_STR_H
+
+#include "base/error.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+typedef struct nrd_str {
+    char *data; /* NUL-terminated once anything was appended, else NULL */
+    size_t len, cap;
+} nrd_str;
+
+void nrd_str_fini(nrd_str *s);
+void nrd_str_clear(nrd_str *s); /* keeps the memory */
+void nrd_str_reserve(nrd_str *s, size_t more_bytes);
+void nrd_str_append(nrd_str *s, const void *data, size_t n);
+void nrd_str_puts(nrd_str *s, const char *text);
+void nrd_str_putc(nrd_str *s, char c);
+void nrd_str_printf(nrd_str *s, const char *fmt, ...) NRD_PRINTF(2, 3);
+const char *nrd_str_cstr(const nrd_str *s); /* "" when empty; borrows until the next change */
+char *nrd_str_steal(nrd_str *s);            /* caller owns the text (free); s becomes empty */
+
+bool nrd_str_has_prefix(const char *s, const char *prefix);
+bool nrd_str_has_suffix(const char *s, const char *suffix);
+
+/* Whole-string conversions: false on garbage, overflow, empty text or trailing characters. */
+bool nrd_parse_i64(const char *text, long long *out);
+bool nrd_parse_u64(const char *text, unsigned long long *out);
+bool nrd_parse_f64(const char *text, double *out);
+
+#endif
