@@ -1,0 +1,411 @@
+/* nereid/device.h - door 4: arithmetic.
+ *
+ * Purpose   What an engine asks of hardware: memory, ordered streams, and the operations of a
+ *           decoder, over ragged batches and a paged KV cache. "cpu" is built in; others are shared
+ *           objects (nereid_<name>.so) that export nrd_device_plugin.
+ * Owner     A device may be opened by many engines. A stream belongs to one thread at a time.
+ * Model     Operations are *enqueued* on a stream in order; they may run later, up to stream_sync
+ *           (the CPU runs a whole step in one fork-join; CUDA launches kernels). Argument structs
+ *           are copied at the call; the arrays that they point to must stay until the stream has
+ *           passed the operation. All `void *` and array arguments are device memory unless said.
+ * Units     Row-major; shapes beside pointers; n_tokens = packed tokens of all sequences in the
+ *           step, no padding. Strides are in elements; 0 = dense.
+ * Errors    Enqueue functions return NULL or an error: UNSUPPORTED (this device cannot do this
+ *           combination), INVALID_ARG (shape or type against the contract; a broken caller),
+ *           UNAVAILABLE (memory), INTERNAL (device fault: the engine is lost). Faults of launched
+ *           work surface at stream_sync or event_wait.
+ * ABI       Structs begin with `size`; a device reads no field beyond the size that it is given,
+ *           and the caller treats function pointers beyond the device's `size`, or NULL ones, as
+ *           absent. nrd_error objects are malloc'ed and laid out as base/error.c says.
+ * Sources   Paged attention (Kwon et al., SOSP 2023); rotary embedding (Su et al., 2021);
+ *           RMSNorm (Zhang & Sennrich, 2019); min-p (Nguyen et al., 2024).
+ */
+#ifndef NEREID_DEVICE_H
+#define NEREID_DEVICE_H
+
+#include "nereid/dtype.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define NRD_DEVICE_ABI 1u
+
+typedef struct nrd_error nrd_error;
+typedef struct nrd_device nrd_device;
+typedef struct nrd_stream nrd_stream;
+typedef struct nrd_event nrd_event;
+typedef struct nrd_graph nrd_graph;
+
+/* ---- memory ---- */
+
+typedef enum {
+    NRD_MEM_DEVICE = 0, /* where operations read and write */
+    NRD_MEM_HOST = 1,   /* pinned where that makes copies asynchronous */
+} nrd_mem_kind;
+
+typedef struct nrd_device_info {
+    uint32_t size;
+    char name[64];            /* "cpu: AVX-512 VNNI, 2 threads", "cuda: NVIDIA H200" */
+    bool host_is_device;      /* DEVICE memory can be read and written by the host directly */
+    nrd_dtype act_dtype;      /* preferred activation type for a float32 model (CPU: F32) */
+    nrd_dtype kv_dtype;       /* preferred KV cache type */
+    uint64_t mem_total_bytes;
+    uint64_t mem_free_bytes;
+    int32_t n_threads;        /* CPU threads; multiprocessors of a GPU */
+    double read_bytes_per_s;  /* measured or 0 */
+} nrd_device_info;
+
+typedef struct nrd_mem_report {
+    const char *name; /* pool name given at alloc */
+    uint64_t bytes;
+} nrd_mem_report;
+
+/* ---- weights ---- */
+
+typedef enum {
+    NRD_LAYOUT_ROWS = 0, /* [rows][cols] in dtype's own blocks: as in GGUF and safetensors */
+    /* other values: packed for a device; see nrd_device_ops.weight_plan */
+} nrd_layout;
+
+/* One matrix [rows, cols] (cols = input features, contiguous) or a vector (cols = 1). */
+typedef struct nrd_weight {
+    nrd_dtype dtype;
+    uint32_t layout;    /* nrd_layout or a device's own number */
+    int64_t rows, cols;
+    const void *data;   /* device memory (for the CPU: inside the mapped engine file) */
+    const void *scales; /* f32 [rows] for I8 and per-channel F8; NULL otherwise */
+    float scale;        /* per-tensor scale (F8), else 1 */
+    uint64_t data_bytes;
+} nrd_weight;
+
+/* ---- operations: argument structs ---- */
+
+/* x[n_tokens, hidden] = table[id] * scale (+ pos_table[pos]).
+ * An id < 0 means "the token sampled last for slot -1-id", read from slot_tokens on the device, so
+ * that a step can be enqueued before the host has seen the previous one's result. Ids from
+ * table->rows upwards take rows of prompt_table (p-tuning), if given; else id 0 is used. */
+typedef struct nrd_embed_args {
+    uint32_t size;
+    int32_t n_tokens, hidden;
+    const int32_t *ids;         /* [n_tokens] */
+    const int32_t *slot_tokens; /* [n_slots] or NULL */
+    const nrd_weight *table;    /* [vocab, hidden] */
+    float scale;
+    const nrd_weight *pos_table; /* [max_positions, hidden] or NULL */
+    const int32_t *positions;    /* [n_tokens], needed with pos_table */
+    const void *const *prompt_table; /* [n_tokens] row pointers in act dtype or NULL entries; NULL */
+    void *out;                   /* [n_tokens, hidden] */
+    nrd_dtype out_dtype;
+} nrd_embed_args;
+
+typedef enum { NRD_NORM_RMS = 0, NRD_NORM_LAYER = 1 } nrd_norm_kind;
+
+/* The whole joint between two sublayers, any part of which may be absent:
+ *   d = delta_weight ? norm(delta, delta_weight) : delta      (post-norm of Gemma)
+ *   residual += d                                              (written back in place)
+ *   out = norm(residual[row_ids ? row_ids[i] : i], weight, bias)
+ * With delta NULL the residual is only read; with weight NULL nothing is written to out.
+ * With row_ids only those rows are normed (LM head), but every row gets its delta added. */
+typedef struct nrd_norm_args {
+    uint32_t size;
+    nrd_norm_kind kind;
+    float eps;
+    int32_t n_tokens, hidden;
+    const void *delta;              /* [n_tokens, hidden] act dtype, or NULL */
+    const nrd_weight *delta_weight; /* [hidden] or NULL */
+    void *residual;                 /* [n_tokens, hidden] act dtype */
+    const nrd_weight *weight, *bias; /* [hidden] or NULL */
+    const int32_t *row_ids;         /* [n_rows] or NULL */
+    int32_t n_rows;                 /* with row_ids */
+    void *out;                      /* [n_tokens or n_rows, row of out_dtype] */
+    nrd_dtype out_dtype;            /* act dtype, or what linear_input asked for */
+    float *out_row_scale;           /* [rows] for F8 with per-token scales, else NULL */
+    nrd_dtype act_dtype;
+} nrd_norm_args;
+
+/* y = concat over parts of (x W_p^T + b_p), softcapped if asked. Parts are stacked along the
+ * output, each with a dtype of its own (GGUF mixes types inside q, k, v). */
+enum { NRD_LINEAR_MAX_PARTS = 4 };
+typedef struct nrd_linear_args {
+    uint32_t size;
+    int32_t n_tokens;
+    const void *x;            /* [n_tokens, cols] in x_dtype */
+    nrd_dtype x_dtype;
+    const float *x_row_scale; /* [n_tokens] for F8 with per-token scales, else NULL */
+    int32_t n_parts;
+    const nrd_weight *w[NRD_LINEAR_MAX_PARTS];    /* [rows_p, cols] */
+    const nrd_weight *bias[NRD_LINEAR_MAX_PARTS]; /* [rows_p] or NULL */
+    void *y;                  /* [n_tokens, sum rows] */
+    nrd_dtype y_dtype;        /* act dtype; F32 for logits */
+    float softcap;            /* > 0: y = softcap * tanh(y / softcap) */
+    bool deterministic;       /* same result for a row in every batch composition */
+} nrd_linear_args;
+
+typedef enum {
+    NRD_ROPE_NONE = 0,
+    NRD_ROPE_NEOX = 1,        /* pairs (i, i + rotary_dim/2) */
+    NRD_ROPE_INTERLEAVED = 2, /* pairs (2i, 2i+1) */
+} nrd_rope_kind;
+
+/* KV memory of one layer. What lies inside a block is the device's own affair; a block of one
+ * layer is kv_block_bytes() long for K and V together, and block b starts at base + b * that. */
+typedef struct nrd_kv_layer {
+    void *base;
+    nrd_dtype dtype;      /* F32, F16, BF16, F8_E4M3, I8 */
+    int32_t n_blocks, block_tokens;
+    int32_t n_kv_heads, head_dim;
+    float k_scale, v_scale; /* F8, I8 */
+} nrd_kv_layer;
+
+/* Which tokens of a step belong to whom. Arrays are device memory, uploaded once a step. */
+typedef struct nrd_batch_view {
+    int32_t n_tokens, n_seqs;
+    int32_t max_q_len, max_ctx_len;  /* over the sequences of this step */
+    const int32_t *positions;        /* [n_tokens] absolute position of each token */
+    const int32_t *token_seq;        /* [n_tokens] sequence index of each token */
+    const int32_t *q_start;          /* [n_seqs + 1] first packed token of each sequence */
+    const int32_t *ctx_len;          /* [n_seqs] tokens in the cache after this step */
+    const int32_t *block_table;      /* [n_seqs, block_table_stride]; -1 = dropped (out of window) */
+    int32_t block_table_stride;
+    /* Token tree of speculative decoding: bit j of row i says that token i of the sequence's new
+     * tokens may see new token j. NULL: causal. */
+    const uint32_t *tree_mask;       /* [n_tokens, tree_mask_words] */
+    int32_t tree_mask_words;
+} nrd_batch_view;
+
+/* Norm of q and k heads (optional), rotary embedding, write of K and V into the cache. */
+typedef struct nrd_rope_kv_args {
+    uint32_t size;
+    const nrd_batch_view *batch;     /* host struct, copied */
+    void *qkv;                       /* [n_tokens, (n_heads + 2 n_kv_heads) * head_dim]; q in place */
+    nrd_dtype act_dtype;
+    int32_t n_heads;
+    const nrd_weight *q_norm, *k_norm; /* [head_dim] RMS, or NULL */
+    float norm_eps;
+    nrd_rope_kind rope;
+    int32_t rotary_dim;
+    const float *inv_freq;           /* [rotary_dim / 2], scaling applied; NULL with ROPE_NONE */
+    float rope_scale;                /* factor on cos and sin (YaRN, LongRoPE), else 1 */
+    nrd_kv_layer kv;
+} nrd_rope_kv_args;
+
+/* out[t] = softmax(softcap(scale * q K^T) + mask) V over the sequence's cached tokens.
+ * Token at position p sees positions (p - window, p] (window 0: all) and the first n_sink ones. */
+typedef struct nrd_attention_args {
+    uint32_t size;
+    const nrd_batch_view *batch;     /* host struct, copied */
+    const void *q;                   /* [n_tokens, q_stride], heads first in each row */
+    int64_t q_stride;
+    void *out;                       /* [n_tokens, n_heads * head_dim] */
+    nrd_dtype act_dtype, out_dtype;  /* out_dtype: what linear_input asked for, or act dtype */
+    float *out_row_scale;
+    int32_t n_heads;
+    float scale, softcap;
+    int32_t window, n_sink;
+    nrd_kv_layer kv;
+    bool deterministic;
+} nrd_attention_args;
+
+typedef enum {
+    NRD_ACT_NONE = 0,
+    NRD_ACT_SILU = 1,
+    NRD_ACT_GELU_TANH = 2,
+    NRD_ACT_GELU_ERF = 3,
+    NRD_ACT_RELU = 4,
+    NRD_ACT_RELU2 = 5,
+} nrd_act_kind;
+
+/* gated: out[i] = act(x[i]) * x[inter + i]; else out[i] = act(x[i]). */
+typedef struct nrd_act_args {
+    uint32_t size;
+    nrd_act_kind kind;
+    bool gated;
+    int32_t n_tokens, inter;
+    const void *x;        /* [n_tokens, gated ? 2*inter : inter] act dtype */
+    nrd_dtype act_dtype;
+    void *out;            /* [n_tokens, row of out_dtype] */
+    nrd_dtype out_dtype;
+    float *out_row_scale;
+} nrd_act_args;
+
+/* Choice of tokens. One row = one sampled position. Array in device memory. */
+enum {
+    NRD_SAMPLE_LOGPROB = 1u,    /* fill out_logprob */
+    NRD_SAMPLE_COUNTS = 2u,     /* penalties apply: read and update this slot's row of counts */
+    NRD_SAMPLE_NORMALIZE = 4u,  /* out_logprob_norm: relative to the candidate set */
+    NRD_SAMPLE_NO_UPDATE = 8u,  /* do not write slot_tokens (scoring) */
+};
+typedef struct nrd_sample_row {
+    int32_t slot;               /* index into slot_tokens and counts */
+    int32_t top_k;              /* <= 0: all; 1: greedy */
+    float top_p;                /* <= 0 or >= 1: all */
+    float min_p;                /* <= 0: off */
+    float temperature;          /* <= 0: greedy */
+    float repetition_penalty;   /* 1: off. logit > 0 ? /p : *p for seen tokens */
+    float presence_penalty;     /* 0: off */
+    float frequency_penalty;    /* 0: off */
+    uint64_t seed;
+    uint64_t draw;              /* counter of draws of this request: same (seed, draw), same number */
+    uint32_t flags;
+    int32_t banned_start, n_banned; /* into banned_ids */
+    int32_t n_suppress_end;     /* 1: end_id may not be chosen (min_length) */
+    int32_t end_id;             /* -1: none */
+    const float *bias;          /* [vocab] device memory or NULL */
+    const uint32_t *mask;       /* [(vocab+31)/32] bit set = allowed, device memory, or NULL */
+} nrd_sample_row;
+
+/* Order: bias, penalties, min length, banned, mask, temperature, top-k, top-p, min-p, draw.
+ * Uniform draw: nrd_sample_uniform(seed, draw), the same on every device. Ties: lowest id. */
+typedef struct nrd_sample_args {
+    uint32_t size;
+    int32_t n_rows, vocab;
+    const float *logits;         /* [n_rows, logits_stride] */
+    int64_t logits_stride;
+    const nrd_sample_row *rows;  /* [n_rows] */
+    const int32_t *banned_ids;
+    uint16_t *counts;            /* [n_slots, vocab] occurrences so far (prompt included), or NULL */
+    int32_t *slot_tokens;        /* [n_slots] */
+    int32_t *out_ids;            /* [n_rows] */
+    float *out_logprob;          /* [n_rows] log p of the choice under the unfiltered distribution */
+    float *out_logprob_norm;     /* [n_rows] or NULL */
+    int32_t n_top;               /* > 0: also the best n_top candidates, best first */
+    int32_t *out_top_ids;        /* [n_rows, n_top] */
+    float *out_top_logprobs;     /* [n_rows, n_top] unfiltered log-softmax (after penalties) */
+} nrd_sample_args;
+
+/* Starts a slot's row of counts: zero it, then count ids[0..n). */
+typedef struct nrd_counts_args {
+    uint32_t size;
+    int32_t slot, vocab, n;
+    const int32_t *ids;
+    uint16_t *counts;
+} nrd_counts_args;
+
+/* Copies whole KV blocks of every given layer: pairs (src, dst) of block ids, each pool. */
+typedef struct nrd_copy_blocks_args {
+    uint32_t size;
+    int32_t n_layers, n_pairs;
+    const nrd_kv_layer *src, *dst; /* [n_layers] host arrays, copied; may be the same pool */
+    const int32_t *pairs;          /* [n_pairs, 2] host array, copied */
+} nrd_copy_blocks_args;
+
+typedef enum { NRD_REDUCE_SUM = 0, NRD_REDUCE_MAX = 1 } nrd_reduce_op;
+
+/* ---- the vtable ---- */
+
+typedef struct nrd_device_ops {
+    uint32_t size;
+    uint32_t abi;
+
+    void (*close)(nrd_device *dev);
+    void (*get_info)(nrd_device *dev, nrd_device_info *info); /* fresh free-memory figure */
+
+    nrd_error *(*alloc)(nrd_device *dev, void **out, nrd_mem_kind kind, size_t bytes,
+                        const char *pool_name); /* zeroed, 256-byte aligned */
+    void (*free)(nrd_device *dev, nrd_mem_kind kind, void *p);
+    int32_t (*mem_report)(nrd_device *dev, nrd_mem_report *rows, int32_t max_rows);
+
+    nrd_error *(*stream_new)(nrd_device *dev, nrd_stream **out);
+    void (*stream_free)(nrd_stream *s);
+    nrd_error *(*stream_sync)(nrd_stream *s); /* all enqueued work is done */
+    nrd_error *(*event_new)(nrd_device *dev, nrd_event **out);
+    void (*event_free)(nrd_event *e);
+    nrd_error *(*event_record)(nrd_stream *s, nrd_event *e);
+    nrd_error *(*event_wait)(nrd_event *e);                  /* host waits */
+    nrd_error *(*stream_wait)(nrd_stream *s, nrd_event *e);  /* stream waits */
+    nrd_error *(*graph_begin)(nrd_stream *s);                /* NULL pointer: no graphs */
+    nrd_error *(*graph_end)(nrd_stream *s, nrd_graph **out);
+    nrd_error *(*graph_launch)(nrd_stream *s, nrd_graph *g);
+    void (*graph_free)(nrd_graph *g);
+
+    nrd_error *(*copy)(nrd_stream *s, void *dst, const void *src, size_t bytes); /* any direction */
+    nrd_error *(*fill)(nrd_stream *s, void *dst, int byte, size_t bytes);
+
+    /* How this device wants a weight kept: its layout number and byte count; layout ROWS means "as
+     * it is". Asked at build (packed bytes go into the engine file) and at load (a file with another
+     * layout is converted). `is_linear`: used by linear(), else only by embed(). */
+    nrd_error *(*weight_plan)(nrd_device *dev, nrd_dtype dtype, int64_t rows, int64_t cols,
+                              bool is_linear, uint32_t *out_layout, uint64_t *out_bytes);
+    /* Packs host rows into host memory `dst` of the planned size. */
+    nrd_error *(*weight_pack)(nrd_device *dev, const nrd_weight *src_rows, uint32_t layout, void *dst);
+    /* Makes a host weight usable: maps in place when it can (CPU), else uploads, converting the
+     * layout. `out->data` borrows `src->data` if *out_owned is false. */
+    nrd_error *(*weight_load)(nrd_stream *s, const nrd_weight *src, bool is_linear, nrd_weight *out,
+                              bool *out_owned);
+    void (*weight_unload)(nrd_device *dev, nrd_weight *w); /* only owned ones */
+
+    /* The input type that linear() wants for this weight, and the bytes of one row of `cols`. */
+    nrd_dtype (*linear_input)(nrd_device *dev, const nrd_weight *w, nrd_dtype act_dtype,
+                              size_t *out_row_bytes, bool *out_row_scale);
+    size_t (*kv_block_bytes)(nrd_device *dev, nrd_dtype dtype, int32_t block_tokens,
+                             int32_t n_kv_heads, int32_t head_dim);
+    /* Tells the device the largest shapes so that it can take its scratch memory now. */
+    nrd_error *(*reserve)(nrd_stream *s, int32_t max_tokens, int32_t max_seqs, int32_t max_hidden,
+                          int32_t max_ctx_len, int32_t vocab);
+
+    nrd_error *(*embed)(nrd_stream *s, const nrd_embed_args *a);
+    nrd_error *(*norm)(nrd_stream *s, const nrd_norm_args *a);
+    nrd_error *(*linear)(nrd_stream *s, const nrd_linear_args *a);
+    nrd_error *(*rope_kv)(nrd_stream *s, const nrd_rope_kv_args *a);
+    nrd_error *(*attention)(nrd_stream *s, const nrd_attention_args *a);
+    nrd_error *(*act)(nrd_stream *s, const nrd_act_args *a);
+    nrd_error *(*sample)(nrd_stream *s, const nrd_sample_args *a);
+    nrd_error *(*counts)(nrd_stream *s, const nrd_counts_args *a);
+    nrd_error *(*copy_blocks)(nrd_stream *s, const nrd_copy_blocks_args *a);
+
+    /* Collectives over the ranks that share this model; NULL on a single-rank device. */
+    nrd_error *(*all_reduce)(nrd_stream *s, void *data, int64_t n, nrd_dtype dtype, nrd_reduce_op op);
+    nrd_error *(*all_gather)(nrd_stream *s, const void *src, void *dst, int64_t n, nrd_dtype dtype);
+    nrd_error *(*send)(nrd_stream *s, const void *src, size_t bytes, int32_t peer);
+    nrd_error *(*recv)(nrd_stream *s, void *dst, size_t bytes, int32_t peer);
+
+    /* Per-operation times since the last call, as text lines; NULL: not kept. */
+    const char *(*profile)(nrd_device *dev, bool on);
+} nrd_device_ops;
+
+/* First member of every device object. */
+struct nrd_device {
+    const nrd_device_ops *ops;
+};
+
+typedef struct nrd_device_config {
+    uint32_t size;
+    int32_t device_id;      /* GPU number */
+    int32_t n_threads;      /* CPU; 0: as many cores as this process may use */
+    const char *isa;        /* CPU: "" best, or "generic", "avx2", "avx512", "avx512vnni", "amx" */
+    int32_t rank, world_size;
+} nrd_device_config;
+
+/* What a plug-in exports (symbol name below). Opens a device or says in one line why not. */
+typedef nrd_error *(*nrd_device_plugin_fn)(const nrd_device_config *config, nrd_device **out);
+#define NRD_DEVICE_PLUGIN_SYMBOL "nrd_device_plugin"
+
+/* Uniform number in [0, 1) of draw `draw` under `seed`: Philox4x32-10 (Salmon et al., SC 2011) with
+ * key = seed and counter = draw; the top 24 bits of the first output word. Pure integer arithmetic,
+ * so that every device draws the same. */
+static inline float nrd_sample_uniform(uint64_t seed, uint64_t draw)
+{
+    uint32_t c0 = (uint32_t)draw, c1 = (uint32_t)(draw >> 32), c2 = 0, c3 = 0;
+    uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
+    for (int i = 0; i < 10; i++) {
+        uint64_t p0 = (uint64_t)0xD2511F53u * c0, p1 = (uint64_t)0xCD9E8D57u * c2;
+        uint32_t n0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0, n2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
+        c1 = (uint32_t)p1;
+        c3 = (uint32_t)p0;
+        c0 = n0;
+        c2 = n2;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    return (float)(c0 >> 8) * (1.0f / 16777216.0f);
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,38 @@
+/* nereid/dtype.h - element types of tensors, activations and weights.
+ *
+ * Purpose   One list for checkpoints, engine files and devices. Block formats (Q*) are those of
+ *           GGUF (ggml-org/ggml docs/gguf.md); a row's length must be a multiple of the block.
+ * Lifetime  Values are written to engine files: never renumber.
+ */
+#ifndef NEREID_DTYPE_H
+#define NEREID_DTYPE_H
+
+typedef enum nrd_dtype {
+    NRD_DTYPE_NONE = 0,
+    NRD_DTYPE_F32 = 1,
+    NRD_DTYPE_F16 = 2,
+    NRD_DTYPE_BF16 = 3,
+    NRD_DTYPE_F8_E4M3 = 4,
+    NRD_DTYPE_I8 = 5, /* weight-only int8: one f32 scale per output row (nrd_weight.scales) */
+    NRD_DTYPE_I32 = 6,
+    NRD_DTYPE_I64 = 7,
+    NRD_DTYPE_U8 = 8,
+    NRD_DTYPE_BOOL = 9,
+    NRD_DTYPE_F64 = 10,
+    NRD_DTYPE_I16 = 11,
+    NRD_DTYPE_Q4_0 = 20,
+    NRD_DTYPE_Q4_1 = 21,
+    NRD_DTYPE_Q5_0 = 22,
+    NRD_DTYPE_Q5_1 = 23,
+    NRD_DTYPE_Q8_0 = 24,
+    NRD_DTYPE_Q2_K = 25,
+    NRD_DTYPE_Q3_K = 26,
+    NRD_DTYPE_Q4_K = 27,
+    NRD_DTYPE_Q5_K = 28,
+    NRD_DTYPE_Q6_K = 29,
+    /* Activations quantized per block of 32 by the CPU device; layout private to the device. */
+    NRD_DTYPE_ACT_Q8 = 40,
+    NRD_DTYPE_COUNT_ = 64,
+} nrd_dtype;
+
+#endif

@@ -1,0 +1,49 @@
+/* base/dtype.h - sizes and names of element types, conversions of single numbers.
+ * Stateless, any thread. Block layouts: GGUF. */
+#ifndef NRD_BASE_DTYPE_H
+#define NRD_BASE_DTYPE_H
+
+#include "nereid/dtype.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+const char *nrd_dtype_name(nrd_dtype t);           /* "float32", "bfloat16", "q4_1", … */
+bool nrd_dtype_parse(const char *name, nrd_dtype *out); /* also "fp16", "F32", "Q4_1", "BF16" … */
+int nrd_dtype_block(nrd_dtype t);                  /* elements in a block; 1 for plain types */
+size_t nrd_dtype_block_bytes(nrd_dtype t);         /* bytes of one block; 0 for unknown types */
+bool nrd_dtype_is_quant(nrd_dtype t);              /* the Q* block formats */
+/* Bytes of n elements; false when n is no multiple of the block or the size overflows. */
+bool nrd_dtype_bytes(nrd_dtype t, uint64_t n, size_t *out);
+
+static inline float nrd_bf16_to_f32(uint16_t h)
+{
+    uint32_t u = (uint32_t)h << 16;
+    float f;
+    memcpy(&f, &u, 4);
+    return f;
+}
+
+static inline uint16_t nrd_f32_to_bf16(float f) /* round to nearest even; NaN stays NaN */
+{
+    uint32_t u;
+    memcpy(&u, &f, 4);
+    if ((u & 0x7fffffffu) > 0x7f800000u) {
+        return (uint16_t)((u >> 16) | 0x40u);
+    }
+    return (uint16_t)((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
+}
+
+float nrd_f16_to_f32(uint16_t h);
+uint16_t nrd_f32_to_f16(float f);
+float nrd_f8e4m3_to_f32(uint8_t v);
+uint8_t nrd_f32_to_f8e4m3(float f); /* saturates at 448 */
+
+/* Plain C definition of every format: row of n elements (multiple of the block).
+ * Dequantize: any type but I*, U8, BOOL. Quantize: F16, BF16, F8 and every Q* type. */
+bool nrd_dequantize_row(nrd_dtype t, const void *src, float *dst, int64_t n);
+bool nrd_quantize_row(nrd_dtype t, const float *src, void *dst, int64_t n);
+
+#endif

@@ -1,0 +1,18 @@
+/* device/device.h - opening a device by name.
+ *
+ * Purpose   "cpu" is built in; "cuda" and others are dlopen'ed: nereid_<name>.so beside libnereid.so,
+ *           then in $NEREID_DEVICE_DIR. "auto": cuda if it opens, else cpu.
+ * Errors    UNSUPPORTED with one line that says why and what to do instead.
+ * Lifetime  close through dev->ops->close(dev).
+ */
+#ifndef NRD_DEVICE_DEVICE_H
+#define NRD_DEVICE_DEVICE_H
+
+#include "base/error.h"
+#include "nereid/device.h"
+
+nrd_error *nrd_device_open(nrd_device **out, const char *name, const nrd_device_config *config)
+    NRD_MUST_USE;
+nrd_error *nrd_cpu_open(nrd_device **out, const nrd_device_config *config) NRD_MUST_USE;
+
+#endif
