@@ -85,7 +85,7 @@ endif
 
 # ---- objects: headers found by the compiler, rebuilt when options change ----
 FLAGS_FILE := $(B)/obj/.flags
-$(shell mkdir -p $(B)/obj; f='$(CC) $(subst ','\'',$(CFLAGS) $(text_CFLAGS))'; [ "$$(cat $(FLAGS_FILE) 2>/dev/null)" = "$$f" ] || echo "$$f" > $(FLAGS_FILE))
+$(shell mkdir -p $(B)/obj; f='$(CC) $(subst ','\'',$(filter-out -Werror,$(CFLAGS) $(text_CFLAGS)))'; [ "$$(cat $(FLAGS_FILE) 2>/dev/null)" = "$$f" ] || echo "$$f" > $(FLAGS_FILE))
 
 define compile
 	@mkdir -p $(@D)
@@ -191,3 +191,28 @@ clean: ## Remove everything that was built
 
 deps: ## Install the libraries that the server needs (Debian, Ubuntu)
 	@scripts/install_deps
+
+# ---- for users ----
+MODEL ?= smollm2
+SERVE_ARGS ?=
+.PHONY: serve test check venv
+serve: deps ## From a fresh machine to a served model: installs, builds, fetches, serves (MODEL=smollm2|gemma3)
+	@$(MAKE) --no-print-directory -j$$(nproc) all
+	@gguf=$$(scripts/fetch_model $(MODEL)) && exec $(B)/bin/nereid serve "$$gguf" $(SERVE_ARGS)
+
+test: ## Install what tests need, build with warnings as errors, run every suite
+	@scripts/install_deps test
+	@scripts/run_tests
+
+check: ## Under a minute: house rules and unit tests under the address sanitizer
+	@scripts/check_includes
+	@scripts/check_banned
+	@$(MAKE) --no-print-directory BUILD=asan WERROR=1 unit
+
+# Python packages of the tests, in a folder of their own.
+VENV := build/venv
+venv: $(VENV)/.done
+$(VENV)/.done: tests/requirements.txt
+	$(Q)$(PYTHON) -m venv $(VENV)
+	$(Q)$(VENV)/bin/pip install -q --disable-pip-version-check -r tests/requirements.txt
+	$(Q)touch $@
