@@ -57,7 +57,7 @@ OBJ_core := $(call obj_of,core)
 OBJ_frontends := $(call obj_of,frontends)
 OBJ_tools := $(call obj_of,tools)
 OBJ_nereid := $(OBJ_base) $(OBJ_formats) $(OBJ_text) $(OBJ_model) $(OBJ_device) $(OBJ_engine) $(OBJ_executor)
-BACKENDS := $(sort $(notdir $(patsubst %/,%,$(dir $(wildcard src/backends/*/*.c)))))
+BACKENDS := $(filter-out util,$(sort $(notdir $(patsubst %/,%,$(dir $(wildcard src/backends/*/*.c))))))
 
 UNIT_SRC := $(sort $(shell find tests/unit tests/ops -name 'test_*.c' 2>/dev/null))
 UNIT_BIN := $(patsubst tests/%.c,$(B)/tests/%,$(UNIT_SRC))
@@ -85,7 +85,7 @@ endif
 
 # ---- objects: headers found by the compiler, rebuilt when options change ----
 FLAGS_FILE := $(B)/obj/.flags
-$(shell mkdir -p $(B)/obj; f='$(CC) $(subst ','\'',$(CFLAGS) $(text_CFLAGS))'; [ "$$(cat $(FLAGS_FILE) 2>/dev/null)" = "$$f" ] || echo "$$f" > $(FLAGS_FILE))
+$(shell mkdir -p $(B)/obj; f='$(CC) $(subst ','\'',$(filter-out -Werror,$(CFLAGS) $(text_CFLAGS)))'; [ "$$(cat $(FLAGS_FILE) 2>/dev/null)" = "$$f" ] || echo "$$f" > $(FLAGS_FILE))
 
 define compile
 	@mkdir -p $(@D)
@@ -139,7 +139,7 @@ tokenizer_LIBS := $(text_LIBS)
 tensorrtllm_LIBS := -L$(B)/lib -lnereid
 tensorrtllm_DEPS := $(B)/lib/libnereid.so
 define backend_rule
-$(B)/backends/$(1)/libtriton_$(1).so: $$(OBJ_base) $$(call obj_of,backends/$(1)) $$($(1)_ROOMS) \
+$(B)/backends/$(1)/libtriton_$(1).so: $$(OBJ_base) $$(call obj_of,backends/util) $$(call obj_of,backends/$(1)) $$($(1)_ROOMS) \
         $(B)/lib/libtritonserver.so $$($(1)_DEPS)
 	$$(link)
 	$$(Q)$$(CC) -shared -o $$@ $$(filter %.o,$$^) $$(LDFLAGS) -L$(B)/lib -ltritonserver $$($(1)_LIBS) \
@@ -191,3 +191,28 @@ clean: ## Remove everything that was built
 
 deps: ## Install the libraries that the server needs (Debian, Ubuntu)
 	@scripts/install_deps
+
+# ---- for users ----
+MODEL ?= smollm2
+SERVE_ARGS ?=
+.PHONY: serve test check venv
+serve: deps ## From a fresh machine to a served model: installs, builds, fetches, serves (MODEL=smollm2|gemma3)
+	@$(MAKE) --no-print-directory -j$$(nproc) all
+	@gguf=$$(scripts/fetch_model $(MODEL)) && exec $(B)/bin/nereid serve "$$gguf" $(SERVE_ARGS)
+
+test: ## Install what tests need, build with warnings as errors, run every suite
+	@scripts/install_deps test
+	@scripts/run_tests
+
+check: ## Under a minute: house rules and unit tests under the address sanitizer
+	@scripts/check_includes
+	@scripts/check_banned
+	@$(MAKE) --no-print-directory BUILD=asan WERROR=1 unit
+
+# Python packages of the tests, in a folder of their own.
+VENV := build/venv
+venv: $(VENV)/.done
+$(VENV)/.done: tests/requirements.txt
+	$(Q)$(PYTHON) -m venv $(VENV)
+	$(Q)$(VENV)/bin/pip install -q --disable-pip-version-check -r tests/requirements.txt
+	$(Q)touch $@
