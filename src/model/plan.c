@@ -410,6 +410,31 @@ static bool on_this_stage(const nrd_plan *p, const nrd_weight_rule *r)
     return !strcmp(r->dst, "rope_factors") || last;
 }
 
+typedef enum { RULES_FRONT, RULES_LAYER, RULES_BACK } rule_group;
+
+static rule_group group_of(const nrd_weight_rule *r)
+{
+    bool back = nrd_str_has_prefix(r->dst, "transformer.ln_f") ||
+                nrd_str_has_prefix(r->dst, "lm_head");
+    return strchr(r->dst, '*') ? RULES_LAYER : back ? RULES_BACK : RULES_FRONT;
+}
+
+/* The rules of one group; `layer` counts from this stage's first. */
+static nrd_error *apply_rules(nrd_plan *p, const nrd_weight_rule *rules, int32_t layer,
+                              rule_group group, bool split_head)
+{
+    int32_t first = p->spec.n_layers / p->spec.pp_size * p->pp_rank;
+    for (const nrd_weight_rule *r = rules; r->dst; r++) {
+        if (group_of(r) != group || !nrd_when_holds(&p->spec, r->when) ||
+            (group != RULES_LAYER && !on_this_stage(p, r)) ||
+            (split_head && !strcmp(r->dst, "lm_head.weight"))) {
+            continue;
+        }
+        NRD_TRY(apply_rule(p, r, first + layer, layer));
+    }
+    return NULL;
+}
+
 static nrd_error *plan_from_rules(nrd_plan *p)
 {
     const nrd_arch *a = nrd_source_arch(p->src);
@@ -423,16 +448,12 @@ static nrd_error *plan_from_rules(nrd_plan *p)
     if (split_head) {
         p->spec.tied_embeddings = false;
     }
-    for (const nrd_weight_rule *r = rules; r->dst; r++) {
-        bool per_layer = strchr(r->dst, '*') != NULL;
-        if (!nrd_when_holds(&p->spec, r->when) || (!per_layer && !on_this_stage(p, r)) ||
-            (split_head && !strcmp(r->dst, "lm_head.weight"))) {
-            continue;
-        }
-        for (int32_t i = 0; i < (per_layer ? per_stage : 1); i++) {
-            NRD_TRY(apply_rule(p, r, per_layer ? p->pp_rank * per_stage + i : -1, i));
-        }
+    /* In the order of use, so that loading reads the file from front to back. */
+    NRD_TRY(apply_rules(p, rules, -1, RULES_FRONT, split_head));
+    for (int32_t i = 0; i < per_stage; i++) {
+        NRD_TRY(apply_rules(p, rules, i, RULES_LAYER, split_head));
     }
+    NRD_TRY(apply_rules(p, rules, -1, RULES_BACK, split_head));
     if (split_head && p->pp_rank == p->spec.pp_size - 1) {
         NRD_TRY(apply_rule(p, tied_head(rules, &head), -1, 0));
     }

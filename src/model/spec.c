@@ -391,7 +391,7 @@ static nrd_error *get_name(const nrd_json *o, const char *key, const char *const
 
 static nrd_error *read_rope(const nrd_json *o, nrd_rope_spec *r)
 {
-    int kind, scaling;
+    int kind = 0, scaling = 0;
     NRD_TRY(get_name(o, "kind", rope_names, COUNT(rope_names), &kind));
     NRD_TRY(get_name(o, "scaling", scaling_names, COUNT(scaling_names), &scaling));
     r->kind = (nrd_rope_kind)kind;
@@ -410,7 +410,7 @@ static nrd_error *read_rope(const nrd_json *o, nrd_rope_spec *r)
 
 static nrd_error *read_nereid(const nrd_json *o, nrd_model_spec *s)
 {
-    int norm, act;
+    int norm = 0, act = 0;
 
     NRD_TRY(get_text(o, "model_type", s->model_type, sizeof s->model_type));
     NRD_TRY(get_name(o, "norm", norm_names, COUNT(norm_names), &norm));
