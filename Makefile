@@ -80,7 +80,7 @@ server:
 	@echo "The server needs libevent, protobuf-c and protoc-c: run 'make deps'." >&2; exit 1
 else
 server: $(B)/lib/libtritonserver.so $(B)/bin/tritonserver \
-        $(foreach b,$(BACKENDS),$(B)/backends/$(b)/libtriton_$(b).so) ## The server, its core and backends
+        $(foreach b,$(BACKENDS),$(B)/backends/$(b)/libtriton_$(b).so) $(B)/share/nereid/.templates ## The server, its core and backends
 endif
 
 # ---- objects: headers found by the compiler, rebuilt when options change ----
@@ -146,6 +146,11 @@ $(B)/backends/$(1)/libtriton_$(1).so: $$(OBJ_base) $$(call obj_of,backends/util)
 	    $$(LIBS_base) -Wl,-rpath,'$$$$ORIGIN/../../lib' -Wl,-soname,libtriton_$(1).so
 endef
 $(foreach b,$(BACKENDS),$(eval $(call backend_rule,$(b))))
+
+# The templates of the five models, where the programs look for them.
+$(B)/share/nereid/.templates: $(wildcard all_models/*/*/config.pbtxt)
+	@mkdir -p $(@D)
+	$(Q)cp -r all_models $(@D)/ && touch $@
 
 -include src/device/cuda/build.mk
 

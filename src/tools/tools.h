@@ -1,10 +1,8 @@
-/* tools/tools.h - what the verbs of `nereid` share.
+/* tools/tools.h - the verbs of `nereid` and what they share.
  *
- * Purpose   A verb is a function nrd_tool_<verb>(argc, argv) with argv[0] = the verb, in a file of
- *           its own; nereid.c has the table of verbs. Options are rows of a table, from which
- *           --help is printed as well.
- * Owner     Main thread.
- * Errors    A verb prints one line to stderr and returns 1 for a fault, 2 for wrong usage.
+ * Purpose   A verb is `int nrd_tool_<verb>(int argc, char **argv)` in its own file, argv[0] being the
+ *           verb; it returns the exit status: 0 fine, 1 failed, 2 wrong usage.
+ * Owner     The main thread.
  */
 #ifndef NRD_TOOLS_TOOLS_H
 #define NRD_TOOLS_TOOLS_H
@@ -15,15 +13,26 @@
 #include <stddef.h>
 #include <stdint.h>
 
-int nrd_tool_build(int argc, char **argv);
 int nrd_tool_convert(int argc, char **argv);
-int nrd_tool_inspect(int argc, char **argv);
+int nrd_tool_build(int argc, char **argv);
 int nrd_tool_repo(int argc, char **argv);
+int nrd_tool_serve(int argc, char **argv);
+int nrd_tool_run(int argc, char **argv);
+int nrd_tool_bench(int argc, char **argv);
+int nrd_tool_eval(int argc, char **argv);
+int nrd_tool_inspect(int argc, char **argv);
 int nrd_tool_tokenize(int argc, char **argv);
 int nrd_tool_detokenize(int argc, char **argv);
-int nrd_tool_run(int argc, char **argv);
-int nrd_tool_eval(int argc, char **argv);
-int nrd_tool_serve(int argc, char **argv);
+int nrd_tool_fill_template(int argc, char **argv);
+
+/* Is argv[*i] the option `name` ("--max_batch_size")? Hyphens and underscores are the same, and the
+ * value may follow "=" or be the next word, which is then consumed (*i moves on). *out_value is NULL
+ * when the value is missing. Otherwise returns false and changes nothing. */
+bool nrd_tool_option(int argc, char **argv, int *i, const char *name, const char **out_value);
+/* The same for an option without a value. */
+bool nrd_tool_flag(char **argv, int i, const char *name);
+
+/* ---- options as a table (tools/options.c), for verbs with many ---- */
 
 typedef enum {
     NRD_OPT_STR,     /* const char ** */
