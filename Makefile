@@ -80,12 +80,12 @@ server:
 	@echo "The server needs libevent, protobuf-c and protoc-c: run 'make deps'." >&2; exit 1
 else
 server: $(B)/lib/libtritonserver.so $(B)/bin/tritonserver \
-        $(foreach b,$(BACKENDS),$(B)/backends/$(b)/libtriton_$(b).so) ## The server, its core and backends
+        $(foreach b,$(BACKENDS),$(B)/backends/$(b)/libtriton_$(b).so) $(B)/share/nereid/.templates ## The server, its core and backends
 endif
 
 # ---- objects: headers found by the compiler, rebuilt when options change ----
 FLAGS_FILE := $(B)/obj/.flags
-$(shell mkdir -p $(B)/obj; f='$(CC) $(subst ','\'',$(CFLAGS) $(text_CFLAGS))'; [ "$$(cat $(FLAGS_FILE) 2>/dev/null)" = "$$f" ] || echo "$$f" > $(FLAGS_FILE))
+$(shell mkdir -p $(B)/obj; f='$(CC) $(subst ','\'',$(filter-out -Werror,$(CFLAGS) $(text_CFLAGS)))'; [ "$$(cat $(FLAGS_FILE) 2>/dev/null)" = "$$f" ] || echo "$$f" > $(FLAGS_FILE))
 
 define compile
 	@mkdir -p $(@D)
@@ -147,6 +147,11 @@ $(B)/backends/$(1)/libtriton_$(1).so: $$(OBJ_base) $$(call obj_of,backends/util)
 endef
 $(foreach b,$(BACKENDS),$(eval $(call backend_rule,$(b))))
 
+# The templates of the five models, where the programs look for them.
+$(B)/share/nereid/.templates: $(wildcard all_models/*/*/config.pbtxt)
+	@mkdir -p $(@D)
+	$(Q)cp -r all_models $(@D)/ && touch $@
+
 -include src/device/cuda/build.mk
 
 # ---- tests ----
@@ -191,3 +196,28 @@ clean: ## Remove everything that was built
 
 deps: ## Install the libraries that the server needs (Debian, Ubuntu)
 	@scripts/install_deps
+
+# ---- for users ----
+MODEL ?= smollm2
+SERVE_ARGS ?=
+.PHONY: serve test check venv
+serve: deps ## From a fresh machine to a served model: installs, builds, fetches, serves (MODEL=smollm2|gemma3)
+	@$(MAKE) --no-print-directory -j$$(nproc) all
+	@gguf=$$(scripts/fetch_model $(MODEL)) && exec $(B)/bin/nereid serve "$$gguf" $(SERVE_ARGS)
+
+test: ## Install what tests need, build with warnings as errors, run every suite
+	@scripts/install_deps test
+	@scripts/run_tests
+
+check: ## Under a minute: house rules and unit tests under the address sanitizer
+	@scripts/check_includes
+	@scripts/check_banned
+	@$(MAKE) --no-print-directory BUILD=asan WERROR=1 unit
+
+# Python packages of the tests, in a folder of their own.
+VENV := build/venv
+venv: $(VENV)/.done
+$(VENV)/.done: tests/requirements.txt
+	$(Q)$(PYTHON) -m venv $(VENV)
+	$(Q)$(VENV)/bin/pip install -q --disable-pip-version-check -r tests/requirements.txt
+	$(Q)touch $@
