@@ -177,11 +177,9 @@ static nrd_error *prepare(const options *o, char **out_repo)
         }
     }
     repo = cache_entry("repositories", o->path, o);
-    tokenizer_dir = nrd_path_join(repo, "../../tokenizers");
+    tokenizer_dir = cache_entry("tokenizers", o->path, o);
     if (!err) {
-        char *dir = nrd_path_join(tokenizer_dir, nrd_path_base(repo));
-        err = find_tokenizer(o->path, o, dir, &tokenizer);
-        free(dir);
+        err = find_tokenizer(o->path, o, tokenizer_dir, &tokenizer);
     }
     if (!err) {
         err = nrd_repo_write(repo, engine, tokenizer, NULL, o->sets, o->n_sets);
