@@ -80,7 +80,7 @@ server:
 	@echo "The server needs libevent, protobuf-c and protoc-c: run 'make deps'." >&2; exit 1
 else
 server: $(B)/lib/libtritonserver.so $(B)/bin/tritonserver \
-        $(foreach b,$(BACKENDS),$(B)/backends/$(b)/libtriton_$(b).so) ## The server, its core and backends
+        $(foreach b,$(BACKENDS),$(B)/backends/$(b)/libtriton_$(b).so) $(B)/share/nereid/.templates ## The server, its core and backends
 endif
 
 # ---- objects: headers found by the compiler, rebuilt when options change ----
@@ -113,6 +113,7 @@ $(B)/gen/%.pb-c.c: protos/%.proto
 	$(Q)protoc-c --proto_path=protos --c_out=$(@D) $<
 
 # ---- artifacts ----
+comma := ,
 define link
 	@mkdir -p $(@D)
 	@[ "$(V)" = 1 ] || echo "  LD  $@"
@@ -127,7 +128,7 @@ $(B)/bin/nereid: $(OBJ_nereid) $(OBJ_tools)
 $(B)/lib/libtritonserver.so: $(OBJ_base) $(OBJ_core) $(OBJ_proto) $(wildcard src/core/libtritonserver.map)
 	$(link)
 	$(Q)$(CC) -shared -o $@ $(filter %.o,$^) $(LDFLAGS) $(proto_LIBS) $(LIBS_base) \
-	    $(if $(filter %.map,$^),-Wl,--version-script=$(filter %.map,$^)) -Wl,-soname,libtritonserver.so
+	    $(addprefix -Wl$(comma)--version-script=,$(filter %.map,$^)) -Wl,-soname,libtritonserver.so
 $(B)/bin/tritonserver: $(OBJ_base) $(OBJ_frontends) $(B)/lib/libtritonserver.so
 	$(link)
 	$(Q)$(CC) -o $@ $(filter %.o,$^) $(LDFLAGS) -L$(B)/lib -ltritonserver -levent -levent_pthreads -lz \
@@ -146,6 +147,11 @@ $(B)/backends/$(1)/libtriton_$(1).so: $$(OBJ_base) $$(call obj_of,backends/util)
 	    $$(LIBS_base) -Wl,-rpath,'$$$$ORIGIN/../../lib' -Wl,-soname,libtriton_$(1).so
 endef
 $(foreach b,$(BACKENDS),$(eval $(call backend_rule,$(b))))
+
+# The templates of the five models, where the programs look for them.
+$(B)/share/nereid/.templates: $(wildcard all_models/*/*/config.pbtxt)
+	@mkdir -p $(@D)
+	$(Q)cp -r all_models $(@D)/ && touch $@
 
 -include src/device/cuda/build.mk
 
