@@ -5,7 +5,7 @@
 
 static const char alphabet[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-bool base64_decode(const char *s, size_t n, nrd_str *out)
+bool nrd_base64_decode(const char *s, size_t n, nrd_str *out)
 {
     uint8_t value[256];
     uint32_t bits = 0;
@@ -37,7 +37,7 @@ bool base64_decode(const char *s, size_t n, nrd_str *out)
     return true;
 }
 
-void base64_encode(const char *s, size_t n, nrd_str *out)
+void nrd_base64_encode(const char *s, size_t n, nrd_str *out)
 {
     for (size_t i = 0; i < n; i += 3) {
         size_t left = n - i;

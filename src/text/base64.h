@@ -4,7 +4,7 @@
 
 #include "base/str.h"
 
-bool base64_decode(const char *s, size_t n, nrd_str *out); /* false: no valid base64 */
-void base64_encode(const char *s, size_t n, nrd_str *out);
+bool nrd_base64_decode(const char *s, size_t n, nrd_str *out); /* false: no valid base64 */
+void nrd_base64_encode(const char *s, size_t n, nrd_str *out);
 
 #endif

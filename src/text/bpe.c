@@ -188,7 +188,7 @@ static size_t char_symbols(const nrd_tokenizer *t, const char *s, size_t n, int3
         uint32_t cp;
         size_t len = nrd_utf8_next(s + i, n - i, &cp);
         int32_t id = cp < 0x10000 ? t->char_ids[cp]
-                                  : strmap_get(&t->by_token, t->tokens, s + i, len);
+                                  : nrd_strmap_get(&t->by_token, t->tokens, s + i, len);
         if (id >= 0) {
             sym[n_sym++] = id;
             after_unk = false;
@@ -221,15 +221,15 @@ static void encode_chunk(const nrd_tokenizer *t, tok_scratch *sc, const char *s,
     uint64_t hash = 0;
     size_t before = out->n, n_sym;
 
-    if (cache_get(sc, t, s, n, &hash, out)) {
+    if (nrd_tok_cache_get(sc, t, s, n, &hash, out)) {
         return;
     }
     if (t->ignore_merges) {
-        int32_t whole = t->byte_level ? strmap_get(&t->by_bytes, t->bytes, s, n)
-                                      : strmap_get(&t->by_token, t->tokens, s, n);
+        int32_t whole = t->byte_level ? nrd_strmap_get(&t->by_bytes, t->bytes, s, n)
+                                      : nrd_strmap_get(&t->by_token, t->tokens, s, n);
         if (whole >= 0) {
             nrd_ids_push(out, whole);
-            cache_put(sc, t, hash, s, n, &whole, 1);
+            nrd_tok_cache_put(sc, t, hash, s, n, &whole, 1);
             return;
         }
     }
@@ -244,13 +244,13 @@ static void encode_chunk(const nrd_tokenizer *t, tok_scratch *sc, const char *s,
             merge_long(t, sc, n_sym, out);
         }
     }
-    cache_put(sc, t, hash, s, n, out->ids + before, out->n - before);
+    nrd_tok_cache_put(sc, t, hash, s, n, out->ids + before, out->n - before);
 }
 
-void bpe_encode(const nrd_tokenizer *t, tok_scratch *sc, const char *s, size_t n, nrd_ids *out)
+void nrd_tok_bpe_encode(const nrd_tokenizer *t, tok_scratch *sc, const char *s, size_t n, nrd_ids *out)
 {
     while (n > 0) {
-        size_t len = t->byte_level || t->ignore_merges ? n : safe_chunk(t, s, n);
+        size_t len = t->byte_level || t->ignore_merges ? n : nrd_tok_safe_chunk(t, s, n);
         encode_chunk(t, sc, s, len, out);
         s += len;
         n -= len;

@@ -30,21 +30,21 @@ void nrd_tokenizer_close(nrd_tokenizer *t)
     free(t->bytes);
     free(t->flags);
     free(t->scores);
-    strmap_fini(&t->by_token);
-    strmap_fini(&t->by_added);
-    strmap_fini(&t->by_bytes);
+    nrd_strmap_fini(&t->by_token);
+    nrd_strmap_fini(&t->by_added);
+    nrd_strmap_fini(&t->by_bytes);
     free(t->added);
-    trie_fini(&t->added_raw);
-    trie_fini(&t->added_norm);
-    trie_fini(&t->pieces);
+    nrd_trie_fini(&t->added_raw);
+    nrd_trie_fini(&t->added_norm);
+    nrd_trie_fini(&t->pieces);
     for (size_t i = 0; i < t->n_norm; i++) {
-        pattern_fini(&t->norm[i].pat);
+        nrd_pattern_fini(&t->norm[i].pat);
         free(t->norm[i].content);
         free(t->norm[i].map.blob);
         free(t->norm[i].map.units);
     }
     for (size_t i = 0; i < t->n_pre; i++) {
-        pattern_fini(&t->pre[i].pat);
+        nrd_pattern_fini(&t->pre[i].pat);
     }
     for (size_t i = 0; i < t->n_dec; i++) {
         free(t->dec[i].from);
@@ -60,7 +60,7 @@ void nrd_tokenizer_close(nrd_tokenizer *t)
     free(t);
 }
 
-uint32_t bytelevel_char(uint8_t byte)
+uint32_t nrd_tok_byte_char(uint8_t byte)
 {
     /* Printable bytes stand for themselves, the other 68 for U+0100 onwards (Radford 2019). */
     if ((byte >= 0x21 && byte <= 0x7e) || (byte >= 0xa1 && byte <= 0xac) || byte >= 0xae) {
@@ -75,7 +75,7 @@ uint32_t bytelevel_char(uint8_t byte)
     return 0x143;
 }
 
-int bytelevel_byte(uint32_t cp)
+int nrd_tok_char_byte(uint32_t cp)
 {
     if ((cp >= 0x21 && cp <= 0x7e) || (cp >= 0xa1 && cp <= 0xac) || (cp >= 0xae && cp <= 0xff)) {
         return (int)cp;
@@ -167,11 +167,11 @@ nrd_error *nrd_tok_add_added(nrd_tokenizer *t, const added_token *a)
 
 nrd_error *nrd_tok_index_vocab(nrd_tokenizer *t)
 {
-    strmap_fini(&t->by_token);
-    NRD_TRY(strmap_init(&t->by_token, (size_t)t->n_vocab));
+    nrd_strmap_fini(&t->by_token);
+    NRD_TRY(nrd_strmap_init(&t->by_token, (size_t)t->n_vocab));
     for (int32_t id = 0; id < t->n_vocab; id++) {
         if (t->flags[id] & TOK_IN_MODEL) {
-            strmap_put(&t->by_token, t->tokens, id);
+            nrd_strmap_put(&t->by_token, t->tokens, id);
         }
     }
     return NULL;
@@ -206,9 +206,9 @@ nrd_error *nrd_tok_add_merge(nrd_tokenizer *t, const char *l, size_t ln, const c
     }
     memcpy(text, l, ln);
     memcpy(text + ln, r, rn);
-    m.left = strmap_get(&t->by_token, t->tokens, l, ln);
-    m.right = strmap_get(&t->by_token, t->tokens, r, rn);
-    m.id = strmap_get(&t->by_token, t->tokens, text, ln + rn);
+    m.left = nrd_strmap_get(&t->by_token, t->tokens, l, ln);
+    m.right = nrd_strmap_get(&t->by_token, t->tokens, r, rn);
+    m.id = nrd_strmap_get(&t->by_token, t->tokens, text, ln + rn);
     nrd_error *err = NULL;
     if (m.left < 0 || m.right < 0 || m.id < 0) {
         err = nrd_errorf(NRD_ERR_INVALID_ARG,
@@ -239,7 +239,7 @@ static int by_score_desc(const void *a, const void *b)
 
 static int32_t mergeable(const nrd_tokenizer *t, const char *s, size_t n)
 {
-    int32_t id = strmap_get(&t->by_token, t->tokens, s, n);
+    int32_t id = nrd_strmap_get(&t->by_token, t->tokens, s, n);
     return id >= 0 && (t->flags[id] & (TOK_CONTROL | TOK_BYTE)) ? -1 : id;
 }
 
@@ -319,7 +319,7 @@ nrd_error *nrd_tok_add_replace(nrd_tokenizer *t, bool regex, const char *from, c
     NRD_TRY(nrd_tok_new_norm(t, NORM_REPLACE, &step));
     step->content = nrd_xstrdup(to);
     step->content_n = strlen(to);
-    return pattern_init(&step->pat, regex, from, strlen(from));
+    return nrd_pattern_init(&step->pat, regex, from, strlen(from));
 }
 
 nrd_error *nrd_tok_add_split(nrd_tokenizer *t, bool regex, const char *text, size_t n,
@@ -329,7 +329,7 @@ nrd_error *nrd_tok_add_split(nrd_tokenizer *t, bool regex, const char *text, siz
     NRD_TRY(nrd_tok_new_pre(t, PRE_SPLIT, &step));
     step->behavior = behavior;
     step->invert = invert;
-    return pattern_init(&step->pat, regex, text, n);
+    return nrd_pattern_init(&step->pat, regex, text, n);
 }
 
 nrd_error *nrd_tok_add_byte_level(nrd_tokenizer *t, bool add_prefix_space, bool use_regex)
@@ -396,7 +396,7 @@ static bool unmap_bytes(const tok_text *token, char *out, uint32_t *out_n)
     for (size_t i = 0; i < token->n;) {
         uint32_t cp;
         i += nrd_utf8_next(token->s + i, token->n - i, &cp);
-        int byte = cp == NRD_UTF8_BAD ? -1 : bytelevel_byte(cp);
+        int byte = cp == NRD_UTF8_BAD ? -1 : nrd_tok_char_byte(cp);
         if (byte < 0) {
             return false;
         }
@@ -467,19 +467,19 @@ static nrd_error *fill_symbols(nrd_tokenizer *t)
 
     t->has_all_bytes = true;
     for (int b = 0; b < 256; b++) {
-        size_t n = nrd_utf8_put(text, bytelevel_char((uint8_t)b));
+        size_t n = nrd_utf8_put(text, nrd_tok_byte_char((uint8_t)b));
         if (!t->byte_level) {
             snprintf(text, sizeof text, "<0x%02X>", (unsigned)b);
             n = 6;
         }
-        t->byte_ids[b] = strmap_get(&t->by_token, t->tokens, text, n);
+        t->byte_ids[b] = nrd_strmap_get(&t->by_token, t->tokens, text, n);
         t->has_all_bytes = t->has_all_bytes && t->byte_ids[b] >= 0;
     }
     if (t->byte_level) {
-        NRD_TRY(strmap_init(&t->by_bytes, (size_t)t->n_vocab));
+        NRD_TRY(nrd_strmap_init(&t->by_bytes, (size_t)t->n_vocab));
         for (int32_t id = 0; id < t->n_vocab; id++) {
             if ((t->flags[id] & TOK_IN_MODEL) && t->bytes[id].s != t->tokens[id].s) {
-                strmap_put(&t->by_bytes, t->bytes, id);
+                nrd_strmap_put(&t->by_bytes, t->bytes, id);
             }
         }
         return NULL;
@@ -552,10 +552,10 @@ static void find_safe_cuts(nrd_tokenizer *t)
         }
     }
     /* an unknown U+2581 could fuse with unknown neighbours */
-    t->can_split = strmap_get(&t->by_token, t->tokens, TOK_SPACE, 3) >= 0;
+    t->can_split = nrd_strmap_get(&t->by_token, t->tokens, TOK_SPACE, 3) >= 0;
 }
 
-size_t safe_chunk(const nrd_tokenizer *t, const char *s, size_t n)
+size_t nrd_tok_safe_chunk(const nrd_tokenizer *t, const char *s, size_t n)
 {
     size_t i = 0;
     if (!t->can_split) {
@@ -601,7 +601,7 @@ static nrd_error *fill_unigram(nrd_tokenizer *t)
 {
     double min = 0;
     bool any = false;
-    NRD_TRY(trie_init(&t->pieces));
+    NRD_TRY(nrd_trie_init(&t->pieces));
     for (int32_t id = 0; id < t->n_vocab; id++) {
         if (!(t->flags[id] & TOK_IN_MODEL) || (t->flags[id] & TOK_CONTROL)) {
             continue;
@@ -615,7 +615,7 @@ static nrd_error *fill_unigram(nrd_tokenizer *t)
         if (t->scores_are_float && (t->flags[id] & TOK_BYTE)) {
             continue;
         }
-        NRD_TRY(trie_add(&t->pieces, t->tokens[id].s, t->tokens[id].n, id));
+        NRD_TRY(nrd_trie_add(&t->pieces, t->tokens[id].s, t->tokens[id].n, id));
     }
     t->unk_score = min - 10.0; /* penalty of the reference implementations */
     return NULL;
@@ -623,18 +623,18 @@ static nrd_error *fill_unigram(nrd_tokenizer *t)
 
 static nrd_error *fill_added(nrd_tokenizer *t)
 {
-    NRD_TRY(strmap_init(&t->by_added, t->n_added));
-    NRD_TRY(trie_init(&t->added_raw));
-    NRD_TRY(trie_init(&t->added_norm));
+    NRD_TRY(nrd_strmap_init(&t->by_added, t->n_added));
+    NRD_TRY(nrd_trie_init(&t->added_raw));
+    NRD_TRY(nrd_trie_init(&t->added_norm));
     for (size_t i = 0; i < t->n_added; i++) {
         const added_token *a = &t->added[i];
         const tok_text *token = &t->tokens[a->id];
-        strmap_put(&t->by_added, t->tokens, a->id);
+        nrd_strmap_put(&t->by_added, t->tokens, a->id);
         if (token->n == 0) {
             continue;
         }
         if (!a->normalized) {
-            NRD_TRY(trie_add(&t->added_raw, token->s, token->n, (int32_t)i));
+            NRD_TRY(nrd_trie_add(&t->added_raw, token->s, token->n, (int32_t)i));
             t->has_added_raw = true;
             continue;
         }
@@ -644,10 +644,10 @@ static nrd_error *fill_added(nrd_tokenizer *t)
             text = token->s; /* user-defined symbols are written in normalized form */
             n = token->n;
         } else {
-            normalize_text(t, tok_scratch_get(), token->s, token->n, &text, &n);
+            nrd_tok_normalize(t, nrd_tok_scratch(), token->s, token->n, &text, &n);
         }
         if (n > 0) {
-            NRD_TRY(trie_add(&t->added_norm, text, n, (int32_t)i));
+            NRD_TRY(nrd_trie_add(&t->added_norm, text, n, (int32_t)i));
             t->has_added_norm = true;
         }
     }

@@ -41,10 +41,10 @@ typedef struct tok_text {
     uint32_t n;
 } tok_text;
 
-nrd_error *strmap_init(strmap *m, size_t n_expected) NRD_MUST_USE;
-void strmap_put(strmap *m, const tok_text *keys, int32_t id); /* keeps the first of equal keys */
-int32_t strmap_get(const strmap *m, const tok_text *keys, const char *s, size_t n); /* -1: none */
-void strmap_fini(strmap *m);
+nrd_error *nrd_strmap_init(strmap *m, size_t n_expected) NRD_MUST_USE;
+void nrd_strmap_put(strmap *m, const tok_text *keys, int32_t id); /* keeps the first of equal keys */
+int32_t nrd_strmap_get(const strmap *m, const tok_text *keys, const char *s, size_t n); /* -1: none */
+void nrd_strmap_fini(strmap *m);
 
 /* ---- byte trie with hashed edges ---- */
 
@@ -61,12 +61,12 @@ typedef struct trie {
     uint32_t root[256]; /* first step without hashing; 0 = none */
 } trie;
 
-nrd_error *trie_init(trie *t) NRD_MUST_USE;
-nrd_error *trie_add(trie *t, const char *s, size_t n, int32_t value) NRD_MUST_USE;
-uint32_t trie_step(const trie *t, uint32_t node, uint8_t byte); /* node 0 is the root; 0: no edge */
+nrd_error *nrd_trie_init(trie *t) NRD_MUST_USE;
+nrd_error *nrd_trie_add(trie *t, const char *s, size_t n, int32_t value) NRD_MUST_USE;
+uint32_t nrd_trie_step(const trie *t, uint32_t node, uint8_t byte); /* node 0 is the root; 0: no edge */
 /* Longest word at s; its length or 0. */
-size_t trie_longest(const trie *t, const char *s, size_t n, int32_t *out_value);
-void trie_fini(trie *t);
+size_t nrd_trie_longest(const trie *t, const char *s, size_t n, int32_t *out_value);
+void nrd_trie_fini(trie *t);
 
 /* ---- patterns ---- */
 
@@ -88,14 +88,14 @@ typedef struct pattern {
     void *re;       /* PCRE2 code */
 } pattern;
 
-nrd_error *pattern_init(pattern *p, bool regex, const char *text, size_t n) NRD_MUST_USE;
-void pattern_fini(pattern *p);
+nrd_error *nrd_pattern_init(pattern *p, bool regex, const char *text, size_t n) NRD_MUST_USE;
+void nrd_pattern_fini(pattern *p);
 /* First match in s[from..n). Empty matches are skipped. */
-bool pattern_find(const pattern *p, const char *s, size_t n, size_t from, size_t *out_start,
+bool nrd_pattern_find(const pattern *p, const char *s, size_t n, size_t from, size_t *out_start,
                   size_t *out_end);
-size_t pattern_gpt2(const char *s, size_t n); /* bytes of the word at s */
-extern const char pattern_text_gpt2[], pattern_text_llama3[], pattern_text_qwen2[],
-    pattern_text_deepseek[], pattern_text_cjk[], pattern_text_digits3[];
+size_t nrd_pattern_gpt2(const char *s, size_t n); /* bytes of the word at s */
+extern const char nrd_pattern_text_gpt2[], nrd_pattern_text_llama3[], nrd_pattern_text_qwen2[],
+    nrd_pattern_text_deepseek[], nrd_pattern_text_cjk[], nrd_pattern_text_digits3[];
 
 /* ---- pipeline ---- */
 
@@ -130,7 +130,7 @@ typedef struct norm_step {
     bool add_dummy_prefix, remove_extra_spaces, escape_spaces; /* SentencePiece */
 } norm_step;
 
-nrd_error *charsmap_init(charsmap *m, const void *blob, size_t n) NRD_MUST_USE;
+nrd_error *nrd_charsmap_init(charsmap *m, const void *blob, size_t n) NRD_MUST_USE;
 
 typedef enum { SPLIT_REMOVED, SPLIT_ISOLATED, SPLIT_PREVIOUS, SPLIT_NEXT, SPLIT_CONTIGUOUS } split_kind;
 
@@ -287,8 +287,8 @@ void nrd_tok_add_stop(nrd_tokenizer *t, int64_t id); /* ignores doubles, eos its
 nrd_error *nrd_tok_finish(nrd_tokenizer *t) NRD_MUST_USE;
 
 /* Byte-level alphabet: byte -> code point, and back (-1: not in the alphabet). */
-uint32_t bytelevel_char(uint8_t byte);
-int bytelevel_byte(uint32_t cp);
+uint32_t nrd_tok_byte_char(uint8_t byte);
+int nrd_tok_char_byte(uint32_t cp);
 
 /* ---- loaders ---- */
 
@@ -328,22 +328,22 @@ typedef struct tok_scratch { /* one a thread, reused by every call */
     cache_entry *cache;
 } tok_scratch;
 
-tok_scratch *tok_scratch_get(void); /* of the calling thread; aborts on no memory */
-bool cache_get(tok_scratch *sc, const nrd_tokenizer *t, const char *s, size_t n, uint64_t *out_hash,
+tok_scratch *nrd_tok_scratch(void); /* of the calling thread; aborts on no memory */
+bool nrd_tok_cache_get(tok_scratch *sc, const nrd_tokenizer *t, const char *s, size_t n, uint64_t *out_hash,
                nrd_ids *out);
-void cache_put(tok_scratch *sc, const nrd_tokenizer *t, uint64_t hash, const char *s, size_t n,
+void nrd_tok_cache_put(tok_scratch *sc, const nrd_tokenizer *t, uint64_t hash, const char *s, size_t n,
                const int32_t *ids, size_t n_ids);
 
 /* Runs the normalizer; the result lies in *out (borrows from s or the scratch). */
-void normalize_text(const nrd_tokenizer *t, tok_scratch *sc, const char *s, size_t n,
+void nrd_tok_normalize(const nrd_tokenizer *t, tok_scratch *sc, const char *s, size_t n,
                     const char **out, size_t *out_n);
 /* Cuts a section into words; *text may move to the scratch. at_start: the section begins the text. */
-void pretokenize(const nrd_tokenizer *t, tok_scratch *sc, const char **text, size_t *n,
+void nrd_tok_pretokenize(const nrd_tokenizer *t, tok_scratch *sc, const char **text, size_t *n,
                  bool at_start, pieces **out);
-void bpe_encode(const nrd_tokenizer *t, tok_scratch *sc, const char *s, size_t n, nrd_ids *out);
-void unigram_encode(const nrd_tokenizer *t, tok_scratch *sc, const char *s, size_t n, nrd_ids *out);
+void nrd_tok_bpe_encode(const nrd_tokenizer *t, tok_scratch *sc, const char *s, size_t n, nrd_ids *out);
+void nrd_tok_unigram_encode(const nrd_tokenizer *t, tok_scratch *sc, const char *s, size_t n, nrd_ids *out);
 /* End of the chunk that starts at s: cut before a U+2581 where no token can reach across. */
-size_t safe_chunk(const nrd_tokenizer *t, const char *s, size_t n);
+size_t nrd_tok_safe_chunk(const nrd_tokenizer *t, const char *s, size_t n);
 
 static inline void pieces_push(pieces *p, size_t start, size_t end)
 {

@@ -174,7 +174,7 @@ static nrd_error *add_special(nrd_tokenizer *t, int64_t id, const nrd_json *text
         }
     }
     if (id < 0) {
-        id = strmap_get(&t->by_token, t->tokens, text->str, text->n);
+        id = nrd_strmap_get(&t->by_token, t->tokens, text->str, text->n);
     }
     if (id < 0) {
         return NULL; /* named in a map, but nowhere given an id */
@@ -260,7 +260,7 @@ static nrd_error *add_pipeline(nrd_tokenizer *t, const nrd_json *config)
         }
         NRD_TRY(nrd_tok_new_norm(t, NORM_FORM, &norm));
         norm->form = NRD_UNI_NFC;
-        NRD_TRY(nrd_tok_add_split(t, true, pattern_text_qwen2, strlen(pattern_text_qwen2),
+        NRD_TRY(nrd_tok_add_split(t, true, nrd_pattern_text_qwen2, strlen(nrd_pattern_text_qwen2),
                                   SPLIT_ISOLATED, false));
         return nrd_tok_add_byte_level(t, prefix, false);
     }

@@ -101,17 +101,17 @@ static nrd_error *load_pre(nrd_tokenizer *t, const nrd_gguf *g)
     if (is_one_of(&pre, llama3)) {
         t->ignore_merges = span_is(&pre, "llama-bpe") || span_is(&pre, "llama3") ||
                            span_is(&pre, "llama-v3") || span_is(&pre, "falcon3");
-        NRD_TRY(isolate(t, pattern_text_llama3));
+        NRD_TRY(isolate(t, nrd_pattern_text_llama3));
     } else if (is_one_of(&pre, qwen2)) {
         if (nrd_uni_has_forms()) {
             NRD_TRY(nrd_tok_new_norm(t, NORM_FORM, &norm));
             norm->form = NRD_UNI_NFC;
         }
-        NRD_TRY(isolate(t, pattern_text_qwen2));
+        NRD_TRY(isolate(t, nrd_pattern_text_qwen2));
     } else if (is_one_of(&pre, deepseek)) {
-        NRD_TRY(isolate(t, pattern_text_digits3));
-        NRD_TRY(isolate(t, pattern_text_cjk));
-        NRD_TRY(isolate(t, pattern_text_deepseek));
+        NRD_TRY(isolate(t, nrd_pattern_text_digits3));
+        NRD_TRY(isolate(t, nrd_pattern_text_cjk));
+        NRD_TRY(isolate(t, nrd_pattern_text_deepseek));
     } else if (span_is(&pre, "tekken")) {
         t->ignore_merges = true;
         NRD_TRY(isolate(t, "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}"
@@ -125,7 +125,7 @@ static nrd_error *load_pre(nrd_tokenizer *t, const nrd_gguf *g)
                            "\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"));
     } else if (span_is(&pre, "default")) {
         NRD_TRY(isolate(t, "[\\p{P}\\$\\+<=>\\^~\\|]+"));
-        NRD_TRY(isolate(t, pattern_text_gpt2));
+        NRD_TRY(isolate(t, nrd_pattern_text_gpt2));
         NRD_TRY(isolate(t, "\\p{N}+"));
         NRD_TRY(isolate(t, "[0-9][0-9][0-9]"));
     } else {
@@ -178,7 +178,7 @@ static nrd_error *load_sentencepiece(nrd_tokenizer *t, const nrd_gguf *g, bool u
         norm->remove_extra_spaces = nrd_gguf_bool(g, "tokenizer.ggml.remove_extra_whitespaces", false);
         norm->escape_spaces = true;
         if (map) {
-            NRD_TRY(charsmap_init(&norm->map, map->data, map->data_bytes));
+            NRD_TRY(nrd_charsmap_init(&norm->map, map->data, map->data_bytes));
         }
     } else {
         if (prefix) {
@@ -229,7 +229,7 @@ static nrd_error *load_ids(nrd_tokenizer *t, const nrd_gguf *g, bool llama)
         nrd_tok_add_stop(t, id_of(t, g, stops[i]));
     }
     for (size_t i = 0; i < sizeof stop_names / sizeof stop_names[0]; i++) {
-        int32_t id = strmap_get(&t->by_token, t->tokens, stop_names[i], strlen(stop_names[i]));
+        int32_t id = nrd_strmap_get(&t->by_token, t->tokens, stop_names[i], strlen(stop_names[i]));
         if (id >= 0 && (t->flags[id] & TOK_CONTROL)) {
             nrd_tok_add_stop(t, id);
         }

@@ -48,11 +48,11 @@ static nrd_error *load_precompiled(nrd_tokenizer *t, const nrd_json *node)
     }
     nrd_str blob = {0};
     nrd_error *err = nrd_tok_new_norm(t, NORM_PRECOMPILED, &step);
-    if (!err && !base64_decode(map->str, map->n, &blob)) {
+    if (!err && !nrd_base64_decode(map->str, map->n, &blob)) {
         err = nrd_errorf(NRD_ERR_INVALID_ARG, "precompiled_charsmap is no valid base64");
     }
     if (!err) {
-        err = charsmap_init(&step->map, nrd_str_cstr(&blob), blob.len);
+        err = nrd_charsmap_init(&step->map, nrd_str_cstr(&blob), blob.len);
     }
     nrd_str_fini(&blob);
     return err;
@@ -112,7 +112,7 @@ static nrd_error *load_normalizer(nrd_tokenizer *t, const nrd_json *node)
         NRD_TRY(nrd_tok_new_norm(t, NORM_REPLACE, &step));
         step->content = nrd_xstrndup(b->str, b->n);
         step->content_n = b->n;
-        return pattern_init(&step->pat, regex, a->str, a->n);
+        return nrd_pattern_init(&step->pat, regex, a->str, a->n);
     }
     if (strcmp(type, "Precompiled") == 0) {
         return load_precompiled(t, node);
@@ -274,7 +274,7 @@ static nrd_error *load_bpe(nrd_tokenizer *t, const nrd_json *model)
     t->fuse_unk = nrd_json_get_bool(model, "fuse_unk", false);
     t->ignore_merges = nrd_json_get_bool(model, "ignore_merges", false);
     if (nrd_json_is(unk, NRD_JSON_STRING)) {
-        t->unk_id = strmap_get(&t->by_token, t->tokens, unk->str, unk->n);
+        t->unk_id = nrd_strmap_get(&t->by_token, t->tokens, unk->str, unk->n);
     }
     return load_merges(t, nrd_json_get(model, "merges"));
 }
@@ -325,7 +325,7 @@ static nrd_error *load_added(nrd_tokenizer *t, const nrd_json *list)
     for (size_t i = 0; i < nrd_json_len(list); i++) {
         const nrd_json *a = nrd_json_at(list, i), *content;
         NRD_TRY(get_string(a, "content", "added_tokens", &content));
-        int32_t known = strmap_get(&t->by_token, t->tokens, content->str, content->n);
+        int32_t known = nrd_strmap_get(&t->by_token, t->tokens, content->str, content->n);
         int64_t id = known >= 0 ? known : nrd_json_get_int(a, "id", -1);
         NRD_TRY(nrd_tok_set(t, id, content->str, content->n, 0));
         bool special = nrd_json_get_bool(a, "special", false);

@@ -263,7 +263,7 @@ nrd_error *nrd_tok_load_spm_bytes(nrd_tokenizer *t, const void *data, size_t n)
     step->add_dummy_prefix = m.add_dummy_prefix;
     step->remove_extra_spaces = m.remove_extra;
     step->escape_spaces = m.escape;
-    NRD_TRY(charsmap_init(&step->map, m.charsmap, m.charsmap_n));
+    NRD_TRY(nrd_charsmap_init(&step->map, m.charsmap, m.charsmap_n));
     NRD_TRY(add_decoder(t, &m));
     if (t->model == MODEL_BPE) {
         NRD_TRY(nrd_tok_index_vocab(t));

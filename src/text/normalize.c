@@ -13,7 +13,7 @@ static uint32_t read_u32(const char *p)
     return (uint32_t)u[0] | (uint32_t)u[1] << 8 | (uint32_t)u[2] << 16 | (uint32_t)u[3] << 24;
 }
 
-nrd_error *charsmap_init(charsmap *m, const void *blob, size_t n)
+nrd_error *nrd_charsmap_init(charsmap *m, const void *blob, size_t n)
 {
     nrd_error *err = NULL;
     memset(m, 0, sizeof *m);
@@ -124,7 +124,7 @@ static size_t sp_step(const nrd_tokenizer *t, const norm_step *step, const char 
 {
     int32_t index;
     uint32_t cp;
-    size_t len = t->has_added_norm ? trie_longest(&t->added_norm, s, n, &index) : 0;
+    size_t len = t->has_added_norm ? nrd_trie_longest(&t->added_norm, s, n, &index) : 0;
     if (!len && step->map.n_units) {
         len = charsmap_find(&step->map, s, n, true, out, out_n);
         if (len) {
@@ -201,7 +201,7 @@ static void apply_replace(const norm_step *step, const char *s, size_t n, nrd_st
         }
         return;
     }
-    while (pattern_find(&step->pat, s, n, from, &start, &end)) {
+    while (nrd_pattern_find(&step->pat, s, n, from, &start, &end)) {
         nrd_str_append(out, s + from, start - from);
         nrd_str_append(out, step->content, step->content_n);
         from = end;
@@ -278,7 +278,7 @@ static void apply(const nrd_tokenizer *t, const norm_step *step, const char *s, 
     }
 }
 
-void normalize_text(const nrd_tokenizer *t, tok_scratch *sc, const char *s, size_t n,
+void nrd_tok_normalize(const nrd_tokenizer *t, tok_scratch *sc, const char *s, size_t n,
                     const char **out, size_t *out_n)
 {
     for (size_t i = 0; i < t->n_norm; i++) {

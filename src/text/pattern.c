@@ -9,20 +9,20 @@
 #include <pcre2.h>
 #endif
 
-const char pattern_text_gpt2[] =
+const char nrd_pattern_text_gpt2[] =
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
-const char pattern_text_llama3[] =
+const char nrd_pattern_text_llama3[] =
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}|"
     " ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
-const char pattern_text_qwen2[] =
+const char nrd_pattern_text_qwen2[] =
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}|"
     " ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
-const char pattern_text_deepseek[] =
+const char nrd_pattern_text_deepseek[] =
     "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+|"
     " ?[\\p{P}\\p{S}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
-const char pattern_text_cjk[] = "[\xe4\xb8\x80-\xe9\xbe\xa5\xe3\x81\x80-\xe3\x82\x9f\xe3\x82\xa0-"
+const char nrd_pattern_text_cjk[] = "[\xe4\xb8\x80-\xe9\xbe\xa5\xe3\x81\x80-\xe3\x82\x9f\xe3\x82\xa0-"
                                 "\xe3\x83\xbf]+";
-const char pattern_text_digits3[] = "\\p{N}{1,3}";
+const char nrd_pattern_text_digits3[] = "\\p{N}{1,3}";
 
 /* ---- reading characters by class ---- */
 
@@ -105,7 +105,7 @@ static size_t contraction(const char *s, size_t n, bool any_case)
     return (a == 'r' && b == 'e') || (a == 'v' && b == 'e') || (a == 'l' && b == 'l') ? 3 : 0;
 }
 
-size_t pattern_gpt2(const char *s, size_t n)
+size_t nrd_pattern_gpt2(const char *s, size_t n)
 {
     const uint8_t known = NRD_UNI_SPACE | NRD_UNI_L | NRD_UNI_N;
     size_t len, from = 0, end = contraction(s, n, false);
@@ -364,16 +364,16 @@ static bool search(const pattern *p, const char *s, size_t n, size_t from, size_
 
 /* ---- the door ---- */
 
-nrd_error *pattern_init(pattern *p, bool regex, const char *text, size_t n)
+nrd_error *nrd_pattern_init(pattern *p, bool regex, const char *text, size_t n)
 {
     static const struct {
         const char *text;
         pattern_kind kind;
         int max_digits;
     } known[] = {
-        {pattern_text_gpt2, PATTERN_GPT2, 0},      {pattern_text_llama3, PATTERN_LLAMA3, 3},
-        {pattern_text_qwen2, PATTERN_LLAMA3, 1},   {pattern_text_deepseek, PATTERN_DEEPSEEK, 0},
-        {pattern_text_cjk, PATTERN_CJK, 0},        {pattern_text_digits3, PATTERN_DIGITS, 3},
+        {nrd_pattern_text_gpt2, PATTERN_GPT2, 0},      {nrd_pattern_text_llama3, PATTERN_LLAMA3, 3},
+        {nrd_pattern_text_qwen2, PATTERN_LLAMA3, 1},   {nrd_pattern_text_deepseek, PATTERN_DEEPSEEK, 0},
+        {nrd_pattern_text_cjk, PATTERN_CJK, 0},        {nrd_pattern_text_digits3, PATTERN_DIGITS, 3},
         {"\\p{N}", PATTERN_DIGITS, 1},
     };
     if (n == 0 || n > 65536) {
@@ -396,7 +396,7 @@ nrd_error *pattern_init(pattern *p, bool regex, const char *text, size_t n)
     return compile(p);
 }
 
-void pattern_fini(pattern *p)
+void nrd_pattern_fini(pattern *p)
 {
 #ifdef NRD_HAVE_PCRE2
     pcre2_code_free(p->re);
@@ -409,7 +409,7 @@ static size_t match_at(const pattern *p, const char *s, size_t n)
 {
     switch (p->kind) {
     case PATTERN_GPT2:
-        return pattern_gpt2(s, n);
+        return nrd_pattern_gpt2(s, n);
     case PATTERN_LLAMA3:
         return llama3(s, n, p->max_digits);
     case PATTERN_DIGITS:
@@ -425,7 +425,7 @@ static size_t match_at(const pattern *p, const char *s, size_t n)
     return 0;
 }
 
-bool pattern_find(const pattern *p, const char *s, size_t n, size_t from, size_t *out_start,
+bool nrd_pattern_find(const pattern *p, const char *s, size_t n, size_t from, size_t *out_start,
                   size_t *out_end)
 {
     if (p->kind == PATTERN_STRING) {

@@ -56,7 +56,7 @@ static void emit(cutter *c, size_t start, size_t end, bool match)
 static void cut_by_pattern(cutter *c, const pattern *p, const char *s, size_t start, size_t end)
 {
     size_t from = 0, n = end - start, a, b;
-    while (pattern_find(p, s + start, n, from, &a, &b)) {
+    while (nrd_pattern_find(p, s + start, n, from, &a, &b)) {
         emit(c, start + from, start + a, false);
         emit(c, start + a, start + b, true);
         from = b;
@@ -167,7 +167,7 @@ static void byte_level(const pre_step *step, const char **s, const pieces *in, n
             continue;
         }
         while (start < end) {
-            size_t len = pattern_gpt2(p + start, end - start);
+            size_t len = nrd_pattern_gpt2(p + start, end - start);
             pieces_push(out, start, start + len);
             start += len;
         }
@@ -209,7 +209,7 @@ static void cut(const pre_step *step, const char *s, const pieces *in, pieces *o
     }
 }
 
-void pretokenize(const nrd_tokenizer *t, tok_scratch *sc, const char **text, size_t *n,
+void nrd_tok_pretokenize(const nrd_tokenizer *t, tok_scratch *sc, const char **text, size_t *n,
                  bool at_start, pieces **out)
 {
     pieces *in = &sc->cut[0], *to = &sc->cut[1];

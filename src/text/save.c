@@ -44,7 +44,7 @@ static void end_list(nrd_str *o, size_t n)
 static void put_charsmap(nrd_str *o, const charsmap *m)
 {
     nrd_str_puts(o, "{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"");
-    base64_encode(m->blob, m->blob_n, o);
+    nrd_base64_encode(m->blob, m->blob_n, o);
     nrd_str_puts(o, "\"}");
 }
 
@@ -299,7 +299,7 @@ static void put_bpe(const nrd_tokenizer *t, nrd_str *o)
     for (int32_t id = 0; id < t->n_vocab; id++) {
         /* of equal tokens the first is the one in use */
         if ((t->flags[id] & TOK_IN_MODEL) &&
-            strmap_get(&t->by_token, t->tokens, t->tokens[id].s, t->tokens[id].n) == id) {
+            nrd_strmap_get(&t->by_token, t->tokens, t->tokens[id].s, t->tokens[id].n) == id) {
             nrd_str_printf(o, "%s\n", separator);
             nrd_json_put_string(o, t->tokens[id].s, t->tokens[id].n);
             nrd_str_printf(o, ":%d", id);

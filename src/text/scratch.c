@@ -24,6 +24,9 @@ static pthread_key_t scratch_key;
 static void scratch_free(void *p)
 {
     tok_scratch *sc = p;
+    if (!sc) {
+        return;
+    }
     nrd_str_fini(&sc->clean);
     for (int i = 0; i < 2; i++) {
         nrd_str_fini(&sc->norm[i]);
@@ -43,13 +46,27 @@ static void scratch_free(void *p)
     free(sc);
 }
 
+static bool key_made;
+
 static void make_key(void)
 {
     int rc = pthread_key_create(&scratch_key, scratch_free);
     NRD_ASSERT(rc == 0, "a process has at least 128 keys");
+    key_made = true;
 }
 
-tok_scratch *tok_scratch_get(void)
+/* This code may live in a plug-in: when it is unloaded, threads that end later must not call into
+ * it. What they hold is lost; plug-ins are unloaded at most a few times in a process. */
+__attribute__((destructor)) static void drop_key(void)
+{
+    if (key_made) {
+        scratch_free(pthread_getspecific(scratch_key));
+        pthread_setspecific(scratch_key, NULL);
+        pthread_key_delete(scratch_key);
+    }
+}
+
+tok_scratch *nrd_tok_scratch(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     static _Thread_local tok_scratch *mine;
@@ -62,7 +79,7 @@ tok_scratch *tok_scratch_get(void)
     return mine;
 }
 
-bool cache_get(tok_scratch *sc, const nrd_tokenizer *t, const char *s, size_t n, uint64_t *out_hash,
+bool nrd_tok_cache_get(tok_scratch *sc, const nrd_tokenizer *t, const char *s, size_t n, uint64_t *out_hash,
                nrd_ids *out)
 {
     if (n > CACHE_KEY) {
@@ -77,7 +94,7 @@ bool cache_get(tok_scratch *sc, const nrd_tokenizer *t, const char *s, size_t n,
     return true;
 }
 
-void cache_put(tok_scratch *sc, const nrd_tokenizer *t, uint64_t hash, const char *s, size_t n,
+void nrd_tok_cache_put(tok_scratch *sc, const nrd_tokenizer *t, uint64_t hash, const char *s, size_t n,
                const int32_t *ids, size_t n_ids)
 {
     if (n > CACHE_KEY || n_ids > CACHE_IDS) {

@@ -10,7 +10,7 @@ static uint64_t text_hash(const char *s, size_t n)
     return nrd_hash_bytes(0x6e7264u, s, n);
 }
 
-nrd_error *strmap_init(strmap *m, size_t n_expected)
+nrd_error *nrd_strmap_init(strmap *m, size_t n_expected)
 {
     nrd_error *err = NULL;
     size_t cap = 64;
@@ -24,7 +24,7 @@ fail:
     return err;
 }
 
-void strmap_put(strmap *m, const tok_text *keys, int32_t id)
+void nrd_strmap_put(strmap *m, const tok_text *keys, int32_t id)
 {
     const tok_text *key = &keys[id];
     uint64_t h = text_hash(key->s, key->n);
@@ -44,7 +44,7 @@ void strmap_put(strmap *m, const tok_text *keys, int32_t id)
     }
 }
 
-int32_t strmap_get(const strmap *m, const tok_text *keys, const char *s, size_t n)
+int32_t nrd_strmap_get(const strmap *m, const tok_text *keys, const char *s, size_t n)
 {
     if (!m->slots) {
         return -1;
@@ -62,7 +62,7 @@ int32_t strmap_get(const strmap *m, const tok_text *keys, const char *s, size_t 
     }
 }
 
-void strmap_fini(strmap *m)
+void nrd_strmap_fini(strmap *m)
 {
     free(m->slots);
     memset(m, 0, sizeof *m);
@@ -72,7 +72,7 @@ void strmap_fini(strmap *m)
 
 enum { TRIE_MAX_NODES = 1 << 24 }; /* so that node << 8 | byte fits 32 bits */
 
-nrd_error *trie_init(trie *t)
+nrd_error *nrd_trie_init(trie *t)
 {
     nrd_error *err = NULL;
     memset(t, 0, sizeof *t);
@@ -84,7 +84,7 @@ nrd_error *trie_init(trie *t)
     t->n_nodes = 1;
     return NULL;
 fail:
-    trie_fini(t);
+    nrd_trie_fini(t);
     return err;
 }
 
@@ -93,7 +93,7 @@ static size_t edge_home(const trie *t, uint32_t key)
     return (size_t)nrd_hash_mix(key) & t->mask;
 }
 
-uint32_t trie_step(const trie *t, uint32_t node, uint8_t byte)
+uint32_t nrd_trie_step(const trie *t, uint32_t node, uint8_t byte)
 {
     if (node == 0) {
         return t->root[byte];
@@ -154,12 +154,12 @@ static nrd_error *new_node(trie *t, uint32_t *out)
     return NULL;
 }
 
-nrd_error *trie_add(trie *t, const char *s, size_t n, int32_t value)
+nrd_error *nrd_trie_add(trie *t, const char *s, size_t n, int32_t value)
 {
     uint32_t node = 0;
     for (size_t i = 0; i < n; i++) {
         uint8_t byte = (uint8_t)s[i];
-        uint32_t next = trie_step(t, node, byte);
+        uint32_t next = nrd_trie_step(t, node, byte);
         if (!next) {
             NRD_TRY(new_node(t, &next));
             if (node == 0) {
@@ -180,12 +180,12 @@ nrd_error *trie_add(trie *t, const char *s, size_t n, int32_t value)
     return NULL;
 }
 
-size_t trie_longest(const trie *t, const char *s, size_t n, int32_t *out_value)
+size_t nrd_trie_longest(const trie *t, const char *s, size_t n, int32_t *out_value)
 {
     uint32_t node = 0;
     size_t found = 0;
     for (size_t i = 0; i < n; i++) {
-        node = trie_step(t, node, (uint8_t)s[i]);
+        node = nrd_trie_step(t, node, (uint8_t)s[i]);
         if (!node) {
             break;
         }
@@ -197,7 +197,7 @@ size_t trie_longest(const trie *t, const char *s, size_t n, int32_t *out_value)
     return found;
 }
 
-void trie_fini(trie *t)
+void nrd_trie_fini(trie *t)
 {
     free(t->edges);
     free(t->value);

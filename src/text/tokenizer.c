@@ -161,13 +161,13 @@ static void encode_words(const nrd_tokenizer *t, tok_scratch *sc, const char *s,
                          bool at_start, nrd_ids *out)
 {
     pieces *words;
-    pretokenize(t, sc, &s, &n, at_start, &words);
+    nrd_tok_pretokenize(t, sc, &s, &n, at_start, &words);
     for (size_t i = 0; i < words->n; i++) {
         size_t start = words->v[i].start, len = words->v[i].end - start;
         if (t->model == MODEL_BPE) {
-            bpe_encode(t, sc, s + start, len, out);
+            nrd_tok_bpe_encode(t, sc, s + start, len, out);
         } else {
-            unigram_encode(t, sc, s + start, len, out);
+            nrd_tok_unigram_encode(t, sc, s + start, len, out);
         }
     }
 }
@@ -246,7 +246,7 @@ static bool scan_next(scan *c, size_t *out_start, size_t *out_end, int32_t *out_
             c->at++;
             continue;
         }
-        size_t len = trie_longest(c->words, c->s + c->at, c->n - c->at, &index), start = c->at;
+        size_t len = nrd_trie_longest(c->words, c->s + c->at, c->n - c->at, &index), start = c->at;
         if (!len) {
             c->at++;
             continue;
@@ -286,7 +286,7 @@ static nrd_error *encode_section(const nrd_tokenizer *t, tok_scratch *sc, const 
     int32_t id;
     bool whole = t->model == MODEL_UNIGRAM && t->n_norm && t->norm[0].kind == NORM_SENTENCEPIECE;
 
-    normalize_text(t, sc, s, n, &s, &n);
+    nrd_tok_normalize(t, sc, s, n, &s, &n);
     if (n > UINT32_MAX / 4) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "the normalized text has %zu bytes", n);
     }
@@ -305,7 +305,7 @@ static nrd_error *encode_section(const nrd_tokenizer *t, tok_scratch *sc, const 
 nrd_error *nrd_tokenizer_encode(const nrd_tokenizer *t, const char *text, size_t n, uint32_t flags,
                                 nrd_ids *out)
 {
-    tok_scratch *sc = tok_scratch_get();
+    tok_scratch *sc = nrd_tok_scratch();
     bool parse_special = (flags & NRD_ENCODE_PARSE_SPECIAL) != 0;
     size_t start, end, done = 0;
     int32_t id;
@@ -378,8 +378,8 @@ bool nrd_tokenizer_is_special(const nrd_tokenizer *t, int32_t id)
 
 int32_t nrd_tokenizer_token_id(const nrd_tokenizer *t, const char *token, size_t n)
 {
-    int32_t id = strmap_get(&t->by_added, t->tokens, token, n);
-    return id >= 0 ? id : strmap_get(&t->by_token, t->tokens, token, n);
+    int32_t id = nrd_strmap_get(&t->by_added, t->tokens, token, n);
+    return id >= 0 ? id : nrd_strmap_get(&t->by_token, t->tokens, token, n);
 }
 
 const char *nrd_tokenizer_token(const nrd_tokenizer *t, int32_t id, size_t *out_n)

@@ -60,7 +60,7 @@ static void search(const nrd_tokenizer *t, tok_scratch *sc, const char *s, size_
         size_t char_n = nrd_utf8_next(s + at, n - at, &cp);
         bool covered = false;
         for (size_t end = at; end < n;) {
-            node = trie_step(&t->pieces, node, (uint8_t)s[end++]);
+            node = nrd_trie_step(&t->pieces, node, (uint8_t)s[end++]);
             if (!node) {
                 break;
             }
@@ -83,7 +83,7 @@ static void encode_chunk(const nrd_tokenizer *t, tok_scratch *sc, const char *s,
     uint64_t hash = 0;
     size_t before = out->n;
 
-    if (cache_get(sc, t, s, n, &hash, out)) {
+    if (nrd_tok_cache_get(sc, t, s, n, &hash, out)) {
         return;
     }
     reserve_best(sc, n + 1);
@@ -112,13 +112,13 @@ static void encode_chunk(const nrd_tokenizer *t, tok_scratch *sc, const char *s,
         out->ids[i] = out->ids[--j];
         out->ids[j] = swap;
     }
-    cache_put(sc, t, hash, s, n, out->ids + before, out->n - before);
+    nrd_tok_cache_put(sc, t, hash, s, n, out->ids + before, out->n - before);
 }
 
-void unigram_encode(const nrd_tokenizer *t, tok_scratch *sc, const char *s, size_t n, nrd_ids *out)
+void nrd_tok_unigram_encode(const nrd_tokenizer *t, tok_scratch *sc, const char *s, size_t n, nrd_ids *out)
 {
     while (n > 0) {
-        size_t len = safe_chunk(t, s, n);
+        size_t len = nrd_tok_safe_chunk(t, s, n);
         encode_chunk(t, sc, s, len, out);
         s += len;
         n -= len;
