@@ -57,7 +57,168 @@ OBJ_core := $(call obj_of,core)
 OBJ_frontends := $(call obj_of,frontends)
 OBJ_tools := $(call obj_of,tools)
 OBJ_nereid := $(OBJ_base) $(OBJ_formats) $(OBJ_text) $(OBJ_model) $(OBJ_device) $(OBJ_engine) $(OBJ_executor)
-BACKENDS := $(sort $(notdir $(patsubst %/,%,$(dir $(wildcard src/backends/*/*.c)))))
+BACKENDS := $(filter-out util,$(sort $(notdir $(patsubst %/,%,$(dir $(wildcard src/backends/*/*.c))))))
 
-.PHONY: all engine server help clean
-all: engine server
+UNIT_SRC := $(sort $(shell find tests/unit tests/ops -name 'test_*.c' 2>/dev/null))
+UNIT_BIN := $(patsubst tests/%.c,$(B)/tests/%,$(UNIT_SRC))
+FUZZ_SRC := $(sort $(wildcard tests/fuzz/fuzz_*.c))
+FUZZ_BIN := $(patsubst tests/fuzz/%.c,$(B)/fuzz/%,$(FUZZ_SRC))
+PROTO_SRC := $(wildcard protos/*.proto)
+PROTO_C := $(patsubst protos/%.proto,$(B)/gen/%.pb-c.c,$(PROTO_SRC))
+OBJ_proto := $(patsubst $(B)/gen/%.c,$(B)/obj/gen/%.o,$(PROTO_C))
+
+.DEFAULT_GOAL := all
+.PHONY: all engine server help clean deps unit
+.SECONDARY:
+
+all: engine server ## Build everything that this machine has the libraries for
+
+engine: $(B)/lib/libnereid.so $(B)/bin/nereid ## The engine and its tools: needs only a C compiler (CUDA plug-in too if nvcc is there)
+
+ifeq ($(and $(HAVE_PROTOBUFC),$(HAVE_EVENT)),)
+server:
+	@echo "The server needs libevent, protobuf-c and protoc-c: run 'make deps'." >&2; exit 1
+else
+server: $(B)/lib/libtritonserver.so $(B)/bin/tritonserver \
+        $(foreach b,$(BACKENDS),$(B)/backends/$(b)/libtriton_$(b).so) $(B)/share/nereid/.templates ## The server, its core and backends
+endif
+
+# ---- objects: headers found by the compiler, rebuilt when options change ----
+FLAGS_FILE := $(B)/obj/.flags
+$(shell mkdir -p $(B)/obj; f='$(CC) $(subst ','\'',$(filter-out -Werror,$(CFLAGS) $(text_CFLAGS)))'; [ "$$(cat $(FLAGS_FILE) 2>/dev/null)" = "$$f" ] || echo "$$f" > $(FLAGS_FILE))
+
+define compile
+	@mkdir -p $(@D)
+	@[ "$(V)" = 1 ] || echo "  CC  $<"
+	$(Q)$(CC) $(CFLAGS) $(1) -MMD -MP -c $< -o $@
+endef
+
+$(B)/obj/text/%.o: src/text/%.c $(FLAGS_FILE)
+	$(call compile,$(text_CFLAGS))
+# The kernels choose their instruction set at run time, so each may use what it names.
+$(B)/obj/device/%.o: src/device/%.c $(FLAGS_FILE)
+	$(call compile,-O3 -fno-math-errno)
+$(B)/obj/executor/%.o: src/executor/%.c $(FLAGS_FILE)
+	$(call compile,$(text_CFLAGS) -DNRD_COMMIT='"$(NRD_COMMIT)"')
+$(B)/obj/core/%.o: src/core/%.c $(FLAGS_FILE) | $(PROTO_C)
+	$(call compile,)
+$(B)/obj/backends/%.o: src/backends/%.c $(FLAGS_FILE)
+	$(call compile,)
+$(B)/obj/gen/%.o: $(B)/gen/%.c
+	$(call compile,-Wno-conversion -Wno-shadow)
+$(B)/obj/%.o: src/%.c $(FLAGS_FILE)
+	$(call compile,)
+$(B)/gen/%.pb-c.c: protos/%.proto
+	@mkdir -p $(@D)
+	$(Q)protoc-c --proto_path=protos --c_out=$(@D) $<
+
+# ---- artifacts ----
+comma := ,
+define link
+	@mkdir -p $(@D)
+	@[ "$(V)" = 1 ] || echo "  LD  $@"
+endef
+
+$(B)/lib/libnereid.so: $(OBJ_nereid)
+	$(link)
+	$(Q)$(CC) -shared -o $@ $^ $(LDFLAGS) $(text_LIBS) $(LIBS_base) -Wl,-soname,libnereid.so
+$(B)/bin/nereid: $(OBJ_nereid) $(OBJ_tools)
+	$(link)
+	$(Q)$(CC) -o $@ $^ $(LDFLAGS) $(text_LIBS) $(LIBS_base)
+$(B)/lib/libtritonserver.so: $(OBJ_base) $(OBJ_core) $(OBJ_proto) $(wildcard src/core/libtritonserver.map)
+	$(link)
+	$(Q)$(CC) -shared -o $@ $(filter %.o,$^) $(LDFLAGS) $(proto_LIBS) $(LIBS_base) \
+	    $(addprefix -Wl$(comma)--version-script=,$(filter %.map,$^)) -Wl,-soname,libtritonserver.so
+$(B)/bin/tritonserver: $(OBJ_base) $(OBJ_frontends) $(B)/lib/libtritonserver.so
+	$(link)
+	$(Q)$(CC) -o $@ $(filter %.o,$^) $(LDFLAGS) -L$(B)/lib -ltritonserver -levent -levent_pthreads -lz \
+	    $(LIBS_base) -Wl,-rpath,'$$ORIGIN/../lib'
+
+# One rule for every backend; <name>_ROOMS are the rooms it links in, <name>_LIBS its libraries.
+tokenizer_ROOMS := $(OBJ_text) $(OBJ_formats)
+tokenizer_LIBS := $(text_LIBS)
+tensorrtllm_LIBS := -L$(B)/lib -lnereid
+tensorrtllm_DEPS := $(B)/lib/libnereid.so
+define backend_rule
+$(B)/backends/$(1)/libtriton_$(1).so: $$(OBJ_base) $$(call obj_of,backends/util) $$(call obj_of,backends/$(1)) $$($(1)_ROOMS) \
+        $(B)/lib/libtritonserver.so $$($(1)_DEPS)
+	$$(link)
+	$$(Q)$$(CC) -shared -o $$@ $$(filter %.o,$$^) $$(LDFLAGS) -L$(B)/lib -ltritonserver $$($(1)_LIBS) \
+	    $$(LIBS_base) -Wl,-rpath,'$$$$ORIGIN/../../lib' -Wl,-soname,libtriton_$(1).so
+endef
+$(foreach b,$(BACKENDS),$(eval $(call backend_rule,$(b))))
+
+# The templates of the five models, where the programs look for them.
+$(B)/share/nereid/.templates: $(wildcard all_models/*/*/config.pbtxt)
+	@mkdir -p $(@D)
+	$(Q)cp -r all_models $(@D)/ && touch $@
+
+-include src/device/cuda/build.mk
+
+# ---- tests ----
+unit: $(UNIT_BIN) ## Build and run the C unit tests (BUILD=asan|tsan for sanitizers)
+	@scripts/run_unit $(UNIT_BIN)
+
+$(B)/tests/unit/core/%: tests/unit/core/%.c $(B)/lib/libtritonserver.so $(OBJ_core) $(OBJ_proto) $(OBJ_base)
+	$(link)
+	$(Q)$(CC) $(CFLAGS) -Itests -o $@ $< $(OBJ_core) $(OBJ_proto) $(OBJ_base) $(LDFLAGS) -rdynamic $(proto_LIBS) -lcmocka $(LIBS_base)
+$(B)/tests/unit/frontends/%: tests/unit/frontends/%.c $(OBJ_frontends) $(OBJ_base) $(B)/lib/libtritonserver.so
+	$(link)
+	$(Q)$(CC) $(CFLAGS) -Itests -o $@ $< $(filter-out %/main.o,$(OBJ_frontends)) $(OBJ_base) $(LDFLAGS) \
+	    -L$(B)/lib -ltritonserver -levent -levent_pthreads -lz -lcmocka $(LIBS_base) -Wl,-rpath,$(abspath $(B)/lib)
+$(B)/tests/%: tests/%.c $(OBJ_nereid)
+	$(link)
+	$(Q)$(CC) $(CFLAGS) -Itests -o $@ $< $(OBJ_nereid) $(LDFLAGS) $(text_LIBS) -lcmocka $(LIBS_base)
+
+# libFuzzer needs clang; `make fuzz T=seconds` runs every target with its corpus.
+T ?= 10
+FUZZ_CFLAGS := -std=c11 -D_GNU_SOURCE -O1 -g -fsanitize=fuzzer-no-link,address,undefined \
+               -fno-sanitize-recover=undefined -Isrc -Iinclude -DNRD_VERSION='"fuzz"' -DNRD_COMMIT='"fuzz"'
+FUZZ_ROOMS := base formats text model device engine executor
+FUZZ_OBJ := $(foreach r,$(FUZZ_ROOMS),$(patsubst src/%.c,build/fuzz/obj/%.o,$(filter-out src/device/cuda/%,$(call src_of,$(r)))))
+build/fuzz/obj/%.o: src/%.c
+	@mkdir -p $(@D)
+	$(Q)clang $(FUZZ_CFLAGS) $(text_CFLAGS) -MMD -MP -c $< -o $@
+build/fuzz/bin/%: tests/fuzz/%.c $(FUZZ_OBJ)
+	@mkdir -p $(@D)
+	@echo "  LD  $@"
+	$(Q)clang $(FUZZ_CFLAGS) -fsanitize=fuzzer -Itests -o $@ $< $(FUZZ_OBJ) -pthread $(text_LIBS) $(LIBS_base)
+.PHONY: fuzz
+fuzz: $(patsubst tests/fuzz/%.c,build/fuzz/bin/%,$(FUZZ_SRC)) ## Fuzz every parser for T seconds each (libFuzzer)
+	@scripts/run_fuzz $(T) $^
+
+-include $(shell find $(B)/obj build/fuzz/obj -name '*.d' 2>/dev/null)
+
+help: ## This list
+	@grep -hE '^[a-z_-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+clean: ## Remove everything that was built
+	rm -rf build
+
+deps: ## Install the libraries that the server needs (Debian, Ubuntu)
+	@scripts/install_deps
+
+# ---- for users ----
+MODEL ?= smollm2
+SERVE_ARGS ?=
+.PHONY: serve test check venv
+serve: deps ## From a fresh machine to a served model: installs, builds, fetches, serves (MODEL=smollm2|gemma3)
+	@$(MAKE) --no-print-directory -j$$(nproc) all
+	@gguf=$$(scripts/fetch_model $(MODEL)) && exec $(B)/bin/nereid serve "$$gguf" $(SERVE_ARGS)
+
+test: ## Install what tests need, build with warnings as errors, run every suite
+	@scripts/install_deps test
+	@scripts/run_tests
+
+check: ## Under a minute: house rules and unit tests under the address sanitizer
+	@scripts/check_includes
+	@scripts/check_banned
+	@$(MAKE) --no-print-directory BUILD=asan WERROR=1 unit
+
+# Python packages of the tests, in a folder of their own.
+VENV := build/venv
+venv: $(VENV)/.done
+$(VENV)/.done: tests/requirements.txt
+	$(Q)$(PYTHON) -m venv $(VENV)
+	$(Q)$(VENV)/bin/pip install -q --disable-pip-version-check -r tests/requirements.txt
+	$(Q)touch $@

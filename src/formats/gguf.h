@@ -53,7 +53,8 @@ typedef struct nrd_gguf_value {
 
 typedef struct nrd_gguf_tensor {
     const char *name;        /* NUL-terminated, owned by the nrd_gguf */
-    nrd_dtype dtype;
+    nrd_dtype dtype;         /* NONE: a type of the format that we cannot compute with */
+    uint32_t type;           /* the format's number, see nrd_gguf_tensor_type_name */
     int n_dims;
     int64_t dims[4];         /* GGUF order: dims[0] is the contiguous one */
     const void *data;
@@ -72,6 +73,8 @@ const nrd_gguf_value *nrd_gguf_find(const nrd_gguf *g, const char *key); /* NULL
 size_t nrd_gguf_n_tensors(const nrd_gguf *g);
 const nrd_gguf_tensor *nrd_gguf_tensor_at(const nrd_gguf *g, size_t i);
 const nrd_gguf_tensor *nrd_gguf_find_tensor(const nrd_gguf *g, const char *name);
+
+const char *nrd_gguf_tensor_type_name(uint32_t type); /* "Q4_K", "IQ4_XS", …; "unknown" */
 
 /* Scalars with conversion between number types; the fallback when absent or of another kind. */
 int64_t nrd_gguf_int(const nrd_gguf *g, const char *key, int64_t fallback);

@@ -1,0 +1,355 @@
+/* nereid/executor.h - door 3: tokens in, tokens out.
+ *
+ * Purpose   Everything that a server or a tool asks of the engine: open a model, enqueue requests,
+ *           take responses, cancel, read statistics. In-flight batching happens behind this door.
+ * Owner     An nrd_exec may be used from any number of threads. Requests are copied at enqueue.
+ * Units     Tokens are int32 ids. Times are steady-clock nanoseconds. Log probabilities are natural.
+ * Errors    Functions return NULL or an error that the caller frees with nrd_exec_error_free:
+ *           INVALID_ARG names the field and the limit; UNAVAILABLE: queue full or engine lost;
+ *           UNSUPPORTED names what is not built. After a request was accepted, its errors arrive as
+ *           a response.
+ * Lifetime  open -> enqueue/await/cancel … -> shutdown (drains or cuts) -> close. Every accepted
+ *           request gets exactly one response with is_final, also when it is cancelled or the
+ *           executor shuts down.
+ * ABI       Structs begin with `size` (the caller's sizeof); fields beyond it have their defaults.
+ */
+#ifndef NEREID_EXECUTOR_H
+#define NEREID_EXECUTOR_H
+
+#include "nereid/dtype.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define NRD_API __attribute__((visibility("default")))
+#define NRD_EXECUTOR_ABI 1u
+
+typedef struct nrd_error nrd_error;
+typedef struct nrd_exec nrd_exec;
+
+/* ---- opening ---- */
+
+typedef enum {
+    NRD_BATCHING_INFLIGHT = 0,
+    NRD_BATCHING_STATIC = 1, /* "V1": a batch is formed once and leaves together */
+} nrd_batching_kind;
+
+typedef enum {
+    NRD_POLICY_GUARANTEED_NO_EVICT = 0,
+    NRD_POLICY_MAX_UTILIZATION = 1,
+} nrd_scheduler_policy;
+
+typedef enum {
+    NRD_DECODING_AUTO = 0,
+    NRD_DECODING_TOP_K = 1,
+    NRD_DECODING_TOP_P = 2,
+    NRD_DECODING_TOP_K_TOP_P = 3,
+    NRD_DECODING_BEAM_SEARCH = 4,
+    NRD_DECODING_MEDUSA = 5,
+    NRD_DECODING_LOOKAHEAD = 6,
+    NRD_DECODING_EXPLICIT_DRAFT = 7, /* ReDrafter */
+    NRD_DECODING_EAGLE = 8,
+} nrd_decoding_mode;
+
+typedef struct nrd_exec_config {
+    uint32_t size;
+    nrd_batching_kind batching;
+    nrd_scheduler_policy policy;
+    nrd_decoding_mode decoding_mode;
+    int32_t max_beam_width;               /* 0: the engine's */
+    int32_t max_batch_size;               /* 0: the engine's */
+    int32_t max_num_tokens;               /* 0: the engine's */
+    int32_t max_queue_size;               /* waiting requests; 0: unlimited */
+    int64_t max_tokens_in_paged_kv_cache; /* 0: by fraction */
+    double kv_cache_free_mem_fraction;    /* of memory free after load; 0: 0.9 (GPU), 0.5 (CPU) */
+    uint64_t kv_cache_host_memory_bytes;  /* offload of reusable blocks */
+    bool enable_kv_cache_reuse;
+    bool enable_chunked_context;
+    bool normalize_log_probs;             /* default true: set by nrd_exec_config_init */
+    bool deterministic;                   /* same tokens in every batch composition */
+    const int32_t *max_attention_window;  /* one per layer, repeated cyclically; NULL: all */
+    int32_t n_max_attention_window;
+    int32_t sink_token_length;
+    nrd_dtype kv_dtype;                   /* NONE: the engine's or the device's */
+    nrd_dtype compute_dtype;              /* F32: compute from dequantized weights; NONE: native */
+    const char *device;                   /* "auto", "cpu", "cuda"; NULL: auto */
+    const int32_t *device_ids;
+    int32_t n_device_ids;
+    int32_t n_threads;                    /* CPU; 0: all that the process may use */
+    const char *cpu_isa;                  /* NULL: best */
+    int32_t iter_stats_max_iterations;    /* kept records; default 1000 */
+    int32_t request_stats_max_iterations; /* default 0 */
+    bool cuda_graph_mode;
+    int32_t cuda_graph_cache_size;
+    double gpu_weights_percent;           /* 1 */
+    uint64_t lora_cache_host_memory_bytes;
+    double lora_cache_gpu_memory_fraction;
+    int32_t lora_cache_optimal_adapter_size, lora_cache_max_adapter_size;
+    const char *guided_decoding_backend;  /* NULL: off */
+    const char *tokenizer_dir;            /* for guided decoding */
+    int32_t lookahead_window_size, lookahead_ngram_size, lookahead_verification_set_size;
+    bool verify_checksums;
+    /* Called from any thread with one-line messages; level 0 error, 1 warning, 2 info, 3 verbose. */
+    void (*log)(void *user, int level, const char *message);
+    void *log_user;
+} nrd_exec_config;
+
+/* Defaults for every field. */
+NRD_API void nrd_exec_config_init(nrd_exec_config *config);
+
+/* What the opened model is and may do. */
+typedef struct nrd_exec_info {
+    uint32_t size;
+    char architecture[64];
+    char device[96];
+    int32_t vocab, n_layers, hidden;
+    int32_t max_batch_size, max_input_len, max_seq_len, max_num_tokens, max_beam_width;
+    int32_t max_draft_len;
+    int32_t tokens_per_block, n_kv_blocks;
+    uint64_t weight_bytes, kv_cache_bytes;
+    nrd_dtype dtype, kv_dtype, logits_dtype;
+    bool gather_context_logits, gather_generation_logits;
+    int32_t bos_id, eos_id, pad_id;
+    int32_t world_size;
+} nrd_exec_info;
+
+NRD_API nrd_error *nrd_exec_open(nrd_exec **out, const char *engine_dir,
+                                 const nrd_exec_config *config);
+NRD_API void nrd_exec_get_info(const nrd_exec *exec, nrd_exec_info *info); /* set info->size first */
+
+/* ---- requests ---- */
+
+typedef enum {
+    NRD_REQUEST_CONTEXT_AND_GENERATION = 0,
+    NRD_REQUEST_CONTEXT_ONLY = 1,    /* disaggregated serving */
+    NRD_REQUEST_GENERATION_ONLY = 2,
+} nrd_request_kind;
+
+typedef struct nrd_sampling_config {
+    int32_t beam_width;            /* 1 */
+    int32_t num_return_sequences;  /* 1 */
+    int32_t top_k;                 /* 0: all */
+    float top_p;                   /* 0: absent */
+    float top_p_min;               /* 1e-6 */
+    float top_p_decay;             /* 1 */
+    int32_t top_p_reset_id;        /* -1 */
+    float min_p;                   /* 0 */
+    float temperature;             /* 1; 0: greedy */
+    uint64_t random_seed;          /* 0 */
+    int32_t min_length;            /* 0: new tokens before end_id may come */
+    float repetition_penalty;      /* 1 */
+    float presence_penalty;        /* 0 */
+    float frequency_penalty;       /* 0 */
+    float length_penalty;          /* 0 */
+    float beam_search_diversity_rate; /* 0 */
+    int32_t early_stopping;        /* 1 */
+    int32_t no_repeat_ngram_size;  /* 0: off */
+} nrd_sampling_config;
+/* Greedy when top_k == 1, or top_k == 0 and top_p == 0 (TensorRT-LLM's rule). */
+
+/* Phrases as token ids: phrase i is ids[i ? ends[i-1] : 0 .. ends[i]). */
+typedef struct nrd_phrases {
+    const int32_t *ids;
+    const int32_t *ends;
+    int32_t n;
+} nrd_phrases;
+
+typedef struct nrd_kv_retention_range {
+    int32_t start, end;    /* end -1: end of the prompt */
+    int32_t priority;      /* 0..100, default 35 */
+    int64_t duration_ms;   /* -1: for ever */
+} nrd_kv_retention_range;
+
+typedef struct nrd_exec_request {
+    uint32_t size;
+    nrd_request_kind kind;
+    const int32_t *input_ids;
+    int32_t n_input_ids;
+    int32_t max_new_tokens;
+    bool streaming;
+    bool exclude_input_in_output;  /* default false: a non-streaming answer echoes the prompt */
+    int32_t end_id;                /* -1: never stop on a token */
+    int32_t pad_id;                /* -1: end_id */
+    nrd_sampling_config sampling;
+    nrd_phrases stop_words, bad_words;
+    float priority;                /* 0..1, default 0.5; larger first */
+    uint64_t client_id;            /* returned unchanged */
+
+    bool return_log_probs;
+    bool return_context_logits;
+    bool return_generation_logits;
+    bool return_perf_metrics;
+    int32_t n_top_logprobs;        /* per token, in responses; 0: none (at most 20) */
+
+    const float *embedding_bias;   /* [vocab] or NULL */
+    /* p-tuning / multimodal */
+    const void *prompt_embedding_table;
+    nrd_dtype prompt_embedding_dtype;
+    int32_t prompt_vocab_size;
+    const uint64_t *prompt_table_extra_ids; /* [n_input_ids] or NULL */
+    const float *mrope_rotary_cos_sin;
+    int64_t n_mrope_rotary_cos_sin, mrope_position_deltas;
+    /* LoRA */
+    uint64_t lora_task_id;         /* 0: none */
+    const void *lora_weights;      /* [rows, width] f16 */
+    const int32_t *lora_config;    /* [rows, 3] */
+    int64_t lora_rows, lora_width;
+    /* draft tokens */
+    const int32_t *draft_input_ids;
+    int32_t n_draft_input_ids;
+    const float *draft_logits;     /* [n_draft_input_ids, vocab] or NULL */
+    float draft_acceptance_threshold; /* < 0: absent */
+    int32_t lookahead_window_size, lookahead_ngram_size, lookahead_verification_set_size;
+    /* encoder-decoder */
+    const int32_t *decoder_input_ids;
+    int32_t n_decoder_input_ids;
+    const void *encoder_input_features;
+    int64_t encoder_feature_rows, encoder_feature_dim;
+    nrd_dtype encoder_feature_dtype;
+    int32_t encoder_output_length;
+    const uint8_t *cross_attention_mask;
+    int64_t cross_attention_mask_rows, cross_attention_mask_cols;
+    bool skip_cross_attn_blocks;
+    /* KV retention, disaggregated serving, guided decoding */
+    const nrd_kv_retention_range *retention_ranges;
+    int32_t n_retention_ranges;
+    int32_t retention_decode_priority;
+    int64_t retention_decode_duration_ms;
+    const void *context_phase_params;
+    size_t context_phase_params_bytes;
+    const char *guide_type, *guide; /* "json", "json_schema", "regex", "ebnf_grammar"; NULL: none */
+    const char *cache_salt;         /* prefix blocks are shared only within one salt; NULL: none */
+} nrd_exec_request;
+
+NRD_API void nrd_exec_request_init(nrd_exec_request *request);
+
+/* Copies and accepts the request; *out_id (> 0) names it until its final response was taken.
+ * Bad fields are refused here, by name. Prompt + max_new_tokens over max_seq_len is cut, not an
+ * error. */
+NRD_API nrd_error *nrd_exec_enqueue(nrd_exec *exec, const nrd_exec_request *request,
+                                    uint64_t *out_id);
+/* Asks a request to end early: it gets its final response with what it has. Unknown ids: no-op. */
+NRD_API void nrd_exec_cancel(nrd_exec *exec, uint64_t id);
+
+/* ---- responses ---- */
+
+typedef enum {
+    NRD_FINISH_NONE = 0,
+    NRD_FINISH_END_ID = 1,
+    NRD_FINISH_STOP_WORDS = 2,
+    NRD_FINISH_LENGTH = 3,
+    NRD_FINISH_CANCELLED = 4,
+    NRD_FINISH_ERROR = 5,
+} nrd_finish_reason;
+
+typedef struct nrd_beam_output {
+    const int32_t *ids;        /* streaming, one beam: since the last response; else all */
+    int32_t n_ids;
+    float cum_log_prob;
+    const float *log_probs;    /* [n_log_probs] of generated tokens, same range as ids (no prompt) */
+    int32_t n_log_probs;
+    const int32_t *top_ids;    /* [n_log_probs, n_top] or NULL */
+    const float *top_log_probs;
+    nrd_finish_reason finish_reason;
+} nrd_beam_output;
+
+typedef struct nrd_perf_metrics {
+    int64_t arrival_ns, first_scheduled_ns, first_token_ns, last_token_ns;
+    int32_t kv_new_blocks, kv_reused_blocks, kv_total_blocks;
+    int32_t n_draft_tokens, n_accepted_draft_tokens;
+    int32_t n_paused;
+} nrd_perf_metrics;
+
+typedef struct nrd_exec_response {
+    uint32_t size;
+    uint64_t id, client_id;
+    bool is_final;             /* the request is over: no further response for this id */
+    bool is_sequence_final;    /* this sequence is over (num_return_sequences > 1) */
+    int32_t sequence_index;
+    nrd_error *error;          /* owned by the response; NULL: fine */
+    int32_t n_beams;
+    const nrd_beam_output *beams;
+    int32_t n_input_ids;
+    const float *context_logits;    /* [n_input_ids, vocab] or NULL */
+    const float *generation_logits; /* [n_beams, n_generation_logits, vocab] or NULL */
+    int32_t n_generation_logits, vocab;
+    const void *context_phase_params;
+    size_t context_phase_params_bytes;
+    nrd_perf_metrics perf;     /* filled in the final response */
+} nrd_exec_response;
+
+/* Waits up to timeout_us (0: do not wait, -1: for ever) for responses of any request; at most max,
+ * oldest first; *out_n is 0 on time-out and after shutdown when nothing is left. The caller frees
+ * each. Several threads may wait; a response goes to exactly one. */
+NRD_API nrd_error *nrd_exec_await(nrd_exec *exec, nrd_exec_response **out, int32_t max,
+                                  int64_t timeout_us, int32_t *out_n);
+/* The same for one request's responses; do not mix with await-any on the same request's id. */
+NRD_API nrd_error *nrd_exec_await_id(nrd_exec *exec, uint64_t id, nrd_exec_response **out,
+                                     int64_t timeout_us);
+NRD_API void nrd_exec_response_free(nrd_exec_response *response);
+/* True once shutdown was called and every response has been taken. */
+NRD_API bool nrd_exec_is_done(nrd_exec *exec);
+
+/* ---- statistics ---- */
+
+typedef struct nrd_iter_stats {
+    uint32_t size;
+    uint64_t iteration;
+    uint64_t timestamp_us;      /* wall clock */
+    double iteration_ms;
+    int32_t n_active, max_active, n_scheduled, n_context, n_generation, n_waiting, n_paused;
+    int32_t n_terminated, n_context_tokens, micro_batch_id;
+    int32_t n_generated_tokens, n_empty_generation_slots; /* V1 */
+    int32_t kv_max_blocks, kv_free_blocks, kv_used_blocks, kv_tokens_per_block;
+    int64_t kv_reused_blocks, kv_missed_blocks;
+    uint64_t mem_cpu_bytes, mem_gpu_bytes, mem_pinned_bytes;
+    uint64_t host_ns, device_ns; /* of this step */
+} nrd_iter_stats;
+
+/* Takes up to max records, oldest first, that were not taken before. */
+NRD_API int32_t nrd_exec_take_iter_stats(nrd_exec *exec, nrd_iter_stats *out, int32_t max);
+
+typedef struct nrd_request_stats {
+    uint32_t size;
+    uint64_t id, iteration;
+    int32_t stage;             /* 0 queued, 1 context, 2 generation, 3 paused, 4 done */
+    int32_t n_context_done, n_generated;
+    bool is_scheduled, is_paused;
+} nrd_request_stats;
+NRD_API int32_t nrd_exec_take_request_stats(nrd_exec *exec, nrd_request_stats *out, int32_t max);
+
+/* ---- ending ---- */
+
+/* Refuses new requests; running ones may finish until timeout_us has passed (-1: as long as they
+ * need), then are cut with NRD_FINISH_CANCELLED. Blocks until the engine stands still; responses
+ * remain to be taken. */
+NRD_API nrd_error *nrd_exec_shutdown(nrd_exec *exec, int64_t timeout_us);
+NRD_API void nrd_exec_close(nrd_exec *exec); /* shuts down at once if that has not happened */
+
+/* ---- errors ---- */
+
+NRD_API int nrd_exec_error_code(const nrd_error *err); /* TRITONSERVER_Error_Code values */
+NRD_API const char *nrd_exec_error_message(const nrd_error *err);
+NRD_API void nrd_exec_error_free(nrd_error *err);
+
+NRD_API const char *nrd_version(void); /* "0.1.0 (commit)" */
+NRD_API const char *nrd_features(void); /* what this build has: "avx512 vnni pcre2 utf8proc …" */
+
+/* ---- scoring ---- */
+
+/* Log probabilities of given tokens (perplexity, evaluation): for i in [1, n): of ids[i] given those
+ * before it; with top_k > 0 also the best top_k at each position, best first. Runs beside the
+ * traffic as one request. out_logprobs [n] (entry 0 = 0), out_top_ids/out_top_logprobs [n, top_k]. */
+NRD_API nrd_error *nrd_exec_score(nrd_exec *exec, const int32_t *ids, int32_t n, int32_t top_k,
+                                  float *out_logprobs, int32_t *out_top_ids,
+                                  float *out_top_logprobs);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,160 @@
+/* The TRITONBACKEND entry points of the model "tensorrt_llm_bls". */
+#include "backends/bls/flow.h"
+
+#include "base/str.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+#include <time.h>
+
+enum { WATCH_PERIOD_MS = 50 };
+
+/* ---- buffers of the inner responses ---- */
+
+static TRITONSERVER_Error *buffer_alloc(TRITONSERVER_ResponseAllocator *allocator, const char *name,
+                                        size_t bytes, TRITONSERVER_MemoryType type, int64_t type_id,
+                                        void *user, void **buffer, void **buffer_user,
+                                        TRITONSERVER_MemoryType *actual_type, int64_t *actual_id)
+{
+    (void)allocator, (void)name, (void)type, (void)type_id, (void)user;
+    *buffer_user = NULL;
+    *actual_type = TRITONSERVER_MEMORY_CPU;
+    *actual_id = 0;
+    *buffer = bytes ? malloc(bytes) : NULL;
+    return bytes && !*buffer ? nrd_tb_error(nrd_error_no_memory()) : NULL;
+}
+
+static TRITONSERVER_Error *buffer_release(TRITONSERVER_ResponseAllocator *allocator, void *buffer,
+                                          void *buffer_user, size_t bytes, TRITONSERVER_MemoryType type,
+                                          int64_t type_id)
+{
+    (void)allocator, (void)buffer_user, (void)bytes, (void)type, (void)type_id;
+    free(buffer);
+    return NULL;
+}
+
+static void *watch(void *arg)
+{
+    bls_model *m = arg;
+    pthread_mutex_lock(&m->mu);
+    while (!m->stop) {
+        if (m->flows) {
+            struct timespec until;
+            pthread_mutex_unlock(&m->mu);
+            bls_flow_check_cancelled(m);
+            pthread_mutex_lock(&m->mu);
+            clock_gettime(CLOCK_REALTIME, &until);
+            until.tv_nsec += WATCH_PERIOD_MS * 1000000L;
+            until.tv_sec += until.tv_nsec / 1000000000L;
+            until.tv_nsec %= 1000000000L;
+            if (!m->stop) {
+                pthread_cond_timedwait(&m->wake, &m->mu, &until);
+            }
+        } else {
+            pthread_cond_wait(&m->wake, &m->mu);
+        }
+    }
+    pthread_mutex_unlock(&m->mu);
+    return NULL;
+}
+
+static bool is_yes(const char *v)
+{
+    return v && (!strcasecmp(v, "true") || !strcasecmp(v, "yes") || !strcasecmp(v, "1") ||
+                 !strcasecmp(v, "t"));
+}
+
+static void model_free(bls_model *m)
+{
+    if (m->watcher_runs) {
+        pthread_mutex_lock(&m->mu);
+        m->stop = true;
+        pthread_cond_signal(&m->wake);
+        pthread_mutex_unlock(&m->mu);
+        pthread_join(m->watcher, NULL);
+    }
+    if (m->allocator) {
+        nrd_tb_log_error(TRITONSERVER_ResponseAllocatorDelete(m->allocator), "response allocator");
+    }
+    pthread_cond_destroy(&m->wake);
+    pthread_mutex_destroy(&m->mu);
+    free(m->llm_name);
+    nrd_tb_config_fini(&m->config);
+    free(m);
+}
+
+TRITONSERVER_Error *TRITONBACKEND_Initialize(TRITONBACKEND_Backend *backend)
+{
+    (void)backend;
+    nrd_tb_use_server_log();
+    return NULL;
+}
+
+TRITONSERVER_Error *TRITONBACKEND_ModelInitialize(TRITONBACKEND_Model *model)
+{
+    bls_model *m = nrd_xcalloc(1, sizeof *m);
+    TRITONSERVER_Error *err;
+
+    pthread_mutex_init(&m->mu, NULL);
+    pthread_cond_init(&m->wake, NULL);
+    m->llm_has_stream_state = -1;
+    err = nrd_tb_config_load(&m->config, model);
+    if (!err) {
+        const char *name = nrd_tb_config_param(&m->config, "tensorrt_llm_model_name");
+        m->llm_name = nrd_xstrdup(name ? name : "tensorrt_llm");
+        m->has_draft_model = nrd_tb_config_param(&m->config, "tensorrt_llm_draft_model_name") != NULL;
+        m->accumulate_tokens = is_yes(nrd_tb_config_param(&m->config, "accumulate_tokens"));
+        if (nrd_tb_config_param(&m->config, "multimodal_encoders_name")) {
+            err = nrd_tb_errorf(TRITONSERVER_ERROR_UNSUPPORTED,
+                                "model '%s': parameter multimodal_encoders_name is not supported by "
+                                "this version",
+                                m->config.name);
+        }
+    }
+    if (!err) {
+        err = TRITONSERVER_ResponseAllocatorNew(&m->allocator, buffer_alloc, buffer_release, NULL);
+    }
+    if (!err && pthread_create(&m->watcher, NULL, watch, m)) {
+        err = nrd_tb_errorf(TRITONSERVER_ERROR_INTERNAL, "cannot start a thread");
+    }
+    if (!err) {
+        m->watcher_runs = true;
+        err = TRITONBACKEND_ModelSetState(model, m);
+    }
+    if (err) {
+        model_free(m);
+    }
+    return err;
+}
+
+TRITONSERVER_Error *TRITONBACKEND_ModelFinalize(TRITONBACKEND_Model *model)
+{
+    bls_model *m = NULL;
+    NRD_TB_TRY(TRITONBACKEND_ModelState(model, (void **)&m));
+    if (m) {
+        model_free(m);
+    }
+    return NULL;
+}
+
+TRITONSERVER_Error *TRITONBACKEND_ModelInstanceInitialize(TRITONBACKEND_ModelInstance *instance)
+{
+    TRITONBACKEND_Model *model = NULL;
+    void *m = NULL;
+    NRD_TB_TRY(TRITONBACKEND_ModelInstanceModel(instance, &model));
+    NRD_TB_TRY(TRITONBACKEND_ModelState(model, &m));
+    return TRITONBACKEND_ModelInstanceSetState(instance, m);
+}
+
+TRITONSERVER_Error *TRITONBACKEND_ModelInstanceExecute(TRITONBACKEND_ModelInstance *instance,
+                                                       TRITONBACKEND_Request **requests,
+                                                       const uint32_t request_count)
+{
+    bls_model *m = NULL;
+    NRD_TB_TRY(TRITONBACKEND_ModelInstanceState(instance, (void **)&m));
+    for (uint32_t i = 0; i < request_count; i++) {
+        bls_flow_start(m, instance, requests[i]);
+    }
+    return NULL;
+}

@@ -1,0 +1,745 @@
+#include "backends/bls/flow.h"
+
+#include "base/clock.h"
+#include "base/str.h"
+
+#include <string.h>
+
+/* A tensor on its way from one model to the next; everything is borrowed. */
+typedef struct tensor {
+    const char *name;
+    TRITONSERVER_DataType dtype;
+    const int64_t *shape;
+    uint64_t n_dims;
+    const void *data;
+    size_t bytes;
+} tensor;
+
+typedef struct answer { /* of tensorrt_llm, waiting for its text */
+    struct answer *next;
+    TRITONSERVER_InferenceResponse *response;
+    int32_t *ids;        /* accumulate_tokens: the whole buffer at this moment */
+    int64_t shape[3], length_shape[2];
+    int32_t length;
+} answer;
+
+struct bls_flow {
+    bls_flow *prev, *next; /* guarded by model->mu */
+    bls_model *model;
+    TRITONBACKEND_ModelInstance *instance;
+    TRITONBACKEND_Request *request;
+    TRITONBACKEND_ResponseFactory *factory;
+    nrd_tb_inputs inputs;
+    uint64_t start_ns;
+
+    pthread_mutex_t mu;
+    int refs;            /* the flow itself + every inner request; guarded by mu, as all below */
+    TRITONSERVER_InferenceRequest *llm_request; /* while in flight: to cancel */
+    TRITONSERVER_InferenceResponse *pre;        /* kept until tensorrt_llm has released its inputs */
+    answer *head, *tail;
+    bool post_runs, llm_done, is_over, has_failed, has_answered, is_streaming;
+    int32_t *buffer;     /* accumulate_tokens */
+    int32_t n_buffer;
+};
+
+/* ---- tensor maps ---- */
+
+typedef struct map_row {
+    const char *from, *to;
+} map_row;
+
+static const map_row to_pre[] = {
+    {"text_input", "QUERY"},
+    {"decoder_text_input", "DECODER_QUERY"},
+    {"max_tokens", "REQUEST_OUTPUT_LEN"},
+    {"bad_words", "BAD_WORDS_DICT"},
+    {"stop_words", "STOP_WORDS_DICT"},
+    {"embedding_bias_words", "EMBEDDING_BIAS_WORDS"},
+    {"embedding_bias_weights", "EMBEDDING_BIAS_WEIGHTS"},
+    {"end_id", "END_ID"},
+    {"pad_id", "PAD_ID"},
+    {"prompt_table_extra_id", "PROMPT_TABLE_EXTRA_ID"},
+};
+
+static const map_row pre_to_llm[] = {
+    {"INPUT_ID", "input_ids"},
+    {"REQUEST_INPUT_LEN", "input_lengths"},
+    {"REQUEST_OUTPUT_LEN", "request_output_len"},
+    {"BAD_WORDS_IDS", "bad_words_list"},
+    {"STOP_WORDS_IDS", "stop_words_list"},
+    {"EMBEDDING_BIAS", "embedding_bias"},
+    {"OUT_END_ID", "end_id"},
+    {"OUT_PAD_ID", "pad_id"},
+    {"DECODER_INPUT_ID", "decoder_input_ids"},
+    {"REQUEST_DECODER_INPUT_LEN", "decoder_input_lengths"},
+    {"OUT_PROMPT_TABLE_EXTRA_IDS", "prompt_table_extra_ids"},
+};
+
+/* What the client sends for tensorrt_llm itself; other inputs keep their name. */
+static const map_row to_llm[] = {
+    {"top_k", "runtime_top_k"},
+    {"top_p", "runtime_top_p"},
+    {"min_p", "runtime_min_p"},
+    {"length_penalty", "len_penalty"},
+    {"stream", "streaming"},
+};
+
+static const char *const own_inputs[] = {"num_draft_tokens", "use_draft_logits"};
+
+static const char *const llm_to_client[] = {
+    "cum_log_probs",         "output_log_probs",          "context_logits",
+    "generation_logits",     "batch_index",               "sequence_index",
+    "kv_cache_reused_blocks", "kv_cache_alloc_new_blocks", "kv_cache_alloc_total_blocks",
+    "arrival_time_ns",       "first_scheduled_time_ns",   "first_token_time_ns",
+    "last_token_time_ns",    "acceptance_rate",           "total_accepted_draft_tokens",
+    "total_draft_tokens",
+};
+
+#define COUNT(a) (sizeof(a) / sizeof *(a))
+
+static const char *map_name(const map_row *map, size_t n, const char *from)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (!strcmp(map[i].from, from)) {
+            return map[i].to;
+        }
+    }
+    return NULL;
+}
+
+/* ---- life ---- */
+
+static void flow_unref(bls_flow *f)
+{
+    pthread_mutex_lock(&f->mu);
+    int refs = --f->refs;
+    pthread_mutex_unlock(&f->mu);
+    if (refs) {
+        return;
+    }
+    if (f->pre) {
+        nrd_tb_log_error(TRITONSERVER_InferenceResponseDelete(f->pre), "response");
+    }
+    uint64_t now = nrd_now_ns();
+    nrd_tb_log_error(TRITONBACKEND_ModelInstanceReportStatistics(f->instance, f->request, !f->has_failed,
+                                                                 f->start_ns, f->start_ns, now, now),
+                     "statistics");
+    nrd_tb_log_error(TRITONBACKEND_ModelInstanceReportBatchStatistics(f->instance, 1, f->start_ns,
+                                                                      f->start_ns, now, now),
+                     "statistics");
+    nrd_tb_log_error(TRITONBACKEND_ResponseFactoryDelete(f->factory), "response factory");
+    nrd_tb_log_error(TRITONBACKEND_RequestRelease(f->request, TRITONSERVER_REQUEST_RELEASE_ALL),
+                     "cannot release a request");
+    nrd_tb_inputs_fini(&f->inputs);
+    pthread_mutex_destroy(&f->mu);
+    free(f->buffer);
+    free(f);
+}
+
+static void flow_ref(bls_flow *f)
+{
+    pthread_mutex_lock(&f->mu);
+    f->refs++;
+    pthread_mutex_unlock(&f->mu);
+}
+
+static void flow_unlink(bls_flow *f)
+{
+    bls_model *m = f->model;
+    pthread_mutex_lock(&m->mu);
+    if (f->prev) {
+        f->prev->next = f->next;
+    } else {
+        m->flows = f->next;
+    }
+    if (f->next) {
+        f->next->prev = f->prev;
+    }
+    pthread_mutex_unlock(&m->mu);
+}
+
+/* Ends the flow once: with an error (takes it always), or the final flag alone where answers have
+ * already been sent. Later callbacks find is_over and only clean up. */
+static void flow_end(bls_flow *f, TRITONSERVER_Error *err)
+{
+    pthread_mutex_lock(&f->mu);
+    bool first = !f->is_over;
+    f->is_over = true;
+    f->has_failed |= err != NULL;
+    TRITONSERVER_InferenceRequest *llm = err ? f->llm_request : NULL;
+    if (llm && first) { /* nobody wants the rest; only marks it, so the lock may be held */
+        nrd_tb_log_error(TRITONSERVER_InferenceRequestCancel(llm), "cancel");
+    }
+    pthread_mutex_unlock(&f->mu);
+    bool decoupled = f->model->config.decoupled;
+    if (first && (err || (!decoupled && !f->has_answered))) { /* tensorrt_llm may answer emptily */
+        TRITONBACKEND_Response *t = NULL;
+        TRITONSERVER_Error *failure = TRITONBACKEND_ResponseNewFromFactory(&t, f->factory);
+        if (!failure) {
+            failure = TRITONBACKEND_ResponseSend(t, TRITONSERVER_RESPONSE_COMPLETE_FINAL, err);
+        }
+        nrd_tb_log_error(failure, "cannot send the last answer");
+    } else if (first && decoupled) {
+        nrd_tb_log_error(TRITONBACKEND_ResponseFactorySendFlags(f->factory,
+                                                                TRITONSERVER_RESPONSE_COMPLETE_FINAL),
+                         "cannot end a stream");
+    }
+    TRITONSERVER_ErrorDelete(err);
+    if (first) {
+        flow_unlink(f);
+        flow_unref(f);
+    }
+}
+
+void bls_flow_check_cancelled(bls_model *m)
+{
+    pthread_mutex_lock(&m->mu);
+    for (bls_flow *f = m->flows; f; f = f->next) {
+        bool gone = false;
+        TRITONSERVER_Error *err = TRITONBACKEND_ResponseFactoryIsCancelled(f->factory, &gone);
+        TRITONSERVER_ErrorDelete(err);
+        pthread_mutex_lock(&f->mu);
+        if (gone && f->llm_request) {
+            nrd_tb_log_error(TRITONSERVER_InferenceRequestCancel(f->llm_request), "cancel");
+        }
+        pthread_mutex_unlock(&f->mu);
+    }
+    pthread_mutex_unlock(&m->mu);
+}
+
+/* ---- inner requests ---- */
+
+static void request_released(TRITONSERVER_InferenceRequest *request, const uint32_t flags, void *user)
+{
+    bls_flow *f = user;
+    if (!(flags & TRITONSERVER_REQUEST_RELEASE_ALL)) {
+        return;
+    }
+    pthread_mutex_lock(&f->mu);
+    if (f->llm_request == request) {
+        f->llm_request = NULL;
+    }
+    pthread_mutex_unlock(&f->mu);
+    nrd_tb_log_error(TRITONSERVER_InferenceRequestDelete(request), "request");
+    flow_unref(f);
+}
+
+static TRITONSERVER_Error *add_input(TRITONSERVER_InferenceRequest *r, const char *name,
+                                     const tensor *t)
+{
+    NRD_TB_TRY(TRITONSERVER_InferenceRequestAddInput(r, name, t->dtype, t->shape, t->n_dims));
+    return TRITONSERVER_InferenceRequestAppendInputData(r, name, t->data, t->bytes,
+                                                        TRITONSERVER_MEMORY_CPU, 0);
+}
+
+static tensor from_input(const nrd_tb_tensor *t)
+{
+    return (tensor){t->name, t->dtype, t->shape, t->n_dims, t->data, t->bytes};
+}
+
+static TRITONSERVER_Error *get_output(TRITONSERVER_InferenceResponse *r, uint32_t i, tensor *t)
+{
+    TRITONSERVER_MemoryType type;
+    int64_t type_id;
+    void *user;
+    return TRITONSERVER_InferenceResponseOutput(r, i, &t->name, &t->dtype, &t->shape, &t->n_dims,
+                                                &t->data, &t->bytes, &type, &type_id, &user);
+}
+
+static bool find_output(TRITONSERVER_InferenceResponse *r, const char *name, tensor *out)
+{
+    uint32_t n = 0;
+    TRITONSERVER_Error *err = TRITONSERVER_InferenceResponseOutputCount(r, &n);
+    for (uint32_t i = 0; !err && i < n; i++) {
+        err = get_output(r, i, out);
+        if (!err && !strcmp(out->name, name)) {
+            return true;
+        }
+    }
+    TRITONSERVER_ErrorDelete(err);
+    return false;
+}
+
+static TRITONSERVER_Error *new_request(bls_flow *f, const char *model,
+                                       TRITONSERVER_InferenceResponseCompleteFn_t on_response,
+                                       void *user, TRITONSERVER_InferenceRequest **out)
+{
+    const char *id = "";
+    NRD_TB_TRY(TRITONSERVER_InferenceRequestNew(out, f->model->config.server, model, -1));
+    NRD_TB_TRY(TRITONBACKEND_RequestId(f->request, &id));
+    NRD_TB_TRY(TRITONSERVER_InferenceRequestSetId(*out, id));
+    NRD_TB_TRY(TRITONSERVER_InferenceRequestSetReleaseCallback(*out, request_released, f));
+    return TRITONSERVER_InferenceRequestSetResponseCallback(*out, f->model->allocator, NULL, on_response,
+                                                            user);
+}
+
+/* Sends or, on error, deletes the request. */
+static TRITONSERVER_Error *submit(bls_flow *f, TRITONSERVER_InferenceRequest *r, TRITONSERVER_Error *err)
+{
+    if (!err) {
+        flow_ref(f);
+        err = TRITONSERVER_ServerInferAsync(f->model->config.server, r, NULL);
+        if (err) {
+            flow_unref(f);
+        }
+    }
+    if (err && r) {
+        pthread_mutex_lock(&f->mu);
+        if (f->llm_request == r) {
+            f->llm_request = NULL;
+        }
+        pthread_mutex_unlock(&f->mu);
+        nrd_tb_log_error(TRITONSERVER_InferenceRequestDelete(r), "request");
+    }
+    return err;
+}
+
+/* The response's error as an error of our own, NULL if it has none. */
+static TRITONSERVER_Error *response_error(TRITONSERVER_InferenceResponse *r)
+{
+    TRITONSERVER_Error *err = r ? TRITONSERVER_InferenceResponseError(r) : NULL;
+    if (!err) {
+        return NULL;
+    }
+    TRITONSERVER_Error *out =
+        TRITONSERVER_ErrorNew(TRITONSERVER_ErrorCode(err), TRITONSERVER_ErrorMessage(err));
+    TRITONSERVER_ErrorDelete(err);
+    return out;
+}
+
+/* ---- step 3: postprocessing, one answer at a time ---- */
+
+static void answer_free(answer *a)
+{
+    if (a->response) {
+        nrd_tb_log_error(TRITONSERVER_InferenceResponseDelete(a->response), "response");
+    }
+    free(a->ids);
+    free(a);
+}
+
+static void post_next(bls_flow *f);
+
+static TRITONSERVER_Error *forward(bls_flow *f, TRITONBACKEND_Response *t, const tensor *from,
+                                   const char *name)
+{
+    void *out;
+    if (!nrd_tb_wants(f->request, name)) {
+        return NULL;
+    }
+    NRD_TB_TRY(nrd_tb_output(t, name, from->dtype, from->shape, (uint32_t)from->n_dims, from->bytes,
+                             &out));
+    if (from->bytes) {
+        memcpy(out, from->data, from->bytes);
+    }
+    return NULL;
+}
+
+static void send_text(bls_flow *f, const answer *a, TRITONSERVER_InferenceResponse *post)
+{
+    TRITONBACKEND_Response *t = NULL;
+    tensor text, extra;
+    TRITONSERVER_Error *err = TRITONBACKEND_ResponseNewFromFactory(&t, f->factory);
+
+    if (!err && !find_output(post, "OUTPUT", &text)) {
+        err = nrd_tb_errorf(TRITONSERVER_ERROR_INTERNAL, "postprocessing gave no OUTPUT");
+    }
+    if (!err) {
+        err = forward(f, t, &text, "text_output");
+    }
+    for (size_t i = 0; !err && i < COUNT(llm_to_client); i++) {
+        if (find_output(a->response, llm_to_client[i], &extra)) {
+            err = forward(f, t, &extra, llm_to_client[i]);
+        }
+    }
+    if (err) {
+        if (t) {
+            nrd_tb_log_error(TRITONBACKEND_ResponseDelete(t), "response");
+        }
+        flow_end(f, err);
+        return;
+    }
+    uint32_t flags = f->model->config.decoupled ? 0 : TRITONSERVER_RESPONSE_COMPLETE_FINAL;
+    f->has_answered = true;
+    nrd_tb_log_error(TRITONBACKEND_ResponseSend(t, flags, NULL), "cannot send a response");
+}
+
+static void on_post(TRITONSERVER_InferenceResponse *response, const uint32_t flags, void *user)
+{
+    bls_flow *f = user;
+    TRITONSERVER_Error *err = response_error(response);
+
+    if (response) {
+        pthread_mutex_lock(&f->mu);
+        answer *a = f->head;
+        bool over = f->is_over;
+        pthread_mutex_unlock(&f->mu);
+        if (!err && !over && a) {
+            send_text(f, a, response);
+        }
+        nrd_tb_log_error(TRITONSERVER_InferenceResponseDelete(response), "response");
+    }
+    if (err) {
+        flow_end(f, err);
+    }
+    if (!(flags & TRITONSERVER_RESPONSE_COMPLETE_FINAL)) {
+        return;
+    }
+    pthread_mutex_lock(&f->mu);
+    answer *done = f->head;
+    f->head = done->next;
+    f->tail = f->head ? f->tail : NULL;
+    f->post_runs = false;
+    pthread_mutex_unlock(&f->mu);
+    answer_free(done);
+    post_next(f);
+}
+
+static TRITONSERVER_Error *start_post(bls_flow *f, const answer *a)
+{
+    TRITONSERVER_InferenceRequest *r = NULL;
+    tensor ids, lengths, stream;
+    TRITONSERVER_Error *err = new_request(f, "postprocessing", on_post, f, &r);
+
+    if (!err && (!find_output(a->response, "output_ids", &ids) ||
+                 !find_output(a->response, "sequence_length", &lengths))) {
+        err = nrd_tb_errorf(TRITONSERVER_ERROR_INTERNAL, "%s gave no output_ids or sequence_length",
+                            f->model->llm_name);
+    }
+    if (!err && a->ids) {
+        ids.shape = a->shape;
+        ids.data = a->ids;
+        ids.bytes = (size_t)a->length * sizeof *a->ids;
+        lengths.shape = a->length_shape;
+        lengths.data = &a->length;
+    }
+    if (!err) {
+        err = add_input(r, "TOKENS_BATCH", &ids);
+    }
+    if (!err) {
+        err = add_input(r, "SEQUENCE_LENGTH", &lengths);
+    }
+    if (!err && !a->ids && find_output(a->response, "stream_state", &stream)) {
+        err = add_input(r, "STREAM_STATE", &stream);
+    }
+    return submit(f, r, err);
+}
+
+/* Starts the next waiting answer; when none is left and tensorrt_llm is done, ends the flow. */
+static void post_next(bls_flow *f)
+{
+    flow_ref(f); /* flow_end may drop the last one */
+    for (;;) {
+        pthread_mutex_lock(&f->mu);
+        answer *a = f->post_runs ? NULL : f->head;
+        bool ended = !f->post_runs && !f->head && f->llm_done;
+        bool over = f->is_over;
+        f->post_runs |= a && !over;
+        if (a && over) { /* an error or a dead client: drop what waits */
+            f->head = a->next;
+            f->tail = f->head ? f->tail : NULL;
+        }
+        pthread_mutex_unlock(&f->mu);
+        if (a && over) {
+            answer_free(a);
+            continue;
+        }
+        if (a) {
+            TRITONSERVER_Error *err = start_post(f, a);
+            if (!err) {
+                break;
+            }
+            flow_end(f, err);
+            pthread_mutex_lock(&f->mu);
+            f->post_runs = false;
+            pthread_mutex_unlock(&f->mu);
+            continue;
+        }
+        if (ended) {
+            flow_end(f, NULL);
+        }
+        break;
+    }
+    flow_unref(f);
+}
+
+/* ---- step 2: tensorrt_llm ---- */
+
+/* accumulate_tokens: this answer shows everything generated so far. */
+static TRITONSERVER_Error *accumulate(bls_flow *f, answer *a)
+{
+    tensor ids;
+    if (!find_output(a->response, "output_ids", &ids) || ids.n_dims != 3) {
+        return nrd_tb_errorf(TRITONSERVER_ERROR_INTERNAL, "%s gave no output_ids", f->model->llm_name);
+    }
+    if (ids.shape[0] != 1 || ids.shape[1] != 1) {
+        return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG,
+                             "accumulate_tokens needs a batch of 1 and a beam width of 1");
+    }
+    int32_t n = (int32_t)(ids.bytes / sizeof *f->buffer);
+    f->buffer = nrd_xrealloc(f->buffer, (size_t)(f->n_buffer + n) * sizeof *f->buffer);
+    if (n) {
+        memcpy(f->buffer + f->n_buffer, ids.data, ids.bytes);
+    }
+    f->n_buffer += n;
+    a->ids = nrd_xmalloc((size_t)f->n_buffer * sizeof *a->ids);
+    if (f->n_buffer) {
+        memcpy(a->ids, f->buffer, (size_t)f->n_buffer * sizeof *a->ids);
+    }
+    a->length = f->n_buffer;
+    a->shape[0] = a->shape[1] = a->length_shape[0] = a->length_shape[1] = 1;
+    a->shape[2] = f->n_buffer;
+    return NULL;
+}
+
+static void on_llm(TRITONSERVER_InferenceResponse *response, const uint32_t flags, void *user)
+{
+    bls_flow *f = user;
+    bool is_last = flags & TRITONSERVER_RESPONSE_COMPLETE_FINAL;
+    TRITONSERVER_Error *err = response_error(response);
+    uint32_t n_outputs = 0;
+
+    flow_ref(f);
+    if (response && !err) {
+        err = TRITONSERVER_InferenceResponseOutputCount(response, &n_outputs);
+    }
+    answer *a = NULL;
+    if (response && !err && n_outputs > 0) {
+        a = nrd_xcalloc(1, sizeof *a);
+        a->response = response;
+        response = NULL;
+        if (f->model->accumulate_tokens && f->model->config.decoupled && f->is_streaming) {
+            err = accumulate(f, a);
+        }
+    }
+    if (response) {
+        nrd_tb_log_error(TRITONSERVER_InferenceResponseDelete(response), "response");
+    }
+    pthread_mutex_lock(&f->mu);
+    f->llm_done |= is_last;
+    if (a && !err) {
+        if (f->tail) {
+            f->tail->next = a;
+        } else {
+            f->head = a;
+        }
+        f->tail = a;
+        a = NULL;
+    }
+    pthread_mutex_unlock(&f->mu);
+    if (a) {
+        answer_free(a);
+    }
+    if (err) {
+        flow_end(f, err);
+    }
+    post_next(f);
+    flow_unref(f);
+}
+
+/* Whether the loaded tensorrt_llm sends what postprocessing needs to keep characters whole. */
+static bool llm_has_stream_state(bls_model *m)
+{
+    pthread_mutex_lock(&m->mu);
+    int known = m->llm_has_stream_state;
+    pthread_mutex_unlock(&m->mu);
+    if (known >= 0) {
+        return known;
+    }
+    TRITONSERVER_Message *message = NULL;
+    const char *text = NULL;
+    size_t n = 0;
+    nrd_tb_config config = {0};
+    TRITONSERVER_Error *err =
+        TRITONSERVER_ServerModelConfig(m->config.server, m->llm_name, -1, 1, &message);
+    if (!err) {
+        err = TRITONSERVER_MessageSerializeToJson(message, &text, &n);
+    }
+    if (!err) {
+        err = nrd_tb_error(nrd_json_parse(&config.doc, text, n, NULL));
+    }
+    if (!err) {
+        config.root = nrd_json_root(config.doc);
+        known = nrd_tb_config_has_output(&config, "stream_state");
+        pthread_mutex_lock(&m->mu);
+        m->llm_has_stream_state = known;
+        pthread_mutex_unlock(&m->mu);
+    }
+    TRITONSERVER_ErrorDelete(err);
+    if (message) {
+        nrd_tb_log_error(TRITONSERVER_MessageDelete(message), "message");
+    }
+    nrd_tb_config_fini(&config);
+    return known > 0;
+}
+
+static TRITONSERVER_Error *add_llm_inputs(bls_flow *f, TRITONSERVER_InferenceRequest *r)
+{
+    tensor t;
+    uint32_t n = 0;
+    NRD_TB_TRY(TRITONSERVER_InferenceResponseOutputCount(f->pre, &n));
+    for (uint32_t i = 0; i < n; i++) {
+        NRD_TB_TRY(get_output(f->pre, i, &t));
+        const char *name = map_name(pre_to_llm, COUNT(pre_to_llm), t.name);
+        if (name) {
+            NRD_TB_TRY(add_input(r, name, &t));
+        }
+    }
+    for (uint32_t i = 0; i < f->inputs.n; i++) {
+        const nrd_tb_tensor *in = &f->inputs.t[i];
+        const char *name = map_name(to_llm, COUNT(to_llm), in->name);
+        bool skip = map_name(to_pre, COUNT(to_pre), in->name) != NULL;
+        for (size_t k = 0; k < COUNT(own_inputs); k++) {
+            skip |= !strcmp(in->name, own_inputs[k]);
+        }
+        if (!skip) {
+            t = from_input(in);
+            NRD_TB_TRY(add_input(r, name ? name : in->name, &t));
+        }
+    }
+    return NULL;
+}
+
+static void start_llm(bls_flow *f)
+{
+    static const char *const always[] = {"output_ids", "sequence_length"};
+    TRITONSERVER_InferenceRequest *r = NULL;
+    TRITONSERVER_Error *err = new_request(f, f->model->llm_name, on_llm, f, &r);
+
+    if (!err) {
+        err = add_llm_inputs(f, r);
+    }
+    for (size_t i = 0; !err && i < COUNT(always); i++) {
+        err = TRITONSERVER_InferenceRequestAddRequestedOutput(r, always[i]);
+    }
+    for (size_t i = 0; !err && i < COUNT(llm_to_client); i++) {
+        if (nrd_tb_wants(f->request, llm_to_client[i])) {
+            err = TRITONSERVER_InferenceRequestAddRequestedOutput(r, llm_to_client[i]);
+        }
+    }
+    if (!err && llm_has_stream_state(f->model)) {
+        err = TRITONSERVER_InferenceRequestAddRequestedOutput(r, "stream_state");
+    }
+    pthread_mutex_lock(&f->mu);
+    f->llm_request = err ? NULL : r;
+    pthread_mutex_unlock(&f->mu);
+    err = submit(f, r, err);
+    if (err) {
+        flow_end(f, err);
+    }
+}
+
+/* ---- step 1: preprocessing ---- */
+
+static void on_pre(TRITONSERVER_InferenceResponse *response, const uint32_t flags, void *user)
+{
+    bls_flow *f = user;
+    TRITONSERVER_Error *err = response_error(response);
+
+    (void)flags;
+    if (!response) { /* a flag alone: preprocessing sends exactly one answer */
+        return;
+    }
+    f->pre = response;
+    if (err) {
+        flow_end(f, err);
+    } else {
+        start_llm(f);
+    }
+}
+
+static TRITONSERVER_Error *validate(bls_flow *f)
+{
+    const nrd_tb_tensor *text = nrd_tb_find(&f->inputs, "text_input");
+    const nrd_tb_tensor *max_tokens = nrd_tb_find(&f->inputs, "max_tokens");
+    const nrd_tb_tensor *draft = nrd_tb_find(&f->inputs, "num_draft_tokens");
+    const nrd_tb_tensor *stream = nrd_tb_find(&f->inputs, "stream");
+    int64_t v = 0;
+    size_t offset = 0, n = 0;
+    const char *s = NULL;
+    bool bad = false;
+
+    if (!text || !nrd_tb_next_string(text, &offset, &s, &n, &bad) || n == 0) {
+        return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG, "text_input is required");
+    }
+    if (!max_tokens) {
+        return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG, "max_tokens is required");
+    }
+    for (int64_t i = 0; i < max_tokens->n_elements; i++) {
+        if (!nrd_tb_get_i64(max_tokens, i, &v) || v <= 0) {
+            return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG,
+                                 "max_tokens must be a single value > 0");
+        }
+    }
+    if (draft && nrd_tb_get_i64(draft, 0, &v) && v > 0) {
+        return f->model->has_draft_model
+                   ? nrd_tb_errorf(TRITONSERVER_ERROR_UNSUPPORTED,
+                                   "num_draft_tokens: speculative decoding is not supported by this "
+                                   "version")
+                   : nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG,
+                                   "cannot perform speculative decoding without draft model");
+    }
+    v = 0;
+    f->is_streaming = stream && nrd_tb_get_i64(stream, 0, &v) && v != 0;
+    if (f->is_streaming && !f->model->config.decoupled) {
+        return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG,
+                             "Streaming is only supported in decoupled mode.");
+    }
+    return NULL;
+}
+
+static TRITONSERVER_Error *start_pre(bls_flow *f)
+{
+    TRITONSERVER_InferenceRequest *r = NULL;
+    TRITONSERVER_Error *err = new_request(f, "preprocessing", on_pre, f, &r);
+    for (size_t i = 0; !err && i < COUNT(to_pre); i++) {
+        const nrd_tb_tensor *in = nrd_tb_find(&f->inputs, to_pre[i].from);
+        if (in) {
+            tensor t = from_input(in);
+            err = add_input(r, to_pre[i].to, &t);
+        }
+    }
+    return submit(f, r, err);
+}
+
+void bls_flow_start(bls_model *m, TRITONBACKEND_ModelInstance *instance,
+                    TRITONBACKEND_Request *request)
+{
+    bls_flow *f = nrd_xcalloc(1, sizeof *f);
+    TRITONSERVER_Error *err;
+
+    pthread_mutex_init(&f->mu, NULL);
+    f->refs = 1;
+    f->model = m;
+    f->instance = instance;
+    f->request = request;
+    f->start_ns = nrd_now_ns();
+    err = TRITONBACKEND_ResponseFactoryNew(&f->factory, request);
+    if (err) { /* nothing can be sent but through the request itself */
+        nrd_tb_send_error(request, err);
+        nrd_tb_log_error(TRITONBACKEND_RequestRelease(request, TRITONSERVER_REQUEST_RELEASE_ALL),
+                         "cannot release a request");
+        pthread_mutex_destroy(&f->mu);
+        free(f);
+        return;
+    }
+    pthread_mutex_lock(&m->mu);
+    f->next = m->flows;
+    if (f->next) {
+        f->next->prev = f;
+    }
+    m->flows = f;
+    pthread_cond_signal(&m->wake);
+    pthread_mutex_unlock(&m->mu);
+
+    err = nrd_tb_inputs_read(&f->inputs, request);
+    if (!err) {
+        err = validate(f);
+    }
+    if (!err) {
+        err = start_pre(f);
+    }
+    if (err) {
+        flow_end(f, err);
+    }
+}

@@ -1,0 +1,41 @@
+/* backends/bls/flow.h - one request of the model "tensorrt_llm_bls" on its way through the others.
+ *
+ * Purpose   preprocessing -> tensorrt_llm -> postprocessing, driven by callbacks: no thread waits for
+ *           a request, so the number of requests in flight is not bound by instances.
+ * Life      flow_start sends the request to preprocessing; its answer goes to tensorrt_llm; each of
+ *           its answers waits in a queue and passes postprocessing one after the other, so that pieces
+ *           keep their order; the text goes to the client. After the last one, or an error, the Triton
+ *           request is released and the flow freed when its last inner request has come back.
+ * Owner     flow.mu guards everything that callbacks (threads of the core) share. No lock is held over
+ *           a call into the server that can call back.
+ */
+#ifndef NRD_BACKENDS_BLS_FLOW_H
+#define NRD_BACKENDS_BLS_FLOW_H
+
+#include "backends/util/util.h"
+
+#include <pthread.h>
+
+typedef struct bls_flow bls_flow;
+
+typedef struct bls_model {
+    nrd_tb_config config;
+    TRITONSERVER_ResponseAllocator *allocator;
+    char *llm_name;
+    bool accumulate_tokens;
+    bool has_draft_model;
+    pthread_mutex_t mu;
+    bls_flow *flows;     /* in flight; guarded by mu */
+    int llm_has_stream_state; /* -1: not asked yet; guarded by mu */
+    pthread_t watcher;   /* passes cancellations of clients on */
+    pthread_cond_t wake;
+    bool watcher_runs, stop;
+} bls_model;
+
+/* Takes the request always: an error becomes its answer. */
+void bls_flow_start(bls_model *m, TRITONBACKEND_ModelInstance *instance,
+                    TRITONBACKEND_Request *request);
+/* Cancels the inner requests of flows whose client has gone. */
+void bls_flow_check_cancelled(bls_model *m);
+
+#endif

@@ -1,0 +1,383 @@
+/* The TRITONBACKEND entry points of the model "tensorrt_llm". */
+#include "backends/tensorrtllm/llm.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/str.h"
+
+#include <string.h>
+
+enum { MAX_RESPONSES = 64, MAX_ITERATIONS = 32, MAX_ROWS = 4096 };
+
+static TRITONSERVER_Error *exec_error(nrd_error *err)
+{
+    if (!err) {
+        return NULL;
+    }
+    TRITONSERVER_Error *out = TRITONSERVER_ErrorNew((TRITONSERVER_Error_Code)nrd_exec_error_code(err),
+                                                    nrd_exec_error_message(err));
+    nrd_exec_error_free(err);
+    return out;
+}
+
+/* ---- the responder: answers, cancellations, statistics ---- */
+
+static void cancel_abandoned(llm_instance *inst)
+{
+    pthread_mutex_lock(&inst->mu);
+    for (llm_request *q = inst->requests; q; q = q->next) {
+        bool gone = false;
+        TRITONSERVER_Error *err = TRITONBACKEND_ResponseFactoryIsCancelled(q->factory, &gone);
+        TRITONSERVER_ErrorDelete(err);
+        for (int32_t i = 0; gone && i < q->n_rows; i++) {
+            nrd_exec_cancel(inst->exec, q->rows[i].exec_id);
+        }
+    }
+    pthread_mutex_unlock(&inst->mu);
+}
+
+static void report_iterations(llm_instance *inst)
+{
+    nrd_iter_stats stats[MAX_ITERATIONS];
+    int32_t n;
+    do {
+        for (int32_t i = 0; i < MAX_ITERATIONS; i++) {
+            stats[i].size = sizeof stats[i];
+        }
+        n = nrd_exec_take_iter_stats(inst->exec, stats, MAX_ITERATIONS);
+        for (int32_t i = 0; i < n; i++) {
+            llm_metrics_iteration(inst->metrics, &stats[i],
+                                  inst->model->exec_config.batching == NRD_BATCHING_STATIC);
+        }
+    } while (n == MAX_ITERATIONS);
+}
+
+static void *responder_main(void *arg)
+{
+    llm_instance *inst = arg;
+    const llm_model *m = inst->model;
+    uint64_t cancel_ns = (uint64_t)m->cancellation_check_period_ms * 1000000u;
+    uint64_t stats_ns = (uint64_t)m->stats_check_period_ms * 1000000u;
+    uint64_t last_cancel = 0, last_stats = 0;
+    int64_t wait_us = (int64_t)((cancel_ns < stats_ns ? cancel_ns : stats_ns) / 1000u);
+    nrd_exec_response *r[MAX_RESPONSES];
+
+    while (!nrd_exec_is_done(inst->exec)) {
+        int32_t n = 0;
+        nrd_error *err = nrd_exec_await(inst->exec, r, MAX_RESPONSES, wait_us, &n);
+        if (err) {
+            nrd_tb_log_error(exec_error(err), "waiting for the engine");
+            break;
+        }
+        for (int32_t i = 0; i < n; i++) {
+            llm_respond(inst, r[i]);
+        }
+        uint64_t now = nrd_now_ns();
+        if (now - last_cancel >= cancel_ns) {
+            last_cancel = now;
+            cancel_abandoned(inst);
+        }
+        if (now - last_stats >= stats_ns) {
+            last_stats = now;
+            report_iterations(inst);
+        }
+    }
+    report_iterations(inst);
+    return NULL;
+}
+
+/* ---- requests ---- */
+
+/* A request with stop = true ends the running requests of the same id and gets an empty answer. An
+ * empty id ends those without an id: the published command line of the early-stop client sends none. */
+static void stop_requests(llm_instance *inst, TRITONBACKEND_Request *request, const char *id)
+{
+    TRITONBACKEND_Response *t = NULL;
+
+    pthread_mutex_lock(&inst->mu);
+    for (llm_request *q = inst->requests; q; q = q->next) {
+        for (int32_t i = 0; !strcmp(q->id, id) && i < q->n_rows; i++) {
+            nrd_exec_cancel(inst->exec, q->rows[i].exec_id);
+        }
+    }
+    pthread_mutex_unlock(&inst->mu);
+
+    TRITONSERVER_Error *err = TRITONBACKEND_ResponseNew(&t, request);
+    if (!err) {
+        err = TRITONBACKEND_ResponseSend(t, TRITONSERVER_RESPONSE_COMPLETE_FINAL, NULL);
+    }
+    nrd_tb_log_error(err, "cannot answer a stop request");
+    nrd_tb_log_error(TRITONBACKEND_RequestRelease(request, TRITONSERVER_REQUEST_RELEASE_ALL),
+                     "cannot release a request");
+}
+
+static void row_init(llm_row *row, const llm_instance *inst, const nrd_exec_request *e)
+{
+    row->streaming = e->streaming;
+    row->exclude_input = e->exclude_input_in_output;
+    row->return_log_probs = e->return_log_probs;
+    row->return_context_logits = e->return_context_logits;
+    row->return_generation_logits = e->return_generation_logits;
+    row->return_perf_metrics = e->return_perf_metrics;
+    row->n_input_ids = e->n_input_ids;
+    row->n_beams = e->sampling.beam_width;
+    row->n_sequences = e->sampling.num_return_sequences > 0 ? e->sampling.num_return_sequences : 1;
+    if (e->streaming && e->sampling.beam_width <= 1 && inst->model->has_stream_state &&
+        (row->request->wants & LLM_OUT_STREAM_STATE)) {
+        row->tails = nrd_xcalloc((size_t)row->n_sequences, sizeof *row->tails);
+    }
+}
+
+/* Hands one row over. The lock is held over enqueue so that the row's answer cannot come before its
+ * id is stored; the executor only copies and queues. */
+static TRITONSERVER_Error *enqueue_row(llm_instance *inst, llm_row *row, nrd_exec_request *e)
+{
+    e->client_id = (uint64_t)(uintptr_t)row;
+    pthread_mutex_lock(&inst->mu);
+    nrd_error *err = nrd_exec_enqueue(inst->exec, e, &row->exec_id);
+    pthread_mutex_unlock(&inst->mu);
+    if (!err) {
+        return NULL;
+    }
+    TRITONSERVER_Error *out = nrd_tb_errorf(
+        (TRITONSERVER_Error_Code)nrd_exec_error_code(err),
+        "Executor failed process requestId %s due to the following error: %s",
+        row->request->id[0] ? row->request->id : "0", nrd_exec_error_message(err));
+    nrd_exec_error_free(err);
+    return out;
+}
+
+static void link_request(llm_instance *inst, llm_request *q)
+{
+    pthread_mutex_lock(&inst->mu);
+    q->next = inst->requests;
+    if (q->next) {
+        q->next->prev = q;
+    }
+    inst->requests = q;
+    pthread_mutex_unlock(&inst->mu);
+}
+
+static TRITONSERVER_Error *count_rows(const llm_instance *inst, const nrd_tb_inputs *in,
+                                      int64_t *out_rows)
+{
+    *out_rows = 1;
+    if (inst->model->config.max_batch_size <= 0) {
+        return NULL;
+    }
+    for (uint32_t i = 0; i < in->n; i++) {
+        int64_t b = in->t[i].n_dims > 0 ? in->t[i].shape[0] : 1;
+        if (i > 0 && b != *out_rows) {
+            return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG,
+                                 "input '%s' has a batch of %lld, the others of %lld", in->t[i].name,
+                                 (long long)b, (long long)*out_rows);
+        }
+        *out_rows = b;
+    }
+    if (*out_rows < 1 || *out_rows > MAX_ROWS) {
+        return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG,
+                             "the batch is %lld, expected 1 to %d", (long long)*out_rows, MAX_ROWS);
+    }
+    if (*out_rows > 1 && !inst->model->config.decoupled) {
+        return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG,
+                             "Batch size > 1 requires the decoupled transaction policy.");
+    }
+    return NULL;
+}
+
+static void free_request(llm_request *q)
+{
+    if (q->factory) {
+        nrd_tb_log_error(TRITONBACKEND_ResponseFactoryDelete(q->factory), "response factory");
+    }
+    free(q->rows);
+    free(q->id);
+    free(q);
+}
+
+/* Takes the request always: an error becomes its answer. */
+static void run_request(llm_instance *inst, TRITONBACKEND_Request *request)
+{
+    nrd_tb_inputs in = {0};
+    llm_request *q = nrd_xcalloc(1, sizeof *q);
+    const char *id = "";
+    int64_t n_rows = 0, stop = 0;
+
+    q->instance = inst;
+    q->triton = request;
+    q->exec_start_ns = nrd_now_ns();
+    TRITONSERVER_Error *err = TRITONBACKEND_RequestId(request, &id);
+    if (!err) {
+        err = nrd_tb_inputs_read(&in, request);
+    }
+    const nrd_tb_tensor *stop_tensor = err ? NULL : nrd_tb_find(&in, "stop");
+    if (stop_tensor && nrd_tb_get_i64(stop_tensor, 0, &stop) && stop) {
+        stop_requests(inst, request, id);
+        nrd_tb_inputs_fini(&in);
+        free(q);
+        return;
+    }
+    if (!err) {
+        err = llm_wants(request, &q->wants);
+    }
+    if (!err) {
+        err = count_rows(inst, &in, &n_rows);
+    }
+    if (!err) {
+        err = TRITONBACKEND_ResponseFactoryNew(&q->factory, request);
+    }
+    if (err) {
+        uint64_t now = nrd_now_ns();
+        nrd_tb_send_error(request, err);
+        nrd_tb_log_error(TRITONBACKEND_ModelInstanceReportStatistics(inst->triton, request, false,
+                                                                     q->exec_start_ns, now, now, now),
+                         "statistics");
+        free_request(q);
+        nrd_tb_log_error(TRITONBACKEND_RequestRelease(request, TRITONSERVER_REQUEST_RELEASE_ALL),
+                         "cannot release a request");
+        nrd_tb_inputs_fini(&in);
+        return;
+    }
+    q->id = nrd_xstrdup(id);
+    q->n_rows = (int32_t)n_rows;
+    q->rows = nrd_xcalloc((size_t)n_rows, sizeof *q->rows);
+    for (int32_t i = 0; i < q->n_rows; i++) {
+        q->rows[i].request = q;
+        q->rows[i].index = i;
+    }
+    link_request(inst, q);
+    q->compute_start_ns = nrd_now_ns();
+    /* From the last row's enqueue on, the responder may free q at any moment. */
+    for (int32_t i = 0, n = (int32_t)n_rows; i < n; i++) {
+        llm_row *row = &q->rows[i];
+        nrd_exec_request e;
+        err = llm_convert(inst, &in, n_rows, i, &in.arena, &e);
+        if (!err) {
+            row_init(row, inst, &e);
+            q->n_input_tokens = e.n_input_ids;
+            err = enqueue_row(inst, row, &e);
+        }
+        if (err) {
+            llm_respond_error(inst, row, err);
+        }
+    }
+    nrd_tb_inputs_fini(&in);
+}
+
+/* ---- entry points ---- */
+
+TRITONSERVER_Error *TRITONBACKEND_Initialize(TRITONBACKEND_Backend *backend)
+{
+    (void)backend;
+    nrd_tb_use_server_log();
+    return NULL;
+}
+
+static void model_free(llm_model *m)
+{
+    if (m) {
+        llm_params_fini(m);
+        nrd_tb_config_fini(&m->config);
+        free(m);
+    }
+}
+
+TRITONSERVER_Error *TRITONBACKEND_ModelInitialize(TRITONBACKEND_Model *model)
+{
+    llm_model *m = nrd_xcalloc(1, sizeof *m);
+    TRITONSERVER_Error *err = nrd_tb_config_load(&m->config, model);
+    if (!err) {
+        err = llm_params_read(m);
+    }
+    if (!err) {
+        err = TRITONBACKEND_ModelSetState(model, m);
+    }
+    if (err) {
+        model_free(m);
+    }
+    return err;
+}
+
+TRITONSERVER_Error *TRITONBACKEND_ModelFinalize(TRITONBACKEND_Model *model)
+{
+    void *m = NULL;
+    NRD_TB_TRY(TRITONBACKEND_ModelState(model, &m));
+    model_free(m);
+    return NULL;
+}
+
+static void instance_free(llm_instance *inst)
+{
+    if (inst->responder_runs) {
+        nrd_tb_log_error(exec_error(nrd_exec_shutdown(inst->exec, 0)), "engine shutdown");
+        pthread_join(inst->responder, NULL);
+    }
+    if (inst->exec) {
+        nrd_exec_close(inst->exec);
+    }
+    llm_metrics_free(inst->metrics);
+    pthread_mutex_destroy(&inst->mu);
+    free(inst);
+}
+
+TRITONSERVER_Error *TRITONBACKEND_ModelInstanceInitialize(TRITONBACKEND_ModelInstance *instance)
+{
+    TRITONBACKEND_Model *model = NULL;
+    llm_instance *inst = nrd_xcalloc(1, sizeof *inst);
+    TRITONSERVER_Error *err = TRITONBACKEND_ModelInstanceModel(instance, &model);
+
+    pthread_mutex_init(&inst->mu, NULL);
+    inst->triton = instance;
+    if (!err) {
+        err = TRITONBACKEND_ModelState(model, (void **)&inst->model);
+    }
+    if (!err) {
+        err = exec_error(nrd_exec_open(&inst->exec, inst->model->engine_dir, &inst->model->exec_config));
+    }
+    if (!err) {
+        inst->info.size = sizeof inst->info;
+        nrd_exec_get_info(inst->exec, &inst->info);
+        err = llm_metrics_new(&inst->metrics, inst);
+    }
+    if (!err) {
+        nrd_iter_stats start = {.size = sizeof start,
+                                .max_active = inst->info.max_batch_size,
+                                .kv_max_blocks = inst->info.n_kv_blocks,
+                                .kv_free_blocks = inst->info.n_kv_blocks,
+                                .kv_tokens_per_block = inst->info.tokens_per_block};
+        llm_metrics_iteration(inst->metrics, &start,
+                              inst->model->exec_config.batching == NRD_BATCHING_STATIC);
+        if (pthread_create(&inst->responder, NULL, responder_main, inst)) {
+            err = nrd_tb_errorf(TRITONSERVER_ERROR_INTERNAL, "cannot start the responder thread");
+        } else {
+            inst->responder_runs = true;
+            err = TRITONBACKEND_ModelInstanceSetState(instance, inst);
+        }
+    }
+    if (err) {
+        instance_free(inst);
+    }
+    return err;
+}
+
+TRITONSERVER_Error *TRITONBACKEND_ModelInstanceFinalize(TRITONBACKEND_ModelInstance *instance)
+{
+    llm_instance *inst = NULL;
+    NRD_TB_TRY(TRITONBACKEND_ModelInstanceState(instance, (void **)&inst));
+    if (inst) {
+        instance_free(inst);
+    }
+    return NULL;
+}
+
+TRITONSERVER_Error *TRITONBACKEND_ModelInstanceExecute(TRITONBACKEND_ModelInstance *instance,
+                                                       TRITONBACKEND_Request **requests,
+                                                       const uint32_t request_count)
+{
+    llm_instance *inst = NULL;
+    NRD_TB_TRY(TRITONBACKEND_ModelInstanceState(instance, (void **)&inst));
+    for (uint32_t i = 0; i < request_count; i++) {
+        run_request(inst, requests[i]);
+    }
+    return NULL;
+}

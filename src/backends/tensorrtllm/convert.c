@@ -1,0 +1,332 @@
+/* Tensors of one row -> nrd_exec_request. */
+#include "backends/tensorrtllm/llm.h"
+
+#include "base/str.h"
+
+#include <limits.h>
+#include <string.h>
+
+typedef struct row_view {
+    const nrd_tb_inputs *in;
+    int64_t row, n_rows;
+    nrd_arena *arena;
+} row_view;
+
+/* Elements [0, per_row) of this row; false when the tensor is absent. */
+static bool find_row(const row_view *v, const char *name, const nrd_tb_tensor **out, int64_t *out_first,
+                     int64_t *out_n)
+{
+    const nrd_tb_tensor *t = nrd_tb_find(v->in, name);
+    if (!t) {
+        return false;
+    }
+    *out = t;
+    *out_n = t->n_elements / v->n_rows;
+    *out_first = *out_n * v->row;
+    return true;
+}
+
+static TRITONSERVER_Error *bad(const char *name, const char *why)
+{
+    return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG, "input '%s' %s", name, why);
+}
+
+static TRITONSERVER_Error *get_i64(const row_view *v, const char *name, int64_t *out)
+{
+    const nrd_tb_tensor *t;
+    int64_t first, n;
+    if (!find_row(v, name, &t, &first, &n)) {
+        return NULL;
+    }
+    return nrd_tb_get_i64(t, first, out) ? NULL : bad(name, "must hold one integer");
+}
+
+static TRITONSERVER_Error *get_i32(const row_view *v, const char *name, int32_t *out)
+{
+    int64_t x = *out;
+    NRD_TB_TRY(get_i64(v, name, &x));
+    if (x < INT32_MIN || x > INT32_MAX) {
+        return bad(name, "is out of the range of 32-bit integers");
+    }
+    *out = (int32_t)x;
+    return NULL;
+}
+
+static TRITONSERVER_Error *get_u64(const row_view *v, const char *name, uint64_t *out)
+{
+    int64_t x = (int64_t)*out;
+    NRD_TB_TRY(get_i64(v, name, &x));
+    *out = (uint64_t)x;
+    return NULL;
+}
+
+static TRITONSERVER_Error *get_bool(const row_view *v, const char *name, bool *out)
+{
+    int64_t x = *out;
+    NRD_TB_TRY(get_i64(v, name, &x));
+    *out = x != 0;
+    return NULL;
+}
+
+static TRITONSERVER_Error *get_f32(const row_view *v, const char *name, float *out)
+{
+    const nrd_tb_tensor *t;
+    int64_t first, n;
+    double x;
+    if (!find_row(v, name, &t, &first, &n)) {
+        return NULL;
+    }
+    if (!nrd_tb_get_f64(t, first, &x)) {
+        return bad(name, "must hold one number");
+    }
+    *out = (float)x;
+    return NULL;
+}
+
+/* A row of int32s, aligned and owned by the arena; *out_n 0 when absent. */
+static TRITONSERVER_Error *get_ids(const row_view *v, const char *name, int32_t **out, int64_t *out_n)
+{
+    const nrd_tb_tensor *t;
+    int64_t first, x;
+    *out = NULL;
+    *out_n = 0;
+    if (!find_row(v, name, &t, &first, out_n)) {
+        return NULL;
+    }
+    *out = nrd_arena_alloc(v->arena, (size_t)*out_n * sizeof **out);
+    if (!*out) {
+        return nrd_tb_error(nrd_error_no_memory());
+    }
+    for (int64_t i = 0; i < *out_n; i++) {
+        if (!nrd_tb_get_i64(t, first + i, &x) || x < INT32_MIN || x > INT32_MAX) {
+            return bad(name, "must hold 32-bit integers");
+        }
+        (*out)[i] = (int32_t)x;
+    }
+    return NULL;
+}
+
+/* [2, L]: ids, then inclusive cumulative ends, -1 padded. Checked as the receiver must (sizes, rising
+ * ends, nothing behind the first -1). */
+static TRITONSERVER_Error *get_phrases(const row_view *v, const char *name, nrd_phrases *out)
+{
+    int32_t *ids;
+    int64_t n;
+    NRD_TB_TRY(get_ids(v, name, &ids, &n));
+    memset(out, 0, sizeof *out);
+    if (n % 2) {
+        return bad(name, "must have the shape [2, length]");
+    }
+    const int32_t *ends = ids + n / 2;
+    for (int64_t i = 0; i < n / 2; i++) {
+        int32_t before = i ? ends[i - 1] : 0;
+        if (ends[i] == -1) {
+            for (int64_t k = i; k < n / 2; k++) {
+                if (ends[k] != -1) {
+                    return bad(name, "has an offset behind the first -1");
+                }
+            }
+            break;
+        }
+        if (ends[i] <= before || ends[i] > n / 2) {
+            return bad(name, "has offsets that are not strictly increasing or exceed its length");
+        }
+        out->n++;
+    }
+    out->ids = ids;
+    out->ends = ends;
+    return NULL;
+}
+
+static TRITONSERVER_Error *get_sampling(const row_view *v, nrd_exec_request *out)
+{
+    nrd_sampling_config *s = &out->sampling;
+    float early = (float)s->early_stopping;
+    NRD_TB_TRY(get_i32(v, "beam_width", &s->beam_width));
+    NRD_TB_TRY(get_i32(v, "num_return_sequences", &s->num_return_sequences));
+    NRD_TB_TRY(get_f32(v, "temperature", &s->temperature));
+    NRD_TB_TRY(get_i32(v, "runtime_top_k", &s->top_k));
+    NRD_TB_TRY(get_f32(v, "runtime_top_p", &s->top_p));
+    if (s->top_p <= 0) {
+        s->top_p = 0; /* TensorRT-LLM: a value <= 0 is treated as absent */
+    }
+    NRD_TB_TRY(get_f32(v, "runtime_min_p", &s->min_p));
+    NRD_TB_TRY(get_f32(v, "runtime_top_p_min", &s->top_p_min));
+    NRD_TB_TRY(get_f32(v, "runtime_top_p_decay", &s->top_p_decay));
+    NRD_TB_TRY(get_i32(v, "runtime_top_p_reset_ids", &s->top_p_reset_id));
+    NRD_TB_TRY(get_f32(v, "len_penalty", &s->length_penalty));
+    NRD_TB_TRY(get_f32(v, "repetition_penalty", &s->repetition_penalty));
+    NRD_TB_TRY(get_i32(v, "min_length", &s->min_length));
+    NRD_TB_TRY(get_f32(v, "presence_penalty", &s->presence_penalty));
+    NRD_TB_TRY(get_f32(v, "frequency_penalty", &s->frequency_penalty));
+    NRD_TB_TRY(get_u64(v, "random_seed", &s->random_seed));
+    NRD_TB_TRY(get_f32(v, "beam_search_diversity_rate", &s->beam_search_diversity_rate));
+    NRD_TB_TRY(get_f32(v, "early_stopping", &early));
+    s->early_stopping = (int32_t)early;
+    return get_i32(v, "no_repeat_ngram_size", &s->no_repeat_ngram_size);
+}
+
+static TRITONSERVER_Error *get_bias(const llm_instance *inst, const row_view *v, nrd_exec_request *out)
+{
+    const nrd_tb_tensor *t;
+    int64_t first, n;
+    if (!find_row(v, "embedding_bias", &t, &first, &n) || n == 0) {
+        return NULL;
+    }
+    if (t->dtype != TRITONSERVER_TYPE_FP32 || n > inst->info.vocab) {
+        return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG,
+                             "input 'embedding_bias' has %lld values, the model's vocabulary has %d",
+                             (long long)n, inst->info.vocab);
+    }
+    /* A tokenizer may know fewer ids than the model has rows: the rest gets no bias. */
+    float *bias = nrd_arena_alloc(v->arena, (size_t)inst->info.vocab * sizeof *bias);
+    if (!bias) {
+        return nrd_tb_error(nrd_error_no_memory());
+    }
+    memset(bias, 0, (size_t)inst->info.vocab * sizeof *bias);
+    memcpy(bias, t->data + (size_t)first * sizeof *bias, (size_t)n * sizeof *bias);
+    out->embedding_bias = bias;
+    return NULL;
+}
+
+/* Inputs that belong to features the executor refuses by name: hand them over so that it can. */
+static TRITONSERVER_Error *get_features(const row_view *v, nrd_exec_request *out)
+{
+    const nrd_tb_tensor *t;
+    int64_t first, n;
+    int32_t *ids;
+
+    NRD_TB_TRY(get_ids(v, "draft_input_ids", &ids, &n));
+    out->draft_input_ids = ids;
+    out->n_draft_input_ids = (int32_t)n;
+    NRD_TB_TRY(get_f32(v, "draft_acceptance_threshold", &out->draft_acceptance_threshold));
+    if (find_row(v, "draft_logits", &t, &first, &n) && n > 0) {
+        out->draft_logits = (const float *)(const void *)t->data;
+    }
+    if (find_row(v, "prompt_embedding_table", &t, &first, &n) && n > 0) {
+        out->prompt_embedding_table = t->data;
+        out->prompt_embedding_dtype = NRD_DTYPE_F16;
+        out->prompt_vocab_size = t->n_dims >= 3 ? (int32_t)t->shape[1] : 0;
+    }
+    NRD_TB_TRY(get_u64(v, "lora_task_id", &out->lora_task_id));
+    if (find_row(v, "lora_weights", &t, &first, &n) && n > 0) {
+        out->lora_weights = t->data;
+        out->lora_rows = t->n_dims >= 3 ? t->shape[1] : 0;
+        out->lora_width = t->n_dims >= 3 ? t->shape[2] : 0;
+    }
+    NRD_TB_TRY(get_ids(v, "lora_config", &ids, &n));
+    out->lora_config = ids;
+    if (find_row(v, "encoder_input_features", &t, &first, &n) && n > 0) {
+        out->encoder_input_features = t->data;
+        out->encoder_feature_rows = t->n_dims >= 3 ? t->shape[1] : 0;
+        out->encoder_feature_dim = t->n_dims >= 3 ? t->shape[2] : 0;
+    }
+    if (find_row(v, "context_phase_params", &t, &first, &n) && n > 0) {
+        out->context_phase_params = t->data;
+        out->context_phase_params_bytes = t->bytes;
+        out->kind = NRD_REQUEST_GENERATION_ONLY;
+    }
+    NRD_TB_TRY(get_i32(v, "lookahead_window_size", &out->lookahead_window_size));
+    NRD_TB_TRY(get_i32(v, "lookahead_ngram_size", &out->lookahead_ngram_size));
+    NRD_TB_TRY(get_i32(v, "lookahead_verification_set_size", &out->lookahead_verification_set_size));
+    if (find_row(v, "guided_decoding_guide_type", &t, &first, &n) && n > 0) {
+        size_t offset = 0, len = 0;
+        const char *s = NULL;
+        bool is_bad = false;
+        if (nrd_tb_next_string(t, &offset, &s, &len, &is_bad)) {
+            out->guide_type = nrd_arena_strndup(v->arena, s, len);
+        }
+    }
+    return NULL;
+}
+
+static TRITONSERVER_Error *get_retention(const row_view *v, nrd_exec_request *out)
+{
+    int32_t *starts, *ends, *priorities, *durations;
+    int64_t n, n_ends, n_priorities, n_durations;
+    int32_t decode_duration = -1;
+
+    NRD_TB_TRY(get_ids(v, "retention_token_range_starts", &starts, &n));
+    NRD_TB_TRY(get_ids(v, "retention_token_range_ends", &ends, &n_ends));
+    NRD_TB_TRY(get_ids(v, "retention_token_range_priorities", &priorities, &n_priorities));
+    NRD_TB_TRY(get_ids(v, "retention_token_range_durations_ms", &durations, &n_durations));
+    NRD_TB_TRY(get_i32(v, "retention_decode_priority", &out->retention_decode_priority));
+    NRD_TB_TRY(get_i32(v, "retention_decode_duration_ms", &decode_duration));
+    out->retention_decode_duration_ms = decode_duration;
+    if (!starts) {
+        return NULL;
+    }
+    if (n_ends != n || n_priorities != n || (durations && n_durations != n)) {
+        return bad("retention_token_range_starts",
+                   "must have as many entries as the ends, priorities and durations");
+    }
+    nrd_kv_retention_range *r = nrd_arena_alloc(v->arena, (size_t)n * sizeof *r);
+    if (!r) {
+        return nrd_tb_error(nrd_error_no_memory());
+    }
+    for (int64_t i = 0; i < n; i++) {
+        r[i].start = starts[i];
+        r[i].end = ends[i];
+        r[i].priority = priorities[i];
+        r[i].duration_ms = durations ? durations[i] : -1;
+    }
+    out->retention_ranges = r;
+    out->n_retention_ranges = (int32_t)n;
+    return NULL;
+}
+
+static TRITONSERVER_Error *get_prompt(const row_view *v, nrd_exec_request *out)
+{
+    int32_t *ids, length;
+    int64_t n;
+    NRD_TB_TRY(get_ids(v, "input_ids", &ids, &n));
+    if (!ids) {
+        return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG, "input 'input_ids' is missing");
+    }
+    length = n > INT32_MAX ? INT32_MAX : (int32_t)n;
+    NRD_TB_TRY(get_i32(v, "input_lengths", &length));
+    if (length < 1 || length > n) {
+        return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG,
+                             "input 'input_lengths' is %d, expected 1 to %lld (the ids of the row)",
+                             length, (long long)n);
+    }
+    out->input_ids = ids;
+    out->n_input_ids = length;
+    return NULL;
+}
+
+TRITONSERVER_Error *llm_convert(const llm_instance *inst, const nrd_tb_inputs *in, int64_t n_rows,
+                                int64_t row, nrd_arena *arena, nrd_exec_request *out)
+{
+    const row_view view = {.in = in, .row = row, .n_rows = n_rows, .arena = arena};
+    const row_view *v = &view;
+
+    out->size = sizeof *out;
+    nrd_exec_request_init(out);
+    NRD_TB_TRY(get_prompt(v, out));
+    if (!nrd_tb_find(in, "request_output_len")) {
+        return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG, "input 'request_output_len' is missing");
+    }
+    NRD_TB_TRY(get_i32(v, "request_output_len", &out->max_new_tokens));
+    NRD_TB_TRY(get_i32(v, "end_id", &out->end_id));
+    NRD_TB_TRY(get_i32(v, "pad_id", &out->pad_id));
+    NRD_TB_TRY(get_bool(v, "streaming", &out->streaming));
+    out->exclude_input_in_output = inst->model->exclude_input_in_output;
+    NRD_TB_TRY(get_bool(v, "exclude_input_in_output", &out->exclude_input_in_output));
+    NRD_TB_TRY(get_bool(v, "return_log_probs", &out->return_log_probs));
+    NRD_TB_TRY(get_bool(v, "return_context_logits", &out->return_context_logits));
+    NRD_TB_TRY(get_bool(v, "return_generation_logits", &out->return_generation_logits));
+    NRD_TB_TRY(get_bool(v, "return_kv_cache_reuse_stats", &out->return_perf_metrics));
+    NRD_TB_TRY(get_bool(v, "return_perf_metrics", &out->return_perf_metrics));
+    NRD_TB_TRY(get_sampling(v, out));
+    NRD_TB_TRY(get_phrases(v, "stop_words_list", &out->stop_words));
+    NRD_TB_TRY(get_phrases(v, "bad_words_list", &out->bad_words));
+    NRD_TB_TRY(get_bias(inst, v, out));
+    NRD_TB_TRY(get_retention(v, out));
+    NRD_TB_TRY(get_features(v, out));
+    if (out->streaming && !inst->model->config.decoupled) {
+        return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG,
+                             "Streaming is only supported if model is deployed using decoupled mode.");
+    }
+    return NULL;
+}

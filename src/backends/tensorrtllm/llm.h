@@ -1,0 +1,119 @@
+/* backends/tensorrtllm/llm.h - the model "tensorrt_llm": Triton requests <-> executor requests.
+ *
+ * Purpose   params.c reads the model's parameters; convert.c makes executor requests from tensors;
+ *           respond.c makes responses from the executor's answers; metrics.c feeds nv_trt_llm_*;
+ *           api.c holds the entry points and each instance's responder thread.
+ * Owner     llm_model is immutable after initialisation. llm_instance owns an executor and a responder
+ *           thread. An llm_request is made by Execute, listed in its instance under `mu`, and freed by
+ *           the responder with its last response.
+ * Lifetime  The Triton request is kept until the last response: its statistics are reported then.
+ */
+#ifndef NRD_BACKENDS_TENSORRTLLM_LLM_H
+#define NRD_BACKENDS_TENSORRTLLM_LLM_H
+
+#include "backends/util/util.h"
+#include "nereid/executor.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+typedef struct llm_metrics llm_metrics;
+
+typedef struct llm_model {
+    nrd_tb_config config;
+    nrd_exec_config exec_config;
+    char *engine_dir;
+    int32_t *windows;    /* max_attention_window_size */
+    int32_t *device_ids;
+    char *device;
+    bool exclude_input_in_output;
+    int32_t cancellation_check_period_ms, stats_check_period_ms;
+    /* What the loaded repository's generation expects (told from its declared outputs). */
+    bool has_batch_index;    /* v0.12 on: batches, cut into rows */
+    bool has_sequence_index; /* v0.14 on: absent optional outputs are left out, not sent as zeros */
+    bool has_stream_state;   /* our own templates: postprocessing keeps track of characters */
+} llm_model;
+
+typedef struct llm_instance {
+    llm_model *model;
+    TRITONBACKEND_ModelInstance *triton;
+    nrd_exec *exec;
+    nrd_exec_info info;
+    llm_metrics *metrics;
+    pthread_t responder;
+    bool responder_runs;
+    pthread_mutex_t mu;
+    struct llm_request *requests; /* in flight; guarded by mu */
+} llm_instance;
+
+/* One row of a Triton request = one executor request. */
+typedef struct llm_row {
+    struct llm_request *request;
+    uint64_t exec_id;
+    int32_t index;           /* row of the batch */
+    bool is_done;
+    bool streaming, exclude_input;
+    bool return_log_probs, return_context_logits, return_generation_logits, return_perf_metrics;
+    int32_t n_beams, n_input_ids, n_sequences;
+    struct llm_tail *tails;  /* [n_sequences], only where stream_state is sent */
+} llm_row;
+
+/* stream_state: the newest generated ids of a sequence, all of it while it is short. Long enough that
+ * decoding from its start gives the same text behind it (a character has at most four byte tokens). */
+enum { LLM_STREAM_TAIL = 64 };
+typedef struct llm_tail {
+    int32_t ids[LLM_STREAM_TAIL];
+    int32_t n;
+} llm_tail;
+
+/* Outputs, as bits of llm_request.wants. */
+enum {
+    LLM_OUT_OUTPUT_IDS = 1u << 0,
+    LLM_OUT_SEQUENCE_LENGTH = 1u << 1,
+    LLM_OUT_CUM_LOG_PROBS = 1u << 2,
+    LLM_OUT_OUTPUT_LOG_PROBS = 1u << 3,
+    LLM_OUT_CONTEXT_LOGITS = 1u << 4,
+    LLM_OUT_GENERATION_LOGITS = 1u << 5,
+    LLM_OUT_BATCH_INDEX = 1u << 6,
+    LLM_OUT_SEQUENCE_INDEX = 1u << 7,
+    LLM_OUT_STREAM_STATE = 1u << 8,
+    LLM_OUT_PERF = 1u << 9, /* any of the kv_cache_*, *_time_ns and draft outputs */
+};
+
+typedef struct llm_request {
+    struct llm_request *prev, *next;
+    llm_instance *instance;
+    TRITONBACKEND_Request *triton;
+    TRITONBACKEND_ResponseFactory *factory;
+    char *id;
+    llm_row *rows;
+    int32_t n_rows, n_rows_done;
+    uint32_t wants;
+    bool has_failed;
+    uint64_t exec_start_ns, compute_start_ns;
+    int64_t n_input_tokens, n_output_tokens; /* for the length histograms */
+} llm_request;
+
+/* params.c */
+TRITONSERVER_Error *llm_params_read(llm_model *m);
+void llm_params_fini(llm_model *m);
+
+/* convert.c: fills `out` for row `row`; what it points to lives in `in` or in `arena`. */
+TRITONSERVER_Error *llm_convert(const llm_instance *inst, const nrd_tb_inputs *in, int64_t n_rows,
+                                int64_t row, nrd_arena *arena, nrd_exec_request *out);
+
+/* The outputs that a request asks for; an error when a mandatory one is missing. */
+TRITONSERVER_Error *llm_wants(TRITONBACKEND_Request *request, uint32_t *out);
+
+/* respond.c: turns one executor response into Triton responses; may free the request. */
+void llm_respond(llm_instance *inst, nrd_exec_response *r);
+/* Ends a row whose executor request was never accepted. Takes `err` always. */
+void llm_respond_error(llm_instance *inst, llm_row *row, TRITONSERVER_Error *err);
+
+/* metrics.c: NULL metrics are accepted everywhere (a server without metrics). */
+TRITONSERVER_Error *llm_metrics_new(llm_metrics **out, const llm_instance *inst);
+void llm_metrics_free(llm_metrics *m);
+void llm_metrics_iteration(llm_metrics *m, const nrd_iter_stats *s, bool is_static_batching);
+void llm_metrics_request(llm_metrics *m, int64_t n_input_tokens, int64_t n_output_tokens);
+
+#endif

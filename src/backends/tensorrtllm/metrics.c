@@ -1,0 +1,278 @@
+/* The nv_trt_llm_* and nv_llm_* families and the verbose statistics line: one table, so that the line's
+ * keys and the metrics' labels stay the same set. */
+#include "backends/tensorrtllm/llm.h"
+
+#include "base/log.h"
+#include "base/str.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+
+typedef enum {
+    FAM_REQUEST,
+    FAM_MEMORY,
+    FAM_KV,
+    FAM_DISAGG,
+    FAM_INFLIGHT,
+    FAM_V1,
+    FAM_GENERAL,
+    FAM_COUNT,
+} family_id;
+
+static const struct {
+    const char *name, *help, *label;
+    TRITONSERVER_MetricKind kind;
+} families[FAM_COUNT] = {
+    [FAM_REQUEST] = {"nv_trt_llm_request_metrics", "TRT LLM request metrics", "request_type",
+                     TRITONSERVER_METRIC_KIND_GAUGE},
+    [FAM_MEMORY] = {"nv_trt_llm_runtime_memory_metrics", "TRT LLM runtime memory metrics",
+                    "memory_type", TRITONSERVER_METRIC_KIND_GAUGE},
+    [FAM_KV] = {"nv_trt_llm_kv_cache_block_metrics", "TRT LLM KV cache block metrics",
+                "kv_cache_block_type", TRITONSERVER_METRIC_KIND_GAUGE},
+    [FAM_DISAGG] = {"nv_trt_llm_disaggregated_serving_metrics",
+                    "TRT LLM disaggregated serving metrics", "disaggregated_serving_type",
+                    TRITONSERVER_METRIC_KIND_COUNTER},
+    [FAM_INFLIGHT] = {"nv_trt_llm_inflight_batcher_metrics",
+                      "TRT LLM inflight_batcher-specific metrics", "inflight_batcher_specific_metric",
+                      TRITONSERVER_METRIC_KIND_GAUGE},
+    [FAM_V1] = {"nv_trt_llm_v1_metrics", "TRT LLM v1-specific metrics", "v1_specific_metric",
+                TRITONSERVER_METRIC_KIND_GAUGE},
+    [FAM_GENERAL] = {"nv_trt_llm_general_metrics", "General TRT LLM metrics", "general_type",
+                     TRITONSERVER_METRIC_KIND_GAUGE},
+};
+
+/* Value i of values_of() belongs to row i. */
+static const struct {
+    family_id family;
+    const char *label, *key; /* key of the statistics line */
+} rows[] = {
+    {FAM_REQUEST, "active", "Active Request Count"},
+    {FAM_REQUEST, "max", "Max Request Count"},
+    {FAM_REQUEST, "scheduled", "Scheduled Requests"},
+    {FAM_REQUEST, "context", "Context Requests"},
+    {FAM_REQUEST, "waiting", "Waiting Requests"},
+    {FAM_MEMORY, "cpu", "Runtime CPU Memory Usage"},
+    {FAM_MEMORY, "gpu", "Runtime GPU Memory Usage"},
+    {FAM_MEMORY, "pinned", "Runtime Pinned Memory Usage"},
+    {FAM_KV, "max", "Max KV cache blocks"},
+    {FAM_KV, "free", "Free KV cache blocks"},
+    {FAM_KV, "used", "Used KV cache blocks"},
+    {FAM_KV, "tokens_per", "Tokens per KV cache block"},
+    {FAM_KV, "reused", "Reused KV cache blocks"},
+    {FAM_KV, "fraction", "Fraction used KV cache blocks"},
+    {FAM_DISAGG, "kv_cache_transfer_ms", "KV cache transfer time"},
+    {FAM_DISAGG, "request_count", "Request count"},
+    {FAM_INFLIGHT, "total_context_tokens", "Total Context Tokens"},
+    {FAM_INFLIGHT, "generation_requests", "Generation Requests"},
+    {FAM_INFLIGHT, "micro_batch_id", "MicroBatch ID"},
+    {FAM_INFLIGHT, "paused_requests", "Paused Requests"},
+    {FAM_V1, "total_context_tokens", "Total Context Tokens"},
+    {FAM_V1, "total_generation_tokens", "Total Generation Tokens"},
+    {FAM_V1, "empty_generation_slots", "Empty Generation Slots"},
+    {FAM_GENERAL, "timestamp", "Timestamp"},
+    {FAM_GENERAL, "iteration_counter", "Iteration Counter"},
+};
+enum { N_ROWS = sizeof rows / sizeof *rows };
+
+struct llm_metrics {
+    TRITONSERVER_MetricFamily *families[FAM_COUNT];
+    TRITONSERVER_Metric *rows[N_ROWS];
+    TRITONSERVER_MetricFamily *length_families[2];
+    TRITONSERVER_Metric *lengths[2]; /* input, output */
+};
+
+static void values_of(const nrd_iter_stats *s, double *v)
+{
+    const double values[N_ROWS] = {
+        s->n_active,
+        s->max_active,
+        s->n_scheduled,
+        s->n_context,
+        s->n_waiting,
+        (double)s->mem_cpu_bytes,
+        (double)s->mem_gpu_bytes,
+        (double)s->mem_pinned_bytes,
+        s->kv_max_blocks,
+        s->kv_free_blocks,
+        s->kv_used_blocks,
+        s->kv_tokens_per_block,
+        (double)s->kv_reused_blocks,
+        s->kv_max_blocks ? (double)s->kv_used_blocks / s->kv_max_blocks : 0,
+        0, /* no disaggregated transfers in this version: the counters add nothing */
+        0,
+        s->n_context_tokens,
+        s->n_generation,
+        s->micro_batch_id,
+        s->n_paused,
+        s->n_context_tokens,
+        s->n_generated_tokens,
+        s->n_empty_generation_slots,
+        (double)s->timestamp_us,
+        (double)s->iteration,
+    };
+    memcpy(v, values, sizeof values);
+}
+
+static bool belongs(family_id f, bool is_static_batching)
+{
+    return !(f == FAM_V1 && !is_static_batching) && !(f == FAM_INFLIGHT && is_static_batching);
+}
+
+static TRITONSERVER_Error *new_metric(TRITONSERVER_Metric **out, TRITONSERVER_MetricFamily *family,
+                                      const llm_instance *inst, const char *label, const char *value,
+                                      const TRITONSERVER_MetricArgs *args)
+{
+    const TRITONSERVER_Parameter *labels[3];
+    char version[24];
+    TRITONSERVER_Error *err;
+
+    snprintf(version, sizeof version, "%llu", (unsigned long long)inst->model->config.version);
+    labels[0] = TRITONSERVER_ParameterNew("model", TRITONSERVER_PARAMETER_STRING,
+                                          inst->model->config.name);
+    labels[1] = TRITONSERVER_ParameterNew(label, TRITONSERVER_PARAMETER_STRING, value);
+    labels[2] = TRITONSERVER_ParameterNew("version", TRITONSERVER_PARAMETER_STRING, version);
+    err = args ? TRITONSERVER_MetricNewWithArgs(out, family, labels, 3, args)
+               : TRITONSERVER_MetricNew(out, family, labels, 3);
+    for (int i = 0; i < 3; i++) {
+        TRITONSERVER_ParameterDelete((TRITONSERVER_Parameter *)(uintptr_t)labels[i]);
+    }
+    return err;
+}
+
+static TRITONSERVER_Error *new_lengths(llm_metrics *m, const llm_instance *inst)
+{
+    static const double buckets[] = {10, 50, 100, 500, 1000};
+    static const char *const names[] = {"nv_llm_input_token_len", "nv_llm_output_token_len"};
+    static const char *const types[] = {"total_input_tokens", "total_output_tokens"};
+    TRITONSERVER_MetricArgs *args = NULL;
+    TRITONSERVER_Error *err = TRITONSERVER_MetricArgsNew(&args);
+
+    if (!err) {
+        err = TRITONSERVER_MetricArgsSetHistogram(args, buckets, sizeof buckets / sizeof *buckets);
+    }
+    for (int i = 0; i < 2 && !err; i++) {
+        err = TRITONSERVER_MetricFamilyNew(&m->length_families[i], TRITONSERVER_METRIC_KIND_HISTOGRAM,
+                                           names[i], "TRT LLM response metrics");
+        if (!err) {
+            err = new_metric(&m->lengths[i], m->length_families[i], inst, "response_metric_type",
+                             types[i], args);
+        }
+    }
+    if (args) {
+        TRITONSERVER_Error *ignored = TRITONSERVER_MetricArgsDelete(args);
+        TRITONSERVER_ErrorDelete(ignored);
+    }
+    return err;
+}
+
+TRITONSERVER_Error *llm_metrics_new(llm_metrics **out, const llm_instance *inst)
+{
+    bool is_static = inst->model->exec_config.batching == NRD_BATCHING_STATIC;
+    llm_metrics *m = nrd_xcalloc(1, sizeof *m);
+    TRITONSERVER_Error *err = NULL;
+
+    for (int f = 0; f < FAM_COUNT && !err; f++) {
+        if (belongs((family_id)f, is_static)) {
+            err = TRITONSERVER_MetricFamilyNew(&m->families[f], families[f].kind, families[f].name,
+                                               families[f].help);
+        }
+    }
+    for (int i = 0; i < N_ROWS && !err; i++) {
+        if (belongs(rows[i].family, is_static)) {
+            err = new_metric(&m->rows[i], m->families[rows[i].family], inst,
+                             families[rows[i].family].label, rows[i].label, NULL);
+        }
+    }
+    if (!err) {
+        err = new_lengths(m, inst);
+    }
+    if (err) {
+        llm_metrics_free(m);
+        m = NULL;
+        if (TRITONSERVER_ErrorCode(err) == TRITONSERVER_ERROR_UNSUPPORTED) { /* --allow-metrics=false */
+            TRITONSERVER_ErrorDelete(err);
+            err = NULL;
+        }
+    }
+    *out = m;
+    return err;
+}
+
+void llm_metrics_free(llm_metrics *m)
+{
+    if (!m) {
+        return;
+    }
+    for (int i = 0; i < N_ROWS; i++) {
+        if (m->rows[i]) {
+            nrd_tb_log_error(TRITONSERVER_MetricDelete(m->rows[i]), "metric");
+        }
+    }
+    for (int i = 0; i < 2; i++) {
+        if (m->lengths[i]) {
+            nrd_tb_log_error(TRITONSERVER_MetricDelete(m->lengths[i]), "metric");
+        }
+        if (m->length_families[i]) {
+            nrd_tb_log_error(TRITONSERVER_MetricFamilyDelete(m->length_families[i]), "metric");
+        }
+    }
+    for (int f = 0; f < FAM_COUNT; f++) {
+        if (m->families[f]) {
+            nrd_tb_log_error(TRITONSERVER_MetricFamilyDelete(m->families[f]), "metric");
+        }
+    }
+    free(m);
+}
+
+/* One JSON object on one line, keys as users' log parsers know them. */
+static void log_line(const double *v, uint64_t timestamp_us, bool is_static_batching)
+{
+    nrd_str line = {0};
+    char text[64];
+    struct tm tm;
+    time_t secs = (time_t)(timestamp_us / 1000000u);
+
+    localtime_r(&secs, &tm);
+    snprintf(text, sizeof text, "%02d-%02d-%04d %02d:%02d:%02d.%06u", tm.tm_mon + 1, tm.tm_mday,
+             tm.tm_year + 1900, tm.tm_hour, tm.tm_min, tm.tm_sec, (unsigned)(timestamp_us % 1000000u));
+    for (int i = 0; i < N_ROWS; i++) {
+        if (!belongs(rows[i].family, is_static_batching)) {
+            continue;
+        }
+        nrd_str_puts(&line, line.len ? "," : "{");
+        nrd_json_put_cstr(&line, rows[i].key);
+        nrd_str_putc(&line, ':');
+        if (!strcmp(rows[i].key, "Timestamp")) {
+            nrd_json_put_cstr(&line, text);
+        } else {
+            nrd_json_put_double(&line, v[i]);
+        }
+    }
+    nrd_str_putc(&line, '}');
+    NRD_LOG_VERBOSE(1, "%s", nrd_str_cstr(&line));
+    nrd_str_fini(&line);
+}
+
+void llm_metrics_iteration(llm_metrics *m, const nrd_iter_stats *s, bool is_static_batching)
+{
+    double v[N_ROWS];
+    values_of(s, v);
+    for (int i = 0; m && i < N_ROWS; i++) {
+        if (m->rows[i] && families[rows[i].family].kind == TRITONSERVER_METRIC_KIND_GAUGE) {
+            nrd_tb_log_error(TRITONSERVER_MetricSet(m->rows[i], v[i]), "metric");
+        }
+    }
+    if (TRITONSERVER_LogIsEnabled(TRITONSERVER_LOG_VERBOSE)) {
+        log_line(v, s->timestamp_us, is_static_batching);
+    }
+}
+
+void llm_metrics_request(llm_metrics *m, int64_t n_input_tokens, int64_t n_output_tokens)
+{
+    if (m) {
+        nrd_tb_log_error(TRITONSERVER_MetricObserve(m->lengths[0], (double)n_input_tokens), "metric");
+        nrd_tb_log_error(TRITONSERVER_MetricObserve(m->lengths[1], (double)n_output_tokens), "metric");
+    }
+}

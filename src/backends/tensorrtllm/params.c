@@ -1,0 +1,259 @@
+/* The parameters of the model "tensorrt_llm". A value that is empty or still "${…}" counts as not
+ * given: the default applies and one warning line says so, as users of TensorRT-LLM know it. */
+#include "backends/tensorrtllm/llm.h"
+
+#include "base/file.h"
+#include "base/log.h"
+#include "base/str.h"
+
+#include <string.h>
+
+#define TRT_WARN(...) NRD_LOG_WARN("[TensorRT-LLM][WARNING] " __VA_ARGS__)
+
+static bool param_bool(const llm_model *m, const char *key, bool fallback, bool warn)
+{
+    static const char *const yes[] = {"true", "True", "TRUE", "1"};
+    static const char *const no[] = {"false", "False", "FALSE", "0"};
+    const char *v = nrd_tb_config_param(&m->config, key);
+    for (size_t i = 0; v && i < 4; i++) {
+        if (!strcmp(v, yes[i])) {
+            return true;
+        }
+        if (!strcmp(v, no[i])) {
+            return false;
+        }
+    }
+    if (warn) {
+        TRT_WARN("%s is not specified, will be set to %s", key, fallback ? "true" : "false");
+    }
+    return fallback;
+}
+
+/* A leading decimal number, as the original accepts; false: not given. */
+static bool param_num(const llm_model *m, const char *key, double *out, bool warn)
+{
+    const char *v = nrd_tb_config_param(&m->config, key);
+    char *end = NULL;
+    double d = v ? strtod(v, &end) : 0;
+    if (!v || end == v) {
+        if (warn) {
+            TRT_WARN("%s is not specified, will use default value", key);
+        }
+        return false;
+    }
+    *out = d;
+    return true;
+}
+
+static int64_t param_int(const llm_model *m, const char *key, int64_t fallback, bool warn)
+{
+    double d;
+    return param_num(m, key, &d, warn) && d > -9e15 && d < 9e15 ? (int64_t)d : fallback;
+}
+
+/* "8,8, 16"; owned result or NULL. */
+static int32_t *param_int_list(const llm_model *m, const char *key, int32_t *out_n)
+{
+    const char *p = nrd_tb_config_param(&m->config, key);
+    int32_t *list = NULL;
+    *out_n = 0;
+    while (p && *p && *p != ';') {
+        char *end = NULL;
+        long v = strtol(p, &end, 10);
+        if (end == p || *out_n >= 4096 || v < INT32_MIN || v > INT32_MAX) {
+            TRT_WARN("%s '%s' is not a list of integers, ignored", key,
+                     nrd_tb_config_param(&m->config, key));
+            free(list);
+            *out_n = 0;
+            return NULL;
+        }
+        list = nrd_xrealloc(list, (size_t)(*out_n + 1) * sizeof *list);
+        list[(*out_n)++] = (int32_t)v;
+        p = end + strspn(end, " ");
+        p += *p == ',';
+        p += strspn(p, " ");
+    }
+    return list;
+}
+
+static TRITONSERVER_Error *read_batching(llm_model *m)
+{
+    const char *type = nrd_tb_config_param(&m->config, "gpt_model_type");
+    const char *policy = nrd_tb_config_param(&m->config, "batch_scheduler_policy");
+
+    if (type && (!strcmp(type, "V1") || !strcmp(type, "v1"))) {
+        m->exec_config.batching = NRD_BATCHING_STATIC;
+    } else if (type && (!strcmp(type, "inflight_batching") ||
+                        !strcmp(type, "inflight_fused_batching"))) {
+        m->exec_config.batching = NRD_BATCHING_INFLIGHT;
+    } else {
+        return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG,
+                             "Invalid gpt_model_type '%s'. Must be V1, inflight_batching or "
+                             "inflight_fused_batching.",
+                             type ? type : "");
+    }
+    m->exec_config.policy = NRD_POLICY_GUARANTEED_NO_EVICT;
+    if (policy && !strcmp(policy, "max_utilization")) {
+        m->exec_config.policy = NRD_POLICY_MAX_UTILIZATION;
+    } else if (!policy || strcmp(policy, "guaranteed_no_evict")) {
+        TRT_WARN("batch_scheduler_policy parameter was not found or is invalid (must be "
+                 "max_utilization or guaranteed_no_evict), using guaranteed_no_evict");
+    }
+    return NULL;
+}
+
+static nrd_decoding_mode read_decoding_mode(const llm_model *m)
+{
+    static const struct {
+        const char *name;
+        nrd_decoding_mode mode;
+    } modes[] = {
+        {"top_k", NRD_DECODING_TOP_K},
+        {"top_p", NRD_DECODING_TOP_P},
+        {"top_k_top_p", NRD_DECODING_TOP_K_TOP_P},
+        {"beam_search", NRD_DECODING_BEAM_SEARCH},
+        {"medusa", NRD_DECODING_MEDUSA},
+        {"lookahead", NRD_DECODING_LOOKAHEAD},
+        {"redrafter", NRD_DECODING_EXPLICIT_DRAFT},
+        {"eagle", NRD_DECODING_EAGLE},
+        {"auto", NRD_DECODING_AUTO},
+    };
+    const char *v = nrd_tb_config_param(&m->config, "decoding_mode");
+    for (size_t i = 0; v && i < sizeof modes / sizeof *modes; i++) {
+        if (!strcmp(v, modes[i].name)) {
+            return modes[i].mode;
+        }
+    }
+    TRT_WARN("decoding_mode parameter is invalid or not specified (must be one of the {top_k, top_p, "
+             "top_k_top_p, beam_search, medusa, redrafter, lookahead, eagle}). Using default: "
+             "top_k_top_p if max_beam_width == 1, beam_search otherwise");
+    return NRD_DECODING_AUTO;
+}
+
+/* Where an instance runs: the instance group's kind, or the parameter `device`. */
+static const char *find_device(const llm_model *m)
+{
+    const char *device = nrd_tb_config_param(&m->config, "device");
+    const nrd_json *group = nrd_json_at(nrd_json_get(m->config.root, "instance_group"), 0);
+    if (device) {
+        return device;
+    }
+    /* The published configurations say KIND_CPU also for GPU engines: only KIND_GPU is a wish. */
+    return !strcmp(nrd_json_get_str(group, "kind", ""), "KIND_GPU") ? "cuda" : "auto";
+}
+
+static void forward_log(void *user, int level, const char *message)
+{
+    (void)user;
+    switch (level) {
+    case 0:
+        NRD_LOG_ERROR("[TensorRT-LLM][ERROR] %s", message);
+        break;
+    case 1:
+        TRT_WARN("%s", message);
+        break;
+    case 2:
+        NRD_LOG_INFO("[TensorRT-LLM][INFO] %s", message);
+        break;
+    default:
+        NRD_LOG_VERBOSE(1, "[TensorRT-LLM][DEBUG] %s", message);
+        break;
+    }
+}
+
+static TRITONSERVER_Error *refuse_unbuilt(const llm_model *m)
+{
+    static const char *const keys[] = {"encoder_model_path", "lora_prefetch_dir",
+                                       "xgrammar_tokenizer_info_path", "guided_decoding_backend"};
+    double percent = 1;
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        if (nrd_tb_config_param(&m->config, keys[i])) {
+            return nrd_tb_errorf(TRITONSERVER_ERROR_UNSUPPORTED,
+                                 "model '%s': parameter %s is not supported by this version",
+                                 m->config.name, keys[i]);
+        }
+    }
+    if (param_num(m, "gpu_weights_percent", &percent, false) && percent < 1) {
+        return nrd_tb_errorf(TRITONSERVER_ERROR_UNSUPPORTED,
+                             "model '%s': gpu_weights_percent %g: weight streaming is not supported by "
+                             "this version",
+                             m->config.name, percent);
+    }
+    return NULL;
+}
+
+TRITONSERVER_Error *llm_params_read(llm_model *m)
+{
+    nrd_exec_config *c = &m->exec_config;
+    const char *dir = nrd_tb_config_param(&m->config, "gpt_model_path");
+    double d;
+
+    c->size = sizeof *c;
+    nrd_exec_config_init(c);
+    if (!dir) {
+        return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG,
+                             "model '%s': parameter gpt_model_path (the engine folder) is not set",
+                             m->config.name);
+    }
+    if (!nrd_path_is_dir(dir)) {
+        return nrd_tb_errorf(TRITONSERVER_ERROR_NOT_FOUND,
+                             "model '%s': gpt_model_path '%s' is not a folder", m->config.name, dir);
+    }
+    m->engine_dir = nrd_xstrdup(dir);
+    NRD_TB_TRY(refuse_unbuilt(m));
+    NRD_TB_TRY(read_batching(m));
+
+    c->max_beam_width = (int32_t)param_int(m, "max_beam_width", 1, true);
+    c->decoding_mode = read_decoding_mode(m);
+    c->max_tokens_in_paged_kv_cache = param_int(m, "max_tokens_in_paged_kv_cache", 0, true);
+    if (param_num(m, "kv_cache_free_gpu_mem_fraction", &d, true)) {
+        if (!(d > 0 && d <= 1)) {
+            return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG,
+                                 "kv_cache_free_gpu_mem_fraction is %g, expected above 0 and at most 1",
+                                 d);
+        }
+        c->kv_cache_free_mem_fraction = d;
+    }
+    m->windows = param_int_list(m, "max_attention_window_size", &c->n_max_attention_window);
+    c->max_attention_window = m->windows;
+    c->sink_token_length = (int32_t)param_int(m, "sink_token_length", 0, true);
+    c->enable_kv_cache_reuse = param_bool(m, "enable_kv_cache_reuse", false, true);
+    c->kv_cache_host_memory_bytes = (uint64_t)param_int(m, "kv_cache_host_memory_bytes", 0, true);
+    c->normalize_log_probs = param_bool(m, "normalize_log_probs", true, true);
+    c->enable_chunked_context = param_bool(m, "enable_chunked_context", false, true);
+    if (c->enable_chunked_context) {
+        TRT_WARN("enable_chunked_context is set to true, will use context chunking.");
+    }
+    m->exclude_input_in_output = param_bool(m, "exclude_input_in_output", false, true);
+    m->device_ids = param_int_list(m, "gpu_device_ids", &c->n_device_ids);
+    c->device_ids = m->device_ids;
+    m->device = nrd_xstrdup(find_device(m));
+    c->device = m->device;
+    c->cuda_graph_mode = param_bool(m, "cuda_graph_mode", false, false);
+    c->cuda_graph_cache_size = (int32_t)param_int(m, "cuda_graph_cache_size", 0, false);
+    c->iter_stats_max_iterations = (int32_t)param_int(m, "iter_stats_max_iterations", 1000, true);
+    c->request_stats_max_iterations = (int32_t)param_int(m, "request_stats_max_iterations", 0, true);
+    c->max_queue_size = (int32_t)nrd_json_get_int(
+        nrd_json_get(nrd_json_get(m->config.root, "dynamic_batching"), "default_queue_policy"),
+        "max_queue_size", 0);
+    c->n_threads = (int32_t)param_int(m, "n_threads", 0, false);
+    c->log = forward_log;
+    m->cancellation_check_period_ms = (int32_t)param_int(m, "cancellation_check_period_ms", 100, true);
+    m->stats_check_period_ms = (int32_t)param_int(m, "stats_check_period_ms", 100, true);
+    if (m->cancellation_check_period_ms <= 0 || m->stats_check_period_ms <= 0) {
+        return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG,
+                             "cancellation_check_period_ms and stats_check_period_ms must be above 0");
+    }
+    m->has_batch_index = nrd_tb_config_has_output(&m->config, "batch_index");
+    m->has_sequence_index = nrd_tb_config_has_output(&m->config, "sequence_index");
+    m->has_stream_state = nrd_tb_config_has_output(&m->config, "stream_state");
+    return NULL;
+}
+
+void llm_params_fini(llm_model *m)
+{
+    free(m->engine_dir);
+    free(m->windows);
+    free(m->device_ids);
+    free(m->device);
+}

@@ -1,0 +1,333 @@
+/* Executor responses -> Triton responses. Runs on the instance's responder thread only, but for
+ * llm_respond_error, which Execute calls for rows that were never accepted. */
+#include "backends/tensorrtllm/llm.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+
+#include <string.h>
+
+#define I32 TRITONSERVER_TYPE_INT32
+#define F32 TRITONSERVER_TYPE_FP32
+
+typedef struct perf_output {
+    const char *name;
+    TRITONSERVER_DataType dtype;
+} perf_output;
+
+/* In the order of put_perf's values. */
+static const perf_output perf_outputs[] = {
+    {"kv_cache_alloc_new_blocks", I32},
+    {"kv_cache_reused_blocks", I32},
+    {"kv_cache_alloc_total_blocks", I32},
+    {"arrival_time_ns", TRITONSERVER_TYPE_INT64},
+    {"first_scheduled_time_ns", TRITONSERVER_TYPE_INT64},
+    {"first_token_time_ns", TRITONSERVER_TYPE_INT64},
+    {"last_token_time_ns", TRITONSERVER_TYPE_INT64},
+    {"total_accepted_draft_tokens", I32},
+    {"total_draft_tokens", I32},
+    {"acceptance_rate", F32},
+};
+enum { N_PERF = sizeof perf_outputs / sizeof *perf_outputs };
+
+TRITONSERVER_Error *llm_wants(TRITONBACKEND_Request *request, uint32_t *out)
+{
+    static const struct {
+        const char *name;
+        uint32_t bit;
+    } table[] = {
+        {"output_ids", LLM_OUT_OUTPUT_IDS},
+        {"sequence_length", LLM_OUT_SEQUENCE_LENGTH},
+        {"cum_log_probs", LLM_OUT_CUM_LOG_PROBS},
+        {"output_log_probs", LLM_OUT_OUTPUT_LOG_PROBS},
+        {"context_logits", LLM_OUT_CONTEXT_LOGITS},
+        {"generation_logits", LLM_OUT_GENERATION_LOGITS},
+        {"batch_index", LLM_OUT_BATCH_INDEX},
+        {"sequence_index", LLM_OUT_SEQUENCE_INDEX},
+        {"stream_state", LLM_OUT_STREAM_STATE},
+    };
+    uint32_t n = 0;
+    *out = 0;
+    NRD_TB_TRY(TRITONBACKEND_RequestOutputCount(request, &n));
+    for (uint32_t i = 0; i < n; i++) {
+        const char *name = NULL;
+        NRD_TB_TRY(TRITONBACKEND_RequestOutputName(request, i, &name));
+        for (size_t k = 0; k < sizeof table / sizeof *table; k++) {
+            *out |= strcmp(name, table[k].name) ? 0 : table[k].bit;
+        }
+        for (size_t k = 0; k < N_PERF; k++) {
+            *out |= strcmp(name, perf_outputs[k].name) ? 0 : LLM_OUT_PERF;
+        }
+    }
+    for (size_t k = 0; k < 2; k++) {
+        if (!(*out & table[k].bit)) {
+            return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG,
+                                 "output tensor '%s' must be requested", table[k].name);
+        }
+    }
+    return NULL;
+}
+
+static TRITONSERVER_Error *put(TRITONBACKEND_Response *t, const char *name,
+                               TRITONSERVER_DataType dtype, int64_t d1, int64_t d2, int64_t d3,
+                               uint32_t n_dims, void **out)
+{
+    int64_t shape[] = {1, d1, d2, d3};
+    size_t n = (size_t)d1 * (size_t)(n_dims > 2 ? d2 : 1) * (size_t)(n_dims > 3 ? d3 : 1);
+    return nrd_tb_output(t, name, dtype, shape, n_dims, n * TRITONSERVER_DataTypeByteSize(dtype), out);
+}
+
+static TRITONSERVER_Error *put_i32(TRITONBACKEND_Response *t, const char *name, int32_t v)
+{
+    int32_t *out;
+    NRD_TB_TRY(put(t, name, I32, 1, 0, 0, 2, (void **)&out));
+    *out = v;
+    return NULL;
+}
+
+/* output_ids [1, beams, longest] padded with -1, sequence_length [1, beams]. */
+static TRITONSERVER_Error *put_ids(TRITONBACKEND_Response *t, const nrd_exec_response *r)
+{
+    int32_t longest = 0, *ids, *lengths;
+    for (int32_t b = 0; b < r->n_beams; b++) {
+        longest = r->beams[b].n_ids > longest ? r->beams[b].n_ids : longest;
+    }
+    NRD_TB_TRY(put(t, "output_ids", I32, r->n_beams, longest, 0, 3, (void **)&ids));
+    NRD_TB_TRY(put(t, "sequence_length", I32, r->n_beams, 0, 0, 2, (void **)&lengths));
+    for (int32_t b = 0; b < r->n_beams; b++) {
+        const nrd_beam_output *beam = &r->beams[b];
+        for (int32_t i = 0; i < longest; i++) {
+            *ids++ = i < beam->n_ids ? beam->ids[i] : -1;
+        }
+        lengths[b] = beam->n_ids;
+    }
+    return NULL;
+}
+
+/* Asked for with return_log_probs. Repositories of v0.8 to v0.13 get zeros otherwise. */
+static TRITONSERVER_Error *put_log_probs(const llm_row *row, TRITONBACKEND_Response *t,
+                                         const nrd_exec_response *r, bool dummies)
+{
+    uint32_t wants = row->request->wants;
+    int32_t longest = dummies ? row->n_input_ids : 0;
+    float *out;
+
+    if (!row->return_log_probs && !dummies) {
+        return NULL;
+    }
+    for (int32_t b = 0; row->return_log_probs && b < r->n_beams; b++) {
+        longest = b == 0 || r->beams[b].n_log_probs > longest ? r->beams[b].n_log_probs : longest;
+    }
+    if (wants & LLM_OUT_CUM_LOG_PROBS) {
+        NRD_TB_TRY(put(t, "cum_log_probs", F32, r->n_beams, 0, 0, 2, (void **)&out));
+        for (int32_t b = 0; b < r->n_beams; b++) {
+            out[b] = row->return_log_probs ? r->beams[b].cum_log_prob : 0;
+        }
+    }
+    if (wants & LLM_OUT_OUTPUT_LOG_PROBS) {
+        NRD_TB_TRY(put(t, "output_log_probs", F32, r->n_beams, longest, 0, 3, (void **)&out));
+        for (int32_t b = 0; b < r->n_beams; b++) {
+            const nrd_beam_output *beam = &r->beams[b];
+            for (int32_t i = 0; i < longest; i++) {
+                *out++ = !row->return_log_probs     ? 0
+                         : i < beam->n_log_probs ? beam->log_probs[i]
+                                                 : -1;
+            }
+        }
+    }
+    return NULL;
+}
+
+static TRITONSERVER_Error *put_logits(const llm_row *row, TRITONBACKEND_Response *t,
+                                      const nrd_exec_response *r, bool dummies)
+{
+    uint32_t wants = row->request->wants;
+    float *out;
+
+    if (wants & LLM_OUT_CONTEXT_LOGITS) {
+        if (r->context_logits) {
+            NRD_TB_TRY(put(t, "context_logits", F32, r->n_input_ids, r->vocab, 0, 3, (void **)&out));
+            memcpy(out, r->context_logits, (size_t)r->n_input_ids * (size_t)r->vocab * sizeof *out);
+        } else if (dummies) {
+            NRD_TB_TRY(put(t, "context_logits", F32, 1, 1, 0, 3, (void **)&out));
+            *out = 0;
+        }
+    }
+    if (wants & LLM_OUT_GENERATION_LOGITS) {
+        if (r->generation_logits) {
+            NRD_TB_TRY(put(t, "generation_logits", F32, r->n_beams, r->n_generation_logits, r->vocab,
+                           4, (void **)&out));
+            memcpy(out, r->generation_logits, (size_t)r->n_beams * (size_t)r->n_generation_logits *
+                                                  (size_t)r->vocab * sizeof *out);
+        } else if (dummies) {
+            NRD_TB_TRY(put(t, "generation_logits", F32, 1, 1, 1, 4, (void **)&out));
+            *out = 0;
+        }
+    }
+    return NULL;
+}
+
+static TRITONSERVER_Error *put_perf(const llm_row *row, TRITONBACKEND_Response *t,
+                                    const nrd_exec_response *r)
+{
+    const nrd_perf_metrics *p = &r->perf;
+    const int64_t values[N_PERF] = {p->kv_new_blocks,    p->kv_reused_blocks, p->kv_total_blocks,
+                                    p->arrival_ns,       p->first_scheduled_ns,
+                                    p->first_token_ns,   p->last_token_ns,
+                                    p->n_accepted_draft_tokens, p->n_draft_tokens, 0};
+    for (size_t k = 0; k < N_PERF; k++) {
+        void *out;
+        if (!nrd_tb_wants(row->request->triton, perf_outputs[k].name)) {
+            continue;
+        }
+        NRD_TB_TRY(put(t, perf_outputs[k].name, perf_outputs[k].dtype, 1, 0, 0, 2, &out));
+        if (perf_outputs[k].dtype == I32) {
+            *(int32_t *)out = (int32_t)values[k];
+        } else if (perf_outputs[k].dtype == F32) {
+            *(float *)out = p->n_draft_tokens
+                                ? (float)p->n_accepted_draft_tokens / (float)p->n_draft_tokens
+                                : 0;
+        } else {
+            *(int64_t *)out = values[k];
+        }
+    }
+    return NULL;
+}
+
+/* [is_last, ids before this piece]; afterwards the piece joins the tail. */
+static TRITONSERVER_Error *put_stream_state(const llm_row *row, TRITONBACKEND_Response *t,
+                                            const nrd_exec_response *r)
+{
+    llm_tail *tail = &row->tails[r->sequence_index];
+    const nrd_beam_output *beam = &r->beams[0];
+    int32_t *out;
+
+    NRD_TB_TRY(put(t, "stream_state", I32, 1 + tail->n, 0, 0, 2, (void **)&out));
+    out[0] = r->is_final || r->is_sequence_final;
+    memcpy(out + 1, tail->ids, (size_t)tail->n * sizeof *out);
+    for (int32_t i = 0; i < beam->n_ids; i++) {
+        if (tail->n == LLM_STREAM_TAIL) {
+            tail->n--;
+            memmove(tail->ids, tail->ids + 1, (size_t)tail->n * sizeof *tail->ids);
+        }
+        tail->ids[tail->n++] = beam->ids[i];
+    }
+    return NULL;
+}
+
+static TRITONSERVER_Error *fill(const llm_instance *inst, const llm_row *row,
+                                TRITONBACKEND_Response *t, const nrd_exec_response *r)
+{
+    const llm_request *q = row->request;
+    bool dummies = !inst->model->has_sequence_index &&
+                   nrd_tb_config_has_output(&inst->model->config, "context_logits");
+
+    NRD_TB_TRY(put_ids(t, r));
+    NRD_TB_TRY(put_log_probs(row, t, r, dummies));
+    NRD_TB_TRY(put_logits(row, t, r, dummies));
+    if ((q->wants & LLM_OUT_BATCH_INDEX) && (q->n_rows > 1 || !inst->model->has_sequence_index)) {
+        NRD_TB_TRY(put_i32(t, "batch_index", row->index));
+    }
+    if ((q->wants & LLM_OUT_SEQUENCE_INDEX) && row->n_sequences > 1) {
+        NRD_TB_TRY(put_i32(t, "sequence_index", r->sequence_index));
+    }
+    if (row->tails) {
+        NRD_TB_TRY(put_stream_state(row, t, r));
+    }
+    if ((q->wants & LLM_OUT_PERF) && row->return_perf_metrics && r->is_final) {
+        NRD_TB_TRY(put_perf(row, t, r));
+    }
+    return NULL;
+}
+
+static void finish_request(llm_instance *inst, llm_request *q)
+{
+    uint64_t now = nrd_now_ns();
+
+    pthread_mutex_lock(&inst->mu);
+    if (q->prev) {
+        q->prev->next = q->next;
+    } else {
+        inst->requests = q->next;
+    }
+    if (q->next) {
+        q->next->prev = q->prev;
+    }
+    pthread_mutex_unlock(&inst->mu);
+
+    llm_metrics_request(inst->metrics, q->n_input_tokens, q->n_output_tokens);
+    nrd_tb_log_error(TRITONBACKEND_ModelInstanceReportStatistics(inst->triton, q->triton, !q->has_failed,
+                                                                 q->exec_start_ns, q->compute_start_ns,
+                                                                 now, now),
+                     "statistics");
+    nrd_tb_log_error(TRITONBACKEND_ModelInstanceReportBatchStatistics(inst->triton, 1, q->exec_start_ns,
+                                                                      q->compute_start_ns, now, now),
+                     "statistics");
+    nrd_tb_log_error(TRITONBACKEND_ResponseFactoryDelete(q->factory), "response factory");
+    nrd_tb_log_error(TRITONBACKEND_RequestRelease(q->triton, TRITONSERVER_REQUEST_RELEASE_ALL),
+                     "cannot release a request");
+    for (int32_t i = 0; i < q->n_rows; i++) {
+        free(q->rows[i].tails);
+    }
+    free(q->rows);
+    free(q->id);
+    free(q);
+}
+
+/* Sends and, with the last answer of the last row, ends the request. Takes `err` always. */
+static void send(llm_instance *inst, llm_row *row, TRITONBACKEND_Response *t, bool is_final,
+                 TRITONSERVER_Error *err)
+{
+    llm_request *q = row->request;
+    bool is_last = false;
+
+    if (err) {
+        q->has_failed = true;
+    }
+    if (is_final && !row->is_done) {
+        row->is_done = true;
+        pthread_mutex_lock(&inst->mu);
+        q->n_rows_done++;
+        is_last = q->n_rows_done == q->n_rows;
+        pthread_mutex_unlock(&inst->mu);
+    }
+    if (t) {
+        nrd_tb_log_error(TRITONBACKEND_ResponseSend(
+                             t, is_last ? TRITONSERVER_RESPONSE_COMPLETE_FINAL : 0, err),
+                         "cannot send a response");
+    }
+    TRITONSERVER_ErrorDelete(err);
+    if (is_last) {
+        finish_request(inst, q);
+    }
+}
+
+void llm_respond(llm_instance *inst, nrd_exec_response *r)
+{
+    llm_row *row = (llm_row *)(uintptr_t)r->client_id;
+    llm_request *q = row->request;
+    TRITONBACKEND_Response *t = NULL;
+    TRITONSERVER_Error *err = TRITONBACKEND_ResponseNewFromFactory(&t, q->factory);
+
+    if (!err && r->error) {
+        err = nrd_tb_errorf((TRITONSERVER_Error_Code)nrd_exec_error_code(r->error),
+                            "Encountered error for requestId %llu: %s", (unsigned long long)r->id,
+                            nrd_exec_error_message(r->error));
+    } else if (!err) {
+        err = fill(inst, row, t, r);
+    }
+    for (int32_t b = 0; b < r->n_beams; b++) {
+        bool echoed = !row->streaming && !row->exclude_input;
+        q->n_output_tokens += r->beams[b].n_ids - (echoed ? row->n_input_ids : 0);
+    }
+    send(inst, row, t, r->is_final, err);
+    nrd_exec_response_free(r);
+}
+
+void llm_respond_error(llm_instance *inst, llm_row *row, TRITONSERVER_Error *err)
+{
+    TRITONBACKEND_Response *t = NULL;
+    nrd_tb_log_error(TRITONBACKEND_ResponseNewFromFactory(&t, row->request->factory),
+                     "cannot make a response");
+    send(inst, row, t, true, err);
+}

@@ -1,0 +1,236 @@
+/* The TRITONBACKEND entry points of the tokenizer backend. */
+#include "backends/tokenizer/tokenizer_backend.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/str.h"
+
+#include <pthread.h>
+#include <string.h>
+#include <strings.h>
+
+/* ---- tokenizers of this process, by path: preprocessing and postprocessing share one ---- */
+
+typedef struct shared_tokenizer {
+    struct shared_tokenizer *next;
+    char *path;
+    nrd_tokenizer *tokenizer;
+    int refs;
+} shared_tokenizer;
+
+static pthread_mutex_t shared_mu = PTHREAD_MUTEX_INITIALIZER;
+static shared_tokenizer *shared; /* guarded by shared_mu */
+
+static nrd_error *tokenizer_ref(nrd_tokenizer **out, const char *path)
+{
+    nrd_error *err = NULL;
+    pthread_mutex_lock(&shared_mu);
+    shared_tokenizer *s = shared;
+    while (s && strcmp(s->path, path)) {
+        s = s->next;
+    }
+    if (!s) {
+        nrd_tokenizer *t = NULL;
+        err = nrd_tokenizer_open(&t, path);
+        if (!err) {
+            s = nrd_xcalloc(1, sizeof *s);
+            s->path = nrd_xstrdup(path);
+            s->tokenizer = t;
+            s->next = shared;
+            shared = s;
+        }
+    }
+    if (s) {
+        s->refs++;
+        *out = s->tokenizer;
+    }
+    pthread_mutex_unlock(&shared_mu);
+    return err;
+}
+
+static void tokenizer_unref(nrd_tokenizer *t)
+{
+    pthread_mutex_lock(&shared_mu);
+    for (shared_tokenizer **p = &shared; *p; p = &(*p)->next) {
+        if ((*p)->tokenizer == t) {
+            shared_tokenizer *s = *p;
+            if (--s->refs == 0) {
+                *p = s->next;
+                nrd_tokenizer_close(s->tokenizer);
+                free(s->path);
+                free(s);
+            }
+            break;
+        }
+    }
+    pthread_mutex_unlock(&shared_mu);
+}
+
+/* ---- parameters ---- */
+
+/* The rule of the published Python models: these words, any case; else a warning and true. */
+static bool param_bool(const nrd_tb_config *c, const char *key)
+{
+    static const char *const yes[] = {"true", "1", "t", "y", "yes"};
+    static const char *const no[] = {"false", "0", "f", "n", "no"};
+    const char *v = nrd_tb_config_param(c, key);
+    for (size_t i = 0; v && i < sizeof yes / sizeof *yes; i++) {
+        if (!strcasecmp(v, yes[i])) {
+            return true;
+        }
+        if (!strcasecmp(v, no[i])) {
+            return false;
+        }
+    }
+    if (v) {
+        NRD_LOG_WARN("model '%s': %s '%s' is not a boolean, using true", c->name, key, v);
+    }
+    return true;
+}
+
+static TRITONSERVER_Error *find_role(tok_model *m)
+{
+    const char *role = nrd_tb_config_param(&m->config, "role");
+    if (role && strcmp(role, "preprocessing") && strcmp(role, "postprocessing")) {
+        return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG,
+                             "model '%s': parameter role is '%s', expected preprocessing or "
+                             "postprocessing",
+                             m->config.name, role);
+    }
+    if (role) {
+        m->is_pre = !strcmp(role, "preprocessing");
+        return NULL;
+    }
+    const nrd_json *inputs = nrd_json_get(m->config.root, "input");
+    for (size_t i = 0; i < nrd_json_len(inputs); i++) {
+        if (!strcmp(nrd_json_get_str(nrd_json_at(inputs, i), "name", ""), "QUERY")) {
+            m->is_pre = true;
+        }
+    }
+    return NULL;
+}
+
+/* ---- entry points ---- */
+
+TRITONSERVER_Error *TRITONBACKEND_Initialize(TRITONBACKEND_Backend *backend)
+{
+    (void)backend;
+    nrd_tb_use_server_log();
+    return NULL;
+}
+
+TRITONSERVER_Error *TRITONBACKEND_ModelFinalize(TRITONBACKEND_Model *model)
+{
+    tok_model *m = NULL;
+    NRD_TB_TRY(TRITONBACKEND_ModelState(model, (void **)&m));
+    if (m) {
+        if (m->tokenizer) {
+            tokenizer_unref(m->tokenizer);
+        }
+        nrd_tb_config_fini(&m->config);
+        free(m);
+    }
+    return NULL;
+}
+
+static TRITONSERVER_Error *model_init(tok_model *m, TRITONBACKEND_Model *model)
+{
+    NRD_TB_TRY(nrd_tb_config_load(&m->config, model));
+    NRD_TB_TRY(find_role(m));
+    const char *dir = nrd_tb_config_param(&m->config, "tokenizer_dir");
+    if (!dir) {
+        return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG,
+                             "model '%s': parameter tokenizer_dir is not set", m->config.name);
+    }
+    NRD_TB_TRY(nrd_tb_error(nrd_error_wrap(tokenizer_ref(&m->tokenizer, dir), "model '%s'",
+                                           m->config.name)));
+    m->add_special_tokens = m->is_pre && param_bool(&m->config, "add_special_tokens");
+    m->skip_special_tokens = !m->is_pre && param_bool(&m->config, "skip_special_tokens");
+    m->end_id = nrd_tokenizer_eos_id(m->tokenizer);
+    m->pad_id = nrd_tokenizer_pad_id(m->tokenizer);
+    if (m->pad_id < 0) {
+        m->pad_id = m->end_id;
+    }
+    return NULL;
+}
+
+TRITONSERVER_Error *TRITONBACKEND_ModelInitialize(TRITONBACKEND_Model *model)
+{
+    tok_model *m = nrd_xcalloc(1, sizeof *m);
+    TRITONSERVER_Error *err = model_init(m, model);
+    if (!err) {
+        err = TRITONBACKEND_ModelSetState(model, m);
+    }
+    if (err) { /* the core does not finalize a model whose initialisation failed */
+        if (m->tokenizer) {
+            tokenizer_unref(m->tokenizer);
+        }
+        nrd_tb_config_fini(&m->config);
+        free(m);
+    }
+    return err;
+}
+
+TRITONSERVER_Error *TRITONBACKEND_ModelInstanceInitialize(TRITONBACKEND_ModelInstance *instance)
+{
+    TRITONBACKEND_Model *model = NULL;
+    void *m = NULL;
+    NRD_TB_TRY(TRITONBACKEND_ModelInstanceModel(instance, &model));
+    NRD_TB_TRY(TRITONBACKEND_ModelState(model, &m));
+    return TRITONBACKEND_ModelInstanceSetState(instance, m);
+}
+
+static bool run_one(const tok_model *m, TRITONBACKEND_Request *request, uint64_t *compute_start,
+                    uint64_t *compute_end)
+{
+    nrd_tb_inputs in = {0};
+    TRITONBACKEND_Response *response = NULL;
+    TRITONSERVER_Error *err = nrd_tb_inputs_read(&in, request);
+
+    *compute_start = nrd_now_ns();
+    if (!err) {
+        err = TRITONBACKEND_ResponseNew(&response, request);
+    }
+    if (!err) {
+        err = m->is_pre ? tok_pre(m, request, &in, response) : tok_post(m, request, &in, response);
+    }
+    *compute_end = nrd_now_ns();
+    bool ok = !err;
+    if (response) {
+        nrd_tb_log_error(TRITONBACKEND_ResponseSend(response, TRITONSERVER_RESPONSE_COMPLETE_FINAL,
+                                                    err),
+                         "cannot send a response");
+        TRITONSERVER_ErrorDelete(err);
+    } else {
+        nrd_tb_send_error(request, err);
+    }
+    nrd_tb_inputs_fini(&in);
+    return ok;
+}
+
+TRITONSERVER_Error *TRITONBACKEND_ModelInstanceExecute(TRITONBACKEND_ModelInstance *instance,
+                                                       TRITONBACKEND_Request **requests,
+                                                       const uint32_t request_count)
+{
+    tok_model *m = NULL;
+    uint64_t start = nrd_now_ns(), first = 0, last = 0;
+
+    NRD_TB_TRY(TRITONBACKEND_ModelInstanceState(instance, (void **)&m));
+    for (uint32_t i = 0; i < request_count; i++) {
+        uint64_t t0 = nrd_now_ns(), t1 = 0, t2 = 0;
+        bool ok = run_one(m, requests[i], &t1, &t2);
+        first = i == 0 ? t1 : first;
+        last = t2;
+        nrd_tb_log_error(TRITONBACKEND_ModelInstanceReportStatistics(instance, requests[i], ok, t0, t1,
+                                                                     t2, nrd_now_ns()),
+                         "statistics");
+    }
+    nrd_tb_log_error(TRITONBACKEND_ModelInstanceReportBatchStatistics(instance, request_count, start,
+                                                                      first, last, nrd_now_ns()),
+                     "statistics");
+    for (uint32_t i = 0; i < request_count; i++) {
+        nrd_tb_log_error(TRITONBACKEND_RequestRelease(requests[i], TRITONSERVER_REQUEST_RELEASE_ALL),
+                         "cannot release a request");
+    }
+    return NULL;
+}

@@ -1,0 +1,30 @@
+/* backends/tokenizer/tokenizer_backend.h - the models "preprocessing" and "postprocessing".
+ *
+ * Purpose   Text to the input tensors of tensorrt_llm (pre.c) and its output ids to text (post.c).
+ *           One backend library with two roles, named by the model parameter `role` or, without it,
+ *           told from the model's inputs.
+ * Owner     A model's state is immutable after initialisation: instances share it.
+ * Errors    Per request; a bad request never disturbs its neighbours in the batch.
+ */
+#ifndef NRD_BACKENDS_TOKENIZER_TOKENIZER_BACKEND_H
+#define NRD_BACKENDS_TOKENIZER_TOKENIZER_BACKEND_H
+
+#include "backends/util/util.h"
+#include "text/tokenizer.h"
+
+typedef struct tok_model {
+    nrd_tb_config config;
+    nrd_tokenizer *tokenizer; /* shared by every model of this process with the same tokenizer_dir */
+    bool is_pre;
+    bool add_special_tokens;  /* pre */
+    bool skip_special_tokens; /* post */
+    int32_t end_id, pad_id;   /* the tokenizer's; -1: none */
+} tok_model;
+
+/* Both fill the response of one request. */
+TRITONSERVER_Error *tok_pre(const tok_model *m, TRITONBACKEND_Request *request,
+                            const nrd_tb_inputs *in, TRITONBACKEND_Response *response);
+TRITONSERVER_Error *tok_post(const tok_model *m, TRITONBACKEND_Request *request,
+                             const nrd_tb_inputs *in, TRITONBACKEND_Response *response);
+
+#endif

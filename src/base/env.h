@@ -1,0 +1,12 @@
+/* base/env.h - the environment variables that Nereid reads, in one place.
+ * Stateless; the returned text borrows from the process environment. */
+#ifndef NRD_BASE_ENV_H
+#define NRD_BASE_ENV_H
+
+/* Value of a variable; the fallback when it is unset or empty. */
+const char *nrd_env(const char *name, const char *fallback);
+
+/* Folder for what can be made again (models, engines): $NEREID_CACHE, else ~/.cache/nereid. Owned. */
+char *nrd_env_cache_dir(void);
+
+#endif

@@ -1,0 +1,61 @@
+/* model/engine.h - an engine folder, opened for running.
+ *
+ * Purpose   config.json (pretrained_config, build_config) and this rank's rankN.engine, mapped:
+ *           weights by their checkpoint names.
+ * Owner     Immutable after open; any thread may read. Weights borrow from the mapping until close.
+ * Errors    NOT_FOUND, INVALID_ARG; a truncated, older or foreign file is refused with the reason
+ *           and the command that rebuilds it. Checksums of the header and the tensor table are
+ *           always checked; of the data when `verify` is set.
+ */
+#ifndef NRD_MODEL_ENGINE_H
+#define NRD_MODEL_ENGINE_H
+
+#include "base/error.h"
+#include "model/spec.h"
+#include "nereid/device.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef struct nrd_engine nrd_engine;
+
+/* Limits of build_config. All of them also bound what a request may ask for. */
+typedef struct nrd_build_limits {
+    int32_t max_batch_size;   /* sequences in one step */
+    int32_t max_input_len;    /* prompt tokens */
+    int32_t max_seq_len;      /* prompt + generated */
+    int32_t max_num_tokens;   /* packed tokens in one step */
+    int32_t max_beam_width;
+    int32_t max_draft_len;
+    int32_t max_prompt_embedding_table_size;
+    int32_t tokens_per_block;
+    bool paged_kv_cache, use_paged_context_fmha;
+    bool gather_context_logits, gather_generation_logits;
+    nrd_dtype kv_dtype;       /* NONE: the device's choice */
+    char timing_cache[256];
+} nrd_build_limits;
+
+nrd_error *nrd_engine_open(nrd_engine **out, const char *dir, int32_t rank, bool verify) NRD_MUST_USE;
+void nrd_engine_close(nrd_engine *e);
+
+const nrd_model_spec *nrd_engine_spec(const nrd_engine *e);
+const nrd_build_limits *nrd_engine_limits(const nrd_engine *e);
+uint64_t nrd_engine_weight_bytes(const nrd_engine *e);
+const char *nrd_engine_device(const nrd_engine *e); /* whose layouts are inside; "": rows only */
+
+/* A weight by its checkpoint name ("transformer.layers.3.mlp.proj.weight"); NULL: absent.
+ * Names, with L = transformer.layers.<i>:
+ *   transformer.vocab_embedding.weight  transformer.position_embedding.weight
+ *   L.input_layernorm.{weight,bias}     L.attention.qkv.{weight,bias}
+ *     (or, when q, k, v differ in type: L.attention.q.{weight,bias}, .k., .v.)
+ *   L.attention.{q_layernorm,k_layernorm}.weight   L.attention.dense.{weight,bias}
+ *   L.post_attention_layernorm.weight (post_norms)  L.post_layernorm.{weight,bias} (before the MLP)
+ *   L.mlp.fc.{weight,bias} (activated: gate_proj, or the only one)  L.mlp.gate.weight (up_proj)
+ *   L.mlp.proj.{weight,bias}            L.post_feedforward_layernorm.weight (post_norms)
+ *   transformer.ln_f.{weight,bias}      lm_head.{weight,bias} (absent when tied)
+ *   rope_factors (NRD_ROPE_SCALING_FACTORS) */
+const nrd_weight *nrd_engine_weight(const nrd_engine *e, const char *name);
+size_t nrd_engine_n_weights(const nrd_engine *e);
+const nrd_weight *nrd_engine_weight_at(const nrd_engine *e, size_t i, const char **out_name);
+
+#endif

@@ -1,0 +1,88 @@
+/* model/spec.h - what a decoder network is: sizes and the recipe of its block.
+ *
+ * Purpose   One struct describes every family; src/model/arch.c holds the table of families (a row
+ *           = how config.json or GGUF metadata become this struct, and a weight map). The runner
+ *           knows only this struct, never a family's name.
+ * Owner     A plain value, immutable once made.
+ * Units     Sizes of the whole model; a rank's share follows from tp/pp (heads, inter and vocab are
+ *           divided by tp, layers by pp).
+ */
+#ifndef NRD_MODEL_SPEC_H
+#define NRD_MODEL_SPEC_H
+
+#include "base/error.h"
+#include "base/json.h"
+#include "base/str.h"
+#include "nereid/device.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { NRD_SPEC_MAX_LAYERS = 512, NRD_SPEC_MAX_ROTARY = 512, NRD_SPEC_MAX_STOP_IDS = 16 };
+
+typedef enum {
+    NRD_ROPE_SCALING_NONE = 0,
+    NRD_ROPE_SCALING_LINEAR = 1,
+    NRD_ROPE_SCALING_LLAMA3 = 2,
+    NRD_ROPE_SCALING_YARN = 3,
+    NRD_ROPE_SCALING_FACTORS = 4, /* per-frequency factors given in a tensor (LongRoPE, GGUF) */
+} nrd_rope_scaling;
+
+typedef struct nrd_rope_spec {
+    nrd_rope_kind kind;
+    int32_t rotary_dim;
+    double base;
+    nrd_rope_scaling scaling;
+    double factor, low_freq_factor, high_freq_factor, beta_fast, beta_slow;
+    double attention_factor; /* on cos and sin; 0 = what the scaling says */
+    int32_t original_max_positions;
+} nrd_rope_spec;
+
+typedef struct nrd_model_spec {
+    char architecture[64]; /* "LlamaForCausalLM", as config.json of the checkpoint says */
+    char model_type[32];   /* the family's row in the table: "llama", "gemma3_text", … */
+    nrd_dtype dtype;       /* of norms, biases and unquantized weights */
+    nrd_dtype logits_dtype;
+    char quant_algo[24];   /* "" none; "W8A16", "W4A16", "FP8", "GGUF" (mixed block formats) */
+
+    int32_t n_layers, hidden, n_heads, n_kv_heads, head_dim, inter, vocab;
+    int32_t max_positions;
+
+    nrd_norm_kind norm;
+    float norm_eps;
+    bool post_norms;       /* Gemma: norm behind attention and MLP, before the residual add */
+    bool qk_norm;
+
+    nrd_act_kind act;
+    bool gated_mlp;
+    bool qkv_bias, dense_bias, mlp_bias, lm_head_bias;
+
+    bool learned_positions;
+    nrd_rope_spec rope;       /* global layers */
+    nrd_rope_spec rope_local; /* sliding layers, where they differ (Gemma 3); kind NONE: same */
+    int32_t sliding_window;   /* 0: none */
+    uint8_t layer_is_sliding[NRD_SPEC_MAX_LAYERS];
+
+    float embed_scale;        /* 1, or sqrt(hidden) rounded to dtype (Gemma) */
+    float attn_scale;         /* on q·k */
+    float attn_softcap, logits_softcap; /* 0: none */
+    float logits_scale;       /* 1 */
+    bool tied_embeddings;
+
+    int32_t bos_id, eos_id, pad_id; /* -1: none */
+    int32_t stop_ids[NRD_SPEC_MAX_STOP_IDS];
+    int32_t n_stop_ids;
+
+    int32_t tp_size, pp_size;
+} nrd_model_spec;
+
+/* Reads and writes the checkpoint's config.json / the engine's pretrained_config (TensorRT-LLM
+ * names where it has them; ours under "nereid"). Refuses sizes out of range, naming the field. */
+nrd_error *nrd_model_spec_from_json(nrd_model_spec *out, const nrd_json *config) NRD_MUST_USE;
+void nrd_model_spec_to_json(const nrd_model_spec *spec, nrd_str *out);
+
+/* Inverse frequencies of a rope: out[rotary_dim / 2], scaling applied. `factors` [rotary_dim / 2]
+ * only for NRD_ROPE_SCALING_FACTORS. Returns the factor for cos and sin. */
+float nrd_rope_inv_freq(const nrd_rope_spec *rope, const float *factors, float *out);
+
+#endif

@@ -1,0 +1,157 @@
+/* nereid repo: writes the five-model repository for an engine and a tokenizer. */
+#include "tools/repo.h"
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "tools/template.h"
+#include "tools/tools.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+
+static const char help[] =
+    "Usage: nereid repo --engine_dir ENGINE --tokenizer_dir TOKENIZER --output_dir REPO [options]\n"
+    "Writes a model repository: preprocessing, tensorrt_llm, postprocessing, ensemble and\n"
+    "tensorrt_llm_bls, each a config.pbtxt made from its template.\n\n"
+    "  --set NAME:VALUE[,NAME:VALUE…]   any ${NAME} of the templates (all_models/), for example\n"
+    "                                   decoupled_mode:False,enable_kv_cache_reuse:True\n"
+    "  --templates DIR                  other templates than the built-in ones\n";
+
+static const char *const models[] = {"preprocessing", "tensorrt_llm", "postprocessing", "ensemble",
+                                     "tensorrt_llm_bls"};
+enum { N_MODELS = sizeof models / sizeof *models, MAX_TEMPLATE = 1 << 20 };
+
+/* Values that the templates must have. Everything else may stay open: the model then takes its
+ * default and says so in the log. */
+static const struct {
+    const char *name, *value;
+} defaults[] = {
+    {"triton_max_batch_size", "64"},
+    {"decoupled_mode", "True"},
+    {"triton_backend", "tensorrtllm"},
+    {"batching_strategy", "inflight_fused_batching"},
+    {"batch_scheduler_policy", "max_utilization"},
+    {"enable_kv_cache_reuse", "True"},
+    {"enable_chunked_context", "True"},
+    {"max_queue_delay_microseconds", "0"},
+    {"max_queue_size", "0"},
+    {"logits_datatype", "TYPE_FP32"},
+    {"encoder_input_features_data_type", "TYPE_FP16"},
+    {"preprocessing_instance_count", "1"},
+    {"postprocessing_instance_count", "1"},
+    {"bls_instance_count", "1"},
+};
+
+static char *templates_dir(void)
+{
+    char *exe = nrd_path_exe_dir();
+    char *dir = nrd_path_join(exe, "../share/nereid/all_models/inflight_batcher_llm");
+    free(exe);
+    return dir;
+}
+
+static nrd_error *write_model(const char *templates, const char *model, const char *repo,
+                              const nrd_template_values *values)
+{
+    nrd_str out = {0};
+    char *text = NULL;
+    size_t n = 0;
+    char *from = nrd_xasprintf("%s/%s/config.pbtxt", templates, model);
+    char *to = nrd_xasprintf("%s/%s/config.pbtxt", repo, model);
+    char *version = nrd_xasprintf("%s/%s/1", repo, model);
+    nrd_error *err = nrd_file_read(&text, &n, from, MAX_TEMPLATE);
+
+    if (!err) {
+        err = nrd_mkdirs(version);
+    }
+    if (!err) {
+        nrd_template_fill(values, text, n, &out);
+        err = nrd_file_write(to, nrd_str_cstr(&out), out.len);
+    }
+    nrd_str_fini(&out);
+    free(text);
+    free(from);
+    free(to);
+    free(version);
+    return err;
+}
+
+nrd_error *nrd_repo_write(const char *repo, const char *engine_dir, const char *tokenizer_dir,
+                          const char *templates, const char *const *lists, size_t n_lists)
+{
+    nrd_template_values values = {0};
+    char *dir = templates ? nrd_xstrdup(templates) : templates_dir();
+    char *engine = realpath(engine_dir, NULL), *tokenizer = realpath(tokenizer_dir, NULL);
+    nrd_error *err = NULL;
+
+    if (!engine || !tokenizer) {
+        err = nrd_errorf(NRD_ERR_NOT_FOUND, "'%s' does not exist",
+                         engine ? tokenizer_dir : engine_dir);
+    }
+    for (size_t i = 0; i < sizeof defaults / sizeof *defaults; i++) {
+        nrd_template_set(&values, defaults[i].name, defaults[i].value);
+    }
+    if (!err) {
+        nrd_template_set(&values, "engine_dir", engine);
+        nrd_template_set(&values, "tokenizer_dir", tokenizer);
+    }
+    for (size_t i = 0; !err && i < n_lists; i++) {
+        err = nrd_template_set_list(&values, lists[i]);
+    }
+    for (size_t i = 0; !err && i < N_MODELS; i++) {
+        err = write_model(dir, models[i], repo, &values);
+    }
+    nrd_template_fini(&values);
+    free(engine);
+    free(tokenizer);
+    free(dir);
+    return err;
+}
+
+int nrd_tool_repo(int argc, char **argv)
+{
+    const char *engine = NULL, *tokenizer = NULL, *repo = NULL, *templates = NULL;
+    const char *lists[64];
+    size_t n_lists = 0;
+
+    for (int i = 1; i < argc; i++) {
+        const char *value = NULL;
+        if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h")) {
+            fputs(help, stdout);
+            return 0;
+        }
+        if (nrd_tool_option(argc, argv, &i, "--engine_dir", &value)) {
+            engine = value;
+        } else if (nrd_tool_option(argc, argv, &i, "--tokenizer_dir", &value)) {
+            tokenizer = value;
+        } else if (nrd_tool_option(argc, argv, &i, "--output_dir", &value)) {
+            repo = value;
+        } else if (nrd_tool_option(argc, argv, &i, "--templates", &value)) {
+            templates = value;
+        } else if (nrd_tool_option(argc, argv, &i, "--set", &value) &&
+                   n_lists < sizeof lists / sizeof *lists) {
+            lists[n_lists++] = value;
+        } else {
+            fprintf(stderr, "nereid repo: unknown option %s (see --help)\n", argv[i]);
+            return 2;
+        }
+        if (!value) {
+            fprintf(stderr, "nereid repo: %s needs a value\n", argv[i]);
+            return 2;
+        }
+    }
+    if (!engine || !tokenizer || !repo) {
+        fprintf(stderr, "nereid repo: --%s is missing (see --help)\n",
+                !engine ? "engine_dir" : !tokenizer ? "tokenizer_dir" : "output_dir");
+        return 2;
+    }
+    nrd_error *err = nrd_repo_write(repo, engine, tokenizer, templates, lists, n_lists);
+    if (err) {
+        fprintf(stderr, "nereid: %s\n", nrd_error_message(err));
+        nrd_error_free(err);
+        return 1;
+    }
+    printf("%s: %d models; start with: tritonserver --model-repository=%s\n", repo, N_MODELS, repo);
+    return 0;
+}

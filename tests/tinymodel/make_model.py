@@ -1,0 +1,110 @@
+#!/usr/bin/env python3
+"""Write a small random model: a Hugging Face folder or a GGUF file, the same bits every time.
+
+    make_model.py --arch llama3 --out /tmp/tiny                       folder, safetensors, float32
+    make_model.py --arch qwen2 --out /tmp/tiny --dtype bfloat16 --shards 3
+    make_model.py --arch gpt2 --out /tmp/tiny --format bin            pytorch_model.bin
+    make_model.py --arch llama --out /tmp/tiny.gguf --format gguf --quant q4_k
+    make_model.py --list                                              the architectures
+
+The folder has config.json, weights and a small tokenizer, so that it can be served. Needs numpy.
+"""
+
+import argparse
+import os
+import sys
+
+import numpy as np
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import gguf_file  # noqa: E402
+import hf_folder  # noqa: E402
+import quant  # noqa: E402
+import tokenizer  # noqa: E402
+import weights  # noqa: E402
+from specs import SPECS  # noqa: E402
+
+
+def starts_with_bos(spec):
+    return spec.config["model_type"].startswith(("llama", "mistral", "gemma"))
+
+
+def config_json(spec, dtype):
+    ids = {"bos_token_id": tokenizer.BOS, "eos_token_id": tokenizer.EOS,
+           "pad_token_id": tokenizer.PAD}
+    return {**spec.config, **ids, "torch_dtype": dtype, "use_cache": True}
+
+
+def stored_tensors(spec, tensors):
+    """The names that published folders of the family use."""
+    if spec.prefix is None or spec.prefix == "transformer.":
+        return tensors
+    out = {name.replace("transformer.", spec.prefix): x for name, x in tensors.items()}
+    n = spec.config["n_positions"]
+    mask = np.tril(np.ones((n, n), np.uint8)).reshape(1, 1, n, n)
+    for i in range(spec.config["n_layer"]):
+        out[f"{spec.prefix}h.{i}.attn.bias"] = mask
+    return out
+
+
+def write_folder(arch, out, dtype="float32", form="safetensors", n_shards=1):
+    spec = SPECS[arch]
+    os.makedirs(out, exist_ok=True)
+    tensors = weights.build(spec)
+    aliases = []
+    if spec.config.get("tie_word_embeddings"):
+        aliases = [("lm_head.weight", "model.embed_tokens.weight")]
+    hf_folder.write_weights(out, stored_tensors(spec, tensors), dtype, form, n_shards, aliases)
+    add_bos = starts_with_bos(spec)
+    files = {
+        "config.json": config_json(spec, dtype),
+        "generation_config.json": {"bos_token_id": tokenizer.BOS, "eos_token_id": tokenizer.EOS},
+        "tokenizer.json": tokenizer.tokenizer_json(spec.config["vocab_size"], add_bos),
+        "tokenizer_config.json": tokenizer.tokenizer_config(add_bos),
+    }
+    for name, value in files.items():
+        hf_folder.write_json(os.path.join(out, name), value)
+
+
+def write_gguf(arch, out, fmt="f32", version=3):
+    spec = SPECS[arch]
+    if spec.gguf_arch is None:
+        raise ValueError(f"{arch}: {spec.no_gguf}")
+    keys, tensors = gguf_file.to_gguf(spec, weights.build(spec), fmt)
+    keys += tokenizer.gguf_keys(spec.config["vocab_size"], starts_with_bos(spec))
+    folder = os.path.dirname(os.path.abspath(out))
+    os.makedirs(folder, exist_ok=True)
+    gguf_file.write(out, keys, tensors, version)
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Write a small random model.")
+    parser.add_argument("--list", action="store_true", help="print the architectures and end")
+    parser.add_argument("--arch", choices=list(SPECS))
+    parser.add_argument("--out", help="folder, or file for --format gguf")
+    parser.add_argument("--dtype", choices=["float32", "float16", "bfloat16"], default="float32")
+    parser.add_argument("--format", choices=["safetensors", "bin", "gguf"], default="safetensors")
+    parser.add_argument("--shards", type=int, default=1)
+    parser.add_argument("--quant", choices=list(quant.FORMATS), default="f32", help="GGUF only")
+    parser.add_argument("--gguf-version", type=int, choices=[2, 3], default=3)
+    args = parser.parse_args()
+    if args.list:
+        print("\n".join(SPECS))
+        return 0
+    if not args.arch or not args.out:
+        parser.error("--arch and --out are needed")
+    if args.shards < 1 or (args.format == "gguf" and (args.shards != 1 or args.dtype != "float32")):
+        parser.error("--shards is at least 1; --format gguf takes --quant, not --shards or --dtype")
+    try:
+        if args.format == "gguf":
+            write_gguf(args.arch, args.out, args.quant, args.gguf_version)
+        else:
+            write_folder(args.arch, args.out, args.dtype, args.format, args.shards)
+    except (ValueError, OSError) as err:
+        print(f"make_model: {err}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
