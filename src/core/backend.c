@@ -379,7 +379,7 @@ TRITONSERVER_Error *TRITONBACKEND_InputBuffer(TRITONBACKEND_Input *input, const 
                                               TRITONSERVER_MemoryType *memory_type,
                                               int64_t *memory_type_id)
 {
-    const nrd_segment *s;
+    const nrd_segment *s = NULL;
     *buffer = NULL;
     *buffer_byte_size = 0;
     NRD_API_TRY(segment_at((const nrd_input *)(void *)input, index, &s));
@@ -405,7 +405,7 @@ TRITONBACKEND_InputBufferAttributes(TRITONBACKEND_Input *input, const uint32_t i
                                     const void **buffer,
                                     TRITONSERVER_BufferAttributes **buffer_attributes)
 {
-    const nrd_segment *s;
+    const nrd_segment *s = NULL;
     *buffer = NULL;
     NRD_API_TRY(segment_at((const nrd_input *)(void *)input, index, &s));
     *buffer = s->base;

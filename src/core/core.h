@@ -102,9 +102,9 @@ bool nrd_cancel_is_set(const nrd_cancel *c);
 
 /* ---- data types, api_types.c ---- */
 
-uint32_t nrd_dtype_size(TRITONSERVER_DataType t); /* 0 for BYTES */
-TRITONSERVER_DataType nrd_dtype_from_config(Inference__DataType t);
-const char *nrd_dtype_name(TRITONSERVER_DataType t);
+uint32_t nrd_tdtype_size(TRITONSERVER_DataType t); /* 0 for BYTES */
+TRITONSERVER_DataType nrd_tdtype_from_config(Inference__DataType t);
+const char *nrd_tdtype_name(TRITONSERVER_DataType t);
 /* Product of dims; false: a dimension is negative or the product overflows. */
 bool nrd_shape_count(const int64_t *dims, size_t n, uint64_t *out);
 void nrd_shape_put(nrd_str *out, const int64_t *dims, size_t n); /* "[1,-1]" */

@@ -200,7 +200,7 @@ static void put_io(nrd_str *out, const char *name, Inference__DataType type, con
 {
     nrd_str_puts(out, comma ? ",{\"name\":" : "{\"name\":");
     nrd_json_put_cstr(out, name);
-    nrd_str_printf(out, ",\"datatype\":\"%s\",\"shape\":[", nrd_dtype_name(nrd_dtype_from_config(type)));
+    nrd_str_printf(out, ",\"datatype\":\"%s\",\"shape\":[", nrd_tdtype_name(nrd_tdtype_from_config(type)));
     if (batched) {
         nrd_str_puts(out, n ? "-1," : "-1");
     }

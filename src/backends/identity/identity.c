@@ -23,7 +23,7 @@ typedef struct identity {
     char **inputs;  /* the input that output i copies */
     size_t n;
     uint64_t delay_ms;
-    bool decoupled;
+    bool batching, decoupled;
     uint32_t n_responses;
 } identity;
 
@@ -95,6 +95,7 @@ static TRITONSERVER_Error *state_new(identity **out, const nrd_json *config)
         s->outputs[s->n] = nrd_xstrdup(nrd_json_get_str(o, "name", ""));
         s->inputs[s->n] = nrd_xstrdup(nrd_json_get_str(in, "name", ""));
     }
+    s->batching = nrd_json_get_int(config, "max_batch_size", 0) > 0;
     s->delay_ms = parameter(config, "execute_delay_ms", 0);
     s->n_responses = (uint32_t)parameter(config, "responses", 1);
     s->decoupled = nrd_json_get_bool(nrd_json_get(config, "model_transaction_policy"), "decoupled",
@@ -267,6 +268,21 @@ static bool answer_decoupled(const identity *s, TRITONBACKEND_Request *request)
     return ok;
 }
 
+/* The first dimension of any input is the request's part of the batch. */
+static uint64_t batch_of(TRITONBACKEND_Request *request)
+{
+    TRITONBACKEND_Input *in = NULL;
+    const int64_t *shape = NULL;
+    uint32_t n_dims = 0;
+
+    TRITONSERVER_ErrorDelete(TRITONBACKEND_RequestInputByIndex(request, 0, &in));
+    if (in) {
+        TRITONSERVER_ErrorDelete(
+            TRITONBACKEND_InputProperties(in, NULL, NULL, &shape, &n_dims, NULL, NULL));
+    }
+    return n_dims > 0 && shape[0] > 0 ? (uint64_t)shape[0] : 1;
+}
+
 TRITONSERVER_Error *TRITONBACKEND_ModelInstanceExecute(TRITONBACKEND_ModelInstance *instance,
                                                        TRITONBACKEND_Request **requests,
                                                        const uint32_t request_count)
@@ -283,18 +299,9 @@ TRITONSERVER_Error *TRITONBACKEND_ModelInstanceExecute(TRITONBACKEND_ModelInstan
     uint64_t compute_start = nrd_now_ns();
     for (uint32_t i = 0; i < request_count; i++) {
         TRITONBACKEND_Request *r = requests[i];
-        TRITONBACKEND_Input *in = NULL;
-        const int64_t *shape = NULL;
-        uint32_t n_dims = 0;
         bool ok = s->decoupled ? answer_decoupled(s, r)
                                : answer(s, r, TRITONSERVER_RESPONSE_COMPLETE_FINAL);
-        /* The first dimension of any input is the batch's, if the model batches at all. */
-        TRITONSERVER_ErrorDelete(TRITONBACKEND_RequestInputByIndex(r, 0, &in));
-        if (in) {
-            TRITONSERVER_ErrorDelete(
-                TRITONBACKEND_InputProperties(in, NULL, NULL, &shape, &n_dims, NULL, NULL));
-        }
-        total += n_dims > 0 && shape[0] > 0 ? (uint64_t)shape[0] : 1;
+        total += s->batching ? batch_of(r) : 1;
         end = nrd_now_ns();
         log_and_drop(TRITONBACKEND_ModelInstanceReportStatistics(instance, r, ok, start,
                                                                  compute_start, end, nrd_now_ns()),

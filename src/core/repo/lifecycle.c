@@ -109,9 +109,10 @@ static version *version_locked(entry *e, int64_t number, bool add)
 
 static void set_state_locked(version *v, nrd_model_state state, const char *reason)
 {
+    char *copy = reason ? nrd_xstrdup(reason) : NULL; /* it may be the old one */
     v->state = state;
     free(v->reason);
-    v->reason = reason ? nrd_xstrdup(reason) : NULL;
+    v->reason = copy;
 }
 
 static bool is_ready_locked(const entry *e)
