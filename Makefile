@@ -113,6 +113,7 @@ $(B)/gen/%.pb-c.c: protos/%.proto
 	$(Q)protoc-c --proto_path=protos --c_out=$(@D) $<
 
 # ---- artifacts ----
+comma := ,
 define link
 	@mkdir -p $(@D)
 	@[ "$(V)" = 1 ] || echo "  LD  $@"
@@ -127,7 +128,7 @@ $(B)/bin/nereid: $(OBJ_nereid) $(OBJ_tools)
 $(B)/lib/libtritonserver.so: $(OBJ_base) $(OBJ_core) $(OBJ_proto) $(wildcard src/core/libtritonserver.map)
 	$(link)
 	$(Q)$(CC) -shared -o $@ $(filter %.o,$^) $(LDFLAGS) $(proto_LIBS) $(LIBS_base) \
-	    $(if $(filter %.map,$^),-Wl,--version-script=$(filter %.map,$^)) -Wl,-soname,libtritonserver.so
+	    $(addprefix -Wl$(comma)--version-script=,$(filter %.map,$^)) -Wl,-soname,libtritonserver.so
 $(B)/bin/tritonserver: $(OBJ_base) $(OBJ_frontends) $(B)/lib/libtritonserver.so
 	$(link)
 	$(Q)$(CC) -o $@ $(filter %.o,$^) $(LDFLAGS) -L$(B)/lib -ltritonserver -levent -levent_pthreads -lz \

@@ -7,7 +7,11 @@
 #ifndef NRD_TOOLS_TOOLS_H
 #define NRD_TOOLS_TOOLS_H
 
+#include "base/error.h"
+
 #include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 
 int nrd_tool_convert(int argc, char **argv);
 int nrd_tool_build(int argc, char **argv);
@@ -27,5 +31,38 @@ int nrd_tool_fill_template(int argc, char **argv);
 bool nrd_tool_option(int argc, char **argv, int *i, const char *name, const char **out_value);
 /* The same for an option without a value. */
 bool nrd_tool_flag(char **argv, int i, const char *name);
+
+/* ---- options as a table (tools/options.c), for verbs with many ---- */
+
+typedef enum {
+    NRD_OPT_STR,     /* const char ** */
+    NRD_OPT_INT,     /* int32_t * */
+    NRD_OPT_NUM,     /* double * */
+    NRD_OPT_FLAG,    /* bool *: present or not */
+    NRD_OPT_SWITCH,  /* bool *: enable|true|yes|on|1 or disable|…; bare = enable */
+    NRD_OPT_WORD,    /* const char **; bare = "enable" (plug-in switches of old programs) */
+    NRD_OPT_IGNORED, /* takes a value where one follows; a line says that it has no effect */
+    NRD_OPT_REFUSED, /* an error with the row's help as the reason */
+} nrd_opt_kind;
+
+typedef struct nrd_opt {
+    const char *name;  /* "--max_batch_size"; hyphens and underscores inside mean the same */
+    const char *alias; /* "-tp", another long name, or NULL */
+    nrd_opt_kind kind;
+    void *value;       /* by kind; holds the default before parsing */
+    const char *arg;   /* name of the value in --help, or NULL */
+    const char *help;  /* one sentence; NULL: not listed */
+} nrd_opt;
+
+/* Reads argv[1..]. Words that are no options go to `positional` (at most max_positional; their
+ * number to *out_n). Gives -1 to go on; else the exit status: 0 after --help (printed to stdout:
+ * usage, then the table), 2 after a wrong option (one line on stderr). */
+int nrd_opts_parse(int argc, char **argv, const char *usage, const nrd_opt *opts, size_t n_opts,
+                   const char **positional, size_t max_positional, size_t *out_n);
+
+/* "12.3 MB" into `out`. */
+const char *nrd_human_bytes(uint64_t n, char out[32]);
+/* Prints "nereid VERB: message", frees the error, gives 1; gives 0 for NULL. */
+int nrd_tool_finish(const char *verb, nrd_error *err);
 
 #endif

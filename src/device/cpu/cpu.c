@@ -1,0 +1,677 @@
+/* The CPU device: memory, streams, weights, and the vtable. */
+#include "device/cpu/cpu.h"
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "device/device.h"
+#include "device/ops/pack.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum {
+    MAX_COMMANDS = 1024, /* a longer list is run when it is full */
+    MAX_POOLS = 64,
+    HUGE_PAGE = 2 << 20,
+    ARENA_BYTES = 64 << 10, /* copied host arrays of a step */
+    COPY_CHUNK = 1 << 20,
+};
+
+typedef struct memory_pool {
+    char name[32];
+    uint64_t bytes;
+} memory_pool;
+
+typedef struct block_head { /* 256 bytes in front of every allocation */
+    size_t total_bytes;
+    int pool_id;
+    bool is_mapped;
+} block_head;
+
+typedef struct nrd_cpu {
+    nrd_device dev;
+    const nrd_cpu_kernels *k;
+    nrd_pool *threads;
+    pthread_mutex_t lock;
+    memory_pool pools[MAX_POOLS]; /* guarded by lock */
+    int n_pools;                  /* guarded by lock */
+    double read_bytes_per_s;      /* guarded by lock; 0 until asked */
+    _Atomic int profile_on;
+    struct {
+        const char *name;
+        uint64_t ns, calls;
+    } profile[16];                /* written by thread 0 of a run */
+    nrd_str profile_text;
+} nrd_cpu;
+
+struct nrd_stream {
+    nrd_cpu *dev;
+    nrd_cpu_cmd *list; /* [MAX_COMMANDS] */
+    int n;
+    uint64_t enqueued, done; /* commands since the start */
+    uint8_t **scratch;       /* [threads] */
+    size_t scratch_bytes, shared_bytes;
+    uint8_t *shared;
+    uint8_t *arena;
+    size_t arena_used;
+};
+
+struct nrd_event {
+    nrd_stream *stream;
+    uint64_t at; /* command count of the stream when it was recorded */
+};
+
+static nrd_cpu *cpu_of(nrd_device *dev)
+{
+    return (nrd_cpu *)dev;
+}
+
+/* ---- memory ---- */
+
+static nrd_error *cpu_alloc(nrd_device *dev, void **out, nrd_mem_kind kind, size_t bytes, const char *pool_name)
+{
+    nrd_cpu *cpu = cpu_of(dev);
+    size_t total;
+    block_head *h = NULL;
+
+    (void)kind; /* host and device memory are one */
+    *out = NULL;
+    if (!nrd_size_add(bytes, 256, &total)) {
+        return nrd_error_no_memory();
+    }
+    bool big = total >= HUGE_PAGE;
+    if (big) {
+        h = mmap(NULL, total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (h == MAP_FAILED) {
+            return nrd_errorf(NRD_ERR_UNAVAILABLE, "cpu: no memory for %zu bytes of %s", bytes,
+                              pool_name ? pool_name : "a pool");
+        }
+        (void)madvise(h, total, MADV_HUGEPAGE); /* fewer TLB misses where the system allows */
+    } else {
+        h = nrd_aligned_zalloc(256, total);
+        if (!h) {
+            return nrd_error_no_memory();
+        }
+    }
+    pthread_mutex_lock(&cpu->lock);
+    int id = 0;
+    const char *name = pool_name ? pool_name : "other";
+    while (id < cpu->n_pools && strcmp(cpu->pools[id].name, name) != 0) {
+        id++;
+    }
+    if (id == cpu->n_pools) {
+        if (id < MAX_POOLS) {
+            snprintf(cpu->pools[id].name, sizeof cpu->pools[id].name, "%s", name);
+            cpu->n_pools++;
+        } else {
+            id = MAX_POOLS - 1; /* the last row takes the rest */
+        }
+    }
+    cpu->pools[id].bytes += bytes;
+    pthread_mutex_unlock(&cpu->lock);
+    h->total_bytes = total;
+    h->pool_id = id;
+    h->is_mapped = big;
+    *out = (uint8_t *)h + 256;
+    return NULL;
+}
+
+static void cpu_free(nrd_device *dev, nrd_mem_kind kind, void *p)
+{
+    nrd_cpu *cpu = cpu_of(dev);
+
+    (void)kind;
+    if (!p) {
+        return;
+    }
+    block_head *h = (block_head *)(void *)((uint8_t *)p - 256);
+    pthread_mutex_lock(&cpu->lock);
+    cpu->pools[h->pool_id].bytes -= h->total_bytes - 256;
+    pthread_mutex_unlock(&cpu->lock);
+    if (h->is_mapped) {
+        munmap(h, h->total_bytes);
+    } else {
+        free(h);
+    }
+}
+
+static int32_t cpu_mem_report(nrd_device *dev, nrd_mem_report *rows, int32_t max_rows)
+{
+    nrd_cpu *cpu = cpu_of(dev);
+    int32_t n = 0;
+
+    pthread_mutex_lock(&cpu->lock);
+    for (; n < cpu->n_pools && n < max_rows; n++) {
+        rows[n].name = cpu->pools[n].name;
+        rows[n].bytes = cpu->pools[n].bytes;
+    }
+    pthread_mutex_unlock(&cpu->lock);
+    return n;
+}
+
+static void cpu_get_info(nrd_device *dev, nrd_device_info *info)
+{
+    nrd_cpu *cpu = cpu_of(dev);
+    nrd_device_info full = {0};
+    uint32_t size = info->size && info->size < sizeof full ? info->size : (uint32_t)sizeof full;
+    long page = sysconf(_SC_PAGESIZE), pages = sysconf(_SC_PHYS_PAGES), free_pages = sysconf(_SC_AVPHYS_PAGES);
+    FILE *f = fopen("/proc/meminfo", "re");
+    char line[128];
+
+    full.size = size;
+    full.n_threads = nrd_pool_size(cpu->threads);
+    snprintf(full.name, sizeof full.name, "cpu: %s, %d thread%s", cpu->k->name, full.n_threads,
+             full.n_threads == 1 ? "" : "s");
+    full.host_is_device = true;
+    full.act_dtype = NRD_DTYPE_F32;
+    full.kv_dtype = NRD_DTYPE_F16;
+    full.mem_total_bytes = (uint64_t)pages * (uint64_t)page;
+    full.mem_free_bytes = (uint64_t)free_pages * (uint64_t)page;
+    while (f && fgets(line, sizeof line, f)) { /* what can be had includes the page cache */
+        unsigned long long kib;
+        if (sscanf(line, "MemAvailable: %20llu kB", &kib) == 1) {
+            full.mem_free_bytes = (uint64_t)kib * 1024;
+        }
+    }
+    if (f) {
+        fclose(f);
+    }
+    full.read_bytes_per_s = cpu->read_bytes_per_s;
+    memcpy(info, &full, size);
+}
+
+/* ---- streams ---- */
+
+static nrd_error *cpu_stream_new(nrd_device *dev, nrd_stream **out)
+{
+    nrd_error *err = NULL;
+    nrd_stream *s = NULL;
+
+    *out = NULL;
+    NRD_NEW_GOTO(s, 1, err, fail);
+    s->dev = cpu_of(dev);
+    NRD_NEW_GOTO(s->list, MAX_COMMANDS, err, fail);
+    NRD_NEW_GOTO(s->scratch, nrd_pool_size(s->dev->threads), err, fail);
+    NRD_NEW_GOTO(s->arena, ARENA_BYTES, err, fail);
+    *out = s;
+    return NULL;
+
+fail:
+    if (s) {
+        free(s->list);
+        free(s->scratch);
+        free(s);
+    }
+    return err;
+}
+
+static void cpu_stream_free(nrd_stream *s)
+{
+    if (!s) {
+        return;
+    }
+    for (int i = 0; i < nrd_pool_size(s->dev->threads); i++) {
+        free(s->scratch[i]);
+    }
+    free(s->scratch);
+    free(s->shared);
+    free(s->arena);
+    free(s->list);
+    free(s);
+}
+
+static nrd_error *grow(nrd_stream *s, size_t scratch_bytes, size_t shared_bytes)
+{
+    if (scratch_bytes > s->scratch_bytes) {
+        for (int i = 0; i < nrd_pool_size(s->dev->threads); i++) {
+            free(s->scratch[i]);
+            s->scratch[i] = nrd_aligned_zalloc(64, scratch_bytes + 64);
+            if (!s->scratch[i]) {
+                s->scratch_bytes = 0;
+                return nrd_error_no_memory();
+            }
+        }
+        s->scratch_bytes = scratch_bytes;
+    }
+    if (shared_bytes > s->shared_bytes) {
+        free(s->shared);
+        s->shared_bytes = 0;
+        s->shared = nrd_aligned_zalloc(64, shared_bytes + 64);
+        if (!s->shared) {
+            return nrd_error_no_memory();
+        }
+        s->shared_bytes = shared_bytes;
+    }
+    return NULL;
+}
+
+static void profile_add(nrd_cpu *cpu, const char *name, uint64_t ns)
+{
+    for (int i = 0; i < (int)(sizeof cpu->profile / sizeof cpu->profile[0]); i++) {
+        if (!cpu->profile[i].name || strcmp(cpu->profile[i].name, name) == 0) {
+            cpu->profile[i].name = name;
+            cpu->profile[i].ns += ns;
+            cpu->profile[i].calls++;
+            return;
+        }
+    }
+}
+
+static void walk(void *user, nrd_pool_thread *self)
+{
+    nrd_stream *s = user;
+    nrd_cpu_run r = {s->dev->k, self->id, s->scratch[self->id], s->shared, NULL};
+    bool timed = self->id == 0 && atomic_load_explicit(&s->dev->profile_on, memory_order_relaxed);
+
+    for (int i = 0; i < s->n; i++) {
+        nrd_cpu_cmd *c = &s->list[i];
+        uint64_t start = timed ? nrd_now_ns() : 0;
+        for (int p = 0; p < NRD_CPU_MAX_PHASES; p++) {
+            int32_t task;
+            if (c->n_tasks[p] == 0) {
+                continue;
+            }
+            while ((task = atomic_fetch_add_explicit(&c->next[p], 1, memory_order_relaxed)) < c->n_tasks[p]) {
+                c->op->run(&r, c, p, task);
+            }
+            nrd_pool_barrier(self);
+        }
+        if (timed) {
+            profile_add(s->dev, c->op->name, nrd_now_ns() - start);
+        }
+    }
+}
+
+static nrd_error *cpu_stream_sync(nrd_stream *s)
+{
+    if (s->n > 0) {
+        nrd_pool_run(s->dev->threads, walk, s);
+    }
+    s->done += (uint64_t)s->n;
+    s->n = 0;
+    s->arena_used = 0;
+    return NULL;
+}
+
+static nrd_error *cpu_event_new(nrd_device *dev, nrd_event **out)
+{
+    (void)dev;
+    *out = calloc(1, sizeof **out);
+    return *out ? NULL : nrd_error_no_memory();
+}
+
+static void cpu_event_free(nrd_event *e)
+{
+    free(e);
+}
+
+static nrd_error *cpu_event_record(nrd_stream *s, nrd_event *e)
+{
+    e->stream = s;
+    e->at = s->enqueued;
+    return NULL;
+}
+
+static nrd_error *cpu_event_wait(nrd_event *e)
+{
+    return e->stream && e->stream->done < e->at ? cpu_stream_sync(e->stream) : NULL;
+}
+
+static nrd_error *cpu_stream_wait(nrd_stream *s, nrd_event *e)
+{
+    return e->stream == s ? NULL : cpu_event_wait(e); /* same stream: already in order */
+}
+
+/* ---- commands ---- */
+
+static nrd_error *new_command(nrd_stream *s, nrd_cpu_cmd **out)
+{
+    if (s->n == MAX_COMMANDS) {
+        NRD_TRY(cpu_stream_sync(s));
+    }
+    nrd_cpu_cmd *c = &s->list[s->n];
+    memset(c, 0, sizeof *c);
+    *out = c;
+    return NULL;
+}
+
+static nrd_error *commit(nrd_stream *s, nrd_cpu_cmd *c)
+{
+    if (c->scratch_bytes > s->scratch_bytes || c->shared_bytes > s->shared_bytes) {
+        NRD_TRY(grow(s, c->scratch_bytes, c->shared_bytes));
+    }
+    s->n++;
+    s->enqueued++;
+    return NULL;
+}
+
+/* Copies no more than the caller says it has, never more than we know. */
+#define TAKE_ARGS(c, field, a)                                                                     \
+    do {                                                                                           \
+        size_t n_ = (a)->size && (a)->size < sizeof *(a) ? (a)->size : sizeof *(a);                \
+        memcpy(&(c)->u.field, (a), n_);                                                            \
+    } while (0)
+
+#define ENQUEUE(field, view_line)                                                                  \
+    static nrd_error *cpu_##field(nrd_stream *s, const nrd_##field##_args *a)                      \
+    {                                                                                              \
+        nrd_cpu_cmd *c;                                                                            \
+        NRD_TRY(new_command(s, &c));                                                               \
+        TAKE_ARGS(c, field, a);                                                                    \
+        NRD_TRY(nrd_##field##_check(&c->u.field));                                                 \
+        view_line;                                                                                 \
+        NRD_TRY(nrd_##field##_cpu(c, nrd_pool_size(s->dev->threads)));                             \
+        return commit(s, c);                                                                       \
+    }
+#define TAKE_VIEW(field)                                                                           \
+    do {                                                                                           \
+        c->view = *c->u.field.batch;                                                               \
+        c->u.field.batch = &c->view;                                                               \
+    } while (0)
+
+ENQUEUE(embed, (void)0)
+ENQUEUE(norm, (void)0)
+ENQUEUE(linear, (void)0)
+ENQUEUE(rope_kv, TAKE_VIEW(rope_kv))
+ENQUEUE(attention, TAKE_VIEW(attention))
+ENQUEUE(act, (void)0)
+ENQUEUE(sample, (void)0)
+ENQUEUE(counts, (void)0)
+
+static void run_copy(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)
+{
+    const nrd_cpu_copy_args *a = &c->u.copy;
+    size_t at = (size_t)task * COPY_CHUNK, n = a->bytes - at < COPY_CHUNK ? a->bytes - at : COPY_CHUNK;
+
+    (void)r;
+    (void)phase;
+    if (a->src) {
+        memmove((uint8_t *)a->dst + at, (const uint8_t *)a->src + at, n);
+    } else {
+        memset((uint8_t *)a->dst + at, a->byte, n);
+    }
+}
+
+static const nrd_cpu_op op_copy = {"copy", run_copy};
+
+static nrd_error *enqueue_copy(nrd_stream *s, nrd_cpu_copy_args a)
+{
+    nrd_cpu_cmd *c;
+
+    if (a.bytes == 0) {
+        return NULL;
+    }
+    if (a.bytes / COPY_CHUNK >= INT32_MAX) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "copy: %zu bytes", a.bytes);
+    }
+    NRD_TRY(new_command(s, &c));
+    c->op = &op_copy;
+    c->u.copy = a;
+    c->n_tasks[0] = (int32_t)((a.bytes + COPY_CHUNK - 1) / COPY_CHUNK);
+    return commit(s, c);
+}
+
+static nrd_error *cpu_copy(nrd_stream *s, void *dst, const void *src, size_t bytes)
+{
+    if (bytes > 0 && (!dst || !src)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "copy: %zu bytes from or to nowhere", bytes);
+    }
+    return enqueue_copy(s, (nrd_cpu_copy_args){dst, src, bytes, 0});
+}
+
+static nrd_error *cpu_fill(nrd_stream *s, void *dst, int byte, size_t bytes)
+{
+    if (bytes > 0 && !dst) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "fill: %zu bytes to nowhere", bytes);
+    }
+    return enqueue_copy(s, (nrd_cpu_copy_args){dst, NULL, bytes, byte});
+}
+
+static void *arena_copy(nrd_stream *s, const void *src, size_t bytes)
+{
+    void *at = s->arena + s->arena_used;
+
+    memcpy(at, src, bytes);
+    s->arena_used += (bytes + 15) & ~(size_t)15;
+    return at;
+}
+
+static nrd_error *cpu_copy_blocks(nrd_stream *s, const nrd_copy_blocks_args *a)
+{
+    nrd_copy_blocks_args args = {0};
+    nrd_cpu_cmd *c;
+
+    memcpy(&args, a, a->size && a->size < sizeof args ? a->size : sizeof args);
+    NRD_TRY(nrd_copy_blocks_check(&args));
+    size_t layers = (size_t)args.n_layers * sizeof *args.src, pairs = (size_t)args.n_pairs * 8;
+    if (2 * layers + pairs + 48 > ARENA_BYTES) { /* too many to keep: now, in order */
+        NRD_TRY(cpu_stream_sync(s));
+        nrd_copy_blocks_ref(&args);
+        return NULL;
+    }
+    if (s->arena_used + 2 * layers + pairs + 48 > ARENA_BYTES) {
+        NRD_TRY(cpu_stream_sync(s));
+    }
+    NRD_TRY(new_command(s, &c));
+    c->u.copy_blocks = args;
+    if (args.n_layers > 0 && args.n_pairs > 0) {
+        c->u.copy_blocks.src = arena_copy(s, args.src, layers);
+        c->u.copy_blocks.dst = arena_copy(s, args.dst, layers);
+        c->u.copy_blocks.pairs = arena_copy(s, args.pairs, pairs);
+    }
+    NRD_TRY(nrd_copy_blocks_cpu(c, nrd_pool_size(s->dev->threads)));
+    return commit(s, c);
+}
+
+/* ---- weights ---- */
+
+static nrd_error *cpu_weight_plan(nrd_device *dev, nrd_dtype dtype, int64_t rows, int64_t cols, bool is_linear,
+                                  uint32_t *out_layout, uint64_t *out_bytes)
+{
+    (void)dev;
+    *out_layout = NRD_LAYOUT_ROWS;
+    if (is_linear && cols > 1 && nrd_tile16_bytes(dtype, cols) > 0) {
+        *out_layout = NRD_LAYOUT_TILE16;
+    }
+    *out_bytes = nrd_weight_bytes(dtype, *out_layout, rows, cols);
+    if (*out_bytes == 0 && rows > 0 && cols > 0) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "cpu: no %s weight of %lld x %lld", nrd_dtype_name(dtype),
+                          (long long)rows, (long long)cols);
+    }
+    return NULL;
+}
+
+typedef struct pack_job {
+    const nrd_weight *src;
+    uint8_t *dst;
+    _Atomic int64_t next;
+} pack_job;
+
+static void pack_worker(void *user, nrd_pool_thread *self)
+{
+    pack_job *j = user;
+    size_t bytes = nrd_tile16_bytes(j->src->dtype, j->src->cols);
+    int64_t n = (j->src->rows + 15) / 16, i;
+
+    (void)self;
+    while ((i = atomic_fetch_add(&j->next, 8)) < n) {
+        for (int64_t t = i; t < n && t < i + 8; t++) {
+            nrd_tile16_pack(j->src, t * 16, j->dst + (size_t)t * bytes);
+        }
+    }
+}
+
+static nrd_error *cpu_weight_pack(nrd_device *dev, const nrd_weight *src, uint32_t layout, void *dst)
+{
+    NRD_TRY(nrd_weight_check(src, "weight_pack"));
+    if (src->layout == layout) {
+        memcpy(dst, src->data, (size_t)nrd_weight_bytes(src->dtype, layout, src->rows, src->cols));
+        return NULL;
+    }
+    if (src->layout != NRD_LAYOUT_ROWS || layout != NRD_LAYOUT_TILE16) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "cpu: no packing from layout %u to %u", src->layout, layout);
+    }
+    pack_job j = {src, dst, 0};
+    nrd_pool_run(cpu_of(dev)->threads, pack_worker, &j);
+    return NULL;
+}
+
+static nrd_error *cpu_weight_load(nrd_stream *s, const nrd_weight *src, bool is_linear, nrd_weight *out,
+                                  bool *out_owned)
+{
+    uint32_t layout;
+    uint64_t bytes;
+    void *data;
+
+    *out = *src;
+    *out_owned = false;
+    NRD_TRY(nrd_weight_check(src, "weight_load"));
+    if (!is_linear || src->layout == NRD_LAYOUT_TILE16) {
+        return NULL; /* used where it lies */
+    }
+    NRD_TRY(cpu_weight_plan(&s->dev->dev, src->dtype, src->rows, src->cols, is_linear, &layout, &bytes));
+    if (layout == src->layout) {
+        return NULL;
+    }
+    NRD_TRY(cpu_alloc(&s->dev->dev, &data, NRD_MEM_DEVICE, (size_t)bytes, "weights"));
+    nrd_error *err = cpu_weight_pack(&s->dev->dev, src, layout, data);
+    if (err) {
+        cpu_free(&s->dev->dev, NRD_MEM_DEVICE, data);
+        return err;
+    }
+    out->data = data;
+    out->layout = layout;
+    out->data_bytes = bytes;
+    *out_owned = true;
+    return NULL;
+}
+
+static void cpu_weight_unload(nrd_device *dev, nrd_weight *w)
+{
+    void *data;
+
+    memcpy(&data, &w->data, sizeof data);
+    cpu_free(dev, NRD_MEM_DEVICE, data);
+    w->data = NULL;
+}
+
+static nrd_dtype cpu_linear_input(nrd_device *dev, const nrd_weight *w, nrd_dtype act_dtype,
+                                  size_t *out_row_bytes, bool *out_row_scale)
+{
+    bool quant = nrd_tile16_format_of(w->dtype) != NULL;
+    nrd_dtype t = quant ? NRD_DTYPE_ACT_Q8 : act_dtype;
+
+    (void)dev;
+    *out_row_bytes = nrd_row_bytes(t, w->cols);
+    *out_row_scale = false;
+    return t;
+}
+
+static size_t cpu_kv_block_bytes(nrd_device *dev, nrd_dtype dtype, int32_t block_tokens, int32_t n_kv_heads,
+                                 int32_t head_dim)
+{
+    (void)dev;
+    return nrd_kv_block_bytes(dtype, block_tokens, n_kv_heads, head_dim);
+}
+
+static nrd_error *cpu_reserve(nrd_stream *s, int32_t max_tokens, int32_t max_seqs, int32_t max_hidden,
+                              int32_t max_ctx_len, int32_t vocab)
+{
+    size_t tokens = (size_t)(max_tokens > 16 ? max_tokens : 16), hidden = (size_t)max_hidden;
+
+    (void)max_seqs;
+    (void)max_ctx_len;
+    NRD_TRY(cpu_stream_sync(s));
+    return grow(s, hidden * 256 + (size_t)vocab * 16, tokens * hidden * 4);
+}
+
+static const char *cpu_profile(nrd_device *dev, bool on)
+{
+    nrd_cpu *cpu = cpu_of(dev);
+
+    nrd_str_clear(&cpu->profile_text);
+    for (int i = 0; i < (int)(sizeof cpu->profile / sizeof cpu->profile[0]) && cpu->profile[i].name; i++) {
+        nrd_str_printf(&cpu->profile_text, "%-12s %8llu calls %10.3f ms\n", cpu->profile[i].name,
+                       (unsigned long long)cpu->profile[i].calls, (double)cpu->profile[i].ns / 1e6);
+    }
+    memset(cpu->profile, 0, sizeof cpu->profile);
+    atomic_store(&cpu->profile_on, on);
+    return nrd_str_cstr(&cpu->profile_text);
+}
+
+static void cpu_close(nrd_device *dev)
+{
+    nrd_cpu *cpu = cpu_of(dev);
+
+    nrd_pool_free(cpu->threads);
+    pthread_mutex_destroy(&cpu->lock);
+    nrd_str_fini(&cpu->profile_text);
+    free(cpu);
+}
+
+static const nrd_device_ops ops = {
+    .size = sizeof ops,
+    .abi = NRD_DEVICE_ABI,
+    .close = cpu_close,
+    .get_info = cpu_get_info,
+    .alloc = cpu_alloc,
+    .free = cpu_free,
+    .mem_report = cpu_mem_report,
+    .stream_new = cpu_stream_new,
+    .stream_free = cpu_stream_free,
+    .stream_sync = cpu_stream_sync,
+    .event_new = cpu_event_new,
+    .event_free = cpu_event_free,
+    .event_record = cpu_event_record,
+    .event_wait = cpu_event_wait,
+    .stream_wait = cpu_stream_wait,
+    .copy = cpu_copy,
+    .fill = cpu_fill,
+    .weight_plan = cpu_weight_plan,
+    .weight_pack = cpu_weight_pack,
+    .weight_load = cpu_weight_load,
+    .weight_unload = cpu_weight_unload,
+    .linear_input = cpu_linear_input,
+    .kv_block_bytes = cpu_kv_block_bytes,
+    .reserve = cpu_reserve,
+    .embed = cpu_embed,
+    .norm = cpu_norm,
+    .linear = cpu_linear,
+    .rope_kv = cpu_rope_kv,
+    .attention = cpu_attention,
+    .act = cpu_act,
+    .sample = cpu_sample,
+    .counts = cpu_counts,
+    .copy_blocks = cpu_copy_blocks,
+    .profile = cpu_profile,
+};
+
+nrd_error *nrd_cpu_open(nrd_device **out, const nrd_device_config *config)
+{
+    nrd_error *err = NULL;
+    nrd_cpu *cpu = NULL;
+
+    *out = NULL;
+    if (config->world_size > 1) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "cpu: one rank only, %d asked for", config->world_size);
+    }
+    if (config->n_threads < 0 || config->n_threads > 1024) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "cpu: n_threads must be 0 to 1024, got %d", config->n_threads);
+    }
+    NRD_NEW_GOTO(cpu, 1, err, fail);
+    cpu->dev.ops = &ops;
+    NRD_TRY_GOTO(nrd_cpu_kernels_choose(&cpu->k, config->isa), err, fail);
+    NRD_TRY_GOTO(nrd_pool_new(&cpu->threads, config->n_threads ? config->n_threads : nrd_pool_default_threads()),
+                 err, fail);
+    pthread_mutex_init(&cpu->lock, NULL);
+    *out = &cpu->dev;
+    return NULL;
+
+fail:
+    free(cpu);
+    return err;
+}

@@ -1,0 +1,75 @@
+/* device/cpu/cpu.h - inside the CPU device: what an operation's fast form is given.
+ *
+ * Purpose   An enqueued operation is a command: copied arguments, one to three phases, each a
+ *           number of tasks. stream_sync lets all threads walk the list: they take tasks from the
+ *           phase's counter and meet at a barrier behind it.
+ * Owner     Commands belong to their stream. run() is called by many threads at once, each task
+ *           once; what a task writes is its own. Results never depend on which thread ran a task.
+ * Lifetime  Scratch is grown at enqueue, never in a run; steady steps allocate nothing.
+ */
+#ifndef NRD_DEVICE_CPU_CPU_H
+#define NRD_DEVICE_CPU_CPU_H
+
+#include "device/cpu/kernels.h"
+#include "device/cpu/threads.h"
+
+#include <stdatomic.h>
+
+enum { NRD_CPU_MAX_PHASES = 3 };
+
+typedef struct nrd_cpu_cmd nrd_cpu_cmd;
+
+typedef struct nrd_cpu_run {
+    const nrd_cpu_kernels *k;
+    int thread;
+    uint8_t *scratch;   /* this thread's; as many bytes as the command asked for */
+    uint8_t *shared;    /* all threads' */
+    const void *owner;  /* command that this thread's scratch was filled for; NULL at the start */
+} nrd_cpu_run;
+
+typedef struct nrd_cpu_op {
+    const char *name;
+    void (*run)(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task);
+} nrd_cpu_op;
+
+typedef struct nrd_cpu_copy_args {
+    void *dst;
+    const void *src; /* NULL: fill with `byte` */
+    size_t bytes;
+    int byte;
+} nrd_cpu_copy_args;
+
+struct nrd_cpu_cmd {
+    const nrd_cpu_op *op;
+    int32_t n_tasks[NRD_CPU_MAX_PHASES]; /* 0: phase left out */
+    _Atomic int32_t next[NRD_CPU_MAX_PHASES];
+    size_t scratch_bytes, shared_bytes;
+    nrd_batch_view view; /* copy of the batch, if the arguments have one */
+    int32_t i[8];        /* the operation's own numbers */
+    union {
+        nrd_embed_args embed;
+        nrd_norm_args norm;
+        nrd_linear_args linear;
+        nrd_rope_kv_args rope_kv;
+        nrd_attention_args attention;
+        nrd_act_args act;
+        nrd_sample_args sample;
+        nrd_counts_args counts;
+        nrd_copy_blocks_args copy_blocks;
+        nrd_cpu_copy_args copy;
+    } u;
+};
+
+/* Each sets op, n_tasks and the scratch sizes of a command whose checked arguments are in c->u;
+ * UNSUPPORTED for what the CPU does not do. n_threads: of the pool. */
+nrd_error *nrd_embed_cpu(nrd_cpu_cmd *c, int n_threads) NRD_MUST_USE;
+nrd_error *nrd_norm_cpu(nrd_cpu_cmd *c, int n_threads) NRD_MUST_USE;
+nrd_error *nrd_linear_cpu(nrd_cpu_cmd *c, int n_threads) NRD_MUST_USE;
+nrd_error *nrd_rope_kv_cpu(nrd_cpu_cmd *c, int n_threads) NRD_MUST_USE;
+nrd_error *nrd_attention_cpu(nrd_cpu_cmd *c, int n_threads) NRD_MUST_USE;
+nrd_error *nrd_act_cpu(nrd_cpu_cmd *c, int n_threads) NRD_MUST_USE;
+nrd_error *nrd_sample_cpu(nrd_cpu_cmd *c, int n_threads) NRD_MUST_USE;
+nrd_error *nrd_counts_cpu(nrd_cpu_cmd *c, int n_threads) NRD_MUST_USE;
+nrd_error *nrd_copy_blocks_cpu(nrd_cpu_cmd *c, int n_threads) NRD_MUST_USE;
+
+#endif

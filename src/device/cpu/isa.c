@@ -1,0 +1,41 @@
+/* Which instruction set: asked once, at open. */
+#include "device/cpu/kernels.h"
+
+#include <string.h>
+
+static bool can_run(const nrd_cpu_kernels *k)
+{
+    if (k == &nrd_cpu_kernels_generic) {
+        return true;
+    }
+    __builtin_cpu_init();
+    bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+    bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                  __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+    if (k == &nrd_cpu_kernels_avx2) {
+        return avx2;
+    }
+    return k == &nrd_cpu_kernels_avx512 ? avx512 : avx512 && __builtin_cpu_supports("avx512vnni");
+}
+
+nrd_error *nrd_cpu_kernels_choose(const nrd_cpu_kernels **out, const char *name)
+{
+    static const nrd_cpu_kernels *const all[] = {
+        &nrd_cpu_kernels_avx512vnni, &nrd_cpu_kernels_avx512, &nrd_cpu_kernels_avx2, &nrd_cpu_kernels_generic,
+    };
+
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        if (name && *name && strcmp(name, all[i]->name) != 0) {
+            continue;
+        }
+        if (can_run(all[i])) {
+            *out = all[i];
+            return NULL;
+        }
+        if (name && *name) {
+            return nrd_errorf(NRD_ERR_UNSUPPORTED, "cpu: this processor does not run \"%s\"", name);
+        }
+    }
+    return nrd_errorf(NRD_ERR_UNSUPPORTED,
+                      "cpu: unknown instruction set \"%s\"; known: generic, avx2, avx512, avx512vnni", name);
+}

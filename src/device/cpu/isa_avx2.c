@@ -1,0 +1,4 @@
+#define NRD_ISA 1
+#define NRD_KERNELS nrd_cpu_kernels_avx2
+#define NRD_KERNELS_NAME "avx2"
+#include "device/cpu/isa.inc.h"

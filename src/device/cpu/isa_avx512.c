@@ -1,0 +1,4 @@
+#define NRD_ISA 2
+#define NRD_KERNELS nrd_cpu_kernels_avx512
+#define NRD_KERNELS_NAME "avx512"
+#include "device/cpu/isa.inc.h"

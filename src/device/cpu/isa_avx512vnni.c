@@ -1,0 +1,4 @@
+#define NRD_ISA 3
+#define NRD_KERNELS nrd_cpu_kernels_avx512vnni
+#define NRD_KERNELS_NAME "avx512vnni"
+#include "device/cpu/isa.inc.h"

@@ -1,0 +1,249 @@
+#include "device/cpu/threads.h"
+
+#include "base/mem.h"
+
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* Life of a run: the caller writes fn and user, raises `generation`, works as thread 0. Everybody
+ * ends in one last barrier, so when the caller leaves it the workers touch nothing of this run.
+ * `arrived` only grows: a barrier is passed when it has reached the thread's next multiple of n. */
+struct nrd_pool {
+    int n, spins;
+    pthread_t *workers;
+    pthread_mutex_t run_lock; /* one run at a time */
+    nrd_pool_fn fn;           /* guarded by the order of generation */
+    void *user;
+    uint32_t start;           /* value of `arrived` when the run began */
+    _Atomic uint32_t stop;
+    _Alignas(64) _Atomic uint32_t generation;
+    _Alignas(64) _Atomic uint32_t arrived;
+    _Atomic uint32_t sleepers;
+};
+
+typedef struct worker_start {
+    nrd_pool *pool;
+    int id, cpu;
+} worker_start;
+
+enum { SPINS = 2000 /* pauses, about 50-90 us: longer than the host's work between two steps */ };
+
+static void futex_wait(_Atomic uint32_t *at, uint32_t seen)
+{
+    syscall(SYS_futex, at, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
+}
+
+static void futex_wake_all(_Atomic uint32_t *at)
+{
+    syscall(SYS_futex, at, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
+}
+
+static inline void pause_cpu(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#else
+    atomic_signal_fence(memory_order_seq_cst);
+#endif
+}
+
+/* Waits until *at differs from `old` (until_target: until it has reached `old`). */
+static uint32_t wait_for(nrd_pool *p, _Atomic uint32_t *at, uint32_t old, int until_target)
+{
+    uint32_t v;
+
+    for (int i = 0;; i++) {
+        v = atomic_load(at);
+        if (until_target ? (int32_t)(v - old) >= 0 : v != old) {
+            return v;
+        }
+        if (i < p->spins) {
+            pause_cpu();
+            continue;
+        }
+        atomic_fetch_add(&p->sleepers, 1); /* before the last look: the waker looks after its write */
+        v = atomic_load(at);
+        if (!(until_target ? (int32_t)(v - old) >= 0 : v != old)) {
+            futex_wait(at, v);
+        }
+        atomic_fetch_sub(&p->sleepers, 1);
+    }
+}
+
+void nrd_pool_barrier(nrd_pool_thread *self)
+{
+    nrd_pool *p = self->pool;
+
+    if (p->n == 1) {
+        return;
+    }
+    self->target += (uint32_t)p->n;
+    if (atomic_fetch_add(&p->arrived, 1) + 1 == self->target) {
+        if (atomic_load(&p->sleepers)) {
+            futex_wake_all(&p->arrived);
+        }
+        return;
+    }
+    wait_for(p, &p->arrived, self->target, 1);
+}
+
+static void *worker(void *arg)
+{
+    worker_start w = *(worker_start *)arg;
+    nrd_pool *p = w.pool;
+    char name[16];
+    uint32_t seen = 0;
+
+    free(arg);
+    snprintf(name, sizeof name, "nrd-cpu-%d", w.id);
+    pthread_setname_np(pthread_self(), name);
+    if (w.cpu >= 0) {
+        cpu_set_t set;
+        CPU_ZERO(&set);
+        CPU_SET((size_t)w.cpu, &set);
+        (void)pthread_setaffinity_np(pthread_self(), sizeof set, &set); /* a wish, not a need */
+    }
+    for (;;) {
+        seen = wait_for(p, &p->generation, seen, 0);
+        if (atomic_load(&p->stop)) {
+            return NULL;
+        }
+        nrd_pool_thread self = {p, w.id, p->n, p->start};
+        p->fn(p->user, &self);
+        nrd_pool_barrier(&self);
+    }
+}
+
+void nrd_pool_run(nrd_pool *p, nrd_pool_fn fn, void *user)
+{
+    pthread_mutex_lock(&p->run_lock);
+    p->fn = fn;
+    p->user = user;
+    p->start = atomic_load(&p->arrived);
+    nrd_pool_thread self = {p, 0, p->n, p->start};
+    atomic_fetch_add(&p->generation, 1);
+    if (atomic_load(&p->sleepers)) {
+        futex_wake_all(&p->generation);
+    }
+    fn(user, &self);
+    nrd_pool_barrier(&self);
+    pthread_mutex_unlock(&p->run_lock);
+}
+
+int nrd_pool_size(const nrd_pool *p)
+{
+    return p->n;
+}
+
+static int quota_of(const char *path, const char *period_path)
+{
+    FILE *f = fopen(path, "re");
+    long long quota = -1, period = 100000;
+
+    if (!f) {
+        return 0;
+    }
+    int got = fscanf(f, "%19lld %19lld", &quota, &period); /* "max 100000" gives none */
+    fclose(f);
+    if (period_path) {
+        f = fopen(period_path, "re");
+        if (f) {
+            if (fscanf(f, "%19lld", &period) != 1) {
+                period = 100000;
+            }
+            fclose(f);
+        }
+    }
+    if (got < 1 || quota <= 0 || period <= 0) {
+        return 0;
+    }
+    long long n = (quota + period - 1) / period;
+    return n > 4096 ? 4096 : (int)n;
+}
+
+int nrd_pool_default_threads(void)
+{
+    cpu_set_t set;
+    int n = 1;
+
+    if (sched_getaffinity(0, sizeof set, &set) == 0) {
+        n = CPU_COUNT(&set);
+    }
+    int quota = quota_of("/sys/fs/cgroup/cpu.max", NULL);
+    if (quota == 0) {
+        quota = quota_of("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "/sys/fs/cgroup/cpu/cpu.cfs_period_us");
+    }
+    return quota > 0 && quota < n ? quota : n > 0 ? n : 1;
+}
+
+nrd_error *nrd_pool_new(nrd_pool **out, int n_threads)
+{
+    nrd_error *err = NULL;
+    cpu_set_t set;
+    int started = 0, cpu = -1, n_cpus = 0;
+
+    *out = NULL;
+    nrd_pool *p = nrd_aligned_zalloc(64, sizeof *p);
+    if (!p) {
+        return nrd_error_no_memory();
+    }
+    p->n = n_threads;
+    pthread_mutex_init(&p->run_lock, NULL);
+    NRD_NEW_GOTO(p->workers, n_threads, err, fail);
+    if (sched_getaffinity(0, sizeof set, &set) == 0) {
+        n_cpus = CPU_COUNT(&set);
+    }
+    p->spins = n_threads <= n_cpus ? SPINS : 0; /* with fewer processors a spinner blocks a worker */
+    for (int i = 1; i < n_threads; i++) {
+        worker_start *w;
+        NRD_NEW_GOTO(w, 1, err, fail);
+        w->pool = p;
+        w->id = i;
+        w->cpu = -1;
+        if (n_threads <= n_cpus) { /* thread i on the i-th processor; thread 0 stays the caller's */
+            do {
+                cpu++;
+            } while (cpu < CPU_SETSIZE && !CPU_ISSET((size_t)cpu, &set));
+            if (i == 1) {
+                do {
+                    cpu++;
+                } while (cpu < CPU_SETSIZE && !CPU_ISSET((size_t)cpu, &set));
+            }
+            w->cpu = cpu < CPU_SETSIZE ? cpu : -1;
+        }
+        if (pthread_create(&p->workers[i], NULL, worker, w) != 0) {
+            free(w);
+            err = nrd_errorf(NRD_ERR_UNAVAILABLE, "cpu: no thread %d of %d", i + 1, n_threads);
+            goto fail;
+        }
+        started = i;
+    }
+    *out = p;
+    return NULL;
+
+fail:
+    p->n = started + 1;
+    nrd_pool_free(p);
+    return err;
+}
+
+void nrd_pool_free(nrd_pool *p)
+{
+    if (!p) {
+        return;
+    }
+    atomic_store(&p->stop, 1);
+    atomic_fetch_add(&p->generation, 1);
+    futex_wake_all(&p->generation);
+    for (int i = 1; p->workers && i < p->n; i++) {
+        pthread_join(p->workers[i], NULL);
+    }
+    pthread_mutex_destroy(&p->run_lock);
+    free(p->workers);
+    free(p);
+}

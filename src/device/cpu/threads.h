@@ -1,0 +1,33 @@
+/* device/cpu/threads.h - a pool that runs one function on all its threads.
+ *
+ * Purpose   Fork-join with barriers inside. The caller is thread 0; n - 1 workers wait, first
+ *           spinning for some tens of microseconds, then asleep on a futex: an idle pool costs
+ *           nothing. Workers are pinned, one to a processor of the process's affinity mask.
+ * Owner     Any thread may call nrd_pool_run; calls are served one after another.
+ * Errors    nrd_pool_new: UNAVAILABLE if the system gives no threads.
+ */
+#ifndef NRD_DEVICE_CPU_THREADS_H
+#define NRD_DEVICE_CPU_THREADS_H
+
+#include "base/error.h"
+
+#include <stdint.h>
+
+typedef struct nrd_pool nrd_pool;
+
+typedef struct nrd_pool_thread {
+    nrd_pool *pool;
+    int id, n;
+    uint32_t target; /* of the next barrier */
+} nrd_pool_thread;
+
+typedef void (*nrd_pool_fn)(void *user, nrd_pool_thread *self);
+
+int nrd_pool_default_threads(void); /* affinity mask and cgroup quota */
+nrd_error *nrd_pool_new(nrd_pool **out, int n_threads) NRD_MUST_USE;
+void nrd_pool_free(nrd_pool *p);
+int nrd_pool_size(const nrd_pool *p);
+void nrd_pool_run(nrd_pool *p, nrd_pool_fn fn, void *user);
+void nrd_pool_barrier(nrd_pool_thread *self); /* every thread of the run must come */
+
+#endif

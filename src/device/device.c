@@ -1,0 +1,107 @@
+#include "device/device.h"
+
+#include "base/env.h"
+#include "base/file.h"
+#include "base/mem.h"
+
+#include <ctype.h>
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Folder of the shared object or program that this code lies in. */
+static char *own_dir(void)
+{
+    Dl_info info;
+    static const char here = 0;
+
+    if (dladdr(&here, &info) && info.dli_fname && strchr(info.dli_fname, '/')) {
+        return nrd_path_dir(info.dli_fname);
+    }
+    return nrd_path_exe_dir();
+}
+
+static nrd_error *open_plugin(nrd_device **out, const char *name, const nrd_device_config *config)
+{
+    char *file = nrd_xasprintf("nereid_%s.so", name), *dir = own_dir(), *path = NULL;
+    const char *extra = nrd_env("NEREID_DEVICE_DIR", NULL);
+    nrd_error *err = NULL;
+    void *lib = NULL;
+
+    path = nrd_path_join(dir, file);
+    if (!nrd_path_exists(path) && extra) {
+        free(path);
+        path = nrd_path_join(extra, file);
+    }
+    if (!nrd_path_exists(path)) {
+        err = nrd_errorf(NRD_ERR_UNSUPPORTED,
+                         "device \"%s\": %s is neither beside the library (%s) nor in NEREID_DEVICE_DIR; "
+                         "build it or use \"cpu\"", name, file, dir);
+        goto done;
+    }
+    lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!lib) {
+        err = nrd_errorf(NRD_ERR_UNSUPPORTED, "device \"%s\": %s; use \"cpu\"", name, dlerror());
+        goto done;
+    }
+    nrd_device_plugin_fn open_device;
+    void *symbol = dlsym(lib, NRD_DEVICE_PLUGIN_SYMBOL);
+    memcpy(&open_device, &symbol, sizeof open_device); /* ISO C has no cast from object to function */
+    if (!open_device) {
+        err = nrd_errorf(NRD_ERR_UNSUPPORTED, "device \"%s\": %s has no symbol %s", name, path,
+                         NRD_DEVICE_PLUGIN_SYMBOL);
+        goto done;
+    }
+    err = open_device(config, out);
+    if (!err && ((*out)->ops->abi != NRD_DEVICE_ABI)) {
+        err = nrd_errorf(NRD_ERR_UNSUPPORTED, "device \"%s\": %s speaks version %u, this program %u", name,
+                         path, (*out)->ops->abi, NRD_DEVICE_ABI);
+        (*out)->ops->close(*out);
+        *out = NULL;
+    }
+done:
+    if (err && lib) {
+        dlclose(lib); /* an opened device keeps its library for the life of the process */
+    }
+    free(file);
+    free(dir);
+    free(path);
+    return err;
+}
+
+static bool is_name(const char *s)
+{
+    size_t n = 0;
+
+    for (; s[n]; n++) {
+        if (!isalnum((unsigned char)s[n]) && s[n] != '_') {
+            return false;
+        }
+    }
+    return n > 0 && n < 64;
+}
+
+nrd_error *nrd_device_open(nrd_device **out, const char *name, const nrd_device_config *config)
+{
+    nrd_device_config none = {.size = sizeof none, .world_size = 1};
+
+    *out = NULL;
+    if (!config) {
+        config = &none;
+    }
+    if (!name || !*name || strcmp(name, "auto") == 0) {
+        nrd_error *err = open_plugin(out, "cuda", config);
+        if (!err) {
+            return NULL;
+        }
+        nrd_error_free(err);
+        return nrd_cpu_open(out, config);
+    }
+    if (strcmp(name, "cpu") == 0) {
+        return nrd_cpu_open(out, config);
+    }
+    if (!is_name(name)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "device \"%s\": a name has letters, digits and _ only", name);
+    }
+    return open_plugin(out, name, config);
+}

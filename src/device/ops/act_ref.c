@@ -1,0 +1,59 @@
+/* act: out = f(x) or f(x[:inter]) * x[inter:]. */
+#include "device/ops/ops.h"
+
+#include "base/mem.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+float nrd_act_value(nrd_act_kind kind, float f)
+{
+    double x = (double)f;
+
+    switch (kind) {
+    case NRD_ACT_SILU:
+        return (float)(x / (1.0 + exp(-x)));
+    case NRD_ACT_GELU_TANH:
+        return (float)(0.5 * x * (1.0 + tanh(0.7978845608028654 * (x + 0.044715 * x * x * x))));
+    case NRD_ACT_GELU_ERF:
+        return (float)(0.5 * x * (1.0 + erf(x * 0.7071067811865476)));
+    case NRD_ACT_RELU:
+        return f > 0 ? f : 0;
+    case NRD_ACT_RELU2:
+        return f > 0 ? f * f : 0;
+    default:
+        return f;
+    }
+}
+
+nrd_error *nrd_act_check(const nrd_act_args *a)
+{
+    if (a->n_tokens < 0 || a->inter <= 0 || (a->n_tokens > 0 && (!a->x || !a->out))) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "act: %d tokens of %d", a->n_tokens, a->inter);
+    }
+    if ((unsigned)a->kind > NRD_ACT_RELU2) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "act: kind %d", (int)a->kind);
+    }
+    if (!nrd_is_float_dtype(a->act_dtype) || nrd_row_bytes(a->out_dtype, a->inter) == 0) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "act: %s to %s", nrd_dtype_name(a->act_dtype),
+                          nrd_dtype_name(a->out_dtype));
+    }
+    return NULL;
+}
+
+void nrd_act_ref(const nrd_act_args *a)
+{
+    int64_t n = a->inter, stride = a->gated ? 2 * n : n;
+    float *y = nrd_xmalloc((size_t)n * 4);
+
+    for (int64_t t = 0; t < a->n_tokens; t++) {
+        for (int64_t i = 0; i < n; i++) {
+            y[i] = nrd_act_value(a->kind, nrd_load_f32(a->act_dtype, a->x, t * stride + i));
+            if (a->gated) {
+                y[i] *= nrd_load_f32(a->act_dtype, a->x, t * stride + n + i);
+            }
+        }
+        nrd_store_row(a->out_dtype, a->out, t, n, y, a->out_row_scale);
+    }
+    free(y);
+}

@@ -1,0 +1,67 @@
+/* embed: out[i] = table[id_i] * scale (+ pos_table[position_i]). Bound: memory. */
+#include "device/ops/ops.h"
+
+#include <stdlib.h>
+
+#include "base/mem.h"
+
+nrd_error *nrd_embed_check(const nrd_embed_args *a)
+{
+    if (a->n_tokens < 0 || a->hidden <= 0 || !a->table || a->table->cols != a->hidden) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "embed: %d tokens of %d from a table of %lld columns",
+                          a->n_tokens, a->hidden, a->table ? (long long)a->table->cols : 0LL);
+    }
+    if (a->table->rows <= 0) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "embed: empty table");
+    }
+    if (a->n_tokens > 0 && (!a->ids || !a->out)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "embed: ids and out are needed");
+    }
+    if (!nrd_is_float_dtype(a->out_dtype)) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "embed: output type %s", nrd_dtype_name(a->out_dtype));
+    }
+    NRD_TRY(nrd_weight_check(a->table, "embed"));
+    if (a->pos_table) {
+        if (a->pos_table->cols != a->hidden || a->pos_table->rows <= 0 || !a->positions) {
+            return nrd_errorf(NRD_ERR_INVALID_ARG, "embed: position table of %lld columns",
+                              (long long)a->pos_table->cols);
+        }
+        NRD_TRY(nrd_weight_check(a->pos_table, "embed positions"));
+    }
+    return NULL;
+}
+
+void nrd_embed_ref(const nrd_embed_args *a)
+{
+    float *row = nrd_xmalloc((size_t)a->hidden * 8), *pos = row + a->hidden;
+
+    for (int32_t i = 0; i < a->n_tokens; i++) {
+        int64_t id = a->ids[i];
+        if (id < 0) {
+            id = a->slot_tokens ? a->slot_tokens[-1 - id] : 0;
+        }
+        const void *prompt = a->prompt_table ? a->prompt_table[i] : NULL;
+        if (id >= a->table->rows && prompt) {
+            for (int32_t k = 0; k < a->hidden; k++) {
+                row[k] = nrd_load_f32(a->out_dtype, prompt, k);
+            }
+        } else {
+            nrd_weight_row(a->table, id >= 0 && id < a->table->rows ? id : 0, row);
+        }
+        for (int32_t k = 0; k < a->hidden; k++) {
+            row[k] *= a->scale;
+        }
+        if (a->pos_table) {
+            int64_t p = a->positions[i];
+            p = p < 0 ? 0 : p >= a->pos_table->rows ? a->pos_table->rows - 1 : p;
+            nrd_weight_row(a->pos_table, p, pos);
+            for (int32_t k = 0; k < a->hidden; k++) {
+                row[k] += pos[k];
+            }
+        }
+        for (int32_t k = 0; k < a->hidden; k++) {
+            nrd_store_f32(a->out_dtype, a->out, (int64_t)i * a->hidden + k, row[k]);
+        }
+    }
+    free(row);
+}

@@ -1,0 +1,257 @@
+/* linear on the CPU: which tiles meet which tokens, and when.
+ *
+ * Tokens come in tiles of 16, the rest in 8, 4, 2, 1; each is regrouped into a panel (linear_cpu.h).
+ * Up to 16 tokens every thread makes its own panels (cheaper than a barrier); above, phase 0 makes
+ * them once for all. Phase 1 divides the row tiles of all parts into chunks that fit in L2: a chunk
+ * is read from memory once and meets token tile after token tile.
+ * Weights in layout ROWS are packed tile by tile on the way: same result, slower. */
+#include "base/mem.h"
+#include "device/cpu/cpu.h"
+#include "device/ops/pack.h"
+
+#include <string.h>
+
+enum { MAX_T = 16, CHUNK_BYTES = 160 << 10 };
+
+/* Parts of one kind can share panels. */
+typedef struct panel_kind {
+    bool is_float, halves;
+    int offset;
+    int64_t len;            /* blocks or columns, as the tile function takes it */
+    size_t bytes_per_token; /* of the panel */
+} panel_kind;
+
+static panel_kind kind_of(nrd_dtype t, int64_t cols)
+{
+    const nrd_tile16_format *f = nrd_tile16_format_of(t);
+    panel_kind k = {0};
+
+    if (f) {
+        k.offset = f->offset;
+        k.halves = t == NRD_DTYPE_Q2_K || t == NRD_DTYPE_Q3_K || t == NRD_DTYPE_Q6_K;
+        k.len = nrd_act_q8_blocks(cols);
+        k.bytes_per_token = (size_t)k.len * 52;
+    } else {
+        k.is_float = true;
+        k.len = cols;
+        k.bytes_per_token = (size_t)(cols + cols % 2) * 4;
+    }
+    return k;
+}
+
+/* Index of the first part with the same kind of panel as part p. */
+static int first_like(const nrd_linear_args *a, int p)
+{
+    panel_kind k = kind_of(a->w[p]->dtype, a->w[p]->cols);
+
+    for (int q = 0; q < p; q++) {
+        panel_kind o = kind_of(a->w[q]->dtype, a->w[q]->cols);
+        if (o.is_float == k.is_float && o.halves == k.halves && o.offset == k.offset) {
+            return q;
+        }
+    }
+    return p;
+}
+
+static size_t panel_start(const nrd_linear_args *a, int p) /* bytes before part p's panels */
+{
+    size_t at = 0;
+
+    for (int q = 0; q < p; q++) {
+        if (first_like(a, q) == q) {
+            at += (kind_of(a->w[q]->dtype, a->w[q]->cols).bytes_per_token * (size_t)a->n_tokens + 63) & ~(size_t)63;
+        }
+    }
+    return at;
+}
+
+static int tile_tokens(int32_t left, int *log2)
+{
+    int n = 4;
+
+    while ((1 << n) > left) {
+        n--;
+    }
+    *log2 = n;
+    return 1 << n;
+}
+
+/* Rows [t0, t0 + n) as the panel of `kind`; `rows` is room for n converted rows. */
+static void make_panel(const nrd_cpu_run *r, const nrd_linear_args *a, const panel_kind *kind, int32_t t0, int n,
+                       uint8_t *panel, uint8_t *rows)
+{
+    int64_t cols = a->w[0]->cols;
+    size_t in_bytes = nrd_row_bytes(a->x_dtype, cols);
+    const uint8_t *x = (const uint8_t *)a->x + (size_t)t0 * in_bytes;
+    nrd_linear_panel p = {x, in_bytes, cols, kind->len, n, kind->offset, kind->halves, kind->is_float, panel};
+
+    if (kind->is_float != (a->x_dtype == NRD_DTYPE_F32)) {
+        p.row_bytes = nrd_row_bytes(kind->is_float ? NRD_DTYPE_F32 : NRD_DTYPE_ACT_Q8, cols);
+        for (int t = 0; t < n; t++) {
+            if (kind->is_float) {
+                nrd_act_q8_dequantize(x + (size_t)t * in_bytes, cols, (float *)(void *)(rows + (size_t)t * p.row_bytes));
+            } else {
+                r->k->act_q8_row((const float *)(const void *)(x + (size_t)t * in_bytes), cols,
+                                 rows + (size_t)t * p.row_bytes);
+            }
+        }
+        p.x = rows;
+    }
+    r->k->linear_panel(&p);
+}
+
+static size_t rows_room(const nrd_linear_args *a)
+{
+    size_t f = nrd_row_bytes(NRD_DTYPE_F32, a->w[0]->cols), q = nrd_act_q8_row_bytes(a->w[0]->cols);
+    return MAX_T * (f > q ? f : q);
+}
+
+static void make_all_panels(const nrd_cpu_run *r, const nrd_linear_args *a, uint8_t *panels, uint8_t *rows)
+{
+    for (int p = 0; p < a->n_parts; p++) {
+        if (first_like(a, p) != p) {
+            continue;
+        }
+        panel_kind kind = kind_of(a->w[p]->dtype, a->w[p]->cols);
+        uint8_t *base = panels + panel_start(a, p);
+        for (int32_t t0 = 0; t0 < a->n_tokens;) {
+            int log2, n = tile_tokens(a->n_tokens - t0, &log2);
+            make_panel(r, a, &kind, t0, n, base + (size_t)t0 * kind.bytes_per_token, rows);
+            t0 += n;
+        }
+    }
+}
+
+/* Row tiles [from, to) of part p against every token. */
+static void do_tiles(const nrd_cpu_run *r, const nrd_linear_args *a, int p, int64_t from, int64_t to, int64_t y0,
+                     int64_t y_stride, const uint8_t *panels, uint8_t *tile_room)
+{
+    const nrd_weight *w = a->w[p], *b = a->bias[p];
+    panel_kind kind = kind_of(w->dtype, w->cols);
+    size_t tile_bytes = nrd_tile16_bytes(w->dtype, w->cols);
+    bool packed = w->layout == NRD_LAYOUT_TILE16;
+    const float *scales = w->scales;
+    float out[MAX_T * 16], bias[16];
+
+    panels += panel_start(a, first_like(a, p));
+    for (int64_t r0 = from; r0 < to; r0 += packed ? to - from : 1) {
+        int64_t r1 = packed ? to : r0 + 1; /* ROWS: one tile at a time, packed once */
+        if (!packed) {
+            nrd_tile16_pack(w, r0 * 16, tile_room);
+        }
+        for (int32_t t0 = 0; t0 < a->n_tokens;) {
+            int log2, n = tile_tokens(a->n_tokens - t0, &log2);
+            nrd_linear_tile_fn fn = r->k->linear_tile(w->dtype, log2);
+            const uint8_t *panel = panels + (size_t)t0 * kind.bytes_per_token;
+            for (int64_t i = r0; i < r1; i++) {
+                const uint8_t *tile = packed ? (const uint8_t *)w->data + (size_t)i * tile_bytes : tile_room;
+                int n_rows = w->rows - i * 16 < 16 ? (int)(w->rows - i * 16) : 16;
+                const float *tile_bias = NULL;
+                fn(tile, panel, kind.len, out);
+                if (b && b->dtype == NRD_DTYPE_F32) {
+                    tile_bias = (const float *)b->data + i * 16;
+                } else if (b) {
+                    for (int j = 0; j < n_rows; j++) {
+                        bias[j] = nrd_weight_at(b, i * 16 + j);
+                    }
+                    tile_bias = bias;
+                }
+                for (int t = 0; t < n; t++) {
+                    r->k->linear_finish(out + t * 16, scales ? scales + i * 16 : NULL, tile_bias, a->softcap,
+                                        n_rows, (float *)a->y + (t0 + t) * y_stride + y0 + i * 16);
+                }
+            }
+            t0 += n;
+        }
+    }
+}
+
+/* i[0]: tiles in a chunk. */
+static void run(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)
+{
+    const nrd_linear_args *a = &c->u.linear;
+    uint8_t *panels = r->shared, *room = r->scratch, *tile_room = room + rows_room(a);
+
+    if (phase == 0) { /* one token tile of every kind of panel */
+        int32_t t0 = task * MAX_T, end = t0 + MAX_T < a->n_tokens ? t0 + MAX_T : a->n_tokens;
+        for (int p = 0; p < a->n_parts; p++) {
+            if (first_like(a, p) != p) {
+                continue;
+            }
+            panel_kind kind = kind_of(a->w[p]->dtype, a->w[p]->cols);
+            for (int32_t t = t0; t < end;) {
+                int log2, n = tile_tokens(end - t, &log2);
+                make_panel(r, a, &kind, t, n, panels + panel_start(a, p) + (size_t)t * kind.bytes_per_token, room);
+                t += n;
+            }
+        }
+        return;
+    }
+    if (c->n_tasks[0] == 0) {
+        size_t tile_max = (size_t)(tile_room - r->scratch) + c->shared_bytes; /* see nrd_linear_cpu */
+        panels = r->scratch + tile_max;
+        if (r->owner != c) {
+            make_all_panels(r, a, panels, room);
+            r->owner = c;
+        }
+    }
+    int64_t from = (int64_t)task * c->i[0], to = from + c->i[0], base = 0, y0 = 0, y_stride = 0;
+    for (int p = 0; p < a->n_parts; p++) {
+        y_stride += a->w[p]->rows;
+    }
+    for (int p = 0; p < a->n_parts; p++) {
+        int64_t n = (a->w[p]->rows + 15) / 16;
+        int64_t lo = from > base ? from - base : 0, hi = to - base < n ? to - base : n;
+        if (lo < hi) {
+            do_tiles(r, a, p, lo, hi, y0, y_stride, panels, tile_room);
+        }
+        base += n;
+        y0 += a->w[p]->rows;
+    }
+}
+
+static const nrd_cpu_op op = {"linear", run};
+
+nrd_error *nrd_linear_cpu(nrd_cpu_cmd *c, int n_threads)
+{
+    const nrd_linear_args *a = &c->u.linear;
+    int64_t tiles = 0;
+    size_t tile_max = 0, unpacked = 0;
+
+    if (a->x_dtype != NRD_DTYPE_F32 && a->x_dtype != NRD_DTYPE_ACT_Q8) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "cpu: linear from %s", nrd_dtype_name(a->x_dtype));
+    }
+    if (a->y_dtype != NRD_DTYPE_F32) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "cpu: linear to %s", nrd_dtype_name(a->y_dtype));
+    }
+    for (int p = 0; p < a->n_parts; p++) {
+        size_t bytes = nrd_tile16_bytes(a->w[p]->dtype, a->w[p]->cols);
+        if (bytes == 0) {
+            return nrd_errorf(NRD_ERR_UNSUPPORTED, "cpu: linear with weights of type %s",
+                              nrd_dtype_name(a->w[p]->dtype));
+        }
+        tile_max = bytes > tile_max ? bytes : tile_max;
+        if (a->w[p]->layout != NRD_LAYOUT_TILE16) {
+            unpacked = bytes > unpacked ? bytes : unpacked;
+        }
+        tiles += (a->w[p]->rows + 15) / 16;
+    }
+    /* Chunks: at most CHUNK_BYTES, at least four a thread where there is enough. */
+    int64_t chunk = CHUNK_BYTES / (int64_t)tile_max, fair = tiles / (n_threads * 4);
+    chunk = chunk < fair ? chunk : fair;
+    chunk = chunk < 1 ? 1 : chunk;
+    c->op = &op;
+    c->i[0] = (int32_t)chunk;
+    c->n_tasks[1] = a->n_tokens ? (int32_t)((tiles + chunk - 1) / chunk) : 0;
+    c->n_tasks[0] = a->n_tokens > MAX_T ? (a->n_tokens + MAX_T - 1) / MAX_T : 0;
+    size_t panels = panel_start(a, a->n_parts);
+    unpacked = (unpacked + 63) & ~(size_t)63;
+    if (c->n_tasks[0]) {
+        c->shared_bytes = panels;
+        c->scratch_bytes = rows_room(a) + unpacked;
+    } else { /* shared_bytes holds the tile's room: panels lie behind it in each thread's scratch */
+        c->shared_bytes = unpacked;
+        c->scratch_bytes = rows_room(a) + unpacked + panels;
+    }
+    return NULL;
+}

@@ -1,0 +1,358 @@
+/* linear, one tile of 16 rows against up to 16 tokens; included once per instruction set.
+ *
+ * Shapes    Tile: NRD_LAYOUT_TILE16. Panel: the tokens of one token tile, regrouped by
+ *           linear_panel() so that all that belongs to 32 k of T tokens lies together:
+ *             block types: int8 q[T][32], float d[T], float s[2][T], int32 o[2][T]
+ *             (s = d * sum of a half block, o = -offset * sum), the next 32 k behind it;
+ *             float types: x[k][T].
+ * Result    out[t][16], float32. For each (row, token) the same operations in the same order
+ *           whatever T is: integer dots are exact, then one fma a scale group, k ascending.
+ * Bound     T = 1: memory. T = 16: 8 dot instructions and 4 float ones per 32 k and token.
+ */
+#include "device/cpu/simd.h"
+#include "device/ops/ops.h"
+
+enum { PANEL_Q8_BYTES = 52 }; /* a token's share of 32 k: 32 + 4 + 8 + 8 */
+
+NRD_INLINE void panel_q8(const nrd_linear_panel *a, const int T)
+{
+    int64_t nb = nrd_act_q8_blocks(a->cols);
+    uint8_t *p = a->panel;
+
+    for (int64_t b = 0; b < a->n_blocks; b++, p += T * PANEL_Q8_BYTES) {
+        int8_t *q = (int8_t *)p;
+        float *d = (float *)(void *)(p + T * 32), *s = d + T;
+        int32_t *o = (int32_t *)(void *)(s + 2 * T);
+        if (b >= nb) { /* padding of a super block */
+            memset(p, 0, (size_t)T * PANEL_Q8_BYTES);
+            continue;
+        }
+        for (int t = 0; t < T; t++) {
+            const uint8_t *row = (const uint8_t *)a->x + (size_t)t * a->row_bytes;
+            const float *rd = (const float *)(const void *)(row + nb * 32);
+            const int16_t *rs = (const int16_t *)(const void *)(rd + nb);
+            int sum0 = rs[2 * b], sum1 = rs[2 * b + 1];
+            memcpy(q + t * 32, row + b * 32, 32);
+            d[t] = rd[b];
+            if (a->halves) {
+                s[t] = rd[b] * (float)sum0;
+                s[T + t] = rd[b] * (float)sum1;
+                o[t] = -a->offset * sum0;
+                o[T + t] = -a->offset * sum1;
+            } else {
+                s[t] = rd[b] * (float)(sum0 + sum1);
+                o[t] = -a->offset * (sum0 + sum1);
+                s[T + t] = 0;
+                o[T + t] = 0;
+            }
+        }
+    }
+}
+
+static void linear_panel(const nrd_linear_panel *a)
+{
+    if (a->is_float) {
+        float *p = (float *)(void *)a->panel;
+        for (int t = 0; t < a->n_tokens; t++) {
+            const float *x = (const float *)(const void *)((const uint8_t *)a->x + (size_t)t * a->row_bytes);
+            for (int64_t k = 0; k < a->cols; k++) {
+                p[k * a->n_tokens + t] = x[k];
+            }
+            if (a->cols % 2) {
+                p[a->cols * a->n_tokens + t] = 0;
+            }
+        }
+        return;
+    }
+    switch (a->n_tokens) {
+    case 1: panel_q8(a, 1); break;
+    case 2: panel_q8(a, 2); break;
+    case 4: panel_q8(a, 4); break;
+    case 8: panel_q8(a, 8); break;
+    default: panel_q8(a, 16); break;
+    }
+}
+
+/* Integers of 32 k: eight vectors, one for each group of four k. */
+NRD_INLINE const uint8_t *load_ints(const int type, const uint8_t *p, vi w[8])
+{
+    const vi nib = vi_set1_8(15), two = vi_set1_8(3);
+
+    if (type == NRD_DTYPE_Q8_0 || type == NRD_DTYPE_I8) {
+        NRD_UNROLL
+        for (int g = 0; g < 8; g++) {
+            w[g] = vi_load(p + g * 64);
+        }
+        return p + 512;
+    }
+    if (type == NRD_DTYPE_Q5_0 || type == NRD_DTYPE_Q5_1 || type == NRD_DTYPE_Q5_K) {
+        const vi bit = vi_set1_8(16);
+        vi h = vi_load(p);
+        p += 64;
+        NRD_UNROLL
+        for (int g = 0; g < 4; g++) {
+            vi v = vi_load(p + g * 64);
+            w[g] = vi_or(vi_and(v, nib), vi_and(vi_sll(h, 4 - g), bit));
+            w[g + 4] = vi_or(vi_and(vi_srl(v, 4), nib), vi_and(g ? vi_srl(h, g) : h, bit));
+        }
+        return p + 256;
+    }
+    if (type == NRD_DTYPE_Q6_K) {
+        const vi bits = vi_set1_8(48);
+        vi h0 = vi_load(p), h1 = vi_load(p + 64);
+        p += 128;
+        NRD_UNROLL
+        for (int g = 0; g < 4; g++) {
+            vi v = vi_load(p + g * 64);
+            w[g] = vi_or(vi_and(v, nib), vi_and(g < 2 ? vi_sll(h0, 4 - 2 * g) : g == 2 ? h0 : vi_srl(h0, 2), bits));
+            w[g + 4] = vi_or(vi_and(vi_srl(v, 4), nib),
+                             vi_and(g < 2 ? vi_sll(h1, 4 - 2 * g) : g == 2 ? h1 : vi_srl(h1, 2), bits));
+        }
+        return p + 256;
+    }
+    if (type == NRD_DTYPE_Q2_K || type == NRD_DTYPE_Q3_K) {
+        vi h = vi_set1_8(0);
+        const vi bit = vi_set1_8(4);
+        if (type == NRD_DTYPE_Q3_K) {
+            h = vi_load(p);
+            p += 64;
+        }
+        NRD_UNROLL
+        for (int g = 0; g < 8; g++) {
+            vi v = vi_load(p + g / 4 * 64);
+            w[g] = vi_and(g % 4 ? vi_srl(v, g % 4 * 2) : v, two);
+            if (type == NRD_DTYPE_Q3_K) {
+                w[g] = vi_or(w[g], vi_and(g < 2 ? vi_sll(h, 2 - g) : g == 2 ? h : vi_srl(h, g - 2), bit));
+            }
+        }
+        return p + 128;
+    }
+    NRD_UNROLL
+    for (int g = 0; g < 4; g++) {
+        vi v = vi_load(p + g * 64);
+        w[g] = vi_and(v, nib);
+        w[g + 4] = vi_and(vi_srl(v, 4), nib);
+    }
+    return p + 256;
+}
+
+NRD_INLINE void tile_q(const int type, const int T, const uint8_t *w, const uint8_t *x, int64_t n_blocks,
+                       float *out)
+{
+    const int is_k = type >= NRD_DTYPE_Q2_K && type <= NRD_DTYPE_Q6_K;
+    const int halves = type == NRD_DTYPE_Q2_K || type == NRD_DTYPE_Q3_K || type == NRD_DTYPE_Q6_K;
+    const int has_min = type == NRD_DTYPE_Q4_1 || type == NRD_DTYPE_Q5_1 || type == NRD_DTYPE_Q2_K ||
+                        type == NRD_DTYPE_Q4_K || type == NRD_DTYPE_Q5_K;
+    const int has_offset = type == NRD_DTYPE_Q4_0 || type == NRD_DTYPE_Q5_0 || type == NRD_DTYPE_Q8_0 ||
+                           type == NRD_DTYPE_I8 || type == NRD_DTYPE_Q3_K || type == NRD_DTYPE_Q6_K;
+    const int n_first = halves ? 4 : 8;
+    const int max = type == NRD_DTYPE_Q8_0 || type == NRD_DTYPE_I8 ? 255 : 63;
+    vf acc[16], head_d = vf_zero(), head_m = vf_zero();
+
+    NRD_UNROLL
+    for (int t = 0; t < T; t++) {
+        acc[t] = vf_zero();
+    }
+    for (int64_t b = 0; b < n_blocks; b++, x += T * PANEL_Q8_BYTES) {
+        const float *xd = (const float *)(const void *)(x + T * 32), *xs = xd + T;
+        const int32_t *xo = (const int32_t *)(const void *)(xs + 2 * T);
+        vf d[2], m[2] = {head_m, head_m};
+        vi q[8];
+
+        if (is_k) {
+            if (b % 8 == 0) {
+                head_d = vf_load_f16(w);
+                w += 32;
+                if (has_min) {
+                    head_m = vf_sub(vf_zero(), vf_load_f16(w));
+                    w += 32;
+                }
+            }
+            if (type == NRD_DTYPE_Q2_K) { /* scale and min share a byte */
+                NRD_UNROLL
+                for (int h = 0; h < 2; h++) {
+                    vf both = vf_load_u8(w + h * 16);
+                    vf high = vf_round(vf_sub(vf_mul(both, vf_set1(1.0f / 16.0f)), vf_set1(15.0f / 32.0f)));
+                    d[h] = vf_mul(head_d, vf_sub(both, vf_mul(high, vf_set1(16.0f))));
+                    m[h] = vf_mul(head_m, high);
+                }
+            } else if (halves) {
+                d[0] = vf_mul(head_d, vf_load_i8(w));
+                d[1] = vf_mul(head_d, vf_load_i8(w + 16));
+            } else {
+                d[0] = vf_mul(head_d, vf_load_u8(w));
+                m[0] = vf_mul(head_m, vf_load_u8(w + 16));
+            }
+            w += 32;
+        } else if (type == NRD_DTYPE_I8) {
+            d[0] = vf_set1(1.0f);
+        } else {
+            d[0] = vf_load_f16(w);
+            w += 32;
+            if (has_min) {
+                m[0] = vf_load_f16(w);
+                w += 32;
+            }
+        }
+        w = load_ints(type, w, q);
+        NRD_UNROLL
+        for (int t = 0; t < T; t++) {
+            const uint8_t *xq = x + t * 32;
+            vf dx = vf_set1(xd[t]);
+            vi s = has_offset ? vi_set1_32(xo[t]) : vi_set1_32(0);
+            NRD_UNROLL
+            for (int g = 0; g < n_first; g++) {
+                s = vi_dot(s, q[g], xq + g * 4, max);
+            }
+            acc[t] = vf_fma(vf_from_vi(s), vf_mul(d[0], dx), acc[t]);
+            if (has_min) {
+                acc[t] = vf_fma(m[0], vf_set1(xs[t]), acc[t]);
+            }
+            if (halves) {
+                s = has_offset ? vi_set1_32(xo[T + t]) : vi_set1_32(0);
+                NRD_UNROLL
+                for (int g = 4; g < 8; g++) {
+                    s = vi_dot(s, q[g], xq + g * 4, max);
+                }
+                acc[t] = vf_fma(vf_from_vi(s), vf_mul(d[1], dx), acc[t]);
+                if (has_min) {
+                    acc[t] = vf_fma(m[1], vf_set1(xs[T + t]), acc[t]);
+                }
+            }
+        }
+    }
+    NRD_UNROLL
+    for (int t = 0; t < T; t++) {
+        vf_store(out + t * 16, acc[t]);
+    }
+}
+
+NRD_INLINE void tile_f(const int type, const int T, const uint8_t *w, const uint8_t *panel, int64_t cols,
+                       float *out)
+{
+    const float *x = (const float *)(const void *)panel;
+    vf acc[16];
+
+    NRD_UNROLL
+    for (int t = 0; t < T; t++) {
+        acc[t] = vf_zero();
+    }
+    if (type == NRD_DTYPE_BF16) {
+        for (int64_t k = 0; k < cols; k += 2, w += 64, x += 2 * T) {
+            vi pair = vi_load(w);
+            vf even = vi_bf16_even(pair), odd = vi_bf16_odd(pair);
+            NRD_UNROLL
+            for (int t = 0; t < T; t++) {
+                acc[t] = vf_fma(even, vf_set1(x[t]), acc[t]);
+                acc[t] = vf_fma(odd, vf_set1(x[T + t]), acc[t]);
+            }
+        }
+    } else {
+        for (int64_t k = 0; k < cols; k++, x += T) {
+            vf v = type == NRD_DTYPE_F32 ? vf_load((const float *)(const void *)w) : vf_load_f16(w);
+            w += type == NRD_DTYPE_F32 ? 64 : 32;
+            NRD_UNROLL
+            for (int t = 0; t < T; t++) {
+                acc[t] = vf_fma(v, vf_set1(x[t]), acc[t]);
+            }
+        }
+    }
+    NRD_UNROLL
+    for (int t = 0; t < T; t++) {
+        vf_store(out + t * 16, acc[t]);
+    }
+}
+
+#define TILE_T(kind, type, n)                                                                      \
+    static void tile_##type##_##n(const uint8_t *w, const uint8_t *x, int64_t len, float *out)     \
+    {                                                                                              \
+        tile_##kind(NRD_DTYPE_##type, n, w, x, len, out);                                          \
+    }
+#define TILE(kind, type)                                                                           \
+    TILE_T(kind, type, 1) TILE_T(kind, type, 2) TILE_T(kind, type, 4) TILE_T(kind, type, 8)        \
+    TILE_T(kind, type, 16)
+TILE(q, Q4_0)
+TILE(q, Q4_1)
+TILE(q, Q5_0)
+TILE(q, Q5_1)
+TILE(q, Q8_0)
+TILE(q, I8)
+TILE(q, Q2_K)
+TILE(q, Q3_K)
+TILE(q, Q4_K)
+TILE(q, Q5_K)
+TILE(q, Q6_K)
+TILE(f, F32)
+TILE(f, F16)
+TILE(f, BF16)
+
+#define TILE_ROW(type)                                                                             \
+    case NRD_DTYPE_##type: {                                                                       \
+        static const nrd_linear_tile_fn fn[5] = {tile_##type##_1, tile_##type##_2, tile_##type##_4, \
+                                                 tile_##type##_8, tile_##type##_16};               \
+        return fn[log2_tokens];                                                                    \
+    }
+static nrd_linear_tile_fn linear_tile(nrd_dtype type, int log2_tokens)
+{
+    switch (type) {
+        TILE_ROW(Q4_0)
+        TILE_ROW(Q4_1)
+        TILE_ROW(Q5_0)
+        TILE_ROW(Q5_1)
+        TILE_ROW(Q8_0)
+        TILE_ROW(I8)
+        TILE_ROW(Q2_K)
+        TILE_ROW(Q3_K)
+        TILE_ROW(Q4_K)
+        TILE_ROW(Q5_K)
+        TILE_ROW(Q6_K)
+        TILE_ROW(F32)
+        TILE_ROW(F16)
+        TILE_ROW(BF16)
+    default:
+        return NULL;
+    }
+}
+
+/* y[0..n) = softcap(out * scale + bias), one token's share of a tile. */
+static void linear_finish(const float *out, const float *scale, const float *bias, float softcap, int n,
+                          float *y)
+{
+    vf v = vf_load(out);
+
+    if (scale) {
+        v = vf_mul(v, vf_load_n(scale, n));
+    }
+    if (bias) {
+        v = vf_add(v, vf_load_n(bias, n));
+    }
+    if (softcap > 0) {
+        v = vf_mul(vf_set1(softcap), vf_tanh(vf_div(v, vf_set1(softcap))));
+    }
+    vf_store_n(y, v, n);
+}
+
+static void act_q8_row(const float *x, int64_t cols, void *row)
+{
+    int64_t n = nrd_act_q8_blocks(cols);
+    int8_t *q = row;
+    float *scale = (float *)(void *)(q + n * 32);
+    int16_t *sum = (int16_t *)(void *)(scale + n);
+
+    for (int64_t b = 0; b < n; b++) {
+        int64_t left = cols - b * 32;
+        vf u, v;
+        if (left >= 32) {
+            u = vf_load(x + b * 32);
+            v = vf_load(x + b * 32 + 16);
+        } else {
+            u = vf_load_n(x + b * 32, left < 16 ? (int)left : 16);
+            v = left > 16 ? vf_load_n(x + b * 32 + 16, (int)left - 16) : vf_zero();
+        }
+        float peak = vf_hmax(vf_max(vf_abs(u), vf_abs(v)));
+        vf inv = vf_set1(peak > 0 ? 127.0f / peak : 0);
+        scale[b] = peak / 127.0f;
+        sum[2 * b] = (int16_t)vf_store_i8(q + b * 32, vf_mul(u, inv));
+        sum[2 * b + 1] = (int16_t)vf_store_i8(q + b * 32 + 16, vf_mul(v, inv));
+    }
+}

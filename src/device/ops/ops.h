@@ -1,0 +1,129 @@
+/* device/ops/ops.h - what the files of one operation share.
+ *
+ * Purpose   For each operation of nereid/device.h: a check of its arguments, valid for every
+ *           device, and a plain C reference that defines the result. Also the private layouts of
+ *           the CPU device: ACT_Q8 rows, packed weights, blocks of the KV cache.
+ * Owner     Stateless, any thread. References allocate scratch and may be slow: never in a step.
+ * Errors    Checks: INVALID_ARG for a broken caller, UNSUPPORTED for what no code here knows.
+ * Sources   See nereid/device.h.
+ */
+#ifndef NRD_DEVICE_OPS_OPS_H
+#define NRD_DEVICE_OPS_OPS_H
+
+#include "base/dtype.h"
+#include "base/error.h"
+#include "nereid/device.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* ---- elements ---- */
+
+bool nrd_is_float_dtype(nrd_dtype t);                             /* F32, F16, BF16 */
+float nrd_load_f32(nrd_dtype t, const void *base, int64_t i);     /* F32, F16, BF16 */
+void nrd_store_f32(nrd_dtype t, void *base, int64_t i, float v);  /* F32, F16, BF16 */
+
+/* ---- rows of activations ---- */
+
+/* ACT_Q8: n = ceil(cols / 32) blocks; int8 q[32 n] (padding zero), float d[n], then int16 sums of
+ * each half block, sum[2 n]; x = d q. Rows are padded to 64 bytes so that they stay aligned. */
+enum { NRD_ACT_BLOCK = 32 };
+static inline int64_t nrd_act_q8_blocks(int64_t cols)
+{
+    return (cols + NRD_ACT_BLOCK - 1) / NRD_ACT_BLOCK;
+}
+static inline size_t nrd_act_q8_row_bytes(int64_t cols)
+{
+    return ((size_t)nrd_act_q8_blocks(cols) * 40 + 63) & ~(size_t)63;
+}
+size_t nrd_row_bytes(nrd_dtype t, int64_t cols); /* also ACT_Q8; 0 if t cannot hold activations */
+void nrd_act_q8_quantize(const float *x, int64_t cols, void *row);
+void nrd_act_q8_dequantize(const void *row, int64_t cols, float *x);
+/* Row `i` of an activation tensor as floats, and back. F8 uses row_scale[i] (write: fills it). */
+void nrd_load_row(nrd_dtype t, const void *base, int64_t i, int64_t cols, const float *row_scale,
+                  float *dst);
+void nrd_store_row(nrd_dtype t, void *base, int64_t i, int64_t cols, const float *src,
+                   float *row_scale);
+
+/* ---- weights ---- */
+
+/* Packed for matrix-vector and matrix-matrix products: tiles of 16 rows. Inside a tile, block after
+ * block along k; in a block, scales of the 16 rows first, then integers in groups of four k: byte
+ * p of a 64-byte vector belongs to row p / 4 and k = 4 g + p % 4 of group g. device/ops/pack.c has
+ * every type's bytes. Rows are padded to 16 and columns to the block with zeros. */
+enum { NRD_LAYOUT_TILE16 = 16 };
+
+size_t nrd_tile16_bytes(nrd_dtype t, int64_t cols); /* one tile; 0: type not packed */
+/* Rows [row, row + 16) of a ROWS weight into one tile. */
+void nrd_tile16_pack(const nrd_weight *w, int64_t row, void *tile);
+void nrd_tile16_unpack_row(nrd_dtype t, const void *tile, int64_t cols, int row, float *dst);
+uint64_t nrd_weight_bytes(nrd_dtype t, uint32_t layout, int64_t rows, int64_t cols); /* 0: cannot */
+
+/* Row `row` as floats, in any layout above; per-row and per-tensor scales applied. */
+void nrd_weight_row(const nrd_weight *w, int64_t row, float *dst);
+float nrd_weight_at(const nrd_weight *w, int64_t i); /* element of a float vector */
+/* Type, layout, sizes, data_bytes agree. `what` names the weight in the message. */
+nrd_error *nrd_weight_check(const nrd_weight *w, const char *what) NRD_MUST_USE;
+
+/* ---- KV cache blocks of the CPU device ----
+ * A block holds, per KV head, K in groups of 16 tokens, [group][head_dim][16], so that scores of 16
+ * tokens come out of one vector, then V as [token][head_dim]. Tokens are padded to 16. */
+enum { NRD_KV_GROUP = 16 };
+static inline int64_t nrd_kv_groups(int32_t block_tokens)
+{
+    return (block_tokens + NRD_KV_GROUP - 1) / NRD_KV_GROUP;
+}
+static inline int64_t nrd_kv_head_elems(int32_t block_tokens, int32_t head_dim) /* K or V alone */
+{
+    return nrd_kv_groups(block_tokens) * NRD_KV_GROUP * head_dim;
+}
+static inline int64_t nrd_kv_k_index(const nrd_kv_layer *kv, int32_t head, int32_t token, int32_t d)
+{
+    int64_t per = nrd_kv_head_elems(kv->block_tokens, kv->head_dim);
+    return (int64_t)head * 2 * per + ((int64_t)(token / NRD_KV_GROUP) * kv->head_dim + d) * NRD_KV_GROUP +
+           token % NRD_KV_GROUP;
+}
+static inline int64_t nrd_kv_v_index(const nrd_kv_layer *kv, int32_t head, int32_t token, int32_t d)
+{
+    int64_t per = nrd_kv_head_elems(kv->block_tokens, kv->head_dim);
+    return (int64_t)head * 2 * per + per + (int64_t)token * kv->head_dim + d;
+}
+size_t nrd_kv_block_bytes(nrd_dtype t, int32_t block_tokens, int32_t n_kv_heads, int32_t head_dim);
+float nrd_kv_load(nrd_dtype t, const void *block, int64_t i, float scale);
+void nrd_kv_store(nrd_dtype t, void *block, int64_t i, float scale, float v);
+
+/* ---- operations ---- */
+
+nrd_error *nrd_embed_check(const nrd_embed_args *a) NRD_MUST_USE;
+void nrd_embed_ref(const nrd_embed_args *a);
+
+nrd_error *nrd_norm_check(const nrd_norm_args *a) NRD_MUST_USE;
+void nrd_norm_ref(const nrd_norm_args *a);
+
+nrd_error *nrd_linear_check(const nrd_linear_args *a) NRD_MUST_USE;
+void nrd_linear_ref(const nrd_linear_args *a); /* uses x as it comes: no quantization of its own */
+
+nrd_error *nrd_rope_kv_check(const nrd_rope_kv_args *a) NRD_MUST_USE;
+void nrd_rope_kv_ref(const nrd_rope_kv_args *a);
+
+nrd_error *nrd_attention_check(const nrd_attention_args *a) NRD_MUST_USE;
+void nrd_attention_ref(const nrd_attention_args *a);
+/* May the new token `i` (packed index) of sequence `s` see position `pos`? The one place that knows
+ * window, sink and tree. */
+bool nrd_attention_sees(const nrd_attention_args *a, int32_t s, int32_t i, int32_t pos);
+
+float nrd_act_value(nrd_act_kind kind, float x);
+nrd_error *nrd_act_check(const nrd_act_args *a) NRD_MUST_USE;
+void nrd_act_ref(const nrd_act_args *a);
+
+nrd_error *nrd_sample_check(const nrd_sample_args *a) NRD_MUST_USE;
+void nrd_sample_ref(const nrd_sample_args *a);
+
+nrd_error *nrd_counts_check(const nrd_counts_args *a) NRD_MUST_USE;
+void nrd_counts_ref(const nrd_counts_args *a);
+
+nrd_error *nrd_copy_blocks_check(const nrd_copy_blocks_args *a) NRD_MUST_USE;
+void nrd_copy_blocks_ref(const nrd_copy_blocks_args *a);
+
+#endif

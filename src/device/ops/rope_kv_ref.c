@@ -1,0 +1,116 @@
+/* rope_kv: norm of q and k heads, rotary embedding (Su et al. 2021), K and V into the cache.
+ * Angles: position * inv_freq in float32, cos and sin of that, times rope_scale. */
+#include "device/ops/ops.h"
+
+#include "base/mem.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+static nrd_error *check_head_norm(const nrd_weight *w, int32_t dim)
+{
+    if (w && (w->rows * w->cols != dim || !nrd_is_float_dtype(w->dtype) || !w->data)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "rope_kv: head norm of %lld %s elements, head size %d",
+                          (long long)(w->rows * w->cols), nrd_dtype_name(w->dtype), dim);
+    }
+    return NULL;
+}
+
+nrd_error *nrd_rope_kv_check(const nrd_rope_kv_args *a)
+{
+    const nrd_kv_layer *kv = &a->kv;
+    const nrd_batch_view *b = a->batch;
+
+    if (!b || b->n_tokens < 0 || b->n_seqs < 0) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "rope_kv: no batch");
+    }
+    if (b->n_tokens == 0) {
+        return NULL;
+    }
+    if (!a->qkv || !b->positions || !b->token_seq || !b->block_table) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "rope_kv: qkv, positions, token_seq and block_table are needed");
+    }
+    if (kv->n_kv_heads <= 0 || kv->head_dim <= 0 || kv->block_tokens <= 0 || !kv->base ||
+        a->n_heads <= 0 || a->n_heads % kv->n_kv_heads) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "rope_kv: %d heads over %d kv heads of %d, blocks of %d",
+                          a->n_heads, kv->n_kv_heads, kv->head_dim, kv->block_tokens);
+    }
+    if (a->rope != NRD_ROPE_NONE && (a->rotary_dim <= 0 || a->rotary_dim > kv->head_dim ||
+                                     a->rotary_dim % 2 || !a->inv_freq)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "rope_kv: rotary size %d of head size %d", a->rotary_dim,
+                          kv->head_dim);
+    }
+    if (!nrd_is_float_dtype(a->act_dtype)) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "rope_kv: activations of type %s",
+                          nrd_dtype_name(a->act_dtype));
+    }
+    NRD_TRY(check_head_norm(a->q_norm, kv->head_dim));
+    return check_head_norm(a->k_norm, kv->head_dim);
+}
+
+static void head_norm(const nrd_weight *w, float eps, int32_t n, float *x)
+{
+    double square = 0;
+
+    for (int32_t i = 0; i < n; i++) {
+        square += (double)x[i] * (double)x[i];
+    }
+    double scale = 1.0 / sqrt(square / n + (double)eps);
+    for (int32_t i = 0; i < n; i++) {
+        x[i] = (float)((double)x[i] * scale * (double)nrd_weight_at(w, i));
+    }
+}
+
+static void rotate(const nrd_rope_kv_args *a, int32_t pos, float *x)
+{
+    int32_t half = a->rotary_dim / 2;
+
+    for (int32_t i = 0; a->rope != NRD_ROPE_NONE && i < half; i++) {
+        float angle = (float)pos * a->inv_freq[i];
+        float c = cosf(angle) * a->rope_scale, s = sinf(angle) * a->rope_scale;
+        int32_t p = a->rope == NRD_ROPE_NEOX ? i : 2 * i, q = a->rope == NRD_ROPE_NEOX ? i + half : 2 * i + 1;
+        float u = x[p], v = x[q];
+        x[p] = u * c - v * s;
+        x[q] = u * s + v * c;
+    }
+}
+
+void nrd_rope_kv_ref(const nrd_rope_kv_args *a)
+{
+    const nrd_batch_view *b = a->batch;
+    const nrd_kv_layer *kv = &a->kv;
+    int32_t dim = kv->head_dim, n_kv = kv->n_kv_heads;
+    size_t block_bytes = nrd_kv_block_bytes(kv->dtype, kv->block_tokens, n_kv, dim);
+    float *x = nrd_xmalloc((size_t)dim * 4);
+
+    for (int32_t t = 0; t < b->n_tokens; t++) {
+        int64_t row = (int64_t)t * (a->n_heads + 2 * n_kv) * dim;
+        int32_t pos = b->positions[t];
+        int32_t block = b->block_table[(int64_t)b->token_seq[t] * b->block_table_stride + pos / kv->block_tokens];
+        char *cache = block >= 0 && block < kv->n_blocks ? (char *)kv->base + (size_t)block * block_bytes : NULL;
+        for (int32_t h = 0; h < a->n_heads + 2 * n_kv; h++) {
+            bool is_q = h < a->n_heads, is_v = h >= a->n_heads + n_kv;
+            int32_t head = is_v ? h - a->n_heads - n_kv : h - a->n_heads;
+            for (int32_t d = 0; d < dim; d++) {
+                x[d] = nrd_load_f32(a->act_dtype, a->qkv, row + (int64_t)h * dim + d);
+            }
+            if (!is_v) {
+                const nrd_weight *norm = is_q ? a->q_norm : a->k_norm;
+                if (norm) {
+                    head_norm(norm, a->norm_eps, dim, x);
+                }
+                rotate(a, pos, x);
+            }
+            for (int32_t d = 0; d < dim; d++) {
+                if (is_q) {
+                    nrd_store_f32(a->act_dtype, a->qkv, row + (int64_t)h * dim + d, x[d]);
+                } else if (cache) {
+                    int32_t in = pos % kv->block_tokens;
+                    int64_t i = is_v ? nrd_kv_v_index(kv, head, in, d) : nrd_kv_k_index(kv, head, in, d);
+                    nrd_kv_store(kv->dtype, cache, i, is_v ? kv->v_scale : kv->k_scale, x[d]);
+                }
+            }
+        }
+    }
+    free(x);
+}

@@ -1,0 +1,185 @@
+/* sample: choice of one token a row, by sorting the whole vocabulary.
+ *
+ * Order     bias, penalties, min length, banned, mask; then temperature, top-k, top-p, min-p, draw.
+ * top-p     the shortest prefix of the candidates, best first (ties: lowest id), whose probability
+ *           among the top-k reaches top_p. min-p: probability >= min_p * the best one's.
+ * Draw      walks the kept candidates in ascending id order and takes the first whose cumulated
+ *           probability exceeds nrd_sample_uniform(seed, draw).
+ * Logprobs  log-softmax of the logits after everything up to the mask, before temperature; a token
+ *           that may not be chosen has -inf. out_logprob_norm: after temperature, among the kept.
+ * Nothing   If no token may be chosen, id 0 with log probability -inf. */
+#include "device/ops/ops.h"
+
+#include "base/mem.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+nrd_error *nrd_sample_check(const nrd_sample_args *a)
+{
+    if (a->n_rows < 0 || a->vocab <= 0 || a->n_top < 0) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "sample: %d rows, vocabulary %d, %d best", a->n_rows,
+                          a->vocab, a->n_top);
+    }
+    if (a->n_rows > 0 && (!a->logits || !a->rows || !a->out_ids)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "sample: logits, rows and out_ids are needed");
+    }
+    if (a->n_top > 0 && (!a->out_top_ids || !a->out_top_logprobs || a->n_top > a->vocab)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "sample: no room for the best %d of %d", a->n_top, a->vocab);
+    }
+    if (a->logits_stride && a->logits_stride < a->vocab) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "sample: rows of %lld logits for a vocabulary of %d",
+                          (long long)a->logits_stride, a->vocab);
+    }
+    return NULL;
+}
+
+typedef struct candidate {
+    float logit;
+    int32_t id;
+} candidate;
+
+static int best_first(const void *a, const void *b)
+{
+    const candidate *x = a, *y = b;
+    if (x->logit != y->logit) {
+        return x->logit > y->logit ? -1 : 1;
+    }
+    return x->id < y->id ? -1 : 1;
+}
+
+static int by_id(const void *a, const void *b)
+{
+    const candidate *x = a, *y = b;
+    return x->id < y->id ? -1 : 1;
+}
+
+static void adjust(const nrd_sample_args *a, const nrd_sample_row *r, const float *logits, candidate *c)
+{
+    const uint16_t *counts = (r->flags & NRD_SAMPLE_COUNTS) && a->counts
+                                 ? a->counts + (int64_t)r->slot * a->vocab : NULL;
+
+    for (int32_t i = 0; i < a->vocab; i++) {
+        float v = logits[i];
+        if (r->bias) {
+            v += r->bias[i];
+        }
+        if (counts && counts[i]) {
+            v = v > 0 ? v / r->repetition_penalty : v * r->repetition_penalty;
+            v -= r->presence_penalty + r->frequency_penalty * (float)counts[i];
+        }
+        if (r->mask && !(r->mask[i / 32] >> (i % 32) & 1u)) {
+            v = -INFINITY;
+        }
+        c[i].logit = v == v ? v : -INFINITY;
+        c[i].id = i;
+    }
+    if (r->n_suppress_end > 0 && r->end_id >= 0 && r->end_id < a->vocab) {
+        c[r->end_id].logit = -INFINITY;
+    }
+    for (int32_t i = 0; a->banned_ids && i < r->n_banned; i++) {
+        int32_t id = a->banned_ids[r->banned_start + i];
+        if (id >= 0 && id < a->vocab) {
+            c[id].logit = -INFINITY;
+        }
+    }
+}
+
+static void sample_row(const nrd_sample_args *a, int32_t row, candidate *c)
+{
+    const nrd_sample_row *r = &a->rows[row];
+    int64_t stride = a->logits_stride ? a->logits_stride : a->vocab;
+    int32_t n = a->vocab, pick = 0, kept = 0;
+    double total = 0, sum = 0, chosen = -INFINITY;
+
+    adjust(a, r, a->logits + row * stride, c);
+    qsort(c, (size_t)n, sizeof *c, best_first);
+    double peak = (double)c[0].logit;
+    for (int32_t i = 0; i < n && c[i].logit != -INFINITY; i++) {
+        total += exp((double)c[i].logit - peak);
+        kept++;
+    }
+    double log_total = peak + log(total);
+    for (int32_t i = 0; i < a->n_top; i++) {
+        a->out_top_ids[(int64_t)row * a->n_top + i] = c[i].id;
+        a->out_top_logprobs[(int64_t)row * a->n_top + i] =
+            i < kept ? (float)((double)c[i].logit - log_total) : -INFINITY;
+    }
+    bool greedy = r->temperature <= 0 || r->top_k == 1 || kept == 0;
+    double inv_t = greedy ? 1.0 : 1.0 / (double)r->temperature;
+    if (greedy) {
+        kept = kept ? 1 : 0;
+    } else if (r->top_k > 0 && r->top_k < kept) {
+        kept = r->top_k;
+    }
+    total = 0;
+    for (int32_t i = 0; i < kept; i++) {
+        total += exp(((double)c[i].logit - peak) * inv_t);
+    }
+    if (r->top_p > 0 && r->top_p < 1) {
+        int32_t i = 0;
+        for (sum = 0; i < kept && sum < (double)r->top_p * total; i++) {
+            sum += exp(((double)c[i].logit - peak) * inv_t);
+        }
+        kept = i;
+    }
+    if (r->min_p > 0) {
+        int32_t i = 0;
+        while (i < kept && exp(((double)c[i].logit - peak) * inv_t) >= (double)r->min_p) {
+            i++;
+        }
+        kept = i > 0 ? i : kept > 0 ? 1 : 0;
+    }
+    total = 0;
+    for (int32_t i = 0; i < kept; i++) {
+        total += exp(((double)c[i].logit - peak) * inv_t);
+    }
+    if (kept == 1) {
+        pick = c[0].id;
+        chosen = (double)c[0].logit;
+    } else if (kept > 1) {
+        double target = (double)nrd_sample_uniform(r->seed, r->draw) * total;
+        qsort(c, (size_t)kept, sizeof *c, by_id);
+        sum = 0;
+        for (int32_t i = 0; i < kept; i++) {
+            sum += exp(((double)c[i].logit - peak) * inv_t);
+            pick = c[i].id;
+            chosen = (double)c[i].logit;
+            if (sum > target) {
+                break;
+            }
+        }
+    }
+    a->out_ids[row] = pick;
+    if (a->out_logprob && (r->flags & NRD_SAMPLE_LOGPROB)) {
+        a->out_logprob[row] = kept ? (float)(chosen - log_total) : -INFINITY;
+    }
+    if (a->out_logprob_norm && (r->flags & NRD_SAMPLE_NORMALIZE)) {
+        a->out_logprob_norm[row] = kept ? (float)((chosen - peak) * inv_t - log(total)) : -INFINITY;
+    }
+}
+
+void nrd_sample_ref(const nrd_sample_args *a)
+{
+    candidate *c = nrd_xmalloc((size_t)a->vocab * sizeof *c);
+
+    for (int32_t row = 0; row < a->n_rows; row++) {
+        sample_row(a, row, c);
+    }
+    /* After all rows: rows of one slot must not see each other's tokens in this step. */
+    for (int32_t row = 0; row < a->n_rows; row++) {
+        const nrd_sample_row *r = &a->rows[row];
+        int32_t id = a->out_ids[row];
+        if (r->flags & NRD_SAMPLE_NO_UPDATE) {
+            continue;
+        }
+        if (a->slot_tokens) {
+            a->slot_tokens[r->slot] = id;
+        }
+        if ((r->flags & NRD_SAMPLE_COUNTS) && a->counts) {
+            uint16_t *n = &a->counts[(int64_t)r->slot * a->vocab + id];
+            *n = (uint16_t)(*n < UINT16_MAX ? *n + 1 : *n);
+        }
+    }
+    free(c);
+}

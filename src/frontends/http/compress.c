@@ -1,0 +1,177 @@
+#include "frontends/http/compress.h"
+
+#include "base/mem.h"
+
+#include <string.h>
+#include <zlib.h>
+
+#define GZIP_WINDOW (15 + 16) /* zlib: 16 more means a gzip frame */
+#define ZLIB_WINDOW 15
+
+const char *nrd_http_encoding_name(nrd_http_encoding e)
+{
+    return e == NRD_ENCODING_GZIP ? "gzip" : e == NRD_ENCODING_DEFLATE ? "deflate" : "identity";
+}
+
+nrd_http_encoding nrd_http_content_encoding(const nrd_view *v)
+{
+    if (!v || v->n == 0 || nrd_view_is_nocase(*v, "identity")) {
+        return NRD_ENCODING_IDENTITY;
+    }
+    if (nrd_view_is_nocase(*v, "gzip")) {
+        return NRD_ENCODING_GZIP;
+    }
+    return nrd_view_is_nocase(*v, "deflate") ? NRD_ENCODING_DEFLATE : NRD_ENCODING_UNKNOWN;
+}
+
+/* One "name;q=0.5". The weight is 1 when absent, -1 when it cannot be read. */
+static double split_weight(nrd_view item, nrd_view *out_name)
+{
+    const char *semi = memchr(item.p, ';', item.n);
+    double weight = 1;
+    size_t n = semi ? (size_t)(semi - item.p) : item.n;
+    while (n && (item.p[n - 1] == ' ' || item.p[n - 1] == '\t')) {
+        n--;
+    }
+    *out_name = (nrd_view){item.p, n};
+    if (semi) {
+        const char *p = semi + 1, *end = item.p + item.n;
+        char text[16];
+        while (p < end && (*p == ' ' || *p == '\t')) {
+            p++;
+        }
+        if (end - p < 3 || (p[0] != 'q' && p[0] != 'Q') || p[1] != '=' ||
+            (size_t)(end - p - 2) >= sizeof text) {
+            return -1;
+        }
+        memcpy(text, p + 2, (size_t)(end - p - 2));
+        text[end - p - 2] = '\0';
+        if (!nrd_parse_f64(text, &weight)) {
+            return -1;
+        }
+    }
+    return weight;
+}
+
+nrd_http_encoding nrd_http_accept_encoding(const nrd_view *v)
+{
+    nrd_http_encoding best = NRD_ENCODING_IDENTITY;
+    double best_weight = 0;
+    for (size_t i = 0; v && i < v->n;) {
+        const char *comma = memchr(v->p + i, ',', v->n - i);
+        size_t end = comma ? (size_t)(comma - v->p) : v->n;
+        while (i < end && (v->p[i] == ' ' || v->p[i] == '\t')) {
+            i++;
+        }
+        nrd_view name;
+        double weight = split_weight((nrd_view){v->p + i, end - i}, &name);
+        nrd_http_encoding e = nrd_http_content_encoding(&name);
+        if (name.n && e != NRD_ENCODING_UNKNOWN && weight > best_weight) {
+            best = e;
+            best_weight = weight;
+        }
+        i = end + 1;
+    }
+    return best;
+}
+
+nrd_error *nrd_http_inflate(char **out, size_t *out_n, nrd_http_encoding e, const char *data,
+                            size_t n, size_t max)
+{
+    z_stream z = {0};
+    size_t cap = 0, len = 0;
+    char *buf = NULL;
+    nrd_error *err = NULL;
+    int rc = Z_OK;
+
+    *out = NULL;
+    *out_n = 0;
+    if (inflateInit2(&z, e == NRD_ENCODING_GZIP ? GZIP_WINDOW : ZLIB_WINDOW) != Z_OK) {
+        return nrd_error_no_memory();
+    }
+    while (rc != Z_STREAM_END && !err) {
+        if (len == cap) {
+            /* One byte over the limit shows that there is more than the limit. */
+            size_t next = cap ? cap * 2 : (n < 4096 ? 16384 : n * 4);
+            next = next > max + 1 ? max + 1 : next;
+            char *bigger = len > max ? NULL : realloc(buf, next);
+            if (!bigger) {
+                err = len > max
+                          ? nrd_errorf(NRD_ERR_INVALID_ARG,
+                                       "decompressed request body exceeds the maximum allowed "
+                                       "input size of %zu bytes. Use --http-max-input-size to "
+                                       "increase the limit.",
+                                       max)
+                          : nrd_error_no_memory();
+                break;
+            }
+            buf = bigger;
+            cap = next;
+        }
+        size_t in_now = n > UINT32_MAX ? UINT32_MAX : n;
+        size_t out_now = cap - len > UINT32_MAX ? UINT32_MAX : cap - len;
+        z.next_in = (Bytef *)(uintptr_t)data;
+        z.avail_in = (uInt)in_now;
+        z.next_out = (Bytef *)buf + len;
+        z.avail_out = (uInt)out_now;
+        rc = inflate(&z, Z_NO_FLUSH);
+        size_t used = in_now - z.avail_in, made = out_now - z.avail_out;
+        data += used;
+        n -= used;
+        len += made;
+        if (rc != Z_OK && rc != Z_STREAM_END && !(rc == Z_BUF_ERROR && len == cap)) {
+            err = nrd_errorf(NRD_ERR_INVALID_ARG, "failed to decompress data: %s",
+                             z.msg ? z.msg : "incomplete or damaged");
+        } else if (rc == Z_OK && used == 0 && made == 0) {
+            err = nrd_errorf(NRD_ERR_INVALID_ARG, "failed to decompress data: incomplete");
+        }
+    }
+    inflateEnd(&z);
+    if (!err && n > 0) {
+        err = nrd_errorf(NRD_ERR_INVALID_ARG, "failed to decompress data: bytes behind its end");
+    }
+    if (!err && len > max) {
+        err = nrd_errorf(NRD_ERR_INVALID_ARG,
+                         "decompressed request body exceeds the maximum allowed input size of %zu "
+                         "bytes. Use --http-max-input-size to increase the limit.",
+                         max);
+    }
+    if (err) {
+        free(buf);
+        return err;
+    }
+    *out = buf;
+    *out_n = len;
+    return NULL;
+}
+
+nrd_error *nrd_http_deflate(nrd_str *out, nrd_http_encoding e, const struct iovec *parts,
+                            int n_parts)
+{
+    z_stream z = {0};
+    if (deflateInit2(&z, Z_DEFAULT_COMPRESSION, Z_DEFLATED,
+                     e == NRD_ENCODING_GZIP ? GZIP_WINDOW : ZLIB_WINDOW, 8,
+                     Z_DEFAULT_STRATEGY) != Z_OK) {
+        return nrd_error_no_memory();
+    }
+    for (int i = 0; i <= n_parts; i++) {
+        const bool finish = i == n_parts;
+        const char *p = finish ? "" : parts[i].iov_base;
+        size_t left = finish ? 0 : parts[i].iov_len;
+        int rc;
+        do {
+            size_t now = left > UINT32_MAX ? UINT32_MAX : left;
+            nrd_str_reserve(out, 16384);
+            z.next_in = (Bytef *)(uintptr_t)p;
+            z.avail_in = (uInt)now;
+            z.next_out = (Bytef *)out->data + out->len;
+            z.avail_out = 16384;
+            rc = deflate(&z, finish ? Z_FINISH : Z_NO_FLUSH);
+            p += now - z.avail_in;
+            left -= now - z.avail_in;
+            out->len += 16384 - z.avail_out;
+        } while (left > 0 || z.avail_out == 0 || (finish && rc != Z_STREAM_END));
+    }
+    deflateEnd(&z);
+    return NULL;
+}

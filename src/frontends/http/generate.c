@@ -1,0 +1,418 @@
+/* POST /v2/models/M[/versions/V]/generate and .../generate_stream: one flat JSON object in, one
+ * flat JSON object out, or a stream of server-sent events.
+ *
+ * Mapping  A key that is an input of the model becomes a tensor, `id` the request id, the members
+ *          of `parameters` and every other key become request parameters.
+ * Source   Triton's generate extension. */
+#include "base/json.h"
+#include "frontends/http/call.h"
+#include "frontends/http/tensor_json.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define MAX_DIMS 64
+#define MAX_KEYS 256 /* of an answer */
+
+/* ---- reading the request ---- */
+
+static nrd_error *no_fit(const char *name)
+{
+    return nrd_errorf(NRD_ERR_INVALID_ARG,
+                      "The schema can not convert input '%s' to tensor with proper shape", name);
+}
+
+/* The metadata's shape with its dynamic dimensions filled in for `count` elements: fixed ones
+ * divide, the innermost dynamic one takes what is left, the others become 1. */
+static nrd_error *fit_shape(const char *name, const nrd_json *shape, size_t count, int64_t *dims)
+{
+    for (size_t i = 0; i < shape->n; i++) {
+        dims[i] = nrd_json_int(&shape->child[i], 0);
+        if (dims[i] != -1) {
+            if (dims[i] <= 0 || count % (size_t)dims[i] != 0) {
+                return no_fit(name);
+            }
+            count /= (size_t)dims[i];
+        }
+    }
+    for (size_t i = shape->n; i-- > 0;) {
+        if (dims[i] == -1) {
+            dims[i] = (int64_t)count;
+            count = 1;
+        }
+    }
+    return count == 1 ? NULL : no_fit(name);
+}
+
+static nrd_error *set_input(nrd_http_call *call, const nrd_json *value, const nrd_json *meta)
+{
+    const char *name = value->key;
+    const nrd_json *shape = nrd_json_get(meta, "shape");
+    TRITONSERVER_DataType type =
+        TRITONSERVER_StringToDataType(nrd_json_get_str(meta, "datatype", ""));
+    size_t count = nrd_json_is(value, NRD_JSON_ARRAY) ? value->n : 1, size;
+    int64_t dims[MAX_DIMS];
+
+    if (!nrd_json_is(shape, NRD_JSON_ARRAY) || shape->n > MAX_DIMS) {
+        return nrd_errorf(NRD_ERR_INTERNAL,
+                          "Unexpected 'shape' not found in model metadata for input '%s'", name);
+    }
+    NRD_TRY(nrd_tensor_json_size(value, type, count, &size));
+    NRD_TRY(fit_shape(name, shape, count, dims));
+    char *bytes = nrd_arena_alloc(&call->arena, size ? size : 1);
+    if (!bytes) {
+        return nrd_error_no_memory();
+    }
+    NRD_TRY(nrd_tensor_json_read(value, name, type, bytes, size));
+    NRD_TRY(nrd_http_from_triton(
+        TRITONSERVER_InferenceRequestAddInput(call->irequest, name, type, dims, shape->n)));
+    return nrd_http_from_triton(TRITONSERVER_InferenceRequestAppendInputData(
+        call->irequest, name, bytes, size, TRITONSERVER_MEMORY_CPU, 0));
+}
+
+static const nrd_json *find_input(const nrd_json *inputs, const char *name)
+{
+    for (size_t i = 0; i < nrd_json_len(inputs); i++) {
+        if (strcmp(nrd_json_get_str(&inputs->child[i], "name", ""), name) == 0) {
+            return &inputs->child[i];
+        }
+    }
+    return NULL;
+}
+
+static nrd_error *set_value(nrd_http_call *call, const nrd_json *value, const nrd_json *inputs)
+{
+    const nrd_json *meta = find_input(inputs, value->key);
+    return meta ? set_input(call, value, meta)
+                : nrd_http_set_parameter(call->irequest, value->key, value);
+}
+
+static nrd_error *set_id(nrd_http_call *call, const nrd_json *id)
+{
+    if (!nrd_json_is(id, NRD_JSON_STRING) || strlen(id->str) != id->n) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG,
+                          "Unable to parse 'id': attempt to access JSON non-string as string");
+    }
+    return nrd_http_from_triton(TRITONSERVER_InferenceRequestSetId(call->irequest, id->str));
+}
+
+static nrd_error *set_nested(nrd_http_call *call, const nrd_json *object, const nrd_json *inputs)
+{
+    if (find_input(inputs, object->key)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG,
+                          "Keyword '%s' for nested schema also given as input tensor name",
+                          object->key);
+    }
+    if (!nrd_json_is(object, NRD_JSON_OBJECT)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG,
+                          "Expected JSON object for keyword: '%s': attempt to access JSON "
+                          "non-object as object",
+                          object->key);
+    }
+    for (size_t i = 0; i < object->n; i++) {
+        nrd_error *err = set_value(call, &object->child[i], inputs);
+        if (err) {
+            return nrd_error_wrap(err, "Converting keyword: '%s'", object->key);
+        }
+    }
+    return NULL;
+}
+
+static nrd_error *read_document(nrd_http_call *call, const nrd_json *root, const nrd_json *inputs)
+{
+    if (!nrd_json_is(root, NRD_JSON_OBJECT)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "attempt to get members for non-object");
+    }
+    for (size_t i = 0; i < root->n; i++) {
+        const nrd_json *v = &root->child[i];
+        if (strcmp(v->key, "parameters") == 0) {
+            NRD_TRY(set_nested(call, v, inputs));
+        } else if (strcmp(v->key, "id") == 0) {
+            NRD_TRY(set_id(call, v));
+            if (find_input(inputs, "id")) {
+                NRD_TRY(set_value(call, v, inputs));
+            }
+        } else {
+            NRD_TRY(set_value(call, v, inputs));
+        }
+    }
+    return NULL;
+}
+
+/* Asks the core anew for every request: a reloaded model may have other inputs. */
+static nrd_error *input_metadata(nrd_http_api *api, const char *model, int64_t version,
+                                 nrd_json_doc **out)
+{
+    TRITONSERVER_Message *message = NULL;
+    const char *text;
+    size_t n;
+    NRD_TRY(nrd_http_from_triton(
+        TRITONSERVER_ServerModelMetadata(api->server, model, version, &message)));
+    nrd_error *err = nrd_http_from_triton(TRITONSERVER_MessageSerializeToJson(message, &text, &n));
+    if (!err) {
+        err = nrd_json_parse(out, text, n, NULL);
+    }
+    nrd_error_free(nrd_http_from_triton(TRITONSERVER_MessageDelete(message)));
+    return err;
+}
+
+/* ---- writing an answer: keys in alphabetical order ---- */
+
+typedef enum { KEY_TEXT, KEY_PARAMETER, KEY_OUTPUT } key_kind;
+
+typedef struct answer_key {
+    const char *name;
+    key_kind kind;
+    uint32_t index;
+    const char *text;
+} answer_key;
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const answer_key *)a)->name, ((const answer_key *)b)->name);
+}
+
+static bool add_key(answer_key *keys, size_t *n, const char *name, key_kind kind, uint32_t index,
+                    const char *text)
+{
+    for (size_t i = 0; i < *n; i++) {
+        if (strcmp(keys[i].name, name) == 0) {
+            return true; /* reserved names win, then parameters, then outputs */
+        }
+    }
+    if (*n == MAX_KEYS) {
+        return false;
+    }
+    keys[(*n)++] = (answer_key){name, kind, index, text};
+    return true;
+}
+
+static nrd_error *put_output(nrd_str *out, TRITONSERVER_InferenceResponse *response, uint32_t index)
+{
+    const char *name;
+    TRITONSERVER_DataType type;
+    const int64_t *shape;
+    uint64_t n_dims;
+    const void *base;
+    size_t size, count;
+    TRITONSERVER_MemoryType memory_type;
+    int64_t memory_id;
+    void *userp;
+
+    NRD_TRY(nrd_http_from_triton(
+        TRITONSERVER_InferenceResponseOutput(response, index, &name, &type, &shape, &n_dims, &base,
+                                             &size, &memory_type, &memory_id, &userp)));
+    if (!nrd_tensor_count(shape, n_dims, &count)) {
+        return nrd_errorf(NRD_ERR_INTERNAL, "shape of output '%s' is invalid", name);
+    }
+    nrd_json_put_cstr(out, name);
+    nrd_str_putc(out, ':');
+    return nrd_tensor_json_write(out, name, type, base, size, count, true);
+}
+
+static nrd_error *put_key(nrd_str *out, TRITONSERVER_InferenceResponse *response,
+                          const answer_key *key)
+{
+    const char *name;
+    TRITONSERVER_ParameterType type;
+    const void *value;
+
+    switch (key->kind) {
+    case KEY_TEXT:
+        nrd_json_put_cstr(out, key->name);
+        nrd_str_putc(out, ':');
+        nrd_json_put_cstr(out, key->text);
+        return NULL;
+    case KEY_PARAMETER:
+        NRD_TRY(nrd_http_from_triton(
+            TRITONSERVER_InferenceResponseParameter(response, key->index, &name, &type, &value)));
+        return nrd_http_put_parameter(out, name, type, value);
+    case KEY_OUTPUT:
+        break;
+    }
+    return put_output(out, response, key->index);
+}
+
+static nrd_error *collect_keys(TRITONSERVER_InferenceResponse *response, answer_key *keys,
+                               size_t *n)
+{
+    uint32_t count = 0;
+    bool fits = true;
+
+    NRD_TRY(nrd_http_from_triton(TRITONSERVER_InferenceResponseParameterCount(response, &count)));
+    for (uint32_t i = 0; i < count; i++) {
+        const char *name;
+        TRITONSERVER_ParameterType type;
+        const void *value;
+        NRD_TRY(nrd_http_from_triton(
+            TRITONSERVER_InferenceResponseParameter(response, i, &name, &type, &value)));
+        fits = fits && add_key(keys, n, name, KEY_PARAMETER, i, NULL);
+    }
+    NRD_TRY(nrd_http_from_triton(TRITONSERVER_InferenceResponseOutputCount(response, &count)));
+    for (uint32_t i = 0; i < count; i++) {
+        const char *name;
+        TRITONSERVER_DataType type;
+        const int64_t *shape;
+        uint64_t n_dims;
+        const void *base;
+        size_t size;
+        TRITONSERVER_MemoryType memory_type;
+        int64_t memory_id;
+        void *userp;
+        NRD_TRY(nrd_http_from_triton(
+            TRITONSERVER_InferenceResponseOutput(response, i, &name, &type, &shape, &n_dims, &base,
+                                                 &size, &memory_type, &memory_id, &userp)));
+        fits = fits && add_key(keys, n, name, KEY_OUTPUT, i, NULL);
+    }
+    return fits ? NULL
+                : nrd_errorf(NRD_ERR_UNSUPPORTED, "more than %d values in one answer", MAX_KEYS);
+}
+
+static nrd_error *put_answer(nrd_str *out, TRITONSERVER_InferenceResponse *response)
+{
+    answer_key keys[MAX_KEYS];
+    size_t n = 0;
+    const char *id = "", *model;
+    int64_t version;
+    char version_text[24];
+
+    TRITONSERVER_Error *e = TRITONSERVER_InferenceResponseError(response);
+    if (e) { /* borrowed */
+        return nrd_errorf((nrd_error_code)TRITONSERVER_ErrorCode(e), "%s",
+                          TRITONSERVER_ErrorMessage(e));
+    }
+    NRD_TRY(nrd_http_from_triton(TRITONSERVER_InferenceResponseId(response, &id)));
+    NRD_TRY(nrd_http_from_triton(TRITONSERVER_InferenceResponseModel(response, &model, &version)));
+    snprintf(version_text, sizeof version_text, "%lld", (long long)version);
+    if (id && id[0]) {
+        add_key(keys, &n, "id", KEY_TEXT, 0, id);
+    }
+    add_key(keys, &n, "model_name", KEY_TEXT, 0, model);
+    add_key(keys, &n, "model_version", KEY_TEXT, 0, version_text);
+    NRD_TRY(collect_keys(response, keys, &n));
+    qsort(keys, n, sizeof *keys, by_name);
+    nrd_str_putc(out, '{');
+    for (size_t i = 0; i < n; i++) {
+        if (i) {
+            nrd_str_putc(out, ',');
+        }
+        NRD_TRY(put_key(out, response, &keys[i]));
+    }
+    nrd_str_putc(out, '}');
+    return NULL;
+}
+
+/* Fills call->text with one answer or error, framed as an event in a stream. Returns the status. */
+static int build(nrd_http_call *call, TRITONSERVER_InferenceResponse *response)
+{
+    nrd_str *t = &call->text;
+    int status = 200;
+    nrd_str_clear(t);
+    if (call->stream) {
+        nrd_str_puts(t, "data: ");
+    }
+    size_t mark = t->len;
+    nrd_error *err = put_answer(t, response);
+    if (err) {
+        status = nrd_http_status(nrd_error_get_code(err));
+        t->len = mark;
+        nrd_str_puts(t, "{\"error\":");
+        nrd_json_put_cstr(t, nrd_error_message(err));
+        nrd_str_putc(t, '}');
+        nrd_error_free(err);
+    }
+    if (call->stream) {
+        nrd_str_puts(t, "\n\n");
+    }
+    return status;
+}
+
+static void on_stream_response(nrd_http_call *call, TRITONSERVER_InferenceResponse *response,
+                               bool final)
+{
+    if (!nrd_http_is_gone(call->req)) {
+        int status = response ? build(call, response) : 200;
+        if (!call->started) { /* the first answer decides the status of the whole stream */
+            call->started = true;
+            nrd_http_stream_begin(call->req, status, "text/event-stream; charset=utf-8");
+        }
+        if (response) {
+            nrd_http_stream_write(call->req, call->text.data, call->text.len);
+        }
+        if (final) {
+            nrd_http_stream_end(call->req);
+        }
+    }
+    nrd_http_response_delete(response);
+}
+
+/* Not streaming: exactly one answer with content. The status is that of the first answer, as in
+ * Triton, whose check comes after the status line has been sent. */
+static void on_single_response(nrd_http_call *call, TRITONSERVER_InferenceResponse *response,
+                               bool final)
+{
+    static const char too_many[] =
+        "{\"error\":\"generate expects model to produce exactly 1 response, use generate stream "
+        "for model that generates various number of responses\"}";
+
+    if (!call->started) {
+        call->started = true;
+        call->status = 200;
+        if (response) {
+            call->status = build(call, response);
+        }
+    } else if (response && call->n_responses == 0) {
+        build(call, response);
+    }
+    call->n_responses += response != NULL;
+    nrd_http_response_delete(response);
+    if (!final) {
+        return;
+    }
+    if (call->n_responses == 1) {
+        nrd_http_reply(call->req, call->status, "application/json", NULL, call->text.data,
+                       call->text.len);
+    } else {
+        nrd_http_reply(call->req, call->status, "application/json", NULL, too_many,
+                       sizeof too_many - 1);
+    }
+}
+
+/* ---- the handler ---- */
+
+void nrd_http_generate(nrd_http_api *api, nrd_http_request *req, const nrd_http_route *route,
+                       bool stream)
+{
+    nrd_http_call *call = NULL;
+    nrd_json_doc *meta = NULL, *doc = NULL;
+    nrd_error *err = NULL;
+    int64_t version;
+
+    NRD_TRY_GOTO(nrd_http_parse_version(route->version, &version), err, out);
+    NRD_TRY_GOTO(input_metadata(api, route->model, version, &meta), err, out);
+    if (nrd_http_content_encoding(nrd_http_find_field(&req->head, "Content-Encoding")) !=
+        NRD_ENCODING_IDENTITY) {
+        err = nrd_errorf(NRD_ERR_INVALID_ARG,
+                         "Unsupported content-encoding, only 'identity' is supported.");
+        goto out;
+    }
+    NRD_TRY_GOTO(nrd_http_call_new(&call, api, req, route->model, version), err, out);
+    call->stream = stream;
+    call->on_response = stream ? on_stream_response : on_single_response;
+    NRD_TRY_GOTO(nrd_http_parse_json(&doc, req->body, req->body_n), err, out);
+    NRD_TRY_GOTO(
+        read_document(call, nrd_json_root(doc), nrd_json_get(nrd_json_root(meta), "inputs")), err,
+        out);
+    NRD_TRY_GOTO(nrd_http_forward_headers(call), err, out);
+    NRD_TRY_GOTO(nrd_http_call_submit(call), err, out);
+
+out:
+    nrd_json_doc_free(meta);
+    nrd_json_doc_free(doc);
+    if (err) {
+        if (call) {
+            nrd_http_call_abandon(call);
+        }
+        nrd_http_fail(req, err);
+    }
+}

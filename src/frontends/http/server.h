@@ -1,0 +1,107 @@
+/* frontends/http/server.h - connections and event loops; knows HTTP, knows nothing of models.
+ *
+ * Purpose   Accepts connections, reads requests with limits, hands each to one handler, writes the
+ *           reply. Used by the HTTP service and the metrics service.
+ * Owner     Each loop thread owns its connections and their requests. Every function with a
+ *           request runs on that request's loop thread; nrd_http_post and nrd_http_request_unref
+ *           may be called from any thread.
+ * Units     Bytes.
+ * Errors    UNAVAILABLE when the address cannot be bound. Bad requests are answered here with
+ *           {"error":"..."} and never reach the handler.
+ * Lifetime  A request is shared: the connection holds it until the reply has ended or the client is
+ *           gone; a handler that answers later takes its own reference. Buffers (head, body) live
+ *           as long as the request.
+ *
+ * Life of a request
+ *   handler(req) is called once, with the whole body read. It answers at once with nrd_http_reply,
+ *   or keeps a reference and answers later from a task posted to the loop (nrd_http_post): either
+ *   nrd_http_reply once, or stream_begin, stream_write..., stream_end. When the client disappears
+ *   first, on_gone is called once; replies after that are dropped.
+ */
+#ifndef NRD_FRONTENDS_HTTP_SERVER_H
+#define NRD_FRONTENDS_HTTP_SERVER_H
+
+#include "base/error.h"
+#include "base/str.h"
+#include "frontends/http/parser.h"
+
+#include <stdatomic.h>
+#include <sys/uio.h>
+
+/* A stream whose client does not read may hold back this much before it is cut off. */
+#define NRD_HTTP_MAX_STREAM_BACKLOG (8u << 20)
+
+typedef struct nrd_http_server nrd_http_server;
+typedef struct nrd_http_loop nrd_http_loop;
+typedef struct nrd_http_conn nrd_http_conn;
+typedef struct nrd_http_request nrd_http_request;
+
+struct nrd_http_request {
+    nrd_http_head head;
+    const char *body; /* NULL when body_n is 0 */
+    size_t body_n;
+    void *user; /* of the config */
+
+    /* Set by a handler that answers later: the client is gone, whatever runs may be cancelled. */
+    void (*on_gone)(nrd_http_request *req, void *arg);
+    void *gone_arg;
+
+    /* private to server.c */
+    atomic_int refs;
+    nrd_http_loop *loop;
+    nrd_http_conn *conn; /* NULL once the reply has ended or the client is gone */
+    struct nrd_http_inbuf *in;
+    char *own_body;
+    bool streaming;
+};
+
+typedef struct nrd_http_config {
+    const char *name; /* in log lines: "HTTP" */
+    const char *address;
+    int port; /* 0: any free port */
+    bool reuse_port;
+    int n_threads;
+    size_t max_body_bytes;
+    void (*handle)(nrd_http_request *req, void *user);
+    void *user;
+} nrd_http_config;
+
+/* Binds, starts the threads. The config is copied; strings are borrowed until free. */
+nrd_error *nrd_http_server_start(nrd_http_server **out, const nrd_http_config *cfg) NRD_MUST_USE;
+int nrd_http_server_port(const nrd_http_server *s);
+
+/* No new connections; idle ones are closed, busy ones after their current reply. */
+void nrd_http_server_drain(nrd_http_server *s);
+size_t nrd_http_server_connections(const nrd_http_server *s);
+/* Closes what is left (on_gone is called), ends the threads. Tasks posted later are dropped, so
+ * nothing that could still post may remain. NULL is fine. */
+void nrd_http_server_free(nrd_http_server *s);
+
+void nrd_http_request_ref(nrd_http_request *req);
+void nrd_http_request_unref(nrd_http_request *req);
+
+/* Work for the loop thread. The task is borrowed until run(task) is called. */
+typedef struct nrd_http_task {
+    struct nrd_http_task *next;
+    void (*run)(struct nrd_http_task *task);
+} nrd_http_task;
+void nrd_http_post(nrd_http_loop *loop, nrd_http_task *task);
+
+/* Ends the request with one reply. content_type NULL: no such field. `extra` holds further header
+ * lines, each with CRLF, or NULL. */
+void nrd_http_reply(nrd_http_request *req, int status, const char *content_type, const char *extra,
+                    const void *body, size_t n);
+/* The same from several pieces that are not copied: done(arg) is called, now or later, when they
+ * are no longer needed. At most 64 pieces. */
+void nrd_http_replyv(nrd_http_request *req, int status, const char *content_type, const char *extra,
+                     const struct iovec *parts, int n_parts, void (*done)(void *arg), void *arg);
+/* {"error":"<message>"} */
+void nrd_http_reply_error(nrd_http_request *req, int status, const char *message);
+
+/* A reply in pieces. write sends nothing when the client is gone. */
+void nrd_http_stream_begin(nrd_http_request *req, int status, const char *content_type);
+void nrd_http_stream_write(nrd_http_request *req, const void *data, size_t n);
+void nrd_http_stream_end(nrd_http_request *req);
+bool nrd_http_is_gone(const nrd_http_request *req);
+
+#endif

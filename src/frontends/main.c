@@ -1,0 +1,189 @@
+/* tritonserver: reads the command line, starts the core and the services, waits for a signal. */
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "frontends/http/api.h"
+#include "frontends/metrics/server.h"
+#include "frontends/options.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define TRITON_VERSION "2.51.0" /* the version whose interface this program has */
+
+typedef struct services {
+    TRITONSERVER_Server *server;
+    nrd_http_api *http;
+    nrd_http_server *metrics;
+} services;
+
+/* Signals are blocked in every thread and taken by the main thread only, so that nothing has to be
+ * safe inside a handler, and a second signal while stopping does no harm. */
+static void block_signals(sigset_t *out)
+{
+    sigemptyset(out);
+    sigaddset(out, SIGINT);
+    sigaddset(out, SIGTERM);
+    pthread_sigmask(SIG_BLOCK, out, NULL);
+    signal(SIGPIPE, SIG_IGN);
+}
+
+static nrd_error *start_services(services *s, const nrd_options *o)
+{
+    if (o->allow_grpc_given && o->allow_grpc) {
+        NRD_LOG_WARN("--allow-grpc=true: this build has no gRPC endpoint yet; port %lld is not "
+                     "opened",
+                     (long long)o->grpc_port);
+    } else if (!o->allow_grpc_given) {
+        NRD_LOG_INFO("no GRPCInferenceService: this build has no gRPC endpoint yet");
+    }
+    if (o->allow_http) {
+        NRD_TRY(nrd_error_wrap(nrd_http_api_start(&s->http, s->server, o),
+                               "failed to start HTTP service"));
+        NRD_LOG_INFO("Started HTTPService at %s:%d", o->http_address, nrd_http_api_port(s->http));
+    }
+    if (o->allow_metrics) {
+        NRD_TRY(nrd_error_wrap(nrd_metrics_service_start(&s->metrics, s->server, o),
+                               "failed to start Metrics service"));
+        NRD_LOG_INFO("Started Metrics Service at %s:%d", o->metrics_address,
+                     nrd_http_server_port(s->metrics));
+    }
+    return NULL;
+}
+
+/* Until a signal; with --model-control-mode=poll the repository is looked at now and then. */
+static int wait_for_signal(const sigset_t *set, TRITONSERVER_Server *server, const nrd_options *o)
+{
+    for (;;) {
+        struct timespec wait = {o->poll_secs ? (time_t)o->poll_secs : 3600, 0};
+        int sig = sigtimedwait(set, NULL, &wait);
+        if (sig > 0) {
+            return sig;
+        }
+        if (errno == EAGAIN && o->poll_secs) {
+            nrd_error *err = nrd_http_from_triton(TRITONSERVER_ServerPollModelRepository(server));
+            if (err) {
+                NRD_LOG_ERROR("failed to poll model repository: %s", nrd_error_message(err));
+                nrd_error_free(err);
+            }
+        }
+    }
+}
+
+/* Waits for open connections, one line a second as Triton does. Returns the seconds left. */
+static unsigned drain_http(nrd_http_api *http, unsigned timeout_secs)
+{
+    const struct timespec pause = {0, 10 * 1000 * 1000};
+    const uint64_t begin = nrd_now_ns();
+    unsigned left = timeout_secs, told = timeout_secs + 1;
+
+    nrd_http_api_drain(http);
+    nanosleep(&pause, NULL); /* the loops close idle connections first */
+    while (left > 0 && nrd_http_api_connections(http) > 0) {
+        if (left < told) {
+            NRD_LOG_INFO("Timeout %u: Found %zu HTTP service connections", left,
+                         nrd_http_api_connections(http));
+            told = left;
+        }
+        nanosleep(&pause, NULL);
+        uint64_t passed = (nrd_now_ns() - begin) / 1000000000u;
+        left = passed >= timeout_secs ? 0 : timeout_secs - (unsigned)passed;
+    }
+    return left;
+}
+
+/* Ends everything in order. Requests that are still in flight after the timeout may call back at
+ * any time, so then the process ends without taking anything down. */
+static int stop(services *s, const nrd_options *o)
+{
+    unsigned left = (unsigned)o->exit_timeout_secs;
+    if (s->http) {
+        left = drain_http(s->http, left);
+    }
+    const bool quiet = !s->http || nrd_http_api_connections(s->http) == 0;
+    nrd_error_free(nrd_http_from_triton(TRITONSERVER_ServerSetExitTimeout(s->server, left)));
+    nrd_error *err = nrd_http_from_triton(TRITONSERVER_ServerStop(s->server));
+    if (err) {
+        NRD_LOG_ERROR("failed to stop server: %s", nrd_error_message(err));
+        nrd_error_free(err);
+        fflush(NULL);
+        _exit(1);
+    }
+    if (!quiet) {
+        fflush(NULL);
+        _exit(0);
+    }
+    nrd_http_api_free(s->http);
+    nrd_http_server_free(s->metrics);
+    nrd_error_free(nrd_http_from_triton(TRITONSERVER_ServerDelete(s->server)));
+    return 0;
+}
+
+static int serve(const nrd_options *o)
+{
+    services s = {0};
+    sigset_t signals;
+    TRITONSERVER_ServerOptions *t = NULL;
+    nrd_error *err = NULL;
+
+    NRD_TRY_GOTO(nrd_options_apply_log(o), err, fail);
+    err = nrd_http_from_triton(nrd_options_build(o, &t));
+    if (err) {
+        fprintf(stderr, "Failed to build Triton option:\n%s\n", nrd_error_message(err));
+        nrd_error_free(err);
+        return 1;
+    }
+    block_signals(&signals); /* before any thread exists, so that all inherit it */
+    err = nrd_http_from_triton(TRITONSERVER_ServerNew(&s.server, t));
+    TRITONSERVER_ServerOptionsDelete(t);
+    if (err) {
+        err = nrd_error_wrap(err, "error: creating server");
+        goto fail;
+    }
+    NRD_TRY_GOTO(start_services(&s, o), err, fail);
+    int sig = wait_for_signal(&signals, s.server, o);
+    NRD_LOG_INFO("Signal (%d) received.", sig);
+    return stop(&s, o);
+
+fail:
+    NRD_LOG_ERROR("%s", nrd_error_message(err));
+    nrd_error_free(err);
+    if (s.server) {
+        nrd_error_free(nrd_http_from_triton(TRITONSERVER_ServerStop(s.server)));
+        nrd_http_api_free(s.http);
+        nrd_http_server_free(s.metrics);
+        nrd_error_free(nrd_http_from_triton(TRITONSERVER_ServerDelete(s.server)));
+    }
+    return 1;
+}
+
+int main(int argc, char **argv)
+{
+    nrd_options o;
+    int rc = 0;
+
+    nrd_options_init(&o);
+    nrd_error *err = nrd_options_parse(&o, argc, argv);
+    if (err) {
+        fprintf(stderr, "Usage: tritonserver [options], see tritonserver --help\n%s\n",
+                nrd_error_message(err));
+        nrd_error_free(err);
+        rc = 1;
+    } else if (o.help) {
+        nrd_str text = {0};
+        nrd_options_help(&text);
+        fputs(nrd_str_cstr(&text), stdout);
+        nrd_str_fini(&text);
+    } else if (o.version) {
+        printf("tritonserver %s (Nereid %s)\n", TRITON_VERSION, NRD_VERSION);
+    } else {
+        rc = serve(&o);
+    }
+    nrd_options_fini(&o);
+    return rc;
+}

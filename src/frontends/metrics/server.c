@@ -1,0 +1,52 @@
+#include "frontends/metrics/server.h"
+
+#include "frontends/http/api.h"
+
+#include <string.h>
+
+#define MAX_BODY (1u << 20) /* a scrape has no body; something small is tolerated */
+
+static void handle(nrd_http_request *req, void *user)
+{
+    TRITONSERVER_Server *server = user;
+    TRITONSERVER_Metrics *metrics = NULL;
+    const char *text;
+    size_t n;
+
+    if (req->head.method != NRD_HTTP_GET) {
+        nrd_http_reply_error(req, 405, "Method Not Allowed");
+        return;
+    }
+    if (!nrd_view_is(req->head.path, "/metrics")) {
+        nrd_http_reply_error(req, 404, "Not Found");
+        return;
+    }
+    nrd_error *err = nrd_http_from_triton(TRITONSERVER_ServerMetrics(server, &metrics));
+    if (!err) {
+        err = nrd_http_from_triton(
+            TRITONSERVER_MetricsFormatted(metrics, TRITONSERVER_METRIC_PROMETHEUS, &text, &n));
+    }
+    if (err) {
+        nrd_http_fail(req, err);
+    } else {
+        nrd_http_reply(req, 200, "text/plain; charset=utf-8", NULL, text, n);
+    }
+    if (metrics) {
+        nrd_error_free(nrd_http_from_triton(TRITONSERVER_MetricsDelete(metrics)));
+    }
+}
+
+nrd_error *nrd_metrics_service_start(nrd_http_server **out, TRITONSERVER_Server *server,
+                                     const nrd_options *o)
+{
+    nrd_http_config cfg = {
+        .name = "metrics",
+        .address = o->metrics_address,
+        .port = (int)o->metrics_port,
+        .n_threads = 1,
+        .max_body_bytes = MAX_BODY,
+        .handle = handle,
+        .user = server,
+    };
+    return nrd_http_server_start(out, &cfg);
+}

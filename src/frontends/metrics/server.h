@@ -1,0 +1,14 @@
+/* frontends/metrics/server.h - GET /metrics in the Prometheus text form.
+ * Owner: started and freed by the main thread; one loop thread of its own, so that a scrape never
+ * waits for inference traffic. Errors: UNAVAILABLE when the port is taken. */
+#ifndef NRD_FRONTENDS_METRICS_SERVER_H
+#define NRD_FRONTENDS_METRICS_SERVER_H
+
+#include "base/error.h"
+#include "frontends/http/server.h"
+#include "frontends/options.h"
+
+nrd_error *nrd_metrics_service_start(nrd_http_server **out, TRITONSERVER_Server *server,
+                                     const nrd_options *o) NRD_MUST_USE;
+
+#endif

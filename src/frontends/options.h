@@ -1,0 +1,114 @@
+/* frontends/options.h - the command line of tritonserver.
+ *
+ * Purpose   One table holds every option of Triton 2.51: its group, form, default, range and one
+ *           sentence. An option is used, or refused with a sentence that says why; none is ignored.
+ * Owner     The main thread, before any other thread runs; read-only afterwards.
+ * Units     As the field names say; ports 0..65535 (0: any free port).
+ * Errors    INVALID_ARG: `Bad option: "--x".` and the reason; UNSUPPORTED: known but not in this
+ *           build.
+ * Lifetime  nrd_options_init, parse, use, nrd_options_fini.
+ * Sources   Option names and defaults: Triton Inference Server 2.51 `tritonserver --help`.
+ */
+#ifndef NRD_FRONTENDS_OPTIONS_H
+#define NRD_FRONTENDS_OPTIONS_H
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/str.h"
+#include "triton/core/tritonserver.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* One occurrence of a repeatable option; which fields count depends on the option's form. */
+typedef struct nrd_option_entry {
+    char *name;    /* owns; "" where the form allows none */
+    char *setting; /* owns */
+    char *value;   /* owns */
+    int64_t number;
+    double fraction;
+    uint64_t size;
+} nrd_option_entry;
+
+typedef struct nrd_option_list {
+    nrd_option_entry *items; /* owns */
+    size_t n;
+} nrd_option_list;
+
+typedef struct nrd_options {
+    /* what to do instead of serving */
+    bool help, version;
+    /* server */
+    char *id;
+    int64_t exit_timeout_secs;
+    /* log */
+    int64_t log_verbose;
+    bool log_info, log_warning, log_error;
+    char *log_format; /* "default" or "ISO8601" */
+    char *log_file;
+    /* models */
+    nrd_option_list repositories;   /* name */
+    nrd_option_list startup_models; /* name */
+    bool exit_on_error, disable_auto_complete, strict_model_config, strict_readiness;
+    TRITONSERVER_ModelControlMode control_mode;
+    int64_t poll_secs; /* 0 unless the mode is poll */
+    char *model_config_name;
+    int64_t load_threads, load_retries;
+    bool namespacing, peer_access;
+    /* HTTP */
+    bool allow_http, reuse_http_port;
+    char *http_address;
+    int64_t http_port, http_threads;
+    char *http_forward_pattern;
+    nrd_option_list http_restricted; /* name: api, setting: header, value */
+    int64_t http_max_input_bytes;
+    /* gRPC */
+    bool allow_grpc, allow_grpc_given;
+    char *grpc_address;
+    int64_t grpc_port;
+    /* other front ends, refused when true */
+    bool allow_sagemaker, allow_vertex;
+    /* metrics */
+    bool allow_metrics, allow_gpu_metrics, allow_cpu_metrics;
+    char *metrics_address; /* "" becomes http_address */
+    int64_t metrics_port;
+    double metrics_interval_ms;
+    nrd_option_list metrics_config; /* name "", setting, value */
+    /* trace */
+    nrd_option_list trace_config; /* name: "", "triton"; setting, value */
+    /* plug-ins */
+    char *backend_dir, *agent_dir, *cache_dir; /* "" becomes the folder beside the program */
+    nrd_option_list backend_config;            /* name may be "", setting, value */
+    nrd_option_list cache_config;              /* name, setting, value */
+    bool cache_size_given;
+    /* rate limiter */
+    TRITONSERVER_RateLimitMode rate_limit;
+    nrd_option_list rate_resources; /* name, size: count, number: device or -1 */
+    /* memory and devices */
+    int64_t pinned_pool_bytes;
+    nrd_option_list cuda_pools;      /* number: device, size */
+    nrd_option_list cuda_va;         /* number: device, size */
+    nrd_option_list gpu_load_limits; /* number: device, fraction */
+    double min_compute_capability;
+    int64_t buffer_threads;
+    nrd_option_list host_policies; /* name, setting, value */
+} nrd_options;
+
+void nrd_options_init(nrd_options *o); /* every default */
+void nrd_options_fini(nrd_options *o);
+
+/* Reads argv[1..argc). `--name=value`, `--name value`, unique beginnings of names as getopt_long
+ * takes them. Also checks what depends on several options, and port collisions. */
+nrd_error *nrd_options_parse(nrd_options *o, int argc, char *const *argv) NRD_MUST_USE;
+
+/* The text of --help, in groups. */
+void nrd_options_help(nrd_str *out);
+
+/* Applies the log options to this program's own log. */
+nrd_error *nrd_options_apply_log(const nrd_options *o) NRD_MUST_USE;
+
+/* Builds the core's option object; the caller deletes it. */
+TRITONSERVER_Error *nrd_options_build(const nrd_options *o, TRITONSERVER_ServerOptions **out);
+
+#endif

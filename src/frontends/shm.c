@@ -1,0 +1,234 @@
+#include "frontends/shm.h"
+
+#include "base/json.h"
+#include "base/mem.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct nrd_shm_region {
+    nrd_shm_region *next;
+    char *name, *key;
+    uint64_t offset, size;
+    char *map; /* page-aligned */
+    size_t map_size;
+    char *base;
+    int users;
+};
+
+struct nrd_shm {
+    pthread_mutex_t mu;
+    nrd_shm_region *regions; /* guarded by mu; sorted by name */
+};
+
+static void region_free(nrd_shm_region *r)
+{
+    if (r) {
+        if (r->map) {
+            munmap(r->map, r->map_size);
+        }
+        free(r->name);
+        free(r->key);
+        free(r);
+    }
+}
+
+nrd_error *nrd_shm_new(nrd_shm **out)
+{
+    *out = calloc(1, sizeof **out);
+    if (!*out) {
+        return nrd_error_no_memory();
+    }
+    pthread_mutex_init(&(*out)->mu, NULL);
+    return NULL;
+}
+
+void nrd_shm_free(nrd_shm *s)
+{
+    if (!s) {
+        return;
+    }
+    while (s->regions) {
+        nrd_shm_region *r = s->regions;
+        s->regions = r->next;
+        region_free(r);
+    }
+    pthread_mutex_destroy(&s->mu);
+    free(s);
+}
+
+/* The link that points to the region, or to where it belongs. Lock held. */
+static nrd_shm_region **find(nrd_shm *s, const char *name)
+{
+    nrd_shm_region **at = &s->regions;
+    while (*at && strcmp((*at)->name, name) < 0) {
+        at = &(*at)->next;
+    }
+    return at;
+}
+
+static nrd_shm_region *lookup(nrd_shm *s, const char *name)
+{
+    nrd_shm_region *r = *find(s, name);
+    return r && strcmp(r->name, name) == 0 ? r : NULL;
+}
+
+static nrd_error *map_region(nrd_shm_region *r)
+{
+    struct stat st;
+    nrd_error *err = NULL;
+    uint64_t end;
+    int fd = shm_open(r->key, O_RDWR | O_CLOEXEC, 0);
+    if (fd < 0) {
+        return nrd_errorf(NRD_ERR_INTERNAL, "Unable to open shared memory region: '%s'", r->key);
+    }
+    if (fstat(fd, &st) != 0 || st.st_size < 0) {
+        err = nrd_errorf(NRD_ERR_INVALID_ARG, "Invalid shared memory region: '%s'", r->key);
+    } else if (r->size == 0 || __builtin_add_overflow(r->offset, r->size, &end) ||
+               end > (uint64_t)st.st_size) {
+        err = nrd_errorf(NRD_ERR_INVALID_ARG,
+                         "failed to register shared memory region '%s': invalid args", r->name);
+    } else {
+        uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), from = r->offset / page * page;
+        r->map_size = (size_t)(end - from);
+        void *p = mmap(NULL, r->map_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)from);
+        if (p == MAP_FAILED) {
+            err = nrd_errorf(NRD_ERR_INTERNAL, "shared memory region '%s': %s", r->name,
+                             strerror(errno));
+        } else {
+            r->map = p;
+            r->base = r->map + (r->offset - from);
+        }
+    }
+    close(fd);
+    return err;
+}
+
+nrd_error *nrd_shm_register(nrd_shm *s, const char *name, const char *key, uint64_t offset,
+                            uint64_t size)
+{
+    nrd_error *err = NULL;
+    nrd_shm_region *r = calloc(1, sizeof *r);
+    if (!r) {
+        return nrd_error_no_memory();
+    }
+    r->name = nrd_xstrdup(name);
+    r->key = nrd_xstrdup(key);
+    r->offset = offset;
+    r->size = size;
+    pthread_mutex_lock(&s->mu);
+    if (lookup(s, name)) {
+        err = nrd_errorf(NRD_ERR_ALREADY_EXISTS, "shared memory region '%s' already in manager",
+                         name);
+    } else {
+        err = map_region(r);
+    }
+    if (!err) {
+        nrd_shm_region **at = find(s, name);
+        r->next = *at;
+        *at = r;
+        r = NULL;
+    }
+    pthread_mutex_unlock(&s->mu);
+    region_free(r);
+    return err;
+}
+
+nrd_error *nrd_shm_unregister(nrd_shm *s, const char *name)
+{
+    nrd_error *err = NULL;
+    pthread_mutex_lock(&s->mu);
+    for (nrd_shm_region **at = &s->regions; *at;) {
+        nrd_shm_region *r = *at;
+        if (name && strcmp(r->name, name) != 0) {
+            at = &r->next;
+            continue;
+        }
+        if (r->users > 0) {
+            if (!err) {
+                err = nrd_errorf(NRD_ERR_INTERNAL,
+                                 "Cannot unregister shared memory region '%s', it is currently in "
+                                 "use.",
+                                 r->name);
+            }
+            at = &r->next;
+            continue;
+        }
+        *at = r->next;
+        region_free(r);
+    }
+    pthread_mutex_unlock(&s->mu);
+    return err;
+}
+
+static void put_region(nrd_str *out, const nrd_shm_region *r)
+{
+    nrd_str_puts(out, "{\"name\":");
+    nrd_json_put_cstr(out, r->name);
+    nrd_str_puts(out, ",\"key\":");
+    nrd_json_put_cstr(out, r->key);
+    nrd_str_printf(out, ",\"offset\":%llu,\"byte_size\":%llu}", (unsigned long long)r->offset,
+                   (unsigned long long)r->size);
+}
+
+nrd_error *nrd_shm_status(nrd_shm *s, const char *name, nrd_str *out)
+{
+    nrd_error *err = NULL;
+    bool first = true;
+    pthread_mutex_lock(&s->mu);
+    if (name && !lookup(s, name)) {
+        err =
+            nrd_errorf(NRD_ERR_NOT_FOUND, "Unable to find system shared memory region: '%s'", name);
+    } else {
+        nrd_str_putc(out, '[');
+        for (nrd_shm_region *r = s->regions; r; r = r->next) {
+            if (!name || strcmp(r->name, name) == 0) {
+                nrd_str_puts(out, first ? "" : ",");
+                put_region(out, r);
+                first = false;
+            }
+        }
+        nrd_str_putc(out, ']');
+    }
+    pthread_mutex_unlock(&s->mu);
+    return err;
+}
+
+nrd_error *nrd_shm_get(nrd_shm *s, const char *name, uint64_t offset, uint64_t size,
+                       nrd_shm_region **out_region, void **out_base)
+{
+    nrd_error *err = NULL;
+    *out_region = NULL;
+    *out_base = NULL;
+    pthread_mutex_lock(&s->mu);
+    nrd_shm_region *r = lookup(s, name);
+    if (!r) {
+        err = nrd_errorf(NRD_ERR_NOT_FOUND, "Unable to find shared memory region: '%s'", name);
+    } else if (offset > r->size) {
+        err =
+            nrd_errorf(NRD_ERR_INVALID_ARG, "Invalid offset for shared memory region: '%s'", name);
+    } else if (size > r->size - offset) {
+        err = nrd_errorf(NRD_ERR_INVALID_ARG,
+                         "Invalid offset + byte size for shared memory region: '%s'", name);
+    } else {
+        r->users++;
+        *out_region = r;
+        *out_base = r->base + offset;
+    }
+    pthread_mutex_unlock(&s->mu);
+    return err;
+}
+
+void nrd_shm_put(nrd_shm *s, nrd_shm_region *region)
+{
+    if (region) {
+        pthread_mutex_lock(&s->mu);
+        region->users--;
+        pthread_mutex_unlock(&s->mu);
+    }
+}

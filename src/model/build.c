@@ -1,0 +1,348 @@
+#include "model/build.h"
+
+#include "base/dtype.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "base/progress.h"
+#include "formats/safetensors.h"
+#include "model/engine_file.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { STREAM_BYTES = 8 << 20, MAX_THREADS = 64 };
+
+static void note(nrd_build_stats *stats, const nrd_plan *p)
+{
+    const char *const *unused;
+    size_t n = nrd_plan_unused(p, &unused);
+    if (nrd_plan_rank(p) != 0) {
+        return;
+    }
+    if (*nrd_plan_notes(p)) {
+        nrd_str_printf(&stats->notes, "%s\n", nrd_plan_notes(p));
+    }
+    size_t shown = 0;
+    for (size_t i = 0; i < n; i++) {
+        /* buffers that old versions saved; never weights */
+        if (nrd_str_has_suffix(unused[i], ".rotary_emb.inv_freq") ||
+            nrd_str_has_suffix(unused[i], ".attn.bias") ||
+            nrd_str_has_suffix(unused[i], ".attn.masked_bias") ||
+            (nrd_plan_spec(p)->tied_embeddings && strstr(unused[i], "lm_head"))) {
+            continue;
+        }
+        if (shown++ < 3) {
+            nrd_str_printf(&stats->notes, "tensor not used: %s\n", unused[i]);
+        }
+    }
+    if (shown > 3) {
+        nrd_str_printf(&stats->notes, "and %zu more tensors not used\n", shown - 3);
+    }
+}
+
+/* ---- checkpoint ---- */
+
+static nrd_error *announce(nrd_safetensors_writer *w, const nrd_plan *p)
+{
+    char name[512];
+    for (size_t i = 0; i < nrd_plan_n_tensors(p); i++) {
+        const nrd_plan_tensor *t = nrd_plan_at(p, i);
+        int64_t dims[2] = {t->rows, t->cols};
+        NRD_TRY(nrd_safetensors_writer_add(w, t->name, t->dtype, dims, t->is_vector ? 1 : 2));
+        if (t->has_row_scales) {
+            size_t stem = strlen(t->name) - strlen(".weight");
+            snprintf(name, sizeof name, "%.*s.per_channel_scale", (int)stem, t->name);
+            NRD_TRY(nrd_safetensors_writer_add(w, name, NRD_DTYPE_F32, dims, 1));
+        }
+    }
+    return nrd_safetensors_writer_begin(w);
+}
+
+static nrd_error *stream_tensor(nrd_safetensors_writer *w, const nrd_plan *p,
+                                const nrd_plan_tensor *t, nrd_progress *bar)
+{
+    nrd_error *err = NULL;
+    uint8_t *buf = NULL;
+    float *scales = NULL;
+    const void *direct = nrd_plan_direct(t);
+
+    if (direct) {
+        NRD_TRY(nrd_safetensors_writer_write(w, direct, t->data_bytes));
+        nrd_progress_add(bar, t->data_bytes);
+        return NULL;
+    }
+    size_t row = t->rows > 0 ? t->data_bytes / (size_t)t->rows : 0;
+    int64_t step = row && row < STREAM_BYTES ? (int64_t)(STREAM_BYTES / row) : 1;
+    NRD_NEW_GOTO(buf, row * (size_t)step, err, done);
+    NRD_NEW_GOTO(scales, t->has_row_scales ? t->rows : 1, err, done);
+    for (int64_t r = 0; r < t->rows; r += step) {
+        int64_t n = t->rows - r < step ? t->rows - r : step;
+        NRD_TRY_GOTO(nrd_plan_read(p, t, r, n, buf, t->has_row_scales ? scales + r : NULL), err,
+                     done);
+        NRD_TRY_GOTO(nrd_safetensors_writer_write(w, buf, (size_t)n * row), err, done);
+        nrd_progress_add(bar, (uint64_t)n * row);
+    }
+    if (t->has_row_scales) {
+        err = nrd_safetensors_writer_write(w, scales, (size_t)t->rows * sizeof *scales);
+    }
+done:
+    free(buf);
+    free(scales);
+    return err;
+}
+
+static nrd_error *convert_rank(const nrd_plan *p, const char *dir)
+{
+    nrd_error *err = NULL;
+    nrd_safetensors_writer *w = NULL;
+    nrd_progress *bar = NULL;
+    char name[40];
+
+    snprintf(name, sizeof name, "rank%d.safetensors", nrd_plan_rank(p));
+    char *path = nrd_path_join(dir, name);
+    NRD_TRY_GOTO(nrd_safetensors_writer_open(&w, path), err, done);
+    NRD_TRY_GOTO(announce(w, p), err, done);
+    bar = nrd_progress_new(name, nrd_plan_total_bytes(p));
+    for (size_t i = 0; i < nrd_plan_n_tensors(p) && !err; i++) {
+        err = stream_tensor(w, p, nrd_plan_at(p, i), bar);
+    }
+    nrd_progress_done(bar);
+    if (!err) {
+        err = nrd_safetensors_writer_commit(w);
+        w = NULL;
+    }
+done:
+    nrd_safetensors_writer_abort(w);
+    free(path);
+    return err;
+}
+
+/* A folder with an old config.json would look finished while its weights are being replaced. */
+static nrd_error *start_folder(const char *dir)
+{
+    NRD_TRY(nrd_mkdirs(dir));
+    char *path = nrd_path_join(dir, "config.json");
+    remove(path);
+    free(path);
+    return NULL;
+}
+
+static nrd_error *write_config(const char *dir, const nrd_str *text)
+{
+    char *path = nrd_path_join(dir, "config.json");
+    nrd_error *err = nrd_file_write(path, nrd_str_cstr(text), text->len);
+    free(path);
+    return err;
+}
+
+nrd_error *nrd_convert_folder(const nrd_source *src, const nrd_plan_options *opt,
+                              const char *out_dir, nrd_build_stats *stats)
+{
+    nrd_error *err = NULL;
+    nrd_plan *p = NULL;
+    nrd_str config = {0};
+    int32_t n_ranks = 1;
+
+    memset(stats, 0, sizeof *stats);
+    for (int32_t r = 0; r < n_ranks; r++) {
+        NRD_TRY_GOTO(nrd_plan_make(&p, src, opt, r), err, done);
+        if (r == 0) { /* only now: a request that cannot be met leaves the folder as it was */
+            NRD_TRY_GOTO(start_folder(out_dir), err, done);
+            n_ranks = nrd_plan_spec(p)->tp_size * nrd_plan_spec(p)->pp_size;
+            stats->n_weights = nrd_plan_n_tensors(p);
+            nrd_model_spec_to_json(nrd_plan_spec(p), &config);
+        }
+        note(stats, p);
+        stats->weight_bytes += nrd_plan_total_bytes(p);
+        NRD_TRY_GOTO(convert_rank(p, out_dir), err, done);
+        nrd_plan_free(p);
+        p = NULL;
+    }
+    err = write_config(out_dir, &config);
+done:
+    nrd_plan_free(p);
+    nrd_str_fini(&config);
+    return err;
+}
+
+/* ---- engine ---- */
+
+typedef struct {
+    const nrd_plan *plan;
+    nrd_device *dev;
+    nrd_engine_writer *writer;
+    nrd_weight *weights; /* [n] as announced: layout and packed size */
+    pthread_mutex_t mu;
+    size_t next;         /* guarded by mu, as the two below */
+    nrd_error *err;
+    nrd_progress *bar;
+} pack_job;
+
+static nrd_error *pack_one(pack_job *j, size_t i)
+{
+    const nrd_plan_tensor *t = nrd_plan_at(j->plan, i);
+    const nrd_weight *out = &j->weights[i];
+    nrd_error *err = NULL;
+    uint8_t *rows = NULL, *packed = NULL;
+    float *scales = NULL;
+    const void *data = nrd_plan_direct(t);
+
+    if (!data) {
+        rows = nrd_aligned_zalloc(64, t->data_bytes);
+        if (t->has_row_scales) {
+            NRD_NEW_GOTO(scales, t->rows, err, done);
+        }
+        if (!rows) {
+            err = nrd_error_no_memory();
+            goto done;
+        }
+        NRD_TRY_GOTO(nrd_plan_read(j->plan, t, 0, t->rows, rows, scales), err, done);
+        data = rows;
+    }
+    if (out->layout != NRD_LAYOUT_ROWS) {
+        nrd_weight from = {.dtype = t->dtype, .layout = NRD_LAYOUT_ROWS, .rows = t->rows,
+                           .cols = t->cols, .data = data, .scales = scales, .scale = 1,
+                           .data_bytes = t->data_bytes};
+        packed = nrd_aligned_zalloc(64, out->data_bytes);
+        if (!packed) {
+            err = nrd_error_no_memory();
+            goto done;
+        }
+        NRD_TRY_GOTO(j->dev->ops->weight_pack(j->dev, &from, out->layout, packed), err, done);
+        data = packed;
+    }
+    err = nrd_engine_writer_put(j->writer, i, data, scales);
+done:
+    free(rows);
+    free(packed);
+    free(scales);
+    return nrd_error_wrap(err, "weight '%s'", t->name);
+}
+
+static void *pack_thread(void *user)
+{
+    pack_job *j = user;
+    for (;;) {
+        pthread_mutex_lock(&j->mu);
+        size_t i = j->next++;
+        bool stop = j->err || i >= nrd_plan_n_tensors(j->plan);
+        pthread_mutex_unlock(&j->mu);
+        if (stop) {
+            return NULL;
+        }
+        nrd_error *err = pack_one(j, i);
+        pthread_mutex_lock(&j->mu);
+        if (err && !j->err) {
+            j->err = err;
+            err = NULL;
+        }
+        nrd_progress_add(j->bar, j->weights[i].data_bytes);
+        pthread_mutex_unlock(&j->mu);
+        nrd_error_free(err);
+    }
+}
+
+static void pack_all(pack_job *j, int32_t n_threads)
+{
+    pthread_t threads[MAX_THREADS];
+    int32_t started = 0;
+
+    n_threads = n_threads < 1 ? 2 : n_threads > MAX_THREADS ? (int32_t)MAX_THREADS : n_threads;
+    pthread_mutex_init(&j->mu, NULL);
+    while (started < n_threads - 1 &&
+           !pthread_create(&threads[started], NULL, pack_thread, j)) {
+        started++;
+    }
+    pack_thread(j);
+    for (int32_t i = 0; i < started; i++) {
+        pthread_join(threads[i], NULL);
+    }
+    pthread_mutex_destroy(&j->mu);
+}
+
+/* Asks the device for the layout of every weight and announces them; gives the sum of their bytes. */
+static nrd_error *announce_weights(pack_job *j, uint64_t *out_bytes)
+{
+    *out_bytes = 0;
+    for (size_t i = 0; i < nrd_plan_n_tensors(j->plan); i++) {
+        const nrd_plan_tensor *t = nrd_plan_at(j->plan, i);
+        nrd_weight *w = &j->weights[i];
+        *w = (nrd_weight){.dtype = t->dtype, .layout = NRD_LAYOUT_ROWS, .rows = t->rows,
+                          .cols = t->cols, .scale = 1, .data_bytes = t->data_bytes};
+        if (j->dev && j->dev->ops->weight_plan && !t->is_vector) {
+            NRD_TRY(nrd_error_wrap(
+                j->dev->ops->weight_plan(j->dev, t->dtype, t->rows, t->cols,
+                                         (t->flags & NRD_RULE_LINEAR) != 0, &w->layout,
+                                         &w->data_bytes),
+                "weight '%s'", t->name));
+        }
+        NRD_TRY(nrd_engine_writer_add(j->writer, t->name, w, t->has_row_scales ? t->rows : 0));
+        *out_bytes += w->data_bytes;
+    }
+    return NULL;
+}
+
+static nrd_error *build_rank(const nrd_plan *p, const nrd_build_options *opt, const char *dir,
+                             nrd_build_stats *stats)
+{
+    nrd_error *err = NULL;
+    pack_job j = {.plan = p, .dev = opt->dev};
+    const nrd_model_spec *spec = nrd_plan_spec(p);
+    uint64_t bytes;
+    char label[40];
+
+    NRD_NEW_GOTO(j.weights, nrd_plan_n_tensors(p), err, done);
+    NRD_TRY_GOTO(nrd_engine_writer_open(&j.writer, dir, nrd_plan_rank(p),
+                                        spec->tp_size * spec->pp_size,
+                                        opt->dev ? opt->device_name : ""),
+                 err, done);
+    NRD_TRY_GOTO(announce_weights(&j, &bytes), err, done);
+    NRD_TRY_GOTO(nrd_engine_writer_begin(j.writer), err, done);
+    snprintf(label, sizeof label, "rank%d.engine", nrd_plan_rank(p));
+    j.bar = nrd_progress_new(label, bytes);
+    pack_all(&j, opt->n_threads);
+    nrd_progress_done(j.bar);
+    err = j.err;
+    stats->weight_bytes += bytes;
+    if (!err) {
+        err = nrd_engine_writer_commit(j.writer);
+        j.writer = NULL;
+    }
+done:
+    nrd_engine_writer_abort(j.writer);
+    free(j.weights);
+    return err;
+}
+
+nrd_error *nrd_build_folder(const nrd_source *src, const nrd_build_options *opt,
+                            const char *out_dir, nrd_build_stats *stats)
+{
+    nrd_error *err = NULL;
+    nrd_plan *p = NULL;
+    nrd_str config = {0};
+    int32_t n_ranks = 1;
+
+    memset(stats, 0, sizeof *stats);
+    NRD_TRY(nrd_build_limits_check(&opt->limits));
+    for (int32_t r = 0; r < n_ranks; r++) {
+        NRD_TRY_GOTO(nrd_plan_make(&p, src, &opt->plan, r), err, done);
+        if (r == 0) {
+            NRD_TRY_GOTO(start_folder(out_dir), err, done);
+            n_ranks = nrd_plan_spec(p)->tp_size * nrd_plan_spec(p)->pp_size;
+            stats->n_weights = nrd_plan_n_tensors(p);
+            nrd_engine_config_json(nrd_plan_spec(p), &opt->limits, nrd_source_path(src),
+                                   opt->extra_config, &config);
+        }
+        note(stats, p);
+        NRD_TRY_GOTO(build_rank(p, opt, out_dir, stats), err, done);
+        nrd_plan_free(p);
+        p = NULL;
+    }
+    err = write_config(out_dir, &config);
+done:
+    nrd_plan_free(p);
+    nrd_str_fini(&config);
+    return err;
+}

@@ -1,0 +1,41 @@
+/* model/build.h - a plan becomes a checkpoint folder or an engine folder.
+ *
+ * Purpose   Writes all ranks of a model: rankN.safetensors + config.json, or rankN.engine +
+ *           config.json, with weights packed for a device.
+ * Owner     One thread calls; packing runs on n_threads of its own. `dev` may be used by them all
+ *           at once: weight_plan and weight_pack are pure.
+ * Errors    As the source, the plan and the files say. A folder that was not finished has no
+ *           config.json.
+ */
+#ifndef NRD_MODEL_BUILD_H
+#define NRD_MODEL_BUILD_H
+
+#include "base/error.h"
+#include "base/str.h"
+#include "model/engine.h"
+#include "model/plan.h"
+#include "model/source.h"
+#include "nereid/device.h"
+
+typedef struct nrd_build_stats {
+    uint64_t weight_bytes;    /* of all ranks, as written */
+    uint64_t n_weights;       /* of rank 0 */
+    nrd_str notes;            /* lines for the user; fini by the caller */
+} nrd_build_stats;
+
+nrd_error *nrd_convert_folder(const nrd_source *src, const nrd_plan_options *opt,
+                              const char *out_dir, nrd_build_stats *stats) NRD_MUST_USE;
+
+typedef struct nrd_build_options {
+    nrd_plan_options plan;
+    nrd_build_limits limits;
+    nrd_device *dev;           /* whose layouts to use; NULL: rows only */
+    const char *device_name;   /* "" with dev NULL */
+    int32_t n_threads;         /* 0: 2 */
+    const char *extra_config;  /* members of build_config as JSON text, or NULL */
+} nrd_build_options;
+
+nrd_error *nrd_build_folder(const nrd_source *src, const nrd_build_options *opt,
+                            const char *out_dir, nrd_build_stats *stats) NRD_MUST_USE;
+
+#endif

@@ -1,0 +1,726 @@
+#include "model/engine_file.h"
+
+#include "base/dtype.h"
+#include "base/file.h"
+#include "base/hash.h"
+#include "base/mem.h"
+#include "model/arch.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* ---- the file ---- */
+
+static const char MAGIC[8] = {'N', 'R', 'D', 'E', 'N', 'G', 'N', '\n'};
+enum {
+    BIG_ALIGN = 4096, /* pages: large weights can be advised and moved by themselves */
+    SMALL_ALIGN = 64, /* cache lines and the widest vector loads */
+    BIG_BYTES = 65536,
+    MAX_WEIGHTS = 1 << 16,
+    MAX_NAME = 255,
+    MAX_CONFIG_BYTES = 16 << 20,
+};
+
+typedef struct { /* little endian; the checksum covers everything before it */
+    char magic[8];
+    uint32_t version;
+    uint32_t device_abi;
+    uint32_t header_bytes;
+    uint32_t entry_bytes;
+    uint64_t n_weights;
+    uint64_t table_offset;
+    uint64_t names_offset, names_bytes;
+    uint64_t data_offset;
+    uint64_t file_bytes;
+    int32_t rank, world_size;
+    char device[32]; /* whose layouts are inside; "" = rows only */
+    uint64_t table_checksum; /* table and names */
+    uint64_t header_checksum;
+} file_header;
+_Static_assert(sizeof(file_header) == 128, "the header's layout is part of the format");
+
+typedef struct {
+    uint32_t name_offset, name_bytes; /* in the names; NUL behind each */
+    uint32_t dtype, layout;
+    int64_t rows, cols;
+    uint64_t offset, bytes;
+    uint64_t scales_offset, n_scales; /* f32; 0: none */
+    float scale;
+    uint32_t reserved;
+    uint64_t checksum; /* of data, then scales */
+} file_entry;
+_Static_assert(sizeof(file_entry) == 80, "the entry's layout is part of the format");
+
+/* Four independent lanes, so that checking runs at memory speed: one lane would wait for its own
+ * multiplication. Finds every single flipped bit; no protection against intent. */
+static uint64_t checksum(uint64_t seed, const void *data, size_t n)
+{
+    const uint64_t k = 0x9e3779b97f4a7c15u;
+    const unsigned char *p = data;
+    uint64_t lane[4] = {seed ^ k, seed + k, seed ^ ~k, seed - k}, v[4], size = n;
+
+    for (; n >= 32; n -= 32, p += 32) {
+        memcpy(v, p, 32);
+        for (int i = 0; i < 4; i++) {
+            lane[i] = ((lane[i] ^ v[i]) * k);
+            lane[i] ^= lane[i] >> 29;
+        }
+    }
+    uint64_t h = nrd_hash_bytes(size, p, n);
+    for (int i = 0; i < 4; i++) {
+        h = nrd_hash_u64(h, lane[i]);
+    }
+    return h;
+}
+
+static uint64_t weight_checksum(const void *data, size_t n, const float *scales, size_t n_scales)
+{
+    uint64_t h = checksum(0, data, n);
+    return n_scales ? checksum(h, scales, n_scales * sizeof(float)) : h;
+}
+
+static uint64_t align_up(uint64_t v, uint64_t a)
+{
+    return (v + a - 1) & ~(a - 1);
+}
+
+/* ---- writing ---- */
+
+struct nrd_engine_writer {
+    file_header h;
+    file_entry *entries;
+    size_t n, cap;
+    nrd_str names;
+    char *path;
+    nrd_file_writer *file;
+    int fd;
+};
+
+nrd_error *nrd_engine_writer_open(nrd_engine_writer **out, const char *dir, int32_t rank,
+                                  int32_t world_size, const char *device)
+{
+    nrd_error *err = NULL;
+    nrd_engine_writer *w = NULL;
+    char name[32];
+
+    *out = NULL;
+    NRD_NEW_GOTO(w, 1, err, fail);
+    memcpy(w->h.magic, MAGIC, sizeof MAGIC);
+    w->h.version = NRD_ENGINE_VERSION;
+    w->h.device_abi = NRD_DEVICE_ABI;
+    w->h.header_bytes = sizeof(file_header);
+    w->h.entry_bytes = sizeof(file_entry);
+    w->h.rank = rank;
+    w->h.world_size = world_size;
+    snprintf(w->h.device, sizeof w->h.device, "%s", device);
+    snprintf(name, sizeof name, "rank%d.engine", rank);
+    w->path = nrd_path_join(dir, name);
+    NRD_TRY_GOTO(nrd_file_writer_open(&w->file, w->path), err, fail);
+    w->fd = fileno(nrd_file_writer_stream(w->file));
+    *out = w;
+    return NULL;
+
+fail:
+    nrd_engine_writer_abort(w);
+    return err;
+}
+
+nrd_error *nrd_engine_writer_add(nrd_engine_writer *w, const char *name, const nrd_weight *weight,
+                                 int64_t n_scales)
+{
+    if (w->n >= MAX_WEIGHTS || strlen(name) > MAX_NAME) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "an engine file holds at most %d weights with names "
+                          "of %d bytes, got '%s'", (int)MAX_WEIGHTS, (int)MAX_NAME, name);
+    }
+    if (w->n == w->cap) {
+        w->cap = w->cap ? w->cap * 2 : 256;
+        w->entries = nrd_xrealloc(w->entries, w->cap * sizeof *w->entries);
+    }
+    file_entry *e = &w->entries[w->n++];
+    memset(e, 0, sizeof *e);
+    e->name_offset = (uint32_t)w->names.len;
+    e->name_bytes = (uint32_t)strlen(name);
+    nrd_str_append(&w->names, name, strlen(name) + 1);
+    e->dtype = (uint32_t)weight->dtype;
+    e->layout = weight->layout;
+    e->rows = weight->rows;
+    e->cols = weight->cols;
+    e->bytes = weight->data_bytes;
+    e->n_scales = (uint64_t)n_scales;
+    e->scale = weight->scale;
+    return NULL;
+}
+
+nrd_error *nrd_engine_writer_begin(nrd_engine_writer *w)
+{
+    uint64_t at;
+
+    w->h.n_weights = w->n;
+    w->h.table_offset = sizeof(file_header);
+    w->h.names_offset = w->h.table_offset + w->n * sizeof(file_entry);
+    w->h.names_bytes = w->names.len;
+    w->h.data_offset = at = align_up(w->h.names_offset + w->h.names_bytes, BIG_ALIGN);
+    for (size_t i = 0; i < w->n; i++) {
+        file_entry *e = &w->entries[i];
+        at = align_up(at, e->bytes >= BIG_BYTES ? BIG_ALIGN : SMALL_ALIGN);
+        e->offset = at;
+        at += e->bytes;
+        if (e->n_scales) {
+            at = align_up(at, SMALL_ALIGN);
+            e->scales_offset = at;
+            at += e->n_scales * sizeof(float);
+        }
+    }
+    w->h.file_bytes = align_up(at, SMALL_ALIGN); /* vector loads may touch the last line */
+    if (ftruncate(w->fd, (off_t)w->h.file_bytes)) {
+        return nrd_errorf(NRD_ERR_INTERNAL, "cannot write '%s' (%llu bytes): %s", w->path,
+                          (unsigned long long)w->h.file_bytes, strerror(errno));
+    }
+    return NULL;
+}
+
+static nrd_error *write_at(const nrd_engine_writer *w, const void *data, size_t n, uint64_t offset)
+{
+    const char *p = data;
+    while (n > 0) {
+        ssize_t k = pwrite(w->fd, p, n < (1u << 30) ? n : 1u << 30, (off_t)offset);
+        if (k < 0 && errno == EINTR) {
+            continue;
+        }
+        if (k <= 0) {
+            return nrd_errorf(NRD_ERR_INTERNAL, "cannot write '%s': %s", w->path,
+                              k < 0 ? strerror(errno) : "no space");
+        }
+        p += k;
+        offset += (uint64_t)k;
+        n -= (size_t)k;
+    }
+    return NULL;
+}
+
+nrd_error *nrd_engine_writer_put(nrd_engine_writer *w, size_t i, const void *data,
+                                 const float *scales)
+{
+    file_entry *e = &w->entries[i];
+    e->checksum = weight_checksum(data, e->bytes, scales, e->n_scales);
+    NRD_TRY(write_at(w, data, e->bytes, e->offset));
+    return e->n_scales ? write_at(w, scales, e->n_scales * sizeof(float), e->scales_offset) : NULL;
+}
+
+static void writer_free(nrd_engine_writer *w)
+{
+    free(w->entries);
+    nrd_str_fini(&w->names);
+    free(w->path);
+    free(w);
+}
+
+nrd_error *nrd_engine_writer_commit(nrd_engine_writer *w)
+{
+    nrd_error *err = NULL;
+    uint64_t sum = checksum(0, w->entries, w->n * sizeof(file_entry));
+    w->h.table_checksum = checksum(sum, nrd_str_cstr(&w->names), w->names.len);
+    w->h.header_checksum = checksum(0, &w->h, offsetof(file_header, header_checksum));
+    NRD_TRY_GOTO(write_at(w, &w->h, sizeof w->h, 0), err, fail);
+    NRD_TRY_GOTO(write_at(w, w->entries, w->n * sizeof(file_entry), w->h.table_offset), err, fail);
+    NRD_TRY_GOTO(write_at(w, nrd_str_cstr(&w->names), w->names.len, w->h.names_offset), err, fail);
+    err = nrd_file_writer_commit(w->file);
+    writer_free(w);
+    return err;
+
+fail:
+    nrd_engine_writer_abort(w);
+    return err;
+}
+
+void nrd_engine_writer_abort(nrd_engine_writer *w)
+{
+    if (w) {
+        nrd_file_writer_abort(w->file);
+        writer_free(w);
+    }
+}
+
+/* ---- limits and config.json ---- */
+
+void nrd_build_limits_init(nrd_build_limits *l, const nrd_model_spec *spec)
+{
+    memset(l, 0, sizeof *l);
+    l->max_batch_size = 256;
+    l->max_seq_len = spec->max_positions;
+    l->max_input_len = 1024;
+    l->max_num_tokens = 8192;
+    l->max_beam_width = 1;
+    l->tokens_per_block = 32;
+    l->paged_kv_cache = true;
+    l->use_paged_context_fmha = true;
+    l->kv_dtype = NRD_DTYPE_NONE;
+}
+
+nrd_error *nrd_build_limits_check(const nrd_build_limits *l)
+{
+    const struct {
+        const char *name;
+        int32_t v, lo, hi;
+    } rows[] = {
+        {"max_batch_size", l->max_batch_size, 1, 65536},
+        {"max_input_len", l->max_input_len, 1, 1 << 26},
+        {"max_seq_len", l->max_seq_len, 1, 1 << 26},
+        {"max_num_tokens", l->max_num_tokens, 1, 1 << 22},
+        {"max_beam_width", l->max_beam_width, 1, 256},
+        {"max_draft_len", l->max_draft_len, 0, 4096},
+        {"max_prompt_embedding_table_size", l->max_prompt_embedding_table_size, 0, 1 << 24},
+        {"tokens_per_block", l->tokens_per_block, 1, 1024},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        if (rows[i].v < rows[i].lo || rows[i].v > rows[i].hi) {
+            return nrd_errorf(NRD_ERR_INVALID_ARG, "%s must be between %d and %d, got %d",
+                              rows[i].name, rows[i].lo, rows[i].hi, rows[i].v);
+        }
+    }
+    if (l->tokens_per_block & (l->tokens_per_block - 1)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "tokens_per_block must be a power of two, got %d",
+                          l->tokens_per_block);
+    }
+    if (l->max_input_len > l->max_seq_len) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "max_input_len (%d) must not be above max_seq_len "
+                          "(%d)", l->max_input_len, l->max_seq_len);
+    }
+    return NULL;
+}
+
+/* Appends `text` with its lines after the first pushed in by two more spaces. */
+static void put_indented(nrd_str *o, const char *text)
+{
+    for (; *text && !(*text == '\n' && !text[1]); text++) {
+        nrd_str_putc(o, *text);
+        if (*text == '\n') {
+            nrd_str_puts(o, "  ");
+        }
+    }
+}
+
+void nrd_engine_config_json(const nrd_model_spec *spec, const nrd_build_limits *l,
+                            const char *source, const char *extra, nrd_str *o)
+{
+    nrd_str model = {0};
+    nrd_model_spec_to_json(spec, &model);
+    nrd_str_puts(o, "{\n  \"version\": \"" NRD_VERSION "\",\n  \"pretrained_config\": ");
+    put_indented(o, nrd_str_cstr(&model));
+    nrd_str_fini(&model);
+    nrd_str_printf(o,
+                   ",\n  \"build_config\": {\n"
+                   "    \"max_batch_size\": %d,\n    \"max_input_len\": %d,\n"
+                   "    \"max_seq_len\": %d,\n    \"max_num_tokens\": %d,\n"
+                   "    \"opt_num_tokens\": %d,\n    \"max_beam_width\": %d,\n"
+                   "    \"max_draft_len\": %d,\n    \"max_prompt_embedding_table_size\": %d,\n"
+                   "    \"kv_cache_type\": \"%s\",\n    \"gather_context_logits\": %s,\n"
+                   "    \"gather_generation_logits\": %s,\n    \"strongly_typed\": true,\n"
+                   "    \"plugin_config\": {\n      \"paged_kv_cache\": %s,\n"
+                   "      \"tokens_per_block\": %d,\n      \"use_paged_context_fmha\": %s,\n"
+                   "      \"remove_input_padding\": true\n    },\n",
+                   l->max_batch_size, l->max_input_len, l->max_seq_len, l->max_num_tokens,
+                   l->max_num_tokens < l->max_batch_size * l->max_beam_width
+                       ? l->max_num_tokens : l->max_batch_size * l->max_beam_width,
+                   l->max_beam_width, l->max_draft_len, l->max_prompt_embedding_table_size,
+                   l->paged_kv_cache ? "PAGED" : "CONTINUOUS",
+                   l->gather_context_logits ? "true" : "false",
+                   l->gather_generation_logits ? "true" : "false",
+                   l->paged_kv_cache ? "true" : "false", l->tokens_per_block,
+                   l->use_paged_context_fmha ? "true" : "false");
+    if (extra && *extra) {
+        nrd_str_printf(o, "%s,\n", extra);
+    }
+    nrd_str_puts(o, "    \"nereid\": {\"kv_dtype\": ");
+    nrd_json_put_cstr(o, l->kv_dtype == NRD_DTYPE_NONE ? "auto" : nrd_dtype_name(l->kv_dtype));
+    nrd_str_puts(o, ", \"timing_cache\": ");
+    nrd_json_put_cstr(o, l->timing_cache);
+    nrd_str_puts(o, ", \"source\": ");
+    nrd_json_put_cstr(o, source);
+    nrd_str_puts(o, "}\n  }\n}\n");
+}
+
+static nrd_error *limit(const nrd_json *o, const char *key, int32_t *out)
+{
+    const nrd_json *v = nrd_json_get(o, key);
+    if (!v) {
+        return NULL; /* keeps the default */
+    }
+    int64_t i = nrd_json_int(v, INT64_MIN);
+    if (i < INT32_MIN || i > INT32_MAX) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "build_config.%s must be a whole number, got %s", key,
+                          nrd_json_type_name(v));
+    }
+    *out = (int32_t)i;
+    return NULL;
+}
+
+static nrd_error *read_limits(nrd_build_limits *l, const nrd_model_spec *spec, const nrd_json *b)
+{
+    const nrd_json *plugin = nrd_json_get(b, "plugin_config"), *ours = nrd_json_get(b, "nereid");
+    const char *kv = nrd_json_get_str(ours, "kv_dtype", "auto");
+
+    nrd_build_limits_init(l, spec);
+    NRD_TRY(limit(b, "max_batch_size", &l->max_batch_size));
+    NRD_TRY(limit(b, "max_seq_len", &l->max_seq_len));
+    l->max_input_len = l->max_seq_len;
+    NRD_TRY(limit(b, "max_input_len", &l->max_input_len));
+    NRD_TRY(limit(b, "max_num_tokens", &l->max_num_tokens));
+    NRD_TRY(limit(b, "max_beam_width", &l->max_beam_width));
+    NRD_TRY(limit(b, "max_draft_len", &l->max_draft_len));
+    NRD_TRY(limit(b, "max_prompt_embedding_table_size", &l->max_prompt_embedding_table_size));
+    NRD_TRY(limit(plugin, "tokens_per_block", &l->tokens_per_block));
+    l->paged_kv_cache = nrd_json_get_bool(plugin, "paged_kv_cache", true);
+    l->use_paged_context_fmha = nrd_json_get_bool(plugin, "use_paged_context_fmha", true);
+    l->gather_context_logits = nrd_json_get_bool(b, "gather_context_logits", false);
+    l->gather_generation_logits = nrd_json_get_bool(b, "gather_generation_logits", false);
+    if (strcmp(kv, "auto") && !nrd_dtype_parse(kv, &l->kv_dtype)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "build_config.nereid.kv_dtype: '%s' is no known "
+                          "element type", kv);
+    }
+    const char *cache = nrd_json_get_str(ours, "timing_cache", "");
+    if (strlen(cache) >= sizeof l->timing_cache) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "build_config.nereid.timing_cache is longer than %zu "
+                          "bytes", sizeof l->timing_cache - 1);
+    }
+    snprintf(l->timing_cache, sizeof l->timing_cache, "%s", cache);
+    return nrd_build_limits_check(l);
+}
+
+/* ---- reading ---- */
+
+struct nrd_engine {
+    nrd_model_spec spec;
+    nrd_build_limits limits;
+    const uint8_t *data;
+    size_t size;
+    char *path, *dir, *source;
+    const file_entry *entries;
+    const char *names;
+    nrd_weight *weights;
+    uint32_t *order; /* indices sorted by name */
+    size_t n;
+    uint64_t weight_bytes;
+    char device[32];
+};
+
+static nrd_error *refuse(const nrd_engine *e, const char *fmt, ...) NRD_PRINTF(2, 3);
+static nrd_error *refuse(const nrd_engine *e, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    nrd_error *err = nrd_errorv(NRD_ERR_INVALID_ARG, fmt, args);
+    va_end(args);
+    /* the hint stands behind the reason, so the message is put together again */
+    nrd_error *full = nrd_errorf(NRD_ERR_INVALID_ARG,
+                                 "%s: %s; rebuild it with: nereid build --checkpoint_dir %s "
+                                 "--output_dir %s",
+                                 e->path, nrd_error_message(err),
+                                 e->source && *e->source ? e->source : "MODEL", e->dir);
+    nrd_error_free(err);
+    return full;
+}
+
+static nrd_error *map_file(nrd_engine *e)
+{
+    struct stat st;
+    nrd_error *err = NULL;
+    int fd = open(e->path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) {
+        return nrd_errorf(errno == ENOENT ? NRD_ERR_NOT_FOUND : NRD_ERR_INTERNAL,
+                          "cannot open '%s': %s", e->path, strerror(errno));
+    }
+    if (fstat(fd, &st) || !S_ISREG(st.st_mode)) {
+        close(fd);
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "'%s' is not a regular file", e->path);
+    }
+    if ((uint64_t)st.st_size < sizeof(file_header)) {
+        close(fd);
+        return refuse(e, "has %lld bytes, less than a header; the file is truncated",
+                      (long long)st.st_size);
+    }
+    /* shared: every process that serves this model uses the same pages */
+    void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_SHARED, fd, 0);
+    if (p == MAP_FAILED) {
+        err = nrd_errorf(NRD_ERR_INTERNAL, "cannot map '%s': %s", e->path, strerror(errno));
+    } else {
+        e->data = p;
+        e->size = (size_t)st.st_size;
+    }
+    close(fd);
+    return err;
+}
+
+static nrd_error *check_header(nrd_engine *e, file_header *h, int32_t rank)
+{
+    memcpy(h, e->data, sizeof *h);
+    if (memcmp(h->magic, MAGIC, sizeof MAGIC)) {
+        return refuse(e, "is no Nereid engine (an engine of TensorRT cannot be run)");
+    }
+    if (h->version != NRD_ENGINE_VERSION) {
+        return refuse(e, "has format version %u, this build reads %d", h->version,
+                      (int)NRD_ENGINE_VERSION);
+    }
+    if (h->header_checksum != checksum(0, h, offsetof(file_header, header_checksum))) {
+        return refuse(e, "the header's checksum is wrong; the file is damaged");
+    }
+    if (h->device_abi != NRD_DEVICE_ABI) {
+        return refuse(e, "was built for device interface %u, this build has %u", h->device_abi,
+                      NRD_DEVICE_ABI);
+    }
+    if (h->file_bytes != e->size) {
+        return refuse(e, "has %zu bytes, expected %llu; the file is truncated or damaged", e->size,
+                      (unsigned long long)h->file_bytes);
+    }
+    if (h->header_bytes != sizeof(file_header) || h->entry_bytes != sizeof(file_entry) ||
+        h->n_weights > MAX_WEIGHTS || h->table_offset != sizeof(file_header) ||
+        h->names_offset != h->table_offset + h->n_weights * sizeof(file_entry) ||
+        h->names_offset > e->size || h->names_bytes > e->size - h->names_offset ||
+        h->names_bytes > (uint64_t)MAX_WEIGHTS * (MAX_NAME + 1) || h->data_offset > e->size ||
+        h->data_offset < h->names_offset + h->names_bytes) {
+        return refuse(e, "the header's offsets do not fit the file");
+    }
+    if (h->rank != rank || h->world_size != e->spec.tp_size * e->spec.pp_size) {
+        return refuse(e, "is rank %d of %d, expected rank %d of %d", h->rank, h->world_size, rank,
+                      e->spec.tp_size * e->spec.pp_size);
+    }
+    if (!memchr(h->device, '\0', sizeof h->device)) {
+        return refuse(e, "the header's device name has no end");
+    }
+    return NULL;
+}
+
+static bool span_ok(const nrd_engine *e, const file_header *h, uint64_t offset, uint64_t bytes)
+{
+    return offset >= h->data_offset && offset <= e->size && bytes <= e->size - offset &&
+           offset % SMALL_ALIGN == 0;
+}
+
+static nrd_error *check_entry(nrd_engine *e, const file_header *h, size_t i)
+{
+    const file_entry *t = &e->entries[i];
+    size_t expect;
+
+    if (t->name_bytes > MAX_NAME || t->name_offset > h->names_bytes ||
+        t->name_bytes >= h->names_bytes - t->name_offset || !t->name_bytes ||
+        strnlen(e->names + t->name_offset, t->name_bytes + 1u) != t->name_bytes) {
+        return refuse(e, "the name of weight %zu does not fit the table", i);
+    }
+    const char *name = e->names + t->name_offset;
+    uint64_t n;
+    if (t->rows < 0 || t->cols < 1 ||
+        __builtin_mul_overflow((uint64_t)t->rows, (uint64_t)t->cols, &n)) {
+        return refuse(e, "weight '%s' has shape [%lld, %lld]", name, (long long)t->rows,
+                      (long long)t->cols);
+    }
+    if (t->dtype >= NRD_DTYPE_COUNT_ || !nrd_dtype_block_bytes((nrd_dtype)t->dtype)) {
+        return refuse(e, "weight '%s' has the unknown element type %u", name, t->dtype);
+    }
+    if (!span_ok(e, h, t->offset, t->bytes) || t->n_scales > e->size ||
+        (t->n_scales && !span_ok(e, h, t->scales_offset, t->n_scales * sizeof(float)))) {
+        return refuse(e, "weight '%s' lies outside of the file", name);
+    }
+    if (t->layout == NRD_LAYOUT_ROWS &&
+        (!nrd_dtype_bytes((nrd_dtype)t->dtype, n, &expect) || expect != t->bytes)) {
+        return refuse(e, "weight '%s' has %llu bytes, which is not what its shape needs", name,
+                      (unsigned long long)t->bytes);
+    }
+    if (t->n_scales && t->n_scales != (uint64_t)t->rows) {
+        return refuse(e, "weight '%s' has %llu scales for %lld rows", name,
+                      (unsigned long long)t->n_scales, (long long)t->rows);
+    }
+    nrd_weight *w = &e->weights[i];
+    w->dtype = (nrd_dtype)t->dtype;
+    w->layout = t->layout;
+    w->rows = t->rows;
+    w->cols = t->cols;
+    w->data = e->data + t->offset;
+    w->scales = t->n_scales ? e->data + t->scales_offset : NULL;
+    w->scale = t->scale;
+    w->data_bytes = t->bytes;
+    e->weight_bytes += t->bytes + t->n_scales * sizeof(float);
+    return NULL;
+}
+
+static int by_name(const void *a, const void *b, void *user)
+{
+    const nrd_engine *e = user;
+    return strcmp(e->names + e->entries[*(const uint32_t *)a].name_offset,
+                  e->names + e->entries[*(const uint32_t *)b].name_offset);
+}
+
+static nrd_error *index_weights(nrd_engine *e)
+{
+    for (uint32_t i = 0; i < e->n; i++) {
+        e->order[i] = i;
+    }
+    qsort_r(e->order, e->n, sizeof *e->order, by_name, e);
+    for (size_t i = 1; i < e->n; i++) {
+        if (!by_name(&e->order[i - 1], &e->order[i], e)) {
+            return refuse(e, "weight '%s' appears twice",
+                          e->names + e->entries[e->order[i]].name_offset);
+        }
+    }
+    return NULL;
+}
+
+static nrd_error *read_table(nrd_engine *e, const file_header *h, bool verify)
+{
+    nrd_error *err = NULL;
+
+    e->n = (size_t)h->n_weights;
+    /* the header is 128 bytes, so the table is aligned for its 8-byte members */
+    e->entries = (const file_entry *)(const void *)(e->data + h->table_offset);
+    e->names = (const char *)e->data + h->names_offset;
+    memcpy(e->device, h->device, sizeof e->device);
+    uint64_t sum = checksum(0, e->entries, e->n * sizeof(file_entry));
+    if (h->table_checksum != checksum(sum, e->names, (size_t)h->names_bytes)) {
+        return refuse(e, "the table's checksum is wrong; the file is damaged");
+    }
+    NRD_NEW_GOTO(e->weights, e->n, err, fail);
+    NRD_NEW_GOTO(e->order, e->n, err, fail);
+    for (size_t i = 0; i < e->n; i++) {
+        NRD_TRY_GOTO(check_entry(e, h, i), err, fail);
+    }
+    NRD_TRY_GOTO(index_weights(e), err, fail);
+    for (size_t i = 0; verify && i < e->n; i++) {
+        const file_entry *t = &e->entries[i];
+        if (t->checksum != weight_checksum(e->weights[i].data, t->bytes, e->weights[i].scales,
+                                           t->n_scales)) {
+            err = refuse(e, "the checksum of weight '%s' is wrong; the file is damaged",
+                         e->names + t->name_offset);
+            goto fail;
+        }
+    }
+fail:
+    return err;
+}
+
+static nrd_error *read_config(nrd_engine *e)
+{
+    nrd_error *err = NULL;
+    nrd_json_doc *doc = NULL;
+    nrd_json_limits limits = {.max_bytes = MAX_CONFIG_BYTES};
+    char *path = nrd_path_join(e->dir, "config.json");
+
+    NRD_TRY_GOTO(nrd_json_parse_file(&doc, path, &limits), err, done);
+    const nrd_json *root = nrd_json_root(doc);
+    const nrd_json *model = nrd_json_get(root, "pretrained_config");
+    const nrd_json *build = nrd_json_get(root, "build_config");
+    if (!nrd_json_is(model, NRD_JSON_OBJECT) || !nrd_json_is(build, NRD_JSON_OBJECT)) {
+        err = nrd_errorf(NRD_ERR_INVALID_ARG, "expected the objects 'pretrained_config' and "
+                         "'build_config'; is this an engine folder? A checkpoint or model is built "
+                         "with: nereid build --checkpoint_dir %s --output_dir ENGINE", e->dir);
+        goto done;
+    }
+    NRD_TRY_GOTO(nrd_error_wrap(nrd_model_spec_from_json(&e->spec, model), "pretrained_config"), err,
+                 done);
+    NRD_TRY_GOTO(read_limits(&e->limits, &e->spec, build), err, done);
+    e->source = nrd_xstrdup(nrd_json_get_str(nrd_json_get(build, "nereid"), "source", ""));
+
+done:
+    err = nrd_error_wrap(err, "%s", path);
+    nrd_json_doc_free(doc);
+    free(path);
+    return err;
+}
+
+nrd_error *nrd_engine_open(nrd_engine **out, const char *dir, int32_t rank, bool verify)
+{
+    nrd_error *err = NULL;
+    nrd_engine *e = NULL;
+    file_header h;
+    char name[32];
+
+    *out = NULL;
+    NRD_NEW_GOTO(e, 1, err, fail);
+    snprintf(name, sizeof name, "rank%d.engine", rank);
+    e->dir = nrd_xstrdup(dir);
+    e->path = nrd_path_join(dir, name);
+    NRD_TRY_GOTO(read_config(e), err, fail);
+    NRD_TRY_GOTO(map_file(e), err, fail);
+    NRD_TRY_GOTO(check_header(e, &h, rank), err, fail);
+    NRD_TRY_GOTO(read_table(e, &h, verify), err, fail);
+    *out = e;
+    return NULL;
+
+fail:
+    nrd_engine_close(e);
+    return err;
+}
+
+void nrd_engine_close(nrd_engine *e)
+{
+    if (!e) {
+        return;
+    }
+    if (e->data) {
+        munmap((void *)(uintptr_t)e->data, e->size);
+    }
+    free(e->weights);
+    free(e->order);
+    free(e->path);
+    free(e->dir);
+    free(e->source);
+    free(e);
+}
+
+const nrd_model_spec *nrd_engine_spec(const nrd_engine *e)
+{
+    return &e->spec;
+}
+
+const nrd_build_limits *nrd_engine_limits(const nrd_engine *e)
+{
+    return &e->limits;
+}
+
+uint64_t nrd_engine_weight_bytes(const nrd_engine *e)
+{
+    return e->weight_bytes;
+}
+
+const char *nrd_engine_device(const nrd_engine *e)
+{
+    return e->device;
+}
+
+const nrd_weight *nrd_engine_weight(const nrd_engine *e, const char *name)
+{
+    size_t lo = 0, hi = e->n;
+    while (lo < hi) {
+        size_t mid = lo + (hi - lo) / 2;
+        uint32_t i = e->order[mid];
+        int c = strcmp(name, e->names + e->entries[i].name_offset);
+        if (!c) {
+            return &e->weights[i];
+        }
+        if (c < 0) {
+            hi = mid;
+        } else {
+            lo = mid + 1;
+        }
+    }
+    return NULL;
+}
+
+size_t nrd_engine_n_weights(const nrd_engine *e)
+{
+    return e->n;
+}
+
+const nrd_weight *nrd_engine_weight_at(const nrd_engine *e, size_t i, const char **out_name)
+{
+    if (i >= e->n) {
+        return NULL;
+    }
+    if (out_name) {
+        *out_name = e->names + e->entries[i].name_offset;
+    }
+    return &e->weights[i];
+}

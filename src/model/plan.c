@@ -1,0 +1,921 @@
+#include "model/plan.h"
+
+#include "base/dtype.h"
+#include "base/hash.h"
+#include "base/mem.h"
+#include "base/str.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    CONVERT_CHUNK = 8192, /* elements through a float buffer at once: a multiple of every block */
+    TURN_ROWS = 32,       /* rows that a transposition gathers together: one cache line of bf16 */
+    MAX_NAME = 256,
+    POOL = 1 << 18,       /* random numbers kept for dummy weights */
+};
+
+struct nrd_plan {
+    const nrd_source *src;
+    nrd_model_spec spec;
+    nrd_plan_options opt;
+    int32_t rank, tp_rank, pp_rank;
+    nrd_plan_tensor *tensors;
+    size_t n, cap;
+    uint64_t total_bytes;
+    const char **unused;
+    size_t n_unused;
+    uint8_t *used; /* one for each source tensor */
+    nrd_arena arena;
+    nrd_str notes;
+    float *pool; /* [POOL] dummy sources */
+};
+
+/* ---- choosing types ---- */
+
+static bool is_float(nrd_dtype t)
+{
+    return t == NRD_DTYPE_F32 || t == NRD_DTYPE_F16 || t == NRD_DTYPE_BF16;
+}
+
+static bool has_row_scales(nrd_dtype t)
+{
+    return t == NRD_DTYPE_I8 || t == NRD_DTYPE_F8_E4M3;
+}
+
+static nrd_dtype plain_dtype(const nrd_plan *p, nrd_dtype src)
+{
+    if (nrd_dtype_is_quant(src)) {
+        return src;
+    }
+    if (p->opt.dtype != NRD_DTYPE_NONE) {
+        return p->opt.dtype;
+    }
+    return src == NRD_DTYPE_F64 ? NRD_DTYPE_F32 : src;
+}
+
+/* The type a linear weight gets. Where rows are no multiple of the block the next type with a
+ * smaller one is taken, as other quantizers do. */
+static nrd_dtype linear_dtype(nrd_plan *p, const char *name, nrd_dtype src, int64_t cols)
+{
+    nrd_dtype want = p->opt.quantize;
+    bool head = !strcmp(name, "lm_head.weight") || !strcmp(name, "transformer.vocab_embedding.weight");
+
+    if (want == NRD_DTYPE_NONE) {
+        return plain_dtype(p, src);
+    }
+    if (head && !p->opt.quantize_lm_head && !is_float(want)) {
+        if (!nrd_dtype_is_quant(want)) {
+            return plain_dtype(p, src);
+        }
+        want = NRD_DTYPE_Q8_0;
+    }
+    nrd_dtype got = want;
+    if (cols % nrd_dtype_block(got)) {
+        got = NRD_DTYPE_Q8_0;
+    }
+    if (cols % nrd_dtype_block(got)) {
+        got = NRD_DTYPE_F16;
+    }
+    if (got != want && !strstr(nrd_str_cstr(&p->notes), nrd_dtype_name(got))) {
+        nrd_str_printf(&p->notes, "%srows of %lld are no multiple of a %s block: %s and alike become "
+                       "%s", p->notes.len ? "; " : "", (long long)cols, nrd_dtype_name(want), name,
+                       nrd_dtype_name(got));
+    }
+    return got;
+}
+
+/* ---- making tensors ---- */
+
+static nrd_error *add(nrd_plan *p, nrd_plan_tensor *t, const char *name)
+{
+    if (p->n == p->cap) {
+        p->cap = p->cap ? p->cap * 2 : 256;
+        p->tensors = nrd_xrealloc(p->tensors, p->cap * sizeof *p->tensors);
+    }
+    t->name = nrd_arena_strndup(&p->arena, name, strlen(name));
+    if (!t->name) {
+        return nrd_error_no_memory();
+    }
+    t->has_row_scales = !t->is_vector && has_row_scales(t->dtype);
+    t->rows = 0;
+    for (int i = 0; i < t->n_parts; i++) {
+        t->rows += t->parts[i].n_rows;
+    }
+    if (!nrd_dtype_bytes(t->dtype, (uint64_t)t->cols, &t->data_bytes) ||
+        !nrd_size_mul(t->data_bytes, (size_t)t->rows, &t->data_bytes)) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED,
+                          "%s: rows of %lld elements cannot be kept as %s (blocks of %d)", name,
+                          (long long)t->cols, nrd_dtype_name(t->dtype), nrd_dtype_block(t->dtype));
+    }
+    p->total_bytes += t->data_bytes + (t->has_row_scales ? (uint64_t)t->rows * 4 : 0);
+    p->tensors[p->n++] = *t;
+    return NULL;
+}
+
+/* Replaces '*' by the layer. */
+static void expand(char out[MAX_NAME], const char *prefix, const char *pattern, int32_t layer)
+{
+    const char *star = strchr(pattern, '*');
+    if (star) {
+        snprintf(out, MAX_NAME, "%s%.*s%d%s", prefix, (int)(star - pattern), pattern, layer,
+                 star + 1);
+    } else {
+        snprintf(out, MAX_NAME, "%s%s", prefix, pattern);
+    }
+}
+
+static const nrd_src_tensor *lookup(nrd_plan *p, const char *pattern, int32_t layer)
+{
+    static const char *const no_prefix[] = {"", NULL};
+    bool hf = nrd_source_get_kind(p->src) == NRD_SOURCE_HF;
+    const char *const *prefix = hf ? nrd_source_arch(p->src)->hf_prefixes : no_prefix;
+    char name[MAX_NAME];
+
+    for (; *prefix; prefix++) {
+        const char *rest = pattern;
+        /* "model.language_model." stands where others have "model." */
+        if (nrd_str_has_prefix(*prefix, "model.") && nrd_str_has_prefix(pattern, "model.")) {
+            rest = pattern + 6;
+        }
+        expand(name, *prefix, rest, layer);
+        const nrd_src_tensor *t = nrd_source_find(p->src, 0, name);
+        if (t) {
+            p->used[t - nrd_source_tensor_at(p->src, 0, 0)] = 1;
+            return t;
+        }
+    }
+    return NULL;
+}
+
+static nrd_error *check_shape(const nrd_plan *p, const nrd_src_tensor *t, int64_t rows,
+                              int64_t cols, bool is_vector, bool turned)
+{
+    int64_t want[2] = {turned ? cols : rows, turned ? rows : cols};
+    bool ok = is_vector ? t->n_dims == 1 && t->dims[0] == rows
+                        : t->n_dims == 2 && t->dims[0] == want[0] && t->dims[1] == want[1];
+    if (!ok) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG,
+                          "%s: tensor '%s' has shape [%lld%s%lld], expected [%lld%s%lld] by the "
+                          "model's configuration",
+                          nrd_source_path(p->src), t->name, (long long)t->dims[0],
+                          t->n_dims > 1 ? ", " : " x ", (long long)(t->n_dims > 1 ? t->dims[1] : 1),
+                          (long long)want[0], is_vector ? " x " : ", ",
+                          (long long)(is_vector ? 1 : want[1]));
+    }
+    if (!is_float(t->dtype) && !nrd_dtype_is_quant(t->dtype) && t->dtype != NRD_DTYPE_F64) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED,
+                          "%s: tensor '%s' has type %s, which cannot be used for weights",
+                          nrd_source_path(p->src), t->name, t->type_name);
+    }
+    if (nrd_dtype_is_quant(t->dtype) && turned) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: tensor '%s' of type %s cannot be transposed",
+                          nrd_source_path(p->src), t->name, t->type_name);
+    }
+    return NULL;
+}
+
+/* A rank's share [*row0, *row0 + *n) of `total` rows. */
+static void share(const nrd_plan *p, int64_t total, int64_t *row0, int64_t *n)
+{
+    *n = total / p->spec.tp_size;
+    *row0 = *n * p->tp_rank;
+}
+
+typedef struct {
+    const nrd_weight_rule *rule;
+    int32_t layer, out_layer; /* -1: none */
+    char name[MAX_NAME];
+    int n_src;
+    const nrd_src_tensor *src[3];
+    nrd_dtype dtype[3]; /* of each part */
+} job;
+
+/* The row ranges of q, k, v of this rank, in a source where they are stacked. */
+static void qkv_shares(const nrd_plan *p, int64_t row0[3], int64_t n[3], int64_t total[3])
+{
+    const nrd_model_spec *s = &p->spec;
+    int64_t d = s->head_dim;
+    total[0] = (int64_t)s->n_heads * d;
+    total[1] = total[2] = (int64_t)s->n_kv_heads * d;
+    share(p, total[0], &row0[0], &n[0]);
+    if (s->n_kv_heads >= s->tp_size) {
+        share(p, total[1], &row0[1], &n[1]);
+    } else { /* several ranks use the same head */
+        n[1] = d;
+        row0[1] = (int64_t)p->tp_rank * s->n_kv_heads / s->tp_size * d;
+    }
+    n[2] = n[1];
+    row0[2] = row0[1];
+}
+
+static nrd_error *add_qkv(nrd_plan *p, job *j, nrd_plan_tensor *t)
+{
+    int64_t row0[3], n[3], total[3];
+    bool stacked = j->n_src == 1;
+    char name[MAX_NAME];
+
+    qkv_shares(p, row0, n, total);
+    for (int i = 0; i < 3; i++) {
+        nrd_plan_part *part = &t->parts[i];
+        int64_t before = stacked ? (i > 0 ? total[0] : 0) + (i > 1 ? total[1] : 0) : 0;
+        part->src = j->src[stacked ? 0 : i];
+        part->row0 = before + row0[i];
+        part->n_rows = n[i];
+    }
+    if (stacked || (j->dtype[0] == j->dtype[1] && j->dtype[1] == j->dtype[2])) {
+        t->n_parts = 3;
+        t->dtype = j->dtype[0];
+        if (stacked && p->spec.tp_size == 1) { /* one piece, so that it need not be copied */
+            t->parts[0].n_rows = total[0] + total[1] + total[2];
+            t->n_parts = 1;
+        }
+        return add(p, t, j->name);
+    }
+    /* q, k and v differ in type: three tensors */
+    const char *at = strstr(j->name, ".qkv.");
+    NRD_ASSERT(at, "only qkv weights are divided by heads");
+    for (int i = 0; i < 3; i++) {
+        nrd_plan_tensor one = *t;
+        one.parts[0] = t->parts[i];
+        one.n_parts = 1;
+        one.dtype = j->dtype[i];
+        snprintf(name, sizeof name, "%.*s.%c.%s", (int)(at - j->name), j->name, "qkv"[i], at + 5);
+        NRD_TRY(add(p, &one, name));
+    }
+    return NULL;
+}
+
+static nrd_error *add_sharded(nrd_plan *p, job *j)
+{
+    const nrd_weight_rule *r = j->rule;
+    const nrd_model_spec *s = &p->spec;
+    int64_t rows = nrd_dim_of(s, r->rows), cols = nrd_dim_of(s, r->cols);
+    nrd_plan_tensor t = {.flags = r->flags, .is_vector = r->cols == NRD_DIM_ONE, .n_parts = 1};
+    nrd_plan_part *part = &t.parts[0];
+
+    t.cols = cols;
+    t.dtype = j->dtype[0];
+    part->src = j->src[0];
+    part->n_rows = rows;
+    switch (r->shard) {
+    case NRD_SHARD_NONE:
+        break;
+    case NRD_SHARD_ROWS:
+        share(p, rows, &part->row0, &part->n_rows);
+        break;
+    case NRD_SHARD_COLS:
+        share(p, cols, &part->col0, &t.cols);
+        break;
+    case NRD_SHARD_QKV:
+        return add_qkv(p, j, &t);
+    case NRD_SHARD_VOCAB: {
+        int64_t each = (rows + s->tp_size - 1) / s->tp_size;
+        part->row0 = each * p->tp_rank < rows ? each * p->tp_rank : rows;
+        part->n_rows = rows - part->row0 < each ? rows - part->row0 : each;
+        if (part->n_rows < each) {
+            t.parts[1].fill = NRD_FILL_ZERO;
+            t.parts[1].n_rows = each - part->n_rows;
+            t.n_parts = 2;
+        }
+        break;
+    }
+    }
+    if (part->src && t.cols != cols && t.dtype == part->src->dtype &&
+        (t.cols % nrd_dtype_block(t.dtype) || part->col0 % nrd_dtype_block(t.dtype))) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED,
+                          "tensor '%s' (%s) cannot be divided by tp_size %d: %lld columns a rank "
+                          "are no multiple of its blocks of %d; use --quantize q8_0 or fewer ranks",
+                          j->name, nrd_dtype_name(t.dtype), s->tp_size, (long long)t.cols,
+                          nrd_dtype_block(t.dtype));
+    }
+    return add(p, &t, j->name);
+}
+
+static nrd_error *find_sources(nrd_plan *p, job *j)
+{
+    const nrd_weight_rule *r = j->rule;
+    int64_t part_rows[3] = {nrd_dim_of(&p->spec, NRD_DIM_Q),
+                            (int64_t)p->spec.n_kv_heads * p->spec.head_dim,
+                            (int64_t)p->spec.n_kv_heads * p->spec.head_dim};
+    int64_t cols = nrd_dim_of(&p->spec, r->cols);
+    bool vector = r->cols == NRD_DIM_ONE, turned = (r->flags & NRD_RULE_TRANSPOSE) != 0;
+
+    for (j->n_src = 0; j->n_src < 3 && r->src[j->n_src]; j->n_src++) {
+        const nrd_src_tensor *t = lookup(p, r->src[j->n_src], j->layer);
+        if (!t) {
+            char name[MAX_NAME];
+            expand(name, "", r->src[j->n_src], j->layer);
+            return nrd_errorf(NRD_ERR_NOT_FOUND, "%s: tensor '%s' is missing",
+                              nrd_source_path(p->src), name);
+        }
+        j->src[j->n_src] = t;
+    }
+    for (int i = 0; i < j->n_src; i++) {
+        int64_t rows = j->n_src > 1 ? part_rows[i] : nrd_dim_of(&p->spec, r->rows);
+        NRD_TRY(check_shape(p, j->src[i], rows, cols, vector, turned));
+    }
+    return NULL;
+}
+
+static nrd_dtype part_dtype(nrd_plan *p, const job *j, const nrd_src_tensor *t, uint32_t flags)
+{
+    nrd_dtype src = t ? t->dtype : p->spec.dtype;
+    int64_t cols = nrd_dim_of(&p->spec, j->rule->cols);
+    if (j->rule->shard == NRD_SHARD_COLS) {
+        cols /= p->spec.tp_size;
+    }
+    if (flags & NRD_RULE_LINEAR) {
+        return linear_dtype(p, j->name, src, cols);
+    }
+    /* 1 + w would lose bits of a small w in 16 bits; the factors of a rope are always float32 */
+    if ((flags & NRD_RULE_ADD_ONE) || !strcmp(j->name, "rope_factors")) {
+        return NRD_DTYPE_F32;
+    }
+    if (j->rule->cols == NRD_DIM_ONE && nrd_dtype_is_quant(src)) {
+        return NRD_DTYPE_F32;
+    }
+    return plain_dtype(p, src);
+}
+
+/* Which constant stands for a weight that a dummy source has not got. */
+static nrd_fill dummy_fill(const job *j)
+{
+    if (j->rule->cols != NRD_DIM_ONE) {
+        return NRD_FILL_RANDOM;
+    }
+    return strstr(j->name, ".bias") ? NRD_FILL_ZERO : NRD_FILL_ONE;
+}
+
+static nrd_error *apply_rule(nrd_plan *p, const nrd_weight_rule *r, int32_t layer, int32_t out_layer)
+{
+    job j = {.rule = r, .layer = layer, .out_layer = out_layer};
+    nrd_weight_rule copy = *r;
+    bool dummy = nrd_source_get_kind(p->src) == NRD_SOURCE_DUMMY;
+    bool embedding = !strcmp(r->dst, "transformer.vocab_embedding.weight");
+
+    expand(j.name, "", r->dst, out_layer);
+    if (embedding && p->spec.tied_embeddings) {
+        copy.flags |= NRD_RULE_LINEAR; /* the LM head multiplies by it */
+    }
+    if (dummy) {
+        copy.flags &= ~(uint32_t)(NRD_RULE_TRANSPOSE | NRD_RULE_ADD_ONE);
+    }
+    j.rule = &copy;
+    if (dummy) {
+        j.n_src = 1;
+    } else {
+        NRD_TRY(find_sources(p, &j));
+    }
+    for (int i = 0; i < j.n_src; i++) {
+        j.dtype[i] = part_dtype(p, &j, j.src[i], copy.flags);
+    }
+    size_t first = p->n;
+    NRD_TRY(add_sharded(p, &j));
+    for (size_t i = first; dummy && i < p->n; i++) {
+        for (int k = 0; k < p->tensors[i].n_parts; k++) {
+            nrd_plan_part *part = &p->tensors[i].parts[k];
+            part->fill = part->fill == NRD_FILL_NONE ? dummy_fill(&j) : part->fill;
+        }
+    }
+    return NULL;
+}
+
+/* The LM head of a model whose head is its embedding, divided over tensor-parallel ranks. */
+static const nrd_weight_rule *tied_head(const nrd_weight_rule *rules, nrd_weight_rule *out)
+{
+    for (; rules->dst; rules++) {
+        if (!strcmp(rules->dst, "transformer.vocab_embedding.weight")) {
+            *out = *rules;
+            out->dst = "lm_head.weight";
+            out->shard = NRD_SHARD_VOCAB;
+            out->flags = NRD_RULE_LINEAR;
+            return out;
+        }
+    }
+    return NULL;
+}
+
+static bool on_this_stage(const nrd_plan *p, const nrd_weight_rule *r)
+{
+    bool first = p->pp_rank == 0, last = p->pp_rank == p->spec.pp_size - 1;
+    if (!strcmp(r->dst, "transformer.vocab_embedding.weight")) {
+        return first || (last && p->spec.tied_embeddings);
+    }
+    if (!strcmp(r->dst, "transformer.position_embedding.weight")) {
+        return first;
+    }
+    return !strcmp(r->dst, "rope_factors") || last;
+}
+
+typedef enum { RULES_FRONT, RULES_LAYER, RULES_BACK } rule_group;
+
+static rule_group group_of(const nrd_weight_rule *r)
+{
+    bool back = nrd_str_has_prefix(r->dst, "transformer.ln_f") ||
+                nrd_str_has_prefix(r->dst, "lm_head");
+    return strchr(r->dst, '*') ? RULES_LAYER : back ? RULES_BACK : RULES_FRONT;
+}
+
+/* The rules of one group; `layer` counts from this stage's first. */
+static nrd_error *apply_rules(nrd_plan *p, const nrd_weight_rule *rules, int32_t layer,
+                              rule_group group, bool split_head)
+{
+    int32_t first = p->spec.n_layers / p->spec.pp_size * p->pp_rank;
+    for (const nrd_weight_rule *r = rules; r->dst; r++) {
+        if (group_of(r) != group || !nrd_when_holds(&p->spec, r->when) ||
+            (group != RULES_LAYER && !on_this_stage(p, r)) ||
+            (split_head && !strcmp(r->dst, "lm_head.weight"))) {
+            continue;
+        }
+        NRD_TRY(apply_rule(p, r, first + layer, layer));
+    }
+    return NULL;
+}
+
+static nrd_error *plan_from_rules(nrd_plan *p)
+{
+    const nrd_arch *a = nrd_source_arch(p->src);
+    bool hf_names = nrd_source_get_kind(p->src) != NRD_SOURCE_GGUF;
+    const nrd_weight_rule *rules = hf_names ? a->hf_rules : a->gguf_rules;
+    int32_t per_stage = p->spec.n_layers / p->spec.pp_size;
+    nrd_weight_rule head;
+    /* With several ranks the head is divided and can no longer be the embedding. */
+    bool split_head = p->spec.tied_embeddings && p->spec.tp_size > 1;
+
+    if (split_head) {
+        p->spec.tied_embeddings = false;
+    }
+    /* In the order of use, so that loading reads the file from front to back. */
+    NRD_TRY(apply_rules(p, rules, -1, RULES_FRONT, split_head));
+    for (int32_t i = 0; i < per_stage; i++) {
+        NRD_TRY(apply_rules(p, rules, i, RULES_LAYER, split_head));
+    }
+    NRD_TRY(apply_rules(p, rules, -1, RULES_BACK, split_head));
+    if (split_head && p->pp_rank == p->spec.pp_size - 1) {
+        NRD_TRY(apply_rule(p, tied_head(rules, &head), -1, 0));
+    }
+    return NULL;
+}
+
+static nrd_error *add_ready(nrd_plan *p, const nrd_src_tensor *t)
+{
+    nrd_plan_tensor out = {.n_parts = 1, .is_vector = t->n_dims == 1, .dtype = t->dtype};
+    if (t->n_dims < 1 || t->n_dims > 2) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: tensor '%s' has %d dimensions, expected 1 "
+                          "or 2", nrd_source_path(p->src), t->name, t->n_dims);
+    }
+    if (nrd_str_has_suffix(t->name, ".per_channel_scale")) {
+        return NULL; /* comes with its weight */
+    }
+    bool tied = p->spec.tied_embeddings && strstr(t->name, "vocab_embedding");
+    if (!out.is_vector && (!strstr(t->name, "_embedding.") || tied)) {
+        out.flags = NRD_RULE_LINEAR;
+    }
+    out.cols = out.is_vector ? 1 : t->dims[1];
+    out.parts[0] = (nrd_plan_part){.src = t, .n_rows = t->dims[0]};
+    if (!has_row_scales(t->dtype)) {
+        out.dtype = out.flags & NRD_RULE_LINEAR ? linear_dtype(p, t->name, t->dtype, out.cols)
+                                                : plain_dtype(p, t->dtype);
+    } else if (p->opt.quantize != NRD_DTYPE_NONE && p->opt.quantize != t->dtype) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: '%s' is already %s; quantize the original "
+                          "model instead", nrd_source_path(p->src), t->name,
+                          nrd_dtype_name(t->dtype));
+    }
+    return add(p, &out, t->name);
+}
+
+static int by_place(const void *a, const void *b)
+{
+    const nrd_src_tensor *x = *(const nrd_src_tensor *const *)a, *y = *(const nrd_src_tensor *const *)b;
+    return (x->data > y->data) - (x->data < y->data);
+}
+
+/* A checkpoint is already what a rank needs; only types may change. Taken in the order of the file. */
+static nrd_error *plan_from_checkpoint(nrd_plan *p)
+{
+    nrd_error *err = NULL;
+    const nrd_src_tensor **order = NULL;
+    size_t n = nrd_source_n_tensors(p->src, p->rank);
+
+    NRD_NEW_GOTO(order, n, err, done);
+    for (size_t i = 0; i < n; i++) {
+        order[i] = nrd_source_tensor_at(p->src, p->rank, i);
+    }
+    qsort(order, n, sizeof *order, by_place);
+    for (size_t i = 0; i < n && !err; i++) {
+        err = add_ready(p, order[i]);
+    }
+done:
+    free(order);
+    return err;
+}
+
+static const char *algo_of(nrd_dtype t)
+{
+    switch (t) {
+    case NRD_DTYPE_I8:
+        return "W8A16";
+    case NRD_DTYPE_F8_E4M3:
+        return "FP8";
+    default:
+        return nrd_dtype_is_quant(t) ? "GGUF" : "";
+    }
+}
+
+static void set_quant_algo(nrd_plan *p)
+{
+    const char *algo = "";
+    for (size_t i = 0; i < p->n; i++) {
+        if ((p->tensors[i].flags & NRD_RULE_LINEAR) && *algo_of(p->tensors[i].dtype)) {
+            algo = algo_of(p->tensors[i].dtype);
+            if (!strstr(p->tensors[i].name, "lm_head") && !strstr(p->tensors[i].name, "_embedding")) {
+                break; /* a layer's weight says more than the head */
+            }
+        }
+    }
+    snprintf(p->spec.quant_algo, sizeof p->spec.quant_algo, "%s", algo);
+}
+
+static nrd_error *list_unused(nrd_plan *p)
+{
+    nrd_error *err = NULL;
+    size_t n = nrd_source_n_tensors(p->src, 0);
+
+    NRD_NEW_GOTO(p->unused, n, err, fail);
+    for (size_t i = 0; i < n; i++) {
+        if (!p->used[i]) {
+            p->unused[p->n_unused++] = nrd_source_tensor_at(p->src, 0, i)->name;
+        }
+    }
+fail:
+    return err;
+}
+
+/* Sums of uniform numbers are near enough to a normal distribution of deviation 0.02, the usual
+ * initialisation; what matters is that no kernel meets only zeros. */
+static nrd_error *fill_pool(nrd_plan *p)
+{
+    nrd_error *err = NULL;
+    NRD_NEW_GOTO(p->pool, POOL, err, fail);
+    for (uint64_t i = 0; i < POOL; i++) {
+        uint64_t u = nrd_hash_u64(nrd_source_seed(p->src), i);
+        double sum = (double)(u & 0xffff) + (double)(u >> 16 & 0xffff) + (double)(u >> 32 & 0xffff) +
+                     (double)(u >> 48);
+        p->pool[i] = (float)((sum / 65535.0 - 2.0) * 1.7320508 * 0.02);
+    }
+fail:
+    return err;
+}
+
+nrd_error *nrd_plan_make(nrd_plan **out, const nrd_source *src, const nrd_plan_options *opt,
+                         int32_t rank)
+{
+    nrd_error *err = NULL;
+    nrd_plan *p = NULL;
+    bool checkpoint = nrd_source_get_kind(src) == NRD_SOURCE_CHECKPOINT;
+
+    *out = NULL;
+    NRD_NEW_GOTO(p, 1, err, fail);
+    p->src = src;
+    p->opt = *opt;
+    p->spec = *nrd_source_spec(src);
+    if (checkpoint && ((opt->tp_size && opt->tp_size != p->spec.tp_size) ||
+                       (opt->pp_size && opt->pp_size != p->spec.pp_size))) {
+        err = nrd_errorf(NRD_ERR_INVALID_ARG, "%s was converted for tp_size %d and pp_size %d; "
+                         "another division needs the original model", nrd_source_path(src),
+                         p->spec.tp_size, p->spec.pp_size);
+        goto fail;
+    }
+    if (!checkpoint) {
+        p->spec.tp_size = opt->tp_size ? opt->tp_size : 1;
+        p->spec.pp_size = opt->pp_size ? opt->pp_size : 1;
+    }
+    if (opt->dtype != NRD_DTYPE_NONE && !is_float(opt->dtype)) {
+        err = nrd_errorf(NRD_ERR_INVALID_ARG, "dtype must be float32, float16 or bfloat16, got %s",
+                         nrd_dtype_name(opt->dtype));
+        goto fail;
+    }
+    if (opt->dtype != NRD_DTYPE_NONE) {
+        p->spec.dtype = opt->dtype;
+    }
+    NRD_TRY_GOTO(nrd_model_spec_check(&p->spec), err, fail);
+    if (rank < 0 || rank >= p->spec.tp_size * p->spec.pp_size) {
+        err = nrd_errorf(NRD_ERR_INVALID_ARG, "rank %d is not below tp_size * pp_size = %d", rank,
+                         p->spec.tp_size * p->spec.pp_size);
+        goto fail;
+    }
+    p->rank = rank;
+    p->tp_rank = rank % p->spec.tp_size;
+    p->pp_rank = rank / p->spec.tp_size;
+    if (checkpoint) {
+        NRD_TRY_GOTO(plan_from_checkpoint(p), err, fail);
+    } else {
+        NRD_NEW_GOTO(p->used, nrd_source_n_tensors(src, 0), err, fail);
+        NRD_TRY_GOTO(plan_from_rules(p), err, fail);
+        NRD_TRY_GOTO(list_unused(p), err, fail);
+    }
+    if (nrd_source_get_kind(src) == NRD_SOURCE_DUMMY) {
+        NRD_TRY_GOTO(fill_pool(p), err, fail);
+    }
+    if (!checkpoint || opt->quantize != NRD_DTYPE_NONE) {
+        set_quant_algo(p);
+    }
+    *out = p;
+    return NULL;
+
+fail:
+    nrd_plan_free(p);
+    return err;
+}
+
+void nrd_plan_free(nrd_plan *p)
+{
+    if (!p) {
+        return;
+    }
+    free(p->tensors);
+    free(p->unused);
+    free(p->used);
+    free(p->pool);
+    nrd_arena_fini(&p->arena);
+    nrd_str_fini(&p->notes);
+    free(p);
+}
+
+const nrd_model_spec *nrd_plan_spec(const nrd_plan *p)
+{
+    return &p->spec;
+}
+
+int32_t nrd_plan_rank(const nrd_plan *p)
+{
+    return p->rank;
+}
+
+size_t nrd_plan_n_tensors(const nrd_plan *p)
+{
+    return p->n;
+}
+
+const nrd_plan_tensor *nrd_plan_at(const nrd_plan *p, size_t i)
+{
+    return &p->tensors[i];
+}
+
+uint64_t nrd_plan_total_bytes(const nrd_plan *p)
+{
+    return p->total_bytes;
+}
+
+size_t nrd_plan_unused(const nrd_plan *p, const char *const **out_names)
+{
+    *out_names = p->unused;
+    return p->n_unused;
+}
+
+const char *nrd_plan_notes(const nrd_plan *p)
+{
+    return nrd_str_cstr(&p->notes);
+}
+
+/* ---- making rows ---- */
+
+static int64_t src_cols(const nrd_src_tensor *s)
+{
+    return s->n_dims > 1 ? s->dims[1] : 1;
+}
+
+/* True when a part's rows lie one behind the other in the source, in [out, in] order. */
+static bool is_contiguous(const nrd_plan_tensor *t, const nrd_plan_part *part)
+{
+    return !(t->flags & NRD_RULE_TRANSPOSE) && part->col0 == 0 && t->cols == src_cols(part->src);
+}
+
+static const uint8_t *src_row(const nrd_src_tensor *s, int64_t row)
+{
+    size_t bytes = s->data_bytes / (size_t)(s->dims[0] > 0 ? s->dims[0] : 1);
+    return (const uint8_t *)s->data + (size_t)row * bytes;
+}
+
+const void *nrd_plan_direct(const nrd_plan_tensor *t)
+{
+    const nrd_plan_part *part = &t->parts[0];
+    if (t->n_parts != 1 || !part->src || part->src->dtype != t->dtype ||
+        (t->flags & NRD_RULE_ADD_ONE) || !is_contiguous(t, part) || t->has_row_scales) {
+        return NULL;
+    }
+    return src_row(part->src, part->row0);
+}
+
+static size_t elements_bytes(nrd_dtype t, int64_t n)
+{
+    return (size_t)(n / nrd_dtype_block(t)) * nrd_dtype_block_bytes(t);
+}
+
+/* One row to int8 or fp8: scale = largest magnitude over the largest code. */
+static float quantize_scaled(nrd_dtype t, const float *row, uint8_t *dst, int64_t n)
+{
+    float top = t == NRD_DTYPE_I8 ? 127.0f : 448.0f, amax = 0;
+    for (int64_t i = 0; i < n; i++) {
+        float v = fabsf(row[i]);
+        amax = v > amax ? v : amax;
+    }
+    float scale = amax > 0 ? amax / top : 1, inverse = 1 / scale;
+    for (int64_t i = 0; i < n; i++) {
+        float v = row[i] * inverse;
+        if (t == NRD_DTYPE_I8) {
+            long q = lrintf(v);
+            dst[i] = (uint8_t)(int8_t)(q > 127 ? 127 : q < -127 ? -127 : q);
+        } else {
+            dst[i] = nrd_f32_to_f8e4m3(v);
+        }
+    }
+    return scale;
+}
+
+/* n elements (a row, or several dense ones for types without row scales). */
+static nrd_error *convert(const nrd_plan_tensor *t, nrd_dtype from, const uint8_t *src, uint8_t *dst,
+                          int64_t n, float *buf, int64_t buf_n)
+{
+    bool one = (t->flags & NRD_RULE_ADD_ONE) != 0;
+    if (from == t->dtype && !one) {
+        memcpy(dst, src, elements_bytes(from, n));
+        return NULL;
+    }
+    while (n > 0) {
+        int64_t k = n < buf_n ? n : buf_n;
+        if (from == NRD_DTYPE_F64) {
+            for (int64_t i = 0; i < k; i++) {
+                double v;
+                memcpy(&v, src + 8 * i, 8);
+                buf[i] = (float)v;
+            }
+        } else if (!nrd_dequantize_row(from, src, buf, k)) {
+            return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: type %s cannot be read", t->name,
+                              nrd_dtype_name(from));
+        }
+        for (int64_t i = 0; one && i < k; i++) {
+            buf[i] += 1.0f;
+        }
+        if (t->dtype == NRD_DTYPE_F32) {
+            memcpy(dst, buf, (size_t)k * 4);
+        } else if (!nrd_quantize_row(t->dtype, buf, dst, k)) {
+            return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: type %s cannot be made", t->name,
+                              nrd_dtype_name(t->dtype));
+        }
+        src += elements_bytes(from, k);
+        dst += elements_bytes(t->dtype, k);
+        n -= k;
+    }
+    return NULL;
+}
+
+static nrd_error *convert_scaled(const nrd_plan_tensor *t, nrd_dtype from, const uint8_t *src,
+                                 uint8_t *dst, float *buf, float *scale)
+{
+    if (!nrd_dequantize_row(from, src, buf, t->cols)) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: type %s cannot be read", t->name,
+                          nrd_dtype_name(from));
+    }
+    *scale = quantize_scaled(t->dtype, buf, dst, t->cols);
+    return NULL;
+}
+
+typedef struct {
+    float *buf;     /* CONVERT_CHUNK, or a row where that is longer */
+    int64_t buf_n;
+    uint8_t *turned; /* TURN_ROWS rows in the source's type */
+} scratch;
+
+static nrd_error *emit_row(const nrd_plan_tensor *t, nrd_dtype from, const uint8_t *src,
+                           uint8_t *dst, float *scale, const scratch *sc)
+{
+    return t->has_row_scales ? convert_scaled(t, from, src, dst, sc->buf, scale)
+                             : convert(t, from, src, dst, t->cols, sc->buf, sc->buf_n);
+}
+
+/* Rows of a source that keeps [in, out]: row i of ours is its column i. */
+static nrd_error *read_turned(const nrd_plan_tensor *t, const nrd_plan_part *part, int64_t row0,
+                              int64_t n, uint8_t *dst, float *scales, const scratch *sc)
+{
+    const nrd_src_tensor *s = part->src;
+    size_t each = nrd_dtype_block_bytes(s->dtype), row_bytes = elements_bytes(t->dtype, t->cols);
+    for (int64_t r = 0; r < n; r += TURN_ROWS) {
+        int64_t k = n - r < TURN_ROWS ? n - r : TURN_ROWS;
+        for (int64_t c = 0; c < t->cols; c++) {
+            const uint8_t *from = src_row(s, part->col0 + c) + (size_t)(row0 + r) * each;
+            for (int64_t i = 0; i < k; i++) {
+                memcpy(sc->turned + (size_t)(i * t->cols + c) * each, from + (size_t)i * each, each);
+            }
+        }
+        for (int64_t i = 0; i < k; i++) {
+            NRD_TRY(emit_row(t, s->dtype, sc->turned + (size_t)(i * t->cols) * each,
+                             dst + (size_t)(r + i) * row_bytes,
+                             scales ? scales + r + i : NULL, sc));
+        }
+    }
+    return NULL;
+}
+
+static nrd_error *read_source(const nrd_plan_tensor *t, const nrd_plan_part *part, int64_t row0,
+                              int64_t n, uint8_t *dst, float *scales, const scratch *sc)
+{
+    const nrd_src_tensor *s = part->src;
+    size_t row_bytes = elements_bytes(t->dtype, t->cols);
+
+    if (t->flags & NRD_RULE_TRANSPOSE) {
+        return read_turned(t, part, row0, n, dst, scales, sc);
+    }
+    if (is_contiguous(t, part) && !t->has_row_scales) {
+        return convert(t, s->dtype, src_row(s, row0), dst, n * t->cols, sc->buf, sc->buf_n);
+    }
+    for (int64_t r = 0; r < n; r++) {
+        const uint8_t *from = src_row(s, row0 + r) + elements_bytes(s->dtype, part->col0);
+        NRD_TRY(emit_row(t, s->dtype, from, dst + (size_t)r * row_bytes,
+                         scales ? scales + r : NULL, sc));
+    }
+    return NULL;
+}
+
+static nrd_error *read_fill(const nrd_plan *p, const nrd_plan_tensor *t, const nrd_plan_part *part,
+                            int64_t row0, int64_t n, uint8_t *dst, float *scales, const scratch *sc)
+{
+    size_t row_bytes = elements_bytes(t->dtype, t->cols);
+    uint64_t seed = nrd_hash_bytes((uint64_t)p->rank, t->name, strlen(t->name));
+
+    for (int64_t r = 0; r < n; r++) {
+        float *row = sc->buf;
+        uint64_t at = nrd_hash_u64(seed, (uint64_t)(row0 + r));
+        for (int64_t c = 0; c < t->cols; c++) {
+            row[c] = part->fill == NRD_FILL_RANDOM ? p->pool[(at + (uint64_t)c) % POOL]
+                     : part->fill == NRD_FILL_ONE  ? 1.0f
+                                                   : 0.0f;
+        }
+        NRD_TRY(emit_row(t, NRD_DTYPE_F32, (const uint8_t *)row, dst + (size_t)r * row_bytes,
+                         scales ? scales + r : NULL, sc));
+    }
+    return NULL;
+}
+
+/* int8 and fp8 weights of a checkpoint come with the scales of their rows. */
+static nrd_error *read_ready(const nrd_plan *p, const nrd_plan_tensor *t, int64_t row0, int64_t n,
+                             void *dst, float *scales)
+{
+    char name[MAX_NAME];
+    size_t stem = strlen(t->name) - strlen(".weight");
+    snprintf(name, sizeof name, "%.*s.per_channel_scale", (int)stem, t->name);
+    const nrd_src_tensor *s = nrd_source_find(p->src, p->rank, name);
+    if (!s || s->dtype != NRD_DTYPE_F32 || s->n_dims != 1 || s->dims[0] != t->rows) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: '%s' is %s and needs float32 scales '%s' of %lld "
+                          "elements", nrd_source_path(p->src), t->name, nrd_dtype_name(t->dtype),
+                          name, (long long)t->rows);
+    }
+    memcpy(dst, src_row(t->parts[0].src, row0), (size_t)(n * t->cols));
+    memcpy(scales, src_row(s, row0), (size_t)n * sizeof(float));
+    return NULL;
+}
+
+nrd_error *nrd_plan_read(const nrd_plan *p, const nrd_plan_tensor *t, int64_t row0, int64_t n_rows,
+                         void *dst, float *scales)
+{
+    nrd_error *err = NULL;
+    scratch sc = {.buf_n = t->cols > CONVERT_CHUNK ? t->cols : CONVERT_CHUNK};
+    uint8_t *out = dst;
+    int64_t base = 0;
+
+    NRD_ASSERT(row0 >= 0 && n_rows >= 0 && row0 <= t->rows && n_rows <= t->rows - row0,
+               "callers ask for rows that exist");
+    if (t->has_row_scales && t->parts[0].src && has_row_scales(t->parts[0].src->dtype)) {
+        return read_ready(p, t, row0, n_rows, dst, scales);
+    }
+    sc.buf_n -= sc.buf_n % 256; /* whole blocks; a row that is shorter than that fits anyway */
+    sc.buf_n = sc.buf_n < t->cols ? sc.buf_n + 256 : sc.buf_n;
+    NRD_NEW_GOTO(sc.buf, sc.buf_n, err, done);
+    if (t->flags & NRD_RULE_TRANSPOSE) {
+        NRD_NEW_GOTO(sc.turned, (size_t)t->cols * TURN_ROWS * 8, err, done);
+    }
+    for (int i = 0; i < t->n_parts && n_rows > 0; base += t->parts[i].n_rows, i++) {
+        const nrd_plan_part *part = &t->parts[i];
+        int64_t first = row0 - base; /* within this part */
+        if (first >= part->n_rows) {
+            continue;
+        }
+        int64_t n = part->n_rows - first < n_rows ? part->n_rows - first : n_rows;
+        NRD_TRY_GOTO(part->src
+                         ? read_source(t, part, part->row0 + first, n, out, scales, &sc)
+                         : read_fill(p, t, part, first, n, out, scales, &sc),
+                     err, done);
+        out += (size_t)n * elements_bytes(t->dtype, t->cols);
+        scales = scales ? scales + n : NULL;
+        row0 += n;
+        n_rows -= n;
+    }
+
+done:
+    free(sc.buf);
+    free(sc.turned);
+    return err;
+}

@@ -1,0 +1,80 @@
+/* model/plan.h - what a rank's weights are and how each is made from the source.
+ *
+ * Purpose   Weight maps, sharding and type changes come together here: a list of tensors with their
+ *           checkpoint names, and a function that produces any range of their rows. Writing a
+ *           checkpoint and building an engine both walk this list, so that a build straight from a
+ *           GGUF file or a Hugging Face folder needs no copy in between.
+ * Owner     Immutable after make; rows may be read by many threads.
+ * Errors    NOT_FOUND: a tensor that the family needs is missing. INVALID_ARG: another shape than
+ *           the config says. UNSUPPORTED: a type or a division that cannot be made.
+ * Lifetime  Borrows from the source, which must outlive the plan.
+ */
+#ifndef NRD_MODEL_PLAN_H
+#define NRD_MODEL_PLAN_H
+
+#include "base/error.h"
+#include "model/source.h"
+#include "model/spec.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { NRD_PLAN_MAX_PARTS = 4 };
+
+typedef enum {
+    NRD_FILL_NONE, /* rows of a source tensor */
+    NRD_FILL_ZERO,
+    NRD_FILL_ONE,
+    NRD_FILL_RANDOM,
+} nrd_fill;
+
+typedef struct nrd_plan_part {
+    const nrd_src_tensor *src; /* NULL with a fill */
+    nrd_fill fill;
+    int64_t row0, n_rows; /* rows of the source as [out, in] */
+    int64_t col0;
+} nrd_plan_part;
+
+typedef struct nrd_plan_tensor {
+    const char *name;  /* owned by the plan */
+    nrd_dtype dtype;
+    int64_t rows, cols; /* vectors: cols = 1 */
+    uint32_t flags;     /* NRD_RULE_* */
+    bool is_vector;
+    bool has_row_scales; /* I8 and F8_E4M3: one f32 a row */
+    int n_parts;
+    nrd_plan_part parts[NRD_PLAN_MAX_PARTS];
+    size_t data_bytes;
+} nrd_plan_tensor;
+
+typedef struct nrd_plan_options {
+    int32_t tp_size, pp_size;  /* 0: 1, or what the checkpoint has */
+    nrd_dtype dtype;           /* unquantized tensors; NONE: as in the source */
+    nrd_dtype quantize;        /* linear weights; NONE: as in the source */
+    bool quantize_lm_head;     /* else the LM head becomes q8_0 with a block format, or stays */
+} nrd_plan_options;
+
+typedef struct nrd_plan nrd_plan;
+
+nrd_error *nrd_plan_make(nrd_plan **out, const nrd_source *src, const nrd_plan_options *opt,
+                         int32_t rank) NRD_MUST_USE;
+void nrd_plan_free(nrd_plan *p);
+
+const nrd_model_spec *nrd_plan_spec(const nrd_plan *p); /* with tp, pp, dtype, quantization set */
+int32_t nrd_plan_rank(const nrd_plan *p);
+size_t nrd_plan_n_tensors(const nrd_plan *p);
+const nrd_plan_tensor *nrd_plan_at(const nrd_plan *p, size_t i);
+uint64_t nrd_plan_total_bytes(const nrd_plan *p);
+/* Source tensors that no rule used (vision towers, old buffers); borrows. */
+size_t nrd_plan_unused(const nrd_plan *p, const char *const **out_names);
+/* One line about choices that the user should know ("" if none): types that fell back. */
+const char *nrd_plan_notes(const nrd_plan *p);
+
+/* The tensor's bytes when they lie ready in the source, else NULL. */
+const void *nrd_plan_direct(const nrd_plan_tensor *t);
+/* Makes rows [row0, row0 + n_rows) in ROWS layout. `scales` [n_rows] only with has_row_scales. */
+nrd_error *nrd_plan_read(const nrd_plan *p, const nrd_plan_tensor *t, int64_t row0, int64_t n_rows,
+                         void *dst, float *scales) NRD_MUST_USE;
+
+#endif

@@ -1,0 +1,468 @@
+#include "model/source.h"
+
+#include "base/dtype.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "formats/gguf.h"
+#include "formats/safetensors.h"
+#include "formats/torch_bin.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_CONFIG_BYTES = 16 << 20, MAX_SHARDS = 4096, MAX_RANKS = 1024 };
+
+typedef struct {
+    nrd_src_tensor *tensors; /* sorted by name */
+    size_t n, cap;
+} tensor_table;
+
+struct nrd_source {
+    nrd_source_kind kind;
+    char *path;
+    nrd_model_spec spec;
+    const nrd_arch *arch;
+    uint64_t seed;
+    tensor_table *ranks;
+    int32_t n_ranks;
+    nrd_gguf *gguf;
+    nrd_safetensors **st;
+    size_t n_st;
+    nrd_torch_bin **bin;
+    size_t n_bin;
+};
+
+/* ---- tables ---- */
+
+static void table_add(tensor_table *t, const nrd_src_tensor *one)
+{
+    if (t->n == t->cap) {
+        t->cap = t->cap ? t->cap * 2 : 512;
+        t->tensors = nrd_xrealloc(t->tensors, t->cap * sizeof *t->tensors);
+    }
+    t->tensors[t->n++] = *one;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const nrd_src_tensor *)a)->name, ((const nrd_src_tensor *)b)->name);
+}
+
+static nrd_error *table_finish(const nrd_source *s, tensor_table *t)
+{
+    if (t->n) {
+        qsort(t->tensors, t->n, sizeof *t->tensors, by_name);
+    }
+    for (size_t i = 1; i < t->n; i++) {
+        if (!by_name(&t->tensors[i - 1], &t->tensors[i])) {
+            return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: tensor '%s' appears in two files", s->path,
+                              t->tensors[i].name);
+        }
+    }
+    return NULL;
+}
+
+/* ---- GGUF ---- */
+
+static nrd_error *open_gguf(nrd_source *s)
+{
+    s->kind = NRD_SOURCE_GGUF;
+    NRD_TRY(nrd_gguf_open(&s->gguf, s->path));
+    NRD_TRY(nrd_error_wrap(nrd_arch_from_gguf(&s->spec, &s->arch, s->gguf), "%s", s->path));
+    for (size_t i = 0; i < nrd_gguf_n_tensors(s->gguf); i++) {
+        const nrd_gguf_tensor *g = nrd_gguf_tensor_at(s->gguf, i);
+        nrd_src_tensor t = {.name = g->name, .dtype = g->dtype, .n_dims = g->n_dims,
+                            .data = g->data, .data_bytes = g->data_bytes,
+                            .type_name = nrd_gguf_tensor_type_name(g->type)};
+        for (int d = 0; d < g->n_dims; d++) {
+            t.dims[d] = g->dims[g->n_dims - 1 - d];
+        }
+        table_add(&s->ranks[0], &t);
+    }
+    return table_finish(s, &s->ranks[0]);
+}
+
+/* ---- safetensors and pytorch_model.bin ---- */
+
+static nrd_error *add_safetensors(nrd_source *s, tensor_table *table, const char *path)
+{
+    nrd_safetensors *f = NULL;
+    NRD_TRY(nrd_safetensors_open(&f, path));
+    s->st = nrd_xrealloc(s->st, (s->n_st + 1) * sizeof *s->st);
+    s->st[s->n_st++] = f;
+    for (size_t i = 0; i < nrd_safetensors_n(f); i++) {
+        const nrd_safetensor *e = nrd_safetensors_at(f, i);
+        nrd_src_tensor t = {.name = e->name, .dtype = e->dtype, .n_dims = e->n_dims,
+                            .data = e->data, .data_bytes = e->data_bytes,
+                            .type_name = e->type_name};
+        memcpy(t.dims, e->dims, sizeof t.dims);
+        table_add(table, &t);
+    }
+    return NULL;
+}
+
+static nrd_error *add_torch_bin(nrd_source *s, tensor_table *table, const char *path)
+{
+    nrd_torch_bin *f = NULL;
+    NRD_TRY(nrd_torch_bin_open(&f, path));
+    s->bin = nrd_xrealloc(s->bin, (s->n_bin + 1) * sizeof *s->bin);
+    s->bin[s->n_bin++] = f;
+    for (size_t i = 0; i < nrd_torch_bin_n(f); i++) {
+        const nrd_torch_tensor *e = nrd_torch_bin_at(f, i);
+        nrd_src_tensor t = {.name = e->name, .dtype = e->dtype, .n_dims = e->n_dims,
+                            .data = e->data, .data_bytes = e->data_bytes,
+                            .type_name = nrd_dtype_name(e->dtype)};
+        memcpy(t.dims, e->dims, sizeof t.dims);
+        table_add(table, &t);
+    }
+    return NULL;
+}
+
+/* The files that an index ("weight_map": tensor -> file) names, each once. A name that leaves the
+ * folder is refused. */
+static nrd_error *index_files(const char *path, char ***out, size_t *out_n)
+{
+    nrd_error *err = NULL;
+    nrd_json_doc *doc = NULL;
+    char **names = NULL;
+    size_t n = 0;
+
+    *out = NULL;
+    *out_n = 0;
+    NRD_TRY(nrd_json_parse_file(&doc, path, NULL));
+    const nrd_json *map = nrd_json_get(nrd_json_root(doc), "weight_map");
+    if (!nrd_json_is(map, NRD_JSON_OBJECT)) {
+        err = nrd_errorf(NRD_ERR_INVALID_ARG, "%s: expected the object 'weight_map', got %s", path,
+                         nrd_json_type_name(map));
+        goto fail;
+    }
+    for (size_t i = 0; i < nrd_json_len(map); i++) {
+        const char *file = nrd_json_str(&map->child[i], "");
+        bool known = false;
+        for (size_t k = n; k > 0 && !known; k--) { /* neighbours mostly share a file */
+            known = !strcmp(names[k - 1], file);
+        }
+        if (known) {
+            continue;
+        }
+        if (!*file || strchr(file, '/') || !strcmp(file, "..") || n >= MAX_SHARDS) {
+            err = nrd_errorf(NRD_ERR_INVALID_ARG, "%s: weight_map names the file '%s'; expected a "
+                             "name in the same folder, and at most %d files", path, file,
+                             (int)MAX_SHARDS);
+            goto fail;
+        }
+        names = nrd_xrealloc(names, (n + 1) * sizeof *names);
+        names[n++] = nrd_xstrdup(file);
+    }
+    nrd_json_doc_free(doc);
+    *out = names;
+    *out_n = n;
+    return NULL;
+
+fail:
+    nrd_json_doc_free(doc);
+    nrd_names_free(names, n);
+    return err;
+}
+
+static nrd_error *add_indexed(nrd_source *s, const char *index_path, bool bin)
+{
+    nrd_error *err = NULL;
+    char **names = NULL;
+    size_t n = 0;
+
+    NRD_TRY(index_files(index_path, &names, &n));
+    for (size_t i = 0; i < n && !err; i++) {
+        char *path = nrd_path_join(s->path, names[i]);
+        err = bin ? add_torch_bin(s, &s->ranks[0], path) : add_safetensors(s, &s->ranks[0], path);
+        free(path);
+    }
+    nrd_names_free(names, n);
+    return err;
+}
+
+static nrd_error *open_hf_weights(nrd_source *s)
+{
+    static const struct {
+        const char *name;
+        bool bin, index;
+    } forms[] = {
+        {"model.safetensors.index.json", false, true},
+        {"model.safetensors", false, false},
+        {"pytorch_model.bin.index.json", true, true},
+        {"pytorch_model.bin", true, false},
+    };
+    for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
+        char *path = nrd_path_join(s->path, forms[i].name);
+        bool exists = nrd_path_exists(path);
+        nrd_error *err = NULL;
+        if (exists && forms[i].index) {
+            err = add_indexed(s, path, forms[i].bin);
+        } else if (exists) {
+            err = forms[i].bin ? add_torch_bin(s, &s->ranks[0], path)
+                               : add_safetensors(s, &s->ranks[0], path);
+        }
+        free(path);
+        if (exists) {
+            return err ? err : table_finish(s, &s->ranks[0]);
+        }
+    }
+    return nrd_errorf(NRD_ERR_NOT_FOUND, "%s: no weights; expected model.safetensors, "
+                      "pytorch_model.bin, or an index of several such files", s->path);
+}
+
+/* ---- folders ---- */
+
+static nrd_error *parse_optional(nrd_json_doc **out, const char *dir, const char *name)
+{
+    nrd_json_limits limits = {.max_bytes = MAX_CONFIG_BYTES};
+    char *path = nrd_path_join(dir, name);
+    nrd_error *err = NULL;
+
+    *out = NULL;
+    if (nrd_path_exists(path)) {
+        err = nrd_error_wrap(nrd_json_parse_file(out, path, &limits), "%s", path);
+    }
+    free(path);
+    return err;
+}
+
+static nrd_error *open_checkpoint(nrd_source *s, const nrd_json *config)
+{
+    char name[40];
+
+    s->kind = NRD_SOURCE_CHECKPOINT;
+    NRD_TRY(nrd_model_spec_from_json(&s->spec, config));
+    int32_t n = s->spec.tp_size * s->spec.pp_size;
+    if (n > MAX_RANKS) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "mapping: %d ranks, the limit is %d", n,
+                          (int)MAX_RANKS);
+    }
+    free(s->ranks);
+    s->ranks = nrd_xcalloc((size_t)n, sizeof *s->ranks);
+    s->n_ranks = n;
+    for (int32_t r = 0; r < n; r++) {
+        snprintf(name, sizeof name, "rank%d.safetensors", r);
+        char *path = nrd_path_join(s->path, name);
+        nrd_error *err = add_safetensors(s, &s->ranks[r], path);
+        free(path);
+        if (!err) {
+            err = table_finish(s, &s->ranks[r]);
+        }
+        if (err) {
+            return err;
+        }
+    }
+    return NULL;
+}
+
+/* Some files lie about ties, or leave the key out: what is in the file decides. */
+static void settle_tie(nrd_source *s)
+{
+    bool has_head = nrd_source_find(s, 0, "lm_head.weight") ||
+                    nrd_source_find(s, 0, "language_model.lm_head.weight");
+    if (!s->spec.tied_embeddings && !has_head) {
+        s->spec.tied_embeddings = true;
+    }
+}
+
+static nrd_error *open_folder(nrd_source *s)
+{
+    nrd_error *err = NULL;
+    nrd_json_doc *config = NULL, *generation = NULL;
+
+    NRD_TRY_GOTO(parse_optional(&config, s->path, "config.json"), err, done);
+    if (!config) {
+        err = nrd_errorf(NRD_ERR_NOT_FOUND, "%s: no config.json; expected a Hugging Face model "
+                         "folder, a checkpoint folder, or a .gguf file", s->path);
+        goto done;
+    }
+    const nrd_json *root = nrd_json_root(config);
+    if (nrd_json_get(root, "pretrained_config")) {
+        err = nrd_errorf(NRD_ERR_INVALID_ARG, "%s is an engine folder already; expected a model or "
+                         "a checkpoint", s->path);
+        goto done;
+    }
+    if (nrd_json_get_str(root, "architecture", NULL)) {
+        err = nrd_error_wrap(open_checkpoint(s, root), "%s", s->path);
+        goto done;
+    }
+    s->kind = NRD_SOURCE_HF;
+    NRD_TRY_GOTO(parse_optional(&generation, s->path, "generation_config.json"), err, done);
+    NRD_TRY_GOTO(nrd_error_wrap(nrd_arch_from_hf(&s->spec, &s->arch, root,
+                                                 generation ? nrd_json_root(generation) : NULL),
+                                "%s/config.json", s->path),
+                 err, done);
+    NRD_TRY_GOTO(open_hf_weights(s), err, done);
+    settle_tie(s);
+
+done:
+    nrd_json_doc_free(config);
+    nrd_json_doc_free(generation);
+    return err;
+}
+
+static nrd_error *source_new(nrd_source **out, const char *path)
+{
+    nrd_error *err = NULL;
+    nrd_source *s = NULL;
+
+    NRD_NEW_GOTO(s, 1, err, fail);
+    NRD_NEW_GOTO(s->ranks, 1, err, fail);
+    s->path = nrd_xstrdup(path);
+    s->n_ranks = 1;
+    *out = s;
+    return NULL;
+
+fail:
+    free(s);
+    return err;
+}
+
+nrd_error *nrd_source_open(nrd_source **out, const char *path)
+{
+    nrd_error *err = NULL;
+    nrd_source *s = NULL;
+
+    *out = NULL;
+    NRD_TRY(source_new(&s, path));
+    if (!nrd_path_exists(path)) {
+        err = nrd_errorf(NRD_ERR_NOT_FOUND, "'%s' does not exist", path);
+        goto fail;
+    }
+    NRD_TRY_GOTO(nrd_path_is_dir(path) ? open_folder(s) : open_gguf(s), err, fail);
+    *out = s;
+    return NULL;
+
+fail:
+    nrd_source_close(s);
+    return err;
+}
+
+nrd_error *nrd_source_open_dummy(nrd_source **out, const char *config_path, uint64_t seed)
+{
+    nrd_error *err = NULL;
+    nrd_source *s = NULL;
+    nrd_json_doc *doc = NULL;
+    nrd_json_limits limits = {.max_bytes = MAX_CONFIG_BYTES};
+    char *path = nrd_path_is_dir(config_path) ? nrd_path_join(config_path, "config.json")
+                                              : nrd_xstrdup(config_path);
+
+    *out = NULL;
+    NRD_TRY_GOTO(source_new(&s, path), err, fail);
+    s->kind = NRD_SOURCE_DUMMY;
+    s->seed = seed;
+    NRD_TRY_GOTO(nrd_json_parse_file(&doc, path, &limits), err, fail);
+    const nrd_json *root = nrd_json_root(doc);
+    if (nrd_json_get_str(root, "architecture", NULL)) {
+        NRD_TRY_GOTO(nrd_model_spec_from_json(&s->spec, root), err, fail);
+        s->arch = nrd_arch_by_model_type(s->spec.model_type);
+        s->spec.tp_size = s->spec.pp_size = 1;
+    } else {
+        NRD_TRY_GOTO(nrd_arch_from_hf(&s->spec, &s->arch, root, NULL), err, fail);
+    }
+    if (!s->arch) {
+        err = nrd_errorf(NRD_ERR_UNSUPPORTED, "model_type '%s' is no known family",
+                         s->spec.model_type);
+        goto fail;
+    }
+    nrd_json_doc_free(doc);
+    free(path);
+    *out = s;
+    return NULL;
+
+fail:
+    err = nrd_error_wrap(err, "%s", path);
+    nrd_json_doc_free(doc);
+    nrd_source_close(s);
+    free(path);
+    return err;
+}
+
+void nrd_source_close(nrd_source *s)
+{
+    if (!s) {
+        return;
+    }
+    for (int32_t r = 0; r < s->n_ranks; r++) {
+        free(s->ranks[r].tensors);
+    }
+    free(s->ranks);
+    nrd_gguf_close(s->gguf);
+    for (size_t i = 0; i < s->n_st; i++) {
+        nrd_safetensors_close(s->st[i]);
+    }
+    free(s->st);
+    for (size_t i = 0; i < s->n_bin; i++) {
+        nrd_torch_bin_close(s->bin[i]);
+    }
+    free(s->bin);
+    free(s->path);
+    free(s);
+}
+
+/* ---- access ---- */
+
+nrd_source_kind nrd_source_get_kind(const nrd_source *s)
+{
+    return s->kind;
+}
+
+const char *nrd_source_kind_name(nrd_source_kind kind)
+{
+    switch (kind) {
+    case NRD_SOURCE_HF:
+        return "Hugging Face model";
+    case NRD_SOURCE_GGUF:
+        return "GGUF file";
+    case NRD_SOURCE_CHECKPOINT:
+        return "checkpoint";
+    case NRD_SOURCE_DUMMY:
+        return "random weights";
+    }
+    return "unknown";
+}
+
+const char *nrd_source_path(const nrd_source *s)
+{
+    return s->path;
+}
+
+uint64_t nrd_source_seed(const nrd_source *s)
+{
+    return s->seed;
+}
+
+const nrd_model_spec *nrd_source_spec(const nrd_source *s)
+{
+    return &s->spec;
+}
+
+const nrd_arch *nrd_source_arch(const nrd_source *s)
+{
+    return s->arch;
+}
+
+int32_t nrd_source_n_ranks(const nrd_source *s)
+{
+    return s->n_ranks;
+}
+
+size_t nrd_source_n_tensors(const nrd_source *s, int32_t rank)
+{
+    return rank >= 0 && rank < s->n_ranks ? s->ranks[rank].n : 0;
+}
+
+const nrd_src_tensor *nrd_source_tensor_at(const nrd_source *s, int32_t rank, size_t i)
+{
+    return i < nrd_source_n_tensors(s, rank) ? &s->ranks[rank].tensors[i] : NULL;
+}
+
+const nrd_src_tensor *nrd_source_find(const nrd_source *s, int32_t rank, const char *name)
+{
+    nrd_src_tensor key = {.name = name};
+    size_t n = nrd_source_n_tensors(s, rank);
+    return n ? bsearch(&key, s->ranks[rank].tensors, n, sizeof key, by_name) : NULL;
+}

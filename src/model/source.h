@@ -1,0 +1,59 @@
+/* model/source.h - where weights come from.
+ *
+ * Purpose   One view of a Hugging Face folder (safetensors or pytorch_model.bin), a GGUF file, a
+ *           checkpoint folder, or random weights for a config alone: the spec of the model and its
+ *           tensors by name. Tensors stay in the mapped files; nothing is copied.
+ * Owner     Immutable after open; any thread may read.
+ * Errors    NOT_FOUND, INVALID_ARG (file, field, expected, got), UNSUPPORTED (family, type).
+ * Lifetime  Names and data borrow from the source until close.
+ */
+#ifndef NRD_MODEL_SOURCE_H
+#define NRD_MODEL_SOURCE_H
+
+#include "base/error.h"
+#include "model/arch.h"
+#include "model/spec.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct nrd_source nrd_source;
+
+typedef enum {
+    NRD_SOURCE_HF,
+    NRD_SOURCE_GGUF,
+    NRD_SOURCE_CHECKPOINT,
+    NRD_SOURCE_DUMMY,
+} nrd_source_kind;
+
+typedef struct nrd_src_tensor {
+    const char *name;
+    nrd_dtype dtype;
+    int n_dims;
+    int64_t dims[4];    /* outermost first, in elements (not in blocks) */
+    const void *data;   /* NULL in a dummy source */
+    size_t data_bytes;
+    const char *type_name; /* as the file calls its type, for messages */
+} nrd_src_tensor;
+
+nrd_error *nrd_source_open(nrd_source **out, const char *path) NRD_MUST_USE;
+/* Random weights, the same for the same seed. `config_path`: config.json of a Hugging Face model
+ * or of a checkpoint, or a folder that holds one. */
+nrd_error *nrd_source_open_dummy(nrd_source **out, const char *config_path, uint64_t seed)
+    NRD_MUST_USE;
+void nrd_source_close(nrd_source *s);
+
+nrd_source_kind nrd_source_get_kind(const nrd_source *s);
+const char *nrd_source_kind_name(nrd_source_kind kind);
+const char *nrd_source_path(const nrd_source *s);
+uint64_t nrd_source_seed(const nrd_source *s);
+const nrd_model_spec *nrd_source_spec(const nrd_source *s);
+const nrd_arch *nrd_source_arch(const nrd_source *s); /* NULL for a checkpoint */
+
+/* Ranks of a checkpoint; 1 for everything else. */
+int32_t nrd_source_n_ranks(const nrd_source *s);
+size_t nrd_source_n_tensors(const nrd_source *s, int32_t rank);
+const nrd_src_tensor *nrd_source_tensor_at(const nrd_source *s, int32_t rank, size_t i);
+const nrd_src_tensor *nrd_source_find(const nrd_source *s, int32_t rank, const char *name);
+
+#endif

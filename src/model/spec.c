@@ -1,0 +1,562 @@
+#include "model/spec.h"
+
+#include "base/dtype.h"
+#include "model/arch.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Ranges of what is believed. Far above every published model, low enough that products of any
+ * three of them fit int64_t. */
+enum {
+    MAX_HIDDEN = 1 << 18,
+    MAX_HEADS = 4096,
+    MAX_HEAD_DIM = 1024,
+    MAX_INTER = 1 << 20,
+    MAX_VOCAB = 1 << 22,
+    MAX_POSITIONS = 1 << 26,
+    MAX_RANKS = 1024,
+};
+
+static const char *const act_names[] = {
+    [NRD_ACT_NONE] = "none",         [NRD_ACT_SILU] = "silu", [NRD_ACT_GELU_TANH] = "gelu_tanh",
+    [NRD_ACT_GELU_ERF] = "gelu_erf", [NRD_ACT_RELU] = "relu", [NRD_ACT_RELU2] = "relu2",
+};
+static const char *const rope_names[] = {
+    [NRD_ROPE_NONE] = "none",
+    [NRD_ROPE_NEOX] = "neox",
+    [NRD_ROPE_INTERLEAVED] = "interleaved",
+};
+static const char *const scaling_names[] = {
+    [NRD_ROPE_SCALING_NONE] = "none",     [NRD_ROPE_SCALING_LINEAR] = "linear",
+    [NRD_ROPE_SCALING_LLAMA3] = "llama3", [NRD_ROPE_SCALING_YARN] = "yarn",
+    [NRD_ROPE_SCALING_FACTORS] = "factors",
+};
+static const char *const norm_names[] = {[NRD_NORM_RMS] = "rms", [NRD_NORM_LAYER] = "layer"};
+
+#define COUNT(a) ((int)(sizeof(a) / sizeof(a)[0]))
+
+const char *nrd_act_name(nrd_act_kind act)
+{
+    return (unsigned)act < (unsigned)COUNT(act_names) ? act_names[act] : "unknown";
+}
+
+/* Names as they stand in config.json files of Hugging Face and TensorRT-LLM, and our own. */
+bool nrd_act_parse(const char *name, nrd_act_kind *out, bool *out_gated)
+{
+    static const struct {
+        const char *name;
+        nrd_act_kind act;
+        bool gated;
+    } table[] = {
+        {"silu", NRD_ACT_SILU, false},
+        {"swish", NRD_ACT_SILU, false},
+        {"swiglu", NRD_ACT_SILU, true},
+        {"gelu_new", NRD_ACT_GELU_TANH, false},
+        {"gelu_tanh", NRD_ACT_GELU_TANH, false},
+        {"gelu_fast", NRD_ACT_GELU_TANH, false},
+        {"gelu_pytorch_tanh", NRD_ACT_GELU_TANH, false},
+        {"gelu", NRD_ACT_GELU_ERF, false},
+        {"gelu_erf", NRD_ACT_GELU_ERF, false},
+        {"geglu", NRD_ACT_GELU_ERF, true},
+        {"relu", NRD_ACT_RELU, false},
+        {"relu2", NRD_ACT_RELU2, false},
+        {"squared-relu", NRD_ACT_RELU2, false},
+    };
+    for (int i = 0; i < COUNT(table); i++) {
+        if (!strcmp(name, table[i].name)) {
+            *out = table[i].act;
+            *out_gated = table[i].gated;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* ---- checks ---- */
+
+static nrd_error *in_range(const char *field, int64_t v, int64_t lo, int64_t hi)
+{
+    if (v < lo || v > hi) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "%s must be between %lld and %lld, got %lld", field,
+                          (long long)lo, (long long)hi, (long long)v);
+    }
+    return NULL;
+}
+
+static nrd_error *check_rope(const char *field, const nrd_rope_spec *r, int32_t head_dim)
+{
+    if (r->kind == NRD_ROPE_NONE) {
+        return NULL;
+    }
+    int32_t most = head_dim < NRD_SPEC_MAX_ROTARY ? head_dim : (int32_t)NRD_SPEC_MAX_ROTARY;
+    if (r->rotary_dim < 2 || r->rotary_dim > most || r->rotary_dim % 2) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG,
+                          "%s: the rotary dimension must be even and between 2 and %d, got %d",
+                          field, most, r->rotary_dim);
+    }
+    if (!(r->base > 1) || !isfinite(r->base)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: the base must be above 1, got %g", field,
+                          r->base);
+    }
+    bool scaled = r->scaling == NRD_ROPE_SCALING_LINEAR || r->scaling == NRD_ROPE_SCALING_LLAMA3 ||
+                  r->scaling == NRD_ROPE_SCALING_YARN;
+    if (scaled && (!(r->factor > 0) || !isfinite(r->factor))) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: the scaling factor must be above 0, got %g",
+                          field, r->factor);
+    }
+    if (r->scaling == NRD_ROPE_SCALING_LLAMA3 &&
+        (!(r->low_freq_factor > 0) || !(r->high_freq_factor > r->low_freq_factor))) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG,
+                          "%s: expected 0 < low_freq_factor < high_freq_factor, got %g and %g",
+                          field, r->low_freq_factor, r->high_freq_factor);
+    }
+    if ((r->scaling == NRD_ROPE_SCALING_LLAMA3 || r->scaling == NRD_ROPE_SCALING_YARN) &&
+        r->original_max_positions < 1) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG,
+                          "%s: original_max_position_embeddings must be above 0, got %d", field,
+                          r->original_max_positions);
+    }
+    return NULL;
+}
+
+nrd_error *nrd_model_spec_check(const nrd_model_spec *s)
+{
+    NRD_TRY(in_range("num_hidden_layers", s->n_layers, 1, NRD_SPEC_MAX_LAYERS));
+    NRD_TRY(in_range("hidden_size", s->hidden, 1, MAX_HIDDEN));
+    NRD_TRY(in_range("num_attention_heads", s->n_heads, 1, MAX_HEADS));
+    NRD_TRY(in_range("num_key_value_heads", s->n_kv_heads, 1, s->n_heads));
+    NRD_TRY(in_range("head_size", s->head_dim, 1, MAX_HEAD_DIM));
+    NRD_TRY(in_range("intermediate_size", s->inter, 1, MAX_INTER));
+    NRD_TRY(in_range("vocab_size", s->vocab, 1, MAX_VOCAB));
+    NRD_TRY(in_range("max_position_embeddings", s->max_positions, 1, MAX_POSITIONS));
+    NRD_TRY(in_range("sliding_window", s->sliding_window, 0, MAX_POSITIONS));
+    NRD_TRY(in_range("tp_size", s->tp_size, 1, MAX_RANKS));
+    NRD_TRY(in_range("pp_size", s->pp_size, 1, s->n_layers));
+    if (s->n_heads % s->n_kv_heads) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG,
+                          "num_attention_heads (%d) must be a multiple of num_key_value_heads (%d)",
+                          s->n_heads, s->n_kv_heads);
+    }
+    if (s->n_heads % s->tp_size || s->inter % s->tp_size ||
+        (s->n_kv_heads % s->tp_size && s->tp_size % s->n_kv_heads)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG,
+                          "tp_size %d must divide num_attention_heads (%d) and intermediate_size "
+                          "(%d), and divide or be a multiple of num_key_value_heads (%d)",
+                          s->tp_size, s->n_heads, s->inter, s->n_kv_heads);
+    }
+    if (s->n_layers % s->pp_size) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "pp_size %d must divide num_hidden_layers (%d)",
+                          s->pp_size, s->n_layers);
+    }
+    if (!(s->norm_eps >= 0 && s->norm_eps < 1)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "norm_epsilon must be between 0 and 1, got %g",
+                          (double)s->norm_eps);
+    }
+    const float positive[] = {s->embed_scale, s->attn_scale, s->logits_scale};
+    const char *const names[] = {"embed_scale", "attn_scale", "logits_scale"};
+    for (int i = 0; i < 3; i++) {
+        if (!(positive[i] > 0) || !isfinite(positive[i])) {
+            return nrd_errorf(NRD_ERR_INVALID_ARG, "%s must be above 0, got %g", names[i],
+                              (double)positive[i]);
+        }
+    }
+    if (!(s->attn_softcap >= 0) || !(s->logits_softcap >= 0)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "soft caps must not be negative, got %g and %g",
+                          (double)s->attn_softcap, (double)s->logits_softcap);
+    }
+    NRD_TRY(check_rope("rope", &s->rope, s->head_dim));
+    return check_rope("rope_local", &s->rope_local, s->head_dim);
+}
+
+void nrd_model_spec_init(nrd_model_spec *s)
+{
+    memset(s, 0, sizeof *s);
+    s->logits_dtype = NRD_DTYPE_F32;
+    s->norm_eps = 1e-5f;
+    s->embed_scale = 1;
+    s->logits_scale = 1;
+    s->bos_id = s->eos_id = s->pad_id = -1;
+    s->tp_size = s->pp_size = 1;
+}
+
+void nrd_model_spec_add_stop_id(nrd_model_spec *s, int64_t id)
+{
+    if (id < 0 || id >= s->vocab || s->n_stop_ids >= NRD_SPEC_MAX_STOP_IDS) {
+        return;
+    }
+    for (int i = 0; i < s->n_stop_ids; i++) {
+        if (s->stop_ids[i] == id) {
+            return;
+        }
+    }
+    s->stop_ids[s->n_stop_ids++] = (int32_t)id;
+}
+
+/* ---- writing ---- */
+
+static void put_key(nrd_str *o, int indent, const char *key)
+{
+    bool first = o->len && o->data[o->len - 1] == '{';
+    nrd_str_printf(o, "%s\n%*s\"%s\": ", first ? "" : ",", indent, "", key);
+}
+
+static void put_int(nrd_str *o, int indent, const char *key, int64_t v)
+{
+    put_key(o, indent, key);
+    nrd_str_printf(o, "%lld", (long long)v);
+}
+
+static void put_bool(nrd_str *o, int indent, const char *key, bool v)
+{
+    put_key(o, indent, key);
+    nrd_str_puts(o, v ? "true" : "false");
+}
+
+static void put_text(nrd_str *o, int indent, const char *key, const char *v)
+{
+    put_key(o, indent, key);
+    nrd_json_put_cstr(o, v);
+}
+
+static void put_num(nrd_str *o, int indent, const char *key, double v)
+{
+    put_key(o, indent, key);
+    nrd_json_put_double(o, v);
+}
+
+static void put_float(nrd_str *o, int indent, const char *key, float v)
+{
+    put_key(o, indent, key);
+    nrd_json_put_float(o, v);
+}
+
+static void put_rope(nrd_str *o, int indent, const char *key, const nrd_rope_spec *r)
+{
+    put_key(o, indent, key);
+    nrd_str_putc(o, '{');
+    put_text(o, indent + 2, "kind", rope_names[r->kind]);
+    if (r->kind != NRD_ROPE_NONE) {
+        put_int(o, indent + 2, "rotary_dim", r->rotary_dim);
+        put_num(o, indent + 2, "base", r->base);
+        put_text(o, indent + 2, "scaling", scaling_names[r->scaling]);
+    }
+    if (r->scaling != NRD_ROPE_SCALING_NONE) {
+        put_num(o, indent + 2, "factor", r->factor);
+        put_num(o, indent + 2, "low_freq_factor", r->low_freq_factor);
+        put_num(o, indent + 2, "high_freq_factor", r->high_freq_factor);
+        put_num(o, indent + 2, "beta_fast", r->beta_fast);
+        put_num(o, indent + 2, "beta_slow", r->beta_slow);
+        put_num(o, indent + 2, "attention_factor", r->attention_factor);
+        put_int(o, indent + 2, "original_max_positions", r->original_max_positions);
+    }
+    nrd_str_printf(o, "\n%*s}", indent, "");
+}
+
+static void put_nereid(const nrd_model_spec *s, nrd_str *o)
+{
+    char sliding[NRD_SPEC_MAX_LAYERS + 1];
+    for (int32_t i = 0; i < s->n_layers; i++) {
+        sliding[i] = s->layer_is_sliding[i] ? '1' : '0';
+    }
+    sliding[s->n_layers] = '\0';
+
+    put_key(o, 2, "nereid");
+    nrd_str_putc(o, '{');
+    put_text(o, 4, "model_type", s->model_type);
+    put_text(o, 4, "norm", norm_names[s->norm]);
+    put_bool(o, 4, "post_norms", s->post_norms);
+    put_text(o, 4, "act", nrd_act_name(s->act));
+    put_bool(o, 4, "gated_mlp", s->gated_mlp);
+    put_bool(o, 4, "qkv_bias", s->qkv_bias);
+    put_bool(o, 4, "dense_bias", s->dense_bias);
+    put_bool(o, 4, "mlp_bias", s->mlp_bias);
+    put_bool(o, 4, "lm_head_bias", s->lm_head_bias);
+    put_rope(o, 4, "rope", &s->rope);
+    put_rope(o, 4, "rope_local", &s->rope_local);
+    put_int(o, 4, "sliding_window", s->sliding_window);
+    put_text(o, 4, "layer_is_sliding", sliding);
+    put_float(o, 4, "embed_scale", s->embed_scale);
+    put_float(o, 4, "attn_scale", s->attn_scale);
+    put_float(o, 4, "attn_softcap", s->attn_softcap);
+    put_float(o, 4, "logits_softcap", s->logits_softcap);
+    put_float(o, 4, "logits_scale", s->logits_scale);
+    put_int(o, 4, "bos_id", s->bos_id);
+    put_int(o, 4, "eos_id", s->eos_id);
+    put_int(o, 4, "pad_id", s->pad_id);
+    put_key(o, 4, "stop_ids");
+    nrd_str_putc(o, '[');
+    for (int32_t i = 0; i < s->n_stop_ids; i++) {
+        nrd_str_printf(o, "%s%d", i ? ", " : "", s->stop_ids[i]);
+    }
+    nrd_str_puts(o, "]\n  }");
+}
+
+void nrd_model_spec_to_json(const nrd_model_spec *s, nrd_str *o)
+{
+    const char *positions = s->learned_positions                        ? "learned_absolute"
+                            : s->rope.kind == NRD_ROPE_INTERLEAVED ? "rope_gptj"
+                                                                   : "rope_gpt_neox";
+    nrd_str_putc(o, '{');
+    put_text(o, 2, "architecture", s->architecture);
+    put_text(o, 2, "dtype", nrd_dtype_name(s->dtype));
+    put_text(o, 2, "logits_dtype", nrd_dtype_name(s->logits_dtype));
+    put_int(o, 2, "vocab_size", s->vocab);
+    put_int(o, 2, "max_position_embeddings", s->max_positions);
+    put_int(o, 2, "hidden_size", s->hidden);
+    put_int(o, 2, "num_hidden_layers", s->n_layers);
+    put_int(o, 2, "num_attention_heads", s->n_heads);
+    put_int(o, 2, "num_key_value_heads", s->n_kv_heads);
+    put_int(o, 2, "head_size", s->head_dim);
+    put_int(o, 2, "intermediate_size", s->inter);
+    put_text(o, 2, "hidden_act", s->act == NRD_ACT_GELU_TANH ? "gelu_pytorch_tanh" :
+                                 s->act == NRD_ACT_GELU_ERF  ? "gelu" : nrd_act_name(s->act));
+    put_float(o, 2, "norm_epsilon", s->norm_eps);
+    put_text(o, 2, "position_embedding_type", positions);
+    if (s->rope.kind != NRD_ROPE_NONE) {
+        put_num(o, 2, "rotary_base", s->rope.base);
+    }
+    put_bool(o, 2, "attn_bias", s->qkv_bias);
+    put_bool(o, 2, "qk_layernorm", s->qk_norm);
+    put_bool(o, 2, "share_embedding_table", s->tied_embeddings);
+    put_bool(o, 2, "use_parallel_embedding", false);
+    put_int(o, 2, "embedding_sharding_dim", 0);
+    put_key(o, 2, "mapping");
+    nrd_str_printf(o, "{\"world_size\": %d, \"tp_size\": %d, \"pp_size\": %d}",
+                   s->tp_size * s->pp_size, s->tp_size, s->pp_size);
+    put_key(o, 2, "quantization");
+    nrd_str_puts(o, "{\"quant_algo\": ");
+    if (s->quant_algo[0]) {
+        nrd_json_put_cstr(o, s->quant_algo);
+    } else {
+        nrd_str_puts(o, "null");
+    }
+    nrd_str_puts(o, ", \"kv_cache_quant_algo\": null}");
+    put_nereid(s, o);
+    nrd_str_puts(o, "\n}\n");
+}
+
+/* ---- reading ---- */
+
+static nrd_error *get_i32(const nrd_json *o, const char *key, int32_t fallback, int32_t *out)
+{
+    const nrd_json *v = nrd_json_get(o, key);
+    *out = fallback;
+    if (!v || nrd_json_is(v, NRD_JSON_NULL)) {
+        return NULL;
+    }
+    int64_t i = nrd_json_int(v, INT64_MIN);
+    if (i < INT32_MIN || i > INT32_MAX) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "%s must be a whole number of 32 bits, got %s %g", key,
+                          nrd_json_type_name(v), nrd_json_num(v, 0));
+    }
+    *out = (int32_t)i;
+    return NULL;
+}
+
+static nrd_error *get_text(const nrd_json *o, const char *key, char *out, size_t size)
+{
+    const char *s = nrd_json_get_str(o, key, "");
+    if (strlen(s) >= size) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "%s is longer than %zu bytes", key, size - 1);
+    }
+    snprintf(out, size, "%s", s);
+    return NULL;
+}
+
+static nrd_error *get_dtype(const nrd_json *o, const char *key, nrd_dtype fallback, nrd_dtype *out)
+{
+    const char *s = nrd_json_get_str(o, key, NULL);
+    *out = fallback;
+    if (s && !nrd_dtype_parse(s, out)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: '%s' is no known element type", key, s);
+    }
+    return NULL;
+}
+
+static nrd_error *get_name(const nrd_json *o, const char *key, const char *const *names, int n,
+                           int *out)
+{
+    const char *s = nrd_json_get_str(o, key, names[0]);
+    for (int i = 0; i < n; i++) {
+        if (!strcmp(s, names[i])) {
+            *out = i;
+            return NULL;
+        }
+    }
+    return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: '%s' is not known; this build is older than the "
+                      "file, or the file is damaged", key, s);
+}
+
+static nrd_error *read_rope(const nrd_json *o, nrd_rope_spec *r)
+{
+    int kind = 0, scaling = 0;
+    NRD_TRY(get_name(o, "kind", rope_names, COUNT(rope_names), &kind));
+    NRD_TRY(get_name(o, "scaling", scaling_names, COUNT(scaling_names), &scaling));
+    r->kind = (nrd_rope_kind)kind;
+    r->scaling = (nrd_rope_scaling)scaling;
+    NRD_TRY(get_i32(o, "rotary_dim", 0, &r->rotary_dim));
+    NRD_TRY(get_i32(o, "original_max_positions", 0, &r->original_max_positions));
+    r->base = nrd_json_get_num(o, "base", 0);
+    r->factor = nrd_json_get_num(o, "factor", 0);
+    r->low_freq_factor = nrd_json_get_num(o, "low_freq_factor", 0);
+    r->high_freq_factor = nrd_json_get_num(o, "high_freq_factor", 0);
+    r->beta_fast = nrd_json_get_num(o, "beta_fast", 0);
+    r->beta_slow = nrd_json_get_num(o, "beta_slow", 0);
+    r->attention_factor = nrd_json_get_num(o, "attention_factor", 0);
+    return NULL;
+}
+
+static nrd_error *read_nereid(const nrd_json *o, nrd_model_spec *s)
+{
+    int norm = 0, act = 0;
+
+    NRD_TRY(get_text(o, "model_type", s->model_type, sizeof s->model_type));
+    NRD_TRY(get_name(o, "norm", norm_names, COUNT(norm_names), &norm));
+    NRD_TRY(get_name(o, "act", act_names, COUNT(act_names), &act));
+    s->norm = (nrd_norm_kind)norm;
+    s->act = (nrd_act_kind)act;
+    s->post_norms = nrd_json_get_bool(o, "post_norms", false);
+    s->gated_mlp = nrd_json_get_bool(o, "gated_mlp", false);
+    s->qkv_bias = nrd_json_get_bool(o, "qkv_bias", false);
+    s->dense_bias = nrd_json_get_bool(o, "dense_bias", false);
+    s->mlp_bias = nrd_json_get_bool(o, "mlp_bias", false);
+    s->lm_head_bias = nrd_json_get_bool(o, "lm_head_bias", false);
+    NRD_TRY(nrd_error_wrap(read_rope(nrd_json_get(o, "rope"), &s->rope), "rope"));
+    NRD_TRY(nrd_error_wrap(read_rope(nrd_json_get(o, "rope_local"), &s->rope_local), "rope_local"));
+    NRD_TRY(get_i32(o, "sliding_window", 0, &s->sliding_window));
+    s->embed_scale = (float)nrd_json_get_num(o, "embed_scale", 1);
+    s->attn_scale = (float)nrd_json_get_num(o, "attn_scale", 0);
+    s->attn_softcap = (float)nrd_json_get_num(o, "attn_softcap", 0);
+    s->logits_softcap = (float)nrd_json_get_num(o, "logits_softcap", 0);
+    s->logits_scale = (float)nrd_json_get_num(o, "logits_scale", 1);
+    NRD_TRY(get_i32(o, "bos_id", -1, &s->bos_id));
+    NRD_TRY(get_i32(o, "eos_id", -1, &s->eos_id));
+    NRD_TRY(get_i32(o, "pad_id", -1, &s->pad_id));
+    const nrd_json *stops = nrd_json_get(o, "stop_ids");
+    for (size_t i = 0; nrd_json_is(stops, NRD_JSON_ARRAY) && i < nrd_json_len(stops); i++) {
+        nrd_model_spec_add_stop_id(s, nrd_json_int(nrd_json_at(stops, i), -1));
+    }
+    const char *sliding = nrd_json_get_str(o, "layer_is_sliding", "");
+    size_t n = strlen(sliding);
+    if (n && n != (size_t)s->n_layers) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG,
+                          "layer_is_sliding has %zu characters, expected one for each of %d layers",
+                          n, s->n_layers);
+    }
+    for (size_t i = 0; i < n; i++) {
+        s->layer_is_sliding[i] = sliding[i] == '1';
+    }
+    return NULL;
+}
+
+nrd_error *nrd_model_spec_from_json(nrd_model_spec *s, const nrd_json *config)
+{
+    nrd_model_spec_init(s);
+    if (!nrd_json_is(config, NRD_JSON_OBJECT)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "expected an object, got %s",
+                          nrd_json_type_name(config));
+    }
+    NRD_TRY(get_text(config, "architecture", s->architecture, sizeof s->architecture));
+    if (!s->architecture[0]) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "'architecture' is missing");
+    }
+    NRD_TRY(get_dtype(config, "dtype", NRD_DTYPE_F16, &s->dtype));
+    NRD_TRY(get_dtype(config, "logits_dtype", NRD_DTYPE_F32, &s->logits_dtype));
+    NRD_TRY(get_i32(config, "num_hidden_layers", 0, &s->n_layers));
+    NRD_TRY(in_range("num_hidden_layers", s->n_layers, 1, NRD_SPEC_MAX_LAYERS));
+    NRD_TRY(get_i32(config, "vocab_size", 0, &s->vocab));
+    NRD_TRY(get_i32(config, "max_position_embeddings", 2048, &s->max_positions));
+    NRD_TRY(get_i32(config, "hidden_size", 0, &s->hidden));
+    NRD_TRY(get_i32(config, "num_attention_heads", 0, &s->n_heads));
+    NRD_TRY(get_i32(config, "num_key_value_heads", s->n_heads, &s->n_kv_heads));
+    NRD_TRY(get_i32(config, "head_size", s->n_heads > 0 ? s->hidden / s->n_heads : 0,
+                    &s->head_dim));
+    int64_t inter = (int64_t)s->hidden * 4; /* TensorRT-LLM's default */
+    NRD_TRY(get_i32(config, "intermediate_size", inter > INT32_MAX ? 0 : (int32_t)inter,
+                    &s->inter));
+    s->norm_eps = (float)nrd_json_get_num(config, "norm_epsilon", 1e-5);
+    s->qk_norm = nrd_json_get_bool(config, "qk_layernorm", false);
+    s->tied_embeddings = nrd_json_get_bool(config, "share_embedding_table", false);
+    const nrd_json *mapping = nrd_json_get(config, "mapping");
+    NRD_TRY(get_i32(mapping, "tp_size", 1, &s->tp_size));
+    NRD_TRY(get_i32(mapping, "pp_size", 1, &s->pp_size));
+    NRD_TRY(get_text(nrd_json_get(config, "quantization"), "quant_algo", s->quant_algo,
+                     sizeof s->quant_algo));
+    const nrd_json *ours = nrd_json_get(config, "nereid");
+    if (ours) {
+        NRD_TRY(nrd_error_wrap(read_nereid(ours, s), "nereid"));
+    } else {
+        NRD_TRY(nrd_arch_from_trtllm(s, config)); /* written by TensorRT-LLM's converters */
+    }
+    return nrd_model_spec_check(s);
+}
+
+/* ---- rotary embedding ---- */
+
+/* Where a dimension turns `turns` times over the original context (Peng et al. 2023, YaRN,
+ * section 3.2). */
+static double yarn_dim(const nrd_rope_spec *r, double turns)
+{
+    const double two_pi = 6.283185307179586;
+    return (double)r->rotary_dim * log((double)r->original_max_positions / (turns * two_pi)) /
+           (2 * log(r->base));
+}
+
+static double yarn(const nrd_rope_spec *r, int i, double f)
+{
+    double fast = r->beta_fast > 0 ? r->beta_fast : 32, slow = r->beta_slow > 0 ? r->beta_slow : 1;
+    double low = fmax(floor(yarn_dim(r, fast)), 0);
+    double high = fmin(ceil(yarn_dim(r, slow)), (double)r->rotary_dim - 1);
+    double ramp = ((double)i - low) / (high == low ? 0.001 : high - low);
+    ramp = ramp < 0 ? 0 : ramp > 1 ? 1 : ramp;
+    return f / r->factor * ramp + f * (1 - ramp);
+}
+
+/* Long waves are stretched, short ones kept, those between blended (Llama 3.1's published rule). */
+static double llama3(const nrd_rope_spec *r, double f)
+{
+    double turns = (double)r->original_max_positions * f / 6.283185307179586;
+    if (turns > r->high_freq_factor) {
+        return f;
+    }
+    if (turns < r->low_freq_factor) {
+        return f / r->factor;
+    }
+    double smooth = (turns - r->low_freq_factor) / (r->high_freq_factor - r->low_freq_factor);
+    return f * (smooth + (1 - smooth) / r->factor);
+}
+
+float nrd_rope_inv_freq(const nrd_rope_spec *r, const float *factors, float *out)
+{
+    for (int i = 0; i < r->rotary_dim / 2; i++) {
+        double f = pow(r->base, -2.0 * i / r->rotary_dim);
+        switch (r->scaling) {
+        case NRD_ROPE_SCALING_NONE:
+            break;
+        case NRD_ROPE_SCALING_LINEAR:
+            f /= r->factor;
+            break;
+        case NRD_ROPE_SCALING_LLAMA3:
+            f = llama3(r, f);
+            break;
+        case NRD_ROPE_SCALING_YARN:
+            f = yarn(r, i, f);
+            break;
+        case NRD_ROPE_SCALING_FACTORS:
+            if (factors) {
+                f /= (double)factors[i];
+            }
+            break;
+        }
+        out[i] = (float)f;
+    }
+    if (r->attention_factor > 0) {
+        return (float)r->attention_factor;
+    }
+    if (r->scaling == NRD_ROPE_SCALING_YARN && r->factor > 1) {
+        return (float)(0.1 * log(r->factor) + 1);
+    }
+    return 1;
+}
