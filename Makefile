@@ -108,11 +108,12 @@ $(B)/obj/gen/%.o: $(B)/gen/%.c
 	$(call compile,-Wno-conversion -Wno-shadow)
 $(B)/obj/%.o: src/%.c $(FLAGS_FILE)
 	$(call compile,)
-$(B)/gen/%.pb-c.c: protos/%.proto
+$(PROTO_C): $(B)/gen/%.pb-c.c: protos/%.proto
 	@mkdir -p $(@D)
 	$(Q)protoc-c --proto_path=protos --c_out=$(@D) $<
 
 # ---- artifacts ----
+comma := ,
 define link
 	@mkdir -p $(@D)
 	@[ "$(V)" = 1 ] || echo "  LD  $@"
@@ -127,7 +128,7 @@ $(B)/bin/nereid: $(OBJ_nereid) $(OBJ_tools)
 $(B)/lib/libtritonserver.so: $(OBJ_base) $(OBJ_core) $(OBJ_proto) $(wildcard src/core/libtritonserver.map)
 	$(link)
 	$(Q)$(CC) -shared -o $@ $(filter %.o,$^) $(LDFLAGS) $(proto_LIBS) $(LIBS_base) \
-	    $(if $(filter %.map,$^),-Wl,--version-script=$(filter %.map,$^)) -Wl,-soname,libtritonserver.so
+	    $(addprefix -Wl$(comma)--version-script=,$(filter %.map,$^)) -Wl,-soname,libtritonserver.so
 $(B)/bin/tritonserver: $(OBJ_base) $(OBJ_frontends) $(B)/lib/libtritonserver.so
 	$(link)
 	$(Q)$(CC) -o $@ $(filter %.o,$^) $(LDFLAGS) -L$(B)/lib -ltritonserver -levent -levent_pthreads -lz \

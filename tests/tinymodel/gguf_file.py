@@ -274,6 +274,8 @@ def to_gguf(spec, tensors, fmt):
 def config_from_gguf(f):
     """The Hugging Face config, from the metadata alone. Exact for the families named here."""
     arch = f.keys["general.architecture"]
+    if "rope_freqs.weight" in f.table or f"{arch}.rope.scaling.type" in f.keys:
+        raise ValueError("scaled positions cannot be turned back into a config")
 
     def key(name, default=None):
         return f.keys.get(f"{arch}.{name}", default)

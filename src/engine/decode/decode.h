@@ -1,0 +1,32 @@
+/* engine/decode/decode.h - how a sequence's next token is chosen and when it ends.
+ *
+ * Purpose   Rules on integers: the sampling row of a choice, forbidden tokens, stop phrases, end.
+ *           The arithmetic on logits is the device's.
+ * Owner     Stateless except for the sequence that is passed in; the engine loop thread.
+ * Units     Token ids. A sequence's draws are numbered by its generated tokens, so that they depend
+ *           neither on the batch nor on pauses.
+ */
+#ifndef NRD_ENGINE_DECODE_DECODE_H
+#define NRD_ENGINE_DECODE_DECODE_H
+
+#include "engine/sequence.h"
+#include "nereid/device.h"
+
+/* Sets the derived fields (greedy, counts, needs_host, top_p_now) of a new sequence. */
+void nrd_decode_prepare(nrd_seq *q);
+
+/* Upper bound of what nrd_decode_banned may write for the sequence. */
+int32_t nrd_decode_max_banned(const nrd_seq *q);
+/* Tokens that may not come next: bad words whose beginning is there, repeated n-grams. `tokens` are
+ * the n known tokens of the sequence (or beam). Returns how many were written. */
+int32_t nrd_decode_banned(const nrd_seq *q, const int32_t *tokens, int32_t n, int32_t vocab,
+                          int32_t *out);
+/* Fills a row but for banned_start, n_banned. */
+void nrd_decode_row(const nrd_seq *q, int32_t slot, int32_t n_generated, bool normalize,
+                    nrd_sample_row *out);
+/* Whether the generated tokens end with a stop phrase. */
+bool nrd_decode_hits_stop(const nrd_seq *q, const int32_t *generated, int32_t n);
+/* Appends a chosen token: returns the reason to end, or NONE. The end token is not appended. */
+nrd_seq_finish nrd_decode_accept(nrd_seq *q, int32_t token, int32_t *out_n_new);
+
+#endif

@@ -1,0 +1,115 @@
+#include "engine/decode/decode.h"
+
+#include "base/hash.h"
+
+#include <string.h>
+
+void nrd_decode_prepare(nrd_seq *q)
+{
+    nrd_sampling *s = &q->sampling;
+    bool long_bad = false;
+
+    /* TensorRT-LLM: no top-k and no top-p asks for the best token. */
+    s->greedy = s->top_k == 1 || (s->top_k == 0 && s->top_p <= 0) || s->temperature <= 0;
+    s->counts = s->repetition_penalty != 1.0f || s->presence_penalty != 0 ||
+                s->frequency_penalty != 0;
+    for (int32_t i = 0; i < q->bad.n; i++) {
+        int32_t start = i ? q->bad.ends[i - 1] : 0;
+        long_bad |= q->bad.ends[i] - start > 1;
+    }
+    q->top_p_now = s->top_p;
+    q->needs_host = long_bad || s->no_repeat_ngram_size > 0 || q->width > 1 ||
+                    (!s->greedy && s->top_p > 0 && s->top_p_decay != 1.0f);
+}
+
+int32_t nrd_decode_max_banned(const nrd_seq *q)
+{
+    return q->bad.n + (q->sampling.no_repeat_ngram_size > 0 ? q->max_total : 0);
+}
+
+int32_t nrd_decode_banned(const nrd_seq *q, const int32_t *tokens, int32_t n, int32_t vocab,
+                          int32_t *out)
+{
+    int32_t k = 0;
+    for (int32_t i = 0; i < q->bad.n; i++) {
+        int32_t start = i ? q->bad.ends[i - 1] : 0, len = q->bad.ends[i] - start - 1;
+        int32_t last = q->bad.ids[start + len];
+        if (last >= 0 && last < vocab && len <= n &&
+            memcmp(tokens + n - len, q->bad.ids + start, (size_t)len * sizeof *tokens) == 0) {
+            out[k++] = last;
+        }
+    }
+    int32_t g = q->sampling.no_repeat_ngram_size;
+    if (g > 0 && n >= g - 1) {
+        /* What followed every earlier occurrence of the last g - 1 tokens. */
+        const int32_t *tail = tokens + n - (g - 1);
+        for (int32_t i = 0; i + g <= n; i++) {
+            int32_t next = tokens[i + g - 1];
+            if (next >= 0 && next < vocab &&
+                memcmp(tokens + i, tail, (size_t)(g - 1) * sizeof *tokens) == 0) {
+                out[k++] = next;
+            }
+        }
+    }
+    return k;
+}
+
+void nrd_decode_row(const nrd_seq *q, int32_t slot, int32_t n_generated, bool normalize,
+                    nrd_sample_row *out)
+{
+    const nrd_sampling *s = &q->sampling;
+    *out = (nrd_sample_row){
+        .slot = slot,
+        .top_k = s->greedy ? 1 : s->top_k,
+        .top_p = s->greedy ? 0 : q->top_p_now,
+        .min_p = s->greedy ? 0 : s->min_p,
+        .temperature = s->temperature,
+        .repetition_penalty = s->repetition_penalty,
+        .presence_penalty = s->presence_penalty,
+        .frequency_penalty = s->frequency_penalty,
+        /* Sequence 0 draws as a request with one sequence does. */
+        .seed = q->index ? nrd_hash_u64(s->seed, (uint64_t)q->index) : s->seed,
+        .draw = (uint64_t)n_generated,
+        .flags = 0,
+        .n_suppress_end = n_generated < s->min_length,
+        .end_id = q->end_id,
+        .bias = q->bias,
+    };
+    if (q->want_log_probs || q->n_top > 0 || q->width > 1) {
+        out->flags |= NRD_SAMPLE_LOGPROB | (normalize ? NRD_SAMPLE_NORMALIZE : 0u);
+    }
+    if (s->counts) {
+        out->flags |= NRD_SAMPLE_COUNTS;
+    }
+}
+
+bool nrd_decode_hits_stop(const nrd_seq *q, const int32_t *generated, int32_t n)
+{
+    for (int32_t i = 0; i < q->stop.n; i++) {
+        int32_t start = i ? q->stop.ends[i - 1] : 0, len = q->stop.ends[i] - start;
+        if (len <= n &&
+            memcmp(generated + n - len, q->stop.ids + start, (size_t)len * sizeof *generated) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+nrd_seq_finish nrd_decode_accept(nrd_seq *q, int32_t token, int32_t *out_n_new)
+{
+    const nrd_sampling *s = &q->sampling;
+    *out_n_new = 0;
+    if (q->end_id >= 0 && token == q->end_id) {
+        return NRD_SEQ_FINISH_END_ID;
+    }
+    q->tokens[q->n_known++] = token;
+    *out_n_new = 1;
+    if (s->top_p_decay != 1.0f) {
+        float p = q->top_p_now * s->top_p_decay;
+        q->top_p_now = token == s->top_p_reset_id ? s->top_p : p > s->top_p_min ? p : s->top_p_min;
+    }
+    if (nrd_decode_hits_stop(q, q->tokens + q->n_prompt, nrd_seq_n_generated(q))) {
+        return NRD_SEQ_FINISH_STOP_WORDS;
+    }
+    return q->n_known >= q->max_total ? NRD_SEQ_FINISH_LENGTH : NRD_SEQ_FINISH_NONE;
+}

@@ -1,0 +1,222 @@
+#include "engine/run/batch.h"
+
+#include "base/mem.h"
+#include "engine/decode/beam.h"
+#include "engine/decode/decode.h"
+
+#include <string.h>
+
+enum { ALIGN = 64, BANNED_START = 4096 };
+
+typedef struct layout {
+    size_t ids, positions, token_seq, q_start, ctx_len, row_ids, rows, table, end;
+} layout;
+
+static size_t take(size_t *at, size_t n, size_t elem)
+{
+    size_t start = *at;
+    *at = (start + n * elem + ALIGN - 1) / ALIGN * ALIGN;
+    return start;
+}
+
+static layout lay_out(size_t n_tokens, size_t n_entries, size_t n_rows, size_t stride)
+{
+    layout l;
+    size_t at = 0;
+    l.ids = take(&at, n_tokens, sizeof(int32_t));
+    l.positions = take(&at, n_tokens, sizeof(int32_t));
+    l.token_seq = take(&at, n_tokens, sizeof(int32_t));
+    l.q_start = take(&at, n_entries + 1, sizeof(int32_t));
+    l.ctx_len = take(&at, n_entries, sizeof(int32_t));
+    l.row_ids = take(&at, n_rows, sizeof(int32_t));
+    l.rows = take(&at, n_rows, sizeof(nrd_sample_row));
+    l.table = take(&at, n_entries * stride, sizeof(int32_t));
+    l.end = at;
+    return l;
+}
+
+static nrd_error *alloc_banned(nrd_batch *b, int32_t cap)
+{
+    const nrd_device_ops *ops = b->dev->ops;
+    size_t bytes = (size_t)cap * sizeof(int32_t);
+    ops->free(b->dev, NRD_MEM_HOST, b->banned);
+    if (!b->shared) {
+        ops->free(b->dev, NRD_MEM_DEVICE, b->banned_mem);
+    }
+    b->banned = b->banned_mem = NULL;
+    b->cap_banned = 0;
+    void *p = NULL;
+    NRD_TRY(ops->alloc(b->dev, &p, NRD_MEM_HOST, bytes, "batch"));
+    b->banned = p;
+    if (!b->shared) {
+        NRD_TRY(ops->alloc(b->dev, &p, NRD_MEM_DEVICE, bytes, "batch"));
+    }
+    b->banned_mem = p;
+    b->cap_banned = cap;
+    return NULL;
+}
+
+nrd_error *nrd_batch_init(nrd_batch *b, nrd_device *dev, const nrd_batch_limits *lim)
+{
+    nrd_device_info info = {.size = sizeof info};
+    void *p = NULL;
+
+    *b = (nrd_batch){.dev = dev, .lim = *lim};
+    dev->ops->get_info(dev, &info);
+    b->shared = info.host_is_device;
+    b->cap_bytes = lay_out((size_t)lim->max_tokens, (size_t)lim->max_entries,
+                           (size_t)lim->max_entries, (size_t)lim->max_blocks).end;
+    NRD_TRY(dev->ops->alloc(dev, &p, NRD_MEM_HOST, b->cap_bytes, "batch"));
+    b->host = p;
+    if (!b->shared) {
+        NRD_TRY(dev->ops->alloc(dev, &p, NRD_MEM_DEVICE, b->cap_bytes, "batch"));
+    }
+    b->mem = p;
+    return alloc_banned(b, BANNED_START);
+}
+
+void nrd_batch_fini(nrd_batch *b)
+{
+    if (!b->dev) {
+        return;
+    }
+    b->dev->ops->free(b->dev, NRD_MEM_HOST, b->host);
+    b->dev->ops->free(b->dev, NRD_MEM_HOST, b->banned);
+    if (!b->shared) {
+        b->dev->ops->free(b->dev, NRD_MEM_DEVICE, b->mem);
+        b->dev->ops->free(b->dev, NRD_MEM_DEVICE, b->banned_mem);
+    }
+    *b = (nrd_batch){0};
+}
+
+/* Tokens [e->start, e->start + e->n) of the entry's sequence or beam. */
+static const int32_t *entry_tokens(const nrd_plan_entry *e)
+{
+    const nrd_seq *q = e->seq;
+    if (q->width > 1 && e->start >= q->n_prompt) {
+        int32_t n;
+        return nrd_beams_tokens(q->beams, e->beam, &n) + e->start;
+    }
+    return q->tokens + e->start;
+}
+
+static void fill_choice(nrd_batch *b, const nrd_plan_entry *e, nrd_sample_row *row)
+{
+    const nrd_seq *q = e->seq;
+    nrd_decode_row(q, e->slot, e->n_generated, b->lim.normalize_log_probs, row);
+    if (nrd_decode_max_banned(q) > 0) {
+        const int32_t *tokens = q->tokens;
+        int32_t n = q->n_known;
+        if (q->width > 1 && e->start >= q->n_prompt) {
+            tokens = nrd_beams_tokens(q->beams, e->beam, &n);
+        }
+        row->banned_start = b->n_banned;
+        row->n_banned = nrd_decode_banned(q, tokens, n, b->lim.vocab, b->banned + b->n_banned);
+        b->n_banned += row->n_banned;
+    }
+    int32_t n_top = q->width > 1 ? nrd_beams_n_candidates(q->width) : q->n_top;
+    n_top = n_top < b->lim.vocab ? n_top : b->lim.vocab;
+    b->n_top = n_top > b->n_top ? n_top : b->n_top;
+}
+
+static void fill_entries(nrd_batch *b, const nrd_plan *p, const layout *l, int32_t stride)
+{
+    int32_t *ids = (int32_t *)(void *)(b->host + l->ids);
+    int32_t *positions = (int32_t *)(void *)(b->host + l->positions);
+    int32_t *token_seq = (int32_t *)(void *)(b->host + l->token_seq);
+    int32_t *q_start = (int32_t *)(void *)(b->host + l->q_start);
+    int32_t *ctx_len = (int32_t *)(void *)(b->host + l->ctx_len);
+    int32_t *row_ids = (int32_t *)(void *)(b->host + l->row_ids);
+    nrd_sample_row *rows = (nrd_sample_row *)(void *)(b->host + l->rows);
+    int32_t *table = (int32_t *)(void *)(b->host + l->table);
+    int32_t at = 0;
+
+    for (int32_t i = 0; i < p->n_entries; i++) {
+        const nrd_plan_entry *e = &p->entries[i];
+        const nrd_kv_table *t = &e->seq->tables[e->beam];
+        q_start[i] = at;
+        ctx_len[i] = e->start + e->n;
+        if (e->from_slot) {
+            ids[at] = -1 - e->slot;
+        } else {
+            memcpy(ids + at, entry_tokens(e), (size_t)e->n * sizeof *ids);
+        }
+        for (int32_t k = 0; k < e->n; k++) {
+            positions[at + k] = e->start + k;
+            token_seq[at + k] = i;
+        }
+        int32_t n = t->n_blocks < stride ? t->n_blocks : stride;
+        memcpy(table + (size_t)i * (size_t)stride, t->blocks, (size_t)n * sizeof *table);
+        for (int32_t k = n; k < stride; k++) {
+            table[(size_t)i * (size_t)stride + (size_t)k] = -1;
+        }
+        at += e->n;
+        if (e->n > b->view.max_q_len) {
+            b->view.max_q_len = e->n;
+        }
+        if (ctx_len[i] > b->view.max_ctx_len) {
+            b->view.max_ctx_len = ctx_len[i];
+        }
+        if (e->row >= 0) {
+            row_ids[e->row] = at - 1;
+            fill_choice(b, e, &rows[e->row]);
+        }
+    }
+    q_start[p->n_entries] = at;
+}
+
+/* Room for the forbidden tokens of this plan. */
+static nrd_error *make_room(nrd_batch *b, nrd_stream *s, const nrd_plan *p)
+{
+    int64_t need = 0;
+    for (int32_t i = 0; i < p->n_entries; i++) {
+        if (p->entries[i].row >= 0) {
+            need += nrd_decode_max_banned(p->entries[i].seq);
+        }
+    }
+    if (need <= b->cap_banned) {
+        return NULL;
+    }
+    if (need > INT32_MAX / 8) {
+        return nrd_errorf(NRD_ERR_UNAVAILABLE, "too many forbidden tokens in one step (%lld)",
+                          (long long)need);
+    }
+    NRD_TRY(b->dev->ops->stream_sync(s)); /* the step before may still read the old array */
+    return alloc_banned(b, (int32_t)need * 2);
+}
+
+nrd_error *nrd_batch_fill(nrd_batch *b, nrd_stream *s, const nrd_plan *p)
+{
+    int32_t stride = 1;
+    NRD_TRY(make_room(b, s, p));
+    for (int32_t i = 0; i < p->n_entries; i++) {
+        int32_t n = p->entries[i].seq->tables[p->entries[i].beam].n_blocks;
+        stride = n > stride ? n : stride;
+    }
+    layout l = lay_out((size_t)p->n_tokens, (size_t)p->n_entries, (size_t)p->n_rows, (size_t)stride);
+    NRD_ASSERT(l.end <= b->cap_bytes, "plans stay within the limits");
+    b->n_bytes = l.end;
+    b->n_banned = 0;
+    b->n_top = 0;
+    b->n_rows = p->n_rows;
+    b->view = (nrd_batch_view){.n_tokens = p->n_tokens, .n_seqs = p->n_entries};
+    fill_entries(b, p, &l, stride);
+
+    b->ids = (const int32_t *)(const void *)(b->mem + l.ids);
+    b->row_ids = (const int32_t *)(const void *)(b->mem + l.row_ids);
+    b->rows = (const nrd_sample_row *)(const void *)(b->mem + l.rows);
+    b->view.positions = (const int32_t *)(const void *)(b->mem + l.positions);
+    b->view.token_seq = (const int32_t *)(const void *)(b->mem + l.token_seq);
+    b->view.q_start = (const int32_t *)(const void *)(b->mem + l.q_start);
+    b->view.ctx_len = (const int32_t *)(const void *)(b->mem + l.ctx_len);
+    b->view.block_table = (const int32_t *)(const void *)(b->mem + l.table);
+    b->view.block_table_stride = stride;
+    if (!b->shared) {
+        NRD_TRY(b->dev->ops->copy(s, b->mem, b->host, b->n_bytes));
+        if (b->n_banned > 0) {
+            NRD_TRY(b->dev->ops->copy(s, b->banned_mem, b->banned,
+                                      (size_t)b->n_banned * sizeof *b->banned));
+        }
+    }
+    return NULL;
+}

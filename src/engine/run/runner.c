@@ -1,0 +1,742 @@
+#include "engine/run/runner.h"
+
+#include "base/dtype.h"
+#include "base/mem.h"
+#include "engine/decode/beam.h"
+#include "engine/run/batch.h"
+#include "engine/run/weights.h"
+
+#include <string.h>
+
+/* Where a step's choices come back. One download. */
+typedef struct outputs {
+    uint8_t *mem, *host;
+    size_t off_log_probs, off_norm, off_top_ids, off_top_log_probs, bytes;
+    float *logits; /* [max_entries, vocab] host, for kept choices; or NULL */
+    nrd_event *done;
+    int32_t n_rows, n_top;
+    bool has_logits;
+    /* the plan's choices whose logits are kept */
+    struct kept {
+        nrd_seq *seq;
+        int32_t beam, n_generated, row;
+    } *kept;
+    int32_t n_kept;
+} outputs;
+
+struct nrd_runner {
+    nrd_device *dev;
+    const nrd_engine *engine;
+    const nrd_model_spec *spec;
+    nrd_runner_config cfg;
+    nrd_stream *stream;
+    nrd_weights w;
+    nrd_dtype act, kv_dtype;
+    size_t act_bytes;
+    bool shared;
+    int32_t common_window;
+    int32_t *layer_window; /* [n_layers] */
+
+    float *inv_freq, *inv_freq_local;
+    float rope_scale, rope_scale_local;
+
+    void **kv_base; /* [n_layers] */
+    int32_t n_kv_blocks;
+    nrd_kv_layer *kv_layers; /* [n_layers] */
+
+    void *x, *normed, *qkv, *att, *delta, *up, *mid;
+    float *row_scale, *logits;
+    int32_t logit_rows; /* capacity of logits */
+    int32_t *slot_tokens;
+    uint16_t *counts; /* allocated when first needed: [max_entries, vocab] */
+    int32_t *count_ids, *count_ids_host;
+    int32_t *row_ids, *row_ids_host; /* for rows beside the choices */
+    float *rows_host;
+    nrd_batch batch[2];
+    outputs out[2];
+};
+
+static nrd_error *alloc_mem(nrd_runner *r, void **out, size_t n, size_t elem, const char *pool)
+{
+    size_t bytes = 0;
+    if (!nrd_size_mul(n, elem, &bytes)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "runner: %s would be too large", pool);
+    }
+    return r->dev->ops->alloc(r->dev, out, NRD_MEM_DEVICE, bytes ? bytes : 64, pool);
+}
+
+static void free_mem(nrd_runner *r, void *p)
+{
+    if (p) {
+        r->dev->ops->free(r->dev, NRD_MEM_DEVICE, p);
+    }
+}
+
+static void free_host(nrd_runner *r, void *p)
+{
+    if (p) {
+        r->dev->ops->free(r->dev, NRD_MEM_HOST, p);
+    }
+}
+
+/* ---- creation ---- */
+
+static size_t take(size_t *at, size_t n, size_t elem)
+{
+    size_t start = *at;
+    *at = (start + n * elem + 63) / 64 * 64;
+    return start;
+}
+
+static nrd_error *outputs_init(nrd_runner *r, outputs *o)
+{
+    size_t n = (size_t)r->cfg.max_entries, top = (size_t)r->cfg.max_top, at = 0;
+    nrd_error *err = NULL;
+    void *p = NULL;
+
+    take(&at, n, sizeof(int32_t));
+    o->off_log_probs = take(&at, n, sizeof(float));
+    o->off_norm = take(&at, n, sizeof(float));
+    o->off_top_ids = take(&at, n * top, sizeof(int32_t));
+    o->off_top_log_probs = take(&at, n * top, sizeof(float));
+    o->bytes = at;
+    NRD_NEW_GOTO(o->kept, n, err, done);
+    NRD_TRY_GOTO(r->dev->ops->alloc(r->dev, &p, NRD_MEM_HOST, o->bytes, "outputs"), err, done);
+    o->host = p;
+    if (!r->shared) {
+        NRD_TRY_GOTO(alloc_mem(r, &p, o->bytes, 1, "outputs"), err, done);
+    }
+    o->mem = p;
+    if (r->cfg.keep_choice_logits) {
+        NRD_TRY_GOTO(r->dev->ops->alloc(r->dev, &p, NRD_MEM_HOST,
+                                        n * (size_t)r->w.lm_head.rows * sizeof(float), "outputs"),
+                     err, done);
+        o->logits = p;
+    }
+    err = r->dev->ops->event_new(r->dev, &o->done);
+done:
+    return err;
+}
+
+static void outputs_fini(nrd_runner *r, outputs *o)
+{
+    free_host(r, o->host);
+    free_host(r, o->logits);
+    if (!r->shared) {
+        free_mem(r, o->mem);
+    }
+    if (o->done) {
+        r->dev->ops->event_free(o->done);
+    }
+    free(o->kept);
+}
+
+static nrd_error *upload(nrd_runner *r, void *dst, const void *src, size_t bytes)
+{
+    NRD_TRY(r->dev->ops->copy(r->stream, dst, src, bytes));
+    return r->dev->ops->stream_sync(r->stream);
+}
+
+static nrd_error *init_rope(nrd_runner *r, const nrd_rope_spec *rope, float **out, float *scale)
+{
+    float host[NRD_SPEC_MAX_ROTARY / 2];
+    void *p = NULL;
+    if (rope->kind == NRD_ROPE_NONE) {
+        return NULL;
+    }
+    if (rope->rotary_dim <= 0 || rope->rotary_dim > NRD_SPEC_MAX_ROTARY || rope->rotary_dim % 2) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "rotary dimension %d is out of range",
+                          rope->rotary_dim);
+    }
+    if (rope->scaling == NRD_ROPE_SCALING_FACTORS && !r->w.rope_factors) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "the engine has no rope_factors");
+    }
+    *scale = nrd_rope_inv_freq(rope, r->w.rope_factors, host);
+    size_t bytes = (size_t)rope->rotary_dim / 2 * sizeof(float);
+    NRD_TRY(alloc_mem(r, &p, bytes, 1, "rope"));
+    *out = p;
+    return upload(r, p, host, bytes);
+}
+
+static nrd_error *init_windows(nrd_runner *r)
+{
+    const nrd_model_spec *m = r->spec;
+    nrd_error *err = NULL;
+    NRD_NEW_GOTO(r->layer_window, m->n_layers, err, fail);
+    r->common_window = INT32_MAX;
+    for (int32_t i = 0; i < m->n_layers; i++) {
+        int32_t w = m->layer_is_sliding[i] ? m->sliding_window : 0;
+        int32_t asked = r->cfg.windows ? r->cfg.windows[i % r->cfg.n_windows] : 0;
+        if (asked > 0 && asked < r->cfg.max_context && (w == 0 || asked < w)) {
+            w = asked;
+        }
+        r->layer_window[i] = w;
+        if (w == 0) {
+            r->common_window = 0;
+        } else if (r->common_window > 0 && w > r->common_window) {
+            r->common_window = w;
+        } else if (r->common_window == INT32_MAX) {
+            r->common_window = w;
+        }
+    }
+    if (r->common_window == INT32_MAX) {
+        r->common_window = 0;
+    }
+    r->cfg.windows = NULL;
+fail:
+    return err;
+}
+
+static nrd_error *init_activations(nrd_runner *r)
+{
+    const nrd_model_spec *m = r->spec;
+    size_t t = (size_t)r->cfg.max_tokens, a = r->act_bytes;
+    size_t qkv = (size_t)(m->n_heads + 2 * m->n_kv_heads) * (size_t)m->head_dim;
+    size_t in = r->w.max_in_row_bytes;
+    void *p = NULL;
+
+    /* Rows beside the choices (prompt logits) go through the head in groups of this many. */
+    r->logit_rows = r->cfg.max_entries > 64 ? r->cfg.max_entries : 64;
+    NRD_TRY(alloc_mem(r, &r->x, t * (size_t)m->hidden, a, "activations"));
+    NRD_TRY(alloc_mem(r, &r->normed, t > (size_t)r->logit_rows ? t : (size_t)r->logit_rows, in,
+                      "activations"));
+    NRD_TRY(alloc_mem(r, &r->qkv, t * qkv, a, "activations"));
+    NRD_TRY(alloc_mem(r, &r->att, t, in, "activations"));
+    NRD_TRY(alloc_mem(r, &r->delta, t * (size_t)m->hidden, a, "activations"));
+    NRD_TRY(alloc_mem(r, &r->up, t * (size_t)m->inter, (m->gated_mlp ? 2 : 1) * a, "activations"));
+    NRD_TRY(alloc_mem(r, &r->mid, t, in, "activations"));
+    NRD_TRY(alloc_mem(r, &p, t > (size_t)r->logit_rows ? t : (size_t)r->logit_rows, sizeof(float),
+                      "activations"));
+    r->row_scale = p;
+    NRD_TRY(alloc_mem(r, &p, (size_t)r->logit_rows * (size_t)r->w.lm_head.rows, sizeof(float),
+                      "logits"));
+    r->logits = p;
+    NRD_TRY(alloc_mem(r, &p, (size_t)r->cfg.max_entries, sizeof(int32_t), "slots"));
+    r->slot_tokens = p;
+    NRD_TRY(r->dev->ops->alloc(r->dev, &p, NRD_MEM_HOST, (size_t)r->logit_rows * sizeof(int32_t),
+                               "batch"));
+    r->row_ids_host = p;
+    if (!r->shared) {
+        NRD_TRY(alloc_mem(r, &p, (size_t)r->logit_rows, sizeof(int32_t), "batch"));
+    }
+    r->row_ids = p;
+    size_t widest = (size_t)m->hidden;
+    widest = (size_t)m->inter * 2 > widest ? (size_t)m->inter * 2 : widest;
+    widest = qkv > widest ? qkv : widest;
+    return r->dev->ops->reserve(r->stream, r->cfg.max_tokens, r->cfg.max_entries, (int32_t)widest,
+                                r->cfg.max_context, (int32_t)r->w.lm_head.rows);
+}
+
+static nrd_error *init(nrd_runner *r)
+{
+    const nrd_device_ops *ops = r->dev->ops;
+    const nrd_model_spec *m = r->spec;
+    const nrd_build_limits *lim = nrd_engine_limits(r->engine);
+    nrd_device_info info = {.size = sizeof info};
+
+    ops->get_info(r->dev, &info);
+    r->shared = info.host_is_device;
+    r->act = r->cfg.compute_f32 ? NRD_DTYPE_F32 : m->dtype;
+    if (!r->cfg.compute_f32 && (m->dtype == NRD_DTYPE_F32 || r->shared)) {
+        r->act = info.act_dtype;
+    }
+    r->act_bytes = nrd_dtype_block_bytes(r->act);
+    r->kv_dtype = r->cfg.kv_dtype != NRD_DTYPE_NONE ? r->cfg.kv_dtype
+                  : r->cfg.compute_f32              ? NRD_DTYPE_F32
+                  : lim->kv_dtype != NRD_DTYPE_NONE ? lim->kv_dtype
+                                                    : info.kv_dtype;
+    NRD_TRY(ops->stream_new(r->dev, &r->stream));
+    NRD_TRY(nrd_weights_load(&r->w, r->stream, r->dev, r->engine, r->act, r->cfg.compute_f32));
+    NRD_TRY(init_rope(r, &m->rope, &r->inv_freq, &r->rope_scale));
+    NRD_TRY(init_rope(r, &m->rope_local, &r->inv_freq_local, &r->rope_scale_local));
+    NRD_TRY(init_windows(r));
+    NRD_TRY(init_activations(r));
+    nrd_batch_limits bl = {
+        .max_tokens = r->cfg.max_tokens,
+        .max_entries = r->cfg.max_entries,
+        .max_blocks = (r->cfg.max_context + r->cfg.block_tokens - 1) / r->cfg.block_tokens + 1,
+        .vocab = m->vocab,
+        .normalize_log_probs = r->cfg.normalize_log_probs,
+    };
+    for (int i = 0; i < 2; i++) {
+        NRD_TRY(nrd_batch_init(&r->batch[i], r->dev, &bl));
+        NRD_TRY(outputs_init(r, &r->out[i]));
+    }
+    return NULL;
+}
+
+nrd_error *nrd_runner_new(nrd_runner **out, nrd_device *dev, const nrd_engine *engine,
+                          const nrd_runner_config *cfg)
+{
+    nrd_error *err = NULL;
+    nrd_runner *r = NULL;
+
+    *out = NULL;
+    NRD_NEW_GOTO(r, 1, err, fail);
+    r->dev = dev;
+    r->engine = engine;
+    r->spec = nrd_engine_spec(engine);
+    r->cfg = *cfg;
+    NRD_TRY_GOTO(init(r), err, fail);
+    *out = r;
+    return NULL;
+
+fail:
+    nrd_runner_free(r);
+    return err;
+}
+
+void nrd_runner_free(nrd_runner *r)
+{
+    if (!r) {
+        return;
+    }
+    if (r->stream) {
+        nrd_error_free(r->dev->ops->stream_sync(r->stream));
+    }
+    for (int i = 0; i < 2; i++) {
+        nrd_batch_fini(&r->batch[i]);
+        outputs_fini(r, &r->out[i]);
+    }
+    for (int32_t i = 0; r->kv_base && i < r->spec->n_layers; i++) {
+        free_mem(r, r->kv_base[i]);
+    }
+    void *mem[] = {r->x,         r->normed,      r->qkv,    r->att,      r->delta,
+                   r->up,        r->mid,         r->logits, r->row_scale, r->slot_tokens,
+                   r->inv_freq,  r->inv_freq_local, r->counts};
+    for (size_t i = 0; i < sizeof mem / sizeof mem[0]; i++) {
+        free_mem(r, mem[i]);
+    }
+    if (!r->shared) {
+        free_mem(r, r->row_ids);
+        free_mem(r, r->count_ids);
+    }
+    free_host(r, r->row_ids_host);
+    free_host(r, r->count_ids_host);
+    free_host(r, r->rows_host);
+    nrd_weights_unload(&r->w);
+    if (r->stream) {
+        r->dev->ops->stream_free(r->stream);
+    }
+    free(r->kv_base);
+    free(r->kv_layers);
+    free(r->layer_window);
+    free(r);
+}
+
+/* ---- KV memory ---- */
+
+static size_t layer_block_bytes(const nrd_runner *r)
+{
+    return r->dev->ops->kv_block_bytes(r->dev, r->kv_dtype, r->cfg.block_tokens, r->spec->n_kv_heads,
+                                       r->spec->head_dim);
+}
+
+size_t nrd_runner_kv_block_bytes(const nrd_runner *r)
+{
+    return layer_block_bytes(r) * (size_t)r->spec->n_layers;
+}
+
+nrd_error *nrd_runner_alloc_kv(nrd_runner *r, int32_t n_blocks)
+{
+    nrd_error *err = NULL;
+    NRD_NEW_GOTO(r->kv_base, r->spec->n_layers, err, fail);
+    NRD_NEW_GOTO(r->kv_layers, r->spec->n_layers, err, fail);
+    for (int32_t i = 0; i < r->spec->n_layers; i++) {
+        NRD_TRY_GOTO(alloc_mem(r, &r->kv_base[i], (size_t)n_blocks, layer_block_bytes(r), "kv cache"),
+                     err, fail);
+        r->kv_layers[i] = (nrd_kv_layer){
+            .base = r->kv_base[i],
+            .dtype = r->kv_dtype,
+            .n_blocks = n_blocks,
+            .block_tokens = r->cfg.block_tokens,
+            .n_kv_heads = r->spec->n_kv_heads,
+            .head_dim = r->spec->head_dim,
+            .k_scale = 1,
+            .v_scale = 1,
+        };
+    }
+    r->n_kv_blocks = n_blocks;
+fail:
+    return err;
+}
+
+nrd_dtype nrd_runner_kv_dtype(const nrd_runner *r)
+{
+    return r->kv_dtype;
+}
+
+nrd_dtype nrd_runner_act_dtype(const nrd_runner *r)
+{
+    return r->act;
+}
+
+int32_t nrd_runner_common_window(const nrd_runner *r)
+{
+    return r->common_window;
+}
+
+nrd_error *nrd_runner_bias_new(nrd_runner *r, const float *values, const float **out)
+{
+    size_t bytes = (size_t)r->spec->vocab * sizeof(float);
+    void *p = NULL;
+    NRD_TRY(alloc_mem(r, &p, bytes, 1, "embedding bias"));
+    nrd_error *err = upload(r, p, values, bytes);
+    if (err) {
+        free_mem(r, p);
+        return err;
+    }
+    *out = p;
+    return NULL;
+}
+
+void nrd_runner_bias_free(nrd_runner *r, const float *bias)
+{
+    free_mem(r, (void *)(uintptr_t)bias);
+}
+
+/* ---- the network ---- */
+
+static nrd_error *product(nrd_runner *r, const nrd_product *p, const void *x, int32_t n_tokens,
+                          void *y, nrd_dtype y_dtype, float softcap)
+{
+    nrd_linear_args a = {
+        .size = sizeof a,
+        .n_tokens = n_tokens,
+        .x = x,
+        .x_dtype = p->in_dtype,
+        .x_row_scale = p->in_row_scale ? r->row_scale : NULL,
+        .n_parts = p->n,
+        .y = y,
+        .y_dtype = y_dtype,
+        .softcap = softcap,
+        .deterministic = r->cfg.deterministic,
+    };
+    memcpy(a.w, p->w, sizeof a.w);
+    memcpy(a.bias, p->bias, sizeof a.bias);
+    return r->dev->ops->linear(r->stream, &a);
+}
+
+/* Adds what the sublayer before left in delta (through its post norm) and norms for the next. */
+static nrd_error *joint(nrd_runner *r, int32_t n_tokens, bool has_delta,
+                        const nrd_weight *delta_weight, const nrd_weight *weight,
+                        const nrd_weight *bias, const nrd_product *next, const int32_t *row_ids,
+                        int32_t n_rows)
+{
+    nrd_norm_args a = {
+        .size = sizeof a,
+        .kind = r->spec->norm,
+        .eps = r->spec->norm_eps,
+        .n_tokens = n_tokens,
+        .hidden = r->spec->hidden,
+        .delta = has_delta ? r->delta : NULL,
+        .delta_weight = has_delta ? delta_weight : NULL,
+        .residual = r->x,
+        .weight = weight,
+        .bias = bias,
+        .row_ids = row_ids,
+        .n_rows = n_rows,
+        .out = r->normed,
+        .out_dtype = next->in_dtype,
+        .out_row_scale = next->in_row_scale ? r->row_scale : NULL,
+        .act_dtype = r->act,
+    };
+    return r->dev->ops->norm(r->stream, &a);
+}
+
+static nrd_error *attention(nrd_runner *r, const nrd_batch_view *v, int32_t layer)
+{
+    const nrd_model_spec *m = r->spec;
+    const nrd_layer *y = &r->w.layers[layer];
+    bool local = m->layer_is_sliding[layer] && m->rope_local.kind != NRD_ROPE_NONE;
+    const nrd_rope_spec *rope = local ? &m->rope_local : &m->rope;
+    nrd_rope_kv_args k = {
+        .size = sizeof k,
+        .batch = v,
+        .qkv = r->qkv,
+        .act_dtype = r->act,
+        .n_heads = m->n_heads,
+        .q_norm = y->q_norm,
+        .k_norm = y->k_norm,
+        .norm_eps = m->norm_eps,
+        .rope = rope->kind,
+        .rotary_dim = rope->kind == NRD_ROPE_NONE ? 0 : rope->rotary_dim,
+        .inv_freq = local ? r->inv_freq_local : r->inv_freq,
+        .rope_scale = local ? r->rope_scale_local : r->inv_freq ? r->rope_scale : 1.0f,
+        .kv = r->kv_layers[layer],
+    };
+    NRD_TRY(r->dev->ops->rope_kv(r->stream, &k));
+    nrd_attention_args a = {
+        .size = sizeof a,
+        .batch = v,
+        .q = r->qkv,
+        .q_stride = (int64_t)(m->n_heads + 2 * m->n_kv_heads) * m->head_dim,
+        .out = r->att,
+        .act_dtype = r->act,
+        .out_dtype = y->dense.in_dtype,
+        .out_row_scale = y->dense.in_row_scale ? r->row_scale : NULL,
+        .n_heads = m->n_heads,
+        .scale = m->attn_scale,
+        .softcap = m->attn_softcap,
+        .window = r->layer_window[layer],
+        .n_sink = r->cfg.n_sink,
+        .kv = r->kv_layers[layer],
+        .deterministic = r->cfg.deterministic,
+    };
+    return r->dev->ops->attention(r->stream, &a);
+}
+
+static nrd_error *mlp(nrd_runner *r, const nrd_layer *y, int32_t n_tokens)
+{
+    const nrd_model_spec *m = r->spec;
+    NRD_TRY(product(r, &y->up, r->normed, n_tokens, r->up, r->act, 0));
+    nrd_act_args a = {
+        .size = sizeof a,
+        .kind = m->act,
+        .gated = m->gated_mlp,
+        .n_tokens = n_tokens,
+        .inter = m->inter,
+        .x = r->up,
+        .act_dtype = r->act,
+        .out = r->mid,
+        .out_dtype = y->down.in_dtype,
+        .out_row_scale = y->down.in_row_scale ? r->row_scale : NULL,
+    };
+    NRD_TRY(r->dev->ops->act(r->stream, &a));
+    return product(r, &y->down, r->mid, n_tokens, r->delta, r->act, 0);
+}
+
+/* Everything up to the last layer's delta. */
+static nrd_error *layers(nrd_runner *r, const nrd_batch *b)
+{
+    const nrd_model_spec *m = r->spec;
+    int32_t n = b->view.n_tokens;
+    nrd_embed_args e = {
+        .size = sizeof e,
+        .n_tokens = n,
+        .hidden = m->hidden,
+        .ids = b->ids,
+        .slot_tokens = r->slot_tokens,
+        .table = r->w.embed,
+        .scale = m->embed_scale == 0 ? 1.0f : m->embed_scale,
+        .pos_table = r->w.pos_embed,
+        .positions = b->view.positions,
+        .out = r->x,
+        .out_dtype = r->act,
+    };
+    NRD_TRY(r->dev->ops->embed(r->stream, &e));
+    for (int32_t i = 0; i < m->n_layers; i++) {
+        const nrd_layer *y = &r->w.layers[i];
+        const nrd_weight *post = i > 0 ? r->w.layers[i - 1].post_mlp_norm : NULL;
+        NRD_TRY(joint(r, n, i > 0, post, y->attn_norm, y->attn_norm_bias, &y->qkv, NULL, 0));
+        NRD_TRY(product(r, &y->qkv, r->normed, n, r->qkv, r->act, 0));
+        NRD_TRY(attention(r, &b->view, i));
+        NRD_TRY(product(r, &y->dense, r->att, n, r->delta, r->act, 0));
+        NRD_TRY(joint(r, n, true, y->post_attn_norm, y->mlp_norm, y->mlp_norm_bias, &y->up, NULL, 0));
+        NRD_TRY(mlp(r, y, n));
+    }
+    return NULL;
+}
+
+/* Logits of some rows of x. The first call of a step also adds the last delta to all rows. */
+static nrd_error *head(nrd_runner *r, int32_t n_tokens, bool has_delta, const int32_t *row_ids,
+                       int32_t n_rows)
+{
+    const nrd_layer *last = &r->w.layers[r->spec->n_layers - 1];
+    NRD_TRY(joint(r, n_tokens, has_delta, last->post_mlp_norm, r->w.final_norm,
+                  r->w.final_norm_bias, &r->w.lm_head, row_ids, n_rows));
+    return product(r, &r->w.lm_head, r->normed, n_rows, r->logits, NRD_DTYPE_F32,
+                   r->spec->logits_softcap);
+}
+
+/* ---- around the network ---- */
+
+static nrd_error *copy_blocks(nrd_runner *r, const nrd_plan *p)
+{
+    nrd_copy_blocks_args a = {
+        .size = sizeof a,
+        .n_layers = r->spec->n_layers,
+        .n_pairs = p->n_copies,
+        .src = r->kv_layers,
+        .dst = r->kv_layers,
+        .pairs = &p->copies[0][0],
+    };
+    return p->n_copies > 0 ? r->dev->ops->copy_blocks(r->stream, &a) : NULL;
+}
+
+/* Fills a slot's occurrences. Rare (once for each sequence with a penalty), so it may wait. */
+static nrd_error *init_counts(nrd_runner *r, const nrd_plan_entry *e)
+{
+    const nrd_device_ops *ops = r->dev->ops;
+    const nrd_seq *q = e->seq;
+    const int32_t *tokens = q->tokens;
+    int32_t n = q->n_known;
+    void *p = NULL;
+
+    if (q->width > 1 && e->start >= q->n_prompt) {
+        tokens = nrd_beams_tokens(q->beams, e->beam, &n);
+    }
+    if (!r->counts) {
+        NRD_TRY(alloc_mem(r, &p, (size_t)r->cfg.max_entries * (size_t)r->spec->vocab,
+                          sizeof(uint16_t), "token counts"));
+        r->counts = p;
+    }
+    if (!r->shared) {
+        size_t bytes = (size_t)r->cfg.max_context * sizeof(int32_t) + 64;
+        if (!r->count_ids) {
+            NRD_TRY(alloc_mem(r, &p, bytes, 1, "token counts"));
+            r->count_ids = p;
+            NRD_TRY(ops->alloc(r->dev, &p, NRD_MEM_HOST, bytes, "token counts"));
+            r->count_ids_host = p;
+        }
+        NRD_TRY(ops->stream_sync(r->stream)); /* the copy before may still be under way */
+        memcpy(r->count_ids_host, tokens, (size_t)n * sizeof *tokens);
+        NRD_TRY(ops->copy(r->stream, r->count_ids, r->count_ids_host, (size_t)n * sizeof *tokens));
+        tokens = r->count_ids;
+    }
+    nrd_counts_args a = {
+        .size = sizeof a,
+        .slot = e->slot,
+        .vocab = r->spec->vocab,
+        .n = n,
+        .ids = tokens,
+        .counts = r->counts,
+    };
+    return ops->counts(r->stream, &a);
+}
+
+static nrd_error *choose(nrd_runner *r, const nrd_batch *b, outputs *o)
+{
+    nrd_sample_args a = {
+        .size = sizeof a,
+        .n_rows = b->n_rows,
+        .vocab = r->spec->vocab,
+        .logits = r->logits,
+        .logits_stride = r->w.lm_head.rows,
+        .rows = b->rows,
+        .banned_ids = b->banned_mem,
+        .counts = r->counts,
+        .slot_tokens = r->slot_tokens,
+        .out_ids = (int32_t *)(void *)o->mem,
+        .out_logprob = (float *)(void *)(o->mem + o->off_log_probs),
+        .out_logprob_norm = (float *)(void *)(o->mem + o->off_norm),
+        .n_top = b->n_top,
+        .out_top_ids = (int32_t *)(void *)(o->mem + o->off_top_ids),
+        .out_top_logprobs = (float *)(void *)(o->mem + o->off_top_log_probs),
+    };
+    NRD_TRY(r->dev->ops->sample(r->stream, &a));
+    o->n_rows = b->n_rows;
+    o->n_top = b->n_top;
+    if (r->shared) {
+        return NULL;
+    }
+    size_t bytes = b->n_top > 0 ? o->bytes : o->off_top_ids;
+    return r->dev->ops->copy(r->stream, o->host, o->mem, bytes);
+}
+
+/* Keeps the logits of choices that asked for them. */
+static nrd_error *keep_choices(nrd_runner *r, const nrd_plan *p, outputs *o)
+{
+    size_t row_bytes = (size_t)r->w.lm_head.rows * sizeof(float);
+    o->n_kept = 0;
+    for (int32_t i = 0; i < p->n_entries; i++) {
+        const nrd_plan_entry *e = &p->entries[i];
+        if (e->row < 0 || !e->seq->want_logit_rows) {
+            continue;
+        }
+        NRD_ASSERT(o->logits, "keep_choice_logits was set");
+        NRD_TRY(r->dev->ops->copy(r->stream, o->logits + (size_t)e->row * (size_t)r->w.lm_head.rows,
+                                  r->logits + (size_t)e->row * (size_t)r->w.lm_head.rows, row_bytes));
+        o->kept[o->n_kept++] = (struct kept){e->seq, e->beam, e->n_generated, e->row};
+    }
+    return NULL;
+}
+
+/* Prompt positions whose logits are wanted: the head in groups, each read back at once. */
+static nrd_error *context_rows(nrd_runner *r, const nrd_plan *p, bool *has_delta)
+{
+    const nrd_device_ops *ops = r->dev->ops;
+    size_t row = (size_t)r->w.lm_head.rows;
+    int32_t at = 0;
+    void *mem = NULL;
+
+    for (int32_t i = 0; i < p->n_entries; at += p->entries[i].n, i++) {
+        const nrd_plan_entry *e = &p->entries[i];
+        int32_t end = e->start + e->n < e->seq->n_prompt ? e->start + e->n : e->seq->n_prompt;
+        if (!e->seq->want_context_rows) {
+            continue;
+        }
+        if (!r->shared && !r->rows_host) {
+            NRD_TRY(ops->alloc(r->dev, &mem, NRD_MEM_HOST,
+                               (size_t)r->logit_rows * row * sizeof(float), "outputs"));
+            r->rows_host = mem;
+        }
+        for (int32_t first = e->start; first < end;) {
+            int32_t n = end - first < r->logit_rows ? end - first : r->logit_rows;
+            for (int32_t k = 0; k < n; k++) {
+                r->row_ids_host[k] = at + first - e->start + k;
+            }
+            if (!r->shared) {
+                NRD_TRY(ops->copy(r->stream, r->row_ids, r->row_ids_host,
+                                  (size_t)n * sizeof *r->row_ids));
+            }
+            NRD_TRY(head(r, p->n_tokens, *has_delta, r->row_ids, n));
+            *has_delta = false;
+            const float *logits = r->logits;
+            if (!r->shared) {
+                NRD_TRY(ops->copy(r->stream, r->rows_host, r->logits,
+                                  (size_t)n * row * sizeof(float)));
+                logits = r->rows_host;
+            }
+            NRD_TRY(ops->stream_sync(r->stream));
+            r->cfg.on_context_rows(r->cfg.user, e->seq, first, n, logits, (int64_t)row);
+            first += n;
+        }
+    }
+    return NULL;
+}
+
+nrd_error *nrd_runner_submit(nrd_runner *r, const nrd_plan *p, int32_t buffer)
+{
+    nrd_batch *b = &r->batch[buffer];
+    outputs *o = &r->out[buffer];
+    bool has_delta = true;
+
+    o->n_rows = o->n_top = o->n_kept = 0;
+    NRD_TRY(nrd_batch_fill(b, r->stream, p));
+    NRD_TRY(copy_blocks(r, p));
+    for (int32_t i = 0; i < p->n_entries; i++) {
+        if (p->entries[i].init_counts) {
+            NRD_TRY(init_counts(r, &p->entries[i]));
+        }
+    }
+    NRD_TRY(layers(r, b));
+    NRD_TRY(context_rows(r, p, &has_delta));
+    if (b->n_rows > 0) {
+        NRD_TRY(head(r, p->n_tokens, has_delta, b->row_ids, b->n_rows));
+        NRD_TRY(keep_choices(r, p, o));
+        NRD_TRY(choose(r, b, o));
+    }
+    return r->dev->ops->event_record(r->stream, o->done);
+}
+
+nrd_error *nrd_runner_wait(nrd_runner *r, int32_t buffer, nrd_step_result *out)
+{
+    outputs *o = &r->out[buffer];
+    NRD_TRY(r->dev->ops->event_wait(o->done));
+    *out = (nrd_step_result){
+        .ids = (const int32_t *)(const void *)o->host,
+        .log_probs = (const float *)(const void *)(o->host + o->off_log_probs),
+        .log_probs_norm = (const float *)(const void *)(o->host + o->off_norm),
+        .n_top = o->n_top,
+        .top_ids = (const int32_t *)(const void *)(o->host + o->off_top_ids),
+        .top_log_probs = (const float *)(const void *)(o->host + o->off_top_log_probs),
+        .normalize = r->cfg.normalize_log_probs,
+    };
+    for (int32_t i = 0; i < o->n_kept; i++) {
+        const struct kept *k = &o->kept[i];
+        r->cfg.on_choice_row(r->cfg.user, k->seq, k->beam, k->n_generated,
+                             o->logits + (size_t)k->row * (size_t)r->w.lm_head.rows);
+    }
+    return NULL;
+}

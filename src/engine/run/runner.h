@@ -1,0 +1,65 @@
+/* engine/run/runner.h - a plan becomes tokens.
+ *
+ * Purpose   Owns what is on the device for one engine: weights, KV memory, activations; packs a
+ *           plan into batch arrays (one upload), enqueues the network and the choice of tokens.
+ * Owner     The engine loop thread; one runner has one stream.
+ * Order     submit(plan, i), then wait(i). Two plans may be in flight, in buffers 0 and 1.
+ *           Nothing allocates between steps unless a step has more forbidden tokens than any before.
+ * Errors    UNSUPPORTED, INVALID_ARG, UNAVAILABLE at creation; an error of submit or wait means that
+ *           the device is lost.
+ * Lifetime  new -> alloc_kv -> submit/wait … -> free. Borrows engine and device until free.
+ */
+#ifndef NRD_ENGINE_RUN_RUNNER_H
+#define NRD_ENGINE_RUN_RUNNER_H
+
+#include "engine/scheduler.h"
+#include "model/engine.h"
+#include "nereid/device.h"
+
+typedef struct nrd_runner nrd_runner;
+
+typedef struct nrd_runner_config {
+    nrd_dtype kv_dtype;         /* NONE: the engine's, else the device's */
+    bool compute_f32;           /* dequantize the weights and compute in float32 */
+    bool deterministic;
+    bool normalize_log_probs;
+    bool keep_choice_logits;    /* nrd_seq.want_logit_rows may be set */
+    int32_t max_tokens;         /* of a step */
+    int32_t max_entries;        /* plan entries = slots */
+    int32_t max_top;            /* largest n_top of a sequence */
+    int32_t max_context;        /* tokens of a sequence */
+    int32_t block_tokens;
+    const int32_t *windows;     /* attention window per layer, cyclic; borrows during new; or NULL */
+    int32_t n_windows;
+    int32_t n_sink;
+    /* Logits of prompt positions [first, first + n) of a sequence with want_context_rows; called
+     * inside submit. */
+    void (*on_context_rows)(void *user, nrd_seq *q, int32_t first, int32_t n, const float *logits,
+                            int64_t stride);
+    /* Logits from which choice number `n_generated` of a sequence with want_logit_rows was made;
+     * called inside wait. */
+    void (*on_choice_row)(void *user, nrd_seq *q, int32_t beam, int32_t n_generated,
+                          const float *logits);
+    void *user;
+} nrd_runner_config;
+
+nrd_error *nrd_runner_new(nrd_runner **out, nrd_device *dev, const nrd_engine *engine,
+                          const nrd_runner_config *cfg) NRD_MUST_USE;
+void nrd_runner_free(nrd_runner *r);
+
+size_t nrd_runner_kv_block_bytes(const nrd_runner *r); /* all layers */
+nrd_error *nrd_runner_alloc_kv(nrd_runner *r, int32_t n_blocks) NRD_MUST_USE;
+nrd_dtype nrd_runner_kv_dtype(const nrd_runner *r);
+nrd_dtype nrd_runner_act_dtype(const nrd_runner *r);
+/* The smallest window of any length that every layer keeps; 0: some layer sees all. */
+int32_t nrd_runner_common_window(const nrd_runner *r);
+
+/* A [vocab] vector on the device, for a sequence's bias. */
+nrd_error *nrd_runner_bias_new(nrd_runner *r, const float *values, const float **out) NRD_MUST_USE;
+void nrd_runner_bias_free(nrd_runner *r, const float *bias);
+
+nrd_error *nrd_runner_submit(nrd_runner *r, const nrd_plan *p, int32_t buffer) NRD_MUST_USE;
+/* The result borrows until the buffer's next submit. */
+nrd_error *nrd_runner_wait(nrd_runner *r, int32_t buffer, nrd_step_result *out) NRD_MUST_USE;
+
+#endif

@@ -1,0 +1,54 @@
+/* engine/run/weights.h - an engine folder's weights, on a device, by their place in the network.
+ *
+ * Purpose   Finds every weight that the spec asks for, loads it through the device (mapped in place
+ *           where it can be), and notes the input type that each product wants.
+ * Owner     Immutable after load; borrows the engine folder and the device until freed.
+ * Errors    NOT_FOUND / INVALID_ARG name the weight; UNSUPPORTED for what the runner cannot run.
+ */
+#ifndef NRD_ENGINE_RUN_WEIGHTS_H
+#define NRD_ENGINE_RUN_WEIGHTS_H
+
+#include "model/engine.h"
+#include "nereid/device.h"
+
+/* One product with up to three stacked matrices, and what it wants to be fed. */
+typedef struct nrd_product {
+    int32_t n;
+    const nrd_weight *w[NRD_LINEAR_MAX_PARTS];
+    const nrd_weight *bias[NRD_LINEAR_MAX_PARTS];
+    int64_t cols, rows;  /* rows: sum over parts */
+    nrd_dtype in_dtype;
+    size_t in_row_bytes;
+    bool in_row_scale;
+} nrd_product;
+
+typedef struct nrd_layer {
+    const nrd_weight *attn_norm, *attn_norm_bias;
+    nrd_product qkv, dense;
+    const nrd_weight *q_norm, *k_norm;
+    const nrd_weight *post_attn_norm; /* Gemma */
+    const nrd_weight *mlp_norm, *mlp_norm_bias;
+    nrd_product up, down;
+    const nrd_weight *post_mlp_norm;  /* Gemma */
+} nrd_layer;
+
+typedef struct nrd_weights {
+    const nrd_weight *embed, *pos_embed;
+    nrd_layer *layers; /* [spec->n_layers] */
+    const nrd_weight *final_norm, *final_norm_bias;
+    nrd_product lm_head;
+    float *rope_factors; /* host, or NULL */
+    size_t max_in_row_bytes; /* over all products */
+    nrd_dtype act_dtype;
+    /* private */
+    nrd_device *dev;
+    struct nrd_loaded *loaded;
+    size_t n_loaded, cap_loaded;
+} nrd_weights;
+
+/* compute_f32: dequantize everything to float32 first. */
+nrd_error *nrd_weights_load(nrd_weights *out, nrd_stream *s, nrd_device *dev, const nrd_engine *e,
+                            nrd_dtype act_dtype, bool compute_f32) NRD_MUST_USE;
+void nrd_weights_unload(nrd_weights *w);
+
+#endif

@@ -1,0 +1,779 @@
+#include "engine/scheduler.h"
+
+#include "base/mem.h"
+#include "engine/decode/beam.h"
+#include "engine/decode/decode.h"
+
+#include <string.h>
+
+struct nrd_sched {
+    nrd_sched_limits lim;
+    nrd_kv *kv;
+    nrd_seq *run_head, *run_tail;   /* by priority, then arrival */
+    nrd_seq *wait_head, *wait_tail; /* by priority, then arrival */
+    nrd_seq *age_head, *age_tail;   /* by arrival */
+    nrd_seq *idle_head;             /* done; linked by run_next; may still be in flight */
+    int32_t *free_slots;
+    int32_t n_free_slots;
+    int32_t *held_refs; /* blocks held until the plan is complete */
+    int32_t n_held_refs;
+    int32_t (*late_copies)[2]; /* asked for at commit (beams), go into the next plan */
+    int32_t n_late_copies, cap_copies;
+    int32_t n_reserved; /* sum over sequences */
+    int32_t n_running, n_waiting, n_paused_now, n_needs_host;
+    uint64_t n_arrived, n_started, n_steps, n_pauses;
+};
+
+static int32_t n_slots(const nrd_sched_limits *l)
+{
+    return l->max_batch_size * l->max_beam_width;
+}
+
+/* A step copies at most one block for each beam, asked for at the last commit or at a start. */
+static int32_t max_copies(const nrd_sched_limits *l)
+{
+    return 2 * n_slots(l);
+}
+
+nrd_error *nrd_sched_new(nrd_sched **out, const nrd_sched_limits *limits, nrd_kv *kv)
+{
+    nrd_error *err = NULL;
+    nrd_sched *s = NULL;
+
+    *out = NULL;
+    if (limits->max_batch_size <= 0 || limits->max_beam_width <= 0 ||
+        limits->max_beam_width > NRD_MAX_BEAM_WIDTH ||
+        limits->max_num_tokens < n_slots(limits)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG,
+                          "scheduler: max_num_tokens (%d) must be at least max_batch_size (%d) times "
+                          "max_beam_width (%d, at most %d)",
+                          limits->max_num_tokens, limits->max_batch_size, limits->max_beam_width,
+                          NRD_MAX_BEAM_WIDTH);
+    }
+    NRD_NEW_GOTO(s, 1, err, fail);
+    s->n_steps = 1;
+    s->lim = *limits;
+    s->kv = kv;
+    s->cap_copies = max_copies(limits);
+    NRD_NEW_GOTO(s->free_slots, n_slots(limits), err, fail);
+    NRD_NEW_GOTO(s->held_refs, limits->max_batch_size, err, fail);
+    NRD_NEW_GOTO(s->late_copies, s->cap_copies, err, fail);
+    for (int32_t i = n_slots(limits) - 1; i >= 0; i--) {
+        s->free_slots[s->n_free_slots++] = i;
+    }
+    *out = s;
+    return NULL;
+
+fail:
+    nrd_sched_free(s);
+    return err;
+}
+
+void nrd_sched_free(nrd_sched *s)
+{
+    if (!s) {
+        return;
+    }
+    free(s->free_slots);
+    free(s->held_refs);
+    free(s->late_copies);
+    free(s);
+}
+
+nrd_error *nrd_plan_init(nrd_plan *p, const nrd_sched_limits *limits)
+{
+    nrd_error *err = NULL;
+    *p = (nrd_plan){.cap_entries = n_slots(limits), .cap_copies = max_copies(limits)};
+    NRD_NEW_GOTO(p->entries, p->cap_entries, err, fail);
+    NRD_NEW_GOTO(p->copies, p->cap_copies, err, fail);
+    return NULL;
+
+fail:
+    nrd_plan_fini(p);
+    return err;
+}
+
+void nrd_plan_fini(nrd_plan *p)
+{
+    free(p->entries);
+    free(p->copies);
+    *p = (nrd_plan){0};
+}
+
+/* ---- lists ---- */
+
+static bool goes_before(const nrd_seq *a, const nrd_seq *b)
+{
+    return a->priority > b->priority || (a->priority == b->priority && a->arrival < b->arrival);
+}
+
+static void run_insert(nrd_sched *s, nrd_seq *q)
+{
+    nrd_seq *after = s->run_tail;
+    while (after && goes_before(q, after)) {
+        after = after->run_prev;
+    }
+    q->run_prev = after;
+    q->run_next = after ? after->run_next : s->run_head;
+    *(q->run_prev ? &q->run_prev->run_next : &s->run_head) = q;
+    *(q->run_next ? &q->run_next->run_prev : &s->run_tail) = q;
+    s->n_running++;
+    s->n_needs_host += q->needs_host;
+}
+
+static void run_remove(nrd_sched *s, nrd_seq *q)
+{
+    *(q->run_prev ? &q->run_prev->run_next : &s->run_head) = q->run_next;
+    *(q->run_next ? &q->run_next->run_prev : &s->run_tail) = q->run_prev;
+    q->run_prev = q->run_next = NULL;
+    s->n_running--;
+    s->n_needs_host -= q->needs_host;
+}
+
+static void wait_insert(nrd_sched *s, nrd_seq *q)
+{
+    nrd_seq *after = s->wait_tail;
+    while (after && goes_before(q, after)) {
+        after = after->wait_prev;
+    }
+    q->wait_prev = after;
+    q->wait_next = after ? after->wait_next : s->wait_head;
+    *(q->wait_prev ? &q->wait_prev->wait_next : &s->wait_head) = q;
+    *(q->wait_next ? &q->wait_next->wait_prev : &s->wait_tail) = q;
+
+    after = s->age_tail;
+    while (after && q->arrival < after->arrival) {
+        after = after->age_prev;
+    }
+    q->age_prev = after;
+    q->age_next = after ? after->age_next : s->age_head;
+    *(q->age_prev ? &q->age_prev->age_next : &s->age_head) = q;
+    *(q->age_next ? &q->age_next->age_prev : &s->age_tail) = q;
+    q->state = NRD_SEQ_WAITING;
+    s->n_waiting++;
+}
+
+static void wait_remove(nrd_sched *s, nrd_seq *q)
+{
+    *(q->wait_prev ? &q->wait_prev->wait_next : &s->wait_head) = q->wait_next;
+    *(q->wait_next ? &q->wait_next->wait_prev : &s->wait_tail) = q->wait_prev;
+    *(q->age_prev ? &q->age_prev->age_next : &s->age_head) = q->age_next;
+    *(q->age_next ? &q->age_next->age_prev : &s->age_tail) = q->age_prev;
+    q->wait_prev = q->wait_next = q->age_prev = q->age_next = NULL;
+    s->n_waiting--;
+    s->n_paused_now -= q->n_paused > 0;
+}
+
+/* ---- blocks ---- */
+
+static int32_t ceil_div(int32_t a, int32_t b)
+{
+    return (a + b - 1) / b;
+}
+
+/* Tokens whose KV may ever be needed: the last chosen token is never fed back. */
+static int32_t max_kv_tokens(int32_t n_prompt, int32_t max_total)
+{
+    return max_total > n_prompt ? max_total - 1 : n_prompt;
+}
+
+int32_t nrd_sched_worst_blocks(const nrd_sched_limits *l, int32_t bt, int32_t n_prompt,
+                               int32_t max_total, int32_t width)
+{
+    int32_t all = ceil_div(max_kv_tokens(n_prompt, max_total), bt);
+    if (width == 1) {
+        if (l->window > 0) {
+            /* All blocks of a prompt are taken at its start; behind it only the window stays. */
+            int32_t prompt = ceil_div(n_prompt, bt);
+            int32_t live = ceil_div(l->window, bt) + 2 + ceil_div(l->n_sink, bt);
+            int32_t peak = prompt + 1 > live ? prompt + 1 : live;
+            return peak < all ? peak : all;
+        }
+        return all;
+    }
+    /* Whole prompt blocks are shared; each beam has its own rest, and one block more while
+     * hypotheses change places. */
+    int32_t shared = n_prompt / bt;
+    return shared + width * (all - shared) + width;
+}
+
+/* Distinct blocks that a sequence holds. Beams share only blocks of equal index. */
+static int32_t held_blocks(const nrd_seq *q)
+{
+    int32_t held = 0, n_tables = q->beams_forked ? q->width : 1;
+    for (int32_t b = 0; b < n_tables; b++) {
+        const nrd_kv_table *t = &q->tables[b];
+        if (n_tables == 1) {
+            for (int32_t i = 0; i < t->n_dropped; i++) {
+                held -= t->blocks[i] < 0;
+            }
+            held += t->n_blocks;
+            break;
+        }
+        for (int32_t i = 0; i < t->n_blocks; i++) {
+            bool seen = t->blocks[i] < 0;
+            for (int32_t o = 0; o < b && !seen; o++) {
+                seen = i < q->tables[o].n_blocks && q->tables[o].blocks[i] == t->blocks[i];
+            }
+            held += !seen;
+        }
+    }
+    return held;
+}
+
+static bool is_reserving(const nrd_sched *s, const nrd_seq *q)
+{
+    return !s->lim.max_utilization || q->width > 1;
+}
+
+/* Sets what is still promised to a sequence from what it holds now. */
+static void update_reserve(nrd_sched *s, nrd_seq *q)
+{
+    int32_t want = 0;
+    if (q->state == NRD_SEQ_RUNNING && is_reserving(s, q)) {
+        int32_t bt = nrd_kv_block_tokens(s->kv);
+        want = nrd_sched_worst_blocks(&s->lim, bt, q->n_prompt, q->max_total, q->width) -
+               held_blocks(q);
+        if (q->width == 1) {
+            /* Never more than the rest of its way needs. */
+            int32_t rest = nrd_kv_n_missing(s->kv, &q->tables[0],
+                                            max_kv_tokens(q->n_prompt, q->max_total));
+            want = rest < want ? rest : want;
+        }
+        want = want > 0 ? want : 0;
+    }
+    s->n_reserved += want - q->n_reserved;
+    q->n_reserved = want;
+}
+
+/* Copies into blocks that are given up must not hit their next owner. */
+static void forget_copies(nrd_sched *s, const nrd_kv_table *t)
+{
+    for (int32_t i = 0; i < s->n_late_copies; i++) {
+        for (int32_t k = 0; k < t->n_blocks; k++) {
+            if (s->late_copies[i][1] == t->blocks[k]) {
+                s->n_late_copies--;
+                memmove(s->late_copies + i, s->late_copies + i + 1,
+                        (size_t)(s->n_late_copies - i) * sizeof *s->late_copies);
+                i--;
+                break;
+            }
+        }
+    }
+}
+
+static void give_up_blocks(nrd_sched *s, nrd_seq *q)
+{
+    int32_t n_tables = q->beams_forked ? q->width : 1;
+    for (int32_t b = 0; b < n_tables && q->width > 1; b++) {
+        forget_copies(s, &q->tables[b]);
+    }
+    for (int32_t b = 0; b < n_tables; b++) {
+        nrd_kv_release(s->kv, &q->tables[b]);
+    }
+    for (int32_t b = 0; b < q->width; b++) {
+        s->free_slots[s->n_free_slots++] = q->slots[b];
+        q->slots[b] = -1;
+    }
+    q->n_planned = q->n_computed = 0;
+    q->has_counts = false;
+    q->epoch++;
+}
+
+static void pause_seq(nrd_sched *s, nrd_plan *p, nrd_seq *q)
+{
+    run_remove(s, q);
+    give_up_blocks(s, q);
+    q->n_paused++;
+    q->n_skipped = 0;
+    s->n_paused_now++;
+    s->n_pauses++;
+    p->n_paused++;
+    wait_insert(s, q);
+    update_reserve(s, q);
+}
+
+void nrd_sched_end(nrd_sched *s, nrd_seq *q, nrd_seq_finish finish)
+{
+    if (q->state == NRD_SEQ_DONE) {
+        return;
+    }
+    if (q->state == NRD_SEQ_RUNNING) {
+        run_remove(s, q);
+        give_up_blocks(s, q);
+    } else if (q->state == NRD_SEQ_WAITING) {
+        wait_remove(s, q);
+    }
+    q->state = NRD_SEQ_DONE;
+    q->finish = finish;
+    update_reserve(s, q);
+    q->run_next = s->idle_head;
+    s->idle_head = q;
+}
+
+nrd_seq *nrd_sched_take_idle(nrd_sched *s)
+{
+    for (nrd_seq **at = &s->idle_head; *at; at = &(*at)->run_next) {
+        nrd_seq *q = *at;
+        if (q->n_inflight == 0) {
+            *at = q->run_next;
+            q->run_next = NULL;
+            return q;
+        }
+    }
+    return NULL;
+}
+
+void nrd_sched_add(nrd_sched *s, nrd_seq *q)
+{
+    NRD_ASSERT(q->state == NRD_SEQ_NEW && q->width <= s->lim.max_beam_width &&
+                   q->n_prompt > 0 && q->n_prompt <= q->max_total,
+               "the executor has checked the request");
+    q->arrival = ++s->n_arrived;
+    q->n_known = q->n_prompt;
+    for (int32_t b = 0; b < q->width; b++) {
+        q->slots[b] = -1;
+    }
+    wait_insert(s, q);
+}
+
+/* ---- planning ---- */
+
+static nrd_plan_entry *add_entry(nrd_sched *s, nrd_plan *p, nrd_seq *q, int32_t beam, int32_t n,
+                                 bool is_context)
+{
+    (void)s;
+    NRD_ASSERT(p->n_entries < p->cap_entries, "slots bound the entries");
+    nrd_plan_entry *e = &p->entries[p->n_entries++];
+    bool chooses = q->n_planned + n == q->n_known + q->n_pending && !q->no_sample;
+    *e = (nrd_plan_entry){
+        .seq = q,
+        .beam = beam,
+        .slot = q->slots[beam],
+        .start = q->n_planned,
+        .n = n,
+        .n_generated = q->n_known + q->n_pending - q->n_prompt,
+        .row = chooses ? p->n_rows : -1,
+        .epoch = q->epoch,
+        .from_slot = q->n_planned >= q->n_known,
+        .init_counts = chooses && q->sampling.counts && !q->has_counts,
+        .is_context = is_context,
+    };
+    if (chooses) {
+        p->n_rows++;
+    }
+    p->n_tokens += n;
+    q->n_inflight++;
+    return e;
+}
+
+static void add_copy(nrd_plan *p, int32_t src, int32_t dst)
+{
+    NRD_ASSERT(p->n_copies < p->cap_copies, "at most one copy for each slot and step");
+    p->copies[p->n_copies][0] = src;
+    p->copies[p->n_copies][1] = dst;
+    p->n_copies++;
+}
+
+/* Takes blocks for one more token of every beam, pausing others behind it if need be. False: the
+ * sequence itself was paused. *out_next: who comes behind it afterwards. */
+static bool make_room(nrd_sched *s, nrd_plan *p, nrd_seq *q, nrd_seq **out_next)
+{
+    int32_t n_tables = q->beams_forked ? q->width : 1;
+    for (;;) {
+        int32_t missing = 0;
+        for (int32_t b = 0; b < n_tables; b++) {
+            missing += nrd_kv_n_missing(s->kv, &q->tables[b], q->n_planned + 1);
+        }
+        if (missing <= nrd_kv_n_available(s->kv) - (s->n_reserved - q->n_reserved)) {
+            break;
+        }
+        nrd_seq *victim = s->run_tail;
+        while (victim != q && is_reserving(s, victim)) {
+            victim = victim->run_prev;
+        }
+        NRD_ASSERT(victim != q || !is_reserving(s, q), "reserved blocks are there");
+        *out_next = q->run_next;
+        pause_seq(s, p, victim);
+        if (victim == q) {
+            return false;
+        }
+    }
+    for (int32_t b = 0; b < n_tables; b++) {
+        int32_t before = q->tables[b].n_blocks;
+        bool ok = nrd_kv_extend(s->kv, &q->tables[b], q->n_planned + 1);
+        NRD_ASSERT(ok, "availability was checked");
+        q->n_new_blocks += q->tables[b].n_blocks - before;
+    }
+    *out_next = q->run_next;
+    return true;
+}
+
+static void drop_window(nrd_sched *s, nrd_seq *q)
+{
+    if (s->lim.window > 0 && q->width == 1) {
+        nrd_kv_drop_window(s->kv, &q->tables[0], q->n_planned + 1 - s->lim.window, s->lim.n_sink);
+    }
+}
+
+static bool is_decoding(const nrd_seq *q)
+{
+    return q->n_planned >= q->n_prompt && q->n_known + q->n_pending - q->n_planned == 1;
+}
+
+static void plan_decodes(nrd_sched *s, nrd_plan *p)
+{
+    for (nrd_seq *q = s->run_head, *next; q; q = next) {
+        next = q->run_next;
+        if (!is_decoding(q) || (q->n_pending > 0 && q->needs_host) ||
+            q->n_known + q->n_pending >= q->max_total) {
+            continue; /* a prompt; waits for its last token; or that token is its last */
+        }
+        if (p->n_tokens + q->width > s->lim.max_num_tokens) {
+            break;
+        }
+        drop_window(s, q);
+        if (!make_room(s, p, q, &next)) {
+            continue; /* those behind it hold reserved blocks and go on */
+        }
+        update_reserve(s, q);
+        int32_t n_beams = q->beams_forked ? q->width : 1;
+        for (int32_t b = 0; b < n_beams; b++) {
+            nrd_plan_entry *e = add_entry(s, p, q, b, 1, false);
+            q->has_counts |= e->init_counts && q->width == 1; /* beams change slots every step */
+        }
+        q->n_planned++;
+        q->n_pending++;
+        p->n_generation++;
+    }
+}
+
+/* Tokens of a prompt to run in this step; 0: none. */
+static int32_t chunk_of(const nrd_sched *s, const nrd_plan *p, nrd_seq *q, int32_t n_done)
+{
+    int32_t room = s->lim.max_num_tokens - p->n_tokens, rest = q->n_known - n_done;
+    int32_t bt = nrd_kv_block_tokens(s->kv);
+    if (rest <= room) {
+        return rest;
+    }
+    if (room <= 0) {
+        return 0;
+    }
+    /* Without chunked context a prompt runs whole, unless it never could (recomputed sequences grow
+     * beyond the limit) or has been kept out by others for too long. */
+    if (!s->lim.chunked_context && rest <= s->lim.max_num_tokens &&
+        q->n_skipped < NRD_SCHED_MAX_SKIPPED) {
+        q->n_skipped++;
+        return 0;
+    }
+    int32_t aligned = (n_done + room) / bt * bt - n_done;
+    return aligned > 0 ? aligned : room;
+}
+
+static void plan_chunk(nrd_sched *s, nrd_plan *p, nrd_seq *q, int32_t n)
+{
+    nrd_plan_entry *e = add_entry(s, p, q, 0, n, true);
+    q->has_counts |= e->init_counts && q->width == 1;
+    q->n_planned += n;
+    q->n_pending += e->row >= 0;
+    p->n_context++;
+    p->n_context_tokens += n;
+}
+
+static void plan_contexts(nrd_sched *s, nrd_plan *p)
+{
+    for (nrd_seq *q = s->run_head; q; q = q->run_next) {
+        if (q->n_pending > 0 || is_decoding(q) || q->n_planned >= q->n_known) {
+            continue;
+        }
+        int32_t n = chunk_of(s, p, q, q->n_planned);
+        if (n == 0) {
+            return;
+        }
+        plan_chunk(s, p, q, n);
+    }
+}
+
+static bool waits_for_leader(const nrd_sched *s, const nrd_seq *q)
+{
+    const nrd_seq *l = q->leader;
+    if (!l || s->lim.is_static || l->state == NRD_SEQ_DONE || q->n_known != q->n_prompt) {
+        return false;
+    }
+    /* What started in this very plan may hold a block that a copy has yet to fill. */
+    return l->n_computed < l->n_prompt || l->start_step == s->n_steps;
+}
+
+/* Starts a waiting sequence. False: it does not fit now; nothing has changed. */
+static bool try_start(nrd_sched *s, nrd_plan *p, nrd_seq *q)
+{
+    int32_t bt = nrd_kv_block_tokens(s->kv), available = nrd_kv_n_available(s->kv) - s->n_reserved;
+    int32_t n_done = 0, have = 0, copy_src = -1, copy_dst = -1;
+    const nrd_seq *l = q->leader;
+    nrd_kv_match m = {.partial_block = -1};
+    bool fork = l && l->state == NRD_SEQ_RUNNING && l->n_computed >= l->n_prompt &&
+                l->start_step != s->n_steps && l->tables[0].n_dropped == 0 && q->n_known == q->n_prompt && q->n_prompt > 1 &&
+                !q->no_reuse && s->lim.window == 0;
+
+    if (q->width > s->n_free_slots) {
+        return false;
+    }
+    if (fork) {
+        n_done = q->n_prompt - 1;
+        have = n_done / bt;
+    } else if (!q->no_reuse && s->lim.window == 0) {
+        nrd_kv_find(s->kv, &q->content, q->n_known - 1, &m);
+        n_done = m.n_blocks * bt + m.n_partial;
+        have = m.n_blocks;
+        available -= m.n_cached;
+    }
+    int32_t need = ceil_div(q->n_known, bt);
+    if (is_reserving(s, q)) {
+        need = nrd_sched_worst_blocks(&s->lim, bt, q->n_prompt, q->max_total, q->width);
+        int32_t now = ceil_div(q->n_known, bt);
+        need = now > need ? now : need;
+    }
+    need -= have;
+    if (m.partial_block >= 0 && need > available - 1) {
+        /* The copied block stays held until the step is enqueued: do without it. */
+        n_done -= m.n_partial;
+        m.partial_block = -1;
+        m.n_partial = 0;
+    }
+    if (need > available - (m.partial_block >= 0)) {
+        return false;
+    }
+    int32_t n = chunk_of(s, p, q, n_done);
+    if (n == 0) {
+        return false;
+    }
+
+    wait_remove(s, q);
+    nrd_kv_table *t = &q->tables[0];
+    if (fork) {
+        bool ok = nrd_kv_fork(s->kv, t, &l->tables[0], n_done, &copy_src, &copy_dst);
+        NRD_ASSERT(ok, "availability was checked");
+    } else if (have > 0 || m.partial_block >= 0) {
+        nrd_kv_attach(s->kv, t, &q->content, &m);
+    }
+    q->n_reused_blocks += have;
+    bool ok = nrd_kv_extend(s->kv, t, q->n_known);
+    NRD_ASSERT(ok, "availability was checked");
+    q->n_new_blocks += t->n_blocks - have;
+    if (m.partial_block >= 0) {
+        copy_src = m.partial_block;
+        copy_dst = t->blocks[m.n_blocks];
+        s->held_refs[s->n_held_refs++] = m.partial_block;
+    }
+    if (copy_src >= 0) {
+        add_copy(p, copy_src, copy_dst);
+    }
+    for (int32_t b = 0; b < q->width; b++) {
+        q->slots[b] = s->free_slots[--s->n_free_slots];
+    }
+    q->state = NRD_SEQ_RUNNING;
+    q->start_step = s->n_steps;
+    q->n_planned = q->n_computed = n_done;
+    q->n_skipped = 0;
+    run_insert(s, q);
+    update_reserve(s, q);
+    plan_chunk(s, p, q, n);
+    s->n_started++;
+    return true;
+}
+
+/* The next waiting sequence that may start. */
+static nrd_seq *next_candidate(const nrd_sched *s)
+{
+    bool by_age = (s->n_started + 1) % NRD_SCHED_AGING == 0;
+    nrd_seq *q = by_age ? s->age_head : s->wait_head;
+    while (q && (q->n_inflight > 0 || waits_for_leader(s, q))) {
+        q = by_age ? q->age_next : q->wait_next;
+    }
+    return q;
+}
+
+static void plan_starts(nrd_sched *s, nrd_plan *p)
+{
+    while (s->n_running < s->lim.max_batch_size && p->n_tokens < s->lim.max_num_tokens) {
+        nrd_seq *q = next_candidate(s);
+        /* Nobody overtakes the first in order that does not fit, or long ones would starve. */
+        if (!q || !try_start(s, p, q)) {
+            return;
+        }
+    }
+}
+
+void nrd_sched_plan(nrd_sched *s, nrd_plan *p)
+{
+    bool was_empty = s->n_running == 0;
+    p->step = s->n_steps;
+    p->n_entries = p->n_copies = p->n_tokens = p->n_rows = 0;
+    p->n_context = p->n_generation = p->n_context_tokens = p->n_paused = 0;
+    for (int32_t i = 0; i < s->n_late_copies; i++) {
+        add_copy(p, s->late_copies[i][0], s->late_copies[i][1]);
+    }
+    plan_decodes(s, p);
+    plan_contexts(s, p);
+    /* Who was paused now needs the blocks that others just gave up: nobody starts, unless the step
+     * would be empty. */
+    if ((p->n_paused == 0 || p->n_entries == 0) && (!s->lim.is_static || was_empty || s->n_running == 0)) {
+        plan_starts(s, p);
+    }
+    for (int32_t i = 0; i < s->n_held_refs; i++) {
+        nrd_kv_unref(s->kv, s->held_refs[i]);
+    }
+    s->n_held_refs = 0;
+    if (p->n_entries > 0) {
+        s->n_late_copies = 0;
+        s->n_steps++;
+    }
+}
+
+/* ---- committing ---- */
+
+static void keep_log_probs(nrd_seq *q, const nrd_step_result *r, int32_t row, int32_t n_new)
+{
+    q->cum_log_prob += (double)r->log_probs[row];
+    if (n_new == 0) {
+        return;
+    }
+    int32_t at = nrd_seq_n_generated(q) - 1;
+    if (q->log_probs) {
+        q->log_probs[at] = r->normalize ? r->log_probs_norm[row] : r->log_probs[row];
+    }
+    if (q->n_top > 0 && r->n_top >= q->n_top) {
+        size_t n = (size_t)q->n_top;
+        size_t src = (size_t)row * (size_t)r->n_top, dst = (size_t)at * n;
+        memcpy(q->top_ids + dst, r->top_ids + src, n * sizeof *q->top_ids);
+        memcpy(q->top_log_probs + dst, r->top_log_probs + src, n * sizeof *q->top_log_probs);
+    }
+}
+
+static void commit_beams(nrd_sched *s, nrd_seq *q, const nrd_step_result *r, int32_t row,
+                         nrd_sched_event *ev)
+{
+    int32_t n_copies = 0;
+    ev->finish = nrd_beams_step(q, s->kv, r, row, s->late_copies + s->n_late_copies, &n_copies);
+    s->n_late_copies += n_copies;
+    NRD_ASSERT(s->n_late_copies <= s->cap_copies, "one copy for each beam");
+    ev->n_new = 1;
+}
+
+static void commit_entry(nrd_sched *s, const nrd_plan_entry *e, const nrd_step_result *r,
+                         nrd_sched_event *ev)
+{
+    nrd_seq *q = e->seq;
+    bool same_cache = q->state == NRD_SEQ_RUNNING && q->epoch == e->epoch;
+
+    *ev = (nrd_sched_event){.seq = q};
+    q->n_inflight--;
+    if (q->state == NRD_SEQ_DONE || e->beam > 0) {
+        q->n_pending -= e->row >= 0 && e->beam == 0;
+        return; /* ended while this step ran; further beams come with the first */
+    }
+    if (same_cache) {
+        q->n_computed = e->start + e->n;
+    }
+    ev->context_done = e->is_context && e->start + e->n >= q->n_prompt && e->start < q->n_prompt;
+    if (e->row >= 0) {
+        q->n_pending--;
+        if (q->width > 1) {
+            commit_beams(s, q, r, e->row, ev);
+        } else {
+            ev->finish = nrd_decode_accept(q, r->ids[e->row], &ev->n_new);
+            if (q->want_log_probs || q->n_top > 0) {
+                keep_log_probs(q, r, e->row, ev->n_new);
+            }
+        }
+    } else if (q->no_sample && e->start + e->n >= q->n_prompt) {
+        ev->finish = NRD_SEQ_FINISH_LENGTH;
+    }
+    if (same_cache && s->lim.window == 0) {
+        int32_t n = q->n_computed;
+        if (q->width > 1 && n > q->n_prompt) {
+            n = q->n_prompt; /* what beams generate is not shared with others */
+        }
+        nrd_kv_publish(s->kv, &q->tables[0], &q->content, n < q->n_known ? n : q->n_known);
+    }
+    if (same_cache) {
+        update_reserve(s, q);
+    }
+    if (ev->finish != NRD_SEQ_FINISH_NONE) {
+        nrd_sched_end(s, q, ev->finish);
+    }
+}
+
+void nrd_sched_commit(nrd_sched *s, const nrd_plan *p, const nrd_step_result *r,
+                      nrd_sched_event *out_events, int32_t *out_n)
+{
+    int32_t n = 0;
+    for (int32_t i = 0; i < p->n_entries; i++) {
+        nrd_sched_event ev;
+        commit_entry(s, &p->entries[i], r, &ev);
+        if (ev.n_new > 0 || ev.finish != NRD_SEQ_FINISH_NONE || ev.context_done) {
+            out_events[n++] = ev;
+        }
+    }
+    *out_n = n;
+}
+
+/* ---- looking ---- */
+
+bool nrd_sched_is_empty(const nrd_sched *s)
+{
+    return !s->run_head && !s->wait_head && !s->idle_head;
+}
+
+bool nrd_sched_may_overlap(const nrd_sched *s)
+{
+    return s->n_needs_host == 0;
+}
+
+void nrd_sched_get_stats(const nrd_sched *s, nrd_sched_stats *out)
+{
+    *out = (nrd_sched_stats){
+        .n_waiting = s->n_waiting,
+        .n_running = s->n_running,
+        .n_paused_now = s->n_paused_now,
+        .n_steps = s->n_steps,
+        .n_pauses = s->n_pauses,
+    };
+}
+
+nrd_seq *nrd_sched_first_running(const nrd_sched *s)
+{
+    return s->run_head;
+}
+
+nrd_seq *nrd_sched_first_waiting(const nrd_sched *s)
+{
+    return s->wait_head;
+}
+
+void nrd_sched_check(const nrd_sched *s)
+{
+    int32_t n_run = 0, n_wait = 0, n_age = 0, reserved = 0, slots = 0;
+    for (const nrd_seq *q = s->run_head; q; q = q->run_next) {
+        NRD_ASSERT(q->state == NRD_SEQ_RUNNING, "running sequences are in the running list");
+        NRD_ASSERT(!q->run_next || goes_before(q, q->run_next), "sorted");
+        NRD_ASSERT(q->n_computed <= q->n_planned && q->n_planned <= q->n_known + q->n_pending,
+                   "nothing is computed before it is known");
+        reserved += q->n_reserved;
+        slots += q->width;
+        n_run++;
+    }
+    for (const nrd_seq *q = s->wait_head; q; q = q->wait_next) {
+        NRD_ASSERT(q->state == NRD_SEQ_WAITING && q->n_planned == 0 && q->n_reserved == 0,
+                   "waiting sequences hold nothing");
+        n_wait++;
+    }
+    for (const nrd_seq *q = s->age_head; q; q = q->age_next) {
+        NRD_ASSERT(!q->age_next || q->arrival < q->age_next->arrival, "sorted");
+        n_age++;
+    }
+    NRD_ASSERT(n_run == s->n_running && n_wait == s->n_waiting && n_age == n_wait, "counts agree");
+    NRD_ASSERT(reserved == s->n_reserved, "promises agree");
+    NRD_ASSERT(slots + s->n_free_slots == n_slots(&s->lim), "every slot is accounted for");
+    NRD_ASSERT(s->n_reserved <= nrd_kv_n_available(s->kv), "promised blocks are there");
+}

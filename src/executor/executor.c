@@ -1,0 +1,721 @@
+#include "nereid/executor.h"
+
+#include "base/clock.h"
+#include "base/dtype.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "device/device.h"
+#include "executor/internal.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+void nrd_exec_config_init(nrd_exec_config *c)
+{
+    *c = (nrd_exec_config){
+        .size = sizeof *c,
+        .normalize_log_probs = true,
+        .iter_stats_max_iterations = 1000,
+        .gpu_weights_percent = 1,
+        .lora_cache_gpu_memory_fraction = 0.05,
+        .lora_cache_optimal_adapter_size = 8,
+        .lora_cache_max_adapter_size = 64,
+        .lora_cache_host_memory_bytes = 1u << 30,
+    };
+}
+
+void exec_log(const nrd_exec *x, int level, const char *fmt, ...)
+{
+    char line[1024];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(line, sizeof line, fmt, args);
+    va_end(args);
+    if (x->cfg.log) {
+        x->cfg.log(x->cfg.log_user, level, line);
+    } else if (level == 0) {
+        NRD_LOG_ERROR("%s", line);
+    } else if (level == 1) {
+        NRD_LOG_WARN("%s", line);
+    } else {
+        NRD_LOG_VERBOSE(level - 1, "%s", line);
+    }
+}
+
+/* ---- opening ---- */
+
+static nrd_error *check_config(const nrd_exec_config *c)
+{
+    static const char *const modes[] = {"auto", "top_k", "top_p", "top_k_top_p", "beam_search",
+                                        "medusa", "lookahead", "redrafter", "eagle"};
+    if (c->decoding_mode < NRD_DECODING_AUTO || c->decoding_mode > NRD_DECODING_EAGLE) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "unknown decoding mode %d", (int)c->decoding_mode);
+    }
+    if (c->decoding_mode >= NRD_DECODING_MEDUSA) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "decoding_mode %s is not supported yet",
+                          modes[c->decoding_mode]);
+    }
+    if (c->guided_decoding_backend && c->guided_decoding_backend[0]) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "guided_decoding_backend is not supported yet");
+    }
+    if (!(c->kv_cache_free_mem_fraction >= 0 && c->kv_cache_free_mem_fraction <= 1)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "kv_cache_free_gpu_mem_fraction must be in [0, 1]");
+    }
+    if (c->gpu_weights_percent < 1) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "gpu_weights_percent below 1 is not supported yet");
+    }
+    if (c->max_beam_width < 0 || c->max_batch_size < 0 || c->max_num_tokens < 0 ||
+        c->max_queue_size < 0 || c->max_tokens_in_paged_kv_cache < 0 || c->sink_token_length < 0) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "limits must not be negative");
+    }
+    if (c->compute_dtype != NRD_DTYPE_NONE && c->compute_dtype != NRD_DTYPE_F32) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "compute_dtype must be float32 or native");
+    }
+    return NULL;
+}
+
+static int32_t min_limit(int32_t asked, int32_t built)
+{
+    return asked > 0 && asked < built ? asked : built;
+}
+
+/* What the caller asked for, within what the engine was built for. */
+static void settle_limits(nrd_exec *x)
+{
+    const nrd_build_limits *b = nrd_engine_limits(x->engine);
+    const nrd_exec_config *c = &x->cfg;
+    limits *l = &x->lim;
+
+    l->max_batch_size = min_limit(c->max_batch_size, b->max_batch_size > 0 ? b->max_batch_size : 1);
+    l->max_beam_width = min_limit(c->max_beam_width, b->max_beam_width > 0 ? b->max_beam_width : 1);
+    l->max_seq_len = b->max_seq_len;
+    if (x->spec->learned_positions && l->max_seq_len > x->spec->max_positions) {
+        l->max_seq_len = x->spec->max_positions;
+    }
+    l->max_num_tokens = c->max_num_tokens > 0 ? c->max_num_tokens : b->max_num_tokens;
+    if (b->max_num_tokens > 0 && l->max_num_tokens > b->max_num_tokens) {
+        l->max_num_tokens = b->max_num_tokens;
+    }
+    if (l->max_num_tokens < l->max_batch_size * l->max_beam_width) {
+        exec_log(x, 1, "max_num_tokens %d raised to %d: one token for each sequence and beam",
+                 l->max_num_tokens, l->max_batch_size * l->max_beam_width);
+        l->max_num_tokens = l->max_batch_size * l->max_beam_width;
+    }
+    l->max_input_len = b->max_input_len > 0 && b->max_input_len < l->max_seq_len
+                           ? b->max_input_len : l->max_seq_len - 1;
+    l->chunked_context = c->enable_chunked_context;
+    if (!l->chunked_context && l->max_input_len > l->max_num_tokens) {
+        exec_log(x, 2, "maximum input length is max_num_tokens (%d) without chunked context",
+                 l->max_num_tokens);
+        l->max_input_len = l->max_num_tokens;
+    }
+    exec_log(x, 2,
+             "maximum input length %d (max_input_len %d, max_seq_len %d, max_num_tokens %d)",
+             l->max_input_len, b->max_input_len, b->max_seq_len, l->max_num_tokens);
+    l->max_queue_size = c->max_queue_size;
+}
+
+static nrd_error *open_runner(nrd_exec *x)
+{
+    const nrd_build_limits *b = nrd_engine_limits(x->engine);
+    int32_t n_slots = x->lim.max_batch_size * x->lim.max_beam_width;
+    int32_t top = x->lim.max_beam_width > 1 ? 2 * x->lim.max_beam_width : 1;
+    nrd_runner_config rc = {
+        .kv_dtype = x->cfg.kv_dtype,
+        .compute_f32 = x->cfg.compute_dtype == NRD_DTYPE_F32,
+        .deterministic = x->cfg.deterministic,
+        .normalize_log_probs = x->cfg.normalize_log_probs,
+        .keep_choice_logits = b->gather_generation_logits,
+        .max_tokens = x->lim.max_num_tokens,
+        .max_entries = n_slots,
+        .max_top = top > NRD_MAX_TOP_LOGPROBS ? top : NRD_MAX_TOP_LOGPROBS,
+        .max_context = x->lim.max_seq_len,
+        .block_tokens = b->tokens_per_block > 0 ? b->tokens_per_block : 64,
+        .windows = x->cfg.n_max_attention_window > 0 ? x->cfg.max_attention_window : NULL,
+        .n_windows = x->cfg.n_max_attention_window,
+        .n_sink = x->cfg.sink_token_length,
+        .on_context_rows = loop_on_context_rows,
+        .on_choice_row = loop_on_choice_row,
+        .user = x,
+    };
+    NRD_TRY(nrd_runner_new(&x->runner, x->dev, x->engine, &rc));
+    x->info.tokens_per_block = rc.block_tokens;
+    return NULL;
+}
+
+/* How many blocks: a share of the free memory, capped by max_tokens_in_paged_kv_cache and by what
+ * all sequences together could use. */
+static nrd_error *size_kv(nrd_exec *x)
+{
+    nrd_device_info di = {.size = sizeof di};
+    int32_t bt = x->info.tokens_per_block;
+    uint64_t block_bytes = nrd_runner_kv_block_bytes(x->runner);
+
+    x->dev->ops->get_info(x->dev, &di);
+    double share = x->cfg.kv_cache_free_mem_fraction > 0 ? x->cfg.kv_cache_free_mem_fraction
+                   : di.host_is_device                   ? 0.5
+                                                         : 0.9;
+    double n = share * (double)di.mem_free_bytes / (double)block_bytes;
+    double by_tokens = x->cfg.max_tokens_in_paged_kv_cache > 0
+                           ? (double)((x->cfg.max_tokens_in_paged_kv_cache + bt - 1) / bt) : n;
+    double useful = ((double)((x->lim.max_seq_len + bt - 1) / bt) + 1) *
+                    (double)x->lim.max_batch_size * (double)x->lim.max_beam_width;
+    n = by_tokens < n ? by_tokens : n;
+    if (x->cfg.max_tokens_in_paged_kv_cache == 0) {
+        /* With reuse, room for the prefixes of those who have left. */
+        double cap = x->cfg.enable_kv_cache_reuse ? useful * 4 : useful;
+        n = n > cap ? cap : n;
+    }
+    n = n > 1e9 ? 1e9 : n;
+    int32_t need = nrd_sched_worst_blocks(&x->sched_lim, bt, x->lim.max_input_len, x->lim.max_seq_len, 1);
+    if (n < (double)need) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG,
+                          "the KV cache would hold %d tokens (%d blocks of %d; %.0f MB free, share "
+                          "%.2f, max_tokens_in_paged_kv_cache %lld), but one sequence of max_seq_len "
+                          "%d needs %d blocks; give it more memory or build with a smaller max_seq_len",
+                          (int32_t)n * bt, (int32_t)n, bt, (double)di.mem_free_bytes / 1e6, share,
+                          (long long)x->cfg.max_tokens_in_paged_kv_cache, x->lim.max_seq_len, need);
+    }
+    nrd_kv_config kc = {
+        .n_blocks = (int32_t)n, .block_tokens = bt, .reuse = x->cfg.enable_kv_cache_reuse};
+    NRD_TRY(nrd_kv_new(&x->kv, &kc));
+    x->info.n_kv_blocks = kc.n_blocks;
+    x->info.kv_cache_bytes = (uint64_t)kc.n_blocks * block_bytes;
+    return nrd_runner_alloc_kv(x->runner, kc.n_blocks);
+}
+
+static void fill_info(nrd_exec *x)
+{
+    const nrd_build_limits *b = nrd_engine_limits(x->engine);
+    nrd_device_info di = {.size = sizeof di};
+    nrd_exec_info *o = &x->info;
+
+    x->dev->ops->get_info(x->dev, &di);
+    snprintf(o->architecture, sizeof o->architecture, "%s", x->spec->architecture);
+    snprintf(o->device, sizeof o->device, "%s", di.name);
+    o->vocab = x->spec->vocab;
+    o->n_layers = x->spec->n_layers;
+    o->hidden = x->spec->hidden;
+    o->max_batch_size = x->lim.max_batch_size;
+    o->max_input_len = x->lim.max_input_len;
+    o->max_seq_len = x->lim.max_seq_len;
+    o->max_num_tokens = x->lim.max_num_tokens;
+    o->max_beam_width = x->lim.max_beam_width;
+    o->max_draft_len = b->max_draft_len;
+    o->weight_bytes = nrd_engine_weight_bytes(x->engine);
+    o->dtype = x->spec->dtype;
+    o->kv_dtype = nrd_runner_kv_dtype(x->runner);
+    o->logits_dtype = NRD_DTYPE_F32;
+    o->gather_context_logits = b->gather_context_logits;
+    o->gather_generation_logits = b->gather_generation_logits;
+    o->bos_id = x->spec->bos_id;
+    o->eos_id = x->spec->eos_id;
+    o->pad_id = x->spec->pad_id;
+    o->world_size = 1;
+}
+
+static nrd_error *open_device(nrd_exec *x)
+{
+    nrd_device_config dc = {
+        .size = sizeof dc,
+        .device_id = x->cfg.n_device_ids > 0 ? x->cfg.device_ids[0] : 0,
+        .n_threads = x->cfg.n_threads,
+        .isa = x->cfg.cpu_isa ? x->cfg.cpu_isa : "",
+        .world_size = 1,
+    };
+    return nrd_device_open(&x->dev, x->cfg.device ? x->cfg.device : "auto", &dc);
+}
+
+static nrd_error *open_all(nrd_exec *x, const char *engine_dir)
+{
+    nrd_error *err = NULL;
+    NRD_TRY(check_config(&x->cfg));
+    NRD_TRY(nrd_engine_open(&x->engine, engine_dir, 0, x->cfg.verify_checksums));
+    x->spec = nrd_engine_spec(x->engine);
+    settle_limits(x);
+    NRD_TRY(open_device(x));
+    NRD_TRY(open_runner(x));
+    int32_t window = nrd_runner_common_window(x->runner);
+    if (window > 0 && window < x->lim.max_seq_len && x->cfg.enable_kv_cache_reuse) {
+        exec_log(x, 1, "every layer has an attention window: KV cache reuse is off");
+        x->cfg.enable_kv_cache_reuse = false;
+    }
+    x->sched_lim = (nrd_sched_limits){
+        .max_batch_size = x->lim.max_batch_size,
+        .max_beam_width = x->lim.max_beam_width,
+        .max_num_tokens = x->lim.max_num_tokens,
+        .window = window < x->lim.max_seq_len ? window : 0,
+        .n_sink = x->cfg.sink_token_length,
+        .max_utilization = x->cfg.policy == NRD_POLICY_MAX_UTILIZATION,
+        .is_static = x->cfg.batching == NRD_BATCHING_STATIC,
+        .chunked_context = x->lim.chunked_context,
+    };
+    NRD_TRY(size_kv(x));
+    NRD_TRY(nrd_sched_new(&x->sched, &x->sched_lim, x->kv));
+    for (int i = 0; i < 2; i++) {
+        NRD_TRY(nrd_plan_init(&x->plans[i], &x->sched_lim));
+    }
+    NRD_TRY(pool_new(&x->pool));
+    x->iter_cap = x->cfg.iter_stats_max_iterations > 0 ? x->cfg.iter_stats_max_iterations : 0;
+    x->req_cap = x->cfg.request_stats_max_iterations > 0
+                     ? x->cfg.request_stats_max_iterations * x->lim.max_batch_size : 0;
+    NRD_NEW_GOTO(x->iter_ring, x->iter_cap, err, fail);
+    NRD_NEW_GOTO(x->req_ring, x->req_cap, err, fail);
+    NRD_NEW_GOTO(x->events, x->plans[0].cap_entries, err, fail);
+    fill_info(x);
+    nrd_device_info di = {.size = sizeof di};
+    x->dev->ops->get_info(x->dev, &di);
+    x->overlap = !di.host_is_device;
+    if (pthread_create(&x->thread, NULL, loop_main, x) != 0) {
+        return nrd_errorf(NRD_ERR_UNAVAILABLE, "cannot start the engine thread");
+    }
+    x->thread_started = true;
+fail:
+    return err;
+}
+
+static void destroy(nrd_exec *x)
+{
+    nrd_runner_free(x->runner);
+    nrd_sched_free(x->sched);
+    nrd_kv_free(x->kv);
+    for (int i = 0; i < 2; i++) {
+        nrd_plan_fini(&x->plans[i]);
+    }
+    if (x->dev) {
+        x->dev->ops->close(x->dev);
+    }
+    nrd_engine_close(x->engine);
+    while (x->out_head) {
+        response *o = x->out_head;
+        x->out_head = o->next;
+        response_put(o);
+    }
+    pool_unref(x->pool);
+    free(x->iter_ring);
+    free(x->req_ring);
+    free(x->events);
+    free(x->cancels);
+    free(x->cancels_taken);
+    free(x->lost);
+    pthread_cond_destroy(&x->in_cv);
+    pthread_cond_destroy(&x->out_cv);
+    pthread_mutex_destroy(&x->mu);
+    free(x);
+}
+
+nrd_error *nrd_exec_open(nrd_exec **out, const char *engine_dir, const nrd_exec_config *config)
+{
+    nrd_error *err = NULL;
+    nrd_exec *x = NULL;
+    pthread_condattr_t attr;
+
+    *out = NULL;
+    if (!engine_dir || !engine_dir[0]) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "no engine folder given");
+    }
+    NRD_NEW_GOTO(x, 1, err, fail);
+    nrd_exec_config_init(&x->cfg);
+    if (config) {
+        size_t n = config->size < sizeof x->cfg ? config->size : sizeof x->cfg;
+        memcpy(&x->cfg, config, n);
+    }
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_mutex_init(&x->mu, NULL);
+    pthread_cond_init(&x->in_cv, &attr);
+    pthread_cond_init(&x->out_cv, &attr);
+    pthread_condattr_destroy(&attr);
+    x->next_id = 1;
+    x->inflight = -1;
+    x->info.size = sizeof x->info;
+    err = open_all(x, engine_dir);
+    if (err) {
+        destroy(x);
+        return err;
+    }
+    /* Strings and arrays of the config belong to the caller: not kept. */
+    x->cfg.max_attention_window = x->cfg.device_ids = NULL;
+    x->cfg.device = x->cfg.cpu_isa = x->cfg.guided_decoding_backend = x->cfg.tokenizer_dir = NULL;
+    *out = x;
+fail:
+    return err;
+}
+
+void nrd_exec_get_info(const nrd_exec *x, nrd_exec_info *info)
+{
+    uint32_t size = info->size;
+    memcpy(info, &x->info, size < sizeof x->info ? size : sizeof x->info);
+    info->size = size;
+}
+
+/* ---- tables, with mu held ---- */
+
+static request **bucket(nrd_exec *x, uint64_t id)
+{
+    return &x->active[id % ACTIVE_BUCKETS];
+}
+
+void active_add(nrd_exec *x, request *r)
+{
+    request **b = bucket(x, r->id);
+    r->hash_next = *b;
+    *b = r;
+    x->n_active++;
+    x->n_waiting++;
+}
+
+void active_remove(nrd_exec *x, request *r)
+{
+    for (request **at = bucket(x, r->id); *at; at = &(*at)->hash_next) {
+        if (*at == r) {
+            *at = r->hash_next;
+            x->n_active--;
+            x->n_waiting -= r->perf.first_scheduled_ns == 0;
+            return;
+        }
+    }
+}
+
+request *active_find(nrd_exec *x, uint64_t id)
+{
+    request *r = *bucket(x, id);
+    while (r && r->id != id) {
+        r = r->hash_next;
+    }
+    return r;
+}
+
+void out_push(nrd_exec *x, response *o)
+{
+    o->next = NULL;
+    *(x->out_tail ? &x->out_tail->next : &x->out_head) = o;
+    x->out_tail = o;
+    if (o->pub.is_final) {
+        request *r = active_find(x, o->pub.id);
+        if (r) {
+            active_remove(x, r);
+        }
+    }
+    pthread_cond_broadcast(&x->out_cv);
+}
+
+static void out_unlink(nrd_exec *x, response *prev, response *o)
+{
+    *(prev ? &prev->next : &x->out_head) = o->next;
+    if (x->out_tail == o) {
+        x->out_tail = prev;
+    }
+    o->next = NULL;
+}
+
+/* ---- requests ---- */
+
+static nrd_error *submit(nrd_exec *x, request *r, uint64_t *out_id)
+{
+    nrd_error *err = NULL;
+    pthread_mutex_lock(&x->mu);
+    if (x->lost) {
+        err = nrd_errorf(NRD_ERR_UNAVAILABLE, "the engine was lost: %s", x->lost);
+    } else if (x->stopping) {
+        err = nrd_errorf(NRD_ERR_UNAVAILABLE, "the executor is shutting down");
+    } else if (x->lim.max_queue_size > 0 && x->n_waiting >= x->lim.max_queue_size) {
+        err = nrd_errorf(NRD_ERR_UNAVAILABLE,
+                         "Maximum queue size of %d has been reached, please try again later",
+                         x->lim.max_queue_size);
+    } else {
+        r->id = x->next_id++;
+        *out_id = r->id;
+        active_add(x, r);
+        r->next = NULL;
+        *(x->inbox_tail ? &x->inbox_tail->next : &x->inbox_head) = r;
+        x->inbox_tail = r;
+        pthread_cond_signal(&x->in_cv);
+    }
+    pthread_mutex_unlock(&x->mu);
+    if (err) {
+        request_free(r);
+    }
+    return err;
+}
+
+nrd_error *nrd_exec_enqueue(nrd_exec *x, const nrd_exec_request *in, uint64_t *out_id)
+{
+    request *r = NULL;
+    *out_id = 0;
+    NRD_TRY(request_new(&r, x, in));
+    return submit(x, r, out_id);
+}
+
+void nrd_exec_cancel(nrd_exec *x, uint64_t id)
+{
+    pthread_mutex_lock(&x->mu);
+    if (active_find(x, id)) {
+        if (x->n_cancels == x->cap_cancels) {
+            x->cap_cancels = x->cap_cancels ? x->cap_cancels * 2 : 64;
+            x->cancels = nrd_xrealloc(x->cancels, x->cap_cancels * sizeof *x->cancels);
+        }
+        x->cancels[x->n_cancels++] = id;
+        pthread_cond_signal(&x->in_cv);
+    }
+    pthread_mutex_unlock(&x->mu);
+}
+
+/* ---- responses ---- */
+
+static void deadline_in(struct timespec *t, int64_t timeout_us)
+{
+    clock_gettime(CLOCK_MONOTONIC, t);
+    t->tv_sec += timeout_us / 1000000;
+    t->tv_nsec += timeout_us % 1000000 * 1000;
+    if (t->tv_nsec >= 1000000000) {
+        t->tv_sec++;
+        t->tv_nsec -= 1000000000;
+    }
+}
+
+/* Waits for a change of the outbox; false: time is up. With mu held. */
+static bool wait_out(nrd_exec *x, int64_t timeout_us, const struct timespec *deadline)
+{
+    if (timeout_us == 0) {
+        return false;
+    }
+    if (timeout_us < 0) {
+        pthread_cond_wait(&x->out_cv, &x->mu);
+        return true;
+    }
+    return pthread_cond_timedwait(&x->out_cv, &x->mu, deadline) != ETIMEDOUT;
+}
+
+nrd_error *nrd_exec_await(nrd_exec *x, nrd_exec_response **out, int32_t max, int64_t timeout_us,
+                          int32_t *out_n)
+{
+    struct timespec deadline;
+    int32_t n = 0;
+
+    deadline_in(&deadline, timeout_us > 0 ? timeout_us : 0);
+    pthread_mutex_lock(&x->mu);
+    do {
+        response *prev = NULL, *o = x->out_head;
+        while (o && n < max) {
+            response *next = o->next;
+            if (o->is_private) { /* somebody waits for it by its id */
+                prev = o;
+            } else {
+                out_unlink(x, prev, o);
+                out[n++] = &o->pub;
+            }
+            o = next;
+        }
+    } while (n == 0 && !x->stopped && wait_out(x, timeout_us, &deadline));
+    if (!x->out_head) {
+        pthread_cond_broadcast(&x->out_cv); /* whoever waits for "done" */
+    }
+    pthread_mutex_unlock(&x->mu);
+    *out_n = n;
+    return NULL;
+}
+
+nrd_error *nrd_exec_await_id(nrd_exec *x, uint64_t id, nrd_exec_response **out, int64_t timeout_us)
+{
+    struct timespec deadline;
+    nrd_error *err = NULL;
+
+    *out = NULL;
+    deadline_in(&deadline, timeout_us > 0 ? timeout_us : 0);
+    pthread_mutex_lock(&x->mu);
+    for (;;) {
+        response *prev = NULL, *o = x->out_head;
+        while (o && o->pub.id != id) {
+            prev = o;
+            o = o->next;
+        }
+        if (o) {
+            out_unlink(x, prev, o);
+            *out = &o->pub;
+            break;
+        }
+        if (!active_find(x, id)) {
+            err = nrd_errorf(NRD_ERR_NOT_FOUND, "no request %llu is under way",
+                             (unsigned long long)id);
+            break;
+        }
+        if (!wait_out(x, timeout_us, &deadline)) {
+            break;
+        }
+    }
+    pthread_mutex_unlock(&x->mu);
+    return err;
+}
+
+void nrd_exec_response_free(nrd_exec_response *r)
+{
+    if (r) {
+        response_put((response *)(void *)r);
+    }
+}
+
+bool nrd_exec_is_done(nrd_exec *x)
+{
+    pthread_mutex_lock(&x->mu);
+    bool done = x->stopped && !x->out_head;
+    pthread_mutex_unlock(&x->mu);
+    return done;
+}
+
+/* ---- statistics ---- */
+
+int32_t nrd_exec_take_iter_stats(nrd_exec *x, nrd_iter_stats *out, int32_t max)
+{
+    int32_t n = 0;
+    pthread_mutex_lock(&x->mu);
+    for (; n < max && x->iter_n > 0; n++) {
+        out[n] = x->iter_ring[x->iter_first];
+        x->iter_first = (x->iter_first + 1) % x->iter_cap;
+        x->iter_n--;
+    }
+    pthread_mutex_unlock(&x->mu);
+    return n;
+}
+
+int32_t nrd_exec_take_request_stats(nrd_exec *x, nrd_request_stats *out, int32_t max)
+{
+    int32_t n = 0;
+    pthread_mutex_lock(&x->mu);
+    for (; n < max && x->req_n > 0; n++) {
+        out[n] = x->req_ring[x->req_first];
+        x->req_first = (x->req_first + 1) % x->req_cap;
+        x->req_n--;
+    }
+    pthread_mutex_unlock(&x->mu);
+    return n;
+}
+
+/* ---- ending ---- */
+
+nrd_error *nrd_exec_shutdown(nrd_exec *x, int64_t timeout_us)
+{
+    struct timespec deadline;
+    deadline_in(&deadline, timeout_us > 0 ? timeout_us : 0);
+    pthread_mutex_lock(&x->mu);
+    x->stopping = true;
+    pthread_cond_signal(&x->in_cv);
+    while (!x->stopped && x->thread_started) {
+        if (!wait_out(x, x->cut ? -1 : timeout_us, &deadline)) {
+            x->cut = true;
+            pthread_cond_signal(&x->in_cv);
+        }
+    }
+    pthread_mutex_unlock(&x->mu);
+    return NULL;
+}
+
+void nrd_exec_close(nrd_exec *x)
+{
+    if (!x) {
+        return;
+    }
+    nrd_error_free(nrd_exec_shutdown(x, 0));
+    if (x->thread_started) {
+        pthread_join(x->thread, NULL);
+    }
+    destroy(x);
+}
+
+/* ---- errors, version ---- */
+
+int nrd_exec_error_code(const nrd_error *err)
+{
+    return (int)nrd_error_get_code(err);
+}
+
+const char *nrd_exec_error_message(const nrd_error *err)
+{
+    return nrd_error_message(err);
+}
+
+void nrd_exec_error_free(nrd_error *err)
+{
+    nrd_error_free(err);
+}
+
+#ifndef NRD_COMMIT
+#define NRD_COMMIT "unknown"
+#endif
+
+const char *nrd_version(void)
+{
+    return NRD_VERSION " (" NRD_COMMIT ")";
+}
+
+static char features[256];
+
+static void find_features(void)
+{
+    nrd_str s = {0};
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx2")) {
+        nrd_str_puts(&s, "avx2 ");
+    }
+    if (__builtin_cpu_supports("avx512f")) {
+        nrd_str_puts(&s, "avx512 ");
+    }
+    if (__builtin_cpu_supports("avx512vnni")) {
+        nrd_str_puts(&s, "vnni ");
+    }
+#endif
+#ifdef NRD_HAVE_PCRE2
+    nrd_str_puts(&s, "pcre2 ");
+#endif
+#ifdef NRD_HAVE_UTF8PROC
+    nrd_str_puts(&s, "utf8proc ");
+#endif
+    if (s.len > 0) {
+        snprintf(features, sizeof features, "%.*s", (int)s.len - 1, s.data);
+    }
+    nrd_str_fini(&s);
+}
+
+const char *nrd_features(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, find_features);
+    return features;
+}
+
+/* ---- scoring ---- */
+
+nrd_error *nrd_exec_score(nrd_exec *x, const int32_t *ids, int32_t n, int32_t top_k,
+                          float *out_logprobs, int32_t *out_top_ids, float *out_top_logprobs)
+{
+    score_job job = {out_logprobs, out_top_ids, out_top_logprobs, top_k};
+    request *r = NULL;
+    nrd_exec_response *o = NULL;
+    uint64_t id = 0;
+
+    if (!ids || n < 1 || !out_logprobs || top_k < 0 || top_k > x->spec->vocab ||
+        (top_k > 0 && (!out_top_ids || !out_top_logprobs))) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "score: needs at least one token and room for results");
+    }
+    for (int32_t i = 0; i < n; i++) {
+        if (ids[i] < 0) {
+            return nrd_errorf(NRD_ERR_INVALID_ARG, "score: token %d is negative", i);
+        }
+    }
+    out_logprobs[0] = 0;
+    for (int32_t k = 0; k < top_k; k++) {
+        out_top_ids[k] = -1;
+        out_top_logprobs[k] = 0;
+    }
+    NRD_TRY(request_new_score(&r, x, ids, n, &job));
+    NRD_TRY(submit(x, r, &id));
+    NRD_TRY(nrd_exec_await_id(x, id, &o, -1));
+    response *own = (response *)(void *)o;
+    nrd_error *err = own->pub.error;
+    own->pub.error = NULL;
+    nrd_exec_response_free(o);
+    return err;
+}

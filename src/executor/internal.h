@@ -1,0 +1,166 @@
+/* executor/internal.h - what the files of this room share.
+ *
+ * Purpose   Requests (owned by the loop thread once they are in the inbox), responses (owned by the
+ *           outbox, then by the caller), and the executor itself.
+ * Owner     Fields of nrd_exec say who guards them. Lock order: mu, then pool.mu; neither is held
+ *           during a device call.
+ */
+#ifndef NRD_EXECUTOR_INTERNAL_H
+#define NRD_EXECUTOR_INTERNAL_H
+
+#include "base/error.h"
+#include "engine/kv_cache.h"
+#include "engine/run/runner.h"
+#include "engine/scheduler.h"
+#include "engine/sequence.h"
+#include "model/engine.h"
+#include "nereid/device.h"
+#include "nereid/executor.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+typedef struct request request;
+typedef struct response response;
+
+/* Responses are recycled, so that a step of streaming sequences allocates nothing. */
+typedef struct response_pool {
+    pthread_mutex_t mu;
+    response *free_list; /* guarded by mu */
+    int32_t refs;        /* guarded by mu: the executor and every response outside */
+} response_pool;
+
+/* A growing array of one kind; `n` bytes are in use. */
+typedef struct buffer {
+    void *data;
+    size_t cap;
+} buffer;
+
+struct response {
+    nrd_exec_response pub; /* first: callers hold a pointer to it */
+    response *next;
+    response_pool *pool;
+    buffer beams, ids, log_probs, top_ids, top_log_probs, generation_logits;
+    float *context_logits; /* owned; or NULL */
+    bool is_private;       /* only for await by id */
+};
+
+typedef struct score_job {
+    float *log_probs;
+    int32_t *top_ids;
+    float *top_log_probs;
+    int32_t top_k;
+} score_job;
+
+struct request {
+    uint64_t id, client_id;
+    nrd_exec *exec;
+    request *next;      /* inbox */
+    request *hash_next; /* active table */
+    bool streaming, echo_prompt;
+    int32_t n_prompt, n_seqs, n_open; /* n_open: sequences without their final response */
+    int32_t n_idle;                   /* sequences that the scheduler gave back */
+    nrd_seq *seqs;
+    int32_t *n_sent;     /* [n_seqs] generated tokens already in responses */
+    int32_t *prompt;
+    uint64_t *extra;
+    nrd_kv_range *ranges;
+    nrd_kv_retention retention;
+    int32_t *phrase_ids; /* stop and bad words, and their ends */
+    float *bias;         /* host, until uploaded */
+    const float *bias_mem;
+    int32_t n_return; /* beams in a response */
+    bool want_context_logits, want_generation_logits, context_logits_sent;
+    float *context_logits;       /* [n_prompt, vocab] */
+    buffer *generation_logits;   /* [n_seqs]: rows of vocab */
+    score_job *score;            /* borrowed: the caller waits */
+    nrd_perf_metrics perf;
+};
+
+enum { ACTIVE_BUCKETS = 4096 };
+
+typedef struct limits {
+    int32_t max_batch_size, max_beam_width, max_num_tokens, max_input_len, max_seq_len;
+    int32_t max_queue_size;
+    bool chunked_context;
+} limits;
+
+struct nrd_exec {
+    nrd_exec_config cfg;
+    nrd_exec_info info;
+    limits lim;
+    nrd_device *dev;
+    nrd_engine *engine;
+    const nrd_model_spec *spec;
+    nrd_runner *runner;
+    nrd_kv *kv;
+    nrd_sched *sched;
+    nrd_sched_limits sched_lim;
+    bool overlap;
+
+    pthread_t thread;
+    bool thread_started;
+    pthread_mutex_t mu;
+    pthread_cond_t in_cv;   /* the loop waits for work */
+    pthread_cond_t out_cv;  /* callers wait for responses, shutdown for the end */
+    /* guarded by mu */
+    request *inbox_head, *inbox_tail;
+    uint64_t *cancels;
+    size_t n_cancels, cap_cancels;
+    request *active[ACTIVE_BUCKETS]; /* accepted, final response not yet in the outbox */
+    int32_t n_active, n_waiting;     /* n_waiting: not started yet, for the queue limit */
+    response *out_head, *out_tail;
+    uint64_t next_id;
+    bool stopping, cut, stopped;
+    nrd_error_code lost_code;
+    char *lost; /* why the engine is lost; or NULL */
+    nrd_iter_stats *iter_ring;
+    int32_t iter_cap, iter_first, iter_n;
+    nrd_request_stats *req_ring;
+    int32_t req_cap, req_first, req_n;
+
+    /* loop thread only */
+    uint64_t *cancels_taken;
+    size_t cap_cancels_taken;
+    nrd_plan plans[2];
+    nrd_sched_event *events;
+    int32_t inflight; /* plan that runs now; -1: none */
+    response *held_head, *held_tail; /* V1: answers of a batch leave together */
+    uint64_t iteration;
+    uint64_t n_terminated_step;
+
+    response_pool *pool;
+};
+
+/* request.c */
+nrd_error *request_new(request **out, nrd_exec *x, const nrd_exec_request *in) NRD_MUST_USE;
+nrd_error *request_new_score(request **out, nrd_exec *x, const int32_t *ids, int32_t n,
+                             score_job *job) NRD_MUST_USE;
+void request_free(request *r);
+nrd_error *request_upload(request *r) NRD_MUST_USE; /* loop thread: what must be on the device */
+
+/* response.c */
+nrd_error *pool_new(response_pool **out) NRD_MUST_USE;
+void pool_unref(response_pool *p);
+response *response_get(response_pool *p);
+void response_put(response *r);
+bool buffer_reserve(buffer *b, size_t bytes);
+/* What a sequence has to say now; `finish` NONE: it goes on. */
+response *response_make(request *r, nrd_seq *q, nrd_seq_finish finish, bool is_final);
+response *response_make_error(request *r, nrd_error *err); /* takes err always */
+
+/* loop.c */
+void *loop_main(void *exec);
+void loop_on_context_rows(void *user, nrd_seq *q, int32_t first, int32_t n, const float *logits,
+                          int64_t stride);
+void loop_on_choice_row(void *user, nrd_seq *q, int32_t beam, int32_t n_generated,
+                        const float *logits);
+
+/* executor.c; both with mu held */
+void active_add(nrd_exec *x, request *r);
+void active_remove(nrd_exec *x, request *r);
+request *active_find(nrd_exec *x, uint64_t id);
+void out_push(nrd_exec *x, response *r);
+void exec_log(const nrd_exec *x, int level, const char *fmt, ...) NRD_PRINTF(3, 4);
+
+#endif

@@ -1,0 +1,444 @@
+/* The engine loop: takes requests and cancels from the inbox, plans, runs, commits, answers.
+ *
+ * A request's life here: inbox -> scheduler (all its sequences) -> responses in the outbox, the last
+ * of which is final -> the scheduler gives its sequences back as idle -> freed. Between the final
+ * response and the end a step in flight may still refer to it. */
+#include "executor/internal.h"
+
+#include "base/clock.h"
+#include "base/mem.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- rows of logits ---- */
+
+static double log_sum_exp(const float *logits, int32_t n)
+{
+    float peak = -INFINITY;
+    double sum = 0;
+    for (int32_t i = 0; i < n; i++) {
+        peak = logits[i] > peak ? logits[i] : peak;
+    }
+    for (int32_t i = 0; i < n; i++) {
+        sum += exp((double)logits[i] - (double)peak);
+    }
+    return (double)peak + log(sum);
+}
+
+/* The best k, best first; ties: lowest id. Insertion into a short list. */
+static void best_of(const float *logits, int32_t n, int32_t k, double log_total, int32_t *ids,
+                    float *log_probs)
+{
+    int32_t have = 0;
+    for (int32_t i = 0; i < n; i++) {
+        if (have == k && !(logits[i] > logits[ids[k - 1]])) {
+            continue;
+        }
+        int32_t at = have < k ? have++ : k - 1;
+        while (at > 0 && logits[i] > logits[ids[at - 1]]) {
+            ids[at] = ids[at - 1];
+            at--;
+        }
+        ids[at] = i;
+    }
+    for (int32_t i = 0; i < k; i++) {
+        log_probs[i] = (float)((double)logits[ids[i]] - log_total);
+    }
+}
+
+static void score_row(const score_job *job, const nrd_seq *q, int32_t pos, const float *logits,
+                      int32_t vocab)
+{
+    int32_t next = pos + 1; /* the row at pos speaks about the token behind it */
+    if (next >= q->n_prompt) {
+        return;
+    }
+    double total = log_sum_exp(logits, vocab);
+    int32_t id = q->tokens[next];
+    job->log_probs[next] = id < vocab ? (float)((double)logits[id] - total) : -INFINITY;
+    if (job->top_k > 0) {
+        size_t at = (size_t)next * (size_t)job->top_k;
+        best_of(logits, vocab, job->top_k, total, job->top_ids + at, job->top_log_probs + at);
+    }
+}
+
+void loop_on_context_rows(void *user, nrd_seq *q, int32_t first, int32_t n, const float *logits,
+                          int64_t stride)
+{
+    const nrd_exec *x = user;
+    request *r = q->owner;
+    size_t vocab = (size_t)x->spec->vocab;
+    for (int32_t i = 0; i < n; i++) {
+        const float *row = logits + (size_t)i * (size_t)stride;
+        if (r->score) {
+            score_row(r->score, q, first + i, row, x->spec->vocab);
+        } else if (r->context_logits) {
+            memcpy(r->context_logits + (size_t)(first + i) * vocab, row, vocab * sizeof *row);
+        }
+    }
+}
+
+void loop_on_choice_row(void *user, nrd_seq *q, int32_t beam, int32_t n_generated,
+                        const float *logits)
+{
+    const nrd_exec *x = user;
+    request *r = q->owner;
+    size_t vocab = (size_t)x->spec->vocab;
+    buffer *b = r->generation_logits ? &r->generation_logits[q->index] : NULL;
+    if (q->state == NRD_SEQ_DONE || !b || beam > 0 ||
+        !buffer_reserve(b, (size_t)(n_generated + 1) * vocab * sizeof *logits)) {
+        return;
+    }
+    memcpy((float *)b->data + (size_t)n_generated * vocab, logits, vocab * sizeof *logits);
+}
+
+/* ---- answers ---- */
+
+static void send(nrd_exec *x, request *r, response *o)
+{
+    if (x->sched_lim.is_static) {
+        o->next = NULL;
+        *(x->held_tail ? &x->held_tail->next : &x->held_head) = o;
+        x->held_tail = o;
+        (void)r;
+        return;
+    }
+    pthread_mutex_lock(&x->mu);
+    out_push(x, o);
+    pthread_mutex_unlock(&x->mu);
+}
+
+/* A batch of V1 leaves together. */
+static void release_held(nrd_exec *x)
+{
+    pthread_mutex_lock(&x->mu);
+    while (x->held_head) {
+        response *o = x->held_head;
+        x->held_head = o->next;
+        out_push(x, o);
+    }
+    pthread_mutex_unlock(&x->mu);
+    x->held_tail = NULL;
+}
+
+static void answer(nrd_exec *x, nrd_seq *q, int32_t n_new, nrd_seq_finish finish)
+{
+    request *r = q->owner;
+    bool ends = finish != NRD_SEQ_FINISH_NONE;
+    if (n_new > 0) {
+        int64_t now = (int64_t)nrd_now_ns();
+        r->perf.first_token_ns = r->perf.first_token_ns ? r->perf.first_token_ns : now;
+        r->perf.last_token_ns = now;
+    }
+    if (ends) {
+        r->n_open--;
+        x->n_terminated_step += r->n_open == 0;
+    }
+    if (ends || (r->streaming && n_new > 0)) {
+        send(x, r, response_make(r, q, finish, ends && r->n_open == 0));
+    }
+}
+
+/* ---- taking in ---- */
+
+static void reap(nrd_exec *x)
+{
+    nrd_seq *q;
+    while ((q = nrd_sched_take_idle(x->sched)) != NULL) {
+        request *r = q->owner;
+        if (++r->n_idle == r->n_seqs) {
+            request_free(r);
+        }
+    }
+}
+
+static void fail_request(nrd_exec *x, request *r, nrd_error *err)
+{
+    response *o = response_make_error(r, err);
+    pthread_mutex_lock(&x->mu);
+    out_push(x, o);
+    pthread_mutex_unlock(&x->mu);
+}
+
+static void take_request(nrd_exec *x, request *r)
+{
+    nrd_error *err = request_upload(r);
+    if (err) {
+        fail_request(x, r, err);
+        request_free(r);
+        return;
+    }
+    for (int32_t i = 0; i < r->n_seqs; i++) {
+        r->seqs[i].id = r->id;
+        nrd_sched_add(x->sched, &r->seqs[i]);
+    }
+}
+
+static void cancel_request(nrd_exec *x, request *r)
+{
+    for (int32_t i = 0; i < r->n_seqs; i++) {
+        nrd_seq *q = &r->seqs[i];
+        if (q->state != NRD_SEQ_DONE) {
+            nrd_sched_end(x->sched, q, NRD_SEQ_FINISH_CANCELLED);
+            answer(x, q, 0, NRD_SEQ_FINISH_CANCELLED);
+        }
+    }
+}
+
+static void cancel_all(nrd_exec *x)
+{
+    nrd_seq *q;
+    while ((q = nrd_sched_first_running(x->sched)) != NULL ||
+           (q = nrd_sched_first_waiting(x->sched)) != NULL) {
+        cancel_request(x, q->owner);
+    }
+}
+
+/* The device is gone: everybody hears it once. */
+static void lose(nrd_exec *x, nrd_error *err)
+{
+    exec_log(x, 0, "engine lost: %s", nrd_error_message(err));
+    pthread_mutex_lock(&x->mu);
+    x->lost = nrd_xstrdup(nrd_error_message(err));
+    pthread_mutex_unlock(&x->mu);
+    nrd_error_free(err);
+    for (int i = 0; i < 2; i++) {
+        for (int32_t k = 0; k < x->plans[i].n_entries; k++) {
+            x->plans[i].entries[k].seq->n_inflight = 0; /* no step will come back */
+        }
+    }
+    nrd_seq *q;
+    while ((q = nrd_sched_first_running(x->sched)) != NULL ||
+           (q = nrd_sched_first_waiting(x->sched)) != NULL) {
+        request *r = q->owner;
+        for (int32_t i = 0; i < r->n_seqs; i++) {
+            nrd_sched_end(x->sched, &r->seqs[i], NRD_SEQ_FINISH_ERROR);
+        }
+        r->n_open = 0;
+        fail_request(x, r, nrd_errorf(NRD_ERR_UNAVAILABLE, "the engine was lost: %s", x->lost));
+    }
+    x->inflight = -1;
+    release_held(x);
+    reap(x);
+}
+
+/* ---- steps ---- */
+
+static void note_started(nrd_exec *x, const nrd_plan *p)
+{
+    int32_t n_started = 0;
+    for (int32_t i = 0; i < p->n_entries; i++) {
+        request *r = p->entries[i].seq->owner;
+        if (r->perf.first_scheduled_ns == 0) {
+            r->perf.first_scheduled_ns = (int64_t)nrd_now_ns();
+            n_started++;
+        }
+    }
+    if (n_started > 0) {
+        pthread_mutex_lock(&x->mu);
+        x->n_waiting -= n_started;
+        pthread_mutex_unlock(&x->mu);
+    }
+}
+
+static void record_stats(nrd_exec *x, const nrd_plan *p, uint64_t started_ns, uint64_t device_ns,
+                         int32_t n_events)
+{
+    nrd_kv_stats kv;
+    uint64_t now = nrd_now_ns();
+
+    nrd_kv_get_stats(x->kv, &kv);
+    nrd_iter_stats st = {
+        .size = sizeof st,
+        .iteration = x->iteration++,
+        .timestamp_us = nrd_wall_us(),
+        .iteration_ms = (double)(now - started_ns) / 1e6,
+        .max_active = x->lim.max_batch_size,
+        .n_scheduled = p->n_context + p->n_generation,
+        .n_context = p->n_context,
+        .n_generation = p->n_generation,
+        .n_paused = p->n_paused,
+        .n_terminated = (int32_t)x->n_terminated_step,
+        .n_context_tokens = p->n_context_tokens,
+        .n_generated_tokens = n_events,
+        .n_empty_generation_slots = x->sched_lim.is_static
+                                        ? x->lim.max_batch_size - p->n_generation : 0,
+        .kv_max_blocks = kv.n_blocks,
+        .kv_free_blocks = kv.n_free + kv.n_cached,
+        .kv_used_blocks = kv.n_held,
+        .kv_tokens_per_block = x->info.tokens_per_block,
+        .kv_reused_blocks = kv.n_reused_total,
+        .kv_missed_blocks = kv.n_missed_total,
+        .host_ns = now - started_ns - device_ns,
+        .device_ns = device_ns,
+    };
+    uint64_t bytes = x->info.weight_bytes + x->info.kv_cache_bytes;
+    if (strncmp(x->info.device, "cpu", 3) == 0) {
+        st.mem_cpu_bytes = bytes;
+    } else {
+        st.mem_gpu_bytes = bytes;
+    }
+    x->n_terminated_step = 0;
+    pthread_mutex_lock(&x->mu);
+    st.n_active = x->n_active;
+    st.n_waiting = st.n_active > st.n_scheduled ? st.n_active - st.n_scheduled : 0;
+    if (x->iter_cap > 0) {
+        if (x->iter_n == x->iter_cap) {
+            x->iter_first = (x->iter_first + 1) % x->iter_cap;
+            x->iter_n--;
+        }
+        x->iter_ring[(x->iter_first + x->iter_n++) % x->iter_cap] = st;
+    }
+    for (int32_t i = 0; i < p->n_entries && x->req_cap > 0; i++) {
+        const nrd_seq *q = p->entries[i].seq;
+        if (x->req_n == x->req_cap) {
+            x->req_first = (x->req_first + 1) % x->req_cap;
+            x->req_n--;
+        }
+        x->req_ring[(x->req_first + x->req_n++) % x->req_cap] = (nrd_request_stats){
+            .size = sizeof(nrd_request_stats),
+            .id = q->id,
+            .iteration = st.iteration,
+            .stage = q->state == NRD_SEQ_DONE                        ? 4
+                     : q->state == NRD_SEQ_WAITING && q->n_paused > 0 ? 3
+                     : q->n_computed >= q->n_prompt                  ? 2
+                                                                     : 1,
+            .n_context_done = q->n_computed < q->n_prompt ? q->n_computed : q->n_prompt,
+            .n_generated = nrd_seq_n_generated(q),
+            .is_scheduled = true,
+            .is_paused = q->state == NRD_SEQ_WAITING,
+        };
+    }
+    pthread_mutex_unlock(&x->mu);
+}
+
+static nrd_error *finish_step(nrd_exec *x, int32_t i, uint64_t started_ns)
+{
+    nrd_step_result result;
+    int32_t n = 0, n_new = 0;
+    uint64_t before = nrd_now_ns();
+    NRD_TRY(nrd_runner_wait(x->runner, i, &result));
+    uint64_t device_ns = nrd_now_ns() - before;
+    nrd_sched_commit(x->sched, &x->plans[i], &result, x->events, &n);
+    for (int32_t k = 0; k < n; k++) {
+        const nrd_sched_event *e = &x->events[k];
+        n_new += e->n_new;
+        answer(x, e->seq, e->n_new, e->finish);
+    }
+    record_stats(x, &x->plans[i], started_ns, device_ns, n_new);
+    x->plans[i].n_entries = 0;
+    return NULL;
+}
+
+static nrd_error *start_step(nrd_exec *x, int32_t i, bool *started)
+{
+    nrd_kv_set_time(x->kv, (int64_t)(nrd_now_ns() / 1000000u));
+    nrd_sched_plan(x->sched, &x->plans[i]);
+    *started = x->plans[i].n_entries > 0;
+    if (!*started) {
+        return NULL;
+    }
+    note_started(x, &x->plans[i]);
+    return nrd_runner_submit(x->runner, &x->plans[i], i);
+}
+
+/* One turn: with overlap the next step is enqueued before the last one is read. */
+static nrd_error *turn(nrd_exec *x)
+{
+    uint64_t t = nrd_now_ns();
+    bool started = false;
+    if (x->inflight < 0) {
+        NRD_TRY(start_step(x, 0, &started));
+        if (!started) {
+            NRD_ASSERT(nrd_sched_first_running(x->sched) || !nrd_sched_first_waiting(x->sched),
+                       "with nothing running the first in order fits");
+            return NULL;
+        }
+        x->inflight = 0;
+        if (x->overlap) {
+            return NULL; /* the next turn enqueues behind it */
+        }
+    } else if (nrd_sched_may_overlap(x->sched)) {
+        NRD_TRY(start_step(x, 1 - x->inflight, &started));
+    }
+    int32_t done = x->inflight;
+    x->inflight = x->overlap && started ? 1 - done : -1;
+    return finish_step(x, done, t);
+}
+
+/* ---- the thread ---- */
+
+static bool has_work(const nrd_exec *x)
+{
+    return x->inbox_head || x->n_cancels > 0 || x->inflight >= 0 || !nrd_sched_is_empty(x->sched);
+}
+
+/* Waits for work and takes it. False: shut down and nothing is left. */
+static bool take_work(nrd_exec *x)
+{
+    pthread_mutex_lock(&x->mu);
+    while (!has_work(x) && !x->stopping) {
+        pthread_cond_wait(&x->in_cv, &x->mu);
+    }
+    bool more = has_work(x);
+    bool cut = x->cut;
+    request *inbox = x->inbox_head;
+    x->inbox_head = x->inbox_tail = NULL;
+    /* Both at once: a cancel's request is then never still in the inbox. */
+    uint64_t *ids = x->cancels;
+    size_t n_cancels = x->n_cancels, cap = x->cap_cancels;
+    x->cancels = x->cancels_taken;
+    x->cap_cancels = x->cap_cancels_taken;
+    x->cancels_taken = ids;
+    x->cap_cancels_taken = cap;
+    x->n_cancels = 0;
+    pthread_mutex_unlock(&x->mu);
+
+    while (inbox) {
+        request *r = inbox;
+        inbox = r->next;
+        if (x->lost) {
+            fail_request(x, r, nrd_errorf(NRD_ERR_UNAVAILABLE, "the engine was lost: %s", x->lost));
+            request_free(r);
+        } else {
+            take_request(x, r);
+        }
+    }
+    for (size_t i = 0; i < n_cancels; i++) {
+        pthread_mutex_lock(&x->mu);
+        request *r = active_find(x, x->cancels_taken[i]);
+        pthread_mutex_unlock(&x->mu);
+        if (r) {
+            cancel_request(x, r); /* only this thread frees requests */
+        }
+    }
+    if (cut) {
+        cancel_all(x);
+    }
+    return more;
+}
+
+void *loop_main(void *exec)
+{
+    nrd_exec *x = exec;
+    pthread_setname_np(pthread_self(), "nrd-engine");
+    while (take_work(x)) {
+        if (!x->lost) {
+            nrd_error *err = turn(x);
+            if (err) {
+                lose(x, err);
+            }
+        }
+        reap(x);
+        if (x->held_head && nrd_sched_first_running(x->sched) == NULL) {
+            release_held(x);
+        }
+    }
+    release_held(x);
+    pthread_mutex_lock(&x->mu);
+    x->stopped = true;
+    pthread_cond_broadcast(&x->out_cv);
+    pthread_mutex_unlock(&x->mu);
+    return NULL;
+}

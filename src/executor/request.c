@@ -1,0 +1,558 @@
+#include "executor/internal.h"
+
+#include "base/clock.h"
+#include "base/hash.h"
+#include "base/mem.h"
+#include "engine/decode/beam.h"
+#include "engine/decode/decode.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { MAX_PHRASES = 1024, MAX_PHRASE_IDS = 65536, MAX_RETURN_SEQUENCES = 1024, MAX_RANGES = 4096 };
+
+void nrd_exec_request_init(nrd_exec_request *r)
+{
+    *r = (nrd_exec_request){
+        .size = sizeof *r,
+        .end_id = -1,
+        .pad_id = -1,
+        .priority = 0.5f,
+        .draft_acceptance_threshold = -1,
+        .retention_decode_priority = NRD_KV_PRIORITY_DEFAULT,
+        .retention_decode_duration_ms = -1,
+        .sampling = {
+            .beam_width = 1,
+            .num_return_sequences = 1,
+            .top_p_min = 1e-6f,
+            .top_p_decay = 1,
+            .top_p_reset_id = -1,
+            .temperature = 1,
+            .repetition_penalty = 1,
+            .early_stopping = 1,
+        },
+    };
+}
+
+/* ---- checks ---- */
+
+static nrd_error *unsupported(const char *what)
+{
+    return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s is not supported yet", what);
+}
+
+/* What later work brings is refused by name; nothing is ignored silently. */
+static nrd_error *check_supported(const nrd_exec_request *in)
+{
+    const struct {
+        bool used;
+        const char *name;
+    } fields[] = {
+        {in->kind == NRD_REQUEST_CONTEXT_ONLY, "request type context_only"},
+        {in->kind == NRD_REQUEST_GENERATION_ONLY, "request type generation_only"},
+        {in->context_phase_params != NULL, "context_phase_params"},
+        {in->prompt_embedding_table != NULL, "prompt_embedding_table"},
+        {in->mrope_rotary_cos_sin != NULL, "mrope_rotary_cos_sin"},
+        {in->lora_task_id != 0 || in->lora_weights || in->lora_config, "LoRA (lora_task_id)"},
+        {in->n_draft_input_ids > 0, "draft_input_ids"},
+        {in->draft_logits != NULL, "draft_logits"},
+        {in->lookahead_window_size > 0 || in->lookahead_ngram_size > 0 ||
+             in->lookahead_verification_set_size > 0,
+         "lookahead decoding (lookahead_window_size)"},
+        {in->n_decoder_input_ids > 0, "decoder_input_ids"},
+        {in->encoder_input_features != NULL, "encoder_input_features"},
+        {in->encoder_output_length > 0, "encoder_output_lengths"},
+        {in->cross_attention_mask != NULL, "cross_attention_mask"},
+        {in->skip_cross_attn_blocks, "skip_cross_attn_blocks"},
+        {in->guide_type != NULL || in->guide != NULL, "guided decoding (guided_decoding_guide_type)"},
+    };
+    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
+        if (fields[i].used) {
+            return unsupported(fields[i].name);
+        }
+    }
+    return NULL;
+}
+
+static nrd_error *out_of_range(const char *name, double got, const char *want)
+{
+    return nrd_errorf(NRD_ERR_INVALID_ARG, "%s must be %s, got %g", name, want, got);
+}
+
+static nrd_error *check_sampling(const nrd_exec *x, const nrd_exec_request *in)
+{
+    const nrd_sampling_config *s = &in->sampling;
+    if (s->beam_width < 1) {
+        return out_of_range("beam_width", s->beam_width, "at least 1");
+    }
+    if (s->beam_width > x->lim.max_beam_width) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "beam_width (%d) exceeds max_beam_width (%d)",
+                          s->beam_width, x->lim.max_beam_width);
+    }
+    if (s->num_return_sequences < 1 || s->num_return_sequences > MAX_RETURN_SEQUENCES) {
+        return out_of_range("num_return_sequences", s->num_return_sequences, "in [1, 1024]");
+    }
+    if (s->beam_width > 1 && s->num_return_sequences > s->beam_width) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG,
+                          "num_return_sequences (%d) must not exceed beam_width (%d)",
+                          s->num_return_sequences, s->beam_width);
+    }
+    if (s->top_k < 0) {
+        return out_of_range("top_k", s->top_k, "at least 0");
+    }
+    if (!(s->top_p <= 1)) {
+        return out_of_range("top_p", (double)s->top_p, "in (0, 1]");
+    }
+    if (!(s->top_p_min >= 0 && s->top_p_min <= 1)) {
+        return out_of_range("top_p_min", (double)s->top_p_min, "in [0, 1]");
+    }
+    if (!(s->top_p_decay > 0 && s->top_p_decay <= 1)) {
+        return out_of_range("top_p_decay", (double)s->top_p_decay, "in (0, 1]");
+    }
+    if (!(s->min_p >= 0 && s->min_p <= 1)) {
+        return out_of_range("min_p", (double)s->min_p, "in [0, 1]");
+    }
+    if (!(s->temperature >= 0) || isinf(s->temperature)) {
+        return out_of_range("temperature", (double)s->temperature, "at least 0");
+    }
+    if (!(s->repetition_penalty > 0) || isinf(s->repetition_penalty)) {
+        return out_of_range("repetition_penalty", (double)s->repetition_penalty, "greater than 0");
+    }
+    if (!isfinite(s->presence_penalty)) {
+        return out_of_range("presence_penalty", (double)s->presence_penalty, "finite");
+    }
+    if (!isfinite(s->frequency_penalty)) {
+        return out_of_range("frequency_penalty", (double)s->frequency_penalty, "finite");
+    }
+    if (!isfinite(s->length_penalty)) {
+        return out_of_range("length_penalty", (double)s->length_penalty, "finite");
+    }
+    if (!isfinite(s->beam_search_diversity_rate)) {
+        return out_of_range("beam_search_diversity_rate", (double)s->beam_search_diversity_rate,
+                            "finite");
+    }
+    if (s->min_length < 0) {
+        return out_of_range("min_length", s->min_length, "at least 0");
+    }
+    if (s->no_repeat_ngram_size < 0) {
+        return out_of_range("no_repeat_ngram_size", s->no_repeat_ngram_size, "at least 0");
+    }
+    return NULL;
+}
+
+static nrd_error *check_phrases(const char *name, const nrd_phrases *p)
+{
+    if (p->n == 0) {
+        return NULL;
+    }
+    if (p->n < 0 || p->n > MAX_PHRASES || !p->ids || !p->ends) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: at most %d phrases, got %d", name, MAX_PHRASES,
+                          p->n);
+    }
+    for (int32_t i = 0; i < p->n; i++) {
+        int32_t start = i ? p->ends[i - 1] : 0;
+        if (p->ends[i] <= start || p->ends[i] > MAX_PHRASE_IDS) {
+            return nrd_errorf(NRD_ERR_INVALID_ARG,
+                              "%s: ends must be strictly increasing and at most %d", name,
+                              MAX_PHRASE_IDS);
+        }
+    }
+    return NULL;
+}
+
+static nrd_error *check_prompt(const nrd_exec *x, const int32_t *ids, int32_t n)
+{
+    if (!ids || n < 1) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "input_ids must hold at least one token");
+    }
+    for (int32_t i = 0; i < n; i++) {
+        if (ids[i] < 0) {
+            return nrd_errorf(NRD_ERR_INVALID_ARG, "input_ids[%d] is %d: ids must not be negative", i,
+                              ids[i]);
+        }
+    }
+    if (n > x->lim.max_input_len) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG,
+                          "Prompt length (%d) exceeds maximum input length (%d). Set log level to "
+                          "info and check TRTLLM logs for how maximum input length is set",
+                          n, x->lim.max_input_len);
+    }
+    return NULL;
+}
+
+static nrd_error *check_outputs(const nrd_exec *x, const nrd_exec_request *in)
+{
+    if (in->return_context_logits && !x->info.gather_context_logits) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG,
+                          "return_context_logits needs an engine built with gather_context_logits");
+    }
+    if (in->return_generation_logits && !x->info.gather_generation_logits) {
+        return nrd_errorf(
+            NRD_ERR_INVALID_ARG,
+            "return_generation_logits needs an engine built with gather_generation_logits");
+    }
+    if (in->return_generation_logits && in->sampling.beam_width > 1 && !in->streaming) {
+        return unsupported("return_generation_logits with beam_width > 1");
+    }
+    if (in->n_top_logprobs < 0 || in->n_top_logprobs > NRD_MAX_TOP_LOGPROBS) {
+        return out_of_range("n_top_logprobs", in->n_top_logprobs, "in [0, 20]");
+    }
+    if (in->n_top_logprobs > 0 && in->sampling.beam_width > 1) {
+        return unsupported("n_top_logprobs with beam_width > 1");
+    }
+    return NULL;
+}
+
+static nrd_error *check_ranges(const nrd_exec_request *in)
+{
+    if (in->n_retention_ranges < 0 || in->n_retention_ranges > MAX_RANGES ||
+        (in->n_retention_ranges > 0 && !in->retention_ranges)) {
+        return out_of_range("number of retention ranges", in->n_retention_ranges, "in [0, 4096]");
+    }
+    for (int32_t i = 0; i < in->n_retention_ranges; i++) {
+        const nrd_kv_retention_range *g = &in->retention_ranges[i];
+        if (g->start < 0 || (g->end >= 0 && g->end < g->start) || g->priority < 0 ||
+            g->priority > NRD_KV_PRIORITY_MAX) {
+            return nrd_errorf(NRD_ERR_INVALID_ARG,
+                              "retention range %d [%d, %d) with priority %d is out of range "
+                              "(priority 0 to %d)",
+                              i, g->start, g->end, g->priority, NRD_KV_PRIORITY_MAX);
+        }
+    }
+    return NULL;
+}
+
+static nrd_error *check(const nrd_exec *x, const nrd_exec_request *in)
+{
+    NRD_TRY(check_supported(in));
+    NRD_TRY(check_prompt(x, in->input_ids, in->n_input_ids));
+    if (in->max_new_tokens < 1) {
+        return out_of_range("max_new_tokens (request_output_len)", in->max_new_tokens, "at least 1");
+    }
+    NRD_TRY(check_sampling(x, in));
+    NRD_TRY(check_phrases("stop_words_list", &in->stop_words));
+    NRD_TRY(check_phrases("bad_words_list", &in->bad_words));
+    if (!(in->priority >= 0 && in->priority <= 1)) {
+        return out_of_range("priority", (double)in->priority, "in [0, 1]");
+    }
+    NRD_TRY(check_ranges(in));
+    return check_outputs(x, in);
+}
+
+/* ---- making ---- */
+
+static nrd_error *copy_phrases(request *r, const nrd_exec_request *in, nrd_phrase_list *stop,
+                               nrd_phrase_list *bad)
+{
+    const nrd_phrases *src[2] = {&in->stop_words, &in->bad_words};
+    nrd_phrase_list *dst[2] = {stop, bad};
+    nrd_error *err = NULL;
+    size_t n = 0;
+
+    for (int i = 0; i < 2; i++) {
+        n += src[i]->n > 0 ? (size_t)(src[i]->n + src[i]->ends[src[i]->n - 1]) : 0;
+    }
+    NRD_NEW_GOTO(r->phrase_ids, n, err, fail);
+    int32_t *at = r->phrase_ids;
+    for (int i = 0; i < 2; i++) {
+        *dst[i] = (nrd_phrase_list){0};
+        if (src[i]->n == 0) {
+            continue;
+        }
+        size_t n_ids = (size_t)src[i]->ends[src[i]->n - 1];
+        memcpy(at, src[i]->ids, n_ids * sizeof *at);
+        memcpy(at + n_ids, src[i]->ends, (size_t)src[i]->n * sizeof *at);
+        *dst[i] = (nrd_phrase_list){.ids = at, .ends = at + n_ids, .n = src[i]->n};
+        at += n_ids + (size_t)src[i]->n;
+    }
+fail:
+    return err;
+}
+
+static nrd_error *copy_retention(request *r, const nrd_exec_request *in)
+{
+    nrd_error *err = NULL;
+    NRD_NEW_GOTO(r->ranges, in->n_retention_ranges, err, fail);
+    for (int32_t i = 0; i < in->n_retention_ranges; i++) {
+        const nrd_kv_retention_range *g = &in->retention_ranges[i];
+        r->ranges[i] = (nrd_kv_range){
+            .start = g->start, .end = g->end, .priority = g->priority, .duration_ms = g->duration_ms};
+    }
+    r->retention = (nrd_kv_retention){
+        .ranges = r->ranges,
+        .n_ranges = in->n_retention_ranges,
+        .n_prompt = in->n_input_ids,
+        .decode_priority = in->retention_decode_priority,
+        .decode_duration_ms = in->retention_decode_duration_ms,
+    };
+fail:
+    return err;
+}
+
+static nrd_sampling convert_sampling(const nrd_sampling_config *s)
+{
+    return (nrd_sampling){
+        .top_k = s->top_k,
+        .top_p = s->top_p > 0 ? s->top_p : 0,
+        .top_p_min = s->top_p_min,
+        .top_p_decay = s->top_p_decay,
+        .top_p_reset_id = s->top_p_reset_id,
+        .min_p = s->min_p,
+        .temperature = s->temperature,
+        .seed = s->random_seed,
+        .min_length = s->min_length,
+        .repetition_penalty = s->repetition_penalty,
+        .presence_penalty = s->presence_penalty,
+        .frequency_penalty = s->frequency_penalty,
+        .length_penalty = s->length_penalty,
+        .diversity_rate = s->beam_search_diversity_rate,
+        .early_stopping = s->early_stopping,
+        .no_repeat_ngram_size = s->no_repeat_ngram_size,
+    };
+}
+
+/* Buffers of one sequence whose sizes and flags are set. */
+static nrd_error *seq_buffers(nrd_exec *x, request *r, nrd_seq *q)
+{
+    nrd_error *err = NULL;
+    int32_t max_new = q->max_total - q->n_prompt;
+    int32_t bt = nrd_kv_block_tokens(x->kv);
+
+    NRD_NEW_GOTO(q->tokens, q->max_total, err, fail);
+    memcpy(q->tokens, r->prompt, (size_t)r->n_prompt * sizeof *q->tokens);
+    NRD_NEW_GOTO(q->slots, q->width, err, fail);
+    NRD_NEW_GOTO(q->tables, q->width, err, fail);
+    for (int32_t b = 0; b < q->width; b++) {
+        NRD_TRY_GOTO(nrd_kv_table_init(&q->tables[b], (q->max_total + bt - 1) / bt + 1), err, fail);
+    }
+    if (q->want_log_probs && q->width == 1) {
+        NRD_NEW_GOTO(q->log_probs, max_new, err, fail);
+    }
+    if (q->n_top > 0) {
+        NRD_NEW_GOTO(q->top_ids, (size_t)max_new * (size_t)q->n_top, err, fail);
+        NRD_NEW_GOTO(q->top_log_probs, (size_t)max_new * (size_t)q->n_top, err, fail);
+    }
+    if (q->width > 1) {
+        NRD_TRY_GOTO(nrd_beams_new(&q->beams, q->width, r->prompt, r->n_prompt, q->max_total), err,
+                     fail);
+    }
+    q->content.tokens = q->tokens;
+fail:
+    return err;
+}
+
+static void seq_fini(nrd_seq *q)
+{
+    for (int32_t b = 0; q->tables && b < q->width; b++) {
+        nrd_kv_table_fini(&q->tables[b]);
+    }
+    free(q->tables);
+    free(q->slots);
+    free(q->tokens);
+    free(q->log_probs);
+    free(q->top_ids);
+    free(q->top_log_probs);
+    nrd_beams_free(q->beams);
+}
+
+void request_free(request *r)
+{
+    if (!r) {
+        return;
+    }
+    for (int32_t i = 0; r->seqs && i < r->n_seqs; i++) {
+        seq_fini(&r->seqs[i]);
+    }
+    for (int32_t i = 0; r->generation_logits && i < r->n_seqs; i++) {
+        free(r->generation_logits[i].data);
+    }
+    if (r->bias_mem) {
+        nrd_runner_bias_free(r->exec->runner, r->bias_mem);
+    }
+    free(r->generation_logits);
+    free(r->context_logits);
+    free(r->seqs);
+    free(r->n_sent);
+    free(r->prompt);
+    free(r->extra);
+    free(r->ranges);
+    free(r->phrase_ids);
+    free(r->bias);
+    free(r);
+}
+
+static nrd_error *begin(request **out, nrd_exec *x, const int32_t *ids, int32_t n, int32_t n_seqs)
+{
+    nrd_error *err = NULL;
+    request *r = NULL;
+    *out = NULL;
+    NRD_NEW_GOTO(r, 1, err, fail);
+    r->exec = x;
+    r->n_prompt = n;
+    r->n_seqs = r->n_open = n_seqs;
+    NRD_NEW_GOTO(r->prompt, n, err, fail);
+    memcpy(r->prompt, ids, (size_t)n * sizeof *ids);
+    NRD_NEW_GOTO(r->seqs, n_seqs, err, fail);
+    NRD_NEW_GOTO(r->n_sent, n_seqs, err, fail);
+    r->perf.arrival_ns = (int64_t)nrd_now_ns();
+    *out = r;
+    return NULL;
+
+fail:
+    request_free(r);
+    return err;
+}
+
+/* Worlds of blocks that must not be shared. The salt is a secret of its users: 128 bits. */
+static nrd_prefix_key key_of(const nrd_exec_request *in)
+{
+    nrd_prefix_key k = {in->lora_task_id, 0};
+    if (in->cache_salt) {
+        size_t n = strlen(in->cache_salt);
+        k.a = nrd_hash_bytes(in->lora_task_id + 1, in->cache_salt, n);
+        k.b = nrd_hash_bytes(k.a ^ 0x5bf03635f0a5b1c3u, in->cache_salt, n) | 1u;
+    }
+    return k;
+}
+
+static nrd_error *fill(request *r, const nrd_exec_request *in, int32_t max_total)
+{
+    nrd_exec *x = r->exec;
+    nrd_error *err = NULL;
+    nrd_phrase_list stop, bad;
+    bool greedy_beams = in->sampling.beam_width > 1;
+
+    r->client_id = in->client_id;
+    r->streaming = in->streaming;
+    r->echo_prompt = !in->exclude_input_in_output;
+    /* With beams the count of sequences only caps how many come back; 1 is the default: all. */
+    r->n_return = in->sampling.num_return_sequences > 1 ? in->sampling.num_return_sequences
+                                                        : in->sampling.beam_width;
+    r->want_context_logits = in->return_context_logits;
+    r->want_generation_logits = in->return_generation_logits && !greedy_beams;
+    NRD_TRY_GOTO(copy_phrases(r, in, &stop, &bad), err, fail);
+    NRD_TRY_GOTO(copy_retention(r, in), err, fail);
+    if (in->prompt_table_extra_ids) {
+        NRD_NEW_GOTO(r->extra, r->n_prompt, err, fail);
+        memcpy(r->extra, in->prompt_table_extra_ids, (size_t)r->n_prompt * sizeof *r->extra);
+    }
+    if (in->embedding_bias) {
+        NRD_NEW_GOTO(r->bias, x->spec->vocab, err, fail);
+        memcpy(r->bias, in->embedding_bias, (size_t)x->spec->vocab * sizeof *r->bias);
+    }
+    if (r->want_context_logits) {
+        NRD_NEW_GOTO(r->context_logits, (size_t)r->n_prompt * (size_t)x->spec->vocab, err, fail);
+    }
+    if (r->want_generation_logits) {
+        NRD_NEW_GOTO(r->generation_logits, r->n_seqs, err, fail);
+    }
+    for (int32_t i = 0; i < r->n_seqs; i++) {
+        nrd_seq *q = &r->seqs[i];
+        *q = (nrd_seq){
+            .index = i,
+            .owner = r,
+            .priority = in->priority,
+            .width = in->sampling.beam_width,
+            .n_prompt = r->n_prompt,
+            .max_total = max_total,
+            .end_id = in->end_id,
+            .sampling = convert_sampling(&in->sampling),
+            .stop = stop,
+            .bad = bad,
+            .no_reuse = in->return_context_logits && i == 0,
+            .want_log_probs = in->return_log_probs,
+            .want_context_rows = in->return_context_logits && i == 0,
+            .want_logit_rows = r->want_generation_logits,
+            .n_top = in->n_top_logprobs,
+            .leader = i > 0 ? &r->seqs[0] : NULL,
+            .content = {.key = key_of(in),
+                        .extra = r->extra,
+                        .n_extra = r->extra ? r->n_prompt : 0,
+                        .retention = &r->retention},
+        };
+        NRD_TRY_GOTO(seq_buffers(x, r, q), err, fail);
+        nrd_decode_prepare(q);
+    }
+fail:
+    return err;
+}
+
+nrd_error *request_new(request **out, nrd_exec *x, const nrd_exec_request *in)
+{
+    nrd_exec_request full;
+    request *r = NULL;
+
+    *out = NULL;
+    if (!in || in->size < offsetof(nrd_exec_request, sampling)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "request: size is not set (nrd_exec_request_init)");
+    }
+    nrd_exec_request_init(&full);
+    memcpy(&full, in, in->size < sizeof full ? in->size : sizeof full);
+    NRD_TRY(check(x, &full));
+    /* With beams num_return_sequences only caps how many come back; else it is a count. */
+    int32_t n_seqs = full.sampling.beam_width > 1 ? 1 : full.sampling.num_return_sequences;
+    int64_t total = (int64_t)full.n_input_ids + full.max_new_tokens;
+    if (total > x->lim.max_seq_len) {
+        exec_log(x, 1, "prompt (%d) and max_new_tokens (%d) exceed max_seq_len (%d): cut",
+                 full.n_input_ids, full.max_new_tokens, x->lim.max_seq_len);
+        total = x->lim.max_seq_len;
+    }
+    int32_t worst = nrd_sched_worst_blocks(&x->sched_lim, nrd_kv_block_tokens(x->kv),
+                                           full.n_input_ids, (int32_t)total,
+                                           full.sampling.beam_width);
+    if (worst > x->info.n_kv_blocks) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG,
+                          "this request needs up to %d KV cache blocks of %d tokens, but there are %d "
+                          "(max_tokens_in_paged_kv_cache, kv_cache_free_gpu_mem_fraction)",
+                          worst, x->info.tokens_per_block, x->info.n_kv_blocks);
+    }
+    NRD_TRY(begin(&r, x, full.input_ids, full.n_input_ids, n_seqs));
+    nrd_error *err = fill(r, &full, (int32_t)total);
+    if (err) {
+        request_free(r);
+        return err;
+    }
+    *out = r;
+    return NULL;
+}
+
+nrd_error *request_new_score(request **out, nrd_exec *x, const int32_t *ids, int32_t n,
+                             score_job *job)
+{
+    nrd_exec_request in;
+    request *r = NULL;
+
+    *out = NULL;
+    nrd_exec_request_init(&in);
+    in.input_ids = ids;
+    in.n_input_ids = n;
+    if (n > x->lim.max_seq_len) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "%d tokens exceed max_seq_len (%d)", n,
+                          x->lim.max_seq_len);
+    }
+    NRD_TRY(begin(&r, x, ids, n, 1));
+    nrd_error *err = fill(r, &in, n);
+    if (err) {
+        request_free(r);
+        return err;
+    }
+    r->score = job;
+    r->seqs[0].no_sample = true;
+    r->seqs[0].no_reuse = true;
+    r->seqs[0].want_context_rows = true;
+    *out = r;
+    return NULL;
+}
+
+nrd_error *request_upload(request *r)
+{
+    if (r->bias) {
+        NRD_TRY(nrd_runner_bias_new(r->exec->runner, r->bias, &r->bias_mem));
+        free(r->bias);
+        r->bias = NULL;
+        for (int32_t i = 0; i < r->n_seqs; i++) {
+            r->seqs[i].bias = r->bias_mem;
+        }
+    }
+    return NULL;
+}

@@ -1,0 +1,254 @@
+#include "executor/internal.h"
+
+#include "base/mem.h"
+#include "engine/decode/beam.h"
+
+#include <string.h>
+
+enum { POOL_MAX_FREE = 1024 };
+
+nrd_error *pool_new(response_pool **out)
+{
+    nrd_error *err = NULL;
+    response_pool *p = NULL;
+    NRD_NEW_GOTO(p, 1, err, fail);
+    pthread_mutex_init(&p->mu, NULL);
+    p->refs = 1;
+    *out = p;
+fail:
+    return err;
+}
+
+static void response_destroy(response *r)
+{
+    buffer *bufs[] = {&r->beams, &r->ids, &r->log_probs, &r->top_ids, &r->top_log_probs,
+                      &r->generation_logits};
+    for (size_t i = 0; i < sizeof bufs / sizeof bufs[0]; i++) {
+        free(bufs[i]->data);
+    }
+    free(r->context_logits);
+    nrd_error_free(r->pub.error);
+    free(r);
+}
+
+void pool_unref(response_pool *p)
+{
+    if (!p) {
+        return;
+    }
+    pthread_mutex_lock(&p->mu);
+    bool last = --p->refs == 0;
+    pthread_mutex_unlock(&p->mu);
+    if (!last) {
+        return;
+    }
+    while (p->free_list) {
+        response *r = p->free_list;
+        p->free_list = r->next;
+        response_destroy(r);
+    }
+    pthread_mutex_destroy(&p->mu);
+    free(p);
+}
+
+response *response_get(response_pool *p)
+{
+    pthread_mutex_lock(&p->mu);
+    response *r = p->free_list;
+    if (r) {
+        p->free_list = r->next;
+    }
+    p->refs++;
+    pthread_mutex_unlock(&p->mu);
+    if (!r) {
+        r = nrd_xcalloc(1, sizeof *r);
+    }
+    r->next = NULL;
+    r->pool = p;
+    r->pub = (nrd_exec_response){.size = sizeof r->pub};
+    return r;
+}
+
+void response_put(response *r)
+{
+    response_pool *p = r->pool;
+    int32_t n = 0;
+    nrd_error_free(r->pub.error);
+    r->pub.error = NULL;
+    free(r->context_logits);
+    r->context_logits = NULL;
+    free(r->generation_logits.data); /* too large to keep */
+    r->generation_logits = (buffer){0};
+    pthread_mutex_lock(&p->mu);
+    for (const response *f = p->free_list; f && n < POOL_MAX_FREE && r->ids.cap > 4096; f = f->next) {
+        n++; /* long answers are kept only while the pool is small */
+    }
+    if (n < 16) {
+        r->next = p->free_list;
+        p->free_list = r;
+        r = NULL;
+    }
+    pthread_mutex_unlock(&p->mu);
+    if (r) {
+        response_destroy(r);
+    }
+    pool_unref(p);
+}
+
+bool buffer_reserve(buffer *b, size_t bytes)
+{
+    if (bytes <= b->cap) {
+        return true;
+    }
+    size_t cap = b->cap * 2 > bytes ? b->cap * 2 : bytes;
+    void *p = realloc(b->data, cap < 64 ? 64 : cap);
+    if (!p) {
+        return false;
+    }
+    b->data = p;
+    b->cap = cap < 64 ? 64 : cap;
+    return true;
+}
+
+/* A generated part with the prompt in front when asked for. */
+static bool put_ids(response *o, const request *r, nrd_beam_output *b, size_t at,
+                    const int32_t *generated, int32_t n)
+{
+    int32_t echo = r->echo_prompt && !r->streaming ? r->n_prompt : 0;
+    int32_t *dst = (int32_t *)o->ids.data + at;
+    if (echo > 0) {
+        memcpy(dst, r->prompt, (size_t)echo * sizeof *dst);
+    }
+    if (n > 0) {
+        memcpy(dst + echo, generated, (size_t)n * sizeof *dst);
+    }
+    b->ids = dst;
+    b->n_ids = echo + n;
+    return true;
+}
+
+static bool put_beams(response *o, const request *r, const nrd_seq *q, nrd_seq_finish finish)
+{
+    size_t per = (size_t)q->max_total + 1;
+    size_t w = (size_t)q->width;
+    if (!buffer_reserve(&o->beams, w * sizeof(nrd_beam_output)) ||
+        !buffer_reserve(&o->ids, w * per * sizeof(int32_t)) ||
+        !buffer_reserve(&o->log_probs, w * per * sizeof(float))) {
+        return false;
+    }
+    int32_t n_out = r->n_return < q->width ? r->n_return : q->width;
+    nrd_beam_output *beams = o->beams.data;
+    for (int32_t b = 0; b < n_out; b++) {
+        const int32_t *ids;
+        const float *log_probs;
+        int32_t n;
+        nrd_seq_finish why;
+        nrd_beam_output *out = &beams[b];
+        *out = (nrd_beam_output){0};
+        nrd_beams_hypothesis(q->beams, b, &ids, &n, &log_probs, &out->cum_log_prob, &why);
+        put_ids(o, r, out, (size_t)b * per, ids, n);
+        if (q->want_log_probs) {
+            float *dst = (float *)o->log_probs.data + (size_t)b * per;
+            memcpy(dst, log_probs, (size_t)n * sizeof *dst);
+            out->log_probs = dst;
+            out->n_log_probs = n;
+        }
+        out->finish_reason = finish == NRD_SEQ_FINISH_NONE ? NRD_FINISH_NONE
+                             : why != NRD_SEQ_FINISH_NONE  ? (nrd_finish_reason)why
+                                                           : (nrd_finish_reason)finish;
+    }
+    o->pub.n_beams = n_out;
+    return true;
+}
+
+static bool put_single(response *o, request *r, const nrd_seq *q, nrd_seq_finish finish)
+{
+    int32_t total = nrd_seq_n_generated(q);
+    int32_t first = r->streaming ? r->n_sent[q->index] : 0, n = total - first;
+    size_t n_ids = (size_t)(n + (r->streaming ? 0 : r->n_prompt));
+    size_t n_top = (size_t)n * (size_t)q->n_top;
+
+    if (!buffer_reserve(&o->beams, sizeof(nrd_beam_output)) ||
+        !buffer_reserve(&o->ids, n_ids * sizeof(int32_t)) ||
+        !buffer_reserve(&o->log_probs, (size_t)n * sizeof(float)) ||
+        !buffer_reserve(&o->top_ids, n_top * sizeof(int32_t)) ||
+        !buffer_reserve(&o->top_log_probs, n_top * sizeof(float))) {
+        return false;
+    }
+    nrd_beam_output *b = o->beams.data;
+    *b = (nrd_beam_output){
+        .cum_log_prob = (float)q->cum_log_prob,
+        .finish_reason = (nrd_finish_reason)finish,
+    };
+    put_ids(o, r, b, 0, q->tokens + r->n_prompt + first, n);
+    if (q->log_probs) {
+        memcpy(o->log_probs.data, q->log_probs + first, (size_t)n * sizeof(float));
+        b->log_probs = o->log_probs.data;
+        b->n_log_probs = n;
+    }
+    if (q->n_top > 0) {
+        size_t at = (size_t)first * (size_t)q->n_top;
+        memcpy(o->top_ids.data, q->top_ids + at, n_top * sizeof(int32_t));
+        memcpy(o->top_log_probs.data, q->top_log_probs + at, n_top * sizeof(float));
+        b->top_ids = o->top_ids.data;
+        b->top_log_probs = o->top_log_probs.data;
+        b->n_log_probs = n;
+    }
+    if (r->generation_logits && n > 0) {
+        size_t vocab = (size_t)r->exec->spec->vocab;
+        if (!buffer_reserve(&o->generation_logits, (size_t)n * vocab * sizeof(float))) {
+            return false;
+        }
+        memcpy(o->generation_logits.data,
+               (const float *)r->generation_logits[q->index].data + (size_t)first * vocab,
+               (size_t)n * vocab * sizeof(float));
+        o->pub.generation_logits = o->generation_logits.data;
+        o->pub.n_generation_logits = n;
+    }
+    o->pub.n_beams = 1;
+    r->n_sent[q->index] = total;
+    return true;
+}
+
+static void put_common(response *o, const request *r, int32_t sequence_index, bool is_final)
+{
+    o->pub.id = r->id;
+    o->pub.client_id = r->client_id;
+    o->pub.is_final = is_final;
+    o->pub.sequence_index = sequence_index;
+    o->pub.n_input_ids = r->n_prompt;
+    o->pub.vocab = r->exec->spec->vocab;
+    o->is_private = r->score != NULL;
+}
+
+response *response_make_error(request *r, nrd_error *err)
+{
+    response *o = response_get(r->exec->pool);
+    put_common(o, r, 0, true);
+    o->pub.is_sequence_final = true;
+    o->pub.error = err;
+    return o;
+}
+
+response *response_make(request *r, nrd_seq *q, nrd_seq_finish finish, bool is_final)
+{
+    response *o = response_get(r->exec->pool);
+    put_common(o, r, q->index, is_final);
+    o->pub.is_sequence_final = finish != NRD_SEQ_FINISH_NONE;
+    if (!(q->width > 1 ? put_beams(o, r, q, finish) : put_single(o, r, q, finish))) {
+        o->pub.error = nrd_error_no_memory();
+    }
+    o->pub.beams = o->beams.data;
+    if (r->context_logits && q->index == 0 && !r->context_logits_sent) {
+        o->context_logits = r->context_logits;
+        o->pub.context_logits = o->context_logits;
+        r->context_logits = NULL;
+        r->context_logits_sent = true;
+    }
+    r->perf.kv_new_blocks = q->n_new_blocks;
+    r->perf.kv_reused_blocks = q->n_reused_blocks;
+    r->perf.kv_total_blocks = q->n_new_blocks;
+    r->perf.n_paused = q->n_paused;
+    o->pub.perf = r->perf;
+    return o;
+}

@@ -1,0 +1,357 @@
+/* text/internal.h - what the files of this room share about a tokenizer.
+ *
+ * Purpose   The compiled pipeline: added tokens -> normalizer -> pre-tokenizer -> model ->
+ *           post-processor, and the decoder on the way back. Loaders (load_*.c) fill it through the
+ *           builder calls below, save.c writes it out again.
+ * Owner     Built by one thread, immutable after nrd_tok_finish; scratch memory is per thread.
+ * Sources   The element names are those of Hugging Face tokenizer.json files.
+ */
+#ifndef NRD_TEXT_INTERNAL_H
+#define NRD_TEXT_INTERNAL_H
+
+#include "base/json.h"
+#include "base/mem.h"
+#include "text/tokenizer.h"
+#include "text/unicode.h"
+
+enum {
+    TOK_MAX_ID = 1 << 24,            /* ids from outside must stay below */
+    TOK_MAX_TOKEN_BYTES = 1 << 16,
+    TOK_MAX_TEXT_BYTES = 1 << 27,
+    TOK_MAX_STEPS = 32,
+    TOK_MAX_FILE_BYTES = 512 << 20,
+};
+
+#define TOK_SPACE "\xe2\x96\x81" /* U+2581, SentencePiece's visible space */
+
+/* ---- strings to ids ---- */
+
+typedef struct strmap_slot {
+    uint32_t tag; /* upper hash bits, 0 only in empty slots */
+    int32_t id;
+} strmap_slot;
+
+typedef struct strmap { /* keys live outside; `keys` finds them by id */
+    strmap_slot *slots;
+    size_t mask, n;
+} strmap;
+
+typedef struct tok_text {
+    const char *s;
+    uint32_t n;
+} tok_text;
+
+nrd_error *nrd_strmap_init(strmap *m, size_t n_expected) NRD_MUST_USE;
+void nrd_strmap_put(strmap *m, const tok_text *keys, int32_t id); /* keeps the first of equal keys */
+int32_t nrd_strmap_get(const strmap *m, const tok_text *keys, const char *s, size_t n); /* -1: none */
+void nrd_strmap_fini(strmap *m);
+
+/* ---- byte trie with hashed edges ---- */
+
+typedef struct trie_edge {
+    uint32_t key; /* node << 8 | byte, plus 1; 0 = empty */
+    uint32_t node;
+} trie_edge;
+
+typedef struct trie {
+    trie_edge *edges;
+    size_t mask, n_edges;
+    int32_t *value; /* per node, -1: no word ends here */
+    uint32_t n_nodes, cap_nodes;
+    uint32_t root[256]; /* first step without hashing; 0 = none */
+} trie;
+
+nrd_error *nrd_trie_init(trie *t) NRD_MUST_USE;
+nrd_error *nrd_trie_add(trie *t, const char *s, size_t n, int32_t value) NRD_MUST_USE;
+uint32_t nrd_trie_step(const trie *t, uint32_t node, uint8_t byte); /* node 0 is the root; 0: no edge */
+/* Longest word at s; its length or 0. */
+size_t nrd_trie_longest(const trie *t, const char *s, size_t n, int32_t *out_value);
+void nrd_trie_fini(trie *t);
+
+/* ---- patterns ---- */
+
+typedef enum {
+    PATTERN_STRING,
+    PATTERN_REGEX, /* PCRE2 */
+    PATTERN_GPT2,
+    PATTERN_LLAMA3, /* digits in groups of up to `max_digits` */
+    PATTERN_DIGITS, /* \p{N}{1,max_digits} */
+    PATTERN_DEEPSEEK,
+    PATTERN_CJK,    /* [一-龥぀-ゟ゠-ヿ]+ */
+} pattern_kind;
+
+typedef struct pattern {
+    pattern_kind kind;
+    int max_digits; /* 0: any number */
+    char *text;     /* as in the file; owned */
+    size_t n;
+    void *re;       /* PCRE2 code */
+} pattern;
+
+nrd_error *nrd_pattern_init(pattern *p, bool regex, const char *text, size_t n) NRD_MUST_USE;
+void nrd_pattern_fini(pattern *p);
+/* First match in s[from..n). Empty matches are skipped. */
+bool nrd_pattern_find(const pattern *p, const char *s, size_t n, size_t from, size_t *out_start,
+                  size_t *out_end);
+size_t nrd_pattern_gpt2(const char *s, size_t n); /* bytes of the word at s */
+extern const char nrd_pattern_text_gpt2[], nrd_pattern_text_llama3[], nrd_pattern_text_qwen2[],
+    nrd_pattern_text_deepseek[], nrd_pattern_text_cjk[], nrd_pattern_text_digits3[];
+
+/* ---- pipeline ---- */
+
+typedef enum {
+    NORM_FORM, /* NFC, NFD, NFKC, NFKD: `form` */
+    NORM_LOWERCASE,
+    NORM_REPLACE,
+    NORM_PREPEND,
+    NORM_STRIP,
+    NORM_STRIP_ACCENTS,
+    NORM_PRECOMPILED,
+    NORM_SENTENCEPIECE, /* the whole normalizer of a tokenizer.model */
+} norm_kind;
+
+typedef struct charsmap { /* SentencePiece's precompiled_charsmap: a double array and its strings */
+    char *blob;           /* owned; as in the file */
+    size_t blob_n;
+    uint32_t *units;
+    size_t n_units;
+    const char *strings;  /* inside blob, the last byte is NUL */
+    size_t strings_n;
+} charsmap;
+
+typedef struct norm_step {
+    norm_kind kind;
+    nrd_uni_form form;
+    pattern pat;
+    char *content; /* owned */
+    size_t content_n;
+    bool left, right;                                      /* Strip */
+    charsmap map;                                          /* Precompiled, SentencePiece */
+    bool add_dummy_prefix, remove_extra_spaces, escape_spaces; /* SentencePiece */
+} norm_step;
+
+nrd_error *nrd_charsmap_init(charsmap *m, const void *blob, size_t n) NRD_MUST_USE;
+
+typedef enum { SPLIT_REMOVED, SPLIT_ISOLATED, SPLIT_PREVIOUS, SPLIT_NEXT, SPLIT_CONTIGUOUS } split_kind;
+
+typedef enum {
+    PRE_SPLIT,
+    PRE_BYTE_LEVEL,
+    PRE_METASPACE,
+    PRE_DIGITS,
+    PRE_WHITESPACE,
+    PRE_WHITESPACE_SPLIT,
+    PRE_PUNCTUATION,
+} pre_kind;
+
+typedef enum { PREPEND_ALWAYS, PREPEND_FIRST, PREPEND_NEVER } prepend_kind;
+
+typedef struct pre_step {
+    pre_kind kind;
+    pattern pat;
+    split_kind behavior;
+    bool invert, add_prefix_space, use_regex, individual, split;
+    prepend_kind prepend;
+    char replacement[5]; /* Metaspace; NUL-terminated character */
+} pre_step;
+
+typedef enum { MODEL_BPE, MODEL_UNIGRAM } model_kind;
+
+typedef enum {
+    DEC_BYTE_LEVEL,
+    DEC_BYTE_FALLBACK,
+    DEC_FUSE,
+    DEC_REPLACE,
+    DEC_STRIP,
+    DEC_METASPACE,
+} dec_kind;
+
+typedef struct dec_step {
+    dec_kind kind;
+    char *from, *to; /* Replace; `from` of one character for Strip and Metaspace. Owned */
+    size_t from_n, to_n;
+    size_t start, stop; /* Strip */
+    prepend_kind prepend;
+} dec_step;
+
+enum { /* flags of a token */
+    TOK_PRESENT = 1,
+    TOK_SPECIAL = 2,
+    TOK_ADDED = 4,    /* found in text before the model runs */
+    TOK_IN_MODEL = 8, /* in the model's own vocabulary */
+    TOK_BYTE = 16,    /* "<0x0A>": stands for one byte */
+    TOK_CONTROL = 32, /* SentencePiece control, unknown, unused: no text reaches it */
+    TOK_USER = 64,    /* SentencePiece user-defined symbol */
+};
+
+typedef struct added_token {
+    int32_t id;
+    bool single_word, lstrip, rstrip, normalized, special;
+} added_token;
+
+typedef struct merge {
+    int32_t left, right, id;
+    uint32_t rank;
+} merge;
+
+typedef struct pair_slot {
+    uint64_t key; /* left << 32 | right; UINT64_MAX = empty */
+    uint32_t rank;
+    int32_t id;
+} pair_slot;
+
+struct nrd_tokenizer {
+    uint32_t serial; /* never 0; tells cache entries of different tokenizers apart */
+    nrd_arena arena;
+    model_kind model;
+
+    /* vocabulary, indexed by id */
+    tok_text *tokens; /* surface forms */
+    tok_text *bytes;  /* what the id stands for in text */
+    uint8_t *flags;
+    double *scores;   /* Unigram and SentencePiece BPE, else NULL */
+    int32_t n_vocab, cap_vocab;
+    strmap by_token; /* model vocabulary */
+    strmap by_added;
+    strmap by_bytes; /* byte-level: raw bytes -> id */
+
+    added_token *added;
+    size_t n_added;
+    trie added_raw, added_norm; /* values: indices into added */
+    bool has_added_raw, has_added_norm;
+
+    norm_step norm[TOK_MAX_STEPS];
+    size_t n_norm;
+    pre_step pre[TOK_MAX_STEPS];
+    size_t n_pre;
+
+    /* BPE */
+    bool byte_level, byte_fallback, fuse_unk, ignore_merges, by_score, scores_are_float;
+    merge *merges; /* by rank */
+    size_t n_merges, cap_merges;
+    pair_slot *pairs;
+    size_t pair_mask;
+    int32_t byte_ids[256];  /* byte-level symbols, or <0xXX> tokens */
+    bool has_all_bytes;
+    int32_t *char_ids;      /* [0x10000], -1: none; char-level models */
+    bool can_split;         /* chunks may be cut before U+2581 except after a char of no_split */
+    uint32_t no_split[32];
+    size_t n_no_split;
+
+    /* Unigram */
+    trie pieces;
+    double unk_score, max_score;
+
+    /* post-processor */
+    int32_t *prefix, *suffix;
+    size_t n_prefix, n_suffix;
+
+    dec_step dec[TOK_MAX_STEPS];
+    size_t n_dec;
+    bool has_decoder;        /* false: tokens are joined with spaces */
+    bool decode_per_char;    /* byte runs become text character by character (SentencePiece) */
+    bool decode_strip_all;   /* every leading space of the first piece goes (SentencePiece) */
+    bool decode_sentencepiece;
+
+    int32_t bos_id, eos_id, pad_id, unk_id;
+    char *chat_template;
+    nrd_ids stop_ids;
+};
+
+/* ---- builder ---- */
+
+nrd_tokenizer *nrd_tok_new(void);
+/* Declares a token; an id may be given again (added tokens over model tokens). */
+nrd_error *nrd_tok_set(nrd_tokenizer *t, int64_t id, const char *s, size_t n,
+                       uint8_t flags) NRD_MUST_USE;
+nrd_error *nrd_tok_set_score(nrd_tokenizer *t, int32_t id, double score) NRD_MUST_USE;
+nrd_error *nrd_tok_add_added(nrd_tokenizer *t, const added_token *a) NRD_MUST_USE;
+/* by_token must be complete: call nrd_tok_index_vocab first. */
+nrd_error *nrd_tok_index_vocab(nrd_tokenizer *t) NRD_MUST_USE;
+nrd_error *nrd_tok_add_merge(nrd_tokenizer *t, const char *l, size_t ln, const char *r,
+                             size_t rn) NRD_MUST_USE;
+nrd_error *nrd_tok_merges_from_scores(nrd_tokenizer *t) NRD_MUST_USE;
+nrd_error *nrd_tok_new_norm(nrd_tokenizer *t, norm_kind kind, norm_step **out) NRD_MUST_USE;
+nrd_error *nrd_tok_new_pre(nrd_tokenizer *t, pre_kind kind, pre_step **out) NRD_MUST_USE;
+nrd_error *nrd_tok_new_dec(nrd_tokenizer *t, dec_kind kind, dec_step **out) NRD_MUST_USE;
+nrd_error *nrd_tok_add_replace(nrd_tokenizer *t, bool regex, const char *from,
+                               const char *to) NRD_MUST_USE;
+nrd_error *nrd_tok_add_split(nrd_tokenizer *t, bool regex, const char *text, size_t n,
+                             split_kind behavior, bool invert) NRD_MUST_USE;
+nrd_error *nrd_tok_add_byte_level(nrd_tokenizer *t, bool add_prefix_space,
+                                  bool use_regex) NRD_MUST_USE;
+nrd_error *nrd_tok_set_affix(nrd_tokenizer *t, bool suffix, const int32_t *ids,
+                             size_t n) NRD_MUST_USE;
+void nrd_tok_add_stop(nrd_tokenizer *t, int64_t id); /* ignores doubles, eos itself, strangers */
+/* Checks the whole and builds the tables. */
+nrd_error *nrd_tok_finish(nrd_tokenizer *t) NRD_MUST_USE;
+
+/* Byte-level alphabet: byte -> code point, and back (-1: not in the alphabet). */
+uint32_t nrd_tok_byte_char(uint8_t byte);
+int nrd_tok_char_byte(uint32_t cp);
+
+/* ---- loaders ---- */
+
+nrd_error *nrd_tok_load_json_text(nrd_tokenizer *t, const char *text, size_t n) NRD_MUST_USE;
+nrd_error *nrd_tok_load_spm_bytes(nrd_tokenizer *t, const void *data, size_t n) NRD_MUST_USE;
+nrd_error *nrd_tok_load_gguf(nrd_tokenizer *t, const char *path) NRD_MUST_USE;
+nrd_error *nrd_tok_load_vocab_merges(nrd_tokenizer *t, const char *dir) NRD_MUST_USE;
+/* tokenizer_config.json, special_tokens_map.json, generation_config.json, chat_template.jinja. */
+nrd_error *nrd_tok_load_side_files(nrd_tokenizer *t, const char *dir) NRD_MUST_USE;
+
+/* ---- encoding ---- */
+
+typedef struct piece {
+    uint32_t start, end;
+} piece;
+
+typedef struct pieces {
+    piece *v;
+    size_t n, cap;
+} pieces;
+
+typedef struct cache_entry cache_entry;
+
+typedef struct tok_scratch { /* one a thread, reused by every call */
+    nrd_str clean, norm[2], pre[2];
+    pieces cut[2];
+    /* long words */
+    int32_t *sym, *prev, *next, *new_id;
+    uint32_t *rank;
+    uint64_t *heap;
+    size_t cap_sym, cap_heap;
+    /* Unigram */
+    double *best;
+    int32_t *best_id;
+    uint32_t *best_from;
+    size_t cap_best;
+    cache_entry *cache;
+} tok_scratch;
+
+tok_scratch *nrd_tok_scratch(void); /* of the calling thread; aborts on no memory */
+bool nrd_tok_cache_get(tok_scratch *sc, const nrd_tokenizer *t, const char *s, size_t n, uint64_t *out_hash,
+               nrd_ids *out);
+void nrd_tok_cache_put(tok_scratch *sc, const nrd_tokenizer *t, uint64_t hash, const char *s, size_t n,
+               const int32_t *ids, size_t n_ids);
+
+/* Runs the normalizer; the result lies in *out (borrows from s or the scratch). */
+void nrd_tok_normalize(const nrd_tokenizer *t, tok_scratch *sc, const char *s, size_t n,
+                    const char **out, size_t *out_n);
+/* Cuts a section into words; *text may move to the scratch. at_start: the section begins the text. */
+void nrd_tok_pretokenize(const nrd_tokenizer *t, tok_scratch *sc, const char **text, size_t *n,
+                 bool at_start, pieces **out);
+void nrd_tok_bpe_encode(const nrd_tokenizer *t, tok_scratch *sc, const char *s, size_t n, nrd_ids *out);
+void nrd_tok_unigram_encode(const nrd_tokenizer *t, tok_scratch *sc, const char *s, size_t n, nrd_ids *out);
+/* End of the chunk that starts at s: cut before a U+2581 where no token can reach across. */
+size_t nrd_tok_safe_chunk(const nrd_tokenizer *t, const char *s, size_t n);
+
+static inline void pieces_push(pieces *p, size_t start, size_t end)
+{
+    if (p->n == p->cap) {
+        p->cap = p->cap ? p->cap * 2 : 256;
+        p->v = nrd_xrealloc(p->v, p->cap * sizeof *p->v);
+    }
+    p->v[p->n++] = (piece){(uint32_t)start, (uint32_t)end};
+}
+
+#endif

@@ -1,0 +1,275 @@
+/* The tokenizer inside a GGUF file. Its metadata name a model and a pre-tokenizer; the expressions
+ * behind those names are the published ones of the model families. */
+#include "text/internal.h"
+
+#include "formats/gguf.h"
+
+#include <string.h>
+
+enum { /* tokenizer.ggml.token_type */
+    GG_NORMAL = 1,
+    GG_UNKNOWN = 2,
+    GG_CONTROL = 3,
+    GG_USER_DEFINED = 4,
+    GG_UNUSED = 5,
+    GG_BYTE = 6,
+};
+
+static bool span_is(const nrd_gguf_span *s, const char *text)
+{
+    return s->n == strlen(text) && memcmp(s->data, text, s->n) == 0;
+}
+
+static bool is_one_of(const nrd_gguf_span *s, const char *const *names)
+{
+    for (; *names; names++) {
+        if (span_is(s, *names)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static nrd_error *load_tokens(nrd_tokenizer *t, const nrd_gguf *g, bool byte_level)
+{
+    const nrd_gguf_value *tokens = nrd_gguf_find(g, "tokenizer.ggml.tokens");
+    const nrd_gguf_value *types = nrd_gguf_find(g, "tokenizer.ggml.token_type");
+    const nrd_gguf_value *scores = nrd_gguf_find(g, "tokenizer.ggml.scores");
+    nrd_gguf_span s;
+    double type, score;
+
+    if (!tokens || tokens->type != NRD_GGUF_ARRAY || tokens->n == 0 || tokens->n > TOK_MAX_ID) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "tokenizer.ggml.tokens: expected 1 to %d strings",
+                          TOK_MAX_ID);
+    }
+    for (uint64_t i = 0; i < tokens->n; i++) {
+        if (!nrd_gguf_arr_str(tokens, i, &s)) {
+            return nrd_errorf(NRD_ERR_INVALID_ARG, "tokenizer.ggml.tokens[%llu] is no string",
+                              (unsigned long long)i);
+        }
+        if (!types || !nrd_gguf_arr_num(types, i, &type)) {
+            type = GG_NORMAL;
+        }
+        bool added = type == GG_CONTROL || type == GG_USER_DEFINED ||
+                     (type == GG_UNKNOWN && !byte_level);
+        uint8_t flags = type == GG_BYTE ? TOK_IN_MODEL | TOK_BYTE
+                        : type == GG_UNKNOWN || type == GG_CONTROL || type == GG_UNUSED
+                            ? TOK_IN_MODEL | TOK_CONTROL
+                            : TOK_IN_MODEL;
+        flags = type == GG_USER_DEFINED ? TOK_IN_MODEL | TOK_USER | TOK_CONTROL : flags;
+        NRD_TRY(nrd_tok_set(t, (int64_t)i, s.data, s.n, flags));
+        if (scores && !byte_level && nrd_gguf_arr_num(scores, i, &score)) {
+            NRD_TRY(nrd_tok_set_score(t, (int32_t)i, score == score ? score : 0));
+        }
+        if (added) {
+            NRD_TRY(nrd_tok_add_added(t, &(added_token){.id = (int32_t)i,
+                                                        .special = type != GG_USER_DEFINED}));
+        }
+    }
+    return nrd_tok_index_vocab(t);
+}
+
+static nrd_error *isolate(nrd_tokenizer *t, const char *regex)
+{
+    return nrd_tok_add_split(t, true, regex, strlen(regex), SPLIT_ISOLATED, false);
+}
+
+/* tokenizer.ggml.pre -> what stands before byte-level BPE. */
+static nrd_error *load_pre(nrd_tokenizer *t, const nrd_gguf *g)
+{
+    static const char *const gpt2[] = {"gpt-2", "gpt2", "phi-2", "mpt", "olmo", "jais", "exaone4", NULL};
+    static const char *const llama3[] = {"llama-bpe", "llama3", "llama-v3", "falcon3", "dbrx",
+                                         "smaug-bpe", NULL};
+    static const char *const qwen2[] = {"qwen2", "deepseek-r1-qwen", "megrez", "stablelm2", "hunyuan",
+                                        NULL};
+    static const char *const digits[] = {"smollm", "starcoder", "refact", "command-r", "codeshell",
+                                         "exaone", "minerva-7b", NULL};
+    static const char *const deepseek[] = {"deepseek-v3", "deepseek3", NULL};
+    nrd_gguf_span pre = {"default", 7};
+    pre_step *step = NULL;
+    norm_step *norm = NULL;
+
+    nrd_gguf_str(g, "tokenizer.ggml.pre", &pre);
+    if (is_one_of(&pre, gpt2)) {
+        return nrd_tok_add_byte_level(t, false, true);
+    }
+    if (is_one_of(&pre, digits)) {
+        NRD_TRY(nrd_tok_new_pre(t, PRE_DIGITS, &step));
+        step->individual = true;
+        return nrd_tok_add_byte_level(t, false, true);
+    }
+    if (is_one_of(&pre, llama3)) {
+        t->ignore_merges = span_is(&pre, "llama-bpe") || span_is(&pre, "llama3") ||
+                           span_is(&pre, "llama-v3") || span_is(&pre, "falcon3");
+        NRD_TRY(isolate(t, nrd_pattern_text_llama3));
+    } else if (is_one_of(&pre, qwen2)) {
+        if (nrd_uni_has_forms()) {
+            NRD_TRY(nrd_tok_new_norm(t, NORM_FORM, &norm));
+            norm->form = NRD_UNI_NFC;
+        }
+        NRD_TRY(isolate(t, nrd_pattern_text_qwen2));
+    } else if (is_one_of(&pre, deepseek)) {
+        NRD_TRY(isolate(t, nrd_pattern_text_digits3));
+        NRD_TRY(isolate(t, nrd_pattern_text_cjk));
+        NRD_TRY(isolate(t, nrd_pattern_text_deepseek));
+    } else if (span_is(&pre, "tekken")) {
+        t->ignore_merges = true;
+        NRD_TRY(isolate(t, "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}"
+                           "\\p{M}]+|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}"
+                           "\\p{Lm}\\p{Lo}\\p{M}]*|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|"
+                           "\\s+(?!\\S)|\\s+"));
+    } else if (span_is(&pre, "gpt-4o") || span_is(&pre, "llama4")) {
+        NRD_TRY(isolate(t, "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}"
+                           "\\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}"
+                           "\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
+                           "\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"));
+    } else if (span_is(&pre, "default")) {
+        NRD_TRY(isolate(t, "[\\p{P}\\$\\+<=>\\^~\\|]+"));
+        NRD_TRY(isolate(t, nrd_pattern_text_gpt2));
+        NRD_TRY(isolate(t, "\\p{N}+"));
+        NRD_TRY(isolate(t, "[0-9][0-9][0-9]"));
+    } else {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "tokenizer.ggml.pre '%.*s' is not implemented",
+                          (int)(pre.n < 64 ? pre.n : 64), pre.data);
+    }
+    return nrd_tok_add_byte_level(t, false, false);
+}
+
+static nrd_error *load_byte_level(nrd_tokenizer *t, const nrd_gguf *g)
+{
+    const nrd_gguf_value *merges = nrd_gguf_find(g, "tokenizer.ggml.merges");
+    nrd_gguf_span s;
+    dec_step *dec = NULL;
+
+    NRD_TRY(load_tokens(t, g, true));
+    NRD_TRY(load_pre(t, g));
+    NRD_TRY(nrd_tok_new_dec(t, DEC_BYTE_LEVEL, &dec));
+    for (uint64_t i = 0; merges && i < merges->n; i++) {
+        if (!nrd_gguf_arr_str(merges, i, &s)) {
+            return nrd_errorf(NRD_ERR_INVALID_ARG, "tokenizer.ggml.merges: expected strings");
+        }
+        const char *space = s.n > 1 ? memchr(s.data + 1, ' ', s.n - 1) : NULL;
+        if (!space) {
+            return nrd_errorf(NRD_ERR_INVALID_ARG, "tokenizer.ggml.merges[%llu]: expected two tokens",
+                              (unsigned long long)i);
+        }
+        size_t ln = (size_t)(space - s.data);
+        NRD_TRY(nrd_tok_add_merge(t, s.data, ln, space + 1, s.n - ln - 1));
+    }
+    return NULL;
+}
+
+static nrd_error *load_sentencepiece(nrd_tokenizer *t, const nrd_gguf *g, bool unigram)
+{
+    bool prefix = nrd_gguf_bool(g, "tokenizer.ggml.add_space_prefix", true);
+    const nrd_gguf_value *map = nrd_gguf_find(g, "tokenizer.ggml.precompiled_charsmap");
+    norm_step *norm = NULL;
+    dec_step *dec = NULL;
+
+    t->byte_fallback = true;
+    t->fuse_unk = true;
+    t->scores_are_float = true;
+    NRD_TRY(load_tokens(t, g, false));
+    if (unigram) {
+        t->model = MODEL_UNIGRAM;
+        t->byte_fallback = false;
+        NRD_TRY(nrd_tok_new_norm(t, NORM_SENTENCEPIECE, &norm));
+        norm->add_dummy_prefix = prefix;
+        norm->remove_extra_spaces = nrd_gguf_bool(g, "tokenizer.ggml.remove_extra_whitespaces", false);
+        norm->escape_spaces = true;
+        if (map) {
+            NRD_TRY(nrd_charsmap_init(&norm->map, map->data, map->data_bytes));
+        }
+    } else {
+        if (prefix) {
+            NRD_TRY(nrd_tok_new_norm(t, NORM_PREPEND, &norm));
+            norm->content = nrd_xstrdup(TOK_SPACE);
+            norm->content_n = 3;
+        }
+        NRD_TRY(nrd_tok_add_replace(t, false, " ", TOK_SPACE));
+        NRD_TRY(nrd_tok_merges_from_scores(t));
+    }
+    NRD_TRY(nrd_tok_new_dec(t, DEC_REPLACE, &dec));
+    dec->from = nrd_xstrdup(TOK_SPACE);
+    dec->from_n = 3;
+    dec->to = nrd_xstrdup(" ");
+    dec->to_n = 1;
+    NRD_TRY(nrd_tok_new_dec(t, DEC_BYTE_FALLBACK, &dec));
+    NRD_TRY(nrd_tok_new_dec(t, DEC_FUSE, &dec));
+    if (prefix) {
+        NRD_TRY(nrd_tok_new_dec(t, DEC_STRIP, &dec));
+        dec->from = nrd_xstrdup(" ");
+        dec->from_n = 1;
+        dec->start = 1;
+    }
+    return NULL;
+}
+
+static int32_t id_of(const nrd_tokenizer *t, const nrd_gguf *g, const char *key)
+{
+    int64_t id = nrd_gguf_int(g, key, -1);
+    return id >= 0 && id < t->n_vocab ? (int32_t)id : -1;
+}
+
+static nrd_error *load_ids(nrd_tokenizer *t, const nrd_gguf *g, bool llama)
+{
+    static const char *const stops[] = {"tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"};
+    static const char *const stop_names[] = {"<|im_end|>", "<|eot_id|>", "<|end|>", "<end_of_turn>",
+                                             "<|endoftext|>", "<|end_of_text|>", "<|eom_id|>"};
+    nrd_gguf_span s;
+
+    t->bos_id = id_of(t, g, "tokenizer.ggml.bos_token_id");
+    t->eos_id = id_of(t, g, "tokenizer.ggml.eos_token_id");
+    t->pad_id = id_of(t, g, "tokenizer.ggml.padding_token_id");
+    t->unk_id = id_of(t, g, "tokenizer.ggml.unknown_token_id");
+    if (t->byte_level) {
+        t->unk_id = -1; /* every byte has a token; the id in the file is never produced */
+    }
+    for (size_t i = 0; i < sizeof stops / sizeof stops[0]; i++) {
+        nrd_tok_add_stop(t, id_of(t, g, stops[i]));
+    }
+    for (size_t i = 0; i < sizeof stop_names / sizeof stop_names[0]; i++) {
+        int32_t id = nrd_strmap_get(&t->by_token, t->tokens, stop_names[i], strlen(stop_names[i]));
+        if (id >= 0 && (t->flags[id] & TOK_CONTROL)) {
+            nrd_tok_add_stop(t, id);
+        }
+    }
+    if (nrd_gguf_bool(g, "tokenizer.ggml.add_bos_token", llama) && t->bos_id >= 0) {
+        NRD_TRY(nrd_tok_set_affix(t, false, &t->bos_id, 1));
+    }
+    if (nrd_gguf_bool(g, "tokenizer.ggml.add_eos_token", false) && t->eos_id >= 0) {
+        NRD_TRY(nrd_tok_set_affix(t, true, &t->eos_id, 1));
+    }
+    if (nrd_gguf_str(g, "tokenizer.chat_template", &s) && s.n) {
+        t->chat_template = nrd_xstrndup(s.data, s.n);
+    }
+    return NULL;
+}
+
+nrd_error *nrd_tok_load_gguf(nrd_tokenizer *t, const char *path)
+{
+    nrd_error *err = NULL;
+    nrd_gguf *g = NULL;
+    nrd_gguf_span model = {"", 0};
+
+    NRD_TRY(nrd_gguf_open(&g, path));
+    nrd_gguf_str(g, "tokenizer.ggml.model", &model);
+    if (span_is(&model, "gpt2")) {
+        err = load_byte_level(t, g);
+    } else if (span_is(&model, "llama") || span_is(&model, "gemma") || span_is(&model, "t5")) {
+        err = load_sentencepiece(t, g, span_is(&model, "t5"));
+    } else if (model.n == 0) {
+        err = nrd_errorf(NRD_ERR_NOT_FOUND, "the file holds no tokenizer");
+    } else {
+        err = nrd_errorf(NRD_ERR_UNSUPPORTED, "tokenizer.ggml.model '%.*s' is not implemented",
+                         (int)(model.n < 64 ? model.n : 64), model.data);
+    }
+    if (!err) {
+        err = load_ids(t, g, span_is(&model, "llama") || span_is(&model, "gemma"));
+    }
+    if (!err) {
+        err = nrd_tok_finish(t);
+    }
+    nrd_gguf_close(g);
+    return err;
+}

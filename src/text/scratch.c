@@ -1,0 +1,111 @@
+/* Memory that encoding needs again and again, one set a thread, and the thread's memory of words. */
+#include "text/internal.h"
+
+#include "base/hash.h"
+
+#include <pthread.h>
+#include <string.h>
+
+enum {
+    CACHE_BITS = 14, /* 16384 words of 64 bytes: 1 MiB a thread, the size of an L2 cache */
+    CACHE_KEY = 27,
+    CACHE_IDS = 7,
+};
+
+struct cache_entry {
+    uint32_t serial; /* of the tokenizer; 0 = empty */
+    uint8_t key_n, n_ids;
+    char key[CACHE_KEY];
+    int32_t ids[CACHE_IDS];
+};
+
+static pthread_key_t scratch_key;
+
+static void scratch_free(void *p)
+{
+    tok_scratch *sc = p;
+    if (!sc) {
+        return;
+    }
+    nrd_str_fini(&sc->clean);
+    for (int i = 0; i < 2; i++) {
+        nrd_str_fini(&sc->norm[i]);
+        nrd_str_fini(&sc->pre[i]);
+        free(sc->cut[i].v);
+    }
+    free(sc->sym);
+    free(sc->prev);
+    free(sc->next);
+    free(sc->new_id);
+    free(sc->rank);
+    free(sc->heap);
+    free(sc->best);
+    free(sc->best_id);
+    free(sc->best_from);
+    free(sc->cache);
+    free(sc);
+}
+
+static bool key_made;
+
+static void make_key(void)
+{
+    int rc = pthread_key_create(&scratch_key, scratch_free);
+    NRD_ASSERT(rc == 0, "a process has at least 128 keys");
+    key_made = true;
+}
+
+/* This code may live in a plug-in: when it is unloaded, threads that end later must not call into
+ * it. What they hold is lost; plug-ins are unloaded at most a few times in a process. */
+__attribute__((destructor)) static void drop_key(void)
+{
+    if (key_made) {
+        scratch_free(pthread_getspecific(scratch_key));
+        pthread_setspecific(scratch_key, NULL);
+        pthread_key_delete(scratch_key);
+    }
+}
+
+tok_scratch *nrd_tok_scratch(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    static _Thread_local tok_scratch *mine;
+    if (!mine) {
+        pthread_once(&once, make_key);
+        mine = nrd_xcalloc(1, sizeof *mine);
+        mine->cache = nrd_xcalloc((size_t)1 << CACHE_BITS, sizeof *mine->cache);
+        pthread_setspecific(scratch_key, mine);
+    }
+    return mine;
+}
+
+bool nrd_tok_cache_get(tok_scratch *sc, const nrd_tokenizer *t, const char *s, size_t n, uint64_t *out_hash,
+               nrd_ids *out)
+{
+    if (n > CACHE_KEY) {
+        return false;
+    }
+    *out_hash = nrd_hash_bytes(t->serial, s, n);
+    const cache_entry *e = &sc->cache[*out_hash >> (64 - CACHE_BITS)];
+    if (e->serial != t->serial || e->key_n != n || memcmp(e->key, s, n) != 0) {
+        return false;
+    }
+    nrd_ids_append(out, e->ids, e->n_ids);
+    return true;
+}
+
+void nrd_tok_cache_put(tok_scratch *sc, const nrd_tokenizer *t, uint64_t hash, const char *s, size_t n,
+               const int32_t *ids, size_t n_ids)
+{
+    if (n > CACHE_KEY || n_ids > CACHE_IDS) {
+        return;
+    }
+    cache_entry *e = &sc->cache[hash >> (64 - CACHE_BITS)];
+    e->serial = t->serial;
+    e->key_n = (uint8_t)n;
+    e->n_ids = (uint8_t)n_ids;
+    memcpy(e->key, s, n);
+    if (n_ids) {
+        memcpy(e->ids, ids, n_ids * sizeof *ids);
+    }
+}

@@ -1,0 +1,93 @@
+"""`nereid eval` gives the log probabilities that transformers gives (see make_goldens.py).
+
+NEREID_EVAL names another program; NEREID_REQUIRE_MODELS makes an absent real model a failure.
+"""
+
+import copy
+import os
+import shlex
+import sys
+
+import pytest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import check_goldens as cg  # noqa: E402
+
+PROGRAM = shlex.split(os.environ.get("NEREID_EVAL", cg.DEFAULT_PROGRAM))
+
+
+@pytest.mark.parametrize("name", [*cg.TINY, *cg.SAME])
+def test_tiny_model_gives_the_logprobs_of_the_reference(name, tmp_path):
+    worst = cg.check(name, PROGRAM, cg.TOLERANCE, str(tmp_path))
+    print(f"{name}: worst {worst.error:.2e} at {worst.where}")
+
+
+@pytest.mark.parametrize("name", list(cg.REAL))
+def test_real_model_gives_the_logprobs_of_the_reference(name, tmp_path):
+    if cg.real_path(name) is None and not os.environ.get("NEREID_REQUIRE_MODELS"):
+        pytest.skip(f"{cg.REAL[name]['file']} is absent; scripts/fetch_model brings it")
+    worst = cg.check(name, PROGRAM, cg.TOLERANCE, str(tmp_path))
+    print(f"{name}: worst {worst.error:.2e} at {worst.where}")
+
+
+def line_that_agrees(prompt):
+    """What a program would print that agrees with the golden to the last digit."""
+    greedy, total = prompt["greedy"], prompt["last_logsumexp"]
+    ids = prompt.get("last_logit_ids") or range(len(prompt["last_logits"]))
+    last = sorted(([t, v - total] for t, v in zip(ids, prompt["last_logits"])),
+                  key=lambda row: -row[1])
+    steps = [[[t, v]] for t, v in zip(greedy["tokens"], greedy["logprobs"])]
+    return {"id": prompt["id"], "logprobs": prompt["logprobs"] + greedy["logprobs"],
+            "top": prompt["top"] + [last] + steps[1:]}
+
+
+def agreeing(golden):
+    return copy.deepcopy({p["id"]: line_that_agrees(p) for p in golden["prompts"]})
+
+
+@pytest.mark.parametrize("name", [*cg.TINY, *cg.REAL])
+def test_comparison_accepts_the_golden_itself(name):
+    golden = cg.load_golden(name)
+    assert cg.compare(golden, agreeing(golden), cg.TOLERANCE).error < 2e-5
+
+
+def shift_logprob(lines):
+    lines["n33"]["logprobs"][5] += 0.01
+
+
+def shift_alternative(lines):
+    lines["n33"]["top"][9][3][1] += 0.003
+
+
+def hide_best(lines):
+    del lines["n33"]["top"][9][0]
+
+
+def other_argmax(lines):
+    lines["n33"]["top"][40] = [[0, -0.1]]
+
+
+def shorten(lines):
+    lines["n33"]["logprobs"].pop()
+
+
+def drop(lines):
+    del lines["n33"]
+
+
+def not_a_number(lines):
+    lines["n33"]["logprobs"][3] = float("nan")
+
+
+def same_alternative_twice(lines):
+    lines["n33"]["top"][9].insert(1, list(lines["n33"]["top"][9][0]))
+
+
+@pytest.mark.parametrize("spoil", [shift_logprob, shift_alternative, hide_best, other_argmax,
+                                   shorten, drop, not_a_number, same_alternative_twice])
+def test_comparison_refuses_a_spoiled_result(spoil):
+    golden = cg.load_golden("llama")
+    lines = agreeing(golden)
+    spoil(lines)
+    with pytest.raises(cg.Mismatch):
+        cg.compare(golden, lines, cg.TOLERANCE)

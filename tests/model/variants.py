@@ -1,0 +1,100 @@
+"""Which models have goldens, and where to find or make them. Standard library (numpy to write).
+
+A tiny variant: architecture, how it is stored, the prompts' lengths, alternatives kept per token,
+and the tolerance on log probabilities at float32 arithmetic.
+`golden` names another variant whose results must come out, because the weights are the same.
+"""
+
+import os
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, "..", "tinymodel"))
+
+LENGTHS = [1, 7, 33, 130]
+TOLERANCE = 2e-3
+
+
+def _tiny():
+    def row(name, arch, form, **more):
+        base = {"arch": arch, "format": form, "lengths": LENGTHS, "top": 8}
+        return name, {**base, **more}
+
+    for arch in ("gpt2", "llama", "llama3", "llama3-tied", "qwen2", "qwen3", "mistral", "gemma2",
+                 "gemma2-hd", "gemma3", "gemma3-linear"):
+        yield row(arch, arch, "safetensors", dtype="float32", shards=1)
+    short = {"lengths": [7, 33], "top": 4}
+    for arch, dtype in (("gpt2", "float16"), ("llama3", "bfloat16"), ("qwen2", "bfloat16"),
+                        ("gemma3", "bfloat16"), ("llama", "float16")):
+        yield row(f"{arch}-{dtype}", arch, "safetensors", dtype=dtype, shards=2, **short)
+    pairs = [("llama", q) for q in ("f16", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k",
+                                    "q3_k", "q4_k", "q5_k", "q6_k")]
+    pairs += [("gpt2", "q8_0"), ("llama3", "q5_1"), ("llama3-tied", "q4_0"), ("qwen2", "q4_1"),
+              ("qwen3", "q5_0"), ("gemma2-hd", "q4_k"), ("gemma3", "q4_k"), ("gemma3", "q6_k")]
+    for arch, fmt in pairs:
+        yield row(f"{arch}-gguf-{fmt}", arch, "gguf", quant=fmt, gguf_version=3, **short)
+
+
+TINY = dict(_tiny())
+
+# The same weights stored otherwise: no golden of their own.
+SAME = {
+    "gpt2-plain": {"golden": "gpt2", "arch": "gpt2-plain", "format": "safetensors",
+                   "dtype": "float32", "shards": 1},
+    "gpt2-plain-bin": {"golden": "gpt2", "arch": "gpt2-plain", "format": "bin",
+                       "dtype": "float32", "shards": 1},
+    "llama-bin": {"golden": "llama", "arch": "llama", "format": "bin", "dtype": "float32",
+                  "shards": 1},
+    "llama3-tied-bin": {"golden": "llama3-tied", "arch": "llama3-tied", "format": "bin",
+                        "dtype": "float32", "shards": 2},
+    "gemma3-bin-bfloat16": {"golden": "gemma3-bfloat16", "arch": "gemma3", "format": "bin",
+                            "dtype": "bfloat16", "shards": 3},
+    "gpt2-bin-float16": {"golden": "gpt2-float16", "arch": "gpt2", "format": "bin",
+                         "dtype": "float16", "shards": 1},
+    "qwen3-sharded": {"golden": "qwen3", "arch": "qwen3", "format": "safetensors",
+                      "dtype": "float32", "shards": 3},
+    "llama-gguf-v2-q4_0": {"golden": "llama-gguf-q4_0", "arch": "llama", "format": "gguf",
+                           "quant": "q4_0", "gguf_version": 2},
+    **{
+        f"{arch}-gguf-f32": {"golden": arch, "arch": arch, "format": "gguf", "quant": "f32",
+                             "gguf_version": 3}
+        for arch in ("gpt2", "llama", "llama3", "llama3-tied", "qwen2", "qwen3", "gemma2-hd",
+                     "gemma3")
+    },
+}
+
+REAL = {
+    "smollm2": {"file": "SmolLM2-135M-Instruct.Q4_1.gguf",
+                "sha256": "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"},
+    "gemma3-270m": {"file": "gemma-3-270m-q4_k_m.gguf",
+                    "sha256": "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818"},
+}
+
+
+def real_path(name):
+    """Where scripts/fetch_model puts the file, or None if it is not there."""
+    home = os.environ.get("NEREID_CACHE") or os.path.join(os.path.expanduser("~"), ".cache/nereid")
+    path = os.path.join(home, "models", REAL[name]["file"])
+    return path if os.path.exists(path) else None
+
+
+def variant(name):
+    return TINY.get(name) or SAME[name]
+
+
+def golden_of(name):
+    return SAME[name]["golden"] if name in SAME else name
+
+
+def write_tiny(name, folder):
+    """Writes the model of a variant below `folder`; the path to give to a program."""
+    import make_model
+
+    v = variant(name)
+    if v["format"] == "gguf":
+        path = os.path.join(folder, f"{name}.gguf")
+        make_model.write_gguf(v["arch"], path, v["quant"], v["gguf_version"])
+    else:
+        path = os.path.join(folder, name)
+        make_model.write_folder(v["arch"], path, v["dtype"], v["format"], v["shards"])
+    return path

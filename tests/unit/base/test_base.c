@@ -1,0 +1,167 @@
+/* Errors, strings, memory, files, queues. */
+#include "base/error.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "base/queue.h"
+#include "base/str.h"
+
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static void test_wrapped_error_keeps_code_and_gains_context(void **state)
+{
+    (void)state;
+    nrd_error *err = nrd_errorf(NRD_ERR_NOT_FOUND, "no %s", "file");
+    err = nrd_error_wrap(err, "model %d", 3);
+    assert_int_equal(nrd_error_get_code(err), NRD_ERR_NOT_FOUND);
+    assert_string_equal(nrd_error_message(err), "model 3: no file");
+    nrd_error_free(err);
+    assert_null(nrd_error_wrap(NULL, "nothing"));
+    nrd_error_free(nrd_error_no_memory());
+}
+
+static void test_number_parsers_refuse_all_but_whole_numbers(void **state)
+{
+    long long i;
+    unsigned long long u;
+    double d;
+    (void)state;
+    assert_true(nrd_parse_i64("-42", &i) && i == -42);
+    assert_false(nrd_parse_i64("42x", &i));
+    assert_false(nrd_parse_i64("", &i));
+    assert_false(nrd_parse_i64(" 1", &i));
+    assert_false(nrd_parse_i64("99999999999999999999", &i));
+    assert_true(nrd_parse_u64("18446744073709551615", &u) && u == UINT64_MAX);
+    assert_false(nrd_parse_u64("-1", &u));
+    assert_true(nrd_parse_f64("2.5e-1", &d) && d == 0.25);
+    assert_false(nrd_parse_f64("1e999", &d));
+}
+
+static void test_string_buffer_grows_and_stays_terminated(void **state)
+{
+    nrd_str s = {0};
+    (void)state;
+    assert_string_equal(nrd_str_cstr(&s), "");
+    for (int i = 0; i < 1000; i++) {
+        nrd_str_printf(&s, "%d,", i);
+        assert_int_equal(s.data[s.len], 0);
+    }
+    assert_memory_equal(s.data, "0,1,2,3,", 8);
+    char *text = nrd_str_steal(&s);
+    assert_int_equal(strlen(text), 3890);
+    assert_null(s.data);
+    free(text);
+}
+
+static void test_arena_gives_aligned_separate_memory(void **state)
+{
+    nrd_arena a;
+    unsigned char *p[300];
+    (void)state;
+    nrd_arena_init(&a);
+    for (size_t i = 0; i < 300; i++) {
+        p[i] = nrd_arena_alloc(&a, i * 7);
+        assert_non_null(p[i]);
+        assert_int_equal((uintptr_t)p[i] % 16, 0);
+        memset(p[i], (int)(i & 255), i * 7);
+    }
+    for (size_t i = 1; i < 300; i++) {
+        assert_int_equal(p[i][0], i & 255);
+        assert_int_equal(p[i][i * 7 - 1], i & 255);
+    }
+    assert_null(nrd_arena_alloc(&a, SIZE_MAX - 3));
+    nrd_arena_fini(&a);
+}
+
+static void test_file_write_replaces_whole_files_or_nothing(void **state)
+{
+    char dir[] = "/tmp/nereid-test-XXXXXX", *text = NULL, **names = NULL;
+    size_t n = 0, n_names = 0;
+    nrd_file_writer *w = NULL;
+    (void)state;
+    assert_non_null(mkdtemp(dir));
+    char *path = nrd_path_join(dir, "a");
+    assert_null(nrd_file_write(path, "old", 3));
+    assert_null(nrd_file_writer_open(&w, path));
+    fputs("half", nrd_file_writer_stream(w));
+    nrd_file_writer_abort(w);
+    assert_null(nrd_file_read(&text, &n, path, 100));
+    assert_string_equal(text, "old");
+    free(text);
+    assert_null(nrd_dir_list(&names, &n_names, dir));
+    assert_int_equal(n_names, 1);
+    nrd_names_free(names, n_names);
+    nrd_error *err = nrd_file_read(&text, &n, path, 2);
+    assert_int_equal(nrd_error_get_code(err), NRD_ERR_INVALID_ARG);
+    nrd_error_free(err);
+    unlink(path);
+    free(path);
+    rmdir(dir);
+}
+
+static void test_missing_file_is_not_found_with_its_path(void **state)
+{
+    nrd_map m;
+    (void)state;
+    nrd_error *err = nrd_map_open(&m, "/nonexistent/file");
+    assert_int_equal(nrd_error_get_code(err), NRD_ERR_NOT_FOUND);
+    assert_non_null(strstr(nrd_error_message(err), "/nonexistent/file"));
+    nrd_error_free(err);
+}
+
+enum { N_ITEMS = 20000 };
+
+static void *produce(void *arg)
+{
+    for (uintptr_t i = 1; i <= N_ITEMS; i++) {
+        while (!nrd_queue_push(arg, (void *)i)) {
+            sched_yield();
+        }
+    }
+    return NULL;
+}
+
+static void test_queue_passes_every_item_once_between_threads(void **state)
+{
+    nrd_queue *q = NULL;
+    pthread_t t[2];
+    uint64_t sum = 0;
+    (void)state;
+    assert_null(nrd_queue_new(&q, 64, true));
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(pthread_create(&t[i], NULL, produce, q), 0);
+    }
+    for (int i = 0; i < 2 * N_ITEMS; i++) {
+        sum += (uintptr_t)nrd_queue_pop(q, UINT64_MAX);
+    }
+    for (int i = 0; i < 2; i++) {
+        pthread_join(t[i], NULL);
+    }
+    assert_int_equal(sum, (uint64_t)N_ITEMS * (N_ITEMS + 1));
+    assert_null(nrd_queue_try_pop(q));
+    assert_null(nrd_queue_pop(q, 1000));
+    nrd_queue_close(q);
+    assert_false(nrd_queue_push(q, q));
+    assert_null(nrd_queue_pop(q, UINT64_MAX));
+    nrd_queue_free(q);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_wrapped_error_keeps_code_and_gains_context),
+        cmocka_unit_test(test_number_parsers_refuse_all_but_whole_numbers),
+        cmocka_unit_test(test_string_buffer_grows_and_stays_terminated),
+        cmocka_unit_test(test_arena_gives_aligned_separate_memory),
+        cmocka_unit_test(test_file_write_replaces_whole_files_or_nothing),
+        cmocka_unit_test(test_missing_file_is_not_found_with_its_path),
+        cmocka_unit_test(test_queue_passes_every_item_once_between_threads),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
