@@ -639,6 +639,7 @@ TRITONSERVER_Error *TRITONSERVER_ServerInferAsync(TRITONSERVER_Server *s,
 
 static nrd_http_api *api;
 static nrd_options options;
+static nrd_tracer *tracer;
 
 static int start_with(const char *extra)
 {
@@ -648,7 +649,10 @@ static int start_with(const char *extra)
     nrd_options_init(&options);
     nrd_error *err = nrd_options_parse(&options, extra ? 5 : 4, argv);
     if (!err) {
-        err = nrd_http_api_start(&api, NULL, &options);
+        err = nrd_tracer_new(&tracer, &options);
+    }
+    if (!err) {
+        err = nrd_http_api_start(&api, NULL, &options, tracer);
     }
     if (err) {
         print_error("%s\n", nrd_error_message(err));
@@ -674,6 +678,7 @@ static int finish(void **state)
         nanosleep(&nap, NULL);
     }
     nrd_http_api_free(api);
+    nrd_tracer_free(tracer);
     nrd_options_fini(&options);
     return atomic_load(&n_requests) || atomic_load(&n_responses) || atomic_load(&n_errors);
 }
