@@ -353,7 +353,9 @@ nrd_error *nrd_tok_set_affix(nrd_tokenizer *t, bool suffix, const int32_t *ids, 
         }
     }
     NRD_NEW_GOTO(copy, n, err, fail);
-    memcpy(copy, ids, n * sizeof *ids);
+    if (n) {
+        memcpy(copy, ids, n * sizeof *ids);
+    }
     free(suffix ? t->suffix : t->prefix);
     *(suffix ? &t->suffix : &t->prefix) = copy;
     *(suffix ? &t->n_suffix : &t->n_prefix) = n;

@@ -138,7 +138,8 @@ static double encode_chunk(const nrd_tokenizer *t, tok_scratch *sc, const char *
         out->ids[j] = swap;
     }
     if (all_known && fabs(sum) < sum_limit && gap > (t->scores_are_float ? clear_float : clear_double)) {
-        nrd_tok_cache_put(sc, t, hash, s, n, out->ids + before, out->n - before);
+        nrd_tok_cache_put(sc, t, hash, s, n, out->n > before ? &out->ids[before] : NULL,
+                          out->n - before);
     }
     return end_sum;
 }
