@@ -108,7 +108,7 @@ $(B)/obj/gen/%.o: $(B)/gen/%.c
 	$(call compile,-Wno-conversion -Wno-shadow)
 $(B)/obj/%.o: src/%.c $(FLAGS_FILE)
 	$(call compile,)
-$(B)/gen/%.pb-c.c: protos/%.proto
+$(PROTO_C): $(B)/gen/%.pb-c.c: protos/%.proto
 	@mkdir -p $(@D)
 	$(Q)protoc-c --proto_path=protos --c_out=$(@D) $<
 

@@ -388,6 +388,9 @@ typedef nrd_error *(*nrd_device_plugin_fn)(const nrd_device_config *config, nrd_
 /* Uniform number in [0, 1) of draw `draw` under `seed`: Philox4x32-10 (Salmon et al., SC 2011) with
  * key = seed and counter = draw; the top 24 bits of the first output word. Pure integer arithmetic,
  * so that every device draws the same. */
+#ifdef __CUDACC__
+__host__ __device__
+#endif
 static inline float nrd_sample_uniform(uint64_t seed, uint64_t draw)
 {
     uint32_t c0 = (uint32_t)draw, c1 = (uint32_t)(draw >> 32), c2 = 0, c3 = 0;

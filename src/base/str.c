@@ -29,7 +29,7 @@ void nrd_str_reserve(nrd_str *s, size_t more_bytes)
     if (need > s->cap) {
         size_t cap = s->cap ? s->cap : 64;
         while (cap < need) {
-            cap = cap > need / 2 ? need : cap * 2;
+            cap = cap > SIZE_MAX / 2 ? need : cap * 2; /* doubling: appends stay cheap */
         }
         s->data = nrd_xrealloc(s->data, cap);
         s->cap = cap;

@@ -47,8 +47,8 @@ static bool has_row_scales(nrd_dtype t)
 
 static nrd_dtype plain_dtype(const nrd_plan *p, nrd_dtype src)
 {
-    if (nrd_dtype_is_quant(src)) {
-        return src;
+    if (nrd_dtype_is_quant(src)) { /* "--quantize float32" means all of the model */
+        return is_float(p->opt.quantize) ? p->opt.quantize : src;
     }
     if (p->opt.dtype != NRD_DTYPE_NONE) {
         return p->opt.dtype;
@@ -460,36 +460,61 @@ static nrd_error *plan_from_rules(nrd_plan *p)
     return NULL;
 }
 
-/* A checkpoint is already what a rank needs; only types may change. */
+static nrd_error *add_ready(nrd_plan *p, const nrd_src_tensor *t)
+{
+    nrd_plan_tensor out = {.n_parts = 1, .is_vector = t->n_dims == 1, .dtype = t->dtype};
+    if (t->n_dims < 1 || t->n_dims > 2) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: tensor '%s' has %d dimensions, expected 1 "
+                          "or 2", nrd_source_path(p->src), t->name, t->n_dims);
+    }
+    if (nrd_str_has_suffix(t->name, ".per_channel_scale")) {
+        return NULL; /* comes with its weight */
+    }
+    bool tied = p->spec.tied_embeddings && strstr(t->name, "vocab_embedding");
+    if (!out.is_vector && (!strstr(t->name, "_embedding.") || tied)) {
+        out.flags = NRD_RULE_LINEAR;
+    }
+    out.cols = out.is_vector ? 1 : t->dims[1];
+    out.parts[0] = (nrd_plan_part){.src = t, .n_rows = t->dims[0]};
+    if (has_row_scales(t->dtype) && !nrd_str_has_suffix(t->name, ".weight")) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: '%s' has type %s; only weights can have it",
+                          nrd_source_path(p->src), t->name, nrd_dtype_name(t->dtype));
+    }
+    if (!has_row_scales(t->dtype)) {
+        out.dtype = out.flags & NRD_RULE_LINEAR ? linear_dtype(p, t->name, t->dtype, out.cols)
+                                                : plain_dtype(p, t->dtype);
+    } else if (p->opt.quantize != NRD_DTYPE_NONE && p->opt.quantize != t->dtype) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: '%s' is already %s; quantize the original "
+                          "model instead", nrd_source_path(p->src), t->name,
+                          nrd_dtype_name(t->dtype));
+    }
+    return add(p, &out, t->name);
+}
+
+static int by_place(const void *a, const void *b)
+{
+    const nrd_src_tensor *x = *(const nrd_src_tensor *const *)a, *y = *(const nrd_src_tensor *const *)b;
+    return (x->data > y->data) - (x->data < y->data);
+}
+
+/* A checkpoint is already what a rank needs; only types may change. Taken in the order of the file. */
 static nrd_error *plan_from_checkpoint(nrd_plan *p)
 {
-    for (size_t i = 0; i < nrd_source_n_tensors(p->src, p->rank); i++) {
-        const nrd_src_tensor *t = nrd_source_tensor_at(p->src, p->rank, i);
-        nrd_plan_tensor out = {.n_parts = 1, .is_vector = t->n_dims == 1, .dtype = t->dtype};
-        if (t->n_dims < 1 || t->n_dims > 2) {
-            return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: tensor '%s' has %d dimensions, expected 1 "
-                              "or 2", nrd_source_path(p->src), t->name, t->n_dims);
-        }
-        if (nrd_str_has_suffix(t->name, ".per_channel_scale")) {
-            continue; /* comes with its weight */
-        }
-        bool tied = p->spec.tied_embeddings && strstr(t->name, "vocab_embedding");
-        if (!out.is_vector && (!strstr(t->name, "_embedding.") || tied)) {
-            out.flags = NRD_RULE_LINEAR;
-        }
-        out.cols = out.is_vector ? 1 : t->dims[1];
-        out.parts[0] = (nrd_plan_part){.src = t, .n_rows = t->dims[0]};
-        if (!has_row_scales(t->dtype)) {
-            out.dtype = out.flags & NRD_RULE_LINEAR ? linear_dtype(p, t->name, t->dtype, out.cols)
-                                                    : plain_dtype(p, t->dtype);
-        } else if (p->opt.quantize != NRD_DTYPE_NONE && p->opt.quantize != t->dtype) {
-            return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: '%s' is already %s; quantize the original "
-                              "model instead", nrd_source_path(p->src), t->name,
-                              nrd_dtype_name(t->dtype));
-        }
-        NRD_TRY(add(p, &out, t->name));
+    nrd_error *err = NULL;
+    const nrd_src_tensor **order = NULL;
+    size_t n = nrd_source_n_tensors(p->src, p->rank);
+
+    NRD_NEW_GOTO(order, n, err, done);
+    for (size_t i = 0; i < n; i++) {
+        order[i] = nrd_source_tensor_at(p->src, p->rank, i);
     }
-    return NULL;
+    qsort(order, n, sizeof *order, by_place);
+    for (size_t i = 0; i < n && !err; i++) {
+        err = add_ready(p, order[i]);
+    }
+done:
+    free(order);
+    return err;
 }
 
 static const char *algo_of(nrd_dtype t)

@@ -6,6 +6,7 @@
 #include "base/str.h"
 #include "formats/gguf.h"
 #include "formats/safetensors.h"
+#include "formats/torch_bin.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,6 +30,8 @@ struct nrd_source {
     nrd_gguf *gguf;
     nrd_safetensors **st;
     size_t n_st;
+    nrd_torch_bin **bin;
+    size_t n_bin;
 };
 
 /* ---- tables ---- */
@@ -100,6 +103,23 @@ static nrd_error *add_safetensors(nrd_source *s, tensor_table *table, const char
     return NULL;
 }
 
+static nrd_error *add_torch_bin(nrd_source *s, tensor_table *table, const char *path)
+{
+    nrd_torch_bin *f = NULL;
+    NRD_TRY(nrd_torch_bin_open(&f, path));
+    s->bin = nrd_xrealloc(s->bin, (s->n_bin + 1) * sizeof *s->bin);
+    s->bin[s->n_bin++] = f;
+    for (size_t i = 0; i < nrd_torch_bin_n(f); i++) {
+        const nrd_torch_tensor *e = nrd_torch_bin_at(f, i);
+        nrd_src_tensor t = {.name = e->name, .dtype = e->dtype, .n_dims = e->n_dims,
+                            .data = e->data, .data_bytes = e->data_bytes,
+                            .type_name = nrd_dtype_name(e->dtype)};
+        memcpy(t.dims, e->dims, sizeof t.dims);
+        table_add(table, &t);
+    }
+    return NULL;
+}
+
 /* The files that an index ("weight_map": tensor -> file) names, each once. A name that leaves the
  * folder is refused. */
 static nrd_error *index_files(const char *path, char ***out, size_t *out_n)
@@ -147,7 +167,7 @@ fail:
     return err;
 }
 
-static nrd_error *add_indexed(nrd_source *s, const char *index_path)
+static nrd_error *add_indexed(nrd_source *s, const char *index_path, bool bin)
 {
     nrd_error *err = NULL;
     char **names = NULL;
@@ -156,7 +176,7 @@ static nrd_error *add_indexed(nrd_source *s, const char *index_path)
     NRD_TRY(index_files(index_path, &names, &n));
     for (size_t i = 0; i < n && !err; i++) {
         char *path = nrd_path_join(s->path, names[i]);
-        err = add_safetensors(s, &s->ranks[0], path);
+        err = bin ? add_torch_bin(s, &s->ranks[0], path) : add_safetensors(s, &s->ranks[0], path);
         free(path);
     }
     nrd_names_free(names, n);
@@ -167,19 +187,22 @@ static nrd_error *open_hf_weights(nrd_source *s)
 {
     static const struct {
         const char *name;
-        bool index;
+        bool bin, index;
     } forms[] = {
-        {"model.safetensors.index.json", true},
-        {"model.safetensors", false},
+        {"model.safetensors", false, false},
+        {"model.safetensors.index.json", false, true},
+        {"pytorch_model.bin", true, false},
+        {"pytorch_model.bin.index.json", true, true},
     };
     for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
         char *path = nrd_path_join(s->path, forms[i].name);
         bool exists = nrd_path_exists(path);
         nrd_error *err = NULL;
         if (exists && forms[i].index) {
-            err = add_indexed(s, path);
+            err = add_indexed(s, path, forms[i].bin);
         } else if (exists) {
-            err = add_safetensors(s, &s->ranks[0], path);
+            err = forms[i].bin ? add_torch_bin(s, &s->ranks[0], path)
+                               : add_safetensors(s, &s->ranks[0], path);
         }
         free(path);
         if (exists) {
@@ -372,6 +395,10 @@ void nrd_source_close(nrd_source *s)
         nrd_safetensors_close(s->st[i]);
     }
     free(s->st);
+    for (size_t i = 0; i < s->n_bin; i++) {
+        nrd_torch_bin_close(s->bin[i]);
+    }
+    free(s->bin);
     free(s->path);
     free(s);
 }

@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/dtype.h"
 #include "base/str.h"
+#include "device/device.h"
 #include "model/build.h"
 #include "model/engine_file.h"
 
@@ -114,6 +115,30 @@ static nrd_error *check_modes(const options *o)
     return NULL;
 }
 
+/* A device of another machine cannot be asked for its layouts: rows serve every device, which packs
+ * them while it loads. */
+static nrd_error *open_device(const options *o, nrd_build_options *b)
+{
+    nrd_device_config config = {.size = sizeof config, .n_threads = o->workers, .world_size = 1};
+    if (!strcmp(o->device, "rows")) {
+        return NULL;
+    }
+    b->device_name = o->device;
+    return nrd_device_open(&b->dev, o->device, &config);
+}
+
+static nrd_error *dry_run(const nrd_source *src, const nrd_build_options *b)
+{
+    nrd_plan *p = NULL;
+    char size[32];
+    NRD_TRY(nrd_build_limits_check(&b->limits));
+    NRD_TRY(nrd_plan_make(&p, src, &b->plan, 0));
+    printf("%s: %zu weights, %s in rank 0; nothing written\n", nrd_plan_spec(p)->architecture,
+           nrd_plan_n_tensors(p), nrd_human_bytes(nrd_plan_total_bytes(p), size));
+    nrd_plan_free(p);
+    return NULL;
+}
+
 static nrd_error *build(const options *o)
 {
     nrd_error *err = NULL;
@@ -134,19 +159,27 @@ static nrd_error *build(const options *o)
     }
     NRD_TRY_GOTO(fill_limits(&b.limits, o, nrd_source_spec(src)), err, done);
     NRD_TRY_GOTO(parse_dtype("--dtype", o->dtype, &b.plan.dtype), err, done);
-    NRD_TRY_GOTO(parse_dtype("--quantize", o->quantize, &b.plan.quantize), err, done);
+    NRD_TRY_GOTO(nrd_tool_parse_quant(o->quantize, &b.plan.quantize), err, done);
     b.plan.quantize_lm_head = o->quantize_lm_head;
     b.plan.tp_size = o->tp_size;
     b.plan.pp_size = o->pp_size;
     nrd_str_puts(&extra, "    \"speculative_decoding_mode\": ");
     nrd_json_put_cstr(&extra, o->spec_mode ? o->spec_mode : "none");
     b.extra_config = nrd_str_cstr(&extra);
+    NRD_TRY_GOTO(open_device(o, &b), err, done);
+    if (o->dry_run) {
+        NRD_TRY_GOTO(dry_run(src, &b), err, done);
+        goto done;
+    }
     NRD_TRY_GOTO(nrd_build_folder(src, &b, o->output_dir, &stats), err, done);
     printf("%s: %s, %llu weights, %s, %.2f s\n", o->output_dir, nrd_source_spec(src)->architecture,
            (unsigned long long)stats.n_weights, nrd_human_bytes(stats.weight_bytes, size),
            (double)(nrd_now_ns() - start) / 1e9);
     fputs(nrd_str_cstr(&stats.notes), stderr);
 done:
+    if (b.dev) {
+        b.dev->ops->close(b.dev);
+    }
     nrd_str_fini(&stats.notes);
     nrd_str_fini(&extra);
     nrd_source_close(src);
@@ -155,7 +188,8 @@ done:
 
 int nrd_tool_build(int argc, char **argv)
 {
-    options o = {.output_dir = "engine_outputs", .load_format = "auto", .use_paged_fmha = true};
+    options o = {.output_dir = "engine_outputs", .load_format = "auto", .use_paged_fmha = true,
+                 .device = "cpu"};
     const char *positional[1] = {NULL};
     size_t n = 0;
     const nrd_opt opts[] = {

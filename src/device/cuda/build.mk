@@ -1,0 +1,38 @@
+# The CUDA plug-in and its test programs; included by the root Makefile. CUDA_ARCHS chooses the
+# targets: Ampere, Ada, Hopper's own code, and PTX that newer GPUs compile at start.
+CUDA_ARCHS ?= -gencode=arch=compute_80,code=sm_80 -gencode=arch=compute_89,code=sm_89 \
+              -gencode=arch=compute_90a,code=sm_90a -gencode=arch=compute_90,code=compute_90
+CUDA_HOME ?= $(abspath $(dir $(NVCC))/..)
+CUDA_SRC := $(sort $(wildcard src/device/cuda/*.cu src/device/ops/*.cu))
+CUDA_OBJ := $(patsubst src/%.cu,$(B)/cuda/%.o,$(CUDA_SRC))
+CUDA_FLAGS := -std=c++17 -O3 -lineinfo -Isrc -Iinclude --threads 1 \
+              -Xcompiler -fPIC,-fvisibility=hidden,-Wall,-Wextra
+
+$(B)/cuda/%.o: src/%.cu $(wildcard src/device/cuda/*.cuh src/device/ops/*.cuh) include/nereid/device.h
+	@mkdir -p $(@D)
+	@echo "  NVCC    $<"
+	$(Q)$(NVCC) $(CUDA_FLAGS) $(CUDA_ARCHS) -c $< -o $@
+
+# The runtime is linked in; cuBLASLt is opened at run time; the driver is found by the runtime.
+$(B)/lib/nereid_cuda.so: $(CUDA_OBJ) $(OBJ_base) src/device/cuda/cuda.map
+	@mkdir -p $(@D)
+	@echo "  LINK    $@"
+	$(Q)$(CXX) -shared -o $@ $(CUDA_OBJ) $(OBJ_base) -L$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt \
+	    -lpthread -lm -static-libstdc++ -static-libgcc -Wl,--version-script=src/device/cuda/cuda.map
+
+$(B)/bin/gpu_check: tests/gpu/gpu_check.c $(wildcard tests/gpu/*.h) $(OBJ_base)
+	@mkdir -p $(@D)
+	@echo "  LINK    $@"
+	$(Q)$(CC) $(CFLAGS) -o $@ tests/gpu/gpu_check.c $(OBJ_base) $(LDFLAGS) $(LIBS_base)
+
+$(B)/bin/gpu_bench: tests/gpu/gpu_bench.c $(wildcard tests/gpu/*.h) $(OBJ_base)
+	@mkdir -p $(@D)
+	@echo "  LINK    $@"
+	$(Q)$(CC) $(CFLAGS) -o $@ tests/gpu/gpu_bench.c $(OBJ_base) $(LDFLAGS) $(LIBS_base)
+
+.PHONY: cuda gpu-test gpu-bench
+cuda: $(B)/lib/nereid_cuda.so $(B)/bin/gpu_check $(B)/bin/gpu_bench
+gpu-test: cuda ## Checks every CUDA operation against its definition (needs a GPU)
+	$(B)/bin/gpu_check $(B)/lib/nereid_cuda.so
+gpu-bench: cuda ## Times every CUDA operation on Llama-3.1-8B shapes (needs a GPU)
+	$(B)/bin/gpu_bench $(B)/lib/nereid_cuda.so

@@ -1,0 +1,153 @@
+/* cuda.cu - the plug-in: opens a GPU, or says in one line why it cannot. */
+#include "device/cuda/cuda_dev.cuh"
+#include "device/cuda/kv_layout.cuh"
+
+#include <cstdio>
+#include <cstring>
+#include <new>
+
+static void dev_close(nrd_device *d)
+{
+    cuda_device *dev = (cuda_device *)d;
+
+    (void)cudaSetDevice(dev->id);
+    (void)cudaDeviceSynchronize();
+    lt_close(dev->lt);
+    while (!dev->pools.empty()) {
+        pool_entry e = dev->pools.back();
+        pool_free(d, e.kind, e.p);
+    }
+    delete dev;
+}
+
+static void dev_info(nrd_device *d, nrd_device_info *info)
+{
+    cuda_device *dev = (cuda_device *)d;
+    size_t left = 0, total = 0;
+    nrd_device_info full = {};
+    const uint32_t size = info->size ? info->size : (uint32_t)sizeof full;
+
+    (void)cudaSetDevice(dev->id);
+    (void)cudaMemGetInfo(&left, &total);
+    snprintf(full.name, sizeof full.name, "%s", dev->name);
+    full.host_is_device = false;
+    full.act_dtype = NRD_DTYPE_BF16;
+    full.kv_dtype = NRD_DTYPE_BF16;
+    full.mem_total_bytes = total;
+    full.mem_free_bytes = left;
+    full.n_threads = dev->n_sm;
+    full.read_bytes_per_s = 0;
+    full.size = size < sizeof full ? size : (uint32_t)sizeof full;
+    memcpy(info, &full, full.size);
+}
+
+static size_t kv_block_bytes(nrd_device *d, nrd_dtype dtype, int32_t block_tokens,
+                             int32_t n_kv_heads, int32_t head_dim)
+{
+    (void)d;
+    size_t bytes = 2 * (size_t)block_tokens * (size_t)n_kv_heads * (size_t)head_dim *
+                   (size_t)kv_elem_bytes(dtype);
+    return (bytes + 255) & ~(size_t)255; /* every block starts where 16-byte loads may */
+}
+
+static nrd_error *open_checked(const nrd_device_config *config, cuda_device *dev)
+{
+    int n = 0, v = 0;
+
+    cudaError_t e = cudaGetDeviceCount(&n);
+    if (e == cudaErrorInsufficientDriver || e == cudaErrorStubLibrary) {
+        int have = 0, need = 0;
+        (void)cudaGetLastError();
+        (void)cudaDriverGetVersion(&have);
+        (void)cudaRuntimeGetVersion(&need);
+        if (have == 0) {
+            return nrd_errorf(NRD_ERR_UNSUPPORTED, "cuda: no NVIDIA driver (libcuda.so.1) on this "
+                                                   "machine; use device \"cpu\"");
+        }
+        return nrd_errorf(NRD_ERR_UNSUPPORTED,
+                          "cuda: the driver supports CUDA %d.%d, this plug-in needs %d.%d",
+                          have / 1000, have % 1000 / 10, need / 1000, need % 1000 / 10);
+    }
+    if (e != cudaSuccess || n == 0) {
+        (void)cudaGetLastError();
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "cuda: no usable GPU: %s",
+                          e != cudaSuccess ? cudaGetErrorString(e) : "the driver lists none");
+    }
+    if (config->device_id < 0 || config->device_id >= n) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "cuda: GPU %d asked for, this machine has 0..%d",
+                          config->device_id, n - 1);
+    }
+    dev->id = config->device_id;
+    cudaDeviceProp prop;
+    CUDA_TRY(cudaGetDeviceProperties(&prop, dev->id));
+    dev->cc = prop.major * 10 + prop.minor;
+    if (dev->cc < 80) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED,
+                          "cuda: %s has compute capability %d.%d; 8.0 (Ampere) or newer is needed",
+                          prop.name, prop.major, prop.minor);
+    }
+    dev->hopper = dev->cc == 90; /* sm_90a code runs on 9.0 only */
+    dev->n_sm = prop.multiProcessorCount;
+    dev->smem_max = prop.sharedMemPerBlockOptin;
+    dev->mem_total = prop.totalGlobalMem;
+    snprintf(dev->name, sizeof dev->name, "cuda: %.56s", prop.name);
+    CUDA_TRY(cudaSetDevice(dev->id));
+    CUDA_TRY(cudaFree(NULL)); /* makes the context here, so that its failure is open's failure */
+    CUDA_TRY(cudaDeviceGetAttribute(&v, cudaDevAttrUnifiedAddressing, dev->id));
+    if (dev->hopper) {
+        void *fn = NULL;
+        cudaDriverEntryPointQueryResult found;
+        CUDA_TRY(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &fn, 12000,
+                                                  cudaEnableDefault, &found));
+        dev->encode = found == cudaDriverEntryPointSuccess ? (tensor_map_encode_fn)fn : NULL;
+    }
+    dev->lt = lt_open(&dev->lt_why);
+    return NULL;
+}
+
+static void fill_ops(nrd_device_ops *ops)
+{
+    ops->size = sizeof *ops;
+    ops->abi = NRD_DEVICE_ABI;
+    ops->close = dev_close;
+    ops->get_info = dev_info;
+    ops->alloc = pool_alloc;
+    ops->free = pool_free;
+    ops->mem_report = pool_report;
+    ops->kv_block_bytes = kv_block_bytes;
+    ops->embed = op_embed;
+    ops->norm = op_norm;
+    ops->linear = op_linear;
+    ops->rope_kv = op_rope_kv;
+    ops->attention = op_attention;
+    ops->act = op_act;
+    ops->sample = op_sample;
+    ops->counts = op_counts;
+    ops->copy_blocks = op_copy_blocks;
+    stream_fill_ops(ops);
+    weight_fill_ops(ops);
+}
+
+extern "C" __attribute__((visibility("default"))) nrd_error *
+nrd_device_plugin(const nrd_device_config *config, nrd_device **out)
+{
+    *out = NULL;
+    if (config->world_size > 1) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED,
+                          "cuda: %d ranks asked for; this plug-in has no collectives yet",
+                          config->world_size);
+    }
+    cuda_device *dev = new (std::nothrow) cuda_device();
+    if (!dev) {
+        return nrd_error_no_memory();
+    }
+    nrd_error *err = open_checked(config, dev);
+    if (err) {
+        delete dev;
+        return err;
+    }
+    fill_ops(&dev->ops);
+    dev->base.ops = &dev->ops;
+    *out = &dev->base;
+    return NULL;
+}

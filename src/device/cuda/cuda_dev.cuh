@@ -1,0 +1,180 @@
+/* cuda_dev.cuh - what the files of the CUDA plug-in share: device and stream objects, launches.
+ *
+ * Purpose   Behind include/nereid/device.h. One nrd_device per opened GPU; each nrd_stream owns its
+ *           scratch memory, so that two streams never share a buffer.
+ * Owner     Device: shared (its pool list is behind a mutex). Stream: one thread at a time.
+ * Errors    CUDA_TRY turns a failed runtime call into INTERNAL (or UNAVAILABLE: no memory).
+ * Sources   CUDA C++ Programming Guide 13.0: "Programmatic Dependent Launch", "Graphs".
+ */
+#ifndef NRD_CUDA_DEV_CUH
+#define NRD_CUDA_DEV_CUH
+
+#include <cuda.h>
+#include <cuda_runtime.h>
+
+extern "C" {
+#include "base/error.h"
+}
+#include "nereid/device.h"
+
+#include <mutex>
+#include <string>
+#include <vector>
+
+struct cublas_lt; /* gemm_cublaslt.cu */
+
+struct pool_entry {
+    void *p;
+    uint64_t bytes;
+    nrd_mem_kind kind;
+    std::string pool;
+};
+
+/* Weights are cut from slabs in load order, so that matrices loaded one after the other (q, k, v or
+ * gate, up) lie side by side and linear() can run them as one. */
+struct weight_slab {
+    char *base;
+    size_t cap, used;
+    int live; /* weights in it; the slab is freed with the last */
+};
+
+typedef CUresult (*tensor_map_encode_fn)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *,
+                                         const cuuint64_t *, const cuuint64_t *, const cuuint32_t *,
+                                         const cuuint32_t *, CUtensorMapInterleave,
+                                         CUtensorMapSwizzle, CUtensorMapL2promotion,
+                                         CUtensorMapFloatOOBfill);
+
+struct cuda_device {
+    nrd_device base; /* first: the door's object */
+    nrd_device_ops ops;
+    int id;
+    int n_sm;
+    int cc;          /* 10 * major + minor */
+    bool hopper;     /* sm_90a kernels may run */
+    size_t smem_max; /* opt-in bytes of shared memory a block */
+    char name[64];
+    uint64_t mem_total;
+    std::mutex mu;                   /* guards pools, slabs, lt */
+    std::vector<pool_entry> pools;
+    std::vector<weight_slab> slabs;  /* matrices */
+    std::vector<weight_slab> vslabs; /* scales */
+    tensor_map_encode_fn encode;     /* NULL before Hopper */
+    cublas_lt *lt;                   /* NULL: library absent, lt_why says why */
+    std::string lt_why;
+};
+
+struct nrd_stream {
+    cuda_device *dev;
+    cudaStream_t s;
+    bool capturing;
+    /* Scratch, taken by reserve() or by the first operation that needs it. */
+    char *split_ws; /* SPLIT_WS_BYTES: partial sums of split-K and split-KV */
+    int *counters;  /* N_COUNTERS, all zero between kernels */
+    void *lt_ws;    /* LT_WS_BYTES */
+    char *tmp;      /* rows that wait for quantization */
+    size_t tmp_bytes;
+};
+
+struct nrd_event {
+    cuda_device *dev;
+    cudaEvent_t e;
+};
+
+struct nrd_graph {
+    cuda_device *dev;
+    cudaGraph_t g;
+    cudaGraphExec_t x;
+};
+
+enum : size_t {
+    SPLIT_WS_BYTES = (size_t)64 << 20,
+    LT_WS_BYTES = (size_t)64 << 20, /* cuBLAS documentation: 32 MiB advised on Hopper */
+};
+enum { N_COUNTERS = 65536 };
+
+nrd_error *cuda_fail(cudaError_t e, const char *what);
+#define CUDA_TRY(expr)                                                                             \
+    do {                                                                                           \
+        cudaError_t cuda_try_e_ = (expr);                                                          \
+        if (cuda_try_e_ != cudaSuccess) {                                                          \
+            return cuda_fail(cuda_try_e_, #expr);                                                  \
+        }                                                                                          \
+    } while (0)
+
+/* pool.cu */
+nrd_error *pool_alloc(nrd_device *d, void **out, nrd_mem_kind kind, size_t bytes, const char *pool);
+void pool_free(nrd_device *d, nrd_mem_kind kind, void *p);
+int32_t pool_report(nrd_device *d, nrd_mem_report *rows, int32_t max_rows);
+nrd_error *slab_alloc(cuda_device *dev, std::vector<weight_slab> &slabs, size_t bytes, void **out);
+void slab_free(cuda_device *dev, std::vector<weight_slab> &slabs, void *p);
+
+/* stream.cu */
+void stream_fill_ops(nrd_device_ops *ops);
+nrd_error *stream_scratch(nrd_stream *s);
+nrd_error *stream_tmp(nrd_stream *s, size_t bytes, void **out);
+
+/* weight.cu */
+void weight_fill_ops(nrd_device_ops *ops);
+
+/* gemm_cublaslt.cu: y = x W^T with the scales of both, no bias. UNSUPPORTED: take another way. */
+struct lt_problem {
+    int64_t m, n, k; /* rows of W, tokens, columns */
+    const void *w, *x;
+    nrd_dtype in_dtype, y_dtype;
+    const float *w_scale, *x_scale; /* per row, per token (F8) */
+    void *y;
+    int64_t ldy;
+};
+cublas_lt *lt_open(std::string *why);
+void lt_close(cublas_lt *lt);
+nrd_error *lt_run(nrd_stream *s, const lt_problem *p);
+
+/* ops */
+nrd_error *op_embed(nrd_stream *s, const nrd_embed_args *a);
+nrd_error *op_norm(nrd_stream *s, const nrd_norm_args *a);
+nrd_error *op_linear(nrd_stream *s, const nrd_linear_args *a);
+nrd_error *op_rope_kv(nrd_stream *s, const nrd_rope_kv_args *a);
+nrd_error *op_attention(nrd_stream *s, const nrd_attention_args *a);
+nrd_error *op_act(nrd_stream *s, const nrd_act_args *a);
+nrd_error *op_sample(nrd_stream *s, const nrd_sample_args *a);
+nrd_error *op_counts(nrd_stream *s, const nrd_counts_args *a);
+nrd_error *op_copy_blocks(nrd_stream *s, const nrd_copy_blocks_args *a);
+
+/* linear_skinny.cu: 1..64 rows at memory speed on Hopper. *done = false: not for this shape. */
+nrd_error *linear_skinny(nrd_stream *s, const nrd_linear_args *a, int32_t t0, int32_t nt, bool *done);
+/* row_quant.cu: rows of act dtype -> F8 with a scale each */
+nrd_error *row_quant(nrd_stream *s, const void *x, nrd_dtype dtype, int32_t n_rows, int32_t cols,
+                     void *out, float *out_scale);
+/* attention_*.cu write rows of o_dtype (an activation type) to out. *done = false: not for this shape.
+ * decode takes the sequences whose new tokens x heads of a KV head fit 16 rows, prefill the others. */
+enum { DECODE_ROWS = 16 };
+nrd_error *attention_decode(nrd_stream *s, const nrd_attention_args *a, void *out, nrd_dtype o_dtype,
+                            bool *done);
+nrd_error *attention_prefill(nrd_stream *s, const nrd_attention_args *a, void *out,
+                             nrd_dtype o_dtype, bool *done);
+
+/* Launch with programmatic stream serialization (Hopper): the kernel may start while its
+ * predecessor drains; it must execute pdl_wait() before it touches anything a kernel wrote. */
+template <typename... P, typename... A>
+static inline nrd_error *launch(nrd_stream *s, void (*kernel)(P...), dim3 grid, dim3 block,
+                                size_t smem, A &&...args)
+{
+    cudaLaunchConfig_t cfg = {};
+    cudaLaunchAttribute attr[1];
+    cfg.gridDim = grid;
+    cfg.blockDim = block;
+    cfg.dynamicSmemBytes = smem;
+    cfg.stream = s->s;
+    attr[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attr[0].val.programmaticStreamSerializationAllowed = 1;
+    cfg.attrs = attr;
+    cfg.numAttrs = s->dev->cc >= 90 ? 1 : 0;
+    if (smem > 48 * 1024) {
+        CUDA_TRY(cudaFuncSetAttribute((const void *)kernel,
+                                      cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem));
+    }
+    CUDA_TRY(cudaLaunchKernelEx(&cfg, kernel, P(args)...));
+    return NULL;
+}
+
+#endif

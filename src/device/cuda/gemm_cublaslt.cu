@@ -1,0 +1,280 @@
+/* gemm_cublaslt.cu - large matrix products through cuBLASLt, loaded at run time.
+ *
+ * Purpose   y [n, m] = x [n, k] W^T [k, m] with row scales of both sides for F8 (outer-vector scaling,
+ *           Hopper). In column-major words: D (m x n, ld ldy) = op_T(W: k x m) x.
+ * Owner     One library handle per process and device; the plan table is behind a mutex.
+ * Choice    The first call of a shape class (exact weight shape; tokens rounded up to 1, 2, 4 ... 64,
+ *           then multiples of 64 up to 512, then powers of two) times the heuristic's best eight on
+ *           the caller's own data and keeps the fastest. While a graph is captured nothing can be
+ *           timed: the heuristic's first is used and not kept.
+ * Sources   cuBLAS 13.0 documentation, "cuBLASLt API".
+ */
+#include "device/cuda/cuda_dev.cuh"
+
+#include <cublasLt.h>
+
+#include <algorithm>
+#include <dlfcn.h>
+#include <map>
+#include <tuple>
+
+#define LT_SYMBOLS(X)                                                                              \
+    X(cublasLtCreate)                                                                              \
+    X(cublasLtDestroy)                                                                             \
+    X(cublasLtMatmul)                                                                              \
+    X(cublasLtMatmulAlgoGetHeuristic)                                                              \
+    X(cublasLtMatmulDescCreate)                                                                    \
+    X(cublasLtMatmulDescDestroy)                                                                   \
+    X(cublasLtMatmulDescSetAttribute)                                                              \
+    X(cublasLtMatrixLayoutCreate)                                                                  \
+    X(cublasLtMatrixLayoutDestroy)                                                                 \
+    X(cublasLtMatmulPreferenceCreate)                                                              \
+    X(cublasLtMatmulPreferenceDestroy)                                                             \
+    X(cublasLtMatmulPreferenceSetAttribute)
+
+typedef std::tuple<int64_t, int64_t, int64_t, int, int, int64_t> plan_key;
+
+struct cublas_lt {
+    void *dl;
+    cublasLtHandle_t handle;
+    std::mutex mu; /* guards plans */
+    std::map<plan_key, cublasLtMatmulAlgo_t> plans;
+#define X(name) decltype(&::name) name;
+    LT_SYMBOLS(X)
+#undef X
+};
+
+cublas_lt *lt_open(std::string *why)
+{
+    static const char *const names[] = {"libcublasLt.so.13", "libcublasLt.so",
+                                        "/usr/local/cuda/lib64/libcublasLt.so.13",
+                                        "/usr/local/cuda/lib64/libcublasLt.so"};
+    cublas_lt *lt = new cublas_lt();
+
+    for (const char *name : names) {
+        lt->dl = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+        if (lt->dl) {
+            break;
+        }
+    }
+    if (!lt->dl) {
+        *why = std::string("cuBLASLt 13 is not installed (") + dlerror() + ")";
+        delete lt;
+        return NULL;
+    }
+#define X(name)                                                                                    \
+    lt->name = (decltype(lt->name))dlsym(lt->dl, #name);                                           \
+    if (!lt->name) {                                                                               \
+        *why = "cuBLASLt lacks " #name;                                                            \
+        delete lt;                                                                                 \
+        return NULL;                                                                               \
+    }
+    LT_SYMBOLS(X)
+#undef X
+    if (lt->cublasLtCreate(&lt->handle) != CUBLAS_STATUS_SUCCESS) {
+        *why = "cublasLtCreate failed";
+        delete lt;
+        return NULL;
+    }
+    return lt;
+}
+
+void lt_close(cublas_lt *lt)
+{
+    if (lt) {
+        (void)lt->cublasLtDestroy(lt->handle);
+        delete lt; /* the library stays mapped: its kernels may still be registered */
+    }
+}
+
+static cudaDataType_t cuda_type(nrd_dtype t)
+{
+    return t == NRD_DTYPE_BF16      ? CUDA_R_16BF
+           : t == NRD_DTYPE_F16     ? CUDA_R_16F
+           : t == NRD_DTYPE_F8_E4M3 ? CUDA_R_8F_E4M3
+                                    : CUDA_R_32F;
+}
+
+/* One product's descriptors; freed by the destructor. */
+struct lt_op {
+    cublas_lt *lt;
+    cublasLtMatmulDesc_t desc = NULL;
+    cublasLtMatrixLayout_t a = NULL, b = NULL, d = NULL;
+    cublasLtMatmulPreference_t pref = NULL;
+
+    explicit lt_op(cublas_lt *l) : lt(l) {}
+    ~lt_op()
+    {
+        if (pref) {
+            (void)lt->cublasLtMatmulPreferenceDestroy(pref);
+        }
+        if (d) {
+            (void)lt->cublasLtMatrixLayoutDestroy(d);
+        }
+        if (b) {
+            (void)lt->cublasLtMatrixLayoutDestroy(b);
+        }
+        if (a) {
+            (void)lt->cublasLtMatrixLayoutDestroy(a);
+        }
+        if (desc) {
+            (void)lt->cublasLtMatmulDescDestroy(desc);
+        }
+    }
+
+    bool make(const lt_problem *p)
+    {
+        const cublasOperation_t trans = CUBLAS_OP_T;
+        const cudaDataType_t in = cuda_type(p->in_dtype), out = cuda_type(p->y_dtype);
+        const uint64_t ws = LT_WS_BYTES;
+        bool ok = lt->cublasLtMatmulDescCreate(&desc, CUBLAS_COMPUTE_32F, CUDA_R_32F) ==
+                      CUBLAS_STATUS_SUCCESS &&
+                  set(CUBLASLT_MATMUL_DESC_TRANSA, &trans, sizeof trans) &&
+                  layout(&a, in, p->k, p->m, p->k) && layout(&b, in, p->k, p->n, p->k) &&
+                  layout(&d, out, p->m, p->n, p->ldy) &&
+                  lt->cublasLtMatmulPreferenceCreate(&pref) == CUBLAS_STATUS_SUCCESS &&
+                  lt->cublasLtMatmulPreferenceSetAttribute(
+                      pref, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &ws, sizeof ws) ==
+                      CUBLAS_STATUS_SUCCESS;
+        if (ok && p->in_dtype == NRD_DTYPE_F8_E4M3) {
+            const cublasLtMatmulMatrixScale_t mode = CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
+            const int8_t fast = 1;
+            ok = set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &mode, sizeof mode) &&
+                 set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &mode, sizeof mode) &&
+                 set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &p->w_scale, sizeof p->w_scale) &&
+                 set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &p->x_scale, sizeof p->x_scale) &&
+                 set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof fast);
+        }
+        return ok;
+    }
+
+    bool set(cublasLtMatmulDescAttributes_t at, const void *v, size_t n)
+    {
+        return lt->cublasLtMatmulDescSetAttribute(desc, at, v, n) == CUBLAS_STATUS_SUCCESS;
+    }
+
+    bool layout(cublasLtMatrixLayout_t *l, cudaDataType_t t, int64_t rows, int64_t cols, int64_t ld)
+    {
+        return lt->cublasLtMatrixLayoutCreate(l, t, (uint64_t)rows, (uint64_t)cols, ld) ==
+               CUBLAS_STATUS_SUCCESS;
+    }
+};
+
+static cublasStatus_t multiply(nrd_stream *s, const lt_op &op, const lt_problem *p,
+                               const cublasLtMatmulAlgo_t *algo)
+{
+    const float one = 1.0f, zero = 0.0f;
+    cublas_lt *lt = op.lt;
+    return lt->cublasLtMatmul(lt->handle, op.desc, &one, p->w, op.a, p->x, op.b, &zero, p->y, op.d,
+                              p->y, op.d, algo, s->lt_ws, LT_WS_BYTES, s->s);
+}
+
+static int64_t token_class(int64_t n)
+{
+    if (n <= 64 || n > 512) {
+        int64_t c = 1;
+        while (c < n) {
+            c *= 2;
+        }
+        return c;
+    }
+    return (n + 63) / 64 * 64;
+}
+
+/* The fastest of the heuristic's candidates on the caller's data: median of five timed runs. */
+static nrd_error *tune(nrd_stream *s, const lt_op &op, const lt_problem *p,
+                       const cublasLtMatmulHeuristicResult_t *found, int n_found, int *best)
+{
+    cudaEvent_t ev[6] = {};
+    float best_ms = 1e30f;
+    nrd_error *err = NULL;
+    cudaError_t e = cudaSuccess;
+
+    *best = -1;
+    for (int i = 0; i < 6 && e == cudaSuccess; i++) {
+        e = cudaEventCreate(&ev[i]);
+    }
+    for (int i = 0; i < n_found && e == cudaSuccess; i++) {
+        if (found[i].state != CUBLAS_STATUS_SUCCESS || found[i].workspaceSize > LT_WS_BYTES ||
+            multiply(s, op, p, &found[i].algo) != CUBLAS_STATUS_SUCCESS) {
+            continue;
+        }
+        float ms[5] = {};
+        for (int r = 0; r < 6 && e == cudaSuccess; r++) {
+            e = cudaEventRecord(ev[r], s->s);
+            if (r < 5 && e == cudaSuccess) {
+                (void)multiply(s, op, p, &found[i].algo);
+            }
+        }
+        if (e == cudaSuccess) {
+            e = cudaStreamSynchronize(s->s);
+        }
+        for (int r = 0; r < 5 && e == cudaSuccess; r++) {
+            e = cudaEventElapsedTime(&ms[r], ev[r], ev[r + 1]);
+        }
+        std::sort(ms, ms + 5);
+        if (e == cudaSuccess && ms[2] < best_ms) {
+            best_ms = ms[2];
+            *best = i;
+        }
+    }
+    if (e != cudaSuccess) {
+        err = cuda_fail(e, "timing cuBLASLt");
+    }
+    for (int i = 0; i < 6; i++) {
+        if (ev[i]) {
+            (void)cudaEventDestroy(ev[i]);
+        }
+    }
+    return err;
+}
+
+nrd_error *lt_run(nrd_stream *s, const lt_problem *p)
+{
+    enum { CANDIDATES = 8 };
+    cublas_lt *lt = s->dev->lt;
+    const plan_key key(p->m, p->k, token_class(p->n), p->in_dtype, p->y_dtype, p->ldy);
+    cublasLtMatmulAlgo_t algo;
+    bool have = false;
+
+    if (!lt) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "cuda: %s", s->dev->lt_why.c_str());
+    }
+    NRD_TRY(stream_scratch(s));
+    lt_op op(lt);
+    if (!op.make(p)) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "cuda: cuBLASLt refuses the description of %lldx%lldx%lld",
+                          (long long)p->m, (long long)p->n, (long long)p->k);
+    }
+    {
+        std::lock_guard<std::mutex> lock(lt->mu);
+        auto it = lt->plans.find(key);
+        if (it != lt->plans.end()) {
+            algo = it->second;
+            have = true;
+        }
+    }
+    if (have && multiply(s, op, p, &algo) == CUBLAS_STATUS_SUCCESS) {
+        return NULL;
+    }
+    cublasLtMatmulHeuristicResult_t found[CANDIDATES];
+    int n_found = 0, best = 0;
+    if (lt->cublasLtMatmulAlgoGetHeuristic(lt->handle, op.desc, op.a, op.b, op.d, op.d, op.pref,
+                                           CANDIDATES, found, &n_found) != CUBLAS_STATUS_SUCCESS ||
+        n_found == 0) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "cuda: cuBLASLt has no kernel for %lldx%lldx%lld",
+                          (long long)p->m, (long long)p->n, (long long)p->k);
+    }
+    if (!s->capturing && !have) {
+        NRD_TRY(tune(s, op, p, found, n_found, &best));
+        if (best >= 0) {
+            std::lock_guard<std::mutex> lock(lt->mu);
+            lt->plans[key] = found[best].algo;
+        }
+    }
+    if (best < 0 || multiply(s, op, p, &found[best].algo) != CUBLAS_STATUS_SUCCESS) {
+        return nrd_errorf(NRD_ERR_INTERNAL, "cuda: cuBLASLt failed on %lldx%lldx%lld",
+                          (long long)p->m, (long long)p->n, (long long)p->k);
+    }
+    return NULL;
+}

@@ -1,0 +1,165 @@
+/* pool.cu - device and pinned memory with names, and the slabs of the weights. */
+#include "device/cuda/cuda_dev.cuh"
+
+#include <algorithm>
+#include <cstring>
+
+nrd_error *cuda_fail(cudaError_t e, const char *what)
+{
+    (void)cudaGetLastError();
+    return nrd_errorf(e == cudaErrorMemoryAllocation ? NRD_ERR_UNAVAILABLE : NRD_ERR_INTERNAL,
+                      "cuda: %s (%s) in %.120s", cudaGetErrorString(e), cudaGetErrorName(e), what);
+}
+
+nrd_error *pool_alloc(nrd_device *d, void **out, nrd_mem_kind kind, size_t bytes, const char *pool)
+{
+    cuda_device *dev = (cuda_device *)d;
+    void *p = NULL;
+
+    *out = NULL;
+    CUDA_TRY(cudaSetDevice(dev->id));
+    if (bytes == 0) {
+        bytes = 1;
+    }
+    if (kind == NRD_MEM_HOST) {
+        cudaError_t e = cudaHostAlloc(&p, bytes, cudaHostAllocDefault);
+        if (e != cudaSuccess) {
+            (void)cudaGetLastError();
+            return nrd_errorf(NRD_ERR_UNAVAILABLE, "cuda: no pinned memory for %zu bytes of %s: %s",
+                              bytes, pool ? pool : "?", cudaGetErrorString(e));
+        }
+        memset(p, 0, bytes);
+    } else {
+        cudaError_t e = cudaMalloc(&p, bytes);
+        if (e != cudaSuccess) {
+            size_t left = 0, total = 0;
+            (void)cudaGetLastError();
+            (void)cudaMemGetInfo(&left, &total);
+            return nrd_errorf(e == cudaErrorMemoryAllocation ? NRD_ERR_UNAVAILABLE
+                                                             : NRD_ERR_INTERNAL,
+                              "cuda: no device memory for %zu bytes of %s (%zu of %zu free): %s",
+                              bytes, pool ? pool : "?", left, total, cudaGetErrorString(e));
+        }
+        e = cudaMemset(p, 0, bytes);
+        if (e == cudaSuccess) {
+            e = cudaStreamSynchronize(0); /* streams are non-blocking: zero before anybody reads */
+        }
+        if (e != cudaSuccess) {
+            (void)cudaFree(p);
+            return cuda_fail(e, "zeroing new memory");
+        }
+    }
+    std::lock_guard<std::mutex> lock(dev->mu);
+    dev->pools.push_back({p, bytes, kind, pool ? pool : "?"});
+    *out = p;
+    return NULL;
+}
+
+void pool_free(nrd_device *d, nrd_mem_kind kind, void *p)
+{
+    cuda_device *dev = (cuda_device *)d;
+
+    if (!p) {
+        return;
+    }
+    (void)cudaSetDevice(dev->id);
+    {
+        std::lock_guard<std::mutex> lock(dev->mu);
+        for (size_t i = 0; i < dev->pools.size(); i++) {
+            if (dev->pools[i].p == p) {
+                dev->pools.erase(dev->pools.begin() + (long)i);
+                break;
+            }
+        }
+    }
+    if (kind == NRD_MEM_HOST) {
+        (void)cudaFreeHost(p);
+    } else {
+        (void)cudaFree(p);
+    }
+}
+
+int32_t pool_report(nrd_device *d, nrd_mem_report *rows, int32_t max_rows)
+{
+    /* Names live as long as the process: a report row borrows them. */
+    static std::vector<std::string *> names;
+    static std::mutex names_mu;
+    cuda_device *dev = (cuda_device *)d;
+    std::lock_guard<std::mutex> lock(dev->mu);
+    std::lock_guard<std::mutex> names_lock(names_mu);
+    int32_t n = 0;
+
+    for (const pool_entry &e : dev->pools) {
+        int32_t i = 0;
+        while (i < n && e.pool != rows[i].name) {
+            i++;
+        }
+        if (i == n) {
+            std::string *name = NULL;
+            if (n == max_rows) {
+                continue;
+            }
+            for (std::string *known : names) {
+                if (*known == e.pool) {
+                    name = known;
+                }
+            }
+            if (!name) {
+                name = new std::string(e.pool);
+                names.push_back(name);
+            }
+            rows[n].name = name->c_str();
+            rows[n].bytes = 0;
+            n++;
+        }
+        rows[i].bytes += e.bytes;
+    }
+    return n;
+}
+
+nrd_error *slab_alloc(cuda_device *dev, std::vector<weight_slab> &slabs, size_t bytes, void **out)
+{
+    const size_t need = (bytes + 255) & ~(size_t)255;
+
+    {
+        std::lock_guard<std::mutex> lock(dev->mu);
+        if (!slabs.empty() && slabs.back().cap - slabs.back().used >= need) {
+            weight_slab &slab = slabs.back();
+            *out = slab.base + slab.used;
+            slab.used += need;
+            slab.live++;
+            return NULL;
+        }
+    }
+    size_t left = 0, total = 0;
+    CUDA_TRY(cudaMemGetInfo(&left, &total));
+    /* Large slabs keep neighbours together; on a full card they must not cost the cache memory. */
+    size_t cap = &slabs == &dev->vslabs ? (size_t)1 << 20
+                 : left > ((size_t)32 << 30) ? (size_t)512 << 20
+                                             : (size_t)32 << 20;
+    cap = std::max(cap, need);
+    void *p = NULL;
+    NRD_TRY(pool_alloc(&dev->base, &p, NRD_MEM_DEVICE, cap, "weights"));
+    std::lock_guard<std::mutex> lock(dev->mu);
+    slabs.push_back({(char *)p, cap, need, 1});
+    *out = p;
+    return NULL;
+}
+
+void slab_free(cuda_device *dev, std::vector<weight_slab> &slabs, void *p)
+{
+    void *gone = NULL;
+    {
+        std::lock_guard<std::mutex> lock(dev->mu);
+        for (size_t i = 0; i < slabs.size(); i++) {
+            if ((char *)p >= slabs[i].base && (char *)p < slabs[i].base + slabs[i].cap) {
+                if (--slabs[i].live == 0) {
+                    gone = slabs[i].base;
+                    slabs.erase(slabs.begin() + (long)i);
+                }
+                break;
+            }
+        }
+    }
+    pool_free(&dev->base, NRD_MEM_DEVICE, gone);
+}

@@ -1,0 +1,235 @@
+/* stream.cu - streams, events, graphs, copies, and the scratch memory of a stream. */
+#include "device/cuda/cuda_dev.cuh"
+
+#include <new>
+
+static nrd_error *stream_new(nrd_device *d, nrd_stream **out)
+{
+    cuda_device *dev = (cuda_device *)d;
+    cudaStream_t cs = NULL;
+
+    *out = NULL;
+    CUDA_TRY(cudaSetDevice(dev->id));
+    CUDA_TRY(cudaStreamCreateWithFlags(&cs, cudaStreamNonBlocking));
+    nrd_stream *s = new (std::nothrow) nrd_stream();
+    if (!s) {
+        (void)cudaStreamDestroy(cs);
+        return nrd_error_no_memory();
+    }
+    s->dev = dev;
+    s->s = cs;
+    *out = s;
+    return NULL;
+}
+
+static void stream_free(nrd_stream *s)
+{
+    if (!s) {
+        return;
+    }
+    nrd_device *d = &s->dev->base;
+    (void)cudaSetDevice(s->dev->id);
+    (void)cudaStreamSynchronize(s->s);
+    pool_free(d, NRD_MEM_DEVICE, s->split_ws);
+    pool_free(d, NRD_MEM_DEVICE, s->counters);
+    pool_free(d, NRD_MEM_DEVICE, s->lt_ws);
+    pool_free(d, NRD_MEM_DEVICE, s->tmp);
+    (void)cudaStreamDestroy(s->s);
+    delete s;
+}
+
+nrd_error *stream_scratch(nrd_stream *s)
+{
+    nrd_device *d = &s->dev->base;
+    void *p;
+
+    if (s->lt_ws) {
+        return NULL;
+    }
+    if (s->capturing) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG,
+                          "cuda: call reserve() on this stream before capturing a graph");
+    }
+    if (!s->split_ws) {
+        NRD_TRY(pool_alloc(d, &p, NRD_MEM_DEVICE, SPLIT_WS_BYTES, "workspace"));
+        s->split_ws = (char *)p;
+    }
+    if (!s->counters) {
+        NRD_TRY(pool_alloc(d, &p, NRD_MEM_DEVICE, N_COUNTERS * sizeof(int), "workspace"));
+        s->counters = (int *)p;
+    }
+    NRD_TRY(pool_alloc(d, &p, NRD_MEM_DEVICE, LT_WS_BYTES, "workspace"));
+    s->lt_ws = p;
+    return NULL;
+}
+
+nrd_error *stream_tmp(nrd_stream *s, size_t bytes, void **out)
+{
+    if (bytes > s->tmp_bytes) {
+        void *p;
+        if (s->capturing) {
+            return nrd_errorf(NRD_ERR_INVALID_ARG,
+                              "cuda: %zu bytes of scratch needed in a graph, %zu reserved", bytes,
+                              s->tmp_bytes);
+        }
+        CUDA_TRY(cudaStreamSynchronize(s->s));
+        pool_free(&s->dev->base, NRD_MEM_DEVICE, s->tmp);
+        s->tmp = NULL;
+        s->tmp_bytes = 0;
+        NRD_TRY(pool_alloc(&s->dev->base, &p, NRD_MEM_DEVICE, bytes, "workspace"));
+        s->tmp = (char *)p;
+        s->tmp_bytes = bytes;
+    }
+    *out = s->tmp;
+    return NULL;
+}
+
+static nrd_error *reserve(nrd_stream *s, int32_t max_tokens, int32_t max_seqs, int32_t max_hidden,
+                          int32_t max_ctx_len, int32_t vocab)
+{
+    void *p;
+
+    (void)max_seqs;
+    (void)max_ctx_len;
+    (void)vocab;
+    CUDA_TRY(cudaSetDevice(s->dev->id));
+    NRD_TRY(stream_scratch(s));
+    /* attention writes its rows here when it must hand on F8 */
+    return stream_tmp(s, (size_t)(max_tokens > 0 ? max_tokens : 1) *
+                             (size_t)(max_hidden > 0 ? max_hidden : 1) * 4, &p);
+}
+
+static nrd_error *stream_sync(nrd_stream *s)
+{
+    CUDA_TRY(cudaStreamSynchronize(s->s));
+    return NULL;
+}
+
+static nrd_error *event_new(nrd_device *d, nrd_event **out)
+{
+    cuda_device *dev = (cuda_device *)d;
+    cudaEvent_t ce = NULL;
+
+    *out = NULL;
+    CUDA_TRY(cudaSetDevice(dev->id));
+    CUDA_TRY(cudaEventCreateWithFlags(&ce, cudaEventDisableTiming));
+    nrd_event *e = new (std::nothrow) nrd_event();
+    if (!e) {
+        (void)cudaEventDestroy(ce);
+        return nrd_error_no_memory();
+    }
+    e->dev = dev;
+    e->e = ce;
+    *out = e;
+    return NULL;
+}
+
+static void event_free(nrd_event *e)
+{
+    if (e) {
+        (void)cudaEventDestroy(e->e);
+        delete e;
+    }
+}
+
+static nrd_error *event_record(nrd_stream *s, nrd_event *e)
+{
+    CUDA_TRY(cudaEventRecord(e->e, s->s));
+    return NULL;
+}
+
+static nrd_error *event_wait(nrd_event *e)
+{
+    CUDA_TRY(cudaEventSynchronize(e->e));
+    return NULL;
+}
+
+static nrd_error *stream_wait(nrd_stream *s, nrd_event *e)
+{
+    CUDA_TRY(cudaStreamWaitEvent(s->s, e->e, 0));
+    return NULL;
+}
+
+static nrd_error *graph_begin(nrd_stream *s)
+{
+    NRD_TRY(stream_scratch(s));
+    CUDA_TRY(cudaStreamBeginCapture(s->s, cudaStreamCaptureModeThreadLocal));
+    s->capturing = true;
+    return NULL;
+}
+
+static nrd_error *graph_end(nrd_stream *s, nrd_graph **out)
+{
+    cudaGraph_t g = NULL;
+    cudaGraphExec_t x = NULL;
+
+    *out = NULL;
+    s->capturing = false;
+    CUDA_TRY(cudaStreamEndCapture(s->s, &g));
+    cudaError_t e = cudaGraphInstantiate(&x, g, 0);
+    if (e != cudaSuccess) {
+        (void)cudaGraphDestroy(g);
+        return cuda_fail(e, "cudaGraphInstantiate");
+    }
+    nrd_graph *graph = new (std::nothrow) nrd_graph();
+    if (!graph) {
+        (void)cudaGraphExecDestroy(x);
+        (void)cudaGraphDestroy(g);
+        return nrd_error_no_memory();
+    }
+    graph->dev = s->dev;
+    graph->g = g;
+    graph->x = x;
+    *out = graph;
+    return NULL;
+}
+
+static nrd_error *graph_launch(nrd_stream *s, nrd_graph *g)
+{
+    CUDA_TRY(cudaGraphLaunch(g->x, s->s));
+    return NULL;
+}
+
+static void graph_free(nrd_graph *g)
+{
+    if (g) {
+        (void)cudaGraphExecDestroy(g->x);
+        (void)cudaGraphDestroy(g->g);
+        delete g;
+    }
+}
+
+static nrd_error *copy(nrd_stream *s, void *dst, const void *src, size_t bytes)
+{
+    if (bytes > 0) {
+        CUDA_TRY(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, s->s));
+    }
+    return NULL;
+}
+
+static nrd_error *fill(nrd_stream *s, void *dst, int byte, size_t bytes)
+{
+    if (bytes > 0) {
+        CUDA_TRY(cudaMemsetAsync(dst, byte, bytes, s->s));
+    }
+    return NULL;
+}
+
+void stream_fill_ops(nrd_device_ops *ops)
+{
+    ops->stream_new = stream_new;
+    ops->stream_free = stream_free;
+    ops->stream_sync = stream_sync;
+    ops->event_new = event_new;
+    ops->event_free = event_free;
+    ops->event_record = event_record;
+    ops->event_wait = event_wait;
+    ops->stream_wait = stream_wait;
+    ops->graph_begin = graph_begin;
+    ops->graph_end = graph_end;
+    ops->graph_launch = graph_launch;
+    ops->graph_free = graph_free;
+    ops->copy = copy;
+    ops->fill = fill;
+    ops->reserve = reserve;
+}

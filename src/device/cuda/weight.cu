@@ -1,0 +1,225 @@
+/* weight.cu - how weights live on the GPU.
+ *
+ *   bf16, fp16, f32   as they are
+ *   F8 (e4m3)         as it is, with a scale for every row (a per-tensor scale is repeated), on Hopper
+ *                     (the library scales rows of both sides only there); elsewhere bf16
+ *   int8, GGUF blocks bf16: no kernel reads them in their blocks yet
+ *   vectors           f32 (norms and biases: small, and read by every thread)
+ */
+#include "device/cuda/cuda_dev.cuh"
+#include "device/cuda/expand.cuh"
+
+extern "C" {
+#include "base/dtype.h"
+}
+
+#include <algorithm>
+#include <cstring>
+
+static bool is_vector(const nrd_weight *w, bool is_linear)
+{
+    return w->cols == 1 && !is_linear;
+}
+
+static nrd_dtype kept_as(const cuda_device *dev, const nrd_weight *w, bool is_linear)
+{
+    if (is_vector(w, is_linear)) {
+        return NRD_DTYPE_F32;
+    }
+    switch (w->dtype) {
+    case NRD_DTYPE_F32:
+    case NRD_DTYPE_F16:
+    case NRD_DTYPE_BF16:
+        return w->dtype;
+    case NRD_DTYPE_F8_E4M3:
+        return dev->hopper ? NRD_DTYPE_F8_E4M3 : NRD_DTYPE_BF16;
+    case NRD_DTYPE_I8:
+        return NRD_DTYPE_BF16;
+    default:
+        return nrd_dtype_is_quant(w->dtype) ? NRD_DTYPE_BF16 : NRD_DTYPE_NONE;
+    }
+}
+
+static nrd_error *source_bytes(nrd_dtype dtype, int64_t rows, int64_t cols, size_t *out)
+{
+    const int block = nrd_dtype_block(dtype);
+
+    if (nrd_dtype_block_bytes(dtype) == 0 || rows <= 0 || cols <= 0 || cols % block != 0 ||
+        rows > ((int64_t)1 << 48) / cols || !nrd_dtype_bytes(dtype, (uint64_t)(rows * cols), out)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "cuda: a weight of %lld x %lld in %s",
+                          (long long)rows, (long long)cols, nrd_dtype_name(dtype));
+    }
+    return NULL;
+}
+
+static nrd_error *weight_plan(nrd_device *d, nrd_dtype dtype, int64_t rows, int64_t cols,
+                              bool is_linear, uint32_t *out_layout, uint64_t *out_bytes)
+{
+    size_t bytes;
+
+    (void)d;
+    (void)is_linear;
+    NRD_TRY(source_bytes(dtype, rows, cols, &bytes));
+    *out_layout = NRD_LAYOUT_ROWS;
+    *out_bytes = bytes;
+    return NULL;
+}
+
+static nrd_error *weight_pack(nrd_device *d, const nrd_weight *src, uint32_t layout, void *dst)
+{
+    size_t bytes;
+
+    (void)d;
+    if (layout != NRD_LAYOUT_ROWS || src->layout != NRD_LAYOUT_ROWS) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "cuda: weight layout %u", layout);
+    }
+    NRD_TRY(source_bytes(src->dtype, src->rows, src->cols, &bytes));
+    memcpy(dst, src->data, bytes);
+    return NULL;
+}
+
+static void weight_unload(nrd_device *d, nrd_weight *w)
+{
+    cuda_device *dev = (cuda_device *)d;
+
+    if (w->data) {
+        slab_free(dev, dev->slabs, (void *)w->data);
+    }
+    if (w->scales) {
+        slab_free(dev, dev->vslabs, (void *)w->scales);
+    }
+    w->data = NULL;
+    w->scales = NULL;
+}
+
+/* Uploads raw rows in pieces through scratch memory and converts them into out->data. */
+static nrd_error *load_expanded(nrd_stream *s, const nrd_weight *src, const nrd_weight *out,
+                                const float *dev_scales, float scale)
+{
+    const int block = nrd_dtype_block(src->dtype);
+    const int block_bytes = (int)nrd_dtype_block_bytes(src->dtype);
+    const size_t row_bytes = (size_t)(src->cols / block) * (size_t)block_bytes;
+    const size_t out_row = (size_t)src->cols * (out->dtype == NRD_DTYPE_F32 ? 4 : 2);
+    const int64_t step = std::max<int64_t>(1, (int64_t)(((size_t)64 << 20) / row_bytes));
+    void *raw = NULL;
+    nrd_error *err = NULL;
+
+    NRD_TRY(pool_alloc(&s->dev->base, &raw, NRD_MEM_DEVICE,
+                       (size_t)std::min(step, src->rows) * row_bytes, "load"));
+    for (int64_t r = 0; r < src->rows && !err; r += step) {
+        const int64_t n = std::min(step, src->rows - r);
+        cudaError_t e = cudaMemcpyAsync(raw, (const char *)src->data + (size_t)r * row_bytes,
+                                        (size_t)n * row_bytes, cudaMemcpyHostToDevice, s->s);
+        if (e != cudaSuccess) {
+            err = cuda_fail(e, "uploading a weight");
+        } else {
+            err = expand_rows(s, src->dtype, block, block_bytes, raw,
+                              dev_scales ? dev_scales + r : NULL, scale, out->dtype,
+                              (char *)out->data + (size_t)r * out_row, n, src->cols);
+        }
+    }
+    cudaError_t e = cudaStreamSynchronize(s->s);
+    pool_free(&s->dev->base, NRD_MEM_DEVICE, raw);
+    if (!err && e != cudaSuccess) {
+        err = cuda_fail(e, "converting a weight");
+    }
+    return err;
+}
+
+static nrd_error *weight_load(nrd_stream *s, const nrd_weight *src, bool is_linear, nrd_weight *out,
+                              bool *out_owned)
+{
+    cuda_device *dev = s->dev;
+    const nrd_dtype kept = kept_as(dev, src, is_linear);
+    const float scale = src->scale > 0.0f ? src->scale : 1.0f;
+    size_t src_size = 0, size = 0;
+    nrd_error *err = NULL;
+    cudaError_t e = cudaSuccess;
+    void *p = NULL;
+
+    *out_owned = false;
+    memset(out, 0, sizeof *out);
+    if (kept == NRD_DTYPE_NONE || src->layout != NRD_LAYOUT_ROWS) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "cuda: weights of type %s in layout %u",
+                          nrd_dtype_name(src->dtype), src->layout);
+    }
+    if (src->dtype == NRD_DTYPE_I8 && !src->scales) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "cuda: an int8 weight needs a scale for each row");
+    }
+    NRD_TRY(source_bytes(src->dtype, src->rows, src->cols, &src_size));
+    if (!nrd_dtype_bytes(kept, (uint64_t)(src->rows * src->cols), &size)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "cuda: a weight of %lld x %lld",
+                          (long long)src->rows, (long long)src->cols);
+    }
+    CUDA_TRY(cudaSetDevice(dev->id));
+    NRD_TRY(slab_alloc(dev, dev->slabs, size, &p));
+    out->dtype = kept;
+    out->layout = NRD_LAYOUT_ROWS;
+    out->rows = src->rows;
+    out->cols = src->cols;
+    out->scale = 1.0f;
+    out->data = p;
+    out->data_bytes = size;
+    if (src->scales || kept == NRD_DTYPE_F8_E4M3) {
+        NRD_TRY_GOTO(slab_alloc(dev, dev->vslabs, (size_t)src->rows * 4, &p), err, fail);
+        out->scales = p;
+        if (src->scales) {
+            e = cudaMemcpyAsync(p, src->scales, (size_t)src->rows * 4, cudaMemcpyHostToDevice, s->s);
+        }
+        if (e != cudaSuccess) {
+            err = cuda_fail(e, "uploading scales");
+            goto fail;
+        }
+        NRD_TRY_GOTO(expand_scales(s, (float *)p, src->scales ? (const float *)p : NULL, scale,
+                                   src->rows), err, fail);
+    }
+    if (kept == src->dtype) {
+        e = cudaMemcpyAsync((void *)out->data, src->data, size, cudaMemcpyHostToDevice, s->s);
+        if (e == cudaSuccess) {
+            e = cudaStreamSynchronize(s->s);
+        }
+        if (e != cudaSuccess) {
+            err = cuda_fail(e, "uploading a weight");
+            goto fail;
+        }
+    } else {
+        NRD_TRY_GOTO(load_expanded(s, src, out, (const float *)out->scales, scale), err, fail);
+        if (out->scales) { /* they are in the numbers now */
+            slab_free(dev, dev->vslabs, (void *)out->scales);
+            out->scales = NULL;
+        }
+    }
+    *out_owned = true;
+    return NULL;
+
+fail:
+    (void)cudaStreamSynchronize(s->s);
+    weight_unload(&dev->base, out);
+    return err;
+}
+
+static nrd_dtype linear_input(nrd_device *d, const nrd_weight *w, nrd_dtype act_dtype,
+                              size_t *out_row_bytes, bool *out_row_scale)
+{
+    const nrd_dtype t = kept_as((const cuda_device *)d, w, true);
+    size_t bytes = 0;
+
+    (void)act_dtype; /* the tensor cores want both operands in one type: the weight's */
+    (void)nrd_dtype_bytes(t, (uint64_t)w->cols, &bytes);
+    if (out_row_bytes) {
+        *out_row_bytes = bytes;
+    }
+    if (out_row_scale) {
+        *out_row_scale = t == NRD_DTYPE_F8_E4M3;
+    }
+    return t;
+}
+
+void weight_fill_ops(nrd_device_ops *ops)
+{
+    ops->weight_plan = weight_plan;
+    ops->weight_pack = weight_pack;
+    ops->weight_load = weight_load;
+    ops->weight_unload = weight_unload;
+    ops->linear_input = linear_input;
+}

@@ -1,0 +1,199 @@
+/* act: out[t,i] = f(x[t,i]) (* x[t, inter+i] if gated), and row_quant: out = x, both optionally
+ * quantized to F8 with one scale a row.
+ * Shapes    x [n_tokens, inter or 2 inter] act dtype; out [n_tokens, inter].
+ * Work      F8: one block a row, the products wait in registers for the row's maximum, so x is read
+ *           once. Otherwise a block takes 2048 columns of a row.
+ * Bound     memory: 3 (gated) or 2 values a result; the function is exp or tanh in f32.
+ */
+#include "device/ops/common.cuh"
+
+struct act_params {
+    const void *x;
+    void *out;
+    float *out_scale;
+    int inter, kind, gated;
+};
+
+template <typename T>
+static __device__ __forceinline__ float act_one(const act_params &a, const T *x, int i)
+{
+    float v = act_apply(a.kind, to_f(x[i]));
+    return a.gated ? v * to_f(x[a.inter + i]) : v;
+}
+
+template <typename T>
+static __device__ __forceinline__ void act_eight(const act_params &a, const T *x, int i, float *v)
+{
+    load8(x + i, v);
+    if (a.gated) {
+        float up[8];
+        load8(x + a.inter + i, up);
+#pragma unroll
+        for (int k = 0; k < 8; k++) {
+            v[k] = act_apply(a.kind, v[k]) * up[k];
+        }
+    } else {
+#pragma unroll
+        for (int k = 0; k < 8; k++) {
+            v[k] = act_apply(a.kind, v[k]);
+        }
+    }
+}
+
+template <typename T, int VPT>
+static __global__ void __launch_bounds__(1024) act_quant_kernel(act_params a)
+{
+    __shared__ float red[32];
+    const int64_t row = blockIdx.x;
+    const int step = blockDim.x * 8;
+    float v[VPT * 8], amax = 0.0f;
+
+    pdl_wait();
+    pdl_go();
+    const T *x = (const T *)a.x + row * (a.gated ? 2 : 1) * a.inter;
+#pragma unroll
+    for (int j = 0; j < VPT; j++) {
+        const int i = threadIdx.x * 8 + j * step;
+        if (i < a.inter) {
+            act_eight(a, x, i, v + j * 8);
+#pragma unroll
+            for (int k = 0; k < 8; k++) {
+                amax = fmaxf(amax, fabsf(v[j * 8 + k]));
+            }
+        }
+    }
+    const float scale = f8_scale(block_reduce<op_max>(amax, red)), q = 1.0f / scale;
+    if (threadIdx.x == 0) {
+        a.out_scale[row] = scale;
+    }
+    f8 *out = (f8 *)a.out + row * a.inter;
+#pragma unroll
+    for (int j = 0; j < VPT; j++) {
+        const int i = threadIdx.x * 8 + j * step;
+        if (i < a.inter) {
+#pragma unroll
+            for (int k = 0; k < 8; k++) {
+                v[j * 8 + k] *= q;
+            }
+            store8(out + i, v + j * 8);
+        }
+    }
+}
+
+template <typename T> static __global__ void act_quant_any_kernel(act_params a)
+{
+    __shared__ float red[32];
+    const int64_t row = blockIdx.x;
+    float amax = 0.0f;
+
+    pdl_wait();
+    pdl_go();
+    const T *x = (const T *)a.x + row * (a.gated ? 2 : 1) * a.inter;
+    for (int i = threadIdx.x; i < a.inter; i += blockDim.x) {
+        amax = fmaxf(amax, fabsf(act_one(a, x, i)));
+    }
+    const float scale = f8_scale(block_reduce<op_max>(amax, red));
+    if (threadIdx.x == 0) {
+        a.out_scale[row] = scale;
+    }
+    for (int i = threadIdx.x; i < a.inter; i += blockDim.x) {
+        ((f8 *)a.out)[row * a.inter + i] = from_f<f8>(act_one(a, x, i) / scale);
+    }
+}
+
+template <typename T, typename O> static __global__ void act_kernel(act_params a, int vector)
+{
+    const int64_t row = blockIdx.x;
+    const int i = (int)(blockIdx.y * blockDim.x + threadIdx.x) * 8;
+
+    pdl_wait();
+    pdl_go();
+    const T *x = (const T *)a.x + row * (a.gated ? 2 : 1) * a.inter;
+    O *out = (O *)a.out + row * a.inter;
+    if (i >= a.inter) {
+        return;
+    }
+    if (vector) {
+        float v[8];
+        act_eight(a, x, i, v);
+        store8(out + i, v);
+    } else {
+        for (int k = i; k < a.inter && k < i + 8; k++) {
+            out[k] = from_f<O>(act_one(a, x, k));
+        }
+    }
+}
+
+template <typename T>
+static nrd_error *act_quant(nrd_stream *s, const act_params &p, int rows, bool vector)
+{
+    const dim3 grid((unsigned)rows);
+    const int vecs = p.inter / 8;
+
+    if (vector && vecs <= 512) {
+        return launch(s, act_quant_kernel<T, 1>, grid, dim3((unsigned)(vecs + 31) & ~31u), 0, p);
+    }
+    if (vector && vecs <= 2048) {
+        return launch(s, act_quant_kernel<T, 2>, grid, dim3((unsigned)((vecs + 1) / 2 + 31) & ~31u),
+                      0, p);
+    }
+    if (vector && vecs <= 4096) {
+        return launch(s, act_quant_kernel<T, 4>, grid, dim3((unsigned)((vecs + 3) / 4 + 31) & ~31u),
+                      0, p);
+    }
+    return launch(s, act_quant_any_kernel<T>, grid, dim3(512), 0, p);
+}
+
+template <typename T, typename O>
+static nrd_error *act_plain(nrd_stream *s, const act_params &p, int rows, bool vector)
+{
+    const unsigned columns = (unsigned)((p.inter + 7) / 8 + 255) / 256;
+    return launch(s, act_kernel<T, O>, dim3((unsigned)rows, columns), dim3(256), 0, p, (int)vector);
+}
+
+static nrd_error *act_run(nrd_stream *s, const act_params &p, nrd_dtype in, nrd_dtype out, int rows)
+{
+    const bool vector = p.inter % 8 == 0 && aligned16(p.x) && aligned16(p.out);
+
+    if (!is_act_dtype(in) ||
+        !(is_act_dtype(out) || (out == NRD_DTYPE_F8_E4M3 && p.out_scale))) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "cuda: act of dtype %d to dtype %d", (int)in, (int)out);
+    }
+    if (rows <= 0) {
+        return NULL;
+    }
+    if (out == NRD_DTYPE_F8_E4M3) {
+        ACT_TYPE(in, return act_quant<T>(s, p, rows, vector));
+    } else if (out == NRD_DTYPE_BF16) {
+        ACT_TYPE(in, return (act_plain<T, bf16>(s, p, rows, vector)));
+    } else if (out == NRD_DTYPE_F16) {
+        ACT_TYPE(in, return (act_plain<T, f16>(s, p, rows, vector)));
+    }
+    ACT_TYPE(in, return (act_plain<T, float>(s, p, rows, vector)));
+}
+
+nrd_error *op_act(nrd_stream *s, const nrd_act_args *a)
+{
+    act_params p = {};
+
+    p.x = a->x;
+    p.out = a->out;
+    p.out_scale = a->out_row_scale;
+    p.inter = a->inter;
+    p.kind = a->kind;
+    p.gated = a->gated;
+    return act_run(s, p, a->act_dtype, a->out_dtype, a->n_tokens);
+}
+
+nrd_error *row_quant(nrd_stream *s, const void *x, nrd_dtype dtype, int32_t n_rows, int32_t cols,
+                     void *out, float *out_scale)
+{
+    act_params p = {};
+
+    p.x = x;
+    p.out = out;
+    p.out_scale = out_scale;
+    p.inter = cols;
+    p.kind = NRD_ACT_NONE;
+    return act_run(s, p, dtype, NRD_DTYPE_F8_E4M3, n_rows);
+}

@@ -1,0 +1,174 @@
+/* attention: which kernel takes which sequence, and the plain one for everything unusual.
+ *
+ *   attention_decode.cu    few new tokens: 16 rows (token x head of the group) at the most
+ *   attention_prefill.cu   more of them
+ *   attention_any (here)   f32 and int8 caches, token trees, odd head sizes, `deterministic`: one block
+ *                          a (token, head), warps take every fourth position. Right, not fast.
+ * A row of F8 needs all its heads for its scale: those go to scratch and row_quant follows.
+ */
+#include "device/cuda/kv_layout.cuh"
+#include "device/ops/attention.cuh"
+
+template <typename T, typename C>
+static __global__ void __launch_bounds__(128) attention_any_kernel(attn_params a, int min_rows)
+{
+    constexpr int MAX_D = 16; /* head_dim <= 512 */
+    extern __shared__ float smem[];
+    const int t = blockIdx.x, head = blockIdx.y, hd = a.g.hd;
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    float *q = smem, *o_s = smem + hd; /* [hd], [4][hd] */
+    __shared__ float m_s[4], l_s[4];
+
+    pdl_wait();
+    pdl_go();
+    const int seq = a.token_seq[t], q0 = a.q_start[seq], q_len = a.q_start[seq + 1] - q0;
+    if (q_len * a.group < min_rows) {
+        return; /* the decode kernel's */
+    }
+    const int ctx = a.ctx_len[seq], pos = a.positions[t], kvh = head / a.group;
+    const int32_t *table = a.block_table + (int64_t)seq * a.table_stride;
+    for (int i = threadIdx.x; i < hd; i += blockDim.x) {
+        q[i] = to_f(((const T *)a.q)[t * a.q_stride + (int64_t)head * hd + i]);
+    }
+    __syncthreads();
+    float m = -INFINITY, l = 0.0f, o[MAX_D];
+#pragma unroll
+    for (int i = 0; i < MAX_D; i++) {
+        o[i] = 0.0f;
+    }
+    /* In a tree the cache holds the new tokens by index, their positions only steer the window. */
+    const int fresh = ctx - q_len;
+    const int end = a.tree_mask ? ctx : (pos + 1 < ctx ? pos + 1 : ctx);
+    for (int p = warp; p < end; p += 4) {
+        bool seen = a.window <= 0 || p > pos - a.window || p < a.n_sink;
+        if (a.tree_mask && p >= fresh) {
+            const int j = p - fresh;
+            seen = a.tree_mask[(int64_t)t * a.tree_words + j / 32] >> (j % 32) & 1;
+        }
+        const int block = seen ? table[p / a.g.bt] : -1;
+        if (block < 0) {
+            continue;
+        }
+        const C *kv = (const C *)a.cache + (int64_t)block * a.g.block_elems;
+        float s = 0.0f;
+        for (int d = lane; d < hd; d += 32) {
+            s += q[d] * to_f(kv[kv_k_at(a.g, kvh, p % a.g.bt, d)]);
+        }
+        s = warp_reduce<op_sum>(s) * a.scale * a.k_scale;
+        if (a.softcap > 0.0f) {
+            s = a.softcap * tanhf(s / a.softcap);
+        }
+        const float m_new = fmaxf(m, s), fix = __expf(m - m_new), w = __expf(s - m_new);
+        l = l * fix + w;
+        m = m_new;
+#pragma unroll
+        for (int i = 0; i < MAX_D; i++) {
+            const int d = lane + 32 * i;
+            if (d < hd) {
+                o[i] = o[i] * fix + w * to_f(kv[kv_v_at(a.g, kvh, p % a.g.bt, d)]);
+            }
+        }
+    }
+    if (lane == 0) {
+        m_s[warp] = m;
+        l_s[warp] = l;
+    }
+#pragma unroll
+    for (int i = 0; i < MAX_D; i++) {
+        const int d = lane + 32 * i;
+        if (d < hd) {
+            o_s[warp * hd + d] = o[i];
+        }
+    }
+    __syncthreads();
+    const float top = fmaxf(fmaxf(m_s[0], m_s[1]), fmaxf(m_s[2], m_s[3]));
+    float sum = 0.0f, w[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        w[i] = m_s[i] == -INFINITY ? 0.0f : __expf(m_s[i] - top);
+        sum += w[i] * l_s[i];
+    }
+    const float inv = sum > 0.0f ? a.v_scale / sum : 0.0f;
+    for (int d = threadIdx.x; d < hd; d += blockDim.x) {
+        float v = 0.0f;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            v += w[i] * o_s[i * hd + d];
+        }
+        attn_store(a, ((int64_t)t * a.n_heads + head) * hd + d, v * inv);
+    }
+}
+
+template <typename T, typename C>
+static nrd_error *any_launch(nrd_stream *s, const attn_params &p, int n_tokens, int min_rows)
+{
+    return launch(s, attention_any_kernel<T, C>, dim3((unsigned)n_tokens, (unsigned)p.n_heads),
+                  dim3(128), (size_t)p.g.hd * 5 * sizeof(float), p, min_rows);
+}
+
+static nrd_error *attention_any(nrd_stream *s, const nrd_attention_args *a, void *out,
+                                nrd_dtype o_dtype, int min_rows)
+{
+    const attn_params p = attn_params_of(a, out, o_dtype);
+    const int n = a->batch->n_tokens;
+
+    switch (a->kv.dtype) {
+    case NRD_DTYPE_F32:
+        ACT_TYPE(a->act_dtype, return (any_launch<T, float>(s, p, n, min_rows)));
+    case NRD_DTYPE_F16:
+        ACT_TYPE(a->act_dtype, return (any_launch<T, f16>(s, p, n, min_rows)));
+    case NRD_DTYPE_BF16:
+        ACT_TYPE(a->act_dtype, return (any_launch<T, bf16>(s, p, n, min_rows)));
+    case NRD_DTYPE_F8_E4M3:
+        ACT_TYPE(a->act_dtype, return (any_launch<T, f8>(s, p, n, min_rows)));
+    default:
+        ACT_TYPE(a->act_dtype, return (any_launch<T, int8_t>(s, p, n, min_rows)));
+    }
+}
+
+nrd_error *op_attention(nrd_stream *s, const nrd_attention_args *a)
+{
+    const nrd_batch_view *b = a->batch;
+    const bool quant = a->out_dtype == NRD_DTYPE_F8_E4M3;
+    const int cols = a->n_heads * a->kv.head_dim;
+    const nrd_dtype o_dtype = quant ? a->act_dtype : a->out_dtype;
+    void *out = a->out;
+
+    if (!is_act_dtype(a->act_dtype) || kv_elem_bytes(a->kv.dtype) == 0 || a->kv.head_dim > 512 ||
+        (quant ? a->out_row_scale == NULL : !is_act_dtype(a->out_dtype))) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED,
+                          "cuda: attention of dtype %d over a cache of dtype %d, head_dim %d, to %d",
+                          (int)a->act_dtype, (int)a->kv.dtype, a->kv.head_dim, (int)a->out_dtype);
+    }
+    if (a->kv.n_kv_heads <= 0 || a->n_heads % a->kv.n_kv_heads != 0 || a->kv.block_tokens <= 0) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "cuda: attention: %d heads over %d KV heads",
+                          a->n_heads, a->kv.n_kv_heads);
+    }
+    if (b->n_tokens <= 0 || b->n_seqs <= 0) {
+        return NULL;
+    }
+    if (quant) {
+        NRD_TRY(stream_tmp(s, (size_t)b->n_tokens * (size_t)cols *
+                                  (a->act_dtype == NRD_DTYPE_F32 ? 4 : 2), &out));
+    }
+    bool decoded = false, prefilled = false;
+    const bool plain = !a->deterministic && !b->tree_mask;
+    const int group = a->n_heads / a->kv.n_kv_heads;
+    if (plain) {
+        if (group <= DECODE_ROWS) {
+            NRD_TRY(attention_decode(s, a, out, o_dtype, &decoded));
+        }
+        if (decoded && b->max_q_len * group <= DECODE_ROWS) {
+            prefilled = true; /* none of the other kind */
+        } else if (decoded) {
+            NRD_TRY(attention_prefill(s, a, out, o_dtype, &prefilled));
+        }
+    }
+    if (!prefilled) {
+        NRD_TRY(attention_any(s, a, out, o_dtype, decoded ? DECODE_ROWS + 1 : 0));
+    }
+    if (quant) {
+        return row_quant(s, out, a->act_dtype, b->n_tokens, cols, a->out, a->out_row_scale);
+    }
+    return NULL;
+}

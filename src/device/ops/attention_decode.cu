@@ -1,0 +1,508 @@
+/* attention_decode: softmax(scale q K^T + mask) V for sequences with few new tokens, over paged KV.
+ * Shapes    rows = new tokens x heads of a KV head, <= 16; head_dim 64, 128, 256; cache bf16, fp16, F8;
+ *           block_tokens a power of two >= 16. Ragged contexts, window, sinks, softcap.
+ * Work      one block (4 warps) a (sequence, KV head, split); a warp takes tiles of 32 (16-bit) or 64
+ *           (F8) tokens with an online softmax of its own, straight from memory into the operands of
+ *           mma.sync: a lane's 16 bytes are 8 or 16 elements along the reduction dimension, and the
+ *           other operand is arranged to match (any order of a sum is right). P changes lanes by a
+ *           4 x 4 transposition inside each quad. Eight rows of the 16 are skipped where the group
+ *           is small. Splits are merged by the last block to arrive, in order.
+ * Bound     memory: context x 2 x n_kv_heads x head_dim x size bytes a sequence.
+ * Measured  docs/performance/gpu-kernels.md.
+ * Sources   FlashAttention-2 (Dao 2023), Flash-Decoding (Dao et al. 2023).
+ */
+#include "device/ops/attention.cuh"
+
+#include <algorithm>
+
+enum { WARPS = 4, MIN_TILES = 2 * WARPS };
+
+struct decode_params {
+    attn_params a;
+    int n_splits, bt_shift;
+    float *ws; /* [seq, kv head, split][rows][HD + 2] */
+    int *counters;
+};
+
+/* out[l] = r[t] of lane l of the quad, t = this lane's place in it. */
+static __device__ __forceinline__ void quad_transpose(const uint32_t r[4], uint32_t out[4], int t)
+{
+#pragma unroll
+    for (int x = 0; x < 4; x++) {
+        const int j = t ^ x;
+        const uint32_t mine = j == 0 ? r[0] : j == 1 ? r[1] : j == 2 ? r[2] : r[3];
+        const uint32_t got = __shfl_xor_sync(0xffffffffu, mine, x);
+#pragma unroll
+        for (int l = 0; l < 4; l++) {
+            out[l] = l == j ? got : out[l];
+        }
+    }
+}
+
+/* Word w (of 4) of a 16-byte unit of which the first `bytes` count. */
+static __device__ __forceinline__ uint32_t keep_bytes(uint32_t v, int bytes, int w)
+{
+    const int n = bytes - 4 * w;
+    return n >= 4 ? v : n <= 0 ? 0 : v & ((1u << (8 * n)) - 1);
+}
+
+/* Blocks an SM: what the registers allow (65536 / (128 x about 160 or 250)). */
+static constexpr __host__ __device__ int decode_resident(int hd, int rows)
+{
+    return hd == 256 || (hd == 128 && rows == 16) ? 2 : 3;
+}
+
+template <typename T, typename C, int HD, int ROWS>
+static __global__ void __launch_bounds__(WARPS * 32, decode_resident(HD, ROWS))
+    attention_decode_kernel(const decode_params p)
+{
+    constexpr bool F8C = sizeof(C) == 1, BF = std::is_same<C, bf16>::value;
+    constexpr int UE = 16 / sizeof(C);       /* elements in 16 bytes */
+    constexpr int TILE = 4 * UE, NJ = UE / 2; /* tokens; their groups of 8 */
+    constexpr int KC = HD / (4 * UE);        /* 16-byte loads a lane for a group of 8 keys */
+    constexpr int SM = UE / 4;               /* mma steps in a 16-byte unit */
+    constexpr int ND = HD / 8, HALVES = ROWS / 8;
+    /* Registers in flight: keys at once or in two batches, values in batches, one ahead. */
+    constexpr int KB = HD == 256 ? 2 : 1, KJ = NJ / KB, VN = 8, VB = ND / VN;
+    const attn_params &a = p.a;
+    __shared__ float o_s[ROWS * HD], m_s[WARPS][ROWS], l_s[WARPS][ROWS];
+    __shared__ int last_s;
+    const int split = blockIdx.x, kvh = blockIdx.y, seq = blockIdx.z;
+    const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, g = lane >> 2, t = lane & 3;
+
+    pdl_wait();
+    pdl_go();
+    const int q0 = a.q_start[seq], q_len = a.q_start[seq + 1] - q0, rows = q_len * a.group;
+    if (rows > DECODE_ROWS || rows == 0) {
+        return;
+    }
+    const int ctx = a.ctx_len[seq];
+    const int32_t *table = a.block_table + (int64_t)seq * a.table_stride;
+    /* tiles: those of the sinks, then from the window's start to the end */
+    const int first_pos = a.positions[q0];
+    int lo = 0, sinks = 0;
+    if (a.window > 0 && first_pos - a.window + 1 > 0) {
+        lo = (first_pos - a.window + 1) / TILE;
+        sinks = (a.n_sink + TILE - 1) / TILE;
+        sinks = sinks < lo ? sinks : lo;
+    }
+    const int n_tiles = sinks + (ctx + TILE - 1) / TILE - lo;
+    int per = (n_tiles + p.n_splits - 1) / p.n_splits;
+    per = per < MIN_TILES ? MIN_TILES : per;
+    const int used = (n_tiles + per - 1) / per;
+    if (split >= used) {
+        return;
+    }
+    const int begin = split * per, end = begin + per < n_tiles ? begin + per : n_tiles;
+
+    /* Q: this lane's rows are g and g + 8 */
+    uint32_t q[HD / 16][2 * HALVES];
+    int pos[HALVES];
+#pragma unroll
+    for (int h = 0; h < HALVES; h++) {
+        const int r = g + 8 * h;
+        const bool in = r < rows;
+        const int tok = q0 + (in ? r / a.group : 0), head = kvh * a.group + (in ? r % a.group : 0);
+        const T *src = (const T *)a.q + tok * a.q_stride + (int64_t)head * HD;
+        pos[h] = a.positions[tok];
+#pragma unroll
+        for (int i = 0; i < KC; i++) {
+#pragma unroll
+            for (int m = 0; m < SM; m++) {
+#pragma unroll
+                for (int s = 0; s < 2; s++) {
+                    const T *e = src + 4 * UE * i + UE * t + 4 * m + 2 * s;
+                    q[i * SM + m][HALVES * s + h] =
+                        in ? pack2<BF>(to_f(e[0]), to_f(e[1])) : 0;
+                }
+            }
+        }
+    }
+    float o[ND][2 * HALVES], m_run[HALVES], l_run[HALVES];
+#pragma unroll
+    for (int n = 0; n < ND; n++) {
+#pragma unroll
+        for (int i = 0; i < 2 * HALVES; i++) {
+            o[n][i] = 0.0f;
+        }
+    }
+#pragma unroll
+    for (int h = 0; h < HALVES; h++) {
+        m_run[h] = -INFINITY;
+        l_run[h] = 0.0f;
+    }
+    const float log2e = 1.4426950408889634f;
+    const float s_mul = a.scale * a.k_scale * (a.softcap > 0.0f ? 1.0f / a.softcap : log2e);
+    const int bt_mask = a.g.bt - 1;
+    const C *cache = (const C *)a.cache;
+    const int64_t v_off = (int64_t)a.g.n_kv * a.g.bt * HD;
+
+    for (int idx = begin + warp; idx < end; idx += WARPS) {
+        const int tok0 = (idx < sinks ? idx : lo + idx - sinks) * TILE;
+        uint4 vr[2][VN];
+        const int v_tok = tok0 + UE * t;
+        const int v_block = v_tok < ctx ? table[v_tok >> p.bt_shift] : -1;
+        const C *v_src = cache + (int64_t)(v_block < 0 ? 0 : v_block) * a.g.block_elems + v_off +
+                         ((int64_t)(kvh * (a.g.bt / UE) + (v_tok & bt_mask) / UE) * HD + g) * UE;
+        auto load_v = [&](int batch, uint4 *to) {
+#pragma unroll
+            for (int n = 0; n < VN; n++) {
+                to[n] = make_uint4(0, 0, 0, 0);
+                if (v_block >= 0) {
+                    to[n] = __ldcs((const uint4 *)(v_src + (int64_t)8 * (batch * VN + n) * UE));
+                }
+            }
+        };
+        /* S = Q K^T */
+        float s[NJ][4];
+#pragma unroll
+        for (int kb = 0; kb < KB; kb++) {
+            uint4 kr[KJ][KC];
+#pragma unroll
+            for (int j = 0; j < KJ; j++) {
+                const int tok = tok0 + 8 * (kb * KJ + j) + g;
+                const int block = tok < ctx ? table[tok >> p.bt_shift] : -1;
+                const C *src = cache + (int64_t)(block < 0 ? 0 : block) * a.g.block_elems +
+                               ((int64_t)(kvh * (HD / UE) + t) * a.g.bt + (tok & bt_mask)) * UE;
+#pragma unroll
+                for (int i = 0; i < KC; i++) {
+                    kr[j][i] = make_uint4(0, 0, 0, 0);
+                    if (block >= 0) {
+                        kr[j][i] = __ldcs((const uint4 *)(src + (int64_t)4 * i * a.g.bt * UE));
+                    }
+                }
+            }
+            if (kb == KB - 1) {
+                load_v(0, vr[0]);
+            }
+#pragma unroll
+            for (int jj = 0; jj < KJ; jj++) {
+                const int j = kb * KJ + jj;
+                s[j][0] = s[j][1] = s[j][2] = s[j][3] = 0.0f;
+#pragma unroll
+                for (int i = 0; i < KC; i++) {
+                    const uint32_t w[4] = {kr[jj][i].x, kr[jj][i].y, kr[jj][i].z, kr[jj][i].w};
+#pragma unroll
+                    for (int m = 0; m < SM; m++) {
+                        uint32_t b0, b1;
+                        if constexpr (F8C) {
+                            f8_to_f16(w[m], &b0, &b1);
+                        } else {
+                            b0 = w[2 * m];
+                            b1 = w[2 * m + 1];
+                        }
+                        const uint32_t *aq = q[i * SM + m];
+                        if constexpr (HALVES == 2) {
+                            mma16<BF>(s[j], aq[0], aq[1], aq[2], aq[3], b0, b1);
+                        } else {
+                            mma16<BF>(s[j], aq[0], 0, aq[1], 0, b0, b1);
+                        }
+                    }
+                }
+            }
+        }
+        if constexpr (VB > 1) {
+            load_v(1, vr[1]);
+        }
+        /* mask, online softmax */
+        const bool edge = tok0 + TILE > first_pos + 1 || a.window > 0;
+        uint32_t pr[HALVES][NJ];
+#pragma unroll
+        for (int h = 0; h < HALVES; h++) {
+            float top = -INFINITY;
+#pragma unroll
+            for (int j = 0; j < NJ; j++) {
+#pragma unroll
+                for (int c = 0; c < 2; c++) {
+                    float v = s[j][2 * h + c] * s_mul;
+                    if (a.softcap > 0.0f) {
+                        v = a.softcap * log2e * tanhf(v);
+                    }
+                    if (edge) {
+                        const int tok = tok0 + 8 * j + 2 * t + c;
+                        const bool seen =
+                            tok <= pos[h] && tok < ctx &&
+                            (a.window <= 0 || tok > pos[h] - a.window || tok < a.n_sink);
+                        v = seen ? v : -INFINITY;
+                    }
+                    s[j][2 * h + c] = v;
+                    top = fmaxf(top, v);
+                }
+            }
+            top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
+            top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
+            const float m_new = fmaxf(m_run[h], top);
+            const float m_use = m_new == -INFINITY ? 0.0f : m_new;
+            const float fix = exp2f(m_run[h] - m_use);
+            m_run[h] = m_new;
+            l_run[h] *= fix;
+#pragma unroll
+            for (int j = 0; j < NJ; j++) {
+                const float e0 = exp2f(s[j][2 * h] - m_use), e1 = exp2f(s[j][2 * h + 1] - m_use);
+                l_run[h] += e0 + e1;
+                pr[h][j] = pack2<BF>(e0, e1);
+            }
+#pragma unroll
+            for (int n = 0; n < ND; n++) {
+                o[n][2 * h] *= fix;
+                o[n][2 * h + 1] *= fix;
+            }
+        }
+        /* P to the lanes that hold its tokens of V: step m, pair s */
+        uint32_t pa[HALVES][SM][2];
+#pragma unroll
+        for (int h = 0; h < HALVES; h++) {
+#pragma unroll
+            for (int x = 0; x < NJ / 4; x++) {
+                uint32_t in[4], out[4] = {0, 0, 0, 0};
+#pragma unroll
+                for (int l = 0; l < 4; l++) {
+                    in[l] = pr[h][l * (NJ / 4) + x];
+                }
+                quad_transpose(in, out, t);
+#pragma unroll
+                for (int l = 0; l < 4; l++) {
+                    pa[h][2 * x + l / 2][l % 2] = out[l];
+                }
+            }
+        }
+        /* O += P V; what lies behind the context's end is not ours and may be anything */
+        const int v_bytes = (ctx - tok0 - UE * t) * (int)sizeof(C);
+        const bool cut = tok0 + TILE > ctx;
+#pragma unroll
+        for (int vb = 0; vb < VB; vb++) {
+#pragma unroll
+            for (int nn = 0; nn < VN; nn++) {
+                const int n = vb * VN + nn;
+                const uint4 *v = vr[vb & 1];
+                uint32_t w[4] = {v[nn].x, v[nn].y, v[nn].z, v[nn].w};
+                if (cut) {
+#pragma unroll
+                    for (int i = 0; i < 4; i++) {
+                        w[i] = keep_bytes(w[i], v_bytes, i);
+                    }
+                }
+                float d[4] = {o[n][0], o[n][1], 0.0f, 0.0f};
+                if constexpr (HALVES == 2) {
+                    d[2] = o[n][2];
+                    d[3] = o[n][3];
+                }
+#pragma unroll
+                for (int m = 0; m < SM; m++) {
+                    uint32_t b0, b1;
+                    if constexpr (F8C) {
+                        f8_to_f16(w[m], &b0, &b1);
+                    } else {
+                        b0 = w[2 * m];
+                        b1 = w[2 * m + 1];
+                    }
+                    if constexpr (HALVES == 2) {
+                        mma16<BF>(d, pa[0][m][0], pa[1][m][0], pa[0][m][1], pa[1][m][1], b0, b1);
+                    } else {
+                        mma16<BF>(d, pa[0][m][0], 0, pa[0][m][1], 0, b0, b1);
+                    }
+                }
+                o[n][0] = d[0];
+                o[n][1] = d[1];
+                if constexpr (HALVES == 2) {
+                    o[n][2] = d[2];
+                    o[n][3] = d[3];
+                }
+            }
+            if (vb + 2 < VB) {
+                load_v(vb + 2, vr[vb & 1]);
+            }
+        }
+    }
+
+    /* the four warps into one, in order */
+#pragma unroll
+    for (int h = 0; h < HALVES; h++) {
+        l_run[h] += __shfl_xor_sync(0xffffffffu, l_run[h], 1);
+        l_run[h] += __shfl_xor_sync(0xffffffffu, l_run[h], 2);
+        if (t == 0) {
+            m_s[warp][g + 8 * h] = m_run[h];
+            l_s[warp][g + 8 * h] = l_run[h];
+        }
+    }
+    __syncthreads();
+    float fix[HALVES];
+#pragma unroll
+    for (int h = 0; h < HALVES; h++) {
+        float top = -INFINITY;
+        for (int w = 0; w < WARPS; w++) {
+            top = fmaxf(top, m_s[w][g + 8 * h]);
+        }
+        fix[h] = m_run[h] == -INFINITY ? 0.0f : exp2f(m_run[h] - top);
+    }
+    for (int w = 0; w < WARPS; w++) {
+        if (warp == w) {
+#pragma unroll
+            for (int n = 0; n < ND; n++) {
+#pragma unroll
+                for (int i = 0; i < 2 * HALVES; i++) {
+                    float *at = &o_s[(g + 8 * (i / 2)) * HD + 8 * n + 2 * t + i % 2];
+                    *at = (w == 0 ? 0.0f : *at) + o[n][i] * fix[i / 2];
+                }
+            }
+        }
+        __syncthreads();
+    }
+    const int64_t share = ((int64_t)seq * a.g.n_kv + kvh) * p.n_splits;
+    float *part = p.ws + (share + split) * (ROWS * (HD + 2));
+    float l_row = 0.0f, m_row = -INFINITY;
+    if (tid < ROWS) {
+        for (int w = 0; w < WARPS; w++) {
+            m_row = fmaxf(m_row, m_s[w][tid]);
+        }
+        for (int w = 0; w < WARPS; w++) {
+            l_row += m_s[w][tid] == -INFINITY ? 0.0f : l_s[w][tid] * exp2f(m_s[w][tid] - m_row);
+        }
+    }
+    if (used > 1) {
+        for (int i = tid; i < rows * HD; i += WARPS * 32) {
+            __stcg(part + i, o_s[i]);
+        }
+        if (tid < ROWS) {
+            __stcg(part + ROWS * HD + 2 * tid, m_row);
+            __stcg(part + ROWS * HD + 2 * tid + 1, l_row);
+        }
+        __threadfence();
+        __syncthreads();
+        if (tid == 0) {
+            int *counter = &p.counters[(int64_t)seq * a.g.n_kv + kvh];
+            last_s = atomicAdd(counter, 1) == used - 1;
+            if (last_s) {
+                *counter = 0;
+            }
+            __threadfence();
+        }
+        __syncthreads();
+        if (!last_s) {
+            return;
+        }
+        part = p.ws + share * (ROWS * (HD + 2));
+        if (tid < ROWS) {
+            m_row = -INFINITY;
+            l_row = 0.0f;
+            for (int i = 0; i < used; i++) {
+                m_row = fmaxf(m_row, __ldcg(part + i * ROWS * (HD + 2) + ROWS * HD + 2 * tid));
+            }
+            for (int i = 0; i < used; i++) {
+                const float *ml = part + i * ROWS * (HD + 2) + ROWS * HD + 2 * tid;
+                const float m = __ldcg(ml);
+                l_row += m == -INFINITY ? 0.0f : __ldcg(ml + 1) * exp2f(m - m_row);
+            }
+        }
+    }
+    if (tid < ROWS) {
+        m_s[0][tid] = m_row;
+        l_s[0][tid] = l_row > 0.0f ? a.v_scale / l_row : 0.0f;
+    }
+    __syncthreads();
+    for (int i = tid * 2; i < rows * HD; i += WARPS * 64) {
+        const int r = i / HD, d = i % HD;
+        float v0 = 0.0f, v1 = 0.0f;
+        if (used > 1) {
+            for (int k = 0; k < used; k++) {
+                const float *from = part + k * ROWS * (HD + 2);
+                const float m = __ldcg(from + ROWS * HD + 2 * r);
+                const float w = m == -INFINITY ? 0.0f : exp2f(m - m_s[0][r]);
+                const float2 v = __ldcg((const float2 *)(from + i));
+                v0 += w * v.x;
+                v1 += w * v.y;
+            }
+        } else {
+            v0 = o_s[i];
+            v1 = o_s[i + 1];
+        }
+        const float inv = l_s[0][r];
+        const int64_t tok = q0 + r / a.group, head = kvh * a.group + r % a.group;
+        attn_store2(a, (tok * a.n_heads + head) * HD + d, v0 * inv, v1 * inv);
+    }
+}
+
+template <typename T, typename C, int HD, int ROWS>
+static nrd_error *decode_launch(nrd_stream *s, decode_params p, int max_ctx)
+{
+    constexpr int TILE = 4 * 16 / (int)sizeof(C);
+    const int64_t pairs = (int64_t)p.a.n_seqs * p.a.g.n_kv;
+    const int64_t resident = (int64_t)s->dev->n_sm * decode_resident(HD, ROWS);
+    const int64_t most = std::max<int64_t>(1, (max_ctx + TILE * MIN_TILES - 1) / (TILE * MIN_TILES));
+    const int64_t fit = (int64_t)(SPLIT_WS_BYTES / (sizeof(float) * ROWS * (HD + 2))) / pairs;
+
+    /* Enough blocks for about four rounds, so that ragged contexts even out; one round when a split
+     * would only add merging. */
+    int64_t splits = pairs >= 4 * resident ? 1 : (4 * resident + pairs - 1) / pairs;
+    if (pairs < resident / 4) {
+        splits = resident / pairs;
+    }
+    splits = std::max<int64_t>(1, std::min(std::min(splits, most), fit));
+    p.n_splits = (int)splits;
+    return launch(s, attention_decode_kernel<T, C, HD, ROWS>,
+                  dim3((unsigned)splits, (unsigned)p.a.g.n_kv, (unsigned)p.a.n_seqs),
+                  dim3(WARPS * 32), 0, p);
+}
+
+template <typename T, typename C, int HD>
+static nrd_error *decode_rows(nrd_stream *s, const decode_params &p, int max_ctx, bool small)
+{
+    return small ? decode_launch<T, C, HD, 8>(s, p, max_ctx)
+                 : decode_launch<T, C, HD, 16>(s, p, max_ctx);
+}
+
+template <typename T, typename C>
+static nrd_error *decode_dim(nrd_stream *s, const decode_params &p, int max_ctx, bool small, bool *done)
+{
+    *done = true;
+    switch (p.a.g.hd) {
+    case 64:
+        return decode_rows<T, C, 64>(s, p, max_ctx, small);
+    case 128:
+        return decode_rows<T, C, 128>(s, p, max_ctx, small);
+    case 256:
+        return decode_rows<T, C, 256>(s, p, max_ctx, small);
+    default:
+        *done = false;
+        return NULL;
+    }
+}
+
+nrd_error *attention_decode(nrd_stream *s, const nrd_attention_args *a, void *out, nrd_dtype o_dtype,
+                            bool *done)
+{
+    const nrd_batch_view *b = a->batch;
+    decode_params p = {};
+
+    *done = false;
+    p.a = attn_params_of(a, out, o_dtype);
+    const int bt = a->kv.block_tokens;
+    if (a->act_dtype == NRD_DTYPE_F32 || bt < 16 || (bt & (bt - 1)) != 0 || b->n_seqs > 65535 ||
+        (int64_t)b->n_seqs * a->kv.n_kv_heads > N_COUNTERS || !aligned16(a->kv.base)) {
+        return NULL;
+    }
+    NRD_TRY(stream_scratch(s));
+    p.bt_shift = __builtin_ctz((unsigned)bt);
+    p.ws = (float *)s->split_ws;
+    p.counters = s->counters;
+    /* a mixed step may have sequences of up to 16 rows */
+    const bool eight = b->max_q_len * p.a.group <= 8;
+    if (a->act_dtype == NRD_DTYPE_BF16) {
+        switch (a->kv.dtype) {
+        case NRD_DTYPE_BF16:
+            return decode_dim<bf16, bf16>(s, p, b->max_ctx_len, eight, done);
+        case NRD_DTYPE_F8_E4M3:
+            return decode_dim<bf16, f8>(s, p, b->max_ctx_len, eight, done);
+        default:
+            return NULL;
+        }
+    }
+    switch (a->kv.dtype) {
+    case NRD_DTYPE_F16:
+        return decode_dim<f16, f16>(s, p, b->max_ctx_len, eight, done);
+    case NRD_DTYPE_F8_E4M3:
+        return decode_dim<f16, f8>(s, p, b->max_ctx_len, eight, done);
+    default:
+        return NULL;
+    }
+}

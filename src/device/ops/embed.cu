@@ -1,0 +1,101 @@
+/* embed: x[t,:] = table[id[t],:] * scale (+ pos_table[position[t],:])
+ * Shapes    table [vocab, hidden] f32, bf16, fp16 or F8 with row scales; out any activation type.
+ * Work      one block per token, 16-byte loads where hidden is a multiple of 8. Ids < 0 are read
+ *           from slot_tokens on the device: the step is enqueued before the last one is known.
+ * Bound     memory, and below 100 tokens the launch.
+ */
+#include "device/ops/common.cuh"
+
+struct embed_params {
+    const int32_t *ids, *slot_tokens, *positions;
+    const void *table, *pos_table;
+    const float *table_scales;
+    const void *const *prompt_table;
+    void *out;
+    int64_t vocab, max_pos;
+    int hidden, table_dtype, pos_dtype, out_dtype;
+    float scale;
+};
+
+static __device__ __forceinline__ float element(const void *p, int dtype, int64_t i)
+{
+    switch (dtype) {
+    case NRD_DTYPE_BF16:
+        return to_f(((const bf16 *)p)[i]);
+    case NRD_DTYPE_F16:
+        return to_f(((const f16 *)p)[i]);
+    case NRD_DTYPE_F8_E4M3:
+        return to_f(((const f8 *)p)[i]);
+    default:
+        return ((const float *)p)[i];
+    }
+}
+
+template <typename T> static __global__ void embed_kernel(embed_params a)
+{
+    const int64_t t = blockIdx.x;
+
+    pdl_wait();
+    pdl_go();
+    int32_t id = a.ids[t];
+    const void *prompt = a.prompt_table ? a.prompt_table[t] : NULL;
+    if (id < 0) {
+        id = a.slot_tokens ? a.slot_tokens[-1 - id] : 0;
+    }
+    if (id >= a.vocab || id < 0) {
+        id = 0;
+    } else {
+        prompt = NULL;
+    }
+    const int64_t row = (int64_t)id * a.hidden;
+    const float s = a.table_scales ? a.scale * a.table_scales[id] : a.scale;
+    const int64_t pos = a.pos_table ? a.positions[t] : 0;
+    T *out = (T *)a.out + t * a.hidden;
+
+    for (int i = threadIdx.x; i < a.hidden; i += blockDim.x) {
+        float v = prompt ? to_f(((const T *)prompt)[i]) : element(a.table, a.table_dtype, row + i) * s;
+        if (a.pos_table && pos < a.max_pos) {
+            v += element(a.pos_table, a.pos_dtype, pos * a.hidden + i);
+        }
+        out[i] = from_f<T>(v);
+    }
+}
+
+static bool embed_dtype(const nrd_weight *w)
+{
+    return is_act_dtype(w->dtype) || (w->dtype == NRD_DTYPE_F8_E4M3 && w->scales);
+}
+
+nrd_error *op_embed(nrd_stream *s, const nrd_embed_args *a)
+{
+    embed_params p = {};
+
+    if (!embed_dtype(a->table) || (a->pos_table && !is_act_dtype(a->pos_table->dtype)) ||
+        !is_act_dtype(a->out_dtype)) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "cuda: embed of dtype %d to dtype %d",
+                          (int)a->table->dtype, (int)a->out_dtype);
+    }
+    if (a->table->cols != a->hidden || (a->pos_table && a->pos_table->cols != a->hidden)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "cuda: embed: table has %lld columns, hidden is %d",
+                          (long long)a->table->cols, a->hidden);
+    }
+    if (a->n_tokens <= 0) {
+        return NULL;
+    }
+    p.ids = a->ids;
+    p.slot_tokens = a->slot_tokens;
+    p.positions = a->positions;
+    p.table = a->table->data;
+    p.table_scales = a->table->dtype == NRD_DTYPE_F8_E4M3 ? (const float *)a->table->scales : NULL;
+    p.pos_table = a->pos_table ? a->pos_table->data : NULL;
+    p.prompt_table = a->prompt_table;
+    p.out = a->out;
+    p.vocab = a->table->rows;
+    p.max_pos = a->pos_table ? a->pos_table->rows : 0;
+    p.hidden = a->hidden;
+    p.table_dtype = a->table->dtype;
+    p.pos_dtype = a->pos_table ? a->pos_table->dtype : 0;
+    p.scale = a->scale;
+    ACT_TYPE(a->out_dtype,
+             return launch(s, embed_kernel<T>, dim3((unsigned)a->n_tokens), dim3(256), 0, p));
+}

@@ -1,0 +1,179 @@
+/* hopper.cuh - mbarriers, bulk copies and wgmma of sm_90a.
+ * Sources   PTX ISA 9.0: "mbarrier", "cp.async.bulk", "Asynchronous Warpgroup Level Matrix
+ *           Instructions" (descriptor fields: 9.7.15.5.1).
+ */
+#ifndef NRD_OPS_HOPPER_CUH
+#define NRD_OPS_HOPPER_CUH
+
+#include "device/ops/common.cuh"
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define NRD_SM90A 1
+#endif
+
+static __device__ __forceinline__ uint32_t smem_u32(const void *p)
+{
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+static __device__ __forceinline__ void mbar_init(uint32_t bar, int count)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(count) : "memory");
+}
+
+static __device__ __forceinline__ void mbar_expect(uint32_t bar, uint32_t bytes)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes)
+                 : "memory");
+#endif
+}
+
+static __device__ __forceinline__ void mbar_arrive(uint32_t bar)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
+#endif
+}
+
+static __device__ __forceinline__ void mbar_wait(uint32_t bar, uint32_t parity)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("{\n"
+                 ".reg .pred p;\n"
+                 "again:\n"
+                 "mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n"
+                 "@p bra done;\n"
+                 "bra again;\n"
+                 "done:\n"
+                 "}" ::"r"(bar),
+                 "r"(parity)
+                 : "memory");
+#endif
+}
+
+/* L2 eviction priorities as the copy engine takes them (CUTLASS documents the encodings). */
+#define L2_EVICT_FIRST 0x12F0000000000000ull
+#define L2_EVICT_LAST 0x14F0000000000000ull
+
+static __device__ __forceinline__ void tma_2d(uint32_t dst, const CUtensorMap *map, int c0, int c1,
+                                              uint32_t bar, uint64_t policy)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+                 ".L2::cache_hint [%0], [%1, {%3, %4}], [%2], %5;" ::"r"(dst),
+                 "l"(map), "r"(bar), "r"(c0), "r"(c1), "l"(policy)
+                 : "memory");
+#endif
+}
+
+/* Plain bulk copy: 16-byte aligned, a multiple of 16 bytes. */
+static __device__ __forceinline__ void bulk_copy(uint32_t dst, const void *src, uint32_t bytes,
+                                                 uint32_t bar)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, "
+                 "[%3];" ::"r"(dst),
+                 "l"(src), "r"(bytes), "r"(bar)
+                 : "memory");
+#endif
+}
+
+static __device__ __forceinline__ void wg_fence()
+{
+#ifdef NRD_SM90A
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#endif
+}
+static __device__ __forceinline__ void wg_commit()
+{
+#ifdef NRD_SM90A
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+#endif
+}
+template <int N> static __device__ __forceinline__ void wg_wait()
+{
+#ifdef NRD_SM90A
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
+#endif
+}
+
+/* K-major operand with 128-byte swizzle: rows of 128 bytes, groups of 8 rows 1024 bytes apart. */
+static __device__ __forceinline__ uint64_t desc_sw128(uint32_t addr)
+{
+    return (uint64_t)((addr & 0x3ffff) >> 4) | (uint64_t)1 << 16 | (uint64_t)(1024 >> 4) << 32 |
+           (uint64_t)1 << 62;
+}
+
+/* K-major operand without swizzle: core matrices (8 rows x 16 bytes, 128 consecutive bytes) that lie
+ * `lead` bytes apart along K and `stride` bytes apart along M or N. */
+static __device__ __forceinline__ uint64_t desc_plain(uint32_t addr, uint32_t lead, uint32_t stride)
+{
+    return (uint64_t)((addr & 0x3ffff) >> 4) | (uint64_t)(lead >> 4) << 16 |
+           (uint64_t)(stride >> 4) << 32;
+}
+
+#define F2(d, i) "+f"(d[i]), "+f"(d[i + 1])
+#define F4(d, i) F2(d, i), F2(d, i + 2)
+#define F8R(d, i) F4(d, i), F4(d, i + 4)
+#define F16R(d, i) F8R(d, i), F8R(d, i + 8)
+#define F32R(d, i) F16R(d, i), F16R(d, i + 16)
+
+#define REGS4 "{%0,%1,%2,%3}"
+#define REGS8 "{%0,%1,%2,%3,%4,%5,%6,%7}"
+#define REGS16 "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}"
+#define REGS32                                                                                     \
+    "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,"  \
+    "%25,%26,%27,%28,%29,%30,%31}"
+#define REGS64                                                                                     \
+    "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,"  \
+    "%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47," \
+    "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}"
+
+/* D (64 x N, f32) += A (smem) B (smem); both K-major. The scale of D is a literal 1: callers start
+ * from zeroed registers, because a run-time predicate makes ptxas serialize the group. */
+#define WGMMA_SS(SHAPE, REGS, A_, B_, TYPES, TAIL, ...)                                            \
+    asm volatile("wgmma.mma_async.sync.aligned." SHAPE ".f32." TYPES " " REGS ", " A_ ", " B_      \
+                 ", 1, 1, 1" TAIL ";\n"                                                            \
+                 : __VA_ARGS__                                                                     \
+                 : "l"(a), "l"(b))
+
+#define WGMMA_SS_N(N_, REGS, A_, B_, ...)                                                          \
+    if constexpr (KIND == NRD_DTYPE_BF16) {                                                        \
+        WGMMA_SS("m64n" N_ "k16", REGS, A_, B_, "bf16.bf16", ", 0, 0", __VA_ARGS__);               \
+    } else if constexpr (KIND == NRD_DTYPE_F16) {                                                  \
+        WGMMA_SS("m64n" N_ "k16", REGS, A_, B_, "f16.f16", ", 0, 0", __VA_ARGS__);                 \
+    } else {                                                                                       \
+        WGMMA_SS("m64n" N_ "k32", REGS, A_, B_, "e4m3.e4m3", "", __VA_ARGS__);                     \
+    }
+
+template <int KIND, int N>
+static __device__ __forceinline__ void wgmma_ss(float *d, uint64_t a, uint64_t b)
+{
+#ifdef NRD_SM90A
+    if constexpr (N == 8) {
+        WGMMA_SS_N("8", REGS4, "%4", "%5", F4(d, 0))
+    } else if constexpr (N == 16) {
+        WGMMA_SS_N("16", REGS8, "%8", "%9", F8R(d, 0))
+    } else if constexpr (N == 32) {
+        WGMMA_SS_N("32", REGS16, "%16", "%17", F16R(d, 0))
+    } else if constexpr (N == 64) {
+        WGMMA_SS_N("64", REGS32, "%32", "%33", F32R(d, 0))
+    } else {
+        WGMMA_SS_N("128", REGS64, "%64", "%65", F32R(d, 0), F32R(d, 32))
+    }
+#else
+    (void)d, (void)a, (void)b;
+#endif
+}
+
+/* Keeps the compiler from moving accumulator registers across the asynchronous instructions. */
+template <int N> static __device__ __forceinline__ void wg_hold(float *d)
+{
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        asm volatile("" : "+f"(d[i])::"memory");
+    }
+}
+
+#endif

@@ -1,0 +1,92 @@
+/* copy_blocks, counts: whole KV blocks from pool to pool; a slot's row of token counts.
+ * Work      copy_blocks: 16-byte copies, 64 pairs a launch in the kernel's parameters (the pairs are
+ *           host memory and copied at the call, so a graph may hold them); counts: one block, atomics
+ *           on 16-bit halves.
+ * Bound     memory.
+ */
+#include "device/cuda/kv_layout.cuh"
+#include "device/ops/common.cuh"
+
+enum { PAIRS_A_LAUNCH = 64 };
+
+struct copy_params {
+    const char *src;
+    char *dst;
+    int64_t bytes;
+    int32_t pairs[PAIRS_A_LAUNCH][2];
+};
+
+static __global__ void copy_blocks_kernel(const __grid_constant__ copy_params a)
+{
+    pdl_wait();
+    pdl_go();
+    const uint4 *src = (const uint4 *)(a.src + a.pairs[blockIdx.y][0] * a.bytes);
+    uint4 *dst = (uint4 *)(a.dst + a.pairs[blockIdx.y][1] * a.bytes);
+    const int64_t n = a.bytes / 16;
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n;
+         i += (int64_t)gridDim.x * blockDim.x) {
+        dst[i] = src[i];
+    }
+}
+
+nrd_error *op_copy_blocks(nrd_stream *s, const nrd_copy_blocks_args *a)
+{
+    for (int32_t l = 0; l < a->n_layers; l++) {
+        const kv_geom g = kv_geom_of(&a->src[l]), gd = kv_geom_of(&a->dst[l]);
+        copy_params p;
+        p.src = (const char *)a->src[l].base;
+        p.dst = (char *)a->dst[l].base;
+        p.bytes = g.block_elems * kv_elem_bytes(a->src[l].dtype);
+        if (p.bytes == 0 || p.bytes != gd.block_elems * kv_elem_bytes(a->dst[l].dtype)) {
+            return nrd_errorf(NRD_ERR_INVALID_ARG, "cuda: copy_blocks: layer %d differs in shape", l);
+        }
+        for (int32_t i = 0; i < a->n_pairs; i += PAIRS_A_LAUNCH) {
+            const int32_t n = a->n_pairs - i < PAIRS_A_LAUNCH ? a->n_pairs - i : PAIRS_A_LAUNCH;
+            for (int32_t j = 0; j < n; j++) {
+                const int32_t from = a->pairs[2 * (i + j)], to = a->pairs[2 * (i + j) + 1];
+                if (from < 0 || from >= a->src[l].n_blocks || to < 0 || to >= a->dst[l].n_blocks) {
+                    return nrd_errorf(NRD_ERR_INVALID_ARG, "cuda: copy_blocks: pair %d -> %d", from,
+                                      to);
+                }
+                p.pairs[j][0] = from;
+                p.pairs[j][1] = to;
+            }
+            const unsigned width = (unsigned)((p.bytes / 16 + 1023) / 1024);
+            NRD_TRY(launch(s, copy_blocks_kernel, dim3(width < 64 ? width : 64, (unsigned)n),
+                           dim3(256), 0, p));
+        }
+    }
+    return NULL;
+}
+
+static __global__ void counts_kernel(const int32_t *ids, int n, uint16_t *row, int vocab)
+{
+    pdl_wait();
+    pdl_go();
+    for (int i = threadIdx.x; i < vocab; i += blockDim.x) {
+        row[i] = 0;
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < n; i += blockDim.x) {
+        const int id = ids[i];
+        if (id >= 0 && id < vocab) {
+            /* 16-bit compare-and-swap: saturates, and never touches the neighbour's row */
+            unsigned short old = row[id], seen;
+            do {
+                seen = old;
+                old = seen == 0xffff ? seen
+                                     : atomicCAS((unsigned short *)&row[id], seen,
+                                                 (unsigned short)(seen + 1));
+            } while (old != seen);
+        }
+    }
+}
+
+nrd_error *op_counts(nrd_stream *s, const nrd_counts_args *a)
+{
+    if (a->vocab <= 0) {
+        return NULL;
+    }
+    return launch(s, counts_kernel, dim3(1), dim3(1024), 0, a->ids, (int)a->n,
+                  a->counts + (int64_t)a->slot * a->vocab, (int)a->vocab);
+}

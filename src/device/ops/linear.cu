@@ -1,0 +1,220 @@
+/* linear: y = concat over parts of (x W_p^T + b_p), softcapped if asked: which way each shape takes.
+ *
+ *   1..64 rows on Hopper, 16-bit and F8   linear_skinny.cu, one launch for all parts
+ *   deterministic                         the same in slices of 64 rows, one tile shape for all
+ *   everything else                       cuBLASLt, a call for each run of parts that lie side by side
+ *                                         in memory, then bias and softcap in one pass
+ *   no library, odd alignment, mixed types  the kernel below: plain tiles in f32, slow and right
+ *
+ * linear_any: 64 x 64 outputs a block, 4 x 4 a thread, 16 columns of K through shared memory.
+ */
+#include "device/ops/common.cuh"
+
+template <typename W, typename X, typename Y>
+static __global__ void __launch_bounds__(256)
+    linear_any_kernel(const W *w, const float *w_scale, const X *x, const float *x_scale, Y *y,
+                      int64_t rows, int64_t tokens, int64_t cols, int64_t ldy)
+{
+    __shared__ float ws[16][65], xs[16][65];
+    const int tid = threadIdx.x, tr = tid % 16, tt = tid / 16;
+    const int64_t r0 = (int64_t)blockIdx.x * 64, t0 = (int64_t)blockIdx.y * 64;
+    float acc[4][4] = {};
+
+    pdl_wait();
+    for (int64_t k0 = 0; k0 < cols; k0 += 16) {
+        for (int i = tid; i < 64 * 16; i += 256) {
+            const int k = i % 16, r = i / 16;
+            const bool in = k0 + k < cols;
+            ws[k][r] = in && r0 + r < rows ? to_f(w[(r0 + r) * cols + k0 + k]) : 0.0f;
+            xs[k][r] = in && t0 + r < tokens ? to_f(x[(t0 + r) * cols + k0 + k]) : 0.0f;
+        }
+        __syncthreads();
+#pragma unroll
+        for (int k = 0; k < 16; k++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+#pragma unroll
+                for (int j = 0; j < 4; j++) {
+                    acc[i][j] += xs[k][tt + 16 * i] * ws[k][tr + 16 * j];
+                }
+            }
+        }
+        __syncthreads();
+    }
+    for (int i = 0; i < 4; i++) {
+        for (int j = 0; j < 4; j++) {
+            const int64_t t = t0 + tt + 16 * i, r = r0 + tr + 16 * j;
+            if (t < tokens && r < rows) {
+                const float scale = (w_scale ? w_scale[r] : 1.0f) * (x_scale ? x_scale[t] : 1.0f);
+                y[t * ldy + r] = from_f<Y>(acc[i][j] * scale);
+            }
+        }
+    }
+}
+
+struct post_params {
+    void *y;
+    const float *bias[NRD_LINEAR_MAX_PARTS];
+    int64_t end[NRD_LINEAR_MAX_PARTS]; /* of each part's columns */
+    int64_t cols;
+    float softcap;
+};
+
+/* y += bias, then the cap: one block takes 1024 columns of a row. */
+template <typename T> static __global__ void linear_post_kernel(post_params a)
+{
+    pdl_wait();
+    pdl_go();
+    T *y = (T *)a.y + (int64_t)blockIdx.x * a.cols;
+    for (int i = 0; i < 4; i++) {
+        const int64_t c = (int64_t)blockIdx.y * 1024 + i * 256 + threadIdx.x;
+        if (c >= a.cols) {
+            return;
+        }
+        int part = 0;
+        while (c >= a.end[part]) {
+            part++;
+        }
+        float v = to_f(y[c]);
+        if (a.bias[part]) {
+            v += a.bias[part][c - (part ? a.end[part - 1] : 0)];
+        }
+        if (a.softcap > 0.0f) {
+            v = a.softcap * tanhf(v / a.softcap);
+        }
+        y[c] = from_f<T>(v);
+    }
+}
+
+template <typename W, typename X>
+static nrd_error *any_run(nrd_stream *s, const lt_problem *p)
+{
+    const dim3 grid((unsigned)((p->m + 63) / 64), (unsigned)((p->n + 63) / 64));
+    ACT_TYPE(p->y_dtype,
+             return launch(s, linear_any_kernel<W, X, T>, grid, dim3(256), 0, (const W *)p->w,
+                           p->w_scale, (const X *)p->x, p->x_scale, (T *)p->y, p->m, p->n, p->k,
+                           p->ldy));
+}
+
+static nrd_error *any_x(nrd_stream *s, const lt_problem *p, nrd_dtype w)
+{
+    if (p->in_dtype == NRD_DTYPE_F8_E4M3 && w == NRD_DTYPE_F8_E4M3) {
+        return any_run<f8, f8>(s, p);
+    }
+    if (p->in_dtype == w && w == NRD_DTYPE_BF16) {
+        return any_run<bf16, bf16>(s, p);
+    }
+    if (p->in_dtype == w && w == NRD_DTYPE_F16) {
+        return any_run<f16, f16>(s, p);
+    }
+    if (p->in_dtype == w && w == NRD_DTYPE_F32) {
+        return any_run<float, float>(s, p);
+    }
+    return nrd_errorf(NRD_ERR_UNSUPPORTED,
+                      "cuda: linear of input dtype %d with weights of dtype %d; ask linear_input()",
+                      (int)p->in_dtype, (int)w);
+}
+
+static nrd_error *linear_check(const nrd_linear_args *a)
+{
+    if (a->n_parts < 1 || a->n_parts > NRD_LINEAR_MAX_PARTS || !is_act_dtype(a->y_dtype) ||
+        (a->x_dtype == NRD_DTYPE_F8_E4M3 && !a->x_row_scale)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "cuda: linear: %d parts, x of dtype %d, y of dtype %d",
+                          a->n_parts, (int)a->x_dtype, (int)a->y_dtype);
+    }
+    for (int i = 0; i < a->n_parts; i++) {
+        const nrd_weight *w = a->w[i], *b = a->bias[i];
+        if (w->cols != a->w[0]->cols || w->layout != NRD_LAYOUT_ROWS ||
+            (w->dtype == NRD_DTYPE_F8_E4M3 && !w->scales) ||
+            (b && (b->dtype != NRD_DTYPE_F32 || b->rows * b->cols != w->rows))) {
+            return nrd_errorf(NRD_ERR_INVALID_ARG,
+                              "cuda: linear: part %d is %lld x %lld in dtype %d; weights and biases "
+                              "must come from weight_load and share their columns",
+                              i, (long long)w->rows, (long long)w->cols, (int)w->dtype);
+        }
+        if (w->dtype != a->x_dtype) {
+            return nrd_errorf(NRD_ERR_UNSUPPORTED,
+                              "cuda: linear: x of dtype %d, part %d of dtype %d; ask linear_input()",
+                              (int)a->x_dtype, i, (int)w->dtype);
+        }
+    }
+    return NULL;
+}
+
+static bool adjacent(const nrd_weight *a, const nrd_weight *b)
+{
+    return (const char *)a->data + a->data_bytes == (const char *)b->data && a->dtype == b->dtype &&
+           (!a->scales || (const float *)a->scales + a->rows == (const float *)b->scales);
+}
+
+nrd_error *op_linear(nrd_stream *s, const nrd_linear_args *a)
+{
+    const int x_size = a->x_dtype == NRD_DTYPE_F8_E4M3 ? 1 : a->x_dtype == NRD_DTYPE_F32 ? 4 : 2;
+    const int y_size = a->y_dtype == NRD_DTYPE_F32 ? 4 : 2;
+    int64_t y_cols = 0, col = 0;
+    bool post = a->softcap > 0.0f, done = false;
+    post_params pp = {};
+
+    NRD_TRY(linear_check(a));
+    if (a->n_tokens <= 0) {
+        return NULL;
+    }
+    if (a->n_tokens <= 64) {
+        NRD_TRY(linear_skinny(s, a, 0, a->n_tokens, &done));
+        if (done) {
+            return NULL;
+        }
+    } else if (a->deterministic) {
+        for (int32_t t = 0; t < a->n_tokens; t += 64) {
+            NRD_TRY(linear_skinny(s, a, t, a->n_tokens - t < 64 ? a->n_tokens - t : 64, &done));
+            if (!done) {
+                break; /* refused for the first slice already: all slices are alike */
+            }
+        }
+        if (done) {
+            return NULL;
+        }
+    }
+    for (int i = 0; i < a->n_parts; i++) {
+        y_cols += a->w[i]->rows;
+        pp.bias[i] = a->bias[i] ? (const float *)a->bias[i]->data : NULL;
+        pp.end[i] = y_cols;
+        post = post || a->bias[i];
+    }
+    for (int i = 0; i < a->n_parts;) {
+        lt_problem p = {};
+        p.w = a->w[i]->data;
+        p.w_scale = a->x_dtype == NRD_DTYPE_F8_E4M3 ? (const float *)a->w[i]->scales : NULL;
+        p.k = a->w[i]->cols;
+        p.n = a->n_tokens;
+        p.x = a->x;
+        p.x_scale = a->x_dtype == NRD_DTYPE_F8_E4M3 ? a->x_row_scale : NULL;
+        p.in_dtype = a->x_dtype;
+        p.y_dtype = a->y_dtype;
+        p.y = (char *)a->y + col * y_size;
+        p.ldy = y_cols;
+        do {
+            p.m += a->w[i]->rows;
+            i++;
+        } while (i < a->n_parts && adjacent(a->w[i - 1], a->w[i]));
+        const bool library = !a->deterministic && p.k * x_size % 16 == 0 && aligned16(p.w) &&
+                             aligned16(p.x) && aligned16(p.y) && p.ldy * y_size % 16 == 0 &&
+                             (a->x_dtype != NRD_DTYPE_F32 || a->y_dtype == NRD_DTYPE_F32);
+        nrd_error *err = library ? lt_run(s, &p)
+                                 : nrd_errorf(NRD_ERR_UNSUPPORTED, "cuda: not for cuBLASLt");
+        if (err && nrd_error_get_code(err) == NRD_ERR_UNSUPPORTED) {
+            nrd_error_free(err);
+            err = any_x(s, &p, a->x_dtype);
+        }
+        NRD_TRY(err);
+        col += p.m;
+    }
+    if (post) {
+        pp.y = a->y;
+        pp.cols = y_cols;
+        pp.softcap = a->softcap;
+        const dim3 grid((unsigned)a->n_tokens, (unsigned)((y_cols + 1023) / 1024));
+        ACT_TYPE(a->y_dtype, return launch(s, linear_post_kernel<T>, grid, dim3(256), 0, pp));
+    }
+    return NULL;
+}

@@ -1,0 +1,595 @@
+/* sample: one token a row, wholly on the device. Order and ties as sample_ref.c says: bias, penalties,
+ * min length, banned, mask, temperature, top-k, top-p, min-p; the draw walks the kept in id order.
+ * Shapes    logits f32 [n_rows, stride]; rows of nrd_sample_row in device memory.
+ * Work      one block of 1024 a row; passes over the row come from L2. Greedy rows need one. A cut
+ *           (top-k: by count, top-p: by probability mass) is found by a histogram of 2048 bins along
+ *           the distance to the best logit, then exactly inside one bin, so nothing is ever sorted.
+ *           Probabilities are integers of 2^-40: sums are exact and the same in any order.
+ * Bound     memory: 4 * vocab bytes a row for the first pass; few rows: one SM's share of it.
+ * Measured  docs/performance/gpu-kernels.md.
+ */
+#include "device/ops/common.cuh"
+
+typedef unsigned long long u64;
+
+enum { SAMPLE_THREADS = 1024, BINS = 2048, LIST = 1024 };
+
+struct sample_params {
+    const float *logits;
+    const nrd_sample_row *rows;
+    const int32_t *banned_ids;
+    uint16_t *counts;
+    int32_t *slot_tokens, *out_ids, *out_top_ids;
+    float *out_logprob, *out_logprob_norm, *out_top_logprobs;
+    int64_t stride;
+    int vocab, n_top, vector;
+};
+
+/* One row's view of its logits. */
+struct row_view {
+    const float *logits, *bias;
+    const uint16_t *counts;
+    const uint32_t *ban; /* shared memory: bit set = may not be chosen; NULL: all may */
+    float rep, presence, frequency, peak, inv_t;
+    int vocab;
+};
+
+/* Kept are the tokens with a larger key, and those with the same one up to an id. */
+struct cut {
+    uint32_t key;
+    int id;
+};
+
+struct sample_smem {
+    u64 mass[BINS];
+    unsigned count[BINS];
+    uint32_t list_key[LIST];
+    int list_id[LIST];
+    u64 list_mass[LIST];
+    u64 scan[SAMPLE_THREADS / 32];
+    float red[32];
+    int red_id[32];
+    u64 before;
+    unsigned long long total;
+    int pick, n_list;
+    cut found;
+};
+
+static __device__ __forceinline__ uint32_t key_of(float v)
+{
+    const uint32_t u = __float_as_uint(v == 0.0f ? 0.0f : v); /* -0 and 0 are one */
+    return u & 0x80000000u ? ~u : u | 0x80000000u;
+}
+
+static __device__ __forceinline__ float adjusted(const row_view &r, int i, float v)
+{
+    if (r.bias) {
+        v += r.bias[i];
+    }
+    if (r.counts) {
+        const unsigned n = r.counts[i];
+        if (n) {
+            v = v > 0.0f ? v / r.rep : v * r.rep;
+            v -= r.presence + r.frequency * (float)n;
+        }
+    }
+    if (r.ban && (r.ban[i >> 5] >> (i & 31) & 1u)) {
+        v = -INFINITY;
+    }
+    return v == v ? v : -INFINITY;
+}
+
+static __device__ __forceinline__ u64 mass_of(const row_view &r, float v)
+{
+    return v == -INFINITY ? 0
+                          : (u64)(__expf((v - r.peak) * r.inv_t) * 1099511627776.0f /* 2^40 */);
+}
+
+static __device__ __forceinline__ bool inside(cut c, uint32_t key, int id)
+{
+    return key > c.key || (key == c.key && id <= c.id);
+}
+
+/* f(id, adjusted logit) for every id, in no particular order. */
+template <typename F> static __device__ __forceinline__ void each(const row_view &r, int vector, F f)
+{
+    if (vector) {
+        const float4 *p = (const float4 *)r.logits;
+        const int n = r.vocab / 4;
+        for (int i = threadIdx.x; i < n; i += SAMPLE_THREADS * 4) {
+            float4 v[4];
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+                if (i + k * SAMPLE_THREADS < n) {
+                    v[k] = p[i + k * SAMPLE_THREADS];
+                }
+            }
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+                const int at = (i + k * SAMPLE_THREADS) * 4;
+                if (at < r.vocab) {
+                    f(at, adjusted(r, at, v[k].x));
+                    f(at + 1, adjusted(r, at + 1, v[k].y));
+                    f(at + 2, adjusted(r, at + 2, v[k].z));
+                    f(at + 3, adjusted(r, at + 3, v[k].w));
+                }
+            }
+        }
+    } else {
+        for (int i = threadIdx.x; i < r.vocab; i += SAMPLE_THREADS) {
+            f(i, adjusted(r, i, r.logits[i]));
+        }
+    }
+}
+
+/* Best (value, lowest id) of the block's pairs. */
+static __device__ void block_best(float *v, int *id, sample_smem *sm)
+{
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    auto better = [](float a, int ia, float b, int ib) { return b > a || (b == a && ib < ia); };
+
+    for (int pass = 0; pass < 2; pass++) {
+#pragma unroll
+        for (int o = 16; o > 0; o >>= 1) {
+            const float w = __shfl_xor_sync(0xffffffffu, *v, o);
+            const int iw = __shfl_xor_sync(0xffffffffu, *id, o);
+            if (better(*v, *id, w, iw)) {
+                *v = w;
+                *id = iw;
+            }
+        }
+        if (pass == 0) {
+            __syncthreads();
+            if (lane == 0) {
+                sm->red[warp] = *v;
+                sm->red_id[warp] = *id;
+            }
+            __syncthreads();
+            *v = sm->red[lane];
+            *id = sm->red_id[lane];
+        }
+    }
+}
+
+/* Inclusive scan of one number a thread over the block. */
+static __device__ u64 block_scan(u64 v, sample_smem *sm)
+{
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+
+#pragma unroll
+    for (int o = 1; o < 32; o <<= 1) {
+        const u64 w = __shfl_up_sync(0xffffffffu, v, o);
+        v += lane >= o ? w : 0;
+    }
+    __syncthreads();
+    if (lane == 31) {
+        sm->scan[warp] = v;
+    }
+    __syncthreads();
+    u64 base = 0;
+    for (int w = 0; w < warp; w++) {
+        base += sm->scan[w];
+    }
+    return v + base;
+}
+
+/* The first id, ascending, at which the running sum of weight(id, logit) reaches `target` (> 0);
+ * the last id with a weight if it never does. Each thread owns a run of ids; the owner walks it. */
+template <typename W> static __device__ int walk(const row_view &r, sample_smem *sm, u64 target, W weight)
+{
+    const int run = (r.vocab + SAMPLE_THREADS - 1) / SAMPLE_THREADS;
+    int lo = 0, width = r.vocab;
+    u64 base = 0;
+
+    /* First over 32 spans (a warp each, coalesced), then over the runs of the span found. */
+    const int span = (run * 32 + 31) & ~31, lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    u64 sum = 0;
+    for (int i = warp * span + lane; i < (warp + 1) * span && i < r.vocab; i += 32) {
+        sum += weight(i, adjusted(r, i, r.logits[i]));
+    }
+#pragma unroll
+    for (int o = 16; o > 0; o >>= 1) {
+        sum += __shfl_xor_sync(0xffffffffu, sum, o);
+    }
+    __syncthreads();
+    if (lane == 0) {
+        sm->scan[warp] = sum;
+    }
+    if (threadIdx.x == 0) {
+        sm->pick = -1;
+    }
+    __syncthreads();
+    {
+        int last = 0, found = -1;
+        u64 at = 0, before_last = 0;
+        for (int w = 0; w < 32; w++) {
+            const u64 s = sm->scan[w];
+            if (s && found < 0) {
+                last = w;
+                before_last = at;
+                if (at + s >= target) {
+                    found = w;
+                }
+            }
+            at += s;
+        }
+        lo = last * span;
+        width = span;
+        base = before_last;
+    }
+    __syncthreads();
+    const int each_n = (width + SAMPLE_THREADS - 1) / SAMPLE_THREADS;
+    const int from = lo + threadIdx.x * each_n;
+    u64 mine = 0;
+    for (int i = from; i < from + each_n && i < lo + width && i < r.vocab; i++) {
+        mine += weight(i, adjusted(r, i, r.logits[i]));
+    }
+    const u64 upto = base + block_scan(mine, sm);
+    if (mine && upto - mine < target) { /* the crossing is here, or no later one has weight */
+        u64 at = upto - mine;
+        int pick = -1;
+        for (int i = from; i < from + each_n && i < lo + width && i < r.vocab; i++) {
+            const u64 w = weight(i, adjusted(r, i, r.logits[i]));
+            if (w) {
+                pick = i;
+                at += w;
+                if (at >= target) {
+                    break;
+                }
+            }
+        }
+        atomicMax(&sm->pick, pick);
+    }
+    __syncthreads();
+    const int pick = sm->pick;
+    __syncthreads();
+    return pick;
+}
+
+static __device__ __forceinline__ int bin_of(const row_view &r, float v)
+{
+    /* monotone in v: float subtraction and multiplication round monotonically */
+    return (int)fminf((r.peak - v) * 64.0f, (float)(BINS - 1));
+}
+
+/* Sums the histogram up to the bin where the running count (by_mass: mass) reaches target. Returns
+ * the bin; sm->before = sum of the bins before. */
+static __device__ int find_bin(sample_smem *sm, u64 target, bool by_mass)
+{
+    const int b0 = threadIdx.x * (BINS / SAMPLE_THREADS);
+    u64 v[BINS / SAMPLE_THREADS], mine = 0;
+#pragma unroll
+    for (int i = 0; i < BINS / SAMPLE_THREADS; i++) {
+        v[i] = by_mass ? sm->mass[b0 + i] : sm->count[b0 + i];
+        mine += v[i];
+    }
+    if (threadIdx.x == 0) {
+        sm->pick = -1;
+    }
+    const u64 upto = block_scan(mine, sm);
+    u64 at = upto - mine;
+    if (mine && at < target) {
+        int pick = -1;
+        u64 before = at;
+        for (int i = 0; i < BINS / SAMPLE_THREADS && at < target; i++) {
+            if (v[i]) {
+                pick = b0 + i;
+                before = at;
+                at += v[i];
+            }
+        }
+        atomicMax(&sm->pick, pick);
+        __threadfence_block();
+        v[0] = before;
+        mine = (u64)pick; /* remembered for below */
+    } else {
+        mine = ~0ull;
+    }
+    __syncthreads();
+    const int pick = sm->pick;
+    if (mine == (u64)pick) {
+        sm->before = v[0];
+    }
+    __syncthreads();
+    return pick;
+}
+
+static __device__ void clear_bins(sample_smem *sm)
+{
+    __syncthreads();
+    for (int i = threadIdx.x; i < BINS; i += SAMPLE_THREADS) {
+        sm->mass[i] = 0;
+        sm->count[i] = 0;
+    }
+    __syncthreads();
+}
+
+/* The cut behind the first token, best first, at which the count (or mass) inside `limit` reaches
+ * `target`. */
+static __device__ cut select_cut(const row_view &r, int vector, sample_smem *sm, cut limit, u64 target,
+                                 bool by_mass)
+{
+    auto add = [&](int bin, float v) {
+        if (by_mass) {
+            const u64 m = mass_of(r, v);
+            atomicAdd(&sm->mass[bin], m ? m : 1); /* the smallest weigh one unit: order is kept */
+        } else {
+            atomicAdd(&sm->count[bin], 1u);
+        }
+    };
+    clear_bins(sm);
+    each(r, vector, [&](int id, float v) {
+        if (v != -INFINITY && inside(limit, key_of(v), id)) {
+            add(bin_of(r, v), v);
+        }
+    });
+    __syncthreads();
+    const int bin = find_bin(sm, target, by_mass);
+    u64 before = sm->before;
+    if (threadIdx.x == 0) {
+        sm->n_list = 0;
+        sm->found = limit; /* fewer than the target: all of them */
+    }
+    __syncthreads();
+    each(r, vector, [&](int id, float v) {
+        if (v != -INFINITY && bin_of(r, v) == bin && inside(limit, key_of(v), id)) {
+            const int at = atomicAdd(&sm->n_list, 1);
+            if (at < LIST) {
+                const u64 m = mass_of(r, v);
+                sm->list_key[at] = key_of(v);
+                sm->list_id[at] = id;
+                sm->list_mass[at] = by_mass ? (m ? m : 1) : 1;
+            }
+        }
+    });
+    __syncthreads();
+    const int n = sm->n_list;
+    if (n <= LIST) { /* exact: every token of the bin sums those before it */
+        u64 sum = 0;
+        uint32_t key = 0;
+        int id = 0;
+        if ((int)threadIdx.x < n) {
+            key = sm->list_key[threadIdx.x];
+            id = sm->list_id[threadIdx.x];
+            for (int i = 0; i < n; i++) {
+                const uint32_t k = sm->list_key[i];
+                sum += k > key || (k == key && sm->list_id[i] < id) ? sm->list_mass[i] : 0;
+            }
+            const u64 at = before + sum, mine = sm->list_mass[threadIdx.x];
+            if (at < target && at + mine >= target) {
+                sm->found = {key, id};
+            }
+        }
+        __syncthreads();
+        const cut c = sm->found;
+        __syncthreads();
+        return c;
+    }
+    /* A crowded bin: the bits of the key, 11 + 11 + 10, then ids among equal keys. */
+    uint32_t prefix = 0, mask = 0;
+    for (int pass = 0; pass < 3; pass++) {
+        const int shift = pass == 0 ? 21 : pass == 1 ? 10 : 0;
+        const uint32_t field = pass == 2 ? 1023 : 2047;
+        clear_bins(sm);
+        each(r, vector, [&](int id, float v) {
+            const uint32_t k = key_of(v);
+            if (v != -INFINITY && bin_of(r, v) == bin && inside(limit, k, id) &&
+                (k & mask) == prefix) {
+                add((int)(field - (k >> shift & field)), v);
+            }
+        });
+        __syncthreads();
+        const int b = find_bin(sm, target - before, by_mass);
+        before += sm->before;
+        prefix |= (field - (uint32_t)b) << shift;
+        mask |= field << shift;
+        __syncthreads();
+    }
+    const int id = walk(r, sm, target - before, [&](int i, float v) -> u64 {
+        if (v == -INFINITY || key_of(v) != prefix || !inside(limit, prefix, i)) {
+            return 0;
+        }
+        const u64 m = by_mass ? mass_of(r, v) : 1;
+        return m ? m : 1;
+    });
+    return {prefix, id};
+}
+
+static __global__ void __launch_bounds__(SAMPLE_THREADS) sample_kernel(sample_params a)
+{
+    extern __shared__ char raw[];
+    sample_smem *sm = (sample_smem *)raw;
+    uint32_t *ban = (uint32_t *)(raw + sizeof(sample_smem));
+    const int row = blockIdx.x, tid = threadIdx.x;
+
+    pdl_wait();
+    pdl_go();
+    const nrd_sample_row q = a.rows[row];
+    row_view r;
+    r.logits = a.logits + row * a.stride;
+    r.bias = q.bias;
+    r.counts = (q.flags & NRD_SAMPLE_COUNTS) && a.counts ? a.counts + (int64_t)q.slot * a.vocab : NULL;
+    r.rep = q.repetition_penalty;
+    r.presence = q.presence_penalty;
+    r.frequency = q.frequency_penalty;
+    r.vocab = a.vocab;
+    r.ban = NULL;
+    const bool no_end = q.n_suppress_end > 0 && q.end_id >= 0 && q.end_id < a.vocab;
+    const int n_banned = a.banned_ids ? q.n_banned : 0;
+    if (q.mask || no_end || n_banned > 0) {
+        const int words = (a.vocab + 31) / 32;
+        for (int i = tid; i < words; i += SAMPLE_THREADS) {
+            ban[i] = q.mask ? ~q.mask[i] : 0;
+        }
+        __syncthreads();
+        if (no_end && tid == 0) {
+            atomicOr(&ban[q.end_id >> 5], 1u << (q.end_id & 31));
+        }
+        for (int i = tid; i < n_banned; i += SAMPLE_THREADS) {
+            const int id = a.banned_ids[q.banned_start + i];
+            if (id >= 0 && id < a.vocab) {
+                atomicOr(&ban[id >> 5], 1u << (id & 31));
+            }
+        }
+        __syncthreads();
+        r.ban = ban;
+    }
+
+    float best = -INFINITY;
+    int best_id = 0x7fffffff;
+    each(r, a.vector, [&](int id, float v) {
+        if (v > best || (v == best && id < best_id)) {
+            best = v;
+            best_id = id;
+        }
+    });
+    block_best(&best, &best_id, sm);
+    r.peak = best;
+    const bool any = best != -INFINITY;
+    const bool greedy = q.temperature <= 0.0f || q.top_k == 1 || !any;
+    r.inv_t = greedy ? 1.0f : 1.0f / q.temperature;
+
+    float log_total = 0.0f;
+    if (any && ((q.flags & NRD_SAMPLE_LOGPROB) || a.n_top > 0)) {
+        float sum = 0.0f;
+        each(r, a.vector, [&](int id, float v) {
+            (void)id;
+            sum += expf(v - best);
+        });
+        log_total = logf(block_reduce<op_sum>(sum, sm->red));
+    }
+
+    int pick = any ? best_id : 0;
+    float norm = any ? 0.0f : -INFINITY;
+    if (!greedy) {
+        cut kept = {1, 0x7fffffff}; /* key 0 is -NaN: everything finite is inside */
+        if (q.top_k > 0 && q.top_k < a.vocab) {
+            kept = select_cut(r, a.vector, sm, kept, (u64)q.top_k, false);
+        }
+        if (q.top_p > 0.0f && q.top_p < 1.0f) {
+            u64 mine = 0;
+            each(r, a.vector, [&](int id, float v) {
+                if (v != -INFINITY && inside(kept, key_of(v), id)) {
+                    const u64 m = mass_of(r, v);
+                    mine += m ? m : 1;
+                }
+            });
+            const u64 upto = block_scan(mine, sm);
+            if (tid == SAMPLE_THREADS - 1) {
+                sm->total = upto;
+            }
+            __syncthreads();
+            const u64 target = (u64)ceil((double)q.top_p * (double)sm->total);
+            kept = select_cut(r, a.vector, sm, kept, target ? target : 1, true);
+        }
+        const float floor_p = q.min_p > 0.0f ? fminf(q.min_p, 1.0f) : 0.0f;
+        auto weight = [&](int id, float v) -> u64 {
+            if (v == -INFINITY || !inside(kept, key_of(v), id)) {
+                return 0;
+            }
+            return v == r.peak || __expf((v - r.peak) * r.inv_t) >= floor_p ? mass_of(r, v) : 0;
+        };
+        u64 mine = 0;
+        each(r, a.vector, [&](int id, float v) { mine += weight(id, v); });
+        const u64 upto = block_scan(mine, sm);
+        if (tid == SAMPLE_THREADS - 1) {
+            sm->total = upto;
+        }
+        __syncthreads();
+        const u64 total = sm->total;
+        const u64 target =
+            (u64)((double)nrd_sample_uniform(q.seed, q.draw) * (double)total) + 1;
+        pick = walk(r, sm, target, weight);
+        norm = (adjusted(r, pick, r.logits[pick]) - r.peak) * r.inv_t -
+               logf((float)((double)total * (1.0 / 1099511627776.0)));
+    }
+    if (tid == 0) {
+        a.out_ids[row] = pick;
+        if (a.out_logprob && (q.flags & NRD_SAMPLE_LOGPROB)) {
+            a.out_logprob[row] =
+                any ? adjusted(r, pick, r.logits[pick]) - best - log_total : -INFINITY;
+        }
+        if (a.out_logprob_norm && (q.flags & NRD_SAMPLE_NORMALIZE)) {
+            a.out_logprob_norm[row] = norm;
+        }
+        if (a.slot_tokens && !(q.flags & NRD_SAMPLE_NO_UPDATE)) {
+            a.slot_tokens[q.slot] = pick;
+        }
+    }
+    cut above = {0xffffffffu, -1};
+    for (int n = 0; n < a.n_top; n++) { /* the next best, one pass each: n_top is small */
+        float v_best = -INFINITY;
+        int id_best = 0x7fffffff;
+        each(r, a.vector, [&](int id, float v) {
+            if (!inside(above, key_of(v), id) && (v > v_best || (v == v_best && id < id_best))) {
+                v_best = v;
+                id_best = id;
+            }
+        });
+        block_best(&v_best, &id_best, sm);
+        above = {key_of(v_best), id_best};
+        if (tid == 0) {
+            a.out_top_ids[(int64_t)row * a.n_top + n] = id_best;
+            a.out_top_logprobs[(int64_t)row * a.n_top + n] =
+                v_best == -INFINITY ? -INFINITY : v_best - best - log_total;
+        }
+    }
+}
+
+/* After all rows: rows of one slot must not see each other's tokens in this step. */
+static __global__ void sample_counts_kernel(sample_params a, int n_rows)
+{
+    pdl_wait();
+    pdl_go();
+    const int row = (int)(blockIdx.x * blockDim.x + threadIdx.x);
+    if (row >= n_rows) {
+        return;
+    }
+    const nrd_sample_row *q = &a.rows[row];
+    if ((q->flags & NRD_SAMPLE_COUNTS) && !(q->flags & NRD_SAMPLE_NO_UPDATE)) {
+        unsigned short *n = (unsigned short *)a.counts + (int64_t)q->slot * a.vocab + a.out_ids[row];
+        unsigned short old = *n, seen;
+        do {
+            seen = old;
+            old = seen == 0xffff ? seen : atomicCAS(n, seen, (unsigned short)(seen + 1));
+        } while (old != seen);
+    }
+}
+
+nrd_error *op_sample(nrd_stream *s, const nrd_sample_args *a)
+{
+    sample_params p = {};
+
+    if (a->vocab <= 0 || a->n_top < 0 || a->n_top > a->vocab ||
+        (a->logits_stride && a->logits_stride < a->vocab)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "cuda: sample: vocabulary %d, stride %lld, %d best",
+                          a->vocab, (long long)a->logits_stride, a->n_top);
+    }
+    if (a->n_rows <= 0) {
+        return NULL;
+    }
+    const size_t smem = sizeof(sample_smem) + ((size_t)a->vocab + 31) / 32 * 4;
+    if (smem > s->dev->smem_max) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "cuda: sample: a vocabulary of %d", a->vocab);
+    }
+    p.logits = a->logits;
+    p.rows = a->rows;
+    p.banned_ids = a->banned_ids;
+    p.counts = a->counts;
+    p.slot_tokens = a->slot_tokens;
+    p.out_ids = a->out_ids;
+    p.out_top_ids = a->out_top_ids;
+    p.out_logprob = a->out_logprob;
+    p.out_logprob_norm = a->out_logprob_norm;
+    p.out_top_logprobs = a->out_top_logprobs;
+    p.stride = a->logits_stride ? a->logits_stride : a->vocab;
+    p.vocab = a->vocab;
+    p.n_top = a->n_top;
+    p.vector = a->vocab % 4 == 0 && p.stride % 4 == 0 && aligned16(a->logits);
+    NRD_TRY(launch(s, sample_kernel, dim3((unsigned)a->n_rows), dim3(SAMPLE_THREADS), smem, p));
+    if (a->counts) {
+        return launch(s, sample_counts_kernel, dim3((unsigned)(a->n_rows + 127) / 128), dim3(128), 0,
+                      p, (int)a->n_rows);
+    }
+    return NULL;
+}

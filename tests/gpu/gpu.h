@@ -1,0 +1,207 @@
+/* gpu.h - what gpu_check and gpu_bench share: opening the plug-in, device buffers, random data. */
+#ifndef NRD_TESTS_GPU_H
+#define NRD_TESTS_GPU_H
+
+#include "base/dtype.h"
+#include "base/error.h"
+#include "nereid/device.h"
+
+#include <dlfcn.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static nrd_device *dev;
+static nrd_stream *st;
+
+static inline void ok(nrd_error *err, const char *what)
+{
+    if (err) {
+        fprintf(stderr, "FAILED %s: %s\n", what, nrd_error_message(err));
+        exit(1);
+    }
+}
+#define OK(expr) ok(expr, #expr)
+
+static inline void gpu_open(const char *path)
+{
+    void *dl = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    nrd_device_plugin_fn open_fn = NULL;
+    nrd_device_config config = {.size = sizeof config, .world_size = 1};
+    nrd_device_info info = {.size = sizeof info};
+
+    if (!dl) {
+        fprintf(stderr, "FAILED %s\n", dlerror());
+        exit(1);
+    }
+    *(void **)&open_fn = dlsym(dl, NRD_DEVICE_PLUGIN_SYMBOL);
+    if (!open_fn) {
+        fprintf(stderr, "FAILED %s exports no %s\n", path, NRD_DEVICE_PLUGIN_SYMBOL);
+        exit(1);
+    }
+    OK(open_fn(&config, &dev));
+    OK(dev->ops->stream_new(dev, &st));
+    dev->ops->get_info(dev, &info);
+    printf("%s, %d multiprocessors, %.1f of %.1f GB free\n", info.name, info.n_threads,
+           (double)info.mem_free_bytes / 1e9, (double)info.mem_total_bytes / 1e9);
+}
+
+static inline void *dev_new(size_t bytes)
+{
+    void *p;
+    OK(dev->ops->alloc(dev, &p, NRD_MEM_DEVICE, bytes, "test"));
+    return p;
+}
+
+static inline void dev_free(void *p)
+{
+    dev->ops->free(dev, NRD_MEM_DEVICE, p);
+}
+
+static inline void *dev_put(const void *src, size_t bytes)
+{
+    void *p = dev_new(bytes);
+    OK(dev->ops->copy(st, p, src, bytes));
+    OK(dev->ops->stream_sync(st));
+    return p;
+}
+
+static inline void dev_get(void *dst, const void *src, size_t bytes)
+{
+    OK(dev->ops->copy(st, dst, src, bytes));
+    OK(dev->ops->stream_sync(st));
+}
+
+/* SplitMix64 (Steele et al. 2014). */
+static uint64_t rng_state = 1;
+static inline uint64_t rng(void)
+{
+    uint64_t z = rng_state += 0x9E3779B97F4A7C15u;
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+    return z ^ (z >> 31);
+}
+static inline int rnd(int lo, int hi) /* inclusive */
+{
+    return lo + (int)(rng() % (uint64_t)(hi - lo + 1));
+}
+static inline float uniform(void)
+{
+    return (float)(rng() >> 40) * (1.0f / 16777216.0f);
+}
+static inline float normal(void) /* close enough: sum of four uniforms, variance 1 */
+{
+    return (uniform() + uniform() + uniform() + uniform() - 2.0f) * 1.7320508f;
+}
+
+static inline size_t elem(nrd_dtype t)
+{
+    return nrd_dtype_block_bytes(t);
+}
+
+static inline void put(nrd_dtype t, void *p, size_t i, float v)
+{
+    switch (t) {
+    case NRD_DTYPE_BF16:
+        ((uint16_t *)p)[i] = nrd_f32_to_bf16(v);
+        break;
+    case NRD_DTYPE_F16:
+        ((uint16_t *)p)[i] = nrd_f32_to_f16(v);
+        break;
+    case NRD_DTYPE_F8_E4M3:
+        ((uint8_t *)p)[i] = nrd_f32_to_f8e4m3(v);
+        break;
+    case NRD_DTYPE_I8:
+        ((int8_t *)p)[i] = (int8_t)lrintf(fmaxf(-127.0f, fminf(127.0f, v)));
+        break;
+    default:
+        ((float *)p)[i] = v;
+    }
+}
+
+static inline float get(nrd_dtype t, const void *p, size_t i)
+{
+    switch (t) {
+    case NRD_DTYPE_BF16:
+        return nrd_bf16_to_f32(((const uint16_t *)p)[i]);
+    case NRD_DTYPE_F16:
+        return nrd_f16_to_f32(((const uint16_t *)p)[i]);
+    case NRD_DTYPE_F8_E4M3:
+        return nrd_f8e4m3_to_f32(((const uint8_t *)p)[i]);
+    case NRD_DTYPE_I8:
+        return (float)((const int8_t *)p)[i];
+    default:
+        return ((const float *)p)[i];
+    }
+}
+
+static inline float round_to(nrd_dtype t, float v)
+{
+    uint32_t u;
+    put(t, &u, 0, v);
+    return get(t, &u, 0);
+}
+
+static inline void *random_host(nrd_dtype t, size_t n, float scale)
+{
+    void *p = malloc(n * elem(t) + 16);
+    for (size_t i = 0; i < n; i++) {
+        put(t, p, i, normal() * scale);
+    }
+    return p;
+}
+
+/* A loaded weight, and its host form beside it. */
+typedef struct test_weight {
+    nrd_weight host, dev;
+    bool owned;
+} test_weight;
+
+static inline void weight_up(test_weight *w, bool is_linear)
+{
+    w->host.layout = NRD_LAYOUT_ROWS;
+    if (w->host.scale == 0.0f) {
+        w->host.scale = 1.0f;
+    }
+    OK(dev->ops->weight_load(st, &w->host, is_linear, &w->dev, &w->owned));
+}
+
+static inline void weight_gone(test_weight *w)
+{
+    if (w->owned) {
+        dev->ops->weight_unload(dev, &w->dev);
+    }
+    free((void *)(uintptr_t)w->host.data);
+    free((void *)(uintptr_t)w->host.scales);
+    memset(w, 0, sizeof *w);
+}
+
+static inline void weight_random(test_weight *w, nrd_dtype t, int64_t rows, int64_t cols, float scale,
+                                 bool is_linear)
+{
+    memset(w, 0, sizeof *w);
+    w->host.dtype = t;
+    w->host.rows = rows;
+    w->host.cols = cols;
+    w->host.data = random_host(t, (size_t)(rows * cols), t == NRD_DTYPE_I8 ? 40.0f : scale);
+    if (t == NRD_DTYPE_I8 || (t == NRD_DTYPE_F8_E4M3 && rng() % 2)) {
+        float *s = malloc((size_t)rows * 4);
+        for (int64_t r = 0; r < rows; r++) {
+            s[r] = (t == NRD_DTYPE_I8 ? scale / 40.0f : 1.0f) * (0.5f + uniform());
+        }
+        w->host.scales = s;
+    } else if (t == NRD_DTYPE_F8_E4M3) {
+        w->host.scale = 0.7f;
+    }
+    weight_up(w, is_linear);
+}
+
+static inline double weight_at(const test_weight *w, int64_t r, int64_t c)
+{
+    const double v = (double)get(w->host.dtype, w->host.data, (size_t)(r * w->host.cols + c));
+    const float *s = w->host.scales;
+    return v * (double)(s ? s[r] : w->host.scale);
+}
+
+#endif
