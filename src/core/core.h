@@ -557,6 +557,7 @@ struct nrd_server { /* TRITONSERVER_Server */
     pthread_t reaper, keeper;
     bool has_reaper, has_keeper;
     _Atomic int64_t n_live_models;
+    _Atomic int64_t n_in_flight; /* requests whose last response or release is missing */
     pthread_mutex_t keeper_mu;
     pthread_cond_t keeper_cond;
     bool keeper_stop, keeper_kick; /* guarded by keeper_mu */

@@ -20,6 +20,7 @@ nrd_factory *nrd_factory_new(const nrd_request *r)
     f->cancel = nrd_cancel_ref(r->cancel);
     f->trace = nrd_trace_share(r->trace);
     f->start_ns = r->start_ns;
+    atomic_fetch_add(&f->model->server->n_in_flight, 1);
     return f;
 }
 
@@ -38,6 +39,7 @@ void nrd_factory_unref(nrd_factory *f)
     nrd_trace_unshare(f->trace);
     nrd_cancel_unref(f->cancel);
     free(f->id);
+    atomic_fetch_sub(&f->model->server->n_in_flight, 1);
     nrd_model_unref(f->model);
     free(f);
 }
