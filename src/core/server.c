@@ -171,7 +171,9 @@ void nrd_server_print_options(nrd_server *s)
         for (const char *p = text.data; p && (p = strchr(p, '\n')) != NULL; p++) {
             last = text.len - (size_t)(p + 1 - text.data);
         }
-        nrd_str_puts(&text, i == 0 ? "" : last + strlen(nrd_server_extensions[i]) > 60 ? "\n" : " ");
+        nrd_str_puts(&text, i == 0                                         ? ""
+                            : last + strlen(nrd_server_extensions[i]) > 60 ? "\n"
+                                                                           : " ");
         nrd_str_puts(&text, nrd_server_extensions[i]);
     }
     add_option(&cells, "server_extensions", nrd_str_steal(&text));
@@ -187,7 +189,8 @@ void nrd_server_print_options(nrd_server *s)
     add_option(&cells, "strict_model_config", nrd_xasprintf("%d", o->strict_config));
     add_option(&cells, "model_config_name", nrd_xstrdup(o->config_name));
     add_option(&cells, "rate_limit", nrd_xstrdup("OFF"));
-    add_option(&cells, "pinned_memory_pool_byte_size", nrd_xasprintf("%" PRIu64, o->pinned_pool_bytes));
+    add_option(&cells, "pinned_memory_pool_byte_size",
+               nrd_xasprintf("%" PRIu64, o->pinned_pool_bytes));
     for (const nrd_setting *p = o->cuda_pools; p; p = p->next) {
         snprintf(name, sizeof name, "cuda_memory_pool_byte_size{%s}", p->key);
         add_option(&cells, name, nrd_xstrdup(p->value));
@@ -206,7 +209,8 @@ void nrd_server_print_options(nrd_server *s)
 
 /* ---- threads ---- */
 
-/* Ends models whose last share was given back. Never a thread of the model itself: it joins them. */
+/* Ends models whose last share was given back. Never a thread of the model itself: it joins them.
+ */
 static void *run_reaper(void *arg)
 {
     nrd_server *s = arg;
@@ -357,8 +361,8 @@ static nrd_error *wait_for_zero(_Atomic int64_t *count, uint64_t deadline, const
             return nrd_errorf(NRD_ERR_INTERNAL, "Exit timeout expired. Exiting immediately.");
         }
         if (now >= next_note) {
-            NRD_LOG_INFO("Timeout %" PRIu64 ": Found %" PRId64 " %s", (deadline - now) / 1000000000u,
-                         atomic_load(count), what);
+            NRD_LOG_INFO("Timeout %" PRIu64 ": Found %" PRId64 " %s",
+                         (deadline - now) / 1000000000u, atomic_load(count), what);
             next_note = now + 1000000000u;
         }
         nanosleep(&pause, NULL);
