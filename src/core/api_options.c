@@ -172,8 +172,9 @@ TRITONSERVER_ServerOptionsSetStrictModelConfig(TRITONSERVER_ServerOptions *optio
     return NULL;
 }
 
-TRITONSERVER_Error *TRITONSERVER_ServerOptionsSetModelConfigName(TRITONSERVER_ServerOptions *options,
-                                                                 const char *model_config_name)
+TRITONSERVER_Error *
+TRITONSERVER_ServerOptionsSetModelConfigName(TRITONSERVER_ServerOptions *options,
+                                             const char *model_config_name)
 {
     if (strchr(model_config_name, '/')) {
         return as_api(nrd_errorf(NRD_ERR_INVALID_ARG,
@@ -184,8 +185,9 @@ TRITONSERVER_Error *TRITONSERVER_ServerOptionsSetModelConfigName(TRITONSERVER_Se
     return NULL;
 }
 
-TRITONSERVER_Error *TRITONSERVER_ServerOptionsSetRateLimiterMode(TRITONSERVER_ServerOptions *options,
-                                                                 TRITONSERVER_RateLimitMode mode)
+TRITONSERVER_Error *
+TRITONSERVER_ServerOptionsSetRateLimiterMode(TRITONSERVER_ServerOptions *options,
+                                             TRITONSERVER_RateLimitMode mode)
 {
     of_api(options)->rate_limit = mode; /* refused by ServerNew unless OFF */
     return NULL;
@@ -233,10 +235,8 @@ TRITONSERVER_ServerOptionsSetCudaMemoryPoolByteSize(TRITONSERVER_ServerOptions *
     return NULL;
 }
 
-TRITONSERVER_Error *
-TRITONSERVER_ServerOptionsSetCudaVirtualAddressSize(TRITONSERVER_ServerOptions *options,
-                                                    int gpu_device,
-                                                    size_t cuda_virtual_address_size)
+TRITONSERVER_Error *TRITONSERVER_ServerOptionsSetCudaVirtualAddressSize(
+    TRITONSERVER_ServerOptions *options, int gpu_device, size_t cuda_virtual_address_size)
 {
     (void)options, (void)gpu_device, (void)cuda_virtual_address_size;
     return as_api(nrd_errorf(NRD_ERR_UNSUPPORTED,
@@ -323,15 +323,17 @@ TRITONSERVER_ServerOptionsSetModelLoadRetryCount(TRITONSERVER_ServerOptions *opt
     return NULL;
 }
 
-TRITONSERVER_Error *TRITONSERVER_ServerOptionsSetModelNamespacing(TRITONSERVER_ServerOptions *options,
-                                                                  bool enable_namespace)
+TRITONSERVER_Error *
+TRITONSERVER_ServerOptionsSetModelNamespacing(TRITONSERVER_ServerOptions *options,
+                                              bool enable_namespace)
 {
     of_api(options)->namespacing = enable_namespace;
     return NULL;
 }
 
-TRITONSERVER_Error *TRITONSERVER_ServerOptionsSetEnablePeerAccess(TRITONSERVER_ServerOptions *options,
-                                                                  bool enable_peer_access)
+TRITONSERVER_Error *
+TRITONSERVER_ServerOptionsSetEnablePeerAccess(TRITONSERVER_ServerOptions *options,
+                                              bool enable_peer_access)
 {
     of_api(options)->peer_access = enable_peer_access;
     return NULL;
@@ -406,15 +408,17 @@ TRITONSERVER_Error *TRITONSERVER_ServerOptionsSetCpuMetrics(TRITONSERVER_ServerO
     return NULL;
 }
 
-TRITONSERVER_Error *TRITONSERVER_ServerOptionsSetMetricsInterval(TRITONSERVER_ServerOptions *options,
-                                                                 uint64_t metrics_interval_ms)
+TRITONSERVER_Error *
+TRITONSERVER_ServerOptionsSetMetricsInterval(TRITONSERVER_ServerOptions *options,
+                                             uint64_t metrics_interval_ms)
 {
     of_api(options)->metrics_interval_ms = metrics_interval_ms;
     return NULL;
 }
 
-TRITONSERVER_Error *TRITONSERVER_ServerOptionsSetBackendDirectory(TRITONSERVER_ServerOptions *options,
-                                                                  const char *backend_dir)
+TRITONSERVER_Error *
+TRITONSERVER_ServerOptionsSetBackendDirectory(TRITONSERVER_ServerOptions *options,
+                                              const char *backend_dir)
 {
     set(&of_api(options)->backend_dir, backend_dir);
     return NULL;
@@ -428,9 +432,10 @@ TRITONSERVER_ServerOptionsSetRepoAgentDirectory(TRITONSERVER_ServerOptions *opti
     return NULL;
 }
 
-TRITONSERVER_Error *TRITONSERVER_ServerOptionsSetModelLoadDeviceLimit(
-    TRITONSERVER_ServerOptions *options, const TRITONSERVER_InstanceGroupKind kind,
-    const int device_id, const double fraction)
+TRITONSERVER_Error *
+TRITONSERVER_ServerOptionsSetModelLoadDeviceLimit(TRITONSERVER_ServerOptions *options,
+                                                  const TRITONSERVER_InstanceGroupKind kind,
+                                                  const int device_id, const double fraction)
 {
     (void)options, (void)device_id, (void)fraction;
     return as_api(nrd_errorf(NRD_ERR_UNSUPPORTED,

@@ -32,7 +32,8 @@ static nrd_error *load_backend(nrd_model *m)
 
 static void read_config(nrd_model *m)
 {
-    m->decoupled = m->config->model_transaction_policy && m->config->model_transaction_policy->decoupled;
+    m->decoupled =
+        m->config->model_transaction_policy && m->config->model_transaction_policy->decoupled;
     m->n_required = 0;
     for (size_t i = 0; i < m->config->n_input; i++) {
         m->n_required += !m->config->input[i]->optional;
@@ -169,8 +170,8 @@ const Inference__ModelOutput *nrd_model_output(const nrd_model *m, const char *n
 nrd_error *nrd_model_ready(nrd_model *m)
 {
     for (uint32_t i = 0; m->backend && m->backend->instance_ready && i < m->n_instances; i++) {
-        NRD_TRY(from_api(m->backend->instance_ready(
-            (TRITONBACKEND_ModelInstance *)(void *)m->instances[i])));
+        NRD_TRY(from_api(
+            m->backend->instance_ready((TRITONBACKEND_ModelInstance *)(void *)m->instances[i])));
     }
     return NULL;
 }
@@ -200,7 +201,8 @@ static void put_io(nrd_str *out, const char *name, Inference__DataType type, con
 {
     nrd_str_puts(out, comma ? ",{\"name\":" : "{\"name\":");
     nrd_json_put_cstr(out, name);
-    nrd_str_printf(out, ",\"datatype\":\"%s\",\"shape\":[", nrd_tdtype_name(nrd_tdtype_from_config(type)));
+    nrd_str_printf(out, ",\"datatype\":\"%s\",\"shape\":[",
+                   nrd_tdtype_name(nrd_tdtype_from_config(type)));
     if (batched) {
         nrd_str_puts(out, n ? "-1," : "-1");
     }

@@ -20,6 +20,7 @@ nrd_factory *nrd_factory_new(const nrd_request *r)
     f->cancel = nrd_cancel_ref(r->cancel);
     f->trace = nrd_trace_share(r->trace);
     f->start_ns = r->start_ns;
+    atomic_fetch_add(&f->model->server->n_in_flight, 1);
     return f;
 }
 
@@ -38,6 +39,7 @@ void nrd_factory_unref(nrd_factory *f)
     nrd_trace_unshare(f->trace);
     nrd_cancel_unref(f->cancel);
     free(f->id);
+    atomic_fetch_sub(&f->model->server->n_in_flight, 1);
     nrd_model_unref(f->model);
     free(f);
 }
@@ -159,8 +161,7 @@ static nrd_error *alloc_from_client(nrd_output *o, size_t byte_size)
     }
     NRD_TRY(from_api(a->alloc_fn(f->allocator, o->name, byte_size, o->attr.memory_type,
                                  o->attr.memory_type_id, f->allocator_userp, &o->base,
-                                 &o->buffer_userp, &o->attr.memory_type,
-                                 &o->attr.memory_type_id)));
+                                 &o->buffer_userp, &o->attr.memory_type, &o->attr.memory_type_id)));
     o->has_buffer = true;
     if (a->attr_fn) {
         NRD_TRY(from_api(a->attr_fn(f->allocator, o->name,
@@ -233,15 +234,15 @@ TRITONSERVER_Error *TRITONSERVER_ResponseAllocatorSetBufferAttributesFunction(
     return NULL;
 }
 
-TRITONSERVER_Error *TRITONSERVER_ResponseAllocatorSetQueryFunction(
-    TRITONSERVER_ResponseAllocator *allocator, TRITONSERVER_ResponseAllocatorQueryFn_t query_fn)
+TRITONSERVER_Error *
+TRITONSERVER_ResponseAllocatorSetQueryFunction(TRITONSERVER_ResponseAllocator *allocator,
+                                               TRITONSERVER_ResponseAllocatorQueryFn_t query_fn)
 {
     ((nrd_allocator *)(void *)allocator)->query_fn = query_fn;
     return NULL;
 }
 
-TRITONSERVER_Error *
-TRITONSERVER_ResponseAllocatorDelete(TRITONSERVER_ResponseAllocator *allocator)
+TRITONSERVER_Error *TRITONSERVER_ResponseAllocatorDelete(TRITONSERVER_ResponseAllocator *allocator)
 {
     free(allocator);
     return NULL;

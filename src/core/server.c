@@ -171,7 +171,9 @@ void nrd_server_print_options(nrd_server *s)
         for (const char *p = text.data; p && (p = strchr(p, '\n')) != NULL; p++) {
             last = text.len - (size_t)(p + 1 - text.data);
         }
-        nrd_str_puts(&text, i == 0 ? "" : last + strlen(nrd_server_extensions[i]) > 60 ? "\n" : " ");
+        nrd_str_puts(&text, i == 0                                         ? ""
+                            : last + strlen(nrd_server_extensions[i]) > 60 ? "\n"
+                                                                           : " ");
         nrd_str_puts(&text, nrd_server_extensions[i]);
     }
     add_option(&cells, "server_extensions", nrd_str_steal(&text));
@@ -187,7 +189,8 @@ void nrd_server_print_options(nrd_server *s)
     add_option(&cells, "strict_model_config", nrd_xasprintf("%d", o->strict_config));
     add_option(&cells, "model_config_name", nrd_xstrdup(o->config_name));
     add_option(&cells, "rate_limit", nrd_xstrdup("OFF"));
-    add_option(&cells, "pinned_memory_pool_byte_size", nrd_xasprintf("%" PRIu64, o->pinned_pool_bytes));
+    add_option(&cells, "pinned_memory_pool_byte_size",
+               nrd_xasprintf("%" PRIu64, o->pinned_pool_bytes));
     for (const nrd_setting *p = o->cuda_pools; p; p = p->next) {
         snprintf(name, sizeof name, "cuda_memory_pool_byte_size{%s}", p->key);
         add_option(&cells, name, nrd_xstrdup(p->value));
@@ -206,7 +209,8 @@ void nrd_server_print_options(nrd_server *s)
 
 /* ---- threads ---- */
 
-/* Ends models whose last share was given back. Never a thread of the model itself: it joins them. */
+/* Ends models whose last share was given back. Never a thread of the model itself: it joins them.
+ */
 static void *run_reaper(void *arg)
 {
     nrd_server *s = arg;
@@ -346,6 +350,26 @@ fail:
     return err;
 }
 
+static nrd_error *wait_for_zero(_Atomic int64_t *count, uint64_t deadline, const char *what)
+{
+    uint64_t next_note = nrd_now_ns() + 1000000000u;
+
+    while (atomic_load(count) > 0) {
+        uint64_t now = nrd_now_ns();
+        struct timespec pause = {.tv_nsec = 2 * 1000000};
+        if (now >= deadline) {
+            return nrd_errorf(NRD_ERR_INTERNAL, "Exit timeout expired. Exiting immediately.");
+        }
+        if (now >= next_note) {
+            NRD_LOG_INFO("Timeout %" PRIu64 ": Found %" PRId64 " %s",
+                         (deadline - now) / 1000000000u, atomic_load(count), what);
+            next_note = now + 1000000000u;
+        }
+        nanosleep(&pause, NULL);
+    }
+    return NULL;
+}
+
 nrd_error *nrd_server_stop(nrd_server *s)
 {
     int was = atomic_exchange(&s->state, NRD_SERVER_EXITING);
@@ -357,26 +381,13 @@ nrd_error *nrd_server_stop(nrd_server *s)
     if (!s->repo || !s->has_reaper) {
         return NULL;
     }
-    NRD_LOG_INFO("Waiting for in-flight requests to complete.");
-    nrd_repo_unload_all(s->repo);
     uint64_t deadline = nrd_now_ns() + atomic_load(&s->exit_timeout_s) * 1000000000ull;
-    uint64_t next_note = 0;
-    while (atomic_load(&s->n_live_models) > 0) {
-        uint64_t now = nrd_now_ns();
-        struct timespec pause = {.tv_nsec = 5 * 1000000};
-        if (now >= deadline) {
-            return nrd_errorf(NRD_ERR_INTERNAL, "Exit timeout expired. Exiting immediately.");
-        }
-        if (now >= next_note && next_note > 0) {
-            NRD_LOG_INFO("Timeout %" PRIu64 ": Found %" PRId64 " live models",
-                         (deadline - now) / 1000000000u, atomic_load(&s->n_live_models));
-        }
-        if (now >= next_note) {
-            next_note = now + 1000000000u;
-        }
-        nanosleep(&pause, NULL);
-    }
+    NRD_LOG_INFO("Waiting for in-flight requests to complete.");
+    /* Models stay until then: a request may still need other models (a backend's own requests). */
+    NRD_TRY(wait_for_zero(&s->n_in_flight, deadline, "in-flight inferences"));
     NRD_LOG_INFO("All models are stopped, unloading models");
+    nrd_repo_unload_all(s->repo);
+    NRD_TRY(wait_for_zero(&s->n_live_models, deadline, "live models"));
     atomic_store(&s->state, NRD_SERVER_STOPPED);
     return NULL;
 }

@@ -113,6 +113,21 @@ def test_text_tensors_return(server):
     assert reply.json()["outputs"][0]["data"] == values
 
 
+def test_long_json_tensors_return_and_take_little_memory(server):
+    values = [i * 37 % 100_003 - 50_000 for i in range(300_000)]
+    reply = server.call("POST", INFER, infer_body(values))
+    assert reply.json()["outputs"][0]["data"] == values
+    body = json.dumps(infer_body([1] * 9_000_000), separators=(",", ":")).encode()
+    reply = server.call("POST", INFER, body)
+    assert reply.status == 200
+    peak = [line for line in open(f"/proc/{server.process.pid}/status") if "VmHWM" in line][0]
+    assert int(peak.split()[1]) < 700_000, peak  # kB; a tree of the numbers alone takes 360 MB more
+    reply = server.call("POST", INFER, body[:-10])
+    assert reply.status == 400
+    reply = server.call("POST", "/v2/models/text/generate", b'{"x":[' + b"1," * 5_000_000 + b"1]}")
+    assert reply.status == 400 and "values" in reply.error()
+
+
 def binary_infer(connection, model, dtype, shape, raw, binary_out=True):
     head = json.dumps({"parameters": {"binary_data_output": binary_out},
                        "inputs": [{"name": "INPUT0", "datatype": dtype, "shape": shape,

@@ -777,13 +777,30 @@ static bool is_printed(const ProtobufCMessage *msg, const pb_field *f)
     return true;
 }
 
+/* Fields in the order of their declaration, as published answers have them: the descriptor sorts
+ * by number, but the members of the struct lie in order (choices behind the rest). */
+static void declaration_order(const pb_type *type, const pb_field **order)
+{
+    for (unsigned i = 0; i < type->n_fields; i++) {
+        unsigned k = i;
+        for (; k > 0 && order[k - 1]->offset > type->fields[i].offset; k--) {
+            order[k] = order[k - 1];
+        }
+        order[k] = &type->fields[i];
+    }
+}
+
 void nrd_pbjson_put(nrd_str *out, const ProtobufCMessage *msg)
 {
+    enum { MAX_FIELDS = 64 }; /* the widest message of our schemas has 26 */
+    const pb_field *order[MAX_FIELDS];
     bool first = true;
 
+    NRD_ASSERT(msg->descriptor->n_fields <= MAX_FIELDS, "messages of our schemas are narrow");
+    declaration_order(msg->descriptor, order);
     nrd_str_putc(out, '{');
     for (unsigned i = 0; i < msg->descriptor->n_fields; i++) {
-        const pb_field *f = &msg->descriptor->fields[i];
+        const pb_field *f = order[i];
         if (!is_printed(msg, f)) {
             continue;
         }

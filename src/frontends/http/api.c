@@ -11,7 +11,8 @@
 #include <string.h>
 
 #define JSON_TYPE "application/json"
-#define MAX_BACKGROUND 16 /* model loads and unloads at the same time */
+#define MAX_JSON_VALUES (1u << 22) /* of one body: 160 MB; long tensors are not counted */
+#define MAX_BACKGROUND 16          /* model loads and unloads at the same time */
 
 /* ---- errors ---- */
 
@@ -96,7 +97,8 @@ nrd_error *nrd_http_parse_version(const char *text, int64_t *out)
 
 nrd_error *nrd_http_parse_json(nrd_json_doc **out, const char *text, size_t n)
 {
-    return nrd_error_wrap(nrd_json_parse(out, text ? text : "", n, NULL),
+    const nrd_json_limits limits = {.max_nodes = MAX_JSON_VALUES};
+    return nrd_error_wrap(nrd_json_parse(out, text ? text : "", n, &limits),
                           "failed to parse the request JSON buffer");
 }
 

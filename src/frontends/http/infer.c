@@ -2,6 +2,7 @@
 #include "base/json.h"
 #include "frontends/http/call.h"
 #include "frontends/http/tensor_json.h"
+#include "frontends/http/tensor_text.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -207,8 +208,28 @@ static nrd_error *read_shm_input(nrd_http_call *call, const char *name, const nr
     return append(call, name, base, size);
 }
 
+/* What belongs to one body while it is read. */
+typedef struct reading {
+    const char *model;
+    const char *rest; /* binary part of the body, and what of it is left */
+    size_t rest_n;
+    const nrd_tensor_slice *slices; /* long arrays that were cut out of the JSON */
+    size_t n_slices;
+} reading;
+
+static const nrd_tensor_slice *find_slice(const reading *r, size_t input)
+{
+    for (size_t i = 0; i < r->n_slices; i++) {
+        if (r->slices[i].input == input) {
+            return &r->slices[i];
+        }
+    }
+    return NULL;
+}
+
 static nrd_error *read_json_input(nrd_http_call *call, const nrd_json *input, const char *name,
-                                  TRITONSERVER_DataType type, size_t count)
+                                  TRITONSERVER_DataType type, size_t count,
+                                  const nrd_tensor_slice *slice)
 {
     const nrd_json *data;
     size_t size;
@@ -228,38 +249,34 @@ static nrd_error *read_json_input(nrd_http_call *call, const nrd_json *input, co
     if (!bytes) {
         return nrd_error_no_memory();
     }
-    NRD_TRY(nrd_tensor_json_read(data, name, type, bytes, size));
+    NRD_TRY(slice ? nrd_tensor_text_read(slice, name, type, bytes, size)
+                  : nrd_tensor_json_read(data, name, type, bytes, size));
     return append(call, name, bytes, size);
 }
 
-typedef struct cursor { /* the binary part of the body */
-    const char *p;
-    size_t n;
-    bool has_header_length;
-} cursor;
-
 static nrd_error *read_binary_input(nrd_http_call *call, const char *name, uint64_t size,
-                                    cursor *rest, const char *model)
+                                    reading *r)
 {
     if (size == 0) {
         return append(call, name, NULL, 0);
     }
-    if (size > rest->n) {
+    if (size > r->rest_n) {
         return nrd_errorf(
             NRD_ERR_INVALID_ARG,
             "unexpected size for input '%s', expecting %llu additional bytes for model "
             "'%s'",
-            name, (unsigned long long)(size - rest->n), model);
+            name, (unsigned long long)(size - r->rest_n), r->model);
     }
-    NRD_TRY(append(call, name, rest->p, (size_t)size));
-    rest->p += size;
-    rest->n -= (size_t)size;
+    NRD_TRY(append(call, name, r->rest, (size_t)size));
+    r->rest += size;
+    r->rest_n -= (size_t)size;
     return NULL;
 }
 
-static nrd_error *read_input(nrd_http_call *call, const nrd_json *input, cursor *rest,
-                             const char *model)
+static nrd_error *read_input(nrd_http_call *call, const nrd_json *inputs, size_t i_input,
+                             reading *r)
 {
+    const nrd_json *input = &inputs->child[i_input];
     const nrd_json *params = nrd_json_get(input, "parameters"), *shape;
     const nrd_json *region = nrd_json_get(params, "shared_memory_region");
     int64_t dims[MAX_DIMS];
@@ -292,10 +309,10 @@ static nrd_error *read_input(nrd_http_call *call, const nrd_json *input, cursor 
     NRD_TRY(nrd_http_from_triton(
         TRITONSERVER_InferenceRequestAddInput(call->irequest, name, type, dims, shape->n)));
     if (has_binary) {
-        return read_binary_input(call, name, binary_size, rest, model);
+        return read_binary_input(call, name, binary_size, r);
     }
     return region ? read_shm_input(call, name, params)
-                  : read_json_input(call, input, name, type, count);
+                  : read_json_input(call, input, name, type, count, find_slice(r, i_input));
 }
 
 static nrd_error *read_output(nrd_http_call *call, const nrd_json *output)
@@ -339,18 +356,17 @@ static nrd_error *read_output(nrd_http_call *call, const nrd_json *output)
     return NULL;
 }
 
-static nrd_error *read_document(nrd_http_call *call, const nrd_json *root, cursor *rest,
-                                const char *model)
+static nrd_error *read_document(nrd_http_call *call, const nrd_json *root, reading *r)
 {
     const nrd_json *inputs, *outputs;
     NRD_TRY(read_id_and_parameters(call, root));
     NRD_TRY(member_array(root, "inputs", &inputs));
     for (size_t i = 0; i < inputs->n; i++) {
-        NRD_TRY(read_input(call, &inputs->child[i], rest, model));
+        NRD_TRY(read_input(call, inputs, i, r));
     }
-    if (rest->n) {
+    if (r->rest_n) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "unexpected additional input data for model '%s'",
-                          model);
+                          r->model);
     }
     if (!nrd_json_get(root, "outputs")) {
         return NULL;
@@ -390,7 +406,10 @@ static nrd_error *header_length(const nrd_http_request *req, size_t body_n, size
 
 static nrd_error *read_request(nrd_http_call *call, const char *body, size_t n, const char *model)
 {
+    nrd_tensor_slice slices[NRD_TENSOR_TEXT_MAX];
+    reading r = {.model = model, .slices = slices};
     nrd_json_doc *doc = NULL;
+    char *copy = NULL;
     size_t json_n;
 
     NRD_TRY(header_length(call->req, n, &json_n));
@@ -400,9 +419,16 @@ static nrd_error *read_request(nrd_http_call *call, const char *body, size_t n, 
             TRITONSERVER_InferenceRequestAddRawInput(call->irequest, "raw_input")));
         return append(call, "raw_input", n ? body : NULL, n);
     }
-    NRD_TRY(nrd_http_parse_json(&doc, body, json_n));
-    cursor rest = {body + json_n, n - json_n, json_n < n};
-    nrd_error *err = read_document(call, nrd_json_root(doc), &rest, model);
+    r.rest = body + json_n;
+    r.rest_n = n - json_n;
+    if (json_n > NRD_TENSOR_TEXT_MIN && (copy = malloc(json_n)) != NULL) {
+        r.n_slices = nrd_tensor_text_cut(body, json_n, copy, slices);
+    }
+    nrd_error *err = nrd_http_parse_json(&doc, r.n_slices ? copy : body, json_n);
+    free(copy);
+    if (!err) {
+        err = read_document(call, nrd_json_root(doc), &r);
+    }
     nrd_json_doc_free(doc);
     return err;
 }
