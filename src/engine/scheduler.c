@@ -51,6 +51,7 @@ nrd_error *nrd_sched_new(nrd_sched **out, const nrd_sched_limits *limits, nrd_kv
                           NRD_MAX_BEAM_WIDTH);
     }
     NRD_NEW_GOTO(s, 1, err, fail);
+    s->n_steps = 1;
     s->lim = *limits;
     s->kv = kv;
     s->cap_copies = max_copies(limits);
@@ -245,9 +246,28 @@ static void update_reserve(nrd_sched *s, nrd_seq *q)
     q->n_reserved = want;
 }
 
+/* Copies into blocks that are given up must not hit their next owner. */
+static void forget_copies(nrd_sched *s, const nrd_kv_table *t)
+{
+    for (int32_t i = 0; i < s->n_late_copies; i++) {
+        for (int32_t k = 0; k < t->n_blocks; k++) {
+            if (s->late_copies[i][1] == t->blocks[k]) {
+                s->n_late_copies--;
+                memmove(s->late_copies + i, s->late_copies + i + 1,
+                        (size_t)(s->n_late_copies - i) * sizeof *s->late_copies);
+                i--;
+                break;
+            }
+        }
+    }
+}
+
 static void give_up_blocks(nrd_sched *s, nrd_seq *q)
 {
     int32_t n_tables = q->beams_forked ? q->width : 1;
+    for (int32_t b = 0; b < n_tables && q->width > 1; b++) {
+        forget_copies(s, &q->tables[b]);
+    }
     for (int32_t b = 0; b < n_tables; b++) {
         nrd_kv_release(s->kv, &q->tables[b]);
     }
@@ -356,8 +376,8 @@ static void add_copy(nrd_plan *p, int32_t src, int32_t dst)
 }
 
 /* Takes blocks for one more token of every beam, pausing others behind it if need be. False: the
- * sequence itself was paused. */
-static bool make_room(nrd_sched *s, nrd_plan *p, nrd_seq *q)
+ * sequence itself was paused. *out_next: who comes behind it afterwards. */
+static bool make_room(nrd_sched *s, nrd_plan *p, nrd_seq *q, nrd_seq **out_next)
 {
     int32_t n_tables = q->beams_forked ? q->width : 1;
     for (;;) {
@@ -373,6 +393,7 @@ static bool make_room(nrd_sched *s, nrd_plan *p, nrd_seq *q)
             victim = victim->run_prev;
         }
         NRD_ASSERT(victim != q || !is_reserving(s, q), "reserved blocks are there");
+        *out_next = q->run_next;
         pause_seq(s, p, victim);
         if (victim == q) {
             return false;
@@ -384,16 +405,14 @@ static bool make_room(nrd_sched *s, nrd_plan *p, nrd_seq *q)
         NRD_ASSERT(ok, "availability was checked");
         q->n_new_blocks += q->tables[b].n_blocks - before;
     }
+    *out_next = q->run_next;
     return true;
 }
 
 static void drop_window(nrd_sched *s, nrd_seq *q)
 {
-    if (s->lim.window > 0) {
-        for (int32_t b = 0; b < (q->beams_forked ? q->width : 1); b++) {
-            nrd_kv_drop_window(s->kv, &q->tables[b], q->n_planned + 1 - s->lim.window,
-                               s->lim.n_sink);
-        }
+    if (s->lim.window > 0 && q->width == 1) {
+        nrd_kv_drop_window(s->kv, &q->tables[0], q->n_planned + 1 - s->lim.window, s->lim.n_sink);
     }
 }
 
@@ -414,11 +433,10 @@ static void plan_decodes(nrd_sched *s, nrd_plan *p)
             break;
         }
         drop_window(s, q);
-        if (!make_room(s, p, q)) {
-            break; /* it was the last in order that could give way */
+        if (!make_room(s, p, q, &next)) {
+            continue; /* those behind it hold reserved blocks and go on */
         }
         update_reserve(s, q);
-        next = q->run_next; /* those behind it may have been paused */
         int32_t n_beams = q->beams_forked ? q->width : 1;
         for (int32_t b = 0; b < n_beams; b++) {
             nrd_plan_entry *e = add_entry(s, p, q, b, 1, false);
@@ -479,8 +497,11 @@ static void plan_contexts(nrd_sched *s, nrd_plan *p)
 static bool waits_for_leader(const nrd_sched *s, const nrd_seq *q)
 {
     const nrd_seq *l = q->leader;
-    return l && !s->lim.is_static && l->state != NRD_SEQ_DONE && l->n_computed < l->n_prompt &&
-           q->n_known == q->n_prompt;
+    if (!l || s->lim.is_static || l->state == NRD_SEQ_DONE || q->n_known != q->n_prompt) {
+        return false;
+    }
+    /* What started in this very plan may hold a block that a copy has yet to fill. */
+    return l->n_computed < l->n_prompt || l->start_step == s->n_steps;
 }
 
 /* Starts a waiting sequence. False: it does not fit now; nothing has changed. */
@@ -491,8 +512,8 @@ static bool try_start(nrd_sched *s, nrd_plan *p, nrd_seq *q)
     const nrd_seq *l = q->leader;
     nrd_kv_match m = {.partial_block = -1};
     bool fork = l && l->state == NRD_SEQ_RUNNING && l->n_computed >= l->n_prompt &&
-                l->tables[0].n_dropped == 0 && q->n_known == q->n_prompt && q->n_prompt > 1 &&
-                !q->no_reuse;
+                l->start_step != s->n_steps && l->tables[0].n_dropped == 0 && q->n_known == q->n_prompt && q->n_prompt > 1 &&
+                !q->no_reuse && s->lim.window == 0;
 
     if (q->width > s->n_free_slots) {
         return false;
@@ -500,7 +521,7 @@ static bool try_start(nrd_sched *s, nrd_plan *p, nrd_seq *q)
     if (fork) {
         n_done = q->n_prompt - 1;
         have = n_done / bt;
-    } else if (!q->no_reuse) {
+    } else if (!q->no_reuse && s->lim.window == 0) {
         nrd_kv_find(s->kv, &q->content, q->n_known - 1, &m);
         n_done = m.n_blocks * bt + m.n_partial;
         have = m.n_blocks;
@@ -551,6 +572,7 @@ static bool try_start(nrd_sched *s, nrd_plan *p, nrd_seq *q)
         q->slots[b] = s->free_slots[--s->n_free_slots];
     }
     q->state = NRD_SEQ_RUNNING;
+    q->start_step = s->n_steps;
     q->n_planned = q->n_computed = n_done;
     q->n_skipped = 0;
     run_insert(s, q);
@@ -584,8 +606,7 @@ static void plan_starts(nrd_sched *s, nrd_plan *p)
 
 void nrd_sched_plan(nrd_sched *s, nrd_plan *p)
 {
-    bool may_start = !s->lim.is_static || s->n_running == 0;
-
+    bool was_empty = s->n_running == 0;
     p->step = s->n_steps;
     p->n_entries = p->n_copies = p->n_tokens = p->n_rows = 0;
     p->n_context = p->n_generation = p->n_context_tokens = p->n_paused = 0;
@@ -594,7 +615,9 @@ void nrd_sched_plan(nrd_sched *s, nrd_plan *p)
     }
     plan_decodes(s, p);
     plan_contexts(s, p);
-    if (may_start && p->n_paused == 0) {
+    /* Who was paused now needs the blocks that others just gave up: nobody starts, unless the step
+     * would be empty. */
+    if ((p->n_paused == 0 || p->n_entries == 0) && (!s->lim.is_static || was_empty || s->n_running == 0)) {
         plan_starts(s, p);
     }
     for (int32_t i = 0; i < s->n_held_refs; i++) {
@@ -666,12 +689,14 @@ static void commit_entry(nrd_sched *s, const nrd_plan_entry *e, const nrd_step_r
     } else if (q->no_sample && e->start + e->n >= q->n_prompt) {
         ev->finish = NRD_SEQ_FINISH_LENGTH;
     }
-    if (same_cache) {
+    if (same_cache && s->lim.window == 0) {
         int32_t n = q->n_computed;
         if (q->width > 1 && n > q->n_prompt) {
             n = q->n_prompt; /* what beams generate is not shared with others */
         }
         nrd_kv_publish(s->kv, &q->tables[0], &q->content, n < q->n_known ? n : q->n_known);
+    }
+    if (same_cache) {
         update_reserve(s, q);
     }
     if (ev->finish != NRD_SEQ_FINISH_NONE) {

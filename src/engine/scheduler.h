@@ -11,6 +11,8 @@
  *           guaranteed_no_evict: a sequence starts only when all blocks that it can ever need are
  *           there. max_utilization: it starts when its prompt fits; when blocks run out the last in
  *           order is paused, gives up its blocks and is computed again later.
+ *           With a window, sequences share no blocks: what one lets go of must be free, or promised
+ *           blocks might be missing.
  * Errors    None: what cannot run is refused by the executor before it comes here.
  * Sources   Iteration-level scheduling (Yu et al., Orca, OSDI 2022); chunked prefill (Agrawal et al.,
  *           Sarathi-Serve, OSDI 2024).

@@ -95,6 +95,7 @@ struct nrd_seq {
     nrd_seq_state state;
     nrd_seq_finish finish;
     uint64_t arrival;
+    uint64_t start_step;    /* plan in which it last started */
     uint32_t epoch;         /* changes when the KV cache is given up */
     int32_t n_known, n_planned, n_computed;
     int32_t n_pending;      /* choices in flight */

@@ -237,11 +237,16 @@ static nrd_error *open_all(nrd_exec *x, const char *engine_dir)
     settle_limits(x);
     NRD_TRY(open_device(x));
     NRD_TRY(open_runner(x));
+    int32_t window = nrd_runner_common_window(x->runner);
+    if (window > 0 && window < x->lim.max_seq_len && x->cfg.enable_kv_cache_reuse) {
+        exec_log(x, 1, "every layer has an attention window: KV cache reuse is off");
+        x->cfg.enable_kv_cache_reuse = false;
+    }
     x->sched_lim = (nrd_sched_limits){
         .max_batch_size = x->lim.max_batch_size,
         .max_beam_width = x->lim.max_beam_width,
         .max_num_tokens = x->lim.max_num_tokens,
-        .window = nrd_runner_common_window(x->runner),
+        .window = window < x->lim.max_seq_len ? window : 0,
         .n_sink = x->cfg.sink_token_length,
         .max_utilization = x->cfg.policy == NRD_POLICY_MAX_UTILIZATION,
         .is_static = x->cfg.batching == NRD_BATCHING_STATIC,

@@ -399,6 +399,7 @@ struct nrd_engine {
     nrd_build_limits limits;
     const uint8_t *data;
     size_t size;
+    bool is_mapped;
     char *path, *dir, *source;
     const file_entry *entries;
     const char *names;
@@ -451,6 +452,7 @@ static nrd_error *map_file(nrd_engine *e)
     } else {
         e->data = p;
         e->size = (size_t)st.st_size;
+        e->is_mapped = true;
     }
     close(fd);
     return err;
@@ -601,33 +603,84 @@ fail:
     return err;
 }
 
-static nrd_error *read_config(nrd_engine *e)
+static nrd_error *read_config(nrd_engine *e, const nrd_json *root)
 {
-    nrd_error *err = NULL;
-    nrd_json_doc *doc = NULL;
-    nrd_json_limits limits = {.max_bytes = MAX_CONFIG_BYTES};
-    char *path = nrd_path_join(e->dir, "config.json");
-
-    NRD_TRY_GOTO(nrd_json_parse_file(&doc, path, &limits), err, done);
-    const nrd_json *root = nrd_json_root(doc);
     const nrd_json *model = nrd_json_get(root, "pretrained_config");
     const nrd_json *build = nrd_json_get(root, "build_config");
     if (!nrd_json_is(model, NRD_JSON_OBJECT) || !nrd_json_is(build, NRD_JSON_OBJECT)) {
-        err = nrd_errorf(NRD_ERR_INVALID_ARG, "expected the objects 'pretrained_config' and "
-                         "'build_config'; is this an engine folder? A checkpoint or model is built "
-                         "with: nereid build --checkpoint_dir %s --output_dir ENGINE", e->dir);
-        goto done;
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "expected the objects 'pretrained_config' and "
+                          "'build_config'; is this an engine folder? A checkpoint or model is built "
+                          "with: nereid build --checkpoint_dir %s --output_dir ENGINE", e->dir);
     }
-    NRD_TRY_GOTO(nrd_error_wrap(nrd_model_spec_from_json(&e->spec, model), "pretrained_config"), err,
-                 done);
-    NRD_TRY_GOTO(read_limits(&e->limits, &e->spec, build), err, done);
+    NRD_TRY(nrd_error_wrap(nrd_model_spec_from_json(&e->spec, model), "pretrained_config"));
     e->source = nrd_xstrdup(nrd_json_get_str(nrd_json_get(build, "nereid"), "source", ""));
+    return read_limits(&e->limits, &e->spec, build);
+}
 
-done:
+static nrd_error *read_config_file(nrd_engine *e)
+{
+    nrd_json_doc *doc = NULL;
+    nrd_json_limits limits = {.max_bytes = MAX_CONFIG_BYTES};
+    char *path = nrd_path_join(e->dir, "config.json");
+    nrd_error *err = nrd_json_parse_file(&doc, path, &limits);
+
+    if (!err) {
+        err = read_config(e, nrd_json_root(doc));
+    }
     err = nrd_error_wrap(err, "%s", path);
     nrd_json_doc_free(doc);
     free(path);
     return err;
+}
+
+nrd_error *nrd_engine_open_memory(nrd_engine **out, const char *config, size_t config_bytes,
+                                  const void *file, size_t file_bytes, int32_t rank, bool verify)
+{
+    nrd_error *err = NULL;
+    nrd_engine *e = NULL;
+    nrd_json_doc *doc = NULL;
+    nrd_json_limits limits = {.max_bytes = MAX_CONFIG_BYTES};
+    file_header h;
+
+    *out = NULL;
+    NRD_NEW_GOTO(e, 1, err, fail);
+    e->dir = nrd_xstrdup("<memory>");
+    e->path = nrd_xstrdup("<memory>");
+    NRD_TRY_GOTO(nrd_json_parse(&doc, config, config_bytes, &limits), err, fail);
+    NRD_TRY_GOTO(read_config(e, nrd_json_root(doc)), err, fail);
+    e->data = file;
+    e->size = file_bytes;
+    if (file_bytes < sizeof h) {
+        err = refuse(e, "has %zu bytes, less than a header; the file is truncated", file_bytes);
+        goto fail;
+    }
+    NRD_TRY_GOTO(check_header(e, &h, rank), err, fail);
+    NRD_TRY_GOTO(read_table(e, &h, verify), err, fail);
+    nrd_json_doc_free(doc);
+    *out = e;
+    return NULL;
+
+fail:
+    nrd_json_doc_free(doc);
+    nrd_engine_close(e);
+    return err;
+}
+
+void nrd_engine_reseal(void *file, size_t n)
+{
+    file_header h;
+    if (n < sizeof h) {
+        return;
+    }
+    memcpy(&h, file, sizeof h);
+    size_t table, left = n - sizeof h;
+    if (h.table_offset == sizeof h && nrd_size_mul((size_t)h.n_weights, sizeof(file_entry), &table) &&
+        table <= left && h.names_offset == sizeof h + table && h.names_bytes <= left - table) {
+        uint64_t sum = checksum(0, (const char *)file + sizeof h, table);
+        h.table_checksum = checksum(sum, (const char *)file + h.names_offset, (size_t)h.names_bytes);
+    }
+    h.header_checksum = checksum(0, &h, offsetof(file_header, header_checksum));
+    memcpy(file, &h, sizeof h);
 }
 
 nrd_error *nrd_engine_open(nrd_engine **out, const char *dir, int32_t rank, bool verify)
@@ -642,7 +695,7 @@ nrd_error *nrd_engine_open(nrd_engine **out, const char *dir, int32_t rank, bool
     snprintf(name, sizeof name, "rank%d.engine", rank);
     e->dir = nrd_xstrdup(dir);
     e->path = nrd_path_join(dir, name);
-    NRD_TRY_GOTO(read_config(e), err, fail);
+    NRD_TRY_GOTO(read_config_file(e), err, fail);
     NRD_TRY_GOTO(map_file(e), err, fail);
     NRD_TRY_GOTO(check_header(e, &h, rank), err, fail);
     NRD_TRY_GOTO(read_table(e, &h, verify), err, fail);
@@ -659,7 +712,7 @@ void nrd_engine_close(nrd_engine *e)
     if (!e) {
         return;
     }
-    if (e->data) {
+    if (e->is_mapped) {
         munmap((void *)(uintptr_t)e->data, e->size);
     }
     free(e->weights);

@@ -32,6 +32,13 @@ nrd_error *nrd_engine_writer_put(nrd_engine_writer *w, size_t i, const void *dat
 nrd_error *nrd_engine_writer_commit(nrd_engine_writer *w) NRD_MUST_USE; /* takes always */
 void nrd_engine_writer_abort(nrd_engine_writer *w);                     /* takes always */
 
+/* For tests and fuzzing: an engine over memory that outlives it (64-byte aligned), and the checksums
+ * of header and table made right again after an edit (does nothing to what is no engine). */
+nrd_error *nrd_engine_open_memory(nrd_engine **out, const char *config, size_t config_bytes,
+                                  const void *file, size_t file_bytes, int32_t rank, bool verify)
+    NRD_MUST_USE;
+void nrd_engine_reseal(void *file, size_t file_bytes);
+
 /* config.json of an engine folder. `source`: what it was built from, for the message of a file that
  * has to be rebuilt. `extra`: more members of build_config as JSON text, or NULL. */
 void nrd_engine_config_json(const nrd_model_spec *spec, const nrd_build_limits *limits,

@@ -47,8 +47,8 @@ static bool has_row_scales(nrd_dtype t)
 
 static nrd_dtype plain_dtype(const nrd_plan *p, nrd_dtype src)
 {
-    if (nrd_dtype_is_quant(src)) {
-        return src;
+    if (nrd_dtype_is_quant(src)) { /* "--quantize float32" means all of the model */
+        return is_float(p->opt.quantize) ? p->opt.quantize : src;
     }
     if (p->opt.dtype != NRD_DTYPE_NONE) {
         return p->opt.dtype;
@@ -476,6 +476,10 @@ static nrd_error *add_ready(nrd_plan *p, const nrd_src_tensor *t)
     }
     out.cols = out.is_vector ? 1 : t->dims[1];
     out.parts[0] = (nrd_plan_part){.src = t, .n_rows = t->dims[0]};
+    if (has_row_scales(t->dtype) && !nrd_str_has_suffix(t->name, ".weight")) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: '%s' has type %s; only weights can have it",
+                          nrd_source_path(p->src), t->name, nrd_dtype_name(t->dtype));
+    }
     if (!has_row_scales(t->dtype)) {
         out.dtype = out.flags & NRD_RULE_LINEAR ? linear_dtype(p, t->name, t->dtype, out.cols)
                                                 : plain_dtype(p, t->dtype);

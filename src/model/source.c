@@ -189,10 +189,10 @@ static nrd_error *open_hf_weights(nrd_source *s)
         const char *name;
         bool bin, index;
     } forms[] = {
-        {"model.safetensors.index.json", false, true},
         {"model.safetensors", false, false},
-        {"pytorch_model.bin.index.json", true, true},
+        {"model.safetensors.index.json", false, true},
         {"pytorch_model.bin", true, false},
+        {"pytorch_model.bin.index.json", true, true},
     };
     for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
         char *path = nrd_path_join(s->path, forms[i].name);

@@ -159,7 +159,7 @@ static nrd_error *build(const options *o)
     }
     NRD_TRY_GOTO(fill_limits(&b.limits, o, nrd_source_spec(src)), err, done);
     NRD_TRY_GOTO(parse_dtype("--dtype", o->dtype, &b.plan.dtype), err, done);
-    NRD_TRY_GOTO(parse_dtype("--quantize", o->quantize, &b.plan.quantize), err, done);
+    NRD_TRY_GOTO(nrd_tool_parse_quant(o->quantize, &b.plan.quantize), err, done);
     b.plan.quantize_lm_head = o->quantize_lm_head;
     b.plan.tp_size = o->tp_size;
     b.plan.pp_size = o->pp_size;

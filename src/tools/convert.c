@@ -22,39 +22,6 @@ static const char usage[] =
     "config.json and one rankN.safetensors for each rank (docs/checkpoint-format.md). Block formats\n"
     "of GGUF files are kept as they are.\n";
 
-/* The words of TensorRT-LLM's programs and our own type names, as the type of linear weights. */
-static nrd_error *quantized_type(const options *o, nrd_dtype *out)
-{
-    static const struct {
-        const char *name;
-        nrd_dtype dtype;
-    } words[] = {
-        {"full_prec", NRD_DTYPE_NONE}, {"none", NRD_DTYPE_NONE},   {"int8_wo", NRD_DTYPE_I8},
-        {"int4_wo", NRD_DTYPE_Q4_0},   {"int4", NRD_DTYPE_Q4_0}, /* scales for each 32 columns */
-    };
-    const char *word = o->quantize ? o->quantize : o->qformat;
-
-    *out = NRD_DTYPE_NONE;
-    if (!word && o->use_weight_only) {
-        word = o->precision;
-    }
-    if (!word) {
-        return NULL;
-    }
-    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
-        if (!strcasecmp(word, words[i].name)) {
-            *out = words[i].dtype;
-            return NULL;
-        }
-    }
-    if (!nrd_dtype_parse(word, out)) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "quantization '%s' is not supported; known: int8, "
-                          "int4, fp8, int8_wo, int4_wo, full_prec, float32, float16, bfloat16, "
-                          "q4_0, q4_1, q5_0, q5_1, q8_0, q2_k, q3_k, q4_k, q5_k, q6_k", word);
-    }
-    return NULL;
-}
-
 static nrd_error *convert(const options *o)
 {
     nrd_error *err = NULL;
@@ -68,7 +35,11 @@ static nrd_error *convert(const options *o)
     if (o->dtype && strcmp(o->dtype, "auto") && !nrd_dtype_parse(o->dtype, &plan.dtype)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "--dtype: '%s' is no known element type", o->dtype);
     }
-    NRD_TRY(quantized_type(o, &plan.quantize));
+    const char *word = o->quantize ? o->quantize : o->qformat;
+    if (!word && o->use_weight_only) {
+        word = o->precision;
+    }
+    NRD_TRY(nrd_tool_parse_quant(word, &plan.quantize));
     NRD_TRY(nrd_source_open(&src, o->model_dir));
     NRD_TRY_GOTO(nrd_convert_folder(src, &plan, o->output_dir, &stats), err, done);
     printf("%s: %s, %d rank%s, %llu weights in the first, %s, %.2f s\n", o->output_dir,

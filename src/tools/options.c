@@ -1,5 +1,6 @@
 #include "tools/tools.h"
 
+#include "base/dtype.h"
 #include "base/str.h"
 
 #include <ctype.h>
@@ -204,4 +205,35 @@ int nrd_tool_finish(const char *verb, nrd_error *err)
     fprintf(stderr, "nereid %s: %s\n", verb, nrd_error_message(err));
     nrd_error_free(err);
     return 1;
+}
+
+nrd_error *nrd_tool_parse_quant(const char *word, nrd_dtype *out)
+{
+    static const struct {
+        const char *name;
+        nrd_dtype dtype;
+    } words[] = {
+        {"auto", NRD_DTYPE_NONE},   {"none", NRD_DTYPE_NONE},    {"full_prec", NRD_DTYPE_NONE},
+        {"int8_wo", NRD_DTYPE_I8},  {"int4_wo", NRD_DTYPE_Q4_0}, {"int4", NRD_DTYPE_Q4_0},
+    };
+
+    *out = NRD_DTYPE_NONE;
+    if (!word) {
+        return NULL;
+    }
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
+        if (!strcasecmp(word, words[i].name)) {
+            *out = words[i].dtype;
+            return NULL;
+        }
+    }
+    bool known = nrd_dtype_parse(word, out);
+    bool weights = nrd_dtype_is_quant(*out) || *out == NRD_DTYPE_I8 || *out == NRD_DTYPE_F8_E4M3 ||
+                   *out == NRD_DTYPE_F32 || *out == NRD_DTYPE_F16 || *out == NRD_DTYPE_BF16;
+    if (!known || !weights) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "quantization '%s' is not supported; known: int8, "
+                          "int4, fp8, int8_wo, int4_wo, full_prec, float32, float16, bfloat16, "
+                          "q4_0, q4_1, q5_0, q5_1, q8_0, q2_k, q3_k, q4_k, q5_k, q6_k", word);
+    }
+    return NULL;
 }

@@ -8,6 +8,7 @@
 #define NRD_TOOLS_TOOLS_H
 
 #include "base/error.h"
+#include "nereid/dtype.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -60,6 +61,9 @@ typedef struct nrd_opt {
 int nrd_opts_parse(int argc, char **argv, const char *usage, const nrd_opt *opts, size_t n_opts,
                    const char **positional, size_t max_positional, size_t *out_n);
 
+/* A word for --quantize, as type of linear weights: TensorRT-LLM's names (int8_wo, int4: q4_0, which
+ * has a scale for each 32 columns) and type names. NULL, "auto", "none", "full_prec": NONE. */
+nrd_error *nrd_tool_parse_quant(const char *word, nrd_dtype *out) NRD_MUST_USE;
 /* "12.3 MB" into `out`. */
 const char *nrd_human_bytes(uint64_t n, char out[32]);
 /* Prints "nereid VERB: message", frees the error, gives 1; gives 0 for NULL. */

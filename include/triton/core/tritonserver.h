@@ -433,7 +433,7 @@ TRITONSERVER_InferenceRequestSetDoubleParameter(TRITONSERVER_InferenceRequest *r
 TRITONSERVER_DECLSPEC TRITONSERVER_Error *
 TRITONSERVER_InferenceResponseDelete(TRITONSERVER_InferenceResponse *inference_response);
 
-/* NULL or an error borrowed from the response. */
+/* NULL or a copy of the error of the response, which the caller deletes. */
 TRITONSERVER_DECLSPEC TRITONSERVER_Error *
 TRITONSERVER_InferenceResponseError(TRITONSERVER_InferenceResponse *inference_response);
 TRITONSERVER_DECLSPEC TRITONSERVER_Error *

@@ -203,7 +203,14 @@ nrd_error *nrd_tensor_json_read(const nrd_json *data, const char *name, TRITONSE
     if (!err && r.at != r.end) {
         err = wrong_shape();
     }
-    return nrd_error_wrap(err, "Unable to parse 'data'");
+    if (err) { /* Triton's sentence, and the name that it lacks */
+        nrd_error *named =
+            nrd_errorf(NRD_ERR_INVALID_ARG, "Unable to parse 'data': %s (input '%s')",
+                       nrd_error_message(err), name);
+        nrd_error_free(err);
+        err = named;
+    }
+    return err;
 }
 
 /* ---- bytes to JSON ---- */

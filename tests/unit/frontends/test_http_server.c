@@ -72,7 +72,7 @@ static int start(void **state)
                            .n_threads = 2,
                            .max_body_bytes = MAX_BODY,
                            .handle = handle,
-                           .user = (void *)(uintptr_t)"user"};
+                           .user = (void *)(uintptr_t) "user"};
     (void)state;
     atomic_store(&gone_count, 0);
     atomic_store(&busy_count, 0);
@@ -249,9 +249,9 @@ static void test_large_and_chunked_bodies_are_echoed(void **state)
     }
     nrd_str want = {0};
     for (int i = 0; i < 2; i++) {
-        nrd_str_printf(&want,
-                       "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: %zu\r\n\r\n%s",
-                       body.len, body.data);
+        nrd_str_printf(
+            &want, "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: %zu\r\n\r\n%s",
+            body.len, body.data);
     }
     nrd_str_puts(&want, OK_HEAD(3) "end");
     assert_int_equal(out.len, want.len);

@@ -182,8 +182,11 @@ static void test_chunks_are_joined_at_any_cut(void **state)
 static void test_malformed_chunks_are_refused(void **state)
 {
     static const char *const t[] = {
-        "x\r\n", "\r\n", "4\nabcd\r\n", "4\r\nabcdX\r\n0\r\n\r\n", "4 \r\nabcd\r\n",
-        "FFFFFFFFFFFFFFFFF\r\n", "-1\r\n", "0x4\r\nabcd", "0\r\n\n",
+        "x\r\n",          "\r\n",
+        "4\nabcd\r\n",    "4\r\nabcdX\r\n0\r\n\r\n",
+        "4 \r\nabcd\r\n", "FFFFFFFFFFFFFFFFF\r\n",
+        "-1\r\n",         "0x4\r\nabcd",
+        "0\r\n\n",
     };
     char out[64];
     size_t left;

@@ -1,0 +1,158 @@
+/* config.pbtxt (or an override in JSON) -> nrd_config. */
+#include "core/config/pbtext.h"
+#include "core/core.h"
+
+#include "base/file.h"
+
+#include <dirent.h>
+#include <stdlib.h>
+#include <string.h>
+
+bool nrd_config_is_ensemble(const nrd_config *cfg)
+{
+    return cfg->scheduling_choice_case ==
+           INFERENCE__MODEL_CONFIG__SCHEDULING_CHOICE_ENSEMBLE_SCHEDULING;
+}
+
+nrd_error *nrd_config_from_json(nrd_config **out, const char *json, size_t len)
+{
+    nrd_json_doc *doc = NULL;
+    ProtobufCMessage *msg = NULL;
+    nrd_json_limits limits = {.max_bytes = NRD_CONFIG_MAX_BYTES};
+    nrd_error *err;
+
+    *out = NULL;
+    NRD_TRY(nrd_json_parse(&doc, json, len, &limits));
+    err = nrd_pbjson_parse(&msg, &inference__model_config__descriptor, nrd_json_root(doc));
+    nrd_json_doc_free(doc);
+    if (!err) {
+        *out = (nrd_config *)(void *)msg;
+    }
+    return err;
+}
+
+static nrd_error *read_text(nrd_config **out, const char *path)
+{
+    ProtobufCMessage *msg = NULL;
+    char *text = NULL;
+    size_t len;
+    nrd_error *err;
+
+    NRD_TRY(nrd_file_read(&text, &len, path, NRD_CONFIG_MAX_BYTES));
+    err = nrd_pbtext_parse(&msg, &inference__model_config__descriptor, text, len);
+    free(text);
+    if (err) {
+        nrd_str line = {0}; /* readers and scripts look for this form */
+        nrd_str_printf(&line,
+                       "[libprotobuf ERROR %s] Error parsing text-format inference.ModelConfig: %s",
+                       nrd_path_base(path), nrd_error_message(err));
+        nrd_log_raw(nrd_str_cstr(&line));
+        nrd_str_fini(&line);
+        nrd_error *full = nrd_errorf(NRD_ERR_INTERNAL, "failed to read text proto from %s: %s",
+                                     path, nrd_error_message(err));
+        nrd_error_free(err);
+        return full;
+    }
+    *out = (nrd_config *)(void *)msg;
+    return NULL;
+}
+
+nrd_error *nrd_config_load(nrd_config **out, nrd_server *s, const char *name, const char *dir,
+                           const char *override_json)
+{
+    char *path = NULL;
+    nrd_config *cfg = NULL;
+    nrd_error *err = NULL;
+
+    *out = NULL;
+    if (override_json) {
+        NRD_TRY(nrd_config_from_json(&cfg, override_json, strlen(override_json)));
+    } else {
+        if (s->opt.config_name[0]) {
+            path = nrd_xasprintf("%s/configs/%s.pbtxt", dir, s->opt.config_name);
+        }
+        if (!path || !nrd_path_exists(path)) {
+            free(path);
+            path = nrd_path_join(dir, "config.pbtxt");
+        }
+        if (nrd_path_exists(path)) {
+            err = read_text(&cfg, path);
+        } else if (s->opt.strict_config) {
+            err = nrd_errorf(NRD_ERR_INTERNAL,
+                             "failed to open text file for read %s: No such file "
+                             "or directory",
+                             path);
+        } else {
+            cfg = nrd_xmalloc(sizeof *cfg);
+            inference__model_config__init(cfg);
+        }
+        free(path);
+        if (err) {
+            return err;
+        }
+    }
+    if (cfg->name[0] == '\0') {
+        nrd_pb_set_string(&cfg->name, name);
+    } else if (strcmp(cfg->name, name) != 0) {
+        err = nrd_errorf(NRD_ERR_INVALID_ARG,
+                         "unexpected directory name '%s' for model '%s', "
+                         "directory name must equal model name",
+                         name, cfg->name);
+        inference__model_config__free_unpacked(cfg, NULL);
+        return err;
+    }
+    *out = cfg;
+    return NULL;
+}
+
+/* ---- what the folder tells when the configuration does not ---- */
+
+static bool any_version_has(const char *dir, const char *file)
+{
+    char **names = NULL;
+    size_t n = 0;
+    bool found = false;
+    nrd_error *err = nrd_dir_list(&names, &n, dir);
+
+    if (err) {
+        nrd_error_free(err);
+        return false;
+    }
+    for (size_t i = 0; i < n && !found; i++) {
+        char *p = nrd_xasprintf("%s/%s/%s", dir, names[i], file);
+        found = nrd_path_exists(p);
+        free(p);
+    }
+    nrd_names_free(names, n);
+    return found;
+}
+
+nrd_error *nrd_config_autofill(nrd_server *s, nrd_config *cfg, const char *dir)
+{
+    const char *dot;
+
+    (void)s;
+    if (nrd_config_is_ensemble(cfg)) {
+        if (cfg->platform[0] == '\0') {
+            nrd_pb_set_string(&cfg->platform, "ensemble");
+        }
+        return NULL;
+    }
+    if (cfg->backend[0] == '\0' && cfg->platform[0] == '\0') {
+        if (any_version_has(dir, "model.py")) {
+            nrd_pb_set_string(&cfg->backend, "python");
+        } else if ((dot = strchr(cfg->name, '.')) != NULL && dot[1]) {
+            nrd_pb_set_string(&cfg->backend, dot + 1);
+        } else {
+            return nrd_errorf(NRD_ERR_INVALID_ARG,
+                              "Invalid model name: Could not determine backend for model '%s' with "
+                              "no backend in model configuration. Expected model name of the form "
+                              "'model.<backend_name>'.",
+                              cfg->name);
+        }
+    }
+    if (strcmp(cfg->backend, "python") == 0 && cfg->default_model_filename[0] == '\0') {
+        nrd_pb_set_string(&cfg->default_model_filename, "model.py");
+    }
+    return NULL;
+}

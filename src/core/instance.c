@@ -1,0 +1,454 @@
+#include "core/core.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- making instances ---- */
+
+static void host_policy_json(nrd_server *s, const char *policy, nrd_message *out)
+{
+    nrd_str j = {0};
+    bool first = true;
+
+    nrd_str_putc(&j, '{');
+    nrd_json_put_cstr(&j, policy);
+    nrd_str_puts(&j, ":{");
+    for (const nrd_setting *p = s->opt.host_policy; p; p = p->next) {
+        if (strcmp(p->scope, policy) == 0) {
+            nrd_str_puts(&j, first ? "" : ",");
+            nrd_json_put_cstr(&j, p->key);
+            nrd_str_putc(&j, ':');
+            nrd_json_put_cstr(&j, p->value);
+            first = false;
+        }
+    }
+    nrd_str_puts(&j, "}}");
+    out->len = j.len;
+    out->text = nrd_str_steal(&j);
+}
+
+static void add_instance(nrd_model *m, const Inference__ModelInstanceGroup *g, int count_id,
+                         TRITONSERVER_InstanceGroupKind kind, int32_t device)
+{
+    nrd_instance *i = nrd_xcalloc(1, sizeof *i);
+    char policy[64];
+
+    i->model = m;
+    i->name = nrd_xasprintf("%s_%d", g->name, count_id);
+    i->kind = kind;
+    i->device_id = device;
+    i->passive = g->passive;
+    i->group = g;
+    if (g->host_policy[0]) {
+        snprintf(policy, sizeof policy, "%s", g->host_policy);
+    } else if (kind == TRITONSERVER_INSTANCEGROUPKIND_GPU) {
+        snprintf(policy, sizeof policy, "gpu_%d", device);
+    } else {
+        snprintf(policy, sizeof policy, "%s",
+                 kind == TRITONSERVER_INSTANCEGROUPKIND_CPU ? "cpu" : "model");
+    }
+    host_policy_json(m->server, policy, &i->host_policy);
+    m->instances = nrd_xrealloc(m->instances, (m->n_instances + 1) * sizeof *m->instances);
+    m->instances[m->n_instances++] = i;
+}
+
+nrd_error *nrd_instances_new(nrd_model *m)
+{
+    const nrd_config *cfg = m->config;
+
+    for (size_t k = 0; k < cfg->n_instance_group; k++) {
+        const Inference__ModelInstanceGroup *g = cfg->instance_group[k];
+        for (int c = 0; c < g->count; c++) {
+            switch (g->kind) {
+            case INFERENCE__MODEL_INSTANCE_GROUP__KIND__KIND_CPU:
+                add_instance(m, g, c, TRITONSERVER_INSTANCEGROUPKIND_CPU, 0);
+                break;
+            case INFERENCE__MODEL_INSTANCE_GROUP__KIND__KIND_MODEL:
+                add_instance(m, g, c, TRITONSERVER_INSTANCEGROUPKIND_MODEL, 0);
+                break;
+            case INFERENCE__MODEL_INSTANCE_GROUP__KIND__KIND_GPU:
+                for (size_t d = 0; d < g->n_gpus; d++) {
+                    add_instance(m, g, c, TRITONSERVER_INSTANCEGROUPKIND_GPU, g->gpus[d]);
+                }
+                break;
+            default:
+                return nrd_errorf(NRD_ERR_INVALID_ARG, "instance_group kind %d not supported",
+                                  (int)g->kind);
+            }
+        }
+    }
+    for (uint32_t k = 0; k < m->n_instances; k++) {
+        nrd_instance *i = m->instances[k];
+        NRD_TRY(nrd_limiter_add(m->server->limiter, i));
+        if (m->backend->instance_initialize) {
+            NRD_TRY(from_api(
+                m->backend->instance_initialize((TRITONBACKEND_ModelInstance *)(void *)i)));
+        }
+        i->initialized = true;
+    }
+    return NULL;
+}
+
+void nrd_instances_free(nrd_model *m)
+{
+    for (uint32_t k = 0; k < m->n_instances; k++) {
+        nrd_instance *i = m->instances[k];
+        if (i->initialized && m->backend->instance_finalize) {
+            nrd_error *err =
+                from_api(m->backend->instance_finalize((TRITONBACKEND_ModelInstance *)(void *)i));
+            if (err) {
+                NRD_LOG_ERROR("failed finalizing model instance: %s", nrd_error_message(err));
+                nrd_error_free(err);
+            }
+        }
+        nrd_limiter_remove(m->server->limiter, i);
+        for (uint32_t u = 0; u < i->n_usage; u++) {
+            free(i->usage[u]);
+        }
+        free(i->usage);
+        free(i->host_policy.text);
+        free(i->name);
+        free(i);
+    }
+    free(m->instances);
+    m->instances = NULL;
+    m->n_instances = 0;
+}
+
+/* ---- executing ---- */
+
+void nrd_instance_execute(nrd_instance *inst, nrd_request **requests, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        nrd_request_set_running(requests[i]);
+    }
+    nrd_error *err =
+        from_api(inst->model->backend->execute((TRITONBACKEND_ModelInstance *)(void *)inst,
+                                               (TRITONBACKEND_Request **)(void *)requests, n));
+    if (!err) {
+        return;
+    }
+    for (uint32_t i = 0; i < n; i++) { /* the backend took none of them */
+        nrd_request_fail(requests[i],
+                         nrd_errorf(nrd_error_get_code(err), "%s", nrd_error_message(err)),
+                         NRD_FAIL_BACKEND);
+    }
+    nrd_error_free(err);
+}
+
+/* ---- threads ---- */
+
+struct nrd_worker {
+    nrd_model *model;         /* borrowed: joined before the model goes */
+    nrd_instance **instances; /* one, or all of a device */
+    uint32_t n_instances, next;
+    pthread_t thread;
+    bool started;
+};
+
+static void *run_worker(void *arg)
+{
+    nrd_worker *w = arg;
+    nrd_sched *s = w->model->sched;
+    uint32_t cap = nrd_sched_max_batch(s), n;
+    nrd_request **batch = nrd_xcalloc(cap, sizeof *batch);
+    char name[16]; /* the kernel's limit */
+
+    snprintf(name, sizeof name, "i:%s", w->instances[0]->name);
+    pthread_setname_np(pthread_self(), name);
+    while ((n = nrd_sched_take(s, batch, cap)) > 0) {
+        nrd_instance *inst = w->instances[w->next];
+        nrd_limiter_acquire(w->model->server->limiter, inst);
+        nrd_instance_execute(inst, batch, n);
+        nrd_limiter_release(w->model->server->limiter, inst);
+        w->next = (w->next + 1) % w->n_instances;
+    }
+    free(batch);
+    return NULL;
+}
+
+static bool same_device(const nrd_instance *a, const nrd_instance *b)
+{
+    return a->kind == b->kind && a->device_id == b->device_id;
+}
+
+nrd_error *nrd_workers_start(nrd_model *m)
+{
+    bool shared = m->backend->policy == TRITONBACKEND_EXECUTION_DEVICE_BLOCKING;
+
+    m->workers = nrd_xcalloc(m->n_instances + 1u, sizeof *m->workers);
+    for (uint32_t k = 0; k < m->n_instances; k++) {
+        nrd_worker *w = NULL;
+        if (m->instances[k]->passive) {
+            continue; /* loaded, but never scheduled */
+        }
+        for (uint32_t j = 0; shared && j < m->n_workers && !w; j++) {
+            w = same_device(m->workers[j].instances[0], m->instances[k]) ? &m->workers[j] : NULL;
+        }
+        if (!w) {
+            w = &m->workers[m->n_workers++];
+            w->model = m;
+        }
+        w->instances = nrd_xrealloc(w->instances, (w->n_instances + 1) * sizeof *w->instances);
+        w->instances[w->n_instances++] = m->instances[k];
+    }
+    for (uint32_t j = 0; j < m->n_workers; j++) {
+        if (pthread_create(&m->workers[j].thread, NULL, run_worker, &m->workers[j]) != 0) {
+            return nrd_errorf(NRD_ERR_INTERNAL, "cannot start a thread for model '%s'", m->name);
+        }
+        m->workers[j].started = true;
+    }
+    return NULL;
+}
+
+void nrd_workers_join(nrd_model *m)
+{
+    for (uint32_t j = 0; j < m->n_workers; j++) {
+        if (m->workers[j].started) {
+            pthread_join(m->workers[j].thread, NULL);
+        }
+        free(m->workers[j].instances);
+    }
+    free(m->workers);
+    m->workers = NULL;
+    m->n_workers = 0;
+}
+
+/* ---- door 2: instance functions ---- */
+
+static nrd_instance *of_api(TRITONBACKEND_ModelInstance *i)
+{
+    return (nrd_instance *)(void *)i;
+}
+
+TRITONSERVER_Error *TRITONBACKEND_ModelInstanceName(TRITONBACKEND_ModelInstance *instance,
+                                                    const char **name)
+{
+    *name = of_api(instance)->name;
+    return NULL;
+}
+
+TRITONSERVER_Error *TRITONBACKEND_ModelInstanceKind(TRITONBACKEND_ModelInstance *instance,
+                                                    TRITONSERVER_InstanceGroupKind *kind)
+{
+    *kind = of_api(instance)->kind;
+    return NULL;
+}
+
+TRITONSERVER_Error *TRITONBACKEND_ModelInstanceDeviceId(TRITONBACKEND_ModelInstance *instance,
+                                                        int32_t *device_id)
+{
+    *device_id = of_api(instance)->device_id;
+    return NULL;
+}
+
+TRITONSERVER_Error *TRITONBACKEND_ModelInstanceHostPolicy(TRITONBACKEND_ModelInstance *instance,
+                                                          TRITONSERVER_Message **host_policy)
+{
+    *host_policy = (TRITONSERVER_Message *)(void *)&of_api(instance)->host_policy;
+    return NULL;
+}
+
+TRITONSERVER_Error *TRITONBACKEND_ModelInstanceIsPassive(TRITONBACKEND_ModelInstance *instance,
+                                                         bool *is_passive)
+{
+    *is_passive = of_api(instance)->passive;
+    return NULL;
+}
+
+TRITONSERVER_Error *TRITONBACKEND_ModelInstanceProfileCount(TRITONBACKEND_ModelInstance *instance,
+                                                            uint32_t *count)
+{
+    *count = (uint32_t)of_api(instance)->group->n_profile;
+    return NULL;
+}
+
+TRITONSERVER_Error *TRITONBACKEND_ModelInstanceProfileName(TRITONBACKEND_ModelInstance *instance,
+                                                           const uint32_t index,
+                                                           const char **profile_name)
+{
+    const Inference__ModelInstanceGroup *g = of_api(instance)->group;
+    *profile_name = NULL;
+    if (index >= g->n_profile) {
+        return as_api(nrd_errorf(NRD_ERR_INVALID_ARG,
+                                 "out of bounds index %u: instance is configured with %zu profiles",
+                                 index, g->n_profile));
+    }
+    *profile_name = g->profile[index];
+    return NULL;
+}
+
+TRITONSERVER_Error *
+TRITONBACKEND_ModelInstanceSecondaryDeviceCount(TRITONBACKEND_ModelInstance *instance,
+                                                uint32_t *count)
+{
+    *count = (uint32_t)of_api(instance)->group->n_secondary_devices;
+    return NULL;
+}
+
+TRITONSERVER_Error *
+TRITONBACKEND_ModelInstanceSecondaryDeviceProperties(TRITONBACKEND_ModelInstance *instance,
+                                                     uint32_t index, const char **kind, int64_t *id)
+{
+    const Inference__ModelInstanceGroup *g = of_api(instance)->group;
+    if (index >= g->n_secondary_devices) {
+        return as_api(
+            nrd_errorf(NRD_ERR_INVALID_ARG,
+                       "out of bounds index %u: instance is configured with %zu secondary devices",
+                       index, g->n_secondary_devices));
+    }
+    *kind = "KIND_NVDLA"; /* the only kind there is */
+    *id = g->secondary_devices[index]->device_id;
+    return NULL;
+}
+
+TRITONSERVER_Error *TRITONBACKEND_ModelInstanceModel(TRITONBACKEND_ModelInstance *instance,
+                                                     TRITONBACKEND_Model **model)
+{
+    *model = (TRITONBACKEND_Model *)(void *)of_api(instance)->model;
+    return NULL;
+}
+
+TRITONSERVER_Error *TRITONBACKEND_ModelInstanceState(TRITONBACKEND_ModelInstance *instance,
+                                                     void **state)
+{
+    *state = of_api(instance)->state;
+    return NULL;
+}
+
+TRITONSERVER_Error *TRITONBACKEND_ModelInstanceSetState(TRITONBACKEND_ModelInstance *instance,
+                                                        void *state)
+{
+    of_api(instance)->state = state;
+    return NULL;
+}
+
+TRITONSERVER_Error *
+TRITONBACKEND_ModelInstanceReportMemoryUsage(TRITONBACKEND_ModelInstance *instance,
+                                             TRITONSERVER_BufferAttributes **usage,
+                                             uint32_t usage_size)
+{
+    nrd_instance *i = of_api(instance);
+    nrd_usage_replace(&i->model->mu, &i->usage, &i->n_usage, usage, usage_size);
+    return NULL;
+}
+
+TRITONSERVER_Error *TRITONBACKEND_ModelInstanceReportStatistics(
+    TRITONBACKEND_ModelInstance *instance, TRITONBACKEND_Request *request, const bool success,
+    const uint64_t exec_start_ns, const uint64_t compute_start_ns, const uint64_t compute_end_ns,
+    const uint64_t exec_end_ns)
+{
+    (void)instance;
+    nrd_stats_request((nrd_request *)(void *)request, success, exec_start_ns, compute_start_ns,
+                      compute_end_ns, exec_end_ns);
+    return NULL;
+}
+
+TRITONSERVER_Error *TRITONBACKEND_ModelInstanceReportBatchStatistics(
+    TRITONBACKEND_ModelInstance *instance, const uint64_t batch_size, const uint64_t exec_start_ns,
+    const uint64_t compute_start_ns, const uint64_t compute_end_ns, const uint64_t exec_end_ns)
+{
+    if (batch_size == 0) {
+        return as_api(nrd_errorf(NRD_ERR_INVALID_ARG, "batch statistics need a batch size > 0"));
+    }
+    nrd_stats_batch(of_api(instance)->model, batch_size, compute_start_ns - exec_start_ns,
+                    compute_end_ns - compute_start_ns, exec_end_ns - compute_end_ns);
+    return NULL;
+}
+
+/* ---- door 2: statistics of single responses ---- */
+
+typedef struct response_statistics {
+    nrd_model *model;     /* borrowed */
+    nrd_factory *factory; /* borrowed */
+    uint64_t start_ns, output_start_ns, end_ns;
+    nrd_error *error; /* borrowed */
+} response_statistics;
+
+static response_statistics *stat_of_api(TRITONBACKEND_ModelInstanceResponseStatistics *s)
+{
+    return (response_statistics *)(void *)s;
+}
+
+TRITONSERVER_Error *TRITONBACKEND_ModelInstanceResponseStatisticsNew(
+    TRITONBACKEND_ModelInstanceResponseStatistics **response_statistics_out)
+{
+    response_statistics *s = nrd_xcalloc(1, sizeof *s);
+    *response_statistics_out = (TRITONBACKEND_ModelInstanceResponseStatistics *)(void *)s;
+    return NULL;
+}
+
+TRITONSERVER_Error *TRITONBACKEND_ModelInstanceResponseStatisticsDelete(
+    TRITONBACKEND_ModelInstanceResponseStatistics *statistics)
+{
+    free(stat_of_api(statistics));
+    return NULL;
+}
+
+TRITONSERVER_Error *TRITONBACKEND_ModelInstanceResponseStatisticsSetModelInstance(
+    TRITONBACKEND_ModelInstanceResponseStatistics *statistics,
+    TRITONBACKEND_ModelInstance *model_instance)
+{
+    stat_of_api(statistics)->model = of_api(model_instance)->model;
+    return NULL;
+}
+
+TRITONSERVER_Error *TRITONBACKEND_ModelInstanceResponseStatisticsSetResponseFactory(
+    TRITONBACKEND_ModelInstanceResponseStatistics *statistics,
+    TRITONBACKEND_ResponseFactory *response_factory)
+{
+    stat_of_api(statistics)->factory = (nrd_factory *)(void *)response_factory;
+    return NULL;
+}
+
+TRITONSERVER_Error *TRITONBACKEND_ModelInstanceResponseStatisticsSetResponseStart(
+    TRITONBACKEND_ModelInstanceResponseStatistics *statistics, uint64_t response_start)
+{
+    stat_of_api(statistics)->start_ns = response_start;
+    return NULL;
+}
+
+TRITONSERVER_Error *TRITONBACKEND_ModelInstanceResponseStatisticsSetComputeOutputStart(
+    TRITONBACKEND_ModelInstanceResponseStatistics *statistics, uint64_t compute_output_start)
+{
+    stat_of_api(statistics)->output_start_ns = compute_output_start;
+    return NULL;
+}
+
+TRITONSERVER_Error *TRITONBACKEND_ModelInstanceResponseStatisticsSetResponseEnd(
+    TRITONBACKEND_ModelInstanceResponseStatistics *statistics, uint64_t response_end)
+{
+    stat_of_api(statistics)->end_ns = response_end;
+    return NULL;
+}
+
+TRITONSERVER_Error *TRITONBACKEND_ModelInstanceResponseStatisticsSetError(
+    TRITONBACKEND_ModelInstanceResponseStatistics *statistics, TRITONSERVER_Error *error)
+{
+    stat_of_api(statistics)->error = from_api(error);
+    return NULL;
+}
+
+TRITONSERVER_Error *TRITONBACKEND_ModelInstanceReportResponseStatistics(
+    TRITONBACKEND_ModelInstanceResponseStatistics *statistics)
+{
+    response_statistics *s = stat_of_api(statistics);
+    nrd_resp_outcome outcome = NRD_RESP_OK;
+
+    if (!s->model || !s->factory) {
+        return as_api(
+            nrd_errorf(NRD_ERR_INVALID_ARG,
+                       "response statistics need a model instance and a response factory"));
+    }
+    if (s->error) {
+        outcome =
+            nrd_error_get_code(s->error) == NRD_ERR_CANCELLED ? NRD_RESP_CANCEL : NRD_RESP_FAIL;
+    } else if (s->output_start_ns == 0) {
+        outcome = NRD_RESP_EMPTY;
+    }
+    uint64_t sent = atomic_load(&s->factory->n_sent);
+    return as_api(nrd_stats_response(s->model, sent ? sent - 1 : 0, outcome, s->start_ns,
+                                     s->output_start_ns, s->end_ns));
+}

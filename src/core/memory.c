@@ -1,0 +1,165 @@
+#include "core/core.h"
+
+#include <stdlib.h>
+
+/* ---- counted buffers ---- */
+
+enum { BUF_ALIGN = 64 }; /* one cache line; enough for every vector load */
+
+nrd_buf *nrd_buf_new(size_t size_bytes)
+{
+    size_t header = (sizeof(nrd_buf) + BUF_ALIGN - 1) / BUF_ALIGN * BUF_ALIGN, total;
+    void *p = NULL;
+
+    if (!nrd_size_add(header, size_bytes, &total) || posix_memalign(&p, BUF_ALIGN, total) != 0) {
+        return NULL;
+    }
+    nrd_buf *b = p;
+    atomic_init(&b->refs, 1);
+    b->size_bytes = size_bytes;
+    b->data = (char *)p + header;
+    return b;
+}
+
+nrd_buf *nrd_buf_ref(nrd_buf *b)
+{
+    atomic_fetch_add_explicit(&b->refs, 1, memory_order_relaxed);
+    return b;
+}
+
+void nrd_buf_unref(nrd_buf *b)
+{
+    if (b && atomic_fetch_sub(&b->refs, 1) == 1) {
+        free(b);
+    }
+}
+
+/* ---- cancellation flags ---- */
+
+struct nrd_cancel {
+    atomic_int refs;
+    _Atomic bool set;
+    nrd_cancel *parent; /* shared */
+};
+
+nrd_cancel *nrd_cancel_new(nrd_cancel *parent)
+{
+    nrd_cancel *c = nrd_xcalloc(1, sizeof *c);
+    atomic_init(&c->refs, 1);
+    c->parent = parent ? nrd_cancel_ref(parent) : NULL;
+    return c;
+}
+
+nrd_cancel *nrd_cancel_ref(nrd_cancel *c)
+{
+    atomic_fetch_add_explicit(&c->refs, 1, memory_order_relaxed);
+    return c;
+}
+
+void nrd_cancel_unref(nrd_cancel *c)
+{
+    while (c && atomic_fetch_sub(&c->refs, 1) == 1) {
+        nrd_cancel *parent = c->parent;
+        free(c);
+        c = parent;
+    }
+}
+
+void nrd_cancel_set(nrd_cancel *c)
+{
+    atomic_store(&c->set, true);
+}
+
+bool nrd_cancel_is_set(const nrd_cancel *c)
+{
+    for (; c; c = c->parent) {
+        if (atomic_load(&c->set)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* ---- the memory manager that backends use ---- */
+
+/* A block remembers its size so that the pool's figure can go down again. */
+typedef struct block_head {
+    uint64_t size_bytes;
+    uint64_t pinned;
+    char pad[BUF_ALIGN - 16];
+} block_head;
+
+static _Atomic uint64_t pinned_size;
+static _Atomic uint64_t pinned_used;
+
+void nrd_pinned_pool_set_size(uint64_t size_bytes)
+{
+    atomic_store(&pinned_size, size_bytes);
+}
+
+uint64_t nrd_pinned_pool_size(void)
+{
+    return atomic_load(&pinned_size);
+}
+
+uint64_t nrd_pinned_pool_used(void)
+{
+    return atomic_load(&pinned_used);
+}
+
+TRITONSERVER_Error *TRITONBACKEND_MemoryManagerAllocate(TRITONBACKEND_MemoryManager *manager,
+                                                        void **buffer,
+                                                        const TRITONSERVER_MemoryType memory_type,
+                                                        const int64_t memory_type_id,
+                                                        const uint64_t byte_size)
+{
+    void *p = NULL;
+    size_t total;
+
+    (void)manager;
+    (void)memory_type_id;
+    *buffer = NULL;
+    if (memory_type == TRITONSERVER_MEMORY_GPU) {
+        return as_api(nrd_errorf(NRD_ERR_UNSUPPORTED,
+                                 "memory manager: GPU memory is not available in this server"));
+    }
+    if (memory_type == TRITONSERVER_MEMORY_CPU_PINNED &&
+        atomic_fetch_add(&pinned_used, byte_size) + byte_size > atomic_load(&pinned_size)) {
+        atomic_fetch_sub(&pinned_used, byte_size);
+        return as_api(nrd_errorf(NRD_ERR_UNAVAILABLE,
+                                 "failed to allocate pinned system memory: no pinned memory pool"));
+    }
+    if (!nrd_size_add(sizeof(block_head), byte_size, &total) ||
+        posix_memalign(&p, BUF_ALIGN, total) != 0) {
+        if (memory_type == TRITONSERVER_MEMORY_CPU_PINNED) {
+            atomic_fetch_sub(&pinned_used, byte_size);
+        }
+        return as_api(nrd_error_no_memory());
+    }
+    block_head *h = p;
+    h->size_bytes = byte_size;
+    h->pinned = memory_type == TRITONSERVER_MEMORY_CPU_PINNED;
+    *buffer = h + 1;
+    return NULL;
+}
+
+TRITONSERVER_Error *TRITONBACKEND_MemoryManagerFree(TRITONBACKEND_MemoryManager *manager,
+                                                    void *buffer,
+                                                    const TRITONSERVER_MemoryType memory_type,
+                                                    const int64_t memory_type_id)
+{
+    (void)manager;
+    (void)memory_type_id;
+    if (memory_type == TRITONSERVER_MEMORY_GPU) {
+        return as_api(nrd_errorf(NRD_ERR_UNSUPPORTED,
+                                 "memory manager: GPU memory is not available in this server"));
+    }
+    if (buffer) {
+        block_head *h = (block_head *)buffer - 1;
+        if (h->pinned) {
+            atomic_fetch_sub(&pinned_used, h->size_bytes);
+        }
+        free(h);
+    }
+    return NULL;
+}

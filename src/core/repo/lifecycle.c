@@ -1,0 +1,1150 @@
+/* Which versions of which models serve. Orders (load, unload, poll) run one at a time under
+ * order_mu; the table that requests read is guarded by mu, which is held for look-ups and swaps
+ * only, never while a model is loaded or unloaded.
+ *
+ * A version goes LOADING - READY - UNLOADING - UNAVAILABLE ("unloaded"), or LOADING - UNAVAILABLE
+ * with the reason. While a new copy of a version loads, the old one keeps serving. An ensemble is
+ * loaded after the models it names, and goes when one of them goes. */
+#include "core/core.h"
+#include "core/repo/scan.h"
+
+#include "base/file.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+typedef struct version {
+    int64_t number;
+    nrd_model_state state;
+    char *reason;       /* owned; NULL = none */
+    nrd_model *model;   /* shared; NULL unless READY */
+    nrd_model *leaving; /* borrowed: unloading, for the reaper's note */
+} version;
+
+typedef struct entry {
+    char *name, *dir;
+    version *versions; /* rising */
+    size_t n_versions;
+    bool wanted;   /* was asked for and not unloaded since */
+    bool in_order; /* being loaded by the running order: finds circles */
+    char *error;   /* why there is no version at all; NULL = none */
+    char **steps;  /* models that an ensemble names */
+    size_t n_steps;
+    uint64_t signature;
+    bool present;  /* seen by the last scan */
+    char *scratch; /* folder made for overriding files; removed with the model */
+} entry;
+
+typedef struct mapped {
+    struct mapped *next;
+    char *name, *dir, *repository;
+} mapped;
+
+struct nrd_repo {
+    nrd_server *server;
+    pthread_mutex_t order_mu; /* recursive: a backend may load models while it loads */
+    nrd_strings paths;        /* guarded by order_mu */
+    mapped *mapping;          /* guarded by order_mu */
+    pthread_mutex_t mu;       /* guards what follows */
+    entry **entries;          /* by name */
+    size_t n_entries;
+};
+
+static const char *const state_names[] = {"UNKNOWN", "READY", "UNAVAILABLE", "LOADING",
+                                          "UNLOADING"};
+
+/* ---- the table ---- */
+
+static entry *find_locked(nrd_repo *r, const char *name)
+{
+    for (size_t i = 0; i < r->n_entries; i++) {
+        if (strcmp(r->entries[i]->name, name) == 0) {
+            return r->entries[i];
+        }
+    }
+    return NULL;
+}
+
+static entry *find_or_add_locked(nrd_repo *r, const char *name)
+{
+    entry *e = find_locked(r, name);
+    size_t i = 0;
+
+    if (e) {
+        return e;
+    }
+    e = nrd_xcalloc(1, sizeof *e);
+    e->name = nrd_xstrdup(name);
+    r->entries = nrd_xrealloc(r->entries, (r->n_entries + 1) * sizeof *r->entries);
+    while (i < r->n_entries && strcmp(r->entries[i]->name, name) < 0) {
+        i++;
+    }
+    memmove(r->entries + i + 1, r->entries + i, (r->n_entries - i) * sizeof *r->entries);
+    r->entries[i] = e;
+    r->n_entries++;
+    return e;
+}
+
+static version *version_locked(entry *e, int64_t number, bool add)
+{
+    size_t i = 0;
+    while (i < e->n_versions && e->versions[i].number < number) {
+        i++;
+    }
+    if (i < e->n_versions && e->versions[i].number == number) {
+        return &e->versions[i];
+    }
+    if (!add) {
+        return NULL;
+    }
+    e->versions = nrd_xrealloc(e->versions, (e->n_versions + 1) * sizeof *e->versions);
+    memmove(e->versions + i + 1, e->versions + i, (e->n_versions - i) * sizeof *e->versions);
+    e->n_versions++;
+    e->versions[i] = (version){.number = number};
+    return &e->versions[i];
+}
+
+static void set_state_locked(version *v, nrd_model_state state, const char *reason)
+{
+    char *copy = reason ? nrd_xstrdup(reason) : NULL; /* it may be the old one */
+    v->state = state;
+    free(v->reason);
+    v->reason = copy;
+}
+
+static bool is_ready_locked(const entry *e)
+{
+    for (size_t i = 0; e && i < e->n_versions; i++) {
+        if (e->versions[i].state == NRD_MODEL_READY) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool is_ready(nrd_repo *r, const char *name)
+{
+    pthread_mutex_lock(&r->mu);
+    bool ready = is_ready_locked(find_locked(r, name));
+    pthread_mutex_unlock(&r->mu);
+    return ready;
+}
+
+/* "Invalid argument: text", the form in which reasons are shown. */
+static char *with_code(const nrd_error *err)
+{
+    return nrd_xasprintf("%s: %s",
+                         TRITONSERVER_ErrorCodeString((TRITONSERVER_Error *)(uintptr_t)err),
+                         nrd_error_message(err));
+}
+
+static void free_steps(entry *e)
+{
+    for (size_t i = 0; i < e->n_steps; i++) {
+        free(e->steps[i]);
+    }
+    free(e->steps);
+    e->steps = NULL;
+    e->n_steps = 0;
+}
+
+nrd_error *nrd_repo_new(nrd_repo **out, nrd_server *s)
+{
+    nrd_repo *r = nrd_xcalloc(1, sizeof *r);
+    pthread_mutexattr_t attr;
+
+    r->server = s;
+    pthread_mutex_init(&r->mu, NULL);
+    pthread_mutexattr_init(&attr);
+    pthread_mutexattr_settype(&attr, PTHREAD_MUTEX_RECURSIVE);
+    pthread_mutex_init(&r->order_mu, &attr);
+    pthread_mutexattr_destroy(&attr);
+    for (size_t i = 0; i < s->opt.repositories.n; i++) {
+        nrd_strings_add(&r->paths, s->opt.repositories.items[i]);
+    }
+    *out = r;
+    return NULL;
+}
+
+void nrd_repo_free(nrd_repo *r)
+{
+    if (!r) {
+        return;
+    }
+    for (size_t i = 0; i < r->n_entries; i++) {
+        entry *e = r->entries[i];
+        for (size_t k = 0; k < e->n_versions; k++) {
+            free(e->versions[k].reason);
+        }
+        free_steps(e);
+        free(e->versions);
+        free(e->error);
+        free(e->scratch);
+        free(e->dir);
+        free(e->name);
+        free(e);
+    }
+    free(r->entries);
+    for (mapped *m = r->mapping, *next; m; m = next) {
+        next = m->next;
+        free(m->name);
+        free(m->dir);
+        free(m->repository);
+        free(m);
+    }
+    nrd_strings_fini(&r->paths);
+    pthread_mutex_destroy(&r->mu);
+    pthread_mutex_destroy(&r->order_mu);
+    free(r);
+}
+
+/* ---- unloading ---- */
+
+/* Called by the reaper when a model that was serving is gone. */
+static void model_gone(void *user, nrd_model *m)
+{
+    nrd_repo *r = user;
+
+    NRD_LOG_INFO("successfully unloaded '%s' version %" PRId64, m->name, m->version);
+    pthread_mutex_lock(&r->mu);
+    entry *e = find_locked(r, m->name);
+    version *v = e ? version_locked(e, m->version, false) : NULL;
+    if (v && v->leaving == m) {
+        v->leaving = NULL;
+        if (v->state == NRD_MODEL_UNLOADING) {
+            set_state_locked(v, NRD_MODEL_UNAVAILABLE, v->reason ? v->reason : "unloaded");
+        }
+    }
+    pthread_mutex_unlock(&r->mu);
+}
+
+/* Takes every version that `keep` does not name out of service. */
+static void retire(nrd_repo *r, entry *e, const int64_t *keep, size_t n_keep, const char *reason)
+{
+    nrd_model **gone = NULL;
+    size_t n = 0;
+
+    pthread_mutex_lock(&r->mu);
+    gone = nrd_xcalloc(e->n_versions + 1, sizeof *gone);
+    for (size_t i = 0; i < e->n_versions; i++) {
+        version *v = &e->versions[i];
+        bool kept = false;
+        for (size_t k = 0; k < n_keep; k++) {
+            kept = kept || keep[k] == v->number;
+        }
+        if (!kept && v->model) {
+            gone[n++] = v->model;
+            v->leaving = v->model;
+            v->model = NULL;
+            set_state_locked(v, NRD_MODEL_UNLOADING, reason);
+        } else if (!kept && reason && v->state == NRD_MODEL_UNAVAILABLE) {
+            set_state_locked(v, NRD_MODEL_UNAVAILABLE, reason);
+        }
+    }
+    pthread_mutex_unlock(&r->mu);
+    for (size_t i = 0; i < n; i++) {
+        nrd_model_unref(gone[i]);
+    }
+    free(gone);
+}
+
+/* ---- loading ---- */
+
+static nrd_error *load_entry(nrd_repo *r, const char *name, const char *dir,
+                             const char *override_json);
+
+static char *find_dir(nrd_repo *r, const char *name)
+{
+    char *found = NULL;
+
+    for (mapped *m = r->mapping; m; m = m->next) {
+        if (strcmp(m->name, name) == 0) {
+            return nrd_xstrdup(m->dir);
+        }
+    }
+    for (size_t i = 0; i < r->paths.n && !found; i++) {
+        char *p = nrd_path_join(r->paths.items[i], name);
+        if (nrd_path_is_dir(p)) {
+            found = p;
+        } else {
+            free(p);
+        }
+    }
+    return found;
+}
+
+static void remember_steps(nrd_repo *r, entry *e, const nrd_config *cfg)
+{
+    pthread_mutex_lock(&r->mu);
+    free_steps(e);
+    if (nrd_config_is_ensemble(cfg)) {
+        const Inference__ModelEnsembling *en = cfg->ensemble_scheduling;
+        e->steps = nrd_xcalloc(en->n_step + 1, sizeof *e->steps);
+        for (size_t i = 0; i < en->n_step; i++) {
+            e->steps[e->n_steps++] = nrd_xstrdup(en->step[i]->model_name);
+        }
+    }
+    pthread_mutex_unlock(&r->mu);
+}
+
+/* Loads what an ensemble names and is not there yet. */
+static nrd_error *load_steps(nrd_repo *r, entry *e)
+{
+    for (size_t i = 0; i < e->n_steps; i++) {
+        const char *step = e->steps[i];
+        if (is_ready(r, step)) {
+            continue;
+        }
+        char *dir = find_dir(r, step);
+        if (!dir) {
+            return nrd_errorf(NRD_ERR_INVALID_ARG,
+                              "ensemble '%s' contains models that are not available or ambiguous: "
+                              "%s",
+                              e->name, step);
+        }
+        pthread_mutex_lock(&r->mu);
+        bool circle = find_or_add_locked(r, step)->in_order;
+        pthread_mutex_unlock(&r->mu);
+        if (circle) {
+            free(dir);
+            return nrd_errorf(NRD_ERR_INVALID_ARG,
+                              "circular dependency between ensembles: %s -> %s", e->name, step);
+        }
+        nrd_error *err = load_entry(r, step, dir, NULL);
+        free(dir);
+        if (err) {
+            nrd_error *full = nrd_errorf(NRD_ERR_INVALID_ARG,
+                                         "ensemble '%s' depends on '%s' which has no loaded "
+                                         "version. Model '%s' loading failed with error: %s",
+                                         e->name, step, step, nrd_error_message(err));
+            nrd_error_free(err);
+            return full;
+        }
+    }
+    return NULL;
+}
+
+static nrd_error *read_config(nrd_repo *r, const char *name, const char *dir,
+                              const char *override_json, nrd_config **out)
+{
+    nrd_config *cfg = NULL;
+    nrd_error *err = NULL;
+
+    *out = NULL;
+    NRD_TRY(nrd_config_load(&cfg, r->server, name, dir, override_json));
+    NRD_TRY_GOTO(nrd_config_autofill(r->server, cfg, dir), err, fail);
+    NRD_TRY_GOTO(nrd_config_normalize(cfg), err, fail);
+    NRD_TRY_GOTO(nrd_config_validate(cfg), err, fail);
+    *out = cfg;
+    return NULL;
+
+fail:
+    inference__model_config__free_unpacked(cfg, NULL);
+    return err;
+}
+
+static nrd_error *load_version(nrd_repo *r, entry *e, int64_t number, const char *dir,
+                               const nrd_config *cfg, nrd_model **out)
+{
+    nrd_error *err = NULL;
+
+    for (uint32_t attempt = 0;; attempt++) {
+        size_t n = inference__model_config__get_packed_size(cfg);
+        uint8_t *packed = nrd_xmalloc(n + 1);
+        inference__model_config__pack(cfg, packed);
+        nrd_config *copy = inference__model_config__unpack(NULL, n, packed);
+        free(packed);
+        err = nrd_model_new(out, r->server, e->name, number, dir, copy);
+        if (!err || attempt >= r->server->opt.load_retries) {
+            break;
+        }
+        NRD_LOG_WARN("loading '%s' version %" PRId64 " again after: %s", e->name, number,
+                     nrd_error_message(err));
+        nrd_error_free(err);
+    }
+    if (!err) {
+        (*out)->on_destroy = model_gone;
+        (*out)->on_destroy_user = r;
+    }
+    return err;
+}
+
+/* All versions of the policy or none; on error the versions that served before still do. */
+static nrd_error *load_versions(nrd_repo *r, entry *e, const char *dir, const nrd_config *cfg)
+{
+    int64_t *numbers = NULL;
+    size_t n = 0, done = 0;
+    nrd_model **fresh = NULL;
+    nrd_error *err = NULL;
+
+    NRD_TRY(nrd_scan_versions(&numbers, &n, e->name, dir, cfg->version_policy));
+    if (n == 0) {
+        free(numbers);
+        return nrd_errorf(NRD_ERR_INVALID_ARG,
+                          "at least one version must be available under the version policy of "
+                          "model '%s'",
+                          e->name);
+    }
+    fresh = nrd_xcalloc(n, sizeof *fresh);
+    for (size_t i = 0; i < n; i++) {
+        pthread_mutex_lock(&r->mu);
+        version *v = version_locked(e, numbers[i], true);
+        if (!v->model) {
+            set_state_locked(v, NRD_MODEL_LOADING, NULL);
+        }
+        pthread_mutex_unlock(&r->mu);
+        NRD_LOG_INFO("loading: %s:%" PRId64, e->name, numbers[i]);
+    }
+    for (done = 0; done < n && !err; done++) {
+        err = load_version(r, e, numbers[done], dir, cfg, &fresh[done]);
+        if (err) {
+            char *reason = with_code(err);
+            NRD_LOG_ERROR("failed to load '%s' version %" PRId64 ": %s", e->name, numbers[done],
+                          reason);
+            pthread_mutex_lock(&r->mu);
+            for (size_t i = 0; i < n; i++) {
+                version *v = version_locked(e, numbers[i], true);
+                if (!v->model) {
+                    set_state_locked(v, NRD_MODEL_UNAVAILABLE, i == done ? reason : "unloaded");
+                }
+            }
+            pthread_mutex_unlock(&r->mu);
+            nrd_error *full = nrd_errorf(nrd_error_get_code(err),
+                                         "version %" PRId64 " is at UNAVAILABLE state: %s;\n",
+                                         numbers[done], reason);
+            nrd_error_free(err);
+            err = full;
+            free(reason);
+        }
+    }
+    if (err) {
+        for (size_t i = 0; i < n; i++) {
+            if (fresh[i]) {
+                fresh[i]->on_destroy = NULL; /* never served: no note in the table */
+                nrd_model_unref(fresh[i]);
+            }
+        }
+    } else {
+        pthread_mutex_lock(&r->mu);
+        for (size_t i = 0; i < n; i++) {
+            version *v = version_locked(e, numbers[i], true);
+            nrd_model *old = v->model;
+            v->model = fresh[i];
+            set_state_locked(v, NRD_MODEL_READY, NULL);
+            fresh[i] = old; /* given back below, outside the lock */
+        }
+        pthread_mutex_unlock(&r->mu);
+        for (size_t i = 0; i < n; i++) {
+            if (fresh[i]) {
+                nrd_model_unref(fresh[i]);
+            }
+        }
+        retire(r, e, numbers, n, NULL);
+        NRD_LOG_INFO("successfully loaded '%s'", e->name);
+    }
+    free(fresh);
+    free(numbers);
+    return err;
+}
+
+static nrd_error *load_entry(nrd_repo *r, const char *name, const char *dir,
+                             const char *override_json)
+{
+    nrd_config *cfg = NULL;
+    nrd_error *err;
+
+    pthread_mutex_lock(&r->mu);
+    entry *e = find_or_add_locked(r, name);
+    e->wanted = true;
+    e->in_order = true;
+    if (e->dir != dir) {
+        free(e->dir);
+        e->dir = nrd_xstrdup(dir);
+    }
+    e->signature = nrd_scan_signature(dir);
+    pthread_mutex_unlock(&r->mu);
+    err = read_config(r, name, dir, override_json, &cfg);
+    if (!err) {
+        remember_steps(r, e, cfg);
+        err = load_steps(r, e);
+    }
+    bool polled = err != NULL; /* failed before any version was tried */
+    if (!err) {
+        err = load_versions(r, e, dir, cfg);
+    }
+    if (cfg) {
+        inference__model_config__free_unpacked(cfg, NULL);
+    }
+    pthread_mutex_lock(&r->mu);
+    e->in_order = false;
+    free(e->error);
+    e->error = err ? with_code(err) : NULL;
+    pthread_mutex_unlock(&r->mu);
+    if (polled) {
+        NRD_LOG_ERROR("Poll failed for model directory '%s': %s", name, nrd_error_message(err));
+    }
+    return err;
+}
+
+/* After `name` came or went: ensembles that use it follow. */
+static void follow(nrd_repo *r, const char *name, int depth)
+{
+    enum { MAX_NESTING = 32 };
+    nrd_strings users = {0};
+
+    if (depth > MAX_NESTING) {
+        return;
+    }
+    pthread_mutex_lock(&r->mu);
+    for (size_t i = 0; i < r->n_entries; i++) {
+        entry *e = r->entries[i];
+        for (size_t k = 0; e->wanted && k < e->n_steps; k++) {
+            if (strcmp(e->steps[k], name) == 0) {
+                nrd_strings_add(&users, e->name);
+                break;
+            }
+        }
+    }
+    pthread_mutex_unlock(&r->mu);
+    for (size_t i = 0; i < users.n; i++) {
+        bool usable = is_ready(r, name);
+        pthread_mutex_lock(&r->mu);
+        entry *e = find_locked(r, users.items[i]);
+        bool busy = e->in_order;
+        char *dir = e->dir ? nrd_xstrdup(e->dir) : NULL;
+        pthread_mutex_unlock(&r->mu);
+        if (!busy && usable && dir) {
+            nrd_error *err = load_entry(r, users.items[i], dir, NULL); /* checks the shapes again */
+            if (err) {
+                NRD_LOG_ERROR("failed to load '%s': %s", users.items[i], nrd_error_message(err));
+                nrd_error_free(err);
+            }
+            follow(r, users.items[i], depth + 1);
+        } else if (!busy && !usable && is_ready(r, users.items[i])) {
+            char *reason = nrd_xasprintf(
+                "Invalid argument: ensemble '%s' depends on '%s' which has no loaded version.",
+                users.items[i], name);
+            retire(r, e, NULL, 0, reason);
+            free(reason);
+            follow(r, users.items[i], depth + 1);
+        }
+        free(dir);
+    }
+    nrd_strings_fini(&users);
+}
+
+/* ---- scanning all repositories ---- */
+
+/* Registers what is there; duplicates over repositories are refused. */
+static nrd_error *scan_all(nrd_repo *r, nrd_strings *out)
+{
+    for (mapped *m = r->mapping; m; m = m->next) {
+        nrd_strings_add(out, m->name);
+    }
+    for (size_t i = 0; i < r->paths.n; i++) {
+        char **names = NULL;
+        size_t n = 0;
+        NRD_TRY(nrd_scan_models(&names, &n, r->paths.items[i]));
+        for (size_t k = 0; k < n; k++) {
+            bool twice = false;
+            for (size_t j = 0; j < out->n; j++) {
+                twice = twice || strcmp(out->items[j], names[k]) == 0;
+            }
+            if (twice) {
+                NRD_LOG_ERROR("failed to poll model '%s': not unique across all model repositories",
+                              names[k]);
+            } else {
+                nrd_strings_add(out, names[k]);
+            }
+        }
+        nrd_names_free(names, n);
+    }
+    return NULL;
+}
+
+static bool load_named(nrd_repo *r, const char *name)
+{
+    char *dir;
+    nrd_error *err;
+
+    pthread_mutex_lock(&r->mu);
+    const entry *e = find_locked(r, name);
+    bool done = e && (is_ready_locked(e) || e->error); /* as part of an ensemble */
+    bool failed = e && e->error && !is_ready_locked(e);
+    pthread_mutex_unlock(&r->mu);
+    if (done) {
+        return !failed;
+    }
+    dir = find_dir(r, name);
+    if (!dir) {
+        NRD_LOG_ERROR("failed to load model '%s': not found in any model repository", name);
+        return false;
+    }
+    err = load_entry(r, name, dir, NULL);
+    free(dir);
+    if (err) {
+        nrd_error_free(err); /* logged, and kept with the entry */
+        return false;
+    }
+    return true;
+}
+
+nrd_error *nrd_repo_load_startup(nrd_repo *r)
+{
+    const nrd_options *opt = &r->server->opt;
+    nrd_strings names = {0};
+    bool all = opt->control_mode != TRITONSERVER_MODEL_CONTROL_EXPLICIT, ok = true;
+    nrd_error *err = NULL;
+
+    for (size_t i = 0; i < opt->startup_models.n; i++) {
+        if (strcmp(opt->startup_models.items[i], "*") == 0) {
+            if (opt->startup_models.n > 1) {
+                return nrd_errorf(NRD_ERR_INVALID_ARG,
+                                  "Wildcard model name '*' must be the ONLY startup model if "
+                                  "specified at all.");
+            }
+            all = true;
+        }
+    }
+    pthread_mutex_lock(&r->order_mu);
+    for (size_t i = 0; i < r->paths.n && !err; i++) {
+        if (!nrd_path_is_dir(r->paths.items[i])) {
+            err = nrd_errorf(NRD_ERR_INVALID_ARG, "repository path is not a valid directory: %s",
+                             r->paths.items[i]);
+        }
+    }
+    if (!err && all) {
+        err = scan_all(r, &names);
+    } else if (!err) {
+        for (size_t i = 0; i < opt->startup_models.n; i++) {
+            nrd_strings_add(&names, opt->startup_models.items[i]);
+        }
+    }
+    for (size_t i = 0; i < names.n && !err; i++) {
+        ok = load_named(r, names.items[i]) && ok;
+    }
+    pthread_mutex_unlock(&r->order_mu);
+    nrd_strings_fini(&names);
+    if (!err && !ok) {
+        err = nrd_errorf(NRD_ERR_INTERNAL, "failed to load all models");
+    }
+    return err;
+}
+
+nrd_error *nrd_repo_poll(nrd_repo *r)
+{
+    nrd_strings names = {0};
+    nrd_error *err;
+
+    if (r->server->opt.control_mode != TRITONSERVER_MODEL_CONTROL_POLL) {
+        return nrd_errorf(NRD_ERR_UNAVAILABLE, "polling is disabled");
+    }
+    pthread_mutex_lock(&r->order_mu);
+    err = scan_all(r, &names);
+    for (size_t i = 0; i < names.n && !err; i++) {
+        char *dir = find_dir(r, names.items[i]);
+        pthread_mutex_lock(&r->mu);
+        const entry *e = find_locked(r, names.items[i]);
+        bool same = e && e->wanted && dir && e->signature == nrd_scan_signature(dir);
+        pthread_mutex_unlock(&r->mu);
+        if (!same && dir) {
+            nrd_error *load_err = load_entry(r, names.items[i], dir, NULL);
+            if (load_err) {
+                NRD_LOG_ERROR("failed to load model '%s': %s", names.items[i],
+                              nrd_error_message(load_err));
+                nrd_error_free(load_err);
+            }
+            follow(r, names.items[i], 0);
+        }
+        free(dir);
+    }
+    for (size_t i = 0; !err && i < r->n_entries; i++) { /* only orders change the list */
+        entry *e = r->entries[i];
+        bool there = false;
+        for (size_t k = 0; k < names.n; k++) {
+            there = there || strcmp(names.items[k], e->name) == 0;
+        }
+        if (!there && e->wanted) {
+            e->wanted = false;
+            retire(r, e, NULL, 0, NULL);
+            follow(r, e->name, 0);
+        }
+    }
+    pthread_mutex_unlock(&r->order_mu);
+    nrd_strings_fini(&names);
+    return err;
+}
+
+/* ---- explicit control ---- */
+
+static nrd_error *check_explicit(nrd_repo *r)
+{
+    if (r->server->opt.control_mode != TRITONSERVER_MODEL_CONTROL_EXPLICIT) {
+        return nrd_errorf(NRD_ERR_UNAVAILABLE,
+                          "explicit model load / unload is not allowed if polling is enabled");
+    }
+    return NULL;
+}
+
+static nrd_error *check_name(const char *name)
+{
+    if (!name || name[0] == '\0') {
+        return nrd_errorf(NRD_ERR_INVALID_ARG,
+                          "Model name cannot be empty. Please enter a valid name to deploy.");
+    }
+    if (strcmp(name, "..") == 0 || strcmp(name, ".") == 0 || strchr(name, '/')) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG,
+                          "invalid model name '%s', model name must not contain path traversal "
+                          "characters",
+                          name);
+    }
+    return NULL;
+}
+
+/* A relative path without ".." below the model's folder, such as "1/model.py". */
+static bool is_safe_path(const char *p)
+{
+    if (*p == '\0' || *p == '/') {
+        return false;
+    }
+    while (p) {
+        if (strncmp(p, "..", 2) == 0 && (p[2] == '/' || p[2] == '\0')) {
+            return false;
+        }
+        p = strchr(p, '/');
+        p = p ? p + 1 : NULL;
+    }
+    return true;
+}
+
+static void remove_tree(const char *dir)
+{
+    char **names = NULL;
+    size_t n = 0;
+    nrd_error *err = nrd_dir_list(&names, &n, dir);
+
+    if (err) {
+        nrd_error_free(err);
+        return;
+    }
+    for (size_t i = 0; i < n; i++) {
+        char *p = nrd_path_join(dir, names[i]);
+        struct stat st;
+        if (lstat(p, &st) == 0 && S_ISDIR(st.st_mode)) {
+            remove_tree(p);
+        } else {
+            (void)unlink(p);
+        }
+        free(p);
+    }
+    nrd_names_free(names, n);
+    (void)rmdir(dir);
+}
+
+/* Puts the files given with a load order into a fresh folder, which takes the model's place. */
+static nrd_error *write_files(char **out_dir, const nrd_param *const *params, size_t n)
+{
+    char tmpl[] = "/tmp/folderXXXXXX";
+    nrd_error *err = NULL;
+
+    if (!mkdtemp(tmpl)) {
+        return nrd_errorf(NRD_ERR_INTERNAL, "cannot make a folder for overriding model files");
+    }
+    for (size_t i = 0; i < n && !err; i++) {
+        const nrd_param *p = params[i];
+        if (!nrd_str_has_prefix(p->name, "file:")) {
+            continue;
+        }
+        const char *rel = p->name + 5;
+        if (p->type != TRITONSERVER_PARAMETER_BYTES) {
+            err = nrd_errorf(NRD_ERR_INVALID_ARG,
+                             "File parameter '%s' must have bytes type for its value", p->name);
+        } else if (!is_safe_path(rel)) {
+            err = nrd_errorf(NRD_ERR_INVALID_ARG,
+                             "Invalid file parameter '%s', the path must stay within model "
+                             "directory.",
+                             p->name);
+        } else {
+            char *path = nrd_path_join(tmpl, rel), *dir = nrd_path_dir(path);
+            err = nrd_mkdirs(dir);
+            if (!err) {
+                err = nrd_file_write(path, p->bytes, p->n_bytes);
+            }
+            free(dir);
+            free(path);
+        }
+    }
+    if (err) {
+        remove_tree(tmpl);
+        return err;
+    }
+    *out_dir = nrd_xstrdup(tmpl);
+    return NULL;
+}
+
+nrd_error *nrd_repo_load(nrd_repo *r, const char *name, const nrd_param *const *params,
+                         size_t n_params)
+{
+    const char *json = NULL;
+    bool has_files = false;
+    char *dir = NULL, *scratch = NULL;
+    nrd_error *err = NULL;
+
+    NRD_TRY(check_explicit(r));
+    NRD_TRY(check_name(name));
+    for (size_t i = 0; i < n_params; i++) {
+        if (strcmp(params[i]->name, "config") == 0) {
+            if (params[i]->type != TRITONSERVER_PARAMETER_STRING) {
+                return nrd_errorf(NRD_ERR_INVALID_ARG,
+                                  "Config parameter 'config' must have string type for its value");
+            }
+            json = params[i]->str;
+        } else if (nrd_str_has_prefix(params[i]->name, "file:")) {
+            has_files = true;
+        } else {
+            return nrd_errorf(NRD_ERR_INVALID_ARG, "Unrecognized load parameter '%s'",
+                              params[i]->name);
+        }
+    }
+    if (has_files && !json) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG,
+                          "Load parameter 'config' must be specified for model file override");
+    }
+    pthread_mutex_lock(&r->order_mu);
+    if (has_files) {
+        err = write_files(&scratch, params, n_params);
+        dir = err ? NULL : nrd_xstrdup(scratch);
+    } else {
+        dir = find_dir(r, name);
+    }
+    if (!err && !dir) {
+        err = nrd_errorf(NRD_ERR_INTERNAL,
+                         "failed to load '%s', failed to poll from model repository", name);
+    } else if (!err) {
+        err = load_entry(r, name, dir, json);
+        if (err) {
+            nrd_error *full = nrd_errorf(NRD_ERR_INVALID_ARG, "load failed for model '%s': %s",
+                                         name, nrd_error_message(err));
+            nrd_error_free(err);
+            err = full;
+        }
+        follow(r, name, 0);
+    }
+    if (scratch && err) {
+        remove_tree(scratch);
+    } else if (scratch) {
+        pthread_mutex_lock(&r->mu);
+        entry *e = find_locked(r, name);
+        if (e->scratch) {
+            remove_tree(e->scratch);
+            free(e->scratch);
+        }
+        e->scratch = nrd_xstrdup(scratch);
+        pthread_mutex_unlock(&r->mu);
+    }
+    pthread_mutex_unlock(&r->order_mu);
+    free(scratch);
+    free(dir);
+    return err;
+}
+
+static void unload_entry(nrd_repo *r, const char *name, bool dependents)
+{
+    nrd_strings steps = {0};
+
+    pthread_mutex_lock(&r->mu);
+    entry *e = find_locked(r, name);
+    for (size_t i = 0; e && dependents && i < e->n_steps; i++) {
+        nrd_strings_add(&steps, e->steps[i]);
+    }
+    if (e) {
+        e->wanted = false;
+        if (e->scratch) {
+            remove_tree(e->scratch);
+            free(e->scratch);
+            e->scratch = NULL;
+        }
+    }
+    pthread_mutex_unlock(&r->mu);
+    if (e) {
+        retire(r, e, NULL, 0, NULL);
+        follow(r, name, 0);
+    }
+    for (size_t i = 0; i < steps.n; i++) {
+        unload_entry(r, steps.items[i], true);
+    }
+    nrd_strings_fini(&steps);
+}
+
+nrd_error *nrd_repo_unload(nrd_repo *r, const char *name, bool dependents)
+{
+    NRD_TRY(check_explicit(r));
+    NRD_TRY(check_name(name));
+    pthread_mutex_lock(&r->order_mu);
+    unload_entry(r, name, dependents);
+    pthread_mutex_unlock(&r->order_mu);
+    return NULL;
+}
+
+void nrd_repo_unload_all(nrd_repo *r)
+{
+    pthread_mutex_lock(&r->order_mu);
+    for (size_t i = 0; i < r->n_entries; i++) {
+        pthread_mutex_lock(&r->mu);
+        r->entries[i]->wanted = false;
+        if (r->entries[i]->scratch) {
+            remove_tree(r->entries[i]->scratch);
+        }
+        pthread_mutex_unlock(&r->mu);
+        retire(r, r->entries[i], NULL, 0, NULL);
+    }
+    pthread_mutex_unlock(&r->order_mu);
+}
+
+nrd_error *nrd_repo_register(nrd_repo *r, const char *path, const nrd_param *const *mapping,
+                             size_t n)
+{
+    nrd_error *err = NULL;
+
+    NRD_TRY(check_explicit(r));
+    if (!nrd_path_is_dir(path)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "failed to register '%s', repository not found",
+                          path);
+    }
+    pthread_mutex_lock(&r->order_mu);
+    for (size_t i = 0; i < r->paths.n && !err; i++) {
+        if (strcmp(r->paths.items[i], path) == 0) {
+            err = nrd_errorf(NRD_ERR_ALREADY_EXISTS,
+                             "model repository '%s' has already been registered", path);
+        }
+    }
+    for (size_t i = 0; i < n && !err; i++) {
+        if (mapping[i]->type != TRITONSERVER_PARAMETER_STRING || check_name(mapping[i]->str)) {
+            err = nrd_errorf(NRD_ERR_INVALID_ARG,
+                             "failed to register '%s', invalid mapping of folder '%s'", path,
+                             mapping[i]->name);
+        }
+    }
+    if (!err) {
+        for (size_t i = 0; i < n; i++) {
+            mapped *m = nrd_xcalloc(1, sizeof *m);
+            m->name = nrd_xstrdup(mapping[i]->str);
+            m->dir = nrd_path_join(path, mapping[i]->name);
+            m->repository = nrd_xstrdup(path);
+            m->next = r->mapping;
+            r->mapping = m;
+        }
+        if (n == 0) { /* with a mapping only the mapped folders are models */
+            nrd_strings_add(&r->paths, path);
+        }
+        NRD_LOG_INFO("Model repository registered: %s", path);
+    }
+    pthread_mutex_unlock(&r->order_mu);
+    return err;
+}
+
+nrd_error *nrd_repo_unregister(nrd_repo *r, const char *path)
+{
+    bool found = false;
+
+    NRD_TRY(check_explicit(r));
+    pthread_mutex_lock(&r->order_mu);
+    for (size_t i = 0; i < r->paths.n; i++) {
+        if (strcmp(r->paths.items[i], path) == 0) {
+            free(r->paths.items[i]);
+            r->paths.items[i] = r->paths.items[--r->paths.n];
+            found = true;
+            break;
+        }
+    }
+    for (mapped **p = &r->mapping; *p;) {
+        mapped *m = *p;
+        if (strcmp(m->repository, path) == 0) {
+            *p = m->next;
+            free(m->name);
+            free(m->dir);
+            free(m->repository);
+            free(m);
+            found = true;
+        } else {
+            p = &m->next;
+        }
+    }
+    pthread_mutex_unlock(&r->order_mu);
+    if (!found) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "failed to unregister '%s', repository not found",
+                          path);
+    }
+    NRD_LOG_INFO("Model repository unregistered: %s", path);
+    return NULL;
+}
+
+/* ---- asking ---- */
+
+nrd_error *nrd_repo_get(nrd_model **out, nrd_repo *r, const char *name, int64_t number)
+{
+    nrd_error *err = NULL;
+
+    *out = NULL;
+    pthread_mutex_lock(&r->mu);
+    entry *e = find_locked(r, name);
+    if (!e || e->n_versions == 0) {
+        err = nrd_errorf(NRD_ERR_NOT_FOUND, "Request for unknown model: '%s' is not found", name);
+    } else if (number == -1) {
+        for (size_t i = e->n_versions; i-- > 0 && !*out;) {
+            *out = e->versions[i].model ? nrd_model_ref(e->versions[i].model) : NULL;
+        }
+        if (!*out) {
+            err = nrd_errorf(NRD_ERR_UNAVAILABLE,
+                             "Request for unknown model: '%s' has no available versions", name);
+        }
+    } else {
+        version *v = version_locked(e, number, false);
+        if (!v) {
+            err = nrd_errorf(NRD_ERR_NOT_FOUND,
+                             "Request for unknown model: '%s' version %" PRId64 " is not found",
+                             name, number);
+        } else if (!v->model) {
+            err = nrd_errorf(NRD_ERR_UNAVAILABLE,
+                             "Request for unknown model: '%s' version %" PRId64
+                             " is not at ready state",
+                             name, number);
+        } else {
+            *out = nrd_model_ref(v->model);
+        }
+    }
+    pthread_mutex_unlock(&r->mu);
+    return err;
+}
+
+bool nrd_repo_all_ready(nrd_repo *r)
+{
+    bool ready = true;
+
+    pthread_mutex_lock(&r->mu);
+    for (size_t i = 0; i < r->n_entries && ready; i++) {
+        const entry *e = r->entries[i];
+        ready = !e->wanted || (e->n_versions > 0 && (!e->error || is_ready_locked(e)));
+        for (size_t k = 0; e->wanted && k < e->n_versions && ready; k++) {
+            const version *v = &e->versions[k];
+            ready = v->state == NRD_MODEL_READY ||
+                    (v->reason && strcmp(v->reason, "unloaded") == 0) ||
+                    v->state == NRD_MODEL_UNLOADING;
+        }
+    }
+    pthread_mutex_unlock(&r->mu);
+    return ready;
+}
+
+void nrd_repo_index_json(nrd_repo *r, bool ready_only, nrd_str *out)
+{
+    nrd_strings names = {0};
+    bool first = true;
+
+    if (!ready_only) {
+        pthread_mutex_lock(&r->order_mu);
+        nrd_error_free(scan_all(r, &names));
+        pthread_mutex_unlock(&r->order_mu);
+    }
+    nrd_str_putc(out, '[');
+    pthread_mutex_lock(&r->mu);
+    for (size_t i = 0; i < names.n; i++) { /* seen in a repository, never loaded: the name alone */
+        const entry *e = find_locked(r, names.items[i]);
+        if (!e || e->n_versions == 0) {
+            nrd_str_puts(out, first ? "{\"name\":" : ",{\"name\":");
+            nrd_json_put_cstr(out, names.items[i]);
+            nrd_str_putc(out, '}');
+            first = false;
+        }
+    }
+    for (size_t i = 0; i < r->n_entries; i++) {
+        const entry *e = r->entries[i];
+        for (size_t k = 0; k < e->n_versions; k++) {
+            const version *v = &e->versions[k];
+            if (ready_only && v->state != NRD_MODEL_READY) {
+                continue;
+            }
+            nrd_str_puts(out, first ? "{\"name\":" : ",{\"name\":");
+            nrd_json_put_cstr(out, e->name);
+            nrd_str_printf(out, ",\"version\":\"%" PRId64 "\",\"state\":\"%s\"", v->number,
+                           state_names[v->state]);
+            if (v->reason) {
+                nrd_str_puts(out, ",\"reason\":");
+                nrd_json_put_cstr(out, v->reason);
+            }
+            nrd_str_putc(out, '}');
+            first = false;
+        }
+    }
+    pthread_mutex_unlock(&r->mu);
+    nrd_str_putc(out, ']');
+    nrd_strings_fini(&names);
+}
+
+void nrd_repo_print_models(nrd_repo *r)
+{
+    nrd_strings cells = {0};
+    nrd_str table = {0};
+
+    nrd_strings_add(&cells, "Model");
+    nrd_strings_add(&cells, "Version");
+    nrd_strings_add(&cells, "Status");
+    pthread_mutex_lock(&r->mu);
+    for (size_t i = 0; i < r->n_entries; i++) {
+        const entry *e = r->entries[i];
+        if (e->n_versions == 0) {
+            char *why = e->error ? nrd_xasprintf("UNAVAILABLE: %s", e->error)
+                                 : nrd_xstrdup("Not loaded: No model version was found");
+            nrd_strings_add(&cells, e->name);
+            nrd_strings_add(&cells, "-");
+            nrd_strings_add(&cells, why);
+            free(why);
+        }
+        for (size_t k = 0; k < e->n_versions; k++) {
+            const version *v = &e->versions[k];
+            char *number = nrd_xasprintf("%" PRId64, v->number);
+            char *status = nrd_xasprintf("%s%s%s", state_names[v->state], v->reason ? ": " : "",
+                                         v->reason ? v->reason : "");
+            nrd_strings_add(&cells, e->name);
+            nrd_strings_add(&cells, number);
+            nrd_strings_add(&cells, status);
+            free(number);
+            free(status);
+        }
+    }
+    pthread_mutex_unlock(&r->mu);
+    nrd_table_put(&table, (const char *const *)cells.items, cells.n / 3, 3);
+    NRD_LOG_INFO("\n%s", nrd_str_cstr(&table));
+    nrd_str_fini(&table);
+    nrd_strings_fini(&cells);
+}
+
+void nrd_repo_each(nrd_repo *r, const char *name_or_null, void (*fn)(void *user, nrd_model *m),
+                   void *user)
+{
+    nrd_model **list = NULL;
+    size_t n = 0;
+
+    pthread_mutex_lock(&r->mu);
+    for (size_t i = 0; i < r->n_entries; i++) {
+        const entry *e = r->entries[i];
+        if (name_or_null && strcmp(e->name, name_or_null) != 0) {
+            continue;
+        }
+        for (size_t k = 0; k < e->n_versions; k++) {
+            if (e->versions[k].model) {
+                list = nrd_xrealloc(list, (n + 1) * sizeof *list);
+                list[n++] = nrd_model_ref(e->versions[k].model);
+            }
+        }
+    }
+    pthread_mutex_unlock(&r->mu);
+    for (size_t i = 0; i < n; i++) {
+        fn(user, list[i]);
+        nrd_model_unref(list[i]);
+    }
+    free(list);
+}

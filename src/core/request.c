@@ -1,0 +1,1057 @@
+#include "core/core.h"
+
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A request's life: NEW (its creator builds it) - PREPARED (checked) - PENDING (queued) - RUNNING
+ * (with a backend or an ensemble) - NEW again through the release callback, after which the creator
+ * may delete it or send it once more. Responses may still follow: the factory makes them. */
+
+nrd_request *nrd_request_new(nrd_model *m, int64_t version)
+{
+    nrd_request *r = nrd_xcalloc(1, sizeof *r);
+    r->server = m->server;
+    r->model = nrd_model_ref(m);
+    r->model_name = nrd_xstrdup(m->name);
+    r->model_version = version;
+    r->id = nrd_xstrdup("");
+    return r;
+}
+
+static void input_free(nrd_input *in)
+{
+    for (uint32_t i = 0; i < in->n_segments; i++) {
+        nrd_buf_unref(in->segments[i].owner);
+    }
+    free(in->segments);
+    free(in->name);
+    free(in);
+}
+
+void nrd_request_free(nrd_request *r)
+{
+    if (!r) {
+        return;
+    }
+    for (uint32_t i = 0; i < r->n_inputs; i++) {
+        input_free(r->inputs[i]);
+    }
+    for (uint32_t i = 0; i < r->n_outputs; i++) {
+        free(r->outputs[i]);
+    }
+    free(r->inputs);
+    free(r->outputs);
+    nrd_params_fini(&r->params);
+    nrd_factory_unref(r->factory);
+    nrd_cancel_unref(r->cancel);
+    nrd_cancel_unref(r->parent);
+    if (r->model) {
+        nrd_model_unref(r->model);
+    }
+    free(r->model_name);
+    free(r->id);
+    free(r->corr_str);
+    free(r);
+}
+
+nrd_error *nrd_request_errorf(const nrd_request *r, nrd_error_code code, const char *fmt, ...)
+{
+    nrd_error *err;
+    va_list args;
+
+    va_start(args, fmt);
+    err = nrd_errorv(code, fmt, args);
+    va_end(args);
+    nrd_error *full = nrd_errorf(code, "[request id: %s] %s", r->id[0] ? r->id : "<id_unknown>",
+                                 nrd_error_message(err));
+    nrd_error_free(err);
+    return full;
+}
+
+/* ---- building ---- */
+
+nrd_input *nrd_request_find_input(const nrd_request *r, const char *name)
+{
+    for (uint32_t i = 0; i < r->n_inputs; i++) {
+        if (strcmp(r->inputs[i]->name, name) == 0) {
+            return r->inputs[i];
+        }
+    }
+    return NULL;
+}
+
+nrd_error *nrd_request_add_input(nrd_input **out, nrd_request *r, const char *name,
+                                 TRITONSERVER_DataType dtype, const int64_t *dims, uint64_t n)
+{
+    if (nrd_request_find_input(r, name)) {
+        return nrd_request_errorf(r, NRD_ERR_INVALID_ARG, "input '%s' already exists in request",
+                                  name);
+    }
+    if (n > NRD_MAX_RANK) {
+        return nrd_request_errorf(r, NRD_ERR_INVALID_ARG,
+                                  "input '%s' has %llu dimensions, at most %d are supported", name,
+                                  (unsigned long long)n, (int)NRD_MAX_RANK);
+    }
+    nrd_input *in = nrd_xcalloc(1, sizeof *in);
+    in->name = nrd_xstrdup(name);
+    in->dtype = dtype;
+    in->n_given = (uint32_t)n;
+    if (n) {
+        memcpy(in->given, dims, n * sizeof *dims);
+    }
+    if (r->n_inputs == r->cap_inputs) {
+        r->cap_inputs = r->cap_inputs ? r->cap_inputs * 2 : 8;
+        r->inputs = nrd_xrealloc(r->inputs, r->cap_inputs * sizeof *r->inputs);
+    }
+    r->inputs[r->n_inputs++] = in;
+    *out = in;
+    return NULL;
+}
+
+static void remove_input_at(nrd_request *r, uint32_t i)
+{
+    input_free(r->inputs[i]);
+    r->n_inputs--;
+    memmove(r->inputs + i, r->inputs + i + 1, (r->n_inputs - i) * sizeof *r->inputs);
+}
+
+nrd_error *nrd_input_append(nrd_input *in, const void *base, const nrd_attr *attr, nrd_buf *owner)
+{
+    if (in->n_segments >= NRD_MAX_INPUT_SEGMENTS) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "input '%s' has more than %d buffers", in->name,
+                          (int)NRD_MAX_INPUT_SEGMENTS);
+    }
+    if (__builtin_add_overflow(in->byte_size, attr->byte_size, &in->byte_size)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "input '%s' is too large", in->name);
+    }
+    if (attr->byte_size == 0) {
+        return NULL; /* nothing to show to a backend */
+    }
+    if (in->n_segments == in->cap_segments) {
+        in->cap_segments = in->cap_segments ? in->cap_segments * 2 : 1;
+        in->segments = nrd_xrealloc(in->segments, in->cap_segments * sizeof *in->segments);
+    }
+    nrd_segment *s = &in->segments[in->n_segments++];
+    s->base = base;
+    s->attr = *attr;
+    s->owner = owner ? nrd_buf_ref(owner) : NULL;
+    return NULL;
+}
+
+static void drop_data(nrd_input *in)
+{
+    for (uint32_t i = 0; i < in->n_segments; i++) {
+        nrd_buf_unref(in->segments[i].owner);
+    }
+    in->n_segments = 0;
+    in->byte_size = 0;
+}
+
+nrd_error *nrd_request_add_output(nrd_request *r, const char *name)
+{
+    for (uint32_t i = 0; i < r->n_outputs; i++) {
+        if (strcmp(r->outputs[i], name) == 0) {
+            return NULL; /* asking twice is asking once */
+        }
+    }
+    if (r->n_outputs == r->cap_outputs) {
+        r->cap_outputs = r->cap_outputs ? r->cap_outputs * 2 : 8;
+        r->outputs = nrd_xrealloc(r->outputs, r->cap_outputs * sizeof *r->outputs);
+    }
+    r->outputs[r->n_outputs++] = nrd_xstrdup(name);
+    return NULL;
+}
+
+bool nrd_request_wants(const nrd_request *r, const char *output)
+{
+    for (uint32_t i = 0; i < r->n_outputs; i++) {
+        if (strcmp(r->outputs[i], output) == 0) {
+            return true;
+        }
+    }
+    return r->n_outputs == 0;
+}
+
+/* ---- checking ---- */
+
+/* Inputs that published clients send although the models do not declare them. They carry nothing
+ * the model needs, so they are dropped instead of refused. */
+static const struct {
+    const char *backend, *input;
+    TRITONSERVER_DataType dtype;
+} ignored_inputs[] = {
+    {"tensorrtllm", "output_log_probs", TRITONSERVER_TYPE_BOOL},
+};
+
+static void drop_ignored_inputs(nrd_request *r)
+{
+    for (size_t k = 0; k < sizeof ignored_inputs / sizeof ignored_inputs[0]; k++) {
+        if (strcmp(r->model->config->backend, ignored_inputs[k].backend) != 0 ||
+            nrd_model_input(r->model, ignored_inputs[k].input)) {
+            continue;
+        }
+        for (uint32_t i = 0; i < r->n_inputs; i++) {
+            if (strcmp(r->inputs[i]->name, ignored_inputs[k].input) == 0 &&
+                r->inputs[i]->dtype == ignored_inputs[k].dtype) {
+                remove_input_at(r, i);
+                break;
+            }
+        }
+    }
+}
+
+/* A raw input has data only: name, type and shape come from the model's only input. */
+static nrd_error *complete_raw_input(nrd_request *r)
+{
+    const nrd_config *cfg = r->model->config;
+    nrd_input *in = NULL;
+    int dynamic = -1;
+    uint64_t count = 1;
+
+    for (uint32_t i = 0; i < r->n_inputs; i++) {
+        in = r->inputs[i]->raw ? r->inputs[i] : in;
+    }
+    if (!in) {
+        return NULL;
+    }
+    if (r->n_inputs != 1 || cfg->n_input != 1) {
+        return nrd_request_errorf(r, NRD_ERR_INVALID_ARG,
+                                  "Raw request must only have 1 input (found %u) to be deduced but "
+                                  "got %zu inputs in '%s' model configuration",
+                                  r->n_inputs, cfg->n_input, r->model_name);
+    }
+    const Inference__ModelInput *ci = cfg->input[0];
+    in->dtype = nrd_tdtype_from_config(ci->data_type);
+    in->n_given = 0;
+    if (cfg->max_batch_size != 0) {
+        in->given[in->n_given++] = 1;
+    }
+    for (size_t i = 0; i < ci->n_dims && in->n_given < NRD_MAX_RANK; i++) {
+        if (ci->dims[i] < 0) {
+            if (dynamic >= 0) {
+                return nrd_request_errorf(
+                    r, NRD_ERR_INVALID_ARG,
+                    "The shape of the raw input '%s' can not be deduced "
+                    "because there are more than one variable-sized dimension",
+                    ci->name);
+            }
+            dynamic = (int)in->n_given;
+        } else {
+            count *= (uint64_t)ci->dims[i];
+        }
+        in->given[in->n_given++] = ci->dims[i];
+    }
+    if (in->dtype == TRITONSERVER_TYPE_BYTES) {
+        if (dynamic >= 0 || count != 1) {
+            return nrd_request_errorf(r, NRD_ERR_INVALID_ARG,
+                                      "For BYTE datatype raw input '%s', the model must have input "
+                                      "shape [1]",
+                                      ci->name);
+        }
+        if (in->byte_size > UINT32_MAX) {
+            return nrd_request_errorf(r, NRD_ERR_INVALID_ARG, "raw input '%s' is too large",
+                                      ci->name);
+        }
+        nrd_attr attr = {.byte_size = sizeof in->raw_len};
+        in->raw_len = (uint32_t)in->byte_size;
+        NRD_TRY(nrd_input_append(in, &in->raw_len, &attr, NULL));
+        nrd_segment last = in->segments[in->n_segments - 1];
+        memmove(in->segments + 1, in->segments, (in->n_segments - 1) * sizeof last);
+        in->segments[0] = last;
+    } else if (dynamic >= 0) {
+        in->given[dynamic] = count && nrd_tdtype_size(in->dtype)
+                                 ? (int64_t)(in->byte_size / count / nrd_tdtype_size(in->dtype))
+                                 : 0;
+    }
+    free(in->name);
+    in->name = nrd_xstrdup(ci->name);
+    in->raw = false;
+    return NULL;
+}
+
+static nrd_error *check_input_count(const nrd_request *r)
+{
+    const nrd_config *cfg = r->model->config;
+    nrd_str got = {0}, missing = {0};
+    nrd_error *err;
+
+    if (r->n_inputs <= cfg->n_input && r->n_inputs >= r->model->n_required) {
+        return NULL;
+    }
+    for (size_t i = 0; i < cfg->n_input; i++) {
+        if (!cfg->input[i]->optional && !nrd_request_find_input(r, cfg->input[i]->name)) {
+            nrd_str_printf(&missing, "%s'%s'", missing.len ? "," : "", cfg->input[i]->name);
+        }
+    }
+    for (uint32_t i = 0; i < r->n_inputs; i++) {
+        nrd_str_printf(&got, "%s'%s'", got.len ? "," : "", r->inputs[i]->name);
+    }
+    if (cfg->n_input == r->model->n_required) {
+        err = nrd_request_errorf(r, NRD_ERR_INVALID_ARG,
+                                 "expected %zu inputs but got %u inputs for model '%s'. Got "
+                                 "input(s) [%s], but missing required input(s) [%s]. Please "
+                                 "provide all required input(s).",
+                                 cfg->n_input, r->n_inputs, r->model_name, nrd_str_cstr(&got),
+                                 nrd_str_cstr(&missing));
+    } else {
+        err = nrd_request_errorf(r, NRD_ERR_INVALID_ARG,
+                                 "expected number of inputs between %u and %zu but got %u inputs "
+                                 "for model '%s'. Got input(s) [%s], but missing required input(s) "
+                                 "[%s]. Please provide all required input(s).",
+                                 r->model->n_required, cfg->n_input, r->n_inputs, r->model_name,
+                                 nrd_str_cstr(&got), nrd_str_cstr(&missing));
+    }
+    nrd_str_fini(&got);
+    nrd_str_fini(&missing);
+    return err;
+}
+
+/* All required inputs are there, also when optional ones make up the number. */
+static nrd_error *check_inputs_known(const nrd_request *r)
+{
+    for (uint32_t i = 0; i < r->n_inputs; i++) {
+        if (!nrd_model_input(r->model, r->inputs[i]->name)) {
+            return nrd_errorf(NRD_ERR_INVALID_ARG, "unexpected inference input '%s' for model '%s'",
+                              r->inputs[i]->name, r->model_name);
+        }
+    }
+    for (size_t i = 0; i < r->model->config->n_input; i++) {
+        const Inference__ModelInput *ci = r->model->config->input[i];
+        if (!ci->optional && !nrd_request_find_input(r, ci->name)) {
+            return nrd_request_errorf(r, NRD_ERR_INVALID_ARG,
+                                      "input '%s' is missing for model '%s'", ci->name,
+                                      r->model_name);
+        }
+    }
+    return NULL;
+}
+
+static nrd_error *find_batch_size(nrd_request *r)
+{
+    int64_t batch = -1;
+    int32_t max = r->model->config->max_batch_size;
+
+    r->batch_size = 0;
+    if (max == 0) {
+        return NULL;
+    }
+    for (uint32_t i = 0; i < r->n_inputs; i++) {
+        const nrd_input *in = r->inputs[i];
+        if (nrd_model_input(r->model, in->name)->is_shape_tensor) {
+            continue;
+        }
+        if (in->n_given == 0) {
+            return nrd_request_errorf(r, NRD_ERR_INVALID_ARG,
+                                      "input '%s' has no shape but model requires batch dimension "
+                                      "for '%s'",
+                                      in->name, r->model_name);
+        }
+        if (batch < 0) {
+            batch = in->given[0];
+        } else if (in->given[0] != batch) {
+            return nrd_request_errorf(r, NRD_ERR_INVALID_ARG,
+                                      "input '%s' batch size does not match other inputs for '%s'",
+                                      in->name, r->model_name);
+        }
+    }
+    if (batch > max) {
+        return nrd_request_errorf(r, NRD_ERR_INVALID_ARG,
+                                  "inference request batch-size must be <= %d for '%s'", max,
+                                  r->model_name);
+    }
+    if (batch <= 0 && r->n_inputs > 0) {
+        return nrd_request_errorf(r, NRD_ERR_INVALID_ARG,
+                                  "inference request batch-size must be >= 1 for '%s'",
+                                  r->model_name);
+    }
+    r->batch_size = batch > 0 ? (uint32_t)batch : 1;
+    return NULL;
+}
+
+static nrd_error *shape_error(const nrd_request *r, const nrd_input *in,
+                              const Inference__ModelInput *ci, bool batched)
+{
+    nrd_str want = {0}, got = {0};
+    int64_t full[NRD_MAX_RANK + 1] = {0};
+    size_t n = 0;
+
+    if (batched) {
+        full[n++] = -1;
+    }
+    for (size_t i = 0; i < ci->n_dims && n < NRD_MAX_RANK; i++) {
+        full[n++] = ci->dims[i];
+    }
+    nrd_shape_put(&want, full, n);
+    nrd_shape_put(&got, in->given, in->n_given);
+    nrd_error *err = nrd_request_errorf(
+        r, NRD_ERR_INVALID_ARG,
+        "unexpected shape for input '%s' for model '%s'. Expected %s, got %s. %s", in->name,
+        r->model_name, nrd_str_cstr(&want), nrd_str_cstr(&got),
+        batched ? "NOTE: Setting a non-zero max_batch_size in the model config requires a batch "
+                  "dimension to be prepended to each input shape. If you want to specify the full "
+                  "shape including the batch dim in your input dims config, try setting "
+                  "max_batch_size to zero. See the model configuration docs for more info on "
+                  "max_batch_size."
+                : "");
+    nrd_str_fini(&want);
+    nrd_str_fini(&got);
+    return err;
+}
+
+static nrd_error *check_input_shape(const nrd_request *r, nrd_input *in,
+                                    const Inference__ModelInput *ci)
+{
+    bool batched = r->model->config->max_batch_size > 0 && !ci->is_shape_tensor;
+    const int64_t *dims = in->given + (batched ? 1 : 0);
+    size_t n = in->n_given - (batched ? 1u : 0u);
+    int64_t variable[NRD_MAX_RANK];
+    size_t n_variable = 0, v = 0;
+
+    if (n != ci->n_dims) {
+        return shape_error(r, in, ci, batched);
+    }
+    for (size_t i = 0; i < n; i++) {
+        if (dims[i] < 0) {
+            nrd_str got = {0};
+            nrd_shape_put(&got, in->given, in->n_given);
+            nrd_error *err = nrd_request_errorf(
+                r, NRD_ERR_INVALID_ARG,
+                "All input dimensions should be specified for input '%s' for model '%s', got %s",
+                in->name, r->model_name, nrd_str_cstr(&got));
+            nrd_str_fini(&got);
+            return err;
+        }
+        if (ci->dims[i] >= 0 && ci->dims[i] != dims[i]) {
+            return shape_error(r, in, ci, batched);
+        }
+        if (ci->dims[i] < 0) {
+            variable[n_variable++] = dims[i];
+        }
+    }
+    in->n_dims = 0;
+    if (batched) {
+        in->dims[in->n_dims++] = r->batch_size;
+    }
+    if (!ci->reshape) {
+        memcpy(in->dims + in->n_dims, dims, n * sizeof *dims);
+        in->n_dims += (uint32_t)n;
+        return NULL;
+    }
+    for (size_t i = 0; i < ci->reshape->n_shape && in->n_dims < NRD_MAX_RANK; i++) {
+        int64_t d = ci->reshape->shape[i];
+        in->dims[in->n_dims++] = d >= 0 ? d : v < n_variable ? variable[v++] : 1;
+    }
+    return NULL;
+}
+
+/* BYTES data is a row of elements, each a 4-byte length and that many bytes. A length never spans
+ * two buffers, an element may. */
+static nrd_error *check_strings(const nrd_request *r, const nrd_input *in, uint64_t expected)
+{
+    uint64_t seen = 0;
+    size_t rest = 0; /* of the current element */
+
+    for (uint32_t i = 0; i < in->n_segments; i++) {
+        const char *p = in->segments[i].base;
+        size_t left = in->segments[i].attr.byte_size;
+        if (in->segments[i].attr.memory_type == TRITONSERVER_MEMORY_GPU) {
+            return NULL; /* not readable from here; the backend checks */
+        }
+        while (left > 0) {
+            if (rest > 0) {
+                size_t take = rest < left ? rest : left;
+                p += take;
+                left -= take;
+                rest -= take;
+                continue;
+            }
+            uint32_t len;
+            if (left < sizeof len) {
+                return nrd_request_errorf(
+                    r, NRD_ERR_INVALID_ARG,
+                    "incomplete string length indicator for inference input '%s' for model '%s', "
+                    "expecting %zu bytes but only %zu bytes available. Please make sure the string "
+                    "length indicator is in one buffer.",
+                    in->name, r->model_name, sizeof len, left);
+            }
+            if (++seen > expected) {
+                return nrd_request_errorf(r, NRD_ERR_INVALID_ARG,
+                                          "unexpected number of string elements %llu for inference "
+                                          "input '%s' for model '%s', expecting %llu",
+                                          (unsigned long long)seen, in->name, r->model_name,
+                                          (unsigned long long)expected);
+            }
+            memcpy(&len, p, sizeof len);
+            p += sizeof len;
+            left -= sizeof len;
+            rest = len;
+        }
+    }
+    if (rest > 0) {
+        return nrd_request_errorf(r, NRD_ERR_INVALID_ARG,
+                                  "incomplete string data for inference input '%s' for model '%s', "
+                                  "expecting string of length %zu more bytes",
+                                  in->name, r->model_name, rest);
+    }
+    if (seen != expected) {
+        return nrd_request_errorf(
+            r, NRD_ERR_INVALID_ARG,
+            "expected %llu string elements for inference input '%s' for model "
+            "'%s', got %llu",
+            (unsigned long long)expected, in->name, r->model_name, (unsigned long long)seen);
+    }
+    return NULL;
+}
+
+static nrd_error *check_input_data(const nrd_request *r, const nrd_input *in,
+                                   const Inference__ModelInput *ci)
+{
+    uint64_t count, bytes;
+
+    if (ci->is_non_linear_format_io) {
+        return NULL; /* only the backend knows how many bytes such a layout has */
+    }
+    if (!nrd_shape_count(in->dims, in->n_dims, &count) ||
+        __builtin_mul_overflow(count, (uint64_t)nrd_tdtype_size(in->dtype), &bytes)) {
+        return nrd_request_errorf(r, NRD_ERR_INVALID_ARG,
+                                  "input '%s' for model '%s' has too many elements", in->name,
+                                  r->model_name);
+    }
+    if (in->dtype == TRITONSERVER_TYPE_BYTES) {
+        return check_strings(r, in, count);
+    }
+    if (in->byte_size != bytes) {
+        return nrd_request_errorf(
+            r, NRD_ERR_INVALID_ARG,
+            "input byte size mismatch for input '%s' for model '%s'. Expected "
+            "%llu, got %llu",
+            in->name, r->model_name, (unsigned long long)bytes, (unsigned long long)in->byte_size);
+    }
+    return NULL;
+}
+
+static nrd_error *check_request(nrd_request *r)
+{
+    drop_ignored_inputs(r);
+    NRD_TRY(complete_raw_input(r));
+    for (uint32_t i = 0; i < r->n_outputs; i++) {
+        if (!nrd_model_output(r->model, r->outputs[i])) {
+            return nrd_errorf(NRD_ERR_INVALID_ARG,
+                              "unexpected inference output '%s' for model '%s'", r->outputs[i],
+                              r->model_name);
+        }
+    }
+    NRD_TRY(check_input_count(r));
+    NRD_TRY(check_inputs_known(r));
+    NRD_TRY(find_batch_size(r));
+    for (uint32_t i = 0; i < r->n_inputs; i++) {
+        nrd_input *in = r->inputs[i];
+        const Inference__ModelInput *ci = nrd_model_input(r->model, in->name);
+        TRITONSERVER_DataType want = nrd_tdtype_from_config(ci->data_type);
+        if (in->dtype != want) {
+            return nrd_request_errorf(r, NRD_ERR_INVALID_ARG,
+                                      "inference input '%s' data-type is '%s', but model '%s' "
+                                      "expects '%s'",
+                                      in->name, nrd_tdtype_name(in->dtype), r->model_name,
+                                      nrd_tdtype_name(want));
+        }
+        NRD_TRY(check_input_shape(r, in, ci));
+        NRD_TRY(check_input_data(r, in, ci));
+    }
+    return NULL;
+}
+
+/* ---- running ---- */
+
+nrd_error *nrd_request_prepare(nrd_request *r)
+{
+    if (atomic_load(&r->state) != NRD_REQ_NEW) {
+        return nrd_request_errorf(r, NRD_ERR_INVALID_ARG, "the request is already in flight");
+    }
+    if (!r->response_fn || !r->release_fn) {
+        return nrd_request_errorf(r, NRD_ERR_INVALID_ARG,
+                                  "release and response callbacks must be set before inference");
+    }
+    if (!r->model) { /* sent a second time: the model may have been replaced since */
+        NRD_TRY(nrd_repo_get(&r->model, r->server->repo, r->model_name, r->model_version));
+    }
+    NRD_TRY(check_request(r));
+    nrd_cancel_unref(r->cancel);
+    r->cancel = nrd_cancel_new(r->parent);
+    nrd_factory_unref(r->factory);
+    r->factory = nrd_factory_new(r);
+    atomic_store(&r->state, NRD_REQ_PREPARED);
+    return NULL;
+}
+
+nrd_error *nrd_request_run(nrd_request *r)
+{
+    nrd_error *err;
+
+    r->start_ns = nrd_now_ns();
+    NRD_TRY(nrd_request_prepare(r));
+    nrd_trace_begin(r->trace, r);
+    /* Once queued, the request may be answered and gone before enqueue returns. */
+    err = r->model->ensemble ? nrd_ensemble_enqueue(r->model->ensemble, r)
+                             : nrd_sched_enqueue(r->model->sched, r);
+    if (err) {
+        nrd_stats_failure(r->model, nrd_now_ns() - r->start_ns, NRD_FAIL_REJECTED);
+        nrd_trace_forget(r->factory->trace);
+        r->factory->trace = NULL;
+        nrd_factory_unref(r->factory);
+        r->factory = NULL;
+        atomic_store(&r->state, NRD_REQ_NEW);
+    }
+    return err;
+}
+
+void nrd_request_set_running(nrd_request *r)
+{
+    int was = atomic_exchange(&r->state, NRD_REQ_RUNNING);
+    if (was == NRD_REQ_PENDING) {
+        atomic_fetch_sub(&r->model->n_pending, 1);
+        nrd_model_metrics_pending(r->model->metrics, -1);
+    }
+}
+
+void nrd_request_release(nrd_request *r, uint32_t flags)
+{
+    nrd_model *m = r->model;
+    nrd_factory *f = r->factory;
+    nrd_trace *t = r->trace;
+
+    nrd_request_set_running(r);
+    r->model = NULL;
+    r->factory = NULL;
+    r->trace = NULL;
+    atomic_store(&r->state, NRD_REQ_NEW);
+    /* Last touch of the request: its creator may delete it inside the callback. */
+    r->release_fn((TRITONSERVER_InferenceRequest *)(void *)r, flags, r->release_userp);
+    nrd_trace_unshare(t);
+    nrd_factory_unref(f);
+    nrd_model_unref(m);
+}
+
+void nrd_request_fail(nrd_request *r, nrd_error *err, nrd_fail_reason reason)
+{
+    nrd_stats_failure(r->model, nrd_now_ns() - r->start_ns, reason);
+    nrd_response_send(nrd_response_new(r->factory), TRITONSERVER_RESPONSE_COMPLETE_FINAL, err);
+    nrd_request_release(r, TRITONSERVER_REQUEST_RELEASE_ALL);
+}
+
+bool nrd_request_is_cancelled(const nrd_request *r)
+{
+    return r->cancel && nrd_cancel_is_set(r->cancel);
+}
+
+/* ---- door 1 ---- */
+
+static nrd_request *of_api(TRITONSERVER_InferenceRequest *r)
+{
+    return (nrd_request *)(void *)r;
+}
+
+TRITONSERVER_Error *
+TRITONSERVER_InferenceRequestNew(TRITONSERVER_InferenceRequest **inference_request,
+                                 TRITONSERVER_Server *server, const char *model_name,
+                                 const int64_t model_version)
+{
+    nrd_server *s = (nrd_server *)(void *)server;
+    nrd_model *m = NULL;
+
+    *inference_request = NULL;
+    NRD_API_TRY(nrd_repo_get(&m, s->repo, model_name, model_version));
+    *inference_request = (TRITONSERVER_InferenceRequest *)(void *)nrd_request_new(m, model_version);
+    nrd_model_unref(m);
+    return NULL;
+}
+
+TRITONSERVER_Error *
+TRITONSERVER_InferenceRequestDelete(TRITONSERVER_InferenceRequest *inference_request)
+{
+    nrd_request_free(of_api(inference_request));
+    return NULL;
+}
+
+TRITONSERVER_Error *
+TRITONSERVER_InferenceRequestId(TRITONSERVER_InferenceRequest *inference_request, const char **id)
+{
+    *id = of_api(inference_request)->id;
+    return NULL;
+}
+
+TRITONSERVER_Error *
+TRITONSERVER_InferenceRequestSetId(TRITONSERVER_InferenceRequest *inference_request, const char *id)
+{
+    nrd_request *r = of_api(inference_request);
+    free(r->id);
+    r->id = nrd_xstrdup(id ? id : "");
+    return NULL;
+}
+
+TRITONSERVER_Error *
+TRITONSERVER_InferenceRequestFlags(TRITONSERVER_InferenceRequest *inference_request,
+                                   uint32_t *flags)
+{
+    *flags = of_api(inference_request)->flags;
+    return NULL;
+}
+
+TRITONSERVER_Error *
+TRITONSERVER_InferenceRequestSetFlags(TRITONSERVER_InferenceRequest *inference_request,
+                                      uint32_t flags)
+{
+    of_api(inference_request)->flags = flags;
+    return NULL;
+}
+
+TRITONSERVER_Error *
+TRITONSERVER_InferenceRequestCorrelationId(TRITONSERVER_InferenceRequest *inference_request,
+                                           uint64_t *correlation_id)
+{
+    const nrd_request *r = of_api(inference_request);
+    if (r->corr_str) {
+        return as_api(nrd_request_errorf(r, NRD_ERR_INVALID_ARG,
+                                         "given request's correlation id is not an unsigned int"));
+    }
+    *correlation_id = r->corr_id;
+    return NULL;
+}
+
+TRITONSERVER_Error *
+TRITONSERVER_InferenceRequestCorrelationIdString(TRITONSERVER_InferenceRequest *inference_request,
+                                                 const char **correlation_id)
+{
+    const nrd_request *r = of_api(inference_request);
+    if (!r->corr_str) {
+        return as_api(nrd_request_errorf(r, NRD_ERR_INVALID_ARG,
+                                         "given request's correlation id is not a string"));
+    }
+    *correlation_id = r->corr_str;
+    return NULL;
+}
+
+TRITONSERVER_Error *
+TRITONSERVER_InferenceRequestSetCorrelationId(TRITONSERVER_InferenceRequest *inference_request,
+                                              uint64_t correlation_id)
+{
+    nrd_request *r = of_api(inference_request);
+    free(r->corr_str);
+    r->corr_str = NULL;
+    r->corr_id = correlation_id;
+    return NULL;
+}
+
+TRITONSERVER_Error *TRITONSERVER_InferenceRequestSetCorrelationIdString(
+    TRITONSERVER_InferenceRequest *inference_request, const char *correlation_id)
+{
+    nrd_request *r = of_api(inference_request);
+    enum { MAX_CORRELATION_ID = 128 }; /* the limit that clients know */
+    if (strlen(correlation_id) > MAX_CORRELATION_ID) {
+        return as_api(nrd_request_errorf(r, NRD_ERR_INVALID_ARG,
+                                         "correlation ID must be at most %d characters",
+                                         MAX_CORRELATION_ID));
+    }
+    free(r->corr_str);
+    r->corr_str = nrd_xstrdup(correlation_id);
+    return NULL;
+}
+
+TRITONSERVER_Error *
+TRITONSERVER_InferenceRequestCancel(TRITONSERVER_InferenceRequest *inference_request)
+{
+    nrd_request *r = of_api(inference_request);
+    if (!r->cancel) {
+        return as_api(nrd_errorf(NRD_ERR_INTERNAL,
+                                 "It is not possible to cancel an inference request before calling "
+                                 "TRITONSERVER_InferAsync."));
+    }
+    nrd_cancel_set(r->cancel);
+    nrd_server_kick(r->server);
+    return NULL;
+}
+
+TRITONSERVER_Error *
+TRITONSERVER_InferenceRequestIsCancelled(TRITONSERVER_InferenceRequest *inference_request,
+                                         bool *is_cancelled)
+{
+    nrd_request *r = of_api(inference_request);
+    if (!r->cancel) {
+        return as_api(nrd_errorf(NRD_ERR_INTERNAL,
+                                 "It is not possible to query cancellation status before calling "
+                                 "TRITONSERVER_InferAsync."));
+    }
+    *is_cancelled = nrd_cancel_is_set(r->cancel);
+    return NULL;
+}
+
+TRITONSERVER_Error *
+TRITONSERVER_InferenceRequestPriority(TRITONSERVER_InferenceRequest *inference_request,
+                                      uint32_t *priority)
+{
+    uint64_t p = of_api(inference_request)->priority;
+    *priority = p > UINT32_MAX ? UINT32_MAX : (uint32_t)p;
+    return NULL;
+}
+
+TRITONSERVER_Error *
+TRITONSERVER_InferenceRequestPriorityUInt64(TRITONSERVER_InferenceRequest *inference_request,
+                                            uint64_t *priority)
+{
+    *priority = of_api(inference_request)->priority;
+    return NULL;
+}
+
+TRITONSERVER_Error *
+TRITONSERVER_InferenceRequestSetPriority(TRITONSERVER_InferenceRequest *inference_request,
+                                         uint32_t priority)
+{
+    of_api(inference_request)->priority = priority;
+    return NULL;
+}
+
+TRITONSERVER_Error *
+TRITONSERVER_InferenceRequestSetPriorityUInt64(TRITONSERVER_InferenceRequest *inference_request,
+                                               uint64_t priority)
+{
+    of_api(inference_request)->priority = priority;
+    return NULL;
+}
+
+TRITONSERVER_Error *
+TRITONSERVER_InferenceRequestTimeoutMicroseconds(TRITONSERVER_InferenceRequest *inference_request,
+                                                 uint64_t *timeout_us)
+{
+    *timeout_us = of_api(inference_request)->timeout_us;
+    return NULL;
+}
+
+TRITONSERVER_Error *TRITONSERVER_InferenceRequestSetTimeoutMicroseconds(
+    TRITONSERVER_InferenceRequest *inference_request, uint64_t timeout_us)
+{
+    of_api(inference_request)->timeout_us = timeout_us;
+    return NULL;
+}
+
+TRITONSERVER_Error *
+TRITONSERVER_InferenceRequestAddInput(TRITONSERVER_InferenceRequest *inference_request,
+                                      const char *name, const TRITONSERVER_DataType datatype,
+                                      const int64_t *shape, uint64_t dim_count)
+{
+    nrd_input *in;
+    return as_api(
+        nrd_request_add_input(&in, of_api(inference_request), name, datatype, shape, dim_count));
+}
+
+TRITONSERVER_Error *
+TRITONSERVER_InferenceRequestAddRawInput(TRITONSERVER_InferenceRequest *inference_request,
+                                         const char *name)
+{
+    nrd_request *r = of_api(inference_request);
+    nrd_input *in;
+
+    if (r->n_inputs > 0) {
+        return as_api(
+            nrd_request_errorf(r, NRD_ERR_INVALID_ARG,
+                               "raw input '%s' can't be added to request with other inputs", name));
+    }
+    NRD_API_TRY(nrd_request_add_input(&in, r, name, TRITONSERVER_TYPE_INVALID, NULL, 0));
+    in->raw = true;
+    return NULL;
+}
+
+static nrd_error *no_such_input(const nrd_request *r, const char *name)
+{
+    return nrd_request_errorf(r, NRD_ERR_INVALID_ARG, "input '%s' does not exist in request", name);
+}
+
+TRITONSERVER_Error *
+TRITONSERVER_InferenceRequestRemoveInput(TRITONSERVER_InferenceRequest *inference_request,
+                                         const char *name)
+{
+    nrd_request *r = of_api(inference_request);
+    for (uint32_t i = 0; i < r->n_inputs; i++) {
+        if (strcmp(r->inputs[i]->name, name) == 0) {
+            remove_input_at(r, i);
+            return NULL;
+        }
+    }
+    return as_api(no_such_input(r, name));
+}
+
+TRITONSERVER_Error *
+TRITONSERVER_InferenceRequestRemoveAllInputs(TRITONSERVER_InferenceRequest *inference_request)
+{
+    nrd_request *r = of_api(inference_request);
+    while (r->n_inputs > 0) {
+        remove_input_at(r, r->n_inputs - 1);
+    }
+    return NULL;
+}
+
+TRITONSERVER_Error *TRITONSERVER_InferenceRequestAppendInputData(
+    TRITONSERVER_InferenceRequest *inference_request, const char *name, const void *base,
+    size_t byte_size, TRITONSERVER_MemoryType memory_type, int64_t memory_type_id)
+{
+    nrd_attr attr = {
+        .byte_size = byte_size, .memory_type = memory_type, .memory_type_id = memory_type_id};
+    nrd_request *r = of_api(inference_request);
+    nrd_input *in = nrd_request_find_input(r, name);
+
+    if (!in) {
+        return as_api(no_such_input(r, name));
+    }
+    return as_api(nrd_input_append(in, base, &attr, NULL));
+}
+
+TRITONSERVER_Error *TRITONSERVER_InferenceRequestAppendInputDataWithHostPolicy(
+    TRITONSERVER_InferenceRequest *inference_request, const char *name, const void *base,
+    size_t byte_size, TRITONSERVER_MemoryType memory_type, int64_t memory_type_id,
+    const char *host_policy_name)
+{
+    (void)base;
+    (void)byte_size;
+    (void)memory_type;
+    (void)memory_type_id;
+    return as_api(nrd_request_errorf(of_api(inference_request), NRD_ERR_UNSUPPORTED,
+                                     "input '%s': data per host policy ('%s') is not supported",
+                                     name, host_policy_name));
+}
+
+TRITONSERVER_Error *TRITONSERVER_InferenceRequestAppendInputDataWithBufferAttributes(
+    TRITONSERVER_InferenceRequest *inference_request, const char *name, const void *base,
+    TRITONSERVER_BufferAttributes *buffer_attributes)
+{
+    nrd_request *r = of_api(inference_request);
+    nrd_input *in = nrd_request_find_input(r, name);
+
+    if (!in) {
+        return as_api(no_such_input(r, name));
+    }
+    return as_api(nrd_input_append(in, base, (const nrd_attr *)(void *)buffer_attributes, NULL));
+}
+
+TRITONSERVER_Error *
+TRITONSERVER_InferenceRequestRemoveAllInputData(TRITONSERVER_InferenceRequest *inference_request,
+                                                const char *name)
+{
+    nrd_request *r = of_api(inference_request);
+    nrd_input *in = nrd_request_find_input(r, name);
+
+    if (!in) {
+        return as_api(no_such_input(r, name));
+    }
+    drop_data(in);
+    return NULL;
+}
+
+TRITONSERVER_Error *
+TRITONSERVER_InferenceRequestAddRequestedOutput(TRITONSERVER_InferenceRequest *inference_request,
+                                                const char *name)
+{
+    return as_api(nrd_request_add_output(of_api(inference_request), name));
+}
+
+TRITONSERVER_Error *
+TRITONSERVER_InferenceRequestRemoveRequestedOutput(TRITONSERVER_InferenceRequest *inference_request,
+                                                   const char *name)
+{
+    nrd_request *r = of_api(inference_request);
+    for (uint32_t i = 0; i < r->n_outputs; i++) {
+        if (strcmp(r->outputs[i], name) == 0) {
+            free(r->outputs[i]);
+            r->n_outputs--;
+            memmove(r->outputs + i, r->outputs + i + 1, (r->n_outputs - i) * sizeof *r->outputs);
+            break;
+        }
+    }
+    return NULL;
+}
+
+TRITONSERVER_Error *TRITONSERVER_InferenceRequestRemoveAllRequestedOutputs(
+    TRITONSERVER_InferenceRequest *inference_request)
+{
+    nrd_request *r = of_api(inference_request);
+    while (r->n_outputs > 0) {
+        free(r->outputs[--r->n_outputs]);
+    }
+    return NULL;
+}
+
+TRITONSERVER_Error *TRITONSERVER_InferenceRequestSetReleaseCallback(
+    TRITONSERVER_InferenceRequest *inference_request,
+    TRITONSERVER_InferenceRequestReleaseFn_t request_release_fn, void *request_release_userp)
+{
+    nrd_request *r = of_api(inference_request);
+    r->release_fn = request_release_fn;
+    r->release_userp = request_release_userp;
+    return NULL;
+}
+
+TRITONSERVER_Error *TRITONSERVER_InferenceRequestSetResponseCallback(
+    TRITONSERVER_InferenceRequest *inference_request,
+    TRITONSERVER_ResponseAllocator *response_allocator, void *response_allocator_userp,
+    TRITONSERVER_InferenceResponseCompleteFn_t response_fn, void *response_userp)
+{
+    nrd_request *r = of_api(inference_request);
+    r->allocator = response_allocator;
+    r->allocator_userp = response_allocator_userp;
+    r->response_fn = response_fn;
+    r->response_userp = response_userp;
+    return NULL;
+}
+
+TRITONSERVER_Error *
+TRITONSERVER_InferenceRequestSetStringParameter(TRITONSERVER_InferenceRequest *request,
+                                                const char *key, const char *value)
+{
+    nrd_params_set(&of_api(request)->params, key, TRITONSERVER_PARAMETER_STRING, value);
+    return NULL;
+}
+
+TRITONSERVER_Error *
+TRITONSERVER_InferenceRequestSetIntParameter(TRITONSERVER_InferenceRequest *request,
+                                             const char *key, const int64_t value)
+{
+    nrd_params_set(&of_api(request)->params, key, TRITONSERVER_PARAMETER_INT, &value);
+    return NULL;
+}
+
+TRITONSERVER_Error *
+TRITONSERVER_InferenceRequestSetBoolParameter(TRITONSERVER_InferenceRequest *request,
+                                              const char *key, const bool value)
+{
+    nrd_params_set(&of_api(request)->params, key, TRITONSERVER_PARAMETER_BOOL, &value);
+    return NULL;
+}
+
+TRITONSERVER_Error *
+TRITONSERVER_InferenceRequestSetDoubleParameter(TRITONSERVER_InferenceRequest *request,
+                                                const char *key, const double value)
+{
+    nrd_params_set(&of_api(request)->params, key, TRITONSERVER_PARAMETER_DOUBLE, &value);
+    return NULL;
+}
+
+TRITONSERVER_Error *TRITONSERVER_ServerInferAsync(TRITONSERVER_Server *server,
+                                                  TRITONSERVER_InferenceRequest *inference_request,
+                                                  TRITONSERVER_InferenceTrace *trace)
+{
+    nrd_server *s = (nrd_server *)(void *)server;
+    nrd_request *r = of_api(inference_request);
+    int state = atomic_load(&s->state);
+    nrd_error *err;
+
+    /* While stopping, requests already accepted may need more (steps of a backend's own). */
+    if (state != NRD_SERVER_READY && state != NRD_SERVER_EXITING) {
+        return as_api(nrd_errorf(NRD_ERR_UNAVAILABLE, "Server not ready"));
+    }
+    r->trace = nrd_trace_share((nrd_trace *)(void *)trace);
+    err = nrd_request_run(r);
+    if (err) { /* undo the share without the release callback: the caller keeps the trace */
+        nrd_trace_forget(r->trace);
+        r->trace = NULL;
+    }
+    return as_api(err);
+}

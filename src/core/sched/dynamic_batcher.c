@@ -1,0 +1,447 @@
+/* The queue in front of a model's instances. Instance threads pull: whoever is free forms the next
+ * batch, so a request makes one hop from the caller's thread to the instance's.
+ *
+ * Without dynamic_batching a batch is one request. With it, requests of equal shapes are put
+ * together up to max_batch_size; a batch smaller than every preferred size waits until its oldest
+ * request has been queued for max_queue_delay_microseconds. One thread at a time forms a batch
+ * (`forming`), so that two idle instances do not share out one batch.
+ *
+ * Lock: mu guards everything below it in the struct; it is never held across a callback. */
+#include "core/core.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_LEVELS = 1024 }; /* priority levels of one model */
+
+typedef struct level {
+    nrd_request *head, *tail;      /* in order of arrival */
+    nrd_request *late, *late_tail; /* expired, but kept behind the others (DELAY) */
+    uint32_t n;
+    uint64_t timeout_us;
+    bool allow_override, delay;
+    uint32_t max_size;
+} level;
+
+struct nrd_sched {
+    atomic_int refs;
+    nrd_model *model; /* borrowed: lives longer than its requests; NULL-safe use only before stop */
+    bool batching, preserve_order;
+    uint32_t max_batch;
+    uint64_t delay_ns;
+    uint32_t *preferred;
+    size_t n_preferred;
+    pthread_mutex_t mu;
+    pthread_cond_t cond;      /* threads without work */
+    pthread_cond_t form_cond; /* the thread that is forming a batch */
+    level *levels;
+    uint32_t n_levels, default_level; /* level numbers start at 1 */
+    uint32_t n_queued;
+    uint32_t n_unfinished; /* preserve_order: requests taken whose last response is missing */
+    bool forming, stopping;
+};
+
+/* ---- making ---- */
+
+static void set_policy(level *l, const Inference__ModelQueuePolicy *p)
+{
+    if (p) {
+        l->timeout_us = p->default_timeout_microseconds;
+        l->allow_override = p->allow_timeout_override;
+        l->delay = p->timeout_action == INFERENCE__MODEL_QUEUE_POLICY__TIMEOUT_ACTION__DELAY;
+        l->max_size = p->max_queue_size;
+    }
+}
+
+nrd_error *nrd_sched_new(nrd_sched **out, nrd_model *m)
+{
+    const nrd_config *cfg = m->config;
+    const Inference__ModelDynamicBatching *db =
+        cfg->scheduling_choice_case == INFERENCE__MODEL_CONFIG__SCHEDULING_CHOICE_DYNAMIC_BATCHING
+            ? cfg->dynamic_batching
+            : NULL;
+    nrd_sched *s = nrd_xcalloc(1, sizeof *s);
+    pthread_condattr_t attr;
+
+    *out = NULL;
+    if (db && db->priority_levels > MAX_LEVELS) {
+        free(s);
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "at most %d priority levels are supported for %s",
+                          (int)MAX_LEVELS, m->name);
+    }
+    atomic_init(&s->refs, 1);
+    s->model = m;
+    pthread_mutex_init(&s->mu, NULL);
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&s->cond, &attr);
+    pthread_cond_init(&s->form_cond, &attr);
+    pthread_condattr_destroy(&attr);
+    s->max_batch = 1;
+    s->n_levels = db && db->priority_levels > 0 ? (uint32_t)db->priority_levels : 1;
+    s->default_level =
+        db && db->default_priority_level > 0 ? (uint32_t)db->default_priority_level : 1;
+    s->levels = nrd_xcalloc(s->n_levels, sizeof *s->levels);
+    if (db) {
+        s->batching = true;
+        s->max_batch = cfg->max_batch_size > 0 ? (uint32_t)cfg->max_batch_size : 1;
+        s->delay_ns = db->max_queue_delay_microseconds * 1000u;
+        s->preserve_order = db->preserve_ordering;
+        s->n_preferred = db->n_preferred_batch_size;
+        s->preferred = nrd_xcalloc(s->n_preferred + 1, sizeof *s->preferred);
+        for (size_t i = 0; i < s->n_preferred; i++) {
+            s->preferred[i] = (uint32_t)db->preferred_batch_size[i];
+        }
+        for (uint32_t i = 0; i < s->n_levels; i++) {
+            set_policy(&s->levels[i], db->default_queue_policy);
+        }
+        for (size_t i = 0; i < db->n_priority_queue_policy; i++) {
+            uint64_t key = db->priority_queue_policy[i]->key;
+            if (key >= 1 && key <= s->n_levels) {
+                set_policy(&s->levels[key - 1], db->priority_queue_policy[i]->value);
+            }
+        }
+    }
+    *out = s;
+    return NULL;
+}
+
+nrd_sched *nrd_sched_ref(nrd_sched *s)
+{
+    atomic_fetch_add(&s->refs, 1);
+    return s;
+}
+
+void nrd_sched_unref(nrd_sched *s)
+{
+    if (s && atomic_fetch_sub(&s->refs, 1) == 1) {
+        NRD_ASSERT(s->n_queued == 0, "a queue is emptied before it goes");
+        pthread_cond_destroy(&s->cond);
+        pthread_cond_destroy(&s->form_cond);
+        pthread_mutex_destroy(&s->mu);
+        free(s->levels);
+        free(s->preferred);
+        free(s);
+    }
+}
+
+uint32_t nrd_sched_max_batch(const nrd_sched *s)
+{
+    return s->max_batch;
+}
+
+/* ---- lists ---- */
+
+static void push(nrd_request **head, nrd_request **tail, nrd_request *r)
+{
+    r->next = NULL;
+    r->prev = *tail;
+    if (*tail) {
+        (*tail)->next = r;
+    } else {
+        *head = r;
+    }
+    *tail = r;
+}
+
+static void unlink_from(nrd_request **head, nrd_request **tail, nrd_request *r)
+{
+    if (r->prev) {
+        r->prev->next = r->next;
+    } else {
+        *head = r->next;
+    }
+    if (r->next) {
+        r->next->prev = r->prev;
+    } else {
+        *tail = r->prev;
+    }
+    r->next = r->prev = NULL;
+}
+
+static void remove_locked(nrd_sched *s, level *l, nrd_request *r, bool is_late)
+{
+    if (is_late) {
+        unlink_from(&l->late, &l->late_tail, r);
+    } else {
+        unlink_from(&l->head, &l->tail, r);
+    }
+    l->n--;
+    s->n_queued--;
+}
+
+/* ---- entering ---- */
+
+nrd_error *nrd_sched_enqueue(nrd_sched *s, nrd_request *r)
+{
+    uint64_t priority = r->priority ? r->priority : s->default_level;
+    level *l = &s->levels[(priority <= s->n_levels ? priority : s->n_levels) - 1];
+    uint64_t timeout_us =
+        l->allow_override && r->timeout_us && (!l->timeout_us || r->timeout_us < l->timeout_us)
+            ? r->timeout_us
+            : l->timeout_us;
+    nrd_error *err = NULL;
+
+    r->queue_ns = nrd_now_ns();
+    r->deadline_ns =
+        timeout_us && timeout_us < UINT64_MAX / 2000u ? r->queue_ns + timeout_us * 1000u : 0;
+    nrd_trace_report(r->trace, TRITONSERVER_TRACE_QUEUE_START, r->queue_ns);
+    pthread_mutex_lock(&s->mu);
+    if (s->stopping) {
+        err =
+            nrd_request_errorf(r, NRD_ERR_UNAVAILABLE,
+                               "Server is stopping, scheduler for model has stopped accepting new "
+                               "inference requests");
+    } else if (l->max_size && l->n >= l->max_size) {
+        err = nrd_request_errorf(r, NRD_ERR_UNAVAILABLE, "Exceeds maximum queue size");
+    } else {
+        atomic_store(&r->state, NRD_REQ_PENDING);
+        atomic_fetch_add(&r->model->n_pending, 1);
+        nrd_model_metrics_pending(r->model->metrics, 1);
+        if (s->preserve_order) {
+            r->factory->on_final = nrd_sched_ref(s);
+        }
+        push(&l->head, &l->tail, r);
+        l->n++;
+        s->n_queued++;
+        pthread_cond_signal(s->forming ? &s->form_cond : &s->cond);
+    }
+    pthread_mutex_unlock(&s->mu);
+    return err;
+}
+
+/* ---- leaving without a backend ---- */
+
+/* Moves cancelled and expired requests to the two lists; expired ones of a DELAY level go behind
+ * the others instead. */
+static void collect_locked(nrd_sched *s, nrd_request **cancelled, nrd_request **expired)
+{
+    nrd_request *c_tail = NULL, *e_tail = NULL;
+    uint64_t now = s->n_queued ? nrd_now_ns() : 0;
+
+    for (uint32_t i = 0; i < s->n_levels && s->n_queued; i++) {
+        level *l = &s->levels[i];
+        for (int late = 0; late < 2; late++) {
+            for (nrd_request *r = late ? l->late : l->head, *next; r; r = next) {
+                next = r->next;
+                if (nrd_request_is_cancelled(r)) {
+                    remove_locked(s, l, r, late);
+                    push(cancelled, &c_tail, r);
+                } else if (!late && r->deadline_ns && now >= r->deadline_ns) {
+                    if (l->delay) {
+                        unlink_from(&l->head, &l->tail, r);
+                        push(&l->late, &l->late_tail, r);
+                    } else {
+                        remove_locked(s, l, r, false);
+                        push(expired, &e_tail, r);
+                    }
+                }
+            }
+        }
+    }
+}
+
+static void fail_list(nrd_request *list, nrd_error_code code, const char *message,
+                      nrd_fail_reason reason)
+{
+    for (nrd_request *r = list, *next; r; r = next) {
+        next = r->next;
+        r->next = r->prev = NULL;
+        nrd_sched_unref(r->factory->on_final); /* never taken, so never counted as unfinished */
+        r->factory->on_final = NULL;
+        nrd_request_fail(r, nrd_request_errorf(r, code, "%s", message), reason);
+    }
+}
+
+void nrd_sched_sweep(nrd_sched *s)
+{
+    nrd_request *cancelled = NULL, *expired = NULL;
+
+    pthread_mutex_lock(&s->mu);
+    collect_locked(s, &cancelled, &expired);
+    pthread_mutex_unlock(&s->mu);
+    fail_list(expired, NRD_ERR_UNAVAILABLE, "Request timeout expired", NRD_FAIL_REJECTED);
+    fail_list(cancelled, NRD_ERR_CANCELLED, "Request was cancelled", NRD_FAIL_CANCELED);
+}
+
+void nrd_sched_stop(nrd_sched *s)
+{
+    pthread_mutex_lock(&s->mu);
+    s->stopping = true;
+    pthread_cond_broadcast(&s->cond);
+    pthread_cond_broadcast(&s->form_cond);
+    pthread_mutex_unlock(&s->mu);
+}
+
+/* ---- forming batches ---- */
+
+/* Requests share a batch when they have the same inputs and, except for ragged ones, the same
+ * shapes behind the batch dimension. */
+static bool same_shapes(const nrd_request *a, const nrd_request *b)
+{
+    if (a->n_inputs != b->n_inputs) {
+        return false;
+    }
+    for (uint32_t i = 0; i < a->n_inputs; i++) {
+        const nrd_input *x = a->inputs[i], *y = nrd_request_find_input(b, x->name);
+        if (!y) {
+            return false;
+        }
+        if (nrd_model_input(a->model, x->name)->allow_ragged_batch) {
+            continue;
+        }
+        if (x->n_dims != y->n_dims ||
+            (x->n_dims > 1 &&
+             memcmp(x->dims + 1, y->dims + 1, (x->n_dims - 1) * sizeof x->dims[0]) != 0)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static uint32_t weight(const nrd_request *r)
+{
+    return r->batch_size ? r->batch_size : 1;
+}
+
+/* The first request in order of priority, then arrival. */
+static nrd_request *first_locked(const nrd_sched *s)
+{
+    for (uint32_t i = 0; i < s->n_levels; i++) {
+        if (s->levels[i].head) {
+            return s->levels[i].head;
+        }
+        if (s->levels[i].late) {
+            return s->levels[i].late;
+        }
+    }
+    return NULL;
+}
+
+typedef struct plan {
+    uint32_t n;      /* requests */
+    uint32_t total;  /* inferences in them */
+    uint32_t best_n; /* requests of the largest preferred size that is met exactly */
+    bool is_full;    /* another request is waiting that does not fit: no use in waiting */
+    uint64_t oldest_ns;
+} plan;
+
+static bool is_preferred(const nrd_sched *s, uint32_t total)
+{
+    for (size_t i = 0; i < s->n_preferred; i++) {
+        if (s->preferred[i] == total) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Walks the queue in order and counts what one batch could hold. */
+static plan make_plan_locked(const nrd_sched *s, uint32_t cap)
+{
+    plan p = {.oldest_ns = UINT64_MAX};
+    const nrd_request *first = NULL;
+
+    for (uint32_t i = 0; i < s->n_levels; i++) {
+        for (int late = 0; late < 2; late++) {
+            for (const nrd_request *r = late ? s->levels[i].late : s->levels[i].head; r;
+                 r = r->next) {
+                if (first && (!s->batching || p.n >= cap || p.total + weight(r) > s->max_batch ||
+                              !same_shapes(first, r))) {
+                    p.is_full = true;
+                    return p;
+                }
+                first = first ? first : r;
+                p.n++;
+                p.total += weight(r);
+                p.oldest_ns = r->queue_ns < p.oldest_ns ? r->queue_ns : p.oldest_ns;
+                if (is_preferred(s, p.total)) {
+                    p.best_n = p.n;
+                }
+                if (!s->batching || p.total >= s->max_batch) {
+                    p.is_full = true;
+                    return p;
+                }
+            }
+        }
+    }
+    return p;
+}
+
+static uint32_t take_locked(nrd_sched *s, nrd_request **batch, uint32_t n)
+{
+    for (uint32_t k = 0; k < n; k++) {
+        nrd_request *r = first_locked(s);
+        for (uint32_t i = 0; i < s->n_levels; i++) {
+            if (s->levels[i].head == r || s->levels[i].late == r) {
+                remove_locked(s, &s->levels[i], r, s->levels[i].late == r);
+                break;
+            }
+        }
+        batch[k] = r;
+    }
+    if (s->preserve_order) {
+        s->n_unfinished += n;
+    }
+    return n;
+}
+
+static void wait_until(nrd_sched *s, uint64_t when_ns)
+{
+    struct timespec t = {.tv_sec = (time_t)(when_ns / 1000000000u),
+                         .tv_nsec = (long)(when_ns % 1000000000u)};
+    pthread_cond_timedwait(&s->form_cond, &s->mu, &t);
+}
+
+uint32_t nrd_sched_take(nrd_sched *s, nrd_request **batch, uint32_t cap)
+{
+    uint32_t n = 0;
+
+    pthread_mutex_lock(&s->mu);
+    for (;;) {
+        nrd_request *cancelled = NULL, *expired = NULL;
+        collect_locked(s, &cancelled, &expired);
+        if (cancelled || expired) {
+            pthread_mutex_unlock(&s->mu);
+            fail_list(expired, NRD_ERR_UNAVAILABLE, "Request timeout expired", NRD_FAIL_REJECTED);
+            fail_list(cancelled, NRD_ERR_CANCELLED, "Request was cancelled", NRD_FAIL_CANCELED);
+            pthread_mutex_lock(&s->mu);
+            continue;
+        }
+        if (s->stopping && s->n_queued == 0) {
+            break;
+        }
+        if (s->n_queued == 0 || s->forming || s->n_unfinished > 0) {
+            pthread_cond_wait(&s->cond, &s->mu);
+            continue;
+        }
+        plan p = make_plan_locked(s, cap);
+        uint64_t ready_ns = p.oldest_ns + s->delay_ns;
+        if (s->delay_ns == 0 || p.is_full || s->stopping || nrd_now_ns() >= ready_ns) {
+            n = take_locked(s, batch, p.n);
+        } else if (p.best_n > 0) {
+            n = take_locked(s, batch, p.best_n);
+        }
+        if (n > 0) {
+            break;
+        }
+        s->forming = true;
+        wait_until(s, ready_ns);
+        s->forming = false;
+    }
+    /* Arrivals woke only the forming thread; what it leaves behind is for the next one. */
+    if (s->n_queued > 0 || s->stopping) {
+        pthread_cond_signal(&s->cond);
+    }
+    pthread_mutex_unlock(&s->mu);
+    return n;
+}
+
+void nrd_sched_final(nrd_sched *s)
+{
+    pthread_mutex_lock(&s->mu);
+    if (s->n_unfinished > 0 && --s->n_unfinished == 0) {
+        pthread_cond_broadcast(&s->cond);
+    }
+    pthread_mutex_unlock(&s->mu);
+}

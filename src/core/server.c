@@ -1,0 +1,439 @@
+#include "core/core.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#ifndef NRD_VERSION
+#define NRD_VERSION "0"
+#endif
+
+const char *const nrd_server_extensions[] = {"classification",
+                                             "sequence",
+                                             "model_repository",
+                                             "model_repository(unload_dependents)",
+                                             "schedule_policy",
+                                             "model_configuration",
+                                             "system_shared_memory",
+                                             "cuda_shared_memory",
+                                             "binary_tensor_data",
+                                             "parameters",
+                                             "statistics",
+                                             "trace",
+                                             "logging",
+                                             NULL};
+
+/* ---- small lists ---- */
+
+void nrd_strings_add(nrd_strings *l, const char *s)
+{
+    l->items = nrd_xrealloc(l->items, (l->n + 1) * sizeof *l->items);
+    l->items[l->n++] = nrd_xstrdup(s);
+}
+
+void nrd_strings_fini(nrd_strings *l)
+{
+    for (size_t i = 0; i < l->n; i++) {
+        free(l->items[i]);
+    }
+    free(l->items);
+    l->items = NULL;
+    l->n = 0;
+}
+
+const char *nrd_setting_find(const nrd_setting *list, const char *scope, const char *key)
+{
+    const char *found = NULL; /* the last one given wins */
+    for (; list; list = list->next) {
+        if (strcmp(list->scope, scope) == 0 && strcmp(list->key, key) == 0) {
+            found = list->value;
+        }
+    }
+    return found;
+}
+
+/* ---- tables ---- */
+
+enum { MAX_COLUMNS = 8, CELL_WIDTH = 80 }; /* longer cells are wrapped */
+
+static void put_rule(nrd_str *out, const size_t *width, size_t n_cols)
+{
+    for (size_t c = 0; c < n_cols; c++) {
+        nrd_str_putc(out, '+');
+        for (size_t i = 0; i < width[c] + 2; i++) {
+            nrd_str_putc(out, '-');
+        }
+    }
+    nrd_str_puts(out, "+\n");
+}
+
+static size_t line_len(const char *s)
+{
+    size_t n = strcspn(s, "\n");
+    return n < CELL_WIDTH ? n : CELL_WIDTH;
+}
+
+static void put_row(nrd_str *out, const char *const *cells, const size_t *width, size_t n_cols)
+{
+    const char *rest[MAX_COLUMNS];
+    bool more = true;
+
+    memcpy(rest, cells, n_cols * sizeof *rest);
+    for (bool first = true; more || first; first = false) {
+        more = false;
+        for (size_t c = 0; c < n_cols; c++) {
+            size_t n = line_len(rest[c]);
+            nrd_str_puts(out, "| ");
+            nrd_str_append(out, rest[c], n);
+            for (size_t i = n; i < width[c] + 1; i++) {
+                nrd_str_putc(out, ' ');
+            }
+            rest[c] += n;
+            rest[c] += *rest[c] == '\n';
+            more = more || *rest[c];
+        }
+        nrd_str_puts(out, "|\n");
+    }
+}
+
+void nrd_table_put(nrd_str *out, const char *const *cells, size_t n_rows, size_t n_cols)
+{
+    size_t width[MAX_COLUMNS] = {0};
+
+    NRD_ASSERT(n_cols <= MAX_COLUMNS, "tables of the log are narrow");
+    for (size_t i = 0; i < n_rows * n_cols; i++) {
+        for (const char *p = cells[i]; *p;) {
+            size_t n = line_len(p);
+            width[i % n_cols] = n > width[i % n_cols] ? n : width[i % n_cols];
+            p += n;
+            p += *p == '\n';
+        }
+    }
+    put_rule(out, width, n_cols);
+    for (size_t r = 0; r < n_rows; r++) {
+        put_row(out, cells + r * n_cols, width, n_cols);
+        if (r == 0) {
+            put_rule(out, width, n_cols);
+        }
+    }
+    put_rule(out, width, n_cols);
+}
+
+static void print_backends(nrd_server *s)
+{
+    nrd_strings cells = {0};
+    nrd_str table = {0};
+    const char *const agents[] = {"Repository Agent", "Path"};
+
+    nrd_table_put(&table, agents, 1, 2);
+    NRD_LOG_INFO("\n%s", nrd_str_cstr(&table));
+    nrd_str_clear(&table);
+    nrd_strings_add(&cells, "Backend");
+    nrd_strings_add(&cells, "Path");
+    nrd_strings_add(&cells, "Config");
+    pthread_mutex_lock(&s->backends_mu);
+    for (const nrd_backend *b = s->backends; b; b = b->next) {
+        nrd_strings_add(&cells, b->name);
+        nrd_strings_add(&cells, b->lib_path);
+        nrd_strings_add(&cells, b->config.text);
+    }
+    pthread_mutex_unlock(&s->backends_mu);
+    nrd_table_put(&table, (const char *const *)cells.items, cells.n / 3, 3);
+    NRD_LOG_INFO("\n%s", nrd_str_cstr(&table));
+    nrd_str_fini(&table);
+    nrd_strings_fini(&cells);
+}
+
+static void add_option(nrd_strings *cells, const char *name, char *owned_value)
+{
+    nrd_strings_add(cells, name);
+    nrd_strings_add(cells, owned_value);
+    free(owned_value);
+}
+
+void nrd_server_print_options(nrd_server *s)
+{
+    static const char *const modes[] = {"MODE_NONE", "MODE_POLL", "MODE_EXPLICIT"};
+    const nrd_options *o = &s->opt;
+    nrd_strings cells = {0};
+    nrd_str text = {0};
+    char name[64];
+
+    nrd_strings_add(&cells, "Option");
+    nrd_strings_add(&cells, "Value");
+    add_option(&cells, "server_id", nrd_xstrdup(o->server_id));
+    add_option(&cells, "server_version", nrd_xstrdup(NRD_VERSION));
+    for (size_t i = 0; nrd_server_extensions[i]; i++) {
+        /* broken between names so that the cell stays narrow */
+        size_t last = text.len;
+        for (const char *p = text.data; p && (p = strchr(p, '\n')) != NULL; p++) {
+            last = text.len - (size_t)(p + 1 - text.data);
+        }
+        nrd_str_puts(&text, i == 0                                         ? ""
+                            : last + strlen(nrd_server_extensions[i]) > 60 ? "\n"
+                                                                           : " ");
+        nrd_str_puts(&text, nrd_server_extensions[i]);
+    }
+    add_option(&cells, "server_extensions", nrd_str_steal(&text));
+    for (size_t i = 0; i < o->repositories.n; i++) {
+        snprintf(name, sizeof name, "model_repository_path[%zu]", i);
+        add_option(&cells, name, nrd_xstrdup(o->repositories.items[i]));
+    }
+    add_option(&cells, "model_control_mode", nrd_xstrdup(modes[o->control_mode]));
+    for (size_t i = 0; i < o->startup_models.n; i++) {
+        snprintf(name, sizeof name, "startup_models_%zu", i);
+        add_option(&cells, name, nrd_xstrdup(o->startup_models.items[i]));
+    }
+    add_option(&cells, "strict_model_config", nrd_xasprintf("%d", o->strict_config));
+    add_option(&cells, "model_config_name", nrd_xstrdup(o->config_name));
+    add_option(&cells, "rate_limit", nrd_xstrdup(s->limiter ? "EXEC_COUNT" : "OFF"));
+    add_option(&cells, "pinned_memory_pool_byte_size",
+               nrd_xasprintf("%" PRIu64, o->pinned_pool_bytes));
+    for (const nrd_setting *p = o->cuda_pools; p; p = p->next) {
+        snprintf(name, sizeof name, "cuda_memory_pool_byte_size{%s}", p->key);
+        add_option(&cells, name, nrd_xstrdup(p->value));
+    }
+    add_option(&cells, "min_supported_compute_capability",
+               nrd_xasprintf("%.1f", o->min_compute_capability));
+    add_option(&cells, "strict_readiness", nrd_xasprintf("%d", o->strict_readiness));
+    add_option(&cells, "exit_timeout", nrd_xasprintf("%u", o->exit_timeout_s));
+    add_option(&cells, "cache_enabled", nrd_xstrdup("0"));
+    nrd_str_fini(&text);
+    nrd_table_put(&text, (const char *const *)cells.items, cells.n / 2, 2);
+    NRD_LOG_INFO("\n%s", nrd_str_cstr(&text));
+    nrd_str_fini(&text);
+    nrd_strings_fini(&cells);
+}
+
+/* ---- threads ---- */
+
+/* Ends models whose last share was given back. Never a thread of the model itself: it joins them.
+ */
+static void *run_reaper(void *arg)
+{
+    nrd_server *s = arg;
+    nrd_model *m;
+
+    pthread_setname_np(pthread_self(), "reaper");
+    while ((m = nrd_queue_pop(s->dead_models, UINT64_MAX)) != NULL) {
+        nrd_model_destroy(m);
+    }
+    return NULL;
+}
+
+static void sweep_model(void *user, nrd_model *m)
+{
+    (void)user;
+    if (m->sched && atomic_load(&m->n_pending) > 0) {
+        nrd_sched_sweep(m->sched);
+    }
+}
+
+/* Looks after queues whose instances are all busy, and refreshes the machine's figures. */
+static void *run_keeper(void *arg)
+{
+    enum { SWEEP_MS = 50 }; /* how late a queue time-out may be noticed */
+    nrd_server *s = arg;
+    uint64_t next_update = 0;
+
+    pthread_setname_np(pthread_self(), "keeper");
+    pthread_mutex_lock(&s->keeper_mu);
+    while (!s->keeper_stop) {
+        if (!s->keeper_kick) {
+            uint64_t when = nrd_now_ns() + SWEEP_MS * 1000000ull;
+            struct timespec t = {.tv_sec = (time_t)(when / 1000000000u),
+                                 .tv_nsec = (long)(when % 1000000000u)};
+            pthread_cond_timedwait(&s->keeper_cond, &s->keeper_mu, &t);
+        }
+        s->keeper_kick = false;
+        pthread_mutex_unlock(&s->keeper_mu);
+        nrd_repo_each(s->repo, NULL, sweep_model, NULL);
+        if (nrd_now_ns() >= next_update) {
+            nrd_host_metrics_update(s->host_metrics);
+            next_update = nrd_now_ns() + s->opt.metrics_interval_ms * 1000000u;
+        }
+        pthread_mutex_lock(&s->keeper_mu);
+    }
+    pthread_mutex_unlock(&s->keeper_mu);
+    return NULL;
+}
+
+void nrd_server_kick(nrd_server *s)
+{
+    pthread_mutex_lock(&s->keeper_mu);
+    s->keeper_kick = true;
+    pthread_cond_signal(&s->keeper_cond);
+    pthread_mutex_unlock(&s->keeper_mu);
+}
+
+/* ---- life ---- */
+
+static nrd_error *refuse_missing_features(const nrd_options *o)
+{
+    if (o->cache_name) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED,
+                          "response cache '%s' is not supported by this server", o->cache_name);
+    }
+    if (o->namespacing) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "model namespacing is not supported by this server");
+    }
+    return NULL;
+}
+
+static nrd_error *start_threads(nrd_server *s)
+{
+    if (pthread_create(&s->reaper, NULL, run_reaper, s) != 0) {
+        return nrd_errorf(NRD_ERR_INTERNAL, "cannot start the server's threads");
+    }
+    s->has_reaper = true;
+    if (pthread_create(&s->keeper, NULL, run_keeper, s) != 0) {
+        return nrd_errorf(NRD_ERR_INTERNAL, "cannot start the server's threads");
+    }
+    s->has_keeper = true;
+    return NULL;
+}
+
+nrd_error *nrd_server_new(nrd_server **out, const nrd_options *opt)
+{
+    nrd_server *s = NULL;
+    nrd_error *err = NULL;
+    pthread_condattr_t attr;
+
+    *out = NULL;
+    NRD_TRY(refuse_missing_features(opt));
+    if (opt->repositories.n == 0) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "--model-repository must be specified");
+    }
+    s = nrd_xcalloc(1, sizeof *s);
+    nrd_options_copy(&s->opt, opt);
+    atomic_store(&s->state, NRD_SERVER_STARTING);
+    atomic_store(&s->exit_timeout_s, opt->exit_timeout_s);
+    pthread_mutex_init(&s->backends_mu, NULL);
+    pthread_mutex_init(&s->keeper_mu, NULL);
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&s->keeper_cond, &attr);
+    pthread_condattr_destroy(&attr);
+    nrd_pinned_pool_set_size(opt->pinned_pool_bytes);
+    if (opt->rate_limit == TRITONSERVER_RATE_LIMIT_EXEC_COUNT) {
+        s->limiter = nrd_limiter_new(s->opt.resources);
+    }
+    NRD_TRY_GOTO(nrd_queue_new(&s->dead_models, 0, false), err, fail);
+    NRD_TRY_GOTO(nrd_repo_new(&s->repo, s), err, fail);
+    if (opt->metrics) {
+        NRD_TRY_GOTO(nrd_host_metrics_new(&s->host_metrics, opt->cpu_metrics), err, fail);
+    }
+    NRD_TRY_GOTO(start_threads(s), err, fail);
+    err = nrd_repo_load_startup(s->repo);
+    if (err && nrd_error_get_code(err) == NRD_ERR_INTERNAL && !opt->exit_on_error) {
+        NRD_LOG_ERROR("%s", nrd_error_message(err));
+        nrd_error_free(err);
+        err = NULL;
+    }
+    print_backends(s);
+    nrd_repo_print_models(s->repo);
+    if (err) {
+        goto fail;
+    }
+    if (opt->metrics && opt->cpu_metrics) {
+        NRD_LOG_INFO("Collecting CPU metrics");
+    }
+    nrd_server_print_options(s);
+    atomic_store(&s->state, NRD_SERVER_READY);
+    *out = s;
+    return NULL;
+
+fail:
+    nrd_server_free(s);
+    return err;
+}
+
+static nrd_error *wait_for_zero(_Atomic int64_t *count, uint64_t deadline, const char *what)
+{
+    uint64_t next_note = nrd_now_ns() + 1000000000u;
+
+    while (atomic_load(count) > 0) {
+        uint64_t now = nrd_now_ns();
+        struct timespec pause = {.tv_nsec = 2 * 1000000};
+        if (now >= deadline) {
+            return nrd_errorf(NRD_ERR_INTERNAL, "Exit timeout expired. Exiting immediately.");
+        }
+        if (now >= next_note) {
+            NRD_LOG_INFO("Timeout %" PRIu64 ": Found %" PRId64 " %s",
+                         (deadline - now) / 1000000000u, atomic_load(count), what);
+            next_note = now + 1000000000u;
+        }
+        nanosleep(&pause, NULL);
+    }
+    return NULL;
+}
+
+nrd_error *nrd_server_stop(nrd_server *s)
+{
+    int was = atomic_exchange(&s->state, NRD_SERVER_EXITING);
+
+    if (was == NRD_SERVER_STOPPED) {
+        atomic_store(&s->state, NRD_SERVER_STOPPED);
+        return NULL;
+    }
+    if (!s->repo || !s->has_reaper) {
+        return NULL;
+    }
+    uint64_t deadline = nrd_now_ns() + atomic_load(&s->exit_timeout_s) * 1000000000ull;
+    NRD_LOG_INFO("Waiting for in-flight requests to complete.");
+    /* Models stay until then: a request may still need other models (a backend's own requests). */
+    NRD_TRY(wait_for_zero(&s->n_in_flight, deadline, "in-flight inferences"));
+    NRD_LOG_INFO("All models are stopped, unloading models");
+    nrd_repo_unload_all(s->repo);
+    NRD_TRY(wait_for_zero(&s->n_live_models, deadline, "live models"));
+    atomic_store(&s->state, NRD_SERVER_STOPPED);
+    return NULL;
+}
+
+void nrd_server_free(nrd_server *s)
+{
+    if (!s) {
+        return;
+    }
+    nrd_error *err = nrd_server_stop(s);
+    if (err) {
+        /* Requests are still out there with pointers into the server: it must stay. */
+        NRD_LOG_ERROR("%s", nrd_error_message(err));
+        nrd_error_free(err);
+        return;
+    }
+    if (s->has_keeper) {
+        pthread_mutex_lock(&s->keeper_mu);
+        s->keeper_stop = true;
+        pthread_cond_signal(&s->keeper_cond);
+        pthread_mutex_unlock(&s->keeper_mu);
+        pthread_join(s->keeper, NULL);
+    }
+    if (s->has_reaper) {
+        nrd_queue_close(s->dead_models);
+        pthread_join(s->reaper, NULL);
+    }
+    while (s->backends) {
+        nrd_backend_put(s, s->backends); /* the server's own share */
+    }
+    if (s->dead_models) {
+        nrd_queue_free(s->dead_models);
+    }
+    nrd_host_metrics_free(s->host_metrics);
+    nrd_limiter_free(s->limiter);
+    nrd_repo_free(s->repo);
+    pthread_cond_destroy(&s->keeper_cond);
+    pthread_mutex_destroy(&s->keeper_mu);
+    pthread_mutex_destroy(&s->backends_mu);
+    nrd_options_fini(&s->opt);
+    free(s);
+}
+
+nrd_error *nrd_server_require_ready(nrd_server *s)
+{
+    return atomic_load(&s->state) == NRD_SERVER_READY
+               ? NULL
+               : nrd_errorf(NRD_ERR_UNAVAILABLE, "Server not ready");
+}

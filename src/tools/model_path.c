@@ -1,0 +1,193 @@
+#include "tools/model_path.h"
+
+#include "base/dtype.h"
+#include "base/env.h"
+#include "base/file.h"
+#include "base/hash.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "model/build.h"
+#include "model/engine_file.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static bool has_file(const char *dir, const char *name)
+{
+    char *file = nrd_path_join(dir, name);
+    bool found = nrd_path_exists(file);
+    free(file);
+    return found;
+}
+
+static bool is_engine(const char *path)
+{
+    return has_file(path, "rank0.engine") && has_file(path, "config.json");
+}
+
+/* Size of a file, or of the files in a folder. */
+static uint64_t size_of(const char *path)
+{
+    struct stat st;
+    char **names = NULL;
+    size_t n = 0;
+    uint64_t sum = 0;
+
+    if (stat(path, &st) != 0) {
+        return 0;
+    }
+    if (!S_ISDIR(st.st_mode)) {
+        return (uint64_t)st.st_size;
+    }
+    nrd_error_free(nrd_dir_list(&names, &n, path));
+    for (size_t i = 0; i < n; i++) {
+        char *file = nrd_path_join(path, names[i]);
+        if (stat(file, &st) == 0 && S_ISREG(st.st_mode)) {
+            sum += (uint64_t)st.st_size;
+        }
+        free(file);
+    }
+    nrd_names_free(names, n);
+    return sum;
+}
+
+static char *cache_entry(const char *path)
+{
+    struct stat st = {0};
+    char *cache = nrd_env_cache_dir(), *real = realpath(path, NULL);
+    const char *name = real ? real : path;
+    uint64_t h = nrd_hash_bytes(2, NRD_VERSION, strlen(NRD_VERSION));
+
+    h = nrd_hash_bytes(h, name, strlen(name));
+    if (stat(name, &st) == 0) {
+        h = nrd_hash_u64(h, size_of(name));
+        h = nrd_hash_u64(h, (uint64_t)st.st_mtim.tv_sec * 1000000000u + (uint64_t)st.st_mtim.tv_nsec);
+    }
+    char *entry = nrd_xasprintf("%s/engines/%s-%012llx", cache, nrd_path_base(name),
+                                (unsigned long long)(h & 0xffffffffffffu));
+    free(cache);
+    free(real);
+    return entry;
+}
+
+static void remove_folder(const char *dir)
+{
+    char **names = NULL;
+    size_t n = 0;
+    nrd_error_free(nrd_dir_list(&names, &n, dir));
+    for (size_t i = 0; i < n; i++) {
+        char *file = nrd_path_join(dir, names[i]);
+        unlink(file);
+        free(file);
+    }
+    nrd_names_free(names, n);
+    rmdir(dir);
+}
+
+static nrd_error *build(const char *path, const char *out_dir)
+{
+    nrd_error *err = NULL;
+    nrd_source *src = NULL;
+    nrd_build_stats stats = {0};
+    nrd_build_options b = {.device_name = ""};
+
+    NRD_TRY_GOTO(nrd_source_open(&src, path), err, done);
+    nrd_build_limits_init(&b.limits, nrd_source_spec(src));
+    b.limits.use_paged_context_fmha = true;
+    b.limits.max_input_len = b.limits.max_seq_len;
+    err = nrd_build_folder(src, &b, out_dir, &stats);
+done:
+    nrd_str_fini(&stats.notes);
+    nrd_source_close(src);
+    return err;
+}
+
+/* Builds beside the final place and renames: several processes may do so at once. */
+static nrd_error *build_cached(const char *path, const char *entry)
+{
+    char *dir = nrd_path_dir(entry), *tmp = nrd_xasprintf("%s.%ld", entry, (long)getpid());
+    nrd_error *err = nrd_mkdirs(dir);
+    if (!err) {
+        err = build(path, tmp);
+    }
+    if (!err && rename(tmp, entry) != 0 && !is_engine(entry)) {
+        err = nrd_errorf(NRD_ERR_INTERNAL, "cannot rename '%s' to '%s'", tmp, entry);
+    }
+    if (nrd_path_is_dir(tmp)) {
+        remove_folder(tmp);
+    }
+    free(dir);
+    free(tmp);
+    return err;
+}
+
+nrd_error *nrd_model_path_open(nrd_model_path *out, const char *path)
+{
+    nrd_error *err = NULL;
+
+    *out = (nrd_model_path){0};
+    if (!nrd_path_exists(path)) {
+        return nrd_errorf(NRD_ERR_NOT_FOUND, "'%s' does not exist", path);
+    }
+    out->tokenizer = nrd_xstrdup(path);
+    if (nrd_path_is_dir(path) && is_engine(path)) {
+        out->engine = nrd_xstrdup(path);
+        return NULL;
+    }
+    if (size_of(path) < NRD_SMALL_MODEL_BYTES) {
+        out->engine = nrd_xasprintf("%s/nereid-engine-XXXXXX", nrd_env("TMPDIR", "/tmp"));
+        if (!mkdtemp(out->engine)) {
+            err = nrd_errorf(NRD_ERR_INTERNAL, "cannot make a folder '%s'", out->engine);
+        } else {
+            out->is_temporary = true;
+            err = build(path, out->engine);
+        }
+    } else {
+        out->engine = cache_entry(path);
+        if (!is_engine(out->engine)) {
+            err = build_cached(path, out->engine);
+        }
+    }
+    if (err) {
+        nrd_model_path_close(out);
+    }
+    return err;
+}
+
+void nrd_model_path_close(nrd_model_path *m)
+{
+    if (m->is_temporary) {
+        remove_folder(m->engine);
+    }
+    free(m->engine);
+    free(m->tokenizer);
+    *m = (nrd_model_path){0};
+}
+
+static nrd_error *parse_type(const char *option, const char *text, nrd_dtype *out)
+{
+    if (text && strcmp(text, "auto") != 0 && strcmp(text, "native") != 0 &&
+        !nrd_dtype_parse(text, out)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: '%s' is no known element type", option, text);
+    }
+    return NULL;
+}
+
+nrd_error *nrd_exec_options_apply(const nrd_exec_options *o, nrd_exec_config *c)
+{
+    c->device = o->device;
+    c->cpu_isa = o->isa;
+    c->n_threads = o->threads;
+    c->max_num_tokens = o->max_num_tokens;
+    c->max_batch_size = o->max_batch_size;
+    c->kv_cache_free_mem_fraction = o->kv_fraction;
+    if (o->device_id > 0) {
+        c->device_ids = &o->device_id;
+        c->n_device_ids = 1;
+    }
+    NRD_TRY(parse_type("--compute_dtype", o->compute_dtype, &c->compute_dtype));
+    return parse_type("--kv_dtype", o->kv_dtype, &c->kv_dtype);
+}

@@ -1,0 +1,275 @@
+/* nereid run: text generation at the terminal. */
+#include "tools/model_path.h"
+#include "tools/tools.h"
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "nereid/executor.h"
+#include "text/tokenizer.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+static const char usage[] =
+    "Usage: nereid run PATH -p \"text\" [options]\n"
+    "       nereid run PATH < prompts.txt            one prompt a line\n\n"
+    "PATH is an engine folder, a GGUF file, a Hugging Face or checkpoint folder.\n";
+
+enum { MAX_STOPS = 16, MAX_PROMPT_BYTES = 64 << 20 };
+
+typedef struct {
+    const char *prompt, *prompt_file, *tokenizer_dir, *seed, *stop;
+    int32_t n, top_k, beam_width;
+    double temperature, top_p, min_p, repetition_penalty;
+    bool chat, echo, ignore_eos, quiet;
+    nrd_exec_options exec;
+} options;
+
+typedef struct session {
+    nrd_exec *x;
+    nrd_tokenizer *t;
+    const options *o;
+    nrd_ids stop_ids, stop_ends; /* phrases: end-of-generation ids beyond eos, and --stop */
+    int32_t end_id;
+} session;
+
+static nrd_error *find_tokenizer(nrd_tokenizer **out, const options *o, const nrd_model_path *m)
+{
+    nrd_error *err = nrd_tokenizer_open(out, o->tokenizer_dir ? o->tokenizer_dir : m->tokenizer);
+    return nrd_error_wrap(err, "no tokenizer (name one with --tokenizer_dir)");
+}
+
+static nrd_error *find_stops(session *s)
+{
+    nrd_exec_info info = {.size = sizeof info};
+    size_t n = 0;
+    const int32_t *ids = nrd_tokenizer_stop_ids(s->t, &n);
+
+    nrd_exec_get_info(s->x, &info);
+    s->end_id = nrd_tokenizer_eos_id(s->t) >= 0 ? nrd_tokenizer_eos_id(s->t) : info.eos_id;
+    if (s->o->ignore_eos) {
+        s->end_id = -1;
+        n = 0;
+    }
+    for (size_t i = 0; i < n && i < MAX_STOPS; i++) {
+        if (ids[i] != s->end_id) {
+            nrd_ids_push(&s->stop_ids, ids[i]);
+            nrd_ids_push(&s->stop_ends, (int32_t)s->stop_ids.n);
+        }
+    }
+    if (s->o->stop) {
+        size_t before = s->stop_ids.n;
+        NRD_TRY(nrd_tokenizer_encode(s->t, s->o->stop, strlen(s->o->stop), 0, &s->stop_ids));
+        if (s->stop_ids.n > before) {
+            nrd_ids_push(&s->stop_ends, (int32_t)s->stop_ids.n);
+        }
+    }
+    return NULL;
+}
+
+static nrd_error *make_request(const session *s, const nrd_ids *ids, nrd_exec_request *r)
+{
+    const options *o = s->o;
+    unsigned long long seed = 0;
+    nrd_exec_request_init(r);
+    if (o->seed && !nrd_parse_u64(o->seed, &seed)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "--seed: '%s' is no number", o->seed);
+    }
+    r->input_ids = ids->ids;
+    r->n_input_ids = (int32_t)ids->n;
+    r->max_new_tokens = o->n;
+    r->streaming = o->beam_width <= 1;
+    r->exclude_input_in_output = true;
+    r->end_id = s->end_id;
+    r->stop_words = (nrd_phrases){s->stop_ids.ids, s->stop_ends.ids, (int32_t)s->stop_ends.n};
+    r->sampling.beam_width = o->beam_width;
+    r->sampling.temperature = (float)o->temperature;
+    r->sampling.top_k = o->top_k;
+    r->sampling.top_p = (float)o->top_p;
+    r->sampling.min_p = (float)o->min_p;
+    r->sampling.repetition_penalty = (float)o->repetition_penalty;
+    r->sampling.random_seed = seed;
+    /* Asking for a temperature or min-p means sampling, though no top-k or top-p was named. */
+    if (r->sampling.top_k == 0 && r->sampling.top_p <= 0 &&
+        ((o->temperature > 0 && o->temperature < 1) || o->temperature > 1 || o->min_p > 0)) {
+        r->sampling.top_p = 1;
+    }
+    return NULL;
+}
+
+static void print_text(nrd_str *text)
+{
+    if (text->len > 0) {
+        fwrite(text->data, 1, text->len, stdout);
+        fflush(stdout);
+        nrd_str_clear(text);
+    }
+}
+
+static void print_rates(const nrd_perf_metrics *p, size_t n_prompt, int64_t n_new)
+{
+    double first = (double)(p->first_token_ns - p->first_scheduled_ns) / 1e9;
+    double rest = (double)(p->last_token_ns - p->first_token_ns) / 1e9;
+    fprintf(stderr, "prompt: %zu tokens, %.1f tokens/s; decode: %lld tokens", n_prompt,
+            first > 0 ? (double)n_prompt / first : 0, (long long)n_new);
+    if (n_new > 1 && rest > 0) {
+        fprintf(stderr, ", %.1f tokens/s", (double)(n_new - 1) / rest);
+    }
+    fputc('\n', stderr);
+}
+
+static nrd_error *generate(session *s, const char *prompt, size_t n_bytes)
+{
+    nrd_error *err = NULL;
+    nrd_ids ids = {0};
+    nrd_exec_request r;
+    nrd_exec_response *resp = NULL;
+    nrd_detok *detok = NULL;
+    nrd_str text = {0};
+    uint64_t id = 0;
+    int64_t n_new = 0;
+    bool done = false;
+
+    NRD_TRY_GOTO(nrd_tokenizer_encode(s->t, prompt, n_bytes,
+                                      NRD_ENCODE_ADD_SPECIAL | NRD_ENCODE_PARSE_SPECIAL, &ids),
+                 err, out);
+    if (ids.n == 0 && nrd_tokenizer_bos_id(s->t) >= 0) {
+        nrd_ids_push(&ids, nrd_tokenizer_bos_id(s->t));
+    }
+    if (ids.n > INT32_MAX) {
+        err = nrd_errorf(NRD_ERR_INVALID_ARG, "the prompt has %zu tokens", ids.n);
+        goto out;
+    }
+    NRD_TRY_GOTO(make_request(s, &ids, &r), err, out);
+    NRD_TRY_GOTO(nrd_exec_enqueue(s->x, &r, &id), err, out);
+    if (s->o->echo) {
+        fwrite(prompt, 1, n_bytes, stdout);
+    }
+    detok = nrd_detok_new(s->t, NRD_DECODE_SKIP_SPECIAL);
+    while (!done) {
+        NRD_TRY_GOTO(nrd_exec_await_id(s->x, id, &resp, -1), err, out);
+        if (resp->error) {
+            err = nrd_errorf((nrd_error_code)nrd_exec_error_code(resp->error), "%s",
+                             nrd_exec_error_message(resp->error));
+            goto out;
+        }
+        for (int32_t i = 0; resp->n_beams > 0 && i < resp->beams[0].n_ids; i++) {
+            nrd_detok_push(detok, resp->beams[0].ids[i], &text);
+            n_new++;
+        }
+        print_text(&text);
+        done = resp->is_final;
+        if (done) {
+            nrd_detok_flush(detok, &text);
+            nrd_str_putc(&text, '\n');
+            print_text(&text);
+            if (!s->o->quiet) {
+                print_rates(&resp->perf, ids.n, n_new);
+            }
+        }
+        nrd_exec_response_free(resp);
+        resp = NULL;
+    }
+out:
+    nrd_exec_response_free(resp);
+    nrd_detok_free(detok);
+    nrd_str_fini(&text);
+    nrd_ids_fini(&ids);
+    return err;
+}
+
+static nrd_error *each_line(session *s)
+{
+    nrd_error *err = NULL;
+    char *line = NULL;
+    size_t cap = 0;
+    ssize_t n;
+    while (!err && (n = getline(&line, &cap, stdin)) >= 0) {
+        if (n > 0 && line[n - 1] == '\n') {
+            n--;
+        }
+        if (n > 0) {
+            err = generate(s, line, (size_t)n);
+        }
+    }
+    free(line);
+    return err;
+}
+
+static nrd_error *run(const char *path, const options *o)
+{
+    nrd_error *err = NULL;
+    nrd_model_path m = {0};
+    session s = {.o = o};
+    nrd_exec_config c;
+    char *text = NULL;
+    size_t len = 0;
+
+    if (o->chat) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "--chat is not supported yet: write the template's "
+                                               "markers into the prompt");
+    }
+    NRD_TRY_GOTO(nrd_model_path_open(&m, path), err, done);
+    NRD_TRY_GOTO(find_tokenizer(&s.t, o, &m), err, done);
+    nrd_exec_config_init(&c);
+    NRD_TRY_GOTO(nrd_exec_options_apply(&o->exec, &c), err, done);
+    c.enable_chunked_context = true;
+    c.enable_kv_cache_reuse = true;
+    c.max_batch_size = c.max_batch_size ? c.max_batch_size : 1;
+    c.max_num_tokens = c.max_num_tokens ? c.max_num_tokens : 1024;
+    NRD_TRY_GOTO(nrd_exec_open(&s.x, m.engine, &c), err, done);
+    NRD_TRY_GOTO(find_stops(&s), err, done);
+    if (o->prompt) {
+        err = generate(&s, o->prompt, strlen(o->prompt));
+    } else if (o->prompt_file) {
+        NRD_TRY_GOTO(nrd_file_read(&text, &len, o->prompt_file, MAX_PROMPT_BYTES), err, done);
+        err = generate(&s, text, len);
+    } else {
+        err = each_line(&s);
+    }
+done:
+    nrd_exec_close(s.x);
+    nrd_tokenizer_close(s.t);
+    nrd_ids_fini(&s.stop_ids);
+    nrd_ids_fini(&s.stop_ends);
+    nrd_model_path_close(&m);
+    free(text);
+    return err;
+}
+
+int nrd_tool_run(int argc, char **argv)
+{
+    options o = {.n = 128, .temperature = 1, .repetition_penalty = 1, .beam_width = 1};
+    const char *path = NULL;
+    size_t n = 0;
+    const nrd_opt opts[] = {
+        {"--prompt", "-p", NRD_OPT_STR, &o.prompt, "TEXT", "what to continue (else lines of stdin)"},
+        {"--prompt_file", "-f", NRD_OPT_STR, &o.prompt_file, "FILE", "the prompt is this file"},
+        {"--max_tokens", "-n", NRD_OPT_INT, &o.n, "N", "most new tokens (128)"},
+        {"--temperature", NULL, NRD_OPT_NUM, &o.temperature, "X", "1; 0: the best token"},
+        {"--top_k", NULL, NRD_OPT_INT, &o.top_k, "K", "sample from the best K (0: all)"},
+        {"--top_p", NULL, NRD_OPT_NUM, &o.top_p, "X", "sample from the best with this probability"},
+        {"--min_p", NULL, NRD_OPT_NUM, &o.min_p, "X", "drop tokens below X times the best"},
+        {"--repetition_penalty", NULL, NRD_OPT_NUM, &o.repetition_penalty, "X", "1: off"},
+        {"--seed", NULL, NRD_OPT_STR, &o.seed, "N", "same seed, same text (0)"},
+        {"--beam_width", NULL, NRD_OPT_INT, &o.beam_width, "N", "beam search (1)"},
+        {"--stop", NULL, NRD_OPT_STR, &o.stop, "TEXT", "end after this phrase"},
+        {"--ignore_eos", NULL, NRD_OPT_FLAG, &o.ignore_eos, NULL, "go on behind the end token"},
+        {"--echo", NULL, NRD_OPT_FLAG, &o.echo, NULL, "print the prompt too"},
+        {"--quiet", "-q", NRD_OPT_FLAG, &o.quiet, NULL, "no rates at the end"},
+        {"--chat", NULL, NRD_OPT_FLAG, &o.chat, NULL, "apply the chat template"},
+        {"--tokenizer_dir", NULL, NRD_OPT_STR, &o.tokenizer_dir, "DIR", "where PATH has none"},
+        NRD_EXEC_OPTION_ROWS(o.exec),
+    };
+    int status = nrd_opts_parse(argc, argv, usage, opts, sizeof opts / sizeof opts[0], &path, 1, &n);
+    if (status >= 0) {
+        return status;
+    }
+    if (n != 1) {
+        fputs("nereid run: PATH is missing (see --help)\n", stderr);
+        return 2;
+    }
+    return nrd_tool_finish("run", run(path, &o));
+}

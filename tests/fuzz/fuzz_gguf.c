@@ -1,0 +1,47 @@
+/* Any bytes as a GGUF file: open, read everything that is given away, make a spec, close. */
+#include "formats/gguf.h"
+#include "model/arch.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
+
+static unsigned sum(const void *data, size_t n)
+{
+    const volatile uint8_t *p = data;
+    unsigned s = 0;
+    for (size_t i = 0; i < n; i++) {
+        s += p[i];
+    }
+    return s;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
+{
+    nrd_gguf *g = NULL;
+    nrd_error *err = nrd_gguf_open_memory(&g, data, n);
+    nrd_model_spec spec;
+    const nrd_arch *arch;
+    unsigned s = 0;
+
+    if (err) {
+        nrd_error_free(err);
+        return 0;
+    }
+    for (size_t i = 0; i < nrd_gguf_n_values(g); i++) {
+        const nrd_gguf_value *v = nrd_gguf_value_at(g, i);
+        nrd_gguf_span text;
+        double number;
+        s += sum(v->data, v->data_bytes) + (nrd_gguf_arr_num(v, v->n - 1, &number) ? 1u : 0u);
+        for (uint64_t k = 0; v->type == NRD_GGUF_ARRAY && k < v->n; k++) {
+            s += nrd_gguf_arr_str(v, k, &text) ? sum(text.data, text.n) : 0;
+        }
+    }
+    for (size_t i = 0; i < nrd_gguf_n_tensors(g); i++) {
+        s += sum(nrd_gguf_tensor_at(g, i)->data, nrd_gguf_tensor_at(g, i)->data_bytes);
+    }
+    nrd_error_free(nrd_arch_from_gguf(&spec, &arch, g));
+    nrd_gguf_close(g);
+    return s == 1 ? 0 : 0;
+}

@@ -1,0 +1,105 @@
+"""The program: options, start-up lines, shutdown."""
+import signal
+import subprocess
+import time
+
+import pytest
+
+from conftest import BUILD, delay, infer_body, write_model
+
+PROGRAM = BUILD / "bin/tritonserver"
+
+
+def run(*args):
+    return subprocess.run([PROGRAM, *args], capture_output=True, text=True, timeout=60)
+
+
+def test_help_and_version():
+    text = run("--help")
+    assert text.returncode == 0 and "--http-port <integer>" in text.stdout
+    assert "2.51.0" in run("--version").stdout
+
+
+@pytest.mark.parametrize("args, message", [
+    (["--nonsense"], "unrecognized option '--nonsense'"),
+    (["--http-port=x"], 'Bad option: "--http-port"'),
+    (["--grpc-use-ssl=true"], "no gRPC endpoint"),
+    (["--trace-config=mode=opentelemetry"], "opentelemetry is not in this build"),
+    (["--trace-config=level=TIMESTAMPS"], "no trace file"),
+    (["--trace-config=triton,color=red"], "has no setting"),
+    (["--http-port=1234", "--metrics-port=1234"], "same address and port"),
+])
+def test_wrong_options_end_the_program_with_a_reason(args, message):
+    result = run(*args)
+    assert result.returncode == 1 and message in result.stderr + result.stdout
+
+
+def test_start_up_names_its_services(server):
+    log = server.log()
+    assert f"Started HTTPService at 127.0.0.1:{server.http}" in log
+    assert f"Started Metrics Service at 127.0.0.1:{server.metrics}" in log
+    assert "no gRPC endpoint yet" in log
+    assert "successfully loaded 'ident'" in log
+
+
+def test_model_that_cannot_load_ends_the_server(launch, tmp_path):
+    repository = tmp_path / "broken"
+    write_model(repository, "broken", extra='parameters { key: "x" ')
+    s = launch(repository)
+    assert s.wait() != 0
+    assert "failed to load all models" in s.log() or "broken" in s.log()
+
+
+def test_model_that_cannot_load_is_tolerated_on_request(launch, tmp_path):
+    repository = tmp_path / "mixed"
+    write_model(repository, "good")
+    write_model(repository, "broken", extra='parameters { key: "x" ')
+    s = launch(repository, "--exit-on-error=false", "--strict-readiness=false").wait_ready()
+    assert s.call("POST", "/v2/models/good/infer", infer_body([1])).status == 200
+    assert s.call("POST", "/v2/models/broken/infer", infer_body([1])).status >= 400
+
+
+def test_port_in_use_ends_the_server(launch, server, repository):
+    s = launch(repository, f"--http-port={server.http}")
+    assert s.wait() != 0
+    assert "already in use" in s.log()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signal_ends_an_idle_server_at_once(launch, repository, number):
+    s = launch(repository).wait_ready()
+    with s.connect() as idle:
+        idle.call("GET", "/v2/health/live")
+        start = time.monotonic()
+        s.signal(number)
+        assert s.wait() == 0
+        assert time.monotonic() - start < 5
+
+
+def test_shutdown_waits_for_requests_in_flight(launch, tmp_path):
+    repository = tmp_path / "r"
+    write_model(repository, "slow", extra=delay(2500))
+    s = launch(repository).wait_ready()
+    with s.connect() as c:
+        c.request("POST", "/v2/models/slow/infer", infer_body([7]))
+        time.sleep(0.3)
+        s.signal()
+        s.wait_log("Found 1 HTTP service connections")
+        with pytest.raises(ConnectionError):
+            s.connect()
+        s.signal()  # a second signal does no harm
+        assert c.reply().json()["outputs"][0]["data"] == [7]
+    assert s.wait() == 0
+
+
+def test_shutdown_gives_up_after_the_exit_timeout(launch, tmp_path):
+    repository = tmp_path / "r"
+    write_model(repository, "slow", extra=delay(15000))
+    s = launch(repository, "--exit-timeout-secs=1").wait_ready()
+    with s.connect() as c:
+        c.request("POST", "/v2/models/slow/infer", infer_body([7]))
+        time.sleep(0.3)
+        start = time.monotonic()
+        s.signal()
+        s.wait(14)
+        assert time.monotonic() - start < 12

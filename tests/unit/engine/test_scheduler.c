@@ -1,0 +1,564 @@
+/* The scheduler, with integers: a pretended device whose KV blocks hold the hash of everything up
+ * to each position, and whose next token is a function of that hash. Whatever the policy, batch,
+ * chunks, pauses, reuse, window or overlap, every sequence must get the tokens that it gets alone,
+ * and every position that a step may look at must hold what belongs there. */
+#include "engine/decode/beam.h"
+#include "engine/decode/decode.h"
+#include "engine/scheduler.h"
+
+#include "random.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <math.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { BT = 4, VOCAB = 12, MAX_LEN = 64, MAX_SEQS = 24, MAX_W = 3, MAX_TOP = 2 * MAX_W };
+
+typedef struct job {
+    nrd_seq q;
+    int32_t tokens[MAX_LEN], slots[MAX_W];
+    nrd_kv_table tables[MAX_W];
+    int32_t stop_ids[4], stop_ends[2];
+    int32_t start_step; /* when it is handed over */
+    int32_t cancel_step; /* -1: never */
+    bool added, over, idle;
+    nrd_seq_finish finish;
+} job;
+
+typedef struct sim {
+    nrd_sched_limits lim;
+    nrd_kv *kv;
+    nrd_sched *sched;
+    nrd_plan plans[2];
+    uint64_t (*content)[BT];
+    int32_t n_blocks, n_jobs;
+    job jobs[MAX_SEQS];
+    int32_t slot_tokens[64];
+    int32_t ids[2][64], top_ids[2][64 * MAX_TOP];
+    float log_probs[2][64], top_log_probs[2][64 * MAX_TOP];
+    bool overlap, in_batch;
+    int32_t step;
+} sim;
+
+/* ---- the language of the pretended model ---- */
+
+static uint64_t hash_of(const int32_t *tokens, int32_t n)
+{
+    uint64_t h = 99;
+    for (int32_t i = 0; i < n; i++) {
+        h = nrd_hash_u64(h, (uint64_t)(uint32_t)tokens[i]);
+    }
+    return h;
+}
+
+static float log_prob_of(uint64_t h, int32_t token)
+{
+    return -(float)(nrd_hash_u64(h, (uint64_t)token) % 10000) / 1000.0f;
+}
+
+static int32_t next_token(uint64_t h)
+{
+    int32_t best = 0;
+    for (int32_t v = 1; v < VOCAB; v++) {
+        best = log_prob_of(h, v) > log_prob_of(h, best) ? v : best;
+    }
+    return best;
+}
+
+static void best_tokens(uint64_t h, int32_t n, int32_t *ids, float *log_probs)
+{
+    bool used[VOCAB] = {false};
+    for (int32_t k = 0; k < n; k++) {
+        int32_t best = -1;
+        for (int32_t v = 0; v < VOCAB; v++) {
+            if (!used[v] && (best < 0 || log_prob_of(h, v) > log_prob_of(h, best))) {
+                best = v;
+            }
+        }
+        used[best] = true;
+        ids[k] = best;
+        log_probs[k] = log_prob_of(h, best);
+    }
+}
+
+static bool ends_with_stop(const nrd_seq *q, const int32_t *gen, int32_t n)
+{
+    for (int32_t i = 0; i < q->stop.n; i++) {
+        int32_t a = i ? q->stop.ends[i - 1] : 0, len = q->stop.ends[i] - a, k = 0;
+        while (k < len && len <= n && gen[n - len + k] == q->stop.ids[a + k]) {
+            k++;
+        }
+        if (k == len) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* What a sequence says when it is alone. */
+static int32_t alone(const nrd_seq *q, int32_t *tokens, nrd_seq_finish *why)
+{
+    int32_t n = q->n_prompt;
+    for (;;) {
+        int32_t t = next_token(hash_of(tokens, n));
+        if (t == q->end_id) {
+            *why = NRD_SEQ_FINISH_END_ID;
+            return n;
+        }
+        tokens[n++] = t;
+        if (ends_with_stop(q, tokens + q->n_prompt, n - q->n_prompt)) {
+            *why = NRD_SEQ_FINISH_STOP_WORDS;
+            return n;
+        }
+        if (n == q->max_total) {
+            *why = NRD_SEQ_FINISH_LENGTH;
+            return n;
+        }
+    }
+}
+
+/* ---- beam search without any cleverness ---- */
+
+typedef struct hyp {
+    int32_t tokens[MAX_LEN], n;
+    double cum, rank;
+} hyp;
+
+static double rank_of(const nrd_seq *q, double cum, int32_t length)
+{
+    return q->sampling.length_penalty == 0 ? cum
+                                           : cum / pow(length, (double)q->sampling.length_penalty);
+}
+
+static void keep_best(hyp *done, int32_t *n_done, int32_t w, const hyp *h)
+{
+    hyp all[MAX_W + 1];
+    int32_t n = *n_done, at = n;
+    memcpy(all, done, (size_t)n * sizeof *all);
+    while (at > 0 && all[at - 1].rank < h->rank) {
+        all[at] = all[at - 1];
+        at--;
+    }
+    all[at] = *h;
+    *n_done = n + 1 < w ? n + 1 : w;
+    memcpy(done, all, (size_t)*n_done * sizeof *all);
+}
+
+static int32_t alone_beams(const nrd_seq *q, const int32_t *prompt, hyp *done)
+{
+    hyp live[MAX_W], next[MAX_W];
+    int32_t w = q->width, n_live = 1, n_done = 0;
+    live[0] = (hyp){.n = q->n_prompt};
+    memcpy(live[0].tokens, prompt, (size_t)q->n_prompt * sizeof *prompt);
+    while (n_live > 0) {
+        struct {
+            double score, cum;
+            int32_t from, token;
+        } c[MAX_W * MAX_TOP], x;
+        int32_t n = 0, n_next = 0, gen = live[0].n - q->n_prompt;
+        for (int32_t b = 0; b < n_live; b++) {
+            int32_t ids[MAX_TOP];
+            float lp[MAX_TOP];
+            best_tokens(hash_of(live[b].tokens, live[b].n), 2 * w, ids, lp);
+            for (int32_t k = 0; k < 2 * w; k++, n++) {
+                c[n].cum = live[b].cum + (double)lp[k];
+                c[n].score = c[n].cum - (double)q->sampling.diversity_rate * k;
+                c[n].from = b;
+                c[n].token = ids[k];
+            }
+        }
+        for (int32_t i = 1; i < n; i++) { /* stable insertion sort */
+            for (int32_t k = i; k > 0 && c[k].score > c[k - 1].score; k--) {
+                x = c[k];
+                c[k] = c[k - 1];
+                c[k - 1] = x;
+            }
+        }
+        for (int32_t i = 0; i < n && n_next < w; i++) {
+            hyp h = live[c[i].from];
+            h.cum = c[i].cum;
+            h.rank = rank_of(q, h.cum, gen + 1);
+            if (c[i].token == q->end_id) {
+                if (i < w) {
+                    keep_best(done, &n_done, w, &h);
+                }
+                continue;
+            }
+            h.tokens[h.n++] = c[i].token;
+            if (ends_with_stop(q, h.tokens + q->n_prompt, gen + 1)) {
+                keep_best(done, &n_done, w, &h);
+            } else {
+                next[n_next++] = h;
+            }
+        }
+        memcpy(live, next, sizeof live);
+        n_live = n_next;
+        if (n_live > 0 && live[0].n == q->max_total) {
+            for (int32_t b = 0; b < n_live; b++) {
+                keep_best(done, &n_done, w, &live[b]);
+            }
+            return n_done;
+        }
+        if (n_done >= w) {
+            int32_t length = q->sampling.early_stopping == 0 && q->sampling.length_penalty > 0
+                                 ? q->max_total - q->n_prompt : gen + 1;
+            if (q->sampling.early_stopping == 1 ||
+                rank_of(q, live[0].cum, length) <= done[w - 1].rank) {
+                return n_done;
+            }
+        }
+    }
+    return n_done;
+}
+
+/* ---- the pretended device ---- */
+
+static const int32_t *tokens_of(const nrd_plan_entry *e)
+{
+    int32_t n;
+    return e->seq->width > 1 && e->start >= e->seq->n_prompt
+               ? nrd_beams_tokens(e->seq->beams, e->beam, &n) : e->seq->tokens;
+}
+
+static void check_visible(const sim *s, const nrd_plan_entry *e, const int32_t *tokens)
+{
+    const nrd_kv_table *t = &e->seq->tables[e->beam];
+    uint64_t h = 99;
+    assert_true((e->start + e->n + BT - 1) / BT <= t->n_blocks);
+    for (int32_t p = 0; p < e->start; p++) {
+        int32_t b = t->blocks[p / BT];
+        h = nrd_hash_u64(h, (uint64_t)(uint32_t)tokens[p]);
+        if (b >= 0) {
+            assert_true(s->content[b][p % BT] == h);
+        } else {
+            assert_true(s->lim.window > 0 && p <= e->start - s->lim.window && p >= s->lim.n_sink);
+        }
+    }
+}
+
+static void run_plan(sim *s, int i)
+{
+    const nrd_plan *p = &s->plans[i];
+    int32_t n_rows = 0, n_tokens = 0;
+    for (int32_t c = 0; c < p->n_copies; c++) {
+        for (int32_t d = 0; d < p->n_copies; d++) { /* copies may run in any order */
+            assert_true(p->copies[c][1] != p->copies[d][0]);
+            assert_true(c == d || p->copies[c][1] != p->copies[d][1]);
+        }
+        memcpy(s->content[p->copies[c][1]], s->content[p->copies[c][0]], sizeof s->content[0]);
+    }
+    for (int32_t k = 0; k < p->n_entries; k++) {
+        const nrd_plan_entry *e = &p->entries[k];
+        const int32_t *tokens = tokens_of(e);
+        uint64_t h = hash_of(tokens, e->start);
+        check_visible(s, e, tokens);
+        assert_true(e->n == 1 || !e->from_slot);
+        for (int32_t t = 0; t < e->n; t++) {
+            int32_t token = e->from_slot ? s->slot_tokens[e->slot] : tokens[e->start + t];
+            h = nrd_hash_u64(h, (uint64_t)(uint32_t)token);
+            s->content[e->seq->tables[e->beam].blocks[(e->start + t) / BT]][(e->start + t) % BT] = h;
+        }
+        n_tokens += e->n;
+        if (e->row >= 0) {
+            assert_int_equal(e->row, n_rows++);
+            s->ids[i][e->row] = s->slot_tokens[e->slot] = next_token(h);
+            s->log_probs[i][e->row] = log_prob_of(h, s->ids[i][e->row]);
+            best_tokens(h, MAX_TOP, s->top_ids[i] + e->row * MAX_TOP,
+                        s->top_log_probs[i] + e->row * MAX_TOP);
+        }
+    }
+    assert_int_equal(n_rows, p->n_rows);
+    assert_int_equal(n_tokens, p->n_tokens);
+    assert_true(n_tokens <= s->lim.max_num_tokens);
+}
+
+/* ---- the loop ---- */
+
+static job *job_of(sim *s, nrd_seq *q)
+{
+    return (job *)(void *)((char *)q - offsetof(job, q)) + 0 * (s != NULL);
+}
+
+static void check_all(sim *s)
+{
+    const nrd_kv_table *tables[MAX_SEQS * MAX_W];
+    int32_t n = 0;
+    for (int32_t i = 0; i < s->n_jobs; i++) {
+        for (int32_t b = 0; b < s->jobs[i].q.width; b++) {
+            tables[n++] = &s->jobs[i].tables[b];
+        }
+    }
+    nrd_sched_check(s->sched);
+    nrd_kv_check(s->kv, tables, n, 0);
+}
+
+static void check_result(const job *j, bool cancelled)
+{
+    int32_t want[MAX_LEN];
+    nrd_seq_finish why;
+    memcpy(want, j->tokens, (size_t)j->q.n_prompt * sizeof *want);
+    if (j->q.width > 1) {
+        hyp done[MAX_W];
+        if (cancelled) {
+            return; /* half a search has no counterpart */
+        }
+        int32_t n = alone_beams(&j->q, want, done);
+        for (int32_t i = 0; i < n; i++) {
+            const int32_t *ids;
+            const float *lp;
+            float cum;
+            int32_t n_ids;
+            nrd_beams_hypothesis(j->q.beams, i, &ids, &n_ids, &lp, &cum, &why);
+            assert_int_equal(n_ids, done[i].n - j->q.n_prompt);
+            assert_memory_equal(ids, done[i].tokens + j->q.n_prompt, (size_t)n_ids * sizeof *ids);
+            assert_true(fabs((double)cum - done[i].cum) < 1e-3);
+        }
+        return;
+    }
+    int32_t n = alone(&j->q, want, &why);
+    assert_true(cancelled ? j->q.n_known <= n : j->q.n_known == n);
+    assert_memory_equal(j->tokens, want, (size_t)j->q.n_known * sizeof *want);
+    assert_int_equal(j->finish, cancelled ? NRD_SEQ_FINISH_CANCELLED : why);
+}
+
+static void finish_plan(sim *s, int i)
+{
+    nrd_sched_event events[64];
+    int32_t n;
+    nrd_step_result r = {.ids = s->ids[i], .log_probs = s->log_probs[i],
+                         .log_probs_norm = s->log_probs[i], .n_top = MAX_TOP,
+                         .top_ids = s->top_ids[i], .top_log_probs = s->top_log_probs[i]};
+    nrd_sched_commit(s->sched, &s->plans[i], &r, events, &n);
+    for (int32_t k = 0; k < n; k++) {
+        job *j = job_of(s, events[k].seq);
+        assert_false(j->over);
+        if (events[k].finish != NRD_SEQ_FINISH_NONE) {
+            j->over = true;
+            j->finish = events[k].finish;
+            check_result(j, false);
+        }
+    }
+    s->plans[i].n_entries = 0;
+}
+
+static bool make_plan(sim *s, int i)
+{
+    bool was_running = nrd_sched_first_running(s->sched) != NULL;
+    nrd_sched_stats before, after;
+    nrd_sched_get_stats(s->sched, &before);
+    nrd_sched_plan(s->sched, &s->plans[i]);
+    nrd_sched_get_stats(s->sched, &after);
+    if (s->lim.is_static && was_running) {
+        assert_true(after.n_running <= before.n_running); /* nobody joins a batch that has left */
+    }
+    check_all(s);
+    if (s->plans[i].n_entries == 0) {
+        return false;
+    }
+    run_plan(s, i);
+    return true;
+}
+
+static void feed(sim *s)
+{
+    for (int32_t i = 0; i < s->n_jobs; i++) {
+        job *j = &s->jobs[i];
+        if (!j->added && j->start_step <= s->step) {
+            nrd_sched_add(s->sched, &j->q);
+            j->added = true;
+        }
+        if (j->added && !j->over && j->cancel_step == s->step) {
+            nrd_sched_end(s->sched, &j->q, NRD_SEQ_FINISH_CANCELLED);
+            j->over = true;
+            j->finish = NRD_SEQ_FINISH_CANCELLED;
+            check_result(j, true);
+        }
+    }
+    for (nrd_seq *q; (q = nrd_sched_take_idle(s->sched)) != NULL;) {
+        job *j = job_of(s, q);
+        assert_true(j->over && !j->idle && q->n_inflight == 0);
+        j->idle = true;
+    }
+}
+
+static bool all_idle(const sim *s)
+{
+    for (int32_t i = 0; i < s->n_jobs; i++) {
+        if (!s->jobs[i].idle) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static void drive(sim *s)
+{
+    int inflight = -1;
+    for (s->step = 0; !all_idle(s); s->step++) {
+        assert_true(s->step < 5000); /* nobody starves */
+        feed(s);
+        if (inflight < 0) {
+            if (make_plan(s, 0)) {
+                inflight = 0;
+            } else {
+                assert_null(nrd_sched_first_running(s->sched));
+                assert_null(nrd_sched_first_waiting(s->sched));
+            }
+            if (s->overlap) {
+                continue;
+            }
+        }
+        if (inflight < 0) {
+            continue;
+        }
+        bool ahead = s->overlap && nrd_sched_may_overlap(s->sched) && make_plan(s, 1 - inflight);
+        finish_plan(s, inflight);
+        inflight = ahead ? 1 - inflight : -1;
+        check_all(s);
+    }
+}
+
+/* ---- making ---- */
+
+static void make_job(sim *s, job *j, rng *r)
+{
+    nrd_seq *q = &j->q;
+    *q = (nrd_seq){.width = s->lim.max_beam_width > 1 && rng_in(r, 0, 2) == 0
+                                ? rng_in(r, 2, s->lim.max_beam_width) : 1,
+                   .n_prompt = rng_in(r, 1, 30),
+                   .priority = (float)rng_in(r, 0, 2) / 2,
+                   .end_id = rng_in(r, 0, 2) ? 3 : -1,
+                   .tokens = j->tokens,
+                   .tables = j->tables,
+                   .slots = j->slots,
+                   .sampling = {.repetition_penalty = 1, .top_p_decay = 1, .early_stopping = rng_in(r, 0, 2),
+                                .length_penalty = (float)rng_in(r, 0, 2) / 2,
+                                .diversity_rate = (float)rng_in(r, 0, 1) / 4}};
+    q->max_total = q->n_prompt + rng_in(r, 1, MAX_LEN - q->n_prompt - 1);
+    for (int32_t i = 0; i < q->n_prompt; i++) {
+        j->tokens[i] = i % 9 == 8 ? rng_in(r, 0, 1) : i % VOCAB;
+    }
+    if (rng_in(r, 0, 2) == 0) {
+        for (int i = 0; i < 4; i++) {
+            j->stop_ids[i] = rng_in(r, 0, VOCAB - 1);
+        }
+        j->stop_ends[0] = 2;
+        j->stop_ends[1] = 4;
+        q->stop = (nrd_phrase_list){j->stop_ids, j->stop_ends, 2};
+    }
+    q->content = (nrd_kv_content){.tokens = j->tokens};
+    q->no_reuse = rng_in(r, 0, 5) == 0;
+    for (int32_t b = 0; b < q->width; b++) {
+        assert_null(nrd_kv_table_init(&j->tables[b], MAX_LEN / BT + 2));
+    }
+    if (q->width > 1) {
+        assert_null(nrd_beams_new(&q->beams, q->width, j->tokens, q->n_prompt, q->max_total));
+    }
+    nrd_decode_prepare(q);
+    j->start_step = rng_in(r, 0, 30);
+    j->cancel_step = rng_in(r, 0, 9) == 0 ? rng_in(r, 0, 40) : -1;
+}
+
+static void scenario(uint64_t seed)
+{
+    rng r = {seed};
+    sim *s = calloc(1, sizeof *s);
+    s->lim = (nrd_sched_limits){
+        .max_batch_size = rng_in(&r, 1, 6),
+        .max_beam_width = rng_in(&r, 0, 2) ? 1 : MAX_W,
+        .max_utilization = rng_in(&r, 0, 1),
+        .is_static = rng_in(&r, 0, 5) == 0,
+        .chunked_context = rng_in(&r, 0, 1),
+    };
+    if (rng_in(&r, 0, 3) == 0) {
+        s->lim.window = rng_in(&r, 5, 20);
+        s->lim.n_sink = rng_in(&r, 0, 4);
+    }
+    s->lim.max_num_tokens = s->lim.max_batch_size * s->lim.max_beam_width + rng_in(&r, 0, 30);
+    if (!s->lim.chunked_context && s->lim.max_num_tokens < 30) {
+        s->lim.max_num_tokens = 30;
+    }
+    s->overlap = rng_in(&r, 0, 1);
+    s->n_jobs = rng_in(&r, 1, MAX_SEQS);
+    for (int32_t i = 0; i < s->n_jobs; i++) {
+        make_job(s, &s->jobs[i], &r);
+        if (i > 0 && rng_in(&r, 0, 4) == 0 && s->jobs[i - 1].q.width == 1 && s->jobs[i].q.width == 1) {
+            /* a second sample of the same prompt */
+            nrd_seq *a = &s->jobs[i - 1].q, *b = &s->jobs[i].q;
+            b->n_prompt = a->n_prompt;
+            memcpy(b->tokens, a->tokens, (size_t)a->n_prompt * sizeof *b->tokens);
+            b->max_total = a->max_total;
+            b->leader = a;
+            s->jobs[i].start_step = s->jobs[i - 1].start_step;
+        }
+    }
+    int32_t need = 0;
+    for (int32_t i = 0; i < s->n_jobs; i++) {
+        const nrd_seq *q = &s->jobs[i].q;
+        int32_t n = nrd_sched_worst_blocks(&s->lim, BT, q->n_prompt, q->max_total, q->width);
+        /* A paused sequence is computed again as one long prompt. */
+        int32_t again = q->width == 1 && s->lim.max_utilization ? (q->max_total + BT - 1) / BT : 0;
+        n = again > n ? again : n;
+        need = n > need ? n : need;
+    }
+    s->n_blocks = need + rng_in(&r, 0, 40);
+    nrd_kv_config kc = {.n_blocks = s->n_blocks, .block_tokens = BT, .reuse = rng_in(&r, 0, 2) > 0};
+    assert_null(nrd_kv_new(&s->kv, &kc));
+    assert_null(nrd_sched_new(&s->sched, &s->lim, s->kv));
+    s->content = calloc((size_t)s->n_blocks, sizeof *s->content);
+    for (int i = 0; i < 2; i++) {
+        assert_null(nrd_plan_init(&s->plans[i], &s->lim));
+    }
+    drive(s);
+    assert_true(nrd_sched_is_empty(s->sched));
+    assert_int_equal(nrd_kv_n_available(s->kv), s->n_blocks);
+    for (int32_t i = 0; i < s->n_jobs; i++) {
+        for (int32_t b = 0; b < s->jobs[i].q.width; b++) {
+            nrd_kv_table_fini(&s->jobs[i].tables[b]);
+        }
+        nrd_beams_free(s->jobs[i].q.beams);
+    }
+    for (int i = 0; i < 2; i++) {
+        nrd_plan_fini(&s->plans[i]);
+    }
+    nrd_sched_free(s->sched);
+    nrd_kv_free(s->kv);
+    free(s->content);
+    free(s);
+}
+
+static void test_every_sequence_gets_what_it_gets_alone(void **state)
+{
+    uint64_t seed = first_seed();
+    const char *one = getenv("NRD_ONLY");
+    (void)state;
+    for (uint64_t i = 0; i < (one ? 1u : 1500u); i++) {
+        if (getenv("NRD_TRACE")) {
+            fprintf(stderr, "scenario %llu\n", (unsigned long long)(seed + i));
+        }
+        scenario(seed + i);
+    }
+}
+
+static void test_limits_that_cannot_work_are_refused(void **state)
+{
+    nrd_sched *s;
+    nrd_sched_limits lim = {.max_batch_size = 8, .max_beam_width = 2, .max_num_tokens = 15};
+    (void)state;
+    nrd_error *err = nrd_sched_new(&s, &lim, NULL);
+    assert_int_equal(nrd_error_get_code(err), NRD_ERR_INVALID_ARG);
+    assert_null(s);
+    nrd_error_free(err);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_sequence_gets_what_it_gets_alone),
+        cmocka_unit_test(test_limits_that_cannot_work_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
