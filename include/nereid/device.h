@@ -173,7 +173,8 @@ typedef struct nrd_batch_view {
     const int32_t *block_table;      /* [n_seqs, block_table_stride]; -1 = dropped (out of window) */
     int32_t block_table_stride;
     /* Token tree of speculative decoding: bit j of row i says that token i of the sequence's new
-     * tokens may see new token j. NULL: causal. */
+     * tokens may see new token j. NULL: causal. Branches may share a position, so with a tree new
+     * token i of a sequence lies in cache slot ctx_len - q_len + i, else at its position. */
     const uint32_t *tree_mask;       /* [n_tokens, tree_mask_words] */
     int32_t tree_mask_words;
 } nrd_batch_view;
@@ -260,7 +261,8 @@ typedef struct nrd_sample_row {
 } nrd_sample_row;
 
 /* Order: bias, penalties, min length, banned, mask, temperature, top-k, top-p, min-p, draw.
- * Uniform draw: nrd_sample_uniform(seed, draw), the same on every device. Ties: lowest id. */
+ * Uniform draw: nrd_sample_uniform(seed, draw), the same on every device. Ties: lowest id. The draw
+ * walks the kept ids in ascending order; the first whose cumulated probability exceeds it wins. */
 typedef struct nrd_sample_args {
     uint32_t size;
     int32_t n_rows, vocab;

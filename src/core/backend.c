@@ -353,10 +353,11 @@ TRITONSERVER_Error *TRITONBACKEND_InputProperties(TRITONBACKEND_Input *input, co
     return NULL;
 }
 
-TRITONSERVER_Error *TRITONBACKEND_InputPropertiesForHostPolicy(
-    TRITONBACKEND_Input *input, const char *host_policy_name, const char **name,
-    TRITONSERVER_DataType *datatype, const int64_t **shape, uint32_t *dims_count,
-    uint64_t *byte_size, uint32_t *buffer_count)
+TRITONSERVER_Error *
+TRITONBACKEND_InputPropertiesForHostPolicy(TRITONBACKEND_Input *input, const char *host_policy_name,
+                                           const char **name, TRITONSERVER_DataType *datatype,
+                                           const int64_t **shape, uint32_t *dims_count,
+                                           uint64_t *byte_size, uint32_t *buffer_count)
 {
     (void)host_policy_name; /* no input has data of its own for a policy: the common data serves */
     return TRITONBACKEND_InputProperties(input, name, datatype, shape, dims_count, byte_size,
@@ -366,9 +367,8 @@ TRITONSERVER_Error *TRITONBACKEND_InputPropertiesForHostPolicy(
 static nrd_error *segment_at(const nrd_input *in, uint32_t index, const nrd_segment **out)
 {
     if (index >= in->n_segments) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG,
-                          "out of bounds index %u: input '%s' has %u buffers", index, in->name,
-                          in->n_segments);
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "out of bounds index %u: input '%s' has %u buffers",
+                          index, in->name, in->n_segments);
     }
     *out = &in->segments[index];
     return NULL;
@@ -571,18 +571,18 @@ TRITONSERVER_Error *TRITONBACKEND_RequestOutputName(TRITONBACKEND_Request *reque
     *output_name = NULL;
     TRITONBACKEND_RequestOutputCount(request, &n);
     if (index >= n) {
-        return as_api(nrd_request_errorf(
-            r, NRD_ERR_INVALID_ARG, "out of bounds index %u: request has %u requested outputs",
-            index, n));
+        return as_api(nrd_request_errorf(r, NRD_ERR_INVALID_ARG,
+                                         "out of bounds index %u: request has %u requested outputs",
+                                         index, n));
     }
     *output_name = r->n_outputs ? r->outputs[index] : r->model->config->output[index]->name;
     return NULL;
 }
 
-TRITONSERVER_Error *TRITONBACKEND_RequestOutputBufferProperties(TRITONBACKEND_Request *request,
-                                                                const char *name, size_t *byte_size,
-                                                                TRITONSERVER_MemoryType *memory_type,
-                                                                int64_t *memory_type_id)
+TRITONSERVER_Error *
+TRITONBACKEND_RequestOutputBufferProperties(TRITONBACKEND_Request *request, const char *name,
+                                            size_t *byte_size, TRITONSERVER_MemoryType *memory_type,
+                                            int64_t *memory_type_id)
 {
     nrd_request *r = r_of(request);
     const nrd_allocator *a = (const nrd_allocator *)(void *)r->allocator;
@@ -593,8 +593,8 @@ TRITONSERVER_Error *TRITONBACKEND_RequestOutputBufferProperties(TRITONBACKEND_Re
         return NULL;
     }
     if (!a || !a->query_fn) {
-        return as_api(nrd_request_errorf(r, NRD_ERR_UNAVAILABLE,
-                                         "Output properties are not available"));
+        return as_api(
+            nrd_request_errorf(r, NRD_ERR_UNAVAILABLE, "Output properties are not available"));
     }
     return a->query_fn(r->allocator, r->allocator_userp, name, byte_size, memory_type,
                        memory_type_id);
@@ -604,9 +604,10 @@ TRITONSERVER_Error *TRITONBACKEND_RequestRelease(TRITONBACKEND_Request *request,
                                                  uint32_t release_flags)
 {
     if (release_flags & TRITONSERVER_REQUEST_RELEASE_RESCHEDULE) {
-        return as_api(nrd_errorf(NRD_ERR_INVALID_ARG,
-                                 "Request is released with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, "
-                                 "while the model is not configured to handle such a flag."));
+        return as_api(
+            nrd_errorf(NRD_ERR_INVALID_ARG,
+                       "Request is released with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, "
+                       "while the model is not configured to handle such a flag."));
     }
     nrd_request_release(r_of(request), release_flags);
     return NULL;
@@ -713,8 +714,7 @@ TRITONSERVER_Error *TRITONBACKEND_ResponseOutput(TRITONBACKEND_Response *respons
 {
     nrd_output *o = NULL;
     *output = NULL;
-    NRD_API_TRY(
-        nrd_response_add_output(&o, resp_of(response), name, datatype, shape, dims_count));
+    NRD_API_TRY(nrd_response_add_output(&o, resp_of(response), name, datatype, shape, dims_count));
     *output = (TRITONBACKEND_Output *)(void *)o;
     return NULL;
 }
@@ -769,8 +769,9 @@ TRITONSERVER_Error *TRITONBACKEND_InferenceResponseOutput(TRITONBACKEND_Response
 
 static TRITONSERVER_Error *no_state(void)
 {
-    return as_api(nrd_errorf(NRD_ERR_UNSUPPORTED,
-                             "implicit state is not supported: this server has no sequence batcher"));
+    return as_api(
+        nrd_errorf(NRD_ERR_UNSUPPORTED,
+                   "implicit state is not supported: this server has no sequence batcher"));
 }
 
 TRITONSERVER_Error *TRITONBACKEND_StateNew(TRITONBACKEND_State **state,

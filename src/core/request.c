@@ -230,10 +230,11 @@ static nrd_error *complete_raw_input(nrd_request *r)
     for (size_t i = 0; i < ci->n_dims && in->n_given < NRD_MAX_RANK; i++) {
         if (ci->dims[i] < 0) {
             if (dynamic >= 0) {
-                return nrd_request_errorf(r, NRD_ERR_INVALID_ARG,
-                                          "The shape of the raw input '%s' can not be deduced "
-                                          "because there are more than one variable-sized dimension",
-                                          ci->name);
+                return nrd_request_errorf(
+                    r, NRD_ERR_INVALID_ARG,
+                    "The shape of the raw input '%s' can not be deduced "
+                    "because there are more than one variable-sized dimension",
+                    ci->name);
             }
             dynamic = (int)in->n_given;
         } else {
@@ -384,8 +385,9 @@ static nrd_error *shape_error(const nrd_request *r, const nrd_input *in,
     nrd_shape_put(&want, full, n);
     nrd_shape_put(&got, in->given, in->n_given);
     nrd_error *err = nrd_request_errorf(
-        r, NRD_ERR_INVALID_ARG, "unexpected shape for input '%s' for model '%s'. Expected %s, got %s. %s",
-        in->name, r->model_name, nrd_str_cstr(&want), nrd_str_cstr(&got),
+        r, NRD_ERR_INVALID_ARG,
+        "unexpected shape for input '%s' for model '%s'. Expected %s, got %s. %s", in->name,
+        r->model_name, nrd_str_cstr(&want), nrd_str_cstr(&got),
         batched ? "NOTE: Setting a non-zero max_batch_size in the model config requires a batch "
                   "dimension to be prepended to each input shape. If you want to specify the full "
                   "shape including the batch dim in your input dims config, try setting "
@@ -493,11 +495,11 @@ static nrd_error *check_strings(const nrd_request *r, const nrd_input *in, uint6
                                   in->name, r->model_name, rest);
     }
     if (seen != expected) {
-        return nrd_request_errorf(r, NRD_ERR_INVALID_ARG,
-                                  "expected %llu string elements for inference input '%s' for model "
-                                  "'%s', got %llu",
-                                  (unsigned long long)expected, in->name, r->model_name,
-                                  (unsigned long long)seen);
+        return nrd_request_errorf(
+            r, NRD_ERR_INVALID_ARG,
+            "expected %llu string elements for inference input '%s' for model "
+            "'%s', got %llu",
+            (unsigned long long)expected, in->name, r->model_name, (unsigned long long)seen);
     }
     return NULL;
 }
@@ -520,11 +522,11 @@ static nrd_error *check_input_data(const nrd_request *r, const nrd_input *in,
         return check_strings(r, in, count);
     }
     if (in->byte_size != bytes) {
-        return nrd_request_errorf(r, NRD_ERR_INVALID_ARG,
-                                  "input byte size mismatch for input '%s' for model '%s'. Expected "
-                                  "%llu, got %llu",
-                                  in->name, r->model_name, (unsigned long long)bytes,
-                                  (unsigned long long)in->byte_size);
+        return nrd_request_errorf(
+            r, NRD_ERR_INVALID_ARG,
+            "input byte size mismatch for input '%s' for model '%s'. Expected "
+            "%llu, got %llu",
+            in->name, r->model_name, (unsigned long long)bytes, (unsigned long long)in->byte_size);
     }
     return NULL;
 }
@@ -660,8 +662,7 @@ TRITONSERVER_InferenceRequestNew(TRITONSERVER_InferenceRequest **inference_reque
 
     *inference_request = NULL;
     NRD_API_TRY(nrd_repo_get(&m, s->repo, model_name, model_version));
-    *inference_request =
-        (TRITONSERVER_InferenceRequest *)(void *)nrd_request_new(m, model_version);
+    *inference_request = (TRITONSERVER_InferenceRequest *)(void *)nrd_request_new(m, model_version);
     nrd_model_unref(m);
     return NULL;
 }
@@ -839,8 +840,8 @@ TRITONSERVER_InferenceRequestAddInput(TRITONSERVER_InferenceRequest *inference_r
                                       const int64_t *shape, uint64_t dim_count)
 {
     nrd_input *in;
-    return as_api(nrd_request_add_input(&in, of_api(inference_request), name, datatype, shape,
-                                        dim_count));
+    return as_api(
+        nrd_request_add_input(&in, of_api(inference_request), name, datatype, shape, dim_count));
 }
 
 TRITONSERVER_Error *
@@ -851,9 +852,9 @@ TRITONSERVER_InferenceRequestAddRawInput(TRITONSERVER_InferenceRequest *inferenc
     nrd_input *in;
 
     if (r->n_inputs > 0) {
-        return as_api(nrd_request_errorf(
-            r, NRD_ERR_INVALID_ARG, "raw input '%s' can't be added to request with other inputs",
-            name));
+        return as_api(
+            nrd_request_errorf(r, NRD_ERR_INVALID_ARG,
+                               "raw input '%s' can't be added to request with other inputs", name));
     }
     NRD_API_TRY(nrd_request_add_input(&in, r, name, TRITONSERVER_TYPE_INVALID, NULL, 0));
     in->raw = true;
@@ -889,11 +890,9 @@ TRITONSERVER_InferenceRequestRemoveAllInputs(TRITONSERVER_InferenceRequest *infe
     return NULL;
 }
 
-TRITONSERVER_Error *
-TRITONSERVER_InferenceRequestAppendInputData(TRITONSERVER_InferenceRequest *inference_request,
-                                             const char *name, const void *base, size_t byte_size,
-                                             TRITONSERVER_MemoryType memory_type,
-                                             int64_t memory_type_id)
+TRITONSERVER_Error *TRITONSERVER_InferenceRequestAppendInputData(
+    TRITONSERVER_InferenceRequest *inference_request, const char *name, const void *base,
+    size_t byte_size, TRITONSERVER_MemoryType memory_type, int64_t memory_type_id)
 {
     nrd_attr attr = {
         .byte_size = byte_size, .memory_type = memory_type, .memory_type_id = memory_type_id};

@@ -341,11 +341,398 @@ static void test_linear_matches_the_reference_bit_equal_for_threads_and_batches(
     }
 }
 
+/* ---- row-wise operations ---- */
+
+/* An ACT_Q8 row back as floats; two quantizations of nearly equal numbers differ by one step. */
+static void rows_of(nrd_dtype t, const void *data, int64_t rows, int64_t cols, float *out)
+{
+    for (int64_t r = 0; r < rows; r++) {
+        nrd_load_row(t, data, r, cols, NULL, out + r * cols);
+    }
+}
+
+static double q8_step(const float *x, int64_t n)
+{
+    double peak = 0;
+    for (int64_t i = 0; i < n; i++) {
+        peak = fmax(peak, fabs((double)x[i]));
+    }
+    return peak / 127.0 * 1.01;
+}
+
+static void test_norm_matches_the_reference(void **state)
+{
+    static const int32_t sizes[] = {1, 31, 64, 97, 576, 640, 1024};
+    (void)state;
+    for (int i = 0; i < n_targets; i++) {
+        worst w = {0};
+        for (int k = 0; k < 28; k++) {
+            int32_t h = sizes[k % 7], n = rnd_in(0, 19), n_rows = rnd_in(0, n);
+            nrd_dtype out_t = k % 2 ? NRD_DTYPE_ACT_Q8 : NRD_DTYPE_F32;
+            nrd_weight wt = new_weight(k % 3 ? NRD_DTYPE_F32 : NRD_DTYPE_BF16, h, 1), bias = new_weight(NRD_DTYPE_F16, h, 1),
+                       dw = new_weight(NRD_DTYPE_F32, h, 1);
+            float *res = rnd_floats((int64_t)n * h, 2), *res2 = rnd_floats((int64_t)n * h, 1), *delta = rnd_floats((int64_t)n * h, 1);
+            int32_t ids[20];
+            for (int32_t r = 0; r < n_rows; r++) {
+                ids[r] = rnd_in(0, n - 1);
+            }
+            memcpy(res2, res, (size_t)(n * h) * 4);
+            bool sel = n > 0 && k % 5 == 0;
+            int32_t n_out = sel ? n_rows : n;
+            size_t bytes = nrd_row_bytes(out_t, h) * (size_t)(n + 1);
+            void *o1 = nrd_aligned_zalloc(64, bytes), *o2 = nrd_aligned_zalloc(64, bytes);
+            nrd_norm_args a = {.size = sizeof a, .kind = k % 4 == 3 ? NRD_NORM_LAYER : NRD_NORM_RMS, .eps = 1e-5f,
+                               .n_tokens = n, .hidden = h, .delta = k % 7 < 5 ? delta : NULL,
+                               .delta_weight = k % 7 < 2 ? &dw : NULL, .residual = res, .weight = k % 11 == 10 ? NULL : &wt,
+                               .bias = k % 4 == 3 ? &bias : NULL, .row_ids = sel ? ids : NULL, .n_rows = n_rows, .out = o1,
+                               .out_dtype = out_t, .act_dtype = NRD_DTYPE_F32};
+            ok(nrd_norm_check(&a));
+            nrd_norm_ref(&a);
+            a.residual = res2;
+            a.out = o2;
+            ok(targets[i].dev->ops->norm(targets[i].s, &a));
+            ok(targets[i].dev->ops->stream_sync(targets[i].s));
+            compare(&w, res2, res, (int64_t)n * h, 1e-5, 1e-5);
+            float *f1 = rnd_floats((int64_t)n_out * h, 1), *f2 = rnd_floats((int64_t)n_out * h, 1);
+            rows_of(out_t, o1, n_out, h, f1);
+            rows_of(out_t, o2, n_out, h, f2);
+            compare(&w, f2, f1, (int64_t)n_out * h, out_t == NRD_DTYPE_F32 ? 1e-6 : q8_step(f1, (int64_t)n_out * h), 1e-5);
+            free(f1), free(f2), free(o1), free(o2), free(res), free(res2), free(delta);
+            free_weight(&wt), free_weight(&bias), free_weight(&dw);
+        }
+        report("norm", targets[i].name, &w);
+    }
+}
+
+static void test_act_matches_the_reference(void **state)
+{
+    static const int32_t sizes[] = {1, 33, 160, 1536, 2048, 2049, 4500};
+    (void)state;
+    for (int i = 0; i < n_targets; i++) {
+        worst w = {0};
+        for (int k = 0; k < 24; k++) {
+            int32_t n = rnd_in(0, 9), inter = sizes[k % 7];
+            bool gated = k % 2;
+            nrd_dtype out_t = k % 3 ? NRD_DTYPE_ACT_Q8 : NRD_DTYPE_F32;
+            float *x = rnd_floats((int64_t)n * inter * 2, 3);
+            size_t bytes = nrd_row_bytes(out_t, inter) * (size_t)(n + 1);
+            void *o1 = nrd_aligned_zalloc(64, bytes), *o2 = nrd_aligned_zalloc(64, bytes);
+            float *f1 = rnd_floats((int64_t)n * inter, 1), *f2 = rnd_floats((int64_t)n * inter, 1);
+            nrd_act_args a = {.size = sizeof a, .kind = (nrd_act_kind)(k % 6), .gated = gated, .n_tokens = n, .inter = inter,
+                              .x = x, .act_dtype = NRD_DTYPE_F32, .out = o1, .out_dtype = out_t};
+            ok(nrd_act_check(&a));
+            nrd_act_ref(&a);
+            a.out = o2;
+            ok(targets[i].dev->ops->act(targets[i].s, &a));
+            ok(targets[i].dev->ops->stream_sync(targets[i].s));
+            rows_of(out_t, o1, n, inter, f1);
+            rows_of(out_t, o2, n, inter, f2);
+            compare(&w, f2, f1, (int64_t)n * inter, out_t == NRD_DTYPE_F32 ? 1e-5 : q8_step(f1, (int64_t)n * inter), 1e-5);
+            free(x), free(f1), free(f2), free(o1), free(o2);
+        }
+        report("act", targets[i].name, &w);
+    }
+}
+
+static void test_embed_matches_the_reference(void **state)
+{
+    (void)state;
+    for (int i = 0; i < n_targets; i++) {
+        worst w = {0};
+        for (int k = 0; k < N_WEIGHT_TYPES; k++) {
+            nrd_dtype t = weight_types[k];
+            int32_t h = nrd_dtype_block(t) > 1 ? 256 : 67, n = rnd_in(0, 33), vocab = 50;
+            nrd_weight table = new_weight(t, vocab, h), pos = new_weight(NRD_DTYPE_F16, 20, h), used;
+            int32_t ids[33], positions[33], slots[4] = {3, 0, 49, 7};
+            float *prompt = rnd_floats(h, 1);
+            const void *prompts[33];
+            bool owned;
+            for (int32_t j = 0; j < n; j++) {
+                ids[j] = rnd_in(-4, vocab + 1);
+                positions[j] = rnd_in(0, 19);
+                prompts[j] = ids[j] == vocab ? prompt : NULL;
+            }
+            ok(targets[i].dev->ops->weight_load(targets[i].s, &table, k % 2, &used, &owned));
+            float *o1 = rnd_floats((int64_t)n * h, 1), *o2 = rnd_floats((int64_t)n * h, 1);
+            nrd_embed_args a = {.size = sizeof a, .n_tokens = n, .hidden = h, .ids = ids, .slot_tokens = slots, .table = &table,
+                                .scale = k % 3 ? 1.0f : 3.5f, .pos_table = k % 4 ? NULL : &pos, .positions = positions,
+                                .prompt_table = k % 2 ? prompts : NULL, .out = o1, .out_dtype = NRD_DTYPE_F32};
+            ok(nrd_embed_check(&a));
+            nrd_embed_ref(&a);
+            a.table = &used;
+            a.out = o2;
+            ok(targets[i].dev->ops->embed(targets[i].s, &a));
+            ok(targets[i].dev->ops->stream_sync(targets[i].s));
+            compare(&w, o2, o1, (int64_t)n * h, 1e-6, 2e-6);
+            if (owned) {
+                targets[i].dev->ops->weight_unload(targets[i].dev, &used);
+            }
+            free(o1), free(o2), free(prompt);
+            free_weight(&table), free_weight(&pos);
+        }
+        report("embed", targets[i].name, &w);
+    }
+}
+
+/* ---- attention ---- */
+
+typedef struct attn_case {
+    int32_t n_heads, n_kv, dim, block_tokens, window, n_sink, n_seqs, max_new, max_old;
+    nrd_dtype kv_dtype, out_dtype;
+    float softcap;
+    bool tree, norms, drop;
+    nrd_rope_kind rope;
+} attn_case;
+
+static void attention_case(const attn_case *p, int i, worst *w_rope, worst *w_attn)
+{
+    int32_t q_start[9] = {0}, ctx[8], n = 0, max_q = 0, max_ctx = 0;
+    nrd_device *dev = targets[i].dev;
+    const nrd_device_ops *ops = dev->ops;
+
+    for (int32_t s = 0; s < p->n_seqs; s++) {
+        int32_t fresh = s % 2 ? 1 : rnd_in(1, p->max_new), old = rnd_in(0, p->max_old);
+        q_start[s + 1] = n += fresh;
+        ctx[s] = old + fresh;
+        max_q = fresh > max_q ? fresh : max_q;
+        max_ctx = ctx[s] > max_ctx ? ctx[s] : max_ctx;
+    }
+    int32_t per_seq = (max_ctx + p->block_tokens - 1) / p->block_tokens, stride = per_seq + 2;
+    int32_t n_blocks = per_seq * p->n_seqs + 1, words = (max_q + 31) / 32;
+    int32_t *table = nrd_xcalloc((size_t)(stride * p->n_seqs), 4), *positions = nrd_xcalloc((size_t)n, 4);
+    int32_t *token_seq = nrd_xcalloc((size_t)n, 4);
+    uint32_t *mask = nrd_xcalloc((size_t)(n * words), 4);
+    for (int32_t s = 0; s < p->n_seqs; s++) {
+        for (int32_t k = 0; k < stride; k++) { /* scattered: every second sequence from behind */
+            table[s * stride + k] = k < per_seq ? (s % 2 ? n_blocks - 1 - k * p->n_seqs - s : 1 + k * p->n_seqs + s) % n_blocks : -1;
+        }
+        int32_t fresh = q_start[s + 1] - q_start[s];
+        for (int32_t k = 0; k < fresh; k++) {
+            int32_t t = q_start[s] + k;
+            token_seq[t] = s;
+            positions[t] = p->tree ? ctx[s] - fresh + (k + 1) / 2 : ctx[s] - fresh + k;
+            for (int32_t j = k; j >= 0; j = j > 0 ? (j - 1) / 2 : -1) { /* a node sees its ancestors */
+                mask[t * words + j / 32] |= 1u << (j % 32);
+            }
+        }
+        if (p->drop && p->window > 0) {
+            int32_t keep = ctx[s] - fresh - p->window + 1;
+            for (int32_t k = 0; k < per_seq; k++) {
+                if ((k + 1) * p->block_tokens <= keep && k * p->block_tokens >= p->n_sink) {
+                    table[s * stride + k] = -1;
+                }
+            }
+        }
+    }
+    /* Two sequences must not share a block. */
+    for (int32_t s = 0, next = 0; s < p->n_seqs; s++) {
+        for (int32_t k = 0; k < per_seq; k++) {
+            if (table[s * stride + k] >= 0) {
+                table[s * stride + k] = (next++ * 7) % n_blocks;
+            }
+        }
+    }
+    while (n_blocks % 7 == 0) {
+        n_blocks++;
+    }
+    for (int32_t s = 0, next = 0; s < p->n_seqs; s++) {
+        for (int32_t k = 0; k < per_seq; k++) {
+            if (table[s * stride + k] >= 0) {
+                table[s * stride + k] = (int32_t)(((int64_t)next++ * 7) % n_blocks);
+            }
+        }
+    }
+    size_t block_bytes = ops->kv_block_bytes(dev, p->kv_dtype, p->block_tokens, p->n_kv, p->dim);
+    size_t pool = block_bytes * (size_t)n_blocks;
+    uint8_t *kv1 = nrd_aligned_zalloc(64, pool), *kv2 = nrd_aligned_zalloc(64, pool);
+    nrd_kv_layer kv = {kv1, p->kv_dtype, n_blocks, p->block_tokens, p->n_kv, p->dim, 0.03f, 0.04f};
+    /* Old tokens: anything. */
+    for (int32_t b = 0; b < n_blocks; b++) {
+        for (int64_t e = 0; e < (int64_t)nrd_kv_head_elems(p->block_tokens, p->dim) * 2 * p->n_kv; e++) {
+            nrd_kv_store(p->kv_dtype, kv1 + (size_t)b * block_bytes, e, 0.03f, rnd_f());
+        }
+    }
+    memcpy(kv2, kv1, pool);
+    int64_t width = (int64_t)p->n_heads * p->dim, row = width + 2 * (int64_t)p->n_kv * p->dim;
+    float *qkv1 = rnd_floats(n * row, 1), *qkv2 = rnd_floats(n * row, 1), *inv = rnd_floats(p->dim / 2, 1);
+    memcpy(qkv2, qkv1, (size_t)(n * row) * 4);
+    for (int32_t k = 0; k < p->dim / 2; k++) {
+        inv[k] = powf(10000.0f, -2.0f * (float)k / (float)p->dim);
+    }
+    nrd_weight qn = new_weight(NRD_DTYPE_F32, p->dim, 1), kn = new_weight(NRD_DTYPE_F16, p->dim, 1);
+    for (int32_t k = 0; k < p->dim; k++) {
+        ((float *)(uintptr_t)qn.data)[k] += 1.0f;
+    }
+    nrd_batch_view view = {n, p->n_seqs, max_q, max_ctx, positions, token_seq, q_start, ctx, table, stride,
+                           p->tree ? mask : NULL, words};
+    nrd_rope_kv_args r = {.size = sizeof r, .batch = &view, .qkv = qkv1, .act_dtype = NRD_DTYPE_F32, .n_heads = p->n_heads,
+                          .q_norm = p->norms ? &qn : NULL, .k_norm = p->norms ? &kn : NULL, .norm_eps = 1e-6f, .rope = p->rope,
+                          .rotary_dim = p->dim % 32 ? p->dim : p->dim - 8, .inv_freq = inv, .rope_scale = 1.1f, .kv = kv};
+    ok(nrd_rope_kv_check(&r));
+    nrd_rope_kv_ref(&r);
+    r.qkv = qkv2;
+    r.kv.base = kv2;
+    ok(ops->rope_kv(targets[i].s, &r));
+    size_t out_bytes = nrd_row_bytes(p->out_dtype, width) * (size_t)n;
+    void *o1 = nrd_aligned_zalloc(64, out_bytes), *o2 = nrd_aligned_zalloc(64, out_bytes);
+    nrd_attention_args a = {.size = sizeof a, .batch = &view, .q = qkv1, .q_stride = row, .out = o1, .act_dtype = NRD_DTYPE_F32,
+                            .out_dtype = p->out_dtype, .n_heads = p->n_heads, .scale = 1.0f / sqrtf((float)p->dim),
+                            .softcap = p->softcap, .window = p->window, .n_sink = p->n_sink, .kv = kv};
+    ok(nrd_attention_check(&a));
+    nrd_attention_ref(&a);
+    a.q = qkv2;
+    a.out = o2;
+    a.kv.base = kv2;
+    ok(ops->attention(targets[i].s, &a));
+    ok(ops->stream_sync(targets[i].s));
+    for (int32_t t = 0; t < n; t++) {
+        compare(w_rope, qkv2 + t * row, qkv1 + t * row, width, 4e-6, 4e-6);
+    }
+    float *f1 = rnd_floats(n * width, 1), *f2 = rnd_floats(n * width, 1);
+    rows_of(p->out_dtype, o1, n, width, f1);
+    rows_of(p->out_dtype, o2, n, width, f2);
+    /* Softmax weights sum to one: errors of scores (dim roundings) and of e^x enter relatively. The
+     * cache may round K and V of this step to the neighbour: half a step of its type. */
+    double allowed = 2e-5 + (p->kv_dtype == NRD_DTYPE_F32 ? 0 : p->kv_dtype == NRD_DTYPE_F16 ? 2e-3 : p->kv_dtype == NRD_DTYPE_BF16 ? 1.6e-2 : 4.1e-2);
+    compare(w_attn, f2, f1, n * width, allowed + (p->out_dtype == NRD_DTYPE_ACT_Q8 ? q8_step(f1, n * width) : 0), 1e-5);
+    /* A token alone (its sequence only, last token only) gives the same bits. */
+    if (p->out_dtype == NRD_DTYPE_F32 && !p->tree) {
+        int32_t s = rnd_in(0, p->n_seqs - 1), last = q_start[s + 1] - 1, one_start[2] = {0, 1};
+        nrd_batch_view one = {1, 1, 1, ctx[s], &positions[last], token_seq, one_start, &ctx[s], table + s * stride, stride, NULL, 0};
+        float *alone = rnd_floats(width, 1);
+        a.batch = &one;
+        a.q = qkv2 + last * row;
+        a.out = alone;
+        ok(ops->attention(targets[i].s, &a));
+        ok(ops->stream_sync(targets[i].s));
+        assert_memory_equal(alone, (float *)o2 + last * width, (size_t)width * 4);
+        free(alone);
+    }
+    free(f1), free(f2), free(o1), free(o2), free(qkv1), free(qkv2), free(inv), free(kv1), free(kv2);
+    free(table), free(positions), free(token_seq), free(mask);
+    free_weight(&qn), free_weight(&kn);
+}
+
+static void test_rope_and_attention_match_the_reference(void **state)
+{
+    static const nrd_dtype kvs[] = {NRD_DTYPE_F32, NRD_DTYPE_F16, NRD_DTYPE_BF16, NRD_DTYPE_I8};
+    static const attn_case cases[] = {
+        /* heads kv dim block window sink seqs new old */
+        {9, 3, 64, 32, 0, 0, 3, 20, 50, 0, NRD_DTYPE_F32, 0, false, false, false, NRD_ROPE_NEOX},
+        {9, 3, 64, 32, 0, 0, 2, 3, 2500, 0, NRD_DTYPE_F32, 0, false, false, false, NRD_ROPE_NEOX},
+        {4, 1, 256, 16, 40, 0, 3, 70, 100, 0, NRD_DTYPE_ACT_Q8, 0, false, true, true, NRD_ROPE_NEOX},
+        {4, 4, 32, 8, 0, 0, 4, 5, 40, 0, NRD_DTYPE_F32, 20, false, false, false, NRD_ROPE_INTERLEAVED},
+        {20, 1, 16, 24, 100, 4, 2, 9, 300, 0, NRD_DTYPE_ACT_Q8, 0, false, false, true, NRD_ROPE_INTERLEAVED},
+        {6, 2, 48, 64, 0, 0, 3, 11, 200, 0, NRD_DTYPE_F32, 0, true, true, false, NRD_ROPE_NEOX},
+        {2, 1, 20, 16, 0, 0, 2, 4, 30, 0, NRD_DTYPE_F32, 0, false, false, false, NRD_ROPE_NONE},
+        {8, 2, 64, 16, 30, 2, 2, 6, 64, 0, NRD_DTYPE_F32, 0, true, false, false, NRD_ROPE_NEOX},
+    };
+    (void)state;
+    for (int i = 0; i < n_targets; i++) {
+        worst rope = {0}, attn = {0};
+        for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
+            for (int t = 0; t < 4; t++) {
+                attn_case c = cases[k];
+                c.kv_dtype = kvs[t];
+                attention_case(&c, i, &rope, &attn);
+                if (attn.ratio > 1 || rope.ratio > 1) {
+                    fail_msg("case %zu, kv %s, %s: rope %.3g, attention %.3g of the allowed (%g for %g at %lld)", k,
+                             nrd_dtype_name(kvs[t]), targets[i].name, rope.ratio, attn.ratio, attn.got, attn.want,
+                             (long long)attn.at);
+                }
+            }
+        }
+        report("rope_kv", targets[i].name, &rope);
+        report("attention", targets[i].name, &attn);
+    }
+}
+
+/* ---- sampling ---- */
+
+static void test_sample_chooses_as_the_reference(void **state)
+{
+    (void)state;
+    for (int i = 0; i < n_targets; i++) {
+        worst w = {0};
+        int edge = 0, drawn = 0;
+        for (int k = 0; k < 120; k++) {
+            int32_t vocab = k % 4 == 0 ? rnd_in(1, 40) : rnd_in(41, 5000), n = rnd_in(1, 5), n_top = k % 5 == 0 ? rnd_in(1, vocab < 9 ? vocab : 9) : 0;
+            float *logits = rnd_floats((int64_t)n * vocab, k % 3 ? 3.0f : 0.3f), *bias = rnd_floats(vocab, 1);
+            uint32_t *mask = nrd_xcalloc((size_t)(vocab + 31) / 32, 4);
+            uint16_t *counts1 = nrd_xcalloc((size_t)(n * vocab), 2), *counts2 = nrd_xcalloc((size_t)(n * vocab), 2);
+            int32_t banned[3], slots1[5] = {0}, slots2[5] = {0}, id1[5], id2[5], t1[45], t2[45];
+            float lp1[5] = {0}, lp2[5] = {0}, ln1[5] = {0}, ln2[5] = {0}, tl1[45], tl2[45];
+            nrd_sample_row rows[5];
+            if (k % 6 == 1) { /* many ties */
+                for (int64_t j = 0; j < (int64_t)n * vocab; j++) {
+                    logits[j] = roundf(logits[j]);
+                }
+            }
+            if (k % 10 == 9) {
+                logits[rnd_in(0, vocab - 1)] = NAN;
+                logits[rnd_in(0, vocab - 1)] = -INFINITY;
+            }
+            for (int32_t j = 0; j < (vocab + 31) / 32; j++) {
+                mask[j] = (uint32_t)rnd() | (uint32_t)rnd();
+            }
+            for (int32_t j = 0; j < n * vocab; j++) {
+                counts1[j] = counts2[j] = rnd() % 8 == 0 ? (uint16_t)rnd_in(1, 3) : 0;
+            }
+            for (int j = 0; j < 3; j++) {
+                banned[j] = rnd_in(0, vocab - 1);
+            }
+            for (int32_t r = 0; r < n; r++) {
+                rows[r] = (nrd_sample_row){.slot = r, .top_k = k % 3 == 0 ? rnd_in(0, vocab + 2) : k % 3 == 1 ? 0 : rnd_in(0, 60),
+                    .top_p = rnd() % 2 ? 0.1f + 0.85f * (float)(rnd() % 100) / 100.0f : 0, .min_p = rnd() % 4 == 0 ? 0.05f : 0,
+                    .temperature = rnd() % 4 == 0 ? 0 : 0.3f + (float)(rnd() % 100) / 60.0f, .repetition_penalty = rnd() % 2 ? 1.2f : 1.0f,
+                    .presence_penalty = rnd() % 3 ? 0 : 0.5f, .frequency_penalty = rnd() % 3 ? 0 : 0.25f, .seed = rnd(), .draw = rnd() % 100,
+                    .flags = NRD_SAMPLE_LOGPROB | NRD_SAMPLE_NORMALIZE | (rnd() % 2 ? NRD_SAMPLE_COUNTS : 0) | (rnd() % 5 == 0 ? NRD_SAMPLE_NO_UPDATE : 0),
+                    .banned_start = 0, .n_banned = rnd() % 2 ? 3 : 0, .n_suppress_end = rnd() % 2, .end_id = rnd_in(-1, vocab - 1),
+                    .bias = rnd() % 3 ? NULL : bias, .mask = rnd() % 3 ? NULL : mask};
+            }
+            nrd_sample_args a = {.size = sizeof a, .n_rows = n, .vocab = vocab, .logits = logits, .rows = rows, .banned_ids = banned,
+                                 .counts = counts1, .slot_tokens = slots1, .out_ids = id1, .out_logprob = lp1, .out_logprob_norm = ln1,
+                                 .n_top = n_top, .out_top_ids = t1, .out_top_logprobs = tl1};
+            ok(nrd_sample_check(&a));
+            nrd_sample_ref(&a);
+            a.counts = counts2, a.slot_tokens = slots2, a.out_ids = id2, a.out_logprob = lp2, a.out_logprob_norm = ln2, a.out_top_ids = t2, a.out_top_logprobs = tl2;
+            ok(targets[i].dev->ops->sample(targets[i].s, &a));
+            ok(targets[i].dev->ops->stream_sync(targets[i].s));
+            for (int32_t r = 0; r < n; r++) {
+                drawn++;
+                if (id1[r] != id2[r]) { /* only where the drawn number falls on an edge */
+                    assert_true(rows[r].temperature > 0 && rows[r].top_k != 1);
+                    edge++;
+                    continue;
+                }
+                compare(&w, &lp2[r], &lp1[r], 1, 1e-4, 1e-5);
+                compare(&w, &ln2[r], &ln1[r], 1, 1e-3, 1e-5);
+                assert_int_equal(slots1[r], slots2[r]);
+            }
+            for (int32_t j = 0; j < n * n_top; j++) {
+                if (t1[j] != t2[j] && tl1[j] != -INFINITY) {
+                    fail_msg("case %d: best %d is %d, not %d", k, j, t2[j], t1[j]);
+                }
+            }
+            compare(&w, tl2, tl1, n * n_top, 1e-4, 1e-5);
+            free(logits), free(bias), free(mask), free(counts1), free(counts2);
+        }
+        printf("  %d of %d draws fell on an edge\n", edge, drawn);
+        assert_true(edge * 100 <= drawn);
+        report("sample", targets[i].name, &w);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_packed_rows_read_back_as_the_unpacked_ones),
         cmocka_unit_test(test_linear_matches_the_reference_bit_equal_for_threads_and_batches),
+        cmocka_unit_test(test_norm_matches_the_reference),
+        cmocka_unit_test(test_act_matches_the_reference),
+        cmocka_unit_test(test_embed_matches_the_reference),
+        cmocka_unit_test(test_rope_and_attention_match_the_reference),
+        cmocka_unit_test(test_sample_chooses_as_the_reference),
     };
     return cmocka_run_group_tests(tests, open_targets, close_targets);
 }

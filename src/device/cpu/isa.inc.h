@@ -2,7 +2,10 @@
 #include "device/cpu/kernels.h"
 #include "device/cpu/simd.h" /* switches the instruction set on */
 
+#include "device/ops/attention_cpu.h"
 #include "device/ops/linear_cpu.h"
+#include "device/ops/rows_cpu.h"
+#include "device/ops/sample_cpu.h"
 
 const nrd_cpu_kernels NRD_KERNELS = {
     .name = NRD_KERNELS_NAME,
@@ -10,6 +13,21 @@ const nrd_cpu_kernels NRD_KERNELS = {
     .linear_tile = linear_tile,
     .linear_finish = linear_finish,
     .act_q8_row = act_q8_row,
+    .act_q8_part = act_q8_part,
+    .add_row = add_row,
+    .scale_row = scale_row,
+    .norm_row = norm_row,
+    .act_row = act_row,
+    .rope_angles = rope_angles,
+    .rope_head = rope_head,
+    .kv_store_head = kv_store_head,
+    .attention_tile = attention_tile,
+    .attention_merge = merge_rows,
+    .max_row = max_row,
+    .count_above = count_above,
+    .collect_above = collect_above,
+    .exp_row = exp_row,
+    .sum_above = sum_above,
 };
 
 #if defined(__clang__) && NRD_ISA > 0

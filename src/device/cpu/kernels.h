@@ -23,6 +23,19 @@ typedef struct nrd_linear_panel {
 /* len: blocks of 32 k, or columns for float weights. out[tokens][16]. */
 typedef void (*nrd_linear_tile_fn)(const uint8_t *tile, const uint8_t *panel, int64_t len, float *out);
 
+/* One tile of query rows: n_tokens x n_heads <= 16, heads of one KV head; see attention_cpu.h. */
+enum { NRD_ATTN_SPLIT_CHUNKS = 16 }; /* of 64 tokens */
+typedef struct nrd_attn_tile {
+    const nrd_attention_args *a;
+    int32_t seq, kv_head;
+    int32_t head, n_heads;          /* first query head, how many */
+    int32_t token, n_tokens;        /* first packed token, how many */
+    int32_t from_split, to_split;   /* of the cache */
+    float *scratch;                 /* 2 * 16 * head_dim + 16 * 64 floats */
+    float *total;                   /* [16, head_dim] not yet divided by total_sum */
+    float *total_max, *total_sum;   /* [16] */
+} nrd_attn_tile;
+
 typedef struct nrd_cpu_kernels {
     const char *name; /* as nrd_device_config.isa */
     void (*linear_panel)(const nrd_linear_panel *a);
@@ -30,6 +43,22 @@ typedef struct nrd_cpu_kernels {
     void (*linear_finish)(const float *out, const float *scale, const float *bias, float softcap, int n,
                           float *y);
     void (*act_q8_row)(const float *x, int64_t cols, void *row);
+    void (*act_q8_part)(const float *x, int64_t n, int64_t block, int64_t row_cols, void *row);
+    void (*add_row)(float *x, const float *d, int64_t n);
+    void (*scale_row)(float *x, float scale, const float *add, int64_t n);
+    void (*norm_row)(nrd_norm_kind kind, float eps, int64_t n, const float *x, const float *w, const float *b, float *y);
+    void (*act_row)(nrd_act_kind kind, const float *x, const float *gate, int64_t n, float *y);
+    void (*rope_angles)(int32_t pos, const float *inv_freq, int32_t n, float scale, float *cos_out, float *sin_out);
+    void (*rope_head)(float *x, nrd_rope_kind kind, int32_t half, const float *c, const float *s);
+    void (*kv_store_head)(nrd_dtype t, const float *x, int32_t dim, float scale, void *dst, int64_t first, int64_t step);
+    void (*attention_tile)(const nrd_attn_tile *w);
+    void (*attention_merge)(int rows, int32_t dim, float *tm, float *tl, float *t, const float *m, const float *l,
+                            const float *o);
+    float (*max_row)(const float *x, int32_t n, int32_t *out_first);
+    int32_t (*count_above)(const float *x, int32_t n, float limit);
+    int32_t (*collect_above)(const float *x, int32_t n, float limit, float *out, int32_t *out_ids);
+    double (*exp_row)(const float *x, int32_t n, float top, float inv_t, float *w);
+    double (*sum_above)(const float *w, int32_t n, float limit);
 } nrd_cpu_kernels;
 
 extern const nrd_cpu_kernels nrd_cpu_kernels_generic, nrd_cpu_kernels_avx2, nrd_cpu_kernels_avx512,

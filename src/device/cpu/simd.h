@@ -22,6 +22,12 @@
 #endif
 
 #define NRD_INLINE static inline __attribute__((always_inline, unused))
+/* Kernels with sizes as compile-time constants: copied out for each, except in plain C. */
+#if NRD_ISA == 0
+#define NRD_KERNEL static __attribute__((noinline, unused))
+#else
+#define NRD_KERNEL NRD_INLINE
+#endif
 #if defined(__clang__)
 #define NRD_SHIFT(n) ((unsigned)(n)) /* the compilers' headers disagree on the type */
 #else
@@ -84,6 +90,7 @@ NRD_INLINE vf vf_round(vf a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAR
 NRD_INLINE vf vf_scale2(vf a, vf n) { return _mm512_scalef_ps(a, n); } /* a * 2^n, n whole */
 /* Lanes where a > b (a >= b) take x, others y; comparisons with NaN are false. */
 NRD_INLINE vf vf_gt(vf a, vf b, vf x, vf y) { return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_GT_OQ), y, x); }
+NRD_INLINE uint32_t vf_gt_bits(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ); }
 NRD_INLINE float vf_hmax(vf a) { return _mm512_reduce_max_ps(a); }
 NRD_INLINE float vf_sum(vf a)
 {
@@ -193,6 +200,11 @@ NRD_INLINE vf vf_gt(vf p, vf q, vf x, vf y)
 {
     return VF2(_mm256_blendv_ps(y.a, x.a, _mm256_cmp_ps(p.a, q.a, _CMP_GT_OQ)),
                _mm256_blendv_ps(y.b, x.b, _mm256_cmp_ps(p.b, q.b, _CMP_GT_OQ)));
+}
+NRD_INLINE uint32_t vf_gt_bits(vf p, vf q)
+{
+    return (uint32_t)_mm256_movemask_ps(_mm256_cmp_ps(p.a, q.a, _CMP_GT_OQ)) |
+           (uint32_t)_mm256_movemask_ps(_mm256_cmp_ps(p.b, q.b, _CMP_GT_OQ)) << 8;
 }
 NRD_INLINE float vf_hmax(vf x)
 {
@@ -323,6 +335,14 @@ NRD_INLINE vf vf_fma(vf a, vf b, vf c) { VF_EACH(a.v[i] * b.v[i] + c.v[i]); }
 NRD_INLINE vf vf_round(vf a) { VF_EACH(rintf(a.v[i])); }
 NRD_INLINE vf vf_scale2(vf a, vf n) { VF_EACH(n.v[i] < -200.0f ? 0.0f : ldexpf(a.v[i], (int)n.v[i])); }
 NRD_INLINE vf vf_gt(vf a, vf b, vf x, vf y) { VF_EACH(a.v[i] > b.v[i] ? x.v[i] : y.v[i]); }
+NRD_INLINE uint32_t vf_gt_bits(vf a, vf b)
+{
+    uint32_t bits = 0;
+    for (int i = 0; i < 16; i++) {
+        bits |= (uint32_t)(a.v[i] > b.v[i]) << i;
+    }
+    return bits;
+}
 NRD_INLINE float vf_hmax(vf a)
 {
     float m = a.v[0];
@@ -406,11 +426,11 @@ NRD_INLINE vi vi_dot(vi acc, vi w, const void *x, int max)
 }
 #endif
 
-/* e^x, relative error below 3e-7 in [-87, 88]; 0 far below, inf far above. Cody-Waite reduction and
+/* e^x, relative error below 3e-7 in [-87, 88]; 0 far below and for NaN, saturated above. Cody-Waite reduction and
  * a degree-6 Taylor-like polynomial on [-ln2/2, ln2/2]. */
 NRD_INLINE vf vf_exp(vf x)
 {
-    x = vf_max(vf_min(x, vf_set1(88.7f)), vf_set1(-104.0f));
+    x = vf_min(vf_max(x, vf_set1(-110.0f)), vf_set1(88.7f));
     vf n = vf_round(vf_mul(x, vf_set1(1.44269504f)));
     vf r = vf_fma(n, vf_set1(-0.693145752f), x);
     r = vf_fma(n, vf_set1(-1.42860677e-6f), r);
@@ -422,6 +442,42 @@ NRD_INLINE vf vf_exp(vf x)
     p = vf_fma(p, r, vf_set1(1.0f));
     p = vf_fma(p, r, vf_set1(1.0f));
     return vf_scale2(p, n);
+}
+
+/* sin and cos of x up to 2^17, absolute error below 2e-7: reduction by pi/2 in two fused steps (the
+ * first is exact), then Taylor polynomials on [-pi/4, pi/4]. */
+NRD_INLINE void vf_sincos(vf x, vf *sin_out, vf *cos_out)
+{
+#if NRD_ISA == 0 /* without fused operations the reduction would lose the low digits */
+    for (int i = 0; i < 16; i++) {
+        float v = x.v[i];
+        sin_out->v[i] = sinf(v);
+        cos_out->v[i] = cosf(v);
+    }
+#else
+    vf n = vf_round(vf_mul(x, vf_set1(0.636619772f)));
+    vf r = vf_fma(n, vf_set1(-1.57079637050628662109375f), x);
+    r = vf_fma(n, vf_set1(4.37113900018624283e-8f), r);
+    vf r2 = vf_mul(r, r);
+    vf s = vf_set1(2.75573192e-6f);
+    s = vf_fma(s, r2, vf_set1(-1.98412698e-4f));
+    s = vf_fma(s, r2, vf_set1(8.33333333e-3f));
+    s = vf_fma(s, r2, vf_set1(-1.66666667e-1f));
+    s = vf_fma(vf_mul(s, r2), r, r);
+    vf c = vf_set1(2.48015873e-5f);
+    c = vf_fma(c, r2, vf_set1(-1.38888889e-3f));
+    c = vf_fma(c, r2, vf_set1(4.16666667e-2f));
+    c = vf_fma(c, r2, vf_set1(-0.5f));
+    c = vf_fma(c, r2, vf_set1(1.0f));
+    /* quadrant k = n mod 4: sin is s, c, -s, -c */
+    vf k = vf_fma(vf_round(vf_fma(n, vf_set1(0.25f), vf_set1(-0.375f))), vf_set1(-4.0f), n);
+    vf half = vf_set1(0.5f), zero = vf_zero();
+    vf parity = vf_fma(vf_round(vf_fma(k, half, vf_set1(-0.25f))), vf_set1(-2.0f), k);
+    vf a = vf_gt(parity, half, c, s), b = vf_gt(parity, half, s, c);
+    *sin_out = vf_gt(k, vf_set1(1.5f), vf_sub(zero, a), a);
+    vf flip = vf_abs(vf_sub(k, vf_set1(1.5f))); /* cos is negative for k = 1, 2 */
+    *cos_out = vf_gt(vf_set1(1.0f), flip, vf_sub(zero, b), b);
+#endif
 }
 
 NRD_INLINE vf vf_tanh(vf x) /* 1 - 2 / (e^2x + 1); absolute error below 1e-6 */

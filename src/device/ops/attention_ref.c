@@ -41,7 +41,7 @@ nrd_error *nrd_attention_check(const nrd_attention_args *a)
 bool nrd_attention_sees(const nrd_attention_args *a, int32_t s, int32_t i, int32_t pos)
 {
     const nrd_batch_view *b = a->batch;
-    int32_t q_len = b->q_start[s + 1] - b->q_start[s], first_new = b->ctx_len[s] - q_len;
+    int32_t q_len = b->q_start[s + 1] - b->q_start[s], first_new = b->ctx_len[s] - q_len, at = pos;
 
     if (b->tree_mask && pos >= first_new) { /* the bits decide among this step's tokens */
         int32_t j = pos - first_new;
@@ -49,10 +49,11 @@ bool nrd_attention_sees(const nrd_attention_args *a, int32_t s, int32_t i, int32
         if (j >= q_len || j / 32 >= b->tree_mask_words || !(row[j / 32] >> (j % 32) & 1u)) {
             return false;
         }
+        at = b->positions[b->q_start[s] + j]; /* two branches may hold the same position */
     } else if (pos > b->positions[i]) {
         return false;
     }
-    return a->window <= 0 || pos > b->positions[i] - a->window || pos < a->n_sink;
+    return a->window <= 0 || at > b->positions[i] - a->window || at < a->n_sink;
 }
 
 void nrd_attention_ref(const nrd_attention_args *a)

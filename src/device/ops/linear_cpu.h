@@ -74,7 +74,7 @@ static void linear_panel(const nrd_linear_panel *a)
 }
 
 /* Integers of 32 k: eight vectors, one for each group of four k. */
-NRD_INLINE const uint8_t *load_ints(const int type, const uint8_t *p, vi w[8])
+NRD_KERNEL const uint8_t *load_ints(const int type, const uint8_t *p, vi w[8])
 {
     const vi nib = vi_set1_8(15), two = vi_set1_8(3);
 
@@ -136,7 +136,7 @@ NRD_INLINE const uint8_t *load_ints(const int type, const uint8_t *p, vi w[8])
     return p + 256;
 }
 
-NRD_INLINE void tile_q(const int type, const int T, const uint8_t *w, const uint8_t *x, int64_t n_blocks,
+NRD_KERNEL void tile_q(const int type, const int T, const uint8_t *w, const uint8_t *x, int64_t n_blocks,
                        float *out)
 {
     const int is_k = type >= NRD_DTYPE_Q2_K && type <= NRD_DTYPE_Q6_K;
@@ -227,7 +227,7 @@ NRD_INLINE void tile_q(const int type, const int T, const uint8_t *w, const uint
     }
 }
 
-NRD_INLINE void tile_f(const int type, const int T, const uint8_t *w, const uint8_t *panel, int64_t cols,
+NRD_KERNEL void tile_f(const int type, const int T, const uint8_t *w, const uint8_t *panel, int64_t cols,
                        float *out)
 {
     const float *x = (const float *)(const void *)panel;
@@ -330,29 +330,4 @@ static void linear_finish(const float *out, const float *scale, const float *bia
         v = vf_mul(vf_set1(softcap), vf_tanh(vf_div(v, vf_set1(softcap))));
     }
     vf_store_n(y, v, n);
-}
-
-static void act_q8_row(const float *x, int64_t cols, void *row)
-{
-    int64_t n = nrd_act_q8_blocks(cols);
-    int8_t *q = row;
-    float *scale = (float *)(void *)(q + n * 32);
-    int16_t *sum = (int16_t *)(void *)(scale + n);
-
-    for (int64_t b = 0; b < n; b++) {
-        int64_t left = cols - b * 32;
-        vf u, v;
-        if (left >= 32) {
-            u = vf_load(x + b * 32);
-            v = vf_load(x + b * 32 + 16);
-        } else {
-            u = vf_load_n(x + b * 32, left < 16 ? (int)left : 16);
-            v = left > 16 ? vf_load_n(x + b * 32 + 16, (int)left - 16) : vf_zero();
-        }
-        float peak = vf_hmax(vf_max(vf_abs(u), vf_abs(v)));
-        vf inv = vf_set1(peak > 0 ? 127.0f / peak : 0);
-        scale[b] = peak / 127.0f;
-        sum[2 * b] = (int16_t)vf_store_i8(q + b * 32, vf_mul(u, inv));
-        sum[2 * b + 1] = (int16_t)vf_store_i8(q + b * 32 + 16, vf_mul(v, inv));
-    }
 }

@@ -104,12 +104,19 @@ void nrd_norm_ref(const nrd_norm_args *a);
 nrd_error *nrd_linear_check(const nrd_linear_args *a) NRD_MUST_USE;
 void nrd_linear_ref(const nrd_linear_args *a); /* uses x as it comes: no quantization of its own */
 
+/* Where new token t lies in its sequence's cache: at its position; the branches of a tree, some of
+ * which share a position, lie one behind the other after the tokens of earlier steps. */
+static inline int32_t nrd_kv_slot(const nrd_batch_view *b, int32_t t)
+{
+    int32_t s = b->token_seq[t];
+    return b->tree_mask ? b->ctx_len[s] - b->q_start[s + 1] + t : b->positions[t];
+}
 nrd_error *nrd_rope_kv_check(const nrd_rope_kv_args *a) NRD_MUST_USE;
 void nrd_rope_kv_ref(const nrd_rope_kv_args *a);
 
 nrd_error *nrd_attention_check(const nrd_attention_args *a) NRD_MUST_USE;
 void nrd_attention_ref(const nrd_attention_args *a);
-/* May the new token `i` (packed index) of sequence `s` see position `pos`? The one place that knows
+/* May the new token `i` (packed index) of sequence `s` see the cached token `pos`? The one place that knows
  * window, sink and tree. */
 bool nrd_attention_sees(const nrd_attention_args *a, int32_t s, int32_t i, int32_t pos);
 

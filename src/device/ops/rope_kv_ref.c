@@ -85,8 +85,8 @@ void nrd_rope_kv_ref(const nrd_rope_kv_args *a)
 
     for (int32_t t = 0; t < b->n_tokens; t++) {
         int64_t row = (int64_t)t * (a->n_heads + 2 * n_kv) * dim;
-        int32_t pos = b->positions[t];
-        int32_t block = b->block_table[(int64_t)b->token_seq[t] * b->block_table_stride + pos / kv->block_tokens];
+        int32_t pos = b->positions[t], slot = nrd_kv_slot(b, t);
+        int32_t block = b->block_table[(int64_t)b->token_seq[t] * b->block_table_stride + slot / kv->block_tokens];
         char *cache = block >= 0 && block < kv->n_blocks ? (char *)kv->base + (size_t)block * block_bytes : NULL;
         for (int32_t h = 0; h < a->n_heads + 2 * n_kv; h++) {
             bool is_q = h < a->n_heads, is_v = h >= a->n_heads + n_kv;
@@ -105,7 +105,7 @@ void nrd_rope_kv_ref(const nrd_rope_kv_args *a)
                 if (is_q) {
                     nrd_store_f32(a->act_dtype, a->qkv, row + (int64_t)h * dim + d, x[d]);
                 } else if (cache) {
-                    int32_t in = pos % kv->block_tokens;
+                    int32_t in = slot % kv->block_tokens;
                     int64_t i = is_v ? nrd_kv_v_index(kv, head, in, d) : nrd_kv_k_index(kv, head, in, d);
                     nrd_kv_store(kv->dtype, cache, i, is_v ? kv->v_scale : kv->k_scale, x[d]);
                 }

@@ -18,11 +18,5 @@
         return NULL;                                                                               \
     }
 
-SIMPLE(embed)
-SIMPLE(norm)
-SIMPLE(rope_kv)
-SIMPLE(attention)
-SIMPLE(act)
-SIMPLE(sample)
 SIMPLE(counts)
 SIMPLE(copy_blocks)

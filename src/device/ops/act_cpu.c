@@ -1,0 +1,43 @@
+/* act on the CPU: (token, 2048 columns) a task. Bound: exponentials, about 12 instructions a vector. */
+#include "device/cpu/cpu.h"
+
+enum { COLS = 2048 };
+
+/* i[0]: column tasks of a token, i[1]: tokens of a task. */
+static void run(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)
+{
+    const nrd_act_args *a = &c->u.act;
+    int64_t from = (int64_t)(task % c->i[0]) * COLS, n = a->inter - from < COLS ? a->inter - from : COLS;
+    int32_t t0 = task / c->i[0] * c->i[1], t1 = t0 + c->i[1] < a->n_tokens ? t0 + c->i[1] : a->n_tokens;
+    size_t out_bytes = nrd_row_bytes(a->out_dtype, a->inter);
+    float *y = (float *)(void *)r->scratch;
+
+    (void)phase;
+    for (int32_t t = t0; t < t1; t++) {
+        const float *x = (const float *)a->x + (int64_t)t * (a->gated ? 2 : 1) * a->inter + from;
+        uint8_t *row = (uint8_t *)a->out + (size_t)t * out_bytes;
+        bool q8 = a->out_dtype == NRD_DTYPE_ACT_Q8;
+        r->k->act_row(a->kind, x, a->gated ? x + a->inter : NULL, n, q8 ? y : (float *)(void *)row + from);
+        if (q8) {
+            r->k->act_q8_part(y, n, from / 32, a->inter, row);
+        }
+    }
+}
+
+static const nrd_cpu_op op = {"act", run};
+
+nrd_error *nrd_act_cpu(nrd_cpu_cmd *c, int n_threads)
+{
+    const nrd_act_args *a = &c->u.act;
+
+    if (a->act_dtype != NRD_DTYPE_F32 || (a->out_dtype != NRD_DTYPE_F32 && a->out_dtype != NRD_DTYPE_ACT_Q8)) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "cpu: act from %s to %s", nrd_dtype_name(a->act_dtype),
+                          nrd_dtype_name(a->out_dtype));
+    }
+    c->op = &op;
+    c->i[0] = (a->inter + COLS - 1) / COLS;
+    c->i[1] = a->n_tokens / (n_threads * 4) + 1;
+    c->n_tasks[0] = c->i[0] * ((a->n_tokens + c->i[1] - 1) / c->i[1]);
+    c->scratch_bytes = COLS * 4;
+    return NULL;
+}

@@ -1,0 +1,53 @@
+/* embed on the CPU: a task is some tokens; tables in any layout (an embedding tied to the LM head is
+ * read from its packed tiles). Bound: memory latency. */
+#include "device/cpu/cpu.h"
+
+#include <string.h>
+
+static void run(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)
+{
+    const nrd_embed_args *a = &c->u.embed;
+    int32_t from = task * c->i[0], to = from + c->i[0] < a->n_tokens ? from + c->i[0] : a->n_tokens;
+    float *room = (float *)(void *)r->scratch;
+
+    (void)phase;
+    for (int32_t i = from; i < to; i++) {
+        int64_t id = a->ids[i];
+        float *out = (float *)a->out + (int64_t)i * a->hidden;
+        const float *add = NULL;
+        if (id < 0) {
+            id = a->slot_tokens ? a->slot_tokens[-1 - id] : 0;
+        }
+        const void *prompt = a->prompt_table ? a->prompt_table[i] : NULL;
+        if (id >= a->table->rows && prompt) {
+            memcpy(out, prompt, (size_t)a->hidden * 4);
+        } else {
+            nrd_weight_row(a->table, id >= 0 && id < a->table->rows ? id : 0, out);
+        }
+        if (a->pos_table) {
+            int64_t p = a->positions[i];
+            p = p < 0 ? 0 : p >= a->pos_table->rows ? a->pos_table->rows - 1 : p;
+            nrd_weight_row(a->pos_table, p, room);
+            add = room;
+        }
+        if (add || a->scale != 1.0f) {
+            r->k->scale_row(out, a->scale, add, a->hidden);
+        }
+    }
+}
+
+static const nrd_cpu_op op = {"embed", run};
+
+nrd_error *nrd_embed_cpu(nrd_cpu_cmd *c, int n_threads)
+{
+    const nrd_embed_args *a = &c->u.embed;
+
+    if (a->out_dtype != NRD_DTYPE_F32) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "cpu: embed to %s", nrd_dtype_name(a->out_dtype));
+    }
+    c->op = &op;
+    c->i[0] = a->n_tokens / (n_threads * 4) + 1;
+    c->n_tasks[0] = (a->n_tokens + c->i[0] - 1) / c->i[0];
+    c->scratch_bytes = (size_t)a->hidden * 4;
+    return NULL;
+}

@@ -1,0 +1,68 @@
+/* rope_kv on the CPU: a task is some neighbouring tokens, whose K lie in the same cache lines.
+ * Bound: memory, and the scattered store of K. */
+#include "device/cpu/cpu.h"
+
+#include <string.h>
+
+enum { TASK_TOKENS = 16 };
+
+static void run(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)
+{
+    const nrd_rope_kv_args *a = &c->u.rope_kv;
+    const nrd_batch_view *b = a->batch;
+    const nrd_kv_layer *kv = &a->kv;
+    int32_t dim = kv->head_dim, n_kv = kv->n_kv_heads, half = a->rotary_dim / 2;
+    int32_t from = task * c->i[0], to = from + c->i[0] < b->n_tokens ? from + c->i[0] : b->n_tokens;
+    size_t block_bytes = nrd_kv_block_bytes(kv->dtype, kv->block_tokens, n_kv, dim);
+    float *cs = (float *)(void *)r->scratch, *sn = cs + dim, *qn = sn + dim, *kn = qn + dim;
+
+    (void)phase;
+    for (int32_t i = 0; i < dim; i++) {
+        qn[i] = a->q_norm ? nrd_weight_at(a->q_norm, i) : 1.0f;
+        kn[i] = a->k_norm ? nrd_weight_at(a->k_norm, i) : 1.0f;
+    }
+    for (int32_t t = from; t < to; t++) {
+        float *row = (float *)a->qkv + (int64_t)t * (a->n_heads + 2 * n_kv) * dim;
+        int32_t slot = nrd_kv_slot(b, t), in = slot % kv->block_tokens;
+        int32_t block = b->block_table[(int64_t)b->token_seq[t] * b->block_table_stride + slot / kv->block_tokens];
+        char *cache = block >= 0 && block < kv->n_blocks ? (char *)kv->base + (size_t)block * block_bytes : NULL;
+        if (a->rope != NRD_ROPE_NONE) {
+            r->k->rope_angles(b->positions[t], a->inv_freq, half, a->rope_scale, cs, sn);
+        }
+        for (int32_t h = 0; h < a->n_heads + n_kv; h++) {
+            float *x = row + (int64_t)h * dim;
+            if (h < a->n_heads ? a->q_norm != NULL : a->k_norm != NULL) {
+                r->k->norm_row(NRD_NORM_RMS, a->norm_eps, dim, x, h < a->n_heads ? qn : kn, NULL, x);
+            }
+            if (a->rope != NRD_ROPE_NONE) {
+                r->k->rope_head(x, a->rope, half, cs, sn);
+            }
+        }
+        for (int32_t h = 0; cache && h < n_kv; h++) {
+            const float *k = row + (int64_t)(a->n_heads + h) * dim, *v = k + (int64_t)n_kv * dim;
+            r->k->kv_store_head(kv->dtype, k, dim, kv->k_scale, cache, nrd_kv_k_index(kv, h, in, 0), NRD_KV_GROUP);
+            r->k->kv_store_head(kv->dtype, v, dim, kv->v_scale, cache, nrd_kv_v_index(kv, h, in, 0), 1);
+        }
+    }
+}
+
+static const nrd_cpu_op op = {"rope_kv", run};
+
+nrd_error *nrd_rope_kv_cpu(nrd_cpu_cmd *c, int n_threads)
+{
+    const nrd_rope_kv_args *a = &c->u.rope_kv;
+    int32_t n = a->batch->n_tokens;
+
+    if (a->act_dtype != NRD_DTYPE_F32) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "cpu: rope_kv on %s", nrd_dtype_name(a->act_dtype));
+    }
+    if (nrd_kv_block_bytes(a->kv.dtype, 1, 1, 1) == 0) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "cpu: kv cache of type %s; float32, float16, bfloat16 and int8 are there",
+                          nrd_dtype_name(a->kv.dtype));
+    }
+    c->op = &op;
+    c->i[0] = n / (n_threads * 4) + 1 < TASK_TOKENS ? n / (n_threads * 4) + 1 : TASK_TOKENS;
+    c->n_tasks[0] = (n + c->i[0] - 1) / c->i[0];
+    c->scratch_bytes = (size_t)a->kv.head_dim * 16;
+    return NULL;
+}

@@ -1,0 +1,361 @@
+/* sample on the CPU: one row a task, without sorting the vocabulary.
+ *
+ * Greedy    One pass for the maximum, one for its first place.
+ * top-k     A threshold found by bisection with counting passes leaves k to 4k candidates; only
+ *           these are sorted.
+ * top-p     Without top-k: weights e^((x - max) / T) are kept for the whole row; bisection over the
+ *           threshold weight until few candidates lie between "all kept" and "too few".
+ * Draw      A running sum in ascending id order, blocks of 64 first.
+ * Bound     Passes over the row: 4 bytes an element from L2, 12 instructions for an exponential. */
+#include "device/cpu/cpu.h"
+
+#include <math.h>
+#include <string.h>
+
+typedef struct candidate {
+    float logit;
+    int32_t id;
+} candidate;
+
+static bool comes_first(const candidate *x, const candidate *y, bool by_id)
+{
+    if (by_id || x->logit == y->logit) {
+        return x->id < y->id;
+    }
+    return x->logit > y->logit;
+}
+
+/* In place, no memory: heap sort. Lists are short. */
+static void sort(candidate *c, int32_t n, bool by_id)
+{
+    for (int32_t start = n / 2, end = n; end > 1;) {
+        candidate x;
+        if (start > 0) {
+            x = c[--start];
+        } else {
+            x = c[--end];
+            c[end] = c[0];
+        }
+        int32_t i = start, child;
+        while ((child = 2 * i + 1) < end) {
+            if (child + 1 < end && comes_first(&c[child], &c[child + 1], by_id)) {
+                child++;
+            }
+            if (!comes_first(&x, &c[child], by_id)) {
+                break;
+            }
+            c[i] = c[child];
+            i = child;
+        }
+        c[i] = x;
+    }
+}
+
+/* The best k of x[0..n), best first, ties by id. `room` holds n entries. Gives how many (fewer if
+ * the row has fewer finite entries). */
+static int32_t best_k(const nrd_cpu_kernels *kern, const float *x, int32_t n, int32_t k, float top, candidate *room)
+{
+    float hi = top, lo = -INFINITY; /* more than lo: at least k (or all); more than hi: fewer than k */
+    int32_t limit = k < n / 4 ? 4 * k + 64 : n, have = 0;
+    float step = 4.0f;
+
+    for (int i = 0; i < 24; i++) { /* downwards until there are enough */
+        float try = top - step;
+        int32_t count = kern->count_above(x, n, try);
+        if (count >= k) {
+            lo = try;
+            have = count;
+            break;
+        }
+        hi = try;
+        step *= 2;
+    }
+    while (lo != -INFINITY && have > limit) {
+        float mid = lo + (hi - lo) * 0.5f;
+        if (!(mid > lo && mid < hi)) {
+            break; /* neighbours: what lies between are ties */
+        }
+        int32_t count = kern->count_above(x, n, mid);
+        if (count >= k) {
+            lo = mid;
+            have = count;
+        } else {
+            hi = mid;
+        }
+    }
+    int32_t got = kern->collect_above(x, n, lo, &room[0].logit, &room[0].id);
+    sort(room, got, false);
+    return got < k ? got : k;
+}
+
+/* Logits after bias, penalties and bans: the row itself when nothing changes it. */
+static const float *adjusted(const nrd_sample_args *a, const nrd_sample_row *r, const float *x, float *room)
+{
+    const uint16_t *counts = (r->flags & NRD_SAMPLE_COUNTS) && a->counts
+                                 ? a->counts + (int64_t)r->slot * a->vocab : NULL;
+    bool penal = counts && (r->repetition_penalty != 1.0f || r->presence_penalty != 0 || r->frequency_penalty != 0);
+
+    if (!penal && !r->bias && !r->mask && !(r->n_suppress_end > 0 && r->end_id >= 0) &&
+        !(a->banned_ids && r->n_banned > 0)) {
+        return x;
+    }
+    if (r->bias) {
+        for (int32_t i = 0; i < a->vocab; i++) {
+            room[i] = x[i] + r->bias[i];
+        }
+    } else {
+        memcpy(room, x, (size_t)a->vocab * 4);
+    }
+    for (int32_t i = 0; penal && i < a->vocab; i++) {
+        if (counts[i]) {
+            float v = room[i];
+            v = v > 0 ? v / r->repetition_penalty : v * r->repetition_penalty;
+            room[i] = v - (r->presence_penalty + r->frequency_penalty * (float)counts[i]);
+        }
+    }
+    for (int32_t i = 0; r->mask && i < a->vocab; i += 32) {
+        uint32_t bits = ~r->mask[i / 32];
+        while (bits) {
+            int32_t id = i + __builtin_ctz(bits);
+            if (id >= a->vocab) {
+                break;
+            }
+            room[id] = -INFINITY;
+            bits &= bits - 1;
+        }
+    }
+    if (r->n_suppress_end > 0 && r->end_id >= 0 && r->end_id < a->vocab) {
+        room[r->end_id] = -INFINITY;
+    }
+    for (int32_t i = 0; a->banned_ids && i < r->n_banned; i++) {
+        int32_t id = a->banned_ids[r->banned_start + i];
+        if (id >= 0 && id < a->vocab) {
+            room[id] = -INFINITY;
+        }
+    }
+    return room;
+}
+
+typedef struct choice {
+    int32_t id;
+    double total; /* of the kept weights */
+    bool any;
+} choice;
+
+static choice draw_from_list(const nrd_sample_row *r, candidate *c, int32_t n, float top, double inv_t)
+{
+    double total = 0, sum = 0;
+
+    for (int32_t i = 0; i < n; i++) {
+        total += exp(((double)c[i].logit - (double)top) * inv_t);
+    }
+    if (r->top_p > 0 && r->top_p < 1) {
+        int32_t i = 0;
+        for (; i < n && sum < (double)r->top_p * total; i++) {
+            sum += exp(((double)c[i].logit - (double)top) * inv_t);
+        }
+        n = i;
+    }
+    if (r->min_p > 0) {
+        int32_t i = 0;
+        while (i < n && exp(((double)c[i].logit - (double)top) * inv_t) >= (double)r->min_p) {
+            i++;
+        }
+        n = i > 0 ? i : 1;
+    }
+    total = 0;
+    for (int32_t i = 0; i < n; i++) {
+        total += exp(((double)c[i].logit - (double)top) * inv_t);
+    }
+    choice out = {c[0].id, total, true};
+    if (n > 1) {
+        double target = (double)nrd_sample_uniform(r->seed, r->draw) * total;
+        sort(c, n, true);
+        sum = 0;
+        for (int32_t i = 0; i < n; i++) {
+            sum += exp(((double)c[i].logit - (double)top) * inv_t);
+            out.id = c[i].id;
+            if (sum > target) {
+                break;
+            }
+        }
+    }
+    return out;
+}
+
+/* Drops from w[0..n) all but the shortest best-first prefix whose sum reaches p * total. */
+static void keep_top_p(const nrd_cpu_kernels *kern, const float *x, float *w, int32_t n, double p, double total,
+                       candidate *room)
+{
+    double want = p * total, kept = 0;
+    float lo = 0, hi = 1; /* sum above lo >= want; sum above hi < want */
+
+    for (int i = 0; i < 40; i++) {
+        float mid = i < 4 ? hi * 0.0625f : lo + (hi - lo) * 0.5f; /* most weights are tiny */
+        if (!(mid > lo && mid < hi)) {
+            break;
+        }
+        double sum = kern->sum_above(w, n, mid);
+        if (sum >= want) {
+            lo = mid;
+        } else {
+            hi = mid;
+            kept = sum;
+            continue;
+        }
+        if (kern->count_above(w, n, lo) - kern->count_above(w, n, hi) <= 64) {
+            break;
+        }
+    }
+    int32_t m = 0;
+    for (int32_t i = 0; i < n; i++) {
+        if (w[i] > hi) {
+            continue;
+        }
+        if (w[i] > lo) {
+            room[m++] = (candidate){x[i], i}; /* at the edge */
+        } else {
+            w[i] = 0;
+        }
+    }
+    sort(room, m, false);
+    for (int32_t i = 0; i < m; i++) {
+        if (kept >= want) {
+            w[room[i].id] = 0;
+        } else {
+            kept += (double)w[room[i].id];
+        }
+    }
+}
+
+static choice draw_from_row(const nrd_cpu_run *r, const nrd_sample_args *a, const nrd_sample_row *row, const float *x,
+                            float top, float inv_t, float *w, candidate *room)
+{
+    int32_t n = a->vocab;
+    double total = r->k->exp_row(x, n, top, inv_t, w), sum = 0;
+    choice out = {0, 0, true};
+
+    if (row->top_p > 0 && row->top_p < 1) {
+        keep_top_p(r->k, x, w, n, (double)row->top_p, total, room);
+    }
+    if (row->min_p > 0) {
+        for (int32_t i = 0; i < n; i++) {
+            w[i] = w[i] >= row->min_p || (row->min_p > 1 && x[i] == top) ? w[i] : 0;
+        }
+    }
+    out.total = r->k->sum_above(w, n, 0);
+    double target = (double)nrd_sample_uniform(row->seed, row->draw) * out.total;
+    int32_t i = 0;
+    for (; i < n; i += 64) { /* whole blocks, then one by one */
+        int32_t len = n - i < 64 ? n - i : 64;
+        double block = r->k->sum_above(w + i, len, 0);
+        if (sum + block > target) {
+            break;
+        }
+        sum += block;
+    }
+    if (i >= n) { /* rounding left the target behind the last block: the last kept token */
+        for (i = n - 1; i > 0 && !(w[i] > 0); i--) {
+        }
+        out.id = i;
+        return out;
+    }
+    out.id = i;
+    for (int32_t end = i + 64 < n ? i + 64 : n; i < end; i++) {
+        if (w[i] > 0) {
+            out.id = i;
+            sum += (double)w[i];
+            if (sum > target) {
+                break;
+            }
+        }
+    }
+    return out;
+}
+
+static void sample_row(nrd_cpu_run *r, const nrd_sample_args *a, int32_t i)
+{
+    const nrd_sample_row *row = &a->rows[i];
+    int64_t stride = a->logits_stride ? a->logits_stride : a->vocab;
+    size_t n = ((size_t)a->vocab + 15) & ~(size_t)15;
+    float *room = (float *)(void *)r->scratch, *weights = room + n;
+    candidate *list = (candidate *)(void *)(weights + n);
+    const float *x = adjusted(a, row, a->logits + i * stride, room);
+    int32_t first;
+    float top = r->k->max_row(x, a->vocab, &first);
+
+    if (!(top <= 3.4e38f) || top == -INFINITY) { /* NaN or infinity: clean a copy, as the definition does */
+        if (x != room) {
+            memcpy(room, x, (size_t)a->vocab * 4);
+            x = room;
+        }
+        for (int32_t k = 0; k < a->vocab; k++) {
+            room[k] = room[k] != room[k] ? -INFINITY : room[k] > 3.4e38f ? 3.4e38f : room[k];
+        }
+        top = r->k->max_row(x, a->vocab, &first);
+    }
+    bool any = top != -INFINITY, greedy = row->temperature <= 0 || row->top_k == 1 || !any;
+    bool want_logprob = a->n_top > 0 || (a->out_logprob && (row->flags & NRD_SAMPLE_LOGPROB));
+    double log_total = any && want_logprob ? (double)top + log(r->k->exp_row(x, a->vocab, top, 1.0f, NULL)) : 0;
+    choice c = {any ? first : 0, 1, any};
+    double inv_t = greedy ? 1.0 : 1.0 / (double)row->temperature;
+
+    if (a->n_top > 0) {
+        int32_t got = any ? best_k(r->k, x, a->vocab, a->n_top, top, list) : 0;
+        for (int32_t k = 0; k < a->n_top; k++) {
+            int64_t at = (int64_t)i * a->n_top + k;
+            a->out_top_ids[at] = k < got ? list[k].id : k;
+            a->out_top_logprobs[at] = k < got ? (float)((double)list[k].logit - log_total) : -INFINITY;
+        }
+    }
+    if (!greedy && row->top_k > 0 && row->top_k < a->vocab) {
+        int32_t got = best_k(r->k, x, a->vocab, row->top_k, top, list);
+        c = draw_from_list(row, list, got, top, inv_t);
+    } else if (!greedy) {
+        c = draw_from_row(r, a, row, x, top, (float)inv_t, weights, list);
+    }
+    a->out_ids[i] = c.id;
+    if (a->out_logprob && (row->flags & NRD_SAMPLE_LOGPROB)) {
+        a->out_logprob[i] = any ? (float)((double)x[c.id] - log_total) : -INFINITY;
+    }
+    if (a->out_logprob_norm && (row->flags & NRD_SAMPLE_NORMALIZE)) {
+        a->out_logprob_norm[i] = any ? (float)(((double)x[c.id] - (double)top) * inv_t - log(c.total)) : -INFINITY;
+    }
+}
+
+static void run(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)
+{
+    const nrd_sample_args *a = &c->u.sample;
+
+    if (phase == 0) {
+        sample_row(r, a, task);
+        return;
+    }
+    for (int32_t i = 0; i < a->n_rows; i++) { /* after all rows: they must not see each other's choice */
+        const nrd_sample_row *row = &a->rows[i];
+        if (row->flags & NRD_SAMPLE_NO_UPDATE) {
+            continue;
+        }
+        if (a->slot_tokens) {
+            a->slot_tokens[row->slot] = a->out_ids[i];
+        }
+        if ((row->flags & NRD_SAMPLE_COUNTS) && a->counts) {
+            uint16_t *n = &a->counts[(int64_t)row->slot * a->vocab + a->out_ids[i]];
+            *n = (uint16_t)(*n < UINT16_MAX ? *n + 1 : *n);
+        }
+    }
+}
+
+static const nrd_cpu_op op = {"sample", run};
+
+nrd_error *nrd_sample_cpu(nrd_cpu_cmd *c, int n_threads)
+{
+    const nrd_sample_args *a = &c->u.sample;
+
+    (void)n_threads;
+    c->op = &op;
+    c->n_tasks[0] = a->n_rows;
+    c->n_tasks[1] = a->n_rows > 0;
+    c->scratch_bytes = (((size_t)a->vocab + 15) & ~(size_t)15) * (2 * sizeof(float) + sizeof(candidate));
+    return NULL;
+}
