@@ -188,7 +188,7 @@ void nrd_server_print_options(nrd_server *s)
     }
     add_option(&cells, "strict_model_config", nrd_xasprintf("%d", o->strict_config));
     add_option(&cells, "model_config_name", nrd_xstrdup(o->config_name));
-    add_option(&cells, "rate_limit", nrd_xstrdup("OFF"));
+    add_option(&cells, "rate_limit", nrd_xstrdup(s->limiter ? "EXEC_COUNT" : "OFF"));
     add_option(&cells, "pinned_memory_pool_byte_size",
                nrd_xasprintf("%" PRIu64, o->pinned_pool_bytes));
     for (const nrd_setting *p = o->cuda_pools; p; p = p->next) {
@@ -272,9 +272,6 @@ void nrd_server_kick(nrd_server *s)
 
 static nrd_error *refuse_missing_features(const nrd_options *o)
 {
-    if (o->rate_limit != TRITONSERVER_RATE_LIMIT_OFF) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "rate limiting is not supported by this server");
-    }
     if (o->cache_name) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED,
                           "response cache '%s' is not supported by this server", o->cache_name);
@@ -320,6 +317,9 @@ nrd_error *nrd_server_new(nrd_server **out, const nrd_options *opt)
     pthread_cond_init(&s->keeper_cond, &attr);
     pthread_condattr_destroy(&attr);
     nrd_pinned_pool_set_size(opt->pinned_pool_bytes);
+    if (opt->rate_limit == TRITONSERVER_RATE_LIMIT_EXEC_COUNT) {
+        s->limiter = nrd_limiter_new(s->opt.resources);
+    }
     NRD_TRY_GOTO(nrd_queue_new(&s->dead_models, 0, false), err, fail);
     NRD_TRY_GOTO(nrd_repo_new(&s->repo, s), err, fail);
     if (opt->metrics) {
@@ -422,6 +422,7 @@ void nrd_server_free(nrd_server *s)
         nrd_queue_free(s->dead_models);
     }
     nrd_host_metrics_free(s->host_metrics);
+    nrd_limiter_free(s->limiter);
     nrd_repo_free(s->repo);
     pthread_cond_destroy(&s->keeper_cond);
     pthread_mutex_destroy(&s->keeper_mu);

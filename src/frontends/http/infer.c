@@ -1,6 +1,7 @@
 /* POST /v2/models/M[/versions/V]/infer: JSON and binary tensors in, JSON and binary tensors out. */
 #include "base/json.h"
 #include "frontends/http/call.h"
+#include "frontends/http/classify.h"
 #include "frontends/http/tensor_json.h"
 #include "frontends/http/tensor_text.h"
 
@@ -441,49 +442,101 @@ typedef struct answer {
     int n_parts; /* parts[0] is kept for the JSON */
 } answer;
 
-static nrd_error *put_output(nrd_http_call *call, TRITONSERVER_InferenceResponse *response,
-                             uint32_t i, answer *a)
-{
+/* One output as it goes out: the model's own tensor or the classes made of it. */
+typedef struct sending {
     const char *name;
     TRITONSERVER_DataType type;
     const int64_t *shape;
     uint64_t n_dims;
     const void *base;
-    size_t size, count;
-    TRITONSERVER_MemoryType memory_type;
-    int64_t memory_id;
-    void *userp;
+    size_t size;
+    int64_t class_shape[2];
+} sending;
 
+/* Replaces the tensor by its k best classes per row; the bytes lie in the call's arena. */
+static nrd_error *to_classes(nrd_http_call *call, TRITONSERVER_InferenceResponse *response,
+                             uint32_t i, uint64_t n_classes, sending *t)
+{
+    const char *model;
+    int64_t version;
+    uint32_t flags = 0;
+    size_t n_rows = 1, k;
+    nrd_str classes = {0};
+
+    NRD_TRY(nrd_http_from_triton(TRITONSERVER_InferenceResponseModel(response, &model, &version)));
     NRD_TRY(nrd_http_from_triton(
-        TRITONSERVER_InferenceResponseOutput(response, i, &name, &type, &shape, &n_dims, &base,
-                                             &size, &memory_type, &memory_id, &userp)));
-    const nrd_http_output *o = nrd_http_call_output(call, name);
-    nrd_output_kind kind = o ? o->kind : call->default_kind;
-    nrd_str_puts(a->json, i ? ",{\"name\":" : "{\"name\":");
-    nrd_json_put_cstr(a->json, name);
-    nrd_str_puts(a->json, ",\"datatype\":\"");
-    nrd_str_puts(a->json, TRITONSERVER_DataTypeString(type));
-    nrd_str_puts(a->json, "\",\"shape\":[");
-    for (uint64_t d = 0; d < n_dims; d++) {
-        nrd_str_printf(a->json, d ? ",%lld" : "%lld", (long long)shape[d]);
+        TRITONSERVER_ServerModelBatchProperties(call->api->server, model, version, &flags, NULL)));
+    const bool batched = t->n_dims > 0 && (flags & TRITONSERVER_BATCH_FIRST_DIM) != 0;
+    if (batched) {
+        n_rows = (size_t)t->shape[0];
     }
-    nrd_str_putc(a->json, ']');
+    nrd_error *err =
+        nrd_http_classify(&classes, response, i, t->type, t->base, t->size, n_rows, n_classes, &k);
+    char *bytes = err ? NULL : nrd_arena_alloc(&call->arena, classes.len + 1);
+    if (!err && !bytes) {
+        err = nrd_error_no_memory();
+    }
+    if (!err) {
+        memcpy(bytes, nrd_str_cstr(&classes), classes.len);
+        t->type = TRITONSERVER_TYPE_BYTES;
+        t->base = bytes;
+        t->size = classes.len;
+        t->class_shape[0] = batched ? (int64_t)n_rows : (int64_t)k;
+        t->class_shape[1] = (int64_t)k;
+        t->shape = t->class_shape;
+        t->n_dims = batched ? 2 : 1;
+    }
+    nrd_str_fini(&classes);
+    return err;
+}
+
+static nrd_error *put_data(answer *a, nrd_output_kind kind, const sending *t)
+{
+    size_t count;
     if (kind == NRD_OUTPUT_BINARY) {
-        nrd_str_printf(a->json, ",\"parameters\":{\"binary_data_size\":%zu}", size);
-        if (size) {
+        nrd_str_printf(a->json, ",\"parameters\":{\"binary_data_size\":%zu}", t->size);
+        if (t->size) {
             if (a->n_parts > MAX_OUTPUTS) {
                 return nrd_errorf(NRD_ERR_UNSUPPORTED, "more than %d binary outputs", MAX_OUTPUTS);
             }
-            a->parts[a->n_parts].iov_base = (void *)(uintptr_t)base;
-            a->parts[a->n_parts++].iov_len = size;
+            a->parts[a->n_parts].iov_base = (void *)(uintptr_t)t->base;
+            a->parts[a->n_parts++].iov_len = t->size;
         }
     } else if (kind == NRD_OUTPUT_JSON) {
-        if (!nrd_tensor_count(shape, n_dims, &count)) {
-            return nrd_errorf(NRD_ERR_INTERNAL, "shape of output '%s' is invalid", name);
+        if (!nrd_tensor_count(t->shape, t->n_dims, &count)) {
+            return nrd_errorf(NRD_ERR_INTERNAL, "shape of output '%s' is invalid", t->name);
         }
         nrd_str_puts(a->json, ",\"data\":");
-        NRD_TRY(nrd_tensor_json_write(a->json, name, type, base, size, count, false));
+        return nrd_tensor_json_write(a->json, t->name, t->type, t->base, t->size, count, false);
     }
+    return NULL;
+}
+
+static nrd_error *put_output(nrd_http_call *call, TRITONSERVER_InferenceResponse *response,
+                             uint32_t i, answer *a)
+{
+    TRITONSERVER_MemoryType memory_type;
+    int64_t memory_id;
+    void *userp;
+    sending t;
+
+    NRD_TRY(nrd_http_from_triton(
+        TRITONSERVER_InferenceResponseOutput(response, i, &t.name, &t.type, &t.shape, &t.n_dims,
+                                             &t.base, &t.size, &memory_type, &memory_id, &userp)));
+    const nrd_http_output *o = nrd_http_call_output(call, t.name);
+    if (o && o->n_classes) {
+        NRD_TRY(to_classes(call, response, i, o->n_classes, &t));
+    }
+    nrd_str_puts(a->json, i ? ",{\"name\":" : "{\"name\":");
+    nrd_json_put_cstr(a->json, t.name);
+    nrd_str_puts(a->json, ",\"datatype\":\"");
+    nrd_str_puts(a->json, TRITONSERVER_DataTypeString(t.type));
+    nrd_str_puts(a->json, "\",\"shape\":[");
+    for (uint64_t d = 0; d < t.n_dims; d++) {
+        nrd_str_printf(a->json, d ? ",%lld" : "%lld", (long long)t.shape[d]);
+    }
+    nrd_str_putc(a->json, ']');
+    NRD_TRY(put_data(a, o ? o->kind : call->default_kind, &t));
     nrd_str_putc(a->json, '}');
     return NULL;
 }
@@ -642,17 +695,6 @@ static nrd_error *body_of(nrd_http_call *call, const char **out, size_t *out_n)
     return NULL;
 }
 
-static nrd_error *check_classes(const nrd_http_call *call)
-{
-    for (const nrd_http_output *o = call->outputs; o; o = o->next) {
-        if (o->n_classes > 0) {
-            return nrd_errorf(NRD_ERR_UNSUPPORTED,
-                              "output parameter 'classification' is not supported by this server");
-        }
-    }
-    return NULL;
-}
-
 void nrd_http_infer(nrd_http_api *api, nrd_http_request *req, const nrd_http_route *route)
 {
     nrd_http_call *call = NULL;
@@ -677,7 +719,6 @@ void nrd_http_infer(nrd_http_api *api, nrd_http_request *req, const nrd_http_rou
         nrd_http_accept_encoding(nrd_http_find_field(&req->head, "Accept-Encoding"));
     NRD_TRY_GOTO(body_of(call, &body, &n), err, fail);
     NRD_TRY_GOTO(read_request(call, body, n, route->model), err, fail);
-    NRD_TRY_GOTO(check_classes(call), err, fail);
     NRD_TRY_GOTO(nrd_http_forward_headers(call), err, fail);
     NRD_TRY_GOTO(nrd_http_call_submit(call), err, fail);
     return;
