@@ -248,7 +248,7 @@ int nrd_tool_build(int argc, char **argv)
         {"--pp_size", NULL, NRD_OPT_INT, &o.pp_size,
          "N", "pipeline stages, when built from a model (1)"},
         {"--workers", NULL, NRD_OPT_INT, &o.workers,
-         "N", "threads that pack (2)"},
+         "N", "threads that pack (one for each core)"},
         {"--device", NULL, NRD_OPT_STR, &o.device,
          "NAME", "whose weight layouts to use: cpu, cuda, rows (cpu)"},
         {"--input_timing_cache", "--timing_cache", NRD_OPT_STR, &o.input_timing_cache,
