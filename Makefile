@@ -3,7 +3,11 @@
 
 SHELL := /bin/bash
 BUILD ?= release
-CC ?= cc
+# A compiler cache, where there is one, serves every build folder and checkout.
+ifeq ($(origin CC),default)
+CC := $(if $(shell command -v ccache 2>/dev/null),ccache )cc
+endif
+export CCACHE_NOHASHDIR := 1
 PYTHON ?= python3
 NVCC ?= $(shell command -v nvcc 2>/dev/null)
 V ?= 0
@@ -162,6 +166,7 @@ unit: $(UNIT_BIN) ## Build and run the C unit tests (BUILD=asan|tsan for sanitiz
 $(B)/tests/unit/core/%: tests/unit/core/%.c $(B)/lib/libtritonserver.so $(OBJ_core) $(OBJ_proto) $(OBJ_base)
 	$(link)
 	$(Q)$(CC) $(CFLAGS) -Itests -o $@ $< $(OBJ_core) $(OBJ_proto) $(OBJ_base) $(LDFLAGS) -rdynamic $(proto_LIBS) -lcmocka $(LIBS_base)
+$(B)/tests/unit/core/test_server: | $(B)/backends/identity/libtriton_identity.so
 $(B)/tests/unit/frontends/%: tests/unit/frontends/%.c $(OBJ_frontends) $(OBJ_base) $(B)/lib/libtritonserver.so
 	$(link)
 	$(Q)$(CC) $(CFLAGS) -Itests -o $@ $< $(filter-out %/main.o,$(OBJ_frontends)) $(OBJ_base) $(LDFLAGS) \
@@ -178,7 +183,7 @@ FUZZ_ROOMS := base formats text model device engine executor
 FUZZ_OBJ := $(foreach r,$(FUZZ_ROOMS),$(patsubst src/%.c,build/fuzz/obj/%.o,$(filter-out src/device/cuda/%,$(call src_of,$(r)))))
 build/fuzz/obj/%.o: src/%.c
 	@mkdir -p $(@D)
-	$(Q)clang $(FUZZ_CFLAGS) $(text_CFLAGS) -MMD -MP -c $< -o $@
+	$(Q)$(firstword $(filter ccache,$(CC))) clang $(FUZZ_CFLAGS) $(text_CFLAGS) -MMD -MP -c $< -o $@
 build/fuzz/bin/%: tests/fuzz/%.c $(FUZZ_OBJ)
 	@mkdir -p $(@D)
 	@echo "  LD  $@"

@@ -35,6 +35,7 @@ struct parser {
     char *begin, *p, *end;
     nrd_json *stack; /* members of the open containers */
     size_t n_stack, cap_stack;
+    size_t n_nodes, max_nodes;
     int max_depth;
 };
 
@@ -268,6 +269,10 @@ static nrd_error *parse_number(struct parser *ps, nrd_json *node)
 
 static nrd_error *push_node(struct parser *ps, const nrd_json *node)
 {
+    if (++ps->n_nodes > ps->max_nodes) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "the JSON text holds more than %zu values",
+                          ps->max_nodes);
+    }
     if (ps->n_stack == ps->cap_stack) {
         size_t cap = ps->cap_stack ? ps->cap_stack * 2 : 64, bytes;
         nrd_json *grown = nrd_size_mul(cap, sizeof *grown, &bytes) ? realloc(ps->stack, bytes) : NULL;
@@ -417,6 +422,7 @@ nrd_error *nrd_json_parse(nrd_json_doc **out, const char *text, size_t len,
     memset(ps.doc->text + len, 0, TEXT_PAD);
     ps.begin = ps.p = ps.doc->text;
     ps.end = ps.begin + len;
+    ps.max_nodes = limits && limits->max_nodes ? limits->max_nodes : SIZE_MAX;
     ps.max_depth = max_depth < HARD_MAX_DEPTH ? max_depth : HARD_MAX_DEPTH;
     skip_space(&ps);
     if (ps.p >= ps.end) {

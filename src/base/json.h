@@ -50,6 +50,7 @@ typedef struct nrd_json_doc nrd_json_doc;
 typedef struct nrd_json_limits {
     size_t max_bytes; /* 0: 1 GiB */
     int max_depth;    /* 0: 64 */
+    size_t max_nodes; /* 0: no limit; a node takes 40 bytes, a number in the text maybe two */
 } nrd_json_limits;
 
 /* Parses text[0..len). `limits` may be NULL. The text is copied as needed; it may be freed after.

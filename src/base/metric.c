@@ -27,8 +27,8 @@ typedef struct summary_slice {
 struct nrd_metric {
     nrd_metric_family *family; /* borrowed: a metric is inside its family */
     nrd_metric *next;
-    int refs;         /* guarded by the registry's lock */
-    char *labels;     /* a="b",c="d" in alphabetical order; "" without labels */
+    int refs;     /* guarded by the registry's lock */
+    char *labels; /* a="b",c="d" in alphabetical order; "" without labels */
     _Atomic double value;
     pthread_mutex_t mu; /* guards what follows: histogram and summary */
     size_t n_buckets;
@@ -184,8 +184,8 @@ static nrd_error *label_text(char **out, const nrd_metric_label *labels, size_t 
     qsort(sorted, n, sizeof *sorted, by_label_name);
     for (size_t i = 0; i < n; i++) {
         if (i && strcmp(sorted[i].name, sorted[i - 1].name) == 0) {
-            err = nrd_errorf(NRD_ERR_INVALID_ARG, "metric label '%s' is given twice",
-                             sorted[i].name);
+            err =
+                nrd_errorf(NRD_ERR_INVALID_ARG, "metric label '%s' is given twice", sorted[i].name);
             goto done;
         }
         nrd_str_printf(&s, "%s%s=\"", i ? "," : "", sorted[i].name);

@@ -66,8 +66,8 @@ nrd_error *nrd_metric_observe(nrd_metric *m, double v) NRD_MUST_USE;
 nrd_error *nrd_metric_value(nrd_metric *m, double *out) NRD_MUST_USE; /* counter, gauge */
 
 /* For code that knows the kind of its metrics; NULL metrics are ignored. */
-void nrd_metric_bump(nrd_metric *m, double v);  /* counter, gauge */
-void nrd_metric_put(nrd_metric *m, double v);   /* gauge */
+void nrd_metric_bump(nrd_metric *m, double v);   /* counter, gauge */
+void nrd_metric_put(nrd_metric *m, double v);    /* gauge */
 void nrd_metric_sample(nrd_metric *m, double v); /* histogram, summary */
 
 /* Appends all families in the order of their first registration. */

@@ -75,8 +75,7 @@ TRITONSERVER_Error *TRITONSERVER_MetricFamilyNew(TRITONSERVER_MetricFamily **fam
 
     *family = NULL;
     if ((unsigned)kind > TRITONSERVER_METRIC_KIND_HISTOGRAM) {
-        return as_api(nrd_errorf(NRD_ERR_INVALID_ARG,
-                                 "invalid metric kind passed to constructor"));
+        return as_api(nrd_errorf(NRD_ERR_INVALID_ARG, "invalid metric kind passed to constructor"));
     }
     NRD_API_TRY(nrd_metric_family_get(&f, nrd_core_metrics(), kinds[kind], name, description));
     *family = (TRITONSERVER_MetricFamily *)(void *)f;
@@ -156,8 +155,8 @@ TRITONSERVER_Error *TRITONSERVER_MetricNewWithArgs(TRITONSERVER_Metric **metric,
 
     *metric = NULL;
     if (label_count > MAX_LABELS) {
-        return as_api(nrd_errorf(NRD_ERR_INVALID_ARG, "a metric has at most %d labels",
-                                 (int)MAX_LABELS));
+        return as_api(
+            nrd_errorf(NRD_ERR_INVALID_ARG, "a metric has at most %d labels", (int)MAX_LABELS));
     }
     for (uint64_t i = 0; i < label_count; i++) {
         const nrd_param *p = (const nrd_param *)(const void *)labels[i];

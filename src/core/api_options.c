@@ -96,6 +96,7 @@ void nrd_options_copy(nrd_options *to, const nrd_options *from)
     copy_settings(&to->metrics_config, from->metrics_config);
     copy_settings(&to->cuda_pools, from->cuda_pools);
     copy_settings(&to->cache_config, from->cache_config);
+    copy_settings(&to->resources, from->resources);
 }
 
 void nrd_options_fini(nrd_options *o)
@@ -113,6 +114,7 @@ void nrd_options_fini(nrd_options *o)
     free_settings(o->metrics_config);
     free_settings(o->cuda_pools);
     free_settings(o->cache_config);
+    free_settings(o->resources);
 }
 
 TRITONSERVER_Error *TRITONSERVER_ServerOptionsNew(TRITONSERVER_ServerOptions **options)
@@ -172,8 +174,9 @@ TRITONSERVER_ServerOptionsSetStrictModelConfig(TRITONSERVER_ServerOptions *optio
     return NULL;
 }
 
-TRITONSERVER_Error *TRITONSERVER_ServerOptionsSetModelConfigName(TRITONSERVER_ServerOptions *options,
-                                                                 const char *model_config_name)
+TRITONSERVER_Error *
+TRITONSERVER_ServerOptionsSetModelConfigName(TRITONSERVER_ServerOptions *options,
+                                             const char *model_config_name)
 {
     if (strchr(model_config_name, '/')) {
         return as_api(nrd_errorf(NRD_ERR_INVALID_ARG,
@@ -184,10 +187,14 @@ TRITONSERVER_Error *TRITONSERVER_ServerOptionsSetModelConfigName(TRITONSERVER_Se
     return NULL;
 }
 
-TRITONSERVER_Error *TRITONSERVER_ServerOptionsSetRateLimiterMode(TRITONSERVER_ServerOptions *options,
-                                                                 TRITONSERVER_RateLimitMode mode)
+TRITONSERVER_Error *
+TRITONSERVER_ServerOptionsSetRateLimiterMode(TRITONSERVER_ServerOptions *options,
+                                             TRITONSERVER_RateLimitMode mode)
 {
-    of_api(options)->rate_limit = mode; /* refused by ServerNew unless OFF */
+    if (mode != TRITONSERVER_RATE_LIMIT_OFF && mode != TRITONSERVER_RATE_LIMIT_EXEC_COUNT) {
+        return as_api(nrd_errorf(NRD_ERR_INVALID_ARG, "unknown rate limit mode '%d'", (int)mode));
+    }
+    of_api(options)->rate_limit = mode;
     return NULL;
 }
 
@@ -196,10 +203,14 @@ TRITONSERVER_ServerOptionsAddRateLimiterResource(TRITONSERVER_ServerOptions *opt
                                                  const char *resource_name,
                                                  const size_t resource_count, const int device)
 {
-    (void)options, (void)resource_count, (void)device;
-    return as_api(nrd_errorf(NRD_ERR_UNSUPPORTED,
-                             "rate limiter resource '%s': rate limiting is not supported",
-                             resource_name));
+    char count[32], scope[16] = "all"; /* device -1: every device */
+
+    snprintf(count, sizeof count, "%zu", resource_count);
+    if (device >= 0) {
+        snprintf(scope, sizeof scope, "%d", device);
+    }
+    add_setting(&of_api(options)->resources, scope, resource_name, count);
+    return NULL;
 }
 
 TRITONSERVER_Error *
@@ -233,10 +244,8 @@ TRITONSERVER_ServerOptionsSetCudaMemoryPoolByteSize(TRITONSERVER_ServerOptions *
     return NULL;
 }
 
-TRITONSERVER_Error *
-TRITONSERVER_ServerOptionsSetCudaVirtualAddressSize(TRITONSERVER_ServerOptions *options,
-                                                    int gpu_device,
-                                                    size_t cuda_virtual_address_size)
+TRITONSERVER_Error *TRITONSERVER_ServerOptionsSetCudaVirtualAddressSize(
+    TRITONSERVER_ServerOptions *options, int gpu_device, size_t cuda_virtual_address_size)
 {
     (void)options, (void)gpu_device, (void)cuda_virtual_address_size;
     return as_api(nrd_errorf(NRD_ERR_UNSUPPORTED,
@@ -323,15 +332,17 @@ TRITONSERVER_ServerOptionsSetModelLoadRetryCount(TRITONSERVER_ServerOptions *opt
     return NULL;
 }
 
-TRITONSERVER_Error *TRITONSERVER_ServerOptionsSetModelNamespacing(TRITONSERVER_ServerOptions *options,
-                                                                  bool enable_namespace)
+TRITONSERVER_Error *
+TRITONSERVER_ServerOptionsSetModelNamespacing(TRITONSERVER_ServerOptions *options,
+                                              bool enable_namespace)
 {
     of_api(options)->namespacing = enable_namespace;
     return NULL;
 }
 
-TRITONSERVER_Error *TRITONSERVER_ServerOptionsSetEnablePeerAccess(TRITONSERVER_ServerOptions *options,
-                                                                  bool enable_peer_access)
+TRITONSERVER_Error *
+TRITONSERVER_ServerOptionsSetEnablePeerAccess(TRITONSERVER_ServerOptions *options,
+                                              bool enable_peer_access)
 {
     of_api(options)->peer_access = enable_peer_access;
     return NULL;
@@ -406,15 +417,17 @@ TRITONSERVER_Error *TRITONSERVER_ServerOptionsSetCpuMetrics(TRITONSERVER_ServerO
     return NULL;
 }
 
-TRITONSERVER_Error *TRITONSERVER_ServerOptionsSetMetricsInterval(TRITONSERVER_ServerOptions *options,
-                                                                 uint64_t metrics_interval_ms)
+TRITONSERVER_Error *
+TRITONSERVER_ServerOptionsSetMetricsInterval(TRITONSERVER_ServerOptions *options,
+                                             uint64_t metrics_interval_ms)
 {
     of_api(options)->metrics_interval_ms = metrics_interval_ms;
     return NULL;
 }
 
-TRITONSERVER_Error *TRITONSERVER_ServerOptionsSetBackendDirectory(TRITONSERVER_ServerOptions *options,
-                                                                  const char *backend_dir)
+TRITONSERVER_Error *
+TRITONSERVER_ServerOptionsSetBackendDirectory(TRITONSERVER_ServerOptions *options,
+                                              const char *backend_dir)
 {
     set(&of_api(options)->backend_dir, backend_dir);
     return NULL;
@@ -428,9 +441,10 @@ TRITONSERVER_ServerOptionsSetRepoAgentDirectory(TRITONSERVER_ServerOptions *opti
     return NULL;
 }
 
-TRITONSERVER_Error *TRITONSERVER_ServerOptionsSetModelLoadDeviceLimit(
-    TRITONSERVER_ServerOptions *options, const TRITONSERVER_InstanceGroupKind kind,
-    const int device_id, const double fraction)
+TRITONSERVER_Error *
+TRITONSERVER_ServerOptionsSetModelLoadDeviceLimit(TRITONSERVER_ServerOptions *options,
+                                                  const TRITONSERVER_InstanceGroupKind kind,
+                                                  const int device_id, const double fraction)
 {
     (void)options, (void)device_id, (void)fraction;
     return as_api(nrd_errorf(NRD_ERR_UNSUPPORTED,

@@ -53,11 +53,9 @@ TRITONSERVER_Error *TRITONCACHE_Copy(TRITONCACHE_Allocator *allocator,
     return no_caches();
 }
 
-TRITONSERVER_Error *
-TRITONREPOAGENT_ModelRepositoryLocation(TRITONREPOAGENT_Agent *agent,
-                                        TRITONREPOAGENT_AgentModel *model,
-                                        TRITONREPOAGENT_ArtifactType *artifact_type,
-                                        const char **location)
+TRITONSERVER_Error *TRITONREPOAGENT_ModelRepositoryLocation(
+    TRITONREPOAGENT_Agent *agent, TRITONREPOAGENT_AgentModel *model,
+    TRITONREPOAGENT_ArtifactType *artifact_type, const char **location)
 {
     (void)agent, (void)model, (void)artifact_type, (void)location;
     return no_agents();

@@ -44,9 +44,10 @@ TRITONSERVER_Error *TRITONSERVER_ServerSetExitTimeout(TRITONSERVER_Server *serve
     return NULL;
 }
 
-TRITONSERVER_Error *TRITONSERVER_ServerRegisterModelRepository(
-    TRITONSERVER_Server *server, const char *repository_path,
-    const TRITONSERVER_Parameter **name_mapping, const uint32_t mapping_count)
+TRITONSERVER_Error *
+TRITONSERVER_ServerRegisterModelRepository(TRITONSERVER_Server *server, const char *repository_path,
+                                           const TRITONSERVER_Parameter **name_mapping,
+                                           const uint32_t mapping_count)
 {
     return as_api(nrd_repo_register(of_api(server)->repo, repository_path,
                                     (const nrd_param *const *)(const void *)name_mapping,
@@ -140,8 +141,8 @@ TRITONSERVER_Error *TRITONSERVER_ServerModelBatchProperties(TRITONSERVER_Server 
         *voidp = NULL;
     }
     NRD_API_TRY(get_model(&m, of_api(server), model_name, model_version));
-    *flags = m->config->max_batch_size > 0 ? TRITONSERVER_BATCH_FIRST_DIM
-                                           : TRITONSERVER_BATCH_UNKNOWN;
+    *flags =
+        m->config->max_batch_size > 0 ? TRITONSERVER_BATCH_FIRST_DIM : TRITONSERVER_BATCH_UNKNOWN;
     nrd_model_unref(m);
     return NULL;
 }
@@ -247,8 +248,8 @@ TRITONSERVER_Error *TRITONSERVER_ServerModelStatistics(TRITONSERVER_Server *serv
     if (!all && q.n_matches == 0) {
         nrd_str_fini(&q.json);
         return as_api(q.n_models == 0
-                          ? nrd_errorf(NRD_ERR_INVALID_ARG,
-                                       "requested model '%s' is not available", model_name)
+                          ? nrd_errorf(NRD_ERR_INVALID_ARG, "requested model '%s' is not available",
+                                       model_name)
                           : nrd_errorf(NRD_ERR_INVALID_ARG,
                                        "requested model version is not available for model '%s'",
                                        model_name));
@@ -299,9 +300,10 @@ TRITONSERVER_Error *TRITONSERVER_ServerLoadModel(TRITONSERVER_Server *server,
     return TRITONSERVER_ServerLoadModelWithParameters(server, model_name, NULL, 0);
 }
 
-TRITONSERVER_Error *TRITONSERVER_ServerLoadModelWithParameters(
-    TRITONSERVER_Server *server, const char *model_name, const TRITONSERVER_Parameter **parameters,
-    const uint64_t parameter_count)
+TRITONSERVER_Error *
+TRITONSERVER_ServerLoadModelWithParameters(TRITONSERVER_Server *server, const char *model_name,
+                                           const TRITONSERVER_Parameter **parameters,
+                                           const uint64_t parameter_count)
 {
     nrd_server *s = of_api(server);
     NRD_API_TRY(nrd_server_require_ready(s));

@@ -158,9 +158,9 @@ TRITONSERVER_Error_Code TRITONSERVER_ErrorCode(TRITONSERVER_Error *error)
 
 const char *TRITONSERVER_ErrorCodeString(TRITONSERVER_Error *error)
 {
-    static const char *const names[] = {"Unknown",     "Internal",    "Not found",
+    static const char *const names[] = {"Unknown",          "Internal",    "Not found",
                                         "Invalid argument", "Unavailable", "Unsupported",
-                                        "Already exists", "Cancelled"};
+                                        "Already exists",   "Cancelled"};
     unsigned code = (unsigned)nrd_error_get_code(from_api(error));
     return code < 8 ? names[code] : "<invalid code>";
 }

@@ -3,13 +3,13 @@
  * Purpose   Structures shared by the files of src/core; nothing here is visible outside. The opaque
  *           types of the Triton headers are these structures: as_api()/TO_X() only change the type.
  * Owner     nrd_server: process-wide, any thread. nrd_model: counted (repository, requests and
- *           response factories share it); destroyed by the server's reaper thread, never by a thread
- *           of the model itself. nrd_request: its creator, lent to the core from ServerInferAsync
- *           until the release callback. nrd_factory: counted; makes responses. nrd_response: whoever
- *           it was handed to last.
- * Units     Times in nanoseconds of the steady clock unless the name says otherwise.
- * Errors    nrd_error * inside; nrd_error and TRITONSERVER_Error are the same object here.
- * Lifetime  server > backend > model > instance. A request holds its model from New to release.
+ *           response factories share it); destroyed by the server's reaper thread, never by a
+ * thread of the model itself. nrd_request: its creator, lent to the core from ServerInferAsync
+ *           until the release callback. nrd_factory: counted; makes responses. nrd_response:
+ * whoever it was handed to last. Units     Times in nanoseconds of the steady clock unless the name
+ * says otherwise. Errors    nrd_error * inside; nrd_error and TRITONSERVER_Error are the same
+ * object here. Lifetime  server > backend > model > instance. A request holds its model from New to
+ * release.
  */
 #ifndef NRD_CORE_CORE_H
 #define NRD_CORE_CORE_H
@@ -33,7 +33,7 @@
 #include <stdint.h>
 
 enum {
-    NRD_MAX_RANK = 32,               /* dimensions of a tensor */
+    NRD_MAX_RANK = 32,                /* dimensions of a tensor */
     NRD_MAX_INPUT_SEGMENTS = 1 << 20, /* buffers of one input */
 };
 
@@ -49,6 +49,20 @@ typedef struct nrd_sched nrd_sched;
 typedef struct nrd_ensemble nrd_ensemble;
 typedef struct nrd_repo nrd_repo;
 typedef Inference__ModelConfig nrd_config;
+
+typedef struct nrd_strings {
+    char **items;
+    size_t n;
+} nrd_strings;
+
+void nrd_strings_add(nrd_strings *l, const char *s);
+void nrd_strings_fini(nrd_strings *l);
+
+typedef struct nrd_setting {
+    struct nrd_setting *next;
+    char *scope; /* backend, host policy, metrics or cache name; "" = all */
+    char *key, *value;
+} nrd_setting;
 
 static inline TRITONSERVER_Error *as_api(nrd_error *err)
 {
@@ -143,8 +157,8 @@ nrd_message *nrd_message_new(nrd_str *json); /* takes the text always */
 
 /* ---- trace.c ---- */
 
-nrd_trace *nrd_trace_share(nrd_trace *t);     /* one more user; NULL is fine */
-void nrd_trace_unshare(nrd_trace *t);         /* the last user calls the release callback */
+nrd_trace *nrd_trace_share(nrd_trace *t); /* one more user; NULL is fine */
+void nrd_trace_unshare(nrd_trace *t);     /* the last user calls the release callback */
 /* Gives a share back without the callback: the trace stays with its creator. */
 void nrd_trace_forget(nrd_trace *t);
 void nrd_trace_begin(nrd_trace *t, const nrd_request *r); /* fills in names */
@@ -219,6 +233,11 @@ nrd_error *nrd_host_metrics_new(nrd_host_metrics **out, bool with_cpu) NRD_MUST_
 void nrd_host_metrics_update(nrd_host_metrics *h);
 void nrd_host_metrics_free(nrd_host_metrics *h);
 
+typedef struct nrd_gpu_metrics nrd_gpu_metrics; /* figures of GPUs, gpu_metrics.c */
+nrd_error *nrd_gpu_metrics_new(nrd_gpu_metrics **out) NRD_MUST_USE; /* fine without any GPU */
+void nrd_gpu_metrics_update(nrd_gpu_metrics *g);                    /* NULL is fine */
+void nrd_gpu_metrics_free(nrd_gpu_metrics *g);
+
 /* ---- requests, request.c ---- */
 
 typedef struct nrd_segment {
@@ -269,10 +288,10 @@ struct nrd_request { /* TRITONSERVER_InferenceRequest and TRITONBACKEND_Request 
     void *response_userp;
     TRITONSERVER_ResponseAllocator *allocator;
     void *allocator_userp;
-    bool core_buffers;       /* outputs into nrd_buf: a step of an ensemble */
-    nrd_cancel *parent;      /* shared: cancelled with it; NULL outside ensembles */
+    bool core_buffers;        /* outputs into nrd_buf: a step of an ensemble */
+    nrd_cancel *parent;       /* shared: cancelled with it; NULL outside ensembles */
     nrd_step_sums *step_sums; /* borrowed until release; NULL outside ensembles */
-    nrd_trace *trace;        /* shared */
+    nrd_trace *trace;         /* shared */
     /* since the last ServerInferAsync */
     nrd_cancel *cancel;   /* shared; kept after release, so that a late cancel is harmless */
     nrd_factory *factory; /* shared; NULL after release */
@@ -290,6 +309,8 @@ nrd_error *nrd_request_add_input(nrd_input **out, nrd_request *r, const char *na
                                  uint64_t n) NRD_MUST_USE;
 nrd_error *nrd_input_append(nrd_input *in, const void *base, const nrd_attr *attr,
                             nrd_buf *owner) NRD_MUST_USE; /* shares owner */
+void nrd_input_drop_data(nrd_input *in);
+void nrd_request_remove_input(nrd_request *r, uint32_t index);
 nrd_input *nrd_request_find_input(const nrd_request *r, const char *name);
 nrd_error *nrd_request_add_output(nrd_request *r, const char *name) NRD_MUST_USE;
 bool nrd_request_wants(const nrd_request *r, const char *output);
@@ -318,8 +339,8 @@ struct nrd_factory { /* TRITONBACKEND_ResponseFactory */
     bool core_buffers;
     TRITONSERVER_InferenceResponseCompleteFn_t response_fn;
     void *response_userp;
-    nrd_cancel *cancel;  /* shared */
-    nrd_trace *trace;    /* shared */
+    nrd_cancel *cancel; /* shared */
+    nrd_trace *trace;   /* shared */
     uint64_t start_ns;
     _Atomic bool first_sent, final_sent;
     _Atomic uint64_t n_sent;
@@ -344,7 +365,7 @@ typedef struct nrd_output { /* TRITONBACKEND_Output */
     nrd_buf *buf; /* core_buffers: shared */
 } nrd_output;
 
-struct nrd_response { /* TRITONSERVER_InferenceResponse and TRITONBACKEND_Response */
+struct nrd_response {     /* TRITONSERVER_InferenceResponse and TRITONBACKEND_Response */
     nrd_factory *factory; /* shared */
     nrd_error *error;
     nrd_params params;
@@ -425,7 +446,8 @@ struct nrd_instance { /* TRITONBACKEND_ModelInstance */
     nrd_message host_policy;
     void *state;
     bool initialized;
-    nrd_attr **usage; /* reported memory; guarded by the model's mu */
+    uint64_t n_executions; /* guarded by the limiter; counted only where it limits */
+    nrd_attr **usage;      /* reported memory; guarded by the model's mu */
     uint32_t n_usage;
 };
 
@@ -444,12 +466,21 @@ nrd_error *nrd_sched_new(nrd_sched **out, nrd_model *m) NRD_MUST_USE;
 nrd_error *nrd_sched_enqueue(nrd_sched *s, nrd_request *r) NRD_MUST_USE; /* takes on success */
 /* Waits for work; 0: stopped. At most cap requests that may run as one batch. */
 uint32_t nrd_sched_take(nrd_sched *s, nrd_request **batch, uint32_t cap);
-void nrd_sched_final(nrd_sched *s);  /* a request of the queue got its last response */
-void nrd_sched_sweep(nrd_sched *s);  /* answers cancelled and expired requests */
-void nrd_sched_stop(nrd_sched *s);   /* refuses new requests, fails those that wait */
+void nrd_sched_final(nrd_sched *s); /* a request of the queue got its last response */
+void nrd_sched_sweep(nrd_sched *s); /* answers cancelled and expired requests */
+void nrd_sched_stop(nrd_sched *s);  /* refuses new requests, fails those that wait */
 nrd_sched *nrd_sched_ref(nrd_sched *s);
 void nrd_sched_unref(nrd_sched *s);
 uint32_t nrd_sched_max_batch(const nrd_sched *s);
+
+/* Shared resources of instances, sched/rate_limiter.c. A NULL limiter limits nothing. */
+typedef struct nrd_limiter nrd_limiter;
+nrd_limiter *nrd_limiter_new(const nrd_setting *given); /* borrows */
+void nrd_limiter_free(nrd_limiter *l);
+nrd_error *nrd_limiter_add(nrd_limiter *l, const nrd_instance *inst) NRD_MUST_USE; /* borrows */
+void nrd_limiter_remove(nrd_limiter *l, const nrd_instance *inst);
+void nrd_limiter_acquire(nrd_limiter *l, nrd_instance *inst); /* waits */
+void nrd_limiter_release(nrd_limiter *l, nrd_instance *inst);
 
 /* A graph of models, sched/ensemble.c. */
 nrd_error *nrd_ensemble_new(nrd_ensemble **out, nrd_model *m) NRD_MUST_USE;
@@ -466,12 +497,14 @@ struct nrd_model { /* TRITONBACKEND_Model */
     nrd_server *server;
     char *name;
     int64_t version;
-    char *dir; /* the model's folder */
+    char *dir;          /* the model's folder */
     nrd_config *config; /* fixed once the model is ready */
     bool config_open;   /* during ModelInitialize: ModelSetConfig may replace it */
     bool auto_complete;
     bool decoupled;
     uint32_t n_required; /* inputs that are not optional */
+    nrd_strings *labels; /* per output of the configuration: names of classes, may be empty */
+    size_t n_labels;
     nrd_backend *backend; /* NULL for an ensemble */
     bool initialized;
     void *state;
@@ -495,7 +528,7 @@ struct nrd_model { /* TRITONBACKEND_Model */
 nrd_error *nrd_model_new(nrd_model **out, nrd_server *s, const char *name, int64_t version,
                          const char *dir, nrd_config *cfg) NRD_MUST_USE;
 nrd_model *nrd_model_ref(nrd_model *m);
-void nrd_model_unref(nrd_model *m); /* the last one hands it to the reaper */
+void nrd_model_unref(nrd_model *m);   /* the last one hands it to the reaper */
 void nrd_model_destroy(nrd_model *m); /* reaper only */
 const Inference__ModelInput *nrd_model_input(const nrd_model *m, const char *name);
 const Inference__ModelOutput *nrd_model_output(const nrd_model *m, const char *name);
@@ -505,20 +538,6 @@ void nrd_usage_replace(pthread_mutex_t *mu, nrd_attr ***list, uint32_t *n,
 void nrd_model_metadata_json(nrd_model *m, const int64_t *versions, size_t n, nrd_str *out);
 
 /* ---- options and server, server.c ---- */
-
-typedef struct nrd_setting {
-    struct nrd_setting *next;
-    char *scope; /* backend, host policy, metrics or cache name; "" = all */
-    char *key, *value;
-} nrd_setting;
-
-typedef struct nrd_strings {
-    char **items;
-    size_t n;
-} nrd_strings;
-
-void nrd_strings_add(nrd_strings *l, const char *s);
-void nrd_strings_fini(nrd_strings *l);
 
 typedef struct nrd_options { /* TRITONSERVER_ServerOptions */
     char *server_id;
@@ -536,6 +555,7 @@ typedef struct nrd_options { /* TRITONSERVER_ServerOptions */
     uint64_t metrics_interval_ms;
     char *backend_dir, *agent_dir, *cache_dir;
     nrd_setting *backend_config, *host_policy, *metrics_config, *cuda_pools, *cache_config;
+    nrd_setting *resources; /* rate limiter: scope device or "all" */
     char *cache_name;
 } nrd_options;
 
@@ -552,7 +572,7 @@ struct nrd_server { /* TRITONSERVER_Server */
     _Atomic uint32_t exit_timeout_s;
     nrd_repo *repo;
     pthread_mutex_t backends_mu;
-    nrd_backend *backends; /* guarded by backends_mu */
+    nrd_backend *backends;  /* guarded by backends_mu */
     nrd_queue *dead_models; /* to the reaper */
     pthread_t reaper, keeper;
     bool has_reaper, has_keeper;
@@ -562,6 +582,8 @@ struct nrd_server { /* TRITONSERVER_Server */
     pthread_cond_t keeper_cond;
     bool keeper_stop, keeper_kick; /* guarded by keeper_mu */
     nrd_host_metrics *host_metrics;
+    nrd_gpu_metrics *gpu_metrics; /* NULL: off */
+    nrd_limiter *limiter;         /* NULL: off */
 };
 
 nrd_error *nrd_server_new(nrd_server **out, const nrd_options *opt) NRD_MUST_USE;
@@ -597,8 +619,8 @@ nrd_error *nrd_repo_load(nrd_repo *r, const char *name, const nrd_param *const *
                          size_t n_params) NRD_MUST_USE;
 nrd_error *nrd_repo_unload(nrd_repo *r, const char *name, bool dependents) NRD_MUST_USE;
 void nrd_repo_unload_all(nrd_repo *r);
-nrd_error *nrd_repo_register(nrd_repo *r, const char *path,
-                             const nrd_param *const *mapping, size_t n) NRD_MUST_USE;
+nrd_error *nrd_repo_register(nrd_repo *r, const char *path, const nrd_param *const *mapping,
+                             size_t n) NRD_MUST_USE;
 nrd_error *nrd_repo_unregister(nrd_repo *r, const char *path) NRD_MUST_USE;
 /* Shares the model. version -1: the highest ready one. */
 nrd_error *nrd_repo_get(nrd_model **out, nrd_repo *r, const char *name,

@@ -81,11 +81,12 @@ nrd_error *nrd_instances_new(nrd_model *m)
     }
     for (uint32_t k = 0; k < m->n_instances; k++) {
         nrd_instance *i = m->instances[k];
+        NRD_TRY(nrd_limiter_add(m->server->limiter, i));
+        i->initialized = true; /* finalized also when this call refuses: backends count on it */
         if (m->backend->instance_initialize) {
-            NRD_TRY(from_api(m->backend->instance_initialize(
-                (TRITONBACKEND_ModelInstance *)(void *)i)));
+            NRD_TRY(from_api(
+                m->backend->instance_initialize((TRITONBACKEND_ModelInstance *)(void *)i)));
         }
-        i->initialized = true;
     }
     return NULL;
 }
@@ -95,13 +96,14 @@ void nrd_instances_free(nrd_model *m)
     for (uint32_t k = 0; k < m->n_instances; k++) {
         nrd_instance *i = m->instances[k];
         if (i->initialized && m->backend->instance_finalize) {
-            nrd_error *err = from_api(
-                m->backend->instance_finalize((TRITONBACKEND_ModelInstance *)(void *)i));
+            nrd_error *err =
+                from_api(m->backend->instance_finalize((TRITONBACKEND_ModelInstance *)(void *)i));
             if (err) {
                 NRD_LOG_ERROR("failed finalizing model instance: %s", nrd_error_message(err));
                 nrd_error_free(err);
             }
         }
+        nrd_limiter_remove(m->server->limiter, i);
         for (uint32_t u = 0; u < i->n_usage; u++) {
             free(i->usage[u]);
         }
@@ -122,9 +124,9 @@ void nrd_instance_execute(nrd_instance *inst, nrd_request **requests, uint32_t n
     for (uint32_t i = 0; i < n; i++) {
         nrd_request_set_running(requests[i]);
     }
-    nrd_error *err = from_api(inst->model->backend->execute(
-        (TRITONBACKEND_ModelInstance *)(void *)inst, (TRITONBACKEND_Request **)(void *)requests,
-        n));
+    nrd_error *err =
+        from_api(inst->model->backend->execute((TRITONBACKEND_ModelInstance *)(void *)inst,
+                                               (TRITONBACKEND_Request **)(void *)requests, n));
     if (!err) {
         return;
     }
@@ -139,7 +141,7 @@ void nrd_instance_execute(nrd_instance *inst, nrd_request **requests, uint32_t n
 /* ---- threads ---- */
 
 struct nrd_worker {
-    nrd_model *model; /* borrowed: joined before the model goes */
+    nrd_model *model;         /* borrowed: joined before the model goes */
     nrd_instance **instances; /* one, or all of a device */
     uint32_t n_instances, next;
     pthread_t thread;
@@ -157,7 +159,10 @@ static void *run_worker(void *arg)
     snprintf(name, sizeof name, "i:%s", w->instances[0]->name);
     pthread_setname_np(pthread_self(), name);
     while ((n = nrd_sched_take(s, batch, cap)) > 0) {
-        nrd_instance_execute(w->instances[w->next], batch, n);
+        nrd_instance *inst = w->instances[w->next];
+        nrd_limiter_acquire(w->model->server->limiter, inst);
+        nrd_instance_execute(inst, batch, n);
+        nrd_limiter_release(w->model->server->limiter, inst);
         w->next = (w->next + 1) % w->n_instances;
     }
     free(batch);
@@ -289,10 +294,10 @@ TRITONBACKEND_ModelInstanceSecondaryDeviceProperties(TRITONBACKEND_ModelInstance
 {
     const Inference__ModelInstanceGroup *g = of_api(instance)->group;
     if (index >= g->n_secondary_devices) {
-        return as_api(nrd_errorf(
-            NRD_ERR_INVALID_ARG,
-            "out of bounds index %u: instance is configured with %zu secondary devices", index,
-            g->n_secondary_devices));
+        return as_api(
+            nrd_errorf(NRD_ERR_INVALID_ARG,
+                       "out of bounds index %u: instance is configured with %zu secondary devices",
+                       index, g->n_secondary_devices));
     }
     *kind = "KIND_NVDLA"; /* the only kind there is */
     *id = g->secondary_devices[index]->device_id;
@@ -433,11 +438,13 @@ TRITONSERVER_Error *TRITONBACKEND_ModelInstanceReportResponseStatistics(
     nrd_resp_outcome outcome = NRD_RESP_OK;
 
     if (!s->model || !s->factory) {
-        return as_api(nrd_errorf(NRD_ERR_INVALID_ARG,
-                                 "response statistics need a model instance and a response factory"));
+        return as_api(
+            nrd_errorf(NRD_ERR_INVALID_ARG,
+                       "response statistics need a model instance and a response factory"));
     }
     if (s->error) {
-        outcome = nrd_error_get_code(s->error) == NRD_ERR_CANCELLED ? NRD_RESP_CANCEL : NRD_RESP_FAIL;
+        outcome =
+            nrd_error_get_code(s->error) == NRD_ERR_CANCELLED ? NRD_RESP_CANCEL : NRD_RESP_FAIL;
     } else if (s->output_start_ns == 0) {
         outcome = NRD_RESP_EMPTY;
     }

@@ -22,21 +22,54 @@ static nrd_error *load_backend(nrd_model *m)
     m->auto_complete = !s->opt.strict_config;
     NRD_TRY(nrd_config_normalize_groups(m->config, m->backend->groups, m->backend->n_groups));
     NRD_TRY(nrd_config_validate_groups(m->config));
+    m->initialized = true; /* finalized also when this call refuses: backends count on it */
     if (m->backend->model_initialize) {
         NRD_TRY(from_api(m->backend->model_initialize((TRITONBACKEND_Model *)(void *)m)));
     }
-    m->initialized = true;
     m->config_open = false;
     return NULL;
 }
 
 static void read_config(nrd_model *m)
 {
-    m->decoupled = m->config->model_transaction_policy && m->config->model_transaction_policy->decoupled;
+    m->decoupled =
+        m->config->model_transaction_policy && m->config->model_transaction_policy->decoupled;
     m->n_required = 0;
     for (size_t i = 0; i < m->config->n_input; i++) {
         m->n_required += !m->config->input[i]->optional;
     }
+}
+
+/* One class name a line; the file lies in the model's folder. */
+static nrd_error *read_labels(nrd_model *m)
+{
+    enum { MAX_LABEL_BYTES = 64 << 20 };
+
+    m->labels = nrd_xcalloc(m->config->n_output + 1, sizeof *m->labels);
+    m->n_labels = m->config->n_output;
+    for (size_t i = 0; i < m->n_labels; i++) {
+        const char *file = m->config->output[i]->label_filename;
+        char *path, *text = NULL, *rest, *line;
+        size_t len;
+        nrd_error *err;
+        if (file[0] == '\0') {
+            continue;
+        }
+        path = nrd_path_join(m->dir, file);
+        err = nrd_file_read(&text, &len, path, MAX_LABEL_BYTES);
+        free(path);
+        if (err) {
+            return err;
+        }
+        rest = text;
+        while ((line = strsep(&rest, "\n")) != NULL) {
+            if (line[0] || rest) { /* the last line break ends a line, it does not start one */
+                nrd_strings_add(&m->labels[i], line);
+            }
+        }
+        free(text);
+    }
+    return NULL;
 }
 
 static nrd_error *build(nrd_model *m)
@@ -52,6 +85,7 @@ static nrd_error *build(nrd_model *m)
         NRD_TRY(nrd_config_validate_io(m->config));
         read_config(m);
     }
+    NRD_TRY(read_labels(m));
     if (m->server->opt.metrics) {
         NRD_TRY(nrd_model_metrics_new(&m->metrics, m->server, m));
     }
@@ -136,6 +170,10 @@ void nrd_model_destroy(nrd_model *m)
         free(m->usage[i]);
     }
     free(m->usage);
+    for (size_t i = 0; i < m->n_labels; i++) {
+        nrd_strings_fini(&m->labels[i]);
+    }
+    free(m->labels);
     pthread_mutex_destroy(&m->mu);
     if (m->config) {
         inference__model_config__free_unpacked(m->config, NULL);
@@ -169,8 +207,8 @@ const Inference__ModelOutput *nrd_model_output(const nrd_model *m, const char *n
 nrd_error *nrd_model_ready(nrd_model *m)
 {
     for (uint32_t i = 0; m->backend && m->backend->instance_ready && i < m->n_instances; i++) {
-        NRD_TRY(from_api(m->backend->instance_ready(
-            (TRITONBACKEND_ModelInstance *)(void *)m->instances[i])));
+        NRD_TRY(from_api(
+            m->backend->instance_ready((TRITONBACKEND_ModelInstance *)(void *)m->instances[i])));
     }
     return NULL;
 }
@@ -200,7 +238,8 @@ static void put_io(nrd_str *out, const char *name, Inference__DataType type, con
 {
     nrd_str_puts(out, comma ? ",{\"name\":" : "{\"name\":");
     nrd_json_put_cstr(out, name);
-    nrd_str_printf(out, ",\"datatype\":\"%s\",\"shape\":[", nrd_tdtype_name(nrd_tdtype_from_config(type)));
+    nrd_str_printf(out, ",\"datatype\":\"%s\",\"shape\":[",
+                   nrd_tdtype_name(nrd_tdtype_from_config(type)));
     if (batched) {
         nrd_str_puts(out, n ? "-1," : "-1");
     }

@@ -161,8 +161,7 @@ static nrd_error *alloc_from_client(nrd_output *o, size_t byte_size)
     }
     NRD_TRY(from_api(a->alloc_fn(f->allocator, o->name, byte_size, o->attr.memory_type,
                                  o->attr.memory_type_id, f->allocator_userp, &o->base,
-                                 &o->buffer_userp, &o->attr.memory_type,
-                                 &o->attr.memory_type_id)));
+                                 &o->buffer_userp, &o->attr.memory_type, &o->attr.memory_type_id)));
     o->has_buffer = true;
     if (a->attr_fn) {
         NRD_TRY(from_api(a->attr_fn(f->allocator, o->name,
@@ -235,15 +234,15 @@ TRITONSERVER_Error *TRITONSERVER_ResponseAllocatorSetBufferAttributesFunction(
     return NULL;
 }
 
-TRITONSERVER_Error *TRITONSERVER_ResponseAllocatorSetQueryFunction(
-    TRITONSERVER_ResponseAllocator *allocator, TRITONSERVER_ResponseAllocatorQueryFn_t query_fn)
+TRITONSERVER_Error *
+TRITONSERVER_ResponseAllocatorSetQueryFunction(TRITONSERVER_ResponseAllocator *allocator,
+                                               TRITONSERVER_ResponseAllocatorQueryFn_t query_fn)
 {
     ((nrd_allocator *)(void *)allocator)->query_fn = query_fn;
     return NULL;
 }
 
-TRITONSERVER_Error *
-TRITONSERVER_ResponseAllocatorDelete(TRITONSERVER_ResponseAllocator *allocator)
+TRITONSERVER_Error *TRITONSERVER_ResponseAllocatorDelete(TRITONSERVER_ResponseAllocator *allocator)
 {
     free(allocator);
     return NULL;
@@ -353,10 +352,16 @@ TRITONSERVER_Error *TRITONSERVER_InferenceResponseOutputClassificationLabel(
     const size_t class_index, const char **label)
 {
     const nrd_response *r = of_api(inference_response);
-    (void)class_index;
+    *label = NULL; /* no name: the class number stands for itself */
     if (index >= r->n_outputs) {
         return as_api(bad_index(index, "outputs", r->n_outputs));
     }
-    *label = NULL; /* no label: the class number stands for itself */
+    const nrd_model *m = r->factory->model;
+    for (size_t i = 0; i < m->n_labels; i++) {
+        if (strcmp(m->config->output[i]->name, r->outputs[index]->name) == 0 &&
+            class_index < m->labels[i].n) {
+            *label = m->labels[i].items[class_index];
+        }
+    }
     return NULL;
 }

@@ -222,8 +222,8 @@ nrd_error *nrd_model_metrics_new(nrd_model_metrics **out, nrd_server *s, nrd_mod
     labels[n++] = (nrd_metric_label){"model", m->name};
     labels[n++] = (nrd_metric_label){"version", version};
     for (size_t i = 0; i < m->config->n_metric_tags && n + 1 < MAX_LABELS; i++) {
-        labels[n++] = (nrd_metric_label){m->config->metric_tags[i]->key,
-                                         m->config->metric_tags[i]->value};
+        labels[n++] =
+            (nrd_metric_label){m->config->metric_tags[i]->key, m->config->metric_tags[i]->value};
     }
     NRD_NEW_GOTO(mm, 1, err, fail);
     for (int k = 0; k < N_SERIES; k++) {
@@ -376,8 +376,10 @@ void nrd_stats_request(nrd_request *r, bool success, uint64_t exec_start_ns,
                        uint64_t compute_start_ns, uint64_t compute_end_ns, uint64_t exec_end_ns)
 {
     uint64_t now = nrd_now_ns();
-    uint64_t queue = minus(exec_start_ns, r->queue_ns), input = minus(compute_start_ns, exec_start_ns);
-    uint64_t infer = minus(compute_end_ns, compute_start_ns), output = minus(exec_end_ns, compute_end_ns);
+    uint64_t queue = minus(exec_start_ns, r->queue_ns),
+             input = minus(compute_start_ns, exec_start_ns);
+    uint64_t infer = minus(compute_end_ns, compute_start_ns),
+             output = minus(exec_end_ns, compute_end_ns);
 
     if (r->trace) {
         nrd_trace_report(r->trace, TRITONSERVER_TRACE_COMPUTE_START, exec_start_ns);

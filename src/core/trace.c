@@ -121,17 +121,17 @@ const char *TRITONSERVER_InferenceTraceLevelString(TRITONSERVER_InferenceTraceLe
 const char *TRITONSERVER_InferenceTraceActivityString(TRITONSERVER_InferenceTraceActivity activity)
 {
     static const char *const names[] = {
-        "REQUEST_START",      "QUEUE_START",          "COMPUTE_START",
-        "COMPUTE_INPUT_END",  "COMPUTE_OUTPUT_START", "COMPUTE_END",
-        "REQUEST_END",        "TENSOR_QUEUE_INPUT",   "TENSOR_BACKEND_INPUT",
-        "TENSOR_BACKEND_OUTPUT", "CUSTOM_ACTIVITY"};
+        "REQUEST_START",        "QUEUE_START",           "COMPUTE_START",  "COMPUTE_INPUT_END",
+        "COMPUTE_OUTPUT_START", "COMPUTE_END",           "REQUEST_END",    "TENSOR_QUEUE_INPUT",
+        "TENSOR_BACKEND_INPUT", "TENSOR_BACKEND_OUTPUT", "CUSTOM_ACTIVITY"};
     return (unsigned)activity < 11 ? names[activity] : "<unknown>";
 }
 
-TRITONSERVER_Error *TRITONSERVER_InferenceTraceNew(
-    TRITONSERVER_InferenceTrace **trace, TRITONSERVER_InferenceTraceLevel level, uint64_t parent_id,
-    TRITONSERVER_InferenceTraceActivityFn_t activity_fn,
-    TRITONSERVER_InferenceTraceReleaseFn_t release_fn, void *trace_userp)
+TRITONSERVER_Error *
+TRITONSERVER_InferenceTraceNew(TRITONSERVER_InferenceTrace **trace,
+                               TRITONSERVER_InferenceTraceLevel level, uint64_t parent_id,
+                               TRITONSERVER_InferenceTraceActivityFn_t activity_fn,
+                               TRITONSERVER_InferenceTraceReleaseFn_t release_fn, void *trace_userp)
 {
     return TRITONSERVER_InferenceTraceTensorNew(trace, level, parent_id, activity_fn, NULL,
                                                 release_fn, trace_userp);

@@ -5,6 +5,7 @@
 #include "frontends/http/api.h"
 #include "frontends/metrics/server.h"
 #include "frontends/options.h"
+#include "frontends/tracer.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -18,6 +19,7 @@
 
 typedef struct services {
     TRITONSERVER_Server *server;
+    nrd_tracer *tracer;
     nrd_http_api *http;
     nrd_http_server *metrics;
 } services;
@@ -43,7 +45,7 @@ static nrd_error *start_services(services *s, const nrd_options *o)
         NRD_LOG_INFO("no GRPCInferenceService: this build has no gRPC endpoint yet");
     }
     if (o->allow_http) {
-        NRD_TRY(nrd_error_wrap(nrd_http_api_start(&s->http, s->server, o),
+        NRD_TRY(nrd_error_wrap(nrd_http_api_start(&s->http, s->server, o, s->tracer),
                                "failed to start HTTP service"));
         NRD_LOG_INFO("Started HTTPService at %s:%d", o->http_address, nrd_http_api_port(s->http));
     }
@@ -121,6 +123,7 @@ static int stop(services *s, const nrd_options *o)
     nrd_http_api_free(s->http);
     nrd_http_server_free(s->metrics);
     nrd_error_free(nrd_http_from_triton(TRITONSERVER_ServerDelete(s->server)));
+    nrd_tracer_free(s->tracer);
     return 0;
 }
 
@@ -132,6 +135,7 @@ static int serve(const nrd_options *o)
     nrd_error *err = NULL;
 
     NRD_TRY_GOTO(nrd_options_apply_log(o), err, fail);
+    NRD_TRY_GOTO(nrd_tracer_new(&s.tracer, o), err, fail);
     err = nrd_http_from_triton(nrd_options_build(o, &t));
     if (err) {
         fprintf(stderr, "Failed to build Triton option:\n%s\n", nrd_error_message(err));
@@ -139,10 +143,12 @@ static int serve(const nrd_options *o)
         return 1;
     }
     block_signals(&signals); /* before any thread exists, so that all inherit it */
-    err = nrd_http_from_triton(TRITONSERVER_ServerNew(&s.server, t));
+    TRITONSERVER_Error *e = TRITONSERVER_ServerNew(&s.server, t);
     TRITONSERVER_ServerOptionsDelete(t);
-    if (err) {
-        err = nrd_error_wrap(err, "error: creating server");
+    if (e) { /* the words that Triton ends with; scripts look for them */
+        err = nrd_errorf(NRD_ERR_INTERNAL, "error: creating server: %s - %s",
+                         TRITONSERVER_ErrorCodeString(e), TRITONSERVER_ErrorMessage(e));
+        TRITONSERVER_ErrorDelete(e);
         goto fail;
     }
     NRD_TRY_GOTO(start_services(&s, o), err, fail);
@@ -159,6 +165,7 @@ fail:
         nrd_http_server_free(s.metrics);
         nrd_error_free(nrd_http_from_triton(TRITONSERVER_ServerDelete(s.server)));
     }
+    nrd_tracer_free(s.tracer);
     return 1;
 }
 

@@ -479,6 +479,8 @@ nrd_error *nrd_model_spec_from_json(nrd_model_spec *s, const nrd_json *config)
     s->norm_eps = (float)nrd_json_get_num(config, "norm_epsilon", 1e-5);
     s->qk_norm = nrd_json_get_bool(config, "qk_layernorm", false);
     s->tied_embeddings = nrd_json_get_bool(config, "share_embedding_table", false);
+    s->learned_positions = !strcmp(nrd_json_get_str(config, "position_embedding_type", ""),
+                                   "learned_absolute");
     const nrd_json *mapping = nrd_json_get(config, "mapping");
     NRD_TRY(get_i32(mapping, "tp_size", 1, &s->tp_size));
     NRD_TRY(get_i32(mapping, "pp_size", 1, &s->pp_size));

@@ -244,7 +244,8 @@ static void encode_chunk(const nrd_tokenizer *t, tok_scratch *sc, const char *s,
             merge_long(t, sc, n_sym, out);
         }
     }
-    nrd_tok_cache_put(sc, t, hash, s, n, out->ids + before, out->n - before);
+    nrd_tok_cache_put(sc, t, hash, s, n, out->n > before ? &out->ids[before] : NULL,
+                          out->n - before);
 }
 
 void nrd_tok_bpe_encode(const nrd_tokenizer *t, tok_scratch *sc, const char *s, size_t n, nrd_ids *out)

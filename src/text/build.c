@@ -3,6 +3,7 @@
 
 #include "base/hash.h"
 
+#include <float.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
@@ -352,7 +353,9 @@ nrd_error *nrd_tok_set_affix(nrd_tokenizer *t, bool suffix, const int32_t *ids, 
         }
     }
     NRD_NEW_GOTO(copy, n, err, fail);
-    memcpy(copy, ids, n * sizeof *ids);
+    if (n) {
+        memcpy(copy, ids, n * sizeof *ids);
+    }
     free(suffix ? t->suffix : t->prefix);
     *(suffix ? &t->suffix : &t->prefix) = copy;
     *(suffix ? &t->n_suffix : &t->n_prefix) = n;
@@ -601,6 +604,7 @@ static nrd_error *fill_unigram(nrd_tokenizer *t)
 {
     double min = 0;
     bool any = false;
+    t->max_score = (double)FLT_MIN; /* where SentencePiece starts its search for the maximum */
     NRD_TRY(nrd_trie_init(&t->pieces));
     for (int32_t id = 0; id < t->n_vocab; id++) {
         if (!(t->flags[id] & TOK_IN_MODEL) || (t->flags[id] & TOK_CONTROL)) {
@@ -609,7 +613,7 @@ static nrd_error *fill_unigram(nrd_tokenizer *t)
         double score = t->scores ? t->scores[id] : 0;
         if (!(t->flags[id] & (TOK_USER | TOK_BYTE)) || !t->scores_are_float) {
             min = !any || score < min ? score : min;
-            t->max_score = !any || score > t->max_score ? score : t->max_score;
+            t->max_score = score > t->max_score ? score : t->max_score;
             any = true;
         }
         if (t->scores_are_float && (t->flags[id] & TOK_BYTE)) {
@@ -618,6 +622,7 @@ static nrd_error *fill_unigram(nrd_tokenizer *t)
         NRD_TRY(nrd_trie_add(&t->pieces, t->tokens[id].s, t->tokens[id].n, id));
     }
     t->unk_score = min - 10.0; /* penalty of the reference implementations */
+    t->unk_score = t->scores_are_float ? (double)(float)t->unk_score : t->unk_score;
     return NULL;
 }
 
@@ -689,6 +694,13 @@ nrd_error *nrd_tok_finish(nrd_tokenizer *t)
     }
     if (t->byte_level && t->model == MODEL_UNIGRAM) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "Unigram with ByteLevel");
+    }
+    for (size_t i = 0; i < t->n_prefix + t->n_suffix; i++) {
+        int32_t id = i < t->n_prefix ? t->prefix[i] : t->suffix[i - t->n_prefix];
+        if (id >= t->n_vocab || !(t->flags[id] & TOK_PRESENT)) {
+            return nrd_errorf(NRD_ERR_INVALID_ARG,
+                              "the post-processor adds token id %d, which is not in the vocabulary", id);
+        }
     }
     NRD_TRY(check_decoder(t));
     NRD_TRY(nrd_tok_index_vocab(t));

@@ -233,6 +233,7 @@ void nrd_detok_push(nrd_detok *d, int32_t id, nrd_str *out)
         nrd_str_putc(out, ' ');
     }
     if (t->decode_sentencepiece && id == t->unk_id) {
+        d->strip_left = 0;
         put(d, " \xe2\x81\x87 ", 5, out); /* SentencePiece's default unk_surface */
     } else {
         put_token(d, 0, t->tokens[id].s, t->tokens[id].n, first, out);

@@ -1,8 +1,18 @@
 /* Unigram: the segmentation with the best sum of piece scores, by dynamic programming over byte
- * positions (Kudo 2018). Characters that no piece covers cost unk_score each. */
+ * positions (Kudo 2018). Characters that no piece covers cost unk_score each.
+ *
+ * Words are searched one by one, which is exact where no piece reaches across (nrd_tok_safe_chunk).
+ * The references add up scores over the whole text, in single precision (SentencePiece) or double
+ * (tokenizers), and near ties are decided by the rounding. So the sum is carried from word to word,
+ * and a word is remembered only if its decisions are clearer than the rounding can be. */
 #include "text/internal.h"
 
+#include <math.h>
 #include <string.h>
+
+/* Sums up to here have a rounding step of 2^-10 (float) or 2^-39 (double); a remembered word has at
+ * most 27 bytes, so less than 27 such steps. Longer texts are searched without the memory. */
+static const double sum_limit = 8192, clear_float = 0.05, clear_double = 1e-9;
 
 static void reserve_best(tok_scratch *sc, size_t n)
 {
@@ -17,21 +27,25 @@ static void reserve_best(tok_scratch *sc, size_t n)
 
 static inline double add_scores(const nrd_tokenizer *t, double a, double b)
 {
-    return t->scores_are_float ? (double)((float)a + (float)b) : a + b;
+    return t->scores_are_float ? (double)(float)(a + b) : a + b;
 }
 
 static double piece_score(const nrd_tokenizer *t, int32_t id, size_t n)
 {
     if (t->flags[id] & TOK_USER) { /* SentencePiece makes these win over their own letters */
-        return t->scores_are_float ? (double)((float)n * (float)t->max_score - 0.1f)
-                                   : (double)n * t->max_score - 0.1;
+        return (double)(float)((double)((float)n * (float)t->max_score) - 0.1);
     }
     return t->scores ? t->scores[id] : 0;
 }
 
-static void reach(tok_scratch *sc, size_t to, double score, int32_t id, size_t from)
+/* *gap: the closest decision so far. */
+static void reach(tok_scratch *sc, size_t to, double score, int32_t id, size_t from, double *gap)
 {
-    if (sc->best_from[to] == UINT32_MAX || score > sc->best[to]) {
+    bool fresh = sc->best_from[to] == UINT32_MAX;
+    if (!fresh) {
+        *gap = fmin(*gap, fabs(score - sc->best[to]));
+    }
+    if (fresh || score > sc->best[to]) {
         sc->best[to] = score;
         sc->best_id[to] = id;
         sc->best_from[to] = (uint32_t)from;
@@ -49,9 +63,11 @@ static void push_unknown(const nrd_tokenizer *t, const char *s, size_t n, nrd_id
     }
 }
 
-static void search(const nrd_tokenizer *t, tok_scratch *sc, const char *s, size_t n)
+/* Returns the closest decision. */
+static double search(const nrd_tokenizer *t, tok_scratch *sc, const char *s, size_t n, double sum)
 {
-    sc->best[0] = 0;
+    double gap = HUGE_VAL;
+    sc->best[0] = sum;
     for (size_t i = 0; i <= n; i++) {
         sc->best_from[i] = UINT32_MAX;
     }
@@ -66,35 +82,44 @@ static void search(const nrd_tokenizer *t, tok_scratch *sc, const char *s, size_
             }
             int32_t id = t->pieces.value[node];
             if (id >= 0) {
-                reach(sc, end, add_scores(t, piece_score(t, id, end - at), sc->best[at]), id, at);
+                reach(sc, end, add_scores(t, piece_score(t, id, end - at), sc->best[at]), id, at,
+                      &gap);
                 covered = covered || end - at == char_n;
             }
         }
         if (!covered) {
-            reach(sc, at + char_n, add_scores(t, t->unk_score, sc->best[at]), -1, at);
+            reach(sc, at + char_n, add_scores(t, t->unk_score, sc->best[at]), -1, at, &gap);
         }
         at += char_n;
     }
+    return gap;
 }
 
-static void encode_chunk(const nrd_tokenizer *t, tok_scratch *sc, const char *s, size_t n,
-                         nrd_ids *out)
+/* Returns the sum of scores up to the end of the chunk. */
+static double encode_chunk(const nrd_tokenizer *t, tok_scratch *sc, const char *s, size_t n,
+                           double sum, nrd_ids *out)
 {
     uint64_t hash = 0;
     size_t before = out->n;
+    bool all_known = true;
 
-    if (nrd_tok_cache_get(sc, t, s, n, &hash, out)) {
-        return;
+    if (fabs(sum) < sum_limit && nrd_tok_cache_get(sc, t, s, n, &hash, out)) {
+        for (size_t i = before; i < out->n; i++) {
+            sum = add_scores(t, t->scores ? t->scores[out->ids[i]] : 0, sum);
+        }
+        return sum;
     }
     reserve_best(sc, n + 1);
-    search(t, sc, s, n);
+    double gap = search(t, sc, s, n, sum), end_sum = sc->best[n];
     for (size_t at = n; at > 0; at = sc->best_from[at]) { /* back to front, reversed below */
         int32_t id = sc->best_id[at];
         size_t from = sc->best_from[at];
         if (id >= 0) {
             nrd_ids_push(out, id);
+            all_known = all_known && !(t->flags[id] & TOK_USER);
             continue;
         }
+        all_known = false;
         while (from > 0 && sc->best_id[from] < 0) { /* unknown neighbours count as one */
             from = sc->best_from[from];
         }
@@ -112,14 +137,19 @@ static void encode_chunk(const nrd_tokenizer *t, tok_scratch *sc, const char *s,
         out->ids[i] = out->ids[--j];
         out->ids[j] = swap;
     }
-    nrd_tok_cache_put(sc, t, hash, s, n, out->ids + before, out->n - before);
+    if (all_known && fabs(sum) < sum_limit && gap > (t->scores_are_float ? clear_float : clear_double)) {
+        nrd_tok_cache_put(sc, t, hash, s, n, out->n > before ? &out->ids[before] : NULL,
+                          out->n - before);
+    }
+    return end_sum;
 }
 
 void nrd_tok_unigram_encode(const nrd_tokenizer *t, tok_scratch *sc, const char *s, size_t n, nrd_ids *out)
 {
+    double sum = 0;
     while (n > 0) {
         size_t len = nrd_tok_safe_chunk(t, s, n);
-        encode_chunk(t, sc, s, len, out);
+        sum = encode_chunk(t, sc, s, len, sum, out);
         s += len;
         n -= len;
     }

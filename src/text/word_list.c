@@ -20,7 +20,7 @@ nrd_error *nrd_word_list_check(const char *list_name, const int32_t *tensor, siz
                                size_t *out_n_phrases)
 {
     size_t row = n_elements / 2, n = 0;
-    const int32_t *ends = tensor + row;
+    const int32_t *ends = row ? tensor + row : tensor;
     int32_t last = 0;
 
     *out_n_phrases = 0;

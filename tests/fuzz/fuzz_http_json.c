@@ -2,6 +2,8 @@
  * the front ends are no room that the fuzz programs link. First byte: what to feed. */
 #include "frontends/http/parser.c"
 #include "frontends/http/tensor_json.c"
+#define skip_space text_skip_space
+#include "frontends/http/tensor_text.c"
 
 #include <stdlib.h>
 
@@ -56,6 +58,28 @@ static void feed_chunks(const char *data, size_t n)
     }
 }
 
+/* Numbers read straight from the text must be those that the tree gives. */
+static void compare_ways(const char *data, size_t n, const nrd_json *root,
+                         TRITONSERVER_DataType type, size_t size)
+{
+    if (n == 0 || data[0] != '[' || end_of_plain_array(data, data + n) != data + n) {
+        return;
+    }
+    char *other = malloc(size ? size : 1), *again = malloc(size ? size : 1);
+    nrd_tensor_slice slice = {0, data, n, 0};
+    if (other && again) {
+        nrd_error *tree = nrd_tensor_json_read(root, "x", type, again, size);
+        nrd_error *direct = nrd_tensor_text_read(&slice, "x", type, other, size);
+        if (!tree != !direct || (!tree && memcmp(again, other, size) != 0)) {
+            abort();
+        }
+        nrd_error_free(tree);
+        nrd_error_free(direct);
+    }
+    free(other);
+    free(again);
+}
+
 static void feed_tensor(const char *data, size_t n, TRITONSERVER_DataType type)
 {
     nrd_json_doc *doc = NULL;
@@ -74,8 +98,11 @@ static void feed_tensor(const char *data, size_t n, TRITONSERVER_DataType type)
     if (!err && bytes) {
         err = nrd_tensor_json_write(&text, "x", type, bytes, size, count, true);
     }
-    nrd_error_free(err);
     nrd_str_fini(&text);
+    if (doc && type != TRITONSERVER_TYPE_BYTES) {
+        compare_ways(data, n, nrd_json_root(doc), type, size);
+    }
+    nrd_error_free(err);
     free(bytes);
     nrd_json_doc_free(doc);
 }

@@ -113,6 +113,21 @@ def test_text_tensors_return(server):
     assert reply.json()["outputs"][0]["data"] == values
 
 
+def test_long_json_tensors_return_and_take_little_memory(server):
+    values = [i * 37 % 100_003 - 50_000 for i in range(300_000)]
+    reply = server.call("POST", INFER, infer_body(values))
+    assert reply.json()["outputs"][0]["data"] == values
+    body = json.dumps(infer_body([1] * 9_000_000), separators=(",", ":")).encode()
+    reply = server.call("POST", INFER, body)
+    assert reply.status == 200
+    peak = [line for line in open(f"/proc/{server.process.pid}/status") if "VmHWM" in line][0]
+    assert int(peak.split()[1]) < 700_000, peak  # kB; a tree of the numbers alone takes 360 MB more
+    reply = server.call("POST", INFER, body[:-10])
+    assert reply.status == 400
+    reply = server.call("POST", "/v2/models/text/generate", b'{"x":[' + b"1," * 5_000_000 + b"1]}")
+    assert reply.status == 400 and "values" in reply.error()
+
+
 def binary_infer(connection, model, dtype, shape, raw, binary_out=True):
     head = json.dumps({"parameters": {"binary_data_output": binary_out},
                        "inputs": [{"name": "INPUT0", "datatype": dtype, "shape": shape,
@@ -327,3 +342,51 @@ def test_slow_requests_run_side_by_side(server):
                  for i in range(4)]
         assert all(c.result().status == 200 for c in calls)
         assert 0.25 < time.monotonic() - start < 1.0
+
+
+# ---- trace ----
+
+def test_trace_settings_and_file(launch, tmp_path, repository):
+    path = tmp_path / "trace.json"
+    s = launch(repository, f"--trace-config=triton,file={path}", "--trace-config=rate=1").wait_ready()
+    settings = s.call("GET", "/v2/trace/setting").json()
+    assert settings == {"trace_level": ["OFF"], "trace_rate": "1", "trace_count": "-1",
+                        "log_frequency": "0", "trace_file": str(path), "trace_mode": "triton"}
+    reply = s.call("POST", "/v2/models/ident/trace/setting", {"trace_level": ["TIMESTAMPS"],
+                                                               "trace_count": "2"})
+    assert reply.json()["trace_level"] == ["TIMESTAMPS"] and reply.json()["trace_count"] == "2"
+    assert s.call("GET", "/v2/trace/setting").json()["trace_level"] == ["OFF"]
+    for i in range(5):
+        s.call("POST", INFER, dict(infer_body([i]), id=f"r{i}"))
+    s.call("POST", "/v2/models/text/infer", infer_body(["x"], "BYTES"))
+    assert s.call("GET", "/v2/models/ident/trace/setting").json()["trace_count"] == "0"
+    reply = s.call("POST", "/v2/models/ident/trace/setting", {"trace_level": None})
+    assert reply.json()["trace_level"] == ["OFF"]
+    assert s.stop() == 0
+    entries = json.loads(path.read_text())
+    heads = [e for e in entries if "model_name" in e]
+    assert [h["request_id"] for h in heads] == ["r0", "r1"]
+    assert {h["model_name"] for h in heads} == {"ident"}
+    stamps = {e["timestamps"][0]["name"]: e["timestamps"][0]["ns"] for e in entries
+              if "timestamps" in e and e["id"] == heads[0]["id"]}
+    # A backend reports the end of its computation after it has sent the answer.
+    order = ["HTTP_RECV_START", "HTTP_RECV_END", "REQUEST_START", "QUEUE_START", "COMPUTE_START",
+             "INFER_RESPONSE_COMPLETE", "HTTP_SEND_START", "HTTP_SEND_END"]
+    assert set(order + ["COMPUTE_END", "REQUEST_END"]) <= set(stamps)
+    assert [stamps[n] for n in order] == sorted(stamps[n] for n in order)
+
+
+@pytest.mark.parametrize("body, status, text", [
+    ({"trace_level": ["TIMESTAMPS"]}, 400, "no trace file"),
+    ({"trace_level": ["OFF", "TENSORS"]}, 400, "Expect only one trace level 'OFF' is specified"),
+    ({"trace_rate": "x"}, 400, "Unable to parse 'trace_rate', got: x"),
+    ({"trace_rate": "0"}, 400, "out of range"),
+    ({"trace_count": "-2"}, 400, "Unable to parse 'trace_count'"),
+    ({"trace_file": "x"}, 501, "trace file location can not be updated through network protocol"),
+])
+def test_wrong_trace_settings_change_nothing(server, body, status, text):
+    before = server.call("GET", "/v2/trace/setting").json()
+    reply = server.call("POST", "/v2/trace/setting", body)
+    assert (reply.status, text in reply.error()) == (status, True), reply.body
+    assert server.call("GET", "/v2/trace/setting").json() == before
+    assert server.call("GET", "/v2/models/nothing/trace/setting").status == 400

@@ -50,8 +50,8 @@ static void log_and_drop(TRITONSERVER_Error *err, const char *what)
 {
     if (err) {
         char *text = nrd_xasprintf("%s: %s", what, TRITONSERVER_ErrorMessage(err));
-        TRITONSERVER_ErrorDelete(TRITONSERVER_LogMessage(TRITONSERVER_LOG_ERROR, __FILE__, __LINE__,
-                                                         text));
+        TRITONSERVER_ErrorDelete(
+            TRITONSERVER_LogMessage(TRITONSERVER_LOG_ERROR, __FILE__, __LINE__, text));
         free(text);
         TRITONSERVER_ErrorDelete(err);
     }
@@ -98,8 +98,8 @@ static TRITONSERVER_Error *state_new(identity **out, const nrd_json *config)
     s->batching = nrd_json_get_int(config, "max_batch_size", 0) > 0;
     s->delay_ms = parameter(config, "execute_delay_ms", 0);
     s->n_responses = (uint32_t)parameter(config, "responses", 1);
-    s->decoupled = nrd_json_get_bool(nrd_json_get(config, "model_transaction_policy"), "decoupled",
-                                     false);
+    s->decoupled =
+        nrd_json_get_bool(nrd_json_get(config, "model_transaction_policy"), "decoupled", false);
     *out = s;
     return NULL;
 }
@@ -261,9 +261,9 @@ static bool answer_decoupled(const identity *s, TRITONBACKEND_Request *request)
     for (uint32_t i = 0; i < s->n_responses && ok; i++) {
         ok = answer(s, request, 0);
     }
-    log_and_drop(TRITONBACKEND_ResponseFactorySendFlags(factory,
-                                                        TRITONSERVER_RESPONSE_COMPLETE_FINAL),
-                 "identity: ending a response");
+    log_and_drop(
+        TRITONBACKEND_ResponseFactorySendFlags(factory, TRITONSERVER_RESPONSE_COMPLETE_FINAL),
+        "identity: ending a response");
     log_and_drop(TRITONBACKEND_ResponseFactoryDelete(factory), "identity: deleting a factory");
     return ok;
 }

@@ -10,7 +10,8 @@
 
 bool nrd_config_is_ensemble(const nrd_config *cfg)
 {
-    return cfg->scheduling_choice_case == INFERENCE__MODEL_CONFIG__SCHEDULING_CHOICE_ENSEMBLE_SCHEDULING;
+    return cfg->scheduling_choice_case ==
+           INFERENCE__MODEL_CONFIG__SCHEDULING_CHOICE_ENSEMBLE_SCHEDULING;
 }
 
 nrd_error *nrd_config_from_json(nrd_config **out, const char *json, size_t len)
@@ -77,8 +78,9 @@ nrd_error *nrd_config_load(nrd_config **out, nrd_server *s, const char *name, co
         if (nrd_path_exists(path)) {
             err = read_text(&cfg, path);
         } else if (s->opt.strict_config) {
-            err = nrd_errorf(NRD_ERR_INTERNAL, "failed to open text file for read %s: No such file "
-                                               "or directory",
+            err = nrd_errorf(NRD_ERR_INTERNAL,
+                             "failed to open text file for read %s: No such file "
+                             "or directory",
                              path);
         } else {
             cfg = nrd_xmalloc(sizeof *cfg);
@@ -92,8 +94,9 @@ nrd_error *nrd_config_load(nrd_config **out, nrd_server *s, const char *name, co
     if (cfg->name[0] == '\0') {
         nrd_pb_set_string(&cfg->name, name);
     } else if (strcmp(cfg->name, name) != 0) {
-        err = nrd_errorf(NRD_ERR_INVALID_ARG, "unexpected directory name '%s' for model '%s', "
-                                              "directory name must equal model name",
+        err = nrd_errorf(NRD_ERR_INVALID_ARG,
+                         "unexpected directory name '%s' for model '%s', "
+                         "directory name must equal model name",
                          name, cfg->name);
         inference__model_config__free_unpacked(cfg, NULL);
         return err;

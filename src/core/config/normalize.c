@@ -2,6 +2,8 @@
 #include "core/config/pbtext.h"
 #include "core/core.h"
 
+#include "base/env.h"
+
 #include <dirent.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +19,8 @@ nrd_error *nrd_config_normalize(nrd_config *cfg)
         p->latest->num_versions = 1;
         cfg->version_policy = p;
     }
-    if (cfg->scheduling_choice_case == INFERENCE__MODEL_CONFIG__SCHEDULING_CHOICE_DYNAMIC_BATCHING) {
+    if (cfg->scheduling_choice_case ==
+        INFERENCE__MODEL_CONFIG__SCHEDULING_CHOICE_DYNAMIC_BATCHING) {
         Inference__ModelDynamicBatching *db = cfg->dynamic_batching;
         if (db->n_preferred_batch_size == 0 && cfg->max_batch_size > 0) {
             db->preferred_batch_size = nrd_xcalloc(1, sizeof *db->preferred_batch_size);
@@ -45,7 +48,7 @@ nrd_error *nrd_config_normalize(nrd_config *cfg)
 
 int nrd_gpu_count(void)
 {
-    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+    const char *visible = nrd_env("CUDA_VISIBLE_DEVICES", NULL);
     int n = 0;
     DIR *d = opendir("/dev");
 
@@ -58,8 +61,8 @@ int nrd_gpu_count(void)
         }
         closedir(d);
     }
-    if (visible && n > 0) { /* a comma list of what may be used; an empty one hides all */
-        int listed = *visible && strcmp(visible, "-1") != 0 ? 1 : 0;
+    if (visible && n > 0) { /* a comma list of what may be used; -1 hides all */
+        int listed = strcmp(visible, "-1") != 0;
         for (const char *p = visible; listed && *p; p++) {
             listed += *p == ',';
         }

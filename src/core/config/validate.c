@@ -8,7 +8,8 @@ static nrd_error *refuse_missing_features(const nrd_config *cfg)
 {
     const char *what = NULL;
 
-    if (cfg->scheduling_choice_case == INFERENCE__MODEL_CONFIG__SCHEDULING_CHOICE_SEQUENCE_BATCHING) {
+    if (cfg->scheduling_choice_case ==
+        INFERENCE__MODEL_CONFIG__SCHEDULING_CHOICE_SEQUENCE_BATCHING) {
         what = "sequence_batching";
     } else if (cfg->n_model_warmup > 0) {
         what = "model_warmup";
@@ -20,6 +21,11 @@ static nrd_error *refuse_missing_features(const nrd_config *cfg)
         what = "batch_output";
     } else if (cfg->runtime[0]) {
         what = "runtime";
+    }
+    for (size_t i = 0; i < cfg->n_parameters; i++) {
+        if (strcmp(cfg->parameters[i]->key, "TRITON_BATCH_STRATEGY_PATH") == 0) {
+            what = "custom batching (parameter TRITON_BATCH_STRATEGY_PATH)";
+        }
     }
     return what ? nrd_errorf(NRD_ERR_UNSUPPORTED, "%s is not supported by this server, set for %s",
                              what, cfg->name)
@@ -123,10 +129,10 @@ static nrd_error *check_step(const nrd_config *cfg, size_t i)
 {
     const Inference__ModelEnsembling *e = cfg->ensemble_scheduling;
     const Inference__ModelEnsembling__Step *s = e->step[i];
-    const char *missing = s->model_name[0] == '\0'  ? "model_name"
-                          : s->n_input_map == 0     ? "input_map"
-                          : s->n_output_map == 0    ? "output_map"
-                                                    : NULL;
+    const char *missing = s->model_name[0] == '\0' ? "model_name"
+                          : s->n_input_map == 0    ? "input_map"
+                          : s->n_output_map == 0   ? "output_map"
+                                                   : NULL;
     if (missing) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "must specify '%s' in step %zu of ensemble '%s'",
                           missing, i, cfg->name);
@@ -182,7 +188,8 @@ static nrd_error *check_ensemble(const nrd_config *cfg)
     }
     for (size_t i = 0; i < cfg->n_input; i++) {
         if (!has_input_tensor(e, cfg->input[i]->name)) {
-            return nrd_errorf(NRD_ERR_INVALID_ARG, "ensemble input '%s' for ensemble %s is not used",
+            return nrd_errorf(NRD_ERR_INVALID_ARG,
+                              "ensemble input '%s' for ensemble %s is not used",
                               cfg->input[i]->name, cfg->name);
         }
     }
@@ -214,30 +221,31 @@ nrd_error *nrd_config_validate(const nrd_config *cfg)
         return nrd_errorf(NRD_ERR_INVALID_ARG, "model configuration must specify 'name'");
     }
     if (cfg->platform[0] && strcmp(cfg->platform, "ensemble") != 0 && cfg->backend[0] == '\0') {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "unexpected platform type '%s' for %s", cfg->platform,
-                          cfg->name);
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "unexpected platform type '%s' for %s",
+                          cfg->platform, cfg->name);
     }
     if (strcmp(cfg->platform, "ensemble") == 0 && cfg->backend[0]) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG,
-                          "Ensemble model '%s' must have platform type 'ensemble' and empty backend "
-                          "type",
-                          cfg->name);
+        return nrd_errorf(
+            NRD_ERR_INVALID_ARG,
+            "Ensemble model '%s' must have platform type 'ensemble' and empty backend "
+            "type",
+            cfg->name);
     }
     if (cfg->platform[0] == '\0' && cfg->backend[0] == '\0') {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "must specify 'platform' or 'backend' for '%s'",
                           cfg->name);
     }
     if (cfg->max_batch_size < 0) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG,
-                          "'max_batch_size' must be non-negative value for %s", cfg->name);
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "'max_batch_size' must be non-negative value for %s",
+                          cfg->name);
     }
-    if (!cfg->version_policy ||
-        cfg->version_policy->policy_choice_case ==
-            INFERENCE__MODEL_VERSION_POLICY__POLICY_CHOICE__NOT_SET) {
+    if (!cfg->version_policy || cfg->version_policy->policy_choice_case ==
+                                    INFERENCE__MODEL_VERSION_POLICY__POLICY_CHOICE__NOT_SET) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "must specify 'version policy' for %s", cfg->name);
     }
     NRD_TRY(refuse_missing_features(cfg));
-    if (cfg->scheduling_choice_case == INFERENCE__MODEL_CONFIG__SCHEDULING_CHOICE_DYNAMIC_BATCHING) {
+    if (cfg->scheduling_choice_case ==
+        INFERENCE__MODEL_CONFIG__SCHEDULING_CHOICE_DYNAMIC_BATCHING) {
         NRD_TRY(check_dynamic_batching(cfg));
     }
     if (nrd_config_is_ensemble(cfg)) {
@@ -322,10 +330,11 @@ static nrd_error *check_dims(const nrd_config *cfg, const io_view *io)
     for (size_t i = 0; i < io->reshape->n_shape; i++) {
         int64_t d = io->reshape->shape[i];
         if (d < 1 && d != -1) {
-            return nrd_errorf(NRD_ERR_INVALID_ARG,
-                              "%s '%s' reshape dimensions must be integer >= 1, or -1 to indicate a "
-                              "variable-size dimension for %s",
-                              io->kind, io->name, cfg->name);
+            return nrd_errorf(
+                NRD_ERR_INVALID_ARG,
+                "%s '%s' reshape dimensions must be integer >= 1, or -1 to indicate a "
+                "variable-size dimension for %s",
+                io->kind, io->name, cfg->name);
         }
         vb += d < 0;
         b *= d < 0 ? 1 : (uint64_t)d;
@@ -347,7 +356,8 @@ static nrd_error *check_dims(const nrd_config *cfg, const io_view *io)
 static nrd_error *check_io(const nrd_config *cfg, const io_view *io)
 {
     if (io->name[0] == '\0') {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "%s must specify 'name' for %s", io->kind, cfg->name);
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "%s must specify 'name' for %s", io->kind,
+                          cfg->name);
     }
     if (io->data_type == INFERENCE__DATA_TYPE__TYPE_INVALID) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "%s '%s' must specify 'data_type' for %s", io->kind,
@@ -358,8 +368,8 @@ static nrd_error *check_io(const nrd_config *cfg, const io_view *io)
                           io->name, cfg->name);
     }
     if (io->n_dims >= NRD_MAX_RANK || (io->reshape && io->reshape->n_shape >= NRD_MAX_RANK)) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "%s '%s' has more than %d dimensions for %s", io->kind,
-                          io->name, (int)NRD_MAX_RANK - 1, cfg->name);
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "%s '%s' has more than %d dimensions for %s",
+                          io->kind, io->name, (int)NRD_MAX_RANK - 1, cfg->name);
     }
     return check_dims(cfg, io);
 }
@@ -383,7 +393,7 @@ nrd_error *nrd_config_validate_io(const nrd_config *cfg)
     }
     for (size_t i = 0; i < cfg->n_output; i++) {
         const Inference__ModelOutput *out = cfg->output[i];
-        io_view v = {"model output", out->name,  out->data_type,
+        io_view v = {"model output", out->name, out->data_type,
                      out->n_dims,    out->dims, out->reshape};
         NRD_TRY(check_io(cfg, &v));
     }

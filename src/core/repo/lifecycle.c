@@ -19,7 +19,7 @@
 typedef struct version {
     int64_t number;
     nrd_model_state state;
-    char *reason; /* owned; NULL = none */
+    char *reason;       /* owned; NULL = none */
     nrd_model *model;   /* shared; NULL unless READY */
     nrd_model *leaving; /* borrowed: unloading, for the reaper's note */
 } version;
@@ -28,14 +28,14 @@ typedef struct entry {
     char *name, *dir;
     version *versions; /* rising */
     size_t n_versions;
-    bool wanted;     /* was asked for and not unloaded since */
-    bool in_order;   /* being loaded by the running order: finds circles */
-    char *error;     /* why there is no version at all; NULL = none */
-    char **steps;    /* models that an ensemble names */
+    bool wanted;   /* was asked for and not unloaded since */
+    bool in_order; /* being loaded by the running order: finds circles */
+    char *error;   /* why there is no version at all; NULL = none */
+    char **steps;  /* models that an ensemble names */
     size_t n_steps;
     uint64_t signature;
-    bool present;    /* seen by the last scan */
-    char *scratch;   /* folder made for overriding files; removed with the model */
+    bool present;  /* seen by the last scan */
+    char *scratch; /* folder made for overriding files; removed with the model */
 } entry;
 
 typedef struct mapped {
@@ -310,8 +310,8 @@ static nrd_error *load_steps(nrd_repo *r, entry *e)
         pthread_mutex_unlock(&r->mu);
         if (circle) {
             free(dir);
-            return nrd_errorf(NRD_ERR_INVALID_ARG, "circular dependency between ensembles: %s -> %s",
-                              e->name, step);
+            return nrd_errorf(NRD_ERR_INVALID_ARG,
+                              "circular dependency between ensembles: %s -> %s", e->name, step);
         }
         nrd_error *err = load_entry(r, step, dir, NULL);
         free(dir);
@@ -826,8 +826,8 @@ nrd_error *nrd_repo_load(nrd_repo *r, const char *name, const nrd_param *const *
     } else if (!err) {
         err = load_entry(r, name, dir, json);
         if (err) {
-            nrd_error *full = nrd_errorf(NRD_ERR_INVALID_ARG, "load failed for model '%s': %s", name,
-                                         nrd_error_message(err));
+            nrd_error *full = nrd_errorf(NRD_ERR_INVALID_ARG, "load failed for model '%s': %s",
+                                         name, nrd_error_message(err));
             nrd_error_free(err);
             err = full;
         }

@@ -100,7 +100,8 @@ nrd_error *nrd_scan_versions(int64_t **out, size_t *out_n, const char *name, con
             }
         }
         kept = k;
-    } else if (policy->policy_choice_case == INFERENCE__MODEL_VERSION_POLICY__POLICY_CHOICE_LATEST) {
+    } else if (policy->policy_choice_case ==
+               INFERENCE__MODEL_VERSION_POLICY__POLICY_CHOICE_LATEST) {
         uint32_t latest = policy->latest->num_versions ? policy->latest->num_versions : 1;
         skip = kept > latest ? kept - latest : 0;
         memmove(v, v + skip, (kept - skip) * sizeof *v);

@@ -15,7 +15,7 @@
 enum { MAX_LEVELS = 1024 }; /* priority levels of one model */
 
 typedef struct level {
-    nrd_request *head, *tail;     /* in order of arrival */
+    nrd_request *head, *tail;      /* in order of arrival */
     nrd_request *late, *late_tail; /* expired, but kept behind the others (DELAY) */
     uint32_t n;
     uint64_t timeout_us;
@@ -79,7 +79,8 @@ nrd_error *nrd_sched_new(nrd_sched **out, nrd_model *m)
     pthread_condattr_destroy(&attr);
     s->max_batch = 1;
     s->n_levels = db && db->priority_levels > 0 ? (uint32_t)db->priority_levels : 1;
-    s->default_level = db && db->default_priority_level > 0 ? (uint32_t)db->default_priority_level : 1;
+    s->default_level =
+        db && db->default_priority_level > 0 ? (uint32_t)db->default_priority_level : 1;
     s->levels = nrd_xcalloc(s->n_levels, sizeof *s->levels);
     if (db) {
         s->batching = true;
@@ -175,20 +176,22 @@ nrd_error *nrd_sched_enqueue(nrd_sched *s, nrd_request *r)
 {
     uint64_t priority = r->priority ? r->priority : s->default_level;
     level *l = &s->levels[(priority <= s->n_levels ? priority : s->n_levels) - 1];
-    uint64_t timeout_us = l->allow_override && r->timeout_us &&
-                                  (!l->timeout_us || r->timeout_us < l->timeout_us)
-                              ? r->timeout_us
-                              : l->timeout_us;
+    uint64_t timeout_us =
+        l->allow_override && r->timeout_us && (!l->timeout_us || r->timeout_us < l->timeout_us)
+            ? r->timeout_us
+            : l->timeout_us;
     nrd_error *err = NULL;
 
     r->queue_ns = nrd_now_ns();
-    r->deadline_ns = timeout_us && timeout_us < UINT64_MAX / 2000u ? r->queue_ns + timeout_us * 1000u : 0;
+    r->deadline_ns =
+        timeout_us && timeout_us < UINT64_MAX / 2000u ? r->queue_ns + timeout_us * 1000u : 0;
     nrd_trace_report(r->trace, TRITONSERVER_TRACE_QUEUE_START, r->queue_ns);
     pthread_mutex_lock(&s->mu);
     if (s->stopping) {
-        err = nrd_request_errorf(r, NRD_ERR_UNAVAILABLE,
-                                 "Server is stopping, scheduler for model has stopped accepting new "
-                                 "inference requests");
+        err =
+            nrd_request_errorf(r, NRD_ERR_UNAVAILABLE,
+                               "Server is stopping, scheduler for model has stopped accepting new "
+                               "inference requests");
     } else if (l->max_size && l->n >= l->max_size) {
         err = nrd_request_errorf(r, NRD_ERR_UNAVAILABLE, "Exceeds maximum queue size");
     } else {
@@ -210,8 +213,10 @@ nrd_error *nrd_sched_enqueue(nrd_sched *s, nrd_request *r)
 /* ---- leaving without a backend ---- */
 
 /* Moves cancelled and expired requests to the two lists; expired ones of a DELAY level go behind
- * the others instead. */
-static void collect_locked(nrd_sched *s, nrd_request **cancelled, nrd_request **expired)
+ * the others instead. Stops after `limit` requests that stay: who takes a batch needs to know about
+ * the first ones only, the keeper looks at all. */
+static void collect_locked(nrd_sched *s, uint32_t limit, nrd_request **cancelled,
+                           nrd_request **expired)
 {
     nrd_request *c_tail = NULL, *e_tail = NULL;
     uint64_t now = s->n_queued ? nrd_now_ns() : 0;
@@ -219,12 +224,15 @@ static void collect_locked(nrd_sched *s, nrd_request **cancelled, nrd_request **
     for (uint32_t i = 0; i < s->n_levels && s->n_queued; i++) {
         level *l = &s->levels[i];
         for (int late = 0; late < 2; late++) {
-            for (nrd_request *r = late ? l->late : l->head, *next; r; r = next) {
+            for (nrd_request *r = late ? l->late : l->head, *next; r && limit; r = next) {
                 next = r->next;
+                limit--;
                 if (nrd_request_is_cancelled(r)) {
+                    limit++;
                     remove_locked(s, l, r, late);
                     push(cancelled, &c_tail, r);
                 } else if (!late && r->deadline_ns && now >= r->deadline_ns) {
+                    limit++;
                     if (l->delay) {
                         unlink_from(&l->head, &l->tail, r);
                         push(&l->late, &l->late_tail, r);
@@ -255,7 +263,7 @@ void nrd_sched_sweep(nrd_sched *s)
     nrd_request *cancelled = NULL, *expired = NULL;
 
     pthread_mutex_lock(&s->mu);
-    collect_locked(s, &cancelled, &expired);
+    collect_locked(s, UINT32_MAX, &cancelled, &expired);
     pthread_mutex_unlock(&s->mu);
     fail_list(expired, NRD_ERR_UNAVAILABLE, "Request timeout expired", NRD_FAIL_REJECTED);
     fail_list(cancelled, NRD_ERR_CANCELLED, "Request was cancelled", NRD_FAIL_CANCELED);
@@ -316,10 +324,10 @@ static nrd_request *first_locked(const nrd_sched *s)
 }
 
 typedef struct plan {
-    uint32_t n;          /* requests */
-    uint32_t total;      /* inferences in them */
-    uint32_t best_n;     /* requests of the largest preferred size that is met exactly */
-    bool is_full;        /* another request is waiting that does not fit: no use in waiting */
+    uint32_t n;      /* requests */
+    uint32_t total;  /* inferences in them */
+    uint32_t best_n; /* requests of the largest preferred size that is met exactly */
+    bool is_full;    /* another request is waiting that does not fit: no use in waiting */
     uint64_t oldest_ns;
 } plan;
 
@@ -341,7 +349,8 @@ static plan make_plan_locked(const nrd_sched *s, uint32_t cap)
 
     for (uint32_t i = 0; i < s->n_levels; i++) {
         for (int late = 0; late < 2; late++) {
-            for (const nrd_request *r = late ? s->levels[i].late : s->levels[i].head; r; r = r->next) {
+            for (const nrd_request *r = late ? s->levels[i].late : s->levels[i].head; r;
+                 r = r->next) {
                 if (first && (!s->batching || p.n >= cap || p.total + weight(r) > s->max_batch ||
                               !same_shapes(first, r))) {
                     p.is_full = true;
@@ -396,7 +405,7 @@ uint32_t nrd_sched_take(nrd_sched *s, nrd_request **batch, uint32_t cap)
     pthread_mutex_lock(&s->mu);
     for (;;) {
         nrd_request *cancelled = NULL, *expired = NULL;
-        collect_locked(s, &cancelled, &expired);
+        collect_locked(s, cap, &cancelled, &expired);
         if (cancelled || expired) {
             pthread_mutex_unlock(&s->mu);
             fail_list(expired, NRD_ERR_UNAVAILABLE, "Request timeout expired", NRD_FAIL_REJECTED);

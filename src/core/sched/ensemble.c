@@ -70,7 +70,7 @@ typedef struct outgoing {
     struct {
         uint32_t tensor;
         value *v;
-    } *outputs; /* own */
+    } * outputs; /* own */
     uint32_t n_outputs;
     bool last;
 } outgoing;
@@ -90,12 +90,12 @@ typedef struct job {
     outgoing *outbox, **outbox_tail;
 } job;
 
-typedef struct run { /* one inner request */
+typedef struct run {  /* one inner request */
     atomic_int parts; /* released, and answered for the last time */
     job *j;
     uint32_t step, iteration;
     uint32_t batch_size; /* of the inner request; 0: its model does not batch */
-    nrd_request *req; /* until queued */
+    nrd_request *req;    /* until queued */
     struct run *next;
     uint64_t corr_id;
     char *corr_str;
@@ -209,11 +209,11 @@ static nrd_error *note(seen *list, size_t *n, const char *ens, const char *t, co
     for (size_t i = 0; i < *n; i++) {
         if (strcmp(list[i].tensor, t) == 0) {
             if (list[i].type != type) {
-                return nrd_errorf(NRD_ERR_INVALID_ARG,
-                                  "in ensemble %s, ensemble tensor %s: inconsistent data type: %s is "
-                                  "inferred from model %s while %s is inferred from model %s",
-                                  ens, t, type_name(list[i].type), list[i].model, type_name(type),
-                                  model);
+                return nrd_errorf(
+                    NRD_ERR_INVALID_ARG,
+                    "in ensemble %s, ensemble tensor %s: inconsistent data type: %s is "
+                    "inferred from model %s while %s is inferred from model %s",
+                    ens, t, type_name(list[i].type), list[i].model, type_name(type), model);
             }
             return NULL;
         }
@@ -226,10 +226,11 @@ static nrd_error *check_step(const nrd_config *cfg, const Inference__ModelEnsemb
                              nrd_model *m, seen *list, size_t *n)
 {
     if (m->config->max_batch_size > 0 && m->config->max_batch_size < cfg->max_batch_size) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG,
-                          "ensemble %s allows maximum batch size %d, but it contains model %s which "
-                          "only allows maximum batch size to be %d",
-                          cfg->name, cfg->max_batch_size, m->name, m->config->max_batch_size);
+        return nrd_errorf(
+            NRD_ERR_INVALID_ARG,
+            "ensemble %s allows maximum batch size %d, but it contains model %s which "
+            "only allows maximum batch size to be %d",
+            cfg->name, cfg->max_batch_size, m->name, m->config->max_batch_size);
     }
     for (size_t k = 0; k < s->n_input_map; k++) {
         const Inference__ModelInput *in = nrd_model_input(m, s->input_map[k]->key);
@@ -244,10 +245,11 @@ static nrd_error *check_step(const nrd_config *cfg, const Inference__ModelEnsemb
     for (size_t k = 0; k < s->n_output_map; k++) {
         const Inference__ModelOutput *o = nrd_model_output(m, s->output_map[k]->key);
         if (!o) {
-            return nrd_errorf(NRD_ERR_INVALID_ARG,
-                              "in ensemble %s, ensemble tensor %s is mapped from non-existing output "
-                              "%s in model %s",
-                              cfg->name, s->output_map[k]->value, s->output_map[k]->key, m->name);
+            return nrd_errorf(
+                NRD_ERR_INVALID_ARG,
+                "in ensemble %s, ensemble tensor %s is mapped from non-existing output "
+                "%s in model %s",
+                cfg->name, s->output_map[k]->value, s->output_map[k]->key, m->name);
         }
         NRD_TRY(note(list, n, cfg->name, s->output_map[k]->value, s->model_name, o->data_type));
     }
@@ -300,8 +302,8 @@ nrd_error *nrd_ensemble_check(nrd_server *s, nrd_config *cfg)
         if (err) {
             nrd_error_free(err);
             err = nrd_errorf(NRD_ERR_INVALID_ARG,
-                             "ensemble '%s' depends on '%s' which has no loaded version.", cfg->name,
-                             en->step[i]->model_name);
+                             "ensemble '%s' depends on '%s' which has no loaded version.",
+                             cfg->name, en->step[i]->model_name);
             break;
         }
         err = check_step(cfg, en->step[i], m, list, &n);
@@ -419,7 +421,8 @@ static value *value_of_output(const nrd_output *o, uint32_t batch_size)
     memcpy(v->dims, o->dims, o->n_dims * sizeof *v->dims);
     v->segments = nrd_xcalloc(1, sizeof *v->segments);
     if (o->buf && o->attr.byte_size > 0) {
-        v->segments[0] = (nrd_segment){.base = o->base, .attr = o->attr, .owner = nrd_buf_ref(o->buf)};
+        v->segments[0] =
+            (nrd_segment){.base = o->base, .attr = o->attr, .owner = nrd_buf_ref(o->buf)};
         v->n_segments = 1;
     }
     return v;
@@ -449,7 +452,8 @@ static uint32_t reshape(const int64_t *want, size_t n_want, bool batching, const
 
 /* ---- jobs ---- */
 
-static void step_released(TRITONSERVER_InferenceRequest *request, const uint32_t flags, void *userp);
+static void step_released(TRITONSERVER_InferenceRequest *request, const uint32_t flags,
+                          void *userp);
 static void step_answered(TRITONSERVER_InferenceResponse *response, const uint32_t flags,
                           void *userp);
 
@@ -728,9 +732,10 @@ static void finish_locked(job *j, outgoing *response)
     }
     j->finished = true;
     if (!j->failed && !response && !j->sent_any && !j->ens->model->decoupled) {
-        set_error_locked(j, nrd_request_errorf(j->req, NRD_ERR_INVALID_ARG,
-                                               "unexpected deadlock, at least one output is not set "
-                                               "while no more ensemble steps can be made"));
+        set_error_locked(j,
+                         nrd_request_errorf(j->req, NRD_ERR_INVALID_ARG,
+                                            "unexpected deadlock, at least one output is not set "
+                                            "while no more ensemble steps can be made"));
     }
     if (j->failed || !response) {
         response = push_outgoing_locked(j);
@@ -869,7 +874,8 @@ static void read_sequence_params(const nrd_response *r, value *v)
             free(v->corr_str);
             v->corr_str = NULL;
             v->corr_id = (uint64_t)p->i;
-        } else if (strcmp(p->name, "sequence_id") == 0 && p->type == TRITONSERVER_PARAMETER_STRING) {
+        } else if (strcmp(p->name, "sequence_id") == 0 &&
+                   p->type == TRITONSERVER_PARAMETER_STRING) {
             free(v->corr_str);
             v->corr_str = nrd_xstrdup(p->str);
         } else if (p->type == TRITONSERVER_PARAMETER_BOOL &&
@@ -928,8 +934,8 @@ static void step_answered(TRITONSERVER_InferenceResponse *response, const uint32
         j->n_in_flight--;
     }
     if (r && r->error) {
-        set_error_locked(j, nrd_errorf(nrd_error_get_code(r->error), "%s",
-                                       nrd_error_message(r->error)));
+        set_error_locked(
+            j, nrd_errorf(nrd_error_get_code(r->error), "%s", nrd_error_message(r->error)));
     } else if (r && !j->failed) {
         n = store_outputs_locked(j, u, r, changed, changed + n_out);
     }
@@ -1008,8 +1014,8 @@ nrd_error *nrd_ensemble_enqueue(nrd_ensemble *e, nrd_request *r)
     for (uint32_t t = 0; t < e->n_tensors; t++) {
         if (e->tensors[t].input) {
             const nrd_input *in = nrd_request_find_input(r, e->tensors[t].name);
-            add_value_locked(j, t, in ? value_of_input(in, r->batch_size)
-                                      : nrd_xcalloc(1, sizeof(value)));
+            add_value_locked(
+                j, t, in ? value_of_input(in, r->batch_size) : nrd_xcalloc(1, sizeof(value)));
             changed[n++] = t;
         }
     }

@@ -11,7 +11,8 @@
 #include <string.h>
 
 #define JSON_TYPE "application/json"
-#define MAX_BACKGROUND 16 /* model loads and unloads at the same time */
+#define MAX_JSON_VALUES (1u << 22) /* of one body: 160 MB; long tensors are not counted */
+#define MAX_BACKGROUND 16          /* model loads and unloads at the same time */
 
 /* ---- errors ---- */
 
@@ -96,7 +97,8 @@ nrd_error *nrd_http_parse_version(const char *text, int64_t *out)
 
 nrd_error *nrd_http_parse_json(nrd_json_doc **out, const char *text, size_t n)
 {
-    return nrd_error_wrap(nrd_json_parse(out, text ? text : "", n, NULL),
+    const nrd_json_limits limits = {.max_nodes = MAX_JSON_VALUES};
+    return nrd_error_wrap(nrd_json_parse(out, text ? text : "", n, &limits),
                           "failed to parse the request JSON buffer");
 }
 
@@ -521,11 +523,9 @@ static void on_logging(nrd_http_api *api, nrd_http_request *req, const nrd_http_
 
 static void on_trace(nrd_http_api *api, nrd_http_request *req, const nrd_http_route *route)
 {
-    static const char off[] = "{\"trace_level\":[\"OFF\"],\"trace_rate\":\"1000\",\"trace_count\":"
-                              "\"-1\",\"log_frequency\":\"0\",\"trace_file\":\"\",\"trace_mode\":"
-                              "\"triton\"}";
     nrd_json_doc *doc = NULL;
     nrd_error *err = NULL;
+    nrd_str out = {0};
     bool ready = false;
 
     if (route->model) {
@@ -540,12 +540,8 @@ static void on_trace(nrd_http_api *api, nrd_http_request *req, const nrd_http_ro
     }
     if (req->head.method == NRD_HTTP_POST) {
         err = nrd_http_parse_json(&doc, req->body, req->body_n);
-        const nrd_json *level = nrd_json_get(nrd_json_root(doc), "trace_level");
-        /* Turning tracing off is what is already so; anything else would change nothing. */
-        if (!err && !(nrd_json_len(level) == 1 &&
-                      strcmp(nrd_json_str(nrd_json_at(level, 0), ""), "OFF") == 0)) {
-            err = nrd_errorf(NRD_ERR_UNSUPPORTED, "this server cannot trace requests yet; "
-                                                  "trace_level can only be [\"OFF\"]");
+        if (!err) {
+            err = nrd_tracer_update(api->tracer, route->model, nrd_json_root(doc));
         }
         nrd_json_doc_free(doc);
         if (err) {
@@ -553,7 +549,9 @@ static void on_trace(nrd_http_api *api, nrd_http_request *req, const nrd_http_ro
             return;
         }
     }
-    nrd_http_reply(req, 200, JSON_TYPE, NULL, off, sizeof off - 1);
+    nrd_tracer_put_settings(api->tracer, route->model, &out);
+    nrd_http_reply(req, 200, JSON_TYPE, NULL, out.data, out.len);
+    nrd_str_fini(&out);
 }
 
 /* ---- shared memory ---- */
@@ -783,7 +781,8 @@ static void handle(nrd_http_request *req, void *user)
 
 /* ---- start and stop ---- */
 
-nrd_error *nrd_http_api_start(nrd_http_api **out, TRITONSERVER_Server *server, const nrd_options *o)
+nrd_error *nrd_http_api_start(nrd_http_api **out, TRITONSERVER_Server *server, const nrd_options *o,
+                              nrd_tracer *tracer)
 {
     nrd_error *err = NULL;
     nrd_http_api *api = NULL;
@@ -792,6 +791,7 @@ nrd_error *nrd_http_api_start(nrd_http_api **out, TRITONSERVER_Server *server, c
     NRD_NEW_GOTO(api, 1, err, fail);
     api->server = server;
     api->options = o;
+    api->tracer = tracer;
     if (o->http_forward_pattern[0]) {
         int rc =
             regcomp(&api->forward, o->http_forward_pattern, REG_EXTENDED | REG_ICASE | REG_NOSUB);

@@ -15,6 +15,7 @@
 #include "frontends/http/server.h"
 #include "frontends/options.h"
 #include "frontends/shm.h"
+#include "frontends/tracer.h"
 #include "triton/core/tritonserver.h"
 
 #include <regex.h>
@@ -23,7 +24,7 @@ typedef struct nrd_http_api nrd_http_api;
 
 /* ---- for main.c ---- */
 nrd_error *nrd_http_api_start(nrd_http_api **out, TRITONSERVER_Server *server,
-                              const nrd_options *options) NRD_MUST_USE;
+                              const nrd_options *options, nrd_tracer *tracer) NRD_MUST_USE;
 int nrd_http_api_port(const nrd_http_api *api);
 void nrd_http_api_drain(nrd_http_api *api);
 size_t nrd_http_api_connections(const nrd_http_api *api);
@@ -36,7 +37,8 @@ struct nrd_http_api {
     const nrd_options *options;  /* borrows until free */
     TRITONSERVER_ResponseAllocator *allocator;
     nrd_shm *shm;
-    regex_t forward; /* names of headers that become parameters */
+    nrd_tracer *tracer; /* borrows until free */
+    regex_t forward;    /* names of headers that become parameters */
     bool has_forward;
     atomic_bool draining;
     nrd_http_server *http;

@@ -1,5 +1,6 @@
 #include "frontends/http/call.h"
 
+#include "base/clock.h"
 #include "base/json.h"
 #include "base/log.h"
 
@@ -27,6 +28,7 @@ nrd_error *nrd_http_call_new(nrd_http_call **out, nrd_http_api *api, nrd_http_re
         nrd_http_call_unref(call);
         return err;
     }
+    call->trace = nrd_tracer_sample(api->tracer, model);
     *out = call;
     return NULL;
 }
@@ -54,12 +56,14 @@ void nrd_http_call_unref(nrd_http_call *call)
     nrd_arena_fini(&call->arena);
     nrd_str_fini(&call->text);
     free(call->inflated);
+    nrd_trace_unref(call->trace);
     nrd_http_request_unref(call->req);
     free(call);
 }
 
 void nrd_http_call_abandon(nrd_http_call *call)
 {
+    nrd_trace_not_taken(call->trace);
     nrd_http_call_unref(call);
 }
 
@@ -101,9 +105,15 @@ static void run_message(nrd_http_task *task)
     }
     if (final) {
         call->req->on_gone = NULL; /* nothing is left to cancel */
+        if (call->trace) {
+            nrd_trace_stamp(call->trace, "HTTP_SEND_START", nrd_now_ns());
+        }
     }
     call->on_response(call, response, final);
     if (final) {
+        if (call->trace) {
+            nrd_trace_stamp(call->trace, "HTTP_SEND_END", nrd_now_ns());
+        }
         nrd_http_call_unref(call);
     }
 }
@@ -113,6 +123,9 @@ static void on_complete(TRITONSERVER_InferenceResponse *response, const uint32_t
     nrd_http_call *call = userp;
     const bool final = (flags & TRITONSERVER_RESPONSE_COMPLETE_FINAL) != 0;
     /* Responses of one request come one after the other; only the places differ. */
+    if (call->trace) {
+        nrd_trace_stamp(call->trace, "INFER_RESPONSE_COMPLETE", nrd_now_ns());
+    }
     nrd_http_message *m = final                                         ? &call->last
                           : atomic_fetch_add(&call->n_messages, 1) == 0 ? &call->first
                                                                         : nrd_xmalloc(sizeof *m);
@@ -135,8 +148,10 @@ nrd_error *nrd_http_call_submit(nrd_http_call *call)
         return err;
     }
     nrd_http_call_ref(call); /* one for the release, one for the final response */
-    err = nrd_http_from_triton(
-        TRITONSERVER_ServerInferAsync(call->api->server, call->irequest, NULL));
+    nrd_trace_stamp(call->trace, "HTTP_RECV_START", call->req->begin_ns);
+    nrd_trace_stamp(call->trace, "HTTP_RECV_END", call->req->ready_ns);
+    err = nrd_http_from_triton(TRITONSERVER_ServerInferAsync(call->api->server, call->irequest,
+                                                             nrd_trace_of(call->trace)));
     if (err) {
         nrd_http_call_unref(call);
         return err;

@@ -1,7 +1,9 @@
 /* POST /v2/models/M[/versions/V]/infer: JSON and binary tensors in, JSON and binary tensors out. */
 #include "base/json.h"
 #include "frontends/http/call.h"
+#include "frontends/http/classify.h"
 #include "frontends/http/tensor_json.h"
+#include "frontends/http/tensor_text.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -207,8 +209,28 @@ static nrd_error *read_shm_input(nrd_http_call *call, const char *name, const nr
     return append(call, name, base, size);
 }
 
+/* What belongs to one body while it is read. */
+typedef struct reading {
+    const char *model;
+    const char *rest; /* binary part of the body, and what of it is left */
+    size_t rest_n;
+    const nrd_tensor_slice *slices; /* long arrays that were cut out of the JSON */
+    size_t n_slices;
+} reading;
+
+static const nrd_tensor_slice *find_slice(const reading *r, size_t input)
+{
+    for (size_t i = 0; i < r->n_slices; i++) {
+        if (r->slices[i].input == input) {
+            return &r->slices[i];
+        }
+    }
+    return NULL;
+}
+
 static nrd_error *read_json_input(nrd_http_call *call, const nrd_json *input, const char *name,
-                                  TRITONSERVER_DataType type, size_t count)
+                                  TRITONSERVER_DataType type, size_t count,
+                                  const nrd_tensor_slice *slice)
 {
     const nrd_json *data;
     size_t size;
@@ -228,38 +250,34 @@ static nrd_error *read_json_input(nrd_http_call *call, const nrd_json *input, co
     if (!bytes) {
         return nrd_error_no_memory();
     }
-    NRD_TRY(nrd_tensor_json_read(data, name, type, bytes, size));
+    NRD_TRY(slice ? nrd_tensor_text_read(slice, name, type, bytes, size)
+                  : nrd_tensor_json_read(data, name, type, bytes, size));
     return append(call, name, bytes, size);
 }
 
-typedef struct cursor { /* the binary part of the body */
-    const char *p;
-    size_t n;
-    bool has_header_length;
-} cursor;
-
 static nrd_error *read_binary_input(nrd_http_call *call, const char *name, uint64_t size,
-                                    cursor *rest, const char *model)
+                                    reading *r)
 {
     if (size == 0) {
         return append(call, name, NULL, 0);
     }
-    if (size > rest->n) {
+    if (size > r->rest_n) {
         return nrd_errorf(
             NRD_ERR_INVALID_ARG,
             "unexpected size for input '%s', expecting %llu additional bytes for model "
             "'%s'",
-            name, (unsigned long long)(size - rest->n), model);
+            name, (unsigned long long)(size - r->rest_n), r->model);
     }
-    NRD_TRY(append(call, name, rest->p, (size_t)size));
-    rest->p += size;
-    rest->n -= (size_t)size;
+    NRD_TRY(append(call, name, r->rest, (size_t)size));
+    r->rest += size;
+    r->rest_n -= (size_t)size;
     return NULL;
 }
 
-static nrd_error *read_input(nrd_http_call *call, const nrd_json *input, cursor *rest,
-                             const char *model)
+static nrd_error *read_input(nrd_http_call *call, const nrd_json *inputs, size_t i_input,
+                             reading *r)
 {
+    const nrd_json *input = &inputs->child[i_input];
     const nrd_json *params = nrd_json_get(input, "parameters"), *shape;
     const nrd_json *region = nrd_json_get(params, "shared_memory_region");
     int64_t dims[MAX_DIMS];
@@ -292,10 +310,10 @@ static nrd_error *read_input(nrd_http_call *call, const nrd_json *input, cursor 
     NRD_TRY(nrd_http_from_triton(
         TRITONSERVER_InferenceRequestAddInput(call->irequest, name, type, dims, shape->n)));
     if (has_binary) {
-        return read_binary_input(call, name, binary_size, rest, model);
+        return read_binary_input(call, name, binary_size, r);
     }
     return region ? read_shm_input(call, name, params)
-                  : read_json_input(call, input, name, type, count);
+                  : read_json_input(call, input, name, type, count, find_slice(r, i_input));
 }
 
 static nrd_error *read_output(nrd_http_call *call, const nrd_json *output)
@@ -339,18 +357,17 @@ static nrd_error *read_output(nrd_http_call *call, const nrd_json *output)
     return NULL;
 }
 
-static nrd_error *read_document(nrd_http_call *call, const nrd_json *root, cursor *rest,
-                                const char *model)
+static nrd_error *read_document(nrd_http_call *call, const nrd_json *root, reading *r)
 {
     const nrd_json *inputs, *outputs;
     NRD_TRY(read_id_and_parameters(call, root));
     NRD_TRY(member_array(root, "inputs", &inputs));
     for (size_t i = 0; i < inputs->n; i++) {
-        NRD_TRY(read_input(call, &inputs->child[i], rest, model));
+        NRD_TRY(read_input(call, inputs, i, r));
     }
-    if (rest->n) {
+    if (r->rest_n) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "unexpected additional input data for model '%s'",
-                          model);
+                          r->model);
     }
     if (!nrd_json_get(root, "outputs")) {
         return NULL;
@@ -390,7 +407,10 @@ static nrd_error *header_length(const nrd_http_request *req, size_t body_n, size
 
 static nrd_error *read_request(nrd_http_call *call, const char *body, size_t n, const char *model)
 {
+    nrd_tensor_slice slices[NRD_TENSOR_TEXT_MAX];
+    reading r = {.model = model, .slices = slices};
     nrd_json_doc *doc = NULL;
+    char *copy = NULL;
     size_t json_n;
 
     NRD_TRY(header_length(call->req, n, &json_n));
@@ -400,9 +420,16 @@ static nrd_error *read_request(nrd_http_call *call, const char *body, size_t n, 
             TRITONSERVER_InferenceRequestAddRawInput(call->irequest, "raw_input")));
         return append(call, "raw_input", n ? body : NULL, n);
     }
-    NRD_TRY(nrd_http_parse_json(&doc, body, json_n));
-    cursor rest = {body + json_n, n - json_n, json_n < n};
-    nrd_error *err = read_document(call, nrd_json_root(doc), &rest, model);
+    r.rest = body + json_n;
+    r.rest_n = n - json_n;
+    if (json_n > NRD_TENSOR_TEXT_MIN && (copy = malloc(json_n)) != NULL) {
+        r.n_slices = nrd_tensor_text_cut(body, json_n, copy, slices);
+    }
+    nrd_error *err = nrd_http_parse_json(&doc, r.n_slices ? copy : body, json_n);
+    free(copy);
+    if (!err) {
+        err = read_document(call, nrd_json_root(doc), &r);
+    }
     nrd_json_doc_free(doc);
     return err;
 }
@@ -415,49 +442,101 @@ typedef struct answer {
     int n_parts; /* parts[0] is kept for the JSON */
 } answer;
 
-static nrd_error *put_output(nrd_http_call *call, TRITONSERVER_InferenceResponse *response,
-                             uint32_t i, answer *a)
-{
+/* One output as it goes out: the model's own tensor or the classes made of it. */
+typedef struct sending {
     const char *name;
     TRITONSERVER_DataType type;
     const int64_t *shape;
     uint64_t n_dims;
     const void *base;
-    size_t size, count;
-    TRITONSERVER_MemoryType memory_type;
-    int64_t memory_id;
-    void *userp;
+    size_t size;
+    int64_t class_shape[2];
+} sending;
 
+/* Replaces the tensor by its k best classes per row; the bytes lie in the call's arena. */
+static nrd_error *to_classes(nrd_http_call *call, TRITONSERVER_InferenceResponse *response,
+                             uint32_t i, uint64_t n_classes, sending *t)
+{
+    const char *model;
+    int64_t version;
+    uint32_t flags = 0;
+    size_t n_rows = 1, k;
+    nrd_str classes = {0};
+
+    NRD_TRY(nrd_http_from_triton(TRITONSERVER_InferenceResponseModel(response, &model, &version)));
     NRD_TRY(nrd_http_from_triton(
-        TRITONSERVER_InferenceResponseOutput(response, i, &name, &type, &shape, &n_dims, &base,
-                                             &size, &memory_type, &memory_id, &userp)));
-    const nrd_http_output *o = nrd_http_call_output(call, name);
-    nrd_output_kind kind = o ? o->kind : call->default_kind;
-    nrd_str_puts(a->json, i ? ",{\"name\":" : "{\"name\":");
-    nrd_json_put_cstr(a->json, name);
-    nrd_str_puts(a->json, ",\"datatype\":\"");
-    nrd_str_puts(a->json, TRITONSERVER_DataTypeString(type));
-    nrd_str_puts(a->json, "\",\"shape\":[");
-    for (uint64_t d = 0; d < n_dims; d++) {
-        nrd_str_printf(a->json, d ? ",%lld" : "%lld", (long long)shape[d]);
+        TRITONSERVER_ServerModelBatchProperties(call->api->server, model, version, &flags, NULL)));
+    const bool batched = t->n_dims > 0 && (flags & TRITONSERVER_BATCH_FIRST_DIM) != 0;
+    if (batched) {
+        n_rows = (size_t)t->shape[0];
     }
-    nrd_str_putc(a->json, ']');
+    nrd_error *err =
+        nrd_http_classify(&classes, response, i, t->type, t->base, t->size, n_rows, n_classes, &k);
+    char *bytes = err ? NULL : nrd_arena_alloc(&call->arena, classes.len + 1);
+    if (!err && !bytes) {
+        err = nrd_error_no_memory();
+    }
+    if (!err) {
+        memcpy(bytes, nrd_str_cstr(&classes), classes.len);
+        t->type = TRITONSERVER_TYPE_BYTES;
+        t->base = bytes;
+        t->size = classes.len;
+        t->class_shape[0] = batched ? (int64_t)n_rows : (int64_t)k;
+        t->class_shape[1] = (int64_t)k;
+        t->shape = t->class_shape;
+        t->n_dims = batched ? 2 : 1;
+    }
+    nrd_str_fini(&classes);
+    return err;
+}
+
+static nrd_error *put_data(answer *a, nrd_output_kind kind, const sending *t)
+{
+    size_t count;
     if (kind == NRD_OUTPUT_BINARY) {
-        nrd_str_printf(a->json, ",\"parameters\":{\"binary_data_size\":%zu}", size);
-        if (size) {
+        nrd_str_printf(a->json, ",\"parameters\":{\"binary_data_size\":%zu}", t->size);
+        if (t->size) {
             if (a->n_parts > MAX_OUTPUTS) {
                 return nrd_errorf(NRD_ERR_UNSUPPORTED, "more than %d binary outputs", MAX_OUTPUTS);
             }
-            a->parts[a->n_parts].iov_base = (void *)(uintptr_t)base;
-            a->parts[a->n_parts++].iov_len = size;
+            a->parts[a->n_parts].iov_base = (void *)(uintptr_t)t->base;
+            a->parts[a->n_parts++].iov_len = t->size;
         }
     } else if (kind == NRD_OUTPUT_JSON) {
-        if (!nrd_tensor_count(shape, n_dims, &count)) {
-            return nrd_errorf(NRD_ERR_INTERNAL, "shape of output '%s' is invalid", name);
+        if (!nrd_tensor_count(t->shape, t->n_dims, &count)) {
+            return nrd_errorf(NRD_ERR_INTERNAL, "shape of output '%s' is invalid", t->name);
         }
         nrd_str_puts(a->json, ",\"data\":");
-        NRD_TRY(nrd_tensor_json_write(a->json, name, type, base, size, count, false));
+        return nrd_tensor_json_write(a->json, t->name, t->type, t->base, t->size, count, false);
     }
+    return NULL;
+}
+
+static nrd_error *put_output(nrd_http_call *call, TRITONSERVER_InferenceResponse *response,
+                             uint32_t i, answer *a)
+{
+    TRITONSERVER_MemoryType memory_type;
+    int64_t memory_id;
+    void *userp;
+    sending t;
+
+    NRD_TRY(nrd_http_from_triton(
+        TRITONSERVER_InferenceResponseOutput(response, i, &t.name, &t.type, &t.shape, &t.n_dims,
+                                             &t.base, &t.size, &memory_type, &memory_id, &userp)));
+    const nrd_http_output *o = nrd_http_call_output(call, t.name);
+    if (o && o->n_classes) {
+        NRD_TRY(to_classes(call, response, i, o->n_classes, &t));
+    }
+    nrd_str_puts(a->json, i ? ",{\"name\":" : "{\"name\":");
+    nrd_json_put_cstr(a->json, t.name);
+    nrd_str_puts(a->json, ",\"datatype\":\"");
+    nrd_str_puts(a->json, TRITONSERVER_DataTypeString(t.type));
+    nrd_str_puts(a->json, "\",\"shape\":[");
+    for (uint64_t d = 0; d < t.n_dims; d++) {
+        nrd_str_printf(a->json, d ? ",%lld" : "%lld", (long long)t.shape[d]);
+    }
+    nrd_str_putc(a->json, ']');
+    NRD_TRY(put_data(a, o ? o->kind : call->default_kind, &t));
     nrd_str_putc(a->json, '}');
     return NULL;
 }
@@ -570,10 +649,10 @@ static void on_response(nrd_http_call *call, TRITONSERVER_InferenceResponse *res
     if (call->n_responses != 1) {
         err = nrd_errorf(NRD_ERR_INTERNAL, "expected a single response, got %d", call->n_responses);
     } else {
-        TRITONSERVER_Error *e = TRITONSERVER_InferenceResponseError(call->response);
-        err = e ? nrd_errorf((nrd_error_code)TRITONSERVER_ErrorCode(e), "%s",
-                             TRITONSERVER_ErrorMessage(e))
-                : put_answer(call, call->response, &a);
+        err = nrd_http_from_triton(TRITONSERVER_InferenceResponseError(call->response));
+        if (!err) {
+            err = put_answer(call, call->response, &a);
+        }
     }
     if (err) {
         nrd_http_response_delete(call->response);
@@ -616,17 +695,6 @@ static nrd_error *body_of(nrd_http_call *call, const char **out, size_t *out_n)
     return NULL;
 }
 
-static nrd_error *check_classes(const nrd_http_call *call)
-{
-    for (const nrd_http_output *o = call->outputs; o; o = o->next) {
-        if (o->n_classes > 0) {
-            return nrd_errorf(NRD_ERR_UNSUPPORTED,
-                              "output parameter 'classification' is not supported by this server");
-        }
-    }
-    return NULL;
-}
-
 void nrd_http_infer(nrd_http_api *api, nrd_http_request *req, const nrd_http_route *route)
 {
     nrd_http_call *call = NULL;
@@ -651,7 +719,6 @@ void nrd_http_infer(nrd_http_api *api, nrd_http_request *req, const nrd_http_rou
         nrd_http_accept_encoding(nrd_http_find_field(&req->head, "Accept-Encoding"));
     NRD_TRY_GOTO(body_of(call, &body, &n), err, fail);
     NRD_TRY_GOTO(read_request(call, body, n, route->model), err, fail);
-    NRD_TRY_GOTO(check_classes(call), err, fail);
     NRD_TRY_GOTO(nrd_http_forward_headers(call), err, fail);
     NRD_TRY_GOTO(nrd_http_call_submit(call), err, fail);
     return;

@@ -145,6 +145,7 @@ static nrd_http_request *request_new(nrd_http_conn *c)
     atomic_init(&req->refs, 1);
     req->body = NULL;
     req->body_n = 0;
+    req->begin_ns = req->ready_ns = l->now_ns;
     req->user = l->server->cfg.user;
     req->on_gone = NULL;
     req->gone_arg = NULL;
@@ -674,6 +675,7 @@ static void dispatch(nrd_http_conn *c)
 {
     nrd_http_server *s = c->loop->server;
     c->state = BUSY;
+    c->req->ready_ns = c->loop->now_ns;
     if (!c->req->head.keep_alive) {
         c->close_after = true;
     }

@@ -40,7 +40,8 @@ struct nrd_http_request {
     nrd_http_head head;
     const char *body; /* NULL when body_n is 0 */
     size_t body_n;
-    void *user; /* of the config */
+    void *user;                  /* of the config */
+    uint64_t begin_ns, ready_ns; /* steady clock: head read, body read */
 
     /* Set by a handler that answers later: the client is gone, whatever runs may be cancelled. */
     void (*on_gone)(nrd_http_request *req, void *arg);

@@ -204,8 +204,9 @@ nrd_error *nrd_tensor_json_read(const nrd_json *data, const char *name, TRITONSE
         err = wrong_shape();
     }
     if (err) { /* Triton's sentence, and the name that it lacks */
-        nrd_error *named = nrd_errorf(NRD_ERR_INVALID_ARG, "Unable to parse 'data': %s (input '%s')",
-                                      nrd_error_message(err), name);
+        nrd_error *named =
+            nrd_errorf(NRD_ERR_INVALID_ARG, "Unable to parse 'data': %s (input '%s')",
+                       nrd_error_message(err), name);
         nrd_error_free(err);
         err = named;
     }

@@ -43,7 +43,8 @@ static inline void ok_at(TRITONSERVER_Error *err, const char *file, int line)
 static inline void refused_at(TRITONSERVER_Error *err, TRITONSERVER_Error_Code code,
                               const char *part, const char *file, int line)
 {
-    if (!err || TRITONSERVER_ErrorCode(err) != code || !strstr(TRITONSERVER_ErrorMessage(err), part)) {
+    if (!err || TRITONSERVER_ErrorCode(err) != code ||
+        !strstr(TRITONSERVER_ErrorMessage(err), part)) {
         print_error("%s:%d: expected '%s', got '%s'\n", file, line, part,
                     err ? TRITONSERVER_ErrorMessage(err) : "success");
         TRITONSERVER_ErrorDelete(err);
@@ -51,7 +52,8 @@ static inline void refused_at(TRITONSERVER_Error *err, TRITONSERVER_Error_Code c
     }
     TRITONSERVER_ErrorDelete(err);
 }
-#define REFUSED(expr, code, part) refused_at((expr), TRITONSERVER_ERROR_##code, (part), __FILE__, __LINE__)
+#define REFUSED(expr, code, part)                                                                  \
+    refused_at((expr), TRITONSERVER_ERROR_##code, (part), __FILE__, __LINE__)
 
 static inline TRITONSERVER_Error *test_alloc(TRITONSERVER_ResponseAllocator *a, const char *name,
                                              size_t n, TRITONSERVER_MemoryType type, int64_t id,
@@ -85,7 +87,8 @@ static inline void host_init(host *h)
 
 static inline void add_model(const host *h, const char *name, const char *config)
 {
-    char *dir = nrd_xasprintf("%s/%s/1", h->dir, name), *file = nrd_xasprintf("%s/%s/config.pbtxt", h->dir, name);
+    char *dir = nrd_xasprintf("%s/%s/1", h->dir, name),
+         *file = nrd_xasprintf("%s/%s/config.pbtxt", h->dir, name);
     assert_null(nrd_mkdirs(dir));
     assert_null(nrd_file_write(file, config, strlen(config)));
     free(dir);
@@ -95,10 +98,11 @@ static inline void add_model(const host *h, const char *name, const char *config
 /* An identity model with one INT32 tensor [-1]; `more` goes into its configuration. */
 static inline void add_identity(const host *h, const char *name, const char *more)
 {
-    char *text = nrd_xasprintf("backend: \"identity\"\n"
-                               "input [ { name: \"IN\" data_type: TYPE_INT32 dims: [ -1 ] } ]\n"
-                               "output [ { name: \"OUT\" data_type: TYPE_INT32 dims: [ -1 ] } ]\n%s\n",
-                               more);
+    char *text =
+        nrd_xasprintf("backend: \"identity\"\n"
+                      "input [ { name: \"IN\" data_type: TYPE_INT32 dims: [ -1 ] } ]\n"
+                      "output [ { name: \"OUT\" data_type: TYPE_INT32 dims: [ -1 ] } ]\n%s\n",
+                      more);
     add_model(h, name, text);
     free(text);
 }
@@ -143,9 +147,9 @@ static inline void host_end(host *h)
 typedef struct answers {
     pthread_mutex_t mu;
     pthread_cond_t cond;
-    int n;          /* responses with content or error */
+    int n; /* responses with content or error */
     bool final, released;
-    int32_t *last;  /* content of OUT in the last one */
+    int32_t *last; /* content of OUT in the last one */
     size_t n_last;
     int64_t dims[4];
     uint64_t n_dims;
@@ -221,9 +225,8 @@ static inline void on_response(TRITONSERVER_InferenceResponse *r, const uint32_t
     pthread_mutex_unlock(&a->mu);
 }
 
-static inline TRITONSERVER_InferenceRequest *new_request(host *h, const char *model, answers *a,
-                                                         const int32_t *data, int64_t n,
-                                                         bool batched)
+static inline TRITONSERVER_InferenceRequest *
+new_request(host *h, const char *model, answers *a, const int32_t *data, int64_t n, bool batched)
 {
     TRITONSERVER_InferenceRequest *r;
     const int64_t shape[2] = {1, n};

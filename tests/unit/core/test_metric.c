@@ -125,7 +125,8 @@ static void test_wrong_use_is_refused(void **state)
     nrd_metric *m;
     const nrd_metric_label twice[] = {{"a", "1"}, {"a", "2"}}, bad = {"1a", "x"};
 
-    refused(nrd_metric_family_get(&f, r, NRD_METRIC_COUNTER, "no spaces", "H"), "invalid metric name");
+    refused(nrd_metric_family_get(&f, r, NRD_METRIC_COUNTER, "no spaces", "H"),
+            "invalid metric name");
     ok(nrd_metric_family_get(&f, r, NRD_METRIC_COUNTER, "c", "H"));
     refused(nrd_metric_family_get(&g, r, NRD_METRIC_GAUGE, "c", "H"), "exists with another kind");
     refused(nrd_metric_get(&m, f, twice, 2, NULL), "given twice");

@@ -41,18 +41,19 @@ static void free_config(Inference__ModelConfig *c)
 static void test_every_kind_of_value_is_read(void **state)
 {
     (void)state;
-    Inference__ModelConfig *c = parse("# a comment\n"
-                                      "name: \"a\" 'b\\x21\\n'\n"
-                                      "max_batch_size: 0x10, \n"
-                                      "input [ { name: \"x\", data_type: TYPE_FP32 dims: [ -1, 2 ] optional: true },\n"
-                                      "        < name: 'y' data_type: 9 dims: 3 dims: 4 > ]\n"
-                                      "dynamic_batching { preferred_batch_size: [1, 2]\n"
-                                      "  max_queue_delay_microseconds: 18446744073709551615\n"
-                                      "  priority_queue_policy { key: 2 value: { timeout_action: DELAY } } }\n"
-                                      "parameters: { key: \"k\" value: { string_value: \"v\" } }\n"
-                                      "parameters { key: \"empty\" }\n"
-                                      "model_metrics { metric_control { metric_identifier { family: \"f\" }\n"
-                                      "  histogram_options { buckets: [ 1, 2.5e0, 3f, inf ] } } }\n");
+    Inference__ModelConfig *c =
+        parse("# a comment\n"
+              "name: \"a\" 'b\\x21\\n'\n"
+              "max_batch_size: 0x10, \n"
+              "input [ { name: \"x\", data_type: TYPE_FP32 dims: [ -1, 2 ] optional: true },\n"
+              "        < name: 'y' data_type: 9 dims: 3 dims: 4 > ]\n"
+              "dynamic_batching { preferred_batch_size: [1, 2]\n"
+              "  max_queue_delay_microseconds: 18446744073709551615\n"
+              "  priority_queue_policy { key: 2 value: { timeout_action: DELAY } } }\n"
+              "parameters: { key: \"k\" value: { string_value: \"v\" } }\n"
+              "parameters { key: \"empty\" }\n"
+              "model_metrics { metric_control { metric_identifier { family: \"f\" }\n"
+              "  histogram_options { buckets: [ 1, 2.5e0, 3f, inf ] } } }\n");
     assert_string_equal(c->name, "ab!\n");
     assert_int_equal(c->max_batch_size, 16);
     assert_int_equal(c->n_input, 2);
@@ -87,9 +88,10 @@ static void test_errors_name_line_column_and_reason(void **state)
            "1:20: Unknown enumeration value of \"TYPE_X\" for field \"data_type\".");
     refuse("input { optional: maybe }",
            "1:19: Invalid value for boolean field \"optional\". Value: \"maybe\".");
-    refuse("dynamic_batching {} ensemble_scheduling {}",
-           "1:41: Field \"ensemble_scheduling\" is specified along with field \"dynamic_batching\", "
-           "another member of oneof.");
+    refuse(
+        "dynamic_batching {} ensemble_scheduling {}",
+        "1:41: Field \"ensemble_scheduling\" is specified along with field \"dynamic_batching\", "
+        "another member of oneof.");
     refuse("name: \"a", "1:7: String literals cannot cross line boundaries.");
     refuse("input { name: \"x\"", "1:18: Expected identifier, got: ");
     refuse("}", "1:1: Expected identifier, got: }");
@@ -119,15 +121,17 @@ static char *to_json(const Inference__ModelConfig *c)
 static void test_json_prints_defaults_and_reads_back_equal(void **state)
 {
     (void)state;
-    Inference__ModelConfig *c = parse("name: \"m\\\"\" backend: \"b\" max_batch_size: 3\n"
-                                      "input { name: \"x\" data_type: TYPE_STRING dims: [ -1 ] }\n"
-                                      "version_policy { specific { versions: [ 1, 9007199254740993 ] } }\n"
-                                      "instance_group { count: 2 kind: KIND_CPU }\n"
-                                      "parameters { key: \"k\" value { string_value: \"é\" } }\n");
+    Inference__ModelConfig *c =
+        parse("name: \"m\\\"\" backend: \"b\" max_batch_size: 3\n"
+              "input { name: \"x\" data_type: TYPE_STRING dims: [ -1 ] }\n"
+              "version_policy { specific { versions: [ 1, 9007199254740993 ] } }\n"
+              "instance_group { count: 2 kind: KIND_CPU }\n"
+              "parameters { key: \"k\" value { string_value: \"é\" } }\n");
     char *json = to_json(c);
     assert_non_null(strstr(json, "\"name\":\"m\\\"\",\"platform\":\"\",\"backend\":\"b\""));
     assert_non_null(strstr(json, "\"versions\":[1,9007199254740993]"));
-    assert_non_null(strstr(json, "\"data_type\":\"TYPE_STRING\",\"format\":\"FORMAT_NONE\",\"dims\":[-1],"));
+    assert_non_null(
+        strstr(json, "\"data_type\":\"TYPE_STRING\",\"format\":\"FORMAT_NONE\",\"dims\":[-1],"));
     assert_non_null(strstr(json, "\"kind\":\"KIND_CPU\",\"count\":2"));
     assert_non_null(strstr(json, "\"parameters\":{\"k\":{\"string_value\":\"é\"}}"));
     assert_null(strstr(json, "optimization")); /* absent messages and choices are left out */

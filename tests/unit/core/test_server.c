@@ -41,7 +41,8 @@ static void test_one_model_answers_with_its_input(void **state)
     wait_metric(&h, "nv_inference_request_success{model=\"one\",version=\"1\"} 1\n");
     wait_metric(&h, "nv_inference_count{model=\"one\",version=\"1\"} 1\n");
     wait_metric(&h, "nv_inference_exec_count{model=\"one\",version=\"1\"} 1\n");
-    wait_metric(&h, "nv_inference_request_failure{model=\"one\",reason=\"REJECTED\",version=\"1\"} 0\n");
+    wait_metric(
+        &h, "nv_inference_request_failure{model=\"one\",reason=\"REJECTED\",version=\"1\"} 0\n");
     wait_metric(&h, "nv_inference_pending_request_count{model=\"one\",version=\"1\"} 0\n");
     host_end(&h);
 }
@@ -110,11 +111,17 @@ static void add_chain(const host *h, const char *first, const char *second, cons
                      "ensemble_scheduling { step [\n");
     const char *const models[] = {first, second, third};
     for (int i = 0; i < 3; i++) {
-        nrd_str_printf(&s,
-                       "%s{ model_name: \"%s\" model_version: -1 input_map { key: \"IN\" value: \"%s\" } "
-                       "output_map { key: \"OUT\" value: \"%s\" } }\n",
-                       i ? "," : "", models[i], i == 0 ? "IN" : i == 1 ? "t1" : "t2",
-                       i == 0 ? "t1" : i == 1 ? "t2" : "OUT");
+        nrd_str_printf(
+            &s,
+            "%s{ model_name: \"%s\" model_version: -1 input_map { key: \"IN\" value: \"%s\" } "
+            "output_map { key: \"OUT\" value: \"%s\" } }\n",
+            i ? "," : "", models[i],
+            i == 0   ? "IN"
+            : i == 1 ? "t1"
+                     : "t2",
+            i == 0   ? "t1"
+            : i == 1 ? "t2"
+                     : "OUT");
     }
     nrd_str_puts(&s, "] }\n");
     add_model(h, "chain", nrd_str_cstr(&s));
@@ -180,8 +187,9 @@ static void test_decoupled_step_streams_through_the_ensemble(void **state)
 
     host_init(&h);
     add_identity(&h, "a", "");
-    add_identity(&h, "b", "model_transaction_policy { decoupled: true } "
-                          "parameters { key: \"responses\" value { string_value: \"5\" } }");
+    add_identity(&h, "b",
+                 "model_transaction_policy { decoupled: true } "
+                 "parameters { key: \"responses\" value { string_value: \"5\" } }");
     add_identity(&h, "c", "");
     add_chain(&h, "a", "b", "c");
     host_start(&h, NULL);
@@ -206,18 +214,21 @@ static void test_error_of_a_step_names_the_ensemble(void **state)
     host_init(&h);
     add_identity(&h, "a", "");
     add_identity(&h, "b", "");
-    add_model(&h, "c", "backend: \"identity\" max_batch_size: 0\n"
-                       "input { name: \"IN\" data_type: TYPE_INT32 dims: 4 }\n"
-                       "output { name: \"OUT\" data_type: TYPE_INT32 dims: 4 }\n");
+    add_model(&h, "c",
+              "backend: \"identity\" max_batch_size: 0\n"
+              "input { name: \"IN\" data_type: TYPE_INT32 dims: 4 }\n"
+              "output { name: \"OUT\" data_type: TYPE_INT32 dims: 4 }\n");
     add_chain(&h, "a", "b", "c");
     host_start(&h, NULL);
     answers_init(&a);
     infer(&h, "chain", &a, DATA, 5, false);
     assert_non_null(a.error);
-    assert_non_null(strstr(a.error, "in ensemble 'chain', [request id: 42] unexpected shape for input "
-                                    "'IN' for model 'c'. Expected [4], got [5]."));
+    assert_non_null(strstr(a.error,
+                           "in ensemble 'chain', [request id: 42] unexpected shape for input "
+                           "'IN' for model 'c'. Expected [4], got [5]."));
     answers_fini(&a);
-    wait_metric(&h, "nv_inference_request_failure{model=\"chain\",reason=\"OTHER\",version=\"1\"} 1\n");
+    wait_metric(&h,
+                "nv_inference_request_failure{model=\"chain\",reason=\"OTHER\",version=\"1\"} 1\n");
     host_end(&h);
 }
 
@@ -244,7 +255,8 @@ static void test_cancel_reaches_running_and_queued_requests(void **state)
     }
     answers_init(&e);
     re = new_request(&h, "chain", &e, DATA, 5, false);
-    REFUSED(TRITONSERVER_InferenceRequestCancel(re), INTERNAL, "before calling TRITONSERVER_InferAsync");
+    REFUSED(TRITONSERVER_InferenceRequestCancel(re), INTERNAL,
+            "before calling TRITONSERVER_InferAsync");
     OK(TRITONSERVER_ServerInferAsync(h.server, re, NULL));
     wait_metric(&h, "nv_inference_pending_request_count{model=\"slow\",version=\"1\"} 4\n");
     for (int i = N - 1; i > 0; i--) { /* those that wait, while the first one runs */
@@ -263,8 +275,10 @@ static void test_cancel_reaches_running_and_queued_requests(void **state)
         answers_fini(&a[i]);
     }
     answers_fini(&e);
-    wait_metric(&h, "nv_inference_request_failure{model=\"slow\",reason=\"CANCELED\",version=\"1\"} 5\n");
-    wait_metric(&h, "nv_inference_request_failure{model=\"chain\",reason=\"CANCELED\",version=\"1\"} 1\n");
+    wait_metric(
+        &h, "nv_inference_request_failure{model=\"slow\",reason=\"CANCELED\",version=\"1\"} 5\n");
+    wait_metric(
+        &h, "nv_inference_request_failure{model=\"chain\",reason=\"CANCELED\",version=\"1\"} 1\n");
     host_end(&h);
 }
 
@@ -277,7 +291,8 @@ static void test_dynamic_batcher_puts_requests_together(void **state)
     (void)state;
 
     host_init(&h);
-    add_identity(&h, "m", "max_batch_size: 8 dynamic_batching { max_queue_delay_microseconds: 5000000 }");
+    add_identity(&h, "m",
+                 "max_batch_size: 8 dynamic_batching { max_queue_delay_microseconds: 5000000 }");
     host_start(&h, NULL);
     for (int i = 0; i < N; i++) { /* the eighth fills the batch, nobody waits five seconds */
         answers_init(&a[i]);
@@ -329,7 +344,8 @@ static void test_queue_limit_and_queue_timeout_reject(void **state)
     assert_int_equal(a[1].code, TRITONSERVER_ERROR_UNAVAILABLE);
     wait_done(&a[0]);
     assert_null(a[0].error);
-    wait_metric(&h, "nv_inference_request_failure{model=\"m\",reason=\"REJECTED\",version=\"1\"} 3\n");
+    wait_metric(&h,
+                "nv_inference_request_failure{model=\"m\",reason=\"REJECTED\",version=\"1\"} 3\n");
     for (int i = 0; i < 4; i++) {
         answers_fini(&a[i]);
     }
@@ -394,7 +410,8 @@ static void test_models_come_and_go_under_explicit_control(void **state)
     assert_null(a.error);
     answers_fini(&a);
     OK(TRITONSERVER_ServerUnloadModel(h.server, "b"));
-    wait_index(&h, "{\"name\":\"b\",\"version\":\"1\",\"state\":\"UNAVAILABLE\",\"reason\":\"unloaded\"}");
+    wait_index(
+        &h, "{\"name\":\"b\",\"version\":\"1\",\"state\":\"UNAVAILABLE\",\"reason\":\"unloaded\"}");
     wait_index(&h, "ensemble 'chain' depends on 'b' which has no loaded version.");
     REFUSED(TRITONSERVER_InferenceRequestNew(&r, h.server, "b", -1), UNAVAILABLE,
             "Request for unknown model: 'b' has no available versions");
@@ -402,16 +419,196 @@ static void test_models_come_and_go_under_explicit_control(void **state)
     assert_false(ready);
     REFUSED(TRITONSERVER_ServerPollModelRepository(h.server), UNAVAILABLE, "polling is disabled");
 
-    const char *json = "{\"backend\":\"identity\",\"max_batch_size\":4,"
-                       "\"input\":[{\"name\":\"IN\",\"data_type\":\"TYPE_INT32\",\"dims\":[-1]}],"
-                       "\"output\":[{\"name\":\"OUT\",\"data_type\":\"TYPE_INT32\",\"dims\":[\"-1\"]}]}";
-    TRITONSERVER_Parameter *p = TRITONSERVER_ParameterNew("config", TRITONSERVER_PARAMETER_STRING, json);
+    const char *json =
+        "{\"backend\":\"identity\",\"max_batch_size\":4,"
+        "\"input\":[{\"name\":\"IN\",\"data_type\":\"TYPE_INT32\",\"dims\":[-1]}],"
+        "\"output\":[{\"name\":\"OUT\",\"data_type\":\"TYPE_INT32\",\"dims\":[\"-1\"]}]}";
+    TRITONSERVER_Parameter *p =
+        TRITONSERVER_ParameterNew("config", TRITONSERVER_PARAMETER_STRING, json);
     const TRITONSERVER_Parameter *list[] = {p};
     OK(TRITONSERVER_ServerLoadModelWithParameters(h.server, "c", list, 1));
     TRITONSERVER_ParameterDelete(p);
     uint32_t flags;
     OK(TRITONSERVER_ServerModelBatchProperties(h.server, "c", -1, &flags, NULL));
     assert_int_equal(flags, TRITONSERVER_BATCH_FIRST_DIM);
+    host_end(&h);
+}
+
+static void test_order_is_kept_and_priority_goes_first(void **state)
+{
+    enum { N = 6 };
+    host h;
+    answers a[N];
+    int order[N], n_done = 0;
+    (void)state;
+
+    host_init(&h);
+    add_identity(&h, "m",
+                 "max_batch_size: 1 instance_group { count: 1 kind: KIND_CPU } dynamic_batching { "
+                 "priority_levels: 2 default_priority_level: 2 } "
+                 "parameters { key: \"execute_delay_ms\" value { string_value: \"100\" } }");
+    host_start(&h, NULL);
+    for (int i = 0; i < N; i++) { /* the first one runs; of those that wait, odd ones go first */
+        answers_init(&a[i]);
+        TRITONSERVER_InferenceRequest *r = new_request(&h, "m", &a[i], DATA, 5, true);
+        OK(TRITONSERVER_InferenceRequestSetPriorityUInt64(r, i % 2 ? 1 : 0));
+        OK(TRITONSERVER_ServerInferAsync(h.server, r, NULL));
+        if (i == 0) {
+            wait_metric(&h, "nv_inference_pending_request_count{model=\"m\",version=\"1\"} 0\n");
+        }
+    }
+    while (n_done < N) {
+        for (int i = 0; i < N; i++) {
+            bool seen = false;
+            for (int k = 0; k < n_done; k++) {
+                seen = seen || order[k] == i;
+            }
+            pthread_mutex_lock(&a[i].mu);
+            if (!seen && a[i].final) {
+                order[n_done++] = i;
+            }
+            pthread_mutex_unlock(&a[i].mu);
+        }
+        usleep(1000);
+    }
+    const int expected[N] = {0, 1, 3, 5, 2, 4};
+    assert_memory_equal(order, expected, sizeof order);
+    for (int i = 0; i < N; i++) {
+        wait_done(&a[i]);
+        answers_fini(&a[i]);
+    }
+    host_end(&h);
+}
+
+static void test_preserve_ordering_holds_back_later_batches(void **state)
+{
+    enum { N = 40 };
+    host h;
+    answers a[N];
+    (void)state;
+
+    host_init(&h);
+    add_identity(&h, "m",
+                 "max_batch_size: 4 instance_group { count: 3 kind: KIND_CPU } "
+                 "dynamic_batching { preserve_ordering: true }");
+    host_start(&h, NULL);
+    for (int i = 0; i < N; i++) {
+        answers_init(&a[i]);
+        TRITONSERVER_InferenceRequest *r = new_request(&h, "m", &a[i], DATA, 5, true);
+        OK(TRITONSERVER_ServerInferAsync(h.server, r, NULL));
+    }
+    wait_done(&a[N - 1]);
+    for (int i = 0; i < N; i++) { /* the last one is answered after all others */
+        pthread_mutex_lock(&a[i].mu);
+        assert_true(a[i].final);
+        pthread_mutex_unlock(&a[i].mu);
+        wait_done(&a[i]);
+        answers_fini(&a[i]);
+    }
+    host_end(&h);
+}
+
+static void test_polling_follows_the_folders(void **state)
+{
+    host h;
+    answers a;
+    char *cmd;
+    (void)state;
+
+    host_init(&h);
+    add_identity(&h, "a", "");
+    TRITONSERVER_ServerOptions *o = host_options(&h);
+    OK(TRITONSERVER_ServerOptionsSetModelControlMode(o, TRITONSERVER_MODEL_CONTROL_POLL));
+    host_start(&h, o);
+    REFUSED(TRITONSERVER_ServerLoadModel(h.server, "a"), UNAVAILABLE,
+            "explicit model load / unload is not allowed if polling is enabled");
+    add_identity(&h, "b", "");
+    add_identity(&h, "a", "max_batch_size: 2");
+    OK(TRITONSERVER_ServerPollModelRepository(h.server));
+    answers_init(&a);
+    infer(&h, "b", &a, DATA, 5, false);
+    assert_null(a.error);
+    answers_fini(&a);
+    answers_init(&a);
+    infer(&h, "a", &a, DATA, 5, true); /* batches now */
+    assert_null(a.error);
+    answers_fini(&a);
+    cmd = nrd_xasprintf("rm -r '%s/b'", h.dir);
+    assert_int_equal(system(cmd), 0);
+    free(cmd);
+    OK(TRITONSERVER_ServerPollModelRepository(h.server));
+    wait_index(&h, "{\"name\":\"b\",\"version\":\"1\",\"state\":\"UNAVAILABLE\",\"reason\":"
+                   "\"unloaded\"}");
+    wait_index(&h, "{\"name\":\"a\",\"version\":\"1\",\"state\":\"READY\"}");
+    host_end(&h);
+}
+
+static void on_labelled(TRITONSERVER_InferenceResponse *r, const uint32_t flags, void *userp)
+{
+    const char *label = NULL, *none = "";
+    OK(TRITONSERVER_InferenceResponseOutputClassificationLabel(r, 0, 1, &label));
+    OK(TRITONSERVER_InferenceResponseOutputClassificationLabel(r, 0, 3, &none));
+    assert_string_equal(label, "dog");
+    assert_null(none);
+    on_response(r, flags, userp);
+}
+
+static void test_classes_have_the_names_of_the_label_file(void **state)
+{
+    host h;
+    answers a;
+    char *path;
+    (void)state;
+
+    host_init(&h);
+    add_model(&h, "m",
+              "backend: \"identity\" input { name: \"IN\" data_type: TYPE_INT32 dims: -1 }\n"
+              "output { name: \"OUT\" data_type: TYPE_INT32 dims: -1 label_filename: \"l.txt\" }");
+    path = nrd_xasprintf("%s/m/l.txt", h.dir);
+    assert_null(nrd_file_write(path, "cat\ndog\ncow\n", 12));
+    free(path);
+    host_start(&h, NULL);
+    answers_init(&a);
+    TRITONSERVER_InferenceRequest *r = new_request(&h, "m", &a, DATA, 5, false);
+    OK(TRITONSERVER_InferenceRequestSetResponseCallback(r, h.allocator, NULL, on_labelled, &a));
+    OK(TRITONSERVER_ServerInferAsync(h.server, r, NULL));
+    wait_done(&a);
+    assert_null(a.error);
+    answers_fini(&a);
+    host_end(&h);
+}
+
+static void test_rate_limiter_lets_sharers_run_one_at_a_time(void **state)
+{
+    enum { N = 6 };
+    host h;
+    answers a[N];
+    (void)state;
+
+    host_init(&h);
+    add_identity(
+        &h, "m",
+        "instance_group { count: 3 kind: KIND_CPU rate_limiter { resources [ { name: \"R\" "
+        "count: 2 } ] } } "
+        "parameters { key: \"execute_delay_ms\" value { string_value: \"50\" } }");
+    TRITONSERVER_ServerOptions *o = host_options(&h);
+    OK(TRITONSERVER_ServerOptionsSetRateLimiterMode(o, TRITONSERVER_RATE_LIMIT_EXEC_COUNT));
+    OK(TRITONSERVER_ServerOptionsAddRateLimiterResource(o, "r", 1, -1));
+    REFUSED(TRITONSERVER_ServerNew(&h.server, o), INTERNAL, "failed to load all models");
+    OK(TRITONSERVER_ServerOptionsAddRateLimiterResource(o, "r", 3, 0));
+    host_start(&h, o); /* three of R: one instance at a time, as each needs two */
+    uint64_t start = nrd_now_ns();
+    for (int i = 0; i < N; i++) {
+        answers_init(&a[i]);
+        TRITONSERVER_InferenceRequest *r = new_request(&h, "m", &a[i], DATA, 5, false);
+        OK(TRITONSERVER_ServerInferAsync(h.server, r, NULL));
+    }
+    for (int i = 0; i < N; i++) {
+        wait_done(&a[i]);
+        assert_null(a[i].error);
+        answers_fini(&a[i]);
+    }
+    assert_true(nrd_now_ns() - start >= N * 50 * 1000000ull);
     host_end(&h);
 }
 
@@ -483,10 +680,13 @@ static void *run_storm(void *arg)
         r = NULL;
         err = TRITONSERVER_InferenceRequestNew(&r, s->h->server, model, -1);
         if (!err) {
-            OK(TRITONSERVER_InferenceRequestAddInput(r, "IN", TRITONSERVER_TYPE_INT32, (int64_t[]){5}, 1));
-            OK(TRITONSERVER_InferenceRequestAppendInputData(r, "IN", DATA, sizeof DATA, TRITONSERVER_MEMORY_CPU, 0));
+            OK(TRITONSERVER_InferenceRequestAddInput(r, "IN", TRITONSERVER_TYPE_INT32,
+                                                     (int64_t[]){5}, 1));
+            OK(TRITONSERVER_InferenceRequestAppendInputData(r, "IN", DATA, sizeof DATA,
+                                                            TRITONSERVER_MEMORY_CPU, 0));
             OK(TRITONSERVER_InferenceRequestSetReleaseCallback(r, on_release, &a));
-            OK(TRITONSERVER_InferenceRequestSetResponseCallback(r, s->h->allocator, NULL, on_response, &a));
+            OK(TRITONSERVER_InferenceRequestSetResponseCallback(r, s->h->allocator, NULL,
+                                                                on_response, &a));
             err = TRITONSERVER_ServerInferAsync(s->h->server, r, NULL);
             if (err) {
                 OK(TRITONSERVER_InferenceRequestDelete(r));
@@ -516,7 +716,8 @@ static void test_requests_survive_models_being_replaced(void **state)
 
     host_init(&h);
     add_identity(&h, "a", "");
-    add_identity(&h, "b", "model_transaction_policy { decoupled: true } instance_group { count: 2 }");
+    add_identity(&h, "b",
+                 "model_transaction_policy { decoupled: true } instance_group { count: 2 }");
     add_identity(&h, "c", "");
     add_chain(&h, "a", "b", "c");
     TRITONSERVER_ServerOptions *o = host_options(&h);
@@ -553,6 +754,11 @@ int main(void)
         cmocka_unit_test(test_dynamic_batcher_puts_requests_together),
         cmocka_unit_test(test_queue_limit_and_queue_timeout_reject),
         cmocka_unit_test(test_models_come_and_go_under_explicit_control),
+        cmocka_unit_test(test_order_is_kept_and_priority_goes_first),
+        cmocka_unit_test(test_preserve_ordering_holds_back_later_batches),
+        cmocka_unit_test(test_polling_follows_the_folders),
+        cmocka_unit_test(test_classes_have_the_names_of_the_label_file),
+        cmocka_unit_test(test_rate_limiter_lets_sharers_run_one_at_a_time),
         cmocka_unit_test(test_server_does_not_start_when_a_model_is_broken),
         cmocka_unit_test(test_stop_waits_for_requests_in_flight),
         cmocka_unit_test(test_requests_survive_models_being_replaced),

@@ -465,7 +465,7 @@ TRITONSERVER_Error *TRITONSERVER_InferenceResponseDelete(TRITONSERVER_InferenceR
 }
 TRITONSERVER_Error *TRITONSERVER_InferenceResponseError(TRITONSERVER_InferenceResponse *r)
 {
-    return r->error;
+    return r->error ? TRITONSERVER_ErrorNew(r->error->code, r->error->text) : NULL;
 }
 TRITONSERVER_Error *TRITONSERVER_InferenceResponseModel(TRITONSERVER_InferenceResponse *r,
                                                         const char **model, int64_t *version)
@@ -517,6 +517,29 @@ TRITONSERVER_Error *TRITONSERVER_InferenceResponseOutput(
     *memory_type = TRITONSERVER_MEMORY_CPU;
     *memory_id = 0;
     *userp = t->owned_userp;
+    return NULL;
+}
+
+TRITONSERVER_Error *
+TRITONSERVER_InferenceResponseOutputClassificationLabel(TRITONSERVER_InferenceResponse *r,
+                                                        const uint32_t i, const size_t class_index,
+                                                        const char **label)
+{
+    (void)r;
+    (void)i;
+    *label = class_index == 1 ? "one" : NULL;
+    return NULL;
+}
+TRITONSERVER_Error *TRITONSERVER_ServerModelBatchProperties(TRITONSERVER_Server *s,
+                                                            const char *model,
+                                                            const int64_t version, uint32_t *flags,
+                                                            void **p)
+{
+    (void)s;
+    (void)model;
+    (void)version;
+    (void)p;
+    *flags = TRITONSERVER_BATCH_FIRST_DIM;
     return NULL;
 }
 
@@ -616,6 +639,7 @@ TRITONSERVER_Error *TRITONSERVER_ServerInferAsync(TRITONSERVER_Server *s,
 
 static nrd_http_api *api;
 static nrd_options options;
+static nrd_tracer *tracer;
 
 static int start_with(const char *extra)
 {
@@ -625,7 +649,10 @@ static int start_with(const char *extra)
     nrd_options_init(&options);
     nrd_error *err = nrd_options_parse(&options, extra ? 5 : 4, argv);
     if (!err) {
-        err = nrd_http_api_start(&api, NULL, &options);
+        err = nrd_tracer_new(&tracer, &options);
+    }
+    if (!err) {
+        err = nrd_http_api_start(&api, NULL, &options, tracer);
     }
     if (err) {
         print_error("%s\n", nrd_error_message(err));
@@ -651,6 +678,7 @@ static int finish(void **state)
         nanosleep(&nap, NULL);
     }
     nrd_http_api_free(api);
+    nrd_tracer_free(tracer);
     nrd_options_fini(&options);
     return atomic_load(&n_requests) || atomic_load(&n_responses) || atomic_load(&n_errors);
 }
@@ -830,6 +858,32 @@ static void test_raw_body_is_the_one_input(void **state)
                             "Inference-Header-Content-Length: 0\r\n", "rawbytes", 8),
                      200);
     assert_memory_equal(reply.data + reply.len - 8, "rawbytes", 8);
+}
+
+static void test_classification_gives_the_best_of_each_row(void **state)
+{
+    (void)state;
+    expect(
+        "POST", "/v2/models/echo/infer",
+        "{\"inputs\":[{\"name\":\"IN\",\"datatype\":\"INT8\",\"shape\":[2,3],\"data\":[-5,7,-6,0,"
+        "0,-1]}],\"outputs\":[{\"name\":\"IN\",\"parameters\":{\"classification\":2}}]}",
+        200,
+        "{\"model_name\":\"echo\",\"model_version\":\"1\",\"outputs\":[{\"name\":\"IN\","
+        "\"datatype\":\"BYTES\",\"shape\":[2,2],\"data\":[\"7:1:one\",\"-5:0\",\"0:0\","
+        "\"0:1:one\"]}]}");
+    expect(
+        "POST", "/v2/models/echo/infer",
+        "{\"inputs\":[{\"name\":\"IN\",\"datatype\":\"FP32\",\"shape\":[1,2],\"data\":[0.25,1.5]}"
+        "],\"outputs\":[{\"name\":\"IN\",\"parameters\":{\"classification\":9}}]}",
+        200,
+        "{\"model_name\":\"echo\",\"model_version\":\"1\",\"outputs\":[{\"name\":\"IN\","
+        "\"datatype\":\"BYTES\",\"shape\":[1,2],\"data\":[\"1.500000:1:one\",\"0.250000:0\"]}]}");
+    assert_int_equal(
+        call(
+            "POST", "/v2/models/echo/infer",
+            "{\"inputs\":[{\"name\":\"IN\",\"datatype\":\"BOOL\",\"shape\":[1,1],\"data\":[true]}],"
+            "\"outputs\":[{\"name\":\"IN\",\"parameters\":{\"classification\":1}}]}"),
+        400);
 }
 
 static void test_large_tensor_is_returned_unharmed(void **state)
@@ -1118,6 +1172,7 @@ int main(void)
         T(test_infer_takes_and_gives_json),
         T(test_infer_takes_and_gives_binary),
         T(test_raw_body_is_the_one_input),
+        T(test_classification_gives_the_best_of_each_row),
         T(test_large_tensor_is_returned_unharmed),
         T(test_infer_errors_say_what_is_wrong),
         T(test_shared_memory_carries_inputs_and_outputs),

@@ -6,6 +6,7 @@
 #include <cmocka.h>
 
 #include "frontends/http/tensor_json.h"
+#include "frontends/http/tensor_text.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -146,6 +147,114 @@ static void test_count_detects_overflow_and_negative_dims(void **state)
     assert_int_equal(n, 1);
 }
 
+/* An infer document whose arrays are long enough to be cut out. */
+static void put_document(nrd_str *s, int n, const char *first)
+{
+    nrd_str_puts(
+        s, "{\"id\":\"a]\\\"{\",\"inputs\" : [ {\"name\":\"A\",\"x\":{\"data\":[1]},\"data\":[");
+    nrd_str_puts(s, first);
+    for (int i = 0; i < n; i++) {
+        nrd_str_printf(s, ", %d", i - n / 2);
+    }
+    nrd_str_puts(s, "]},{\"data\":[1],\"name\":\"B\"},{\"data\":[[");
+    for (int i = 0; i < n; i++) {
+        nrd_str_printf(s, "%s%d.5", i ? "," : "", i);
+    }
+    nrd_str_puts(s, "]] , \"name\":\"C\"}]}");
+}
+
+static void test_long_arrays_are_cut_out_and_read_directly(void **state)
+{
+    enum { N = 3000 };
+    nrd_tensor_slice slices[NRD_TENSOR_TEXT_MAX];
+    nrd_str s = {0};
+    nrd_json_doc *doc = NULL;
+    static int32_t a[N + 1];
+    static float c[N];
+    (void)state;
+    put_document(&s, N, "2147483647");
+    char *copy = malloc(s.len);
+    assert_int_equal(nrd_tensor_text_cut(s.data, s.len, copy, slices), 2);
+    assert_int_equal(slices[0].input, 0);
+    assert_int_equal(slices[1].input, 2);
+    assert_null(nrd_json_parse(&doc, copy, s.len, NULL));
+    const nrd_json *inputs = nrd_json_get(nrd_json_root(doc), "inputs");
+    assert_int_equal(nrd_json_len(nrd_json_get(nrd_json_at(inputs, 0), "data")), 0);
+    assert_int_equal(nrd_json_len(nrd_json_get(nrd_json_at(inputs, 1), "data")), 1);
+    assert_string_equal(nrd_json_get_str(nrd_json_at(inputs, 2), "name", ""), "C");
+    assert_null(nrd_tensor_text_read(&slices[0], "A", TRITONSERVER_TYPE_INT32, a, sizeof a));
+    assert_null(nrd_tensor_text_read(&slices[1], "C", TRITONSERVER_TYPE_FP32, c, sizeof c));
+    assert_int_equal(a[0], INT32_MAX);
+    for (int i = 0; i < N; i++) {
+        assert_int_equal(a[i + 1], i - N / 2);
+        assert_true(c[i] == (float)i + 0.5f);
+    }
+    nrd_json_doc_free(doc);
+    free(copy);
+    nrd_str_fini(&s);
+}
+
+static void test_unusual_documents_are_left_whole(void **state)
+{
+    static const char *const t[] = {
+        "{\"inputs\":[{\"data\":%s,\"data\":[2]}]}",
+        "{\"inputs\":[{\"d\\u0061ta\":[],\"data\":%s}]}",
+        "{\"inputs\":[],\"inputs\":[{\"data\":%s}]}",
+        "{\"input\":[{\"data\":%s}]}",
+        "{\"inputs\":[[{\"data\":%s}]]}",
+        "{\"inputs\":[{\"data\":%s}",
+        "[{\"inputs\":[{\"data\":%s}]}]",
+        "{\"inputs\":[{\"data\":[\"a\",%s]}]}",
+    };
+    nrd_tensor_slice slices[NRD_TENSOR_TEXT_MAX];
+    nrd_str array = {0};
+    (void)state;
+    nrd_str_puts(&array, "[1");
+    for (int i = 0; i < NRD_TENSOR_TEXT_MIN; i++) {
+        nrd_str_puts(&array, ",1");
+    }
+    nrd_str_puts(&array, "]");
+    for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
+        const char *mark = strstr(t[i], "%s");
+        nrd_str s = {0};
+        nrd_str_append(&s, t[i], (size_t)(mark - t[i]));
+        nrd_str_puts(&s, array.data);
+        nrd_str_puts(&s, mark + 2);
+        char *copy = malloc(s.len);
+        assert_int_equal(nrd_tensor_text_cut(s.data, s.len, copy, slices), 0);
+        free(copy);
+        nrd_str_fini(&s);
+    }
+    nrd_str_fini(&array);
+}
+
+static void test_direct_reading_refuses_what_the_tree_refuses(void **state)
+{
+    static const char *const t[] = {"[1,]",     "[,1]",           "[1 2]",    "[01,2]",   "[1.,2]",
+                                    "[-,1]",    "[.5,1]",         "[1e,2]",   "[0x1,2]",  "[+1,2]",
+                                    "[tru,1]",  "[1,2,3]",        "[1]",      "[null,1]", "[1.5,1]",
+                                    "[1,true]", "[2147483648,1]", "[[1,2],]", "[[]1,2]"};
+    (void)state;
+    for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
+        int32_t out[2];
+        nrd_tensor_slice slice = {0, t[i], strlen(t[i]), 100};
+        nrd_error *err =
+            nrd_tensor_text_read(&slice, "x", TRITONSERVER_TYPE_INT32, out, sizeof out);
+        if (!err) {
+            print_error("%s was taken\n", t[i]);
+        }
+        assert_non_null(err);
+        nrd_error_free(err);
+    }
+    int32_t out[2];
+    nrd_tensor_slice slice = {0, "[1 2]", 5, 100};
+    nrd_error *err = nrd_tensor_text_read(&slice, "x", TRITONSERVER_TYPE_INT32, out, sizeof out);
+    assert_string_equal(nrd_error_message(err),
+                        "failed to parse the request JSON buffer: Missing a comma or ] after an "
+                        "array element. at 103");
+    nrd_error_free(err);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -153,6 +262,9 @@ int main(void)
         cmocka_unit_test(test_values_of_another_kind_are_refused),
         cmocka_unit_test(test_single_value_loses_its_brackets_on_request),
         cmocka_unit_test(test_outputs_whose_size_contradicts_their_shape_are_errors),
+        cmocka_unit_test(test_long_arrays_are_cut_out_and_read_directly),
+        cmocka_unit_test(test_unusual_documents_are_left_whole),
+        cmocka_unit_test(test_direct_reading_refuses_what_the_tree_refuses),
         cmocka_unit_test(test_count_detects_overflow_and_negative_dims),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

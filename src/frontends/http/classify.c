@@ -1,0 +1,144 @@
+#include "frontends/http/classify.h"
+
+#include "base/mem.h"
+#include "frontends/http/api.h"
+#include "frontends/http/tensor_json.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* A value in the widest type of its kind, so that order and text are exact. */
+typedef struct candidate {
+    size_t index;
+    union {
+        int64_t i;
+        uint64_t u;
+        double d;
+    } v;
+} candidate;
+
+typedef enum { KIND_SIGNED, KIND_UNSIGNED, KIND_REAL, KIND_NONE } number_kind;
+
+static number_kind kind_of(TRITONSERVER_DataType type)
+{
+    switch (type) {
+    case TRITONSERVER_TYPE_UINT8:
+    case TRITONSERVER_TYPE_UINT16:
+    case TRITONSERVER_TYPE_UINT32:
+    case TRITONSERVER_TYPE_UINT64:
+        return KIND_UNSIGNED;
+    case TRITONSERVER_TYPE_INT8:
+    case TRITONSERVER_TYPE_INT16:
+    case TRITONSERVER_TYPE_INT32:
+    case TRITONSERVER_TYPE_INT64:
+        return KIND_SIGNED;
+    case TRITONSERVER_TYPE_FP32:
+    case TRITONSERVER_TYPE_FP64:
+        return KIND_REAL;
+    default:
+        return KIND_NONE;
+    }
+}
+
+static void read_value(candidate *c, number_kind kind, const char *p, size_t size)
+{
+    c->v.u = 0;
+    if (kind == KIND_REAL && size == 4) {
+        float f;
+        memcpy(&f, p, 4);
+        c->v.d = (double)f;
+        return;
+    }
+    memcpy(&c->v, p, size);
+    if (kind == KIND_SIGNED && size < 8) {
+        const unsigned shift = 64 - 8 * (unsigned)size;
+        c->v.i = (int64_t)(c->v.u << shift) >> shift; /* sign extension */
+    }
+}
+
+/* a comes before b: the larger value, among equals the lower index. NaN comes last. */
+static bool before(const candidate *a, const candidate *b, number_kind kind)
+{
+    int order = kind == KIND_SIGNED     ? (a->v.i > b->v.i) - (a->v.i < b->v.i)
+                : kind == KIND_UNSIGNED ? (a->v.u > b->v.u) - (a->v.u < b->v.u)
+                                        : (a->v.d > b->v.d) - (a->v.d < b->v.d);
+    if (kind == KIND_REAL && order == 0 && (a->v.d != a->v.d) != (b->v.d != b->v.d)) {
+        return b->v.d != b->v.d;
+    }
+    return order ? order > 0 : a->index < b->index;
+}
+
+/* Keeps the k best in order by insertion: k is small where this is used. */
+static size_t best_of_row(candidate *best, size_t k, number_kind kind, const char *row, size_t n,
+                          size_t size)
+{
+    size_t have = 0;
+    for (size_t i = 0; i < n; i++) {
+        candidate c = {.index = i};
+        read_value(&c, kind, row + i * size, size);
+        if (have == k && !before(&c, &best[k - 1], kind)) {
+            continue;
+        }
+        size_t at = have < k ? have++ : k - 1;
+        while (at > 0 && before(&c, &best[at - 1], kind)) {
+            best[at] = best[at - 1];
+            at--;
+        }
+        best[at] = c;
+    }
+    return have;
+}
+
+static nrd_error *put_class(nrd_str *out, TRITONSERVER_InferenceResponse *response, uint32_t index,
+                            number_kind kind, const candidate *c)
+{
+    char text[400]; /* %f of the largest double has 316 characters */
+    const char *label = NULL;
+    int n = kind == KIND_SIGNED
+                ? snprintf(text, sizeof text, "%lld:%zu", (long long)c->v.i, c->index)
+            : kind == KIND_UNSIGNED
+                ? snprintf(text, sizeof text, "%llu:%zu", (unsigned long long)c->v.u, c->index)
+                : snprintf(text, sizeof text, "%f:%zu", c->v.d, c->index);
+    NRD_TRY(nrd_http_from_triton(TRITONSERVER_InferenceResponseOutputClassificationLabel(
+        response, index, c->index, &label)));
+    size_t label_n = label ? strlen(label) + 1 : 0;
+    uint32_t total = (uint32_t)((size_t)n + label_n);
+    nrd_str_append(out, &total, sizeof total);
+    nrd_str_append(out, text, (size_t)n);
+    if (label) {
+        nrd_str_putc(out, ':');
+        nrd_str_append(out, label, label_n - 1);
+    }
+    return NULL;
+}
+
+nrd_error *nrd_http_classify(nrd_str *out, TRITONSERVER_InferenceResponse *response, uint32_t index,
+                             TRITONSERVER_DataType type, const void *data, size_t size_bytes,
+                             size_t n_rows, uint64_t k, size_t *out_k)
+{
+    const number_kind kind = kind_of(type);
+    const size_t size = nrd_tensor_type_size(type);
+    candidate *best = NULL;
+    nrd_error *err = NULL;
+
+    *out_k = 0;
+    if (kind == KIND_NONE) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG,
+                          "class result not available for output due to unsupported type '%s'",
+                          TRITONSERVER_DataTypeString(type));
+    }
+    size_t n = n_rows ? size_bytes / size / n_rows : 0;
+    size_t keep = k < n ? (size_t)k : n;
+    NRD_NEW_GOTO(best, keep, err, out);
+    for (size_t row = 0; row < n_rows && keep; row++) {
+        best_of_row(best, keep, kind, (const char *)data + row * n * size, n, size);
+        for (size_t i = 0; i < keep; i++) {
+            NRD_TRY_GOTO(put_class(out, response, index, kind, &best[i]), err, out);
+        }
+    }
+    *out_k = keep;
+
+out:
+    free(best);
+    return err;
+}

@@ -1,0 +1,298 @@
+#include "base/json.h"
+#include "model/arch.h"
+#include "model/spec.h"
+#include "unit/formats/damage.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+static nrd_error *from_hf(nrd_model_spec *s, const char *config, const char *generation)
+{
+    nrd_json_doc *c = NULL, *g = NULL;
+    const nrd_arch *arch;
+    assert_null(nrd_json_parse(&c, config, strlen(config), NULL));
+    if (generation) {
+        assert_null(nrd_json_parse(&g, generation, strlen(generation), NULL));
+    }
+    nrd_error *err = nrd_arch_from_hf(s, &arch, nrd_json_root(c), g ? nrd_json_root(g) : NULL);
+    nrd_json_doc_free(c);
+    nrd_json_doc_free(g);
+    return err;
+}
+
+static void read_ok(nrd_model_spec *s, const char *config)
+{
+    nrd_error *err = from_hf(s, config, NULL);
+    if (err) {
+        print_error("%s\n", nrd_error_message(err));
+    }
+    assert_null(err);
+}
+
+#define SIZES "\"vocab_size\":320,\"hidden_size\":64,\"num_hidden_layers\":6,"                      \
+              "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"intermediate_size\":128,"
+
+static void test_llama3_reads_rope_scaling_ids_and_ties(void **state)
+{
+    (void)state;
+    nrd_model_spec s;
+    assert_null(from_hf(&s, "{\"model_type\":\"llama\"," SIZES "\"torch_dtype\":\"bfloat16\","
+                            "\"rope_theta\":500000.0,\"max_position_embeddings\":131072,"
+                            "\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8.0,"
+                            "\"low_freq_factor\":1.0,\"high_freq_factor\":4.0,"
+                            "\"original_max_position_embeddings\":8192},"
+                            "\"eos_token_id\":[5,6],\"bos_token_id\":4,\"rms_norm_eps\":1e-5}",
+                        "{\"eos_token_id\":[6,7,9999]}"));
+    assert_string_equal(s.architecture, "LlamaForCausalLM");
+    assert_int_equal(s.dtype, NRD_DTYPE_BF16);
+    assert_int_equal(s.head_dim, 16);
+    assert_int_equal(s.rope.kind, NRD_ROPE_NEOX);
+    assert_int_equal(s.rope.scaling, NRD_ROPE_SCALING_LLAMA3);
+    assert_int_equal(s.rope.original_max_positions, 8192);
+    assert_true(s.rope.base == 500000);
+    assert_int_equal(s.eos_id, 5);
+    assert_int_equal(s.n_stop_ids, 3); /* 5, 6, 7; 9999 is no token */
+    assert_int_equal(s.bos_id, 4);
+    assert_int_equal(s.pad_id, -1);
+    assert_false(s.tied_embeddings);
+    assert_true(s.gated_mlp && s.act == NRD_ACT_SILU && !s.qkv_bias);
+}
+
+static void test_gemma3_has_its_pattern_local_rope_and_scales(void **state)
+{
+    (void)state;
+    nrd_model_spec s;
+    read_ok(&s, "{\"model_type\":\"gemma3\",\"architectures\":[\"Gemma3ForConditionalGeneration\"],"
+                "\"text_config\":{\"model_type\":\"gemma3_text\",\"hidden_size\":2560,"
+                "\"num_hidden_layers\":8,\"intermediate_size\":128,\"sliding_window\":1024,"
+                "\"rope_scaling\":{\"rope_type\":\"linear\",\"factor\":8.0}},"
+                "\"torch_dtype\":\"float32\"}");
+    assert_int_equal(s.n_heads, 8);
+    assert_int_equal(s.n_kv_heads, 4);
+    assert_int_equal(s.head_dim, 256);
+    assert_int_equal(s.vocab, 262208);
+    assert_true(s.post_norms && s.qk_norm && s.tied_embeddings);
+    assert_int_equal(s.rope.scaling, NRD_ROPE_SCALING_LINEAR);
+    assert_true(s.rope.base == 1e6 && s.rope_local.base == 1e4);
+    assert_int_equal(s.rope_local.scaling, NRD_ROPE_SCALING_NONE);
+    for (int i = 0; i < 8; i++) {
+        assert_int_equal(s.layer_is_sliding[i], i != 5);
+    }
+    assert_true(fabsf(s.embed_scale - 50.596443f) < 1e-5f);
+    assert_true(s.attn_scale == 0.0625f);
+    assert_true(s.attn_softcap == 0 && s.logits_softcap == 0);
+}
+
+static void test_embedding_scale_is_rounded_to_the_models_type(void **state)
+{
+    (void)state;
+    nrd_model_spec s;
+    read_ok(&s, "{\"model_type\":\"gemma2\",\"vocab_size\":320,\"hidden_size\":640,"
+                "\"num_hidden_layers\":3,\"num_attention_heads\":4,\"intermediate_size\":128,"
+                "\"torch_dtype\":\"bfloat16\",\"sliding_window\":16}");
+    assert_true(s.embed_scale == 25.25f);
+    assert_true(s.attn_softcap == 50 && s.logits_softcap == 30);
+    assert_true(s.layer_is_sliding[0] && !s.layer_is_sliding[1] && s.layer_is_sliding[2]);
+}
+
+static void test_qwen2_slides_only_when_asked_and_from_its_layer_on(void **state)
+{
+    (void)state;
+    nrd_model_spec s;
+    read_ok(&s, "{\"model_type\":\"qwen2\"," SIZES "\"sliding_window\":32,\"max_window_layers\":4}");
+    assert_int_equal(s.sliding_window, 0);
+    assert_true(s.qkv_bias && !s.dense_bias);
+    read_ok(&s, "{\"model_type\":\"qwen2\"," SIZES "\"sliding_window\":32,\"max_window_layers\":4,"
+                "\"use_sliding_window\":true}");
+    assert_int_equal(s.sliding_window, 32);
+    assert_true(!s.layer_is_sliding[3] && s.layer_is_sliding[4] && s.layer_is_sliding[5]);
+}
+
+static void test_layer_types_and_rope_parameters_of_newer_configs(void **state)
+{
+    (void)state;
+    nrd_model_spec s;
+    read_ok(&s, "{\"model_type\":\"gemma3_text\"," SIZES "\"sliding_window\":8,\"head_dim\":16,"
+                "\"layer_types\":[\"full_attention\",\"sliding_attention\",\"full_attention\","
+                "\"full_attention\",\"full_attention\",\"sliding_attention\"],"
+                "\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"linear\",\"factor\":4.0,"
+                "\"rope_theta\":7e5},\"sliding_attention\":{\"rope_type\":\"default\","
+                "\"rope_theta\":3e4}}}");
+    assert_true(!s.layer_is_sliding[0] && s.layer_is_sliding[1] && s.layer_is_sliding[5]);
+    assert_true(s.rope.base == 7e5 && s.rope.factor == 4);
+    assert_true(s.rope_local.base == 3e4);
+    assert_int_equal(s.rope_local.scaling, NRD_ROPE_SCALING_NONE);
+}
+
+static void test_what_cannot_be_run_is_refused_by_name(void **state)
+{
+    (void)state;
+    nrd_model_spec s;
+    static const struct {
+        const char *config, *message;
+    } rows[] = {
+        {"{\"model_type\":\"mixtral\"}", "mixtral"},
+        {"{\"model_type\":\"llama\"}", "num_hidden_layers"},
+        {"{\"model_type\":\"llama\"," SIZES "\"hidden_act\":\"mish\"}", "mish"},
+        {"{\"model_type\":\"llama\"," SIZES "\"rope_scaling\":{\"type\":\"dynamic\"}}", "dynamic"},
+        {"{\"model_type\":\"llama\"," SIZES "\"head_dim\":15}", "rotary"},
+        {"{\"model_type\":\"llama\"," SIZES "\"vocab_size\":99999999999}", "vocab_size"},
+        {"{\"model_type\":\"llama\"," SIZES "\"num_hidden_layers\":513}", "num_hidden_layers"},
+        {"{\"model_type\":\"llama\"," SIZES "\"num_attention_heads\":\"four\"}", "string"},
+        {"{\"model_type\":\"llama\"," SIZES "\"num_key_value_heads\":3}", "num_key_value_heads"},
+        {"{\"model_type\":\"gpt2\",\"vocab_size\":9,\"n_embd\":8,\"n_layer\":1,\"n_head\":2,"
+         "\"scale_attn_by_inverse_layer_idx\":true}",
+         "inverse_layer_idx"},
+        {"{\"model_type\":\"llama\"," SIZES "\"quantization_config\":{\"quant_method\":\"gptq\"}}",
+         "gptq"},
+        {"{\"model_type\":\"qwen3\"," SIZES "\"use_sliding_window\":true,\"layer_types\":[\"x\"]}",
+         "layer_types"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        nrd_error *err = from_hf(&s, rows[i].config, NULL);
+        if (!err || !strstr(nrd_error_message(err), rows[i].message)) {
+            print_error("row %zu: %s\n", i, err ? nrd_error_message(err) : "taken");
+        }
+        assert_true(is_error(err, rows[i].message));
+    }
+}
+
+static void round_trip(const char *config)
+{
+    nrd_model_spec a, b;
+    nrd_json_doc *doc = NULL;
+    nrd_str text = {0}, again = {0};
+    read_ok(&a, config);
+    nrd_model_spec_to_json(&a, &text);
+    assert_null(nrd_json_parse(&doc, text.data, text.len, NULL));
+    assert_null(nrd_model_spec_from_json(&b, nrd_json_root(doc)));
+    nrd_model_spec_to_json(&b, &again);
+    assert_string_equal(text.data, again.data);
+    assert_memory_equal(a.layer_is_sliding, b.layer_is_sliding, sizeof a.layer_is_sliding);
+    assert_true(a.rope.base >= b.rope.base && a.rope.base <= b.rope.base);
+    assert_memory_equal(&a.attn_scale, &b.attn_scale, sizeof a.attn_scale);
+    assert_memory_equal(&a.embed_scale, &b.embed_scale, sizeof a.embed_scale);
+    assert_memory_equal(&a.norm_eps, &b.norm_eps, sizeof a.norm_eps);
+    nrd_json_doc_free(doc);
+    nrd_str_fini(&text);
+    nrd_str_fini(&again);
+}
+
+static void test_a_spec_survives_config_json(void **state)
+{
+    (void)state;
+    round_trip("{\"model_type\":\"gpt2\",\"vocab_size\":320,\"n_embd\":48,\"n_layer\":2,"
+               "\"n_head\":3,\"n_positions\":64,\"eos_token_id\":7}");
+    round_trip("{\"model_type\":\"gemma2\"," SIZES "\"head_dim\":24,\"query_pre_attn_scalar\":37,"
+               "\"sliding_window\":16,\"torch_dtype\":\"bfloat16\"}");
+    round_trip("{\"model_type\":\"llama\"," SIZES "\"rope_scaling\":{\"rope_type\":\"yarn\","
+               "\"factor\":4.0,\"original_max_position_embeddings\":512}}");
+    round_trip("{\"model_type\":\"qwen3\"," SIZES "\"head_dim\":32,\"rms_norm_eps\":1e-6}");
+}
+
+static void test_a_checkpoint_of_another_converter_is_read(void **state)
+{
+    (void)state;
+    static const char text[] =
+        "{\"architecture\":\"LlamaForCausalLM\",\"dtype\":\"float16\",\"vocab_size\":320,"
+        "\"hidden_size\":64,\"num_hidden_layers\":2,\"num_attention_heads\":4,"
+        "\"num_key_value_heads\":2,\"intermediate_size\":128,\"hidden_act\":\"silu\","
+        "\"norm_epsilon\":1e-06,\"position_embedding_type\":\"rope_gpt_neox\","
+        "\"rotary_base\":10000.0,\"mapping\":{\"world_size\":2,\"tp_size\":2,\"pp_size\":1},"
+        "\"quantization\":{\"quant_algo\":null}}";
+    nrd_json_doc *doc = NULL;
+    nrd_model_spec s;
+    assert_null(nrd_json_parse(&doc, text, sizeof text - 1, NULL));
+    assert_null(nrd_model_spec_from_json(&s, nrd_json_root(doc)));
+    assert_int_equal(s.tp_size, 2);
+    assert_int_equal(s.rope.kind, NRD_ROPE_NEOX);
+    assert_int_equal(s.rope.rotary_dim, 16);
+    assert_true(s.gated_mlp && s.norm == NRD_NORM_RMS && s.attn_scale == 0.25f);
+    nrd_json_doc_free(doc);
+}
+
+/* ---- rotary frequencies ---- */
+
+static void test_plain_and_linear_frequencies(void **state)
+{
+    (void)state;
+    nrd_rope_spec r = {.kind = NRD_ROPE_NEOX, .rotary_dim = 8, .base = 10000};
+    float f[4], g[4];
+    assert_true(nrd_rope_inv_freq(&r, NULL, f) == 1);
+    for (int i = 0; i < 4; i++) {
+        assert_true(fabs((double)f[i] - pow(10.0, -i)) < 1e-7); /* 10000^(-2i/8) */
+    }
+    r.scaling = NRD_ROPE_SCALING_LINEAR;
+    r.factor = 4;
+    nrd_rope_inv_freq(&r, NULL, g);
+    for (int i = 0; i < 4; i++) {
+        assert_true(g[i] == f[i] / 4);
+    }
+    r.scaling = NRD_ROPE_SCALING_FACTORS;
+    nrd_rope_inv_freq(&r, (const float[]){1, 2, 4, 8}, g);
+    assert_true(g[0] == f[0] && g[1] == f[1] / 2 && fabsf(g[3] - f[3] / 8) < 1e-9f);
+}
+
+static void test_llama3_keeps_short_waves_and_stretches_long_ones(void **state)
+{
+    (void)state;
+    nrd_rope_spec r = {.kind = NRD_ROPE_NEOX, .rotary_dim = 128, .base = 500000,
+                       .scaling = NRD_ROPE_SCALING_LLAMA3, .factor = 8, .low_freq_factor = 1,
+                       .high_freq_factor = 4, .original_max_positions = 8192};
+    nrd_rope_spec plain = {.kind = NRD_ROPE_NEOX, .rotary_dim = 128, .base = 500000};
+    float f[64], p[64];
+    nrd_rope_inv_freq(&r, NULL, f);
+    nrd_rope_inv_freq(&plain, NULL, p);
+    int kept = 0, stretched = 0, between = 0;
+    for (int i = 0; i < 64; i++) {
+        double turns = 8192.0 * (double)p[i] / 6.283185307179586;
+        double ratio = (double)f[i] / (double)p[i];
+        if (turns > 4.001) {
+            assert_true(fabs(ratio - 1) < 1e-6);
+            kept++;
+        } else if (turns < 0.999) {
+            assert_true(fabs(ratio - 0.125) < 1e-6);
+            stretched++;
+        } else {
+            assert_true(ratio > 0.125 && ratio < 1);
+            between++;
+        }
+    }
+    assert_true(kept > 0 && stretched > 0 && between > 0);
+}
+
+static void test_yarn_scales_cos_and_sin(void **state)
+{
+    (void)state;
+    nrd_rope_spec r = {.kind = NRD_ROPE_NEOX, .rotary_dim = 64, .base = 10000,
+                       .scaling = NRD_ROPE_SCALING_YARN, .factor = 4,
+                       .original_max_positions = 2048};
+    float f[32];
+    float m = nrd_rope_inv_freq(&r, NULL, f);
+    assert_true(fabs((double)m - (0.1 * log(4) + 1)) < 1e-6);
+    assert_true(f[0] == 1); /* the fastest is kept, the slowest divided */
+    assert_true(fabs((double)f[31] * 4 - pow(10000, -62.0 / 64)) < 1e-9);
+    r.attention_factor = 0.5;
+    assert_true(nrd_rope_inv_freq(&r, NULL, f) == 0.5f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_llama3_reads_rope_scaling_ids_and_ties),
+        cmocka_unit_test(test_gemma3_has_its_pattern_local_rope_and_scales),
+        cmocka_unit_test(test_embedding_scale_is_rounded_to_the_models_type),
+        cmocka_unit_test(test_qwen2_slides_only_when_asked_and_from_its_layer_on),
+        cmocka_unit_test(test_layer_types_and_rope_parameters_of_newer_configs),
+        cmocka_unit_test(test_what_cannot_be_run_is_refused_by_name),
+        cmocka_unit_test(test_a_spec_survives_config_json),
+        cmocka_unit_test(test_a_checkpoint_of_another_converter_is_read),
+        cmocka_unit_test(test_plain_and_linear_frequencies),
+        cmocka_unit_test(test_llama3_keeps_short_waves_and_stretches_long_ones),
+        cmocka_unit_test(test_yarn_scales_cos_and_sin),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
