@@ -21,8 +21,8 @@ fail:
 
 static void response_destroy(response *r)
 {
-    buffer *bufs[] = {&r->beams, &r->ids, &r->log_probs, &r->top_ids, &r->top_log_probs,
-                      &r->generation_logits};
+    buffer *bufs[] = {&r->beams,   &r->ids,           &r->log_probs,
+                      &r->top_ids, &r->top_log_probs, &r->generation_logits};
     for (size_t i = 0; i < sizeof bufs / sizeof bufs[0]; i++) {
         free(bufs[i]->data);
     }
@@ -80,7 +80,8 @@ void response_put(response *r)
     free(r->generation_logits.data); /* too large to keep */
     r->generation_logits = (buffer){0};
     pthread_mutex_lock(&p->mu);
-    for (const response *f = p->free_list; f && n < POOL_MAX_FREE && r->ids.cap > 4096; f = f->next) {
+    for (const response *f = p->free_list; f && n < POOL_MAX_FREE && r->ids.cap > 4096;
+         f = f->next) {
         n++; /* long answers are kept only while the pool is small */
     }
     if (n < 16) {

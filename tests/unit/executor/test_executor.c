@@ -135,7 +135,8 @@ static void make_prompts(void)
         for (int i = 0; i < TINY_MAX_SEQ; i++) {
             s = s * 1664525u + 1013904223u;
             /* the first 20 tokens are common to every four prompts */
-            prompts[p][i] = i < 20 ? (p % 4 * 7 + i * 3) % TINY_VOCAB : (int32_t)(s >> 16) % TINY_VOCAB;
+            prompts[p][i] =
+                i < 20 ? (p % 4 * 7 + i * 3) % TINY_VOCAB : (int32_t)(s >> 16) % TINY_VOCAB;
         }
     }
 }
@@ -326,7 +327,8 @@ static void test_answer_echoes_the_prompt_unless_told_otherwise(void **state)
     assert_int_equal(got.n, r.n_input_ids + r.max_new_tokens);
     assert_int_equal(got.n_log_probs, r.max_new_tokens);
     assert_memory_equal(got.ids, r.input_ids, (size_t)r.n_input_ids * sizeof *got.ids);
-    assert_memory_equal(got.ids + r.n_input_ids, alone[2].ids, (size_t)alone[2].n * sizeof *got.ids);
+    assert_memory_equal(got.ids + r.n_input_ids, alone[2].ids,
+                        (size_t)alone[2].n * sizeof *got.ids);
     r.streaming = true; /* never echoes */
     must(nrd_exec_enqueue(x, &r, &id));
     collect(x, id, &got);
