@@ -206,13 +206,18 @@ static __global__ void __launch_bounds__(WARPS * 32, decode_resident(HD, ROWS))
             }
 #pragma unroll
             for (int jj = 0; jj < KJ; jj++) {
-                const int j = kb * KJ + jj;
-                s[j][0] = s[j][1] = s[j][2] = s[j][3] = 0.0f;
+                s[kb * KJ + jj][0] = s[kb * KJ + jj][1] = 0.0f;
+                s[kb * KJ + jj][2] = s[kb * KJ + jj][3] = 0.0f;
+            }
+            /* groups of keys innermost: consecutive products do not wait for each other */
 #pragma unroll
-                for (int i = 0; i < KC; i++) {
-                    const uint32_t w[4] = {kr[jj][i].x, kr[jj][i].y, kr[jj][i].z, kr[jj][i].w};
+            for (int i = 0; i < KC; i++) {
 #pragma unroll
-                    for (int m = 0; m < SM; m++) {
+                for (int m = 0; m < SM; m++) {
+#pragma unroll
+                    for (int jj = 0; jj < KJ; jj++) {
+                        const int j = kb * KJ + jj;
+                        const uint32_t w[4] = {kr[jj][i].x, kr[jj][i].y, kr[jj][i].z, kr[jj][i].w};
                         uint32_t b0, b1;
                         if constexpr (F8C) {
                             f8_to_f16(w[m], &b0, &b1);
@@ -266,12 +271,12 @@ static __global__ void __launch_bounds__(WARPS * 32, decode_resident(HD, ROWS))
             top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
             const float m_new = fmaxf(m_run[h], top);
             const float m_use = m_new == -INFINITY ? 0.0f : m_new;
-            const float fix = exp2f(m_run[h] - m_use);
+            const float fix = fast_exp2(m_run[h] - m_use);
             m_run[h] = m_new;
             l_run[h] *= fix;
 #pragma unroll
             for (int j = 0; j < NJ; j++) {
-                const float e0 = exp2f(s[j][2 * h] - m_use), e1 = exp2f(s[j][2 * h + 1] - m_use);
+                const float e0 = fast_exp2(s[j][2 * h] - m_use), e1 = fast_exp2(s[j][2 * h + 1] - m_use);
                 l_run[h] += e0 + e1;
                 pr[h][j] = pack2<BF>(e0, e1);
             }
@@ -368,7 +373,7 @@ static __global__ void __launch_bounds__(WARPS * 32, decode_resident(HD, ROWS))
         for (int w = 0; w < WARPS; w++) {
             top = fmaxf(top, m_s[w][g + 8 * h]);
         }
-        fix[h] = m_run[h] == -INFINITY ? 0.0f : exp2f(m_run[h] - top);
+        fix[h] = m_run[h] == -INFINITY ? 0.0f : fast_exp2(m_run[h] - top);
     }
     for (int w = 0; w < WARPS; w++) {
         if (warp == w) {
@@ -391,7 +396,7 @@ static __global__ void __launch_bounds__(WARPS * 32, decode_resident(HD, ROWS))
             m_row = fmaxf(m_row, m_s[w][tid]);
         }
         for (int w = 0; w < WARPS; w++) {
-            l_row += m_s[w][tid] == -INFINITY ? 0.0f : l_s[w][tid] * exp2f(m_s[w][tid] - m_row);
+            l_row += m_s[w][tid] == -INFINITY ? 0.0f : l_s[w][tid] * fast_exp2(m_s[w][tid] - m_row);
         }
     }
     if (used > 1) {
@@ -426,7 +431,7 @@ static __global__ void __launch_bounds__(WARPS * 32, decode_resident(HD, ROWS))
             for (int i = 0; i < used; i++) {
                 const float *ml = part + i * ROWS * (HD + 2) + ROWS * HD + 2 * tid;
                 const float m = __ldcg(ml);
-                l_row += m == -INFINITY ? 0.0f : __ldcg(ml + 1) * exp2f(m - m_row);
+                l_row += m == -INFINITY ? 0.0f : __ldcg(ml + 1) * fast_exp2(m - m_row);
             }
         }
     }
@@ -442,7 +447,7 @@ static __global__ void __launch_bounds__(WARPS * 32, decode_resident(HD, ROWS))
             for (int k = 0; k < used; k++) {
                 const float *from = part + k * ROWS * (HD + 2);
                 const float m = __ldcg(from + ROWS * HD + 2 * r);
-                const float w = m == -INFINITY ? 0.0f : exp2f(m - m_s[0][r]);
+                const float w = m == -INFINITY ? 0.0f : fast_exp2(m - m_s[0][r]);
                 const float2 v = __ldcg((const float2 *)(from + i));
                 v0 += w * v.x;
                 v1 += w * v.y;

@@ -212,14 +212,27 @@ static __global__ void __launch_bounds__(P_THREADS, 1) attention_prefill_kernel(
 #pragma unroll
         for (int j = 0; j < NJ; j++) {
             s[j][0] = s[j][1] = s[j][2] = s[j][3] = 0.0f;
-            const int tok = 8 * j, base = (tok >> bt_shift) * bt * HD + (tok & (bt - 1)) * 8;
+        }
+        /* groups of keys innermost: consecutive products do not wait for each other */
 #pragma unroll
-            for (int k = 0; k < NK; k += 2) {
-                uint32_t b[4]; /* lane l gives the row l % 8 of matrix l / 8 = chunk 2k + l / 8 */
-                ldsm4(b, ks + base + ((2 * k + (lane >> 3)) * bt + (lane & 7)) * 8);
-                mma16<BF>(s[j], q[k][0], q[k][1], q[k][2], q[k][3], b[0], b[1]);
-                if (k + 1 < NK) {
-                    mma16<BF>(s[j], q[k + 1][0], q[k + 1][1], q[k + 1][2], q[k + 1][3], b[2], b[3]);
+        for (int k = 0; k < NK; k += 2) {
+#pragma unroll
+            for (int j0 = 0; j0 < NJ; j0 += 4) {
+                uint32_t b[4][4]; /* lane l gives the row l % 8 of matrix l / 8 = chunk 2k + l / 8 */
+#pragma unroll
+                for (int j = 0; j < 4; j++) {
+                    const int tok = 8 * (j0 + j);
+                    const int base = (tok >> bt_shift) * bt * HD + (tok & (bt - 1)) * 8;
+                    ldsm4(b[j], ks + base + ((2 * k + (lane >> 3)) * bt + (lane & 7)) * 8);
+                }
+#pragma unroll
+                for (int j = 0; j < 4; j++) {
+                    mma16<BF>(s[j0 + j], q[k][0], q[k][1], q[k][2], q[k][3], b[j][0], b[j][1]);
+                }
+#pragma unroll
+                for (int j = 0; j < 4; j++) {
+                    mma16<BF>(s[j0 + j], q[k + 1][0], q[k + 1][1], q[k + 1][2], q[k + 1][3], b[j][2],
+                              b[j][3]);
                 }
             }
         }
@@ -251,12 +264,12 @@ static __global__ void __launch_bounds__(P_THREADS, 1) attention_prefill_kernel(
             top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
             const float m_new = fmaxf(m_run[h], top);
             const float m_use = m_new == -INFINITY ? 0.0f : m_new;
-            const float fix = exp2f(m_run[h] - m_use);
+            const float fix = fast_exp2(m_run[h] - m_use);
             m_run[h] = m_new;
             l_run[h] *= fix;
 #pragma unroll
             for (int j = 0; j < NJ; j++) {
-                const float e0 = exp2f(s[j][2 * h] - m_use), e1 = exp2f(s[j][2 * h + 1] - m_use);
+                const float e0 = fast_exp2(s[j][2 * h] - m_use), e1 = fast_exp2(s[j][2 * h + 1] - m_use);
                 l_run[h] += e0 + e1;
                 pr[h][j] = pack2<BF>(e0, e1);
             }
@@ -268,13 +281,24 @@ static __global__ void __launch_bounds__(P_THREADS, 1) attention_prefill_kernel(
         }
         /* O += P V: the accumulator layout of S is the operand layout of P */
 #pragma unroll
-        for (int n = 0; n < ND; n++) {
+        for (int j = 0; j < NJ; j += 4) {
 #pragma unroll
-            for (int j = 0; j < NJ; j += 4) {
-                uint32_t b[4]; /* matrix l / 8 = unit j + l / 8 */
-                ldsm4(b, vs + ((j + (lane >> 3)) * HD + 8 * n + (lane & 7)) * 8);
-                mma16<BF>(o[n], pr[0][j], pr[1][j], pr[0][j + 1], pr[1][j + 1], b[0], b[1]);
-                mma16<BF>(o[n], pr[0][j + 2], pr[1][j + 2], pr[0][j + 3], pr[1][j + 3], b[2], b[3]);
+            for (int n0 = 0; n0 < ND; n0 += 4) {
+                uint32_t b[4][4]; /* matrix l / 8 = unit j + l / 8 */
+#pragma unroll
+                for (int n = 0; n < 4; n++) {
+                    ldsm4(b[n], vs + ((j + (lane >> 3)) * HD + 8 * (n0 + n) + (lane & 7)) * 8);
+                }
+#pragma unroll
+                for (int n = 0; n < 4; n++) {
+                    mma16<BF>(o[n0 + n], pr[0][j], pr[1][j], pr[0][j + 1], pr[1][j + 1], b[n][0],
+                              b[n][1]);
+                }
+#pragma unroll
+                for (int n = 0; n < 4; n++) {
+                    mma16<BF>(o[n0 + n], pr[0][j + 2], pr[1][j + 2], pr[0][j + 3], pr[1][j + 3],
+                              b[n][2], b[n][3]);
+                }
             }
         }
         if constexpr (F8C) {

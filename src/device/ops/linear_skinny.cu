@@ -31,7 +31,7 @@ struct skinny_params {
     void *y;
     int64_t ldy;
     int n_tokens, k_blocks, n_tiles, y_dtype;
-    int tile_rows, splits, stages;
+    int tile_rows, splits, stages, deep; /* deep: 128-byte columns of K in a stage */
     float softcap;
 };
 
@@ -80,15 +80,15 @@ static __device__ __forceinline__ void store_one(const skinny_params &a, int par
 
 /* WG consumer warpgroups of MB x 64 rows each. */
 template <int KIND, int N, int WG, int MB>
-static __global__ void __launch_bounds__(WG * 128 + 32, MB * N / 2 <= 32 ? 2 : 1)
+static __global__ void __launch_bounds__(WG * 128 + 32, 2)
     skinny_kernel(const __grid_constant__ skinny_params a)
 {
     constexpr int CONSUMERS = WG * 128, REGS = MB * N / 2;
     constexpr int K_STEP = KIND == NRD_DTYPE_F8_E4M3 ? 128 : 64; /* elements in 128 bytes */
-    constexpr int X_BYTES = N * 128;
     extern __shared__ char raw[];
     const uint32_t base = (smem_u32(raw) + 2047) & ~1023u; /* at least 1024 bytes in front */
-    const int stage_bytes = X_BYTES + a.tile_rows * 128, stages = a.stages;
+    const int column = (N + a.tile_rows) * 128, w_bytes = a.tile_rows * 128, deep = a.deep;
+    const int stage_bytes = deep * column, w_at = deep * N * 128, stages = a.stages;
     const uint32_t full = base - 512, empty = full + 128; /* barriers: in front of the ring */
     const int rank = (int)blockIdx.x % a.splits, cluster = (int)blockIdx.x / a.splits;
     const int n_clusters = (int)gridDim.x / a.splits;
@@ -112,24 +112,31 @@ static __global__ void __launch_bounds__(WG * 128 + 32, MB * N / 2 <= 32 ? 2 : 1
                 int i = 0;
                 for (int tile = cluster; tile < a.n_tiles; tile += n_clusters) {
                     const tile_at at = find_tile(a, tile);
-                    for (int kb = k0; kb < k1; kb++, i++) {
+                    for (int kb = k0; kb < k1; kb += deep, i++) {
                         const uint32_t to = base + slot * stage_bytes, bar = full + slot * 8;
+                        const int n = k1 - kb < deep ? k1 - kb : deep;
+                        auto load_w = [&]() {
+                            mbar_expect(bar, n * column);
+                            for (int c = 0; c < n; c++) {
+                                tma_2d(to + w_at + c * w_bytes, &a.w[at.part], (kb + c) * K_STEP,
+                                       at.row, bar, L2_EVICT_FIRST);
+                            }
+                        };
                         if (pass == 0) {
                             if (i == stages) {
                                 goto next;
                             }
-                            mbar_expect(bar, stage_bytes);
-                            tma_2d(to + X_BYTES, &a.w[at.part], kb * K_STEP, at.row, bar,
-                                   L2_EVICT_FIRST);
+                            load_w();
                             ahead++;
                         } else {
                             if (done >= ahead) {
                                 mbar_wait(empty + slot * 8, parity);
-                                mbar_expect(bar, stage_bytes);
-                                tma_2d(to + X_BYTES, &a.w[at.part], kb * K_STEP, at.row, bar,
-                                       L2_EVICT_FIRST);
+                                load_w();
                             }
-                            tma_2d(to, &a.x, kb * K_STEP, 0, bar, L2_EVICT_LAST);
+                            for (int c = 0; c < n; c++) {
+                                tma_2d(to + c * N * 128, &a.x, (kb + c) * K_STEP, 0, bar,
+                                       L2_EVICT_LAST);
+                            }
                             done++;
                         }
                         if (++slot == stages) {
@@ -161,19 +168,24 @@ static __global__ void __launch_bounds__(WG * 128 + 32, MB * N / 2 <= 32 ? 2 : 1
                     acc[mb][i] = 0.0f;
                 }
             }
-            for (int kb = k0; kb < k1; kb++) {
+            for (int kb = k0; kb < k1; kb += deep) {
                 mbar_wait(full + slot * 8, parity);
                 const uint32_t x = base + slot * stage_bytes;
                 /* rows behind the tile's last read what follows in the ring: never stored */
-                const uint64_t dw = desc_sw128(x + X_BYTES + wg * (64 * MB * 128)), dx = desc_sw128(x);
+                uint64_t dw = desc_sw128(x + w_at + wg * (64 * MB * 128)), dx = desc_sw128(x);
+                const int n = k1 - kb < deep ? k1 - kb : deep;
                 wg_hold<REGS>(&acc[0][0]);
                 wg_fence();
+                for (int c = 0; c < n; c++) {
 #pragma unroll
-                for (int k = 0; k < 4; k++) {
+                    for (int k = 0; k < 4; k++) {
 #pragma unroll
-                    for (int mb = 0; mb < MB; mb++) {
-                        wgmma_ss<KIND, N>(acc[mb], dw + mb * (8192 >> 4) + k * 2, dx + k * 2);
+                        for (int mb = 0; mb < MB; mb++) {
+                            wgmma_ss<KIND, N>(acc[mb], dw + mb * (8192 >> 4) + k * 2, dx + k * 2);
+                        }
                     }
+                    dw += w_bytes >> 4;
+                    dx += (N * 128) >> 4;
                 }
                 wg_commit();
                 wg_hold<REGS>(&acc[0][0]);
@@ -268,7 +280,7 @@ static bool encode(const cuda_device *dev, CUtensorMap *map, nrd_dtype dtype, co
 enum { HALF_SM = 113 * 1024, WHOLE_SM = 226 * 1024, SMEM_FRONT = 2048 };
 
 struct skinny_plan {
-    int rows, splits, stages;
+    int rows, splits, stages, deep;
     size_t smem;
 };
 
@@ -281,14 +293,19 @@ static int blocks64(int rows)
 /* Stages and bytes for a tile; false: does not fit. */
 static bool plan_smem(skinny_plan *p, int n, int k_blocks)
 {
-    const int stage = (p->rows + n) * 128, slack = (blocks64(p->rows) * 64 - p->rows) * 128;
+    const int column = (p->rows + n) * 128, slack = (blocks64(p->rows) * 64 - p->rows) * 128;
     const int sums = p->splits > 1 ? n * (p->rows + 4) * 4 : 0;
-    int stages = (HALF_SM - SMEM_FRONT - slack) / stage;
+    const int mine = (k_blocks + p->splits - 1) / p->splits;
 
+    /* A stage costs its barriers about 0.2 us, so it should hold that much memory time: 8 KB or more,
+     * and three stages should fit into half an SM. */
+    p->deep = std::max(1, std::min(std::min(8, mine), 35 * 1024 / column));
+    const int stage = p->deep * column;
+    int stages = (HALF_SM - SMEM_FRONT - slack) / stage;
     if (stages < 3) {
         stages = (WHOLE_SM - SMEM_FRONT - slack) / stage;
     }
-    stages = std::min(std::min(stages, 14), std::max(2, (k_blocks + p->splits - 1) / p->splits));
+    stages = std::min(std::min(stages, 14), std::max(2, (mine + p->deep - 1) / p->deep));
     p->stages = stages;
     p->smem = (size_t)(SMEM_FRONT + std::max(stages * stage + slack, sums));
     return stages >= 2 && p->smem <= WHOLE_SM;
@@ -305,7 +322,7 @@ static skinny_plan choose(const nrd_weight *const *w, int n_w, int n, int size, 
 
     for (int rows = 16; rows <= 256; rows += 16) {
         for (int splits = 1; splits <= 4; splits *= 2) {
-            skinny_plan p = {rows, splits, 0, 0};
+            skinny_plan p = {rows, splits, 0, 0, 0};
             int64_t tiles = 0;
             if (splits > k_blocks || !plan_smem(&p, n, k_blocks)) {
                 continue;
@@ -421,6 +438,7 @@ static nrd_error *skinny_run(nrd_stream *s, const nrd_linear_args *a, int32_t t0
     p.tile_rows = plan.rows;
     p.splits = plan.splits;
     p.stages = plan.stages;
+    p.deep = plan.deep;
     const int64_t resident = (int64_t)dev->n_sm * (plan.smem <= HALF_SM ? 2 : 1);
     const unsigned grid = (unsigned)(plan.splits > 1 ? (int64_t)p.n_tiles * plan.splits
                                                      : std::min<int64_t>(resident, p.n_tiles));
