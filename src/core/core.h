@@ -233,6 +233,11 @@ nrd_error *nrd_host_metrics_new(nrd_host_metrics **out, bool with_cpu) NRD_MUST_
 void nrd_host_metrics_update(nrd_host_metrics *h);
 void nrd_host_metrics_free(nrd_host_metrics *h);
 
+typedef struct nrd_gpu_metrics nrd_gpu_metrics; /* figures of GPUs, gpu_metrics.c */
+nrd_error *nrd_gpu_metrics_new(nrd_gpu_metrics **out) NRD_MUST_USE; /* fine without any GPU */
+void nrd_gpu_metrics_update(nrd_gpu_metrics *g);                    /* NULL is fine */
+void nrd_gpu_metrics_free(nrd_gpu_metrics *g);
+
 /* ---- requests, request.c ---- */
 
 typedef struct nrd_segment {
@@ -304,6 +309,8 @@ nrd_error *nrd_request_add_input(nrd_input **out, nrd_request *r, const char *na
                                  uint64_t n) NRD_MUST_USE;
 nrd_error *nrd_input_append(nrd_input *in, const void *base, const nrd_attr *attr,
                             nrd_buf *owner) NRD_MUST_USE; /* shares owner */
+void nrd_input_drop_data(nrd_input *in);
+void nrd_request_remove_input(nrd_request *r, uint32_t index);
 nrd_input *nrd_request_find_input(const nrd_request *r, const char *name);
 nrd_error *nrd_request_add_output(nrd_request *r, const char *name) NRD_MUST_USE;
 bool nrd_request_wants(const nrd_request *r, const char *output);
@@ -575,7 +582,8 @@ struct nrd_server { /* TRITONSERVER_Server */
     pthread_cond_t keeper_cond;
     bool keeper_stop, keeper_kick; /* guarded by keeper_mu */
     nrd_host_metrics *host_metrics;
-    nrd_limiter *limiter; /* NULL: off */
+    nrd_gpu_metrics *gpu_metrics; /* NULL: off */
+    nrd_limiter *limiter;         /* NULL: off */
 };
 
 nrd_error *nrd_server_new(nrd_server **out, const nrd_options *opt) NRD_MUST_USE;

@@ -82,11 +82,11 @@ nrd_error *nrd_instances_new(nrd_model *m)
     for (uint32_t k = 0; k < m->n_instances; k++) {
         nrd_instance *i = m->instances[k];
         NRD_TRY(nrd_limiter_add(m->server->limiter, i));
+        i->initialized = true; /* finalized also when this call refuses: backends count on it */
         if (m->backend->instance_initialize) {
             NRD_TRY(from_api(
                 m->backend->instance_initialize((TRITONBACKEND_ModelInstance *)(void *)i)));
         }
-        i->initialized = true;
     }
     return NULL;
 }

@@ -252,6 +252,7 @@ static void *run_keeper(void *arg)
         nrd_repo_each(s->repo, NULL, sweep_model, NULL);
         if (nrd_now_ns() >= next_update) {
             nrd_host_metrics_update(s->host_metrics);
+            nrd_gpu_metrics_update(s->gpu_metrics);
             next_update = nrd_now_ns() + s->opt.metrics_interval_ms * 1000000u;
         }
         pthread_mutex_lock(&s->keeper_mu);
@@ -324,6 +325,9 @@ nrd_error *nrd_server_new(nrd_server **out, const nrd_options *opt)
     NRD_TRY_GOTO(nrd_repo_new(&s->repo, s), err, fail);
     if (opt->metrics) {
         NRD_TRY_GOTO(nrd_host_metrics_new(&s->host_metrics, opt->cpu_metrics), err, fail);
+        if (opt->gpu_metrics) {
+            NRD_TRY_GOTO(nrd_gpu_metrics_new(&s->gpu_metrics), err, fail);
+        }
     }
     NRD_TRY_GOTO(start_threads(s), err, fail);
     err = nrd_repo_load_startup(s->repo);
@@ -422,6 +426,7 @@ void nrd_server_free(nrd_server *s)
         nrd_queue_free(s->dead_models);
     }
     nrd_host_metrics_free(s->host_metrics);
+    nrd_gpu_metrics_free(s->gpu_metrics);
     nrd_limiter_free(s->limiter);
     nrd_repo_free(s->repo);
     pthread_cond_destroy(&s->keeper_cond);
