@@ -309,6 +309,8 @@ nrd_error *nrd_request_add_input(nrd_input **out, nrd_request *r, const char *na
                                  uint64_t n) NRD_MUST_USE;
 nrd_error *nrd_input_append(nrd_input *in, const void *base, const nrd_attr *attr,
                             nrd_buf *owner) NRD_MUST_USE; /* shares owner */
+void nrd_input_drop_data(nrd_input *in);
+void nrd_request_remove_input(nrd_request *r, uint32_t index);
 nrd_input *nrd_request_find_input(const nrd_request *r, const char *name);
 nrd_error *nrd_request_add_output(nrd_request *r, const char *name) NRD_MUST_USE;
 bool nrd_request_wants(const nrd_request *r, const char *output);
@@ -341,7 +343,7 @@ struct nrd_factory { /* TRITONBACKEND_ResponseFactory */
     nrd_trace *trace;   /* shared */
     uint64_t start_ns;
     _Atomic bool first_sent, final_sent;
-    _Atomic uint64_t n_sent;
+    _Atomic uint64_t n_reported; /* responses whose statistics came in */
     nrd_sched *on_final; /* shared scheduler to tell when the last response went out, or NULL */
 };
 

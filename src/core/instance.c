@@ -82,11 +82,11 @@ nrd_error *nrd_instances_new(nrd_model *m)
     for (uint32_t k = 0; k < m->n_instances; k++) {
         nrd_instance *i = m->instances[k];
         NRD_TRY(nrd_limiter_add(m->server->limiter, i));
+        i->initialized = true; /* finalized also when this call refuses: backends count on it */
         if (m->backend->instance_initialize) {
             NRD_TRY(from_api(
                 m->backend->instance_initialize((TRITONBACKEND_ModelInstance *)(void *)i)));
         }
-        i->initialized = true;
     }
     return NULL;
 }
@@ -448,7 +448,7 @@ TRITONSERVER_Error *TRITONBACKEND_ModelInstanceReportResponseStatistics(
     } else if (s->output_start_ns == 0) {
         outcome = NRD_RESP_EMPTY;
     }
-    uint64_t sent = atomic_load(&s->factory->n_sent);
-    return as_api(nrd_stats_response(s->model, sent ? sent - 1 : 0, outcome, s->start_ns,
-                                     s->output_start_ns, s->end_ns));
+    uint64_t index = atomic_fetch_add(&s->factory->n_reported, 1);
+    return as_api(
+        nrd_stats_response(s->model, index, outcome, s->start_ns, s->output_start_ns, s->end_ns));
 }

@@ -22,10 +22,10 @@ static nrd_error *load_backend(nrd_model *m)
     m->auto_complete = !s->opt.strict_config;
     NRD_TRY(nrd_config_normalize_groups(m->config, m->backend->groups, m->backend->n_groups));
     NRD_TRY(nrd_config_validate_groups(m->config));
+    m->initialized = true; /* finalized also when this call refuses: backends count on it */
     if (m->backend->model_initialize) {
         NRD_TRY(from_api(m->backend->model_initialize((TRITONBACKEND_Model *)(void *)m)));
     }
-    m->initialized = true;
     m->config_open = false;
     return NULL;
 }

@@ -1,4 +1,5 @@
 /* Door 3 with a small random model on the CPU device. */
+#include "executor/internal.h"
 #include "nereid/executor.h"
 
 #include "tiny_engine.h"
@@ -137,7 +138,7 @@ static void make_prompts(void)
     }
 }
 
-static nrd_exec_request request(int p)
+static nrd_exec_request ask(int p)
 {
     nrd_exec_request r;
     nrd_exec_request_init(&r);
@@ -168,7 +169,7 @@ static void run_alone(result *out)
     c.max_batch_size = 1;
     nrd_exec *x = open_exec(&c);
     for (int p = 0; p < N_MIXED; p++) {
-        nrd_exec_request r = request(p);
+        nrd_exec_request r = ask(p);
         uint64_t id;
         must(nrd_exec_enqueue(x, &r, &id));
         collect(x, id, &out[p]);
@@ -179,14 +180,17 @@ static void run_alone(result *out)
 }
 
 /* All at once; the same tokens and, bit for bit, the same log probabilities. */
+static bool overlapped; /* as with a device that runs beside the host */
+
 static void run_together(const nrd_exec_config *c, const result *want, int32_t *out_paused)
 {
     nrd_exec *x = open_exec(c);
+    x->overlap = overlapped; /* the loop reads it first when the first request is there */
     uint64_t ids[N_MIXED];
     int32_t n_paused = 0;
     for (int round = 0; round < 2; round++) {
         for (int p = 0; p < N_MIXED; p++) {
-            nrd_exec_request r = request(p);
+            nrd_exec_request r = ask(p);
             must(nrd_exec_enqueue(x, &r, &ids[p]));
         }
         for (int p = 0; p < N_MIXED; p++) {
@@ -259,6 +263,24 @@ static void test_static_batches_do_not_change_tokens(void **state)
     run_together(&c, alone, NULL);
 }
 
+static void test_steps_enqueued_ahead_do_not_change_tokens(void **state)
+{
+    int32_t n_paused = 0;
+    nrd_exec_config c = config();
+    (void)state;
+    overlapped = true;
+    run_together(&c, alone, NULL);
+    c.policy = NRD_POLICY_MAX_UTILIZATION;
+    c.max_tokens_in_paged_kv_cache = 240;
+    c.max_beam_width = 1;
+    c.enable_kv_cache_reuse = true;
+    c.enable_chunked_context = true;
+    c.max_num_tokens = 40;
+    run_together(&c, alone, &n_paused);
+    assert_true(n_paused > 0);
+    overlapped = false;
+}
+
 static void test_reused_blocks_are_counted(void **state)
 {
     nrd_exec_config c = config();
@@ -267,7 +289,7 @@ static void test_reused_blocks_are_counted(void **state)
     (void)state;
     c.enable_kv_cache_reuse = true;
     nrd_exec *x = open_exec(&c);
-    nrd_exec_request r = request(0);
+    nrd_exec_request r = ask(0);
     r.n_input_ids = 30; /* one block of 16 and a part */
     r.max_new_tokens = 1;
     must(nrd_exec_enqueue(x, &r, &id));
@@ -291,7 +313,7 @@ static void test_answer_echoes_the_prompt_unless_told_otherwise(void **state)
 {
     nrd_exec_config c = config();
     nrd_exec *x = open_exec(&c);
-    nrd_exec_request r = request(2);
+    nrd_exec_request r = ask(2);
     uint64_t id;
     result got;
     (void)state;
@@ -315,7 +337,7 @@ static void test_end_token_ends_and_is_left_out_and_stop_phrase_stays(void **sta
 {
     nrd_exec_config c = config();
     nrd_exec *x = open_exec(&c);
-    nrd_exec_request r = request(2);
+    nrd_exec_request r = ask(2);
     uint64_t id;
     result got;
     int32_t first = 0;
@@ -354,7 +376,7 @@ static void test_bad_words_and_repeated_ngrams_never_come(void **state)
 {
     nrd_exec_config c = config();
     nrd_exec *x = open_exec(&c);
-    nrd_exec_request r = request(2);
+    nrd_exec_request r = ask(2);
     uint64_t id;
     result got;
     int32_t words[3] = {alone[2].ids[0], alone[2].ids[2], alone[2].ids[3]}, ends[2] = {1, 3};
@@ -366,7 +388,7 @@ static void test_bad_words_and_repeated_ngrams_never_come(void **state)
         assert_int_not_equal(got.ids[i], words[0]);
         assert_false(i > 0 && got.ids[i - 1] == words[1] && got.ids[i] == words[2]);
     }
-    r = request(4);
+    r = ask(4);
     r.max_new_tokens = 80;
     r.sampling.no_repeat_ngram_size = 2;
     must(nrd_exec_enqueue(x, &r, &id));
@@ -383,7 +405,7 @@ static void test_bias_moves_the_choice(void **state)
 {
     nrd_exec_config c = config();
     nrd_exec *x = open_exec(&c);
-    nrd_exec_request r = request(2);
+    nrd_exec_request r = ask(2);
     float bias[TINY_VOCAB] = {0};
     uint64_t id;
     result got;
@@ -406,7 +428,7 @@ static void test_sequences_of_one_request_differ_and_repeat(void **state)
     for (int round = 0; round < 2; round++) {
         c.max_batch_size = round ? 2 : 8;
         nrd_exec *x = open_exec(&c);
-        nrd_exec_request r = request(1);
+        nrd_exec_request r = ask(1);
         uint64_t id;
         int n_final = 0, n_seq_final = 0;
         r.sampling.num_return_sequences = 4;
@@ -441,7 +463,7 @@ static void test_scores_agree_with_generation(void **state)
     nrd_exec_config c = config();
     nrd_exec *x = open_exec(&c);
     (void)state;
-    nrd_exec_request r = request(2);
+    nrd_exec_request r = ask(2);
     int32_t all[TINY_MAX_SEQ], n = r.n_input_ids + alone[2].n, top[TINY_MAX_SEQ * 2];
     float lp[TINY_MAX_SEQ], top_lp[TINY_MAX_SEQ * 2];
     memcpy(all, r.input_ids, (size_t)r.n_input_ids * sizeof *all);
@@ -462,7 +484,7 @@ static void test_beams_are_sorted_and_their_sums_are_true(void **state)
     nrd_exec *x = open_exec(&c);
     (void)state;
     for (int w = 2; w <= 4; w++) {
-        nrd_exec_request r = request(2);
+        nrd_exec_request r = ask(2);
         nrd_exec_response *o;
         uint64_t id;
         r.streaming = false;
@@ -494,7 +516,7 @@ static void test_logits_of_prompt_and_choices_meet(void **state)
 {
     nrd_exec_config c = config();
     nrd_exec *x = open_exec(&c);
-    nrd_exec_request r = request(2);
+    nrd_exec_request r = ask(2);
     nrd_exec_response *o;
     uint64_t id;
     (void)state;
@@ -521,7 +543,7 @@ static void test_top_log_probs_come_with_each_token(void **state)
 {
     nrd_exec_config c = config();
     nrd_exec *x = open_exec(&c);
-    nrd_exec_request r = request(2);
+    nrd_exec_request r = ask(2);
     nrd_exec_response *o;
     uint64_t id;
     (void)state;
@@ -546,7 +568,7 @@ static void test_bad_requests_are_refused_by_name(void **state)
 {
     nrd_exec_config c = config();
     nrd_exec *x = open_exec(&c);
-    nrd_exec_request r = request(2);
+    nrd_exec_request r = ask(2);
     uint64_t id;
     int32_t negative[2] = {1, -5};
     (void)state;
@@ -554,30 +576,30 @@ static void test_bad_requests_are_refused_by_name(void **state)
     must_fail(nrd_exec_enqueue(x, &r, &id), 3,
               "Prompt length (160) exceeds maximum input length (159). Set log level to info and "
               "check TRTLLM logs for how maximum input length is set");
-    r = request(2);
+    r = ask(2);
     r.input_ids = negative;
     r.n_input_ids = 2;
     must_fail(nrd_exec_enqueue(x, &r, &id), 3, "input_ids[1] is -5");
-    r = request(2);
+    r = ask(2);
     r.sampling.temperature = -1;
     must_fail(nrd_exec_enqueue(x, &r, &id), 3, "temperature");
-    r = request(2);
+    r = ask(2);
     r.sampling.beam_width = 9;
     must_fail(nrd_exec_enqueue(x, &r, &id), 3, "beam_width (9) exceeds max_beam_width (4)");
-    r = request(2);
+    r = ask(2);
     r.max_new_tokens = 0;
     must_fail(nrd_exec_enqueue(x, &r, &id), 3, "max_new_tokens");
-    r = request(2);
+    r = ask(2);
     r.lora_task_id = 3;
     must_fail(nrd_exec_enqueue(x, &r, &id), 5, "LoRA");
-    r = request(2);
+    r = ask(2);
     r.guide_type = "json";
     must_fail(nrd_exec_enqueue(x, &r, &id), 5, "guided decoding");
-    r = request(2);
+    r = ask(2);
     r.draft_input_ids = prompts[0];
     r.n_draft_input_ids = 2;
     must_fail(nrd_exec_enqueue(x, &r, &id), 5, "draft_input_ids");
-    r = request(2); /* too long together: cut, no error */
+    r = ask(2); /* too long together: cut, no error */
     r.n_input_ids = 150;
     r.max_new_tokens = 1000;
     result got;
@@ -608,7 +630,7 @@ static void test_cancelled_request_ends_with_what_it_has(void **state)
 {
     nrd_exec_config c = config();
     nrd_exec *x = open_exec(&c);
-    nrd_exec_request r = request(0);
+    nrd_exec_request r = ask(0);
     nrd_exec_response *o;
     uint64_t id;
     int32_t n = 0;
@@ -642,7 +664,7 @@ static void test_queue_limit_and_shutdown(void **state)
     c.max_batch_size = 1;
     c.max_queue_size = 4;
     nrd_exec *x = open_exec(&c);
-    nrd_exec_request r = request(0);
+    nrd_exec_request r = ask(0);
     uint64_t id;
     int n_accepted = 0, n_final = 0;
     nrd_error *err = NULL;
@@ -678,7 +700,7 @@ static void test_shutdown_in_time_cuts_what_runs(void **state)
     int n_final = 0;
     (void)state;
     for (int p = 0; p < 30; p++) {
-        nrd_exec_request r = request(p);
+        nrd_exec_request r = ask(p);
         must(nrd_exec_enqueue(x, &r, &id));
     }
     must(nrd_exec_shutdown(x, 1000));
@@ -724,7 +746,7 @@ static void test_decode_steps_allocate_nothing(void **state)
     c.enable_kv_cache_reuse = true;
     nrd_exec *x = open_exec(&c);
     for (int p = 0; p < 8; p++) {
-        nrd_exec_request r = request(p);
+        nrd_exec_request r = ask(p);
         r.n_input_ids = 8;
         r.max_new_tokens = 150;
         r.streaming = p == 0;
@@ -772,6 +794,7 @@ int main(void)
         cmocka_unit_test(test_prefix_reuse_does_not_change_tokens),
         cmocka_unit_test(test_pauses_do_not_change_tokens),
         cmocka_unit_test(test_static_batches_do_not_change_tokens),
+        cmocka_unit_test(test_steps_enqueued_ahead_do_not_change_tokens),
         cmocka_unit_test(test_reused_blocks_are_counted),
         cmocka_unit_test(test_answer_echoes_the_prompt_unless_told_otherwise),
         cmocka_unit_test(test_end_token_ends_and_is_left_out_and_stop_phrase_stays),
