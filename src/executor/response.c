@@ -149,7 +149,9 @@ static bool put_beams(response *o, const request *r, const nrd_seq *q, nrd_seq_f
         put_ids(o, r, out, (size_t)b * per, ids, n);
         if (q->want_log_probs) {
             float *dst = (float *)o->log_probs.data + (size_t)b * per;
-            memcpy(dst, log_probs, (size_t)n * sizeof *dst);
+            if (n > 0) {
+                memcpy(dst, log_probs, (size_t)n * sizeof *dst);
+            }
             out->log_probs = dst;
             out->n_log_probs = n;
         }
@@ -181,12 +183,12 @@ static bool put_single(response *o, request *r, const nrd_seq *q, nrd_seq_finish
         .finish_reason = (nrd_finish_reason)finish,
     };
     put_ids(o, r, b, 0, q->tokens + r->n_prompt + first, n);
-    if (q->log_probs) {
+    if (q->log_probs && n > 0) {
         memcpy(o->log_probs.data, q->log_probs + first, (size_t)n * sizeof(float));
         b->log_probs = o->log_probs.data;
         b->n_log_probs = n;
     }
-    if (q->n_top > 0) {
+    if (n_top > 0) {
         size_t at = (size_t)first * (size_t)q->n_top;
         memcpy(o->top_ids.data, q->top_ids + at, n_top * sizeof(int32_t));
         memcpy(o->top_log_probs.data, q->top_log_probs + at, n_top * sizeof(float));
