@@ -7,15 +7,16 @@
  * Order     Plans are committed in the order in which they were made. A plan may be made while the
  *           one before it is still running (never two): decode tokens then come from the slot.
  * Rules     Running sequences decode first, then prompts continue, then new ones start, by
- * priority, then arrival; every NRD_SCHED_AGING-th start goes to the oldest, so nobody starves.
+ *           priority, then arrival; every NRD_SCHED_AGING-th start goes to the oldest, so that
+ *           nobody starves.
  *           guaranteed_no_evict: a sequence starts only when all blocks that it can ever need are
  *           there. max_utilization: it starts when its prompt fits; when blocks run out the last in
  *           order is paused, gives up its blocks and is computed again later.
  *           With a window, sequences share no blocks: what one lets go of must be free, or promised
  *           blocks might be missing.
  * Errors    None: what cannot run is refused by the executor before it comes here.
- * Sources   Iteration-level scheduling (Yu et al., Orca, OSDI 2022); chunked prefill (Agrawal et
- * al., Sarathi-Serve, OSDI 2024).
+ * Sources   Iteration-level scheduling (Yu et al., Orca, OSDI 2022); chunked prefill
+ *           (Agrawal et al., Sarathi-Serve, OSDI 2024).
  */
 #ifndef NRD_ENGINE_SCHEDULER_H
 #define NRD_ENGINE_SCHEDULER_H

@@ -5,9 +5,10 @@
  * Owner     The engine loop thread; one runner has one stream.
  * Order     submit(plan, i), then wait(i). Two plans may be in flight, in buffers 0 and 1.
  *           Nothing allocates between steps unless a step has more forbidden tokens than any
- * before. Errors    UNSUPPORTED, INVALID_ARG, UNAVAILABLE at creation; an error of submit or wait
- * means that the device is lost. Lifetime  new -> alloc_kv -> submit/wait … -> free. Borrows engine
- * and device until free.
+ *           before.
+ * Errors    UNSUPPORTED, INVALID_ARG, UNAVAILABLE at creation; an error of submit or wait means
+ *           that the device is lost.
+ * Lifetime  new -> alloc_kv -> submit/wait … -> free. Borrows engine and device until free.
  */
 #ifndef NRD_ENGINE_RUN_RUNNER_H
 #define NRD_ENGINE_RUN_RUNNER_H
