@@ -343,42 +343,95 @@ static nrd_error *on_cuda_unregister(nrd_grpc_call *call, const void *in, Protob
 
 /* ---- trace settings ---- */
 
-static nrd_error *trace_reply(nrd_grpc_call *call, ProtobufCMessage **out)
+/* The tracer speaks JSON: {"trace_level":["OFF"],"trace_rate":"1000",...}; null goes back to the
+ * outer setting, as an empty list of values does here. */
+static nrd_error *update_trace(nrd_tracer *tracer, const char *model,
+                               const Inference__TraceSettingRequest *m)
 {
-    static const char off[] =
-        "{\"settings\":{\"trace_level\":{\"value\":[\"OFF\"]},\"trace_rate\":{\"value\":[\"1000\"]}"
-        ",\"trace_count\":{\"value\":[\"-1\"]},\"log_frequency\":{\"value\":[\"0\"]},"
-        "\"trace_file\":{\"value\":[\"\"]},\"trace_mode\":{\"value\":[\"triton\"]}}}";
     nrd_json_doc *doc = NULL;
-    NRD_TRY(nrd_json_parse(&doc, off, sizeof off - 1, NULL));
-    nrd_error *err = nrd_grpc_message_from_json(
-        &call->arena, &inference__trace_setting_response__descriptor, nrd_json_root(doc), out);
+    nrd_str text = {0};
+
+    for (size_t i = 0; i < m->n_settings; i++) {
+        const Inference__TraceSettingRequest__SettingsEntry *e = m->settings[i];
+        const size_t n = e->value ? e->value->n_value : 0;
+        const bool is_list = strcmp(e->key, "trace_level") == 0;
+        nrd_str_putc(&text, i ? ',' : '{');
+        nrd_json_put_cstr(&text, e->key);
+        nrd_str_puts(&text, n == 0 ? ":null" : is_list ? ":[" : ":");
+        if (n > 1 && !is_list) {
+            nrd_str_fini(&text);
+            return nrd_errorf(NRD_ERR_INVALID_ARG, "expect only 1 value for setting '%s'", e->key);
+        }
+        for (size_t k = 0; k < n; k++) {
+            nrd_str_puts(&text, k ? "," : "");
+            nrd_json_put_cstr(&text, e->value->value[k]);
+        }
+        nrd_str_puts(&text, n > 0 && is_list ? "]" : "");
+    }
+    nrd_str_putc(&text, '}');
+    nrd_error *err = nrd_json_parse(&doc, text.data, text.len, NULL);
+    if (!err) {
+        err = nrd_tracer_update(tracer, model, nrd_json_root(doc));
+    }
     nrd_json_doc_free(doc);
+    nrd_str_fini(&text);
+    return err;
+}
+
+static nrd_error *trace_reply(nrd_grpc_call *call, const char *model, ProtobufCMessage **out)
+{
+    nrd_json_doc *doc = NULL;
+    nrd_str text = {0};
+    nrd_error *err;
+
+    nrd_tracer_put_settings(call->service->tracer, model, &text);
+    err = nrd_json_parse(&doc, text.data, text.len, NULL);
+    nrd_str_fini(&text);
+    if (err) {
+        return err;
+    }
+    /* {"name":value or [values]} becomes {"name":{"value":[values]}}. */
+    nrd_str_puts(&text, "{\"settings\":{");
+    const nrd_json *root = nrd_json_root(doc);
+    for (size_t i = 0; i < root->n; i++) {
+        nrd_str_puts(&text, i ? "," : "");
+        nrd_json_put_cstr(&text, root->child[i].key);
+        const bool is_list = nrd_json_is(&root->child[i], NRD_JSON_ARRAY);
+        nrd_str_puts(&text, is_list ? ":{\"value\":" : ":{\"value\":[");
+        nrd_json_put(&text, &root->child[i], -1);
+        nrd_str_puts(&text, is_list ? "}" : "]}");
+    }
+    nrd_str_puts(&text, "}}");
+    nrd_json_doc_free(doc);
+    doc = NULL;
+    err = nrd_json_parse(&doc, text.data, text.len, NULL);
+    if (!err) {
+        err = nrd_grpc_message_from_json(
+            &call->arena, &inference__trace_setting_response__descriptor, nrd_json_root(doc), out);
+    }
+    nrd_json_doc_free(doc);
+    nrd_str_fini(&text);
     return err;
 }
 
 static nrd_error *on_trace(nrd_grpc_call *call, const void *in, ProtobufCMessage **out)
 {
     const Inference__TraceSettingRequest *m = in;
-    if (m->model_name[0]) {
+    const char *model = m->model_name[0] ? m->model_name : NULL;
+    if (model) {
         bool ready = false;
         nrd_error *err = nrd_grpc_from_triton(
-            TRITONSERVER_ServerModelIsReady(call->service->core, m->model_name, -1, &ready));
+            TRITONSERVER_ServerModelIsReady(call->service->core, model, -1, &ready));
+        const bool unknown = err || !ready;
         nrd_error_free(err);
-        if (err || !ready) {
-            return nrd_errorf(NRD_ERR_INVALID_ARG, "Request for unknown model : %s", m->model_name);
+        if (unknown) {
+            return nrd_errorf(NRD_ERR_INVALID_ARG, "Request for unknown model : %s", model);
         }
     }
-    for (size_t i = 0; i < m->n_settings; i++) {
-        const Inference__TraceSettingRequest__SettingsEntry *e = m->settings[i];
-        /* Turning tracing off is what is already so; anything else would change nothing. */
-        if (strcmp(e->key, "trace_level") != 0 || !e->value || e->value->n_value != 1 ||
-            strcmp(e->value->value[0], "OFF") != 0) {
-            return nrd_errorf(NRD_ERR_UNSUPPORTED, "this server cannot trace requests yet; "
-                                                   "trace_level can only be [\"OFF\"]");
-        }
+    if (m->n_settings > 0) {
+        NRD_TRY(update_trace(call->service->tracer, model, m));
     }
-    return trace_reply(call, out);
+    return trace_reply(call, model, out);
 }
 
 /* ---- log settings ---- */
@@ -397,15 +450,20 @@ static nrd_error *bad_log_type(const log_entry *e, const char *want)
 static nrd_error *set_level(const log_entry *e, nrd_log_level level,
                             TRITONSERVER_Error *(*set)(TRITONSERVER_ServerOptions *, bool))
 {
-    if (!e->value || e->value->parameter_choice_case != L_BOOL) {
+    if (e->value->parameter_choice_case != L_BOOL) {
         return bad_log_type(e, "bool");
     }
     nrd_log_enable(level, e->value->bool_param != 0);
     return nrd_grpc_from_triton(set(NULL, e->value->bool_param != 0));
 }
 
+#define L_NONE INFERENCE__LOG_SETTINGS_REQUEST__SETTING_VALUE__PARAMETER_CHOICE__NOT_SET
+
 static nrd_error *set_log(const log_entry *e)
 {
+    if (!e->value || e->value->parameter_choice_case == L_NONE) {
+        return NULL; /* a name without a value changes nothing */
+    }
     if (strcmp(e->key, "log_info") == 0) {
         return set_level(e, NRD_LOG_LEVEL_INFO, TRITONSERVER_ServerOptionsSetLogInfo);
     }
@@ -416,8 +474,7 @@ static nrd_error *set_log(const log_entry *e)
         return set_level(e, NRD_LOG_LEVEL_ERROR, TRITONSERVER_ServerOptionsSetLogError);
     }
     if (strcmp(e->key, "log_verbose_level") == 0) {
-        if (!e->value || e->value->parameter_choice_case != L_UINT ||
-            e->value->uint32_param > INT_MAX) {
+        if (e->value->parameter_choice_case != L_UINT || e->value->uint32_param > INT_MAX) {
             return bad_log_type(e, "uint32");
         }
         nrd_log_set_verbose((int)e->value->uint32_param);
@@ -425,7 +482,7 @@ static nrd_error *set_log(const log_entry *e)
             TRITONSERVER_ServerOptionsSetLogVerbose(NULL, (int)e->value->uint32_param));
     }
     if (strcmp(e->key, "log_format") == 0) {
-        if (!e->value || e->value->parameter_choice_case != L_TEXT) {
+        if (e->value->parameter_choice_case != L_TEXT) {
             return bad_log_type(e, "string");
         }
         const bool iso = strcmp(e->value->string_param, "ISO8601") == 0;

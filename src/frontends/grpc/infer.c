@@ -1,5 +1,7 @@
 #include "frontends/grpc/infer.h"
 
+#include "base/clock.h"
+
 #include <string.h>
 
 #define MAX_DIMS 64
@@ -59,6 +61,7 @@ void nrd_grpc_infer_unref(nrd_grpc_infer *infer)
         nrd_shm_put(infer->call->service->shm, u->region);
     }
     nrd_arena_fini(&infer->arena);
+    nrd_trace_unref(infer->trace);
     nrd_grpc_call_unref(infer->call);
     free(infer);
 }
@@ -590,6 +593,9 @@ static void on_complete(TRITONSERVER_InferenceResponse *response, const uint32_t
 {
     nrd_grpc_infer *infer = userp;
     const bool final = (flags & TRITONSERVER_RESPONSE_COMPLETE_FINAL) != 0;
+    if (infer->trace) {
+        nrd_trace_stamp(infer->trace, "INFER_RESPONSE_COMPLETE", nrd_now_ns());
+    }
     infer->on_response(infer, response, final);
     if (final) {
         nrd_grpc_infer_unref(infer);
@@ -640,9 +646,14 @@ nrd_error *nrd_grpc_infer_submit(nrd_grpc_infer *infer)
     NRD_TRY(nrd_grpc_from_triton(TRITONSERVER_InferenceRequestSetResponseCallback(
         infer->request, s->allocator, infer, on_complete, infer)));
     atomic_fetch_add(&infer->refs, 2); /* the release, the final response */
-    nrd_error *err =
-        nrd_grpc_from_triton(TRITONSERVER_ServerInferAsync(s->core, infer->request, NULL));
+    infer->trace = nrd_tracer_sample(s->tracer, infer->message->model_name);
+    if (infer->trace) {
+        nrd_trace_stamp(infer->trace, "GRPC_WAITREAD_END", nrd_now_ns());
+    }
+    nrd_error *err = nrd_grpc_from_triton(TRITONSERVER_ServerInferAsync(
+        s->core, infer->request, nrd_trace_of(infer->trace)));
     if (err) {
+        nrd_trace_not_taken(infer->trace);
         atomic_fetch_sub(&infer->refs, 2);
     } else {
         atomic_store(&infer->submitted, true);

@@ -63,6 +63,7 @@ extern const size_t nrd_grpc_n_methods;
 struct nrd_grpc_service {
     TRITONSERVER_Server *core;  /* borrows until free */
     const nrd_options *options; /* borrows until free */
+    nrd_tracer *tracer;         /* borrows until free */
     nrd_shm *shm;               /* owns if own_shm */
     bool own_shm;
     TRITONSERVER_ResponseAllocator *allocator;

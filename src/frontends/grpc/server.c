@@ -579,7 +579,7 @@ static grpc_compression_level compression_level(const char *word)
 }
 
 nrd_error *nrd_grpc_service_start(nrd_grpc_service **out, TRITONSERVER_Server *server,
-                                  nrd_shm *shm, const nrd_options *o)
+                                  nrd_tracer *tracer, nrd_shm *shm, const nrd_options *o)
 {
     nrd_error *err = NULL;
     nrd_grpc_service *s = NULL;
@@ -588,6 +588,7 @@ nrd_error *nrd_grpc_service_start(nrd_grpc_service **out, TRITONSERVER_Server *s
     NRD_NEW_GOTO(s, 1, err, fail);
     s->core = server;
     s->options = o;
+    s->tracer = tracer;
     s->shm = shm;
     s->compression = compression_level(o->grpc_compression);
     NRD_TRY_GOTO(compile_forward(s), err, fail);

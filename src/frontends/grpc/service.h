@@ -12,15 +12,18 @@
 #include "base/error.h"
 #include "frontends/options.h"
 #include "frontends/shm.h"
+#include "frontends/tracer.h"
 #include "triton/core/tritonserver.h"
 
 #include <stddef.h>
 
 typedef struct nrd_grpc_service nrd_grpc_service;
 
-/* shm: the table that other front ends use too (borrowed until free); NULL: one of its own. */
+/* Borrows server, tracer, options and shm until free. shm: the table that other front ends use too;
+ * NULL: one of its own. */
 nrd_error *nrd_grpc_service_start(nrd_grpc_service **out, TRITONSERVER_Server *server,
-                                  nrd_shm *shm, const nrd_options *options) NRD_MUST_USE;
+                                  nrd_tracer *tracer, nrd_shm *shm,
+                                  const nrd_options *options) NRD_MUST_USE;
 int nrd_grpc_service_port(const nrd_grpc_service *s);
 void nrd_grpc_service_drain(nrd_grpc_service *s); /* no new calls, no new requests in streams */
 size_t nrd_grpc_service_busy(const nrd_grpc_service *s); /* requests and answers not yet done */

@@ -131,7 +131,9 @@ static void pump(stream *s)
         s->metadata_sent = true;
         nrd_grpc_metadata_op(s->call, &ops[n++]);
     }
-    const bool more = s->out.head != NULL;
+    /* The next one follows at once. Not together with the metadata: gRPC would keep both back, and
+     * with them the event that starts the next one. */
+    const bool more = s->out.head != NULL && n == 0;
     pthread_mutex_unlock(&s->mu);
 
     atomic_fetch_add(&s->call->service->busy, 1);
@@ -140,7 +142,7 @@ static void pump(stream *s)
     } else {
         memset(&ops[n], 0, sizeof ops[n]);
         ops[n].op = GRPC_OP_SEND_MESSAGE;
-        ops[n].flags = more ? GRPC_WRITE_BUFFER_HINT : 0; /* the next one follows at once */
+        ops[n].flags = more ? GRPC_WRITE_BUFFER_HINT : 0;
         ops[n++].data.send_message.send_message = message;
     }
     nrd_grpc_start(s->call, ops, n, &s->on_written);
