@@ -3,7 +3,11 @@
 
 SHELL := /bin/bash
 BUILD ?= release
-CC ?= cc
+# A compiler cache, where there is one, serves every build folder and checkout.
+ifeq ($(origin CC),default)
+CC := $(if $(shell command -v ccache 2>/dev/null),ccache )cc
+endif
+export CCACHE_NOHASHDIR := 1
 PYTHON ?= python3
 NVCC ?= $(shell command -v nvcc 2>/dev/null)
 V ?= 0
@@ -183,7 +187,7 @@ FUZZ_ROOMS := base formats text model device engine executor
 FUZZ_OBJ := $(foreach r,$(FUZZ_ROOMS),$(patsubst src/%.c,build/fuzz/obj/%.o,$(filter-out src/device/cuda/%,$(call src_of,$(r)))))
 build/fuzz/obj/%.o: src/%.c
 	@mkdir -p $(@D)
-	$(Q)clang $(FUZZ_CFLAGS) $(text_CFLAGS) -MMD -MP -c $< -o $@
+	$(Q)$(firstword $(filter ccache,$(CC))) clang $(FUZZ_CFLAGS) $(text_CFLAGS) -MMD -MP -c $< -o $@
 build/fuzz/bin/%: tests/fuzz/%.c $(FUZZ_OBJ)
 	@mkdir -p $(@D)
 	@echo "  LD  $@"

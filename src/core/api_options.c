@@ -96,6 +96,7 @@ void nrd_options_copy(nrd_options *to, const nrd_options *from)
     copy_settings(&to->metrics_config, from->metrics_config);
     copy_settings(&to->cuda_pools, from->cuda_pools);
     copy_settings(&to->cache_config, from->cache_config);
+    copy_settings(&to->resources, from->resources);
 }
 
 void nrd_options_fini(nrd_options *o)
@@ -113,6 +114,7 @@ void nrd_options_fini(nrd_options *o)
     free_settings(o->metrics_config);
     free_settings(o->cuda_pools);
     free_settings(o->cache_config);
+    free_settings(o->resources);
 }
 
 TRITONSERVER_Error *TRITONSERVER_ServerOptionsNew(TRITONSERVER_ServerOptions **options)
@@ -189,7 +191,10 @@ TRITONSERVER_Error *
 TRITONSERVER_ServerOptionsSetRateLimiterMode(TRITONSERVER_ServerOptions *options,
                                              TRITONSERVER_RateLimitMode mode)
 {
-    of_api(options)->rate_limit = mode; /* refused by ServerNew unless OFF */
+    if (mode != TRITONSERVER_RATE_LIMIT_OFF && mode != TRITONSERVER_RATE_LIMIT_EXEC_COUNT) {
+        return as_api(nrd_errorf(NRD_ERR_INVALID_ARG, "unknown rate limit mode '%d'", (int)mode));
+    }
+    of_api(options)->rate_limit = mode;
     return NULL;
 }
 
@@ -198,10 +203,14 @@ TRITONSERVER_ServerOptionsAddRateLimiterResource(TRITONSERVER_ServerOptions *opt
                                                  const char *resource_name,
                                                  const size_t resource_count, const int device)
 {
-    (void)options, (void)resource_count, (void)device;
-    return as_api(nrd_errorf(NRD_ERR_UNSUPPORTED,
-                             "rate limiter resource '%s': rate limiting is not supported",
-                             resource_name));
+    char count[32], scope[16] = "all"; /* device -1: every device */
+
+    snprintf(count, sizeof count, "%zu", resource_count);
+    if (device >= 0) {
+        snprintf(scope, sizeof scope, "%d", device);
+    }
+    add_setting(&of_api(options)->resources, scope, resource_name, count);
+    return NULL;
 }
 
 TRITONSERVER_Error *

@@ -50,6 +50,20 @@ typedef struct nrd_ensemble nrd_ensemble;
 typedef struct nrd_repo nrd_repo;
 typedef Inference__ModelConfig nrd_config;
 
+typedef struct nrd_strings {
+    char **items;
+    size_t n;
+} nrd_strings;
+
+void nrd_strings_add(nrd_strings *l, const char *s);
+void nrd_strings_fini(nrd_strings *l);
+
+typedef struct nrd_setting {
+    struct nrd_setting *next;
+    char *scope; /* backend, host policy, metrics or cache name; "" = all */
+    char *key, *value;
+} nrd_setting;
+
 static inline TRITONSERVER_Error *as_api(nrd_error *err)
 {
     return (TRITONSERVER_Error *)(void *)err;
@@ -219,6 +233,11 @@ nrd_error *nrd_host_metrics_new(nrd_host_metrics **out, bool with_cpu) NRD_MUST_
 void nrd_host_metrics_update(nrd_host_metrics *h);
 void nrd_host_metrics_free(nrd_host_metrics *h);
 
+typedef struct nrd_gpu_metrics nrd_gpu_metrics; /* figures of GPUs, gpu_metrics.c */
+nrd_error *nrd_gpu_metrics_new(nrd_gpu_metrics **out) NRD_MUST_USE; /* fine without any GPU */
+void nrd_gpu_metrics_update(nrd_gpu_metrics *g);                    /* NULL is fine */
+void nrd_gpu_metrics_free(nrd_gpu_metrics *g);
+
 /* ---- requests, request.c ---- */
 
 typedef struct nrd_segment {
@@ -290,6 +309,8 @@ nrd_error *nrd_request_add_input(nrd_input **out, nrd_request *r, const char *na
                                  uint64_t n) NRD_MUST_USE;
 nrd_error *nrd_input_append(nrd_input *in, const void *base, const nrd_attr *attr,
                             nrd_buf *owner) NRD_MUST_USE; /* shares owner */
+void nrd_input_drop_data(nrd_input *in);
+void nrd_request_remove_input(nrd_request *r, uint32_t index);
 nrd_input *nrd_request_find_input(const nrd_request *r, const char *name);
 nrd_error *nrd_request_add_output(nrd_request *r, const char *name) NRD_MUST_USE;
 bool nrd_request_wants(const nrd_request *r, const char *output);
@@ -425,7 +446,8 @@ struct nrd_instance { /* TRITONBACKEND_ModelInstance */
     nrd_message host_policy;
     void *state;
     bool initialized;
-    nrd_attr **usage; /* reported memory; guarded by the model's mu */
+    uint64_t n_executions; /* guarded by the limiter; counted only where it limits */
+    nrd_attr **usage;      /* reported memory; guarded by the model's mu */
     uint32_t n_usage;
 };
 
@@ -451,6 +473,15 @@ nrd_sched *nrd_sched_ref(nrd_sched *s);
 void nrd_sched_unref(nrd_sched *s);
 uint32_t nrd_sched_max_batch(const nrd_sched *s);
 
+/* Shared resources of instances, sched/rate_limiter.c. A NULL limiter limits nothing. */
+typedef struct nrd_limiter nrd_limiter;
+nrd_limiter *nrd_limiter_new(const nrd_setting *given); /* borrows */
+void nrd_limiter_free(nrd_limiter *l);
+nrd_error *nrd_limiter_add(nrd_limiter *l, const nrd_instance *inst) NRD_MUST_USE; /* borrows */
+void nrd_limiter_remove(nrd_limiter *l, const nrd_instance *inst);
+void nrd_limiter_acquire(nrd_limiter *l, nrd_instance *inst); /* waits */
+void nrd_limiter_release(nrd_limiter *l, nrd_instance *inst);
+
 /* A graph of models, sched/ensemble.c. */
 nrd_error *nrd_ensemble_new(nrd_ensemble **out, nrd_model *m) NRD_MUST_USE;
 nrd_error *nrd_ensemble_enqueue(nrd_ensemble *e, nrd_request *r) NRD_MUST_USE; /* as above */
@@ -471,7 +502,9 @@ struct nrd_model { /* TRITONBACKEND_Model */
     bool config_open;   /* during ModelInitialize: ModelSetConfig may replace it */
     bool auto_complete;
     bool decoupled;
-    uint32_t n_required;  /* inputs that are not optional */
+    uint32_t n_required; /* inputs that are not optional */
+    nrd_strings *labels; /* per output of the configuration: names of classes, may be empty */
+    size_t n_labels;
     nrd_backend *backend; /* NULL for an ensemble */
     bool initialized;
     void *state;
@@ -506,20 +539,6 @@ void nrd_model_metadata_json(nrd_model *m, const int64_t *versions, size_t n, nr
 
 /* ---- options and server, server.c ---- */
 
-typedef struct nrd_setting {
-    struct nrd_setting *next;
-    char *scope; /* backend, host policy, metrics or cache name; "" = all */
-    char *key, *value;
-} nrd_setting;
-
-typedef struct nrd_strings {
-    char **items;
-    size_t n;
-} nrd_strings;
-
-void nrd_strings_add(nrd_strings *l, const char *s);
-void nrd_strings_fini(nrd_strings *l);
-
 typedef struct nrd_options { /* TRITONSERVER_ServerOptions */
     char *server_id;
     nrd_strings repositories, startup_models;
@@ -536,6 +555,7 @@ typedef struct nrd_options { /* TRITONSERVER_ServerOptions */
     uint64_t metrics_interval_ms;
     char *backend_dir, *agent_dir, *cache_dir;
     nrd_setting *backend_config, *host_policy, *metrics_config, *cuda_pools, *cache_config;
+    nrd_setting *resources; /* rate limiter: scope device or "all" */
     char *cache_name;
 } nrd_options;
 
@@ -562,6 +582,8 @@ struct nrd_server { /* TRITONSERVER_Server */
     pthread_cond_t keeper_cond;
     bool keeper_stop, keeper_kick; /* guarded by keeper_mu */
     nrd_host_metrics *host_metrics;
+    nrd_gpu_metrics *gpu_metrics; /* NULL: off */
+    nrd_limiter *limiter;         /* NULL: off */
 };
 
 nrd_error *nrd_server_new(nrd_server **out, const nrd_options *opt) NRD_MUST_USE;

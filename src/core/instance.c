@@ -81,11 +81,12 @@ nrd_error *nrd_instances_new(nrd_model *m)
     }
     for (uint32_t k = 0; k < m->n_instances; k++) {
         nrd_instance *i = m->instances[k];
+        NRD_TRY(nrd_limiter_add(m->server->limiter, i));
+        i->initialized = true; /* finalized also when this call refuses: backends count on it */
         if (m->backend->instance_initialize) {
             NRD_TRY(from_api(
                 m->backend->instance_initialize((TRITONBACKEND_ModelInstance *)(void *)i)));
         }
-        i->initialized = true;
     }
     return NULL;
 }
@@ -102,6 +103,7 @@ void nrd_instances_free(nrd_model *m)
                 nrd_error_free(err);
             }
         }
+        nrd_limiter_remove(m->server->limiter, i);
         for (uint32_t u = 0; u < i->n_usage; u++) {
             free(i->usage[u]);
         }
@@ -157,7 +159,10 @@ static void *run_worker(void *arg)
     snprintf(name, sizeof name, "i:%s", w->instances[0]->name);
     pthread_setname_np(pthread_self(), name);
     while ((n = nrd_sched_take(s, batch, cap)) > 0) {
-        nrd_instance_execute(w->instances[w->next], batch, n);
+        nrd_instance *inst = w->instances[w->next];
+        nrd_limiter_acquire(w->model->server->limiter, inst);
+        nrd_instance_execute(inst, batch, n);
+        nrd_limiter_release(w->model->server->limiter, inst);
         w->next = (w->next + 1) % w->n_instances;
     }
     free(batch);

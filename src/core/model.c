@@ -22,10 +22,10 @@ static nrd_error *load_backend(nrd_model *m)
     m->auto_complete = !s->opt.strict_config;
     NRD_TRY(nrd_config_normalize_groups(m->config, m->backend->groups, m->backend->n_groups));
     NRD_TRY(nrd_config_validate_groups(m->config));
+    m->initialized = true; /* finalized also when this call refuses: backends count on it */
     if (m->backend->model_initialize) {
         NRD_TRY(from_api(m->backend->model_initialize((TRITONBACKEND_Model *)(void *)m)));
     }
-    m->initialized = true;
     m->config_open = false;
     return NULL;
 }
@@ -38,6 +38,38 @@ static void read_config(nrd_model *m)
     for (size_t i = 0; i < m->config->n_input; i++) {
         m->n_required += !m->config->input[i]->optional;
     }
+}
+
+/* One class name a line; the file lies in the model's folder. */
+static nrd_error *read_labels(nrd_model *m)
+{
+    enum { MAX_LABEL_BYTES = 64 << 20 };
+
+    m->labels = nrd_xcalloc(m->config->n_output + 1, sizeof *m->labels);
+    m->n_labels = m->config->n_output;
+    for (size_t i = 0; i < m->n_labels; i++) {
+        const char *file = m->config->output[i]->label_filename;
+        char *path, *text = NULL, *rest, *line;
+        size_t len;
+        nrd_error *err;
+        if (file[0] == '\0') {
+            continue;
+        }
+        path = nrd_path_join(m->dir, file);
+        err = nrd_file_read(&text, &len, path, MAX_LABEL_BYTES);
+        free(path);
+        if (err) {
+            return err;
+        }
+        rest = text;
+        while ((line = strsep(&rest, "\n")) != NULL) {
+            if (line[0] || rest) { /* the last line break ends a line, it does not start one */
+                nrd_strings_add(&m->labels[i], line);
+            }
+        }
+        free(text);
+    }
+    return NULL;
 }
 
 static nrd_error *build(nrd_model *m)
@@ -53,6 +85,7 @@ static nrd_error *build(nrd_model *m)
         NRD_TRY(nrd_config_validate_io(m->config));
         read_config(m);
     }
+    NRD_TRY(read_labels(m));
     if (m->server->opt.metrics) {
         NRD_TRY(nrd_model_metrics_new(&m->metrics, m->server, m));
     }
@@ -137,6 +170,10 @@ void nrd_model_destroy(nrd_model *m)
         free(m->usage[i]);
     }
     free(m->usage);
+    for (size_t i = 0; i < m->n_labels; i++) {
+        nrd_strings_fini(&m->labels[i]);
+    }
+    free(m->labels);
     pthread_mutex_destroy(&m->mu);
     if (m->config) {
         inference__model_config__free_unpacked(m->config, NULL);

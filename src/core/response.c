@@ -352,10 +352,16 @@ TRITONSERVER_Error *TRITONSERVER_InferenceResponseOutputClassificationLabel(
     const size_t class_index, const char **label)
 {
     const nrd_response *r = of_api(inference_response);
-    (void)class_index;
+    *label = NULL; /* no name: the class number stands for itself */
     if (index >= r->n_outputs) {
         return as_api(bad_index(index, "outputs", r->n_outputs));
     }
-    *label = NULL; /* no label: the class number stands for itself */
+    const nrd_model *m = r->factory->model;
+    for (size_t i = 0; i < m->n_labels; i++) {
+        if (strcmp(m->config->output[i]->name, r->outputs[index]->name) == 0 &&
+            class_index < m->labels[i].n) {
+            *label = m->labels[i].items[class_index];
+        }
+    }
     return NULL;
 }

@@ -188,7 +188,7 @@ void nrd_server_print_options(nrd_server *s)
     }
     add_option(&cells, "strict_model_config", nrd_xasprintf("%d", o->strict_config));
     add_option(&cells, "model_config_name", nrd_xstrdup(o->config_name));
-    add_option(&cells, "rate_limit", nrd_xstrdup("OFF"));
+    add_option(&cells, "rate_limit", nrd_xstrdup(s->limiter ? "EXEC_COUNT" : "OFF"));
     add_option(&cells, "pinned_memory_pool_byte_size",
                nrd_xasprintf("%" PRIu64, o->pinned_pool_bytes));
     for (const nrd_setting *p = o->cuda_pools; p; p = p->next) {
@@ -252,6 +252,7 @@ static void *run_keeper(void *arg)
         nrd_repo_each(s->repo, NULL, sweep_model, NULL);
         if (nrd_now_ns() >= next_update) {
             nrd_host_metrics_update(s->host_metrics);
+            nrd_gpu_metrics_update(s->gpu_metrics);
             next_update = nrd_now_ns() + s->opt.metrics_interval_ms * 1000000u;
         }
         pthread_mutex_lock(&s->keeper_mu);
@@ -272,9 +273,6 @@ void nrd_server_kick(nrd_server *s)
 
 static nrd_error *refuse_missing_features(const nrd_options *o)
 {
-    if (o->rate_limit != TRITONSERVER_RATE_LIMIT_OFF) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "rate limiting is not supported by this server");
-    }
     if (o->cache_name) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED,
                           "response cache '%s' is not supported by this server", o->cache_name);
@@ -320,10 +318,16 @@ nrd_error *nrd_server_new(nrd_server **out, const nrd_options *opt)
     pthread_cond_init(&s->keeper_cond, &attr);
     pthread_condattr_destroy(&attr);
     nrd_pinned_pool_set_size(opt->pinned_pool_bytes);
+    if (opt->rate_limit == TRITONSERVER_RATE_LIMIT_EXEC_COUNT) {
+        s->limiter = nrd_limiter_new(s->opt.resources);
+    }
     NRD_TRY_GOTO(nrd_queue_new(&s->dead_models, 0, false), err, fail);
     NRD_TRY_GOTO(nrd_repo_new(&s->repo, s), err, fail);
     if (opt->metrics) {
         NRD_TRY_GOTO(nrd_host_metrics_new(&s->host_metrics, opt->cpu_metrics), err, fail);
+        if (opt->gpu_metrics) {
+            NRD_TRY_GOTO(nrd_gpu_metrics_new(&s->gpu_metrics), err, fail);
+        }
     }
     NRD_TRY_GOTO(start_threads(s), err, fail);
     err = nrd_repo_load_startup(s->repo);
@@ -422,6 +426,8 @@ void nrd_server_free(nrd_server *s)
         nrd_queue_free(s->dead_models);
     }
     nrd_host_metrics_free(s->host_metrics);
+    nrd_gpu_metrics_free(s->gpu_metrics);
+    nrd_limiter_free(s->limiter);
     nrd_repo_free(s->repo);
     pthread_cond_destroy(&s->keeper_cond);
     pthread_mutex_destroy(&s->keeper_mu);

@@ -430,12 +430,13 @@ void *loop_main(void *exec)
                 lose(x, err);
             }
         }
-        reap(x);
         if (x->held_head && nrd_sched_first_running(x->sched) == NULL) {
             release_held(x);
         }
+        if (!x->held_head) {
+            reap(x); /* a request lives until its final response is in the outbox */
+        }
     }
-    release_held(x);
     pthread_mutex_lock(&x->mu);
     x->stopped = true;
     pthread_cond_broadcast(&x->out_cv);

@@ -215,10 +215,12 @@ static int serve(const nrd_options *o)
         return 1;
     }
     block_signals(&signals); /* before any thread exists, so that all inherit it */
-    err = nrd_http_from_triton(TRITONSERVER_ServerNew(&s.server, t));
+    TRITONSERVER_Error *e = TRITONSERVER_ServerNew(&s.server, t);
     TRITONSERVER_ServerOptionsDelete(t);
-    if (err) {
-        err = nrd_error_wrap(err, "error: creating server");
+    if (e) { /* the words that Triton ends with; scripts look for them */
+        err = nrd_errorf(NRD_ERR_INTERNAL, "error: creating server: %s - %s",
+                         TRITONSERVER_ErrorCodeString(e), TRITONSERVER_ErrorMessage(e));
+        TRITONSERVER_ErrorDelete(e);
         goto fail;
     }
     NRD_TRY_GOTO(start_services(&s, o), err, fail);

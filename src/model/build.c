@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { STREAM_BYTES = 8 << 20, MAX_THREADS = 64 };
 
@@ -60,6 +61,63 @@ static nrd_error *announce(nrd_safetensors_writer *w, const nrd_plan *p)
     return nrd_safetensors_writer_begin(w);
 }
 
+typedef struct {
+    const nrd_plan *p;
+    const nrd_plan_tensor *t;
+    int64_t row0, n_rows;
+    uint8_t *dst;
+    float *scales;
+    nrd_error *err;
+} slice;
+
+static void *read_slice(void *user)
+{
+    slice *s = user;
+    s->err = nrd_plan_read(s->p, s->t, s->row0, s->n_rows, s->dst, s->scales);
+    return NULL;
+}
+
+/* Rows made by all cores: searching good block scales costs far more than the disk does. */
+static nrd_error *read_rows(slice whole, size_t row_bytes, int32_t n_threads)
+{
+    slice s[MAX_THREADS];
+    pthread_t threads[MAX_THREADS];
+    nrd_error *err = NULL;
+    int32_t n = whole.n_rows < n_threads ? (int32_t)whole.n_rows : n_threads, started = 1;
+    int64_t each = n > 0 ? (whole.n_rows + n - 1) / n : 0;
+
+    for (int32_t i = 0; i < n; i++) {
+        int64_t first = each * i < whole.n_rows ? each * i : whole.n_rows;
+        s[i] = whole;
+        s[i].row0 = whole.row0 + first;
+        s[i].n_rows = whole.n_rows - first < each ? whole.n_rows - first : each;
+        s[i].dst = whole.dst + (size_t)first * row_bytes;
+        s[i].scales = whole.scales ? whole.scales + first : NULL;
+    }
+    while (started < n && !pthread_create(&threads[started], NULL, read_slice, &s[started])) {
+        started++;
+    }
+    for (int32_t i = 0; i < n; i++) { /* this thread does the first, and what got no thread */
+        if (i == 0 || i >= started) {
+            read_slice(&s[i]);
+        } else {
+            pthread_join(threads[i], NULL);
+        }
+        if (err) {
+            nrd_error_free(s[i].err);
+        } else {
+            err = s[i].err;
+        }
+    }
+    return err;
+}
+
+static int32_t default_threads(void)
+{
+    long n = sysconf(_SC_NPROCESSORS_ONLN);
+    return n < 1 ? 1 : n > MAX_THREADS ? (int32_t)MAX_THREADS : (int32_t)n;
+}
+
 static nrd_error *stream_tensor(nrd_safetensors_writer *w, const nrd_plan *p,
                                 const nrd_plan_tensor *t, nrd_progress *bar)
 {
@@ -79,8 +137,9 @@ static nrd_error *stream_tensor(nrd_safetensors_writer *w, const nrd_plan *p,
     NRD_NEW_GOTO(scales, t->has_row_scales ? t->rows : 1, err, done);
     for (int64_t r = 0; r < t->rows; r += step) {
         int64_t n = t->rows - r < step ? t->rows - r : step;
-        NRD_TRY_GOTO(nrd_plan_read(p, t, r, n, buf, t->has_row_scales ? scales + r : NULL), err,
-                     done);
+        slice rows = {.p = p, .t = t, .row0 = r, .n_rows = n, .dst = buf,
+                      .scales = t->has_row_scales ? scales + r : NULL};
+        NRD_TRY_GOTO(read_rows(rows, row, default_threads()), err, done);
         NRD_TRY_GOTO(nrd_safetensors_writer_write(w, buf, (size_t)n * row), err, done);
         nrd_progress_add(bar, (uint64_t)n * row);
     }
@@ -249,7 +308,7 @@ static void pack_all(pack_job *j, int32_t n_threads)
     pthread_t threads[MAX_THREADS];
     int32_t started = 0;
 
-    n_threads = n_threads < 1 ? 2 : n_threads > MAX_THREADS ? (int32_t)MAX_THREADS : n_threads;
+    n_threads = n_threads < 1 ? default_threads() : n_threads > MAX_THREADS ? (int32_t)MAX_THREADS : n_threads;
     pthread_mutex_init(&j->mu, NULL);
     while (started < n_threads - 1 &&
            !pthread_create(&threads[started], NULL, pack_thread, j)) {

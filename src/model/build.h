@@ -31,7 +31,7 @@ typedef struct nrd_build_options {
     nrd_build_limits limits;
     nrd_device *dev;           /* whose layouts to use; NULL: rows only */
     const char *device_name;   /* "" with dev NULL */
-    int32_t n_threads;         /* 0: 2 */
+    int32_t n_threads;         /* 0: one for each core */
     const char *extra_config;  /* members of build_config as JSON text, or NULL */
 } nrd_build_options;
 

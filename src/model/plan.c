@@ -844,21 +844,57 @@ static nrd_error *read_source(const nrd_plan_tensor *t, const nrd_plan_part *par
     return NULL;
 }
 
-static nrd_error *read_fill(const nrd_plan *p, const nrd_plan_tensor *t, const nrd_plan_part *part,
-                            int64_t row0, int64_t n, uint8_t *dst, float *scales, const scratch *sc)
+/* Random weights of a large model are made by copying: the pool is converted once and rows begin at
+ * random blocks of it. Converting each row anew took most of the time of a build. */
+static nrd_error *read_random(const nrd_plan *p, const nrd_plan_tensor *t, int64_t row0, int64_t n,
+                              uint8_t *dst, float *scales)
+{
+    nrd_error *err = NULL;
+    uint8_t *pool = NULL;
+    size_t row_bytes = elements_bytes(t->dtype, t->cols), pool_bytes;
+    size_t block = nrd_dtype_block_bytes(t->dtype), n_blocks = POOL / (size_t)nrd_dtype_block(t->dtype);
+    uint64_t seed = nrd_hash_bytes((uint64_t)p->rank, t->name, strlen(t->name));
+    float scale = 1;
+
+    pool_bytes = n_blocks * block;
+    NRD_NEW_GOTO(pool, pool_bytes, err, done);
+    if (t->has_row_scales) {
+        scale = quantize_scaled(t->dtype, p->pool, pool, POOL);
+    } else if (t->dtype == NRD_DTYPE_F32) {
+        memcpy(pool, p->pool, pool_bytes);
+    } else if (!nrd_quantize_row(t->dtype, p->pool, pool, POOL)) {
+        err = nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: type %s cannot be made", t->name,
+                         nrd_dtype_name(t->dtype));
+        goto done;
+    }
+    for (int64_t r = 0; r < n; r++) {
+        size_t at = (size_t)(nrd_hash_u64(seed, (uint64_t)(row0 + r)) % n_blocks) * block;
+        uint8_t *out = dst + (size_t)r * row_bytes;
+        for (size_t left = row_bytes; left > 0;) {
+            size_t k = left < pool_bytes - at ? left : pool_bytes - at;
+            memcpy(out, pool + at, k);
+            out += k;
+            left -= k;
+            at = 0;
+        }
+        if (scales) {
+            scales[r] = scale;
+        }
+    }
+done:
+    free(pool);
+    return err;
+}
+
+static nrd_error *read_constant(const nrd_plan_tensor *t, const nrd_plan_part *part, int64_t n,
+                                uint8_t *dst, float *scales, const scratch *sc)
 {
     size_t row_bytes = elements_bytes(t->dtype, t->cols);
-    uint64_t seed = nrd_hash_bytes((uint64_t)p->rank, t->name, strlen(t->name));
-
+    for (int64_t c = 0; c < t->cols; c++) {
+        sc->buf[c] = part->fill == NRD_FILL_ONE ? 1.0f : 0.0f;
+    }
     for (int64_t r = 0; r < n; r++) {
-        float *row = sc->buf;
-        uint64_t at = nrd_hash_u64(seed, (uint64_t)(row0 + r));
-        for (int64_t c = 0; c < t->cols; c++) {
-            row[c] = part->fill == NRD_FILL_RANDOM ? p->pool[(at + (uint64_t)c) % POOL]
-                     : part->fill == NRD_FILL_ONE  ? 1.0f
-                                                   : 0.0f;
-        }
-        NRD_TRY(emit_row(t, NRD_DTYPE_F32, (const uint8_t *)row, dst + (size_t)r * row_bytes,
+        NRD_TRY(emit_row(t, NRD_DTYPE_F32, (const uint8_t *)sc->buf, dst + (size_t)r * row_bytes,
                          scales ? scales + r : NULL, sc));
     }
     return NULL;
@@ -908,10 +944,16 @@ nrd_error *nrd_plan_read(const nrd_plan *p, const nrd_plan_tensor *t, int64_t ro
             continue;
         }
         int64_t n = part->n_rows - first < n_rows ? part->n_rows - first : n_rows;
-        NRD_TRY_GOTO(part->src
-                         ? read_source(t, part, part->row0 + first, n, out, scales, &sc)
-                         : read_fill(p, t, part, first, n, out, scales, &sc),
-                     err, done);
+        if (part->src) {
+            err = read_source(t, part, part->row0 + first, n, out, scales, &sc);
+        } else if (part->fill == NRD_FILL_RANDOM) {
+            err = read_random(p, t, row0, n, out, scales);
+        } else {
+            err = read_constant(t, part, n, out, scales, &sc);
+        }
+        if (err) {
+            goto done;
+        }
         out += (size_t)n * elements_bytes(t->dtype, t->cols);
         scales = scales ? scales + n : NULL;
         row0 += n;

@@ -70,6 +70,11 @@ static nrd_error *open_gguf(nrd_source *s)
 {
     s->kind = NRD_SOURCE_GGUF;
     NRD_TRY(nrd_gguf_open(&s->gguf, s->path));
+    if (nrd_gguf_int(s->gguf, "split.count", 0) > 1) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s is one of %lld parts; join them into one file "
+                          "first (llama-gguf-split --merge)", s->path,
+                          (long long)nrd_gguf_int(s->gguf, "split.count", 0));
+    }
     NRD_TRY(nrd_error_wrap(nrd_arch_from_gguf(&s->spec, &s->arch, s->gguf), "%s", s->path));
     for (size_t i = 0; i < nrd_gguf_n_tensors(s->gguf); i++) {
         const nrd_gguf_tensor *g = nrd_gguf_tensor_at(s->gguf, i);

@@ -695,6 +695,13 @@ nrd_error *nrd_tok_finish(nrd_tokenizer *t)
     if (t->byte_level && t->model == MODEL_UNIGRAM) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "Unigram with ByteLevel");
     }
+    for (size_t i = 0; i < t->n_prefix + t->n_suffix; i++) {
+        int32_t id = i < t->n_prefix ? t->prefix[i] : t->suffix[i - t->n_prefix];
+        if (id >= t->n_vocab || !(t->flags[id] & TOK_PRESENT)) {
+            return nrd_errorf(NRD_ERR_INVALID_ARG,
+                              "the post-processor adds token id %d, which is not in the vocabulary", id);
+        }
+    }
     NRD_TRY(check_decoder(t));
     NRD_TRY(nrd_tok_index_vocab(t));
     NRD_TRY(fill_bytes(t));

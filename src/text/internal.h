@@ -93,6 +93,7 @@ void nrd_pattern_fini(pattern *p);
 /* First match in s[from..n). Empty matches are skipped. */
 bool nrd_pattern_find(const pattern *p, const char *s, size_t n, size_t from, size_t *out_start,
                   size_t *out_end);
+void nrd_pattern_free_match(void *match); /* what a thread's scratch keeps for PCRE2 */
 size_t nrd_pattern_gpt2(const char *s, size_t n); /* bytes of the word at s */
 extern const char nrd_pattern_text_gpt2[], nrd_pattern_text_llama3[], nrd_pattern_text_qwen2[],
     nrd_pattern_text_deepseek[], nrd_pattern_text_cjk[], nrd_pattern_text_digits3[];
@@ -326,6 +327,7 @@ typedef struct tok_scratch { /* one a thread, reused by every call */
     uint32_t *best_from;
     size_t cap_best;
     cache_entry *cache;
+    void *match; /* PCRE2's match data; see pattern.c */
 } tok_scratch;
 
 tok_scratch *nrd_tok_scratch(void); /* of the calling thread; aborts on no memory */

@@ -311,14 +311,17 @@ static nrd_error *compile(pattern *p)
 /* The match data of this thread, for any expression: only the whole match is asked for. */
 static pcre2_match_data *match_data(void)
 {
-    static _Thread_local struct {
-        pcre2_match_data *data;
-    } mine; /* one small block a thread, kept until the thread's process ends */
-    if (!mine.data) {
-        mine.data = pcre2_match_data_create(1, NULL);
-        NRD_ASSERT(mine.data, "a small allocation");
+    tok_scratch *sc = nrd_tok_scratch();
+    if (!sc->match) {
+        sc->match = pcre2_match_data_create(1, NULL);
+        NRD_ASSERT(sc->match, "a small allocation");
     }
-    return mine.data;
+    return sc->match;
+}
+
+void nrd_pattern_free_match(void *match)
+{
+    pcre2_match_data_free(match);
 }
 
 static bool search(const pattern *p, const char *s, size_t n, size_t from, size_t *out_start,
@@ -347,6 +350,11 @@ static bool search(const pattern *p, const char *s, size_t n, size_t from, size_
 }
 
 #else
+
+void nrd_pattern_free_match(void *match)
+{
+    (void)match;
+}
 
 static nrd_error *compile(pattern *p)
 {

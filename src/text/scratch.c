@@ -43,6 +43,7 @@ static void scratch_free(void *p)
     free(sc->best_id);
     free(sc->best_from);
     free(sc->cache);
+    nrd_pattern_free_match(sc->match);
     free(sc);
 }
 

@@ -12,10 +12,11 @@
 #include <string.h>
 
 typedef struct {
-    const char *checkpoint_dir, *model_config, *output_dir, *load_format, *dtype, *quantize;
+    const char *checkpoint_dir, *model_config, *build_config, *output_dir, *load_format, *dtype, *quantize;
     const char *kv_cache_type, *kv_cache_dtype, *paged_kv_cache, *logits_dtype, *device;
     const char *gather_all, *input_timing_cache, *spec_mode, *gpt_attention, *remove_padding;
-    bool use_paged_fmha, gather_context, gather_generation, quantize_lm_head, dry_run;
+    const char *precision;
+    bool weight_only, fp8_kv, int8_kv, use_paged_fmha, gather_context, gather_generation, quantize_lm_head, dry_run;
     int32_t max_output_len, workers, seed, tp_size, pp_size;
     int32_t max_input_len, max_seq_len, max_batch_size, max_num_tokens, max_beam_width;
     int32_t opt_num_tokens, max_draft_len, max_prompt, tokens_per_block;
@@ -85,7 +86,8 @@ static nrd_error *fill_limits(nrd_build_limits *l, const options *o, const nrd_m
         }
         snprintf(l->timing_cache, sizeof l->timing_cache, "%s", o->input_timing_cache);
     }
-    NRD_TRY(parse_dtype("--kv_cache_dtype", o->kv_cache_dtype, &l->kv_dtype));
+    const char *kv = o->fp8_kv ? "fp8" : o->int8_kv ? "int8" : o->kv_cache_dtype;
+    NRD_TRY(parse_dtype("--kv_cache_dtype", kv, &l->kv_dtype));
     if (o->kv_cache_type && !strcasecmp(o->kv_cache_type, "disabled")) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "--kv_cache_type disabled is not supported: a "
                           "decoder without a cache cannot generate");
@@ -148,6 +150,7 @@ static nrd_error *build(const options *o)
     nrd_str extra = {0};
     uint64_t start = nrd_now_ns();
     char size[32];
+    const char *quant = o->quantize || !o->weight_only ? o->quantize : o->precision;
     bool dummy = !strcmp(o->load_format, "dummy");
 
     NRD_TRY_GOTO(check_modes(o), err, done);
@@ -159,7 +162,7 @@ static nrd_error *build(const options *o)
     }
     NRD_TRY_GOTO(fill_limits(&b.limits, o, nrd_source_spec(src)), err, done);
     NRD_TRY_GOTO(parse_dtype("--dtype", o->dtype, &b.plan.dtype), err, done);
-    NRD_TRY_GOTO(nrd_tool_parse_quant(o->quantize, &b.plan.quantize), err, done);
+    NRD_TRY_GOTO(nrd_tool_parse_quant(quant, &b.plan.quantize), err, done);
     b.plan.quantize_lm_head = o->quantize_lm_head;
     b.plan.tp_size = o->tp_size;
     b.plan.pp_size = o->pp_size;
@@ -186,10 +189,55 @@ done:
     return err;
 }
 
+/* Members of a build_config file (also of an engine's config.json) become the defaults. */
+static nrd_error *read_build_config(options *o, const char *path)
+{
+    nrd_error *err = NULL;
+    nrd_json_doc *doc = NULL;
+    const struct {
+        const char *name;
+        int32_t *value;
+    } rows[] = {
+        {"max_batch_size", &o->max_batch_size}, {"max_input_len", &o->max_input_len},
+        {"max_seq_len", &o->max_seq_len},       {"max_num_tokens", &o->max_num_tokens},
+        {"max_beam_width", &o->max_beam_width}, {"max_draft_len", &o->max_draft_len},
+        {"max_prompt_embedding_table_size", &o->max_prompt},
+    };
+
+    NRD_TRY(nrd_json_parse_file(&doc, path, NULL));
+    const nrd_json *b = nrd_json_root(doc), *inner = nrd_json_get(b, "build_config");
+    b = inner ? inner : b;
+    if (!nrd_json_is(b, NRD_JSON_OBJECT)) {
+        err = nrd_errorf(NRD_ERR_INVALID_ARG, "%s: expected an object, got %s", path,
+                         nrd_json_type_name(b));
+    }
+    for (size_t i = 0; !err && i < sizeof rows / sizeof rows[0]; i++) {
+        const nrd_json *v = nrd_json_get(b, rows[i].name);
+        int64_t n = nrd_json_int(v, -1);
+        if (!v || nrd_json_is(v, NRD_JSON_NULL)) {
+            continue;
+        }
+        if (n < 0 || n > INT32_MAX) {
+            err = nrd_errorf(NRD_ERR_INVALID_ARG, "%s: %s must be a whole number, got %s", path,
+                             rows[i].name, nrd_json_type_name(v));
+            break;
+        }
+        *rows[i].value = (int32_t)n;
+    }
+    const nrd_json *plugin = nrd_json_get(b, "plugin_config");
+    o->gather_context = nrd_json_get_bool(b, "gather_context_logits", false);
+    o->gather_generation = nrd_json_get_bool(b, "gather_generation_logits", false);
+    o->use_paged_fmha = nrd_json_get_bool(plugin, "use_paged_context_fmha", o->use_paged_fmha);
+    int64_t block = nrd_json_get_int(plugin, "tokens_per_block", 0);
+    o->tokens_per_block = block > 0 && block <= INT32_MAX ? (int32_t)block : 0;
+    nrd_json_doc_free(doc);
+    return err;
+}
+
 int nrd_tool_build(int argc, char **argv)
 {
     options o = {.output_dir = "engine_outputs", .load_format = "auto", .use_paged_fmha = true,
-                 .device = "cpu"};
+                 .device = "cpu", .precision = "int8"};
     const char *positional[1] = {NULL};
     size_t n = 0;
     const nrd_opt opts[] = {
@@ -248,7 +296,7 @@ int nrd_tool_build(int argc, char **argv)
         {"--pp_size", NULL, NRD_OPT_INT, &o.pp_size,
          "N", "pipeline stages, when built from a model (1)"},
         {"--workers", NULL, NRD_OPT_INT, &o.workers,
-         "N", "threads that pack (2)"},
+         "N", "threads that pack (one for each core)"},
         {"--device", NULL, NRD_OPT_STR, &o.device,
          "NAME", "whose weight layouts to use: cpu, cuda, rows (cpu)"},
         {"--input_timing_cache", "--timing_cache", NRD_OPT_STR, &o.input_timing_cache,
@@ -257,8 +305,8 @@ int nrd_tool_build(int argc, char **argv)
          "enable", "tokens are always packed"},
         {"--dry_run", NULL, NRD_OPT_FLAG, &o.dry_run,
          NULL, "check everything, write nothing"},
-        {"--build_config", NULL, NRD_OPT_IGNORED, NULL,
-         NULL, NULL},
+        {"--build_config", NULL, NRD_OPT_STR, &o.build_config,
+         "FILE", "JSON with the same names; options on the command line win"},
         {"--log_level", NULL, NRD_OPT_IGNORED, NULL,
          NULL, "one level of messages"},
         {"--profiling_verbosity", NULL, NRD_OPT_IGNORED, NULL,
@@ -355,6 +403,48 @@ int nrd_tool_build(int argc, char **argv)
          NULL, NULL},
         {"--dump_config", NULL, NRD_OPT_IGNORED, NULL,
          NULL, NULL},
+        {"--use_weight_only", NULL, NRD_OPT_FLAG, &o.weight_only,
+         NULL, "old form of --quantize, see --weight_only_precision"},
+        {"--weight_only_precision", NULL, NRD_OPT_STR, &o.precision,
+         "int8|int4", "int8: one scale a row; int4: q4_0"},
+        {"--fp8_kv_cache", NULL, NRD_OPT_FLAG, &o.fp8_kv,
+         NULL, "old form of --kv_cache_dtype fp8"},
+        {"--int8_kv_cache", NULL, NRD_OPT_FLAG, &o.int8_kv,
+         NULL, "old form of --kv_cache_dtype int8"},
+        {"--vocab_size", NULL, NRD_OPT_IGNORED, NULL,
+         NULL, "config.json tells"},
+        {"--n_layer", NULL, NRD_OPT_IGNORED, NULL,
+         NULL, "config.json tells"},
+        {"--n_positions", NULL, NRD_OPT_IGNORED, NULL,
+         NULL, "config.json tells"},
+        {"--n_embd", NULL, NRD_OPT_IGNORED, NULL,
+         NULL, "config.json tells"},
+        {"--n_head", NULL, NRD_OPT_IGNORED, NULL,
+         NULL, "config.json tells"},
+        {"--hidden_act", NULL, NRD_OPT_IGNORED, NULL,
+         NULL, "config.json tells"},
+        {"--rotary_pct", NULL, NRD_OPT_IGNORED, NULL,
+         NULL, "config.json tells"},
+        {"--inter_size", NULL, NRD_OPT_IGNORED, NULL,
+         NULL, "config.json tells"},
+        {"--no_bias", NULL, NRD_OPT_IGNORED, NULL,
+         NULL, "config.json tells"},
+        {"--multi_query_mode", NULL, NRD_OPT_IGNORED, NULL,
+         NULL, "config.json tells"},
+        {"--use_parallel_embedding", NULL, NRD_OPT_IGNORED, NULL,
+         NULL, "every rank keeps the embedding"},
+        {"--embedding_sharding_dim", NULL, NRD_OPT_IGNORED, NULL,
+         NULL, "every rank keeps the embedding"},
+        {"--use_embedding_sharing", NULL, NRD_OPT_IGNORED, NULL,
+         NULL, "every rank keeps the embedding"},
+        {"--use_smooth_quant", NULL, NRD_OPT_REFUSED, NULL,
+         NULL, "use --quantize int8 or fp8"},
+        {"--per_channel", NULL, NRD_OPT_REFUSED, NULL,
+         NULL, "belongs to SmoothQuant"},
+        {"--per_token", NULL, NRD_OPT_REFUSED, NULL,
+         NULL, "belongs to SmoothQuant"},
+        {"--enable_fp8", NULL, NRD_OPT_REFUSED, NULL,
+         NULL, "use --quantize fp8"},
         {"--model_cls_file", NULL, NRD_OPT_REFUSED, NULL,
          NULL, "models are rows of a table, not Python classes"},
         {"--model_cls_name", NULL, NRD_OPT_REFUSED, NULL,
@@ -376,6 +466,15 @@ int nrd_tool_build(int argc, char **argv)
         {"--max_lora_rank", NULL, NRD_OPT_REFUSED, NULL,
          NULL, "adapters come with requests"},
     };
+    const char *file = NULL;
+    for (int i = 1; i < argc; i++) {
+        if (nrd_tool_option(argc, argv, &i, "--build_config", &file) && file) {
+            nrd_error *err = read_build_config(&o, file);
+            if (err) {
+                return nrd_tool_finish("build", err);
+            }
+        }
+    }
     int status = nrd_opts_parse(argc, argv, usage, opts, sizeof opts / sizeof opts[0], positional, 1,
                                 &n);
     if (status >= 0) {

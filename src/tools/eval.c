@@ -224,6 +224,7 @@ static nrd_error *run(const char *path, options *o)
     NRD_TRY_GOTO(nrd_exec_options_apply(&o->exec, &c), err, done);
     c.enable_chunked_context = true;
     c.max_batch_size = c.max_batch_size ? c.max_batch_size : 1;
+    c.max_beam_width = 1;
     c.max_num_tokens = c.max_num_tokens ? c.max_num_tokens : 1024;
     NRD_TRY_GOTO(nrd_exec_open(&x, m.engine, &c), err, done);
     if (o->tokens) {

@@ -59,7 +59,7 @@ static char *cache_entry(const char *path)
     struct stat st = {0};
     char *cache = nrd_env_cache_dir(), *real = realpath(path, NULL);
     const char *name = real ? real : path;
-    uint64_t h = nrd_hash_bytes(2, NRD_VERSION, strlen(NRD_VERSION));
+    uint64_t h = nrd_hash_bytes(3, NRD_VERSION, strlen(NRD_VERSION));
 
     h = nrd_hash_bytes(h, name, strlen(name));
     if (stat(name, &st) == 0) {
@@ -98,6 +98,7 @@ static nrd_error *build(const char *path, const char *out_dir)
     nrd_build_limits_init(&b.limits, nrd_source_spec(src));
     b.limits.use_paged_context_fmha = true;
     b.limits.max_input_len = b.limits.max_seq_len;
+    b.limits.max_beam_width = 8; /* costs nothing until an executor allows it */
     err = nrd_build_folder(src, &b, out_dir, &stats);
 done:
     nrd_str_fini(&stats.notes);

@@ -218,6 +218,7 @@ static nrd_error *run(const char *path, const options *o)
     c.enable_chunked_context = true;
     c.enable_kv_cache_reuse = true;
     c.max_batch_size = c.max_batch_size ? c.max_batch_size : 1;
+    c.max_beam_width = o->beam_width;
     c.max_num_tokens = c.max_num_tokens ? c.max_num_tokens : 1024;
     NRD_TRY_GOTO(nrd_exec_open(&s.x, m.engine, &c), err, done);
     NRD_TRY_GOTO(find_stops(&s), err, done);

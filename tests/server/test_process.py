@@ -47,7 +47,8 @@ def test_model_that_cannot_load_ends_the_server(launch, tmp_path):
     write_model(repository, "broken", extra='parameters { key: "x" ')
     s = launch(repository)
     assert s.wait() != 0
-    assert "failed to load all models" in s.log() or "broken" in s.log()
+    assert "error: creating server: Internal - failed to load all models" in s.log()
+    assert "broken" in s.log()
 
 
 def test_model_that_cannot_load_is_tolerated_on_request(launch, tmp_path):

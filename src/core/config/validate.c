@@ -22,6 +22,11 @@ static nrd_error *refuse_missing_features(const nrd_config *cfg)
     } else if (cfg->runtime[0]) {
         what = "runtime";
     }
+    for (size_t i = 0; i < cfg->n_parameters; i++) {
+        if (strcmp(cfg->parameters[i]->key, "TRITON_BATCH_STRATEGY_PATH") == 0) {
+            what = "custom batching (parameter TRITON_BATCH_STRATEGY_PATH)";
+        }
+    }
     return what ? nrd_errorf(NRD_ERR_UNSUPPORTED, "%s is not supported by this server, set for %s",
                              what, cfg->name)
                 : NULL;

@@ -213,8 +213,10 @@ nrd_error *nrd_sched_enqueue(nrd_sched *s, nrd_request *r)
 /* ---- leaving without a backend ---- */
 
 /* Moves cancelled and expired requests to the two lists; expired ones of a DELAY level go behind
- * the others instead. */
-static void collect_locked(nrd_sched *s, nrd_request **cancelled, nrd_request **expired)
+ * the others instead. Stops after `limit` requests that stay: who takes a batch needs to know about
+ * the first ones only, the keeper looks at all. */
+static void collect_locked(nrd_sched *s, uint32_t limit, nrd_request **cancelled,
+                           nrd_request **expired)
 {
     nrd_request *c_tail = NULL, *e_tail = NULL;
     uint64_t now = s->n_queued ? nrd_now_ns() : 0;
@@ -222,12 +224,15 @@ static void collect_locked(nrd_sched *s, nrd_request **cancelled, nrd_request **
     for (uint32_t i = 0; i < s->n_levels && s->n_queued; i++) {
         level *l = &s->levels[i];
         for (int late = 0; late < 2; late++) {
-            for (nrd_request *r = late ? l->late : l->head, *next; r; r = next) {
+            for (nrd_request *r = late ? l->late : l->head, *next; r && limit; r = next) {
                 next = r->next;
+                limit--;
                 if (nrd_request_is_cancelled(r)) {
+                    limit++;
                     remove_locked(s, l, r, late);
                     push(cancelled, &c_tail, r);
                 } else if (!late && r->deadline_ns && now >= r->deadline_ns) {
+                    limit++;
                     if (l->delay) {
                         unlink_from(&l->head, &l->tail, r);
                         push(&l->late, &l->late_tail, r);
@@ -258,7 +263,7 @@ void nrd_sched_sweep(nrd_sched *s)
     nrd_request *cancelled = NULL, *expired = NULL;
 
     pthread_mutex_lock(&s->mu);
-    collect_locked(s, &cancelled, &expired);
+    collect_locked(s, UINT32_MAX, &cancelled, &expired);
     pthread_mutex_unlock(&s->mu);
     fail_list(expired, NRD_ERR_UNAVAILABLE, "Request timeout expired", NRD_FAIL_REJECTED);
     fail_list(cancelled, NRD_ERR_CANCELLED, "Request was cancelled", NRD_FAIL_CANCELED);
@@ -400,7 +405,7 @@ uint32_t nrd_sched_take(nrd_sched *s, nrd_request **batch, uint32_t cap)
     pthread_mutex_lock(&s->mu);
     for (;;) {
         nrd_request *cancelled = NULL, *expired = NULL;
-        collect_locked(s, &cancelled, &expired);
+        collect_locked(s, cap, &cancelled, &expired);
         if (cancelled || expired) {
             pthread_mutex_unlock(&s->mu);
             fail_list(expired, NRD_ERR_UNAVAILABLE, "Request timeout expired", NRD_FAIL_REJECTED);

@@ -15,11 +15,11 @@
 
 #include <algorithm>
 
-enum { WARPS = 4, MIN_TILES = 2 * WARPS };
+enum { WARPS = 4 };
 
 struct decode_params {
     attn_params a;
-    int n_splits, bt_shift;
+    int n_splits, min_tiles, bt_shift;
     float *ws; /* [seq, kv head, split][rows][HD + 2] */
     int *counters;
 };
@@ -46,13 +46,14 @@ static __device__ __forceinline__ uint32_t keep_bytes(uint32_t v, int bytes, int
     return n >= 4 ? v : n <= 0 ? 0 : v & ((1u << (8 * n)) - 1);
 }
 
-/* Blocks an SM: what the registers allow (65536 / (128 x about 160 or 250)). */
+/* Blocks an SM: what the registers allow (65536 / (128 x 168 or 255)). */
 static constexpr __host__ __device__ int decode_resident(int hd, int rows)
 {
-    return hd == 256 || (hd == 128 && rows == 16) ? 2 : 3;
+    return hd > 64 || rows == 16 ? 2 : 3;
 }
 
-template <typename T, typename C, int HD, int ROWS>
+/* WHOLE: a tile lies inside one block. */
+template <typename T, typename C, int HD, int ROWS, bool WHOLE>
 static __global__ void __launch_bounds__(WARPS * 32, decode_resident(HD, ROWS))
     attention_decode_kernel(const decode_params p)
 {
@@ -62,24 +63,28 @@ static __global__ void __launch_bounds__(WARPS * 32, decode_resident(HD, ROWS))
     constexpr int KC = HD / (4 * UE);        /* 16-byte loads a lane for a group of 8 keys */
     constexpr int SM = UE / 4;               /* mma steps in a 16-byte unit */
     constexpr int ND = HD / 8, HALVES = ROWS / 8;
-    /* Registers in flight: keys at once or in two batches, values in batches, one ahead. */
-    constexpr int KB = HD == 256 ? 2 : 1, KJ = NJ / KB, VN = 8, VB = ND / VN;
+    /* Registers in flight. Up to 128: the keys of the next tile are asked for as soon as those of this
+     * one are used, the values at the head of the tile. 256: keys in two batches, values in four. */
+    constexpr bool AHEAD = HD <= 128;
+    constexpr int KB = AHEAD ? 1 : 2, KJ = NJ / KB, VN = AHEAD ? ND : 8, VB = ND / VN;
     const attn_params &a = p.a;
     __shared__ float o_s[ROWS * HD], m_s[WARPS][ROWS], l_s[WARPS][ROWS];
     __shared__ int last_s;
     const int split = blockIdx.x, kvh = blockIdx.y, seq = blockIdx.z;
     const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, g = lane >> 2, t = lane & 3;
 
+    /* The step's arrays were there before the kernel in front of us began (kernels let the next one
+     * start only after their own pdl_wait, except products, which write none of these). */
+    const int q0 = a.q_start[seq], q1 = a.q_start[seq + 1], ctx = a.ctx_len[seq];
+    const int q_len = q1 - q0, rows = q_len * a.group;
+    const int32_t *table = a.block_table + (int64_t)seq * a.table_stride;
+    /* tiles: those of the sinks, then from the window's start to the end */
+    const int first_pos = rows > 0 ? a.positions[q0] : 0;
     pdl_wait();
     pdl_go();
-    const int q0 = a.q_start[seq], q_len = a.q_start[seq + 1] - q0, rows = q_len * a.group;
     if (rows > DECODE_ROWS || rows == 0) {
         return;
     }
-    const int ctx = a.ctx_len[seq];
-    const int32_t *table = a.block_table + (int64_t)seq * a.table_stride;
-    /* tiles: those of the sinks, then from the window's start to the end */
-    const int first_pos = a.positions[q0];
     int lo = 0, sinks = 0;
     if (a.window > 0 && first_pos - a.window + 1 > 0) {
         lo = (first_pos - a.window + 1) / TILE;
@@ -88,7 +93,7 @@ static __global__ void __launch_bounds__(WARPS * 32, decode_resident(HD, ROWS))
     }
     const int n_tiles = sinks + (ctx + TILE - 1) / TILE - lo;
     int per = (n_tiles + p.n_splits - 1) / p.n_splits;
-    per = per < MIN_TILES ? MIN_TILES : per;
+    per = per < p.min_tiles ? p.min_tiles : per;
     const int used = (n_tiles + per - 1) / per;
     if (split >= used) {
         return;
@@ -137,11 +142,44 @@ static __global__ void __launch_bounds__(WARPS * 32, decode_resident(HD, ROWS))
     const C *cache = (const C *)a.cache;
     const int64_t v_off = (int64_t)a.g.n_kv * a.g.bt * HD;
 
+    auto tile_start = [&](int idx) { return (idx < sinks ? idx : lo + idx - sinks) * TILE; };
+    auto block_of = [&](int idx) { return idx < end ? table[tile_start(idx) >> p.bt_shift] : -1; };
+    /* Keys of groups [kb * KJ, + KJ) of a tile; in a whole block groups lie 8 units, chunks 4 bt units
+     * apart. Keys behind the context's end are masked later, whatever they are. */
+    auto load_k = [&](int tok0, int tile_block, int kb, uint4 (*to)[KC]) {
+        const C *first = cache + (int64_t)(tile_block < 0 ? 0 : tile_block) * a.g.block_elems +
+                         ((int64_t)(kvh * (HD / UE) + t) * a.g.bt + (tok0 & bt_mask) + g) * UE;
+#pragma unroll
+        for (int j = 0; j < KJ; j++) {
+            int block = tile_block;
+            const C *src = first + 8 * (kb * KJ + j) * UE;
+            if constexpr (!WHOLE) {
+                const int tok = tok0 + 8 * (kb * KJ + j) + g;
+                block = tok < ctx ? table[tok >> p.bt_shift] : -1;
+                src = cache + (int64_t)(block < 0 ? 0 : block) * a.g.block_elems +
+                      ((int64_t)(kvh * (HD / UE) + t) * a.g.bt + (tok & bt_mask)) * UE;
+            }
+#pragma unroll
+            for (int i = 0; i < KC; i++) {
+                to[j][i] = make_uint4(0, 0, 0, 0);
+                if (block >= 0) {
+                    to[j][i] = __ldcs((const uint4 *)(src + 4 * i * a.g.bt * UE));
+                }
+            }
+        }
+    };
+    uint4 kr[KJ][KC];
+    int tile_block = WHOLE ? block_of(begin + warp) : -1;
+    int next_block = WHOLE ? block_of(begin + warp + WARPS) : -1;
+    if (AHEAD && begin + warp < end) {
+        load_k(tile_start(begin + warp), tile_block, 0, kr);
+    }
+
     for (int idx = begin + warp; idx < end; idx += WARPS) {
-        const int tok0 = (idx < sinks ? idx : lo + idx - sinks) * TILE;
-        uint4 vr[2][VN];
+        const int tok0 = tile_start(idx);
+        uint4 vr[AHEAD ? 1 : 2][VN];
         const int v_tok = tok0 + UE * t;
-        const int v_block = v_tok < ctx ? table[v_tok >> p.bt_shift] : -1;
+        const int v_block = WHOLE ? tile_block : v_tok < ctx ? table[v_tok >> p.bt_shift] : -1;
         const C *v_src = cache + (int64_t)(v_block < 0 ? 0 : v_block) * a.g.block_elems + v_off +
                          ((int64_t)(kvh * (a.g.bt / UE) + (v_tok & bt_mask) / UE) * HD + g) * UE;
         auto load_v = [&](int batch, uint4 *to) {
@@ -149,31 +187,22 @@ static __global__ void __launch_bounds__(WARPS * 32, decode_resident(HD, ROWS))
             for (int n = 0; n < VN; n++) {
                 to[n] = make_uint4(0, 0, 0, 0);
                 if (v_block >= 0) {
-                    to[n] = __ldcs((const uint4 *)(v_src + (int64_t)8 * (batch * VN + n) * UE));
+                    to[n] = __ldcs((const uint4 *)(v_src + 8 * (batch * VN + n) * UE));
                 }
             }
         };
+        if constexpr (AHEAD) {
+            load_v(0, vr[0]);
+        }
         /* S = Q K^T */
         float s[NJ][4];
 #pragma unroll
         for (int kb = 0; kb < KB; kb++) {
-            uint4 kr[KJ][KC];
-#pragma unroll
-            for (int j = 0; j < KJ; j++) {
-                const int tok = tok0 + 8 * (kb * KJ + j) + g;
-                const int block = tok < ctx ? table[tok >> p.bt_shift] : -1;
-                const C *src = cache + (int64_t)(block < 0 ? 0 : block) * a.g.block_elems +
-                               ((int64_t)(kvh * (HD / UE) + t) * a.g.bt + (tok & bt_mask)) * UE;
-#pragma unroll
-                for (int i = 0; i < KC; i++) {
-                    kr[j][i] = make_uint4(0, 0, 0, 0);
-                    if (block >= 0) {
-                        kr[j][i] = __ldcs((const uint4 *)(src + (int64_t)4 * i * a.g.bt * UE));
-                    }
+            if constexpr (!AHEAD) {
+                load_k(tok0, tile_block, kb, kr);
+                if (kb == KB - 1) {
+                    load_v(0, vr[0]);
                 }
-            }
-            if (kb == KB - 1) {
-                load_v(0, vr[0]);
             }
 #pragma unroll
             for (int jj = 0; jj < KJ; jj++) {
@@ -201,7 +230,11 @@ static __global__ void __launch_bounds__(WARPS * 32, decode_resident(HD, ROWS))
                 }
             }
         }
-        if constexpr (VB > 1) {
+        if constexpr (AHEAD) {
+            if (idx + WARPS < end) {
+                load_k(tile_start(idx + WARPS), next_block, 0, kr);
+            }
+        } else {
             load_v(1, vr[1]);
         }
         /* mask, online softmax */
@@ -274,7 +307,7 @@ static __global__ void __launch_bounds__(WARPS * 32, decode_resident(HD, ROWS))
 #pragma unroll
             for (int nn = 0; nn < VN; nn++) {
                 const int n = vb * VN + nn;
-                const uint4 *v = vr[vb & 1];
+                const uint4 *v = vr[AHEAD ? 0 : vb & 1];
                 uint32_t w[4] = {v[nn].x, v[nn].y, v[nn].z, v[nn].w};
                 if (cut) {
 #pragma unroll
@@ -313,6 +346,8 @@ static __global__ void __launch_bounds__(WARPS * 32, decode_resident(HD, ROWS))
                 load_v(vb + 2, vr[vb & 1]);
             }
         }
+        tile_block = next_block;
+        next_block = WHOLE ? block_of(idx + 2 * WARPS) : -1;
     }
 
     /* the four warps into one, in order */
@@ -428,20 +463,26 @@ static nrd_error *decode_launch(nrd_stream *s, decode_params p, int max_ctx)
     constexpr int TILE = 4 * 16 / (int)sizeof(C);
     const int64_t pairs = (int64_t)p.a.n_seqs * p.a.g.n_kv;
     const int64_t resident = (int64_t)s->dev->n_sm * decode_resident(HD, ROWS);
-    const int64_t most = std::max<int64_t>(1, (max_ctx + TILE * MIN_TILES - 1) / (TILE * MIN_TILES));
     const int64_t fit = (int64_t)(SPLIT_WS_BYTES / (sizeof(float) * ROWS * (HD + 2))) / pairs;
+    int64_t splits;
 
-    /* Enough blocks for about four rounds, so that ragged contexts even out; one round when a split
-     * would only add merging. */
-    int64_t splits = pairs >= 4 * resident ? 1 : (4 * resident + pairs - 1) / pairs;
-    if (pairs < resident / 4) {
+    /* Starting and merging cost about what four tiles a warp do. Few pairs: one round of blocks, as
+     * long as a warp has a tile. Many: only long contexts are cut. */
+    if (pairs < resident) {
         splits = resident / pairs;
+        p.min_tiles = WARPS;
+    } else {
+        p.min_tiles = 16 * WARPS;
+        splits = (max_ctx + TILE * p.min_tiles - 1) / (TILE * p.min_tiles);
     }
-    splits = std::max<int64_t>(1, std::min(std::min(splits, most), fit));
+    splits = std::min(splits, (int64_t)(max_ctx + TILE * p.min_tiles - 1) / (TILE * p.min_tiles));
+    splits = std::max<int64_t>(1, std::min(splits, fit));
     p.n_splits = (int)splits;
-    return launch(s, attention_decode_kernel<T, C, HD, ROWS>,
-                  dim3((unsigned)splits, (unsigned)p.a.g.n_kv, (unsigned)p.a.n_seqs),
-                  dim3(WARPS * 32), 0, p);
+    const dim3 grid((unsigned)splits, (unsigned)p.a.g.n_kv, (unsigned)p.a.n_seqs);
+    if (p.a.g.bt >= TILE) {
+        return launch(s, attention_decode_kernel<T, C, HD, ROWS, true>, grid, dim3(WARPS * 32), 0, p);
+    }
+    return launch(s, attention_decode_kernel<T, C, HD, ROWS, false>, grid, dim3(WARPS * 32), 0, p);
 }
 
 template <typename T, typename C, int HD>

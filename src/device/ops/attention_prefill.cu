@@ -1,8 +1,365 @@
+/* attention_prefill: softmax(scale q K^T + mask) V for sequences with many new tokens, paged KV.
+ * Shapes    rows = new tokens x heads of a KV head (> 16); head_dim 64, 96, 128, 256; cache bf16, fp16,
+ *           F8 (turned into fp16 on its way to shared memory); block_tokens a power of two, 16..64, or
+ *           a multiple of 64. Ragged batches, window, sinks, softcap.
+ * Work      one block (8 warps) takes 128 rows of a (sequence, KV head): tokens x heads of the group
+ *           packed, so that all heads share the keys they share. Tiles of 64 tokens, double-buffered.
+ *           A block's share of the cache is one run of memory in the layout that ldmatrix wants
+ *           (kv_layout.cuh), so loading is a straight copy and there are no bank conflicts.
+ *           Tile slot of tile j of sequence s: floor(q_start[s] * group / 128) + s + j, which never
+ *           collides; a block finds its sequence by bisection. Long rows start first.
+ * Bound     tensor cores: 4 * rows * context / 2 * head_dim operations; mma.sync reaches about 60 % of
+ *           what wgmma would.
+ * Measured  docs/performance/gpu-kernels.md.
+ * Sources   FlashAttention-2 (Dao 2023).
+ */
 #include "device/ops/attention.cuh"
+
+enum { P_WARPS = 8, P_ROWS = 16 * P_WARPS, P_TILE = 64, P_THREADS = 32 * P_WARPS };
+
+static __device__ __forceinline__ void ldsm4(uint32_t *r, const void *p)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"((uint32_t)__cvta_generic_to_shared(p)));
+}
+
+static __device__ __forceinline__ void copy16(void *dst, const void *src)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
+                     (uint32_t)__cvta_generic_to_shared(dst)),
+                 "l"(src)
+                 : "memory");
+}
+
+/* Sixteen F8 -> two units of eight fp16. */
+static __device__ __forceinline__ void widen(uint4 v, uint4 *lo, uint4 *hi)
+{
+    f8_to_f16(v.x, &lo->x, &lo->y);
+    f8_to_f16(v.y, &lo->z, &lo->w);
+    f8_to_f16(v.z, &hi->x, &hi->y);
+    f8_to_f16(v.w, &hi->z, &hi->w);
+}
+
+template <typename T, typename C, int HD>
+static __global__ void __launch_bounds__(P_THREADS, 1) attention_prefill_kernel(attn_params a)
+{
+    constexpr bool F8C = sizeof(C) == 1, BF = std::is_same<C, bf16>::value;
+    constexpr int ND = HD / 8, NK = HD / 16, NJ = P_TILE / 8;
+    constexpr int TILE_ELEMS = P_TILE * HD;               /* of K or of V, 16-bit in shared memory */
+    constexpr int PIECES = TILE_ELEMS * (int)sizeof(C) / 16; /* 16-byte pieces of the cache */
+    constexpr int MINE = (PIECES + P_THREADS - 1) / P_THREADS;
+    extern __shared__ __align__(128) uint16_t smem[]; /* [2 stages][K tile, V tile] */
+    const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, g = lane >> 2, t = lane & 3;
+    const int kvh = blockIdx.y, slot = (int)gridDim.x - 1 - (int)blockIdx.x;
+
+    pdl_wait();
+    pdl_go();
+    /* the last sequence whose first slot is not behind ours */
+    int lo_s = 0, hi_s = a.n_seqs - 1;
+    while (lo_s < hi_s) {
+        const int mid = (lo_s + hi_s + 1) / 2;
+        if ((int)((int64_t)a.q_start[mid] * a.group / P_ROWS) + mid <= slot) {
+            lo_s = mid;
+        } else {
+            hi_s = mid - 1;
+        }
+    }
+    const int seq = lo_s, q0 = a.q_start[seq], q_len = a.q_start[seq + 1] - q0;
+    const int rows = q_len * a.group;
+    const int row0 = (slot - (int)((int64_t)q0 * a.group / P_ROWS) - seq) * P_ROWS;
+    if (row0 < 0 || row0 >= rows || rows <= DECODE_ROWS) {
+        return;
+    }
+    const int ctx = a.ctx_len[seq], n_rows = rows - row0 < P_ROWS ? rows - row0 : P_ROWS;
+    const int32_t *table = a.block_table + (int64_t)seq * a.table_stride;
+    const int first_pos = a.positions[q0 + row0 / a.group];
+    const int last_pos = a.positions[q0 + (row0 + n_rows - 1) / a.group];
+
+    int lo = 0, sinks = 0;
+    if (a.window > 0 && first_pos - a.window + 1 > 0) {
+        lo = (first_pos - a.window + 1) / P_TILE;
+        sinks = (a.n_sink + P_TILE - 1) / P_TILE;
+        sinks = sinks < lo ? sinks : lo;
+    }
+    const int seen_end = last_pos + 1 < ctx ? last_pos + 1 : ctx;
+    const int n_tiles = sinks + (seen_end + P_TILE - 1) / P_TILE - lo;
+
+    /* Q in registers: rows g and g + 8 of the warp's sixteen */
+    uint32_t q[NK][4];
+    int pos[2];
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const int r = warp * 16 + g + 8 * h;
+        const bool in = r < n_rows;
+        const int tok = q0 + (row0 + (in ? r : 0)) / a.group;
+        const int head = kvh * a.group + (row0 + (in ? r : 0)) % a.group;
+        const T *src = (const T *)a.q + tok * a.q_stride + (int64_t)head * HD;
+        pos[h] = a.positions[tok];
+#pragma unroll
+        for (int k = 0; k < NK; k++) {
+#pragma unroll
+            for (int s = 0; s < 2; s++) {
+                const T *e = src + 16 * k + 8 * s + 2 * t;
+                q[k][2 * s + h] = in ? pack2<BF>(to_f(e[0]), to_f(e[1])) : 0;
+            }
+        }
+    }
+    float o[ND][4], m_run[2] = {-INFINITY, -INFINITY}, l_run[2] = {0.0f, 0.0f};
+#pragma unroll
+    for (int n = 0; n < ND; n++) {
+        o[n][0] = o[n][1] = o[n][2] = o[n][3] = 0.0f;
+    }
+    const float log2e = 1.4426950408889634f;
+    const float s_mul = a.scale * a.k_scale * (a.softcap > 0.0f ? 1.0f / a.softcap : log2e);
+    const int bt = a.g.bt < P_TILE ? a.g.bt : P_TILE; /* tokens of a run */
+    const int bt_shift = __ffs(bt) - 1, block_shift = __ffs(a.g.bt) - 1;
+    const C *cache = (const C *)a.cache;
+    const int64_t v_off = (int64_t)a.g.n_kv * a.g.bt * HD;
+    uint4 kx[MINE], vx[MINE]; /* F8: the next tile waits in registers */
+
+    auto tile_start = [&](int i) { return (i < sinks ? i : lo + i - sinks) * P_TILE; };
+    /* Piece p of a tile, in the order of shared memory. K: [run][chunk][token]; V: [unit][d]. */
+    auto source = [&](int tok0, int p, bool v, int *dst) -> const C * {
+        constexpr int UE = 16 / sizeof(C);
+        const int per_run = bt * HD / UE; /* at most four runs: no division */
+        const int run = (p >= per_run) + (p >= 2 * per_run) + (p >= 3 * per_run);
+        const int in = p - run * per_run;
+        const int tok = tok0 + run * bt;
+        const int block = tok < ctx ? table[tok >> block_shift] : -1;
+        const int at = tok & (a.g.bt - 1); /* of the run in its block: 0 unless blocks are longer than a tile */
+        int64_t from;
+        if (v) {
+            const int u = in / HD, d = in % HD;
+            from = v_off + ((int64_t)(kvh * (a.g.bt / UE) + at / UE + u) * HD + d) * UE;
+            *dst = F8C ? ((run * (bt / 8) + 2 * u) * HD + d) * 8 : p * 8;
+        } else {
+            const int c = in >> bt_shift, r = in & (bt - 1);
+            from = ((int64_t)(kvh * (HD / UE) + c) * a.g.bt + at + r) * UE;
+            *dst = F8C ? run * bt * HD + (2 * c * bt + r) * 8 : p * 8;
+        }
+        return block < 0 ? NULL : cache + (int64_t)block * a.g.block_elems + from;
+    };
+    auto load = [&](int i, uint16_t *stage) {
+        const int tok0 = tile_start(i);
+#pragma unroll
+        for (int x = 0; x < MINE; x++) {
+            const int p = tid + x * P_THREADS;
+            if (p < PIECES) {
+                int dk, dv;
+                const C *k = source(tok0, p, false, &dk), *v = source(tok0, p, true, &dv);
+                if constexpr (F8C) {
+                    kx[x] = k ? __ldg((const uint4 *)k) : make_uint4(0, 0, 0, 0);
+                    vx[x] = v ? __ldg((const uint4 *)v) : make_uint4(0, 0, 0, 0);
+                } else {
+                    if (k) {
+                        copy16(stage + dk, k);
+                    }
+                    if (v) {
+                        copy16(stage + TILE_ELEMS + dv, v);
+                    } else {
+                        *(uint4 *)(stage + TILE_ELEMS + dv) = make_uint4(0, 0, 0, 0);
+                    }
+                }
+            }
+        }
+        asm volatile("cp.async.commit_group;" ::: "memory");
+    };
+    auto land = [&](int i, uint16_t *stage) { /* F8: registers -> shared memory */
+        const int tok0 = tile_start(i);
+#pragma unroll
+        for (int x = 0; x < MINE; x++) {
+            const int p = tid + x * P_THREADS;
+            if (p < PIECES) {
+                int dk, dv;
+                uint4 first, second;
+                (void)source(tok0, p, false, &dk);
+                (void)source(tok0, p, true, &dv);
+                widen(kx[x], &first, &second);
+                *(uint4 *)(stage + dk) = first;
+                *(uint4 *)(stage + dk + bt * 8) = second;
+                widen(vx[x], &first, &second);
+                *(uint4 *)(stage + TILE_ELEMS + dv) = first;
+                *(uint4 *)(stage + TILE_ELEMS + dv + HD * 8) = second;
+            }
+        }
+    };
+
+    load(0, smem);
+    if constexpr (F8C) {
+        land(0, smem);
+    }
+    for (int i = 0; i < n_tiles; i++) {
+        uint16_t *ks = smem + (i & 1) * 2 * TILE_ELEMS, *vs = ks + TILE_ELEMS;
+        uint16_t *next = smem + ((i + 1) & 1) * 2 * TILE_ELEMS;
+        const int tok0 = tile_start(i);
+        if (i + 1 < n_tiles) {
+            load(i + 1, next);
+            asm volatile("cp.async.wait_group 1;" ::: "memory");
+        } else {
+            asm volatile("cp.async.wait_group 0;" ::: "memory");
+        }
+        __syncthreads();
+        if (tok0 + P_TILE > ctx) { /* what lies behind the context's end may be anything */
+            for (int x = tid; x < (tok0 + P_TILE - ctx) * HD; x += P_THREADS) {
+                const int tok = ctx - tok0 + x / HD, d = x % HD;
+                vs[((tok / 8) * HD + d) * 8 + tok % 8] = 0;
+            }
+            __syncthreads();
+        }
+        /* S = Q K^T */
+        float s[NJ][4];
+#pragma unroll
+        for (int j = 0; j < NJ; j++) {
+            s[j][0] = s[j][1] = s[j][2] = s[j][3] = 0.0f;
+            const int tok = 8 * j, base = (tok >> bt_shift) * bt * HD + (tok & (bt - 1)) * 8;
+#pragma unroll
+            for (int k = 0; k < NK; k += 2) {
+                uint32_t b[4]; /* lane l gives the row l % 8 of matrix l / 8 = chunk 2k + l / 8 */
+                ldsm4(b, ks + base + ((2 * k + (lane >> 3)) * bt + (lane & 7)) * 8);
+                mma16<BF>(s[j], q[k][0], q[k][1], q[k][2], q[k][3], b[0], b[1]);
+                if (k + 1 < NK) {
+                    mma16<BF>(s[j], q[k + 1][0], q[k + 1][1], q[k + 1][2], q[k + 1][3], b[2], b[3]);
+                }
+            }
+        }
+        const bool edge = tok0 + P_TILE > first_pos + 1 || a.window > 0;
+        uint32_t pr[2][NJ];
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            float top = -INFINITY;
+#pragma unroll
+            for (int j = 0; j < NJ; j++) {
+#pragma unroll
+                for (int c = 0; c < 2; c++) {
+                    float v = s[j][2 * h + c] * s_mul;
+                    if (a.softcap > 0.0f) {
+                        v = a.softcap * log2e * tanhf(v);
+                    }
+                    if (edge) {
+                        const int tok = tok0 + 8 * j + 2 * t + c;
+                        const bool seen =
+                            tok <= pos[h] && tok < ctx &&
+                            (a.window <= 0 || tok > pos[h] - a.window || tok < a.n_sink);
+                        v = seen ? v : -INFINITY;
+                    }
+                    s[j][2 * h + c] = v;
+                    top = fmaxf(top, v);
+                }
+            }
+            top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
+            top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
+            const float m_new = fmaxf(m_run[h], top);
+            const float m_use = m_new == -INFINITY ? 0.0f : m_new;
+            const float fix = exp2f(m_run[h] - m_use);
+            m_run[h] = m_new;
+            l_run[h] *= fix;
+#pragma unroll
+            for (int j = 0; j < NJ; j++) {
+                const float e0 = exp2f(s[j][2 * h] - m_use), e1 = exp2f(s[j][2 * h + 1] - m_use);
+                l_run[h] += e0 + e1;
+                pr[h][j] = pack2<BF>(e0, e1);
+            }
+#pragma unroll
+            for (int n = 0; n < ND; n++) {
+                o[n][2 * h] *= fix;
+                o[n][2 * h + 1] *= fix;
+            }
+        }
+        /* O += P V: the accumulator layout of S is the operand layout of P */
+#pragma unroll
+        for (int n = 0; n < ND; n++) {
+#pragma unroll
+            for (int j = 0; j < NJ; j += 4) {
+                uint32_t b[4]; /* matrix l / 8 = unit j + l / 8 */
+                ldsm4(b, vs + ((j + (lane >> 3)) * HD + 8 * n + (lane & 7)) * 8);
+                mma16<BF>(o[n], pr[0][j], pr[1][j], pr[0][j + 1], pr[1][j + 1], b[0], b[1]);
+                mma16<BF>(o[n], pr[0][j + 2], pr[1][j + 2], pr[0][j + 3], pr[1][j + 3], b[2], b[3]);
+            }
+        }
+        if constexpr (F8C) {
+            if (i + 1 < n_tiles) {
+                land(i + 1, next);
+            }
+        }
+        __syncthreads();
+    }
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        l_run[h] += __shfl_xor_sync(0xffffffffu, l_run[h], 1);
+        l_run[h] += __shfl_xor_sync(0xffffffffu, l_run[h], 2);
+        const float inv = l_run[h] > 0.0f ? a.v_scale / l_run[h] : 0.0f;
+        const int r = warp * 16 + g + 8 * h;
+        if (r < n_rows) {
+            const int64_t tok = q0 + (row0 + r) / a.group, head = kvh * a.group + (row0 + r) % a.group;
+#pragma unroll
+            for (int n = 0; n < ND; n++) {
+                attn_store2(a, (tok * a.n_heads + head) * HD + 8 * n + 2 * t, o[n][2 * h] * inv,
+                            o[n][2 * h + 1] * inv);
+            }
+        }
+    }
+}
+
+template <typename T, typename C, int HD>
+static nrd_error *prefill_launch(nrd_stream *s, const attn_params &p, int n_tokens)
+{
+    const unsigned slots = (unsigned)((int64_t)n_tokens * p.group / P_ROWS + p.n_seqs);
+    const size_t smem = (size_t)2 * 2 * P_TILE * HD * 2;
+    return launch(s, attention_prefill_kernel<T, C, HD>, dim3(slots, (unsigned)p.g.n_kv),
+                  dim3(P_THREADS), smem, p);
+}
+
+template <typename T, typename C>
+static nrd_error *prefill_dim(nrd_stream *s, const attn_params &p, int n_tokens, bool *done)
+{
+    *done = true;
+    switch (p.g.hd) {
+    case 64:
+        return prefill_launch<T, C, 64>(s, p, n_tokens);
+    case 96:
+        return prefill_launch<T, C, 96>(s, p, n_tokens);
+    case 128:
+        return prefill_launch<T, C, 128>(s, p, n_tokens);
+    case 256:
+        if (s->dev->smem_max >= (size_t)2 * 2 * P_TILE * 256 * 2) {
+            return prefill_launch<T, C, 256>(s, p, n_tokens);
+        }
+        break;
+    default:
+        break;
+    }
+    *done = false;
+    return NULL;
+}
+
 nrd_error *attention_prefill(nrd_stream *s, const nrd_attention_args *a, void *out,
                              nrd_dtype o_dtype, bool *done)
 {
-    (void)s, (void)a, (void)out, (void)o_dtype;
+    const nrd_batch_view *b = a->batch;
+    const attn_params p = attn_params_of(a, out, o_dtype);
+    const int bt = a->kv.block_tokens, n = b->n_tokens;
+
     *done = false;
-    return NULL;
+    if (a->act_dtype == NRD_DTYPE_F32 || bt < 16 || (bt & (bt - 1)) != 0 || !aligned16(a->kv.base)) {
+        return NULL;
+    }
+    if (a->act_dtype == NRD_DTYPE_BF16) {
+        switch (a->kv.dtype) {
+        case NRD_DTYPE_BF16:
+            return prefill_dim<bf16, bf16>(s, p, n, done);
+        case NRD_DTYPE_F8_E4M3:
+            return prefill_dim<bf16, f8>(s, p, n, done);
+        default:
+            return NULL;
+        }
+    }
+    switch (a->kv.dtype) {
+    case NRD_DTYPE_F16:
+        return prefill_dim<f16, f16>(s, p, n, done);
+    case NRD_DTYPE_F8_E4M3:
+        return prefill_dim<f16, f8>(s, p, n, done);
+    default:
+        return NULL;
+    }
 }

@@ -2,167 +2,102 @@
  * Shapes    x [n <= 64, K], W parts [rows_p, K], bf16, fp16 or F8 with row scales of both sides;
  *           y [n, sum rows_p] bf16, fp16 or f32. K * size and the pointers are multiples of 16 bytes.
  * Work      W is the left operand of wgmma (64 weight rows x N tokens), so that the padding to 64
- *           costs nothing. One block an SM; all (tile of W, 128 bytes of K) units are cut evenly over
- *           the blocks ("stream-K", Osama et al. 2023), which streams W through a ring of TMA stages
- *           without regard to tile borders. A tile shared by several blocks is summed by the last one
- *           to arrive, in block order: the result does not depend on timing.
- *           The ring is filled before griddepcontrol.wait: weights depend on no kernel, so the memory
- *           pipe does not run dry between two operations.
+ *           costs nothing. A tile of R rows of W is streamed through a ring of TMA stages by one block
+ *           or, where x would be read too often, by a cluster of S blocks that share K and add up
+ *           through each other's shared memory, in order: the result does not depend on timing. R and
+ *           S come from a small cost model so that all tiles run at once.
+ *           A block takes less than half of an SM's shared memory, and the ring is filled before
+ *           griddepcontrol.wait: weights depend on no kernel, so the next product's first 100 KB an SM
+ *           are on their way while this one ends.
  * Bound     memory: rows * K * size bytes.
  * Measured  docs/performance/gpu-kernels.md.
+ * Tried     stream-K (every tile cut at block borders, the last block to arrive adds up from global
+ *           memory): 6-7 us more at 8 rows and 20 us at 64, because one block reads all partial sums.
  */
 #include "device/ops/hopper.cuh"
 
 #include <algorithm>
 
-enum { CONSUMERS = 256, THREADS = CONSUMERS + 32, MAX_PARTS = NRD_LINEAR_MAX_PARTS };
+enum { MAX_PARTS = NRD_LINEAR_MAX_PARTS };
 
 struct skinny_params {
     CUtensorMap w[MAX_PARTS], x;
-    const float *w_scale[MAX_PARTS], *bias[MAX_PARTS];
-    int tile_end[MAX_PARTS]; /* tiles of the parts up to and including this one */
+    const float *w_scale[MAX_PARTS];
+    int tile_end[MAX_PARTS];    /* tiles of the parts up to and including this one */
     int rows[MAX_PARTS], y_off[MAX_PARTS];
+    const float *bias[MAX_PARTS]; /* of the caller's parts, by column of y */
+    int bias_end[MAX_PARTS];
     const float *x_scale;
     void *y;
     int64_t ldy;
-    float *ws;     /* [2 * blocks][BM * N]: a block shares at most its first and its last tile */
-    int *counters; /* [tiles] */
     int n_tokens, k_blocks, n_tiles, y_dtype;
+    int tile_rows, splits, stages;
     float softcap;
 };
 
-template <int N, int MB> struct skinny_shape {
-    static constexpr int BM = 128 * MB;
-    static constexpr int W_BYTES = BM * 128, X_BYTES = N * 128, STAGE = W_BYTES + X_BYTES;
-    static constexpr int STAGES = (220 * 1024) / STAGE > 12 ? 12 : (220 * 1024) / STAGE;
-    static constexpr int SMEM = STAGES * STAGE + 1024 /* to align */ + 256 /* barriers */;
+struct tile_at {
+    int part, row; /* first row of the tile in its part */
 };
 
-static __device__ __forceinline__ void bar_consumers()
+static __device__ __forceinline__ tile_at find_tile(const skinny_params &a, int tile)
 {
-    asm volatile("bar.sync 1, 256;" ::: "memory");
+    tile_at r;
+    r.part = 0;
+    while (tile >= a.tile_end[r.part]) {
+        r.part++;
+    }
+    r.row = (r.part ? tile - a.tile_end[r.part - 1] : tile) * a.tile_rows;
+    return r;
 }
 
-template <int N, int MB>
-static __device__ void store_tile(const skinny_params &a, const float (*acc)[N / 2], int tile)
+/* One result: scales, bias, cap, type. */
+static __device__ __forceinline__ void store_one(const skinny_params &a, int part, int row, int token,
+                                                 float v)
 {
-    const int tid = threadIdx.x, lane = tid & 31, g = lane >> 2, t = lane & 3;
-    int part = 0;
-    while (tile >= a.tile_end[part]) {
-        part++;
+    const int col = a.y_off[part] + row;
+    if (a.w_scale[part]) {
+        v *= a.w_scale[part][row] * a.x_scale[token];
     }
-    const int tile_in_part = part ? tile - a.tile_end[part - 1] : tile;
-    const float *ws = a.w_scale[part], *bias = a.bias[part];
-
-#pragma unroll
-    for (int mb = 0; mb < MB; mb++) {
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const int r = tile_in_part * skinny_shape<N, MB>::BM + (tid / 128) * 64 * MB + mb * 64 +
-                          (tid / 32 % 4) * 16 + half * 8 + g;
-            if (r >= a.rows[part]) {
-                continue;
-            }
-            const float scale = ws ? ws[r] : 1.0f, add = bias ? bias[r] : 0.0f;
-#pragma unroll
-            for (int j = 0; j < N / 8; j++) {
-#pragma unroll
-                for (int c = 0; c < 2; c++) {
-                    const int col = j * 8 + 2 * t + c;
-                    if (col >= a.n_tokens) {
-                        continue;
-                    }
-                    float v = acc[mb][j * 4 + half * 2 + c] * scale;
-                    if (a.x_scale) {
-                        v *= a.x_scale[col];
-                    }
-                    v += add;
-                    if (a.softcap > 0.0f) {
-                        v = a.softcap * tanhf(v / a.softcap);
-                    }
-                    const int64_t at = (int64_t)col * a.ldy + a.y_off[part] + r;
-                    if (a.y_dtype == NRD_DTYPE_BF16) {
-                        ((bf16 *)a.y)[at] = from_f<bf16>(v);
-                    } else if (a.y_dtype == NRD_DTYPE_F16) {
-                        ((f16 *)a.y)[at] = from_f<f16>(v);
-                    } else {
-                        ((float *)a.y)[at] = v;
-                    }
-                }
-            }
-        }
+    int b = 0;
+    while (col >= a.bias_end[b]) {
+        b++;
+    }
+    if (a.bias[b]) {
+        v += a.bias[b][col - (b ? a.bias_end[b - 1] : 0)];
+    }
+    if (a.softcap > 0.0f) {
+        v = a.softcap * tanhf(v / a.softcap);
+    }
+    const int64_t at = (int64_t)token * a.ldy + col;
+    if (a.y_dtype == NRD_DTYPE_BF16) {
+        ((bf16 *)a.y)[at] = from_f<bf16>(v);
+    } else if (a.y_dtype == NRD_DTYPE_F16) {
+        ((f16 *)a.y)[at] = from_f<f16>(v);
+    } else {
+        ((float *)a.y)[at] = v;
     }
 }
 
-/* Hands over this block's share of a tile; true for the last of its blocks, which then holds the
- * whole sum. `mine` is the block's number, [first, last] are the blocks that share the tile. */
-template <int N, int MB>
-static __device__ bool share_tile(const skinny_params &a, float (*acc)[N / 2], int tile, int mine,
-                                  int first, int last, int *flag)
-{
-    constexpr int REGS = MB * N / 2;
-    const int tid = threadIdx.x;
-    float *flat = &acc[0][0];
-
-    float *to = a.ws + ((int64_t)(mine == first ? 2 * mine + 1 : 2 * mine) * REGS) * CONSUMERS + tid;
-#pragma unroll
-    for (int i = 0; i < REGS; i++) {
-        __stcg(to + i * CONSUMERS, flat[i]);
-    }
-    __threadfence();
-    bar_consumers();
-    if (tid == 0) {
-        const bool is_last = atomicAdd(&a.counters[tile], 1) == last - first;
-        if (is_last) {
-            a.counters[tile] = 0;
-        }
-        *flag = is_last;
-        __threadfence();
-    }
-    bar_consumers();
-    const bool is_last = *flag != 0;
-    bar_consumers(); /* the flag is free again */
-    if (!is_last) {
-        return false;
-    }
-    float sum[REGS];
-#pragma unroll
-    for (int i = 0; i < REGS; i++) {
-        sum[i] = 0.0f;
-    }
-    for (int c = first; c <= last; c++) {
-        const float *from =
-            a.ws + ((int64_t)(c == first ? 2 * c + 1 : 2 * c) * REGS) * CONSUMERS + tid;
-#pragma unroll
-        for (int i = 0; i < REGS; i++) {
-            sum[i] += __ldcg(from + i * CONSUMERS);
-        }
-    }
-#pragma unroll
-    for (int i = 0; i < REGS; i++) {
-        flat[i] = sum[i];
-    }
-    return true;
-}
-
-template <int KIND, int N, int MB>
-static __global__ void __launch_bounds__(THREADS, 1)
+/* WG consumer warpgroups of MB x 64 rows each. */
+template <int KIND, int N, int WG, int MB>
+static __global__ void __launch_bounds__(WG * 128 + 32, MB * N / 2 <= 32 ? 2 : 1)
     skinny_kernel(const __grid_constant__ skinny_params a)
 {
-    typedef skinny_shape<N, MB> S;
-    extern __shared__ char raw[];
-    const uint32_t base = (smem_u32(raw) + 1023) & ~1023u;
-    const uint32_t full = base + S::STAGES * S::STAGE, empty = full + S::STAGES * 8;
-    __shared__ int flag;
-    const int64_t total = (int64_t)a.n_tiles * a.k_blocks;
-    const int64_t blocks = gridDim.x;
-    const int64_t u0 = total * blockIdx.x / blocks, u1 = total * (blockIdx.x + 1) / blocks;
+    constexpr int CONSUMERS = WG * 128, REGS = MB * N / 2;
     constexpr int K_STEP = KIND == NRD_DTYPE_F8_E4M3 ? 128 : 64; /* elements in 128 bytes */
+    constexpr int X_BYTES = N * 128;
+    extern __shared__ char raw[];
+    const uint32_t base = (smem_u32(raw) + 2047) & ~1023u; /* at least 1024 bytes in front */
+    const int stage_bytes = X_BYTES + a.tile_rows * 128, stages = a.stages;
+    const uint32_t full = base - 512, empty = full + 128; /* barriers: in front of the ring */
+    const int rank = (int)blockIdx.x % a.splits, cluster = (int)blockIdx.x / a.splits;
+    const int n_clusters = (int)gridDim.x / a.splits;
+    const int k0 = a.k_blocks * rank / a.splits, k1 = a.k_blocks * (rank + 1) / a.splits;
 
     if (threadIdx.x == 0) {
-        for (int i = 0; i < S::STAGES; i++) {
+        for (int i = 0; i < stages; i++) {
             mbar_init(full + i * 8, 1);
-            mbar_init(empty + i * 8, 2); /* one arrival for each consumer warpgroup */
+            mbar_init(empty + i * 8, WG);
         }
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
@@ -170,98 +105,144 @@ static __global__ void __launch_bounds__(THREADS, 1)
     pdl_go();
 
     if (threadIdx.x >= CONSUMERS) {
-        if (threadIdx.x != CONSUMERS) {
-            return;
-        }
-        const int n = (int)(u1 - u0), ahead = n < S::STAGES ? n : S::STAGES;
-        auto load_w = [&](int i) {
-            const int64_t u = u0 + i;
-            const int tile = (int)(u / a.k_blocks), kb = (int)(u % a.k_blocks), slot = i % S::STAGES;
-            int part = 0;
-            while (tile >= a.tile_end[part]) {
-                part++;
-            }
-            const int row = (part ? tile - a.tile_end[part - 1] : tile) * S::BM;
-            mbar_expect(full + slot * 8, S::STAGE);
-            tma_2d(base + slot * S::STAGE, &a.w[part], kb * K_STEP, row, full + slot * 8,
-                   L2_EVICT_FIRST);
-        };
-        auto load_x = [&](int i) {
-            const int kb = (int)((u0 + i) % a.k_blocks), slot = i % S::STAGES;
-            tma_2d(base + slot * S::STAGE + S::W_BYTES, &a.x, kb * K_STEP, 0, full + slot * 8,
-                   L2_EVICT_LAST);
-        };
-        for (int i = 0; i < ahead; i++) {
-            load_w(i);
-        }
-        pdl_wait();
-        for (int i = 0; i < ahead; i++) {
-            load_x(i);
-        }
-        for (int i = ahead; i < n; i++) {
-            mbar_wait(empty + (i % S::STAGES) * 8, (uint32_t)((i / S::STAGES - 1) & 1));
-            load_w(i);
-            load_x(i);
-        }
-        return;
-    }
-
-    const int wg = threadIdx.x / 128;
-    float acc[MB][N / 2];
-    int slot = 0;
-    uint32_t parity = 0;
-
-    pdl_wait();
-    for (int64_t u = u0; u < u1;) { /* one tile, or the block's share of it, a turn */
-        const int tile = (int)(u / a.k_blocks);
-        const int64_t t0 = (int64_t)tile * a.k_blocks, t1 = t0 + a.k_blocks;
-        const int n = (int)((t1 < u1 ? t1 : u1) - u);
-
-#pragma unroll
-        for (int mb = 0; mb < MB; mb++) {
-#pragma unroll
-            for (int i = 0; i < N / 2; i++) {
-                acc[mb][i] = 0.0f;
-            }
-        }
-        for (int i = 0; i < n; i++) {
-            mbar_wait(full + slot * 8, parity);
-            const uint32_t w = base + slot * S::STAGE + wg * (64 * MB * 128);
-            const uint64_t dw = desc_sw128(w), dx = desc_sw128(base + slot * S::STAGE + S::W_BYTES);
-            wg_hold<MB * N / 2>(&acc[0][0]);
-            wg_fence();
-#pragma unroll
-            for (int k = 0; k < 4; k++) {
-#pragma unroll
-                for (int mb = 0; mb < MB; mb++) {
-                    wgmma_ss<KIND, N>(acc[mb], dw + mb * (8192 >> 4) + k * 2, dx + k * 2);
+        if (threadIdx.x == CONSUMERS) {
+            int slot = 0, done = 0, ahead = 0;
+            uint32_t parity = 1;
+            for (int pass = 0; pass < 2; pass++) { /* W alone as far as the ring goes, then the rest */
+                int i = 0;
+                for (int tile = cluster; tile < a.n_tiles; tile += n_clusters) {
+                    const tile_at at = find_tile(a, tile);
+                    for (int kb = k0; kb < k1; kb++, i++) {
+                        const uint32_t to = base + slot * stage_bytes, bar = full + slot * 8;
+                        if (pass == 0) {
+                            if (i == stages) {
+                                goto next;
+                            }
+                            mbar_expect(bar, stage_bytes);
+                            tma_2d(to + X_BYTES, &a.w[at.part], kb * K_STEP, at.row, bar,
+                                   L2_EVICT_FIRST);
+                            ahead++;
+                        } else {
+                            if (done >= ahead) {
+                                mbar_wait(empty + slot * 8, parity);
+                                mbar_expect(bar, stage_bytes);
+                                tma_2d(to + X_BYTES, &a.w[at.part], kb * K_STEP, at.row, bar,
+                                       L2_EVICT_FIRST);
+                            }
+                            tma_2d(to, &a.x, kb * K_STEP, 0, bar, L2_EVICT_LAST);
+                            done++;
+                        }
+                        if (++slot == stages) {
+                            slot = 0;
+                            parity ^= pass; /* the first round of pass 1 needs no free slot */
+                        }
+                    }
+                }
+            next:
+                if (pass == 0) {
+                    pdl_wait();
+                    slot = 0;
                 }
             }
-            wg_commit();
-            wg_hold<MB * N / 2>(&acc[0][0]);
-            /* one group may run on; the stage of the one before is free */
-            wg_wait<1>();
-            const int before = slot == 0 ? S::STAGES - 1 : slot - 1;
-            if (i > 0 && threadIdx.x % 128 == 0) {
-                mbar_arrive(empty + before * 8);
+        }
+    } else {
+        const int wg = threadIdx.x / 128, tid = threadIdx.x, lane = tid & 31;
+        const int g = lane >> 2, t = lane & 3;
+        float acc[MB][N / 2];
+        int slot = 0;
+        uint32_t parity = 0;
+
+        pdl_wait();
+        for (int tile = cluster; tile < a.n_tiles; tile += n_clusters) {
+#pragma unroll
+            for (int mb = 0; mb < MB; mb++) {
+#pragma unroll
+                for (int i = 0; i < N / 2; i++) {
+                    acc[mb][i] = 0.0f;
+                }
             }
-            if (++slot == S::STAGES) {
-                slot = 0;
-                parity ^= 1;
+            for (int kb = k0; kb < k1; kb++) {
+                mbar_wait(full + slot * 8, parity);
+                const uint32_t x = base + slot * stage_bytes;
+                /* rows behind the tile's last read what follows in the ring: never stored */
+                const uint64_t dw = desc_sw128(x + X_BYTES + wg * (64 * MB * 128)), dx = desc_sw128(x);
+                wg_hold<REGS>(&acc[0][0]);
+                wg_fence();
+#pragma unroll
+                for (int k = 0; k < 4; k++) {
+#pragma unroll
+                    for (int mb = 0; mb < MB; mb++) {
+                        wgmma_ss<KIND, N>(acc[mb], dw + mb * (8192 >> 4) + k * 2, dx + k * 2);
+                    }
+                }
+                wg_commit();
+                wg_hold<REGS>(&acc[0][0]);
+                /* one group may run on; the stage of the one before is free */
+                wg_wait<1>();
+                const int before = slot == 0 ? stages - 1 : slot - 1;
+                if (kb > k0 && tid % 128 == 0) {
+                    mbar_arrive(empty + before * 8);
+                }
+                if (++slot == stages) {
+                    slot = 0;
+                    parity ^= 1;
+                }
+            }
+            wg_wait<0>();
+            wg_hold<REGS>(&acc[0][0]);
+            if (k1 > k0 && tid % 128 == 0) {
+                mbar_arrive(empty + (slot == 0 ? stages - 1 : slot - 1) * 8);
+            }
+            const tile_at at = find_tile(a, tile);
+            if (a.splits > 1) {
+                /* The ring has been read to its end (a cluster has one tile): it holds the sums now,
+                 * by token. The padding keeps a warp's stores in different banks. */
+                asm volatile("bar.sync 1, %0;" ::"n"(CONSUMERS) : "memory");
+            }
+            float *sums = (float *)(raw + (base - smem_u32(raw)));
+            const int pitch = a.tile_rows + 4;
+#pragma unroll
+            for (int mb = 0; mb < MB; mb++) {
+#pragma unroll
+                for (int i = 0; i < N / 2; i++) {
+                    const int row = (wg * MB + mb) * 64 + (tid / 32 % 4) * 16 + (i / 2 % 2) * 8 + g;
+                    const int token = (i / 4) * 8 + 2 * t + i % 2;
+                    if (row < a.tile_rows && token < a.n_tokens) {
+                        if (a.splits > 1) {
+                            sums[token * pitch + row] = acc[mb][i];
+                        } else if (at.row + row < a.rows[at.part]) {
+                            store_one(a, at.part, at.row + row, token, acc[mb][i]);
+                        }
+                    }
+                }
             }
         }
-        wg_wait<0>();
-        wg_hold<MB * N / 2>(&acc[0][0]);
-        if (threadIdx.x % 128 == 0) {
-            mbar_arrive(empty + (slot == 0 ? S::STAGES - 1 : slot - 1) * 8);
+    }
+    if (a.splits > 1) {
+        __syncwarp();
+        asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;"
+                     ::: "memory");
+        const tile_at at = find_tile(a, cluster);
+        const int pitch = a.tile_rows + 4, all = a.tile_rows * a.n_tokens;
+        for (int i = rank * (WG * 128 + 32) + threadIdx.x; i < all; i += a.splits * (WG * 128 + 32)) {
+            const int token = i / a.tile_rows, row = i % a.tile_rows;
+            const uint32_t mine = base + (uint32_t)(token * pitch + row) * 4;
+            float sum = 0.0f;
+            for (int r = 0; r < a.splits; r++) {
+                uint32_t there;
+                float v;
+                asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(mine), "r"(r));
+                asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(v) : "r"(there) : "memory");
+                sum += v;
+            }
+            if (at.row + row < a.rows[at.part]) {
+                store_one(a, at.part, at.row + row, token, sum);
+            }
         }
-        /* which blocks share the tile: those that own its first and its last unit */
-        const int first = (int)(((t0 + 1) * blocks - 1) / total);
-        const int last = (int)((t1 * blocks - 1) / total);
-        if (first == last || share_tile<N, MB>(a, acc, tile, (int)blockIdx.x, first, last, &flag)) {
-            store_tile<N, MB>(a, acc, tile);
-        }
-        u += n;
+        /* nobody leaves while others still read */
+        __syncwarp();
+        asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;"
+                     ::: "memory");
     }
 }
 
@@ -283,53 +264,175 @@ static bool encode(const cuda_device *dev, CUtensorMap *map, nrd_dtype dtype, co
                        CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
-template <int KIND, int N, int MB>
+/* Shared memory of a block: alignment and barriers, ring, and what wgmma reads behind the last tile. */
+enum { HALF_SM = 113 * 1024, WHOLE_SM = 226 * 1024, SMEM_FRONT = 2048 };
+
+struct skinny_plan {
+    int rows, splits, stages;
+    size_t smem;
+};
+
+static int blocks64(int rows)
+{
+    const int b = (rows + 63) / 64;
+    return b == 3 ? 4 : b; /* two warpgroups of two */
+}
+
+/* Stages and bytes for a tile; false: does not fit. */
+static bool plan_smem(skinny_plan *p, int n, int k_blocks)
+{
+    const int stage = (p->rows + n) * 128, slack = (blocks64(p->rows) * 64 - p->rows) * 128;
+    const int sums = p->splits > 1 ? n * (p->rows + 4) * 4 : 0;
+    int stages = (HALF_SM - SMEM_FRONT - slack) / stage;
+
+    if (stages < 3) {
+        stages = (WHOLE_SM - SMEM_FRONT - slack) / stage;
+    }
+    stages = std::min(std::min(stages, 14), std::max(2, (k_blocks + p->splits - 1) / p->splits));
+    p->stages = stages;
+    p->smem = (size_t)(SMEM_FRONT + std::max(stages * stage + slack, sums));
+    return stages >= 2 && p->smem <= WHOLE_SM;
+}
+
+/* Microseconds by a simple model: what an SM must bring from memory, what the L2 must deliver, and the
+ * costs of adding up and of a second round. Constants fitted on an H200 (docs/performance). */
+static skinny_plan choose(const nrd_weight *const *w, int n_w, int n, int size, int n_sm)
+{
+    const int64_t cols = w[0]->cols;
+    const int k_blocks = (int)((cols * size + 127) / 128);
+    skinny_plan best = {};
+    double best_us = 1e30;
+
+    for (int rows = 16; rows <= 256; rows += 16) {
+        for (int splits = 1; splits <= 4; splits *= 2) {
+            skinny_plan p = {rows, splits, 0, 0};
+            int64_t tiles = 0;
+            if (splits > k_blocks || !plan_smem(&p, n, k_blocks)) {
+                continue;
+            }
+            for (int i = 0; i < n_w; i++) {
+                tiles += (w[i]->rows + rows - 1) / rows;
+            }
+            const int resident = p.smem <= HALF_SM ? 2 : 1;
+            const int64_t blocks = tiles * splits;
+            if (splits > 1 && blocks > (int64_t)resident * n_sm * 31 / 33) {
+                continue; /* clusters must all fit at once, and not every SM can be part of one */
+            }
+            const double w_mb = (double)rows * (double)cols * size / splits * 1e-6;
+            const double x_mb = (double)n * (double)cols * size / splits * 1e-6;
+            const double rounds = (double)((blocks + n_sm - 1) / n_sm);
+            const double memory = rounds * w_mb * n_sm / 4.4, l2 = rounds * (w_mb + x_mb) * n_sm / 5.5;
+            double us = std::max(memory, l2) + (splits > 1 ? 1.0 : 0.0) + 0.15 * rounds +
+                        (resident == 1 ? 1.5 : 0.0) + (blocks64(rows) * 64 > rows ? 0.05 : 0.0);
+            if (us < best_us) {
+                best_us = us;
+                best = p;
+            }
+        }
+    }
+    return best;
+}
+
+template <int KIND, int N, int WG, int MB>
+static nrd_error *skinny_launch(nrd_stream *s, const skinny_params &p, unsigned grid, size_t smem)
+{
+    void (*kernel)(const skinny_params) = skinny_kernel<KIND, N, WG, MB>;
+    cudaLaunchConfig_t cfg = {};
+    cudaLaunchAttribute attr[2];
+
+    cfg.gridDim = grid;
+    cfg.blockDim = WG * 128 + 32;
+    cfg.dynamicSmemBytes = smem;
+    cfg.stream = s->s;
+    cfg.attrs = attr;
+    cfg.numAttrs = 2;
+    attr[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attr[0].val.programmaticStreamSerializationAllowed = 1;
+    attr[1].id = cudaLaunchAttributeClusterDimension;
+    attr[1].val.clusterDim.x = (unsigned)p.splits;
+    attr[1].val.clusterDim.y = 1;
+    attr[1].val.clusterDim.z = 1;
+    static bool sized[64]; /* per instance and device; setting it twice is harmless */
+    if (!sized[s->dev->id & 63]) {
+        CUDA_TRY(cudaFuncSetAttribute((const void *)kernel,
+                                      cudaFuncAttributeMaxDynamicSharedMemorySize, WHOLE_SM));
+        sized[s->dev->id & 63] = true;
+    }
+    CUDA_TRY(cudaLaunchKernelEx(&cfg, kernel, p));
+    return NULL;
+}
+
+template <int KIND, int N>
 static nrd_error *skinny_run(nrd_stream *s, const nrd_linear_args *a, int32_t t0, int32_t nt,
                              bool *done)
 {
-    typedef skinny_shape<N, MB> S;
     const cuda_device *dev = s->dev;
     const int64_t cols = a->w[0]->cols;
     const int size = KIND == NRD_DTYPE_F8_E4M3 ? 1 : 2;
+    nrd_weight merged[MAX_PARTS];
+    const nrd_weight *w[MAX_PARTS];
     skinny_params p = {};
     int64_t y_cols = 0;
+    int n_w = 0;
 
-    for (int i = 0; i < a->n_parts; i++) {
-        const nrd_weight *w = a->w[i];
-        if (!encode(dev, &p.w[i], w->dtype, w->data, w->rows, cols, S::BM)) {
-            return NULL;
+    for (int i = 0; i < a->n_parts; i++) { /* neighbours in memory become one matrix */
+        if (i > 0 && (const char *)merged[n_w - 1].data + merged[n_w - 1].data_bytes ==
+                         (const char *)a->w[i]->data &&
+            (KIND != NRD_DTYPE_F8_E4M3 || (const float *)merged[n_w - 1].scales +
+                                              merged[n_w - 1].rows == a->w[i]->scales)) {
+            merged[n_w - 1].rows += a->w[i]->rows;
+            merged[n_w - 1].data_bytes += a->w[i]->data_bytes;
+        } else {
+            merged[n_w] = *a->w[i];
+            w[n_w] = &merged[n_w];
+            n_w++;
         }
-        p.n_tiles += (int)((w->rows + S::BM - 1) / S::BM);
-        p.tile_end[i] = p.n_tiles;
-        p.rows[i] = (int)w->rows;
-        p.y_off[i] = (int)y_cols;
-        p.w_scale[i] = KIND == NRD_DTYPE_F8_E4M3 ? (const float *)w->scales : NULL;
+        y_cols += a->w[i]->rows;
         p.bias[i] = a->bias[i] ? (const float *)a->bias[i]->data : NULL;
-        y_cols += w->rows;
+        p.bias_end[i] = (int)y_cols;
     }
-    if (!encode(dev, &p.x, (nrd_dtype)KIND, (const char *)a->x + (int64_t)t0 * cols * size, nt, cols,
-                N) ||
-        p.n_tiles > N_COUNTERS) {
+    const skinny_plan plan = choose(w, n_w, N, size, dev->n_sm);
+    if (plan.rows == 0) {
         return NULL;
     }
-    NRD_TRY(stream_scratch(s));
+    y_cols = 0;
+    for (int i = 0; i < n_w; i++) {
+        if (!encode(dev, &p.w[i], w[i]->dtype, w[i]->data, w[i]->rows, cols, plan.rows)) {
+            return NULL;
+        }
+        p.n_tiles += (int)((w[i]->rows + plan.rows - 1) / plan.rows);
+        p.tile_end[i] = p.n_tiles;
+        p.rows[i] = (int)w[i]->rows;
+        p.y_off[i] = (int)y_cols;
+        p.w_scale[i] = KIND == NRD_DTYPE_F8_E4M3 ? (const float *)w[i]->scales : NULL;
+        y_cols += w[i]->rows;
+    }
+    if (!encode(dev, &p.x, (nrd_dtype)KIND, (const char *)a->x + (int64_t)t0 * cols * size, nt, cols, N)) {
+        return NULL;
+    }
     const int y_size = a->y_dtype == NRD_DTYPE_F32 ? 4 : 2;
     p.x_scale = KIND == NRD_DTYPE_F8_E4M3 ? a->x_row_scale + t0 : NULL;
     p.y = (char *)a->y + (int64_t)t0 * y_cols * y_size;
     p.ldy = y_cols;
-    p.ws = (float *)s->split_ws;
-    p.counters = s->counters;
     p.n_tokens = nt;
     p.k_blocks = (int)((cols * size + 127) / 128);
     p.y_dtype = a->y_dtype;
     p.softcap = a->softcap;
-    const int64_t units = (int64_t)p.n_tiles * p.k_blocks;
-    const int64_t grid = std::min<int64_t>(dev->n_sm, units);
-    if ((size_t)grid * 2 * S::BM * N * 4 > SPLIT_WS_BYTES) {
-        return NULL;
-    }
+    p.tile_rows = plan.rows;
+    p.splits = plan.splits;
+    p.stages = plan.stages;
+    const int64_t resident = (int64_t)dev->n_sm * (plan.smem <= HALF_SM ? 2 : 1);
+    const unsigned grid = (unsigned)(plan.splits > 1 ? (int64_t)p.n_tiles * plan.splits
+                                                     : std::min<int64_t>(resident, p.n_tiles));
     *done = true;
-    return launch(s, skinny_kernel<KIND, N, MB>, dim3((unsigned)grid), dim3(THREADS), S::SMEM, p);
+    switch (blocks64(plan.rows)) {
+    case 1:
+        return skinny_launch<KIND, N, 1, 1>(s, p, grid, plan.smem);
+    case 2:
+        return skinny_launch<KIND, N, 2, 1>(s, p, grid, plan.smem);
+    default:
+        return skinny_launch<KIND, N, 2, 2>(s, p, grid, plan.smem);
+    }
 }
 
 template <int KIND>
@@ -337,15 +440,15 @@ static nrd_error *skinny_kind(nrd_stream *s, const nrd_linear_args *a, int32_t t
                               bool *done)
 {
     if (a->deterministic || nt > 32) { /* one shape for every batch where rows must not change */
-        return skinny_run<KIND, 64, 2>(s, a, t0, nt, done);
+        return skinny_run<KIND, 64>(s, a, t0, nt, done);
     }
     if (nt > 16) {
-        return skinny_run<KIND, 32, 1>(s, a, t0, nt, done);
+        return skinny_run<KIND, 32>(s, a, t0, nt, done);
     }
     if (nt > 8) {
-        return skinny_run<KIND, 16, 1>(s, a, t0, nt, done);
+        return skinny_run<KIND, 16>(s, a, t0, nt, done);
     }
-    return skinny_run<KIND, 8, 1>(s, a, t0, nt, done);
+    return skinny_run<KIND, 8>(s, a, t0, nt, done);
 }
 
 nrd_error *linear_skinny(nrd_stream *s, const nrd_linear_args *a, int32_t t0, int32_t nt, bool *done)

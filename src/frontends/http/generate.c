@@ -276,11 +276,7 @@ static nrd_error *put_answer(nrd_str *out, TRITONSERVER_InferenceResponse *respo
     int64_t version;
     char version_text[24];
 
-    TRITONSERVER_Error *e = TRITONSERVER_InferenceResponseError(response);
-    if (e) { /* borrowed */
-        return nrd_errorf((nrd_error_code)TRITONSERVER_ErrorCode(e), "%s",
-                          TRITONSERVER_ErrorMessage(e));
-    }
+    NRD_TRY(nrd_http_from_triton(TRITONSERVER_InferenceResponseError(response)));
     NRD_TRY(nrd_http_from_triton(TRITONSERVER_InferenceResponseId(response, &id)));
     NRD_TRY(nrd_http_from_triton(TRITONSERVER_InferenceResponseModel(response, &model, &version)));
     snprintf(version_text, sizeof version_text, "%lld", (long long)version);

@@ -649,10 +649,10 @@ static void on_response(nrd_http_call *call, TRITONSERVER_InferenceResponse *res
     if (call->n_responses != 1) {
         err = nrd_errorf(NRD_ERR_INTERNAL, "expected a single response, got %d", call->n_responses);
     } else {
-        TRITONSERVER_Error *e = TRITONSERVER_InferenceResponseError(call->response);
-        err = e ? nrd_errorf((nrd_error_code)TRITONSERVER_ErrorCode(e), "%s",
-                             TRITONSERVER_ErrorMessage(e))
-                : put_answer(call, call->response, &a);
+        err = nrd_http_from_triton(TRITONSERVER_InferenceResponseError(call->response));
+        if (!err) {
+            err = put_answer(call, call->response, &a);
+        }
     }
     if (err) {
         nrd_http_response_delete(call->response);

@@ -543,6 +543,75 @@ static void test_polling_follows_the_folders(void **state)
     host_end(&h);
 }
 
+static void on_labelled(TRITONSERVER_InferenceResponse *r, const uint32_t flags, void *userp)
+{
+    const char *label = NULL, *none = "";
+    OK(TRITONSERVER_InferenceResponseOutputClassificationLabel(r, 0, 1, &label));
+    OK(TRITONSERVER_InferenceResponseOutputClassificationLabel(r, 0, 3, &none));
+    assert_string_equal(label, "dog");
+    assert_null(none);
+    on_response(r, flags, userp);
+}
+
+static void test_classes_have_the_names_of_the_label_file(void **state)
+{
+    host h;
+    answers a;
+    char *path;
+    (void)state;
+
+    host_init(&h);
+    add_model(&h, "m",
+              "backend: \"identity\" input { name: \"IN\" data_type: TYPE_INT32 dims: -1 }\n"
+              "output { name: \"OUT\" data_type: TYPE_INT32 dims: -1 label_filename: \"l.txt\" }");
+    path = nrd_xasprintf("%s/m/l.txt", h.dir);
+    assert_null(nrd_file_write(path, "cat\ndog\ncow\n", 12));
+    free(path);
+    host_start(&h, NULL);
+    answers_init(&a);
+    TRITONSERVER_InferenceRequest *r = new_request(&h, "m", &a, DATA, 5, false);
+    OK(TRITONSERVER_InferenceRequestSetResponseCallback(r, h.allocator, NULL, on_labelled, &a));
+    OK(TRITONSERVER_ServerInferAsync(h.server, r, NULL));
+    wait_done(&a);
+    assert_null(a.error);
+    answers_fini(&a);
+    host_end(&h);
+}
+
+static void test_rate_limiter_lets_sharers_run_one_at_a_time(void **state)
+{
+    enum { N = 6 };
+    host h;
+    answers a[N];
+    (void)state;
+
+    host_init(&h);
+    add_identity(
+        &h, "m",
+        "instance_group { count: 3 kind: KIND_CPU rate_limiter { resources [ { name: \"R\" "
+        "count: 2 } ] } } "
+        "parameters { key: \"execute_delay_ms\" value { string_value: \"50\" } }");
+    TRITONSERVER_ServerOptions *o = host_options(&h);
+    OK(TRITONSERVER_ServerOptionsSetRateLimiterMode(o, TRITONSERVER_RATE_LIMIT_EXEC_COUNT));
+    OK(TRITONSERVER_ServerOptionsAddRateLimiterResource(o, "r", 1, -1));
+    REFUSED(TRITONSERVER_ServerNew(&h.server, o), INTERNAL, "failed to load all models");
+    OK(TRITONSERVER_ServerOptionsAddRateLimiterResource(o, "r", 3, 0));
+    host_start(&h, o); /* three of R: one instance at a time, as each needs two */
+    uint64_t start = nrd_now_ns();
+    for (int i = 0; i < N; i++) {
+        answers_init(&a[i]);
+        TRITONSERVER_InferenceRequest *r = new_request(&h, "m", &a[i], DATA, 5, false);
+        OK(TRITONSERVER_ServerInferAsync(h.server, r, NULL));
+    }
+    for (int i = 0; i < N; i++) {
+        wait_done(&a[i]);
+        assert_null(a[i].error);
+        answers_fini(&a[i]);
+    }
+    assert_true(nrd_now_ns() - start >= N * 50 * 1000000ull);
+    host_end(&h);
+}
+
 static void test_server_does_not_start_when_a_model_is_broken(void **state)
 {
     host h;
@@ -688,6 +757,8 @@ int main(void)
         cmocka_unit_test(test_order_is_kept_and_priority_goes_first),
         cmocka_unit_test(test_preserve_ordering_holds_back_later_batches),
         cmocka_unit_test(test_polling_follows_the_folders),
+        cmocka_unit_test(test_classes_have_the_names_of_the_label_file),
+        cmocka_unit_test(test_rate_limiter_lets_sharers_run_one_at_a_time),
         cmocka_unit_test(test_server_does_not_start_when_a_model_is_broken),
         cmocka_unit_test(test_stop_waits_for_requests_in_flight),
         cmocka_unit_test(test_requests_survive_models_being_replaced),

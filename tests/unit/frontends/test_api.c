@@ -465,7 +465,7 @@ TRITONSERVER_Error *TRITONSERVER_InferenceResponseDelete(TRITONSERVER_InferenceR
 }
 TRITONSERVER_Error *TRITONSERVER_InferenceResponseError(TRITONSERVER_InferenceResponse *r)
 {
-    return r->error;
+    return r->error ? TRITONSERVER_ErrorNew(r->error->code, r->error->text) : NULL;
 }
 TRITONSERVER_Error *TRITONSERVER_InferenceResponseModel(TRITONSERVER_InferenceResponse *r,
                                                         const char **model, int64_t *version)

@@ -213,6 +213,10 @@ static void test_unknown_elements_are_refused_by_name(void **state)
         {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":0}}}", "used twice",
          NRD_ERR_INVALID_ARG},
         {"{\"model\":{\"type\":\"BPE\",\"vocab\":{}}}", "empty", NRD_ERR_INVALID_ARG},
+        {"{\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":"
+         "\"x\"}},{\"Sequence\":{}}],\"special_tokens\":{\"x\":{\"ids\":[7]}}},\"model\":{\"type\":"
+         "\"BPE\",\"vocab\":{\"a\":0}}}",
+         "token id 7", NRD_ERR_INVALID_ARG},
         {"{\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"Sequence\":{}}],"
          "\"special_tokens\":{}},\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0}}",
          "Missing a comma", NRD_ERR_INVALID_ARG},

@@ -1,0 +1,358 @@
+/* nereid bench: how fast an engine is on this machine.
+ *
+ *   nereid bench PATH                  a table: prefill, and decode with 1, 2, 4 … sequences
+ *   nereid bench throughput PATH …     many requests at once: tokens and requests a second
+ *   nereid bench latency PATH …        one after the other: percentiles of what a user waits
+ */
+#include "tools/model_path.h"
+#include "tools/tools.h"
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/hash.h"
+#include "base/json.h"
+#include "base/mem.h"
+#include "nereid/executor.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static const char usage[] =
+    "Usage: nereid bench PATH [options]             table of prefill and decode rates\n"
+    "       nereid bench throughput PATH [options]  many requests at a time\n"
+    "       nereid bench latency PATH [options]     requests one after the other\n\n"
+    "Prompts are random token ids; the end token is ignored, so lengths are as asked.\n";
+
+typedef struct {
+    const char *json, *seed;
+    int32_t num_requests, input_mean, output_mean, input_stdev, output_stdev, concurrency, warmup;
+    int32_t max_sequences;
+    bool reuse, streaming, max_utilization;
+    nrd_exec_options exec;
+} options;
+
+typedef struct {
+    int64_t sent_ns, first_ns, done_ns;
+    int32_t n_in, n_out;
+} sample;
+
+typedef struct {
+    double seconds;
+    int64_t n_in, n_out;
+    int32_t n;
+    sample *samples;
+} outcome;
+
+static int32_t length_of(uint64_t *state, int32_t mean, int32_t stdev, int32_t limit)
+{
+    double u = 0;
+    for (int i = 0; i < 12; i++) { /* sum of uniform numbers: near enough to normal */
+        *state = nrd_hash_u64(*state, 1);
+        u += (double)(*state >> 11) / 9007199254740992.0;
+    }
+    double n = (double)mean + (double)stdev * (u - 6);
+    int32_t k = (int32_t)lround(n < 1 ? 1 : n);
+    return k > limit ? limit : k;
+}
+
+static nrd_error *send_one(nrd_exec *x, const nrd_exec_info *info, const options *o, uint64_t *state,
+                           uint64_t index, sample *s)
+{
+    nrd_exec_request r;
+    uint64_t id;
+    s->n_out = length_of(state, o->output_mean, o->output_stdev, info->max_seq_len - 1);
+    s->n_in = length_of(state, o->input_mean, o->input_stdev,
+                        info->max_seq_len - s->n_out < info->max_input_len
+                            ? info->max_seq_len - s->n_out : info->max_input_len);
+    int32_t *ids = nrd_xcalloc((size_t)s->n_in, sizeof *ids);
+    for (int32_t i = 0; i < s->n_in; i++) {
+        *state = nrd_hash_u64(*state, 2);
+        ids[i] = (int32_t)(*state % (uint64_t)info->vocab);
+    }
+    nrd_exec_request_init(&r);
+    r.input_ids = ids;
+    r.n_input_ids = s->n_in;
+    r.max_new_tokens = s->n_out;
+    r.streaming = o->streaming;
+    r.exclude_input_in_output = true;
+    r.client_id = index;
+    s->sent_ns = (int64_t)nrd_now_ns();
+    nrd_error *err = nrd_exec_enqueue(x, &r, &id);
+    free(ids);
+    return err;
+}
+
+static nrd_error *take_some(nrd_exec *x, outcome *out, int32_t *n_done)
+{
+    nrd_exec_response *got[64];
+    nrd_error *err = NULL;
+    int32_t n = 0;
+    NRD_TRY(nrd_exec_await(x, got, 64, -1, &n));
+    for (int32_t i = 0; i < n; i++) {
+        sample *s = &out->samples[got[i]->client_id];
+        if (got[i]->error && !err) {
+            err = nrd_errorf((nrd_error_code)nrd_exec_error_code(got[i]->error), "%s",
+                             nrd_exec_error_message(got[i]->error));
+        }
+        if (got[i]->is_final) {
+            s->first_ns = got[i]->perf.first_token_ns;
+            s->done_ns = (int64_t)nrd_now_ns();
+            out->n_in += s->n_in;
+            out->n_out += s->n_out;
+            (*n_done)++;
+        }
+        nrd_exec_response_free(got[i]);
+    }
+    return err;
+}
+
+/* Keeps `concurrency` requests under way until n are done. The caller frees out->samples. */
+static nrd_error *drive(nrd_exec *x, const options *o, int32_t n, int32_t concurrency, outcome *out)
+{
+    nrd_exec_info info = {.size = sizeof info};
+    nrd_error *err = NULL;
+    unsigned long long seed = 0;
+    int32_t n_sent = 0, n_done = 0;
+
+    *out = (outcome){.n = n};
+    if (o->seed && !nrd_parse_u64(o->seed, &seed)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "--seed: '%s' is no number", o->seed);
+    }
+    uint64_t state = seed;
+    nrd_exec_get_info(x, &info);
+    NRD_NEW_GOTO(out->samples, n, err, done);
+    uint64_t start = nrd_now_ns();
+    while (n_done < n) {
+        while (n_sent < n && n_sent - n_done < concurrency) {
+            NRD_TRY_GOTO(send_one(x, &info, o, &state, (uint64_t)n_sent, &out->samples[n_sent]), err,
+                         done);
+            n_sent++;
+        }
+        NRD_TRY_GOTO(take_some(x, out, &n_done), err, done);
+    }
+    out->seconds = (double)(nrd_now_ns() - start) / 1e9;
+done:
+    return err;
+}
+
+static nrd_error *warm_up(nrd_exec *x, const options *o)
+{
+    outcome out;
+    options small = *o;
+    small.output_mean = small.output_mean < 4 ? small.output_mean : 4;
+    nrd_error *err = o->warmup > 0 ? drive(x, &small, o->warmup, 1, &out) : NULL;
+    if (o->warmup > 0) {
+        free(out.samples);
+    }
+    return err;
+}
+
+/* ---- percentiles ---- */
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+typedef enum { TTFT, TPOT, TOTAL } figure;
+
+static double value_of(const sample *s, figure f)
+{
+    switch (f) {
+    case TTFT:
+        return (double)(s->first_ns - s->sent_ns) / 1e6;
+    case TPOT:
+        return s->n_out > 1 ? (double)(s->done_ns - s->first_ns) / 1e6 / (s->n_out - 1) : 0;
+    default:
+        return (double)(s->done_ns - s->sent_ns) / 1e6;
+    }
+}
+
+static void percentiles(const outcome *out, figure f, double p[4]) /* mean, 50, 95, 99 */
+{
+    double *v = nrd_xcalloc((size_t)out->n, sizeof *v), sum = 0;
+    for (int32_t i = 0; i < out->n; i++) {
+        v[i] = value_of(&out->samples[i], f);
+        sum += v[i];
+    }
+    qsort(v, (size_t)out->n, sizeof *v, by_value);
+    p[0] = sum / out->n;
+    p[1] = v[(out->n - 1) * 50 / 100];
+    p[2] = v[(out->n - 1) * 95 / 100];
+    p[3] = v[(out->n - 1) * 99 / 100];
+    free(v);
+}
+
+static void json_member(nrd_str *j, const char *name, double v)
+{
+    nrd_str_printf(j, "%s\n  \"%s\": ", j->len > 2 ? "," : "", name);
+    nrd_json_put_double(j, v);
+}
+
+static void report(const outcome *out, const options *o, nrd_str *j)
+{
+    static const char *const names[] = {"time_to_first_token_ms", "time_per_output_token_ms",
+                                        "latency_ms"};
+    static const char *const parts[] = {"mean", "p50", "p95", "p99"};
+    printf("requests            %d, %d at a time, %.2f s\n", out->n, o->concurrency, out->seconds);
+    printf("request throughput  %.3f requests/s\n", (double)out->n / out->seconds);
+    printf("output throughput   %.1f tokens/s\n", (double)out->n_out / out->seconds);
+    printf("total throughput    %.1f tokens/s\n", (double)(out->n_in + out->n_out) / out->seconds);
+    json_member(j, "num_requests", out->n);
+    json_member(j, "concurrency", o->concurrency);
+    json_member(j, "seconds", out->seconds);
+    json_member(j, "requests_per_s", (double)out->n / out->seconds);
+    json_member(j, "output_tokens_per_s", (double)out->n_out / out->seconds);
+    json_member(j, "total_tokens_per_s", (double)(out->n_in + out->n_out) / out->seconds);
+    printf("%-26s %10s %10s %10s %10s\n", "", parts[0], parts[1], parts[2], parts[3]);
+    for (int f = TTFT; f <= TOTAL; f++) {
+        double p[4];
+        percentiles(out, (figure)f, p);
+        printf("%-26s %10.2f %10.2f %10.2f %10.2f\n", names[f], p[0], p[1], p[2], p[3]);
+        for (int k = 0; k < 4; k++) {
+            char name[64];
+            snprintf(name, sizeof name, "%s_%s", names[f], parts[k]);
+            json_member(j, name, p[k]);
+        }
+    }
+}
+
+/* ---- the table ---- */
+
+/* Decode rate of n sequences at once, from their first to their last tokens. */
+static nrd_error *table_row(nrd_exec *x, const options *o, int32_t n, nrd_str *j)
+{
+    outcome out;
+    double decode_s = 0;
+    int64_t first = INT64_MAX, last = 0, first_done = 0;
+    nrd_error *err = drive(x, o, n, n, &out);
+    if (err) {
+        free(out.samples);
+        return err;
+    }
+    for (int32_t i = 0; i < n; i++) {
+        const sample *s = &out.samples[i];
+        first = s->sent_ns < first ? s->sent_ns : first;
+        first_done = s->first_ns > first_done ? s->first_ns : first_done;
+        last = s->done_ns > last ? s->done_ns : last;
+    }
+    decode_s = (double)(last - first_done) / 1e9;
+    double prefill = (double)out.n_in / ((double)(first_done - first) / 1e9);
+    double decode = (double)(out.n_out - n) / decode_s;
+    printf("%10d %16.1f %16.1f %16.1f\n", n, prefill, decode, decode / n);
+    nrd_str_printf(j, "%s\n    {\"sequences\": %d, \"prefill_tokens_per_s\": ",
+                   nrd_str_has_suffix(nrd_str_cstr(j), "[") ? "" : ",", n);
+    nrd_json_put_double(j, prefill);
+    nrd_str_puts(j, ", \"decode_tokens_per_s\": ");
+    nrd_json_put_double(j, decode);
+    nrd_str_putc(j, '}');
+    free(out.samples);
+    return NULL;
+}
+
+static nrd_error *table(nrd_exec *x, const options *o, nrd_str *j)
+{
+    nrd_str_puts(j, ",\n  \"rows\": [");
+    printf("%10s %16s %16s %16s\n", "sequences", "prefill tok/s", "decode tok/s", "each tok/s");
+    for (int32_t n = 1; n <= o->max_sequences; n *= 2) {
+        NRD_TRY(table_row(x, o, n, j));
+    }
+    nrd_str_puts(j, "\n  ]");
+    return NULL;
+}
+
+static nrd_error *bench(const char *verb, const char *path, options *o)
+{
+    nrd_error *err = NULL;
+    nrd_model_path m = {0};
+    nrd_exec *x = NULL;
+    nrd_exec_config c;
+    nrd_exec_info info = {.size = sizeof info};
+    outcome out = {0};
+    nrd_str j = {0};
+    bool is_table = !strcmp(verb, "table");
+
+    NRD_TRY_GOTO(nrd_model_path_open(&m, path), err, done);
+    nrd_exec_config_init(&c);
+    NRD_TRY_GOTO(nrd_exec_options_apply(&o->exec, &c), err, done);
+    c.enable_chunked_context = true;
+    c.enable_kv_cache_reuse = o->reuse;
+    c.policy = o->max_utilization ? NRD_POLICY_MAX_UTILIZATION : NRD_POLICY_GUARANTEED_NO_EVICT;
+    c.max_beam_width = 1;
+    int32_t at_once = is_table ? o->max_sequences : o->concurrency;
+    c.max_batch_size = c.max_batch_size ? c.max_batch_size : at_once;
+    NRD_TRY_GOTO(nrd_exec_open(&x, m.engine, &c), err, done);
+    nrd_exec_get_info(x, &info);
+    printf("%s, %s, input %d, output %d\n", info.architecture, info.device, o->input_mean,
+           o->output_mean);
+    nrd_str_puts(&j, "{\n  \"device\": ");
+    nrd_json_put_cstr(&j, info.device);
+    nrd_str_puts(&j, ",\n  \"version\": ");
+    nrd_json_put_cstr(&j, nrd_version());
+    json_member(&j, "input_mean", o->input_mean);
+    json_member(&j, "output_mean", o->output_mean);
+    NRD_TRY_GOTO(warm_up(x, o), err, done);
+    if (is_table) {
+        NRD_TRY_GOTO(table(x, o, &j), err, done);
+    } else {
+        NRD_TRY_GOTO(drive(x, o, o->num_requests, o->concurrency, &out), err, done);
+        report(&out, o, &j);
+    }
+    nrd_str_puts(&j, "\n}\n");
+    if (o->json) {
+        err = nrd_file_write(o->json, j.data, j.len);
+    }
+done:
+    free(out.samples);
+    nrd_str_fini(&j);
+    nrd_exec_close(x);
+    nrd_model_path_close(&m);
+    return err;
+}
+
+int nrd_tool_bench(int argc, char **argv)
+{
+    options o = {.num_requests = 0, .input_mean = 128, .output_mean = 128, .warmup = 1,
+                 .max_sequences = 8};
+    const char *words[2] = {NULL, NULL}, *verb = "table";
+    size_t n = 0;
+    const nrd_opt opts[] = {
+        {"--num_requests", NULL, NRD_OPT_INT, &o.num_requests, "N", "requests (32; latency: 10)"},
+        {"--input_mean", "--input_len", NRD_OPT_INT, &o.input_mean, "N", "prompt tokens (128)"},
+        {"--output_mean", "--output_len", NRD_OPT_INT, &o.output_mean, "N", "new tokens (128)"},
+        {"--input_stdev", NULL, NRD_OPT_INT, &o.input_stdev, "N", "spread of prompt lengths (0)"},
+        {"--output_stdev", NULL, NRD_OPT_INT, &o.output_stdev, "N", "spread of output lengths (0)"},
+        {"--concurrency", NULL, NRD_OPT_INT, &o.concurrency, "N", "requests at a time (8)"},
+        {"--max_sequences", NULL, NRD_OPT_INT, &o.max_sequences, "N", "last row of the table (8)"},
+        {"--warmup", NULL, NRD_OPT_INT, &o.warmup, "N", "requests before measuring (1)"},
+        {"--seed", "--random_seed", NRD_OPT_STR, &o.seed, "N", "of prompts and lengths (0)"},
+        {"--streaming", NULL, NRD_OPT_FLAG, &o.streaming, NULL, "one response a token"},
+        {"--enable_kv_cache_reuse", NULL, NRD_OPT_FLAG, &o.reuse, NULL, "share blocks of equal prefixes"},
+        {"--max_utilization", NULL, NRD_OPT_FLAG, &o.max_utilization, NULL, "that scheduler policy"},
+        {"--json", "--report_json", NRD_OPT_STR, &o.json, "FILE", "write the figures there too"},
+        NRD_EXEC_OPTION_ROWS(o.exec),
+    };
+    int status = nrd_opts_parse(argc, argv, usage, opts, sizeof opts / sizeof opts[0], words, 2, &n);
+    if (status >= 0) {
+        return status;
+    }
+    if (n == 2) {
+        verb = words[0];
+        words[0] = words[1];
+    }
+    bool latency = !strcmp(verb, "latency");
+    if (n == 0 || (n == 2 && !latency && strcmp(verb, "throughput") != 0)) {
+        fputs("nereid bench: [throughput|latency] PATH is needed (see --help)\n", stderr);
+        return 2;
+    }
+    o.concurrency = latency ? 1 : o.concurrency > 0 ? o.concurrency : 8;
+    o.num_requests = o.num_requests > 0 ? o.num_requests : latency ? 10 : 32;
+    if (o.input_mean < 1 || o.output_mean < 1 || o.max_sequences < 1 || o.input_stdev < 0 ||
+        o.output_stdev < 0) {
+        fputs("nereid bench: lengths and counts must be positive\n", stderr);
+        return 2;
+    }
+    return nrd_tool_finish("bench", bench(verb, words[0], &o));
+}

@@ -1,0 +1,816 @@
+/* Door 3 with a small random model on the CPU device. */
+#include "executor/internal.h"
+#include "nereid/executor.h"
+
+#include "tiny_engine.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+static tiny_engine tiny;
+
+/* ---- counting allocations ---- */
+
+static atomic_int counting;
+static atomic_long n_allocations;
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#define CAN_COUNT 1
+extern void *__libc_malloc(size_t n);
+extern void *__libc_calloc(size_t n, size_t size);
+extern void *__libc_realloc(void *p, size_t n);
+
+void *malloc(size_t n)
+{
+    n_allocations += counting;
+    return __libc_malloc(n);
+}
+
+void *calloc(size_t n, size_t size)
+{
+    n_allocations += counting;
+    return __libc_calloc(n, size);
+}
+
+void *realloc(void *p, size_t n)
+{
+    n_allocations += counting;
+    return __libc_realloc(p, n);
+}
+#else
+#define CAN_COUNT 0
+#endif
+
+/* ---- helpers ---- */
+
+static void must(nrd_error *err)
+{
+    if (err) {
+        print_error("%s\n", nrd_exec_error_message(err));
+    }
+    assert_null(err);
+}
+
+static void must_fail(nrd_error *err, int code, const char *part)
+{
+    assert_non_null(err);
+    if (!strstr(nrd_exec_error_message(err), part)) {
+        print_error("got: %s\nwant: %s\n", nrd_exec_error_message(err), part);
+    }
+    assert_int_equal(nrd_exec_error_code(err), code);
+    assert_non_null(strstr(nrd_exec_error_message(err), part));
+    nrd_exec_error_free(err);
+}
+
+static nrd_exec_config config(void)
+{
+    nrd_exec_config c;
+    nrd_exec_config_init(&c);
+    c.device = "cpu";
+    c.n_threads = 2;
+    c.deterministic = true;
+    c.normalize_log_probs = false;
+    return c;
+}
+
+static nrd_exec *open_exec(const nrd_exec_config *c)
+{
+    nrd_exec *x = NULL;
+    must(nrd_exec_open(&x, tiny.dir, c));
+    return x;
+}
+
+typedef struct result {
+    int32_t ids[4 * TINY_MAX_SEQ], n;
+    float log_probs[4 * TINY_MAX_SEQ];
+    int32_t n_log_probs, n_responses, n_beams;
+    float cum;
+    nrd_finish_reason finish;
+    nrd_perf_metrics perf;
+} result;
+
+/* Collects everything that request `id` says (sequence 0, best beam). */
+static void collect(nrd_exec *x, uint64_t id, result *out)
+{
+    bool done = false;
+    *out = (result){0};
+    while (!done) {
+        nrd_exec_response *r = NULL;
+        must(nrd_exec_await_id(x, id, &r, 60 * 1000 * 1000));
+        assert_non_null(r);
+        must(r->error);
+        if (r->sequence_index == 0 && r->n_beams > 0) {
+            const nrd_beam_output *b = &r->beams[0];
+            memcpy(out->ids + out->n, b->ids, (size_t)b->n_ids * sizeof *b->ids);
+            out->n += b->n_ids;
+            if (b->n_log_probs > 0) {
+                memcpy(out->log_probs + out->n_log_probs, b->log_probs,
+                       (size_t)b->n_log_probs * sizeof *b->log_probs);
+            }
+            out->n_log_probs += b->n_log_probs;
+            out->cum = b->cum_log_prob;
+            out->n_beams = r->n_beams;
+            out->finish = b->finish_reason;
+        }
+        out->n_responses++;
+        out->perf = r->perf;
+        done = r->is_final;
+        nrd_exec_response_free(r);
+    }
+}
+
+static int32_t prompts[32][TINY_MAX_SEQ];
+
+static void make_prompts(void)
+{
+    uint32_t s = 1;
+    for (int p = 0; p < 32; p++) {
+        for (int i = 0; i < TINY_MAX_SEQ; i++) {
+            s = s * 1664525u + 1013904223u;
+            /* the first 20 tokens are common to every four prompts */
+            prompts[p][i] = i < 20 ? (p % 4 * 7 + i * 3) % TINY_VOCAB : (int32_t)(s >> 16) % TINY_VOCAB;
+        }
+    }
+}
+
+static nrd_exec_request ask(int p)
+{
+    nrd_exec_request r;
+    nrd_exec_request_init(&r);
+    r.input_ids = prompts[p % 32];
+    r.n_input_ids = 5 + p * 7 % 60;
+    r.max_new_tokens = 10 + p * 5 % 40;
+    r.exclude_input_in_output = true;
+    r.return_log_probs = true;
+    r.streaming = p % 3 == 0;
+    if (p % 2) { /* half of them draw */
+        r.sampling.top_k = p % 4 == 1 ? 12 : 0;
+        r.sampling.top_p = 0.9f;
+        r.sampling.temperature = 1.3f;
+        r.sampling.random_seed = (uint64_t)p;
+    }
+    if (p % 5 == 0) {
+        r.sampling.repetition_penalty = 1.3f;
+        r.sampling.frequency_penalty = 0.1f;
+    }
+    return r;
+}
+
+enum { N_MIXED = 24 };
+
+static void run_alone(result *out)
+{
+    nrd_exec_config c = config();
+    c.max_batch_size = 1;
+    nrd_exec *x = open_exec(&c);
+    for (int p = 0; p < N_MIXED; p++) {
+        nrd_exec_request r = ask(p);
+        uint64_t id;
+        must(nrd_exec_enqueue(x, &r, &id));
+        collect(x, id, &out[p]);
+        assert_int_equal(out[p].n, r.max_new_tokens);
+        assert_int_equal(out[p].n_log_probs, out[p].n);
+    }
+    nrd_exec_close(x);
+}
+
+/* All at once; the same tokens and, bit for bit, the same log probabilities. */
+static bool overlapped; /* as with a device that runs beside the host */
+
+static void run_together(const nrd_exec_config *c, const result *want, int32_t *out_paused)
+{
+    nrd_exec *x = open_exec(c);
+    x->overlap = overlapped; /* the loop reads it first when the first request is there */
+    uint64_t ids[N_MIXED];
+    int32_t n_paused = 0;
+    for (int round = 0; round < 2; round++) {
+        for (int p = 0; p < N_MIXED; p++) {
+            nrd_exec_request r = ask(p);
+            must(nrd_exec_enqueue(x, &r, &ids[p]));
+        }
+        for (int p = 0; p < N_MIXED; p++) {
+            result got;
+            collect(x, ids[p], &got);
+            assert_int_equal(got.n, want[p].n);
+            assert_memory_equal(got.ids, want[p].ids, (size_t)got.n * sizeof *got.ids);
+            assert_memory_equal(got.log_probs, want[p].log_probs, (size_t)got.n * sizeof(float));
+            assert_true(got.cum == want[p].cum);
+            n_paused += got.perf.n_paused;
+        }
+    }
+    nrd_exec_close(x);
+    if (out_paused) {
+        *out_paused = n_paused;
+    }
+}
+
+static result alone[N_MIXED];
+
+static void test_batch_does_not_change_tokens(void **state)
+{
+    nrd_exec_config c = config();
+    (void)state;
+    run_together(&c, alone, NULL);
+}
+
+static void test_chunked_context_does_not_change_tokens(void **state)
+{
+    nrd_exec_config c = config();
+    (void)state;
+    c.enable_chunked_context = true;
+    c.max_batch_size = 6;
+    c.max_beam_width = 1;
+    c.max_num_tokens = 20;
+    run_together(&c, alone, NULL);
+}
+
+static void test_prefix_reuse_does_not_change_tokens(void **state)
+{
+    nrd_exec_config c = config();
+    (void)state;
+    c.enable_kv_cache_reuse = true;
+    run_together(&c, alone, NULL);
+}
+
+static void test_pauses_do_not_change_tokens(void **state)
+{
+    nrd_exec_config c = config();
+    int32_t n_paused = 0;
+    (void)state;
+    c.policy = NRD_POLICY_MAX_UTILIZATION;
+    c.max_tokens_in_paged_kv_cache = 240;
+    c.max_beam_width = 1;
+    run_together(&c, alone, &n_paused);
+    assert_true(n_paused > 0);
+    c.enable_kv_cache_reuse = true;
+    c.enable_chunked_context = true;
+    c.max_num_tokens = 40;
+    run_together(&c, alone, &n_paused);
+    assert_true(n_paused > 0);
+}
+
+static void test_static_batches_do_not_change_tokens(void **state)
+{
+    nrd_exec_config c = config();
+    (void)state;
+    c.batching = NRD_BATCHING_STATIC;
+    c.max_batch_size = 5;
+    run_together(&c, alone, NULL);
+}
+
+static void test_steps_enqueued_ahead_do_not_change_tokens(void **state)
+{
+    int32_t n_paused = 0;
+    nrd_exec_config c = config();
+    (void)state;
+    overlapped = true;
+    run_together(&c, alone, NULL);
+    c.policy = NRD_POLICY_MAX_UTILIZATION;
+    c.max_tokens_in_paged_kv_cache = 240;
+    c.max_beam_width = 1;
+    c.enable_kv_cache_reuse = true;
+    c.enable_chunked_context = true;
+    c.max_num_tokens = 40;
+    run_together(&c, alone, &n_paused);
+    assert_true(n_paused > 0);
+    overlapped = false;
+}
+
+static void test_reused_blocks_are_counted(void **state)
+{
+    nrd_exec_config c = config();
+    result a, b;
+    uint64_t id;
+    (void)state;
+    c.enable_kv_cache_reuse = true;
+    nrd_exec *x = open_exec(&c);
+    nrd_exec_request r = ask(0);
+    r.n_input_ids = 30; /* one block of 16 and a part */
+    r.max_new_tokens = 1;
+    must(nrd_exec_enqueue(x, &r, &id));
+    collect(x, id, &a);
+    assert_int_equal(a.perf.kv_reused_blocks, 0);
+    assert_int_equal(a.perf.kv_new_blocks, 2);
+    must(nrd_exec_enqueue(x, &r, &id));
+    collect(x, id, &b);
+    assert_int_equal(b.perf.kv_reused_blocks, 1);
+    assert_int_equal(b.perf.kv_new_blocks, 1);
+    r.cache_salt = "another tenant";
+    must(nrd_exec_enqueue(x, &r, &id));
+    collect(x, id, &b);
+    assert_int_equal(b.perf.kv_reused_blocks, 0);
+    nrd_exec_close(x);
+}
+
+/* ---- what an answer holds ---- */
+
+static void test_answer_echoes_the_prompt_unless_told_otherwise(void **state)
+{
+    nrd_exec_config c = config();
+    nrd_exec *x = open_exec(&c);
+    nrd_exec_request r = ask(2);
+    uint64_t id;
+    result got;
+    (void)state;
+    r.exclude_input_in_output = false;
+    r.streaming = false;
+    must(nrd_exec_enqueue(x, &r, &id));
+    collect(x, id, &got);
+    assert_int_equal(got.n, r.n_input_ids + r.max_new_tokens);
+    assert_int_equal(got.n_log_probs, r.max_new_tokens);
+    assert_memory_equal(got.ids, r.input_ids, (size_t)r.n_input_ids * sizeof *got.ids);
+    assert_memory_equal(got.ids + r.n_input_ids, alone[2].ids, (size_t)alone[2].n * sizeof *got.ids);
+    r.streaming = true; /* never echoes */
+    must(nrd_exec_enqueue(x, &r, &id));
+    collect(x, id, &got);
+    assert_int_equal(got.n, r.max_new_tokens);
+    assert_int_equal(got.n_responses, r.max_new_tokens);
+    nrd_exec_close(x);
+}
+
+static void test_end_token_ends_and_is_left_out_and_stop_phrase_stays(void **state)
+{
+    nrd_exec_config c = config();
+    nrd_exec *x = open_exec(&c);
+    nrd_exec_request r = ask(2);
+    uint64_t id;
+    result got;
+    int32_t first = 0;
+    (void)state;
+    r.end_id = alone[2].ids[5];
+    while (alone[2].ids[first] != r.end_id) {
+        first++;
+    }
+    for (int streaming = 0; streaming < 2; streaming++) {
+        r.streaming = streaming;
+        must(nrd_exec_enqueue(x, &r, &id));
+        collect(x, id, &got);
+        assert_int_equal(got.n, first);
+        assert_int_equal(got.finish, NRD_FINISH_END_ID);
+    }
+    r.sampling.min_length = 8; /* the end may not come so early */
+    must(nrd_exec_enqueue(x, &r, &id));
+    collect(x, id, &got);
+    assert_true(got.n >= 8);
+    for (int32_t i = 0; i < 8; i++) {
+        assert_int_not_equal(got.ids[i], r.end_id);
+    }
+    r.sampling.min_length = 0;
+    r.end_id = -1;
+    int32_t words[2] = {alone[2].ids[6], alone[2].ids[7]}, ends[1] = {2};
+    r.stop_words = (nrd_phrases){words, ends, 1};
+    must(nrd_exec_enqueue(x, &r, &id));
+    collect(x, id, &got);
+    assert_int_equal(got.finish, NRD_FINISH_STOP_WORDS);
+    assert_true(got.n >= 2 && got.n <= 8);
+    assert_memory_equal(got.ids + got.n - 2, words, sizeof words);
+    nrd_exec_close(x);
+}
+
+static void test_bad_words_and_repeated_ngrams_never_come(void **state)
+{
+    nrd_exec_config c = config();
+    nrd_exec *x = open_exec(&c);
+    nrd_exec_request r = ask(2);
+    uint64_t id;
+    result got;
+    int32_t words[3] = {alone[2].ids[0], alone[2].ids[2], alone[2].ids[3]}, ends[2] = {1, 3};
+    (void)state;
+    r.bad_words = (nrd_phrases){words, ends, 2};
+    must(nrd_exec_enqueue(x, &r, &id));
+    collect(x, id, &got);
+    for (int32_t i = 0; i < got.n; i++) {
+        assert_int_not_equal(got.ids[i], words[0]);
+        assert_false(i > 0 && got.ids[i - 1] == words[1] && got.ids[i] == words[2]);
+    }
+    r = ask(4);
+    r.max_new_tokens = 80;
+    r.sampling.no_repeat_ngram_size = 2;
+    must(nrd_exec_enqueue(x, &r, &id));
+    collect(x, id, &got);
+    for (int32_t i = 1; i < got.n; i++) {
+        for (int32_t k = 1; k < i; k++) {
+            assert_false(got.ids[k - 1] == got.ids[i - 1] && got.ids[k] == got.ids[i]);
+        }
+    }
+    nrd_exec_close(x);
+}
+
+static void test_bias_moves_the_choice(void **state)
+{
+    nrd_exec_config c = config();
+    nrd_exec *x = open_exec(&c);
+    nrd_exec_request r = ask(2);
+    float bias[TINY_VOCAB] = {0};
+    uint64_t id;
+    result got;
+    (void)state;
+    bias[17] = 1000;
+    r.embedding_bias = bias;
+    must(nrd_exec_enqueue(x, &r, &id));
+    collect(x, id, &got);
+    for (int32_t i = 0; i < got.n; i++) {
+        assert_int_equal(got.ids[i], 17);
+    }
+    nrd_exec_close(x);
+}
+
+static void test_sequences_of_one_request_differ_and_repeat(void **state)
+{
+    nrd_exec_config c = config();
+    int32_t seen[2][4][64], n[2][4];
+    (void)state;
+    for (int round = 0; round < 2; round++) {
+        c.max_batch_size = round ? 2 : 8;
+        nrd_exec *x = open_exec(&c);
+        nrd_exec_request r = ask(1);
+        uint64_t id;
+        int n_final = 0, n_seq_final = 0;
+        r.sampling.num_return_sequences = 4;
+        r.streaming = false;
+        must(nrd_exec_enqueue(x, &r, &id));
+        while (!n_final) {
+            nrd_exec_response *o;
+            must(nrd_exec_await_id(x, id, &o, -1));
+            int s = o->sequence_index;
+            n[round][s] = o->beams[0].n_ids;
+            memcpy(seen[round][s], o->beams[0].ids, (size_t)o->beams[0].n_ids * sizeof(int32_t));
+            n_seq_final += o->is_sequence_final;
+            n_final += o->is_final;
+            nrd_exec_response_free(o);
+        }
+        assert_int_equal(n_seq_final, 4);
+        assert_int_equal(n[round][0], alone[1].n); /* the first is what one alone would be */
+        assert_memory_equal(seen[round][0], alone[1].ids, (size_t)alone[1].n * sizeof(int32_t));
+        nrd_exec_close(x);
+    }
+    for (int s = 0; s < 4; s++) {
+        assert_int_equal(n[0][s], n[1][s]);
+        assert_memory_equal(seen[0][s], seen[1][s], (size_t)n[0][s] * sizeof(int32_t));
+        for (int o = 0; o < s; o++) {
+            assert_memory_not_equal(seen[0][s], seen[0][o], (size_t)n[0][s] * sizeof(int32_t));
+        }
+    }
+}
+
+static void test_scores_agree_with_generation(void **state)
+{
+    nrd_exec_config c = config();
+    nrd_exec *x = open_exec(&c);
+    (void)state;
+    nrd_exec_request r = ask(2);
+    int32_t all[TINY_MAX_SEQ], n = r.n_input_ids + alone[2].n, top[TINY_MAX_SEQ * 2];
+    float lp[TINY_MAX_SEQ], top_lp[TINY_MAX_SEQ * 2];
+    memcpy(all, r.input_ids, (size_t)r.n_input_ids * sizeof *all);
+    memcpy(all + r.n_input_ids, alone[2].ids, (size_t)alone[2].n * sizeof *all);
+    must(nrd_exec_score(x, all, n, 2, lp, top, top_lp));
+    for (int32_t i = 0; i < alone[2].n; i++) {
+        int32_t at = r.n_input_ids + i;
+        assert_true(fabsf(lp[at] - alone[2].log_probs[i]) < 1e-3f);
+        assert_int_equal(top[at * 2], alone[2].ids[i]); /* greedy took the best */
+        assert_true(top_lp[at * 2] >= top_lp[at * 2 + 1]);
+    }
+    nrd_exec_close(x);
+}
+
+static void test_beams_are_sorted_and_their_sums_are_true(void **state)
+{
+    nrd_exec_config c = config();
+    nrd_exec *x = open_exec(&c);
+    (void)state;
+    for (int w = 2; w <= 4; w++) {
+        nrd_exec_request r = ask(2);
+        nrd_exec_response *o;
+        uint64_t id;
+        r.streaming = false;
+        r.sampling.beam_width = w;
+        must(nrd_exec_enqueue(x, &r, &id));
+        must(nrd_exec_await_id(x, id, &o, -1));
+        must(o->error);
+        assert_true(o->is_final);
+        assert_int_equal(o->n_beams, w);
+        assert_true(o->beams[0].cum_log_prob >= alone[2].cum - 1e-3f);
+        for (int b = 0; b < w; b++) {
+            int32_t all[TINY_MAX_SEQ], n = r.n_input_ids + o->beams[b].n_ids;
+            float lp[TINY_MAX_SEQ], sum = 0;
+            memcpy(all, r.input_ids, (size_t)r.n_input_ids * sizeof *all);
+            memcpy(all + r.n_input_ids, o->beams[b].ids, (size_t)o->beams[b].n_ids * sizeof *all);
+            must(nrd_exec_score(x, all, n, 0, lp, NULL, NULL));
+            for (int32_t i = r.n_input_ids; i < n; i++) {
+                sum += lp[i];
+            }
+            assert_true(fabsf(sum - o->beams[b].cum_log_prob) < 1e-2f);
+            assert_true(b == 0 || o->beams[b].cum_log_prob <= o->beams[b - 1].cum_log_prob);
+        }
+        nrd_exec_response_free(o);
+    }
+    nrd_exec_close(x);
+}
+
+static void test_logits_of_prompt_and_choices_meet(void **state)
+{
+    nrd_exec_config c = config();
+    nrd_exec *x = open_exec(&c);
+    nrd_exec_request r = ask(2);
+    nrd_exec_response *o;
+    uint64_t id;
+    (void)state;
+    r.streaming = false;
+    r.return_context_logits = r.return_generation_logits = true;
+    must(nrd_exec_enqueue(x, &r, &id));
+    must(nrd_exec_await_id(x, id, &o, -1));
+    must(o->error);
+    assert_int_equal(o->vocab, TINY_VOCAB);
+    assert_int_equal(o->n_generation_logits, r.max_new_tokens);
+    const float *last = o->context_logits + (size_t)(r.n_input_ids - 1) * TINY_VOCAB;
+    assert_memory_equal(last, o->generation_logits, TINY_VOCAB * sizeof(float));
+    for (int32_t i = 0; i < r.max_new_tokens; i++) {
+        const float *row = o->generation_logits + (size_t)i * TINY_VOCAB;
+        for (int32_t v = 0; v < TINY_VOCAB; v++) {
+            assert_true(row[v] <= row[o->beams[0].ids[i]]);
+        }
+    }
+    nrd_exec_response_free(o);
+    nrd_exec_close(x);
+}
+
+static void test_top_log_probs_come_with_each_token(void **state)
+{
+    nrd_exec_config c = config();
+    nrd_exec *x = open_exec(&c);
+    nrd_exec_request r = ask(2);
+    nrd_exec_response *o;
+    uint64_t id;
+    (void)state;
+    r.streaming = false;
+    r.n_top_logprobs = 3;
+    must(nrd_exec_enqueue(x, &r, &id));
+    must(nrd_exec_await_id(x, id, &o, -1));
+    const nrd_beam_output *b = &o->beams[0];
+    assert_int_equal(b->n_log_probs, r.max_new_tokens);
+    for (int32_t i = 0; i < b->n_log_probs; i++) {
+        assert_int_equal(b->top_ids[i * 3], b->ids[i]);
+        assert_true(b->top_log_probs[i * 3] >= b->top_log_probs[i * 3 + 1]);
+        assert_true(fabsf(b->top_log_probs[i * 3] - b->log_probs[i]) < 1e-5f);
+    }
+    nrd_exec_response_free(o);
+    nrd_exec_close(x);
+}
+
+/* ---- refusing, cancelling, ending ---- */
+
+static void test_bad_requests_are_refused_by_name(void **state)
+{
+    nrd_exec_config c = config();
+    nrd_exec *x = open_exec(&c);
+    nrd_exec_request r = ask(2);
+    uint64_t id;
+    int32_t negative[2] = {1, -5};
+    (void)state;
+    r.n_input_ids = TINY_MAX_SEQ;
+    must_fail(nrd_exec_enqueue(x, &r, &id), 3,
+              "Prompt length (160) exceeds maximum input length (159). Set log level to info and "
+              "check TRTLLM logs for how maximum input length is set");
+    r = ask(2);
+    r.input_ids = negative;
+    r.n_input_ids = 2;
+    must_fail(nrd_exec_enqueue(x, &r, &id), 3, "input_ids[1] is -5");
+    r = ask(2);
+    r.sampling.temperature = -1;
+    must_fail(nrd_exec_enqueue(x, &r, &id), 3, "temperature");
+    r = ask(2);
+    r.sampling.beam_width = 9;
+    must_fail(nrd_exec_enqueue(x, &r, &id), 3, "beam_width (9) exceeds max_beam_width (4)");
+    r = ask(2);
+    r.max_new_tokens = 0;
+    must_fail(nrd_exec_enqueue(x, &r, &id), 3, "max_new_tokens");
+    r = ask(2);
+    r.lora_task_id = 3;
+    must_fail(nrd_exec_enqueue(x, &r, &id), 5, "LoRA");
+    r = ask(2);
+    r.guide_type = "json";
+    must_fail(nrd_exec_enqueue(x, &r, &id), 5, "guided decoding");
+    r = ask(2);
+    r.draft_input_ids = prompts[0];
+    r.n_draft_input_ids = 2;
+    must_fail(nrd_exec_enqueue(x, &r, &id), 5, "draft_input_ids");
+    r = ask(2); /* too long together: cut, no error */
+    r.n_input_ids = 150;
+    r.max_new_tokens = 1000;
+    result got;
+    must(nrd_exec_enqueue(x, &r, &id));
+    collect(x, id, &got);
+    assert_int_equal(got.n, 10);
+    assert_int_equal(got.finish, NRD_FINISH_LENGTH);
+    nrd_exec_response *o;
+    must_fail(nrd_exec_await_id(x, 12345, &o, -1), 2, "12345");
+    nrd_exec_close(x);
+}
+
+static void test_cache_too_small_for_one_sequence_is_refused_at_open(void **state)
+{
+    nrd_exec_config c = config();
+    nrd_exec *x = NULL;
+    (void)state;
+    c.max_tokens_in_paged_kv_cache = 64;
+    must_fail(nrd_exec_open(&x, tiny.dir, &c), 3, "max_tokens_in_paged_kv_cache 64");
+    assert_null(x);
+    c = config();
+    c.decoding_mode = NRD_DECODING_MEDUSA;
+    must_fail(nrd_exec_open(&x, tiny.dir, &c), 5, "medusa");
+    must_fail(nrd_exec_open(&x, "/nonexistent", NULL), 2, "/nonexistent");
+}
+
+static void test_cancelled_request_ends_with_what_it_has(void **state)
+{
+    nrd_exec_config c = config();
+    nrd_exec *x = open_exec(&c);
+    nrd_exec_request r = ask(0);
+    nrd_exec_response *o;
+    uint64_t id;
+    int32_t n = 0;
+    bool done = false;
+    (void)state;
+    r.n_input_ids = 5;
+    r.max_new_tokens = 150;
+    r.streaming = true;
+    must(nrd_exec_enqueue(x, &r, &id));
+    while (!done) {
+        must(nrd_exec_await_id(x, id, &o, -1));
+        n += o->beams[0].n_ids;
+        done = o->is_final;
+        if (done) {
+            assert_int_equal(o->beams[0].finish_reason, NRD_FINISH_CANCELLED);
+        }
+        nrd_exec_response_free(o);
+        if (n == 3) {
+            nrd_exec_cancel(x, id);
+        }
+    }
+    assert_true(n >= 3 && n < 150);
+    nrd_exec_cancel(x, id); /* over: no effect */
+    nrd_exec_close(x);
+}
+
+static void test_queue_limit_and_shutdown(void **state)
+{
+    nrd_exec_config c = config();
+    (void)state;
+    c.max_batch_size = 1;
+    c.max_queue_size = 4;
+    nrd_exec *x = open_exec(&c);
+    nrd_exec_request r = ask(0);
+    uint64_t id;
+    int n_accepted = 0, n_final = 0;
+    nrd_error *err = NULL;
+    r.n_input_ids = 5;
+    r.max_new_tokens = 100;
+    r.streaming = false;
+    while (!(err = nrd_exec_enqueue(x, &r, &id))) {
+        n_accepted++;
+        assert_true(n_accepted < 1000);
+    }
+    must_fail(err, 4, "Maximum queue size of 4 has been reached, please try again later");
+    must(nrd_exec_shutdown(x, -1));
+    must_fail(nrd_exec_enqueue(x, &r, &id), 4, "shutting down");
+    while (!nrd_exec_is_done(x)) {
+        nrd_exec_response *out[8];
+        int32_t n;
+        must(nrd_exec_await(x, out, 8, -1, &n));
+        for (int32_t i = 0; i < n; i++) {
+            n_final += out[i]->is_final;
+            assert_int_equal(out[i]->beams[0].n_ids, 100);
+            nrd_exec_response_free(out[i]);
+        }
+    }
+    assert_int_equal(n_final, n_accepted);
+    nrd_exec_close(x);
+}
+
+static void test_shutdown_in_time_cuts_what_runs(void **state)
+{
+    nrd_exec_config c = config();
+    nrd_exec *x = open_exec(&c);
+    uint64_t id;
+    int n_final = 0;
+    (void)state;
+    for (int p = 0; p < 30; p++) {
+        nrd_exec_request r = ask(p);
+        must(nrd_exec_enqueue(x, &r, &id));
+    }
+    must(nrd_exec_shutdown(x, 1000));
+    while (!nrd_exec_is_done(x)) {
+        nrd_exec_response *out[4];
+        int32_t n;
+        must(nrd_exec_await(x, out, 4, 0, &n));
+        for (int32_t i = 0; i < n; i++) {
+            n_final += out[i]->is_final;
+            nrd_exec_response_free(out[i]);
+        }
+    }
+    assert_int_equal(n_final, 30);
+    nrd_exec_close(x);
+}
+
+/* ---- steady steps ---- */
+
+static int32_t wait_iterations(nrd_exec *x, int32_t n)
+{
+    nrd_iter_stats st[16];
+    int32_t seen = 0;
+    while (seen < n) {
+        struct timespec t = {0, 200000};
+        int32_t got = nrd_exec_take_iter_stats(x, st, 16);
+        for (int32_t i = 0; i < got; i++) {
+            assert_int_equal(st[i].kv_used_blocks + st[i].kv_free_blocks, st[i].kv_max_blocks);
+        }
+        seen += got;
+        nanosleep(&t, NULL); /* waiting for the state above, not for time */
+    }
+    return seen;
+}
+
+static void test_decode_steps_allocate_nothing(void **state)
+{
+    nrd_exec_config c = config();
+    uint64_t ids[8];
+    (void)state;
+    if (!CAN_COUNT) {
+        skip();
+    }
+    c.enable_kv_cache_reuse = true;
+    nrd_exec *x = open_exec(&c);
+    for (int p = 0; p < 8; p++) {
+        nrd_exec_request r = ask(p);
+        r.n_input_ids = 8;
+        r.max_new_tokens = 150;
+        r.streaming = p == 0;
+        must(nrd_exec_enqueue(x, &r, &ids[p]));
+    }
+    int32_t n_streamed = 0;
+    nrd_exec_response *o;
+    for (; n_streamed < 40; n_streamed++) { /* taking them as they come warms the pool */
+        must(nrd_exec_await_id(x, ids[0], &o, -1));
+        nrd_exec_response_free(o);
+    }
+    n_allocations = 0;
+    counting = 1;
+    for (; n_streamed < 120; n_streamed++) {
+        must(nrd_exec_await_id(x, ids[0], &o, -1));
+        nrd_exec_response_free(o);
+    }
+    counting = 0;
+    assert_int_equal(n_allocations, 0);
+    wait_iterations(x, 20);
+    nrd_exec_close(x);
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    tiny_build(&tiny, tiny_llama, 16);
+    make_prompts();
+    run_alone(alone);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    tiny_remove(&tiny);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_batch_does_not_change_tokens),
+        cmocka_unit_test(test_chunked_context_does_not_change_tokens),
+        cmocka_unit_test(test_prefix_reuse_does_not_change_tokens),
+        cmocka_unit_test(test_pauses_do_not_change_tokens),
+        cmocka_unit_test(test_static_batches_do_not_change_tokens),
+        cmocka_unit_test(test_steps_enqueued_ahead_do_not_change_tokens),
+        cmocka_unit_test(test_reused_blocks_are_counted),
+        cmocka_unit_test(test_answer_echoes_the_prompt_unless_told_otherwise),
+        cmocka_unit_test(test_end_token_ends_and_is_left_out_and_stop_phrase_stays),
+        cmocka_unit_test(test_bad_words_and_repeated_ngrams_never_come),
+        cmocka_unit_test(test_bias_moves_the_choice),
+        cmocka_unit_test(test_sequences_of_one_request_differ_and_repeat),
+        cmocka_unit_test(test_scores_agree_with_generation),
+        cmocka_unit_test(test_beams_are_sorted_and_their_sums_are_true),
+        cmocka_unit_test(test_logits_of_prompt_and_choices_meet),
+        cmocka_unit_test(test_top_log_probs_come_with_each_token),
+        cmocka_unit_test(test_bad_requests_are_refused_by_name),
+        cmocka_unit_test(test_cache_too_small_for_one_sequence_is_refused_at_open),
+        cmocka_unit_test(test_cancelled_request_ends_with_what_it_has),
+        cmocka_unit_test(test_queue_limit_and_shutdown),
+        cmocka_unit_test(test_shutdown_in_time_cuts_what_runs),
+        cmocka_unit_test(test_decode_steps_allocate_nothing),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
