@@ -173,7 +173,7 @@ $(B)/tests/unit/core/%: tests/unit/core/%.c $(B)/lib/libtritonserver.so $(OBJ_co
 $(B)/tests/unit/core/test_server: | $(B)/backends/identity/libtriton_identity.so
 $(B)/tests/unit/frontends/%: tests/unit/frontends/%.c $(OBJ_frontends) $(OBJ_base) $(B)/lib/libtritonserver.so
 	$(link)
-	$(Q)$(CC) $(CFLAGS) -Itests -o $@ $< $(filter-out %/main.o,$(OBJ_frontends)) $(OBJ_base) $(LDFLAGS) \
+	$(Q)$(CC) $(CFLAGS) $(grpc_CFLAGS) -Itests -o $@ $< $(filter-out %/main.o,$(OBJ_frontends)) $(OBJ_base) $(LDFLAGS) \
 	    -L$(B)/lib -ltritonserver -levent -levent_pthreads -lz $(frontends_LIBS) -lcmocka $(LIBS_base) -Wl,-rpath,$(abspath $(B)/lib)
 $(B)/tests/%: tests/%.c $(OBJ_nereid)
 	$(link)

@@ -521,8 +521,8 @@ static const option_row rows[] = {
      NULL, "Regular expression; metadata whose key matches becomes request parameters."},
     {"GRPC", "grpc-infer-thread-count", FORM_INT, F(grpc_infer_threads), 1, 128, "integer", NULL,
      "Threads that take inference calls. Default is 2."},
-    {"GRPC", "grpc-infer-allocation-pool-size", FORM_REFUSED, 0, 0, 0, "integer", NULL,
-     "refused: there is no pool of call states to size; memory of a call is freed with it."},
+    {"GRPC", "grpc-infer-allocation-pool-size", FORM_INT, F(grpc_infer_pool), 1, 65536, "integer",
+     NULL, "Inference calls that each of these threads keeps prepared. Default is 8."},
     {"GRPC", "grpc-use-ssl", FORM_BOOL, F(grpc_use_ssl), 0, 0, "boolean", NULL,
      "Encrypt; needs --grpc-server-cert and --grpc-server-key. Default is false."},
     {"GRPC", "grpc-use-ssl-mutual", FORM_BOOL, F(grpc_use_ssl_mutual), 0, 0, "boolean", NULL,
@@ -867,6 +867,7 @@ void nrd_options_init(nrd_options *o)
     o->allow_grpc = true;
 #endif
     o->grpc_infer_threads = 2;
+    o->grpc_infer_pool = 8;
     o->grpc_forward_pattern = nrd_xstrdup("");
     o->grpc_server_cert = nrd_xstrdup("");
     o->grpc_server_key = nrd_xstrdup("");

@@ -67,7 +67,7 @@ typedef struct nrd_options {
     bool allow_grpc, allow_grpc_given;
     bool reuse_grpc_port;
     char *grpc_address;
-    int64_t grpc_port, grpc_infer_threads;
+    int64_t grpc_port, grpc_infer_threads, grpc_infer_pool;
     char *grpc_forward_pattern;
     bool grpc_use_ssl, grpc_use_ssl_mutual;
     char *grpc_server_cert, *grpc_server_key, *grpc_root_cert; /* paths; "" without */

@@ -608,7 +608,8 @@ def test_restricted_protocols_want_their_header(repository, tmp_path):
 
 def test_options_of_the_group_are_taken(repository, tmp_path):
     s = start(tmp_path, repository, "--grpc-infer-response-compression-level=high",
-              "--grpc-infer-thread-count=1", "--grpc-keepalive-time=10000",
+              "--grpc-infer-thread-count=1", "--grpc-infer-allocation-pool-size=16",
+              "--grpc-keepalive-time=10000",
               "--grpc-keepalive-timeout=5000", "--grpc-keepalive-permit-without-calls=true",
               "--grpc-http2-max-pings-without-data=0", "--grpc-http2-max-ping-strikes=0",
               "--grpc-http2-min-recv-ping-interval-without-data=1000",

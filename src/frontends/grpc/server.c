@@ -12,7 +12,6 @@
 #include <strings.h>
 #include <time.h>
 
-#define INFER_SLOTS 8     /* calls that a queue can take without a trip to its thread */
 #define MAX_BACKGROUND 16 /* model loads and unloads at the same time */
 #define MAX_PEM (1u << 20)
 
@@ -416,7 +415,10 @@ static nrd_error *start_queues(nrd_grpc_service *s)
         for (size_t m = 0; m < nrd_grpc_n_methods; m++) {
             const nrd_grpc_kind kind = nrd_grpc_methods[m].kind;
             const bool inference = kind == NRD_GRPC_INFER || kind == NRD_GRPC_STREAM;
-            for (int n = 0; inference == (i > 0) && n < (inference ? INFER_SLOTS : 1); n++) {
+            const int64_t slots = inference != (i > 0) ? 0
+                                  : inference          ? s->options->grpc_infer_pool
+                                                       : 1;
+            for (int64_t n = 0; n < slots; n++) {
                 request_slot(q, m);
             }
         }
