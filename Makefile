@@ -79,7 +79,9 @@ OBJ_proto := $(B)/obj/gen/model_config.pb-c.o # what the core needs; the rest be
 
 all: engine server ## Build everything that this machine has the libraries for
 
-engine: $(B)/lib/libnereid.so $(B)/bin/nereid ## The engine and its tools: needs only a C compiler (CUDA plug-in too if nvcc is there)
+# The CUDA plug-in takes minutes for all architectures: built where a GPU is, or with CUDA=1.
+WANT_CUDA := $(if $(NVCC),$(wildcard /dev/nvidiactl)$(CUDA))
+engine: $(B)/lib/libnereid.so $(B)/bin/nereid $(if $(WANT_CUDA),$(B)/lib/nereid_cuda.so) ## The engine and its tools: needs only a C compiler (CUDA plug-in where nvcc and a GPU are)
 
 ifeq ($(and $(HAVE_PROTOBUFC),$(HAVE_EVENT)),)
 server:

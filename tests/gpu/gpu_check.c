@@ -757,6 +757,22 @@ static void all_attention(void)
     }
 }
 
+/* Many (sequence, KV head) pairs: the kernel that gives each a single warp. */
+static void many_pairs(void)
+{
+    for (int i = 0; i < 6; i++) {
+        attn_case c = {.act = NRD_DTYPE_BF16, .out = NRD_DTYPE_BF16,
+                       .kv = i % 2 ? NRD_DTYPE_F8_E4M3 : NRD_DTYPE_BF16, .n_kv = 220, .n_heads = 220 * (1 + i / 3),
+                       .hd = i % 3 == 1 ? 128 : 64, .bt = 16 << (i % 3), .n_seqs = 8,
+                       .rope = NRD_ROPE_NEOX, .window = i == 5 ? 70 : 0};
+        for (int s = 0; s < 8; s++) {
+            c.ctx[s] = rnd(1, 250);
+            c.q_len[s] = i == 4 && s == 3 ? (c.ctx[s] < 30 ? c.ctx[s] : 30) : 1;
+        }
+        check_attention(&c);
+    }
+}
+
 /* ---- sample, counts, copy_blocks, graphs ---- */
 
 typedef struct candidate {
@@ -1082,6 +1098,7 @@ int main(int argc, char **argv)
     check_deterministic();
     section("linear", &c, &f);
     all_attention();
+    many_pairs();
     section("attention", &c, &f);
     check_graph();
     section("graph", &c, &f);

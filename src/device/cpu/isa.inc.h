@@ -4,6 +4,7 @@
 
 #include "device/ops/attention_cpu.h"
 #include "device/ops/linear_cpu.h"
+#include "device/ops/peak_cpu.h"
 #include "device/ops/rows_cpu.h"
 #include "device/ops/sample_cpu.h"
 
@@ -28,6 +29,9 @@ const nrd_cpu_kernels NRD_KERNELS = {
     .collect_above = collect_above,
     .exp_row = exp_row,
     .sum_above = sum_above,
+    .peak_dot = peak_dot,
+    .peak_fma = peak_fma,
+    .peak_read = peak_read,
 };
 
 #if defined(__clang__) && NRD_ISA > 0

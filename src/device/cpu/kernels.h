@@ -20,8 +20,9 @@ typedef struct nrd_linear_panel {
     uint8_t *panel;
 } nrd_linear_panel;
 
-/* len: blocks of 32 k, or columns for float weights. out[tokens][16]. */
-typedef void (*nrd_linear_tile_fn)(const uint8_t *tile, const uint8_t *panel, int64_t len, float *out);
+/* len: blocks of 32 k, or columns for float weights. Writes out[t * out_stride + row], 16 rows. */
+typedef void (*nrd_linear_tile_fn)(const uint8_t *tile, const uint8_t *panel, int64_t len, float *out,
+                                   int64_t out_stride);
 
 /* One tile of query rows: n_tokens x n_heads <= 16, heads of one KV head; see attention_cpu.h. */
 enum { NRD_ATTN_SPLIT_CHUNKS = 16 }; /* of 64 tokens */
@@ -59,6 +60,9 @@ typedef struct nrd_cpu_kernels {
     int32_t (*collect_above)(const float *x, int32_t n, float limit, float *out, int32_t *out_ids);
     double (*exp_row)(const float *x, int32_t n, float top, float inv_t, float *w);
     double (*sum_above)(const float *w, int32_t n, float limit);
+    int64_t (*peak_dot)(int64_t n); /* limits of the machine, see peak_cpu.h */
+    float (*peak_fma)(int64_t n);
+    float (*peak_read)(const float *x, int64_t n);
 } nrd_cpu_kernels;
 
 extern const nrd_cpu_kernels nrd_cpu_kernels_generic, nrd_cpu_kernels_avx2, nrd_cpu_kernels_avx512,

@@ -128,6 +128,7 @@ NRD_INLINE vi vi_and(vi a, vi b) { return _mm512_and_si512(a, b); }
 NRD_INLINE vi vi_or(vi a, vi b) { return _mm512_or_si512(a, b); }
 NRD_INLINE vi vi_srl(vi a, int n) { return _mm512_srli_epi16(a, NRD_SHIFT(n)); }
 NRD_INLINE vi vi_sll(vi a, int n) { return _mm512_slli_epi16(a, NRD_SHIFT(n)); }
+NRD_INLINE vi vi_add(vi a, vi b) { return _mm512_add_epi32(a, b); }
 NRD_INLINE vf vf_from_vi(vi a) { return _mm512_cvtepi32_ps(a); }
 /* acc[row] += sum of 4 products: unsigned bytes of w (below `max`) with the 4 signed bytes at x. */
 NRD_INLINE vi vi_dot(vi acc, vi w, const void *x, int max)
@@ -278,6 +279,7 @@ NRD_INLINE vi vi_and(vi x, vi y) { return VI2(_mm256_and_si256(x.a, y.a), _mm256
 NRD_INLINE vi vi_or(vi x, vi y) { return VI2(_mm256_or_si256(x.a, y.a), _mm256_or_si256(x.b, y.b)); }
 NRD_INLINE vi vi_srl(vi x, int n) { return VI2(_mm256_srli_epi16(x.a, n), _mm256_srli_epi16(x.b, n)); }
 NRD_INLINE vi vi_sll(vi x, int n) { return VI2(_mm256_slli_epi16(x.a, n), _mm256_slli_epi16(x.b, n)); }
+NRD_INLINE vi vi_add(vi x, vi y) { return VI2(_mm256_add_epi32(x.a, y.a), _mm256_add_epi32(x.b, y.b)); }
 NRD_INLINE vf vf_from_vi(vi x) { return VF2(_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)); }
 NRD_INLINE __m256i vi_dot_(__m256i acc, __m256i w, __m256i b, int max)
 {
@@ -416,6 +418,7 @@ NRD_INLINE vi vi_sll(vi a, int n)
     uint32_t m = (0xffffu << n) & 0xffffu;
     VI_EACH(((uint32_t)a.v[i] << n) & (m | m << 16));
 }
+NRD_INLINE vi vi_add(vi a, vi b) { VI_EACH(a.v[i] + b.v[i]); }
 NRD_INLINE vf vf_from_vi(vi a) { VF_EACH((float)a.v[i]); }
 NRD_INLINE vi vi_dot(vi acc, vi w, const void *x, int max)
 {

@@ -1,21 +1,22 @@
 /* attention_decode: softmax(scale q K^T + mask) V for sequences with few new tokens, over paged KV.
  * Shapes    rows = new tokens x heads of a KV head, <= 16; head_dim 64, 128, 256; cache bf16, fp16, F8;
  *           block_tokens a power of two >= 16. Ragged contexts, window, sinks, softcap.
- * Work      one block (4 warps) a (sequence, KV head, split); a warp takes tiles of 32 (16-bit) or 64
+ * Work      one block (4 warps, 1 where sequences are many) a (sequence, KV head, split); a warp takes tiles of 32 (16-bit) or 64
  *           (F8) tokens with an online softmax of its own, straight from memory into the operands of
  *           mma.sync: a lane's 16 bytes are 8 or 16 elements along the reduction dimension, and the
  *           other operand is arranged to match (any order of a sum is right). P changes lanes by a
  *           4 x 4 transposition inside each quad. Eight rows of the 16 are skipped where the group
  *           is small. Splits are merged by the last block to arrive, in order.
  * Bound     memory: context x 2 x n_kv_heads x head_dim x size bytes a sequence.
- * Measured  docs/performance/gpu-kernels.md.
+ * Measured  NVIDIA H200, 256 sequences x 1,024 tokens, 32 heads over 8 x 128: bf16 4.08 TB/s (92 % of
+ *           read speed), F8 3.83 (87 %); 256 x 128..256: 67 and 50 % (2026-11-21, make gpu-bench).
+ * Tried     three blocks an SM with values in two batches: registers spill, 77 % instead of 86 %; four
+ *           warps a pair for short contexts: 45 % instead of 67 %.
  * Sources   FlashAttention-2 (Dao 2023), Flash-Decoding (Dao et al. 2023).
  */
 #include "device/ops/attention.cuh"
 
 #include <algorithm>
-
-enum { WARPS = 4 };
 
 struct decode_params {
     attn_params a;
@@ -52,9 +53,10 @@ static constexpr __host__ __device__ int decode_resident(int hd, int rows)
     return hd > 64 || rows == 16 ? 2 : 3;
 }
 
-/* WHOLE: a tile lies inside one block. */
-template <typename T, typename C, int HD, int ROWS, bool WHOLE>
-static __global__ void __launch_bounds__(WARPS * 32, decode_resident(HD, ROWS))
+/* WHOLE: a tile lies inside one block. WARPS 4 share a (sequence, KV head); where there are plenty of
+ * those each has 1, and nothing to merge. */
+template <typename T, typename C, int HD, int ROWS, bool WHOLE, int WARPS>
+static __global__ void __launch_bounds__(WARPS * 32, decode_resident(HD, ROWS) * 4 / WARPS)
     attention_decode_kernel(const decode_params p)
 {
     constexpr bool F8C = sizeof(C) == 1, BF = std::is_same<C, bf16>::value;
@@ -79,12 +81,11 @@ static __global__ void __launch_bounds__(WARPS * 32, decode_resident(HD, ROWS))
     const int q_len = q1 - q0, rows = q_len * a.group;
     const int32_t *table = a.block_table + (int64_t)seq * a.table_stride;
     /* tiles: those of the sinks, then from the window's start to the end */
-    const int first_pos = rows > 0 ? a.positions[q0] : 0;
-    pdl_wait();
-    pdl_go();
     if (rows > DECODE_ROWS || rows == 0) {
+        pdl_wait();
         return;
     }
+    const int first_pos = a.positions[q0];
     int lo = 0, sinks = 0;
     if (a.window > 0 && first_pos - a.window + 1 > 0) {
         lo = (first_pos - a.window + 1) / TILE;
@@ -96,9 +97,50 @@ static __global__ void __launch_bounds__(WARPS * 32, decode_resident(HD, ROWS))
     per = per < p.min_tiles ? p.min_tiles : per;
     const int used = (n_tiles + per - 1) / per;
     if (split >= used) {
+        pdl_wait();
         return;
     }
     const int begin = split * per, end = begin + per < n_tiles ? begin + per : n_tiles;
+
+    const int bt_mask = a.g.bt - 1;
+    const C *cache = (const C *)a.cache;
+    const int64_t v_off = (int64_t)a.g.n_kv * a.g.bt * HD;
+
+    auto tile_start = [&](int idx) { return (idx < sinks ? idx : lo + idx - sinks) * TILE; };
+    auto block_of = [&](int idx) { return idx < end ? table[tile_start(idx) >> p.bt_shift] : -1; };
+    /* Keys of groups [kb * KJ, + KJ) of a tile; in a whole block groups lie 8 units, chunks 4 bt units
+     * apart. Keys behind the context's end are masked later, whatever they are. */
+    auto load_k = [&](int tok0, int tile_block, int kb, uint4 (*to)[KC]) {
+        const C *first = cache + (int64_t)(tile_block < 0 ? 0 : tile_block) * a.g.block_elems +
+                         ((int64_t)(kvh * (HD / UE) + t) * a.g.bt + (tok0 & bt_mask) + g) * UE;
+#pragma unroll
+        for (int j = 0; j < KJ; j++) {
+            int block = tile_block;
+            const C *src = first + 8 * (kb * KJ + j) * UE;
+            if constexpr (!WHOLE) {
+                const int tok = tok0 + 8 * (kb * KJ + j) + g;
+                block = tok < ctx ? table[tok >> p.bt_shift] : -1;
+                src = cache + (int64_t)(block < 0 ? 0 : block) * a.g.block_elems +
+                      ((int64_t)(kvh * (HD / UE) + t) * a.g.bt + (tok & bt_mask)) * UE;
+            }
+#pragma unroll
+            for (int i = 0; i < KC; i++) {
+                to[j][i] = make_uint4(0, 0, 0, 0);
+                if (block >= 0) {
+                    to[j][i] = __ldcs((const uint4 *)(src + 4 * i * a.g.bt * UE));
+                }
+            }
+        }
+    };
+    uint4 kr[KJ][KC];
+    int tile_block = WHOLE ? block_of(begin + warp) : -1;
+    int next_block = WHOLE ? block_of(begin + warp + WARPS) : -1;
+    /* everything above was there before; keys and queries are the kernel's in front of us */
+    pdl_wait();
+    pdl_go();
+    if (AHEAD && begin + warp < end) {
+        load_k(tile_start(begin + warp), tile_block, 0, kr);
+    }
 
     /* Q: this lane's rows are g and g + 8 */
     uint32_t q[HD / 16][2 * HALVES];
@@ -138,43 +180,6 @@ static __global__ void __launch_bounds__(WARPS * 32, decode_resident(HD, ROWS))
     }
     const float log2e = 1.4426950408889634f;
     const float s_mul = a.scale * a.k_scale * (a.softcap > 0.0f ? 1.0f / a.softcap : log2e);
-    const int bt_mask = a.g.bt - 1;
-    const C *cache = (const C *)a.cache;
-    const int64_t v_off = (int64_t)a.g.n_kv * a.g.bt * HD;
-
-    auto tile_start = [&](int idx) { return (idx < sinks ? idx : lo + idx - sinks) * TILE; };
-    auto block_of = [&](int idx) { return idx < end ? table[tile_start(idx) >> p.bt_shift] : -1; };
-    /* Keys of groups [kb * KJ, + KJ) of a tile; in a whole block groups lie 8 units, chunks 4 bt units
-     * apart. Keys behind the context's end are masked later, whatever they are. */
-    auto load_k = [&](int tok0, int tile_block, int kb, uint4 (*to)[KC]) {
-        const C *first = cache + (int64_t)(tile_block < 0 ? 0 : tile_block) * a.g.block_elems +
-                         ((int64_t)(kvh * (HD / UE) + t) * a.g.bt + (tok0 & bt_mask) + g) * UE;
-#pragma unroll
-        for (int j = 0; j < KJ; j++) {
-            int block = tile_block;
-            const C *src = first + 8 * (kb * KJ + j) * UE;
-            if constexpr (!WHOLE) {
-                const int tok = tok0 + 8 * (kb * KJ + j) + g;
-                block = tok < ctx ? table[tok >> p.bt_shift] : -1;
-                src = cache + (int64_t)(block < 0 ? 0 : block) * a.g.block_elems +
-                      ((int64_t)(kvh * (HD / UE) + t) * a.g.bt + (tok & bt_mask)) * UE;
-            }
-#pragma unroll
-            for (int i = 0; i < KC; i++) {
-                to[j][i] = make_uint4(0, 0, 0, 0);
-                if (block >= 0) {
-                    to[j][i] = __ldcs((const uint4 *)(src + 4 * i * a.g.bt * UE));
-                }
-            }
-        }
-    };
-    uint4 kr[KJ][KC];
-    int tile_block = WHOLE ? block_of(begin + warp) : -1;
-    int next_block = WHOLE ? block_of(begin + warp + WARPS) : -1;
-    if (AHEAD && begin + warp < end) {
-        load_k(tile_start(begin + warp), tile_block, 0, kr);
-    }
-
     for (int idx = begin + warp; idx < end; idx += WARPS) {
         const int tok0 = tile_start(idx);
         uint4 vr[AHEAD ? 1 : 2][VN];
@@ -206,13 +211,18 @@ static __global__ void __launch_bounds__(WARPS * 32, decode_resident(HD, ROWS))
             }
 #pragma unroll
             for (int jj = 0; jj < KJ; jj++) {
-                const int j = kb * KJ + jj;
-                s[j][0] = s[j][1] = s[j][2] = s[j][3] = 0.0f;
+                s[kb * KJ + jj][0] = s[kb * KJ + jj][1] = 0.0f;
+                s[kb * KJ + jj][2] = s[kb * KJ + jj][3] = 0.0f;
+            }
+            /* groups of keys innermost: consecutive products do not wait for each other */
 #pragma unroll
-                for (int i = 0; i < KC; i++) {
-                    const uint32_t w[4] = {kr[jj][i].x, kr[jj][i].y, kr[jj][i].z, kr[jj][i].w};
+            for (int i = 0; i < KC; i++) {
 #pragma unroll
-                    for (int m = 0; m < SM; m++) {
+                for (int m = 0; m < SM; m++) {
+#pragma unroll
+                    for (int jj = 0; jj < KJ; jj++) {
+                        const int j = kb * KJ + jj;
+                        const uint32_t w[4] = {kr[jj][i].x, kr[jj][i].y, kr[jj][i].z, kr[jj][i].w};
                         uint32_t b0, b1;
                         if constexpr (F8C) {
                             f8_to_f16(w[m], &b0, &b1);
@@ -266,12 +276,12 @@ static __global__ void __launch_bounds__(WARPS * 32, decode_resident(HD, ROWS))
             top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
             const float m_new = fmaxf(m_run[h], top);
             const float m_use = m_new == -INFINITY ? 0.0f : m_new;
-            const float fix = exp2f(m_run[h] - m_use);
+            const float fix = fast_exp2(m_run[h] - m_use);
             m_run[h] = m_new;
             l_run[h] *= fix;
 #pragma unroll
             for (int j = 0; j < NJ; j++) {
-                const float e0 = exp2f(s[j][2 * h] - m_use), e1 = exp2f(s[j][2 * h + 1] - m_use);
+                const float e0 = fast_exp2(s[j][2 * h] - m_use), e1 = fast_exp2(s[j][2 * h + 1] - m_use);
                 l_run[h] += e0 + e1;
                 pr[h][j] = pack2<BF>(e0, e1);
             }
@@ -368,7 +378,7 @@ static __global__ void __launch_bounds__(WARPS * 32, decode_resident(HD, ROWS))
         for (int w = 0; w < WARPS; w++) {
             top = fmaxf(top, m_s[w][g + 8 * h]);
         }
-        fix[h] = m_run[h] == -INFINITY ? 0.0f : exp2f(m_run[h] - top);
+        fix[h] = m_run[h] == -INFINITY ? 0.0f : fast_exp2(m_run[h] - top);
     }
     for (int w = 0; w < WARPS; w++) {
         if (warp == w) {
@@ -386,19 +396,19 @@ static __global__ void __launch_bounds__(WARPS * 32, decode_resident(HD, ROWS))
     const int64_t share = ((int64_t)seq * a.g.n_kv + kvh) * p.n_splits;
     float *part = p.ws + (share + split) * (ROWS * (HD + 2));
     float l_row = 0.0f, m_row = -INFINITY;
-    if (tid < ROWS) {
+    if (tid < ROWS) { /* ROWS <= 16 < threads */
         for (int w = 0; w < WARPS; w++) {
             m_row = fmaxf(m_row, m_s[w][tid]);
         }
         for (int w = 0; w < WARPS; w++) {
-            l_row += m_s[w][tid] == -INFINITY ? 0.0f : l_s[w][tid] * exp2f(m_s[w][tid] - m_row);
+            l_row += m_s[w][tid] == -INFINITY ? 0.0f : l_s[w][tid] * fast_exp2(m_s[w][tid] - m_row);
         }
     }
     if (used > 1) {
         for (int i = tid; i < rows * HD; i += WARPS * 32) {
             __stcg(part + i, o_s[i]);
         }
-        if (tid < ROWS) {
+        if (tid < ROWS) { /* ROWS <= 16 < threads */
             __stcg(part + ROWS * HD + 2 * tid, m_row);
             __stcg(part + ROWS * HD + 2 * tid + 1, l_row);
         }
@@ -417,7 +427,7 @@ static __global__ void __launch_bounds__(WARPS * 32, decode_resident(HD, ROWS))
             return;
         }
         part = p.ws + share * (ROWS * (HD + 2));
-        if (tid < ROWS) {
+        if (tid < ROWS) { /* ROWS <= 16 < threads */
             m_row = -INFINITY;
             l_row = 0.0f;
             for (int i = 0; i < used; i++) {
@@ -426,11 +436,11 @@ static __global__ void __launch_bounds__(WARPS * 32, decode_resident(HD, ROWS))
             for (int i = 0; i < used; i++) {
                 const float *ml = part + i * ROWS * (HD + 2) + ROWS * HD + 2 * tid;
                 const float m = __ldcg(ml);
-                l_row += m == -INFINITY ? 0.0f : __ldcg(ml + 1) * exp2f(m - m_row);
+                l_row += m == -INFINITY ? 0.0f : __ldcg(ml + 1) * fast_exp2(m - m_row);
             }
         }
     }
-    if (tid < ROWS) {
+    if (tid < ROWS) { /* ROWS <= 16 < threads */
         m_s[0][tid] = m_row;
         l_s[0][tid] = l_row > 0.0f ? a.v_scale / l_row : 0.0f;
     }
@@ -442,7 +452,7 @@ static __global__ void __launch_bounds__(WARPS * 32, decode_resident(HD, ROWS))
             for (int k = 0; k < used; k++) {
                 const float *from = part + k * ROWS * (HD + 2);
                 const float m = __ldcg(from + ROWS * HD + 2 * r);
-                const float w = m == -INFINITY ? 0.0f : exp2f(m - m_s[0][r]);
+                const float w = m == -INFINITY ? 0.0f : fast_exp2(m - m_s[0][r]);
                 const float2 v = __ldcg((const float2 *)(from + i));
                 v0 += w * v.x;
                 v1 += w * v.y;
@@ -457,7 +467,7 @@ static __global__ void __launch_bounds__(WARPS * 32, decode_resident(HD, ROWS))
     }
 }
 
-template <typename T, typename C, int HD, int ROWS>
+template <typename T, typename C, int HD, int ROWS, int WARPS>
 static nrd_error *decode_launch(nrd_stream *s, decode_params p, int max_ctx)
 {
     constexpr int TILE = 4 * 16 / (int)sizeof(C);
@@ -472,7 +482,7 @@ static nrd_error *decode_launch(nrd_stream *s, decode_params p, int max_ctx)
         splits = resident / pairs;
         p.min_tiles = WARPS;
     } else {
-        p.min_tiles = 16 * WARPS;
+        p.min_tiles = 64;
         splits = (max_ctx + TILE * p.min_tiles - 1) / (TILE * p.min_tiles);
     }
     splits = std::min(splits, (int64_t)(max_ctx + TILE * p.min_tiles - 1) / (TILE * p.min_tiles));
@@ -480,16 +490,25 @@ static nrd_error *decode_launch(nrd_stream *s, decode_params p, int max_ctx)
     p.n_splits = (int)splits;
     const dim3 grid((unsigned)splits, (unsigned)p.a.g.n_kv, (unsigned)p.a.n_seqs);
     if (p.a.g.bt >= TILE) {
-        return launch(s, attention_decode_kernel<T, C, HD, ROWS, true>, grid, dim3(WARPS * 32), 0, p);
+        return launch(s, attention_decode_kernel<T, C, HD, ROWS, true, WARPS>, grid, dim3(WARPS * 32), 0,
+                      p);
     }
-    return launch(s, attention_decode_kernel<T, C, HD, ROWS, false>, grid, dim3(WARPS * 32), 0, p);
+    return launch(s, attention_decode_kernel<T, C, HD, ROWS, false, WARPS>, grid, dim3(WARPS * 32), 0, p);
 }
 
 template <typename T, typename C, int HD>
 static nrd_error *decode_rows(nrd_stream *s, const decode_params &p, int max_ctx, bool small)
 {
-    return small ? decode_launch<T, C, HD, 8>(s, p, max_ctx)
-                 : decode_launch<T, C, HD, 16>(s, p, max_ctx);
+    /* Eight warps an SM and nearly two rounds of them; not where ragged long contexts would make the
+     * second round uneven (256 x 750..1500 tokens bf16: 323 us against 300 with four warps). */
+    const int tile = 4 * 16 / (int)sizeof(C);
+    const bool single =
+        (int64_t)p.a.n_seqs * p.a.g.n_kv >= (int64_t)s->dev->n_sm * 12 && max_ctx <= 36 * tile;
+    if (small) {
+        return single ? decode_launch<T, C, HD, 8, 1>(s, p, max_ctx)
+                      : decode_launch<T, C, HD, 8, 4>(s, p, max_ctx);
+    }
+    return decode_launch<T, C, HD, 16, 4>(s, p, max_ctx);
 }
 
 template <typename T, typename C>

@@ -8,12 +8,16 @@
  *           (kv_layout.cuh), so loading is a straight copy and there are no bank conflicts.
  *           Tile slot of tile j of sequence s: floor(q_start[s] * group / 128) + s + j, which never
  *           collides; a block finds its sequence by bisection. Long rows start first.
- * Bound     tensor cores: 4 * rows * context / 2 * head_dim operations; mma.sync reaches about 60 % of
- *           what wgmma would.
- * Measured  docs/performance/gpu-kernels.md.
- * Sources   FlashAttention-2 (Dao 2023).
+ * Bound     tensor cores: 4 * rows * context / 2 * head_dim operations.
+ * Measured  NVIDIA H200, one sequence of 8,192 tokens, 32 heads over 8 x 128, causal: bf16 184, F8
+ *           cache 222 TFLOP/s (2026-11-21, make gpu-bench). One block an SM: softmax, copies and
+ *           products follow each other; overlapping them is the next step.
+ * Tried     mma.sync with ldmatrix (still the path of other GPUs and of head_dim 96 and 256): 150
+ *           TFLOP/s at 8,192 tokens on an H200; every warp reads both tiles for 16 rows only.
+ * Sources   FlashAttention-2 (Dao 2023), FlashAttention-3 (Shah et al. 2024).
  */
 #include "device/ops/attention.cuh"
+#include "device/ops/hopper.cuh"
 
 enum { P_WARPS = 8, P_ROWS = 16 * P_WARPS, P_TILE = 64, P_THREADS = 32 * P_WARPS };
 
@@ -45,6 +49,11 @@ template <typename T, typename C, int HD>
 static __global__ void __launch_bounds__(P_THREADS, 1) attention_prefill_kernel(attn_params a)
 {
     constexpr bool F8C = sizeof(C) == 1, BF = std::is_same<C, bf16>::value;
+#ifdef NRD_SM90A
+    constexpr bool WG = HD == 64 || HD == 128; /* two warpgroups of 64 rows, operands by wgmma */
+#else
+    constexpr bool WG = false;
+#endif
     constexpr int ND = HD / 8, NK = HD / 16, NJ = P_TILE / 8;
     constexpr int TILE_ELEMS = P_TILE * HD;               /* of K or of V, 16-bit in shared memory */
     constexpr int PIECES = TILE_ELEMS * (int)sizeof(C) / 16; /* 16-byte pieces of the cache */
@@ -119,7 +128,8 @@ static __global__ void __launch_bounds__(P_THREADS, 1) attention_prefill_kernel(
     uint4 kx[MINE], vx[MINE]; /* F8: the next tile waits in registers */
 
     auto tile_start = [&](int i) { return (i < sinks ? i : lo + i - sinks) * P_TILE; };
-    /* Piece p of a tile, in the order of shared memory. K: [run][chunk][token]; V: [unit][d]. */
+    /* Piece p of a tile: where it comes from and where it goes. K: [chunk][64 tokens][8]; V: [unit]
+     * [d][8]. With blocks of up to 64 tokens a run is one piece of memory. */
     auto source = [&](int tok0, int p, bool v, int *dst) -> const C * {
         constexpr int UE = 16 / sizeof(C);
         const int per_run = bt * HD / UE; /* at most four runs: no division */
@@ -127,18 +137,21 @@ static __global__ void __launch_bounds__(P_THREADS, 1) attention_prefill_kernel(
         const int in = p - run * per_run;
         const int tok = tok0 + run * bt;
         const int block = tok < ctx ? table[tok >> block_shift] : -1;
-        const int at = tok & (a.g.bt - 1); /* of the run in its block: 0 unless blocks are longer than a tile */
-        int64_t from;
-        if (v) {
-            const int u = in / HD, d = in % HD;
-            from = v_off + ((int64_t)(kvh * (a.g.bt / UE) + at / UE + u) * HD + d) * UE;
-            *dst = F8C ? ((run * (bt / 8) + 2 * u) * HD + d) * 8 : p * 8;
+        const C *from = cache + (int64_t)(block < 0 ? 0 : block) * a.g.block_elems;
+        if (a.g.bt <= P_TILE) {
+            from += (v ? v_off : 0) + (kvh * bt * HD + in * UE);
         } else {
-            const int c = in >> bt_shift, r = in & (bt - 1);
-            from = ((int64_t)(kvh * (HD / UE) + c) * a.g.bt + at + r) * UE;
-            *dst = F8C ? run * bt * HD + (2 * c * bt + r) * 8 : p * 8;
+            const int at = tok & (a.g.bt - 1);
+            from += v ? v_off + ((int64_t)(kvh * (a.g.bt / UE) + at / UE + in / HD) * HD + in % HD) * UE
+                      : ((int64_t)(kvh * (HD / UE) + (in >> bt_shift)) * a.g.bt + at +
+                         (in & (bt - 1))) * UE;
         }
-        return block < 0 ? NULL : cache + (int64_t)block * a.g.block_elems + from;
+        if (v) {
+            *dst = F8C ? ((run * (bt / 8) + in / HD * 2) * HD + in % HD) * 8 : p * 8;
+        } else {
+            *dst = ((in >> bt_shift) * (F8C ? 2 : 1) * P_TILE + run * bt + (in & (bt - 1))) * 8;
+        }
+        return block < 0 ? NULL : from;
     };
     auto load = [&](int i, uint16_t *stage) {
         const int tok0 = tile_start(i);
@@ -177,7 +190,7 @@ static __global__ void __launch_bounds__(P_THREADS, 1) attention_prefill_kernel(
                 (void)source(tok0, p, true, &dv);
                 widen(kx[x], &first, &second);
                 *(uint4 *)(stage + dk) = first;
-                *(uint4 *)(stage + dk + bt * 8) = second;
+                *(uint4 *)(stage + dk + P_TILE * 8) = second;
                 widen(vx[x], &first, &second);
                 *(uint4 *)(stage + TILE_ELEMS + dv) = first;
                 *(uint4 *)(stage + TILE_ELEMS + dv + HD * 8) = second;
@@ -199,12 +212,14 @@ static __global__ void __launch_bounds__(P_THREADS, 1) attention_prefill_kernel(
         } else {
             asm volatile("cp.async.wait_group 0;" ::: "memory");
         }
+        fence_async_proxy();
         __syncthreads();
         if (tok0 + P_TILE > ctx) { /* what lies behind the context's end may be anything */
             for (int x = tid; x < (tok0 + P_TILE - ctx) * HD; x += P_THREADS) {
                 const int tok = ctx - tok0 + x / HD, d = x % HD;
                 vs[((tok / 8) * HD + d) * 8 + tok % 8] = 0;
             }
+            fence_async_proxy();
             __syncthreads();
         }
         /* S = Q K^T */
@@ -212,14 +227,39 @@ static __global__ void __launch_bounds__(P_THREADS, 1) attention_prefill_kernel(
 #pragma unroll
         for (int j = 0; j < NJ; j++) {
             s[j][0] = s[j][1] = s[j][2] = s[j][3] = 0.0f;
-            const int tok = 8 * j, base = (tok >> bt_shift) * bt * HD + (tok & (bt - 1)) * 8;
+        }
+        if constexpr (WG) {
+            wg_hold<NJ * 4>(&s[0][0]);
+            wg_fence();
+            const uint64_t dk = desc_plain(smem_u32(ks), P_TILE * 16, 128);
+#pragma unroll
+            for (int k = 0; k < NK; k++) { /* two chunks of 8 a step */
+                wgmma_rs<BF, P_TILE>(&s[0][0], q[k][0], q[k][1], q[k][2], q[k][3],
+                                     dk + k * (2 * P_TILE * 16 >> 4));
+            }
+            wg_commit();
+            wg_wait<0>();
+            wg_hold<NJ * 4>(&s[0][0]);
+        } else {
+            /* groups of keys innermost: consecutive products do not wait for each other */
 #pragma unroll
             for (int k = 0; k < NK; k += 2) {
-                uint32_t b[4]; /* lane l gives the row l % 8 of matrix l / 8 = chunk 2k + l / 8 */
-                ldsm4(b, ks + base + ((2 * k + (lane >> 3)) * bt + (lane & 7)) * 8);
-                mma16<BF>(s[j], q[k][0], q[k][1], q[k][2], q[k][3], b[0], b[1]);
-                if (k + 1 < NK) {
-                    mma16<BF>(s[j], q[k + 1][0], q[k + 1][1], q[k + 1][2], q[k + 1][3], b[2], b[3]);
+#pragma unroll
+                for (int j0 = 0; j0 < NJ; j0 += 4) {
+                    uint32_t b[4][4]; /* lane l gives the row l % 8 of matrix l / 8 = chunk 2k + l / 8 */
+#pragma unroll
+                    for (int j = 0; j < 4; j++) {
+                        ldsm4(b[j], ks + ((2 * k + (lane >> 3)) * P_TILE + 8 * (j0 + j) + (lane & 7)) * 8);
+                    }
+#pragma unroll
+                    for (int j = 0; j < 4; j++) {
+                        mma16<BF>(s[j0 + j], q[k][0], q[k][1], q[k][2], q[k][3], b[j][0], b[j][1]);
+                    }
+#pragma unroll
+                    for (int j = 0; j < 4; j++) {
+                        mma16<BF>(s[j0 + j], q[k + 1][0], q[k + 1][1], q[k + 1][2], q[k + 1][3], b[j][2],
+                                  b[j][3]);
+                    }
                 }
             }
         }
@@ -251,12 +291,12 @@ static __global__ void __launch_bounds__(P_THREADS, 1) attention_prefill_kernel(
             top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
             const float m_new = fmaxf(m_run[h], top);
             const float m_use = m_new == -INFINITY ? 0.0f : m_new;
-            const float fix = exp2f(m_run[h] - m_use);
+            const float fix = fast_exp2(m_run[h] - m_use);
             m_run[h] = m_new;
             l_run[h] *= fix;
 #pragma unroll
             for (int j = 0; j < NJ; j++) {
-                const float e0 = exp2f(s[j][2 * h] - m_use), e1 = exp2f(s[j][2 * h + 1] - m_use);
+                const float e0 = fast_exp2(s[j][2 * h] - m_use), e1 = fast_exp2(s[j][2 * h + 1] - m_use);
                 l_run[h] += e0 + e1;
                 pr[h][j] = pack2<BF>(e0, e1);
             }
@@ -267,17 +307,47 @@ static __global__ void __launch_bounds__(P_THREADS, 1) attention_prefill_kernel(
             }
         }
         /* O += P V: the accumulator layout of S is the operand layout of P */
+        if constexpr (WG) {
+            wg_hold<ND * 4>(&o[0][0]);
+            wg_fence();
+            const uint64_t dv = desc_plain(smem_u32(vs), HD * 16, 128);
 #pragma unroll
-        for (int n = 0; n < ND; n++) {
+            for (int j = 0; j < NJ; j += 2) { /* two units of 8 tokens a step */
+                wgmma_rs<BF, HD>(&o[0][0], pr[0][j], pr[1][j], pr[0][j + 1], pr[1][j + 1],
+                                 dv + j * (HD * 16 >> 4));
+            }
+            wg_commit();
+            if constexpr (F8C) { /* meanwhile the next tile goes to its stage */
+                if (i + 1 < n_tiles) {
+                    land(i + 1, next);
+                }
+            }
+            wg_wait<0>();
+            wg_hold<ND * 4>(&o[0][0]);
+        } else {
 #pragma unroll
             for (int j = 0; j < NJ; j += 4) {
-                uint32_t b[4]; /* matrix l / 8 = unit j + l / 8 */
-                ldsm4(b, vs + ((j + (lane >> 3)) * HD + 8 * n + (lane & 7)) * 8);
-                mma16<BF>(o[n], pr[0][j], pr[1][j], pr[0][j + 1], pr[1][j + 1], b[0], b[1]);
-                mma16<BF>(o[n], pr[0][j + 2], pr[1][j + 2], pr[0][j + 3], pr[1][j + 3], b[2], b[3]);
+#pragma unroll
+                for (int n0 = 0; n0 < ND; n0 += 4) {
+                    uint32_t b[4][4]; /* matrix l / 8 = unit j + l / 8 */
+#pragma unroll
+                    for (int n = 0; n < 4; n++) {
+                        ldsm4(b[n], vs + ((j + (lane >> 3)) * HD + 8 * (n0 + n) + (lane & 7)) * 8);
+                    }
+#pragma unroll
+                    for (int n = 0; n < 4; n++) {
+                        mma16<BF>(o[n0 + n], pr[0][j], pr[1][j], pr[0][j + 1], pr[1][j + 1], b[n][0],
+                                  b[n][1]);
+                    }
+#pragma unroll
+                    for (int n = 0; n < 4; n++) {
+                        mma16<BF>(o[n0 + n], pr[0][j + 2], pr[1][j + 2], pr[0][j + 3], pr[1][j + 3],
+                                  b[n][2], b[n][3]);
+                    }
+                }
             }
         }
-        if constexpr (F8C) {
+        if constexpr (F8C && !WG) {
             if (i + 1 < n_tiles) {
                 land(i + 1, next);
             }

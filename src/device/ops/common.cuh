@@ -127,6 +127,14 @@ template <typename Op> static __device__ __forceinline__ float block_reduce(floa
     return warp_reduce<Op>(lane < n_warps ? red[lane] : Op::zero);
 }
 
+/* 2^x as one instruction (ex2.approx, relative error 2^-22); exp2f adds a range fix for denormals. */
+static __device__ __forceinline__ float fast_exp2(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 static __device__ __forceinline__ float act_apply(int kind, float x)
 {
     switch (kind) {

@@ -167,6 +167,46 @@ static __device__ __forceinline__ void wgmma_ss(float *d, uint64_t a, uint64_t b
 #endif
 }
 
+/* The same with A in registers (the layout of mma.sync's A, and of an accumulator's 16 columns). */
+#define WGMMA_RS(SHAPE, REGS, A_, B_, TYPES, ...)                                                  \
+    asm volatile("wgmma.mma_async.sync.aligned." SHAPE ".f32." TYPES " " REGS ", " A_ ", " B_      \
+                 ", 1, 1, 1, 0;\n"                                                                 \
+                 : __VA_ARGS__                                                                     \
+                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b))
+
+template <bool BF, int N>
+static __device__ __forceinline__ void wgmma_rs(float *d, uint32_t a0, uint32_t a1, uint32_t a2,
+                                                uint32_t a3, uint64_t b)
+{
+#ifdef NRD_SM90A
+    if constexpr (N == 64) {
+        if constexpr (BF) {
+            WGMMA_RS("m64n64k16", REGS32, "{%32,%33,%34,%35}", "%36", "bf16.bf16", F32R(d, 0));
+        } else {
+            WGMMA_RS("m64n64k16", REGS32, "{%32,%33,%34,%35}", "%36", "f16.f16", F32R(d, 0));
+        }
+    } else {
+        if constexpr (BF) {
+            WGMMA_RS("m64n128k16", REGS64, "{%64,%65,%66,%67}", "%68", "bf16.bf16", F32R(d, 0),
+                     F32R(d, 32));
+        } else {
+            WGMMA_RS("m64n128k16", REGS64, "{%64,%65,%66,%67}", "%68", "f16.f16", F32R(d, 0),
+                     F32R(d, 32));
+        }
+    }
+#else
+    (void)d, (void)a0, (void)a1, (void)a2, (void)a3, (void)b;
+#endif
+}
+
+/* Shared memory written by ordinary stores is visible to wgmma after this and a barrier. */
+static __device__ __forceinline__ void fence_async_proxy()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+}
+
 /* Keeps the compiler from moving accumulator registers across the asynchronous instructions. */
 template <int N> static __device__ __forceinline__ void wg_hold(float *d)
 {

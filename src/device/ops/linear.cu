@@ -1,6 +1,7 @@
 /* linear: y = concat over parts of (x W_p^T + b_p), softcapped if asked: which way each shape takes.
  *
- *   1..64 rows on Hopper, 16-bit and F8   linear_skinny.cu, one launch for all parts
+ *   few rows on Hopper                    linear_skinny.cu, one launch for all parts (F8 up to 32,
+ *                                         16-bit up to 8)
  *   deterministic                         the same in slices of 64 rows, one tile shape for all
  *   everything else                       cuBLASLt, a call for each run of parts that lie side by side
  *                                         in memory, then bias and softcap in one pass
@@ -159,7 +160,9 @@ nrd_error *op_linear(nrd_stream *s, const nrd_linear_args *a)
     if (a->n_tokens <= 0) {
         return NULL;
     }
-    if (a->n_tokens <= 64) {
+    /* Beyond these rows x weighs as much as W in the L2 and the library is faster. */
+    const int32_t skinny_rows = a->deterministic ? 64 : a->x_dtype == NRD_DTYPE_F8_E4M3 ? 32 : 8;
+    if (a->n_tokens <= skinny_rows) {
         NRD_TRY(linear_skinny(s, a, 0, a->n_tokens, &done));
         if (done) {
             return NULL;

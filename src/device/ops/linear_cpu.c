@@ -147,7 +147,11 @@ static void do_tiles(const nrd_cpu_run *r, const nrd_linear_args *a, int p, int6
                 const uint8_t *tile = packed ? (const uint8_t *)w->data + (size_t)i * tile_bytes : tile_room;
                 int n_rows = w->rows - i * 16 < 16 ? (int)(w->rows - i * 16) : 16;
                 const float *tile_bias = NULL;
-                fn(tile, panel, kind.len, out);
+                if (n_rows == 16 && !scales && !b && a->softcap <= 0) {
+                    fn(tile, panel, kind.len, (float *)a->y + t0 * y_stride + y0 + i * 16, y_stride);
+                    continue;
+                }
+                fn(tile, panel, kind.len, out, 16);
                 if (b && b->dtype == NRD_DTYPE_F32) {
                     tile_bias = (const float *)b->data + i * 16;
                 } else if (b) {

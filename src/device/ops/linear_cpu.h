@@ -5,13 +5,14 @@
  *             block types: int8 q[T][32], float d[T], float s[2][T], int32 o[2][T]
  *             (s = d * sum of a half block, o = -offset * sum), the next 32 k behind it;
  *             float types: x[k][T].
- * Result    out[t][16], float32. For each (row, token) the same operations in the same order
+ * Result    out[t * out_stride + row], float32. For each (row, token) the same operations in the same order
  *           whatever T is: integer dots are exact, then one fma a scale group, k ascending.
  * Bound     T = 1: memory. T = 16: 8 dot instructions and 4 float ones per 32 k and token.
  */
 #include "device/cpu/simd.h"
 #include "device/ops/ops.h"
 
+enum { PREFETCH_BYTES = 2048 };
 enum { PANEL_Q8_BYTES = 52 }; /* a token's share of 32 k: 32 + 4 + 8 + 8 */
 
 NRD_INLINE void panel_q8(const nrd_linear_panel *a, const int T)
@@ -136,8 +137,8 @@ NRD_KERNEL const uint8_t *load_ints(const int type, const uint8_t *p, vi w[8])
     return p + 256;
 }
 
-NRD_KERNEL void tile_q(const int type, const int T, const uint8_t *w, const uint8_t *x, int64_t n_blocks,
-                       float *out)
+NRD_KERNEL void tile_q(const int type, const int T, const int P, const int first, const uint8_t *w, const uint8_t *panel, int64_t n_blocks,
+                       float *out, int64_t out_stride)
 {
     const int is_k = type >= NRD_DTYPE_Q2_K && type <= NRD_DTYPE_Q6_K;
     const int halves = type == NRD_DTYPE_Q2_K || type == NRD_DTYPE_Q3_K || type == NRD_DTYPE_Q6_K;
@@ -145,17 +146,23 @@ NRD_KERNEL void tile_q(const int type, const int T, const uint8_t *w, const uint
                         type == NRD_DTYPE_Q4_K || type == NRD_DTYPE_Q5_K;
     const int has_offset = type == NRD_DTYPE_Q4_0 || type == NRD_DTYPE_Q5_0 || type == NRD_DTYPE_Q8_0 ||
                            type == NRD_DTYPE_I8 || type == NRD_DTYPE_Q3_K || type == NRD_DTYPE_Q6_K;
+    const int block_bytes = type == NRD_DTYPE_Q8_0 || type == NRD_DTYPE_I8 ? 544
+                            : type == NRD_DTYPE_Q2_K ? 168 : type == NRD_DTYPE_Q3_K ? 228
+                            : type == NRD_DTYPE_Q6_K ? 416 : type == NRD_DTYPE_Q5_0 || type == NRD_DTYPE_Q5_1 || type == NRD_DTYPE_Q5_K ? 376 : 300;
     const int n_first = halves ? 4 : 8;
     const int max = type == NRD_DTYPE_Q8_0 || type == NRD_DTYPE_I8 ? 255 : 63;
+    enum { SIDE_MAX = 4 };
+    const int SIDE = T < SIDE_MAX ? T : SIDE_MAX, n_half = halves ? 2 : 1;
     vf acc[16], head_d = vf_zero(), head_m = vf_zero();
 
     NRD_UNROLL
     for (int t = 0; t < T; t++) {
         acc[t] = vf_zero();
     }
-    for (int64_t b = 0; b < n_blocks; b++, x += T * PANEL_Q8_BYTES) {
-        const float *xd = (const float *)(const void *)(x + T * 32), *xs = xd + T;
-        const int32_t *xo = (const int32_t *)(const void *)(xs + 2 * T);
+    for (int64_t b = 0; b < n_blocks; b++, panel += P * PANEL_Q8_BYTES) {
+        const uint8_t *x = panel + first * 32;
+        const float *xd = (const float *)(const void *)(panel + P * 32) + first, *xs = xd + P;
+        const int32_t *xo = (const int32_t *)(const void *)(xs + 2 * P);
         vf d[2], m[2] = {head_m, head_m};
         vi q[8];
 
@@ -194,43 +201,58 @@ NRD_KERNEL void tile_q(const int type, const int T, const uint8_t *w, const uint
                 w += 32;
             }
         }
+        if (T <= 8) { /* few tokens: memory bound, and tiles follow one another */
+            for (int i = 0; i < block_bytes; i += 64) {
+                __builtin_prefetch(w + PREFETCH_BYTES + i);
+            }
+        }
         w = load_ints(type, w, q);
+        /* The dots of one token are a chain of dependent instructions: tokens are taken four at a
+         * time, and a single one in two half chains. The integers are exact, so no bit depends on it. */
         NRD_UNROLL
-        for (int t = 0; t < T; t++) {
-            const uint8_t *xq = x + t * 32;
-            vf dx = vf_set1(xd[t]);
-            vi s = has_offset ? vi_set1_32(xo[t]) : vi_set1_32(0);
+        for (int t0 = 0; t0 < T; t0 += SIDE) {
             NRD_UNROLL
-            for (int g = 0; g < n_first; g++) {
-                s = vi_dot(s, q[g], xq + g * 4, max);
-            }
-            acc[t] = vf_fma(vf_from_vi(s), vf_mul(d[0], dx), acc[t]);
-            if (has_min) {
-                acc[t] = vf_fma(m[0], vf_set1(xs[t]), acc[t]);
-            }
-            if (halves) {
-                s = has_offset ? vi_set1_32(xo[T + t]) : vi_set1_32(0);
+            for (int h = 0; h < n_half; h++) {
+                vi sum[SIDE_MAX], sum2 = vi_set1_32(0);
                 NRD_UNROLL
-                for (int g = 4; g < 8; g++) {
-                    s = vi_dot(s, q[g], xq + g * 4, max);
+                for (int t = 0; t < SIDE; t++) {
+                    sum[t] = has_offset ? vi_set1_32(xo[h * P + t0 + t]) : vi_set1_32(0);
                 }
-                acc[t] = vf_fma(vf_from_vi(s), vf_mul(d[1], dx), acc[t]);
-                if (has_min) {
-                    acc[t] = vf_fma(m[1], vf_set1(xs[T + t]), acc[t]);
+                NRD_UNROLL
+                for (int g = 0; g < n_first; g++) {
+                    NRD_UNROLL
+                    for (int t = 0; t < SIDE; t++) {
+                        if (T == 1 && g % 2) {
+                            sum2 = vi_dot(sum2, q[h * 4 + g], x + (h * 4 + g) * 4, max);
+                        } else {
+                            sum[t] = vi_dot(sum[t], q[h * 4 + g], x + (t0 + t) * 32 + (h * 4 + g) * 4, max);
+                        }
+                    }
+                }
+                if (T == 1) {
+                    sum[0] = vi_add(sum[0], sum2);
+                }
+                NRD_UNROLL
+                for (int t = 0; t < SIDE; t++) {
+                    vf *at = &acc[t0 + t];
+                    *at = vf_fma(vf_from_vi(sum[t]), vf_mul(d[h], vf_set1(xd[t0 + t])), *at);
+                    if (has_min) {
+                        *at = vf_fma(m[h], vf_set1(xs[h * P + t0 + t]), *at);
+                    }
                 }
             }
         }
     }
     NRD_UNROLL
     for (int t = 0; t < T; t++) {
-        vf_store(out + t * 16, acc[t]);
+        vf_store(out + t * out_stride, acc[t]);
     }
 }
 
-NRD_KERNEL void tile_f(const int type, const int T, const uint8_t *w, const uint8_t *panel, int64_t cols,
-                       float *out)
+NRD_KERNEL void tile_f(const int type, const int T, const int P, const int first, const uint8_t *w, const uint8_t *panel, int64_t cols,
+                       float *out, int64_t out_stride)
 {
-    const float *x = (const float *)(const void *)panel;
+    const float *x = (const float *)(const void *)panel + first;
     vf acc[16];
 
     NRD_UNROLL
@@ -238,17 +260,20 @@ NRD_KERNEL void tile_f(const int type, const int T, const uint8_t *w, const uint
         acc[t] = vf_zero();
     }
     if (type == NRD_DTYPE_BF16) {
-        for (int64_t k = 0; k < cols; k += 2, w += 64, x += 2 * T) {
+        for (int64_t k = 0; k < cols; k += 2, w += 64, x += 2 * P) {
             vi pair = vi_load(w);
             vf even = vi_bf16_even(pair), odd = vi_bf16_odd(pair);
+            if (T <= 8) {
+                __builtin_prefetch(w + PREFETCH_BYTES);
+            }
             NRD_UNROLL
             for (int t = 0; t < T; t++) {
                 acc[t] = vf_fma(even, vf_set1(x[t]), acc[t]);
-                acc[t] = vf_fma(odd, vf_set1(x[T + t]), acc[t]);
+                acc[t] = vf_fma(odd, vf_set1(x[P + t]), acc[t]);
             }
         }
     } else {
-        for (int64_t k = 0; k < cols; k++, x += T) {
+        for (int64_t k = 0; k < cols; k++, x += P) {
             vf v = type == NRD_DTYPE_F32 ? vf_load((const float *)(const void *)w) : vf_load_f16(w);
             w += type == NRD_DTYPE_F32 ? 64 : 32;
             NRD_UNROLL
@@ -259,14 +284,20 @@ NRD_KERNEL void tile_f(const int type, const int T, const uint8_t *w, const uint
     }
     NRD_UNROLL
     for (int t = 0; t < T; t++) {
-        vf_store(out + t * 16, acc[t]);
+        vf_store(out + t * out_stride, acc[t]);
     }
 }
 
+/* AVX2 has 16 registers of 8 lanes: more than 4 tokens at a time would spill. The tile stays in L1
+ * while its panel is taken in four. */
 #define TILE_T(kind, type, n)                                                                      \
-    static void tile_##type##_##n(const uint8_t *w, const uint8_t *x, int64_t len, float *out)     \
+    static void tile_##type##_##n(const uint8_t *w, const uint8_t *x, int64_t len, float *out,     \
+                                  int64_t out_stride)                                              \
     {                                                                                              \
-        tile_##kind(NRD_DTYPE_##type, n, w, x, len, out);                                          \
+        enum { STEP = NRD_ISA == 1 && n > 4 ? 4 : n };                                             \
+        for (int first = 0; first < n; first += STEP) {                                            \
+            tile_##kind(NRD_DTYPE_##type, STEP, n, first, w, x, len, out + first * out_stride, out_stride); \
+        }                                                                                          \
     }
 #define TILE(kind, type)                                                                           \
     TILE_T(kind, type, 1) TILE_T(kind, type, 2) TILE_T(kind, type, 4) TILE_T(kind, type, 8)        \

@@ -10,9 +10,12 @@
  *           griddepcontrol.wait: weights depend on no kernel, so the next product's first 100 KB an SM
  *           are on their way while this one ends.
  * Bound     memory: rows * K * size bytes.
- * Measured  docs/performance/gpu-kernels.md.
+ * Measured  NVIDIA H200, the four products of a Llama-3.1-8B layer, 8 rows: bf16 122 us (81 % of the
+ *           floor), F8 70 us (71 %); LM head 96 and 91 % (2026-11-21, make gpu-bench).
  * Tried     stream-K (every tile cut at block borders, the last block to arrive adds up from global
  *           memory): 6-7 us more at 8 rows and 20 us at 64, because one block reads all partial sums.
+ *           One accumulator and 128 bytes of K a stage: 34 us become 43 for 14336 -> 4096, because
+ *           narrow products into one accumulator follow each other only every 80 cycles.
  */
 #include "device/ops/hopper.cuh"
 
@@ -78,21 +81,37 @@ static __device__ __forceinline__ void store_one(const skinny_params &a, int par
     }
 }
 
+/* 128-byte columns of K in a stage: a stage should hold some 30 KB, because it costs its barriers. */
+static constexpr __host__ __device__ int depth(int n, int wg, int mb)
+{
+    return mb == 2 ? 1 : wg == 2 ? (n == 64 ? 1 : 2) : n > 16 ? 2 : 4;
+}
+
+/* Sums kept apart until a tile's end: products into one accumulator follow each other only every 80
+ * cycles or so, whatever their width, and narrow ones would wait for nothing else. */
+static constexpr __host__ __device__ int sets(int n, int mb)
+{
+    return mb * n <= 16 ? 4 : mb * n <= 64 ? 2 : 1;
+}
+
 /* WG consumer warpgroups of MB x 64 rows each. */
 template <int KIND, int N, int WG, int MB>
-static __global__ void __launch_bounds__(WG * 128 + 32, MB * N / 2 <= 32 ? 2 : 1)
+static __global__ void __launch_bounds__(WG * 128 + 32, 2)
     skinny_kernel(const __grid_constant__ skinny_params a)
 {
-    constexpr int CONSUMERS = WG * 128, REGS = MB * N / 2;
+    constexpr int CONSUMERS = WG * 128, SETS = sets(N, MB), REGS = SETS * MB * N / 2;
+    constexpr int deep = depth(N, WG, MB);
     constexpr int K_STEP = KIND == NRD_DTYPE_F8_E4M3 ? 128 : 64; /* elements in 128 bytes */
-    constexpr int X_BYTES = N * 128;
     extern __shared__ char raw[];
     const uint32_t base = (smem_u32(raw) + 2047) & ~1023u; /* at least 1024 bytes in front */
-    const int stage_bytes = X_BYTES + a.tile_rows * 128, stages = a.stages;
+    const int column = (N + a.tile_rows) * 128, w_bytes = a.tile_rows * 128;
+    const int stage_bytes = deep * column, w_at = deep * N * 128, stages = a.stages;
     const uint32_t full = base - 512, empty = full + 128; /* barriers: in front of the ring */
     const int rank = (int)blockIdx.x % a.splits, cluster = (int)blockIdx.x / a.splits;
     const int n_clusters = (int)gridDim.x / a.splits;
-    const int k0 = a.k_blocks * rank / a.splits, k1 = a.k_blocks * (rank + 1) / a.splits;
+    /* whole stages; columns of K behind the last are zeros from the copy engine */
+    const int n_stages = (a.k_blocks + deep - 1) / deep;
+    const int k0 = n_stages * rank / a.splits * deep, k1 = n_stages * (rank + 1) / a.splits * deep;
 
     if (threadIdx.x == 0) {
         for (int i = 0; i < stages; i++) {
@@ -112,24 +131,30 @@ static __global__ void __launch_bounds__(WG * 128 + 32, MB * N / 2 <= 32 ? 2 : 1
                 int i = 0;
                 for (int tile = cluster; tile < a.n_tiles; tile += n_clusters) {
                     const tile_at at = find_tile(a, tile);
-                    for (int kb = k0; kb < k1; kb++, i++) {
+                    for (int kb = k0; kb < k1; kb += deep, i++) {
                         const uint32_t to = base + slot * stage_bytes, bar = full + slot * 8;
+                        auto load_w = [&]() {
+                            mbar_expect(bar, stage_bytes);
+                            for (int c = 0; c < deep; c++) {
+                                tma_2d(to + w_at + c * w_bytes, &a.w[at.part], (kb + c) * K_STEP,
+                                       at.row, bar, L2_EVICT_FIRST);
+                            }
+                        };
                         if (pass == 0) {
                             if (i == stages) {
                                 goto next;
                             }
-                            mbar_expect(bar, stage_bytes);
-                            tma_2d(to + X_BYTES, &a.w[at.part], kb * K_STEP, at.row, bar,
-                                   L2_EVICT_FIRST);
+                            load_w();
                             ahead++;
                         } else {
                             if (done >= ahead) {
                                 mbar_wait(empty + slot * 8, parity);
-                                mbar_expect(bar, stage_bytes);
-                                tma_2d(to + X_BYTES, &a.w[at.part], kb * K_STEP, at.row, bar,
-                                       L2_EVICT_FIRST);
+                                load_w();
                             }
-                            tma_2d(to, &a.x, kb * K_STEP, 0, bar, L2_EVICT_LAST);
+                            for (int c = 0; c < deep; c++) {
+                                tma_2d(to + c * N * 128, &a.x, (kb + c) * K_STEP, 0, bar,
+                                       L2_EVICT_LAST);
+                            }
                             done++;
                         }
                         if (++slot == stages) {
@@ -148,35 +173,37 @@ static __global__ void __launch_bounds__(WG * 128 + 32, MB * N / 2 <= 32 ? 2 : 1
     } else {
         const int wg = threadIdx.x / 128, tid = threadIdx.x, lane = tid & 31;
         const int g = lane >> 2, t = lane & 3;
-        float acc[MB][N / 2];
+        float acc[SETS][MB][N / 2];
         int slot = 0;
         uint32_t parity = 0;
 
         pdl_wait();
         for (int tile = cluster; tile < a.n_tiles; tile += n_clusters) {
 #pragma unroll
-            for (int mb = 0; mb < MB; mb++) {
-#pragma unroll
-                for (int i = 0; i < N / 2; i++) {
-                    acc[mb][i] = 0.0f;
-                }
+            for (int i = 0; i < REGS; i++) {
+                (&acc[0][0][0])[i] = 0.0f;
             }
-            for (int kb = k0; kb < k1; kb++) {
+            for (int kb = k0; kb < k1; kb += deep) {
                 mbar_wait(full + slot * 8, parity);
                 const uint32_t x = base + slot * stage_bytes;
                 /* rows behind the tile's last read what follows in the ring: never stored */
-                const uint64_t dw = desc_sw128(x + X_BYTES + wg * (64 * MB * 128)), dx = desc_sw128(x);
-                wg_hold<REGS>(&acc[0][0]);
+                uint64_t dw = desc_sw128(x + w_at + wg * (64 * MB * 128)), dx = desc_sw128(x);
+                wg_hold<REGS>(&acc[0][0][0]);
                 wg_fence();
 #pragma unroll
-                for (int k = 0; k < 4; k++) {
+                for (int c = 0; c < deep; c++) {
 #pragma unroll
-                    for (int mb = 0; mb < MB; mb++) {
-                        wgmma_ss<KIND, N>(acc[mb], dw + mb * (8192 >> 4) + k * 2, dx + k * 2);
+                    for (int k = 0; k < 4; k++) {
+#pragma unroll
+                        for (int mb = 0; mb < MB; mb++) {
+                            wgmma_ss<KIND, N>(acc[k % SETS][mb], dw + mb * (8192 >> 4) + k * 2, dx + k * 2);
+                        }
                     }
+                    dw += w_bytes >> 4;
+                    dx += (N * 128) >> 4;
                 }
                 wg_commit();
-                wg_hold<REGS>(&acc[0][0]);
+                wg_hold<REGS>(&acc[0][0][0]);
                 /* one group may run on; the stage of the one before is free */
                 wg_wait<1>();
                 const int before = slot == 0 ? stages - 1 : slot - 1;
@@ -189,9 +216,16 @@ static __global__ void __launch_bounds__(WG * 128 + 32, MB * N / 2 <= 32 ? 2 : 1
                 }
             }
             wg_wait<0>();
-            wg_hold<REGS>(&acc[0][0]);
+            wg_hold<REGS>(&acc[0][0][0]);
             if (k1 > k0 && tid % 128 == 0) {
                 mbar_arrive(empty + (slot == 0 ? stages - 1 : slot - 1) * 8);
+            }
+#pragma unroll
+            for (int x = 1; x < SETS; x++) {
+#pragma unroll
+                for (int i = 0; i < REGS / SETS; i++) {
+                    (&acc[0][0][0])[i] += (&acc[x][0][0])[i];
+                }
             }
             const tile_at at = find_tile(a, tile);
             if (a.splits > 1) {
@@ -209,9 +243,9 @@ static __global__ void __launch_bounds__(WG * 128 + 32, MB * N / 2 <= 32 ? 2 : 1
                     const int token = (i / 4) * 8 + 2 * t + i % 2;
                     if (row < a.tile_rows && token < a.n_tokens) {
                         if (a.splits > 1) {
-                            sums[token * pitch + row] = acc[mb][i];
+                            sums[token * pitch + row] = acc[0][mb][i];
                         } else if (at.row + row < a.rows[at.part]) {
-                            store_one(a, at.part, at.row + row, token, acc[mb][i]);
+                            store_one(a, at.part, at.row + row, token, acc[0][mb][i]);
                         }
                     }
                 }
@@ -281,14 +315,17 @@ static int blocks64(int rows)
 /* Stages and bytes for a tile; false: does not fit. */
 static bool plan_smem(skinny_plan *p, int n, int k_blocks)
 {
-    const int stage = (p->rows + n) * 128, slack = (blocks64(p->rows) * 64 - p->rows) * 128;
+    const int column = (p->rows + n) * 128, slack = (blocks64(p->rows) * 64 - p->rows) * 128;
     const int sums = p->splits > 1 ? n * (p->rows + 4) * 4 : 0;
-    int stages = (HALF_SM - SMEM_FRONT - slack) / stage;
+    const int mine = (k_blocks + p->splits - 1) / p->splits;
 
+    const int b64 = blocks64(p->rows), deep = depth(n, b64 == 1 ? 1 : 2, b64 > 2 ? 2 : 1);
+    const int stage = deep * column;
+    int stages = (HALF_SM - SMEM_FRONT - slack) / stage;
     if (stages < 3) {
         stages = (WHOLE_SM - SMEM_FRONT - slack) / stage;
     }
-    stages = std::min(std::min(stages, 14), std::max(2, (k_blocks + p->splits - 1) / p->splits));
+    stages = std::min(std::min(stages, 14), std::max(2, (mine + deep - 1) / deep));
     p->stages = stages;
     p->smem = (size_t)(SMEM_FRONT + std::max(stages * stage + slack, sums));
     return stages >= 2 && p->smem <= WHOLE_SM;
@@ -307,7 +344,7 @@ static skinny_plan choose(const nrd_weight *const *w, int n_w, int n, int size, 
         for (int splits = 1; splits <= 4; splits *= 2) {
             skinny_plan p = {rows, splits, 0, 0};
             int64_t tiles = 0;
-            if (splits > k_blocks || !plan_smem(&p, n, k_blocks)) {
+            if (splits * 4 > k_blocks || !plan_smem(&p, n, k_blocks)) {
                 continue;
             }
             for (int i = 0; i < n_w; i++) {

@@ -1,0 +1,73 @@
+/* What the machine can do, measured with the same instructions as the kernels: the limits that
+ * tests/ops/bench_ops.c prints beside its numbers. */
+#include "device/cpu/simd.h"
+
+/* n x 12 independent integer dots of 64 products. */
+static int64_t peak_dot(int64_t n)
+{
+    static const int8_t x[4] = {1, 2, 3, 4};
+    vi acc[12], w = vi_set1_8(3);
+    float out[16];
+
+    NRD_UNROLL
+    for (int i = 0; i < 12; i++) {
+        acc[i] = vi_set1_32(i);
+    }
+    for (int64_t k = 0; k < n; k++) {
+        NRD_UNROLL
+        for (int i = 0; i < 12; i++) {
+            acc[i] = vi_dot(acc[i], w, x, 63);
+        }
+        __asm__ volatile("" ::: "memory");
+    }
+    vf sum = vf_zero();
+    NRD_UNROLL
+    for (int i = 0; i < 12; i++) {
+        sum = vf_add(sum, vf_from_vi(acc[i]));
+    }
+    vf_store(out, sum);
+    return (int64_t)out[0];
+}
+
+/* n x 12 independent multiply-adds of 16 floats. */
+static float peak_fma(int64_t n)
+{
+    vf acc[12], w = vf_set1(0.999f), v = vf_set1(0.001f);
+
+    NRD_UNROLL
+    for (int i = 0; i < 12; i++) {
+        acc[i] = vf_set1((float)i);
+    }
+    for (int64_t k = 0; k < n; k++) {
+        NRD_UNROLL
+        for (int i = 0; i < 12; i++) {
+            acc[i] = vf_fma(acc[i], w, v);
+        }
+    }
+    NRD_UNROLL
+    for (int i = 1; i < 12; i++) {
+        acc[0] = vf_add(acc[0], acc[i]);
+    }
+    return vf_sum(acc[0]);
+}
+
+static float peak_read(const float *x, int64_t n)
+{
+    vf s[8];
+
+    NRD_UNROLL
+    for (int i = 0; i < 8; i++) {
+        s[i] = vf_zero();
+    }
+    for (int64_t k = 0; k + 128 <= n; k += 128) {
+        NRD_UNROLL
+        for (int i = 0; i < 8; i++) {
+            s[i] = vf_add(s[i], vf_load(x + k + i * 16));
+        }
+    }
+    NRD_UNROLL
+    for (int i = 1; i < 8; i++) {
+        s[0] = vf_add(s[0], s[i]);
+    }
+    return vf_sum(s[0]);
+}

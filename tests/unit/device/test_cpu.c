@@ -1,0 +1,414 @@
+/* The CPU device as its users see it: opening, memory, streams, order, steady steps. */
+#include "base/mem.h"
+#include "device/cpu/threads.h"
+#include "device/device.h"
+#include "device/ops/ops.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* Counts every allocation of the program: these definitions come before the C library's. */
+static _Atomic long n_allocs;
+extern void *__libc_malloc(size_t n);
+extern void *__libc_calloc(size_t n, size_t size);
+extern void *__libc_realloc(void *p, size_t n);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+void *malloc(size_t n)
+{
+    atomic_fetch_add(&n_allocs, 1);
+    return __libc_malloc(n);
+}
+void *calloc(size_t n, size_t size)
+{
+    atomic_fetch_add(&n_allocs, 1);
+    return __libc_calloc(n, size);
+}
+void *realloc(void *p, size_t n)
+{
+    atomic_fetch_add(&n_allocs, 1);
+    return __libc_realloc(p, n);
+}
+#define COUNTS_ALLOCS 1
+#else
+#define COUNTS_ALLOCS 0
+#endif
+
+static void ok(nrd_error *err)
+{
+    if (err) {
+        fail_msg("%s", nrd_error_message(err));
+    }
+}
+
+static void expect(nrd_error *err, nrd_error_code code, const char *part)
+{
+    assert_non_null(err);
+    assert_int_equal(nrd_error_get_code(err), code);
+    if (!strstr(nrd_error_message(err), part)) {
+        fail_msg("\"%s\" does not say \"%s\"", nrd_error_message(err), part);
+    }
+    nrd_error_free(err);
+}
+
+static nrd_device *open_cpu(int threads)
+{
+    nrd_device_config config = {.size = sizeof config, .n_threads = threads, .world_size = 1};
+    nrd_device *dev;
+    ok(nrd_device_open(&dev, "cpu", &config));
+    return dev;
+}
+
+static void test_unknown_devices_are_refused_by_name(void **state)
+{
+    nrd_device *dev;
+    nrd_device_config config = {.size = sizeof config, .isa = "mmx", .world_size = 1};
+    (void)state;
+    expect(nrd_device_open(&dev, "../evil", NULL), NRD_ERR_INVALID_ARG, "letters");
+    expect(nrd_device_open(&dev, "abacus", NULL), NRD_ERR_UNSUPPORTED, "nereid_abacus.so");
+    expect(nrd_device_open(&dev, "cpu", &config), NRD_ERR_UNSUPPORTED, "mmx");
+    config.isa = "";
+    config.world_size = 2;
+    expect(nrd_device_open(&dev, "cpu", &config), NRD_ERR_UNSUPPORTED, "one rank");
+    config.world_size = 1;
+    config.n_threads = -1;
+    expect(nrd_device_open(&dev, "cpu", &config), NRD_ERR_INVALID_ARG, "n_threads");
+}
+
+static void test_info_tells_threads_and_types(void **state)
+{
+    nrd_device *dev = open_cpu(3);
+    nrd_device_info info = {.size = sizeof info};
+    (void)state;
+    dev->ops->get_info(dev, &info);
+    assert_int_equal(info.n_threads, 3);
+    assert_true(info.host_is_device);
+    assert_int_equal(info.act_dtype, NRD_DTYPE_F32);
+    assert_true(strstr(info.name, "3 threads") != NULL);
+    assert_true(info.mem_total_bytes >= info.mem_free_bytes && info.mem_free_bytes > 0);
+    /* A caller that knows less gets no more than it has room for. */
+    unsigned char small[24];
+    memset(small, 0xee, sizeof small);
+    uint32_t size = 8;
+    memcpy(small, &size, 4);
+    dev->ops->get_info(dev, (nrd_device_info *)(void *)small);
+    assert_int_equal(small[8], 0xee);
+    dev->ops->close(dev);
+}
+
+static void test_memory_is_zeroed_aligned_and_reported(void **state)
+{
+    nrd_device *dev = open_cpu(1);
+    nrd_mem_report rows[8];
+    uint8_t *a, *b;
+    void *p;
+    (void)state;
+    ok(dev->ops->alloc(dev, &p, NRD_MEM_DEVICE, 1000, "kv"));
+    a = p;
+    ok(dev->ops->alloc(dev, &p, NRD_MEM_HOST, 5u << 20, "weights"));
+    b = p;
+    assert_int_equal((uintptr_t)a % 256, 0);
+    assert_int_equal((uintptr_t)b % 256, 0);
+    for (int i = 0; i < 1000; i++) {
+        assert_int_equal(a[i] | b[i * 5000], 0);
+    }
+    assert_int_equal(dev->ops->mem_report(dev, rows, 8), 2);
+    assert_string_equal(rows[0].name, "kv");
+    assert_int_equal(rows[0].bytes, 1000);
+    assert_int_equal(rows[1].bytes, 5u << 20);
+    dev->ops->free(dev, NRD_MEM_DEVICE, a);
+    dev->ops->free(dev, NRD_MEM_HOST, b);
+    dev->ops->free(dev, NRD_MEM_HOST, NULL);
+    dev->ops->mem_report(dev, rows, 8);
+    assert_int_equal(rows[0].bytes + rows[1].bytes, 0);
+    dev->ops->close(dev);
+}
+
+static void test_a_stream_keeps_its_order_beyond_a_full_list(void **state)
+{
+    nrd_device *dev = open_cpu(3);
+    nrd_stream *s, *other;
+    nrd_event *e;
+    static uint8_t buf[3000];
+    (void)state;
+    ok(dev->ops->stream_new(dev, &s));
+    ok(dev->ops->stream_new(dev, &other));
+    ok(dev->ops->event_new(dev, &e));
+    memset(buf, 0, sizeof buf);
+    buf[0] = 7;
+    for (int i = 0; i + 1 < 3000; i++) { /* each copies what the one before wrote */
+        ok(dev->ops->copy(s, buf + i + 1, buf + i, 1));
+    }
+    ok(dev->ops->event_record(s, e));
+    ok(dev->ops->stream_wait(other, e));
+    ok(dev->ops->event_wait(e));
+    assert_int_equal(buf[2999], 7);
+    ok(dev->ops->fill(s, buf, 9, 3000));
+    ok(dev->ops->fill(s, buf, 3, 0));
+    ok(dev->ops->stream_sync(s));
+    assert_int_equal(buf[0] + buf[2999], 18);
+    dev->ops->event_free(e);
+    dev->ops->stream_free(other);
+    dev->ops->stream_free(s);
+    dev->ops->close(dev);
+}
+
+typedef struct barrier_check {
+    _Atomic int count;
+    _Atomic int wrong;
+} barrier_check;
+
+static void barrier_worker(void *user, nrd_pool_thread *self)
+{
+    barrier_check *b = user;
+    for (int i = 1; i <= 50; i++) {
+        atomic_fetch_add(&b->count, 1);
+        nrd_pool_barrier(self);
+        if (atomic_load(&b->count) != i * self->n) {
+            atomic_fetch_add(&b->wrong, 1);
+        }
+        nrd_pool_barrier(self);
+    }
+}
+
+static void test_a_barrier_lets_nobody_through_early(void **state)
+{
+    (void)state;
+    for (int n = 1; n <= 5; n++) {
+        nrd_pool *p;
+        ok(nrd_pool_new(&p, n));
+        for (int run = 0; run < 20; run++) {
+            barrier_check b = {0};
+            nrd_pool_run(p, barrier_worker, &b);
+            assert_int_equal(atomic_load(&b.wrong), 0);
+            assert_int_equal(atomic_load(&b.count), 50 * n);
+        }
+        nrd_pool_free(p);
+    }
+}
+
+/* One decoder layer and a head, small: every operation of a step. */
+typedef struct step {
+    nrd_weight emb, qkv, up, down, norm;
+    float *res, *buf, *logits;
+    void *act;
+    nrd_kv_layer kv;
+    nrd_batch_view view;
+    int32_t ids[40], positions[40], token_seq[40], q_start[5], ctx[4], table[16], slots[4], out[4];
+    nrd_sample_row rows[4];
+    float inv[16];
+} step;
+
+enum { HID = 128, HEADS = 4, KVH = 2, DIM = 32, INTER = 256, VOCAB = 500 };
+
+static nrd_weight make_weight(nrd_dtype t, int64_t rows, int64_t cols)
+{
+    nrd_weight w = {.dtype = t, .rows = rows, .cols = cols, .scale = 1};
+    w.data_bytes = nrd_weight_bytes(t, NRD_LAYOUT_ROWS, rows, cols);
+    uint8_t *data = nrd_xcalloc(1, w.data_bytes);
+    float *x = nrd_xmalloc((size_t)cols * 4);
+    for (int64_t r = 0; r < rows; r++) {
+        for (int64_t k = 0; k < cols; k++) {
+            x[k] = sinf((float)(r * 31 + k * 7)) * (cols > 1 ? 0.2f : 1.0f);
+        }
+        if (t == NRD_DTYPE_F32) {
+            memcpy(data + w.data_bytes / (uint64_t)rows * (uint64_t)r, x, (size_t)cols * 4);
+        } else {
+            nrd_quantize_row(t, x, data + w.data_bytes / (uint64_t)rows * (uint64_t)r, cols);
+        }
+    }
+    free(x);
+    w.data = data;
+    return w;
+}
+
+static void run_step(nrd_device *dev, nrd_stream *s, step *t)
+{
+    const nrd_device_ops *o = dev->ops;
+    int32_t n = t->view.n_tokens;
+    nrd_embed_args e = {.size = sizeof e, .n_tokens = n, .hidden = HID, .ids = t->ids, .slot_tokens = t->slots,
+                        .table = &t->emb, .scale = 1, .out = t->res, .out_dtype = NRD_DTYPE_F32};
+    nrd_norm_args a = {.size = sizeof a, .eps = 1e-5f, .n_tokens = n, .hidden = HID, .residual = t->res, .weight = &t->norm,
+                       .out = t->act, .out_dtype = NRD_DTYPE_ACT_Q8, .act_dtype = NRD_DTYPE_F32};
+    nrd_linear_args l = {.size = sizeof l, .n_tokens = n, .x = t->act, .x_dtype = NRD_DTYPE_ACT_Q8, .n_parts = 1,
+                         .w = {&t->qkv}, .y = t->buf, .y_dtype = NRD_DTYPE_F32};
+    nrd_rope_kv_args r = {.size = sizeof r, .batch = &t->view, .qkv = t->buf, .act_dtype = NRD_DTYPE_F32, .n_heads = HEADS,
+                          .rope = NRD_ROPE_NEOX, .rotary_dim = DIM, .inv_freq = t->inv, .rope_scale = 1, .kv = t->kv};
+    nrd_attention_args at = {.size = sizeof at, .batch = &t->view, .q = t->buf, .q_stride = (HEADS + 2 * KVH) * DIM, .out = t->act,
+                             .act_dtype = NRD_DTYPE_F32, .out_dtype = NRD_DTYPE_ACT_Q8, .n_heads = HEADS, .scale = 0.2f, .kv = t->kv};
+    nrd_act_args g = {.size = sizeof g, .kind = NRD_ACT_SILU, .gated = true, .n_tokens = n, .inter = INTER / 2, .x = t->buf,
+                      .act_dtype = NRD_DTYPE_F32, .out = t->act, .out_dtype = NRD_DTYPE_ACT_Q8};
+    nrd_sample_args c = {.size = sizeof c, .n_rows = t->view.n_seqs, .vocab = VOCAB, .logits = t->logits, .rows = t->rows,
+                         .slot_tokens = t->slots, .out_ids = t->out};
+    ok(o->embed(s, &e));
+    ok(o->norm(s, &a));
+    ok(o->linear(s, &l));
+    ok(o->rope_kv(s, &r));
+    ok(o->attention(s, &at));
+    l.w[0] = &t->up;
+    ok(o->linear(s, &l));
+    ok(o->act(s, &g));
+    l.w[0] = &t->down;
+    l.y = t->res;
+    ok(o->linear(s, &l));
+    ok(o->norm(s, &a));
+    l.w[0] = &t->emb;
+    l.y = t->logits;
+    ok(o->linear(s, &l));
+    ok(o->sample(s, &c));
+    ok(o->stream_sync(s));
+}
+
+static void test_steady_steps_allocate_nothing(void **state)
+{
+    nrd_device *dev = open_cpu(3);
+    nrd_stream *s;
+    static step t;
+    nrd_weight plain[4] = {make_weight(NRD_DTYPE_Q8_0, VOCAB, HID), make_weight(NRD_DTYPE_Q4_1, (HEADS + 2 * KVH) * DIM, HID),
+                           make_weight(NRD_DTYPE_Q5_0, INTER, HID), make_weight(NRD_DTYPE_Q4_0, HID, INTER / 2)};
+    nrd_weight *used[4] = {&t.emb, &t.qkv, &t.up, &t.down};
+    bool owned[4];
+    void *pool;
+    (void)state;
+    if (!COUNTS_ALLOCS) {
+        skip();
+    }
+    ok(dev->ops->stream_new(dev, &s));
+    for (int i = 0; i < 4; i++) {
+        ok(dev->ops->weight_load(s, &plain[i], true, used[i], &owned[i]));
+        assert_true(owned[i]); /* packed: another layout than the source's */
+    }
+    t.norm = make_weight(NRD_DTYPE_F32, HID, 1);
+    ok(dev->ops->alloc(dev, &pool, NRD_MEM_DEVICE, dev->ops->kv_block_bytes(dev, NRD_DTYPE_F16, 16, KVH, DIM) * 16, "kv"));
+    t.kv = (nrd_kv_layer){pool, NRD_DTYPE_F16, 16, 16, KVH, DIM, 1, 1};
+    t.res = nrd_xcalloc(40 * HID, 4);
+    t.buf = nrd_xcalloc(40 * 512, 4);
+    t.logits = nrd_xcalloc(40 * VOCAB, 4);
+    t.act = nrd_aligned_zalloc(64, 40 * nrd_act_q8_row_bytes(512));
+    for (int i = 0; i < 16; i++) {
+        t.table[i] = i;
+        t.inv[i] = powf(10000.0f, -(float)i / 16.0f);
+    }
+    long before = 0;
+    for (int round = 0; round < 12; round++) {
+        int32_t n_seqs = 1 + round % 4, fresh = round % 3 == 2 ? 10 : 1, n = 0;
+        for (int32_t q = 0; q < n_seqs; q++) {
+            t.q_start[q] = n;
+            t.ctx[q] = 20 + fresh;
+            t.rows[q] = (nrd_sample_row){.slot = q, .temperature = round % 2 ? 0.7f : 0, .top_k = round % 4 == 3 ? 20 : 0,
+                                         .top_p = round % 5 == 1 ? 0.9f : 0, .repetition_penalty = 1, .end_id = -1};
+            for (int32_t k = 0; k < fresh; k++, n++) {
+                t.ids[n] = -1 - q;
+                t.positions[n] = 20 + k;
+                t.token_seq[n] = q;
+            }
+        }
+        t.q_start[n_seqs] = n;
+        t.view = (nrd_batch_view){n, n_seqs, fresh, 20 + fresh, t.positions, t.token_seq, t.q_start, t.ctx, t.table, 4, NULL, 0};
+        if (round == 6) {
+            before = atomic_load(&n_allocs); /* every shape has been seen */
+        }
+        run_step(dev, s, &t);
+    }
+    assert_int_equal(atomic_load(&n_allocs) - before, 0);
+    for (int i = 0; i < 4; i++) {
+        dev->ops->weight_unload(dev, used[i]);
+        free((void *)(uintptr_t)plain[i].data);
+    }
+    free((void *)(uintptr_t)t.norm.data);
+    free(t.res);
+    free(t.buf);
+    free(t.logits);
+    free(t.act);
+    dev->ops->free(dev, NRD_MEM_DEVICE, pool);
+    dev->ops->stream_free(s);
+    dev->ops->close(dev);
+}
+
+static void test_bad_arguments_are_refused_before_they_run(void **state)
+{
+    nrd_device *dev = open_cpu(1);
+    nrd_stream *s;
+    float x[64] = {0}, y[64];
+    nrd_weight w = make_weight(NRD_DTYPE_F32, 4, 8), v = w;
+    (void)state;
+    ok(dev->ops->stream_new(dev, &s));
+    nrd_linear_args a = {.size = sizeof a, .n_tokens = 2, .x = x, .x_dtype = NRD_DTYPE_F32, .n_parts = 1, .w = {&w}, .y = y,
+                         .y_dtype = NRD_DTYPE_F32};
+    ok(dev->ops->linear(s, &a));
+    v.data_bytes = 16;
+    a.w[0] = &v;
+    expect(dev->ops->linear(s, &a), NRD_ERR_INVALID_ARG, "needs 128 bytes");
+    v = w;
+    v.dtype = NRD_DTYPE_F8_E4M3;
+    v.data_bytes = 32;
+    expect(dev->ops->linear(s, &a), NRD_ERR_UNSUPPORTED, "fp8");
+    a.w[0] = &w;
+    a.y_dtype = NRD_DTYPE_F16;
+    expect(dev->ops->linear(s, &a), NRD_ERR_UNSUPPORTED, "float16");
+    nrd_embed_args e = {.size = sizeof e, .n_tokens = 1, .hidden = 9, .table = &w};
+    expect(dev->ops->embed(s, &e), NRD_ERR_INVALID_ARG, "8 columns");
+    nrd_kv_layer kv = {x, NRD_DTYPE_F32, 1, 16, 1, 16, 1, 1};
+    int32_t pairs[2] = {0, 1};
+    nrd_copy_blocks_args c = {.size = sizeof c, .n_layers = 1, .n_pairs = 1, .src = &kv, .dst = &kv, .pairs = pairs};
+    expect(dev->ops->copy_blocks(s, &c), NRD_ERR_INVALID_ARG, "outside");
+    ok(dev->ops->stream_sync(s));
+    free((void *)(uintptr_t)w.data);
+    dev->ops->stream_free(s);
+    dev->ops->close(dev);
+}
+
+static void test_blocks_and_counts_are_copied_and_started(void **state)
+{
+    nrd_device *dev = open_cpu(2);
+    nrd_stream *s;
+    (void)state;
+    ok(dev->ops->stream_new(dev, &s));
+    size_t bytes = dev->ops->kv_block_bytes(dev, NRD_DTYPE_F16, 16, 2, 32);
+    assert_int_equal(bytes, 16 * 2 * 32 * 2 * 2);
+    uint8_t *pool = nrd_xcalloc(4, bytes);
+    memset(pool + bytes, 5, bytes);
+    nrd_kv_layer kv = {pool, NRD_DTYPE_F16, 4, 16, 2, 32, 1, 1};
+    int32_t pairs[4] = {1, 3, 3, 0};
+    nrd_copy_blocks_args c = {.size = sizeof c, .n_layers = 1, .n_pairs = 2, .src = &kv, .dst = &kv, .pairs = pairs};
+    ok(dev->ops->copy_blocks(s, &c));
+    pairs[0] = 2; /* the arrays were copied */
+    uint16_t counts[20];
+    memset(counts, 0xff, sizeof counts);
+    int32_t ids[4] = {3, 3, 9, 11};
+    nrd_counts_args n = {.size = sizeof n, .slot = 1, .vocab = 10, .n = 4, .ids = ids, .counts = counts};
+    ok(dev->ops->counts(s, &n));
+    ok(dev->ops->stream_sync(s));
+    assert_int_equal(pool[0], 5);
+    assert_int_equal(pool[4 * bytes - 1], 5);
+    assert_int_equal(pool[2 * bytes], 0);
+    assert_int_equal(counts[9], 0xffff);
+    assert_int_equal(counts[13], 2);
+    assert_int_equal(counts[19], 1);
+    assert_int_equal(counts[10], 0);
+    free(pool);
+    dev->ops->stream_free(s);
+    dev->ops->close(dev);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_unknown_devices_are_refused_by_name),
+        cmocka_unit_test(test_info_tells_threads_and_types),
+        cmocka_unit_test(test_memory_is_zeroed_aligned_and_reported),
+        cmocka_unit_test(test_a_stream_keeps_its_order_beyond_a_full_list),
+        cmocka_unit_test(test_a_barrier_lets_nobody_through_early),
+        cmocka_unit_test(test_steady_steps_allocate_nothing),
+        cmocka_unit_test(test_bad_arguments_are_refused_before_they_run),
+        cmocka_unit_test(test_blocks_and_counts_are_copied_and_started),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
