@@ -46,10 +46,9 @@ static void block_signals(sigset_t *out)
 static nrd_error *start_grpc(services *s, const nrd_options *o)
 {
     if (o->allow_grpc) {
-        NRD_TRY(nrd_error_wrap(
-            nrd_grpc_service_start(&s->grpc, s->server, s->tracer,
-                                   s->http ? s->http->shm : NULL, o),
-            "failed to start GRPC service"));
+        NRD_TRY(nrd_error_wrap(nrd_grpc_service_start(&s->grpc, s->server, s->tracer,
+                                                      s->http ? s->http->shm : NULL, o),
+                               "failed to start GRPC service"));
         NRD_LOG_INFO("Started GRPCInferenceService at %s:%d", o->grpc_address,
                      nrd_grpc_service_port(s->grpc));
     }

@@ -539,8 +539,7 @@ static const option_row rows[] = {
     {"GRPC", "grpc-keepalive-time", FORM_INT, F(grpc_keepalive_ms), 1, INT_MAX, "integer", NULL,
      "Milliseconds after which a quiet connection is pinged. Default is 7200000."},
     {"GRPC", "grpc-keepalive-timeout", FORM_INT, F(grpc_keepalive_timeout_ms), 1, INT_MAX,
-     "integer", NULL,
-     "Milliseconds that the answer to such a ping may take. Default is 20000."},
+     "integer", NULL, "Milliseconds that the answer to such a ping may take. Default is 20000."},
     {"GRPC", "grpc-keepalive-permit-without-calls", FORM_BOOL, F(grpc_keepalive_idle), 0, 0,
      "boolean", NULL, "Ping connections without calls too. Default is false."},
     {"GRPC", "grpc-http2-max-pings-without-data", FORM_INT, F(grpc_max_pings), 0, INT_MAX,
@@ -908,11 +907,11 @@ void nrd_options_fini(nrd_options *o)
                         &o->metrics_address,
                         &o->http_forward_pattern,
                         &o->model_config_name};
-    nrd_option_list *lists[] = {&o->repositories,   &o->startup_models,  &o->http_restricted,
-                                &o->grpc_restricted,
-                                &o->metrics_config, &o->trace_config,    &o->backend_config,
-                                &o->cache_config,   &o->rate_resources,  &o->cuda_pools,
-                                &o->cuda_va,        &o->gpu_load_limits, &o->host_policies};
+    nrd_option_list *lists[] = {&o->repositories,    &o->startup_models, &o->http_restricted,
+                                &o->grpc_restricted, &o->metrics_config, &o->trace_config,
+                                &o->backend_config,  &o->cache_config,   &o->rate_resources,
+                                &o->cuda_pools,      &o->cuda_va,        &o->gpu_load_limits,
+                                &o->host_policies};
     for (size_t i = 0; i < sizeof strings / sizeof *strings; i++) {
         free(*strings[i]);
         *strings[i] = NULL;

@@ -71,7 +71,7 @@ typedef struct nrd_options {
     char *grpc_forward_pattern;
     bool grpc_use_ssl, grpc_use_ssl_mutual;
     char *grpc_server_cert, *grpc_server_key, *grpc_root_cert; /* paths; "" without */
-    char *grpc_compression; /* "none", "low", "medium", "high" */
+    char *grpc_compression;                                    /* "none", "low", "medium", "high" */
     int64_t grpc_keepalive_ms, grpc_keepalive_timeout_ms;
     bool grpc_keepalive_idle; /* pings without calls */
     int64_t grpc_max_pings, grpc_min_ping_interval_ms, grpc_max_ping_strikes;

@@ -89,8 +89,7 @@ static nrd_error *from_document(nrd_grpc_call *call, TRITONSERVER_Message *docum
     nrd_json_doc *doc = NULL;
     const char *text;
     size_t n;
-    nrd_error *err =
-        nrd_grpc_from_triton(TRITONSERVER_MessageSerializeToJson(document, &text, &n));
+    nrd_error *err = nrd_grpc_from_triton(TRITONSERVER_MessageSerializeToJson(document, &text, &n));
     if (!err) {
         err = nrd_json_parse(&doc, text, n, NULL);
     }
@@ -167,8 +166,8 @@ static nrd_error *on_index(nrd_grpc_call *call, const void *in, ProtobufCMessage
     NRD_TRY(check_repository(m->repository_name));
     T(TRITONSERVER_ServerModelIndex(call->service->core,
                                     m->ready ? TRITONSERVER_INDEX_FLAG_READY : 0, &document));
-    return from_document(call, document, "models", &inference__repository_index_response__descriptor,
-                         out);
+    return from_document(call, document, "models",
+                         &inference__repository_index_response__descriptor, out);
 }
 
 #define R_BOOL INFERENCE__MODEL_REPOSITORY_PARAMETER__PARAMETER_CHOICE_BOOL_PARAM
@@ -180,15 +179,17 @@ static nrd_error *load_parameter(const char *name, const Inference__ModelReposit
 {
     if (strcmp(name, "config") == 0) {
         if (!p || p->parameter_choice_case != R_TEXT) {
-            return nrd_errorf(NRD_ERR_INVALID_ARG, "invalid value type for load parameter '%s', "
-                                                   "expected string_param.",
+            return nrd_errorf(NRD_ERR_INVALID_ARG,
+                              "invalid value type for load parameter '%s', "
+                              "expected string_param.",
                               name);
         }
         *out = TRITONSERVER_ParameterNew(name, TRITONSERVER_PARAMETER_STRING, p->string_param);
     } else if (strncmp(name, "file:", 5) == 0) {
         if (!p || p->parameter_choice_case != R_BYTES) {
-            return nrd_errorf(NRD_ERR_INVALID_ARG, "invalid value type for load parameter '%s', "
-                                                   "expected bytes_param.",
+            return nrd_errorf(NRD_ERR_INVALID_ARG,
+                              "invalid value type for load parameter '%s', "
+                              "expected bytes_param.",
                               name);
         }
         *out = TRITONSERVER_ParameterBytesNew(name, p->bytes_param.data, p->bytes_param.len);
@@ -247,9 +248,8 @@ static nrd_error *on_unload(nrd_grpc_call *call, const void *in, ProtobufCMessag
         }
         dependents = p->bool_param != 0;
     }
-    T(dependents
-          ? TRITONSERVER_ServerUnloadModelAndDependents(call->service->core, m->model_name)
-          : TRITONSERVER_ServerUnloadModel(call->service->core, m->model_name));
+    T(dependents ? TRITONSERVER_ServerUnloadModelAndDependents(call->service->core, m->model_name)
+                 : TRITONSERVER_ServerUnloadModel(call->service->core, m->model_name));
     REPLY(call, out, Inference__RepositoryModelUnloadResponse, r,
           inference__repository_model_unload_response__init);
     return NULL;
@@ -262,8 +262,7 @@ static nrd_error *on_shm_status(nrd_grpc_call *call, const void *in, ProtobufCMe
     const Inference__SystemSharedMemoryStatusRequest *m = in;
     nrd_json_doc *doc = NULL;
     nrd_str text = {0};
-    nrd_error *err =
-        nrd_shm_status(call->service->shm, m->name[0] ? m->name : NULL, &text);
+    nrd_error *err = nrd_shm_status(call->service->shm, m->name[0] ? m->name : NULL, &text);
     if (!err) {
         err = nrd_json_parse(&doc, text.data, text.len, NULL);
     }
@@ -522,9 +521,8 @@ static nrd_error *on_log(nrd_grpc_call *call, const void *in, ProtobufCMessage *
                    nrd_log_get_format() == NRD_LOG_FORMAT_ISO8601 ? "ISO8601" : "default");
     nrd_error *err = nrd_json_parse(&doc, text.data, text.len, NULL);
     if (!err) {
-        err = nrd_grpc_message_from_json(&call->arena,
-                                         &inference__log_settings_response__descriptor,
-                                         nrd_json_root(doc), out);
+        err = nrd_grpc_message_from_json(
+            &call->arena, &inference__log_settings_response__descriptor, nrd_json_root(doc), out);
     }
     nrd_json_doc_free(doc);
     nrd_str_fini(&text);
@@ -553,16 +551,16 @@ const nrd_grpc_method nrd_grpc_methods[] = {
      on_load},
     {S "RepositoryModelUnload", "model-repository", NRD_GRPC_SLOW, IN(repository_model_unload),
      on_unload},
-    {S "SystemSharedMemoryStatus", "shared-memory", NRD_GRPC_ADMIN,
-     IN(system_shared_memory_status), on_shm_status},
+    {S "SystemSharedMemoryStatus", "shared-memory", NRD_GRPC_ADMIN, IN(system_shared_memory_status),
+     on_shm_status},
     {S "SystemSharedMemoryRegister", "shared-memory", NRD_GRPC_ADMIN,
      IN(system_shared_memory_register), on_shm_register},
     {S "SystemSharedMemoryUnregister", "shared-memory", NRD_GRPC_ADMIN,
      IN(system_shared_memory_unregister), on_shm_unregister},
     {S "CudaSharedMemoryStatus", "shared-memory", NRD_GRPC_ADMIN, IN(cuda_shared_memory_status),
      on_cuda_status},
-    {S "CudaSharedMemoryRegister", "shared-memory", NRD_GRPC_ADMIN,
-     IN(cuda_shared_memory_register), on_cuda_register},
+    {S "CudaSharedMemoryRegister", "shared-memory", NRD_GRPC_ADMIN, IN(cuda_shared_memory_register),
+     on_cuda_register},
     {S "CudaSharedMemoryUnregister", "shared-memory", NRD_GRPC_ADMIN,
      IN(cuda_shared_memory_unregister), on_cuda_unregister},
     {S "TraceSetting", "trace", NRD_GRPC_ADMIN, IN(trace_setting), on_trace},

@@ -101,7 +101,7 @@ static nrd_error *put_parameter(nrd_str *s, const char *name, TRITONSERVER_Param
         break;
     case TRITONSERVER_PARAMETER_INT:
         put_tag(s, 2, WIRE_VARINT);
-        put_varint(s, (uint64_t)*(const int64_t *)value);
+        put_varint(s, (uint64_t) * (const int64_t *)value);
         break;
     case TRITONSERVER_PARAMETER_DOUBLE:
         put_tag(s, 4, WIRE_64);
@@ -168,8 +168,8 @@ static nrd_error *put_head(nrd_str *s, const nrd_grpc_infer *infer,
         put_text(s, 2, infer->message->model_version);
         put_text(s, 3, id);
     } else {
-        NRD_TRY(nrd_grpc_from_triton(
-            TRITONSERVER_InferenceResponseModel(response, &model, &version)));
+        NRD_TRY(
+            nrd_grpc_from_triton(TRITONSERVER_InferenceResponseModel(response, &model, &version)));
         NRD_TRY(nrd_grpc_from_triton(TRITONSERVER_InferenceResponseId(response, &id)));
         snprintf(number, sizeof number, "%lld", (long long)version);
         put_text(s, 1, model);
@@ -242,9 +242,9 @@ static grpc_byte_buffer *gather(nrd_str *s, TRITONSERVER_InferenceResponse *resp
         atomic_fetch_add(&shared->refs, 1);
         grpc_slice_buffer_add(list, grpc_slice_from_copied_buffer(s->data, s->len));
         nrd_str_clear(s);
-        grpc_slice_buffer_add(list, grpc_slice_new_with_user_data(
-                                        (void *)(uintptr_t)outputs[i].base, outputs[i].size,
-                                        release, shared));
+        grpc_slice_buffer_add(list,
+                              grpc_slice_new_with_user_data((void *)(uintptr_t)outputs[i].base,
+                                                            outputs[i].size, release, shared));
     }
     if (s->len) {
         grpc_slice_buffer_add(list, grpc_slice_from_copied_buffer(s->data, s->len));

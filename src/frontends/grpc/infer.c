@@ -97,8 +97,8 @@ void nrd_grpc_response_delete(TRITONSERVER_InferenceResponse *response)
 
 static nrd_error *bad_type(const char *name, const char *want)
 {
-    return nrd_errorf(NRD_ERR_INVALID_ARG,
-                      "invalid value type for '%s' parameter, expected %s.", name, want);
+    return nrd_errorf(NRD_ERR_INVALID_ARG, "invalid value type for '%s' parameter, expected %s.",
+                      name, want);
 }
 
 #define P_BOOL INFERENCE__INFER_PARAMETER__PARAMETER_CHOICE_BOOL_PARAM
@@ -181,8 +181,8 @@ static nrd_error *set_parameter(nrd_grpc_infer *infer, const char *name,
         if (p->parameter_choice_case != P_INT) {
             return bad_type(name, "int64_param");
         }
-        return nrd_grpc_from_triton(TRITONSERVER_InferenceRequestSetTimeoutMicroseconds(
-            request, (uint64_t)p->int64_param));
+        return nrd_grpc_from_triton(
+            TRITONSERVER_InferenceRequestSetTimeoutMicroseconds(request, (uint64_t)p->int64_param));
     }
     if (strcmp(name, "triton_enable_empty_final_response") == 0) {
         if (p->parameter_choice_case != P_BOOL) {
@@ -209,12 +209,10 @@ static nrd_error *forward_metadata(nrd_grpc_infer *infer)
     }
     for (size_t i = 0; i < call->metadata.count; i++) {
         const grpc_metadata *m = &call->metadata.metadata[i];
-        char *name =
-            nrd_arena_strndup(&infer->arena, (const char *)GRPC_SLICE_START_PTR(m->key),
-                              GRPC_SLICE_LENGTH(m->key));
-        char *value =
-            nrd_arena_strndup(&infer->arena, (const char *)GRPC_SLICE_START_PTR(m->value),
-                              GRPC_SLICE_LENGTH(m->value));
+        char *name = nrd_arena_strndup(&infer->arena, (const char *)GRPC_SLICE_START_PTR(m->key),
+                                       GRPC_SLICE_LENGTH(m->key));
+        char *value = nrd_arena_strndup(&infer->arena, (const char *)GRPC_SLICE_START_PTR(m->value),
+                                        GRPC_SLICE_LENGTH(m->value));
         if (!name || !value) {
             return nrd_error_no_memory();
         }
@@ -410,8 +408,8 @@ static nrd_error *append_contents(nrd_grpc_infer *infer, const input_tensor *io,
         } else if (type == TRITONSERVER_TYPE_BOOL) {
             NRD_TRY(pack_bools(infer, l, &base));
         } else if (width < l->width) {
-            NRD_TRY(narrow(infer, io->name, l, width, l->data == (const void *)c->int_contents,
-                           &base));
+            NRD_TRY(
+                narrow(infer, io->name, l, width, l->data == (const void *)c->int_contents, &base));
         }
     }
     return append(infer, io->name, base, size);
@@ -650,8 +648,8 @@ nrd_error *nrd_grpc_infer_submit(nrd_grpc_infer *infer)
     if (infer->trace) {
         nrd_trace_stamp(infer->trace, "GRPC_WAITREAD_END", nrd_now_ns());
     }
-    nrd_error *err = nrd_grpc_from_triton(TRITONSERVER_ServerInferAsync(
-        s->core, infer->request, nrd_trace_of(infer->trace)));
+    nrd_error *err = nrd_grpc_from_triton(
+        TRITONSERVER_ServerInferAsync(s->core, infer->request, nrd_trace_of(infer->trace)));
     if (err) {
         nrd_trace_not_taken(infer->trace);
         atomic_fetch_sub(&infer->refs, 2);

@@ -20,7 +20,7 @@ typedef struct nrd_grpc_infer {
     nrd_arena arena;     /* the message, and the bytes of inputs that came as contents */
     const Inference__ModelInferRequest *message; /* NULL: it could not be read */
     TRITONSERVER_InferenceRequest *request;      /* owns */
-    nrd_trace_record *trace; /* shares; NULL: not traced */
+    nrd_trace_record *trace;                     /* shares; NULL: not traced */
     nrd_grpc_output *outputs;
     nrd_grpc_region_use *regions;
     bool decoupled, want_empty_final;

@@ -33,8 +33,8 @@ static size_t width_of(const ProtobufCFieldDescriptor *f)
 static nrd_error *put_signed(const ProtobufCFieldDescriptor *f, const nrd_json *v, void *at)
 {
     long long i = 0;
-    const bool ok = nrd_json_is(v, NRD_JSON_STRING) ? nrd_parse_i64(v->str, &i)
-                                                    : nrd_json_is(v, NRD_JSON_INT);
+    const bool ok =
+        nrd_json_is(v, NRD_JSON_STRING) ? nrd_parse_i64(v->str, &i) : nrd_json_is(v, NRD_JSON_INT);
     i = nrd_json_is(v, NRD_JSON_INT) ? v->i : i;
     if (!ok || (width_of(f) == 4 && (i < INT32_MIN || i > INT32_MAX))) {
         return misfit(f, v);

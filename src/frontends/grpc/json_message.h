@@ -18,7 +18,6 @@
 #include <protobuf-c/protobuf-c.h>
 
 nrd_error *nrd_grpc_message_from_json(nrd_arena *arena, const ProtobufCMessageDescriptor *type,
-                                      const nrd_json *object,
-                                      ProtobufCMessage **out) NRD_MUST_USE;
+                                      const nrd_json *object, ProtobufCMessage **out) NRD_MUST_USE;
 
 #endif

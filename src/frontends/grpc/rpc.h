@@ -29,7 +29,7 @@ typedef struct nrd_grpc_tag {
 } nrd_grpc_tag;
 
 #define NRD_GRPC_OF(tag, type, member)                                                             \
-    ((type *)(void *)((char *)(void *)(tag) - offsetof(type, member)))
+    ((type *)(void *)((char *)(void *)(tag)-offsetof(type, member)))
 
 typedef struct nrd_grpc_queue {
     nrd_grpc_service *service;

@@ -94,8 +94,8 @@ nrd_error *nrd_grpc_unpack(nrd_arena *arena, const ProtobufCMessageDescriptor *t
         return nrd_errorf(NRD_ERR_INVALID_ARG, "the call carries no readable message");
     }
     if (payload->data.raw.compression == GRPC_COMPRESS_NONE &&
-        payload->data.raw.slice_buffer.count == 1 && grpc_byte_buffer_reader_peek(&reader, &first) &&
-        GRPC_SLICE_LENGTH(*first) == n) {
+        payload->data.raw.slice_buffer.count == 1 &&
+        grpc_byte_buffer_reader_peek(&reader, &first) && GRPC_SLICE_LENGTH(*first) == n) {
         data = GRPC_SLICE_START_PTR(*first); /* borrowed: nothing to put together */
         *out = protobuf_c_message_unpack(type, &a, n, data);
     } else {
@@ -543,14 +543,14 @@ static nrd_error *bind_port(nrd_grpc_service *s)
     grpc_server_credentials *creds = NULL;
     NRD_TRY(make_credentials(o, &creds));
     const bool v6 = strchr(o->grpc_address, ':') && o->grpc_address[0] != '[';
-    char *address = nrd_xasprintf(v6 ? "[%s]:%lld" : "%s:%lld", o->grpc_address,
-                                  (long long)o->grpc_port);
+    char *address =
+        nrd_xasprintf(v6 ? "[%s]:%lld" : "%s:%lld", o->grpc_address, (long long)o->grpc_port);
     s->port = grpc_server_add_http2_port(s->grpc, address, creds);
     grpc_server_credentials_release(creds);
-    nrd_error *err = s->port > 0 ? NULL
-                                 : nrd_errorf(NRD_ERR_UNAVAILABLE,
-                                              "Socket '%s' already in use or not available",
-                                              address);
+    nrd_error *err = s->port > 0
+                         ? NULL
+                         : nrd_errorf(NRD_ERR_UNAVAILABLE,
+                                      "Socket '%s' already in use or not available", address);
     free(address);
     return err;
 }

@@ -230,7 +230,8 @@ static void deliver(stream_request *r, grpc_byte_buffer *message, bool final)
     nrd_grpc_call_unref(call);
 }
 
-/* Cancels whatever is in flight. The requests are held while the core is called without the lock. */
+/* Cancels whatever is in flight. The requests are held while the core is called without the lock.
+ */
 static void cancel_all(stream *s)
 {
     nrd_grpc_infer **list = NULL;
