@@ -67,7 +67,7 @@ BACKENDS := $(filter-out util,$(sort $(notdir $(patsubst %/,%,$(dir $(wildcard s
 
 UNIT_SRC := $(sort $(shell find tests/unit tests/ops -name 'test_*.c' 2>/dev/null))
 UNIT_BIN := $(patsubst tests/%.c,$(B)/tests/%,$(UNIT_SRC))
-FUZZ_SRC := $(sort $(wildcard tests/fuzz/fuzz_*.c))
+FUZZ_SRC := $(filter-out $(if $(HAVE_PROTOBUFC),,%/fuzz_pbtext.c),$(sort $(wildcard tests/fuzz/fuzz_*.c)))
 FUZZ_BIN := $(patsubst tests/fuzz/%.c,$(B)/fuzz/%,$(FUZZ_SRC))
 PROTO_SRC := $(wildcard protos/*.proto)
 PROTO_C := $(patsubst protos/%.proto,$(B)/gen/%.pb-c.c,$(PROTO_SRC))
@@ -184,7 +184,7 @@ $(B)/tests/%: tests/%.c $(OBJ_nereid)
 # libFuzzer needs clang; `make fuzz T=seconds` runs every target with its corpus.
 T ?= 10
 FUZZ_CFLAGS := -std=c11 -D_GNU_SOURCE -O1 -g -fsanitize=fuzzer-no-link,address,undefined \
-               -fno-sanitize-recover=undefined -Isrc -Iinclude -DNRD_VERSION='"fuzz"' -DNRD_COMMIT='"fuzz"'
+               -fno-sanitize-recover=undefined -Isrc -Iinclude -I$(B)/gen -DNRD_VERSION='"fuzz"' -DNRD_COMMIT='"fuzz"'
 FUZZ_ROOMS := base formats text model device engine executor
 FUZZ_OBJ := $(foreach r,$(FUZZ_ROOMS),$(patsubst src/%.c,build/fuzz/obj/%.o,$(filter-out src/device/cuda/%,$(call src_of,$(r)))))
 build/fuzz/obj/%.o: src/%.c
@@ -193,7 +193,8 @@ build/fuzz/obj/%.o: src/%.c
 build/fuzz/bin/%: tests/fuzz/%.c $(FUZZ_OBJ)
 	@mkdir -p $(@D)
 	@echo "  LD  $@"
-	$(Q)clang $(FUZZ_CFLAGS) -fsanitize=fuzzer -Itests -o $@ $< $(FUZZ_OBJ) -pthread $(text_LIBS) $(LIBS_base)
+	$(Q)clang $(FUZZ_CFLAGS) -fsanitize=fuzzer -Itests -o $@ $< $(FUZZ_OBJ) -pthread $(text_LIBS) $(if $(HAVE_PROTOBUFC),$(proto_LIBS)) $(LIBS_base)
+build/fuzz/bin/fuzz_pbtext: | $(PROTO_C)
 .PHONY: fuzz
 fuzz: $(patsubst tests/fuzz/%.c,build/fuzz/bin/%,$(FUZZ_SRC)) ## Fuzz every parser for T seconds each (libFuzzer)
 	@scripts/run_fuzz $(T) $^
