@@ -343,7 +343,7 @@ struct nrd_factory { /* TRITONBACKEND_ResponseFactory */
     nrd_trace *trace;   /* shared */
     uint64_t start_ns;
     _Atomic bool first_sent, final_sent;
-    _Atomic uint64_t n_sent;
+    _Atomic uint64_t n_reported; /* responses whose statistics came in */
     nrd_sched *on_final; /* shared scheduler to tell when the last response went out, or NULL */
 };
 

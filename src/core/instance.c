@@ -448,7 +448,7 @@ TRITONSERVER_Error *TRITONBACKEND_ModelInstanceReportResponseStatistics(
     } else if (s->output_start_ns == 0) {
         outcome = NRD_RESP_EMPTY;
     }
-    uint64_t sent = atomic_load(&s->factory->n_sent);
-    return as_api(nrd_stats_response(s->model, sent ? sent - 1 : 0, outcome, s->start_ns,
-                                     s->output_start_ns, s->end_ns));
+    uint64_t index = atomic_fetch_add(&s->factory->n_reported, 1);
+    return as_api(
+        nrd_stats_response(s->model, index, outcome, s->start_ns, s->output_start_ns, s->end_ns));
 }

@@ -205,7 +205,6 @@ void nrd_response_send(nrd_response *r, uint32_t flags, nrd_error *err)
         nrd_error_free(r->error);
         r->error = err;
     }
-    atomic_fetch_add(&f->n_sent, 1);
     deliver(f, r, flags);
     nrd_factory_unref(f);
 }

@@ -56,7 +56,7 @@ typedef struct nrd_kv_retention {
 typedef struct nrd_kv_content {
     nrd_prefix_key key;
     const int32_t *tokens;
-    const uint64_t *extra;             /* per token, for the first n_extra tokens, or NULL */
+    const uint64_t *extra; /* per token, for the first n_extra tokens, or NULL */
     int32_t n_extra;
     const nrd_kv_retention *retention; /* NULL: defaults */
 } nrd_kv_content;
@@ -86,8 +86,8 @@ void nrd_kv_table_fini(nrd_kv_table *t); /* must hold no blocks */
 
 /* How much of the first n_max tokens is in the tree. Changes nothing. */
 void nrd_kv_find(const nrd_kv *kv, const nrd_kv_content *c, int32_t n_max, nrd_kv_match *out);
-/* Takes the whole blocks of a match into an empty table. The partial block gets a reference that the
- * caller gives back with nrd_kv_unref once its copy is enqueued. */
+/* Takes the whole blocks of a match into an empty table. The partial block gets a reference that
+ * the caller gives back with nrd_kv_unref once its copy is enqueued. */
 void nrd_kv_attach(nrd_kv *kv, nrd_kv_table *t, const nrd_kv_content *c, const nrd_kv_match *m);
 void nrd_kv_unref(nrd_kv *kv, int32_t block);
 

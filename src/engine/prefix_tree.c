@@ -202,7 +202,8 @@ void nrd_prefix_remove(nrd_prefix *t, int32_t block)
         t->nodes[n->next].prev = n->prev;
     }
     /* Linear probing: close the gap so that later entries of the run stay reachable. */
-    uint32_t i = table_find(t, n->hash, n->parent, &n->key, node_tokens(t, block), t->extras[block]);
+    uint32_t i =
+        table_find(t, n->hash, n->parent, &n->key, node_tokens(t, block), t->extras[block]);
     NRD_ASSERT(t->table[i] == block, "the table knows every node");
     t->table[i] = -1;
     for (uint32_t j = (i + 1) & t->table_mask; t->table[j] >= 0; j = (j + 1) & t->table_mask) {

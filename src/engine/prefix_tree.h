@@ -8,8 +8,8 @@
  *           also match (prompt tables), NULL = all zero. Root keys tell worlds apart that must not
  *           share (adapter, cache salt).
  * Errors    Only creation can fail. Nothing allocates afterwards.
- * Sources   Radix-tree reuse of KV: RadixAttention (Zheng et al., 2024, section 3); one node a block
- *           as in paged caches.
+ * Sources   Radix-tree reuse of KV: RadixAttention (Zheng et al., 2024, section 3); one node a
+ *           block as in paged caches.
  */
 #ifndef NRD_ENGINE_PREFIX_TREE_H
 #define NRD_ENGINE_PREFIX_TREE_H

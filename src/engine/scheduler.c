@@ -42,13 +42,13 @@ nrd_error *nrd_sched_new(nrd_sched **out, const nrd_sched_limits *limits, nrd_kv
 
     *out = NULL;
     if (limits->max_batch_size <= 0 || limits->max_beam_width <= 0 ||
-        limits->max_beam_width > NRD_MAX_BEAM_WIDTH ||
-        limits->max_num_tokens < n_slots(limits)) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG,
-                          "scheduler: max_num_tokens (%d) must be at least max_batch_size (%d) times "
-                          "max_beam_width (%d, at most %d)",
-                          limits->max_num_tokens, limits->max_batch_size, limits->max_beam_width,
-                          NRD_MAX_BEAM_WIDTH);
+        limits->max_beam_width > NRD_MAX_BEAM_WIDTH || limits->max_num_tokens < n_slots(limits)) {
+        return nrd_errorf(
+            NRD_ERR_INVALID_ARG,
+            "scheduler: max_num_tokens (%d) must be at least max_batch_size (%d) times "
+            "max_beam_width (%d, at most %d)",
+            limits->max_num_tokens, limits->max_batch_size, limits->max_beam_width,
+            NRD_MAX_BEAM_WIDTH);
     }
     NRD_NEW_GOTO(s, 1, err, fail);
     s->n_steps = 1;
@@ -182,7 +182,7 @@ int32_t nrd_sched_worst_blocks(const nrd_sched_limits *l, int32_t bt, int32_t n_
 {
     int32_t all = ceil_div(max_kv_tokens(n_prompt, max_total), bt);
     if (width == 1) {
-        if (l->window > 0) {
+        if (l->window > 0 && !l->max_utilization) { /* a pause computes all of it again at once */
             /* All blocks of a prompt are taken at its start; behind it only the window stays. */
             int32_t prompt = ceil_div(n_prompt, bt);
             int32_t live = ceil_div(l->window, bt) + 2 + ceil_div(l->n_sink, bt);
@@ -236,8 +236,8 @@ static void update_reserve(nrd_sched *s, nrd_seq *q)
                held_blocks(q);
         if (q->width == 1) {
             /* Never more than the rest of its way needs. */
-            int32_t rest = nrd_kv_n_missing(s->kv, &q->tables[0],
-                                            max_kv_tokens(q->n_prompt, q->max_total));
+            int32_t rest =
+                nrd_kv_n_missing(s->kv, &q->tables[0], max_kv_tokens(q->n_prompt, q->max_total));
             want = rest < want ? rest : want;
         }
         want = want > 0 ? want : 0;
@@ -326,8 +326,8 @@ nrd_seq *nrd_sched_take_idle(nrd_sched *s)
 
 void nrd_sched_add(nrd_sched *s, nrd_seq *q)
 {
-    NRD_ASSERT(q->state == NRD_SEQ_NEW && q->width <= s->lim.max_beam_width &&
-                   q->n_prompt > 0 && q->n_prompt <= q->max_total,
+    NRD_ASSERT(q->state == NRD_SEQ_NEW && q->width <= s->lim.max_beam_width && q->n_prompt > 0 &&
+                   q->n_prompt <= q->max_total,
                "the executor has checked the request");
     q->arrival = ++s->n_arrived;
     q->n_known = q->n_prompt;
@@ -512,8 +512,8 @@ static bool try_start(nrd_sched *s, nrd_plan *p, nrd_seq *q)
     const nrd_seq *l = q->leader;
     nrd_kv_match m = {.partial_block = -1};
     bool fork = l && l->state == NRD_SEQ_RUNNING && l->n_computed >= l->n_prompt &&
-                l->start_step != s->n_steps && l->tables[0].n_dropped == 0 && q->n_known == q->n_prompt && q->n_prompt > 1 &&
-                !q->no_reuse && s->lim.window == 0;
+                l->start_step != s->n_steps && l->tables[0].n_dropped == 0 &&
+                q->n_known == q->n_prompt && q->n_prompt > 1 && !q->no_reuse && s->lim.window == 0;
 
     if (q->width > s->n_free_slots) {
         return false;
@@ -617,7 +617,8 @@ void nrd_sched_plan(nrd_sched *s, nrd_plan *p)
     plan_contexts(s, p);
     /* Who was paused now needs the blocks that others just gave up: nobody starts, unless the step
      * would be empty. */
-    if ((p->n_paused == 0 || p->n_entries == 0) && (!s->lim.is_static || was_empty || s->n_running == 0)) {
+    if ((p->n_paused == 0 || p->n_entries == 0) &&
+        (!s->lim.is_static || was_empty || s->n_running == 0)) {
         plan_starts(s, p);
     }
     for (int32_t i = 0; i < s->n_held_refs; i++) {

@@ -62,19 +62,19 @@ typedef struct nrd_beams nrd_beams;
 
 struct nrd_seq {
     /* ---- set by the maker ---- */
-    uint64_t id;            /* of the request */
-    int32_t index;          /* which of the request's sequences */
-    void *owner;            /* the maker's own */
+    uint64_t id;   /* of the request */
+    int32_t index; /* which of the request's sequences */
+    void *owner;   /* the maker's own */
     float priority;
-    int32_t width;          /* beams */
+    int32_t width; /* beams */
     int32_t n_prompt;
-    int32_t max_total;      /* prompt + generated tokens */
-    int32_t end_id;         /* -1: none */
+    int32_t max_total; /* prompt + generated tokens */
+    int32_t end_id;    /* -1: none */
     nrd_sampling sampling;
     nrd_phrase_list stop, bad;
-    bool needs_host;        /* the next choice depends on the last one on the host: never ahead */
-    bool no_reuse;          /* every prompt token must be computed (its logits are wanted) */
-    bool no_sample;         /* ends after the prompt (scoring) */
+    bool needs_host; /* the next choice depends on the last one on the host: never ahead */
+    bool no_reuse;   /* every prompt token must be computed (its logits are wanted) */
+    bool no_sample;  /* ends after the prompt (scoring) */
     bool want_log_probs;
     bool want_context_rows; /* every prompt position goes through the LM head */
     bool want_logit_rows;   /* logits of every choice are kept */
@@ -83,33 +83,33 @@ struct nrd_seq {
     nrd_seq *leader;        /* same prompt, wait for it and take its blocks; NULL: none */
     nrd_kv_content content; /* content.tokens = tokens */
 
-    int32_t *tokens;        /* [max_total]; the prompt is filled in */
-    float *log_probs;       /* [max_total - n_prompt] or NULL */
-    int32_t *top_ids;       /* [max_total - n_prompt, n_top] or NULL */
+    int32_t *tokens;  /* [max_total]; the prompt is filled in */
+    float *log_probs; /* [max_total - n_prompt] or NULL */
+    int32_t *top_ids; /* [max_total - n_prompt, n_top] or NULL */
     float *top_log_probs;
-    nrd_kv_table *tables;   /* [width], initialised */
-    int32_t *slots;         /* [width] */
-    nrd_beams *beams;       /* width > 1 */
+    nrd_kv_table *tables; /* [width], initialised */
+    int32_t *slots;       /* [width] */
+    nrd_beams *beams;     /* width > 1 */
 
     /* ---- kept by the scheduler ---- */
     nrd_seq_state state;
     nrd_seq_finish finish;
     uint64_t arrival;
-    uint64_t start_step;    /* plan in which it last started */
-    uint32_t epoch;         /* changes when the KV cache is given up */
+    uint64_t start_step; /* plan in which it last started */
+    uint32_t epoch;      /* changes when the KV cache is given up */
     int32_t n_known, n_planned, n_computed;
-    int32_t n_pending;      /* choices in flight */
-    int32_t n_inflight;     /* plan entries in flight */
-    int32_t n_reserved;     /* blocks promised, not taken yet */
-    int32_t n_skipped;      /* plans in which its prompt did not fit */
-    bool has_counts;        /* its slot's row of counts is filled */
-    bool beams_forked;      /* every beam has its own table */
+    int32_t n_pending;  /* choices in flight */
+    int32_t n_inflight; /* plan entries in flight */
+    int32_t n_reserved; /* blocks promised, not taken yet */
+    int32_t n_skipped;  /* plans in which its prompt did not fit */
+    bool has_counts;    /* its slot's row of counts is filled */
+    bool beams_forked;  /* every beam has its own table */
     double cum_log_prob;
-    float top_p_now;        /* decayed top-p */
+    float top_p_now; /* decayed top-p */
     int32_t n_new_blocks, n_reused_blocks, n_paused;
-    nrd_seq *run_prev, *run_next;             /* running, by priority then arrival; or idle list */
-    nrd_seq *wait_prev, *wait_next;           /* waiting, by priority then arrival */
-    nrd_seq *age_prev, *age_next;             /* waiting, by arrival */
+    nrd_seq *run_prev, *run_next;   /* running, by priority then arrival; or idle list */
+    nrd_seq *wait_prev, *wait_next; /* waiting, by priority then arrival */
+    nrd_seq *age_prev, *age_next;   /* waiting, by arrival */
 };
 
 static inline int32_t nrd_seq_n_generated(const nrd_seq *q)

@@ -48,8 +48,9 @@ void exec_log(const nrd_exec *x, int level, const char *fmt, ...)
 
 static nrd_error *check_config(const nrd_exec_config *c)
 {
-    static const char *const modes[] = {"auto", "top_k", "top_p", "top_k_top_p", "beam_search",
-                                        "medusa", "lookahead", "redrafter", "eagle"};
+    static const char *const modes[] = {"auto",        "top_k",       "top_p",
+                                        "top_k_top_p", "beam_search", "medusa",
+                                        "lookahead",   "redrafter",   "eagle"};
     if (c->decoding_mode < NRD_DECODING_AUTO || c->decoding_mode > NRD_DECODING_EAGLE) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "unknown decoding mode %d", (int)c->decoding_mode);
     }
@@ -104,15 +105,15 @@ static void settle_limits(nrd_exec *x)
         l->max_num_tokens = l->max_batch_size * l->max_beam_width;
     }
     l->max_input_len = b->max_input_len > 0 && b->max_input_len < l->max_seq_len
-                           ? b->max_input_len : l->max_seq_len - 1;
+                           ? b->max_input_len
+                           : l->max_seq_len - 1;
     l->chunked_context = c->enable_chunked_context;
     if (!l->chunked_context && l->max_input_len > l->max_num_tokens) {
         exec_log(x, 2, "maximum input length is max_num_tokens (%d) without chunked context",
                  l->max_num_tokens);
         l->max_input_len = l->max_num_tokens;
     }
-    exec_log(x, 2,
-             "maximum input length %d (max_input_len %d, max_seq_len %d, max_num_tokens %d)",
+    exec_log(x, 2, "maximum input length %d (max_input_len %d, max_seq_len %d, max_num_tokens %d)",
              l->max_input_len, b->max_input_len, b->max_seq_len, l->max_num_tokens);
     l->max_queue_size = c->max_queue_size;
 }
@@ -159,7 +160,8 @@ static nrd_error *size_kv(nrd_exec *x)
                                                          : 0.9;
     double n = share * (double)di.mem_free_bytes / (double)block_bytes;
     double by_tokens = x->cfg.max_tokens_in_paged_kv_cache > 0
-                           ? (double)((x->cfg.max_tokens_in_paged_kv_cache + bt - 1) / bt) : n;
+                           ? (double)((x->cfg.max_tokens_in_paged_kv_cache + bt - 1) / bt)
+                           : n;
     double useful = ((double)((x->lim.max_seq_len + bt - 1) / bt) + 1) *
                     (double)x->lim.max_batch_size * (double)x->lim.max_beam_width;
     n = by_tokens < n ? by_tokens : n;
@@ -169,14 +171,16 @@ static nrd_error *size_kv(nrd_exec *x)
         n = n > cap ? cap : n;
     }
     n = n > 1e9 ? 1e9 : n;
-    int32_t need = nrd_sched_worst_blocks(&x->sched_lim, bt, x->lim.max_input_len, x->lim.max_seq_len, 1);
+    int32_t need =
+        nrd_sched_worst_blocks(&x->sched_lim, bt, x->lim.max_input_len, x->lim.max_seq_len, 1);
     if (n < (double)need) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG,
-                          "the KV cache would hold %d tokens (%d blocks of %d; %.0f MB free, share "
-                          "%.2f, max_tokens_in_paged_kv_cache %lld), but one sequence of max_seq_len "
-                          "%d needs %d blocks; give it more memory or build with a smaller max_seq_len",
-                          (int32_t)n * bt, (int32_t)n, bt, (double)di.mem_free_bytes / 1e6, share,
-                          (long long)x->cfg.max_tokens_in_paged_kv_cache, x->lim.max_seq_len, need);
+        return nrd_errorf(
+            NRD_ERR_INVALID_ARG,
+            "the KV cache would hold %d tokens (%d blocks of %d; %.0f MB free, share "
+            "%.2f, max_tokens_in_paged_kv_cache %lld), but one sequence of max_seq_len "
+            "%d needs %d blocks; give it more memory or build with a smaller max_seq_len",
+            (int32_t)n * bt, (int32_t)n, bt, (double)di.mem_free_bytes / 1e6, share,
+            (long long)x->cfg.max_tokens_in_paged_kv_cache, x->lim.max_seq_len, need);
     }
     nrd_kv_config kc = {
         .n_blocks = (int32_t)n, .block_tokens = bt, .reuse = x->cfg.enable_kv_cache_reuse};
@@ -260,7 +264,8 @@ static nrd_error *open_all(nrd_exec *x, const char *engine_dir)
     NRD_TRY(pool_new(&x->pool));
     x->iter_cap = x->cfg.iter_stats_max_iterations > 0 ? x->cfg.iter_stats_max_iterations : 0;
     x->req_cap = x->cfg.request_stats_max_iterations > 0
-                     ? x->cfg.request_stats_max_iterations * x->lim.max_batch_size : 0;
+                     ? x->cfg.request_stats_max_iterations * x->lim.max_batch_size
+                     : 0;
     NRD_NEW_GOTO(x->iter_ring, x->iter_cap, err, fail);
     NRD_NEW_GOTO(x->req_ring, x->req_cap, err, fail);
     NRD_NEW_GOTO(x->events, x->plans[0].cap_entries, err, fail);
@@ -698,7 +703,8 @@ nrd_error *nrd_exec_score(nrd_exec *x, const int32_t *ids, int32_t n, int32_t to
 
     if (!ids || n < 1 || !out_logprobs || top_k < 0 || top_k > x->spec->vocab ||
         (top_k > 0 && (!out_top_ids || !out_top_logprobs))) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "score: needs at least one token and room for results");
+        return nrd_errorf(NRD_ERR_INVALID_ARG,
+                          "score: needs at least one token and room for results");
     }
     for (int32_t i = 0; i < n; i++) {
         if (ids[i] < 0) {

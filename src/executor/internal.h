@@ -61,7 +61,7 @@ struct request {
     int32_t n_prompt, n_seqs, n_open; /* n_open: sequences without their final response */
     int32_t n_idle;                   /* sequences that the scheduler gave back */
     nrd_seq *seqs;
-    int32_t *n_sent;     /* [n_seqs] generated tokens already in responses */
+    int32_t *n_sent; /* [n_seqs] generated tokens already in responses */
     int32_t *prompt;
     uint64_t *extra;
     nrd_kv_range *ranges;
@@ -71,9 +71,9 @@ struct request {
     const float *bias_mem;
     int32_t n_return; /* beams in a response */
     bool want_context_logits, want_generation_logits, context_logits_sent;
-    float *context_logits;       /* [n_prompt, vocab] */
-    buffer *generation_logits;   /* [n_seqs]: rows of vocab */
-    score_job *score;            /* borrowed: the caller waits */
+    float *context_logits;     /* [n_prompt, vocab] */
+    buffer *generation_logits; /* [n_seqs]: rows of vocab */
+    score_job *score;          /* borrowed: the caller waits */
     nrd_perf_metrics perf;
 };
 
@@ -101,8 +101,8 @@ struct nrd_exec {
     pthread_t thread;
     bool thread_started;
     pthread_mutex_t mu;
-    pthread_cond_t in_cv;   /* the loop waits for work */
-    pthread_cond_t out_cv;  /* callers wait for responses, shutdown for the end */
+    pthread_cond_t in_cv;  /* the loop waits for work */
+    pthread_cond_t out_cv; /* callers wait for responses, shutdown for the end */
     /* guarded by mu */
     request *inbox_head, *inbox_tail;
     uint64_t *cancels;
@@ -124,7 +124,7 @@ struct nrd_exec {
     size_t cap_cancels_taken;
     nrd_plan plans[2];
     nrd_sched_event *events;
-    int32_t inflight; /* plan that runs now; -1: none */
+    int32_t inflight;                /* plan that runs now; -1: none */
     response *held_head, *held_tail; /* V1: answers of a batch leave together */
     uint64_t iteration;
     uint64_t n_terminated_step;

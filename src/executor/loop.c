@@ -1,8 +1,8 @@
 /* The engine loop: takes requests and cancels from the inbox, plans, runs, commits, answers.
  *
- * A request's life here: inbox -> scheduler (all its sequences) -> responses in the outbox, the last
- * of which is final -> the scheduler gives its sequences back as idle -> freed. Between the final
- * response and the end a step in flight may still refer to it. */
+ * A request's life here: inbox -> scheduler (all its sequences) -> responses in the outbox, the
+ * last of which is final -> the scheduler gives its sequences back as idle -> freed. Between the
+ * final response and the end a step in flight may still refer to it. */
 #include "executor/internal.h"
 
 #include "base/clock.h"
@@ -262,8 +262,8 @@ static void record_stats(nrd_exec *x, const nrd_plan *p, uint64_t started_ns, ui
         .n_terminated = (int32_t)x->n_terminated_step,
         .n_context_tokens = p->n_context_tokens,
         .n_generated_tokens = n_events,
-        .n_empty_generation_slots = x->sched_lim.is_static
-                                        ? x->lim.max_batch_size - p->n_generation : 0,
+        .n_empty_generation_slots =
+            x->sched_lim.is_static ? x->lim.max_batch_size - p->n_generation : 0,
         .kv_max_blocks = kv.n_blocks,
         .kv_free_blocks = kv.n_free + kv.n_cached,
         .kv_used_blocks = kv.n_held,
@@ -300,10 +300,10 @@ static void record_stats(nrd_exec *x, const nrd_plan *p, uint64_t started_ns, ui
             .size = sizeof(nrd_request_stats),
             .id = q->id,
             .iteration = st.iteration,
-            .stage = q->state == NRD_SEQ_DONE                        ? 4
+            .stage = q->state == NRD_SEQ_DONE                         ? 4
                      : q->state == NRD_SEQ_WAITING && q->n_paused > 0 ? 3
-                     : q->n_computed >= q->n_prompt                  ? 2
-                                                                     : 1,
+                     : q->n_computed >= q->n_prompt                   ? 2
+                                                                      : 1,
             .n_context_done = q->n_computed < q->n_prompt ? q->n_computed : q->n_prompt,
             .n_generated = nrd_seq_n_generated(q),
             .is_scheduled = true,

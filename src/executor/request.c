@@ -21,16 +21,17 @@ void nrd_exec_request_init(nrd_exec_request *r)
         .draft_acceptance_threshold = -1,
         .retention_decode_priority = NRD_KV_PRIORITY_DEFAULT,
         .retention_decode_duration_ms = -1,
-        .sampling = {
-            .beam_width = 1,
-            .num_return_sequences = 1,
-            .top_p_min = 1e-6f,
-            .top_p_decay = 1,
-            .top_p_reset_id = -1,
-            .temperature = 1,
-            .repetition_penalty = 1,
-            .early_stopping = 1,
-        },
+        .sampling =
+            {
+                .beam_width = 1,
+                .num_return_sequences = 1,
+                .top_p_min = 1e-6f,
+                .top_p_decay = 1,
+                .top_p_reset_id = -1,
+                .temperature = 1,
+                .repetition_penalty = 1,
+                .early_stopping = 1,
+            },
     };
 }
 
@@ -64,7 +65,8 @@ static nrd_error *check_supported(const nrd_exec_request *in)
         {in->encoder_output_length > 0, "encoder_output_lengths"},
         {in->cross_attention_mask != NULL, "cross_attention_mask"},
         {in->skip_cross_attn_blocks, "skip_cross_attn_blocks"},
-        {in->guide_type != NULL || in->guide != NULL, "guided decoding (guided_decoding_guide_type)"},
+        {in->guide_type != NULL || in->guide != NULL,
+         "guided decoding (guided_decoding_guide_type)"},
     };
     for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
         if (fields[i].used) {
@@ -167,8 +169,8 @@ static nrd_error *check_prompt(const nrd_exec *x, const int32_t *ids, int32_t n)
     }
     for (int32_t i = 0; i < n; i++) {
         if (ids[i] < 0) {
-            return nrd_errorf(NRD_ERR_INVALID_ARG, "input_ids[%d] is %d: ids must not be negative", i,
-                              ids[i]);
+            return nrd_errorf(NRD_ERR_INVALID_ARG, "input_ids[%d] is %d: ids must not be negative",
+                              i, ids[i]);
         }
     }
     if (n > x->lim.max_input_len) {
@@ -227,7 +229,8 @@ static nrd_error *check(const nrd_exec *x, const nrd_exec_request *in)
     NRD_TRY(check_supported(in));
     NRD_TRY(check_prompt(x, in->input_ids, in->n_input_ids));
     if (in->max_new_tokens < 1) {
-        return out_of_range("max_new_tokens (request_output_len)", in->max_new_tokens, "at least 1");
+        return out_of_range("max_new_tokens (request_output_len)", in->max_new_tokens,
+                            "at least 1");
     }
     NRD_TRY(check_sampling(x, in));
     NRD_TRY(check_phrases("stop_words_list", &in->stop_words));
@@ -275,8 +278,10 @@ static nrd_error *copy_retention(request *r, const nrd_exec_request *in)
     NRD_NEW_GOTO(r->ranges, in->n_retention_ranges, err, fail);
     for (int32_t i = 0; i < in->n_retention_ranges; i++) {
         const nrd_kv_retention_range *g = &in->retention_ranges[i];
-        r->ranges[i] = (nrd_kv_range){
-            .start = g->start, .end = g->end, .priority = g->priority, .duration_ms = g->duration_ms};
+        r->ranges[i] = (nrd_kv_range){.start = g->start,
+                                      .end = g->end,
+                                      .priority = g->priority,
+                                      .duration_ms = g->duration_ms};
     }
     r->retention = (nrd_kv_retention){
         .ranges = r->ranges,
@@ -497,14 +502,15 @@ nrd_error *request_new(request **out, nrd_exec *x, const nrd_exec_request *in)
                  full.n_input_ids, full.max_new_tokens, x->lim.max_seq_len);
         total = x->lim.max_seq_len;
     }
-    int32_t worst = nrd_sched_worst_blocks(&x->sched_lim, nrd_kv_block_tokens(x->kv),
-                                           full.n_input_ids, (int32_t)total,
-                                           full.sampling.beam_width);
+    int32_t worst =
+        nrd_sched_worst_blocks(&x->sched_lim, nrd_kv_block_tokens(x->kv), full.n_input_ids,
+                               (int32_t)total, full.sampling.beam_width);
     if (worst > x->info.n_kv_blocks) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG,
-                          "this request needs up to %d KV cache blocks of %d tokens, but there are %d "
-                          "(max_tokens_in_paged_kv_cache, kv_cache_free_gpu_mem_fraction)",
-                          worst, x->info.tokens_per_block, x->info.n_kv_blocks);
+        return nrd_errorf(
+            NRD_ERR_INVALID_ARG,
+            "this request needs up to %d KV cache blocks of %d tokens, but there are %d "
+            "(max_tokens_in_paged_kv_cache, kv_cache_free_gpu_mem_fraction)",
+            worst, x->info.tokens_per_block, x->info.n_kv_blocks);
     }
     NRD_TRY(begin(&r, x, full.input_ids, full.n_input_ids, n_seqs));
     nrd_error *err = fill(r, &full, (int32_t)total);

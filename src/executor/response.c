@@ -21,8 +21,8 @@ fail:
 
 static void response_destroy(response *r)
 {
-    buffer *bufs[] = {&r->beams, &r->ids, &r->log_probs, &r->top_ids, &r->top_log_probs,
-                      &r->generation_logits};
+    buffer *bufs[] = {&r->beams,   &r->ids,           &r->log_probs,
+                      &r->top_ids, &r->top_log_probs, &r->generation_logits};
     for (size_t i = 0; i < sizeof bufs / sizeof bufs[0]; i++) {
         free(bufs[i]->data);
     }
@@ -80,7 +80,8 @@ void response_put(response *r)
     free(r->generation_logits.data); /* too large to keep */
     r->generation_logits = (buffer){0};
     pthread_mutex_lock(&p->mu);
-    for (const response *f = p->free_list; f && n < POOL_MAX_FREE && r->ids.cap > 4096; f = f->next) {
+    for (const response *f = p->free_list; f && n < POOL_MAX_FREE && r->ids.cap > 4096;
+         f = f->next) {
         n++; /* long answers are kept only while the pool is small */
     }
     if (n < 16) {
@@ -149,7 +150,9 @@ static bool put_beams(response *o, const request *r, const nrd_seq *q, nrd_seq_f
         put_ids(o, r, out, (size_t)b * per, ids, n);
         if (q->want_log_probs) {
             float *dst = (float *)o->log_probs.data + (size_t)b * per;
-            memcpy(dst, log_probs, (size_t)n * sizeof *dst);
+            if (n > 0) {
+                memcpy(dst, log_probs, (size_t)n * sizeof *dst);
+            }
             out->log_probs = dst;
             out->n_log_probs = n;
         }
@@ -181,12 +184,12 @@ static bool put_single(response *o, request *r, const nrd_seq *q, nrd_seq_finish
         .finish_reason = (nrd_finish_reason)finish,
     };
     put_ids(o, r, b, 0, q->tokens + r->n_prompt + first, n);
-    if (q->log_probs) {
+    if (q->log_probs && n > 0) {
         memcpy(o->log_probs.data, q->log_probs + first, (size_t)n * sizeof(float));
         b->log_probs = o->log_probs.data;
         b->n_log_probs = n;
     }
-    if (q->n_top > 0) {
+    if (n_top > 0) {
         size_t at = (size_t)first * (size_t)q->n_top;
         memcpy(o->top_ids.data, q->top_ids + at, n_top * sizeof(int32_t));
         memcpy(o->top_log_probs.data, q->top_log_probs + at, n_top * sizeof(float));

@@ -226,7 +226,11 @@ static size_t cjk(const char *s, size_t n)
 
 static const char space_list[] = "\\t-\\r \\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}"
                                  "\\x{202f}\\x{205f}\\x{3000}";
-static const char word_list[] = "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}";
+/* \w of Oniguruma: with the superscripts and fractions of Latin-1 and the circled letters, but no
+ * other number or symbol (compared code point by code point with the tokenizers library). */
+static const char word_list[] = "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}"
+                                "\\x{24b6}-\\x{24e9}\\x{1f130}-\\x{1f149}\\x{1f150}-\\x{1f169}"
+                                "\\x{1f170}-\\x{1f189}";
 
 /* One escape of Oniguruma (Ruby) syntax at s[0] = backslash. Returns the bytes read. */
 static nrd_error *translate_escape(const char *s, size_t n, bool in_class, nrd_str *out, size_t *used)

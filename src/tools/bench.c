@@ -56,15 +56,16 @@ static int32_t length_of(uint64_t *state, int32_t mean, int32_t stdev, int32_t l
     return k > limit ? limit : k;
 }
 
-static nrd_error *send_one(nrd_exec *x, const nrd_exec_info *info, const options *o, uint64_t *state,
-                           uint64_t index, sample *s)
+static nrd_error *send_one(nrd_exec *x, const nrd_exec_info *info, const options *o,
+                           uint64_t *state, uint64_t index, sample *s)
 {
     nrd_exec_request r;
     uint64_t id;
     s->n_out = length_of(state, o->output_mean, o->output_stdev, info->max_seq_len - 1);
-    s->n_in = length_of(state, o->input_mean, o->input_stdev,
-                        info->max_seq_len - s->n_out < info->max_input_len
-                            ? info->max_seq_len - s->n_out : info->max_input_len);
+    s->n_in =
+        length_of(state, o->input_mean, o->input_stdev,
+                  info->max_seq_len - s->n_out < info->max_input_len ? info->max_seq_len - s->n_out
+                                                                     : info->max_input_len);
     int32_t *ids = nrd_xcalloc((size_t)s->n_in, sizeof *ids);
     for (int32_t i = 0; i < s->n_in; i++) {
         *state = nrd_hash_u64(*state, 2);
@@ -125,8 +126,8 @@ static nrd_error *drive(nrd_exec *x, const options *o, int32_t n, int32_t concur
     uint64_t start = nrd_now_ns();
     while (n_done < n) {
         while (n_sent < n && n_sent - n_done < concurrency) {
-            NRD_TRY_GOTO(send_one(x, &info, o, &state, (uint64_t)n_sent, &out->samples[n_sent]), err,
-                         done);
+            NRD_TRY_GOTO(send_one(x, &info, o, &state, (uint64_t)n_sent, &out->samples[n_sent]),
+                         err, done);
             n_sent++;
         }
         NRD_TRY_GOTO(take_some(x, out, &n_done), err, done);
@@ -314,8 +315,8 @@ done:
 
 int nrd_tool_bench(int argc, char **argv)
 {
-    options o = {.num_requests = 0, .input_mean = 128, .output_mean = 128, .warmup = 1,
-                 .max_sequences = 8};
+    options o = {
+        .num_requests = 0, .input_mean = 128, .output_mean = 128, .warmup = 1, .max_sequences = 8};
     const char *words[2] = {NULL, NULL}, *verb = "table";
     size_t n = 0;
     const nrd_opt opts[] = {
@@ -329,12 +330,15 @@ int nrd_tool_bench(int argc, char **argv)
         {"--warmup", NULL, NRD_OPT_INT, &o.warmup, "N", "requests before measuring (1)"},
         {"--seed", "--random_seed", NRD_OPT_STR, &o.seed, "N", "of prompts and lengths (0)"},
         {"--streaming", NULL, NRD_OPT_FLAG, &o.streaming, NULL, "one response a token"},
-        {"--enable_kv_cache_reuse", NULL, NRD_OPT_FLAG, &o.reuse, NULL, "share blocks of equal prefixes"},
-        {"--max_utilization", NULL, NRD_OPT_FLAG, &o.max_utilization, NULL, "that scheduler policy"},
+        {"--enable_kv_cache_reuse", NULL, NRD_OPT_FLAG, &o.reuse, NULL,
+         "share blocks of equal prefixes"},
+        {"--max_utilization", NULL, NRD_OPT_FLAG, &o.max_utilization, NULL,
+         "that scheduler policy"},
         {"--json", "--report_json", NRD_OPT_STR, &o.json, "FILE", "write the figures there too"},
         NRD_EXEC_OPTION_ROWS(o.exec),
     };
-    int status = nrd_opts_parse(argc, argv, usage, opts, sizeof opts / sizeof opts[0], words, 2, &n);
+    int status =
+        nrd_opts_parse(argc, argv, usage, opts, sizeof opts / sizeof opts[0], words, 2, &n);
     if (status >= 0) {
         return status;
     }

@@ -17,7 +17,8 @@
 static const char usage[] =
     "Usage: nereid eval PATH -f FILE [options]                   perplexity of a text\n"
     "       nereid eval PATH --tokens IN --out OUT [options]     log probabilities of tokens\n\n"
-    "IN holds {\"id\": …, \"tokens\": [...]} a line; OUT gets {\"id\", \"logprobs\", \"top\"}: entry i is\n"
+    "IN holds {\"id\": …, \"tokens\": [...]} a line; OUT gets {\"id\", \"logprobs\", \"top\"}: "
+    "entry i is\n"
     "about token i given those before it (null and [] for the first).\n";
 
 enum { MAX_LINE_BYTES = 64 << 20, MAX_TEXT_BYTES = 1 << 30, MAX_TOP = 1024 };
@@ -172,8 +173,8 @@ static nrd_error *eval_text(nrd_exec *x, const options *o, const char *tokenizer
     NRD_TRY_GOTO(nrd_file_read(&text, &len, o->file, MAX_TEXT_BYTES), err, done);
     NRD_TRY_GOTO(nrd_tokenizer_encode(t, text, len, NRD_ENCODE_ADD_SPECIAL, &ids), err, done);
     nrd_exec_get_info(x, &info);
-    size_t window = (size_t)(o->window > 1 && o->window < info.max_seq_len ? o->window
-                                                                           : info.max_seq_len);
+    size_t window =
+        (size_t)(o->window > 1 && o->window < info.max_seq_len ? o->window : info.max_seq_len);
     int32_t bos = nrd_tokenizer_bos_id(t);
     bool has_bos = bos >= 0 && ids.n > 0 && ids.ids[0] == bos;
     for (size_t at = 0; at < ids.n;) {
@@ -252,12 +253,14 @@ int nrd_tool_eval(int argc, char **argv)
         {"--tokenizer_dir", NULL, NRD_OPT_STR, &o.tokenizer_dir, "DIR", "where PATH has none"},
         NRD_EXEC_OPTION_ROWS(o.exec),
     };
-    int status = nrd_opts_parse(argc, argv, usage, opts, sizeof opts / sizeof opts[0], &path, 1, &n);
+    int status =
+        nrd_opts_parse(argc, argv, usage, opts, sizeof opts / sizeof opts[0], &path, 1, &n);
     if (status >= 0) {
         return status;
     }
     if (n != 1 || (o.tokens ? !o.out : !o.file)) {
-        fputs("nereid eval: PATH and either -f FILE or --tokens IN --out OUT are needed (see --help)\n",
+        fputs("nereid eval: PATH and either -f FILE or --tokens IN --out OUT are needed (see "
+              "--help)\n",
               stderr);
         return 2;
     }

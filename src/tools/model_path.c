@@ -64,7 +64,8 @@ static char *cache_entry(const char *path)
     h = nrd_hash_bytes(h, name, strlen(name));
     if (stat(name, &st) == 0) {
         h = nrd_hash_u64(h, size_of(name));
-        h = nrd_hash_u64(h, (uint64_t)st.st_mtim.tv_sec * 1000000000u + (uint64_t)st.st_mtim.tv_nsec);
+        h = nrd_hash_u64(h,
+                         (uint64_t)st.st_mtim.tv_sec * 1000000000u + (uint64_t)st.st_mtim.tv_nsec);
     }
     char *entry = nrd_xasprintf("%s/engines/%s-%012llx", cache, nrd_path_base(name),
                                 (unsigned long long)(h & 0xffffffffffffu));

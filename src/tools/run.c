@@ -246,7 +246,8 @@ int nrd_tool_run(int argc, char **argv)
     const char *path = NULL;
     size_t n = 0;
     const nrd_opt opts[] = {
-        {"--prompt", "-p", NRD_OPT_STR, &o.prompt, "TEXT", "what to continue (else lines of stdin)"},
+        {"--prompt", "-p", NRD_OPT_STR, &o.prompt, "TEXT",
+         "what to continue (else lines of stdin)"},
         {"--prompt_file", "-f", NRD_OPT_STR, &o.prompt_file, "FILE", "the prompt is this file"},
         {"--max_tokens", "-n", NRD_OPT_INT, &o.n, "N", "most new tokens (128)"},
         {"--temperature", NULL, NRD_OPT_NUM, &o.temperature, "X", "1; 0: the best token"},
@@ -264,7 +265,8 @@ int nrd_tool_run(int argc, char **argv)
         {"--tokenizer_dir", NULL, NRD_OPT_STR, &o.tokenizer_dir, "DIR", "where PATH has none"},
         NRD_EXEC_OPTION_ROWS(o.exec),
     };
-    int status = nrd_opts_parse(argc, argv, usage, opts, sizeof opts / sizeof opts[0], &path, 1, &n);
+    int status =
+        nrd_opts_parse(argc, argv, usage, opts, sizeof opts / sizeof opts[0], &path, 1, &n);
     if (status >= 0) {
         return status;
     }

@@ -45,5 +45,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     }
     nrd_engine_close(e);
     free(file);
+    (void)sum;
     return 0;
 }

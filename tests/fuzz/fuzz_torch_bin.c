@@ -26,5 +26,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         }
     }
     nrd_torch_bin_close(f);
+    (void)sum;
     return 0;
 }

@@ -187,14 +187,16 @@ static int32_t extend(nrd_beams *s, const nrd_seq *q, int32_t n_cand)
             continue;
         }
         hypothesis *to = &s->next[n_live];
-        memcpy(to->tokens + s->n_prompt, from->tokens + s->n_prompt, (size_t)g * sizeof *to->tokens);
+        memcpy(to->tokens + s->n_prompt, from->tokens + s->n_prompt,
+               (size_t)g * sizeof *to->tokens);
         memcpy(to->log_probs, from->log_probs, (size_t)g * sizeof *to->log_probs);
         to->tokens[s->n_prompt + g] = c->token;
         to->log_probs[g] = c->log_prob;
         to->cum = c->cum;
         to->n = g + 1;
         if (nrd_decode_hits_stop(q, to->tokens + s->n_prompt, g + 1)) {
-            finish(s, to, g + 1, c->cum, rank_of(c->cum, g + 1, penalty), NRD_SEQ_FINISH_STOP_WORDS);
+            finish(s, to, g + 1, c->cum, rank_of(c->cum, g + 1, penalty),
+                   NRD_SEQ_FINISH_STOP_WORDS);
             continue;
         }
         s->parent[n_live++] = c->beam;
@@ -228,9 +230,9 @@ static void put_in_order(nrd_beams *s, const nrd_seq *q, int32_t n_live)
         n_live = 0;
     }
     while (n < s->width && (d < s->n_done || l < n_live)) {
-        double live_rank = l < n_live ? rank_of(s->live[l].cum, s->n_generated,
-                                                q->sampling.length_penalty)
-                                      : -INFINITY;
+        double live_rank = l < n_live
+                               ? rank_of(s->live[l].cum, s->n_generated, q->sampling.length_penalty)
+                               : -INFINITY;
         if (d < s->n_done && (l >= n_live || s->done[d].rank >= live_rank)) {
             s->order[n++] = d++;
         } else {
@@ -245,8 +247,8 @@ static void put_in_order(nrd_beams *s, const nrd_seq *q, int32_t n_live)
 
 /* Gives every new beam its parent's blocks. The first child takes the parent's table; others share
  * its whole blocks and copy the last part into tables of parents that have no child. */
-static void move_tables(nrd_beams *s, nrd_seq *q, nrd_kv *kv, int32_t n_live,
-                        int32_t (*copies)[2], int32_t *n_copies)
+static void move_tables(nrd_beams *s, nrd_seq *q, nrd_kv *kv, int32_t n_live, int32_t (*copies)[2],
+                        int32_t *n_copies)
 {
     int32_t n_tokens = q->n_planned, spare = 0;
     bool taken[NRD_MAX_BEAM_WIDTH] = {false}, filled[NRD_MAX_BEAM_WIDTH] = {false};

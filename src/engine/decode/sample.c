@@ -11,8 +11,8 @@ void nrd_decode_prepare(nrd_seq *q)
 
     /* TensorRT-LLM: no top-k and no top-p asks for the best token. */
     s->greedy = s->top_k == 1 || (s->top_k == 0 && s->top_p <= 0) || s->temperature <= 0;
-    s->counts = s->repetition_penalty != 1.0f || s->presence_penalty != 0 ||
-                s->frequency_penalty != 0;
+    s->counts =
+        s->repetition_penalty != 1.0f || s->presence_penalty != 0 || s->frequency_penalty != 0;
     for (int32_t i = 0; i < q->bad.n; i++) {
         int32_t start = i ? q->bad.ends[i - 1] : 0;
         long_bad |= q->bad.ends[i] - start > 1;
@@ -87,8 +87,8 @@ bool nrd_decode_hits_stop(const nrd_seq *q, const int32_t *generated, int32_t n)
 {
     for (int32_t i = 0; i < q->stop.n; i++) {
         int32_t start = i ? q->stop.ends[i - 1] : 0, len = q->stop.ends[i] - start;
-        if (len <= n &&
-            memcmp(generated + n - len, q->stop.ids + start, (size_t)len * sizeof *generated) == 0) {
+        if (len <= n && memcmp(generated + n - len, q->stop.ids + start,
+                               (size_t)len * sizeof *generated) == 0) {
             return true;
         }
     }

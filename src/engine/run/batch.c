@@ -65,7 +65,8 @@ nrd_error *nrd_batch_init(nrd_batch *b, nrd_device *dev, const nrd_batch_limits 
     dev->ops->get_info(dev, &info);
     b->shared = info.host_is_device;
     b->cap_bytes = lay_out((size_t)lim->max_tokens, (size_t)lim->max_entries,
-                           (size_t)lim->max_entries, (size_t)lim->max_blocks).end;
+                           (size_t)lim->max_entries, (size_t)lim->max_blocks)
+                       .end;
     NRD_TRY(dev->ops->alloc(dev, &p, NRD_MEM_HOST, b->cap_bytes, "batch"));
     b->host = p;
     if (!b->shared) {
@@ -193,7 +194,8 @@ nrd_error *nrd_batch_fill(nrd_batch *b, nrd_stream *s, const nrd_plan *p)
         int32_t n = p->entries[i].seq->tables[p->entries[i].beam].n_blocks;
         stride = n > stride ? n : stride;
     }
-    layout l = lay_out((size_t)p->n_tokens, (size_t)p->n_entries, (size_t)p->n_rows, (size_t)stride);
+    layout l =
+        lay_out((size_t)p->n_tokens, (size_t)p->n_entries, (size_t)p->n_rows, (size_t)stride);
     NRD_ASSERT(l.end <= b->cap_bytes, "plans stay within the limits");
     b->n_bytes = l.end;
     b->n_banned = 0;

@@ -20,7 +20,7 @@ typedef struct outputs {
     struct kept {
         nrd_seq *seq;
         int32_t beam, n_generated, row;
-    } *kept;
+    } * kept;
     int32_t n_kept;
 } outputs;
 
@@ -301,9 +301,9 @@ void nrd_runner_free(nrd_runner *r)
     for (int32_t i = 0; r->kv_base && i < r->spec->n_layers; i++) {
         free_mem(r, r->kv_base[i]);
     }
-    void *mem[] = {r->x,         r->normed,      r->qkv,    r->att,      r->delta,
-                   r->up,        r->mid,         r->logits, r->row_scale, r->slot_tokens,
-                   r->inv_freq,  r->inv_freq_local, r->counts};
+    void *mem[] = {
+        r->x,      r->normed,    r->qkv,         r->att,      r->delta,          r->up,    r->mid,
+        r->logits, r->row_scale, r->slot_tokens, r->inv_freq, r->inv_freq_local, r->counts};
     for (size_t i = 0; i < sizeof mem / sizeof mem[0]; i++) {
         free_mem(r, mem[i]);
     }
@@ -328,8 +328,8 @@ void nrd_runner_free(nrd_runner *r)
 
 static size_t layer_block_bytes(const nrd_runner *r)
 {
-    return r->dev->ops->kv_block_bytes(r->dev, r->kv_dtype, r->cfg.block_tokens, r->spec->n_kv_heads,
-                                       r->spec->head_dim);
+    return r->dev->ops->kv_block_bytes(r->dev, r->kv_dtype, r->cfg.block_tokens,
+                                       r->spec->n_kv_heads, r->spec->head_dim);
 }
 
 size_t nrd_runner_kv_block_bytes(const nrd_runner *r)
@@ -343,8 +343,9 @@ nrd_error *nrd_runner_alloc_kv(nrd_runner *r, int32_t n_blocks)
     NRD_NEW_GOTO(r->kv_base, r->spec->n_layers, err, fail);
     NRD_NEW_GOTO(r->kv_layers, r->spec->n_layers, err, fail);
     for (int32_t i = 0; i < r->spec->n_layers; i++) {
-        NRD_TRY_GOTO(alloc_mem(r, &r->kv_base[i], (size_t)n_blocks, layer_block_bytes(r), "kv cache"),
-                     err, fail);
+        NRD_TRY_GOTO(
+            alloc_mem(r, &r->kv_base[i], (size_t)n_blocks, layer_block_bytes(r), "kv cache"), err,
+            fail);
         r->kv_layers[i] = (nrd_kv_layer){
             .base = r->kv_base[i],
             .dtype = r->kv_dtype,
@@ -462,7 +463,9 @@ static nrd_error *attention(nrd_runner *r, const nrd_batch_view *v, int32_t laye
         .rope = rope->kind,
         .rotary_dim = rope->kind == NRD_ROPE_NONE ? 0 : rope->rotary_dim,
         .inv_freq = local ? r->inv_freq_local : r->inv_freq,
-        .rope_scale = local ? r->rope_scale_local : r->inv_freq ? r->rope_scale : 1.0f,
+        .rope_scale = local         ? r->rope_scale_local
+                      : r->inv_freq ? r->rope_scale
+                                    : 1.0f,
         .kv = r->kv_layers[layer],
     };
     NRD_TRY(r->dev->ops->rope_kv(r->stream, &k));
@@ -532,7 +535,8 @@ static nrd_error *layers(nrd_runner *r, const nrd_batch *b)
         NRD_TRY(product(r, &y->qkv, r->normed, n, r->qkv, r->act, 0));
         NRD_TRY(attention(r, &b->view, i));
         NRD_TRY(product(r, &y->dense, r->att, n, r->delta, r->act, 0));
-        NRD_TRY(joint(r, n, true, y->post_attn_norm, y->mlp_norm, y->mlp_norm_bias, &y->up, NULL, 0));
+        NRD_TRY(
+            joint(r, n, true, y->post_attn_norm, y->mlp_norm, y->mlp_norm_bias, &y->up, NULL, 0));
         NRD_TRY(mlp(r, y, n));
     }
     return NULL;
@@ -646,7 +650,8 @@ static nrd_error *keep_choices(nrd_runner *r, const nrd_plan *p, outputs *o)
         }
         NRD_ASSERT(o->logits, "keep_choice_logits was set");
         NRD_TRY(r->dev->ops->copy(r->stream, o->logits + (size_t)e->row * (size_t)r->w.lm_head.rows,
-                                  r->logits + (size_t)e->row * (size_t)r->w.lm_head.rows, row_bytes));
+                                  r->logits + (size_t)e->row * (size_t)r->w.lm_head.rows,
+                                  row_bytes));
         o->kept[o->n_kept++] = (struct kept){e->seq, e->beam, e->n_generated, e->row};
     }
     return NULL;
@@ -684,8 +689,8 @@ static nrd_error *context_rows(nrd_runner *r, const nrd_plan *p, bool *has_delta
             *has_delta = false;
             const float *logits = r->logits;
             if (!r->shared) {
-                NRD_TRY(ops->copy(r->stream, r->rows_host, r->logits,
-                                  (size_t)n * row * sizeof(float)));
+                NRD_TRY(
+                    ops->copy(r->stream, r->rows_host, r->logits, (size_t)n * row * sizeof(float)));
                 logits = r->rows_host;
             }
             NRD_TRY(ops->stream_sync(r->stream));

@@ -4,9 +4,10 @@
  *           plan into batch arrays (one upload), enqueues the network and the choice of tokens.
  * Owner     The engine loop thread; one runner has one stream.
  * Order     submit(plan, i), then wait(i). Two plans may be in flight, in buffers 0 and 1.
- *           Nothing allocates between steps unless a step has more forbidden tokens than any before.
- * Errors    UNSUPPORTED, INVALID_ARG, UNAVAILABLE at creation; an error of submit or wait means that
- *           the device is lost.
+ *           Nothing allocates between steps unless a step has more forbidden tokens than any
+ *           before.
+ * Errors    UNSUPPORTED, INVALID_ARG, UNAVAILABLE at creation; an error of submit or wait means
+ *           that the device is lost.
  * Lifetime  new -> alloc_kv -> submit/wait … -> free. Borrows engine and device until free.
  */
 #ifndef NRD_ENGINE_RUN_RUNNER_H
@@ -19,17 +20,17 @@
 typedef struct nrd_runner nrd_runner;
 
 typedef struct nrd_runner_config {
-    nrd_dtype kv_dtype;         /* NONE: the engine's, else the device's */
-    bool compute_f32;           /* dequantize the weights and compute in float32 */
+    nrd_dtype kv_dtype; /* NONE: the engine's, else the device's */
+    bool compute_f32;   /* dequantize the weights and compute in float32 */
     bool deterministic;
     bool normalize_log_probs;
-    bool keep_choice_logits;    /* nrd_seq.want_logit_rows may be set */
-    int32_t max_tokens;         /* of a step */
-    int32_t max_entries;        /* plan entries = slots */
-    int32_t max_top;            /* largest n_top of a sequence */
-    int32_t max_context;        /* tokens of a sequence */
+    bool keep_choice_logits; /* nrd_seq.want_logit_rows may be set */
+    int32_t max_tokens;      /* of a step */
+    int32_t max_entries;     /* plan entries = slots */
+    int32_t max_top;         /* largest n_top of a sequence */
+    int32_t max_context;     /* tokens of a sequence */
     int32_t block_tokens;
-    const int32_t *windows;     /* attention window per layer, cyclic; borrows during new; or NULL */
+    const int32_t *windows; /* attention window per layer, cyclic; borrows during new; or NULL */
     int32_t n_windows;
     int32_t n_sink;
     /* Logits of prompt positions [first, first + n) of a sequence with want_context_rows; called

@@ -8,8 +8,8 @@
 
 typedef struct nrd_loaded {
     nrd_weight w;
-    bool owned;       /* by the device */
-    void *host;       /* dequantized copy, or NULL */
+    bool owned; /* by the device */
+    void *host; /* dequantized copy, or NULL */
 } nrd_loaded;
 
 typedef struct loader {
@@ -23,14 +23,16 @@ typedef struct loader {
 enum { MAX_NAME = 128 };
 
 /* A float32 copy in host rows, with every scale applied. */
-static nrd_error *dequantize(const nrd_weight *w, const char *name, void **out_host, nrd_weight *out)
+static nrd_error *dequantize(const nrd_weight *w, const char *name, void **out_host,
+                             nrd_weight *out)
 {
     size_t n = 0, bytes = 0, row_bytes = 0;
     if (w->layout != NRD_LAYOUT_ROWS) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED,
-                          "weight %s is packed for a device (layout %u): computing in float32 needs "
-                          "an engine that was built without packing",
-                          name, w->layout);
+        return nrd_errorf(
+            NRD_ERR_UNSUPPORTED,
+            "weight %s is packed for a device (layout %u): computing in float32 needs "
+            "an engine that was built without packing",
+            name, w->layout);
     }
     if (w->rows < 0 || w->cols <= 0 || !nrd_size_mul((size_t)w->rows, (size_t)w->cols, &n) ||
         !nrd_size_mul(n, sizeof(float), &bytes)) {
@@ -117,8 +119,8 @@ static nrd_error *load_layer(loader *l, int32_t layer, const char *name, bool is
 static nrd_error *check_vector(const nrd_weight *w, int64_t n, const char *what, int32_t layer)
 {
     if (w && w->rows * w->cols != n) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "layer %d: %s has %lld elements, expected %lld", layer,
-                          what, (long long)(w->rows * w->cols), (long long)n);
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "layer %d: %s has %lld elements, expected %lld",
+                          layer, what, (long long)(w->rows * w->cols), (long long)n);
     }
     return NULL;
 }
@@ -192,8 +194,8 @@ static nrd_error *load_attention(loader *l, int32_t i, nrd_layer *y)
     NRD_TRY(load_layer(l, i, "attention.k_layernorm.weight", false, m->qk_norm, &y->k_norm));
     NRD_TRY(check_vector(y->q_norm, m->head_dim, "attention.q_layernorm", i));
     NRD_TRY(check_vector(y->k_norm, m->head_dim, "attention.k_layernorm", i));
-    NRD_TRY(add_part(l, &y->dense, i, "attention.dense.weight", "attention.dense.bias",
-                     m->dense_bias));
+    NRD_TRY(
+        add_part(l, &y->dense, i, "attention.dense.weight", "attention.dense.bias", m->dense_bias));
     return finish_product(l, &y->dense, m->hidden, q, "attention.dense", i);
 }
 
@@ -217,9 +219,10 @@ static nrd_error *load_one_layer(loader *l, int32_t i, nrd_layer *y)
     NRD_TRY(load_layer(l, i, "input_layernorm.bias", false, false, &y->attn_norm_bias));
     NRD_TRY(load_attention(l, i, y));
     if (m->post_norms) {
-        NRD_TRY(load_layer(l, i, "post_attention_layernorm.weight", false, true, &y->post_attn_norm));
-        NRD_TRY(load_layer(l, i, "post_feedforward_layernorm.weight", false, true,
-                           &y->post_mlp_norm));
+        NRD_TRY(
+            load_layer(l, i, "post_attention_layernorm.weight", false, true, &y->post_attn_norm));
+        NRD_TRY(
+            load_layer(l, i, "post_feedforward_layernorm.weight", false, true, &y->post_mlp_norm));
     }
     NRD_TRY(load_layer(l, i, "post_layernorm.weight", false, true, &y->mlp_norm));
     NRD_TRY(load_layer(l, i, "post_layernorm.bias", false, false, &y->mlp_norm_bias));
@@ -247,7 +250,8 @@ static nrd_error *load_rope_factors(loader *l)
 }
 
 /* Multiplying the last norm's output scales the logits: logits_scale costs nothing this way. */
-static nrd_error *load_final_norm(loader *l, const char *name, bool required, const nrd_weight **out)
+static nrd_error *load_final_norm(loader *l, const char *name, bool required,
+                                  const nrd_weight **out)
 {
     const nrd_weight *src = nrd_engine_weight(l->engine, name);
     void *host = NULL;
@@ -272,14 +276,16 @@ static nrd_error *load_all(loader *l)
     nrd_weights *ws = l->ws;
     const nrd_model_spec *m = l->spec;
     const char *head = nrd_engine_weight(l->engine, "lm_head.weight")
-                           ? "lm_head.weight" : "transformer.vocab_embedding.weight";
+                           ? "lm_head.weight"
+                           : "transformer.vocab_embedding.weight";
 
     NRD_TRY(load(l, "transformer.vocab_embedding.weight", false, true, &ws->embed));
     NRD_TRY(load(l, "transformer.position_embedding.weight", false, m->learned_positions,
                  &ws->pos_embed));
     if (ws->embed->cols != m->hidden || ws->embed->rows < m->vocab) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "vocab_embedding is [%lld, %lld], expected [%d, %d]",
-                          (long long)ws->embed->rows, (long long)ws->embed->cols, m->vocab, m->hidden);
+                          (long long)ws->embed->rows, (long long)ws->embed->cols, m->vocab,
+                          m->hidden);
     }
     for (int32_t i = 0; i < m->n_layers; i++) {
         NRD_TRY(load_one_layer(l, i, &ws->layers[i]));

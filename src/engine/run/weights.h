@@ -16,7 +16,7 @@ typedef struct nrd_product {
     int32_t n;
     const nrd_weight *w[NRD_LINEAR_MAX_PARTS];
     const nrd_weight *bias[NRD_LINEAR_MAX_PARTS];
-    int64_t cols, rows;  /* rows: sum over parts */
+    int64_t cols, rows; /* rows: sum over parts */
     nrd_dtype in_dtype;
     size_t in_row_bytes;
     bool in_row_scale;
@@ -29,7 +29,7 @@ typedef struct nrd_layer {
     const nrd_weight *post_attn_norm; /* Gemma */
     const nrd_weight *mlp_norm, *mlp_norm_bias;
     nrd_product up, down;
-    const nrd_weight *post_mlp_norm;  /* Gemma */
+    const nrd_weight *post_mlp_norm; /* Gemma */
 } nrd_layer;
 
 typedef struct nrd_weights {
@@ -37,7 +37,7 @@ typedef struct nrd_weights {
     nrd_layer *layers; /* [spec->n_layers] */
     const nrd_weight *final_norm, *final_norm_bias;
     nrd_product lm_head;
-    float *rope_factors; /* host, or NULL */
+    float *rope_factors;     /* host, or NULL */
     size_t max_in_row_bytes; /* over all products */
     nrd_dtype act_dtype;
     /* private */

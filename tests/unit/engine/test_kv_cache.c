@@ -339,8 +339,11 @@ static void test_eviction_takes_low_priority_then_oldest_and_children_first(void
     nrd_kv_table t, hog;
     nrd_kv_config cfg = {.n_blocks = 6, .block_tokens = BT, .reuse = true};
     nrd_kv_range high = {0, -1, 90, -1};
-    nrd_kv_retention keep = {.ranges = &high, .n_ranges = 1, .n_prompt = 2 * BT,
-                             .decode_priority = 35, .decode_duration_ms = -1};
+    nrd_kv_retention keep = {.ranges = &high,
+                             .n_ranges = 1,
+                             .n_prompt = 2 * BT,
+                             .decode_priority = 35,
+                             .decode_duration_ms = -1};
     (void)state;
     assert_null(nrd_kv_new(&kv, &cfg));
     assert_null(nrd_kv_table_init(&t, 8));
@@ -370,8 +373,11 @@ static void test_retention_priority_ends_with_its_duration(void **state)
     nrd_kv_table t, hog;
     nrd_kv_config cfg = {.n_blocks = 4, .block_tokens = BT, .reuse = true};
     nrd_kv_range high = {0, -1, 90, 1000};
-    nrd_kv_retention keep = {.ranges = &high, .n_ranges = 1, .n_prompt = 2 * BT,
-                             .decode_priority = 35, .decode_duration_ms = -1};
+    nrd_kv_retention keep = {.ranges = &high,
+                             .n_ranges = 1,
+                             .n_prompt = 2 * BT,
+                             .decode_priority = 35,
+                             .decode_duration_ms = -1};
     (void)state;
     assert_null(nrd_kv_new(&kv, &cfg));
     assert_null(nrd_kv_table_init(&t, 8));

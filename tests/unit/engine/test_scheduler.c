@@ -22,7 +22,7 @@ typedef struct job {
     int32_t tokens[MAX_LEN], slots[MAX_W];
     nrd_kv_table tables[MAX_W];
     int32_t stop_ids[4], stop_ends[2];
-    int32_t start_step; /* when it is handed over */
+    int32_t start_step;  /* when it is handed over */
     int32_t cancel_step; /* -1: never */
     bool added, over, idle;
     nrd_seq_finish finish;
@@ -204,7 +204,8 @@ static int32_t alone_beams(const nrd_seq *q, const int32_t *prompt, hyp *done)
         }
         if (n_done >= w) {
             int32_t length = q->sampling.early_stopping == 0 && q->sampling.length_penalty > 0
-                                 ? q->max_total - q->n_prompt : gen + 1;
+                                 ? q->max_total - q->n_prompt
+                                 : gen + 1;
             if (q->sampling.early_stopping == 1 ||
                 rank_of(q, live[0].cum, length) <= done[w - 1].rank) {
                 return n_done;
@@ -220,7 +221,8 @@ static const int32_t *tokens_of(const nrd_plan_entry *e)
 {
     int32_t n;
     return e->seq->width > 1 && e->start >= e->seq->n_prompt
-               ? nrd_beams_tokens(e->seq->beams, e->beam, &n) : e->seq->tokens;
+               ? nrd_beams_tokens(e->seq->beams, e->beam, &n)
+               : e->seq->tokens;
 }
 
 static void check_visible(const sim *s, const nrd_plan_entry *e, const int32_t *tokens)
@@ -259,7 +261,8 @@ static void run_plan(sim *s, int i)
         for (int32_t t = 0; t < e->n; t++) {
             int32_t token = e->from_slot ? s->slot_tokens[e->slot] : tokens[e->start + t];
             h = nrd_hash_u64(h, (uint64_t)(uint32_t)token);
-            s->content[e->seq->tables[e->beam].blocks[(e->start + t) / BT]][(e->start + t) % BT] = h;
+            s->content[e->seq->tables[e->beam].blocks[(e->start + t) / BT]][(e->start + t) % BT] =
+                h;
         }
         n_tokens += e->n;
         if (e->row >= 0) {
@@ -328,9 +331,12 @@ static void finish_plan(sim *s, int i)
 {
     nrd_sched_event events[64];
     int32_t n;
-    nrd_step_result r = {.ids = s->ids[i], .log_probs = s->log_probs[i],
-                         .log_probs_norm = s->log_probs[i], .n_top = MAX_TOP,
-                         .top_ids = s->top_ids[i], .top_log_probs = s->top_log_probs[i]};
+    nrd_step_result r = {.ids = s->ids[i],
+                         .log_probs = s->log_probs[i],
+                         .log_probs_norm = s->log_probs[i],
+                         .n_top = MAX_TOP,
+                         .top_ids = s->top_ids[i],
+                         .top_log_probs = s->top_log_probs[i]};
     nrd_sched_commit(s->sched, &s->plans[i], &r, events, &n);
     for (int32_t k = 0; k < n; k++) {
         job *j = job_of(s, events[k].seq);
@@ -427,14 +433,17 @@ static void make_job(sim *s, job *j, rng *r)
 {
     nrd_seq *q = &j->q;
     *q = (nrd_seq){.width = s->lim.max_beam_width > 1 && rng_in(r, 0, 2) == 0
-                                ? rng_in(r, 2, s->lim.max_beam_width) : 1,
+                                ? rng_in(r, 2, s->lim.max_beam_width)
+                                : 1,
                    .n_prompt = rng_in(r, 1, 30),
                    .priority = (float)rng_in(r, 0, 2) / 2,
                    .end_id = rng_in(r, 0, 2) ? 3 : -1,
                    .tokens = j->tokens,
                    .tables = j->tables,
                    .slots = j->slots,
-                   .sampling = {.repetition_penalty = 1, .top_p_decay = 1, .early_stopping = rng_in(r, 0, 2),
+                   .sampling = {.repetition_penalty = 1,
+                                .top_p_decay = 1,
+                                .early_stopping = rng_in(r, 0, 2),
                                 .length_penalty = (float)rng_in(r, 0, 2) / 2,
                                 .diversity_rate = (float)rng_in(r, 0, 1) / 4}};
     q->max_total = q->n_prompt + rng_in(r, 1, MAX_LEN - q->n_prompt - 1);
@@ -485,7 +494,8 @@ static void scenario(uint64_t seed)
     s->n_jobs = rng_in(&r, 1, MAX_SEQS);
     for (int32_t i = 0; i < s->n_jobs; i++) {
         make_job(s, &s->jobs[i], &r);
-        if (i > 0 && rng_in(&r, 0, 4) == 0 && s->jobs[i - 1].q.width == 1 && s->jobs[i].q.width == 1) {
+        if (i > 0 && rng_in(&r, 0, 4) == 0 && s->jobs[i - 1].q.width == 1 &&
+            s->jobs[i].q.width == 1) {
             /* a second sample of the same prompt */
             nrd_seq *a = &s->jobs[i - 1].q, *b = &s->jobs[i].q;
             b->n_prompt = a->n_prompt;
@@ -499,9 +509,6 @@ static void scenario(uint64_t seed)
     for (int32_t i = 0; i < s->n_jobs; i++) {
         const nrd_seq *q = &s->jobs[i].q;
         int32_t n = nrd_sched_worst_blocks(&s->lim, BT, q->n_prompt, q->max_total, q->width);
-        /* A paused sequence is computed again as one long prompt. */
-        int32_t again = q->width == 1 && s->lim.max_utilization ? (q->max_total + BT - 1) / BT : 0;
-        n = again > n ? again : n;
         need = n > need ? n : need;
     }
     s->n_blocks = need + rng_in(&r, 0, 40);

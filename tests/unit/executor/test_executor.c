@@ -106,7 +106,9 @@ static void collect(nrd_exec *x, uint64_t id, result *out)
         must(r->error);
         if (r->sequence_index == 0 && r->n_beams > 0) {
             const nrd_beam_output *b = &r->beams[0];
-            memcpy(out->ids + out->n, b->ids, (size_t)b->n_ids * sizeof *b->ids);
+            if (b->n_ids > 0) {
+                memcpy(out->ids + out->n, b->ids, (size_t)b->n_ids * sizeof *b->ids);
+            }
             out->n += b->n_ids;
             if (b->n_log_probs > 0) {
                 memcpy(out->log_probs + out->n_log_probs, b->log_probs,
@@ -133,7 +135,8 @@ static void make_prompts(void)
         for (int i = 0; i < TINY_MAX_SEQ; i++) {
             s = s * 1664525u + 1013904223u;
             /* the first 20 tokens are common to every four prompts */
-            prompts[p][i] = i < 20 ? (p % 4 * 7 + i * 3) % TINY_VOCAB : (int32_t)(s >> 16) % TINY_VOCAB;
+            prompts[p][i] =
+                i < 20 ? (p % 4 * 7 + i * 3) % TINY_VOCAB : (int32_t)(s >> 16) % TINY_VOCAB;
         }
     }
 }
@@ -324,7 +327,8 @@ static void test_answer_echoes_the_prompt_unless_told_otherwise(void **state)
     assert_int_equal(got.n, r.n_input_ids + r.max_new_tokens);
     assert_int_equal(got.n_log_probs, r.max_new_tokens);
     assert_memory_equal(got.ids, r.input_ids, (size_t)r.n_input_ids * sizeof *got.ids);
-    assert_memory_equal(got.ids + r.n_input_ids, alone[2].ids, (size_t)alone[2].n * sizeof *got.ids);
+    assert_memory_equal(got.ids + r.n_input_ids, alone[2].ids,
+                        (size_t)alone[2].n * sizeof *got.ids);
     r.streaming = true; /* never echoes */
     must(nrd_exec_enqueue(x, &r, &id));
     collect(x, id, &got);
@@ -717,6 +721,65 @@ static void test_shutdown_in_time_cuts_what_runs(void **state)
     nrd_exec_close(x);
 }
 
+/* ---- a device that dies ---- */
+
+static nrd_device_ops dying_ops;
+static nrd_error *(*real_linear)(nrd_stream *s, const nrd_linear_args *a);
+static atomic_int linears_left;
+
+static nrd_error *dying_linear(nrd_stream *s, const nrd_linear_args *a)
+{
+    if (atomic_fetch_sub(&linears_left, 1) <= 0) {
+        return nrd_errorf(NRD_ERR_INTERNAL, "the device fell off the bus");
+    }
+    return real_linear(s, a);
+}
+
+static void test_lost_device_fails_what_is_in_flight_and_nothing_hangs(void **state)
+{
+    (void)state;
+    for (int ahead = 0; ahead < 2; ahead++) {
+        nrd_exec_config c = config();
+        c.max_batch_size = 4;
+        nrd_exec *x = open_exec(&c);
+        uint64_t ids[10];
+        nrd_error *err = NULL;
+        x->overlap = ahead;
+        dying_ops = *x->dev->ops;
+        real_linear = dying_ops.linear;
+        dying_ops.linear = dying_linear;
+        linears_left = 400;
+        x->dev->ops = &dying_ops;
+        int n_accepted = 0;
+        for (; n_accepted < 10; n_accepted++) {
+            nrd_exec_request r = ask(n_accepted);
+            r.streaming = false;
+            err = nrd_exec_enqueue(x, &r, &ids[n_accepted]);
+            if (err) {
+                break; /* it died already */
+            }
+        }
+        int n_failed = 0;
+        for (int i = 0; i < n_accepted; i++) {
+            nrd_exec_response *o = NULL;
+            must(nrd_exec_await_id(x, ids[i], &o, 60 * 1000 * 1000));
+            assert_non_null(o);
+            assert_true(o->is_final);
+            if (o->error) {
+                assert_int_equal(nrd_exec_error_code(o->error), 4);
+                assert_non_null(strstr(nrd_exec_error_message(o->error), "fell off the bus"));
+                n_failed++;
+            }
+            nrd_exec_response_free(o);
+        }
+        assert_true(n_failed > 0);
+        nrd_exec_error_free(err);
+        nrd_exec_request r = ask(1);
+        must_fail(nrd_exec_enqueue(x, &r, &ids[0]), 4, "the engine was lost");
+        nrd_exec_close(x);
+    }
+}
+
 /* ---- steady steps ---- */
 
 static int32_t wait_iterations(nrd_exec *x, int32_t n)
@@ -810,6 +873,7 @@ int main(void)
         cmocka_unit_test(test_cancelled_request_ends_with_what_it_has),
         cmocka_unit_test(test_queue_limit_and_shutdown),
         cmocka_unit_test(test_shutdown_in_time_cuts_what_runs),
+        cmocka_unit_test(test_lost_device_fails_what_is_in_flight_and_nothing_hangs),
         cmocka_unit_test(test_decode_steps_allocate_nothing),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
