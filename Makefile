@@ -42,6 +42,8 @@ HAVE_PCRE2 := $(call pkg,libpcre2-8)
 HAVE_UTF8PROC := $(call pkg,libutf8proc)
 HAVE_PROTOBUFC := $(call pkg,libprotobuf-c)
 HAVE_EVENT := $(call pkg,libevent)
+HAVE_GRPC := $(and $(HAVE_PROTOBUFC),$(call pkg,grpc))
+grpc_CFLAGS := $(if $(HAVE_GRPC),-DNRD_HAVE_GRPC)
 text_CFLAGS := $(if $(HAVE_PCRE2),-DNRD_HAVE_PCRE2) $(if $(HAVE_UTF8PROC),-DNRD_HAVE_UTF8PROC)
 text_LIBS := $(if $(HAVE_PCRE2),-lpcre2-8) $(if $(HAVE_UTF8PROC),-lutf8proc)
 proto_LIBS := -lprotobuf-c
@@ -69,7 +71,7 @@ FUZZ_SRC := $(filter-out $(if $(HAVE_PROTOBUFC),,%/fuzz_pbtext.c),$(sort $(wildc
 FUZZ_BIN := $(patsubst tests/fuzz/%.c,$(B)/fuzz/%,$(FUZZ_SRC))
 PROTO_SRC := $(wildcard protos/*.proto)
 PROTO_C := $(patsubst protos/%.proto,$(B)/gen/%.pb-c.c,$(PROTO_SRC))
-OBJ_proto := $(patsubst $(B)/gen/%.c,$(B)/obj/gen/%.o,$(PROTO_C))
+OBJ_proto := $(B)/obj/gen/model_config.pb-c.o # what the core needs; the rest belongs to front ends
 
 .DEFAULT_GOAL := all
 .PHONY: all engine server help clean deps unit
@@ -91,7 +93,7 @@ endif
 
 # ---- objects: headers found by the compiler, rebuilt when options change ----
 FLAGS_FILE := $(B)/obj/.flags
-$(shell mkdir -p $(B)/obj; f='$(CC) $(subst ','\'',$(filter-out -Werror,$(CFLAGS) $(text_CFLAGS)))'; [ "$$(cat $(FLAGS_FILE) 2>/dev/null)" = "$$f" ] || echo "$$f" > $(FLAGS_FILE))
+$(shell mkdir -p $(B)/obj; f='$(CC) $(subst ','\'',$(filter-out -Werror,$(CFLAGS) $(text_CFLAGS) $(grpc_CFLAGS)))'; [ "$$(cat $(FLAGS_FILE) 2>/dev/null)" = "$$f" ] || echo "$$f" > $(FLAGS_FILE))
 
 define compile
 	@mkdir -p $(@D)
@@ -118,6 +120,8 @@ $(PROTO_C): $(B)/gen/%.pb-c.c: protos/%.proto
 	@mkdir -p $(@D)
 	$(Q)protoc-c --proto_path=protos --c_out=$(@D) $<
 
+-include src/frontends/grpc/build.mk
+
 # ---- artifacts ----
 comma := ,
 define link
@@ -138,7 +142,7 @@ $(B)/lib/libtritonserver.so: $(OBJ_base) $(OBJ_core) $(OBJ_proto) $(wildcard src
 $(B)/bin/tritonserver: $(OBJ_base) $(OBJ_frontends) $(B)/lib/libtritonserver.so
 	$(link)
 	$(Q)$(CC) -o $@ $(filter %.o,$^) $(LDFLAGS) -L$(B)/lib -ltritonserver -levent -levent_pthreads -lz \
-	    $(LIBS_base) -Wl,-rpath,'$$ORIGIN/../lib'
+	    $(frontends_LIBS) $(LIBS_base) -Wl,-rpath,'$$ORIGIN/../lib'
 
 # One rule for every backend; <name>_ROOMS are the rooms it links in, <name>_LIBS its libraries.
 tokenizer_ROOMS := $(OBJ_text) $(OBJ_formats)
@@ -171,8 +175,8 @@ $(B)/tests/unit/core/%: tests/unit/core/%.c $(B)/lib/libtritonserver.so $(OBJ_co
 $(B)/tests/unit/core/test_server: | $(B)/backends/identity/libtriton_identity.so
 $(B)/tests/unit/frontends/%: tests/unit/frontends/%.c $(OBJ_frontends) $(OBJ_base) $(B)/lib/libtritonserver.so
 	$(link)
-	$(Q)$(CC) $(CFLAGS) -Itests -o $@ $< $(filter-out %/main.o,$(OBJ_frontends)) $(OBJ_base) $(LDFLAGS) \
-	    -L$(B)/lib -ltritonserver -levent -levent_pthreads -lz -lcmocka $(LIBS_base) -Wl,-rpath,$(abspath $(B)/lib)
+	$(Q)$(CC) $(CFLAGS) $(grpc_CFLAGS) -Itests -o $@ $< $(filter-out %/main.o,$(OBJ_frontends)) $(OBJ_base) $(LDFLAGS) \
+	    -L$(B)/lib -ltritonserver -levent -levent_pthreads -lz $(frontends_LIBS) -lcmocka $(LIBS_base) -Wl,-rpath,$(abspath $(B)/lib)
 $(B)/tests/%: tests/%.c $(OBJ_nereid)
 	$(link)
 	$(Q)$(CC) $(CFLAGS) -Itests -o $@ $< $(OBJ_nereid) $(LDFLAGS) $(text_LIBS) -lcmocka $(LIBS_base)

@@ -2,6 +2,9 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#ifdef NRD_HAVE_GRPC
+#include "frontends/grpc/service.h"
+#endif
 #include "frontends/http/api.h"
 #include "frontends/metrics/server.h"
 #include "frontends/options.h"
@@ -22,6 +25,9 @@ typedef struct services {
     nrd_tracer *tracer;
     nrd_http_api *http;
     nrd_http_server *metrics;
+#ifdef NRD_HAVE_GRPC
+    nrd_grpc_service *grpc;
+#endif
 } services;
 
 /* Signals are blocked in every thread and taken by the main thread only, so that nothing has to be
@@ -35,18 +41,75 @@ static void block_signals(sigset_t *out)
     signal(SIGPIPE, SIG_IGN);
 }
 
-static nrd_error *start_services(services *s, const nrd_options *o)
+#ifdef NRD_HAVE_GRPC
+/* Both protocols see the same shared-memory regions. */
+static nrd_error *start_grpc(services *s, const nrd_options *o)
 {
+    if (o->allow_grpc) {
+        NRD_TRY(nrd_error_wrap(nrd_grpc_service_start(&s->grpc, s->server, s->tracer,
+                                                      s->http ? s->http->shm : NULL, o),
+                               "failed to start GRPC service"));
+        NRD_LOG_INFO("Started GRPCInferenceService at %s:%d", o->grpc_address,
+                     nrd_grpc_service_port(s->grpc));
+    }
+    return NULL;
+}
+
+static void drain_grpc(services *s)
+{
+    if (s->grpc) {
+        nrd_grpc_service_drain(s->grpc);
+    }
+}
+
+static size_t grpc_busy(const services *s)
+{
+    return s->grpc ? nrd_grpc_service_busy(s->grpc) : 0;
+}
+
+static void free_grpc(services *s)
+{
+    nrd_grpc_service_free(s->grpc);
+}
+#else
+static nrd_error *start_grpc(services *s, const nrd_options *o)
+{
+    (void)s;
     if (o->allow_grpc_given && o->allow_grpc) {
-        NRD_LOG_WARN("--allow-grpc=true: this build has no gRPC endpoint yet; port %lld is not "
-                     "opened",
+        NRD_LOG_WARN("--allow-grpc=true: this build was made without the gRPC library; port %lld "
+                     "is not opened",
                      (long long)o->grpc_port);
     } else if (!o->allow_grpc_given) {
-        NRD_LOG_INFO("no GRPCInferenceService: this build has no gRPC endpoint yet");
+        NRD_LOG_INFO("no GRPCInferenceService: this build was made without the gRPC library");
     }
+    return NULL;
+}
+
+static void drain_grpc(services *s)
+{
+    (void)s;
+}
+
+static size_t grpc_busy(const services *s)
+{
+    (void)s;
+    return 0;
+}
+
+static void free_grpc(services *s)
+{
+    (void)s;
+}
+#endif
+
+static nrd_error *start_services(services *s, const nrd_options *o)
+{
     if (o->allow_http) {
         NRD_TRY(nrd_error_wrap(nrd_http_api_start(&s->http, s->server, o, s->tracer),
                                "failed to start HTTP service"));
+    }
+    NRD_TRY(start_grpc(s, o));
+    if (s->http) {
         NRD_LOG_INFO("Started HTTPService at %s:%d", o->http_address, nrd_http_api_port(s->http));
     }
     if (o->allow_metrics) {
@@ -77,19 +140,29 @@ static int wait_for_signal(const sigset_t *set, TRITONSERVER_Server *server, con
     }
 }
 
-/* Waits for open connections, one line a second as Triton does. Returns the seconds left. */
-static unsigned drain_http(nrd_http_api *http, unsigned timeout_secs)
+static size_t http_connections(const services *s)
+{
+    return s->http ? nrd_http_api_connections(s->http) : 0;
+}
+
+/* Waits for open connections and calls, one line a second as Triton does. Returns the seconds
+ * left. */
+static unsigned drain(services *s, unsigned timeout_secs)
 {
     const struct timespec pause = {0, 10 * 1000 * 1000};
     const uint64_t begin = nrd_now_ns();
     unsigned left = timeout_secs, told = timeout_secs + 1;
 
-    nrd_http_api_drain(http);
+    if (s->http) {
+        nrd_http_api_drain(s->http);
+    }
+    drain_grpc(s);
     nanosleep(&pause, NULL); /* the loops close idle connections first */
-    while (left > 0 && nrd_http_api_connections(http) > 0) {
+    while (left > 0 && http_connections(s) + grpc_busy(s) > 0) {
         if (left < told) {
             NRD_LOG_INFO("Timeout %u: Found %zu HTTP service connections", left,
-                         nrd_http_api_connections(http));
+                         http_connections(s));
+            NRD_LOG_INFO("Timeout %u: Found %zu GRPC calls in progress", left, grpc_busy(s));
             told = left;
         }
         nanosleep(&pause, NULL);
@@ -103,11 +176,8 @@ static unsigned drain_http(nrd_http_api *http, unsigned timeout_secs)
  * any time, so then the process ends without taking anything down. */
 static int stop(services *s, const nrd_options *o)
 {
-    unsigned left = (unsigned)o->exit_timeout_secs;
-    if (s->http) {
-        left = drain_http(s->http, left);
-    }
-    const bool quiet = !s->http || nrd_http_api_connections(s->http) == 0;
+    const unsigned left = drain(s, (unsigned)o->exit_timeout_secs);
+    const bool quiet = http_connections(s) + grpc_busy(s) == 0;
     nrd_error_free(nrd_http_from_triton(TRITONSERVER_ServerSetExitTimeout(s->server, left)));
     nrd_error *err = nrd_http_from_triton(TRITONSERVER_ServerStop(s->server));
     if (err) {
@@ -120,6 +190,7 @@ static int stop(services *s, const nrd_options *o)
         fflush(NULL);
         _exit(0);
     }
+    free_grpc(s);
     nrd_http_api_free(s->http);
     nrd_http_server_free(s->metrics);
     nrd_error_free(nrd_http_from_triton(TRITONSERVER_ServerDelete(s->server)));
@@ -161,6 +232,7 @@ fail:
     nrd_error_free(err);
     if (s.server) {
         nrd_error_free(nrd_http_from_triton(TRITONSERVER_ServerStop(s.server)));
+        free_grpc(&s);
         nrd_http_api_free(s.http);
         nrd_http_server_free(s.metrics);
         nrd_error_free(nrd_http_from_triton(TRITONSERVER_ServerDelete(s.server)));

@@ -357,8 +357,9 @@ static nrd_error *parse_no_service(nrd_options *o, const char *name, const char 
     return NULL;
 }
 
-/* "<api>,<api>:<header>=<value>" */
-static nrd_error *parse_restricted_api(nrd_options *o, const char *name, const char *value)
+/* "<api>,<api>:<header>=<value>"; `prefix` is put before the header's name. */
+static nrd_error *parse_restricted(nrd_option_list *list, const char *name, const char *what,
+                                   const char *prefix, const char *value)
 {
     static const char *const apis[] = {"health",        "metadata",     "inference",
                                        "shared-memory", "model-config", "model-repository",
@@ -379,28 +380,52 @@ static nrd_error *parse_restricted_api(nrd_options *o, const char *name, const c
         }
         nrd_error *err = NULL;
         if (!known) {
-            err = bad(name, "unknown restricted api '%s'", api);
-        } else if (list_has(&o->http_restricted, api)) {
-            err = bad(name, "restricted api '%s' can not be specified in multiple config groups",
-                      api);
+            err = bad(name, "unknown restricted %s '%s'", what, api);
+        } else if (list_has(list, api)) {
+            err = bad(name, "restricted %s '%s' can not be specified in multiple config groups",
+                      what, api);
         }
         if (err) {
             free(api);
             return err;
         }
-        nrd_option_entry *e = list_add(&o->http_restricted);
+        nrd_option_entry *e = list_add(list);
         e->name = api;
-        e->setting = nrd_xstrndup(colon + 1, (size_t)(eq - colon - 1));
+        e->setting = nrd_xasprintf("%s%.*s", prefix, (int)(eq - colon - 1), colon + 1);
         e->value = nrd_xstrdup(eq + 1);
         p += n + 1;
     }
     return NULL;
 }
 
+static nrd_error *parse_restricted_api(nrd_options *o, const char *name, const char *value)
+{
+    return parse_restricted(&o->http_restricted, name, "api", "", value);
+}
+
+#ifdef NRD_HAVE_GRPC
+static nrd_error *parse_restricted_protocol(nrd_options *o, const char *name, const char *value)
+{
+    return parse_restricted(&o->grpc_restricted, name, "protocol", "triton-grpc-protocol-", value);
+}
+
+static nrd_error *parse_compression(nrd_options *o, const char *name, const char *value)
+{
+    static const char *const words[] = {"none", "low", "medium", "high"};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        if (strcasecmp(value, words[i]) == 0) {
+            set_string(&o->grpc_compression, words[i]);
+            return NULL;
+        }
+    }
+    return bad(name, "invalid argument for --grpc-infer-response-compression-level: %s", value);
+}
+#endif
+
 /* ---- the table ---- */
 
 #define F(field) offsetof(nrd_options, field)
-#define NO_GRPC "refused: this build has no gRPC endpoint yet."
+#define NO_GRPC "refused: this build was made without the gRPC library."
 #define NO_SAGEMAKER "refused: this build has no SageMaker endpoint."
 #define NO_VERTEX "refused: this build has no Vertex AI endpoint."
 
@@ -484,13 +509,61 @@ static const option_row rows[] = {
      NULL, "Largest request body in bytes, before and after decompression. Default is 67108864."},
 
     {"GRPC", "allow-grpc", FORM_CUSTOM, 0, 0, 0, "boolean", parse_allow_grpc,
-     "Serve gRPC requests. This build has no gRPC endpoint yet; true is answered with a warning."},
+     "Serve gRPC requests. Default is true where the build has the gRPC library."},
     {"GRPC", "grpc-address", FORM_STRING, F(grpc_address), 0, 0, "string", NULL,
      "Address of the gRPC service. Default is 0.0.0.0."},
     {"GRPC", "grpc-port", FORM_INT, F(grpc_port), 0, 65535, "integer", NULL,
-     "Port of the gRPC service. Default is 8001."},
+     "Port of the gRPC service; 0 takes any free one. Default is 8001."},
+#ifdef NRD_HAVE_GRPC
+    {"GRPC", "reuse-grpc-port", FORM_BOOL, F(reuse_grpc_port), 0, 0, "boolean", NULL,
+     "Let several servers with this option listen on the same gRPC port. Default is false."},
+    {"GRPC", "grpc-header-forward-pattern", FORM_STRING, F(grpc_forward_pattern), 0, 0, "string",
+     NULL, "Regular expression; metadata whose key matches becomes request parameters."},
+    {"GRPC", "grpc-infer-thread-count", FORM_INT, F(grpc_infer_threads), 1, 128, "integer", NULL,
+     "Threads that take inference calls. Default is 2."},
+    {"GRPC", "grpc-infer-allocation-pool-size", FORM_INT, F(grpc_infer_pool), 1, 65536, "integer",
+     NULL, "Inference calls that each of these threads keeps prepared. Default is 8."},
+    {"GRPC", "grpc-use-ssl", FORM_BOOL, F(grpc_use_ssl), 0, 0, "boolean", NULL,
+     "Encrypt; needs --grpc-server-cert and --grpc-server-key. Default is false."},
+    {"GRPC", "grpc-use-ssl-mutual", FORM_BOOL, F(grpc_use_ssl_mutual), 0, 0, "boolean", NULL,
+     "Encrypt and ask for the client's certificate; needs --grpc-root-cert too. Default is false."},
+    {"GRPC", "grpc-server-cert", FORM_STRING, F(grpc_server_cert), 0, 0, "string", NULL,
+     "File with the server's certificate chain (PEM)."},
+    {"GRPC", "grpc-server-key", FORM_STRING, F(grpc_server_key), 0, 0, "string", NULL,
+     "File with the server's private key (PEM)."},
+    {"GRPC", "grpc-root-cert", FORM_STRING, F(grpc_root_cert), 0, 0, "string", NULL,
+     "File with the certificates that sign clients (PEM)."},
+    {"GRPC", "grpc-infer-response-compression-level", FORM_CUSTOM, 0, 0, 0, "string",
+     parse_compression,
+     "How much inference answers are compressed: none, low, medium or high. Default is none."},
+    {"GRPC", "grpc-keepalive-time", FORM_INT, F(grpc_keepalive_ms), 1, INT_MAX, "integer", NULL,
+     "Milliseconds after which a quiet connection is pinged. Default is 7200000."},
+    {"GRPC", "grpc-keepalive-timeout", FORM_INT, F(grpc_keepalive_timeout_ms), 1, INT_MAX,
+     "integer", NULL, "Milliseconds that the answer to such a ping may take. Default is 20000."},
+    {"GRPC", "grpc-keepalive-permit-without-calls", FORM_BOOL, F(grpc_keepalive_idle), 0, 0,
+     "boolean", NULL, "Ping connections without calls too. Default is false."},
+    {"GRPC", "grpc-http2-max-pings-without-data", FORM_INT, F(grpc_max_pings), 0, INT_MAX,
+     "integer", NULL, "Pings in a row without data between them; 0: any number. Default is 2."},
+    {"GRPC", "grpc-http2-min-recv-ping-interval-without-data", FORM_INT,
+     F(grpc_min_ping_interval_ms), 0, INT_MAX, "integer", NULL,
+     "Milliseconds that a client leaves between pings without data. Default is 300000."},
+    {"GRPC", "grpc-http2-max-ping-strikes", FORM_INT, F(grpc_max_ping_strikes), 0, INT_MAX,
+     "integer", NULL,
+     "Pings that come too early before the connection is closed; 0: any number. Default is 2."},
+    {"GRPC", "grpc-max-connection-age", FORM_INT, F(grpc_max_age_ms), 0, INT_MAX, "integer", NULL,
+     "Milliseconds after which a connection is asked to close; 0: never. Default is 0."},
+    {"GRPC", "grpc-max-connection-age-grace", FORM_INT, F(grpc_max_age_grace_ms), 0, INT_MAX,
+     "integer", NULL,
+     "Milliseconds that its calls get then; 0: as long as they take. Default is 0."},
+    {"GRPC", "grpc-restricted-protocol", FORM_CUSTOM, 0, 0, 0, "string:string=string",
+     parse_restricted_protocol,
+     "<protocol>,<protocol>:<key>=<value>: these protocols answer only calls whose metadata "
+     "triton-grpc-protocol-<key> has the value. Protocols are named like the APIs of "
+     "--http-restricted-api."},
+#else
     {"GRPC", "reuse-grpc-port", FORM_REFUSED, 0, 0, 0, "boolean", NULL, NO_GRPC},
     {"GRPC", "grpc-header-forward-pattern", FORM_REFUSED, 0, 0, 0, "string", NULL, NO_GRPC},
+    {"GRPC", "grpc-infer-thread-count", FORM_REFUSED, 0, 0, 0, "integer", NULL, NO_GRPC},
     {"GRPC", "grpc-infer-allocation-pool-size", FORM_REFUSED, 0, 0, 0, "integer", NULL, NO_GRPC},
     {"GRPC", "grpc-use-ssl", FORM_REFUSED, 0, 0, 0, "boolean", NULL, NO_GRPC},
     {"GRPC", "grpc-use-ssl-mutual", FORM_REFUSED, 0, 0, 0, "boolean", NULL, NO_GRPC},
@@ -511,6 +584,7 @@ static const option_row rows[] = {
     {"GRPC", "grpc-max-connection-age-grace", FORM_REFUSED, 0, 0, 0, "integer", NULL, NO_GRPC},
     {"GRPC", "grpc-restricted-protocol", FORM_REFUSED, 0, 0, 0, "string:string=string", NULL,
      NO_GRPC},
+#endif
 
     {"Sagemaker", "allow-sagemaker", FORM_CUSTOM, 0, 0, 0, "boolean", parse_no_service,
      "Serve SageMaker requests; true is refused: this build has no SageMaker endpoint. Default is "
@@ -788,6 +862,21 @@ void nrd_options_init(nrd_options *o)
     o->http_max_input_bytes = 64 << 20;
     o->grpc_address = nrd_xstrdup("0.0.0.0");
     o->grpc_port = 8001;
+#ifdef NRD_HAVE_GRPC
+    o->allow_grpc = true;
+#endif
+    o->grpc_infer_threads = 2;
+    o->grpc_infer_pool = 8;
+    o->grpc_forward_pattern = nrd_xstrdup("");
+    o->grpc_server_cert = nrd_xstrdup("");
+    o->grpc_server_key = nrd_xstrdup("");
+    o->grpc_root_cert = nrd_xstrdup("");
+    o->grpc_compression = nrd_xstrdup("none");
+    o->grpc_keepalive_ms = 7200000;
+    o->grpc_keepalive_timeout_ms = 20000;
+    o->grpc_max_pings = 2;
+    o->grpc_min_ping_interval_ms = 300000;
+    o->grpc_max_ping_strikes = 2;
     o->allow_metrics = o->allow_gpu_metrics = o->allow_cpu_metrics = true;
     o->metrics_address = nrd_xstrdup("");
     o->metrics_port = 8002;
@@ -810,13 +899,19 @@ void nrd_options_fini(nrd_options *o)
                         &o->cache_dir,
                         &o->http_address,
                         &o->grpc_address,
+                        &o->grpc_forward_pattern,
+                        &o->grpc_server_cert,
+                        &o->grpc_server_key,
+                        &o->grpc_root_cert,
+                        &o->grpc_compression,
                         &o->metrics_address,
                         &o->http_forward_pattern,
                         &o->model_config_name};
-    nrd_option_list *lists[] = {&o->repositories,   &o->startup_models,  &o->http_restricted,
-                                &o->metrics_config, &o->trace_config,    &o->backend_config,
-                                &o->cache_config,   &o->rate_resources,  &o->cuda_pools,
-                                &o->cuda_va,        &o->gpu_load_limits, &o->host_policies};
+    nrd_option_list *lists[] = {&o->repositories,    &o->startup_models, &o->http_restricted,
+                                &o->grpc_restricted, &o->metrics_config, &o->trace_config,
+                                &o->backend_config,  &o->cache_config,   &o->rate_resources,
+                                &o->cuda_pools,      &o->cuda_va,        &o->gpu_load_limits,
+                                &o->host_policies};
     for (size_t i = 0; i < sizeof strings / sizeof *strings; i++) {
         free(*strings[i]);
         *strings[i] = NULL;

@@ -65,8 +65,18 @@ typedef struct nrd_options {
     int64_t http_max_input_bytes;
     /* gRPC */
     bool allow_grpc, allow_grpc_given;
+    bool reuse_grpc_port;
     char *grpc_address;
-    int64_t grpc_port;
+    int64_t grpc_port, grpc_infer_threads, grpc_infer_pool;
+    char *grpc_forward_pattern;
+    bool grpc_use_ssl, grpc_use_ssl_mutual;
+    char *grpc_server_cert, *grpc_server_key, *grpc_root_cert; /* paths; "" without */
+    char *grpc_compression;                                    /* "none", "low", "medium", "high" */
+    int64_t grpc_keepalive_ms, grpc_keepalive_timeout_ms;
+    bool grpc_keepalive_idle; /* pings without calls */
+    int64_t grpc_max_pings, grpc_min_ping_interval_ms, grpc_max_ping_strikes;
+    int64_t grpc_max_age_ms, grpc_max_age_grace_ms; /* of a connection; 0: no limit */
+    nrd_option_list grpc_restricted;                /* name: protocol, setting: header, value */
     /* other front ends, refused when true */
     bool allow_sagemaker, allow_vertex;
     /* metrics */

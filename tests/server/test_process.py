@@ -23,7 +23,7 @@ def test_help_and_version():
 @pytest.mark.parametrize("args, message", [
     (["--nonsense"], "unrecognized option '--nonsense'"),
     (["--http-port=x"], 'Bad option: "--http-port"'),
-    (["--grpc-use-ssl=true"], "no gRPC endpoint"),
+    (["--grpc-infer-thread-count=0"], 'Bad option: "--grpc-infer-thread-count"'),
     (["--trace-config=mode=opentelemetry"], "opentelemetry is not in this build"),
     (["--trace-config=level=TIMESTAMPS"], "no trace file"),
     (["--trace-config=triton,color=red"], "has no setting"),
@@ -38,7 +38,7 @@ def test_start_up_names_its_services(server):
     log = server.log()
     assert f"Started HTTPService at 127.0.0.1:{server.http}" in log
     assert f"Started Metrics Service at 127.0.0.1:{server.metrics}" in log
-    assert "no gRPC endpoint yet" in log
+    assert "GRPCInferenceService" in log
     assert "successfully loaded 'ident'" in log
 
 

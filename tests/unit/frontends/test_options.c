@@ -137,7 +137,13 @@ static void test_wrong_options_are_refused_with_their_name(void **state)
         {"--log-format=xml", "invalid argument for --log-format"},
         {"--http-restricted-api=other:a=b", "unknown restricted api 'other'"},
         {"--metrics-port=8000", "same address and port 0.0.0.0:8000"},
-        {"--grpc-use-ssl=true", "no gRPC endpoint"},
+#ifdef NRD_HAVE_GRPC
+        {"--grpc-infer-thread-count=0", "\"--grpc-infer-thread-count\""},
+        {"--grpc-restricted-protocol=other:a=b", "unknown restricted protocol 'other'"},
+        {"--grpc-infer-response-compression-level=max", "compression-level: max"},
+#else
+        {"--grpc-use-ssl=true", "without the gRPC library"},
+#endif
         {"--allow-sagemaker=true", "no such endpoint"},
         {"--vertex-ai-port=1", "no Vertex AI endpoint"},
         {"--trace-level=OFF", "--trace-config"},

@@ -1,0 +1,17 @@
+# The gRPC front end: only where the gRPC C-core library is (pkg-config: grpc). Included before the
+# rules of the artifacts; adds to what tritonserver and the front ends' tests link.
+
+ifeq ($(HAVE_GRPC),)
+OBJ_frontends := $(filter-out $(B)/obj/frontends/grpc/%,$(OBJ_frontends))
+else
+grpc_PROTO := grpc_service health model_config
+grpc_PROTO_OBJ := $(patsubst %,$(B)/obj/gen/%.pb-c.o,$(grpc_PROTO))
+OBJ_frontends += $(grpc_PROTO_OBJ)
+frontends_LIBS := -lgrpc -lgpr -lprotobuf-c
+
+$(grpc_PROTO_OBJ): | $(PROTO_C)
+$(B)/obj/frontends/grpc/%.o: src/frontends/grpc/%.c $(FLAGS_FILE) | $(PROTO_C)
+	$(call compile,$(grpc_CFLAGS))
+$(B)/obj/frontends/%.o: src/frontends/%.c $(FLAGS_FILE)
+	$(call compile,$(grpc_CFLAGS))
+endif

@@ -1,0 +1,708 @@
+#include "frontends/grpc/rpc.h"
+
+#include "base/file.h"
+#include "base/log.h"
+
+#include <grpc/byte_buffer_reader.h>
+#include <grpc/grpc_security.h>
+#include <grpc/support/alloc.h>
+#include <grpc/support/log.h>
+#include <limits.h>
+#include <string.h>
+#include <strings.h>
+#include <time.h>
+
+#define MAX_BACKGROUND 16 /* model loads and unloads at the same time */
+#define MAX_PEM (1u << 20)
+
+static const nrd_grpc_method other_method = {"", "", NRD_GRPC_OTHER, NULL, NULL};
+
+/* ---- errors ---- */
+
+nrd_error *nrd_grpc_from_triton(TRITONSERVER_Error *e)
+{
+    if (!e) {
+        return NULL;
+    }
+    /* The codes are equal by number (base/error.h). */
+    nrd_error *err =
+        nrd_errorf((nrd_error_code)TRITONSERVER_ErrorCode(e), "%s", TRITONSERVER_ErrorMessage(e));
+    TRITONSERVER_ErrorDelete(e);
+    return err;
+}
+
+static grpc_status_code status_of(nrd_error_code code)
+{
+    switch (code) {
+    case NRD_ERR_INTERNAL:
+        return GRPC_STATUS_INTERNAL;
+    case NRD_ERR_NOT_FOUND:
+        return GRPC_STATUS_NOT_FOUND;
+    case NRD_ERR_INVALID_ARG:
+        return GRPC_STATUS_INVALID_ARGUMENT;
+    case NRD_ERR_UNAVAILABLE:
+        return GRPC_STATUS_UNAVAILABLE;
+    case NRD_ERR_UNSUPPORTED:
+        return GRPC_STATUS_UNIMPLEMENTED;
+    case NRD_ERR_ALREADY_EXISTS:
+        return GRPC_STATUS_ALREADY_EXISTS;
+    case NRD_ERR_CANCELLED:
+        return GRPC_STATUS_CANCELLED;
+    case NRD_ERR_UNKNOWN:
+        break;
+    }
+    return GRPC_STATUS_UNKNOWN;
+}
+
+nrd_error *nrd_grpc_parse_version(const char *text, int64_t *out)
+{
+    long long v = -1;
+    if (text[0] && (!nrd_parse_i64(text, &v) || v <= 0)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG,
+                          "failed to get model version from specified version string '%s', version "
+                          "should be an integral value > 0",
+                          text);
+    }
+    *out = v;
+    return NULL;
+}
+
+/* ---- messages ---- */
+
+static void *arena_alloc(void *arena, size_t n)
+{
+    return nrd_arena_alloc(arena, n);
+}
+
+static void arena_free(void *arena, void *p)
+{
+    (void)arena;
+    (void)p;
+}
+
+nrd_error *nrd_grpc_unpack(nrd_arena *arena, const ProtobufCMessageDescriptor *type,
+                           grpc_byte_buffer *payload, const void **out)
+{
+    ProtobufCAllocator a = {arena_alloc, arena_free, arena};
+    grpc_byte_buffer_reader reader;
+    grpc_slice *first, whole = grpc_empty_slice();
+    const uint8_t *data = NULL;
+    const size_t n = payload ? grpc_byte_buffer_length(payload) : 0;
+
+    *out = NULL;
+    if (!payload || !grpc_byte_buffer_reader_init(&reader, payload)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "the call carries no readable message");
+    }
+    if (payload->data.raw.compression == GRPC_COMPRESS_NONE &&
+        payload->data.raw.slice_buffer.count == 1 &&
+        grpc_byte_buffer_reader_peek(&reader, &first) && GRPC_SLICE_LENGTH(*first) == n) {
+        data = GRPC_SLICE_START_PTR(*first); /* borrowed: nothing to put together */
+        *out = protobuf_c_message_unpack(type, &a, n, data);
+    } else {
+        whole = grpc_byte_buffer_reader_readall(&reader);
+        *out = protobuf_c_message_unpack(type, &a, GRPC_SLICE_LENGTH(whole),
+                                         GRPC_SLICE_START_PTR(whole));
+    }
+    grpc_slice_unref(whole);
+    grpc_byte_buffer_reader_destroy(&reader);
+    return *out ? NULL
+                : nrd_errorf(NRD_ERR_INVALID_ARG, "the message is not a valid %s", type->name);
+}
+
+static grpc_byte_buffer *pack(const ProtobufCMessage *m)
+{
+    grpc_slice slice = grpc_slice_malloc(protobuf_c_message_get_packed_size(m));
+    protobuf_c_message_pack(m, GRPC_SLICE_START_PTR(slice));
+    grpc_byte_buffer *b = grpc_raw_byte_buffer_create(&slice, 1);
+    grpc_slice_unref(slice);
+    return b;
+}
+
+/* ---- calls ---- */
+
+void nrd_grpc_call_ref(nrd_grpc_call *call)
+{
+    atomic_fetch_add_explicit(&call->refs, 1, memory_order_relaxed);
+}
+
+void nrd_grpc_call_unref(nrd_grpc_call *call)
+{
+    if (atomic_fetch_sub_explicit(&call->refs, 1, memory_order_acq_rel) != 1) {
+        return;
+    }
+    if (call->free_state) {
+        call->free_state(call);
+    }
+    if (call->payload) {
+        grpc_byte_buffer_destroy(call->payload);
+    }
+    if (call->reply) {
+        grpc_byte_buffer_destroy(call->reply);
+    }
+    grpc_slice_unref(call->details_text);
+    grpc_metadata_array_destroy(&call->metadata);
+    if (call->has_details) {
+        grpc_call_details_destroy(&call->details);
+    }
+    nrd_arena_fini(&call->arena);
+    if (call->rpc) {
+        grpc_call_unref(call->rpc);
+    }
+    free(call);
+}
+
+void nrd_grpc_start(nrd_grpc_call *call, const grpc_op *ops, size_t n, nrd_grpc_tag *tag)
+{
+    nrd_grpc_call_ref(call);
+    grpc_call_error rc = grpc_call_start_batch(call->rpc, ops, n, tag, NULL);
+    NRD_ASSERT(rc == GRPC_CALL_OK, "each operation is started once and in order");
+}
+
+void nrd_grpc_metadata_op(const nrd_grpc_call *call, grpc_op *op)
+{
+    memset(op, 0, sizeof *op);
+    op->op = GRPC_OP_SEND_INITIAL_METADATA;
+    if (call->service->compression != GRPC_COMPRESS_LEVEL_NONE &&
+        (call->method->kind == NRD_GRPC_INFER || call->method->kind == NRD_GRPC_STREAM)) {
+        op->data.send_initial_metadata.maybe_compression_level.is_set = 1;
+        op->data.send_initial_metadata.maybe_compression_level.level = call->service->compression;
+    }
+}
+
+void nrd_grpc_status_op(nrd_grpc_call *call, nrd_error *err, grpc_op *op)
+{
+    memset(op, 0, sizeof *op);
+    op->op = GRPC_OP_SEND_STATUS_FROM_SERVER;
+    op->data.send_status_from_server.status = GRPC_STATUS_OK;
+    if (err) {
+        op->data.send_status_from_server.status = status_of(nrd_error_get_code(err));
+        call->details_text = grpc_slice_from_copied_string(nrd_error_message(err));
+        op->data.send_status_from_server.status_details = &call->details_text;
+        nrd_error_free(err);
+    }
+}
+
+static void run_sent(nrd_grpc_tag *tag, bool ok)
+{
+    nrd_grpc_call *call = NRD_GRPC_OF(tag, nrd_grpc_call, on_sent);
+    (void)ok; /* a peer that is gone gets nothing, and that is all */
+    atomic_fetch_sub(&call->service->busy, 1);
+    nrd_grpc_call_unref(call);
+}
+
+static void finish(nrd_grpc_call *call, grpc_byte_buffer *message, nrd_error *err)
+{
+    grpc_op ops[3];
+    size_t n = 0;
+
+    nrd_grpc_metadata_op(call, &ops[n++]);
+    if (message) {
+        memset(&ops[n], 0, sizeof ops[n]);
+        ops[n].op = GRPC_OP_SEND_MESSAGE;
+        ops[n].data.send_message.send_message = message;
+        call->reply = message;
+        n++;
+    }
+    nrd_grpc_status_op(call, err, &ops[n++]);
+    call->on_sent.run = run_sent;
+    nrd_grpc_start(call, ops, n, &call->on_sent);
+}
+
+void nrd_grpc_reply(nrd_grpc_call *call, grpc_byte_buffer *message)
+{
+    finish(call, message, NULL);
+}
+
+void nrd_grpc_fail(nrd_grpc_call *call, nrd_error *err)
+{
+    finish(call, NULL, err);
+}
+
+const grpc_slice *nrd_grpc_metadata(const nrd_grpc_call *call, const char *key)
+{
+    for (size_t i = 0; i < call->metadata.count; i++) {
+        if (grpc_slice_str_cmp(call->metadata.metadata[i].key, key) == 0) {
+            return &call->metadata.metadata[i].value;
+        }
+    }
+    return NULL;
+}
+
+/* ---- administration ---- */
+
+static void answer(nrd_grpc_call *call)
+{
+    const void *in = NULL;
+    ProtobufCMessage *out = NULL;
+    nrd_error *err = nrd_grpc_unpack(&call->arena, call->method->in_type, call->payload, &in);
+    if (!err) {
+        err = call->method->handle(call, in, &out);
+    }
+    if (err) {
+        nrd_grpc_fail(call, err);
+    } else {
+        nrd_grpc_reply(call, pack(out));
+    }
+}
+
+static atomic_int n_background;
+
+static void *background_main(void *arg)
+{
+    nrd_grpc_call *call = arg;
+    answer(call);
+    atomic_fetch_sub(&n_background, 1);
+    nrd_grpc_call_unref(call);
+    return NULL;
+}
+
+static void answer_in_background(nrd_grpc_call *call)
+{
+    pthread_t thread;
+    pthread_attr_t attr;
+    bool ok = false;
+
+    nrd_grpc_call_ref(call);
+    if (atomic_fetch_add(&n_background, 1) < MAX_BACKGROUND) {
+        pthread_attr_init(&attr);
+        pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+        ok = pthread_create(&thread, &attr, background_main, call) == 0;
+        pthread_attr_destroy(&attr);
+    }
+    if (!ok) {
+        atomic_fetch_sub(&n_background, 1);
+        nrd_grpc_fail(call,
+                      nrd_errorf(NRD_ERR_UNAVAILABLE, "too many model loads at the same time"));
+        nrd_grpc_call_unref(call);
+    }
+}
+
+/* NULL: allowed, else the header that the protocol asks for. */
+static nrd_error *check_restriction(const nrd_grpc_call *call)
+{
+    const nrd_option_list *list = &call->service->options->grpc_restricted;
+    for (size_t i = 0; i < list->n; i++) {
+        const nrd_option_entry *e = &list->items[i];
+        if (strcmp(e->name, call->method->protocol) == 0) {
+            const grpc_slice *v = nrd_grpc_metadata(call, e->setting);
+            if (!v || grpc_slice_str_cmp(*v, e->value) != 0) {
+                return nrd_errorf(NRD_ERR_UNAVAILABLE,
+                                  "This protocol is restricted, expecting header '%s'", e->setting);
+            }
+        }
+    }
+    return NULL;
+}
+
+/* ---- new calls ---- */
+
+static void run_closed(nrd_grpc_tag *tag, bool ok)
+{
+    nrd_grpc_call *call = NRD_GRPC_OF(tag, nrd_grpc_call, on_closed);
+    (void)ok;
+    if (call->closed) {
+        call->closed(call, call->cancelled != 0);
+    }
+    nrd_grpc_call_unref(call);
+}
+
+static void request_slot(nrd_grpc_queue *q, size_t method_id);
+
+static void dispatch(nrd_grpc_call *call)
+{
+    nrd_error *err = check_restriction(call);
+    if (err) {
+        nrd_grpc_fail(call, err);
+        return;
+    }
+    switch (call->method->kind) {
+    case NRD_GRPC_ADMIN:
+        answer(call);
+        break;
+    case NRD_GRPC_SLOW:
+        answer_in_background(call);
+        break;
+    case NRD_GRPC_INFER:
+        nrd_grpc_unary_infer(call);
+        break;
+    case NRD_GRPC_STREAM:
+        nrd_grpc_stream_infer(call);
+        break;
+    case NRD_GRPC_OTHER:
+        nrd_grpc_fail(call, nrd_errorf(NRD_ERR_UNSUPPORTED, "this server has no such method"));
+        break;
+    }
+}
+
+static void run_new(nrd_grpc_tag *tag, bool ok)
+{
+    nrd_grpc_call *call = NRD_GRPC_OF(tag, nrd_grpc_call, on_new);
+    grpc_op op = {.op = GRPC_OP_RECV_CLOSE_ON_SERVER};
+
+    if (!ok) { /* the server stops: this slot stays empty */
+        nrd_grpc_call_unref(call);
+        return;
+    }
+    atomic_fetch_add(&call->service->busy, 1); /* until the status is sent */
+    request_slot(call->queue, call->method_id);
+    op.data.recv_close_on_server.cancelled = &call->cancelled;
+    call->on_closed.run = run_closed;
+    nrd_grpc_start(call, &op, 1, &call->on_closed);
+    dispatch(call);
+    nrd_grpc_call_unref(call);
+}
+
+/* Puts an empty call where the next call of the method will be written to. */
+static void request_slot(nrd_grpc_queue *q, size_t method_id)
+{
+    nrd_grpc_service *s = q->service;
+    nrd_grpc_call *call = nrd_xcalloc(1, sizeof *call);
+    grpc_call_error rc;
+
+    call->service = s;
+    call->queue = q;
+    call->method_id = method_id;
+    call->method = method_id < nrd_grpc_n_methods ? &nrd_grpc_methods[method_id] : &other_method;
+    call->on_new.run = run_new;
+    call->details_text = grpc_empty_slice();
+    grpc_metadata_array_init(&call->metadata);
+    nrd_arena_init(&call->arena);
+    atomic_init(&call->refs, 1);
+    if (call->method->kind == NRD_GRPC_OTHER) {
+        grpc_call_details_init(&call->details);
+        call->has_details = true;
+        rc = grpc_server_request_call(s->grpc, &call->rpc, &call->details, &call->metadata, q->cq,
+                                      q->cq, &call->on_new);
+    } else {
+        rc = grpc_server_request_registered_call(
+            s->grpc, s->handles[method_id], &call->rpc, &call->deadline, &call->metadata,
+            call->method->kind == NRD_GRPC_STREAM ? NULL : &call->payload, q->cq, q->cq,
+            &call->on_new);
+    }
+    if (rc != GRPC_CALL_OK) { /* not while the queue runs; the method would be lost */
+        NRD_LOG_ERROR("gRPC: no slot for %s: %s", call->method->path,
+                      grpc_call_error_to_string(rc));
+        nrd_grpc_call_unref(call);
+    }
+}
+
+/* ---- queues ---- */
+
+/* false: the queue was shut down and is empty. */
+static bool take_event(nrd_grpc_queue *q)
+{
+    grpc_event e = grpc_completion_queue_next(q->cq, gpr_inf_future(GPR_CLOCK_REALTIME), NULL);
+    if (e.type == GRPC_OP_COMPLETE) {
+        nrd_grpc_tag *tag = e.tag;
+        tag->run(tag, e.success != 0);
+    }
+    return e.type != GRPC_QUEUE_SHUTDOWN;
+}
+
+static void *queue_main(void *arg)
+{
+    nrd_grpc_queue *q = arg;
+    pthread_setname_np(pthread_self(), q == q->service->queues ? "grpc-admin" : "grpc-infer");
+    while (take_event(q)) {
+    }
+    return NULL;
+}
+
+static nrd_error *start_queues(nrd_grpc_service *s)
+{
+    for (size_t i = 0; i < s->n_queues; i++) {
+        nrd_grpc_queue *q = &s->queues[i];
+        for (size_t m = 0; m < nrd_grpc_n_methods; m++) {
+            const nrd_grpc_kind kind = nrd_grpc_methods[m].kind;
+            const bool inference = kind == NRD_GRPC_INFER || kind == NRD_GRPC_STREAM;
+            const int64_t slots = inference != (i > 0) ? 0
+                                  : inference          ? s->options->grpc_infer_pool
+                                                       : 1;
+            for (int64_t n = 0; n < slots; n++) {
+                request_slot(q, m);
+            }
+        }
+        if (i == 0) {
+            request_slot(q, nrd_grpc_n_methods);
+        }
+        if (pthread_create(&q->thread, NULL, queue_main, q) != 0) {
+            return nrd_errorf(NRD_ERR_UNAVAILABLE, "cannot start a gRPC thread");
+        }
+        q->started = true;
+    }
+    return NULL;
+}
+
+/* ---- start ---- */
+
+static void on_grpc_log(gpr_log_func_args *a)
+{
+    nrd_log_level level = a->severity == GPR_LOG_SEVERITY_ERROR  ? NRD_LOG_LEVEL_ERROR
+                          : a->severity == GPR_LOG_SEVERITY_INFO ? NRD_LOG_LEVEL_INFO
+                                                                 : NRD_LOG_LEVEL_VERBOSE;
+    if (nrd_log_is_enabled(level)) {
+        nrd_log_write(level, a->file, a->line, "gRPC: %s", a->message);
+    }
+}
+
+static nrd_error *read_pem(const char *path, char **out)
+{
+    size_t n = 0;
+    *out = NULL;
+    return path[0] ? nrd_file_read(out, &n, path, MAX_PEM) : NULL;
+}
+
+static nrd_error *make_credentials(const nrd_options *o, grpc_server_credentials **out)
+{
+    char *cert = NULL, *key = NULL, *root = NULL;
+    nrd_error *err = NULL;
+
+    if (!o->grpc_use_ssl && !o->grpc_use_ssl_mutual) {
+        *out = grpc_insecure_server_credentials_create();
+        return NULL;
+    }
+    NRD_TRY_GOTO(read_pem(o->grpc_server_cert, &cert), err, done);
+    NRD_TRY_GOTO(read_pem(o->grpc_server_key, &key), err, done);
+    NRD_TRY_GOTO(read_pem(o->grpc_root_cert, &root), err, done);
+    if (!cert || !key || (o->grpc_use_ssl_mutual && !root)) {
+        err = nrd_errorf(NRD_ERR_INVALID_ARG,
+                         "--grpc-use-ssl needs --grpc-server-cert and --grpc-server-key, "
+                         "--grpc-use-ssl-mutual also --grpc-root-cert");
+        goto done;
+    }
+    grpc_ssl_pem_key_cert_pair pair = {key, cert};
+    grpc_ssl_server_certificate_config *config =
+        grpc_ssl_server_certificate_config_create(root, &pair, 1);
+    *out = grpc_ssl_server_credentials_create_with_options(
+        grpc_ssl_server_credentials_create_options_using_config(
+            o->grpc_use_ssl_mutual ? GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY
+                                   : GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE,
+            config));
+    if (!*out) {
+        err = nrd_errorf(NRD_ERR_INVALID_ARG, "the certificates are not usable");
+    }
+
+done:
+    free(cert);
+    free(key);
+    free(root);
+    return err;
+}
+
+static void add_arg(grpc_arg *args, size_t *n, const char *key, int64_t value)
+{
+    args[*n].type = GRPC_ARG_INTEGER;
+    args[*n].key = (char *)(uintptr_t)key; /* only read */
+    args[(*n)++].value.integer = (int)value;
+}
+
+static nrd_error *create_server(nrd_grpc_service *s)
+{
+    const nrd_options *o = s->options;
+    grpc_arg args[12];
+    grpc_channel_args list = {0, args};
+    size_t *n = &list.num_args;
+
+    add_arg(args, n, GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, -1); /* unlimited, as Triton sets it */
+    add_arg(args, n, GRPC_ARG_MAX_SEND_MESSAGE_LENGTH, -1);
+    add_arg(args, n, GRPC_ARG_ALLOW_REUSEPORT, o->reuse_grpc_port);
+    add_arg(args, n, GRPC_ARG_KEEPALIVE_TIME_MS, o->grpc_keepalive_ms);
+    add_arg(args, n, GRPC_ARG_KEEPALIVE_TIMEOUT_MS, o->grpc_keepalive_timeout_ms);
+    add_arg(args, n, GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, o->grpc_keepalive_idle);
+    add_arg(args, n, GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, o->grpc_max_pings);
+    add_arg(args, n, GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
+            o->grpc_min_ping_interval_ms);
+    add_arg(args, n, GRPC_ARG_HTTP2_MAX_PING_STRIKES, o->grpc_max_ping_strikes);
+    if (o->grpc_max_age_ms > 0) {
+        add_arg(args, n, GRPC_ARG_MAX_CONNECTION_AGE_MS, o->grpc_max_age_ms);
+    }
+    if (o->grpc_max_age_grace_ms > 0) {
+        add_arg(args, n, GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, o->grpc_max_age_grace_ms);
+    }
+    s->grpc = grpc_server_create(&list, NULL);
+    if (!s->grpc) {
+        return nrd_errorf(NRD_ERR_INTERNAL, "cannot create a gRPC server");
+    }
+    for (size_t i = 0; i < nrd_grpc_n_methods; i++) {
+        const nrd_grpc_method *m = &nrd_grpc_methods[i];
+        s->handles[i] = grpc_server_register_method(s->grpc, m->path, NULL,
+                                                    m->kind == NRD_GRPC_STREAM
+                                                        ? GRPC_SRM_PAYLOAD_NONE
+                                                        : GRPC_SRM_PAYLOAD_READ_INITIAL_BYTE_BUFFER,
+                                                    0);
+        if (!s->handles[i]) {
+            return nrd_errorf(NRD_ERR_INTERNAL, "cannot register %s", m->path);
+        }
+    }
+    return NULL;
+}
+
+static nrd_error *bind_port(nrd_grpc_service *s)
+{
+    const nrd_options *o = s->options;
+    grpc_server_credentials *creds = NULL;
+    NRD_TRY(make_credentials(o, &creds));
+    const bool v6 = strchr(o->grpc_address, ':') && o->grpc_address[0] != '[';
+    char *address =
+        nrd_xasprintf(v6 ? "[%s]:%lld" : "%s:%lld", o->grpc_address, (long long)o->grpc_port);
+    s->port = grpc_server_add_http2_port(s->grpc, address, creds);
+    grpc_server_credentials_release(creds);
+    nrd_error *err = s->port > 0
+                         ? NULL
+                         : nrd_errorf(NRD_ERR_UNAVAILABLE,
+                                      "Socket '%s' already in use or not available", address);
+    free(address);
+    return err;
+}
+
+static nrd_error *compile_forward(nrd_grpc_service *s)
+{
+    const char *pattern = s->options->grpc_forward_pattern;
+    if (!pattern[0]) {
+        return NULL;
+    }
+    int rc = regcomp(&s->forward, pattern, REG_EXTENDED | REG_ICASE | REG_NOSUB);
+    if (rc != 0) {
+        char text[128];
+        regerror(rc, &s->forward, text, sizeof text);
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "--grpc-header-forward-pattern '%s': %s", pattern,
+                          text);
+    }
+    s->has_forward = true;
+    return NULL;
+}
+
+static grpc_compression_level compression_level(const char *word)
+{
+    return strcmp(word, "low") == 0      ? GRPC_COMPRESS_LEVEL_LOW
+           : strcmp(word, "medium") == 0 ? GRPC_COMPRESS_LEVEL_MED
+           : strcmp(word, "high") == 0   ? GRPC_COMPRESS_LEVEL_HIGH
+                                         : GRPC_COMPRESS_LEVEL_NONE;
+}
+
+nrd_error *nrd_grpc_service_start(nrd_grpc_service **out, TRITONSERVER_Server *server,
+                                  nrd_tracer *tracer, nrd_shm *shm, const nrd_options *o)
+{
+    nrd_error *err = NULL;
+    nrd_grpc_service *s = NULL;
+
+    *out = NULL;
+    NRD_NEW_GOTO(s, 1, err, fail);
+    s->core = server;
+    s->options = o;
+    s->tracer = tracer;
+    s->shm = shm;
+    s->compression = compression_level(o->grpc_compression);
+    NRD_TRY_GOTO(compile_forward(s), err, fail);
+    if (!shm) {
+        NRD_TRY_GOTO(nrd_shm_new(&s->shm), err, fail);
+        s->own_shm = true;
+    }
+    NRD_TRY_GOTO(nrd_grpc_allocator_new(&s->allocator), err, fail);
+    NRD_NEW_GOTO(s->handles, nrd_grpc_n_methods, err, fail);
+    gpr_set_log_function(on_grpc_log);
+    grpc_init();
+    s->grpc_on = true;
+    NRD_TRY_GOTO(create_server(s), err, fail);
+    NRD_NEW_GOTO(s->queues, (size_t)o->grpc_infer_threads + 1, err, fail);
+    s->n_queues = (size_t)o->grpc_infer_threads + 1;
+    for (size_t i = 0; i < s->n_queues; i++) {
+        s->queues[i].service = s;
+        s->queues[i].cq = grpc_completion_queue_create_for_next(NULL);
+        grpc_server_register_completion_queue(s->grpc, s->queues[i].cq, NULL);
+    }
+    NRD_TRY_GOTO(bind_port(s), err, fail);
+    grpc_server_start(s->grpc);
+    s->running = true;
+    NRD_TRY_GOTO(start_queues(s), err, fail);
+    *out = s;
+    return NULL;
+
+fail:
+    nrd_grpc_service_free(s);
+    return err;
+}
+
+int nrd_grpc_service_port(const nrd_grpc_service *s)
+{
+    return s->port;
+}
+
+/* ---- stop ---- */
+
+static void run_stopped(nrd_grpc_tag *tag, bool ok)
+{
+    nrd_grpc_service *s = NRD_GRPC_OF(tag, nrd_grpc_service, on_stopped);
+    (void)ok;
+    atomic_store(&s->stopped, true);
+}
+
+void nrd_grpc_service_drain(nrd_grpc_service *s)
+{
+    atomic_store(&s->draining, true);
+    if (!s->shutting_down) {
+        s->shutting_down = true;
+        s->on_stopped.run = run_stopped;
+        grpc_server_shutdown_and_notify(s->grpc, s->queues[0].cq, &s->on_stopped);
+    }
+}
+
+size_t nrd_grpc_service_busy(const nrd_grpc_service *s)
+{
+    return atomic_load(&s->busy);
+}
+
+/* Ends what is still open (streams without requests), and waits until gRPC has let go of it. */
+static void stop_calls(nrd_grpc_service *s)
+{
+    const struct timespec pause = {0, 1000 * 1000};
+    nrd_grpc_service_drain(s);
+    grpc_server_cancel_all_calls(s->grpc);
+    while (!atomic_load(&s->stopped)) {
+        if (s->queues[0].started) {
+            nanosleep(&pause, NULL);
+        } else { /* nobody else takes the events */
+            take_event(&s->queues[0]);
+        }
+    }
+}
+
+void nrd_grpc_service_free(nrd_grpc_service *s)
+{
+    if (!s) {
+        return;
+    }
+    if (s->running) {
+        stop_calls(s);
+    }
+    for (size_t i = 0; i < s->n_queues; i++) {
+        grpc_completion_queue_shutdown(s->queues[i].cq);
+        if (s->queues[i].started) {
+            pthread_join(s->queues[i].thread, NULL);
+        } else {
+            while (take_event(&s->queues[i])) { /* takes what is left */
+            }
+        }
+    }
+    if (s->grpc) {
+        grpc_server_destroy(s->grpc);
+    }
+    for (size_t i = 0; i < s->n_queues; i++) {
+        grpc_completion_queue_destroy(s->queues[i].cq);
+    }
+    if (s->grpc_on) {
+        grpc_shutdown();
+    }
+    if (s->allocator) {
+        nrd_error_free(nrd_grpc_from_triton(TRITONSERVER_ResponseAllocatorDelete(s->allocator)));
+    }
+    if (s->own_shm) {
+        nrd_shm_free(s->shm);
+    }
+    if (s->has_forward) {
+        regfree(&s->forward);
+    }
+    free(s->queues);
+    free(s->handles);
+    free(s);
+}
