@@ -165,7 +165,7 @@ static nrd_error *parse_string(struct parser *ps, const char **out, size_t *out_
         } else if (c == 0) {
             return fault(ps, "Missing a closing quotation mark in string.", q);
         } else {
-            return fault(ps, "Invalid encoding in string.", q);
+            return fault(ps, "Invalid escape character in string.", q);
         }
     }
     ps->p++;

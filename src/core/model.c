@@ -3,9 +3,11 @@
 
 #include "base/file.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* A version of a model is made whole or not at all: nrd_model_new either returns it ready to serve
  * or undoes everything. Afterwards its configuration does not change. It ends when the last share
@@ -85,13 +87,15 @@ static nrd_error *read_labels(nrd_model *m)
             continue;
         }
         path = nrd_path_join(m->dir, file);
-        err = nrd_file_read(&text, &len, path, MAX_LABEL_BYTES);
+        if (access(path, R_OK) != 0) {
+            err = nrd_errorf(NRD_ERR_INTERNAL, "failed to open text file for read %s: %s", path,
+                             strerror(errno));
+        } else {
+            err = nrd_file_read(&text, &len, path, MAX_LABEL_BYTES);
+        }
         free(path);
         if (err) {
-            nrd_error *named = nrd_errorf(NRD_ERR_INTERNAL, "failed to open text file for read %s",
-                                          nrd_error_message(err));
-            nrd_error_free(err);
-            return named;
+            return err;
         }
         rest = text;
         while ((line = strsep(&rest, "\n")) != NULL) {

@@ -88,6 +88,10 @@ static nrd_error *parse_number(const char *name, const char *text, int64_t min, 
     if (!nrd_parse_i64(text, &v)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "Unable to parse '%s', got: %s", name, text);
     }
+    if (min == -1 && v < min) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "Unable to parse '%s'. Expecting value >= -1, got:%s",
+                          name, text);
+    }
     if (v < min || v > max) {
         return nrd_errorf(NRD_ERR_INVALID_ARG,
                           "Unable to parse '%s', value is out of range [ %lld, %lld ], got: %s",
@@ -140,7 +144,7 @@ static nrd_error *need_file(const nrd_tracer *t, unsigned level)
                ? NULL
                : nrd_errorf(
                      NRD_ERR_INVALID_ARG,
-                     "no trace file: start the server with --trace-config=triton,file=<path>");
+                     "Attempting to set invalid trace setting :trace file name is not given");
 }
 
 nrd_error *nrd_tracer_new(nrd_tracer **out, const nrd_options *o)

@@ -29,6 +29,7 @@ typedef struct entry {
     version *versions; /* rising */
     size_t n_versions;
     bool wanted;   /* was asked for and not unloaded since */
+    bool by_name;  /* loaded under its own name, not only as a step of an ensemble */
     bool in_order; /* being loaded by the running order: finds circles */
     char *error;   /* why there is no version at all; NULL = none */
     char **steps;  /* models that an ensemble names */
@@ -625,6 +626,9 @@ nrd_error *nrd_repo_load_startup(nrd_repo *r)
     }
     for (size_t i = 0; i < names.n && !err; i++) {
         ok = load_named(r, names.items[i]) && ok;
+        pthread_mutex_lock(&r->mu);
+        find_or_add_locked(r, names.items[i])->by_name = true;
+        pthread_mutex_unlock(&r->mu);
     }
     pthread_mutex_unlock(&r->order_mu);
     nrd_strings_fini(&names);
@@ -825,6 +829,9 @@ nrd_error *nrd_repo_load(nrd_repo *r, const char *name, const nrd_param *const *
                          "failed to load '%s', failed to poll from model repository", name);
     } else if (!err) {
         err = load_entry(r, name, dir, json);
+        pthread_mutex_lock(&r->mu);
+        find_or_add_locked(r, name)->by_name = true;
+        pthread_mutex_unlock(&r->mu);
         if (err) {
             nrd_error *full = nrd_errorf(NRD_ERR_INVALID_ARG, "load failed for model '%s': %s",
                                          name, nrd_error_message(err));
@@ -851,17 +858,23 @@ nrd_error *nrd_repo_load(nrd_repo *r, const char *name, const nrd_param *const *
     return err;
 }
 
-static void unload_entry(nrd_repo *r, const char *name, bool dependents)
+/* Steps of an ensemble go with it, except those that were loaded under their own names. */
+static void unload_entry(nrd_repo *r, const char *name, bool dependents, bool as_step)
 {
     nrd_strings steps = {0};
 
     pthread_mutex_lock(&r->mu);
     entry *e = find_locked(r, name);
+    if (as_step && e && e->by_name) {
+        pthread_mutex_unlock(&r->mu);
+        return;
+    }
     for (size_t i = 0; e && dependents && i < e->n_steps; i++) {
         nrd_strings_add(&steps, e->steps[i]);
     }
     if (e) {
         e->wanted = false;
+        e->by_name = false;
         if (e->scratch) {
             remove_tree(e->scratch);
             free(e->scratch);
@@ -874,7 +887,7 @@ static void unload_entry(nrd_repo *r, const char *name, bool dependents)
         follow(r, name, 0);
     }
     for (size_t i = 0; i < steps.n; i++) {
-        unload_entry(r, steps.items[i], true);
+        unload_entry(r, steps.items[i], true, true);
     }
     nrd_strings_fini(&steps);
 }
@@ -884,7 +897,7 @@ nrd_error *nrd_repo_unload(nrd_repo *r, const char *name, bool dependents)
     NRD_TRY(check_explicit(r));
     NRD_TRY(check_name(name));
     pthread_mutex_lock(&r->order_mu);
-    unload_entry(r, name, dependents);
+    unload_entry(r, name, dependents, false);
     pthread_mutex_unlock(&r->order_mu);
     return NULL;
 }

@@ -319,8 +319,7 @@ static nrd_error *load_parameter(const nrd_json *v, nrd_arena *arena, TRITONSERV
 {
     if (!nrd_json_is(v, NRD_JSON_STRING)) {
         return nrd_errorf(NRD_ERR_INTERNAL,
-                          "load parameter '%s': attempt to access JSON non-string as string",
-                          v->key);
+                          "attempt to access JSON non-string as string");
     }
     if (strcmp(v->key, "config") == 0) {
         *out = TRITONSERVER_ParameterNew(v->key, TRITONSERVER_PARAMETER_STRING, v->str);

@@ -48,7 +48,7 @@ static void test_faults_are_reported_with_the_known_texts_and_offsets(void **sta
         {"\"\\udc00\"", "The surrogate pair in string is invalid. at 1"},
         {"\"\xff\"", "Invalid encoding in string. at 1"},
         {"\"\xed\xa0\x80\"", "Invalid encoding in string. at 1"},
-        {"\"\x01\"", "Invalid encoding in string. at 1"},
+        {"\"\x01\"", "Invalid escape character in string. at 1"},
         {"1.", "Miss fraction part in number. at 2"},
         {"1e", "Miss exponent in number. at 2"},
         {"[1e999]", "Number too big to be stored in double. at 1"},
