@@ -315,6 +315,8 @@ class Run:
                     self.take(answered(case, servers[0].call(*request)))
                     continue
                 self.take(differences(case, *(s.call(*request) for s in servers)))
+                if request[1].endswith("/unload"):
+                    time.sleep(0.3)  # Triton answers before the model is gone
             self.take(compare_metrics(*servers))
             for case, *request in [r for r in requests if r[0] in cases.CARRIED_OUT_THERE]:
                 self.take(differences(case, *(s.call(*request) for s in servers)))

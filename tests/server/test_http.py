@@ -125,7 +125,7 @@ def test_long_json_tensors_return_and_take_little_memory(server):
     reply = server.call("POST", INFER, body[:-10])
     assert reply.status == 500
     reply = server.call("POST", "/v2/models/text/generate", b'{"x":[' + b"1," * 5_000_000 + b"1]}")
-    assert reply.status == 400 and "values" in reply.error()
+    assert reply.status == 500 and "values" in reply.error()
 
 
 def binary_infer(connection, model, dtype, shape, raw, binary_out=True):
