@@ -182,7 +182,7 @@ int32_t nrd_sched_worst_blocks(const nrd_sched_limits *l, int32_t bt, int32_t n_
 {
     int32_t all = ceil_div(max_kv_tokens(n_prompt, max_total), bt);
     if (width == 1) {
-        if (l->window > 0) {
+        if (l->window > 0 && !l->max_utilization) { /* a pause computes all of it again at once */
             /* All blocks of a prompt are taken at its start; behind it only the window stays. */
             int32_t prompt = ceil_div(n_prompt, bt);
             int32_t live = ceil_div(l->window, bt) + 2 + ceil_div(l->n_sink, bt);

@@ -6,19 +6,6 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Weak: a build without some room still links; its verb then says so. */
-#pragma weak nrd_tool_convert
-#pragma weak nrd_tool_build
-#pragma weak nrd_tool_repo
-#pragma weak nrd_tool_serve
-#pragma weak nrd_tool_run
-#pragma weak nrd_tool_bench
-#pragma weak nrd_tool_eval
-#pragma weak nrd_tool_inspect
-#pragma weak nrd_tool_tokenize
-#pragma weak nrd_tool_detokenize
-#pragma weak nrd_tool_fill_template
-
 static const struct {
     const char *name;
     int (*run)(int argc, char **argv);
@@ -99,10 +86,6 @@ int main(int argc, char **argv)
     }
     for (int i = 0; i < N_VERBS; i++) {
         if (same_name(verbs[i].name, argv[1])) {
-            if (!verbs[i].run) {
-                fprintf(stderr, "nereid: this build has no verb '%s'\n", argv[1]);
-                return 2;
-            }
             return verbs[i].run(argc - 1, argv + 1);
         }
     }

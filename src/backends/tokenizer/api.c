@@ -161,7 +161,7 @@ TRITONSERVER_Error *TRITONBACKEND_ModelInitialize(TRITONBACKEND_Model *model)
     if (!err) {
         err = TRITONBACKEND_ModelSetState(model, m);
     }
-    if (err) { /* the core does not finalize a model whose initialisation failed */
+    if (err) { /* no state was set: ModelFinalize finds nothing to free */
         if (m->tokenizer) {
             tokenizer_unref(m->tokenizer);
         }

@@ -277,8 +277,9 @@ static void walk(void *user, nrd_pool_thread *self)
             }
             while ((task = atomic_fetch_add_explicit(&c->next[p], 1, memory_order_relaxed)) < c->n_tasks[p]) {
                 c->op->run(&r, c, p, task);
+                nrd_pool_finish(self, &c->done[p], (uint32_t)c->n_tasks[p]);
             }
-            nrd_pool_barrier(self);
+            nrd_pool_wait(self, &c->done[p], (uint32_t)c->n_tasks[p]);
         }
         if (timed) {
             profile_add(s->dev, c->op->name, nrd_now_ns() - start);

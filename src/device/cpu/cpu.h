@@ -2,7 +2,8 @@
  *
  * Purpose   An enqueued operation is a command: copied arguments, one to three phases, each a
  *           number of tasks. stream_sync lets all threads walk the list: they take tasks from the
- *           phase's counter and meet at a barrier behind it.
+ *           phase's counter and go on when all of them are done; a thread that is late finds
+ *           nothing left to take and holds up nobody.
  * Owner     Commands belong to their stream. run() is called by many threads at once, each task
  *           once; what a task writes is its own. Results never depend on which thread ran a task.
  * Lifetime  Scratch is grown at enqueue, never in a run; steady steps allocate nothing.
@@ -43,6 +44,7 @@ struct nrd_cpu_cmd {
     const nrd_cpu_op *op;
     int32_t n_tasks[NRD_CPU_MAX_PHASES]; /* 0: phase left out */
     _Atomic int32_t next[NRD_CPU_MAX_PHASES];
+    _Atomic uint32_t done[NRD_CPU_MAX_PHASES]; /* tasks */
     size_t scratch_bytes, shared_bytes;
     nrd_batch_view view; /* copy of the batch, if the arguments have one */
     int32_t i[8];        /* the operation's own numbers */

@@ -1,7 +1,14 @@
 /* Which instruction set: asked once, at open. */
 #include "device/cpu/kernels.h"
 
+#include <cpuid.h>
 #include <string.h>
+
+static bool has_f16c(void) /* a name that not every compiler's __builtin_cpu_supports knows */
+{
+    unsigned a, b, c, d;
+    return __get_cpuid(1, &a, &b, &c, &d) && (c >> 29 & 1u);
+}
 
 static bool can_run(const nrd_cpu_kernels *k)
 {
@@ -9,8 +16,7 @@ static bool can_run(const nrd_cpu_kernels *k)
         return true;
     }
     __builtin_cpu_init();
-    /* F16C came before AVX2 on every processor that has both; clang 14 has no name for it. */
-    bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
     bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                   __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
     if (k == &nrd_cpu_kernels_avx2) {

@@ -32,7 +32,7 @@ typedef struct nrd_attn_tile {
     int32_t head, n_heads;          /* first query head, how many */
     int32_t token, n_tokens;        /* first packed token, how many */
     int32_t from_split, to_split;   /* of the cache */
-    float *scratch;                 /* 2 * 16 * head_dim + 16 * 64 floats */
+    float *scratch;                 /* 3 * 16 * head_dim + 16 * 64 + 256 floats */
     float *total;                   /* [16, head_dim] not yet divided by total_sum */
     float *total_max, *total_sum;   /* [16] */
 } nrd_attn_tile;

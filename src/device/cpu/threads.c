@@ -92,6 +92,18 @@ void nrd_pool_barrier(nrd_pool_thread *self)
     wait_for(p, &p->arrived, self->target, 1);
 }
 
+void nrd_pool_finish(nrd_pool_thread *self, _Atomic uint32_t *count, uint32_t target)
+{
+    if (atomic_fetch_add(count, 1) + 1 == target && atomic_load(&self->pool->sleepers)) {
+        futex_wake_all(count);
+    }
+}
+
+void nrd_pool_wait(nrd_pool_thread *self, _Atomic uint32_t *count, uint32_t target)
+{
+    wait_for(self->pool, count, target, 1);
+}
+
 static void *worker(void *arg)
 {
     worker_start w = *(worker_start *)arg;

@@ -30,4 +30,9 @@ int nrd_pool_size(const nrd_pool *p);
 void nrd_pool_run(nrd_pool *p, nrd_pool_fn fn, void *user);
 void nrd_pool_barrier(nrd_pool_thread *self); /* every thread of the run must come */
 
+/* Work counted instead of threads: `finish` adds one to a counter that began at 0, `wait` returns
+ * when it has reached the target. A thread that the system runs late holds up nobody. */
+void nrd_pool_finish(nrd_pool_thread *self, _Atomic uint32_t *count, uint32_t target);
+void nrd_pool_wait(nrd_pool_thread *self, _Atomic uint32_t *count, uint32_t target);
+
 #endif

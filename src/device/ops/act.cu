@@ -4,7 +4,7 @@
  * Work      F8: one block a row, the products wait in registers for the row's maximum, so x is read
  *           once. Otherwise a block takes 2048 columns of a row.
  * Bound     memory: 3 (gated) or 2 values a result; the function is exp or tanh in f32.
- * Measured  NVIDIA H200, SwiGLU 2048 x 14336: bf16 3.44 TB/s (78 %), to F8 1.73 (39 %)
+ * Measured  NVIDIA H200, SwiGLU 2048 x 14336: bf16 4.08 TB/s (92 %), to F8 2.23 (50 %)
  *           (2026-11-21, make gpu-bench).
  */
 #include "device/ops/common.cuh"

@@ -42,6 +42,12 @@ static size_t partial_floats(const nrd_attention_args *a)
     return (size_t)ROWS * (size_t)(a->kv.head_dim + 2);
 }
 
+/* Floats that attention_tile works in. */
+static size_t tile_floats(int32_t dim)
+{
+    return (size_t)(3 * ROWS * dim + ROWS * 64 + 256);
+}
+
 static void finish(const nrd_cpu_run *r, const nrd_cpu_cmd *c, const place *p, float *total, const float *sum)
 {
     const nrd_attention_args *a = &c->u.attention;
@@ -97,7 +103,7 @@ static void run(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)
     if (!find_tile(c, split ? task / c->i[4] : task, &p)) {
         return;
     }
-    float *total = split ? partials + (size_t)task * partial_floats(a) : scratch + 2 * ROWS * dim + ROWS * 64;
+    float *total = split ? partials + (size_t)task * partial_floats(a) : scratch + tile_floats(dim);
     nrd_attn_tile t = {
         .a = a, .seq = p.seq, .kv_head = p.kv_head, .head = p.head, .n_heads = p.n_heads,
         .token = p.token, .n_tokens = p.n_tokens,
@@ -168,6 +174,6 @@ nrd_error *nrd_attention_cpu(nrd_cpu_cmd *c, int n_threads)
         shared += (size_t)c->n_tasks[0] * partial_floats(a);
     }
     c->shared_bytes = shared * 4;
-    c->scratch_bytes = ((size_t)(2 * ROWS * dim + ROWS * 64) + partial_floats(a)) * 4;
+    c->scratch_bytes = (tile_floats(dim) + partial_floats(a)) * 4;
     return NULL;
 }

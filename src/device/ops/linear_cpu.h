@@ -201,10 +201,8 @@ NRD_KERNEL void tile_q(const int type, const int T, const int P, const int first
                 w += 32;
             }
         }
-        if (T <= 8) { /* few tokens: memory bound, and tiles follow one another */
-            for (int i = 0; i < block_bytes; i += 64) {
-                __builtin_prefetch(w + PREFETCH_BYTES + i);
-            }
+        for (int i = 0; i < block_bytes; i += 64) { /* tiles follow one another in memory */
+            __builtin_prefetch(w + PREFETCH_BYTES + i);
         }
         w = load_ints(type, w, q);
         /* The dots of one token are a chain of dependent instructions: tokens are taken four at a
@@ -263,9 +261,7 @@ NRD_KERNEL void tile_f(const int type, const int T, const int P, const int first
         for (int64_t k = 0; k < cols; k += 2, w += 64, x += 2 * P) {
             vi pair = vi_load(w);
             vf even = vi_bf16_even(pair), odd = vi_bf16_odd(pair);
-            if (T <= 8) {
-                __builtin_prefetch(w + PREFETCH_BYTES);
-            }
+            __builtin_prefetch(w + PREFETCH_BYTES);
             NRD_UNROLL
             for (int t = 0; t < T; t++) {
                 acc[t] = vf_fma(even, vf_set1(x[t]), acc[t]);
@@ -276,6 +272,7 @@ NRD_KERNEL void tile_f(const int type, const int T, const int P, const int first
         for (int64_t k = 0; k < cols; k++, x += P) {
             vf v = type == NRD_DTYPE_F32 ? vf_load((const float *)(const void *)w) : vf_load_f16(w);
             w += type == NRD_DTYPE_F32 ? 64 : 32;
+            __builtin_prefetch(w + PREFETCH_BYTES);
             NRD_UNROLL
             for (int t = 0; t < T; t++) {
                 acc[t] = vf_fma(v, vf_set1(x[t]), acc[t]);

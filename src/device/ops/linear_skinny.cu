@@ -11,7 +11,7 @@
  *           are on their way while this one ends.
  * Bound     memory: rows * K * size bytes.
  * Measured  NVIDIA H200, the four products of a Llama-3.1-8B layer, 8 rows: bf16 122 us (81 % of the
- *           floor), F8 70 us (71 %); LM head 96 and 91 % (2026-11-21, make gpu-bench).
+ *           floor), F8 69 us (71 %); LM head 96 and 91 % (2026-11-21, make gpu-bench).
  * Tried     stream-K (every tile cut at block borders, the last block to arrive adds up from global
  *           memory): 6-7 us more at 8 rows and 20 us at 64, because one block reads all partial sums.
  *           One accumulator and 128 bytes of K a stage: 34 us become 43 for 14336 -> 4096, because
@@ -99,6 +99,7 @@ template <int KIND, int N, int WG, int MB>
 static __global__ void __launch_bounds__(WG * 128 + 32, 2)
     skinny_kernel(const __grid_constant__ skinny_params a)
 {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900 /* launched on 9.0 only */
     constexpr int CONSUMERS = WG * 128, SETS = sets(N, MB), REGS = SETS * MB * N / 2;
     constexpr int deep = depth(N, WG, MB);
     constexpr int K_STEP = KIND == NRD_DTYPE_F8_E4M3 ? 128 : 64; /* elements in 128 bytes */
@@ -278,6 +279,9 @@ static __global__ void __launch_bounds__(WG * 128 + 32, 2)
         asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;"
                      ::: "memory");
     }
+#else
+    (void)a;
+#endif
 }
 
 static bool encode(const cuda_device *dev, CUtensorMap *map, nrd_dtype dtype, const void *p,

