@@ -138,7 +138,7 @@ static void undo_reshape(nrd_output *o, const nrd_model *m)
         }
     }
     for (size_t i = 0; i < c->n_dims; i++) {
-        o->dims[first + i] = c->dims[i] >= 0        ? c->dims[i]
+        o->dims[first + i] = c->dims[i] >= 0     ? c->dims[i]
                              : used < n_variable ? variable[used++]
                                                  : 1;
     }

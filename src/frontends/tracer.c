@@ -89,8 +89,8 @@ static nrd_error *parse_number(const char *name, const char *text, int64_t min, 
         return nrd_errorf(NRD_ERR_INVALID_ARG, "Unable to parse '%s', got: %s", name, text);
     }
     if (min == -1 && v < min) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "Unable to parse '%s'. Expecting value >= -1, got:%s",
-                          name, text);
+        return nrd_errorf(NRD_ERR_INVALID_ARG,
+                          "Unable to parse '%s'. Expecting value >= -1, got:%s", name, text);
     }
     if (v < min || v > max) {
         return nrd_errorf(NRD_ERR_INVALID_ARG,
@@ -200,15 +200,13 @@ static nrd_error *read_level(const nrd_json *v, unsigned *out)
 {
     *out = 0;
     if (!nrd_json_is(v, NRD_JSON_ARRAY)) {
-        return nrd_errorf(
-            NRD_ERR_INTERNAL,
-            "attempt to access JSON non-array as array");
+        return nrd_errorf(NRD_ERR_INTERNAL, "attempt to access JSON non-array as array");
     }
     for (size_t i = 0; i < v->n; i++) {
         const char *text = nrd_json_str(&v->child[i], NULL);
         if (!text) {
             return nrd_errorf(NRD_ERR_INTERNAL, "Unable to parse 'trace_level': attempt to "
-                                                   "access JSON non-string as string");
+                                                "access JSON non-string as string");
         }
         if (strcmp(text, "OFF") == 0 && v->n > 1) {
             return nrd_errorf(NRD_ERR_INVALID_ARG,
@@ -233,8 +231,7 @@ static nrd_error *read_number(const nrd_json *doc, const char *name, int64_t min
         return NULL;
     }
     if (!nrd_json_is(v, NRD_JSON_STRING)) {
-        return nrd_errorf(NRD_ERR_INTERNAL,
-                          "attempt to access JSON non-string as string");
+        return nrd_errorf(NRD_ERR_INTERNAL, "attempt to access JSON non-string as string");
     }
     NRD_TRY(parse_number(name, v->str, min, INT32_MAX, io));
     *io_own = true;

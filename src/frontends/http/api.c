@@ -11,9 +11,9 @@
 #include <string.h>
 
 #define JSON_TYPE "application/json"
-#define PLAIN_TYPE "text/plain" /* what Triton says where it names no type */
+#define PLAIN_TYPE "text/plain"    /* what Triton says where it names no type */
 #define MAX_JSON_VALUES (1u << 22) /* of one body: 160 MB; long tensors are not counted */
-#define CUDA_HANDLE_BYTES 64 /* sizeof(cudaIpcMemHandle_t) */
+#define CUDA_HANDLE_BYTES 64       /* sizeof(cudaIpcMemHandle_t) */
 #define MAX_BACKGROUND 16          /* model loads and unloads at the same time */
 
 /* ---- errors ---- */
@@ -241,8 +241,7 @@ static nrd_error *member_bool(const nrd_json *object, const char *key, bool *out
 {
     const nrd_json *v = nrd_json_get(object, key);
     if (v && !nrd_json_is(v, NRD_JSON_BOOL)) {
-        return nrd_errorf(NRD_ERR_INTERNAL,
-                          "attempt to access JSON non-boolean as boolean");
+        return nrd_errorf(NRD_ERR_INTERNAL, "attempt to access JSON non-boolean as boolean");
     }
     *out = nrd_json_bool(v, *out);
     return NULL;
@@ -318,8 +317,7 @@ static bool base64_decode(const char *in, size_t n, char *out, size_t *out_n)
 static nrd_error *load_parameter(const nrd_json *v, nrd_arena *arena, TRITONSERVER_Parameter **out)
 {
     if (!nrd_json_is(v, NRD_JSON_STRING)) {
-        return nrd_errorf(NRD_ERR_INTERNAL,
-                          "attempt to access JSON non-string as string");
+        return nrd_errorf(NRD_ERR_INTERNAL, "attempt to access JSON non-string as string");
     }
     if (strcmp(v->key, "config") == 0) {
         *out = TRITONSERVER_ParameterNew(v->key, TRITONSERVER_PARAMETER_STRING, v->str);
@@ -493,7 +491,7 @@ static nrd_error *set_log(const nrd_json *doc)
     if (v && !nrd_json_is(v, NRD_JSON_NULL)) {
         if (!nrd_json_is(v, NRD_JSON_INT) || v->i < 0 || v->i > INT32_MAX) {
             return nrd_errorf(NRD_ERR_INTERNAL, "attempt to access JSON non-unsigned-integer as "
-                                                   "unsigned-integer");
+                                                "unsigned-integer");
         }
         nrd_log_set_verbose((int)v->i);
         NRD_TRY(nrd_http_from_triton(TRITONSERVER_ServerOptionsSetLogVerbose(NULL, (int)v->i)));

@@ -94,7 +94,7 @@ static nrd_error *set_sequence_id(nrd_http_call *call, const nrd_json *v)
     }
     if (!nrd_json_is(v, NRD_JSON_STRING)) {
         return nrd_errorf(NRD_ERR_INTERNAL, "Unable to parse 'sequence_id': attempt to access "
-                                               "JSON non-string as string");
+                                            "JSON non-string as string");
     }
     return nrd_http_from_triton(
         TRITONSERVER_InferenceRequestSetCorrelationIdString(call->irequest, v->str));
@@ -155,7 +155,7 @@ static nrd_error *read_id_and_parameters(nrd_http_call *call, const nrd_json *ro
     }
     if (!nrd_json_is(params, NRD_JSON_OBJECT)) {
         return nrd_errorf(NRD_ERR_INTERNAL, "failed to get request params.: attempt to get "
-                                               "members for non-object");
+                                            "members for non-object");
     }
     for (size_t i = 0; i < params->n; i++) {
         NRD_TRY(read_parameter(call, params, &params->child[i], &flags));
@@ -298,9 +298,8 @@ static nrd_error *read_input(nrd_http_call *call, const nrd_json *inputs, size_t
     }
     for (size_t i = 0; i < shape->n; i++) {
         if (!nrd_json_is(&shape->child[i], NRD_JSON_INT) || shape->child[i].i < 0) {
-            return nrd_errorf(NRD_ERR_INTERNAL,
-                              "Unable to parse 'shape': attempt to access JSON "
-                              "non-unsigned-integer as unsigned-integer");
+            return nrd_errorf(NRD_ERR_INTERNAL, "Unable to parse 'shape': attempt to access JSON "
+                                                "non-unsigned-integer as unsigned-integer");
         }
         dims[i] = shape->child[i].i;
     }
@@ -387,6 +386,17 @@ static nrd_error *read_document(nrd_http_call *call, const nrd_json *root, readi
     return NULL;
 }
 
+/* Also one that is negative or too large for any type. */
+static bool is_integer(nrd_view v)
+{
+    size_t i = v.n > 0 && v.p[0] == '-';
+    const size_t first = i;
+    while (i < v.n && v.p[i] >= '0' && v.p[i] <= '9') {
+        i++;
+    }
+    return i > first && i == v.n;
+}
+
 /* Inference-Header-Content-Length: where JSON ends and binary begins. */
 static nrd_error *header_length(const nrd_http_request *req, size_t body_n, size_t *out)
 {
@@ -396,14 +406,13 @@ static nrd_error *header_length(const nrd_http_request *req, size_t body_n, size
     if (!v) {
         return NULL;
     }
-    const bool is_number = v->n > 0 && strspn(v->p + (*v->p == '-'), "0123456789") >=
-                                           v->n - (*v->p == '-');
-    if (!nrd_view_u64(*v, &n) && !is_number) {
+    const bool fits = nrd_view_u64(*v, &n);
+    if (!fits && !is_integer(*v)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG,
                           "Unable to parse Inference-Header-Content-Length, got: %.*s", (int)v->n,
                           v->p);
     }
-    if (!nrd_view_u64(*v, &n) || n > body_n) {
+    if (!fits || n > body_n) {
         return nrd_errorf(NRD_ERR_INVALID_ARG,
                           "inference header size should be in range (0, %zu), got: %.*s", body_n,
                           (int)v->n, v->p);

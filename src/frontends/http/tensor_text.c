@@ -331,7 +331,7 @@ nrd_error *nrd_tensor_text_read(const nrd_tensor_slice *s, const char *name,
         nrd_error *err = nrd_tensor_json_read(&empty, name, type, out, 0);
         return err ? err
                    : nrd_errorf(NRD_ERR_INTERNAL, "Unable to parse 'data': attempt to access "
-                                                     "JSON non-string as string");
+                                                  "JSON non-string as string");
     }
     while (p < end) {
         const char c = *p, *next;
