@@ -165,7 +165,7 @@ static nrd_error *parse_string(struct parser *ps, const char **out, size_t *out_
         } else if (c == 0) {
             return fault(ps, "Missing a closing quotation mark in string.", q);
         } else {
-            return fault(ps, "Invalid encoding in string.", q);
+            return fault(ps, "Invalid escape character in string.", q);
         }
     }
     ps->p++;
@@ -221,7 +221,7 @@ static nrd_error *parse_number(struct parser *ps, nrd_json *node)
         real = true;
         p++;
         if (!is_digit(*p)) {
-            return fault(ps, "Missing fraction part in number.", p);
+            return fault(ps, "Miss fraction part in number.", p);
         }
         for (; is_digit(*p); p++) {
             fits = fits && !__builtin_mul_overflow(m, 10, &m) &&
@@ -235,7 +235,7 @@ static nrd_error *parse_number(struct parser *ps, nrd_json *node)
         exp_negative = *p == '-';
         p += *p == '-' || *p == '+';
         if (!is_digit(*p)) {
-            return fault(ps, "Missing exponent in number.", p);
+            return fault(ps, "Miss exponent in number.", p);
         }
         for (; is_digit(*p); p++) {
             exponent = exponent < 100000 ? exponent * 10 + (*p - '0') : exponent;
@@ -347,8 +347,8 @@ static nrd_error *parse_container(struct parser *ps, nrd_json *node, int depth)
         }
         if (*ps->p != ',') {
             return fault(ps,
-                         object ? "Missing a comma or } after an object member."
-                                : "Missing a comma or ] after an array element.",
+                         object ? "Missing a comma or '}' after an object member."
+                                : "Missing a comma or ']' after an array element.",
                          ps->p);
         }
         ps->p++;

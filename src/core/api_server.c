@@ -169,7 +169,7 @@ TRITONSERVER_Error *TRITONSERVER_ServerMetadata(TRITONSERVER_Server *server,
 
     nrd_str_puts(&j, "{\"name\":");
     nrd_json_put_cstr(&j, of_api(server)->opt.server_id);
-    nrd_str_puts(&j, ",\"version\":\"" NRD_VERSION "\",\"extensions\":[");
+    nrd_str_puts(&j, ",\"version\":\"" NRD_TRITON_VERSION "\",\"extensions\":[");
     for (size_t i = 0; nrd_server_extensions[i]; i++) {
         nrd_str_puts(&j, i ? "," : "");
         nrd_json_put_cstr(&j, nrd_server_extensions[i]);

@@ -27,8 +27,8 @@ void nrd_backend_config_json(nrd_server *s, const char *name, nrd_str *out)
     } defaults[] = {
         {"auto-complete-config", s->opt.strict_config ? "false" : "true"},
         {"backend-directory", s->opt.backend_dir},
-        {"default-max-batch-size", "4"},
         {"min-compute-capability", capability},
+        {"default-max-batch-size", "4"},
     };
     bool first = true;
 
@@ -170,10 +170,12 @@ nrd_error *nrd_backend_get(nrd_backend **out, nrd_server *s, const char *name,
     }
     path = find_library(s, name, model_dir, version, &searched, &dir);
     if (!path) {
+        NRD_LOG_ERROR("no libtriton_%s.so for model '%s', searched: %s", name,
+                      nrd_path_base(model_dir), nrd_str_cstr(&searched));
         err = nrd_errorf(NRD_ERR_INVALID_ARG,
-                         "unable to find backend library 'libtriton_%s.so' for model '%s', "
-                         "searched: %s",
-                         name, nrd_path_base(model_dir), nrd_str_cstr(&searched));
+                         "unable to find backend library for backend '%s', try specifying runtime "
+                         "on the model configuration.",
+                         name);
         goto done;
     }
     pthread_mutex_lock(&s->backends_mu);

@@ -596,6 +596,8 @@ void nrd_options_copy(nrd_options *to, const nrd_options *from);
 void nrd_options_init(nrd_options *o);
 void nrd_options_fini(nrd_options *o);
 void nrd_server_print_options(nrd_server *s);
+/* The Triton release whose interfaces this core has: what clients are told and check. */
+#define NRD_TRITON_VERSION "2.51.0"
 extern const char *const nrd_server_extensions[]; /* NULL-terminated */
 
 /* A text table as the start-up log shows it: n_rows * n_cols cells, the first row is the head. */

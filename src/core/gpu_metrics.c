@@ -229,7 +229,7 @@ nrd_error *nrd_gpu_metrics_new(nrd_gpu_metrics **out)
 
     *out = NULL;
     g->is_open = open_library(&g->lib);
-    for (int k = 0; k < N_GPU_SERIES && !err; k++) {
+    for (int k = 0; k < N_GPU_SERIES && g->is_open && !err; k++) {
         err = nrd_metric_family_get(&g->families[k], nrd_core_metrics(), families[k].kind,
                                     families[k].name, families[k].help);
     }

@@ -3,9 +3,11 @@
 
 #include "base/file.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* A version of a model is made whole or not at all: nrd_model_new either returns it ready to serve
  * or undoes everything. Afterwards its configuration does not change. It ends when the last share
@@ -40,6 +42,34 @@ static void read_config(nrd_model *m)
     }
 }
 
+/* An output of an ensemble has the class names of the step that makes it; steps are ready first. */
+static void take_step_labels(nrd_model *m, size_t output)
+{
+    const bool is_ensemble = m->config->scheduling_choice_case ==
+                             INFERENCE__MODEL_CONFIG__SCHEDULING_CHOICE_ENSEMBLE_SCHEDULING;
+    const Inference__ModelEnsembling *en = is_ensemble ? m->config->ensemble_scheduling : NULL;
+
+    for (size_t i = 0; en && i < en->n_step; i++) {
+        const Inference__ModelEnsembling__Step *step = en->step[i];
+        nrd_model *from = NULL;
+        for (size_t k = 0; k < step->n_output_map && m->labels[output].n == 0; k++) {
+            if (strcmp(step->output_map[k]->value, m->config->output[output]->name) != 0) {
+                continue;
+            }
+            nrd_error_free(
+                nrd_repo_get(&from, m->server->repo, step->model_name, step->model_version));
+            for (size_t o = 0; from && o < from->n_labels; o++) {
+                const bool same =
+                    strcmp(from->config->output[o]->name, step->output_map[k]->key) == 0;
+                for (size_t l = 0; same && l < from->labels[o].n; l++) {
+                    nrd_strings_add(&m->labels[output], from->labels[o].items[l]);
+                }
+            }
+            nrd_model_unref(from);
+        }
+    }
+}
+
 /* One class name a line; the file lies in the model's folder. */
 static nrd_error *read_labels(nrd_model *m)
 {
@@ -53,10 +83,16 @@ static nrd_error *read_labels(nrd_model *m)
         size_t len;
         nrd_error *err;
         if (file[0] == '\0') {
+            take_step_labels(m, i);
             continue;
         }
         path = nrd_path_join(m->dir, file);
-        err = nrd_file_read(&text, &len, path, MAX_LABEL_BYTES);
+        if (access(path, R_OK) != 0) {
+            err = nrd_errorf(NRD_ERR_INTERNAL, "failed to open text file for read %s: %s", path,
+                             strerror(errno));
+        } else {
+            err = nrd_file_read(&text, &len, path, MAX_LABEL_BYTES);
+        }
         free(path);
         if (err) {
             return err;

@@ -120,6 +120,31 @@ void nrd_response_free(nrd_response *r)
     free(r);
 }
 
+/* A backend speaks of the shape after the configuration's reshape, clients of the one before. */
+static void undo_reshape(nrd_output *o, const nrd_model *m)
+{
+    const Inference__ModelOutput *c = m ? nrd_model_output(m, o->name) : NULL;
+    const uint32_t first = m && m->config->max_batch_size > 0;
+    int64_t variable[NRD_MAX_RANK];
+    size_t n_variable = 0, used = 0;
+
+    if (!c || !c->reshape || o->n_dims != first + c->reshape->n_shape ||
+        first + c->n_dims > NRD_MAX_RANK) {
+        return;
+    }
+    for (size_t i = 0; i < c->reshape->n_shape; i++) {
+        if (c->reshape->shape[i] < 0) {
+            variable[n_variable++] = o->dims[first + i];
+        }
+    }
+    for (size_t i = 0; i < c->n_dims; i++) {
+        o->dims[first + i] = c->dims[i] >= 0     ? c->dims[i]
+                             : used < n_variable ? variable[used++]
+                                                 : 1;
+    }
+    o->n_dims = first + (uint32_t)c->n_dims;
+}
+
 nrd_error *nrd_response_add_output(nrd_output **out, nrd_response *r, const char *name,
                                    TRITONSERVER_DataType dtype, const int64_t *dims, uint32_t n)
 {
@@ -136,6 +161,7 @@ nrd_error *nrd_response_add_output(nrd_output **out, nrd_response *r, const char
     if (n) {
         memcpy(o->dims, dims, n * sizeof *dims);
     }
+    undo_reshape(o, r->factory->model);
     if (r->n_outputs == r->cap_outputs) {
         r->cap_outputs = r->cap_outputs ? r->cap_outputs * 2 : 8;
         r->outputs = nrd_xrealloc(r->outputs, r->cap_outputs * sizeof *r->outputs);

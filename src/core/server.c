@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #ifndef NRD_VERSION
 #define NRD_VERSION "0"
@@ -56,7 +57,7 @@ const char *nrd_setting_find(const nrd_setting *list, const char *scope, const c
 
 /* ---- tables ---- */
 
-enum { MAX_COLUMNS = 8, CELL_WIDTH = 80 }; /* longer cells are wrapped */
+enum { MAX_COLUMNS = 8, CELL_WIDTH = 80 }; /* longer cells are wrapped on a terminal */
 
 static void put_rule(nrd_str *out, const size_t *width, size_t n_cols)
 {
@@ -69,9 +70,13 @@ static void put_rule(nrd_str *out, const size_t *width, size_t n_cols)
     nrd_str_puts(out, "+\n");
 }
 
+/* A file keeps whole cells on one line, so that programs can read the tables. */
 static size_t line_len(const char *s)
 {
     size_t n = strcspn(s, "\n");
+    if (!isatty(STDERR_FILENO)) {
+        return n;
+    }
     return n < CELL_WIDTH ? n : CELL_WIDTH;
 }
 
@@ -164,16 +169,9 @@ void nrd_server_print_options(nrd_server *s)
     nrd_strings_add(&cells, "Option");
     nrd_strings_add(&cells, "Value");
     add_option(&cells, "server_id", nrd_xstrdup(o->server_id));
-    add_option(&cells, "server_version", nrd_xstrdup(NRD_VERSION));
+    add_option(&cells, "server_version", nrd_xstrdup(NRD_TRITON_VERSION));
     for (size_t i = 0; nrd_server_extensions[i]; i++) {
-        /* broken between names so that the cell stays narrow */
-        size_t last = text.len;
-        for (const char *p = text.data; p && (p = strchr(p, '\n')) != NULL; p++) {
-            last = text.len - (size_t)(p + 1 - text.data);
-        }
-        nrd_str_puts(&text, i == 0                                         ? ""
-                            : last + strlen(nrd_server_extensions[i]) > 60 ? "\n"
-                                                                           : " ");
+        nrd_str_puts(&text, i ? " " : "");
         nrd_str_puts(&text, nrd_server_extensions[i]);
     }
     add_option(&cells, "server_extensions", nrd_str_steal(&text));

@@ -28,7 +28,12 @@ static nrd_error *open_plugin(nrd_device **out, const char *name, const nrd_devi
     nrd_error *err = NULL;
     void *lib = NULL;
 
+    /* Beside us, in lib/ next to bin/ (the tools are linked statically), where the user says. */
     path = nrd_path_join(dir, file);
+    if (!nrd_path_exists(path)) {
+        free(path);
+        path = nrd_xasprintf("%s/../lib/%s", dir, file);
+    }
     if (!nrd_path_exists(path) && extra) {
         free(path);
         path = nrd_path_join(extra, file);

@@ -213,6 +213,7 @@ static int serve(const nrd_options *o)
         nrd_error_free(err);
         return 1;
     }
+    NRD_LOG_INFO("Nereid %s, with the interfaces of Triton %s", NRD_VERSION, TRITON_VERSION);
     block_signals(&signals); /* before any thread exists, so that all inherit it */
     TRITONSERVER_Error *e = TRITONSERVER_ServerNew(&s.server, t);
     TRITONSERVER_ServerOptionsDelete(t);

@@ -88,6 +88,10 @@ static nrd_error *parse_number(const char *name, const char *text, int64_t min, 
     if (!nrd_parse_i64(text, &v)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "Unable to parse '%s', got: %s", name, text);
     }
+    if (min == -1 && v < min) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG,
+                          "Unable to parse '%s'. Expecting value >= -1, got:%s", name, text);
+    }
     if (v < min || v > max) {
         return nrd_errorf(NRD_ERR_INVALID_ARG,
                           "Unable to parse '%s', value is out of range [ %lld, %lld ], got: %s",
@@ -140,7 +144,7 @@ static nrd_error *need_file(const nrd_tracer *t, unsigned level)
                ? NULL
                : nrd_errorf(
                      NRD_ERR_INVALID_ARG,
-                     "no trace file: start the server with --trace-config=triton,file=<path>");
+                     "Attempting to set invalid trace setting :trace file name is not given");
 }
 
 nrd_error *nrd_tracer_new(nrd_tracer **out, const nrd_options *o)
@@ -196,15 +200,13 @@ static nrd_error *read_level(const nrd_json *v, unsigned *out)
 {
     *out = 0;
     if (!nrd_json_is(v, NRD_JSON_ARRAY)) {
-        return nrd_errorf(
-            NRD_ERR_INVALID_ARG,
-            "Unable to parse 'trace_level': attempt to access JSON non-array as array");
+        return nrd_errorf(NRD_ERR_INTERNAL, "attempt to access JSON non-array as array");
     }
     for (size_t i = 0; i < v->n; i++) {
         const char *text = nrd_json_str(&v->child[i], NULL);
         if (!text) {
-            return nrd_errorf(NRD_ERR_INVALID_ARG, "Unable to parse 'trace_level': attempt to "
-                                                   "access JSON non-string as string");
+            return nrd_errorf(NRD_ERR_INTERNAL, "Unable to parse 'trace_level': attempt to "
+                                                "access JSON non-string as string");
         }
         if (strcmp(text, "OFF") == 0 && v->n > 1) {
             return nrd_errorf(NRD_ERR_INVALID_ARG,
@@ -229,9 +231,7 @@ static nrd_error *read_number(const nrd_json *doc, const char *name, int64_t min
         return NULL;
     }
     if (!nrd_json_is(v, NRD_JSON_STRING)) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG,
-                          "Unable to parse '%s': attempt to access JSON non-string as string",
-                          name);
+        return nrd_errorf(NRD_ERR_INTERNAL, "attempt to access JSON non-string as string");
     }
     NRD_TRY(parse_number(name, v->str, min, INT32_MAX, io));
     *io_own = true;
@@ -247,7 +247,7 @@ static nrd_error *build_settings(const nrd_tracer *t, const nrd_json *doc, model
                    *file = nrd_json_get(doc, "trace_file");
 
     if (!nrd_json_is(doc, NRD_JSON_OBJECT)) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "attempt to access JSON non-object as object");
+        return nrd_errorf(NRD_ERR_INTERNAL, "attempt to access JSON non-object as object");
     }
     if (file && !nrd_json_is(file, NRD_JSON_NULL)) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED,

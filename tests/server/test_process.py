@@ -25,7 +25,7 @@ def test_help_and_version():
     (["--http-port=x"], 'Bad option: "--http-port"'),
     (["--grpc-infer-thread-count=0"], 'Bad option: "--grpc-infer-thread-count"'),
     (["--trace-config=mode=opentelemetry"], "opentelemetry is not in this build"),
-    (["--trace-config=level=TIMESTAMPS"], "no trace file"),
+    (["--trace-config=level=TIMESTAMPS"], "trace file name is not given"),
     (["--trace-config=triton,color=red"], "has no setting"),
     (["--http-port=1234", "--metrics-port=1234"], "same address and port"),
 ])

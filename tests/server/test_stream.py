@@ -52,7 +52,7 @@ def test_generate_takes_exactly_one_answer(streams):
 def test_infer_refuses_decoupled_models(streams):
     body = {"inputs": [{"name": "INPUT0", "datatype": "BYTES", "shape": [1], "data": ["a"]}]}
     reply = streams.call("POST", "/v2/models/five/infer", body)
-    assert reply.status == 400
+    assert reply.status == 501
     assert "HTTP end point doesn't support models with decoupled transaction policy" == reply.error()
 
 

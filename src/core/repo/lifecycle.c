@@ -29,6 +29,7 @@ typedef struct entry {
     version *versions; /* rising */
     size_t n_versions;
     bool wanted;   /* was asked for and not unloaded since */
+    bool by_name;  /* loaded under its own name, not only as a step of an ensemble */
     bool in_order; /* being loaded by the running order: finds circles */
     char *error;   /* why there is no version at all; NULL = none */
     char **steps;  /* models that an ensemble names */
@@ -301,7 +302,7 @@ static nrd_error *load_steps(nrd_repo *r, entry *e)
         char *dir = find_dir(r, step);
         if (!dir) {
             return nrd_errorf(NRD_ERR_INVALID_ARG,
-                              "ensemble '%s' contains models that are not available or ambiguous: "
+                              "ensemble %s contains models that are not available or ambiguous: "
                               "%s",
                               e->name, step);
         }
@@ -625,6 +626,9 @@ nrd_error *nrd_repo_load_startup(nrd_repo *r)
     }
     for (size_t i = 0; i < names.n && !err; i++) {
         ok = load_named(r, names.items[i]) && ok;
+        pthread_mutex_lock(&r->mu);
+        find_or_add_locked(r, names.items[i])->by_name = true;
+        pthread_mutex_unlock(&r->mu);
     }
     pthread_mutex_unlock(&r->order_mu);
     nrd_strings_fini(&names);
@@ -825,6 +829,9 @@ nrd_error *nrd_repo_load(nrd_repo *r, const char *name, const nrd_param *const *
                          "failed to load '%s', failed to poll from model repository", name);
     } else if (!err) {
         err = load_entry(r, name, dir, json);
+        pthread_mutex_lock(&r->mu);
+        find_or_add_locked(r, name)->by_name = true;
+        pthread_mutex_unlock(&r->mu);
         if (err) {
             nrd_error *full = nrd_errorf(NRD_ERR_INVALID_ARG, "load failed for model '%s': %s",
                                          name, nrd_error_message(err));
@@ -851,17 +858,23 @@ nrd_error *nrd_repo_load(nrd_repo *r, const char *name, const nrd_param *const *
     return err;
 }
 
-static void unload_entry(nrd_repo *r, const char *name, bool dependents)
+/* Steps of an ensemble go with it, except those that were loaded under their own names. */
+static void unload_entry(nrd_repo *r, const char *name, bool dependents, bool as_step)
 {
     nrd_strings steps = {0};
 
     pthread_mutex_lock(&r->mu);
     entry *e = find_locked(r, name);
+    if (as_step && e && e->by_name) {
+        pthread_mutex_unlock(&r->mu);
+        return;
+    }
     for (size_t i = 0; e && dependents && i < e->n_steps; i++) {
         nrd_strings_add(&steps, e->steps[i]);
     }
     if (e) {
         e->wanted = false;
+        e->by_name = false;
         if (e->scratch) {
             remove_tree(e->scratch);
             free(e->scratch);
@@ -874,7 +887,7 @@ static void unload_entry(nrd_repo *r, const char *name, bool dependents)
         follow(r, name, 0);
     }
     for (size_t i = 0; i < steps.n; i++) {
-        unload_entry(r, steps.items[i], true);
+        unload_entry(r, steps.items[i], true, true);
     }
     nrd_strings_fini(&steps);
 }
@@ -884,7 +897,7 @@ nrd_error *nrd_repo_unload(nrd_repo *r, const char *name, bool dependents)
     NRD_TRY(check_explicit(r));
     NRD_TRY(check_name(name));
     pthread_mutex_lock(&r->order_mu);
-    unload_entry(r, name, dependents);
+    unload_entry(r, name, dependents, false);
     pthread_mutex_unlock(&r->order_mu);
     return NULL;
 }
@@ -998,7 +1011,7 @@ nrd_error *nrd_repo_get(nrd_model **out, nrd_repo *r, const char *name, int64_t 
             *out = e->versions[i].model ? nrd_model_ref(e->versions[i].model) : NULL;
         }
         if (!*out) {
-            err = nrd_errorf(NRD_ERR_UNAVAILABLE,
+            err = nrd_errorf(NRD_ERR_NOT_FOUND,
                              "Request for unknown model: '%s' has no available versions", name);
         }
     } else {
@@ -1039,10 +1052,20 @@ bool nrd_repo_all_ready(nrd_repo *r)
     return ready;
 }
 
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+static void put_index_name(nrd_str *out, const char *name)
+{
+    nrd_str_puts(out, out->len > 1 ? ",{\"name\":" : "{\"name\":");
+    nrd_json_put_cstr(out, name);
+}
+
 void nrd_repo_index_json(nrd_repo *r, bool ready_only, nrd_str *out)
 {
     nrd_strings names = {0};
-    bool first = true;
 
     if (!ready_only) {
         pthread_mutex_lock(&r->order_mu);
@@ -1051,24 +1074,28 @@ void nrd_repo_index_json(nrd_repo *r, bool ready_only, nrd_str *out)
     }
     nrd_str_putc(out, '[');
     pthread_mutex_lock(&r->mu);
-    for (size_t i = 0; i < names.n; i++) { /* seen in a repository, never loaded: the name alone */
-        const entry *e = find_locked(r, names.items[i]);
-        if (!e || e->n_versions == 0) {
-            nrd_str_puts(out, first ? "{\"name\":" : ",{\"name\":");
-            nrd_json_put_cstr(out, names.items[i]);
-            nrd_str_putc(out, '}');
-            first = false;
+    for (size_t i = 0; i < r->n_entries; i++) { /* also what is no longer in a repository */
+        if (r->entries[i]->n_versions > 0) {
+            nrd_strings_add(&names, r->entries[i]->name);
         }
     }
-    for (size_t i = 0; i < r->n_entries; i++) {
-        const entry *e = r->entries[i];
+    qsort(names.items, names.n, sizeof *names.items, by_name);
+    for (size_t i = 0; i < names.n; i++) {
+        const entry *e = find_locked(r, names.items[i]);
+        if (i > 0 && strcmp(names.items[i], names.items[i - 1]) == 0) {
+            continue;
+        }
+        if (!e || e->n_versions == 0) { /* seen in a repository, never loaded: the name alone */
+            put_index_name(out, names.items[i]);
+            nrd_str_putc(out, '}');
+            continue;
+        }
         for (size_t k = 0; k < e->n_versions; k++) {
             const version *v = &e->versions[k];
             if (ready_only && v->state != NRD_MODEL_READY) {
                 continue;
             }
-            nrd_str_puts(out, first ? "{\"name\":" : ",{\"name\":");
-            nrd_json_put_cstr(out, e->name);
+            put_index_name(out, e->name);
             nrd_str_printf(out, ",\"version\":\"%" PRId64 "\",\"state\":\"%s\"", v->number,
                            state_names[v->state]);
             if (v->reason) {
@@ -1076,7 +1103,6 @@ void nrd_repo_index_json(nrd_repo *r, bool ready_only, nrd_str *out)
                 nrd_json_put_cstr(out, v->reason);
             }
             nrd_str_putc(out, '}');
-            first = false;
         }
     }
     pthread_mutex_unlock(&r->mu);

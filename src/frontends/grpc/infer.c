@@ -80,10 +80,7 @@ const char *nrd_grpc_infer_id(const nrd_grpc_infer *infer)
 
 nrd_error *nrd_grpc_response_error(TRITONSERVER_InferenceResponse *response)
 {
-    TRITONSERVER_Error *e = TRITONSERVER_InferenceResponseError(response);
-    return e ? nrd_errorf((nrd_error_code)TRITONSERVER_ErrorCode(e), "%s",
-                          TRITONSERVER_ErrorMessage(e))
-             : NULL;
+    return nrd_grpc_from_triton(TRITONSERVER_InferenceResponseError(response));
 }
 
 void nrd_grpc_response_delete(TRITONSERVER_InferenceResponse *response)

@@ -11,7 +11,9 @@
 #include <string.h>
 
 #define JSON_TYPE "application/json"
+#define PLAIN_TYPE "text/plain"    /* what Triton says where it names no type */
 #define MAX_JSON_VALUES (1u << 22) /* of one body: 160 MB; long tensors are not counted */
+#define CUDA_HANDLE_BYTES 64       /* sizeof(cudaIpcMemHandle_t) */
 #define MAX_BACKGROUND 16          /* model loads and unloads at the same time */
 
 /* ---- errors ---- */
@@ -54,6 +56,22 @@ void nrd_http_fail(nrd_http_request *req, nrd_error *err)
     nrd_error_free(err);
 }
 
+static void reply_plain_error(nrd_http_request *req, int status, const char *message)
+{
+    nrd_str s = {0};
+    nrd_str_puts(&s, "{\"error\":");
+    nrd_json_put_cstr(&s, message);
+    nrd_str_putc(&s, '}');
+    nrd_http_reply(req, status, PLAIN_TYPE, NULL, s.data, s.len);
+    nrd_str_fini(&s);
+}
+
+void nrd_http_fail_plain(nrd_http_request *req, nrd_error *err)
+{
+    reply_plain_error(req, nrd_http_status(nrd_error_get_code(err)), nrd_error_message(err));
+    nrd_error_free(err);
+}
+
 static void finish(nrd_http_request *req, nrd_error *err)
 {
     if (err) {
@@ -85,10 +103,10 @@ static void reply_message(nrd_http_request *req, TRITONSERVER_Error *e, TRITONSE
 nrd_error *nrd_http_parse_version(const char *text, int64_t *out)
 {
     long long v = -1;
-    if (text && (!nrd_parse_i64(text, &v) || v <= 0)) {
+    if (text && (!nrd_parse_i64(text, &v) || v < 0)) { /* routes take digits only: too large */
         return nrd_errorf(NRD_ERR_INVALID_ARG,
-                          "failed to get model version from specified version string '%s', version "
-                          "should be an integral value > 0",
+                          "failed to get model version from specified version string '%s' "
+                          "(details: stol), version should be an integral value > 0",
                           text);
     }
     *out = v;
@@ -98,8 +116,15 @@ nrd_error *nrd_http_parse_version(const char *text, int64_t *out)
 nrd_error *nrd_http_parse_json(nrd_json_doc **out, const char *text, size_t n)
 {
     const nrd_json_limits limits = {.max_nodes = MAX_JSON_VALUES};
-    return nrd_error_wrap(nrd_json_parse(out, text ? text : "", n, &limits),
-                          "failed to parse the request JSON buffer");
+    nrd_error *err = nrd_json_parse(out, text ? text : "", n, &limits);
+    if (!err) {
+        return NULL;
+    }
+    nrd_error *named = /* status 500, as in Triton */
+        nrd_errorf(NRD_ERR_INTERNAL, "failed to parse the request JSON buffer: %s",
+                   nrd_error_message(err));
+    nrd_error_free(err);
+    return named;
 }
 
 /* ---- health and metadata ---- */
@@ -112,11 +137,11 @@ static void on_health(nrd_http_api *api, nrd_http_request *req, const nrd_http_r
     nrd_error *err = nrd_http_from_triton(live ? TRITONSERVER_ServerIsLive(api->server, &ok)
                                                : TRITONSERVER_ServerIsReady(api->server, &ok));
     if (err) {
-        nrd_http_fail(req, err);
+        nrd_http_fail_plain(req, err);
         return;
     }
     ok = ok && (live || !atomic_load(&api->draining));
-    nrd_http_reply(req, ok ? 200 : 400, NULL, NULL, NULL, 0);
+    nrd_http_reply(req, ok ? 200 : 400, PLAIN_TYPE, NULL, NULL, 0);
 }
 
 static void on_server(nrd_http_api *api, nrd_http_request *req, const nrd_http_route *route)
@@ -137,11 +162,11 @@ static void on_model_ready(nrd_http_api *api, nrd_http_request *req, const nrd_h
             TRITONSERVER_ServerModelIsReady(api->server, route->model, version, &ready));
     }
     if (err) {
-        nrd_http_fail(req, err);
+        nrd_http_fail_plain(req, err);
     } else if (!ready) {
-        nrd_http_reply_error(req, 400, "Model version not ready");
+        reply_plain_error(req, 400, "Model version not ready");
     } else {
-        nrd_http_reply(req, 200, NULL, NULL, NULL, 0);
+        nrd_http_reply(req, 200, PLAIN_TYPE, NULL, NULL, 0);
     }
 }
 
@@ -216,9 +241,7 @@ static nrd_error *member_bool(const nrd_json *object, const char *key, bool *out
 {
     const nrd_json *v = nrd_json_get(object, key);
     if (v && !nrd_json_is(v, NRD_JSON_BOOL)) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG,
-                          "Unable to parse '%s': attempt to access JSON non-boolean as boolean",
-                          key);
+        return nrd_errorf(NRD_ERR_INTERNAL, "attempt to access JSON non-boolean as boolean");
     }
     *out = nrd_json_bool(v, *out);
     return NULL;
@@ -294,9 +317,7 @@ static bool base64_decode(const char *in, size_t n, char *out, size_t *out_n)
 static nrd_error *load_parameter(const nrd_json *v, nrd_arena *arena, TRITONSERVER_Parameter **out)
 {
     if (!nrd_json_is(v, NRD_JSON_STRING)) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG,
-                          "load parameter '%s': attempt to access JSON non-string as string",
-                          v->key);
+        return nrd_errorf(NRD_ERR_INTERNAL, "attempt to access JSON non-string as string");
     }
     if (strcmp(v->key, "config") == 0) {
         *out = TRITONSERVER_ParameterNew(v->key, TRITONSERVER_PARAMETER_STRING, v->str);
@@ -328,7 +349,7 @@ static nrd_error *load(background *b)
 
     nrd_arena_init(&arena);
     if (params && !nrd_json_is(params, NRD_JSON_OBJECT)) {
-        err = nrd_errorf(NRD_ERR_INVALID_ARG, "attempt to get members for non-object");
+        err = nrd_errorf(NRD_ERR_INTERNAL, "attempt to get members for non-object");
         goto out;
     }
     NRD_NEW_GOTO(list, n, err, out);
@@ -447,7 +468,7 @@ static nrd_error *set_level(const nrd_json *doc, const char *key, nrd_log_level 
         return NULL;
     }
     if (!nrd_json_is(v, NRD_JSON_BOOL)) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "attempt to access JSON non-boolean as boolean");
+        return nrd_errorf(NRD_ERR_INTERNAL, "attempt to access JSON non-boolean as boolean");
     }
     nrd_log_enable(level, v->boolean);
     return nrd_http_from_triton(set(NULL, v->boolean)); /* NULL options: the running core */
@@ -469,18 +490,21 @@ static nrd_error *set_log(const nrd_json *doc)
     v = nrd_json_get(doc, "log_verbose_level");
     if (v && !nrd_json_is(v, NRD_JSON_NULL)) {
         if (!nrd_json_is(v, NRD_JSON_INT) || v->i < 0 || v->i > INT32_MAX) {
-            return nrd_errorf(NRD_ERR_INVALID_ARG, "attempt to access JSON non-unsigned-integer as "
-                                                   "unsigned-integer");
+            return nrd_errorf(NRD_ERR_INTERNAL, "attempt to access JSON non-unsigned-integer as "
+                                                "unsigned-integer");
         }
         nrd_log_set_verbose((int)v->i);
         NRD_TRY(nrd_http_from_triton(TRITONSERVER_ServerOptionsSetLogVerbose(NULL, (int)v->i)));
     }
     v = nrd_json_get(doc, "log_format");
     if (v && !nrd_json_is(v, NRD_JSON_NULL)) {
-        const char *text = nrd_json_str(v, "");
+        const char *text = nrd_json_str(v, NULL);
+        if (!text) {
+            return nrd_errorf(NRD_ERR_INTERNAL, "attempt to access JSON non-string as string");
+        }
         const bool iso = strcmp(text, "ISO8601") == 0;
         if (!iso && strcmp(text, "default") != 0) {
-            return nrd_errorf(NRD_ERR_INVALID_ARG, "invalid argument for --log_format, got: %s",
+            return nrd_errorf(NRD_ERR_UNAVAILABLE, "invalid argument for --log_format, got: %s",
                               text);
         }
         nrd_log_set_format(iso ? NRD_LOG_FORMAT_ISO8601 : NRD_LOG_FORMAT_DEFAULT);
@@ -588,7 +612,7 @@ static nrd_error *register_shm(nrd_http_api *api, nrd_http_request *req,
                          "Shared memory register request has no 'byte_size' field");
     } else if (!nrd_json_is(size, NRD_JSON_INT) || size->i < 0 ||
                (offset && (!nrd_json_is(offset, NRD_JSON_INT) || offset->i < 0))) {
-        err = nrd_errorf(NRD_ERR_INVALID_ARG,
+        err = nrd_errorf(NRD_ERR_INTERNAL,
                          "attempt to access JSON non-unsigned-integer as unsigned-integer");
     } else {
         err = nrd_shm_register(api->shm, route->region, key, offset ? (uint64_t)offset->i : 0,
@@ -620,13 +644,42 @@ static void on_cuda_status(nrd_http_api *api, nrd_http_request *req, const nrd_h
     nrd_http_reply(req, 200, JSON_TYPE, NULL, "[]", 2);
 }
 
+/* Requests are checked as where there is a GPU; none is registered. */
+static nrd_error *register_cuda(const nrd_http_request *req, const nrd_http_route *route)
+{
+    nrd_json_doc *doc = NULL;
+    nrd_error *err = NULL;
+    size_t n;
+
+    if (!route->region) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG,
+                          "'region name' is necessary to register cuda shared memory region");
+    }
+    NRD_TRY(nrd_http_parse_json(&doc, req->body, req->body_n));
+    const nrd_json *handle = nrd_json_get(nrd_json_root(doc), "raw_handle");
+    const nrd_json *b64 = nrd_json_get(handle, "b64");
+    char *bytes = nrd_xmalloc((nrd_json_is(b64, NRD_JSON_STRING) ? b64->n : 0) + 1);
+    if (!handle) {
+        err = nrd_errorf(NRD_ERR_INVALID_ARG,
+                         "Shared memory register request has no 'raw_handle' field");
+    } else if (!nrd_json_is(b64, NRD_JSON_STRING) || !base64_decode(b64->str, b64->n, bytes, &n) ||
+               n != CUDA_HANDLE_BYTES) {
+        err = nrd_errorf(NRD_ERR_INVALID_ARG,
+                         "'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t");
+    } else {
+        err = nrd_errorf(NRD_ERR_INVALID_ARG,
+                         "failed to register CUDA shared memory region: '%s', GPUs not supported",
+                         route->region);
+    }
+    free(bytes);
+    nrd_json_doc_free(doc);
+    return err;
+}
+
 static void on_cuda_register(nrd_http_api *api, nrd_http_request *req, const nrd_http_route *route)
 {
     (void)api;
-    nrd_http_fail(req, nrd_errorf(NRD_ERR_INVALID_ARG,
-                                  "failed to register CUDA shared memory region: '%s', GPUs not "
-                                  "supported",
-                                  route->region ? route->region : ""));
+    finish(req, register_cuda(req, route));
 }
 
 static void on_cuda_unregister(nrd_http_api *api, nrd_http_request *req,
@@ -770,13 +823,14 @@ static void handle(nrd_http_request *req, void *user)
             nrd_http_reply_error(req, 403, nrd_str_cstr(&text));
             nrd_str_fini(&text);
         } else if (!(row->methods & 1u << req->head.method)) {
-            nrd_http_reply_error(req, 405, "Method Not Allowed");
+            const bool plain = row->handle == on_infer || strcmp(row->api, "health") == 0;
+            (plain ? reply_plain_error : nrd_http_reply_error)(req, 405, "Method Not Allowed");
         } else {
             row->handle(api, req, &route);
         }
         return;
     }
-    nrd_http_reply_error(req, 404, "Not Found");
+    reply_plain_error(req, 404, "Not Found");
 }
 
 /* ---- start and stop ---- */

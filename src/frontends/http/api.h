@@ -54,6 +54,8 @@ typedef struct nrd_http_route {
 nrd_error *nrd_http_from_triton(TRITONSERVER_Error *err) NRD_MUST_USE;
 int nrd_http_status(nrd_error_code code);
 void nrd_http_fail(nrd_http_request *req, nrd_error *err); /* takes always; answers */
+/* The same as text/plain: Triton names no type where it fails before or after reading JSON. */
+void nrd_http_fail_plain(nrd_http_request *req, nrd_error *err);
 
 /* -1 for an absent version. */
 nrd_error *nrd_http_parse_version(const char *text, int64_t *out) NRD_MUST_USE;

@@ -90,7 +90,7 @@ static nrd_error *set_value(nrd_http_call *call, const nrd_json *value, const nr
 static nrd_error *set_id(nrd_http_call *call, const nrd_json *id)
 {
     if (!nrd_json_is(id, NRD_JSON_STRING) || strlen(id->str) != id->n) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG,
+        return nrd_errorf(NRD_ERR_INTERNAL,
                           "Unable to parse 'id': attempt to access JSON non-string as string");
     }
     return nrd_http_from_triton(TRITONSERVER_InferenceRequestSetId(call->irequest, id->str));
@@ -104,7 +104,7 @@ static nrd_error *set_nested(nrd_http_call *call, const nrd_json *object, const 
                           object->key);
     }
     if (!nrd_json_is(object, NRD_JSON_OBJECT)) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG,
+        return nrd_errorf(NRD_ERR_INTERNAL,
                           "Expected JSON object for keyword: '%s': attempt to access JSON "
                           "non-object as object",
                           object->key);
@@ -121,7 +121,7 @@ static nrd_error *set_nested(nrd_http_call *call, const nrd_json *object, const 
 static nrd_error *read_document(nrd_http_call *call, const nrd_json *root, const nrd_json *inputs)
 {
     if (!nrd_json_is(root, NRD_JSON_OBJECT)) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "attempt to get members for non-object");
+        return nrd_errorf(NRD_ERR_INTERNAL, "attempt to get members for non-object");
     }
     for (size_t i = 0; i < root->n; i++) {
         const nrd_json *v = &root->child[i];

@@ -17,12 +17,12 @@ static nrd_error *member_string(const nrd_json *object, const char *key, const c
 {
     const nrd_json *v = nrd_json_get(object, key);
     if (!v) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG,
+        return nrd_errorf(NRD_ERR_INTERNAL,
                           "Unable to parse '%s': attempt to access non-existing object member '%s'",
                           key, key);
     }
     if (!nrd_json_is(v, NRD_JSON_STRING) || strlen(v->str) != v->n) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG,
+        return nrd_errorf(NRD_ERR_INTERNAL,
                           "Unable to parse '%s': attempt to access JSON non-string as string", key);
     }
     *out = v->str;
@@ -33,12 +33,12 @@ static nrd_error *member_array(const nrd_json *object, const char *key, const nr
 {
     *out = nrd_json_get(object, key);
     if (!*out) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG,
+        return nrd_errorf(NRD_ERR_INTERNAL,
                           "Unable to parse '%s': attempt to access non-existing object member '%s'",
                           key, key);
     }
     if (!nrd_json_is(*out, NRD_JSON_ARRAY)) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG,
+        return nrd_errorf(NRD_ERR_INTERNAL,
                           "Unable to parse '%s': attempt to access JSON non-array as array", key);
     }
     return NULL;
@@ -64,7 +64,7 @@ static nrd_error *opt_u64(const nrd_json *object, const char *key, uint64_t *out
     *has = v != NULL;
     *out = 0;
     if (v && !as_u64(v, out)) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG,
+        return nrd_errorf(NRD_ERR_INTERNAL,
                           "Unable to parse '%s': attempt to access JSON non-unsigned-integer as "
                           "unsigned-integer",
                           key);
@@ -77,7 +77,7 @@ static nrd_error *opt_bool(const nrd_json *object, const char *key, bool *out)
     const nrd_json *v = nrd_json_get(object, key);
     *out = false;
     if (v && !nrd_json_is(v, NRD_JSON_BOOL)) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG,
+        return nrd_errorf(NRD_ERR_INTERNAL,
                           "Unable to parse '%s': attempt to access JSON non-boolean as boolean",
                           key);
     }
@@ -93,8 +93,8 @@ static nrd_error *set_sequence_id(nrd_http_call *call, const nrd_json *v)
             TRITONSERVER_InferenceRequestSetCorrelationId(call->irequest, id));
     }
     if (!nrd_json_is(v, NRD_JSON_STRING)) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "Unable to parse 'sequence_id': attempt to access "
-                                               "JSON non-string as string");
+        return nrd_errorf(NRD_ERR_INTERNAL, "Unable to parse 'sequence_id': attempt to access "
+                                            "JSON non-string as string");
     }
     return nrd_http_from_triton(
         TRITONSERVER_InferenceRequestSetCorrelationIdString(call->irequest, v->str));
@@ -154,8 +154,8 @@ static nrd_error *read_id_and_parameters(nrd_http_call *call, const nrd_json *ro
         return NULL;
     }
     if (!nrd_json_is(params, NRD_JSON_OBJECT)) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "failed to get request params.: attempt to get "
-                                               "members for non-object");
+        return nrd_errorf(NRD_ERR_INTERNAL, "failed to get request params.: attempt to get "
+                                            "members for non-object");
     }
     for (size_t i = 0; i < params->n; i++) {
         NRD_TRY(read_parameter(call, params, &params->child[i], &flags));
@@ -298,9 +298,8 @@ static nrd_error *read_input(nrd_http_call *call, const nrd_json *inputs, size_t
     }
     for (size_t i = 0; i < shape->n; i++) {
         if (!nrd_json_is(&shape->child[i], NRD_JSON_INT) || shape->child[i].i < 0) {
-            return nrd_errorf(NRD_ERR_INVALID_ARG,
-                              "Unable to parse 'shape': attempt to access JSON "
-                              "non-unsigned-integer as unsigned-integer");
+            return nrd_errorf(NRD_ERR_INTERNAL, "Unable to parse 'shape': attempt to access JSON "
+                                                "non-unsigned-integer as unsigned-integer");
         }
         dims[i] = shape->child[i].i;
     }
@@ -329,7 +328,12 @@ static nrd_error *read_output(nrd_http_call *call, const nrd_json *output)
     }
     memset(o, 0, sizeof *o);
     NRD_TRY(member_string(output, "name", &name));
-    NRD_TRY(opt_u64(params, "classification", &o->n_classes, &has));
+    const nrd_json *classes = nrd_json_get(params, "classification");
+    has = classes != NULL;
+    if (has && !as_u64(classes, &o->n_classes)) {
+        return nrd_errorf(NRD_ERR_INTERNAL, "Unable to set 'classification': attempt to access "
+                                            "JSON non-unsigned-integer as unsigned-integer");
+    }
     NRD_TRY(opt_bool(params, "binary_data", &binary));
     if (shm && has) {
         return nrd_errorf(NRD_ERR_INVALID_ARG,
@@ -382,6 +386,17 @@ static nrd_error *read_document(nrd_http_call *call, const nrd_json *root, readi
     return NULL;
 }
 
+/* Also one that is negative or too large for any type. */
+static bool is_integer(nrd_view v)
+{
+    size_t i = v.n > 0 && v.p[0] == '-';
+    const size_t first = i;
+    while (i < v.n && v.p[i] >= '0' && v.p[i] <= '9') {
+        i++;
+    }
+    return i > first && i == v.n;
+}
+
 /* Inference-Header-Content-Length: where JSON ends and binary begins. */
 static nrd_error *header_length(const nrd_http_request *req, size_t body_n, size_t *out)
 {
@@ -391,12 +406,13 @@ static nrd_error *header_length(const nrd_http_request *req, size_t body_n, size
     if (!v) {
         return NULL;
     }
-    if (!nrd_view_u64(*v, &n)) {
+    const bool fits = nrd_view_u64(*v, &n);
+    if (!fits && !is_integer(*v)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG,
                           "Unable to parse Inference-Header-Content-Length, got: %.*s", (int)v->n,
                           v->p);
     }
-    if (n > body_n) {
+    if (!fits || n > body_n) {
         return nrd_errorf(NRD_ERR_INVALID_ARG,
                           "inference header size should be in range (0, %zu), got: %.*s", body_n,
                           (int)v->n, v->p);
@@ -657,7 +673,7 @@ static void on_response(nrd_http_call *call, TRITONSERVER_InferenceResponse *res
     if (err) {
         nrd_http_response_delete(call->response);
         call->response = NULL;
-        nrd_http_fail(call->req, err);
+        nrd_http_fail_plain(call->req, err);
         return;
     }
     send_answer(call, &a);
@@ -671,7 +687,7 @@ static nrd_error *check_policy(nrd_http_api *api, const char *model, int64_t ver
     NRD_TRY(nrd_http_from_triton(
         TRITONSERVER_ServerModelTransactionProperties(api->server, model, version, &flags, NULL)));
     if (flags & TRITONSERVER_TXN_DECOUPLED) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG,
+        return nrd_errorf(NRD_ERR_UNSUPPORTED,
                           "HTTP end point doesn't support models with decoupled "
                           "transaction policy");
     }
@@ -700,13 +716,14 @@ void nrd_http_infer(nrd_http_api *api, nrd_http_request *req, const nrd_http_rou
     nrd_http_call *call = NULL;
     nrd_error *err = NULL;
     const char *body;
-    size_t n;
+    size_t n, header_n;
+    bool parsing = false;
     int64_t version;
 
     if (nrd_http_content_encoding(nrd_http_find_field(&req->head, "Content-Encoding")) ==
         NRD_ENCODING_UNKNOWN) {
         static const char text[] = "{\"error\":\"Unsupported compression type\"}";
-        nrd_http_reply(req, nrd_http_status(NRD_ERR_UNSUPPORTED), "application/json",
+        nrd_http_reply(req, nrd_http_status(NRD_ERR_UNSUPPORTED), "text/plain",
                        "Accept-Encoding: gzip, deflate\r\n", text, sizeof text - 1);
         return;
     }
@@ -718,6 +735,8 @@ void nrd_http_infer(nrd_http_api *api, nrd_http_request *req, const nrd_http_rou
     call->reply_encoding =
         nrd_http_accept_encoding(nrd_http_find_field(&req->head, "Accept-Encoding"));
     NRD_TRY_GOTO(body_of(call, &body, &n), err, fail);
+    NRD_TRY_GOTO(header_length(req, n, &header_n), err, fail);
+    parsing = true;
     NRD_TRY_GOTO(read_request(call, body, n, route->model), err, fail);
     NRD_TRY_GOTO(nrd_http_forward_headers(call), err, fail);
     NRD_TRY_GOTO(nrd_http_call_submit(call), err, fail);
@@ -727,5 +746,5 @@ fail:
     if (call) {
         nrd_http_call_abandon(call);
     }
-    nrd_http_fail(req, err);
+    (parsing ? nrd_http_fail : nrd_http_fail_plain)(req, err);
 }

@@ -43,7 +43,7 @@ bool nrd_tensor_count(const int64_t *shape, size_t n_dims, size_t *out)
 
 static nrd_error *not_a(const char *what, const char *as)
 {
-    return nrd_errorf(NRD_ERR_INVALID_ARG, "attempt to access JSON non-%s as %s", what, as);
+    return nrd_errorf(NRD_ERR_INTERNAL, "attempt to access JSON non-%s as %s", what, as);
 }
 
 static nrd_error *bytes_size(const nrd_json *data, size_t *io_bytes)
@@ -85,7 +85,7 @@ typedef struct reader {
 
 static nrd_error *wrong_shape(void)
 {
-    return nrd_errorf(NRD_ERR_INVALID_ARG, "Shape does not match true shape of 'data' field");
+    return nrd_errorf(NRD_ERR_INTERNAL, "Shape does not match true shape of 'data' field");
 }
 
 static nrd_error *read_signed(const nrd_json *v, int bits, void *out)
@@ -203,14 +203,7 @@ nrd_error *nrd_tensor_json_read(const nrd_json *data, const char *name, TRITONSE
     if (!err && r.at != r.end) {
         err = wrong_shape();
     }
-    if (err) { /* Triton's sentence, and the name that it lacks */
-        nrd_error *named =
-            nrd_errorf(NRD_ERR_INVALID_ARG, "Unable to parse 'data': %s (input '%s')",
-                       nrd_error_message(err), name);
-        nrd_error_free(err);
-        err = named;
-    }
-    return err;
+    return nrd_error_wrap(err, "Unable to parse 'data'");
 }
 
 /* ---- bytes to JSON ---- */
@@ -232,6 +225,16 @@ static void put_i64(nrd_str *out, int64_t v)
         nrd_str_putc(out, '-');
     }
     put_u64(out, v < 0 ? 0 - (uint64_t)v : (uint64_t)v);
+}
+
+/* What JSON has no word for, in the words that Triton and its clients use. */
+static bool put_special(nrd_str *out, double d)
+{
+    if (d - d == 0) {
+        return false;
+    }
+    nrd_str_puts(out, d != d ? "NaN" : d > 0 ? "Infinity" : "-Infinity");
+    return true;
 }
 
 static void put_number(nrd_str *out, TRITONSERVER_DataType type, const char *p)
@@ -273,13 +276,17 @@ static void put_number(nrd_str *out, TRITONSERVER_DataType type, const char *p)
     case TRITONSERVER_TYPE_FP32: {
         float f;
         memcpy(&f, p, 4);
-        nrd_json_put_float(out, f);
+        if (!put_special(out, f)) {
+            nrd_json_put_float(out, f);
+        }
         break;
     }
     default: {
         double d;
         memcpy(&d, p, 8);
-        nrd_json_put_double(out, d);
+        if (!put_special(out, d)) {
+            nrd_json_put_double(out, d);
+        }
         break;
     }
     }
@@ -322,8 +329,8 @@ nrd_error *nrd_tensor_json_write(nrd_str *out, const char *name, TRITONSERVER_Da
     if (type == TRITONSERVER_TYPE_FP16 || type == TRITONSERVER_TYPE_BF16) {
         return nrd_errorf(NRD_ERR_INVALID_ARG,
                           "sending %s data via JSON is not supported. Please use the binary data "
-                          "format for output %s",
-                          type == TRITONSERVER_TYPE_FP16 ? "FP16" : "BF16", name);
+                          "format for output",
+                          type == TRITONSERVER_TYPE_FP16 ? "FP16" : "BF16");
     }
     if (type != TRITONSERVER_TYPE_BYTES && size == 0) {
         return nrd_errorf(NRD_ERR_INTERNAL, "invalid datatype for output %s", name);

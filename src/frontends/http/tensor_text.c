@@ -214,7 +214,7 @@ size_t nrd_tensor_text_cut(const char *text, size_t n, char *copy,
 
 static nrd_error *fault(const nrd_tensor_slice *s, const char *at, const char *reason)
 {
-    return nrd_errorf(NRD_ERR_INVALID_ARG, "failed to parse the request JSON buffer: %s at %zu",
+    return nrd_errorf(NRD_ERR_INTERNAL, "failed to parse the request JSON buffer: %s at %zu",
                       reason, s->offset + (size_t)(at - s->text));
 }
 
@@ -330,8 +330,8 @@ nrd_error *nrd_tensor_text_read(const nrd_tensor_slice *s, const char *name,
         nrd_json empty = {.type = NRD_JSON_ARRAY};
         nrd_error *err = nrd_tensor_json_read(&empty, name, type, out, 0);
         return err ? err
-                   : nrd_errorf(NRD_ERR_INVALID_ARG, "Unable to parse 'data': attempt to access "
-                                                     "JSON non-string as string");
+                   : nrd_errorf(NRD_ERR_INTERNAL, "Unable to parse 'data': attempt to access "
+                                                  "JSON non-string as string");
     }
     while (p < end) {
         const char c = *p, *next;
@@ -344,7 +344,7 @@ nrd_error *nrd_tensor_text_read(const nrd_tensor_slice *s, const char *name,
             if (c == ']') {
                 depth--;
             } else if (c != ',') {
-                return fault(s, p, "Missing a comma or ] after an array element.");
+                return fault(s, p, "Missing a comma or ']' after an array element.");
             }
             want_value = c == ',';
             may_close = false;
@@ -373,7 +373,7 @@ nrd_error *nrd_tensor_text_read(const nrd_tensor_slice *s, const char *name,
         }
         if ((size_t)(to_end - to) < size) {
             return wrap(
-                nrd_errorf(NRD_ERR_INVALID_ARG, "Shape does not match true shape of 'data' field"));
+                nrd_errorf(NRD_ERR_INTERNAL, "Shape does not match true shape of 'data' field"));
         }
         NRD_TRY(nrd_tensor_json_read(&v, name, type, to, size));
         to += size;
@@ -381,7 +381,7 @@ nrd_error *nrd_tensor_text_read(const nrd_tensor_slice *s, const char *name,
     }
     if (depth != 0 || to != to_end) {
         return wrap(
-            nrd_errorf(NRD_ERR_INVALID_ARG, "Shape does not match true shape of 'data' field"));
+            nrd_errorf(NRD_ERR_INTERNAL, "Shape does not match true shape of 'data' field"));
     }
     return NULL;
 }

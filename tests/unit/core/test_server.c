@@ -413,7 +413,7 @@ static void test_models_come_and_go_under_explicit_control(void **state)
     wait_index(
         &h, "{\"name\":\"b\",\"version\":\"1\",\"state\":\"UNAVAILABLE\",\"reason\":\"unloaded\"}");
     wait_index(&h, "ensemble 'chain' depends on 'b' which has no loaded version.");
-    REFUSED(TRITONSERVER_InferenceRequestNew(&r, h.server, "b", -1), UNAVAILABLE,
+    REFUSED(TRITONSERVER_InferenceRequestNew(&r, h.server, "b", -1), NOT_FOUND,
             "Request for unknown model: 'b' has no available versions");
     OK(TRITONSERVER_ServerModelIsReady(h.server, "chain", -1, &ready));
     assert_false(ready);

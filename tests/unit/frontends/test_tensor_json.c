@@ -250,7 +250,7 @@ static void test_direct_reading_refuses_what_the_tree_refuses(void **state)
     nrd_tensor_slice slice = {0, "[1 2]", 5, 100};
     nrd_error *err = nrd_tensor_text_read(&slice, "x", TRITONSERVER_TYPE_INT32, out, sizeof out);
     assert_string_equal(nrd_error_message(err),
-                        "failed to parse the request JSON buffer: Missing a comma or ] after an "
+                        "failed to parse the request JSON buffer: Missing a comma or ']' after an "
                         "array element. at 103");
     nrd_error_free(err);
 }

@@ -1,0 +1,25 @@
+"""The server answers as NVIDIA's does: every difference is explained in known_differences.md.
+
+NVIDIA's program is part of the nvidia-pytriton wheel; NEREID_TRITON names it or the folder where
+the wheel was unpacked. Without it there is nothing to compare with.
+"""
+import os
+import pathlib
+import sys
+
+import pytest
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+import compare  # noqa: E402
+
+BUILD = pathlib.Path(os.environ.get("NEREID_BUILD", HERE.parents[1] / "build"))
+THEIRS = compare.find_theirs()
+
+
+@pytest.mark.skipif(THEIRS is None, reason="NVIDIA's server is not here (NEREID_TRITON)")
+def test_every_difference_is_known(tmp_path):
+    result = compare.run(BUILD / "bin/tritonserver", THEIRS, BUILD / "backends", tmp_path)
+    print(result.summary())
+    assert result.n > 800 and result.equal > 700
+    assert not result.different, result.different[:20]
