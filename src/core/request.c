@@ -671,7 +671,9 @@ nrd_error *nrd_request_run(nrd_request *r)
                              : nrd_sched_enqueue(r->model->sched, r);
     if (err) {
         r->seq = NULL;
-        nrd_stats_failure(r->model, nrd_now_ns() - r->start_ns, NRD_FAIL_REJECTED);
+        if (nrd_error_get_code(err) == NRD_ERR_UNAVAILABLE) { /* not the request's fault */
+            nrd_stats_failure(r->model, nrd_now_ns() - r->start_ns, NRD_FAIL_REJECTED);
+        }
         nrd_trace_forget(r->factory->trace);
         r->factory->trace = NULL;
         nrd_factory_unref(r->factory);

@@ -111,8 +111,8 @@ static TRITONSERVER_Error *describe(nrd_str *out, TRITONBACKEND_Request *r, uint
         TRITONSERVER_ErrorDelete(err);
         TRITONSERVER_ErrorDelete(TRITONBACKEND_RequestCorrelationIdString(r, &text));
     }
-    nrd_str_printf(out, "{\"place\":%u,\"batch\":%u,\"flags\":%u,\"outputs\":%u,\"id\":%llu,", place,
-                   count, flags, n_outputs, (unsigned long long)id);
+    nrd_str_printf(out, "{\"place\":%u,\"batch\":%u,\"flags\":%u,\"outputs\":%u,\"id\":%llu,",
+                   place, count, flags, n_outputs, (unsigned long long)id);
     nrd_str_puts(out, "\"id_text\":");
     nrd_json_put_cstr(out, text);
     nrd_str_puts(out, ",\"inputs\":{");
@@ -159,8 +159,7 @@ static TRITONSERVER_Error *add_to_states(const probe *p, TRITONBACKEND_Request *
             break;
         }
         /* the old state may be in the buffer that is written, so its first value is taken before */
-        int32_t value = first_value(&in, old->name) +
-                        (p->iterations ? 1 : first_value(&in, "IN"));
+        int32_t value = first_value(&in, old->name) + (p->iterations ? 1 : first_value(&in, "IN"));
         err = TRITONBACKEND_StateNew(&state, r, nrd_json_get_str(s, "output_name", ""), old->dtype,
                                      old->shape, old->n_dims);
         err = err ? err : TRITONBACKEND_StateBuffer(state, &buffer, old->bytes, &type, &type_id);
@@ -220,15 +219,14 @@ static void answer(const probe *p, TRITONBACKEND_ModelInstance *instance, TRITON
         nrd_tb_log_error(TRITONBACKEND_ResponseNew(&response, r), "probe: response");
         err = err ? err : fill(response, r, p, &seen, sum);
         const bool ok = !err;
-        nrd_tb_log_error(
-            TRITONBACKEND_ResponseSend(response, again ? 0 : TRITONSERVER_RESPONSE_COMPLETE_FINAL,
-                                       err),
-            "probe: sending");
+        nrd_tb_log_error(TRITONBACKEND_ResponseSend(
+                             response, again ? 0 : TRITONSERVER_RESPONSE_COMPLETE_FINAL, err),
+                         "probe: sending");
         TRITONSERVER_ErrorDelete(err);
         uint64_t now = nrd_now_ns();
-        nrd_tb_log_error(TRITONBACKEND_ModelInstanceReportStatistics(instance, r, ok, start, start,
-                                                                     now, now),
-                         "probe: statistics");
+        nrd_tb_log_error(
+            TRITONBACKEND_ModelInstanceReportStatistics(instance, r, ok, start, start, now, now),
+            "probe: statistics");
     }
     nrd_str_fini(&seen);
     err = TRITONBACKEND_RequestRelease(r, again ? TRITONSERVER_REQUEST_RELEASE_RESCHEDULE
