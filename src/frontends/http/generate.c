@@ -45,6 +45,11 @@ static nrd_error *fit_shape(const char *name, const nrd_json *shape, size_t coun
     return count == 1 ? NULL : no_fit(name);
 }
 
+static nrd_error *of_input(const char *name, nrd_error *err)
+{
+    return nrd_error_wrap(err, "input '%s'", name);
+}
+
 static nrd_error *set_input(nrd_http_call *call, const nrd_json *value, const nrd_json *meta)
 {
     const char *name = value->key;
@@ -58,13 +63,13 @@ static nrd_error *set_input(nrd_http_call *call, const nrd_json *value, const nr
         return nrd_errorf(NRD_ERR_INTERNAL,
                           "Unexpected 'shape' not found in model metadata for input '%s'", name);
     }
-    NRD_TRY(nrd_tensor_json_size(value, type, count, &size));
+    NRD_TRY(of_input(name, nrd_tensor_json_size(value, type, count, &size)));
     NRD_TRY(fit_shape(name, shape, count, dims));
     char *bytes = nrd_arena_alloc(&call->arena, size ? size : 1);
     if (!bytes) {
         return nrd_error_no_memory();
     }
-    NRD_TRY(nrd_tensor_json_read(value, name, type, bytes, size));
+    NRD_TRY(of_input(name, nrd_tensor_json_read(value, name, type, bytes, size)));
     NRD_TRY(nrd_http_from_triton(
         TRITONSERVER_InferenceRequestAddInput(call->irequest, name, type, dims, shape->n)));
     return nrd_http_from_triton(TRITONSERVER_InferenceRequestAppendInputData(
