@@ -105,8 +105,9 @@ static void free_grpc(services *s)
 static nrd_error *start_services(services *s, const nrd_options *o)
 {
     if (o->allow_http) {
-        NRD_TRY(nrd_error_wrap(nrd_http_api_start(&s->http, s->server, o, s->tracer),
+        NRD_TRY(nrd_error_wrap(nrd_http_api_new(&s->http, s->server, o, s->tracer),
                                "failed to start HTTP service"));
+        NRD_TRY(nrd_error_wrap(nrd_http_api_listen(s->http), "failed to start HTTP service"));
     }
     NRD_TRY(start_grpc(s, o));
     if (s->http) {

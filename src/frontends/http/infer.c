@@ -2,6 +2,7 @@
 #include "base/json.h"
 #include "frontends/http/call.h"
 #include "frontends/http/classify.h"
+#include "frontends/http/handlers.h"
 #include "frontends/http/tensor_json.h"
 #include "frontends/http/tensor_text.h"
 
@@ -711,8 +712,9 @@ static nrd_error *body_of(nrd_http_call *call, const char **out, size_t *out_n)
     return NULL;
 }
 
-void nrd_http_infer(nrd_http_api *api, nrd_http_request *req, const nrd_http_route *route)
+void nrd_http_on_infer(void *user, nrd_http_request *req, const nrd_http_route *route)
 {
+    nrd_http_api *api = user;
     nrd_http_call *call = NULL;
     nrd_error *err = NULL;
     const char *body;

@@ -47,7 +47,7 @@ struct nrd_http_request {
     void (*on_gone)(nrd_http_request *req, void *arg);
     void *gone_arg;
 
-    /* private to server.c */
+    /* private to the files of conn.h */
     atomic_int refs;
     nrd_http_loop *loop;
     nrd_http_conn *conn; /* NULL once the reply has ended or the client is gone */
@@ -98,9 +98,12 @@ void nrd_http_replyv(nrd_http_request *req, int status, const char *content_type
                      const struct iovec *parts, int n_parts, void (*done)(void *arg), void *arg);
 /* {"error":"<message>"} */
 void nrd_http_reply_error(nrd_http_request *req, int status, const char *message);
+/* The same as text/plain: Triton names no type where it fails before or after reading JSON. */
+void nrd_http_reply_plain_error(nrd_http_request *req, int status, const char *message);
 
-/* A reply in pieces. write sends nothing when the client is gone. */
-void nrd_http_stream_begin(nrd_http_request *req, int status, const char *content_type);
+/* A reply in pieces; `extra` as above. write sends nothing when the client is gone. */
+void nrd_http_stream_begin(nrd_http_request *req, int status, const char *content_type,
+                           const char *extra);
 void nrd_http_stream_write(nrd_http_request *req, const void *data, size_t n);
 void nrd_http_stream_end(nrd_http_request *req);
 bool nrd_http_is_gone(const nrd_http_request *req);

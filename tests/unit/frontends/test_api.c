@@ -652,7 +652,10 @@ static int start_with(const char *extra)
         err = nrd_tracer_new(&tracer, &options);
     }
     if (!err) {
-        err = nrd_http_api_start(&api, NULL, &options, tracer);
+        err = nrd_http_api_new(&api, NULL, &options, tracer);
+    }
+    if (!err) {
+        err = nrd_http_api_listen(api);
     }
     if (err) {
         print_error("%s\n", nrd_error_message(err));

@@ -43,13 +43,13 @@ static void handle(nrd_http_request *req, void *user)
         nrd_http_request_ref(req);
         atomic_store(&parked, req);
     } else if (nrd_view_is(req->head.path, "/stream")) {
-        nrd_http_stream_begin(req, 200, "text/event-stream");
+        nrd_http_stream_begin(req, 200, "text/event-stream", NULL);
         nrd_http_stream_write(req, "one", 3);
         nrd_http_stream_write(req, "two", 3);
         nrd_http_stream_end(req);
     } else if (nrd_view_is(req->head.path, "/flood")) {
         req->on_gone = on_gone;
-        nrd_http_stream_begin(req, 200, "text/plain");
+        nrd_http_stream_begin(req, 200, "text/plain", NULL);
         for (int i = 0; i < 1000 && !nrd_http_is_gone(req); i++) {
             nrd_http_stream_write(req, flood, sizeof flood);
         }
