@@ -158,6 +158,9 @@ $(B)/backends/$(1)/libtriton_$(1).so: $$(OBJ_base) $$(call obj_of,backends/util)
 endef
 $(foreach b,$(BACKENDS),$(eval $(call backend_rule,$(b))))
 
+-include src/caches/build.mk
+-include src/agents/build.mk
+
 # The templates of the five models, where the programs look for them.
 $(B)/share/nereid/.templates: $(wildcard all_models/*/*/config.pbtxt)
 	@mkdir -p $(@D)
