@@ -166,6 +166,7 @@ $(B)/share/nereid/.templates: $(wildcard all_models/*/*/config.pbtxt)
 -include src/device/cuda/build.mk
 
 # ---- tests ----
+-include tests/server/backends/build.mk
 unit: $(UNIT_BIN) ## Build and run the C unit tests (BUILD=asan|tsan for sanitizers)
 	@scripts/run_unit $(UNIT_BIN)
 

@@ -21,6 +21,7 @@ nrd_factory *nrd_factory_new(const nrd_request *r)
     f->trace = nrd_trace_share(r->trace);
     f->start_ns = r->start_ns;
     atomic_fetch_add(&f->model->server->n_in_flight, 1);
+    atomic_fetch_add(&f->model->n_in_flight, 1);
     return f;
 }
 
@@ -40,6 +41,7 @@ void nrd_factory_unref(nrd_factory *f)
     nrd_cancel_unref(f->cancel);
     free(f->id);
     atomic_fetch_sub(&f->model->server->n_in_flight, 1);
+    atomic_fetch_sub(&f->model->n_in_flight, 1);
     nrd_model_unref(f->model);
     free(f);
 }

@@ -375,6 +375,9 @@ void nrd_stats_batch(nrd_model *m, uint64_t batch_size, uint64_t input_ns, uint6
 void nrd_stats_request(nrd_request *r, bool success, uint64_t exec_start_ns,
                        uint64_t compute_start_ns, uint64_t compute_end_ns, uint64_t exec_end_ns)
 {
+    if (r->is_null) {
+        return;
+    }
     uint64_t now = nrd_now_ns();
     uint64_t queue = minus(exec_start_ns, r->queue_ns),
              input = minus(compute_start_ns, exec_start_ns);
