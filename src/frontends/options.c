@@ -190,6 +190,7 @@ void nrd_options_init(nrd_options *o)
 #endif
     o->grpc_infer_threads = 2;
     o->grpc_infer_pool = 8;
+    o->allow_client_shm = true;
     o->grpc_forward_pattern = nrd_xstrdup("");
     o->grpc_server_cert = nrd_xstrdup("");
     o->grpc_server_key = nrd_xstrdup("");

@@ -108,6 +108,10 @@ const nrd_option_row nrd_option_rows[] = {
      NULL, "Threads that take inference calls. Default is 2."},
     {"GRPC", "grpc-infer-allocation-pool-size", NRD_FORM_INT, F(grpc_infer_pool), 1, 65536,
      "integer", NULL, "Inference calls that each of these threads keeps prepared. Default is 8."},
+    {"GRPC", "grpc-max-response-pool-size", NRD_FORM_INT, F(grpc_max_response_pool), 1, INT_MAX,
+     "integer", NULL,
+     "Answers that may wait in one stream; a model that brings more is held up until the client "
+     "reads. Default is no limit."},
     {"GRPC", "grpc-use-ssl", NRD_FORM_BOOL, F(grpc_use_ssl), 0, 0, "boolean", NULL,
      "Encrypt; needs --grpc-server-cert and --grpc-server-key. Default is false."},
     {"GRPC", "grpc-use-ssl-mutual", NRD_FORM_BOOL, F(grpc_use_ssl_mutual), 0, 0, "boolean", NULL,
@@ -151,6 +155,7 @@ const nrd_option_row nrd_option_rows[] = {
     {"GRPC", "grpc-infer-thread-count", NRD_FORM_REFUSED, 0, 0, 0, "integer", NULL, NO_GRPC},
     {"GRPC", "grpc-infer-allocation-pool-size", NRD_FORM_REFUSED, 0, 0, 0, "integer", NULL,
      NO_GRPC},
+    {"GRPC", "grpc-max-response-pool-size", NRD_FORM_REFUSED, 0, 0, 0, "integer", NULL, NO_GRPC},
     {"GRPC", "grpc-use-ssl", NRD_FORM_REFUSED, 0, 0, 0, "boolean", NULL, NO_GRPC},
     {"GRPC", "grpc-use-ssl-mutual", NRD_FORM_REFUSED, 0, 0, 0, "boolean", NULL, NO_GRPC},
     {"GRPC", "grpc-server-cert", NRD_FORM_REFUSED, 0, 0, 0, "string", NULL, NO_GRPC},
@@ -210,6 +215,18 @@ const nrd_option_row nrd_option_rows[] = {
      nrd_option_parse_trace_config,
      "<setting>=<value> with level, rate, count or mode, or triton,<setting>=<value> with file or "
      "log-frequency. Mode opentelemetry is refused: this build does not have it."},
+
+    {"Shared Memory", "allow-client-shm", NRD_FORM_BOOL, F(allow_client_shm), 0, 0, "boolean", NULL,
+     "Let clients register shared memory, of the system and of CUDA, and use it for inputs and "
+     "outputs. Default is true."},
+
+    {"Limits", "http-max-connections", NRD_FORM_INT, F(http_max_connections), 0, INT_MAX, "integer",
+     NULL,
+     "Open HTTP connections; one more is answered 503 and closed. 0: any number. Default is 0."},
+    {"Limits", "max-inflight-requests", NRD_FORM_INT, F(max_inflight_requests), 0, INT_MAX,
+     "integer", NULL,
+     "Inference requests in progress over all protocols; one more is answered UNAVAILABLE (503) at "
+     "once. 0: any number. Default is 0."},
 
     {"Backend", "backend-directory", NRD_FORM_STRING, F(backend_dir), 0, 0, "string", NULL,
      "Folder with backends. Default is ../backends beside the program's folder, else "

@@ -214,8 +214,7 @@ static nrd_error *become_server(options *o, const char *repo)
     }
     fprintf(stderr,
             "Serving %s\nOnce it is ready:\n  curl -X POST localhost:%s/v2/models/ensemble/generate -d "
-            "'{\"text_input\": \"What is machine learning?\", \"max_tokens\": 20, \"bad_words\": \"\", "
-            "\"stop_words\": \"\"}'\n",
+            "'{\"text_input\": \"What is machine learning?\", \"max_tokens\": 20}'\n",
             o->path, port);
     fflush(NULL);
     execv(program, w.v);

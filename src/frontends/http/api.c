@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 nrd_error *nrd_http_api_new(nrd_http_api **out, TRITONSERVER_Server *server, const nrd_options *o,
-                            nrd_tracer *tracer)
+                            nrd_tracer *tracer, nrd_limit *limit)
 {
     nrd_error *err = NULL;
     nrd_http_api *api = NULL;
@@ -16,6 +16,7 @@ nrd_error *nrd_http_api_new(nrd_http_api **out, TRITONSERVER_Server *server, con
     api->server = server;
     api->options = o;
     api->tracer = tracer;
+    api->limit = limit;
     if (o->http_forward_pattern[0]) {
         int rc =
             regcomp(&api->forward, o->http_forward_pattern, REG_EXTENDED | REG_ICASE | REG_NOSUB);
@@ -28,7 +29,7 @@ nrd_error *nrd_http_api_new(nrd_http_api **out, TRITONSERVER_Server *server, con
         }
         api->has_forward = true;
     }
-    NRD_TRY_GOTO(nrd_shm_new(&api->shm), err, fail);
+    NRD_TRY_GOTO(nrd_shm_new(&api->shm, o->allow_client_shm), err, fail);
     NRD_TRY_GOTO(nrd_http_allocator_new(&api->allocator), err, fail);
     NRD_TRY_GOTO(nrd_http_router_new(&api->router, &o->http_restricted), err, fail);
     NRD_TRY_GOTO(nrd_http_router_add(api->router, nrd_http_routes, nrd_http_n_routes, api), err,
@@ -55,6 +56,7 @@ nrd_error *nrd_http_api_listen(nrd_http_api *api)
         .port = (int)o->http_port,
         .reuse_port = o->reuse_http_port,
         .n_threads = (int)o->http_threads,
+        .max_connections = (size_t)o->http_max_connections,
         .max_body_bytes = (size_t)o->http_max_input_bytes,
         .handle = nrd_http_router_handle,
         .user = api->router,

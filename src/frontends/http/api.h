@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "frontends/http/router.h"
+#include "frontends/limit.h"
 #include "frontends/options.h"
 #include "frontends/shm.h"
 #include "frontends/tracer.h"
@@ -25,7 +26,8 @@ typedef struct nrd_http_api nrd_http_api;
 
 /* ---- for main.c ---- */
 nrd_error *nrd_http_api_new(nrd_http_api **out, TRITONSERVER_Server *server,
-                            const nrd_options *options, nrd_tracer *tracer) NRD_MUST_USE;
+                            const nrd_options *options, nrd_tracer *tracer,
+                            nrd_limit *limit) NRD_MUST_USE;
 nrd_http_router *nrd_http_api_router(nrd_http_api *api);
 nrd_error *nrd_http_api_listen(nrd_http_api *api) NRD_MUST_USE;
 int nrd_http_api_port(const nrd_http_api *api);
@@ -41,6 +43,7 @@ struct nrd_http_api {
     TRITONSERVER_ResponseAllocator *allocator;
     nrd_shm *shm;
     nrd_tracer *tracer; /* borrows until free */
+    nrd_limit *limit;   /* borrows until free */
     regex_t forward;    /* names of headers that become parameters */
     bool has_forward;
     atomic_bool draining;

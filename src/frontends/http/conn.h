@@ -66,8 +66,10 @@ struct nrd_http_conn {
     size_t body_len, body_cap;
     nrd_http_chunks chunks;
     nrd_http_segment *out, **out_tail;
-    size_t out_bytes;
-    uint64_t active_ns; /* last progress in either direction */
+    size_t out_bytes, n_out;          /* unsent bytes and their segments */
+    uint64_t active_ns;               /* last progress in either direction */
+    uint64_t moved;                   /* bytes in both directions */
+    uint64_t window_ns, window_moved; /* since when it stands in the middle of something; 0: not */
 };
 
 struct nrd_http_loop {

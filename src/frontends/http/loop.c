@@ -11,8 +11,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#define TICK_SECS 5
-#define STALL_NS (300ull * 1000000000u) /* silence in the middle of a request or a reply */
+#define MAX_TICK_SECS 5u
 #define LINGER_NS (30ull * 1000000000u) /* reading away what a refused client still sends */
 
 _Thread_local nrd_http_loop *nrd_http_here;
@@ -62,7 +61,36 @@ static void on_wake(evutil_socket_t fd, short what, void *arg)
     run_tasks(l);
 }
 
-/* Ends connections that stand still in the middle of something. Idle ones may stay. */
+static void end_conn(nrd_http_conn *c)
+{
+    c->depth++;
+    nrd_http_conn_close(c);
+    c->depth--;
+    nrd_http_conn_release(c);
+}
+
+/* true: it moved too little for too long in the middle of a request or a reply. */
+static bool is_stalled(nrd_http_conn *c)
+{
+    const nrd_http_config *cfg = &c->loop->server->cfg;
+    const uint64_t now = c->loop->now_ns;
+    const bool partial = c->state == READ_INPLACE || c->state == READ_BODY ||
+                         c->state == READ_CHUNKED ||
+                         (c->state == READ_HEAD && c->in && c->in->len > c->start);
+    if ((!partial && !c->out) || c->state == LINGER) {
+        c->window_ns = 0;
+        return false;
+    }
+    if (c->window_ns && now - c->window_ns < cfg->stall_secs * 1000000000ull) {
+        return false;
+    }
+    const bool stalled =
+        c->window_ns && c->moved - c->window_moved < (uint64_t)cfg->stall_secs * cfg->min_rate;
+    c->window_ns = now;
+    c->window_moved = c->moved;
+    return stalled;
+}
+
 static void on_tick(evutil_socket_t fd, short what, void *arg)
 {
     nrd_http_loop *l = arg;
@@ -71,16 +99,8 @@ static void on_tick(evutil_socket_t fd, short what, void *arg)
     l->now_ns = nrd_now_ns();
     for (nrd_http_conn *c = l->conns, *next; c; c = next) {
         next = c->next;
-        uint64_t quiet = l->now_ns - c->active_ns;
-        bool partial = c->state == READ_INPLACE || c->state == READ_BODY ||
-                       c->state == READ_CHUNKED ||
-                       (c->state == READ_HEAD && c->in && c->in->len > c->start);
-        if ((c->state == LINGER && quiet > LINGER_NS) ||
-            ((partial || c->out) && c->state != LINGER && quiet > STALL_NS)) {
-            c->depth++;
-            nrd_http_conn_close(c);
-            c->depth--;
-            nrd_http_conn_release(c);
+        if (is_stalled(c) || (c->state == LINGER && l->now_ns - c->active_ns > LINGER_NS)) {
+            end_conn(c);
         }
     }
 }
@@ -98,10 +118,7 @@ static void run_drain(nrd_http_task *task)
         next = c->next;
         if (c->state == LINGER ||
             (c->state == READ_HEAD && !c->out && (!c->in || c->start == c->in->len))) {
-            c->depth++;
-            nrd_http_conn_close(c);
-            c->depth--;
-            nrd_http_conn_release(c);
+            end_conn(c);
         }
     }
 }
@@ -138,7 +155,8 @@ void *nrd_http_loop_main(void *arg)
 
 nrd_error *nrd_http_loop_init(nrd_http_loop *l, nrd_http_server *s)
 {
-    struct timeval tick = {TICK_SECS, 0};
+    const unsigned quarter = s->cfg.stall_secs / 4;
+    struct timeval tick = {quarter < 1 ? 1 : quarter > MAX_TICK_SECS ? MAX_TICK_SECS : quarter, 0};
     struct event_config *cfg = event_config_new();
     l->server = s;
     l->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);

@@ -410,6 +410,7 @@ void nrd_http_conn_on_read(evutil_socket_t fd, short what, void *arg)
             r == 0 ? on_end_of_input(c) : nrd_http_conn_close(c);
             break;
         }
+        c->moved += (size_t)r;
         took(c, to, (size_t)r);
         /* A short read has emptied the socket; asking again would cost a system call. */
         if ((size_t)r < room || (size_t)r >= budget) {

@@ -6,6 +6,8 @@
 
 #include <stdio.h>
 
+#define SEGMENT_COST 160 /* bytes of memory around each unsent piece */
+
 static const char *status_text(int status)
 {
     switch (status) {
@@ -174,6 +176,15 @@ void nrd_http_stream_write(nrd_http_request *req, const void *data, size_t n)
         return;
     }
     NRD_ASSERT(req->streaming, "stream_begin comes first");
+    if (c->out_bytes + c->n_out * SEGMENT_COST > NRD_HTTP_MAX_STREAM_BACKLOG) {
+        NRD_LOG_WARN("a client does not read its stream: connection closed with %zu bytes unsent",
+                     c->out_bytes);
+        c->depth++;
+        nrd_http_conn_close(c);
+        c->depth--;
+        nrd_http_conn_release(c);
+        return;
+    }
     c->depth++;
     char size[24];
     const bool chunked = !req->head.http_1_0;
@@ -182,11 +193,6 @@ void nrd_http_stream_write(nrd_http_request *req, const void *data, size_t n)
                            {(void *)(uintptr_t)data, n},
                            {(void *)(uintptr_t) "\r\n", chunked ? 2u : 0u}};
     nrd_http_conn_send(c, iov, 3, 3, NULL, NULL);
-    if (!c->dead && c->out_bytes > NRD_HTTP_MAX_STREAM_BACKLOG) {
-        NRD_LOG_WARN("a client does not read its stream: connection closed with %zu bytes unsent",
-                     c->out_bytes);
-        nrd_http_conn_close(c);
-    }
     c->depth--;
     nrd_http_conn_release(c);
 }

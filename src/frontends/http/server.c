@@ -13,6 +13,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#define DEFAULT_STALL_SECS 120
+#define DEFAULT_MIN_RATE 1024 /* bytes a second */
+
 typedef struct hand_over {
     nrd_http_task task;
     nrd_http_loop *loop;
@@ -39,6 +42,15 @@ static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struc
     (void)listener;
     (void)addr;
     (void)addr_n;
+    if (s->cfg.max_connections && nrd_http_server_connections(s) >= s->cfg.max_connections) {
+        static const char full[] = "HTTP/1.1 503 Service Unavailable\r\n"
+                                   "Content-Type: application/json\r\nContent-Length: 43\r\n"
+                                   "Connection: close\r\n\r\n"
+                                   "{\"error\":\"too many connections, try later\"}";
+        (void)!send(fd, full, sizeof full - 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+        close(fd);
+        return;
+    }
     for (int i = 1; i < s->n_loops; i++) {
         if (atomic_load(&s->loops[i].n_conns) < atomic_load(&best->n_conns)) {
             best = &s->loops[i];
@@ -139,6 +151,8 @@ nrd_error *nrd_http_server_start(nrd_http_server **out, const nrd_http_config *c
     *out = NULL;
     NRD_NEW_GOTO(s, 1, err, fail);
     s->cfg = *cfg;
+    s->cfg.stall_secs = cfg->stall_secs ? cfg->stall_secs : DEFAULT_STALL_SECS;
+    s->cfg.min_rate = cfg->min_rate ? cfg->min_rate : DEFAULT_MIN_RATE;
     NRD_NEW_GOTO(s->loops, cfg->n_threads, err, fail);
     s->n_loops = cfg->n_threads;
     for (int i = 0; i < s->n_loops; i++) {

@@ -28,8 +28,9 @@
 #include <stdatomic.h>
 #include <sys/uio.h>
 
-/* A stream whose client does not read may hold back this much before it is cut off. */
-#define NRD_HTTP_MAX_STREAM_BACKLOG (8u << 20)
+/* A stream whose client does not read may hold back this much (and then one more piece) before it
+ * is cut off. */
+#define NRD_HTTP_MAX_STREAM_BACKLOG (16u << 20)
 
 typedef struct nrd_http_server nrd_http_server;
 typedef struct nrd_http_loop nrd_http_loop;
@@ -63,6 +64,10 @@ typedef struct nrd_http_config {
     bool reuse_port;
     int n_threads;
     size_t max_body_bytes;
+    size_t max_connections; /* one more is answered 503 and closed; 0: any number */
+    /* A connection that stands in the middle of a request or a reply must move min_rate bytes a
+     * second over each stall_secs, or it is closed. 0: 120 s, 1024. Idle ones may stay. */
+    unsigned stall_secs, min_rate;
     void (*handle)(nrd_http_request *req, void *user);
     void *user;
 } nrd_http_config;

@@ -65,6 +65,7 @@ static bool queue_rest(nrd_http_conn *c, const struct iovec *iov, int i, int n, 
         c->out_bytes += iov[i].iov_len;
         s->n++;
     }
+    c->n_out++;
     *c->out_tail = s;
     c->out_tail = &s->next;
     return true;
@@ -82,6 +83,7 @@ void nrd_http_conn_send(nrd_http_conn *c, struct iovec *iov, int n, int n_copy,
         }
         if (r > 0) {
             c->active_ns = c->loop->now_ns;
+            c->moved += (size_t)r;
             advance(iov, n, &i, (size_t)r);
         }
         if (i == n) {
@@ -124,6 +126,7 @@ static void flush(nrd_http_conn *c)
             return;
         }
         c->active_ns = c->loop->now_ns;
+        c->moved += (size_t)r;
         c->out_bytes -= (size_t)r;
         size_t left = (size_t)r;
         while (c->out) {
@@ -135,6 +138,7 @@ static void flush(nrd_http_conn *c)
             }
             left -= have;
             c->out = s->next;
+            c->n_out--;
             nrd_http_segment_free(s);
         }
     }
