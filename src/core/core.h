@@ -530,6 +530,8 @@ nrd_error *nrd_seq_enqueue(nrd_seq *s, nrd_request *r) NRD_MUST_USE; /* takes on
 /* Waits for a batch of the instance; 0: stopped. cap: nrd_seq_max_batch. */
 uint32_t nrd_seq_take(nrd_seq *s, uint32_t instance, nrd_request **batch, uint32_t cap);
 uint32_t nrd_seq_max_batch(const nrd_seq *s);
+/* States as a sequence begins with; NULL: the model has none. */
+nrd_seq_states *nrd_seq_first_states(const nrd_seq *s);
 /* A request of the batcher was released. *goes_on: it was queued again, hands off. */
 nrd_error *nrd_seq_released(nrd_request *r, uint32_t flags, bool *goes_on) NRD_MUST_USE;
 void nrd_seq_sweep(nrd_seq *s);  /* ends idle, cancelled and expired sequences */
@@ -600,6 +602,10 @@ void nrd_model_unref(nrd_model *m);   /* the last one hands it to the reaper */
 void nrd_model_destroy(nrd_model *m); /* reaper only */
 const Inference__ModelInput *nrd_model_input(const nrd_model *m, const char *name);
 const Inference__ModelOutput *nrd_model_output(const nrd_model *m, const char *name);
+/* A file that the model's configuration names, with a final NUL; owned. */
+nrd_error *nrd_model_read_file(char **out, size_t *out_len, const char *path) NRD_MUST_USE;
+/* Runs the samples of model_warmup on every instance, warmup.c. */
+nrd_error *nrd_model_warm_up(nrd_model *m) NRD_MUST_USE;
 nrd_error *nrd_model_ready(nrd_model *m) NRD_MUST_USE; /* asks the instances */
 void nrd_usage_replace(pthread_mutex_t *mu, nrd_attr ***list, uint32_t *n,
                        TRITONSERVER_BufferAttributes **usage, uint32_t n_usage);

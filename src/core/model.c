@@ -70,11 +70,20 @@ static void take_step_labels(nrd_model *m, size_t output)
     }
 }
 
+nrd_error *nrd_model_read_file(char **out, size_t *out_len, const char *path)
+{
+    enum { MAX_BYTES = 1 << 30 };
+
+    if (access(path, R_OK) != 0) {
+        return nrd_errorf(NRD_ERR_INTERNAL, "failed to open text file for read %s: %s", path,
+                          strerror(errno));
+    }
+    return nrd_file_read(out, out_len, path, MAX_BYTES);
+}
+
 /* One class name a line; the file lies in the model's folder. */
 static nrd_error *read_labels(nrd_model *m)
 {
-    enum { MAX_LABEL_BYTES = 64 << 20 };
-
     m->labels = nrd_xcalloc(m->config->n_output + 1, sizeof *m->labels);
     m->n_labels = m->config->n_output;
     for (size_t i = 0; i < m->n_labels; i++) {
@@ -87,12 +96,7 @@ static nrd_error *read_labels(nrd_model *m)
             continue;
         }
         path = nrd_path_join(m->dir, file);
-        if (access(path, R_OK) != 0) {
-            err = nrd_errorf(NRD_ERR_INTERNAL, "failed to open text file for read %s: %s", path,
-                             strerror(errno));
-        } else {
-            err = nrd_file_read(&text, &len, path, MAX_LABEL_BYTES);
-        }
+        err = nrd_model_read_file(&text, &len, path);
         free(path);
         if (err) {
             return err;
@@ -135,6 +139,7 @@ static nrd_error *build(nrd_model *m)
         } else {
             NRD_TRY(nrd_sched_new(&m->sched, m));
         }
+        NRD_TRY(nrd_model_warm_up(m)); /* before any other thread may use an instance */
         NRD_TRY(nrd_workers_start(m));
     }
     return NULL;

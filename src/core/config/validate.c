@@ -8,9 +8,7 @@ static nrd_error *refuse_missing_features(const nrd_config *cfg)
 {
     const char *what = NULL;
 
-    if (cfg->n_model_warmup > 0) {
-        what = "model_warmup";
-    } else if (cfg->model_repository_agents && cfg->model_repository_agents->n_agents > 0) {
+    if (cfg->model_repository_agents && cfg->model_repository_agents->n_agents > 0) {
         what = "model_repository_agents";
     } else if (cfg->n_batch_input > 0) {
         what = "batch_input";
@@ -166,6 +164,7 @@ static nrd_error *check_ensemble(const nrd_config *cfg)
     const Inference__ModelEnsembling *e = cfg->ensemble_scheduling;
     const char *bad = cfg->n_instance_group ? "instance group should not be specified"
                       : cfg->optimization   ? "optimization should not be specified"
+                      : cfg->n_model_warmup ? "model_warmup can not be specified"
                                             : NULL;
 
     if (strcmp(cfg->platform, "ensemble") != 0) {
