@@ -592,6 +592,7 @@ struct nrd_model { /* TRITONBACKEND_Model */
     uint32_t n_usage;
     void (*on_destroy)(void *user, nrd_model *m); /* called by the reaper, before the memory goes */
     void *on_destroy_user;
+    struct nrd_agents *agents; /* shared: repository agents of this load; NULL: none */
 };
 
 /* Loads one version. Takes cfg always. */

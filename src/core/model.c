@@ -1,5 +1,6 @@
 #include "core/config/pbtext.h"
 #include "core/core.h"
+#include "core/repo/agent.h"
 
 #include "base/file.h"
 
@@ -210,6 +211,7 @@ void nrd_model_destroy(nrd_model *m)
             nrd_error_free(err);
         }
     }
+    nrd_agents_unref(m->agents);
     if (m->on_destroy) {
         m->on_destroy(m->on_destroy_user, m);
     }
