@@ -50,6 +50,7 @@ typedef struct nrd_seq nrd_seq;
 typedef struct nrd_cache nrd_cache;
 typedef struct nrd_order nrd_order;
 typedef struct nrd_turn nrd_turn;
+typedef struct nrd_strategy nrd_strategy;
 typedef struct nrd_seq_slot nrd_seq_slot;
 typedef struct nrd_seq_states nrd_seq_states;
 typedef struct nrd_ensemble nrd_ensemble;
@@ -508,6 +509,13 @@ nrd_sched *nrd_sched_ref(nrd_sched *s);
 void nrd_sched_unref(nrd_sched *s);
 uint32_t nrd_sched_max_batch(const nrd_sched *s);
 
+/* Custom batching, sched/strategy.c. *out NULL: the model has no such library. */
+nrd_error *nrd_strategy_new(nrd_strategy **out, nrd_model *m) NRD_MUST_USE;
+void nrd_strategy_free(nrd_strategy *s); /* NULL is fine */
+void *nrd_strategy_begin(nrd_strategy *s, const nrd_model *m);
+bool nrd_strategy_includes(nrd_strategy *s, const nrd_request *r, void *userp);
+void nrd_strategy_end(nrd_strategy *s, const nrd_model *m, void *userp);
+
 /* Responses in the order of requests, sched/order.c. */
 nrd_order *nrd_order_new(void);
 void nrd_order_unref(nrd_order *o);                /* NULL is fine */
@@ -580,7 +588,8 @@ struct nrd_model { /* TRITONBACKEND_Model */
     uint32_t n_instances;
     nrd_worker *workers;
     uint32_t n_workers;
-    nrd_sched *sched; /* one of the three */
+    nrd_strategy *strategy; /* custom batching; NULL: none */
+    nrd_sched *sched;       /* one of the three */
     nrd_seq *seq;
     nrd_ensemble *ensemble;
     nrd_stats stats;

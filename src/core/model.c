@@ -133,6 +133,10 @@ static nrd_error *build(nrd_model *m)
         NRD_TRY(nrd_model_metrics_new(&m->metrics, m->server, m));
     }
     if (m->backend) {
+        if (m->config->scheduling_choice_case !=
+            INFERENCE__MODEL_CONFIG__SCHEDULING_CHOICE_SEQUENCE_BATCHING) {
+            NRD_TRY(nrd_strategy_new(&m->strategy, m));
+        }
         NRD_TRY(nrd_instances_new(m));
         if (m->config->scheduling_choice_case ==
             INFERENCE__MODEL_CONFIG__SCHEDULING_CHOICE_SEQUENCE_BATCHING) {
@@ -204,6 +208,7 @@ void nrd_model_destroy(nrd_model *m)
         nrd_instances_free(m);
     }
     nrd_ensemble_free(m->ensemble);
+    nrd_strategy_free(m->strategy);
     if (m->initialized && m->backend->model_finalize) {
         nrd_error *err = from_api(m->backend->model_finalize((TRITONBACKEND_Model *)(void *)m));
         if (err) {

@@ -6,19 +6,10 @@
 /* Features that are not built are refused by name rather than ignored. */
 static nrd_error *refuse_missing_features(const nrd_config *cfg)
 {
-    const char *what = NULL;
-
-    if (cfg->runtime[0]) {
-        what = "runtime";
-    }
-    for (size_t i = 0; i < cfg->n_parameters; i++) {
-        if (strcmp(cfg->parameters[i]->key, "TRITON_BATCH_STRATEGY_PATH") == 0) {
-            what = "custom batching (parameter TRITON_BATCH_STRATEGY_PATH)";
-        }
-    }
-    return what ? nrd_errorf(NRD_ERR_UNSUPPORTED, "%s is not supported by this server, set for %s",
-                             what, cfg->name)
-                : NULL;
+    return cfg->runtime[0] ? nrd_errorf(NRD_ERR_UNSUPPORTED,
+                                        "runtime is not supported by this server, set for %s",
+                                        cfg->name)
+                           : NULL;
 }
 
 static nrd_error *check_queue_policy(const nrd_config *cfg, const Inference__ModelQueuePolicy *p)

@@ -610,6 +610,25 @@ static bool load_named(nrd_repo *r, const char *name)
     return true;
 }
 
+static nrd_error *check_path(const char *path)
+{
+    static const struct {
+        const char *prefix, *store;
+    } remote[] = {{"s3://", "Amazon S3"}, {"gs://", "Google Cloud Storage"}, {"as://", "Azure"}};
+
+    for (size_t i = 0; i < sizeof remote / sizeof remote[0]; i++) {
+        if (nrd_str_has_prefix(path, remote[i].prefix)) {
+            return nrd_errorf(NRD_ERR_UNSUPPORTED,
+                              "model repository '%s': repositories in %s are not supported by this "
+                              "server, copy it to a local folder",
+                              path, remote[i].store);
+        }
+    }
+    return nrd_path_is_dir(path) ? NULL
+                                 : nrd_errorf(NRD_ERR_INVALID_ARG,
+                                              "repository path is not a valid directory: %s", path);
+}
+
 nrd_error *nrd_repo_load_startup(nrd_repo *r)
 {
     const nrd_options *opt = &r->server->opt;
@@ -629,10 +648,7 @@ nrd_error *nrd_repo_load_startup(nrd_repo *r)
     }
     pthread_mutex_lock(&r->order_mu);
     for (size_t i = 0; i < r->paths.n && !err; i++) {
-        if (!nrd_path_is_dir(r->paths.items[i])) {
-            err = nrd_errorf(NRD_ERR_INVALID_ARG, "repository path is not a valid directory: %s",
-                             r->paths.items[i]);
-        }
+        err = check_path(r->paths.items[i]);
     }
     if (!err && all) {
         err = scan_all(r, &names);
@@ -916,6 +932,9 @@ nrd_error *nrd_repo_register(nrd_repo *r, const char *path, const nrd_param *con
     nrd_error *err = NULL;
 
     NRD_TRY(check_explicit(r));
+    if (strstr(path, "://")) {
+        NRD_TRY(check_path(path));
+    }
     if (!nrd_path_is_dir(path)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "failed to register '%s', repository not found",
                           path);
