@@ -65,7 +65,7 @@ void nrd_oai_fail(nrd_http_request *req, nrd_error *err, const char *extra)
         param[n] = '\0';
     }
     const char *code = status == 404 ? "model_not_found" : NULL;
-    if (strstr(message, "max_input_len") || strstr(message, "max_seq_len")) {
+    if (strstr(message, "exceeds maximum input length")) {
         code = "context_length_exceeded";
     }
     reply_error(req, status, message, param[0] ? param : NULL, code, extra);
@@ -151,10 +151,32 @@ static void put_cors(const nrd_openai *o, const nrd_http_request *req, nrd_str *
     }
 }
 
+/* What a browser asks before it sends a request with a key. */
+static void preflight(const nrd_openai *o, nrd_http_request *req)
+{
+    nrd_str extra = {0};
+    if (!nrd_view_is(req->head.method_name, "OPTIONS")) {
+        reply_error(req, 405, "This method is not allowed here.", NULL, NULL, NULL);
+        return;
+    }
+    put_cors(o, req, &extra);
+    if (extra.len > 0) {
+        nrd_str_puts(&extra, "Access-Control-Allow-Methods: GET, POST, OPTIONS\r\n"
+                             "Access-Control-Allow-Headers: Authorization, Content-Type\r\n"
+                             "Access-Control-Max-Age: 600\r\n");
+    }
+    nrd_http_reply(req, 204, NULL, extra.data, NULL, 0);
+    nrd_str_fini(&extra);
+}
+
 bool nrd_oai_admit(nrd_openai *o, nrd_http_request *req, bool counts, char **out_extra)
 {
     nrd_str extra = {0};
     *out_extra = NULL;
+    if (req->head.method == NRD_HTTP_OTHER) {
+        preflight(o, req);
+        return false;
+    }
     put_cors(o, req, &extra);
     oai_key *key = find_key(o, req);
     if (!key) {
@@ -176,40 +198,15 @@ bool nrd_oai_admit(nrd_openai *o, nrd_http_request *req, bool counts, char **out
     return true;
 }
 
-/* What a browser asks before it sends a request with a key. */
-static void on_preflight(void *user, nrd_http_request *req, const nrd_http_route *route)
-{
-    nrd_openai *o = user;
-    nrd_str extra = {0};
-    (void)route;
-    if (!nrd_view_is(req->head.method_name, "OPTIONS")) {
-        reply_error(req, 405, "This method is not allowed here.", NULL, NULL, NULL);
-        return;
-    }
-    put_cors(o, req, &extra);
-    if (extra.len > 0) {
-        nrd_str_puts(&extra, "Access-Control-Allow-Methods: GET, POST, OPTIONS\r\n"
-                             "Access-Control-Allow-Headers: Authorization, Content-Type\r\n"
-                             "Access-Control-Max-Age: 600\r\n");
-    }
-    nrd_http_reply(req, 204, NULL, extra.data, NULL, 0);
-    nrd_str_fini(&extra);
-}
-
 /* ---- life ---- */
 
 static const nrd_http_route_row routes[] = {
-    {"v1/models", NRD_HTTP_ON_GET, "openai", nrd_oai_on_models, false},
-    {"v1/models/{m*}", NRD_HTTP_ON_GET, "openai", nrd_oai_on_model, false},
-    {"v1/chat/completions", NRD_HTTP_ON_POST, "openai", nrd_oai_on_chat, false},
-    {"v1/completions", NRD_HTTP_ON_POST, "openai", nrd_oai_on_completions, false},
-    {"tokenize", NRD_HTTP_ON_POST, "openai", nrd_oai_on_tokenize, false},
-    {"detokenize", NRD_HTTP_ON_POST, "openai", nrd_oai_on_detokenize, false},
-    {"v1/models", NRD_HTTP_ON_OTHER, NULL, on_preflight, false},
-    {"v1/chat/completions", NRD_HTTP_ON_OTHER, NULL, on_preflight, false},
-    {"v1/completions", NRD_HTTP_ON_OTHER, NULL, on_preflight, false},
-    {"tokenize", NRD_HTTP_ON_OTHER, NULL, on_preflight, false},
-    {"detokenize", NRD_HTTP_ON_OTHER, NULL, on_preflight, false},
+    {"v1/models", NRD_HTTP_ON_GET | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_models, false},
+    {"v1/models/{m*}", NRD_HTTP_ON_GET | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_model, false},
+    {"v1/chat/completions", NRD_HTTP_ON_POST | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_chat, false},
+    {"v1/completions", NRD_HTTP_ON_POST | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_completions, false},
+    {"tokenize", NRD_HTTP_ON_POST | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_tokenize, false},
+    {"detokenize", NRD_HTTP_ON_POST | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_detokenize, false},
 };
 
 static void add_key(nrd_openai *o, const char *text, size_t n)
