@@ -122,6 +122,8 @@ static nrd_error *build(nrd_model *m)
         read_config(m);
     }
     NRD_TRY(read_labels(m));
+    m->cached = m->server->cache && m->config->response_cache &&
+                m->config->response_cache->enable && !m->decoupled;
     if (m->server->opt.metrics) {
         NRD_TRY(nrd_model_metrics_new(&m->metrics, m->server, m));
     }

@@ -55,6 +55,9 @@ MODELS = {
 
 # Loaded one by one: what the configuration says wrong.
 BROKEN = {
+    "cached": sequence("") + "\nresponse_cache { enable: true }",
+    "cached_decoupled": "response_cache { enable: true } "
+                        "model_transaction_policy { decoupled: true }",
     "no_name": sequence('control_input [ { name: "" } ]'),
     "same_name": sequence('control_input [ { name: "A" }, { name: "A" } ]'),
     "no_values": sequence('control_input [ { name: "A" control [ { kind: CONTROL_SEQUENCE_START '
@@ -89,6 +92,43 @@ BROKEN = {
                             'data_file: "short" name: "x" }'),
     "state_two": sequence(STATE % (ZERO + " " + ZERO)),
 }
+
+
+CACHE = "response_cache { enable: true }"
+BATCHING = "dynamic_batching { }"
+CACHED = {
+    "kept": probe("kept", "", 0, CACHE),
+    "kept_batch": probe("kept_batch", BATCHING, 4, CACHE),
+    "not_kept": probe("not_kept"),
+    "fails": probe("fails", "", 0, CACHE + "\n" + parameter("fail", "on purpose")),
+    "chain": """name: "chain"
+platform: "ensemble"
+input [ { name: "IN" data_type: TYPE_INT32 dims: [ 1 ] } ]
+output [ { name: "OUT" data_type: TYPE_STRING dims: [ 1 ] },
+         { name: "SUM" data_type: TYPE_INT32 dims: [ 1 ] } ]
+ensemble_scheduling { step [ { model_name: "kept" model_version: -1
+  input_map { key: "IN" value: "IN" } output_map { key: "SEEN" value: "OUT" }
+  output_map { key: "SUM" value: "SUM" } } ] }
+response_cache { enable: true }
+""",
+}
+
+
+def cache_cases():
+    out = []
+    for model, batch in (("kept", None), ("kept_batch", 1), ("not_kept", None), ("fails", None),
+                         ("chain", None)):
+        for i in range(3):
+            out.append((f"cache/{model}/same {i}", *ask(model, value=3, batch=batch)))
+        out.append((f"cache/{model}/other", *ask(model, value=4, batch=batch)))
+        out.append((f"cache/{model}/other again", *ask(model, value=4, batch=batch)))
+        out.append((f"cache/{model}/with id", *ask(model, value=4, batch=batch, id="7")))
+    out.append(("cache/kept/binary", *ask("kept", value=4, parameters={
+        "binary_data_output": True})))
+    for model in CACHED:
+        out.append((f"cache/{model}/stats", "GET", f"/v2/models/{model}/stats"))
+        out.append((f"cache/{model}/config", "GET", f"/v2/models/{model}/config"))
+    return out
 
 
 def write_repository(folder, models):

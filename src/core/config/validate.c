@@ -256,6 +256,13 @@ nrd_error *nrd_config_validate(const nrd_config *cfg)
                           "ensemble",
                           cfg->name);
     }
+    if (cfg->response_cache && cfg->response_cache->enable && cfg->model_transaction_policy &&
+        cfg->model_transaction_policy->decoupled) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG,
+                          "Response Cache does not currently support model %s with 'decoupled' "
+                          "transaction policy. Please disable the response cache.",
+                          cfg->name);
+    }
     return refuse_missing_features(cfg);
 }
 
