@@ -368,7 +368,7 @@ static nrd_error *run(const char *path, const options *o, bool conversation)
     char *text = NULL, *template = NULL;
     size_t len = 0;
 
-    NRD_TRY_GOTO(nrd_model_path_open(&m, path), err, done);
+    NRD_TRY_GOTO(nrd_model_path_open(&m, path, o->exec.device), err, done);
     NRD_TRY_GOTO(find_tokenizer(&s.t, o, &m), err, done);
     if (o->chat) {
         NRD_TRY_GOTO(read_template(o, &template), err, done);
