@@ -164,6 +164,7 @@ $(B)/share/nereid/.templates: $(wildcard all_models/*/*/config.pbtxt)
 	$(Q)cp -r all_models $(@D)/ && touch $@
 
 -include src/device/cuda/build.mk
+-include tests/load/build.mk
 
 # ---- tests ----
 -include tests/server/backends/build.mk
