@@ -50,7 +50,11 @@ void py_answer_error(py_conn *c, uint32_t slot, TRITONSERVER_Error *err)
 static void settle(py_conn *c, uint32_t slot, TRITONSERVER_Error *err, uint64_t a)
 {
     if (err) {
-        py_answer_error(c, slot, err);
+        py_answer_error(c, slot,
+                        nrd_tb_errorf(TRITONSERVER_ErrorCode(err),
+                                      "Failed to process the request for model '%s', message: %s",
+                                      c->name, TRITONSERVER_ErrorMessage(err)));
+        TRITONSERVER_ErrorDelete(err);
     } else {
         py_answer(c, slot, a, 0, 0);
     }
@@ -290,11 +294,12 @@ static TRITONSERVER_Error *is_ready(py_conn *c, nrd_py_reader *r, bool *out)
 {
     const char *name = nrd_py_get_str(r, NULL), *text = nrd_py_get_str(r, NULL);
     long long version = -1;
-    if (*text && (!nrd_parse_i64(text, &version) || version < 0)) {
+    bool parsed = !*text || nrd_parse_i64(text, &version);
+    if (!parsed || (*text && version < 0)) {
         return nrd_tb_errorf(TRITONSERVER_ERROR_INTERNAL,
-                             "failed to get model version from specified version string '%s', "
+                             "failed to get model version from specified version string '%s'%s, "
                              "version should be an integral value > 0",
-                             text);
+                             text, parsed ? "" : " (details: stol)");
     }
     return TRITONSERVER_ServerModelIsReady(c->server, name, version, out);
 }

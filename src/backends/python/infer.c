@@ -26,13 +26,15 @@ struct py_infer {
     uint64_t id;
     bool decoupled;
     nrd_py_entry input;     /* the stub's message, its again after the release */
-    TRITONSERVER_InferenceRequest *request; /* until it is released. guarded by conn->mu */
+    TRITONSERVER_InferenceRequest *request; /* until it is released and answered, so that it can
+                                             * be cancelled all the time. guarded by conn->mu */
     int refs;               /* guarded by conn->mu, like everything below */
     waiting *first, **last; /* responses that nobody has asked for yet */
     uint32_t slot;          /* who waits, or NO_SLOT */
     bool over;              /* the last response is in the list or was given */
     bool dropped;
     bool released;
+    bool final;             /* no more callbacks with responses */
     bool ended;             /* the stub was told that there is nothing more */
 };
 
@@ -338,6 +340,21 @@ static void deliver(py_infer *f)
     }
 }
 
+static void delete_request(py_infer *f)
+{
+    TRITONSERVER_InferenceRequest *q = NULL;
+    pthread_mutex_lock(&f->conn->mu);
+    if (f->released && f->final) {
+        q = f->request;
+        f->request = NULL;
+    }
+    pthread_mutex_unlock(&f->conn->mu);
+    if (q) {
+        nrd_tb_log_error(TRITONSERVER_InferenceRequestDelete(q),
+                         "Failed to delete inference request");
+    }
+}
+
 static void on_response(TRITONSERVER_InferenceResponse *response, const uint32_t flags, void *user)
 {
     py_infer *f = user;
@@ -364,6 +381,7 @@ static void on_response(TRITONSERVER_InferenceResponse *response, const uint32_t
         w = NULL;
     }
     f->over = f->over || final || (ok && !f->decoupled);
+    f->final = final;
     pthread_mutex_unlock(&c->mu);
     if (w) {
         if (ok) {
@@ -371,6 +389,7 @@ static void on_response(TRITONSERVER_InferenceResponse *response, const uint32_t
         }
         free(w);
     }
+    delete_request(f);
     deliver(f);
     if (final) {
         infer_put(f); /* the callbacks' share */
@@ -446,15 +465,13 @@ static void on_release(TRITONSERVER_InferenceRequest *request, const uint32_t fl
     py_infer *f = user;
     py_conn *c = f->conn;
 
-    if (!request || !(flags & TRITONSERVER_REQUEST_RELEASE_ALL)) {
+    if (!request || /* rescheduled: it comes back */ !(flags & TRITONSERVER_REQUEST_RELEASE_ALL)) {
         return;
     }
     pthread_mutex_lock(&c->mu);
-    f->request = NULL;
     f->released = true;
     pthread_mutex_unlock(&c->mu);
-    nrd_tb_log_error(TRITONSERVER_InferenceRequestDelete(request),
-                     "Failed to delete inference request");
+    delete_request(f);
     give_back_input(c, &f->input);
     deliver(f);
     forget(f);

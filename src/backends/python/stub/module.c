@@ -588,9 +588,10 @@ static PyObject *tensor_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     if (is_array <= 0) {
         if (is_array == 0) {
             PyErr_Format(PyExc_TypeError,
-                         "__init__(): incompatible constructor arguments. Tensor takes a name and a "
-                         "numpy.ndarray, not %R",
-                         (PyObject *)Py_TYPE(array));
+                         "__init__(): incompatible constructor arguments. The following argument "
+                         "types are supported:\n    1. c_python_backend_utils.Tensor(arg0: str, "
+                         "arg1: numpy.ndarray)\n\nInvoked with: %R, %R",
+                         name, array);
         }
         return NULL;
     }
@@ -909,8 +910,8 @@ static PyObject *tensor_from_dlpack(PyObject *self, PyObject *args)
     }
     if (!PyObject_HasAttrString(source, "__dlpack__") ||
         !PyObject_HasAttrString(source, "__dlpack_device__")) {
-        return fail("Provided tensor is not supported. Tensor must be a DLPack capsule or have "
-                    "`__dlpack__` and `__dlpack_device__` attributes");
+        return fail("Provided tensor is not supported. Tensor must be a DLPack capsule         or "
+                    "have `__dlpack__` and `__dlpack_device__` attributes");
     }
     PyObject *device = PyObject_CallMethod(source, "__dlpack_device__", NULL);
     if (!device) {

@@ -10,6 +10,7 @@ import os
 import sys
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
+_UTILS = os.path.join(_HERE, "triton_python_backend_utils.py")
 
 # Commands of the server, as in ipc.h.
 HELLO, AUTOCOMPLETE, INITIALIZE, EXECUTE, FINALIZE = 1, 2, 3, 4, 5
@@ -17,13 +18,13 @@ HELLO, AUTOCOMPLETE, INITIALIZE, EXECUTE, FINALIZE = 1, 2, 3, 4, 5
 
 def describe(error):
     """An exception as clients of the Python backend know it: the message, then the functions it
-    came through, innermost first. Frames of this file are not the model's business."""
+    came through, innermost first. Frames of the backend are not the model's business."""
     kind = type(error)
     try:
         text = str(error)
     except Exception:
         text = "<exception str() failed>"
-    text = f"{kind.__name__}: {text}"
+    text = f"{kind.__name__}: {text or '<EMPTY MESSAGE>'}"
     for note in getattr(error, "__notes__", ()):
         text += f"\n{note}"
     trace = error.__traceback__
@@ -34,7 +35,8 @@ def describe(error):
     frame, lines = trace.tb_frame, []
     while frame is not None and frame.f_code.co_filename != __file__:
         code = frame.f_code
-        lines.append(f"  {code.co_filename}({frame.f_lineno}): {code.co_name}\n")
+        if code.co_filename != _UTILS:
+            lines.append(f"  {code.co_filename}({frame.f_lineno}): {code.co_name}\n")
         frame = frame.f_back
     return text + "\n\nAt:\n" + "".join(lines) if lines else text
 
@@ -250,7 +252,7 @@ class Stub:
             taken = request._sender is not None
             if request._release == reschedule and taken:
                 request._sender._close()
-            states.append(request._release | (256 if taken else 0))
+            states.append((2 if request._release == reschedule else 1) | (256 if taken else 0))
         self.c._reply_execute(states, responses if responses is not None else [None] * len(requests),
                               [request._names for request in requests])
 

@@ -142,17 +142,38 @@ def get_model_dir():
 
 # ---- errors ----
 
+class _Named(int):
+    """A number with the name and the looks of an enumeration's value."""
+
+    def __new__(cls, kind, name, value):
+        self = super().__new__(cls, value)
+        self.kind, self.name = kind, name
+        return self
+
+    def __str__(self):
+        return f"{self.kind}.{self.name}"
+
+    def __repr__(self):
+        return f"<{self.kind}.{self.name}: {int(self)}>"
+
+    def __format__(self, spec):
+        return format(str(self), spec)
+
+    @property
+    def value(self):
+        return int(self)
+
+
+_CODES = tuple(_Named("__ErrorCode", name, i) for i, name in enumerate((
+    "UNKNOWN", "INTERNAL", "NOT_FOUND", "INVALID_ARG", "UNAVAILABLE", "UNSUPPORTED",
+    "ALREADY_EXISTS", "CANCELLED")))
+
+
 class TritonError:
     """An error of one request, sent to its client with a code."""
 
-    UNKNOWN = 0
-    INTERNAL = 1
-    NOT_FOUND = 2
-    INVALID_ARG = 3
-    UNAVAILABLE = 4
-    UNSUPPORTED = 5
-    ALREADY_EXISTS = 6
-    CANCELLED = 7
+    (UNKNOWN, INTERNAL, NOT_FOUND, INVALID_ARG, UNAVAILABLE, UNSUPPORTED, ALREADY_EXISTS,
+     CANCELLED) = _CODES
 
     __slots__ = ("_message", "_code")
 
@@ -161,7 +182,7 @@ class TritonError:
             raise TypeError("__init__(): incompatible constructor arguments. "
                             f"TritonError takes a str, not {type(message)}")
         self._message = message
-        self._code = int(code)
+        self._code = _CODES[code]
 
     def message(self):
         return self._message
@@ -172,8 +193,8 @@ class TritonError:
 
 # ---- memory ----
 
-TRITONSERVER_MEMORY_CPU = 0
-TRITONSERVER_MEMORY_GPU = 1
+TRITONSERVER_MEMORY_CPU = _Named("MemoryType", "TRITONSERVER_MEMORY_CPU", 0)
+TRITONSERVER_MEMORY_GPU = _Named("MemoryType", "TRITONSERVER_MEMORY_GPU", 1)
 _MEMORY_DEFAULT = 2
 
 
@@ -456,9 +477,7 @@ class InferenceRequest:
         return _is_cancelled(self._handle)
 
     def set_release_flags(self, flags):
-        if flags not in (TRITONSERVER_REQUEST_RELEASE_ALL, TRITONSERVER_REQUEST_RELEASE_RESCHEDULE):
-            raise TritonModelException("Unable to set release flags. Unsupported flags provided.")
-        self._release = flags
+        self._release = int(flags)
 
     def _wire(self):
         memory = self._memory
@@ -591,20 +610,6 @@ def is_model_ready(model_name, model_version=""):
 
 # ---- log ----
 
-class _Level(int):
-    def __new__(cls, value, name):
-        self = super().__new__(cls, value)
-        self.name = name
-        return self
-
-    def __repr__(self):
-        return f"<LogLevel.{self.name}: {int(self)}>"
-
-    @property
-    def value(self):
-        return int(self)
-
-
 def _log(level, message, depth=2):
     if not isinstance(message, str):
         raise TypeError("log(): incompatible function arguments. message is a str, "
@@ -624,10 +629,10 @@ class Logger:
     """Messages in the server's log, with the model's file and line."""
 
     class LogLevel:
-        INFO = _Level(0, "INFO")
-        WARNING = _Level(1, "WARNING")
-        ERROR = _Level(2, "ERROR")
-        VERBOSE = _Level(3, "VERBOSE")
+        INFO = _Named("LogLevel", "INFO", 0)
+        WARNING = _Named("LogLevel", "WARNING", 1)
+        ERROR = _Named("LogLevel", "ERROR", 2)
+        VERBOSE = _Named("LogLevel", "VERBOSE", 3)
 
     INFO, WARNING, ERROR, VERBOSE = (LogLevel.INFO, LogLevel.WARNING, LogLevel.ERROR,
                                      LogLevel.VERBOSE)
@@ -703,9 +708,9 @@ class Metric:
 class MetricFamily:
     """Metrics of one name; they live as long as this object."""
 
-    COUNTER = _Level(0, "COUNTER")
-    GAUGE = _Level(1, "GAUGE")
-    HISTOGRAM = _Level(2, "HISTOGRAM")
+    COUNTER = _Named("MetricKind", "COUNTER", 0)
+    GAUGE = _Named("MetricKind", "GAUGE", 1)
+    HISTOGRAM = _Named("MetricKind", "HISTOGRAM", 2)
 
     def __init__(self, name, description, kind):
         self._metrics = []
