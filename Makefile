@@ -141,10 +141,10 @@ $(B)/lib/libtritonserver.so: $(OBJ_base) $(OBJ_core) $(OBJ_proto) $(wildcard src
 	$(link)
 	$(Q)$(CC) -shared -o $@ $(filter %.o,$^) $(LDFLAGS) $(proto_LIBS) $(LIBS_base) \
 	    $(addprefix -Wl$(comma)--version-script=,$(filter %.map,$^)) -Wl,-soname,libtritonserver.so
-$(B)/bin/tritonserver: $(OBJ_base) $(OBJ_frontends) $(B)/lib/libtritonserver.so
+$(B)/bin/tritonserver: $(OBJ_base) $(OBJ_formats) $(OBJ_text) $(OBJ_frontends) $(B)/lib/libtritonserver.so
 	$(link)
 	$(Q)$(CC) -o $@ $(filter %.o,$^) $(LDFLAGS) -L$(B)/lib -ltritonserver -levent -levent_pthreads -lz \
-	    $(frontends_LIBS) $(LIBS_base) -Wl,-rpath,'$$ORIGIN/../lib'
+	    $(frontends_LIBS) $(text_LIBS) $(LIBS_base) -Wl,-rpath,'$$ORIGIN/../lib'
 
 # One rule for every backend; <name>_ROOMS are the rooms it links in, <name>_LIBS its libraries.
 tokenizer_ROOMS := $(OBJ_text) $(OBJ_formats)
@@ -160,6 +160,9 @@ $(B)/backends/$(1)/libtriton_$(1).so: $$(OBJ_base) $$(call obj_of,backends/util)
 endef
 $(foreach b,$(BACKENDS),$(eval $(call backend_rule,$(b))))
 
+-include src/caches/build.mk
+-include src/agents/build.mk
+
 # The templates of the five models, where the programs look for them.
 $(B)/share/nereid/.templates: $(wildcard all_models/*/*/config.pbtxt)
 	@mkdir -p $(@D)
@@ -168,6 +171,7 @@ $(B)/share/nereid/.templates: $(wildcard all_models/*/*/config.pbtxt)
 -include src/device/cuda/build.mk
 
 # ---- tests ----
+-include tests/server/backends/build.mk
 unit: $(UNIT_BIN) ## Build and run the C unit tests (BUILD=asan|tsan for sanitizers)
 	@scripts/run_unit $(UNIT_BIN)
 
@@ -175,10 +179,10 @@ $(B)/tests/unit/core/%: tests/unit/core/%.c $(B)/lib/libtritonserver.so $(OBJ_co
 	$(link)
 	$(Q)$(CC) $(CFLAGS) -Itests -o $@ $< $(OBJ_core) $(OBJ_proto) $(OBJ_base) $(LDFLAGS) -rdynamic $(proto_LIBS) -lcmocka $(LIBS_base)
 $(B)/tests/unit/core/test_server: | $(B)/backends/identity/libtriton_identity.so
-$(B)/tests/unit/frontends/%: tests/unit/frontends/%.c $(OBJ_frontends) $(OBJ_base) $(B)/lib/libtritonserver.so
+$(B)/tests/unit/frontends/%: tests/unit/frontends/%.c $(OBJ_frontends) $(OBJ_formats) $(OBJ_text) $(OBJ_base) $(B)/lib/libtritonserver.so
 	$(link)
-	$(Q)$(CC) $(CFLAGS) $(grpc_CFLAGS) -Itests -o $@ $< $(filter-out %/main.o,$(OBJ_frontends)) $(OBJ_base) $(LDFLAGS) \
-	    -L$(B)/lib -ltritonserver -levent -levent_pthreads -lz $(frontends_LIBS) -lcmocka $(LIBS_base) -Wl,-rpath,$(abspath $(B)/lib)
+	$(Q)$(CC) $(CFLAGS) $(grpc_CFLAGS) -Itests -o $@ $< $(filter-out %/main.o,$(OBJ_frontends)) $(OBJ_formats) $(OBJ_text) $(OBJ_base) $(LDFLAGS) \
+	    -L$(B)/lib -ltritonserver -levent -levent_pthreads -lz $(frontends_LIBS) $(text_LIBS) -lcmocka $(LIBS_base) -Wl,-rpath,$(abspath $(B)/lib)
 $(B)/tests/%: tests/%.c $(OBJ_nereid)
 	$(link)
 	$(Q)$(CC) $(CFLAGS) -Itests -o $@ $< $(OBJ_nereid) $(LDFLAGS) $(text_LIBS) -lcmocka $(LIBS_base)
@@ -232,6 +236,13 @@ check: ## Under a minute: house rules and unit tests under the address sanitizer
 # Python packages of the tests, in a folder of their own.
 VENV := build/venv
 venv: $(VENV)/.done
+.PHONY: bench-cpu
+BENCH_ARGS ?= --formats Q4_0,Q8_0
+bench-cpu: engine ## Beside llama.cpp, compiled for this machine (MODEL=smollm2|gemma3, BENCH_ARGS)
+	$(Q)[ -d build/venv-bench ] || $(PYTHON) -m venv build/venv-bench
+	$(Q)CMAKE_ARGS=-DGGML_NATIVE=ON build/venv-bench/bin/pip install -q --disable-pip-version-check \
+	    --no-binary llama-cpp-python llama-cpp-python
+	$(Q)build/venv-bench/bin/python tests/bench/bench_cpu.py "$$(scripts/fetch_model $(MODEL))" $(BENCH_ARGS)
 $(VENV)/.done: tests/requirements.txt
 	$(Q)$(PYTHON) -m venv $(VENV)
 	$(Q)$(VENV)/bin/pip install -q --disable-pip-version-check -r tests/requirements.txt

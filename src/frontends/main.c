@@ -7,6 +7,7 @@
 #endif
 #include "frontends/http/api.h"
 #include "frontends/metrics/server.h"
+#include "frontends/openai/openai.h"
 #include "frontends/options.h"
 #include "frontends/tracer.h"
 
@@ -14,16 +15,20 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
+#include <sys/resource.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
+#define MAX_DESCRIPTORS (1u << 20)
 #define TRITON_VERSION "2.51.0" /* the version whose interface this program has */
 
 typedef struct services {
+    nrd_limit limit;
     TRITONSERVER_Server *server;
     nrd_tracer *tracer;
     nrd_http_api *http;
+    nrd_openai *openai;
     nrd_http_server *metrics;
 #ifdef NRD_HAVE_GRPC
     nrd_grpc_service *grpc;
@@ -47,7 +52,7 @@ static nrd_error *start_grpc(services *s, const nrd_options *o)
 {
     if (o->allow_grpc) {
         NRD_TRY(nrd_error_wrap(nrd_grpc_service_start(&s->grpc, s->server, s->tracer,
-                                                      s->http ? s->http->shm : NULL, o),
+                                                      s->http ? s->http->shm : NULL, &s->limit, o),
                                "failed to start GRPC service"));
         NRD_LOG_INFO("Started GRPCInferenceService at %s:%d", o->grpc_address,
                      nrd_grpc_service_port(s->grpc));
@@ -105,8 +110,13 @@ static void free_grpc(services *s)
 static nrd_error *start_services(services *s, const nrd_options *o)
 {
     if (o->allow_http) {
-        NRD_TRY(nrd_error_wrap(nrd_http_api_start(&s->http, s->server, o, s->tracer),
+        NRD_TRY(nrd_error_wrap(nrd_http_api_new(&s->http, s->server, o, s->tracer, &s->limit),
                                "failed to start HTTP service"));
+        if (o->allow_openai) {
+            NRD_TRY(nrd_error_wrap(nrd_openai_new(&s->openai, s->http),
+                                   "failed to start the OpenAI endpoints"));
+        }
+        NRD_TRY(nrd_error_wrap(nrd_http_api_listen(s->http), "failed to start HTTP service"));
     }
     NRD_TRY(start_grpc(s, o));
     if (s->http) {
@@ -192,15 +202,29 @@ static int stop(services *s, const nrd_options *o)
     }
     free_grpc(s);
     nrd_http_api_free(s->http);
+    nrd_openai_free(s->openai);
     nrd_http_server_free(s->metrics);
     nrd_error_free(nrd_http_from_triton(TRITONSERVER_ServerDelete(s->server)));
     nrd_tracer_free(s->tracer);
     return 0;
 }
 
+/* Each connection takes a descriptor, and the usual soft limit is 1024. */
+static void raise_descriptor_limit(void)
+{
+    struct rlimit r;
+    if (getrlimit(RLIMIT_NOFILE, &r) == 0 && r.rlim_cur < r.rlim_max) {
+        const rlim_t want = r.rlim_max < MAX_DESCRIPTORS ? r.rlim_max : MAX_DESCRIPTORS;
+        if (r.rlim_cur < want) {
+            r.rlim_cur = want;
+            (void)setrlimit(RLIMIT_NOFILE, &r);
+        }
+    }
+}
+
 static int serve(const nrd_options *o)
 {
-    services s = {0};
+    services s = {.limit.max = (size_t)o->max_inflight_requests};
     sigset_t signals;
     TRITONSERVER_ServerOptions *t = NULL;
     nrd_error *err = NULL;
@@ -214,6 +238,7 @@ static int serve(const nrd_options *o)
         return 1;
     }
     NRD_LOG_INFO("Nereid %s, with the interfaces of Triton %s", NRD_VERSION, TRITON_VERSION);
+    raise_descriptor_limit();
     block_signals(&signals); /* before any thread exists, so that all inherit it */
     TRITONSERVER_Error *e = TRITONSERVER_ServerNew(&s.server, t);
     TRITONSERVER_ServerOptionsDelete(t);
@@ -235,6 +260,7 @@ fail:
         nrd_error_free(nrd_http_from_triton(TRITONSERVER_ServerStop(s.server)));
         free_grpc(&s);
         nrd_http_api_free(s.http);
+        nrd_openai_free(s.openai);
         nrd_http_server_free(s.metrics);
         nrd_error_free(nrd_http_from_triton(TRITONSERVER_ServerDelete(s.server)));
     }

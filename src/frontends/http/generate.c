@@ -6,6 +6,7 @@
  * Source   Triton's generate extension. */
 #include "base/json.h"
 #include "frontends/http/call.h"
+#include "frontends/http/handlers.h"
 #include "frontends/http/tensor_json.h"
 
 #include <stdio.h>
@@ -335,7 +336,7 @@ static void on_stream_response(nrd_http_call *call, TRITONSERVER_InferenceRespon
         int status = response ? build(call, response) : 200;
         if (!call->started) { /* the first answer decides the status of the whole stream */
             call->started = true;
-            nrd_http_stream_begin(call->req, status, "text/event-stream; charset=utf-8");
+            nrd_http_stream_begin(call->req, status, "text/event-stream; charset=utf-8", NULL);
         }
         if (response) {
             nrd_http_stream_write(call->req, call->text.data, call->text.len);
@@ -381,8 +382,8 @@ static void on_single_response(nrd_http_call *call, TRITONSERVER_InferenceRespon
 
 /* ---- the handler ---- */
 
-void nrd_http_generate(nrd_http_api *api, nrd_http_request *req, const nrd_http_route *route,
-                       bool stream)
+static void generate(nrd_http_api *api, nrd_http_request *req, const nrd_http_route *route,
+                     bool stream)
 {
     nrd_http_call *call = NULL;
     nrd_json_doc *meta = NULL, *doc = NULL;
@@ -416,4 +417,14 @@ out:
         }
         nrd_http_fail(req, err);
     }
+}
+
+void nrd_http_on_generate(void *user, nrd_http_request *req, const nrd_http_route *route)
+{
+    generate(user, req, route, false);
+}
+
+void nrd_http_on_generate_stream(void *user, nrd_http_request *req, const nrd_http_route *route)
+{
+    generate(user, req, route, true);
 }
