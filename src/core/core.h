@@ -47,6 +47,10 @@ typedef struct nrd_factory nrd_factory;
 typedef struct nrd_trace nrd_trace;
 typedef struct nrd_sched nrd_sched;
 typedef struct nrd_seq nrd_seq;
+typedef struct nrd_cache nrd_cache;
+typedef struct nrd_order nrd_order;
+typedef struct nrd_turn nrd_turn;
+typedef struct nrd_strategy nrd_strategy;
 typedef struct nrd_seq_slot nrd_seq_slot;
 typedef struct nrd_seq_states nrd_seq_states;
 typedef struct nrd_ensemble nrd_ensemble;
@@ -197,7 +201,7 @@ typedef struct nrd_response_stat {
 typedef struct nrd_stats {
     pthread_mutex_t mu; /* guards everything below */
     uint64_t last_inference_ms, inference_count, execution_count;
-    nrd_duration success, fail, queue, input, infer, output;
+    nrd_duration success, fail, queue, input, infer, output, cache_hit, cache_miss;
     nrd_batch_stat *batches; /* rising batch_size */
     size_t n_batches;
     nrd_response_stat *responses; /* by index of the response */
@@ -216,6 +220,8 @@ void nrd_stats_fini(nrd_stats *s);
 void nrd_stats_success(nrd_model *m, uint64_t batch_size, uint64_t request_ns, uint64_t queue_ns,
                        uint64_t input_ns, uint64_t infer_ns, uint64_t output_ns);
 void nrd_stats_failure(nrd_model *m, uint64_t request_ns, nrd_fail_reason reason);
+void nrd_stats_cache_hit(nrd_request *r, uint64_t lookup_ns);
+void nrd_stats_cache_miss(nrd_model *m, uint64_t ns); /* looking up and inserting */
 void nrd_stats_batch(nrd_model *m, uint64_t batch_size, uint64_t input_ns, uint64_t infer_ns,
                      uint64_t output_ns);
 typedef enum { NRD_RESP_OK, NRD_RESP_FAIL, NRD_RESP_EMPTY, NRD_RESP_CANCEL } nrd_resp_outcome;
@@ -369,7 +375,10 @@ struct nrd_factory { /* TRITONBACKEND_ResponseFactory */
     uint64_t start_ns;
     _Atomic bool first_sent, final_sent;
     _Atomic uint64_t n_reported; /* responses whose statistics came in */
-    nrd_sched *on_final; /* shared scheduler to tell when the last response went out, or NULL */
+    nrd_order *order;  /* shared: responses wait for those of earlier requests; NULL: they do not */
+    nrd_turn *turn;    /* borrowed from it; NULL: over */
+    char *cache_key;   /* under which the response is kept; NULL: it is not */
+    uint64_t cache_ns; /* what the look-up took */
 };
 
 nrd_factory *nrd_factory_new(const nrd_request *r);
@@ -495,12 +504,35 @@ void nrd_sched_enqueue_inner(nrd_sched *s, nrd_request *r);              /* take
 nrd_error *nrd_sched_enqueue(nrd_sched *s, nrd_request *r) NRD_MUST_USE; /* takes on success */
 /* Waits for work; 0: stopped. At most cap requests that may run as one batch. */
 uint32_t nrd_sched_take(nrd_sched *s, nrd_request **batch, uint32_t cap);
-void nrd_sched_final(nrd_sched *s); /* a request of the queue got its last response */
+/* Gives the request a place among the responses, if the model keeps them in order. */
+void nrd_sched_keep_order(nrd_sched *s, nrd_request *r);
 void nrd_sched_sweep(nrd_sched *s); /* answers cancelled and expired requests */
 void nrd_sched_stop(nrd_sched *s);  /* refuses new requests, fails those that wait */
 nrd_sched *nrd_sched_ref(nrd_sched *s);
 void nrd_sched_unref(nrd_sched *s);
 uint32_t nrd_sched_max_batch(const nrd_sched *s);
+
+/* Custom batching, sched/strategy.c. *out NULL: the model has no such library. */
+nrd_error *nrd_strategy_new(nrd_strategy **out, nrd_model *m) NRD_MUST_USE;
+void nrd_strategy_free(nrd_strategy *s); /* NULL is fine */
+void *nrd_strategy_begin(nrd_strategy *s, const nrd_model *m);
+bool nrd_strategy_includes(nrd_strategy *s, const nrd_request *r, void *userp);
+void nrd_strategy_end(nrd_strategy *s, const nrd_model *m, void *userp);
+
+/* Responses in the order of requests, sched/order.c. */
+nrd_order *nrd_order_new(void);
+void nrd_order_unref(nrd_order *o);                /* NULL is fine */
+void nrd_order_join(nrd_order *o, nrd_factory *f); /* its responses come after all that joined */
+void nrd_order_push(nrd_factory *f, nrd_response *r, uint32_t flags); /* takes r always */
+void nrd_order_leave(nrd_factory *f); /* no more responses through it; fine if it never joined */
+
+/* The response cache, cache.c. */
+nrd_error *nrd_cache_open(nrd_cache **out, const char *name, const char *cache_dir,
+                          const char *config) NRD_MUST_USE;
+void nrd_cache_close(nrd_cache *c); /* NULL is fine */
+/* Answers and releases a prepared request whose response is kept; false: it has to run. */
+bool nrd_cache_answer(nrd_request *r);
+void nrd_cache_keep(nrd_factory *f, nrd_response *r);
 
 /* Requests of one correlation id go to one slot of one instance, in order,
  * sched/sequence_batcher.c. */
@@ -509,12 +541,14 @@ nrd_error *nrd_seq_enqueue(nrd_seq *s, nrd_request *r) NRD_MUST_USE; /* takes on
 /* Waits for a batch of the instance; 0: stopped. cap: nrd_seq_max_batch. */
 uint32_t nrd_seq_take(nrd_seq *s, uint32_t instance, nrd_request **batch, uint32_t cap);
 uint32_t nrd_seq_max_batch(const nrd_seq *s);
+/* States as a sequence begins with; NULL: the model has none. */
+nrd_seq_states *nrd_seq_first_states(const nrd_seq *s);
 /* A request of the batcher was released. *goes_on: it was queued again, hands off. */
 nrd_error *nrd_seq_released(nrd_request *r, uint32_t flags, bool *goes_on) NRD_MUST_USE;
-void nrd_seq_sweep(nrd_seq *s);   /* ends idle, cancelled and expired sequences */
+void nrd_seq_sweep(nrd_seq *s);  /* ends idle, cancelled and expired sequences */
 size_t nrd_seq_live(nrd_seq *s); /* sequences that have begun and not ended */
-void nrd_seq_drain(nrd_seq *s);   /* refuses new sequences; those that have begun go on */
-void nrd_seq_stop(nrd_seq *s);    /* ends the takers; no request is queued any more */
+void nrd_seq_drain(nrd_seq *s);  /* refuses new sequences; those that have begun go on */
+void nrd_seq_stop(nrd_seq *s);   /* ends the takers; no request is queued any more */
 void nrd_seq_free(nrd_seq *s);
 
 /* Shared resources of instances, sched/rate_limiter.c. A NULL limiter limits nothing. */
@@ -546,6 +580,7 @@ struct nrd_model { /* TRITONBACKEND_Model */
     bool config_open;   /* during ModelInitialize: ModelSetConfig may replace it */
     bool auto_complete;
     bool decoupled;
+    bool cached;         /* responses are kept in the server's cache */
     uint32_t n_required; /* inputs that are not optional */
     nrd_strings *labels; /* per output of the configuration: names of classes, may be empty */
     size_t n_labels;
@@ -556,18 +591,20 @@ struct nrd_model { /* TRITONBACKEND_Model */
     uint32_t n_instances;
     nrd_worker *workers;
     uint32_t n_workers;
-    nrd_sched *sched; /* one of the three */
+    nrd_strategy *strategy; /* custom batching; NULL: none */
+    nrd_sched *sched;       /* one of the three */
     nrd_seq *seq;
     nrd_ensemble *ensemble;
     nrd_stats stats;
     nrd_model_metrics *metrics; /* NULL: off */
     _Atomic int64_t n_pending;
     _Atomic int64_t n_in_flight; /* requests whose last response or release is missing */
-    pthread_mutex_t mu; /* guards usage, here and in instances */
+    pthread_mutex_t mu;          /* guards usage, here and in instances */
     nrd_attr **usage;
     uint32_t n_usage;
     void (*on_destroy)(void *user, nrd_model *m); /* called by the reaper, before the memory goes */
     void *on_destroy_user;
+    struct nrd_agents *agents; /* shared: repository agents of this load; NULL: none */
 };
 
 /* Loads one version. Takes cfg always. */
@@ -578,6 +615,10 @@ void nrd_model_unref(nrd_model *m);   /* the last one hands it to the reaper */
 void nrd_model_destroy(nrd_model *m); /* reaper only */
 const Inference__ModelInput *nrd_model_input(const nrd_model *m, const char *name);
 const Inference__ModelOutput *nrd_model_output(const nrd_model *m, const char *name);
+/* A file that the model's configuration names, with a final NUL; owned. */
+nrd_error *nrd_model_read_file(char **out, size_t *out_len, const char *path) NRD_MUST_USE;
+/* Runs the samples of model_warmup on every instance, warmup.c. */
+nrd_error *nrd_model_warm_up(nrd_model *m) NRD_MUST_USE;
 nrd_error *nrd_model_ready(nrd_model *m) NRD_MUST_USE; /* asks the instances */
 void nrd_usage_replace(pthread_mutex_t *mu, nrd_attr ***list, uint32_t *n,
                        TRITONSERVER_BufferAttributes **usage, uint32_t n_usage);
@@ -602,7 +643,6 @@ typedef struct nrd_options { /* TRITONSERVER_ServerOptions */
     char *backend_dir, *agent_dir, *cache_dir;
     nrd_setting *backend_config, *host_policy, *metrics_config, *cuda_pools, *cache_config;
     nrd_setting *resources; /* rate limiter: scope device or "all" */
-    char *cache_name;
 } nrd_options;
 
 typedef enum {
@@ -630,6 +670,7 @@ struct nrd_server { /* TRITONSERVER_Server */
     nrd_host_metrics *host_metrics;
     nrd_gpu_metrics *gpu_metrics; /* NULL: off */
     nrd_limiter *limiter;         /* NULL: off */
+    nrd_cache *cache;             /* NULL: off */
 };
 
 nrd_error *nrd_server_new(nrd_server **out, const nrd_options *opt) NRD_MUST_USE;

@@ -665,6 +665,9 @@ nrd_error *nrd_request_run(nrd_request *r)
     r->start_ns = nrd_now_ns();
     NRD_TRY(nrd_request_prepare(r));
     nrd_trace_begin(r->trace, r);
+    if (r->model->cached && nrd_cache_answer(r)) {
+        return NULL;
+    }
     /* Once queued, the request may be answered and gone before enqueue returns. */
     err = r->model->ensemble ? nrd_ensemble_enqueue(r->model->ensemble, r)
           : r->model->seq    ? nrd_seq_enqueue(r->model->seq, r)

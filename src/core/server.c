@@ -1,4 +1,5 @@
 #include "core/core.h"
+#include "core/repo/agent.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -130,11 +131,14 @@ static void print_backends(nrd_server *s)
 {
     nrd_strings cells = {0};
     nrd_str table = {0};
-    const char *const agents[] = {"Repository Agent", "Path"};
 
-    nrd_table_put(&table, agents, 1, 2);
+    nrd_strings_add(&cells, "Repository Agent");
+    nrd_strings_add(&cells, "Path");
+    nrd_agents_list(&cells);
+    nrd_table_put(&table, (const char *const *)cells.items, cells.n / 2, 2);
     NRD_LOG_INFO("\n%s", nrd_str_cstr(&table));
     nrd_str_clear(&table);
+    nrd_strings_fini(&cells);
     nrd_strings_add(&cells, "Backend");
     nrd_strings_add(&cells, "Path");
     nrd_strings_add(&cells, "Config");
@@ -197,7 +201,7 @@ void nrd_server_print_options(nrd_server *s)
                nrd_xasprintf("%.1f", o->min_compute_capability));
     add_option(&cells, "strict_readiness", nrd_xasprintf("%d", o->strict_readiness));
     add_option(&cells, "exit_timeout", nrd_xasprintf("%u", o->exit_timeout_s));
-    add_option(&cells, "cache_enabled", nrd_xstrdup("0"));
+    add_option(&cells, "cache_enabled", nrd_xstrdup(s->cache ? "1" : "0"));
     nrd_str_fini(&text);
     nrd_table_put(&text, (const char *const *)cells.items, cells.n / 2, 2);
     NRD_LOG_INFO("\n%s", nrd_str_cstr(&text));
@@ -274,14 +278,24 @@ void nrd_server_kick(nrd_server *s)
 
 static nrd_error *refuse_missing_features(const nrd_options *o)
 {
-    if (o->cache_name) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED,
-                          "response cache '%s' is not supported by this server", o->cache_name);
-    }
     if (o->namespacing) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "model namespacing is not supported by this server");
     }
     return NULL;
+}
+
+static nrd_error *open_cache(nrd_server *s)
+{
+    const nrd_setting *c = s->opt.cache_config;
+
+    if (!c) {
+        return NULL;
+    }
+    if (c->next) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "found multiple cache configurations, but only a "
+                                               "single cache is currently supported");
+    }
+    return nrd_cache_open(&s->cache, c->scope, s->opt.cache_dir, c->value);
 }
 
 static nrd_error *start_threads(nrd_server *s)
@@ -323,6 +337,7 @@ nrd_error *nrd_server_new(nrd_server **out, const nrd_options *opt)
         s->limiter = nrd_limiter_new(s->opt.resources);
     }
     NRD_TRY_GOTO(nrd_queue_new(&s->dead_models, 0, false), err, fail);
+    NRD_TRY_GOTO(open_cache(s), err, fail);
     NRD_TRY_GOTO(nrd_repo_new(&s->repo, s), err, fail);
     if (opt->metrics) {
         NRD_TRY_GOTO(nrd_host_metrics_new(&s->host_metrics, opt->cpu_metrics), err, fail);
@@ -491,6 +506,7 @@ void nrd_server_free(nrd_server *s)
     nrd_host_metrics_free(s->host_metrics);
     nrd_gpu_metrics_free(s->gpu_metrics);
     nrd_limiter_free(s->limiter);
+    nrd_cache_close(s->cache);
     nrd_repo_free(s->repo);
     pthread_cond_destroy(&s->keeper_cond);
     pthread_mutex_destroy(&s->keeper_mu);

@@ -219,6 +219,17 @@ const nrd_option_row nrd_option_rows[] = {
      "(http only; default http://localhost:4318/v1/traces), resource=<key>=<value>, "
      "bsp_max_queue_size, bsp_schedule_delay (milliseconds) or bsp_max_export_batch_size."},
 
+    {"OpenAI", "allow-openai", NRD_FORM_BOOL, F(allow_openai), 0, 0, "boolean", NULL,
+     "Answer OpenAI's API (/v1/chat/completions and others) on the HTTP port. Default is true."},
+    {"OpenAI", "api-key", NRD_FORM_CUSTOM, 0, 0, 0, "string", nrd_option_parse_api_key,
+     "Key that /v1 asks for (Authorization: Bearer). May be given several times."},
+    {"OpenAI", "api-key-file", NRD_FORM_STRING, F(api_key_file), 0, 0, "string", NULL,
+     "File with such keys, one a line; lines with # are remarks."},
+    {"OpenAI", "cors-origin", NRD_FORM_CUSTOM, 0, 0, 0, "string", nrd_option_parse_cors_origin,
+     "Origin of pages that may call /v1 from a browser, or *. May be given several times."},
+    {"OpenAI", "openai-rate-limit", NRD_FORM_INT, F(openai_rate_limit), 0, INT_MAX, "integer", NULL,
+     "Requests a minute for each key; more are answered 429. 0: any number. Default is 0."},
+
     {"Shared Memory", "allow-client-shm", NRD_FORM_BOOL, F(allow_client_shm), 0, 0, "boolean", NULL,
      "Let clients register shared memory, of the system and of CUDA, and use it for inputs and "
      "outputs. Default is true."},

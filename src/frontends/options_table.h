@@ -42,14 +42,16 @@ nrd_error *nrd_option_read_bool(const char *name, const char *value, bool *out) 
 nrd_error *nrd_option_read_int(const char *name, const char *value, int64_t min, int64_t max,
                                int64_t *out) NRD_MUST_USE;
 
-nrd_option_parser nrd_option_parse_trace_old, nrd_option_parse_allow_grpc,
-    nrd_option_parse_backend_config, nrd_option_parse_cache_config, nrd_option_parse_cache_size,
-    nrd_option_parse_control_mode, nrd_option_parse_cuda_pool, nrd_option_parse_cuda_va,
-    nrd_option_parse_gpu_limit, nrd_option_parse_host_policy, nrd_option_parse_log_format,
-    nrd_option_parse_log_verbose, nrd_option_parse_metrics_config,
-    nrd_option_parse_model_config_name, nrd_option_parse_no_service, nrd_option_parse_rate_limit,
-    nrd_option_parse_rate_resource, nrd_option_parse_repository, nrd_option_parse_restricted_api,
-    nrd_option_parse_startup_model, nrd_option_parse_trace_config;
+nrd_option_parser nrd_option_parse_api_key, nrd_option_parse_cors_origin,
+    nrd_option_parse_trace_old;
+nrd_option_parser nrd_option_parse_allow_grpc, nrd_option_parse_backend_config,
+    nrd_option_parse_cache_config, nrd_option_parse_cache_size, nrd_option_parse_control_mode,
+    nrd_option_parse_cuda_pool, nrd_option_parse_cuda_va, nrd_option_parse_gpu_limit,
+    nrd_option_parse_host_policy, nrd_option_parse_log_format, nrd_option_parse_log_verbose,
+    nrd_option_parse_metrics_config, nrd_option_parse_model_config_name,
+    nrd_option_parse_no_service, nrd_option_parse_rate_limit, nrd_option_parse_rate_resource,
+    nrd_option_parse_repository, nrd_option_parse_restricted_api, nrd_option_parse_startup_model,
+    nrd_option_parse_trace_config;
 #ifdef NRD_HAVE_GRPC
 nrd_option_parser nrd_option_parse_restricted_protocol, nrd_option_parse_compression;
 #endif

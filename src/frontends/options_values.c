@@ -304,6 +304,22 @@ nrd_error *nrd_option_parse_repository(nrd_options *o, const char *name, const c
     return add_name(&o->repositories, name, value);
 }
 
+nrd_error *nrd_option_parse_api_key(nrd_options *o, const char *name, const char *value)
+{
+    if (!value[0]) {
+        return nrd_option_bad(name, "Error: an empty key.");
+    }
+    return add_name(&o->api_keys, name, value);
+}
+
+nrd_error *nrd_option_parse_cors_origin(nrd_options *o, const char *name, const char *value)
+{
+    if (strpbrk(value, "\r\n ")) {
+        return nrd_option_bad(name, "Error: an origin has no spaces.");
+    }
+    return add_name(&o->cors_origins, name, value);
+}
+
 nrd_error *nrd_option_parse_startup_model(nrd_options *o, const char *name, const char *value)
 {
     return add_name(&o->startup_models, name, value);

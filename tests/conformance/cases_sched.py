@@ -34,7 +34,29 @@ def parameter(key, value):
     return 'parameters { key: "%s" value: { string_value: "%s" } }' % (key, value)
 
 
+def warm(name, inputs, batch=1, count=0):
+    inputs = " ".join('inputs { key: "%s" value: { %s } }' % i for i in inputs.items())
+    return (f'model_warmup [ {{ name: "{name}" batch_size: {batch} {inputs} '
+            + (f"count: {count} " if count else "") + "} ]\n")
+
+
+LOGS = parameter("log_inputs", "yes") + "\n"
+ZERO_IN = {"IN": "data_type: TYPE_INT32 dims: [ 1 ] zero_data: true"}
+FILE_IN = {"IN": 'data_type: TYPE_INT32 dims: [ 1 ] input_data_file: "seven"'}
+CONTROLS_IN = ZERO_IN | {
+    "START": "data_type: TYPE_INT32 dims: [ 1 ] zero_data: true",
+    "END": "data_type: TYPE_FP32 dims: [ 1 ] zero_data: true",
+    "READY": "data_type: TYPE_BOOL dims: [ 1 ] zero_data: true",
+    "CORRID": "data_type: TYPE_UINT64 dims: [ 1 ] zero_data: true"}
+
 MODELS = {
+    "warm_zero": probe("warm_zero", "", 0, LOGS + warm("zero", ZERO_IN)),
+    "warm_file": probe("warm_file", "", 0, LOGS + warm("file", FILE_IN, count=2)),
+    "warm_batch": probe("warm_batch", "dynamic_batching { }", 4, LOGS + warm("b", FILE_IN, 3)),
+    "warm_two": probe("warm_two", "", 0, LOGS + warm("one", ZERO_IN) + warm("two", FILE_IN)),
+    "warm_none": probe("warm_none", "", 0, LOGS + warm("none", ZERO_IN, 0)),
+    "warm_sequence": probe("warm_sequence", sequence("direct { }" + CONTROLS % "TYPE_UINT64"), 2,
+                           LOGS + warm("s", CONTROLS_IN)),
     "direct": probe("direct", sequence("direct { }" + CONTROLS % "TYPE_UINT64" + STATE % ZERO), 2),
     "oldest": probe("oldest", sequence("oldest { max_candidate_sequences: 4 }"
                                        + CONTROLS % "TYPE_INT32" + STATE % ZERO), 4),
@@ -55,6 +77,17 @@ MODELS = {
 
 # Loaded one by one: what the configuration says wrong.
 BROKEN = {
+    "warm_fails": parameter("fail", "on purpose") + warm("w", ZERO_IN, 1),
+    "warm_no_file": warm("w", {"IN": 'data_type: TYPE_INT32 dims: [ 1 ] input_data_file: "no"'}),
+    "warm_short": warm("w", {"IN": 'data_type: TYPE_INT32 dims: [ 1 ] input_data_file: "short"'}),
+    "warm_variable": warm("w", {"IN": "data_type: TYPE_INT32 dims: [ -1 ] zero_data: true"}),
+    "warm_shape": warm("w", {"IN": "data_type: TYPE_INT32 dims: [ 2 ] zero_data: true"}),
+    "warm_type": warm("w", {"IN": "data_type: TYPE_FP32 dims: [ 1 ] zero_data: true"}),
+    "warm_missing": warm("w", {}),
+    "warm_no_data": warm("w", {"IN": "data_type: TYPE_INT32 dims: [ 1 ]"}),
+    "cached": sequence("") + "\nresponse_cache { enable: true }",
+    "cached_decoupled": "response_cache { enable: true } "
+                        "model_transaction_policy { decoupled: true }",
     "no_name": sequence('control_input [ { name: "" } ]'),
     "same_name": sequence('control_input [ { name: "A" }, { name: "A" } ]'),
     "no_values": sequence('control_input [ { name: "A" control [ { kind: CONTROL_SEQUENCE_START '
@@ -91,6 +124,43 @@ BROKEN = {
 }
 
 
+CACHE = "response_cache { enable: true }"
+BATCHING = "dynamic_batching { }"
+CACHED = {
+    "kept": probe("kept", "", 0, CACHE),
+    "kept_batch": probe("kept_batch", BATCHING, 4, CACHE),
+    "not_kept": probe("not_kept"),
+    "fails": probe("fails", "", 0, CACHE + "\n" + parameter("fail", "on purpose")),
+    "chain": """name: "chain"
+platform: "ensemble"
+input [ { name: "IN" data_type: TYPE_INT32 dims: [ 1 ] } ]
+output [ { name: "OUT" data_type: TYPE_STRING dims: [ 1 ] },
+         { name: "SUM" data_type: TYPE_INT32 dims: [ 1 ] } ]
+ensemble_scheduling { step [ { model_name: "kept" model_version: -1
+  input_map { key: "IN" value: "IN" } output_map { key: "SEEN" value: "OUT" }
+  output_map { key: "SUM" value: "SUM" } } ] }
+response_cache { enable: true }
+""",
+}
+
+
+def cache_cases():
+    out = []
+    for model, batch in (("kept", None), ("kept_batch", 1), ("not_kept", None), ("fails", None),
+                         ("chain", None)):
+        for i in range(3):
+            out.append((f"cache/{model}/same {i}", *ask(model, value=3, batch=batch)))
+        out.append((f"cache/{model}/other", *ask(model, value=4, batch=batch)))
+        out.append((f"cache/{model}/other again", *ask(model, value=4, batch=batch)))
+        out.append((f"cache/{model}/with id", *ask(model, value=4, batch=batch, id="7")))
+    out.append(("cache/kept/binary", *ask("kept", value=4, parameters={
+        "binary_data_output": True})))
+    for model in CACHED:
+        out.append((f"cache/{model}/stats", "GET", f"/v2/models/{model}/stats"))
+        out.append((f"cache/{model}/config", "GET", f"/v2/models/{model}/config"))
+    return out
+
+
 def write_repository(folder, models):
     for name, text in models.items():
         model = pathlib.Path(folder) / name
@@ -98,6 +168,9 @@ def write_repository(folder, models):
         (model / "initial_state").mkdir(exist_ok=True)
         (model / "initial_state/seven").write_bytes((7).to_bytes(4, "little"))
         (model / "initial_state/short").write_bytes(b"xx")
+        (model / "warmup").mkdir(exist_ok=True)
+        (model / "warmup/seven").write_bytes((7).to_bytes(4, "little"))
+        (model / "warmup/short").write_bytes(b"xx")
         (model / "config.pbtxt").write_text(text)
 
 

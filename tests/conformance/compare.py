@@ -352,6 +352,12 @@ def run(ours, theirs, backends, folder, only="*", verbose=False):
                 "schedulers")
     result.pair((ours, theirs), folder / "sched-broken", probe, folder,
                 wanted(cases_sched.broken_cases()), "broken", "--model-control-mode=explicit")
+    cases_sched.write_repository(folder / "cached", cases_sched.CACHED)
+    for name, caches in (("our cache", pathlib.Path(backends).parent / "caches"),
+                         ("their cache", pathlib.Path(theirs).parents[1] / "caches")):
+        result.pair((ours, theirs), folder / "cached", probe, folder,
+                    wanted(cases_sched.cache_cases()), name, f"--cache-directory={caches}",
+                    "--cache-config=local,size=1048576")
     return result
 
 

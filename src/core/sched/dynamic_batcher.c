@@ -26,7 +26,8 @@ typedef struct level {
 struct nrd_sched {
     atomic_int refs;
     nrd_model *model; /* borrowed: lives longer than its requests; NULL-safe use only before stop */
-    bool batching, preserve_order;
+    bool batching;
+    nrd_order *order; /* shared; NULL: responses may overtake each other */
     uint32_t max_batch;
     uint64_t delay_ns;
     uint32_t *preferred;
@@ -37,7 +38,6 @@ struct nrd_sched {
     level *levels;
     uint32_t n_levels, default_level; /* level numbers start at 1 */
     uint32_t n_queued;
-    uint32_t n_unfinished; /* preserve_order: requests taken whose last response is missing */
     bool forming, stopping;
 };
 
@@ -81,7 +81,7 @@ static void set_batching(nrd_sched *s, const int32_t *preferred, size_t n, uint6
     s->batching = true;
     s->max_batch = max > 0 ? (uint32_t)max : 1;
     s->delay_ns = delay_us < UINT64_MAX / 2000u ? delay_us * 1000u : UINT64_MAX / 2;
-    s->preserve_order = preserve_order;
+    s->order = preserve_order ? nrd_order_new() : NULL;
     s->n_preferred = n;
     s->preferred = nrd_xcalloc(n + 1, sizeof *s->preferred);
     for (size_t i = 0; i < n; i++) {
@@ -129,8 +129,7 @@ nrd_sched *nrd_sched_new_inner(nrd_model *m,
     nrd_sched *s = sched_new(m, 1);
 
     set_batching(s, o->preferred_batch_size, o->n_preferred_batch_size,
-                 o->max_queue_delay_microseconds,
-                 o->preserve_ordering && !m->config->sequence_batching->iterative_sequence);
+                 o->max_queue_delay_microseconds, o->preserve_ordering);
     return s;
 }
 
@@ -147,6 +146,7 @@ void nrd_sched_unref(nrd_sched *s)
         pthread_cond_destroy(&s->cond);
         pthread_cond_destroy(&s->form_cond);
         pthread_mutex_destroy(&s->mu);
+        nrd_order_unref(s->order);
         free(s->levels);
         free(s->preferred);
         free(s);
@@ -226,9 +226,7 @@ nrd_error *nrd_sched_enqueue(nrd_sched *s, nrd_request *r)
         atomic_store(&r->state, NRD_REQ_PENDING);
         atomic_fetch_add(&r->model->n_pending, 1);
         nrd_model_metrics_pending(r->model->metrics, 1);
-        if (s->preserve_order) {
-            r->factory->on_final = nrd_sched_ref(s);
-        }
+        nrd_sched_keep_order(s, r);
         push(&l->head, &l->tail, r);
         l->n++;
         s->n_queued++;
@@ -243,9 +241,7 @@ void nrd_sched_enqueue_inner(nrd_sched *s, nrd_request *r)
     r->batch_ns = nrd_now_ns();
     r->deadline_ns = 0;
     pthread_mutex_lock(&s->mu);
-    if (s->preserve_order && !r->factory->on_final) {
-        r->factory->on_final = nrd_sched_ref(s);
-    }
+    nrd_sched_keep_order(s, r);
     push(&s->levels[0].head, &s->levels[0].tail, r);
     s->levels[0].n++;
     s->n_queued++;
@@ -295,8 +291,7 @@ static void fail_list(nrd_request *list, nrd_error_code code, const char *messag
     for (nrd_request *r = list, *next; r; r = next) {
         next = r->next;
         r->next = r->prev = NULL;
-        nrd_sched_unref(r->factory->on_final); /* never taken, so never counted as unfinished */
-        r->factory->on_final = NULL;
+        nrd_order_leave(r->factory); /* need not wait for those that run */
         nrd_request_fail(r, nrd_request_errorf(r, code, "%s", message), reason);
     }
 }
@@ -365,15 +360,22 @@ static plan make_plan_locked(const nrd_sched *s, uint32_t cap)
 {
     plan p = {.oldest_ns = UINT64_MAX};
     const nrd_request *first = NULL;
+    nrd_strategy *custom = s->batching ? s->model->strategy : NULL;
+    void *custom_batch = custom ? nrd_strategy_begin(custom, s->model) : NULL;
 
-    for (uint32_t i = 0; i < s->n_levels; i++) {
-        for (int late = 0; late < 2; late++) {
-            for (const nrd_request *r = late ? s->levels[i].late : s->levels[i].head; r;
-                 r = r->next) {
+    for (uint32_t i = 0; i < s->n_levels && !p.is_full; i++) {
+        for (int late = 0; late < 2 && !p.is_full; late++) {
+            for (const nrd_request *r = late ? s->levels[i].late : s->levels[i].head;
+                 r && !p.is_full; r = r->next) {
                 if (first && (!s->batching || p.n >= cap || p.total + weight(r) > s->max_batch ||
                               !nrd_request_same_shapes(first, r))) {
                     p.is_full = true;
-                    return p;
+                    break;
+                }
+                /* the first one is asked about too, but a batch of none would never end */
+                if (custom && !nrd_strategy_includes(custom, r, custom_batch) && first) {
+                    p.is_full = true;
+                    break;
                 }
                 first = first ? first : r;
                 p.n++;
@@ -382,12 +384,12 @@ static plan make_plan_locked(const nrd_sched *s, uint32_t cap)
                 if (is_preferred(s, p.total)) {
                     p.best_n = p.n;
                 }
-                if (!s->batching || p.total >= s->max_batch) {
-                    p.is_full = true;
-                    return p;
-                }
+                p.is_full = !s->batching || p.total >= s->max_batch;
             }
         }
+    }
+    if (custom) {
+        nrd_strategy_end(custom, s->model, custom_batch);
     }
     return p;
 }
@@ -403,9 +405,6 @@ static uint32_t take_locked(nrd_sched *s, nrd_request **batch, uint32_t n)
             }
         }
         batch[k] = r;
-    }
-    if (s->preserve_order) {
-        s->n_unfinished += n;
     }
     return n;
 }
@@ -435,7 +434,7 @@ uint32_t nrd_sched_take(nrd_sched *s, nrd_request **batch, uint32_t cap)
         if (s->stopping && s->n_queued == 0) {
             break;
         }
-        if (s->n_queued == 0 || s->forming || s->n_unfinished > 0) {
+        if (s->n_queued == 0 || s->forming) {
             pthread_cond_wait(&s->cond, &s->mu);
             continue;
         }
@@ -461,11 +460,9 @@ uint32_t nrd_sched_take(nrd_sched *s, nrd_request **batch, uint32_t cap)
     return n;
 }
 
-void nrd_sched_final(nrd_sched *s)
+void nrd_sched_keep_order(nrd_sched *s, nrd_request *r)
 {
-    pthread_mutex_lock(&s->mu);
-    if (s->n_unfinished > 0 && --s->n_unfinished == 0) {
-        pthread_cond_broadcast(&s->cond);
+    if (s->order && !r->factory->order) {
+        nrd_order_join(s->order, r->factory);
     }
-    pthread_mutex_unlock(&s->mu);
 }
