@@ -170,6 +170,9 @@ void nrd_trace_unshare(nrd_trace *t);     /* the last user calls the release cal
 void nrd_trace_forget(nrd_trace *t);
 void nrd_trace_begin(nrd_trace *t, const nrd_request *r); /* fills in names */
 void nrd_trace_report(nrd_trace *t, TRITONSERVER_InferenceTraceActivity a, uint64_t ns);
+/* The tensors of a request or a response, where the trace asks for them. */
+void nrd_trace_inputs(nrd_trace *t, const nrd_request *r, TRITONSERVER_InferenceTraceActivity a);
+void nrd_trace_outputs(nrd_trace *t, const nrd_response *r);
 nrd_trace *nrd_trace_child(nrd_trace *t);
 
 /* ---- stats.c ---- */
