@@ -66,6 +66,8 @@ OBJ_tools := $(call obj_of,tools)
 OBJ_nereid := $(OBJ_base) $(OBJ_formats) $(OBJ_text) $(OBJ_guided) $(OBJ_model) $(OBJ_device) $(OBJ_engine) $(OBJ_executor)
 BACKENDS := $(filter-out util,$(sort $(notdir $(patsubst %/,%,$(dir $(wildcard src/backends/*/*.c))))))
 
+-include src/backends/python/build.mk
+
 UNIT_SRC := $(sort $(shell find tests/unit tests/ops -name 'test_*.c' 2>/dev/null))
 UNIT_BIN := $(patsubst tests/%.c,$(B)/tests/%,$(UNIT_SRC))
 FUZZ_SRC := $(filter-out $(if $(HAVE_PROTOBUFC),,%/fuzz_pbtext.c),$(sort $(wildcard tests/fuzz/fuzz_*.c)))
@@ -108,7 +110,7 @@ $(B)/obj/text/%.o: src/text/%.c $(FLAGS_FILE)
 $(B)/obj/device/%.o: src/device/%.c $(FLAGS_FILE)
 	$(call compile,-O3 -fno-math-errno)
 $(B)/obj/executor/%.o: src/executor/%.c $(FLAGS_FILE)
-	$(call compile,$(text_CFLAGS) -DNRD_COMMIT='"$(NRD_COMMIT)"')
+	$(call compile,$(text_CFLAGS) $(if $(PYTHON_INCLUDE),-DNRD_HAVE_PYTHON) -DNRD_COMMIT='"$(NRD_COMMIT)"')
 $(B)/obj/core/%.o: src/core/%.c $(FLAGS_FILE) | $(PROTO_C)
 	$(call compile,)
 $(B)/obj/backends/%.o: src/backends/%.c $(FLAGS_FILE)
@@ -151,7 +153,7 @@ tokenizer_LIBS := $(text_LIBS)
 tensorrtllm_LIBS := -L$(B)/lib -lnereid
 tensorrtllm_DEPS := $(B)/lib/libnereid.so
 define backend_rule
-$(B)/backends/$(1)/libtriton_$(1).so: $$(OBJ_base) $$(call obj_of,backends/util) $$(call obj_of,backends/$(1)) $$($(1)_ROOMS) \
+$(B)/backends/$(1)/libtriton_$(1).so: $$(OBJ_base) $$(call obj_of,backends/util) $$(filter-out %/stub/module.o,$$(call obj_of,backends/$(1))) $$($(1)_ROOMS) \
         $(B)/lib/libtritonserver.so $$($(1)_DEPS)
 	$$(link)
 	$$(Q)$$(CC) -shared -o $$@ $$(filter %.o,$$^) $$(LDFLAGS) -L$(B)/lib -ltritonserver $$($(1)_LIBS) \

@@ -1,4 +1,5 @@
 #include "core/core.h"
+#include "core/repo/agent.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -130,11 +131,14 @@ static void print_backends(nrd_server *s)
 {
     nrd_strings cells = {0};
     nrd_str table = {0};
-    const char *const agents[] = {"Repository Agent", "Path"};
 
-    nrd_table_put(&table, agents, 1, 2);
+    nrd_strings_add(&cells, "Repository Agent");
+    nrd_strings_add(&cells, "Path");
+    nrd_agents_list(&cells);
+    nrd_table_put(&table, (const char *const *)cells.items, cells.n / 2, 2);
     NRD_LOG_INFO("\n%s", nrd_str_cstr(&table));
     nrd_str_clear(&table);
+    nrd_strings_fini(&cells);
     nrd_strings_add(&cells, "Backend");
     nrd_strings_add(&cells, "Path");
     nrd_strings_add(&cells, "Config");
@@ -322,6 +326,7 @@ nrd_error *nrd_server_new(nrd_server **out, const nrd_options *opt)
     nrd_options_copy(&s->opt, opt);
     atomic_store(&s->state, NRD_SERVER_STARTING);
     atomic_store(&s->exit_timeout_s, opt->exit_timeout_s);
+    pthread_mutex_init(&s->backend_open_mu, NULL);
     pthread_mutex_init(&s->backends_mu, NULL);
     pthread_mutex_init(&s->keeper_mu, NULL);
     pthread_condattr_init(&attr);
@@ -507,6 +512,7 @@ void nrd_server_free(nrd_server *s)
     pthread_cond_destroy(&s->keeper_cond);
     pthread_mutex_destroy(&s->keeper_mu);
     pthread_mutex_destroy(&s->backends_mu);
+    pthread_mutex_destroy(&s->backend_open_mu);
     nrd_options_fini(&s->opt);
     free(s);
 }

@@ -229,6 +229,8 @@ static int serve(const nrd_options *o)
     TRITONSERVER_ServerOptions *t = NULL;
     nrd_error *err = NULL;
 
+    raise_descriptor_limit();
+    block_signals(&signals); /* before any thread exists, so that all inherit it */
     NRD_TRY_GOTO(nrd_options_apply_log(o), err, fail);
     NRD_TRY_GOTO(nrd_tracer_new(&s.tracer, o), err, fail);
     err = nrd_http_from_triton(nrd_options_build(o, &t));
@@ -238,8 +240,6 @@ static int serve(const nrd_options *o)
         return 1;
     }
     NRD_LOG_INFO("Nereid %s, with the interfaces of Triton %s", NRD_VERSION, TRITON_VERSION);
-    raise_descriptor_limit();
-    block_signals(&signals); /* before any thread exists, so that all inherit it */
     TRITONSERVER_Error *e = TRITONSERVER_ServerNew(&s.server, t);
     TRITONSERVER_ServerOptionsDelete(t);
     if (e) { /* the words that Triton ends with; scripts look for them */

@@ -246,11 +246,11 @@ void nrd_options_fini(nrd_options *o)
                         &o->http_forward_pattern,
                         &o->model_config_name,
                         &o->api_key_file};
-    nrd_option_list *lists[] = {&o->repositories,    &o->startup_models, &o->http_restricted,
-                                &o->grpc_restricted, &o->metrics_config, &o->trace_config,
-                                &o->backend_config,  &o->cache_config,   &o->rate_resources,
-                                &o->cuda_pools,      &o->cuda_va,        &o->gpu_load_limits,
-                                &o->host_policies,   &o->api_keys,       &o->cors_origins};
+    nrd_option_list *lists[] = {
+        &o->repositories,    &o->startup_models, &o->http_restricted, &o->grpc_restricted,
+        &o->metrics_config,  &o->trace_config,   &o->trace_old,       &o->backend_config,
+        &o->cache_config,    &o->rate_resources, &o->cuda_pools,      &o->cuda_va,
+        &o->gpu_load_limits, &o->host_policies,  &o->api_keys,        &o->cors_origins};
     for (size_t i = 0; i < sizeof strings / sizeof *strings; i++) {
         free(*strings[i]);
         *strings[i] = NULL;

@@ -96,7 +96,8 @@ typedef struct nrd_options {
     double metrics_interval_ms;
     nrd_option_list metrics_config; /* name "", setting, value */
     /* trace */
-    nrd_option_list trace_config; /* name: "", "triton"; setting, value */
+    nrd_option_list trace_old;    /* the same from the options that came before it */
+    nrd_option_list trace_config; /* name: "", "triton", "opentelemetry"; setting, value */
     /* plug-ins */
     char *backend_dir, *agent_dir, *cache_dir; /* "" becomes the folder beside the program */
     nrd_option_list backend_config;            /* name may be "", setting, value */

@@ -213,8 +213,11 @@ const nrd_option_row nrd_option_rows[] = {
 
     {"Tracing", "trace-config", NRD_FORM_CUSTOM, 0, 0, 0, "string,string=string",
      nrd_option_parse_trace_config,
-     "<setting>=<value> with level, rate, count or mode, or triton,<setting>=<value> with file or "
-     "log-frequency. Mode opentelemetry is refused: this build does not have it."},
+     "<setting>=<value> with level, rate, count or mode (triton or opentelemetry); "
+     "triton,<setting>=<value> with file or log-frequency; opentelemetry,<setting>=<value> with "
+     "url "
+     "(http only; default http://localhost:4318/v1/traces), resource=<key>=<value>, "
+     "bsp_max_queue_size, bsp_schedule_delay (milliseconds) or bsp_max_export_batch_size."},
 
     {"OpenAI", "allow-openai", NRD_FORM_BOOL, F(allow_openai), 0, 0, "boolean", NULL,
      "Answer OpenAI's API (/v1/chat/completions and others) on the HTTP port. Default is true."},
@@ -289,16 +292,16 @@ const nrd_option_row nrd_option_rows[] = {
      NULL, "Use --disable-auto-complete-config."},
     {"DEPRECATED", "response-cache-byte-size", NRD_FORM_CUSTOM, 0, 0, 0, "integer",
      nrd_option_parse_cache_size, "Use --cache-config=local,size=<bytes>."},
-    {"DEPRECATED", "trace-file", NRD_FORM_REFUSED, 0, 0, 0, "string", NULL,
-     "refused: use --trace-config=triton,file=<path>."},
-    {"DEPRECATED", "trace-level", NRD_FORM_REFUSED, 0, 0, 0, "string", NULL,
-     "refused: use --trace-config=level=<OFF|TIMESTAMPS|TENSORS>."},
-    {"DEPRECATED", "trace-rate", NRD_FORM_REFUSED, 0, 0, 0, "integer", NULL,
-     "refused: use --trace-config=rate=<n>."},
-    {"DEPRECATED", "trace-count", NRD_FORM_REFUSED, 0, 0, 0, "integer", NULL,
-     "refused: use --trace-config=count=<n>."},
-    {"DEPRECATED", "trace-log-frequency", NRD_FORM_REFUSED, 0, 0, 0, "integer", NULL,
-     "refused: use --trace-config=triton,log-frequency=<n>."},
+    {"DEPRECATED", "trace-file", NRD_FORM_CUSTOM, 0, 0, 0, "string", nrd_option_parse_trace_old,
+     "Use --trace-config=triton,file=<path>."},
+    {"DEPRECATED", "trace-level", NRD_FORM_CUSTOM, 0, 0, 0, "string", nrd_option_parse_trace_old,
+     "Use --trace-config=level=<OFF|TIMESTAMPS|TENSORS>."},
+    {"DEPRECATED", "trace-rate", NRD_FORM_CUSTOM, 0, 0, 0, "integer", nrd_option_parse_trace_old,
+     "Use --trace-config=rate=<n>."},
+    {"DEPRECATED", "trace-count", NRD_FORM_CUSTOM, 0, 0, 0, "integer", nrd_option_parse_trace_old,
+     "Use --trace-config=count=<n>."},
+    {"DEPRECATED", "trace-log-frequency", NRD_FORM_CUSTOM, 0, 0, 0, "integer",
+     nrd_option_parse_trace_old, "Use --trace-config=triton,log-frequency=<n>."},
 };
 const size_t nrd_option_n_rows = sizeof nrd_option_rows / sizeof *nrd_option_rows;
 

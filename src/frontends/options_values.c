@@ -111,6 +111,21 @@ nrd_error *nrd_option_parse_trace_config(nrd_options *o, const char *name, const
     return add_triple(&o->trace_config, name, value, false, "<trace mode>,<setting>=<value>");
 }
 
+/* --trace-file and the like, under the names that --trace-config has for them. */
+nrd_error *nrd_option_parse_trace_old(nrd_options *o, const char *name, const char *value)
+{
+    const char *setting = name + strlen("trace-");
+    const bool of_mode = strcmp(setting, "file") == 0 || strcmp(setting, "log-frequency") == 0;
+    if (!value[0]) {
+        return nrd_option_bad(name, "the value must not be empty");
+    }
+    nrd_option_entry *e = list_add(&o->trace_old);
+    e->name = nrd_xstrdup(of_mode ? "triton" : "");
+    e->setting = nrd_xstrdup(setting);
+    e->value = nrd_xstrdup(value);
+    return NULL;
+}
+
 nrd_error *nrd_option_parse_metrics_config(nrd_options *o, const char *name, const char *value)
 {
     nrd_error *err = add_triple(&o->metrics_config, name, value, false, "<setting>=<value>");
