@@ -113,7 +113,7 @@ struct nrd_guide {
     atomic_int refs;
     const nrd_guide_vocab *v;
     program p;
-    bool full; /* a limit was passed */
+    atomic_bool full; /* a limit was passed */
 
     stack_node *stacks; /* [0] is the empty one */
     uint32_t n_stacks, cap_stacks;
@@ -461,6 +461,11 @@ void nrd_guide_unref(nrd_guide *g)
     free(g);
 }
 
+bool nrd_guide_is_full(const nrd_guide *g)
+{
+    return atomic_load(&g->full);
+}
+
 nrd_guide_state *nrd_guide_state_new(nrd_guide *g)
 {
     nrd_guide_state *s = nrd_xcalloc(1, sizeof *s);
@@ -515,10 +520,11 @@ static void drop_masks(nrd_guide *g)
     g->mask_bytes = 0;
 }
 
-const uint32_t *nrd_guide_mask(nrd_guide_state *s)
+const uint32_t *nrd_guide_mask(nrd_guide_state *s, size_t *out_words)
 {
     nrd_guide *g = s->g;
-    size_t bytes = (((size_t)g->v->n_tokens + 31) / 32) * sizeof(uint32_t);
+    *out_words = ((size_t)g->v->n_tokens + 31) / 32;
+    size_t bytes = *out_words * sizeof(uint32_t);
     if (!g->states[s->at].mask) {
         if (g->mask_bytes + bytes > G_MAX_MASK_BYTES) {
             drop_masks(g);

@@ -40,11 +40,13 @@ nrd_error *nrd_guide_new(nrd_guide **out, const nrd_guide_vocab *v, const char *
                          const char *text) NRD_MUST_USE;
 nrd_guide *nrd_guide_ref(nrd_guide *g);
 void nrd_guide_unref(nrd_guide *g); /* NULL is fine */
+bool nrd_guide_is_full(const nrd_guide *g); /* a limit was passed while it ran; any thread */
 
 nrd_guide_state *nrd_guide_state_new(nrd_guide *g); /* at the beginning; shares the guide */
 void nrd_guide_state_free(nrd_guide_state *s);
-/* Allowed tokens; borrows until the next call for a state of the guide. NULL: a limit was passed. */
-const uint32_t *nrd_guide_mask(nrd_guide_state *s);
+/* Allowed tokens, *out_words of them by 32; borrows until the next call for a state of the guide.
+ * NULL: a limit was passed. */
+const uint32_t *nrd_guide_mask(nrd_guide_state *s, size_t *out_words);
 bool nrd_guide_accept(nrd_guide_state *s, int32_t token); /* false: not allowed, or a limit */
 bool nrd_guide_is_complete(const nrd_guide_state *s);     /* the text may end here */
 bool nrd_guide_is_final(nrd_guide_state *s);              /* and nothing can follow */

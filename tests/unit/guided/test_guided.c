@@ -162,7 +162,9 @@ static void test_random_walks(void **state)
             nrd_guide_state *s = nrd_guide_state_new(g);
             nrd_str text = {0};
             for (int n = 0; !nrd_guide_is_final(s) && n < 4000; n++) {
-                const uint32_t *mask = nrd_guide_mask(s);
+                size_t n_words = 0;
+                const uint32_t *mask = nrd_guide_mask(s, &n_words);
+                assert_int_equal(n_words, (N_TOKENS + 31) / 32);
                 int32_t allowed[N_TOKENS], n_allowed = 0;
                 for (int32_t t = 0; t < N_TOKENS; t++) {
                     if (mask[t / 32] >> (t % 32) & 1) {
