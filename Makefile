@@ -62,6 +62,7 @@ obj_of = $(patsubst src/%.c,$(B)/obj/%.o,$(call src_of,$(1)))
 OBJ_base := $(call obj_of,base)
 OBJ_formats := $(call obj_of,formats)
 OBJ_text := $(call obj_of,text)
+OBJ_guided := $(call obj_of,guided)
 OBJ_model := $(call obj_of,model)
 OBJ_device := $(filter-out $(B)/obj/device/cuda/%,$(call obj_of,device))
 OBJ_engine := $(call obj_of,engine)
@@ -69,7 +70,7 @@ OBJ_executor := $(call obj_of,executor)
 OBJ_core := $(call obj_of,core)
 OBJ_frontends := $(call obj_of,frontends)
 OBJ_tools := $(call obj_of,tools)
-OBJ_nereid := $(OBJ_base) $(OBJ_formats) $(OBJ_text) $(OBJ_model) $(OBJ_device) $(OBJ_engine) $(OBJ_executor)
+OBJ_nereid := $(OBJ_base) $(OBJ_formats) $(OBJ_text) $(OBJ_guided) $(OBJ_model) $(OBJ_device) $(OBJ_engine) $(OBJ_executor)
 BACKENDS := $(filter-out util,$(sort $(notdir $(patsubst %/,%,$(dir $(wildcard src/backends/*/*.c))))))
 
 -include src/backends/python/build.mk
@@ -198,7 +199,7 @@ $(B)/tests/%: tests/%.c $(OBJ_nereid)
 T ?= 10
 FUZZ_CFLAGS := -std=c11 -D_GNU_SOURCE -O1 -g -fsanitize=fuzzer-no-link,address,undefined \
                -fno-sanitize-recover=undefined -Isrc -Iinclude -I$(B)/gen -DNRD_VERSION='"fuzz"' -DNRD_COMMIT='"fuzz"'
-FUZZ_ROOMS := base formats text model device engine executor
+FUZZ_ROOMS := base formats text guided model device engine executor
 FUZZ_OBJ := $(foreach r,$(FUZZ_ROOMS),$(patsubst src/%.c,build/fuzz/obj/%.o,$(filter-out src/device/cuda/%,$(call src_of,$(r)))))
 build/fuzz/obj/%.o: src/%.c
 	@mkdir -p $(@D)

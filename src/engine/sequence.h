@@ -80,6 +80,7 @@ struct nrd_seq {
     bool want_logit_rows;   /* logits of every choice are kept */
     int32_t n_top;          /* candidates reported with each token */
     const float *bias;      /* [vocab] device memory or NULL */
+    struct nrd_guide_state *guide; /* what may come next (guided/guided.h); NULL: anything */
     nrd_seq *leader;        /* same prompt, wait for it and take its blocks; NULL: none */
     nrd_kv_content content; /* content.tokens = tokens */
 

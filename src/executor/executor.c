@@ -58,8 +58,10 @@ static nrd_error *check_config(const nrd_exec_config *c)
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "decoding_mode %s is not supported yet",
                           modes[c->decoding_mode]);
     }
-    if (c->guided_decoding_backend && c->guided_decoding_backend[0]) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "guided_decoding_backend is not supported yet");
+    if (c->guided_decoding_backend && c->guided_decoding_backend[0] &&
+        strcmp(c->guided_decoding_backend, "xgrammar") != 0) { /* the name that configurations have */
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "guided_decoding_backend '%.40s' is not supported; known: "
+                                               "xgrammar", c->guided_decoding_backend);
     }
     if (!(c->kv_cache_free_mem_fraction >= 0 && c->kv_cache_free_mem_fraction <= 1)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "kv_cache_free_gpu_mem_fraction must be in [0, 1]");
@@ -303,6 +305,7 @@ static void destroy(nrd_exec *x)
         response_put(o);
     }
     pool_unref(x->pool);
+    guides_free(x->guides);
     free(x->iter_ring);
     free(x->req_ring);
     free(x->events);
@@ -344,6 +347,9 @@ nrd_error *nrd_exec_open(nrd_exec **out, const char *engine_dir, const nrd_exec_
     if (err) {
         destroy(x);
         return err;
+    }
+    if (x->cfg.tokenizer_dir && x->cfg.tokenizer_dir[0]) {
+        x->guides = guides_new(x->cfg.tokenizer_dir);
     }
     /* Strings and arrays of the config belong to the caller: not kept. */
     x->cfg.max_attention_window = x->cfg.device_ids = NULL;

@@ -13,6 +13,7 @@
 #include "engine/run/runner.h"
 #include "engine/scheduler.h"
 #include "engine/sequence.h"
+#include "guided/guided.h"
 #include "model/engine.h"
 #include "nereid/device.h"
 #include "nereid/executor.h"
@@ -130,7 +131,15 @@ struct nrd_exec {
     uint64_t n_terminated_step;
 
     response_pool *pool;
+    struct guides *guides; /* NULL: no tokenizer_dir */
 };
+
+/* guides.c */
+typedef struct guides guides;
+guides *guides_new(const char *tokenizer_dir);
+void guides_free(guides *g); /* no sequence with a guide may be left */
+/* Compiles or finds a guide; the caller gives its reference back. Any thread. */
+nrd_error *guides_get(guides *g, const char *type, const char *text, nrd_guide **out) NRD_MUST_USE;
 
 /* request.c */
 nrd_error *request_new(request **out, nrd_exec *x, const nrd_exec_request *in) NRD_MUST_USE;

@@ -65,13 +65,28 @@ static nrd_error *check_supported(const nrd_exec_request *in)
         {in->encoder_output_length > 0, "encoder_output_lengths"},
         {in->cross_attention_mask != NULL, "cross_attention_mask"},
         {in->skip_cross_attn_blocks, "skip_cross_attn_blocks"},
-        {in->guide_type != NULL || in->guide != NULL,
-         "guided decoding (guided_decoding_guide_type)"},
     };
     for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
         if (fields[i].used) {
             return unsupported(fields[i].name);
         }
+    }
+    return NULL;
+}
+
+static nrd_error *check_guide(const nrd_exec *x, const nrd_exec_request *in)
+{
+    if (!in->guide_type) {
+        return in->guide ? nrd_errorf(NRD_ERR_INVALID_ARG,
+                                      "guided_decoding_guide is given without its type")
+                         : NULL;
+    }
+    if (!x->guides) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "guided decoding (guided_decoding_guide_type) needs the "
+                                               "parameter tokenizer_dir");
+    }
+    if (in->sampling.beam_width > 1) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "guided decoding with beam search is not supported yet");
     }
     return NULL;
 }
@@ -227,6 +242,7 @@ static nrd_error *check_ranges(const nrd_exec_request *in)
 static nrd_error *check(const nrd_exec *x, const nrd_exec_request *in)
 {
     NRD_TRY(check_supported(in));
+    NRD_TRY(check_guide(x, in));
     NRD_TRY(check_prompt(x, in->input_ids, in->n_input_ids));
     if (in->max_new_tokens < 1) {
         return out_of_range("max_new_tokens (request_output_len)", in->max_new_tokens,
@@ -358,6 +374,7 @@ static void seq_fini(nrd_seq *q)
     free(q->top_ids);
     free(q->top_log_probs);
     nrd_beams_free(q->beams);
+    nrd_guide_state_free(q->guide);
 }
 
 void request_free(request *r)
@@ -425,6 +442,7 @@ static nrd_error *fill(request *r, const nrd_exec_request *in, int32_t max_total
     nrd_exec *x = r->exec;
     nrd_error *err = NULL;
     nrd_phrase_list stop, bad;
+    nrd_guide *guide = NULL;
     bool greedy_beams = in->sampling.beam_width > 1;
 
     r->client_id = in->client_id;
@@ -435,6 +453,9 @@ static nrd_error *fill(request *r, const nrd_exec_request *in, int32_t max_total
                                                         : in->sampling.beam_width;
     r->want_context_logits = in->return_context_logits;
     r->want_generation_logits = in->return_generation_logits && !greedy_beams;
+    if (in->guide_type) {
+        NRD_TRY_GOTO(guides_get(x->guides, in->guide_type, in->guide, &guide), err, fail);
+    }
     NRD_TRY_GOTO(copy_phrases(r, in, &stop, &bad), err, fail);
     NRD_TRY_GOTO(copy_retention(r, in), err, fail);
     if (in->prompt_table_extra_ids) {
@@ -469,6 +490,7 @@ static nrd_error *fill(request *r, const nrd_exec_request *in, int32_t max_total
             .want_context_rows = in->return_context_logits && i == 0,
             .want_logit_rows = r->want_generation_logits,
             .n_top = in->n_top_logprobs,
+            .guide = guide ? nrd_guide_state_new(guide) : NULL,
             .leader = i > 0 ? &r->seqs[0] : NULL,
             .content = {.key = key_of(in),
                         .extra = r->extra,
@@ -479,6 +501,7 @@ static nrd_error *fill(request *r, const nrd_exec_request *in, int32_t max_total
         nrd_decode_prepare(q);
     }
 fail:
+    nrd_guide_unref(guide);
     return err;
 }
 

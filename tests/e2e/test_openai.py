@@ -2,6 +2,7 @@
 import asyncio
 import http.client
 import json
+import re
 import time
 
 import openai
@@ -208,6 +209,87 @@ def test_suffix_is_refused_and_unknown_fields_give_a_warning(server):
     r.read()
 
 
+PERSON = {"type": "object", "properties": {
+    "name": {"type": "string", "maxLength": 8}, "age": {"type": "integer", "minimum": 0, "maximum": 130},
+    "tags": {"type": "array", "items": {"enum": ["a", "b", 3]}, "maxItems": 3}, "ok": {"type": "boolean"}},
+    "required": ["name", "age", "ok"], "additionalProperties": False}
+
+
+def check_person(text):
+    p = json.loads(text)
+    assert set(p) <= {"name", "age", "tags", "ok"} and {"name", "age", "ok"} <= set(p)
+    assert isinstance(p["name"], str) and len(p["name"]) <= 8 and 0 <= p["age"] <= 130 and p["ok"] in (True, False)
+    assert all(t in ("a", "b", 3) for t in p.get("tags", []))
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_json_schema_binds_a_random_model(client, stream):
+    fmt = {"type": "json_schema", "json_schema": {"name": "person", "strict": True, "schema": PERSON}}
+    for seed in range(12):
+        r = chat(client, response_format=fmt, seed=seed, temperature=1.5, max_tokens=440, stream=stream)
+        if stream:
+            text = "".join(e.choices[0].delta.content or "" for e in r)
+        else:
+            text = r.choices[0].message.content
+            assert r.choices[0].finish_reason == "stop"
+        check_person(text)
+
+
+def test_several_guided_answers_beside_free_ones(server):
+    async def main():
+        async with openai.AsyncOpenAI(base_url=server.url("/v1"), api_key="none") as c:
+            async def one(i):
+                guide = [{"guided_json": PERSON}, {"guided_regex": "[a-f]{3}-[0-9]{2,4}"}, {}][i % 3]
+                r = await c.completions.create(model=MODEL, prompt="the", max_tokens=440 if i % 3 < 2 else 20, n=2,
+                                               seed=i, temperature=1.2, extra_body=guide)
+                return i, [x.text for x in r.choices]
+            return await asyncio.gather(*(one(i) for i in range(24)))
+    for i, texts in asyncio.run(main()):
+        for text in texts:
+            if i % 3 == 0:
+                check_person(text)
+            elif i % 3 == 1:
+                assert re.fullmatch("[a-f]{3}-[0-9]{2,4}", text)
+
+
+def test_choices_grammars_and_any_object(client):
+    words = ['yes "quoted"', "no\\", "maybe\n", "Größe"]
+    for seed in range(6):
+        r = chat(client, seed=seed, max_tokens=60, extra_body={"guided_choice": words})
+        assert r.choices[0].message.content in words
+        grammar = 'root ::= sum\nsum ::= [1-9] ("+" [1-9]){1,3} | "(" sum ")"'
+        r = chat(client, seed=seed, max_tokens=100, extra_body={"guided_grammar": grammar})
+        if r.choices[0].finish_reason == "stop":
+            assert re.fullmatch(r"\(*[1-9](\+[1-9]){1,3}\)*", r.choices[0].message.content)
+    r = chat(client, seed=1, max_tokens=400, response_format={"type": "json_object"},
+             logit_bias={str(t): 50 for t in (4 + 125, 4 + 34)})  # closing braces and quotes are likely
+    assert r.choices[0].message.content.startswith("{")
+    if r.choices[0].finish_reason == "stop":
+        assert isinstance(json.loads(r.choices[0].message.content), dict)
+
+
+@pytest.mark.parametrize("guide, part", [
+    ({"guided_regex": "a("}, "')' is missing"), ({"guided_regex": "(?=x)"}, "look around"),
+    ({"guided_json": {"not": {}}}, "'not'"), ({"guided_grammar": "root ::= y"}, "not defined"),
+    ({"guided_choice": []}, "guided_choice"), ({"guided_regex": "a", "guided_choice": ["b"]}, "already bound"),
+    ({"response_format": {"type": "poem"}}, "response_format"),
+])
+def test_guides_that_are_refused(server, guide, part):
+    status, answer = server.request("/v1/chat/completions", {"model": MODEL, "messages": HELLO, **guide})
+    assert status == 400 and part in answer["error"]["message"], answer
+
+
+def test_guides_through_v2(server):
+    ids = ids_of(server, {"prompt": "the"})
+    status, answer = server.generate({
+        "input_ids": ids, "input_lengths": len(ids), "request_output_len": 20, "end_id": 1,
+        "exclude_input_in_output": True, "guided_decoding_guide_type": "regex",
+        "guided_decoding_guide": "[0-9]{4}x"}, "tensorrt_llm")
+    assert status == 200, answer
+    text = server.request("/detokenize", {"model": MODEL, "tokens": answer["output_ids"]})[1]["prompt"]
+    assert re.fullmatch("[0-9]{4}x", text)
+
+
 def test_tokenize_and_back(server):
     ids = ids_of(server, {"prompt": "the quick brown fox", "add_special_tokens": False})
     status, answer = server.request("/detokenize", {"model": MODEL, "tokens": ids})
@@ -215,11 +297,16 @@ def test_tokenize_and_back(server):
     assert server.request("/detokenize", {"model": MODEL, "tokens": [-1]})[0] == 400
 
 
-def test_a_client_that_goes_away_stops_the_work(client, server):
-    stream = chat(client, max_tokens=100000, stream=True, extra_body={"ignore_eos": True})
-    next(iter(stream))
-    stream.close()
-    assert wait_until(lambda: server.metric("nv_trt_llm_request_metrics", request_type="active") == 0)
+def test_clients_that_go_away_stop_the_work(client, server):
+    def outputs(kind):
+        return server.metric(f"nv_llm_output_token_len_{kind}", model="tensorrt_llm")
+    done, tokens = outputs("count"), outputs("sum")
+    streams = [chat(client, max_tokens=100000, stream=True, n=4, extra_body={"ignore_eos": True}) for _ in range(4)]
+    for s in streams:
+        next(iter(s))
+        s.close()
+    assert wait_until(lambda: outputs("count") == done + 16)
+    assert outputs("sum") - tokens < 16 * 400  # each would have gone on to almost 500
 
 
 def test_async_and_many_at_once(server):

@@ -237,6 +237,14 @@ static TRITONSERVER_Error *get_features(const row_view *v, nrd_exec_request *out
             out->guide_type = nrd_arena_strndup(v->arena, s, len);
         }
     }
+    if (find_row(v, "guided_decoding_guide", &t, &first, &n) && n > 0) {
+        size_t offset = 0, len = 0;
+        const char *s = NULL;
+        bool is_bad = false;
+        if (nrd_tb_next_string(t, &offset, &s, &len, &is_bad)) {
+            out->guide = nrd_arena_strndup(v->arena, s, len);
+        }
+    }
     return NULL;
 }
 

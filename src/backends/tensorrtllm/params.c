@@ -164,7 +164,7 @@ static void forward_log(void *user, int level, const char *message)
 static TRITONSERVER_Error *refuse_unbuilt(const llm_model *m)
 {
     static const char *const keys[] = {"encoder_model_path", "lora_prefetch_dir",
-                                       "xgrammar_tokenizer_info_path", "guided_decoding_backend"};
+                                       "xgrammar_tokenizer_info_path"};
     double percent = 1;
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         if (nrd_tb_config_param(&m->config, keys[i])) {
@@ -238,6 +238,8 @@ TRITONSERVER_Error *llm_params_read(llm_model *m)
         "max_queue_size", 0);
     c->n_threads = (int32_t)param_int(m, "n_threads", 0, false);
     c->log = forward_log;
+    c->tokenizer_dir = nrd_tb_config_param(&m->config, "tokenizer_dir");
+    c->guided_decoding_backend = nrd_tb_config_param(&m->config, "guided_decoding_backend");
     m->cancellation_check_period_ms = (int32_t)param_int(m, "cancellation_check_period_ms", 100, true);
     m->stats_check_period_ms = (int32_t)param_int(m, "stats_check_period_ms", 100, true);
     if (m->cancellation_check_period_ms <= 0 || m->stats_check_period_ms <= 0) {

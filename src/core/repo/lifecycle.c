@@ -851,7 +851,7 @@ static nrd_error *write_files(char **out_dir, const nrd_param *const *params, si
         if (!nrd_str_has_prefix(p->name, "file:")) {
             continue;
         }
-        const char *rel = p->name + 5;
+        const char *rel = p->name + 5 + strspn(p->name + 5, "/"); /* of the model's folder */
         if (p->type != TRITONSERVER_PARAMETER_BYTES) {
             err = nrd_errorf(NRD_ERR_INVALID_ARG,
                              "File parameter '%s' must have bytes type for its value", p->name);

@@ -1,6 +1,7 @@
 #include "engine/decode/decode.h"
 
 #include "base/hash.h"
+#include "guided/guided.h"
 
 #include <string.h>
 
@@ -18,7 +19,7 @@ void nrd_decode_prepare(nrd_seq *q)
         long_bad |= q->bad.ends[i] - start > 1;
     }
     q->top_p_now = s->top_p;
-    q->needs_host = long_bad || s->no_repeat_ngram_size > 0 || q->width > 1 ||
+    q->needs_host = long_bad || s->no_repeat_ngram_size > 0 || q->width > 1 || q->guide ||
                     (!s->greedy && s->top_p > 0 && s->top_p_decay != 1.0f);
 }
 
@@ -100,10 +101,18 @@ nrd_seq_finish nrd_decode_accept(nrd_seq *q, int32_t token, int32_t *out_n_new)
     const nrd_sampling *s = &q->sampling;
     *out_n_new = 0;
     if (q->end_id >= 0 && token == q->end_id) {
-        return NRD_SEQ_FINISH_END_ID;
+        /* Before the text is complete only a guide that passed its limits gets here. */
+        return q->guide && !nrd_guide_is_complete(q->guide) ? NRD_SEQ_FINISH_LENGTH
+                                                            : NRD_SEQ_FINISH_END_ID;
+    }
+    if (q->guide && !nrd_guide_accept(q->guide, token)) {
+        return NRD_SEQ_FINISH_LENGTH; /* the same: the text stays a beginning of one that fits */
     }
     q->tokens[q->n_known++] = token;
     *out_n_new = 1;
+    if (q->guide && nrd_guide_is_final(q->guide)) {
+        return NRD_SEQ_FINISH_END_ID; /* nothing can follow: no step for the end token */
+    }
     if (s->top_p_decay != 1.0f) {
         float p = q->top_p_now * s->top_p_decay;
         q->top_p_now = token == s->top_p_reset_id ? s->top_p : p > s->top_p_min ? p : s->top_p_min;

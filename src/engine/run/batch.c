@@ -3,6 +3,7 @@
 #include "base/mem.h"
 #include "engine/decode/beam.h"
 #include "engine/decode/decode.h"
+#include "guided/guided.h"
 
 #include <string.h>
 
@@ -56,6 +57,35 @@ static nrd_error *alloc_banned(nrd_batch *b, int32_t cap)
     return NULL;
 }
 
+static size_t mask_words(const nrd_batch *b)
+{
+    return ((size_t)b->lim.vocab + 31) / 32;
+}
+
+static void free_masks(nrd_batch *b)
+{
+    b->dev->ops->free(b->dev, NRD_MEM_HOST, b->masks);
+    if (!b->shared) {
+        b->dev->ops->free(b->dev, NRD_MEM_DEVICE, b->masks_mem);
+    }
+    b->masks = b->masks_mem = NULL;
+    b->cap_masks = 0;
+}
+
+static nrd_error *alloc_masks(nrd_batch *b, size_t cap)
+{
+    void *p = NULL;
+    free_masks(b);
+    NRD_TRY(b->dev->ops->alloc(b->dev, &p, NRD_MEM_HOST, cap * sizeof *b->masks, "token masks"));
+    b->masks = p;
+    if (!b->shared) {
+        NRD_TRY(b->dev->ops->alloc(b->dev, &p, NRD_MEM_DEVICE, cap * sizeof *b->masks, "token masks"));
+    }
+    b->masks_mem = p;
+    b->cap_masks = cap;
+    return NULL;
+}
+
 nrd_error *nrd_batch_init(nrd_batch *b, nrd_device *dev, const nrd_batch_limits *lim)
 {
     nrd_device_info info = {.size = sizeof info};
@@ -81,6 +111,7 @@ void nrd_batch_fini(nrd_batch *b)
     if (!b->dev) {
         return;
     }
+    free_masks(b);
     b->dev->ops->free(b->dev, NRD_MEM_HOST, b->host);
     b->dev->ops->free(b->dev, NRD_MEM_HOST, b->banned);
     if (!b->shared) {
@@ -101,6 +132,30 @@ static const int32_t *entry_tokens(const nrd_plan_entry *e)
     return q->tokens + e->start;
 }
 
+/* What the guide allows; the end token where the text is complete, or where nothing else is left. */
+static const uint32_t *fill_mask(nrd_batch *b, const nrd_seq *q)
+{
+    size_t words = mask_words(b), n = 0;
+    uint32_t *out = b->masks + b->n_masks;
+    const uint32_t *mask = nrd_guide_mask(q->guide, &n);
+    bool any = false;
+
+    memset(out, 0, words * sizeof *out);
+    for (size_t i = 0; mask && i < n && i < words; i++) {
+        out[i] = mask[i];
+        any = any || mask[i];
+    }
+    int32_t end = q->end_id >= 0 && q->end_id < b->lim.vocab ? q->end_id : -1;
+    if (end >= 0 && (nrd_guide_is_complete(q->guide) || !any)) {
+        out[end / 32] |= 1u << (end % 32);
+    } else if (!any) {
+        out[0] |= 1u; /* some token must be chosen; the guide then ends the sequence */
+    }
+    const uint32_t *at = b->masks_mem + b->n_masks;
+    b->n_masks += words;
+    return at;
+}
+
 static void fill_choice(nrd_batch *b, const nrd_plan_entry *e, nrd_sample_row *row)
 {
     const nrd_seq *q = e->seq;
@@ -114,6 +169,9 @@ static void fill_choice(nrd_batch *b, const nrd_plan_entry *e, nrd_sample_row *r
         row->banned_start = b->n_banned;
         row->n_banned = nrd_decode_banned(q, tokens, n, b->lim.vocab, b->banned + b->n_banned);
         b->n_banned += row->n_banned;
+    }
+    if (q->guide) {
+        row->mask = fill_mask(b, q);
     }
     int32_t n_top = q->width > 1 ? nrd_beams_n_candidates(q->width) : q->n_top;
     n_top = n_top < b->lim.vocab ? n_top : b->lim.vocab;
@@ -170,10 +228,16 @@ static void fill_entries(nrd_batch *b, const nrd_plan *p, const layout *l, int32
 static nrd_error *make_room(nrd_batch *b, nrd_stream *s, const nrd_plan *p)
 {
     int64_t need = 0;
+    size_t masks = 0;
     for (int32_t i = 0; i < p->n_entries; i++) {
         if (p->entries[i].row >= 0) {
             need += nrd_decode_max_banned(p->entries[i].seq);
+            masks += p->entries[i].seq->guide ? mask_words(b) : 0;
         }
+    }
+    if (masks > b->cap_masks) {
+        NRD_TRY(b->dev->ops->stream_sync(s));
+        NRD_TRY(alloc_masks(b, masks * 2));
     }
     if (need <= b->cap_banned) {
         return NULL;
@@ -199,6 +263,7 @@ nrd_error *nrd_batch_fill(nrd_batch *b, nrd_stream *s, const nrd_plan *p)
     NRD_ASSERT(l.end <= b->cap_bytes, "plans stay within the limits");
     b->n_bytes = l.end;
     b->n_banned = 0;
+    b->n_masks = 0;
     b->n_top = 0;
     b->n_rows = p->n_rows;
     b->view = (nrd_batch_view){.n_tokens = p->n_tokens, .n_seqs = p->n_entries};
@@ -218,6 +283,9 @@ nrd_error *nrd_batch_fill(nrd_batch *b, nrd_stream *s, const nrd_plan *p)
         if (b->n_banned > 0) {
             NRD_TRY(b->dev->ops->copy(s, b->banned_mem, b->banned,
                                       (size_t)b->n_banned * sizeof *b->banned));
+        }
+        if (b->n_masks > 0) {
+            NRD_TRY(b->dev->ops->copy(s, b->masks_mem, b->masks, b->n_masks * sizeof *b->masks));
         }
     }
     return NULL;

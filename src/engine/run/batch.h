@@ -24,6 +24,8 @@ typedef struct nrd_batch {
     size_t cap_bytes, n_bytes;
     int32_t *banned, *banned_mem;
     int32_t cap_banned, n_banned;
+    uint32_t *masks, *masks_mem; /* [cap_masks] words: one row of the vocabulary for each guided choice */
+    size_t cap_masks, n_masks;
     bool shared; /* host == mem */
 
     /* of the current plan; device addresses */

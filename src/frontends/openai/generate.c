@@ -82,6 +82,28 @@ static nrd_error *add_stop_ids(nrd_http_call *call, const oai_request *r)
     return err;
 }
 
+/* A string tensor of one element. */
+static nrd_error *add_string(nrd_http_call *call, const char *name, const char *s, size_t n)
+{
+    const int64_t shape[] = {1, 1};
+    uint32_t len = (uint32_t)n;
+    nrd_str bytes = {0};
+    nrd_str_append(&bytes, &len, sizeof len);
+    nrd_str_append(&bytes, s, n);
+    nrd_error *err = add(call, name, TRITONSERVER_TYPE_BYTES, shape, 2, bytes.data, bytes.len);
+    nrd_str_fini(&bytes);
+    return err;
+}
+
+static nrd_error *add_guide(nrd_http_call *call, const oai_request *r)
+{
+    if (!r->guide_type) {
+        return NULL;
+    }
+    NRD_TRY(add_string(call, "guided_decoding_guide_type", r->guide_type, strlen(r->guide_type)));
+    return add_string(call, "guided_decoding_guide", nrd_str_cstr(&r->guide), r->guide.len);
+}
+
 static int32_t end_id(const oai_request *r)
 {
     return r->ignore_eos ? -1 : nrd_tokenizer_eos_id(r->model->tokenizer);
@@ -142,6 +164,7 @@ static nrd_error *fill(nrd_http_call *call, const oai_choice *c, int turn)
         NRD_TRY(add_bool(call, "return_log_probs", true));
     }
     NRD_TRY(add_stop_ids(call, r));
+    NRD_TRY(add_guide(call, r));
     NRD_TRY(add_sampling(call, c, turn));
     if (r->priority > 0) {
         NRD_TRY(nrd_http_from_triton(TRITONSERVER_InferenceRequestSetPriorityUInt64(
@@ -157,6 +180,8 @@ static nrd_error *fill(nrd_http_call *call, const oai_choice *c, int turn)
 
 /* ---- from the model ---- */
 
+enum { FINISH_END_ID = 1, FINISH_STOP_WORDS = 2 };
+
 typedef struct piece {
     const int32_t *ids;
     size_t n_ids;
@@ -164,6 +189,7 @@ typedef struct piece {
     size_t n_log_probs;
     float cum_log_prob;
     int32_t reused_blocks, tokens_per_block;
+    int64_t finish_reason; /* nrd_finish_reason by number, 0: not given */
 } piece;
 
 static nrd_error *read_piece(TRITONSERVER_InferenceResponse *response, piece *p)
@@ -210,6 +236,9 @@ static nrd_error *read_piece(TRITONSERVER_InferenceResponse *response, piece *p)
         const void *value;
         NRD_TRY(nrd_http_from_triton(
             TRITONSERVER_InferenceResponseParameter(response, i, &name, &type, &value)));
+        if (!strcmp(name, "finish_reason") && type == TRITONSERVER_PARAMETER_INT) {
+            p->finish_reason = *(const int64_t *)value;
+        }
         if (!strcmp(name, "kv_tokens_per_block") && type == TRITONSERVER_PARAMETER_INT) {
             p->tokens_per_block = (int32_t)*(const int64_t *)value;
         }
@@ -309,6 +338,7 @@ void nrd_oai_request_unref(oai_request *r)
     free(r->choices);
     free(r->extra);
     nrd_str_fini(&r->unknown);
+    nrd_str_fini(&r->guide);
     nrd_str_fini(&r->out);
     nrd_json_doc_free(r->doc);
     nrd_http_request_unref(r->req);
@@ -389,6 +419,9 @@ static void on_response(nrd_http_call *call, TRITONSERVER_InferenceResponse *res
             c->n_cached = p.tokens_per_block > 0 ? p.reused_blocks * p.tokens_per_block : c->n_cached;
             bool had_finish = c->finish != NULL;
             take_ids(c, &p);
+            if (!c->finish && (p.finish_reason == FINISH_END_ID || p.finish_reason == FINISH_STOP_WORDS)) {
+                c->finish = "stop"; /* a guide's text that was complete needs no end token */
+            }
             if (c->finish && !had_finish && !final) {
                 cancel_choice(c);
             }

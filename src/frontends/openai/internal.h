@@ -89,6 +89,8 @@ struct oai_request {
     double temperature, top_p, min_p, presence, frequency, repetition;
     uint64_t seed;
     const nrd_json *tools, *logit_bias;
+    const char *guide_type; /* NULL: free text */
+    nrd_str guide;
     struct {
         const char *s;
         size_t n;

@@ -85,7 +85,7 @@ static const struct {
     {"tools", IN_CHAT, NULL},
     {"tool_choice", IN_CHAT, NULL},
     {"parallel_tool_calls", IN_CHAT, NULL},
-    {"response_format", IN_CHAT, NULL},
+    {"response_format", IN_BOTH, NULL},
     {"reasoning_effort", IN_CHAT, NULL},
     {"top_k", IN_BOTH, NULL},
     {"min_p", IN_BOTH, NULL},
@@ -112,11 +112,11 @@ static const struct {
     {"prediction", IN_CHAT, "predicted outputs are not supported"},
     {"web_search_options", IN_CHAT, "there is no web search here"},
     {"use_beam_search", IN_BOTH, "beam search is offered by the v2 endpoints"},
-    {"guided_json", IN_BOTH, "structured output is not supported"},
-    {"guided_regex", IN_BOTH, "structured output is not supported"},
-    {"guided_choice", IN_BOTH, "structured output is not supported"},
-    {"guided_grammar", IN_BOTH, "structured output is not supported"},
-    {"structured_outputs", IN_BOTH, "structured output is not supported"},
+    {"guided_json", IN_BOTH, NULL},
+    {"guided_regex", IN_BOTH, NULL},
+    {"guided_choice", IN_BOTH, NULL},
+    {"guided_grammar", IN_BOTH, NULL},
+    {"structured_outputs", IN_BOTH, NULL},
 };
 
 static nrd_error *check_fields(oai_request *r, const nrd_json *root)
@@ -284,6 +284,101 @@ static nrd_error *read_sampling(oai_request *r, const nrd_json *root)
     return read_logprobs(r, root);
 }
 
+/* ---- structured output ---- */
+
+static nrd_error *set_guide(oai_request *r, const char *type, const char *field)
+{
+    if (r->guide_type) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: the text is already bound by another field", field);
+    }
+    r->guide_type = type;
+    return NULL;
+}
+
+/* "a" | "b" as a grammar. */
+static nrd_error *put_choices(nrd_str *out, const nrd_json *list)
+{
+    if (!nrd_json_is(list, NRD_JSON_ARRAY) || list->n == 0) {
+        return bad("guided_choice", "must be a list of strings");
+    }
+    nrd_str_puts(out, "root ::= ");
+    for (size_t i = 0; i < list->n; i++) {
+        const nrd_json *s = &list->child[i];
+        if (!nrd_json_is(s, NRD_JSON_STRING)) {
+            return bad("guided_choice", "must be a list of strings");
+        }
+        nrd_str_puts(out, i ? " | \"" : "\"");
+        for (size_t k = 0; k < s->n; k++) {
+            if ((unsigned char)s->str[k] < 0x20) {
+                nrd_str_printf(out, "\\x%02x", (unsigned)s->str[k]);
+            } else {
+                nrd_str_printf(out, s->str[k] == '"' || s->str[k] == '\\' ? "\\%c" : "%c", s->str[k]);
+            }
+        }
+        nrd_str_putc(out, '"');
+    }
+    return NULL;
+}
+
+static nrd_error *read_format(oai_request *r, const nrd_json *format)
+{
+    const char *type = nrd_json_get_str(format, "type", "");
+    if (!strcmp(type, "text")) {
+        return NULL;
+    }
+    if (!strcmp(type, "json_object")) {
+        return set_guide(r, "json", "response_format");
+    }
+    if (!strcmp(type, "json_schema")) {
+        const nrd_json *schema = nrd_json_get(nrd_json_get(format, "json_schema"), "schema");
+        if (!schema) {
+            return bad("response_format", "json_schema.schema is missing");
+        }
+        nrd_json_put(&r->guide, schema, -1);
+        return set_guide(r, "json_schema", "response_format");
+    }
+    return bad("response_format", "type must be text, json_object or json_schema");
+}
+
+static nrd_error *read_guides(oai_request *r, const nrd_json *root)
+{
+    static const struct {
+        const char *field, *inner, *type;
+    } rows[] = {
+        {"guided_json", "json", "json_schema"},
+        {"guided_regex", "regex", "regex"},
+        {"guided_grammar", "grammar", "ebnf_grammar"},
+        {"guided_choice", "choice", "ebnf_grammar"},
+    };
+    const nrd_json *format = nrd_json_get(root, "response_format");
+    const nrd_json *nested = nrd_json_get(root, "structured_outputs");
+
+    if (format && format->type != NRD_JSON_NULL) {
+        NRD_TRY(read_format(r, format));
+    }
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        const nrd_json *v = nrd_json_get(root, rows[i].field);
+        v = v ? v : nrd_json_get(nested, rows[i].inner);
+        if (!v || v->type == NRD_JSON_NULL) {
+            continue;
+        }
+        NRD_TRY(set_guide(r, rows[i].type, rows[i].field));
+        if (i == 3) {
+            NRD_TRY(put_choices(&r->guide, v));
+        } else if (v->type == NRD_JSON_STRING) {
+            nrd_str_append(&r->guide, v->str, v->n);
+        } else if (i == 0) {
+            nrd_json_put(&r->guide, v, -1);
+        } else {
+            return bad(rows[i].field, "must be a string");
+        }
+    }
+    if (r->guide.len > 0 && memchr(r->guide.data, '\0', r->guide.len)) {
+        return bad(r->guide_type, "must not hold the character NUL");
+    }
+    return NULL;
+}
+
 /* ---- messages ---- */
 
 static void put_members(nrd_str *out, const nrd_json *object, const char *except)
@@ -402,12 +497,10 @@ static nrd_error *read_tools(oai_request *r, const nrd_json *root)
     const char *word = nrd_json_is(choice, NRD_JSON_STRING) ? choice->str : "auto";
 
     if (choice && choice->type == NRD_JSON_OBJECT) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "tool_choice: a named tool cannot be forced, because "
-                                               "structured output is not supported");
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "tool_choice: a named tool cannot be forced yet");
     }
     if (!strcmp(word, "required")) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "tool_choice: a call cannot be forced, because "
-                                               "structured output is not supported");
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "tool_choice: a call cannot be forced yet");
     }
     if (strcmp(word, "auto") != 0 && strcmp(word, "none") != 0) {
         return bad("tool_choice", "must be none, auto, required or a tool");
@@ -435,15 +528,9 @@ static nrd_error *read_tools(oai_request *r, const nrd_json *root)
     return NULL;
 }
 
-static nrd_error *check_format(const nrd_json *root)
+static nrd_error *check_modes(const nrd_json *root)
 {
-    const nrd_json *f = nrd_json_get(root, "response_format"), *modes = nrd_json_get(root, "modalities");
-    const char *type = nrd_json_get_str(f, "type", "text");
-    if (strcmp(type, "text") != 0) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED,
-                          "response_format: '%.40s' needs structured output, which is not supported",
-                          type);
-    }
+    const nrd_json *modes = nrd_json_get(root, "modalities");
     for (size_t i = 0; i < nrd_json_len(modes); i++) {
         if (strcmp(nrd_json_str(nrd_json_at(modes, i), ""), "text") != 0) {
             return nrd_errorf(NRD_ERR_UNSUPPORTED, "modalities: there is only text here");
@@ -503,7 +590,7 @@ static nrd_error *read_chat(oai_request *r, const nrd_json *root)
     if (!r->model->chat) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "messages: %s", r->model->chat_error);
     }
-    NRD_TRY(check_format(root));
+    NRD_TRY(check_modes(root));
     NRD_TRY(read_tools(r, root));
     NRD_TRY_GOTO(render(r, root, &text), err, done);
     r->n_prompts = 1;
@@ -583,6 +670,7 @@ nrd_error *nrd_oai_read(oai_request *r, const nrd_json *root)
     NRD_TRY(nrd_oai_find_model(r->o, name->str, &r->model));
     NRD_TRY(check_fields(r, root));
     NRD_TRY(read_sampling(r, root));
+    NRD_TRY(read_guides(r, root));
     NRD_TRY(r->chat ? read_chat(r, root) : read_prompts(r, root));
     if (r->n_prompts * (size_t)r->best_of > OAI_MAX_CHOICES) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "n: at most %d answers in one request",

@@ -1,0 +1,57 @@
+/* guided/guided.h - structured output: which tokens may come next.
+ *
+ * Purpose   A guide (regular expression, JSON schema, grammar, any JSON object) becomes an automaton
+ *           over bytes; walking the tokenizer's vocabulary through it gives the mask of tokens that
+ *           keep the text on the way to a complete one. States and masks are made when first needed
+ *           and kept.
+ * Owner     A vocabulary is immutable: any thread. A guide may be made on any thread; its states
+ *           belong to one thread at a time together with all others of the same guide.
+ * Units     Masks: one bit a token, [(n_tokens + 31) / 32] words, set = allowed.
+ * Errors    INVALID_ARG: the guide's text is wrong, with place and reason, or too large;
+ *           UNSUPPORTED names a keyword or construct that is not implemented: what is accepted is
+ *           also kept, so every complete text fits its guide.
+ * Limits    Text 1 MiB, automaton 2^20 nodes, 32768 states and 64 MiB of masks for each guide, 256
+ *           levels of nesting in the text; behind these a compile, or a sequence, ends with an error.
+ * Lifetime  vocabulary > guide > state. Guides are counted.
+ * Sources   Thompson 1968 (regular expressions); Willard and Louf 2023 (vocabulary through an
+ *           automaton); JSON Schema 2020-12; ECMA 262 (patterns); the grammar notation of GBNF.
+ */
+#ifndef NRD_GUIDED_GUIDED_H
+#define NRD_GUIDED_GUIDED_H
+
+#include "base/error.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct nrd_guide_vocab nrd_guide_vocab;
+typedef struct nrd_guide nrd_guide;
+typedef struct nrd_guide_state nrd_guide_state;
+
+/* `get` gives the bytes of a token in running text, NULL or length 0: never allowed. */
+nrd_error *nrd_guide_vocab_new(nrd_guide_vocab **out, int32_t n_tokens,
+                               const char *(*get)(void *user, int32_t id, size_t *out_n),
+                               void *user) NRD_MUST_USE;
+void nrd_guide_vocab_free(nrd_guide_vocab *v);
+
+/* type: "json" (an object; text is not read), "json_schema", "regex", "ebnf_grammar". */
+nrd_error *nrd_guide_new(nrd_guide **out, const nrd_guide_vocab *v, const char *type,
+                         const char *text) NRD_MUST_USE;
+nrd_guide *nrd_guide_ref(nrd_guide *g);
+void nrd_guide_unref(nrd_guide *g); /* NULL is fine */
+bool nrd_guide_is_full(const nrd_guide *g); /* a limit was passed while it ran; any thread */
+
+nrd_guide_state *nrd_guide_state_new(nrd_guide *g); /* at the beginning; shares the guide */
+void nrd_guide_state_free(nrd_guide_state *s);
+/* Allowed tokens, *out_words of them by 32; borrows until the next call for a state of the guide.
+ * NULL: a limit was passed. */
+const uint32_t *nrd_guide_mask(nrd_guide_state *s, size_t *out_words);
+bool nrd_guide_accept(nrd_guide_state *s, int32_t token); /* false: not allowed, or a limit */
+bool nrd_guide_is_complete(const nrd_guide_state *s);     /* the text may end here */
+bool nrd_guide_is_final(nrd_guide_state *s);              /* and nothing can follow */
+
+/* For tests and tools: does the whole text fit? */
+bool nrd_guide_matches(nrd_guide *g, const char *text, size_t n);
+
+#endif

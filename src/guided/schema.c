@@ -1,0 +1,822 @@
+/* JSON Schema -> expressions over JSON text. Only texts that fit the schema come out; where a keyword
+ * cannot be kept, it is refused by name. Members come in the order of `properties`; members that the
+ * schema merely allows are not written. */
+#include "guided/internal.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+typedef struct json_rules {
+    uint32_t value, object, array, string, number, integer, space;
+} json_rules;
+
+typedef struct seen_ref {
+    const nrd_json *schema;
+    uint32_t rule;
+} seen_ref;
+
+typedef struct schema_reader {
+    builder *b;
+    const nrd_json *root;
+    json_rules j;
+    seen_ref *refs;
+    size_t n_refs, cap_refs;
+} schema_reader;
+
+static void refuse(schema_reader *r, const char *keyword, const char *why)
+{
+    g_fail(r->b, NRD_ERR_UNSUPPORTED, "schema: '%s' %s", keyword, why);
+}
+
+static void add_word(builder *b, expr *seq, const char *s)
+{
+    g_add(b, seq, g_word(b, s));
+}
+
+static expr *word_seq(builder *b, const char *s)
+{
+    expr *e = g_seq(b);
+    add_word(b, e, s);
+    return e;
+}
+
+static expr *digits(builder *b, int32_t min, int32_t max)
+{
+    return g_repeat(b, g_byte_range(b, '0', '9'), min, max);
+}
+
+/* -? (0 | [1-9][0-9]{0,n}) */
+static expr *whole(builder *b, int32_t more)
+{
+    expr *seq = g_seq(b), *alt = g_alt(b), *some = g_seq(b);
+    g_add(b, seq, g_repeat(b, g_word(b, "-"), 0, 1));
+    g_add(b, alt, g_word(b, "0"));
+    g_add(b, some, g_byte_range(b, '1', '9'));
+    g_add(b, some, digits(b, 0, more));
+    g_add(b, alt, some);
+    g_add(b, seq, alt);
+    return seq;
+}
+
+static expr *number(builder *b)
+{
+    expr *seq = whole(b, 15), *fraction = g_seq(b), *exponent = g_seq(b), *e = g_alt(b),
+         *sign = g_alt(b);
+    add_word(b, fraction, ".");
+    g_add(b, fraction, digits(b, 1, 16));
+    g_add(b, seq, g_repeat(b, fraction, 0, 1));
+    g_add(b, e, g_word(b, "e"));
+    g_add(b, e, g_word(b, "E"));
+    g_add(b, exponent, e);
+    g_add(b, sign, g_word(b, "+"));
+    g_add(b, sign, g_word(b, "-"));
+    g_add(b, exponent, g_repeat(b, sign, 0, 1));
+    g_add(b, exponent, digits(b, 1, 2));
+    g_add(b, seq, g_repeat(b, exponent, 0, 1));
+    return seq;
+}
+
+static expr *hex(builder *b)
+{
+    expr *e = g_alt(b);
+    g_add(b, e, g_byte_range(b, '0', '9'));
+    g_add(b, e, g_byte_range(b, 'a', 'f'));
+    g_add(b, e, g_byte_range(b, 'A', 'F'));
+    return e;
+}
+
+/* One character of a string, as it is or escaped; no escape makes half of a surrogate pair. */
+static expr *string_char(builder *b)
+{
+    cp_set s = {0};
+    expr *alt = g_alt(b), *escape = g_seq(b), *kind = g_alt(b), *u = g_seq(b), *code = g_alt(b);
+    bool json = b->json;
+
+    g_cp_add(b, &s, 0x20, '"' - 1);
+    g_cp_add(b, &s, '"' + 1, '\\' - 1);
+    g_cp_add(b, &s, '\\' + 1, 0x10ffff);
+    b->json = false;
+    g_add(b, alt, g_chars(b, &s));
+    b->json = json;
+    add_word(b, escape, "\\");
+    for (const char *c = "\"\\/bfnrt"; *c; c++) {
+        g_add(b, kind, g_byte_range(b, (uint8_t)*c, (uint8_t)*c));
+    }
+    add_word(b, u, "u");
+    expr *other = g_seq(b), *first = g_alt(b), *d = g_seq(b), *dd = g_alt(b);
+    g_add(b, first, g_byte_range(b, '0', '9'));
+    g_add(b, first, g_byte_range(b, 'a', 'c'));
+    g_add(b, first, g_byte_range(b, 'A', 'C'));
+    g_add(b, first, g_byte_range(b, 'e', 'f'));
+    g_add(b, first, g_byte_range(b, 'E', 'F'));
+    g_add(b, other, first);
+    g_add(b, other, g_repeat(b, hex(b), 3, 3));
+    g_add(b, dd, g_word(b, "d"));
+    g_add(b, dd, g_word(b, "D"));
+    g_add(b, d, dd);
+    g_add(b, d, g_byte_range(b, '0', '7'));
+    g_add(b, d, g_repeat(b, hex(b), 2, 2));
+    g_add(b, code, other);
+    g_add(b, code, d);
+    g_add(b, u, code);
+    g_add(b, kind, u);
+    g_add(b, escape, kind);
+    g_add(b, alt, escape);
+    return alt;
+}
+
+static expr *quoted(builder *b, expr *inner)
+{
+    expr *seq = word_seq(b, "\"");
+    g_add(b, seq, inner);
+    add_word(b, seq, "\"");
+    return seq;
+}
+
+static expr *any_string(builder *b, int32_t min, int32_t max)
+{
+    return quoted(b, g_repeat(b, string_char(b), min, max));
+}
+
+/* item (, item)* within brackets, min to max of them. */
+static expr *listed(schema_reader *r, const char *open, const char *close, expr *first, expr *further,
+                    int32_t min, int32_t max)
+{
+    builder *b = r->b;
+    expr *seq = word_seq(b, open), *items = g_seq(b), *more = g_seq(b);
+    g_add(b, seq, g_rule_ref(b, r->j.space));
+    if (max != 0) {
+        g_add(b, items, first);
+        add_word(b, more, ",");
+        g_add(b, more, g_rule_ref(b, r->j.space));
+        g_add(b, more, further);
+        g_add(b, items, g_repeat(b, more, min > 1 ? min - 1 : 0, max < 0 ? -1 : max - 1));
+        g_add(b, items, g_rule_ref(b, r->j.space));
+        g_add(b, seq, min > 0 ? items : g_repeat(b, items, 0, 1));
+    }
+    add_word(b, seq, close);
+    return seq;
+}
+
+static expr *any_member(schema_reader *r, uint32_t value)
+{
+    builder *b = r->b;
+    expr *seq = g_seq(b);
+    g_add(b, seq, g_rule_ref(b, r->j.string));
+    add_word(b, seq, ":");
+    g_add(b, seq, g_rule_ref(b, r->j.space));
+    g_add(b, seq, g_rule_ref(b, value));
+    return seq;
+}
+
+static void define_json(schema_reader *r)
+{
+    builder *b = r->b;
+    json_rules *j = &r->j;
+    expr *line = g_seq(b), *space = g_alt(b), *value = g_alt(b);
+
+    j->value = g_new_rule(b);
+    j->object = g_new_rule(b);
+    j->array = g_new_rule(b);
+    j->string = g_new_rule(b);
+    j->number = g_new_rule(b);
+    j->integer = g_new_rule(b);
+    j->space = g_new_rule(b);
+    /* Little white space: a model must not be able to write nothing but blanks. */
+    g_add(b, space, g_empty(b));
+    g_add(b, space, g_word(b, " "));
+    add_word(b, line, "\n");
+    g_add(b, line, g_repeat(b, g_word(b, " "), 0, 32));
+    g_add(b, space, line);
+    g_define(b, j->space, space);
+    g_define(b, j->string, any_string(b, 0, -1));
+    g_define(b, j->number, number(b));
+    g_define(b, j->integer, whole(b, 17));
+    g_define(b, j->object, listed(r, "{", "}", any_member(r, j->value), any_member(r, j->value), 0, -1));
+    g_define(b, j->array,
+             listed(r, "[", "]", g_rule_ref(b, j->value), g_rule_ref(b, j->value), 0, -1));
+    g_add(b, value, g_rule_ref(b, j->object));
+    g_add(b, value, g_rule_ref(b, j->array));
+    g_add(b, value, g_rule_ref(b, j->string));
+    g_add(b, value, g_rule_ref(b, j->number));
+    g_add(b, value, g_word(b, "true"));
+    g_add(b, value, g_word(b, "false"));
+    g_add(b, value, g_word(b, "null"));
+    g_define(b, j->value, value);
+}
+
+/* ---- whole numbers between two bounds ---- */
+
+/* Numbers of exactly n digits from lo to hi. */
+static expr *digits_between(builder *b, const char *lo, const char *hi, size_t n)
+{
+    expr *seq = g_seq(b), *alt = g_alt(b);
+    size_t same = 0;
+    while (same < n && lo[same] == hi[same]) {
+        g_add(b, seq, g_byte_range(b, (uint8_t)lo[same], (uint8_t)lo[same]));
+        same++;
+    }
+    if (same == n || b->err) {
+        return seq;
+    }
+    bool lo_full = true, hi_full = true;
+    for (size_t i = same + 1; i < n; i++) {
+        lo_full = lo_full && lo[i] == '0';
+        hi_full = hi_full && hi[i] == '9';
+    }
+    char from = lo_full ? lo[same] : (char)(lo[same] + 1), to = hi_full ? hi[same] : (char)(hi[same] - 1);
+    char nines[24], zeros[24];
+    memset(nines, '9', sizeof nines);
+    memset(zeros, '0', sizeof zeros);
+    if (!lo_full) {
+        expr *s = g_seq(b);
+        g_add(b, s, g_byte_range(b, (uint8_t)lo[same], (uint8_t)lo[same]));
+        g_add(b, s, digits_between(b, lo + same + 1, nines, n - same - 1));
+        g_add(b, alt, s);
+    }
+    if (from <= to) {
+        expr *s = g_seq(b);
+        int32_t rest = (int32_t)(n - same - 1);
+        g_add(b, s, g_byte_range(b, (uint8_t)from, (uint8_t)to));
+        g_add(b, s, digits(b, rest, rest));
+        g_add(b, alt, s);
+    }
+    if (!hi_full) {
+        expr *s = g_seq(b);
+        g_add(b, s, g_byte_range(b, (uint8_t)hi[same], (uint8_t)hi[same]));
+        g_add(b, s, digits_between(b, zeros, hi + same + 1, n - same - 1));
+        g_add(b, alt, s);
+    }
+    g_add(b, seq, alt);
+    return seq;
+}
+
+static expr *natural_between(builder *b, int64_t lo, int64_t hi)
+{
+    expr *alt = g_alt(b);
+    char x[24], y[24];
+    while (lo <= hi && !b->err) {
+        int n = snprintf(x, sizeof x, "%lld", (long long)lo);
+        int64_t top = 9;
+        for (int i = 1; i < n; i++) {
+            top = top > (INT64_MAX - 9) / 10 ? INT64_MAX : top * 10 + 9;
+        }
+        int64_t end = hi < top ? hi : top;
+        snprintf(y, sizeof y, "%lld", (long long)end);
+        g_add(b, alt, digits_between(b, x, y, (size_t)n));
+        if (end == INT64_MAX) {
+            break;
+        }
+        lo = end + 1;
+    }
+    return alt;
+}
+
+static expr *integer_between(schema_reader *r, double lo, double hi)
+{
+    builder *b = r->b;
+    const int64_t limit = 999999999999999999;
+    if (lo > hi || lo > (double)limit || hi < -(double)limit) {
+        g_fail(b, NRD_ERR_INVALID_ARG, "schema: no whole number lies between the bounds");
+        return NULL;
+    }
+    int64_t from = lo < -(double)limit ? -limit : (int64_t)lo,
+            to = hi > (double)limit ? limit : (int64_t)hi;
+    expr *alt = g_alt(b);
+    if (from < 0) {
+        expr *seq = word_seq(b, "-");
+        g_add(b, seq, natural_between(b, to < 0 ? -to : 1, -from));
+        g_add(b, alt, seq);
+    }
+    if (to >= 0) {
+        g_add(b, alt, natural_between(b, from > 0 ? from : 0, to));
+    }
+    return alt;
+}
+
+static bool has_bounds(const nrd_json *s, double *lo, double *hi)
+{
+    static const char *const names[] = {"minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"};
+    bool any = false;
+    *lo = -INFINITY;
+    *hi = INFINITY;
+    for (int i = 0; i < 4; i++) {
+        const nrd_json *v = nrd_json_get(s, names[i]);
+        if (!nrd_json_is_number(v)) {
+            continue;
+        }
+        double x = nrd_json_num(v, 0);
+        any = true;
+        if (i == 0) {
+            *lo = fmax(*lo, ceil(x));
+        } else if (i == 1) {
+            *lo = fmax(*lo, floor(x) + 1);
+        } else if (i == 2) {
+            *hi = fmin(*hi, floor(x));
+        } else {
+            *hi = fmin(*hi, ceil(x) - 1);
+        }
+    }
+    return any;
+}
+
+/* ---- schemas ---- */
+
+static expr *read_schema(schema_reader *r, const nrd_json *s);
+
+static expr *literal(schema_reader *r, const nrd_json *v)
+{
+    nrd_str text = {0};
+    nrd_json_put(&text, v, -1);
+    expr *e = g_text(r->b, nrd_str_cstr(&text), text.len);
+    nrd_str_fini(&text);
+    return e;
+}
+
+static int32_t count(schema_reader *r, const nrd_json *s, const char *name, int32_t fallback)
+{
+    const nrd_json *v = nrd_json_get(s, name);
+    int64_t n = nrd_json_int(v, -1);
+    if (!v) {
+        return fallback;
+    }
+    if (n < 0 || n > G_MAX_REPEAT) {
+        g_fail(r->b, NRD_ERR_INVALID_ARG, "schema: '%s' must be from 0 to %d", name, G_MAX_REPEAT);
+        return fallback;
+    }
+    return (int32_t)n;
+}
+
+static expr *format(schema_reader *r, const char *name)
+{
+    static const struct {
+        const char *name, *regex;
+    } known[] = {
+        {"date", "(19|20)[0-9]{2}-(0[1-9]|1[0-2])-(0[1-9]|1[0-9]|2[0-8])"},
+        {"time", "([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\\.[0-9]{1,6})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"},
+        {"date-time", "(19|20)[0-9]{2}-(0[1-9]|1[0-2])-(0[1-9]|1[0-9]|2[0-8])T([01][0-9]|2[0-3]):[0-5][0-9]:"
+                      "[0-5][0-9](\\.[0-9]{1,6})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"},
+        {"duration", "P([0-9]{1,4}D|T[0-9]{1,4}[HMS])"},
+        {"email", "[a-z0-9_]{1,32}(\\.[a-z0-9_]{1,16}){0,2}@[a-z0-9]{1,32}(\\.[a-z0-9]{2,16}){1,2}"},
+        {"hostname", "[a-z0-9]{1,32}(\\.[a-z0-9]{1,32}){0,4}"},
+        {"ipv4", "(25[0-5]|2[0-4][0-9]|1?[0-9]?[0-9])(\\.(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])){3}"},
+        {"uuid", "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"},
+    };
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
+        if (!strcmp(known[i].name, name)) {
+            return quoted(r->b, g_regex(r->b, known[i].regex, strlen(known[i].regex), false));
+        }
+    }
+    refuse(r, "format", "has a value that is not supported");
+    return NULL;
+}
+
+static expr *read_string(schema_reader *r, const nrd_json *s)
+{
+    const nrd_json *pattern = nrd_json_get(s, "pattern");
+    const char *fmt = nrd_json_get_str(s, "format", NULL);
+    int32_t min = count(r, s, "minLength", 0), max = count(r, s, "maxLength", -1);
+    bool sized = min > 0 || max >= 0;
+
+    if (max >= 0 && max < min) {
+        g_fail(r->b, NRD_ERR_INVALID_ARG, "schema: maxLength is less than minLength");
+    }
+    if ((pattern && (fmt || sized)) || (fmt && sized)) {
+        refuse(r, pattern ? "pattern" : "format", "beside other limits of a string is not supported");
+        return NULL;
+    }
+    if (nrd_json_is(pattern, NRD_JSON_STRING)) {
+        r->b->json = true;
+        expr *e = g_regex(r->b, pattern->str, pattern->n, true);
+        r->b->json = false;
+        return quoted(r->b, e);
+    }
+    if (fmt) {
+        return format(r, fmt);
+    }
+    return sized ? any_string(r->b, min, max) : g_rule_ref(r->b, r->j.string);
+}
+
+static uint32_t as_rule(schema_reader *r, const nrd_json *s)
+{
+    uint32_t made = g_new_rule(r->b);
+    g_define(r->b, made, read_schema(r, s));
+    return made;
+}
+
+static expr *read_array(schema_reader *r, const nrd_json *s)
+{
+    builder *b = r->b;
+    const nrd_json *items = nrd_json_get(s, "items"), *prefix = nrd_json_get(s, "prefixItems");
+    int32_t min = count(r, s, "minItems", 0), max = count(r, s, "maxItems", -1);
+    uint32_t item = r->j.value;
+
+    if (max >= 0 && max < min) {
+        g_fail(b, NRD_ERR_INVALID_ARG, "schema: maxItems is less than minItems");
+    }
+    if (nrd_json_is(items, NRD_JSON_OBJECT)) {
+        item = as_rule(r, items);
+    } else if (nrd_json_is(items, NRD_JSON_BOOL) && !items->boolean) {
+        max = nrd_json_len(prefix) > 0 ? max : 0;
+    }
+    if (nrd_json_len(prefix) > 0) { /* exactly these, which is always allowed to be enough */
+        int32_t n = (int32_t)prefix->n;
+        if (min > n || (max >= 0 && max < n)) {
+            refuse(r, "prefixItems", "with minItems or maxItems of another number is not supported");
+            return NULL;
+        }
+        expr *seq = word_seq(b, "[");
+        for (int32_t i = 0; i < n; i++) {
+            g_add(b, seq, g_rule_ref(b, r->j.space));
+            g_add(b, seq, read_schema(r, &prefix->child[i]));
+            add_word(b, seq, i + 1 < n ? "," : "");
+        }
+        g_add(b, seq, g_rule_ref(b, r->j.space));
+        add_word(b, seq, "]");
+        return seq;
+    }
+    return listed(r, "[", "]", g_rule_ref(b, item), g_rule_ref(b, item), min, max);
+}
+
+static bool is_required(const nrd_json *required, const nrd_json *member)
+{
+    for (size_t i = 0; i < nrd_json_len(required); i++) {
+        const nrd_json *n = &required->child[i];
+        if (nrd_json_is(n, NRD_JSON_STRING) && n->n == member->key_len &&
+            memcmp(n->str, member->key, n->n) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static expr *member(schema_reader *r, const nrd_json *p, uint32_t value, bool comma)
+{
+    builder *b = r->b;
+    nrd_str key = {0};
+    expr *seq = g_seq(b);
+    if (comma) {
+        add_word(b, seq, ",");
+        g_add(b, seq, g_rule_ref(b, r->j.space));
+    }
+    nrd_json_put_string(&key, p->key, p->key_len);
+    g_add(b, seq, g_text(b, nrd_str_cstr(&key), key.len));
+    nrd_str_fini(&key);
+    add_word(b, seq, ":");
+    g_add(b, seq, g_rule_ref(b, r->j.space));
+    g_add(b, seq, g_rule_ref(b, value));
+    return seq;
+}
+
+/* rest[i][c]: members from the i-th on, c: one was written before. Each is a rule, so that optional
+ * members do not multiply. */
+static expr *members(schema_reader *r, const nrd_json *properties, const nrd_json *required)
+{
+    builder *b = r->b;
+    uint32_t rest[2], next[2], empty = g_new_rule(b);
+    g_define(b, empty, g_empty(b));
+    next[0] = next[1] = empty;
+    for (size_t i = properties->n; i-- > 0 && !b->err;) {
+        const nrd_json *p = &properties->child[i];
+        uint32_t value = as_rule(r, p);
+        for (int c = 0; c < 2; c++) {
+            expr *alt = g_alt(b), *with = g_seq(b);
+            rest[c] = g_new_rule(b);
+            g_add(b, with, member(r, p, value, c == 1));
+            g_add(b, with, g_rule_ref(b, next[1]));
+            g_add(b, alt, with);
+            if (!is_required(required, p)) {
+                g_add(b, alt, g_rule_ref(b, next[c]));
+            }
+            g_define(b, rest[c], alt);
+        }
+        next[0] = rest[0];
+        next[1] = rest[1];
+    }
+    return g_rule_ref(b, next[0]);
+}
+
+static expr *read_object(schema_reader *r, const nrd_json *s)
+{
+    builder *b = r->b;
+    const nrd_json *properties = nrd_json_get(s, "properties"), *required = nrd_json_get(s, "required");
+    const nrd_json *further = nrd_json_get(s, "additionalProperties");
+    bool closed = nrd_json_is(further, NRD_JSON_BOOL) && !further->boolean;
+
+    for (size_t i = 0; i < nrd_json_len(required); i++) {
+        const nrd_json *n = &required->child[i];
+        bool found = false;
+        for (size_t k = 0; k < nrd_json_len(properties); k++) {
+            found = found || (nrd_json_is(n, NRD_JSON_STRING) && n->n == properties->child[k].key_len &&
+                              memcmp(n->str, properties->child[k].key, n->n) == 0);
+        }
+        if (!found) {
+            refuse(r, "required", "names a member that 'properties' does not describe");
+            return NULL;
+        }
+    }
+    if (nrd_json_len(properties) > 0) {
+        expr *seq = word_seq(b, "{");
+        g_add(b, seq, g_rule_ref(b, r->j.space));
+        g_add(b, seq, members(r, properties, required));
+        g_add(b, seq, g_rule_ref(b, r->j.space));
+        add_word(b, seq, "}");
+        return seq;
+    }
+    if (closed) {
+        return g_word(b, "{}");
+    }
+    if (nrd_json_is(further, NRD_JSON_OBJECT)) {
+        uint32_t value = as_rule(r, further);
+        return listed(r, "{", "}", any_member(r, value), any_member(r, value), 0, -1);
+    }
+    return g_rule_ref(b, r->j.object);
+}
+
+static expr *read_type(schema_reader *r, const nrd_json *s, const char *type)
+{
+    double lo, hi;
+    builder *b = r->b;
+    if (!strcmp(type, "object")) {
+        return read_object(r, s);
+    }
+    if (!strcmp(type, "array")) {
+        return read_array(r, s);
+    }
+    if (!strcmp(type, "string")) {
+        return read_string(r, s);
+    }
+    if (!strcmp(type, "integer")) {
+        return has_bounds(s, &lo, &hi) ? integer_between(r, lo, hi) : g_rule_ref(b, r->j.integer);
+    }
+    if (!strcmp(type, "number")) {
+        /* A whole number between the bounds is a number between the bounds. */
+        return has_bounds(s, &lo, &hi) ? integer_between(r, lo, hi) : g_rule_ref(b, r->j.number);
+    }
+    if (!strcmp(type, "null")) {
+        return g_word(b, "null");
+    }
+    if (!strcmp(type, "boolean")) {
+        expr *alt = g_alt(b);
+        g_add(b, alt, g_word(b, "true"));
+        g_add(b, alt, g_word(b, "false"));
+        return alt;
+    }
+    g_fail(b, NRD_ERR_INVALID_ARG, "schema: '%.40s' is no type", type);
+    return NULL;
+}
+
+/* "#/$defs/name": the node there, or NULL. */
+static const nrd_json *resolve(const nrd_json *root, const char *ref)
+{
+    const nrd_json *at = root;
+    if (ref[0] != '#') {
+        return NULL;
+    }
+    for (const char *p = ref + 1; *p && at;) {
+        char key[256];
+        size_t n = 0;
+        if (*p++ != '/') {
+            return NULL;
+        }
+        while (*p && *p != '/' && n + 1 < sizeof key) {
+            char c = *p++;
+            if (c == '~' && (*p == '0' || *p == '1')) {
+                c = *p++ == '0' ? '~' : '/';
+            }
+            key[n++] = c;
+        }
+        key[n] = '\0';
+        long long index;
+        at = nrd_json_is(at, NRD_JSON_ARRAY) && nrd_parse_i64(key, &index) && index >= 0
+                 ? nrd_json_at(at, (size_t)index)
+                 : nrd_json_get(at, key);
+    }
+    return at;
+}
+
+static expr *read_ref(schema_reader *r, const char *ref)
+{
+    builder *b = r->b;
+    const nrd_json *target = resolve(r->root, ref);
+    if (!target) {
+        g_fail(b, NRD_ERR_INVALID_ARG, "schema: $ref '%.80s' leads nowhere in this schema", ref);
+        return NULL;
+    }
+    for (size_t i = 0; i < r->n_refs; i++) {
+        if (r->refs[i].schema == target) {
+            return g_rule_ref(b, r->refs[i].rule);
+        }
+    }
+    if (r->n_refs == r->cap_refs) {
+        r->cap_refs = r->cap_refs ? 2 * r->cap_refs : 16;
+        r->refs = nrd_xrealloc(r->refs, r->cap_refs * sizeof *r->refs);
+    }
+    uint32_t made = g_new_rule(b);
+    r->refs[r->n_refs++] = (seen_ref){target, made};
+    g_define(b, made, read_schema(r, target));
+    return g_rule_ref(b, made);
+}
+
+/* Keywords that are kept, or that only describe. */
+static void check_keywords(schema_reader *r, const nrd_json *s)
+{
+    static const char *const known[] = {
+        "type", "enum", "const", "properties", "required", "additionalProperties", "items",
+        "prefixItems", "minItems", "maxItems", "minLength", "maxLength", "pattern", "format",
+        "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "anyOf", "oneOf", "allOf",
+        "$ref", "$defs", "definitions", "title", "description", "default", "examples", "example",
+        "$schema", "$id", "$comment", "$anchor", "deprecated", "readOnly", "writeOnly", "nullable",
+        "discriminator", "contentMediaType", "contentEncoding", "strict",
+    };
+    for (size_t i = 0; i < s->n; i++) {
+        size_t k = 0, n = sizeof known / sizeof known[0];
+        while (k < n && strcmp(known[k], s->child[i].key) != 0) {
+            k++;
+        }
+        bool off = !strcmp(s->child[i].key, "uniqueItems") && !nrd_json_bool(&s->child[i], true);
+        if (k == n && !off) {
+            char name[64];
+            snprintf(name, sizeof name, "%.60s", s->child[i].key);
+            refuse(r, name, "is not supported");
+            return;
+        }
+    }
+}
+
+/* Alternatives of oneOf exclude each other if each has a type of its own, or they are objects that a
+ * required member with different constants tells apart. */
+static bool are_apart(schema_reader *r, const nrd_json *a, const nrd_json *b)
+{
+    const char *ref = nrd_json_get_str(a, "$ref", NULL);
+    a = ref ? resolve(r->root, ref) : a;
+    ref = nrd_json_get_str(b, "$ref", NULL);
+    b = ref ? resolve(r->root, ref) : b;
+    const char *x = nrd_json_get_str(a, "type", NULL), *y = nrd_json_get_str(b, "type", NULL);
+    if (x && y && strcmp(x, y) != 0) {
+        bool numbers = (!strcmp(x, "integer") && !strcmp(y, "number")) ||
+                       (!strcmp(x, "number") && !strcmp(y, "integer"));
+        return !numbers;
+    }
+    const nrd_json *c = nrd_json_get(a, "const"), *d = nrd_json_get(b, "const");
+    if (nrd_json_is(c, NRD_JSON_STRING) && nrd_json_is(d, NRD_JSON_STRING)) {
+        return c->n != d->n || memcmp(c->str, d->str, c->n) != 0;
+    }
+    const nrd_json *p = nrd_json_get(a, "properties");
+    for (size_t i = 0; i < nrd_json_len(p); i++) {
+        const nrd_json *q = nrd_json_get(nrd_json_get(b, "properties"), p->child[i].key);
+        c = nrd_json_get(&p->child[i], "const");
+        d = nrd_json_get(q, "const");
+        if (nrd_json_is(c, NRD_JSON_STRING) && nrd_json_is(d, NRD_JSON_STRING) &&
+            (c->n != d->n || memcmp(c->str, d->str, c->n) != 0) &&
+            is_required(nrd_json_get(a, "required"), &p->child[i]) &&
+            is_required(nrd_json_get(b, "required"), &p->child[i])) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Keywords that limit a value; beside a combination they would have to be merged into it. */
+static bool has_limits(const nrd_json *s, const char *except)
+{
+    static const char *const limits[] = {"type", "enum", "const", "properties", "required", "items",
+                                         "prefixItems", "minItems", "maxItems", "minLength",
+                                         "maxLength", "pattern", "format", "minimum", "maximum",
+                                         "exclusiveMinimum", "exclusiveMaximum", "anyOf", "oneOf",
+                                         "allOf", "$ref"};
+    for (size_t i = 0; i < sizeof limits / sizeof limits[0]; i++) {
+        if (strcmp(limits[i], except) != 0 && nrd_json_get(s, limits[i])) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static expr *read_combination(schema_reader *r, const nrd_json *s, const char *name)
+{
+    const nrd_json *list = nrd_json_get(s, name);
+    expr *alt = g_alt(r->b);
+    if (!nrd_json_is(list, NRD_JSON_ARRAY) || list->n == 0) {
+        g_fail(r->b, NRD_ERR_INVALID_ARG, "schema: '%s' must be a list", name);
+        return NULL;
+    }
+    if (has_limits(s, name)) {
+        refuse(r, name, "beside other limits is not supported");
+        return NULL;
+    }
+    if (!strcmp(name, "allOf") && list->n > 1) {
+        refuse(r, name, "of several schemas is not supported");
+        return NULL;
+    }
+    for (size_t i = 0; i < list->n && !r->b->err; i++) {
+        for (size_t k = 0; k < i && !strcmp(name, "oneOf"); k++) {
+            if (!are_apart(r, &list->child[k], &list->child[i])) {
+                refuse(r, name, "with alternatives that may both fit is not supported; use anyOf");
+                return NULL;
+            }
+        }
+        g_add(r->b, alt, read_schema(r, &list->child[i]));
+    }
+    return alt;
+}
+
+static expr *read_plain(schema_reader *r, const nrd_json *s)
+{
+    builder *b = r->b;
+    const nrd_json *list = nrd_json_get(s, "enum"), *type = nrd_json_get(s, "type");
+    const nrd_json *constant = nrd_json_get(s, "const");
+    static const char *const combinations[] = {"anyOf", "oneOf", "allOf"};
+
+    for (int i = 0; i < 3; i++) {
+        if (nrd_json_get(s, combinations[i])) {
+            return read_combination(r, s, combinations[i]);
+        }
+    }
+    if (nrd_json_get(s, "$ref")) {
+        if (has_limits(s, "$ref")) {
+            refuse(r, "$ref", "beside other limits is not supported");
+            return NULL;
+        }
+        return read_ref(r, nrd_json_get_str(s, "$ref", ""));
+    }
+    if (constant) {
+        return literal(r, constant);
+    }
+    if (list) {
+        expr *alt = g_alt(b);
+        if (!nrd_json_is(list, NRD_JSON_ARRAY) || list->n == 0) {
+            g_fail(b, NRD_ERR_INVALID_ARG, "schema: 'enum' must be a list of values");
+            return NULL;
+        }
+        for (size_t i = 0; i < list->n; i++) {
+            g_add(b, alt, literal(r, &list->child[i]));
+        }
+        return alt;
+    }
+    if (nrd_json_is(type, NRD_JSON_STRING)) {
+        return read_type(r, s, type->str);
+    }
+    if (nrd_json_is(type, NRD_JSON_ARRAY) && type->n > 0) {
+        expr *alt = g_alt(b);
+        for (size_t i = 0; i < type->n; i++) {
+            g_add(b, alt, read_type(r, s, nrd_json_str(&type->child[i], "")));
+        }
+        return alt;
+    }
+    if (nrd_json_get(s, "properties") || nrd_json_get(s, "additionalProperties")) {
+        return read_object(r, s);
+    }
+    if (nrd_json_get(s, "items") || nrd_json_get(s, "prefixItems")) {
+        return read_array(r, s);
+    }
+    if (has_limits(s, "")) {
+        g_fail(b, NRD_ERR_UNSUPPORTED, "schema: limits without a 'type' are not supported");
+        return NULL;
+    }
+    return g_rule_ref(b, r->j.value);
+}
+
+static expr *read_schema(schema_reader *r, const nrd_json *s)
+{
+    builder *b = r->b;
+    expr *e = NULL;
+    if (b->err) {
+        return NULL;
+    }
+    if (++b->depth > G_MAX_NESTING) {
+        g_fail(b, NRD_ERR_INVALID_ARG, "schema: nested deeper than %d", G_MAX_NESTING);
+    } else if (nrd_json_is(s, NRD_JSON_BOOL) && s->boolean) {
+        e = g_rule_ref(b, r->j.value);
+    } else if (!nrd_json_is(s, NRD_JSON_OBJECT)) {
+        g_fail(b, NRD_ERR_INVALID_ARG, "schema: expected an object, got %s", nrd_json_type_name(s));
+    } else {
+        check_keywords(r, s);
+        e = b->err ? NULL : read_plain(r, s);
+        if (nrd_json_get_bool(s, "nullable", false) && e) {
+            expr *alt = g_alt(b);
+            g_add(b, alt, e);
+            g_add(b, alt, g_word(b, "null"));
+            e = alt;
+        }
+    }
+    b->depth--;
+    return e;
+}
+
+expr *g_schema(builder *b, const nrd_json *schema)
+{
+    schema_reader r = {.b = b, .root = schema};
+    define_json(&r);
+    expr *e = read_schema(&r, schema);
+    free(r.refs);
+    return e;
+}
+
+expr *g_json_object(builder *b)
+{
+    schema_reader r = {.b = b};
+    define_json(&r);
+    return g_rule_ref(b, r.j.object);
+}

@@ -1,0 +1,235 @@
+/* Guides: which texts fit, which guides are refused, and texts drawn at random from the masks. */
+#include "base/clock.h"
+#include "base/json.h"
+#include "guided/guided.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* 256 single bytes, then pieces as tokenizers have them. */
+static const char *const pieces[] = {"{\"", "\":", "\": ", "\",", "\"}", "},", "}]", "true", "false", "null",
+                                     "ab", "abc", " the", "name", "\":\"", "12", "123", ", ", "[]", "{}",
+                                     "\xc3\xa9", "\xe2\x82\xac", "\n  ", "\\n", "\\u00", "-1", "e+"};
+enum { N_PIECES = sizeof pieces / sizeof pieces[0], N_TOKENS = 256 + N_PIECES + 1 };
+
+static const char *get_token(void *user, int32_t id, size_t *out_n)
+{
+    static char bytes[256];
+    (void)user;
+    if (id < 256) {
+        bytes[id] = (char)id;
+        *out_n = 1;
+        return &bytes[id];
+    }
+    *out_n = id < 256 + N_PIECES ? strlen(pieces[id - 256]) : 0; /* the last one ends the text */
+    return *out_n ? pieces[id - 256] : NULL;
+}
+
+static nrd_guide_vocab *vocab(void)
+{
+    nrd_guide_vocab *v = NULL;
+    assert_null(nrd_guide_vocab_new(&v, N_TOKENS, get_token, NULL));
+    return v;
+}
+
+typedef struct text_case {
+    const char *type, *guide, *yes[6], *no[6];
+} text_case;
+
+static const text_case cases[] = {
+    {"regex", "ab*c", {"ac", "abbc"}, {"", "ab", "abcc", "xac"}},
+    {"regex", "^(foo|bar)+$", {"foo", "foobar"}, {"", "fo", "fooba"}},
+    {"regex", "[a-c]{2,3}x?", {"ab", "abcx"}, {"a", "abca", "xx"}},
+    {"regex", "\\d{3}-\\w+", {"123-a_9"}, {"12-a", "123-"}},
+    {"regex", "[^a]\\.", {"b.", "\xc3\xa9.", "\xf0\x9f\x99\x82."}, {"a.", "\xc3.", "b"}},
+    {"regex", ".*", {"", "x\xe2\x82\xac"}, {"a\nb", "\xff"}},
+    {"regex", "(a*)*b", {"b", "aaab"}, {"a"}},
+    {"regex", "[\xc3\xa0-\xc3\xbf\xe4\xb8\x80-\xe9\xbe\xa5]", {"\xc3\xa9", "\xe6\xbc\xa2"}, {"e", "\xc4\x80"}},
+    {"ebnf_grammar", "root ::= \"a\" b* # remark\nb ::= [x-z] | \"(\" root \")\"", {"a", "axz", "a(ay)z"}, {"x", "a(", "a()"}},
+    {"ebnf_grammar", "root ::= expr\nexpr ::= term (\"+\" term)*\nterm ::= [0-9]{1,2} | \"(\" expr \")\"",
+     {"1+2", "(1+(22))"}, {"+1", "1+", "123"}},
+    {"json", NULL, {"{}", "{\"a\": [1, -2.5e+3, true, null, \"x\\n\\u00e9\"]}", "{\"a\":{\"b\":{}}}"},
+     {"[]", "{\"a\"}", "{\"a\":01}", "{a:1}", "{\"a\":\"\n\"}", "{} "}},
+    {"json_schema", "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\"},\"b\":{\"type\":\"string\"}},"
+                    "\"required\":[\"a\"],\"additionalProperties\":false}",
+     {"{\"a\":1}", "{\"a\": -20, \"b\": \"x\"}"}, {"{}", "{\"b\":\"x\"}", "{\"a\":1.5}", "{\"a\":1,\"c\":2}", "{\"a\":1,}"}},
+    {"json_schema", "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"boolean\"},\"b\":{\"type\":\"null\"},\"c\":{\"const\":[1,{\"x\":2}]}}}",
+     {"{}", "{\"b\":null}", "{\"a\":true,\"c\":[1,{\"x\":2}]}"}, {"{\"c\":[1],\"a\":true}", "{,\"a\":true}"}},
+    {"json_schema", "{\"type\":\"array\",\"items\":{\"enum\":[\"x\",2,null]},\"minItems\":1,\"maxItems\":3}",
+     {"[\"x\"]", "[2,null, \"x\"]"}, {"[]", "[2,2,2,2]", "[3]"}},
+    {"json_schema", "{\"type\":\"integer\",\"minimum\":-13,\"maximum\":205}", {"-13", "-9", "0", "99", "205", "150"},
+     {"-14", "206", "999", "-0", "007"}},
+    {"json_schema", "{\"type\":\"integer\",\"exclusiveMinimum\":99}", {"100", "12345"}, {"99", "5", "-100"}},
+    {"json_schema", "{\"type\":\"string\",\"minLength\":2,\"maxLength\":3}", {"\"ab\"", "\"\xc3\xa9\\n\xe2\x82\xac\""}, {"\"a\"", "\"abcd\""}},
+    {"json_schema", "{\"type\":\"string\",\"pattern\":\"^[A-Z]\\\"?$\"}", {"\"A\"", "\"B\\\"\""}, {"\"a\"", "\"A\"\""}},
+    {"json_schema", "{\"type\":\"string\",\"pattern\":\"b\"}", {"\"b\"", "\"abc\""}, {"\"ac\"", "\"\""}},
+    {"json_schema", "{\"$ref\":\"#/$defs/n\",\"$defs\":{\"n\":{\"type\":\"object\",\"properties\":{\"v\":{\"type\":\"integer\"},"
+                    "\"next\":{\"anyOf\":[{\"$ref\":\"#/$defs/n\"},{\"type\":\"null\"}]}},\"required\":[\"v\",\"next\"]}}}",
+     {"{\"v\":1,\"next\":null}", "{\"v\":1,\"next\":{\"v\":2,\"next\":null}}"}, {"{\"v\":1}", "{\"v\":1,\"next\":1}"}},
+    {"json_schema", "{\"type\":[\"string\",\"null\"]}", {"null", "\"\""}, {"1"}},
+    {"json_schema", "{\"type\":\"string\",\"format\":\"date\"}", {"\"2024-02-28\""}, {"\"2024-02-31\"", "\"24-1-1\""}},
+    {"json_schema", "{\"type\":\"array\",\"prefixItems\":[{\"type\":\"integer\"},{\"type\":\"boolean\"}]}", {"[1,true]", "[ 1, false]"}, {"[1]", "[true,1]"}},
+    {"json_schema", "true", {"1", "[]"}, {""}},
+};
+
+static void test_texts(void **state)
+{
+    nrd_guide_vocab *v = vocab();
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const text_case *c = &cases[i];
+        nrd_guide *g = NULL;
+        nrd_error *err = nrd_guide_new(&g, v, c->type, c->guide);
+        if (err) {
+            fail_msg("%s: %s", c->guide, nrd_error_message(err));
+        }
+        for (int k = 0; k < 6; k++) {
+            if (c->yes[k] && !nrd_guide_matches(g, c->yes[k], strlen(c->yes[k]))) {
+                fail_msg("%s: '%s' should fit", c->guide, c->yes[k]);
+            }
+            if (c->no[k] && nrd_guide_matches(g, c->no[k], strlen(c->no[k]))) {
+                fail_msg("%s: '%s' should not fit", c->guide, c->no[k]);
+            }
+        }
+        nrd_guide_unref(g);
+    }
+    nrd_guide_vocab_free(v);
+}
+
+static void expect_refused(const nrd_guide_vocab *v, const char *type, const char *guide, const char *part)
+{
+    nrd_guide *g = NULL;
+    nrd_error *err = nrd_guide_new(&g, v, type, guide);
+    if (!err) {
+        fail_msg("%s %s was accepted", type, guide);
+    }
+    if (!strstr(nrd_error_message(err), part)) {
+        fail_msg("%s: '%s' does not say '%s'", guide, nrd_error_message(err), part);
+    }
+    nrd_error_free(err);
+}
+
+static void test_refusals(void **state)
+{
+    nrd_guide_vocab *v = vocab();
+    (void)state;
+    expect_refused(v, "regex", "a(b", "')' is missing");
+    expect_refused(v, "regex", "[z-a]", "backwards");
+    expect_refused(v, "regex", "(?=a)b", "look around");
+    expect_refused(v, "regex", "\\bfoo", "escape");
+    expect_refused(v, "regex", "a^b", "anchors");
+    expect_refused(v, "regex", "((((a{1000}){1000}){1000}){1000}){1000000}", "repetition");
+    expect_refused(v, "regex", "*a", "nothing to repeat");
+    expect_refused(v, "ebnf_grammar", "root ::= root \"a\"", "left recursion");
+    expect_refused(v, "ebnf_grammar", "root ::= b", "not defined");
+    expect_refused(v, "ebnf_grammar", "a ::= \"x\"", "no rule 'root'");
+    expect_refused(v, "ebnf_grammar", "root ::= \"x", "not closed");
+    expect_refused(v, "json_schema", "{\"type\":\"strin\"}", "no type");
+    expect_refused(v, "json_schema", "{\"not\":{}}", "'not' is not supported");
+    expect_refused(v, "json_schema", "{\"type\":\"array\",\"uniqueItems\":true}", "uniqueItems");
+    expect_refused(v, "json_schema", "{\"oneOf\":[{\"type\":\"integer\"},{\"type\":\"number\"}]}", "oneOf");
+    expect_refused(v, "json_schema", "{\"$ref\":\"#/x\"}", "leads nowhere");
+    expect_refused(v, "json_schema", "{\"type\":\"integer\",\"minimum\":5,\"maximum\":4}", "no whole number");
+    expect_refused(v, "json_schema", "{", "schema");
+    expect_refused(v, "json_schema", "{\"$ref\":\"#\"}", "left recursion");
+    expect_refused(v, "poem", "", "guide type");
+    nrd_guide_vocab_free(v);
+}
+
+/* Draws tokens from the masks; JSON must come out. */
+static void test_random_walks(void **state)
+{
+    static const char *const schemas[] = {
+        "{\"type\":\"object\",\"properties\":{\"name\":{\"type\":\"string\",\"maxLength\":12},\"age\":{\"type\":\"integer\","
+        "\"minimum\":0,\"maximum\":130},\"tags\":{\"type\":\"array\",\"items\":{\"type\":\"string\",\"maxLength\":5},"
+        "\"maxItems\":4},\"x\":{\"type\":\"number\"}},\"required\":[\"name\",\"age\"]}",
+        "{\"anyOf\":[{\"type\":\"boolean\"},{\"type\":\"array\",\"items\":{\"type\":\"null\"},\"maxItems\":3}]}",
+    };
+    nrd_guide_vocab *v = vocab();
+    uint64_t seed = 88172645463325252u;
+    (void)state;
+    for (size_t i = 0; i < sizeof schemas / sizeof schemas[0]; i++) {
+        nrd_guide *g = NULL;
+        assert_null(nrd_guide_new(&g, v, "json_schema", schemas[i]));
+        for (int walk = 0; walk < 200; walk++) {
+            nrd_guide_state *s = nrd_guide_state_new(g);
+            nrd_str text = {0};
+            for (int n = 0; !nrd_guide_is_final(s) && n < 4000; n++) {
+                size_t n_words = 0;
+                const uint32_t *mask = nrd_guide_mask(s, &n_words);
+                assert_int_equal(n_words, (N_TOKENS + 31) / 32);
+                int32_t allowed[N_TOKENS], n_allowed = 0;
+                for (int32_t t = 0; t < N_TOKENS; t++) {
+                    if (mask[t / 32] >> (t % 32) & 1) {
+                        allowed[n_allowed++] = t;
+                    }
+                }
+                assert_true(n_allowed > 0);
+                seed ^= seed << 13;
+                seed ^= seed >> 7;
+                seed ^= seed << 17;
+                int32_t t = allowed[seed % (uint64_t)n_allowed];
+                size_t len = 0;
+                const char *p = get_token(NULL, t, &len);
+                nrd_str_append(&text, p, len);
+                assert_true(nrd_guide_accept(s, t));
+            }
+            assert_true(nrd_guide_is_complete(s));
+            assert_false(nrd_guide_accept(s, N_TOKENS - 1));
+            assert_true(nrd_guide_matches(g, text.data, text.len));
+            nrd_json_doc *doc = NULL;
+            nrd_error *err = nrd_json_parse(&doc, text.data, text.len, NULL);
+            if (err) {
+                fail_msg("%s: %s", text.data, nrd_error_message(err));
+            }
+            nrd_json_doc_free(doc);
+            nrd_str_fini(&text);
+            nrd_guide_state_free(s);
+        }
+        nrd_guide_unref(g);
+    }
+    nrd_guide_vocab_free(v);
+}
+
+/* A schema of 10 kB must not hold up its request. */
+static void test_compile_time(void **state)
+{
+    nrd_guide_vocab *v = vocab();
+    nrd_str schema = {0};
+    nrd_guide *g = NULL;
+    (void)state;
+    nrd_str_puts(&schema, "{\"type\":\"object\",\"properties\":{");
+    for (int i = 0; schema.len < 10000; i++) {
+        nrd_str_printf(&schema, "%s\"member_%d\":{\"type\":\"object\",\"properties\":{\"id\":{\"type\":\"integer\",\"minimum\":%d},"
+                       "\"label\":{\"type\":\"string\",\"maxLength\":40},\"kind\":{\"enum\":[\"a\",\"b\",\"c\"]}},"
+                       "\"required\":[\"id\"]}", i ? "," : "", i, i);
+    }
+    nrd_str_puts(&schema, "}}");
+    uint64_t begin = nrd_now_ns();
+    assert_null(nrd_guide_new(&g, v, "json_schema", schema.data));
+    double ms = (double)(nrd_now_ns() - begin) / 1e6;
+    print_message("a schema of %zu bytes: %.1f ms\n", schema.len, ms);
+    assert_true(ms < 1000); /* sanitizers and busy machines; the aim is 50 */
+    assert_true(nrd_guide_matches(g, "{\"member_3\":{\"id\":7}}", 21));
+    nrd_guide_unref(g);
+    nrd_str_fini(&schema);
+    nrd_guide_vocab_free(v);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_texts),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_random_walks),
+        cmocka_unit_test(test_compile_time),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
