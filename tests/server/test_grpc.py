@@ -626,6 +626,56 @@ def test_watchers_come_and_go(server):
         channel.close()
 
 
+def fields(data):
+    """[(number, value)] of a message whose fields are varints, strings and messages."""
+    out, i = [], 0
+
+    def varint():
+        nonlocal i
+        v = shift = 0
+        while True:
+            b = data[i]
+            i += 1
+            v |= (b & 127) << shift
+            shift += 7
+            if not b & 128:
+                return v
+    while i < len(data):
+        key = varint()
+        n = varint()
+        if key & 7 == 2:
+            out.append((key >> 3, data[i:i + n]))
+            i += n
+        else:
+            out.append((key >> 3, n))
+    return out
+
+
+@pytest.mark.parametrize("version", ["v1", "v1alpha"])
+def test_reflection_names_services_and_gives_their_descriptors(server, version):
+    descriptor_pb2 = pytest.importorskip("google.protobuf.descriptor_pb2")
+
+    def text(number, value):
+        return bytes([number << 3 | 2, len(value)]) + value.encode()
+
+    questions = [text(7, "*"), text(4, "inference.GRPCInferenceService"), text(3, "health.proto"),
+                 text(4, "inference.ModelInferRequest.InferInputTensor"), text(4, "no.Such"),
+                 text(3, "none.proto"), text(5, ""), b"", b"\xff\xff"]
+    with grpc.insecure_channel(f"127.0.0.1:{server.grpc}") as channel:
+        call = channel.stream_stream(
+            f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo")
+        answers = [dict(fields(a)) for a in call(iter(questions), timeout=20)]
+    assert len(answers) == len(questions)
+    assert [a[2] for a in answers] == questions
+    services = {dict(fields(s))[1] for _, s in fields(answers[0][6])}
+    assert services == {b"inference.GRPCInferenceService", b"grpc.health.v1.Health"}
+    files = [descriptor_pb2.FileDescriptorProto.FromString(fields(a[4])[0][1])
+             for a in answers[1:4]]
+    assert [f.name for f in files] == ["grpc_service.proto", "health.proto", "grpc_service.proto"]
+    assert "ModelStreamInfer" in [m.name for m in files[0].service[0].method]
+    assert [dict(fields(a[7]))[1] for a in answers[4:]] == [5, 5, 5, 3, 3]
+
+
 def test_client_that_does_not_read_its_stream_is_cut_off(tmp_path):
     write_model(tmp_path / "r", "flood", "TYPE_FP32", extra=responses(60))
     s = start(tmp_path, tmp_path / "r")

@@ -10,6 +10,12 @@ OBJ_frontends += $(grpc_PROTO_OBJ)
 frontends_LIBS := -lgrpc -lgpr -lprotobuf-c
 
 $(grpc_PROTO_OBJ): | $(PROTO_C)
+# What server reflection tells: the descriptors of all messages, inside the program.
+$(B)/gen/descriptors.pb: $(PROTO_SRC)
+	@mkdir -p $(@D)
+	$(Q)protoc-c --proto_path=protos --descriptor_set_out=$@ $^
+$(B)/obj/frontends/grpc/reflection.o: $(B)/gen/descriptors.pb
+$(B)/obj/frontends/grpc/reflection.o: grpc_CFLAGS += -DNRD_GRPC_DESCRIPTORS='"$(abspath $(B)/gen/descriptors.pb)"'
 $(B)/obj/frontends/grpc/%.o: src/frontends/grpc/%.c $(FLAGS_FILE) | $(PROTO_C)
 	$(call compile,$(grpc_CFLAGS))
 $(B)/obj/frontends/%.o: src/frontends/%.c $(FLAGS_FILE)

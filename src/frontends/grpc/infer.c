@@ -16,7 +16,6 @@ struct nrd_grpc_region_use {
 
 nrd_error *nrd_grpc_infer_new(nrd_grpc_infer **out, nrd_grpc_call *call, grpc_byte_buffer *payload)
 {
-    const void *message = NULL;
     nrd_grpc_infer *infer = calloc(1, sizeof *infer);
     *out = infer;
     if (!infer) {
@@ -26,10 +25,8 @@ nrd_error *nrd_grpc_infer_new(nrd_grpc_infer **out, nrd_grpc_call *call, grpc_by
     nrd_grpc_call_ref(call);
     nrd_arena_init(&infer->arena);
     atomic_init(&infer->refs, 1);
-    NRD_TRY(nrd_grpc_unpack(&infer->arena, &inference__model_infer_request__descriptor, payload,
-                            &message));
-    infer->message = message;
-    return NULL;
+    infer->bytes = grpc_empty_slice();
+    return nrd_grpc_infer_decode(infer, payload);
 }
 
 void nrd_grpc_infer_ref(nrd_grpc_infer *infer)
@@ -55,6 +52,7 @@ void nrd_grpc_infer_unref(nrd_grpc_infer *infer)
         nrd_limit_give(infer->call->service->limit);
     }
     nrd_arena_fini(&infer->arena);
+    grpc_slice_unref(infer->bytes);
     nrd_trace_unref(infer->trace);
     nrd_grpc_call_unref(infer->call);
     free(infer);

@@ -27,6 +27,7 @@ typedef struct nrd_grpc_region_use nrd_grpc_region_use;
 typedef struct nrd_grpc_infer {
     nrd_grpc_call *call; /* shares */
     nrd_arena arena;     /* the message, and the bytes of inputs that came as contents */
+    grpc_slice bytes;    /* what raw_input_contents of a long message point into */
     const Inference__ModelInferRequest *message; /* NULL: it could not be read */
     TRITONSERVER_InferenceRequest *request;      /* owns */
     nrd_trace_record *trace;                     /* shares; NULL: not traced */
@@ -46,6 +47,8 @@ typedef struct nrd_grpc_infer {
 /* Parses the message. Even on error *out is set (unless out of memory), so that it can be named. */
 nrd_error *nrd_grpc_infer_new(nrd_grpc_infer **out, nrd_grpc_call *call,
                               grpc_byte_buffer *payload) NRD_MUST_USE;
+/* decode.c: sets `message`. */
+nrd_error *nrd_grpc_infer_decode(nrd_grpc_infer *infer, grpc_byte_buffer *payload) NRD_MUST_USE;
 /* Checks the model (sets `decoupled`). */
 nrd_error *nrd_grpc_infer_open(nrd_grpc_infer *infer) NRD_MUST_USE;
 /* Builds the request and hands it to the core. The caller holds a count of its own meanwhile. */

@@ -51,6 +51,7 @@ typedef enum {
     NRD_GRPC_INFER,  /* on the other queues */
     NRD_GRPC_STREAM, /* likewise, without a first message */
     NRD_GRPC_WATCH,  /* a first message, then many answers; on the first queue */
+    NRD_GRPC_TALK,   /* questions and answers in turn, without a first message; first queue */
     NRD_GRPC_OTHER,  /* any path that is not in the table */
 } nrd_grpc_kind;
 
@@ -145,6 +146,8 @@ nrd_error *nrd_grpc_from_triton(TRITONSERVER_Error *e) NRD_MUST_USE;
 bool nrd_grpc_health_knows(const char *service);
 void nrd_grpc_health_watch(nrd_grpc_call *call);
 void nrd_grpc_health_look(nrd_grpc_service *s);
+
+void nrd_grpc_reflection(nrd_grpc_call *call); /* reflection.c */
 
 /* The handlers of the two inference methods. */
 void nrd_grpc_unary_infer(nrd_grpc_call *call);

@@ -331,6 +331,9 @@ static void dispatch(nrd_grpc_call *call)
     case NRD_GRPC_WATCH:
         nrd_grpc_health_watch(call);
         break;
+    case NRD_GRPC_TALK:
+        nrd_grpc_reflection(call);
+        break;
     case NRD_GRPC_OTHER:
         nrd_grpc_fail(call, nrd_errorf(NRD_ERR_UNSUPPORTED, "this server has no such method"));
         break;
@@ -353,6 +356,11 @@ static void run_new(nrd_grpc_tag *tag, bool ok)
     nrd_grpc_start(call, &op, 1, &call->on_closed);
     dispatch(call);
     nrd_grpc_call_unref(call);
+}
+
+static bool has_first_message(nrd_grpc_kind kind)
+{
+    return kind != NRD_GRPC_STREAM && kind != NRD_GRPC_TALK;
 }
 
 /* Puts an empty call where the next call of the method will be written to. */
@@ -379,7 +387,7 @@ static void request_slot(nrd_grpc_queue *q, size_t method_id)
     } else {
         rc = grpc_server_request_registered_call(
             s->grpc, s->handles[method_id], &call->rpc, &call->deadline, &call->metadata,
-            call->method->kind == NRD_GRPC_STREAM ? NULL : &call->payload, q->cq, q->cq,
+            has_first_message(call->method->kind) ? &call->payload : NULL, q->cq, q->cq,
             &call->on_new);
     }
     if (rc != GRPC_CALL_OK) { /* not while the queue runs; the method would be lost */
@@ -540,9 +548,9 @@ static nrd_error *create_server(nrd_grpc_service *s)
     for (size_t i = 0; i < nrd_grpc_n_methods; i++) {
         const nrd_grpc_method *m = &nrd_grpc_methods[i];
         s->handles[i] = grpc_server_register_method(s->grpc, m->path, NULL,
-                                                    m->kind == NRD_GRPC_STREAM
-                                                        ? GRPC_SRM_PAYLOAD_NONE
-                                                        : GRPC_SRM_PAYLOAD_READ_INITIAL_BYTE_BUFFER,
+                                                    has_first_message(m->kind)
+                                                        ? GRPC_SRM_PAYLOAD_READ_INITIAL_BYTE_BUFFER
+                                                        : GRPC_SRM_PAYLOAD_NONE,
                                                     0);
         if (!s->handles[i]) {
             return nrd_errorf(NRD_ERR_INTERNAL, "cannot register %s", m->path);
