@@ -117,6 +117,19 @@ def test_chat_log_probs(client):
 
 
 @pytest.mark.parametrize("stream", [False, True])
+def test_alternatives_to_tokens(client, stream):
+    r = chat(client, logprobs=True, top_logprobs=4, temperature=0, max_tokens=6, stream=stream)
+    content = [t for e in r for c in e.choices if c.logprobs for t in c.logprobs.content] if stream \
+        else r.choices[0].logprobs.content
+    for t in content:
+        assert len(t.top_logprobs) == 4 and t.top_logprobs[0].logprob == pytest.approx(t.logprob, abs=1e-4)
+        probs = [a.logprob for a in t.top_logprobs]
+        assert probs == sorted(probs, reverse=True) and t.bytes in [a.bytes for a in t.top_logprobs]
+    r = client.completions.create(model=MODEL, prompt="the", max_tokens=3, temperature=0, logprobs=2)
+    assert [len(t) <= 2 for t in r.choices[0].logprobs.top_logprobs] == [True] * 3
+
+
+@pytest.mark.parametrize("stream", [False, True])
 def test_stop_strings_end_the_text_before_them(client, stream):
     whole = client.completions.create(model=MODEL, prompt="the", max_tokens=24, temperature=0).choices[0].text
     stop = whole[len(whole) // 2:][:3]
@@ -174,7 +187,7 @@ def test_cached_tokens_of_a_second_turn(client):
     ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, 400, "image_url"),
     ({"n": 0}, 400, "n:"), ({"n": 10**9}, 400, "n:"), ({"max_tokens": 0}, 400, "max_tokens"),
     ({"stop": [1]}, 400, "stop"), ({"logit_bias": {"x": 1}}, 400, "logit_bias"),
-    ({"top_logprobs": 5}, 400, "top_logprobs"), ({"stream_options": {}}, 400, "stream_options"),
+    ({"top_logprobs": 5}, 400, "needs logprobs"), ({"top_logprobs": 21, "logprobs": True}, 400, "top_logprobs"), ({"stream_options": {}}, 400, "stream_options"),
     ({"audio": {}}, 400, "audio"), ({"chat_template": "x"}, 400, "chat_template"),
     ({"tools": [{"type": "magic"}]}, 400, "tools"),
 ])

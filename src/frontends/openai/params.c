@@ -209,21 +209,14 @@ static nrd_error *read_logprobs(oai_request *r, const nrd_json *root)
         const nrd_json *v = nrd_json_get(root, "logprobs");
         r->log_probs = v && v->type != NRD_JSON_NULL;
         NRD_TRY(get_int(root, "logprobs", 0, 20, &top));
-        if (top > 1) {
-            return nrd_errorf(NRD_ERR_UNSUPPORTED,
-                              "logprobs: alternatives are not reported here, ask for 0 or 1");
-        }
     } else {
         NRD_TRY(get_bool(root, "logprobs", &r->log_probs));
         NRD_TRY(get_int(root, "top_logprobs", 0, 20, &top));
         if (top > 0 && !r->log_probs) {
             return bad("top_logprobs", "needs logprobs: true");
         }
-        if (top > 0) {
-            return nrd_errorf(NRD_ERR_UNSUPPORTED,
-                              "top_logprobs: alternatives are not reported here, ask for 0");
-        }
     }
+    r->n_top = (int)top;
     return NULL;
 }
 
