@@ -115,9 +115,9 @@ nrd_error *nrd_metric_family_get(nrd_metric_family **out, nrd_metrics *r, nrd_me
     for (p = &r->families; *p && strcmp((*p)->name, name) != 0; p = &(*p)->next) {
     }
     if (*p) {
-        if ((*p)->kind != kind || strcmp((*p)->help, help) != 0) {
-            err = nrd_errorf(NRD_ERR_INVALID_ARG,
-                             "Metric family '%s' exists with another kind or description", name);
+        if ((*p)->kind != kind) { /* as in Triton the first description stays */
+            err = nrd_errorf(NRD_ERR_INVALID_ARG, "Metric family '%s' exists with another kind",
+                             name);
         } else {
             (*p)->refs++;
             *out = *p;
@@ -211,7 +211,7 @@ done:
 static nrd_error *check_shape(nrd_metric_kind kind, const nrd_metric_shape *shape)
 {
     if (kind == NRD_METRIC_HISTOGRAM) {
-        if (!shape || shape->n_buckets == 0) {
+        if (!shape) {
             return nrd_errorf(NRD_ERR_INVALID_ARG, "a histogram needs its bucket boundaries");
         }
         for (size_t i = 0; i < shape->n_buckets; i++) {
@@ -237,8 +237,10 @@ static nrd_metric *metric_new(nrd_metric_family *f, char *labels, const nrd_metr
     pthread_mutex_init(&m->mu, NULL);
     if (f->kind == NRD_METRIC_HISTOGRAM) {
         m->n_buckets = shape->n_buckets;
-        m->buckets = nrd_xcalloc(shape->n_buckets, sizeof *m->buckets);
-        memcpy(m->buckets, shape->buckets, shape->n_buckets * sizeof *m->buckets);
+        m->buckets = nrd_xcalloc(shape->n_buckets + 1, sizeof *m->buckets);
+        if (shape->n_buckets) {
+            memcpy(m->buckets, shape->buckets, shape->n_buckets * sizeof *m->buckets);
+        }
         m->bucket_counts = nrd_xcalloc(shape->n_buckets + 1, sizeof *m->bucket_counts);
     } else if (f->kind == NRD_METRIC_SUMMARY) {
         m->n_quantiles = shape->n_quantiles;

@@ -133,6 +133,23 @@ fail:
     return err;
 }
 
+/* A backend that is a model.py in its own folder: the Python backend runs it for all its models. */
+static char *find_python_based(nrd_server *s, const char *name, char **out_dir)
+{
+    char *dir = nrd_path_join(s->opt.backend_dir, name), *model = nrd_path_join(dir, "model.py");
+    char *path = nrd_path_join(s->opt.backend_dir, "python/libtriton_python.so");
+    bool found = nrd_path_exists(model) && nrd_path_exists(path);
+
+    free(model);
+    if (!found) {
+        free(path);
+        free(dir);
+        return NULL;
+    }
+    *out_dir = dir;
+    return path;
+}
+
 /* The first of version folder, model folder, backend folder that has the library. */
 static char *find_library(nrd_server *s, const char *name, const char *model_dir, int64_t version,
                           nrd_str *searched, char **out_dir)
@@ -153,6 +170,9 @@ static char *find_library(nrd_server *s, const char *name, const char *model_dir
         free(dirs[i]);
     }
     free(file);
+    if (!found) {
+        found = find_python_based(s, name, out_dir);
+    }
     return found;
 }
 
@@ -180,7 +200,8 @@ nrd_error *nrd_backend_get(nrd_backend **out, nrd_server *s, const char *name,
     }
     pthread_mutex_lock(&s->backend_open_mu); /* two models may ask for a new one at once */
     pthread_mutex_lock(&s->backends_mu);
-    for (b = s->backends; b && strcmp(b->lib_path, path) != 0; b = b->next) {
+    for (b = s->backends; b && (strcmp(b->lib_path, path) != 0 || strcmp(b->dir, dir) != 0);
+         b = b->next) {
     }
     if (b) {
         b->refs++;

@@ -548,7 +548,9 @@ nrd_error *nrd_seq_released(nrd_request *r, uint32_t flags, bool *goes_on) NRD_M
 void nrd_seq_sweep(nrd_seq *s);  /* ends idle, cancelled and expired sequences */
 size_t nrd_seq_live(nrd_seq *s); /* sequences that have begun and not ended */
 void nrd_seq_drain(nrd_seq *s);  /* refuses new sequences; those that have begun go on */
-void nrd_seq_stop(nrd_seq *s);   /* ends the takers; no request is queued any more */
+/* The model was taken out of service: no sequence goes on beyond what is queued. */
+void nrd_seq_abandon(nrd_seq *s);
+void nrd_seq_stop(nrd_seq *s); /* ends the takers; no request is queued any more */
 void nrd_seq_free(nrd_seq *s);
 
 /* Shared resources of instances, sched/rate_limiter.c. A NULL limiter limits nothing. */
@@ -611,7 +613,9 @@ struct nrd_model { /* TRITONBACKEND_Model */
 nrd_error *nrd_model_new(nrd_model **out, nrd_server *s, const char *name, int64_t version,
                          const char *dir, nrd_config *cfg) NRD_MUST_USE;
 nrd_model *nrd_model_ref(nrd_model *m);
-void nrd_model_unref(nrd_model *m);   /* the last one hands it to the reaper */
+void nrd_model_unref(nrd_model *m); /* the last one hands it to the reaper */
+/* Gives the repository's share back: no request will find the model any more. */
+void nrd_model_retire(nrd_model *m);
 void nrd_model_destroy(nrd_model *m); /* reaper only */
 const Inference__ModelInput *nrd_model_input(const nrd_model *m, const char *name);
 const Inference__ModelOutput *nrd_model_output(const nrd_model *m, const char *name);

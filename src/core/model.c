@@ -191,6 +191,15 @@ void nrd_model_unref(nrd_model *m)
     }
 }
 
+void nrd_model_retire(nrd_model *m)
+{
+    nrd_agents_unloading(m->agents);
+    if (m->seq) {
+        nrd_seq_abandon(m->seq);
+    }
+    nrd_model_unref(m);
+}
+
 void nrd_model_destroy(nrd_model *m)
 {
     nrd_server *s = m->server;

@@ -248,5 +248,5 @@ def broken_cases():
     return out
 
 
-# A model whose state is refused ends NVIDIA's program, not always at once.
-END_THEIRS = {f"broken/{name}" for name in BROKEN if name.startswith("state_")}
+# A model whose state is refused, or whose warm-up fails, ends NVIDIA's program, not always at once.
+END_THEIRS = {f"broken/{name}" for name in BROKEN if name.startswith(("state_", "warm_"))}

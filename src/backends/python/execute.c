@@ -679,10 +679,11 @@ static void settle(batch *b, const TRITONSERVER_Error *err)
     py_conn *c = b->conn;
     for (uint32_t i = 0; i < b->n; i++) {
         py_request *q = b->open ? b->open[i] : NULL;
-        bool closed = false;
+        bool closed = false, answered = false;
         if (q) {
             pthread_mutex_lock(&c->mu);
             closed = q->closed;
+            answered = q->answered;
             if (err) {
                 q->closed = true;
             }
@@ -691,8 +692,13 @@ static void settle(batch *b, const TRITONSERVER_Error *err)
         if (err) {
             b->ok[i] = false;
             b->release[i] = TRITONSERVER_REQUEST_RELEASE_ALL;
-            if (!closed) {
-                TRITONSERVER_Error *e = (TRITONSERVER_Error *)(uintptr_t)err;
+            TRITONSERVER_Error *e = (TRITONSERVER_Error *)(uintptr_t)err;
+            if (!closed && answered && !c->decoupled) {
+                /* A response went out before; a second one is not allowed. */
+                nrd_tb_log_error(TRITONBACKEND_ResponseFactorySendFlags(
+                                     q->factory, TRITONSERVER_RESPONSE_COMPLETE_FINAL),
+                                 "ending a request");
+            } else if (!closed) {
                 nrd_tb_send_error(b->requests[i],
                                   TRITONSERVER_ErrorNew(TRITONSERVER_ErrorCode(e),
                                                         TRITONSERVER_ErrorMessage(e)));

@@ -256,8 +256,7 @@ static void retire(nrd_repo *r, entry *e, const int64_t *keep, size_t n_keep, co
     }
     pthread_mutex_unlock(&r->mu);
     for (size_t i = 0; i < n; i++) {
-        nrd_agents_unloading(gone[i]->agents);
-        nrd_model_unref(gone[i]);
+        nrd_model_retire(gone[i]);
     }
     free(gone);
 }
@@ -486,8 +485,7 @@ static nrd_error *load_versions(nrd_repo *r, entry *e, const char *dir, const nr
         pthread_mutex_unlock(&r->mu);
         for (size_t i = 0; i < n; i++) {
             if (fresh[i]) {
-                nrd_agents_unloading(fresh[i]->agents);
-                nrd_model_unref(fresh[i]);
+                nrd_model_retire(fresh[i]);
             }
         }
         retire(r, e, numbers, n, NULL);
@@ -851,7 +849,7 @@ static nrd_error *write_files(char **out_dir, const nrd_param *const *params, si
         if (!nrd_str_has_prefix(p->name, "file:")) {
             continue;
         }
-        const char *rel = p->name + 5;
+        const char *rel = p->name + 5 + strspn(p->name + 5, "/"); /* of the model's folder */
         if (p->type != TRITONSERVER_PARAMETER_BYTES) {
             err = nrd_errorf(NRD_ERR_INVALID_ARG,
                              "File parameter '%s' must have bytes type for its value", p->name);

@@ -76,7 +76,7 @@ struct nrd_seq {
     sequence **buckets;
     size_t n_buckets, n_sequences;
     backlog *first, *last;
-    bool draining, stopping;
+    bool draining, abandoned, stopping;
 };
 
 /* ---- lists ---- */
@@ -279,6 +279,7 @@ static void free_slot_or_refill_locked(nrd_seq *s, nrd_seq_slot *slot, list *can
         }
         move_all(&slot->queue, &b->queue);
         slot->owner = b->owner;
+        slot->closing = !b->owner; /* no more will come than what is there */
         if (b->owner) {
             b->owner->waiting = NULL;
             b->owner->slot = slot;
@@ -455,10 +456,11 @@ static nrd_error *enqueue(nrd_seq *s, nrd_request *r)
                 when < q->waiting->deadline_ns ? when : q->waiting->deadline_ns;
         }
         push(slot ? &slot->queue : &q->waiting->queue, r);
-        if (end) {
+        if (end || s->abandoned) {
             forget_locked(s, q);
         }
         if (slot) {
+            slot->closing = slot->closing || s->abandoned;
             wake_locked(s, slot, &cancelled);
         }
     }
@@ -591,6 +593,26 @@ void nrd_seq_drain(nrd_seq *s)
     pthread_mutex_lock(&s->mu);
     s->draining = true;
     pthread_mutex_unlock(&s->mu);
+}
+
+void nrd_seq_abandon(nrd_seq *s)
+{
+    list cancelled = {0};
+
+    pthread_mutex_lock(&s->mu);
+    s->abandoned = true;
+    for (size_t i = 0; i < s->n_buckets; i++) {
+        while (s->buckets[i]) {
+            nrd_seq_slot *slot = s->buckets[i]->slot;
+            forget_locked(s, s->buckets[i]);
+            if (slot) {
+                slot->closing = true;
+                wake_locked(s, slot, &cancelled);
+            }
+        }
+    }
+    pthread_mutex_unlock(&s->mu);
+    fail_cancelled(&cancelled);
 }
 
 void nrd_seq_stop(nrd_seq *s)

@@ -278,19 +278,37 @@ def test_ensembles_run_python_models(server):
     assert a.output("OUT") == [2.0, 4.0]
 
 
-def test_forked_children_do_no_harm(server):
-    code = """
+def test_forked_children_ask_other_models_through_their_parent(server):
+    code = cases.BLS + """
 pid = os.fork()
 if pid == 0:
     try:
         pb_utils.Logger.log_info('from a child')
+        ok = show(ask().exec()) == {'SUM': [[11.0, 22.0]]}
+        ok = ok and [show(r) for r in number(2).exec(decoupled=True)] == [{'I': [0]}, {'I': [1]}, {}]
+        ok = ok and show(ask('nobody').exec()).startswith('error')
         pb_utils.is_model_ready('add_sub')
     except pb_utils.TritonModelException:
-        os._exit(7)
+        os._exit(7 if ok else 8)
     os._exit(0)
-result = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])"""
+result = os.WEXITSTATUS(os.waitpid(pid, 0)[1])"""
     assert server.run(code).output() == ["7"]
+    assert "from a child" in server.log()
     assert server.run("result = 'still here'").output() == ["still here"]
+
+
+def test_a_pool_of_processes_asks_other_models(server):
+    code = cases.BLS + """
+import multiprocessing
+def work(i):
+    return show(ask(a=(i, i)).exec())['SUM'][0][0]
+self.kept['work'] = work
+import __main__
+__main__.work = work
+work.__module__ = '__main__'; work.__qualname__ = 'work'
+with multiprocessing.get_context('fork').Pool(3) as pool:
+    result = pool.map(work, range(6))"""
+    assert server.run(code).output() == ["[10.0, 11.0, 12.0, 13.0, 14.0, 15.0]"]
 
 
 def test_nothing_is_in_dev_shm(server):

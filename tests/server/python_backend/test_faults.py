@@ -311,6 +311,38 @@ def test_requests_wait_for_a_batch(launch):
     assert stats["inference_count"] == 8 and stats["execution_count"] < 8
 
 
+def test_a_backend_may_be_a_model_file(launch, tmp_path):
+    """backends/<name>/model.py serves every model of that backend."""
+    backends = tmp_path / "backends"
+    (backends / "mine").mkdir(parents=True)
+    (backends / "python").symlink_to(pb_lab.BACKEND)
+    (backends / "mine/model.py").write_text("""
+import json
+import numpy as np
+import triton_python_backend_utils as pb_utils
+class TritonPythonModel:
+    @staticmethod
+    def auto_complete_config(config):
+        config.add_output({"name": "NAME", "data_type": "TYPE_STRING", "dims": [1]})
+        config.add_input({"name": "X", "data_type": "TYPE_FP32", "dims": [1]})
+        config.set_max_batch_size(0)
+        return config
+    def initialize(self, args):
+        self.name = args["model_name"]
+    def execute(self, requests):
+        text = np.array([self.name], dtype=object)
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("NAME", text)]) for _ in requests]
+""")
+    for name in ("one", "two"):
+        (launch.models / name / "1").mkdir(parents=True)
+        (launch.models / name / "config.pbtxt").write_text('backend: "mine"\n')
+    pb_lab.add_model(launch.models, "lab")
+    s = launch(f"--backend-config=mine,python-interpreter={sys.executable}", backends=backends)
+    for name in ("one", "two"):
+        assert s.infer(name, tensor("X", "FP32", [1], [1])).output("NAME") == [name]
+    assert s.run("result = 'both'").output() == ["both"]
+
+
 THEIRS = pb_lab.find_theirs()
 
 

@@ -5,6 +5,9 @@ models written for it run unchanged. Tensors and the channel to the server are C
 (c_python_backend_utils); the rest is here.
 """
 import json
+import os
+import pickle
+import socket
 import struct
 import sys
 import threading
@@ -398,11 +401,15 @@ class InferenceRequest:
     def __init__(self, request_id="", correlation_id=0, inputs=None, requested_output_names=None,
                  model_name=None, model_version=-1, flags=0, timeout=0, preferred_memory=None,
                  trace=None, parameters=None):
-        for key, value in (("inputs", inputs), ("requested_output_names", requested_output_names),
-                           ("model_name", model_name)):
-            if value is None:
+        for key, value, kind in (("request_id", request_id, str), ("inputs", inputs, object),
+                                 ("requested_output_names", requested_output_names, object),
+                                 ("model_name", model_name, str),
+                                 ("model_version", model_version, int), ("flags", flags, int),
+                                 ("timeout", timeout, int),
+                                 ("correlation_id", correlation_id, object)):
+            if value is None or not isinstance(value, kind):
                 raise TypeError("__init__(): incompatible constructor arguments. "
-                                f"InferenceRequest needs {key}")
+                                f"InferenceRequest takes no {type(value)} as {key}")
         if not isinstance(correlation_id, (int, str)):
             raise TritonModelException("Correlation ID must be integer or string")
         self._inputs = list(inputs)
@@ -416,6 +423,9 @@ class InferenceRequest:
                 raise TypeError("__init__(): incompatible constructor arguments. "
                                 f"inputs is a list of Tensor, with {type(tensor)} in it")
         for name in self._names:
+            if not isinstance(name, str):
+                raise TypeError("__init__(): incompatible constructor arguments. "
+                                f"requested_output_names holds str, not {type(name)}")
             if name == "":
                 raise TritonModelException(
                     f"Requested output name for request with id '{request_id}' and model name "
@@ -490,6 +500,8 @@ class InferenceRequest:
     def exec(self, decoupled=False):
         if _phase != "running":
             raise TritonModelException("BLS is only supported during the 'execute' function.")
+        if _parent is not None:
+            return _ask_parent_to_infer(self, bool(decoupled))
         number, answer = _c._infer(self._wire(), bool(decoupled))
         if decoupled:
             return ResponseIterator(number, answer)
@@ -554,7 +566,7 @@ class ResponseIterator:
             if self._done:
                 raise StopIteration("Iteration is done for the responses.")
             answer, self._pending = self._pending, None
-            if answer is None:
+            if answer is None and self._number:
                 answer = _c._next(self._number)
             if answer is None:
                 self._done = True
@@ -566,7 +578,7 @@ class ResponseIterator:
             return response
 
     def cancel(self):
-        if not self._done:
+        if not self._done and self._number:
             _c._call(_CALL_INFER_CANCEL, self._number, 0)
 
     def __del__(self):
@@ -575,6 +587,115 @@ class ResponseIterator:
                 _c._post(_CALL_INFER_DROP, self._number, 0)
             except TritonModelException:
                 pass
+
+
+# ---- children of this process ----
+#
+# A model may fork, as multiprocessing does, and use other models there. The channel to the server
+# belongs to the first process alone; each child has a socket to its parent, which asks for it.
+
+_parent = None  # in a child: the socket
+_parent_lock = threading.Lock()
+_fork = threading.local()
+
+
+def _send_object(sock, value):
+    data = pickle.dumps(value, protocol=4)
+    sock.sendall(struct.pack("<Q", len(data)) + data)
+
+
+def _receive_object(sock):
+    def exactly(n):
+        data = bytearray()
+        while len(data) < n:
+            part = sock.recv(min(n - len(data), 1 << 20))
+            if not part:
+                raise EOFError
+            data += part
+        return data
+    (n,) = struct.unpack("<Q", exactly(8))
+    return pickle.loads(exactly(n))
+
+
+def _plain_tensors(tensors):
+    return [(t.name(), t.as_numpy()) for t in tensors]
+
+
+def _plain_response(response):
+    error = response._error
+    return (_plain_tensors(response._outputs), 0 if error is None else int(error._code),
+            None if error is None else error._message, response._parameters, response._last)
+
+
+def _serve_child(sock):
+    """The parent's thread for one child; ends with it."""
+    with sock:
+        while True:
+            try:
+                what, args = _receive_object(sock)
+            except (EOFError, OSError):
+                return
+            try:
+                if what == "log":
+                    _c._post(_CALL_LOG, args[0], args[1], _text(args[2], args[3]))
+                    answer = None
+                else:
+                    values, decoupled = args
+                    inputs = [Tensor(name, array) for name, array in values.pop("inputs")]
+                    result = InferenceRequest(inputs=inputs, **values).exec(decoupled=decoupled)
+                    answer = [_plain_response(r) for r in (result if decoupled else [result])]
+                _send_object(sock, (True, answer))
+            except Exception as err:
+                _send_object(sock, (False, str(err)))
+
+
+def _ask_parent(what, *args):
+    try:
+        with _parent_lock:
+            _send_object(_parent, (what, args))
+            ok, answer = _receive_object(_parent)
+    except (EOFError, OSError) as err:
+        raise TritonModelException(f"The process of the model is gone: {err}") from None
+    if not ok:
+        raise TritonModelException(answer)
+    return answer
+
+
+def _ask_parent_to_infer(request, decoupled):
+    values = {"request_id": request._request_id, "correlation_id": request._correlation_id,
+              "inputs": _plain_tensors(request._inputs), "requested_output_names": request._names,
+              "model_name": request._model_name, "model_version": request._model_version,
+              "flags": request._flags, "timeout": request._timeout,
+              "parameters": json.loads(request._parameters)}
+    answers = [([Tensor(name, array) for name, array in outputs], *rest)
+               for outputs, *rest in _ask_parent("infer", values, decoupled)]
+    if not decoupled:
+        return _response_of(answers[0])
+    iterator = ResponseIterator(0, None)
+    iterator._responses = [_response_of(a) for a in answers]
+    iterator._done = True
+    return iterator
+
+
+def _before_fork():
+    _fork.pair = socket.socketpair()
+
+
+def _after_fork_in_parent():
+    ours, childs = _fork.pair
+    childs.close()
+    threading.Thread(target=_serve_child, args=(ours,), daemon=True).start()
+
+
+def _after_fork_in_child():
+    global _parent, _parent_lock
+    ours, _parent = _fork.pair
+    ours.close()
+    _parent_lock = threading.Lock()
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent,
+                    after_in_child=_after_fork_in_child)
 
 
 # ---- models ----
@@ -616,7 +737,9 @@ def _log(level, message, depth=2):
                         f"not {type(message)}")
     frame = sys._getframe(depth)
     try:
-        if _c._is_child():
+        if _parent is not None:
+            _ask_parent("log", int(level), frame.f_lineno, frame.f_code.co_filename, message)
+        elif _c._is_child():
             sys.stderr.write(message + "\n")
         else:
             _c._post(_CALL_LOG, int(level), frame.f_lineno,
@@ -639,6 +762,9 @@ class Logger:
 
     @staticmethod
     def log(message, level=LogLevel.INFO):
+        if not isinstance(level, _Named):
+            raise TypeError("log(): incompatible function arguments. level is one of "
+                            f"Logger.LogLevel, not {type(level)}")
         _log(level, message)
 
     @staticmethod
@@ -840,6 +966,16 @@ class ModelConfig:
                     f"'{config['name']}', which is already set to '{policy['decoupled']}'.")
             policy["decoupled"] = wanted
 
+
+class _SharedMemory:
+    """What is left of the model's part of the shared memory."""
+
+    @staticmethod
+    def free_memory():
+        return _c._free_memory()
+
+
+_c.shared_memory = _SharedMemory()
 
 # The classes are found under the name of the C module too, where Triton has them.
 for _name in ("TritonError", "PreferredMemory", "InferenceTrace", "InferenceRequest",
