@@ -641,7 +641,9 @@ static void keep_log_probs(nrd_seq *q, const nrd_step_result *r, int32_t row, in
     }
     int32_t at = nrd_seq_n_generated(q) - 1;
     if (q->log_probs) {
-        q->log_probs[at] = r->normalize ? r->log_probs_norm[row] : r->log_probs[row];
+        /* Beside alternatives, on their scale: that of the whole distribution. */
+        q->log_probs[at] =
+            r->normalize && q->n_top == 0 ? r->log_probs_norm[row] : r->log_probs[row];
     }
     if (q->n_top > 0 && r->n_top >= q->n_top) {
         size_t n = (size_t)q->n_top;

@@ -74,6 +74,17 @@ static nrd_error *check_supported(const nrd_exec_request *in)
     return NULL;
 }
 
+nrd_error *nrd_exec_prepare_guide(nrd_exec *x, const char *type, const char *text)
+{
+    nrd_guide *g = NULL;
+    if (!type || !x->guides) {
+        return NULL; /* enqueue says what is missing */
+    }
+    NRD_TRY(guides_get(x->guides, type, text, &g));
+    nrd_guide_unref(g);
+    return NULL;
+}
+
 static nrd_error *check_guide(const nrd_exec *x, const nrd_exec_request *in)
 {
     if (!in->guide_type) {

@@ -3,6 +3,7 @@ import asyncio
 import http.client
 import json
 import re
+import shutil
 import time
 
 import openai
@@ -116,6 +117,19 @@ def test_chat_log_probs(client):
 
 
 @pytest.mark.parametrize("stream", [False, True])
+def test_alternatives_to_tokens(client, stream):
+    r = chat(client, logprobs=True, top_logprobs=4, temperature=0, max_tokens=6, stream=stream)
+    content = [t for e in r for c in e.choices if c.logprobs for t in c.logprobs.content] if stream \
+        else r.choices[0].logprobs.content
+    for t in content:
+        assert len(t.top_logprobs) == 4 and t.top_logprobs[0].logprob == pytest.approx(t.logprob, abs=1e-4)
+        probs = [a.logprob for a in t.top_logprobs]
+        assert probs == sorted(probs, reverse=True) and t.bytes in [a.bytes for a in t.top_logprobs]
+    r = client.completions.create(model=MODEL, prompt="the", max_tokens=3, temperature=0, logprobs=2)
+    assert [len(t) <= 2 for t in r.choices[0].logprobs.top_logprobs] == [True] * 3
+
+
+@pytest.mark.parametrize("stream", [False, True])
 def test_stop_strings_end_the_text_before_them(client, stream):
     whole = client.completions.create(model=MODEL, prompt="the", max_tokens=24, temperature=0).choices[0].text
     stop = whole[len(whole) // 2:][:3]
@@ -173,7 +187,7 @@ def test_cached_tokens_of_a_second_turn(client):
     ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, 400, "image_url"),
     ({"n": 0}, 400, "n:"), ({"n": 10**9}, 400, "n:"), ({"max_tokens": 0}, 400, "max_tokens"),
     ({"stop": [1]}, 400, "stop"), ({"logit_bias": {"x": 1}}, 400, "logit_bias"),
-    ({"top_logprobs": 5}, 400, "top_logprobs"), ({"stream_options": {}}, 400, "stream_options"),
+    ({"top_logprobs": 5}, 400, "needs logprobs"), ({"top_logprobs": 21, "logprobs": True}, 400, "top_logprobs"), ({"stream_options": {}}, 400, "stream_options"),
     ({"audio": {}}, 400, "audio"), ({"chat_template": "x"}, 400, "chat_template"),
     ({"tools": [{"type": "magic"}]}, 400, "tools"),
 ])
@@ -288,6 +302,65 @@ def test_guides_through_v2(server):
     assert status == 200, answer
     text = server.request("/detokenize", {"model": MODEL, "tokens": answer["output_ids"]})[1]["prompt"]
     assert re.fullmatch("[0-9]{4}x", text)
+
+
+@pytest.fixture(scope="module")
+def tool_server(tiny_model, cache, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tools") / "model"
+    shutil.copytree(tiny_model, folder)
+    (folder / "chat_template.jinja").write_text(
+        "{{ bos_token }}{% for t in tools or [] %}{{ t.function.name }} {% endfor %}"
+        "{% for m in messages %}{{ '<|' ~ m.role ~ '|>' ~ m.content }}"
+        "{% for c in m.tool_calls or [] %}{{ c.function | tojson }}{% endfor %}{% endfor %}<|assistant|>")
+    s = Server(folder, cache)
+    try:
+        yield s.wait_ready()
+    finally:
+        assert s.stop() == 0
+
+
+CLOCK = {"type": "function", "function": {"name": "clock", "parameters": {
+    "type": "object", "properties": {"zone": {"$ref": "#/$defs/zone"}}, "required": ["zone"],
+    "$defs": {"zone": {"enum": ["UTC", "CET"]}}}}}
+PLACE = {"type": "function", "function": {"name": "get_weather", "parameters": {
+    "type": "object", "properties": {"place": {"type": "string", "maxLength": 6}}, "required": ["place"]}}}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "clock"}}])
+def test_calls_that_must_come(tool_server, choice, stream):
+    client = openai.OpenAI(base_url=tool_server.url("/v1"), api_key="none", max_retries=0)
+    names = set()
+    for seed in range(8):
+        r = chat(client, tools=[CLOCK, PLACE], tool_choice=choice, seed=seed, temperature=1.5, max_tokens=300, stream=stream)
+        if stream:
+            deltas = [e.choices[0] for e in r]
+            calls = [c for d in deltas for c in d.delta.tool_calls or []]
+            assert deltas[-1].finish_reason == "tool_calls" and not any(d.delta.content for d in deltas)
+        else:
+            calls = r.choices[0].message.tool_calls
+            assert r.choices[0].finish_reason == "tool_calls" and r.choices[0].message.content is None
+        (call,) = calls
+        names.add(call.function.name)
+        arguments = json.loads(call.function.arguments)
+        assert arguments["zone"] in ("UTC", "CET") if call.function.name == "clock" else len(arguments["place"]) <= 6
+    assert names == {"clock"} if isinstance(choice, dict) else names <= {"clock", "get_weather"}
+
+
+def test_a_conversation_with_calls_is_rendered(tool_server):
+    client = openai.OpenAI(base_url=tool_server.url("/v1"), api_key="none", max_retries=0)
+    messages = [*HELLO, {"role": "assistant", "tool_calls": [{"id": "a", "type": "function", "function": {
+        "name": "clock", "arguments": '{"zone": "UTC"}'}}]}, {"role": "tool", "tool_call_id": "a", "content": "12:00"}]
+    assert chat(client, messages, tools=[CLOCK], tool_choice="none").usage.prompt_tokens > 20
+    with pytest.raises(openai.BadRequestError) as e:
+        chat(client, tools=[CLOCK], tool_choice={"type": "function", "function": {"name": "nothing"}})
+    assert "nothing" in e.value.message
+
+
+def test_tools_need_a_template_that_takes_them(client):
+    with pytest.raises(openai.BadRequestError) as e:
+        chat(client, tools=[CLOCK])
+    assert "does not take tools" in e.value.message
 
 
 def test_tokenize_and_back(server):

@@ -111,6 +111,24 @@ static void stop_requests(llm_instance *inst, TRITONBACKEND_Request *request, co
                      "cannot release a request");
 }
 
+/* The parameter top_logprobs: that many alternatives to each token are reported. */
+static TRITONSERVER_Error *read_top(TRITONBACKEND_Request *request, nrd_exec_request *e)
+{
+    uint32_t n = 0;
+    NRD_TB_TRY(TRITONBACKEND_RequestParameterCount(request, &n));
+    for (uint32_t i = 0; i < n; i++) {
+        const char *key;
+        TRITONSERVER_ParameterType type;
+        const void *value;
+        NRD_TB_TRY(TRITONBACKEND_RequestParameter(request, i, &key, &type, &value));
+        if (!strcmp(key, "top_logprobs") && type == TRITONSERVER_PARAMETER_INT) {
+            int64_t k = *(const int64_t *)value;
+            e->n_top_logprobs = k < 0 || k > INT32_MAX ? -1 : (int32_t)k;
+        }
+    }
+    return NULL;
+}
+
 static void row_init(llm_row *row, const llm_instance *inst, const nrd_exec_request *e)
 {
     row->streaming = e->streaming;
@@ -120,6 +138,7 @@ static void row_init(llm_row *row, const llm_instance *inst, const nrd_exec_requ
     row->return_generation_logits = e->return_generation_logits;
     row->return_perf_metrics = e->return_perf_metrics;
     row->n_input_ids = e->n_input_ids;
+    row->n_top = e->n_top_logprobs;
     row->n_beams = e->sampling.beam_width;
     row->n_sequences = e->sampling.num_return_sequences > 0 ? e->sampling.num_return_sequences : 1;
     if (e->streaming && e->sampling.beam_width <= 1 && inst->model->has_stream_state &&
@@ -133,9 +152,12 @@ static void row_init(llm_row *row, const llm_instance *inst, const nrd_exec_requ
 static TRITONSERVER_Error *enqueue_row(llm_instance *inst, llm_row *row, nrd_exec_request *e)
 {
     e->client_id = (uint64_t)(uintptr_t)row;
-    pthread_mutex_lock(&inst->mu);
-    nrd_error *err = nrd_exec_enqueue(inst->exec, e, &row->exec_id);
-    pthread_mutex_unlock(&inst->mu);
+    nrd_error *err = nrd_exec_prepare_guide(inst->exec, e->guide_type, e->guide);
+    if (!err) {
+        pthread_mutex_lock(&inst->mu);
+        err = nrd_exec_enqueue(inst->exec, e, &row->exec_id);
+        pthread_mutex_unlock(&inst->mu);
+    }
     if (!err) {
         return NULL;
     }
@@ -252,6 +274,9 @@ static void run_request(llm_instance *inst, TRITONBACKEND_Request *request)
         llm_row *row = &q->rows[i];
         nrd_exec_request e;
         err = llm_convert(inst, &in, n_rows, i, &in.arena, &e);
+        if (!err) {
+            err = read_top(request, &e);
+        }
         if (!err) {
             row_init(row, inst, &e);
             q->n_input_tokens = e.n_input_ids;

@@ -54,7 +54,7 @@ typedef struct llm_row {
     bool is_done;
     bool streaming, exclude_input;
     bool return_log_probs, return_context_logits, return_generation_logits, return_perf_metrics;
-    int32_t n_beams, n_input_ids, n_sequences;
+    int32_t n_beams, n_input_ids, n_sequences, n_top;
     struct llm_tail *tails;  /* [n_sequences], only where stream_state is sent */
 } llm_row;
 

@@ -138,6 +138,24 @@ static TRITONSERVER_Error *put_log_probs(const llm_row *row, TRITONBACKEND_Respo
     return NULL;
 }
 
+/* top_log_prob_ids and top_log_probs [1, tokens, k], best first; only with the parameter top_logprobs. */
+static TRITONSERVER_Error *put_top(const llm_row *row, TRITONBACKEND_Response *t,
+                                   const nrd_exec_response *r)
+{
+    const nrd_beam_output *b = r->beams;
+    size_t n = r->n_beams > 0 && b->top_ids ? (size_t)b->n_log_probs * (size_t)row->n_top : 0;
+    int32_t *ids;
+    float *probs;
+    if (n == 0) {
+        return NULL;
+    }
+    NRD_TB_TRY(put(t, "top_log_prob_ids", I32, b->n_log_probs, row->n_top, 0, 3, (void **)&ids));
+    NRD_TB_TRY(put(t, "top_log_probs", F32, b->n_log_probs, row->n_top, 0, 3, (void **)&probs));
+    memcpy(ids, b->top_ids, n * sizeof *ids);
+    memcpy(probs, b->top_log_probs, n * sizeof *probs);
+    return NULL;
+}
+
 static TRITONSERVER_Error *put_logits(const llm_row *row, TRITONBACKEND_Response *t,
                                       const nrd_exec_response *r, bool dummies)
 {
@@ -224,6 +242,9 @@ static TRITONSERVER_Error *fill(const llm_instance *inst, const llm_row *row,
 
     NRD_TB_TRY(put_ids(t, r));
     NRD_TB_TRY(put_log_probs(row, t, r, dummies));
+    if (row->n_top > 0) {
+        NRD_TB_TRY(put_top(row, t, r));
+    }
     NRD_TB_TRY(put_logits(row, t, r, dummies));
     if ((q->wants & LLM_OUT_BATCH_INDEX) && (q->n_rows > 1 || !inst->model->has_sequence_index)) {
         NRD_TB_TRY(put_i32(t, "batch_index", row->index));

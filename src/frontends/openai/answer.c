@@ -63,7 +63,16 @@ static void put_chat_log_probs(nrd_str *o, const oai_choice *c, size_t from)
         put_token(o, c->r, c->ids.ids[i], &bytes);
         nrd_str_puts(o, ",\"logprob\":");
         put_log_prob(o, c->log_probs[i]);
-        nrd_str_printf(o, ",\"bytes\":[%s],\"top_logprobs\":[]}", nrd_str_cstr(&bytes));
+        nrd_str_printf(o, ",\"bytes\":[%s],\"top_logprobs\":[", nrd_str_cstr(&bytes));
+        const size_t k = (size_t)c->r->n_top;
+        for (size_t j = i * k, first = j; j < (i + 1) * k && c->top_ids[j] >= 0; j++) {
+            nrd_str_puts(o, j > first ? ",{\"token\":" : "{\"token\":");
+            put_token(o, c->r, c->top_ids[j], &bytes);
+            nrd_str_puts(o, ",\"logprob\":");
+            put_log_prob(o, c->top_log_probs[j]);
+            nrd_str_printf(o, ",\"bytes\":[%s]}", nrd_str_cstr(&bytes));
+        }
+        nrd_str_puts(o, "]}");
     }
     nrd_str_puts(o, "],\"refusal\":null}");
     nrd_str_fini(&bytes);
@@ -82,7 +91,19 @@ static void put_text_log_probs(nrd_str *o, const oai_choice *c, size_t from)
         nrd_str_puts(o, i > from ? "," : "");
         put_log_prob(o, c->log_probs[i]);
     }
-    nrd_str_puts(o, "],\"top_logprobs\":null,\"text_offset\":[");
+    nrd_str_puts(o, c->r->n_top > 0 ? "],\"top_logprobs\":[" : "],\"top_logprobs\":null");
+    for (size_t i = from; i < c->n_log_probs && c->r->n_top > 0; i++) {
+        const size_t k = (size_t)c->r->n_top;
+        nrd_str_puts(o, i > from ? ",{" : "{");
+        for (size_t j = i * k; j < (i + 1) * k && c->top_ids[j] >= 0; j++) {
+            nrd_str_puts(o, j > i * k ? "," : "");
+            put_token(o, c->r, c->top_ids[j], &bytes);
+            nrd_str_putc(o, ':');
+            put_log_prob(o, c->top_log_probs[j]);
+        }
+        nrd_str_putc(o, '}');
+    }
+    nrd_str_puts(o, c->r->n_top > 0 ? "],\"text_offset\":[" : ",\"text_offset\":[");
     for (size_t i = from; i < c->n_log_probs; i++) {
         nrd_str_printf(o, i > from ? ",%u" : "%u", c->offsets[i]);
     }

@@ -143,6 +143,11 @@ static nrd_error *add_sampling(nrd_http_call *call, const oai_choice *c, int tur
     return r->logit_bias ? add_bias(call, r) : NULL;
 }
 
+static int asked_top(const oai_request *r)
+{
+    return r->n_top > 0 ? r->n_top : 1;
+}
+
 static nrd_error *fill(nrd_http_call *call, const oai_choice *c, int turn)
 {
     static const char *const outputs[] = {"output_ids",       "sequence_length",
@@ -166,6 +171,10 @@ static nrd_error *fill(nrd_http_call *call, const oai_choice *c, int turn)
     NRD_TRY(add_stop_ids(call, r));
     NRD_TRY(add_guide(call, r));
     NRD_TRY(add_sampling(call, c, turn));
+    if (r->log_probs) { /* with at least one alternative: then values are not relative to a cut set */
+        NRD_TRY(nrd_http_from_triton(TRITONSERVER_InferenceRequestSetIntParameter(
+            call->irequest, "top_logprobs", asked_top(r))));
+    }
     if (r->priority > 0) {
         NRD_TRY(nrd_http_from_triton(TRITONSERVER_InferenceRequestSetPriorityUInt64(
             call->irequest, (uint64_t)r->priority)));
@@ -187,6 +196,9 @@ typedef struct piece {
     size_t n_ids;
     const float *log_probs;
     size_t n_log_probs;
+    const int32_t *top_ids;
+    const float *top_log_probs;
+    size_t n_top_ids, n_top_log_probs;
     float cum_log_prob;
     int32_t reused_blocks, tokens_per_block;
     int64_t finish_reason; /* nrd_finish_reason by number, 0: not given */
@@ -220,6 +232,12 @@ static nrd_error *read_piece(TRITONSERVER_InferenceResponse *response, piece *p)
         } else if (!strcmp(name, "output_log_probs")) {
             p->log_probs = base;
             p->n_log_probs = bytes / sizeof *p->log_probs;
+        } else if (!strcmp(name, "top_log_prob_ids")) {
+            p->top_ids = base;
+            p->n_top_ids = bytes / sizeof *p->top_ids;
+        } else if (!strcmp(name, "top_log_probs")) {
+            p->top_log_probs = base;
+            p->n_top_log_probs = bytes / sizeof *p->top_log_probs;
         } else if (!strcmp(name, "cum_log_probs") && bytes >= sizeof p->cum_log_prob) {
             p->cum_log_prob = *(const float *)base;
         } else if (!strcmp(name, "kv_cache_reused_blocks") && bytes >= sizeof p->reused_blocks) {
@@ -260,16 +278,27 @@ static bool is_end(const oai_request *r, int32_t id)
     return end;
 }
 
-static void add_token(oai_choice *c, int32_t id, const float *log_prob)
+/* Keeps token i of a piece. */
+static void add_token(oai_choice *c, const piece *p, size_t i)
 {
+    size_t k = (size_t)c->r->n_top, stride = (size_t)asked_top(c->r);
     if (c->n_log_probs == c->n_log_cap) {
         c->n_log_cap = c->n_log_cap ? 2 * c->n_log_cap : 64;
         c->log_probs = nrd_xrealloc(c->log_probs, c->n_log_cap * sizeof *c->log_probs);
         c->offsets = nrd_xrealloc(c->offsets, c->n_log_cap * sizeof *c->offsets);
+        c->top_ids = nrd_xrealloc(c->top_ids, (c->n_log_cap * k + 1) * sizeof *c->top_ids);
+        c->top_log_probs =
+            nrd_xrealloc(c->top_log_probs, (c->n_log_cap * k + 1) * sizeof *c->top_log_probs);
     }
-    c->log_probs[c->n_log_probs] = log_prob ? *log_prob : 0;
+    for (size_t j = 0; j < k; j++) {
+        size_t at = i * stride + j;
+        bool has = at < p->n_top_ids && at < p->n_top_log_probs;
+        c->top_ids[c->n_log_probs * k + j] = has ? p->top_ids[at] : -1;
+        c->top_log_probs[c->n_log_probs * k + j] = has ? p->top_log_probs[at] : 0;
+    }
+    c->log_probs[c->n_log_probs] = i < p->n_log_probs ? p->log_probs[i] : 0;
     c->offsets[c->n_log_probs++] = (uint32_t)c->text.len;
-    nrd_ids_push(&c->ids, id);
+    nrd_ids_push(&c->ids, p->ids[i]);
 }
 
 /* Ends the text before the first stop string. `from`: where a new one can begin at the earliest. */
@@ -303,7 +332,7 @@ static void take_ids(oai_choice *c, const piece *p)
             c->finish = "stop";
             break;
         }
-        add_token(c, p->ids[i], i < p->n_log_probs ? &p->log_probs[i] : NULL);
+        add_token(c, p, i);
         nrd_detok_push(c->detok, p->ids[i], &c->text);
         if (cut_at_stop(c, before)) {
             c->finish = "stop";
@@ -320,6 +349,8 @@ static void release_choice(oai_choice *c)
     nrd_str_fini(&c->text);
     nrd_ids_fini(&c->ids);
     free(c->log_probs);
+    free(c->top_ids);
+    free(c->top_log_probs);
     free(c->offsets);
 }
 

@@ -63,6 +63,8 @@ typedef struct oai_choice {
     size_t n_reasoning_sent, n_content_sent;
     nrd_ids ids;
     float *log_probs; /* of ids; cap in n_log_cap */
+    int32_t *top_ids; /* [n_log_probs, r->n_top], -1: none */
+    float *top_log_probs;
     size_t n_log_probs, n_log_cap, n_log_sent;
     uint32_t *offsets; /* byte of text where each id's text begins */
     int32_t n_tokens;
@@ -84,7 +86,7 @@ struct oai_request {
 
     bool chat, stream, include_usage, echo, log_probs, has_tools, parallel_tool_calls, ignore_eos;
     bool skip_special, include_stop, think_open;
-    int n, best_of;
+    int n, best_of, n_top;
     int64_t max_tokens, min_tokens, top_k, priority;
     double temperature, top_p, min_p, presence, frequency, repetition;
     uint64_t seed;

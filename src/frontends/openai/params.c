@@ -209,21 +209,14 @@ static nrd_error *read_logprobs(oai_request *r, const nrd_json *root)
         const nrd_json *v = nrd_json_get(root, "logprobs");
         r->log_probs = v && v->type != NRD_JSON_NULL;
         NRD_TRY(get_int(root, "logprobs", 0, 20, &top));
-        if (top > 1) {
-            return nrd_errorf(NRD_ERR_UNSUPPORTED,
-                              "logprobs: alternatives are not reported here, ask for 0 or 1");
-        }
     } else {
         NRD_TRY(get_bool(root, "logprobs", &r->log_probs));
         NRD_TRY(get_int(root, "top_logprobs", 0, 20, &top));
         if (top > 0 && !r->log_probs) {
             return bad("top_logprobs", "needs logprobs: true");
         }
-        if (top > 0) {
-            return nrd_errorf(NRD_ERR_UNSUPPORTED,
-                              "top_logprobs: alternatives are not reported here, ask for 0");
-        }
     }
+    r->n_top = (int)top;
     return NULL;
 }
 
@@ -491,19 +484,75 @@ static nrd_error *put_message(nrd_str *out, const nrd_json *m, size_t index)
     return NULL;
 }
 
+/* A call that must come is bound to {"name": ..., "arguments": ...} of the tool, or of one of them; the
+ * answer is then read as any other call. Definitions move to where references look for them. */
+static nrd_error *force_call(oai_request *r, const char *name)
+{
+    static const char *const defs[] = {"$defs", "definitions"};
+    nrd_str *out = &r->guide;
+    bool any = false;
+
+    NRD_TRY(set_guide(r, "json_schema", "tool_choice"));
+    nrd_str_puts(out, "{\"anyOf\":[");
+    for (size_t i = 0; i < r->tools->n; i++) {
+        const nrd_json *f = nrd_json_get(&r->tools->child[i], "function");
+        const nrd_json *p = nrd_json_get(f, "parameters");
+        if (name && strcmp(name, nrd_json_get_str(f, "name", "")) != 0) {
+            continue;
+        }
+        nrd_str_puts(out, any ? ",{" : "{");
+        any = true;
+        nrd_str_puts(out, "\"type\":\"object\",\"properties\":{\"name\":{\"const\":");
+        nrd_json_put_cstr(out, nrd_json_get_str(f, "name", ""));
+        nrd_str_puts(out, "},\"arguments\":");
+        if (p && p->type == NRD_JSON_OBJECT && p->n > 0) {
+            nrd_str_putc(out, '{');
+            for (size_t k = 0, n = 0; k < p->n; k++) {
+                const nrd_json *v = &p->child[k];
+                if (strcmp(v->key, defs[0]) != 0 && strcmp(v->key, defs[1]) != 0) {
+                    nrd_str_puts(out, n++ ? "," : "");
+                    nrd_json_put_string(out, v->key, v->key_len);
+                    nrd_str_putc(out, ':');
+                    nrd_json_put(out, v, -1);
+                }
+            }
+            nrd_str_putc(out, '}');
+        } else {
+            nrd_str_puts(out, "{\"type\":\"object\"}");
+        }
+        nrd_str_puts(out, "},\"required\":[\"name\",\"arguments\"]}");
+    }
+    nrd_str_putc(out, ']');
+    for (int d = 0; d < 2; d++) {
+        nrd_str_printf(out, ",\"%s\":{", defs[d]);
+        for (size_t i = 0, n = 0; i < r->tools->n; i++) {
+            const nrd_json *p = nrd_json_get(nrd_json_get(&r->tools->child[i], "function"), "parameters");
+            const nrd_json *list = nrd_json_get(p, defs[d]);
+            for (size_t k = 0; k < nrd_json_len(list) && nrd_json_is(list, NRD_JSON_OBJECT); k++) {
+                nrd_str_puts(out, n++ ? "," : "");
+                nrd_json_put_string(out, list->child[k].key, list->child[k].key_len);
+                nrd_str_putc(out, ':');
+                nrd_json_put(out, &list->child[k], -1);
+            }
+        }
+        nrd_str_putc(out, '}');
+    }
+    nrd_str_putc(out, '}');
+    return any ? NULL : nrd_errorf(NRD_ERR_INVALID_ARG, "tool_choice: there is no tool '%.60s'", name);
+}
+
 static nrd_error *read_tools(oai_request *r, const nrd_json *root)
 {
     const nrd_json *tools = nrd_json_get(root, "tools"), *choice = nrd_json_get(root, "tool_choice");
     const char *word = nrd_json_is(choice, NRD_JSON_STRING) ? choice->str : "auto";
+    const char *forced = nrd_json_get_str(nrd_json_get(choice, "function"), "name", NULL);
 
-    if (choice && choice->type == NRD_JSON_OBJECT) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "tool_choice: a named tool cannot be forced yet");
-    }
-    if (!strcmp(word, "required")) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "tool_choice: a call cannot be forced yet");
-    }
-    if (strcmp(word, "auto") != 0 && strcmp(word, "none") != 0) {
+    if ((choice && choice->type == NRD_JSON_OBJECT && !forced) ||
+        (strcmp(word, "auto") != 0 && strcmp(word, "none") != 0 && strcmp(word, "required") != 0)) {
         return bad("tool_choice", "must be none, auto, required or a tool");
+    }
+    if ((forced || !strcmp(word, "required")) && nrd_json_len(tools) == 0) {
+        return bad("tool_choice", "there are no tools to choose from");
     }
     if (!tools || tools->type == NRD_JSON_NULL || !strcmp(word, "none")) {
         return NULL;
@@ -525,7 +574,7 @@ static nrd_error *read_tools(oai_request *r, const nrd_json *root)
         return nrd_errorf(NRD_ERR_UNSUPPORTED,
                           "tools: the chat template of this model does not take tools");
     }
-    return NULL;
+    return forced || !strcmp(word, "required") ? force_call(r, forced) : NULL;
 }
 
 static nrd_error *check_modes(const nrd_json *root)
@@ -599,7 +648,8 @@ static nrd_error *read_chat(oai_request *r, const nrd_json *root)
     while (text.len > 0 && strchr(" \n", text.data[text.len - 1])) {
         text.len--;
     }
-    r->think_open = text.len >= 7 && memcmp(text.data + text.len - 7, "<think>", 7) == 0;
+    /* Bound text has no reasoning before it. */
+    r->think_open = !r->guide_type && text.len >= 7 && memcmp(text.data + text.len - 7, "<think>", 7) == 0;
 done:
     nrd_str_fini(&text);
     return err;
