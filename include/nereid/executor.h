@@ -84,8 +84,8 @@ typedef struct nrd_exec_config {
     const char *cpu_isa;                  /* NULL: best */
     int32_t iter_stats_max_iterations;    /* kept records; default 1000 */
     int32_t request_stats_max_iterations; /* default 0 */
-    bool cuda_graph_mode;
-    int32_t cuda_graph_cache_size;
+    bool cuda_graph_mode;                 /* default true; nothing where a device has no graphs */
+    int32_t cuda_graph_cache_size;        /* graphs kept; 0: a good number */
     double gpu_weights_percent;           /* 1 */
     uint64_t lora_cache_host_memory_bytes;
     double lora_cache_gpu_memory_fraction;

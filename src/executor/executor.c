@@ -17,6 +17,7 @@ void nrd_exec_config_init(nrd_exec_config *c)
     *c = (nrd_exec_config){
         .size = sizeof *c,
         .normalize_log_probs = true,
+        .cuda_graph_mode = true,
         .iter_stats_max_iterations = 1000,
         .gpu_weights_percent = 1,
         .lora_cache_gpu_memory_fraction = 0.05,
@@ -118,6 +119,11 @@ static void settle_limits(nrd_exec *x)
     l->max_queue_size = c->max_queue_size;
 }
 
+static void warn_of_runner(void *user, const char *message)
+{
+    exec_log(user, 1, "steps are not recorded as graphs any more: %s", message);
+}
+
 static nrd_error *open_runner(nrd_exec *x)
 {
     const nrd_build_limits *b = nrd_engine_limits(x->engine);
@@ -138,6 +144,9 @@ static nrd_error *open_runner(nrd_exec *x)
         .n_windows = x->cfg.n_max_attention_window,
         .n_sink = x->cfg.sink_token_length,
         .on_context_rows = loop_on_context_rows,
+        .no_graphs = !x->cfg.cuda_graph_mode,
+        .max_graphs = x->cfg.cuda_graph_cache_size,
+        .on_warning = warn_of_runner,
         .on_choice_row = loop_on_choice_row,
         .user = x,
     };

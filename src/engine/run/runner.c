@@ -4,6 +4,7 @@
 #include "base/mem.h"
 #include "engine/decode/beam.h"
 #include "engine/run/batch.h"
+#include "engine/run/graphs.h"
 #include "engine/run/weights.h"
 
 #include <string.h>
@@ -54,6 +55,8 @@ struct nrd_runner {
     float *rows_host;
     nrd_batch batch[2];
     outputs out[2];
+    nrd_graphs graphs;
+    int32_t max_blocks; /* of a sequence: the widest block table */
 };
 
 static nrd_error *alloc_mem(nrd_runner *r, void **out, size_t n, size_t elem, const char *pool)
@@ -262,7 +265,9 @@ static nrd_error *init(nrd_runner *r)
         NRD_TRY(nrd_batch_init(&r->batch[i], r->dev, &bl));
         NRD_TRY(outputs_init(r, &r->out[i]));
     }
-    return NULL;
+    r->max_blocks = bl.max_blocks;
+    return r->cfg.no_graphs || r->shared ? NULL
+                                         : nrd_graphs_init(&r->graphs, r->dev, r->cfg.max_graphs);
 }
 
 nrd_error *nrd_runner_new(nrd_runner **out, nrd_device *dev, const nrd_engine *engine,
@@ -294,6 +299,7 @@ void nrd_runner_free(nrd_runner *r)
     if (r->stream) {
         nrd_error_free(r->dev->ops->stream_sync(r->stream));
     }
+    nrd_graphs_fini(&r->graphs);
     for (int i = 0; i < 2; i++) {
         nrd_batch_fini(&r->batch[i]);
         outputs_fini(r, &r->out[i]);
@@ -609,7 +615,7 @@ static nrd_error *init_counts(nrd_runner *r, const nrd_plan_entry *e)
     return ops->counts(r->stream, &a);
 }
 
-static nrd_error *choose(nrd_runner *r, const nrd_batch *b, outputs *o)
+static nrd_error *choose(nrd_runner *r, const nrd_batch *b, const outputs *o)
 {
     nrd_sample_args a = {
         .size = sizeof a,
@@ -628,14 +634,19 @@ static nrd_error *choose(nrd_runner *r, const nrd_batch *b, outputs *o)
         .out_top_ids = (int32_t *)(void *)(o->mem + o->off_top_ids),
         .out_top_logprobs = (float *)(void *)(o->mem + o->off_top_log_probs),
     };
-    NRD_TRY(r->dev->ops->sample(r->stream, &a));
+    return r->dev->ops->sample(r->stream, &a);
+}
+
+/* From `mem` of this or the other buffer's outputs (same layout) to this one's host memory. */
+static nrd_error *download(nrd_runner *r, const nrd_batch *b, outputs *o, const uint8_t *mem)
+{
     o->n_rows = b->n_rows;
     o->n_top = b->n_top;
     if (r->shared) {
         return NULL;
     }
     size_t bytes = b->n_top > 0 ? o->bytes : o->off_top_ids;
-    return r->dev->ops->copy(r->stream, o->host, o->mem, bytes);
+    return r->dev->ops->copy(r->stream, o->host, mem, bytes);
 }
 
 /* Keeps the logits of choices that asked for them. */
@@ -701,19 +712,110 @@ static nrd_error *context_rows(nrd_runner *r, const nrd_plan *p, bool *has_delta
     return NULL;
 }
 
+/* ---- steps that can be recorded ---- */
+
+/* Whether every sequence has one new token and one choice; then also the shape to fill up to. */
+static bool recordable(const nrd_runner *r, const nrd_plan *p, nrd_batch_pad *pad)
+{
+    int32_t ctx = 1;
+    if (r->graphs.cap == 0 || p->n_tokens != p->n_entries || p->n_rows != p->n_entries) {
+        return false;
+    }
+    for (int32_t i = 0; i < p->n_entries; i++) {
+        const nrd_plan_entry *e = &p->entries[i];
+        if (e->n != 1 || e->row < 0 ||
+            (e->seq->want_context_rows && e->start < e->seq->n_prompt)) {
+            return false;
+        }
+        ctx = e->start + 1 > ctx ? e->start + 1 : ctx;
+    }
+    int32_t max = r->cfg.max_entries < r->cfg.max_tokens ? r->cfg.max_entries : r->cfg.max_tokens;
+    pad->rows = nrd_graphs_rows(p->n_entries, max);
+    pad->ctx = nrd_graphs_ctx(ctx, r->cfg.max_context);
+    pad->stride = (pad->ctx + r->cfg.block_tokens - 1) / r->cfg.block_tokens;
+    /* Steps of both buffers use one block and one array of results: the stream orders them, so that
+     * a graph serves both. */
+    pad->mem = r->batch[0].mem;
+    return pad->rows > 0 && pad->stride <= r->max_blocks;
+}
+
+static nrd_error *single_tokens(nrd_runner *r, const nrd_batch *b)
+{
+    NRD_TRY(layers(r, b));
+    NRD_TRY(head(r, b->view.n_tokens, true, b->row_ids, b->n_rows));
+    return choose(r, b, &r->out[0]);
+}
+
+static nrd_error *record(nrd_runner *r, const nrd_batch *b, nrd_graph **out)
+{
+    const nrd_device_ops *ops = r->dev->ops;
+    nrd_graph *g = NULL;
+
+    NRD_TRY(ops->graph_begin(r->stream));
+    nrd_error *err = single_tokens(r, b);
+    nrd_error *end = ops->graph_end(r->stream, &g); /* also after an error: recording must end */
+    if (err) {
+        nrd_error_free(end);
+        if (g) {
+            ops->graph_free(g);
+        }
+        return err;
+    }
+    *out = g;
+    return end;
+}
+
+/* A shape's first step runs as it is: products choose their kernels by timing them. */
+static nrd_error *replay(nrd_runner *r, const nrd_batch *b, const nrd_batch_pad *pad)
+{
+    nrd_graph_key key = {
+        .rows = pad->rows,
+        .ctx = pad->ctx,
+        .n_top = b->n_top,
+        .banned = b->n_banned > 0 ? b->banned_mem : NULL,
+        .counts = r->counts,
+    };
+    bool seen = false;
+    nrd_graph_slot *slot = nrd_graphs_get(&r->graphs, &key, &seen);
+
+    if (!seen) {
+        return single_tokens(r, b);
+    }
+    if (!slot->graph) {
+        nrd_error *err = record(r, b, &slot->graph);
+        if (err) {
+            if (r->cfg.on_warning) {
+                r->cfg.on_warning(r->cfg.user, nrd_error_message(err));
+            }
+            nrd_error_free(err);
+            NRD_TRY(r->dev->ops->stream_sync(r->stream)); /* graphs may be running */
+            nrd_graphs_fini(&r->graphs);
+            return single_tokens(r, b);
+        }
+    }
+    return r->dev->ops->graph_launch(r->stream, slot->graph);
+}
+
 nrd_error *nrd_runner_submit(nrd_runner *r, const nrd_plan *p, int32_t buffer)
 {
     nrd_batch *b = &r->batch[buffer];
     outputs *o = &r->out[buffer];
-    bool has_delta = true;
+    nrd_batch_pad pad;
+    bool has_delta = true, padded = recordable(r, p, &pad);
 
     o->n_rows = o->n_top = o->n_kept = 0;
-    NRD_TRY(nrd_batch_fill(b, r->stream, p));
+    NRD_TRY(nrd_batch_fill(b, r->stream, p, padded ? &pad : NULL));
     NRD_TRY(copy_blocks(r, p));
     for (int32_t i = 0; i < p->n_entries; i++) {
         if (p->entries[i].init_counts) {
             NRD_TRY(init_counts(r, &p->entries[i]));
         }
+    }
+    if (padded) {
+        NRD_TRY(replay(r, b, &pad));
+        NRD_TRY(keep_choices(r, p, o));
+        NRD_TRY(download(r, b, o, r->out[0].mem));
+        return r->dev->ops->event_record(r->stream, o->done);
     }
     NRD_TRY(layers(r, b));
     NRD_TRY(context_rows(r, p, &has_delta));
@@ -721,6 +823,7 @@ nrd_error *nrd_runner_submit(nrd_runner *r, const nrd_plan *p, int32_t buffer)
         NRD_TRY(head(r, p->n_tokens, has_delta, b->row_ids, b->n_rows));
         NRD_TRY(keep_choices(r, p, o));
         NRD_TRY(choose(r, b, o));
+        NRD_TRY(download(r, b, o, o->mem));
     }
     return r->dev->ops->event_record(r->stream, o->done);
 }

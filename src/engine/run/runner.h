@@ -5,7 +5,8 @@
  * Owner     The engine loop thread; one runner has one stream.
  * Order     submit(plan, i), then wait(i). Two plans may be in flight, in buffers 0 and 1.
  *           Nothing allocates between steps unless a step has more forbidden tokens than any
- *           before.
+ *           before. Where the device has graphs, steps of one token a sequence are recorded when
+ *           their shape comes a second time and replayed from then on.
  * Errors    UNSUPPORTED, INVALID_ARG, UNAVAILABLE at creation; an error of submit or wait means
  *           that the device is lost.
  * Lifetime  new -> alloc_kv -> submit/wait … -> free. Borrows engine and device until free.
@@ -33,6 +34,8 @@ typedef struct nrd_runner_config {
     const int32_t *windows; /* attention window per layer, cyclic; borrows during new; or NULL */
     int32_t n_windows;
     int32_t n_sink;
+    bool no_graphs;
+    int32_t max_graphs; /* kept; 0: a good number */
     /* Logits of prompt positions [first, first + n) of a sequence with want_context_rows; called
      * inside submit. */
     void (*on_context_rows)(void *user, nrd_seq *q, int32_t first, int32_t n, const float *logits,
@@ -41,6 +44,8 @@ typedef struct nrd_runner_config {
      * called inside wait. */
     void (*on_choice_row)(void *user, nrd_seq *q, int32_t beam, int32_t n_generated,
                           const float *logits);
+    /* Why recording was given up; NULL: nobody asks. */
+    void (*on_warning)(void *user, const char *message);
     void *user;
 } nrd_runner_config;
 
