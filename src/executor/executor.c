@@ -117,6 +117,10 @@ static void settle_limits(nrd_exec *x)
     exec_log(x, 2, "maximum input length %d (max_input_len %d, max_seq_len %d, max_num_tokens %d)",
              l->max_input_len, b->max_input_len, b->max_seq_len, l->max_num_tokens);
     l->max_queue_size = c->max_queue_size;
+    if (c->kv_cache_host_memory_bytes > 0) {
+        exec_log(x, 1, "kv_cache_host_memory_bytes has no effect in this version: cached blocks are "
+                       "dropped when the cache is full, not moved to host memory");
+    }
 }
 
 static void warn_of_runner(void *user, const char *message)
