@@ -21,9 +21,29 @@
 #include <immintrin.h>
 #endif
 
+/* Sanitizers multiply every access: what is unrolled for speed would take minutes to compile. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define NRD_SMALL 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer)
+#define NRD_SMALL 1
+#endif
+#endif
+#ifndef NRD_SMALL
+#define NRD_SMALL (NRD_ISA == 0)
+#else
+#define NRD_CALLS (NRD_ISA == 0) /* plain C: even the words themselves are called, not copied */
+#if !defined(__clang__)
+#pragma GCC optimize("O1")
+#endif
+#endif
+#if defined(NRD_CALLS) && NRD_CALLS
+#define NRD_INLINE static __attribute__((noinline, unused))
+#else
 #define NRD_INLINE static inline __attribute__((always_inline, unused))
-/* Kernels with sizes as compile-time constants: copied out for each, except in plain C. */
-#if NRD_ISA == 0
+#endif
+/* Kernels with sizes as compile-time constants: copied out for each, except where small is better. */
+#if NRD_SMALL
 #define NRD_KERNEL static __attribute__((noinline, unused))
 #else
 #define NRD_KERNEL NRD_INLINE
@@ -33,35 +53,39 @@
 #else
 #define NRD_SHIFT(n) (n)
 #endif
-#if NRD_ISA == 0
-#define NRD_UNROLL /* small code is all that plain C needs */
+#if NRD_SMALL
+#define NRD_UNROLL
 #elif defined(__clang__)
 #define NRD_UNROLL _Pragma("clang loop unroll(full)")
 #else
 #define NRD_UNROLL _Pragma("GCC unroll 16")
 #endif
 
-#if NRD_ISA == 0 && !defined(__clang__)
-#pragma GCC optimize("O3")
-#elif NRD_ISA == 1
+#if NRD_ISA == 1
 #if defined(__clang__)
 #pragma clang attribute push(__attribute__((target("avx2,fma,f16c"))), apply_to = function)
 #else
+#if !NRD_SMALL
 #pragma GCC optimize("O3")
+#endif
 #pragma GCC target("avx2,fma,f16c")
 #endif
 #elif NRD_ISA == 2
 #if defined(__clang__)
 #pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c"))), apply_to = function)
 #else
+#if !NRD_SMALL
 #pragma GCC optimize("O3")
+#endif
 #pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c,prefer-vector-width=512")
 #endif
 #elif NRD_ISA == 3
 #if defined(__clang__)
 #pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c"))), apply_to = function)
 #else
+#if !NRD_SMALL
 #pragma GCC optimize("O3")
+#endif
 #pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c,prefer-vector-width=512")
 #endif
 #endif

@@ -88,7 +88,7 @@ NRD_INLINE bool sees_all(const nrd_attention_args *a, int32_t first_new, int32_t
 
 static void merge_rows(int R, int32_t dim, float *tm, float *tl, float *t, const float *m, const float *l, const float *o)
 {
-    float fa[ATTN_ROWS], fb[ATTN_ROWS];
+    float fa[ATTN_ROWS] = {0}, fb[ATTN_ROWS] = {0};
 
     for (int r = 0; r < R; r++) {
         float top = tm[r] > m[r] ? tm[r] : m[r];

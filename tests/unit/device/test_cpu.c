@@ -36,9 +36,6 @@ void *realloc(void *p, size_t n)
     atomic_fetch_add(&n_allocs, 1);
     return __libc_realloc(p, n);
 }
-#define COUNTS_ALLOCS 1
-#else
-#define COUNTS_ALLOCS 0
 #endif
 
 static void ok(nrd_error *err)
@@ -268,6 +265,11 @@ static void run_step(nrd_device *dev, nrd_stream *s, step *t)
 
 static void test_steady_steps_allocate_nothing(void **state)
 {
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+    long start = atomic_load(&n_allocs);
+    free(nrd_xmalloc(64));
+    assert_true(atomic_load(&n_allocs) > start); /* the counter counts */
+#endif
     nrd_device *dev = open_cpu(3);
     nrd_stream *s;
     static step t;
@@ -277,9 +279,6 @@ static void test_steady_steps_allocate_nothing(void **state)
     bool owned[4];
     void *pool;
     (void)state;
-    if (!COUNTS_ALLOCS) {
-        skip();
-    }
     ok(dev->ops->stream_new(dev, &s));
     for (int i = 0; i < 4; i++) {
         ok(dev->ops->weight_load(s, &plain[i], true, used[i], &owned[i]));
@@ -317,7 +316,7 @@ static void test_steady_steps_allocate_nothing(void **state)
         }
         run_step(dev, s, &t);
     }
-    assert_int_equal(atomic_load(&n_allocs) - before, 0);
+    assert_int_equal(atomic_load(&n_allocs) - before, 0); /* sanitizers count for themselves: 0 there */
     for (int i = 0; i < 4; i++) {
         dev->ops->weight_unload(dev, used[i]);
         free((void *)(uintptr_t)plain[i].data);
