@@ -165,6 +165,7 @@ typedef struct nrd_kv_layer {
 /* Which tokens of a step belong to whom. Arrays are device memory, uploaded once a step. */
 typedef struct nrd_batch_view {
     int32_t n_tokens, n_seqs;
+    int32_t n_single;                /* the first so many sequences have one new token each */
     int32_t max_q_len, max_ctx_len;  /* over the sequences of this step */
     const int32_t *positions;        /* [n_tokens] absolute position of each token */
     const int32_t *token_seq;        /* [n_tokens] sequence index of each token */
@@ -368,6 +369,9 @@ typedef struct nrd_device_ops {
 
     /* Per-operation times since the last call, as text lines; NULL: not kept. */
     const char *(*profile)(nrd_device *dev, bool on);
+
+    /* Time between two recorded events that the stream has passed. NULL pointer: not measured. */
+    nrd_error *(*event_elapsed)(nrd_event *from, nrd_event *to, double *out_seconds);
 } nrd_device_ops;
 
 /* First member of every device object. */

@@ -150,6 +150,7 @@ static nrd_error *open_runner(nrd_exec *x)
         .on_context_rows = loop_on_context_rows,
         .no_graphs = !x->cfg.cuda_graph_mode,
         .max_graphs = x->cfg.cuda_graph_cache_size,
+        .profile_every = x->cfg.profile_every,
         .on_warning = warn_of_runner,
         .on_choice_row = loop_on_choice_row,
         .user = x,
@@ -596,6 +597,38 @@ int32_t nrd_exec_take_iter_stats(nrd_exec *x, nrd_iter_stats *out, int32_t max)
     }
     pthread_mutex_unlock(&x->mu);
     return n;
+}
+
+nrd_error *nrd_exec_profile(nrd_exec *x, nrd_profile_row *out, int32_t max, int32_t *out_n, bool reset)
+{
+    nrd_profile_sums sums;
+    int32_t n = 0;
+
+    *out_n = 0;
+    if (x->cfg.profile_every <= 0) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "the engine was opened without profile_every");
+    }
+    nrd_runner_profile(x->runner, &sums, reset);
+    for (int kind = 0; kind < 2; kind++) {
+        for (int op = 0; op < NRD_PROFILE_N && n < max; op++) {
+            const nrd_profile_sum *s = &sums.of[kind][op];
+            if (s->calls == 0) {
+                continue;
+            }
+            out[n++] = (nrd_profile_row){
+                .size = sizeof *out,
+                .operation = nrd_profile_name((nrd_profile_op)op),
+                .has_prompts = kind == 1,
+                .n_steps = op < NRD_PROFILE_UPLOAD ? s->calls : sums.steps_by_op[kind],
+                .n_calls = s->calls,
+                .seconds = s->seconds,
+                .bytes = s->bytes,
+                .flops = s->flops,
+            };
+        }
+    }
+    *out_n = n;
+    return NULL;
 }
 
 int32_t nrd_exec_take_request_stats(nrd_exec *x, nrd_request_stats *out, int32_t max)

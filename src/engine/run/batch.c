@@ -152,6 +152,9 @@ static void fill_entries(nrd_batch *b, const nrd_plan *p, const layout *l, int32
             table[(size_t)i * (size_t)stride + (size_t)k] = -1;
         }
         at += e->n;
+        if (e->n == 1 && b->view.n_single == i) {
+            b->view.n_single = i + 1;
+        }
         if (e->n > b->view.max_q_len) {
             b->view.max_q_len = e->n;
         }
@@ -248,6 +251,7 @@ nrd_error *nrd_batch_fill(nrd_batch *b, nrd_stream *s, const nrd_plan *p, const 
         NRD_ASSERT(b->view.max_q_len == 1 && b->view.max_ctx_len <= pad->ctx, "as declared");
         fill_padding(b, p->n_entries, &l, pad);
         b->view.max_ctx_len = pad->ctx;
+        b->view.n_single = pad->rows;
     }
 
     b->ids = (const int32_t *)(const void *)(mem + l.ids);
