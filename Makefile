@@ -158,6 +158,9 @@ $(B)/backends/$(1)/libtriton_$(1).so: $$(OBJ_base) $$(call obj_of,backends/util)
 endef
 $(foreach b,$(BACKENDS),$(eval $(call backend_rule,$(b))))
 
+-include src/caches/build.mk
+-include src/agents/build.mk
+
 # The templates of the five models, where the programs look for them.
 $(B)/share/nereid/.templates: $(wildcard all_models/*/*/config.pbtxt)
 	@mkdir -p $(@D)
@@ -166,6 +169,7 @@ $(B)/share/nereid/.templates: $(wildcard all_models/*/*/config.pbtxt)
 -include src/device/cuda/build.mk
 
 # ---- tests ----
+-include tests/server/backends/build.mk
 unit: $(UNIT_BIN) ## Build and run the C unit tests (BUILD=asan|tsan for sanitizers)
 	@scripts/run_unit $(UNIT_BIN)
 
@@ -230,6 +234,13 @@ check: ## Under a minute: house rules and unit tests under the address sanitizer
 # Python packages of the tests, in a folder of their own.
 VENV := build/venv
 venv: $(VENV)/.done
+.PHONY: bench-cpu
+BENCH_ARGS ?= --formats Q4_0,Q8_0
+bench-cpu: engine ## Beside llama.cpp, compiled for this machine (MODEL=smollm2|gemma3, BENCH_ARGS)
+	$(Q)[ -d build/venv-bench ] || $(PYTHON) -m venv build/venv-bench
+	$(Q)CMAKE_ARGS=-DGGML_NATIVE=ON build/venv-bench/bin/pip install -q --disable-pip-version-check \
+	    --no-binary llama-cpp-python llama-cpp-python
+	$(Q)build/venv-bench/bin/python tests/bench/bench_cpu.py "$$(scripts/fetch_model $(MODEL))" $(BENCH_ARGS)
 $(VENV)/.done: tests/requirements.txt
 	$(Q)$(PYTHON) -m venv $(VENV)
 	$(Q)$(VENV)/bin/pip install -q --disable-pip-version-check -r tests/requirements.txt

@@ -83,6 +83,12 @@ typedef struct nrd_weight {
     uint64_t data_bytes;
 } nrd_weight;
 
+/* Type, layout, sizes and data_bytes of a weight in host memory agree. `what` names it. */
+nrd_error *nrd_weight_check(const nrd_weight *w, const char *what);
+/* dst[cols] = row `row` of a checked weight in host memory, rows or packed for the CPU; per-row and
+ * per-tensor scales applied. */
+void nrd_weight_row(const nrd_weight *w, int64_t row, float *dst);
+
 /* ---- operations: argument structs ---- */
 
 /* x[n_tokens, hidden] = table[id] * scale (+ pos_table[pos]).

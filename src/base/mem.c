@@ -83,7 +83,7 @@ void *nrd_arena_alloc(nrd_arena *a, size_t size_bytes)
         return NULL;
     }
     need &= ~(size_t)15;
-    if (a->cap - a->used < need) {
+    if (!a->head || a->cap - a->used < need) {
         size_t cap = a->cap * 2 < ARENA_MAX_BLOCK ? a->cap * 2 : ARENA_MAX_BLOCK;
         size_t total;
         cap = cap < ARENA_MIN_BLOCK ? ARENA_MIN_BLOCK : cap;

@@ -332,7 +332,9 @@ TRITONSERVER_Error *TRITONBACKEND_RequestOutputCount(TRITONBACKEND_Request *requ
                                                      uint32_t *count)
 {
     const nrd_request *r = r_of(request);
-    *count = r->n_outputs ? r->n_outputs : (uint32_t)r->model->config->n_output;
+    *count = r->is_null     ? 0
+             : r->n_outputs ? r->n_outputs
+                            : (uint32_t)r->model->config->n_output;
     return NULL;
 }
 
@@ -377,14 +379,7 @@ TRITONBACKEND_RequestOutputBufferProperties(TRITONBACKEND_Request *request, cons
 TRITONSERVER_Error *TRITONBACKEND_RequestRelease(TRITONBACKEND_Request *request,
                                                  uint32_t release_flags)
 {
-    if (release_flags & TRITONSERVER_REQUEST_RELEASE_RESCHEDULE) {
-        return as_api(
-            nrd_errorf(NRD_ERR_INVALID_ARG,
-                       "Request is released with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, "
-                       "while the model is not configured to handle such a flag."));
-    }
-    nrd_request_release(r_of(request), release_flags);
-    return NULL;
+    return as_api(nrd_request_try_release(r_of(request), release_flags));
 }
 
 TRITONSERVER_Error *TRITONBACKEND_RequestTrace(TRITONBACKEND_Request *request,
@@ -537,48 +532,4 @@ TRITONSERVER_Error *TRITONBACKEND_InferenceResponseOutput(TRITONBACKEND_Response
     *shape = r->outputs[index]->dims;
     *dim_count = r->outputs[index]->n_dims;
     return NULL;
-}
-
-/* ---- door 2: implicit state of sequences, which needs the sequence batcher ---- */
-
-static TRITONSERVER_Error *no_state(void)
-{
-    return as_api(
-        nrd_errorf(NRD_ERR_UNSUPPORTED,
-                   "implicit state is not supported: this server has no sequence batcher"));
-}
-
-TRITONSERVER_Error *TRITONBACKEND_StateNew(TRITONBACKEND_State **state,
-                                           TRITONBACKEND_Request *request, const char *name,
-                                           const TRITONSERVER_DataType datatype,
-                                           const int64_t *shape, const uint32_t dims_count)
-{
-    (void)request, (void)name, (void)datatype, (void)shape, (void)dims_count;
-    *state = NULL;
-    return no_state();
-}
-
-TRITONSERVER_Error *TRITONBACKEND_StateUpdate(TRITONBACKEND_State *state)
-{
-    (void)state;
-    return no_state();
-}
-
-TRITONSERVER_Error *TRITONBACKEND_StateBuffer(TRITONBACKEND_State *state, void **buffer,
-                                              const uint64_t buffer_byte_size,
-                                              TRITONSERVER_MemoryType *memory_type,
-                                              int64_t *memory_type_id)
-{
-    (void)state, (void)buffer_byte_size, (void)memory_type, (void)memory_type_id;
-    *buffer = NULL;
-    return no_state();
-}
-
-TRITONSERVER_Error *
-TRITONBACKEND_StateBufferAttributes(TRITONBACKEND_State *state,
-                                    TRITONSERVER_BufferAttributes **buffer_attributes)
-{
-    (void)state;
-    *buffer_attributes = NULL;
-    return no_state();
 }

@@ -88,7 +88,6 @@ void nrd_options_copy(nrd_options *to, const nrd_options *from)
     to->backend_dir = nrd_xstrdup(from->backend_dir);
     to->agent_dir = nrd_xstrdup(from->agent_dir);
     to->cache_dir = nrd_xstrdup(from->cache_dir);
-    to->cache_name = from->cache_name ? nrd_xstrdup(from->cache_name) : NULL;
     copy_strings(&to->repositories, &from->repositories);
     copy_strings(&to->startup_models, &from->startup_models);
     copy_settings(&to->backend_config, from->backend_config);
@@ -106,7 +105,6 @@ void nrd_options_fini(nrd_options *o)
     free(o->backend_dir);
     free(o->agent_dir);
     free(o->cache_dir);
-    free(o->cache_name);
     nrd_strings_fini(&o->repositories);
     nrd_strings_fini(&o->startup_models);
     free_settings(o->backend_config);
@@ -257,18 +255,26 @@ TRITONSERVER_Error *
 TRITONSERVER_ServerOptionsSetResponseCacheByteSize(TRITONSERVER_ServerOptions *options,
                                                    uint64_t size)
 {
-    if (size > 0) {
-        set(&of_api(options)->cache_name, "local"); /* refused by ServerNew */
+    char text[32];
+
+    if (size == 0) { /* naming a cache turns it on, so none is named */
+        return NULL;
     }
-    return NULL;
+    snprintf(text, sizeof text, "{\"size\": %llu}", (unsigned long long)size);
+    return TRITONSERVER_ServerOptionsSetCacheConfig(options, "local", text);
 }
 
 TRITONSERVER_Error *TRITONSERVER_ServerOptionsSetCacheConfig(TRITONSERVER_ServerOptions *options,
                                                              const char *cache_name,
                                                              const char *config_json)
 {
+    for (nrd_setting *p = of_api(options)->cache_config; p; p = p->next) {
+        if (strcmp(p->scope, cache_name) == 0) {
+            set(&p->value, config_json);
+            return NULL;
+        }
+    }
     add_setting(&of_api(options)->cache_config, cache_name, "config", config_json);
-    set(&of_api(options)->cache_name, cache_name); /* refused by ServerNew */
     return NULL;
 }
 

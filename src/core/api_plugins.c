@@ -1,56 +1,12 @@
-/* The functions that the core offers to response caches and repository agents. Neither kind of
- * library is loaded yet (ServerNew refuses a cache, model loading refuses agents), so no caller can
- * hold the objects these need; each says so. */
+/* The functions that the core offers to repository agents. No such library is loaded yet (model
+ * loading refuses agents), so no caller can hold the objects these need; each says so. */
 #include "core/core.h"
 
-#include "triton/core/tritoncache.h"
 #include "triton/core/tritonrepoagent.h"
-
-static TRITONSERVER_Error *no_caches(void)
-{
-    return as_api(nrd_errorf(NRD_ERR_UNSUPPORTED, "response caches are not supported"));
-}
 
 static TRITONSERVER_Error *no_agents(void)
 {
     return as_api(nrd_errorf(NRD_ERR_UNSUPPORTED, "repository agents are not supported"));
-}
-
-TRITONSERVER_Error *TRITONCACHE_CacheEntryBufferCount(TRITONCACHE_CacheEntry *entry, size_t *count)
-{
-    (void)entry, (void)count;
-    return no_caches();
-}
-
-TRITONSERVER_Error *
-TRITONCACHE_CacheEntryAddBuffer(TRITONCACHE_CacheEntry *entry, void *base,
-                                TRITONSERVER_BufferAttributes *buffer_attributes)
-{
-    (void)entry, (void)base, (void)buffer_attributes;
-    return no_caches();
-}
-
-TRITONSERVER_Error *
-TRITONCACHE_CacheEntryGetBuffer(TRITONCACHE_CacheEntry *entry, size_t index, void **base,
-                                TRITONSERVER_BufferAttributes *buffer_attributes)
-{
-    (void)entry, (void)index, (void)base, (void)buffer_attributes;
-    return no_caches();
-}
-
-TRITONSERVER_Error *
-TRITONCACHE_CacheEntrySetBuffer(TRITONCACHE_CacheEntry *entry, size_t index, void *new_base,
-                                TRITONSERVER_BufferAttributes *buffer_attributes)
-{
-    (void)entry, (void)index, (void)new_base, (void)buffer_attributes;
-    return no_caches();
-}
-
-TRITONSERVER_Error *TRITONCACHE_Copy(TRITONCACHE_Allocator *allocator,
-                                     TRITONCACHE_CacheEntry *entry)
-{
-    (void)allocator, (void)entry;
-    return no_caches();
 }
 
 TRITONSERVER_Error *TRITONREPOAGENT_ModelRepositoryLocation(

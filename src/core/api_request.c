@@ -106,9 +106,9 @@ TRITONSERVER_Error *TRITONSERVER_InferenceRequestSetCorrelationIdString(
     nrd_request *r = of_api(inference_request);
     enum { MAX_CORRELATION_ID = 128 }; /* the limit that clients know */
     if (strlen(correlation_id) > MAX_CORRELATION_ID) {
-        return as_api(nrd_request_errorf(r, NRD_ERR_INVALID_ARG,
-                                         "correlation ID must be at most %d characters",
-                                         MAX_CORRELATION_ID));
+        return as_api(nrd_errorf(NRD_ERR_UNSUPPORTED,
+                                 "string correlation ID cannot be longer than %d characters",
+                                 (int)MAX_CORRELATION_ID));
     }
     free(r->corr_str);
     r->corr_str = nrd_xstrdup(correlation_id);

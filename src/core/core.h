@@ -46,6 +46,12 @@ typedef struct nrd_response nrd_response;
 typedef struct nrd_factory nrd_factory;
 typedef struct nrd_trace nrd_trace;
 typedef struct nrd_sched nrd_sched;
+typedef struct nrd_seq nrd_seq;
+typedef struct nrd_cache nrd_cache;
+typedef struct nrd_order nrd_order;
+typedef struct nrd_turn nrd_turn;
+typedef struct nrd_seq_slot nrd_seq_slot;
+typedef struct nrd_seq_states nrd_seq_states;
 typedef struct nrd_ensemble nrd_ensemble;
 typedef struct nrd_repo nrd_repo;
 typedef Inference__ModelConfig nrd_config;
@@ -191,7 +197,7 @@ typedef struct nrd_response_stat {
 typedef struct nrd_stats {
     pthread_mutex_t mu; /* guards everything below */
     uint64_t last_inference_ms, inference_count, execution_count;
-    nrd_duration success, fail, queue, input, infer, output;
+    nrd_duration success, fail, queue, input, infer, output, cache_hit, cache_miss;
     nrd_batch_stat *batches; /* rising batch_size */
     size_t n_batches;
     nrd_response_stat *responses; /* by index of the response */
@@ -210,6 +216,8 @@ void nrd_stats_fini(nrd_stats *s);
 void nrd_stats_success(nrd_model *m, uint64_t batch_size, uint64_t request_ns, uint64_t queue_ns,
                        uint64_t input_ns, uint64_t infer_ns, uint64_t output_ns);
 void nrd_stats_failure(nrd_model *m, uint64_t request_ns, nrd_fail_reason reason);
+void nrd_stats_cache_hit(nrd_request *r, uint64_t lookup_ns);
+void nrd_stats_cache_miss(nrd_model *m, uint64_t ns); /* looking up and inserting */
 void nrd_stats_batch(nrd_model *m, uint64_t batch_size, uint64_t input_ns, uint64_t infer_ns,
                      uint64_t output_ns);
 typedef enum { NRD_RESP_OK, NRD_RESP_FAIL, NRD_RESP_EMPTY, NRD_RESP_CANCEL } nrd_resp_outcome;
@@ -257,6 +265,8 @@ typedef struct nrd_input { /* TRITONBACKEND_Input */
     uint32_t n_segments, cap_segments;
     uint64_t byte_size;
     uint32_t raw_len; /* length prefix made for a raw BYTES input */
+    bool is_override; /* made by a scheduler: a control or a state, gone when the request is */
+    struct nrd_input *shadowed; /* owned: what an override of the same name stands in front of */
 } nrd_input;
 
 typedef enum {
@@ -300,6 +310,12 @@ struct nrd_request { /* TRITONSERVER_InferenceRequest and TRITONBACKEND_Request 
     uint64_t start_ns, queue_ns, deadline_ns; /* deadline 0: none */
     nrd_request *next, *prev; /* of the queue that holds it; guarded by that queue's lock */
     nrd_sched *queued_in;     /* guarded likewise */
+    uint64_t batch_ns;        /* entered the queue that forms its batch */
+    bool is_null;             /* stands for an empty slot of a batch: nobody waits for an answer */
+    bool made_corr_id;        /* the correlation id is the sequence batcher's own */
+    nrd_seq *seq;             /* borrowed: the batcher to tell of the release; NULL outside */
+    nrd_seq_slot *seq_slot;   /* borrowed: where it runs; NULL until it does */
+    nrd_seq_states *states;   /* shared: implicit state; NULL: the model has none */
 };
 
 nrd_request *nrd_request_new(nrd_model *m, int64_t version); /* shares m */
@@ -314,11 +330,22 @@ void nrd_request_remove_input(nrd_request *r, uint32_t index);
 nrd_input *nrd_request_find_input(const nrd_request *r, const char *name);
 nrd_error *nrd_request_add_output(nrd_request *r, const char *name) NRD_MUST_USE;
 bool nrd_request_wants(const nrd_request *r, const char *output);
+/* Adds an input that the client did not send; it hides one of the same name. Dropped before the
+ * request goes back to its creator. dims include the batch dimension. Shares data. */
+void nrd_request_override(nrd_request *r, const char *name, TRITONSERVER_DataType dtype,
+                          const int64_t *dims, uint32_t n_dims, nrd_buf *data, size_t byte_size);
+void nrd_request_drop_overrides(nrd_request *r);
+/* A request with inputs of the same shapes, all zero, whose answers go nowhere. */
+nrd_request *nrd_request_new_null(const nrd_request *like);
+/* Same inputs and, except for ragged ones, the same shapes behind the batch dimension. */
+bool nrd_request_same_shapes(const nrd_request *a, const nrd_request *b);
 /* Checks the request against its model and makes it ready to be queued. */
 nrd_error *nrd_request_prepare(nrd_request *r) NRD_MUST_USE;
 /* Prepares and queues. On error the request stays with the caller, no callback was made. */
 nrd_error *nrd_request_run(nrd_request *r) NRD_MUST_USE;
 void nrd_request_set_running(nrd_request *r); /* left the queue */
+/* Only a sequence batcher's refusal to run the request again is an error: it stays running. */
+nrd_error *nrd_request_try_release(nrd_request *r, uint32_t flags) NRD_MUST_USE;
 void nrd_request_release(nrd_request *r, uint32_t flags);
 /* Answers with the error, counts the failure, releases. Takes err always. */
 void nrd_request_fail(nrd_request *r, nrd_error *err, nrd_fail_reason reason);
@@ -344,7 +371,10 @@ struct nrd_factory { /* TRITONBACKEND_ResponseFactory */
     uint64_t start_ns;
     _Atomic bool first_sent, final_sent;
     _Atomic uint64_t n_reported; /* responses whose statistics came in */
-    nrd_sched *on_final; /* shared scheduler to tell when the last response went out, or NULL */
+    nrd_order *order;  /* shared: responses wait for those of earlier requests; NULL: they do not */
+    nrd_turn *turn;    /* borrowed from it; NULL: over */
+    char *cache_key;   /* under which the response is kept; NULL: it is not */
+    uint64_t cache_ns; /* what the look-up took */
 };
 
 nrd_factory *nrd_factory_new(const nrd_request *r);
@@ -463,15 +493,50 @@ void nrd_instance_execute(nrd_instance *inst, nrd_request **requests, uint32_t n
 
 /* A queue in front of a model's instances, sched/dynamic_batcher.c. */
 nrd_error *nrd_sched_new(nrd_sched **out, nrd_model *m) NRD_MUST_USE;
+/* One that is fed by a sequence batcher, with the batching of its oldest strategy. */
+nrd_sched *nrd_sched_new_inner(nrd_model *m,
+                               const Inference__ModelSequenceBatching__StrategyOldest *o);
+void nrd_sched_enqueue_inner(nrd_sched *s, nrd_request *r);              /* takes always */
 nrd_error *nrd_sched_enqueue(nrd_sched *s, nrd_request *r) NRD_MUST_USE; /* takes on success */
 /* Waits for work; 0: stopped. At most cap requests that may run as one batch. */
 uint32_t nrd_sched_take(nrd_sched *s, nrd_request **batch, uint32_t cap);
-void nrd_sched_final(nrd_sched *s); /* a request of the queue got its last response */
+/* Gives the request a place among the responses, if the model keeps them in order. */
+void nrd_sched_keep_order(nrd_sched *s, nrd_request *r);
 void nrd_sched_sweep(nrd_sched *s); /* answers cancelled and expired requests */
 void nrd_sched_stop(nrd_sched *s);  /* refuses new requests, fails those that wait */
 nrd_sched *nrd_sched_ref(nrd_sched *s);
 void nrd_sched_unref(nrd_sched *s);
 uint32_t nrd_sched_max_batch(const nrd_sched *s);
+
+/* Responses in the order of requests, sched/order.c. */
+nrd_order *nrd_order_new(void);
+void nrd_order_unref(nrd_order *o);                /* NULL is fine */
+void nrd_order_join(nrd_order *o, nrd_factory *f); /* its responses come after all that joined */
+void nrd_order_push(nrd_factory *f, nrd_response *r, uint32_t flags); /* takes r always */
+void nrd_order_leave(nrd_factory *f); /* no more responses through it; fine if it never joined */
+
+/* The response cache, cache.c. */
+nrd_error *nrd_cache_open(nrd_cache **out, const char *name, const char *cache_dir,
+                          const char *config) NRD_MUST_USE;
+void nrd_cache_close(nrd_cache *c); /* NULL is fine */
+/* Answers and releases a prepared request whose response is kept; false: it has to run. */
+bool nrd_cache_answer(nrd_request *r);
+void nrd_cache_keep(nrd_factory *f, nrd_response *r);
+
+/* Requests of one correlation id go to one slot of one instance, in order,
+ * sched/sequence_batcher.c. */
+nrd_error *nrd_seq_new(nrd_seq **out, nrd_model *m) NRD_MUST_USE;    /* after the instances */
+nrd_error *nrd_seq_enqueue(nrd_seq *s, nrd_request *r) NRD_MUST_USE; /* takes on success */
+/* Waits for a batch of the instance; 0: stopped. cap: nrd_seq_max_batch. */
+uint32_t nrd_seq_take(nrd_seq *s, uint32_t instance, nrd_request **batch, uint32_t cap);
+uint32_t nrd_seq_max_batch(const nrd_seq *s);
+/* A request of the batcher was released. *goes_on: it was queued again, hands off. */
+nrd_error *nrd_seq_released(nrd_request *r, uint32_t flags, bool *goes_on) NRD_MUST_USE;
+void nrd_seq_sweep(nrd_seq *s);  /* ends idle, cancelled and expired sequences */
+size_t nrd_seq_live(nrd_seq *s); /* sequences that have begun and not ended */
+void nrd_seq_drain(nrd_seq *s);  /* refuses new sequences; those that have begun go on */
+void nrd_seq_stop(nrd_seq *s);   /* ends the takers; no request is queued any more */
+void nrd_seq_free(nrd_seq *s);
 
 /* Shared resources of instances, sched/rate_limiter.c. A NULL limiter limits nothing. */
 typedef struct nrd_limiter nrd_limiter;
@@ -502,6 +567,7 @@ struct nrd_model { /* TRITONBACKEND_Model */
     bool config_open;   /* during ModelInitialize: ModelSetConfig may replace it */
     bool auto_complete;
     bool decoupled;
+    bool cached;         /* responses are kept in the server's cache */
     uint32_t n_required; /* inputs that are not optional */
     nrd_strings *labels; /* per output of the configuration: names of classes, may be empty */
     size_t n_labels;
@@ -512,12 +578,14 @@ struct nrd_model { /* TRITONBACKEND_Model */
     uint32_t n_instances;
     nrd_worker *workers;
     uint32_t n_workers;
-    nrd_sched *sched;
+    nrd_sched *sched; /* one of the three */
+    nrd_seq *seq;
     nrd_ensemble *ensemble;
     nrd_stats stats;
     nrd_model_metrics *metrics; /* NULL: off */
     _Atomic int64_t n_pending;
-    pthread_mutex_t mu; /* guards usage, here and in instances */
+    _Atomic int64_t n_in_flight; /* requests whose last response or release is missing */
+    pthread_mutex_t mu;          /* guards usage, here and in instances */
     nrd_attr **usage;
     uint32_t n_usage;
     void (*on_destroy)(void *user, nrd_model *m); /* called by the reaper, before the memory goes */
@@ -556,7 +624,6 @@ typedef struct nrd_options { /* TRITONSERVER_ServerOptions */
     char *backend_dir, *agent_dir, *cache_dir;
     nrd_setting *backend_config, *host_policy, *metrics_config, *cuda_pools, *cache_config;
     nrd_setting *resources; /* rate limiter: scope device or "all" */
-    char *cache_name;
 } nrd_options;
 
 typedef enum {
@@ -584,6 +651,7 @@ struct nrd_server { /* TRITONSERVER_Server */
     nrd_host_metrics *host_metrics;
     nrd_gpu_metrics *gpu_metrics; /* NULL: off */
     nrd_limiter *limiter;         /* NULL: off */
+    nrd_cache *cache;             /* NULL: off */
 };
 
 nrd_error *nrd_server_new(nrd_server **out, const nrd_options *opt) NRD_MUST_USE;
@@ -648,6 +716,7 @@ nrd_error *nrd_config_normalize_groups(nrd_config *cfg, const nrd_preferred_grou
 nrd_error *nrd_config_validate(const nrd_config *cfg) NRD_MUST_USE;
 nrd_error *nrd_config_validate_groups(const nrd_config *cfg) NRD_MUST_USE;
 nrd_error *nrd_config_validate_io(const nrd_config *cfg) NRD_MUST_USE;
+nrd_error *nrd_config_validate_sequence(const nrd_config *cfg) NRD_MUST_USE;
 nrd_error *nrd_config_from_json(nrd_config **out, const char *json, size_t len) NRD_MUST_USE;
 bool nrd_config_is_ensemble(const nrd_config *cfg);
 int nrd_gpu_count(void);

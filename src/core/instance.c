@@ -1,4 +1,5 @@
 #include "core/core.h"
+#include "core/sched/sequence.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -123,6 +124,7 @@ void nrd_instance_execute(nrd_instance *inst, nrd_request **requests, uint32_t n
 {
     for (uint32_t i = 0; i < n; i++) {
         nrd_request_set_running(requests[i]);
+        nrd_seq_states_apply(requests[i]);
     }
     nrd_error *err =
         from_api(inst->model->backend->execute((TRITONBACKEND_ModelInstance *)(void *)inst,
@@ -152,13 +154,15 @@ static void *run_worker(void *arg)
 {
     nrd_worker *w = arg;
     nrd_sched *s = w->model->sched;
-    uint32_t cap = nrd_sched_max_batch(s), n;
+    nrd_seq *seq = w->model->seq;
+    uint32_t id = (uint32_t)(w - w->model->workers);
+    uint32_t cap = seq ? nrd_seq_max_batch(seq) : nrd_sched_max_batch(s), n;
     nrd_request **batch = nrd_xcalloc(cap, sizeof *batch);
     char name[16]; /* the kernel's limit */
 
     snprintf(name, sizeof name, "i:%s", w->instances[0]->name);
     pthread_setname_np(pthread_self(), name);
-    while ((n = nrd_sched_take(s, batch, cap)) > 0) {
+    while ((n = seq ? nrd_seq_take(seq, id, batch, cap) : nrd_sched_take(s, batch, cap)) > 0) {
         nrd_instance *inst = w->instances[w->next];
         nrd_limiter_acquire(w->model->server->limiter, inst);
         nrd_instance_execute(inst, batch, n);
@@ -178,6 +182,12 @@ nrd_error *nrd_workers_start(nrd_model *m)
 {
     bool shared = m->backend->policy == TRITONBACKEND_EXECUTION_DEVICE_BLOCKING;
 
+    if (shared && m->seq) { /* slots belong to instances: each needs a thread of its own */
+        NRD_LOG_INFO("Overriding execution policy to \"TRITONBACKEND_EXECUTION_BLOCKING\" for "
+                     "sequence model \"%s\"",
+                     m->name);
+        shared = false;
+    }
     m->workers = nrd_xcalloc(m->n_instances + 1u, sizeof *m->workers);
     for (uint32_t k = 0; k < m->n_instances; k++) {
         nrd_worker *w = NULL;

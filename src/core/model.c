@@ -122,12 +122,19 @@ static nrd_error *build(nrd_model *m)
         read_config(m);
     }
     NRD_TRY(read_labels(m));
+    m->cached = m->server->cache && m->config->response_cache &&
+                m->config->response_cache->enable && !m->decoupled;
     if (m->server->opt.metrics) {
         NRD_TRY(nrd_model_metrics_new(&m->metrics, m->server, m));
     }
     if (m->backend) {
         NRD_TRY(nrd_instances_new(m));
-        NRD_TRY(nrd_sched_new(&m->sched, m));
+        if (m->config->scheduling_choice_case ==
+            INFERENCE__MODEL_CONFIG__SCHEDULING_CHOICE_SEQUENCE_BATCHING) {
+            NRD_TRY(nrd_seq_new(&m->seq, m));
+        } else {
+            NRD_TRY(nrd_sched_new(&m->sched, m));
+        }
         NRD_TRY(nrd_workers_start(m));
     }
     return NULL;
@@ -180,9 +187,13 @@ void nrd_model_destroy(nrd_model *m)
 
     if (m->sched) {
         nrd_sched_stop(m->sched);
-        nrd_workers_join(m);
-        nrd_sched_unref(m->sched);
     }
+    if (m->seq) {
+        nrd_seq_stop(m->seq);
+    }
+    nrd_workers_join(m);
+    nrd_sched_unref(m->sched);
+    nrd_seq_free(m->seq);
     if (m->backend) {
         nrd_instances_free(m);
     }

@@ -1,4 +1,5 @@
 #include "core/core.h"
+#include "core/sched/sequence.h"
 
 #include <stdarg.h>
 #include <stdlib.h>
@@ -24,6 +25,9 @@ static void input_free(nrd_input *in)
     for (uint32_t i = 0; i < in->n_segments; i++) {
         nrd_buf_unref(in->segments[i].owner);
     }
+    if (in->shadowed) {
+        input_free(in->shadowed);
+    }
     free(in->segments);
     free(in->name);
     free(in);
@@ -46,6 +50,7 @@ void nrd_request_free(nrd_request *r)
     nrd_factory_unref(r->factory);
     nrd_cancel_unref(r->cancel);
     nrd_cancel_unref(r->parent);
+    nrd_seq_states_unref(r->states);
     if (r->model) {
         nrd_model_unref(r->model);
     }
@@ -161,6 +166,74 @@ nrd_error *nrd_request_add_output(nrd_request *r, const char *name)
     }
     r->outputs[r->n_outputs++] = nrd_xstrdup(name);
     return NULL;
+}
+
+void nrd_request_override(nrd_request *r, const char *name, TRITONSERVER_DataType dtype,
+                          const int64_t *dims, uint32_t n_dims, nrd_buf *data, size_t byte_size)
+{
+    nrd_input *in = nrd_xcalloc(1, sizeof *in);
+    nrd_attr attr = {.byte_size = byte_size};
+
+    in->name = nrd_xstrdup(name);
+    in->dtype = dtype;
+    in->is_override = true;
+    in->n_dims = n_dims < NRD_MAX_RANK ? n_dims : NRD_MAX_RANK;
+    memcpy(in->dims, dims, in->n_dims * sizeof *dims);
+    nrd_error_free(nrd_input_append(in, data->data, &attr, data)); /* one segment cannot be many */
+    for (uint32_t i = 0; i < r->n_inputs; i++) {
+        if (strcmp(r->inputs[i]->name, name) == 0) {
+            in->shadowed = r->inputs[i];
+            r->inputs[i] = in;
+            return;
+        }
+    }
+    if (r->n_inputs == r->cap_inputs) {
+        r->cap_inputs = r->cap_inputs ? r->cap_inputs * 2 : 8;
+        r->inputs = nrd_xrealloc(r->inputs, r->cap_inputs * sizeof *r->inputs);
+    }
+    r->inputs[r->n_inputs++] = in;
+}
+
+void nrd_request_drop_overrides(nrd_request *r)
+{
+    uint32_t kept = 0;
+
+    for (uint32_t i = 0; i < r->n_inputs; i++) {
+        nrd_input *in = r->inputs[i];
+        while (in && in->is_override) {
+            nrd_input *below = in->shadowed;
+            in->shadowed = NULL;
+            input_free(in);
+            in = below;
+        }
+        if (in) {
+            r->inputs[kept++] = in;
+        }
+    }
+    r->n_inputs = kept;
+}
+
+bool nrd_request_same_shapes(const nrd_request *a, const nrd_request *b)
+{
+    if (a->n_inputs != b->n_inputs) {
+        return false;
+    }
+    for (uint32_t i = 0; i < a->n_inputs; i++) {
+        const nrd_input *x = a->inputs[i], *y = nrd_request_find_input(b, x->name);
+        const Inference__ModelInput *c = nrd_model_input(a->model, x->name);
+        if (!y) {
+            return false;
+        }
+        if (!c || c->allow_ragged_batch) {
+            continue;
+        }
+        if (x->n_dims != y->n_dims ||
+            (x->n_dims > 1 &&
+             memcmp(x->dims + 1, y->dims + 1, (x->n_dims - 1) * sizeof x->dims[0]) != 0)) {
+            return false;
+        }
+    }
+    return true;
 }
 
 bool nrd_request_wants(const nrd_request *r, const char *output)
@@ -592,11 +665,18 @@ nrd_error *nrd_request_run(nrd_request *r)
     r->start_ns = nrd_now_ns();
     NRD_TRY(nrd_request_prepare(r));
     nrd_trace_begin(r->trace, r);
+    if (r->model->cached && nrd_cache_answer(r)) {
+        return NULL;
+    }
     /* Once queued, the request may be answered and gone before enqueue returns. */
     err = r->model->ensemble ? nrd_ensemble_enqueue(r->model->ensemble, r)
+          : r->model->seq    ? nrd_seq_enqueue(r->model->seq, r)
                              : nrd_sched_enqueue(r->model->sched, r);
     if (err) {
-        nrd_stats_failure(r->model, nrd_now_ns() - r->start_ns, NRD_FAIL_REJECTED);
+        r->seq = NULL;
+        if (nrd_error_get_code(err) == NRD_ERR_UNAVAILABLE) { /* not the request's fault */
+            nrd_stats_failure(r->model, nrd_now_ns() - r->start_ns, NRD_FAIL_REJECTED);
+        }
         nrd_trace_forget(r->factory->trace);
         r->factory->trace = NULL;
         nrd_factory_unref(r->factory);
@@ -615,22 +695,112 @@ void nrd_request_set_running(nrd_request *r)
     }
 }
 
-void nrd_request_release(nrd_request *r, uint32_t flags)
+nrd_error *nrd_request_try_release(nrd_request *r, uint32_t flags)
 {
     nrd_model *m = r->model;
     nrd_factory *f = r->factory;
     nrd_trace *t = r->trace;
 
     nrd_request_set_running(r);
+    if (r->seq) {
+        bool goes_on = false;
+        nrd_error *err = nrd_seq_released(r, flags, &goes_on);
+        if (err || goes_on) {
+            return err;
+        }
+        r->seq = NULL;
+        nrd_request_drop_overrides(r);
+    } else if (flags & TRITONSERVER_REQUEST_RELEASE_RESCHEDULE) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG,
+                          "Request is released with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, "
+                          "while the model is not configured to handle such a flag.");
+    }
     r->model = NULL;
     r->factory = NULL;
     r->trace = NULL;
+    nrd_seq_states_unref(r->states);
+    r->states = NULL;
     atomic_store(&r->state, NRD_REQ_NEW);
     /* Last touch of the request: its creator may delete it inside the callback. */
     r->release_fn((TRITONSERVER_InferenceRequest *)(void *)r, flags, r->release_userp);
     nrd_trace_unshare(t);
     nrd_factory_unref(f);
     nrd_model_unref(m);
+    return NULL;
+}
+
+void nrd_request_release(nrd_request *r, uint32_t flags)
+{
+    nrd_error *err =
+        nrd_request_try_release(r, flags & ~(uint32_t)TRITONSERVER_REQUEST_RELEASE_RESCHEDULE);
+    NRD_ASSERT(!err, "only rescheduling can be refused");
+}
+
+/* ---- stand-ins for empty slots ---- */
+
+static void null_released(TRITONSERVER_InferenceRequest *request, const uint32_t flags, void *userp)
+{
+    (void)flags, (void)userp;
+    nrd_request_free((nrd_request *)(void *)request);
+}
+
+static void null_answered(TRITONSERVER_InferenceResponse *response, const uint32_t flags,
+                          void *userp)
+{
+    (void)flags, (void)userp;
+    nrd_response_free((nrd_response *)(void *)response);
+}
+
+nrd_request *nrd_request_new_null(const nrd_request *like)
+{
+    nrd_request *r = nrd_request_new(like->model, like->model_version);
+    nrd_buf *zeros;
+    uint64_t largest = 0;
+
+    r->is_null = true;
+    r->core_buffers = true;
+    r->batch_size = like->batch_size;
+    r->release_fn = null_released;
+    r->response_fn = null_answered;
+    r->start_ns = r->queue_ns = nrd_now_ns();
+    r->cancel = nrd_cancel_new(NULL);
+    r->factory = nrd_factory_new(r);
+    for (uint32_t i = 0; i < like->n_inputs; i++) {
+        largest = like->inputs[i]->byte_size > largest ? like->inputs[i]->byte_size : largest;
+    }
+    zeros = nrd_buf_new(largest);
+    NRD_ASSERT(zeros, "as large as an input that fits into memory");
+    memset(zeros->data, 0, largest);
+    for (uint32_t i = 0; i < like->n_inputs; i++) {
+        const nrd_input *from = like->inputs[i];
+        uint64_t count = 0, size = from->byte_size;
+        nrd_input *in;
+        if (from->is_override) {
+            continue;
+        }
+        if (from->dtype == TRITONSERVER_TYPE_BYTES &&
+            nrd_shape_count(from->dims, from->n_dims, &count)) {
+            size = count * sizeof(uint32_t); /* as many empty strings */
+        }
+        nrd_attr attr = {.byte_size = size < largest ? size : largest};
+        nrd_error_free(
+            nrd_request_add_input(&in, r, from->name, from->dtype, from->given, from->n_given));
+        memcpy(in->dims, from->dims, sizeof in->dims);
+        in->n_dims = from->n_dims;
+        if (nrd_model_input(like->model, from->name)->is_shape_tensor) {
+            for (uint32_t k = 0; k < from->n_segments; k++) { /* shapes must be true ones */
+                nrd_buf *copy = nrd_buf_new(from->segments[k].attr.byte_size);
+                NRD_ASSERT(copy, "a shape is a few bytes");
+                memcpy(copy->data, from->segments[k].base, copy->size_bytes);
+                nrd_error_free(nrd_input_append(in, copy->data, &from->segments[k].attr, copy));
+                nrd_buf_unref(copy);
+            }
+        } else {
+            nrd_error_free(nrd_input_append(in, zeros->data, &attr, zeros));
+        }
+    }
+    nrd_buf_unref(zeros);
+    return r;
 }
 
 void nrd_request_fail(nrd_request *r, nrd_error *err, nrd_fail_reason reason)

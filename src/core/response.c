@@ -21,6 +21,7 @@ nrd_factory *nrd_factory_new(const nrd_request *r)
     f->trace = nrd_trace_share(r->trace);
     f->start_ns = r->start_ns;
     atomic_fetch_add(&f->model->server->n_in_flight, 1);
+    atomic_fetch_add(&f->model->n_in_flight, 1);
     return f;
 }
 
@@ -35,11 +36,13 @@ void nrd_factory_unref(nrd_factory *f)
     if (!f || atomic_fetch_sub(&f->refs, 1) != 1) {
         return;
     }
-    nrd_sched_unref(f->on_final);
+    nrd_order_leave(f);
+    free(f->cache_key);
     nrd_trace_unshare(f->trace);
     nrd_cancel_unref(f->cancel);
     free(f->id);
     atomic_fetch_sub(&f->model->server->n_in_flight, 1);
+    atomic_fetch_sub(&f->model->n_in_flight, 1);
     nrd_model_unref(f->model);
     free(f);
 }
@@ -61,9 +64,13 @@ static void deliver(nrd_factory *f, nrd_response *r, uint32_t flags)
         }
         nrd_trace_report(f->trace, TRITONSERVER_TRACE_REQUEST_END, nrd_now_ns());
     }
-    f->response_fn((TRITONSERVER_InferenceResponse *)(void *)r, flags, f->response_userp);
-    if (final && f->on_final) {
-        nrd_sched_final(f->on_final);
+    if (r && f->cache_key) {
+        nrd_cache_keep(f, r);
+    }
+    if (f->order) {
+        nrd_order_push(f, r, flags);
+    } else {
+        f->response_fn((TRITONSERVER_InferenceResponse *)(void *)r, flags, f->response_userp);
     }
 }
 

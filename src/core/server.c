@@ -197,7 +197,7 @@ void nrd_server_print_options(nrd_server *s)
                nrd_xasprintf("%.1f", o->min_compute_capability));
     add_option(&cells, "strict_readiness", nrd_xasprintf("%d", o->strict_readiness));
     add_option(&cells, "exit_timeout", nrd_xasprintf("%u", o->exit_timeout_s));
-    add_option(&cells, "cache_enabled", nrd_xstrdup("0"));
+    add_option(&cells, "cache_enabled", nrd_xstrdup(s->cache ? "1" : "0"));
     nrd_str_fini(&text);
     nrd_table_put(&text, (const char *const *)cells.items, cells.n / 2, 2);
     NRD_LOG_INFO("\n%s", nrd_str_cstr(&text));
@@ -226,6 +226,9 @@ static void sweep_model(void *user, nrd_model *m)
     (void)user;
     if (m->sched && atomic_load(&m->n_pending) > 0) {
         nrd_sched_sweep(m->sched);
+    }
+    if (m->seq) {
+        nrd_seq_sweep(m->seq);
     }
 }
 
@@ -271,14 +274,24 @@ void nrd_server_kick(nrd_server *s)
 
 static nrd_error *refuse_missing_features(const nrd_options *o)
 {
-    if (o->cache_name) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED,
-                          "response cache '%s' is not supported by this server", o->cache_name);
-    }
     if (o->namespacing) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "model namespacing is not supported by this server");
     }
     return NULL;
+}
+
+static nrd_error *open_cache(nrd_server *s)
+{
+    const nrd_setting *c = s->opt.cache_config;
+
+    if (!c) {
+        return NULL;
+    }
+    if (c->next) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "found multiple cache configurations, but only a "
+                                               "single cache is currently supported");
+    }
+    return nrd_cache_open(&s->cache, c->scope, s->opt.cache_dir, c->value);
 }
 
 static nrd_error *start_threads(nrd_server *s)
@@ -320,6 +333,7 @@ nrd_error *nrd_server_new(nrd_server **out, const nrd_options *opt)
         s->limiter = nrd_limiter_new(s->opt.resources);
     }
     NRD_TRY_GOTO(nrd_queue_new(&s->dead_models, 0, false), err, fail);
+    NRD_TRY_GOTO(open_cache(s), err, fail);
     NRD_TRY_GOTO(nrd_repo_new(&s->repo, s), err, fail);
     if (opt->metrics) {
         NRD_TRY_GOTO(nrd_host_metrics_new(&s->host_metrics, opt->cpu_metrics), err, fail);
@@ -352,24 +366,89 @@ fail:
     return err;
 }
 
-static nrd_error *wait_for_zero(_Atomic int64_t *count, uint64_t deadline, const char *what)
-{
-    uint64_t next_note = nrd_now_ns() + 1000000000u;
+typedef struct busy_models {
+    int n;
+    bool tell;
+} busy_models;
 
-    while (atomic_load(count) > 0) {
-        uint64_t now = nrd_now_ns();
-        struct timespec pause = {.tv_nsec = 2 * 1000000};
-        if (now >= deadline) {
-            return nrd_errorf(NRD_ERR_INTERNAL, "Exit timeout expired. Exiting immediately.");
-        }
-        if (now >= next_note) {
-            NRD_LOG_INFO("Timeout %" PRIu64 ": Found %" PRId64 " %s",
-                         (deadline - now) / 1000000000u, atomic_load(count), what);
+static void count_busy(void *user, nrd_model *m)
+{
+    busy_models *b = user;
+    int64_t n = m->seq ? (int64_t)nrd_seq_live(m->seq) : atomic_load(&m->n_in_flight);
+
+    b->n += n > 0;
+    if (n > 0 && b->tell) {
+        NRD_LOG_INFO("Model '%s' (version %" PRId64 ") has %" PRId64 " in-flight inferences",
+                     m->name, m->version, n);
+    }
+}
+
+static int busy_count(nrd_server *s, bool tell)
+{
+    busy_models b = {.tell = tell};
+    nrd_repo_each(s->repo, NULL, count_busy, &b);
+    return b.n;
+}
+
+static void drain_model(void *user, nrd_model *m)
+{
+    (void)user;
+    if (m->seq) {
+        nrd_seq_drain(m->seq);
+    }
+}
+
+static nrd_error *timed_out(void)
+{
+    return nrd_errorf(NRD_ERR_INTERNAL, "Exit timeout expired. Exiting immediately.");
+}
+
+/* Requests end, and sequences that have begun, before any model is unloaded: a request may still
+ * need other models (a backend's own requests). Then the models go. */
+static nrd_error *wait_until_empty(nrd_server *s, uint64_t deadline)
+{
+    const struct timespec pause = {.tv_nsec = 2 * 1000000};
+    uint64_t next_note = 0;
+
+    for (;;) {
+        uint64_t now = nrd_now_ns(), left = now < deadline ? (deadline - now) / 1000000000u : 0;
+        const bool tell = now >= next_note;
+        const int n = busy_count(s, false);
+        if (tell) {
+            NRD_LOG_INFO("Timeout %" PRIu64
+                         ": Found %d model versions that have in-flight inferences",
+                         left, n);
+            busy_count(s, true);
             next_note = now + 1000000000u;
+        }
+        if (n == 0 && atomic_load(&s->n_in_flight) == 0) {
+            break;
+        }
+        if (now >= deadline) {
+            return timed_out();
         }
         nanosleep(&pause, NULL);
     }
-    return NULL;
+    NRD_LOG_INFO("All models are stopped, unloading models");
+    nrd_repo_unload_all(s->repo);
+    next_note = 0;
+    for (;;) {
+        uint64_t now = nrd_now_ns(), left = now < deadline ? (deadline - now) / 1000000000u : 0;
+        const int64_t n = atomic_load(&s->n_live_models);
+        if (now >= next_note) {
+            NRD_LOG_INFO("Timeout %" PRIu64 ": Found %" PRId64
+                         " live models and 0 in-flight non-inference requests",
+                         left, n);
+            next_note = now + 1000000000u;
+        }
+        if (n == 0) {
+            return NULL;
+        }
+        if (now >= deadline) {
+            return timed_out();
+        }
+        nanosleep(&pause, NULL);
+    }
 }
 
 nrd_error *nrd_server_stop(nrd_server *s)
@@ -385,11 +464,8 @@ nrd_error *nrd_server_stop(nrd_server *s)
     }
     uint64_t deadline = nrd_now_ns() + atomic_load(&s->exit_timeout_s) * 1000000000ull;
     NRD_LOG_INFO("Waiting for in-flight requests to complete.");
-    /* Models stay until then: a request may still need other models (a backend's own requests). */
-    NRD_TRY(wait_for_zero(&s->n_in_flight, deadline, "in-flight inferences"));
-    NRD_LOG_INFO("All models are stopped, unloading models");
-    nrd_repo_unload_all(s->repo);
-    NRD_TRY(wait_for_zero(&s->n_live_models, deadline, "live models"));
+    nrd_repo_each(s->repo, NULL, drain_model, NULL);
+    NRD_TRY(wait_until_empty(s, deadline));
     atomic_store(&s->state, NRD_SERVER_STOPPED);
     return NULL;
 }
@@ -426,6 +502,7 @@ void nrd_server_free(nrd_server *s)
     nrd_host_metrics_free(s->host_metrics);
     nrd_gpu_metrics_free(s->gpu_metrics);
     nrd_limiter_free(s->limiter);
+    nrd_cache_close(s->cache);
     nrd_repo_free(s->repo);
     pthread_cond_destroy(&s->keeper_cond);
     pthread_mutex_destroy(&s->keeper_mu);

@@ -41,10 +41,23 @@ enum {
     M_INPUT_SUM,
     M_INFER_SUM,
     M_OUTPUT_SUM,
+    M_CACHE_HITS,
+    M_CACHE_MISSES,
+    M_CACHE_HIT_US,
+    M_CACHE_MISS_US,
+    M_CACHE_HIT_SUM,
+    M_CACHE_MISS_SUM,
     N_SERIES,
 };
 
-typedef enum { ALWAYS, IF_COUNTERS, IF_HISTOGRAMS, IF_SUMMARIES } when;
+typedef enum {
+    ALWAYS,
+    IF_COUNTERS,
+    IF_HISTOGRAMS,
+    IF_SUMMARIES,
+    IF_CACHE_COUNTERS,
+    IF_CACHE_SUMMARIES,
+} when;
 
 static const struct {
     const char *name, *help;
@@ -111,6 +124,22 @@ static const struct {
                       "Summary of compute output duration in microseconds (does not include "
                       "cached requests)",
                       NRD_METRIC_SUMMARY, IF_SUMMARIES},
+    [M_CACHE_HITS] = {"nv_cache_num_hits_per_model", "Number of cache hits per model",
+                      NRD_METRIC_COUNTER, IF_CACHE_COUNTERS},
+    [M_CACHE_MISSES] = {"nv_cache_num_misses_per_model", "Number of cache misses per model",
+                        NRD_METRIC_COUNTER, IF_CACHE_COUNTERS},
+    [M_CACHE_HIT_US] = {"nv_cache_hit_duration_per_model",
+                        "Total cache hit duration per model, in microseconds", NRD_METRIC_COUNTER,
+                        IF_CACHE_COUNTERS},
+    [M_CACHE_MISS_US] = {"nv_cache_miss_duration_per_model",
+                         "Total cache miss (insert+lookup) duration per model, in microseconds",
+                         NRD_METRIC_COUNTER, IF_CACHE_COUNTERS},
+    [M_CACHE_HIT_SUM] = {"nv_cache_hit_summary_per_model",
+                         "Summary of cache hit counts/durations per model, in microseconds.",
+                         NRD_METRIC_SUMMARY, IF_CACHE_SUMMARIES},
+    [M_CACHE_MISS_SUM] = {"nv_cache_miss_summary_per_model",
+                          "Summary of cache miss counts/durations per model, in microseconds.",
+                          NRD_METRIC_SUMMARY, IF_CACHE_SUMMARIES},
 };
 
 static const char *const reasons[NRD_FAIL_REASONS] = {"REJECTED", "CANCELED", "BACKEND", "OTHER"};
@@ -215,6 +244,7 @@ nrd_error *nrd_model_metrics_new(nrd_model_metrics **out, nrd_server *s, nrd_mod
     nrd_metric_quantile q[MAX_QUANTILES];
     size_t n = 0, n_q;
     char version[24];
+    const bool cached = m->cached;
 
     *out = NULL;
     NRD_TRY(read_quantiles(s, q, &n_q));
@@ -231,7 +261,13 @@ nrd_error *nrd_model_metrics_new(nrd_model_metrics **out, nrd_server *s, nrd_mod
                   (families[k].on == IF_COUNTERS && setting_on(s, "counter_latencies", true)) ||
                   (families[k].on == IF_HISTOGRAMS && m->decoupled &&
                    setting_on(s, "histogram_latencies", false)) ||
-                  (families[k].on == IF_SUMMARIES && setting_on(s, "summary_latencies", false));
+                  (families[k].on == IF_SUMMARIES && setting_on(s, "summary_latencies", false)) ||
+                  (families[k].on == IF_CACHE_COUNTERS && cached &&
+                   setting_on(s, "counter_latencies", true)) ||
+                  (families[k].on == IF_CACHE_SUMMARIES && cached &&
+                   setting_on(s, "summary_latencies", false));
+        /* a miss would make two observations of one request */
+        on = on && !(k == M_REQUEST_SUM && cached);
         if (on) {
             NRD_TRY_GOTO(make_series(mm, k, m, labels, n, q, n_q), err, fail);
         }
@@ -336,6 +372,49 @@ void nrd_stats_success(nrd_model *m, uint64_t batch_size, uint64_t request_ns, u
     }
 }
 
+void nrd_stats_cache_hit(nrd_request *r, uint64_t lookup_ns)
+{
+    nrd_model_metrics *mm = r->model->metrics;
+    nrd_stats *s = &r->model->stats;
+    const uint64_t total = nrd_now_ns() - r->start_ns, queue = r->queue_ns - r->start_ns;
+
+    pthread_mutex_lock(&s->mu);
+    add(&s->success, total);
+    add(&s->cache_hit, lookup_ns);
+    s->queue.ns += queue;
+    s->queue.count++;
+    pthread_mutex_unlock(&s->mu);
+    if (r->step_sums) {
+        atomic_fetch_add(&r->step_sums->queue_ns, queue);
+    }
+    if (mm) { /* no inference was made, so none is counted */
+        nrd_metric_bump(mm->series[M_SUCCESS], 1);
+        nrd_metric_bump(mm->series[M_REQUEST_US], (double)(total / 1000u));
+        nrd_metric_bump(mm->series[M_QUEUE_US], (double)(queue / 1000u));
+        nrd_metric_sample(mm->series[M_QUEUE_SUM], (double)(queue / 1000u));
+        nrd_metric_bump(mm->series[M_CACHE_HITS], 1);
+        nrd_metric_bump(mm->series[M_CACHE_HIT_US], (double)(lookup_ns / 1000u));
+        nrd_metric_sample(mm->series[M_CACHE_HIT_SUM], (double)(lookup_ns / 1000u));
+    }
+}
+
+void nrd_stats_cache_miss(nrd_model *m, uint64_t ns)
+{
+    nrd_model_metrics *mm = m->metrics;
+    nrd_stats *s = &m->stats;
+
+    pthread_mutex_lock(&s->mu);
+    s->success.ns += ns;
+    add(&s->cache_miss, ns);
+    pthread_mutex_unlock(&s->mu);
+    if (mm) {
+        nrd_metric_bump(mm->series[M_REQUEST_US], (double)(ns / 1000u));
+        nrd_metric_bump(mm->series[M_CACHE_MISSES], 1);
+        nrd_metric_bump(mm->series[M_CACHE_MISS_US], (double)(ns / 1000u));
+        nrd_metric_sample(mm->series[M_CACHE_MISS_SUM], (double)(ns / 1000u));
+    }
+}
+
 void nrd_stats_failure(nrd_model *m, uint64_t request_ns, nrd_fail_reason reason)
 {
     pthread_mutex_lock(&m->stats.mu);
@@ -375,6 +454,9 @@ void nrd_stats_batch(nrd_model *m, uint64_t batch_size, uint64_t input_ns, uint6
 void nrd_stats_request(nrd_request *r, bool success, uint64_t exec_start_ns,
                        uint64_t compute_start_ns, uint64_t compute_end_ns, uint64_t exec_end_ns)
 {
+    if (r->is_null) {
+        return;
+    }
     uint64_t now = nrd_now_ns();
     uint64_t queue = minus(exec_start_ns, r->queue_ns),
              input = minus(compute_start_ns, exec_start_ns);
@@ -455,7 +537,6 @@ static void put_usage(nrd_str *out, nrd_attr *const *usage, uint32_t n, bool *fi
 
 void nrd_stats_json(nrd_model *m, nrd_str *out)
 {
-    static const nrd_duration none;
     nrd_stats *s = &m->stats;
     bool first = true;
 
@@ -473,8 +554,8 @@ void nrd_stats_json(nrd_model *m, nrd_str *out)
     put_duration(out, "compute_input", &s->input, true);
     put_duration(out, "compute_infer", &s->infer, true);
     put_duration(out, "compute_output", &s->output, true);
-    put_duration(out, "cache_hit", &none, true);
-    put_duration(out, "cache_miss", &none, false);
+    put_duration(out, "cache_hit", &s->cache_hit, true);
+    put_duration(out, "cache_miss", &s->cache_miss, false);
     nrd_str_puts(out, "},\"response_stats\":{");
     for (size_t i = 0; i < s->n_responses; i++) {
         const nrd_response_stat *r = &s->responses[i];

@@ -14,13 +14,16 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
+#include <sys/resource.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
+#define MAX_DESCRIPTORS (1u << 20)
 #define TRITON_VERSION "2.51.0" /* the version whose interface this program has */
 
 typedef struct services {
+    nrd_limit limit;
     TRITONSERVER_Server *server;
     nrd_tracer *tracer;
     nrd_http_api *http;
@@ -47,7 +50,7 @@ static nrd_error *start_grpc(services *s, const nrd_options *o)
 {
     if (o->allow_grpc) {
         NRD_TRY(nrd_error_wrap(nrd_grpc_service_start(&s->grpc, s->server, s->tracer,
-                                                      s->http ? s->http->shm : NULL, o),
+                                                      s->http ? s->http->shm : NULL, &s->limit, o),
                                "failed to start GRPC service"));
         NRD_LOG_INFO("Started GRPCInferenceService at %s:%d", o->grpc_address,
                      nrd_grpc_service_port(s->grpc));
@@ -105,8 +108,9 @@ static void free_grpc(services *s)
 static nrd_error *start_services(services *s, const nrd_options *o)
 {
     if (o->allow_http) {
-        NRD_TRY(nrd_error_wrap(nrd_http_api_start(&s->http, s->server, o, s->tracer),
+        NRD_TRY(nrd_error_wrap(nrd_http_api_new(&s->http, s->server, o, s->tracer, &s->limit),
                                "failed to start HTTP service"));
+        NRD_TRY(nrd_error_wrap(nrd_http_api_listen(s->http), "failed to start HTTP service"));
     }
     NRD_TRY(start_grpc(s, o));
     if (s->http) {
@@ -198,9 +202,22 @@ static int stop(services *s, const nrd_options *o)
     return 0;
 }
 
+/* Each connection takes a descriptor, and the usual soft limit is 1024. */
+static void raise_descriptor_limit(void)
+{
+    struct rlimit r;
+    if (getrlimit(RLIMIT_NOFILE, &r) == 0 && r.rlim_cur < r.rlim_max) {
+        const rlim_t want = r.rlim_max < MAX_DESCRIPTORS ? r.rlim_max : MAX_DESCRIPTORS;
+        if (r.rlim_cur < want) {
+            r.rlim_cur = want;
+            (void)setrlimit(RLIMIT_NOFILE, &r);
+        }
+    }
+}
+
 static int serve(const nrd_options *o)
 {
-    services s = {0};
+    services s = {.limit.max = (size_t)o->max_inflight_requests};
     sigset_t signals;
     TRITONSERVER_ServerOptions *t = NULL;
     nrd_error *err = NULL;
@@ -214,6 +231,7 @@ static int serve(const nrd_options *o)
         return 1;
     }
     NRD_LOG_INFO("Nereid %s, with the interfaces of Triton %s", NRD_VERSION, TRITON_VERSION);
+    raise_descriptor_limit();
     block_signals(&signals); /* before any thread exists, so that all inherit it */
     TRITONSERVER_Error *e = TRITONSERVER_ServerNew(&s.server, t);
     TRITONSERVER_ServerOptionsDelete(t);

@@ -68,6 +68,7 @@ typedef struct nrd_options {
     bool reuse_grpc_port;
     char *grpc_address;
     int64_t grpc_port, grpc_infer_threads, grpc_infer_pool;
+    int64_t grpc_max_response_pool; /* answers waiting in one stream; 0: no limit */
     char *grpc_forward_pattern;
     bool grpc_use_ssl, grpc_use_ssl_mutual;
     char *grpc_server_cert, *grpc_server_key, *grpc_root_cert; /* paths; "" without */
@@ -77,6 +78,9 @@ typedef struct nrd_options {
     int64_t grpc_max_pings, grpc_min_ping_interval_ms, grpc_max_ping_strikes;
     int64_t grpc_max_age_ms, grpc_max_age_grace_ms; /* of a connection; 0: no limit */
     nrd_option_list grpc_restricted;                /* name: protocol, setting: header, value */
+    bool allow_client_shm;
+    /* limits of both protocols; 0: none */
+    int64_t http_max_connections, max_inflight_requests;
     /* other front ends, refused when true */
     bool allow_sagemaker, allow_vertex;
     /* metrics */

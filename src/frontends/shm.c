@@ -2,6 +2,7 @@
 
 #include "base/json.h"
 #include "base/mem.h"
+#include "frontends/cuda_ipc.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -18,10 +19,14 @@ struct nrd_shm_region {
     char *map; /* page-aligned */
     size_t map_size;
     char *base;
+    bool cuda;
+    int device;
+    uint64_t address; /* of a region of CUDA, to be closed; base is the same */
     int users;
 };
 
 struct nrd_shm {
+    bool allowed;
     pthread_mutex_t mu;
     nrd_shm_region *regions; /* guarded by mu; sorted by name */
 };
@@ -32,20 +37,32 @@ static void region_free(nrd_shm_region *r)
         if (r->map) {
             munmap(r->map, r->map_size);
         }
+        if (r->address) {
+            nrd_cuda_ipc_close(r->device, r->address);
+        }
         free(r->name);
         free(r->key);
         free(r);
     }
 }
 
-nrd_error *nrd_shm_new(nrd_shm **out)
+nrd_error *nrd_shm_new(nrd_shm **out, bool allowed)
 {
     *out = calloc(1, sizeof **out);
     if (!*out) {
         return nrd_error_no_memory();
     }
+    (*out)->allowed = allowed;
     pthread_mutex_init(&(*out)->mu, NULL);
     return NULL;
+}
+
+static nrd_error *check_allowed(const nrd_shm *s)
+{
+    return s->allowed ? NULL
+                      : nrd_errorf(NRD_ERR_UNSUPPORTED,
+                                   "Client shared memory is disabled. Start the "
+                                   "server with '--allow-client-shm=true' to enable.");
 }
 
 void nrd_shm_free(nrd_shm *s)
@@ -76,6 +93,22 @@ static nrd_shm_region *lookup(nrd_shm *s, const char *name)
 {
     nrd_shm_region *r = *find(s, name);
     return r && strcmp(r->name, name) == 0 ? r : NULL;
+}
+
+static nrd_error *open_cuda(nrd_shm_region *r, const void *handle)
+{
+    uint64_t size = 0;
+    nrd_error *err = nrd_cuda_ipc_open(r->device, handle, &r->address, &size);
+    if (err) {
+        r->address = 0;
+        return nrd_error_wrap(err, "failed to register CUDA shared memory region '%s'", r->name);
+    }
+    if (r->size == 0 || r->size > size) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG,
+                          "failed to register shared memory region '%s': invalid args", r->name);
+    }
+    r->base = (char *)(uintptr_t)r->address;
+    return NULL;
 }
 
 static nrd_error *map_region(nrd_shm_region *r)
@@ -109,27 +142,19 @@ static nrd_error *map_region(nrd_shm_region *r)
     return err;
 }
 
-nrd_error *nrd_shm_register(nrd_shm *s, const char *name, const char *key, uint64_t offset,
-                            uint64_t size)
+/* Opens the region and adds it to the table. Takes it always. handle NULL: of the system. */
+static nrd_error *add(nrd_shm *s, nrd_shm_region *r, const void *handle)
 {
     nrd_error *err = NULL;
-    nrd_shm_region *r = calloc(1, sizeof *r);
-    if (!r) {
-        return nrd_error_no_memory();
-    }
-    r->name = nrd_xstrdup(name);
-    r->key = nrd_xstrdup(key);
-    r->offset = offset;
-    r->size = size;
     pthread_mutex_lock(&s->mu);
-    if (lookup(s, name)) {
+    if (lookup(s, r->name)) {
         err = nrd_errorf(NRD_ERR_ALREADY_EXISTS, "shared memory region '%s' already in manager",
-                         name);
+                         r->name);
     } else {
-        err = map_region(r);
+        err = handle ? open_cuda(r, handle) : map_region(r);
     }
     if (!err) {
-        nrd_shm_region **at = find(s, name);
+        nrd_shm_region **at = find(s, r->name);
         r->next = *at;
         *at = r;
         r = NULL;
@@ -139,13 +164,43 @@ nrd_error *nrd_shm_register(nrd_shm *s, const char *name, const char *key, uint6
     return err;
 }
 
-nrd_error *nrd_shm_unregister(nrd_shm *s, const char *name)
+nrd_error *nrd_shm_register(nrd_shm *s, const char *name, const char *key, uint64_t offset,
+                            uint64_t size)
+{
+    NRD_TRY(check_allowed(s));
+    nrd_shm_region *r = nrd_xcalloc(1, sizeof *r);
+    r->name = nrd_xstrdup(name);
+    r->key = nrd_xstrdup(key);
+    r->offset = offset;
+    r->size = size;
+    return add(s, r, NULL);
+}
+
+nrd_error *nrd_shm_register_cuda(nrd_shm *s, const char *name, const void *handle, int64_t device,
+                                 uint64_t size)
+{
+    NRD_TRY(check_allowed(s));
+    if (!nrd_cuda_ipc_available()) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG,
+                          "failed to register CUDA shared memory region: '%s', GPUs not supported",
+                          name);
+    }
+    nrd_shm_region *r = nrd_xcalloc(1, sizeof *r);
+    r->name = nrd_xstrdup(name);
+    r->cuda = true;
+    r->device = device < 0 || device > INT32_MAX ? -1 : (int)device;
+    r->size = size;
+    return add(s, r, handle);
+}
+
+nrd_error *nrd_shm_unregister(nrd_shm *s, bool cuda, const char *name)
 {
     nrd_error *err = NULL;
+    NRD_TRY(check_allowed(s));
     pthread_mutex_lock(&s->mu);
     for (nrd_shm_region **at = &s->regions; *at;) {
         nrd_shm_region *r = *at;
-        if (name && strcmp(r->name, name) != 0) {
+        if (r->cuda != cuda || (name && strcmp(r->name, name) != 0)) {
             at = &r->next;
             continue;
         }
@@ -170,24 +225,35 @@ static void put_region(nrd_str *out, const nrd_shm_region *r)
 {
     nrd_str_puts(out, "{\"name\":");
     nrd_json_put_cstr(out, r->name);
+    if (r->cuda) {
+        nrd_str_printf(out, ",\"device_id\":%d,\"byte_size\":%llu}", r->device,
+                       (unsigned long long)r->size);
+        return;
+    }
     nrd_str_puts(out, ",\"key\":");
     nrd_json_put_cstr(out, r->key);
     nrd_str_printf(out, ",\"offset\":%llu,\"byte_size\":%llu}", (unsigned long long)r->offset,
                    (unsigned long long)r->size);
 }
 
-nrd_error *nrd_shm_status(nrd_shm *s, const char *name, nrd_str *out)
+nrd_error *nrd_shm_status(nrd_shm *s, bool cuda, const char *name, nrd_str *out)
 {
     nrd_error *err = NULL;
     bool first = true;
     pthread_mutex_lock(&s->mu);
-    if (name && !lookup(s, name)) {
-        err =
-            nrd_errorf(NRD_ERR_NOT_FOUND, "Unable to find system shared memory region: '%s'", name);
+    const nrd_shm_region *named = name ? lookup(s, name) : NULL;
+    if (name && !named) {
+        err = nrd_errorf(NRD_ERR_NOT_FOUND, "Unable to find %s shared memory region: '%s'",
+                         cuda ? "cuda" : "system", name);
+    } else if (named && named->cuda != cuda) {
+        err = nrd_errorf(NRD_ERR_NOT_FOUND,
+                         "The region named '%s' is registered as %s shared memory, not %s shared "
+                         "memory",
+                         name, named->cuda ? "CUDA" : "system", cuda ? "CUDA" : "system");
     } else {
         nrd_str_putc(out, '[');
         for (nrd_shm_region *r = s->regions; r; r = r->next) {
-            if (!name || strcmp(r->name, name) == 0) {
+            if (r->cuda == cuda && (!name || r == named)) {
                 nrd_str_puts(out, first ? "" : ",");
                 put_region(out, r);
                 first = false;
@@ -205,6 +271,7 @@ nrd_error *nrd_shm_get(nrd_shm *s, const char *name, uint64_t offset, uint64_t s
     nrd_error *err = NULL;
     *out_region = NULL;
     *out_base = NULL;
+    NRD_TRY(check_allowed(s));
     pthread_mutex_lock(&s->mu);
     nrd_shm_region *r = lookup(s, name);
     if (!r) {
@@ -231,4 +298,19 @@ void nrd_shm_put(nrd_shm *s, nrd_shm_region *region)
         region->users--;
         pthread_mutex_unlock(&s->mu);
     }
+}
+
+bool nrd_shm_is_cuda(const nrd_shm_region *region)
+{
+    return region && region->cuda;
+}
+
+nrd_error *nrd_shm_cuda_read(const nrd_shm_region *region, const void *base, void *to, size_t n)
+{
+    return nrd_cuda_ipc_read(region->device, (uint64_t)(uintptr_t)base, to, n);
+}
+
+nrd_error *nrd_shm_cuda_write(const nrd_shm_region *region, void *base, const void *from, size_t n)
+{
+    return nrd_cuda_ipc_write(region->device, (uint64_t)(uintptr_t)base, from, n);
 }

@@ -57,6 +57,7 @@ void nrd_tokenizer_close(nrd_tokenizer *t)
     free(t->prefix);
     free(t->suffix);
     free(t->chat_template);
+    free(t->tool_template);
     nrd_ids_fini(&t->stop_ids);
     free(t);
 }

@@ -255,7 +255,7 @@ struct nrd_tokenizer {
     bool decode_sentencepiece;
 
     int32_t bos_id, eos_id, pad_id, unk_id;
-    char *chat_template;
+    char *chat_template, *tool_template;
     nrd_ids stop_ids;
 };
 

@@ -54,6 +54,11 @@ static void take_template(nrd_tokenizer *t, const nrd_json *node)
             (!s || strcmp(nrd_json_get_str(item, "name", ""), "default") == 0)) {
             s = text;
         }
+        if (nrd_json_is(text, NRD_JSON_STRING) &&
+            strcmp(nrd_json_get_str(item, "name", ""), "tool_use") == 0) {
+            free(t->tool_template);
+            t->tool_template = nrd_xstrndup(text->str, text->n);
+        }
     }
     if (s) {
         free(t->chat_template);

@@ -243,6 +243,9 @@ static nrd_error *load_ids(nrd_tokenizer *t, const nrd_gguf *g, bool llama)
     if (nrd_gguf_str(g, "tokenizer.chat_template", &s) && s.n) {
         t->chat_template = nrd_xstrndup(s.data, s.n);
     }
+    if (nrd_gguf_str(g, "tokenizer.chat_template.tool_use", &s) && s.n) {
+        t->tool_template = nrd_xstrndup(s.data, s.n);
+    }
     return NULL;
 }
 

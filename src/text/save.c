@@ -389,7 +389,13 @@ static void put_config(const nrd_tokenizer *t, nrd_str *o)
             put_text(o, names[i], t->tokens[ids[i]].s, t->tokens[ids[i]].n);
         }
     }
-    if (t->chat_template) {
+    if (t->chat_template && t->tool_template) {
+        nrd_str_puts(o, ",\n\"chat_template\": [{\"name\": \"default\", ");
+        put_text(o, "template", t->chat_template, strlen(t->chat_template));
+        nrd_str_puts(o, "}, {\"name\": \"tool_use\", ");
+        put_text(o, "template", t->tool_template, strlen(t->tool_template));
+        nrd_str_puts(o, "}]");
+    } else if (t->chat_template) {
         nrd_str_puts(o, ",\n");
         put_text(o, "chat_template", t->chat_template, strlen(t->chat_template));
     }

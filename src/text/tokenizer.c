@@ -411,6 +411,11 @@ const char *nrd_tokenizer_chat_template(const nrd_tokenizer *t)
     return t->chat_template;
 }
 
+const char *nrd_tokenizer_tool_template(const nrd_tokenizer *t)
+{
+    return t->tool_template;
+}
+
 const int32_t *nrd_tokenizer_stop_ids(const nrd_tokenizer *t, size_t *out_n)
 {
     *out_n = t->stop_ids.n;

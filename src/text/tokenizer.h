@@ -78,6 +78,8 @@ const char *nrd_tokenizer_token_bytes(const nrd_tokenizer *t, int32_t id, size_t
 const char *nrd_tokenizer_kind(const nrd_tokenizer *t);   /* "byte-level BPE", "Unigram", … */
 /* The chat template, or NULL (tokenizer_config.json, chat_template.jinja, GGUF metadata). */
 const char *nrd_tokenizer_chat_template(const nrd_tokenizer *t);
+/* Its template named "tool_use" for conversations with tools, or NULL: the one above serves both. */
+const char *nrd_tokenizer_tool_template(const nrd_tokenizer *t);
 /* End-of-generation ids beyond eos (generation_config.json, GGUF eot/eom); borrows. */
 const int32_t *nrd_tokenizer_stop_ids(const nrd_tokenizer *t, size_t *out_n);
 

@@ -338,7 +338,8 @@ static nrd_error *bench(const char *verb, const char *path, options *o)
     nrd_str j = {0};
     bool is_table = !strcmp(verb, "table");
 
-    NRD_TRY_GOTO(nrd_model_path_open(&m, path), err, done);
+    NRD_TRY_GOTO(nrd_model_path_open(&m, path, o->exec.device), err, done);
+    uint64_t start_ns = nrd_now_ns();
     nrd_exec_config_init(&c);
     NRD_TRY_GOTO(nrd_exec_options_apply(&o->exec, &c), err, done);
     c.enable_chunked_context = true;
@@ -351,6 +352,7 @@ static nrd_error *bench(const char *verb, const char *path, options *o)
     int32_t at_once = is_table ? o->max_sequences : o->concurrency;
     c.max_batch_size = c.max_batch_size ? c.max_batch_size : at_once;
     NRD_TRY_GOTO(nrd_exec_open(&x, m.engine, &c), err, done);
+    double load_s = (double)(nrd_now_ns() - start_ns) / 1e9;
     nrd_exec_get_info(x, &info);
     printf("%s, %s, input %d, output %d\n", info.architecture, info.device, o->input_mean,
            o->output_mean);
@@ -358,6 +360,7 @@ static nrd_error *bench(const char *verb, const char *path, options *o)
     nrd_json_put_cstr(&j, info.device);
     nrd_str_puts(&j, ",\n  \"version\": ");
     nrd_json_put_cstr(&j, nrd_version());
+    json_member(&j, "load_s", load_s);
     json_member(&j, "input_mean", o->input_mean);
     json_member(&j, "output_mean", o->output_mean);
     NRD_TRY_GOTO(warm_up(x, o), err, done);

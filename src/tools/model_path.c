@@ -6,6 +6,7 @@
 #include "base/hash.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "device/device.h"
 #include "model/build.h"
 #include "model/engine_file.h"
 
@@ -54,7 +55,14 @@ static uint64_t size_of(const char *path)
     return sum;
 }
 
-static char *cache_entry(const char *path)
+const char *nrd_build_layouts(const char *device)
+{
+    bool any = !device || !*device || !strcmp(device, "auto");
+    bool cpu = any ? access("/dev/nvidiactl", F_OK) != 0 : !strcmp(device, "cpu");
+    return cpu ? "cpu" : "rows";
+}
+
+static char *cache_entry(const char *path, const char *layouts)
 {
     struct stat st = {0};
     char *cache = nrd_env_cache_dir(), *real = realpath(path, NULL);
@@ -62,6 +70,7 @@ static char *cache_entry(const char *path)
     uint64_t h = nrd_hash_bytes(3, NRD_VERSION, strlen(NRD_VERSION));
 
     h = nrd_hash_bytes(h, name, strlen(name));
+    h = nrd_hash_bytes(h, layouts, strlen(layouts));
     if (stat(name, &st) == 0) {
         h = nrd_hash_u64(h, size_of(name));
         h = nrd_hash_u64(h,
@@ -88,13 +97,17 @@ static void remove_folder(const char *dir)
     rmdir(dir);
 }
 
-static nrd_error *build(const char *path, const char *out_dir)
+static nrd_error *build(const char *path, const char *layouts, const char *out_dir)
 {
     nrd_error *err = NULL;
     nrd_source *src = NULL;
     nrd_build_stats stats = {0};
     nrd_build_options b = {.device_name = ""};
 
+    if (!strcmp(layouts, "cpu")) {
+        b.device_name = layouts;
+        NRD_TRY_GOTO(nrd_device_open(&b.dev, layouts, NULL), err, done);
+    }
     NRD_TRY_GOTO(nrd_source_open(&src, path), err, done);
     nrd_build_limits_init(&b.limits, nrd_source_spec(src));
     b.limits.use_paged_context_fmha = true;
@@ -104,16 +117,19 @@ static nrd_error *build(const char *path, const char *out_dir)
 done:
     nrd_str_fini(&stats.notes);
     nrd_source_close(src);
+    if (b.dev) {
+        b.dev->ops->close(b.dev);
+    }
     return err;
 }
 
 /* Builds beside the final place and renames: several processes may do so at once. */
-static nrd_error *build_cached(const char *path, const char *entry)
+static nrd_error *build_cached(const char *path, const char *layouts, const char *entry)
 {
     char *dir = nrd_path_dir(entry), *tmp = nrd_xasprintf("%s.%ld", entry, (long)getpid());
     nrd_error *err = nrd_mkdirs(dir);
     if (!err) {
-        err = build(path, tmp);
+        err = build(path, layouts, tmp);
     }
     if (!err && rename(tmp, entry) != 0 && !is_engine(entry)) {
         err = nrd_errorf(NRD_ERR_INTERNAL, "cannot rename '%s' to '%s'", tmp, entry);
@@ -126,8 +142,9 @@ static nrd_error *build_cached(const char *path, const char *entry)
     return err;
 }
 
-nrd_error *nrd_model_path_open(nrd_model_path *out, const char *path)
+nrd_error *nrd_model_path_open(nrd_model_path *out, const char *path, const char *device)
 {
+    const char *layouts = nrd_build_layouts(device);
     nrd_error *err = NULL;
 
     *out = (nrd_model_path){0};
@@ -145,12 +162,12 @@ nrd_error *nrd_model_path_open(nrd_model_path *out, const char *path)
             err = nrd_errorf(NRD_ERR_INTERNAL, "cannot make a folder '%s'", out->engine);
         } else {
             out->is_temporary = true;
-            err = build(path, out->engine);
+            err = build(path, layouts, out->engine);
         }
     } else {
-        out->engine = cache_entry(path);
+        out->engine = cache_entry(path, layouts);
         if (!is_engine(out->engine)) {
-            err = build_cached(path, out->engine);
+            err = build_cached(path, layouts, out->engine);
         }
     }
     if (err) {

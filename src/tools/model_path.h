@@ -22,8 +22,13 @@ typedef struct nrd_model_path {
     bool is_temporary;
 } nrd_model_path;
 
-nrd_error *nrd_model_path_open(nrd_model_path *out, const char *path) NRD_MUST_USE;
+/* device: the --device option, NULL for auto; a new engine's weights are packed for it. */
+nrd_error *nrd_model_path_open(nrd_model_path *out, const char *path,
+                               const char *device) NRD_MUST_USE;
 void nrd_model_path_close(nrd_model_path *m);
+
+/* Whose layouts an engine for `device` gets: "cpu" or "rows", which a GPU converts while it loads. */
+const char *nrd_build_layouts(const char *device);
 
 /* Options of the verbs that open an engine: --device --threads --isa --compute-dtype --kv-dtype
  * --max-num-tokens --max-batch-size --kv-cache-free-mem-fraction. */

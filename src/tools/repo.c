@@ -22,8 +22,8 @@ static const char *const models[] = {"preprocessing", "tensorrt_llm", "postproce
                                      "tensorrt_llm_bls"};
 enum { N_MODELS = sizeof models / sizeof *models, MAX_TEMPLATE = 1 << 20 };
 
-/* Values that the templates must have. Everything else may stay open: the model then takes its
- * default and says so in the log. */
+/* Values that the templates must have, and defaults that the model would otherwise warn about. The
+ * rest may stay open. */
 static const struct {
     const char *name, *value;
 } defaults[] = {
@@ -34,6 +34,16 @@ static const struct {
     {"batch_scheduler_policy", "max_utilization"},
     {"enable_kv_cache_reuse", "True"},
     {"enable_chunked_context", "True"},
+    {"max_beam_width", "1"},
+    {"decoding_mode", "auto"},
+    {"kv_cache_host_memory_bytes", "0"},
+    {"sink_token_length", "0"},
+    {"normalize_log_probs", "True"},
+    {"exclude_input_in_output", "False"},
+    {"cancellation_check_period_ms", "100"},
+    {"stats_check_period_ms", "100"},
+    {"iter_stats_max_iterations", "1000"},
+    {"request_stats_max_iterations", "0"},
     {"max_queue_delay_microseconds", "0"},
     {"max_queue_size", "0"},
     {"logits_datatype", "TYPE_FP32"},

@@ -1,26 +1,38 @@
-/* nereid run: text generation at the terminal. */
+/* nereid run and nereid chat: text generation at the terminal. */
 #include "tools/model_path.h"
 #include "tools/tools.h"
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/json.h"
 #include "base/mem.h"
 #include "nereid/executor.h"
+#include "text/template/chat.h"
 #include "text/tokenizer.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 static const char usage[] =
     "Usage: nereid run PATH -p \"text\" [options]\n"
     "       nereid run PATH < prompts.txt            one prompt a line\n\n"
     "PATH is an engine folder, a GGUF file, a Hugging Face or checkpoint folder.\n";
 
+static const char chat_usage[] =
+    "Usage: nereid chat PATH [--system \"text\"] [options]\n\n"
+    "PATH is an engine folder, a GGUF file, a Hugging Face or checkpoint folder.\n"
+    "Lines are messages; Ctrl-C stops an answer, Ctrl-D ends.\n"
+    "  /system TEXT  another system prompt and a new conversation\n"
+    "  /clear        a new conversation\n"
+    "  /exit         the end\n";
+
 enum { MAX_STOPS = 16, MAX_PROMPT_BYTES = 64 << 20 };
 
 typedef struct {
-    const char *prompt, *prompt_file, *tokenizer_dir, *seed, *stop;
+    const char *prompt, *prompt_file, *tokenizer_dir, *seed, *stop, *system, *chat_template;
     int32_t n, top_k, beam_width;
     double temperature, top_p, min_p, repetition_penalty;
     bool chat, echo, ignore_eos, quiet;
@@ -30,6 +42,7 @@ typedef struct {
 typedef struct session {
     nrd_exec *x;
     nrd_tokenizer *t;
+    nrd_chat *chat; /* NULL: the prompt goes to the model as it is */
     const options *o;
     nrd_ids stop_ids, stop_ends; /* phrases: end-of-generation ids beyond eos, and --stop */
     int32_t end_id;
@@ -120,7 +133,36 @@ static void print_rates(const nrd_perf_metrics *p, size_t n_prompt, int64_t n_ne
     fputc('\n', stderr);
 }
 
-static nrd_error *generate(session *s, const char *prompt, size_t n_bytes)
+/* Ctrl-C while the model answers ends the answer, not the program. */
+static volatile sig_atomic_t interrupted;
+
+static void on_interrupt(int sig)
+{
+    (void)sig;
+    interrupted = 1;
+}
+
+/* The prompt as ids: through the chat template as messages[0..n), else as it is. */
+static nrd_error *encode(const session *s, const char *prompt, size_t n_bytes, const nrd_json *messages,
+                         nrd_ids *ids)
+{
+    nrd_str text = {0};
+    if (!messages) {
+        return nrd_tokenizer_encode(s->t, prompt, n_bytes,
+                                    NRD_ENCODE_ADD_SPECIAL | NRD_ENCODE_PARSE_SPECIAL, ids);
+    }
+    const nrd_chat_input in = {.messages = messages, .add_generation_prompt = true};
+    nrd_error *err = nrd_chat_render(s->chat, &in, &text);
+    if (!err) {
+        err = nrd_tokenizer_encode(s->t, nrd_str_cstr(&text), text.len, NRD_ENCODE_PARSE_SPECIAL, ids);
+    }
+    nrd_str_fini(&text);
+    return err;
+}
+
+/* `messages` (chat) or `prompt`; *out_answer (may be NULL) gets the text too. */
+static nrd_error *generate(session *s, const char *prompt, size_t n_bytes, const nrd_json *messages,
+                           nrd_str *out_answer)
 {
     nrd_error *err = NULL;
     nrd_ids ids = {0};
@@ -132,9 +174,7 @@ static nrd_error *generate(session *s, const char *prompt, size_t n_bytes)
     int64_t n_new = 0;
     bool done = false;
 
-    NRD_TRY_GOTO(nrd_tokenizer_encode(s->t, prompt, n_bytes,
-                                      NRD_ENCODE_ADD_SPECIAL | NRD_ENCODE_PARSE_SPECIAL, &ids),
-                 err, out);
+    NRD_TRY_GOTO(encode(s, prompt, n_bytes, messages, &ids), err, out);
     if (ids.n == 0 && nrd_tokenizer_bos_id(s->t) >= 0) {
         nrd_ids_push(&ids, nrd_tokenizer_bos_id(s->t));
     }
@@ -149,7 +189,13 @@ static nrd_error *generate(session *s, const char *prompt, size_t n_bytes)
     }
     detok = nrd_detok_new(s->t, NRD_DECODE_SKIP_SPECIAL);
     while (!done) {
-        NRD_TRY_GOTO(nrd_exec_await_id(s->x, id, &resp, -1), err, out);
+        NRD_TRY_GOTO(nrd_exec_await_id(s->x, id, &resp, out_answer ? 100000 : -1), err, out);
+        if (out_answer && interrupted) {
+            nrd_exec_cancel(s->x, id);
+        }
+        if (!resp) {
+            continue;
+        }
         if (resp->error) {
             err = nrd_errorf((nrd_error_code)nrd_exec_error_code(resp->error), "%s",
                              nrd_exec_error_message(resp->error));
@@ -159,10 +205,15 @@ static nrd_error *generate(session *s, const char *prompt, size_t n_bytes)
             nrd_detok_push(detok, resp->beams[0].ids[i], &text);
             n_new++;
         }
-        print_text(&text);
         done = resp->is_final;
         if (done) {
             nrd_detok_flush(detok, &text);
+        }
+        if (out_answer && text.len > 0) {
+            nrd_str_append(out_answer, text.data, text.len);
+        }
+        print_text(&text);
+        if (done) {
             nrd_str_putc(&text, '\n');
             print_text(&text);
             if (!s->o->quiet) {
@@ -180,6 +231,110 @@ out:
     return err;
 }
 
+/* ---- conversations ---- */
+
+static void put_message(nrd_str *history, const char *role, const char *text, size_t n)
+{
+    nrd_str_puts(history, history->len > 0 ? ",{\"role\":" : "{\"role\":");
+    nrd_json_put_cstr(history, role);
+    nrd_str_puts(history, ",\"content\":");
+    nrd_json_put_string(history, text, n);
+    nrd_str_putc(history, '}');
+}
+
+/* Answers the messages collected in `history` (members of a JSON list). */
+static nrd_error *answer(session *s, const nrd_str *history, nrd_str *out_answer)
+{
+    nrd_json_doc *doc = NULL;
+    nrd_str list = {0};
+    nrd_str_putc(&list, '[');
+    nrd_str_append(&list, nrd_str_cstr(history), history->len);
+    nrd_str_putc(&list, ']');
+    nrd_error *err = nrd_json_parse(&doc, list.data, list.len, NULL);
+    if (!err) {
+        err = generate(s, "", 0, nrd_json_root(doc), out_answer);
+    }
+    nrd_json_doc_free(doc);
+    nrd_str_fini(&list);
+    return err;
+}
+
+static nrd_error *one_prompt(session *s, const char *prompt, size_t n)
+{
+    nrd_str history = {0};
+    if (!s->chat) {
+        return generate(s, prompt, n, NULL, NULL);
+    }
+    if (s->o->system) {
+        put_message(&history, "system", s->o->system, strlen(s->o->system));
+    }
+    put_message(&history, "user", prompt, n);
+    nrd_error *err = answer(s, &history, NULL);
+    nrd_str_fini(&history);
+    return err;
+}
+
+static void begin_conversation(nrd_str *history, const char *system)
+{
+    nrd_str_clear(history);
+    if (system && system[0]) {
+        put_message(history, "system", system, strlen(system));
+    }
+}
+
+static nrd_error *converse(session *s)
+{
+    nrd_error *err = NULL;
+    nrd_str history = {0}, text = {0};
+    char *line = NULL, *system = s->o->system ? nrd_xstrdup(s->o->system) : NULL;
+    size_t cap = 0;
+    ssize_t n;
+    const struct sigaction act = {.sa_handler = on_interrupt}; /* no restart: ends the reading too */
+    bool terminal = isatty(STDIN_FILENO);
+
+    sigaction(SIGINT, &act, NULL);
+    begin_conversation(&history, system);
+    while (!err) {
+        interrupted = 0;
+        if (terminal) {
+            fputs("> ", stdout);
+            fflush(stdout);
+        }
+        if ((n = getline(&line, &cap, stdin)) < 0) {
+            break;
+        }
+        while (n > 0 && (line[n - 1] == '\n' || line[n - 1] == '\r')) {
+            line[--n] = '\0';
+        }
+        if (!strcmp(line, "/exit")) {
+            break;
+        }
+        if (!strcmp(line, "/clear") || nrd_str_has_prefix(line, "/system ")) {
+            if (line[1] == 's') {
+                free(system);
+                system = nrd_xstrdup(line + 8);
+            }
+            begin_conversation(&history, system);
+            continue;
+        }
+        if (n == 0) {
+            continue;
+        }
+        put_message(&history, "user", line, (size_t)n);
+        nrd_str_clear(&text);
+        err = answer(s, &history, &text);
+        put_message(&history, "assistant", nrd_str_cstr(&text), text.len);
+    }
+    if (terminal) {
+        fputc('\n', stdout);
+    }
+    free(line);
+    free(system);
+    nrd_str_fini(&history);
+    nrd_str_fini(&text);
+    return err;
+}
+
 static nrd_error *each_line(session *s)
 {
     nrd_error *err = NULL;
@@ -191,28 +346,34 @@ static nrd_error *each_line(session *s)
             n--;
         }
         if (n > 0) {
-            err = generate(s, line, (size_t)n);
+            err = one_prompt(s, line, (size_t)n);
         }
     }
     free(line);
     return err;
 }
 
-static nrd_error *run(const char *path, const options *o)
+static nrd_error *read_template(const options *o, char **out)
+{
+    size_t n;
+    return o->chat_template ? nrd_file_read(out, &n, o->chat_template, 1 << 20) : NULL;
+}
+
+static nrd_error *run(const char *path, const options *o, bool conversation)
 {
     nrd_error *err = NULL;
     nrd_model_path m = {0};
     session s = {.o = o};
     nrd_exec_config c;
-    char *text = NULL;
+    char *text = NULL, *template = NULL;
     size_t len = 0;
 
-    if (o->chat) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "--chat is not supported yet: write the template's "
-                                               "markers into the prompt");
-    }
-    NRD_TRY_GOTO(nrd_model_path_open(&m, path), err, done);
+    NRD_TRY_GOTO(nrd_model_path_open(&m, path, o->exec.device), err, done);
     NRD_TRY_GOTO(find_tokenizer(&s.t, o, &m), err, done);
+    if (o->chat) {
+        NRD_TRY_GOTO(read_template(o, &template), err, done);
+        NRD_TRY_GOTO(nrd_chat_open(&s.chat, s.t, template), err, done);
+    }
     nrd_exec_config_init(&c);
     NRD_TRY_GOTO(nrd_exec_options_apply(&o->exec, &c), err, done);
     c.enable_chunked_context = true;
@@ -222,16 +383,20 @@ static nrd_error *run(const char *path, const options *o)
     c.max_num_tokens = c.max_num_tokens ? c.max_num_tokens : 1024;
     NRD_TRY_GOTO(nrd_exec_open(&s.x, m.engine, &c), err, done);
     NRD_TRY_GOTO(find_stops(&s), err, done);
-    if (o->prompt) {
-        err = generate(&s, o->prompt, strlen(o->prompt));
+    if (conversation) {
+        err = converse(&s);
+    } else if (o->prompt) {
+        err = one_prompt(&s, o->prompt, strlen(o->prompt));
     } else if (o->prompt_file) {
         NRD_TRY_GOTO(nrd_file_read(&text, &len, o->prompt_file, MAX_PROMPT_BYTES), err, done);
-        err = generate(&s, text, len);
+        err = one_prompt(&s, text, len);
     } else {
         err = each_line(&s);
     }
 done:
     nrd_exec_close(s.x);
+    nrd_chat_free(s.chat);
+    free(template);
     nrd_tokenizer_close(s.t);
     nrd_ids_fini(&s.stop_ids);
     nrd_ids_fini(&s.stop_ends);
@@ -240,16 +405,18 @@ done:
     return err;
 }
 
-int nrd_tool_run(int argc, char **argv)
+/* Both verbs have these; a conversation has its prompts from the terminal. */
+static int generate_verb(int argc, char **argv, bool chat)
 {
-    options o = {.n = 128, .temperature = 1, .repetition_penalty = 1, .beam_width = 1};
+    options o = {.n = chat ? 1024 : 128, .temperature = 1, .repetition_penalty = 1, .beam_width = 1,
+                 .chat = chat};
     const char *path = NULL;
     size_t n = 0;
     const nrd_opt opts[] = {
         {"--prompt", "-p", NRD_OPT_STR, &o.prompt, "TEXT",
          "what to continue (else lines of stdin)"},
         {"--prompt_file", "-f", NRD_OPT_STR, &o.prompt_file, "FILE", "the prompt is this file"},
-        {"--max_tokens", "-n", NRD_OPT_INT, &o.n, "N", "most new tokens (128)"},
+        {"--max_tokens", "-n", NRD_OPT_INT, &o.n, "N", chat ? "most new tokens of an answer (1024)" : "most new tokens (128)"},
         {"--temperature", NULL, NRD_OPT_NUM, &o.temperature, "X", "1; 0: the best token"},
         {"--top_k", NULL, NRD_OPT_INT, &o.top_k, "K", "sample from the best K (0: all)"},
         {"--top_p", NULL, NRD_OPT_NUM, &o.top_p, "X", "sample from the best with this probability"},
@@ -262,17 +429,33 @@ int nrd_tool_run(int argc, char **argv)
         {"--echo", NULL, NRD_OPT_FLAG, &o.echo, NULL, "print the prompt too"},
         {"--quiet", "-q", NRD_OPT_FLAG, &o.quiet, NULL, "no rates at the end"},
         {"--chat", NULL, NRD_OPT_FLAG, &o.chat, NULL, "apply the chat template"},
+        {"--system", NULL, NRD_OPT_STR, &o.system, "TEXT", "the system prompt of a chat"},
+        {"--chat_template", NULL, NRD_OPT_STR, &o.chat_template, "FILE", "instead of the model's own"},
         {"--tokenizer_dir", NULL, NRD_OPT_STR, &o.tokenizer_dir, "DIR", "where PATH has none"},
         NRD_EXEC_OPTION_ROWS(o.exec),
     };
     int status =
-        nrd_opts_parse(argc, argv, usage, opts, sizeof opts / sizeof opts[0], &path, 1, &n);
+        nrd_opts_parse(argc, argv, chat ? chat_usage : usage, opts, sizeof opts / sizeof opts[0], &path, 1, &n);
     if (status >= 0) {
         return status;
     }
     if (n != 1) {
-        fputs("nereid run: PATH is missing (see --help)\n", stderr);
+        fprintf(stderr, "nereid %s: PATH is missing (see --help)\n", argv[0]);
         return 2;
     }
-    return nrd_tool_finish("run", run(path, &o));
+    if (o.system && !o.chat) {
+        fputs("nereid run: --system needs --chat\n", stderr);
+        return 2;
+    }
+    return nrd_tool_finish(argv[0], run(path, &o, chat));
+}
+
+int nrd_tool_run(int argc, char **argv)
+{
+    return generate_verb(argc, argv, false);
+}
+
+int nrd_tool_chat(int argc, char **argv)
+{
+    return generate_verb(argc, argv, true);
 }

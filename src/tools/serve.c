@@ -6,6 +6,7 @@
  * engine folder            repository (cache), tritonserver
  * model repository         tritonserver
  */
+#include "tools/model_path.h"
 #include "tools/repo.h"
 #include "tools/tools.h"
 
@@ -102,6 +103,7 @@ static char *cache_entry(const char *kind, const char *path, const options *o)
         h = nrd_hash_u64(h, (uint64_t)st.st_size);
         h = nrd_hash_u64(h, (uint64_t)st.st_mtim.tv_sec * 1000000000u + (uint64_t)st.st_mtim.tv_nsec);
     }
+    h = nrd_hash_bytes(h, nrd_build_layouts(NULL), 3);
     for (int i = 0; i < o->build.n; i++) {
         h = nrd_hash_bytes(h, o->build.v[i], strlen(o->build.v[i]));
     }
@@ -145,6 +147,8 @@ static nrd_error *build_engine(const options *o, const char *engine)
     add_word(&w, nrd_xstrdup(o->path));
     add_word(&w, nrd_xstrdup("--output_dir"));
     add_word(&w, nrd_xstrdup(engine));
+    add_word(&w, nrd_xstrdup("--device")); /* what follows may name another */
+    add_word(&w, nrd_xstrdup(nrd_build_layouts(NULL)));
     for (int i = 0; i < o->build.n; i++) {
         add_word(&w, nrd_xstrdup(o->build.v[i]));
     }
@@ -214,8 +218,7 @@ static nrd_error *become_server(options *o, const char *repo)
     }
     fprintf(stderr,
             "Serving %s\nOnce it is ready:\n  curl -X POST localhost:%s/v2/models/ensemble/generate -d "
-            "'{\"text_input\": \"What is machine learning?\", \"max_tokens\": 20, \"bad_words\": \"\", "
-            "\"stop_words\": \"\"}'\n",
+            "'{\"text_input\": \"What is machine learning?\", \"max_tokens\": 20}'\n",
             o->path, port);
     fflush(NULL);
     execv(program, w.v);

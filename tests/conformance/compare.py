@@ -25,6 +25,7 @@ import tempfile
 import time
 
 import cases
+import cases_sched
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -311,7 +312,7 @@ class Run:
                 s.wait()
             self.take(compare_logs(f"log of start, {name}", *servers))
             for case, *request in [r for r in requests if r[0] not in cases.CARRIED_OUT_THERE]:
-                if case in cases.END_THEIRS:
+                if case in cases.END_THEIRS or case in cases_sched.END_THEIRS:
                     self.take(answered(case, servers[0].call(*request)))
                     continue
                 self.take(differences(case, *(s.call(*request) for s in servers)))
@@ -344,6 +345,19 @@ def run(ours, theirs, backends, folder, only="*", verbose=False):
                 "all models")
     result.pair((ours, theirs), folder / "explicit", backends, folder,
                 wanted(cases.explicit_cases()), "explicit", "--model-control-mode=explicit")
+    probe = pathlib.Path(backends).parent / "tests/backends"
+    cases_sched.write_repository(folder / "sched", cases_sched.MODELS)
+    cases_sched.write_broken(folder / "sched-broken")
+    result.pair((ours, theirs), folder / "sched", probe, folder, wanted(cases_sched.cases()),
+                "schedulers")
+    result.pair((ours, theirs), folder / "sched-broken", probe, folder,
+                wanted(cases_sched.broken_cases()), "broken", "--model-control-mode=explicit")
+    cases_sched.write_repository(folder / "cached", cases_sched.CACHED)
+    for name, caches in (("our cache", pathlib.Path(backends).parent / "caches"),
+                         ("their cache", pathlib.Path(theirs).parents[1] / "caches")):
+        result.pair((ours, theirs), folder / "cached", probe, folder,
+                    wanted(cases_sched.cache_cases()), name, f"--cache-directory={caches}",
+                    "--cache-config=local,size=1048576")
     return result
 
 

@@ -3,7 +3,7 @@ import concurrent.futures
 
 import pytest
 
-from conftest import Server
+from llm_server import Server
 
 PROMPT = {"text_input": "the quick brown fox", "max_tokens": 12}
 

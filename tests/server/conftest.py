@@ -164,6 +164,13 @@ class Server:
         with self.connect() as c:
             return c.call(method, path, body, fields)
 
+    def call_metrics(self):
+        """{sample with its labels: value}"""
+        with Connection(self.metrics) as c:
+            text = c.call("GET", "/metrics").body.decode()
+        return {k: float(v) for k, v in (line.rsplit(" ", 1) for line in text.splitlines()
+                                         if line and not line.startswith("#"))}
+
     def signal(self, number=signal.SIGTERM):
         self.process.send_signal(number)
 

@@ -554,6 +554,156 @@ def test_tensors_in_shared_memory(c, server, region):
     assert c.get_system_shared_memory_status(as_json=True).get("regions", {}) == {}
 
 
+def classify(stub, model, values, count, kind="int64_param", **more):
+    request = pb.ModelInferRequest(model_name=model)
+    tensor = request.inputs.add(name="INPUT0", datatype="FP32", shape=values.shape)
+    assert tensor.name
+    request.raw_input_contents.append(values.astype(np.float32).tobytes())
+    output = request.outputs.add(name="OUTPUT0")
+    setattr(output.parameters["classification"], kind, count)
+    for name, value in more.items():
+        output.parameters[name].string_param = value
+    return stub.ModelInfer(request)
+
+
+def test_classification_gives_the_best_with_their_places(stub):
+    values = np.array([0.5, 3.0, -1.0, 2.0])
+    r = classify(stub, "fp32", values, 2)
+    assert (r.outputs[0].datatype, list(r.outputs[0].shape)) == ("BYTES", [2])
+    got = client.InferResult(r).as_numpy("OUTPUT0")
+    assert list(got) == [b"3.000000:1", b"2.000000:3"]
+    r = classify(stub, "fp32", values, 9)
+    assert list(r.outputs[0].shape) == [4]
+    for kind, count, more, text in (("int64_param", 0, {}, "expected >= 0"),
+                                    ("string_param", "2", {}, "expected int64_param"),
+                                    ("int64_param", 2, {"shared_memory_region": "r"},
+                                     "can't set both")):
+        with pytest.raises(grpc.RpcError) as e:
+            classify(stub, "fp32", values, count, kind, **more)
+        assert e.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+        assert text in e.value.details()
+
+
+def watch(server, service=""):
+    """A call of grpc.health.v1 Watch; the answers are plain bytes: a tag and the state."""
+    channel = grpc.insecure_channel(f"127.0.0.1:{server.grpc}")
+    call = channel.unary_stream("/grpc.health.v1.Health/Watch")
+    name = service.encode()
+    return channel, call(b"\x0a" + bytes([len(name)]) + name if name else b"", timeout=30)
+
+
+def test_health_watch_tells_changes(repository, tmp_path):
+    s = start(tmp_path, repository, "--model-control-mode=explicit", "--strict-readiness=true",
+              "--load-model=slow", "--load-model=ident")
+    try:
+        channel, states = watch(s)
+        unknown_channel, unknown = watch(s, "no.such.Service")
+        assert next(states) == b"\x08\x01"
+        assert next(unknown) == b"\x08\x03"
+        with client.InferenceServerClient(f"127.0.0.1:{s.grpc}") as c:
+            x = client.InferInput("INPUT0", [1], "INT32")
+            x.set_data_from_numpy(np.array([1], np.int32))
+            with concurrent.futures.ThreadPoolExecutor(1) as pool:
+                waiting = pool.submit(c.infer, "slow", [x])
+                time.sleep(0.1)
+                s.signal()
+                assert next(states) == b"\x08\x02"
+                assert waiting.result().as_numpy("OUTPUT0")[0] == 1
+        assert s.wait() == 0
+        with pytest.raises(grpc.RpcError):
+            next(states)
+        channel.close()
+        unknown_channel.close()
+    finally:
+        s.stop()
+
+
+def test_watchers_come_and_go(server):
+    for _ in range(20):
+        channel, states = watch(server)
+        assert next(states) == b"\x08\x01"
+        states.cancel()
+        channel.close()
+
+
+def test_client_that_does_not_read_its_stream_is_cut_off(tmp_path):
+    write_model(tmp_path / "r", "flood", "TYPE_FP32", extra=responses(60))
+    s = start(tmp_path, tmp_path / "r")
+    try:
+        channel = grpc.insecure_channel(f"127.0.0.1:{s.grpc}",
+                                        options=[("grpc.max_receive_message_length", -1)])
+        request = pb.ModelInferRequest(model_name="flood")
+        request.inputs.add(name="INPUT0", datatype="FP32", shape=[500_000])
+        request.raw_input_contents.append(bytes(2_000_000))
+        call = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelStreamInfer(iter([request]))
+        s.wait_log("does not read its stream")  # 120 MB are not kept for it
+        with pytest.raises(grpc.RpcError) as e:
+            list(call)
+        assert e.value.code() in (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.CANCELLED)
+        channel.close()
+    finally:
+        s.stop()
+
+
+def test_response_pool_holds_the_model_up_instead(tmp_path):
+    write_model(tmp_path / "r", "flood", "TYPE_FP32", extra=responses(60))
+    s = start(tmp_path, tmp_path / "r", "--grpc-max-response-pool-size=2")
+    try:
+        channel = grpc.insecure_channel(f"127.0.0.1:{s.grpc}",
+                                        options=[("grpc.max_receive_message_length", -1)])
+        request = pb.ModelInferRequest(model_name="flood")
+        request.inputs.add(name="INPUT0", datatype="FP32", shape=[500_000])
+        request.raw_input_contents.append(bytes(2_000_000))
+        call = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelStreamInfer(iter([request]))
+        time.sleep(1)
+        answers = [a for a in call if a.infer_response.raw_output_contents]
+        assert len(answers) == 60 and all(not a.error_message for a in answers)
+        assert "does not read" not in s.log()
+        channel.close()
+    finally:
+        s.stop()
+
+
+def test_requests_over_the_limit_are_refused_at_once(repository, tmp_path):
+    s = start(tmp_path, repository, "--max-inflight-requests=2", "--http-max-connections=4")
+    try:
+        def once(_):
+            with client.InferenceServerClient(f"127.0.0.1:{s.grpc}") as one:
+                x = client.InferInput("INPUT0", [1], "INT32")
+                x.set_data_from_numpy(np.array([1], np.int32))
+                try:
+                    one.infer("slow", [x])
+                    return "ok"
+                except InferenceServerException as e:
+                    return e.status()
+        with concurrent.futures.ThreadPoolExecutor(6) as pool:
+            got = sorted(pool.map(once, range(6)))
+        assert got.count("ok") == 2 and got.count("StatusCode.UNAVAILABLE") == 4
+        assert once(0) == "ok"
+        body = {"inputs": [{"name": "INPUT0", "datatype": "INT32", "shape": [1], "data": [1]}]}
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            got = sorted(r.status for r in pool.map(
+                lambda _: s.call("POST", "/v2/models/slow/infer", body), range(4)))
+        assert got == [200, 200, 503, 503]
+    finally:
+        s.stop()
+
+
+def test_client_shared_memory_can_be_switched_off(repository, tmp_path):
+    s = start(tmp_path, repository, "--allow-client-shm=false")
+    try:
+        with client.InferenceServerClient(f"127.0.0.1:{s.grpc}") as one:
+            for call in (lambda: one.register_system_shared_memory("a", "/a", 8),
+                         lambda: one.register_cuda_shared_memory("a", b"", 0, 8),
+                         one.unregister_system_shared_memory):
+                with pytest.raises(InferenceServerException, match="allow-client-shm"):
+                    call()
+        r = s.call("POST", "/v2/systemsharedmemory/region/a/register", {"key": "a", "byte_size": 8})
+        assert "--allow-client-shm=true" in r.error()
+    finally:
+        s.stop()
+
+
 def test_cuda_shared_memory_is_refused_by_name(c):
     assert c.get_cuda_shared_memory_status(as_json=True).get("regions", {}) == {}
     with pytest.raises(InferenceServerException, match="CUDA shared memory region: 'g'"):

@@ -205,8 +205,8 @@ TRITONSERVER_Error *llm_params_read(llm_model *m)
 
     c->max_beam_width = (int32_t)param_int(m, "max_beam_width", 1, true);
     c->decoding_mode = read_decoding_mode(m);
-    c->max_tokens_in_paged_kv_cache = param_int(m, "max_tokens_in_paged_kv_cache", 0, true);
-    if (param_num(m, "kv_cache_free_gpu_mem_fraction", &d, true)) {
+    c->max_tokens_in_paged_kv_cache = param_int(m, "max_tokens_in_paged_kv_cache", 0, false);
+    if (param_num(m, "kv_cache_free_gpu_mem_fraction", &d, false)) {
         if (!(d > 0 && d <= 1)) {
             return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG,
                                  "kv_cache_free_gpu_mem_fraction is %g, expected above 0 and at most 1",
@@ -222,7 +222,7 @@ TRITONSERVER_Error *llm_params_read(llm_model *m)
     c->normalize_log_probs = param_bool(m, "normalize_log_probs", true, true);
     c->enable_chunked_context = param_bool(m, "enable_chunked_context", false, true);
     if (c->enable_chunked_context) {
-        TRT_WARN("enable_chunked_context is set to true, will use context chunking.");
+        NRD_LOG_INFO("[TensorRT-LLM][INFO] enable_chunked_context is set to true, will use context chunking.");
     }
     m->exclude_input_in_output = param_bool(m, "exclude_input_in_output", false, true);
     m->device_ids = param_int_list(m, "gpu_device_ids", &c->n_device_ids);

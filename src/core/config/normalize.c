@@ -28,6 +28,22 @@ nrd_error *nrd_config_normalize(nrd_config *cfg)
             db->n_preferred_batch_size = 1;
         }
     }
+    if (cfg->scheduling_choice_case ==
+        INFERENCE__MODEL_CONFIG__SCHEDULING_CHOICE_SEQUENCE_BATCHING) {
+        enum { DEFAULT_IDLE_US = 1000000 };
+        Inference__ModelSequenceBatching *sb = cfg->sequence_batching;
+        if (sb->max_sequence_idle_microseconds == 0) {
+            sb->max_sequence_idle_microseconds = DEFAULT_IDLE_US;
+        }
+        if (sb->strategy_choice_case ==
+                INFERENCE__MODEL_SEQUENCE_BATCHING__STRATEGY_CHOICE_OLDEST &&
+            sb->oldest->n_preferred_batch_size == 0 && cfg->max_batch_size > 0) {
+            sb->oldest->preferred_batch_size =
+                nrd_xcalloc(1, sizeof *sb->oldest->preferred_batch_size);
+            sb->oldest->preferred_batch_size[0] = cfg->max_batch_size;
+            sb->oldest->n_preferred_batch_size = 1;
+        }
+    }
     if (!nrd_config_is_ensemble(cfg)) {
         if (!cfg->optimization) {
             cfg->optimization = nrd_xmalloc(sizeof *cfg->optimization);

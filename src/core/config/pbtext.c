@@ -666,6 +666,38 @@ nrd_error *nrd_pbtext_parse(ProtobufCMessage **out, const ProtobufCMessageDescri
 
 /* ---- JSON: printing ---- */
 
+/* Whole numbers have no ".0" in protobuf's JSON. */
+static void put_real(nrd_str *out, double v, bool is_float)
+{
+    if (v == trunc(v) && fabs(v) < 1e6) {
+        nrd_str_printf(out, "%d", (int)v);
+    } else if (is_float) {
+        nrd_json_put_float(out, (float)v);
+    } else {
+        nrd_json_put_double(out, v);
+    }
+}
+
+/* 64-bit integers are strings in protobuf's JSON. Published answers have numbers instead, save in
+ * these places, and readers have learnt to expect that. */
+static bool is_text_in_json(const ProtobufCMessage *msg, const pb_field *f)
+{
+    static const struct {
+        const char *type, *field;
+    } places[] = {
+        {"inference.ModelSequenceBatching.InitialState", "dims"},
+        {"inference.ModelInstanceGroup.SecondaryDevice", "device_id"},
+        {"inference.ModelOptimizationPolicy.Cuda.GraphSpec.Shape", "dim"},
+    };
+    for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
+        if (strcmp(msg->descriptor->name, places[i].type) == 0 &&
+            strcmp(f->name, places[i].field) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static void put_value(nrd_str *out, const pb_field *f, const void *v, bool as_key)
 {
     char buf[32] = "";
@@ -693,10 +725,10 @@ static void put_value(nrd_str *out, const pb_field *f, const void *v, bool as_ke
         snprintf(buf, sizeof buf, "%s", *(const protobuf_c_boolean *)v ? "true" : "false");
         break;
     case PROTOBUF_C_TYPE_FLOAT:
-        nrd_json_put_float(out, *(const float *)v);
+        put_real(out, (double)*(const float *)v, true);
         return;
     case PROTOBUF_C_TYPE_DOUBLE:
-        nrd_json_put_double(out, *(const double *)v);
+        put_real(out, *(const double *)v, false);
         return;
     case PROTOBUF_C_TYPE_ENUM: {
         const ProtobufCEnumValue *e =
@@ -761,7 +793,7 @@ static void put_repeated(nrd_str *out, const ProtobufCMessage *msg, const pb_fie
         if (i) {
             nrd_str_putc(out, ',');
         }
-        put_value(out, f, items + i * size, false);
+        put_value(out, f, items + i * size, is_text_in_json(msg, f));
     }
     nrd_str_putc(out, ']');
 }
@@ -813,7 +845,7 @@ void nrd_pbjson_put(nrd_str *out, const ProtobufCMessage *msg)
         if (f->label == PROTOBUF_C_LABEL_REPEATED) {
             put_repeated(out, msg, f);
         } else {
-            put_value(out, f, member_of(msg, f), false);
+            put_value(out, f, member_of(msg, f), is_text_in_json(msg, f));
         }
     }
     nrd_str_putc(out, '}');

@@ -8,10 +8,7 @@ static nrd_error *refuse_missing_features(const nrd_config *cfg)
 {
     const char *what = NULL;
 
-    if (cfg->scheduling_choice_case ==
-        INFERENCE__MODEL_CONFIG__SCHEDULING_CHOICE_SEQUENCE_BATCHING) {
-        what = "sequence_batching";
-    } else if (cfg->n_model_warmup > 0) {
+    if (cfg->n_model_warmup > 0) {
         what = "model_warmup";
     } else if (cfg->model_repository_agents && cfg->model_repository_agents->n_agents > 0) {
         what = "model_repository_agents";
@@ -243,10 +240,13 @@ nrd_error *nrd_config_validate(const nrd_config *cfg)
                                     INFERENCE__MODEL_VERSION_POLICY__POLICY_CHOICE__NOT_SET) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "must specify 'version policy' for %s", cfg->name);
     }
-    NRD_TRY(refuse_missing_features(cfg));
     if (cfg->scheduling_choice_case ==
         INFERENCE__MODEL_CONFIG__SCHEDULING_CHOICE_DYNAMIC_BATCHING) {
         NRD_TRY(check_dynamic_batching(cfg));
+    }
+    if (cfg->scheduling_choice_case ==
+        INFERENCE__MODEL_CONFIG__SCHEDULING_CHOICE_SEQUENCE_BATCHING) {
+        NRD_TRY(nrd_config_validate_sequence(cfg));
     }
     if (nrd_config_is_ensemble(cfg)) {
         NRD_TRY(check_ensemble(cfg));
@@ -256,7 +256,14 @@ nrd_error *nrd_config_validate(const nrd_config *cfg)
                           "ensemble",
                           cfg->name);
     }
-    return NULL;
+    if (cfg->response_cache && cfg->response_cache->enable && cfg->model_transaction_policy &&
+        cfg->model_transaction_policy->decoupled) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG,
+                          "Response Cache does not currently support model %s with 'decoupled' "
+                          "transaction policy. Please disable the response cache.",
+                          cfg->name);
+    }
+    return refuse_missing_features(cfg);
 }
 
 nrd_error *nrd_config_validate_groups(const nrd_config *cfg)

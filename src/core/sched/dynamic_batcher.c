@@ -26,7 +26,8 @@ typedef struct level {
 struct nrd_sched {
     atomic_int refs;
     nrd_model *model; /* borrowed: lives longer than its requests; NULL-safe use only before stop */
-    bool batching, preserve_order;
+    bool batching;
+    nrd_order *order; /* shared; NULL: responses may overtake each other */
     uint32_t max_batch;
     uint64_t delay_ns;
     uint32_t *preferred;
@@ -37,7 +38,6 @@ struct nrd_sched {
     level *levels;
     uint32_t n_levels, default_level; /* level numbers start at 1 */
     uint32_t n_queued;
-    uint32_t n_unfinished; /* preserve_order: requests taken whose last response is missing */
     bool forming, stopping;
 };
 
@@ -53,22 +53,11 @@ static void set_policy(level *l, const Inference__ModelQueuePolicy *p)
     }
 }
 
-nrd_error *nrd_sched_new(nrd_sched **out, nrd_model *m)
+static nrd_sched *sched_new(nrd_model *m, uint32_t n_levels)
 {
-    const nrd_config *cfg = m->config;
-    const Inference__ModelDynamicBatching *db =
-        cfg->scheduling_choice_case == INFERENCE__MODEL_CONFIG__SCHEDULING_CHOICE_DYNAMIC_BATCHING
-            ? cfg->dynamic_batching
-            : NULL;
     nrd_sched *s = nrd_xcalloc(1, sizeof *s);
     pthread_condattr_t attr;
 
-    *out = NULL;
-    if (db && db->priority_levels > MAX_LEVELS) {
-        free(s);
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "at most %d priority levels are supported for %s",
-                          (int)MAX_LEVELS, m->name);
-    }
     atomic_init(&s->refs, 1);
     s->model = m;
     pthread_mutex_init(&s->mu, NULL);
@@ -78,20 +67,48 @@ nrd_error *nrd_sched_new(nrd_sched **out, nrd_model *m)
     pthread_cond_init(&s->form_cond, &attr);
     pthread_condattr_destroy(&attr);
     s->max_batch = 1;
-    s->n_levels = db && db->priority_levels > 0 ? (uint32_t)db->priority_levels : 1;
-    s->default_level =
-        db && db->default_priority_level > 0 ? (uint32_t)db->default_priority_level : 1;
+    s->n_levels = n_levels;
+    s->default_level = 1;
     s->levels = nrd_xcalloc(s->n_levels, sizeof *s->levels);
+    return s;
+}
+
+static void set_batching(nrd_sched *s, const int32_t *preferred, size_t n, uint64_t delay_us,
+                         bool preserve_order)
+{
+    const int32_t max = s->model->config->max_batch_size;
+
+    s->batching = true;
+    s->max_batch = max > 0 ? (uint32_t)max : 1;
+    s->delay_ns = delay_us < UINT64_MAX / 2000u ? delay_us * 1000u : UINT64_MAX / 2;
+    s->order = preserve_order ? nrd_order_new() : NULL;
+    s->n_preferred = n;
+    s->preferred = nrd_xcalloc(n + 1, sizeof *s->preferred);
+    for (size_t i = 0; i < n; i++) {
+        s->preferred[i] = (uint32_t)preferred[i];
+    }
+}
+
+nrd_error *nrd_sched_new(nrd_sched **out, nrd_model *m)
+{
+    const nrd_config *cfg = m->config;
+    const Inference__ModelDynamicBatching *db =
+        cfg->scheduling_choice_case == INFERENCE__MODEL_CONFIG__SCHEDULING_CHOICE_DYNAMIC_BATCHING
+            ? cfg->dynamic_batching
+            : NULL;
+    nrd_sched *s;
+
+    *out = NULL;
+    if (db && db->priority_levels > MAX_LEVELS) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "at most %d priority levels are supported for %s",
+                          (int)MAX_LEVELS, m->name);
+    }
+    s = sched_new(m, db && db->priority_levels > 0 ? (uint32_t)db->priority_levels : 1);
     if (db) {
-        s->batching = true;
-        s->max_batch = cfg->max_batch_size > 0 ? (uint32_t)cfg->max_batch_size : 1;
-        s->delay_ns = db->max_queue_delay_microseconds * 1000u;
-        s->preserve_order = db->preserve_ordering;
-        s->n_preferred = db->n_preferred_batch_size;
-        s->preferred = nrd_xcalloc(s->n_preferred + 1, sizeof *s->preferred);
-        for (size_t i = 0; i < s->n_preferred; i++) {
-            s->preferred[i] = (uint32_t)db->preferred_batch_size[i];
-        }
+        s->default_level =
+            db->default_priority_level > 0 ? (uint32_t)db->default_priority_level : 1;
+        set_batching(s, db->preferred_batch_size, db->n_preferred_batch_size,
+                     db->max_queue_delay_microseconds, db->preserve_ordering);
         for (uint32_t i = 0; i < s->n_levels; i++) {
             set_policy(&s->levels[i], db->default_queue_policy);
         }
@@ -104,6 +121,16 @@ nrd_error *nrd_sched_new(nrd_sched **out, nrd_model *m)
     }
     *out = s;
     return NULL;
+}
+
+nrd_sched *nrd_sched_new_inner(nrd_model *m,
+                               const Inference__ModelSequenceBatching__StrategyOldest *o)
+{
+    nrd_sched *s = sched_new(m, 1);
+
+    set_batching(s, o->preferred_batch_size, o->n_preferred_batch_size,
+                 o->max_queue_delay_microseconds, o->preserve_ordering);
+    return s;
 }
 
 nrd_sched *nrd_sched_ref(nrd_sched *s)
@@ -119,6 +146,7 @@ void nrd_sched_unref(nrd_sched *s)
         pthread_cond_destroy(&s->cond);
         pthread_cond_destroy(&s->form_cond);
         pthread_mutex_destroy(&s->mu);
+        nrd_order_unref(s->order);
         free(s->levels);
         free(s->preferred);
         free(s);
@@ -182,7 +210,7 @@ nrd_error *nrd_sched_enqueue(nrd_sched *s, nrd_request *r)
             : l->timeout_us;
     nrd_error *err = NULL;
 
-    r->queue_ns = nrd_now_ns();
+    r->batch_ns = r->queue_ns = nrd_now_ns();
     r->deadline_ns =
         timeout_us && timeout_us < UINT64_MAX / 2000u ? r->queue_ns + timeout_us * 1000u : 0;
     nrd_trace_report(r->trace, TRITONSERVER_TRACE_QUEUE_START, r->queue_ns);
@@ -198,9 +226,7 @@ nrd_error *nrd_sched_enqueue(nrd_sched *s, nrd_request *r)
         atomic_store(&r->state, NRD_REQ_PENDING);
         atomic_fetch_add(&r->model->n_pending, 1);
         nrd_model_metrics_pending(r->model->metrics, 1);
-        if (s->preserve_order) {
-            r->factory->on_final = nrd_sched_ref(s);
-        }
+        nrd_sched_keep_order(s, r);
         push(&l->head, &l->tail, r);
         l->n++;
         s->n_queued++;
@@ -208,6 +234,19 @@ nrd_error *nrd_sched_enqueue(nrd_sched *s, nrd_request *r)
     }
     pthread_mutex_unlock(&s->mu);
     return err;
+}
+
+void nrd_sched_enqueue_inner(nrd_sched *s, nrd_request *r)
+{
+    r->batch_ns = nrd_now_ns();
+    r->deadline_ns = 0;
+    pthread_mutex_lock(&s->mu);
+    nrd_sched_keep_order(s, r);
+    push(&s->levels[0].head, &s->levels[0].tail, r);
+    s->levels[0].n++;
+    s->n_queued++;
+    pthread_cond_signal(s->forming ? &s->form_cond : &s->cond);
+    pthread_mutex_unlock(&s->mu);
 }
 
 /* ---- leaving without a backend ---- */
@@ -252,8 +291,7 @@ static void fail_list(nrd_request *list, nrd_error_code code, const char *messag
     for (nrd_request *r = list, *next; r; r = next) {
         next = r->next;
         r->next = r->prev = NULL;
-        nrd_sched_unref(r->factory->on_final); /* never taken, so never counted as unfinished */
-        r->factory->on_final = NULL;
+        nrd_order_leave(r->factory); /* need not wait for those that run */
         nrd_request_fail(r, nrd_request_errorf(r, code, "%s", message), reason);
     }
 }
@@ -279,30 +317,6 @@ void nrd_sched_stop(nrd_sched *s)
 }
 
 /* ---- forming batches ---- */
-
-/* Requests share a batch when they have the same inputs and, except for ragged ones, the same
- * shapes behind the batch dimension. */
-static bool same_shapes(const nrd_request *a, const nrd_request *b)
-{
-    if (a->n_inputs != b->n_inputs) {
-        return false;
-    }
-    for (uint32_t i = 0; i < a->n_inputs; i++) {
-        const nrd_input *x = a->inputs[i], *y = nrd_request_find_input(b, x->name);
-        if (!y) {
-            return false;
-        }
-        if (nrd_model_input(a->model, x->name)->allow_ragged_batch) {
-            continue;
-        }
-        if (x->n_dims != y->n_dims ||
-            (x->n_dims > 1 &&
-             memcmp(x->dims + 1, y->dims + 1, (x->n_dims - 1) * sizeof x->dims[0]) != 0)) {
-            return false;
-        }
-    }
-    return true;
-}
 
 static uint32_t weight(const nrd_request *r)
 {
@@ -352,14 +366,14 @@ static plan make_plan_locked(const nrd_sched *s, uint32_t cap)
             for (const nrd_request *r = late ? s->levels[i].late : s->levels[i].head; r;
                  r = r->next) {
                 if (first && (!s->batching || p.n >= cap || p.total + weight(r) > s->max_batch ||
-                              !same_shapes(first, r))) {
+                              !nrd_request_same_shapes(first, r))) {
                     p.is_full = true;
                     return p;
                 }
                 first = first ? first : r;
                 p.n++;
                 p.total += weight(r);
-                p.oldest_ns = r->queue_ns < p.oldest_ns ? r->queue_ns : p.oldest_ns;
+                p.oldest_ns = r->batch_ns < p.oldest_ns ? r->batch_ns : p.oldest_ns;
                 if (is_preferred(s, p.total)) {
                     p.best_n = p.n;
                 }
@@ -384,9 +398,6 @@ static uint32_t take_locked(nrd_sched *s, nrd_request **batch, uint32_t n)
             }
         }
         batch[k] = r;
-    }
-    if (s->preserve_order) {
-        s->n_unfinished += n;
     }
     return n;
 }
@@ -416,7 +427,7 @@ uint32_t nrd_sched_take(nrd_sched *s, nrd_request **batch, uint32_t cap)
         if (s->stopping && s->n_queued == 0) {
             break;
         }
-        if (s->n_queued == 0 || s->forming || s->n_unfinished > 0) {
+        if (s->n_queued == 0 || s->forming) {
             pthread_cond_wait(&s->cond, &s->mu);
             continue;
         }
@@ -442,11 +453,9 @@ uint32_t nrd_sched_take(nrd_sched *s, nrd_request **batch, uint32_t cap)
     return n;
 }
 
-void nrd_sched_final(nrd_sched *s)
+void nrd_sched_keep_order(nrd_sched *s, nrd_request *r)
 {
-    pthread_mutex_lock(&s->mu);
-    if (s->n_unfinished > 0 && --s->n_unfinished == 0) {
-        pthread_cond_broadcast(&s->cond);
+    if (s->order && !r->factory->order) {
+        nrd_order_join(s->order, r->factory);
     }
-    pthread_mutex_unlock(&s->mu);
 }

@@ -140,7 +140,8 @@ static nrd_error *weight_load(nrd_stream *s, const nrd_weight *src, bool is_line
     *out_owned = false;
     memset(out, 0, sizeof *out);
     if (kept == NRD_DTYPE_NONE || src->layout != NRD_LAYOUT_ROWS) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "cuda: weights of type %s in layout %u",
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "cuda: weights of type %s in layout %u; `nereid build --device cuda` (or rows) "
+                          "writes an engine for GPUs",
                           nrd_dtype_name(src->dtype), src->layout);
     }
     if (src->dtype == NRD_DTYPE_I8 && !src->scales) {

@@ -60,11 +60,7 @@ void nrd_tile16_pack(const nrd_weight *w, int64_t row, void *tile);
 void nrd_tile16_unpack_row(nrd_dtype t, const void *tile, int64_t cols, int row, float *dst);
 uint64_t nrd_weight_bytes(nrd_dtype t, uint32_t layout, int64_t rows, int64_t cols); /* 0: cannot */
 
-/* Row `row` as floats, in any layout above; per-row and per-tensor scales applied. */
-void nrd_weight_row(const nrd_weight *w, int64_t row, float *dst);
 float nrd_weight_at(const nrd_weight *w, int64_t i); /* element of a float vector */
-/* Type, layout, sizes, data_bytes agree. `what` names the weight in the message. */
-nrd_error *nrd_weight_check(const nrd_weight *w, const char *what) NRD_MUST_USE;
 
 /* ---- KV cache blocks of the CPU device ----
  * A block holds, per KV head, K in groups of 16 tokens, [group][head_dim][16], so that scores of 16

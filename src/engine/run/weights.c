@@ -26,14 +26,9 @@ enum { MAX_NAME = 128 };
 static nrd_error *dequantize(const nrd_weight *w, const char *name, void **out_host,
                              nrd_weight *out)
 {
-    size_t n = 0, bytes = 0, row_bytes = 0;
-    if (w->layout != NRD_LAYOUT_ROWS) {
-        return nrd_errorf(
-            NRD_ERR_UNSUPPORTED,
-            "weight %s is packed for a device (layout %u): computing in float32 needs "
-            "an engine that was built without packing",
-            name, w->layout);
-    }
+    size_t n = 0, bytes = 0;
+
+    NRD_TRY(nrd_weight_check(w, name));
     if (w->rows < 0 || w->cols <= 0 || !nrd_size_mul((size_t)w->rows, (size_t)w->cols, &n) ||
         !nrd_size_mul(n, sizeof(float), &bytes)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "weight %s has bad sizes", name);
@@ -42,36 +37,12 @@ static nrd_error *dequantize(const nrd_weight *w, const char *name, void **out_h
     if (!dst) {
         return nrd_error_no_memory();
     }
-    bool ok = true;
-    if (w->dtype == NRD_DTYPE_I8) {
-        const int8_t *q = w->data;
-        for (size_t i = 0; i < n; i++) {
-            dst[i] = (float)q[i];
-        }
-    } else if (nrd_dtype_bytes(w->dtype, (uint64_t)w->cols, &row_bytes)) {
-        for (int64_t r = 0; r < w->rows && ok; r++) {
-            ok = nrd_dequantize_row(w->dtype, (const uint8_t *)w->data + (size_t)r * row_bytes,
-                                    dst + (size_t)r * (size_t)w->cols, w->cols);
-        }
-    } else {
-        ok = false;
-    }
-    if (!ok) {
-        free(dst);
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "weight %s: cannot convert %s to float32", name,
-                          nrd_dtype_name(w->dtype));
-    }
     for (int64_t r = 0; r < w->rows; r++) {
-        float scale = (w->scales ? ((const float *)w->scales)[r] : 1.0f) *
-                      (w->dtype == NRD_DTYPE_F8_E4M3 ? w->scale : 1.0f);
-        if (scale != 1.0f) {
-            for (int64_t c = 0; c < w->cols; c++) {
-                dst[(size_t)r * (size_t)w->cols + (size_t)c] *= scale;
-            }
-        }
+        nrd_weight_row(w, r, dst + (size_t)r * (size_t)w->cols);
     }
     *out = *w;
     out->dtype = NRD_DTYPE_F32;
+    out->layout = NRD_LAYOUT_ROWS;
     out->data = dst;
     out->scales = NULL;
     out->scale = 1;

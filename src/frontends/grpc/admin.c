@@ -4,6 +4,7 @@
 #include "frontends/grpc/rpc.h"
 
 #include "base/log.h"
+#include "frontends/cuda_ipc.h"
 #include "grpc_service.pb-c.h"
 #include "health.pb-c.h"
 
@@ -35,7 +36,7 @@ static nrd_error *on_check(nrd_grpc_call *call, const void *in, ProtobufCMessage
 {
     const Grpc__Health__V1__HealthCheckRequest *m = in;
     bool ready;
-    if (m->service[0] && strcmp(m->service, "inference.GRPCInferenceService") != 0) {
+    if (!nrd_grpc_health_knows(m->service)) {
         return nrd_errorf(NRD_ERR_NOT_FOUND, "unknown service '%s'", m->service);
     }
     NRD_TRY(is_ready(call, &ready));
@@ -257,12 +258,13 @@ static nrd_error *on_unload(nrd_grpc_call *call, const void *in, ProtobufCMessag
 
 /* ---- shared memory ---- */
 
-static nrd_error *on_shm_status(nrd_grpc_call *call, const void *in, ProtobufCMessage **out)
+/* A list of regions becomes a map by name: each member gets its name as the key. */
+static nrd_error *shm_status(nrd_grpc_call *call, bool cuda, const char *name,
+                             const ProtobufCMessageDescriptor *type, ProtobufCMessage **out)
 {
-    const Inference__SystemSharedMemoryStatusRequest *m = in;
     nrd_json_doc *doc = NULL;
     nrd_str text = {0};
-    nrd_error *err = nrd_shm_status(call->service->shm, m->name[0] ? m->name : NULL, &text);
+    nrd_error *err = nrd_shm_status(call->service->shm, cuda, name[0] ? name : NULL, &text);
     if (!err) {
         err = nrd_json_parse(&doc, text.data, text.len, NULL);
     }
@@ -270,7 +272,6 @@ static nrd_error *on_shm_status(nrd_grpc_call *call, const void *in, ProtobufCMe
     if (err) {
         return err;
     }
-    /* A list of regions becomes a map by name: each member gets its name as the key. */
     const nrd_json *root = nrd_json_root(doc);
     nrd_json map = {.type = NRD_JSON_OBJECT, .key = "regions", .key_len = 7};
     nrd_json outer = {.type = NRD_JSON_OBJECT, .n = 1};
@@ -286,10 +287,16 @@ static nrd_error *on_shm_status(nrd_grpc_call *call, const void *in, ProtobufCMe
         map.child[i].key = nrd_json_get_str(&root->child[i], "name", "");
         map.child[i].key_len = (uint32_t)strlen(map.child[i].key);
     }
-    err = nrd_grpc_message_from_json(
-        &call->arena, &inference__system_shared_memory_status_response__descriptor, &outer, out);
+    err = nrd_grpc_message_from_json(&call->arena, type, &outer, out);
     nrd_json_doc_free(doc);
     return err;
+}
+
+static nrd_error *on_shm_status(nrd_grpc_call *call, const void *in, ProtobufCMessage **out)
+{
+    const Inference__SystemSharedMemoryStatusRequest *m = in;
+    return shm_status(call, false, m->name,
+                      &inference__system_shared_memory_status_response__descriptor, out);
 }
 
 static nrd_error *on_shm_register(nrd_grpc_call *call, const void *in, ProtobufCMessage **out)
@@ -304,7 +311,7 @@ static nrd_error *on_shm_register(nrd_grpc_call *call, const void *in, ProtobufC
 static nrd_error *on_shm_unregister(nrd_grpc_call *call, const void *in, ProtobufCMessage **out)
 {
     const Inference__SystemSharedMemoryUnregisterRequest *m = in;
-    NRD_TRY(nrd_shm_unregister(call->service->shm, m->name[0] ? m->name : NULL));
+    NRD_TRY(nrd_shm_unregister(call->service->shm, false, m->name[0] ? m->name : NULL));
     REPLY(call, out, Inference__SystemSharedMemoryUnregisterResponse, r,
           inference__system_shared_memory_unregister_response__init);
     return NULL;
@@ -313,28 +320,33 @@ static nrd_error *on_shm_unregister(nrd_grpc_call *call, const void *in, Protobu
 static nrd_error *on_cuda_status(nrd_grpc_call *call, const void *in, ProtobufCMessage **out)
 {
     const Inference__CudaSharedMemoryStatusRequest *m = in;
-    if (m->name[0]) {
-        return nrd_errorf(NRD_ERR_NOT_FOUND, "Unable to find cuda shared memory region: '%s'",
-                          m->name);
-    }
-    REPLY(call, out, Inference__CudaSharedMemoryStatusResponse, r,
-          inference__cuda_shared_memory_status_response__init);
-    return NULL;
+    return shm_status(call, true, m->name,
+                      &inference__cuda_shared_memory_status_response__descriptor, out);
 }
 
 static nrd_error *on_cuda_register(nrd_grpc_call *call, const void *in, ProtobufCMessage **out)
 {
     const Inference__CudaSharedMemoryRegisterRequest *m = in;
-    (void)call;
-    (void)out;
-    return nrd_errorf(NRD_ERR_INVALID_ARG,
-                      "failed to register CUDA shared memory region: '%s', GPUs not supported",
-                      m->name);
+    char handle[NRD_CUDA_HANDLE_BYTES] = "";
+    if (nrd_cuda_ipc_available() && m->raw_handle.len != sizeof handle) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG,
+                          "'raw_handle' must hold a cudaIpcMemHandle_t, %zu "
+                          "bytes",
+                          sizeof handle);
+    }
+    if (m->raw_handle.len == sizeof handle) {
+        memcpy(handle, m->raw_handle.data, sizeof handle);
+    }
+    NRD_TRY(nrd_shm_register_cuda(call->service->shm, m->name, handle, m->device_id, m->byte_size));
+    REPLY(call, out, Inference__CudaSharedMemoryRegisterResponse, r,
+          inference__cuda_shared_memory_register_response__init);
+    return NULL;
 }
 
 static nrd_error *on_cuda_unregister(nrd_grpc_call *call, const void *in, ProtobufCMessage **out)
 {
-    (void)in; /* there is none, as in Triton */
+    const Inference__CudaSharedMemoryUnregisterRequest *m = in;
+    NRD_TRY(nrd_shm_unregister(call->service->shm, true, m->name[0] ? m->name : NULL));
     REPLY(call, out, Inference__CudaSharedMemoryUnregisterResponse, r,
           inference__cuda_shared_memory_unregister_response__init);
     return NULL;
@@ -539,6 +551,8 @@ const nrd_grpc_method nrd_grpc_methods[] = {
     {S "ModelStreamInfer", "inference", NRD_GRPC_STREAM, NULL, NULL},
     {"/grpc.health.v1.Health/Check", "health", NRD_GRPC_ADMIN,
      &grpc__health__v1__health_check_request__descriptor, on_check},
+    {"/grpc.health.v1.Health/Watch", "health", NRD_GRPC_WATCH,
+     &grpc__health__v1__health_check_request__descriptor, NULL},
     {S "ServerLive", "health", NRD_GRPC_ADMIN, IN(server_live), on_live},
     {S "ServerReady", "health", NRD_GRPC_ADMIN, IN(server_ready), on_ready},
     {S "ModelReady", "health", NRD_GRPC_ADMIN, IN(model_ready), on_model_ready},

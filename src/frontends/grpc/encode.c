@@ -2,6 +2,7 @@
  * written once, from front to back, and large outputs are not copied at all. Field numbers are
  * those of protos/grpc_service.proto; tests/server/test_grpc.py reads them with a public client. */
 #include "frontends/grpc/infer.h"
+#include "frontends/http/classify.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -120,24 +121,60 @@ static nrd_error *put_parameter(nrd_str *s, const char *name, TRITONSERVER_Param
 typedef struct output {
     const void *base;
     size_t size;
+    nrd_str classes; /* owns: takes the place of the tensor */
 } output;
 
-static nrd_error *put_output(nrd_str *s, TRITONSERVER_InferenceResponse *response, uint32_t i,
-                             output *out)
+/* The k best classes of each row instead of the tensor; `shape` becomes theirs. */
+static nrd_error *to_classes(const nrd_grpc_infer *infer, TRITONSERVER_InferenceResponse *response,
+                             uint32_t i, TRITONSERVER_DataType type, uint64_t k,
+                             const int64_t **shape, uint64_t *n_dims, int64_t room[2], output *out)
+{
+    const char *model;
+    int64_t version;
+    uint32_t flags = 0;
+    size_t n = 0;
+
+    NRD_TRY(nrd_grpc_from_triton(TRITONSERVER_InferenceResponseModel(response, &model, &version)));
+    NRD_TRY(nrd_grpc_from_triton(TRITONSERVER_ServerModelBatchProperties(
+        infer->call->service->core, model, version, &flags, NULL)));
+    const bool batched = *n_dims > 0 && (flags & TRITONSERVER_BATCH_FIRST_DIM) != 0;
+    const int64_t n_rows = batched ? (*shape)[0] : 1;
+    NRD_TRY(nrd_http_classify(&out->classes, response, i, type, out->base, out->size,
+                              (size_t)n_rows, k, &n));
+    room[0] = batched ? n_rows : (int64_t)n;
+    room[1] = (int64_t)n;
+    *shape = room;
+    *n_dims = batched ? 2 : 1;
+    out->base = nrd_str_cstr(&out->classes);
+    out->size = out->classes.len;
+    return NULL;
+}
+
+static nrd_error *put_output(nrd_str *s, const nrd_grpc_infer *infer,
+                             TRITONSERVER_InferenceResponse *response, uint32_t i, output *out)
 {
     const char *name;
     TRITONSERVER_DataType type;
     const int64_t *shape;
     uint64_t n_dims;
     TRITONSERVER_MemoryType memory_type;
-    int64_t memory_id;
+    int64_t memory_id, room[2];
     void *userp;
 
+    memset(out, 0, sizeof *out);
     NRD_TRY(nrd_grpc_from_triton(
         TRITONSERVER_InferenceResponseOutput(response, i, &name, &type, &shape, &n_dims, &out->base,
                                              &out->size, &memory_type, &memory_id, &userp)));
-    if (userp) {
+    const nrd_grpc_output *o = nrd_grpc_infer_output(infer, name);
+    if (o && nrd_shm_is_cuda(o->region)) {
+        NRD_TRY(nrd_shm_cuda_write(o->region, o->base, out->base, out->size));
+    }
+    if (userp || (o && o->region)) {
         out->size = 0; /* it lies in shared memory: the entry stays empty */
+    }
+    if (o && o->n_classes) {
+        NRD_TRY(to_classes(infer, response, i, type, o->n_classes, &shape, &n_dims, room, out));
+        type = TRITONSERVER_TYPE_BYTES;
     }
     const size_t tensor = begin(s, 5);
     put_text(s, 1, name);
@@ -189,7 +226,7 @@ static nrd_error *put_head(nrd_str *s, const nrd_grpc_infer *infer,
         put_bool_parameter(s, "triton_final_response", final);
     }
     for (uint32_t i = 0; i < n_outputs; i++) {
-        NRD_TRY(put_output(s, response, i, &outputs[i]));
+        NRD_TRY(put_output(s, infer, response, i, &outputs[i]));
     }
     return NULL;
 }
@@ -230,7 +267,7 @@ static grpc_byte_buffer *gather(nrd_str *s, TRITONSERVER_InferenceResponse *resp
     for (uint32_t i = 0; i < n; i++) {
         put_tag(s, 6, WIRE_BYTES);
         put_varint(s, outputs[i].size);
-        if (outputs[i].size <= COPY_MAX) {
+        if (outputs[i].size <= COPY_MAX || outputs[i].classes.data) {
             nrd_str_append(s, outputs[i].base, outputs[i].size);
             continue;
         }
@@ -277,6 +314,8 @@ nrd_error *nrd_grpc_encode(const nrd_grpc_infer *infer, TRITONSERVER_InferenceRe
     }
     if (n > FEW_OUTPUTS) {
         NRD_NEW_GOTO(outputs, n, err, done);
+    } else {
+        memset(few, 0, sizeof few);
     }
     NRD_TRY_GOTO(put_head(&s, infer, response, in_stream, final, outputs, n), err, done);
     if (in_stream) { /* field 2 of the outer message; its length counts the raw contents */
@@ -296,6 +335,9 @@ nrd_error *nrd_grpc_encode(const nrd_grpc_infer *infer, TRITONSERVER_InferenceRe
 
 done:
     nrd_grpc_response_delete(response);
+    for (uint32_t i = 0; outputs && i < n; i++) {
+        nrd_str_fini(&outputs[i].classes);
+    }
     if (outputs != few) {
         free(outputs);
     }

@@ -6,15 +6,6 @@
 
 #define MAX_DIMS 64
 
-/* How one requested output shall be returned, where that was said. */
-struct nrd_grpc_output {
-    nrd_grpc_output *next;
-    const char *name;
-    nrd_shm_region *region; /* NULL: in the message */
-    void *base;
-    size_t size_bytes;
-};
-
 /* A shared-memory region that an input borrows. */
 struct nrd_grpc_region_use {
     nrd_grpc_region_use *next;
@@ -59,6 +50,9 @@ void nrd_grpc_infer_unref(nrd_grpc_infer *infer)
     }
     for (nrd_grpc_region_use *u = infer->regions; u; u = u->next) {
         nrd_shm_put(infer->call->service->shm, u->region);
+    }
+    if (infer->counted) {
+        nrd_limit_give(infer->call->service->limit);
     }
     nrd_arena_fini(&infer->arena);
     nrd_trace_unref(infer->trace);
@@ -270,6 +264,14 @@ static nrd_error *append_shm(nrd_grpc_infer *infer, const char *name, const char
     NRD_TRY(nrd_shm_get(infer->call->service->shm, region, offset, size, &use->region, &base));
     use->next = infer->regions;
     infer->regions = use;
+    if (nrd_shm_is_cuda(use->region)) {
+        void *copy = nrd_arena_alloc(&infer->arena, (size_t)size + 1);
+        if (!copy) {
+            return nrd_error_no_memory();
+        }
+        NRD_TRY(nrd_shm_cuda_read(use->region, base, copy, (size_t)size));
+        base = copy;
+    }
     return append(infer, name, base, (size_t)size);
 }
 
@@ -461,34 +463,63 @@ static nrd_error *add_inputs(nrd_grpc_infer *infer)
 
 /* ---- outputs ---- */
 
+const nrd_grpc_output *nrd_grpc_infer_output(const nrd_grpc_infer *infer, const char *name)
+{
+    const nrd_grpc_output *o = infer->outputs;
+    while (o && strcmp(o->name, name) != 0) {
+        o = o->next;
+    }
+    return o;
+}
+
+static nrd_error *read_classes(const Inference__InferParameter *p, uint64_t *out)
+{
+    if (!p || p->parameter_choice_case != P_INT) {
+        return bad_type("classification", "int64_param");
+    }
+    if (p->int64_param <= 0) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG,
+                          "invalid value for 'classification' parameter, expected >= 0");
+    }
+    *out = (uint64_t)p->int64_param;
+    return NULL;
+}
+
 static nrd_error *add_outputs(nrd_grpc_infer *infer)
 {
     const Inference__ModelInferRequest *m = infer->message;
     for (size_t i = 0; i < m->n_outputs; i++) {
         const Inference__ModelInferRequest__InferRequestedOutputTensor *io = m->outputs[i];
         const char *region = NULL;
-        uint64_t offset = 0, size = 0;
+        uint64_t offset = 0, size = 0, n_classes = 0;
 
         NRD_TRY(nrd_grpc_from_triton(
             TRITONSERVER_InferenceRequestAddRequestedOutput(infer->request, io->name)));
         READ_SHM(io, region, offset, size);
         for (size_t k = 0; k < io->n_parameters; k++) {
             if (strcmp(io->parameters[k]->key, "classification") == 0) {
-                return nrd_errorf(
-                    NRD_ERR_UNSUPPORTED,
-                    "output parameter 'classification' is not supported by this server");
+                NRD_TRY(read_classes(io->parameters[k]->value, &n_classes));
             }
         }
-        if (!region) {
-            continue;
+        if (region && n_classes) {
+            return nrd_errorf(NRD_ERR_INVALID_ARG,
+                              "output can't set both 'shared_memory_region' and 'classification'");
+        }
+        if ((!region && !n_classes) || nrd_grpc_infer_output(infer, io->name)) {
+            continue; /* the first mention decides */
         }
         nrd_grpc_output *o = nrd_arena_alloc(&infer->arena, sizeof *o);
         if (!o) {
             return nrd_error_no_memory();
         }
+        memset(o, 0, sizeof *o);
         o->name = io->name;
+        o->n_classes = n_classes;
         o->size_bytes = (size_t)size;
-        NRD_TRY(nrd_shm_get(infer->call->service->shm, region, offset, size, &o->region, &o->base));
+        if (region) {
+            NRD_TRY(
+                nrd_shm_get(infer->call->service->shm, region, offset, size, &o->region, &o->base));
+        }
         o->next = infer->outputs;
         infer->outputs = o;
     }
@@ -502,8 +533,7 @@ static TRITONSERVER_Error *alloc_output(TRITONSERVER_ResponseAllocator *allocato
                                         TRITONSERVER_MemoryType *actual_memory_type,
                                         int64_t *actual_memory_type_id)
 {
-    const nrd_grpc_infer *infer = userp;
-    nrd_grpc_output *o = infer->outputs;
+    const nrd_grpc_output *o = nrd_grpc_infer_output(userp, tensor_name);
 
     (void)allocator;
     (void)memory_type;
@@ -512,8 +542,8 @@ static TRITONSERVER_Error *alloc_output(TRITONSERVER_ResponseAllocator *allocato
     *buffer_userp = NULL;
     *actual_memory_type = TRITONSERVER_MEMORY_CPU;
     *actual_memory_type_id = 0;
-    while (o && strcmp(o->name, tensor_name) != 0) {
-        o = o->next;
+    if (o && !o->region) {
+        o = NULL;
     }
     if (o && byte_size > o->size_bytes) {
         nrd_str text = {0};
@@ -526,9 +556,9 @@ static TRITONSERVER_Error *alloc_output(TRITONSERVER_ResponseAllocator *allocato
         nrd_str_fini(&text);
         return err;
     }
-    if (o) {
+    if (o && !nrd_shm_is_cuda(o->region)) { /* else it is copied there at the end */
         *buffer = o->base;
-        *buffer_userp = o;
+        *buffer_userp = (void *)(uintptr_t)o;
     } else if (byte_size > 0) {
         *buffer = malloc(byte_size);
         if (!*buffer) {
@@ -611,6 +641,8 @@ nrd_error *nrd_grpc_infer_open(nrd_grpc_infer *infer)
     NRD_TRY(nrd_grpc_parse_version(m->model_version, &version));
     NRD_TRY(nrd_grpc_from_triton(TRITONSERVER_ServerModelTransactionProperties(
         s->core, m->model_name, version, &flags, NULL)));
+    NRD_TRY(nrd_limit_take(s->limit));
+    infer->counted = true;
     infer->decoupled = (flags & TRITONSERVER_TXN_DECOUPLED) != 0;
     return nrd_grpc_from_triton(
         TRITONSERVER_InferenceRequestNew(&infer->request, s->core, m->model_name, version));

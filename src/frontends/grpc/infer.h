@@ -12,7 +12,16 @@
 #include "frontends/grpc/rpc.h"
 #include "grpc_service.pb-c.h"
 
-typedef struct nrd_grpc_output nrd_grpc_output;
+/* How one requested output shall be returned, where that was said. */
+typedef struct nrd_grpc_output {
+    struct nrd_grpc_output *next;
+    const char *name;
+    uint64_t n_classes;     /* > 0: as classification */
+    nrd_shm_region *region; /* NULL: in the message */
+    void *base;
+    size_t size_bytes;
+} nrd_grpc_output;
+
 typedef struct nrd_grpc_region_use nrd_grpc_region_use;
 
 typedef struct nrd_grpc_infer {
@@ -24,6 +33,7 @@ typedef struct nrd_grpc_infer {
     nrd_grpc_output *outputs;
     nrd_grpc_region_use *regions;
     bool decoupled, want_empty_final;
+    bool counted; /* by the limit of open requests */
     atomic_bool submitted;
 
     /* Takes the response (NULL: none). Any thread, one call after the other. */
@@ -43,6 +53,8 @@ nrd_error *nrd_grpc_infer_submit(nrd_grpc_infer *infer) NRD_MUST_USE;
 void nrd_grpc_infer_cancel(nrd_grpc_infer *infer); /* no effect before submit; any thread */
 void nrd_grpc_infer_ref(nrd_grpc_infer *infer);
 void nrd_grpc_infer_unref(nrd_grpc_infer *infer);
+/* NULL: nothing was said about this output. */
+const nrd_grpc_output *nrd_grpc_infer_output(const nrd_grpc_infer *infer, const char *name);
 const char *nrd_grpc_infer_id(const nrd_grpc_infer *infer); /* "" without */
 
 /* The response's error, as an error; NULL: none. */

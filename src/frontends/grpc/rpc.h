@@ -23,6 +23,11 @@
 #include <regex.h>
 #include <stdatomic.h>
 
+/* A stream whose client does not read may hold back this much before it is cut off. */
+#define NRD_GRPC_MAX_STREAM_BACKLOG (16u << 20)
+
+extern _Thread_local bool nrd_grpc_on_queue; /* this thread serves a completion queue */
+
 /* What a completion queue gives back; run is called once for each started operation. */
 typedef struct nrd_grpc_tag {
     void (*run)(struct nrd_grpc_tag *tag, bool ok);
@@ -45,6 +50,7 @@ typedef enum {
     NRD_GRPC_SLOW,   /* may take minutes: on a thread of its own */
     NRD_GRPC_INFER,  /* on the other queues */
     NRD_GRPC_STREAM, /* likewise, without a first message */
+    NRD_GRPC_WATCH,  /* a first message, then many answers; on the first queue */
     NRD_GRPC_OTHER,  /* any path that is not in the table */
 } nrd_grpc_kind;
 
@@ -64,6 +70,7 @@ struct nrd_grpc_service {
     TRITONSERVER_Server *core;  /* borrows until free */
     const nrd_options *options; /* borrows until free */
     nrd_tracer *tracer;         /* borrows until free */
+    nrd_limit *limit;           /* borrows until free */
     nrd_shm *shm;               /* owns if own_shm */
     bool own_shm;
     TRITONSERVER_ResponseAllocator *allocator;
@@ -79,6 +86,8 @@ struct nrd_grpc_service {
     bool running;       /* grpc_server_start was called */
     bool shutting_down; /* main thread only */
     atomic_bool draining, stopped;
+    struct nrd_grpc_watch *watches; /* watch.c; first queue only, as looked_ns */
+    uint64_t looked_ns;
     atomic_size_t busy;
     nrd_grpc_tag on_stopped;
 };
@@ -131,6 +140,11 @@ nrd_error *nrd_grpc_unpack(nrd_arena *arena, const ProtobufCMessageDescriptor *t
 nrd_error *nrd_grpc_parse_version(const char *text, int64_t *out) NRD_MUST_USE;
 /* Takes always: NULL stays NULL. */
 nrd_error *nrd_grpc_from_triton(TRITONSERVER_Error *e) NRD_MUST_USE;
+
+/* watch.c: grpc.health.v1. `look` tells the watchers of changes; called now and then. */
+bool nrd_grpc_health_knows(const char *service);
+void nrd_grpc_health_watch(nrd_grpc_call *call);
+void nrd_grpc_health_look(nrd_grpc_service *s);
 
 /* The handlers of the two inference methods. */
 void nrd_grpc_unary_infer(nrd_grpc_call *call);

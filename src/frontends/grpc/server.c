@@ -328,6 +328,9 @@ static void dispatch(nrd_grpc_call *call)
     case NRD_GRPC_STREAM:
         nrd_grpc_stream_infer(call);
         break;
+    case NRD_GRPC_WATCH:
+        nrd_grpc_health_watch(call);
+        break;
     case NRD_GRPC_OTHER:
         nrd_grpc_fail(call, nrd_errorf(NRD_ERR_UNSUPPORTED, "this server has no such method"));
         break;
@@ -391,17 +394,28 @@ static void request_slot(nrd_grpc_queue *q, size_t method_id)
 /* false: the queue was shut down and is empty. */
 static bool take_event(nrd_grpc_queue *q)
 {
-    grpc_event e = grpc_completion_queue_next(q->cq, gpr_inf_future(GPR_CLOCK_REALTIME), NULL);
+    nrd_grpc_service *s = q->service;
+    const bool looks = q == s->queues && s->watches;
+    const gpr_timespec until =
+        looks ? gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_millis(100, GPR_TIMESPAN))
+              : gpr_inf_future(GPR_CLOCK_REALTIME);
+    grpc_event e = grpc_completion_queue_next(q->cq, until, NULL);
     if (e.type == GRPC_OP_COMPLETE) {
         nrd_grpc_tag *tag = e.tag;
         tag->run(tag, e.success != 0);
     }
+    if (looks) {
+        nrd_grpc_health_look(s);
+    }
     return e.type != GRPC_QUEUE_SHUTDOWN;
 }
+
+_Thread_local bool nrd_grpc_on_queue;
 
 static void *queue_main(void *arg)
 {
     nrd_grpc_queue *q = arg;
+    nrd_grpc_on_queue = true;
     pthread_setname_np(pthread_self(), q == q->service->queues ? "grpc-admin" : "grpc-infer");
     while (take_event(q)) {
     }
@@ -581,7 +595,8 @@ static grpc_compression_level compression_level(const char *word)
 }
 
 nrd_error *nrd_grpc_service_start(nrd_grpc_service **out, TRITONSERVER_Server *server,
-                                  nrd_tracer *tracer, nrd_shm *shm, const nrd_options *o)
+                                  nrd_tracer *tracer, nrd_shm *shm, nrd_limit *limit,
+                                  const nrd_options *o)
 {
     nrd_error *err = NULL;
     nrd_grpc_service *s = NULL;
@@ -592,10 +607,11 @@ nrd_error *nrd_grpc_service_start(nrd_grpc_service **out, TRITONSERVER_Server *s
     s->options = o;
     s->tracer = tracer;
     s->shm = shm;
+    s->limit = limit;
     s->compression = compression_level(o->grpc_compression);
     NRD_TRY_GOTO(compile_forward(s), err, fail);
     if (!shm) {
-        NRD_TRY_GOTO(nrd_shm_new(&s->shm), err, fail);
+        NRD_TRY_GOTO(nrd_shm_new(&s->shm, o->allow_client_shm), err, fail);
         s->own_shm = true;
     }
     NRD_TRY_GOTO(nrd_grpc_allocator_new(&s->allocator), err, fail);

@@ -10,6 +10,7 @@
 #define NRD_FRONTENDS_GRPC_SERVICE_H
 
 #include "base/error.h"
+#include "frontends/limit.h"
 #include "frontends/options.h"
 #include "frontends/shm.h"
 #include "frontends/tracer.h"
@@ -19,10 +20,10 @@
 
 typedef struct nrd_grpc_service nrd_grpc_service;
 
-/* Borrows server, tracer, options and shm until free. shm: the table that other front ends use too;
- * NULL: one of its own. */
+/* Borrows server, tracer, options, limit and shm until free. shm: the table that other front ends
+ * use too; NULL: one of its own. */
 nrd_error *nrd_grpc_service_start(nrd_grpc_service **out, TRITONSERVER_Server *server,
-                                  nrd_tracer *tracer, nrd_shm *shm,
+                                  nrd_tracer *tracer, nrd_shm *shm, nrd_limit *limit,
                                   const nrd_options *options) NRD_MUST_USE;
 int nrd_grpc_service_port(const nrd_grpc_service *s);
 void nrd_grpc_service_drain(nrd_grpc_service *s); /* no new calls, no new requests in streams */

@@ -3,15 +3,22 @@
  * Life cycle: messages are read one after the other, each becomes a request in the core. Answers
  * go into one queue, of which one at a time is written. Answers of models that give exactly one
  * keep the order of their requests (held until the older ones are done), those of decoupled models
- * go out as they come. When the client has said everything and the last answer is written, the
- * status ends the call; a lost client cancels what is in flight. With the metadata
- * triton_grpc_error: true the first error ends the stream with its code; else errors are messages.
+ * go out as they come. A client that does not read is cut off with RESOURCE_EXHAUSTED when
+ * NRD_GRPC_MAX_STREAM_BACKLOG bytes wait; with --grpc-max-response-pool-size=N, a model that has N
+ * answers waiting in one stream is held up until the client reads on. When the client has said
+ * everything and the last answer is written, the status ends the call; a lost client cancels what
+ * is in flight. With the metadata triton_grpc_error: true the first error ends the stream with its
+ * code; else errors are messages.
  */
 #include "frontends/grpc/infer.h"
 
 #include "base/log.h"
 
+#include <errno.h>
 #include <string.h>
+#include <time.h>
+
+#define HOLD_UP_SECS 60 /* then a client that reads nothing at all is given up */
 
 /* A message on its way out. */
 typedef struct pending {
@@ -40,7 +47,10 @@ struct stream {
     bool fail_fast;             /* triton_grpc_error */
 
     pthread_mutex_t mu;
+    pthread_cond_t has_room;            /* something left `out`, or the stream is over */
     fifo out;                           /* guarded by mu */
+    size_t n_waiting, waiting_bytes;    /* guarded by mu: in `out` and in `held` */
+    bool cut;                           /* guarded by mu: was cut off */
     stream_request *oldest, *youngest;  /* guarded by mu */
     nrd_error *fatal;                   /* guarded by mu: ends the stream */
     bool writing, metadata_sent;        /* guarded by mu */
@@ -90,6 +100,16 @@ static void fifo_clear(fifo *f)
     }
 }
 
+/* Drops what waits. Lock held, or nobody else left. */
+static void clear_waiting(stream *s, fifo *f)
+{
+    for (const pending *p = f->head; p; p = p->next) {
+        s->n_waiting--;
+        s->waiting_bytes -= grpc_byte_buffer_length(p->message);
+    }
+    fifo_clear(f);
+}
+
 /* ---- writing ---- */
 
 static void run_written(nrd_grpc_tag *tag, bool ok);
@@ -109,12 +129,16 @@ static void pump(stream *s)
         return;
     }
     if (s->cancelled || s->fatal) {
-        fifo_clear(&s->out);
+        clear_waiting(s, &s->out);
+        pthread_cond_broadcast(&s->has_room);
     }
     pending *p = fifo_pop(&s->out);
     if (p) {
         s->writing = true;
         message = s->outgoing = p->message;
+        s->n_waiting--;
+        s->waiting_bytes -= grpc_byte_buffer_length(message);
+        pthread_cond_broadcast(&s->has_room);
         free(p);
     } else if (s->fatal || (s->reads_done && !s->oldest)) {
         end = s->ending = true;
@@ -160,6 +184,7 @@ static void run_written(nrd_grpc_tag *tag, bool ok)
     }
     s->writing = false;
     s->cancelled = s->cancelled || !ok;
+    pthread_cond_broadcast(&s->has_room);
     pthread_mutex_unlock(&s->mu);
     atomic_fetch_sub(&call->service->busy, 1);
     pump(s);
@@ -186,7 +211,7 @@ static stream_request *oldest_ordered(stream *s)
 
 static void free_request(stream_request *r)
 {
-    fifo_clear(&r->held);
+    fifo_clear(&r->held); /* empty: what was held has gone to the stream */
     nrd_grpc_infer_unref(r->infer);
     atomic_fetch_sub(&r->stream->call->service->busy, 1);
     free(r);
@@ -198,12 +223,17 @@ static void deliver(stream_request *r, grpc_byte_buffer *message, bool final)
     stream *s = r->stream;
     nrd_grpc_call *call = s->call;
     stream_request *dead = NULL;
+    bool cut = false;
 
     nrd_grpc_call_ref(call); /* the last request may hold the last count */
     pthread_mutex_lock(&s->mu);
     if (message) {
         pending *p = nrd_xmalloc(sizeof *p);
+        cut = !s->cut && s->waiting_bytes > NRD_GRPC_MAX_STREAM_BACKLOG;
+        s->cut = s->cut || cut;
         p->message = message;
+        s->n_waiting++;
+        s->waiting_bytes += grpc_byte_buffer_length(message);
         fifo_push(!r->ordered || oldest_ordered(s) == r ? &s->out : &r->held, p);
     }
     r->done = final;
@@ -221,6 +251,12 @@ static void deliver(stream_request *r, grpc_byte_buffer *message, bool final)
         dead = o;
     }
     pthread_mutex_unlock(&s->mu);
+    if (cut) {
+        NRD_LOG_WARN("a client does not read its stream: cut off with more than %u bytes unsent",
+                     NRD_GRPC_MAX_STREAM_BACKLOG);
+        grpc_call_cancel_with_status(call->rpc, GRPC_STATUS_RESOURCE_EXHAUSTED,
+                                     "the client does not read its stream", NULL);
+    }
     pump(s);
     while (dead) {
         stream_request *next = dead->next;
@@ -285,12 +321,37 @@ static bool is_over(stream *s)
     return over;
 }
 
+/* --grpc-max-response-pool-size: holds up the thread that brings an answer. Not the threads of the
+ * completion queues, which make room. */
+static void wait_for_room(stream *s)
+{
+    const size_t most = (size_t)s->call->service->options->grpc_max_response_pool;
+    struct timespec until;
+    int rc = 0;
+
+    if (most == 0 || nrd_grpc_on_queue) {
+        return;
+    }
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += HOLD_UP_SECS;
+    pthread_mutex_lock(&s->mu);
+    while (s->n_waiting >= most && !s->cancelled && !s->fatal && !s->ending && rc != ETIMEDOUT) {
+        rc = pthread_cond_timedwait(&s->has_room, &s->mu, &until);
+    }
+    pthread_mutex_unlock(&s->mu);
+    if (rc == ETIMEDOUT) {
+        grpc_call_cancel_with_status(s->call->rpc, GRPC_STATUS_RESOURCE_EXHAUSTED,
+                                     "the client does not read its stream", NULL);
+    }
+}
+
 static void stream_response(nrd_grpc_infer *infer, TRITONSERVER_InferenceResponse *response,
                             bool final)
 {
     stream_request *r = infer->owner;
     grpc_byte_buffer *message = NULL;
 
+    wait_for_room(r->stream);
     if (is_over(r->stream)) {
         nrd_grpc_response_delete(response);
         if (final) {
@@ -387,6 +448,7 @@ static void stream_closed(nrd_grpc_call *call, bool cancelled)
     }
     pthread_mutex_lock(&s->mu);
     s->cancelled = true;
+    pthread_cond_broadcast(&s->has_room);
     pthread_mutex_unlock(&s->mu);
     cancel_all(s);
     pump(s);
@@ -397,6 +459,7 @@ static void stream_free(nrd_grpc_call *call)
     stream *s = call->state;
     fifo_clear(&s->out);
     nrd_error_free(s->fatal);
+    pthread_cond_destroy(&s->has_room);
     pthread_mutex_destroy(&s->mu);
     free(s);
 }
@@ -411,6 +474,7 @@ void nrd_grpc_stream_infer(nrd_grpc_call *call)
     s->on_written.run = run_written;
     s->fail_fast = fail_fast && grpc_slice_str_cmp(*fail_fast, "true") == 0;
     pthread_mutex_init(&s->mu, NULL);
+    pthread_cond_init(&s->has_room, NULL);
     fifo_init(&s->out);
     call->state = s;
     call->closed = stream_closed;

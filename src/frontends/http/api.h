@@ -1,10 +1,11 @@
 /* frontends/http/api.h - the HTTP/REST service: Triton's v2 protocol over the in-process API.
  *
- * Purpose   Routes requests to handlers. infer.c and generate.c answer later through call.c; the
- *           rest is in api.c and answered at once, slow model loads from a thread of their own.
+ * Purpose   The endpoints (routes.c is their table). infer.c and generate.c answer later through
+ *           call.c; the rest answers at once, slow model loads from a thread of their own.
  * Owner     The handlers run on loop threads; nrd_http_api itself is read-only after start.
  * Errors    Handlers turn every error into {"error":"..."} with the status of its code.
- * Lifetime  start after the core server exists; drain, then free before the core server is deleted.
+ * Lifetime  new after the core server exists, listen; drain, then free before the core is deleted.
+ *           Between new and listen other front ends may add routes to the same port.
  * Sources   KServe predict protocol v2 and Triton's extensions, as of server 2.51.
  */
 #ifndef NRD_FRONTENDS_HTTP_API_H
@@ -12,7 +13,8 @@
 
 #include "base/error.h"
 #include "base/json.h"
-#include "frontends/http/server.h"
+#include "frontends/http/router.h"
+#include "frontends/limit.h"
 #include "frontends/options.h"
 #include "frontends/shm.h"
 #include "frontends/tracer.h"
@@ -23,8 +25,11 @@
 typedef struct nrd_http_api nrd_http_api;
 
 /* ---- for main.c ---- */
-nrd_error *nrd_http_api_start(nrd_http_api **out, TRITONSERVER_Server *server,
-                              const nrd_options *options, nrd_tracer *tracer) NRD_MUST_USE;
+nrd_error *nrd_http_api_new(nrd_http_api **out, TRITONSERVER_Server *server,
+                            const nrd_options *options, nrd_tracer *tracer,
+                            nrd_limit *limit) NRD_MUST_USE;
+nrd_http_router *nrd_http_api_router(nrd_http_api *api);
+nrd_error *nrd_http_api_listen(nrd_http_api *api) NRD_MUST_USE;
 int nrd_http_api_port(const nrd_http_api *api);
 void nrd_http_api_drain(nrd_http_api *api);
 size_t nrd_http_api_connections(const nrd_http_api *api);
@@ -38,17 +43,13 @@ struct nrd_http_api {
     TRITONSERVER_ResponseAllocator *allocator;
     nrd_shm *shm;
     nrd_tracer *tracer; /* borrows until free */
+    nrd_limit *limit;   /* borrows until free */
     regex_t forward;    /* names of headers that become parameters */
     bool has_forward;
     atomic_bool draining;
-    nrd_http_server *http;
+    nrd_http_router *router; /* owns */
+    nrd_http_server *http;   /* owns; NULL before listen */
 };
-
-/* What a URL names. Strings live in `text`; an absent part is NULL. */
-typedef struct nrd_http_route {
-    const char *model, *version, *region;
-    char text[1024];
-} nrd_http_route;
 
 /* Takes always: NULL stays NULL. */
 nrd_error *nrd_http_from_triton(TRITONSERVER_Error *err) NRD_MUST_USE;
@@ -61,9 +62,5 @@ void nrd_http_fail_plain(nrd_http_request *req, nrd_error *err);
 nrd_error *nrd_http_parse_version(const char *text, int64_t *out) NRD_MUST_USE;
 /* The JSON of a whole body; the words are Triton's. The caller frees the document. */
 nrd_error *nrd_http_parse_json(nrd_json_doc **out, const char *text, size_t n) NRD_MUST_USE;
-
-void nrd_http_infer(nrd_http_api *api, nrd_http_request *req, const nrd_http_route *route);
-void nrd_http_generate(nrd_http_api *api, nrd_http_request *req, const nrd_http_route *route,
-                       bool stream);
 
 #endif

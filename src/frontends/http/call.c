@@ -28,6 +28,12 @@ nrd_error *nrd_http_call_new(nrd_http_call **out, nrd_http_api *api, nrd_http_re
         nrd_http_call_unref(call);
         return err;
     }
+    err = nrd_limit_take(api->limit);
+    if (err) {
+        nrd_http_call_unref(call);
+        return err;
+    }
+    call->counted = true;
     call->trace = nrd_tracer_sample(api->tracer, model);
     *out = call;
     return NULL;
@@ -52,6 +58,9 @@ void nrd_http_call_unref(nrd_http_call *call)
     }
     for (nrd_http_region_use *u = call->regions; u; u = u->next) {
         nrd_shm_put(call->api->shm, u->region);
+    }
+    if (call->counted) {
+        nrd_limit_give(call->api->limit);
     }
     nrd_arena_fini(&call->arena);
     nrd_str_fini(&call->text);
@@ -205,9 +214,11 @@ static TRITONSERVER_Error *alloc_output(TRITONSERVER_ResponseAllocator *allocato
             nrd_str_fini(&text);
             return err;
         }
-        *buffer = o->base;
-        *buffer_userp = o;
-        return NULL;
+        if (!nrd_shm_is_cuda(o->region)) { /* else it is copied there at the end */
+            *buffer = o->base;
+            *buffer_userp = o;
+            return NULL;
+        }
     }
     if (byte_size > 0) {
         *buffer = malloc(byte_size);

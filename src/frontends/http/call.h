@@ -53,6 +53,7 @@ struct nrd_http_call {
     nrd_output_kind default_kind;
     nrd_http_encoding reply_encoding;
     nrd_trace_record *trace; /* shares; NULL: not traced */
+    bool counted;            /* by the limit of open requests */
 
     /* Called on the loop thread for every response (NULL: none) until final. Takes it. */
     void (*on_response)(nrd_http_call *call, TRITONSERVER_InferenceResponse *response, bool final);

@@ -6,6 +6,7 @@
  * Source   Triton's generate extension. */
 #include "base/json.h"
 #include "frontends/http/call.h"
+#include "frontends/http/handlers.h"
 #include "frontends/http/tensor_json.h"
 
 #include <stdio.h>
@@ -44,6 +45,11 @@ static nrd_error *fit_shape(const char *name, const nrd_json *shape, size_t coun
     return count == 1 ? NULL : no_fit(name);
 }
 
+static nrd_error *of_input(const char *name, nrd_error *err)
+{
+    return nrd_error_wrap(err, "input '%s'", name);
+}
+
 static nrd_error *set_input(nrd_http_call *call, const nrd_json *value, const nrd_json *meta)
 {
     const char *name = value->key;
@@ -57,13 +63,13 @@ static nrd_error *set_input(nrd_http_call *call, const nrd_json *value, const nr
         return nrd_errorf(NRD_ERR_INTERNAL,
                           "Unexpected 'shape' not found in model metadata for input '%s'", name);
     }
-    NRD_TRY(nrd_tensor_json_size(value, type, count, &size));
+    NRD_TRY(of_input(name, nrd_tensor_json_size(value, type, count, &size)));
     NRD_TRY(fit_shape(name, shape, count, dims));
     char *bytes = nrd_arena_alloc(&call->arena, size ? size : 1);
     if (!bytes) {
         return nrd_error_no_memory();
     }
-    NRD_TRY(nrd_tensor_json_read(value, name, type, bytes, size));
+    NRD_TRY(of_input(name, nrd_tensor_json_read(value, name, type, bytes, size)));
     NRD_TRY(nrd_http_from_triton(
         TRITONSERVER_InferenceRequestAddInput(call->irequest, name, type, dims, shape->n)));
     return nrd_http_from_triton(TRITONSERVER_InferenceRequestAppendInputData(
@@ -330,7 +336,7 @@ static void on_stream_response(nrd_http_call *call, TRITONSERVER_InferenceRespon
         int status = response ? build(call, response) : 200;
         if (!call->started) { /* the first answer decides the status of the whole stream */
             call->started = true;
-            nrd_http_stream_begin(call->req, status, "text/event-stream; charset=utf-8");
+            nrd_http_stream_begin(call->req, status, "text/event-stream; charset=utf-8", NULL);
         }
         if (response) {
             nrd_http_stream_write(call->req, call->text.data, call->text.len);
@@ -376,8 +382,8 @@ static void on_single_response(nrd_http_call *call, TRITONSERVER_InferenceRespon
 
 /* ---- the handler ---- */
 
-void nrd_http_generate(nrd_http_api *api, nrd_http_request *req, const nrd_http_route *route,
-                       bool stream)
+static void generate(nrd_http_api *api, nrd_http_request *req, const nrd_http_route *route,
+                     bool stream)
 {
     nrd_http_call *call = NULL;
     nrd_json_doc *meta = NULL, *doc = NULL;
@@ -411,4 +417,14 @@ out:
         }
         nrd_http_fail(req, err);
     }
+}
+
+void nrd_http_on_generate(void *user, nrd_http_request *req, const nrd_http_route *route)
+{
+    generate(user, req, route, false);
+}
+
+void nrd_http_on_generate_stream(void *user, nrd_http_request *req, const nrd_http_route *route)
+{
+    generate(user, req, route, true);
 }

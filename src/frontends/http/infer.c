@@ -2,6 +2,7 @@
 #include "base/json.h"
 #include "frontends/http/call.h"
 #include "frontends/http/classify.h"
+#include "frontends/http/handlers.h"
 #include "frontends/http/tensor_json.h"
 #include "frontends/http/tensor_text.h"
 
@@ -206,6 +207,14 @@ static nrd_error *read_shm_input(nrd_http_call *call, const char *name, const nr
     NRD_TRY(read_shm_range(call, params, &use->region, &base, &size));
     use->next = call->regions;
     call->regions = use;
+    if (nrd_shm_is_cuda(use->region)) {
+        void *copy = nrd_arena_alloc(&call->arena, size + 1);
+        if (!copy) {
+            return nrd_error_no_memory();
+        }
+        NRD_TRY(nrd_shm_cuda_read(use->region, base, copy, size));
+        base = copy;
+    }
     return append(call, name, base, size);
 }
 
@@ -540,6 +549,9 @@ static nrd_error *put_output(nrd_http_call *call, TRITONSERVER_InferenceResponse
         TRITONSERVER_InferenceResponseOutput(response, i, &t.name, &t.type, &t.shape, &t.n_dims,
                                              &t.base, &t.size, &memory_type, &memory_id, &userp)));
     const nrd_http_output *o = nrd_http_call_output(call, t.name);
+    if (o && nrd_shm_is_cuda(o->region)) {
+        NRD_TRY(nrd_shm_cuda_write(o->region, o->base, t.base, t.size));
+    }
     if (o && o->n_classes) {
         NRD_TRY(to_classes(call, response, i, o->n_classes, &t));
     }
@@ -711,8 +723,9 @@ static nrd_error *body_of(nrd_http_call *call, const char **out, size_t *out_n)
     return NULL;
 }
 
-void nrd_http_infer(nrd_http_api *api, nrd_http_request *req, const nrd_http_route *route)
+void nrd_http_on_infer(void *user, nrd_http_request *req, const nrd_http_route *route)
 {
+    nrd_http_api *api = user;
     nrd_http_call *call = NULL;
     nrd_error *err = NULL;
     const char *body;

@@ -28,8 +28,9 @@
 #include <stdatomic.h>
 #include <sys/uio.h>
 
-/* A stream whose client does not read may hold back this much before it is cut off. */
-#define NRD_HTTP_MAX_STREAM_BACKLOG (8u << 20)
+/* A stream whose client does not read may hold back this much (and then one more piece) before it
+ * is cut off. */
+#define NRD_HTTP_MAX_STREAM_BACKLOG (16u << 20)
 
 typedef struct nrd_http_server nrd_http_server;
 typedef struct nrd_http_loop nrd_http_loop;
@@ -47,7 +48,7 @@ struct nrd_http_request {
     void (*on_gone)(nrd_http_request *req, void *arg);
     void *gone_arg;
 
-    /* private to server.c */
+    /* private to the files of conn.h */
     atomic_int refs;
     nrd_http_loop *loop;
     nrd_http_conn *conn; /* NULL once the reply has ended or the client is gone */
@@ -63,6 +64,10 @@ typedef struct nrd_http_config {
     bool reuse_port;
     int n_threads;
     size_t max_body_bytes;
+    size_t max_connections; /* one more is answered 503 and closed; 0: any number */
+    /* A connection that stands in the middle of a request or a reply must move min_rate bytes a
+     * second over each stall_secs, or it is closed. 0: 120 s, 1024. Idle ones may stay. */
+    unsigned stall_secs, min_rate;
     void (*handle)(nrd_http_request *req, void *user);
     void *user;
 } nrd_http_config;
@@ -98,9 +103,12 @@ void nrd_http_replyv(nrd_http_request *req, int status, const char *content_type
                      const struct iovec *parts, int n_parts, void (*done)(void *arg), void *arg);
 /* {"error":"<message>"} */
 void nrd_http_reply_error(nrd_http_request *req, int status, const char *message);
+/* The same as text/plain: Triton names no type where it fails before or after reading JSON. */
+void nrd_http_reply_plain_error(nrd_http_request *req, int status, const char *message);
 
-/* A reply in pieces. write sends nothing when the client is gone. */
-void nrd_http_stream_begin(nrd_http_request *req, int status, const char *content_type);
+/* A reply in pieces; `extra` as above. write sends nothing when the client is gone. */
+void nrd_http_stream_begin(nrd_http_request *req, int status, const char *content_type,
+                           const char *extra);
 void nrd_http_stream_write(nrd_http_request *req, const void *data, size_t n);
 void nrd_http_stream_end(nrd_http_request *req);
 bool nrd_http_is_gone(const nrd_http_request *req);

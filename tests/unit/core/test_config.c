@@ -63,8 +63,6 @@ static void test_each_mistake_is_told_in_known_words(void **state)
         {"name: \"m\" backend: \"b\" max_batch_size: 2 dynamic_batching { priority_levels: 2 "
          "default_priority_level: 1 preserve_ordering: true }",
          "Only one priority level is allowed when 'preserve_ordering' is true for m"},
-        {"name: \"m\" backend: \"b\" sequence_batching { }",
-         "sequence_batching is not supported by this server, set for m"},
         {"name: \"m\" backend: \"b\" input { name: \"x\" data_type: TYPE_FP32 }",
          "model input 'x' must specify 'dims' for m"},
         {"name: \"m\" backend: \"b\" input { name: \"x\" dims: 1 }",

@@ -253,6 +253,7 @@ static void test_cancel_reaches_running_and_queued_requests(void **state)
         r[i] = new_request(&h, "slow", &a[i], DATA, 5, false);
         OK(TRITONSERVER_ServerInferAsync(h.server, r[i], NULL));
     }
+    wait_metric(&h, "nv_inference_pending_request_count{model=\"slow\",version=\"1\"} 3\n");
     answers_init(&e);
     re = new_request(&h, "chain", &e, DATA, 5, false);
     REFUSED(TRITONSERVER_InferenceRequestCancel(re), INTERNAL,

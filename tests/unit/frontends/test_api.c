@@ -640,6 +640,7 @@ TRITONSERVER_Error *TRITONSERVER_ServerInferAsync(TRITONSERVER_Server *s,
 static nrd_http_api *api;
 static nrd_options options;
 static nrd_tracer *tracer;
+static nrd_limit open_requests;
 
 static int start_with(const char *extra)
 {
@@ -652,7 +653,10 @@ static int start_with(const char *extra)
         err = nrd_tracer_new(&tracer, &options);
     }
     if (!err) {
-        err = nrd_http_api_start(&api, NULL, &options, tracer);
+        err = nrd_http_api_new(&api, NULL, &options, tracer, &open_requests);
+    }
+    if (!err) {
+        err = nrd_http_api_listen(api);
     }
     if (err) {
         print_error("%s\n", nrd_error_message(err));

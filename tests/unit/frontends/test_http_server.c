@@ -11,6 +11,7 @@
 #include "frontends/http/server.h"
 
 #include <arpa/inet.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -43,13 +44,13 @@ static void handle(nrd_http_request *req, void *user)
         nrd_http_request_ref(req);
         atomic_store(&parked, req);
     } else if (nrd_view_is(req->head.path, "/stream")) {
-        nrd_http_stream_begin(req, 200, "text/event-stream");
+        nrd_http_stream_begin(req, 200, "text/event-stream", NULL);
         nrd_http_stream_write(req, "one", 3);
         nrd_http_stream_write(req, "two", 3);
         nrd_http_stream_end(req);
     } else if (nrd_view_is(req->head.path, "/flood")) {
         req->on_gone = on_gone;
-        nrd_http_stream_begin(req, 200, "text/plain");
+        nrd_http_stream_begin(req, 200, "text/plain", NULL);
         for (int i = 0; i < 1000 && !nrd_http_is_gone(req); i++) {
             nrd_http_stream_write(req, flood, sizeof flood);
         }
@@ -471,6 +472,77 @@ static void test_port_in_use_is_an_error(void **state)
     nrd_error_free(err);
 }
 
+/* A second server with tight limits; `dial` reaches it until the test ends. */
+static nrd_http_server *start_tight(void)
+{
+    nrd_http_server *first = server;
+    nrd_http_config cfg = {.name = "tight",
+                           .address = "127.0.0.1",
+                           .n_threads = 1,
+                           .max_body_bytes = MAX_BODY,
+                           .max_connections = 3,
+                           .stall_secs = 1,
+                           .min_rate = 100,
+                           .handle = handle,
+                           .user = (void *)(uintptr_t) "user"};
+    nrd_error *err = nrd_http_server_start(&server, &cfg);
+    assert_null(err);
+    return first;
+}
+
+static void test_connections_that_crawl_are_closed_and_idle_ones_stay(void **state)
+{
+    static const struct {
+        const char *first, *drip;
+    } slow[] = {{"GET /echo HTTP/1.1\r\nHost: h\r\nX: ", "y"},
+                {"POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 60000\r\n\r\n", "y"},
+                {"POST /echo HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n5;", "e"}};
+    (void)state;
+    nrd_http_server *first = start_tight();
+    int idle = dial(0);
+    for (size_t i = 0; i < sizeof slow / sizeof *slow; i++) {
+        int fd = dial(0), polls = 0;
+        struct pollfd p = {.fd = fd, .events = POLLIN};
+        put(fd, slow[i].first);
+        while (poll(&p, 1, 200) == 0 && ++polls < 100) { /* 5 bytes a second */
+            (void)!send(fd, slow[i].drip, 1, MSG_NOSIGNAL);
+        }
+        assert_true(polls >= 4 && polls < 60);
+        close(fd);
+    }
+    nrd_str s = {0};
+    put(idle, "POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\n\r\nlive");
+    get(idle, &s, "live");
+    nrd_str_fini(&s);
+    close(idle);
+    nrd_http_server_free(server);
+    server = first;
+}
+
+static void test_one_connection_too_many_is_told_so(void **state)
+{
+    int fd[4];
+    nrd_str s = {0};
+    (void)state;
+    nrd_http_server *first = start_tight();
+    for (int i = 0; i < 3; i++) {
+        fd[i] = dial(0);
+        put(fd[i], "POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\nok");
+        get(fd[i], &s, "ok");
+    }
+    fd[3] = dial(0);
+    nrd_str_clear(&s);
+    get(fd[3], &s, NULL);
+    assert_non_null(strstr(s.data, " 503 "));
+    assert_non_null(strstr(s.data, "too many connections"));
+    nrd_str_fini(&s);
+    for (int i = 0; i < 4; i++) {
+        close(fd[i]);
+    }
+    nrd_http_server_free(server);
+    server = first;
+}
+
 #define T(f) cmocka_unit_test_setup_teardown(f, start, finish)
 
 int main(void)
@@ -491,6 +563,8 @@ int main(void)
         T(test_head_request_has_no_body),
         T(test_drain_closes_idle_and_lets_busy_finish),
         T(test_port_in_use_is_an_error),
+        T(test_connections_that_crawl_are_closed_and_idle_ones_stay),
+        T(test_one_connection_too_many_is_told_so),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,544 @@
+/* The response cache: a library that keeps bytes under keys, and what this core puts into it.
+ *
+ * A key stands for the model, its version, the inputs (name, type, shape, content) and, when a
+ * request asks for some of the outputs only, their names. The bytes of a response are its outputs
+ * in the layout that published servers use, so that caches outside the process can be shared:
+ * count (u32), then per output its size (u64) and name, type and shape (u32 length, bytes each) and
+ * content (u64 length, bytes). */
+#include "core/core.h"
+
+#include "base/file.h"
+#include "base/hash.h"
+#include "triton/core/tritoncache.h"
+
+#include <dlfcn.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef TRITONSERVER_Error *(*init_fn)(TRITONCACHE_Cache **, const char *);
+typedef TRITONSERVER_Error *(*fini_fn)(TRITONCACHE_Cache *);
+typedef TRITONSERVER_Error *(*access_fn)(TRITONCACHE_Cache *, const char *,
+                                         TRITONCACHE_CacheEntry *, TRITONCACHE_Allocator *);
+
+struct nrd_cache {
+    void *dl;
+    TRITONCACHE_Cache *impl;
+    fini_fn finalize;
+    access_fn insert, lookup;
+};
+
+typedef struct buffer {
+    void *base;
+    size_t size;
+} buffer;
+
+typedef struct entry { /* TRITONCACHE_CacheEntry: lives for one call */
+    buffer *items;
+    size_t n;
+} entry;
+
+typedef struct allocator { /* TRITONCACHE_Allocator */
+    bool is_insert;
+    nrd_response *response; /* read on insert, filled on lookup */
+} allocator;
+
+/* ---- the library ---- */
+
+static nrd_error *entry_point(nrd_cache *c, const char *name, const char *path, void *out_fn)
+{
+    void *p = dlsym(c->dl, name);
+    if (!p) {
+        return nrd_errorf(NRD_ERR_NOT_FOUND,
+                          "unable to find required entrypoint '%s' in shared library '%s'", name,
+                          path);
+    }
+    memcpy(out_fn, &p, sizeof p); /* POSIX: an object pointer that is a function pointer */
+    return NULL;
+}
+
+nrd_error *nrd_cache_open(nrd_cache **out, const char *name, const char *cache_dir,
+                          const char *config)
+{
+    nrd_cache *c = NULL;
+    init_fn initialize = NULL;
+    char *path;
+    nrd_error *err = NULL;
+
+    *out = NULL;
+    if (strchr(name, '/')) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "invalid cache name '%s'", name);
+    }
+    path = nrd_xasprintf("%s/%s/libtritoncache_%s.so", cache_dir, name, name);
+    if (!nrd_path_exists(path)) {
+        err = nrd_errorf(NRD_ERR_INVALID_ARG,
+                         "unable to find 'libtritoncache_%s.so' for cache. Searched: %s", name,
+                         cache_dir);
+        goto done;
+    }
+    NRD_LOG_INFO("Creating TritonCache with name: '%s', libpath: '%s', cache_config: '%s'", name,
+                 path, config);
+    c = nrd_xcalloc(1, sizeof *c);
+    c->dl = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!c->dl) {
+        err = nrd_errorf(NRD_ERR_NOT_FOUND, "unable to load shared library: %s", dlerror());
+        goto done;
+    }
+    NRD_TRY_GOTO(entry_point(c, "TRITONCACHE_CacheInitialize", path, &initialize), err, done);
+    NRD_TRY_GOTO(entry_point(c, "TRITONCACHE_CacheFinalize", path, &c->finalize), err, done);
+    NRD_TRY_GOTO(entry_point(c, "TRITONCACHE_CacheLookup", path, &c->lookup), err, done);
+    NRD_TRY_GOTO(entry_point(c, "TRITONCACHE_CacheInsert", path, &c->insert), err, done);
+    NRD_TRY_GOTO(from_api(initialize(&c->impl, config)), err, done);
+    if (!c->impl) {
+        err = nrd_errorf(NRD_ERR_INTERNAL, "Failed to initialize cache implementation");
+    }
+done:
+    free(path);
+    if (err) {
+        nrd_cache_close(c);
+        return err;
+    }
+    *out = c;
+    return NULL;
+}
+
+void nrd_cache_close(nrd_cache *c)
+{
+    if (!c) {
+        return;
+    }
+    if (c->impl) {
+        nrd_error *err = from_api(c->finalize(c->impl));
+        if (err) {
+            NRD_LOG_ERROR("failed finalizing cache: %s", nrd_error_message(err));
+            nrd_error_free(err);
+        }
+    }
+    if (c->dl) {
+        dlclose(c->dl);
+    }
+    free(c);
+}
+
+/* ---- keys ---- */
+
+typedef struct digest { /* 128 bits; how the bytes are cut into pieces does not matter */
+    uint64_t a, b, word, n;
+} digest;
+
+static void take_word(digest *d, uint64_t w)
+{
+    d->a = nrd_hash_u64(d->a, w);
+    d->b = nrd_hash_u64(d->b ^ 0x2545f4914f6cdd1du, w);
+}
+
+static void take(digest *d, const void *data, size_t n)
+{
+    const unsigned char *p = data;
+
+    while (n > 0) {
+        unsigned at = (unsigned)(d->n % 8);
+        if (at == 0 && n >= 8) {
+            uint64_t w;
+            memcpy(&w, p, 8);
+            take_word(d, w);
+            d->n += 8;
+            p += 8;
+            n -= 8;
+            continue;
+        }
+        d->word |= (uint64_t)*p << (8 * at);
+        d->n++;
+        p++;
+        n--;
+        if (at == 7) {
+            take_word(d, d->word);
+            d->word = 0;
+        }
+    }
+}
+
+static void take_text(digest *d, const char *s)
+{
+    take(d, s, strlen(s) + 1);
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp((*(nrd_input *const *)a)->name, (*(nrd_input *const *)b)->name);
+}
+
+static bool wants_all(const nrd_request *r)
+{
+    const nrd_config *cfg = r->model->config;
+    for (size_t i = 0; i < cfg->n_output; i++) {
+        if (!nrd_request_wants(r, cfg->output[i]->name)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* NULL: the request has data that is not readable from here. */
+static char *make_key(const nrd_request *r)
+{
+    digest d = {.a = 1, .b = 2};
+    nrd_input **inputs = nrd_xcalloc(r->n_inputs + 1u, sizeof *inputs);
+    bool readable = true;
+
+    memcpy(inputs, r->inputs, r->n_inputs * sizeof *inputs);
+    qsort(inputs, r->n_inputs, sizeof *inputs, by_name);
+    take_text(&d, r->model->name);
+    take(&d, &r->model->version, sizeof r->model->version);
+    for (uint32_t i = 0; i < r->n_inputs && readable; i++) {
+        const nrd_input *in = inputs[i];
+        take_text(&d, in->name);
+        take_text(&d, nrd_tdtype_name(in->dtype));
+        take(&d, &in->n_dims, sizeof in->n_dims);
+        take(&d, in->dims, in->n_dims * sizeof in->dims[0]);
+        take(&d, &in->byte_size, sizeof in->byte_size);
+        for (uint32_t k = 0; k < in->n_segments && readable; k++) {
+            readable = in->segments[k].attr.memory_type != TRITONSERVER_MEMORY_GPU;
+            if (readable) {
+                take(&d, in->segments[k].base, in->segments[k].attr.byte_size);
+            }
+        }
+    }
+    free(inputs);
+    for (size_t i = 0; !wants_all(r) && i < r->model->config->n_output; i++) {
+        const char *name = r->model->config->output[i]->name;
+        if (nrd_request_wants(r, name)) {
+            take_text(&d, name);
+        }
+    }
+    take_word(&d, d.word);
+    take_word(&d, d.n);
+    return readable ? nrd_xasprintf("%" PRIu64 "-%" PRIu64, d.a, d.b) : NULL;
+}
+
+/* ---- responses as bytes ---- */
+
+static nrd_error *check_place(const nrd_output *o)
+{
+    return o->attr.memory_type == TRITONSERVER_MEMORY_GPU
+               ? nrd_errorf(NRD_ERR_INVALID_ARG,
+                            "Only input buffers in CPU memory are allowed in cache currently")
+               : NULL;
+}
+
+static size_t output_size(const nrd_output *o)
+{
+    return 3 * sizeof(uint32_t) + strlen(o->name) + strlen(nrd_tdtype_name(o->dtype)) +
+           o->n_dims * sizeof o->dims[0] + sizeof(uint64_t) + o->attr.byte_size;
+}
+
+static size_t packed_size(const nrd_response *r)
+{
+    size_t n = sizeof(uint32_t);
+    for (uint32_t i = 0; i < r->n_outputs; i++) {
+        n += sizeof(uint64_t) + output_size(r->outputs[i]);
+    }
+    return n;
+}
+
+static char *put(char *to, const void *data, size_t n)
+{
+    if (n) {
+        memcpy(to, data, n);
+    }
+    return to + n;
+}
+
+static char *put_part(char *to, const void *data, size_t n)
+{
+    const uint32_t len = (uint32_t)n;
+    return put(put(to, &len, sizeof len), data, n);
+}
+
+static nrd_error *pack(const nrd_response *r, const buffer *b)
+{
+    char *to = b->base;
+
+    if (!to || b->size != packed_size(r)) {
+        return nrd_errorf(NRD_ERR_INTERNAL,
+                          "Serialized buffer size does not match. Expected: %zu, received: %zu",
+                          packed_size(r), b->size);
+    }
+    to = put(to, &r->n_outputs, sizeof r->n_outputs);
+    for (uint32_t i = 0; i < r->n_outputs; i++) {
+        const nrd_output *o = r->outputs[i];
+        const uint64_t size = output_size(o), bytes = o->attr.byte_size;
+        const char *type = nrd_tdtype_name(o->dtype);
+        to = put(to, &size, sizeof size);
+        to = put_part(to, o->name, strlen(o->name));
+        to = put_part(to, type, strlen(type));
+        to = put_part(to, o->dims, o->n_dims * sizeof o->dims[0]);
+        to = put(to, &bytes, sizeof bytes);
+        to = put(to, o->base, bytes);
+    }
+    return NULL;
+}
+
+typedef struct reader {
+    const char *at;
+    size_t left;
+    bool bad;
+} reader;
+
+static const char *get(reader *r, size_t n)
+{
+    const char *p = r->at;
+    if (r->bad || n > r->left) {
+        r->bad = true;
+        return NULL;
+    }
+    r->at += n;
+    r->left -= n;
+    return p;
+}
+
+static uint64_t get_number(reader *r, size_t width)
+{
+    uint64_t v = 0;
+    const char *p = get(r, width);
+    if (p) {
+        memcpy(&v, p, width); /* little end first */
+    }
+    return v;
+}
+
+static nrd_error *bad_bytes(void)
+{
+    return nrd_errorf(NRD_ERR_INTERNAL, "Unexpected number of bytes received from the cache");
+}
+
+static nrd_error *unpack_output(nrd_response *r, reader *in)
+{
+    char name[1024] = "", type[16] = "";
+    int64_t dims[NRD_MAX_RANK];
+    TRITONSERVER_MemoryType place = TRITONSERVER_MEMORY_CPU;
+    int64_t place_id = 0;
+    nrd_output *o = NULL;
+    size_t n = (size_t)get_number(in, sizeof(uint32_t));
+    const char *p = n < sizeof name ? get(in, n) : NULL;
+
+    if (p) {
+        memcpy(name, p, n);
+    }
+    n = (size_t)get_number(in, sizeof(uint32_t));
+    p = p && n < sizeof type ? get(in, n) : NULL;
+    if (p) {
+        memcpy(type, p, n);
+    }
+    n = (size_t)get_number(in, sizeof(uint32_t));
+    p = p && n <= sizeof dims && n % sizeof dims[0] == 0 ? get(in, n) : NULL;
+    if (p) {
+        memcpy(dims, p, n);
+    }
+    size_t bytes = (size_t)get_number(in, sizeof(uint64_t));
+    const char *data = p ? get(in, bytes) : NULL;
+    if (!data || in->left > 0) {
+        return bad_bytes();
+    }
+    NRD_TRY(nrd_response_add_output(&o, r, name, TRITONSERVER_StringToDataType(type), dims,
+                                    (uint32_t)(n / sizeof dims[0])));
+    memcpy(o->dims, dims, n); /* as it was sent: the reshape of the configuration is undone */
+    o->n_dims = (uint32_t)(n / sizeof dims[0]);
+    NRD_TRY(nrd_output_alloc(o, bytes, &place, &place_id));
+    NRD_TRY(check_place(o));
+    if (bytes) {
+        memcpy(o->base, data, bytes);
+    }
+    return NULL;
+}
+
+static nrd_error *unpack(nrd_response *r, const buffer *b)
+{
+    reader all = {.at = b->base, .left = b->size};
+    uint64_t n = get_number(&all, sizeof(uint32_t));
+
+    for (uint64_t i = 0; i < n; i++) {
+        size_t size = (size_t)get_number(&all, sizeof(uint64_t));
+        reader one = {.at = get(&all, size), .left = size};
+        if (all.bad) {
+            return bad_bytes();
+        }
+        NRD_TRY(unpack_output(r, &one));
+    }
+    return all.bad || all.left > 0 ? bad_bytes() : NULL;
+}
+
+/* ---- looking up and keeping ---- */
+
+bool nrd_cache_answer(nrd_request *r)
+{
+    nrd_cache *c = r->model->server->cache;
+    nrd_factory *f = r->factory;
+    allocator a = {.response = NULL};
+    entry e = {0};
+
+    f->cache_key = make_key(r);
+    if (!f->cache_key) {
+        return false;
+    }
+    a.response = nrd_response_new(f);
+    const uint64_t start = nrd_now_ns();
+    nrd_error *err = from_api(c->lookup(c->impl, f->cache_key, (TRITONCACHE_CacheEntry *)(void *)&e,
+                                        (TRITONCACHE_Allocator *)(void *)&a));
+    const uint64_t end = nrd_now_ns();
+    free(e.items);
+    f->cache_ns = end - start;
+    if (err) {
+        if (nrd_error_get_code(err) != NRD_ERR_NOT_FOUND) {
+            NRD_LOG_ERROR("Failed to look up key [%s] in the response cache: %s", f->cache_key,
+                          nrd_error_message(err));
+        }
+        nrd_error_free(err);
+        nrd_response_free(a.response);
+        return false;
+    }
+    free(f->cache_key); /* what came from the cache need not go there */
+    f->cache_key = NULL;
+    r->queue_ns = start;
+    nrd_trace_report(r->trace, TRITONSERVER_TRACE_QUEUE_START, start);
+    nrd_stats_cache_hit(r, f->cache_ns);
+    if (r->model->sched) {
+        nrd_sched_keep_order(r->model->sched, r);
+    }
+    nrd_response_send(a.response, TRITONSERVER_RESPONSE_COMPLETE_FINAL, NULL);
+    nrd_request_release(r, TRITONSERVER_REQUEST_RELEASE_ALL);
+    return true;
+}
+
+void nrd_cache_keep(nrd_factory *f, nrd_response *r)
+{
+    nrd_cache *c = f->model->server->cache;
+    allocator a = {.is_insert = true, .response = r};
+    buffer b = {.size = packed_size(r)};
+    entry e = {.items = &b, .n = 1};
+    nrd_error *err = NULL;
+    const uint64_t start = nrd_now_ns();
+
+    if (r->error) {
+        return;
+    }
+    for (uint32_t i = 0; i < r->n_outputs && !err; i++) {
+        err = check_place(r->outputs[i]);
+    }
+    if (!err) {
+        err = from_api(c->insert(c->impl, f->cache_key, (TRITONCACHE_CacheEntry *)(void *)&e,
+                                 (TRITONCACHE_Allocator *)(void *)&a));
+    }
+    if (!err || nrd_error_get_code(err) != NRD_ERR_ALREADY_EXISTS) {
+        nrd_stats_cache_miss(f->model, f->cache_ns + nrd_now_ns() - start);
+    }
+    if (err && nrd_error_get_code(err) != NRD_ERR_ALREADY_EXISTS) {
+        NRD_LOG_ERROR("Failed to insert key [%s] into response cache: %s", f->cache_key,
+                      nrd_error_message(err));
+    }
+    nrd_error_free(err);
+}
+
+/* ---- what the library calls ---- */
+
+static nrd_error *null_argument(const char *what)
+{
+    return nrd_errorf(NRD_ERR_INVALID_ARG, "%s was nullptr", what);
+}
+
+static nrd_error *check_type(const nrd_attr *a)
+{
+    return a->memory_type == TRITONSERVER_MEMORY_GPU
+               ? nrd_errorf(NRD_ERR_INVALID_ARG,
+                            "Only buffers in CPU memory are allowed in cache currently")
+               : NULL;
+}
+
+TRITONSERVER_Error *TRITONCACHE_CacheEntryBufferCount(TRITONCACHE_CacheEntry *opaque, size_t *count)
+{
+    if (!opaque) {
+        return as_api(null_argument("entry"));
+    }
+    *count = ((entry *)(void *)opaque)->n;
+    return NULL;
+}
+
+TRITONSERVER_Error *
+TRITONCACHE_CacheEntryAddBuffer(TRITONCACHE_CacheEntry *opaque, void *base,
+                                TRITONSERVER_BufferAttributes *buffer_attributes)
+{
+    entry *e = (entry *)(void *)opaque;
+    const nrd_attr *attr = (const nrd_attr *)(void *)buffer_attributes;
+
+    if (!e || !base || !attr) {
+        return as_api(null_argument("entry, base, or attrs"));
+    }
+    if (attr->byte_size == 0) {
+        return as_api(nrd_errorf(NRD_ERR_INVALID_ARG, "Buffer byte size was zero"));
+    }
+    NRD_API_TRY(check_type(attr));
+    e->items = nrd_xrealloc(e->items, (e->n + 1) * sizeof *e->items);
+    e->items[e->n++] = (buffer){.base = base, .size = attr->byte_size};
+    return NULL;
+}
+
+static nrd_error *buffer_at(entry *e, size_t index, buffer **out)
+{
+    if (index >= e->n) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "index was greater than count");
+    }
+    *out = &e->items[index];
+    return NULL;
+}
+
+TRITONSERVER_Error *
+TRITONCACHE_CacheEntryGetBuffer(TRITONCACHE_CacheEntry *opaque, size_t index, void **base,
+                                TRITONSERVER_BufferAttributes *buffer_attributes)
+{
+    buffer *b = NULL;
+
+    if (!opaque || !base || !buffer_attributes) {
+        return as_api(null_argument("entry, base, or attrs"));
+    }
+    NRD_API_TRY(buffer_at((entry *)(void *)opaque, index, &b));
+    *base = b->base;
+    *(nrd_attr *)(void *)buffer_attributes = (nrd_attr){.byte_size = b->size};
+    return NULL;
+}
+
+TRITONSERVER_Error *
+TRITONCACHE_CacheEntrySetBuffer(TRITONCACHE_CacheEntry *opaque, size_t index, void *new_base,
+                                TRITONSERVER_BufferAttributes *buffer_attributes)
+{
+    const nrd_attr *attr = (const nrd_attr *)(void *)buffer_attributes;
+    buffer *b = NULL;
+
+    if (!opaque) {
+        return as_api(null_argument("entry"));
+    }
+    NRD_API_TRY(buffer_at((entry *)(void *)opaque, index, &b));
+    if (attr) {
+        NRD_API_TRY(check_type(attr));
+        b->size = attr->byte_size;
+    }
+    b->base = new_base;
+    return NULL;
+}
+
+TRITONSERVER_Error *TRITONCACHE_Copy(TRITONCACHE_Allocator *opaque, TRITONCACHE_CacheEntry *entry_)
+{
+    const allocator *a = (const allocator *)(void *)opaque;
+    const entry *e = (const entry *)(void *)entry_;
+
+    if (!a || !e) {
+        return as_api(null_argument("allocator or entry"));
+    }
+    if (e->n != 1) {
+        return as_api(nrd_errorf(NRD_ERR_INTERNAL,
+                                 "Expected number of responses in cache does not match. Expected: "
+                                 "1, received: %zu",
+                                 e->n));
+    }
+    return as_api(a->is_insert ? pack(a->response, &e->items[0])
+                               : unpack(a->response, &e->items[0]));
+}

@@ -1,0 +1,41 @@
+/* core/sched/sequence.h - the parts of the sequence batcher: controls and implicit state.
+ *
+ * Purpose   Tensors that the core adds to requests of a sequence model: START, END, READY and
+ *           CORRID as the configuration asks for, and the state that one request leaves for the
+ *           next of its sequence.
+ * Owner     nrd_seq_controls: fixed once made, any thread. nrd_seq_states: counted; used by one
+ *           request at a time, which the batcher sees to.
+ * Errors    INVALID_ARG for a configuration or a backend that names what is not there.
+ * Lifetime  Controls and the plan of states live with the batcher; states until the last request of
+ *           their sequence is released.
+ */
+#ifndef NRD_CORE_SCHED_SEQUENCE_H
+#define NRD_CORE_SCHED_SEQUENCE_H
+
+#include "core/core.h"
+
+typedef Inference__ModelSequenceBatching__Control nrd_control;
+typedef Inference__ModelSequenceBatching__Control__Kind nrd_control_kind;
+
+/* The control of a kind and its tensor's name; NULL: the model has none. */
+const nrd_control *nrd_control_find(const nrd_config *cfg, nrd_control_kind kind,
+                                    const char **out_name);
+
+typedef struct nrd_seq_controls nrd_seq_controls;
+nrd_seq_controls *nrd_seq_controls_new(const nrd_config *cfg);
+void nrd_seq_controls_free(nrd_seq_controls *c);
+/* By the request's flags and correlation id; a null request gets "not ready". */
+void nrd_seq_controls_apply(const nrd_seq_controls *c, nrd_request *r);
+
+typedef struct nrd_seq_plan nrd_seq_plan; /* what a sequence's states look like at its start */
+nrd_error *nrd_seq_plan_new(nrd_seq_plan **out, const nrd_model *m) NRD_MUST_USE;
+void nrd_seq_plan_free(nrd_seq_plan *p);
+bool nrd_seq_plan_is_empty(const nrd_seq_plan *p);
+nrd_seq_states *nrd_seq_states_new(const nrd_seq_plan *p);
+nrd_seq_states *nrd_seq_states_new_null(const nrd_seq_states *like); /* same shapes, zero data */
+nrd_seq_states *nrd_seq_states_ref(nrd_seq_states *s);
+void nrd_seq_states_unref(nrd_seq_states *s); /* NULL is fine */
+/* Adds the current input states to the request, about to be executed. */
+void nrd_seq_states_apply(nrd_request *r);
+
+#endif

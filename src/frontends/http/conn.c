@@ -1,0 +1,179 @@
+/* Connections and requests: their life, and the buffers that they share. */
+#include "frontends/http/conn.h"
+
+#include "base/clock.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+nrd_http_inbuf *nrd_http_inbuf_new(size_t cap)
+{
+    nrd_http_inbuf *b = malloc(sizeof *b + cap);
+    if (b) {
+        atomic_init(&b->refs, 1);
+        b->cap = cap;
+        b->len = 0;
+    }
+    return b;
+}
+
+void nrd_http_inbuf_unref(nrd_http_inbuf *b)
+{
+    if (b && atomic_fetch_sub_explicit(&b->refs, 1, memory_order_acq_rel) == 1) {
+        free(b);
+    }
+}
+
+nrd_http_request *nrd_http_request_new(nrd_http_conn *c)
+{
+    nrd_http_loop *l = c->loop;
+    nrd_http_request *req = l->spare;
+    if (req) {
+        l->spare = (nrd_http_request *)req->gone_arg;
+        l->n_spare--;
+    } else if (!(req = malloc(sizeof *req))) {
+        return NULL;
+    }
+    atomic_init(&req->refs, 1);
+    req->body = NULL;
+    req->body_n = 0;
+    req->begin_ns = req->ready_ns = l->now_ns;
+    req->user = l->server->cfg.user;
+    req->on_gone = NULL;
+    req->gone_arg = NULL;
+    req->loop = l;
+    req->conn = c;
+    req->in = NULL;
+    req->own_body = NULL;
+    req->streaming = false;
+    return req;
+}
+
+void nrd_http_request_ref(nrd_http_request *req)
+{
+    atomic_fetch_add_explicit(&req->refs, 1, memory_order_relaxed);
+}
+
+void nrd_http_request_unref(nrd_http_request *req)
+{
+    if (!req || atomic_fetch_sub_explicit(&req->refs, 1, memory_order_acq_rel) != 1) {
+        return;
+    }
+    nrd_http_inbuf_unref(req->in);
+    free(req->own_body);
+    nrd_http_loop *l = nrd_http_here;
+    if (l && l == req->loop && l->n_spare < NRD_HTTP_SPARE_REQUESTS) {
+        req->gone_arg = l->spare; /* the list of spares is linked here */
+        l->spare = req;
+        l->n_spare++;
+        return;
+    }
+    free(req);
+}
+
+bool nrd_http_is_gone(const nrd_http_request *req)
+{
+    return req->conn == NULL;
+}
+
+void nrd_http_segment_free(nrd_http_segment *s)
+{
+    if (s->done) {
+        s->done(s->arg);
+    }
+    free(s);
+}
+
+/* ev_closed is edge-triggered: with the level form a reset would be reported again and again
+ * while nobody reads. */
+void nrd_http_conn_want(struct event *ev, bool *is_on, bool on)
+{
+    if (on != *is_on) {
+        (void)(on ? event_add(ev, NULL) : event_del(ev));
+        *is_on = on;
+    }
+}
+
+void nrd_http_conn_release(nrd_http_conn *c)
+{
+    if (c->depth == 0 && c->dead) {
+        free(c);
+    }
+}
+
+void nrd_http_conn_close(nrd_http_conn *c)
+{
+    nrd_http_loop *l = c->loop;
+    if (c->dead) {
+        return;
+    }
+    c->dead = true;
+    nrd_http_conn_want(&c->ev_read, &c->on_read, false);
+    nrd_http_conn_want(&c->ev_closed, &c->on_closed, false);
+    nrd_http_conn_want(&c->ev_write, &c->on_write, false);
+    close(c->fd);
+    *(c->prev ? &c->prev->next : &l->conns) = c->next;
+    if (c->next) {
+        c->next->prev = c->prev;
+    }
+    while (c->out) {
+        nrd_http_segment *s = c->out;
+        c->out = s->next;
+        nrd_http_segment_free(s);
+    }
+    nrd_http_inbuf_unref(c->in);
+    c->in = NULL;
+    nrd_http_request *req = c->req;
+    c->req = NULL;
+    if (req) {
+        req->conn = NULL;
+        if (c->state == BUSY && req->on_gone) {
+            req->on_gone(req, req->gone_arg);
+        }
+        nrd_http_request_unref(req);
+    }
+    atomic_fetch_sub(&l->n_conns, 1);
+}
+
+/* Everything is sent and the connection shall end. Closing a socket with unread input makes the
+ * kernel send a reset, which can destroy the reply on its way; so that input is read away first. */
+void nrd_http_conn_finish(nrd_http_conn *c)
+{
+    if (c->linger_after) {
+        c->state = LINGER;
+        shutdown(c->fd, SHUT_WR);
+        c->active_ns = c->loop->now_ns;
+        nrd_http_conn_update_reading(c);
+        return;
+    }
+    nrd_http_conn_close(c);
+}
+
+void nrd_http_conn_new(nrd_http_loop *l, int fd)
+{
+    int one = 1;
+    nrd_http_conn *c = calloc(1, sizeof *c);
+    if (!c) {
+        close(fd);
+        atomic_fetch_sub(&l->n_conns, 1);
+        return;
+    }
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    c->loop = l;
+    c->fd = fd;
+    c->out_tail = &c->out;
+    c->active_ns = nrd_now_ns();
+    event_assign(&c->ev_read, l->base, fd, EV_READ | EV_PERSIST, nrd_http_conn_on_read, c);
+    event_assign(&c->ev_closed, l->base, fd, EV_READ | EV_CLOSED | EV_ET | EV_PERSIST,
+                 nrd_http_conn_on_closed, c);
+    event_assign(&c->ev_write, l->base, fd, EV_WRITE | EV_PERSIST, nrd_http_conn_on_write, c);
+    c->next = l->conns;
+    if (l->conns) {
+        l->conns->prev = c;
+    }
+    l->conns = c;
+    nrd_http_conn_update_reading(c);
+}

@@ -1,0 +1,141 @@
+/* frontends/http/conn.h - connections and loops from inside: for the files that make up the server.
+ *
+ * Purpose   One connection is a state machine: read.c turns bytes into requests, reply.c answers,
+ *           write.c sends; conn.c makes and ends it, loop.c gives it a thread, server.c accepts.
+ * Owner     The loop's thread, for everything here except nrd_http_post.
+ * Lifetime  A caller that may see the connection die raises `depth` meanwhile and calls
+ *           nrd_http_conn_release at its end; the struct is freed by the last of them.
+ */
+#ifndef NRD_FRONTENDS_HTTP_CONN_H
+#define NRD_FRONTENDS_HTTP_CONN_H
+
+#include "frontends/http/server.h"
+
+#include <event2/event.h>
+#include <event2/event_struct.h>
+#include <pthread.h>
+
+#define NRD_HTTP_INBUF_FIRST (8u << 10)
+#define NRD_HTTP_MAX_IOV 64
+#define NRD_HTTP_SCRATCH (64u << 10)
+#define NRD_HTTP_SPARE_REQUESTS 64
+/* The next pipelined request waits until less than this is unsent. */
+#define NRD_HTTP_MAX_PIPELINE_OUT (64u << 10)
+
+/* Bytes read and not yet consumed; requests point into it, hence the count. */
+typedef struct nrd_http_inbuf {
+    atomic_int refs;
+    size_t cap, len;
+    char data[];
+} nrd_http_inbuf;
+
+/* Output that the socket did not take yet. */
+typedef struct nrd_http_segment {
+    struct nrd_http_segment *next;
+    void (*done)(void *arg);
+    void *arg;
+    int n, i; /* iov[i..n) is left */
+    struct iovec iov[];
+} nrd_http_segment;
+
+typedef enum {
+    READ_HEAD,    /* waiting for a request head */
+    READ_INPLACE, /* body goes on in the same buffer */
+    READ_BODY,    /* body goes to its own buffer */
+    READ_CHUNKED,
+    BUSY,    /* the handler has the request */
+    CLOSING, /* output is being sent, then the connection ends */
+    LINGER,  /* our side is shut, the rest of the input is read away */
+} nrd_http_conn_state;
+
+struct nrd_http_conn {
+    nrd_http_loop *loop;
+    nrd_http_conn *prev, *next; /* all connections of the loop */
+    int fd;
+    struct event ev_read, ev_closed, ev_write;
+    bool on_read, on_closed, on_write;
+    bool dead; /* fd is closed; freed when depth is 0 */
+    int depth; /* callers that still use the struct */
+    nrd_http_conn_state state;
+    bool in_process;
+    bool close_after, linger_after;
+    nrd_http_inbuf *in;
+    size_t start;   /* first unconsumed byte of in */
+    size_t scanned; /* nrd_http_find_head's memory, relative to start */
+    nrd_http_request *req;
+    size_t body_len, body_cap;
+    nrd_http_chunks chunks;
+    nrd_http_segment *out, **out_tail;
+    size_t out_bytes, n_out;          /* unsent bytes and their segments */
+    uint64_t active_ns;               /* last progress in either direction */
+    uint64_t moved;                   /* bytes in both directions */
+    uint64_t window_ns, window_moved; /* since when it stands in the middle of something; 0: not */
+};
+
+struct nrd_http_loop {
+    nrd_http_server *server;
+    struct event_base *base;
+    pthread_t thread;
+    bool started;
+    int wake_fd;
+    struct event *ev_wake, *ev_tick;
+    _Atomic(nrd_http_task *) inbox; /* newest first */
+    nrd_http_conn *conns;
+    atomic_size_t n_conns;
+    uint64_t now_ns; /* refreshed at each wake-up */
+    nrd_http_request *spare;
+    int n_spare;
+    bool draining;
+    bool stop;
+    nrd_http_task drain_task, stop_task;
+    char scratch[NRD_HTTP_SCRATCH];
+};
+
+struct nrd_http_server {
+    nrd_http_config cfg;
+    int port;
+    struct evconnlistener *listener; /* on loop 0 */
+    struct event *ev_accept_again;
+    nrd_http_loop *loops;
+    int n_loops;
+};
+
+extern _Thread_local nrd_http_loop *nrd_http_here; /* the loop that this thread runs, if any */
+
+/* ---- loop.c ---- */
+nrd_error *nrd_http_loop_init(nrd_http_loop *l, nrd_http_server *s) NRD_MUST_USE;
+void *nrd_http_loop_main(void *loop); /* body of the thread */
+
+/* ---- conn.c ---- */
+nrd_http_inbuf *nrd_http_inbuf_new(size_t cap); /* NULL: no memory */
+void nrd_http_inbuf_unref(nrd_http_inbuf *b);
+nrd_http_request *nrd_http_request_new(nrd_http_conn *c); /* NULL: no memory */
+void nrd_http_conn_new(nrd_http_loop *l, int fd);         /* takes fd always */
+void nrd_http_conn_release(nrd_http_conn *c);
+void nrd_http_conn_close(nrd_http_conn *c);
+/* Everything is sent and the connection shall end. */
+void nrd_http_conn_finish(nrd_http_conn *c);
+/* Adds or removes an event; *is_on remembers. */
+void nrd_http_conn_want(struct event *ev, bool *is_on, bool on);
+
+/* ---- read.c ---- */
+void nrd_http_conn_on_read(evutil_socket_t fd, short what, void *conn);
+void nrd_http_conn_on_closed(evutil_socket_t fd, short what, void *conn);
+/* Works off what has been read, as long as requests are complete and the output keeps up. */
+void nrd_http_conn_process(nrd_http_conn *c);
+void nrd_http_conn_update_reading(nrd_http_conn *c);
+
+/* ---- write.c ---- */
+void nrd_http_conn_on_write(evutil_socket_t fd, short what, void *conn);
+size_t nrd_http_iov_bytes(const struct iovec *iov, int from, int n);
+void nrd_http_segment_free(nrd_http_segment *s);
+/* Sends now what the socket takes, keeps the rest in order: the first n_copy pieces as copies, the
+ * others borrowed until done(arg), which is always called once. */
+void nrd_http_conn_send(nrd_http_conn *c, struct iovec *iov, int n, int n_copy,
+                        void (*done)(void *arg), void *arg);
+
+/* ---- reply.c ---- */
+/* The reply is complete: on to the next request, or to the end of the connection. */
+void nrd_http_conn_end_request(nrd_http_conn *c);
+
+#endif

@@ -1,0 +1,181 @@
+/* Event loops: one thread each, which hears of others through a list of tasks. */
+#include "frontends/http/conn.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+
+#include <errno.h>
+#include <event2/listener.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#define MAX_TICK_SECS 5u
+#define LINGER_NS (30ull * 1000000000u) /* reading away what a refused client still sends */
+
+_Thread_local nrd_http_loop *nrd_http_here;
+
+void nrd_http_post(nrd_http_loop *l, nrd_http_task *task)
+{
+    nrd_http_task *old = atomic_load_explicit(&l->inbox, memory_order_relaxed);
+    do {
+        task->next = old;
+    } while (!atomic_compare_exchange_weak_explicit(&l->inbox, &old, task, memory_order_release,
+                                                    memory_order_relaxed));
+    if (!old) { /* whoever finds it empty rings */
+        uint64_t one = 1;
+        ssize_t r;
+        do {
+            r = write(l->wake_fd, &one, sizeof one);
+        } while (r < 0 && errno == EINTR);
+    }
+}
+
+static void run_tasks(nrd_http_loop *l)
+{
+    nrd_http_task *t = atomic_exchange_explicit(&l->inbox, NULL, memory_order_acquire);
+    nrd_http_task *in_order = NULL;
+    while (t) {
+        nrd_http_task *next = t->next;
+        t->next = in_order;
+        in_order = t;
+        t = next;
+    }
+    while (in_order) {
+        t = in_order;
+        in_order = t->next; /* the task may be freed by its run */
+        t->run(t);
+    }
+}
+
+static void on_wake(evutil_socket_t fd, short what, void *arg)
+{
+    nrd_http_loop *l = arg;
+    uint64_t n;
+    (void)what;
+    l->now_ns = nrd_now_ns();
+    if (read(fd, &n, sizeof n) < 0 && errno != EAGAIN) {
+        NRD_LOG_ERROR("wake-up descriptor: %s", strerror(errno));
+    }
+    run_tasks(l);
+}
+
+static void end_conn(nrd_http_conn *c)
+{
+    c->depth++;
+    nrd_http_conn_close(c);
+    c->depth--;
+    nrd_http_conn_release(c);
+}
+
+/* true: it moved too little for too long in the middle of a request or a reply. */
+static bool is_stalled(nrd_http_conn *c)
+{
+    const nrd_http_config *cfg = &c->loop->server->cfg;
+    const uint64_t now = c->loop->now_ns;
+    const bool partial = c->state == READ_INPLACE || c->state == READ_BODY ||
+                         c->state == READ_CHUNKED ||
+                         (c->state == READ_HEAD && c->in && c->in->len > c->start);
+    if ((!partial && !c->out) || c->state == LINGER) {
+        c->window_ns = 0;
+        return false;
+    }
+    if (c->window_ns && now - c->window_ns < cfg->stall_secs * 1000000000ull) {
+        return false;
+    }
+    const bool stalled =
+        c->window_ns && c->moved - c->window_moved < (uint64_t)cfg->stall_secs * cfg->min_rate;
+    c->window_ns = now;
+    c->window_moved = c->moved;
+    return stalled;
+}
+
+static void on_tick(evutil_socket_t fd, short what, void *arg)
+{
+    nrd_http_loop *l = arg;
+    (void)fd;
+    (void)what;
+    l->now_ns = nrd_now_ns();
+    for (nrd_http_conn *c = l->conns, *next; c; c = next) {
+        next = c->next;
+        if (is_stalled(c) || (c->state == LINGER && l->now_ns - c->active_ns > LINGER_NS)) {
+            end_conn(c);
+        }
+    }
+}
+
+static void run_drain(nrd_http_task *task)
+{
+    nrd_http_loop *l =
+        (nrd_http_loop *)(void *)((char *)task - offsetof(nrd_http_loop, drain_task));
+    l->draining = true;
+    if (l == &l->server->loops[0] && l->server->listener) {
+        evconnlistener_free(l->server->listener);
+        l->server->listener = NULL;
+    }
+    for (nrd_http_conn *c = l->conns, *next; c; c = next) {
+        next = c->next;
+        if (c->state == LINGER ||
+            (c->state == READ_HEAD && !c->out && (!c->in || c->start == c->in->len))) {
+            end_conn(c);
+        }
+    }
+}
+
+static void run_stop(nrd_http_task *task)
+{
+    nrd_http_loop *l = (nrd_http_loop *)(void *)((char *)task - offsetof(nrd_http_loop, stop_task));
+    l->stop = true;
+    event_base_loopbreak(l->base);
+}
+
+void *nrd_http_loop_main(void *arg)
+{
+    nrd_http_loop *l = arg;
+    nrd_http_here = l;
+    l->now_ns = nrd_now_ns();
+    while (!l->stop && event_base_loop(l->base, 0) == 0) {
+    }
+    while (l->conns) {
+        nrd_http_conn *c = l->conns;
+        c->depth++;
+        nrd_http_conn_close(c);
+        c->depth--;
+        nrd_http_conn_release(c);
+    }
+    while (l->spare) {
+        nrd_http_request *req = l->spare;
+        l->spare = (nrd_http_request *)req->gone_arg;
+        free(req);
+    }
+    l->n_spare = NRD_HTTP_SPARE_REQUESTS; /* later unrefs free at once */
+    return NULL;
+}
+
+nrd_error *nrd_http_loop_init(nrd_http_loop *l, nrd_http_server *s)
+{
+    const unsigned quarter = s->cfg.stall_secs / 4;
+    struct timeval tick = {quarter < 1 ? 1 : quarter > MAX_TICK_SECS ? MAX_TICK_SECS : quarter, 0};
+    struct event_config *cfg = event_config_new();
+    l->server = s;
+    l->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    l->drain_task.run = run_drain;
+    l->stop_task.run = run_stop;
+    if (cfg) {
+        /* Other threads only write to wake_fd, so libevent needs no locks. */
+        event_config_set_flag(cfg, EVENT_BASE_FLAG_NOLOCK);
+        l->base = event_base_new_with_config(cfg);
+        event_config_free(cfg);
+    }
+    if (!l->base || l->wake_fd < 0) {
+        return nrd_errorf(NRD_ERR_INTERNAL, "event loop: %s", strerror(errno));
+    }
+    l->ev_wake = event_new(l->base, l->wake_fd, EV_READ | EV_PERSIST, on_wake, l);
+    l->ev_tick = event_new(l->base, -1, EV_PERSIST, on_tick, l);
+    if (!l->ev_wake || !l->ev_tick || event_add(l->ev_wake, NULL) != 0 ||
+        event_add(l->ev_tick, &tick) != 0) {
+        return nrd_errorf(NRD_ERR_INTERNAL, "event loop: cannot add its events");
+    }
+    return NULL;
+}

@@ -1,0 +1,447 @@
+/* Input: from bytes to requests. */
+#include "frontends/http/conn.h"
+
+#include "base/clock.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#define READ_BUDGET (1u << 20) /* bytes taken from one connection before others get a turn */
+
+/* Refuses the request that is being read and ends the connection after the reply. */
+static void refuse(nrd_http_conn *c, int status, const char *message)
+{
+    if (!c->req && !(c->req = nrd_http_request_new(c))) {
+        nrd_http_conn_close(c);
+        return;
+    }
+    c->req->head.method = NRD_HTTP_POST; /* the reply has a body */
+    c->req->head.http_1_0 = false;
+    c->close_after = true;
+    c->linger_after = true;
+    c->state = BUSY;
+    nrd_http_reply_error(c->req, status, message);
+}
+
+static void refuse_size(nrd_http_conn *c, uint64_t n)
+{
+    char text[192];
+    /* Triton's words and status for a body over the limit. */
+    snprintf(text, sizeof text,
+             "request body size of %llu bytes exceeds the maximum allowed input size of %zu bytes. "
+             "Use --http-max-input-size to increase the limit.",
+             (unsigned long long)n, c->loop->server->cfg.max_body_bytes);
+    refuse(c, 400, text);
+}
+
+/* Room for more input while no request is being handled: moves or grows the buffer. */
+static bool make_room(nrd_http_conn *c)
+{
+    nrd_http_inbuf *b = c->in;
+    size_t keep = b ? b->len - c->start : 0;
+    if (b && b->len < b->cap && (b->cap - b->len >= 1024 || c->start == 0)) {
+        return true;
+    }
+    if (b && atomic_load_explicit(&b->refs, memory_order_acquire) == 1 && keep < b->cap / 2) {
+        memmove(b->data, b->data + c->start, keep);
+    } else {
+        size_t cap = NRD_HTTP_INBUF_FIRST;
+        while (cap < keep * 2) {
+            cap *= 2;
+        }
+        nrd_http_inbuf *bigger = nrd_http_inbuf_new(cap);
+        if (!bigger) {
+            return false;
+        }
+        if (keep) {
+            memcpy(bigger->data, b->data + c->start, keep);
+        }
+        nrd_http_inbuf_unref(b);
+        c->in = b = bigger;
+    }
+    b->len = keep;
+    c->start = 0;
+    return true;
+}
+
+/* Back to an empty buffer at its beginning when nothing unread is left. */
+static void recycle_inbuf(nrd_http_conn *c)
+{
+    if (c->in && c->start == c->in->len &&
+        atomic_load_explicit(&c->in->refs, memory_order_acquire) == 1) {
+        c->in->len = c->start = 0;
+    }
+}
+
+static void dispatch(nrd_http_conn *c)
+{
+    nrd_http_server *s = c->loop->server;
+    c->state = BUSY;
+    c->req->ready_ns = c->loop->now_ns;
+    if (!c->req->head.keep_alive) {
+        c->close_after = true;
+    }
+    s->cfg.handle(c->req, s->cfg.user);
+}
+
+static void send_continue(nrd_http_conn *c)
+{
+    struct iovec iov = {(void *)(uintptr_t) "HTTP/1.1 100 Continue\r\n\r\n", 25};
+    nrd_http_conn_send(c, &iov, 1, 1, NULL, NULL);
+}
+
+static bool append_body(nrd_http_conn *c, const char *data, size_t n)
+{
+    size_t need = c->body_len + n;
+    if (need > c->body_cap) {
+        size_t cap = c->body_cap ? c->body_cap * 2 : 4096;
+        cap = cap < need ? need : cap;
+        char *p = realloc(c->req->own_body, cap);
+        if (!p) {
+            refuse(c, 503, "out of memory for the request body");
+            return false;
+        }
+        c->req->own_body = p;
+        c->body_cap = cap;
+    }
+    memcpy(c->req->own_body + c->body_len, data, n);
+    c->body_len += n;
+    return true;
+}
+
+/* Decodes what was read; the rest behind the end of the body is the next request. */
+static void feed_chunks(nrd_http_conn *c, const char *data, size_t n)
+{
+    const char *piece;
+    size_t piece_n;
+    for (;;) {
+        switch (nrd_http_chunks_next(&c->chunks, &data, &n, &piece, &piece_n)) {
+        case NRD_CHUNKS_MORE:
+            return;
+        case NRD_CHUNKS_ERROR:
+            refuse(c, 400, "malformed chunked body");
+            return;
+        case NRD_CHUNKS_DATA:
+            if (piece_n > c->loop->server->cfg.max_body_bytes - c->body_len) {
+                refuse_size(c, c->body_len + piece_n);
+                return;
+            }
+            if (!append_body(c, piece, piece_n)) {
+                return;
+            }
+            break;
+        case NRD_CHUNKS_DONE:
+            c->req->body = c->req->own_body;
+            c->req->body_n = c->body_len;
+            if (data >= c->in->data && data <= c->in->data + c->in->len) {
+                c->start = (size_t)(data - c->in->data); /* the whole body was in the buffer */
+            } else {
+                nrd_http_inbuf *b =
+                    nrd_http_inbuf_new(n > NRD_HTTP_INBUF_FIRST ? n : NRD_HTTP_INBUF_FIRST);
+                if (!b) {
+                    nrd_http_conn_close(c);
+                    return;
+                }
+                memcpy(b->data, data, n);
+                b->len = n;
+                nrd_http_inbuf_unref(c->in);
+                c->in = b;
+                c->start = 0;
+            }
+            dispatch(c);
+            return;
+        }
+    }
+}
+
+/* The head is parsed and consumed: decides where the body goes. */
+static void begin_body(nrd_http_conn *c)
+{
+    nrd_http_request *req = c->req;
+    const nrd_http_head *h = &req->head;
+    nrd_http_inbuf *b = c->in;
+    size_t have = b->len - c->start;
+    size_t max = c->loop->server->cfg.max_body_bytes;
+
+    c->body_len = c->body_cap = 0;
+    if (h->chunked) {
+        memset(&c->chunks, 0, sizeof c->chunks);
+        c->state = READ_CHUNKED;
+        if (h->expect_continue && have == 0) {
+            send_continue(c);
+        }
+        if (!c->dead) {
+            size_t at = c->start;
+            c->start = b->len;
+            feed_chunks(c, b->data + at, have);
+        }
+        return;
+    }
+    if (!h->has_length || h->content_length == 0) {
+        dispatch(c);
+        return;
+    }
+    if (h->content_length > max) {
+        refuse_size(c, h->content_length);
+        return;
+    }
+    size_t n = (size_t)h->content_length;
+    if (have >= n) {
+        req->body = b->data + c->start;
+        req->body_n = n;
+        c->start += n;
+        dispatch(c);
+        return;
+    }
+    if (n <= b->cap - c->start) {
+        req->body = b->data + c->start;
+        req->body_n = n;
+        c->state = READ_INPLACE;
+    } else {
+        req->own_body = malloc(n);
+        if (!req->own_body) {
+            refuse(c, 503, "out of memory for the request body");
+            return;
+        }
+        memcpy(req->own_body, b->data + c->start, have);
+        req->body = req->own_body;
+        req->body_n = n;
+        c->body_len = have;
+        c->start = b->len;
+        c->state = READ_BODY;
+    }
+    if (h->expect_continue && have == 0) {
+        send_continue(c);
+    }
+}
+
+/* Parses one head if it is complete. false: nothing more can be done now. */
+static bool begin_request(nrd_http_conn *c)
+{
+    const char *why;
+    size_t avail = c->in->len - c->start;
+    /* RFC 9112 2.2: an empty line before the request line is ignored. */
+    while (avail >= 2 && memcmp(c->in->data + c->start, "\r\n", 2) == 0) {
+        c->start += 2;
+        avail -= 2;
+        c->scanned = 0;
+    }
+    size_t n = nrd_http_find_head(c->in->data + c->start, avail, &c->scanned);
+    if (n == 0 || n > NRD_HTTP_MAX_HEAD) {
+        if (n || avail > NRD_HTTP_MAX_HEAD) {
+            refuse(c, 431, "request header fields too large");
+        }
+        return false;
+    }
+    c->scanned = 0;
+    c->req = nrd_http_request_new(c);
+    if (!c->req) {
+        nrd_http_conn_close(c);
+        return false;
+    }
+    atomic_fetch_add_explicit(&c->in->refs, 1, memory_order_relaxed);
+    c->req->in = c->in;
+    int status = nrd_http_parse_head(&c->req->head, c->in->data + c->start, n, &why);
+    c->start += n;
+    if (status) {
+        refuse(c, status, why);
+        return false;
+    }
+    begin_body(c);
+    return true;
+}
+
+/* Works off what has been read, as long as requests are complete and the output keeps up. */
+void nrd_http_conn_process(nrd_http_conn *c)
+{
+    c->in_process = true;
+    c->depth++;
+    while (!c->dead && c->state == READ_HEAD && c->out_bytes <= NRD_HTTP_MAX_PIPELINE_OUT) {
+        recycle_inbuf(c);
+        if (!c->in || c->start == c->in->len || !begin_request(c)) {
+            break;
+        }
+    }
+    c->in_process = false;
+    if (!c->dead) {
+        if (c->state == READ_HEAD && c->loop->draining && !c->out &&
+            (!c->in || c->start == c->in->len)) {
+            nrd_http_conn_close(c); /* idle while the server stops */
+        } else {
+            nrd_http_conn_update_reading(c);
+        }
+    }
+    c->depth--;
+    nrd_http_conn_release(c);
+}
+
+/* Input is read when there is a place for it; otherwise only the end of the connection is
+ * watched. */
+void nrd_http_conn_update_reading(nrd_http_conn *c)
+{
+    bool reading = true, watching = false;
+    if (c->dead) {
+        return;
+    }
+    switch (c->state) {
+    case READ_HEAD:
+        reading = c->out_bytes <= NRD_HTTP_MAX_PIPELINE_OUT;
+        watching = !reading;
+        break;
+    case BUSY:
+        /* Pipelined bytes go behind the current request; its buffer must not move. */
+        reading = c->in && c->in->len < c->in->cap;
+        watching = !reading;
+        break;
+    case CLOSING:
+        reading = false;
+        break;
+    default:
+        break;
+    }
+    nrd_http_conn_want(&c->ev_read, &c->on_read, reading);
+    /* libevent cannot mix edge and level on one descriptor; while output waits, sending tells. */
+    nrd_http_conn_want(&c->ev_closed, &c->on_closed, watching && !c->on_write);
+}
+
+/* Where the next bytes go. */
+static bool read_target(nrd_http_conn *c, char **out, size_t *out_room)
+{
+    switch (c->state) {
+    case READ_HEAD:
+        if (!make_room(c)) {
+            return false;
+        }
+        *out = c->in->data + c->in->len;
+        *out_room = c->in->cap - c->in->len;
+        return true;
+    case READ_INPLACE:
+    case BUSY:
+        *out = c->in->data + c->in->len;
+        *out_room = c->in->cap - c->in->len;
+        return *out_room > 0;
+    case READ_BODY:
+        *out = c->req->own_body + c->body_len;
+        *out_room = c->req->body_n - c->body_len;
+        return true;
+    default:
+        *out = c->loop->scratch;
+        *out_room = NRD_HTTP_SCRATCH;
+        return true;
+    }
+}
+
+/* n bytes have arrived at the place that read_target gave. */
+static void took(nrd_http_conn *c, char *data, size_t n)
+{
+    switch (c->state) {
+    case READ_HEAD:
+        c->in->len += n;
+        nrd_http_conn_process(c);
+        break;
+    case BUSY:
+        c->in->len += n;
+        break;
+    case READ_INPLACE:
+        c->in->len += n;
+        if (c->in->len - c->start >= c->req->body_n) {
+            c->start += c->req->body_n;
+            dispatch(c);
+        }
+        break;
+    case READ_BODY:
+        c->body_len += n;
+        if (c->body_len == c->req->body_n) {
+            dispatch(c);
+        }
+        break;
+    case READ_CHUNKED:
+        /* The scratch buffer is also used for replies: nothing is sent before the body ends. */
+        feed_chunks(c, data, n);
+        break;
+    case CLOSING:
+    case LINGER:
+        break;
+    }
+}
+
+static void on_end_of_input(nrd_http_conn *c)
+{
+    if (c->state == READ_HEAD && c->out) {
+        c->close_after = true; /* the client waits for the rest of a reply */
+        c->state = CLOSING;
+        nrd_http_conn_update_reading(c);
+        return;
+    }
+    nrd_http_conn_close(c);
+}
+
+void nrd_http_conn_on_read(evutil_socket_t fd, short what, void *arg)
+{
+    nrd_http_conn *c = arg;
+    size_t budget = READ_BUDGET;
+
+    (void)fd;
+    (void)what;
+    c->loop->now_ns = nrd_now_ns();
+    c->active_ns = c->state == LINGER ? c->active_ns : c->loop->now_ns;
+    c->depth++;
+    c->in_process = true; /* replies sent from inside do not recurse into nrd_http_conn_process() */
+    while (!c->dead && c->on_read) {
+        char *to;
+        size_t room;
+        if (!read_target(c, &to, &room)) {
+            if (c->state == READ_HEAD) {
+                nrd_http_conn_close(c); /* no memory */
+            }
+            break;
+        }
+        ssize_t r = recv(c->fd, to, room, 0);
+        if (r < 0 && errno == EINTR) {
+            continue;
+        }
+        if (r < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+            break;
+        }
+        if (r <= 0) {
+            r == 0 ? on_end_of_input(c) : nrd_http_conn_close(c);
+            break;
+        }
+        c->moved += (size_t)r;
+        took(c, to, (size_t)r);
+        /* A short read has emptied the socket; asking again would cost a system call. */
+        if ((size_t)r < room || (size_t)r >= budget) {
+            break;
+        }
+        budget -= (size_t)r;
+    }
+    c->in_process = false;
+    if (!c->dead) {
+        if (c->state == READ_HEAD) {
+            nrd_http_conn_process(c);
+        } else {
+            nrd_http_conn_update_reading(c);
+        }
+    }
+    c->depth--;
+    nrd_http_conn_release(c);
+}
+
+void nrd_http_conn_on_closed(evutil_socket_t fd, short what, void *arg)
+{
+    nrd_http_conn *c = arg;
+    int error = 0;
+    socklen_t n = sizeof error;
+    c->loop->now_ns = nrd_now_ns();
+    c->depth++;
+    if (what & EV_CLOSED) {
+        on_end_of_input(c);
+    } else if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &n) == 0 && error != 0) {
+        nrd_http_conn_close(c); /* a reset is reported as readable */
+    }
+    c->depth--;
+    nrd_http_conn_release(c);
+}

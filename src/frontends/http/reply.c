@@ -1,0 +1,214 @@
+/* Replies, whole or in pieces. */
+#include "frontends/http/conn.h"
+
+#include "base/json.h"
+#include "base/log.h"
+
+#include <stdio.h>
+
+#define SEGMENT_COST 160 /* bytes of memory around each unsent piece */
+
+static const char *status_text(int status)
+{
+    switch (status) {
+    case 200:
+        return "OK";
+    case 400:
+        return "Bad Request";
+    case 403:
+        return "Forbidden";
+    case 404:
+        return "Not Found";
+    case 405:
+        return "Method Not Allowed";
+    case 413:
+        return "Content Too Large";
+    case 415:
+        return "Unsupported Media Type";
+    case 417:
+        return "Expectation Failed";
+    case 431:
+        return "Request Header Fields Too Large";
+    case 500:
+        return "Internal Server Error";
+    case 501:
+        return "Not Implemented";
+    case 503:
+        return "Service Unavailable";
+    case 505:
+        return "HTTP Version Not Supported";
+    default:
+        return "Status";
+    }
+}
+
+/* Head of a reply in the loop's scratch buffer. length < 0: a stream. */
+static size_t put_head(nrd_http_conn *c, int status, const char *content_type, const char *extra,
+                       int64_t length)
+{
+    char *p = c->loop->scratch, *end = p + NRD_HTTP_SCRATCH;
+    const bool close_it = c->close_after || c->loop->draining;
+    int n = snprintf(p, NRD_HTTP_SCRATCH, "HTTP/1.1 %d %s\r\n", status, status_text(status));
+    p += n;
+    if (content_type) {
+        p += snprintf(p, (size_t)(end - p), "Content-Type: %s\r\n", content_type);
+    }
+    if (length >= 0) {
+        p += snprintf(p, (size_t)(end - p), "Content-Length: %lld\r\n", (long long)length);
+    } else if (!c->req->head.http_1_0) {
+        p += snprintf(p, (size_t)(end - p), "Transfer-Encoding: chunked\r\n");
+    }
+    if (close_it) {
+        p += snprintf(p, (size_t)(end - p), "Connection: close\r\n");
+    } else if (c->req && c->req->head.http_1_0) {
+        p += snprintf(p, (size_t)(end - p), "Connection: keep-alive\r\n");
+    }
+    p += snprintf(p, (size_t)(end - p), "%s\r\n", extra ? extra : "");
+    NRD_ASSERT(p < end, "header lines of a reply are short");
+    return (size_t)(p - c->loop->scratch);
+}
+
+/* The reply is complete: on to the next request, or to the end of the connection. */
+void nrd_http_conn_end_request(nrd_http_conn *c)
+{
+    nrd_http_request *req = c->req;
+    if (!req) {
+        return; /* the send above found the connection broken */
+    }
+    c->req = NULL;
+    req->conn = NULL;
+    nrd_http_request_unref(req);
+    if (c->close_after || c->loop->draining) {
+        c->state = CLOSING;
+        nrd_http_conn_want(&c->ev_read, &c->on_read, false);
+        nrd_http_conn_want(&c->ev_closed, &c->on_closed, false);
+        if (!c->out) {
+            nrd_http_conn_finish(c);
+        }
+        return;
+    }
+    c->state = READ_HEAD;
+    if (!c->in_process) {
+        nrd_http_conn_process(c);
+    }
+}
+
+void nrd_http_replyv(nrd_http_request *req, int status, const char *content_type, const char *extra,
+                     const struct iovec *parts, int n_parts, void (*done)(void *arg), void *arg)
+{
+    struct iovec iov[NRD_HTTP_MAX_IOV + 1];
+    nrd_http_conn *c = req->conn;
+
+    NRD_ASSERT(n_parts >= 0 && n_parts <= NRD_HTTP_MAX_IOV, "a reply has few pieces");
+    if (!c) {
+        if (done) {
+            done(arg);
+        }
+        return;
+    }
+    c->depth++;
+    size_t total = nrd_http_iov_bytes(parts, 0, n_parts);
+    iov[0].iov_base = c->loop->scratch;
+    iov[0].iov_len = put_head(c, status, content_type, extra, (int64_t)total);
+    if (req->head.method == NRD_HTTP_HEAD) {
+        n_parts = 0;
+    }
+    for (int i = 0; i < n_parts; i++) {
+        iov[i + 1] = parts[i];
+    }
+    /* A reply with an owner is borrowed; without one everything unsent is copied. */
+    nrd_http_conn_send(c, iov, n_parts + 1, done ? 1 : n_parts + 1, done, arg);
+    nrd_http_conn_end_request(c);
+    c->depth--;
+    nrd_http_conn_release(c);
+}
+
+void nrd_http_reply(nrd_http_request *req, int status, const char *content_type, const char *extra,
+                    const void *body, size_t n)
+{
+    struct iovec part = {(void *)(uintptr_t)body, n};
+    nrd_http_replyv(req, status, content_type, extra, &part, n ? 1 : 0, NULL, NULL);
+}
+
+static void reply_error(nrd_http_request *req, int status, const char *type, const char *message)
+{
+    nrd_str s = {0};
+    nrd_str_puts(&s, "{\"error\":");
+    nrd_json_put_cstr(&s, message);
+    nrd_str_putc(&s, '}');
+    nrd_http_reply(req, status, type, NULL, s.data, s.len);
+    nrd_str_fini(&s);
+}
+
+void nrd_http_reply_error(nrd_http_request *req, int status, const char *message)
+{
+    reply_error(req, status, "application/json", message);
+}
+
+void nrd_http_reply_plain_error(nrd_http_request *req, int status, const char *message)
+{
+    reply_error(req, status, "text/plain", message);
+}
+
+void nrd_http_stream_begin(nrd_http_request *req, int status, const char *content_type,
+                           const char *extra)
+{
+    nrd_http_conn *c = req->conn;
+    if (!c) {
+        return;
+    }
+    c->depth++;
+    if (req->head.http_1_0) {
+        c->close_after = true; /* without chunks only the end of the connection ends the body */
+    }
+    struct iovec iov = {c->loop->scratch, 0};
+    req->streaming = true;
+    iov.iov_len = put_head(c, status, content_type, extra, -1);
+    nrd_http_conn_send(c, &iov, 1, 1, NULL, NULL);
+    c->depth--;
+    nrd_http_conn_release(c);
+}
+
+void nrd_http_stream_write(nrd_http_request *req, const void *data, size_t n)
+{
+    nrd_http_conn *c = req->conn;
+    if (!c || n == 0 || req->head.method == NRD_HTTP_HEAD) {
+        return;
+    }
+    NRD_ASSERT(req->streaming, "stream_begin comes first");
+    if (c->out_bytes + c->n_out * SEGMENT_COST > NRD_HTTP_MAX_STREAM_BACKLOG) {
+        NRD_LOG_WARN("a client does not read its stream: connection closed with %zu bytes unsent",
+                     c->out_bytes);
+        c->depth++;
+        nrd_http_conn_close(c);
+        c->depth--;
+        nrd_http_conn_release(c);
+        return;
+    }
+    c->depth++;
+    char size[24];
+    const bool chunked = !req->head.http_1_0;
+    int size_n = chunked ? snprintf(size, sizeof size, "%zx\r\n", n) : 0;
+    struct iovec iov[3] = {{size, (size_t)size_n},
+                           {(void *)(uintptr_t)data, n},
+                           {(void *)(uintptr_t) "\r\n", chunked ? 2u : 0u}};
+    nrd_http_conn_send(c, iov, 3, 3, NULL, NULL);
+    c->depth--;
+    nrd_http_conn_release(c);
+}
+
+void nrd_http_stream_end(nrd_http_request *req)
+{
+    nrd_http_conn *c = req->conn;
+    if (!c) {
+        return;
+    }
+    c->depth++;
+    if (!req->head.http_1_0 && req->head.method != NRD_HTTP_HEAD) {
+        struct iovec iov = {(void *)(uintptr_t) "0\r\n\r\n", 5};
+        nrd_http_conn_send(c, &iov, 1, 1, NULL, NULL);
+    }
+    nrd_http_conn_end_request(c);
+    c->depth--;
+    nrd_http_conn_release(c);
+}

@@ -1,0 +1,153 @@
+#include "frontends/http/router.h"
+
+#include "base/json.h"
+#include "base/log.h"
+#include "base/mem.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_TABLES 8
+
+struct nrd_http_router {
+    const nrd_option_list *restricted;
+    struct {
+        const nrd_http_route_row *rows;
+        size_t n;
+        void *user;
+    } tables[MAX_TABLES];
+    size_t n_tables;
+};
+
+nrd_error *nrd_http_router_new(nrd_http_router **out, const nrd_option_list *restricted)
+{
+    *out = calloc(1, sizeof **out);
+    if (!*out) {
+        return nrd_error_no_memory();
+    }
+    (*out)->restricted = restricted;
+    return NULL;
+}
+
+void nrd_http_router_free(nrd_http_router *r)
+{
+    free(r);
+}
+
+nrd_error *nrd_http_router_add(nrd_http_router *r, const nrd_http_route_row *rows, size_t n,
+                               void *user)
+{
+    if (r->n_tables == MAX_TABLES) {
+        return nrd_errorf(NRD_ERR_INTERNAL, "more than %d tables of routes", MAX_TABLES);
+    }
+    r->tables[r->n_tables].rows = rows;
+    r->tables[r->n_tables].n = n;
+    r->tables[r->n_tables++].user = user;
+    return NULL;
+}
+
+/* Next part of a path, without slashes. false at the end. */
+static bool next_part(nrd_view *rest, nrd_view *part)
+{
+    if (!rest->p) {
+        return false;
+    }
+    const char *slash = memchr(rest->p, '/', rest->n);
+    part->p = rest->p;
+    part->n = slash ? (size_t)(slash - rest->p) : rest->n;
+    rest->p = slash ? slash + 1 : NULL;
+    rest->n = slash ? rest->n - part->n - 1 : 0;
+    return true;
+}
+
+static bool all_digits(const char *text)
+{
+    return text[strspn(text, "0123456789")] == '\0';
+}
+
+static bool matches(const char *pattern, nrd_view path, nrd_http_route *out)
+{
+    nrd_view want = {pattern, strlen(pattern)}, p, w;
+    size_t used = 0;
+    out->model = out->version = out->region = NULL;
+    while (next_part(&want, &w)) {
+        if (w.n == 4 && w.p[0] == '{' && w.p[2] == '*') {
+            p = path; /* all of the rest */
+            path.p = NULL;
+        } else if (!next_part(&path, &p)) {
+            return false;
+        }
+        if (!p.p || p.n == 0) {
+            return false;
+        }
+        if (w.p[0] != '{') {
+            if (w.n != p.n || memcmp(w.p, p.p, w.n) != 0) {
+                return false;
+            }
+            continue;
+        }
+        char *text = out->text + used;
+        if (!nrd_http_unescape(p, text, sizeof out->text - used)) {
+            return false;
+        }
+        used += strlen(text) + 1;
+        *(w.p[1] == 'm' ? &out->model : w.p[1] == 'v' ? &out->version : &out->region) = text;
+        if (w.p[1] == 'v' && !all_digits(text)) {
+            return false; /* Triton's route takes digits only */
+        }
+    }
+    return path.p == NULL;
+}
+
+/* NULL: allowed, else the header that the group asks for. */
+static const char *restriction(const nrd_http_router *r, const char *group,
+                               const nrd_http_request *req)
+{
+    for (size_t i = 0; group && r->restricted && i < r->restricted->n; i++) {
+        const nrd_option_entry *e = &r->restricted->items[i];
+        if (strcmp(e->name, group) == 0) {
+            const nrd_view *v = nrd_http_find_field(&req->head, e->setting);
+            return v && nrd_view_is(*v, e->value) ? NULL : e->setting;
+        }
+    }
+    return NULL;
+}
+
+static void run_row(const nrd_http_router *r, const nrd_http_route_row *row, void *user,
+                    nrd_http_request *req, const nrd_http_route *route)
+{
+    const char *header = restriction(r, row->group, req);
+    if (header) {
+        nrd_str text = {0};
+        nrd_str_printf(&text, "This API is restricted, expecting header '%s'", header);
+        nrd_http_reply_error(req, 403, nrd_str_cstr(&text));
+        nrd_str_fini(&text);
+    } else if (row->methods & 1u << req->head.method) {
+        row->handle(user, req, route);
+    } else if (row->plain_errors) {
+        nrd_http_reply_plain_error(req, 405, "Method Not Allowed");
+    } else {
+        nrd_http_reply_error(req, 405, "Method Not Allowed");
+    }
+}
+
+void nrd_http_router_handle(nrd_http_request *req, void *router)
+{
+    const nrd_http_router *r = router;
+    const nrd_http_head *h = &req->head;
+    const nrd_view path = {h->path.p + 1, h->path.n - 1}; /* begins with a slash */
+    nrd_http_route route;
+
+    NRD_LOG_VERBOSE(1, "HTTP request: %.*s %.*s", (int)h->method_name.n, h->method_name.p,
+                    (int)h->path.n, h->path.p);
+    for (size_t t = 0; t < r->n_tables; t++) {
+        for (size_t i = 0; i < r->tables[t].n; i++) {
+            const nrd_http_route_row *row = &r->tables[t].rows[i];
+            if (matches(row->pattern, path, &route)) {
+                run_row(r, row, r->tables[t].user, req, &route);
+                return;
+            }
+        }
+    }
+    nrd_http_reply_plain_error(req, 404, "Not Found");
+}

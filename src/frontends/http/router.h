@@ -1,0 +1,62 @@
+/* frontends/http/router.h - which handler answers which URL: how a front end adds its endpoints.
+ *
+ * Purpose   Tables of routes over nrd_http_server (server.h). A front end with a port of its own
+ *           makes a router, adds its table and gives nrd_http_router_handle to the server; one that
+ *           shares the port of the HTTP service adds its table to nrd_http_api_router(api) before
+ *           nrd_http_api_listen.
+ * Owner     Built by one thread; read-only once the server runs, then used by its loop threads.
+ * Errors    Answered here: 404 for an unknown path, 405 for another method, 403 where a restricted
+ *           group asks for a header that is not there.
+ * Lifetime  Tables and `user` are borrowed until the server is freed.
+ *
+ * A handler gets the request with its whole body (req->body, body_n), its header fields
+ * (nrd_http_find_field(&req->head, name)) and what the path named (route). It runs on a loop
+ * thread and must not block. It answers at once with nrd_http_reply*, or later: it takes a
+ * reference, sets req->on_gone (the client went away: cancel the work), and answers from a task
+ * posted to req->loop with one nrd_http_reply, or nrd_http_stream_begin, _write..., _end. A stream
+ * is chunked; for server-sent events the content type is text/event-stream and each write one
+ * "data: ...\n\n". A client that does not read is cut off at NRD_HTTP_MAX_STREAM_BACKLOG unsent
+ * bytes (on_gone is called), so a stream needs no flow control of its own.
+ */
+#ifndef NRD_FRONTENDS_HTTP_ROUTER_H
+#define NRD_FRONTENDS_HTTP_ROUTER_H
+
+#include "frontends/http/server.h"
+#include "frontends/options.h"
+
+/* What a path named. Strings live in `text`; an absent part is NULL. */
+typedef struct nrd_http_route {
+    const char *model, *version, *region;
+    char text[1024];
+} nrd_http_route;
+
+typedef void nrd_http_handler(void *user, nrd_http_request *req, const nrd_http_route *route);
+
+#define NRD_HTTP_ON_GET (1u << NRD_HTTP_GET)
+#define NRD_HTTP_ON_POST (1u << NRD_HTTP_POST)
+#define NRD_HTTP_ON_HEAD (1u << NRD_HTTP_HEAD)
+#define NRD_HTTP_ON_OTHER (1u << NRD_HTTP_OTHER) /* look at req->head.method_name */
+
+typedef struct nrd_http_route_row {
+    /* Parts between slashes, without the first slash: words, or {m} model, {v} version (digits
+     * only), {r} region; {m*} takes the rest of the path, slashes included. */
+    const char *pattern;
+    unsigned methods;  /* NRD_HTTP_ON_* */
+    const char *group; /* as --http-restricted-api names it; NULL: never restricted */
+    nrd_http_handler *handle;
+    bool plain_errors; /* 405 says text/plain, as Triton does here */
+} nrd_http_route_row;
+
+typedef struct nrd_http_router nrd_http_router;
+
+/* restricted: entries {name: group, setting: header, value}, borrowed; NULL: none. */
+nrd_error *nrd_http_router_new(nrd_http_router **out,
+                               const nrd_option_list *restricted) NRD_MUST_USE;
+void nrd_http_router_free(nrd_http_router *r); /* NULL is fine */
+/* Adds a table; earlier tables and rows win. Every handler of the table gets `user`. */
+nrd_error *nrd_http_router_add(nrd_http_router *r, const nrd_http_route_row *rows, size_t n,
+                               void *user) NRD_MUST_USE;
+/* For nrd_http_config: handle = nrd_http_router_handle, user = the router. */
+void nrd_http_router_handle(nrd_http_request *req, void *router);
+
+#endif

@@ -1,0 +1,123 @@
+/* Errors as answers, and the documents that several handlers read or send. */
+#include "frontends/http/handlers.h"
+
+#include <string.h>
+
+#define MAX_JSON_VALUES (1u << 22) /* of one body: 160 MB; long tensors are not counted */
+
+nrd_error *nrd_http_from_triton(TRITONSERVER_Error *e)
+{
+    if (!e) {
+        return NULL;
+    }
+    /* The codes are equal by number (base/error.h). */
+    nrd_error *err =
+        nrd_errorf((nrd_error_code)TRITONSERVER_ErrorCode(e), "%s", TRITONSERVER_ErrorMessage(e));
+    TRITONSERVER_ErrorDelete(e);
+    return err;
+}
+
+int nrd_http_status(nrd_error_code code)
+{
+    switch (code) {
+    case NRD_ERR_INTERNAL:
+        return 500;
+    case NRD_ERR_NOT_FOUND:
+        return 404;
+    case NRD_ERR_UNAVAILABLE:
+        return 503;
+    case NRD_ERR_UNSUPPORTED:
+        return 501;
+    case NRD_ERR_UNKNOWN: /* Triton has no status of its own for these */
+    case NRD_ERR_INVALID_ARG:
+    case NRD_ERR_ALREADY_EXISTS:
+    case NRD_ERR_CANCELLED:
+        break;
+    }
+    return 400;
+}
+
+void nrd_http_fail(nrd_http_request *req, nrd_error *err)
+{
+    nrd_http_reply_error(req, nrd_http_status(nrd_error_get_code(err)), nrd_error_message(err));
+    nrd_error_free(err);
+}
+
+void nrd_http_fail_plain(nrd_http_request *req, nrd_error *err)
+{
+    nrd_http_reply_plain_error(req, nrd_http_status(nrd_error_get_code(err)),
+                               nrd_error_message(err));
+    nrd_error_free(err);
+}
+
+void nrd_http_finish(nrd_http_request *req, nrd_error *err)
+{
+    if (err) {
+        nrd_http_fail(req, err);
+    } else {
+        nrd_http_reply(req, 200, NRD_HTTP_JSON, NULL, NULL, 0);
+    }
+}
+
+/* Answers with a JSON document of the core. Takes both always. */
+void nrd_http_reply_message(nrd_http_request *req, TRITONSERVER_Error *e, TRITONSERVER_Message *m)
+{
+    const char *text;
+    size_t n;
+    nrd_error *err = nrd_http_from_triton(e);
+    if (!err) {
+        err = nrd_http_from_triton(TRITONSERVER_MessageSerializeToJson(m, &text, &n));
+    }
+    if (err) {
+        nrd_http_fail(req, err);
+    } else {
+        nrd_http_reply(req, 200, NRD_HTTP_JSON, NULL, text, n);
+    }
+    if (m) {
+        nrd_error_free(nrd_http_from_triton(TRITONSERVER_MessageDelete(m)));
+    }
+}
+
+nrd_error *nrd_http_parse_version(const char *text, int64_t *out)
+{
+    long long v = -1;
+    if (text && (!nrd_parse_i64(text, &v) || v < 0)) { /* routes take digits only: too large */
+        return nrd_errorf(NRD_ERR_INVALID_ARG,
+                          "failed to get model version from specified version string '%s' "
+                          "(details: stol), version should be an integral value > 0",
+                          text);
+    }
+    *out = v;
+    return NULL;
+}
+
+nrd_error *nrd_http_parse_json(nrd_json_doc **out, const char *text, size_t n)
+{
+    const nrd_json_limits limits = {.max_nodes = MAX_JSON_VALUES};
+    nrd_error *err = nrd_json_parse(out, text ? text : "", n, &limits);
+    if (!err) {
+        return NULL;
+    }
+    nrd_error *named = /* status 500, as in Triton */
+        nrd_errorf(NRD_ERR_INTERNAL, "failed to parse the request JSON buffer: %s",
+                   nrd_error_message(err));
+    nrd_error_free(err);
+    return named;
+}
+
+/* The body as JSON, or NULL without a body. */
+nrd_error *nrd_http_optional_json(const nrd_http_request *req, nrd_json_doc **out)
+{
+    *out = NULL;
+    return req->body_n ? nrd_http_parse_json(out, req->body, req->body_n) : NULL;
+}
+
+nrd_error *nrd_http_member_bool(const nrd_json *object, const char *key, bool *out)
+{
+    const nrd_json *v = nrd_json_get(object, key);
+    if (v && !nrd_json_is(v, NRD_JSON_BOOL)) {
+        return nrd_errorf(NRD_ERR_INTERNAL, "attempt to access JSON non-boolean as boolean");
+    }
+    *out = nrd_json_bool(v, *out);
+    return NULL;
+}

@@ -1,0 +1,325 @@
+/* Every option, and the text of --help. */
+#include "frontends/options_table.h"
+
+#include <limits.h>
+#include <string.h>
+
+#define F(field) offsetof(nrd_options, field)
+#define NO_GRPC "refused: this build was made without the gRPC library."
+#define NO_SAGEMAKER "refused: this build has no SageMaker endpoint."
+#define NO_VERTEX "refused: this build has no Vertex AI endpoint."
+
+const nrd_option_row nrd_option_rows[] = {
+    {"", "help", NRD_FORM_NONE, F(help), 0, 0, "", NULL, "Print this text and exit."},
+    {"", "version", NRD_FORM_NONE, F(version), 0, 0, "", NULL, "Print the version and exit."},
+
+    {"Server", "id", NRD_FORM_STRING, F(id), 0, 0, "string", NULL,
+     "Name of this server in its metadata. Default is triton."},
+    {"Server", "exit-timeout-secs", NRD_FORM_INT, F(exit_timeout_secs), 0, INT_MAX, "integer", NULL,
+     "How long the server waits for requests in flight when it stops; after that it exits all the "
+     "same. Default is 30."},
+
+    {"Logging", "log-verbose", NRD_FORM_CUSTOM, 0, 0, 0, "integer", nrd_option_parse_log_verbose,
+     "Verbose level; 0 turns verbose lines off. Default is 0."},
+    {"Logging", "log-info", NRD_FORM_BOOL, F(log_info), 0, 0, "boolean", NULL,
+     "Write info lines. Default is true."},
+    {"Logging", "log-warning", NRD_FORM_BOOL, F(log_warning), 0, 0, "boolean", NULL,
+     "Write warning lines. Default is true."},
+    {"Logging", "log-error", NRD_FORM_BOOL, F(log_error), 0, 0, "boolean", NULL,
+     "Write error lines. Default is true."},
+    {"Logging", "log-format", NRD_FORM_CUSTOM, 0, 0, 0, "string", nrd_option_parse_log_format,
+     "\"default\": a line begins with LMMDD hh:mm:ss.ssssss; \"ISO8601\": with "
+     "YYYY-MM-DDThh:mm:ssZ L. Default is \"default\"."},
+    {"Logging", "log-file", NRD_FORM_STRING, F(log_file), 0, 0, "string", NULL,
+     "File that takes the log lines instead of the console."},
+
+    {"Model Repository", "model-store", NRD_FORM_CUSTOM, 0, 0, 0, "string",
+     nrd_option_parse_repository, "The same as --model-repository."},
+    {"Model Repository", "model-repository", NRD_FORM_CUSTOM, 0, 0, 0, "string",
+     nrd_option_parse_repository,
+     "Folder with models. May be given several times; a model name found in two repositories is "
+     "not served."},
+    {"Model Repository", "exit-on-error", NRD_FORM_BOOL, F(exit_on_error), 0, 0, "boolean", NULL,
+     "End the server when a model cannot be loaded at start. Default is true."},
+    {"Model Repository", "disable-auto-complete-config", NRD_FORM_NONE, F(disable_auto_complete), 0,
+     0, "", NULL, "Models must bring a complete config.pbtxt; nothing is filled in."},
+    {"Model Repository", "strict-readiness", NRD_FORM_BOOL, F(strict_readiness), 0, 0, "boolean",
+     NULL, "/v2/health/ready answers ready only when every model is available. Default is true."},
+    {"Model Repository", "model-control-mode", NRD_FORM_CUSTOM, 0, 0, 0, "string",
+     nrd_option_parse_control_mode,
+     "\"none\": all models are loaded at start and stay; \"poll\": the repository is looked at "
+     "again and again and changes take effect; \"explicit\": only --load-model and the load and "
+     "unload calls decide. Default is \"none\"."},
+    {"Model Repository", "repository-poll-secs", NRD_FORM_INT, F(poll_secs), 1, INT_MAX, "integer",
+     NULL,
+     "Seconds between two looks at the repository with --model-control-mode=poll. Default "
+     "is 15."},
+    {"Model Repository", "load-model", NRD_FORM_CUSTOM, 0, 0, 0, "string",
+     nrd_option_parse_startup_model,
+     "Model to load at start with --model-control-mode=explicit. May be given several times; a "
+     "single '*' loads all."},
+    {"Model Repository", "model-config-name", NRD_FORM_CUSTOM, 0, 0, 0, "string",
+     nrd_option_parse_model_config_name,
+     "Reads configs/<name>.pbtxt of a model instead of its config.pbtxt where that file exists."},
+    {"Model Repository", "model-load-thread-count", NRD_FORM_INT, F(load_threads), 1, 1024,
+     "integer", NULL, "Models that are loaded at the same time. Default is 4."},
+    {"Model Repository", "model-load-retry-count", NRD_FORM_INT, F(load_retries), 0, INT_MAX,
+     "integer", NULL, "How often a failed load is tried again. Default is 0."},
+    {"Model Repository", "model-namespacing", NRD_FORM_BOOL, F(namespacing), 0, 0, "boolean", NULL,
+     "Models of the same name in different repositories may be served together. Default is "
+     "false."},
+    {"Model Repository", "enable-peer-access", NRD_FORM_BOOL, F(peer_access), 0, 0, "boolean", NULL,
+     "Let GPUs read each other's memory where the system can. Default is true."},
+
+    {"HTTP", "allow-http", NRD_FORM_BOOL, F(allow_http), 0, 0, "boolean", NULL,
+     "Serve HTTP requests. Default is true."},
+    {"HTTP", "http-address", NRD_FORM_STRING, F(http_address), 0, 0, "string", NULL,
+     "Address that the HTTP service binds to. Default is 0.0.0.0."},
+    {"HTTP", "http-port", NRD_FORM_INT, F(http_port), 0, 65535, "integer", NULL,
+     "Port of the HTTP service; 0 takes any free one. Default is 8000."},
+    {"HTTP", "reuse-http-port", NRD_FORM_BOOL, F(reuse_http_port), 0, 0, "boolean", NULL,
+     "Let several servers with this option listen on the same HTTP port. Default is false."},
+    {"HTTP", "http-header-forward-pattern", NRD_FORM_STRING, F(http_forward_pattern), 0, 0,
+     "string", NULL,
+     "Regular expression; HTTP headers whose name matches become request parameters."},
+    {"HTTP", "http-thread-count", NRD_FORM_INT, F(http_threads), 1, 256, "integer", NULL,
+     "Event loop threads of the HTTP service. Default is one per core, at most 8."},
+    {"HTTP", "http-restricted-api", NRD_FORM_CUSTOM, 0, 0, 0, "string:string=string",
+     nrd_option_parse_restricted_api,
+     "<api>,<api>:<header>=<value>: these APIs answer only requests whose header has the value. "
+     "APIs: health, metadata, inference, shared-memory, model-config, model-repository, "
+     "statistics, trace, logging."},
+    {"HTTP", "http-max-input-size", NRD_FORM_INT, F(http_max_input_bytes), 1, INT64_MAX / 2,
+     "integer", NULL,
+     "Largest request body in bytes, before and after decompression. Default is 67108864."},
+
+    {"GRPC", "allow-grpc", NRD_FORM_CUSTOM, 0, 0, 0, "boolean", nrd_option_parse_allow_grpc,
+     "Serve gRPC requests. Default is true where the build has the gRPC library."},
+    {"GRPC", "grpc-address", NRD_FORM_STRING, F(grpc_address), 0, 0, "string", NULL,
+     "Address of the gRPC service. Default is 0.0.0.0."},
+    {"GRPC", "grpc-port", NRD_FORM_INT, F(grpc_port), 0, 65535, "integer", NULL,
+     "Port of the gRPC service; 0 takes any free one. Default is 8001."},
+#ifdef NRD_HAVE_GRPC
+    {"GRPC", "reuse-grpc-port", NRD_FORM_BOOL, F(reuse_grpc_port), 0, 0, "boolean", NULL,
+     "Let several servers with this option listen on the same gRPC port. Default is false."},
+    {"GRPC", "grpc-header-forward-pattern", NRD_FORM_STRING, F(grpc_forward_pattern), 0, 0,
+     "string", NULL, "Regular expression; metadata whose key matches becomes request parameters."},
+    {"GRPC", "grpc-infer-thread-count", NRD_FORM_INT, F(grpc_infer_threads), 1, 128, "integer",
+     NULL, "Threads that take inference calls. Default is 2."},
+    {"GRPC", "grpc-infer-allocation-pool-size", NRD_FORM_INT, F(grpc_infer_pool), 1, 65536,
+     "integer", NULL, "Inference calls that each of these threads keeps prepared. Default is 8."},
+    {"GRPC", "grpc-max-response-pool-size", NRD_FORM_INT, F(grpc_max_response_pool), 1, INT_MAX,
+     "integer", NULL,
+     "Answers that may wait in one stream; a model that brings more is held up until the client "
+     "reads. Default is no limit."},
+    {"GRPC", "grpc-use-ssl", NRD_FORM_BOOL, F(grpc_use_ssl), 0, 0, "boolean", NULL,
+     "Encrypt; needs --grpc-server-cert and --grpc-server-key. Default is false."},
+    {"GRPC", "grpc-use-ssl-mutual", NRD_FORM_BOOL, F(grpc_use_ssl_mutual), 0, 0, "boolean", NULL,
+     "Encrypt and ask for the client's certificate; needs --grpc-root-cert too. Default is false."},
+    {"GRPC", "grpc-server-cert", NRD_FORM_STRING, F(grpc_server_cert), 0, 0, "string", NULL,
+     "File with the server's certificate chain (PEM)."},
+    {"GRPC", "grpc-server-key", NRD_FORM_STRING, F(grpc_server_key), 0, 0, "string", NULL,
+     "File with the server's private key (PEM)."},
+    {"GRPC", "grpc-root-cert", NRD_FORM_STRING, F(grpc_root_cert), 0, 0, "string", NULL,
+     "File with the certificates that sign clients (PEM)."},
+    {"GRPC", "grpc-infer-response-compression-level", NRD_FORM_CUSTOM, 0, 0, 0, "string",
+     nrd_option_parse_compression,
+     "How much inference answers are compressed: none, low, medium or high. Default is none."},
+    {"GRPC", "grpc-keepalive-time", NRD_FORM_INT, F(grpc_keepalive_ms), 1, INT_MAX, "integer", NULL,
+     "Milliseconds after which a quiet connection is pinged. Default is 7200000."},
+    {"GRPC", "grpc-keepalive-timeout", NRD_FORM_INT, F(grpc_keepalive_timeout_ms), 1, INT_MAX,
+     "integer", NULL, "Milliseconds that the answer to such a ping may take. Default is 20000."},
+    {"GRPC", "grpc-keepalive-permit-without-calls", NRD_FORM_BOOL, F(grpc_keepalive_idle), 0, 0,
+     "boolean", NULL, "Ping connections without calls too. Default is false."},
+    {"GRPC", "grpc-http2-max-pings-without-data", NRD_FORM_INT, F(grpc_max_pings), 0, INT_MAX,
+     "integer", NULL, "Pings in a row without data between them; 0: any number. Default is 2."},
+    {"GRPC", "grpc-http2-min-recv-ping-interval-without-data", NRD_FORM_INT,
+     F(grpc_min_ping_interval_ms), 0, INT_MAX, "integer", NULL,
+     "Milliseconds that a client leaves between pings without data. Default is 300000."},
+    {"GRPC", "grpc-http2-max-ping-strikes", NRD_FORM_INT, F(grpc_max_ping_strikes), 0, INT_MAX,
+     "integer", NULL,
+     "Pings that come too early before the connection is closed; 0: any number. Default is 2."},
+    {"GRPC", "grpc-max-connection-age", NRD_FORM_INT, F(grpc_max_age_ms), 0, INT_MAX, "integer",
+     NULL, "Milliseconds after which a connection is asked to close; 0: never. Default is 0."},
+    {"GRPC", "grpc-max-connection-age-grace", NRD_FORM_INT, F(grpc_max_age_grace_ms), 0, INT_MAX,
+     "integer", NULL,
+     "Milliseconds that its calls get then; 0: as long as they take. Default is 0."},
+    {"GRPC", "grpc-restricted-protocol", NRD_FORM_CUSTOM, 0, 0, 0, "string:string=string",
+     nrd_option_parse_restricted_protocol,
+     "<protocol>,<protocol>:<key>=<value>: these protocols answer only calls whose metadata "
+     "triton-grpc-protocol-<key> has the value. Protocols are named like the APIs of "
+     "--http-restricted-api."},
+#else
+    {"GRPC", "reuse-grpc-port", NRD_FORM_REFUSED, 0, 0, 0, "boolean", NULL, NO_GRPC},
+    {"GRPC", "grpc-header-forward-pattern", NRD_FORM_REFUSED, 0, 0, 0, "string", NULL, NO_GRPC},
+    {"GRPC", "grpc-infer-thread-count", NRD_FORM_REFUSED, 0, 0, 0, "integer", NULL, NO_GRPC},
+    {"GRPC", "grpc-infer-allocation-pool-size", NRD_FORM_REFUSED, 0, 0, 0, "integer", NULL,
+     NO_GRPC},
+    {"GRPC", "grpc-max-response-pool-size", NRD_FORM_REFUSED, 0, 0, 0, "integer", NULL, NO_GRPC},
+    {"GRPC", "grpc-use-ssl", NRD_FORM_REFUSED, 0, 0, 0, "boolean", NULL, NO_GRPC},
+    {"GRPC", "grpc-use-ssl-mutual", NRD_FORM_REFUSED, 0, 0, 0, "boolean", NULL, NO_GRPC},
+    {"GRPC", "grpc-server-cert", NRD_FORM_REFUSED, 0, 0, 0, "string", NULL, NO_GRPC},
+    {"GRPC", "grpc-server-key", NRD_FORM_REFUSED, 0, 0, 0, "string", NULL, NO_GRPC},
+    {"GRPC", "grpc-root-cert", NRD_FORM_REFUSED, 0, 0, 0, "string", NULL, NO_GRPC},
+    {"GRPC", "grpc-infer-response-compression-level", NRD_FORM_REFUSED, 0, 0, 0, "string", NULL,
+     NO_GRPC},
+    {"GRPC", "grpc-keepalive-time", NRD_FORM_REFUSED, 0, 0, 0, "integer", NULL, NO_GRPC},
+    {"GRPC", "grpc-keepalive-timeout", NRD_FORM_REFUSED, 0, 0, 0, "integer", NULL, NO_GRPC},
+    {"GRPC", "grpc-keepalive-permit-without-calls", NRD_FORM_REFUSED, 0, 0, 0, "boolean", NULL,
+     NO_GRPC},
+    {"GRPC", "grpc-http2-max-pings-without-data", NRD_FORM_REFUSED, 0, 0, 0, "integer", NULL,
+     NO_GRPC},
+    {"GRPC", "grpc-http2-min-recv-ping-interval-without-data", NRD_FORM_REFUSED, 0, 0, 0, "integer",
+     NULL, NO_GRPC},
+    {"GRPC", "grpc-http2-max-ping-strikes", NRD_FORM_REFUSED, 0, 0, 0, "integer", NULL, NO_GRPC},
+    {"GRPC", "grpc-max-connection-age", NRD_FORM_REFUSED, 0, 0, 0, "integer", NULL, NO_GRPC},
+    {"GRPC", "grpc-max-connection-age-grace", NRD_FORM_REFUSED, 0, 0, 0, "integer", NULL, NO_GRPC},
+    {"GRPC", "grpc-restricted-protocol", NRD_FORM_REFUSED, 0, 0, 0, "string:string=string", NULL,
+     NO_GRPC},
+#endif
+
+    {"Sagemaker", "allow-sagemaker", NRD_FORM_CUSTOM, 0, 0, 0, "boolean",
+     nrd_option_parse_no_service,
+     "Serve SageMaker requests; true is refused: this build has no SageMaker endpoint. Default is "
+     "false."},
+    {"Sagemaker", "sagemaker-port", NRD_FORM_REFUSED, 0, 0, 0, "integer", NULL, NO_SAGEMAKER},
+    {"Sagemaker", "sagemaker-safe-port-range", NRD_FORM_REFUSED, 0, 0, 0, "integer-integer", NULL,
+     NO_SAGEMAKER},
+    {"Sagemaker", "sagemaker-thread-count", NRD_FORM_REFUSED, 0, 0, 0, "integer", NULL,
+     NO_SAGEMAKER},
+
+    {"Vertex", "allow-vertex-ai", NRD_FORM_CUSTOM, 0, 0, 0, "boolean", nrd_option_parse_no_service,
+     "Serve Vertex AI requests; true is refused: this build has no Vertex AI endpoint. Default is "
+     "false."},
+    {"Vertex", "vertex-ai-port", NRD_FORM_REFUSED, 0, 0, 0, "integer", NULL, NO_VERTEX},
+    {"Vertex", "vertex-ai-thread-count", NRD_FORM_REFUSED, 0, 0, 0, "integer", NULL, NO_VERTEX},
+    {"Vertex", "vertex-ai-default-model", NRD_FORM_REFUSED, 0, 0, 0, "string", NULL, NO_VERTEX},
+
+    {"Metrics", "allow-metrics", NRD_FORM_BOOL, F(allow_metrics), 0, 0, "boolean", NULL,
+     "Serve metrics. Default is true."},
+    {"Metrics", "allow-gpu-metrics", NRD_FORM_BOOL, F(allow_gpu_metrics), 0, 0, "boolean", NULL,
+     "Include GPU metrics; needs --allow-metrics. Default is true."},
+    {"Metrics", "allow-cpu-metrics", NRD_FORM_BOOL, F(allow_cpu_metrics), 0, 0, "boolean", NULL,
+     "Include CPU metrics; needs --allow-metrics. Default is true."},
+    {"Metrics", "metrics-address", NRD_FORM_STRING, F(metrics_address), 0, 0, "string", NULL,
+     "Address of the metrics service. Default is that of --http-address."},
+    {"Metrics", "metrics-port", NRD_FORM_INT, F(metrics_port), 0, 65535, "integer", NULL,
+     "Port of the metrics service; 0 takes any free one. Default is 8002."},
+    {"Metrics", "metrics-interval-ms", NRD_FORM_DOUBLE, F(metrics_interval_ms), 1, INT_MAX, "float",
+     NULL, "Milliseconds between two readings of GPU and CPU metrics. Default is 2000."},
+    {"Metrics", "metrics-config", NRD_FORM_CUSTOM, 0, 0, 0, "string=string",
+     nrd_option_parse_metrics_config,
+     "<setting>=<value>: one setting of the metrics. May be given several times."},
+
+    {"Tracing", "trace-config", NRD_FORM_CUSTOM, 0, 0, 0, "string,string=string",
+     nrd_option_parse_trace_config,
+     "<setting>=<value> with level, rate, count or mode, or triton,<setting>=<value> with file or "
+     "log-frequency. Mode opentelemetry is refused: this build does not have it."},
+
+    {"Shared Memory", "allow-client-shm", NRD_FORM_BOOL, F(allow_client_shm), 0, 0, "boolean", NULL,
+     "Let clients register shared memory, of the system and of CUDA, and use it for inputs and "
+     "outputs. Default is true."},
+
+    {"Limits", "http-max-connections", NRD_FORM_INT, F(http_max_connections), 0, INT_MAX, "integer",
+     NULL,
+     "Open HTTP connections; one more is answered 503 and closed. 0: any number. Default is 0."},
+    {"Limits", "max-inflight-requests", NRD_FORM_INT, F(max_inflight_requests), 0, INT_MAX,
+     "integer", NULL,
+     "Inference requests in progress over all protocols; one more is answered UNAVAILABLE (503) at "
+     "once. 0: any number. Default is 0."},
+
+    {"Backend", "backend-directory", NRD_FORM_STRING, F(backend_dir), 0, 0, "string", NULL,
+     "Folder with backends. Default is ../backends beside the program's folder, else "
+     "/opt/tritonserver/backends."},
+    {"Backend", "backend-config", NRD_FORM_CUSTOM, 0, 0, 0, "string,string=string",
+     nrd_option_parse_backend_config,
+     "<backend name>,<setting>=<value>: one setting of a backend; without the name, of all."},
+
+    {"Repository Agent", "repoagent-directory", NRD_FORM_STRING, F(agent_dir), 0, 0, "string", NULL,
+     "Folder with repository agents. Default is ../repoagents beside the program's folder, else "
+     "/opt/tritonserver/repoagents."},
+
+    {"Response Cache", "cache-config", NRD_FORM_CUSTOM, 0, 0, 0, "string,string=string",
+     nrd_option_parse_cache_config,
+     "<cache name>,<setting>=<value>, such as local,size=1048576: turns that response cache on."},
+    {"Response Cache", "cache-directory", NRD_FORM_STRING, F(cache_dir), 0, 0, "string", NULL,
+     "Folder with response caches. Default is ../caches beside the program's folder, else "
+     "/opt/tritonserver/caches."},
+
+    {"Rate Limiter", "rate-limit", NRD_FORM_CUSTOM, 0, 0, 0, "string", nrd_option_parse_rate_limit,
+     "\"execution_count\": instances run when their resources are free, in the order of priority "
+     "and use; \"off\": as soon as they are ready. Default is \"off\"."},
+    {"Rate Limiter", "rate-limit-resource", NRD_FORM_CUSTOM, 0, 0, 0, "string:integer:integer",
+     nrd_option_parse_rate_resource,
+     "<resource>:<count>:<device>, the device being optional: how much of a resource exists."},
+
+    {"Memory/Device Management", "pinned-memory-pool-byte-size", NRD_FORM_INT, F(pinned_pool_bytes),
+     0, INT64_MAX, "integer", NULL,
+     "Bytes of pinned host memory for copies to and from GPUs. Default is 268435456."},
+    {"Memory/Device Management", "cuda-memory-pool-byte-size", NRD_FORM_CUSTOM, 0, 0, 0,
+     "integer:integer", nrd_option_parse_cuda_pool,
+     "<GPU device>:<bytes>: CUDA memory pool of one GPU. Default is 67108864 each."},
+    {"Memory/Device Management", "cuda-virtual-address-size", NRD_FORM_CUSTOM, 0, 0, 0,
+     "integer:integer", nrd_option_parse_cuda_va,
+     "<GPU device>:<bytes>: address range for growing implicit states. Default is 1 GiB."},
+    {"Memory/Device Management", "min-supported-compute-capability", NRD_FORM_DOUBLE,
+     F(min_compute_capability), 0, 1000, "float", NULL,
+     "GPUs below this compute capability are not used. Default is 6.0."},
+    {"Memory/Device Management", "buffer-manager-thread-count", NRD_FORM_INT, F(buffer_threads), 0,
+     1024, "integer", NULL, "Threads that help copying tensors. Default is 0."},
+    {"Memory/Device Management", "host-policy", NRD_FORM_CUSTOM, 0, 0, 0, "string,string=string",
+     nrd_option_parse_host_policy,
+     "<policy name>,<setting>=<value> with the settings numa-node and cpu-cores."},
+    {"Memory/Device Management", "model-load-gpu-limit", NRD_FORM_CUSTOM, 0, 0, 0,
+     "device_id:fraction", nrd_option_parse_gpu_limit,
+     "No model is loaded on a GPU whose memory is used above this fraction."},
+
+    {"DEPRECATED", "strict-model-config", NRD_FORM_BOOL, F(strict_model_config), 0, 0, "boolean",
+     NULL, "Use --disable-auto-complete-config."},
+    {"DEPRECATED", "response-cache-byte-size", NRD_FORM_CUSTOM, 0, 0, 0, "integer",
+     nrd_option_parse_cache_size, "Use --cache-config=local,size=<bytes>."},
+    {"DEPRECATED", "trace-file", NRD_FORM_REFUSED, 0, 0, 0, "string", NULL,
+     "refused: use --trace-config=triton,file=<path>."},
+    {"DEPRECATED", "trace-level", NRD_FORM_REFUSED, 0, 0, 0, "string", NULL,
+     "refused: use --trace-config=level=<OFF|TIMESTAMPS|TENSORS>."},
+    {"DEPRECATED", "trace-rate", NRD_FORM_REFUSED, 0, 0, 0, "integer", NULL,
+     "refused: use --trace-config=rate=<n>."},
+    {"DEPRECATED", "trace-count", NRD_FORM_REFUSED, 0, 0, 0, "integer", NULL,
+     "refused: use --trace-config=count=<n>."},
+    {"DEPRECATED", "trace-log-frequency", NRD_FORM_REFUSED, 0, 0, 0, "integer", NULL,
+     "refused: use --trace-config=triton,log-frequency=<n>."},
+};
+const size_t nrd_option_n_rows = sizeof nrd_option_rows / sizeof *nrd_option_rows;
+
+static void put_wrapped(nrd_str *out, const char *text)
+{
+    const size_t width = 72;
+    while (strlen(text) > width) {
+        size_t n = width;
+        while (n > 0 && text[n] != ' ') {
+            n--;
+        }
+        n = n ? n : width;
+        nrd_str_printf(out, "        %.*s\n", (int)n, text);
+        text += n + (text[n] == ' ');
+    }
+    nrd_str_printf(out, "        %s\n", text);
+}
+
+void nrd_options_help(nrd_str *out)
+{
+    const char *group = "";
+    nrd_str_puts(out, "Usage: tritonserver [options]\n\n");
+    for (size_t i = 0; i < nrd_option_n_rows; i++) {
+        if (strcmp(group, nrd_option_rows[i].group) != 0) {
+            group = nrd_option_rows[i].group;
+            nrd_str_printf(out, "\n%s:\n", group);
+        }
+        if (nrd_option_rows[i].arg[0]) {
+            nrd_str_printf(out, "  --%s <%s>\n", nrd_option_rows[i].name, nrd_option_rows[i].arg);
+        } else {
+            nrd_str_printf(out, "  --%s\n", nrd_option_rows[i].name);
+        }
+        put_wrapped(out, nrd_option_rows[i].help);
+    }
+}

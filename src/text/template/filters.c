@@ -1,0 +1,1738 @@
+#include "text/template/internal.h"
+
+#include "base/utf8.h"
+#include "text/unicode.h"
+
+#include <math.h>
+#include <stdio.h>
+
+/* ---- arguments ---- */
+
+static val arg(const bound *b, size_t i, val fallback)
+{
+    return b->has[i] ? b->v[i] : fallback;
+}
+
+static bool flag(const bound *b, size_t i)
+{
+    return b->has[i] && nrd_tpl_truthy(b->v[i]);
+}
+
+static int64_t int_arg(run *r, const bound *b, size_t i, int64_t fallback, const char *name)
+{
+    if (!b->has[i]) {
+        return fallback;
+    }
+    if (b->v[i].type != V_INT && b->v[i].type != V_BOOL) {
+        nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "%s must be a whole number, not %s", name,
+                     nrd_tpl_type_name(b->v[i]));
+    }
+    return b->v[i].type == V_BOOL ? b->v[i].b : b->v[i].i;
+}
+
+/* item.a.b.0, as the `attribute` parameter of filters names it. */
+static val get_path(run *r, val item, val path, val fallback)
+{
+    if (path.type != V_STR) {
+        return nrd_tpl_item(r, item, path);
+    }
+    for (size_t i = 0; i <= path.n;) {
+        const char *dot = memchr(path.s + i, '.', path.n - i);
+        size_t end = dot ? (size_t)(dot - path.s) : path.n;
+        val key = val_str(path.s + i, end - i);
+        bool digits = end > i && end - i < 18;
+        int64_t number = 0;
+        for (size_t k = i; k < end && digits; k++) {
+            digits = path.s[k] >= '0' && path.s[k] <= '9';
+            number = digits ? number * 10 + (path.s[k] - '0') : 0;
+        }
+        item = nrd_tpl_item(r, item, digits ? val_int(number) : key);
+        if (item.type == V_UNDEF && fallback.type != V_NONE) {
+            return fallback;
+        }
+        i = end + 1;
+    }
+    return item;
+}
+
+static val sort_key(run *r, val item, val attribute, bool case_sensitive)
+{
+    if (attribute.type != V_NONE) {
+        item = get_path(r, item, attribute, val_none());
+    }
+    return item.type == V_STR && !case_sensitive ? nrd_tpl_case(r, item, 'l') : item;
+}
+
+/* Several attributes, "age,name", compare as a tuple. */
+static val sort_keys(run *r, val item, val attribute, bool case_sensitive)
+{
+    if (attribute.type != V_STR || !memchr(attribute.s, ',', attribute.n)) {
+        return sort_key(r, item, attribute, case_sensitive);
+    }
+    list *l = nrd_tpl_list(r, L_TUPLE, 0);
+    for (size_t i = 0; i <= attribute.n;) {
+        const char *comma = memchr(attribute.s + i, ',', attribute.n - i);
+        size_t end = comma ? (size_t)(comma - attribute.s) : attribute.n;
+        nrd_tpl_push(r, l, sort_key(r, item, val_str(attribute.s + i, end - i), case_sensitive));
+        i = end + 1;
+    }
+    return val_list(l);
+}
+
+typedef struct keyed {
+    val key, item;
+} keyed;
+
+/* Merge sort: stable, n log n whatever the template sorts. Reverse keeps equals in order too. */
+static void sort_items(run *r, keyed *a, keyed *tmp, size_t n, bool reverse)
+{
+    if (n < 2) {
+        return;
+    }
+    size_t m = n / 2, i = 0, j = m, k = 0;
+    sort_items(r, a, tmp, m, reverse);
+    sort_items(r, a + m, tmp, n - m, reverse);
+    while (i < m && j < n) {
+        bool right = reverse ? nrd_tpl_compare(r, a[i].key, a[j].key, "<") == -1
+                             : nrd_tpl_compare(r, a[j].key, a[i].key, "<") == -1;
+        tmp[k++] = right ? a[j++] : a[i++];
+    }
+    while (i < m) {
+        tmp[k++] = a[i++];
+    }
+    memcpy(a, tmp, k * sizeof *a);
+}
+
+static keyed *sorted(run *r, val *items, size_t n, val attribute, bool case_sensitive, bool reverse)
+{
+    keyed *a = nrd_tpl_alloc(r, (n + 1) * sizeof *a), *tmp = nrd_tpl_alloc(r, (n + 1) * sizeof *a);
+    for (size_t i = 0; i < n; i++) {
+        a[i] = (keyed){sort_keys(r, items[i], attribute, case_sensitive), items[i]};
+    }
+    sort_items(r, a, tmp, n, reverse);
+    return a;
+}
+
+/* ---- filters ---- */
+
+static val f_abs(run *r, val v, const bound *b)
+{
+    (void)b;
+    if (!nrd_tpl_is_number(v)) {
+        nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "bad operand type for abs(): '%s'",
+                     nrd_tpl_type_name(v));
+    }
+    if (v.type == V_FLOAT) {
+        return val_float(fabs(v.f));
+    }
+    return v.type == V_INT && v.i < 0 ? nrd_tpl_binary(r, T_SUB, val_int(0), v)
+                                      : val_int(v.type == V_BOOL ? v.b : v.i);
+}
+
+static val f_attr(run *r, val v, const bound *b)
+{
+    val name = nrd_tpl_to_str(r, arg(b, 0, val_text("")));
+    if (v.type == V_DICT) { /* an attribute only, never a key */
+        bool unsafe;
+        char text[64];
+        snprintf(text, sizeof text, "%.*s", (int)name.n, name.s);
+        if (!nrd_tpl_find_method(v, text, &unsafe)) {
+            return val_undef(UNDEF_OTHER, "the object has no such attribute");
+        }
+    }
+    char *text = nrd_tpl_alloc(r, (size_t)name.n + 1);
+    memcpy(text, name.s, name.n);
+    text[name.n] = '\0';
+    return nrd_tpl_attr(r, v, text);
+}
+
+static val f_batch(run *r, val v, const bound *b)
+{
+    int64_t size = int_arg(r, b, 0, 0, "linecount");
+    size_t n;
+    val *items = nrd_tpl_iterate(r, v, &n), fill = arg(b, 1, val_none());
+    list *all = nrd_tpl_list(r, L_ITER, 0), *l = NULL;
+    for (size_t i = 0; i < n; i++) {
+        if (!l || (int64_t)l->n == size) {
+            l = nrd_tpl_list(r, L_LIST, 0);
+            nrd_tpl_push(r, all, val_list(l));
+        }
+        nrd_tpl_push(r, l, items[i]);
+    }
+    while (l && fill.type != V_NONE && (int64_t)l->n < size) {
+        nrd_tpl_step(r, 1);
+        nrd_tpl_push(r, l, fill);
+    }
+    return val_list(all);
+}
+
+static val f_slice(run *r, val v, const bound *b)
+{
+    int64_t slices = int_arg(r, b, 0, 1, "slices");
+    size_t n, at = 0;
+    val *items = nrd_tpl_iterate(r, v, &n), fill = arg(b, 1, val_none());
+    list *all = nrd_tpl_list(r, L_ITER, 0);
+    if (slices < 1) {
+        nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "slices must be positive");
+    }
+    for (int64_t s = 0; s < slices; s++) {
+        list *l = nrd_tpl_list(r, L_LIST, 0);
+        bool extra = s < (int64_t)n % slices;
+        int64_t len = (int64_t)n / slices + extra;
+        nrd_tpl_step(r, 1);
+        for (int64_t i = 0; i < len; i++) {
+            nrd_tpl_push(r, l, items[at++]);
+        }
+        if (fill.type != V_NONE && !extra) {
+            nrd_tpl_push(r, l, fill);
+        }
+        nrd_tpl_push(r, all, val_list(l));
+    }
+    return val_list(all);
+}
+
+static val f_case(run *r, val v, int how)
+{
+    return nrd_tpl_case(r, nrd_tpl_to_str(r, v), how);
+}
+
+static val f_upper(run *r, val v, const bound *b)
+{
+    (void)b;
+    return f_case(r, v, 'u');
+}
+
+static val f_lower(run *r, val v, const bound *b)
+{
+    (void)b;
+    return f_case(r, v, 'l');
+}
+
+static val f_capitalize(run *r, val v, const bound *b)
+{
+    (void)b;
+    return f_case(r, v, 'c');
+}
+
+/* Words begin behind white space and - ( { [ <, and nowhere else. */
+static val f_title(run *r, val v, const bound *b)
+{
+    sb out = {0};
+    bool start = true;
+    uint32_t cp;
+    (void)b;
+    v = nrd_tpl_to_str(r, v);
+    for (size_t i = 0, k; i < v.n; i += k) {
+        k = nrd_utf8_next(v.s + i, v.n - i, &cp);
+        bool separator = nrd_tpl_is_space(cp) || (cp < 0x80 && cp && strchr("-({[<", (int)cp));
+        val one = nrd_tpl_case(r, val_str(v.s + i, k), start ? 'u' : 'l');
+        nrd_sb_put(r, &out, one.s, one.n);
+        start = separator;
+    }
+    return nrd_sb_val(&out);
+}
+
+static val f_center(run *r, val v, const bound *b)
+{
+    val s = nrd_tpl_to_str(r, v);
+    int64_t width = int_arg(r, b, 0, 80, "width"), n = (int64_t)nrd_tpl_cp_count(s.s, s.n);
+    int64_t missing = width > n ? width - n : 0, left = missing / 2 + (missing & width & 1);
+    sb out = {0};
+    for (int64_t i = 0; i < left; i++) {
+        nrd_sb_putc(r, &out, ' ');
+    }
+    nrd_sb_put(r, &out, s.s, s.n);
+    for (int64_t i = left; i < missing; i++) {
+        nrd_sb_putc(r, &out, ' ');
+    }
+    return nrd_sb_val(&out);
+}
+
+static val f_default(run *r, val v, const bound *b)
+{
+    (void)r;
+    bool use = v.type == V_UNDEF || (flag(b, 1) && !nrd_tpl_truthy(v));
+    return use ? arg(b, 0, val_text("")) : v;
+}
+
+static val f_dictsort(run *r, val v, const bound *b)
+{
+    val by = arg(b, 1, val_text("key"));
+    if (v.type != V_DICT) {
+        nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "dictsort needs a mapping, not %s",
+                     nrd_tpl_type_name(v));
+    }
+    bool by_key = nrd_tpl_equal(r, by, val_text("key"));
+    if (!by_key && !nrd_tpl_equal(r, by, val_text("value"))) {
+        nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "You can only sort by either \"key\" or \"value\"");
+    }
+    list *pairs = nrd_tpl_list(r, L_LIST, v.dict->n);
+    for (size_t i = 0; i < v.dict->n; i++) {
+        list *pair = nrd_tpl_list(r, L_TUPLE, 2);
+        nrd_tpl_push(r, pair, v.dict->e[i].key);
+        nrd_tpl_push(r, pair, v.dict->e[i].value);
+        nrd_tpl_push(r, pairs, val_list(pair));
+    }
+    keyed *k = sorted(r, pairs->v, pairs->n, val_int(by_key ? 0 : 1), flag(b, 0), flag(b, 2));
+    for (size_t i = 0; i < pairs->n; i++) {
+        pairs->v[i] = k[i].item;
+    }
+    return val_list(pairs);
+}
+
+static val f_escape(run *r, val v, const bound *b)
+{
+    (void)b;
+    return nrd_tpl_escape(r, v);
+}
+
+static val f_forceescape(run *r, val v, const bound *b)
+{
+    (void)b;
+    v = nrd_tpl_to_str(r, v);
+    v.flag = 0;
+    return nrd_tpl_escape(r, v);
+}
+
+static val f_safe(run *r, val v, const bound *b)
+{
+    (void)b;
+    v = nrd_tpl_to_str(r, v);
+    v.flag = 1;
+    return v;
+}
+
+static val f_string(run *r, val v, const bound *b)
+{
+    (void)b;
+    return nrd_tpl_to_str(r, v);
+}
+
+static val f_first(run *r, val v, const bound *b)
+{
+    (void)b;
+    if (v.type == V_LIST && v.list->kind == L_ITER) { /* the rest stays there */
+        list *l = v.list;
+        if (l->spent || l->n == 0) {
+            return val_undef(UNDEF_OTHER, "No first item, sequence was empty.");
+        }
+        val head = l->v[0];
+        l->v++;
+        l->n--;
+        l->cap = l->n;
+        return head;
+    }
+    size_t n;
+    val *items = nrd_tpl_iterate(r, v, &n);
+    return n > 0 ? items[0] : val_undef(UNDEF_OTHER, "No first item, sequence was empty.");
+}
+
+static val f_last(run *r, val v, const bound *b)
+{
+    size_t n;
+    (void)b;
+    if (v.type == V_LIST && v.list->kind == L_ITER) {
+        nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "'generator' object is not reversible");
+    }
+    val *items = nrd_tpl_iterate(r, v, &n);
+    return n > 0 ? items[n - 1] : val_undef(UNDEF_OTHER, "No last item, sequence was empty.");
+}
+
+static bool parse_number(val v, double *out)
+{
+    char text[128];
+    size_t start = nrd_tpl_lstrip(v.s, v.n), n = nrd_tpl_rstrip(v.s, v.n), k = 0;
+    for (size_t i = start; i < n; i++) {
+        bool between = v.s[i] == '_' && k > 0 && i + 1 < n && v.s[i + 1] >= '0' && v.s[i + 1] <= '9';
+        if (between) {
+            continue;
+        }
+        if (k + 1 >= sizeof text || (v.s[i] | 32) == 'x' || (v.s[i] | 32) == 'p') {
+            return false;
+        }
+        text[k++] = v.s[i];
+    }
+    text[k] = '\0';
+    return nrd_parse_f64(text, out) ||
+           (sscanf(text, "%lf", out) == 1 && (!strcasecmp(text, "inf") || !strcasecmp(text, "-inf") ||
+                                              !strcasecmp(text, "nan")));
+}
+
+static val f_float(run *r, val v, const bound *b)
+{
+    double f;
+    if (v.type == V_UNDEF) {
+        nrd_tpl_fail_undef(r, v);
+    }
+    if (nrd_tpl_is_number(v)) {
+        return val_float(nrd_tpl_as_double(v));
+    }
+    return v.type == V_STR && parse_number(v, &f) ? val_float(f) : arg(b, 0, val_float(0));
+}
+
+static bool parse_int(val v, int base, int64_t *out)
+{
+    char text[80];
+    size_t start = nrd_tpl_lstrip(v.s, v.n), n = nrd_tpl_rstrip(v.s, v.n), k = 0;
+    for (size_t i = start; i < n; i++) {
+        if (v.s[i] == '_' && k > 0 && i + 1 < n) {
+            continue;
+        }
+        if (k + 1 >= sizeof text) {
+            return false;
+        }
+        text[k++] = v.s[i];
+    }
+    text[k] = '\0';
+    if (k == 0 || (base == 10 && !nrd_parse_i64(text, (long long *)out))) {
+        return false;
+    }
+    if (base != 10) {
+        char *end;
+        const char *from = text;
+        if (text[0] == '0' && ((text[1] | 32) == 'b' || (text[1] | 32) == 'o')) {
+            from += base == 2 || base == 8 ? 2 : 0;
+        }
+        *out = strtoll(from, &end, base);
+        return *end == '\0' && end > from;
+    }
+    return true;
+}
+
+static val f_int(run *r, val v, const bound *b)
+{
+    int64_t i, base = int_arg(r, b, 1, 10, "base");
+    double f;
+    if (v.type == V_UNDEF) {
+        nrd_tpl_fail_undef(r, v);
+    }
+    if (base < 2 || base > 36) {
+        nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "int() base must be >= 2 and <= 36");
+    }
+    if (v.type == V_INT || v.type == V_BOOL) {
+        return val_int(v.type == V_BOOL ? v.b : v.i);
+    }
+    if (v.type == V_STR && parse_int(v, (int)base, &i)) {
+        return val_int(i);
+    }
+    if (v.type == V_FLOAT) {
+        f = v.f;
+    } else if (v.type != V_STR || !parse_number(v, &f)) {
+        return arg(b, 0, val_int(0));
+    }
+    return f > -9.2e18 && f < 9.2e18 ? val_int((int64_t)f) : arg(b, 0, val_int(0));
+}
+
+static val f_format(run *r, val v, const bound *b)
+{
+    const args *a = b->all;
+    if (a->n > 0 && a->n_kw > 0) {
+        nrd_tpl_fail(r, NRD_ERR_INVALID_ARG,
+                     "can't handle positional and keyword arguments at the same time");
+    }
+    if (a->n_kw > 0) {
+        dict *d = nrd_tpl_dict(r, a->n_kw);
+        for (size_t i = 0; i < a->n_kw; i++) {
+            nrd_tpl_dict_put(r, d, val_text(a->kw[i].name), a->kw[i].v);
+        }
+        return nrd_tpl_printf(r, nrd_tpl_to_str(r, v), (val){.type = V_DICT, .dict = d});
+    }
+    list *l = nrd_tpl_list(r, L_TUPLE, a->n);
+    for (size_t i = 0; i < a->n; i++) {
+        nrd_tpl_push(r, l, a->v[i]);
+    }
+    return nrd_tpl_printf(r, nrd_tpl_to_str(r, v), val_list(l));
+}
+
+static val f_groupby(run *r, val v, const bound *b)
+{
+    size_t n;
+    val *items = nrd_tpl_iterate(r, v, &n), attribute = arg(b, 0, val_none());
+    val fallback = arg(b, 1, val_none());
+    bool exact = flag(b, 2);
+    keyed *k = nrd_tpl_alloc(r, (n + 1) * sizeof *k), *tmp = nrd_tpl_alloc(r, (n + 1) * sizeof *k);
+    list *out = nrd_tpl_list(r, L_LIST, 0), *members = NULL;
+
+    for (size_t i = 0; i < n; i++) {
+        val key = get_path(r, items[i], attribute, fallback);
+        k[i] = (keyed){key.type == V_STR && !exact ? nrd_tpl_case(r, key, 'l') : key, items[i]};
+    }
+    sort_items(r, k, tmp, n, false);
+    for (size_t i = 0; i < n; i++) {
+        if (i == 0 || !nrd_tpl_equal(r, k[i].key, k[i - 1].key)) {
+            list *group = nrd_tpl_list(r, L_TUPLE, 2);
+            members = nrd_tpl_list(r, L_LIST, 0);
+            nrd_tpl_push(r, group, get_path(r, k[i].item, attribute, fallback));
+            nrd_tpl_push(r, group, val_list(members));
+            nrd_tpl_push(r, out, val_list(group));
+        }
+        nrd_tpl_push(r, members, k[i].item);
+    }
+    return val_list(out);
+}
+
+static val f_indent(run *r, val v, const bound *b)
+{
+    val width = arg(b, 0, val_int(4));
+    bool first = flag(b, 1), blank = flag(b, 2);
+    sb indent = {0}, out = {0};
+
+    if (v.type != V_STR) {
+        if (v.type == V_UNDEF) {
+            nrd_tpl_fail_undef(r, v);
+        }
+        nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "indent needs a string, not %s", nrd_tpl_type_name(v));
+    }
+    if (width.type == V_STR) {
+        nrd_tpl_put(r, &indent, width);
+    } else {
+        for (int64_t i = int_arg(r, b, 0, 4, "width"); i > 0; i--) {
+            nrd_sb_putc(r, &indent, ' ');
+        }
+    }
+    sb text = {0};
+    nrd_sb_put(r, &text, v.s, v.n);
+    nrd_sb_putc(r, &text, '\n');
+    list *lines = nrd_tpl_split_lines(r, nrd_sb_val(&text));
+    for (size_t i = 0; i < lines->n; i++) {
+        if (i > 0) {
+            nrd_sb_putc(r, &out, '\n');
+        }
+        if (i == 0 ? first : blank || lines->v[i].n > 0) {
+            nrd_sb_put(r, &out, indent.s ? indent.s : "", indent.n);
+        }
+        nrd_sb_put(r, &out, lines->v[i].s, lines->v[i].n);
+    }
+    val s = nrd_sb_val(&out);
+    s.flag = v.flag;
+    return s;
+}
+
+static list *dict_items(run *r, const dict *d, list_kind kind)
+{
+    list *l = nrd_tpl_list(r, kind, d->n);
+    for (size_t i = 0; i < d->n; i++) {
+        list *pair = nrd_tpl_list(r, L_TUPLE, 2);
+        nrd_tpl_push(r, pair, d->e[i].key);
+        nrd_tpl_push(r, pair, d->e[i].value);
+        nrd_tpl_push(r, l, val_list(pair));
+    }
+    return l;
+}
+
+static val f_items(run *r, val v, const bound *b)
+{
+    (void)b;
+    if (v.type == V_UNDEF) {
+        return val_list(nrd_tpl_list(r, L_ITER, 0));
+    }
+    if (v.type != V_DICT) {
+        nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "Can only get item pairs from a mapping.");
+    }
+    return val_list(dict_items(r, v.dict, L_ITER));
+}
+
+static val f_join(run *r, val v, const bound *b)
+{
+    size_t n;
+    val *items = nrd_tpl_iterate(r, v, &n), d = nrd_tpl_to_str(r, arg(b, 0, val_text("")));
+    val attribute = arg(b, 1, val_none());
+    sb out = {0};
+    for (size_t i = 0; i < n; i++) {
+        nrd_tpl_step(r, 1);
+        if (i > 0) {
+            nrd_sb_put(r, &out, d.s, d.n);
+        }
+        nrd_tpl_put(r, &out, attribute.type == V_NONE ? items[i]
+                                                      : get_path(r, items[i], attribute, val_none()));
+    }
+    return nrd_sb_val(&out);
+}
+
+static val f_length(run *r, val v, const bound *b)
+{
+    (void)b;
+    return val_int(nrd_tpl_length(r, v));
+}
+
+static val f_list(run *r, val v, const bound *b)
+{
+    size_t n;
+    val *items = nrd_tpl_iterate(r, v, &n);
+    (void)b;
+    list *l = nrd_tpl_list(r, L_LIST, n);
+    for (size_t i = 0; i < n; i++) {
+        nrd_tpl_push(r, l, items[i]);
+    }
+    return val_list(l);
+}
+
+/* Calls a filter or test that a template names by a string. */
+static val call_named(run *r, bool test, val name, val item, const args *a, size_t skip)
+{
+    char text[64];
+    args rest = {a->v + skip, a->n - skip, a->kw, a->n_kw};
+    if (name.type != V_STR || name.n >= sizeof text) {
+        nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "no such %s", test ? "test" : "filter");
+    }
+    memcpy(text, name.s, name.n);
+    text[name.n] = '\0';
+    const method_row *row = test ? nrd_tpl_find_test(text) : nrd_tpl_find_filter(text);
+    if (!row) {
+        nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "no %s named '%s'", test ? "test" : "filter", text);
+    }
+    if (++r->depth > TPL_MAX_DEPTH) {
+        nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "calls and expressions nest deeper than %d",
+                     TPL_MAX_DEPTH);
+    }
+    val v = nrd_tpl_call_row(r, row, item, &rest, test ? "test" : "filter");
+    r->depth--;
+    return v;
+}
+
+static val f_map(run *r, val v, const bound *b)
+{
+    const args *a = b->all;
+    list *out = nrd_tpl_list(r, L_ITER, 0);
+    val attribute = val_none(), fallback = val_none();
+    size_t n;
+
+    for (size_t i = 0; i < a->n_kw && a->n == 0; i++) {
+        if (!strcmp(a->kw[i].name, "attribute")) {
+            attribute = a->kw[i].v;
+        } else if (!strcmp(a->kw[i].name, "default")) {
+            fallback = a->kw[i].v;
+        } else {
+            nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "Unexpected keyword argument '%s'", a->kw[i].name);
+        }
+    }
+    if (!nrd_tpl_truthy(v)) {
+        return val_list(out);
+    }
+    if (a->n == 0 && attribute.type == V_NONE) {
+        nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "map requires a filter argument");
+    }
+    val *items = nrd_tpl_iterate(r, v, &n);
+    for (size_t i = 0; i < n; i++) {
+        nrd_tpl_push(r, out, a->n == 0 ? get_path(r, items[i], attribute, fallback)
+                                       : call_named(r, false, a->v[0], items[i], a, 1));
+    }
+    return val_list(out);
+}
+
+static val select_items(run *r, val v, const args *a, bool want, bool by_attr)
+{
+    list *out = nrd_tpl_list(r, L_ITER, 0);
+    size_t n, skip = by_attr;
+    if (!nrd_tpl_truthy(v)) {
+        return val_list(out);
+    }
+    if (a->n < skip) {
+        nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "Missing parameter for attribute name");
+    }
+    val *items = nrd_tpl_iterate(r, v, &n);
+    for (size_t i = 0; i < n; i++) {
+        val x = by_attr ? get_path(r, items[i], a->v[0], val_none()) : items[i];
+        nrd_tpl_step(r, 1);
+        if (a->n > skip) {
+            x = call_named(r, true, a->v[skip], x, a, skip + 1);
+        }
+        if (nrd_tpl_truthy(x) == want) {
+            nrd_tpl_push(r, out, items[i]);
+        }
+    }
+    return val_list(out);
+}
+
+static val f_select(run *r, val v, const bound *b)
+{
+    return select_items(r, v, b->all, true, false);
+}
+
+static val f_reject(run *r, val v, const bound *b)
+{
+    return select_items(r, v, b->all, false, false);
+}
+
+static val f_selectattr(run *r, val v, const bound *b)
+{
+    return select_items(r, v, b->all, true, true);
+}
+
+static val f_rejectattr(run *r, val v, const bound *b)
+{
+    return select_items(r, v, b->all, false, true);
+}
+
+static val extreme(run *r, val v, const bound *b, int want)
+{
+    size_t n, best = 0;
+    val *items = nrd_tpl_iterate(r, v, &n), attribute = arg(b, 1, val_none()), best_key = val_none();
+    if (n == 0) {
+        return val_undef(UNDEF_OTHER, "No aggregated item, sequence was empty.");
+    }
+    for (size_t i = 0; i < n; i++) {
+        val key = sort_key(r, items[i], attribute, flag(b, 0));
+        if (i == 0 || nrd_tpl_compare(r, key, best_key, want < 0 ? "<" : ">") == want) {
+            best = i;
+            best_key = key;
+        }
+    }
+    return items[best];
+}
+
+static val f_min(run *r, val v, const bound *b)
+{
+    return extreme(r, v, b, -1);
+}
+
+static val f_max(run *r, val v, const bound *b)
+{
+    return extreme(r, v, b, 1);
+}
+
+static val f_replace(run *r, val v, const bound *b)
+{
+    val from = nrd_tpl_to_str(r, arg(b, 0, val_text(""))),
+        to = nrd_tpl_to_str(r, arg(b, 1, val_text("")));
+    if (!b->has[0] || !b->has[1]) {
+        nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "replace needs two strings");
+    }
+    int64_t count = b->has[2] && b->v[2].type == V_NONE ? -1 : int_arg(r, b, 2, -1, "count");
+    return nrd_tpl_replace(r, nrd_tpl_to_str(r, v), from, to, count);
+}
+
+static val f_reverse(run *r, val v, const bound *b)
+{
+    size_t n;
+    val *items = nrd_tpl_iterate(r, v, &n);
+    (void)b;
+    if (v.type == V_STR) {
+        sb out = {0};
+        while (n-- > 0) {
+            nrd_sb_put(r, &out, items[n].s, items[n].n);
+        }
+        return nrd_sb_val(&out);
+    }
+    list *l = nrd_tpl_list(r, v.type == V_LIST && v.list->kind == L_ITER ? L_LIST : L_ITER, n);
+    while (n-- > 0) {
+        nrd_tpl_push(r, l, items[n]);
+    }
+    return val_list(l);
+}
+
+static val f_round(run *r, val v, const bound *b)
+{
+    int64_t precision = int_arg(r, b, 0, 0, "precision");
+    val how = arg(b, 1, val_text("common"));
+    bool ceil_it = nrd_tpl_equal(r, how, val_text("ceil")),
+         floor_it = nrd_tpl_equal(r, how, val_text("floor"));
+    char text[512];
+
+    if (!nrd_tpl_is_number(v) || precision < -300 || precision > 300) {
+        nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "round needs a number, not %s", nrd_tpl_type_name(v));
+    }
+    if (ceil_it || floor_it) {
+        double scale = pow(10, (double)precision), f = nrd_tpl_as_double(v) * scale;
+        return val_float((ceil_it ? ceil(f) : floor(f)) / scale);
+    }
+    if (!nrd_tpl_equal(r, how, val_text("common"))) {
+        nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "method must be common, ceil or floor");
+    }
+    if (v.type != V_FLOAT && precision >= 0) {
+        return val_int(v.type == V_BOOL ? v.b : v.i);
+    }
+    double f = nrd_tpl_as_double(v);
+    if (precision >= 0) { /* the decimal form rounds half to even on the exact value, as Python */
+        snprintf(text, sizeof text, "%.*f", (int)precision, f);
+        return val_float(strtod(text, NULL));
+    }
+    double scale = pow(10, (double)-precision);
+    f = nearbyint(f / scale) * scale;
+    return v.type == V_FLOAT ? val_float(f) : val_int((int64_t)f);
+}
+
+static val f_sort(run *r, val v, const bound *b)
+{
+    size_t n;
+    val *items = nrd_tpl_iterate(r, v, &n);
+    keyed *k = sorted(r, items, n, arg(b, 2, val_none()), flag(b, 1), flag(b, 0));
+    list *l = nrd_tpl_list(r, L_LIST, n);
+    for (size_t i = 0; i < n; i++) {
+        nrd_tpl_push(r, l, k[i].item);
+    }
+    return val_list(l);
+}
+
+static val f_sum(run *r, val v, const bound *b)
+{
+    size_t n;
+    val *items = nrd_tpl_iterate(r, v, &n), attribute = arg(b, 0, val_none());
+    val total = arg(b, 1, val_int(0));
+    for (size_t i = 0; i < n; i++) {
+        nrd_tpl_step(r, 1);
+        total = nrd_tpl_binary(r, T_ADD, total, attribute.type == V_NONE
+                                                    ? items[i]
+                                                    : get_path(r, items[i], attribute, val_none()));
+    }
+    return total;
+}
+
+static val f_tojson(run *r, val v, const bound *b)
+{
+    val indent = arg(b, 1, val_none()), separators = arg(b, 2, val_none());
+    const char *item_sep = indent.type == V_NONE ? ", " : ",", *key_sep = ": ";
+    char *pad = NULL;
+    sb out = {0};
+
+    if (indent.type == V_STR) {
+        pad = nrd_tpl_alloc(r, (size_t)indent.n + 1);
+        memcpy(pad, indent.s, indent.n);
+        pad[indent.n] = '\0';
+    } else if (indent.type != V_NONE) {
+        int64_t n = int_arg(r, b, 1, 0, "indent");
+        n = n < 0 ? 0 : n > 1000 ? 1000 : n;
+        pad = nrd_tpl_alloc(r, (size_t)n + 1);
+        memset(pad, ' ', (size_t)n);
+        pad[n] = '\0';
+    }
+    if (separators.type != V_NONE) {
+        size_t n;
+        val *s = nrd_tpl_iterate(r, separators, &n);
+        if (n != 2 || s[0].type != V_STR || s[1].type != V_STR) {
+            nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "separators must be two strings");
+        }
+        char *text[2];
+        for (int i = 0; i < 2; i++) {
+            text[i] = nrd_tpl_alloc(r, (size_t)s[i].n + 1);
+            memcpy(text[i], s[i].s, s[i].n);
+            text[i][s[i].n] = '\0';
+        }
+        item_sep = text[0];
+        key_sep = text[1];
+    }
+    nrd_tpl_json(r, &out, v, flag(b, 0), pad, item_sep, key_sep, flag(b, 3), 0);
+    return nrd_sb_val(&out);
+}
+
+static bool in_set(val chars, const char *s, size_t n)
+{
+    for (size_t i = 0, k; i < chars.n; i += k) {
+        uint32_t cp;
+        k = nrd_utf8_next(chars.s + i, chars.n - i, &cp);
+        if (k == n && memcmp(chars.s + i, s, n) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static val strip(run *r, val s, val chars, bool left, bool right)
+{
+    size_t from = 0, to = s.n, k;
+    uint32_t cp;
+    nrd_tpl_step(r, s.n / 64);
+    if (chars.type == V_NONE) {
+        from = left ? nrd_tpl_lstrip(s.s, s.n) : 0;
+        to = right ? from + nrd_tpl_rstrip(s.s + from, s.n - from) : s.n;
+    } else {
+        if (chars.type != V_STR) {
+            nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "strip arg must be None or str");
+        }
+        for (; left && from < to; from += k) {
+            k = nrd_utf8_next(s.s + from, to - from, &cp);
+            if (!in_set(chars, s.s + from, k)) {
+                break;
+            }
+        }
+        while (right && to > from) {
+            size_t start = to - 1;
+            while (start > from && (s.s[start] & 0xc0) == 0x80) {
+                start--;
+            }
+            if (!in_set(chars, s.s + start, to - start)) {
+                break;
+            }
+            to = start;
+        }
+    }
+    val v = val_str(s.s + from, to - from);
+    v.flag = s.flag;
+    return v;
+}
+
+static val f_trim(run *r, val v, const bound *b)
+{
+    return strip(r, nrd_tpl_to_str(r, v), arg(b, 0, val_none()), true, true);
+}
+
+static val f_truncate(run *r, val v, const bound *b)
+{
+    val s = nrd_tpl_to_str(r, v), end = nrd_tpl_to_str(r, arg(b, 2, val_text("...")));
+    int64_t length = int_arg(r, b, 0, 255, "length"), leeway = int_arg(r, b, 3, 5, "leeway");
+    int64_t n_end = (int64_t)nrd_tpl_cp_count(end.s, end.n);
+    sb out = {0};
+    if (length < n_end || leeway < 0) {
+        nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "truncate: expected length >= %lld", (long long)n_end);
+    }
+    if ((int64_t)nrd_tpl_cp_count(s.s, s.n) <= length + leeway) {
+        return s;
+    }
+    size_t cut = nrd_tpl_cp_offset(s.s, s.n, (size_t)(length - n_end));
+    const char *space = flag(b, 1) ? NULL : memrchr(s.s, ' ', cut);
+    nrd_sb_put(r, &out, s.s, space ? (size_t)(space - s.s) : cut);
+    nrd_sb_put(r, &out, end.s, end.n);
+    return nrd_sb_val(&out);
+}
+
+static val f_unique(run *r, val v, const bound *b)
+{
+    size_t n;
+    val *items = nrd_tpl_iterate(r, v, &n), attribute = arg(b, 1, val_none());
+    list *out = nrd_tpl_list(r, L_ITER, 0);
+    dict *seen = nrd_tpl_dict(r, 0);
+    for (size_t i = 0; i < n; i++) {
+        val key = sort_key(r, items[i], attribute, flag(b, 0));
+        if (!nrd_tpl_dict_find(r, seen, key)) {
+            nrd_tpl_dict_put(r, seen, key, val_none());
+            nrd_tpl_push(r, out, items[i]);
+        }
+    }
+    return val_list(out);
+}
+
+static val f_urlencode(run *r, val v, const bound *b)
+{
+    sb out = {0};
+    char text[8];
+    (void)b;
+    if (v.type == V_DICT || v.type == V_LIST) {
+        nrd_tpl_fail(r, NRD_ERR_UNSUPPORTED, "urlencode of %s is not supported",
+                     nrd_tpl_type_name(v));
+    }
+    v = nrd_tpl_to_str(r, v);
+    for (size_t i = 0; i < v.n; i++) {
+        unsigned char c = (unsigned char)v.s[i];
+        bool plain = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+                     (c && strchr("-._~/", c));
+        snprintf(text, sizeof text, plain ? "%c" : "%%%02X", c);
+        nrd_sb_puts(r, &out, text);
+    }
+    return nrd_sb_val(&out);
+}
+
+static val f_wordcount(run *r, val v, const bound *b)
+{
+    int64_t n = 0;
+    bool in_word = false;
+    uint32_t cp;
+    (void)b;
+    v = nrd_tpl_to_str(r, v);
+    nrd_uni_init();
+    for (size_t i = 0, k; i < v.n; i += k) {
+        k = nrd_utf8_next(v.s + i, v.n - i, &cp);
+        bool word = cp == '_' || (nrd_uni_class(cp) & (NRD_UNI_L | NRD_UNI_N)) != 0;
+        n += word && !in_word;
+        in_word = word;
+    }
+    return val_int(n);
+}
+
+const method_row *nrd_tpl_find_filter(const char *name)
+{
+    static const method_row rows[] = {
+        {"abs", "", f_abs},
+        {"attr", "name", f_attr},
+        {"batch", "linecount,fill_with", f_batch},
+        {"capitalize", "", f_capitalize},
+        {"center", "width", f_center},
+        {"count", "", f_length},
+        {"d", "default_value,boolean", f_default},
+        {"default", "default_value,boolean", f_default},
+        {"dictsort", "case_sensitive,by,reverse", f_dictsort},
+        {"e", "", f_escape},
+        {"escape", "", f_escape},
+        {"filesizeformat", NULL, NULL},
+        {"first", "", f_first},
+        {"float", "default", f_float},
+        {"forceescape", "", f_forceescape},
+        {"format", NULL, f_format},
+        {"groupby", "attribute,default,case_sensitive", f_groupby},
+        {"indent", "width,first,blank", f_indent},
+        {"int", "default,base", f_int},
+        {"items", "", f_items},
+        {"join", "d,attribute", f_join},
+        {"last", "", f_last},
+        {"length", "", f_length},
+        {"list", "", f_list},
+        {"lower", "", f_lower},
+        {"map", NULL, f_map},
+        {"max", "case_sensitive,attribute", f_max},
+        {"min", "case_sensitive,attribute", f_min},
+        {"pprint", NULL, NULL},
+        {"random", NULL, NULL},
+        {"reject", NULL, f_reject},
+        {"rejectattr", NULL, f_rejectattr},
+        {"replace", "old,new,count", f_replace},
+        {"reverse", "", f_reverse},
+        {"round", "precision,method", f_round},
+        {"safe", "", f_safe},
+        {"select", NULL, f_select},
+        {"selectattr", NULL, f_selectattr},
+        {"slice", "slices,fill_with", f_slice},
+        {"sort", "reverse,case_sensitive,attribute", f_sort},
+        {"string", "", f_string},
+        {"striptags", NULL, NULL},
+        {"sum", "attribute,start", f_sum},
+        {"title", "", f_title},
+        {"tojson", "ensure_ascii,indent,separators,sort_keys", f_tojson},
+        {"trim", "chars", f_trim},
+        {"truncate", "length,killwords,end,leeway", f_truncate},
+        {"unique", "case_sensitive,attribute", f_unique},
+        {"upper", "", f_upper},
+        {"urlencode", "", f_urlencode},
+        {"urlize", NULL, NULL},
+        {"wordcount", "", f_wordcount},
+        {"wordwrap", NULL, NULL},
+        {"xmlattr", NULL, NULL},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        if (!strcmp(rows[i].name, name)) {
+            return &rows[i];
+        }
+    }
+    return NULL;
+}
+
+/* ---- tests ---- */
+
+#define TEST(name, condition)                                                                      \
+    static val name(run *r, val v, const bound *b)                                                 \
+    {                                                                                              \
+        (void)r;                                                                                   \
+        (void)b;                                                                                   \
+        return val_bool(condition);                                                                \
+    }
+
+TEST(t_boolean, v.type == V_BOOL)
+TEST(t_callable, v.type == V_MACRO || v.type == V_METHOD || v.type == V_FUNC)
+TEST(t_defined, v.type != V_UNDEF)
+TEST(t_undefined, v.type == V_UNDEF)
+TEST(t_escaped, v.type == V_STR && v.flag)
+TEST(t_false, v.type == V_BOOL && !v.b)
+TEST(t_true, v.type == V_BOOL && v.b)
+TEST(t_float, v.type == V_FLOAT)
+TEST(t_integer, v.type == V_INT)
+TEST(t_iterable, v.type == V_STR || v.type == V_LIST || v.type == V_DICT || v.type == V_UNDEF)
+TEST(t_mapping, v.type == V_DICT)
+TEST(t_none, v.type == V_NONE)
+TEST(t_number, nrd_tpl_is_number(v))
+TEST(t_sequence, v.type == V_STR || v.type == V_DICT || v.type == V_UNDEF ||
+                     (v.type == V_LIST && v.list->kind <= L_RANGE))
+TEST(t_string, v.type == V_STR)
+TEST(t_eq, nrd_tpl_equal(r, v, arg(b, 0, val_none())))
+TEST(t_ne, !nrd_tpl_equal(r, v, arg(b, 0, val_none())))
+TEST(t_lt, nrd_tpl_compare(r, v, arg(b, 0, val_none()), "<") == -1)
+TEST(t_gt, nrd_tpl_compare(r, v, arg(b, 0, val_none()), ">") == 1)
+TEST(t_in, nrd_tpl_contains(r, arg(b, 0, val_none()), v))
+
+static val t_le(run *r, val v, const bound *b)
+{
+    int c = nrd_tpl_compare(r, v, arg(b, 0, val_none()), "<=");
+    return val_bool(c == -1 || c == 0);
+}
+
+static val t_ge(run *r, val v, const bound *b)
+{
+    int c = nrd_tpl_compare(r, v, arg(b, 0, val_none()), ">=");
+    return val_bool(c == 1 || c == 0);
+}
+
+static bool remainder_is(run *r, val v, val by, int64_t want)
+{
+    return nrd_tpl_equal(r, nrd_tpl_binary(r, T_MOD, v, by), val_int(want));
+}
+
+TEST(t_even, remainder_is(r, v, val_int(2), 0))
+TEST(t_odd, remainder_is(r, v, val_int(2), 1))
+TEST(t_divisibleby, remainder_is(r, v, arg(b, 0, val_none()), 0))
+
+static val t_sameas(run *r, val v, const bound *b)
+{
+    val o = arg(b, 0, val_none());
+    if (v.type != o.type) {
+        return val_bool(false);
+    }
+    if (v.type == V_LIST || v.type == V_DICT || v.type == V_NS) {
+        return val_bool(v.list == o.list);
+    }
+    return val_bool(nrd_tpl_equal(r, v, o));
+}
+
+/* islower, isupper: all that has case is so, and something has. */
+static bool has_case(run *r, val s, int how)
+{
+    val same = nrd_tpl_case(r, s, how), other = nrd_tpl_case(r, s, how == 'u' ? 'l' : 'u');
+    return nrd_tpl_equal(r, s, same) && !nrd_tpl_equal(r, s, other);
+}
+
+TEST(t_lower, has_case(r, nrd_tpl_to_str(r, v), 'l'))
+TEST(t_upper, has_case(r, nrd_tpl_to_str(r, v), 'u'))
+
+static bool names(val v, const method_row *(*find)(const char *))
+{
+    char text[64];
+    if (v.type != V_STR || v.n >= sizeof text) {
+        return false;
+    }
+    memcpy(text, v.s, v.n);
+    text[v.n] = '\0';
+    return find(text) != NULL;
+}
+
+TEST(t_filter, names(v, nrd_tpl_find_filter))
+TEST(t_test, names(v, nrd_tpl_find_test))
+
+const method_row *nrd_tpl_find_test(const char *name)
+{
+    static const method_row rows[] = {
+        {"boolean", "", t_boolean},
+        {"callable", "", t_callable},
+        {"defined", "", t_defined},
+        {"divisibleby", "num", t_divisibleby},
+        {"eq", "other", t_eq},
+        {"equalto", "other", t_eq},
+        {"==", "other", t_eq},
+        {"escaped", "", t_escaped},
+        {"even", "", t_even},
+        {"false", "", t_false},
+        {"filter", "", t_filter},
+        {"float", "", t_float},
+        {"ge", "other", t_ge},
+        {">=", "other", t_ge},
+        {"gt", "other", t_gt},
+        {"greaterthan", "other", t_gt},
+        {">", "other", t_gt},
+        {"in", "seq", t_in},
+        {"integer", "", t_integer},
+        {"iterable", "", t_iterable},
+        {"le", "other", t_le},
+        {"<=", "other", t_le},
+        {"lower", "", t_lower},
+        {"lt", "other", t_lt},
+        {"lessthan", "other", t_lt},
+        {"<", "other", t_lt},
+        {"mapping", "", t_mapping},
+        {"ne", "other", t_ne},
+        {"!=", "other", t_ne},
+        {"none", "", t_none},
+        {"number", "", t_number},
+        {"odd", "", t_odd},
+        {"sameas", "other", t_sameas},
+        {"sequence", "", t_sequence},
+        {"string", "", t_string},
+        {"test", "", t_test},
+        {"true", "", t_true},
+        {"undefined", "", t_undefined},
+        {"upper", "", t_upper},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        if (!strcmp(rows[i].name, name)) {
+            return &rows[i];
+        }
+    }
+    return NULL;
+}
+
+/* ---- methods ---- */
+
+static val str_arg(run *r, const bound *b, size_t i)
+{
+    if (!b->has[i] || b->v[i].type != V_STR) {
+        nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "argument %zu must be str, not %s", i + 1,
+                     b->has[i] ? nrd_tpl_type_name(b->v[i]) : "missing");
+    }
+    return b->v[i];
+}
+
+static val m_strip(run *r, val s, const bound *b)
+{
+    return strip(r, s, arg(b, 0, val_none()), true, true);
+}
+
+static val m_lstrip(run *r, val s, const bound *b)
+{
+    return strip(r, s, arg(b, 0, val_none()), true, false);
+}
+
+static val m_rstrip(run *r, val s, const bound *b)
+{
+    return strip(r, s, arg(b, 0, val_none()), false, true);
+}
+
+static val m_title(run *r, val s, const bound *b)
+{
+    (void)b;
+    return nrd_tpl_case(r, s, 't');
+}
+
+static val m_swapcase(run *r, val s, const bound *b)
+{
+    (void)b;
+    return nrd_tpl_case(r, s, 's');
+}
+
+static bool has_affix(run *r, val s, val affix, bool end)
+{
+    if (affix.type == V_LIST && affix.list->kind == L_TUPLE) {
+        for (size_t i = 0; i < affix.list->n; i++) {
+            if (affix.list->v[i].type == V_STR && has_affix(r, s, affix.list->v[i], end)) {
+                return true;
+            }
+        }
+        return false;
+    }
+    if (affix.type != V_STR) {
+        nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "%s first arg must be str or a tuple of str, not %s",
+                     end ? "endswith" : "startswith", nrd_tpl_type_name(affix));
+    }
+    return affix.n <= s.n && (affix.n == 0 ||
+           memcmp(end ? s.s + s.n - affix.n : s.s, affix.s, affix.n) == 0);
+}
+
+/* The part of the string that the optional start and end name. */
+static val part(run *r, val s, const bound *b, size_t from)
+{
+    if (!b->has[from] && !b->has[from + 1]) {
+        return s;
+    }
+    return nrd_tpl_slice(r, s, arg(b, from, val_none()), arg(b, from + 1, val_none()), val_none());
+}
+
+static val m_startswith(run *r, val s, const bound *b)
+{
+    return val_bool(has_affix(r, part(r, s, b, 1), arg(b, 0, val_none()), false));
+}
+
+static val m_endswith(run *r, val s, const bound *b)
+{
+    return val_bool(has_affix(r, part(r, s, b, 1), arg(b, 0, val_none()), true));
+}
+
+static val m_removeprefix(run *r, val s, const bound *b)
+{
+    val p = str_arg(r, b, 0);
+    return has_affix(r, s, p, false) ? val_str(s.s + p.n, s.n - p.n) : s;
+}
+
+static val m_removesuffix(run *r, val s, const bound *b)
+{
+    val p = str_arg(r, b, 0);
+    return has_affix(r, s, p, true) ? val_str(s.s, s.n - p.n) : s;
+}
+
+static val m_replace(run *r, val s, const bound *b)
+{
+    return nrd_tpl_replace(r, s, str_arg(r, b, 0), str_arg(r, b, 1), int_arg(r, b, 2, -1, "count"));
+}
+
+static const char *last_of(const char *s, size_t n, val what)
+{
+    for (size_t i = n; i + 1 > what.n; i--) {
+        if (memcmp(s + i - what.n, what.s, what.n) == 0) {
+            return s + i - what.n;
+        }
+    }
+    return NULL;
+}
+
+static list *reversed_list(run *r, const list *l)
+{
+    list *out = nrd_tpl_list(r, L_LIST, l->n);
+    for (size_t i = l->n; i > 0; i--) {
+        nrd_tpl_push(r, out, l->v[i - 1]);
+    }
+    return out;
+}
+
+static val split_space(run *r, val s, int64_t max)
+{
+    list *l = nrd_tpl_list(r, L_LIST, 0);
+    size_t i = nrd_tpl_lstrip(s.s, s.n);
+    while (i < s.n) {
+        size_t end = i, k;
+        uint32_t cp;
+        if (max >= 0 && (int64_t)l->n == max) {
+            nrd_tpl_push(r, l, val_str(s.s + i, s.n - i));
+            break;
+        }
+        for (; end < s.n; end += k) {
+            k = nrd_utf8_next(s.s + end, s.n - end, &cp);
+            if (nrd_tpl_is_space(cp)) {
+                break;
+            }
+        }
+        nrd_tpl_push(r, l, val_str(s.s + i, end - i));
+        i = end + nrd_tpl_lstrip(s.s + end, s.n - end);
+    }
+    return val_list(l);
+}
+
+static val rsplit_space(run *r, val s, int64_t max)
+{
+    list *l = nrd_tpl_list(r, L_LIST, 0);
+    size_t n = nrd_tpl_rstrip(s.s, s.n);
+    while (n > 0) {
+        size_t from = n;
+        if (max >= 0 && (int64_t)l->n == max) {
+            from = nrd_tpl_lstrip(s.s, n);
+            nrd_tpl_push(r, l, val_str(s.s + from, n - from));
+            break;
+        }
+        while (from > 0 && nrd_tpl_rstrip(s.s, from) == from) {
+            from--;
+            while (from > 0 && (s.s[from] & 0xc0) == 0x80) {
+                from--;
+            }
+        }
+        nrd_tpl_push(r, l, val_str(s.s + from, n - from));
+        n = nrd_tpl_rstrip(s.s, from);
+    }
+    return val_list(reversed_list(r, l));
+}
+
+static val m_split(run *r, val s, const bound *b)
+{
+    int64_t max = int_arg(r, b, 1, -1, "maxsplit");
+    if (!b->has[0] || b->v[0].type == V_NONE) {
+        return split_space(r, s, max);
+    }
+    val sep = str_arg(r, b, 0);
+    list *l = nrd_tpl_list(r, L_LIST, 0);
+    size_t i = 0;
+    if (sep.n == 0) {
+        nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "empty separator");
+    }
+    while (max < 0 || (int64_t)l->n < max) {
+        const char *hit = memmem(s.s + i, s.n - i, sep.s, sep.n);
+        if (!hit) {
+            break;
+        }
+        nrd_tpl_step(r, 1);
+        nrd_tpl_push(r, l, val_str(s.s + i, (size_t)(hit - s.s) - i));
+        i = (size_t)(hit - s.s) + sep.n;
+    }
+    nrd_tpl_push(r, l, val_str(s.s + i, s.n - i));
+    nrd_tpl_step(r, s.n / 64);
+    return val_list(l);
+}
+
+static val m_rsplit(run *r, val s, const bound *b)
+{
+    int64_t max = int_arg(r, b, 1, -1, "maxsplit");
+    if (!b->has[0] || b->v[0].type == V_NONE) {
+        return rsplit_space(r, s, max);
+    }
+    val sep = str_arg(r, b, 0);
+    list *l = nrd_tpl_list(r, L_LIST, 0);
+    size_t n = s.n;
+    if (sep.n == 0) {
+        nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "empty separator");
+    }
+    nrd_tpl_step(r, s.n / 16);
+    while (max < 0 || (int64_t)l->n < max) {
+        const char *hit = last_of(s.s, n, sep);
+        if (!hit) {
+            break;
+        }
+        size_t end = (size_t)(hit - s.s) + sep.n;
+        nrd_tpl_push(r, l, val_str(s.s + end, n - end));
+        n = (size_t)(hit - s.s);
+    }
+    nrd_tpl_push(r, l, val_str(s.s, n));
+    return val_list(reversed_list(r, l));
+}
+
+static val m_splitlines(run *r, val s, const bound *b)
+{
+    if (flag(b, 0)) {
+        nrd_tpl_fail(r, NRD_ERR_UNSUPPORTED, "splitlines(keepends) is not supported");
+    }
+    return val_list(nrd_tpl_split_lines(r, s));
+}
+
+static val partition(run *r, val s, val sep, bool last)
+{
+    list *l = nrd_tpl_list(r, L_TUPLE, 3);
+    if (sep.n == 0) {
+        nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "empty separator");
+    }
+    nrd_tpl_step(r, s.n / 16);
+    const char *hit = last ? last_of(s.s, s.n, sep) : memmem(s.s, s.n, sep.s, sep.n);
+    size_t at = hit ? (size_t)(hit - s.s) : last ? 0 : s.n;
+    size_t end = hit ? at + sep.n : at;
+    nrd_tpl_push(r, l, val_str(s.s, at));
+    nrd_tpl_push(r, l, hit ? sep : val_str("", 0));
+    nrd_tpl_push(r, l, val_str(s.s + end, s.n - end));
+    return val_list(l);
+}
+
+static val m_partition(run *r, val s, const bound *b)
+{
+    return partition(r, s, str_arg(r, b, 0), false);
+}
+
+static val m_rpartition(run *r, val s, const bound *b)
+{
+    return partition(r, s, str_arg(r, b, 0), true);
+}
+
+static int64_t find(run *r, val s, const bound *b, bool last)
+{
+    val what = str_arg(r, b, 0);
+    if (b->has[1] || b->has[2]) {
+        nrd_tpl_fail(r, NRD_ERR_UNSUPPORTED, "find with a range is not supported");
+    }
+    nrd_tpl_step(r, s.n / 16);
+    const char *hit = last ? last_of(s.s, s.n, what)
+                           : what.n == 0 ? s.s : memmem(s.s, s.n, what.s, what.n);
+    return hit ? (int64_t)nrd_tpl_cp_count(s.s, (size_t)(hit - s.s)) : -1;
+}
+
+static val m_find(run *r, val s, const bound *b)
+{
+    return val_int(find(r, s, b, false));
+}
+
+static val m_rfind(run *r, val s, const bound *b)
+{
+    return val_int(find(r, s, b, true));
+}
+
+static val m_index(run *r, val s, const bound *b)
+{
+    int64_t i = find(r, s, b, false);
+    if (i < 0) {
+        nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "substring not found");
+    }
+    return val_int(i);
+}
+
+static val m_count(run *r, val s, const bound *b)
+{
+    val what = str_arg(r, b, 0);
+    int64_t n = 0;
+    if (what.n == 0) {
+        return val_int((int64_t)nrd_tpl_cp_count(s.s, s.n) + 1);
+    }
+    for (size_t i = 0; i < s.n; n++) {
+        const char *hit = memmem(s.s + i, s.n - i, what.s, what.n);
+        if (!hit) {
+            break;
+        }
+        nrd_tpl_step(r, 1);
+        i = (size_t)(hit - s.s) + what.n;
+    }
+    return val_int(n);
+}
+
+static val m_join(run *r, val s, const bound *b)
+{
+    size_t n;
+    val *items = nrd_tpl_iterate(r, arg(b, 0, val_none()), &n);
+    sb out = {0};
+    for (size_t i = 0; i < n; i++) {
+        if (items[i].type != V_STR) {
+            nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "sequence item %zu: expected str instance, %s found", i,
+                         nrd_tpl_type_name(items[i]));
+        }
+        if (i > 0) {
+            nrd_sb_put(r, &out, s.s, s.n);
+        }
+        nrd_sb_put(r, &out, items[i].s, items[i].n);
+    }
+    return nrd_sb_val(&out);
+}
+
+static bool all_in(val s, unsigned classes)
+{
+    uint32_t cp;
+    nrd_uni_init();
+    for (size_t i = 0, k; i < s.n; i += k) {
+        k = nrd_utf8_next(s.s + i, s.n - i, &cp);
+        bool is = classes ? (nrd_uni_class(cp) & classes) != 0 : nrd_tpl_is_space(cp);
+        if (!is) {
+            return false;
+        }
+    }
+    return s.n > 0;
+}
+
+TEST(m_isspace, all_in(v, 0))
+TEST(m_isalpha, all_in(v, NRD_UNI_L))
+TEST(m_isdigit, all_in(v, NRD_UNI_N))
+TEST(m_isalnum, all_in(v, NRD_UNI_L | NRD_UNI_N))
+TEST(m_islower, has_case(r, v, 'l'))
+TEST(m_isupper, has_case(r, v, 'u'))
+
+static val pad(run *r, val s, const bound *b, bool left)
+{
+    int64_t width = int_arg(r, b, 0, 0, "width");
+    val fill = arg(b, 1, val_text(" "));
+    int64_t missing = width - (int64_t)nrd_tpl_cp_count(s.s, s.n);
+    sb out = {0};
+    if (fill.type != V_STR || nrd_tpl_cp_count(fill.s, fill.n) != 1) {
+        nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "The fill character must be exactly one character long");
+    }
+    if (left) {
+        nrd_sb_put(r, &out, s.s, s.n);
+    }
+    for (int64_t i = 0; i < missing; i++) {
+        nrd_sb_put(r, &out, fill.s, fill.n);
+    }
+    if (!left) {
+        nrd_sb_put(r, &out, s.s, s.n);
+    }
+    return nrd_sb_val(&out);
+}
+
+static val m_ljust(run *r, val s, const bound *b)
+{
+    return pad(r, s, b, true);
+}
+
+static val m_rjust(run *r, val s, const bound *b)
+{
+    return pad(r, s, b, false);
+}
+
+static val m_zfill(run *r, val s, const bound *b)
+{
+    bound zeros = {.has = {true, true}, .v = {arg(b, 0, val_int(0)), val_text("0")}};
+    if (s.n > 0 && (s.s[0] == '-' || s.s[0] == '+')) {
+        zeros.v[0] = val_int(int_arg(r, &zeros, 0, 0, "width") - 1);
+        sb out = {0};
+        nrd_sb_putc(r, &out, s.s[0]);
+        val rest = pad(r, val_str(s.s + 1, s.n - 1), &zeros, false);
+        nrd_sb_put(r, &out, rest.s, rest.n);
+        return nrd_sb_val(&out);
+    }
+    return pad(r, s, &zeros, false);
+}
+
+/* "{} {0} {name} {a.b} {a[b]}"; format specifications are refused. */
+static val m_format(run *r, val s, const bound *b)
+{
+    const args *a = b->all;
+    sb out = {0};
+    int64_t next = 0;
+    bool manual = false;
+    for (size_t i = 0; i < s.n; i++) {
+        char c = s.s[i];
+        if ((c == '{' || c == '}') && i + 1 < s.n && s.s[i + 1] == c) {
+            nrd_sb_putc(r, &out, c);
+            i++;
+            continue;
+        }
+        if (c != '{') {
+            nrd_sb_putc(r, &out, c);
+            continue;
+        }
+        const char *end = memchr(s.s + i, '}', s.n - i);
+        size_t stop = end ? (size_t)(end - s.s) : s.n, k = i + 1;
+        if (!end || memchr(s.s + i, ':', stop - i) || memchr(s.s + i, '!', stop - i)) {
+            nrd_tpl_fail(r, NRD_ERR_UNSUPPORTED, "format: only plain {} fields are supported");
+        }
+        while (k < stop && s.s[k] != '.' && s.s[k] != '[') {
+            k++;
+        }
+        val name = val_str(s.s + i + 1, k - i - 1), v = val_none();
+        bool has = false;
+        int64_t index = 0;
+        if (name.n == 0 || parse_int(name, 10, &index)) {
+            if (name.n == 0 ? manual : next > 0) {
+                nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "format: numbered and unnumbered fields");
+            }
+            manual = name.n > 0;
+            index = name.n == 0 ? next++ : index;
+            has = index >= 0 && (size_t)index < a->n;
+            v = has ? a->v[index] : v;
+        }
+        for (size_t kw = 0; kw < a->n_kw && !has; kw++) {
+            has = strlen(a->kw[kw].name) == name.n && !memcmp(a->kw[kw].name, name.s, name.n);
+            v = has ? a->kw[kw].v : v;
+        }
+        if (!has) {
+            nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "format: no argument for field '%.*s'", (int)name.n,
+                         name.s);
+        }
+        while (k < stop) {
+            size_t from = k + 1, to = from;
+            bool item = s.s[k] == '[';
+            while (to < stop && (item ? s.s[to] != ']' : s.s[to] != '.' && s.s[to] != '[')) {
+                to++;
+            }
+            val key = val_str(s.s + from, to - from);
+            v = nrd_tpl_item(r, v, item && parse_int(key, 10, &index) ? val_int(index) : key);
+            k = to + item;
+        }
+        nrd_tpl_put(r, &out, v);
+        i = stop;
+    }
+    return nrd_sb_val(&out);
+}
+
+static val d_keys(run *r, val v, const bound *b)
+{
+    list *l = nrd_tpl_list(r, L_KEYS, v.dict->n);
+    (void)b;
+    for (size_t i = 0; i < v.dict->n; i++) {
+        nrd_tpl_push(r, l, v.dict->e[i].key);
+    }
+    return val_list(l);
+}
+
+static val d_values(run *r, val v, const bound *b)
+{
+    list *l = nrd_tpl_list(r, L_VALUES, v.dict->n);
+    (void)b;
+    for (size_t i = 0; i < v.dict->n; i++) {
+        nrd_tpl_push(r, l, v.dict->e[i].value);
+    }
+    return val_list(l);
+}
+
+static val d_items(run *r, val v, const bound *b)
+{
+    (void)b;
+    return val_list(dict_items(r, v.dict, L_ITEMS));
+}
+
+static val d_get(run *r, val v, const bound *b)
+{
+    val *found = nrd_tpl_dict_find(r, v.dict, arg(b, 0, val_none()));
+    return found ? *found : arg(b, 1, val_none());
+}
+
+static val d_copy(run *r, val v, const bound *b)
+{
+    dict *d = nrd_tpl_dict(r, v.dict->n);
+    (void)b;
+    for (size_t i = 0; i < v.dict->n; i++) {
+        d->e[d->n++] = v.dict->e[i];
+    }
+    return (val){.type = V_DICT, .dict = d};
+}
+
+static val l_index(run *r, val v, const bound *b)
+{
+    for (size_t i = 0; i < v.list->n; i++) {
+        if (nrd_tpl_equal(r, v.list->v[i], arg(b, 0, val_none()))) {
+            return val_int((int64_t)i);
+        }
+    }
+    nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "the value is not in the list");
+}
+
+static val l_count(run *r, val v, const bound *b)
+{
+    int64_t n = 0;
+    for (size_t i = 0; i < v.list->n; i++) {
+        n += nrd_tpl_equal(r, v.list->v[i], arg(b, 0, val_none()));
+    }
+    return val_int(n);
+}
+
+static val l_copy(run *r, val v, const bound *b)
+{
+    return f_list(r, v, b);
+}
+
+const method_row *nrd_tpl_find_method(val self, const char *name, bool *out_unsafe)
+{
+    static const method_row of_str[] = {
+        {"strip", "chars", m_strip},
+        {"lstrip", "chars", m_lstrip},
+        {"rstrip", "chars", m_rstrip},
+        {"split", "sep,maxsplit", m_split},
+        {"rsplit", "sep,maxsplit", m_rsplit},
+        {"splitlines", "keepends", m_splitlines},
+        {"startswith", "prefix,start,end", m_startswith},
+        {"endswith", "suffix,start,end", m_endswith},
+        {"removeprefix", "prefix", m_removeprefix},
+        {"removesuffix", "suffix", m_removesuffix},
+        {"replace", "old,new,count", m_replace},
+        {"upper", "", f_upper},
+        {"lower", "", f_lower},
+        {"casefold", "", f_lower},
+        {"title", "", m_title},
+        {"capitalize", "", f_capitalize},
+        {"swapcase", "", m_swapcase},
+        {"partition", "sep", m_partition},
+        {"rpartition", "sep", m_rpartition},
+        {"find", "sub,start,end", m_find},
+        {"rfind", "sub,start,end", m_rfind},
+        {"index", "sub,start,end", m_index},
+        {"count", "sub", m_count},
+        {"join", "iterable", m_join},
+        {"isspace", "", m_isspace},
+        {"isalpha", "", m_isalpha},
+        {"isdigit", "", m_isdigit},
+        {"isnumeric", "", m_isdigit},
+        {"isdecimal", "", m_isdigit},
+        {"isalnum", "", m_isalnum},
+        {"islower", "", m_islower},
+        {"isupper", "", m_isupper},
+        {"ljust", "width,fillchar", m_ljust},
+        {"rjust", "width,fillchar", m_rjust},
+        {"zfill", "width", m_zfill},
+        {"format", NULL, m_format},
+        {"center", NULL, NULL},
+        {"encode", NULL, NULL},
+        {"expandtabs", NULL, NULL},
+        {"format_map", NULL, NULL},
+        {"isascii", NULL, NULL},
+        {"isidentifier", NULL, NULL},
+        {"isprintable", NULL, NULL},
+        {"istitle", NULL, NULL},
+        {"maketrans", NULL, NULL},
+        {"rindex", NULL, NULL},
+        {"translate", NULL, NULL},
+    };
+    static const method_row of_dict[] = {
+        {"keys", "", d_keys}, {"values", "", d_values},    {"items", "", d_items},
+        {"copy", "", d_copy}, {"get", "key,default", d_get}, {"fromkeys", NULL, NULL},
+    };
+    static const method_row of_list[] = {
+        {"index", "value", l_index}, {"count", "value", l_count}, {"copy", "", l_copy}};
+    static const char *const changes_dict[] = {"clear", "pop", "popitem", "setdefault", "update"};
+    static const char *const changes_list[] = {"append", "clear",  "pop",  "reverse",
+                                               "insert", "sort",   "extend", "remove"};
+    const method_row *rows = NULL;
+    size_t n = 0;
+
+    *out_unsafe = false;
+    if (self.type == V_STR) {
+        rows = of_str;
+        n = sizeof of_str / sizeof of_str[0];
+    } else if (self.type == V_DICT) {
+        rows = of_dict;
+        n = sizeof of_dict / sizeof of_dict[0];
+        for (size_t i = 0; i < sizeof changes_dict / sizeof changes_dict[0]; i++) {
+            *out_unsafe = *out_unsafe || !strcmp(name, changes_dict[i]);
+        }
+    } else if (self.type == V_LIST && self.list->kind <= L_RANGE) {
+        rows = of_list;
+        n = sizeof of_list / sizeof of_list[0] - (self.list->kind != L_LIST);
+        for (size_t i = 0; i < sizeof changes_list / sizeof changes_list[0]; i++) {
+            *out_unsafe = *out_unsafe ||
+                          (self.list->kind == L_LIST && !strcmp(name, changes_list[i]));
+        }
+    }
+    for (size_t i = 0; i < n; i++) {
+        if (!strcmp(rows[i].name, name)) {
+            return &rows[i];
+        }
+    }
+    return NULL;
+}

@@ -1,0 +1,364 @@
+#include "text/template/internal.h"
+
+#include "base/utf8.h"
+#include "text/unicode.h"
+
+#include <stdio.h>
+
+#ifdef NRD_HAVE_UTF8PROC
+#include <utf8proc.h>
+#endif
+
+/* str.isspace of Python: White_Space and the four ASCII separators. */
+bool nrd_tpl_is_space(uint32_t cp)
+{
+    if (cp < 0x80) {
+        return cp == ' ' || (cp >= 9 && cp <= 13) || (cp >= 0x1c && cp <= 0x1f);
+    }
+    return cp == 0x85 || cp == 0xa0 || cp == 0x1680 || (cp >= 0x2000 && cp <= 0x200a) ||
+           cp == 0x2028 || cp == 0x2029 || cp == 0x202f || cp == 0x205f || cp == 0x3000;
+}
+
+size_t nrd_tpl_cp_count(const char *s, size_t n)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < n; i++) {
+        count += (s[i] & 0xc0) != 0x80;
+    }
+    return count;
+}
+
+size_t nrd_tpl_cp_offset(const char *s, size_t n, size_t index)
+{
+    size_t i = 0;
+    while (i < n) {
+        if ((s[i] & 0xc0) != 0x80 && index-- == 0) {
+            return i;
+        }
+        i++;
+    }
+    return n;
+}
+
+size_t nrd_tpl_lstrip(const char *s, size_t n)
+{
+    size_t i = 0, k;
+    uint32_t cp;
+    for (; i < n; i += k) {
+        k = nrd_utf8_next(s + i, n - i, &cp);
+        if (!nrd_tpl_is_space(cp)) {
+            break;
+        }
+    }
+    return i;
+}
+
+size_t nrd_tpl_rstrip(const char *s, size_t n)
+{
+    while (n > 0) {
+        size_t start = n - 1;
+        uint32_t cp;
+        while (start > 0 && n - start < 4 && (s[start] & 0xc0) == 0x80) {
+            start--;
+        }
+        if (nrd_utf8_next(s + start, n - start, &cp) != n - start || !nrd_tpl_is_space(cp)) {
+            break;
+        }
+        n = start;
+    }
+    return n;
+}
+
+/* ---- case ---- */
+
+static uint32_t to_lower(uint32_t cp)
+{
+#ifdef NRD_HAVE_UTF8PROC
+    return (uint32_t)utf8proc_tolower((utf8proc_int32_t)cp);
+#else
+    return cp >= 'A' && cp <= 'Z' ? cp + 32 : cp;
+#endif
+}
+
+static uint32_t to_upper(uint32_t cp)
+{
+#ifdef NRD_HAVE_UTF8PROC
+    return (uint32_t)utf8proc_toupper((utf8proc_int32_t)cp);
+#else
+    return cp >= 'a' && cp <= 'z' ? cp - 32 : cp;
+#endif
+}
+
+static uint32_t to_title(uint32_t cp)
+{
+#ifdef NRD_HAVE_UTF8PROC
+    return (uint32_t)utf8proc_totitle((utf8proc_int32_t)cp);
+#else
+    return to_upper(cp);
+#endif
+}
+
+static void put_upper(run *r, sb *out, uint32_t cp, bool title)
+{
+    if (cp == 0xdf) { /* the expansion that texts have; the other 100 of SpecialCasing are ligatures */
+        nrd_sb_puts(r, out, title ? "Ss" : "SS");
+    } else {
+        nrd_sb_put_cp(r, out, title ? to_title(cp) : to_upper(cp));
+    }
+}
+
+val nrd_tpl_case(run *r, val s, int how)
+{
+    sb out = {0};
+    bool in_word = false, first = true;
+    uint32_t cp;
+
+    for (size_t i = 0, k; i < s.n; i += k, first = false) {
+        k = nrd_utf8_next(s.s + i, s.n - i, &cp);
+        bool cased = to_lower(cp) != cp || to_upper(cp) != cp || cp == 0xdf;
+        if (how == 'u') {
+            put_upper(r, &out, cp, false);
+        } else if (how == 'l') {
+            nrd_sb_put_cp(r, &out, to_lower(cp));
+        } else if (how == 's') {
+            if (to_lower(cp) != cp) {
+                nrd_sb_put_cp(r, &out, to_lower(cp));
+            } else {
+                put_upper(r, &out, cp, false);
+            }
+        } else if (how == 'c' ? first : !in_word) {
+            put_upper(r, &out, cp, true);
+        } else {
+            nrd_sb_put_cp(r, &out, to_lower(cp));
+        }
+        in_word = cased;
+    }
+    return nrd_sb_val(&out);
+}
+
+/* ---- lines, escapes, replacement ---- */
+
+static bool ends_line(uint32_t cp)
+{
+    return (cp >= 10 && cp <= 13) || (cp >= 0x1c && cp <= 0x1e) || cp == 0x85 || cp == 0x2028 ||
+           cp == 0x2029;
+}
+
+list *nrd_tpl_split_lines(run *r, val s)
+{
+    list *l = nrd_tpl_list(r, L_LIST, 0);
+    size_t from = 0, k;
+    uint32_t cp;
+    for (size_t i = 0; i < s.n; i += k) {
+        k = nrd_utf8_next(s.s + i, s.n - i, &cp);
+        if (ends_line(cp)) {
+            nrd_tpl_push(r, l, val_str(s.s + from, i - from));
+            k += cp == '\r' && i + 1 < s.n && s.s[i + 1] == '\n';
+            from = i + k;
+        }
+    }
+    if (from < s.n) {
+        nrd_tpl_push(r, l, val_str(s.s + from, s.n - from));
+    }
+    return l;
+}
+
+val nrd_tpl_escape(run *r, val v)
+{
+    sb out = {0};
+    if (v.type == V_STR && v.flag) {
+        return v;
+    }
+    val s = nrd_tpl_to_str(r, v);
+    for (size_t i = 0; i < s.n; i++) {
+        char c = s.s[i];
+        if (c == '&' || c == '<' || c == '>' || c == '"' || c == '\'') {
+            nrd_sb_puts(r, &out, c == '&' ? "&amp;" : c == '<' ? "&lt;" : c == '>' ? "&gt;"
+                                 : c == '"' ? "&#34;" : "&#39;");
+        } else {
+            nrd_sb_putc(r, &out, c);
+        }
+    }
+    val e = nrd_sb_val(&out);
+    e.flag = 1;
+    return e;
+}
+
+val nrd_tpl_replace(run *r, val s, val from, val to, int64_t count)
+{
+    sb out = {0};
+    size_t i = 0;
+    while (i <= s.n && count != 0) {
+        if (from.n == 0) { /* between all characters and at both ends */
+            uint32_t cp;
+            nrd_sb_put(r, &out, to.s, to.n);
+            count--;
+            if (i == s.n) {
+                break;
+            }
+            size_t k = nrd_utf8_next(s.s + i, s.n - i, &cp);
+            nrd_sb_put(r, &out, s.s + i, k);
+            i += k;
+            continue;
+        }
+        const char *hit = memmem(s.s + i, s.n - i, from.s, from.n);
+        if (!hit) {
+            break;
+        }
+        nrd_tpl_step(r, 1);
+        nrd_sb_put(r, &out, s.s + i, (size_t)(hit - s.s) - i);
+        nrd_sb_put(r, &out, to.s, to.n);
+        i = (size_t)(hit - s.s) + from.n;
+        count--;
+    }
+    if (i < s.n) {
+        nrd_sb_put(r, &out, s.s + i, s.n - i);
+    }
+    val v = nrd_sb_val(&out);
+    v.flag = s.flag;
+    return v;
+}
+
+/* ---- printf-style formatting ---- */
+
+static val next_arg(run *r, val a, size_t *used)
+{
+    bool tuple = a.type == V_LIST && a.list->kind == L_TUPLE;
+    size_t n = tuple ? a.list->n : 1;
+    if (*used >= n) {
+        nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "not enough arguments for format string");
+    }
+    val v = tuple ? a.list->v[*used] : a;
+    ++*used;
+    return v;
+}
+
+static void put_padded(run *r, sb *out, val s, int64_t width, bool left, char fill)
+{
+    int64_t missing = width - (int64_t)nrd_tpl_cp_count(s.s, s.n);
+    bool sign = fill == '0' && s.n > 0 && (s.s[0] == '-' || s.s[0] == '+');
+    if (sign) {
+        nrd_sb_putc(r, out, s.s[0]);
+        s = val_str(s.s + 1, s.n - 1);
+    }
+    if (left) {
+        nrd_sb_put(r, out, s.s, s.n);
+    }
+    for (int64_t i = 0; i < missing; i++) {
+        nrd_sb_putc(r, out, left ? ' ' : fill);
+    }
+    if (!left) {
+        nrd_sb_put(r, out, s.s, s.n);
+    }
+}
+
+static val format_one(run *r, char kind, val v, int64_t precision, bool plus)
+{
+    char text[400];
+    sb out = {0};
+    switch (kind) {
+    case 's':
+        v = nrd_tpl_to_str(r, v);
+        return precision >= 0 ? val_str(v.s, nrd_tpl_cp_offset(v.s, v.n, (size_t)precision)) : v;
+    case 'r':
+        nrd_tpl_repr(r, &out, v);
+        return nrd_sb_val(&out);
+    case 'd':
+    case 'i':
+    case 'x':
+    case 'X':
+    case 'o':
+        if (v.type == V_FLOAT && (kind == 'd' || kind == 'i') && v.f > -9e18 && v.f < 9e18) {
+            v = val_int((int64_t)v.f);
+        }
+        if (v.type != V_INT && v.type != V_BOOL) {
+            nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "%%%c format: a number is required, not %s", kind,
+                         nrd_tpl_type_name(v));
+        }
+        {
+            int64_t i = v.type == V_BOOL ? v.b : v.i;
+            unsigned long long u = i < 0 ? 0ULL - (unsigned long long)i : (unsigned long long)i;
+            const char *sign = i < 0 ? "-" : plus ? "+" : "";
+            snprintf(text, sizeof text,
+                     kind == 'x' ? "%s%llx" : kind == 'X' ? "%s%llX" : kind == 'o' ? "%s%llo" : "%s%llu",
+                     sign, u);
+        }
+        break;
+    default: {
+        if (!nrd_tpl_is_number(v)) {
+            nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "must be real number, not %s", nrd_tpl_type_name(v));
+        }
+        int p = precision < 0 ? 6 : precision > 60 ? 60 : (int)precision;
+        double f = nrd_tpl_as_double(v);
+        const char *sign = plus && f >= 0 ? "+" : "";
+        snprintf(text, sizeof text, kind == 'e' ? "%s%.*e" : kind == 'g' ? "%s%.*g" : "%s%.*f", sign, p,
+                 f);
+    }
+    }
+    nrd_sb_puts(r, &out, text);
+    return nrd_sb_val(&out);
+}
+
+val nrd_tpl_printf(run *r, val f, val a)
+{
+    sb out = {0};
+    size_t used = 0;
+    bool named = false;
+
+    for (size_t i = 0; i < f.n; i++) {
+        if (f.s[i] != '%') {
+            nrd_sb_putc(r, &out, f.s[i]);
+            continue;
+        }
+        val v = val_none();
+        bool has = false, left = false, zero = false, plus = false;
+        int64_t width = 0, precision = -1;
+        i++;
+        if (i < f.n && f.s[i] == '(') {
+            const char *end = memchr(f.s + i, ')', f.n - i);
+            if (!end || a.type != V_DICT) {
+                nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "format requires a mapping");
+            }
+            val *found = nrd_tpl_dict_find(
+                r, a.dict, val_str(f.s + i + 1, (size_t)(end - f.s) - i - 1));
+            if (!found) {
+                nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "the format names a key that is not there");
+            }
+            v = *found;
+            has = named = true;
+            i = (size_t)(end - f.s) + 1;
+        }
+        for (; i < f.n && f.s[i] && strchr("-0+ #", f.s[i]); i++) {
+            left = left || f.s[i] == '-';
+            zero = zero || f.s[i] == '0';
+            plus = plus || f.s[i] == '+';
+        }
+        for (; i < f.n && f.s[i] >= '0' && f.s[i] <= '9' && width < 100000; i++) {
+            width = width * 10 + (f.s[i] - '0');
+        }
+        if (i < f.n && f.s[i] == '.') {
+            precision = 0;
+            for (i++; i < f.n && f.s[i] >= '0' && f.s[i] <= '9' && precision < 100000; i++) {
+                precision = precision * 10 + (f.s[i] - '0');
+            }
+        }
+        if (i >= f.n || !f.s[i] || !strchr("sdirxXofFeg%", f.s[i])) {
+            nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "unsupported format character");
+        }
+        if (f.s[i] == '%') {
+            nrd_sb_putc(r, &out, '%');
+            continue;
+        }
+        if (!has) {
+            v = next_arg(r, a, &used);
+        }
+        char kind = f.s[i] == 'F' ? 'f' : f.s[i];
+        put_padded(r, &out, format_one(r, kind, v, precision, plus), width, left,
+                   zero && kind != 's' && kind != 'r' ? '0' : ' ');
+    }
+    bool tuple = a.type == V_LIST && a.list->kind == L_TUPLE;
+    if (!named && a.type != V_DICT && used < (tuple ? a.list->n : 1)) {
+        nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "not all arguments converted during string formatting");
+    }
+    return nrd_sb_val(&out);
+}

@@ -1,0 +1,219 @@
+#!/usr/bin/env python3
+"""Nereid beside llama.cpp (llama-cpp-python) and transformers on the same GGUF, threads and minutes.
+
+    bench_cpu.py MODEL.gguf [--rounds 5] [--threads 0] [--formats Q4_0,Q8_0] [--transformers]
+                 [--out FOLDER]
+
+Every engine runs in a process of its own; the engines take turns within a round, so that a change of
+the machine's speed meets all of them. A cell is the median over the rounds, with the lowest and the
+highest; a ratio is the median of the rounds' ratios. `--formats` also converts the file for llama.cpp,
+whose formats differ much in speed. Writes cpu-NAME.json and cpu-NAME.svg to FOLDER.
+"""
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SEQUENCES = (1, 4, 8, 32)
+PROMPT, DECODE_PROMPT, STEPS = 512, 64, 64
+CELLS = ["prefill 512", *[f"decode x{n}" for n in SEQUENCES]]
+
+
+def finished(command, **more):
+    """Runs a command; its output, and the largest resident set in MiB."""
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **more)
+    out, err = child.stdout.read(), child.stderr.read()
+    _, status, usage = os.wait4(child.pid, 0)
+    child.returncode = os.waitstatus_to_exitcode(status)
+    if child.returncode:
+        sys.exit(f"{' '.join(map(str, command))}: {err[-2000:]}")
+    return out, usage.ru_maxrss / 1024
+
+
+# ---- the engines: each answers {cell: tokens per second, "load s": …, "peak MiB": …} ----
+
+def nereid(model, threads, folder):
+    cells, peak = {}, 0
+    program, report = ROOT / "build/bin/nereid", folder / "report.json"
+    for name, size, steps, most in (("prefill", PROMPT, 8, 1), ("decode", DECODE_PROMPT, STEPS, 32)):
+        _, used = finished([program, "bench", model, "--threads", str(threads), "--input_len", str(size),
+                            "--output_len", str(steps), "--max_sequences", str(most), "--json", report])
+        peak = max(peak, used)
+        answer = json.loads(report.read_text())
+        for row in answer["rows"]:
+            if name == "prefill":
+                cells["prefill 512"] = row["prefill_tokens_per_s"]
+            elif row["sequences"] in SEQUENCES:
+                cells[f"decode x{row['sequences']}"] = row["decode_tokens_per_s"]
+        cells["load s"] = answer["load_s"]
+    return cells | {"peak MiB": peak}
+
+
+def peer(kind, model, threads):
+    out, used = finished([sys.executable, __file__, "--child", kind, "--threads", str(threads), model])
+    return json.loads(out.splitlines()[-1]) | {"peak MiB": used}
+
+
+def rate(n, run):
+    start = time.monotonic()
+    run()
+    return n / (time.monotonic() - start)
+
+
+def child_llama(model, threads):
+    import llama_cpp as L
+    L.llama_backend_init()
+    quiet = L.llama_log_callback(lambda *_: None)
+    L.llama_log_set(quiet, None)
+    start = time.monotonic()
+    handle = L.llama_model_load_from_file(model.encode(), L.llama_model_default_params())
+    p = L.llama_context_default_params()
+    p.n_ctx, p.n_batch, p.n_ubatch, p.n_seq_max = 32 * 2 * (DECODE_PROMPT + STEPS), 2048, 512, 32
+    p.n_threads = p.n_threads_batch = threads
+    p.kv_unified, p.flash_attn_type = True, 1
+    ctx = L.llama_init_from_model(handle, p)
+    cells = {"load s": time.monotonic() - start}
+    vocab = L.llama_vocab_n_tokens(L.llama_model_get_vocab(handle))
+    memory = L.llama_get_memory(ctx)
+
+    def step(rows):  # (token position, sequence, wants logits)
+        batch = L.llama_batch_init(len(rows), 0, 1)
+        batch.n_tokens = len(rows)
+        for i, (pos, seq, logits) in enumerate(rows):
+            batch.token[i] = (pos * 7919 + seq * 104729 + 17) % vocab
+            batch.pos[i], batch.n_seq_id[i], batch.seq_id[i][0], batch.logits[i] = pos, 1, seq, logits
+        assert L.llama_decode(ctx, batch) == 0
+        L.llama_synchronize(ctx)
+        L.llama_batch_free(batch)
+
+    def prompt(n, n_seqs):
+        L.llama_memory_clear(memory, True)
+        for s in range(n_seqs):
+            step([(i, s, i == n - 1) for i in range(n)])
+
+    prompt(PROMPT, 1)
+    cells["prefill 512"] = max(rate(PROMPT, lambda: prompt(PROMPT, 1)) for _ in range(2))
+    for n in SEQUENCES:
+        prompt(DECODE_PROMPT, n)
+        cells[f"decode x{n}"] = rate(n * STEPS, lambda: [
+            step([(DECODE_PROMPT + t, s, True) for s in range(n)]) for t in range(STEPS)])
+    return cells
+
+
+def child_transformers(model, threads):
+    import torch
+    from transformers import AutoModelForCausalLM
+    torch.set_num_threads(threads)
+    path = pathlib.Path(model)
+    start = time.monotonic()
+    net = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.bfloat16)
+    cells = {"load s": time.monotonic() - start}
+    with torch.inference_mode():
+        ids = torch.randint(5, 40000, (1, PROMPT))
+        net(ids, logits_to_keep=1)
+        cells["prefill 512"] = max(rate(PROMPT, lambda: net(ids, logits_to_keep=1)) for _ in range(2))
+        for n in SEQUENCES:
+            out = net(torch.randint(5, 40000, (n, DECODE_PROMPT)), use_cache=True, logits_to_keep=1)
+            token, cache = out.logits[:, -1:].argmax(-1), out.past_key_values
+
+            def steps(token=token, cache=cache, count=STEPS // 4):
+                for _ in range(count):
+                    token = net(token, past_key_values=cache, use_cache=True).logits[:, -1:].argmax(-1)
+            cells[f"decode x{n}"] = rate(n * STEPS // 4, steps)
+    return cells
+
+
+def converted(model, form, folder):
+    """The same weights in another format of llama.cpp."""
+    import llama_cpp as L
+    path = folder / f"{form}.gguf"
+    p = L.llama_model_quantize_default_params()
+    p.ftype, p.allow_requantize = getattr(L, f"LLAMA_FTYPE_MOSTLY_{form}"), True
+    if L.llama_model_quantize(str(model).encode(), str(path).encode(), p):
+        sys.exit(f"llama.cpp cannot convert {model} to {form}")
+    return path
+
+
+# ---- the report ----
+
+def summary(values):
+    return {"median": statistics.median(values), "low": min(values), "high": max(values)}
+
+
+def svg(title, names, table):
+    width, bar, left = 760, 14, 190
+    most = {c: max(table[n][c]["median"] for n in names) for c in CELLS}
+    height = 60 + len(CELLS) * (len(names) * (bar + 3) + 18)
+    colors = ["#2563a8", "#c0762b", "#8a8f98", "#5b9a68", "#9b6bb3", "#b3574f"]
+    out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
+           'font-family="sans-serif" font-size="11"><rect width="100%" height="100%" fill="#fff"/>',
+           f'<text x="12" y="24" font-size="15">{title}, tokens/s</text>']
+    y = 44
+    for cell in CELLS:
+        out.append(f'<text x="12" y="{y + 12}" font-weight="bold">{cell}</text>')
+        y += 18
+        for i, n in enumerate(names):
+            v = table[n][cell]
+            w = (width - left - 70) * v["median"] / most[cell]
+            out.append(f'<text x="{left - 8}" y="{y + 11}" text-anchor="end">{n}</text>'
+                       f'<rect x="{left}" y="{y}" width="{w:.1f}" height="{bar}" '
+                       f'fill="{colors[i % len(colors)]}"/>'
+                       f'<text x="{left + w + 5:.1f}" y="{y + 11}">{v["median"]:.0f}</text>')
+            y += bar + 3
+    return "\n".join(out + ["</svg>\n"])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("model")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--formats", default="")
+    parser.add_argument("--transformers", action="store_true")
+    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "build/bench")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.child:
+        run = {"llama": child_llama, "transformers": child_transformers}[args.child]
+        print(json.dumps(run(args.model, args.threads)))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        folder, model = pathlib.Path(folder), pathlib.Path(args.model).resolve()
+        engines = {"nereid": lambda: nereid(model, args.threads, folder),
+                   "llama.cpp": lambda: peer("llama", str(model), args.threads)}
+        for form in filter(None, args.formats.split(",")):
+            path = converted(model, form, folder)
+            engines[f"llama.cpp {form}"] = lambda p=path: peer("llama", str(p), args.threads)
+        if args.transformers:
+            engines["transformers bf16"] = lambda: peer("transformers", str(model), args.threads)
+        engines["nereid"]()  # builds the engine where there is none yet
+        rounds = [{name: run() for name, run in engines.items()} for _ in range(args.rounds)]
+    names, cells = list(engines), CELLS + ["load s", "peak MiB"]
+    table = {n: {c: summary([r[n][c] for r in rounds]) for c in cells} for n in names}
+    ratio = {n: {c: summary([r["nereid"][c] / r[n][c] for r in rounds]) for c in cells}
+             for n in names[1:]}
+    title = f"{model.stem}, {args.threads} thread{'s' * (args.threads > 1)}, {args.rounds} rounds"
+    print(title)
+    print(f"| {'':24} | " + " | ".join(f"{c:>16}" for c in cells) + " |")
+    print(f"|{'-' * 26}|" + "|".join("-" * 18 for _ in cells) + "|")
+    for n in names:
+        print(f"| {n:24} | " + " | ".join(
+            "{:>16}".format("{median:.4g} ({low:.4g}-{high:.4g})".format(**table[n][c])) for c in cells) + " |")
+    for n in names[1:]:
+        print(f"| {'nereid / ' + n:24} | " + " | ".join(
+            "{:>16}".format("{median:.2f}".format(**ratio[n][c])) for c in cells) + " |")
+    args.out.mkdir(parents=True, exist_ok=True)
+    stem = args.out / f"cpu-{model.stem}-{args.threads}t"
+    stem.with_suffix(".json").write_text(json.dumps({"title": title, "table": table, "ratio": ratio}, indent=1))
+    stem.with_suffix(".svg").write_text(svg(title, names, table))
+    print(f"{stem}.json, {stem}.svg")
+
+
+if __name__ == "__main__":
+    main()

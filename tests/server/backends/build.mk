@@ -1,0 +1,15 @@
+# Backends that only tests use: build/tests/backends/<name>/libtriton_<name>.so.
+TEST_BACKENDS := $(notdir $(patsubst %/,%,$(dir $(wildcard tests/server/backends/*/*.c))))
+TEST_BACKEND_LIBS := $(foreach b,$(TEST_BACKENDS),$(B)/tests/backends/$(b)/libtriton_$(b).so)
+$(B)/tests/backends/%.o: tests/server/backends/%.c $(FLAGS_FILE)
+	$(call compile,)
+define test_backend_rule
+$(B)/tests/backends/$(1)/libtriton_$(1).so: $(patsubst tests/server/backends/%.c,$(B)/tests/backends/%.o,$(wildcard tests/server/backends/$(1)/*.c)) \
+        $(OBJ_base) $(call obj_of,backends/util) $(B)/lib/libtritonserver.so
+	$$(link)
+	$$(Q)$$(CC) -shared -o $$@ $$(filter %.o,$$^) $$(LDFLAGS) -L$(B)/lib -ltritonserver $$(LIBS_base) \
+	    -Wl,-rpath,$(abspath $(B)/lib) -Wl,-soname,libtriton_$(1).so
+endef
+$(foreach b,$(TEST_BACKENDS),$(eval $(call test_backend_rule,$(b))))
+.PHONY: test-backends
+test-backends: $(TEST_BACKEND_LIBS) ## Build the backends that only tests use

@@ -1,0 +1,263 @@
+/* probe - a backend for tests that tells what it was given.
+ *
+ * Output SEEN (STRING, one element): JSON with every input of the request ("inputs"), its flags and
+ * correlation id, where it stood in the batch and how the batch was made up. Output SUM (INT32, one
+ * element): the state after this request, which is the state before it plus input IN, for each
+ * state that the configuration names (INT32; the first one is answered).
+ *
+ * Model parameters (all optional):
+ *   execute_delay_ms  sleep that long before answering
+ *   iterations        give the request back to be run again until it ran that often, with a
+ *                     response each time when the model is decoupled; needs a state
+ *   fail              text: every request is answered with this error
+ *   log_inputs        write every input into the server's log, for runs that nobody asks about
+ */
+#include "backends/util/util.h"
+#include "base/clock.h"
+#include "base/str.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+typedef struct probe {
+    nrd_tb_config cfg;
+    uint64_t delay_ms, iterations;
+    const char *fail; /* borrowed from cfg */
+    bool log_inputs;
+} probe;
+
+static uint64_t number(const nrd_tb_config *c, const char *key)
+{
+    unsigned long long v;
+    const char *text = nrd_tb_config_param(c, key);
+    return text && nrd_parse_u64(text, &v) ? v : 0;
+}
+
+TRITONSERVER_Error *TRITONBACKEND_ModelInitialize(TRITONBACKEND_Model *model)
+{
+    probe *p = nrd_xcalloc(1, sizeof *p);
+    TRITONSERVER_Error *err = nrd_tb_config_load(&p->cfg, model);
+
+    if (err) {
+        free(p);
+        return err;
+    }
+    p->delay_ms = number(&p->cfg, "execute_delay_ms");
+    p->iterations = number(&p->cfg, "iterations");
+    p->fail = nrd_tb_config_param(&p->cfg, "fail");
+    p->log_inputs = nrd_tb_config_param(&p->cfg, "log_inputs") != NULL;
+    return TRITONBACKEND_ModelSetState(model, p);
+}
+
+TRITONSERVER_Error *TRITONBACKEND_ModelFinalize(TRITONBACKEND_Model *model)
+{
+    void *state = NULL;
+    NRD_TB_TRY(TRITONBACKEND_ModelState(model, &state));
+    if (state) {
+        nrd_tb_config_fini(&((probe *)state)->cfg);
+        free(state);
+    }
+    return NULL;
+}
+
+/* ---- what a request looks like ---- */
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const nrd_tb_tensor *)a)->name, ((const nrd_tb_tensor *)b)->name);
+}
+
+static void put_tensor(nrd_str *out, const nrd_tb_tensor *t)
+{
+    nrd_str_printf(out, "{\"type\":\"%s\",\"shape\":[", TRITONSERVER_DataTypeString(t->dtype));
+    for (uint32_t i = 0; i < t->n_dims; i++) {
+        nrd_str_printf(out, "%s%lld", i ? "," : "", (long long)t->shape[i]);
+    }
+    nrd_str_puts(out, "],\"data\":[");
+    if (t->dtype == TRITONSERVER_TYPE_BYTES) {
+        size_t at = 0, n;
+        const char *s;
+        bool bad = false;
+        for (int64_t i = 0; i < t->n_elements && nrd_tb_next_string(t, &at, &s, &n, &bad); i++) {
+            char *text = nrd_xstrndup(s, n);
+            nrd_str_puts(out, i ? "," : "");
+            nrd_json_put_cstr(out, text);
+            free(text);
+        }
+    } else {
+        for (int64_t i = 0; i < t->n_elements && i < 16; i++) {
+            double v = 0;
+            nrd_tb_get_f64(t, i, &v);
+            nrd_str_printf(out, "%s%g", i ? "," : "", v);
+        }
+    }
+    nrd_str_puts(out, "]}");
+}
+
+static TRITONSERVER_Error *describe(nrd_str *out, TRITONBACKEND_Request *r, uint32_t place,
+                                    uint32_t count)
+{
+    nrd_tb_inputs in;
+    uint32_t flags = 0, n_outputs = 0;
+    uint64_t id = 0;
+    const char *text = "";
+
+    NRD_TB_TRY(nrd_tb_inputs_read(&in, r));
+    TRITONSERVER_ErrorDelete(TRITONBACKEND_RequestFlags(r, &flags));
+    TRITONSERVER_ErrorDelete(TRITONBACKEND_RequestOutputCount(r, &n_outputs));
+    TRITONSERVER_Error *err = TRITONBACKEND_RequestCorrelationId(r, &id);
+    if (err) {
+        TRITONSERVER_ErrorDelete(err);
+        TRITONSERVER_ErrorDelete(TRITONBACKEND_RequestCorrelationIdString(r, &text));
+    }
+    nrd_str_printf(out, "{\"place\":%u,\"batch\":%u,\"flags\":%u,\"outputs\":%u,\"id\":%llu,",
+                   place, count, flags, n_outputs, (unsigned long long)id);
+    nrd_str_puts(out, "\"id_text\":");
+    nrd_json_put_cstr(out, text);
+    nrd_str_puts(out, ",\"inputs\":{");
+    qsort(in.t, in.n, sizeof *in.t, by_name); /* servers have them in different orders */
+    for (uint32_t i = 0; i < in.n; i++) {
+        nrd_str_puts(out, i ? "," : "");
+        nrd_json_put_cstr(out, in.t[i].name);
+        nrd_str_putc(out, ':');
+        put_tensor(out, &in.t[i]);
+    }
+    nrd_str_puts(out, "}}");
+    nrd_tb_inputs_fini(&in);
+    return NULL;
+}
+
+/* ---- state ---- */
+
+static int32_t first_value(const nrd_tb_inputs *in, const char *name)
+{
+    int64_t v = 0;
+    const nrd_tb_tensor *t = nrd_tb_find(in, name);
+    if (t) {
+        nrd_tb_get_i64(t, 0, &v);
+    }
+    return (int32_t)v;
+}
+
+static TRITONSERVER_Error *add_to_states(const probe *p, TRITONBACKEND_Request *r, int32_t *out)
+{
+    const nrd_json *states = nrd_json_get(nrd_json_get(p->cfg.root, "sequence_batching"), "state");
+    nrd_tb_inputs in;
+    TRITONSERVER_Error *err = nrd_tb_inputs_read(&in, r);
+
+    *out = 0;
+    for (size_t i = 0; !err && i < nrd_json_len(states); i++) {
+        const nrd_json *s = nrd_json_at(states, i);
+        const nrd_tb_tensor *old = nrd_tb_find(&in, nrd_json_get_str(s, "input_name", ""));
+        TRITONBACKEND_State *state;
+        TRITONSERVER_MemoryType type = TRITONSERVER_MEMORY_CPU;
+        int64_t type_id = 0;
+        void *buffer = NULL;
+        if (!old) {
+            err = nrd_tb_errorf(TRITONSERVER_ERROR_INTERNAL, "probe: no state input");
+            break;
+        }
+        /* the old state may be in the buffer that is written, so its first value is taken before */
+        int32_t value = first_value(&in, old->name) + (p->iterations ? 1 : first_value(&in, "IN"));
+        err = TRITONBACKEND_StateNew(&state, r, nrd_json_get_str(s, "output_name", ""), old->dtype,
+                                     old->shape, old->n_dims);
+        err = err ? err : TRITONBACKEND_StateBuffer(state, &buffer, old->bytes, &type, &type_id);
+        if (!err) {
+            memset(buffer, 0, old->bytes);
+            memcpy(buffer, &value, old->bytes < sizeof value ? old->bytes : sizeof value);
+            err = TRITONBACKEND_StateUpdate(state);
+        }
+        *out = i == 0 ? value : *out;
+    }
+    nrd_tb_inputs_fini(&in);
+    return err;
+}
+
+/* ---- execution ---- */
+
+static TRITONSERVER_Error *fill(TRITONBACKEND_Response *response, TRITONBACKEND_Request *r,
+                                const probe *p, const nrd_str *seen, int32_t sum)
+{
+    const int64_t shape[2] = {1, 1};
+    const uint32_t n_dims = p->cfg.max_batch_size > 0 ? 2 : 1;
+    uint32_t len = (uint32_t)seen->len;
+    void *to;
+
+    if (nrd_tb_wants(r, "SEEN")) {
+        NRD_TB_TRY(nrd_tb_output(response, "SEEN", TRITONSERVER_TYPE_BYTES, shape, n_dims,
+                                 sizeof len + len, &to));
+        memcpy(to, &len, sizeof len);
+        memcpy((char *)to + sizeof len, seen->data, len);
+    }
+    if (nrd_tb_wants(r, "SUM")) {
+        NRD_TB_TRY(nrd_tb_output(response, "SUM", TRITONSERVER_TYPE_INT32, shape, n_dims,
+                                 sizeof sum, &to));
+        memcpy(to, &sum, sizeof sum);
+    }
+    return NULL;
+}
+
+static void answer(const probe *p, TRITONBACKEND_ModelInstance *instance, TRITONBACKEND_Request *r,
+                   uint32_t place, uint32_t count, uint64_t start)
+{
+    TRITONBACKEND_Response *response = NULL;
+    nrd_str seen = {0};
+    int32_t sum = 0;
+    TRITONSERVER_Error *err = describe(&seen, r, place, count);
+
+    if (p->log_inputs) {
+        TRITONSERVER_ErrorDelete(TRITONSERVER_LogMessage(TRITONSERVER_LOG_INFO, __FILE__, __LINE__,
+                                                         nrd_str_cstr(&seen)));
+    }
+    err = err ? err : add_to_states(p, r, &sum);
+    if (!err && p->fail) {
+        err = nrd_tb_errorf(TRITONSERVER_ERROR_INTERNAL, "%s", p->fail);
+    }
+    const bool again = !err && p->iterations && (uint64_t)sum < p->iterations;
+    if (!again || p->cfg.decoupled) {
+        nrd_tb_log_error(TRITONBACKEND_ResponseNew(&response, r), "probe: response");
+        err = err ? err : fill(response, r, p, &seen, sum);
+        const bool ok = !err;
+        nrd_tb_log_error(TRITONBACKEND_ResponseSend(
+                             response, again ? 0 : TRITONSERVER_RESPONSE_COMPLETE_FINAL, err),
+                         "probe: sending");
+        TRITONSERVER_ErrorDelete(err);
+        uint64_t now = nrd_now_ns();
+        nrd_tb_log_error(
+            TRITONBACKEND_ModelInstanceReportStatistics(instance, r, ok, start, start, now, now),
+            "probe: statistics");
+    }
+    nrd_str_fini(&seen);
+    err = TRITONBACKEND_RequestRelease(r, again ? TRITONSERVER_REQUEST_RELEASE_RESCHEDULE
+                                                : TRITONSERVER_REQUEST_RELEASE_ALL);
+    if (err && again) { /* it stays ours: the sequence is over */
+        nrd_tb_send_error(r, err);
+        err = TRITONBACKEND_RequestRelease(r, TRITONSERVER_REQUEST_RELEASE_ALL);
+    }
+    nrd_tb_log_error(err, "probe: releasing");
+}
+
+TRITONSERVER_Error *TRITONBACKEND_ModelInstanceExecute(TRITONBACKEND_ModelInstance *instance,
+                                                       TRITONBACKEND_Request **requests,
+                                                       const uint32_t request_count)
+{
+    uint64_t start = nrd_now_ns();
+    TRITONBACKEND_Model *model;
+    void *state;
+
+    NRD_TB_TRY(TRITONBACKEND_ModelInstanceModel(instance, &model));
+    NRD_TB_TRY(TRITONBACKEND_ModelState(model, &state));
+    probe *p = state;
+    struct timespec t = {.tv_sec = (time_t)(p->delay_ms / 1000),
+                         .tv_nsec = (long)(p->delay_ms % 1000) * 1000000};
+    nanosleep(&t, NULL);
+    for (uint32_t i = 0; i < request_count; i++) {
+        answer(p, instance, requests[i], i, request_count, start);
+    }
+    uint64_t now = nrd_now_ns();
+    nrd_tb_log_error(TRITONBACKEND_ModelInstanceReportBatchStatistics(instance, request_count,
+                                                                      start, start, now, now),
+                     "probe: statistics");
+    return NULL;
+}

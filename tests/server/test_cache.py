@@ -1,0 +1,162 @@
+"""The response cache: hits, misses, what makes a key, eviction, order, figures."""
+import threading
+import time
+
+import pytest
+
+from conftest import BUILD, delay, write_model
+
+CACHE = "response_cache { enable: true }"
+
+
+def ask(server, model, values, outputs=None, shape=None, fields=None):
+    body = {"inputs": [{"name": "INPUT0", "datatype": "INT32", "shape": shape or [len(values)],
+                        "data": values}]}
+    if outputs:
+        body["outputs"] = [{"name": n} for n in outputs]
+    return server.call("POST", f"/v2/models/{model}/infer", body)
+
+
+def stats(server, model):
+    s = server.call("GET", f"/v2/models/{model}/stats").json()["model_stats"][0]
+    return {k: s["inference_stats"][k]["count"]
+            for k in ("success", "fail", "queue", "cache_hit", "cache_miss")} | {
+                "inferences": s["inference_count"], "executions": s["execution_count"]}
+
+
+@pytest.fixture
+def caching(tmp_path, launch):
+    folder = tmp_path / "models"
+    write_model(folder, "kept", extra=CACHE)
+    write_model(folder, "plain")
+    write_model(folder, "slow", extra=CACHE + delay(300))
+    write_model(folder, "ordered", count=4, extra=CACHE + delay(300)
+                + "dynamic_batching { preserve_ordering: true }")
+
+    def start(size=1 << 20, *args):
+        return launch(folder, f"--cache-config=local,size={size}", *args).wait_ready()
+    return start
+
+
+def test_second_request_is_answered_from_the_cache(caching):
+    s = caching()
+    first, second = ask(s, "kept", [1, 2, 3]), ask(s, "kept", [1, 2, 3])
+    assert first.status == second.status == 200 and first.body == second.body
+    assert stats(s, "kept") == {"success": 2, "fail": 0, "queue": 2, "cache_hit": 1,
+                                "cache_miss": 1, "inferences": 1, "executions": 1}
+    began = time.monotonic()
+    ask(s, "slow", [1])
+    assert time.monotonic() - began >= 0.3
+    began = time.monotonic()
+    assert ask(s, "slow", [1]).json()["outputs"][0]["data"] == [1]
+    assert time.monotonic() - began < 0.2
+
+
+def test_other_content_shape_or_model_is_another_key(caching):
+    s = caching()
+    ask(s, "kept", [1, 2, 3, 4])
+    ask(s, "kept", [1, 2, 3, 5])
+    ask(s, "kept", [1, 2, 3])
+    ask(s, "slow", [1, 2, 3, 4])
+    assert stats(s, "kept")["cache_hit"] == 0 and stats(s, "kept")["cache_miss"] == 3
+    assert stats(s, "slow")["cache_hit"] == 0
+    assert ask(s, "plain", [1]).status == ask(s, "plain", [1]).status == 200
+    assert stats(s, "plain")["cache_miss"] == 0 and stats(s, "plain")["inferences"] == 2
+
+
+def test_oldest_entries_go_when_the_cache_is_full(caching):
+    s = caching(40000)
+    data = [[i] * 1000 for i in range(20)]
+    for d in data:
+        assert ask(s, "kept", d).json()["outputs"][0]["data"] == d
+    for d in (data[19], data[18], data[0]):
+        assert ask(s, "kept", d).json()["outputs"][0]["data"] == d
+    got = stats(s, "kept")
+    assert got["cache_hit"] == 2 and got["cache_miss"] == 21
+    assert ask(s, "kept", [7] * 20000).status == 200  # larger than the cache: not kept
+    assert "is greater than total cache size: 40000" in s.log()
+    text = s.call_metrics()
+    assert 0 < text["nv_cache_util"] <= 1 and text["nv_cache_num_evictions"] > 10
+    assert text["nv_cache_num_entries"] == 9
+
+
+def test_figures_are_shown(caching):
+    s = caching()
+    for _ in range(3):
+        ask(s, "kept", [5])
+    text = s.call_metrics()
+    assert text['nv_cache_num_hits_per_model{model="kept",version="1"}'] == 2
+    assert text['nv_cache_num_misses_per_model{model="kept",version="1"}'] == 1
+    assert text["nv_cache_num_lookups"] == 3 and text["nv_cache_num_hits"] == 2
+    assert not any("per_model" in k and "plain" in k for k in text)
+
+
+def test_hits_keep_the_order_of_responses(caching):
+    s = caching()
+    ask(s, "ordered", [1])
+    took = {}
+
+    def run(value):
+        sent = time.monotonic()
+        ask(s, "ordered", [value])
+        took[value] = time.monotonic() - sent
+    threads = []
+    for value in (2, 1):  # 1 is kept, but 2 was sent before: its answer waits
+        threads.append(threading.Thread(target=run, args=(value,)))
+        threads[-1].start()
+        time.sleep(0.1)
+    for t in threads:
+        t.join()
+    assert took[2] >= 0.3 and took[1] >= 0.15
+    assert stats(s, "ordered")["cache_hit"] == 1
+    began = time.monotonic()
+    threads = [threading.Thread(target=run, args=(10 + i,)) for i in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert time.monotonic() - began < 0.9  # four instances run at once all the same
+
+
+def test_many_clients_share_the_cache(caching):
+    s = caching(20000)
+    wrong = []
+
+    def run(seed):
+        with s.connect() as c:
+            for i in range(100):
+                values = [(i * seed) % 7] * 300
+                body = {"inputs": [{"name": "INPUT0", "datatype": "INT32", "shape": [300],
+                                    "data": values}]}
+                if c.call("POST", "/v2/models/kept/infer", body).json()["outputs"][0]["data"] \
+                        != values:
+                    wrong.append((seed, i))
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(1, 7)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    got = stats(s, "kept")
+    assert not wrong and got["success"] == 600
+    assert got["cache_hit"] + got["inferences"] == 600
+
+
+@pytest.mark.parametrize("args,words", [
+    (["--cache-config=nothing,size=1"], "unable to find 'libtritoncache_nothing.so' for cache"),
+    (["--cache-config=local,other=1"], "config didn't contain a valid 'size' field"),
+    (["--cache-config=local,size=big"], "'size' config must be a string or uint type"),
+    (["--cache-config=local,size=1", "--cache-config=other,size=1"],
+     "found multiple cache configurations"),
+])
+def test_bad_caches_stop_the_start(caching, tmp_path, launch, args, words):
+    s = launch(tmp_path / "models", *args)
+    assert s.wait(60) == 1
+    assert words in s.log()
+
+
+def test_old_option_sets_the_size(caching, tmp_path, launch):
+    s = launch(tmp_path / "models", "--response-cache-byte-size=100000").wait_ready()
+    ask(s, "kept", [1])
+    ask(s, "kept", [1])
+    assert stats(s, "kept")["cache_hit"] == 1
+    assert (BUILD / "caches/local/libtritoncache_local.so").exists()
