@@ -65,6 +65,8 @@ OBJ_tools := $(call obj_of,tools)
 OBJ_nereid := $(OBJ_base) $(OBJ_formats) $(OBJ_text) $(OBJ_model) $(OBJ_device) $(OBJ_engine) $(OBJ_executor)
 BACKENDS := $(filter-out util,$(sort $(notdir $(patsubst %/,%,$(dir $(wildcard src/backends/*/*.c))))))
 
+-include src/backends/python/build.mk
+
 UNIT_SRC := $(sort $(shell find tests/unit tests/ops -name 'test_*.c' 2>/dev/null))
 UNIT_BIN := $(patsubst tests/%.c,$(B)/tests/%,$(UNIT_SRC))
 FUZZ_SRC := $(filter-out $(if $(HAVE_PROTOBUFC),,%/fuzz_pbtext.c),$(sort $(wildcard tests/fuzz/fuzz_*.c)))
@@ -107,7 +109,7 @@ $(B)/obj/text/%.o: src/text/%.c $(FLAGS_FILE)
 $(B)/obj/device/%.o: src/device/%.c $(FLAGS_FILE)
 	$(call compile,-O3 -fno-math-errno)
 $(B)/obj/executor/%.o: src/executor/%.c $(FLAGS_FILE)
-	$(call compile,$(text_CFLAGS) -DNRD_COMMIT='"$(NRD_COMMIT)"')
+	$(call compile,$(text_CFLAGS) $(if $(PYTHON_INCLUDE),-DNRD_HAVE_PYTHON) -DNRD_COMMIT='"$(NRD_COMMIT)"')
 $(B)/obj/core/%.o: src/core/%.c $(FLAGS_FILE) | $(PROTO_C)
 	$(call compile,)
 $(B)/obj/backends/%.o: src/backends/%.c $(FLAGS_FILE)
@@ -139,10 +141,10 @@ $(B)/lib/libtritonserver.so: $(OBJ_base) $(OBJ_core) $(OBJ_proto) $(wildcard src
 	$(link)
 	$(Q)$(CC) -shared -o $@ $(filter %.o,$^) $(LDFLAGS) $(proto_LIBS) $(LIBS_base) \
 	    $(addprefix -Wl$(comma)--version-script=,$(filter %.map,$^)) -Wl,-soname,libtritonserver.so
-$(B)/bin/tritonserver: $(OBJ_base) $(OBJ_frontends) $(B)/lib/libtritonserver.so
+$(B)/bin/tritonserver: $(OBJ_base) $(OBJ_formats) $(OBJ_text) $(OBJ_frontends) $(B)/lib/libtritonserver.so
 	$(link)
 	$(Q)$(CC) -o $@ $(filter %.o,$^) $(LDFLAGS) -L$(B)/lib -ltritonserver -levent -levent_pthreads -lz \
-	    $(frontends_LIBS) $(LIBS_base) -Wl,-rpath,'$$ORIGIN/../lib'
+	    $(frontends_LIBS) $(text_LIBS) $(LIBS_base) -Wl,-rpath,'$$ORIGIN/../lib'
 
 # One rule for every backend; <name>_ROOMS are the rooms it links in, <name>_LIBS its libraries.
 tokenizer_ROOMS := $(OBJ_text) $(OBJ_formats)
@@ -150,7 +152,7 @@ tokenizer_LIBS := $(text_LIBS)
 tensorrtllm_LIBS := -L$(B)/lib -lnereid
 tensorrtllm_DEPS := $(B)/lib/libnereid.so
 define backend_rule
-$(B)/backends/$(1)/libtriton_$(1).so: $$(OBJ_base) $$(call obj_of,backends/util) $$(call obj_of,backends/$(1)) $$($(1)_ROOMS) \
+$(B)/backends/$(1)/libtriton_$(1).so: $$(OBJ_base) $$(call obj_of,backends/util) $$(filter-out %/stub/module.o,$$(call obj_of,backends/$(1))) $$($(1)_ROOMS) \
         $(B)/lib/libtritonserver.so $$($(1)_DEPS)
 	$$(link)
 	$$(Q)$$(CC) -shared -o $$@ $$(filter %.o,$$^) $$(LDFLAGS) -L$(B)/lib -ltritonserver $$($(1)_LIBS) \
@@ -177,10 +179,10 @@ $(B)/tests/unit/core/%: tests/unit/core/%.c $(B)/lib/libtritonserver.so $(OBJ_co
 	$(link)
 	$(Q)$(CC) $(CFLAGS) -Itests -o $@ $< $(OBJ_core) $(OBJ_proto) $(OBJ_base) $(LDFLAGS) -rdynamic $(proto_LIBS) -lcmocka $(LIBS_base)
 $(B)/tests/unit/core/test_server: | $(B)/backends/identity/libtriton_identity.so
-$(B)/tests/unit/frontends/%: tests/unit/frontends/%.c $(OBJ_frontends) $(OBJ_base) $(B)/lib/libtritonserver.so
+$(B)/tests/unit/frontends/%: tests/unit/frontends/%.c $(OBJ_frontends) $(OBJ_formats) $(OBJ_text) $(OBJ_base) $(B)/lib/libtritonserver.so
 	$(link)
-	$(Q)$(CC) $(CFLAGS) $(grpc_CFLAGS) -Itests -o $@ $< $(filter-out %/main.o,$(OBJ_frontends)) $(OBJ_base) $(LDFLAGS) \
-	    -L$(B)/lib -ltritonserver -levent -levent_pthreads -lz $(frontends_LIBS) -lcmocka $(LIBS_base) -Wl,-rpath,$(abspath $(B)/lib)
+	$(Q)$(CC) $(CFLAGS) $(grpc_CFLAGS) -Itests -o $@ $< $(filter-out %/main.o,$(OBJ_frontends)) $(OBJ_formats) $(OBJ_text) $(OBJ_base) $(LDFLAGS) \
+	    -L$(B)/lib -ltritonserver -levent -levent_pthreads -lz $(frontends_LIBS) $(text_LIBS) -lcmocka $(LIBS_base) -Wl,-rpath,$(abspath $(B)/lib)
 $(B)/tests/%: tests/%.c $(OBJ_nereid)
 	$(link)
 	$(Q)$(CC) $(CFLAGS) -Itests -o $@ $< $(OBJ_nereid) $(LDFLAGS) $(text_LIBS) -lcmocka $(LIBS_base)

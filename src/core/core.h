@@ -50,6 +50,7 @@ typedef struct nrd_seq nrd_seq;
 typedef struct nrd_cache nrd_cache;
 typedef struct nrd_order nrd_order;
 typedef struct nrd_turn nrd_turn;
+typedef struct nrd_strategy nrd_strategy;
 typedef struct nrd_seq_slot nrd_seq_slot;
 typedef struct nrd_seq_states nrd_seq_states;
 typedef struct nrd_ensemble nrd_ensemble;
@@ -169,6 +170,9 @@ void nrd_trace_unshare(nrd_trace *t);     /* the last user calls the release cal
 void nrd_trace_forget(nrd_trace *t);
 void nrd_trace_begin(nrd_trace *t, const nrd_request *r); /* fills in names */
 void nrd_trace_report(nrd_trace *t, TRITONSERVER_InferenceTraceActivity a, uint64_t ns);
+/* The tensors of a request or a response, where the trace asks for them. */
+void nrd_trace_inputs(nrd_trace *t, const nrd_request *r, TRITONSERVER_InferenceTraceActivity a);
+void nrd_trace_outputs(nrd_trace *t, const nrd_response *r);
 nrd_trace *nrd_trace_child(nrd_trace *t);
 
 /* ---- stats.c ---- */
@@ -508,6 +512,13 @@ nrd_sched *nrd_sched_ref(nrd_sched *s);
 void nrd_sched_unref(nrd_sched *s);
 uint32_t nrd_sched_max_batch(const nrd_sched *s);
 
+/* Custom batching, sched/strategy.c. *out NULL: the model has no such library. */
+nrd_error *nrd_strategy_new(nrd_strategy **out, nrd_model *m) NRD_MUST_USE;
+void nrd_strategy_free(nrd_strategy *s); /* NULL is fine */
+void *nrd_strategy_begin(nrd_strategy *s, const nrd_model *m);
+bool nrd_strategy_includes(nrd_strategy *s, const nrd_request *r, void *userp);
+void nrd_strategy_end(nrd_strategy *s, const nrd_model *m, void *userp);
+
 /* Responses in the order of requests, sched/order.c. */
 nrd_order *nrd_order_new(void);
 void nrd_order_unref(nrd_order *o);                /* NULL is fine */
@@ -530,6 +541,8 @@ nrd_error *nrd_seq_enqueue(nrd_seq *s, nrd_request *r) NRD_MUST_USE; /* takes on
 /* Waits for a batch of the instance; 0: stopped. cap: nrd_seq_max_batch. */
 uint32_t nrd_seq_take(nrd_seq *s, uint32_t instance, nrd_request **batch, uint32_t cap);
 uint32_t nrd_seq_max_batch(const nrd_seq *s);
+/* States as a sequence begins with; NULL: the model has none. */
+nrd_seq_states *nrd_seq_first_states(const nrd_seq *s);
 /* A request of the batcher was released. *goes_on: it was queued again, hands off. */
 nrd_error *nrd_seq_released(nrd_request *r, uint32_t flags, bool *goes_on) NRD_MUST_USE;
 void nrd_seq_sweep(nrd_seq *s);  /* ends idle, cancelled and expired sequences */
@@ -578,7 +591,8 @@ struct nrd_model { /* TRITONBACKEND_Model */
     uint32_t n_instances;
     nrd_worker *workers;
     uint32_t n_workers;
-    nrd_sched *sched; /* one of the three */
+    nrd_strategy *strategy; /* custom batching; NULL: none */
+    nrd_sched *sched;       /* one of the three */
     nrd_seq *seq;
     nrd_ensemble *ensemble;
     nrd_stats stats;
@@ -590,6 +604,7 @@ struct nrd_model { /* TRITONBACKEND_Model */
     uint32_t n_usage;
     void (*on_destroy)(void *user, nrd_model *m); /* called by the reaper, before the memory goes */
     void *on_destroy_user;
+    struct nrd_agents *agents; /* shared: repository agents of this load; NULL: none */
 };
 
 /* Loads one version. Takes cfg always. */
@@ -600,6 +615,10 @@ void nrd_model_unref(nrd_model *m);   /* the last one hands it to the reaper */
 void nrd_model_destroy(nrd_model *m); /* reaper only */
 const Inference__ModelInput *nrd_model_input(const nrd_model *m, const char *name);
 const Inference__ModelOutput *nrd_model_output(const nrd_model *m, const char *name);
+/* A file that the model's configuration names, with a final NUL; owned. */
+nrd_error *nrd_model_read_file(char **out, size_t *out_len, const char *path) NRD_MUST_USE;
+/* Runs the samples of model_warmup on every instance, warmup.c. */
+nrd_error *nrd_model_warm_up(nrd_model *m) NRD_MUST_USE;
 nrd_error *nrd_model_ready(nrd_model *m) NRD_MUST_USE; /* asks the instances */
 void nrd_usage_replace(pthread_mutex_t *mu, nrd_attr ***list, uint32_t *n,
                        TRITONSERVER_BufferAttributes **usage, uint32_t n_usage);

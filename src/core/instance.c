@@ -125,6 +125,10 @@ void nrd_instance_execute(nrd_instance *inst, nrd_request **requests, uint32_t n
     for (uint32_t i = 0; i < n; i++) {
         nrd_request_set_running(requests[i]);
         nrd_seq_states_apply(requests[i]);
+        if (requests[i]->trace) {
+            nrd_trace_inputs(requests[i]->trace, requests[i],
+                             TRITONSERVER_TRACE_TENSOR_BACKEND_INPUT);
+        }
     }
     nrd_error *err =
         from_api(inst->model->backend->execute((TRITONBACKEND_ModelInstance *)(void *)inst,

@@ -1,5 +1,6 @@
 #include "core/config/pbtext.h"
 #include "core/core.h"
+#include "core/repo/agent.h"
 
 #include "base/file.h"
 
@@ -70,11 +71,20 @@ static void take_step_labels(nrd_model *m, size_t output)
     }
 }
 
+nrd_error *nrd_model_read_file(char **out, size_t *out_len, const char *path)
+{
+    enum { MAX_BYTES = 1 << 30 };
+
+    if (access(path, R_OK) != 0) {
+        return nrd_errorf(NRD_ERR_INTERNAL, "failed to open text file for read %s: %s", path,
+                          strerror(errno));
+    }
+    return nrd_file_read(out, out_len, path, MAX_BYTES);
+}
+
 /* One class name a line; the file lies in the model's folder. */
 static nrd_error *read_labels(nrd_model *m)
 {
-    enum { MAX_LABEL_BYTES = 64 << 20 };
-
     m->labels = nrd_xcalloc(m->config->n_output + 1, sizeof *m->labels);
     m->n_labels = m->config->n_output;
     for (size_t i = 0; i < m->n_labels; i++) {
@@ -87,12 +97,7 @@ static nrd_error *read_labels(nrd_model *m)
             continue;
         }
         path = nrd_path_join(m->dir, file);
-        if (access(path, R_OK) != 0) {
-            err = nrd_errorf(NRD_ERR_INTERNAL, "failed to open text file for read %s: %s", path,
-                             strerror(errno));
-        } else {
-            err = nrd_file_read(&text, &len, path, MAX_LABEL_BYTES);
-        }
+        err = nrd_model_read_file(&text, &len, path);
         free(path);
         if (err) {
             return err;
@@ -128,6 +133,10 @@ static nrd_error *build(nrd_model *m)
         NRD_TRY(nrd_model_metrics_new(&m->metrics, m->server, m));
     }
     if (m->backend) {
+        if (m->config->scheduling_choice_case !=
+            INFERENCE__MODEL_CONFIG__SCHEDULING_CHOICE_SEQUENCE_BATCHING) {
+            NRD_TRY(nrd_strategy_new(&m->strategy, m));
+        }
         NRD_TRY(nrd_instances_new(m));
         if (m->config->scheduling_choice_case ==
             INFERENCE__MODEL_CONFIG__SCHEDULING_CHOICE_SEQUENCE_BATCHING) {
@@ -135,6 +144,7 @@ static nrd_error *build(nrd_model *m)
         } else {
             NRD_TRY(nrd_sched_new(&m->sched, m));
         }
+        NRD_TRY(nrd_model_warm_up(m)); /* before any other thread may use an instance */
         NRD_TRY(nrd_workers_start(m));
     }
     return NULL;
@@ -198,6 +208,7 @@ void nrd_model_destroy(nrd_model *m)
         nrd_instances_free(m);
     }
     nrd_ensemble_free(m->ensemble);
+    nrd_strategy_free(m->strategy);
     if (m->initialized && m->backend->model_finalize) {
         nrd_error *err = from_api(m->backend->model_finalize((TRITONBACKEND_Model *)(void *)m));
         if (err) {
@@ -205,6 +216,7 @@ void nrd_model_destroy(nrd_model *m)
             nrd_error_free(err);
         }
     }
+    nrd_agents_unref(m->agents);
     if (m->on_destroy) {
         m->on_destroy(m->on_destroy_user, m);
     }

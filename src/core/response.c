@@ -55,6 +55,9 @@ static void deliver(nrd_factory *f, nrd_response *r, uint32_t flags)
     if (r && !atomic_exchange(&f->first_sent, true)) {
         nrd_model_metrics_first_response(f->model->metrics, nrd_now_ns() - f->start_ns);
     }
+    if (r && f->trace) {
+        nrd_trace_outputs(f->trace, r);
+    }
     if (final) {
         if (atomic_exchange(&f->final_sent, true)) {
             NRD_LOG_ERROR("model '%s' sent a second final response for request '%s'; dropped",

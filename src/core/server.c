@@ -1,4 +1,5 @@
 #include "core/core.h"
+#include "core/repo/agent.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -130,11 +131,14 @@ static void print_backends(nrd_server *s)
 {
     nrd_strings cells = {0};
     nrd_str table = {0};
-    const char *const agents[] = {"Repository Agent", "Path"};
 
-    nrd_table_put(&table, agents, 1, 2);
+    nrd_strings_add(&cells, "Repository Agent");
+    nrd_strings_add(&cells, "Path");
+    nrd_agents_list(&cells);
+    nrd_table_put(&table, (const char *const *)cells.items, cells.n / 2, 2);
     NRD_LOG_INFO("\n%s", nrd_str_cstr(&table));
     nrd_str_clear(&table);
+    nrd_strings_fini(&cells);
     nrd_strings_add(&cells, "Backend");
     nrd_strings_add(&cells, "Path");
     nrd_strings_add(&cells, "Config");

@@ -61,6 +61,7 @@ void nrd_trace_begin(nrd_trace *t, const nrd_request *r)
         t->request_id = nrd_xstrdup(r->id);
         t->model_version = r->model ? r->model->version : r->model_version;
         nrd_trace_report(t, TRITONSERVER_TRACE_REQUEST_START, r->start_ns);
+        nrd_trace_inputs(t, r, TRITONSERVER_TRACE_TENSOR_QUEUE_INPUT);
     }
 }
 
@@ -68,6 +69,50 @@ void nrd_trace_report(nrd_trace *t, TRITONSERVER_InferenceTraceActivity a, uint6
 {
     if (t && t->activity_fn && (t->level & TRITONSERVER_TRACE_LEVEL_TIMESTAMPS)) {
         t->activity_fn(to_api(t), a, ns, t->userp);
+    }
+}
+
+static bool wants_tensors(const nrd_trace *t)
+{
+    return t && t->tensor_fn && (t->level & TRITONSERVER_TRACE_LEVEL_TENSORS);
+}
+
+void nrd_trace_inputs(nrd_trace *t, const nrd_request *r, TRITONSERVER_InferenceTraceActivity a)
+{
+    for (uint32_t i = 0; wants_tensors(t) && i < r->n_inputs; i++) {
+        const nrd_input *in = r->inputs[i];
+        const nrd_segment *first = in->n_segments ? &in->segments[0] : NULL;
+        char *whole = NULL;
+        if (in->n_segments > 1) { /* the callback takes one piece */
+            size_t at = 0;
+            whole = nrd_xmalloc(in->byte_size + 1);
+            for (uint32_t k = 0; k < in->n_segments; k++) {
+                const nrd_segment *s = &in->segments[k];
+                if (s->attr.memory_type == TRITONSERVER_MEMORY_GPU || !s->base) {
+                    continue;
+                }
+                memcpy(whole + at, s->base, s->attr.byte_size);
+                at += s->attr.byte_size;
+            }
+        }
+        t->tensor_fn(to_api(t), a, in->name, in->dtype,
+                     whole   ? whole
+                     : first ? first->base
+                             : NULL,
+                     in->byte_size, in->dims, in->n_dims,
+                     whole || !first ? TRITONSERVER_MEMORY_CPU : first->attr.memory_type,
+                     whole || !first ? 0 : first->attr.memory_type_id, t->userp);
+        free(whole);
+    }
+}
+
+void nrd_trace_outputs(nrd_trace *t, const nrd_response *r)
+{
+    for (uint32_t i = 0; wants_tensors(t) && i < r->n_outputs; i++) {
+        const nrd_output *o = r->outputs[i];
+        t->tensor_fn(to_api(t), TRITONSERVER_TRACE_TENSOR_BACKEND_OUTPUT, o->name, o->dtype,
+                     o->base, o->attr.byte_size, o->dims, o->n_dims, o->attr.memory_type,
+                     o->attr.memory_type_id, t->userp);
     }
 }
 
@@ -145,9 +190,6 @@ TRITONSERVER_Error *TRITONSERVER_InferenceTraceTensorNew(
 {
     if (!release_fn) {
         return as_api(nrd_errorf(NRD_ERR_INVALID_ARG, "a trace needs a release function"));
-    }
-    if (level & TRITONSERVER_TRACE_LEVEL_TENSORS) {
-        return as_api(nrd_errorf(NRD_ERR_UNSUPPORTED, "trace level TENSORS is not supported"));
     }
     *trace = to_api(trace_new((uint32_t)level, parent_id, activity_fn, tensor_activity_fn,
                               release_fn, trace_userp));

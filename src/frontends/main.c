@@ -7,6 +7,7 @@
 #endif
 #include "frontends/http/api.h"
 #include "frontends/metrics/server.h"
+#include "frontends/openai/openai.h"
 #include "frontends/options.h"
 #include "frontends/tracer.h"
 
@@ -27,6 +28,7 @@ typedef struct services {
     TRITONSERVER_Server *server;
     nrd_tracer *tracer;
     nrd_http_api *http;
+    nrd_openai *openai;
     nrd_http_server *metrics;
 #ifdef NRD_HAVE_GRPC
     nrd_grpc_service *grpc;
@@ -110,6 +112,10 @@ static nrd_error *start_services(services *s, const nrd_options *o)
     if (o->allow_http) {
         NRD_TRY(nrd_error_wrap(nrd_http_api_new(&s->http, s->server, o, s->tracer, &s->limit),
                                "failed to start HTTP service"));
+        if (o->allow_openai) {
+            NRD_TRY(nrd_error_wrap(nrd_openai_new(&s->openai, s->http),
+                                   "failed to start the OpenAI endpoints"));
+        }
         NRD_TRY(nrd_error_wrap(nrd_http_api_listen(s->http), "failed to start HTTP service"));
     }
     NRD_TRY(start_grpc(s, o));
@@ -196,6 +202,7 @@ static int stop(services *s, const nrd_options *o)
     }
     free_grpc(s);
     nrd_http_api_free(s->http);
+    nrd_openai_free(s->openai);
     nrd_http_server_free(s->metrics);
     nrd_error_free(nrd_http_from_triton(TRITONSERVER_ServerDelete(s->server)));
     nrd_tracer_free(s->tracer);
@@ -222,6 +229,8 @@ static int serve(const nrd_options *o)
     TRITONSERVER_ServerOptions *t = NULL;
     nrd_error *err = NULL;
 
+    raise_descriptor_limit();
+    block_signals(&signals); /* before any thread exists, so that all inherit it */
     NRD_TRY_GOTO(nrd_options_apply_log(o), err, fail);
     NRD_TRY_GOTO(nrd_tracer_new(&s.tracer, o), err, fail);
     err = nrd_http_from_triton(nrd_options_build(o, &t));
@@ -231,8 +240,6 @@ static int serve(const nrd_options *o)
         return 1;
     }
     NRD_LOG_INFO("Nereid %s, with the interfaces of Triton %s", NRD_VERSION, TRITON_VERSION);
-    raise_descriptor_limit();
-    block_signals(&signals); /* before any thread exists, so that all inherit it */
     TRITONSERVER_Error *e = TRITONSERVER_ServerNew(&s.server, t);
     TRITONSERVER_ServerOptionsDelete(t);
     if (e) { /* the words that Triton ends with; scripts look for them */
@@ -253,6 +260,7 @@ fail:
         nrd_error_free(nrd_http_from_triton(TRITONSERVER_ServerStop(s.server)));
         free_grpc(&s);
         nrd_http_api_free(s.http);
+        nrd_openai_free(s.openai);
         nrd_http_server_free(s.metrics);
         nrd_error_free(nrd_http_from_triton(TRITONSERVER_ServerDelete(s.server)));
     }

@@ -178,6 +178,8 @@ void nrd_options_init(nrd_options *o)
     o->model_config_name = nrd_xstrdup("");
     o->load_threads = 4;
     o->allow_http = true;
+    o->allow_openai = true;
+    o->api_key_file = nrd_xstrdup("");
     o->http_address = nrd_xstrdup("0.0.0.0");
     o->http_port = 8000;
     o->http_threads = default_http_threads();
@@ -242,12 +244,13 @@ void nrd_options_fini(nrd_options *o)
                         &o->grpc_compression,
                         &o->metrics_address,
                         &o->http_forward_pattern,
-                        &o->model_config_name};
-    nrd_option_list *lists[] = {&o->repositories,    &o->startup_models, &o->http_restricted,
-                                &o->grpc_restricted, &o->metrics_config, &o->trace_config,
-                                &o->backend_config,  &o->cache_config,   &o->rate_resources,
-                                &o->cuda_pools,      &o->cuda_va,        &o->gpu_load_limits,
-                                &o->host_policies};
+                        &o->model_config_name,
+                        &o->api_key_file};
+    nrd_option_list *lists[] = {
+        &o->repositories,    &o->startup_models, &o->http_restricted, &o->grpc_restricted,
+        &o->metrics_config,  &o->trace_config,   &o->trace_old,       &o->backend_config,
+        &o->cache_config,    &o->rate_resources, &o->cuda_pools,      &o->cuda_va,
+        &o->gpu_load_limits, &o->host_policies,  &o->api_keys,        &o->cors_origins};
     for (size_t i = 0; i < sizeof strings / sizeof *strings; i++) {
         free(*strings[i]);
         *strings[i] = NULL;

@@ -63,6 +63,12 @@ typedef struct nrd_options {
     char *http_forward_pattern;
     nrd_option_list http_restricted; /* name: api, setting: header, value */
     int64_t http_max_input_bytes;
+    /* OpenAI's API */
+    bool allow_openai;
+    nrd_option_list api_keys;     /* name */
+    char *api_key_file;           /* "" without */
+    nrd_option_list cors_origins; /* name */
+    int64_t openai_rate_limit;    /* requests a minute and key; 0: any number */
     /* gRPC */
     bool allow_grpc, allow_grpc_given;
     bool reuse_grpc_port;
@@ -90,7 +96,8 @@ typedef struct nrd_options {
     double metrics_interval_ms;
     nrd_option_list metrics_config; /* name "", setting, value */
     /* trace */
-    nrd_option_list trace_config; /* name: "", "triton"; setting, value */
+    nrd_option_list trace_old;    /* the same from the options that came before it */
+    nrd_option_list trace_config; /* name: "", "triton", "opentelemetry"; setting, value */
     /* plug-ins */
     char *backend_dir, *agent_dir, *cache_dir; /* "" becomes the folder beside the program */
     nrd_option_list backend_config;            /* name may be "", setting, value */

@@ -213,8 +213,22 @@ const nrd_option_row nrd_option_rows[] = {
 
     {"Tracing", "trace-config", NRD_FORM_CUSTOM, 0, 0, 0, "string,string=string",
      nrd_option_parse_trace_config,
-     "<setting>=<value> with level, rate, count or mode, or triton,<setting>=<value> with file or "
-     "log-frequency. Mode opentelemetry is refused: this build does not have it."},
+     "<setting>=<value> with level, rate, count or mode (triton or opentelemetry); "
+     "triton,<setting>=<value> with file or log-frequency; opentelemetry,<setting>=<value> with "
+     "url "
+     "(http only; default http://localhost:4318/v1/traces), resource=<key>=<value>, "
+     "bsp_max_queue_size, bsp_schedule_delay (milliseconds) or bsp_max_export_batch_size."},
+
+    {"OpenAI", "allow-openai", NRD_FORM_BOOL, F(allow_openai), 0, 0, "boolean", NULL,
+     "Answer OpenAI's API (/v1/chat/completions and others) on the HTTP port. Default is true."},
+    {"OpenAI", "api-key", NRD_FORM_CUSTOM, 0, 0, 0, "string", nrd_option_parse_api_key,
+     "Key that /v1 asks for (Authorization: Bearer). May be given several times."},
+    {"OpenAI", "api-key-file", NRD_FORM_STRING, F(api_key_file), 0, 0, "string", NULL,
+     "File with such keys, one a line; lines with # are remarks."},
+    {"OpenAI", "cors-origin", NRD_FORM_CUSTOM, 0, 0, 0, "string", nrd_option_parse_cors_origin,
+     "Origin of pages that may call /v1 from a browser, or *. May be given several times."},
+    {"OpenAI", "openai-rate-limit", NRD_FORM_INT, F(openai_rate_limit), 0, INT_MAX, "integer", NULL,
+     "Requests a minute for each key; more are answered 429. 0: any number. Default is 0."},
 
     {"Shared Memory", "allow-client-shm", NRD_FORM_BOOL, F(allow_client_shm), 0, 0, "boolean", NULL,
      "Let clients register shared memory, of the system and of CUDA, and use it for inputs and "
@@ -278,16 +292,16 @@ const nrd_option_row nrd_option_rows[] = {
      NULL, "Use --disable-auto-complete-config."},
     {"DEPRECATED", "response-cache-byte-size", NRD_FORM_CUSTOM, 0, 0, 0, "integer",
      nrd_option_parse_cache_size, "Use --cache-config=local,size=<bytes>."},
-    {"DEPRECATED", "trace-file", NRD_FORM_REFUSED, 0, 0, 0, "string", NULL,
-     "refused: use --trace-config=triton,file=<path>."},
-    {"DEPRECATED", "trace-level", NRD_FORM_REFUSED, 0, 0, 0, "string", NULL,
-     "refused: use --trace-config=level=<OFF|TIMESTAMPS|TENSORS>."},
-    {"DEPRECATED", "trace-rate", NRD_FORM_REFUSED, 0, 0, 0, "integer", NULL,
-     "refused: use --trace-config=rate=<n>."},
-    {"DEPRECATED", "trace-count", NRD_FORM_REFUSED, 0, 0, 0, "integer", NULL,
-     "refused: use --trace-config=count=<n>."},
-    {"DEPRECATED", "trace-log-frequency", NRD_FORM_REFUSED, 0, 0, 0, "integer", NULL,
-     "refused: use --trace-config=triton,log-frequency=<n>."},
+    {"DEPRECATED", "trace-file", NRD_FORM_CUSTOM, 0, 0, 0, "string", nrd_option_parse_trace_old,
+     "Use --trace-config=triton,file=<path>."},
+    {"DEPRECATED", "trace-level", NRD_FORM_CUSTOM, 0, 0, 0, "string", nrd_option_parse_trace_old,
+     "Use --trace-config=level=<OFF|TIMESTAMPS|TENSORS>."},
+    {"DEPRECATED", "trace-rate", NRD_FORM_CUSTOM, 0, 0, 0, "integer", nrd_option_parse_trace_old,
+     "Use --trace-config=rate=<n>."},
+    {"DEPRECATED", "trace-count", NRD_FORM_CUSTOM, 0, 0, 0, "integer", nrd_option_parse_trace_old,
+     "Use --trace-config=count=<n>."},
+    {"DEPRECATED", "trace-log-frequency", NRD_FORM_CUSTOM, 0, 0, 0, "integer",
+     nrd_option_parse_trace_old, "Use --trace-config=triton,log-frequency=<n>."},
 };
 const size_t nrd_option_n_rows = sizeof nrd_option_rows / sizeof *nrd_option_rows;
 

@@ -111,6 +111,21 @@ nrd_error *nrd_option_parse_trace_config(nrd_options *o, const char *name, const
     return add_triple(&o->trace_config, name, value, false, "<trace mode>,<setting>=<value>");
 }
 
+/* --trace-file and the like, under the names that --trace-config has for them. */
+nrd_error *nrd_option_parse_trace_old(nrd_options *o, const char *name, const char *value)
+{
+    const char *setting = name + strlen("trace-");
+    const bool of_mode = strcmp(setting, "file") == 0 || strcmp(setting, "log-frequency") == 0;
+    if (!value[0]) {
+        return nrd_option_bad(name, "the value must not be empty");
+    }
+    nrd_option_entry *e = list_add(&o->trace_old);
+    e->name = nrd_xstrdup(of_mode ? "triton" : "");
+    e->setting = nrd_xstrdup(setting);
+    e->value = nrd_xstrdup(value);
+    return NULL;
+}
+
 nrd_error *nrd_option_parse_metrics_config(nrd_options *o, const char *name, const char *value)
 {
     nrd_error *err = add_triple(&o->metrics_config, name, value, false, "<setting>=<value>");
@@ -287,6 +302,22 @@ static nrd_error *add_name(nrd_option_list *list, const char *name, const char *
 nrd_error *nrd_option_parse_repository(nrd_options *o, const char *name, const char *value)
 {
     return add_name(&o->repositories, name, value);
+}
+
+nrd_error *nrd_option_parse_api_key(nrd_options *o, const char *name, const char *value)
+{
+    if (!value[0]) {
+        return nrd_option_bad(name, "Error: an empty key.");
+    }
+    return add_name(&o->api_keys, name, value);
+}
+
+nrd_error *nrd_option_parse_cors_origin(nrd_options *o, const char *name, const char *value)
+{
+    if (strpbrk(value, "\r\n ")) {
+        return nrd_option_bad(name, "Error: an origin has no spaces.");
+    }
+    return add_name(&o->cors_origins, name, value);
 }
 
 nrd_error *nrd_option_parse_startup_model(nrd_options *o, const char *name, const char *value)

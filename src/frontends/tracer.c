@@ -1,9 +1,12 @@
 #include "frontends/tracer.h"
 
 #include "base/clock.h"
+#include "base/env.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "frontends/http/tensor_json.h"
+#include "frontends/otel_export.h"
+#include "frontends/otel_spans.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -35,8 +38,11 @@ struct nrd_tracer {
     settings global;
     uint64_t seen;
     model_settings *models;
-    char *path; /* "" : none */
-    FILE *file; /* open while something was written to it */
+    bool otel_mode;     /* spans to a collector instead of a file */
+    nrd_otel *otel;     /* owns */
+    nrd_str otel_shown; /* its settings, as JSON members */
+    char *path;         /* "" : none */
+    FILE *file;         /* open while something was written to it */
     int64_t in_file, n_files;
 };
 
@@ -51,6 +57,8 @@ struct nrd_trace_record {
     bool root_released;
     int64_t frequency;
     bool stamps; /* else only tensors are written */
+    bool otel;   /* spans instead of text */
+    nrd_otel_spans spans;
     atomic_int refs;
 };
 
@@ -101,13 +109,76 @@ static nrd_error *parse_number(const char *name, const char *text, int64_t min, 
     return NULL;
 }
 
-static nrd_error *set_from_option(nrd_tracer *t, const nrd_option_entry *e, bool *off)
+/* ---- settings of the command line ---- */
+
+/* What --trace-config=opentelemetry,... says. */
+typedef struct otel_options {
+    const char *url;
+    nrd_str attributes; /* of the resource, as members of a JSON list */
+    int64_t max_queue, delay_ms, max_batch;
+    bool named; /* service.name was given */
+} otel_options;
+
+static nrd_error *set_resource(otel_options *x, const char *value)
+{
+    const char *eq = strchr(value, '=');
+    if (!eq || eq == value) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG,
+                          "--trace-config opentelemetry,resource: expected <key>=<value>, got %s",
+                          value);
+    }
+    x->named = x->named || strncmp(value, "service.name=", 13) == 0;
+    nrd_str_puts(&x->attributes, x->attributes.len ? ",{\"key\":" : "{\"key\":");
+    nrd_json_put_string(&x->attributes, value, (size_t)(eq - value));
+    nrd_str_puts(&x->attributes, ",\"value\":{\"stringValue\":");
+    nrd_json_put_cstr(&x->attributes, eq + 1);
+    nrd_str_puts(&x->attributes, "}}");
+    return NULL;
+}
+
+static nrd_error *set_otel(nrd_tracer *t, otel_options *x, const nrd_option_entry *e)
+{
+    int64_t *number = strcmp(e->setting, "bsp_max_queue_size") == 0          ? &x->max_queue
+                      : strcmp(e->setting, "bsp_schedule_delay") == 0        ? &x->delay_ms
+                      : strcmp(e->setting, "bsp_max_export_batch_size") == 0 ? &x->max_batch
+                                                                             : NULL;
+    if (!number && strcmp(e->setting, "url") != 0 && strcmp(e->setting, "resource") != 0) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "--trace-config has no setting 'opentelemetry,%s'",
+                          e->setting);
+    }
+    if (number) {
+        return parse_number(e->setting, e->value, 1, INT32_MAX, number); /* shown at the end */
+    }
+    nrd_str_putc(&t->otel_shown, ',');
+    nrd_json_put_cstr(&t->otel_shown, e->setting);
+    nrd_str_putc(&t->otel_shown, ':');
+    nrd_json_put_cstr(&t->otel_shown, e->value);
+    if (e->setting[0] == 'u') {
+        x->url = e->value;
+        return NULL;
+    }
+    return set_resource(x, e->value);
+}
+
+static nrd_error *set_mode(nrd_tracer *t, const char *value)
+{
+    t->otel_mode = strcasecmp(value, "opentelemetry") == 0;
+    return t->otel_mode || strcasecmp(value, "triton") == 0
+               ? NULL
+               : nrd_errorf(NRD_ERR_INVALID_ARG,
+                            "invalid value for trace mode: %s; it is 'triton' or 'opentelemetry'",
+                            value);
+}
+
+static nrd_error *set_from_option(nrd_tracer *t, otel_options *x, const nrd_option_entry *e,
+                                  bool *off)
 {
     const bool triton = strcmp(e->name, "triton") == 0;
+    if (strcmp(e->name, "opentelemetry") == 0) {
+        return set_otel(t, x, e);
+    }
     if (e->name[0] && !triton) {
-        return nrd_errorf(
-            strcmp(e->name, "opentelemetry") == 0 ? NRD_ERR_UNSUPPORTED : NRD_ERR_INVALID_ARG,
-            "--trace-config mode '%s' is not in this build, only 'triton' is", e->name);
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "--trace-config has no mode '%s'", e->name);
     }
     if (triton && strcmp(e->setting, "file") == 0) {
         free(t->path);
@@ -128,48 +199,93 @@ static nrd_error *set_from_option(nrd_tracer *t, const nrd_option_entry *e, bool
         return parse_number("trace_count", e->value, -1, INT32_MAX, &t->global.count);
     }
     if (!triton && strcmp(e->setting, "mode") == 0) {
-        return strcmp(e->value, "triton") == 0
-                   ? NULL
-                   : nrd_errorf(NRD_ERR_UNSUPPORTED,
-                                "--trace-config mode=%s is not in this build, only 'triton' is",
-                                e->value);
+        return set_mode(t, e->value);
     }
     return nrd_errorf(NRD_ERR_INVALID_ARG, "--trace-config has no setting '%s%s%s'", e->name,
                       triton ? "," : "", e->setting);
 }
 
+static bool is_given(const nrd_option_list *list, const nrd_option_entry *e)
+{
+    for (size_t i = 0; i < list->n; i++) {
+        if (strcmp(list->items[i].name, e->name) == 0 &&
+            strcmp(list->items[i].setting, e->setting) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* The older options count where --trace-config says nothing. */
+static nrd_error *read_options(nrd_tracer *t, otel_options *x, const nrd_options *o)
+{
+    bool off = false;
+    for (size_t i = 0; i < o->trace_old.n; i++) {
+        if (!is_given(&o->trace_config, &o->trace_old.items[i])) {
+            NRD_TRY(set_from_option(t, x, &o->trace_old.items[i], &off));
+        }
+    }
+    for (size_t i = 0; i < o->trace_config.n; i++) {
+        NRD_TRY(set_from_option(t, x, &o->trace_config.items[i], &off));
+    }
+    if (off) {
+        t->global.level = 0;
+    }
+    return NULL;
+}
+
+static nrd_error *start_otel(nrd_tracer *t, otel_options *x)
+{
+    if (!x->named) {
+        NRD_TRY(set_resource(x, "service.name=triton-inference-server"));
+    }
+    nrd_str_printf(&t->otel_shown,
+                   ",\"bsp_max_queue_size\":\"%lld\",\"bsp_schedule_delay\":\"%lld\","
+                   "\"bsp_max_export_batch_size\":\"%lld\"",
+                   (long long)x->max_queue, (long long)x->delay_ms, (long long)x->max_batch);
+    return nrd_otel_new(&t->otel, x->url, nrd_str_cstr(&x->attributes), x->max_queue, x->delay_ms,
+                        x->max_batch);
+}
+
 static nrd_error *need_file(const nrd_tracer *t, unsigned level)
 {
-    return level == 0 || t->path[0]
+    return level == 0 || t->path[0] || t->otel_mode
                ? NULL
                : nrd_errorf(
                      NRD_ERR_INVALID_ARG,
                      "Attempting to set invalid trace setting :trace file name is not given");
 }
 
+static nrd_error *env_number(const char *name, const char *fallback, int64_t *out)
+{
+    return parse_number(name, nrd_env(name, fallback), 1, INT32_MAX, out);
+}
+
 nrd_error *nrd_tracer_new(nrd_tracer **out, const nrd_options *o)
 {
-    bool off = false;
+    otel_options x = {.url = "http://localhost:4318/v1/traces"};
     nrd_error *err = NULL;
     nrd_tracer *t = NULL;
 
     *out = NULL;
-    NRD_NEW_GOTO(t, 1, err, fail);
+    NRD_NEW_GOTO(t, 1, err, done);
     pthread_mutex_init(&t->mu, NULL);
     t->global = (settings){0, 1000, -1, 0};
     t->path = nrd_xstrdup("");
-    for (size_t i = 0; i < o->trace_config.n; i++) {
-        NRD_TRY_GOTO(set_from_option(t, &o->trace_config.items[i], &off), err, fail);
+    NRD_TRY_GOTO(env_number("OTEL_BSP_MAX_QUEUE_SIZE", "2048", &x.max_queue), err, done);
+    NRD_TRY_GOTO(env_number("OTEL_BSP_SCHEDULE_DELAY", "5000", &x.delay_ms), err, done);
+    NRD_TRY_GOTO(env_number("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "512", &x.max_batch), err, done);
+    NRD_TRY_GOTO(read_options(t, &x, o), err, done);
+    NRD_TRY_GOTO(need_file(t, t->global.level), err, done);
+    if (t->otel_mode) {
+        NRD_TRY_GOTO(start_otel(t, &x), err, done);
     }
-    if (off) {
-        t->global.level = 0;
-    }
-    NRD_TRY_GOTO(need_file(t, t->global.level), err, fail);
     atomic_store(&t->active, t->global.level != 0);
     *out = t;
-    return NULL;
+    t = NULL;
 
-fail:
+done:
+    nrd_str_fini(&x.attributes);
     nrd_tracer_free(t);
     return err;
 }
@@ -307,15 +423,20 @@ void nrd_tracer_put_settings(nrd_tracer *t, const char *model, nrd_str *out)
     const bool stamps = (s.level & TRITONSERVER_TRACE_LEVEL_TIMESTAMPS) != 0;
     const bool tensors = (s.level & TRITONSERVER_TRACE_LEVEL_TENSORS) != 0;
     nrd_str_printf(out,
-                   "{\"trace_level\":[%s%s%s],\"trace_rate\":\"%lld\",\"trace_count\":\"%lld\","
-                   "\"log_frequency\":\"%lld\",\"trace_file\":",
+                   "{\"trace_level\":[%s%s%s],\"trace_rate\":\"%lld\",\"trace_count\":\"%lld\",",
                    stamps    ? "\"TIMESTAMPS\""
                    : tensors ? ""
                              : "\"OFF\"",
                    stamps && tensors ? "," : "", tensors ? "\"TENSORS\"" : "", (long long)s.rate,
-                   (long long)s.count, (long long)s.log_frequency);
-    nrd_json_put_cstr(out, t->path);
-    nrd_str_puts(out, ",\"trace_mode\":\"triton\"}");
+                   (long long)s.count);
+    if (t->otel_mode) {
+        nrd_str_printf(out, "\"trace_mode\":\"opentelemetry\"%s}", nrd_str_cstr(&t->otel_shown));
+    } else {
+        nrd_str_printf(out,
+                       "\"log_frequency\":\"%lld\",\"trace_file\":", (long long)s.log_frequency);
+        nrd_json_put_cstr(out, t->path);
+        nrd_str_puts(out, ",\"trace_mode\":\"triton\"}");
+    }
     pthread_mutex_unlock(&t->mu);
 }
 
@@ -364,6 +485,8 @@ void nrd_tracer_free(nrd_tracer *t)
     if (!t) {
         return;
     }
+    nrd_otel_free(t->otel);
+    nrd_str_fini(&t->otel_shown);
     close_file(t);
     while (t->models) {
         model_settings *m = t->models;
@@ -383,7 +506,13 @@ void nrd_trace_unref(nrd_trace_record *r)
     if (!r || atomic_fetch_sub_explicit(&r->refs, 1, memory_order_acq_rel) != 1) {
         return;
     }
-    write_record(r->tracer, r);
+    if (r->otel) {
+        const size_t n = nrd_otel_spans_write(&r->spans, nrd_now_ns(), &r->text);
+        nrd_otel_add(r->tracer->otel, &r->text, n);
+        nrd_otel_spans_fini(&r->spans);
+    } else {
+        write_record(r->tracer, r);
+    }
     nrd_str_fini(&r->text);
     pthread_mutex_destroy(&r->mu);
     free(r);
@@ -409,6 +538,9 @@ static void introduce(nrd_trace_record *r, TRITONSERVER_InferenceTrace *trace, u
     }
     if (r->n_alive < MAX_CHILDREN) {
         r->alive[r->n_alive++] = id;
+    }
+    if (r->otel) {
+        return; /* spans carry all of this */
     }
     drop(TRITONSERVER_InferenceTraceModelName(trace, &model));
     drop(TRITONSERVER_InferenceTraceModelVersion(trace, &version));
@@ -443,7 +575,9 @@ static void on_activity(TRITONSERVER_InferenceTrace *trace,
     drop(TRITONSERVER_InferenceTraceId(trace, &id));
     pthread_mutex_lock(&r->mu);
     introduce(r, trace, id);
-    if (r->stamps) {
+    if (r->otel) {
+        nrd_otel_spans_activity(&r->spans, trace, activity, ns);
+    } else if (r->stamps) {
         put_stamp(r, id, TRITONSERVER_InferenceTraceActivityString(activity), ns);
     }
     pthread_mutex_unlock(&r->mu);
@@ -460,8 +594,8 @@ static void on_tensor(TRITONSERVER_InferenceTrace *trace,
     size_t count = 0;
     nrd_str data = {0};
     (void)memory_id;
-    if (memory_type == TRITONSERVER_MEMORY_GPU) {
-        return; /* device memory is not copied for a trace */
+    if (memory_type == TRITONSERVER_MEMORY_GPU || r->otel) {
+        return; /* spans hold no tensors; device memory is not copied for a trace */
     }
     drop(TRITONSERVER_InferenceTraceId(trace, &id));
     if (nrd_tensor_count(shape, n_dims, &count)) {
@@ -475,7 +609,8 @@ static void on_tensor(TRITONSERVER_InferenceTrace *trace,
                    TRITONSERVER_InferenceTraceActivityString(activity));
     nrd_json_put_cstr(&r->text, name);
     nrd_str_puts(&r->text, ",\"data\":");
-    nrd_json_put_string(&r->text, nrd_str_cstr(&data), data.len);
+    const bool is_list = data.len >= 2 && data.data[0] == '['; /* written without its brackets */
+    nrd_json_put_string(&r->text, nrd_str_cstr(&data) + is_list, data.len - (is_list ? 2 : 0));
     nrd_str_puts(&r->text, ",\"shape\":\"");
     for (uint64_t i = 0; i < n_dims; i++) {
         nrd_str_printf(&r->text, i ? ",%lld" : "%lld", (long long)shape[i]);
@@ -509,7 +644,8 @@ static void on_release(TRITONSERVER_InferenceTrace *trace, void *userp)
     }
 }
 
-static bool take_sample(nrd_tracer *t, const char *model, settings *out)
+/* forced: the client traces this request already; rate and count do not matter. */
+static bool take_sample(nrd_tracer *t, const char *model, bool forced, settings *out)
 {
     bool take = false;
     pthread_mutex_lock(&t->mu);
@@ -517,7 +653,9 @@ static bool take_sample(nrd_tracer *t, const char *model, settings *out)
     *out = effective(t, m);
     int64_t *count = m && m->own_count ? &m->s.count : &t->global.count;
     uint64_t *seen = m && (m->own_rate || m->own_level) ? &m->seen : &t->seen;
-    if (out->level != 0 && *count != 0 && ++*seen % (uint64_t)out->rate == 0) {
+    if (out->level != 0 && forced) {
+        take = true;
+    } else if (out->level != 0 && *count != 0 && ++*seen % (uint64_t)out->rate == 0) {
         take = true;
         *count -= *count > 0;
     }
@@ -525,10 +663,15 @@ static bool take_sample(nrd_tracer *t, const char *model, settings *out)
     return take;
 }
 
-nrd_trace_record *nrd_tracer_sample(nrd_tracer *t, const char *model)
+nrd_trace_record *nrd_tracer_sample(nrd_tracer *t, const char *model, const char *traceparent,
+                                    size_t n)
 {
     settings s;
-    if (!atomic_load_explicit(&t->active, memory_order_relaxed) || !take_sample(t, model, &s)) {
+    if (!atomic_load_explicit(&t->active, memory_order_relaxed)) {
+        return NULL;
+    }
+    const bool forced = t->otel_mode && traceparent && nrd_otel_is_traceparent(traceparent, n);
+    if (!take_sample(t, model, forced, &s)) {
         return NULL;
     }
     nrd_trace_record *r = nrd_xcalloc(1, sizeof *r);
@@ -550,6 +693,10 @@ nrd_trace_record *nrd_tracer_sample(nrd_tracer *t, const char *model)
         return NULL;
     }
     drop(TRITONSERVER_InferenceTraceId(r->trace, &r->id));
+    if (t->otel_mode) {
+        r->otel = true;
+        nrd_otel_spans_init(&r->spans, traceparent, n, nrd_now_ns());
+    }
     return r;
 }
 
@@ -570,7 +717,11 @@ void nrd_trace_stamp(nrd_trace_record *r, const char *name, uint64_t ns)
 {
     if (r && r->stamps) {
         pthread_mutex_lock(&r->mu);
-        put_stamp(r, r->id, name, ns);
+        if (r->otel) {
+            nrd_otel_spans_stamp(&r->spans, name, ns);
+        } else {
+            put_stamp(r, r->id, name, ns);
+        }
         pthread_mutex_unlock(&r->mu);
     }
 }

@@ -1,10 +1,12 @@
-/* frontends/tracer.h - which requests are traced, and the file their time stamps go to.
+/* frontends/tracer.h - which requests are traced, and where their time stamps go: a file or a
+ * collector.
  *
  * Purpose   Settings for all models and for single ones, changed at start and through
- *           /v2/trace/setting; sampling; writing finished traces as one JSON array.
+ *           /v2/trace/setting; sampling; writing finished traces as one JSON array (mode
+ *           triton), or handing them to otel_export.h (mode opentelemetry).
  * Owner     Any thread; the tracer and each record have a lock of their own.
  * Units     Time stamps in nanoseconds of the steady clock.
- * Errors    INVALID_ARG for settings with Triton's words, UNSUPPORTED for mode opentelemetry.
+ * Errors    INVALID_ARG for settings with Triton's words.
  * Lifetime  The tracer outlives every record. A record is shared: the request's handler holds it
  *           from sample until nrd_trace_unref, the core until it has released all its traces. Then
  *           it is written. nrd_tracer_free completes the file.
@@ -30,8 +32,10 @@ nrd_error *nrd_tracer_update(nrd_tracer *t, const char *model,
                              const nrd_json *settings) NRD_MUST_USE;
 void nrd_tracer_put_settings(nrd_tracer *t, const char *model, nrd_str *out);
 
-/* NULL: this request is not traced. */
-nrd_trace_record *nrd_tracer_sample(nrd_tracer *t, const char *model);
+/* NULL: this request is not traced. traceparent: that header of the request, n bytes, or NULL; a
+ * valid one makes sure that the request is traced in mode opentelemetry, as part of that trace. */
+nrd_trace_record *nrd_tracer_sample(nrd_tracer *t, const char *model, const char *traceparent,
+                                    size_t n);
 /* For ServerInferAsync, which takes it. When that fails, call nrd_trace_not_taken. */
 TRITONSERVER_InferenceTrace *nrd_trace_of(const nrd_trace_record *r);
 void nrd_trace_not_taken(nrd_trace_record *r);

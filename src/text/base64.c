@@ -5,7 +5,7 @@
 
 static const char alphabet[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-bool nrd_base64_decode(const char *s, size_t n, nrd_str *out)
+bool nrd_text_base64_decode(const char *s, size_t n, nrd_str *out)
 {
     uint8_t value[256];
     uint32_t bits = 0;

@@ -4,7 +4,7 @@
 
 #include "base/str.h"
 
-bool nrd_base64_decode(const char *s, size_t n, nrd_str *out); /* false: no valid base64 */
+bool nrd_text_base64_decode(const char *s, size_t n, nrd_str *out); /* false: no valid base64 */
 void nrd_base64_encode(const char *s, size_t n, nrd_str *out);
 
 #endif

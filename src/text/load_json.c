@@ -48,7 +48,7 @@ static nrd_error *load_precompiled(nrd_tokenizer *t, const nrd_json *node)
     }
     nrd_str blob = {0};
     nrd_error *err = nrd_tok_new_norm(t, NORM_PRECOMPILED, &step);
-    if (!err && !nrd_base64_decode(map->str, map->n, &blob)) {
+    if (!err && !nrd_text_base64_decode(map->str, map->n, &blob)) {
         err = nrd_errorf(NRD_ERR_INVALID_ARG, "precompiled_charsmap is no valid base64");
     }
     if (!err) {

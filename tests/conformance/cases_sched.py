@@ -34,7 +34,29 @@ def parameter(key, value):
     return 'parameters { key: "%s" value: { string_value: "%s" } }' % (key, value)
 
 
+def warm(name, inputs, batch=1, count=0):
+    inputs = " ".join('inputs { key: "%s" value: { %s } }' % i for i in inputs.items())
+    return (f'model_warmup [ {{ name: "{name}" batch_size: {batch} {inputs} '
+            + (f"count: {count} " if count else "") + "} ]\n")
+
+
+LOGS = parameter("log_inputs", "yes") + "\n"
+ZERO_IN = {"IN": "data_type: TYPE_INT32 dims: [ 1 ] zero_data: true"}
+FILE_IN = {"IN": 'data_type: TYPE_INT32 dims: [ 1 ] input_data_file: "seven"'}
+CONTROLS_IN = ZERO_IN | {
+    "START": "data_type: TYPE_INT32 dims: [ 1 ] zero_data: true",
+    "END": "data_type: TYPE_FP32 dims: [ 1 ] zero_data: true",
+    "READY": "data_type: TYPE_BOOL dims: [ 1 ] zero_data: true",
+    "CORRID": "data_type: TYPE_UINT64 dims: [ 1 ] zero_data: true"}
+
 MODELS = {
+    "warm_zero": probe("warm_zero", "", 0, LOGS + warm("zero", ZERO_IN)),
+    "warm_file": probe("warm_file", "", 0, LOGS + warm("file", FILE_IN, count=2)),
+    "warm_batch": probe("warm_batch", "dynamic_batching { }", 4, LOGS + warm("b", FILE_IN, 3)),
+    "warm_two": probe("warm_two", "", 0, LOGS + warm("one", ZERO_IN) + warm("two", FILE_IN)),
+    "warm_none": probe("warm_none", "", 0, LOGS + warm("none", ZERO_IN, 0)),
+    "warm_sequence": probe("warm_sequence", sequence("direct { }" + CONTROLS % "TYPE_UINT64"), 2,
+                           LOGS + warm("s", CONTROLS_IN)),
     "direct": probe("direct", sequence("direct { }" + CONTROLS % "TYPE_UINT64" + STATE % ZERO), 2),
     "oldest": probe("oldest", sequence("oldest { max_candidate_sequences: 4 }"
                                        + CONTROLS % "TYPE_INT32" + STATE % ZERO), 4),
@@ -55,6 +77,14 @@ MODELS = {
 
 # Loaded one by one: what the configuration says wrong.
 BROKEN = {
+    "warm_fails": parameter("fail", "on purpose") + warm("w", ZERO_IN, 1),
+    "warm_no_file": warm("w", {"IN": 'data_type: TYPE_INT32 dims: [ 1 ] input_data_file: "no"'}),
+    "warm_short": warm("w", {"IN": 'data_type: TYPE_INT32 dims: [ 1 ] input_data_file: "short"'}),
+    "warm_variable": warm("w", {"IN": "data_type: TYPE_INT32 dims: [ -1 ] zero_data: true"}),
+    "warm_shape": warm("w", {"IN": "data_type: TYPE_INT32 dims: [ 2 ] zero_data: true"}),
+    "warm_type": warm("w", {"IN": "data_type: TYPE_FP32 dims: [ 1 ] zero_data: true"}),
+    "warm_missing": warm("w", {}),
+    "warm_no_data": warm("w", {"IN": "data_type: TYPE_INT32 dims: [ 1 ]"}),
     "cached": sequence("") + "\nresponse_cache { enable: true }",
     "cached_decoupled": "response_cache { enable: true } "
                         "model_transaction_policy { decoupled: true }",
@@ -138,6 +168,9 @@ def write_repository(folder, models):
         (model / "initial_state").mkdir(exist_ok=True)
         (model / "initial_state/seven").write_bytes((7).to_bytes(4, "little"))
         (model / "initial_state/short").write_bytes(b"xx")
+        (model / "warmup").mkdir(exist_ok=True)
+        (model / "warmup/seven").write_bytes((7).to_bytes(4, "little"))
+        (model / "warmup/short").write_bytes(b"xx")
         (model / "config.pbtxt").write_text(text)
 
 

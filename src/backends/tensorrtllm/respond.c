@@ -236,6 +236,8 @@ static TRITONSERVER_Error *fill(const llm_instance *inst, const llm_row *row,
     }
     if ((q->wants & LLM_OUT_PERF) && row->return_perf_metrics && r->is_final) {
         NRD_TB_TRY(put_perf(row, t, r));
+        NRD_TB_TRY(TRITONBACKEND_ResponseSetIntParameter(t, "kv_tokens_per_block",
+                                                         inst->info.tokens_per_block));
     }
     return NULL;
 }

@@ -6,27 +6,10 @@
 /* Features that are not built are refused by name rather than ignored. */
 static nrd_error *refuse_missing_features(const nrd_config *cfg)
 {
-    const char *what = NULL;
-
-    if (cfg->n_model_warmup > 0) {
-        what = "model_warmup";
-    } else if (cfg->model_repository_agents && cfg->model_repository_agents->n_agents > 0) {
-        what = "model_repository_agents";
-    } else if (cfg->n_batch_input > 0) {
-        what = "batch_input";
-    } else if (cfg->n_batch_output > 0) {
-        what = "batch_output";
-    } else if (cfg->runtime[0]) {
-        what = "runtime";
-    }
-    for (size_t i = 0; i < cfg->n_parameters; i++) {
-        if (strcmp(cfg->parameters[i]->key, "TRITON_BATCH_STRATEGY_PATH") == 0) {
-            what = "custom batching (parameter TRITON_BATCH_STRATEGY_PATH)";
-        }
-    }
-    return what ? nrd_errorf(NRD_ERR_UNSUPPORTED, "%s is not supported by this server, set for %s",
-                             what, cfg->name)
-                : NULL;
+    return cfg->runtime[0] ? nrd_errorf(NRD_ERR_UNSUPPORTED,
+                                        "runtime is not supported by this server, set for %s",
+                                        cfg->name)
+                           : NULL;
 }
 
 static nrd_error *check_queue_policy(const nrd_config *cfg, const Inference__ModelQueuePolicy *p)
@@ -166,6 +149,7 @@ static nrd_error *check_ensemble(const nrd_config *cfg)
     const Inference__ModelEnsembling *e = cfg->ensemble_scheduling;
     const char *bad = cfg->n_instance_group ? "instance group should not be specified"
                       : cfg->optimization   ? "optimization should not be specified"
+                      : cfg->n_model_warmup ? "model_warmup can not be specified"
                                             : NULL;
 
     if (strcmp(cfg->platform, "ensemble") != 0) {
@@ -381,6 +365,61 @@ static nrd_error *check_io(const nrd_config *cfg, const io_view *io)
     return check_dims(cfg, io);
 }
 
+static nrd_error *check_sources(const nrd_config *cfg, char *const *names, size_t n,
+                                const char *what, const char *kind)
+{
+    if (n != 1) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "%s kind '%s' expects 1 source input, got %zu", what,
+                          kind, n);
+    }
+    for (size_t i = 0; i < cfg->n_input; i++) {
+        if (strcmp(cfg->input[i]->name, names[0]) == 0) {
+            return NULL;
+        }
+    }
+    return nrd_errorf(NRD_ERR_INVALID_ARG, "unknown source input name '%s'", names[0]);
+}
+
+/* Tensors about whole batches, which backends make and take apart: the core checks names. */
+static nrd_error *check_batch_io(const nrd_config *cfg)
+{
+    for (size_t i = 0; i < cfg->n_batch_input; i++) {
+        const Inference__BatchInput *b = cfg->batch_input[i];
+        const ProtobufCEnumValue *kind = protobuf_c_enum_descriptor_get_value(
+            &inference__batch_input__kind__descriptor, b->kind);
+        if (b->data_type != INFERENCE__DATA_TYPE__TYPE_INT32 &&
+            b->data_type != INFERENCE__DATA_TYPE__TYPE_FP32) {
+            return nrd_errorf(NRD_ERR_INVALID_ARG,
+                              "batch input data type must be TYPE_INT32 or TYPE_FP32");
+        }
+        NRD_TRY(check_sources(cfg, b->source_input, b->n_source_input, "batch input",
+                              kind ? kind->name : "?"));
+    }
+    for (size_t i = 0; i < cfg->n_batch_output; i++) {
+        const Inference__BatchOutput *b = cfg->batch_output[i];
+        NRD_TRY(check_sources(cfg, b->source_input, b->n_source_input, "batch output",
+                              "BATCH_SCATTER_WITH_INPUT_SHAPE"));
+        for (size_t k = 0; k < b->n_target_name; k++) {
+            bool known = false;
+            for (size_t o = 0; o < cfg->n_output; o++) {
+                known = known || strcmp(cfg->output[o]->name, b->target_name[k]) == 0;
+            }
+            if (!known) {
+                return nrd_errorf(NRD_ERR_INVALID_ARG, "unknown target output name '%s'",
+                                  b->target_name[k]);
+            }
+            for (size_t j = 0; j < k; j++) {
+                if (strcmp(b->target_name[j], b->target_name[k]) == 0) {
+                    return nrd_errorf(NRD_ERR_INVALID_ARG,
+                                      "target output name '%s' can only be specified once",
+                                      b->target_name[k]);
+                }
+            }
+        }
+    }
+    return NULL;
+}
+
 nrd_error *nrd_config_validate_io(const nrd_config *cfg)
 {
     for (size_t i = 0; i < cfg->n_input; i++) {
@@ -404,5 +443,5 @@ nrd_error *nrd_config_validate_io(const nrd_config *cfg)
                      out->n_dims,    out->dims, out->reshape};
         NRD_TRY(check_io(cfg, &v));
     }
-    return NULL;
+    return check_batch_io(cfg);
 }

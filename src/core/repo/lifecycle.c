@@ -6,6 +6,7 @@
  * with the reason. While a new copy of a version loads, the old one keeps serving. An ensemble is
  * loaded after the models it names, and goes when one of them goes. */
 #include "core/core.h"
+#include "core/repo/agent.h"
 #include "core/repo/scan.h"
 
 #include "base/file.h"
@@ -247,6 +248,7 @@ static void retire(nrd_repo *r, entry *e, const int64_t *keep, size_t n_keep, co
     }
     pthread_mutex_unlock(&r->mu);
     for (size_t i = 0; i < n; i++) {
+        nrd_agents_unloading(gone[i]->agents);
         nrd_model_unref(gone[i]);
     }
     free(gone);
@@ -329,13 +331,16 @@ static nrd_error *load_steps(nrd_repo *r, entry *e)
 }
 
 static nrd_error *read_config(nrd_repo *r, const char *name, const char *dir,
-                              const char *override_json, nrd_config **out)
+                              const char *override_json, nrd_config **out, nrd_agents **out_agents)
 {
     nrd_config *cfg = NULL;
     nrd_error *err = NULL;
 
     *out = NULL;
+    *out_agents = NULL;
     NRD_TRY(nrd_config_load(&cfg, r->server, name, dir, override_json));
+    NRD_TRY_GOTO(nrd_agents_load(out_agents, r->server, cfg, dir), err, fail);
+    dir = *out_agents ? nrd_agents_dir(*out_agents) : dir;
     NRD_TRY_GOTO(nrd_config_autofill(r->server, cfg, dir), err, fail);
     NRD_TRY_GOTO(nrd_config_normalize(cfg), err, fail);
     NRD_TRY_GOTO(nrd_config_validate(cfg), err, fail);
@@ -343,6 +348,8 @@ static nrd_error *read_config(nrd_repo *r, const char *name, const char *dir,
     return NULL;
 
 fail:
+    nrd_agents_unref(*out_agents);
+    *out_agents = NULL;
     inference__model_config__free_unpacked(cfg, NULL);
     return err;
 }
@@ -374,7 +381,8 @@ static nrd_error *load_version(nrd_repo *r, entry *e, int64_t number, const char
 }
 
 /* All versions of the policy or none; on error the versions that served before still do. */
-static nrd_error *load_versions(nrd_repo *r, entry *e, const char *dir, const nrd_config *cfg)
+static nrd_error *load_versions(nrd_repo *r, entry *e, const char *dir, const nrd_config *cfg,
+                                nrd_agents *agents)
 {
     int64_t *numbers = NULL;
     size_t n = 0, done = 0;
@@ -421,6 +429,12 @@ static nrd_error *load_versions(nrd_repo *r, entry *e, const char *dir, const nr
             free(reason);
         }
     }
+    for (size_t i = 0; i < n; i++) {
+        if (fresh[i]) {
+            fresh[i]->agents = nrd_agents_ref(agents);
+        }
+    }
+    err = err ? err : nrd_agents_loaded(agents);
     if (err) {
         for (size_t i = 0; i < n; i++) {
             if (fresh[i]) {
@@ -440,6 +454,7 @@ static nrd_error *load_versions(nrd_repo *r, entry *e, const char *dir, const nr
         pthread_mutex_unlock(&r->mu);
         for (size_t i = 0; i < n; i++) {
             if (fresh[i]) {
+                nrd_agents_unloading(fresh[i]->agents);
                 nrd_model_unref(fresh[i]);
             }
         }
@@ -455,6 +470,7 @@ static nrd_error *load_entry(nrd_repo *r, const char *name, const char *dir,
                              const char *override_json)
 {
     nrd_config *cfg = NULL;
+    nrd_agents *agents = NULL;
     nrd_error *err;
 
     pthread_mutex_lock(&r->mu);
@@ -467,15 +483,16 @@ static nrd_error *load_entry(nrd_repo *r, const char *name, const char *dir,
     }
     e->signature = nrd_scan_signature(dir);
     pthread_mutex_unlock(&r->mu);
-    err = read_config(r, name, dir, override_json, &cfg);
+    err = read_config(r, name, dir, override_json, &cfg, &agents);
     if (!err) {
         remember_steps(r, e, cfg);
         err = load_steps(r, e);
     }
     bool polled = err != NULL; /* failed before any version was tried */
     if (!err) {
-        err = load_versions(r, e, dir, cfg);
+        err = load_versions(r, e, agents ? nrd_agents_dir(agents) : dir, cfg, agents);
     }
+    nrd_agents_unref(agents); /* the versions have shares */
     if (cfg) {
         inference__model_config__free_unpacked(cfg, NULL);
     }
@@ -593,6 +610,25 @@ static bool load_named(nrd_repo *r, const char *name)
     return true;
 }
 
+static nrd_error *check_path(const char *path)
+{
+    static const struct {
+        const char *prefix, *store;
+    } remote[] = {{"s3://", "Amazon S3"}, {"gs://", "Google Cloud Storage"}, {"as://", "Azure"}};
+
+    for (size_t i = 0; i < sizeof remote / sizeof remote[0]; i++) {
+        if (nrd_str_has_prefix(path, remote[i].prefix)) {
+            return nrd_errorf(NRD_ERR_UNSUPPORTED,
+                              "model repository '%s': repositories in %s are not supported by this "
+                              "server, copy it to a local folder",
+                              path, remote[i].store);
+        }
+    }
+    return nrd_path_is_dir(path) ? NULL
+                                 : nrd_errorf(NRD_ERR_INVALID_ARG,
+                                              "repository path is not a valid directory: %s", path);
+}
+
 nrd_error *nrd_repo_load_startup(nrd_repo *r)
 {
     const nrd_options *opt = &r->server->opt;
@@ -612,10 +648,7 @@ nrd_error *nrd_repo_load_startup(nrd_repo *r)
     }
     pthread_mutex_lock(&r->order_mu);
     for (size_t i = 0; i < r->paths.n && !err; i++) {
-        if (!nrd_path_is_dir(r->paths.items[i])) {
-            err = nrd_errorf(NRD_ERR_INVALID_ARG, "repository path is not a valid directory: %s",
-                             r->paths.items[i]);
-        }
+        err = check_path(r->paths.items[i]);
     }
     if (!err && all) {
         err = scan_all(r, &names);
@@ -724,30 +757,6 @@ static bool is_safe_path(const char *p)
     return true;
 }
 
-static void remove_tree(const char *dir)
-{
-    char **names = NULL;
-    size_t n = 0;
-    nrd_error *err = nrd_dir_list(&names, &n, dir);
-
-    if (err) {
-        nrd_error_free(err);
-        return;
-    }
-    for (size_t i = 0; i < n; i++) {
-        char *p = nrd_path_join(dir, names[i]);
-        struct stat st;
-        if (lstat(p, &st) == 0 && S_ISDIR(st.st_mode)) {
-            remove_tree(p);
-        } else {
-            (void)unlink(p);
-        }
-        free(p);
-    }
-    nrd_names_free(names, n);
-    (void)rmdir(dir);
-}
-
 /* Puts the files given with a load order into a fresh folder, which takes the model's place. */
 static nrd_error *write_files(char **out_dir, const nrd_param *const *params, size_t n)
 {
@@ -782,7 +791,7 @@ static nrd_error *write_files(char **out_dir, const nrd_param *const *params, si
         }
     }
     if (err) {
-        remove_tree(tmpl);
+        nrd_remove_tree(tmpl);
         return err;
     }
     *out_dir = nrd_xstrdup(tmpl);
@@ -841,12 +850,12 @@ nrd_error *nrd_repo_load(nrd_repo *r, const char *name, const nrd_param *const *
         follow(r, name, 0);
     }
     if (scratch && err) {
-        remove_tree(scratch);
+        nrd_remove_tree(scratch);
     } else if (scratch) {
         pthread_mutex_lock(&r->mu);
         entry *e = find_locked(r, name);
         if (e->scratch) {
-            remove_tree(e->scratch);
+            nrd_remove_tree(e->scratch);
             free(e->scratch);
         }
         e->scratch = nrd_xstrdup(scratch);
@@ -876,7 +885,7 @@ static void unload_entry(nrd_repo *r, const char *name, bool dependents, bool as
         e->wanted = false;
         e->by_name = false;
         if (e->scratch) {
-            remove_tree(e->scratch);
+            nrd_remove_tree(e->scratch);
             free(e->scratch);
             e->scratch = NULL;
         }
@@ -909,7 +918,7 @@ void nrd_repo_unload_all(nrd_repo *r)
         pthread_mutex_lock(&r->mu);
         r->entries[i]->wanted = false;
         if (r->entries[i]->scratch) {
-            remove_tree(r->entries[i]->scratch);
+            nrd_remove_tree(r->entries[i]->scratch);
         }
         pthread_mutex_unlock(&r->mu);
         retire(r, r->entries[i], NULL, 0, NULL);
@@ -923,6 +932,9 @@ nrd_error *nrd_repo_register(nrd_repo *r, const char *path, const nrd_param *con
     nrd_error *err = NULL;
 
     NRD_TRY(check_explicit(r));
+    if (strstr(path, "://")) {
+        NRD_TRY(check_path(path));
+    }
     if (!nrd_path_is_dir(path)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "failed to register '%s', repository not found",
                           path);

@@ -360,15 +360,22 @@ static plan make_plan_locked(const nrd_sched *s, uint32_t cap)
 {
     plan p = {.oldest_ns = UINT64_MAX};
     const nrd_request *first = NULL;
+    nrd_strategy *custom = s->batching ? s->model->strategy : NULL;
+    void *custom_batch = custom ? nrd_strategy_begin(custom, s->model) : NULL;
 
-    for (uint32_t i = 0; i < s->n_levels; i++) {
-        for (int late = 0; late < 2; late++) {
-            for (const nrd_request *r = late ? s->levels[i].late : s->levels[i].head; r;
-                 r = r->next) {
+    for (uint32_t i = 0; i < s->n_levels && !p.is_full; i++) {
+        for (int late = 0; late < 2 && !p.is_full; late++) {
+            for (const nrd_request *r = late ? s->levels[i].late : s->levels[i].head;
+                 r && !p.is_full; r = r->next) {
                 if (first && (!s->batching || p.n >= cap || p.total + weight(r) > s->max_batch ||
                               !nrd_request_same_shapes(first, r))) {
                     p.is_full = true;
-                    return p;
+                    break;
+                }
+                /* the first one is asked about too, but a batch of none would never end */
+                if (custom && !nrd_strategy_includes(custom, r, custom_batch) && first) {
+                    p.is_full = true;
+                    break;
                 }
                 first = first ? first : r;
                 p.n++;
@@ -377,12 +384,12 @@ static plan make_plan_locked(const nrd_sched *s, uint32_t cap)
                 if (is_preferred(s, p.total)) {
                     p.best_n = p.n;
                 }
-                if (!s->batching || p.total >= s->max_batch) {
-                    p.is_full = true;
-                    return p;
-                }
+                p.is_full = !s->batching || p.total >= s->max_batch;
             }
         }
+    }
+    if (custom) {
+        nrd_strategy_end(custom, s->model, custom_batch);
     }
     return p;
 }

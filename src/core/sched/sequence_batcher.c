@@ -722,6 +722,11 @@ uint32_t nrd_seq_max_batch(const nrd_seq *s)
     return s->max_batch;
 }
 
+nrd_seq_states *nrd_seq_first_states(const nrd_seq *s)
+{
+    return nrd_seq_plan_is_empty(s->plan) ? NULL : nrd_seq_states_new(s->plan);
+}
+
 /* ---- making ---- */
 
 static void add_inst(nrd_seq *s, nrd_instance *instance)

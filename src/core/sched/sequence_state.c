@@ -4,8 +4,6 @@
  * a fresh one then, unless the configuration says that both sides are one buffer. */
 #include "core/sched/sequence.h"
 
-#include "base/file.h"
-
 #include <stdlib.h>
 #include <string.h>
 
@@ -104,7 +102,7 @@ static nrd_error *read_initial(const nrd_model *m, const state_config *st, uint6
                           st->input_name);
     }
     path = nrd_xasprintf("%s/initial_state/%s", m->dir, in->data_file);
-    err = nrd_file_read(&data, &len, path, MAX_STATE_FILE);
+    err = nrd_model_read_file(&data, &len, path);
     free(path);
     if (!err && !is_text && len < size) {
         err = nrd_errorf(NRD_ERR_INVALID_ARG,
@@ -318,6 +316,10 @@ void nrd_seq_states_apply(nrd_request *r)
 {
     for (size_t i = 0; r->states && i < r->states->n; i++) {
         const pair *t = &r->states->pairs[i];
+        const nrd_input *in = nrd_request_find_input(r, t->in_name);
+        if (in && in->is_override) {
+            continue; /* given for the warm-up */
+        }
         nrd_request_override(r, t->in_name, t->in.dtype, t->in.dims, t->in.n_dims, t->in.buf,
                              t->in.buf->size_bytes);
     }

@@ -15,3 +15,5 @@ $(B)/obj/frontends/grpc/%.o: src/frontends/grpc/%.c $(FLAGS_FILE) | $(PROTO_C)
 $(B)/obj/frontends/%.o: src/frontends/%.c $(FLAGS_FILE)
 	$(call compile,$(grpc_CFLAGS))
 endif
+
+-include tests/load/build.mk

@@ -673,7 +673,10 @@ nrd_error *nrd_grpc_infer_submit(nrd_grpc_infer *infer)
     NRD_TRY(nrd_grpc_from_triton(TRITONSERVER_InferenceRequestSetResponseCallback(
         infer->request, s->allocator, infer, on_complete, infer)));
     atomic_fetch_add(&infer->refs, 2); /* the release, the final response */
-    infer->trace = nrd_tracer_sample(s->tracer, infer->message->model_name);
+    const grpc_slice *parent = nrd_grpc_metadata(infer->call, "traceparent");
+    infer->trace = nrd_tracer_sample(s->tracer, infer->message->model_name,
+                                     parent ? (const char *)GRPC_SLICE_START_PTR(*parent) : NULL,
+                                     parent ? GRPC_SLICE_LENGTH(*parent) : 0);
     if (infer->trace) {
         nrd_trace_stamp(infer->trace, "GRPC_WAITREAD_END", nrd_now_ns());
     }

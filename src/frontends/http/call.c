@@ -34,7 +34,9 @@ nrd_error *nrd_http_call_new(nrd_http_call **out, nrd_http_api *api, nrd_http_re
         return err;
     }
     call->counted = true;
-    call->trace = nrd_tracer_sample(api->tracer, model);
+    const nrd_view *parent = nrd_http_find_field(&req->head, "traceparent");
+    call->trace =
+        nrd_tracer_sample(api->tracer, model, parent ? parent->p : NULL, parent ? parent->n : 0);
     *out = call;
     return NULL;
 }

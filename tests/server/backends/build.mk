@@ -13,3 +13,18 @@ endef
 $(foreach b,$(TEST_BACKENDS),$(eval $(call test_backend_rule,$(b))))
 .PHONY: test-backends
 test-backends: $(TEST_BACKEND_LIBS) ## Build the backends that only tests use
+
+# Agents and batching strategies for tests likewise, under build/tests/repoagents and .../batching.
+TEST_AGENTS := $(notdir $(patsubst %/,%,$(dir $(wildcard tests/server/agents/*/*.c))))
+TEST_STRATEGIES := $(notdir $(patsubst %/,%,$(dir $(wildcard tests/server/batching/*/*.c))))
+$(B)/tests/server/%.o: tests/server/%.c $(FLAGS_FILE)
+	$(call compile,)
+define test_library_rule
+$(1): $(patsubst tests/%.c,$(B)/tests/%.o,$(wildcard tests/server/$(2)/*.c)) $(OBJ_base) $(B)/lib/libtritonserver.so
+	$$(link)
+	$$(Q)$$(CC) -shared -o $$@ $$(filter %.o,$$^) $$(LDFLAGS) -L$(B)/lib -ltritonserver $$(LIBS_base) \
+	    -Wl,-rpath,$(abspath $(B)/lib)
+test-backends: $(1)
+endef
+$(foreach a,$(TEST_AGENTS),$(eval $(call test_library_rule,$(B)/tests/repoagents/$(a)/libtritonrepoagent_$(a).so,agents/$(a))))
+$(foreach s,$(TEST_STRATEGIES),$(eval $(call test_library_rule,$(B)/tests/batching/$(s)/batchstrategy.so,batching/$(s))))

@@ -146,7 +146,7 @@ static void test_wrong_options_are_refused_with_their_name(void **state)
 #endif
         {"--allow-sagemaker=true", "no such endpoint"},
         {"--vertex-ai-port=1", "no Vertex AI endpoint"},
-        {"--trace-level=OFF", "--trace-config"},
+        {"--trace-level=", "\"--trace-level\""},
         {"--metrics-interval-ms=nan", "\"--metrics-interval-ms\""},
     };
     (void)state;

@@ -1,0 +1,146 @@
+/* Execution environments: a folder, or an archive (conda-pack) that is unpacked once. */
+#include "backends/python/backend.h"
+
+#include "base/file.h"
+#include "base/log.h"
+
+#include <errno.h>
+#include <ftw.h>
+#include <spawn.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+extern char **environ;
+
+static int remove_one(const char *path, const struct stat *st, int type, struct FTW *where)
+{
+    (void)st, (void)type, (void)where;
+    return remove(path);
+}
+
+static void remove_tree(const char *folder)
+{
+    if (nftw(folder, remove_one, 16, FTW_DEPTH | FTW_PHYS) != 0) {
+        NRD_LOG_WARN("cannot remove '%s': %s", folder, strerror(errno));
+    }
+}
+
+/* tar knows every compression that such archives come in, and refuses paths that lead out. */
+static TRITONSERVER_Error *unpack(const char *archive, const char *folder)
+{
+    const char *argv[] = {"tar", "-x", "-f", archive, "-C", folder, NULL};
+    pid_t pid = 0;
+    int status = posix_spawnp(&pid, "tar", NULL, NULL, (char *const *)(uintptr_t)argv, environ);
+    if (status != 0) {
+        return nrd_tb_errorf(TRITONSERVER_ERROR_INTERNAL,
+                             "Failed to extract the execution environment '%s': cannot run tar: %s",
+                             archive, strerror(status));
+    }
+    while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+    }
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
+        return nrd_tb_errorf(TRITONSERVER_ERROR_INTERNAL,
+                             "Failed to extract the execution environment '%s': tar ended with "
+                             "status %d",
+                             archive, WIFEXITED(status) ? WEXITSTATUS(status) : -1);
+    }
+    return NULL;
+}
+
+static py_env *find(py_backend *b, const char *path, const struct stat *st)
+{
+    for (py_env *e = b->envs; e; e = e->next) {
+        if (!strcmp(e->source, path) && e->mtime == (int64_t)st->st_mtime &&
+            e->size == (int64_t)st->st_size) {
+            return e;
+        }
+    }
+    return NULL;
+}
+
+static TRITONSERVER_Error *open_env(py_env **out, const char *path, const struct stat *st)
+{
+    py_env *e = nrd_xcalloc(1, sizeof *e);
+    TRITONSERVER_Error *err = NULL;
+
+    e->source = nrd_xstrdup(path);
+    e->mtime = (int64_t)st->st_mtime;
+    e->size = (int64_t)st->st_size;
+    if (S_ISDIR(st->st_mode)) {
+        e->folder = nrd_xstrdup(path);
+    } else {
+        e->folder = nrd_xstrdup("/tmp/python_env_XXXXXX");
+        if (!mkdtemp(e->folder)) {
+            err = nrd_tb_errorf(TRITONSERVER_ERROR_INTERNAL,
+                                "Failed to create a folder for the execution environment: %s",
+                                strerror(errno));
+        } else {
+            e->unpacked = true;
+            NRD_LOG_INFO("Extracting Python execution env %s", path);
+            err = unpack(path, e->folder);
+        }
+    }
+    const char *needed[] = {"bin/activate", "bin/python3"};
+    for (int i = 0; i < 2 && !err; i++) {
+        char *file = nrd_path_join(e->folder, needed[i]);
+        if (!nrd_path_exists(file)) {
+            err = nrd_tb_errorf(TRITONSERVER_ERROR_INTERNAL,
+                                "Path %s does not exist. The Python environment should contain "
+                                "%s.",
+                                file, i == 0 ? "an 'activate' script" : "a 'python3' program");
+        }
+        free(file);
+    }
+    if (err) {
+        if (e->unpacked) {
+            remove_tree(e->folder);
+        }
+        free(e->source);
+        free(e->folder);
+        free(e);
+        return err;
+    }
+    *out = e;
+    return NULL;
+}
+
+TRITONSERVER_Error *py_env_get(py_backend *b, const char *path, const char **out_folder)
+{
+    struct stat st;
+    TRITONSERVER_Error *err = NULL;
+
+    if (stat(path, &st) != 0) {
+        return nrd_tb_errorf(TRITONSERVER_ERROR_INTERNAL,
+                             "Failed to get the canonical path for %s: %s", path, strerror(errno));
+    }
+    pthread_mutex_lock(&b->mu); /* two models of one archive unpack it once */
+    py_env *e = find(b, path, &st);
+    if (!e) {
+        err = open_env(&e, path, &st);
+        if (!err) {
+            e->next = b->envs;
+            b->envs = e;
+        }
+    }
+    if (!err) {
+        *out_folder = e->folder;
+    }
+    pthread_mutex_unlock(&b->mu);
+    return err;
+}
+
+void py_env_free_all(py_backend *b)
+{
+    while (b->envs) {
+        py_env *e = b->envs;
+        b->envs = e->next;
+        if (e->unpacked) {
+            remove_tree(e->folder);
+        }
+        free(e->source);
+        free(e->folder);
+        free(e);
+    }
+}

@@ -1,0 +1,539 @@
+/* Stub processes: start, commands, end. */
+#include "backends/python/backend.h"
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/str.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+extern char **environ;
+
+/* Address space, not memory: half the file for each side. */
+#define HALF_BYTES ((uint64_t)64 << 30)
+enum { READY_TIMEOUT_MS = 5000, BEAT_MS = 1000 };
+
+/* The low half of a reply's number counts replies, the high half deaths. */
+#define DEATH 0x10000u
+
+void py_conn_ref(py_conn *c)
+{
+    atomic_fetch_add(&c->refs, 1);
+}
+
+void py_conn_unref(py_conn *c)
+{
+    if (atomic_fetch_sub(&c->refs, 1) != 1) {
+        return;
+    }
+    if (c->sock >= 0) {
+        close(c->sock);
+    }
+    if (c->pidfd >= 0) {
+        close(c->pidfd);
+    }
+    nrd_py_message_fini(&c->message);
+    nrd_py_returner_fini(&c->to_stub);
+    nrd_py_heap_free(c->heap);
+    nrd_py_map_close(&c->map);
+    if (c->allocator) {
+        nrd_tb_log_error(TRITONSERVER_ResponseAllocatorDelete(c->allocator), "response allocator");
+    }
+    pthread_mutex_destroy(&c->mu);
+    pthread_mutex_destroy(&c->aux_mu);
+    pthread_cond_destroy(&c->changed);
+    free(c->metrics);
+    free(c->name);
+    free(c);
+}
+
+TRITONSERVER_Error *py_conn_unhealthy(const py_conn *c)
+{
+    return nrd_tb_errorf(TRITONSERVER_ERROR_INTERNAL, "Stub process '%s' is not healthy.", c->name);
+}
+
+void py_conn_kill(py_conn *c)
+{
+    if (!atomic_load(&c->dead)) {
+        kill(c->pid, SIGKILL); /* not waited for yet, so the number is still its */
+    }
+}
+
+/* ---- the end of a process ---- */
+
+static void died(py_conn *c)
+{
+    int status = 0;
+    nrd_py_control *ctl = c->map.ctl;
+
+    if (c->pidfd < 0) {
+        kill(c->pid, SIGKILL); /* the socket is closed, the rest follows */
+    }
+    while (waitpid(c->pid, &status, 0) < 0 && errno == EINTR) {
+    }
+    if (!atomic_load(&c->ending)) {
+        if (WIFSIGNALED(status)) {
+            NRD_LOG_ERROR("stub process '%s' (pid %d) was ended by signal %d (%s)", c->name,
+                          (int)c->pid, WTERMSIG(status), strsignal(WTERMSIG(status)));
+        } else {
+            NRD_LOG_ERROR("stub process '%s' (pid %d) ended with exit status %d", c->name,
+                          (int)c->pid, WEXITSTATUS(status));
+        }
+    }
+    atomic_store(&c->dead, true);
+    atomic_fetch_add(&ctl->reply.seq, DEATH);
+    nrd_py_wake(&ctl->reply.seq, INT32_MAX);
+    atomic_fetch_add(&ctl->aux_reply.seq, DEATH);
+    nrd_py_wake(&ctl->aux_reply.seq, INT32_MAX);
+    nrd_py_wake(&ctl->call_tail, INT32_MAX);
+    pthread_mutex_lock(&c->mu);
+    pthread_cond_broadcast(&c->changed);
+    if (c->instance && !atomic_load(&c->ending)) {
+        py_instance_restart(c->instance);
+    }
+    pthread_mutex_unlock(&c->mu);
+}
+
+static void *monitor(void *arg)
+{
+    py_backend *b = arg;
+    prctl(PR_SET_NAME, "nrd_py_monitor");
+    for (;;) {
+        struct epoll_event e;
+        int n = epoll_wait(b->epoll, &e, 1, -1);
+        if (n <= 0) {
+            continue;
+        }
+        py_conn *c = e.data.ptr;
+        if (!c) {
+            return NULL; /* stop_fd */
+        }
+        epoll_ctl(b->epoll, EPOLL_CTL_DEL, c->pidfd >= 0 ? c->pidfd : c->sock, NULL);
+        died(c);
+        py_conn_unref(c);
+    }
+}
+
+TRITONSERVER_Error *py_monitor_start(py_backend *b)
+{
+    struct epoll_event e = {.events = EPOLLIN, .data = {.ptr = NULL}};
+    b->epoll = epoll_create1(EPOLL_CLOEXEC);
+    b->stop_fd = eventfd(0, EFD_CLOEXEC);
+    if (b->epoll < 0 || b->stop_fd < 0 || epoll_ctl(b->epoll, EPOLL_CTL_ADD, b->stop_fd, &e) != 0 ||
+        pthread_create(&b->monitor, NULL, monitor, b) != 0) {
+        return nrd_tb_errorf(TRITONSERVER_ERROR_INTERNAL, "cannot watch stub processes: %s",
+                             strerror(errno));
+    }
+    b->monitor_runs = true;
+    return NULL;
+}
+
+void py_monitor_stop(py_backend *b)
+{
+    if (b->monitor_runs) {
+        uint64_t one = 1;
+        ssize_t n = write(b->stop_fd, &one, sizeof one);
+        (void)n;
+        pthread_join(b->monitor, NULL);
+    }
+    if (b->epoll >= 0) {
+        close(b->epoll);
+    }
+    if (b->stop_fd >= 0) {
+        close(b->stop_fd);
+    }
+}
+
+/* ---- start ---- */
+
+static TRITONSERVER_Error *spawn(py_conn *c, const py_model *m, int memory, int sock)
+{
+    const py_backend *b = m->backend;
+    char fd_memory[16], fd_sock[16], version[32], *python = NULL, *activate = NULL;
+    char *script = nrd_path_join(b->folder, "triton_python_backend_stub.py");
+    const char *file = nrd_json_get_str(m->config.root, "default_model_filename", "");
+    char *model_file = nrd_xasprintf("%s/%llu/%s", m->folder, (unsigned long long)m->config.version,
+                                     *file ? file : "model.py");
+    const char *argv[16];
+    size_t n = 0;
+    posix_spawn_file_actions_t files;
+    posix_spawnattr_t attr;
+    sigset_t none, defaults;
+    int status;
+
+    snprintf(fd_memory, sizeof fd_memory, "%d", memory);
+    snprintf(fd_sock, sizeof fd_sock, "%d", sock);
+    snprintf(version, sizeof version, "%llu", (unsigned long long)m->config.version);
+    if (m->env_folder) {
+        python = nrd_path_join(m->env_folder, "bin/python3");
+        activate = nrd_path_join(m->env_folder, "bin/activate");
+        /* The script of a Conda pack or a virtual environment sets what its packages expect. */
+        argv[n++] = "bash";
+        argv[n++] = "-c";
+        argv[n++] = ". \"$0\" && exec \"$@\"";
+        argv[n++] = activate;
+        argv[n++] = python;
+    } else {
+        argv[n++] = b->python;
+    }
+    const char *rest[] = {script, fd_memory, fd_sock, model_file, version,
+                          b->model_folder ? b->model_folder : "-", c->name};
+    for (size_t i = 0; i < sizeof rest / sizeof rest[0]; i++) {
+        argv[n++] = rest[i];
+    }
+    argv[n] = NULL;
+    NRD_LOG_VERBOSE(1, "Starting Python backend stub: %s %s %s", argv[0], script, model_file);
+
+    sigemptyset(&none);
+    sigemptyset(&defaults);
+    sigaddset(&defaults, SIGPIPE);
+    posix_spawn_file_actions_init(&files);
+    posix_spawn_file_actions_adddup2(&files, memory, memory); /* clears close-on-exec */
+    posix_spawn_file_actions_adddup2(&files, sock, sock);
+    posix_spawnattr_init(&attr);
+    posix_spawnattr_setsigmask(&attr, &none);
+    posix_spawnattr_setsigdefault(&attr, &defaults);
+    posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+    status = posix_spawnp(&c->pid, argv[0], &files, &attr, (char *const *)(uintptr_t)argv, environ);
+    posix_spawn_file_actions_destroy(&files);
+    posix_spawnattr_destroy(&attr);
+    free(script);
+    free(model_file);
+    free(activate);
+    TRITONSERVER_Error *err = NULL;
+    if (status != 0) {
+        c->pid = 0;
+        err = nrd_tb_errorf(TRITONSERVER_ERROR_INTERNAL,
+                            "Failed to run python backend stub with '%s': %s", argv[0],
+                            strerror(status));
+    }
+    free(python);
+    return err;
+}
+
+static TRITONSERVER_Error *watch(py_conn *c)
+{
+    struct epoll_event e = {.events = EPOLLIN, .data = {.ptr = c}};
+#ifdef SYS_pidfd_open
+    c->pidfd = (int)syscall(SYS_pidfd_open, c->pid, 0);
+#endif
+    py_conn_ref(c);
+    if (epoll_ctl(c->backend->epoll, EPOLL_CTL_ADD, c->pidfd >= 0 ? c->pidfd : c->sock, &e) != 0) {
+        TRITONSERVER_Error *err = nrd_tb_errorf(
+            TRITONSERVER_ERROR_INTERNAL, "cannot watch a stub process: %s", strerror(errno));
+        kill(c->pid, SIGKILL);
+        died(c);
+        py_conn_unref(c);
+        return err;
+    }
+    return NULL;
+}
+
+static bool can_read(const py_conn *c)
+{
+    uint64_t word = 0;
+    struct iovec to = {.iov_base = &word, .iov_len = sizeof word};
+    struct iovec from = {.iov_base = (void *)(uintptr_t)c->map.ctl->probe, .iov_len = sizeof word};
+    return process_vm_readv(c->pid, &to, 1, &from, 1, 0) == (ssize_t)sizeof word &&
+           word == NRD_PY_PROBE;
+}
+
+/* One wait for a reply after number `seen`; true when it is there. */
+static bool replied(nrd_py_channel *c, uint32_t seen, int timeout_ms)
+{
+    nrd_py_await(c, seen, timeout_ms);
+    return (uint16_t)(atomic_load(&c->seq) - seen) != 0;
+}
+
+/* Waits for the reply that follows number `seen`. limit_s > 0: in total; a process without a
+ * heartbeat for the backend's time limit is killed in any case. */
+static TRITONSERVER_Error *await_reply(py_conn *c, uint32_t seen, int limit_s, py_reply *out)
+{
+    nrd_py_control *ctl = c->map.ctl;
+    uint64_t start = nrd_now_ns(), alive = start;
+    uint32_t beat = atomic_load(&ctl->heartbeat);
+
+    while (!replied(&ctl->reply, seen, BEAT_MS)) {
+        if (atomic_load(&c->dead)) {
+            return py_conn_unhealthy(c);
+        }
+        uint64_t now = nrd_now_ns();
+        uint32_t b = atomic_load(&ctl->heartbeat);
+        if (b != beat) {
+            beat = b;
+            alive = now;
+        }
+        uint64_t limit = (uint64_t)c->backend->timeout_s * 1000000000u;
+        if (now - alive > limit || (limit_s > 0 && now - start > (uint64_t)limit_s * 1000000000u)) {
+            NRD_LOG_ERROR("stub process '%s' (pid %d) did not answer for %d seconds and is killed",
+                          c->name, (int)c->pid, limit_s > 0 ? limit_s : c->backend->timeout_s);
+            py_conn_kill(c);
+            return py_conn_unhealthy(c);
+        }
+    }
+    *out = (py_reply){ctl->reply.failed, ctl->reply.offset, ctl->reply.bytes};
+    if (!nrd_py_map_has(&c->map, out->offset, out->bytes)) {
+        out->bytes = 0;
+    }
+    return NULL;
+}
+
+static char *take_text(py_conn *c, const py_reply *r)
+{
+    char *text = nrd_xstrndup(r->bytes ? (const char *)c->map.base + r->offset : "", r->bytes);
+    if (r->offset) {
+        nrd_py_return(&c->to_stub, r->offset);
+    }
+    return text;
+}
+
+static TRITONSERVER_Error *conn_new(py_conn **out, py_model *m, const char *name, int *out_memory,
+                                    int *out_sock)
+{
+    int pair[2];
+    py_conn *c = nrd_xcalloc(1, sizeof *c);
+    TRITONSERVER_Error *err = NULL;
+
+    atomic_store(&c->refs, 1);
+    c->backend = m->backend;
+    c->server = m->config.server;
+    c->decoupled = m->config.decoupled;
+    c->name = nrd_xstrdup(name);
+    c->sock = c->pidfd = -1;
+    c->next_id = 1;
+    pthread_mutex_init(&c->mu, NULL);
+    pthread_mutex_init(&c->aux_mu, NULL);
+    pthread_cond_init(&c->changed, NULL);
+    *out_memory = *out_sock = -1;
+    *out_memory = nrd_py_map_create(&c->map, m->backend->prefix, HALF_BYTES);
+    if (*out_memory < 0) {
+        err = nrd_tb_errorf(TRITONSERVER_ERROR_INTERNAL,
+                            "Unable to initialize shared memory for '%s': %s", name,
+                            strerror(errno));
+        nrd_py_returner_init(&c->to_stub, NULL);
+        goto fail;
+    }
+    nrd_py_control *ctl = c->map.ctl;
+    nrd_py_returner_init(&c->to_stub, &ctl->to_stub);
+    c->heap = nrd_py_heap_new(c->map.base, ctl->server_base, ctl->half_bytes, &ctl->to_server);
+    if (!c->heap) {
+        err = nrd_tb_error(nrd_error_no_memory());
+        goto fail;
+    }
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) {
+        err = nrd_tb_errorf(TRITONSERVER_ERROR_INTERNAL, "cannot make a socket: %s",
+                            strerror(errno));
+        goto fail;
+    }
+    c->sock = pair[0];
+    *out_sock = pair[1];
+    err = py_infer_allocator(&c->allocator);
+    if (err) {
+        goto fail;
+    }
+    *out = c;
+    return NULL;
+fail:
+    if (*out_memory >= 0) {
+        close(*out_memory);
+    }
+    if (*out_sock >= 0) {
+        close(*out_sock);
+    }
+    py_conn_unref(c);
+    return err;
+}
+
+TRITONSERVER_Error *py_conn_start(py_conn **out, py_model *m, const char *name)
+{
+    int memory, sock;
+    py_conn *c = NULL;
+    py_reply reply = {0};
+    char *text = NULL;
+
+    *out = NULL;
+    NRD_TB_TRY(conn_new(&c, m, name, &memory, &sock));
+    TRITONSERVER_Error *err = spawn(c, m, memory, sock);
+    close(memory);
+    close(sock);
+    if (!err) {
+        err = watch(c);
+    }
+    if (err) {
+        py_conn_unref(c);
+        return err;
+    }
+    py_conn_ref(c);
+    if (pthread_create(&c->service, NULL, py_service, c) != 0) {
+        py_conn_unref(c);
+        err = nrd_tb_errorf(TRITONSERVER_ERROR_INTERNAL, "cannot start a thread: %s",
+                            strerror(errno));
+    } else {
+        c->service_runs = true;
+        err = await_reply(c, 0, m->backend->timeout_s, &reply);
+    }
+    if (!err) {
+        text = take_text(c, &reply);
+        if (reply.failed) {
+            err = nrd_tb_errorf(TRITONSERVER_ERROR_INTERNAL, "%s", text);
+        } else {
+            NRD_LOG_VERBOSE(1, "stub process '%s' (pid %d) runs Python %s", name, (int)c->pid, text);
+            c->remote = can_read(c);
+        }
+        free(text);
+    }
+    if (err) {
+        atomic_store(&c->ending, true);
+        py_conn_kill(c);
+        py_conn_stop(c);
+        return err;
+    }
+    *out = c;
+    return NULL;
+}
+
+/* ---- commands ---- */
+
+TRITONSERVER_Error *py_conn_command(py_conn *c, nrd_py_command type, uint64_t offset, uint64_t bytes,
+                                    py_reply *out)
+{
+    nrd_py_control *ctl = c->map.ctl;
+    uint32_t seen = atomic_load(&ctl->reply.seq);
+
+    if (atomic_load(&c->dead)) {
+        if (offset) {
+            nrd_py_heap_release(c->heap, offset);
+        }
+        return py_conn_unhealthy(c);
+    }
+    nrd_py_post(&ctl->command, type, 0, offset, bytes);
+    return await_reply(c, seen, type == NRD_PY_CMD_FINALIZE ? c->backend->timeout_s : 0, out);
+}
+
+TRITONSERVER_Error *py_conn_text(py_conn *c, nrd_py_command type, const char *text, char **out_text)
+{
+    size_t n = strlen(text);
+    uint64_t offset = 0;
+    py_reply reply = {0};
+
+    if (n) {
+        offset = nrd_py_heap_alloc(c->heap, n);
+        if (!offset) {
+            return nrd_tb_error(nrd_error_no_memory());
+        }
+        memcpy(c->map.base + offset, text, n);
+    }
+    NRD_TB_TRY(py_conn_command(c, type, offset, n, &reply));
+    char *answer = take_text(c, &reply);
+    TRITONSERVER_Error *err =
+        reply.failed ? nrd_tb_errorf(TRITONSERVER_ERROR_INTERNAL, "%s", answer) : NULL;
+    if (out_text && !err) {
+        *out_text = answer;
+    } else {
+        free(answer);
+    }
+    return err;
+}
+
+TRITONSERVER_Error *py_conn_ready(py_conn *c, bool *out_ready)
+{
+    nrd_py_control *ctl = c->map.ctl;
+    TRITONSERVER_Error *err = NULL;
+
+    *out_ready = false;
+    pthread_mutex_lock(&c->aux_mu);
+    uint32_t seen = atomic_load(&ctl->aux_reply.seq);
+    uint32_t asked = atomic_load(&ctl->aux.seq);
+    /* An answer that came too late for the last question answers this one. */
+    if ((uint16_t)asked == (uint16_t)seen) {
+        nrd_py_post(&ctl->aux, NRD_PY_CMD_READY, 0, 0, 0);
+    }
+    uint64_t end = nrd_now_ns() + READY_TIMEOUT_MS * 1000000ull;
+    bool got = false;
+    while (!(got = replied(&ctl->aux_reply, seen, 200)) && !atomic_load(&c->dead) &&
+           nrd_now_ns() < end) {
+    }
+    if (got) {
+        py_reply r = {ctl->aux_reply.failed, ctl->aux_reply.offset, ctl->aux_reply.bytes};
+        if (!nrd_py_map_has(&c->map, r.offset, r.bytes)) {
+            r.bytes = 0;
+        }
+        char *text = take_text(c, &r);
+        if (r.failed) {
+            err = nrd_tb_errorf(TRITONSERVER_ERROR_INTERNAL, "%s", text);
+        } else {
+            *out_ready = !strcmp(text, "1");
+        }
+        free(text);
+    } else if (atomic_load(&c->dead)) {
+        err = py_conn_unhealthy(c);
+    } else {
+        err = nrd_tb_errorf(TRITONSERVER_ERROR_UNAVAILABLE,
+                            "Timed out waiting for user-defined is_ready() response");
+    }
+    pthread_mutex_unlock(&c->aux_mu);
+    return err;
+}
+
+/* ---- end ---- */
+
+static bool wait_dead(py_conn *c, int limit_s)
+{
+    uint64_t end = nrd_now_ns() + (uint64_t)limit_s * 1000000000u;
+    pthread_mutex_lock(&c->mu);
+    while (!atomic_load(&c->dead) && nrd_now_ns() < end) {
+        struct timespec t;
+        clock_gettime(CLOCK_REALTIME, &t);
+        t.tv_sec += 1;
+        pthread_cond_timedwait(&c->changed, &c->mu, &t);
+    }
+    pthread_mutex_unlock(&c->mu);
+    return atomic_load(&c->dead);
+}
+
+void py_conn_stop(py_conn *c)
+{
+    pthread_mutex_lock(&c->mu);
+    atomic_store(&c->ending, true);
+    c->instance = NULL;
+    pthread_mutex_unlock(&c->mu);
+    if (c->initialized && !atomic_load(&c->dead)) {
+        nrd_tb_log_error(py_conn_text(c, NRD_PY_CMD_FINALIZE, "", NULL), "finalizing a Python model");
+    } else if (!atomic_load(&c->dead)) {
+        nrd_py_post(&c->map.ctl->command, NRD_PY_CMD_FINALIZE, 0, 0, 0);
+    }
+    if (!wait_dead(c, c->backend->timeout_s)) {
+        NRD_LOG_WARN("stub process '%s' (pid %d) did not end and is killed", c->name, (int)c->pid);
+        py_conn_kill(c);
+        while (!wait_dead(c, 1)) {
+        }
+    }
+    py_infer_cancel_all(c);
+    atomic_store(&c->stop_service, true);
+    nrd_py_wake(&c->map.ctl->call_tail, INT32_MAX);
+    if (c->service_runs) {
+        pthread_join(c->service, NULL);
+    }
+    /* What runs for it in other threads calls back into this library. */
+    pthread_mutex_lock(&c->mu);
+    while (c->n_infers || c->n_jobs) {
+        pthread_cond_wait(&c->changed, &c->mu);
+    }
+    pthread_mutex_unlock(&c->mu);
+    py_metrics_free(c);
+    py_conn_unref(c);
+}

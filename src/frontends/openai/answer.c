@@ -1,0 +1,356 @@
+/* The JSON of answers, whole and in chunks. */
+#include "frontends/openai/internal.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static void put_head(nrd_str *o, const oai_request *r, bool chunk)
+{
+    nrd_str_printf(o, "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", r->id,
+                   !r->chat ? "text_completion"
+                   : chunk  ? "chat.completion.chunk"
+                            : "chat.completion",
+                   (long long)r->created);
+    nrd_json_put_cstr(o, r->model->name);
+}
+
+static void put_usage(nrd_str *o, const oai_request *r)
+{
+    long long prompt = 0, completion = 0, cached = 0;
+    for (size_t i = 0; i < r->n_prompts; i++) {
+        prompt += (long long)r->prompts[i].n;
+        const oai_choice *first = &r->choices[i * (size_t)r->best_of];
+        long long hit = first->n_cached;
+        cached += hit < (long long)first->prompt->n ? hit : (long long)first->prompt->n;
+    }
+    for (int i = 0; i < r->n_choices; i++) {
+        completion += r->choices[i].n_tokens;
+    }
+    nrd_str_printf(o, "{\"prompt_tokens\":%lld,\"completion_tokens\":%lld,\"total_tokens\":%lld,"
+                   "\"prompt_tokens_details\":{\"cached_tokens\":%lld}}",
+                   prompt, completion, prompt + completion, cached);
+}
+
+/* ---- log probabilities ---- */
+
+static void put_token(nrd_str *o, const oai_request *r, int32_t id, nrd_str *bytes)
+{
+    size_t n = 0;
+    const char *s = nrd_tokenizer_token_bytes(r->model->tokenizer, id, &n);
+    if (!s || n == 0) { /* special tokens have their written form */
+        s = nrd_tokenizer_token(r->model->tokenizer, id, &n);
+    }
+    nrd_json_put_string(o, s ? s : "", s ? n : 0);
+    nrd_str_clear(bytes);
+    for (size_t i = 0; i < n && s; i++) {
+        nrd_str_printf(bytes, i ? ",%d" : "%d", (int)(unsigned char)s[i]);
+    }
+}
+
+/* The least number that JSON and OpenAI's clients take. */
+static void put_log_prob(nrd_str *o, float v)
+{
+    nrd_json_put_float(o, isfinite(v) ? v : -9999.0f);
+}
+
+static void put_chat_log_probs(nrd_str *o, const oai_choice *c, size_t from)
+{
+    nrd_str bytes = {0};
+    nrd_str_puts(o, "{\"content\":[");
+    for (size_t i = from; i < c->n_log_probs; i++) {
+        nrd_str_puts(o, i > from ? ",{\"token\":" : "{\"token\":");
+        put_token(o, c->r, c->ids.ids[i], &bytes);
+        nrd_str_puts(o, ",\"logprob\":");
+        put_log_prob(o, c->log_probs[i]);
+        nrd_str_printf(o, ",\"bytes\":[%s],\"top_logprobs\":[]}", nrd_str_cstr(&bytes));
+    }
+    nrd_str_puts(o, "],\"refusal\":null}");
+    nrd_str_fini(&bytes);
+}
+
+static void put_text_log_probs(nrd_str *o, const oai_choice *c, size_t from)
+{
+    nrd_str bytes = {0};
+    nrd_str_puts(o, "{\"tokens\":[");
+    for (size_t i = from; i < c->n_log_probs; i++) {
+        nrd_str_puts(o, i > from ? "," : "");
+        put_token(o, c->r, c->ids.ids[i], &bytes);
+    }
+    nrd_str_puts(o, "],\"token_logprobs\":[");
+    for (size_t i = from; i < c->n_log_probs; i++) {
+        nrd_str_puts(o, i > from ? "," : "");
+        put_log_prob(o, c->log_probs[i]);
+    }
+    nrd_str_puts(o, "],\"top_logprobs\":null,\"text_offset\":[");
+    for (size_t i = from; i < c->n_log_probs; i++) {
+        nrd_str_printf(o, i > from ? ",%u" : "%u", c->offsets[i]);
+    }
+    nrd_str_puts(o, "]}");
+    nrd_str_fini(&bytes);
+}
+
+static void put_log_probs(nrd_str *o, const oai_choice *c, size_t from)
+{
+    if (!c->r->log_probs) {
+        nrd_str_puts(o, "null");
+    } else if (c->r->chat) {
+        put_chat_log_probs(o, c, from);
+    } else {
+        put_text_log_probs(o, c, from);
+    }
+}
+
+/* ---- whole answers ---- */
+
+static void parse(const oai_choice *c, size_t n, bool final, bool chunk, nrd_str *calls, oai_parsed *p)
+{
+    const oai_request *r = c->r;
+    char id[80];
+    snprintf(id, sizeof id, "%s_%d", strchr(r->id, '-') + 1, c->index);
+    const oai_parse_options o = {.think_open = r->think_open,
+                                 .final = final,
+                                 .with_index = chunk,
+                                 .tools = r->tools,
+                                 .id = id,
+                                 .max_calls = r->parallel_tool_calls ? 64 : 1};
+    nrd_oai_parse(nrd_str_cstr(&c->text), n, &o, calls, p);
+}
+
+static void put_message(nrd_str *o, oai_choice *c)
+{
+    nrd_str calls = {0};
+    oai_parsed p;
+    const char *text = nrd_str_cstr(&c->text);
+
+    parse(c, c->text.len, true, false, &calls, &p);
+    nrd_str_puts(o, "{\"role\":\"assistant\",\"content\":");
+    if (p.n_calls > 0 && p.n_content == 0) {
+        nrd_str_puts(o, "null");
+    } else {
+        nrd_json_put_string(o, text + p.content, p.n_content);
+    }
+    nrd_str_puts(o, ",\"refusal\":null");
+    if (p.n_reasoning > 0) {
+        nrd_str_puts(o, ",\"reasoning_content\":");
+        nrd_json_put_string(o, text + p.reasoning, p.n_reasoning);
+    }
+    if (p.n_calls > 0) {
+        nrd_str_printf(o, ",\"tool_calls\":[%s]", nrd_str_cstr(&calls));
+        c->finish = "tool_calls";
+    }
+    nrd_str_putc(o, '}');
+    nrd_str_fini(&calls);
+}
+
+static void put_choice(nrd_str *o, oai_choice *c, int index)
+{
+    const oai_request *r = c->r;
+    nrd_str_printf(o, "{\"index\":%d,", index);
+    if (r->chat) {
+        nrd_str_puts(o, "\"message\":");
+        put_message(o, c);
+    } else {
+        const nrd_str *echo = &r->echoes[c->index / r->best_of];
+        nrd_str text = {0};
+        if (r->echo) {
+            nrd_str_append(&text, nrd_str_cstr(echo), echo->len);
+        }
+        nrd_str_append(&text, nrd_str_cstr(&c->text), c->text.len);
+        nrd_str_puts(o, "\"text\":");
+        nrd_json_put_string(o, nrd_str_cstr(&text), text.len);
+        nrd_str_fini(&text);
+    }
+    nrd_str_puts(o, ",\"logprobs\":");
+    put_log_probs(o, c, 0);
+    nrd_str_printf(o, ",\"finish_reason\":\"%s\"}", c->finish);
+}
+
+static double score(const oai_choice *c)
+{
+    return c->n_tokens > 0 ? (double)c->cum_log_prob / c->n_tokens : -INFINITY;
+}
+
+void nrd_oai_answer(oai_request *r)
+{
+    nrd_str *o = &r->out;
+    int index = 0;
+
+    put_head(o, r, false);
+    nrd_str_puts(o, ",\"choices\":[");
+    for (size_t p = 0; p < r->n_prompts; p++) {
+        bool used[OAI_MAX_CHOICES] = {false};
+        for (int k = 0; k < r->n; k++) { /* the n best of best_of, in order of their scores */
+            int best = -1;
+            for (int i = 0; i < r->best_of; i++) {
+                const oai_choice *c = &r->choices[(int)p * r->best_of + i];
+                if (!used[i] && (best < 0 || (r->best_of > r->n &&
+                                              score(c) > score(&r->choices[(int)p * r->best_of + best])))) {
+                    best = i;
+                }
+            }
+            used[best] = true;
+            nrd_str_puts(o, index ? "," : "");
+            put_choice(o, &r->choices[(int)p * r->best_of + best], index++);
+        }
+    }
+    nrd_str_puts(o, "],\"usage\":");
+    put_usage(o, r);
+    nrd_str_puts(o, ",\"system_fingerprint\":null}");
+    nrd_http_reply(r->req, 200, "application/json", r->extra, o->data, o->len);
+}
+
+/* ---- streams ---- */
+
+static void begin_event(nrd_str *o, const oai_request *r)
+{
+    nrd_str_puts(o, "data: ");
+    put_head(o, r, true);
+    nrd_str_puts(o, ",\"choices\":[");
+}
+
+static void end_event(nrd_str *o, const oai_request *r)
+{
+    nrd_str_puts(o, r->include_usage ? "],\"usage\":null}\n\n" : "]}\n\n");
+}
+
+/* A chunk of a chat; `delta` holds the members of the delta. */
+static void put_delta(nrd_str *o, oai_choice *c, const nrd_str *delta, const char *finish)
+{
+    begin_event(o, c->r);
+    nrd_str_printf(o, "{\"index\":%d,\"delta\":{%s},\"logprobs\":", c->index, nrd_str_cstr(delta));
+    if (c->n_log_sent < c->n_log_probs && !finish) {
+        put_log_probs(o, c, c->n_log_sent);
+        c->n_log_sent = c->n_log_probs;
+    } else {
+        nrd_str_puts(o, "null");
+    }
+    if (finish) {
+        nrd_str_printf(o, ",\"finish_reason\":\"%s\"}", finish);
+    } else {
+        nrd_str_puts(o, ",\"finish_reason\":null}");
+    }
+    end_event(o, c->r);
+}
+
+static void put_text_chunk(nrd_str *o, oai_choice *c, const char *text, size_t n, const char *finish)
+{
+    begin_event(o, c->r);
+    nrd_str_printf(o, "{\"index\":%d,\"text\":", c->index);
+    nrd_json_put_string(o, text, n);
+    nrd_str_puts(o, ",\"logprobs\":");
+    put_log_probs(o, c, c->n_log_sent);
+    c->n_log_sent = c->n_log_probs;
+    if (finish) {
+        nrd_str_printf(o, ",\"finish_reason\":\"%s\"}", finish);
+    } else {
+        nrd_str_puts(o, ",\"finish_reason\":null}");
+    }
+    end_event(o, c->r);
+}
+
+/* What cannot become part of a stop string any more. */
+static size_t certain(const oai_choice *c)
+{
+    size_t hold = 0;
+    for (size_t i = 0; i < c->r->n_stops && !c->done; i++) {
+        size_t k = nrd_oai_partial(nrd_str_cstr(&c->text), c->text.len, c->r->stops[i].s,
+                                   c->r->stops[i].n);
+        hold = k > hold ? k : hold;
+    }
+    return c->text.len - hold;
+}
+
+static void chat_chunk(nrd_str *o, oai_choice *c)
+{
+    nrd_str delta = {0}, calls = {0};
+    const char *text = nrd_str_cstr(&c->text);
+    oai_parsed p;
+
+    if (!c->begun) {
+        nrd_str_puts(&delta, "\"role\":\"assistant\",\"content\":\"\"");
+        size_t pending = c->n_log_probs; /* they go with the text */
+        c->n_log_probs = c->n_log_sent;
+        put_delta(o, c, &delta, NULL);
+        c->n_log_probs = pending;
+        c->begun = true;
+        nrd_str_clear(&delta);
+    }
+    parse(c, certain(c), c->done, true, &calls, &p);
+    if (p.n_reasoning > c->n_reasoning_sent) {
+        nrd_str_puts(&delta, "\"reasoning_content\":");
+        nrd_json_put_string(&delta, text + p.reasoning + c->n_reasoning_sent,
+                            p.n_reasoning - c->n_reasoning_sent);
+        c->n_reasoning_sent = p.n_reasoning;
+    }
+    if (p.n_content > c->n_content_sent) {
+        nrd_str_puts(&delta, delta.len ? ",\"content\":" : "\"content\":");
+        nrd_json_put_string(&delta, text + p.content + c->n_content_sent,
+                            p.n_content - c->n_content_sent);
+        c->n_content_sent = p.n_content;
+    }
+    if (p.n_calls > 0) {
+        nrd_str_printf(&delta, "%s\"tool_calls\":[%s]", delta.len ? "," : "", nrd_str_cstr(&calls));
+        c->finish = "tool_calls";
+    }
+    if (delta.len > 0) {
+        put_delta(o, c, &delta, NULL);
+        nrd_str_clear(&delta);
+    }
+    if (c->done) {
+        put_delta(o, c, &delta, c->finish);
+    }
+    nrd_str_fini(&delta);
+    nrd_str_fini(&calls);
+}
+
+static void text_chunk(nrd_str *o, oai_choice *c)
+{
+    const oai_request *r = c->r;
+    size_t n = certain(c);
+    if (!c->begun && r->echo) {
+        const nrd_str *echo = &r->echoes[c->index / r->best_of];
+        size_t pending = c->n_log_probs;
+        c->n_log_probs = c->n_log_sent;
+        put_text_chunk(o, c, nrd_str_cstr(echo), echo->len, NULL);
+        c->n_log_probs = pending;
+    }
+    c->begun = true;
+    if (n > c->n_sent || c->done) {
+        put_text_chunk(o, c, nrd_str_cstr(&c->text) + c->n_sent, n > c->n_sent ? n - c->n_sent : 0,
+                       c->done ? c->finish : NULL);
+        c->n_sent = n;
+    }
+}
+
+void nrd_oai_chunk(oai_choice *c)
+{
+    oai_request *r = c->r;
+    if (!r->streaming) {
+        r->streaming = true;
+        nrd_http_stream_begin(r->req, 200, "text/event-stream; charset=utf-8", r->extra);
+    }
+    nrd_str_clear(&r->out);
+    if (r->chat) {
+        chat_chunk(&r->out, c);
+    } else {
+        text_chunk(&r->out, c);
+    }
+    if (r->out.len > 0) {
+        nrd_http_stream_write(r->req, r->out.data, r->out.len);
+    }
+}
+
+void nrd_oai_last_chunks(oai_request *r)
+{
+    nrd_str_clear(&r->out);
+    if (r->include_usage) {
+        begin_event(&r->out, r);
+        nrd_str_puts(&r->out, "],\"usage\":");
+        put_usage(&r->out, r);
+        nrd_str_puts(&r->out, "}\n\n");
+    }
+    nrd_str_puts(&r->out, "data: [DONE]\n\n");
+    nrd_http_stream_write(r->req, r->out.data, r->out.len);
+    nrd_http_stream_end(r->req);
+}

@@ -1,0 +1,529 @@
+/* Choices: one request to the model for each, ids back into text, stop strings. */
+#include "frontends/openai/internal.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+/* ---- to the model ---- */
+
+static nrd_error *add(nrd_http_call *call, const char *name, TRITONSERVER_DataType type,
+                      const int64_t *shape, size_t n_dims, const void *data, size_t bytes)
+{
+    char *copy = nrd_arena_alloc(&call->arena, bytes ? bytes : 1);
+    if (!copy) {
+        return nrd_error_no_memory();
+    }
+    memcpy(copy, data, bytes);
+    NRD_TRY(nrd_http_from_triton(
+        TRITONSERVER_InferenceRequestAddInput(call->irequest, name, type, shape, n_dims)));
+    return nrd_http_from_triton(TRITONSERVER_InferenceRequestAppendInputData(
+        call->irequest, name, copy, bytes, TRITONSERVER_MEMORY_CPU, 0));
+}
+
+static nrd_error *add_i32(nrd_http_call *call, const char *name, int64_t value)
+{
+    const int64_t shape[] = {1, 1};
+    int32_t v = (int32_t)value;
+    return add(call, name, TRITONSERVER_TYPE_INT32, shape, 2, &v, sizeof v);
+}
+
+static nrd_error *add_f32(nrd_http_call *call, const char *name, double value)
+{
+    const int64_t shape[] = {1, 1};
+    float v = (float)value;
+    return add(call, name, TRITONSERVER_TYPE_FP32, shape, 2, &v, sizeof v);
+}
+
+static nrd_error *add_bool(nrd_http_call *call, const char *name, bool value)
+{
+    const int64_t shape[] = {1, 1};
+    uint8_t v = value;
+    return add(call, name, TRITONSERVER_TYPE_BOOL, shape, 2, &v, sizeof v);
+}
+
+static nrd_error *add_bias(nrd_http_call *call, const oai_request *r)
+{
+    int32_t n = nrd_tokenizer_vocab_size(r->model->tokenizer);
+    const int64_t shape[] = {1, n};
+    long long id;
+    float *bias = nrd_xcalloc((size_t)n, sizeof *bias);
+    for (size_t i = 0; i < r->logit_bias->n; i++) {
+        const nrd_json *v = &r->logit_bias->child[i];
+        if (nrd_parse_i64(v->key, &id) && id >= 0 && id < n) {
+            bias[id] = (float)nrd_json_num(v, 0);
+        }
+    }
+    nrd_error *err = add(call, "embedding_bias", TRITONSERVER_TYPE_FP32, shape, 2, bias,
+                         (size_t)n * sizeof *bias);
+    free(bias);
+    return err;
+}
+
+/* Ids that end an answer beside the end id, each a phrase of one. [1, 2, n] */
+static nrd_error *add_stop_ids(nrd_http_call *call, const oai_request *r)
+{
+    size_t n = 0, n_own = nrd_json_len(r->stop_token_ids);
+    const int32_t *stops = nrd_tokenizer_stop_ids(r->model->tokenizer, &n);
+    n = r->ignore_eos ? 0 : n;
+    size_t all = n + n_own;
+    const int64_t shape[] = {1, 2, (int64_t)all};
+    if (all == 0) {
+        return NULL;
+    }
+    int32_t *v = nrd_xcalloc(2 * all, sizeof *v);
+    for (size_t i = 0; i < all; i++) {
+        v[i] = i < n ? stops[i] : (int32_t)nrd_json_int(nrd_json_at(r->stop_token_ids, i - n), 0);
+        v[all + i] = (int32_t)i + 1;
+    }
+    nrd_error *err = add(call, "stop_words_list", TRITONSERVER_TYPE_INT32, shape, 3, v,
+                         2 * all * sizeof *v);
+    free(v);
+    return err;
+}
+
+static int32_t end_id(const oai_request *r)
+{
+    return r->ignore_eos ? -1 : nrd_tokenizer_eos_id(r->model->tokenizer);
+}
+
+static nrd_error *add_sampling(nrd_http_call *call, const oai_choice *c, int turn)
+{
+    const oai_request *r = c->r;
+    const int64_t one[] = {1, 1};
+    uint64_t seed = r->seed + (uint64_t)turn; /* choices differ, and are the same another time */
+
+    if (r->temperature > 0) {
+        NRD_TRY(add_f32(call, "temperature", r->temperature));
+        NRD_TRY(add_f32(call, "runtime_top_p", r->top_p > 0 ? r->top_p : 1e-6));
+        if (r->top_k > 0) {
+            NRD_TRY(add_i32(call, "runtime_top_k", r->top_k));
+        }
+    } else {
+        NRD_TRY(add_i32(call, "runtime_top_k", 1));
+    }
+    NRD_TRY(add(call, "random_seed", TRITONSERVER_TYPE_UINT64, one, 2, &seed, sizeof seed));
+    if (r->min_p > 0) {
+        NRD_TRY(add_f32(call, "runtime_min_p", r->min_p));
+    }
+    if (r->presence > 0 || r->presence < 0) {
+        NRD_TRY(add_f32(call, "presence_penalty", r->presence));
+    }
+    if (r->frequency > 0 || r->frequency < 0) {
+        NRD_TRY(add_f32(call, "frequency_penalty", r->frequency));
+    }
+    if (r->repetition > 1 || r->repetition < 1) {
+        NRD_TRY(add_f32(call, "repetition_penalty", r->repetition));
+    }
+    if (r->min_tokens > 0) {
+        NRD_TRY(add_i32(call, "min_length", r->min_tokens));
+    }
+    return r->logit_bias ? add_bias(call, r) : NULL;
+}
+
+static nrd_error *fill(nrd_http_call *call, const oai_choice *c, int turn)
+{
+    static const char *const outputs[] = {"output_ids",       "sequence_length",
+                                          "cum_log_probs",    "output_log_probs",
+                                          "kv_cache_reused_blocks"};
+    const oai_request *r = c->r;
+    const int64_t shape[] = {1, (int64_t)c->prompt->n};
+    bool scores = r->log_probs || r->best_of > r->n;
+
+    NRD_TRY(add(call, "input_ids", TRITONSERVER_TYPE_INT32, shape, 2, c->prompt->ids,
+                c->prompt->n * sizeof *c->prompt->ids));
+    NRD_TRY(add_i32(call, "input_lengths", (int64_t)c->prompt->n));
+    NRD_TRY(add_i32(call, "request_output_len", r->max_tokens));
+    NRD_TRY(add_i32(call, "end_id", end_id(r)));
+    NRD_TRY(add_bool(call, "streaming", r->model->decoupled));
+    NRD_TRY(add_bool(call, "exclude_input_in_output", true));
+    NRD_TRY(add_bool(call, "return_kv_cache_reuse_stats", true));
+    if (scores) {
+        NRD_TRY(add_bool(call, "return_log_probs", true));
+    }
+    NRD_TRY(add_stop_ids(call, r));
+    NRD_TRY(add_sampling(call, c, turn));
+    if (r->priority > 0) {
+        NRD_TRY(nrd_http_from_triton(TRITONSERVER_InferenceRequestSetPriorityUInt64(
+            call->irequest, (uint64_t)r->priority)));
+    }
+    for (size_t i = 0; i < sizeof outputs / sizeof outputs[0]; i++) {
+        NRD_TRY(nrd_http_from_triton(
+            TRITONSERVER_InferenceRequestAddRequestedOutput(call->irequest, outputs[i])));
+    }
+    NRD_TRY(nrd_http_from_triton(TRITONSERVER_InferenceRequestSetId(call->irequest, r->id)));
+    return nrd_http_forward_headers(call);
+}
+
+/* ---- from the model ---- */
+
+typedef struct piece {
+    const int32_t *ids;
+    size_t n_ids;
+    const float *log_probs;
+    size_t n_log_probs;
+    float cum_log_prob;
+    int32_t reused_blocks, tokens_per_block;
+} piece;
+
+static nrd_error *read_piece(TRITONSERVER_InferenceResponse *response, piece *p)
+{
+    uint32_t n = 0;
+    const int32_t *length = NULL;
+
+    memset(p, 0, sizeof *p);
+    NRD_TRY(nrd_http_from_triton(TRITONSERVER_InferenceResponseError(response)));
+    NRD_TRY(nrd_http_from_triton(TRITONSERVER_InferenceResponseOutputCount(response, &n)));
+    for (uint32_t i = 0; i < n; i++) {
+        const char *name;
+        TRITONSERVER_DataType type;
+        const int64_t *shape;
+        uint64_t n_dims;
+        const void *base;
+        size_t bytes;
+        TRITONSERVER_MemoryType memory;
+        int64_t memory_id;
+        void *user;
+        NRD_TRY(nrd_http_from_triton(TRITONSERVER_InferenceResponseOutput(
+            response, i, &name, &type, &shape, &n_dims, &base, &bytes, &memory, &memory_id, &user)));
+        if (!strcmp(name, "output_ids")) {
+            p->ids = base;
+            p->n_ids = bytes / sizeof *p->ids;
+        } else if (!strcmp(name, "sequence_length") && bytes >= sizeof *length) {
+            length = base;
+        } else if (!strcmp(name, "output_log_probs")) {
+            p->log_probs = base;
+            p->n_log_probs = bytes / sizeof *p->log_probs;
+        } else if (!strcmp(name, "cum_log_probs") && bytes >= sizeof p->cum_log_prob) {
+            p->cum_log_prob = *(const float *)base;
+        } else if (!strcmp(name, "kv_cache_reused_blocks") && bytes >= sizeof p->reused_blocks) {
+            p->reused_blocks = *(const int32_t *)base;
+        }
+    }
+    if (length && *length >= 0 && (size_t)*length < p->n_ids) {
+        p->n_ids = (size_t)*length;
+    }
+    NRD_TRY(nrd_http_from_triton(TRITONSERVER_InferenceResponseParameterCount(response, &n)));
+    for (uint32_t i = 0; i < n; i++) {
+        const char *name;
+        TRITONSERVER_ParameterType type;
+        const void *value;
+        NRD_TRY(nrd_http_from_triton(
+            TRITONSERVER_InferenceResponseParameter(response, i, &name, &type, &value)));
+        if (!strcmp(name, "kv_tokens_per_block") && type == TRITONSERVER_PARAMETER_INT) {
+            p->tokens_per_block = (int32_t)*(const int64_t *)value;
+        }
+    }
+    return NULL;
+}
+
+static bool is_end(const oai_request *r, int32_t id)
+{
+    size_t n = 0;
+    const int32_t *stops = nrd_tokenizer_stop_ids(r->model->tokenizer, &n);
+    bool end = !r->ignore_eos && id == nrd_tokenizer_eos_id(r->model->tokenizer);
+    for (size_t i = 0; i < n && !r->ignore_eos; i++) {
+        end = end || stops[i] == id;
+    }
+    for (size_t i = 0; i < nrd_json_len(r->stop_token_ids); i++) {
+        end = end || nrd_json_int(nrd_json_at(r->stop_token_ids, i), -1) == id;
+    }
+    return end;
+}
+
+static void add_token(oai_choice *c, int32_t id, const float *log_prob)
+{
+    if (c->n_log_probs == c->n_log_cap) {
+        c->n_log_cap = c->n_log_cap ? 2 * c->n_log_cap : 64;
+        c->log_probs = nrd_xrealloc(c->log_probs, c->n_log_cap * sizeof *c->log_probs);
+        c->offsets = nrd_xrealloc(c->offsets, c->n_log_cap * sizeof *c->offsets);
+    }
+    c->log_probs[c->n_log_probs] = log_prob ? *log_prob : 0;
+    c->offsets[c->n_log_probs++] = (uint32_t)c->text.len;
+    nrd_ids_push(&c->ids, id);
+}
+
+/* Ends the text before the first stop string. `from`: where a new one can begin at the earliest. */
+static bool cut_at_stop(oai_choice *c, size_t from)
+{
+    const oai_request *r = c->r;
+    size_t best = SIZE_MAX, end = 0;
+    for (size_t i = 0; i < r->n_stops && c->text.len > 0; i++) {
+        size_t n = r->stops[i].n, start = from > n ? from - n : 0;
+        const char *hit = memmem(c->text.data + start, c->text.len - start, r->stops[i].s, n);
+        size_t at = hit ? (size_t)(hit - c->text.data) : SIZE_MAX;
+        if (at < best) {
+            best = at;
+            end = at + n;
+        }
+    }
+    if (best == SIZE_MAX) {
+        return false;
+    }
+    c->text.len = r->include_stop ? end : best;
+    c->text.data[c->text.len] = '\0';
+    return true;
+}
+
+static void take_ids(oai_choice *c, const piece *p)
+{
+    size_t before = c->text.len;
+    for (size_t i = 0; i < p->n_ids && !c->finish; i++) {
+        c->n_tokens++;
+        if (is_end(c->r, p->ids[i])) {
+            c->finish = "stop";
+            break;
+        }
+        add_token(c, p->ids[i], i < p->n_log_probs ? &p->log_probs[i] : NULL);
+        nrd_detok_push(c->detok, p->ids[i], &c->text);
+        if (cut_at_stop(c, before)) {
+            c->finish = "stop";
+            c->cut = true;
+        }
+    }
+}
+
+/* ---- the end ---- */
+
+static void release_choice(oai_choice *c)
+{
+    nrd_detok_free(c->detok);
+    nrd_str_fini(&c->text);
+    nrd_ids_fini(&c->ids);
+    free(c->log_probs);
+    free(c->offsets);
+}
+
+void nrd_oai_request_unref(oai_request *r)
+{
+    if (--r->refs > 0) {
+        return;
+    }
+    for (int i = 0; i < r->n_choices; i++) {
+        release_choice(&r->choices[i]);
+    }
+    for (size_t i = 0; i < r->n_prompts; i++) {
+        nrd_ids_fini(&r->prompts[i]);
+        nrd_str_fini(&r->echoes[i]);
+    }
+    free(r->choices);
+    free(r->extra);
+    nrd_str_fini(&r->unknown);
+    nrd_str_fini(&r->out);
+    nrd_json_doc_free(r->doc);
+    nrd_http_request_unref(r->req);
+    free(r);
+}
+
+static void cancel_choice(oai_choice *c)
+{
+    if (c->call) {
+        nrd_error_free(
+            nrd_http_from_triton(TRITONSERVER_InferenceRequestCancel(c->call->irequest)));
+    }
+}
+
+static void cancel_all(oai_request *r)
+{
+    for (int i = 0; i < r->n_choices; i++) {
+        cancel_choice(&r->choices[i]);
+    }
+}
+
+static void on_gone(nrd_http_request *req, void *arg)
+{
+    (void)req;
+    cancel_all(arg);
+}
+
+/* One error answers for all choices; in a stream it is its last event. Takes err. */
+static void fail(oai_request *r, nrd_error *err)
+{
+    if (r->failed || nrd_http_is_gone(r->req)) {
+        nrd_error_free(err);
+        r->failed = true;
+        return;
+    }
+    r->failed = true;
+    if (r->streaming) {
+        nrd_str_clear(&r->out);
+        nrd_str_puts(&r->out, "data: ");
+        nrd_oai_put_error(&r->out, nrd_oai_status(err), nrd_error_message(err), NULL, NULL);
+        nrd_str_puts(&r->out, "\n\n");
+        nrd_http_stream_write(r->req, r->out.data, r->out.len);
+        nrd_http_stream_end(r->req);
+        nrd_error_free(err);
+    } else {
+        nrd_oai_fail(r->req, err, r->extra);
+    }
+    r->req->on_gone = NULL;
+    cancel_all(r);
+}
+
+static void finish_choice(oai_choice *c)
+{
+    oai_request *r = c->r;
+    size_t before = c->text.len;
+    if (!c->cut) {
+        nrd_detok_flush(c->detok, &c->text);
+        c->cut = cut_at_stop(c, before);
+    }
+    if (!c->finish) {
+        c->finish = c->cut ? "stop" : "length";
+    }
+    c->done = true;
+    r->n_done++;
+}
+
+static void on_response(nrd_http_call *call, TRITONSERVER_InferenceResponse *response, bool final)
+{
+    oai_choice *c = call->user;
+    oai_request *r = c->r;
+    nrd_error *err = NULL;
+    piece p;
+
+    if (response && !r->failed) {
+        err = read_piece(response, &p);
+        if (!err) {
+            c->cum_log_prob = p.cum_log_prob;
+            c->n_cached = p.tokens_per_block > 0 ? p.reused_blocks * p.tokens_per_block : c->n_cached;
+            bool had_finish = c->finish != NULL;
+            take_ids(c, &p);
+            if (c->finish && !had_finish && !final) {
+                cancel_choice(c);
+            }
+        } else if (c->finish) { /* it was cancelled after its stop string */
+            nrd_error_free(err);
+            err = NULL;
+        }
+    }
+    if (final) {
+        c->call = NULL;
+        r->n_active--;
+        r->req->on_gone = r->n_active > 0 && !r->failed ? on_gone : NULL;
+        r->req->gone_arg = r;
+        if (!err && !r->failed) {
+            finish_choice(c);
+        }
+    }
+    if (err) {
+        fail(r, err);
+    }
+    if (!r->failed && !nrd_http_is_gone(r->req)) {
+        if (r->stream) {
+            nrd_oai_chunk(c);
+        }
+        if (r->n_done == r->n_choices) {
+            if (r->stream) {
+                nrd_oai_last_chunks(r);
+            } else {
+                nrd_oai_answer(r);
+            }
+        }
+    }
+    nrd_http_response_delete(response);
+    if (final) {
+        nrd_oai_request_unref(r);
+    }
+}
+
+/* ---- the handlers ---- */
+
+static nrd_error *start_choice(oai_choice *c, int turn)
+{
+    oai_request *r = c->r;
+    nrd_http_call *call = NULL;
+    NRD_TRY(nrd_http_call_new(&call, r->o->api, r->req, r->model->llm, -1));
+    call->on_response = on_response;
+    call->user = c;
+    nrd_error *err = fill(call, c, turn);
+    if (!err) {
+        err = nrd_http_call_submit(call);
+    }
+    if (err) {
+        nrd_http_call_abandon(call);
+        return err;
+    }
+    c->call = call;
+    r->refs++;
+    r->n_active++;
+    return NULL;
+}
+
+static nrd_error *start(oai_request *r)
+{
+    r->n_choices = (int)r->n_prompts * r->best_of;
+    r->choices = nrd_xcalloc((size_t)r->n_choices, sizeof *r->choices);
+    for (int i = 0; i < r->n_choices; i++) {
+        oai_choice *c = &r->choices[i];
+        bool keep = r->has_tools || !r->skip_special; /* markers of calls may be special tokens */
+        c->r = r;
+        c->index = i;
+        c->prompt = &r->prompts[i / r->best_of];
+        c->detok = nrd_detok_new(r->model->tokenizer, keep ? 0 : NRD_DECODE_SKIP_SPECIAL);
+    }
+    for (int i = 0; i < r->n_choices; i++) {
+        NRD_TRY(start_choice(&r->choices[i], i % r->best_of));
+    }
+    r->req->on_gone = on_gone;
+    r->req->gone_arg = r;
+    if (nrd_http_is_gone(r->req)) {
+        cancel_all(r);
+    }
+    return NULL;
+}
+
+static void put_id(char *out, size_t n, const char *prefix, uint64_t seed)
+{
+    static _Atomic uint64_t counter;
+    snprintf(out, n, "%s-%016llx%08llx", prefix, (unsigned long long)seed,
+             (unsigned long long)(atomic_fetch_add(&counter, 1) & 0xffffffffu));
+}
+
+static void handle(nrd_openai *o, nrd_http_request *req, bool chat)
+{
+    char *extra = NULL;
+    nrd_error *err = NULL;
+    struct timespec now;
+
+    if (!nrd_oai_admit(o, req, true, &extra)) {
+        return;
+    }
+    oai_request *r = nrd_xcalloc(1, sizeof *r);
+    r->o = o;
+    r->req = req;
+    r->chat = chat;
+    r->extra = extra;
+    r->refs = 1;
+    nrd_http_request_ref(req);
+    clock_gettime(CLOCK_REALTIME, &now);
+    r->created = (int64_t)now.tv_sec;
+    put_id(r->id, sizeof r->id, chat ? "chatcmpl" : "cmpl",
+           (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec);
+    NRD_TRY_GOTO(nrd_oai_body(req, &r->doc), err, done);
+    NRD_TRY_GOTO(nrd_oai_read(r, nrd_json_root(r->doc)), err, done);
+    if (r->unknown.len > 0) {
+        char *with = nrd_xasprintf("%sx-nereid-warning: unknown fields: %s\r\n", extra ? extra : "",
+                                   r->unknown.data);
+        free(r->extra);
+        r->extra = with;
+    }
+    err = start(r);
+done:
+    if (err) {
+        fail(r, err);
+    }
+    nrd_oai_request_unref(r);
+}
+
+void nrd_oai_on_chat(void *user, nrd_http_request *req, const nrd_http_route *route)
+{
+    (void)route;
+    handle(user, req, true);
+}
+
+void nrd_oai_on_completions(void *user, nrd_http_request *req, const nrd_http_route *route)
+{
+    (void)route;
+    handle(user, req, false);
+}

@@ -1,0 +1,163 @@
+/* frontends/openai/internal.h - what the files of this folder share.
+ *
+ * Life of a request: params.c reads the body into an oai_request; generate.c sends one request for
+ * each choice to the model and turns ids into text; answer.c writes the JSON, whole or in chunks;
+ * parse.c finds reasoning and tool calls in the text.
+ */
+#ifndef NRD_FRONTENDS_OPENAI_INTERNAL_H
+#define NRD_FRONTENDS_OPENAI_INTERNAL_H
+
+#include "base/json.h"
+#include "base/str.h"
+#include "frontends/http/call.h"
+#include "frontends/openai/openai.h"
+#include "text/template/chat.h"
+#include "text/tokenizer.h"
+
+#include <pthread.h>
+
+enum {
+    OAI_MAX_CHOICES = 128,
+    OAI_MAX_STOPS = 16,
+    OAI_MAX_PROMPTS = 128,
+    OAI_MAX_NEW_TOKENS = 1 << 24, /* the engine cuts to what the sequence may hold */
+};
+
+/* A model that can be talked to. Kept until the front end ends: requests borrow it. */
+typedef struct oai_model {
+    struct oai_model *next;
+    char *name, *llm, *tokenizer_dir;
+    nrd_tokenizer *tokenizer;
+    nrd_chat *chat;   /* NULL: see chat_error */
+    char *chat_error;
+    bool decoupled, stale;
+    uint64_t checked_ns;
+} oai_model;
+
+typedef struct oai_key {
+    char *text;
+    double tokens;       /* of its rate limit; guarded by the front end's lock */
+    uint64_t refilled_ns;
+} oai_key;
+
+struct nrd_openai {
+    nrd_http_api *api; /* borrows */
+    oai_key *keys;     /* one without text where no key is asked for */
+    size_t n_keys;
+    bool has_keys;
+    int64_t created;
+    pthread_mutex_t mu;
+    oai_model *models; /* guarded by mu */
+};
+
+typedef struct oai_request oai_request;
+
+typedef struct oai_choice {
+    oai_request *r;
+    int index; /* in the answer */
+    const nrd_ids *prompt;
+    nrd_http_call *call; /* shares while it runs */
+    nrd_detok *detok;
+    nrd_str text;   /* all of the answer that is certain */
+    size_t n_sent;  /* bytes of text that were looked at for chunks */
+    size_t n_reasoning_sent, n_content_sent;
+    nrd_ids ids;
+    float *log_probs; /* of ids; cap in n_log_cap */
+    size_t n_log_probs, n_log_cap, n_log_sent;
+    uint32_t *offsets; /* byte of text where each id's text begins */
+    int32_t n_tokens;
+    float cum_log_prob;
+    int32_t n_cached;
+    const char *finish; /* "stop", "length", "tool_calls" */
+    bool done, begun, cut; /* cut: by a stop string */
+} oai_choice;
+
+struct oai_request {
+    nrd_openai *o;
+    nrd_http_request *req; /* shares */
+    oai_model *model;
+    nrd_json_doc *doc; /* the body; strings below borrow from it */
+    char id[48];
+    int64_t created;
+    char *extra; /* header lines of the answer; owned */
+    nrd_str unknown; /* names of fields that nobody knows */
+
+    bool chat, stream, include_usage, echo, log_probs, has_tools, parallel_tool_calls, ignore_eos;
+    bool skip_special, include_stop, think_open;
+    int n, best_of;
+    int64_t max_tokens, min_tokens, top_k, priority;
+    double temperature, top_p, min_p, presence, frequency, repetition;
+    uint64_t seed;
+    const nrd_json *tools, *logit_bias;
+    struct {
+        const char *s;
+        size_t n;
+    } stops[OAI_MAX_STOPS];
+    size_t n_stops;
+    const nrd_json *stop_token_ids;
+    nrd_ids prompts[OAI_MAX_PROMPTS];
+    nrd_str echoes[OAI_MAX_PROMPTS];
+    size_t n_prompts;
+
+    oai_choice *choices;
+    int n_choices, n_done, n_active;
+    bool streaming; /* the head of the stream was sent */
+    bool failed;    /* an error was answered: drop the rest */
+    nrd_str out;
+    int refs; /* one for each running call and one for the handler; loop thread only */
+};
+
+/* openai.c */
+/* Takes err always. */
+void nrd_oai_fail(nrd_http_request *req, nrd_error *err, const char *extra);
+/* Appends {"error": {...}}; param and code may be NULL. */
+void nrd_oai_put_error(nrd_str *out, int status, const char *message, const char *param,
+                       const char *code);
+int nrd_oai_status(const nrd_error *err);
+/* Authentication, rate limit, CORS. False: it was answered. *out_extra: header lines or NULL, owned. */
+bool nrd_oai_admit(nrd_openai *o, nrd_http_request *req, bool counts, char **out_extra);
+nrd_error *nrd_oai_body(const nrd_http_request *req, nrd_json_doc **out) NRD_MUST_USE;
+
+/* models.c */
+nrd_error *nrd_oai_find_model(nrd_openai *o, const char *name, oai_model **out) NRD_MUST_USE;
+void nrd_oai_free_models(nrd_openai *o);
+nrd_http_handler nrd_oai_on_models, nrd_oai_on_model;
+
+/* tokenize.c */
+nrd_http_handler nrd_oai_on_tokenize, nrd_oai_on_detokenize;
+
+/* params.c */
+nrd_error *nrd_oai_read(oai_request *r, const nrd_json *root) NRD_MUST_USE;
+
+/* generate.c */
+nrd_http_handler nrd_oai_on_chat, nrd_oai_on_completions;
+void nrd_oai_request_unref(oai_request *r);
+
+/* answer.c */
+void nrd_oai_answer(oai_request *r);          /* whole, when all choices are done */
+void nrd_oai_chunk(oai_choice *c);            /* what became new in one choice */
+void nrd_oai_last_chunks(oai_request *r);     /* usage and the end of the stream */
+
+/* parse.c */
+typedef struct oai_parsed {
+    size_t reasoning, n_reasoning; /* spans of the text */
+    size_t content, n_content;
+    int n_calls;
+    bool pending; /* a call was begun and is not complete */
+} oai_parsed;
+typedef struct oai_parse_options {
+    bool think_open;       /* the prompt ended inside of reasoning */
+    bool final;            /* nothing follows */
+    bool with_index;       /* calls are parts of a stream */
+    const nrd_json *tools; /* NULL: no calls are looked for */
+    const char *id;        /* part of the ids of calls */
+    int max_calls;
+} oai_parse_options;
+/* Splits an answer. `calls` gets the members of a JSON list of tool calls. Before the end, only what
+ * can no longer change is in the spans. */
+void nrd_oai_parse(const char *text, size_t n, const oai_parse_options *o, nrd_str *calls,
+                   oai_parsed *out);
+/* Bytes at the end of text[0..n) that may be the beginning of `mark`. */
+size_t nrd_oai_partial(const char *text, size_t n, const char *mark, size_t n_mark);
+
+#endif

@@ -1,0 +1,286 @@
+#include "frontends/openai/internal.h"
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/log.h"
+
+#include <string.h>
+#include <time.h>
+
+enum { MAX_KEY_FILE = 1 << 20 };
+
+/* ---- errors ---- */
+
+int nrd_oai_status(const nrd_error *err)
+{
+    nrd_error_code code = nrd_error_get_code(err);
+    return code == NRD_ERR_UNSUPPORTED ? 400 : nrd_http_status(code);
+}
+
+void nrd_oai_put_error(nrd_str *out, int status, const char *message, const char *param,
+                       const char *code)
+{
+    const char *type = status == 401   ? "authentication_error"
+                       : status == 404 ? "not_found_error"
+                       : status == 429 ? "rate_limit_error"
+                       : status < 500  ? "invalid_request_error"
+                                       : "server_error";
+    nrd_str_puts(out, "{\"error\":{\"message\":");
+    nrd_json_put_cstr(out, message);
+    nrd_str_printf(out, ",\"type\":\"%s\",\"param\":", type);
+    if (param) {
+        nrd_json_put_cstr(out, param);
+    } else {
+        nrd_str_puts(out, "null");
+    }
+    nrd_str_puts(out, ",\"code\":");
+    if (code) {
+        nrd_json_put_cstr(out, code);
+    } else {
+        nrd_str_puts(out, "null");
+    }
+    nrd_str_puts(out, "}}");
+}
+
+static void reply_error(nrd_http_request *req, int status, const char *message, const char *param,
+                        const char *code, const char *extra)
+{
+    nrd_str out = {0};
+    nrd_oai_put_error(&out, status, message, param, code);
+    nrd_http_reply(req, status, "application/json", extra, out.data, out.len);
+    nrd_str_fini(&out);
+}
+
+/* Messages of this folder begin with the field: "temperature: must be a number". */
+void nrd_oai_fail(nrd_http_request *req, nrd_error *err, const char *extra)
+{
+    const char *message = nrd_error_message(err), *colon = strchr(message, ':');
+    char param[64] = "";
+    int status = nrd_oai_status(err);
+    size_t n = colon ? (size_t)(colon - message) : 0;
+
+    if (status == 400 && n > 0 && n < sizeof param &&
+        strspn(message, "abcdefghijklmnopqrstuvwxyz_0123456789[].") == n) {
+        memcpy(param, message, n);
+        param[n] = '\0';
+    }
+    const char *code = status == 404 ? "model_not_found" : NULL;
+    if (strstr(message, "exceeds maximum input length")) {
+        code = "context_length_exceeded";
+    }
+    reply_error(req, status, message, param[0] ? param : NULL, code, extra);
+    nrd_error_free(err);
+}
+
+nrd_error *nrd_oai_body(const nrd_http_request *req, nrd_json_doc **out)
+{
+    const nrd_json_limits limits = {.max_depth = 64, .max_nodes = 4000000};
+    nrd_error *err = nrd_json_parse(out, req->body ? req->body : "", req->body_n, &limits);
+    if (!err && !nrd_json_is(nrd_json_root(*out), NRD_JSON_OBJECT)) {
+        err = nrd_errorf(NRD_ERR_INVALID_ARG, "the body must be a JSON object");
+    }
+    return nrd_error_wrap(err, "the request's body");
+}
+
+/* ---- who may ask, and how often ---- */
+
+/* The time depends on the length of what the client sent, not on where it differs. */
+static bool same_key(const char *key, const char *given, size_t n)
+{
+    size_t len = strlen(key);
+    unsigned diff = (unsigned)(len ^ n) | (unsigned)((len ^ n) >> 32);
+    for (size_t i = 0; i < n; i++) {
+        diff |= (unsigned)(unsigned char)given[i] ^
+                (unsigned)(unsigned char)(len > 0 ? key[i % len] : 0);
+    }
+    return diff == 0;
+}
+
+static oai_key *find_key(nrd_openai *o, const nrd_http_request *req)
+{
+    const nrd_view *v = nrd_http_find_field(&req->head, "Authorization");
+    oai_key *found = NULL;
+
+    if (!o->has_keys) {
+        return &o->keys[0];
+    }
+    if (!v || v->n < 7 || strncasecmp(v->p, "Bearer ", 7) != 0) {
+        return NULL;
+    }
+    for (size_t i = 0; i < o->n_keys; i++) { /* all of them, whichever fits */
+        found = same_key(o->keys[i].text, v->p + 7, v->n - 7) ? &o->keys[i] : found;
+    }
+    return found;
+}
+
+/* A bucket that refills evenly and holds one minute's worth. Gives the seconds to wait, 0: go on. */
+static int take_turn(nrd_openai *o, oai_key *k)
+{
+    double per_minute = (double)o->api->options->openai_rate_limit;
+    int wait = 0;
+
+    if (per_minute <= 0) {
+        return 0;
+    }
+    pthread_mutex_lock(&o->mu);
+    uint64_t now = nrd_now_ns();
+    double passed = k->refilled_ns ? (double)(now - k->refilled_ns) / 60e9 : 1;
+    k->tokens += passed * per_minute;
+    k->tokens = k->tokens > per_minute ? per_minute : k->tokens;
+    k->refilled_ns = now;
+    if (k->tokens >= 1) {
+        k->tokens -= 1;
+    } else {
+        wait = 1 + (int)((1 - k->tokens) * 60 / per_minute);
+    }
+    pthread_mutex_unlock(&o->mu);
+    return wait;
+}
+
+/* Header lines that allow the page of another origin to read the answer. */
+static void put_cors(const nrd_openai *o, const nrd_http_request *req, nrd_str *out)
+{
+    const nrd_option_list *list = &o->api->options->cors_origins;
+    const nrd_view *origin = nrd_http_find_field(&req->head, "Origin");
+    for (size_t i = 0; origin && i < list->n; i++) {
+        const char *allowed = list->items[i].name;
+        if (!strcmp(allowed, "*") || nrd_view_is(*origin, allowed)) {
+            nrd_str_printf(out, "Access-Control-Allow-Origin: %s\r\nVary: Origin\r\n", allowed);
+            return;
+        }
+    }
+}
+
+/* What a browser asks before it sends a request with a key. */
+static void preflight(const nrd_openai *o, nrd_http_request *req)
+{
+    nrd_str extra = {0};
+    if (!nrd_view_is(req->head.method_name, "OPTIONS")) {
+        reply_error(req, 405, "This method is not allowed here.", NULL, NULL, NULL);
+        return;
+    }
+    put_cors(o, req, &extra);
+    if (extra.len > 0) {
+        nrd_str_puts(&extra, "Access-Control-Allow-Methods: GET, POST, OPTIONS\r\n"
+                             "Access-Control-Allow-Headers: Authorization, Content-Type\r\n"
+                             "Access-Control-Max-Age: 600\r\n");
+    }
+    nrd_http_reply(req, 204, NULL, extra.data, NULL, 0);
+    nrd_str_fini(&extra);
+}
+
+bool nrd_oai_admit(nrd_openai *o, nrd_http_request *req, bool counts, char **out_extra)
+{
+    nrd_str extra = {0};
+    *out_extra = NULL;
+    if (req->head.method == NRD_HTTP_OTHER) {
+        preflight(o, req);
+        return false;
+    }
+    put_cors(o, req, &extra);
+    oai_key *key = find_key(o, req);
+    if (!key) {
+        nrd_str_puts(&extra, "WWW-Authenticate: Bearer\r\n");
+        reply_error(req, 401, "Incorrect API key provided, or none.", NULL, "invalid_api_key",
+                    extra.data);
+        nrd_str_fini(&extra);
+        return false;
+    }
+    int wait = counts ? take_turn(o, key) : 0;
+    if (wait > 0) {
+        nrd_str_printf(&extra, "Retry-After: %d\r\n", wait);
+        reply_error(req, 429, "Too many requests for this key.", NULL, "rate_limit_exceeded",
+                    extra.data);
+        nrd_str_fini(&extra);
+        return false;
+    }
+    *out_extra = extra.len > 0 ? nrd_str_steal(&extra) : NULL;
+    return true;
+}
+
+/* ---- life ---- */
+
+static const nrd_http_route_row routes[] = {
+    {"v1/models", NRD_HTTP_ON_GET | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_models, false},
+    {"v1/models/{m*}", NRD_HTTP_ON_GET | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_model, false},
+    {"v1/chat/completions", NRD_HTTP_ON_POST | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_chat, false},
+    {"v1/completions", NRD_HTTP_ON_POST | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_completions, false},
+    {"tokenize", NRD_HTTP_ON_POST | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_tokenize, false},
+    {"detokenize", NRD_HTTP_ON_POST | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_detokenize, false},
+};
+
+static void add_key(nrd_openai *o, const char *text, size_t n)
+{
+    if (n > 0) {
+        o->keys = nrd_xrealloc(o->keys, (o->n_keys + 1) * sizeof *o->keys);
+        o->keys[o->n_keys++] = (oai_key){.text = nrd_xstrndup(text, n)};
+        o->has_keys = true;
+    }
+}
+
+static nrd_error *read_keys(nrd_openai *o)
+{
+    const nrd_options *opt = o->api->options;
+    char *text = NULL;
+    size_t n = 0;
+
+    for (size_t i = 0; i < opt->api_keys.n; i++) {
+        add_key(o, opt->api_keys.items[i].name, strlen(opt->api_keys.items[i].name));
+    }
+    if (opt->api_key_file[0]) { /* one a line; # begins a remark */
+        NRD_TRY(nrd_error_wrap(nrd_file_read(&text, &n, opt->api_key_file, MAX_KEY_FILE),
+                               "--api-key-file"));
+        for (char *line = text; line < text + n;) {
+            size_t len = strcspn(line, "\r\n");
+            if (line[0] != '#') {
+                add_key(o, line, len);
+            }
+            line += len + 1;
+        }
+        free(text);
+        if (!o->has_keys) {
+            return nrd_errorf(NRD_ERR_INVALID_ARG, "--api-key-file '%s' holds no key",
+                              opt->api_key_file);
+        }
+    }
+    if (!o->has_keys) {
+        o->keys = nrd_xcalloc(1, sizeof *o->keys);
+        o->n_keys = 1;
+    }
+    return NULL;
+}
+
+nrd_error *nrd_openai_new(nrd_openai **out, nrd_http_api *api)
+{
+    nrd_error *err = NULL;
+    nrd_openai *o = NULL;
+
+    *out = NULL;
+    NRD_NEW_GOTO(o, 1, err, fail);
+    o->api = api;
+    o->created = (int64_t)time(NULL);
+    pthread_mutex_init(&o->mu, NULL);
+    NRD_TRY_GOTO(read_keys(o), err, fail);
+    NRD_TRY_GOTO(nrd_http_router_add(nrd_http_api_router(api), routes,
+                                     sizeof routes / sizeof routes[0], o), err, fail);
+    *out = o;
+    return NULL;
+
+fail:
+    nrd_openai_free(o);
+    return err;
+}
+
+void nrd_openai_free(nrd_openai *o)
+{
+    if (!o) {
+        return;
+    }
+    nrd_oai_free_models(o);
+    for (size_t i = 0; i < o->n_keys; i++) {
+        free(o->keys[i].text);
+    }
+    free(o->keys);
+    pthread_mutex_destroy(&o->mu);
+    free(o);
+}

@@ -1,0 +1,22 @@
+/* frontends/openai/openai.h - OpenAI's API on the port of the HTTP service.
+ *
+ * Purpose   /v1/models, /v1/chat/completions, /v1/completions, /tokenize, /detokenize. Text becomes
+ *           tokens here, tokens go through the core to the model that generates (the same as v2's
+ *           generate uses, with its statistics), and text comes back.
+ * Owner     Handlers run on the loop threads of the HTTP service.
+ * Errors    OpenAI's form, {"error": {message, type, param, code}}, with its status codes.
+ * Lifetime  new between nrd_http_api_new and nrd_http_api_listen; free after the service is freed.
+ * Sources   OpenAI API reference (chat completions, completions, models, errors, streaming); the
+ *           names of further sampling fields are those of vLLM's OpenAI-compatible server.
+ */
+#ifndef NRD_FRONTENDS_OPENAI_OPENAI_H
+#define NRD_FRONTENDS_OPENAI_OPENAI_H
+
+#include "frontends/http/api.h"
+
+typedef struct nrd_openai nrd_openai;
+
+nrd_error *nrd_openai_new(nrd_openai **out, nrd_http_api *api) NRD_MUST_USE;
+void nrd_openai_free(nrd_openai *o); /* NULL is fine */
+
+#endif

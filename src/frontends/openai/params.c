@@ -1,0 +1,592 @@
+/* The body of a request -> oai_request. */
+#include "frontends/openai/internal.h"
+
+#include <math.h>
+#include <string.h>
+#include <sys/random.h>
+
+static nrd_error *bad(const char *name, const char *why)
+{
+    return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: %s", name, why);
+}
+
+/* Absent and null leave *out alone. */
+static nrd_error *get_num(const nrd_json *root, const char *name, double low, double high, double *out)
+{
+    const nrd_json *v = nrd_json_get(root, name);
+    if (!v || v->type == NRD_JSON_NULL) {
+        return NULL;
+    }
+    double x = nrd_json_num(v, NAN);
+    if (!nrd_json_is_number(v) || !(x >= low && x <= high)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: must be a number from %g to %g", name, low, high);
+    }
+    *out = x;
+    return NULL;
+}
+
+static nrd_error *get_int(const nrd_json *root, const char *name, int64_t low, int64_t high,
+                          int64_t *out)
+{
+    const nrd_json *v = nrd_json_get(root, name);
+    if (!v || v->type == NRD_JSON_NULL) {
+        return NULL;
+    }
+    if (v->type != NRD_JSON_INT || v->i < low || v->i > high) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: must be a whole number from %lld to %lld", name,
+                          (long long)low, (long long)high);
+    }
+    *out = v->i;
+    return NULL;
+}
+
+static nrd_error *get_bool(const nrd_json *root, const char *name, bool *out)
+{
+    const nrd_json *v = nrd_json_get(root, name);
+    if (!v || v->type == NRD_JSON_NULL) {
+        return NULL;
+    }
+    if (v->type != NRD_JSON_BOOL) {
+        return bad(name, "must be true or false");
+    }
+    *out = v->boolean;
+    return NULL;
+}
+
+/* ---- which fields there are ---- */
+
+enum { IN_CHAT = 1, IN_COMPLETIONS = 2, IN_BOTH = 3 };
+
+static const struct {
+    const char *name;
+    int where;
+    const char *refused; /* the reason; NULL: read below, or without effect */
+} fields[] = {
+    {"model", IN_BOTH, NULL},
+    {"messages", IN_CHAT, NULL},
+    {"prompt", IN_COMPLETIONS, NULL},
+    {"max_tokens", IN_BOTH, NULL},
+    {"max_completion_tokens", IN_CHAT, NULL},
+    {"temperature", IN_BOTH, NULL},
+    {"top_p", IN_BOTH, NULL},
+    {"n", IN_BOTH, NULL},
+    {"best_of", IN_COMPLETIONS, NULL},
+    {"stop", IN_BOTH, NULL},
+    {"seed", IN_BOTH, NULL},
+    {"stream", IN_BOTH, NULL},
+    {"stream_options", IN_BOTH, NULL},
+    {"logprobs", IN_BOTH, NULL},
+    {"top_logprobs", IN_CHAT, NULL},
+    {"logit_bias", IN_BOTH, NULL},
+    {"presence_penalty", IN_BOTH, NULL},
+    {"frequency_penalty", IN_BOTH, NULL},
+    {"user", IN_BOTH, NULL},
+    {"echo", IN_COMPLETIONS, NULL},
+    {"tools", IN_CHAT, NULL},
+    {"tool_choice", IN_CHAT, NULL},
+    {"parallel_tool_calls", IN_CHAT, NULL},
+    {"response_format", IN_CHAT, NULL},
+    {"reasoning_effort", IN_CHAT, NULL},
+    {"top_k", IN_BOTH, NULL},
+    {"min_p", IN_BOTH, NULL},
+    {"repetition_penalty", IN_BOTH, NULL},
+    {"min_tokens", IN_BOTH, NULL},
+    {"ignore_eos", IN_BOTH, NULL},
+    {"priority", IN_BOTH, NULL},
+    {"stop_token_ids", IN_BOTH, NULL},
+    {"skip_special_tokens", IN_BOTH, NULL},
+    {"include_stop_str_in_output", IN_BOTH, NULL},
+    {"add_generation_prompt", IN_CHAT, NULL},
+    {"chat_template_kwargs", IN_CHAT, NULL},
+    {"metadata", IN_BOTH, NULL},
+    {"store", IN_BOTH, NULL},
+    {"service_tier", IN_BOTH, NULL},
+    {"safety_identifier", IN_BOTH, NULL},
+    {"prompt_cache_key", IN_BOTH, NULL},
+    {"modalities", IN_CHAT, NULL},
+    {"suffix", IN_COMPLETIONS, "text before a suffix is not generated here"},
+    {"chat_template", IN_CHAT, "a request cannot bring its own template"},
+    {"functions", IN_CHAT, "use tools"},
+    {"function_call", IN_CHAT, "use tool_choice"},
+    {"audio", IN_CHAT, "there is no audio here"},
+    {"prediction", IN_CHAT, "predicted outputs are not supported"},
+    {"web_search_options", IN_CHAT, "there is no web search here"},
+    {"use_beam_search", IN_BOTH, "beam search is offered by the v2 endpoints"},
+    {"guided_json", IN_BOTH, "structured output is not supported"},
+    {"guided_regex", IN_BOTH, "structured output is not supported"},
+    {"guided_choice", IN_BOTH, "structured output is not supported"},
+    {"guided_grammar", IN_BOTH, "structured output is not supported"},
+    {"structured_outputs", IN_BOTH, "structured output is not supported"},
+};
+
+static nrd_error *check_fields(oai_request *r, const nrd_json *root)
+{
+    for (size_t i = 0; i < root->n; i++) {
+        const nrd_json *v = &root->child[i];
+        size_t k = 0, n = sizeof fields / sizeof fields[0];
+        while (k < n && !(fields[k].where & (r->chat ? IN_CHAT : IN_COMPLETIONS) &&
+                          !strcmp(fields[k].name, v->key))) {
+            k++;
+        }
+        if (k < n && fields[k].refused && v->type != NRD_JSON_NULL) {
+            return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: %s", v->key, fields[k].refused);
+        }
+        bool plain = v->key_len > 0 && v->key_len < 64 && r->unknown.len < 512;
+        for (size_t c = 0; c < v->key_len && plain; c++) { /* it goes into a header */
+            plain = v->key[c] > ' ' && v->key[c] < 0x7f;
+        }
+        if (k == n && plain) {
+            nrd_str_printf(&r->unknown, r->unknown.len ? ", %s" : "%s", v->key);
+        }
+    }
+    return NULL;
+}
+
+/* ---- sampling ---- */
+
+static nrd_error *read_stops(oai_request *r, const nrd_json *root)
+{
+    const nrd_json *v = nrd_json_get(root, "stop"), *ids = nrd_json_get(root, "stop_token_ids");
+    size_t n = nrd_json_is(v, NRD_JSON_ARRAY) ? v->n : v && v->type != NRD_JSON_NULL ? 1 : 0;
+
+    if (n > OAI_MAX_STOPS) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "stop: at most %d strings", OAI_MAX_STOPS);
+    }
+    for (size_t i = 0; i < n; i++) {
+        const nrd_json *s = v->type == NRD_JSON_ARRAY ? &v->child[i] : v;
+        if (!nrd_json_is(s, NRD_JSON_STRING)) {
+            return bad("stop", "must be a string or a list of strings");
+        }
+        if (s->n > 0) {
+            r->stops[r->n_stops].s = s->str;
+            r->stops[r->n_stops++].n = s->n;
+        }
+    }
+    if (ids && ids->type != NRD_JSON_NULL) {
+        if (!nrd_json_is(ids, NRD_JSON_ARRAY) || ids->n > 64) {
+            return bad("stop_token_ids", "must be a list of at most 64 ids");
+        }
+        for (size_t i = 0; i < ids->n; i++) {
+            int64_t id = nrd_json_int(&ids->child[i], -1);
+            if (id < 0 || id >= nrd_tokenizer_vocab_size(r->model->tokenizer)) {
+                return bad("stop_token_ids", "holds an id that the model does not know");
+            }
+        }
+        r->stop_token_ids = ids;
+    }
+    return NULL;
+}
+
+static nrd_error *read_bias(oai_request *r, const nrd_json *root)
+{
+    const nrd_json *v = nrd_json_get(root, "logit_bias");
+    if (!v || v->type == NRD_JSON_NULL) {
+        return NULL;
+    }
+    if (v->type != NRD_JSON_OBJECT) {
+        return bad("logit_bias", "must be an object of token ids and numbers");
+    }
+    for (size_t i = 0; i < v->n; i++) {
+        long long id;
+        double x = nrd_json_num(&v->child[i], NAN);
+        if (!nrd_parse_i64(v->child[i].key, &id) || id < 0 ||
+            id >= nrd_tokenizer_vocab_size(r->model->tokenizer)) {
+            return nrd_errorf(NRD_ERR_INVALID_ARG, "logit_bias: '%.40s' is no token id of this model",
+                              v->child[i].key);
+        }
+        if (!(x >= -100 && x <= 100)) {
+            return bad("logit_bias", "values must be from -100 to 100");
+        }
+    }
+    r->logit_bias = v->n > 0 ? v : NULL;
+    return NULL;
+}
+
+static nrd_error *read_logprobs(oai_request *r, const nrd_json *root)
+{
+    int64_t top = 0;
+    if (!r->chat) { /* a number: that many alternatives beside the token */
+        const nrd_json *v = nrd_json_get(root, "logprobs");
+        r->log_probs = v && v->type != NRD_JSON_NULL;
+        NRD_TRY(get_int(root, "logprobs", 0, 20, &top));
+        if (top > 1) {
+            return nrd_errorf(NRD_ERR_UNSUPPORTED,
+                              "logprobs: alternatives are not reported here, ask for 0 or 1");
+        }
+    } else {
+        NRD_TRY(get_bool(root, "logprobs", &r->log_probs));
+        NRD_TRY(get_int(root, "top_logprobs", 0, 20, &top));
+        if (top > 0 && !r->log_probs) {
+            return bad("top_logprobs", "needs logprobs: true");
+        }
+        if (top > 0) {
+            return nrd_errorf(NRD_ERR_UNSUPPORTED,
+                              "top_logprobs: alternatives are not reported here, ask for 0");
+        }
+    }
+    return NULL;
+}
+
+static nrd_error *read_sampling(oai_request *r, const nrd_json *root)
+{
+    const nrd_json *seed = nrd_json_get(root, "seed"), *options = nrd_json_get(root, "stream_options");
+    int64_t n = 1, best_of = 0;
+
+    r->temperature = r->top_p = r->repetition = 1;
+    r->max_tokens = r->chat ? OAI_MAX_NEW_TOKENS : 16;
+    r->skip_special = r->parallel_tool_calls = true;
+    NRD_TRY(get_num(root, "temperature", 0, 2, &r->temperature));
+    NRD_TRY(get_num(root, "top_p", 0, 1, &r->top_p));
+    NRD_TRY(get_num(root, "min_p", 0, 1, &r->min_p));
+    NRD_TRY(get_num(root, "presence_penalty", -2, 2, &r->presence));
+    NRD_TRY(get_num(root, "frequency_penalty", -2, 2, &r->frequency));
+    NRD_TRY(get_num(root, "repetition_penalty", 0.01, 10, &r->repetition));
+    NRD_TRY(get_int(root, "top_k", -1, INT32_MAX, &r->top_k));
+    NRD_TRY(get_int(root, "max_tokens", 1, OAI_MAX_NEW_TOKENS, &r->max_tokens));
+    if (r->chat) {
+        NRD_TRY(get_int(root, "max_completion_tokens", 1, OAI_MAX_NEW_TOKENS, &r->max_tokens));
+        NRD_TRY(get_bool(root, "parallel_tool_calls", &r->parallel_tool_calls));
+    } else {
+        NRD_TRY(get_int(root, "best_of", 1, OAI_MAX_CHOICES, &best_of));
+        NRD_TRY(get_bool(root, "echo", &r->echo));
+    }
+    NRD_TRY(get_int(root, "min_tokens", 0, OAI_MAX_NEW_TOKENS, &r->min_tokens));
+    NRD_TRY(get_int(root, "n", 1, OAI_MAX_CHOICES, &n));
+    NRD_TRY(get_int(root, "priority", 0, UINT32_MAX, &r->priority));
+    NRD_TRY(get_bool(root, "ignore_eos", &r->ignore_eos));
+    NRD_TRY(get_bool(root, "skip_special_tokens", &r->skip_special));
+    NRD_TRY(get_bool(root, "include_stop_str_in_output", &r->include_stop));
+    NRD_TRY(get_bool(root, "stream", &r->stream));
+    if (options && options->type != NRD_JSON_NULL) {
+        if (!r->stream) {
+            return bad("stream_options", "only with stream: true");
+        }
+        NRD_TRY(get_bool(options, "include_usage", &r->include_usage));
+    }
+    r->n = (int)n;
+    r->best_of = best_of > 0 ? (int)best_of : r->n;
+    if (r->best_of < r->n) {
+        return bad("best_of", "must not be less than n");
+    }
+    if (r->best_of > r->n && r->stream) {
+        return bad("best_of", "must equal n while streaming");
+    }
+    if (seed && seed->type != NRD_JSON_NULL) {
+        if (seed->type != NRD_JSON_INT && seed->type != NRD_JSON_UINT) {
+            return bad("seed", "must be a whole number");
+        }
+        r->seed = seed->u;
+    } else if (getrandom(&r->seed, sizeof r->seed, 0) != (ssize_t)sizeof r->seed) {
+        return nrd_errorf(NRD_ERR_INTERNAL, "no random numbers from the system");
+    }
+    NRD_TRY(read_stops(r, root));
+    NRD_TRY(read_bias(r, root));
+    return read_logprobs(r, root);
+}
+
+/* ---- messages ---- */
+
+static void put_members(nrd_str *out, const nrd_json *object, const char *except)
+{
+    bool first = out->data[out->len - 1] == '{';
+    for (size_t i = 0; i < object->n; i++) {
+        const nrd_json *v = &object->child[i];
+        if (strcmp(v->key, except) != 0) {
+            nrd_str_puts(out, first ? "" : ",");
+            first = false;
+            nrd_json_put_string(out, v->key, v->key_len);
+            nrd_str_putc(out, ':');
+            nrd_json_put(out, v, -1);
+        }
+    }
+}
+
+/* Parts of text become one string: templates for text read nothing else. */
+static nrd_error *put_parts(nrd_str *out, const nrd_json *parts, size_t index)
+{
+    nrd_str text = {0};
+    for (size_t i = 0; i < parts->n; i++) {
+        const nrd_json *p = &parts->child[i], *s = nrd_json_get(p, "text");
+        const char *type = nrd_json_get_str(p, "type", "");
+        if (strcmp(type, "text") != 0 || !nrd_json_is(s, NRD_JSON_STRING)) {
+            nrd_str_fini(&text);
+            return nrd_errorf(NRD_ERR_UNSUPPORTED,
+                              "messages: message %zu has a part of type '%.40s'; only text is "
+                              "supported", index, type);
+        }
+        if (i > 0) {
+            nrd_str_putc(&text, '\n');
+        }
+        nrd_str_append(&text, s->str, s->n);
+    }
+    nrd_json_put_string(out, nrd_str_cstr(&text), text.len);
+    nrd_str_fini(&text);
+    return NULL;
+}
+
+/* Arguments come as text; templates write them as JSON values. */
+static void put_calls(nrd_str *out, const nrd_json *calls)
+{
+    nrd_str_putc(out, '[');
+    for (size_t i = 0; i < calls->n; i++) {
+        const nrd_json *c = &calls->child[i], *f = nrd_json_get(c, "function");
+        const nrd_json *arguments = nrd_json_get(f, "arguments");
+        nrd_json_doc *doc = NULL;
+        if (nrd_json_is(arguments, NRD_JSON_STRING)) {
+            nrd_error_free(nrd_json_parse(&doc, arguments->str, arguments->n, NULL));
+            arguments = doc ? nrd_json_root(doc) : arguments;
+        }
+        nrd_str_puts(out, i ? ",{" : "{");
+        if (nrd_json_is(c, NRD_JSON_OBJECT)) {
+            put_members(out, c, "function");
+        }
+        if (nrd_json_is(f, NRD_JSON_OBJECT)) {
+            nrd_str_puts(out, out->data[out->len - 1] == '{' ? "\"function\":{" : ",\"function\":{");
+            put_members(out, f, "arguments");
+            if (arguments) {
+                nrd_str_puts(out, out->data[out->len - 1] == '{' ? "\"arguments\":" : ",\"arguments\":");
+                nrd_json_put(out, arguments, -1);
+            }
+            nrd_str_putc(out, '}');
+        }
+        nrd_str_putc(out, '}');
+        nrd_json_doc_free(doc);
+    }
+    nrd_str_putc(out, ']');
+}
+
+static nrd_error *put_message(nrd_str *out, const nrd_json *m, size_t index)
+{
+    static const char *const roles[] = {"system", "developer", "user", "assistant", "tool"};
+    const char *role = nrd_json_get_str(m, "role", "");
+    size_t k = 0;
+
+    while (k < 5 && strcmp(roles[k], role) != 0) {
+        k++;
+    }
+    if (k == 5) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "messages: message %zu has the role '%.40s'; roles are "
+                          "system, developer, user, assistant and tool", index, role);
+    }
+    nrd_str_printf(out, "{\"role\":\"%s\"", k == 1 ? "system" : role);
+    for (size_t i = 0; i < m->n; i++) {
+        const nrd_json *v = &m->child[i];
+        if (!strcmp(v->key, "role") || v->type == NRD_JSON_NULL) {
+            continue;
+        }
+        nrd_str_putc(out, ',');
+        nrd_json_put_string(out, v->key, v->key_len);
+        nrd_str_putc(out, ':');
+        if (!strcmp(v->key, "content") && v->type == NRD_JSON_ARRAY) {
+            NRD_TRY(put_parts(out, v, index));
+        } else if (!strcmp(v->key, "tool_calls") && v->type == NRD_JSON_ARRAY) {
+            put_calls(out, v);
+        } else {
+            nrd_json_put(out, v, -1);
+        }
+    }
+    const nrd_json *content = nrd_json_get(m, "content");
+    if (!content || content->type == NRD_JSON_NULL) { /* an assistant that only called tools */
+        if (k != 3) {
+            return nrd_errorf(NRD_ERR_INVALID_ARG, "messages: message %zu has no content", index);
+        }
+        nrd_str_puts(out, ",\"content\":\"\"");
+    }
+    nrd_str_putc(out, '}');
+    return NULL;
+}
+
+static nrd_error *read_tools(oai_request *r, const nrd_json *root)
+{
+    const nrd_json *tools = nrd_json_get(root, "tools"), *choice = nrd_json_get(root, "tool_choice");
+    const char *word = nrd_json_is(choice, NRD_JSON_STRING) ? choice->str : "auto";
+
+    if (choice && choice->type == NRD_JSON_OBJECT) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "tool_choice: a named tool cannot be forced, because "
+                                               "structured output is not supported");
+    }
+    if (!strcmp(word, "required")) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "tool_choice: a call cannot be forced, because "
+                                               "structured output is not supported");
+    }
+    if (strcmp(word, "auto") != 0 && strcmp(word, "none") != 0) {
+        return bad("tool_choice", "must be none, auto, required or a tool");
+    }
+    if (!tools || tools->type == NRD_JSON_NULL || !strcmp(word, "none")) {
+        return NULL;
+    }
+    if (tools->type != NRD_JSON_ARRAY) {
+        return bad("tools", "must be a list");
+    }
+    for (size_t i = 0; i < tools->n; i++) {
+        const nrd_json *f = nrd_json_get(&tools->child[i], "function");
+        if (strcmp(nrd_json_get_str(&tools->child[i], "type", ""), "function") != 0 ||
+            !nrd_json_get_str(f, "name", NULL)) {
+            return nrd_errorf(NRD_ERR_INVALID_ARG,
+                              "tools: element %zu must have type function and a function.name", i);
+        }
+    }
+    r->tools = tools->n > 0 ? tools : NULL;
+    r->has_tools = tools->n > 0;
+    if (r->has_tools && !nrd_chat_takes_tools(r->model->chat)) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED,
+                          "tools: the chat template of this model does not take tools");
+    }
+    return NULL;
+}
+
+static nrd_error *check_format(const nrd_json *root)
+{
+    const nrd_json *f = nrd_json_get(root, "response_format"), *modes = nrd_json_get(root, "modalities");
+    const char *type = nrd_json_get_str(f, "type", "text");
+    if (strcmp(type, "text") != 0) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED,
+                          "response_format: '%.40s' needs structured output, which is not supported",
+                          type);
+    }
+    for (size_t i = 0; i < nrd_json_len(modes); i++) {
+        if (strcmp(nrd_json_str(nrd_json_at(modes, i), ""), "text") != 0) {
+            return nrd_errorf(NRD_ERR_UNSUPPORTED, "modalities: there is only text here");
+        }
+    }
+    return NULL;
+}
+
+static nrd_error *render(oai_request *r, const nrd_json *root, nrd_str *out)
+{
+    const nrd_json *messages = nrd_json_get(root, "messages");
+    const nrd_json *kwargs = nrd_json_get(root, "chat_template_kwargs");
+    const nrd_json *effort = nrd_json_get(root, "reasoning_effort");
+    nrd_str text = {0};
+    nrd_json_doc *doc = NULL;
+    nrd_error *err = NULL;
+    bool generation = true;
+
+    if (!nrd_json_is(messages, NRD_JSON_ARRAY) || messages->n == 0) {
+        return bad("messages", "must be a list with at least one message");
+    }
+    if (kwargs && kwargs->type != NRD_JSON_OBJECT) {
+        return bad("chat_template_kwargs", "must be an object");
+    }
+    NRD_TRY(get_bool(root, "add_generation_prompt", &generation));
+    nrd_str_puts(&text, "{\"messages\":[");
+    for (size_t i = 0; i < messages->n; i++) {
+        nrd_str_puts(&text, i ? "," : "");
+        NRD_TRY_GOTO(put_message(&text, &messages->child[i], i), err, done);
+    }
+    nrd_str_puts(&text, "],\"variables\":{");
+    if (nrd_json_is(effort, NRD_JSON_STRING)) {
+        nrd_str_puts(&text, "\"reasoning_effort\":");
+        nrd_json_put(&text, effort, -1);
+    }
+    if (kwargs) {
+        put_members(&text, kwargs, "reasoning_effort");
+    }
+    nrd_str_puts(&text, "}}");
+    NRD_TRY_GOTO(nrd_json_parse(&doc, text.data, text.len, NULL), err, done);
+    const nrd_chat_input in = {.messages = nrd_json_get(nrd_json_root(doc), "messages"),
+                               .variables = nrd_json_get(nrd_json_root(doc), "variables"),
+                               .tools = r->tools,
+                               .add_generation_prompt = generation};
+    err = nrd_error_wrap(nrd_chat_render(r->model->chat, &in, out), "messages");
+done:
+    nrd_json_doc_free(doc);
+    nrd_str_fini(&text);
+    return err;
+}
+
+static nrd_error *read_chat(oai_request *r, const nrd_json *root)
+{
+    nrd_str text = {0};
+    nrd_error *err = NULL;
+
+    if (!r->model->chat) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "messages: %s", r->model->chat_error);
+    }
+    NRD_TRY(check_format(root));
+    NRD_TRY(read_tools(r, root));
+    NRD_TRY_GOTO(render(r, root, &text), err, done);
+    r->n_prompts = 1;
+    err = nrd_tokenizer_encode(r->model->tokenizer, nrd_str_cstr(&text), text.len,
+                               NRD_ENCODE_PARSE_SPECIAL, &r->prompts[0]);
+    while (text.len > 0 && strchr(" \n", text.data[text.len - 1])) {
+        text.len--;
+    }
+    r->think_open = text.len >= 7 && memcmp(text.data + text.len - 7, "<think>", 7) == 0;
+done:
+    nrd_str_fini(&text);
+    return err;
+}
+
+/* ---- prompts of completions ---- */
+
+static nrd_error *add_prompt(oai_request *r, const nrd_json *p)
+{
+    const nrd_tokenizer *t = r->model->tokenizer;
+    if (r->n_prompts == OAI_MAX_PROMPTS) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "prompt: at most %d prompts", OAI_MAX_PROMPTS);
+    }
+    nrd_ids *ids = &r->prompts[r->n_prompts];
+    nrd_str *echo = &r->echoes[r->n_prompts++];
+    if (p->type == NRD_JSON_STRING) {
+        nrd_str_append(echo, p->str, p->n);
+        return nrd_tokenizer_encode(t, p->str, p->n,
+                                    NRD_ENCODE_ADD_SPECIAL | NRD_ENCODE_PARSE_SPECIAL, ids);
+    }
+    for (size_t i = 0; i < p->n; i++) {
+        int64_t id = p->child[i].type == NRD_JSON_INT ? p->child[i].i : -1;
+        if (id < 0 || id >= nrd_tokenizer_vocab_size(t)) {
+            return bad("prompt", "holds something that is no token id of this model");
+        }
+        nrd_ids_push(ids, (int32_t)id);
+    }
+    nrd_tokenizer_decode(t, ids->ids, ids->n, 0, echo);
+    return NULL;
+}
+
+static nrd_error *read_prompts(oai_request *r, const nrd_json *root)
+{
+    const nrd_json *p = nrd_json_get(root, "prompt");
+    if (nrd_json_is(p, NRD_JSON_STRING)) {
+        NRD_TRY(add_prompt(r, p));
+    } else if (nrd_json_is(p, NRD_JSON_ARRAY) && p->n > 0) {
+        if (nrd_json_is_number(&p->child[0])) {
+            NRD_TRY(add_prompt(r, p));
+        } else {
+            for (size_t i = 0; i < p->n; i++) {
+                if (p->child[i].type != NRD_JSON_STRING && p->child[i].type != NRD_JSON_ARRAY) {
+                    return bad("prompt", "must be a string, a list of strings or token ids");
+                }
+                NRD_TRY(add_prompt(r, &p->child[i]));
+            }
+        }
+    } else {
+        return bad("prompt", "must be a string, a list of strings or token ids");
+    }
+    for (size_t i = 0; i < r->n_prompts; i++) {
+        if (r->prompts[i].n == 0 && nrd_tokenizer_bos_id(r->model->tokenizer) >= 0) {
+            nrd_ids_push(&r->prompts[i], nrd_tokenizer_bos_id(r->model->tokenizer));
+        }
+        if (r->prompts[i].n == 0) {
+            return bad("prompt", "has no token");
+        }
+    }
+    return NULL;
+}
+
+nrd_error *nrd_oai_read(oai_request *r, const nrd_json *root)
+{
+    const nrd_json *name = nrd_json_get(root, "model");
+    if (!nrd_json_is(name, NRD_JSON_STRING)) {
+        return bad("model", "must be the name of a model");
+    }
+    NRD_TRY(nrd_oai_find_model(r->o, name->str, &r->model));
+    NRD_TRY(check_fields(r, root));
+    NRD_TRY(read_sampling(r, root));
+    NRD_TRY(r->chat ? read_chat(r, root) : read_prompts(r, root));
+    if (r->n_prompts * (size_t)r->best_of > OAI_MAX_CHOICES) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "n: at most %d answers in one request",
+                          OAI_MAX_CHOICES);
+    }
+    return NULL;
+}

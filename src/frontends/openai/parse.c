@@ -1,0 +1,248 @@
+/* Reasoning and tool calls in the text of an answer.
+ *
+ * Formats  <think>...</think> before the answer (DeepSeek R1, Qwen3, SmolLM3);
+ *          <tool_call>{"name", "arguments"}</tool_call> (Hermes, Qwen, SmolLM3, Granite);
+ *          [TOOL_CALLS][{...}] and [TOOL_CALLS]name[ARGS]{...} (Mistral);
+ *          the bare object {"name", "parameters"}, maybe behind <|python_tag|> (Llama 3);
+ *          functools[{...}] (Phi-4), <|tool_call|>[{...}] (Granite 3);
+ *          name, a fence and JSON between DeepSeek's marks. */
+#include "frontends/openai/internal.h"
+
+#include <ctype.h>
+#include <string.h>
+
+#define THINK "<think>"
+#define END_THINK "</think>"
+#define DEEPSEEK_SEP "<\xef\xbd\x9ctool\xe2\x96\x81sep\xef\xbd\x9c>"
+
+static const char *const marks[] = {
+    "<tool_call>", "[TOOL_CALLS]", "<|python_tag|>", "<|tool_call|>", "functools[",
+    "<\xef\xbd\x9ctool\xe2\x96\x81" "calls\xe2\x96\x81" "begin\xef\xbd\x9c>",
+};
+enum { N_MARKS = sizeof marks / sizeof marks[0] };
+
+size_t nrd_oai_partial(const char *text, size_t n, const char *mark, size_t n_mark)
+{
+    for (size_t k = n_mark - 1 < n ? n_mark - 1 : n; k > 0 && n_mark > 0; k--) {
+        if (memcmp(text + n - k, mark, k) == 0) {
+            return k;
+        }
+    }
+    return 0;
+}
+
+static size_t skip_blank(const char *s, size_t i, size_t n)
+{
+    while (i < n && isspace((unsigned char)s[i])) {
+        i++;
+    }
+    return i;
+}
+
+static size_t trim_blank(const char *s, size_t from, size_t n)
+{
+    while (n > from && isspace((unsigned char)s[n - 1])) {
+        n--;
+    }
+    return n;
+}
+
+/* The length of the JSON object or array at s, by its brackets; 0 when it does not end. */
+static size_t json_extent(const char *s, size_t n)
+{
+    int depth = 0;
+    bool in_string = false;
+    for (size_t i = 0; i < n; i++) {
+        if (in_string) {
+            if (s[i] == '\\') {
+                i++;
+            } else if (s[i] == '"') {
+                in_string = false;
+            }
+        } else if (s[i] == '"') {
+            in_string = true;
+        } else if (s[i] == '{' || s[i] == '[') {
+            depth++;
+        } else if ((s[i] == '}' || s[i] == ']') && --depth == 0) {
+            return i + 1;
+        }
+    }
+    return 0;
+}
+
+typedef struct finder {
+    const oai_parse_options *o;
+    nrd_str *calls;
+    int n_calls;
+} finder;
+
+static bool knows_tool(const nrd_json *tools, const char *name, size_t n)
+{
+    for (size_t i = 0; i < nrd_json_len(tools); i++) {
+        const nrd_json *t = nrd_json_get(nrd_json_get(&tools->child[i], "function"), "name");
+        if (nrd_json_is(t, NRD_JSON_STRING) && t->n == n && memcmp(t->str, name, n) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void put_call(finder *f, const char *name, size_t n, const nrd_json *arguments)
+{
+    nrd_str text = {0}, *o = f->calls;
+    if (f->n_calls >= f->o->max_calls) {
+        return;
+    }
+    if (nrd_json_is(arguments, NRD_JSON_STRING)) {
+        nrd_str_append(&text, arguments->str, arguments->n);
+    } else if (arguments) {
+        nrd_json_put(&text, arguments, -1);
+    } else {
+        nrd_str_puts(&text, "{}");
+    }
+    nrd_str_puts(o, f->n_calls ? ",{" : "{");
+    if (f->o->with_index) {
+        nrd_str_printf(o, "\"index\":%d,", f->n_calls);
+    }
+    nrd_str_printf(o, "\"id\":\"call_%s_%d\",\"type\":\"function\",\"function\":{\"name\":", f->o->id,
+                   f->n_calls);
+    nrd_json_put_string(o, name, n);
+    nrd_str_puts(o, ",\"arguments\":");
+    nrd_json_put_string(o, nrd_str_cstr(&text), text.len);
+    nrd_str_puts(o, "}}");
+    f->n_calls++;
+    nrd_str_fini(&text);
+}
+
+static bool take_value(finder *f, const nrd_json *v)
+{
+    bool any = false;
+    if (nrd_json_is(v, NRD_JSON_ARRAY)) {
+        for (size_t i = 0; i < v->n; i++) {
+            any = take_value(f, &v->child[i]) || any;
+        }
+        return any;
+    }
+    if (nrd_json_is(nrd_json_get(v, "function"), NRD_JSON_OBJECT)) {
+        v = nrd_json_get(v, "function");
+    }
+    const nrd_json *name = nrd_json_get(v, "name"), *arguments = nrd_json_get(v, "arguments");
+    arguments = arguments ? arguments : nrd_json_get(v, "parameters");
+    if (!nrd_json_is(name, NRD_JSON_STRING) || !knows_tool(f->o->tools, name->str, name->n)) {
+        return false;
+    }
+    put_call(f, name->str, name->n, arguments);
+    return true;
+}
+
+/* The calls in text[0..n), which begins behind a mark. */
+static void find_calls(finder *f, const char *s, size_t n)
+{
+    size_t name = 0, n_name = 0;
+    for (size_t i = 0; i < n;) {
+        size_t sep = sizeof DEEPSEEK_SEP - 1;
+        if (n - i > sep && memcmp(s + i, DEEPSEEK_SEP, sep) == 0) {
+            name = i + sep;
+            const char *end = memchr(s + name, '\n', n - name);
+            n_name = end ? trim_blank(s, name, (size_t)(end - s)) - name : 0;
+            i = name + n_name;
+            continue;
+        }
+        if (n - i > 6 && memcmp(s + i, "[ARGS]", 6) == 0) {
+            name = i;
+            while (name > 0 && (isalnum((unsigned char)s[name - 1]) || strchr("_-.", s[name - 1]))) {
+                name--;
+            }
+            n_name = i - name;
+            i += 6;
+            continue;
+        }
+        size_t len = s[i] == '{' || s[i] == '[' ? json_extent(s + i, n - i) : 0;
+        nrd_json_doc *doc = NULL;
+        nrd_error *err = len > 0 ? nrd_json_parse(&doc, s + i, len, NULL) : NULL;
+        if (doc && n_name > 0 && knows_tool(f->o->tools, s + name, n_name)) {
+            put_call(f, s + name, n_name, nrd_json_root(doc));
+        } else if (doc) {
+            take_value(f, nrd_json_root(doc));
+        }
+        if (doc) {
+            n_name = 0;
+        }
+        i += doc ? len : 1;
+        nrd_error_free(err);
+        nrd_json_doc_free(doc);
+    }
+}
+
+/* Reads the reasoning at the beginning; gives where the rest begins, or SIZE_MAX: not yet. */
+static size_t split_reasoning(const char *s, size_t n, const oai_parse_options *o, oai_parsed *out)
+{
+    size_t i = skip_blank(s, 0, n), think = sizeof THINK - 1, end_think = sizeof END_THINK - 1;
+    bool open = o->think_open;
+
+    if (n - i >= think && memcmp(s + i, THINK, think) == 0) {
+        i += think;
+        open = true;
+    } else if (!o->final && memcmp(s + i, THINK, n - i < think ? n - i : think) == 0) {
+        return SIZE_MAX; /* "<thi": it shows with the next token */
+    }
+    if (!open) {
+        return 0;
+    }
+    i = skip_blank(s, i, n);
+    const char *end = memmem(s + i, n - i, END_THINK, end_think);
+    size_t stop = end ? (size_t)(end - s)
+                      : n - (o->final ? 0 : nrd_oai_partial(s + i, n - i, END_THINK, end_think));
+    out->reasoning = i;
+    out->n_reasoning = trim_blank(s, i, stop) - i;
+    return end ? skip_blank(s, stop + end_think, n) : SIZE_MAX;
+}
+
+void nrd_oai_parse(const char *s, size_t n, const oai_parse_options *o, nrd_str *calls,
+                   oai_parsed *out)
+{
+    finder f = {.o = o, .calls = calls};
+    size_t rest, mark = SIZE_MAX, behind = 0, hold = 0;
+
+    memset(out, 0, sizeof *out);
+    rest = split_reasoning(s, n, o, out);
+    if (rest == SIZE_MAX) {
+        return;
+    }
+    out->content = rest;
+    out->n_content = n - rest;
+    if (!o->tools) {
+        return;
+    }
+    for (size_t k = 0; k < N_MARKS; k++) {
+        size_t len = strlen(marks[k]);
+        const char *hit = memmem(s + rest, n - rest, marks[k], len);
+        if (hit && (size_t)(hit - s) < mark) {
+            mark = (size_t)(hit - s);
+            behind = mark + (marks[k][len - 1] == '[' ? len - 1 : len);
+        }
+        size_t partial = nrd_oai_partial(s + rest, n - rest, marks[k], len);
+        hold = partial > hold ? partial : hold;
+    }
+    size_t first = skip_blank(s, rest, n);
+    if (mark == SIZE_MAX && first < n && (s[first] == '{' || s[first] == '[')) {
+        mark = behind = first; /* maybe a bare call: known at the end */
+    }
+    if (mark != SIZE_MAX && o->final) {
+        find_calls(&f, s + behind, n - behind);
+        out->n_calls = f.n_calls;
+        if (f.n_calls == 0) {
+            return; /* no call: all of it is content */
+        }
+    }
+    if (mark == SIZE_MAX) {
+        hold = o->final ? 0 : hold;
+        out->n_content -= hold;
+        if (!o->final) { /* blanks before a call do not belong to the content */
+            out->n_content = trim_blank(s, rest, rest + out->n_content) - rest;
+        }
+        return;
+    }
+    out->pending = !o->final;
+    out->n_content = trim_blank(s, rest, mark) - rest;
+}

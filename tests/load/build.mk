@@ -1,0 +1,8 @@
+# Load and speed of the server. Included by the Makefile.
+.PHONY: bench-server
+$(B)/tests/load/grpc_load: tests/load/grpc_load.c
+	$(link)
+	$(Q)$(CC) $(CFLAGS) -o $@ $< $(LDFLAGS) -lgrpc -lgpr
+
+bench-server: server $(if $(HAVE_GRPC),$(B)/tests/load/grpc_load) ## Speed of the server; TRITONSERVER=program compares with another one, BENCH="options of bench_server.py"
+	$(Q)$(PYTHON) tests/load/bench_server.py $(if $(TRITONSERVER),--theirs $(TRITONSERVER)) $(BENCH)
