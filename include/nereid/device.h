@@ -171,7 +171,6 @@ typedef struct nrd_kv_layer {
 /* Which tokens of a step belong to whom. Arrays are device memory, uploaded once a step. */
 typedef struct nrd_batch_view {
     int32_t n_tokens, n_seqs;
-    int32_t n_single;                /* the first so many sequences have one new token each */
     int32_t max_q_len, max_ctx_len;  /* over the sequences of this step */
     const int32_t *positions;        /* [n_tokens] absolute position of each token */
     const int32_t *token_seq;        /* [n_tokens] sequence index of each token */
@@ -184,6 +183,7 @@ typedef struct nrd_batch_view {
      * token i of a sequence lies in cache slot ctx_len - q_len + i, else at its position. */
     const uint32_t *tree_mask;       /* [n_tokens, tree_mask_words] */
     int32_t tree_mask_words;
+    int32_t n_single; /* the first so many sequences have one new token each; 0: not said */
 } nrd_batch_view;
 
 /* Norm of q and k heads (optional), rotary embedding, write of K and V into the cache. */

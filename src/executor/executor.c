@@ -599,7 +599,8 @@ int32_t nrd_exec_take_iter_stats(nrd_exec *x, nrd_iter_stats *out, int32_t max)
     return n;
 }
 
-nrd_error *nrd_exec_profile(nrd_exec *x, nrd_profile_row *out, int32_t max, int32_t *out_n, bool reset)
+nrd_error *nrd_exec_profile(nrd_exec *x, nrd_profile_row *out, int32_t max, int32_t *out_n,
+                            bool reset)
 {
     nrd_profile_sums sums;
     int32_t n = 0;

@@ -2,7 +2,7 @@
  * weights. Several sequences at once are compared in deterministic mode, where a row's result does
  * not depend on its neighbours; one alone also in the fast mode. Then the fast mode's log probabilities
  * against those of the deterministic one, whose kernels are plain, with prompts and single tokens in
- * one step. */
+ * one step; for 16-bit engines: with F8 activations the two differ by more (docs/performance). */
 #include "nereid/executor.h"
 
 #include <stdio.h>
@@ -152,7 +152,7 @@ static int32_t compare_modes(const char *dir, int32_t n)
     printf("%s: %d sequences, fast and deterministic, mixed steps: %d tokens, log probabilities "
            "by %.2g, in the mean %.2g\n", dir, n, n_ids, worst, sum / (n_ids ? n_ids : 1));
     fflush(stdout);
-    return n_ids < n || !(sum / n_ids < 0.05);
+    return n_ids < n || !(sum / n_ids < 0.1);
 }
 
 int main(int argc, char **argv)

@@ -6,8 +6,8 @@
  *           shared memory two ahead, so that memory does not wait for the maximum. Otherwise a block
  *           takes 2048 columns of a row.
  * Bound     memory: 3 (gated) or 2 values a result; the function is exp or tanh in f32.
- * Measured  NVIDIA H200, SwiGLU 2048 x 14336: bf16 4.08 TB/s (92 %), to F8 2.23 (50 %)
- *           (2026-11-21, make gpu-bench).
+ * Measured  NVIDIA H200, SwiGLU 2048 x 14336: bf16 4.08 TB/s (92 %), to F8 3.71 (84 %;
+ *           without bulk copies 50 %) (2026-11-21, make gpu-bench).
  */
 #include "device/ops/hopper.cuh"
 

@@ -9,10 +9,11 @@
  *           round (S^T = K Q^T, O^T = V^T P^T), so that tokens and dimensions fill the 16 and rows the
  *           8 of an instruction. Splits are merged by the last block to arrive, in order.
  * Bound     memory: context x 2 x n_kv_heads x head_dim x size bytes a sequence.
- * Measured  NVIDIA H200, 256 sequences x 1,024 tokens, 32 heads over 8 x 128: bf16 4.09 TB/s (92 % of
- *           read speed), F8 3.86 (87 %); 256 x 128..256: 67 and 50 % (2026-11-21, make gpu-bench).
+ * Measured  NVIDIA H200, 256 sequences x 1,024 tokens, 32 heads over 8 x 128: bf16 4.39 TB/s (99 % of
+ *           read speed), F8 4.18 (95 %); 256 x 128..256: 78 and 57 % (2026-11-21, make gpu-bench).
  * Tried     three blocks an SM with values in two batches: registers spill, 77 % instead of 86 %; four
- *           warps a pair for short contexts: 45 % instead of 67 %.
+ *           warps a pair for short contexts: 45 % instead of 67 %. Eight rows in the 16 of an
+ *           instruction, values' products one dimension after the other: bf16 92 %, F8 87 %.
  * Sources   FlashAttention-2 (Dao 2023), Flash-Decoding (Dao et al. 2023).
  */
 #include "device/ops/attention.cuh"

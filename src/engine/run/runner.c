@@ -424,8 +424,9 @@ static double elements(double n, nrd_dtype t)
     return n * (double)nrd_dtype_block_bytes(t) / (double)nrd_dtype_block(t);
 }
 
-/* For a step timed by operation: the one before this call, `rows` times in and out bytes of a row. */
-static nrd_error *mark(nrd_runner *r, nrd_profile_op op, double rows, double bytes_a_row, double flops)
+/* In a step timed by operation: the one before this call moved so many bytes a row. */
+static nrd_error *mark(nrd_runner *r, nrd_profile_op op, double rows, double bytes_a_row,
+                       double flops)
 {
     return r->marked ? nrd_profile_mark(r->profile, op, rows * bytes_a_row, flops) : NULL;
 }
