@@ -27,7 +27,14 @@ OPT_release := -O2 -g -fno-omit-frame-pointer
 OPT_asan := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
 OPT_tsan := -O1 -g -fsanitize=thread -fno-omit-frame-pointer
 OPT_debug := -O0 -g3 -DNRD_DEBUG
+# For ARM from another machine: the engine, which needs no library (see the target `arm64-test`).
+OPT_arm64 := $(OPT_release)
 OPT := $(OPT_$(BUILD))
+PKG_CONFIG ?= pkg-config
+ifeq ($(BUILD),arm64)
+CC := $(firstword $(filter ccache,$(CC))) aarch64-linux-gnu-gcc
+PKG_CONFIG := false
+endif
 
 NRD_VERSION := 0.1.0
 NRD_COMMIT := $(shell git rev-parse --short=10 HEAD 2>/dev/null || echo unknown)
@@ -37,7 +44,7 @@ LDFLAGS := $(OPT) -pthread -Wl,--as-needed $(LDFLAGS_EXTRA)
 LIBS_base := -lm -ldl -lpthread
 
 # ---- optional libraries: found at build time, `nereid --version` tells which are in ----
-pkg = $(shell pkg-config --exists $(1) 2>/dev/null && echo yes)
+pkg = $(shell $(PKG_CONFIG) --exists $(1) 2>/dev/null && echo yes)
 HAVE_PCRE2 := $(call pkg,libpcre2-8)
 HAVE_UTF8PROC := $(call pkg,libutf8proc)
 HAVE_PROTOBUFC := $(call pkg,libprotobuf-c)
@@ -236,7 +243,12 @@ check: ## Under a minute: house rules and unit tests under the address sanitizer
 # Python packages of the tests, in a folder of their own.
 VENV := build/venv
 venv: $(VENV)/.done
-.PHONY: bench-cpu
+.PHONY: arm64-test bench-cpu
+ARM64_RUN ?= qemu-aarch64 -L /usr/aarch64-linux-gnu
+arm64-test: venv ## The engine compiled for ARM gives the reference's results (gcc-aarch64-linux-gnu, qemu-user)
+	$(Q)$(MAKE) --no-print-directory BUILD=arm64 WERROR=1 engine
+	$(Q)NEREID_EVAL="$(ARM64_RUN) build/arm64/bin/nereid eval" $(VENV)/bin/python -m pytest -q \
+	    -p no:cacheprovider --timeout 300 tests/model -k tiny_model
 BENCH_ARGS ?= --formats Q4_0,Q8_0
 bench-cpu: engine ## Beside llama.cpp, compiled for this machine (MODEL=smollm2|gemma3, BENCH_ARGS)
 	$(Q)[ -d build/venv-bench ] || $(PYTHON) -m venv build/venv-bench

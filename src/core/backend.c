@@ -178,6 +178,7 @@ nrd_error *nrd_backend_get(nrd_backend **out, nrd_server *s, const char *name,
                          name);
         goto done;
     }
+    pthread_mutex_lock(&s->backend_open_mu); /* two models may ask for a new one at once */
     pthread_mutex_lock(&s->backends_mu);
     for (b = s->backends; b && strcmp(b->lib_path, path) != 0; b = b->next) {
     }
@@ -186,8 +187,10 @@ nrd_error *nrd_backend_get(nrd_backend **out, nrd_server *s, const char *name,
         *out = b;
     }
     pthread_mutex_unlock(&s->backends_mu);
-    if (!b) { /* loads are made one at a time by the repository, so nobody opens it meanwhile */
-        NRD_TRY_GOTO(backend_open(&b, s, name, dir, path), err, done);
+    if (!b) {
+        err = backend_open(&b, s, name, dir, path);
+    }
+    if (!err && !*out) {
         b->refs = 2; /* one for the server: a backend stays open between its models */
         pthread_mutex_lock(&s->backends_mu);
         b->next = s->backends;
@@ -195,6 +198,7 @@ nrd_error *nrd_backend_get(nrd_backend **out, nrd_server *s, const char *name,
         pthread_mutex_unlock(&s->backends_mu);
         *out = b;
     }
+    pthread_mutex_unlock(&s->backend_open_mu);
 done:
     nrd_str_fini(&searched);
     free(dir);

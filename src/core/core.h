@@ -657,6 +657,7 @@ struct nrd_server { /* TRITONSERVER_Server */
     _Atomic int state;
     _Atomic uint32_t exit_timeout_s;
     nrd_repo *repo;
+    pthread_mutex_t backend_open_mu; /* before backends_mu */
     pthread_mutex_t backends_mu;
     nrd_backend *backends;  /* guarded by backends_mu */
     nrd_queue *dead_models; /* to the reaper */

@@ -326,6 +326,7 @@ nrd_error *nrd_server_new(nrd_server **out, const nrd_options *opt)
     nrd_options_copy(&s->opt, opt);
     atomic_store(&s->state, NRD_SERVER_STARTING);
     atomic_store(&s->exit_timeout_s, opt->exit_timeout_s);
+    pthread_mutex_init(&s->backend_open_mu, NULL);
     pthread_mutex_init(&s->backends_mu, NULL);
     pthread_mutex_init(&s->keeper_mu, NULL);
     pthread_condattr_init(&attr);
@@ -511,6 +512,7 @@ void nrd_server_free(nrd_server *s)
     pthread_cond_destroy(&s->keeper_cond);
     pthread_mutex_destroy(&s->keeper_mu);
     pthread_mutex_destroy(&s->backends_mu);
+    pthread_mutex_destroy(&s->backend_open_mu);
     nrd_options_fini(&s->opt);
     free(s);
 }

@@ -210,8 +210,8 @@ def main():
             "{:>16}".format("{median:.2f}".format(**ratio[n][c])) for c in cells) + " |")
     args.out.mkdir(parents=True, exist_ok=True)
     stem = args.out / f"cpu-{model.stem}-{args.threads}t"
-    stem.with_suffix(".json").write_text(json.dumps({"title": title, "table": table, "ratio": ratio}, indent=1))
-    stem.with_suffix(".svg").write_text(svg(title, names, table))
+    pathlib.Path(f"{stem}.json").write_text(json.dumps({"title": title, "table": table, "ratio": ratio}, indent=1))
+    pathlib.Path(f"{stem}.svg").write_text(svg(title, names, table))
     print(f"{stem}.json, {stem}.svg")
 
 

@@ -132,6 +132,12 @@ class Connection:
             return True
 
 
+def environment():
+    env = dict(os.environ)
+    env.setdefault("TSAN_OPTIONS", f"suppressions={ROOT / 'tests/tsan.supp'}")
+    return env
+
+
 class Server:
     def __init__(self, folder, repository, *args):
         self.http, self.metrics, self.grpc = free_port(), free_port(), free_port()
@@ -141,7 +147,7 @@ class Server:
                 [BUILD / "bin/tritonserver", f"--model-repository={repository}",
                  "--http-address=127.0.0.1", f"--http-port={self.http}",
                  f"--metrics-port={self.metrics}", f"--grpc-port={self.grpc}", *args],
-                stdout=log, stderr=subprocess.STDOUT)
+                stdout=log, stderr=subprocess.STDOUT, env=environment())
 
     def log(self):
         return self.log_path.read_text(errors="replace")

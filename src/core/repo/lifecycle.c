@@ -1,6 +1,8 @@
-/* Which versions of which models serve. Orders (load, unload, poll) run one at a time under
- * order_mu; the table that requests read is guarded by mu, which is held for look-ups and swaps
- * only, never while a model is loaded or unloaded.
+/* Which versions of which models serve. Orders (load, unload, poll) keep their books under
+ * order_mu, which they give back while a version is being made: different models load at the same
+ * time, and who wants a model that is being loaded waits for it (entry.loader). The table that
+ * requests read is guarded by mu, which is held for look-ups and swaps only. order_mu comes before
+ * mu.
  *
  * A version goes LOADING - READY - UNLOADING - UNAVAILABLE ("unloaded"), or LOADING - UNAVAILABLE
  * with the reason. While a new copy of a version loads, the old one keeps serving. An ensemble is
@@ -29,16 +31,23 @@ typedef struct entry {
     char *name, *dir;
     version *versions; /* rising */
     size_t n_versions;
-    bool wanted;   /* was asked for and not unloaded since */
-    bool by_name;  /* loaded under its own name, not only as a step of an ensemble */
-    bool in_order; /* being loaded by the running order: finds circles */
-    char *error;   /* why there is no version at all; NULL = none */
-    char **steps;  /* models that an ensemble names */
+    bool wanted;           /* was asked for and not unloaded since */
+    bool by_name;          /* loaded under its own name, not only as a step of an ensemble */
+    struct loader *loader; /* the thread that loads it; guarded by order_mu; NULL: none */
+    char *error;           /* why there is no version at all; NULL = none */
+    char **steps;          /* models that an ensemble names */
     size_t n_steps;
     uint64_t signature;
     bool present;  /* seen by the last scan */
     char *scratch; /* folder made for overriding files; removed with the model */
 } entry;
+
+/* A thread that loads models, and the model that it waits for. */
+typedef struct loader {
+    entry *waits_for; /* guarded by order_mu */
+} loader;
+
+static _Thread_local loader this_thread;
 
 typedef struct mapped {
     struct mapped *next;
@@ -47,11 +56,13 @@ typedef struct mapped {
 
 struct nrd_repo {
     nrd_server *server;
-    pthread_mutex_t order_mu; /* recursive: a backend may load models while it loads */
-    nrd_strings paths;        /* guarded by order_mu */
-    mapped *mapping;          /* guarded by order_mu */
-    pthread_mutex_t mu;       /* guards what follows */
-    entry **entries;          /* by name */
+    pthread_mutex_t order_mu;
+    pthread_cond_t order_cond; /* some model is no longer being loaded */
+    bool closing;              /* guarded by order_mu: nothing is loaded any more */
+    nrd_strings paths;         /* guarded by order_mu */
+    mapped *mapping;           /* guarded by order_mu */
+    pthread_mutex_t mu;        /* guards what follows */
+    entry **entries;           /* by name */
     size_t n_entries;
 };
 
@@ -156,14 +167,10 @@ static void free_steps(entry *e)
 nrd_error *nrd_repo_new(nrd_repo **out, nrd_server *s)
 {
     nrd_repo *r = nrd_xcalloc(1, sizeof *r);
-    pthread_mutexattr_t attr;
-
     r->server = s;
     pthread_mutex_init(&r->mu, NULL);
-    pthread_mutexattr_init(&attr);
-    pthread_mutexattr_settype(&attr, PTHREAD_MUTEX_RECURSIVE);
-    pthread_mutex_init(&r->order_mu, &attr);
-    pthread_mutexattr_destroy(&attr);
+    pthread_mutex_init(&r->order_mu, NULL);
+    pthread_cond_init(&r->order_cond, NULL);
     for (size_t i = 0; i < s->opt.repositories.n; i++) {
         nrd_strings_add(&r->paths, s->opt.repositories.items[i]);
     }
@@ -199,6 +206,7 @@ void nrd_repo_free(nrd_repo *r)
     }
     nrd_strings_fini(&r->paths);
     pthread_mutex_destroy(&r->mu);
+    pthread_cond_destroy(&r->order_cond);
     pthread_mutex_destroy(&r->order_mu);
     free(r);
 }
@@ -279,6 +287,31 @@ static char *find_dir(nrd_repo *r, const char *name)
     return found;
 }
 
+/* Waits until nobody loads the model; order_mu is held. False: whoever does waits, perhaps through
+ * others, for this thread. */
+static bool wait_idle(nrd_repo *r, entry *e)
+{
+    while (e->loader) {
+        for (const loader *l = e->loader; l; l = l->waits_for ? l->waits_for->loader : NULL) {
+            if (l == &this_thread) {
+                return false;
+            }
+        }
+        this_thread.waits_for = e;
+        pthread_cond_wait(&r->order_cond, &r->order_mu);
+        this_thread.waits_for = NULL;
+    }
+    return true;
+}
+
+static entry *find_or_add(nrd_repo *r, const char *name)
+{
+    pthread_mutex_lock(&r->mu);
+    entry *e = find_or_add_locked(r, name);
+    pthread_mutex_unlock(&r->mu);
+    return e;
+}
+
 static void remember_steps(nrd_repo *r, entry *e, const nrd_config *cfg)
 {
     pthread_mutex_lock(&r->mu);
@@ -308,15 +341,12 @@ static nrd_error *load_steps(nrd_repo *r, entry *e)
                               "%s",
                               e->name, step);
         }
-        pthread_mutex_lock(&r->mu);
-        bool circle = find_or_add_locked(r, step)->in_order;
-        pthread_mutex_unlock(&r->mu);
-        if (circle) {
+        if (!wait_idle(r, find_or_add(r, step))) {
             free(dir);
             return nrd_errorf(NRD_ERR_INVALID_ARG,
                               "circular dependency between ensembles: %s -> %s", e->name, step);
         }
-        nrd_error *err = load_entry(r, step, dir, NULL);
+        nrd_error *err = is_ready(r, step) ? NULL : load_entry(r, step, dir, NULL);
         free(dir);
         if (err) {
             nrd_error *full = nrd_errorf(NRD_ERR_INVALID_ARG,
@@ -365,7 +395,9 @@ static nrd_error *load_version(nrd_repo *r, entry *e, int64_t number, const char
         inference__model_config__pack(cfg, packed);
         nrd_config *copy = inference__model_config__unpack(NULL, n, packed);
         free(packed);
+        pthread_mutex_unlock(&r->order_mu); /* others may load other models meanwhile */
         err = nrd_model_new(out, r->server, e->name, number, dir, copy);
+        pthread_mutex_lock(&r->order_mu);
         if (!err || attempt >= r->server->opt.load_retries) {
             break;
         }
@@ -472,11 +504,18 @@ static nrd_error *load_entry(nrd_repo *r, const char *name, const char *dir,
     nrd_config *cfg = NULL;
     nrd_agents *agents = NULL;
     nrd_error *err;
+    entry *e = find_or_add(r, name);
 
+    if (!wait_idle(r, e)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG,
+                          "model '%s' is being loaded by the one that asks for it", name);
+    }
+    if (r->closing) {
+        return nrd_errorf(NRD_ERR_UNAVAILABLE, "Server is stopping, no model is loaded any more");
+    }
+    e->loader = &this_thread;
     pthread_mutex_lock(&r->mu);
-    entry *e = find_or_add_locked(r, name);
     e->wanted = true;
-    e->in_order = true;
     if (e->dir != dir) {
         free(e->dir);
         e->dir = nrd_xstrdup(dir);
@@ -496,8 +535,9 @@ static nrd_error *load_entry(nrd_repo *r, const char *name, const char *dir,
     if (cfg) {
         inference__model_config__free_unpacked(cfg, NULL);
     }
+    e->loader = NULL;
+    pthread_cond_broadcast(&r->order_cond);
     pthread_mutex_lock(&r->mu);
-    e->in_order = false;
     free(e->error);
     e->error = err ? with_code(err) : NULL;
     pthread_mutex_unlock(&r->mu);
@@ -531,7 +571,7 @@ static void follow(nrd_repo *r, const char *name, int depth)
         bool usable = is_ready(r, name);
         pthread_mutex_lock(&r->mu);
         entry *e = find_locked(r, users.items[i]);
-        bool busy = e->in_order;
+        bool busy = e->loader != NULL;
         char *dir = e->dir ? nrd_xstrdup(e->dir) : NULL;
         pthread_mutex_unlock(&r->mu);
         if (!busy && usable && dir) {
@@ -587,11 +627,13 @@ static bool load_named(nrd_repo *r, const char *name)
 {
     char *dir;
     nrd_error *err;
+    entry *e = find_or_add(r, name);
 
+    (void)wait_idle(r, e); /* at the start nobody waits for this thread */
     pthread_mutex_lock(&r->mu);
-    const entry *e = find_locked(r, name);
-    bool done = e && (is_ready_locked(e) || e->error); /* as part of an ensemble */
-    bool failed = e && e->error && !is_ready_locked(e);
+    bool done = is_ready_locked(e) || e->error; /* as part of an ensemble */
+    bool failed = e->error && !is_ready_locked(e);
+    e->by_name = true;
     pthread_mutex_unlock(&r->mu);
     if (done) {
         return !failed;
@@ -629,6 +671,47 @@ static nrd_error *check_path(const char *path)
                                               "repository path is not a valid directory: %s", path);
 }
 
+typedef struct startup {
+    nrd_repo *repo;
+    const nrd_strings *names;
+    size_t next; /* guarded by order_mu, as the rest */
+    bool ok;
+} startup;
+
+static void *load_some(void *arg)
+{
+    startup *st = arg;
+
+    pthread_mutex_lock(&st->repo->order_mu);
+    while (st->next < st->names->n) {
+        const char *name = st->names->items[st->next++];
+        st->ok = load_named(st->repo, name) && st->ok;
+    }
+    pthread_mutex_unlock(&st->repo->order_mu);
+    return NULL;
+}
+
+/* Loads the models with as many threads as the options say. */
+static bool load_all(nrd_repo *r, const nrd_strings *names)
+{
+    startup st = {.repo = r, .names = names, .ok = true};
+    const size_t wish = r->server->opt.load_threads ? r->server->opt.load_threads : 1;
+    const size_t n = wish < names->n ? wish : names->n;
+    pthread_t *threads = nrd_xcalloc(n + 1, sizeof *threads);
+    size_t started = 0;
+
+    while (started + 1 < n && pthread_create(&threads[started], NULL, load_some, &st) == 0) {
+        pthread_setname_np(threads[started], "load");
+        started++;
+    }
+    load_some(&st); /* this thread is one of them */
+    for (size_t i = 0; i < started; i++) {
+        pthread_join(threads[i], NULL);
+    }
+    free(threads);
+    return st.ok;
+}
+
 nrd_error *nrd_repo_load_startup(nrd_repo *r)
 {
     const nrd_options *opt = &r->server->opt;
@@ -657,13 +740,10 @@ nrd_error *nrd_repo_load_startup(nrd_repo *r)
             nrd_strings_add(&names, opt->startup_models.items[i]);
         }
     }
-    for (size_t i = 0; i < names.n && !err; i++) {
-        ok = load_named(r, names.items[i]) && ok;
-        pthread_mutex_lock(&r->mu);
-        find_or_add_locked(r, names.items[i])->by_name = true;
-        pthread_mutex_unlock(&r->mu);
-    }
     pthread_mutex_unlock(&r->order_mu);
+    if (!err) {
+        ok = load_all(r, &names);
+    }
     nrd_strings_fini(&names);
     if (!err && !ok) {
         err = nrd_errorf(NRD_ERR_INTERNAL, "failed to load all models");
@@ -874,6 +954,12 @@ static void unload_entry(nrd_repo *r, const char *name, bool dependents, bool as
 
     pthread_mutex_lock(&r->mu);
     entry *e = find_locked(r, name);
+    pthread_mutex_unlock(&r->mu);
+    if (e && !wait_idle(r, e)) {
+        NRD_LOG_ERROR("model '%s' is being loaded by the one that unloads it", name);
+        return;
+    }
+    pthread_mutex_lock(&r->mu);
     if (as_step && e && e->by_name) {
         pthread_mutex_unlock(&r->mu);
         return;
@@ -914,6 +1000,10 @@ nrd_error *nrd_repo_unload(nrd_repo *r, const char *name, bool dependents)
 void nrd_repo_unload_all(nrd_repo *r)
 {
     pthread_mutex_lock(&r->order_mu);
+    r->closing = true;
+    for (size_t i = 0; i < r->n_entries; i++) {
+        (void)wait_idle(r, r->entries[i]); /* this thread loads nothing */
+    }
     for (size_t i = 0; i < r->n_entries; i++) {
         pthread_mutex_lock(&r->mu);
         r->entries[i]->wanted = false;

@@ -1,8 +1,10 @@
 /* Which instruction set: asked once, at open. */
 #include "device/cpu/kernels.h"
 
-#include <cpuid.h>
 #include <string.h>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
 
 static bool has_f16c(void) /* a name that not every compiler's __builtin_cpu_supports knows */
 {
@@ -25,12 +27,26 @@ static bool can_run(const nrd_cpu_kernels *k)
     return k == &nrd_cpu_kernels_avx512 ? avx512 : avx512 && __builtin_cpu_supports("avx512vnni");
 }
 
+static const nrd_cpu_kernels *const all[] = {
+    &nrd_cpu_kernels_avx512vnni, &nrd_cpu_kernels_avx512, &nrd_cpu_kernels_avx2, &nrd_cpu_kernels_generic,
+};
+#define KNOWN "generic, avx2, avx512, avx512vnni"
+
+#else
+
+static bool can_run(const nrd_cpu_kernels *k)
+{
+    (void)k;
+    return true;
+}
+
+static const nrd_cpu_kernels *const all[] = {&nrd_cpu_kernels_generic};
+#define KNOWN "generic"
+
+#endif
+
 nrd_error *nrd_cpu_kernels_choose(const nrd_cpu_kernels **out, const char *name)
 {
-    static const nrd_cpu_kernels *const all[] = {
-        &nrd_cpu_kernels_avx512vnni, &nrd_cpu_kernels_avx512, &nrd_cpu_kernels_avx2, &nrd_cpu_kernels_generic,
-    };
-
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         if (name && *name && strcmp(name, all[i]->name) != 0) {
             continue;
@@ -44,5 +60,5 @@ nrd_error *nrd_cpu_kernels_choose(const nrd_cpu_kernels **out, const char *name)
         }
     }
     return nrd_errorf(NRD_ERR_UNSUPPORTED,
-                      "cpu: unknown instruction set \"%s\"; known: generic, avx2, avx512, avx512vnni", name);
+                      "cpu: unknown instruction set \"%s\"; known: " KNOWN, name);
 }

@@ -594,6 +594,13 @@ static grpc_compression_level compression_level(const char *word)
                                          : GRPC_COMPRESS_LEVEL_NONE;
 }
 
+static void run_stopped(nrd_grpc_tag *tag, bool ok)
+{
+    nrd_grpc_service *s = NRD_GRPC_OF(tag, nrd_grpc_service, on_stopped);
+    (void)ok;
+    atomic_store(&s->stopped, true);
+}
+
 nrd_error *nrd_grpc_service_start(nrd_grpc_service **out, TRITONSERVER_Server *server,
                                   nrd_tracer *tracer, nrd_shm *shm, nrd_limit *limit,
                                   const nrd_options *o)
@@ -619,6 +626,7 @@ nrd_error *nrd_grpc_service_start(nrd_grpc_service **out, TRITONSERVER_Server *s
     gpr_set_log_function(on_grpc_log);
     grpc_init();
     s->grpc_on = true;
+    s->on_stopped.run = run_stopped;
     NRD_TRY_GOTO(create_server(s), err, fail);
     NRD_NEW_GOTO(s->queues, (size_t)o->grpc_infer_threads + 1, err, fail);
     s->n_queues = (size_t)o->grpc_infer_threads + 1;
@@ -646,19 +654,11 @@ int nrd_grpc_service_port(const nrd_grpc_service *s)
 
 /* ---- stop ---- */
 
-static void run_stopped(nrd_grpc_tag *tag, bool ok)
-{
-    nrd_grpc_service *s = NRD_GRPC_OF(tag, nrd_grpc_service, on_stopped);
-    (void)ok;
-    atomic_store(&s->stopped, true);
-}
-
 void nrd_grpc_service_drain(nrd_grpc_service *s)
 {
     atomic_store(&s->draining, true);
     if (!s->shutting_down) {
         s->shutting_down = true;
-        s->on_stopped.run = run_stopped;
         grpc_server_shutdown_and_notify(s->grpc, s->queues[0].cq, &s->on_stopped);
     }
 }

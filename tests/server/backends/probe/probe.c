@@ -10,10 +10,13 @@
  *   iterations        give the request back to be run again until it ran that often, with a
  *                     response each time when the model is decoupled; needs a state
  *   fail              text: every request is answered with this error
+ *   init_delay_ms     the model takes that long to load
+ *   fail_once         path of a file: loading fails while it is not there, and makes it
  *   log_inputs        write every input into the server's log, for runs that nobody asks about
  */
 #include "backends/util/util.h"
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/str.h"
 
 #include <stdlib.h>
@@ -34,6 +37,12 @@ static uint64_t number(const nrd_tb_config *c, const char *key)
     return text && nrd_parse_u64(text, &v) ? v : 0;
 }
 
+static void pause_ms(uint64_t ms)
+{
+    struct timespec t = {.tv_sec = (time_t)(ms / 1000), .tv_nsec = (long)(ms % 1000) * 1000000};
+    nanosleep(&t, NULL);
+}
+
 TRITONSERVER_Error *TRITONBACKEND_ModelInitialize(TRITONBACKEND_Model *model)
 {
     probe *p = nrd_xcalloc(1, sizeof *p);
@@ -47,7 +56,14 @@ TRITONSERVER_Error *TRITONBACKEND_ModelInitialize(TRITONBACKEND_Model *model)
     p->iterations = number(&p->cfg, "iterations");
     p->fail = nrd_tb_config_param(&p->cfg, "fail");
     p->log_inputs = nrd_tb_config_param(&p->cfg, "log_inputs") != NULL;
-    return TRITONBACKEND_ModelSetState(model, p);
+    pause_ms(number(&p->cfg, "init_delay_ms"));
+    NRD_TB_TRY(TRITONBACKEND_ModelSetState(model, p));
+    const char *mark = nrd_tb_config_param(&p->cfg, "fail_once");
+    if (mark && !nrd_path_exists(mark)) {
+        nrd_error_free(nrd_file_write(mark, "", 0));
+        return nrd_tb_errorf(TRITONSERVER_ERROR_UNAVAILABLE, "probe: not this time");
+    }
+    return NULL;
 }
 
 TRITONSERVER_Error *TRITONBACKEND_ModelFinalize(TRITONBACKEND_Model *model)
@@ -249,9 +265,7 @@ TRITONSERVER_Error *TRITONBACKEND_ModelInstanceExecute(TRITONBACKEND_ModelInstan
     NRD_TB_TRY(TRITONBACKEND_ModelInstanceModel(instance, &model));
     NRD_TB_TRY(TRITONBACKEND_ModelState(model, &state));
     probe *p = state;
-    struct timespec t = {.tv_sec = (time_t)(p->delay_ms / 1000),
-                         .tv_nsec = (long)(p->delay_ms % 1000) * 1000000};
-    nanosleep(&t, NULL);
+    pause_ms(p->delay_ms);
     for (uint32_t i = 0; i < request_count; i++) {
         answer(p, instance, requests[i], i, request_count, start);
     }
