@@ -92,6 +92,7 @@ enum { ACT_STAGES = 3, ACT_FRONT = 128 }; /* the barriers lie in front of the ro
 template <typename T, int VPT>
 static __global__ void __launch_bounds__(1024) act_stream_kernel(act_params a, int rows)
 {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900 /* launched on 9.0 only */
     extern __shared__ __align__(128) char raw[];
     __shared__ float red[32];
     const uint32_t full = smem_u32(raw);
@@ -161,6 +162,9 @@ static __global__ void __launch_bounds__(1024) act_stream_kernel(act_params a, i
             parity ^= 1;
         }
     }
+#else
+    (void)a, (void)rows;
+#endif
 }
 
 template <typename T, int VPT>
