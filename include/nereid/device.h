@@ -183,6 +183,7 @@ typedef struct nrd_batch_view {
      * token i of a sequence lies in cache slot ctx_len - q_len + i, else at its position. */
     const uint32_t *tree_mask;       /* [n_tokens, tree_mask_words] */
     int32_t tree_mask_words;
+    int32_t n_single; /* the first so many sequences have one new token each; 0: not said */
 } nrd_batch_view;
 
 /* Norm of q and k heads (optional), rotary embedding, write of K and V into the cache. */
@@ -374,6 +375,9 @@ typedef struct nrd_device_ops {
 
     /* Per-operation times since the last call, as text lines; NULL: not kept. */
     const char *(*profile)(nrd_device *dev, bool on);
+
+    /* Time between two recorded events that the stream has passed. NULL pointer: not measured. */
+    nrd_error *(*event_elapsed)(nrd_event *from, nrd_event *to, double *out_seconds);
 } nrd_device_ops;
 
 /* First member of every device object. */

@@ -84,8 +84,8 @@ typedef struct nrd_exec_config {
     const char *cpu_isa;                  /* NULL: best */
     int32_t iter_stats_max_iterations;    /* kept records; default 1000 */
     int32_t request_stats_max_iterations; /* default 0 */
-    bool cuda_graph_mode;
-    int32_t cuda_graph_cache_size;
+    bool cuda_graph_mode;                 /* default true; nothing where a device has no graphs */
+    int32_t cuda_graph_cache_size;        /* graphs kept; 0: a good number */
     double gpu_weights_percent;           /* 1 */
     uint64_t lora_cache_host_memory_bytes;
     double lora_cache_gpu_memory_fraction;
@@ -97,6 +97,7 @@ typedef struct nrd_exec_config {
     /* Called from any thread with one-line messages; level 0 error, 1 warning, 2 info, 3 verbose. */
     void (*log)(void *user, int level, const char *message);
     void *log_user;
+    int32_t profile_every; /* > 0: times are kept, those of every so-many-th step by operation */
 } nrd_exec_config;
 
 /* Defaults for every field. */
@@ -325,6 +326,21 @@ typedef struct nrd_request_stats {
     bool is_scheduled, is_paused;
 } nrd_request_stats;
 NRD_API int32_t nrd_exec_take_request_stats(nrd_exec *exec, nrd_request_stats *out, int32_t max);
+
+/* Where the time of steps goes, with nrd_exec_config.profile_every. A row is one kind of operation
+ * in one kind of step; "step" are whole steps, "gap" the times between two in which the device had
+ * nothing to do, "enqueue" the host's work for a step, and the others parts of the steps that were
+ * timed by operation (n_steps of them). */
+typedef struct nrd_profile_row {
+    uint32_t size;
+    const char *operation; /* static */
+    bool has_prompts;      /* steps with prompts; else one token a sequence */
+    uint64_t n_steps, n_calls;
+    double seconds, bytes, flops; /* sums; bytes and flops: what the shapes ask for at least */
+} nrd_profile_row;
+/* Up to `max` rows; *out_n = their number. With `reset` the sums start anew. UNSUPPORTED: off. */
+NRD_API nrd_error *nrd_exec_profile(nrd_exec *exec, nrd_profile_row *out, int32_t max,
+                                    int32_t *out_n, bool reset);
 
 /* ---- ending ---- */
 

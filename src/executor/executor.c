@@ -17,6 +17,7 @@ void nrd_exec_config_init(nrd_exec_config *c)
     *c = (nrd_exec_config){
         .size = sizeof *c,
         .normalize_log_probs = true,
+        .cuda_graph_mode = true,
         .iter_stats_max_iterations = 1000,
         .gpu_weights_percent = 1,
         .lora_cache_gpu_memory_fraction = 0.05,
@@ -124,6 +125,11 @@ static void settle_limits(nrd_exec *x)
     }
 }
 
+static void warn_of_runner(void *user, const char *message)
+{
+    exec_log(user, 1, "steps are not recorded as graphs any more: %s", message);
+}
+
 static nrd_error *open_runner(nrd_exec *x)
 {
     const nrd_build_limits *b = nrd_engine_limits(x->engine);
@@ -144,6 +150,10 @@ static nrd_error *open_runner(nrd_exec *x)
         .n_windows = x->cfg.n_max_attention_window,
         .n_sink = x->cfg.sink_token_length,
         .on_context_rows = loop_on_context_rows,
+        .no_graphs = !x->cfg.cuda_graph_mode,
+        .max_graphs = x->cfg.cuda_graph_cache_size,
+        .profile_every = x->cfg.profile_every,
+        .on_warning = warn_of_runner,
         .on_choice_row = loop_on_choice_row,
         .user = x,
     };
@@ -593,6 +603,39 @@ int32_t nrd_exec_take_iter_stats(nrd_exec *x, nrd_iter_stats *out, int32_t max)
     }
     pthread_mutex_unlock(&x->mu);
     return n;
+}
+
+nrd_error *nrd_exec_profile(nrd_exec *x, nrd_profile_row *out, int32_t max, int32_t *out_n,
+                            bool reset)
+{
+    nrd_profile_sums sums;
+    int32_t n = 0;
+
+    *out_n = 0;
+    if (x->cfg.profile_every <= 0) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "the engine was opened without profile_every");
+    }
+    nrd_runner_profile(x->runner, &sums, reset);
+    for (int kind = 0; kind < 2; kind++) {
+        for (int op = 0; op < NRD_PROFILE_N && n < max; op++) {
+            const nrd_profile_sum *s = &sums.of[kind][op];
+            if (s->calls == 0) {
+                continue;
+            }
+            out[n++] = (nrd_profile_row){
+                .size = sizeof *out,
+                .operation = nrd_profile_name((nrd_profile_op)op),
+                .has_prompts = kind == 1,
+                .n_steps = op < NRD_PROFILE_UPLOAD ? s->calls : sums.steps_by_op[kind],
+                .n_calls = s->calls,
+                .seconds = s->seconds,
+                .bytes = s->bytes,
+                .flops = s->flops,
+            };
+        }
+    }
+    *out_n = n;
+    return NULL;
 }
 
 int32_t nrd_exec_take_request_stats(nrd_exec *x, nrd_request_stats *out, int32_t max)

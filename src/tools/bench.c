@@ -28,7 +28,8 @@ typedef struct {
     const char *json, *seed;
     int32_t num_requests, input_mean, output_mean, input_stdev, output_stdev, concurrency, warmup;
     int32_t max_sequences;
-    bool reuse, streaming, max_utilization;
+    int32_t profile_every;
+    bool reuse, streaming, max_utilization, profile;
     nrd_exec_options exec;
 } options;
 
@@ -220,6 +221,68 @@ static void report(const outcome *out, const options *o, nrd_str *j)
     }
 }
 
+/* ---- operation by operation ---- */
+
+static double per(double a, double b)
+{
+    return b > 0 ? a / b : 0;
+}
+
+static void profile_kind(const nrd_profile_row *rows, int32_t n, bool has_prompts, nrd_str *j)
+{
+    double sum = 0;
+    bool any = false;
+    for (int32_t i = 0; i < n; i++) {
+        const nrd_profile_row *r = &rows[i];
+        bool part = r->has_prompts == has_prompts && r->bytes > 0;
+        sum += part ? per(r->seconds, (double)r->n_steps) : 0;
+        any = any || r->has_prompts == has_prompts;
+    }
+    if (!any) {
+        return;
+    }
+    printf("\n%-34s %7s %7s %10s %10s %6s %8s %9s\n",
+           has_prompts ? "steps with prompts" : "steps of one token a sequence", "steps", "calls",
+           "us/call", "us/step", "share", "GB/s", "GFLOP/s");
+    for (int32_t i = 0; i < n; i++) {
+        const nrd_profile_row *r = &rows[i];
+        if (r->has_prompts != has_prompts) {
+            continue;
+        }
+        double step = per(r->seconds, (double)r->n_steps);
+        printf("  %-32s %7llu %7llu %10.1f %10.1f", r->operation, (unsigned long long)r->n_steps,
+               (unsigned long long)r->n_calls, per(r->seconds, (double)r->n_calls) * 1e6, step * 1e6);
+        if (r->bytes > 0) {
+            printf(" %5.1f%% %8.0f %9.0f", per(step, sum) * 100, per(r->bytes, r->seconds) / 1e9,
+                   per(r->flops, r->seconds) / 1e9);
+        }
+        printf("\n");
+        nrd_str_printf(j, "%s\n    {\"operation\": \"%s\", \"prompts\": %s, \"steps\": %llu, "
+                       "\"calls\": %llu, \"seconds\": ",
+                       nrd_str_has_suffix(nrd_str_cstr(j), "[") ? "" : ",", r->operation,
+                       has_prompts ? "true" : "false", (unsigned long long)r->n_steps,
+                       (unsigned long long)r->n_calls);
+        nrd_json_put_double(j, r->seconds);
+        nrd_str_puts(j, ", \"bytes\": ");
+        nrd_json_put_double(j, r->bytes);
+        nrd_str_puts(j, ", \"flops\": ");
+        nrd_json_put_double(j, r->flops);
+        nrd_str_putc(j, '}');
+    }
+}
+
+static nrd_error *report_profile(nrd_exec *x, nrd_str *j)
+{
+    nrd_profile_row rows[64];
+    int32_t n = 0;
+    NRD_TRY(nrd_exec_profile(x, rows, 64, &n, false));
+    nrd_str_puts(j, ",\n  \"profile\": [");
+    profile_kind(rows, n, false, j);
+    profile_kind(rows, n, true, j);
+    nrd_str_puts(j, "\n  ]");
+    return NULL;
+}
+
 /* ---- the table ---- */
 
 /* Decode rate of n sequences at once, from their first to their last tokens. */
@@ -280,6 +343,9 @@ static nrd_error *bench(const char *verb, const char *path, options *o)
     nrd_exec_config_init(&c);
     NRD_TRY_GOTO(nrd_exec_options_apply(&o->exec, &c), err, done);
     c.enable_chunked_context = true;
+    c.profile_every = o->profile || o->profile_every > 0
+                          ? o->profile_every > 0 ? o->profile_every : 16
+                          : 0;
     c.enable_kv_cache_reuse = o->reuse;
     c.policy = o->max_utilization ? NRD_POLICY_MAX_UTILIZATION : NRD_POLICY_GUARANTEED_NO_EVICT;
     c.max_beam_width = 1;
@@ -298,11 +364,19 @@ static nrd_error *bench(const char *verb, const char *path, options *o)
     json_member(&j, "input_mean", o->input_mean);
     json_member(&j, "output_mean", o->output_mean);
     NRD_TRY_GOTO(warm_up(x, o), err, done);
+    if (c.profile_every > 0) {
+        nrd_profile_row row;
+        int32_t n = 0;
+        NRD_TRY_GOTO(nrd_exec_profile(x, &row, 1, &n, true), err, done);
+    }
     if (is_table) {
         NRD_TRY_GOTO(table(x, o, &j), err, done);
     } else {
         NRD_TRY_GOTO(drive(x, o, o->num_requests, o->concurrency, &out), err, done);
         report(&out, o, &j);
+    }
+    if (c.profile_every > 0) {
+        NRD_TRY_GOTO(report_profile(x, &j), err, done);
     }
     nrd_str_puts(&j, "\n}\n");
     if (o->json) {
@@ -337,6 +411,9 @@ int nrd_tool_bench(int argc, char **argv)
          "share blocks of equal prefixes"},
         {"--max_utilization", NULL, NRD_OPT_FLAG, &o.max_utilization, NULL,
          "that scheduler policy"},
+        {"--profile", NULL, NRD_OPT_FLAG, &o.profile, NULL, "where the time of steps goes"},
+        {"--profile_every", NULL, NRD_OPT_INT, &o.profile_every, "N",
+         "every so-many-th step operation by operation (16)"},
         {"--json", "--report_json", NRD_OPT_STR, &o.json, "FILE", "write the figures there too"},
         NRD_EXEC_OPTION_ROWS(o.exec),
     };

@@ -74,7 +74,10 @@ static nrd_error *fill_limits(nrd_build_limits *l, const options *o, const nrd_m
                 l->max_input_len, l->max_seq_len);
         l->max_input_len = l->max_seq_len;
     }
-    l->tokens_per_block = o->tokens_per_block ? o->tokens_per_block : l->tokens_per_block;
+    /* a GPU's attention takes tiles of 64 tokens, fastest where a tile is one block */
+    l->tokens_per_block = o->tokens_per_block             ? o->tokens_per_block
+                          : !strcmp(o->device, "cuda") ? 64
+                                                         : l->tokens_per_block;
     l->use_paged_context_fmha = o->use_paged_fmha;
     bool all = o->gather_all && !off(o->gather_all);
     l->gather_context_logits = o->gather_context || all;
@@ -270,7 +273,7 @@ int nrd_tool_build(int argc, char **argv)
         {"--max_prompt_embedding_table_size", "--max_multimodal_len", NRD_OPT_INT, &o.max_prompt,
          "N", "rows of a prompt table (0)"},
         {"--tokens_per_block", NULL, NRD_OPT_INT, &o.tokens_per_block,
-         "N", "tokens in a block of the KV cache (32)"},
+         "N", "tokens in a block of the KV cache (32; for cuda 64)"},
         {"--kv_cache_type", NULL, NRD_OPT_STR, &o.kv_cache_type,
          "TYPE", "paged; continuous means the same here"},
         {"--paged_kv_cache", NULL, NRD_OPT_WORD, &o.paged_kv_cache,

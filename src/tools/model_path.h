@@ -36,6 +36,7 @@ typedef struct nrd_exec_options {
     const char *device, *isa, *compute_dtype, *kv_dtype;
     int32_t threads, max_num_tokens, max_batch_size, device_id;
     double kv_fraction;
+    bool no_cuda_graphs;
 } nrd_exec_options;
 
 /* Rows for nrd_opts_parse; `o` must live as long as they do. */
@@ -51,7 +52,9 @@ typedef struct nrd_exec_options {
     {"--max_num_tokens", NULL, NRD_OPT_INT, &(o).max_num_tokens, "N", "tokens in one step"},       \
     {"--max_batch_size", NULL, NRD_OPT_INT, &(o).max_batch_size, "N", "sequences in one step"},    \
     {"--kv_cache_free_mem_fraction", "--kv_cache_free_gpu_mem_fraction", NRD_OPT_NUM,              \
-     &(o).kv_fraction, "X", "share of free memory for the KV cache"}
+     &(o).kv_fraction, "X", "share of free memory for the KV cache"},                              \
+    {"--no_cuda_graphs", NULL, NRD_OPT_FLAG, &(o).no_cuda_graphs, NULL,                            \
+     "enqueue every operation of every step"}
 
 nrd_error *nrd_exec_options_apply(const nrd_exec_options *o, nrd_exec_config *config) NRD_MUST_USE;
 

@@ -2,6 +2,7 @@
 # The engine on a GPU, end to end: small models against Hugging Face's results, then throughput and
 # latency of big shapes with random weights. Needs nvcc, a GPU and Python with numpy.
 #   tests/gpu/engine.sh check           goldens on the GPU
+#   tests/gpu/engine.sh graphs [FOLDER] recorded steps against enqueued ones
 #   tests/gpu/engine.sh bench [FOLDER]  engines are built into FOLDER (default build/gpu)
 set -u
 cd "$(dirname "$0")/../.."
@@ -13,6 +14,14 @@ check() { # 16-bit activations: the tolerance is theirs, not that of float32
         python3 tests/model/check_goldens.py --tolerance 0.15 \
             --program "$nereid eval --device cuda --kv_cache_free_mem_fraction 0.02" "$model"
     done
+}
+
+graphs() { # tokens with recorded steps are those without
+    local e=$folder/gpt2-medium-graphs
+    engine gpt2-medium-graphs gpt2-medium --dtype float16 --max_batch_size 64
+    mkdir -p build/bin
+    cc -std=c11 -D_GNU_SOURCE -O2 -Iinclude -Isrc tests/gpu/graph_check.c -o build/bin/graph_check \
+        -Lbuild/lib -lnereid -Wl,-rpath,'$ORIGIN/../lib' && build/bin/graph_check "$e"
 }
 
 engine() { # NAME CONFIG OPTION...

@@ -1,6 +1,6 @@
 /* gpu_check - every operation of a device plug-in against plain loops in double.
  *
- *   gpu_check build/lib/nereid_cuda.so [small]
+ *   gpu_check build/lib/nereid_cuda.so [small] [SECTION]
  * Fresh random data for every case; outputs are filled with NaN bits before each call, so that an
  * element nobody wrote is an error. Tolerances: relative error of the whole result (root of sums of
  * squares), from the rounding of the output type: bf16 2^-9, fp16 2^-12, F8 2^-4, each times about 2.
@@ -368,6 +368,12 @@ static void all_act(void)
             }
         }
     }
+    if (!small_only) { /* many long rows */
+        check_act(NRD_DTYPE_BF16, NRD_DTYPE_F8_E4M3, NRD_ACT_SILU, true, 700, 14336);
+        check_act(NRD_DTYPE_F16, NRD_DTYPE_F8_E4M3, NRD_ACT_GELU_TANH, true, 531, 4104);
+        check_act(NRD_DTYPE_BF16, NRD_DTYPE_F8_E4M3, NRD_ACT_RELU2, false, 300, 9000);
+        check_act(NRD_DTYPE_F32, NRD_DTYPE_F8_E4M3, NRD_ACT_SILU, true, 297, 2048);
+    }
 }
 
 /* ---- embed, weights ---- */
@@ -482,6 +488,7 @@ typedef struct attn_case {
     int window, n_sink;
     float softcap;
     bool tree, deterministic, qk_norm;
+    bool declare; /* n_single of the batch view */
     nrd_rope_kind rope;
 } attn_case;
 
@@ -617,6 +624,10 @@ static void check_attention(const attn_case *c)
                                 .q_start = d_start, .ctx_len = d_ctx, .block_table = d_table,
                                 .block_table_stride = stride, .tree_mask = step && c->tree ? d_tree : NULL,
                                 .tree_mask_words = 1};
+        /* sequences of one token at the front: declared, or for the device to find */
+        while (step && c->declare && view.n_single < c->n_seqs && c->q_len[view.n_single] == 1) {
+            view.n_single++;
+        }
         nrd_rope_kv_args a = {.size = sizeof a, .batch = &view, .qkv = d_qkv, .act_dtype = c->act,
                               .n_heads = c->n_heads, .q_norm = c->qk_norm ? &qn.dev : NULL,
                               .k_norm = c->qk_norm ? &kn.dev : NULL, .norm_eps = 1e-6f, .rope = c->rope,
@@ -737,11 +748,12 @@ static void all_attention(void)
         c.n_sink = c.window && i % 2 ? rnd(1, 5) : 0;
         c.tree = i % 19 == 18;
         c.deterministic = i % 23 == 22;
+        c.declare = i % 5 != 0;
         const int mode = i % 4; /* decode, prefill, mixed, few tokens */
         for (int s = 0; s < c.n_seqs; s++) {
             const int long_ctx = s == 0 && i % 8 == 0 ? (small_only ? 700 : 3000) : 300;
             c.ctx[s] = rnd(1, long_ctx);
-            c.q_len[s] = mode == 0 || (mode == 2 && s % 2 == 0) ? 1 : mode == 3 ? rnd(1, 6) : c.ctx[s];
+            c.q_len[s] = mode == 0 || (mode == 2 && (i % 3 ? s % 2 == 0 : s < 2)) ? 1 : mode == 3 ? rnd(1, 6) : c.ctx[s];
             if (mode == 1 && s % 2 == 1) {
                 c.q_len[s] = rnd(1, c.ctx[s]); /* a later chunk */
             }
@@ -757,6 +769,27 @@ static void all_attention(void)
     }
 }
 
+/* Prompts of many tiles, whole and in chunks, alone and beside single tokens. */
+static void long_prompts(void)
+{
+    for (int i = 0; i < 12; i++) {
+        const nrd_dtype act = i % 5 == 4 ? NRD_DTYPE_F16 : NRD_DTYPE_BF16;
+        attn_case c = {.act = act, .out = i % 4 == 3 ? NRD_DTYPE_F8_E4M3 : act,
+                       .kv = i % 2 ? NRD_DTYPE_F8_E4M3 : act, .n_kv = 1 + i % 2,
+                       .hd = i % 3 == 2 ? 64 : 128, .bt = i % 6 == 5 ? 32 : 64, .n_seqs = 2 + i % 4,
+                       .rope = NRD_ROPE_NEOX, .qk_norm = i % 4 == 1, .declare = i % 3 != 0};
+        c.n_heads = c.n_kv * (i % 3 == 1 ? 1 : 4);
+        c.window = i == 6 ? 200 : 0;
+        c.n_sink = i == 6 ? 3 : 0;
+        c.softcap = i == 8 ? 15.0f : 0;
+        for (int s = 0; s < c.n_seqs; s++) {
+            c.ctx[s] = rnd(1, 900);
+            c.q_len[s] = i % 2 && s < 2 ? 1 : i % 4 == 2 ? c.ctx[s] - c.ctx[s] / 3 : c.ctx[s];
+        }
+        check_attention(&c);
+    }
+}
+
 /* Many (sequence, KV head) pairs: the kernel that gives each a single warp. */
 static void many_pairs(void)
 {
@@ -765,6 +798,7 @@ static void many_pairs(void)
                        .kv = i % 2 ? NRD_DTYPE_F8_E4M3 : NRD_DTYPE_BF16, .n_kv = 220, .n_heads = 220 * (1 + i / 3),
                        .hd = i % 3 == 1 ? 128 : 64, .bt = 16 << (i % 3), .n_seqs = 8,
                        .rope = NRD_ROPE_NEOX, .window = i == 5 ? 70 : 0};
+        c.declare = i % 2;
         for (int s = 0; s < 8; s++) {
             c.ctx[s] = rnd(1, 250);
             c.q_len[s] = i == 4 && s == 3 ? (c.ctx[s] < 30 ? c.ctx[s] : 30) : 1;
@@ -1058,6 +1092,13 @@ static void check_graph(void)
     free(first);
 }
 
+static const char *only; /* one section; NULL: all */
+
+static bool wanted(const char *name)
+{
+    return !only || strcmp(only, name) == 0;
+}
+
 static void section(const char *name, int *seen_cases, int *seen_failures)
 {
     printf("%-12s %5d checks, %d failed\n", name, cases - *seen_cases, failures - *seen_failures);
@@ -1071,36 +1112,52 @@ int main(int argc, char **argv)
     int c = 0, f = 0;
 
     if (argc < 2) {
-        fprintf(stderr, "usage: gpu_check nereid_cuda.so [small]\n");
+        fprintf(stderr, "usage: gpu_check nereid_cuda.so [small] [SECTION]\n");
         return 2;
     }
     small_only = argc > 2 && strcmp(argv[2], "small") == 0;
+    only = argc > 2 + small_only ? argv[2 + small_only] : NULL;
     gpu_open(argv[1]);
-    check_formats();
+    if (wanted("formats")) {
+        check_formats();
+    }
     section("formats", &c, &f);
-    for (int i = 0; i < 12; i++) {
+    for (int i = 0; i < 12 && wanted("embed"); i++) {
         static const nrd_dtype t[] = {NRD_DTYPE_BF16, NRD_DTYPE_F8_E4M3, NRD_DTYPE_F32, NRD_DTYPE_I8};
         check_embed(t[i % 4], i % 3 == 0 ? NRD_DTYPE_F32 : NRD_DTYPE_BF16, rnd(1, 40), rnd(5, 999), rnd(1, 700), i % 2);
     }
     section("embed", &c, &f);
-    all_norm();
+    if (wanted("norm")) {
+        all_norm();
+    }
     section("norm", &c, &f);
-    all_act();
+    if (wanted("act")) {
+        all_act();
+    }
     section("act", &c, &f);
-    for (int i = 0; i < (small_only ? 3 : 12); i++) {
+    for (int i = 0; i < (small_only ? 3 : 12) && wanted("sample"); i++) {
         static const int vocabs[] = {128256, 1000, 33, 151936, 5003, 50257};
         check_sample(i % 6 == 3 ? 9 : 24, small_only ? vocabs[i % 3 + 1] % 9000 : vocabs[i % 6], i);
     }
     section("sample", &c, &f);
-    check_copy_blocks();
+    if (wanted("copy_blocks")) {
+        check_copy_blocks();
+    }
     section("copy_blocks", &c, &f);
-    all_linear();
-    check_deterministic();
+    if (wanted("linear")) {
+        all_linear();
+        check_deterministic();
+    }
     section("linear", &c, &f);
-    all_attention();
-    many_pairs();
+    if (wanted("attention")) {
+        all_attention();
+        many_pairs();
+        long_prompts();
+    }
     section("attention", &c, &f);
-    check_graph();
+    if (wanted("graph")) {
+        check_graph();
+    }
     section("graph", &c, &f);
     dev->ops->stream_free(st);
     dev->ops->close(dev);

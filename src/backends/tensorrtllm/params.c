@@ -229,7 +229,7 @@ TRITONSERVER_Error *llm_params_read(llm_model *m)
     c->device_ids = m->device_ids;
     m->device = nrd_xstrdup(find_device(m));
     c->device = m->device;
-    c->cuda_graph_mode = param_bool(m, "cuda_graph_mode", false, false);
+    c->cuda_graph_mode = param_bool(m, "cuda_graph_mode", true, false);
     c->cuda_graph_cache_size = (int32_t)param_int(m, "cuda_graph_cache_size", 0, false);
     c->iter_stats_max_iterations = (int32_t)param_int(m, "iter_stats_max_iterations", 1000, true);
     c->request_stats_max_iterations = (int32_t)param_int(m, "request_stats_max_iterations", 0, true);

@@ -20,12 +20,12 @@ $(B)/lib/nereid_cuda.so: $(CUDA_OBJ) $(OBJ_base) src/device/cuda/cuda.map
 	$(Q)$(CXX) -shared -o $@ $(CUDA_OBJ) $(OBJ_base) -L$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt \
 	    -lpthread -lm -static-libstdc++ -static-libgcc -Wl,--version-script=src/device/cuda/cuda.map
 
-$(B)/bin/gpu_check: tests/gpu/gpu_check.c $(wildcard tests/gpu/*.h) $(OBJ_base)
+$(B)/bin/gpu_check: tests/gpu/gpu_check.c $(wildcard tests/gpu/*.h) include/nereid/device.h $(OBJ_base)
 	@mkdir -p $(@D)
 	@echo "  LINK    $@"
 	$(Q)$(CC) $(CFLAGS) -o $@ tests/gpu/gpu_check.c $(OBJ_base) $(LDFLAGS) $(LIBS_base)
 
-$(B)/bin/gpu_bench: tests/gpu/gpu_bench.c $(wildcard tests/gpu/*.h) $(OBJ_base)
+$(B)/bin/gpu_bench: tests/gpu/gpu_bench.c $(wildcard tests/gpu/*.h) include/nereid/device.h $(OBJ_base)
 	@mkdir -p $(@D)
 	@echo "  LINK    $@"
 	$(Q)$(CC) $(CFLAGS) -o $@ tests/gpu/gpu_bench.c $(OBJ_base) $(LDFLAGS) $(LIBS_base)

@@ -127,6 +127,7 @@ struct lt_problem {
 };
 cublas_lt *lt_open(std::string *why);
 void lt_close(cublas_lt *lt);
+void lt_settle(cublas_lt *lt); /* waits for the trials of kernels under way */
 nrd_error *lt_run(nrd_stream *s, const lt_problem *p);
 
 /* ops */
@@ -146,12 +147,15 @@ nrd_error *linear_skinny(nrd_stream *s, const nrd_linear_args *a, int32_t t0, in
 nrd_error *row_quant(nrd_stream *s, const void *x, nrd_dtype dtype, int32_t n_rows, int32_t cols,
                      void *out, float *out_scale);
 /* attention_*.cu write rows of o_dtype (an activation type) to out. *done = false: not for this shape.
- * decode takes the sequences whose new tokens x heads of a KV head fit 16 rows, prefill the others. */
+ * decode takes the sequences whose new tokens x heads of a KV head fit 16 rows, prefill the others.
+ * With n_single > 0 decode takes just the first so many, of one token each, prefill all behind. */
 enum { DECODE_ROWS = 16 };
 nrd_error *attention_decode(nrd_stream *s, const nrd_attention_args *a, void *out, nrd_dtype o_dtype,
-                            bool *done);
+                            int n_single, bool *done);
+nrd_error *attention_prefill_hopper(nrd_stream *s, const nrd_attention_args *a, void *out,
+                                    nrd_dtype o_dtype, int n_single, bool *done);
 nrd_error *attention_prefill(nrd_stream *s, const nrd_attention_args *a, void *out,
-                             nrd_dtype o_dtype, bool *done);
+                             nrd_dtype o_dtype, int n_single, bool *done);
 
 /* Launch with programmatic stream serialization (Hopper): the kernel may start while its
  * predecessor drains; it must execute pdl_wait() before it touches anything a kernel wrote. */

@@ -4,16 +4,16 @@
  *           Hopper). In column-major words: D (m x n, ld ldy) = op_T(W: k x m) x.
  * Owner     One library handle per process and device; the plan table is behind a mutex.
  * Choice    The first call of a shape class (exact weight shape; tokens rounded up to 1, 2, 4 ... 64,
- *           then multiples of 64 up to 512, then powers of two) times the heuristic's best eight on
- *           the caller's own data and keeps the fastest. While a graph is captured nothing can be
- *           timed: the heuristic's first is used and not kept.
+ *           then multiples of 64 up to 512, of 128 up to 2048, then powers of two) runs the heuristic's
+ *           best several times each on the caller's own data, between events that a later call reads:
+ *           nobody waits. Until then the heuristic's first is used; graph capture, where nothing can
+ *           be timed, begins with settling what is open.
  * Sources   cuBLAS 13.0 documentation, "cuBLASLt API".
  */
 #include "device/cuda/cuda_dev.cuh"
 
 #include <cublasLt.h>
 
-#include <algorithm>
 #include <dlfcn.h>
 #include <map>
 #include <tuple>
@@ -34,11 +34,21 @@
 
 typedef std::tuple<int64_t, int64_t, int64_t, int, int, int64_t> plan_key;
 
+enum { CANDIDATES = 12, MAX_TIMED = 3 };
+
+/* What a shape class runs with; while events are there, a trial whose times are not read yet. */
+struct lt_plan {
+    cublasLtMatmulAlgo_t algo;
+    int n, timed; /* candidates and timed runs of each */
+    cublasLtMatmulAlgo_t tried[CANDIDATES];
+    std::vector<cudaEvent_t> events; /* [n][timed + 1] */
+};
+
 struct cublas_lt {
     void *dl;
     cublasLtHandle_t handle;
     std::mutex mu; /* guards plans */
-    std::map<plan_key, cublasLtMatmulAlgo_t> plans;
+    std::map<plan_key, lt_plan> plans;
 #define X(name) decltype(&::name) name;
     LT_SYMBOLS(X)
 #undef X
@@ -79,9 +89,20 @@ cublas_lt *lt_open(std::string *why)
     return lt;
 }
 
+static void drop_events(lt_plan *plan)
+{
+    for (cudaEvent_t e : plan->events) {
+        (void)cudaEventDestroy(e);
+    }
+    plan->events.clear();
+}
+
 void lt_close(cublas_lt *lt)
 {
     if (lt) {
+        for (auto &entry : lt->plans) {
+            drop_events(&entry.second);
+        }
         (void)lt->cublasLtDestroy(lt->handle);
         delete lt; /* the library stays mapped: its kernels may still be registered */
     }
@@ -171,67 +192,85 @@ static cublasStatus_t multiply(nrd_stream *s, const lt_op &op, const lt_problem 
 
 static int64_t token_class(int64_t n)
 {
-    if (n <= 64 || n > 512) {
+    if (n <= 64 || n > 2048) {
         int64_t c = 1;
         while (c < n) {
             c *= 2;
         }
         return c;
     }
-    return (n + 63) / 64 * 64;
+    return n <= 512 ? (n + 63) / 64 * 64 : (n + 127) / 128 * 128;
 }
 
-/* The fastest of the heuristic's candidates on the caller's data: median of five timed runs. */
-static nrd_error *tune(nrd_stream *s, const lt_op &op, const lt_problem *p,
-                       const cublasLtMatmulHeuristicResult_t *found, int n_found, int *best)
+/* Reads a trial that the stream has passed, or (wait) is to pass now. */
+static void settle(lt_plan *plan, bool wait)
 {
-    cudaEvent_t ev[6] = {};
-    float best_ms = 1e30f;
-    nrd_error *err = NULL;
-    cudaError_t e = cudaSuccess;
+    float best = 1e30f;
 
-    *best = -1;
-    for (int i = 0; i < 6 && e == cudaSuccess; i++) {
-        e = cudaEventCreate(&ev[i]);
+    if (plan->events.empty()) {
+        return;
     }
-    for (int i = 0; i < n_found && e == cudaSuccess; i++) {
+    const cudaError_t e =
+        wait ? cudaEventSynchronize(plan->events.back()) : cudaEventQuery(plan->events.back());
+    if (e == cudaErrorNotReady) {
+        return;
+    }
+    for (int i = 0; i < plan->n && e == cudaSuccess; i++) {
+        for (int r = 0; r < plan->timed; r++) {
+            const size_t at = (size_t)(i * (plan->timed + 1) + r);
+            float ms = 0.0f;
+            if (cudaEventElapsedTime(&ms, plan->events[at], plan->events[at + 1]) == cudaSuccess &&
+                ms < best) {
+                best = ms;
+                plan->algo = plan->tried[i];
+            }
+        }
+    }
+    (void)cudaGetLastError(); /* a fault of the device shows where the step is waited for */
+    drop_events(plan);
+}
+
+void lt_settle(cublas_lt *lt)
+{
+    if (lt) {
+        std::lock_guard<std::mutex> lock(lt->mu);
+        for (auto &entry : lt->plans) {
+            settle(&entry.second, true);
+        }
+    }
+}
+
+/* Enqueues every candidate once, then timed. The result is there afterwards, whatever comes of the
+ * times. n == 0 in the plan: none of them runs. */
+static nrd_error *trial(nrd_stream *s, const lt_op &op, const lt_problem *p,
+                        const cublasLtMatmulHeuristicResult_t *found, int n_found, lt_plan *plan)
+{
+    const bool is_long = 2.0 * (double)p->m * (double)p->n * (double)p->k > 4e11;
+
+    plan->n = 0;
+    plan->timed = is_long ? 1 : MAX_TIMED;
+    for (int i = 0; i < n_found && plan->n < (is_long ? CANDIDATES / 2 : CANDIDATES); i++) {
         if (found[i].state != CUBLAS_STATUS_SUCCESS || found[i].workspaceSize > LT_WS_BYTES ||
             multiply(s, op, p, &found[i].algo) != CUBLAS_STATUS_SUCCESS) {
             continue;
         }
-        float ms[5] = {};
-        for (int r = 0; r < 6 && e == cudaSuccess; r++) {
-            e = cudaEventRecord(ev[r], s->s);
-            if (r < 5 && e == cudaSuccess) {
+        for (int r = 0; r <= plan->timed; r++) {
+            cudaEvent_t e = NULL;
+            CUDA_TRY(cudaEventCreate(&e));
+            plan->events.push_back(e);
+            CUDA_TRY(cudaEventRecord(e, s->s));
+            if (r < plan->timed) {
                 (void)multiply(s, op, p, &found[i].algo);
             }
         }
-        if (e == cudaSuccess) {
-            e = cudaStreamSynchronize(s->s);
-        }
-        for (int r = 0; r < 5 && e == cudaSuccess; r++) {
-            e = cudaEventElapsedTime(&ms[r], ev[r], ev[r + 1]);
-        }
-        std::sort(ms, ms + 5);
-        if (e == cudaSuccess && ms[2] < best_ms) {
-            best_ms = ms[2];
-            *best = i;
-        }
+        plan->tried[plan->n++] = found[i].algo;
     }
-    if (e != cudaSuccess) {
-        err = cuda_fail(e, "timing cuBLASLt");
-    }
-    for (int i = 0; i < 6; i++) {
-        if (ev[i]) {
-            (void)cudaEventDestroy(ev[i]);
-        }
-    }
-    return err;
+    plan->algo = plan->tried[0];
+    return NULL;
 }
 
 nrd_error *lt_run(nrd_stream *s, const lt_problem *p)
 {
-    enum { CANDIDATES = 8 };
     cublas_lt *lt = s->dev->lt;
     const plan_key key(p->m, p->k, token_class(p->n), p->in_dtype, p->y_dtype, p->ldy);
     cublasLtMatmulAlgo_t algo;
@@ -250,7 +289,10 @@ nrd_error *lt_run(nrd_stream *s, const lt_problem *p)
         std::lock_guard<std::mutex> lock(lt->mu);
         auto it = lt->plans.find(key);
         if (it != lt->plans.end()) {
-            algo = it->second;
+            if (!s->capturing) {
+                settle(&it->second, false);
+            }
+            algo = it->second.algo;
             have = true;
         }
     }
@@ -258,7 +300,7 @@ nrd_error *lt_run(nrd_stream *s, const lt_problem *p)
         return NULL;
     }
     cublasLtMatmulHeuristicResult_t found[CANDIDATES];
-    int n_found = 0, best = 0;
+    int n_found = 0;
     if (lt->cublasLtMatmulAlgoGetHeuristic(lt->handle, op.desc, op.a, op.b, op.d, op.d, op.pref,
                                            CANDIDATES, found, &n_found) != CUBLAS_STATUS_SUCCESS ||
         n_found == 0) {
@@ -266,13 +308,21 @@ nrd_error *lt_run(nrd_stream *s, const lt_problem *p)
                           (long long)p->m, (long long)p->n, (long long)p->k);
     }
     if (!s->capturing && !have) {
-        NRD_TRY(tune(s, op, p, found, n_found, &best));
-        if (best >= 0) {
-            std::lock_guard<std::mutex> lock(lt->mu);
-            lt->plans[key] = found[best].algo;
+        lt_plan plan = {};
+        nrd_error *err = trial(s, op, p, found, n_found, &plan);
+        if (err || plan.n == 0) {
+            drop_events(&plan);
+            return err ? err
+                       : nrd_errorf(NRD_ERR_INTERNAL, "cuda: cuBLASLt failed on %lldx%lldx%lld",
+                                    (long long)p->m, (long long)p->n, (long long)p->k);
         }
+        std::lock_guard<std::mutex> lock(lt->mu);
+        if (!lt->plans.emplace(key, plan).second) {
+            drop_events(&plan); /* another stream was faster */
+        }
+        return NULL;
     }
-    if (best < 0 || multiply(s, op, p, &found[best].algo) != CUBLAS_STATUS_SUCCESS) {
+    if (multiply(s, op, p, &found[0].algo) != CUBLAS_STATUS_SUCCESS) {
         return nrd_errorf(NRD_ERR_INTERNAL, "cuda: cuBLASLt failed on %lldx%lldx%lld",
                           (long long)p->m, (long long)p->n, (long long)p->k);
     }

@@ -112,7 +112,7 @@ static nrd_error *event_new(nrd_device *d, nrd_event **out)
 
     *out = NULL;
     CUDA_TRY(cudaSetDevice(dev->id));
-    CUDA_TRY(cudaEventCreateWithFlags(&ce, cudaEventDisableTiming));
+    CUDA_TRY(cudaEventCreate(&ce));
     nrd_event *e = new (std::nothrow) nrd_event();
     if (!e) {
         (void)cudaEventDestroy(ce);
@@ -144,6 +144,14 @@ static nrd_error *event_wait(nrd_event *e)
     return NULL;
 }
 
+static nrd_error *event_elapsed(nrd_event *from, nrd_event *to, double *out_seconds)
+{
+    float ms = 0.0f;
+    CUDA_TRY(cudaEventElapsedTime(&ms, from->e, to->e));
+    *out_seconds = (double)ms / 1e3;
+    return NULL;
+}
+
 static nrd_error *stream_wait(nrd_stream *s, nrd_event *e)
 {
     CUDA_TRY(cudaStreamWaitEvent(s->s, e->e, 0));
@@ -153,6 +161,7 @@ static nrd_error *stream_wait(nrd_stream *s, nrd_event *e)
 static nrd_error *graph_begin(nrd_stream *s)
 {
     NRD_TRY(stream_scratch(s));
+    lt_settle(s->dev->lt);
     CUDA_TRY(cudaStreamBeginCapture(s->s, cudaStreamCaptureModeThreadLocal));
     s->capturing = true;
     return NULL;
@@ -224,6 +233,7 @@ void stream_fill_ops(nrd_device_ops *ops)
     ops->event_free = event_free;
     ops->event_record = event_record;
     ops->event_wait = event_wait;
+    ops->event_elapsed = event_elapsed;
     ops->stream_wait = stream_wait;
     ops->graph_begin = graph_begin;
     ops->graph_end = graph_end;

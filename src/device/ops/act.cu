@@ -2,12 +2,16 @@
  * quantized to F8 with one scale a row.
  * Shapes    x [n_tokens, inter or 2 inter] act dtype; out [n_tokens, inter].
  * Work      F8: one block a row, the products wait in registers for the row's maximum, so x is read
- *           once. Otherwise a block takes 2048 columns of a row.
+ *           once; many long rows on Hopper: a block an SM walks over rows that bulk copies bring to
+ *           shared memory two ahead, so that memory does not wait for the maximum. Otherwise a block
+ *           takes 2048 columns of a row.
  * Bound     memory: 3 (gated) or 2 values a result; the function is exp or tanh in f32.
- * Measured  NVIDIA H200, SwiGLU 2048 x 14336: bf16 4.08 TB/s (92 %), to F8 2.23 (50 %)
- *           (2026-11-21, make gpu-bench).
+ * Measured  NVIDIA H200, SwiGLU 2048 x 14336: bf16 4.08 TB/s (92 %), to F8 3.71 (84 %;
+ *           without bulk copies 50 %) (2026-11-21, make gpu-bench).
  */
-#include "device/ops/common.cuh"
+#include "device/ops/hopper.cuh"
+
+#include <algorithm>
 
 struct act_params {
     const void *x;
@@ -82,6 +86,98 @@ static __global__ void __launch_bounds__(1024) act_quant_kernel(act_params a)
     }
 }
 
+enum { ACT_STAGES = 3, ACT_FRONT = 128 }; /* the barriers lie in front of the rows */
+
+/* The same for many rows. */
+template <typename T, int VPT>
+static __global__ void __launch_bounds__(1024) act_stream_kernel(act_params a, int rows)
+{
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900 /* launched on 9.0 only */
+    extern __shared__ __align__(128) char raw[];
+    __shared__ float red[32];
+    const uint32_t full = smem_u32(raw);
+    const int step = blockDim.x * 8, wide = (a.gated ? 2 : 1) * a.inter;
+    const uint32_t row_bytes = (uint32_t)wide * (uint32_t)sizeof(T);
+    const T *x = (const T *)a.x;
+
+    auto fetch = [&](int row, int slot) {
+        mbar_expect(full + slot * 8, row_bytes);
+        bulk_copy(full + ACT_FRONT + (uint32_t)slot * row_bytes, x + (int64_t)row * wide, row_bytes,
+                  full + slot * 8);
+    };
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < ACT_STAGES; i++) {
+            mbar_init(full + i * 8, 1);
+        }
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    __syncthreads();
+    pdl_wait();
+    pdl_go();
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < ACT_STAGES && (int)(blockIdx.x + i * gridDim.x) < rows; i++) {
+            fetch(blockIdx.x + i * gridDim.x, i);
+        }
+    }
+    int slot = 0;
+    uint32_t parity = 0;
+    for (int row = blockIdx.x; row < rows; row += gridDim.x) {
+        float v[VPT * 8], amax = 0.0f;
+        mbar_wait(full + slot * 8, parity);
+        const T *from = (const T *)(raw + ACT_FRONT + (size_t)slot * row_bytes);
+#pragma unroll
+        for (int j = 0; j < VPT; j++) {
+            const int i = threadIdx.x * 8 + j * step;
+            if (i < a.inter) {
+                act_eight(a, from, i, v + j * 8);
+#pragma unroll
+                for (int k = 0; k < 8; k++) {
+                    amax = fmaxf(amax, fabsf(v[j * 8 + k]));
+                }
+            }
+        }
+        const float scale = f8_scale(block_reduce<op_max>(amax, red)), q = 1.0f / scale;
+        if (threadIdx.x == 0) {
+            a.out_scale[row] = scale;
+            /* everybody has read the row: the reduction is a barrier */
+            const int next = row + ACT_STAGES * gridDim.x;
+            if (next < rows) {
+                fetch(next, slot);
+            }
+        }
+        f8 *out = (f8 *)a.out + (int64_t)row * a.inter;
+#pragma unroll
+        for (int j = 0; j < VPT; j++) {
+            const int i = threadIdx.x * 8 + j * step;
+            if (i < a.inter) {
+#pragma unroll
+                for (int k = 0; k < 8; k++) {
+                    v[j * 8 + k] *= q;
+                }
+                store8(out + i, v + j * 8);
+            }
+        }
+        if (++slot == ACT_STAGES) {
+            slot = 0;
+            parity ^= 1;
+        }
+    }
+#else
+    (void)a, (void)rows;
+#endif
+}
+
+template <typename T, int VPT>
+static nrd_error *act_stream(nrd_stream *s, const act_params &p, int rows)
+{
+    const int vecs = p.inter / 8, threads = ((vecs + VPT - 1) / VPT + 31) & ~31;
+    const size_t smem = ACT_FRONT + (size_t)ACT_STAGES * (p.gated ? 2 : 1) * p.inter * sizeof(T);
+    const int fit = std::min((int)((s->dev->smem_max + 1024) / (smem + 1024)), 1024 / threads);
+    const int grid = std::min(rows, s->dev->n_sm * std::max(fit, 1));
+    return launch(s, act_stream_kernel<T, VPT>, dim3((unsigned)grid), dim3((unsigned)threads), smem, p,
+                  rows);
+}
+
 template <typename T> static __global__ void act_quant_any_kernel(act_params a)
 {
     __shared__ float red[32];
@@ -131,7 +227,12 @@ static nrd_error *act_quant(nrd_stream *s, const act_params &p, int rows, bool v
 {
     const dim3 grid((unsigned)rows);
     const int vecs = p.inter / 8;
+    const size_t row_bytes = (size_t)(p.gated ? 2 : 1) * p.inter * sizeof(T);
 
+    if (vector && s->dev->hopper && rows >= 2 * s->dev->n_sm && row_bytes >= 16384 && vecs <= 4096 &&
+        ACT_FRONT + ACT_STAGES * row_bytes <= s->dev->smem_max) {
+        return vecs <= 2048 ? act_stream<T, 2>(s, p, rows) : act_stream<T, 4>(s, p, rows);
+    }
     if (vector && vecs <= 512) {
         return launch(s, act_quant_kernel<T, 1>, grid, dim3((unsigned)(vecs + 31) & ~31u), 0, p);
     }

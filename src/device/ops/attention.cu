@@ -154,14 +154,26 @@ nrd_error *op_attention(nrd_stream *s, const nrd_attention_args *a)
     bool decoded = false, prefilled = false;
     const bool plain = !a->deterministic && !b->tree_mask;
     const int group = a->n_heads / a->kv.n_kv_heads;
-    if (plain) {
+    if (plain && group <= DECODE_ROWS && b->max_q_len * group > DECODE_ROWS && b->n_single > 0 &&
+        b->n_single <= b->n_seqs) {
+        /* Both kinds, and the caller says which is which: neither looks at the other's. */
+        NRD_TRY(attention_decode(s, a, out, o_dtype, b->n_single, &decoded));
+        if (decoded && b->n_single == b->n_seqs) {
+            prefilled = true;
+        } else if (decoded) {
+            NRD_TRY(attention_prefill(s, a, out, o_dtype, b->n_single, &prefilled));
+            if (!prefilled) {
+                decoded = false; /* the plain kernel takes all of them */
+            }
+        }
+    } else if (plain) {
         if (group <= DECODE_ROWS) {
-            NRD_TRY(attention_decode(s, a, out, o_dtype, &decoded));
+            NRD_TRY(attention_decode(s, a, out, o_dtype, 0, &decoded));
         }
         if (decoded && b->max_q_len * group <= DECODE_ROWS) {
             prefilled = true; /* none of the other kind */
         } else if (decoded) {
-            NRD_TRY(attention_prefill(s, a, out, o_dtype, &prefilled));
+            NRD_TRY(attention_prefill(s, a, out, o_dtype, 0, &prefilled));
         }
     }
     if (!prefilled) {

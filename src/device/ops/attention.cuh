@@ -90,6 +90,14 @@ static __device__ __forceinline__ void mma16(float *d, uint32_t a0, uint32_t a1,
     }
 }
 
+/* An 8 x 8 matrix of 16-bit elements, lane 4 r + c holding columns 2c and 2c + 1 of row r, transposed. */
+static __device__ __forceinline__ uint32_t transpose8(uint32_t v)
+{
+    uint32_t r;
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(r) : "r"(v));
+    return r;
+}
+
 template <bool BF> static __device__ __forceinline__ uint32_t pack2(float lo, float hi)
 {
     uint32_t r;

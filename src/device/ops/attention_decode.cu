@@ -5,13 +5,15 @@
  *           (F8) tokens with an online softmax of its own, straight from memory into the operands of
  *           mma.sync: a lane's 16 bytes are 8 or 16 elements along the reduction dimension, and the
  *           other operand is arranged to match (any order of a sum is right). P changes lanes by a
- *           4 x 4 transposition inside each quad. Eight rows of the 16 are skipped where the group
- *           is small. Splits are merged by the last block to arrive, in order.
+ *           4 x 4 transposition inside each quad. Where eight rows are enough the products are turned
+ *           round (S^T = K Q^T, O^T = V^T P^T), so that tokens and dimensions fill the 16 and rows the
+ *           8 of an instruction. Splits are merged by the last block to arrive, in order.
  * Bound     memory: context x 2 x n_kv_heads x head_dim x size bytes a sequence.
- * Measured  NVIDIA H200, 256 sequences x 1,024 tokens, 32 heads over 8 x 128: bf16 4.09 TB/s (92 % of
- *           read speed), F8 3.86 (87 %); 256 x 128..256: 67 and 50 % (2026-11-21, make gpu-bench).
+ * Measured  NVIDIA H200, 256 sequences x 1,024 tokens, 32 heads over 8 x 128: bf16 4.39 TB/s (99 % of
+ *           read speed), F8 4.18 (95 %); 256 x 128..256: 78 and 57 % (2026-11-21, make gpu-bench).
  * Tried     three blocks an SM with values in two batches: registers spill, 77 % instead of 86 %; four
- *           warps a pair for short contexts: 45 % instead of 67 %.
+ *           warps a pair for short contexts: 45 % instead of 67 %. Eight rows in the 16 of an
+ *           instruction, values' products one dimension after the other: bf16 92 %, F8 87 %.
  * Sources   FlashAttention-2 (Dao 2023), Flash-Decoding (Dao et al. 2023).
  */
 #include "device/ops/attention.cuh"
@@ -49,6 +51,19 @@ static __device__ __forceinline__ uint32_t keep_bytes(uint32_t v, int bytes, int
     return n >= 4 ? v : n <= 0 ? 0 : v & ((1u << (8 * n)) - 1);
 }
 
+/* The operands of product step m (of 2, F8: 4) from 16 bytes along the reduction dimension. */
+template <bool F8C>
+static __device__ __forceinline__ void step_of(uint4 v, int m, uint32_t *b0, uint32_t *b1)
+{
+    const uint32_t w[4] = {v.x, v.y, v.z, v.w};
+    if constexpr (F8C) {
+        f8_to_f16(w[m], b0, b1);
+    } else {
+        *b0 = w[2 * m];
+        *b1 = w[2 * m + 1];
+    }
+}
+
 /* Blocks an SM: what the registers allow (65536 / (128 x 168 or 255)). */
 static constexpr __host__ __device__ int decode_resident(int hd, int rows)
 {
@@ -67,6 +82,7 @@ static __global__ void __launch_bounds__(WARPS * 32, decode_resident(HD, ROWS) *
     constexpr int KC = HD / (4 * UE);        /* 16-byte loads a lane for a group of 8 keys */
     constexpr int SM = UE / 4;               /* mma steps in a 16-byte unit */
     constexpr int ND = HD / 8, HALVES = ROWS / 8;
+    constexpr bool SWAP = HALVES == 1;
     /* Registers in flight. Up to 128: the keys of the next tile are asked for as soon as those of this
      * one are used, the values at the head of the tile. 256: keys in two batches, values in four. */
     constexpr bool AHEAD = HD <= 128;
@@ -168,18 +184,22 @@ static __global__ void __launch_bounds__(WARPS * 32, decode_resident(HD, ROWS) *
             }
         }
     }
-    float o[ND][2 * HALVES], m_run[HALVES], l_run[HALVES];
+    /* o: 16 rows: [8 dimensions][row g, g + 8 x 2 columns]; 8 rows: [16 dimensions][the same turned
+     * round]. The rows whose softmax this lane computes: g and g + 8, or 2t and 2t + 1. */
+    float o[ND * HALVES / 2][4], m_run[2], l_run[2];
+    int row_pos[2];
 #pragma unroll
-    for (int n = 0; n < ND; n++) {
+    for (int n = 0; n < ND * HALVES / 2; n++) {
 #pragma unroll
-        for (int i = 0; i < 2 * HALVES; i++) {
+        for (int i = 0; i < 4; i++) {
             o[n][i] = 0.0f;
         }
     }
 #pragma unroll
-    for (int h = 0; h < HALVES; h++) {
+    for (int h = 0; h < 2; h++) {
         m_run[h] = -INFINITY;
         l_run[h] = 0.0f;
+        row_pos[h] = SWAP ? __shfl_sync(0xffffffffu, pos[0], 4 * (2 * t + h)) : pos[h * (HALVES - 1)];
     }
     const float log2e = 1.4426950408889634f;
     const float s_mul = a.scale * a.k_scale * (a.softcap > 0.0f ? 1.0f / a.softcap : log2e);
@@ -203,7 +223,7 @@ static __global__ void __launch_bounds__(WARPS * 32, decode_resident(HD, ROWS) *
             load_v(0, vr[0]);
         }
         /* S = Q K^T */
-        float s[NJ][4];
+        float s[NJ * HALVES / 2][4]; /* [8 keys][rows x 2 keys], or [16 keys][keys x 2 rows] */
 #pragma unroll
         for (int kb = 0; kb < KB; kb++) {
             if constexpr (!AHEAD) {
@@ -212,10 +232,11 @@ static __global__ void __launch_bounds__(WARPS * 32, decode_resident(HD, ROWS) *
                     load_v(0, vr[0]);
                 }
             }
+            constexpr int SJ = KJ * HALVES / 2;
 #pragma unroll
-            for (int jj = 0; jj < KJ; jj++) {
-                s[kb * KJ + jj][0] = s[kb * KJ + jj][1] = 0.0f;
-                s[kb * KJ + jj][2] = s[kb * KJ + jj][3] = 0.0f;
+            for (int jj = 0; jj < SJ; jj++) {
+                s[kb * SJ + jj][0] = s[kb * SJ + jj][1] = 0.0f;
+                s[kb * SJ + jj][2] = s[kb * SJ + jj][3] = 0.0f;
             }
             /* groups of keys innermost: consecutive products do not wait for each other */
 #pragma unroll
@@ -223,21 +244,17 @@ static __global__ void __launch_bounds__(WARPS * 32, decode_resident(HD, ROWS) *
 #pragma unroll
                 for (int m = 0; m < SM; m++) {
 #pragma unroll
-                    for (int jj = 0; jj < KJ; jj++) {
-                        const int j = kb * KJ + jj;
-                        const uint32_t w[4] = {kr[jj][i].x, kr[jj][i].y, kr[jj][i].z, kr[jj][i].w};
-                        uint32_t b0, b1;
-                        if constexpr (F8C) {
-                            f8_to_f16(w[m], &b0, &b1);
-                        } else {
-                            b0 = w[2 * m];
-                            b1 = w[2 * m + 1];
-                        }
+                    for (int jj = 0; jj < SJ; jj++) {
                         const uint32_t *aq = q[i * SM + m];
-                        if constexpr (HALVES == 2) {
-                            mma16<BF>(s[j], aq[0], aq[1], aq[2], aq[3], b0, b1);
+                        uint32_t k[2 / HALVES][2];
+#pragma unroll
+                        for (int x = 0; x < 2 / HALVES; x++) {
+                            step_of<F8C>(kr[jj * 2 / HALVES + x][i], m, &k[x][0], &k[x][1]);
+                        }
+                        if constexpr (SWAP) {
+                            mma16<BF>(s[kb * SJ + jj], k[0][0], k[1][0], k[0][1], k[1][1], aq[0], aq[1]);
                         } else {
-                            mma16<BF>(s[j], aq[0], 0, aq[1], 0, b0, b1);
+                            mma16<BF>(s[kb * SJ + jj], aq[0], aq[1], aq[2], aq[3], k[0][0], k[0][1]);
                         }
                     }
                 }
@@ -253,45 +270,70 @@ static __global__ void __launch_bounds__(WARPS * 32, decode_resident(HD, ROWS) *
         /* mask, online softmax */
         const bool edge = tok0 + TILE > first_pos + 1 || a.window > 0;
         uint32_t pr[HALVES][NJ];
+        float fix[2];
 #pragma unroll
-        for (int h = 0; h < HALVES; h++) {
+        for (int h = 0; h < 2; h++) { /* of this lane's rows */
             float top = -INFINITY;
 #pragma unroll
-            for (int j = 0; j < NJ; j++) {
+            for (int j = 0; j < NJ * HALVES / 2; j++) {
 #pragma unroll
                 for (int c = 0; c < 2; c++) {
-                    float v = s[j][2 * h + c] * s_mul;
+                    float &at = s[j][SWAP ? 2 * c + h : 2 * h + c];
+                    float v = at * s_mul;
                     if (a.softcap > 0.0f) {
                         v = a.softcap * log2e * tanhf(v);
                     }
                     if (edge) {
-                        const int tok = tok0 + 8 * j + 2 * t + c;
+                        const int tok = tok0 + (SWAP ? 16 * j + 8 * c + g : 8 * j + 2 * t + c);
+                        const int p_row = row_pos[h];
                         const bool seen =
-                            tok <= pos[h] && tok < ctx &&
-                            (a.window <= 0 || tok > pos[h] - a.window || tok < a.n_sink);
+                            tok <= p_row && tok < ctx &&
+                            (a.window <= 0 || tok > p_row - a.window || tok < a.n_sink);
                         v = seen ? v : -INFINITY;
                     }
-                    s[j][2 * h + c] = v;
+                    at = v;
                     top = fmaxf(top, v);
                 }
             }
-            top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
-            top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
+            if constexpr (SWAP) {
+                top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 4));
+                top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 8));
+                top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 16));
+            } else {
+                top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
+                top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
+            }
             const float m_new = fmaxf(m_run[h], top);
             const float m_use = m_new == -INFINITY ? 0.0f : m_new;
-            const float fix = fast_exp2(m_run[h] - m_use);
+            fix[h] = fast_exp2(m_run[h] - m_use);
             m_run[h] = m_new;
-            l_run[h] *= fix;
+            l_run[h] *= fix[h];
 #pragma unroll
-            for (int j = 0; j < NJ; j++) {
-                const float e0 = fast_exp2(s[j][2 * h] - m_use), e1 = fast_exp2(s[j][2 * h + 1] - m_use);
-                l_run[h] += e0 + e1;
-                pr[h][j] = pack2<BF>(e0, e1);
+            for (int j = 0; j < NJ * HALVES / 2; j++) {
+#pragma unroll
+                for (int c = 0; c < 2; c++) {
+                    float &at = s[j][SWAP ? 2 * c + h : 2 * h + c];
+                    at = fast_exp2(at - m_use);
+                    l_run[h] += at;
+                }
             }
+        }
 #pragma unroll
-            for (int n = 0; n < ND; n++) {
-                o[n][2 * h] *= fix;
-                o[n][2 * h + 1] *= fix;
+        for (int n = 0; n < ND * HALVES / 2; n++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                o[n][i] *= fix[SWAP ? i % 2 : i / 2];
+            }
+        }
+#pragma unroll
+        for (int j = 0; j < NJ * HALVES / 2; j++) {
+            const uint32_t first = pack2<BF>(s[j][0], s[j][1]), second = pack2<BF>(s[j][2], s[j][3]);
+            if constexpr (SWAP) { /* rows to the lanes' rows, as they are without turning */
+                pr[0][2 * j] = transpose8(first);
+                pr[0][2 * j + 1] = transpose8(second);
+            } else {
+                pr[0][j] = first;
+                pr[HALVES - 1][j] = second;
             }
         }
         /* P to the lanes that hold its tokens of V: step m, pair s */
@@ -317,42 +359,36 @@ static __global__ void __launch_bounds__(WARPS * 32, decode_resident(HD, ROWS) *
         const bool cut = tok0 + TILE > ctx;
 #pragma unroll
         for (int vb = 0; vb < VB; vb++) {
+            uint4 *v = vr[AHEAD ? 0 : vb & 1];
+            if (cut) {
 #pragma unroll
-            for (int nn = 0; nn < VN; nn++) {
-                const int n = vb * VN + nn;
-                const uint4 *v = vr[AHEAD ? 0 : vb & 1];
-                uint32_t w[4] = {v[nn].x, v[nn].y, v[nn].z, v[nn].w};
-                if (cut) {
+                for (int n = 0; n < VN; n++) {
+                    v[n].x = keep_bytes(v[n].x, v_bytes, 0);
+                    v[n].y = keep_bytes(v[n].y, v_bytes, 1);
+                    v[n].z = keep_bytes(v[n].z, v_bytes, 2);
+                    v[n].w = keep_bytes(v[n].w, v_bytes, 3);
+                }
+            }
+            /* Dimensions innermost: consecutive products do not wait for each other. Sixteen rows have
+             * no registers left for that. */
+            constexpr int ON = VN * HALVES / 2;
 #pragma unroll
-                    for (int i = 0; i < 4; i++) {
-                        w[i] = keep_bytes(w[i], v_bytes, i);
+            for (int outer = 0; outer < (SWAP ? SM : ON); outer++) {
+#pragma unroll
+                for (int inner = 0; inner < (SWAP ? ON : SM); inner++) {
+                    const int m = SWAP ? outer : inner, n = SWAP ? inner : outer;
+                    uint32_t w[2 / HALVES][2];
+#pragma unroll
+                    for (int x = 0; x < 2 / HALVES; x++) {
+                        step_of<F8C>(v[n * 2 / HALVES + x], m, &w[x][0], &w[x][1]);
                     }
-                }
-                float d[4] = {o[n][0], o[n][1], 0.0f, 0.0f};
-                if constexpr (HALVES == 2) {
-                    d[2] = o[n][2];
-                    d[3] = o[n][3];
-                }
-#pragma unroll
-                for (int m = 0; m < SM; m++) {
-                    uint32_t b0, b1;
-                    if constexpr (F8C) {
-                        f8_to_f16(w[m], &b0, &b1);
+                    if constexpr (SWAP) {
+                        mma16<BF>(o[vb * ON + n], w[0][0], w[1][0], w[0][1], w[1][1], pa[0][m][0],
+                                  pa[0][m][1]);
                     } else {
-                        b0 = w[2 * m];
-                        b1 = w[2 * m + 1];
+                        mma16<BF>(o[vb * ON + n], pa[0][m][0], pa[HALVES - 1][m][0], pa[0][m][1],
+                                  pa[HALVES - 1][m][1], w[0][0], w[0][1]);
                     }
-                    if constexpr (HALVES == 2) {
-                        mma16<BF>(d, pa[0][m][0], pa[1][m][0], pa[0][m][1], pa[1][m][1], b0, b1);
-                    } else {
-                        mma16<BF>(d, pa[0][m][0], 0, pa[0][m][1], 0, b0, b1);
-                    }
-                }
-                o[n][0] = d[0];
-                o[n][1] = d[1];
-                if constexpr (HALVES == 2) {
-                    o[n][2] = d[2];
-                    o[n][3] = d[3];
                 }
             }
             if (vb + 2 < VB) {
@@ -365,32 +401,40 @@ static __global__ void __launch_bounds__(WARPS * 32, decode_resident(HD, ROWS) *
 
     /* the four warps into one, in order */
 #pragma unroll
-    for (int h = 0; h < HALVES; h++) {
-        l_run[h] += __shfl_xor_sync(0xffffffffu, l_run[h], 1);
-        l_run[h] += __shfl_xor_sync(0xffffffffu, l_run[h], 2);
-        if (t == 0) {
-            m_s[warp][g + 8 * h] = m_run[h];
-            l_s[warp][g + 8 * h] = l_run[h];
+    for (int h = 0; h < 2; h++) {
+        if constexpr (SWAP) {
+            l_run[h] += __shfl_xor_sync(0xffffffffu, l_run[h], 4);
+            l_run[h] += __shfl_xor_sync(0xffffffffu, l_run[h], 8);
+            l_run[h] += __shfl_xor_sync(0xffffffffu, l_run[h], 16);
+        } else {
+            l_run[h] += __shfl_xor_sync(0xffffffffu, l_run[h], 1);
+            l_run[h] += __shfl_xor_sync(0xffffffffu, l_run[h], 2);
+        }
+        if ((SWAP ? g : t) == 0) {
+            m_s[warp][SWAP ? 2 * t + h : g + 8 * h] = m_run[h];
+            l_s[warp][SWAP ? 2 * t + h : g + 8 * h] = l_run[h];
         }
     }
     __syncthreads();
-    float fix[HALVES];
+    float fix[2];
 #pragma unroll
-    for (int h = 0; h < HALVES; h++) {
+    for (int h = 0; h < 2; h++) {
         float top = -INFINITY;
         for (int w = 0; w < WARPS; w++) {
-            top = fmaxf(top, m_s[w][g + 8 * h]);
+            top = fmaxf(top, m_s[w][SWAP ? 2 * t + h : g + 8 * h]);
         }
         fix[h] = m_run[h] == -INFINITY ? 0.0f : fast_exp2(m_run[h] - top);
     }
     for (int w = 0; w < WARPS; w++) {
         if (warp == w) {
 #pragma unroll
-            for (int n = 0; n < ND; n++) {
+            for (int n = 0; n < ND * HALVES / 2; n++) {
 #pragma unroll
-                for (int i = 0; i < 2 * HALVES; i++) {
-                    float *at = &o_s[(g + 8 * (i / 2)) * HD + 8 * n + 2 * t + i % 2];
-                    *at = (w == 0 ? 0.0f : *at) + o[n][i] * fix[i / 2];
+                for (int i = 0; i < 4; i++) {
+                    const int row = SWAP ? 2 * t + i % 2 : g + 8 * (i / 2);
+                    const int d = SWAP ? 16 * n + 8 * (i / 2) + g : 8 * n + 2 * t + i % 2;
+                    float *at = &o_s[row * HD + d];
+                    *at = (w == 0 ? 0.0f : *at) + o[n][i] * fix[SWAP ? i % 2 : i / 2];
                 }
             }
         }
@@ -538,13 +582,14 @@ static nrd_error *decode_dim(nrd_stream *s, const decode_params &p, int max_ctx,
 }
 
 nrd_error *attention_decode(nrd_stream *s, const nrd_attention_args *a, void *out, nrd_dtype o_dtype,
-                            bool *done)
+                            int n_single, bool *done)
 {
     const nrd_batch_view *b = a->batch;
     decode_params p = {};
 
     *done = false;
     p.a = attn_params_of(a, out, o_dtype);
+    p.a.n_seqs = n_single > 0 ? n_single : b->n_seqs;
     const int bt = a->kv.block_tokens;
     if (a->act_dtype == NRD_DTYPE_F32 || bt < 16 || (bt & (bt - 1)) != 0 || b->n_seqs > 65535 ||
         (int64_t)b->n_seqs * a->kv.n_kv_heads > N_COUNTERS || !aligned16(a->kv.base)) {
@@ -555,7 +600,7 @@ nrd_error *attention_decode(nrd_stream *s, const nrd_attention_args *a, void *ou
     p.ws = (float *)s->split_ws;
     p.counters = s->counters;
     /* a mixed step may have sequences of up to 16 rows */
-    const bool eight = b->max_q_len * p.a.group <= 8;
+    const bool eight = (n_single > 0 ? 1 : b->max_q_len) * p.a.group <= 8;
     if (a->act_dtype == NRD_DTYPE_BF16) {
         switch (a->kv.dtype) {
         case NRD_DTYPE_BF16:

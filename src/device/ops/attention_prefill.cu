@@ -1,4 +1,5 @@
-/* attention_prefill: softmax(scale q K^T + mask) V for sequences with many new tokens, paged KV.
+/* attention_prefill: softmax(scale q K^T + mask) V for sequences with many new tokens, paged KV,
+ * where attention_prefill_hopper.cu does not do it.
  * Shapes    rows = new tokens x heads of a KV head (> 16); head_dim 64, 96, 128, 256; cache bf16, fp16,
  *           F8 (turned into fp16 on its way to shared memory); block_tokens a power of two, 16..64, or
  *           a multiple of 64. Ragged batches, window, sinks, softcap.
@@ -6,12 +7,12 @@
  *           packed, so that all heads share the keys they share. Tiles of 64 tokens, double-buffered.
  *           A block's share of the cache is one run of memory in the layout that ldmatrix wants
  *           (kv_layout.cuh), so loading is a straight copy and there are no bank conflicts.
- *           Tile slot of tile j of sequence s: floor(q_start[s] * group / 128) + s + j, which never
- *           collides; a block finds its sequence by bisection. Long rows start first.
+ *           Tile slot of tile j of sequence s: floor(tokens before s * group / 128) + s + j, which
+ *           never collides; a block finds its sequence by bisection. Long rows start first.
  * Bound     tensor cores: 4 * rows * context / 2 * head_dim operations.
  * Measured  NVIDIA H200, one sequence of 8,192 tokens, 32 heads over 8 x 128, causal: bf16 184, F8
  *           cache 222 TFLOP/s (2026-11-21, make gpu-bench). One block an SM: softmax, copies and
- *           products follow each other; overlapping them is the next step.
+ *           products follow each other.
  * Tried     mma.sync with ldmatrix (still the path of other GPUs and of head_dim 96 and 256): 150
  *           TFLOP/s at 8,192 tokens on an H200; every warp reads both tiles for 16 rows only.
  * Sources   FlashAttention-2 (Dao 2023), FlashAttention-3 (Shah et al. 2024).
@@ -46,7 +47,7 @@ static __device__ __forceinline__ void widen(uint4 v, uint4 *lo, uint4 *hi)
 }
 
 template <typename T, typename C, int HD>
-static __global__ void __launch_bounds__(P_THREADS, 1) attention_prefill_kernel(attn_params a)
+static __global__ void __launch_bounds__(P_THREADS, 1) attention_prefill_kernel(attn_params a, int s0)
 {
     constexpr bool F8C = sizeof(C) == 1, BF = std::is_same<C, bf16>::value;
 #ifdef NRD_SM90A
@@ -65,10 +66,12 @@ static __global__ void __launch_bounds__(P_THREADS, 1) attention_prefill_kernel(
     pdl_wait();
     pdl_go();
     /* the last sequence whose first slot is not behind ours */
-    int lo_s = 0, hi_s = a.n_seqs - 1;
+    int lo_s = s0, hi_s = a.n_seqs - 1;
+    const int t0 = s0 > 0 ? s0 : 0; /* sequences before s0 have one token each */
+    const int min_rows = s0 > 0 ? 0 : DECODE_ROWS;
     while (lo_s < hi_s) {
         const int mid = (lo_s + hi_s + 1) / 2;
-        if ((int)((int64_t)a.q_start[mid] * a.group / P_ROWS) + mid <= slot) {
+        if ((int)((int64_t)(a.q_start[mid] - t0) * a.group / P_ROWS) + mid - s0 <= slot) {
             lo_s = mid;
         } else {
             hi_s = mid - 1;
@@ -76,8 +79,8 @@ static __global__ void __launch_bounds__(P_THREADS, 1) attention_prefill_kernel(
     }
     const int seq = lo_s, q0 = a.q_start[seq], q_len = a.q_start[seq + 1] - q0;
     const int rows = q_len * a.group;
-    const int row0 = (slot - (int)((int64_t)q0 * a.group / P_ROWS) - seq) * P_ROWS;
-    if (row0 < 0 || row0 >= rows || rows <= DECODE_ROWS) {
+    const int row0 = (slot - (int)((int64_t)(q0 - t0) * a.group / P_ROWS) - (seq - s0)) * P_ROWS;
+    if (row0 < 0 || row0 >= rows || rows <= min_rows) {
         return;
     }
     const int ctx = a.ctx_len[seq], n_rows = rows - row0 < P_ROWS ? rows - row0 : P_ROWS;
@@ -372,28 +375,29 @@ static __global__ void __launch_bounds__(P_THREADS, 1) attention_prefill_kernel(
 }
 
 template <typename T, typename C, int HD>
-static nrd_error *prefill_launch(nrd_stream *s, const attn_params &p, int n_tokens)
+static nrd_error *prefill_launch(nrd_stream *s, const attn_params &p, int n_tokens, int s0)
 {
-    const unsigned slots = (unsigned)((int64_t)n_tokens * p.group / P_ROWS + p.n_seqs);
+    const unsigned slots =
+        (unsigned)((int64_t)(n_tokens - s0) * p.group / P_ROWS + (p.n_seqs - s0));
     const size_t smem = (size_t)2 * 2 * P_TILE * HD * 2;
     return launch(s, attention_prefill_kernel<T, C, HD>, dim3(slots, (unsigned)p.g.n_kv),
-                  dim3(P_THREADS), smem, p);
+                  dim3(P_THREADS), smem, p, s0);
 }
 
 template <typename T, typename C>
-static nrd_error *prefill_dim(nrd_stream *s, const attn_params &p, int n_tokens, bool *done)
+static nrd_error *prefill_dim(nrd_stream *s, const attn_params &p, int n_tokens, int s0, bool *done)
 {
     *done = true;
     switch (p.g.hd) {
     case 64:
-        return prefill_launch<T, C, 64>(s, p, n_tokens);
+        return prefill_launch<T, C, 64>(s, p, n_tokens, s0);
     case 96:
-        return prefill_launch<T, C, 96>(s, p, n_tokens);
+        return prefill_launch<T, C, 96>(s, p, n_tokens, s0);
     case 128:
-        return prefill_launch<T, C, 128>(s, p, n_tokens);
+        return prefill_launch<T, C, 128>(s, p, n_tokens, s0);
     case 256:
         if (s->dev->smem_max >= (size_t)2 * 2 * P_TILE * 256 * 2) {
-            return prefill_launch<T, C, 256>(s, p, n_tokens);
+            return prefill_launch<T, C, 256>(s, p, n_tokens, s0);
         }
         break;
     default:
@@ -404,31 +408,34 @@ static nrd_error *prefill_dim(nrd_stream *s, const attn_params &p, int n_tokens,
 }
 
 nrd_error *attention_prefill(nrd_stream *s, const nrd_attention_args *a, void *out,
-                             nrd_dtype o_dtype, bool *done)
+                             nrd_dtype o_dtype, int n_single, bool *done)
 {
     const nrd_batch_view *b = a->batch;
     const attn_params p = attn_params_of(a, out, o_dtype);
     const int bt = a->kv.block_tokens, n = b->n_tokens;
 
-    *done = false;
+    NRD_TRY(attention_prefill_hopper(s, a, out, o_dtype, n_single, done));
+    if (*done) {
+        return NULL;
+    }
     if (a->act_dtype == NRD_DTYPE_F32 || bt < 16 || (bt & (bt - 1)) != 0 || !aligned16(a->kv.base)) {
         return NULL;
     }
     if (a->act_dtype == NRD_DTYPE_BF16) {
         switch (a->kv.dtype) {
         case NRD_DTYPE_BF16:
-            return prefill_dim<bf16, bf16>(s, p, n, done);
+            return prefill_dim<bf16, bf16>(s, p, n, n_single, done);
         case NRD_DTYPE_F8_E4M3:
-            return prefill_dim<bf16, f8>(s, p, n, done);
+            return prefill_dim<bf16, f8>(s, p, n, n_single, done);
         default:
             return NULL;
         }
     }
     switch (a->kv.dtype) {
     case NRD_DTYPE_F16:
-        return prefill_dim<f16, f16>(s, p, n, done);
+        return prefill_dim<f16, f16>(s, p, n, n_single, done);
     case NRD_DTYPE_F8_E4M3:
-        return prefill_dim<f16, f8>(s, p, n, done);
+        return prefill_dim<f16, f8>(s, p, n, n_single, done);
     default:
         return NULL;
     }

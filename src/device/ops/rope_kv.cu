@@ -2,13 +2,16 @@
  * paged cache.
  * Shapes    qkv [n_tokens, (n_heads + 2 n_kv_heads) head_dim] act dtype, q rotated in place; cache
  *           blocks as kv_layout.cuh says, f32, fp16, bf16, F8 or I8.
- * Work      blockIdx.x a token, blockIdx.y a slice of its heads; a warp takes a head at a time; the
- *           token's cosines and sines are computed once a block.
+ * Work      The usual case (pairs (i, i + head_dim / 2) over whole heads of 64 or 128, 16-bit
+ *           activations): a block takes a token that stands alone, or q and k of four, or V of 16 that
+ *           follow each other, turned in registers because its tokens are innermost in the cache; a
+ *           lane has eight pairs of a head. Everything else: blockIdx.x a token, blockIdx.y a slice of its
+ *           heads, a warp a head at a time. Cosines and sines are computed once a block.
  * Bound     memory, below 500 tokens the launch.
  * A token goes to the cache slot of its position; in a token tree, where siblings share a position,
  * to ctx_len - q_len + its index.
- * Measured  NVIDIA H200, 2048 tokens of 32 + 2 x 8 heads x 128: 1.21 TB/s (27 %); 1..16 tokens 2.1 us
- *           (2026-11-21, make gpu-bench).
+ * Measured  NVIDIA H200, 2048 tokens of 32 + 2 x 8 heads x 128: 3.00 TB/s (68 %), where the
+ *           plain kernel took 1.21 (27 %); 1..16 tokens 2.1 us (2026-11-21, make gpu-bench).
  */
 #include "device/cuda/kv_layout.cuh"
 #include "device/ops/common.cuh"
@@ -100,6 +103,243 @@ template <typename T, typename C> static __global__ void __launch_bounds__(256) 
     }
 }
 
+enum { RUN = 16, FEW = 4 }; /* tokens of a block: V, q and k */
+
+/* Tokens in one word and 16-byte unit of V, and where those of a run go. */
+template <typename C> static __device__ __forceinline__ uint32_t bits_of(C v)
+{
+    if constexpr (sizeof(C) == 1) {
+        return v.v;
+    } else {
+        uint16_t u;
+        memcpy(&u, &v, 2);
+        return u;
+    }
+}
+
+template <typename T, typename C, int HD>
+static __global__ void __launch_bounds__(256, 3)
+    rope_run_kernel(rope_params a, int n_tokens, int n_single)
+{
+    constexpr int HALF = HD / 2, LANES = HD / 16, HEADS = 32 / LANES; /* a head's lanes, a warp's heads */
+    constexpr int EW = 4 / (int)sizeof(C), EU = 16 / (int)sizeof(C);
+    constexpr int WORDS = RUN / EW, DV = 4; /* dimensions of V a thread */
+    auto load_dv = [](const T *p, float *to) {
+        const uint2 u = *(const uint2 *)p;
+        T e[DV];
+        memcpy(e, &u, sizeof u);
+#pragma unroll
+        for (int k = 0; k < DV; k++) {
+            to[k] = to_f(e[k]);
+        }
+    };
+    __shared__ float cs[FEW][HALF], sn[FEW][HALF];
+    __shared__ int64_t at_s[RUN]; /* the token's block in the cache; < 0: not kept */
+    __shared__ int pos_s[RUN], seq_s[RUN], in_s[RUN]; /* in_s: place in the block */
+    const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, n_kv = a.g.n_kv;
+    /* tokens that stand alone, then runs of V, then a few tokens' q and k */
+    const int b = (int)blockIdx.x, n_runs = (n_tokens - n_single + RUN - 1) / RUN;
+    const bool do_v = b < n_single + n_runs, do_qk = b < n_single || !do_v;
+    const int step = b < n_single ? 1 : do_v ? (int)RUN : (int)FEW;
+    const int first = b < n_single ? b : n_single + (b - n_single - (do_v ? 0 : n_runs)) * step;
+    const int left = n_tokens - first, nt = left < step ? left : step;
+
+    /* The step's arrays were uploaded before any kernel of the step began; only qkv is waited for. */
+    if (tid < nt) {
+        const int pos = a.positions[first + tid], seq = a.token_seq[first + tid];
+        const int block = a.block_table[(int64_t)seq * a.table_stride + pos / a.g.bt];
+        at_s[tid] = block >= 0 && block < a.n_blocks ? (int64_t)block * a.g.block_elems : -1;
+        pos_s[tid] = pos;
+        in_s[tid] = pos % a.g.bt;
+        seq_s[tid] = seq;
+    }
+    __syncthreads();
+    for (int i = tid; i < nt * HALF && do_qk; i += 256) {
+        float sin_v, cos_v;
+        sincosf((float)pos_s[i / HALF] * a.inv_freq[i % HALF], &sin_v, &cos_v);
+        cs[i / HALF][i % HALF] = cos_v * a.rope_scale;
+        sn[i / HALF][i % HALF] = sin_v * a.rope_scale;
+    }
+    __syncthreads();
+    pdl_wait();
+    pdl_go();
+    const int rotated = a.n_heads + n_kv, groups = (rotated + HEADS - 1) / HEADS;
+    const int64_t row = (int64_t)(a.n_heads + 2 * n_kv) * HD;
+    T *qkv = (T *)a.qkv + first * row;
+    C *cache = (C *)a.cache;
+    /* kv_layout.cuh, with units of 16 bytes */
+    auto k_at = [&](int h, int tok, int d) {
+        return ((int64_t)(h * (HD / EU) + d / EU) * a.g.bt + tok) * EU + d % EU;
+    };
+    auto v_at = [&](int h, int tok, int d) {
+        return (int64_t)n_kv * a.g.bt * HD + ((int64_t)(h * (a.g.bt / EU) + tok / EU) * HD + d) * EU +
+               tok % EU;
+    };
+
+    for (int i = warp; i < nt * groups && do_qk; i += 8) {
+        const int t = i / groups, h = i % groups * HEADS + lane / LANES, d = lane % LANES * 8;
+        const bool in = h < rotated;
+        T *x = qkv + t * row + (int64_t)(in ? h : 0) * HD + d;
+        float lo[8], hi[8];
+        load8(x, lo);
+        load8(x + HALF, hi);
+        const float *w = h < a.n_heads ? a.q_norm : a.k_norm;
+        if (a.q_norm || a.k_norm) { /* all lanes take part */
+            float sum = 0.0f;
+#pragma unroll
+            for (int k = 0; k < 8; k++) {
+                sum += lo[k] * lo[k] + hi[k] * hi[k];
+            }
+#pragma unroll
+            for (int o = LANES / 2; o > 0; o >>= 1) {
+                sum += __shfl_xor_sync(0xffffffffu, sum, o);
+            }
+            const float inv = rsqrtf(sum / (float)HD + a.eps);
+            if (w) {
+#pragma unroll
+                for (int k = 0; k < 8; k++) {
+                    lo[k] *= inv * w[d + k];
+                    hi[k] *= inv * w[HALF + d + k];
+                }
+            }
+        }
+#pragma unroll
+        for (int k = 0; k < 8; k++) {
+            const float c = cs[t][d + k], s = sn[t][d + k], l = lo[k];
+            lo[k] = l * c - hi[k] * s;
+            hi[k] = hi[k] * c + l * s;
+        }
+        if (in && h < a.n_heads) {
+            store8(x, lo);
+            store8(x + HALF, hi);
+        } else if (in && at_s[t] >= 0) {
+#pragma unroll
+            for (int k = 0; k < 8; k++) {
+                lo[k] *= a.k_inv;
+                hi[k] *= a.k_inv;
+            }
+            /* eight dimensions lie together: a unit has 8 or 16 */
+            C *to = cache + at_s[t];
+            store8(to + k_at(h - a.n_heads, in_s[t], d), lo);
+            store8(to + k_at(h - a.n_heads, in_s[t], HALF + d), hi);
+        }
+    }
+
+    for (int i = tid; i < n_kv * (HD / DV) && do_v; i += 256) {
+        const int h = i / (HD / DV), d = i % (HD / DV) * DV;
+        const T *x = qkv + (int64_t)(rotated + h) * HD + d;
+        uint32_t v[DV][WORDS]; /* of dimension d + k: the run's tokens */
+        if (nt == 1) { /* one token: its elements lie apart */
+            float e[DV];
+            load_dv(x, e);
+            if (at_s[0] >= 0) {
+                C *to = cache + at_s[0] + v_at(h, in_s[0], d);
+#pragma unroll
+                for (int k = 0; k < DV; k++) {
+                    to[k * EU] = from_f<C>(e[k] * a.v_inv);
+                }
+            }
+            continue;
+        }
+#pragma unroll
+        for (int t = 0; t < RUN; t++) {
+            float e[DV];
+            if (t < nt) {
+                load_dv(x + t * row, e);
+            } else {
+#pragma unroll
+                for (int k = 0; k < DV; k++) {
+                    e[k] = 0.0f;
+                }
+            }
+#pragma unroll
+            for (int k = 0; k < DV; k++) {
+                const uint32_t bits = bits_of(from_f<C>(e[k] * a.v_inv)) << (t % EW * 8 * (int)sizeof(C));
+                v[k][t / EW] = t % EW == 0 ? bits : v[k][t / EW] | bits;
+            }
+        }
+#pragma unroll
+        for (int u = 0; u < RUN / EU; u++) {
+            const int t0 = u * EU, pos = pos_s[t0];
+            if (t0 + EU <= nt && pos % EU == 0 && seq_s[t0 + EU - 1] == seq_s[t0] && at_s[t0] >= 0) {
+                uint4 *to = (uint4 *)(cache + at_s[t0] + v_at(h, in_s[t0], d));
+#pragma unroll
+                for (int k = 0; k < DV; k++) { /* a whole unit of each dimension */
+                    to[k] = make_uint4(v[k][4 * u], v[k][4 * u + 1], v[k][4 * u + 2], v[k][4 * u + 3]);
+                }
+                continue;
+            }
+#pragma unroll
+            for (int y = 0; y < 4; y++) {
+                const int t1 = t0 + y * EW;
+                if (t1 >= nt) {
+                    break;
+                }
+                if (t1 + EW <= nt && pos_s[t1] % EW == 0 && seq_s[t1 + EW - 1] == seq_s[t1]) {
+                    C *to = cache + at_s[t1] + v_at(h, in_s[t1], d);
+#pragma unroll
+                    for (int k = 0; k < DV; k++) {
+                        if (at_s[t1] >= 0) {
+                            *(uint32_t *)(to + k * EU) = v[k][4 * u + y];
+                        }
+                    }
+                    continue;
+                }
+#pragma unroll
+                for (int z = 0; z < EW; z++) {
+                    const int t = t1 + z;
+                    if (t < nt && at_s[t] >= 0) {
+                        C *to = cache + at_s[t] + v_at(h, in_s[t], d);
+#pragma unroll
+                        for (int k = 0; k < DV; k++) {
+                            const uint32_t bits = v[k][4 * u + y] >> (z * 8 * (int)sizeof(C));
+                            memcpy(to + k * EU, &bits, sizeof(C));
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+template <typename T, typename C>
+static nrd_error *run_launch(nrd_stream *s, const rope_params &p, int n_tokens, int n_single)
+{
+    const int in_runs = n_tokens - n_single;
+    const dim3 grid((unsigned)(n_single + (in_runs + RUN - 1) / RUN + (in_runs + FEW - 1) / FEW));
+    if (p.g.hd == 64) {
+        return launch(s, rope_run_kernel<T, C, 64>, grid, dim3(256), 0, p, n_tokens, n_single);
+    }
+    return launch(s, rope_run_kernel<T, C, 128>, grid, dim3(256), 0, p, n_tokens, n_single);
+}
+
+/* Whether rope_run_kernel can do it; if so *err is what came of it. */
+static bool rope_run(nrd_stream *s, const rope_params &p, const nrd_rope_kv_args *a, nrd_error **err)
+{
+    const nrd_batch_view *b = a->batch;
+    /* few tokens: one token's heads over many blocks are faster */
+    const int n_single = b->max_q_len <= 1 ? b->n_tokens
+                         : b->n_single > 0 && b->n_single <= b->n_tokens ? b->n_single
+                                                                         : 0;
+    if (p.rope != NRD_ROPE_NEOX || p.tree || p.rot != p.g.hd || (p.g.hd != 64 && p.g.hd != 128) ||
+        p.g.bt % RUN != 0 || b->n_tokens < 2 * s->dev->n_sm || !aligned16(a->qkv) ||
+        !aligned16(p.cache)) {
+        return false;
+    }
+    if (a->act_dtype == NRD_DTYPE_BF16 && a->kv.dtype == NRD_DTYPE_BF16) {
+        *err = run_launch<bf16, bf16>(s, p, b->n_tokens, n_single);
+    } else if (a->act_dtype == NRD_DTYPE_BF16 && a->kv.dtype == NRD_DTYPE_F8_E4M3) {
+        *err = run_launch<bf16, f8>(s, p, b->n_tokens, n_single);
+    } else if (a->act_dtype == NRD_DTYPE_F16 && a->kv.dtype == NRD_DTYPE_F16) {
+        *err = run_launch<f16, f16>(s, p, b->n_tokens, n_single);
+    } else if (a->act_dtype == NRD_DTYPE_F16 && a->kv.dtype == NRD_DTYPE_F8_E4M3) {
+        *err = run_launch<f16, f8>(s, p, b->n_tokens, n_single);
+    } else {
+        return false;
+    }
+    return true;
+}
+
 template <typename T, typename C>
 static nrd_error *rope_launch(nrd_stream *s, const rope_params &p, int n_tokens)
 {
@@ -157,6 +397,10 @@ nrd_error *op_rope_kv(nrd_stream *s, const nrd_rope_kv_args *a)
     p.rope_scale = a->rope_scale;
     p.k_inv = scaled && a->kv.k_scale > 0.0f ? 1.0f / a->kv.k_scale : 1.0f;
     p.v_inv = scaled && a->kv.v_scale > 0.0f ? 1.0f / a->kv.v_scale : 1.0f;
+    nrd_error *err = NULL;
+    if (rope_run(s, p, a, &err)) {
+        return err;
+    }
     switch (a->kv.dtype) {
     case NRD_DTYPE_F32:
         ACT_TYPE(a->act_dtype, return (rope_launch<T, float>(s, p, b->n_tokens)));

@@ -4,10 +4,14 @@
  * Work      one block of 1024 a row; passes over the row come from L2. Greedy rows need one. A cut
  *           (top-k: by count, top-p: by probability mass) is found by a histogram of 2048 bins along
  *           the distance to the best logit, then exactly inside one bin, so nothing is ever sorted.
+ *           Where the tokens up to the bin of the first cut are no more than threads (nearly always
+ *           with top-k, and with top-p where the model is sure), they are gathered in shared memory in
+ *           the third pass, and all that follows looks at them alone.
  *           Probabilities are integers of 2^-40: sums are exact and the same in any order.
  * Bound     memory: 4 * vocab bytes a row for the first pass; few rows: one SM's share of it.
  * Measured  NVIDIA H200, vocabulary 128,256: greedy 13 us for 1..64 rows, 39 us for 256 (76 % of read
- *           speed); top-k 50 with top-p 176 us up to 132 rows (2026-11-21, make gpu-bench).
+ *           speed); top-k 50 with top-p 69 us up to 132 rows; top-p alone over flat random logits, whose
+ *           candidates do not fit, 318 us (2026-11-21, make gpu-bench).
  */
 #include "device/ops/common.cuh"
 
@@ -396,6 +400,106 @@ static __device__ cut select_cut(const row_view &r, int vector, sample_smem *sm,
     return {prefix, id};
 }
 
+/* The block's tokens that may still be chosen, one a thread. */
+struct gathered {
+    uint32_t key;
+    int id;
+    u64 mass; /* 0: cut off */
+    float v;
+};
+
+/* Gathers the tokens up to the bin at which the count (or the mass's share `top_p` of all) is reached.
+ * False: they are too many. *target: what the cut must reach. */
+static __device__ bool gather(const row_view &r, int vector, sample_smem *sm, int top_k, float top_p,
+                              gathered *mine, u64 *target)
+{
+    const bool by_mass = top_k <= 0;
+    u64 all = 0;
+
+    clear_bins(sm);
+    each(r, vector, [&](int id, float v) {
+        (void)id;
+        if (v != -INFINITY) {
+            const int bin = bin_of(r, v);
+            atomicAdd(&sm->count[bin], 1u);
+            if (by_mass) {
+                const u64 m = mass_of(r, v);
+                atomicAdd(&sm->mass[bin], m ? m : 1);
+                all += m ? m : 1;
+            }
+        }
+    });
+    *target = (u64)(top_k > 0 ? top_k : 1);
+    if (by_mass) {
+        const u64 upto = block_scan(all, sm);
+        if (threadIdx.x == SAMPLE_THREADS - 1) {
+            sm->total = upto;
+        }
+        __syncthreads();
+        const u64 want = (u64)ceil((double)top_p * (double)sm->total);
+        *target = want ? want : 1;
+    }
+    __syncthreads();
+    const int bin = find_bin(sm, *target, by_mass);
+    const int last = bin < 0 ? BINS - 1 : bin; /* fewer than the target: all of them */
+    unsigned n = 0;
+    for (int i = threadIdx.x; i <= last; i += SAMPLE_THREADS) {
+        n += sm->count[i];
+    }
+    const u64 sum = block_scan(n, sm);
+    if (threadIdx.x == SAMPLE_THREADS - 1) {
+        sm->total = sum;
+        sm->n_list = 0;
+    }
+    __syncthreads();
+    if (sm->total > LIST) {
+        __syncthreads();
+        return false;
+    }
+    each(r, vector, [&](int id, float v) {
+        if (v != -INFINITY && bin_of(r, v) <= last) {
+            const int at = atomicAdd(&sm->n_list, 1);
+            const u64 m = mass_of(r, v);
+            sm->list_key[at] = key_of(v);
+            sm->list_id[at] = id;
+            sm->list_mass[at] = m ? m : 1;
+        }
+    });
+    __syncthreads();
+    mine->mass = 0;
+    if ((int)threadIdx.x < sm->n_list) {
+        mine->key = sm->list_key[threadIdx.x];
+        mine->id = sm->list_id[threadIdx.x];
+        mine->mass = sm->list_mass[threadIdx.x];
+        mine->v = adjusted(r, mine->id, r.logits[mine->id]);
+    }
+    return true;
+}
+
+/* Cuts off what lies behind the token, best first, at which the count (or mass) reaches the target. */
+static __device__ void cut_gathered(sample_smem *sm, gathered *mine, u64 target, bool by_mass)
+{
+    const int n = sm->n_list;
+    u64 before = 0;
+
+    __syncthreads();
+    if ((int)threadIdx.x < n) {
+        sm->list_mass[threadIdx.x] = mine->mass;
+    }
+    __syncthreads();
+    if (mine->mass) {
+        for (int i = 0; i < n; i++) {
+            const uint32_t k = sm->list_key[i];
+            if (k > mine->key || (k == mine->key && sm->list_id[i] < mine->id)) {
+                before += by_mass ? sm->list_mass[i] : sm->list_mass[i] != 0;
+            }
+        }
+        if (before >= target) {
+            mine->mass = 0;
+        }
+    }
+}
+
 static __global__ void __launch_bounds__(SAMPLE_THREADS) sample_kernel(sample_params a)
 {
     extern __shared__ char raw[];
@@ -462,25 +566,70 @@ static __global__ void __launch_bounds__(SAMPLE_THREADS) sample_kernel(sample_pa
 
     int pick = any ? best_id : 0;
     float norm = any ? 0.0f : -INFINITY;
-    if (!greedy) {
-        cut kept = {1, 0x7fffffff}; /* key 0 is -NaN: everything finite is inside */
-        if (q.top_k > 0 && q.top_k < a.vocab) {
-            kept = select_cut(r, a.vector, sm, kept, (u64)q.top_k, false);
-        }
-        if (q.top_p > 0.0f && q.top_p < 1.0f) {
-            u64 mine = 0;
-            each(r, a.vector, [&](int id, float v) {
-                if (v != -INFINITY && inside(kept, key_of(v), id)) {
-                    const u64 m = mass_of(r, v);
-                    mine += m ? m : 1;
-                }
-            });
-            const u64 upto = block_scan(mine, sm);
+    const bool some_k = q.top_k > 0 && q.top_k < a.vocab, some_p = q.top_p > 0.0f && q.top_p < 1.0f;
+    gathered mine = {};
+    u64 target = 0;
+    if (!greedy && (some_k ? q.top_k <= LIST : some_p) &&
+        gather(r, a.vector, sm, some_k ? q.top_k : 0, q.top_p, &mine, &target)) {
+        cut_gathered(sm, &mine, target, !some_k);
+        if (some_k && some_p) {
+            const u64 upto = block_scan(mine.mass, sm);
             if (tid == SAMPLE_THREADS - 1) {
                 sm->total = upto;
             }
             __syncthreads();
-            const u64 target = (u64)ceil((double)q.top_p * (double)sm->total);
+            target = (u64)ceil((double)q.top_p * (double)sm->total);
+            cut_gathered(sm, &mine, target ? target : 1, true);
+        }
+        const float floor_p = q.min_p > 0.0f ? fminf(q.min_p, 1.0f) : 0.0f;
+        const bool in = mine.mass && (mine.v == r.peak ||
+                                      __expf((mine.v - r.peak) * r.inv_t) >= floor_p);
+        const u64 weight = in ? mass_of(r, mine.v) : 0;
+        const u64 upto = block_scan(weight, sm);
+        __syncthreads();
+        if (tid == SAMPLE_THREADS - 1) {
+            sm->total = upto;
+            sm->pick = -1;
+        }
+        if (tid < sm->n_list) {
+            sm->list_mass[tid] = weight;
+        }
+        __syncthreads();
+        const u64 total = sm->total;
+        target = (u64)((double)nrd_sample_uniform(q.seed, q.draw) * (double)total) + 1;
+        if (weight) { /* the walk in id order; the last one if the target is never reached */
+            u64 before = 0, behind = 0;
+            for (int i = 0; i < sm->n_list; i++) {
+                before += sm->list_id[i] < mine.id ? sm->list_mass[i] : 0;
+                behind += sm->list_id[i] > mine.id ? sm->list_mass[i] : 0;
+            }
+            if (before < target && (before + weight >= target || behind == 0)) {
+                sm->pick = mine.id;
+            }
+        }
+        __syncthreads();
+        pick = sm->pick;
+        norm = (adjusted(r, pick, r.logits[pick]) - r.peak) * r.inv_t -
+               logf((float)((double)total * (1.0 / 1099511627776.0)));
+    } else if (!greedy) {
+        cut kept = {1, 0x7fffffff}; /* key 0 is -NaN: everything finite is inside */
+        if (some_k) {
+            kept = select_cut(r, a.vector, sm, kept, (u64)q.top_k, false);
+        }
+        if (some_p) {
+            u64 sum = 0;
+            each(r, a.vector, [&](int id, float v) {
+                if (v != -INFINITY && inside(kept, key_of(v), id)) {
+                    const u64 m = mass_of(r, v);
+                    sum += m ? m : 1;
+                }
+            });
+            const u64 upto = block_scan(sum, sm);
+            if (tid == SAMPLE_THREADS - 1) {
+                sm->total = upto;
+            }
+            __syncthreads();
+            target = (u64)ceil((double)q.top_p * (double)sm->total);
             kept = select_cut(r, a.vector, sm, kept, target ? target : 1, true);
         }
         const float floor_p = q.min_p > 0.0f ? fminf(q.min_p, 1.0f) : 0.0f;
@@ -490,15 +639,15 @@ static __global__ void __launch_bounds__(SAMPLE_THREADS) sample_kernel(sample_pa
             }
             return v == r.peak || __expf((v - r.peak) * r.inv_t) >= floor_p ? mass_of(r, v) : 0;
         };
-        u64 mine = 0;
-        each(r, a.vector, [&](int id, float v) { mine += weight(id, v); });
-        const u64 upto = block_scan(mine, sm);
+        u64 sum = 0;
+        each(r, a.vector, [&](int id, float v) { sum += weight(id, v); });
+        const u64 upto = block_scan(sum, sm);
         if (tid == SAMPLE_THREADS - 1) {
             sm->total = upto;
         }
         __syncthreads();
         const u64 total = sm->total;
-        const u64 target =
+        target =
             (u64)((double)nrd_sample_uniform(q.seed, q.draw) * (double)total) + 1;
         pick = walk(r, sm, target, weight);
         norm = (adjusted(r, pick, r.logits[pick]) - r.peak) * r.inv_t -

@@ -210,6 +210,9 @@ static void fill_entries(nrd_batch *b, const nrd_plan *p, const layout *l, int32
             table[(size_t)i * (size_t)stride + (size_t)k] = -1;
         }
         at += e->n;
+        if (e->n == 1 && b->view.n_single == i) {
+            b->view.n_single = i + 1;
+        }
         if (e->n > b->view.max_q_len) {
             b->view.max_q_len = e->n;
         }
@@ -222,6 +225,39 @@ static void fill_entries(nrd_batch *b, const nrd_plan *p, const layout *l, int32
         }
     }
     q_start[p->n_entries] = at;
+}
+
+/* Sequences of one token without memory: nothing is written for a dropped block, and the choice is
+ * not remembered. */
+static void fill_padding(nrd_batch *b, int32_t first, const layout *l, const nrd_batch_pad *pad)
+{
+    int32_t *ids = (int32_t *)(void *)(b->host + l->ids);
+    int32_t *positions = (int32_t *)(void *)(b->host + l->positions);
+    int32_t *token_seq = (int32_t *)(void *)(b->host + l->token_seq);
+    int32_t *q_start = (int32_t *)(void *)(b->host + l->q_start);
+    int32_t *ctx_len = (int32_t *)(void *)(b->host + l->ctx_len);
+    int32_t *row_ids = (int32_t *)(void *)(b->host + l->row_ids);
+    nrd_sample_row *rows = (nrd_sample_row *)(void *)(b->host + l->rows);
+    int32_t *table = (int32_t *)(void *)(b->host + l->table);
+
+    for (int32_t i = first; i < pad->rows; i++) {
+        ids[i] = 0;
+        positions[i] = 0;
+        token_seq[i] = i;
+        q_start[i] = i;
+        ctx_len[i] = 1;
+        row_ids[i] = i;
+        rows[i] = (nrd_sample_row){
+            .top_k = 1,
+            .repetition_penalty = 1,
+            .flags = NRD_SAMPLE_NO_UPDATE,
+            .end_id = -1,
+        };
+        for (int32_t k = 0; k < pad->stride; k++) {
+            table[(size_t)i * (size_t)pad->stride + (size_t)k] = -1;
+        }
+    }
+    q_start[pad->rows] = pad->rows;
 }
 
 /* Room for the forbidden tokens of this plan. */
@@ -250,36 +286,50 @@ static nrd_error *make_room(nrd_batch *b, nrd_stream *s, const nrd_plan *p)
     return alloc_banned(b, (int32_t)need * 2);
 }
 
-nrd_error *nrd_batch_fill(nrd_batch *b, nrd_stream *s, const nrd_plan *p)
+nrd_error *nrd_batch_fill(nrd_batch *b, nrd_stream *s, const nrd_plan *p, const nrd_batch_pad *pad)
 {
-    int32_t stride = 1;
+    int32_t stride = 1, n_tokens = p->n_tokens, n_entries = p->n_entries, n_rows = p->n_rows;
+    uint8_t *mem = b->mem;
     NRD_TRY(make_room(b, s, p));
     for (int32_t i = 0; i < p->n_entries; i++) {
         int32_t n = p->entries[i].seq->tables[p->entries[i].beam].n_blocks;
         stride = n > stride ? n : stride;
     }
-    layout l =
-        lay_out((size_t)p->n_tokens, (size_t)p->n_entries, (size_t)p->n_rows, (size_t)stride);
+    if (pad) {
+        NRD_ASSERT(!b->shared && n_tokens == n_entries && n_rows == n_entries &&
+                       n_entries <= pad->rows,
+                   "padded steps have one token and one choice a sequence");
+        n_tokens = n_entries = n_rows = pad->rows;
+        stride = pad->stride;
+        mem = pad->mem;
+    }
+    layout l = lay_out((size_t)n_tokens, (size_t)n_entries, (size_t)n_rows, (size_t)stride);
     NRD_ASSERT(l.end <= b->cap_bytes, "plans stay within the limits");
     b->n_bytes = l.end;
     b->n_banned = 0;
     b->n_masks = 0;
     b->n_top = 0;
-    b->n_rows = p->n_rows;
-    b->view = (nrd_batch_view){.n_tokens = p->n_tokens, .n_seqs = p->n_entries};
+    b->n_rows = n_rows;
+    b->view = (nrd_batch_view){.n_tokens = n_tokens, .n_seqs = n_entries};
     fill_entries(b, p, &l, stride);
+    if (pad) {
+        NRD_ASSERT(b->view.max_q_len == 1 && b->view.max_ctx_len <= pad->ctx, "as declared");
+        fill_padding(b, p->n_entries, &l, pad);
+        b->view.max_ctx_len = pad->ctx;
+        b->view.n_single = pad->rows;
+    }
 
-    b->ids = (const int32_t *)(const void *)(b->mem + l.ids);
-    b->row_ids = (const int32_t *)(const void *)(b->mem + l.row_ids);
-    b->rows = (const nrd_sample_row *)(const void *)(b->mem + l.rows);
-    b->view.positions = (const int32_t *)(const void *)(b->mem + l.positions);
-    b->view.token_seq = (const int32_t *)(const void *)(b->mem + l.token_seq);
-    b->view.q_start = (const int32_t *)(const void *)(b->mem + l.q_start);
-    b->view.ctx_len = (const int32_t *)(const void *)(b->mem + l.ctx_len);
-    b->view.block_table = (const int32_t *)(const void *)(b->mem + l.table);
+    b->ids = (const int32_t *)(const void *)(mem + l.ids);
+    b->row_ids = (const int32_t *)(const void *)(mem + l.row_ids);
+    b->rows = (const nrd_sample_row *)(const void *)(mem + l.rows);
+    b->view.positions = (const int32_t *)(const void *)(mem + l.positions);
+    b->view.token_seq = (const int32_t *)(const void *)(mem + l.token_seq);
+    b->view.q_start = (const int32_t *)(const void *)(mem + l.q_start);
+    b->view.ctx_len = (const int32_t *)(const void *)(mem + l.ctx_len);
+    b->view.block_table = (const int32_t *)(const void *)(mem + l.table);
     b->view.block_table_stride = stride;
     if (!b->shared) {
-        NRD_TRY(b->dev->ops->copy(s, b->mem, b->host, b->n_bytes));
+        NRD_TRY(b->dev->ops->copy(s, mem, b->host, b->n_bytes));
         if (b->n_banned > 0) {
             NRD_TRY(b->dev->ops->copy(s, b->banned_mem, b->banned,
                                       (size_t)b->n_banned * sizeof *b->banned));

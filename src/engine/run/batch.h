@@ -36,9 +36,20 @@ typedef struct nrd_batch {
     int32_t n_rows, n_top;
 } nrd_batch;
 
+/* A step of one token a sequence, filled up with sequences that write and keep nothing, so that its
+ * shape and addresses are those of other steps (a recorded graph can run it). */
+typedef struct nrd_batch_pad {
+    int32_t rows;       /* sequences = tokens = choices */
+    int32_t ctx;        /* declared longest context */
+    int32_t stride;     /* of the block table */
+    uint8_t *mem;       /* where the block goes on the device; the stream orders its users */
+} nrd_batch_pad;
+
 nrd_error *nrd_batch_init(nrd_batch *b, nrd_device *dev, const nrd_batch_limits *lim) NRD_MUST_USE;
 void nrd_batch_fini(nrd_batch *b);
-/* Packs and enqueues the upload. */
-nrd_error *nrd_batch_fill(nrd_batch *b, nrd_stream *s, const nrd_plan *p) NRD_MUST_USE;
+/* Packs and enqueues the upload. pad: NULL or the shape of a step whose entries have one token and
+ * one choice each; not where host and device memory are one. */
+nrd_error *nrd_batch_fill(nrd_batch *b, nrd_stream *s, const nrd_plan *p,
+                          const nrd_batch_pad *pad) NRD_MUST_USE;
 
 #endif

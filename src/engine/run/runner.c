@@ -4,6 +4,7 @@
 #include "base/mem.h"
 #include "engine/decode/beam.h"
 #include "engine/run/batch.h"
+#include "engine/run/graphs.h"
 #include "engine/run/weights.h"
 
 #include <string.h>
@@ -54,6 +55,10 @@ struct nrd_runner {
     float *rows_host;
     nrd_batch batch[2];
     outputs out[2];
+    nrd_graphs graphs;
+    int32_t max_blocks; /* of a sequence: the widest block table */
+    nrd_profile *profile;
+    const nrd_plan *marked; /* the step being enqueued is timed by operation; or NULL */
 };
 
 static nrd_error *alloc_mem(nrd_runner *r, void **out, size_t n, size_t elem, const char *pool)
@@ -227,6 +232,14 @@ static nrd_error *init_activations(nrd_runner *r)
                                 r->cfg.max_context, (int32_t)r->w.lm_head.rows);
 }
 
+/* Of two 16-bit types the cache takes that of the activations: attention multiplies the two. */
+static nrd_dtype kv_default(nrd_dtype act, nrd_dtype device)
+{
+    bool act16 = act == NRD_DTYPE_F16 || act == NRD_DTYPE_BF16;
+    bool device16 = device == NRD_DTYPE_F16 || device == NRD_DTYPE_BF16;
+    return act16 && device16 ? act : device;
+}
+
 static nrd_error *init(nrd_runner *r)
 {
     const nrd_device_ops *ops = r->dev->ops;
@@ -244,7 +257,7 @@ static nrd_error *init(nrd_runner *r)
     r->kv_dtype = r->cfg.kv_dtype != NRD_DTYPE_NONE ? r->cfg.kv_dtype
                   : r->cfg.compute_f32              ? NRD_DTYPE_F32
                   : lim->kv_dtype != NRD_DTYPE_NONE ? lim->kv_dtype
-                                                    : info.kv_dtype;
+                                                    : kv_default(r->act, info.kv_dtype);
     NRD_TRY(ops->stream_new(r->dev, &r->stream));
     NRD_TRY(nrd_weights_load(&r->w, r->stream, r->dev, r->engine, r->act, r->cfg.compute_f32));
     NRD_TRY(init_rope(r, &m->rope, &r->inv_freq, &r->rope_scale));
@@ -262,7 +275,13 @@ static nrd_error *init(nrd_runner *r)
         NRD_TRY(nrd_batch_init(&r->batch[i], r->dev, &bl));
         NRD_TRY(outputs_init(r, &r->out[i]));
     }
-    return NULL;
+    r->max_blocks = bl.max_blocks;
+    if (r->cfg.profile_every > 0) {
+        NRD_TRY(nrd_profile_new(&r->profile, r->dev, r->stream, r->cfg.profile_every,
+                                16 + 10 * m->n_layers));
+    }
+    return r->cfg.no_graphs || r->shared ? NULL
+                                         : nrd_graphs_init(&r->graphs, r->dev, r->cfg.max_graphs);
 }
 
 nrd_error *nrd_runner_new(nrd_runner **out, nrd_device *dev, const nrd_engine *engine,
@@ -294,6 +313,8 @@ void nrd_runner_free(nrd_runner *r)
     if (r->stream) {
         nrd_error_free(r->dev->ops->stream_sync(r->stream));
     }
+    nrd_graphs_fini(&r->graphs);
+    nrd_profile_free(r->profile);
     for (int i = 0; i < 2; i++) {
         nrd_batch_fini(&r->batch[i]);
         outputs_fini(r, &r->out[i]);
@@ -398,6 +419,60 @@ void nrd_runner_bias_free(nrd_runner *r, const float *bias)
 
 /* ---- the network ---- */
 
+static double elements(double n, nrd_dtype t)
+{
+    return n * (double)nrd_dtype_block_bytes(t) / (double)nrd_dtype_block(t);
+}
+
+/* In a step timed by operation: the one before this call moved so many bytes a row. */
+static nrd_error *mark(nrd_runner *r, nrd_profile_op op, double rows, double bytes_a_row,
+                       double flops)
+{
+    return r->marked ? nrd_profile_mark(r->profile, op, rows * bytes_a_row, flops) : NULL;
+}
+
+static nrd_error *mark_product(nrd_runner *r, nrd_profile_op op, const nrd_product *p, int32_t n,
+                               nrd_dtype y)
+{
+    double bytes = (double)n * ((double)p->in_row_bytes + elements((double)p->rows, y));
+    for (int32_t i = 0; i < p->n; i++) {
+        bytes += (double)p->w[i]->data_bytes;
+    }
+    return mark(r, op, 1, bytes, 2.0 * (double)n * (double)p->rows * (double)p->cols);
+}
+
+/* Context read and (query, key) pairs of the marked step under a window (0: none). */
+static void attended(const nrd_plan *p, int32_t window, double *tokens, double *pairs)
+{
+    *tokens = *pairs = 0;
+    for (int32_t i = 0; i < p->n_entries; i++) {
+        const nrd_plan_entry *e = &p->entries[i];
+        double end = e->start + e->n, n = e->n;
+        if (window > 0 && end > window) {
+            *tokens += n + window - 1 < end ? n + window - 1 : end;
+            *pairs += n * window; /* a little too many where the window is not yet full */
+        } else {
+            *tokens += end;
+            *pairs += n * (end - (n - 1) / 2);
+        }
+    }
+}
+
+static nrd_error *mark_attention(nrd_runner *r, int32_t layer, const nrd_product *next)
+{
+    const nrd_model_spec *m = r->spec;
+    double tokens, pairs, n, heads = (double)m->n_heads * m->head_dim;
+    if (!r->marked) {
+        return NULL;
+    }
+    attended(r->marked, r->layer_window[layer], &tokens, &pairs);
+    n = r->marked->n_tokens;
+    return mark(r, NRD_PROFILE_ATTENTION, 1,
+                n * (heads * (double)r->act_bytes + (double)next->in_row_bytes) +
+                    elements(tokens * 2 * m->n_kv_heads * m->head_dim, r->kv_dtype),
+                4 * pairs * heads);
+}
+
 static nrd_error *product(nrd_runner *r, const nrd_product *p, const void *x, int32_t n_tokens,
                           void *y, nrd_dtype y_dtype, float softcap)
 {
@@ -424,6 +499,7 @@ static nrd_error *joint(nrd_runner *r, int32_t n_tokens, bool has_delta,
                         const nrd_weight *bias, const nrd_product *next, const int32_t *row_ids,
                         int32_t n_rows)
 {
+    const nrd_model_spec *m = r->spec;
     nrd_norm_args a = {
         .size = sizeof a,
         .kind = r->spec->norm,
@@ -442,7 +518,11 @@ static nrd_error *joint(nrd_runner *r, int32_t n_tokens, bool has_delta,
         .out_row_scale = next->in_row_scale ? r->row_scale : NULL,
         .act_dtype = r->act,
     };
-    return r->dev->ops->norm(r->stream, &a);
+    NRD_TRY(r->dev->ops->norm(r->stream, &a));
+    return mark(r, NRD_PROFILE_NORM, n_tokens,
+                (has_delta ? 3.0 : 1.0) * m->hidden * (double)r->act_bytes +
+                    (double)next->in_row_bytes * (row_ids ? n_rows : n_tokens) / n_tokens,
+                0);
 }
 
 static nrd_error *attention(nrd_runner *r, const nrd_batch_view *v, int32_t layer)
@@ -469,6 +549,10 @@ static nrd_error *attention(nrd_runner *r, const nrd_batch_view *v, int32_t laye
         .kv = r->kv_layers[layer],
     };
     NRD_TRY(r->dev->ops->rope_kv(r->stream, &k));
+    NRD_TRY(mark(r, NRD_PROFILE_ROPE_KV, v->n_tokens,
+                 (double)(2 * m->n_heads + 2 * m->n_kv_heads) * m->head_dim * (double)r->act_bytes +
+                     elements(2.0 * m->n_kv_heads * m->head_dim, r->kv_dtype),
+                 0));
     nrd_attention_args a = {
         .size = sizeof a,
         .batch = v,
@@ -486,13 +570,15 @@ static nrd_error *attention(nrd_runner *r, const nrd_batch_view *v, int32_t laye
         .kv = r->kv_layers[layer],
         .deterministic = r->cfg.deterministic,
     };
-    return r->dev->ops->attention(r->stream, &a);
+    NRD_TRY(r->dev->ops->attention(r->stream, &a));
+    return mark_attention(r, layer, &y->dense);
 }
 
 static nrd_error *mlp(nrd_runner *r, const nrd_layer *y, int32_t n_tokens)
 {
     const nrd_model_spec *m = r->spec;
     NRD_TRY(product(r, &y->up, r->normed, n_tokens, r->up, r->act, 0));
+    NRD_TRY(mark_product(r, NRD_PROFILE_UP, &y->up, n_tokens, r->act));
     nrd_act_args a = {
         .size = sizeof a,
         .kind = m->act,
@@ -506,7 +592,12 @@ static nrd_error *mlp(nrd_runner *r, const nrd_layer *y, int32_t n_tokens)
         .out_row_scale = y->down.in_row_scale ? r->row_scale : NULL,
     };
     NRD_TRY(r->dev->ops->act(r->stream, &a));
-    return product(r, &y->down, r->mid, n_tokens, r->delta, r->act, 0);
+    NRD_TRY(mark(r, NRD_PROFILE_ACT, n_tokens,
+                 (double)(m->gated_mlp ? 2 : 1) * m->inter * (double)r->act_bytes +
+                     (double)y->down.in_row_bytes,
+                 0));
+    NRD_TRY(product(r, &y->down, r->mid, n_tokens, r->delta, r->act, 0));
+    return mark_product(r, NRD_PROFILE_DOWN, &y->down, n_tokens, r->act);
 }
 
 /* Everything up to the last layer's delta. */
@@ -528,13 +619,16 @@ static nrd_error *layers(nrd_runner *r, const nrd_batch *b)
         .out_dtype = r->act,
     };
     NRD_TRY(r->dev->ops->embed(r->stream, &e));
+    NRD_TRY(mark(r, NRD_PROFILE_EMBED, n, 2.0 * m->hidden * (double)r->act_bytes, 0));
     for (int32_t i = 0; i < m->n_layers; i++) {
         const nrd_layer *y = &r->w.layers[i];
         const nrd_weight *post = i > 0 ? r->w.layers[i - 1].post_mlp_norm : NULL;
         NRD_TRY(joint(r, n, i > 0, post, y->attn_norm, y->attn_norm_bias, &y->qkv, NULL, 0));
         NRD_TRY(product(r, &y->qkv, r->normed, n, r->qkv, r->act, 0));
+        NRD_TRY(mark_product(r, NRD_PROFILE_QKV, &y->qkv, n, r->act));
         NRD_TRY(attention(r, &b->view, i));
         NRD_TRY(product(r, &y->dense, r->att, n, r->delta, r->act, 0));
+        NRD_TRY(mark_product(r, NRD_PROFILE_DENSE, &y->dense, n, r->act));
         NRD_TRY(
             joint(r, n, true, y->post_attn_norm, y->mlp_norm, y->mlp_norm_bias, &y->up, NULL, 0));
         NRD_TRY(mlp(r, y, n));
@@ -549,8 +643,9 @@ static nrd_error *head(nrd_runner *r, int32_t n_tokens, bool has_delta, const in
     const nrd_layer *last = &r->w.layers[r->spec->n_layers - 1];
     NRD_TRY(joint(r, n_tokens, has_delta, last->post_mlp_norm, r->w.final_norm,
                   r->w.final_norm_bias, &r->w.lm_head, row_ids, n_rows));
-    return product(r, &r->w.lm_head, r->normed, n_rows, r->logits, NRD_DTYPE_F32,
-                   r->spec->logits_softcap);
+    NRD_TRY(product(r, &r->w.lm_head, r->normed, n_rows, r->logits, NRD_DTYPE_F32,
+                    r->spec->logits_softcap));
+    return mark_product(r, NRD_PROFILE_HEAD, &r->w.lm_head, n_rows, NRD_DTYPE_F32);
 }
 
 /* ---- around the network ---- */
@@ -609,7 +704,7 @@ static nrd_error *init_counts(nrd_runner *r, const nrd_plan_entry *e)
     return ops->counts(r->stream, &a);
 }
 
-static nrd_error *choose(nrd_runner *r, const nrd_batch *b, outputs *o)
+static nrd_error *choose(nrd_runner *r, const nrd_batch *b, const outputs *o)
 {
     nrd_sample_args a = {
         .size = sizeof a,
@@ -629,13 +724,20 @@ static nrd_error *choose(nrd_runner *r, const nrd_batch *b, outputs *o)
         .out_top_logprobs = (float *)(void *)(o->mem + o->off_top_log_probs),
     };
     NRD_TRY(r->dev->ops->sample(r->stream, &a));
+    return mark(r, NRD_PROFILE_SAMPLE, b->n_rows, (double)r->spec->vocab * sizeof(float), 0);
+}
+
+/* From `mem` of this or the other buffer's outputs (same layout) to this one's host memory. */
+static nrd_error *download(nrd_runner *r, const nrd_batch *b, outputs *o, const uint8_t *mem)
+{
     o->n_rows = b->n_rows;
     o->n_top = b->n_top;
     if (r->shared) {
         return NULL;
     }
     size_t bytes = b->n_top > 0 ? o->bytes : o->off_top_ids;
-    return r->dev->ops->copy(r->stream, o->host, o->mem, bytes);
+    NRD_TRY(r->dev->ops->copy(r->stream, o->host, mem, bytes));
+    return mark(r, NRD_PROFILE_DOWNLOAD, 1, (double)bytes, 0);
 }
 
 /* Keeps the logits of choices that asked for them. */
@@ -701,19 +803,110 @@ static nrd_error *context_rows(nrd_runner *r, const nrd_plan *p, bool *has_delta
     return NULL;
 }
 
-nrd_error *nrd_runner_submit(nrd_runner *r, const nrd_plan *p, int32_t buffer)
+/* ---- steps that can be recorded ---- */
+
+/* Whether every sequence has one new token and one choice; then also the shape to fill up to. */
+static bool recordable(const nrd_runner *r, const nrd_plan *p, nrd_batch_pad *pad)
+{
+    int32_t ctx = 1;
+    if (r->graphs.cap == 0 || p->n_tokens != p->n_entries || p->n_rows != p->n_entries) {
+        return false;
+    }
+    for (int32_t i = 0; i < p->n_entries; i++) {
+        const nrd_plan_entry *e = &p->entries[i];
+        if (e->n != 1 || e->row < 0 ||
+            (e->seq->want_context_rows && e->start < e->seq->n_prompt)) {
+            return false;
+        }
+        ctx = e->start + 1 > ctx ? e->start + 1 : ctx;
+    }
+    int32_t max = r->cfg.max_entries < r->cfg.max_tokens ? r->cfg.max_entries : r->cfg.max_tokens;
+    pad->rows = nrd_graphs_rows(p->n_entries, max);
+    pad->ctx = nrd_graphs_ctx(ctx, r->cfg.max_context);
+    pad->stride = (pad->ctx + r->cfg.block_tokens - 1) / r->cfg.block_tokens;
+    /* Steps of both buffers use one block and one array of results: the stream orders them, so that
+     * a graph serves both. */
+    pad->mem = r->batch[0].mem;
+    return pad->rows > 0 && pad->stride <= r->max_blocks;
+}
+
+static nrd_error *single_tokens(nrd_runner *r, const nrd_batch *b)
+{
+    NRD_TRY(layers(r, b));
+    NRD_TRY(head(r, b->view.n_tokens, true, b->row_ids, b->n_rows));
+    return choose(r, b, &r->out[0]);
+}
+
+static nrd_error *record(nrd_runner *r, const nrd_batch *b, nrd_graph **out)
+{
+    const nrd_device_ops *ops = r->dev->ops;
+    nrd_graph *g = NULL;
+
+    NRD_TRY(ops->graph_begin(r->stream));
+    nrd_error *err = single_tokens(r, b);
+    nrd_error *end = ops->graph_end(r->stream, &g); /* also after an error: recording must end */
+    if (err) {
+        nrd_error_free(end);
+        if (g) {
+            ops->graph_free(g);
+        }
+        return err;
+    }
+    *out = g;
+    return end;
+}
+
+/* A shape's first step runs as it is: products choose their kernels by timing them. */
+static nrd_error *replay(nrd_runner *r, const nrd_batch *b, const nrd_batch_pad *pad)
+{
+    nrd_graph_key key = {
+        .rows = pad->rows,
+        .ctx = pad->ctx,
+        .n_top = b->n_top,
+        .banned = b->n_banned > 0 ? b->banned_mem : NULL,
+        .counts = r->counts,
+    };
+    bool seen = false;
+    nrd_graph_slot *slot = nrd_graphs_get(&r->graphs, &key, &seen);
+
+    if (!seen || r->marked) {
+        return single_tokens(r, b);
+    }
+    if (!slot->graph) {
+        nrd_error *err = record(r, b, &slot->graph);
+        if (err) {
+            if (r->cfg.on_warning) {
+                r->cfg.on_warning(r->cfg.user, nrd_error_message(err));
+            }
+            nrd_error_free(err);
+            NRD_TRY(r->dev->ops->stream_sync(r->stream)); /* graphs may be running */
+            nrd_graphs_fini(&r->graphs);
+            return single_tokens(r, b);
+        }
+    }
+    return r->dev->ops->graph_launch(r->stream, slot->graph);
+}
+
+static nrd_error *enqueue(nrd_runner *r, const nrd_plan *p, int32_t buffer)
 {
     nrd_batch *b = &r->batch[buffer];
     outputs *o = &r->out[buffer];
-    bool has_delta = true;
+    nrd_batch_pad pad;
+    bool has_delta = true, padded = recordable(r, p, &pad);
 
     o->n_rows = o->n_top = o->n_kept = 0;
-    NRD_TRY(nrd_batch_fill(b, r->stream, p));
+    NRD_TRY(nrd_batch_fill(b, r->stream, p, padded ? &pad : NULL));
     NRD_TRY(copy_blocks(r, p));
     for (int32_t i = 0; i < p->n_entries; i++) {
         if (p->entries[i].init_counts) {
             NRD_TRY(init_counts(r, &p->entries[i]));
         }
+    }
+    NRD_TRY(mark(r, NRD_PROFILE_UPLOAD, 1, (double)b->n_bytes, 0));
+    if (padded) {
+        NRD_TRY(replay(r, b, &pad));
+        NRD_TRY(keep_choices(r, p, o));
+        return download(r, b, o, r->out[0].mem);
     }
     NRD_TRY(layers(r, b));
     NRD_TRY(context_rows(r, p, &has_delta));
@@ -721,14 +914,33 @@ nrd_error *nrd_runner_submit(nrd_runner *r, const nrd_plan *p, int32_t buffer)
         NRD_TRY(head(r, p->n_tokens, has_delta, b->row_ids, b->n_rows));
         NRD_TRY(keep_choices(r, p, o));
         NRD_TRY(choose(r, b, o));
+        NRD_TRY(download(r, b, o, o->mem));
     }
-    return r->dev->ops->event_record(r->stream, o->done);
+    return NULL;
+}
+
+nrd_error *nrd_runner_submit(nrd_runner *r, const nrd_plan *p, int32_t buffer)
+{
+    bool by_op = false;
+    NRD_TRY(nrd_profile_begin(r->profile, buffer, p->n_tokens > p->n_entries, &by_op));
+    r->marked = by_op ? p : NULL;
+    nrd_error *err = enqueue(r, p, buffer);
+    r->marked = NULL;
+    NRD_TRY(err);
+    NRD_TRY(nrd_profile_end(r->profile, buffer));
+    return r->dev->ops->event_record(r->stream, r->out[buffer].done);
+}
+
+void nrd_runner_profile(nrd_runner *r, nrd_profile_sums *out, bool reset)
+{
+    nrd_profile_read(r->profile, out, reset);
 }
 
 nrd_error *nrd_runner_wait(nrd_runner *r, int32_t buffer, nrd_step_result *out)
 {
     outputs *o = &r->out[buffer];
     NRD_TRY(r->dev->ops->event_wait(o->done));
+    NRD_TRY(nrd_profile_done(r->profile, buffer));
     *out = (nrd_step_result){
         .ids = (const int32_t *)(const void *)o->host,
         .log_probs = (const float *)(const void *)(o->host + o->off_log_probs),

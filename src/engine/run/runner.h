@@ -5,7 +5,8 @@
  * Owner     The engine loop thread; one runner has one stream.
  * Order     submit(plan, i), then wait(i). Two plans may be in flight, in buffers 0 and 1.
  *           Nothing allocates between steps unless a step has more forbidden tokens than any
- *           before.
+ *           before. Where the device has graphs, steps of one token a sequence are recorded when
+ *           their shape comes a second time and replayed from then on.
  * Errors    UNSUPPORTED, INVALID_ARG, UNAVAILABLE at creation; an error of submit or wait means
  *           that the device is lost.
  * Lifetime  new -> alloc_kv -> submit/wait … -> free. Borrows engine and device until free.
@@ -13,6 +14,7 @@
 #ifndef NRD_ENGINE_RUN_RUNNER_H
 #define NRD_ENGINE_RUN_RUNNER_H
 
+#include "engine/run/profile.h"
 #include "engine/scheduler.h"
 #include "model/engine.h"
 #include "nereid/device.h"
@@ -33,6 +35,9 @@ typedef struct nrd_runner_config {
     const int32_t *windows; /* attention window per layer, cyclic; borrows during new; or NULL */
     int32_t n_windows;
     int32_t n_sink;
+    bool no_graphs;
+    int32_t max_graphs; /* kept; 0: a good number */
+    int32_t profile_every; /* > 0: times are kept, every so many steps operation by operation */
     /* Logits of prompt positions [first, first + n) of a sequence with want_context_rows; called
      * inside submit. */
     void (*on_context_rows)(void *user, nrd_seq *q, int32_t first, int32_t n, const float *logits,
@@ -41,6 +46,8 @@ typedef struct nrd_runner_config {
      * called inside wait. */
     void (*on_choice_row)(void *user, nrd_seq *q, int32_t beam, int32_t n_generated,
                           const float *logits);
+    /* Why recording was given up; NULL: nobody asks. */
+    void (*on_warning)(void *user, const char *message);
     void *user;
 } nrd_runner_config;
 
@@ -54,6 +61,9 @@ nrd_dtype nrd_runner_kv_dtype(const nrd_runner *r);
 nrd_dtype nrd_runner_act_dtype(const nrd_runner *r);
 /* The smallest window of any length that every layer keeps; 0: some layer sees all. */
 int32_t nrd_runner_common_window(const nrd_runner *r);
+
+/* What was timed so far (profile_every), from any thread. */
+void nrd_runner_profile(nrd_runner *r, nrd_profile_sums *out, bool reset);
 
 /* A [vocab] vector on the device, for a sequence's bias. */
 nrd_error *nrd_runner_bias_new(nrd_runner *r, const float *values, const float **out) NRD_MUST_USE;

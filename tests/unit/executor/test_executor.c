@@ -843,6 +843,65 @@ static void test_decode_steps_allocate_nothing(void **state)
     nrd_exec_close(x);
 }
 
+static const nrd_profile_row *profile_find(const nrd_profile_row *rows, int32_t n, const char *name,
+                                           bool has_prompts)
+{
+    for (int32_t i = 0; i < n; i++) {
+        if (!strcmp(rows[i].operation, name) && rows[i].has_prompts == has_prompts) {
+            return &rows[i];
+        }
+    }
+    return NULL;
+}
+
+static void test_profile_splits_steps_into_operations(void **state)
+{
+    nrd_exec_config c = config();
+    nrd_exec_info info = {.size = sizeof info};
+    nrd_profile_row rows[64];
+    int32_t n = 0;
+    result plain, timed;
+    uint64_t id;
+    (void)state;
+
+    nrd_exec *x = open_exec(&c);
+    nrd_exec_request r = ask(0);
+    r.max_new_tokens = 60;
+    must(nrd_exec_enqueue(x, &r, &id));
+    collect(x, id, &plain);
+    must_fail(nrd_exec_profile(x, rows, 64, &n, false), NRD_ERR_UNSUPPORTED, "profile_every");
+    nrd_exec_close(x);
+
+    c.profile_every = 5;
+    x = open_exec(&c);
+    nrd_exec_get_info(x, &info);
+    must(nrd_exec_enqueue(x, &r, &id));
+    collect(x, id, &timed);
+    assert_int_equal(timed.n, plain.n);
+    assert_memory_equal(timed.ids, plain.ids, (size_t)plain.n * sizeof *plain.ids);
+    must(nrd_exec_shutdown(x, -1));
+
+    must(nrd_exec_profile(x, rows, 64, &n, true));
+    const nrd_profile_row *step = profile_find(rows, n, "step", false);
+    const nrd_profile_row *attention = profile_find(rows, n, "attention", false);
+    const nrd_profile_row *up = profile_find(rows, n, "up", false);
+    const nrd_profile_row *prompt = profile_find(rows, n, "step", true);
+    assert_non_null(step);
+    assert_non_null(attention);
+    assert_non_null(up);
+    assert_non_null(prompt);
+    assert_int_equal(prompt->n_calls, 1);
+    assert_int_equal(attention->n_steps, 12); /* 60 steps, each fifth of them by operation */
+    assert_int_equal(step->n_calls, 60 - 1 - 12);
+    assert_int_equal(attention->n_calls, 12 * info.n_layers);
+    assert_int_equal(up->n_calls, 12 * info.n_layers);
+    assert_true(step->seconds > 0 && attention->seconds > 0 && up->flops > 0);
+    assert_true(attention->bytes > 0 && attention->seconds < step->seconds * 60);
+    must(nrd_exec_profile(x, rows, 64, &n, false));
+    assert_int_equal(n, 0); /* it was reset */
+    nrd_exec_close(x);
+}
+
 static int setup(void **state)
 {
     (void)state;
@@ -885,6 +944,7 @@ int main(void)
         cmocka_unit_test(test_shutdown_in_time_cuts_what_runs),
         cmocka_unit_test(test_lost_device_fails_what_is_in_flight_and_nothing_hangs),
         cmocka_unit_test(test_decode_steps_allocate_nothing),
+        cmocka_unit_test(test_profile_splits_steps_into_operations),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
