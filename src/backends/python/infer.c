@@ -276,6 +276,7 @@ static bool response_message(py_infer *f, TRITONSERVER_InferenceResponse *respon
             if (ok && !last) {
                 c->map.base[w->offset + sizeof(uint64_t)] = 0;
             }
+            TRITONSERVER_ErrorDelete(e);
             return ok;
         }
     }
