@@ -186,7 +186,7 @@ unit: $(UNIT_BIN) ## Build and run the C unit tests (BUILD=asan|tsan for sanitiz
 $(B)/tests/unit/core/%: tests/unit/core/%.c $(B)/lib/libtritonserver.so $(OBJ_core) $(OBJ_proto) $(OBJ_base)
 	$(link)
 	$(Q)$(CC) $(CFLAGS) -Itests -o $@ $< $(OBJ_core) $(OBJ_proto) $(OBJ_base) $(LDFLAGS) -rdynamic $(proto_LIBS) -lcmocka $(LIBS_base)
-$(B)/tests/unit/core/test_server $(B)/tests/unit/core/test_sequence: | $(B)/backends/identity/libtriton_identity.so
+$(B)/tests/unit/core/test_server $(B)/tests/unit/core/test_sequence $(B)/tests/unit/core/test_chain: | $(B)/backends/identity/libtriton_identity.so
 $(B)/tests/unit/frontends/%: tests/unit/frontends/%.c $(OBJ_frontends) $(OBJ_formats) $(OBJ_text) $(OBJ_base) $(B)/lib/libtritonserver.so
 	$(link)
 	$(Q)$(CC) $(CFLAGS) $(grpc_CFLAGS) -Itests -o $@ $< $(filter-out %/main.o,$(OBJ_frontends)) $(OBJ_formats) $(OBJ_text) $(OBJ_base) $(LDFLAGS) \
