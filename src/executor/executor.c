@@ -150,6 +150,7 @@ static nrd_error *open_runner(nrd_exec *x)
         .n_windows = x->cfg.n_max_attention_window,
         .n_sink = x->cfg.sink_token_length,
         .on_context_rows = loop_on_context_rows,
+        .on_states = loop_on_states,
         .no_graphs = !x->cfg.cuda_graph_mode,
         .max_graphs = x->cfg.cuda_graph_cache_size,
         .profile_every = x->cfg.profile_every,

@@ -803,6 +803,78 @@ static nrd_error *context_rows(nrd_runner *r, const nrd_plan *p, bool *has_delta
     return NULL;
 }
 
+/* The final norm's rows as float32, into the memory of the logits. */
+static nrd_error *states(nrd_runner *r, int32_t n_tokens, bool has_delta, int32_t n_rows)
+{
+    const nrd_layer *last = &r->w.layers[r->spec->n_layers - 1];
+    nrd_norm_args a = {
+        .size = sizeof a,
+        .kind = r->spec->norm,
+        .eps = r->spec->norm_eps,
+        .n_tokens = n_tokens,
+        .hidden = r->spec->hidden,
+        .delta = has_delta ? r->delta : NULL,
+        .delta_weight = has_delta ? last->post_mlp_norm : NULL,
+        .residual = r->x,
+        .weight = r->w.final_norm,
+        .bias = r->w.final_norm_bias,
+        .row_ids = r->row_ids,
+        .n_rows = n_rows,
+        .out = r->logits,
+        .out_dtype = NRD_DTYPE_F32,
+        .act_dtype = r->act,
+    };
+    return r->dev->ops->norm(r->stream, &a);
+}
+
+/* Prompt positions whose states are wanted, read back in groups as context_rows does. */
+static nrd_error *state_rows(nrd_runner *r, const nrd_plan *p, bool *has_delta)
+{
+    const nrd_device_ops *ops = r->dev->ops;
+    size_t hidden = (size_t)r->spec->hidden, row = (size_t)r->w.lm_head.rows;
+    size_t fits = (size_t)r->logit_rows * row / hidden;
+    int32_t group = fits < (size_t)r->logit_rows ? (int32_t)fits : r->logit_rows, at = 0;
+    void *mem = NULL;
+
+    for (int32_t i = 0; i < p->n_entries; at += p->entries[i].n, i++) {
+        const nrd_plan_entry *e = &p->entries[i];
+        const nrd_seq *q = e->seq;
+        int32_t end = e->start + e->n < q->n_prompt ? e->start + e->n : q->n_prompt;
+        int32_t first = q->want_states ? e->start : q->n_prompt - 1;
+        if (!(q->want_states || q->want_last_state) || first >= end) {
+            continue;
+        }
+        NRD_ASSERT(group > 0, "a row of states fits where many rows of logits do");
+        if (!r->shared && !r->rows_host) {
+            NRD_TRY(ops->alloc(r->dev, &mem, NRD_MEM_HOST,
+                               (size_t)r->logit_rows * row * sizeof(float), "outputs"));
+            r->rows_host = mem;
+        }
+        while (first < end) {
+            int32_t n = end - first < group ? end - first : group;
+            for (int32_t k = 0; k < n; k++) {
+                r->row_ids_host[k] = at + first - e->start + k;
+            }
+            if (!r->shared) {
+                NRD_TRY(ops->copy(r->stream, r->row_ids, r->row_ids_host,
+                                  (size_t)n * sizeof *r->row_ids));
+            }
+            NRD_TRY(states(r, p->n_tokens, *has_delta, n));
+            *has_delta = false;
+            const float *rows = r->logits;
+            if (!r->shared) {
+                NRD_TRY(ops->copy(r->stream, r->rows_host, r->logits,
+                                  (size_t)n * hidden * sizeof(float)));
+                rows = r->rows_host;
+            }
+            NRD_TRY(ops->stream_sync(r->stream));
+            r->cfg.on_states(r->cfg.user, e->seq, first, n, rows);
+            first += n;
+        }
+    }
+    return NULL;
+}
+
 /* ---- steps that can be recorded ---- */
 
 /* Whether every sequence has one new token and one choice; then also the shape to fill up to. */
@@ -910,6 +982,7 @@ static nrd_error *enqueue(nrd_runner *r, const nrd_plan *p, int32_t buffer)
     }
     NRD_TRY(layers(r, b));
     NRD_TRY(context_rows(r, p, &has_delta));
+    NRD_TRY(state_rows(r, p, &has_delta));
     if (b->n_rows > 0) {
         NRD_TRY(head(r, p->n_tokens, has_delta, b->row_ids, b->n_rows));
         NRD_TRY(keep_choices(r, p, o));
