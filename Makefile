@@ -244,12 +244,14 @@ check: ## Under a minute: house rules and unit tests under the address sanitizer
 # Python packages of the tests, in a folder of their own.
 VENV := build/venv
 venv: $(VENV)/.done
-.PHONY: arm64-test bench-cpu
+.PHONY: arm64-test bench bench-cpu
 ARM64_RUN ?= qemu-aarch64 -L /usr/aarch64-linux-gnu
 arm64-test: venv ## The engine compiled for ARM gives the reference's results (gcc-aarch64-linux-gnu, qemu-user)
 	$(Q)$(MAKE) --no-print-directory BUILD=arm64 WERROR=1 engine
 	$(Q)NEREID_EVAL="$(ARM64_RUN) build/arm64/bin/nereid eval" $(VENV)/bin/python -m pytest -q \
 	    -p no:cacheprovider --timeout 300 tests/model -k tiny_model
+bench: build/tests/ops/bench_ops ## Each operation beside the machine's limits (OP=linear|attention|rows|sample ISA= THREADS=)
+	$(Q)build/tests/ops/bench_ops "$(or $(OP),all)" "$(ISA)" $(THREADS)
 BENCH_ARGS ?= --formats Q4_0,Q8_0
 bench-cpu: engine ## Beside llama.cpp, compiled for this machine (MODEL=smollm2|gemma3, BENCH_ARGS)
 	$(Q)[ -d build/venv-bench ] || $(PYTHON) -m venv build/venv-bench

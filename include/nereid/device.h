@@ -57,8 +57,15 @@ typedef struct nrd_device_info {
     uint64_t mem_total_bytes;
     uint64_t mem_free_bytes;
     int32_t n_threads;        /* CPU threads; multiprocessors of a GPU */
-    double read_bytes_per_s;  /* measured or 0 */
 } nrd_device_info;
+
+/* The most that a device was seen to do, by programs that do nothing else. Sums over its threads. */
+typedef struct nrd_device_limits {
+    uint32_t size;
+    double read_bytes_per_s;  /* memory far larger than every cache's share of a core */
+    double float_ops_per_s;   /* products and sums counted, as for float32 kernels */
+    double eight_bit_ops_per_s;
+} nrd_device_limits;
 
 typedef struct nrd_mem_report {
     const char *name; /* pool name given at alloc */
@@ -373,11 +380,11 @@ typedef struct nrd_device_ops {
     nrd_error *(*send)(nrd_stream *s, const void *src, size_t bytes, int32_t peer);
     nrd_error *(*recv)(nrd_stream *s, void *dst, size_t bytes, int32_t peer);
 
-    /* Per-operation times since the last call, as text lines; NULL: not kept. */
-    const char *(*profile)(nrd_device *dev, bool on);
-
     /* Time between two recorded events that the stream has passed. NULL pointer: not measured. */
     nrd_error *(*event_elapsed)(nrd_event *from, nrd_event *to, double *out_seconds);
+
+    /* Measures for about half a second, with nothing else running. NULL pointer: not measured. */
+    nrd_error *(*limits)(nrd_device *dev, nrd_device_limits *out);
 } nrd_device_ops;
 
 /* First member of every device object. */

@@ -348,6 +348,7 @@ typedef struct nrd_profile_row {
     bool has_prompts;      /* steps with prompts; else one token a sequence */
     uint64_t n_steps, n_calls;
     double seconds, bytes, flops; /* sums; bytes and flops: what the shapes ask for at least */
+    bool eight_bit;        /* the flops are those of 8-bit products */
 } nrd_profile_row;
 /* Up to `max` rows; *out_n = their number. With `reset` the sums start anew. UNSUPPORTED: off. */
 NRD_API nrd_error *nrd_exec_profile(nrd_exec *exec, nrd_profile_row *out, int32_t max,

@@ -632,6 +632,7 @@ nrd_error *nrd_exec_profile(nrd_exec *x, nrd_profile_row *out, int32_t max, int3
                 .seconds = s->seconds,
                 .bytes = s->bytes,
                 .flops = s->flops,
+                .eight_bit = s->eight_bit,
             };
         }
     }

@@ -3,7 +3,9 @@
  *   nereid bench PATH                  a table: prefill, and decode with 1, 2, 4 … sequences
  *   nereid bench throughput PATH …     many requests at once: tokens and requests a second
  *   nereid bench latency PATH …        one after the other: percentiles of what a user waits
+ *   nereid bench hw                    what the machine could do at best
  */
+#include "tools/bench_profile.h"
 #include "tools/model_path.h"
 #include "tools/tools.h"
 
@@ -21,7 +23,8 @@
 static const char usage[] =
     "Usage: nereid bench PATH [options]             table of prefill and decode rates\n"
     "       nereid bench throughput PATH [options]  many requests at a time\n"
-    "       nereid bench latency PATH [options]     requests one after the other\n\n"
+    "       nereid bench latency PATH [options]     requests one after the other\n"
+    "       nereid bench hw [options]               limits of the machine: reading, arithmetic\n\n"
     "Prompts are random token ids; the end token is ignored, so lengths are as asked.\n";
 
 typedef struct {
@@ -35,6 +38,7 @@ typedef struct {
 
 typedef struct {
     int64_t sent_ns, first_ns, done_ns;
+    int64_t last_ns, gap_ns; /* streaming: the last token, the longest time between two */
     int32_t n_in, n_out;
 } sample;
 
@@ -97,9 +101,14 @@ static nrd_error *take_some(nrd_exec *x, outcome *out, int32_t *n_done)
             err = nrd_errorf((nrd_error_code)nrd_exec_error_code(got[i]->error), "%s",
                              nrd_exec_error_message(got[i]->error));
         }
+        int64_t now = (int64_t)nrd_now_ns();
+        if (s->last_ns > 0 && now - s->last_ns > s->gap_ns) {
+            s->gap_ns = now - s->last_ns;
+        }
+        s->last_ns = now;
         if (got[i]->is_final) {
             s->first_ns = got[i]->perf.first_token_ns;
-            s->done_ns = (int64_t)nrd_now_ns();
+            s->done_ns = now;
             out->n_in += s->n_in;
             out->n_out += s->n_out;
             (*n_done)++;
@@ -158,7 +167,7 @@ static int by_value(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-typedef enum { TTFT, TPOT, TOTAL } figure;
+typedef enum { TTFT, TPOT, TOTAL, GAP } figure;
 
 static double value_of(const sample *s, figure f)
 {
@@ -167,6 +176,8 @@ static double value_of(const sample *s, figure f)
         return (double)(s->first_ns - s->sent_ns) / 1e6;
     case TPOT:
         return s->n_out > 1 ? (double)(s->done_ns - s->first_ns) / 1e6 / (s->n_out - 1) : 0;
+    case GAP:
+        return (double)s->gap_ns / 1e6;
     default:
         return (double)(s->done_ns - s->sent_ns) / 1e6;
     }
@@ -196,7 +207,7 @@ static void json_member(nrd_str *j, const char *name, double v)
 static void report(const outcome *out, const options *o, nrd_str *j)
 {
     static const char *const names[] = {"time_to_first_token_ms", "time_per_output_token_ms",
-                                        "latency_ms"};
+                                        "latency_ms", "longest_gap_ms"};
     static const char *const parts[] = {"mean", "p50", "p95", "p99"};
     printf("requests            %d, %d at a time, %.2f s\n", out->n, o->concurrency, out->seconds);
     printf("request throughput  %.3f requests/s\n", (double)out->n / out->seconds);
@@ -209,7 +220,7 @@ static void report(const outcome *out, const options *o, nrd_str *j)
     json_member(j, "output_tokens_per_s", (double)out->n_out / out->seconds);
     json_member(j, "total_tokens_per_s", (double)(out->n_in + out->n_out) / out->seconds);
     printf("%-26s %10s %10s %10s %10s\n", "", parts[0], parts[1], parts[2], parts[3]);
-    for (int f = TTFT; f <= TOTAL; f++) {
+    for (int f = TTFT; f <= (o->streaming ? GAP : TOTAL); f++) {
         double p[4];
         percentiles(out, (figure)f, p);
         printf("%-26s %10.2f %10.2f %10.2f %10.2f\n", names[f], p[0], p[1], p[2], p[3]);
@@ -219,68 +230,6 @@ static void report(const outcome *out, const options *o, nrd_str *j)
             json_member(j, name, p[k]);
         }
     }
-}
-
-/* ---- operation by operation ---- */
-
-static double per(double a, double b)
-{
-    return b > 0 ? a / b : 0;
-}
-
-static void profile_kind(const nrd_profile_row *rows, int32_t n, bool has_prompts, nrd_str *j)
-{
-    double sum = 0;
-    bool any = false;
-    for (int32_t i = 0; i < n; i++) {
-        const nrd_profile_row *r = &rows[i];
-        bool part = r->has_prompts == has_prompts && r->bytes > 0;
-        sum += part ? per(r->seconds, (double)r->n_steps) : 0;
-        any = any || r->has_prompts == has_prompts;
-    }
-    if (!any) {
-        return;
-    }
-    printf("\n%-34s %7s %7s %10s %10s %6s %8s %9s\n",
-           has_prompts ? "steps with prompts" : "steps of one token a sequence", "steps", "calls",
-           "us/call", "us/step", "share", "GB/s", "GFLOP/s");
-    for (int32_t i = 0; i < n; i++) {
-        const nrd_profile_row *r = &rows[i];
-        if (r->has_prompts != has_prompts) {
-            continue;
-        }
-        double step = per(r->seconds, (double)r->n_steps);
-        printf("  %-32s %7llu %7llu %10.1f %10.1f", r->operation, (unsigned long long)r->n_steps,
-               (unsigned long long)r->n_calls, per(r->seconds, (double)r->n_calls) * 1e6, step * 1e6);
-        if (r->bytes > 0) {
-            printf(" %5.1f%% %8.0f %9.0f", per(step, sum) * 100, per(r->bytes, r->seconds) / 1e9,
-                   per(r->flops, r->seconds) / 1e9);
-        }
-        printf("\n");
-        nrd_str_printf(j, "%s\n    {\"operation\": \"%s\", \"prompts\": %s, \"steps\": %llu, "
-                       "\"calls\": %llu, \"seconds\": ",
-                       nrd_str_has_suffix(nrd_str_cstr(j), "[") ? "" : ",", r->operation,
-                       has_prompts ? "true" : "false", (unsigned long long)r->n_steps,
-                       (unsigned long long)r->n_calls);
-        nrd_json_put_double(j, r->seconds);
-        nrd_str_puts(j, ", \"bytes\": ");
-        nrd_json_put_double(j, r->bytes);
-        nrd_str_puts(j, ", \"flops\": ");
-        nrd_json_put_double(j, r->flops);
-        nrd_str_putc(j, '}');
-    }
-}
-
-static nrd_error *report_profile(nrd_exec *x, nrd_str *j)
-{
-    nrd_profile_row rows[64];
-    int32_t n = 0;
-    NRD_TRY(nrd_exec_profile(x, rows, 64, &n, false));
-    nrd_str_puts(j, ",\n  \"profile\": [");
-    profile_kind(rows, n, false, j);
-    profile_kind(rows, n, true, j);
-    nrd_str_puts(j, "\n  ]");
-    return NULL;
 }
 
 /* ---- the table ---- */
@@ -336,8 +285,12 @@ static nrd_error *bench(const char *verb, const char *path, options *o)
     nrd_exec_info info = {.size = sizeof info};
     outcome out = {0};
     nrd_str j = {0};
+    nrd_device_limits limits = {0};
     bool is_table = !strcmp(verb, "table");
 
+    if (o->profile) {
+        NRD_TRY_GOTO(nrd_bench_limits(&o->exec, &limits), err, done);
+    }
     NRD_TRY_GOTO(nrd_model_path_open(&m, path, o->exec.device), err, done);
     uint64_t start_ns = nrd_now_ns();
     nrd_exec_config_init(&c);
@@ -376,7 +329,7 @@ static nrd_error *bench(const char *verb, const char *path, options *o)
         report(&out, o, &j);
     }
     if (c.profile_every > 0) {
-        NRD_TRY_GOTO(report_profile(x, &j), err, done);
+        NRD_TRY_GOTO(nrd_bench_profile(x, &limits, &j), err, done);
     }
     nrd_str_puts(&j, "\n}\n");
     if (o->json) {
@@ -387,6 +340,19 @@ done:
     nrd_str_fini(&j);
     nrd_exec_close(x);
     nrd_model_path_close(&m);
+    return err;
+}
+
+static nrd_error *hw(const options *o)
+{
+    nrd_str j = {0};
+    nrd_str_puts(&j, "{");
+    nrd_error *err = nrd_bench_hw(&o->exec, &j);
+    nrd_str_puts(&j, "\n}\n");
+    if (!err && o->json) {
+        err = nrd_file_write(o->json, j.data, j.len);
+    }
+    nrd_str_fini(&j);
     return err;
 }
 
@@ -422,13 +388,16 @@ int nrd_tool_bench(int argc, char **argv)
     if (status >= 0) {
         return status;
     }
+    if (n == 1 && !strcmp(words[0], "hw")) {
+        return nrd_tool_finish("bench", hw(&o));
+    }
     if (n == 2) {
         verb = words[0];
         words[0] = words[1];
     }
     bool latency = !strcmp(verb, "latency");
     if (n == 0 || (n == 2 && !latency && strcmp(verb, "throughput") != 0)) {
-        fputs("nereid bench: [throughput|latency] PATH is needed (see --help)\n", stderr);
+        fputs("nereid bench: [throughput|latency] PATH, or hw, is needed (see --help)\n", stderr);
         return 2;
     }
     o.concurrency = latency ? 1 : o.concurrency > 0 ? o.concurrency : 8;

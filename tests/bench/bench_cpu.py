@@ -55,6 +55,22 @@ def nereid(model, threads, folder):
     return cells | {"peak MiB": peak}
 
 
+def floors(model, threads, folder):
+    """Cell -> the share of the time that reading and arithmetic alone would take, and the limits."""
+    program, report, shares = ROOT / "build/bin/nereid", folder / "floors.json", {}
+    common = ["--threads", str(threads), "--profile", "--json", report]
+    for cell, n, size, more, prompts in [("prefill 512", 1, PROMPT, 2, True)] + [
+            (f"decode x{n}", n, DECODE_PROMPT, STEPS, False) for n in SEQUENCES]:
+        finished([program, "bench", "throughput", model, *common, "--input_len", str(size), "--output_len", str(more),
+                  "--concurrency", str(n), "--num_requests", str(12 if prompts else n),
+                  "--profile_every", "5" if prompts else "8", "--max_num_tokens", "2048"])
+        step = [r for r in json.loads(report.read_text())["profile"]
+                if r["operation"] == "step" and r["prompts"] == prompts]
+        shares[cell] = step[0]["floor_s"] / step[0]["seconds"]
+    finished([program, "bench", "hw", *common])
+    return shares, json.loads(report.read_text())["all_threads"]
+
+
 def peer(kind, model, threads):
     out, used = finished([sys.executable, __file__, "--child", kind, "--threads", str(threads), model])
     return json.loads(out.splitlines()[-1]) | {"peak MiB": used}
@@ -194,6 +210,7 @@ def main():
             engines["transformers bf16"] = lambda: peer("transformers", str(model), args.threads)
         engines["nereid"]()  # builds the engine where there is none yet
         rounds = [{name: run() for name, run in engines.items()} for _ in range(args.rounds)]
+        share, limits = floors(model, args.threads, folder)
     names, cells = list(engines), CELLS + ["load s", "peak MiB"]
     table = {n: {c: summary([r[n][c] for r in rounds]) for c in cells} for n in names}
     ratio = {n: {c: summary([r["nereid"][c] / r[n][c] for r in rounds]) for c in cells}
@@ -208,9 +225,14 @@ def main():
     for n in names[1:]:
         print(f"| {'nereid / ' + n:24} | " + " | ".join(
             "{:>16}".format("{median:.2f}".format(**ratio[n][c])) for c in cells) + " |")
+    print(f"| {'nereid, of its floor':24} | " + " | ".join(
+        f"{share[c]:>16.0%}" if c in share else " " * 16 for c in cells) + " |")
+    print("limits: {read_bytes_per_s:.3g} B/s, {eight_bit_ops_per_s:.3g} 8-bit and {float_ops_per_s:.3g} float "
+          "operations/s".format(**limits))
     args.out.mkdir(parents=True, exist_ok=True)
     stem = args.out / f"cpu-{model.stem}-{args.threads}t"
-    pathlib.Path(f"{stem}.json").write_text(json.dumps({"title": title, "table": table, "ratio": ratio}, indent=1))
+    pathlib.Path(f"{stem}.json").write_text(json.dumps(
+        {"title": title, "table": table, "ratio": ratio, "of_floor": share, "limits": limits}, indent=1))
     pathlib.Path(f"{stem}.svg").write_text(svg(title, names, table))
     print(f"{stem}.json, {stem}.svg")
 

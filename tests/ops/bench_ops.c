@@ -8,8 +8,6 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/str.h"
-#include "device/cpu/kernels.h"
-#include "device/cpu/threads.h"
 #include "device/device.h"
 #include "device/ops/ops.h"
 
@@ -20,8 +18,6 @@
 
 static nrd_device *dev;
 static nrd_stream *stream;
-static const nrd_cpu_kernels *kern;
-static nrd_pool *pool; /* for the limits only */
 static double peak_read_gb, peak_dot_gop, peak_fma_gop;
 
 static bool cpu_time; /* one thread: time on the processor, so that a busy machine can be measured too */
@@ -52,54 +48,17 @@ static float *floats(int64_t n)
     return x;
 }
 
-/* ---- limits ---- */
-
-enum { READ_BYTES = 256 << 20, READ_PIECE = 8 << 20, PEAK_ROUNDS = 100000 };
-static float *read_buffer;
-static int64_t read_at; /* next piece */
-static volatile float sink;
-
-static void read_part(void *user, nrd_pool_thread *self)
-{
-    int64_t n = READ_PIECE / 4 / self->n;
-    (void)user;
-    sink = kern->peak_read(read_buffer + read_at + n * self->id, n);
-}
-static void dot_part(void *user, nrd_pool_thread *self)
-{
-    (void)user;
-    (void)self;
-    sink = (float)kern->peak_dot(PEAK_ROUNDS);
-}
-static void fma_part(void *user, nrd_pool_thread *self)
-{
-    (void)user;
-    (void)self;
-    sink = kern->peak_fma(PEAK_ROUNDS);
-}
-
-static double best_of(int n, nrd_pool_fn fn)
-{
-    double best = 1e9;
-    for (int i = 0; i < n; i++) {
-        read_at = (read_at + READ_PIECE / 4) % (READ_BYTES / 4);
-        uint64_t t = now_ns();
-        nrd_pool_run(pool, fn, NULL);
-        double s = (double)(now_ns() - t) * 1e-9;
-        best = s < best ? s : best;
-    }
-    return best;
-}
-
 static void limits(void)
 {
-    int n = nrd_pool_size(pool);
-    read_buffer = floats(READ_BYTES / 4);
-    peak_read_gb = READ_PIECE / best_of(200, read_part) * 1e-9;
-    peak_dot_gop = (double)PEAK_ROUNDS * 12 * 64 * 2 * n / best_of(50, dot_part) * 1e-9;
-    peak_fma_gop = (double)PEAK_ROUNDS * 12 * 16 * 2 * n / best_of(50, fma_part) * 1e-9;
-    free(read_buffer);
-    printf("%s, %d threads: read %.1f GB/s (256 MiB), integer dot %.0f GOP/s, float fma %.0f GFLOP/s\n", kern->name, n,
+    nrd_device_info info = {.size = sizeof info};
+    nrd_device_limits most = {.size = sizeof most};
+
+    dev->ops->get_info(dev, &info);
+    die(dev->ops->limits(dev, &most));
+    peak_read_gb = most.read_bytes_per_s * 1e-9;
+    peak_dot_gop = most.eight_bit_ops_per_s * 1e-9;
+    peak_fma_gop = most.float_ops_per_s * 1e-9;
+    printf("%s: read %.1f GB/s, integer dot %.0f GOP/s, float fma %.0f GFLOP/s\n", info.name,
            peak_read_gb, peak_dot_gop, peak_fma_gop);
 }
 
@@ -351,8 +310,6 @@ int main(int argc, char **argv)
     die(nrd_device_open(&dev, "cpu", &config));
     cpu_time = config.n_threads == 1;
     die(dev->ops->stream_new(dev, &stream));
-    die(nrd_cpu_kernels_choose(&kern, config.isa));
-    die(nrd_pool_new(&pool, config.n_threads ? config.n_threads : nrd_pool_default_threads()));
     limits();
     bool all = strcmp(what, "all") == 0;
     if (all || strcmp(what, "linear") == 0) {
@@ -397,6 +354,5 @@ int main(int argc, char **argv)
     }
     dev->ops->stream_free(stream);
     dev->ops->close(dev);
-    nrd_pool_free(pool);
     return 0;
 }

@@ -39,13 +39,6 @@ typedef struct nrd_cpu {
     pthread_mutex_t lock;
     memory_pool pools[MAX_POOLS]; /* guarded by lock */
     int n_pools;                  /* guarded by lock */
-    double read_bytes_per_s;      /* guarded by lock; 0 until asked */
-    _Atomic int profile_on;
-    struct {
-        const char *name;
-        uint64_t ns, calls;
-    } profile[16];                /* written by thread 0 of a run */
-    nrd_str profile_text;
 } nrd_cpu;
 
 struct nrd_stream {
@@ -180,7 +173,6 @@ static void cpu_get_info(nrd_device *dev, nrd_device_info *info)
     if (f) {
         fclose(f);
     }
-    full.read_bytes_per_s = cpu->read_bytes_per_s;
     memcpy(info, &full, size);
 }
 
@@ -249,27 +241,13 @@ static nrd_error *grow(nrd_stream *s, size_t scratch_bytes, size_t shared_bytes)
     return NULL;
 }
 
-static void profile_add(nrd_cpu *cpu, const char *name, uint64_t ns)
-{
-    for (int i = 0; i < (int)(sizeof cpu->profile / sizeof cpu->profile[0]); i++) {
-        if (!cpu->profile[i].name || strcmp(cpu->profile[i].name, name) == 0) {
-            cpu->profile[i].name = name;
-            cpu->profile[i].ns += ns;
-            cpu->profile[i].calls++;
-            return;
-        }
-    }
-}
-
 static void walk(void *user, nrd_pool_thread *self)
 {
     nrd_stream *s = user;
     nrd_cpu_run r = {s->dev->k, self->id, s->scratch[self->id], s->shared, NULL};
-    bool timed = self->id == 0 && atomic_load_explicit(&s->dev->profile_on, memory_order_relaxed);
 
     for (int i = 0; i < s->n; i++) {
         nrd_cpu_cmd *c = &s->list[i];
-        uint64_t start = timed ? nrd_now_ns() : 0;
         for (int p = 0; p < NRD_CPU_MAX_PHASES; p++) {
             int32_t task;
             if (c->n_tasks[p] == 0) {
@@ -280,9 +258,6 @@ static void walk(void *user, nrd_pool_thread *self)
                 nrd_pool_finish(self, &c->done[p], (uint32_t)c->n_tasks[p]);
             }
             nrd_pool_wait(self, &c->done[p], (uint32_t)c->n_tasks[p]);
-        }
-        if (timed) {
-            profile_add(s->dev, c->op->name, nrd_now_ns() - start);
         }
     }
 }
@@ -397,7 +372,7 @@ static void run_copy(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)
     }
 }
 
-static const nrd_cpu_op op_copy = {"copy", run_copy};
+static const nrd_cpu_op op_copy = {run_copy};
 
 static nrd_error *enqueue_copy(nrd_stream *s, nrd_cpu_copy_args a)
 {
@@ -590,18 +565,9 @@ static nrd_error *cpu_reserve(nrd_stream *s, int32_t max_tokens, int32_t max_seq
     return grow(s, hidden * 256 + (size_t)vocab * 16, tokens * hidden * 4);
 }
 
-static const char *cpu_profile(nrd_device *dev, bool on)
+static nrd_error *cpu_limits(nrd_device *dev, nrd_device_limits *out)
 {
-    nrd_cpu *cpu = cpu_of(dev);
-
-    nrd_str_clear(&cpu->profile_text);
-    for (int i = 0; i < (int)(sizeof cpu->profile / sizeof cpu->profile[0]) && cpu->profile[i].name; i++) {
-        nrd_str_printf(&cpu->profile_text, "%-12s %8llu calls %10.3f ms\n", cpu->profile[i].name,
-                       (unsigned long long)cpu->profile[i].calls, (double)cpu->profile[i].ns / 1e6);
-    }
-    memset(cpu->profile, 0, sizeof cpu->profile);
-    atomic_store(&cpu->profile_on, on);
-    return nrd_str_cstr(&cpu->profile_text);
+    return nrd_cpu_limits(cpu_of(dev)->k, cpu_of(dev)->threads, out);
 }
 
 static void cpu_close(nrd_device *dev)
@@ -610,7 +576,6 @@ static void cpu_close(nrd_device *dev)
 
     nrd_pool_free(cpu->threads);
     pthread_mutex_destroy(&cpu->lock);
-    nrd_str_fini(&cpu->profile_text);
     free(cpu);
 }
 
@@ -648,7 +613,7 @@ static const nrd_device_ops ops = {
     .sample = cpu_sample,
     .counts = cpu_counts,
     .copy_blocks = cpu_copy_blocks,
-    .profile = cpu_profile,
+    .limits = cpu_limits,
 };
 
 nrd_error *nrd_cpu_open(nrd_device **out, const nrd_device_config *config)

@@ -29,7 +29,6 @@ typedef struct nrd_cpu_run {
 } nrd_cpu_run;
 
 typedef struct nrd_cpu_op {
-    const char *name;
     void (*run)(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task);
 } nrd_cpu_op;
 
@@ -73,5 +72,9 @@ nrd_error *nrd_act_cpu(nrd_cpu_cmd *c, int n_threads) NRD_MUST_USE;
 nrd_error *nrd_sample_cpu(nrd_cpu_cmd *c, int n_threads) NRD_MUST_USE;
 nrd_error *nrd_counts_cpu(nrd_cpu_cmd *c, int n_threads) NRD_MUST_USE;
 nrd_error *nrd_copy_blocks_cpu(nrd_cpu_cmd *c, int n_threads) NRD_MUST_USE;
+
+/* nrd_device_ops.limits */
+nrd_error *nrd_cpu_limits(const nrd_cpu_kernels *k, nrd_pool *pool, nrd_device_limits *out)
+    NRD_MUST_USE;
 
 #endif

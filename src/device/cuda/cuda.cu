@@ -36,7 +36,6 @@ static void dev_info(nrd_device *d, nrd_device_info *info)
     full.mem_total_bytes = total;
     full.mem_free_bytes = left;
     full.n_threads = dev->n_sm;
-    full.read_bytes_per_s = 0;
     full.size = size < sizeof full ? size : (uint32_t)sizeof full;
     memcpy(info, &full, full.size);
 }

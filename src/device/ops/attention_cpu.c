@@ -125,7 +125,7 @@ static void run_ref(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)
     nrd_attention_ref(&c->u.attention);
 }
 
-static const nrd_cpu_op op = {"attention", run}, op_ref = {"attention", run_ref};
+static const nrd_cpu_op op = {run}, op_ref = {run_ref};
 
 nrd_error *nrd_attention_cpu(nrd_cpu_cmd *c, int n_threads)
 {

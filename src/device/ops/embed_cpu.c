@@ -36,7 +36,7 @@ static void run(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)
     }
 }
 
-static const nrd_cpu_op op = {"embed", run};
+static const nrd_cpu_op op = {run};
 
 nrd_error *nrd_embed_cpu(nrd_cpu_cmd *c, int n_threads)
 {

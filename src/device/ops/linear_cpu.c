@@ -214,7 +214,7 @@ static void run(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)
     }
 }
 
-static const nrd_cpu_op op = {"linear", run};
+static const nrd_cpu_op op = {run};
 
 nrd_error *nrd_linear_cpu(nrd_cpu_cmd *c, int n_threads)
 {

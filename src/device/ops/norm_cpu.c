@@ -53,7 +53,7 @@ static void run(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)
     }
 }
 
-static const nrd_cpu_op op = {"norm", run};
+static const nrd_cpu_op op = {run};
 
 nrd_error *nrd_norm_cpu(nrd_cpu_cmd *c, int n_threads)
 {

@@ -346,7 +346,7 @@ static void run(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)
     }
 }
 
-static const nrd_cpu_op op = {"sample", run};
+static const nrd_cpu_op op = {run};
 
 nrd_error *nrd_sample_cpu(nrd_cpu_cmd *c, int n_threads)
 {

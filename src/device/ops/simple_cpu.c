@@ -9,7 +9,7 @@
         (void)task;                                                                                \
         nrd_##name##_ref(&c->u.name);                                                              \
     }                                                                                              \
-    static const nrd_cpu_op op_##name = {#name, run_##name};                                       \
+    static const nrd_cpu_op op_##name = {run_##name};                                              \
     nrd_error *nrd_##name##_cpu(nrd_cpu_cmd *c, int n_threads)                                     \
     {                                                                                              \
         (void)n_threads;                                                                           \

@@ -34,7 +34,7 @@ struct nrd_profile {
     struct mark {
         moment at;
         nrd_profile_op op;
-        double bytes, flops;
+        nrd_profile_sum work;
     } *marks;
     pthread_mutex_t mu;
     nrd_profile_sums sums; /* guarded by mu */
@@ -150,7 +150,7 @@ nrd_error *nrd_profile_begin(nrd_profile *p, int32_t buffer, bool has_prompts, b
     return moment_take(p, &s->start, false);
 }
 
-nrd_error *nrd_profile_mark(nrd_profile *p, nrd_profile_op op, double bytes, double flops)
+nrd_error *nrd_profile_mark(nrd_profile *p, nrd_profile_op op, nrd_profile_sum work)
 {
     if (!p || !p->marking) {
         return NULL;
@@ -162,8 +162,7 @@ nrd_error *nrd_profile_mark(nrd_profile *p, nrd_profile_op op, double bytes, dou
     }
     struct mark *m = &p->marks[p->n_marks++];
     m->op = op;
-    m->bytes = bytes;
-    m->flops = flops;
+    m->work = work;
     return moment_take(p, &m->at, true);
 }
 
@@ -178,12 +177,13 @@ nrd_error *nrd_profile_end(nrd_profile *p, int32_t buffer)
     return moment_take(p, &s->end, false);
 }
 
-static void add(nrd_profile_sum *sum, double seconds, double bytes, double flops)
+static void add(nrd_profile_sum *sum, double seconds, nrd_profile_sum work)
 {
     sum->calls++;
     sum->seconds += seconds;
-    sum->bytes += bytes;
-    sum->flops += flops;
+    sum->bytes += work.bytes;
+    sum->flops += work.flops;
+    sum->eight_bit = work.eight_bit;
 }
 
 static nrd_error *add_marks(nrd_profile *p, const step *s, nrd_profile_sum *of)
@@ -193,7 +193,7 @@ static nrd_error *add_marks(nrd_profile *p, const step *s, nrd_profile_sum *of)
         const struct mark *m = &p->marks[i];
         double seconds = 0;
         NRD_TRY(between(p, before, &m->at, &seconds));
-        add(&of[m->op], seconds, m->bytes, m->flops);
+        add(&of[m->op], seconds, m->work);
         before = &m->at;
     }
     return NULL;
@@ -201,6 +201,7 @@ static nrd_error *add_marks(nrd_profile *p, const step *s, nrd_profile_sum *of)
 
 nrd_error *nrd_profile_done(nrd_profile *p, int32_t buffer)
 {
+    const nrd_profile_sum none = {0};
     double seconds = 0, gap = 0;
     nrd_error *err = NULL;
 
@@ -223,10 +224,10 @@ nrd_error *nrd_profile_done(nrd_profile *p, int32_t buffer)
         err = add_marks(p, s, of);
         p->marks_pending = false;
     } else {
-        add(&of[NRD_PROFILE_STEP], seconds, 0, 0);
-        add(&of[NRD_PROFILE_ENQUEUE], (double)s->enqueue_ns / 1e9, 0, 0);
+        add(&of[NRD_PROFILE_STEP], seconds, none);
+        add(&of[NRD_PROFILE_ENQUEUE], (double)s->enqueue_ns / 1e9, none);
         if (s->after_another) {
-            add(&of[NRD_PROFILE_GAP], gap, 0, 0);
+            add(&of[NRD_PROFILE_GAP], gap, none);
         }
     }
     pthread_mutex_unlock(&p->mu);

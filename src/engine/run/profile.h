@@ -38,6 +38,7 @@ typedef enum nrd_profile_op {
 typedef struct nrd_profile_sum {
     uint64_t calls;
     double seconds, bytes, flops;
+    bool eight_bit; /* flops: of 8-bit products */
 } nrd_profile_sum;
 
 /* [0]: steps of one token a sequence; [1]: steps with prompts. */
@@ -55,8 +56,9 @@ void nrd_profile_free(nrd_profile *p);
 
 /* Around a step; p may be NULL in all of them. *by_op: this step will be marked. */
 nrd_error *nrd_profile_begin(nrd_profile *p, int32_t buffer, bool has_prompts, bool *by_op);
-/* The operation enqueued last, since the mark before. Nothing in steps not marked. */
-nrd_error *nrd_profile_mark(nrd_profile *p, nrd_profile_op op, double bytes, double flops);
+/* The operation enqueued last, since the mark before; its seconds and calls are counted here.
+ * Nothing in steps not marked. */
+nrd_error *nrd_profile_mark(nrd_profile *p, nrd_profile_op op, nrd_profile_sum work);
 nrd_error *nrd_profile_end(nrd_profile *p, int32_t buffer);
 nrd_error *nrd_profile_done(nrd_profile *p, int32_t buffer); /* the step is over */
 

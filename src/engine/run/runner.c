@@ -428,7 +428,8 @@ static double elements(double n, nrd_dtype t)
 static nrd_error *mark(nrd_runner *r, nrd_profile_op op, double rows, double bytes_a_row,
                        double flops)
 {
-    return r->marked ? nrd_profile_mark(r->profile, op, rows * bytes_a_row, flops) : NULL;
+    nrd_profile_sum work = {.bytes = rows * bytes_a_row, .flops = flops};
+    return r->marked ? nrd_profile_mark(r->profile, op, work) : NULL;
 }
 
 static nrd_error *mark_product(nrd_runner *r, nrd_profile_op op, const nrd_product *p, int32_t n,
@@ -438,7 +439,12 @@ static nrd_error *mark_product(nrd_runner *r, nrd_profile_op op, const nrd_produ
     for (int32_t i = 0; i < p->n; i++) {
         bytes += (double)p->w[i]->data_bytes;
     }
-    return mark(r, op, 1, bytes, 2.0 * (double)n * (double)p->rows * (double)p->cols);
+    nrd_profile_sum work = {
+        .bytes = bytes,
+        .flops = 2.0 * (double)n * (double)p->rows * (double)p->cols,
+        .eight_bit = p->in_dtype == NRD_DTYPE_ACT_Q8 || p->in_dtype == NRD_DTYPE_F8_E4M3,
+    };
+    return r->marked ? nrd_profile_mark(r->profile, op, work) : NULL;
 }
 
 /* Context read and (query, key) pairs of the marked step under a window (0: none). */

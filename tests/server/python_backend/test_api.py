@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-import cases
+import python_cases as cases
 import pb_lab
 from pb_lab import tensor
 

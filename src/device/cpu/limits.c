@@ -1,0 +1,89 @@
+/* The CPU's limits, measured with the instructions that the kernels use. */
+#include "device/cpu/cpu.h"
+
+#include "base/clock.h"
+#include "base/mem.h"
+
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    READ_BYTES = 256 << 20,
+    PIECE_BYTES = 8 << 20, /* read at a time, so that some pieces fall between others' time slices */
+    N_PIECES = READ_BYTES / PIECE_BYTES,
+    ROUNDS = 100000, /* of a peak function: 12 instructions each */
+    DOT_OPS = 12 * 64 * 2,
+    FMA_OPS = 12 * 16 * 2,
+};
+
+typedef struct limits {
+    const nrd_cpu_kernels *k;
+    const float *memory;
+    int piece;
+    volatile float sink;
+} limits;
+
+static void read_piece(void *user, nrd_pool_thread *self)
+{
+    limits *l = user;
+    int64_t n = PIECE_BYTES / (int64_t)sizeof(float) / self->n;
+    const float *at = l->memory + (int64_t)l->piece * (PIECE_BYTES / (int64_t)sizeof(float));
+    float sum = l->k->peak_read(at + n * self->id, n);
+    if (self->id == 0) {
+        l->sink = sum;
+    }
+}
+
+static void dots(void *user, nrd_pool_thread *self)
+{
+    limits *l = user;
+    int64_t sum = l->k->peak_dot(ROUNDS);
+    if (self->id == 0) {
+        l->sink = (float)sum;
+    }
+}
+
+static void fmas(void *user, nrd_pool_thread *self)
+{
+    limits *l = user;
+    float sum = l->k->peak_fma(ROUNDS);
+    if (self->id == 0) {
+        l->sink = sum;
+    }
+}
+
+static double best_seconds(limits *l, nrd_pool *pool, int runs, nrd_pool_fn fn)
+{
+    double best = 0;
+    for (int i = 0; i < runs; i++) {
+        l->piece = i % N_PIECES;
+        uint64_t start = nrd_now_ns();
+        nrd_pool_run(pool, fn, l);
+        double s = (double)(nrd_now_ns() - start) / 1e9;
+        best = i == 0 || s < best ? s : best;
+    }
+    return best;
+}
+
+nrd_error *nrd_cpu_limits(const nrd_cpu_kernels *k, nrd_pool *pool, nrd_device_limits *out)
+{
+    uint32_t size = out->size < sizeof *out ? out->size : (uint32_t)sizeof *out;
+    float *memory = nrd_aligned_zalloc(64, READ_BYTES);
+    limits l = {.k = k, .memory = memory};
+    int n = nrd_pool_size(pool);
+
+    if (!memory) {
+        return nrd_error_no_memory();
+    }
+    memset(memory, 1, READ_BYTES); /* pages of its own, not the one page of zeros */
+    nrd_device_limits full = {
+        .size = size,
+        .read_bytes_per_s = PIECE_BYTES / best_seconds(&l, pool, 4 * N_PIECES, read_piece),
+        .float_ops_per_s = (double)ROUNDS * FMA_OPS * n / best_seconds(&l, pool, 50, fmas),
+        .eight_bit_ops_per_s = (double)ROUNDS * DOT_OPS * n / best_seconds(&l, pool, 50, dots),
+    };
+    free(memory);
+    memcpy(out, &full, size);
+    return NULL;
+}

@@ -1,0 +1,70 @@
+"""nereid bench: its tables, what it writes as JSON, what it refuses."""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+NEREID = os.environ.get("NEREID", str(ROOT / "build" / "bin" / "nereid"))
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("bench") / "llama"
+    subprocess.run([sys.executable, ROOT / "tests/tinymodel/make_model.py", "--arch", "llama", "--out", folder],
+                   check=True, stdout=subprocess.DEVNULL)
+    return folder
+
+
+def bench(folder, *words):
+    report = folder / "report.json"
+    done = subprocess.run([NEREID, "bench", *map(str, words), "--json", report, "--device", "cpu"],
+                          capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(report.read_text()), done.stdout
+
+
+def test_table_and_profile(model, tmp_path):
+    report, text = bench(tmp_path, model, "--max_sequences", 4, "--input_len", 16, "--output_len", 32,
+                         "--profile", "--profile_every", 4)
+    assert [r["sequences"] for r in report["rows"]] == [1, 2, 4]
+    assert all(r["prefill_tokens_per_s"] > 0 and r["decode_tokens_per_s"] > 0 for r in report["rows"])
+    decode = {r["operation"]: r for r in report["profile"] if not r["prompts"]}
+    assert {"step", "qkv", "attention", "up", "down", "head", "sample"} <= decode.keys()
+    assert all(decode[name]["floor_s"] > 0 for name in ("step", "qkv", "attention", "up", "down", "head"))
+    layers = json.loads((model / "config.json").read_text())["num_hidden_layers"]
+    assert decode["qkv"]["calls"] == layers * decode["qkv"]["steps"] > 0
+    assert "of floor" in text
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_throughput(model, tmp_path, streaming):
+    report, _ = bench(tmp_path, "throughput", model, "--num_requests", 6, "--concurrency", 3, "--input_len", 12,
+                      "--output_len", 8, *(["--streaming"] if streaming else []))
+    assert report["num_requests"] == 6
+    assert report["output_tokens_per_s"] * report["seconds"] == pytest.approx(6 * 8)
+    assert report["total_tokens_per_s"] * report["seconds"] == pytest.approx(6 * 20)
+    assert ("longest_gap_ms_p99" in report) == streaming
+    if streaming:
+        assert report["longest_gap_ms_mean"] >= report["time_per_output_token_ms_mean"] * 0.5
+
+
+def test_latency(model, tmp_path):
+    report, _ = bench(tmp_path, "latency", model, "--num_requests", 3, "--input_len", 8, "--output_len", 8)
+    assert 0 < report["time_to_first_token_ms_p50"] < report["latency_ms_p50"]
+
+
+def test_machine(tmp_path):
+    report, text = bench(tmp_path, "hw", "--threads", 1)
+    for rate in ("read_bytes_per_s", "eight_bit_ops_per_s", "float_ops_per_s"):
+        assert report["one_thread"][rate] > 1e8 and report["all_threads"][rate] > 1e8
+    assert "one thread" in text and "GB/s" in text
+
+
+@pytest.mark.parametrize("words", [[], ["speed", "x"], ["throughput", "x", "--output_len", "0"]])
+def test_refused(words):
+    done = subprocess.run([NEREID, "bench", *words], capture_output=True, text=True)
+    assert done.returncode == 2 and done.stderr.startswith("nereid bench:")
