@@ -149,6 +149,9 @@ nrd_error *nrd_oai_add(nrd_http_call *call, const char *name, TRITONSERVER_DataT
 /* embeddings.c */
 nrd_http_handler nrd_oai_on_embeddings;
 
+/* openapi.c */
+nrd_http_handler nrd_oai_on_openapi;
+
 /* answer.c */
 void nrd_oai_answer(oai_request *r);          /* whole, when all choices are done */
 void nrd_oai_chunk(oai_choice *c);            /* what became new in one choice */
