@@ -48,6 +48,7 @@ static void report_iterations(llm_instance *inst)
         for (int32_t i = 0; i < n; i++) {
             llm_metrics_iteration(inst->metrics, &stats[i],
                                   inst->model->exec_config.batching == NRD_BATCHING_STATIC);
+            llm_metrics_step(inst->metrics, &stats[i]);
         }
     } while (n == MAX_ITERATIONS);
 }

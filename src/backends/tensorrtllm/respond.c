@@ -339,6 +339,33 @@ static void send(llm_instance *inst, llm_row *row, TRITONBACKEND_Response *t, bo
     }
 }
 
+/* Times as the client of a stream sees them; a request that is answered at once gives its time to
+ * the first token and one mean time between tokens. */
+static void observe_times(llm_instance *inst, llm_row *row, const nrd_exec_response *r, int64_t n_new)
+{
+    const nrd_perf_metrics *p = &r->perf;
+
+    if (r->error || n_new <= 0 || row->n_sequences > 1) {
+        return;
+    }
+    if (row->streaming) {
+        uint64_t now = nrd_now_ns();
+        if (row->last_ns == 0) {
+            llm_metrics_first_token(inst->metrics, (double)(now - row->request->exec_start_ns) / 1e6);
+        }
+        for (int64_t i = 0; row->last_ns > 0 && i < n_new; i++) {
+            llm_metrics_next_token(inst->metrics, (double)(now - row->last_ns) / 1e6 / (double)n_new);
+        }
+        row->last_ns = now;
+    } else if (r->is_final && p->first_token_ns > p->arrival_ns) {
+        llm_metrics_first_token(inst->metrics, (double)(p->first_token_ns - p->arrival_ns) / 1e6);
+        if (n_new > 1 && p->last_token_ns > p->first_token_ns) {
+            llm_metrics_next_token(inst->metrics, (double)(p->last_token_ns - p->first_token_ns) / 1e6 /
+                                                      (double)(n_new - 1));
+        }
+    }
+}
+
 void llm_respond(llm_instance *inst, nrd_exec_response *r)
 {
     llm_row *row = (llm_row *)(uintptr_t)r->client_id;
@@ -353,10 +380,13 @@ void llm_respond(llm_instance *inst, nrd_exec_response *r)
     } else if (!err) {
         err = fill(inst, row, t, r);
     }
+    int64_t n_new = 0;
     for (int32_t b = 0; b < r->n_beams; b++) {
         bool echoed = !row->streaming && !row->exclude_input;
-        q->n_output_tokens += r->beams[b].n_ids - (echoed ? row->n_input_ids : 0);
+        n_new += r->beams[b].n_ids - (echoed ? row->n_input_ids : 0);
     }
+    q->n_output_tokens += n_new;
+    observe_times(inst, row, r, r->n_beams > 1 ? n_new / r->n_beams : n_new);
     send(inst, row, t, r->is_final, err);
     nrd_exec_response_free(r);
 }

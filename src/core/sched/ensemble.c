@@ -960,7 +960,11 @@ static void step_answered(TRITONSERVER_InferenceResponse *response, const uint32
     if (failed) {
         nrd_server_kick(j->req->server); /* steps that still wait in queues are cancelled now */
     }
+    bool was = final && nrd_hand_begin_chain();
     start_runs(list);
+    if (final) {
+        nrd_hand_end_chain(was);
+    }
     send_outbox(j);
     if (final) {
         run_part_done(u);
