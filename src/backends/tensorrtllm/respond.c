@@ -185,6 +185,15 @@ static TRITONSERVER_Error *put_logits(const llm_row *row, TRITONBACKEND_Response
     return NULL;
 }
 
+/* embedding [1, hidden]; only with the parameter pooling. */
+static TRITONSERVER_Error *put_embedding(TRITONBACKEND_Response *t, const nrd_exec_response *r)
+{
+    float *out;
+    NRD_TB_TRY(put(t, "embedding", F32, r->n_embedding, 0, 0, 2, (void **)&out));
+    memcpy(out, r->embedding, (size_t)r->n_embedding * sizeof *out);
+    return NULL;
+}
+
 static TRITONSERVER_Error *put_perf(const llm_row *row, TRITONBACKEND_Response *t,
                                     const nrd_exec_response *r)
 {
@@ -244,6 +253,9 @@ static TRITONSERVER_Error *fill(const llm_instance *inst, const llm_row *row,
     NRD_TB_TRY(put_log_probs(row, t, r, dummies));
     if (row->n_top > 0) {
         NRD_TB_TRY(put_top(row, t, r));
+    }
+    if (r->embedding) {
+        NRD_TB_TRY(put_embedding(t, r));
     }
     NRD_TB_TRY(put_logits(row, t, r, dummies));
     if ((q->wants & LLM_OUT_BATCH_INDEX) && (q->n_rows > 1 || !inst->model->has_sequence_index)) {
