@@ -131,6 +131,8 @@ $(PROTO_C): $(B)/gen/%.pb-c.c: protos/%.proto
 	$(Q)protoc-c --proto_path=protos --c_out=$(@D) $<
 
 -include src/frontends/grpc/build.mk
+-include src/frontends/ui/build.mk
+-include src/tools/build.mk
 
 # ---- artifacts ----
 comma := ,
@@ -144,7 +146,7 @@ $(B)/lib/libnereid.so: $(OBJ_nereid)
 	$(Q)$(CC) -shared -o $@ $^ $(LDFLAGS) $(text_LIBS) $(LIBS_base) -Wl,-soname,libnereid.so
 $(B)/bin/nereid: $(OBJ_nereid) $(OBJ_tools)
 	$(link)
-	$(Q)$(CC) -o $@ $^ $(LDFLAGS) $(text_LIBS) $(LIBS_base)
+	$(Q)$(CC) -o $@ $^ $(LDFLAGS) $(tools_LIBS) $(text_LIBS) $(LIBS_base)
 $(B)/lib/libtritonserver.so: $(OBJ_base) $(OBJ_core) $(OBJ_proto) $(wildcard src/core/libtritonserver.map)
 	$(link)
 	$(Q)$(CC) -shared -o $@ $(filter %.o,$^) $(LDFLAGS) $(proto_LIBS) $(LIBS_base) \
