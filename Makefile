@@ -133,6 +133,8 @@ $(PROTO_C): $(B)/gen/%.pb-c.c: protos/%.proto
 	$(Q)protoc-c --proto_path=protos --c_out=$(@D) $<
 
 -include src/frontends/grpc/build.mk
+-include src/frontends/ui/build.mk
+-include src/tools/build.mk
 
 # ---- artifacts ----
 comma := ,
@@ -146,7 +148,7 @@ $(B)/lib/libnereid.so: $(OBJ_nereid)
 	$(Q)$(CC) -shared -o $@ $^ $(LDFLAGS) $(text_LIBS) $(LIBS_base) -Wl,-soname,libnereid.so
 $(B)/bin/nereid: $(OBJ_nereid) $(OBJ_tools)
 	$(link)
-	$(Q)$(CC) -o $@ $^ $(LDFLAGS) $(text_LIBS) $(LIBS_base)
+	$(Q)$(CC) -o $@ $^ $(LDFLAGS) $(tools_LIBS) $(text_LIBS) $(LIBS_base)
 $(B)/lib/libtritonserver.so: $(OBJ_base) $(OBJ_core) $(OBJ_proto) $(wildcard src/core/libtritonserver.map)
 	$(link)
 	$(Q)$(CC) -shared -o $@ $(filter %.o,$^) $(LDFLAGS) $(proto_LIBS) $(LIBS_base) \
@@ -188,7 +190,7 @@ unit: $(UNIT_BIN) ## Build and run the C unit tests (BUILD=asan|tsan for sanitiz
 $(B)/tests/unit/core/%: tests/unit/core/%.c $(B)/lib/libtritonserver.so $(OBJ_core) $(OBJ_proto) $(OBJ_base)
 	$(link)
 	$(Q)$(CC) $(CFLAGS) -Itests -o $@ $< $(OBJ_core) $(OBJ_proto) $(OBJ_base) $(LDFLAGS) -rdynamic $(proto_LIBS) -lcmocka $(LIBS_base)
-$(B)/tests/unit/core/test_server $(B)/tests/unit/core/test_sequence: | $(B)/backends/identity/libtriton_identity.so
+$(B)/tests/unit/core/test_server $(B)/tests/unit/core/test_sequence $(B)/tests/unit/core/test_chain: | $(B)/backends/identity/libtriton_identity.so
 $(B)/tests/unit/frontends/%: tests/unit/frontends/%.c $(OBJ_frontends) $(OBJ_formats) $(OBJ_text) $(OBJ_base) $(B)/lib/libtritonserver.so
 	$(link)
 	$(Q)$(CC) $(CFLAGS) $(grpc_CFLAGS) -Itests -o $@ $< $(filter-out %/main.o,$(OBJ_frontends)) $(OBJ_formats) $(OBJ_text) $(OBJ_base) $(LDFLAGS) \

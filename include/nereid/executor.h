@@ -111,7 +111,7 @@ typedef struct nrd_exec_info {
     int32_t vocab, n_layers, hidden;
     int32_t max_batch_size, max_input_len, max_seq_len, max_num_tokens, max_beam_width;
     int32_t max_draft_len;
-    int32_t tokens_per_block, n_kv_blocks;
+    int32_t tokens_per_block, n_kv_blocks, n_kv_host_blocks;
     uint64_t weight_bytes, kv_cache_bytes;
     nrd_dtype dtype, kv_dtype, logits_dtype;
     bool gather_context_logits, gather_generation_logits;
@@ -130,6 +130,13 @@ typedef enum {
     NRD_REQUEST_CONTEXT_ONLY = 1,    /* disaggregated serving */
     NRD_REQUEST_GENERATION_ONLY = 2,
 } nrd_request_kind;
+
+/* One vector for a whole prompt, from the last layer's normed states; nothing is generated. */
+typedef enum {
+    NRD_POOLING_NONE = 0,
+    NRD_POOLING_LAST = 1, /* that of the last token */
+    NRD_POOLING_MEAN = 2, /* the mean over all tokens */
+} nrd_pooling;
 
 typedef struct nrd_sampling_config {
     int32_t beam_width;            /* 1 */
@@ -225,6 +232,8 @@ typedef struct nrd_exec_request {
     size_t context_phase_params_bytes;
     const char *guide_type, *guide; /* "json", "json_schema", "regex", "ebnf_grammar"; NULL: none */
     const char *cache_salt;         /* prefix blocks are shared only within one salt; NULL: none */
+    nrd_pooling pooling;            /* not NONE: the answer is nrd_exec_response.embedding alone;
+                                       max_new_tokens, streaming and sampling are not looked at */
 } nrd_exec_request;
 
 NRD_API void nrd_exec_request_init(nrd_exec_request *request);
@@ -285,6 +294,8 @@ typedef struct nrd_exec_response {
     const void *context_phase_params;
     size_t context_phase_params_bytes;
     nrd_perf_metrics perf;     /* filled in the final response */
+    const float *embedding;    /* [n_embedding] with pooling, not normalised; or NULL */
+    int32_t n_embedding;
 } nrd_exec_response;
 
 /* Waits up to timeout_us (0: do not wait, -1: for ever) for responses of any request; at most max,

@@ -1,6 +1,7 @@
 #include "base/metric.h"
 
 #include "base/clock.h"
+#include "base/json.h"
 #include "base/mem.h"
 
 #include <ctype.h>
@@ -38,6 +39,7 @@ struct nrd_metric {
     double sum;
     size_t n_quantiles;
     nrd_metric_quantile *quantiles;
+    double *recent; /* histogram: ring of the newest values; NULL before the first */
     summary_slice slices[SUMMARY_AGES];
     size_t slice;
     uint64_t rng;
@@ -295,6 +297,7 @@ void nrd_metric_unref(nrd_metric *m)
         free(m->buckets);
         free(m->bucket_counts);
         free(m->quantiles);
+        free(m->recent);
         free(m->labels);
         free(m);
         family_unref_locked(f);
@@ -393,6 +396,12 @@ nrd_error *nrd_metric_observe(nrd_metric *m, double v)
         return wrong_kind(m, "Observe");
     }
     pthread_mutex_lock(&m->mu);
+    if (m->family->kind == NRD_METRIC_HISTOGRAM) {
+        if (!m->recent) {
+            m->recent = nrd_xcalloc(NRD_METRIC_RECENT, sizeof *m->recent);
+        }
+        m->recent[m->count % NRD_METRIC_RECENT] = v;
+    }
     m->count++;
     m->sum += v;
     if (m->family->kind == NRD_METRIC_HISTOGRAM) {
@@ -401,9 +410,8 @@ nrd_error *nrd_metric_observe(nrd_metric *m, double v)
             i++;
         }
         m->bucket_counts[i]++;
-    } else {
-        summary_add(m, v);
     }
+    summary_add(m, v);
     pthread_mutex_unlock(&m->mu);
     return NULL;
 }
@@ -477,7 +485,8 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static void put_summary(nrd_str *out, nrd_metric *m)
+/* The samples that are not forgotten yet, in no order; the caller frees. */
+static double *window_of(const nrd_metric *m, size_t *out_n)
 {
     uint64_t now = nrd_now_ns();
     double *all = nrd_xcalloc((size_t)SUMMARY_AGES * SUMMARY_SAMPLES, sizeof *all);
@@ -490,12 +499,26 @@ static void put_summary(nrd_str *out, nrd_metric *m)
             n += s->n;
         }
     }
+    *out_n = n;
+    return all;
+}
+
+static double quantile_of(const double *rising, size_t n, double q)
+{
+    double rank = ceil(q * (double)n);
+    size_t k = rank < 1 ? 0 : (size_t)rank - 1;
+    return n ? rising[k < n ? k : n - 1] : (double)NAN;
+}
+
+static void put_summary(nrd_str *out, nrd_metric *m)
+{
+    size_t n;
+    double *all = window_of(m, &n);
+
     qsort(all, n, sizeof *all, by_value);
     for (size_t i = 0; i < m->n_quantiles; i++) {
-        double rank = ceil(m->quantiles[i].quantile * (double)n);
-        size_t k = rank < 1 ? 0 : (size_t)rank - 1;
         put_line(out, m, "", "quantile", m->quantiles[i].quantile,
-                 n ? all[k < n ? k : n - 1] : (double)NAN);
+                 quantile_of(all, n, m->quantiles[i].quantile));
     }
     free(all);
     put_line(out, m, "_sum", NULL, 0, m->sum);
@@ -540,5 +563,110 @@ void nrd_metrics_text(nrd_metrics *r, nrd_str *out)
             put_metric(out, m);
         }
     }
+    pthread_mutex_unlock(&r->mu);
+}
+
+/* ---- JSON ---- */
+
+/* a="b",c="d" -> "a":"b","c":"d" */
+static void put_labels(nrd_str *out, const char *labels)
+{
+    nrd_str value = {0};
+    for (const char *p = labels; *p;) {
+        size_t n = strcspn(p, "=");
+        nrd_json_put_string(out, p, n);
+        nrd_str_putc(out, ':');
+        nrd_str_clear(&value);
+        for (p += n + 2; *p != '"'; p++) { /* label_text escaped what is inside */
+            bool escaped = *p == '\\';
+            p += escaped;
+            nrd_str_putc(&value, escaped && *p == 'n' ? '\n' : *p);
+        }
+        nrd_json_put_cstr(out, nrd_str_cstr(&value));
+        p++;
+        if (*p == ',') {
+            nrd_str_putc(out, *p++);
+        }
+    }
+    nrd_str_fini(&value);
+}
+
+static void put_doubles(nrd_str *out, const char *name, const double *v, size_t n)
+{
+    nrd_str_printf(out, ",\"%s\":[", name);
+    for (size_t i = 0; i < n; i++) {
+        nrd_str_puts(out, i ? "," : "");
+        nrd_json_put_double(out, v[i]);
+    }
+    nrd_str_putc(out, ']');
+}
+
+/* The lock is held for the copies only: whoever observes does not wait for the sorting. */
+static void put_observed(nrd_str *out, nrd_metric *m)
+{
+    static const struct {
+        const char *name;
+        double q;
+    } quantiles[] = {{"p50", 0.5}, {"p90", 0.9}, {"p99", 0.99}};
+    double recent[NRD_METRIC_RECENT];
+    size_t n, n_recent = 0;
+
+    pthread_mutex_lock(&m->mu);
+    double *all = window_of(m, &n);
+    nrd_str_printf(out, "\"count\":%llu,\"sum\":", (unsigned long long)m->count);
+    nrd_json_put_double(out, m->sum);
+    if (m->family->kind == NRD_METRIC_HISTOGRAM) {
+        put_doubles(out, "bounds", m->buckets, m->n_buckets);
+        nrd_str_puts(out, ",\"counts\":[");
+        for (size_t i = 0; i <= m->n_buckets; i++) {
+            nrd_str_printf(out, "%s%llu", i ? "," : "", (unsigned long long)m->bucket_counts[i]);
+        }
+        nrd_str_putc(out, ']');
+        n_recent = m->count < NRD_METRIC_RECENT ? (size_t)m->count : NRD_METRIC_RECENT;
+        for (size_t i = 0; i < n_recent; i++) {
+            recent[i] = m->recent[(m->count - n_recent + i) % NRD_METRIC_RECENT];
+        }
+    }
+    pthread_mutex_unlock(&m->mu);
+    if (m->family->kind == NRD_METRIC_HISTOGRAM) {
+        put_doubles(out, "recent", recent, n_recent);
+    }
+    qsort(all, n, sizeof *all, by_value);
+    nrd_str_printf(out, ",\"window\":{\"n\":%zu", n);
+    for (size_t i = 0; i < sizeof quantiles / sizeof *quantiles; i++) {
+        nrd_str_printf(out, ",\"%s\":", quantiles[i].name);
+        nrd_json_put_double(out, quantile_of(all, n, quantiles[i].q)); /* null without samples */
+    }
+    nrd_str_putc(out, '}');
+    free(all);
+}
+
+static void put_series(nrd_str *out, nrd_metric *m)
+{
+    nrd_str_puts(out, "{\"labels\":{");
+    put_labels(out, m->labels);
+    nrd_str_puts(out, "},");
+    if (m->family->kind == NRD_METRIC_COUNTER || m->family->kind == NRD_METRIC_GAUGE) {
+        nrd_str_puts(out, "\"value\":");
+        nrd_json_put_double(out, atomic_load(&m->value));
+    } else {
+        put_observed(out, m);
+    }
+    nrd_str_putc(out, '}');
+}
+
+void nrd_metrics_json(nrd_metrics *r, nrd_str *out)
+{
+    pthread_mutex_lock(&r->mu);
+    nrd_str_putc(out, '{');
+    for (nrd_metric_family *f = r->families; f; f = f->next) {
+        nrd_str_printf(out, "%s\"%s\":[", f == r->families ? "" : ",", f->name);
+        for (nrd_metric *m = f->metrics; m; m = m->next) {
+            nrd_str_puts(out, m == f->metrics ? "" : ",");
+            put_series(out, m);
+        }
+        nrd_str_putc(out, ']');
+    }
+    nrd_str_putc(out, '}');
     pthread_mutex_unlock(&r->mu);
 }

@@ -2,6 +2,8 @@
  *
  * Purpose   A registry of families; a family has a name, a help text and a kind; a metric is one
  *           labelled series of a family. Asking twice for the same series gives the same object.
+ *           Also printed as JSON, for a page that draws them: there a histogram tells, besides its
+ *           buckets, quantiles of the last minute and its newest values.
  * Owner     Any thread may call any function. Adding to counters and gauges takes no lock.
  * Units     Whatever the family's name says.
  * Errors    INVALID_ARG: a name or label that the text form cannot carry, a kind or help text that
@@ -72,5 +74,17 @@ void nrd_metric_sample(nrd_metric *m, double v); /* histogram, summary */
 
 /* Appends all families in the order of their first registration. */
 void nrd_metrics_text(nrd_metrics *r, nrd_str *out);
+
+/* Values that a histogram's "recent" holds at most. */
+#define NRD_METRIC_RECENT 256
+/* TRITONSERVER_MetricFormat by which our front end asks our core for nrd_metrics_json; another core
+ * refuses the number, which no published version has. */
+#define NRD_METRIC_FORMAT_JSON 0x4e52
+/* Appends {"<family>":[<series>, ...], ...}. A series is {"labels":{...}, "value":v} or, for a
+ * histogram, {"labels":{...}, "count":n, "sum":s, "bounds":[...], "counts":[... one more],
+ * "recent":[oldest ... newest], "window":{"n":n, "p50":v, "p90":v, "p99":v}}; the i-th value of
+ * recent is observation count - length + i, so that histograms which are fed together line up.
+ * Summaries have count, sum and window. */
+void nrd_metrics_json(nrd_metrics *r, nrd_str *out);
 
 #endif

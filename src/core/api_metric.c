@@ -28,11 +28,15 @@ TRITONSERVER_Error *TRITONSERVER_MetricsFormatted(TRITONSERVER_Metrics *metrics,
 {
     snapshot *m = (snapshot *)(void *)metrics;
 
-    if (format != TRITONSERVER_METRIC_PROMETHEUS) {
+    if (format != TRITONSERVER_METRIC_PROMETHEUS && (int)format != NRD_METRIC_FORMAT_JSON) {
         return as_api(nrd_errorf(NRD_ERR_INVALID_ARG, "unknown metrics format '%d'", (int)format));
     }
     nrd_str_clear(&m->text);
-    nrd_metrics_text(nrd_core_metrics(), &m->text);
+    if (format == TRITONSERVER_METRIC_PROMETHEUS) {
+        nrd_metrics_text(nrd_core_metrics(), &m->text);
+    } else {
+        nrd_metrics_json(nrd_core_metrics(), &m->text);
+    }
     *base = nrd_str_cstr(&m->text);
     *byte_size = m->text.len;
     return NULL;

@@ -20,6 +20,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/metric.h"
+#include "base/pool.h"
 #include "base/queue.h"
 #include "base/str.h"
 #include "model_config.pb-c.h"
@@ -27,6 +28,7 @@
 #include "triton/core/tritonserver.h"
 
 #include <pthread.h>
+#include <semaphore.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -285,7 +287,7 @@ struct nrd_request { /* TRITONSERVER_InferenceRequest and TRITONBACKEND_Request 
     atomic_int refs;      /* the creator's, and one while a backend's execute runs */
     nrd_server *server;
     nrd_model *model; /* shared; NULL after release until used again */
-    char *model_name;
+    char *model_name; /* this text, id and the outputs' names: nrd_pool_strdup */
     int64_t model_version; /* as asked for; -1 = by policy */
     char *id;
     uint32_t flags;
@@ -490,13 +492,48 @@ struct nrd_instance { /* TRITONBACKEND_ModelInstance */
     uint32_t n_usage;
 };
 
-typedef struct nrd_worker nrd_worker; /* a thread that runs one or more instances */
-
 nrd_error *nrd_instances_new(nrd_model *m) NRD_MUST_USE;
 void nrd_instances_free(nrd_model *m);
+void nrd_instance_execute(nrd_instance *inst, nrd_request **requests, uint32_t n);
+
+/* ---- seats and hands, worker.c ----
+ *
+ * A worker is a seat: one instance, or those that share a device, and the duty to run them. A hand
+ * is the thread that sits there; every seat has exactly one, which sleeps when the queue is empty.
+ * Hands may change places (nrd_sched_follow), so a hand looks at its seat again whenever it woke.
+ */
+typedef struct nrd_worker {
+    nrd_model *model;         /* borrowed: joined before the model goes */
+    nrd_instance **instances; /* one, or all of a device */
+    uint32_t n_instances, next;
+    nrd_request **batch; /* what its hand has taken */
+    uint32_t cap;
+    int promptness; /* how often in a row an execution ended at once after its last answer */
+    bool started;
+    sem_t closed; /* posted when its hand has left for good */
+    pthread_t last;
+} nrd_worker;
+
+typedef struct nrd_hand {
+    struct nrd_hand *next; /* among the sleeping ones of a queue; guarded by its lock */
+    nrd_worker *seat;      /* changed by the hand itself or, while it sleeps, by who moves it */
+    unsigned n_moved;      /* by others; tells, as an address may come back */
+    sem_t wake;
+    bool chaining;        /* a step of an ensemble is being queued after the one before it ended */
+    uint64_t chained_ns;  /* when this batch first did that; 0: not yet */
+    nrd_sched *owed;      /* where it queued a step without waking anybody; NULL: nowhere */
+    bool is_named_freely; /* its name no longer tells an instance */
+} nrd_hand;
+
 nrd_error *nrd_workers_start(nrd_model *m) NRD_MUST_USE;
 void nrd_workers_join(nrd_model *m); /* after nrd_sched_stop */
-void nrd_instance_execute(nrd_instance *inst, nrd_request **requests, uint32_t n);
+/* Around the queuing of steps whose predecessor has just given its last answer: a hand that will be
+ * free in a moment may see to such a step itself. Returns what end gets. */
+bool nrd_hand_begin_chain(void);
+void nrd_hand_end_chain(bool was);
+/* true: this thread is a hand that sees to the step which it now queues in s, nobody needs to be
+ * woken. Called with the lock of s held. */
+bool nrd_hand_keeps(nrd_sched *s, uint64_t now_ns);
 
 /* ---- schedulers ---- */
 
@@ -507,8 +544,14 @@ nrd_sched *nrd_sched_new_inner(nrd_model *m,
                                const Inference__ModelSequenceBatching__StrategyOldest *o);
 void nrd_sched_enqueue_inner(nrd_sched *s, nrd_request *r);              /* takes always */
 nrd_error *nrd_sched_enqueue(nrd_sched *s, nrd_request *r) NRD_MUST_USE; /* takes on success */
-/* Waits for work; 0: stopped. At most cap requests that may run as one batch. */
-uint32_t nrd_sched_take(nrd_sched *s, nrd_request **batch, uint32_t cap);
+/* Waits for work of the hand's seat; 0: stopped, or it has another seat now. At most cap requests
+ * that may run as one batch. */
+uint32_t nrd_sched_take(nrd_sched *s, nrd_hand *h, nrd_request **batch, uint32_t cap);
+/* Sees to the step that h queued in `to` without waking anybody. If nothing waits in the queue of
+ * its own seat, it changes places with a hand that sleeps at `to`; else it wakes one. */
+void nrd_sched_follow(nrd_sched *to, nrd_hand *h);
+bool nrd_sched_waits(const nrd_sched *s); /* for a batch to become larger */
+bool nrd_sched_is_open(const nrd_sched *s); /* its hands may change places with those of others */
 /* Gives the request a place among the responses, if the model keeps them in order. */
 void nrd_sched_keep_order(nrd_sched *s, nrd_request *r);
 void nrd_sched_sweep(nrd_sched *s); /* answers cancelled and expired requests */
@@ -544,7 +587,8 @@ void nrd_cache_keep(nrd_factory *f, nrd_response *r);
 nrd_error *nrd_seq_new(nrd_seq **out, nrd_model *m) NRD_MUST_USE;    /* after the instances */
 nrd_error *nrd_seq_enqueue(nrd_seq *s, nrd_request *r) NRD_MUST_USE; /* takes on success */
 /* Waits for a batch of the instance; 0: stopped. cap: nrd_seq_max_batch. */
-uint32_t nrd_seq_take(nrd_seq *s, uint32_t instance, nrd_request **batch, uint32_t cap);
+uint32_t nrd_seq_take(nrd_seq *s, uint32_t instance, nrd_hand *h, nrd_request **batch,
+                      uint32_t cap);
 uint32_t nrd_seq_max_batch(const nrd_seq *s);
 /* States as a sequence begins with; NULL: the model has none. */
 nrd_seq_states *nrd_seq_first_states(const nrd_seq *s);

@@ -77,6 +77,8 @@ struct nrd_seq {
     bool no_sample;  /* ends after the prompt (scoring) */
     bool want_log_probs;
     bool want_context_rows; /* every prompt position goes through the LM head */
+    bool want_states;       /* the last layer's normed states of every prompt position are kept … */
+    bool want_last_state;   /* … of the last one only */
     bool want_logit_rows;   /* logits of every choice are kept */
     int32_t n_top;          /* candidates reported with each token */
     const float *bias;      /* [vocab] device memory or NULL */

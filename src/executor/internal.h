@@ -43,6 +43,7 @@ struct response {
     response_pool *pool;
     buffer beams, ids, log_probs, top_ids, top_log_probs, generation_logits;
     float *context_logits; /* owned; or NULL */
+    float *embedding;      /* owned; or NULL */
     bool is_private;       /* only for await by id */
 };
 
@@ -75,6 +76,9 @@ struct request {
     float *context_logits;     /* [n_prompt, vocab] */
     buffer *generation_logits; /* [n_seqs]: rows of vocab */
     score_job *score;          /* borrowed: the caller waits */
+    nrd_pooling pooling;
+    float *embedding; /* [hidden] with pooling, until it is in the response */
+    double *sums;     /* [hidden] with MEAN */
     nrd_perf_metrics perf;
 };
 
@@ -162,6 +166,7 @@ response *response_make_error(request *r, nrd_error *err); /* takes err always *
 void *loop_main(void *exec);
 void loop_on_context_rows(void *user, nrd_seq *q, int32_t first, int32_t n, const float *logits,
                           int64_t stride);
+void loop_on_states(void *user, nrd_seq *q, int32_t first, int32_t n, const float *states);
 void loop_on_choice_row(void *user, nrd_seq *q, int32_t beam, int32_t n_generated,
                         const float *logits);
 

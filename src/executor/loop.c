@@ -79,6 +79,32 @@ void loop_on_context_rows(void *user, nrd_seq *q, int32_t first, int32_t n, cons
     }
 }
 
+/* A sequence that was paused begins its prompt again, and its sums with it. */
+void loop_on_states(void *user, nrd_seq *q, int32_t first, int32_t n, const float *states)
+{
+    const nrd_exec *x = user;
+    request *r = q->owner;
+    size_t hidden = (size_t)x->spec->hidden;
+    if (!r->embedding) {
+        return; /* it has answered */
+    }
+    if (r->pooling == NRD_POOLING_LAST) {
+        memcpy(r->embedding, states + (size_t)(n - 1) * hidden, hidden * sizeof *states);
+        return;
+    }
+    if (first == 0) {
+        memset(r->sums, 0, hidden * sizeof *r->sums);
+    }
+    for (int32_t i = 0; i < n; i++) {
+        for (size_t k = 0; k < hidden; k++) {
+            r->sums[k] += (double)states[(size_t)i * hidden + k];
+        }
+    }
+    for (size_t k = 0; k < hidden && first + n == r->n_prompt; k++) {
+        r->embedding[k] = (float)(r->sums[k] / r->n_prompt);
+    }
+}
+
 void loop_on_choice_row(void *user, nrd_seq *q, int32_t beam, int32_t n_generated,
                         const float *logits)
 {

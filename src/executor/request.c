@@ -250,12 +250,38 @@ static nrd_error *check_ranges(const nrd_exec_request *in)
     return NULL;
 }
 
+static nrd_error *check_pooling(const nrd_exec_request *in)
+{
+    const struct {
+        bool used;
+        const char *name;
+    } fields[] = {
+        {in->guide_type != NULL, "guided decoding"},
+        {in->sampling.beam_width != 1, "beam_width > 1"},
+        {in->sampling.num_return_sequences != 1, "num_return_sequences > 1"},
+        {in->return_log_probs || in->n_top_logprobs > 0, "log probabilities"},
+        {in->return_context_logits, "return_context_logits"},
+        {in->return_generation_logits, "return_generation_logits"},
+    };
+    if (in->pooling < NRD_POOLING_NONE || in->pooling > NRD_POOLING_MEAN) {
+        return out_of_range("pooling", in->pooling, "0 (none), 1 (last) or 2 (mean)");
+    }
+    for (size_t i = 0; i < sizeof fields / sizeof fields[0] && in->pooling; i++) {
+        if (fields[i].used) {
+            return nrd_errorf(NRD_ERR_INVALID_ARG, "pooling generates nothing and does not go with %s",
+                              fields[i].name);
+        }
+    }
+    return NULL;
+}
+
 static nrd_error *check(const nrd_exec *x, const nrd_exec_request *in)
 {
     NRD_TRY(check_supported(in));
+    NRD_TRY(check_pooling(in));
     NRD_TRY(check_guide(x, in));
     NRD_TRY(check_prompt(x, in->input_ids, in->n_input_ids));
-    if (in->max_new_tokens < 1) {
+    if (in->max_new_tokens < 1 && in->pooling == NRD_POOLING_NONE) {
         return out_of_range("max_new_tokens (request_output_len)", in->max_new_tokens,
                             "at least 1");
     }
@@ -404,6 +430,8 @@ void request_free(request *r)
     }
     free(r->generation_logits);
     free(r->context_logits);
+    free(r->embedding);
+    free(r->sums);
     free(r->seqs);
     free(r->n_sent);
     free(r->prompt);
@@ -457,8 +485,9 @@ static nrd_error *fill(request *r, const nrd_exec_request *in, int32_t max_total
     bool greedy_beams = in->sampling.beam_width > 1;
 
     r->client_id = in->client_id;
-    r->streaming = in->streaming;
-    r->echo_prompt = !in->exclude_input_in_output;
+    r->pooling = in->pooling;
+    r->streaming = in->streaming && !in->pooling;
+    r->echo_prompt = !in->exclude_input_in_output && !in->pooling;
     /* With beams the count of sequences only caps how many come back; 1 is the default: all. */
     r->n_return = in->sampling.num_return_sequences > 1 ? in->sampling.num_return_sequences
                                                         : in->sampling.beam_width;
@@ -480,6 +509,12 @@ static nrd_error *fill(request *r, const nrd_exec_request *in, int32_t max_total
     if (r->want_context_logits) {
         NRD_NEW_GOTO(r->context_logits, (size_t)r->n_prompt * (size_t)x->spec->vocab, err, fail);
     }
+    if (in->pooling) {
+        NRD_NEW_GOTO(r->embedding, x->spec->hidden, err, fail);
+    }
+    if (in->pooling == NRD_POOLING_MEAN) {
+        NRD_NEW_GOTO(r->sums, x->spec->hidden, err, fail);
+    }
     if (r->want_generation_logits) {
         NRD_NEW_GOTO(r->generation_logits, r->n_seqs, err, fail);
     }
@@ -496,7 +531,10 @@ static nrd_error *fill(request *r, const nrd_exec_request *in, int32_t max_total
             .sampling = convert_sampling(&in->sampling),
             .stop = stop,
             .bad = bad,
-            .no_reuse = in->return_context_logits && i == 0,
+            .no_reuse = (in->return_context_logits && i == 0) || in->pooling == NRD_POOLING_MEAN,
+            .no_sample = in->pooling != NRD_POOLING_NONE,
+            .want_states = in->pooling == NRD_POOLING_MEAN,
+            .want_last_state = in->pooling == NRD_POOLING_LAST,
             .want_log_probs = in->return_log_probs,
             .want_context_rows = in->return_context_logits && i == 0,
             .want_logit_rows = r->want_generation_logits,
@@ -530,7 +568,7 @@ nrd_error *request_new(request **out, nrd_exec *x, const nrd_exec_request *in)
     NRD_TRY(check(x, &full));
     /* With beams num_return_sequences only caps how many come back; else it is a count. */
     int32_t n_seqs = full.sampling.beam_width > 1 ? 1 : full.sampling.num_return_sequences;
-    int64_t total = (int64_t)full.n_input_ids + full.max_new_tokens;
+    int64_t total = (int64_t)full.n_input_ids + (full.pooling ? 0 : full.max_new_tokens);
     if (total > x->lim.max_seq_len) {
         exec_log(x, 1, "prompt (%d) and max_new_tokens (%d) exceed max_seq_len (%d): cut",
                  full.n_input_ids, full.max_new_tokens, x->lim.max_seq_len);

@@ -27,6 +27,7 @@ static void response_destroy(response *r)
         free(bufs[i]->data);
     }
     free(r->context_logits);
+    free(r->embedding);
     nrd_error_free(r->pub.error);
     free(r);
 }
@@ -77,6 +78,8 @@ void response_put(response *r)
     r->pub.error = NULL;
     free(r->context_logits);
     r->context_logits = NULL;
+    free(r->embedding);
+    r->embedding = NULL;
     free(r->generation_logits.data); /* too large to keep */
     r->generation_logits = (buffer){0};
     pthread_mutex_lock(&p->mu);
@@ -247,6 +250,12 @@ response *response_make(request *r, nrd_seq *q, nrd_seq_finish finish, bool is_f
         o->pub.context_logits = o->context_logits;
         r->context_logits = NULL;
         r->context_logits_sent = true;
+    }
+    if (r->embedding && finish == NRD_SEQ_FINISH_LENGTH) {
+        o->embedding = r->embedding;
+        o->pub.embedding = o->embedding;
+        o->pub.n_embedding = r->exec->spec->hidden;
+        r->embedding = NULL;
     }
     r->perf.kv_new_blocks = q->n_new_blocks;
     r->perf.kv_reused_blocks = q->n_reused_blocks;

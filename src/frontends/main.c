@@ -10,6 +10,7 @@
 #include "frontends/openai/openai.h"
 #include "frontends/options.h"
 #include "frontends/tracer.h"
+#include "frontends/ui/ui.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -29,6 +30,7 @@ typedef struct services {
     nrd_tracer *tracer;
     nrd_http_api *http;
     nrd_openai *openai;
+    nrd_ui *ui;
     nrd_http_server *metrics;
 #ifdef NRD_HAVE_GRPC
     nrd_grpc_service *grpc;
@@ -115,6 +117,9 @@ static nrd_error *start_services(services *s, const nrd_options *o)
         if (o->allow_openai) {
             NRD_TRY(nrd_error_wrap(nrd_openai_new(&s->openai, s->http),
                                    "failed to start the OpenAI endpoints"));
+        }
+        if (o->ui) {
+            NRD_TRY(nrd_error_wrap(nrd_ui_new(&s->ui, s->http), "failed to start the page"));
         }
         NRD_TRY(nrd_error_wrap(nrd_http_api_listen(s->http), "failed to start HTTP service"));
     }
@@ -203,6 +208,7 @@ static int stop(services *s, const nrd_options *o)
     free_grpc(s);
     nrd_http_api_free(s->http);
     nrd_openai_free(s->openai);
+    nrd_ui_free(s->ui);
     nrd_http_server_free(s->metrics);
     nrd_error_free(nrd_http_from_triton(TRITONSERVER_ServerDelete(s->server)));
     nrd_tracer_free(s->tracer);
@@ -261,6 +267,7 @@ fail:
         free_grpc(&s);
         nrd_http_api_free(s.http);
         nrd_openai_free(s.openai);
+        nrd_ui_free(s.ui);
         nrd_http_server_free(s.metrics);
         nrd_error_free(nrd_http_from_triton(TRITONSERVER_ServerDelete(s.server)));
     }

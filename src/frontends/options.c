@@ -178,7 +178,7 @@ void nrd_options_init(nrd_options *o)
     o->model_config_name = nrd_xstrdup("");
     o->load_threads = 4;
     o->allow_http = true;
-    o->allow_openai = true;
+    o->allow_openai = o->ui = true;
     o->api_key_file = nrd_xstrdup("");
     o->http_address = nrd_xstrdup("0.0.0.0");
     o->http_port = 8000;

@@ -69,6 +69,7 @@ typedef struct nrd_options {
     char *api_key_file;           /* "" without */
     nrd_option_list cors_origins; /* name */
     int64_t openai_rate_limit;    /* requests a minute and key; 0: any number */
+    bool ui;                      /* the page at / */
     /* gRPC */
     bool allow_grpc, allow_grpc_given;
     bool reuse_grpc_port;

@@ -230,6 +230,10 @@ const nrd_option_row nrd_option_rows[] = {
     {"OpenAI", "openai-rate-limit", NRD_FORM_INT, F(openai_rate_limit), 0, INT_MAX, "integer", NULL,
      "Requests a minute for each key; more are answered 429. 0: any number. Default is 0."},
 
+    {"Page", "ui", NRD_FORM_BOOL, F(ui), 0, 0, "boolean", NULL,
+     "Show a page at / of the HTTP port: chat with the models, a live view of the server. Default is "
+     "true."},
+
     {"Shared Memory", "allow-client-shm", NRD_FORM_BOOL, F(allow_client_shm), 0, 0, "boolean", NULL,
      "Let clients register shared memory, of the system and of CUDA, and use it for inputs and "
      "outputs. Default is true."},

@@ -306,8 +306,9 @@ class Run:
         servers = []
         try:
             for side, program in zip(("ours", "theirs"), programs):
+                more = ["--ui=false"] if side == "ours" else []  # theirs has no page at /
                 servers.append(Server(program, repository, backends, f"{folder}/{name}-{side}.log",
-                                      *args))
+                                      *args, *more))
             for s in servers:
                 s.wait()
             self.take(compare_logs(f"log of start, {name}", *servers))

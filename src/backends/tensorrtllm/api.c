@@ -48,6 +48,7 @@ static void report_iterations(llm_instance *inst)
         for (int32_t i = 0; i < n; i++) {
             llm_metrics_iteration(inst->metrics, &stats[i],
                                   inst->model->exec_config.batching == NRD_BATCHING_STATIC);
+            llm_metrics_step(inst->metrics, &stats[i]);
         }
     } while (n == MAX_ITERATIONS);
 }
@@ -111,8 +112,9 @@ static void stop_requests(llm_instance *inst, TRITONBACKEND_Request *request, co
                      "cannot release a request");
 }
 
-/* The parameter top_logprobs: that many alternatives to each token are reported. */
-static TRITONSERVER_Error *read_top(TRITONBACKEND_Request *request, nrd_exec_request *e)
+/* The parameters of a request: top_logprobs, that many alternatives to each token are reported;
+ * pooling ("last", "mean"), the answer is the output "embedding" [1, hidden]. */
+static TRITONSERVER_Error *read_parameters(TRITONBACKEND_Request *request, nrd_exec_request *e)
 {
     uint32_t n = 0;
     NRD_TB_TRY(TRITONBACKEND_RequestParameterCount(request, &n));
@@ -125,14 +127,23 @@ static TRITONSERVER_Error *read_top(TRITONBACKEND_Request *request, nrd_exec_req
             int64_t k = *(const int64_t *)value;
             e->n_top_logprobs = k < 0 || k > INT32_MAX ? -1 : (int32_t)k;
         }
+        if (!strcmp(key, "pooling") && type == TRITONSERVER_PARAMETER_STRING) {
+            e->pooling = !strcmp(value, "last")   ? NRD_POOLING_LAST
+                         : !strcmp(value, "mean") ? NRD_POOLING_MEAN
+                                                  : NRD_POOLING_NONE;
+            if (e->pooling == NRD_POOLING_NONE) {
+                return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG,
+                                     "pooling must be last or mean, not '%.40s'", (const char *)value);
+            }
+        }
     }
     return NULL;
 }
 
 static void row_init(llm_row *row, const llm_instance *inst, const nrd_exec_request *e)
 {
-    row->streaming = e->streaming;
-    row->exclude_input = e->exclude_input_in_output;
+    row->streaming = e->streaming && !e->pooling;
+    row->exclude_input = e->exclude_input_in_output || e->pooling;
     row->return_log_probs = e->return_log_probs;
     row->return_context_logits = e->return_context_logits;
     row->return_generation_logits = e->return_generation_logits;
@@ -275,7 +286,7 @@ static void run_request(llm_instance *inst, TRITONBACKEND_Request *request)
         nrd_exec_request e;
         err = llm_convert(inst, &in, n_rows, i, &in.arena, &e);
         if (!err) {
-            err = read_top(request, &e);
+            err = read_parameters(request, &e);
         }
         if (!err) {
             row_init(row, inst, &e);

@@ -56,6 +56,7 @@ typedef struct llm_row {
     bool return_log_probs, return_context_logits, return_generation_logits, return_perf_metrics;
     int32_t n_beams, n_input_ids, n_sequences, n_top;
     struct llm_tail *tails;  /* [n_sequences], only where stream_state is sent */
+    uint64_t last_ns;        /* steady clock of the last piece of a stream; 0: none yet */
 } llm_row;
 
 /* stream_state: the newest generated ids of a sequence, all of it while it is short. Long enough that
@@ -114,6 +115,10 @@ void llm_respond_error(llm_instance *inst, llm_row *row, TRITONSERVER_Error *err
 TRITONSERVER_Error *llm_metrics_new(llm_metrics **out, const llm_instance *inst);
 void llm_metrics_free(llm_metrics *m);
 void llm_metrics_iteration(llm_metrics *m, const nrd_iter_stats *s, bool is_static_batching);
+/* One step of the engine, in order: how long, and how long nothing ran before it. */
+void llm_metrics_step(llm_metrics *m, const nrd_iter_stats *s);
 void llm_metrics_request(llm_metrics *m, int64_t n_input_tokens, int64_t n_output_tokens);
+void llm_metrics_first_token(llm_metrics *m, double ms); /* since the model got the request */
+void llm_metrics_next_token(llm_metrics *m, double ms);  /* since the token before it */
 
 #endif

@@ -76,7 +76,41 @@ static const struct {
 };
 enum { N_ROWS = sizeof rows / sizeof *rows };
 
+/* How long tokens take and what each step of the engine does. The four of a step are observed
+ * together, so that their newest values make a timeline. */
+typedef enum {
+    TIME_FIRST,
+    TIME_NEXT,
+    STEP_MS,
+    STEP_IDLE_MS,
+    STEP_PROMPT,
+    STEP_GENERATED,
+    HIST_COUNT,
+} hist_id;
+
+static const double ms_bounds[] = {0.1, 0.2, 0.5, 1,   2,   5,    10,   20,
+                                   50,  100, 200, 500, 1e3, 2e3, 5e3, 10e3, 30e3};
+static const double token_bounds[] = {0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192};
+#define MS ms_bounds, sizeof ms_bounds / sizeof *ms_bounds
+#define TOKENS token_bounds, sizeof token_bounds / sizeof *token_bounds
+static const struct {
+    const char *name, *help;
+    const double *bounds;
+    size_t n_bounds;
+} hists[HIST_COUNT] = {
+    [TIME_FIRST] = {"nv_llm_time_to_first_token_ms",
+                    "Milliseconds from a request's arrival at the model to its first token", MS},
+    [TIME_NEXT] = {"nv_llm_inter_token_ms", "Milliseconds between two tokens of a request", MS},
+    [STEP_MS] = {"nv_llm_step_ms", "Milliseconds that a step of the engine took", MS},
+    [STEP_IDLE_MS] = {"nv_llm_step_idle_ms", "Milliseconds without a step before each step", MS},
+    [STEP_PROMPT] = {"nv_llm_step_prompt_tokens", "Prompt tokens that a step computed", TOKENS},
+    [STEP_GENERATED] = {"nv_llm_step_generated_tokens", "Tokens that a step generated", TOKENS},
+};
+
 struct llm_metrics {
+    TRITONSERVER_MetricFamily *hist_families[HIST_COUNT];
+    TRITONSERVER_Metric *hists[HIST_COUNT];
+    uint64_t last_step_us; /* wall clock at the end of the last step */
     TRITONSERVER_MetricFamily *families[FAM_COUNT];
     TRITONSERVER_Metric *rows[N_ROWS];
     TRITONSERVER_MetricFamily *length_families[2];
@@ -125,17 +159,20 @@ static TRITONSERVER_Error *new_metric(TRITONSERVER_Metric **out, TRITONSERVER_Me
                                       const TRITONSERVER_MetricArgs *args)
 {
     const TRITONSERVER_Parameter *labels[3];
+    uint64_t n = 0;
     char version[24];
     TRITONSERVER_Error *err;
 
     snprintf(version, sizeof version, "%llu", (unsigned long long)inst->model->config.version);
-    labels[0] = TRITONSERVER_ParameterNew("model", TRITONSERVER_PARAMETER_STRING,
-                                          inst->model->config.name);
-    labels[1] = TRITONSERVER_ParameterNew(label, TRITONSERVER_PARAMETER_STRING, value);
-    labels[2] = TRITONSERVER_ParameterNew("version", TRITONSERVER_PARAMETER_STRING, version);
-    err = args ? TRITONSERVER_MetricNewWithArgs(out, family, labels, 3, args)
-               : TRITONSERVER_MetricNew(out, family, labels, 3);
-    for (int i = 0; i < 3; i++) {
+    labels[n++] = TRITONSERVER_ParameterNew("model", TRITONSERVER_PARAMETER_STRING,
+                                            inst->model->config.name);
+    if (label) {
+        labels[n++] = TRITONSERVER_ParameterNew(label, TRITONSERVER_PARAMETER_STRING, value);
+    }
+    labels[n++] = TRITONSERVER_ParameterNew("version", TRITONSERVER_PARAMETER_STRING, version);
+    err = args ? TRITONSERVER_MetricNewWithArgs(out, family, labels, n, args)
+               : TRITONSERVER_MetricNew(out, family, labels, n);
+    for (uint64_t i = 0; i < n; i++) {
         TRITONSERVER_ParameterDelete((TRITONSERVER_Parameter *)(uintptr_t)labels[i]);
     }
     return err;
@@ -167,6 +204,27 @@ static TRITONSERVER_Error *new_lengths(llm_metrics *m, const llm_instance *inst)
     return err;
 }
 
+static TRITONSERVER_Error *new_hist(llm_metrics *m, const llm_instance *inst, hist_id h)
+{
+    TRITONSERVER_MetricArgs *args = NULL;
+    TRITONSERVER_Error *err = TRITONSERVER_MetricArgsNew(&args);
+
+    if (!err) {
+        err = TRITONSERVER_MetricArgsSetHistogram(args, hists[h].bounds, hists[h].n_bounds);
+    }
+    if (!err) {
+        err = TRITONSERVER_MetricFamilyNew(&m->hist_families[h], TRITONSERVER_METRIC_KIND_HISTOGRAM,
+                                           hists[h].name, hists[h].help);
+    }
+    if (!err) {
+        err = new_metric(&m->hists[h], m->hist_families[h], inst, NULL, NULL, args);
+    }
+    if (args) {
+        TRITONSERVER_ErrorDelete(TRITONSERVER_MetricArgsDelete(args));
+    }
+    return err;
+}
+
 TRITONSERVER_Error *llm_metrics_new(llm_metrics **out, const llm_instance *inst)
 {
     bool is_static = inst->model->exec_config.batching == NRD_BATCHING_STATIC;
@@ -188,6 +246,9 @@ TRITONSERVER_Error *llm_metrics_new(llm_metrics **out, const llm_instance *inst)
     if (!err) {
         err = new_lengths(m, inst);
     }
+    for (int h = 0; h < HIST_COUNT && !err; h++) {
+        err = new_hist(m, inst, (hist_id)h);
+    }
     if (err) {
         llm_metrics_free(m);
         m = NULL;
@@ -208,6 +269,14 @@ void llm_metrics_free(llm_metrics *m)
     for (int i = 0; i < N_ROWS; i++) {
         if (m->rows[i]) {
             nrd_tb_log_error(TRITONSERVER_MetricDelete(m->rows[i]), "metric");
+        }
+    }
+    for (int h = 0; h < HIST_COUNT; h++) {
+        if (m->hists[h]) {
+            nrd_tb_log_error(TRITONSERVER_MetricDelete(m->hists[h]), "metric");
+        }
+        if (m->hist_families[h]) {
+            nrd_tb_log_error(TRITONSERVER_MetricFamilyDelete(m->hist_families[h]), "metric");
         }
     }
     for (int i = 0; i < 2; i++) {
@@ -274,5 +343,42 @@ void llm_metrics_request(llm_metrics *m, int64_t n_input_tokens, int64_t n_outpu
     if (m) {
         nrd_tb_log_error(TRITONSERVER_MetricObserve(m->lengths[0], (double)n_input_tokens), "metric");
         nrd_tb_log_error(TRITONSERVER_MetricObserve(m->lengths[1], (double)n_output_tokens), "metric");
+    }
+}
+
+static void observe(llm_metrics *m, hist_id h, double v)
+{
+    nrd_tb_log_error(TRITONSERVER_MetricObserve(m->hists[h], v), "metric");
+}
+
+void llm_metrics_step(llm_metrics *m, const nrd_iter_stats *s)
+{
+    static pthread_mutex_t together = PTHREAD_MUTEX_INITIALIZER; /* instances share the series */
+    if (!m) {
+        return;
+    }
+    double idle = m->last_step_us > 0 && s->timestamp_us > m->last_step_us
+                      ? (double)(s->timestamp_us - m->last_step_us) / 1e3 - s->iteration_ms
+                      : 0;
+    m->last_step_us = s->timestamp_us;
+    pthread_mutex_lock(&together);
+    observe(m, STEP_MS, s->iteration_ms);
+    observe(m, STEP_IDLE_MS, idle > 0 ? idle : 0);
+    observe(m, STEP_PROMPT, s->n_context_tokens);
+    observe(m, STEP_GENERATED, s->n_generated_tokens);
+    pthread_mutex_unlock(&together);
+}
+
+void llm_metrics_first_token(llm_metrics *m, double ms)
+{
+    if (m) {
+        observe(m, TIME_FIRST, ms);
+    }
+}
+
+void llm_metrics_next_token(llm_metrics *m, double ms)
+{
+    if (m) {
+        observe(m, TIME_NEXT, ms);
     }
 }

@@ -185,6 +185,15 @@ static TRITONSERVER_Error *put_logits(const llm_row *row, TRITONBACKEND_Response
     return NULL;
 }
 
+/* embedding [1, hidden]; only with the parameter pooling. */
+static TRITONSERVER_Error *put_embedding(TRITONBACKEND_Response *t, const nrd_exec_response *r)
+{
+    float *out;
+    NRD_TB_TRY(put(t, "embedding", F32, r->n_embedding, 0, 0, 2, (void **)&out));
+    memcpy(out, r->embedding, (size_t)r->n_embedding * sizeof *out);
+    return NULL;
+}
+
 static TRITONSERVER_Error *put_perf(const llm_row *row, TRITONBACKEND_Response *t,
                                     const nrd_exec_response *r)
 {
@@ -244,6 +253,9 @@ static TRITONSERVER_Error *fill(const llm_instance *inst, const llm_row *row,
     NRD_TB_TRY(put_log_probs(row, t, r, dummies));
     if (row->n_top > 0) {
         NRD_TB_TRY(put_top(row, t, r));
+    }
+    if (r->embedding) {
+        NRD_TB_TRY(put_embedding(t, r));
     }
     NRD_TB_TRY(put_logits(row, t, r, dummies));
     if ((q->wants & LLM_OUT_BATCH_INDEX) && (q->n_rows > 1 || !inst->model->has_sequence_index)) {
@@ -327,6 +339,33 @@ static void send(llm_instance *inst, llm_row *row, TRITONBACKEND_Response *t, bo
     }
 }
 
+/* Times as the client of a stream sees them; a request that is answered at once gives its time to
+ * the first token and one mean time between tokens. */
+static void observe_times(llm_instance *inst, llm_row *row, const nrd_exec_response *r, int64_t n_new)
+{
+    const nrd_perf_metrics *p = &r->perf;
+
+    if (r->error || n_new <= 0 || row->n_sequences > 1) {
+        return;
+    }
+    if (row->streaming) {
+        uint64_t now = nrd_now_ns();
+        if (row->last_ns == 0) {
+            llm_metrics_first_token(inst->metrics, (double)(now - row->request->exec_start_ns) / 1e6);
+        }
+        for (int64_t i = 0; row->last_ns > 0 && i < n_new; i++) {
+            llm_metrics_next_token(inst->metrics, (double)(now - row->last_ns) / 1e6 / (double)n_new);
+        }
+        row->last_ns = now;
+    } else if (r->is_final && p->first_token_ns > p->arrival_ns) {
+        llm_metrics_first_token(inst->metrics, (double)(p->first_token_ns - p->arrival_ns) / 1e6);
+        if (n_new > 1 && p->last_token_ns > p->first_token_ns) {
+            llm_metrics_next_token(inst->metrics, (double)(p->last_token_ns - p->first_token_ns) / 1e6 /
+                                                      (double)(n_new - 1));
+        }
+    }
+}
+
 void llm_respond(llm_instance *inst, nrd_exec_response *r)
 {
     llm_row *row = (llm_row *)(uintptr_t)r->client_id;
@@ -341,10 +380,13 @@ void llm_respond(llm_instance *inst, nrd_exec_response *r)
     } else if (!err) {
         err = fill(inst, row, t, r);
     }
+    int64_t n_new = 0;
     for (int32_t b = 0; b < r->n_beams; b++) {
         bool echoed = !row->streaming && !row->exclude_input;
-        q->n_output_tokens += r->beams[b].n_ids - (echoed ? row->n_input_ids : 0);
+        n_new += r->beams[b].n_ids - (echoed ? row->n_input_ids : 0);
     }
+    q->n_output_tokens += n_new;
+    observe_times(inst, row, r, r->n_beams > 1 ? n_new / r->n_beams : n_new);
     send(inst, row, t, r->is_final, err);
     nrd_exec_response_free(r);
 }

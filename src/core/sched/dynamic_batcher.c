@@ -1,12 +1,17 @@
 /* The queue in front of a model's instances. Instance threads pull: whoever is free forms the next
  * batch, so a request makes one hop from the caller's thread to the instance's.
  *
+ * Threads without work (hands, see core.h) sleep in a stack, each on its own semaphore: the one
+ * that slept last is woken first, and by name, so nobody wakes in vain. A thread is taken off the
+ * stack under the lock and woken after it; until then it cannot go away.
+ *
  * Without dynamic_batching a batch is one request. With it, requests of equal shapes are put
  * together up to max_batch_size; a batch smaller than every preferred size waits until its oldest
  * request has been queued for max_queue_delay_microseconds. One thread at a time forms a batch
  * (`forming`), so that two idle instances do not share out one batch.
  *
- * Lock: mu guards everything below it in the struct; it is never held across a callback. */
+ * Lock: mu guards everything below it in the struct; it is never held across a callback. Two of
+ * them are locked in the order of their addresses. */
 #include "core/core.h"
 
 #include <stdlib.h>
@@ -30,17 +35,17 @@ typedef struct level {
 struct nrd_sched {
     atomic_int refs;
     nrd_model *model; /* borrowed: lives longer than its requests; NULL-safe use only before stop */
-    bool batching;
+    bool batching, open;
     nrd_order *order; /* shared; NULL: responses may overtake each other */
     uint32_t max_batch;
     uint64_t delay_ns;
     uint32_t *preferred;
     size_t n_preferred;
     pthread_mutex_t mu;
-    pthread_cond_t cond;      /* threads without work */
-    pthread_cond_t form_cond; /* the thread that is forming a batch */
-    level *levels; /* rising numbers */
-    level usual;   /* what a new one is like */
+    nrd_hand *idle;           /* hands without work, the last one first */
+    pthread_cond_t form_cond; /* the hand that is forming a batch */
+    level *levels;            /* rising numbers */
+    level usual;              /* what a new one is like */
     uint32_t n_levels;
     uint64_t last_level, default_level;
     uint32_t n_queued;
@@ -98,7 +103,6 @@ static nrd_sched *sched_new(nrd_model *m)
     pthread_mutex_init(&s->mu, NULL);
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&s->cond, &attr);
     pthread_cond_init(&s->form_cond, &attr);
     pthread_condattr_destroy(&attr);
     s->max_batch = 1;
@@ -151,6 +155,12 @@ nrd_error *nrd_sched_new(nrd_sched **out, nrd_model *m)
             }
         }
     }
+    s->open = s->delay_ns == 0;
+    for (size_t i = 0; i < cfg->n_instance_group; i++) {
+        /* backends may keep a GPU current per thread */
+        s->open = s->open &&
+                  cfg->instance_group[i]->kind != INFERENCE__MODEL_INSTANCE_GROUP__KIND__KIND_GPU;
+    }
     *out = s;
     return NULL;
 }
@@ -175,7 +185,6 @@ void nrd_sched_unref(nrd_sched *s)
 {
     if (s && atomic_fetch_sub(&s->refs, 1) == 1) {
         NRD_ASSERT(s->n_queued == 0, "a queue is emptied before it goes");
-        pthread_cond_destroy(&s->cond);
         pthread_cond_destroy(&s->form_cond);
         pthread_mutex_destroy(&s->mu);
         nrd_order_unref(s->order);
@@ -230,12 +239,62 @@ static void remove_locked(nrd_sched *s, level *l, nrd_request *r, bool is_late)
     s->n_queued--;
 }
 
+/* ---- sleeping and waking ---- */
+
+/* The hand that the caller has to wake once it has unlocked; NULL: none sleeps. */
+static nrd_hand *pop_idle_locked(nrd_sched *s)
+{
+    nrd_hand *h = s->idle;
+    if (h) {
+        s->idle = h->next;
+        h->next = NULL;
+    }
+    return h;
+}
+
+static void wake(nrd_hand *h)
+{
+    if (h) {
+        sem_post(&h->wake);
+    }
+}
+
+/* Somebody has to look at the queue: the hand that forms a batch, else a sleeping one (returned, as
+ * above). If there is neither, all hands are about and will come by. */
+static nrd_hand *notify_locked(nrd_sched *s)
+{
+    if (s->forming) {
+        pthread_cond_signal(&s->form_cond);
+        return NULL;
+    }
+    return pop_idle_locked(s);
+}
+
+/* Unlocks while the hand sleeps. false: it was given another seat, and s is none of its business
+ * any more: not locked again. */
+static bool sleep_locked(nrd_sched *s, nrd_hand *h)
+{
+    const unsigned n_moved = h->n_moved;
+
+    h->next = s->idle;
+    s->idle = h;
+    pthread_mutex_unlock(&s->mu);
+    while (sem_wait(&h->wake) != 0) { /* interrupted */
+    }
+    if (h->n_moved != n_moved) {
+        return false;
+    }
+    pthread_mutex_lock(&s->mu);
+    return true;
+}
+
 /* ---- entering ---- */
 
 nrd_error *nrd_sched_enqueue(nrd_sched *s, nrd_request *r)
 {
     const uint64_t priority = r->priority ? r->priority : s->default_level;
     nrd_error *err = NULL;
+    nrd_hand *next = NULL;
 
     r->batch_ns = r->queue_ns = nrd_now_ns();
     nrd_trace_report(r->trace, TRITONSERVER_TRACE_QUEUE_START, r->queue_ns);
@@ -262,9 +321,12 @@ nrd_error *nrd_sched_enqueue(nrd_sched *s, nrd_request *r)
         push(&l->head, &l->tail, r);
         l->n++;
         s->n_queued++;
-        pthread_cond_signal(s->forming ? &s->form_cond : &s->cond);
+        if (s->forming || !nrd_hand_keeps(s, r->queue_ns)) {
+            next = notify_locked(s);
+        }
     }
     pthread_mutex_unlock(&s->mu);
+    wake(next);
     return err;
 }
 
@@ -277,8 +339,9 @@ void nrd_sched_enqueue_inner(nrd_sched *s, nrd_request *r)
     push(&s->levels[0].head, &s->levels[0].tail, r);
     s->levels[0].n++;
     s->n_queued++;
-    pthread_cond_signal(s->forming ? &s->form_cond : &s->cond);
+    nrd_hand *next = notify_locked(s);
     pthread_mutex_unlock(&s->mu);
+    wake(next);
 }
 
 /* ---- leaving without a backend ---- */
@@ -331,10 +394,15 @@ static void fail_list(nrd_request *list, nrd_error_code code, const char *messag
 void nrd_sched_sweep(nrd_sched *s)
 {
     nrd_request *cancelled = NULL, *expired = NULL;
+    nrd_hand *next = NULL;
 
     pthread_mutex_lock(&s->mu);
     collect_locked(s, UINT32_MAX, &cancelled, &expired);
+    if (s->n_queued > 0) { /* a hand that meant to see to it may be late */
+        next = notify_locked(s);
+    }
     pthread_mutex_unlock(&s->mu);
+    wake(next);
     fail_list(expired, NRD_ERR_UNAVAILABLE, "Request timeout expired", NRD_FAIL_REJECTED);
     fail_list(cancelled, NRD_ERR_CANCELLED, "Request was cancelled", NRD_FAIL_CANCELED);
 }
@@ -343,9 +411,14 @@ void nrd_sched_stop(nrd_sched *s)
 {
     pthread_mutex_lock(&s->mu);
     s->stopping = true;
-    pthread_cond_broadcast(&s->cond);
+    nrd_hand *all = s->idle;
+    s->idle = NULL;
     pthread_cond_broadcast(&s->form_cond);
     pthread_mutex_unlock(&s->mu);
+    for (nrd_hand *next; all; all = next) {
+        next = all->next; /* woken, it is gone */
+        wake(all);
+    }
 }
 
 /* ---- forming batches ---- */
@@ -448,9 +521,10 @@ static void wait_until(nrd_sched *s, uint64_t when_ns)
     pthread_cond_timedwait(&s->form_cond, &s->mu, &t);
 }
 
-uint32_t nrd_sched_take(nrd_sched *s, nrd_request **batch, uint32_t cap)
+uint32_t nrd_sched_take(nrd_sched *s, nrd_hand *h, nrd_request **batch, uint32_t cap)
 {
     uint32_t n = 0;
+    nrd_hand *next = NULL;
 
     pthread_mutex_lock(&s->mu);
     for (;;) {
@@ -467,7 +541,9 @@ uint32_t nrd_sched_take(nrd_sched *s, nrd_request **batch, uint32_t cap)
             break;
         }
         if (s->n_queued == 0 || s->forming) {
-            pthread_cond_wait(&s->cond, &s->mu);
+            if (!sleep_locked(s, h)) {
+                return 0;
+            }
             continue;
         }
         plan p = make_plan_locked(s, cap);
@@ -484,12 +560,54 @@ uint32_t nrd_sched_take(nrd_sched *s, nrd_request **batch, uint32_t cap)
         wait_until(s, ready_ns);
         s->forming = false;
     }
-    /* Arrivals woke only the forming thread; what it leaves behind is for the next one. */
+    /* Arrivals woke only the forming hand; what it leaves behind is for the next one. */
     if (s->n_queued > 0 || s->stopping) {
-        pthread_cond_signal(&s->cond);
+        next = pop_idle_locked(s);
     }
     pthread_mutex_unlock(&s->mu);
+    wake(next);
     return n;
+}
+
+/* ---- going on with the next step ---- */
+
+bool nrd_sched_waits(const nrd_sched *s)
+{
+    return s->delay_ns > 0;
+}
+
+bool nrd_sched_is_open(const nrd_sched *s)
+{
+    return s->open;
+}
+
+static void lock_both(nrd_sched *a, nrd_sched *b)
+{
+    pthread_mutex_lock((uintptr_t)a < (uintptr_t)b ? &a->mu : &b->mu);
+    pthread_mutex_lock((uintptr_t)a < (uintptr_t)b ? &b->mu : &a->mu);
+}
+
+void nrd_sched_follow(nrd_sched *to, nrd_hand *h)
+{
+    nrd_sched *from = h->seat->model->sched;
+    nrd_hand *other = NULL;
+
+    lock_both(from, to);
+    if (to->n_queued > 0) { /* else somebody was faster, or it was cancelled */
+        other = pop_idle_locked(to);
+    }
+    if (other && from->n_queued == 0 && !from->stopping) {
+        nrd_worker *seat = h->seat;
+        h->seat = other->seat;
+        other->seat = seat; /* where it sleeps on, as h would have */
+        other->n_moved++;
+        other->next = from->idle;
+        from->idle = other;
+        other = NULL;
+    }
+    pthread_mutex_unlock(&from->mu);
+    pthread_mutex_unlock(&to->mu);
+    wake(other);
 }
 
 void nrd_sched_keep_order(nrd_sched *s, nrd_request *r)

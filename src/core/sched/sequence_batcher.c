@@ -733,10 +733,10 @@ static uint32_t take_direct(nrd_seq *s, inst *in, nrd_request **batch, uint32_t 
     return n;
 }
 
-uint32_t nrd_seq_take(nrd_seq *s, uint32_t instance, nrd_request **batch, uint32_t cap)
+uint32_t nrd_seq_take(nrd_seq *s, uint32_t instance, nrd_hand *h, nrd_request **batch, uint32_t cap)
 {
     inst *in = &s->insts[instance];
-    return s->oldest ? nrd_sched_take(in->inner, batch, cap) : take_direct(s, in, batch, cap);
+    return s->oldest ? nrd_sched_take(in->inner, h, batch, cap) : take_direct(s, in, batch, cap);
 }
 
 uint32_t nrd_seq_max_batch(const nrd_seq *s)

@@ -41,9 +41,9 @@ struct nrd_runner {
     float *inv_freq, *inv_freq_local;
     float rope_scale, rope_scale_local;
 
-    void **kv_base; /* [n_layers] */
+    void **kv_base, **kv_host_base; /* [n_layers] */
     int32_t n_kv_blocks;
-    nrd_kv_layer *kv_layers; /* [n_layers] */
+    nrd_kv_layer *kv_layers, *kv_host_layers; /* [n_layers] */
 
     void *x, *normed, *qkv, *att, *delta, *up, *mid;
     float *row_scale, *logits;
@@ -319,6 +319,9 @@ void nrd_runner_free(nrd_runner *r)
         nrd_batch_fini(&r->batch[i]);
         outputs_fini(r, &r->out[i]);
     }
+    for (int32_t i = 0; r->kv_host_base && i < r->spec->n_layers; i++) {
+        r->dev->ops->free(r->dev, NRD_MEM_HOST, r->kv_host_base[i]);
+    }
     for (int32_t i = 0; r->kv_base && i < r->spec->n_layers; i++) {
         free_mem(r, r->kv_base[i]);
     }
@@ -341,6 +344,8 @@ void nrd_runner_free(nrd_runner *r)
     }
     free(r->kv_base);
     free(r->kv_layers);
+    free(r->kv_host_base);
+    free(r->kv_host_layers);
     free(r->layer_window);
     free(r);
 }
@@ -358,17 +363,17 @@ size_t nrd_runner_kv_block_bytes(const nrd_runner *r)
     return layer_block_bytes(r) * (size_t)r->spec->n_layers;
 }
 
-nrd_error *nrd_runner_alloc_kv(nrd_runner *r, int32_t n_blocks)
+static nrd_error *alloc_pool(nrd_runner *r, nrd_mem_kind kind, int32_t n_blocks, void **base,
+                             nrd_kv_layer *layers)
 {
-    nrd_error *err = NULL;
-    NRD_NEW_GOTO(r->kv_base, r->spec->n_layers, err, fail);
-    NRD_NEW_GOTO(r->kv_layers, r->spec->n_layers, err, fail);
+    size_t bytes;
+    if (!nrd_size_mul((size_t)n_blocks, layer_block_bytes(r), &bytes)) {
+        return nrd_error_no_memory();
+    }
     for (int32_t i = 0; i < r->spec->n_layers; i++) {
-        NRD_TRY_GOTO(
-            alloc_mem(r, &r->kv_base[i], (size_t)n_blocks, layer_block_bytes(r), "kv cache"), err,
-            fail);
-        r->kv_layers[i] = (nrd_kv_layer){
-            .base = r->kv_base[i],
+        NRD_TRY(r->dev->ops->alloc(r->dev, &base[i], kind, bytes, "kv cache"));
+        layers[i] = (nrd_kv_layer){
+            .base = base[i],
             .dtype = r->kv_dtype,
             .n_blocks = n_blocks,
             .block_tokens = r->cfg.block_tokens,
@@ -378,7 +383,21 @@ nrd_error *nrd_runner_alloc_kv(nrd_runner *r, int32_t n_blocks)
             .v_scale = 1,
         };
     }
+    return NULL;
+}
+
+nrd_error *nrd_runner_alloc_kv(nrd_runner *r, int32_t n_blocks, int32_t n_host)
+{
+    nrd_error *err = NULL;
     r->n_kv_blocks = n_blocks;
+    NRD_NEW_GOTO(r->kv_base, r->spec->n_layers, err, fail);
+    NRD_NEW_GOTO(r->kv_layers, r->spec->n_layers, err, fail);
+    NRD_TRY(alloc_pool(r, NRD_MEM_DEVICE, n_blocks, r->kv_base, r->kv_layers));
+    if (n_host > 0) {
+        NRD_NEW_GOTO(r->kv_host_base, r->spec->n_layers, err, fail);
+        NRD_NEW_GOTO(r->kv_host_layers, r->spec->n_layers, err, fail);
+        NRD_TRY(alloc_pool(r, NRD_MEM_HOST, n_host, r->kv_host_base, r->kv_host_layers));
+    }
 fail:
     return err;
 }
@@ -656,17 +675,49 @@ static nrd_error *head(nrd_runner *r, int32_t n_tokens, bool has_delta, const in
 
 /* ---- around the network ---- */
 
+enum { COPIES_A_CALL = 64 };
+
+static bool has_target(const int32_t (*pairs)[2], int32_t n, int32_t block)
+{
+    for (int32_t i = 0; i < n; i++) {
+        if (pairs[i][1] == block) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* The plan's copies in their order. One call copies its pairs in any order, so a call ends where
+ * the pools change and where a pair reads or writes what one before it wrote. */
 static nrd_error *copy_blocks(nrd_runner *r, const nrd_plan *p)
 {
-    nrd_copy_blocks_args a = {
-        .size = sizeof a,
-        .n_layers = r->spec->n_layers,
-        .n_pairs = p->n_copies,
-        .src = r->kv_layers,
-        .dst = r->kv_layers,
-        .pairs = &p->copies[0][0],
-    };
-    return p->n_copies > 0 ? r->dev->ops->copy_blocks(r->stream, &a) : NULL;
+    for (int32_t i = 0; i < p->n_copies;) {
+        int32_t pairs[COPIES_A_CALL][2], n = 0, at = r->n_kv_blocks;
+        bool from_host = p->copies[i][0] >= at, to_host = p->copies[i][1] >= at;
+        for (; i < p->n_copies && n < COPIES_A_CALL; i++) {
+            int32_t src = p->copies[i][0], dst = p->copies[i][1];
+            if ((src >= at) != from_host || (dst >= at) != to_host) {
+                break;
+            }
+            src -= from_host ? at : 0;
+            dst -= to_host ? at : 0;
+            if (has_target(pairs, n, dst) || (from_host == to_host && has_target(pairs, n, src))) {
+                break;
+            }
+            pairs[n][0] = src;
+            pairs[n++][1] = dst;
+        }
+        nrd_copy_blocks_args a = {
+            .size = sizeof a,
+            .n_layers = r->spec->n_layers,
+            .n_pairs = n,
+            .src = from_host ? r->kv_host_layers : r->kv_layers,
+            .dst = to_host ? r->kv_host_layers : r->kv_layers,
+            .pairs = &pairs[0][0],
+        };
+        NRD_TRY(r->dev->ops->copy_blocks(r->stream, &a));
+    }
+    return NULL;
 }
 
 /* Fills a slot's occurrences. Rare (once for each sequence with a penalty), so it may wait. */
@@ -809,6 +860,78 @@ static nrd_error *context_rows(nrd_runner *r, const nrd_plan *p, bool *has_delta
     return NULL;
 }
 
+/* The final norm's rows as float32, into the memory of the logits. */
+static nrd_error *states(nrd_runner *r, int32_t n_tokens, bool has_delta, int32_t n_rows)
+{
+    const nrd_layer *last = &r->w.layers[r->spec->n_layers - 1];
+    nrd_norm_args a = {
+        .size = sizeof a,
+        .kind = r->spec->norm,
+        .eps = r->spec->norm_eps,
+        .n_tokens = n_tokens,
+        .hidden = r->spec->hidden,
+        .delta = has_delta ? r->delta : NULL,
+        .delta_weight = has_delta ? last->post_mlp_norm : NULL,
+        .residual = r->x,
+        .weight = r->w.final_norm,
+        .bias = r->w.final_norm_bias,
+        .row_ids = r->row_ids,
+        .n_rows = n_rows,
+        .out = r->logits,
+        .out_dtype = NRD_DTYPE_F32,
+        .act_dtype = r->act,
+    };
+    return r->dev->ops->norm(r->stream, &a);
+}
+
+/* Prompt positions whose states are wanted, read back in groups as context_rows does. */
+static nrd_error *state_rows(nrd_runner *r, const nrd_plan *p, bool *has_delta)
+{
+    const nrd_device_ops *ops = r->dev->ops;
+    size_t hidden = (size_t)r->spec->hidden, row = (size_t)r->w.lm_head.rows;
+    size_t fits = (size_t)r->logit_rows * row / hidden;
+    int32_t group = fits < (size_t)r->logit_rows ? (int32_t)fits : r->logit_rows, at = 0;
+    void *mem = NULL;
+
+    for (int32_t i = 0; i < p->n_entries; at += p->entries[i].n, i++) {
+        const nrd_plan_entry *e = &p->entries[i];
+        const nrd_seq *q = e->seq;
+        int32_t end = e->start + e->n < q->n_prompt ? e->start + e->n : q->n_prompt;
+        int32_t first = q->want_states ? e->start : q->n_prompt - 1;
+        if (!(q->want_states || q->want_last_state) || first >= end) {
+            continue;
+        }
+        NRD_ASSERT(group > 0, "a row of states fits where many rows of logits do");
+        if (!r->shared && !r->rows_host) {
+            NRD_TRY(ops->alloc(r->dev, &mem, NRD_MEM_HOST,
+                               (size_t)r->logit_rows * row * sizeof(float), "outputs"));
+            r->rows_host = mem;
+        }
+        while (first < end) {
+            int32_t n = end - first < group ? end - first : group;
+            for (int32_t k = 0; k < n; k++) {
+                r->row_ids_host[k] = at + first - e->start + k;
+            }
+            if (!r->shared) {
+                NRD_TRY(ops->copy(r->stream, r->row_ids, r->row_ids_host,
+                                  (size_t)n * sizeof *r->row_ids));
+            }
+            NRD_TRY(states(r, p->n_tokens, *has_delta, n));
+            *has_delta = false;
+            const float *rows = r->logits;
+            if (!r->shared) {
+                NRD_TRY(ops->copy(r->stream, r->rows_host, r->logits,
+                                  (size_t)n * hidden * sizeof(float)));
+                rows = r->rows_host;
+            }
+            NRD_TRY(ops->stream_sync(r->stream));
+            r->cfg.on_states(r->cfg.user, e->seq, first, n, rows);
+            first += n;
+        }
+    }
+    return NULL;
+}
+
 /* ---- steps that can be recorded ---- */
 
 /* Whether every sequence has one new token and one choice; then also the shape to fill up to. */
@@ -916,6 +1039,7 @@ static nrd_error *enqueue(nrd_runner *r, const nrd_plan *p, int32_t buffer)
     }
     NRD_TRY(layers(r, b));
     NRD_TRY(context_rows(r, p, &has_delta));
+    NRD_TRY(state_rows(r, p, &has_delta));
     if (b->n_rows > 0) {
         NRD_TRY(head(r, p->n_tokens, has_delta, b->row_ids, b->n_rows));
         NRD_TRY(keep_choices(r, p, o));

@@ -42,6 +42,9 @@ typedef struct nrd_runner_config {
      * inside submit. */
     void (*on_context_rows)(void *user, nrd_seq *q, int32_t first, int32_t n, const float *logits,
                             int64_t stride);
+    /* Normed states of the last layer, [n, hidden], of prompt positions [first, first + n) of a
+     * sequence with want_states or want_last_state; called inside submit. */
+    void (*on_states)(void *user, nrd_seq *q, int32_t first, int32_t n, const float *states);
     /* Logits from which choice number `n_generated` of a sequence with want_logit_rows was made;
      * called inside wait. */
     void (*on_choice_row)(void *user, nrd_seq *q, int32_t beam, int32_t n_generated,
@@ -56,7 +59,9 @@ nrd_error *nrd_runner_new(nrd_runner **out, nrd_device *dev, const nrd_engine *e
 void nrd_runner_free(nrd_runner *r);
 
 size_t nrd_runner_kv_block_bytes(const nrd_runner *r); /* all layers */
-nrd_error *nrd_runner_alloc_kv(nrd_runner *r, int32_t n_blocks) NRD_MUST_USE;
+/* n_host: further blocks in host memory, numbered after those of the device; plans copy from and
+ * to them, steps read and write the device's only. */
+nrd_error *nrd_runner_alloc_kv(nrd_runner *r, int32_t n_blocks, int32_t n_host) NRD_MUST_USE;
 nrd_dtype nrd_runner_kv_dtype(const nrd_runner *r);
 nrd_dtype nrd_runner_act_dtype(const nrd_runner *r);
 /* The smallest window of any length that every layer keeps; 0: some layer sees all. */

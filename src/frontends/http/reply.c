@@ -13,6 +13,10 @@ static const char *status_text(int status)
     switch (status) {
     case 200:
         return "OK";
+    case 204:
+        return "No Content";
+    case 304:
+        return "Not Modified";
     case 400:
         return "Bad Request";
     case 403:
@@ -53,9 +57,9 @@ static size_t put_head(nrd_http_conn *c, int status, const char *content_type, c
     if (content_type) {
         p += snprintf(p, (size_t)(end - p), "Content-Type: %s\r\n", content_type);
     }
-    if (length >= 0) {
+    if (length >= 0 && status != 204 && status != 304) { /* these two have no body to measure */
         p += snprintf(p, (size_t)(end - p), "Content-Length: %lld\r\n", (long long)length);
-    } else if (!c->req->head.http_1_0) {
+    } else if (length < 0 && !c->req->head.http_1_0) {
         p += snprintf(p, (size_t)(end - p), "Transfer-Encoding: chunked\r\n");
     }
     if (close_it) {

@@ -70,6 +70,9 @@ static bool matches(const char *pattern, nrd_view path, nrd_http_route *out)
     nrd_view want = {pattern, strlen(pattern)}, p, w;
     size_t used = 0;
     out->model = out->version = out->region = NULL;
+    if (want.n == 0) {
+        return path.n == 0;
+    }
     while (next_part(&want, &w)) {
         if (w.n == 4 && w.p[0] == '{' && w.p[2] == '*') {
             p = path; /* all of the rest */

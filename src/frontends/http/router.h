@@ -39,7 +39,7 @@ typedef void nrd_http_handler(void *user, nrd_http_request *req, const nrd_http_
 
 typedef struct nrd_http_route_row {
     /* Parts between slashes, without the first slash: words, or {m} model, {v} version (digits
-     * only), {r} region; {m*} takes the rest of the path, slashes included. */
+     * only), {r} region; {m*} takes the rest of the path, slashes included. "" is the root. */
     const char *pattern;
     unsigned methods;  /* NRD_HTTP_ON_* */
     const char *group; /* as --http-restricted-api names it; NULL: never restricted */

@@ -7,7 +7,7 @@
 
 /* ---- to the model ---- */
 
-static nrd_error *add(nrd_http_call *call, const char *name, TRITONSERVER_DataType type,
+nrd_error *nrd_oai_add(nrd_http_call *call, const char *name, TRITONSERVER_DataType type,
                       const int64_t *shape, size_t n_dims, const void *data, size_t bytes)
 {
     char *copy = nrd_arena_alloc(&call->arena, bytes ? bytes : 1);
@@ -21,25 +21,25 @@ static nrd_error *add(nrd_http_call *call, const char *name, TRITONSERVER_DataTy
         call->irequest, name, copy, bytes, TRITONSERVER_MEMORY_CPU, 0));
 }
 
-static nrd_error *add_i32(nrd_http_call *call, const char *name, int64_t value)
+nrd_error *nrd_oai_add_i32(nrd_http_call *call, const char *name, int64_t value)
 {
     const int64_t shape[] = {1, 1};
     int32_t v = (int32_t)value;
-    return add(call, name, TRITONSERVER_TYPE_INT32, shape, 2, &v, sizeof v);
+    return nrd_oai_add(call, name, TRITONSERVER_TYPE_INT32, shape, 2, &v, sizeof v);
 }
 
 static nrd_error *add_f32(nrd_http_call *call, const char *name, double value)
 {
     const int64_t shape[] = {1, 1};
     float v = (float)value;
-    return add(call, name, TRITONSERVER_TYPE_FP32, shape, 2, &v, sizeof v);
+    return nrd_oai_add(call, name, TRITONSERVER_TYPE_FP32, shape, 2, &v, sizeof v);
 }
 
-static nrd_error *add_bool(nrd_http_call *call, const char *name, bool value)
+nrd_error *nrd_oai_add_bool(nrd_http_call *call, const char *name, bool value)
 {
     const int64_t shape[] = {1, 1};
     uint8_t v = value;
-    return add(call, name, TRITONSERVER_TYPE_BOOL, shape, 2, &v, sizeof v);
+    return nrd_oai_add(call, name, TRITONSERVER_TYPE_BOOL, shape, 2, &v, sizeof v);
 }
 
 static nrd_error *add_bias(nrd_http_call *call, const oai_request *r)
@@ -54,7 +54,7 @@ static nrd_error *add_bias(nrd_http_call *call, const oai_request *r)
             bias[id] = (float)nrd_json_num(v, 0);
         }
     }
-    nrd_error *err = add(call, "embedding_bias", TRITONSERVER_TYPE_FP32, shape, 2, bias,
+    nrd_error *err = nrd_oai_add(call, "embedding_bias", TRITONSERVER_TYPE_FP32, shape, 2, bias,
                          (size_t)n * sizeof *bias);
     free(bias);
     return err;
@@ -76,7 +76,7 @@ static nrd_error *add_stop_ids(nrd_http_call *call, const oai_request *r)
         v[i] = i < n ? stops[i] : (int32_t)nrd_json_int(nrd_json_at(r->stop_token_ids, i - n), 0);
         v[all + i] = (int32_t)i + 1;
     }
-    nrd_error *err = add(call, "stop_words_list", TRITONSERVER_TYPE_INT32, shape, 3, v,
+    nrd_error *err = nrd_oai_add(call, "stop_words_list", TRITONSERVER_TYPE_INT32, shape, 3, v,
                          2 * all * sizeof *v);
     free(v);
     return err;
@@ -90,7 +90,7 @@ static nrd_error *add_string(nrd_http_call *call, const char *name, const char *
     nrd_str bytes = {0};
     nrd_str_append(&bytes, &len, sizeof len);
     nrd_str_append(&bytes, s, n);
-    nrd_error *err = add(call, name, TRITONSERVER_TYPE_BYTES, shape, 2, bytes.data, bytes.len);
+    nrd_error *err = nrd_oai_add(call, name, TRITONSERVER_TYPE_BYTES, shape, 2, bytes.data, bytes.len);
     nrd_str_fini(&bytes);
     return err;
 }
@@ -119,12 +119,12 @@ static nrd_error *add_sampling(nrd_http_call *call, const oai_choice *c, int tur
         NRD_TRY(add_f32(call, "temperature", r->temperature));
         NRD_TRY(add_f32(call, "runtime_top_p", r->top_p > 0 ? r->top_p : 1e-6));
         if (r->top_k > 0) {
-            NRD_TRY(add_i32(call, "runtime_top_k", r->top_k));
+            NRD_TRY(nrd_oai_add_i32(call, "runtime_top_k", r->top_k));
         }
     } else {
-        NRD_TRY(add_i32(call, "runtime_top_k", 1));
+        NRD_TRY(nrd_oai_add_i32(call, "runtime_top_k", 1));
     }
-    NRD_TRY(add(call, "random_seed", TRITONSERVER_TYPE_UINT64, one, 2, &seed, sizeof seed));
+    NRD_TRY(nrd_oai_add(call, "random_seed", TRITONSERVER_TYPE_UINT64, one, 2, &seed, sizeof seed));
     if (r->min_p > 0) {
         NRD_TRY(add_f32(call, "runtime_min_p", r->min_p));
     }
@@ -138,7 +138,7 @@ static nrd_error *add_sampling(nrd_http_call *call, const oai_choice *c, int tur
         NRD_TRY(add_f32(call, "repetition_penalty", r->repetition));
     }
     if (r->min_tokens > 0) {
-        NRD_TRY(add_i32(call, "min_length", r->min_tokens));
+        NRD_TRY(nrd_oai_add_i32(call, "min_length", r->min_tokens));
     }
     return r->logit_bias ? add_bias(call, r) : NULL;
 }
@@ -157,16 +157,16 @@ static nrd_error *fill(nrd_http_call *call, const oai_choice *c, int turn)
     const int64_t shape[] = {1, (int64_t)c->prompt->n};
     bool scores = r->log_probs || r->best_of > r->n;
 
-    NRD_TRY(add(call, "input_ids", TRITONSERVER_TYPE_INT32, shape, 2, c->prompt->ids,
+    NRD_TRY(nrd_oai_add(call, "input_ids", TRITONSERVER_TYPE_INT32, shape, 2, c->prompt->ids,
                 c->prompt->n * sizeof *c->prompt->ids));
-    NRD_TRY(add_i32(call, "input_lengths", (int64_t)c->prompt->n));
-    NRD_TRY(add_i32(call, "request_output_len", r->max_tokens));
-    NRD_TRY(add_i32(call, "end_id", end_id(r)));
-    NRD_TRY(add_bool(call, "streaming", r->model->decoupled));
-    NRD_TRY(add_bool(call, "exclude_input_in_output", true));
-    NRD_TRY(add_bool(call, "return_kv_cache_reuse_stats", true));
+    NRD_TRY(nrd_oai_add_i32(call, "input_lengths", (int64_t)c->prompt->n));
+    NRD_TRY(nrd_oai_add_i32(call, "request_output_len", r->max_tokens));
+    NRD_TRY(nrd_oai_add_i32(call, "end_id", end_id(r)));
+    NRD_TRY(nrd_oai_add_bool(call, "streaming", r->model->decoupled));
+    NRD_TRY(nrd_oai_add_bool(call, "exclude_input_in_output", true));
+    NRD_TRY(nrd_oai_add_bool(call, "return_kv_cache_reuse_stats", true));
     if (scores) {
-        NRD_TRY(add_bool(call, "return_log_probs", true));
+        NRD_TRY(nrd_oai_add_bool(call, "return_log_probs", true));
     }
     NRD_TRY(add_stop_ids(call, r));
     NRD_TRY(add_guide(call, r));

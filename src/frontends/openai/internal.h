@@ -2,7 +2,7 @@
  *
  * Life of a request: params.c reads the body into an oai_request; generate.c sends one request for
  * each choice to the model and turns ids into text; answer.c writes the JSON, whole or in chunks;
- * parse.c finds reasoning and tool calls in the text.
+ * parse.c finds reasoning and tool calls in the text. embeddings.c has a shorter life of its own.
  */
 #ifndef NRD_FRONTENDS_OPENAI_INTERNAL_H
 #define NRD_FRONTENDS_OPENAI_INTERNAL_H
@@ -20,6 +20,7 @@ enum {
     OAI_MAX_CHOICES = 128,
     OAI_MAX_STOPS = 16,
     OAI_MAX_PROMPTS = 128,
+    OAI_MAX_INPUTS = 2048, /* of a request for embeddings */
     OAI_MAX_NEW_TOKENS = 1 << 24, /* the engine cuts to what the sequence may hold */
 };
 
@@ -30,6 +31,7 @@ typedef struct oai_model {
     nrd_tokenizer *tokenizer;
     nrd_chat *chat;   /* NULL: see chat_error */
     char *chat_error;
+    const char *pooling; /* of embeddings: "last", "mean"; NULL: none are given */
     bool decoupled, stale;
     uint64_t checked_ns;
 } oai_model;
@@ -136,6 +138,19 @@ nrd_error *nrd_oai_read(oai_request *r, const nrd_json *root) NRD_MUST_USE;
 /* generate.c */
 nrd_http_handler nrd_oai_on_chat, nrd_oai_on_completions;
 void nrd_oai_request_unref(oai_request *r);
+
+/* Inputs of one element, and any other; what `data` points to is copied. */
+nrd_error *nrd_oai_add_i32(nrd_http_call *call, const char *name, int64_t value) NRD_MUST_USE;
+nrd_error *nrd_oai_add_bool(nrd_http_call *call, const char *name, bool value) NRD_MUST_USE;
+nrd_error *nrd_oai_add(nrd_http_call *call, const char *name, TRITONSERVER_DataType type,
+                       const int64_t *shape, size_t n_dims, const void *data,
+                       size_t bytes) NRD_MUST_USE;
+
+/* embeddings.c */
+nrd_http_handler nrd_oai_on_embeddings;
+
+/* openapi.c */
+nrd_http_handler nrd_oai_on_openapi;
 
 /* answer.c */
 void nrd_oai_answer(oai_request *r);          /* whole, when all choices are done */

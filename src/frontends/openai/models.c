@@ -49,6 +49,19 @@ static void set(char **field, const char *value)
     }
 }
 
+/* How prompts become vectors: the parameter embedding_pooling, else as decoders usually do. */
+static nrd_error *read_pooling(oai_model *m, const nrd_json *config)
+{
+    const char *s = parameter(config, "embedding_pooling");
+    m->pooling = !s || !strcmp(s, "last") ? "last" : !strcmp(s, "mean") ? "mean" : NULL;
+    if (s && !m->pooling && strcmp(s, "none") != 0) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG,
+                          "The parameter embedding_pooling of the model `%s` is '%.40s'; expected last, "
+                          "mean or none.", m->llm, s);
+    }
+    return NULL;
+}
+
 /* The model that generates and the tokenizer's folder behind a name: the model itself, or an
  * ensemble's steps. */
 static nrd_error *look_up(nrd_openai *o, const char *name, oai_model *m)
@@ -65,6 +78,7 @@ static nrd_error *look_up(nrd_openai *o, const char *name, oai_model *m)
     if (is_llm(config)) {
         set(&m->llm, name);
         set(&m->tokenizer_dir, parameter(config, "tokenizer_dir"));
+        err = read_pooling(m, config);
         m->decoupled = nrd_json_get_bool(nrd_json_get(config, "model_transaction_policy"), "decoupled",
                                          false);
     }
@@ -74,6 +88,7 @@ static nrd_error *look_up(nrd_openai *o, const char *name, oai_model *m)
         const nrd_json *c = nrd_json_root(step_doc);
         if (!err && is_llm(c)) {
             set(&m->llm, step);
+            err = read_pooling(m, c);
             m->decoupled = nrd_json_get_bool(nrd_json_get(c, "model_transaction_policy"), "decoupled",
                                              false);
         }
@@ -148,6 +163,7 @@ static nrd_error *find(nrd_openai *o, const char *name, oai_model **out)
     if (old && !strcmp(old->llm, m->llm) && !strcmp(old->tokenizer_dir, m->tokenizer_dir)) {
         old->checked_ns = now;
         old->decoupled = m->decoupled;
+        old->pooling = m->pooling;
         free_model(m);
         *out = old;
         return NULL;

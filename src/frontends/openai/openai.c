@@ -205,6 +205,8 @@ static const nrd_http_route_row routes[] = {
     {"v1/models/{m*}", NRD_HTTP_ON_GET | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_model, false},
     {"v1/chat/completions", NRD_HTTP_ON_POST | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_chat, false},
     {"v1/completions", NRD_HTTP_ON_POST | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_completions, false},
+    {"v1/embeddings", NRD_HTTP_ON_POST | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_embeddings, false},
+    {"openapi.json", NRD_HTTP_ON_GET | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_openapi, false},
     {"tokenize", NRD_HTTP_ON_POST | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_tokenize, false},
     {"detokenize", NRD_HTTP_ON_POST | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_detokenize, false},
 };

@@ -601,6 +601,9 @@ static nrd_error *render(oai_request *r, const nrd_json *root, nrd_str *out)
     if (!nrd_json_is(messages, NRD_JSON_ARRAY) || messages->n == 0) {
         return bad("messages", "must be a list with at least one message");
     }
+    if (kwargs && kwargs->type == NRD_JSON_NULL) {
+        kwargs = NULL;
+    }
     if (kwargs && kwargs->type != NRD_JSON_OBJECT) {
         return bad("chat_template_kwargs", "must be an object");
     }

@@ -1,6 +1,7 @@
 /* The registry of metrics and its text form. */
 #include "base/metric.h"
 
+#include "base/json.h"
 #include "base/mem.h"
 
 #include <stdarg.h>
@@ -117,6 +118,81 @@ static void test_summary_gives_quantiles(void **state)
     nrd_metrics_free(r);
 }
 
+static void expect_json(nrd_metrics *r, const char *text)
+{
+    nrd_str s = {0};
+    nrd_metrics_json(r, &s);
+    assert_string_equal(nrd_str_cstr(&s), text);
+    nrd_str_fini(&s);
+}
+
+static void test_json_has_everything(void **state)
+{
+    (void)state;
+    nrd_metrics *r = nrd_metrics_new();
+    nrd_metric_family *g, *h, *s;
+    nrd_metric *gauge, *hist, *summary;
+    const double bounds[] = {1, 2.5};
+    const nrd_metric_quantile q[] = {{0.5, 0.05}};
+    const nrd_metric_label odd = {"a", "x\"\\\n,b=\"y"}, two[] = {{"z", ""}, {"a", "1"}};
+
+    expect_json(r, "{}");
+    ok(nrd_metric_family_get(&g, r, NRD_METRIC_GAUGE, "g", "G"));
+    ok(nrd_metric_family_get(&h, r, NRD_METRIC_HISTOGRAM, "h", "H"));
+    ok(nrd_metric_family_get(&s, r, NRD_METRIC_SUMMARY, "s", "S"));
+    expect_json(r, "{\"g\":[],\"h\":[],\"s\":[]}");
+    ok(nrd_metric_get(&gauge, g, &odd, 1, NULL));
+    ok(nrd_metric_get(&hist, h, two, 2, &(nrd_metric_shape){.buckets = bounds, .n_buckets = 2}));
+    ok(nrd_metric_get(&summary, s, NULL, 0, &(nrd_metric_shape){.quantiles = q, .n_quantiles = 1}));
+    ok(nrd_metric_set(gauge, 1.5));
+    for (int i = 4; i >= 1; i--) {
+        ok(nrd_metric_observe(hist, i));
+    }
+    expect_json(r, "{\"g\":[{\"labels\":{\"a\":\"x\\\"\\\\\\n,b=\\\"y\"},\"value\":1.5}],"
+                   "\"h\":[{\"labels\":{\"a\":\"1\",\"z\":\"\"},\"count\":4,\"sum\":10.0,"
+                   "\"bounds\":[1.0,2.5],\"counts\":[1,1,2],\"recent\":[4.0,3.0,2.0,1.0],"
+                   "\"window\":{\"n\":4,\"p50\":2.0,\"p90\":4.0,\"p99\":4.0}}],"
+                   "\"s\":[{\"labels\":{},\"count\":0,\"sum\":0.0,"
+                   "\"window\":{\"n\":0,\"p50\":null,\"p90\":null,\"p99\":null}}]}");
+    nrd_metric_unref(gauge);
+    nrd_metric_unref(hist);
+    nrd_metric_unref(summary);
+    nrd_metric_family_unref(g);
+    nrd_metric_family_unref(h);
+    nrd_metric_family_unref(s);
+    nrd_metrics_free(r);
+}
+
+static void test_recent_values_are_the_newest_in_order(void **state)
+{
+    (void)state;
+    nrd_metrics *r = nrd_metrics_new();
+    nrd_metric_family *h;
+    nrd_metric *m;
+    nrd_str text = {0};
+    nrd_json_doc *doc = NULL;
+
+    ok(nrd_metric_family_get(&h, r, NRD_METRIC_HISTOGRAM, "h", "H"));
+    ok(nrd_metric_get(&m, h, NULL, 0, &(nrd_metric_shape){.n_buckets = 0}));
+    for (int i = 0; i < 3 * NRD_METRIC_RECENT + 7; i++) {
+        ok(nrd_metric_observe(m, i));
+    }
+    nrd_metrics_json(r, &text);
+    ok(nrd_json_parse(&doc, text.data, text.len, NULL));
+    const nrd_json *one = nrd_json_at(nrd_json_get(nrd_json_root(doc), "h"), 0);
+    const nrd_json *recent = nrd_json_get(one, "recent");
+    assert_int_equal(nrd_json_get_int(one, "count", 0), 3 * NRD_METRIC_RECENT + 7);
+    assert_int_equal(nrd_json_len(recent), NRD_METRIC_RECENT);
+    for (size_t i = 0; i < NRD_METRIC_RECENT; i++) {
+        assert_int_equal(nrd_json_int(nrd_json_at(recent, i), -1), 2 * NRD_METRIC_RECENT + 7 + i);
+    }
+    nrd_json_doc_free(doc);
+    nrd_str_fini(&text);
+    nrd_metric_unref(m);
+    nrd_metric_family_unref(h);
+    nrd_metrics_free(r);
+}
+
 static void test_wrong_use_is_refused(void **state)
 {
     (void)state;
@@ -178,6 +254,8 @@ int main(void)
         cmocka_unit_test(test_labels_are_sorted_and_whole_numbers_stay_plain),
         cmocka_unit_test(test_histogram_counts_cumulatively),
         cmocka_unit_test(test_summary_gives_quantiles),
+        cmocka_unit_test(test_json_has_everything),
+        cmocka_unit_test(test_recent_values_are_the_newest_in_order),
         cmocka_unit_test(test_wrong_use_is_refused),
         cmocka_unit_test(test_threads_lose_no_increments),
     };

@@ -255,6 +255,8 @@ static void test_pauses_do_not_change_tokens(void **state)
     c.max_num_tokens = 40;
     run_together(&c, alone, &n_paused);
     assert_true(n_paused > 0);
+    c.kv_cache_host_memory_bytes = 1 << 20;
+    run_together(&c, alone, NULL);
 }
 
 static void test_static_batches_do_not_change_tokens(void **state)
@@ -281,6 +283,8 @@ static void test_steps_enqueued_ahead_do_not_change_tokens(void **state)
     c.max_num_tokens = 40;
     run_together(&c, alone, &n_paused);
     assert_true(n_paused > 0);
+    c.kv_cache_host_memory_bytes = 1 << 20;
+    run_together(&c, alone, NULL);
     overlapped = false;
 }
 
@@ -307,6 +311,44 @@ static void test_reused_blocks_are_counted(void **state)
     must(nrd_exec_enqueue(x, &r, &id));
     collect(x, id, &b);
     assert_int_equal(b.perf.kv_reused_blocks, 0);
+    nrd_exec_close(x);
+}
+
+/* The cache holds four of these prompts, host memory the others: each is computed once, and what
+ * comes back is what went. */
+static void test_blocks_come_back_from_host_memory(void **state)
+{
+    enum { N = 12, LONG = 64 };
+    nrd_exec_config c = config();
+    nrd_exec_info info = {.size = sizeof info};
+    result first[N], again;
+    uint64_t id;
+    (void)state;
+    c.enable_kv_cache_reuse = true;
+    c.max_batch_size = 1;
+    c.max_beam_width = 1;
+    c.max_tokens_in_paged_kv_cache = 320;
+    c.kv_cache_host_memory_bytes = 4 << 20;
+    nrd_exec *x = open_exec(&c);
+    nrd_exec_get_info(x, &info);
+    assert_true(info.n_kv_blocks < N * LONG / info.tokens_per_block);
+    assert_true(info.n_kv_host_blocks > N * LONG / info.tokens_per_block);
+    for (int round = 0; round < 3; round++) {
+        for (int p = 0; p < N; p++) {
+            nrd_exec_request r = ask(p);
+            r.n_input_ids = LONG;
+            r.max_new_tokens = 8;
+            must(nrd_exec_enqueue(x, &r, &id));
+            collect(x, id, round ? &again : &first[p]);
+            if (round) {
+                assert_int_equal(again.perf.kv_reused_blocks, LONG / info.tokens_per_block - 1);
+                assert_int_equal(again.n, first[p].n);
+                assert_memory_equal(again.ids, first[p].ids, (size_t)again.n * sizeof(int32_t));
+                assert_memory_equal(again.log_probs, first[p].log_probs,
+                                    (size_t)again.n * sizeof(float));
+            }
+        }
+    }
     nrd_exec_close(x);
 }
 
@@ -479,6 +521,105 @@ static void test_scores_agree_with_generation(void **state)
         assert_int_equal(top[at * 2], alone[2].ids[i]); /* greedy took the best */
         assert_true(top_lp[at * 2] >= top_lp[at * 2 + 1]);
     }
+    nrd_exec_close(x);
+}
+
+static void embed(nrd_exec *x, nrd_exec_request r, nrd_pooling pooling, float *out, int32_t *out_n)
+{
+    nrd_exec_response *o;
+    uint64_t id;
+    r.pooling = pooling;
+    r.max_new_tokens = 0;
+    r.return_log_probs = false;
+    must(nrd_exec_enqueue(x, &r, &id));
+    must(nrd_exec_await_id(x, id, &o, -1));
+    must(o->error);
+    assert_true(o->is_final && o->embedding && o->n_embedding <= TINY_MAX_SEQ * 8);
+    assert_int_equal(o->beams[0].n_ids, 0);
+    memcpy(out, o->embedding, (size_t)o->n_embedding * sizeof *out);
+    *out_n = o->n_embedding;
+    nrd_exec_response_free(o);
+}
+
+static float far_apart(const float *a, const float *b, int32_t n)
+{
+    float d = 0;
+    for (int32_t i = 0; i < n; i++) {
+        d = fabsf(a[i] - b[i]) > d ? fabsf(a[i] - b[i]) : d;
+    }
+    return d;
+}
+
+/* What a token's state is depends on those before it alone: the mean over a prompt is that of the
+ * last states of its beginnings. Blocks from the cache and prompts in chunks change nothing. */
+static void test_pooled_states_of_a_prompt_and_its_beginnings(void **state)
+{
+    (void)state;
+    for (int kind = 0; kind < 3; kind++) {
+        nrd_exec_config c = config();
+        float last[TINY_MAX_SEQ * 8], mean[TINY_MAX_SEQ * 8], sum[TINY_MAX_SEQ * 8] = {0};
+        int32_t width = 0;
+        c.enable_kv_cache_reuse = kind > 0;
+        c.enable_chunked_context = kind == 2;
+        if (kind == 2) {
+            c.max_num_tokens = 7;
+            c.max_batch_size = 4;
+            c.max_beam_width = 1;
+        }
+        nrd_exec *x = open_exec(&c);
+        nrd_exec_request r = ask(2);
+        int32_t n = r.n_input_ids;
+        for (int32_t i = 1; i <= n; i++) {
+            r.n_input_ids = i;
+            embed(x, r, NRD_POOLING_LAST, last, &width);
+            for (int32_t k = 0; k < width; k++) {
+                sum[k] += last[k] / (float)n;
+            }
+        }
+        embed(x, r, NRD_POOLING_MEAN, mean, &width);
+        assert_true(width > 0 && far_apart(mean, sum, width) < 2e-3f);
+        assert_true(far_apart(mean, last, width) > 1e-2f);
+        embed(x, r, NRD_POOLING_LAST, sum, &width);
+        assert_true(far_apart(last, sum, width) < 2e-3f);
+        nrd_exec_close(x);
+    }
+}
+
+static void test_pooling_goes_beside_generation_and_refuses_what_it_cannot_give(void **state)
+{
+    nrd_exec_config c = config();
+    nrd_exec *x = open_exec(&c);
+    nrd_exec_request r = ask(2);
+    float one[TINY_MAX_SEQ * 8], beside[TINY_MAX_SEQ * 8];
+    int32_t width = 0;
+    uint64_t id, pooled;
+    nrd_exec_response *o;
+    nrd_error *err;
+
+    (void)state;
+    embed(x, r, NRD_POOLING_MEAN, one, &width);
+    r.streaming = false;
+    must(nrd_exec_enqueue(x, &r, &id));
+    r.pooling = NRD_POOLING_MEAN;
+    r.return_log_probs = false;
+    must(nrd_exec_enqueue(x, &r, &pooled));
+    must(nrd_exec_await_id(x, pooled, &o, -1));
+    memcpy(beside, o->embedding, (size_t)width * sizeof(float));
+    nrd_exec_response_free(o);
+    assert_true(far_apart(one, beside, width) < 2e-3f);
+    must(nrd_exec_await_id(x, id, &o, -1));
+    assert_null(o->embedding);
+    assert_int_equal(o->beams[0].n_ids, r.n_input_ids * !r.exclude_input_in_output + alone[2].n);
+    nrd_exec_response_free(o);
+    r.sampling.num_return_sequences = 2;
+    err = nrd_exec_enqueue(x, &r, &id);
+    assert_non_null(strstr(nrd_exec_error_message(err), "num_return_sequences"));
+    nrd_exec_error_free(err);
+    r.sampling.num_return_sequences = 1;
+    r.pooling = (nrd_pooling)3;
+    err = nrd_exec_enqueue(x, &r, &id);
+    assert_int_equal(nrd_exec_error_code(err), NRD_ERR_INVALID_ARG);
+    nrd_exec_error_free(err);
     nrd_exec_close(x);
 }
 
@@ -928,12 +1069,15 @@ int main(void)
         cmocka_unit_test(test_static_batches_do_not_change_tokens),
         cmocka_unit_test(test_steps_enqueued_ahead_do_not_change_tokens),
         cmocka_unit_test(test_reused_blocks_are_counted),
+        cmocka_unit_test(test_blocks_come_back_from_host_memory),
         cmocka_unit_test(test_answer_echoes_the_prompt_unless_told_otherwise),
         cmocka_unit_test(test_end_token_ends_and_is_left_out_and_stop_phrase_stays),
         cmocka_unit_test(test_bad_words_and_repeated_ngrams_never_come),
         cmocka_unit_test(test_bias_moves_the_choice),
         cmocka_unit_test(test_sequences_of_one_request_differ_and_repeat),
         cmocka_unit_test(test_scores_agree_with_generation),
+        cmocka_unit_test(test_pooled_states_of_a_prompt_and_its_beginnings),
+        cmocka_unit_test(test_pooling_goes_beside_generation_and_refuses_what_it_cannot_give),
         cmocka_unit_test(test_beams_are_sorted_and_their_sums_are_true),
         cmocka_unit_test(test_logits_of_prompt_and_choices_meet),
         cmocka_unit_test(test_top_log_probs_come_with_each_token),

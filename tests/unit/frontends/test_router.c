@@ -30,6 +30,7 @@ static const nrd_http_route_row first[] = {
 };
 static const nrd_http_route_row second[] = {
     {"v1/models/{m*}", NRD_HTTP_ON_GET | NRD_HTTP_ON_OTHER, NULL, tell, false},
+    {"", NRD_HTTP_ON_GET, NULL, tell, false},
     {"v2/models/{m}/infer", NRD_HTTP_ON_GET, NULL, tell, false}, /* hidden by the first table */
 };
 
@@ -48,7 +49,7 @@ static int start(void **state)
         err = nrd_http_router_add(router, first, 3, (void *)(uintptr_t) "first");
     }
     if (!err) {
-        err = nrd_http_router_add(router, second, 2, (void *)(uintptr_t) "second");
+        err = nrd_http_router_add(router, second, 3, (void *)(uintptr_t) "second");
     }
     nrd_http_config cfg = {.name = "test",
                            .address = "127.0.0.1",
@@ -94,6 +95,15 @@ static void ask(const char *request, const char *fields, const char *want_status
     }
 }
 
+static void test_the_root_has_a_row(void **state)
+{
+    (void)state;
+    ask("GET /", "", "200", "second m=-");
+    ask("GET /?x=1", "", "200", "second m=-");
+    ask("GET //", "", "404", "Not Found");
+    ask("POST /", "Content-Length: 0\r\n", "405", "Method Not Allowed");
+}
+
 static void test_paths_are_taken_apart(void **state)
 {
     (void)state;
@@ -122,6 +132,7 @@ static void test_what_does_not_match_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_the_root_has_a_row),
         cmocka_unit_test(test_paths_are_taken_apart),
         cmocka_unit_test(test_what_does_not_match_is_refused),
     };

@@ -146,11 +146,6 @@ static PyObject *fail(const char *text)
     return NULL;
 }
 
-static void in_child(void)
-{
-    g.forked = true;
-}
-
 /* Counts the heartbeat and ends the process when the server's end of the socket is gone. Runs
  * without Python's lock, so a model that never gives it up is alive, and one that is stopped is
  * not. */
@@ -175,6 +170,21 @@ static void *watch(void *arg)
 static void do_nothing(int number)
 {
     (void)number;
+}
+
+/* A child of the model ends by a signal as any process does: its pool would wait for it for ever. */
+static void in_child(void)
+{
+    static const int signals[] = {SIGINT, SIGTERM};
+    struct sigaction act;
+
+    g.forked = true;
+    for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++) {
+        if (sigaction(signals[i], NULL, &act) == 0 && act.sa_handler == do_nothing) {
+            act.sa_handler = SIG_DFL;
+            sigaction(signals[i], &act, NULL);
+        }
+    }
 }
 
 /* ---- blocks ---- */

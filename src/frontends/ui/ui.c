@@ -1,0 +1,155 @@
+#include "frontends/ui/internal.h"
+
+#include "base/clock.h"
+#include "base/hash.h"
+#include "base/mem.h"
+#include "frontends/http/compress.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Several viewers, or several windows of one, share a snapshot. */
+#define FRESH_NS (200ull * 1000000ull)
+
+/* Nothing from elsewhere, nothing inline, no frame around it. */
+#define GUARDS                                                                                     \
+    "X-Content-Type-Options: nosniff\r\n"                                                          \
+    "Referrer-Policy: no-referrer\r\n"                                                             \
+    "Cross-Origin-Resource-Policy: same-origin\r\n"
+#define PAGE_GUARDS                                                                                \
+    GUARDS "Content-Security-Policy: default-src 'self'; base-uri 'none'; object-src 'none'; "     \
+           "form-action 'none'; frame-ancestors 'none'\r\n"
+
+typedef struct form { /* of a file, on the wire */
+    const char *data;
+    size_t n;
+    char etag[NRD_UI_ETAG_BYTES]; /* with its quotes */
+} form;
+
+struct nrd_ui {
+    nrd_http_api *api;     /* borrows until free */
+    uint64_t since_ns;
+    form plain[NRD_UI_N_FILES];
+    form packed[NRD_UI_N_FILES]; /* gzip; data points into `gzip` */
+    nrd_str gzip[NRD_UI_N_FILES];
+    pthread_mutex_t mu;
+    nrd_str stats;     /* guarded by mu */
+    uint64_t stats_ns; /* guarded by mu: when it was made; 0: never */
+};
+
+static void reply_file(nrd_ui *ui, nrd_http_request *req, size_t i)
+{
+    const nrd_view *accept = nrd_http_find_field(&req->head, "Accept-Encoding");
+    const nrd_view *known = nrd_http_find_field(&req->head, "If-None-Match");
+    const bool gzip = nrd_http_accept_encoding(accept) == NRD_ENCODING_GZIP;
+    const form *f = gzip ? &ui->packed[i] : &ui->plain[i];
+    nrd_str extra = {0};
+
+    nrd_str_printf(&extra, PAGE_GUARDS "Cache-Control: no-cache\r\nETag: %s\r\nVary: Accept-Encoding\r\n",
+                   f->etag);
+    /* The quotes are part of the tag, so a tag within a list or behind W/ is found as it is. */
+    if (known && (nrd_view_is(*known, "*") ||
+                  memmem(known->p, known->n, f->etag, strlen(f->etag)) != NULL)) {
+        nrd_http_reply(req, 304, NULL, extra.data, NULL, 0);
+    } else {
+        nrd_str_puts(&extra, gzip ? "Content-Encoding: gzip\r\n" : "");
+        nrd_http_reply(req, 200, nrd_ui_files[i].type, extra.data, f->data, f->n);
+    }
+    nrd_str_fini(&extra);
+}
+
+#define FILE_HANDLER(name, i)                                                                      \
+    static void on_##name(void *user, nrd_http_request *req, const nrd_http_route *route)          \
+    {                                                                                              \
+        (void)route;                                                                               \
+        reply_file(user, req, i);                                                                  \
+    }
+FILE_HANDLER(html, 0)
+FILE_HANDLER(css, 1)
+FILE_HANDLER(chat, 2)
+FILE_HANDLER(live, 3)
+FILE_HANDLER(icon, 4)
+
+static void on_stats(void *user, nrd_http_request *req, const nrd_http_route *route)
+{
+    nrd_ui *ui = user;
+    nrd_error *err = NULL;
+    nrd_str text = {0};
+
+    (void)route;
+    pthread_mutex_lock(&ui->mu);
+    uint64_t now = nrd_now_ns();
+    if (ui->stats_ns == 0 || now - ui->stats_ns >= FRESH_NS) {
+        nrd_str_clear(&ui->stats);
+        err = nrd_ui_put_stats(&ui->stats, ui->api, ui->since_ns);
+        ui->stats_ns = err ? 0 : now;
+    }
+    nrd_str_append(&text, ui->stats.data, err ? 0 : ui->stats.len);
+    pthread_mutex_unlock(&ui->mu);
+    if (err) {
+        nrd_http_fail(req, err);
+    } else {
+        nrd_http_reply(req, 200, "application/json", GUARDS "Cache-Control: no-store\r\n", text.data,
+                       text.len);
+    }
+    nrd_str_fini(&text);
+}
+
+#define READ (NRD_HTTP_ON_GET | NRD_HTTP_ON_HEAD)
+static const nrd_http_route_row routes[] = {
+    {"", READ, NULL, on_html, true},
+    {"ui/app.css", READ, NULL, on_css, true},
+    {"ui/chat.js", READ, NULL, on_chat, true},
+    {"ui/live.js", READ, NULL, on_live, true},
+    {"ui/icon.svg", READ, NULL, on_icon, true},
+    {"ui/stats", READ, "statistics", on_stats, false},
+};
+
+static void name_form(form *f, const char *data, size_t n, const char *suffix)
+{
+    f->data = data;
+    f->n = n;
+    snprintf(f->etag, sizeof f->etag, "\"%016llx%s\"",
+             (unsigned long long)nrd_hash_bytes(0, data, n), suffix);
+}
+
+nrd_error *nrd_ui_new(nrd_ui **out, nrd_http_api *api)
+{
+    nrd_error *err = NULL;
+    nrd_ui *ui = NULL;
+
+    *out = NULL;
+    NRD_NEW_GOTO(ui, 1, err, fail);
+    pthread_mutex_init(&ui->mu, NULL);
+    ui->api = api;
+    ui->since_ns = nrd_now_ns();
+    for (size_t i = 0; i < NRD_UI_N_FILES; i++) {
+        const nrd_ui_file *f = &nrd_ui_files[i];
+        struct iovec part = {(void *)(uintptr_t)f->begin, (size_t)(f->end - f->begin)};
+        name_form(&ui->plain[i], f->begin, part.iov_len, "");
+        NRD_TRY_GOTO(nrd_http_deflate(&ui->gzip[i], NRD_ENCODING_GZIP, &part, 1), err, fail);
+        name_form(&ui->packed[i], ui->gzip[i].data, ui->gzip[i].len, "-z");
+    }
+    NRD_TRY_GOTO(nrd_http_router_add(nrd_http_api_router(api), routes, sizeof routes / sizeof *routes,
+                                     ui), err, fail);
+    *out = ui;
+    return NULL;
+
+fail:
+    nrd_ui_free(ui);
+    return err;
+}
+
+void nrd_ui_free(nrd_ui *ui)
+{
+    if (!ui) {
+        return;
+    }
+    for (size_t i = 0; i < NRD_UI_N_FILES; i++) {
+        nrd_str_fini(&ui->gzip[i]);
+    }
+    nrd_str_fini(&ui->stats);
+    pthread_mutex_destroy(&ui->mu);
+    free(ui);
+}

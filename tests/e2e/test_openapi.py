@@ -1,0 +1,163 @@
+"""/openapi.json describes what these endpoints really take and give."""
+import json
+import urllib.error
+import urllib.request
+
+import jsonschema
+import pytest
+
+MODEL = "ensemble"
+HELLO = [{"role": "user", "content": "the quick brown fox"}]
+
+
+@pytest.fixture(scope="module")
+def description(server):
+    status, d = server.request("/openapi.json")
+    assert status == 200
+    return d
+
+
+def check(description, name, value):
+    jsonschema.Draft202012Validator({"$ref": f"#/components/schemas/{name}", **description}).validate(value)
+
+
+def schemas(node):
+    if isinstance(node, dict):
+        yield node
+    for v in node.values() if isinstance(node, dict) else node if isinstance(node, list) else []:
+        yield from schemas(v)
+
+
+def test_it_is_well_formed(description):
+    assert description["openapi"].startswith("3.1")
+    for s in description["components"]["schemas"].values():
+        jsonschema.Draft202012Validator.check_schema(s)
+    for node in schemas(description):
+        if "$ref" in node:
+            target = description
+            for part in node["$ref"].removeprefix("#/").split("/"):
+                target = target[part]
+
+
+def test_every_path_answers(server, description):
+    for path, methods in description["paths"].items():
+        for method in methods:
+            status, answer = server.request(path.format(model=MODEL), b"{" if method == "post" else None)
+            assert status == (400 if method == "post" else 200), (path, answer)
+            if status == 400:
+                check(description, "Error", answer)
+        wrong = "GET" if "post" in methods else "DELETE"
+        assert server.request(path.format(model=MODEL), method=wrong)[0] in (400, 404, 405)
+
+
+FULL = {
+    "chat": ("/v1/chat/completions", "ChatRequest", "ChatAnswer", {
+        "model": MODEL, "messages": HELLO, "max_tokens": 6, "temperature": 1.2, "top_p": 0.9, "min_p": 0.01,
+        "presence_penalty": 0.5, "frequency_penalty": -0.5, "repetition_penalty": 1.1, "top_k": 50, "min_tokens": 1,
+        "n": 2, "priority": 0, "ignore_eos": True, "skip_special_tokens": True,
+        "include_stop_str_in_output": False, "seed": 3, "stop": ["zzz"], "stop_token_ids": [5],
+        "logit_bias": {"7": -3}, "logprobs": True, "top_logprobs": 2, "user": "me", "metadata": {"a": "b"},
+        "add_generation_prompt": True, "chat_template_kwargs": {"x": 1}, "reasoning_effort": "low"}),
+    "guided": ("/v1/chat/completions", "ChatRequest", "ChatAnswer", {
+        "model": MODEL, "messages": HELLO, "max_tokens": 40, "response_format": {
+            "type": "json_schema", "json_schema": {"name": "x", "strict": True, "schema": {
+                "type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"],
+                "additionalProperties": False}}}}),
+    "completion": ("/v1/completions", "CompletionRequest", "CompletionAnswer", {
+        "model": MODEL, "prompt": ["the", "fox"], "max_tokens": 4, "logprobs": 2, "echo": True, "best_of": 2, "n": 1}),
+    "embedding": ("/v1/embeddings", "EmbeddingRequest", "EmbeddingAnswer", {
+        "model": MODEL, "input": [[1, 2], [3]], "encoding_format": "float", "dimensions": None}),
+    "base64": ("/v1/embeddings", "EmbeddingRequest", "EmbeddingAnswer", {
+        "model": MODEL, "input": "fox", "encoding_format": "base64"}),
+    "tokenize": ("/tokenize", "TokenizeRequest", "TokenizeAnswer", {"model": MODEL, "messages": HELLO}),
+    "detokenize": ("/detokenize", "DetokenizeRequest", "DetokenizeAnswer", {"model": MODEL, "tokens": [1, 2]}),
+}
+
+
+@pytest.mark.parametrize("case", FULL)
+def test_answers_are_as_described(server, description, case):
+    path, takes, gives, body = FULL[case]
+    check(description, takes, body)
+    status, answer = server.request(path, body)
+    assert status == 200, answer
+    check(description, gives, answer)
+    named = set()
+    for node in schemas(description["components"]["schemas"][takes]):
+        named |= set(node.get("properties", {}))
+    named |= set(description["components"]["schemas"]["Sampling"]["properties"])
+    assert set(body) <= named
+
+
+@pytest.mark.parametrize("path, body, schema", [
+    ("/v1/chat/completions", {"messages": HELLO, "logprobs": True}, "ChatChunk"),
+    ("/v1/completions", {"prompt": "the", "logprobs": 1}, "CompletionAnswer")])
+def test_chunks_are_as_described(server, description, path, body, schema):
+    body = dict(body, model=MODEL, stream=True, max_tokens=5, stream_options={"include_usage": True})
+    req = urllib.request.Request(server.url(path), data=json.dumps(body).encode())
+    with urllib.request.urlopen(req, timeout=60) as r:
+        assert r.headers["Content-Type"].startswith("text/event-stream")
+        lines = [x for x in r.read().decode().split("\n\n") if x]
+    assert lines[-1] == "data: [DONE]" and len(lines) > 2
+    for line in lines[:-1]:
+        check(description, schema, json.loads(line.removeprefix("data: ")))
+
+
+def test_fields_described_are_the_fields_known(server, description):
+    """No described field is reported as unknown, and each that is checked refuses a wrong type."""
+    for path, name in (("/v1/chat/completions", "ChatRequest"), ("/v1/completions", "CompletionRequest"),
+                       ("/v1/embeddings", "EmbeddingRequest")):
+        spec = description["components"]["schemas"]
+        parts = [spec[name]] + [spec[p["$ref"].rsplit("/", 1)[1]] if "$ref" in p else p
+                                for p in spec[name].get("allOf", [])]
+        fields = {k: v for p in parts for k, v in p.get("properties", {}).items()}
+        base = {"model": MODEL, "max_tokens": 2} | ({"messages": HELLO} if "chat" in path else
+                                                    {"prompt": "fox"} if "Comp" in name else {"input": "fox"})
+        if name == "EmbeddingRequest":
+            del base["max_tokens"]
+        for field, schema in fields.items():
+            if field in ("model", "messages", "prompt", "input"):
+                continue
+            body = json.dumps(dict(base, **{field: None})).encode()
+            req = urllib.request.Request(server.url(path), data=body)
+            try:
+                with urllib.request.urlopen(req, timeout=60) as r:
+                    assert r.headers.get("x-nereid-warning") is None, field
+            except urllib.error.HTTPError as e:
+                raise AssertionError((path, field, e.read())) from e
+            kinds = schema.get("type", [])
+            if "number" in kinds or "integer" in kinds or "boolean" in kinds and len(kinds) == 2:
+                status, answer = server.request(path, dict(base, **{field: "x"}))
+                assert status == 400 and answer["error"]["param"] == field, (path, field, answer)
+
+
+def test_random_requests_are_answered_as_described(server, description):
+    schemathesis = pytest.importorskip("schemathesis")
+    import hypothesis
+
+    d = json.loads(json.dumps(description))
+    spec = d["components"]["schemas"]
+    for s in (spec["Sampling"], spec["EmbeddingRequest"], spec["TokenizeRequest"], spec["DetokenizeRequest"]):
+        s["properties"]["model"] = {"enum": [MODEL]}
+    for name in ("max_tokens", "min_tokens"):  # short, since the model is random and seldom ends
+        spec["Sampling"]["properties"][name] = {"type": "integer", "minimum": 1, "maximum": 3}
+    spec["Sampling"]["required"] += ["max_tokens"]
+    spec["Sampling"]["properties"]["n"]["maximum"] = 3
+    schema = schemathesis.openapi.from_dict(d)
+    seen = []
+
+    for operation in schema.get_all_operations():
+        @hypothesis.given(case=operation.ok().as_strategy())
+        @hypothesis.settings(max_examples=60, deadline=None, derandomize=True, database=None,
+                             suppress_health_check=list(hypothesis.HealthCheck))
+        def run(case):
+            response = case.call(base_url=server.url(""), timeout=60)
+            seen.append((case.path, response.status_code))
+            case.validate_response(response, checks=[
+                schemathesis.checks.not_a_server_error,
+                schemathesis.specs.openapi.checks.status_code_conformance,
+                schemathesis.specs.openapi.checks.content_type_conformance,
+                schemathesis.specs.openapi.checks.response_schema_conformance])
+        run()
+    for path in d["paths"]:
+        assert any(p == path for p, _ in seen)
+    assert {p for p, s in seen if s == 200} >= {"/v1/models", "/v1/completions", "/v1/embeddings", "/detokenize"}

@@ -1,0 +1,384 @@
+"""The page at /: what the server sends for it, and the page itself in a browser where there is one."""
+import gzip
+import http.client
+import json
+import pathlib
+import subprocess
+import time
+
+import pytest
+
+import browser
+from llm_server import BIN, ROOT, Server
+
+FILES = {"/": "text/html", "/ui/app.css": "text/css", "/ui/chat.js": "text/javascript",
+         "/ui/live.js": "text/javascript", "/ui/icon.svg": "image/svg+xml"}
+PAGE = ROOT / "src/frontends/ui/page"
+CHAT = {"model": "ensemble", "messages": [{"role": "user", "content": "the quick brown fox"}], "max_tokens": 20,
+        "ignore_eos": True}
+
+
+def fetch(server, path, method="GET", **headers):
+    c = http.client.HTTPConnection("127.0.0.1", server.http, timeout=20)
+    c.request(method, path, headers={k.replace("_", "-"): v for k, v in headers.items()})
+    r = c.getresponse()
+    body = r.read()
+    c.close()
+    return r, body
+
+
+def stats(server):
+    r, body = fetch(server, "/ui/stats")
+    assert r.status == 200
+    return json.loads(body)
+
+
+def until(condition, seconds=10):
+    end = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    return value
+
+
+@pytest.fixture(scope="module")
+def explicit(tiny_model, cache):
+    s = Server(tiny_model, cache, "--model-control-mode=explicit", "--load-model=*")
+    try:
+        yield s.wait_ready()
+    finally:
+        assert s.stop() == 0
+
+
+# ---- files ----
+
+@pytest.mark.parametrize("path", FILES)
+def test_files_are_those_of_the_tree(server, path):
+    r, body = fetch(server, path)
+    assert r.status == 200 and r.headers["Content-Type"].startswith(FILES[path])
+    assert body == (PAGE / ("index.html" if path == "/" else path.rsplit("/", 1)[1])).read_bytes()
+    assert r.headers["X-Content-Type-Options"] == "nosniff"
+    rules = r.headers["Content-Security-Policy"].split("; ")
+    assert {"default-src 'self'", "frame-ancestors 'none'", "base-uri 'none'"} <= set(rules)
+    assert "unsafe" not in r.headers["Content-Security-Policy"]
+
+
+@pytest.mark.parametrize("path", FILES)
+def test_files_are_sent_once(server, path):
+    first, body = fetch(server, path)
+    tag = first.headers["ETag"]
+    for known in (tag, f'"other", W/{tag}', "*"):
+        r, nothing = fetch(server, path, If_None_Match=known)
+        assert r.status == 304 and nothing == b"" and r.headers["ETag"] == tag
+        assert r.headers["Content-Length"] is None
+    r, again = fetch(server, path, If_None_Match='"0123"')
+    assert r.status == 200 and again == body
+    packed, small = fetch(server, path, Accept_Encoding="gzip")
+    assert packed.headers["Content-Encoding"] == "gzip" and gzip.decompress(small) == body
+    assert packed.headers["ETag"] != tag and "Accept-Encoding" in packed.headers["Vary"]
+    head, empty = fetch(server, path, method="HEAD")
+    assert head.status == 200 and empty == b"" and int(head.headers["Content-Length"]) == len(body)
+    assert fetch(server, path, method="POST")[0].status == 405
+
+
+def test_the_page_asks_nobody_else():
+    for f in PAGE.iterdir():
+        text = f.read_text().replace("http://www.w3.org/2000/svg", "")
+        assert "http://" not in text and "https://" not in text and "innerHTML" not in text, f.name
+    html = (PAGE / "index.html").read_text()
+    assert " style=" not in html and "onclick" not in html and "<style" not in html
+
+
+def test_ui_false_turns_it_off(tiny_model, cache):
+    s = Server(tiny_model, cache, "--ui=false")
+    try:
+        s.wait_ready()
+        for path in [*FILES, "/ui/stats"]:
+            assert fetch(s, path)[0].status == 404
+        assert s.request("/v1/models")[0] == 200
+    finally:
+        assert s.stop() == 0
+    assert "--ui <boolean>" in subprocess.run([BIN / "tritonserver", "--help"], capture_output=True, text=True).stdout
+
+
+# ---- statistics ----
+
+def shape(v):
+    """Types instead of values; of a list the first element."""
+    if isinstance(v, dict):
+        return {k: shape(x) for k, x in v.items()}
+    if isinstance(v, list):
+        return [shape(x) for x in v[:1]]
+    return "number" if isinstance(v, (int, float)) and not isinstance(v, bool) else type(v).__name__
+
+
+WINDOW = dict.fromkeys(["total", "n", "p50", "p90", "p99"], "number")
+SHAPE = {
+    "server": "str", "version": "str", "time_ms": "number", "uptime_ms": "number", "control": "str",
+    "openai": "bool", "needs_key": "bool", "metrics": "bool",
+    "models": [{"name": "str", "version": "str", "state": "str", "reason": "str", "succeeded": "number",
+                "failed": "number", "executions": "number", "request_ms_sum": "number",
+                "queue_ms_sum": "number", "pending": "number"}],
+    "engines": [{"model": "str", "version": "str",
+                 "requests": dict.fromkeys(["active", "waiting", "scheduled", "context", "max"], "number"),
+                 "kv_blocks": dict.fromkeys(["max", "used", "free", "reused", "tokens_per"], "number"),
+                 "memory_bytes": dict.fromkeys(["cpu", "gpu", "pinned"], "number"),
+                 "paused": "number", "last_step_ms": "number", "prompt_tokens": "number",
+                 "generated_tokens": "number", "busy_ms": "number", "first_token_ms": WINDOW,
+                 "inter_token_ms": WINDOW, "step_ms": WINDOW,
+                 "steps": {"first": "number", "n": "number", "ms": ["number"], "idle_ms": ["number"],
+                           "prompt_tokens": ["number"], "generated_tokens": ["number"]}}],
+    "cpu": dict.fromkeys(["load", "memory_used_bytes", "memory_total_bytes"], "number"),
+}
+
+
+def test_stats_have_their_shape(server):
+    assert server.request("/v1/chat/completions", CHAT)[0] == 200
+    until(lambda: stats(server)["engines"][0]["generated_tokens"] > 0)
+    r, body = fetch(server, "/ui/stats")
+    assert r.headers["Content-Type"] == "application/json" and r.headers["Cache-Control"] == "no-store"
+    s = json.loads(body)
+    assert isinstance(s.pop("gpus"), list)
+    assert shape(s) == SHAPE
+    assert {m["name"] for m in s["models"]} >= {"ensemble", "tensorrt_llm"}
+    assert all(m["state"] == "READY" for m in s["models"])
+    assert s["control"] == "none" and s["openai"] and s["metrics"] and not s["needs_key"]
+    assert abs(s["time_ms"] / 1000 - time.time()) < 5
+    assert 0 <= s["cpu"]["load"] <= 1 and 0 < s["cpu"]["memory_used_bytes"] <= s["cpu"]["memory_total_bytes"]
+
+
+def test_numbers_follow_the_requests(server):
+    before = stats(server)
+    n = 3
+    for i in range(n):
+        body = dict(CHAT, messages=[{"role": "user", "content": f"number {i} of some words"}], stream=i == 0)
+        assert server.request("/v1/chat/completions", body)[0] == 200
+
+    def settled():
+        s = stats(server)
+        e, b = s["engines"][0], before["engines"][0]
+        return s if e["generated_tokens"] - b["generated_tokens"] >= 20 * n and not e["requests"]["active"] else None
+
+    after = until(settled)
+    e, b = after["engines"][0], before["engines"][0]
+    assert e["generated_tokens"] - b["generated_tokens"] == 20 * n
+    assert e["prompt_tokens"] > b["prompt_tokens"]
+    assert e["first_token_ms"]["total"] - b["first_token_ms"]["total"] == n
+    assert e["inter_token_ms"]["total"] - b["inter_token_ms"]["total"] == 19 * n
+    assert e["busy_ms"] > b["busy_ms"] and e["last_step_ms"] > b["last_step_ms"]
+    assert 0 < e["inter_token_ms"]["p50"] <= e["inter_token_ms"]["p90"] <= e["inter_token_ms"]["p99"]
+    llm = [next(m for m in s["models"] if m["name"] == "tensorrt_llm") for s in (before, after)]
+    assert llm[1]["succeeded"] - llm[0]["succeeded"] == n
+
+
+def test_steps_are_a_timeline(server):
+    server.request("/v1/chat/completions", CHAT)
+    e = until(lambda: (x := stats(server)["engines"][0])["steps"]["n"] and not x["requests"]["active"] and x)
+    s = e["steps"]
+    columns = [s[k] for k in ("ms", "idle_ms", "prompt_tokens", "generated_tokens")]
+    assert {len(c) for c in columns} == {s["n"]} and s["n"] <= 256
+    assert s["first"] + s["n"] == e["step_ms"]["total"]
+    assert all(v >= 0 for c in columns for v in c)
+    if s["first"] == 0:  # nothing was forgotten
+        assert sum(s["prompt_tokens"]) == e["prompt_tokens"]
+        assert sum(s["generated_tokens"]) == e["generated_tokens"]
+        assert sum(s["ms"]) == pytest.approx(e["busy_ms"], abs=0.01 + 0.001 * s["n"])
+
+
+def test_the_same_numbers_are_metrics(server):
+    server.request("/v1/chat/completions", CHAT)
+
+    def agree():
+        text, e = server.metrics_text(), stats(server)["engines"][0]
+        return all(f'{family}{{model="tensorrt_llm",version="1"}} {value}\n' in text for family, value in [
+            ("nv_llm_time_to_first_token_ms_count", e["first_token_ms"]["total"]),
+            ("nv_llm_inter_token_ms_count", e["inter_token_ms"]["total"]),
+            ("nv_llm_step_generated_tokens_sum", e["generated_tokens"])])
+
+    until(agree)  # a snapshot is up to 0.2 s old
+
+
+def test_stats_without_metrics(tiny_model, cache):
+    s = Server(tiny_model, cache, "--allow-metrics=false", "--allow-openai=false", "--id=quiet")
+    try:
+        v = stats(s.wait_ready())
+        assert not v["metrics"] and not v["openai"] and v["engines"] == [] and v["cpu"] is None
+        assert v["server"] == "quiet" and len(v["models"]) == 5
+    finally:
+        assert s.stop() == 0
+
+
+def test_stats_can_be_restricted(tiny_model, cache):
+    s = Server(tiny_model, cache, "--http-restricted-api=statistics:x-who=me", "--api-key=secret")
+    try:
+        s.wait_ready()
+        assert fetch(s, "/ui/stats")[0].status == 403
+        r, body = fetch(s, "/ui/stats", x_who="me")
+        assert r.status == 200 and json.loads(body)["needs_key"]
+        assert fetch(s, "/")[0].status == 200
+    finally:
+        assert s.stop() == 0
+
+
+def test_stats_follow_load_and_unload(explicit):
+    def state(name):
+        return next(m for m in stats(explicit)["models"] if m["name"] == name)
+
+    assert stats(explicit)["control"] == "explicit"
+    assert explicit.request("/v2/repository/models/tensorrt_llm_bls/unload", method="POST", body=b"")[0] == 200
+    until(lambda: state("tensorrt_llm_bls")["state"] == "UNAVAILABLE")
+    assert explicit.request("/v2/repository/models/tensorrt_llm_bls/load", method="POST", body=b"")[0] == 200
+    until(lambda: state("tensorrt_llm_bls")["state"] == "READY")
+
+
+# ---- in a browser ----
+
+needs_browser = pytest.mark.skipif(browser.find() is None, reason="no Chromium (CHROMIUM names one)")
+
+
+@pytest.fixture
+def page(tmp_path):
+    b = browser.Browser(tmp_path / "profile")
+    try:
+        b.look(1280, 800)
+        yield b
+        assert b.complaints() == []
+    finally:
+        b.close()
+
+
+def ask(page, text):
+    page.js("document.getElementById('prompt').focus()")
+    page.type(text)
+    page.key("Enter", "\r")
+
+
+ANSWERS = "document.querySelectorAll('.msg.assistant:not(.busy)').length"
+LAST = "[...document.querySelectorAll('.msg.assistant')].at(-1)"
+
+
+def set_field(page, name, value):
+    page.js(f"{{const e = document.getElementById('{name}'); e.value = '{value}'; e.dispatchEvent(new Event('change')); 0}}")
+
+
+@needs_browser
+def test_chat_in_a_browser(page, server):
+    page.open(server.url("/"))
+    assert page.wait("document.getElementById('model').value") == "ensemble"
+    set_field(page, "max_tokens", 12)
+    set_field(page, "temperature", 0)
+    ask(page, "the quick brown fox")
+    page.wait(f"{ANSWERS} === 1")
+    first = page.js(f"{LAST}.querySelector('.text').textContent")
+    assert "12 tokens" in page.js(f"{LAST}.querySelector('.meta').textContent")
+    body = dict(CHAT, max_tokens=12, temperature=0)
+    del body["ignore_eos"]
+    expected = server.request("/v1/chat/completions", body)[1]["choices"][0]["message"]["content"]
+    assert "".join(first.split()) == "".join(expected.split())
+
+    page.js("document.getElementById('again').click()")
+    page.wait(f"!document.querySelector('.busy') && {ANSWERS} === 1")
+    assert page.js(f"{LAST}.querySelector('.text').textContent") == first
+
+    page.js("document.getElementById('new').click()")
+    assert page.js("document.querySelectorAll('.msg').length") == 0
+
+
+@needs_browser
+def test_stop_in_a_browser(page, server):
+    """An answer that arrives slowly, over a thin line, is stopped halfway; what came stays."""
+    def whole(seed):
+        body = {"model": "ensemble", "messages": [{"role": "user", "content": "go on and on"}], "seed": seed,
+                "max_tokens": 400, "temperature": 1}
+        choice = server.request("/v1/chat/completions", body)[1]["choices"][0]
+        return choice["finish_reason"] == "length" and choice["message"]["content"]
+
+    seed = next(s for s in range(100) if whole(s))
+    page.open(server.url("/"))
+    page.wait("document.getElementById('model').value")
+    for name, value in [("max_tokens", 400), ("temperature", 1), ("seed", seed)]:
+        set_field(page, name, value)
+    page.call("Network.enable")
+    page.call("Network.emulateNetworkConditions", offline=False, latency=0, downloadThroughput=15000, uploadThroughput=-1)
+    ask(page, "go on and on")
+    page.wait(f"document.querySelector('.busy .text') && {LAST}.querySelector('.text').textContent.length > 40")
+    assert page.js("document.getElementById('send').hidden && !document.getElementById('stop').hidden")
+    page.key("Escape")
+    page.wait(f"{ANSWERS} === 1")
+    got = "".join(page.js(f"{LAST}.querySelector('.text').textContent").split())
+    assert 20 < len(got) < len("".join(whole(seed).split()))
+    assert "stopped" in page.js(f"{LAST}.querySelector('.meta').textContent")
+    until(lambda: not stats(server)["engines"][0]["requests"]["active"])
+
+
+@needs_browser
+def test_text_of_the_model_is_only_text(page, server):
+    """What a model writes never becomes markup of its own."""
+    page.open(server.url("/"))
+    page.wait("document.getElementById('model').value")
+    set_field(page, "max_tokens", 1)
+    ask(page, "<img src=x onerror='window.broken=1'><b>bold</b>")
+    page.wait(f"{ANSWERS} + Number(!document.getElementById('chat-error').hidden) === 1")
+    assert page.js("document.querySelector('.msg.user img, .msg.user b')") is None
+    assert page.js("window.broken") is None
+
+
+@needs_browser
+def test_live_view_in_a_browser(page, explicit):
+    page.open(explicit.url("/#live"))
+    page.wait("document.querySelectorAll('#models tr').length === 5")
+    explicit.request("/v1/chat/completions", CHAT)
+    page.wait("/[1-9]\\d* steps/.test(document.querySelector('.legend').textContent)")
+    assert page.js("document.querySelector('#engines h3').textContent").startswith("tensorrt_llm")
+    button = "document.querySelector('[aria-label$=\"load tensorrt_llm_bls\" i]')"
+    page.call("Runtime.evaluate", expression=f"setTimeout(() => {button}.click())")
+    page.wait(f"{button}.textContent === 'Load' && !{button}.disabled")
+    page.js(f"{button}.click()")
+    page.wait(f"{button}.textContent === 'Unload' && !{button}.disabled")
+    assert "loaded" in page.js("document.getElementById('control-status').textContent")
+
+
+@needs_browser
+def test_api_key_in_a_browser(page, tiny_model, cache):
+    s = Server(tiny_model, cache, "--api-key=secret")
+    try:
+        page.open(s.wait_ready().url("/"))
+        page.wait("!document.getElementById('chat-error').hidden")
+        assert page.js("document.getElementById('model').value") == ""
+        set_field(page, "key", "secret")
+        page.wait("document.getElementById('model').value === 'ensemble'")
+        set_field(page, "max_tokens", 5)
+        ask(page, "hello")
+        page.wait(f"{ANSWERS} === 1")
+        page.events = [e for e in page.events if "401" not in json.dumps(e)]  # the browser tells of it
+    finally:
+        assert s.stop() == 0
+
+
+@needs_browser
+def test_without_openai_the_text_is_continued(page, tiny_model, cache):
+    s = Server(tiny_model, cache, "--allow-openai=false")
+    try:
+        page.open(s.wait_ready().url("/"))
+        page.wait("document.getElementById('model').value === 'ensemble'")
+        set_field(page, "max_tokens", 8)
+        ask(page, "the quick brown fox")
+        page.wait(f"{ANSWERS} === 1")
+        assert "continued" in page.js(f"{LAST}.querySelector('.meta').textContent")
+    finally:
+        assert s.stop() == 0
+
+
+@needs_browser
+@pytest.mark.parametrize("view", ["chat", "live"])
+def test_fits_a_phone_and_has_names(page, server, view):
+    page.look(360, 740, scale=2)
+    page.open(server.url(f"/#{view}"))
+    page.wait("document.getElementById('model').value && document.querySelectorAll('#models tr').length * !document.getElementById('live').hidden + !document.getElementById('chat').hidden")
+    assert page.js("document.documentElement.scrollWidth <= innerWidth && visualViewport.width === 360")
+    wanted = {"button", "link", "textbox", "combobox", "spinbutton", "image", "table", "columnheader", "region", "log"}
+    nameless = [(role, node["nodeId"]) for role, name, node in page.tree() if role in wanted and not name
+                and not (role == "table")]
+    assert nameless == []
+    roles = [role for role, _, _ in page.tree()]
+    assert roles.count("main") == 1 and roles.count("banner") == 1 and "navigation" in roles
