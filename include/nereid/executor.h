@@ -111,7 +111,7 @@ typedef struct nrd_exec_info {
     int32_t vocab, n_layers, hidden;
     int32_t max_batch_size, max_input_len, max_seq_len, max_num_tokens, max_beam_width;
     int32_t max_draft_len;
-    int32_t tokens_per_block, n_kv_blocks;
+    int32_t tokens_per_block, n_kv_blocks, n_kv_host_blocks;
     uint64_t weight_bytes, kv_cache_bytes;
     nrd_dtype dtype, kv_dtype, logits_dtype;
     bool gather_context_logits, gather_generation_logits;

@@ -20,6 +20,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/metric.h"
+#include "base/pool.h"
 #include "base/queue.h"
 #include "base/str.h"
 #include "model_config.pb-c.h"
@@ -284,7 +285,7 @@ typedef enum {
 struct nrd_request { /* TRITONSERVER_InferenceRequest and TRITONBACKEND_Request */
     nrd_server *server;
     nrd_model *model; /* shared; NULL after release until used again */
-    char *model_name;
+    char *model_name; /* this text, id and the outputs' names: nrd_pool_strdup */
     int64_t model_version; /* as asked for; -1 = by policy */
     char *id;
     uint32_t flags;

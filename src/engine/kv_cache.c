@@ -6,6 +6,7 @@
 
 typedef struct block {
     int32_t refs;
+    int32_t n_near; /* children on the device */
     int32_t next, prev; /* free list (next only) or list of evictable leaves; -1: end */
     int32_t priority;
     bool evictable;     /* in a list of leaves */
@@ -17,17 +18,27 @@ typedef struct list {
     int32_t oldest, newest;
 } list;
 
+enum { DEVICE, HOST, N_POOLS };
+
 struct nrd_kv {
-    int32_t n_blocks, block_tokens;
+    int32_t n_blocks, n_host, block_tokens;
     nrd_prefix *tree; /* NULL: no reuse */
-    block *blocks;
-    list leaves[NRD_KV_PRIORITY_MAX + 1];
-    int32_t free_head, n_free, n_cached;
+    block *blocks;    /* [n_blocks + n_host] */
+    list leaves[N_POOLS][NRD_KV_PRIORITY_MAX + 1];
+    int32_t free_head[N_POOLS], n_free[N_POOLS];
+    int32_t n_cached; /* on the device */
+    int32_t (*moves)[2]; /* [cap_moves] */
+    int32_t n_moves, cap_moves;
     int32_t n_expiring; /* blocks with an expiry date */
     uint64_t tick;
     int64_t now_ms;
-    int64_t n_alloc, n_reused, n_missed, n_evicted;
+    int64_t n_alloc, n_reused, n_missed, n_evicted, n_offloaded, n_onboarded;
 };
+
+static int pool_of(const nrd_kv *kv, int32_t b)
+{
+    return b < kv->n_blocks ? DEVICE : HOST;
+}
 
 nrd_error *nrd_kv_new(nrd_kv **out, const nrd_kv_config *cfg)
 {
@@ -40,21 +51,37 @@ nrd_error *nrd_kv_new(nrd_kv **out, const nrd_kv_config *cfg)
                           "kv cache: block count and tokens per block must be > 0, got %d and %d",
                           cfg->n_blocks, cfg->block_tokens);
     }
+    if (cfg->n_host_blocks < 0 || cfg->n_host_blocks > INT32_MAX / 4 - cfg->n_blocks ||
+        (cfg->n_host_blocks > 0 && !cfg->reuse)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "kv cache: %d host blocks %s", cfg->n_host_blocks,
+                          cfg->reuse ? "are too many" : "without reuse");
+    }
+    int32_t total = cfg->n_blocks + cfg->n_host_blocks;
     NRD_NEW_GOTO(kv, 1, err, fail);
-    NRD_NEW_GOTO(kv->blocks, cfg->n_blocks, err, fail);
+    NRD_NEW_GOTO(kv->blocks, total, err, fail);
     if (cfg->reuse) {
-        NRD_TRY_GOTO(nrd_prefix_new(&kv->tree, cfg->n_blocks, cfg->block_tokens), err, fail);
+        NRD_TRY_GOTO(nrd_prefix_new(&kv->tree, total, cfg->block_tokens), err, fail);
     }
     kv->n_blocks = cfg->n_blocks;
+    kv->n_host = cfg->n_host_blocks;
     kv->block_tokens = cfg->block_tokens;
-    for (int p = 0; p <= NRD_KV_PRIORITY_MAX; p++) {
-        kv->leaves[p] = (list){-1, -1};
+    if (kv->n_host > 0) {
+        kv->cap_moves = 2 * cfg->n_blocks;
+        NRD_NEW_GOTO(kv->moves, kv->cap_moves, err, fail);
     }
-    for (int32_t b = 0; b < cfg->n_blocks; b++) {
-        kv->blocks[b].next = b + 1 < cfg->n_blocks ? b + 1 : -1;
+    for (int pool = 0; pool < N_POOLS; pool++) {
+        for (int p = 0; p <= NRD_KV_PRIORITY_MAX; p++) {
+            kv->leaves[pool][p] = (list){-1, -1};
+        }
+        kv->free_head[pool] = -1;
+    }
+    for (int32_t b = total - 1; b >= 0; b--) {
+        int pool = pool_of(kv, b);
+        kv->blocks[b].next = kv->free_head[pool];
         kv->blocks[b].expires_ms = INT64_MAX;
+        kv->free_head[pool] = b;
+        kv->n_free[pool]++;
     }
-    kv->n_free = cfg->n_blocks;
     *out = kv;
     return NULL;
 
@@ -68,6 +95,7 @@ void nrd_kv_free(nrd_kv *kv)
     if (kv) {
         nrd_prefix_free(kv->tree);
         free(kv->blocks);
+        free(kv->moves);
         free(kv);
     }
 }
@@ -79,20 +107,40 @@ int32_t nrd_kv_block_tokens(const nrd_kv *kv)
 
 int32_t nrd_kv_n_available(const nrd_kv *kv)
 {
-    return kv->n_free + kv->n_cached;
+    return kv->n_free[DEVICE] + kv->n_cached;
+}
+
+const int32_t (*nrd_kv_moves(const nrd_kv *kv, int32_t *out_n))[2]
+{
+    *out_n = kv->n_moves;
+    return (const int32_t (*)[2])kv->moves;
+}
+
+void nrd_kv_moves_done(nrd_kv *kv)
+{
+    kv->n_moves = 0;
+}
+
+int32_t nrd_kv_max_moves(const nrd_kv *kv)
+{
+    return kv->cap_moves;
 }
 
 void nrd_kv_get_stats(const nrd_kv *kv, nrd_kv_stats *out)
 {
     *out = (nrd_kv_stats){
         .n_blocks = kv->n_blocks,
-        .n_free = kv->n_free,
+        .n_free = kv->n_free[DEVICE],
         .n_cached = kv->n_cached,
-        .n_held = kv->n_blocks - kv->n_free - kv->n_cached,
+        .n_held = kv->n_blocks - kv->n_free[DEVICE] - kv->n_cached,
         .n_alloc_total = kv->n_alloc,
         .n_reused_total = kv->n_reused,
         .n_missed_total = kv->n_missed,
         .n_evicted_total = kv->n_evicted,
+        .n_host_blocks = kv->n_host,
+        .n_host_free = kv->n_free[HOST],
+        .n_offloaded_total = kv->n_offloaded,
+        .n_onboarded_total = kv->n_onboarded,
     };
 }
 
@@ -118,7 +166,7 @@ void nrd_kv_table_fini(nrd_kv_table *t)
 static void leaf_unlink(nrd_kv *kv, int32_t b)
 {
     block *x = &kv->blocks[b];
-    list *l = &kv->leaves[x->priority];
+    list *l = &kv->leaves[pool_of(kv, b)][x->priority];
     if (x->prev >= 0) {
         kv->blocks[x->prev].next = x->next;
     } else {
@@ -137,7 +185,7 @@ static void leaf_unlink(nrd_kv *kv, int32_t b)
 static void leaf_link(nrd_kv *kv, int32_t b)
 {
     block *x = &kv->blocks[b];
-    list *l = &kv->leaves[x->priority];
+    list *l = &kv->leaves[pool_of(kv, b)][x->priority];
     int32_t after; /* link behind this one; -1: at the front */
     if (l->newest < 0 || kv->blocks[l->newest].tick <= x->tick) {
         after = l->newest;
@@ -164,11 +212,18 @@ static void leaf_link(nrd_kv *kv, int32_t b)
     x->evictable = true;
 }
 
+/* Nobody holds it, and no child is where it is (children of host blocks are host blocks). */
+static bool is_evictable(const nrd_kv *kv, int32_t b)
+{
+    return kv->tree && nrd_prefix_has(kv->tree, b) && kv->blocks[b].refs == 0 &&
+           (pool_of(kv, b) == DEVICE ? kv->blocks[b].n_near == 0
+                                     : nrd_prefix_first_child(kv->tree, b) < 0);
+}
+
 /* Puts the block into or out of the lists as its state says. */
 static void leaf_update(nrd_kv *kv, int32_t b)
 {
-    bool want = kv->tree && nrd_prefix_has(kv->tree, b) && kv->blocks[b].refs == 0 &&
-                nrd_prefix_first_child(kv->tree, b) < 0;
+    bool want = is_evictable(kv, b);
     if (want != kv->blocks[b].evictable) {
         if (want) {
             leaf_link(kv, b);
@@ -199,7 +254,7 @@ void nrd_kv_set_time(nrd_kv *kv, int64_t now_ms)
     if (kv->n_expiring == 0) {
         return;
     }
-    for (int32_t b = 0; b < kv->n_blocks; b++) {
+    for (int32_t b = 0; b < kv->n_blocks + kv->n_host; b++) {
         if (kv->blocks[b].expires_ms <= now_ms) {
             set_priority(kv, b, NRD_KV_PRIORITY_DEFAULT, INT64_MAX);
         }
@@ -210,28 +265,46 @@ void nrd_kv_set_time(nrd_kv *kv, int64_t now_ms)
 
 static void block_to_free(nrd_kv *kv, int32_t b)
 {
+    int pool = pool_of(kv, b);
     set_priority(kv, b, 0, INT64_MAX);
-    kv->blocks[b].next = kv->free_head;
+    kv->blocks[b].next = kv->free_head[pool];
     kv->blocks[b].prev = -1;
-    kv->free_head = b;
-    kv->n_free++;
+    kv->free_head[pool] = b;
+    kv->n_free[pool]++;
+}
+
+static int32_t free_take(nrd_kv *kv, int pool)
+{
+    int32_t b = kv->free_head[pool];
+    NRD_ASSERT(b >= 0 && kv->n_free[pool] > 0, "the caller has checked that a block is available");
+    kv->free_head[pool] = kv->blocks[b].next;
+    kv->n_free[pool]--;
+    return b;
+}
+
+/* A child of `b` (-1: none) came to the device or went from it. */
+static void count_near(nrd_kv *kv, int32_t b, int32_t change)
+{
+    if (b >= 0) {
+        kv->blocks[b].n_near += change;
+        leaf_update(kv, b);
+    }
 }
 
 /* Takes a leaf out of the tree; its parent may become evictable. */
 static void tree_remove_leaf(nrd_kv *kv, int32_t b)
 {
     int32_t parent = nrd_prefix_parent(kv->tree, b);
+    bool near = pool_of(kv, b) == DEVICE;
     if (kv->blocks[b].evictable) {
         leaf_unlink(kv, b);
     }
     nrd_prefix_remove(kv->tree, b);
     if (kv->blocks[b].refs == 0) {
-        kv->n_cached--;
+        kv->n_cached -= near;
         block_to_free(kv, b);
     }
-    if (parent >= 0) {
-        leaf_update(kv, parent);
-    }
+    count_near(kv, parent, near ? -1 : 0);
 }
 
 /* Takes a node and all below it out of the tree, without recursion. */
@@ -254,14 +327,76 @@ static void tree_remove_subtree(nrd_kv *kv, int32_t top)
     }
 }
 
-static void evict_one(nrd_kv *kv)
+/* The first to go among the evictable; -1: there are none. */
+static int32_t first_leaf(const nrd_kv *kv, int pool)
 {
     for (int p = 0; p <= NRD_KV_PRIORITY_MAX; p++) {
-        if (kv->leaves[p].oldest >= 0) {
-            tree_remove_leaf(kv, kv->leaves[p].oldest);
-            kv->n_evicted++;
-            return;
+        if (kv->leaves[pool][p].oldest >= 0) {
+            return kv->leaves[pool][p].oldest;
         }
+    }
+    return -1;
+}
+
+/* Leaves a copy to the caller of nrd_kv_moves. */
+static void ask_move(nrd_kv *kv, int32_t from, int32_t to)
+{
+    NRD_ASSERT(kv->n_moves < kv->cap_moves, "the caller has checked that there is room");
+    kv->moves[kv->n_moves][0] = from;
+    kv->moves[kv->n_moves++][1] = to;
+}
+
+/* The node `from` becomes the block `to` of the other pool, which is not free any more and has the
+ * content or is about to get it; `from` is free afterwards. */
+static void node_move(nrd_kv *kv, int32_t from, int32_t to)
+{
+    block *x = &kv->blocks[from], *y = &kv->blocks[to];
+    int32_t parent = nrd_prefix_parent(kv->tree, from);
+
+    if (x->evictable) {
+        leaf_unlink(kv, from);
+    }
+    nrd_prefix_move(kv->tree, from, to);
+    set_priority(kv, to, x->priority, x->expires_ms);
+    y->tick = x->tick;
+    y->n_near = x->n_near;
+    x->n_near = x->refs = 0;
+    block_to_free(kv, from);
+    leaf_update(kv, to);
+    count_near(kv, parent, pool_of(kv, to) == DEVICE ? 1 : -1);
+}
+
+/* Moves a cached leaf of the device to host memory; false: no place that is worth less. */
+static bool offload(nrd_kv *kv, int32_t b)
+{
+    if (kv->n_moves >= kv->cap_moves / 2) { /* the other half is for what comes back */
+        return false;
+    }
+    if (kv->n_free[HOST] == 0) {
+        int32_t worst = first_leaf(kv, HOST);
+        if (worst < 0 || kv->blocks[worst].priority > kv->blocks[b].priority) {
+            return false;
+        }
+        tree_remove_leaf(kv, worst);
+        kv->n_evicted++;
+    }
+    int32_t to = free_take(kv, HOST);
+    kv->n_cached--;
+    ask_move(kv, b, to);
+    node_move(kv, b, to);
+    kv->n_offloaded++;
+    return true;
+}
+
+static void evict_one(nrd_kv *kv)
+{
+    int32_t leaf = first_leaf(kv, DEVICE);
+    if (leaf >= 0) {
+        if (!offload(kv, leaf)) {
+            tree_remove_subtree(kv, leaf); /* with what lies below it in host memory */
+            kv->n_evicted++;
+        }
+        return;
     }
     /* Only inner nodes are left: sequences dropped the beginning of their prefix (window) and
      * still hold what lies below. */
@@ -279,13 +414,10 @@ static void evict_one(nrd_kv *kv)
 
 static int32_t block_take(nrd_kv *kv)
 {
-    if (kv->n_free == 0) {
+    if (kv->n_free[DEVICE] == 0) {
         evict_one(kv);
     }
-    int32_t b = kv->free_head;
-    NRD_ASSERT(b >= 0 && kv->n_free > 0, "the caller has checked that a block is available");
-    kv->free_head = kv->blocks[b].next;
-    kv->n_free--;
+    int32_t b = free_take(kv, DEVICE);
     kv->blocks[b].refs = 1;
     kv->n_alloc++;
     return b;
@@ -298,7 +430,7 @@ static void block_ref(nrd_kv *kv, int32_t b)
         if (x->evictable) {
             leaf_unlink(kv, b);
         }
-        kv->n_cached--;
+        kv->n_cached -= pool_of(kv, b) == DEVICE;
     }
     x->refs++;
     x->tick = ++kv->tick;
@@ -313,7 +445,7 @@ void nrd_kv_unref(nrd_kv *kv, int32_t b)
     }
     x->tick = ++kv->tick;
     if (kv->tree && nrd_prefix_has(kv->tree, b)) {
-        kv->n_cached++;
+        kv->n_cached += pool_of(kv, b) == DEVICE;
         leaf_update(kv, b);
     } else {
         block_to_free(kv, b);
@@ -336,11 +468,15 @@ void nrd_kv_find(const nrd_kv *kv, const nrd_kv_content *c, int32_t n_max, nrd_k
     }
     for (; n + bt <= n_max; n += bt) {
         int32_t b = nrd_prefix_find(kv->tree, parent, &c->key, c->tokens + n, extra_at(c, n, bt));
-        if (b < 0) {
+        bool host = b >= 0 && pool_of(kv, b) == HOST;
+        /* A host block that is being copied from stays where it is. */
+        if (b < 0 || (host && (kv->blocks[b].refs > 0 ||
+                               kv->n_moves + out->n_host >= kv->cap_moves / 2))) {
             break;
         }
         out->n_blocks++;
-        out->n_cached += kv->blocks[b].refs == 0;
+        out->n_host += host;
+        out->n_cached += !host && kv->blocks[b].refs == 0;
         parent = b;
     }
     if (n < n_max) {
@@ -368,6 +504,16 @@ void nrd_kv_attach(nrd_kv *kv, nrd_kv_table *t, const nrd_kv_content *c, const n
     kv->n_reused += m->n_blocks;
     if (m->partial_block >= 0) {
         block_ref(kv, m->partial_block);
+    }
+    for (int32_t i = 0; m->n_host > 0 && i < m->n_blocks; i++) { /* all are held: none is evicted */
+        if (pool_of(kv, t->blocks[i]) == HOST) {
+            int32_t to = block_take(kv);
+            ask_move(kv, t->blocks[i], to);
+            node_move(kv, t->blocks[i], to);
+            kv->blocks[to].tick = ++kv->tick;
+            t->blocks[i] = to;
+            kv->n_onboarded++;
+        }
     }
 }
 
@@ -483,7 +629,13 @@ void nrd_kv_publish(nrd_kv *kv, nrd_kv_table *t, const nrd_kv_content *c, int32_
         const int32_t *tokens = c->tokens + (size_t)i * (size_t)bt;
         const uint64_t *extra = extra_at(c, i * bt, bt);
         int32_t have = nrd_prefix_find(kv->tree, parent, &c->key, tokens, extra);
-        if (have >= 0 && have != b) {
+        if (have >= 0 && pool_of(kv, have) == HOST) {
+            if (kv->blocks[have].refs > 0) {
+                return; /* being copied from: later */
+            }
+            node_move(kv, have, b);
+            kv->blocks[b].tick = ++kv->tick;
+        } else if (have >= 0 && have != b) {
             block_ref(kv, have);
             nrd_kv_unref(kv, b);
             t->blocks[i] = have;
@@ -494,9 +646,7 @@ void nrd_kv_publish(nrd_kv *kv, nrd_kv_table *t, const nrd_kv_content *c, int32_
             retention_of(kv, c->retention, i * bt, (i + 1) * bt, &priority, &expires_ms);
             set_priority(kv, b, priority, expires_ms);
             kv->blocks[b].tick = ++kv->tick;
-            if (parent >= 0) {
-                leaf_update(kv, parent);
-            }
+            count_near(kv, parent, 1);
         }
         t->n_published++;
     }
@@ -513,46 +663,77 @@ void nrd_kv_release(nrd_kv *kv, nrd_kv_table *t)
     t->n_blocks = t->n_dropped = t->n_published = 0;
 }
 
+/* Blocks in the free list of a pool. */
+static int32_t check_free(const nrd_kv *kv, int pool)
+{
+    int32_t n = 0;
+    for (int32_t b = kv->free_head[pool]; b >= 0; b = kv->blocks[b].next) {
+        NRD_ASSERT(kv->blocks[b].refs == 0 && kv->blocks[b].n_near == 0, "free blocks are bare");
+        NRD_ASSERT(!kv->tree || !nrd_prefix_has(kv->tree, b), "free blocks are not in the tree");
+        NRD_ASSERT(pool_of(kv, b) == pool, "blocks stay in their pool");
+        n++;
+        NRD_ASSERT(n <= kv->n_blocks + kv->n_host, "the free list has no cycle");
+    }
+    NRD_ASSERT(n == kv->n_free[pool], "counters agree");
+    return n;
+}
+
+static int32_t check_leaves(const nrd_kv *kv)
+{
+    int32_t n = 0;
+    for (int i = 0; i < N_POOLS * (NRD_KV_PRIORITY_MAX + 1); i++) {
+        int pool = i % N_POOLS, p = i / N_POOLS;
+        uint64_t last = 0;
+        for (int32_t b = kv->leaves[pool][p].oldest; b >= 0; b = kv->blocks[b].next) {
+            NRD_ASSERT(kv->blocks[b].priority == p && kv->blocks[b].tick >= last, "sorted by use");
+            NRD_ASSERT(pool_of(kv, b) == pool, "lists are of one pool");
+            last = kv->blocks[b].tick;
+            n++;
+        }
+    }
+    return n;
+}
+
+static void check_near(const nrd_kv *kv)
+{
+    int32_t near = 0, counted = 0;
+    for (int32_t b = 0; kv->tree && b < kv->n_blocks + kv->n_host; b++) {
+        int32_t parent = nrd_prefix_has(kv->tree, b) ? nrd_prefix_parent(kv->tree, b) : -1;
+        counted += kv->blocks[b].n_near;
+        near += parent >= 0 && pool_of(kv, b) == DEVICE;
+        NRD_ASSERT(parent < 0 || pool_of(kv, b) == HOST || pool_of(kv, parent) == DEVICE,
+                   "children of host blocks are host blocks");
+    }
+    NRD_ASSERT(near == counted, "children on the device are counted");
+}
+
 void nrd_kv_check(const nrd_kv *kv, const nrd_kv_table *const *tables, int32_t n_tables,
                   int32_t n_extra_refs)
 {
-    int32_t n_free = 0, n_cached = 0, n_leaves = 0;
+    int32_t n_cached = 0, n_leaves = 0, n_held = 0, n_host = 0;
     int64_t refs = 0, held = 0;
-    for (int32_t b = kv->free_head; b >= 0; b = kv->blocks[b].next) {
-        NRD_ASSERT(kv->blocks[b].refs == 0, "free blocks have no references");
-        NRD_ASSERT(!kv->tree || !nrd_prefix_has(kv->tree, b), "free blocks are not in the tree");
-        n_free++;
-        NRD_ASSERT(n_free <= kv->n_blocks, "the free list has no cycle");
-    }
-    for (int32_t b = 0; b < kv->n_blocks; b++) {
-        bool node = kv->tree && nrd_prefix_has(kv->tree, b);
+    for (int32_t b = 0; b < kv->n_blocks + kv->n_host; b++) {
+        bool node = kv->tree && nrd_prefix_has(kv->tree, b), near = pool_of(kv, b) == DEVICE;
         refs += kv->blocks[b].refs;
-        n_cached += node && kv->blocks[b].refs == 0;
-        bool leaf = node && kv->blocks[b].refs == 0 && nrd_prefix_first_child(kv->tree, b) < 0;
-        NRD_ASSERT(leaf == kv->blocks[b].evictable, "exactly unheld leaves are evictable");
-        n_leaves += leaf;
-    }
-    for (int p = 0; p <= NRD_KV_PRIORITY_MAX; p++) {
-        uint64_t last = 0;
-        for (int32_t b = kv->leaves[p].oldest; b >= 0; b = kv->blocks[b].next) {
-            NRD_ASSERT(kv->blocks[b].priority == p && kv->blocks[b].tick >= last, "sorted by use");
-            last = kv->blocks[b].tick;
-            n_leaves--;
-        }
+        n_cached += near && node && kv->blocks[b].refs == 0;
+        n_held += near && kv->blocks[b].refs > 0;
+        n_host += !near && (node || kv->blocks[b].refs > 0);
+        NRD_ASSERT(is_evictable(kv, b) == kv->blocks[b].evictable, "exactly those are in lists");
+        n_leaves += kv->blocks[b].evictable;
     }
     for (int32_t i = 0; i < n_tables; i++) {
         for (int32_t j = 0; j < tables[i]->n_blocks; j++) {
             held += tables[i]->blocks[j] >= 0;
+            NRD_ASSERT(tables[i]->blocks[j] < kv->n_blocks, "tables hold device blocks");
         }
     }
-    int32_t n_held = 0;
-    for (int32_t b = 0; b < kv->n_blocks; b++) {
-        n_held += kv->blocks[b].refs > 0;
-    }
-    NRD_ASSERT(n_leaves == 0, "the lists hold every evictable leaf once");
+    NRD_ASSERT(n_leaves == check_leaves(kv), "the lists hold every evictable block once");
     NRD_ASSERT(refs == held + n_extra_refs, "references are what tables hold");
-    NRD_ASSERT(n_free == kv->n_free && n_cached == kv->n_cached, "counters agree");
-    NRD_ASSERT(n_free + n_cached + n_held == kv->n_blocks, "every block is accounted for");
+    NRD_ASSERT(n_cached == kv->n_cached, "counters agree");
+    NRD_ASSERT(check_free(kv, DEVICE) + n_cached + n_held == kv->n_blocks,
+               "every block is accounted for");
+    NRD_ASSERT(check_free(kv, HOST) + n_host == kv->n_host, "every host block too");
+    check_near(kv);
     if (kv->tree) {
         nrd_prefix_check(kv->tree);
     }

@@ -8,7 +8,9 @@
  *           false = not enough free blocks, and then nothing has changed.
  * Lifetime  A block is free, held (references > 0), or cached (in the prefix tree, no references).
  *           Cached blocks are taken when free ones run out: lowest retention priority first, then
- *           least recently used, children before parents.
+ *           least recently used, children before parents. With host blocks (numbers from n_blocks
+ *           on), what was taken from the tree moves there while there is room, and back when a
+ *           sequence needs it; sequences hold device blocks only.
  *           A freed block may still be read or written by steps that are already enqueued; its
  *           next user's step comes later on the same stream, so order protects both.
  * Sources   Paged attention (Kwon et al., SOSP 2023, section 4).
@@ -26,7 +28,8 @@ typedef struct nrd_kv nrd_kv;
 
 typedef struct nrd_kv_config {
     int32_t n_blocks, block_tokens;
-    bool reuse; /* keep a prefix tree */
+    bool reuse;            /* keep a prefix tree */
+    int32_t n_host_blocks; /* further ones in host memory; needs reuse */
 } nrd_kv_config;
 
 enum { NRD_KV_PRIORITY_DEFAULT = 35, NRD_KV_PRIORITY_MAX = 100 };
@@ -64,12 +67,15 @@ typedef struct nrd_kv_content {
 typedef struct nrd_kv_stats {
     int32_t n_blocks, n_free, n_cached, n_held;
     int64_t n_alloc_total, n_reused_total, n_missed_total, n_evicted_total;
+    int32_t n_host_blocks, n_host_free;
+    int64_t n_offloaded_total, n_onboarded_total; /* moves to host memory, and back */
 } nrd_kv_stats;
 
 typedef struct nrd_kv_match {
     int32_t n_blocks;      /* whole blocks that can be shared */
     int32_t n_cached;      /* of those, not held by anyone now (they count as available) */
-    int32_t partial_block; /* block to copy for a partial match; -1: none */
+    int32_t n_host;        /* of those, in host memory: each needs an available block */
+    int32_t partial_block; /* block to copy for a partial match, maybe a host one; -1: none */
     int32_t n_partial;     /* tokens of it that match */
 } nrd_kv_match;
 
@@ -90,6 +96,12 @@ void nrd_kv_find(const nrd_kv *kv, const nrd_kv_content *c, int32_t n_max, nrd_k
  * the caller gives back with nrd_kv_unref once its copy is enqueued. */
 void nrd_kv_attach(nrd_kv *kv, nrd_kv_table *t, const nrd_kv_content *c, const nrd_kv_match *m);
 void nrd_kv_unref(nrd_kv *kv, int32_t block);
+
+/* Pairs (from, to) of blocks whose content has to move between host and device, in the order in
+ * which to copy them before the next step; they stay until nrd_kv_moves_done. */
+const int32_t (*nrd_kv_moves(const nrd_kv *kv, int32_t *out_n))[2];
+void nrd_kv_moves_done(nrd_kv *kv);
+int32_t nrd_kv_max_moves(const nrd_kv *kv); /* that can be pending at a time */
 
 /* Blocks that are missing for n_tokens tokens. */
 int32_t nrd_kv_n_missing(const nrd_kv *kv, const nrd_kv_table *t, int32_t n_tokens);

@@ -187,23 +187,16 @@ void nrd_prefix_insert(nrd_prefix *t, int32_t block, int32_t parent, const nrd_p
     t->n_nodes++;
 }
 
-void nrd_prefix_remove(nrd_prefix *t, int32_t block)
+static uint32_t table_place(const nrd_prefix *t, int32_t block)
 {
-    node *n = &t->nodes[block];
-    NRD_ASSERT(n->used && n->first_child < 0, "only leaves leave the tree");
-    if (n->prev >= 0) {
-        t->nodes[n->prev].next = n->next;
-    } else if (n->parent >= 0) {
-        t->nodes[n->parent].first_child = n->next;
-    } else {
-        t->first_root = n->next;
-    }
-    if (n->next >= 0) {
-        t->nodes[n->next].prev = n->prev;
-    }
+    const node *n = &t->nodes[block];
+    return table_find(t, n->hash, n->parent, &n->key, node_tokens(t, block), t->extras[block]);
+}
+
+static void table_remove(nrd_prefix *t, int32_t block)
+{
     /* Linear probing: close the gap so that later entries of the run stay reachable. */
-    uint32_t i =
-        table_find(t, n->hash, n->parent, &n->key, node_tokens(t, block), t->extras[block]);
+    uint32_t i = table_place(t, block);
     NRD_ASSERT(t->table[i] == block, "the table knows every node");
     t->table[i] = -1;
     for (uint32_t j = (i + 1) & t->table_mask; t->table[j] >= 0; j = (j + 1) & t->table_mask) {
@@ -214,8 +207,53 @@ void nrd_prefix_remove(nrd_prefix *t, int32_t block)
             i = j;
         }
     }
+}
+
+/* What points at the node from its left or from above. */
+static int32_t *link_to(nrd_prefix *t, const node *n)
+{
+    return n->prev >= 0     ? &t->nodes[n->prev].next
+           : n->parent >= 0 ? &t->nodes[n->parent].first_child
+                            : &t->first_root;
+}
+
+void nrd_prefix_remove(nrd_prefix *t, int32_t block)
+{
+    node *n = &t->nodes[block];
+    NRD_ASSERT(n->used && n->first_child < 0, "only leaves leave the tree");
+    *link_to(t, n) = n->next;
+    if (n->next >= 0) {
+        t->nodes[n->next].prev = n->prev;
+    }
+    table_remove(t, block);
     n->used = false;
     t->n_nodes--;
+}
+
+void nrd_prefix_move(nrd_prefix *t, int32_t from, int32_t to)
+{
+    node *n = &t->nodes[to];
+    NRD_ASSERT(t->nodes[from].used && !n->used, "a node moves to where there is none");
+    for (int32_t c = t->nodes[from].first_child; c >= 0; c = t->nodes[c].next) {
+        table_remove(t, c); /* their hashes hold the number of their parent */
+    }
+    table_remove(t, from);
+    *n = t->nodes[from];
+    memcpy(t->tokens + (size_t)to * (size_t)t->block_tokens, node_tokens(t, from),
+           (size_t)t->block_tokens * sizeof *t->tokens);
+    t->extras[to] = t->extras[from];
+    t->nodes[from].used = false;
+    *link_to(t, n) = to;
+    if (n->next >= 0) {
+        t->nodes[n->next].prev = to;
+    }
+    t->table[table_place(t, to)] = to;
+    for (int32_t c = n->first_child; c >= 0; c = t->nodes[c].next) {
+        node *child = &t->nodes[c];
+        child->parent = to;
+        child->hash = hash_node(t, to, &child->key, node_tokens(t, c), t->extras[c]);
+        t->table[table_place(t, c)] = c;
+    }
 }
 
 bool nrd_prefix_has(const nrd_prefix *t, int32_t block)
@@ -248,8 +286,7 @@ void nrd_prefix_check(const nrd_prefix *t)
         }
         used++;
         NRD_ASSERT(n->parent < 0 || t->nodes[n->parent].used, "no orphans");
-        uint32_t at = table_find(t, n->hash, n->parent, &n->key, node_tokens(t, b), t->extras[b]);
-        NRD_ASSERT(t->table[at] == b, "every node can be found");
+        NRD_ASSERT(t->table[table_place(t, b)] == b, "every node can be found");
         for (int32_t c = n->first_child; c >= 0; c = t->nodes[c].next) {
             NRD_ASSERT(t->nodes[c].parent == b, "children know their parent");
             linked++;

@@ -42,6 +42,8 @@ void nrd_prefix_insert(nrd_prefix *t, int32_t block, int32_t parent, const nrd_p
                        const int32_t *tokens, const uint64_t *extra);
 /* Removes a node without children. */
 void nrd_prefix_remove(nrd_prefix *t, int32_t block);
+/* The node `from`, with its place and children, is `to` from now on; `to` must not be a node. */
+void nrd_prefix_move(nrd_prefix *t, int32_t from, int32_t to);
 
 bool nrd_prefix_has(const nrd_prefix *t, int32_t block);
 int32_t nrd_prefix_parent(const nrd_prefix *t, int32_t block);      /* -1: a first block */

@@ -19,6 +19,7 @@ struct nrd_sched {
     int32_t n_held_refs;
     int32_t (*late_copies)[2]; /* asked for at commit (beams), go into the next plan */
     int32_t n_late_copies, cap_copies;
+    int32_t n_planned_moves; /* of the cache's pending ones, in the plan being made */
     int32_t n_reserved; /* sum over sequences */
     int32_t n_running, n_waiting, n_paused_now, n_needs_host;
     uint64_t n_arrived, n_started, n_steps, n_pauses;
@@ -80,10 +81,11 @@ void nrd_sched_free(nrd_sched *s)
     free(s);
 }
 
-nrd_error *nrd_plan_init(nrd_plan *p, const nrd_sched_limits *limits)
+nrd_error *nrd_plan_init(nrd_plan *p, const nrd_sched_limits *limits, const nrd_kv *kv)
 {
     nrd_error *err = NULL;
-    *p = (nrd_plan){.cap_entries = n_slots(limits), .cap_copies = max_copies(limits)};
+    *p = (nrd_plan){.cap_entries = n_slots(limits),
+                    .cap_copies = max_copies(limits) + nrd_kv_max_moves(kv)};
     NRD_NEW_GOTO(p->entries, p->cap_entries, err, fail);
     NRD_NEW_GOTO(p->copies, p->cap_copies, err, fail);
     return NULL;
@@ -367,12 +369,29 @@ static nrd_plan_entry *add_entry(nrd_sched *s, nrd_plan *p, nrd_seq *q, int32_t 
     return e;
 }
 
-static void add_copy(nrd_plan *p, int32_t src, int32_t dst)
+static void append_copy(nrd_plan *p, int32_t src, int32_t dst)
 {
     NRD_ASSERT(p->n_copies < p->cap_copies, "at most one copy for each slot and step");
     p->copies[p->n_copies][0] = src;
     p->copies[p->n_copies][1] = dst;
     p->n_copies++;
+}
+
+/* The moves that the cache asked for since the last call: a block's content goes before another's
+ * comes. */
+static void add_moves(nrd_sched *s, nrd_plan *p)
+{
+    int32_t n;
+    const int32_t(*moves)[2] = nrd_kv_moves(s->kv, &n);
+    for (; s->n_planned_moves < n; s->n_planned_moves++) {
+        append_copy(p, moves[s->n_planned_moves][0], moves[s->n_planned_moves][1]);
+    }
+}
+
+static void add_copy(nrd_sched *s, nrd_plan *p, int32_t src, int32_t dst)
+{
+    add_moves(s, p);
+    append_copy(p, src, dst);
 }
 
 /* Takes blocks for one more token of every beam, pausing others behind it if need be. False: the
@@ -533,7 +552,7 @@ static bool try_start(nrd_sched *s, nrd_plan *p, nrd_seq *q)
         int32_t now = ceil_div(q->n_known, bt);
         need = now > need ? now : need;
     }
-    need -= have;
+    need -= have - m.n_host;
     if (m.partial_block >= 0 && need > available - 1) {
         /* The copied block stays held until the step is enqueued: do without it. */
         n_done -= m.n_partial;
@@ -566,7 +585,7 @@ static bool try_start(nrd_sched *s, nrd_plan *p, nrd_seq *q)
         s->held_refs[s->n_held_refs++] = m.partial_block;
     }
     if (copy_src >= 0) {
-        add_copy(p, copy_src, copy_dst);
+        add_copy(s, p, copy_src, copy_dst);
     }
     for (int32_t b = 0; b < q->width; b++) {
         q->slots[b] = s->free_slots[--s->n_free_slots];
@@ -610,9 +629,11 @@ void nrd_sched_plan(nrd_sched *s, nrd_plan *p)
     p->step = s->n_steps;
     p->n_entries = p->n_copies = p->n_tokens = p->n_rows = 0;
     p->n_context = p->n_generation = p->n_context_tokens = p->n_paused = 0;
+    s->n_planned_moves = 0;
     for (int32_t i = 0; i < s->n_late_copies; i++) {
-        add_copy(p, s->late_copies[i][0], s->late_copies[i][1]);
+        add_copy(s, p, s->late_copies[i][0], s->late_copies[i][1]);
     }
+    add_moves(s, p);
     plan_decodes(s, p);
     plan_contexts(s, p);
     /* Who was paused now needs the blocks that others just gave up: nobody starts, unless the step
@@ -625,7 +646,9 @@ void nrd_sched_plan(nrd_sched *s, nrd_plan *p)
         nrd_kv_unref(s->kv, s->held_refs[i]);
     }
     s->n_held_refs = 0;
+    add_moves(s, p);
     if (p->n_entries > 0) {
+        nrd_kv_moves_done(s->kv);
         s->n_late_copies = 0;
         s->n_steps++;
     }

@@ -53,7 +53,7 @@ typedef struct nrd_plan {
     uint64_t step;
     nrd_plan_entry *entries; /* owns */
     int32_t n_entries, cap_entries;
-    int32_t (*copies)[2]; /* owns; KV blocks to copy (from, to) before the step */
+    int32_t (*copies)[2]; /* owns; KV blocks to copy (from, to) before the step, in this order */
     int32_t n_copies, cap_copies;
     int32_t n_tokens, n_rows;
     int32_t n_context, n_generation, n_context_tokens, n_paused;
@@ -87,7 +87,8 @@ typedef struct nrd_sched nrd_sched;
 /* Borrows kv until nrd_sched_free. */
 nrd_error *nrd_sched_new(nrd_sched **out, const nrd_sched_limits *limits, nrd_kv *kv) NRD_MUST_USE;
 void nrd_sched_free(nrd_sched *s);
-nrd_error *nrd_plan_init(nrd_plan *p, const nrd_sched_limits *limits) NRD_MUST_USE;
+nrd_error *nrd_plan_init(nrd_plan *p, const nrd_sched_limits *limits,
+                         const nrd_kv *kv) NRD_MUST_USE;
 void nrd_plan_fini(nrd_plan *p);
 
 /* Blocks that a sequence of these sizes needs at once in the worst case. */

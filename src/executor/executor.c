@@ -119,10 +119,6 @@ static void settle_limits(nrd_exec *x)
     exec_log(x, 2, "maximum input length %d (max_input_len %d, max_seq_len %d, max_num_tokens %d)",
              l->max_input_len, b->max_input_len, b->max_seq_len, l->max_num_tokens);
     l->max_queue_size = c->max_queue_size;
-    if (c->kv_cache_host_memory_bytes > 0) {
-        exec_log(x, 1, "kv_cache_host_memory_bytes has no effect in this version: cached blocks are "
-                       "dropped when the cache is full, not moved to host memory");
-    }
 }
 
 static void warn_of_runner(void *user, const char *message)
@@ -201,10 +197,21 @@ static nrd_error *size_kv(nrd_exec *x)
     }
     nrd_kv_config kc = {
         .n_blocks = (int32_t)n, .block_tokens = bt, .reuse = x->cfg.enable_kv_cache_reuse};
+    if (kc.reuse) {
+        double n_host = (double)(x->cfg.kv_cache_host_memory_bytes / block_bytes);
+        kc.n_host_blocks = (int32_t)(n_host < 5e8 ? n_host : 5e8);
+    } else if (x->cfg.kv_cache_host_memory_bytes > 0) {
+        exec_log(x, 1, "kv_cache_host_memory_bytes has no effect without KV cache reuse");
+    }
     NRD_TRY(nrd_kv_new(&x->kv, &kc));
     x->info.n_kv_blocks = kc.n_blocks;
+    x->info.n_kv_host_blocks = kc.n_host_blocks;
     x->info.kv_cache_bytes = (uint64_t)kc.n_blocks * block_bytes;
-    return nrd_runner_alloc_kv(x->runner, kc.n_blocks);
+    if (kc.n_host_blocks > 0) {
+        exec_log(x, 2, "KV cache: %d blocks in host memory (%.0f MB)", kc.n_host_blocks,
+                 (double)kc.n_host_blocks * (double)block_bytes / 1e6);
+    }
+    return nrd_runner_alloc_kv(x->runner, kc.n_blocks, kc.n_host_blocks);
 }
 
 static void fill_info(nrd_exec *x)
@@ -276,7 +283,7 @@ static nrd_error *open_all(nrd_exec *x, const char *engine_dir)
     NRD_TRY(size_kv(x));
     NRD_TRY(nrd_sched_new(&x->sched, &x->sched_lim, x->kv));
     for (int i = 0; i < 2; i++) {
-        NRD_TRY(nrd_plan_init(&x->plans[i], &x->sched_lim));
+        NRD_TRY(nrd_plan_init(&x->plans[i], &x->sched_lim, x->kv));
     }
     NRD_TRY(pool_new(&x->pool));
     x->iter_cap = x->cfg.iter_stats_max_iterations > 0 ? x->cfg.iter_stats_max_iterations : 0;

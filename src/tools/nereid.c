@@ -14,6 +14,7 @@ static const struct {
     {"serve", nrd_tool_serve, "serve a model: converts, builds and writes a repository if needed"},
     {"run", nrd_tool_run, "generate text at the terminal"},
     {"chat", nrd_tool_chat, "talk with a model at the terminal"},
+    {"top", nrd_tool_top, "what a server does, live in the terminal"},
     {"convert", nrd_tool_convert, "Hugging Face folder or GGUF -> checkpoint folder"},
     {"build", nrd_tool_build, "checkpoint, Hugging Face folder or GGUF -> engine folder"},
     {"repo", nrd_tool_repo, "engine + tokenizer -> five-model repository"},

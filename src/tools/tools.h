@@ -20,6 +20,7 @@ int nrd_tool_repo(int argc, char **argv);
 int nrd_tool_serve(int argc, char **argv);
 int nrd_tool_run(int argc, char **argv);
 int nrd_tool_chat(int argc, char **argv);
+int nrd_tool_top(int argc, char **argv);
 int nrd_tool_bench(int argc, char **argv);
 int nrd_tool_eval(int argc, char **argv);
 int nrd_tool_inspect(int argc, char **argv);

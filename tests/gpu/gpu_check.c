@@ -1029,6 +1029,25 @@ static void check_copy_blocks(void)
     OK(dev->ops->copy_blocks(st, &ca));
     dev_get(b, d, bytes * BLOCKS);
     verdict("copy_blocks", memcmp(a, b, bytes * BLOCKS) ? 1 : 0, 0);
+
+    void *h = NULL; /* to a pool in host memory, reversed, and back to where they were */
+    OK(dev->ops->alloc(dev, &h, NRD_MEM_HOST, bytes * PAIRS, "check"));
+    nrd_kv_layer host = kv;
+    host.base = h;
+    host.n_blocks = PAIRS;
+    for (int i = 0; i < PAIRS; i++) {
+        pairs[2 * i] = i;
+        pairs[2 * i + 1] = PAIRS - 1 - i;
+    }
+    ca.dst = &host;
+    OK(dev->ops->copy_blocks(st, &ca));
+    OK(dev->ops->fill(st, d, 0x5a, bytes * PAIRS));
+    ca.src = &host;
+    ca.dst = &kv;
+    OK(dev->ops->copy_blocks(st, &ca));
+    dev_get(b, d, bytes * BLOCKS);
+    verdict("copy_blocks to the host and back", memcmp(a, b, bytes * BLOCKS) ? 1 : 0, 0);
+    dev->ops->free(dev, NRD_MEM_HOST, h);
     dev_free(d);
     free(a);
     free(b);

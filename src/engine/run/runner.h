@@ -59,7 +59,9 @@ nrd_error *nrd_runner_new(nrd_runner **out, nrd_device *dev, const nrd_engine *e
 void nrd_runner_free(nrd_runner *r);
 
 size_t nrd_runner_kv_block_bytes(const nrd_runner *r); /* all layers */
-nrd_error *nrd_runner_alloc_kv(nrd_runner *r, int32_t n_blocks) NRD_MUST_USE;
+/* n_host: further blocks in host memory, numbered after those of the device; plans copy from and
+ * to them, steps read and write the device's only. */
+nrd_error *nrd_runner_alloc_kv(nrd_runner *r, int32_t n_blocks, int32_t n_host) NRD_MUST_USE;
 nrd_dtype nrd_runner_kv_dtype(const nrd_runner *r);
 nrd_dtype nrd_runner_act_dtype(const nrd_runner *r);
 /* The smallest window of any length that every layer keeps; 0: some layer sees all. */

@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "base/pool.h"
 
 #include <string.h>
 
@@ -11,11 +12,8 @@
 nrd_error *nrd_http_call_new(nrd_http_call **out, nrd_http_api *api, nrd_http_request *req,
                              const char *model, int64_t version)
 {
-    nrd_http_call *call = calloc(1, sizeof *call);
+    nrd_http_call *call = nrd_pool_zget(sizeof *call);
     *out = NULL;
-    if (!call) {
-        return nrd_error_no_memory();
-    }
     call->api = api;
     call->req = req;
     nrd_http_request_ref(req);
@@ -69,7 +67,7 @@ void nrd_http_call_unref(nrd_http_call *call)
     free(call->inflated);
     nrd_trace_unref(call->trace);
     nrd_http_request_unref(call->req);
-    free(call);
+    nrd_pool_put(call, sizeof *call);
 }
 
 void nrd_http_call_abandon(nrd_http_call *call)
@@ -223,7 +221,7 @@ static TRITONSERVER_Error *alloc_output(TRITONSERVER_ResponseAllocator *allocato
         }
     }
     if (byte_size > 0) {
-        *buffer = malloc(byte_size);
+        *buffer = byte_size <= NRD_POOL_MAX ? nrd_pool_get(byte_size) : malloc(byte_size);
         if (!*buffer) {
             return TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_UNAVAILABLE,
                                          "out of memory for an output tensor");
@@ -237,11 +235,10 @@ static TRITONSERVER_Error *free_output(TRITONSERVER_ResponseAllocator *allocator
                                        TRITONSERVER_MemoryType memory_type, int64_t memory_type_id)
 {
     (void)allocator;
-    (void)byte_size;
     (void)memory_type;
     (void)memory_type_id;
     if (!buffer_userp) { /* else it lies in shared memory */
-        free(buffer);
+        nrd_pool_put(buffer, byte_size);
     }
     return NULL;
 }

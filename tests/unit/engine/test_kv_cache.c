@@ -141,7 +141,7 @@ typedef struct sim {
     uint64_t published[4096]; /* prefixes that must be found until something is evicted */
     int32_t n_published;
     bool window;
-    int64_t evicted;
+    int64_t evicted, n_moved;
 } sim;
 
 static uint64_t prefix_hash(const sim_seq *q, int32_t n)
@@ -181,10 +181,23 @@ static void check_all(const sim *s)
     check_content(s);
 }
 
+/* Before anything is written, as before a step. */
+static void move_content(sim *s)
+{
+    int32_t n;
+    const int32_t(*moves)[2] = nrd_kv_moves(s->kv, &n);
+    assert_true(n <= nrd_kv_max_moves(s->kv));
+    for (int32_t i = 0; i < n; i++) {
+        memcpy(s->content[moves[i][1]], s->content[moves[i][0]], sizeof s->content[0]);
+    }
+    nrd_kv_moves_done(s->kv);
+}
+
 static void note_evictions(sim *s)
 {
     nrd_kv_stats st;
     nrd_kv_get_stats(s->kv, &st);
+    s->n_moved = st.n_offloaded_total + st.n_onboarded_total;
     assert_int_equal(st.n_free + st.n_cached + st.n_held, st.n_blocks);
     if (st.n_evicted_total != s->evicted) {
         s->evicted = st.n_evicted_total;
@@ -209,13 +222,14 @@ static void start(sim *s, sim_seq *q, rng *r)
     }
     assert_true(m.n_blocks >= must);
     int32_t need = (q->n + BT - 1) / BT - m.n_blocks;
-    if (need + 1 + m.n_cached > nrd_kv_n_available(s->kv)) {
+    if (need + 1 + m.n_cached + m.n_host > nrd_kv_n_available(s->kv)) {
         return;
     }
     q->used = true;
     nrd_kv_attach(s->kv, &q->table, &q->content, &m);
     int32_t done = m.n_blocks * BT;
     assert_true(nrd_kv_extend(s->kv, &q->table, q->n));
+    move_content(s);
     if (m.partial_block >= 0) {
         memcpy(s->content[q->table.blocks[m.n_blocks]], s->content[m.partial_block],
                sizeof s->content[0]);
@@ -234,6 +248,7 @@ static void fork_one(sim *s, sim_seq *from, sim_seq *to, rng *r)
     if (from->table.n_dropped > 0 || !nrd_kv_fork(s->kv, &to->table, &from->table, n, &src, &dst)) {
         return;
     }
+    move_content(s);
     if (src >= 0) {
         memcpy(s->content[dst], s->content[src], sizeof s->content[0]);
     }
@@ -253,12 +268,13 @@ static void publish(sim *s, sim_seq *q)
     }
 }
 
-static void cache_round(rng *r, bool reuse, bool window)
+static int64_t cache_round(rng *r, bool reuse, bool window, int32_t n_host)
 {
     sim s = {.n_blocks = rng_in(r, 12, 40), .window = window};
-    nrd_kv_config cfg = {.n_blocks = s.n_blocks, .block_tokens = BT, .reuse = reuse};
+    nrd_kv_config cfg = {
+        .n_blocks = s.n_blocks, .block_tokens = BT, .reuse = reuse, .n_host_blocks = n_host};
     assert_null(nrd_kv_new(&s.kv, &cfg));
-    s.content = calloc((size_t)s.n_blocks, sizeof *s.content);
+    s.content = calloc((size_t)(s.n_blocks + n_host), sizeof *s.content);
     for (int i = 0; i < N_SEQ; i++) {
         assert_null(nrd_kv_table_init(&s.seqs[i].table, MAX_LEN / BT + 2));
     }
@@ -274,6 +290,7 @@ static void cache_round(rng *r, bool reuse, bool window)
         } else if (op < 5 && q->n < MAX_LEN) {
             q->tokens[q->n] = rng_in(r, 0, 2);
             if (nrd_kv_extend(s.kv, &q->table, q->n + 1)) {
+                move_content(&s);
                 q->n++;
                 write_tokens(&s, q, q->n - 1);
             } else {
@@ -297,6 +314,7 @@ static void cache_round(rng *r, bool reuse, bool window)
     assert_int_equal(nrd_kv_n_available(s.kv), s.n_blocks);
     nrd_kv_free(s.kv);
     free(s.content);
+    return s.n_moved;
 }
 
 static void test_cache_keeps_its_content_under_random_operations(void **state)
@@ -305,8 +323,20 @@ static void test_cache_keeps_its_content_under_random_operations(void **state)
     (void)state;
     for (uint64_t i = 0; i < 60; i++) {
         rng r = {seed + 1000 * i};
-        cache_round(&r, i % 4 != 0, i % 3 == 0);
+        cache_round(&r, i % 4 != 0, i % 3 == 0, 0);
     }
+}
+
+static void test_blocks_move_to_host_memory_and_back(void **state)
+{
+    uint64_t seed = first_seed();
+    int64_t moved = 0;
+    (void)state;
+    for (uint64_t i = 0; i < 60; i++) {
+        rng r = {seed + 1000 * i + 7};
+        moved += cache_round(&r, true, i % 3 == 0, rng_in(&r, 1, 60));
+    }
+    assert_true(moved > 6000);
 }
 
 static void publish_line(nrd_kv *kv, nrd_kv_table *t, int32_t first, const nrd_kv_retention *ret)
@@ -426,6 +456,7 @@ int main(void)
         cmocka_unit_test(test_tree_agrees_with_a_list_under_random_operations),
         cmocka_unit_test(test_extra_ids_and_keys_keep_equal_tokens_apart),
         cmocka_unit_test(test_cache_keeps_its_content_under_random_operations),
+        cmocka_unit_test(test_blocks_move_to_host_memory_and_back),
         cmocka_unit_test(test_eviction_takes_low_priority_then_oldest_and_children_first),
         cmocka_unit_test(test_retention_priority_ends_with_its_duration),
         cmocka_unit_test(test_equal_content_computed_twice_is_kept_once),

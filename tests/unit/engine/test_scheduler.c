@@ -34,7 +34,7 @@ typedef struct sim {
     nrd_sched *sched;
     nrd_plan plans[2];
     uint64_t (*content)[BT];
-    int32_t n_blocks, n_jobs;
+    int32_t n_blocks, n_host, n_jobs;
     job jobs[MAX_SEQS];
     int32_t slot_tokens[64];
     int32_t ids[2][64], top_ids[2][64 * MAX_TOP];
@@ -246,7 +246,7 @@ static void run_plan(sim *s, int i)
     const nrd_plan *p = &s->plans[i];
     int32_t n_rows = 0, n_tokens = 0;
     for (int32_t c = 0; c < p->n_copies; c++) {
-        for (int32_t d = 0; d < p->n_copies; d++) { /* copies may run in any order */
+        for (int32_t d = 0; s->n_host == 0 && d < p->n_copies; d++) { /* may run in any order */
             assert_true(p->copies[c][1] != p->copies[d][0]);
             assert_true(c == d || p->copies[c][1] != p->copies[d][1]);
         }
@@ -513,11 +513,12 @@ static void scenario(uint64_t seed)
     }
     s->n_blocks = need + rng_in(&r, 0, 40);
     nrd_kv_config kc = {.n_blocks = s->n_blocks, .block_tokens = BT, .reuse = rng_in(&r, 0, 2) > 0};
+    s->n_host = kc.n_host_blocks = kc.reuse && rng_in(&r, 0, 1) ? rng_in(&r, 1, 50) : 0;
     assert_null(nrd_kv_new(&s->kv, &kc));
     assert_null(nrd_sched_new(&s->sched, &s->lim, s->kv));
-    s->content = calloc((size_t)s->n_blocks, sizeof *s->content);
+    s->content = calloc((size_t)(s->n_blocks + s->n_host), sizeof *s->content);
     for (int i = 0; i < 2; i++) {
-        assert_null(nrd_plan_init(&s->plans[i], &s->lim));
+        assert_null(nrd_plan_init(&s->plans[i], &s->lim, s->kv));
     }
     drive(s);
     assert_true(nrd_sched_is_empty(s->sched));

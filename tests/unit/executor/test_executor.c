@@ -255,6 +255,8 @@ static void test_pauses_do_not_change_tokens(void **state)
     c.max_num_tokens = 40;
     run_together(&c, alone, &n_paused);
     assert_true(n_paused > 0);
+    c.kv_cache_host_memory_bytes = 1 << 20;
+    run_together(&c, alone, NULL);
 }
 
 static void test_static_batches_do_not_change_tokens(void **state)
@@ -281,6 +283,8 @@ static void test_steps_enqueued_ahead_do_not_change_tokens(void **state)
     c.max_num_tokens = 40;
     run_together(&c, alone, &n_paused);
     assert_true(n_paused > 0);
+    c.kv_cache_host_memory_bytes = 1 << 20;
+    run_together(&c, alone, NULL);
     overlapped = false;
 }
 
@@ -307,6 +311,44 @@ static void test_reused_blocks_are_counted(void **state)
     must(nrd_exec_enqueue(x, &r, &id));
     collect(x, id, &b);
     assert_int_equal(b.perf.kv_reused_blocks, 0);
+    nrd_exec_close(x);
+}
+
+/* The cache holds four of these prompts, host memory the others: each is computed once, and what
+ * comes back is what went. */
+static void test_blocks_come_back_from_host_memory(void **state)
+{
+    enum { N = 12, LONG = 64 };
+    nrd_exec_config c = config();
+    nrd_exec_info info = {.size = sizeof info};
+    result first[N], again;
+    uint64_t id;
+    (void)state;
+    c.enable_kv_cache_reuse = true;
+    c.max_batch_size = 1;
+    c.max_beam_width = 1;
+    c.max_tokens_in_paged_kv_cache = 320;
+    c.kv_cache_host_memory_bytes = 4 << 20;
+    nrd_exec *x = open_exec(&c);
+    nrd_exec_get_info(x, &info);
+    assert_true(info.n_kv_blocks < N * LONG / info.tokens_per_block);
+    assert_true(info.n_kv_host_blocks > N * LONG / info.tokens_per_block);
+    for (int round = 0; round < 3; round++) {
+        for (int p = 0; p < N; p++) {
+            nrd_exec_request r = ask(p);
+            r.n_input_ids = LONG;
+            r.max_new_tokens = 8;
+            must(nrd_exec_enqueue(x, &r, &id));
+            collect(x, id, round ? &again : &first[p]);
+            if (round) {
+                assert_int_equal(again.perf.kv_reused_blocks, LONG / info.tokens_per_block - 1);
+                assert_int_equal(again.n, first[p].n);
+                assert_memory_equal(again.ids, first[p].ids, (size_t)again.n * sizeof(int32_t));
+                assert_memory_equal(again.log_probs, first[p].log_probs,
+                                    (size_t)again.n * sizeof(float));
+            }
+        }
+    }
     nrd_exec_close(x);
 }
 
@@ -1027,6 +1069,7 @@ int main(void)
         cmocka_unit_test(test_static_batches_do_not_change_tokens),
         cmocka_unit_test(test_steps_enqueued_ahead_do_not_change_tokens),
         cmocka_unit_test(test_reused_blocks_are_counted),
+        cmocka_unit_test(test_blocks_come_back_from_host_memory),
         cmocka_unit_test(test_answer_echoes_the_prompt_unless_told_otherwise),
         cmocka_unit_test(test_end_token_ends_and_is_left_out_and_stop_phrase_stays),
         cmocka_unit_test(test_bad_words_and_repeated_ngrams_never_come),
