@@ -2,6 +2,7 @@
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "base/pool.h"
 #include "base/utf8.h"
 
 #include <errno.h>
@@ -27,6 +28,7 @@ enum {
 struct nrd_json_doc {
     nrd_arena arena;
     char *text;
+    size_t text_bytes;
     nrd_json root;
 };
 
@@ -35,6 +37,7 @@ struct parser {
     char *begin, *p, *end;
     nrd_json *stack; /* members of the open containers */
     size_t n_stack, cap_stack;
+    nrd_json few[32]; /* enough for most; a larger stack is allocated */
     size_t n_nodes, max_nodes;
     int max_depth;
 };
@@ -275,9 +278,15 @@ static nrd_error *push_node(struct parser *ps, const nrd_json *node)
     }
     if (ps->n_stack == ps->cap_stack) {
         size_t cap = ps->cap_stack ? ps->cap_stack * 2 : 64, bytes;
-        nrd_json *grown = nrd_size_mul(cap, sizeof *grown, &bytes) ? realloc(ps->stack, bytes) : NULL;
+        bool is_few = ps->stack == ps->few;
+        nrd_json *grown = nrd_size_mul(cap, sizeof *grown, &bytes)
+                              ? realloc(is_few ? NULL : ps->stack, bytes)
+                              : NULL;
         if (!grown) {
             return nrd_error_no_memory();
+        }
+        if (is_few) {
+            memcpy(grown, ps->few, sizeof ps->few);
         }
         ps->stack = grown;
         ps->cap_stack = cap;
@@ -400,7 +409,7 @@ nrd_error *nrd_json_parse(nrd_json_doc **out, const char *text, size_t len,
                           const nrd_json_limits *limits)
 {
     nrd_error *err = NULL;
-    struct parser ps = {0};
+    struct parser ps;
     size_t max_bytes = limits && limits->max_bytes ? limits->max_bytes : (size_t)1 << 30;
     int max_depth = limits && limits->max_depth > 0 ? limits->max_depth : DEFAULT_MAX_DEPTH;
 
@@ -409,9 +418,13 @@ nrd_error *nrd_json_parse(nrd_json_doc **out, const char *text, size_t len,
         return nrd_errorf(NRD_ERR_INVALID_ARG, "the JSON text has %zu bytes, the limit is %zu", len,
                           max_bytes);
     }
-    NRD_NEW_GOTO(ps.doc, 1, err, fail);
-    nrd_arena_init(&ps.doc->arena);
-    ps.doc->text = malloc(len + TEXT_PAD);
+    ps.doc = nrd_pool_zget(sizeof *ps.doc);
+    ps.stack = ps.few;
+    ps.n_stack = ps.n_nodes = 0;
+    ps.cap_stack = sizeof ps.few / sizeof ps.few[0];
+    ps.doc->text_bytes = len + TEXT_PAD;
+    ps.doc->text = ps.doc->text_bytes <= NRD_POOL_MAX ? nrd_pool_get(ps.doc->text_bytes)
+                                                      : malloc(ps.doc->text_bytes);
     if (!ps.doc->text) {
         err = nrd_error_no_memory();
         goto fail;
@@ -435,12 +448,16 @@ nrd_error *nrd_json_parse(nrd_json_doc **out, const char *text, size_t len,
         err = fault(&ps, "The document root must not be followed by other values.", ps.p);
         goto fail;
     }
-    free(ps.stack);
+    if (ps.stack != ps.few) {
+        free(ps.stack);
+    }
     *out = ps.doc;
     return NULL;
 
 fail:
-    free(ps.stack);
+    if (ps.stack != ps.few) {
+        free(ps.stack);
+    }
     nrd_json_doc_free(ps.doc);
     return err;
 }
@@ -464,8 +481,8 @@ void nrd_json_doc_free(nrd_json_doc *doc)
 {
     if (doc) {
         nrd_arena_fini(&doc->arena);
-        free(doc->text);
-        free(doc);
+        nrd_pool_put(doc->text, doc->text_bytes);
+        nrd_pool_put(doc, sizeof *doc);
     }
 }
 

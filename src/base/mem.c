@@ -1,11 +1,13 @@
 #include "base/mem.h"
 
+#include "base/pool.h"
+
 #include <stdio.h>
 #include <string.h>
 
 struct nrd_arena_block {
     struct nrd_arena_block *next;
-    size_t pad_; /* keeps the payload 16-byte aligned */
+    size_t total; /* bytes of the block; keeps the payload 16-byte aligned too */
     unsigned char data[];
 };
 
@@ -91,10 +93,11 @@ void *nrd_arena_alloc(nrd_arena *a, size_t size_bytes)
         if (!nrd_size_add(cap, sizeof(struct nrd_arena_block), &total)) {
             return NULL;
         }
-        struct nrd_arena_block *b = malloc(total);
+        struct nrd_arena_block *b = total <= NRD_POOL_MAX ? nrd_pool_get(total) : malloc(total);
         if (!b) {
             return NULL;
         }
+        b->total = total;
         b->next = a->head;
         a->head = b;
         a->cap = cap;
@@ -119,7 +122,7 @@ void nrd_arena_fini(nrd_arena *a)
 {
     while (a->head) {
         struct nrd_arena_block *next = a->head->next;
-        free(a->head);
+        nrd_pool_put(a->head, a->head->total);
         a->head = next;
     }
     nrd_arena_init(a);

@@ -42,8 +42,8 @@ TRITONSERVER_Error *
 TRITONSERVER_InferenceRequestSetId(TRITONSERVER_InferenceRequest *inference_request, const char *id)
 {
     nrd_request *r = of_api(inference_request);
-    free(r->id);
-    r->id = nrd_xstrdup(id ? id : "");
+    nrd_pool_strput(r->id);
+    r->id = nrd_pool_strdup(id ? id : "");
     return NULL;
 }
 
@@ -317,7 +317,7 @@ TRITONSERVER_InferenceRequestRemoveRequestedOutput(TRITONSERVER_InferenceRequest
     nrd_request *r = of_api(inference_request);
     for (uint32_t i = 0; i < r->n_outputs; i++) {
         if (strcmp(r->outputs[i], name) == 0) {
-            free(r->outputs[i]);
+            nrd_pool_strput(r->outputs[i]);
             r->n_outputs--;
             memmove(r->outputs + i, r->outputs + i + 1, (r->n_outputs - i) * sizeof *r->outputs);
             break;
@@ -331,7 +331,7 @@ TRITONSERVER_Error *TRITONSERVER_InferenceRequestRemoveAllRequestedOutputs(
 {
     nrd_request *r = of_api(inference_request);
     while (r->n_outputs > 0) {
-        free(r->outputs[--r->n_outputs]);
+        nrd_pool_strput(r->outputs[--r->n_outputs]);
     }
     return NULL;
 }

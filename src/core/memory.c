@@ -4,20 +4,28 @@
 
 /* ---- counted buffers ---- */
 
-enum { BUF_ALIGN = 64 }; /* one cache line; enough for every vector load */
+enum {
+    BUF_ALIGN = 64, /* one cache line; enough for every vector load */
+    BUF_HEADER = (sizeof(nrd_buf) + BUF_ALIGN - 1) / BUF_ALIGN * BUF_ALIGN,
+};
 
 nrd_buf *nrd_buf_new(size_t size_bytes)
 {
-    size_t header = (sizeof(nrd_buf) + BUF_ALIGN - 1) / BUF_ALIGN * BUF_ALIGN, total;
+    size_t total;
     void *p = NULL;
 
-    if (!nrd_size_add(header, size_bytes, &total) || posix_memalign(&p, BUF_ALIGN, total) != 0) {
+    if (!nrd_size_add(BUF_HEADER, size_bytes, &total)) {
+        return NULL;
+    }
+    if (total <= NRD_POOL_MAX) {
+        p = nrd_pool_get(total);
+    } else if (posix_memalign(&p, BUF_ALIGN, total) != 0) {
         return NULL;
     }
     nrd_buf *b = p;
     atomic_init(&b->refs, 1);
     b->size_bytes = size_bytes;
-    b->data = (char *)p + header;
+    b->data = (char *)p + BUF_HEADER;
     return b;
 }
 
@@ -30,7 +38,7 @@ nrd_buf *nrd_buf_ref(nrd_buf *b)
 void nrd_buf_unref(nrd_buf *b)
 {
     if (b && atomic_fetch_sub(&b->refs, 1) == 1) {
-        free(b);
+        nrd_pool_put(b, BUF_HEADER + b->size_bytes);
     }
 }
 
@@ -44,7 +52,7 @@ struct nrd_cancel {
 
 nrd_cancel *nrd_cancel_new(nrd_cancel *parent)
 {
-    nrd_cancel *c = nrd_xcalloc(1, sizeof *c);
+    nrd_cancel *c = nrd_pool_zget(sizeof *c);
     atomic_init(&c->refs, 1);
     c->parent = parent ? nrd_cancel_ref(parent) : NULL;
     return c;
@@ -60,7 +68,7 @@ void nrd_cancel_unref(nrd_cancel *c)
 {
     while (c && atomic_fetch_sub(&c->refs, 1) == 1) {
         nrd_cancel *parent = c->parent;
-        free(c);
+        nrd_pool_put(c, sizeof *c);
         c = parent;
     }
 }

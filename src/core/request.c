@@ -11,12 +11,13 @@
 
 nrd_request *nrd_request_new(nrd_model *m, int64_t version)
 {
-    nrd_request *r = nrd_xcalloc(1, sizeof *r);
+    nrd_request *r = nrd_pool_zget(sizeof *r);
+    atomic_init(&r->refs, 1);
     r->server = m->server;
     r->model = nrd_model_ref(m);
-    r->model_name = nrd_xstrdup(m->name);
+    r->model_name = nrd_pool_strdup(m->name);
     r->model_version = version;
-    r->id = nrd_xstrdup("");
+    r->id = nrd_pool_strdup("");
     return r;
 }
 
@@ -28,24 +29,30 @@ static void input_free(nrd_input *in)
     if (in->shadowed) {
         input_free(in->shadowed);
     }
-    free(in->segments);
-    free(in->name);
-    free(in);
+    nrd_pool_put(in->segments, in->cap_segments * sizeof *in->segments);
+    nrd_pool_strput(in->name);
+    nrd_pool_put(in, sizeof *in);
+}
+
+nrd_request *nrd_request_keep(nrd_request *r)
+{
+    atomic_fetch_add_explicit(&r->refs, 1, memory_order_relaxed);
+    return r;
 }
 
 void nrd_request_free(nrd_request *r)
 {
-    if (!r) {
+    if (!r || atomic_fetch_sub(&r->refs, 1) != 1) {
         return;
     }
     for (uint32_t i = 0; i < r->n_inputs; i++) {
         input_free(r->inputs[i]);
     }
     for (uint32_t i = 0; i < r->n_outputs; i++) {
-        free(r->outputs[i]);
+        nrd_pool_strput(r->outputs[i]);
     }
-    free(r->inputs);
-    free(r->outputs);
+    nrd_pool_put(r->inputs, r->cap_inputs * sizeof *r->inputs);
+    nrd_pool_put(r->outputs, r->cap_outputs * sizeof *r->outputs);
     nrd_params_fini(&r->params);
     nrd_factory_unref(r->factory);
     nrd_cancel_unref(r->cancel);
@@ -54,10 +61,10 @@ void nrd_request_free(nrd_request *r)
     if (r->model) {
         nrd_model_unref(r->model);
     }
-    free(r->model_name);
-    free(r->id);
+    nrd_pool_strput(r->model_name);
+    nrd_pool_strput(r->id);
     free(r->corr_str);
-    free(r);
+    nrd_pool_put(r, sizeof *r);
 }
 
 nrd_error *nrd_request_errorf(const nrd_request *r, nrd_error_code code, const char *fmt, ...)
@@ -86,6 +93,25 @@ nrd_input *nrd_request_find_input(const nrd_request *r, const char *name)
     return NULL;
 }
 
+/* All zero but the dimensions, of which only the first n_given and n_dims count. */
+static nrd_input *input_new(const char *name)
+{
+    nrd_input *in = nrd_pool_get(sizeof *in);
+    memset(in, 0, offsetof(nrd_input, given));
+    memset((char *)in + offsetof(nrd_input, segments), 0,
+           sizeof *in - offsetof(nrd_input, segments));
+    in->name = nrd_pool_strdup(name);
+    return in;
+}
+
+static void grow_inputs(nrd_request *r)
+{
+    const uint32_t cap = r->cap_inputs ? r->cap_inputs * 2 : 8;
+    r->inputs =
+        nrd_pool_grow(r->inputs, r->cap_inputs * sizeof *r->inputs, cap * sizeof *r->inputs);
+    r->cap_inputs = cap;
+}
+
 nrd_error *nrd_request_add_input(nrd_input **out, nrd_request *r, const char *name,
                                  TRITONSERVER_DataType dtype, const int64_t *dims, uint64_t n)
 {
@@ -98,16 +124,14 @@ nrd_error *nrd_request_add_input(nrd_input **out, nrd_request *r, const char *na
                                   "input '%s' has %llu dimensions, at most %d are supported", name,
                                   (unsigned long long)n, (int)NRD_MAX_RANK);
     }
-    nrd_input *in = nrd_xcalloc(1, sizeof *in);
-    in->name = nrd_xstrdup(name);
+    nrd_input *in = input_new(name);
     in->dtype = dtype;
     in->n_given = (uint32_t)n;
     if (n) {
         memcpy(in->given, dims, n * sizeof *dims);
     }
     if (r->n_inputs == r->cap_inputs) {
-        r->cap_inputs = r->cap_inputs ? r->cap_inputs * 2 : 8;
-        r->inputs = nrd_xrealloc(r->inputs, r->cap_inputs * sizeof *r->inputs);
+        grow_inputs(r);
     }
     r->inputs[r->n_inputs++] = in;
     *out = in;
@@ -134,8 +158,10 @@ nrd_error *nrd_input_append(nrd_input *in, const void *base, const nrd_attr *att
         return NULL; /* nothing to show to a backend */
     }
     if (in->n_segments == in->cap_segments) {
-        in->cap_segments = in->cap_segments ? in->cap_segments * 2 : 1;
-        in->segments = nrd_xrealloc(in->segments, in->cap_segments * sizeof *in->segments);
+        const uint32_t cap = in->cap_segments ? in->cap_segments * 2 : 1;
+        in->segments = nrd_pool_grow(in->segments, in->cap_segments * sizeof *in->segments,
+                                     cap * sizeof *in->segments);
+        in->cap_segments = cap;
     }
     nrd_segment *s = &in->segments[in->n_segments++];
     s->base = base;
@@ -161,20 +187,21 @@ nrd_error *nrd_request_add_output(nrd_request *r, const char *name)
         }
     }
     if (r->n_outputs == r->cap_outputs) {
-        r->cap_outputs = r->cap_outputs ? r->cap_outputs * 2 : 8;
-        r->outputs = nrd_xrealloc(r->outputs, r->cap_outputs * sizeof *r->outputs);
+        const uint32_t cap = r->cap_outputs ? r->cap_outputs * 2 : 8;
+        r->outputs = nrd_pool_grow(r->outputs, r->cap_outputs * sizeof *r->outputs,
+                                   cap * sizeof *r->outputs);
+        r->cap_outputs = cap;
     }
-    r->outputs[r->n_outputs++] = nrd_xstrdup(name);
+    r->outputs[r->n_outputs++] = nrd_pool_strdup(name);
     return NULL;
 }
 
 void nrd_request_override(nrd_request *r, const char *name, TRITONSERVER_DataType dtype,
                           const int64_t *dims, uint32_t n_dims, nrd_buf *data, size_t byte_size)
 {
-    nrd_input *in = nrd_xcalloc(1, sizeof *in);
+    nrd_input *in = input_new(name);
     nrd_attr attr = {.byte_size = byte_size};
 
-    in->name = nrd_xstrdup(name);
     in->dtype = dtype;
     in->is_override = true;
     in->n_dims = n_dims < NRD_MAX_RANK ? n_dims : NRD_MAX_RANK;
@@ -188,8 +215,7 @@ void nrd_request_override(nrd_request *r, const char *name, TRITONSERVER_DataTyp
         }
     }
     if (r->n_inputs == r->cap_inputs) {
-        r->cap_inputs = r->cap_inputs ? r->cap_inputs * 2 : 8;
-        r->inputs = nrd_xrealloc(r->inputs, r->cap_inputs * sizeof *r->inputs);
+        grow_inputs(r);
     }
     r->inputs[r->n_inputs++] = in;
 }
@@ -337,8 +363,8 @@ static nrd_error *complete_raw_input(nrd_request *r)
                                  ? (int64_t)(in->byte_size / count / nrd_tdtype_size(in->dtype))
                                  : 0;
     }
-    free(in->name);
-    in->name = nrd_xstrdup(ci->name);
+    nrd_pool_strput(in->name);
+    in->name = nrd_pool_strdup(ci->name);
     in->raw = false;
     return NULL;
 }

@@ -7,11 +7,11 @@
 
 nrd_factory *nrd_factory_new(const nrd_request *r)
 {
-    nrd_factory *f = nrd_xcalloc(1, sizeof *f);
+    nrd_factory *f = nrd_pool_zget(sizeof *f);
     atomic_init(&f->refs, 1);
     f->model = nrd_model_ref(r->model);
     f->model_version = r->model->version;
-    f->id = nrd_xstrdup(r->id);
+    f->id = nrd_pool_strdup(r->id);
     f->allocator = r->allocator;
     f->allocator_userp = r->allocator_userp;
     f->core_buffers = r->core_buffers;
@@ -40,11 +40,11 @@ void nrd_factory_unref(nrd_factory *f)
     free(f->cache_key);
     nrd_trace_unshare(f->trace);
     nrd_cancel_unref(f->cancel);
-    free(f->id);
+    nrd_pool_strput(f->id);
     atomic_fetch_sub(&f->model->server->n_in_flight, 1);
     atomic_fetch_sub(&f->model->n_in_flight, 1);
     nrd_model_unref(f->model);
-    free(f);
+    nrd_pool_put(f, sizeof *f);
 }
 
 /* What happens around every call of the response callback. */
@@ -88,7 +88,7 @@ void nrd_factory_send_flags(nrd_factory *f, uint32_t flags)
 
 nrd_response *nrd_response_new(nrd_factory *f)
 {
-    nrd_response *r = nrd_xcalloc(1, sizeof *r);
+    nrd_response *r = nrd_pool_zget(sizeof *r);
     r->factory = nrd_factory_ref(f);
     return r;
 }
@@ -111,8 +111,8 @@ static void output_free(nrd_output *o)
             nrd_error_free(from_api(err));
         }
     }
-    free(o->name);
-    free(o);
+    nrd_pool_strput(o->name);
+    nrd_pool_put(o, sizeof *o);
 }
 
 void nrd_response_free(nrd_response *r)
@@ -123,11 +123,11 @@ void nrd_response_free(nrd_response *r)
     for (uint32_t i = 0; i < r->n_outputs; i++) {
         output_free(r->outputs[i]);
     }
-    free(r->outputs);
+    nrd_pool_put(r->outputs, r->cap_outputs * sizeof *r->outputs);
     nrd_params_fini(&r->params);
     nrd_error_free(r->error);
     nrd_factory_unref(r->factory);
-    free(r);
+    nrd_pool_put(r, sizeof *r);
 }
 
 /* A backend speaks of the shape after the configuration's reshape, clients of the one before. */
@@ -163,9 +163,12 @@ nrd_error *nrd_response_add_output(nrd_output **out, nrd_response *r, const char
                           "output '%s' has %u dimensions, at most %d are supported", name, n,
                           (int)NRD_MAX_RANK);
     }
-    nrd_output *o = nrd_xcalloc(1, sizeof *o);
+    nrd_output *o = nrd_pool_get(sizeof *o);
+    memset(o, 0, offsetof(nrd_output, dims)); /* of the dimensions only the first n_dims count */
+    memset((char *)o + offsetof(nrd_output, has_buffer), 0,
+           sizeof *o - offsetof(nrd_output, has_buffer));
     o->response = r;
-    o->name = nrd_xstrdup(name);
+    o->name = nrd_pool_strdup(name);
     o->dtype = dtype;
     o->n_dims = n;
     if (n) {
@@ -173,8 +176,10 @@ nrd_error *nrd_response_add_output(nrd_output **out, nrd_response *r, const char
     }
     undo_reshape(o, r->factory->model);
     if (r->n_outputs == r->cap_outputs) {
-        r->cap_outputs = r->cap_outputs ? r->cap_outputs * 2 : 8;
-        r->outputs = nrd_xrealloc(r->outputs, r->cap_outputs * sizeof *r->outputs);
+        const uint32_t cap = r->cap_outputs ? r->cap_outputs * 2 : 8;
+        r->outputs = nrd_pool_grow(r->outputs, r->cap_outputs * sizeof *r->outputs,
+                                   cap * sizeof *r->outputs);
+        r->cap_outputs = cap;
     }
     r->outputs[r->n_outputs++] = o;
     *out = o;

@@ -4,9 +4,9 @@
  * than a cheap step. So a hand that queues the next step at the end of its own execution may see to
  * it itself: it leaves the others asleep (`owed`) and, once the execution is over and the limiter's
  * resources are given back, follows the step. If nothing waits where it comes from, it changes
- * places with a hand that sleeps at the step's queue: two records change, nobody wakes. If something
- * waits there, it wakes a hand for the step instead, so neither queue stands still while a hand
- * could run it.
+ * places with a hand that sleeps at the step's queue: two records change, nobody wakes. If
+ * something waits there, it wakes a hand for the step instead, so neither queue stands still while
+ * a hand could run it.
  *
  * How soon an execution is over after its last answer is the backend's affair. Each seat counts how
  * often in a row that was at once (`promptness`); only where it is the rule does a hand keep steps
@@ -48,7 +48,8 @@ bool nrd_hand_keeps(nrd_sched *s, uint64_t now_ns)
     nrd_hand *h = here;
     nrd_sched *own = h && h->chaining ? h->seat->model->sched : NULL;
 
-    if (!own || (s == own ? nrd_sched_waits(s) : !nrd_sched_is_open(s) || !nrd_sched_is_open(own))) {
+    if (!own ||
+        (s == own ? nrd_sched_waits(s) : !nrd_sched_is_open(s) || !nrd_sched_is_open(own))) {
         return false;
     }
     if (h->chained_ns == 0) {

@@ -218,7 +218,13 @@ TRITONSERVER_Error *llm_params_read(llm_model *m)
     c->max_attention_window = m->windows;
     c->sink_token_length = (int32_t)param_int(m, "sink_token_length", 0, true);
     c->enable_kv_cache_reuse = param_bool(m, "enable_kv_cache_reuse", false, true);
-    c->kv_cache_host_memory_bytes = (uint64_t)param_int(m, "kv_cache_host_memory_bytes", 0, true);
+    int64_t host_bytes = param_int(m, "kv_cache_host_memory_bytes", 0, true);
+    if (host_bytes < 0) {
+        return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG,
+                             "kv_cache_host_memory_bytes is %lld, expected 0 or more",
+                             (long long)host_bytes);
+    }
+    c->kv_cache_host_memory_bytes = (uint64_t)host_bytes;
     c->normalize_log_probs = param_bool(m, "normalize_log_probs", true, true);
     c->enable_chunked_context = param_bool(m, "enable_chunked_context", false, true);
     if (c->enable_chunked_context) {

@@ -20,7 +20,7 @@ typedef struct pin { /* between a model's tensor name and an ensemble tensor */
 } pin;
 
 typedef struct step {
-    char *model;
+    char *model, *space; /* name, namespace */
     int64_t version;
     pin *in, *out;
     uint32_t n_in, n_out;
@@ -146,6 +146,7 @@ nrd_error *nrd_ensemble_new(nrd_ensemble **out, nrd_model *m)
         const Inference__ModelEnsembling__Step *cs = cfg->step[i];
         step *s = &e->steps[e->n_steps++];
         s->model = nrd_xstrdup(cs->model_name);
+        s->space = nrd_xstrdup(cs->model_namespace);
         s->version = cs->model_version ? cs->model_version : -1;
         s->in = nrd_xcalloc(cs->n_input_map, sizeof *s->in);
         for (size_t k = 0; k < cs->n_input_map; k++) {
@@ -179,6 +180,7 @@ void nrd_ensemble_free(nrd_ensemble *e)
         free(s->in);
         free(s->out);
         free(s->model);
+        free(s->space);
     }
     for (uint32_t i = 0; i < e->n_tensors; i++) {
         free(e->tensors[i].readers);
@@ -298,7 +300,8 @@ nrd_error *nrd_ensemble_check(nrd_server *s, nrd_config *cfg)
     for (size_t i = 0; i < en->n_step && !err; i++) {
         nrd_model *m = NULL;
         int64_t version = en->step[i]->model_version ? en->step[i]->model_version : -1;
-        err = nrd_repo_get(&m, s->repo, en->step[i]->model_name, version);
+        err = nrd_repo_get_step(&m, s->repo, en->step[i]->model_namespace, en->step[i]->model_name,
+                                version);
         if (err) {
             nrd_error_free(err);
             err = nrd_errorf(NRD_ERR_INVALID_ARG,
@@ -324,9 +327,31 @@ static void value_free(value *v)
     for (uint32_t i = 0; i < v->n_segments; i++) {
         nrd_buf_unref(v->segments[i].owner);
     }
-    free(v->segments);
+    nrd_pool_put(v->segments, v->n_segments * sizeof *v->segments);
     free(v->corr_str);
-    free(v);
+    nrd_pool_put(v, sizeof *v);
+}
+
+/* Of the dimensions only the first n_dims count. */
+static value *value_new(void)
+{
+    value *v = nrd_pool_get(sizeof *v);
+    memset(v, 0, offsetof(value, dims));
+    memset((char *)v + offsetof(value, segments), 0, sizeof *v - offsetof(value, segments));
+    return v;
+}
+
+/* Shares the owners. */
+static void set_segments(value *v, const nrd_segment *from, uint32_t n)
+{
+    v->n_segments = n;
+    v->segments = n ? nrd_pool_get(n * sizeof *v->segments) : NULL;
+    for (uint32_t i = 0; i < n; i++) {
+        v->segments[i] = from[i];
+        if (v->segments[i].owner) {
+            nrd_buf_ref(v->segments[i].owner);
+        }
+    }
 }
 
 /* Everybody who may read a value of the tensor: its steps, and the response. */
@@ -377,53 +402,38 @@ static value *consume_locked(job *j, uint32_t t, value *v)
 
 static value *copy_value(const value *v)
 {
-    value *c = nrd_xmalloc(sizeof *c);
+    value *c = nrd_pool_get(sizeof *c);
     *c = *v;
     c->next = NULL;
     c->corr_str = v->corr_str ? nrd_xstrdup(v->corr_str) : NULL;
-    c->segments = nrd_xcalloc(v->n_segments + 1u, sizeof *c->segments);
-    for (uint32_t i = 0; i < v->n_segments; i++) {
-        c->segments[i] = v->segments[i];
-        if (c->segments[i].owner) {
-            nrd_buf_ref(c->segments[i].owner);
-        }
-    }
+    set_segments(c, v->segments, v->n_segments);
     return c;
 }
 
 static value *value_of_input(const nrd_input *in, uint32_t batch_size)
 {
-    value *v = nrd_xcalloc(1, sizeof *v);
+    value *v = value_new();
     v->present = true;
     v->dtype = in->dtype;
     v->batch_size = batch_size;
     v->n_dims = in->n_dims;
     memcpy(v->dims, in->dims, in->n_dims * sizeof *v->dims);
-    v->segments = nrd_xcalloc(in->n_segments + 1u, sizeof *v->segments);
-    for (uint32_t i = 0; i < in->n_segments; i++) { /* borrowed: the outer request lives longer */
-        v->segments[i] = in->segments[i];
-        if (v->segments[i].owner) {
-            nrd_buf_ref(v->segments[i].owner);
-        }
-    }
-    v->n_segments = in->n_segments;
+    set_segments(v, in->segments, in->n_segments); /* borrowed: the outer request lives longer */
     return v;
 }
 
 static value *value_of_output(const nrd_output *o, uint32_t batch_size)
 {
-    value *v = nrd_xcalloc(1, sizeof *v);
+    value *v = value_new();
     v->present = true;
     v->from_step = true;
     v->dtype = o->dtype;
     v->batch_size = batch_size;
     v->n_dims = o->n_dims;
     memcpy(v->dims, o->dims, o->n_dims * sizeof *v->dims);
-    v->segments = nrd_xcalloc(1, sizeof *v->segments);
     if (o->buf && o->attr.byte_size > 0) {
-        v->segments[0] =
-            (nrd_segment){.base = o->base, .attr = o->attr, .owner = nrd_buf_ref(o->buf)};
-        v->n_segments = 1;
+        const nrd_segment s = {.base = o->base, .attr = o->attr, .owner = o->buf};
+        set_segments(v, &s, 1);
     }
     return v;
 }
@@ -457,6 +467,17 @@ static void step_released(TRITONSERVER_InferenceRequest *request, const uint32_t
 static void step_answered(TRITONSERVER_InferenceResponse *response, const uint32_t flags,
                           void *userp);
 
+static void job_free(job *j)
+{
+    const nrd_ensemble *e = j->ens;
+
+    nrd_pool_put(j->models, e->n_steps * sizeof *j->models);
+    nrd_pool_put(j->slots, e->n_tensors * sizeof *j->slots);
+    nrd_cancel_unref(j->cancel);
+    pthread_mutex_destroy(&j->mu);
+    nrd_pool_put(j, sizeof *j);
+}
+
 static void job_unref(job *j)
 {
     nrd_request *req = j->req;
@@ -485,11 +506,7 @@ static void job_unref(job *j)
     for (uint32_t i = 0; i < j->ens->n_steps; i++) {
         nrd_model_unref(j->models[i]);
     }
-    free(j->models);
-    free(j->slots);
-    nrd_cancel_unref(j->cancel);
-    pthread_mutex_destroy(&j->mu);
-    free(j);
+    job_free(j);
     nrd_request_release(req, TRITONSERVER_REQUEST_RELEASE_ALL);
 }
 
@@ -498,7 +515,7 @@ static void run_part_done(run *u)
     if (atomic_fetch_sub(&u->parts, 1) == 1) {
         job *j = u->j;
         free(u->corr_str);
-        free(u);
+        nrd_pool_put(u, sizeof *u);
         job_unref(j);
     }
 }
@@ -520,7 +537,7 @@ static void set_error_locked(job *j, nrd_error *err)
 
 static outgoing *push_outgoing_locked(job *j)
 {
-    outgoing *o = nrd_xcalloc(1, sizeof *o);
+    outgoing *o = nrd_pool_zget(sizeof *o);
     *j->outbox_tail = o;
     j->outbox_tail = &o->next;
     return o;
@@ -587,7 +604,7 @@ static nrd_error *make_run_locked(job *j, uint32_t step_id, uint32_t iteration, 
 {
     const step *s = &j->ens->steps[step_id];
     nrd_model *m = j->models[step_id];
-    run *u = nrd_xcalloc(1, sizeof *u);
+    run *u = nrd_pool_zget(sizeof *u);
     nrd_error *err;
 
     atomic_init(&u->parts, 2);
@@ -602,7 +619,7 @@ static nrd_error *make_run_locked(job *j, uint32_t step_id, uint32_t iteration, 
     if (err) {
         nrd_request_free(u->req);
         free(u->corr_str);
-        free(u);
+        nrd_pool_put(u, sizeof *u);
         return err;
     }
     nrd_request *r = u->req;
@@ -610,8 +627,10 @@ static nrd_error *make_run_locked(job *j, uint32_t step_id, uint32_t iteration, 
         r->inputs[0]->given[0] > 0) {
         u->batch_size = (uint32_t)r->inputs[0]->given[0];
     }
-    free(r->id);
-    r->id = nrd_xstrdup(j->req->id);
+    if (j->req->id[0]) {
+        nrd_pool_strput(r->id);
+        r->id = nrd_pool_strdup(j->req->id);
+    }
     r->corr_id = u->corr_id;
     r->corr_str = u->corr_str ? nrd_xstrdup(u->corr_str) : NULL;
     r->flags = u->flags;
@@ -710,7 +729,7 @@ static outgoing *take_outputs_locked(job *j, const uint32_t *tensors, const uint
     }
     outgoing *o = push_outgoing_locked(j);
     o->has_response = true;
-    o->outputs = nrd_xcalloc(e->n_tensors, sizeof *o->outputs);
+    o->outputs = nrd_pool_get(e->n_tensors * sizeof *o->outputs);
     for (uint32_t t = 0; t < e->n_tensors; t++) {
         if (e->tensors[t].output && nrd_request_wants(j->req, e->tensors[t].name)) {
             value *v = find_value_locked(j, t, iteration);
@@ -842,8 +861,8 @@ static void send_outbox(job *j)
                 value_free(o->outputs[i].v);
             }
             nrd_error_free(o->error);
-            free(o->outputs);
-            free(o);
+            nrd_pool_put(o->outputs, j->ens->n_tensors * sizeof *o->outputs);
+            nrd_pool_put(o, sizeof *o);
             pthread_mutex_lock(&j->mu);
         }
         j->sending = false;
@@ -903,7 +922,7 @@ static uint32_t store_outputs_locked(job *j, const run *u, const nrd_response *r
         for (uint32_t k = 0; k < r->n_outputs; k++) {
             o = strcmp(r->outputs[k]->name, s->out[i].name) == 0 ? r->outputs[k] : o;
         }
-        value *v = o ? value_of_output(o, u->batch_size) : nrd_xcalloc(1, sizeof *v);
+        value *v = o ? value_of_output(o, u->batch_size) : value_new();
         v->from_step = true;
         v->corr_id = u->corr_id;
         v->corr_str = u->corr_str ? nrd_xstrdup(u->corr_str) : NULL;
@@ -925,7 +944,8 @@ static void step_answered(TRITONSERVER_InferenceResponse *response, const uint32
     nrd_response *r = (nrd_response *)(void *)response;
     bool final = (flags & TRITONSERVER_RESPONSE_COMPLETE_FINAL) != 0;
     uint32_t n_out = j->ens->steps[u->step].n_out, n = 0;
-    uint32_t *changed = nrd_xcalloc(2u * n_out + 1u, sizeof *changed);
+    const size_t changed_bytes = 2u * n_out * sizeof(uint32_t);
+    uint32_t *changed = nrd_pool_get(changed_bytes);
     outgoing *out = NULL;
     run *list = NULL;
 
@@ -955,7 +975,7 @@ static void step_answered(TRITONSERVER_InferenceResponse *response, const uint32
     finish_locked(j, out);
     bool failed = j->failed;
     pthread_mutex_unlock(&j->mu);
-    free(changed);
+    nrd_pool_put(changed, changed_bytes);
     nrd_response_free(r);
     if (failed) {
         nrd_server_kick(j->req->server); /* steps that still wait in queues are cancelled now */
@@ -980,16 +1000,13 @@ static void free_unstarted(job *j)
             nrd_model_unref(j->models[i]);
         }
     }
-    free(j->models);
-    free(j->slots);
-    nrd_cancel_unref(j->cancel);
-    pthread_mutex_destroy(&j->mu);
-    free(j);
+    job_free(j);
 }
 
 nrd_error *nrd_ensemble_enqueue(nrd_ensemble *e, nrd_request *r)
 {
-    job *j = nrd_xcalloc(1, sizeof *j);
+    job *j = nrd_pool_zget(sizeof *j);
+    const size_t changed_bytes = 2u * e->n_tensors * sizeof(uint32_t);
     uint32_t *changed;
     run *list = NULL;
     nrd_error *err = NULL;
@@ -1002,24 +1019,24 @@ nrd_error *nrd_ensemble_enqueue(nrd_ensemble *e, nrd_request *r)
     pthread_mutex_init(&j->mu, NULL);
     j->cancel = nrd_cancel_new(r->cancel);
     j->outbox_tail = &j->outbox;
-    j->slots = nrd_xcalloc(e->n_tensors, sizeof *j->slots);
-    j->models = nrd_xcalloc(e->n_steps, sizeof *j->models);
+    j->slots = nrd_pool_zget(e->n_tensors * sizeof *j->slots);
+    j->models = nrd_pool_zget(e->n_steps * sizeof *j->models);
     for (uint32_t i = 0; i < e->n_steps && !err; i++) {
-        err = nrd_repo_get(&j->models[i], r->server->repo, e->steps[i].model, e->steps[i].version);
+        err = nrd_repo_get_step(&j->models[i], r->server->repo, e->steps[i].space,
+                                e->steps[i].model, e->steps[i].version);
     }
     if (err) {
         free_unstarted(j);
         return nrd_error_wrap(err, "in ensemble '%s'", e->model->name);
     }
     atomic_store(&r->state, NRD_REQ_RUNNING);
-    changed = nrd_xcalloc(2u * e->n_tensors + 1u, sizeof *changed); /* iterations stay 0 */
+    changed = nrd_pool_zget(changed_bytes); /* iterations stay 0 */
     pthread_mutex_lock(&j->mu);
     uint32_t n = 0;
     for (uint32_t t = 0; t < e->n_tensors; t++) {
         if (e->tensors[t].input) {
             const nrd_input *in = nrd_request_find_input(r, e->tensors[t].name);
-            add_value_locked(
-                j, t, in ? value_of_input(in, r->batch_size) : nrd_xcalloc(1, sizeof(value)));
+            add_value_locked(j, t, in ? value_of_input(in, r->batch_size) : value_new());
             changed[n++] = t;
         }
     }
@@ -1030,7 +1047,7 @@ nrd_error *nrd_ensemble_enqueue(nrd_ensemble *e, nrd_request *r)
     outgoing *out = j->failed ? NULL : take_outputs_locked(j, changed, changed + e->n_tensors, n);
     finish_locked(j, out);
     pthread_mutex_unlock(&j->mu);
-    free(changed);
+    nrd_pool_put(changed, changed_bytes);
     start_runs(list);
     send_outbox(j);
     job_unref(j);

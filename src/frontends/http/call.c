@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "base/pool.h"
 
 #include <string.h>
 
@@ -11,11 +12,8 @@
 nrd_error *nrd_http_call_new(nrd_http_call **out, nrd_http_api *api, nrd_http_request *req,
                              const char *model, int64_t version)
 {
-    nrd_http_call *call = calloc(1, sizeof *call);
+    nrd_http_call *call = nrd_pool_zget(sizeof *call);
     *out = NULL;
-    if (!call) {
-        return nrd_error_no_memory();
-    }
     call->api = api;
     call->req = req;
     nrd_http_request_ref(req);
@@ -69,7 +67,7 @@ void nrd_http_call_unref(nrd_http_call *call)
     free(call->inflated);
     nrd_trace_unref(call->trace);
     nrd_http_request_unref(call->req);
-    free(call);
+    nrd_pool_put(call, sizeof *call);
 }
 
 void nrd_http_call_abandon(nrd_http_call *call)
@@ -223,7 +221,7 @@ static TRITONSERVER_Error *alloc_output(TRITONSERVER_ResponseAllocator *allocato
         }
     }
     if (byte_size > 0) {
-        *buffer = malloc(byte_size);
+        *buffer = byte_size <= NRD_POOL_MAX ? nrd_pool_get(byte_size) : malloc(byte_size);
         if (!*buffer) {
             return TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_UNAVAILABLE,
                                          "out of memory for an output tensor");
@@ -237,11 +235,10 @@ static TRITONSERVER_Error *free_output(TRITONSERVER_ResponseAllocator *allocator
                                        TRITONSERVER_MemoryType memory_type, int64_t memory_type_id)
 {
     (void)allocator;
-    (void)byte_size;
     (void)memory_type;
     (void)memory_type_id;
     if (!buffer_userp) { /* else it lies in shared memory */
-        free(buffer);
+        nrd_pool_put(buffer, byte_size);
     }
     return NULL;
 }
@@ -331,7 +328,7 @@ nrd_error *nrd_http_set_parameter(TRITONSERVER_InferenceRequest *irequest, const
 nrd_error *nrd_http_forward_headers(nrd_http_call *call)
 {
     const nrd_http_head *h = &call->req->head;
-    if (!call->api->has_forward) {
+    if (!call->api->forward) {
         return NULL;
     }
     for (size_t i = 0; i < h->n_fields; i++) {
@@ -342,10 +339,15 @@ nrd_error *nrd_http_forward_headers(nrd_http_call *call)
         }
         memcpy(name, f->name.p, f->name.n);
         name[f->name.n] = '\0';
-        if (regexec(&call->api->forward, name, 0, NULL, 0) != 0) {
+        if (!nrd_header_pattern_matches(call->api->forward, name, f->name.n)) {
             continue;
         }
-        value = nrd_arena_strndup(&call->arena, f->value.p, f->value.n);
+        /* Triton hands on the blanks before the end of the line, which is in the same buffer */
+        size_t n = f->value.n;
+        while (f->value.p[n] == ' ' || f->value.p[n] == '\t') {
+            n++;
+        }
+        value = nrd_arena_strndup(&call->arena, f->value.p, n);
         if (!value) {
             return nrd_error_no_memory();
         }

@@ -2,6 +2,7 @@
 #include "frontends/http/conn.h"
 
 #include "base/clock.h"
+#include "base/pool.h"
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -34,8 +35,8 @@ nrd_http_request *nrd_http_request_new(nrd_http_conn *c)
     if (req) {
         l->spare = (nrd_http_request *)req->gone_arg;
         l->n_spare--;
-    } else if (!(req = malloc(sizeof *req))) {
-        return NULL;
+    } else {
+        req = nrd_pool_get(sizeof *req);
     }
     atomic_init(&req->refs, 1);
     req->body = NULL;
@@ -71,7 +72,7 @@ void nrd_http_request_unref(nrd_http_request *req)
         l->n_spare++;
         return;
     }
-    free(req);
+    nrd_pool_put(req, sizeof *req);
 }
 
 bool nrd_http_is_gone(const nrd_http_request *req)

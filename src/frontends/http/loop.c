@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/pool.h"
 
 #include <errno.h>
 #include <event2/listener.h>
@@ -147,7 +148,7 @@ void *nrd_http_loop_main(void *arg)
     while (l->spare) {
         nrd_http_request *req = l->spare;
         l->spare = (nrd_http_request *)req->gone_arg;
-        free(req);
+        nrd_pool_put(req, sizeof *req);
     }
     l->n_spare = NRD_HTTP_SPARE_REQUESTS; /* later unrefs free at once */
     return NULL;

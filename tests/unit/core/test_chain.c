@@ -114,8 +114,9 @@ static void test_slow_step_holds_up_nobody(void **state)
     host_init(&h);
     add_identity(&h, "a", "");
     add_identity(&h, "b", "");
-    add_identity(&h, "slow", "parameters { key: \"execute_delay_ms\" value { string_value: "
-                             "\"400\" } }");
+    add_identity(&h, "slow",
+                 "parameters { key: \"execute_delay_ms\" value { string_value: "
+                 "\"400\" } }");
     add_three(&h, "aba", "a", "b", "a");
     add_three(&h, "baslow", "b", "a", "slow");
     host_start(&h, NULL);
@@ -210,8 +211,9 @@ static void test_models_come_and_go_below_running_chains(void **state)
     host_init(&h);
     add_identity(&h, "a", "instance_group { count: 2 }");
     add_identity(&h, "b", "");
-    add_identity(&h, "slow", "parameters { key: \"execute_delay_ms\" value { string_value: "
-                             "\"3\" } }");
+    add_identity(&h, "slow",
+                 "parameters { key: \"execute_delay_ms\" value { string_value: "
+                 "\"3\" } }");
     add_identity(&h, "lazy", "max_batch_size: 0 dynamic_batching { }");
     add_three(&h, "ab", "a", "b", "a");
     add_three(&h, "ba", "b", "a", "b");

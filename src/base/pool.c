@@ -1,0 +1,216 @@
+#include "base/pool.h"
+
+#include "base/mem.h"
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
+#define NO_STOCK 1
+#elif defined __has_feature
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define NO_STOCK 1
+#endif
+#endif
+#ifndef NO_STOCK
+#define NO_STOCK 0
+#endif
+
+enum {
+    ALIGN = 64, /* a cache line: two threads never write to the same one for two blocks */
+    SMALL = 1024,
+    N_CLASSES = SMALL / ALIGN + 1,
+    MAX_BATCHES = 64, /* of one class in the depot */
+};
+
+typedef struct block {
+    struct block *next;
+} block;
+
+/* A thread's stock of one class: a full batch in reserve, and one that is used up or filled. */
+typedef struct stock {
+    block *list, *reserve;
+    unsigned n; /* in list */
+} stock;
+
+typedef struct depot {
+    pthread_mutex_t mu; /* guards what follows */
+    block *batches[MAX_BATCHES];
+    unsigned n;
+} depot;
+
+static depot depots[N_CLASSES];
+static pthread_key_t leaving;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static _Thread_local struct {
+    stock stocks[N_CLASSES];
+    bool is_known; /* its end will be noticed */
+} mine;
+
+static unsigned batch_of(size_t c)
+{
+    return c < N_CLASSES - 1 ? 32 : 8;
+}
+
+static size_t class_of(size_t size)
+{
+    return size > SMALL ? N_CLASSES - 1 : size ? (size - 1) / ALIGN : 0;
+}
+
+static size_t size_of(size_t c)
+{
+    return c < N_CLASSES - 1 ? (c + 1) * ALIGN : NRD_POOL_MAX;
+}
+
+static void free_list(block *b)
+{
+    for (block *next; b; b = next) {
+        next = b->next;
+        free(b);
+    }
+}
+
+static void leave(void *arg)
+{
+    (void)arg;
+    mine.is_known = false; /* what is given back after this registers again */
+    for (int i = 0; i < N_CLASSES; i++) {
+        free_list(mine.stocks[i].list);
+        free_list(mine.stocks[i].reserve);
+        mine.stocks[i] = (stock){0};
+    }
+}
+
+static void make_depots(void)
+{
+    for (int i = 0; i < N_CLASSES; i++) {
+        pthread_mutex_init(&depots[i].mu, NULL);
+    }
+    int failed = pthread_key_create(&leaving, leave);
+    NRD_ASSERT(!failed, "a process has few keys");
+}
+
+static void get_known(void)
+{
+    pthread_once(&once, make_depots);
+    mine.is_known = true;
+    pthread_setspecific(leaving, &mine);
+}
+
+/* This code may be part of a library that is closed while its threads live on. */
+__attribute__((destructor)) static void close_library(void)
+{
+    pthread_once(&once, make_depots);
+    pthread_key_delete(leaving);
+}
+
+static void *fresh(size_t size)
+{
+    void *p = NULL;
+    NRD_ASSERT(posix_memalign(&p, ALIGN, size ? size : 1) == 0, "out of memory");
+    return p;
+}
+
+static block *take_batch(depot *d)
+{
+    block *b = NULL;
+    pthread_mutex_lock(&d->mu);
+    if (d->n > 0) {
+        b = d->batches[--d->n];
+    }
+    pthread_mutex_unlock(&d->mu);
+    return b;
+}
+
+static void give_batch(depot *d, block *b)
+{
+    pthread_mutex_lock(&d->mu);
+    if (d->n < MAX_BATCHES) {
+        d->batches[d->n++] = b;
+        b = NULL;
+    }
+    pthread_mutex_unlock(&d->mu);
+    free_list(b);
+}
+
+void *nrd_pool_get(size_t size)
+{
+    if (NO_STOCK || size > NRD_POOL_MAX) {
+        return fresh(size);
+    }
+    const size_t c = class_of(size);
+    stock *s = &mine.stocks[c];
+    block *b = s->list;
+    if (!b) {
+        if (!mine.is_known) {
+            get_known();
+        }
+        b = s->reserve ? s->reserve : take_batch(&depots[c]);
+        s->reserve = NULL;
+        if (!b) {
+            return fresh(size_of(c));
+        }
+        s->n = batch_of(c);
+    }
+    s->list = b->next;
+    s->n--;
+    return b;
+}
+
+void *nrd_pool_zget(size_t size)
+{
+    void *p = nrd_pool_get(size);
+    memset(p, 0, size);
+    return p;
+}
+
+void nrd_pool_put(void *p, size_t size)
+{
+    if (NO_STOCK || size > NRD_POOL_MAX || !p) {
+        free(p);
+        return;
+    }
+    const size_t c = class_of(size);
+    stock *s = &mine.stocks[c];
+    block *b = p;
+    if (!mine.is_known) {
+        get_known();
+    }
+    if (s->n == batch_of(c)) {
+        if (s->reserve) {
+            give_batch(&depots[c], s->reserve);
+        }
+        s->reserve = s->list;
+        s->list = NULL;
+        s->n = 0;
+    }
+    b->next = s->list;
+    s->list = b;
+    s->n++;
+}
+
+void *nrd_pool_grow(void *p, size_t old_bytes, size_t new_bytes)
+{
+    void *q = nrd_pool_get(new_bytes);
+    if (p) {
+        memcpy(q, p, old_bytes);
+        nrd_pool_put(p, old_bytes);
+    }
+    return q;
+}
+
+char *nrd_pool_strdup(const char *s)
+{
+    const size_t n = strlen(s) + 1;
+    return memcpy(nrd_pool_get(n), s, n);
+}
+
+void nrd_pool_strput(char *s)
+{
+    if (s) {
+        nrd_pool_put(s, strlen(s) + 1);
+    }
+}
