@@ -285,9 +285,6 @@ TRITONSERVER_Error *TRITONBACKEND_ModelInstanceReportBatchStatistics(
     TRITONBACKEND_ModelInstance *instance, const uint64_t batch_size, const uint64_t exec_start_ns,
     const uint64_t compute_start_ns, const uint64_t compute_end_ns, const uint64_t exec_end_ns)
 {
-    if (batch_size == 0) {
-        return as_api(nrd_errorf(NRD_ERR_INVALID_ARG, "batch statistics need a batch size > 0"));
-    }
     nrd_stats_batch(of_api(instance)->model, batch_size, compute_start_ns - exec_start_ns,
                     compute_end_ns - compute_start_ns, exec_end_ns - compute_end_ns);
     return NULL;

@@ -113,15 +113,15 @@ static const struct {
                      "requests)",
                      NRD_METRIC_SUMMARY, IF_SUMMARIES},
     [M_INPUT_SUM] = {"nv_inference_compute_input_summary_us",
-                     "Summary of compute input duration in microseconds (does not include cached "
+                     "Cumulative compute input duration in microseconds (does not include cached "
                      "requests)",
                      NRD_METRIC_SUMMARY, IF_SUMMARIES},
     [M_INFER_SUM] = {"nv_inference_compute_infer_summary_us",
-                     "Summary of compute inference duration in microseconds (does not include "
+                     "Cumulative compute inference duration in microseconds (does not include "
                      "cached requests)",
                      NRD_METRIC_SUMMARY, IF_SUMMARIES},
     [M_OUTPUT_SUM] = {"nv_inference_compute_output_summary_us",
-                      "Summary of compute output duration in microseconds (does not include "
+                      "Cumulative inference compute output duration in microseconds (does not include "
                       "cached requests)",
                       NRD_METRIC_SUMMARY, IF_SUMMARIES},
     [M_CACHE_HITS] = {"nv_cache_num_hits_per_model", "Number of cache hits per model",
@@ -183,7 +183,8 @@ static nrd_error *read_quantiles(const nrd_server *s, nrd_metric_quantile *q, si
             break;
         }
         (*n)++;
-        text = *stop == ',' ? stop + 1 : stop;
+        text = stop + strcspn(stop, ","); /* as Triton reads it: what follows a number is left out */
+        text += *text == ',';
     }
     if (*text || *n == 0) {
         return nrd_errorf(NRD_ERR_INVALID_ARG,
@@ -245,7 +246,8 @@ nrd_error *nrd_model_metrics_new(nrd_model_metrics **out, nrd_server *s, nrd_mod
     size_t n = 0, n_q;
     char version[24], *tags[MAX_LABELS];
     size_t n_tags = 0;
-    const bool cached = m->cached;
+    /* of the configuration: the server may have no cache at all */
+    const bool cached = m->config->response_cache && m->config->response_cache->enable;
 
     *out = NULL;
     NRD_TRY(read_quantiles(s, q, &n_q));

@@ -1,6 +1,7 @@
 """What backends see and may do: forwarded headers, figures reported late, log levels, priorities of
 any size, tags of metrics. The probe backend answers with what it was given."""
 import threading
+import time
 
 import pytest
 
@@ -86,6 +87,28 @@ dynamic_batching {{ priority_levels: {last} default_priority_level: {last}
     assert sorted(done) == sorted([(1, 200)] + [(p, 200) for p in numbers])
     late = [p for p, _ in done[len(done) // 2:]]
     assert sum(late) > sum(p for p, _ in done) / 2  # small numbers came first
+
+
+def test_a_delayed_request_makes_room_when_its_time_is_over(tmp_path, launch):
+    write_probe(tmp_path, "m", None, batch=32, more="""dynamic_batching {
+  preferred_batch_size: [ 4 ] max_queue_delay_microseconds: 5000000
+  default_queue_policy { timeout_action: DELAY default_timeout_microseconds: 700000 } }""")
+    s = launch(tmp_path, BACKENDS).wait_ready()
+    seconds = {}
+
+    def send(key, batch):
+        began = time.monotonic()
+        assert ask(s, "m", batch=batch).status == 200
+        seconds[key] = time.monotonic() - began
+
+    threads = []
+    for key, batch in (("one", 1), ("two", 2), ("three", 2)):  # all within the time-out of one
+        threads.append(threading.Thread(target=send, args=(key, batch)))
+        threads[-1].start()
+        time.sleep(0.1)
+    for t in threads:
+        t.join()
+    assert seconds["one"] > 4 and seconds["two"] < 2 and seconds["three"] < 2
 
 
 def test_metric_tags_are_labels_with_a_mark(tmp_path, launch):

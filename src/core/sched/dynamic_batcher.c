@@ -448,6 +448,7 @@ typedef struct plan {
     uint32_t best_n; /* requests of the largest preferred size that is met exactly */
     bool is_full;    /* another request is waiting that does not fit: no use in waiting */
     uint64_t oldest_ns;
+    uint64_t expires_ns; /* the first time-out among them: others may make a batch then */
 } plan;
 
 static bool is_preferred(const nrd_sched *s, uint32_t total)
@@ -463,7 +464,7 @@ static bool is_preferred(const nrd_sched *s, uint32_t total)
 /* Walks the queue in order and counts what one batch could hold. */
 static plan make_plan_locked(const nrd_sched *s, uint32_t cap)
 {
-    plan p = {.oldest_ns = UINT64_MAX};
+    plan p = {.oldest_ns = UINT64_MAX, .expires_ns = UINT64_MAX};
     const nrd_request *first = NULL;
     nrd_strategy *custom = s->batching ? s->model->strategy : NULL;
     void *custom_batch = custom ? nrd_strategy_begin(custom, s->model) : NULL;
@@ -486,6 +487,9 @@ static plan make_plan_locked(const nrd_sched *s, uint32_t cap)
                 p.n++;
                 p.total += weight(r);
                 p.oldest_ns = r->batch_ns < p.oldest_ns ? r->batch_ns : p.oldest_ns;
+                if (!late && r->deadline_ns && r->deadline_ns < p.expires_ns) {
+                    p.expires_ns = r->deadline_ns;
+                }
                 if (is_preferred(s, p.total)) {
                     p.best_n = p.n;
                 }
@@ -557,7 +561,7 @@ uint32_t nrd_sched_take(nrd_sched *s, nrd_hand *h, nrd_request **batch, uint32_t
             break;
         }
         s->forming = true;
-        wait_until(s, ready_ns);
+        wait_until(s, p.expires_ns < ready_ns ? p.expires_ns : ready_ns);
         s->forming = false;
     }
     /* Arrivals woke only the forming hand; what it leaves behind is for the next one. */

@@ -299,8 +299,11 @@ static nrd_error *check_restriction(const nrd_grpc_call *call)
 static void run_closed(nrd_grpc_tag *tag, bool ok)
 {
     nrd_grpc_call *call = NRD_GRPC_OF(tag, nrd_grpc_call, on_closed);
-    (void)ok;
     if (call->closed) {
+        if (call->cancelled) { /* scripts look for this line of Triton's */
+            NRD_LOG_VERBOSE(1, "Cancellation notification received for %sHandler, rpc_ok=%d",
+                            strrchr(call->method->path, '/') + 1, ok);
+        }
         call->closed(call, call->cancelled != 0);
     }
     nrd_grpc_call_unref(call);
