@@ -150,6 +150,7 @@ static nrd_error *open_runner(nrd_exec *x)
         .no_graphs = !x->cfg.cuda_graph_mode,
         .max_graphs = x->cfg.cuda_graph_cache_size,
         .profile_every = x->cfg.profile_every,
+        .profile_spans = x->cfg.profile_spans,
         .on_warning = warn_of_runner,
         .on_choice_row = loop_on_choice_row,
         .user = x,
@@ -645,6 +646,29 @@ nrd_error *nrd_exec_profile(nrd_exec *x, nrd_profile_row *out, int32_t max, int3
     }
     *out_n = n;
     return NULL;
+}
+
+int32_t nrd_exec_spans(nrd_exec *x, nrd_exec_span *out, int32_t first, int32_t max)
+{
+    nrd_profile_span some[64];
+    int32_t n = 0, got;
+
+    while (n < max && (got = nrd_runner_spans(x->runner, some, first + n,
+                                              max - n < 64 ? max - n : 64)) > 0) {
+        for (int32_t i = 0; i < got; i++, n++) {
+            out[n] = (nrd_exec_span){
+                .size = sizeof *out,
+                .operation = nrd_profile_name(some[i].op),
+                .is_host = some[i].op == NRD_PROFILE_ENQUEUE,
+                .is_part = some[i].op >= NRD_PROFILE_UPLOAD,
+                .n_sequences = some[i].n_sequences,
+                .n_tokens = some[i].n_tokens,
+                .start_s = some[i].start,
+                .seconds = some[i].seconds,
+            };
+        }
+    }
+    return n;
 }
 
 int32_t nrd_exec_take_request_stats(nrd_exec *x, nrd_request_stats *out, int32_t max)

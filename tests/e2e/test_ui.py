@@ -323,6 +323,67 @@ def test_text_of_the_model_is_only_text(page, server):
     assert page.js("window.broken") is None
 
 
+MARKDOWN = """Some **bold** words and `a < b`.
+
+1. one
+2. two
+
+- a list
+
+  with more
+
+```c
+int x = 1;
+
+/* - no list */
+```
+
+## Heading
+
+<script>window.broken = 1</script> the *end*"""
+
+# Gives the text in small pieces, and keeps what the page shows on the way.
+FAKE = """{
+  const real = window.fetch;
+  window.fetch = async (url, options) => {
+    if (!url.endsWith("/v1/chat/completions")) return real(url, options);
+    const send = (o) => new TextEncoder().encode(`data: ${JSON.stringify(o)}\\n\\n`);
+    const text = %s;
+    const body = new ReadableStream({async start(c) {
+      c.enqueue(send({choices: [{index: 0, delta: {reasoning_content: "let me <b>think</b>"}}]}));
+      for (let i = 0; i < text.length; i += 7) {
+        c.enqueue(send({choices: [{index: 0, delta: {content: text.slice(i, i + 7)}}]}));
+        await new Promise(requestAnimationFrame);
+      }
+      await new Promise((done) => setTimeout(done, 100));
+      window.live = document.querySelector(".busy .text").cloneNode(true).outerHTML;
+      c.enqueue(send({choices: [{index: 0, delta: {}, finish_reason: "stop"}]}));
+      c.close();
+    }});
+    return new Response(body, {headers: {"Content-Type": "text/event-stream"}});
+  };
+  0
+}"""
+
+
+@needs_browser
+def test_markdown_is_drawn_while_it_comes(page, server):
+    page.open(server.url("/"))
+    page.wait("document.getElementById('model').value")
+    page.js(FAKE % json.dumps(MARKDOWN))
+    ask(page, "show")
+    page.wait(f"{ANSWERS} === 1")
+    end = page.js(f"{LAST}.querySelector('.text').outerHTML")
+    assert page.js("window.live") == end  # piece by piece it became the same as at once
+    assert end == ('<div class="text"><p>Some <strong>bold</strong> words and <code>a &lt; b</code>.</p>'
+                   '<ol start="1"><li>one</li><li>two</li></ol><ul><li>a list\nwith more</li></ul>'
+                   '<pre tabindex="0" role="group" aria-label="Code"><code>int x = 1;\n\n/* - no list */</code></pre>'
+                   '<h4>Heading</h4>'
+                   '<p>&lt;script&gt;window.broken = 1&lt;/script&gt; the <em>end</em></p></div>')
+    assert page.js(f"{LAST}.querySelector('.reasoning div').textContent") == "let me <b>think</b>"
+    assert page.js("window.broken") is None
+
+
 @needs_browser
 def test_live_view_in_a_browser(page, explicit):
     page.open(explicit.url("/#live"))
@@ -375,7 +436,7 @@ def test_fits_a_phone_and_has_names(page, server, view):
     page.look(360, 740, scale=2)
     page.open(server.url(f"/#{view}"))
     page.wait("document.getElementById('model').value && document.querySelectorAll('#models tr').length * !document.getElementById('live').hidden + !document.getElementById('chat').hidden")
-    assert page.js("document.documentElement.scrollWidth <= innerWidth && visualViewport.width === 360")
+    assert page.js("document.documentElement.scrollWidth === 360 && innerWidth === 360 && visualViewport.width === 360")
     wanted = {"button", "link", "textbox", "combobox", "spinbutton", "image", "table", "columnheader", "region", "log"}
     nameless = [(role, node["nodeId"]) for role, name, node in page.tree() if role in wanted and not name
                 and not (role == "table")]

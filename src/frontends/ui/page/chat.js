@@ -134,7 +134,7 @@ function render(text) {
       while (++i < lines.length && !lines[i].trim().startsWith(fence[1])) code.push(lines[i]);
       flush();
       const pre = el("pre", {tabIndex: 0}, el("code", {textContent: code.join("\n")}));
-      pre.setAttribute("role", "region");
+      pre.setAttribute("role", "group"); // it scrolls, so the keyboard reaches it
       pre.setAttribute("aria-label", "Code");
       out.push(pre);
     } else if (item) {
@@ -150,7 +150,7 @@ function render(text) {
       flush();
       out.push(el("h4", {}, ...inline(heading[1])));
     } else if (!line.trim()) {
-      if (list && /^\s*(?:[-*+]|\d+[.)])\s/.test(lines[i + 1] || "")) continue; // a list with gaps
+      if (list && /^\s*(?:[-*+]|\d+[.)])\s|^\s{2,}\S/.test(lines[i + 1] || "")) continue; // a list with gaps
       flush();
     } else if (list && /^\s{2,}/.test(line)) {
       list.lastChild.append("\n", ...inline(line.trim()));
@@ -161,6 +161,32 @@ function render(text) {
   }
   flush();
   return out;
+}
+
+// The end of the part whose rendering later text cannot change: behind an empty line, outside of
+// code and lists.
+function settled(text, from) {
+  for (let i = text.lastIndexOf("\n\n"); i > from; i = text.lastIndexOf("\n\n", i - 1)) {
+    const part = text.slice(from, i), rest = text.slice(i + 2);
+    const fences = part.match(/^\s*(?:```|~~~)/gm) || [];
+    if (/^[^\s\d*+-]/.test(rest) && fences.length % 2 === 0) return i + 2;
+  }
+  return from;
+}
+
+// A long answer is rendered piece by piece, and once as a whole at its end.
+function paintText(m) {
+  const t = m.view.text;
+  if (m.done) {
+    t.replaceChildren(...render(m.content));
+    return;
+  }
+  for (const node of m.view.tail || []) node.remove();
+  const from = m.view.settled || 0, to = settled(m.content, from);
+  if (to > from) t.append(...render(m.content.slice(from, to)));
+  m.view.settled = to;
+  m.view.tail = render(m.content.slice(to));
+  t.append(...m.view.tail);
 }
 
 // ---- messages on the page ----
@@ -179,7 +205,7 @@ function paint(m) {
   if (m.role === "user") {
     m.view.text.textContent = m.content;
   } else {
-    m.view.text.replaceChildren(...render(m.content));
+    paintText(m);
     if (m.reasoning) {
       if (!m.view.thought) {
         m.view.thought = el("div");

@@ -237,7 +237,7 @@ function drawEngine(e, now, time) {
   c.kv.set(number(100 * now.kv, now.kv < 0.1 ? 1 : 0), "%", `${number(e.kv_blocks.used)} of ${number(e.kv_blocks.max)} blocks`, pick("kv"), 1);
   for (const [name, cells] of Object.entries(c.row)) {
     [e[name].p50, e[name].p90, e[name].p99].forEach((v, i) => { cells[i].textContent = millis(v); });
-    cells[3].textContent = number(e[name].total);
+    cells[3].textContent = number(e[name].n);
   }
   timeline(c, e, time);
 }
