@@ -243,18 +243,23 @@ nrd_error *nrd_model_metrics_new(nrd_model_metrics **out, nrd_server *s, nrd_mod
     nrd_metric_label labels[MAX_LABELS];
     nrd_metric_quantile q[MAX_QUANTILES];
     size_t n = 0, n_q;
-    char version[24];
+    char version[24], *tags[MAX_LABELS];
+    size_t n_tags = 0;
     const bool cached = m->cached;
 
     *out = NULL;
     NRD_TRY(read_quantiles(s, q, &n_q));
     snprintf(version, sizeof version, "%" PRId64, m->version);
-    labels[n++] = (nrd_metric_label){"model", m->name};
-    labels[n++] = (nrd_metric_label){"version", version};
-    for (size_t i = 0; i < m->config->n_metric_tags && n + 1 < MAX_LABELS; i++) {
-        labels[n++] =
-            (nrd_metric_label){m->config->metric_tags[i]->key, m->config->metric_tags[i]->value};
+    for (size_t i = 0; i < m->config->n_metric_tags && n + 3 < MAX_LABELS; i++) {
+        tags[i] = nrd_xasprintf("_%s", m->config->metric_tags[i]->key); /* Triton's mark of them */
+        labels[n++] = (nrd_metric_label){tags[i], m->config->metric_tags[i]->value};
     }
+    n_tags = n;
+    labels[n++] = (nrd_metric_label){"model", m->name};
+    if (s->opt.namespacing) {
+        labels[n++] = (nrd_metric_label){"namespace", m->space};
+    }
+    labels[n++] = (nrd_metric_label){"version", version};
     NRD_NEW_GOTO(mm, 1, err, fail);
     for (int k = 0; k < N_SERIES; k++) {
         bool on = families[k].on == ALWAYS ||
@@ -273,9 +278,12 @@ nrd_error *nrd_model_metrics_new(nrd_model_metrics **out, nrd_server *s, nrd_mod
         }
     }
     *out = mm;
-    return NULL;
+    mm = NULL;
 
 fail:
+    for (size_t i = 0; i < n_tags; i++) {
+        free(tags[i]);
+    }
     nrd_model_metrics_free(mm);
     return err;
 }
@@ -311,10 +319,11 @@ void nrd_model_metrics_load_time(nrd_model_metrics *mm, double seconds)
     }
 }
 
-void nrd_model_metrics_first_response(nrd_model_metrics *mm, uint64_t ns)
+void nrd_model_metrics_first_response(nrd_model_metrics *mm, uint64_t start_ns)
 {
-    if (mm) {
-        nrd_metric_sample(mm->series[M_FIRST_RESPONSE], (double)(ns / 1000000u));
+    if (mm && mm->series[M_FIRST_RESPONSE]) {
+        nrd_metric_sample(mm->series[M_FIRST_RESPONSE],
+                          (double)((nrd_now_ns() - start_ns) / 1000000u));
     }
 }
 
@@ -349,9 +358,10 @@ void nrd_stats_success(nrd_model *m, uint64_t batch_size, uint64_t request_ns, u
 {
     nrd_stats *s = &m->stats;
     nrd_model_metrics *mm = m->metrics;
+    const uint64_t now_ms = nrd_wall_us() / 1000u;
 
     pthread_mutex_lock(&s->mu);
-    s->last_inference_ms = nrd_wall_us() / 1000u;
+    s->last_inference_ms = now_ms;
     s->inference_count += batch_size;
     add(&s->success, request_ns);
     add(&s->queue, queue_ns);
@@ -367,7 +377,9 @@ void nrd_stats_success(nrd_model *m, uint64_t batch_size, uint64_t request_ns, u
     nrd_metric_bump(mm->series[M_SUCCESS], 1);
     nrd_metric_bump(mm->series[M_COUNT], (double)batch_size);
     for (int i = 0; i < 5; i++) {
-        nrd_metric_bump(mm->series[M_REQUEST_US + i], (double)us[i]);
+        if (us[i]) { /* a cheap model has many zeros */
+            nrd_metric_bump(mm->series[M_REQUEST_US + i], (double)us[i]);
+        }
         nrd_metric_sample(mm->series[M_REQUEST_SUM + i], (double)us[i]);
     }
 }
@@ -451,7 +463,7 @@ void nrd_stats_batch(nrd_model *m, uint64_t batch_size, uint64_t input_ns, uint6
     }
 }
 
-void nrd_stats_request(nrd_request *r, bool success, uint64_t exec_start_ns,
+void nrd_stats_request(nrd_model *m, nrd_request *r, bool success, uint64_t exec_start_ns,
                        uint64_t compute_start_ns, uint64_t compute_end_ns, uint64_t exec_end_ns)
 {
     if (r->is_null) {
@@ -470,13 +482,13 @@ void nrd_stats_request(nrd_request *r, bool success, uint64_t exec_start_ns,
         nrd_trace_report(r->trace, TRITONSERVER_TRACE_COMPUTE_END, exec_end_ns);
     }
     if (!success) {
-        nrd_stats_failure(r->model, now - r->start_ns,
+        nrd_stats_failure(m, now - r->start_ns,
                           nrd_request_is_cancelled(r) ? NRD_FAIL_CANCELED : NRD_FAIL_BACKEND);
         return;
     }
-    nrd_stats_success(r->model, r->batch_size ? r->batch_size : 1, now - r->start_ns, queue, input,
-                      infer, output);
-    if (r->step_sums) {
+    nrd_stats_success(m, r->batch_size ? r->batch_size : 1, now - r->start_ns, queue, input, infer,
+                      output);
+    if (r->model && r->step_sums) { /* the sums end with the release */
         atomic_fetch_add(&r->step_sums->queue_ns, queue);
         atomic_fetch_add(&r->step_sums->input_ns, input);
         atomic_fetch_add(&r->step_sums->infer_ns, infer);

@@ -3,14 +3,17 @@ import asyncio
 import concurrent.futures
 import http.client
 import json
+import os
 import re
 import shutil
+import subprocess
 import time
 
 import openai
 import pytest
 
 from conftest import Server
+from llm_server import BIN
 
 MODEL = "ensemble"
 HELLO = [{"role": "user", "content": "the quick brown fox"}]
@@ -67,6 +70,47 @@ def test_same_text_as_generate_for_the_same_tokens(client, server):
     status, theirs = server.generate({"text_input": prompt, "max_tokens": 12, "top_k": 1, "bad_words": "",
                                       "stop_words": "", "exclude_input_in_output": True})
     assert status == 200 and theirs["text_output"] == ours
+
+
+WAYS_OF_DRAWING = [{"temperature": 0.0}, {"temperature": 1.3, "top_p": 0.9, "seed": 7},
+                   {"temperature": 0.8, "top_k": 5, "top_p": 0.95, "seed": 11},
+                   {"temperature": 1.0, "top_p": 0.8, "seed": 2**40 + 3, "repetition_penalty": 1.3}]
+
+
+def run_alone(model, cache, prompt, draw, *more):
+    """The text that the engine gives without any server."""
+    args = [f"--{k}={v}" for k, v in draw.items()]
+    return subprocess.run([BIN / "nereid", "run", model, "-q", "-n", "24", "-p", prompt, *args, *more],
+                          env=dict(os.environ, NEREID_CACHE=str(cache)), check=True, capture_output=True,
+                          text=True).stdout
+
+
+@pytest.mark.parametrize("draw", WAYS_OF_DRAWING)
+def test_one_text_through_v1_generate_and_the_executor(client, server, tiny_model, cache, draw):
+    prompt = "the quick brown fox"
+    known = {k: v for k, v in draw.items() if k in ("temperature", "top_p", "seed")}
+    more = {k: v for k, v in draw.items() if k not in known}
+    v1 = client.completions.create(model=MODEL, prompt=prompt, max_tokens=24, extra_body=more, **known).choices[0].text
+    by_ids = client.completions.create(model=MODEL, prompt=ids_of(server, {"prompt": prompt}), max_tokens=24,
+                                       extra_body=more, **known).choices[0].text
+    body = {"text_input": prompt, "max_tokens": 24, "bad_words": "", "stop_words": "",
+            "exclude_input_in_output": True, **{k: v for k, v in draw.items() if k != "seed"}}
+    body |= {"random_seed": draw["seed"]} if "seed" in draw else {"top_k": 1}
+    status, v2 = server.generate(body)
+    assert status == 200, v2
+    streamed = "".join(a["text_output"] for a in server.stream(dict(body, stream=True)))
+    alone = run_alone(tiny_model, cache, prompt, draw)
+    assert len(v1) > 10 and v1 == by_ids == v2["text_output"] == streamed
+    assert alone.removesuffix("\n") == v1.removesuffix("\n")
+
+
+@pytest.mark.parametrize("draw", WAYS_OF_DRAWING[:2])
+def test_one_chat_through_v1_generate_and_the_executor(client, server, tiny_model, cache, draw):
+    v1 = chat(client, max_tokens=24, **draw).choices[0].message.content
+    ids = ids_of(server, {"messages": HELLO})
+    by_ids = client.completions.create(model=MODEL, prompt=ids, max_tokens=24, **draw).choices[0].text
+    alone = run_alone(tiny_model, cache, HELLO[0]["content"], draw, "--chat")
+    assert v1 == by_ids and alone.removesuffix("\n") == v1.removesuffix("\n")
 
 
 def test_seed_repeats_and_no_seed_does_not(client):

@@ -4,5 +4,9 @@ $(B)/tests/load/grpc_load: tests/load/grpc_load.c
 	$(link)
 	$(Q)$(CC) $(CFLAGS) -o $@ $< $(LDFLAGS) -lgrpc -lgpr
 
+$(B)/tests/load/chat_load: tests/load/chat_load.c
+	$(link)
+	$(Q)$(CC) $(CFLAGS) -o $@ $< $(LDFLAGS)
+
 bench-server: server $(if $(HAVE_GRPC),$(B)/tests/load/grpc_load) ## Speed of the server; TRITONSERVER=program compares with another one, BENCH="options of bench_server.py"
 	$(Q)$(PYTHON) tests/load/bench_server.py $(if $(TRITONSERVER),--theirs $(TRITONSERVER)) $(BENCH)

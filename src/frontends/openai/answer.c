@@ -28,8 +28,19 @@ static void put_usage(nrd_str *o, const oai_request *r)
         completion += r->choices[i].n_tokens;
     }
     nrd_str_printf(o, "{\"prompt_tokens\":%lld,\"completion_tokens\":%lld,\"total_tokens\":%lld,"
-                   "\"prompt_tokens_details\":{\"cached_tokens\":%lld}}",
+                   "\"prompt_tokens_details\":{\"cached_tokens\":%lld}",
                    prompt, completion, prompt + completion, cached);
+    if (r->return_timings) {
+        nrd_str_puts(o, ",\"timings\":[");
+        for (int i = 0; i < r->n_choices; i++) {
+            const oai_choice *c = &r->choices[i];
+            nrd_str_printf(o, "%s{\"arrival_ns\":%lld,\"first_token_ns\":%lld,\"last_token_ns\":%lld}",
+                           i ? "," : "", (long long)c->arrival_ns, (long long)c->first_token_ns,
+                           (long long)c->last_token_ns);
+        }
+        nrd_str_putc(o, ']');
+    }
+    nrd_str_putc(o, '}');
 }
 
 /* ---- log probabilities ---- */

@@ -179,9 +179,14 @@ static nrd_error *fill(nrd_http_call *call, const oai_choice *c, int turn)
         NRD_TRY(nrd_http_from_triton(TRITONSERVER_InferenceRequestSetPriorityUInt64(
             call->irequest, (uint64_t)r->priority)));
     }
+    static const char *const times[] = {"arrival_time_ns", "first_token_time_ns", "last_token_time_ns"};
     for (size_t i = 0; i < sizeof outputs / sizeof outputs[0]; i++) {
         NRD_TRY(nrd_http_from_triton(
             TRITONSERVER_InferenceRequestAddRequestedOutput(call->irequest, outputs[i])));
+    }
+    for (size_t i = 0; r->return_timings && i < sizeof times / sizeof times[0]; i++) {
+        NRD_TRY(nrd_http_from_triton(
+            TRITONSERVER_InferenceRequestAddRequestedOutput(call->irequest, times[i])));
     }
     NRD_TRY(nrd_http_from_triton(TRITONSERVER_InferenceRequestSetId(call->irequest, r->id)));
     return nrd_http_forward_headers(call);
@@ -202,6 +207,7 @@ typedef struct piece {
     float cum_log_prob;
     int32_t reused_blocks, tokens_per_block;
     int64_t finish_reason; /* nrd_finish_reason by number, 0: not given */
+    int64_t arrival_ns, first_token_ns, last_token_ns;
 } piece;
 
 static nrd_error *read_piece(TRITONSERVER_InferenceResponse *response, piece *p)
@@ -242,6 +248,12 @@ static nrd_error *read_piece(TRITONSERVER_InferenceResponse *response, piece *p)
             p->cum_log_prob = *(const float *)base;
         } else if (!strcmp(name, "kv_cache_reused_blocks") && bytes >= sizeof p->reused_blocks) {
             p->reused_blocks = *(const int32_t *)base;
+        } else if (!strcmp(name, "arrival_time_ns") && bytes >= sizeof p->arrival_ns) {
+            p->arrival_ns = *(const int64_t *)base;
+        } else if (!strcmp(name, "first_token_time_ns") && bytes >= sizeof p->first_token_ns) {
+            p->first_token_ns = *(const int64_t *)base;
+        } else if (!strcmp(name, "last_token_time_ns") && bytes >= sizeof p->last_token_ns) {
+            p->last_token_ns = *(const int64_t *)base;
         }
     }
     if (length && *length >= 0 && (size_t)*length < p->n_ids) {
@@ -448,6 +460,11 @@ static void on_response(nrd_http_call *call, TRITONSERVER_InferenceResponse *res
         if (!err) {
             c->cum_log_prob = p.cum_log_prob;
             c->n_cached = p.tokens_per_block > 0 ? p.reused_blocks * p.tokens_per_block : c->n_cached;
+            if (p.last_token_ns > 0) {
+                c->arrival_ns = p.arrival_ns;
+                c->first_token_ns = p.first_token_ns;
+                c->last_token_ns = p.last_token_ns;
+            }
             bool had_finish = c->finish != NULL;
             take_ids(c, &p);
             if (!c->finish && (p.finish_reason == FINISH_END_ID || p.finish_reason == FINISH_STOP_WORDS)) {

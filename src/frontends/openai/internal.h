@@ -72,6 +72,7 @@ typedef struct oai_choice {
     int32_t n_tokens;
     float cum_log_prob;
     int32_t n_cached;
+    int64_t arrival_ns, first_token_ns, last_token_ns; /* 0: not told */
     const char *finish; /* "stop", "length", "tool_calls" */
     bool done, begun, cut; /* cut: by a stop string */
 } oai_choice;
@@ -86,7 +87,7 @@ struct oai_request {
     char *extra; /* header lines of the answer; owned */
     nrd_str unknown; /* names of fields that nobody knows */
 
-    bool chat, stream, include_usage, echo, log_probs, has_tools, parallel_tool_calls, ignore_eos;
+    bool chat, stream, include_usage, return_timings, echo, log_probs, has_tools, parallel_tool_calls, ignore_eos;
     bool skip_special, include_stop, think_open;
     int n, best_of, n_top;
     int64_t max_tokens, min_tokens, top_k, priority;

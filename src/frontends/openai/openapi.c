@@ -70,7 +70,7 @@ static const char *const parts[] = {
     NUMBER("repetition_penalty", "0.01", "10") COUNT("top_k", "-1", "2147483647")
     COUNT("max_tokens", "1", "16777216") COUNT("min_tokens", "0", "16777216") COUNT("n", "1", "128")
     COUNT("priority", "0", "4294967295") FLAG("ignore_eos") FLAG("skip_special_tokens")
-    FLAG("include_stop_str_in_output") FLAG("stream")
+    FLAG("include_stop_str_in_output") FLAG("stream") FLAG("return_timings")
     "'stream_options':{'type':['object','null'],'description':'Only with stream: true','properties':{"
     "'include_usage':{'type':['boolean','null']}}},"
     "'seed':{'type':['integer','null'],'minimum':-9223372036854775808,'maximum':18446744073709551615},"
@@ -121,7 +121,11 @@ static const char *const parts[] = {
     "'Usage':{'type':'object','required':['prompt_tokens','completion_tokens','total_tokens'],'properties':{"
     "'prompt_tokens':{'type':'integer'},'completion_tokens':{'type':'integer'},"
     "'total_tokens':{'type':'integer'},'prompt_tokens_details':{'type':'object','properties':{"
-    "'cached_tokens':{'type':'integer'}}}}},"
+    "'cached_tokens':{'type':'integer'}}},'timings':{'description':'With return_timings: of each choice, when "
+    "the engine got its request and made its first and last token (monotonic clock of the server)',"
+    "'type':'array','items':{'type':'object','required':['arrival_ns','first_token_ns','last_token_ns'],"
+    "'properties':{'arrival_ns':{'type':'integer'},'first_token_ns':{'type':'integer'},"
+    "'last_token_ns':{'type':'integer'}}}}}},"
     "'TokenLogprob':{'type':'object','required':['token','logprob','bytes'],'properties':{"
     "'token':{'type':'string'},'logprob':{'type':'number'},"
     "'bytes':{'type':'array','items':{'type':'integer','minimum':0,'maximum':255}},"

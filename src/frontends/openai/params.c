@@ -93,6 +93,7 @@ static const struct {
     {"min_tokens", IN_BOTH, NULL},
     {"ignore_eos", IN_BOTH, NULL},
     {"priority", IN_BOTH, NULL},
+    {"return_timings", IN_BOTH, NULL},
     {"stop_token_ids", IN_BOTH, NULL},
     {"skip_special_tokens", IN_BOTH, NULL},
     {"include_stop_str_in_output", IN_BOTH, NULL},
@@ -247,6 +248,7 @@ static nrd_error *read_sampling(oai_request *r, const nrd_json *root)
     NRD_TRY(get_int(root, "n", 1, OAI_MAX_CHOICES, &n));
     NRD_TRY(get_int(root, "priority", 0, UINT32_MAX, &r->priority));
     NRD_TRY(get_bool(root, "ignore_eos", &r->ignore_eos));
+    NRD_TRY(get_bool(root, "return_timings", &r->return_timings));
     NRD_TRY(get_bool(root, "skip_special_tokens", &r->skip_special));
     NRD_TRY(get_bool(root, "include_stop_str_in_output", &r->include_stop));
     NRD_TRY(get_bool(root, "stream", &r->stream));

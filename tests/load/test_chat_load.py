@@ -1,0 +1,64 @@
+"""Thousands of streaming chats at once over a small random model: none is lost, and clients that stop
+reading cost the others nothing.
+
+NEREID_CHAT_CLIENTS (2000) says how many, NEREID_CHAT_OVERHEAD_MS (20) what a chat may take beyond the
+engine's own time for each token: 2 is what is aimed at, machines that do other work meanwhile get room.
+"""
+import json
+import os
+import resource
+import subprocess
+import sys
+
+import pytest
+
+ROOT = os.path.join(os.path.dirname(__file__), "../..")
+sys.path.insert(0, os.path.join(ROOT, "tests/e2e"))
+from llm_server import Server  # noqa: E402
+
+CLIENTS = int(os.environ.get("NEREID_CHAT_CLIENTS", 2000))
+OVERHEAD_MS = float(os.environ.get("NEREID_CHAT_OVERHEAD_MS", 20))
+DRIVER = os.path.join(ROOT, os.environ.get("NEREID_BUILD", "build"), "tests/load/chat_load")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    if resource.getrlimit(resource.RLIMIT_NOFILE)[1] < 2 * CLIENTS + 500:
+        pytest.skip("too few descriptors allowed")
+    subprocess.run(["make", "-s", "build/tests/load/chat_load"], cwd=ROOT, check=True)
+    model = tmp_path_factory.mktemp("tiny") / "llama"
+    subprocess.run([sys.executable, os.path.join(ROOT, "tests/tinymodel/make_model.py"), "--arch", "llama", "--out",
+                    model], check=True, stdout=subprocess.DEVNULL)
+    s = Server(model, tmp_path_factory.mktemp("cache"))
+    try:
+        yield s.wait_ready()
+    finally:
+        status = s.stop()
+    assert status == 0, s.log_text()[-4000:]
+
+
+def chats(server, *args):
+    p = subprocess.run([DRIVER, *map(str, args), str(server.http)], capture_output=True, text=True, timeout=280)
+    print(p.stdout, p.stderr)
+    return p.returncode, json.loads(p.stdout)
+
+
+@pytest.mark.timeout(300)
+def test_every_chat_of_thousands_is_complete(server):
+    status, r = chats(server, "--clients", CLIENTS, "--tokens", 64)
+    assert status == 0 and r["complete"] == CLIENTS and r["failed"] == 0, r
+    assert r["tokens"] == CLIENTS * 64
+    assert r["overhead_per_token"]["p99"] < OVERHEAD_MS
+
+
+@pytest.mark.timeout(300)
+def test_clients_that_stop_reading_cost_nobody_else(server):
+    n, stalled = max(CLIENTS // 10, 20), max(CLIENTS // 100, 2)
+    status, r = chats(server, "--clients", n, "--tokens", 400)
+    assert status == 0, r
+    status, s = chats(server, "--clients", n, "--tokens", 400, "--stall", stalled)
+    assert status == 0 and s["complete"] == n - stalled and s["failed"] == 0, s
+    assert s["per_token"]["p99"] < 4 * r["per_token"]["p99"] + 5  # stalled ones would hold them for good
+    status, answer = server.request("/v1/chat/completions", {
+        "model": "ensemble", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 4})
+    assert status == 200, answer
