@@ -241,7 +241,7 @@ nrd_error *nrd_model_metrics_new(nrd_model_metrics **out, nrd_server *s, nrd_mod
 void nrd_model_metrics_free(nrd_model_metrics *mm);
 void nrd_model_metrics_pending(nrd_model_metrics *mm, int delta);
 void nrd_model_metrics_load_time(nrd_model_metrics *mm, double seconds);
-void nrd_model_metrics_first_response(nrd_model_metrics *mm, uint64_t ns);
+void nrd_model_metrics_first_response(nrd_model_metrics *mm, uint64_t start_ns);
 
 typedef struct nrd_host_metrics nrd_host_metrics; /* CPU and pool figures of the machine */
 nrd_error *nrd_host_metrics_new(nrd_host_metrics **out, bool with_cpu) NRD_MUST_USE;

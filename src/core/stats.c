@@ -321,10 +321,11 @@ void nrd_model_metrics_load_time(nrd_model_metrics *mm, double seconds)
     }
 }
 
-void nrd_model_metrics_first_response(nrd_model_metrics *mm, uint64_t ns)
+void nrd_model_metrics_first_response(nrd_model_metrics *mm, uint64_t start_ns)
 {
-    if (mm) {
-        nrd_metric_sample(mm->series[M_FIRST_RESPONSE], (double)(ns / 1000000u));
+    if (mm && mm->series[M_FIRST_RESPONSE]) {
+        nrd_metric_sample(mm->series[M_FIRST_RESPONSE],
+                          (double)((nrd_now_ns() - start_ns) / 1000000u));
     }
 }
 
@@ -359,9 +360,10 @@ void nrd_stats_success(nrd_model *m, uint64_t batch_size, uint64_t request_ns, u
 {
     nrd_stats *s = &m->stats;
     nrd_model_metrics *mm = m->metrics;
+    const uint64_t now_ms = nrd_wall_us() / 1000u;
 
     pthread_mutex_lock(&s->mu);
-    s->last_inference_ms = nrd_wall_us() / 1000u;
+    s->last_inference_ms = now_ms;
     s->inference_count += batch_size;
     add(&s->success, request_ns);
     add(&s->queue, queue_ns);
@@ -377,7 +379,9 @@ void nrd_stats_success(nrd_model *m, uint64_t batch_size, uint64_t request_ns, u
     nrd_metric_bump(mm->series[M_SUCCESS], 1);
     nrd_metric_bump(mm->series[M_COUNT], (double)batch_size);
     for (int i = 0; i < 5; i++) {
-        nrd_metric_bump(mm->series[M_REQUEST_US + i], (double)us[i]);
+        if (us[i]) { /* a cheap model has many zeros */
+            nrd_metric_bump(mm->series[M_REQUEST_US + i], (double)us[i]);
+        }
         nrd_metric_sample(mm->series[M_REQUEST_SUM + i], (double)us[i]);
     }
 }

@@ -2,7 +2,7 @@
 import gzip
 import http.client
 import json
-import pathlib
+import shutil
 import subprocess
 import time
 
@@ -247,6 +247,13 @@ def page(tmp_path):
         b.close()
 
 
+def leave(page, *expected):
+    """Before the server ends: the page would tell of that. `expected`: what it may have told so far."""
+    page.open("about:blank")
+    page.complaints()  # everything has arrived
+    page.events = [e for e in page.events if not any(x in json.dumps(e) for x in expected)]
+
+
 def ask(page, text):
     page.js("document.getElementById('prompt').focus()")
     page.type(text)
@@ -411,14 +418,66 @@ def test_api_key_in_a_browser(page, tiny_model, cache):
         set_field(page, "max_tokens", 5)
         ask(page, "hello")
         page.wait(f"{ANSWERS} === 1")
-        page.events = [e for e in page.events if "401" not in json.dumps(e)]  # the browser tells of it
+        leave(page, "401")
     finally:
         assert s.stop() == 0
 
 
 @needs_browser
-def test_without_openai_the_text_is_continued(page, tiny_model, cache):
-    s = Server(tiny_model, cache, "--allow-openai=false")
+def test_chat_needs_no_statistics(page, tiny_model, cache):
+    s = Server(tiny_model, cache, "--http-restricted-api=statistics:x-who=me")
+    try:
+        page.open(s.wait_ready().url("/"))
+        page.wait("document.getElementById('model').value === 'ensemble'")
+        set_field(page, "max_tokens", 5)
+        ask(page, "hello")
+        page.wait(f"{ANSWERS} === 1")
+        page.js("location.hash = 'live'")
+        page.wait("!document.getElementById('live-notice').hidden")
+        leave(page, "403")
+    finally:
+        assert s.stop() == 0
+
+
+@needs_browser
+def test_gpus_are_shown(page, server):
+    """Figures as a machine with GPUs gives them; one has no power reading."""
+    page.open(server.url("/"))
+    real = stats(server)
+    real["gpus"] = [{"uuid": f"GPU-{i}", "load": 0.5 + i / 4, "memory_used_bytes": 2 << 30, "memory_total_bytes": 8 << 30,
+                     "power_watts": None if i else 300, "power_limit_watts": None if i else 700} for i in range(2)]
+    page.js(f"{{const all = window.fetch, fake = {json.dumps(json.dumps(real))};"
+            "window.fetch = async (u, o) => u === '/ui/stats' ? new Response(fake) : all(u, o); location.hash = 'live'; 0}")
+    page.wait("document.querySelectorAll('#machine .tile').length === 6")
+    text = page.js("document.getElementById('machine').textContent")
+    for part in ("GPU 1", "50%", "75%", "25%", "300 of 700 W", "2.0 GiB of 8.0 GiB"):
+        assert part in text
+
+
+@needs_browser
+def test_without_template_the_text_is_continued(page, tiny_model, cache, tmp_path):
+    folder = shutil.copytree(tiny_model, tmp_path / "plain")
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    del settings["chat_template"]
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    s = Server(folder, cache)
+    try:
+        page.open(s.wait_ready().url("/"))
+        page.wait("document.getElementById('model').value === 'ensemble'")
+        set_field(page, "max_tokens", 8)
+        ask(page, "the quick brown fox")
+        page.wait(f"{ANSWERS} === 1")
+        assert "no chat template" in page.js(f"{LAST}.querySelector('.meta').textContent")
+        assert page.js("document.getElementById('chat-error').hidden")
+        leave(page, "400")
+    finally:
+        assert s.stop() == 0
+
+
+@needs_browser
+@pytest.mark.parametrize("decoupled", [True, False])
+def test_without_openai_the_text_is_continued(page, tiny_model, cache, decoupled):
+    s = Server(tiny_model, cache, "--allow-openai=false", "--set", f"decoupled_mode:{decoupled}")
     try:
         page.open(s.wait_ready().url("/"))
         page.wait("document.getElementById('model').value === 'ensemble'")
@@ -426,6 +485,8 @@ def test_without_openai_the_text_is_continued(page, tiny_model, cache):
         ask(page, "the quick brown fox")
         page.wait(f"{ANSWERS} === 1")
         assert "continued" in page.js(f"{LAST}.querySelector('.meta').textContent")
+        assert "brown fox" not in page.js(f"{LAST}.querySelector('.text').textContent")
+        leave(page, *([] if decoupled else ["400"]))
     finally:
         assert s.stop() == 0
 

@@ -353,7 +353,7 @@ static void collect_locked(nrd_sched *s, uint32_t limit, nrd_request **cancelled
                            nrd_request **expired)
 {
     nrd_request *c_tail = NULL, *e_tail = NULL;
-    uint64_t now = s->n_queued ? nrd_now_ns() : 0;
+    uint64_t now = 0; /* read when a deadline asks for it */
 
     for (uint32_t i = 0; i < s->n_levels && s->n_queued; i++) {
         level *l = &s->levels[i];
@@ -361,6 +361,9 @@ static void collect_locked(nrd_sched *s, uint32_t limit, nrd_request **cancelled
             for (nrd_request *r = late ? l->late : l->head, *next; r && limit; r = next) {
                 next = r->next;
                 limit--;
+                if (r->deadline_ns && !now) {
+                    now = nrd_now_ns();
+                }
                 if (nrd_request_is_cancelled(r)) {
                     limit++;
                     remove_locked(s, l, r, late);

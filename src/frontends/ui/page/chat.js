@@ -5,6 +5,7 @@ import {onStats, hurryUp, poll, el, number} from "/ui/live.js";
 const $ = (id) => document.getElementById(id);
 const fields = ["system", "temperature", "max_tokens", "top_p", "top_k", "repetition_penalty", "seed"];
 const messages = []; // {role, content, reasoning, note, view}
+const plainModels = new Set(); // those that turned out to have no chat template
 let abort = null, stats = null;
 
 // ---- views ----
@@ -64,7 +65,7 @@ async function textModels(names) { // without /v1: the models that take text
 async function listModels() {
   if (!stats) return;
   const ready = [...new Set(stats.models.filter((m) => m.state === "READY").map((m) => m.name))];
-  const mark = ready.join("\n");
+  const mark = stats.unknown ? "unknown" : ready.join("\n");
   if (mark === listed) return;
   listed = mark;
   let names = [];
@@ -86,6 +87,7 @@ async function listModels() {
     listed = null; // again with the next statistics
     return;
   }
+  if (!names.length && stats.unknown) listed = null; // one may become ready
   names.sort((a, b) => (b === "ensemble") - (a === "ensemble") || a.localeCompare(b));
   const wanted = $("model").value || saved(local, "model");
   $("model").replaceChildren(...names.map((n) => el("option", {value: n, textContent: n})));
@@ -95,7 +97,8 @@ async function listModels() {
 }
 
 onStats((s) => {
-  stats = s;
+  stats = s || {models: [], openai: true, needs_key: false, unknown: true};
+  s = stats;
   if (s.needs_key && s.openai) $("key-row").hidden = false;
   listModels();
 });
@@ -258,7 +261,7 @@ async function* events(answer) { // the data of server-sent events
 }
 
 async function refuse(answer) {
-  const text = await answer.text();
+  const text = (await answer.text()).replace(/^data: /, ""); // a stream tells it as an event
   let e = {message: text || `error ${answer.status}`};
   try {
     const body = JSON.parse(text).error;
@@ -287,12 +290,20 @@ async function* chat(model, list, signal) {
   }
 }
 
-async function* generate(model, text, signal) {
+async function* generate(model, text, signal, stream = true) {
   const names = {temperature: "temperature", top_p: "top_p", top_k: "top_k", repetition_penalty: "repetition_penalty", seed: "random_seed"};
-  const body = {text_input: text, stream: true, max_tokens: setting("max_tokens") || 256, bad_words: "", stop_words: ""};
+  const body = {text_input: text, stream, max_tokens: setting("max_tokens") || 256, bad_words: "", stop_words: "", exclude_input_in_output: true};
   for (const [from, to] of Object.entries(names)) if (setting(from) !== undefined) body[to] = setting(from);
   const answer = await fetch(`/v2/models/${encodeURIComponent(model)}/generate_stream`, {method: "POST", signal, headers: headers({"Content-Type": "application/json"}), body: JSON.stringify(body)});
-  if (!answer.ok) await refuse(answer);
+  if (!answer.ok) {
+    try {
+      await refuse(answer);
+    } catch (e) {
+      if (!stream || !/decoupled/.test(e.message)) throw e;
+      yield* generate(model, text, signal, false); // this model answers in one piece
+      return;
+    }
+  }
   for await (const data of events(answer)) {
     const o = JSON.parse(data);
     if (o.error) throw new Error(o.error);
@@ -302,13 +313,14 @@ async function* generate(model, text, signal) {
 
 // The stream of an answer: chat where the model can, else its text continued.
 async function* answerOf(m, list, signal) {
-  const plain = () => { m.continues = true; return generate(m.model, list.at(-1).content, signal); };
-  if (!stats || !stats.openai) return yield* plain();
+  const plain = () => { m.continues = stats && stats.openai ? "no chat template: text continued" : "text continued"; return generate(m.model, list.at(-1).content, signal); };
+  if (!stats || !stats.openai || plainModels.has(m.model)) return yield* plain();
   try {
     yield* chat(m.model, list, signal);
   } catch (e) {
     const noTemplate = e.status === 400 && e.param === "messages" && /template/.test(e.message);
     if (!noTemplate || m.content) throw e;
+    plainModels.add(m.model);
     yield* plain();
   }
 }
@@ -324,7 +336,7 @@ function note(m, t0, t1, pieces, usage, finish) {
     const cached = (usage.prompt_tokens_details || {}).cached_tokens;
     out.push(`prompt ${number(usage.prompt_tokens)} tokens${cached ? `, ${number(cached)} cached` : ""}`);
   }
-  if (m.continues) out.push("no chat template: text continued");
+  if (m.continues) out.push(m.continues);
   if (finish === "length") out.push("cut at the token limit");
   if (finish === "stopped") out.push("stopped");
   return out;
