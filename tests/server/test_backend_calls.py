@@ -111,6 +111,22 @@ def test_a_delayed_request_makes_room_when_its_time_is_over(tmp_path, launch):
     assert seconds["one"] > 4 and seconds["two"] < 2 and seconds["three"] < 2
 
 
+def test_a_batch_that_is_about_to_run_does_not_fill_the_queue(tmp_path, launch):
+    write_probe(tmp_path, "m", None, batch=4, more=param("execute_delay_ms", "200") + """
+dynamic_batching { max_queue_delay_microseconds: 3000000
+                   default_queue_policy { max_queue_size: 4 } }""")
+    s = launch(tmp_path, BACKENDS).wait_ready()
+    body = {"inputs": [{**BODY["inputs"][0], "shape": [1, 1]}]}
+    connections = [s.connect() for _ in range(8)]
+    for i, c in enumerate(connections):
+        c.request("POST", "/v2/models/m/infer", body)
+        if i == 0:
+            time.sleep(0.3)  # its instance waits for more now
+    assert [c.reply().status for c in connections] == [200] * 8
+    for c in connections:
+        c.close()
+
+
 def test_metric_tags_are_labels_with_a_mark(tmp_path, launch):
     write_probe(tmp_path, "m", None, more='metric_tags { key: "team" value: "a" }')
     s = launch(tmp_path, BACKENDS).wait_ready()

@@ -290,6 +290,8 @@ static bool sleep_locked(nrd_sched *s, nrd_hand *h)
 
 /* ---- entering ---- */
 
+static uint32_t leaving_locked(const nrd_sched *s);
+
 nrd_error *nrd_sched_enqueue(nrd_sched *s, nrd_request *r)
 {
     const uint64_t priority = r->priority ? r->priority : s->default_level;
@@ -311,7 +313,7 @@ nrd_error *nrd_sched_enqueue(nrd_sched *s, nrd_request *r)
             nrd_request_errorf(r, NRD_ERR_UNAVAILABLE,
                                "Server is stopping, scheduler for model has stopped accepting new "
                                "inference requests");
-    } else if (l->max_size && l->n >= l->max_size) {
+    } else if (l->max_size && l->n >= l->max_size && l->n - leaving_locked(s) >= l->max_size) {
         err = nrd_request_errorf(r, NRD_ERR_UNAVAILABLE, "Exceeds maximum queue size");
     } else {
         atomic_store(&r->state, NRD_REQ_PENDING);
@@ -504,6 +506,17 @@ static plan make_plan_locked(const nrd_sched *s, uint32_t cap)
         nrd_strategy_end(custom, s->model, custom_batch);
     }
     return p;
+}
+
+/* Requests that the forming hand has been told to take and will once it is awake: they no longer
+ * count as waiting. Seen to for the plain queue only. */
+static uint32_t leaving_locked(const nrd_sched *s)
+{
+    if (!s->forming || s->n_levels > 1 || s->model->strategy) {
+        return 0;
+    }
+    const plan p = make_plan_locked(s, s->max_batch);
+    return p.is_full ? p.n : p.best_n;
 }
 
 static uint32_t take_locked(nrd_sched *s, nrd_request **batch, uint32_t n)
