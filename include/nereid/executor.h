@@ -97,6 +97,8 @@ typedef struct nrd_exec_config {
     /* Called from any thread with one-line messages; level 0 error, 1 warning, 2 info, 3 verbose. */
     void (*log)(void *user, int level, const char *message);
     void *log_user;
+    int32_t mixed_context_tokens; /* with chunked context: prompt tokens of a step that generates
+                                   * too; 0: 256 on a CPU, no limit on a GPU; < 0: no limit */
     int32_t profile_every; /* > 0: times are kept, those of every so-many-th step by operation */
     int32_t profile_spans; /* with it: how many spans of time to keep for nrd_exec_spans */
 } nrd_exec_config;

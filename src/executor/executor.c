@@ -257,6 +257,17 @@ static nrd_error *open_device(nrd_exec *x)
     return nrd_device_open(&x->dev, x->cfg.device ? x->cfg.device : "auto", &dc);
 }
 
+/* A CPU takes a millisecond for a token or two of a prompt: by default no step holds up those who
+ * generate for much longer than a quarter of a second. */
+static int32_t mixed_context_tokens(const nrd_exec *x)
+{
+    nrd_device_info di = {.size = sizeof di};
+    x->dev->ops->get_info(x->dev, &di);
+    return x->cfg.mixed_context_tokens != 0 ? x->cfg.mixed_context_tokens
+           : di.host_is_device              ? 256
+                                            : 0;
+}
+
 static nrd_error *open_all(nrd_exec *x, const char *engine_dir)
 {
     nrd_error *err = NULL;
@@ -280,6 +291,7 @@ static nrd_error *open_all(nrd_exec *x, const char *engine_dir)
         .max_utilization = x->cfg.policy == NRD_POLICY_MAX_UTILIZATION,
         .is_static = x->cfg.batching == NRD_BATCHING_STATIC,
         .chunked_context = x->lim.chunked_context,
+        .mixed_context_tokens = mixed_context_tokens(x),
     };
     NRD_TRY(size_kv(x));
     NRD_TRY(nrd_sched_new(&x->sched, &x->sched_lim, x->kv));

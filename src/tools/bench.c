@@ -31,7 +31,7 @@ typedef struct {
     const char *json, *seed, *trace;
     int32_t num_requests, input_mean, output_mean, input_stdev, output_stdev, concurrency, warmup;
     int32_t max_sequences;
-    int32_t profile_every;
+    int32_t profile_every, mixed_context_tokens;
     bool reuse, streaming, max_utilization, profile;
     nrd_exec_options exec;
 } options;
@@ -302,6 +302,7 @@ static nrd_error *bench(const char *verb, const char *path, options *o)
         c.profile_every = INT32_MAX; /* whole steps only */
     }
     c.profile_spans = o->trace ? NRD_BENCH_MAX_SPANS : 0;
+    c.mixed_context_tokens = o->mixed_context_tokens;
     c.enable_kv_cache_reuse = o->reuse;
     c.policy = o->max_utilization ? NRD_POLICY_MAX_UTILIZATION : NRD_POLICY_GUARANTEED_NO_EVICT;
     c.max_beam_width = 1;
@@ -383,6 +384,8 @@ int nrd_tool_bench(int argc, char **argv)
          "share blocks of equal prefixes"},
         {"--max_utilization", NULL, NRD_OPT_FLAG, &o.max_utilization, NULL,
          "that scheduler policy"},
+        {"--mixed_context_tokens", NULL, NRD_OPT_INT, &o.mixed_context_tokens, "N",
+         "prompt tokens of a step that also generates; -1: no limit (cpu: 256)"},
         {"--profile", NULL, NRD_OPT_FLAG, &o.profile, NULL, "where the time of steps goes"},
         {"--profile_every", NULL, NRD_OPT_INT, &o.profile_every, "N",
          "every so-many-th step operation by operation (16)"},
