@@ -97,7 +97,10 @@ typedef struct nrd_exec_config {
     /* Called from any thread with one-line messages; level 0 error, 1 warning, 2 info, 3 verbose. */
     void (*log)(void *user, int level, const char *message);
     void *log_user;
+    int32_t mixed_context_tokens; /* with chunked context: prompt tokens of a step that generates
+                                   * too; 0: 256 on a CPU, no limit on a GPU; < 0: no limit */
     int32_t profile_every; /* > 0: times are kept, those of every so-many-th step by operation */
+    int32_t profile_spans; /* with it: how many spans of time to keep for nrd_exec_spans */
 } nrd_exec_config;
 
 /* Defaults for every field. */
@@ -353,6 +356,18 @@ typedef struct nrd_profile_row {
 /* Up to `max` rows; *out_n = their number. With `reset` the sums start anew. UNSUPPORTED: off. */
 NRD_API nrd_error *nrd_exec_profile(nrd_exec *exec, nrd_profile_row *out, int32_t max,
                                     int32_t *out_n, bool reset);
+
+/* When a step, the host's work for it, or (in steps timed by operation) a part of it ran. */
+typedef struct nrd_exec_span {
+    uint32_t size;
+    const char *operation;         /* static */
+    bool is_host, is_part;         /* "enqueue"; a part of a step */
+    int32_t n_sequences, n_tokens; /* of the step */
+    double start_s, seconds;       /* since the first step began */
+} nrd_exec_span;
+/* Up to `max` of the spans kept so far, from number `first` on, in the order in which steps ended;
+ * returns their number. Any thread. */
+NRD_API int32_t nrd_exec_spans(nrd_exec *exec, nrd_exec_span *out, int32_t first, int32_t max);
 
 /* ---- ending ---- */
 

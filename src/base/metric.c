@@ -485,18 +485,21 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The samples that are not forgotten yet, in no order; the caller frees. */
-static double *window_of(const nrd_metric *m, size_t *out_n)
+/* The samples that are not forgotten yet, in no order; the caller frees. *out_seen counts also the
+ * values that were not kept as samples. */
+static double *window_of(const nrd_metric *m, size_t *out_n, uint64_t *out_seen)
 {
     uint64_t now = nrd_now_ns();
     double *all = nrd_xcalloc((size_t)SUMMARY_AGES * SUMMARY_SAMPLES, sizeof *all);
     size_t n = 0;
 
+    *out_seen = 0;
     for (size_t i = 0; i < SUMMARY_AGES; i++) {
         const summary_slice *s = &m->slices[i];
         if (s->samples && now - s->started_ns < SUMMARY_AGES * SUMMARY_SLICE_NS) {
             memcpy(all + n, s->samples, s->n * sizeof *all);
             n += s->n;
+            *out_seen += s->n_seen;
         }
     }
     *out_n = n;
@@ -513,7 +516,8 @@ static double quantile_of(const double *rising, size_t n, double q)
 static void put_summary(nrd_str *out, nrd_metric *m)
 {
     size_t n;
-    double *all = window_of(m, &n);
+    uint64_t n_seen;
+    double *all = window_of(m, &n, &n_seen);
 
     qsort(all, n, sizeof *all, by_value);
     for (size_t i = 0; i < m->n_quantiles; i++) {
@@ -610,9 +614,10 @@ static void put_observed(nrd_str *out, nrd_metric *m)
     } quantiles[] = {{"p50", 0.5}, {"p90", 0.9}, {"p99", 0.99}};
     double recent[NRD_METRIC_RECENT];
     size_t n, n_recent = 0;
+    uint64_t n_seen;
 
     pthread_mutex_lock(&m->mu);
-    double *all = window_of(m, &n);
+    double *all = window_of(m, &n, &n_seen);
     nrd_str_printf(out, "\"count\":%llu,\"sum\":", (unsigned long long)m->count);
     nrd_json_put_double(out, m->sum);
     if (m->family->kind == NRD_METRIC_HISTOGRAM) {
@@ -632,7 +637,7 @@ static void put_observed(nrd_str *out, nrd_metric *m)
         put_doubles(out, "recent", recent, n_recent);
     }
     qsort(all, n, sizeof *all, by_value);
-    nrd_str_printf(out, ",\"window\":{\"n\":%zu", n);
+    nrd_str_printf(out, ",\"window\":{\"n\":%llu", (unsigned long long)n_seen);
     for (size_t i = 0; i < sizeof quantiles / sizeof *quantiles; i++) {
         nrd_str_printf(out, ",\"%s\":", quantiles[i].name);
         nrd_json_put_double(out, quantile_of(all, n, quantiles[i].q)); /* null without samples */

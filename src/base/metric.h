@@ -82,7 +82,7 @@ void nrd_metrics_text(nrd_metrics *r, nrd_str *out);
 #define NRD_METRIC_FORMAT_JSON 0x4e52
 /* Appends {"<family>":[<series>, ...], ...}. A series is {"labels":{...}, "value":v} or, for a
  * histogram, {"labels":{...}, "count":n, "sum":s, "bounds":[...], "counts":[... one more],
- * "recent":[oldest ... newest], "window":{"n":n, "p50":v, "p90":v, "p99":v}}; the i-th value of
+ * "recent":[oldest ... newest], "window":{"n":n, "p50":v, "p90":v, "p99":v}} (of the last minute); the i-th value of
  * recent is observation count - length + i, so that histograms which are fed together line up.
  * Summaries have count, sum and window. */
 void nrd_metrics_json(nrd_metrics *r, nrd_str *out);

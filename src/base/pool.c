@@ -3,7 +3,6 @@
 #include "base/mem.h"
 
 #include <pthread.h>
-#include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,10 +44,9 @@ typedef struct depot {
 static depot depots[N_CLASSES];
 static pthread_key_t leaving;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-static _Thread_local struct {
-    stock stocks[N_CLASSES];
-    bool is_known; /* its end will be noticed */
-} mine;
+/* Of this thread: N_CLASSES of them, made when first needed. One pointer in the block that is
+ * reached without a call; there is little room in it for all libraries together. */
+static _Thread_local stock *mine __attribute__((tls_model("initial-exec")));
 
 static unsigned batch_of(size_t c)
 {
@@ -73,15 +71,17 @@ static void free_list(block *b)
     }
 }
 
+/* The thread ends. What it still gives back after this makes a new stock, which comes here again.
+ */
 static void leave(void *arg)
 {
-    (void)arg;
-    mine.is_known = false; /* what is given back after this registers again */
+    stock *s = arg;
+    mine = NULL;
     for (int i = 0; i < N_CLASSES; i++) {
-        free_list(mine.stocks[i].list);
-        free_list(mine.stocks[i].reserve);
-        mine.stocks[i] = (stock){0};
+        free_list(s[i].list);
+        free_list(s[i].reserve);
     }
+    free(s);
 }
 
 static void make_depots(void)
@@ -93,11 +93,19 @@ static void make_depots(void)
     NRD_ASSERT(!failed, "a process has few keys");
 }
 
-static void get_known(void)
+static void make_mine(void)
 {
     pthread_once(&once, make_depots);
-    mine.is_known = true;
-    pthread_setspecific(leaving, &mine);
+    mine = nrd_xcalloc(N_CLASSES, sizeof *mine);
+    pthread_setspecific(leaving, mine);
+}
+
+static stock *stock_of(size_t c)
+{
+    if (!mine) {
+        make_mine();
+    }
+    return &mine[c];
 }
 
 /* This code may be part of a library that is closed while its threads live on. */
@@ -142,12 +150,9 @@ void *nrd_pool_get(size_t size)
         return fresh(size);
     }
     const size_t c = class_of(size);
-    stock *s = &mine.stocks[c];
+    stock *s = stock_of(c);
     block *b = s->list;
     if (!b) {
-        if (!mine.is_known) {
-            get_known();
-        }
         b = s->reserve ? s->reserve : take_batch(&depots[c]);
         s->reserve = NULL;
         if (!b) {
@@ -174,11 +179,8 @@ void nrd_pool_put(void *p, size_t size)
         return;
     }
     const size_t c = class_of(size);
-    stock *s = &mine.stocks[c];
+    stock *s = stock_of(c);
     block *b = p;
-    if (!mine.is_known) {
-        get_known();
-    }
     if (s->n == batch_of(c)) {
         if (s->reserve) {
             give_batch(&depots[c], s->reserve);

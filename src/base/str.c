@@ -56,6 +56,22 @@ void nrd_str_putc(nrd_str *s, char c)
     nrd_str_append(s, &c, 1);
 }
 
+void nrd_str_put_i64(nrd_str *s, int64_t v)
+{
+    char digits[20]; /* of 2^63, and a sign */
+    size_t at = sizeof digits;
+    uint64_t u = v < 0 ? 0 - (uint64_t)v : (uint64_t)v;
+
+    do {
+        digits[--at] = (char)('0' + u % 10u);
+        u /= 10u;
+    } while (u);
+    if (v < 0) {
+        digits[--at] = '-';
+    }
+    nrd_str_append(s, digits + at, sizeof digits - at);
+}
+
 void nrd_str_printf(nrd_str *s, const char *fmt, ...)
 {
     va_list args, again;

@@ -11,6 +11,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 typedef struct nrd_str {
     char *data; /* NUL-terminated once anything was appended, else NULL */
@@ -24,6 +25,7 @@ void nrd_str_append(nrd_str *s, const void *data, size_t n);
 void nrd_str_puts(nrd_str *s, const char *text);
 void nrd_str_putc(nrd_str *s, char c);
 void nrd_str_printf(nrd_str *s, const char *fmt, ...) NRD_PRINTF(2, 3);
+void nrd_str_put_i64(nrd_str *s, int64_t v); /* decimal */
 const char *nrd_str_cstr(const nrd_str *s); /* "" when empty; borrows until the next change */
 char *nrd_str_steal(nrd_str *s);            /* caller owns the text (free); s becomes empty */
 

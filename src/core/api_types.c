@@ -446,6 +446,10 @@ TRITONSERVER_Error *TRITONSERVER_LogMessage(TRITONSERVER_LogLevel level, const c
     if ((unsigned)level > TRITONSERVER_LOG_VERBOSE) {
         return as_api(nrd_errorf(NRD_ERR_INVALID_ARG, "unknown logging level"));
     }
-    nrd_log_write(levels[level], filename, line, "%s", msg);
+    const bool wanted = level == TRITONSERVER_LOG_VERBOSE ? nrd_log_verbose() >= 1
+                                                          : nrd_log_is_enabled(levels[level]);
+    if (wanted) {
+        nrd_log_write(levels[level], filename, line, "%s", msg);
+    }
     return NULL;
 }

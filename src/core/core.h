@@ -231,8 +231,9 @@ nrd_error *nrd_stats_response(nrd_model *m, uint64_t index, nrd_resp_outcome out
                               uint64_t start_ns, uint64_t output_start_ns,
                               uint64_t end_ns) NRD_MUST_USE;
 void nrd_stats_json(nrd_model *m, nrd_str *out);
-/* One request as a backend reported it: model figures, and the sums of an enclosing ensemble. */
-void nrd_stats_request(nrd_request *r, bool success, uint64_t exec_start_ns,
+/* One request as a backend of `m` reported it: model figures, and, unless it has been released, its
+ * trace and the sums of an enclosing ensemble. */
+void nrd_stats_request(nrd_model *m, nrd_request *r, bool success, uint64_t exec_start_ns,
                        uint64_t compute_start_ns, uint64_t compute_end_ns, uint64_t exec_end_ns);
 
 nrd_metrics *nrd_core_metrics(void); /* the process's registry */
@@ -240,7 +241,7 @@ nrd_error *nrd_model_metrics_new(nrd_model_metrics **out, nrd_server *s, nrd_mod
 void nrd_model_metrics_free(nrd_model_metrics *mm);
 void nrd_model_metrics_pending(nrd_model_metrics *mm, int delta);
 void nrd_model_metrics_load_time(nrd_model_metrics *mm, double seconds);
-void nrd_model_metrics_first_response(nrd_model_metrics *mm, uint64_t ns);
+void nrd_model_metrics_first_response(nrd_model_metrics *mm, uint64_t start_ns);
 
 typedef struct nrd_host_metrics nrd_host_metrics; /* CPU and pool figures of the machine */
 nrd_error *nrd_host_metrics_new(nrd_host_metrics **out, bool with_cpu) NRD_MUST_USE;
@@ -283,6 +284,7 @@ typedef enum {
 } nrd_req_state;
 
 struct nrd_request { /* TRITONSERVER_InferenceRequest and TRITONBACKEND_Request */
+    atomic_int refs;      /* the creator's, and one while a backend's execute runs */
     nrd_server *server;
     nrd_model *model; /* shared; NULL after release until used again */
     char *model_name; /* this text, id and the outputs' names: nrd_pool_strdup */
@@ -326,6 +328,9 @@ struct nrd_request { /* TRITONSERVER_InferenceRequest and TRITONBACKEND_Request 
 
 nrd_request *nrd_request_new(nrd_model *m, int64_t version); /* shares m */
 void nrd_request_free(nrd_request *r);
+/* The memory stays until one more nrd_request_free: backends report figures of requests that they
+ * have released. */
+nrd_request *nrd_request_keep(nrd_request *r);
 nrd_error *nrd_request_add_input(nrd_input **out, nrd_request *r, const char *name,
                                  TRITONSERVER_DataType dtype, const int64_t *dims,
                                  uint64_t n) NRD_MUST_USE;
@@ -620,6 +625,7 @@ struct nrd_model { /* TRITONBACKEND_Model */
     atomic_int refs;
     nrd_server *server;
     char *name;
+    char *space; /* namespace: the repository it came from, or "" */
     int64_t version;
     char *dir;          /* the model's folder */
     nrd_config *config; /* fixed once the model is ready */
@@ -654,8 +660,8 @@ struct nrd_model { /* TRITONBACKEND_Model */
 };
 
 /* Loads one version. Takes cfg always. */
-nrd_error *nrd_model_new(nrd_model **out, nrd_server *s, const char *name, int64_t version,
-                         const char *dir, nrd_config *cfg) NRD_MUST_USE;
+nrd_error *nrd_model_new(nrd_model **out, nrd_server *s, const char *space, const char *name,
+                         int64_t version, const char *dir, nrd_config *cfg) NRD_MUST_USE;
 nrd_model *nrd_model_ref(nrd_model *m);
 void nrd_model_unref(nrd_model *m); /* the last one hands it to the reaper */
 /* Gives the repository's share back: no request will find the model any more. */
@@ -763,6 +769,9 @@ nrd_error *nrd_repo_unregister(nrd_repo *r, const char *path) NRD_MUST_USE;
 /* Shares the model. version -1: the highest ready one. */
 nrd_error *nrd_repo_get(nrd_model **out, nrd_repo *r, const char *name,
                         int64_t version) NRD_MUST_USE;
+/* The model that a step of an ensemble means; `space` is its namespace, "" without namespacing. */
+nrd_error *nrd_repo_get_step(nrd_model **out, nrd_repo *r, const char *space, const char *name,
+                             int64_t version) NRD_MUST_USE;
 bool nrd_repo_all_ready(nrd_repo *r);
 void nrd_repo_index_json(nrd_repo *r, bool ready_only, nrd_str *out);
 void nrd_repo_print_models(nrd_repo *r);

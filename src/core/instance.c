@@ -122,7 +122,12 @@ void nrd_instances_free(nrd_model *m)
 
 void nrd_instance_execute(nrd_instance *inst, nrd_request **requests, uint32_t n)
 {
+    enum { USUAL_BATCH = 64 };
+    nrd_request *room[USUAL_BATCH];
+    nrd_request **kept = n <= USUAL_BATCH ? room : nrd_xcalloc(n, sizeof(nrd_request *));
+
     for (uint32_t i = 0; i < n; i++) {
+        kept[i] = nrd_request_keep(requests[i]); /* the list is the backend's to change */
         nrd_request_set_running(requests[i]);
         nrd_seq_states_apply(requests[i]);
         if (requests[i]->trace) {
@@ -133,13 +138,16 @@ void nrd_instance_execute(nrd_instance *inst, nrd_request **requests, uint32_t n
     nrd_error *err =
         from_api(inst->model->backend->execute((TRITONBACKEND_ModelInstance *)(void *)inst,
                                                (TRITONBACKEND_Request **)(void *)requests, n));
-    if (!err) {
-        return;
+    for (uint32_t i = 0; i < n; i++) {
+        if (err) { /* the backend took none of them */
+            nrd_request_fail(kept[i],
+                             nrd_errorf(nrd_error_get_code(err), "%s", nrd_error_message(err)),
+                             NRD_FAIL_BACKEND);
+        }
+        nrd_request_free(kept[i]);
     }
-    for (uint32_t i = 0; i < n; i++) { /* the backend took none of them */
-        nrd_request_fail(requests[i],
-                         nrd_errorf(nrd_error_get_code(err), "%s", nrd_error_message(err)),
-                         NRD_FAIL_BACKEND);
+    if (kept != room) {
+        free(kept);
     }
     nrd_error_free(err);
 }
@@ -268,9 +276,8 @@ TRITONSERVER_Error *TRITONBACKEND_ModelInstanceReportStatistics(
     const uint64_t exec_start_ns, const uint64_t compute_start_ns, const uint64_t compute_end_ns,
     const uint64_t exec_end_ns)
 {
-    (void)instance;
-    nrd_stats_request((nrd_request *)(void *)request, success, exec_start_ns, compute_start_ns,
-                      compute_end_ns, exec_end_ns);
+    nrd_stats_request(of_api(instance)->model, (nrd_request *)(void *)request, success,
+                      exec_start_ns, compute_start_ns, compute_end_ns, exec_end_ns);
     return NULL;
 }
 
@@ -278,9 +285,6 @@ TRITONSERVER_Error *TRITONBACKEND_ModelInstanceReportBatchStatistics(
     TRITONBACKEND_ModelInstance *instance, const uint64_t batch_size, const uint64_t exec_start_ns,
     const uint64_t compute_start_ns, const uint64_t compute_end_ns, const uint64_t exec_end_ns)
 {
-    if (batch_size == 0) {
-        return as_api(nrd_errorf(NRD_ERR_INVALID_ARG, "batch statistics need a batch size > 0"));
-    }
     nrd_stats_batch(of_api(instance)->model, batch_size, compute_start_ns - exec_start_ns,
                     compute_end_ns - compute_start_ns, exec_end_ns - compute_end_ns);
     return NULL;

@@ -57,8 +57,8 @@ static void take_step_labels(nrd_model *m, size_t output)
             if (strcmp(step->output_map[k]->value, m->config->output[output]->name) != 0) {
                 continue;
             }
-            nrd_error_free(
-                nrd_repo_get(&from, m->server->repo, step->model_name, step->model_version));
+            nrd_error_free(nrd_repo_get_step(&from, m->server->repo, step->model_namespace,
+                                             step->model_name, step->model_version));
             for (size_t o = 0; from && o < from->n_labels; o++) {
                 const bool same =
                     strcmp(from->config->output[o]->name, step->output_map[k]->key) == 0;
@@ -150,8 +150,8 @@ static nrd_error *build(nrd_model *m)
     return NULL;
 }
 
-nrd_error *nrd_model_new(nrd_model **out, nrd_server *s, const char *name, int64_t version,
-                         const char *dir, nrd_config *cfg)
+nrd_error *nrd_model_new(nrd_model **out, nrd_server *s, const char *space, const char *name,
+                         int64_t version, const char *dir, nrd_config *cfg)
 {
     nrd_model *m = nrd_xcalloc(1, sizeof *m);
     uint64_t start = nrd_now_ns();
@@ -161,6 +161,7 @@ nrd_error *nrd_model_new(nrd_model **out, nrd_server *s, const char *name, int64
     atomic_init(&m->refs, 1);
     m->server = s;
     m->name = nrd_xstrdup(name);
+    m->space = nrd_xstrdup(space);
     m->version = version;
     m->dir = nrd_xstrdup(dir);
     m->config = cfg;
@@ -248,6 +249,7 @@ void nrd_model_destroy(nrd_model *m)
     }
     free(m->dir);
     free(m->name);
+    free(m->space);
     free(m);
     atomic_fetch_sub(&s->n_live_models, 1);
 }

@@ -12,6 +12,7 @@
 nrd_request *nrd_request_new(nrd_model *m, int64_t version)
 {
     nrd_request *r = nrd_pool_zget(sizeof *r);
+    atomic_init(&r->refs, 1);
     r->server = m->server;
     r->model = nrd_model_ref(m);
     r->model_name = nrd_pool_strdup(m->name);
@@ -33,9 +34,15 @@ static void input_free(nrd_input *in)
     nrd_pool_put(in, sizeof *in);
 }
 
+nrd_request *nrd_request_keep(nrd_request *r)
+{
+    atomic_fetch_add_explicit(&r->refs, 1, memory_order_relaxed);
+    return r;
+}
+
 void nrd_request_free(nrd_request *r)
 {
-    if (!r) {
+    if (!r || atomic_fetch_sub(&r->refs, 1) != 1) {
         return;
     }
     for (uint32_t i = 0; i < r->n_inputs; i++) {

@@ -52,8 +52,9 @@ static void deliver(nrd_factory *f, nrd_response *r, uint32_t flags)
 {
     bool final = (flags & TRITONSERVER_RESPONSE_COMPLETE_FINAL) != 0;
 
-    if (r && !atomic_exchange(&f->first_sent, true)) {
-        nrd_model_metrics_first_response(f->model->metrics, nrd_now_ns() - f->start_ns);
+    if (r && !atomic_load_explicit(&f->first_sent, memory_order_relaxed) &&
+        !atomic_exchange(&f->first_sent, true)) {
+        nrd_model_metrics_first_response(f->model->metrics, f->start_ns);
     }
     if (r && f->trace) {
         nrd_trace_outputs(f->trace, r);
@@ -65,7 +66,9 @@ static void deliver(nrd_factory *f, nrd_response *r, uint32_t flags)
             nrd_response_free(r);
             return;
         }
-        nrd_trace_report(f->trace, TRITONSERVER_TRACE_REQUEST_END, nrd_now_ns());
+        if (f->trace) {
+            nrd_trace_report(f->trace, TRITONSERVER_TRACE_REQUEST_END, nrd_now_ns());
+        }
     }
     if (r && f->cache_key) {
         nrd_cache_keep(f, r);

@@ -276,14 +276,6 @@ void nrd_server_kick(nrd_server *s)
 
 /* ---- life ---- */
 
-static nrd_error *refuse_missing_features(const nrd_options *o)
-{
-    if (o->namespacing) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "model namespacing is not supported by this server");
-    }
-    return NULL;
-}
-
 static nrd_error *open_cache(nrd_server *s)
 {
     const nrd_setting *c = s->opt.cache_config;
@@ -318,7 +310,6 @@ nrd_error *nrd_server_new(nrd_server **out, const nrd_options *opt)
     pthread_condattr_t attr;
 
     *out = NULL;
-    NRD_TRY(refuse_missing_features(opt));
     if (opt->repositories.n == 0) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "--model-repository must be specified");
     }

@@ -113,15 +113,15 @@ static const struct {
                      "requests)",
                      NRD_METRIC_SUMMARY, IF_SUMMARIES},
     [M_INPUT_SUM] = {"nv_inference_compute_input_summary_us",
-                     "Summary of compute input duration in microseconds (does not include cached "
+                     "Cumulative compute input duration in microseconds (does not include cached "
                      "requests)",
                      NRD_METRIC_SUMMARY, IF_SUMMARIES},
     [M_INFER_SUM] = {"nv_inference_compute_infer_summary_us",
-                     "Summary of compute inference duration in microseconds (does not include "
+                     "Cumulative compute inference duration in microseconds (does not include "
                      "cached requests)",
                      NRD_METRIC_SUMMARY, IF_SUMMARIES},
     [M_OUTPUT_SUM] = {"nv_inference_compute_output_summary_us",
-                      "Summary of compute output duration in microseconds (does not include "
+                      "Cumulative inference compute output duration in microseconds (does not include "
                       "cached requests)",
                       NRD_METRIC_SUMMARY, IF_SUMMARIES},
     [M_CACHE_HITS] = {"nv_cache_num_hits_per_model", "Number of cache hits per model",
@@ -183,7 +183,8 @@ static nrd_error *read_quantiles(const nrd_server *s, nrd_metric_quantile *q, si
             break;
         }
         (*n)++;
-        text = *stop == ',' ? stop + 1 : stop;
+        text = stop + strcspn(stop, ","); /* as Triton reads it: what follows a number is left out */
+        text += *text == ',';
     }
     if (*text || *n == 0) {
         return nrd_errorf(NRD_ERR_INVALID_ARG,
@@ -243,18 +244,24 @@ nrd_error *nrd_model_metrics_new(nrd_model_metrics **out, nrd_server *s, nrd_mod
     nrd_metric_label labels[MAX_LABELS];
     nrd_metric_quantile q[MAX_QUANTILES];
     size_t n = 0, n_q;
-    char version[24];
-    const bool cached = m->cached;
+    char version[24], *tags[MAX_LABELS];
+    size_t n_tags = 0;
+    /* of the configuration: the server may have no cache at all */
+    const bool cached = m->config->response_cache && m->config->response_cache->enable;
 
     *out = NULL;
     NRD_TRY(read_quantiles(s, q, &n_q));
     snprintf(version, sizeof version, "%" PRId64, m->version);
-    labels[n++] = (nrd_metric_label){"model", m->name};
-    labels[n++] = (nrd_metric_label){"version", version};
-    for (size_t i = 0; i < m->config->n_metric_tags && n + 1 < MAX_LABELS; i++) {
-        labels[n++] =
-            (nrd_metric_label){m->config->metric_tags[i]->key, m->config->metric_tags[i]->value};
+    for (size_t i = 0; i < m->config->n_metric_tags && n + 3 < MAX_LABELS; i++) {
+        tags[i] = nrd_xasprintf("_%s", m->config->metric_tags[i]->key); /* Triton's mark of them */
+        labels[n++] = (nrd_metric_label){tags[i], m->config->metric_tags[i]->value};
     }
+    n_tags = n;
+    labels[n++] = (nrd_metric_label){"model", m->name};
+    if (s->opt.namespacing) {
+        labels[n++] = (nrd_metric_label){"namespace", m->space};
+    }
+    labels[n++] = (nrd_metric_label){"version", version};
     NRD_NEW_GOTO(mm, 1, err, fail);
     for (int k = 0; k < N_SERIES; k++) {
         bool on = families[k].on == ALWAYS ||
@@ -273,9 +280,12 @@ nrd_error *nrd_model_metrics_new(nrd_model_metrics **out, nrd_server *s, nrd_mod
         }
     }
     *out = mm;
-    return NULL;
+    mm = NULL;
 
 fail:
+    for (size_t i = 0; i < n_tags; i++) {
+        free(tags[i]);
+    }
     nrd_model_metrics_free(mm);
     return err;
 }
@@ -311,10 +321,11 @@ void nrd_model_metrics_load_time(nrd_model_metrics *mm, double seconds)
     }
 }
 
-void nrd_model_metrics_first_response(nrd_model_metrics *mm, uint64_t ns)
+void nrd_model_metrics_first_response(nrd_model_metrics *mm, uint64_t start_ns)
 {
-    if (mm) {
-        nrd_metric_sample(mm->series[M_FIRST_RESPONSE], (double)(ns / 1000000u));
+    if (mm && mm->series[M_FIRST_RESPONSE]) {
+        nrd_metric_sample(mm->series[M_FIRST_RESPONSE],
+                          (double)((nrd_now_ns() - start_ns) / 1000000u));
     }
 }
 
@@ -349,9 +360,10 @@ void nrd_stats_success(nrd_model *m, uint64_t batch_size, uint64_t request_ns, u
 {
     nrd_stats *s = &m->stats;
     nrd_model_metrics *mm = m->metrics;
+    const uint64_t now_ms = nrd_wall_us() / 1000u;
 
     pthread_mutex_lock(&s->mu);
-    s->last_inference_ms = nrd_wall_us() / 1000u;
+    s->last_inference_ms = now_ms;
     s->inference_count += batch_size;
     add(&s->success, request_ns);
     add(&s->queue, queue_ns);
@@ -367,7 +379,9 @@ void nrd_stats_success(nrd_model *m, uint64_t batch_size, uint64_t request_ns, u
     nrd_metric_bump(mm->series[M_SUCCESS], 1);
     nrd_metric_bump(mm->series[M_COUNT], (double)batch_size);
     for (int i = 0; i < 5; i++) {
-        nrd_metric_bump(mm->series[M_REQUEST_US + i], (double)us[i]);
+        if (us[i]) { /* a cheap model has many zeros */
+            nrd_metric_bump(mm->series[M_REQUEST_US + i], (double)us[i]);
+        }
         nrd_metric_sample(mm->series[M_REQUEST_SUM + i], (double)us[i]);
     }
 }
@@ -451,7 +465,7 @@ void nrd_stats_batch(nrd_model *m, uint64_t batch_size, uint64_t input_ns, uint6
     }
 }
 
-void nrd_stats_request(nrd_request *r, bool success, uint64_t exec_start_ns,
+void nrd_stats_request(nrd_model *m, nrd_request *r, bool success, uint64_t exec_start_ns,
                        uint64_t compute_start_ns, uint64_t compute_end_ns, uint64_t exec_end_ns)
 {
     if (r->is_null) {
@@ -470,13 +484,13 @@ void nrd_stats_request(nrd_request *r, bool success, uint64_t exec_start_ns,
         nrd_trace_report(r->trace, TRITONSERVER_TRACE_COMPUTE_END, exec_end_ns);
     }
     if (!success) {
-        nrd_stats_failure(r->model, now - r->start_ns,
+        nrd_stats_failure(m, now - r->start_ns,
                           nrd_request_is_cancelled(r) ? NRD_FAIL_CANCELED : NRD_FAIL_BACKEND);
         return;
     }
-    nrd_stats_success(r->model, r->batch_size ? r->batch_size : 1, now - r->start_ns, queue, input,
-                      infer, output);
-    if (r->step_sums) {
+    nrd_stats_success(m, r->batch_size ? r->batch_size : 1, now - r->start_ns, queue, input, infer,
+                      output);
+    if (r->model && r->step_sums) { /* the sums end with the release */
         atomic_fetch_add(&r->step_sums->queue_ns, queue);
         atomic_fetch_add(&r->step_sums->input_ns, input);
         atomic_fetch_add(&r->step_sums->infer_ns, infer);

@@ -34,6 +34,7 @@ typedef struct nrd_sched_limits {
     bool max_utilization;   /* else guaranteed_no_evict */
     bool is_static;         /* a batch is formed once and leaves together */
     bool chunked_context;   /* prompts may be split over steps */
+    int32_t mixed_context_tokens; /* with it, > 0: prompt tokens of a step that also generates */
 } nrd_sched_limits;
 
 typedef struct nrd_plan_entry {

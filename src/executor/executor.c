@@ -150,6 +150,7 @@ static nrd_error *open_runner(nrd_exec *x)
         .no_graphs = !x->cfg.cuda_graph_mode,
         .max_graphs = x->cfg.cuda_graph_cache_size,
         .profile_every = x->cfg.profile_every,
+        .profile_spans = x->cfg.profile_spans,
         .on_warning = warn_of_runner,
         .on_choice_row = loop_on_choice_row,
         .user = x,
@@ -256,6 +257,17 @@ static nrd_error *open_device(nrd_exec *x)
     return nrd_device_open(&x->dev, x->cfg.device ? x->cfg.device : "auto", &dc);
 }
 
+/* A CPU takes a millisecond for a token or two of a prompt: by default no step holds up those who
+ * generate for much longer than a quarter of a second. */
+static int32_t mixed_context_tokens(const nrd_exec *x)
+{
+    nrd_device_info di = {.size = sizeof di};
+    x->dev->ops->get_info(x->dev, &di);
+    return x->cfg.mixed_context_tokens != 0 ? x->cfg.mixed_context_tokens
+           : di.host_is_device              ? 256
+                                            : 0;
+}
+
 static nrd_error *open_all(nrd_exec *x, const char *engine_dir)
 {
     nrd_error *err = NULL;
@@ -279,6 +291,7 @@ static nrd_error *open_all(nrd_exec *x, const char *engine_dir)
         .max_utilization = x->cfg.policy == NRD_POLICY_MAX_UTILIZATION,
         .is_static = x->cfg.batching == NRD_BATCHING_STATIC,
         .chunked_context = x->lim.chunked_context,
+        .mixed_context_tokens = mixed_context_tokens(x),
     };
     NRD_TRY(size_kv(x));
     NRD_TRY(nrd_sched_new(&x->sched, &x->sched_lim, x->kv));
@@ -645,6 +658,29 @@ nrd_error *nrd_exec_profile(nrd_exec *x, nrd_profile_row *out, int32_t max, int3
     }
     *out_n = n;
     return NULL;
+}
+
+int32_t nrd_exec_spans(nrd_exec *x, nrd_exec_span *out, int32_t first, int32_t max)
+{
+    nrd_profile_span some[64];
+    int32_t n = 0, got;
+
+    while (n < max && (got = nrd_runner_spans(x->runner, some, first + n,
+                                              max - n < 64 ? max - n : 64)) > 0) {
+        for (int32_t i = 0; i < got; i++, n++) {
+            out[n] = (nrd_exec_span){
+                .size = sizeof *out,
+                .operation = nrd_profile_name(some[i].op),
+                .is_host = some[i].op == NRD_PROFILE_ENQUEUE,
+                .is_part = some[i].op >= NRD_PROFILE_UPLOAD,
+                .n_sequences = some[i].n_sequences,
+                .n_tokens = some[i].n_tokens,
+                .start_s = some[i].start,
+                .seconds = some[i].seconds,
+            };
+        }
+    }
+    return n;
 }
 
 int32_t nrd_exec_take_request_stats(nrd_exec *x, nrd_request_stats *out, int32_t max)

@@ -28,10 +28,10 @@ static const char usage[] =
     "Prompts are random token ids; the end token is ignored, so lengths are as asked.\n";
 
 typedef struct {
-    const char *json, *seed;
+    const char *json, *seed, *trace;
     int32_t num_requests, input_mean, output_mean, input_stdev, output_stdev, concurrency, warmup;
     int32_t max_sequences;
-    int32_t profile_every;
+    int32_t profile_every, mixed_context_tokens;
     bool reuse, streaming, max_utilization, profile;
     nrd_exec_options exec;
 } options;
@@ -296,9 +296,13 @@ static nrd_error *bench(const char *verb, const char *path, options *o)
     nrd_exec_config_init(&c);
     NRD_TRY_GOTO(nrd_exec_options_apply(&o->exec, &c), err, done);
     c.enable_chunked_context = true;
-    c.profile_every = o->profile || o->profile_every > 0
-                          ? o->profile_every > 0 ? o->profile_every : 16
-                          : 0;
+    if (o->profile || o->profile_every > 0) {
+        c.profile_every = o->profile_every > 0 ? o->profile_every : 16;
+    } else if (o->trace) {
+        c.profile_every = INT32_MAX; /* whole steps only */
+    }
+    c.profile_spans = o->trace ? NRD_BENCH_MAX_SPANS : 0;
+    c.mixed_context_tokens = o->mixed_context_tokens;
     c.enable_kv_cache_reuse = o->reuse;
     c.policy = o->max_utilization ? NRD_POLICY_MAX_UTILIZATION : NRD_POLICY_GUARANTEED_NO_EVICT;
     c.max_beam_width = 1;
@@ -328,7 +332,10 @@ static nrd_error *bench(const char *verb, const char *path, options *o)
         NRD_TRY_GOTO(drive(x, o, o->num_requests, o->concurrency, &out), err, done);
         report(&out, o, &j);
     }
-    if (c.profile_every > 0) {
+    if (o->trace) {
+        NRD_TRY_GOTO(nrd_bench_trace(x, o->trace), err, done);
+    }
+    if (o->profile || o->profile_every > 0) {
         NRD_TRY_GOTO(nrd_bench_profile(x, &limits, &j), err, done);
     }
     nrd_str_puts(&j, "\n}\n");
@@ -377,9 +384,13 @@ int nrd_tool_bench(int argc, char **argv)
          "share blocks of equal prefixes"},
         {"--max_utilization", NULL, NRD_OPT_FLAG, &o.max_utilization, NULL,
          "that scheduler policy"},
+        {"--mixed_context_tokens", NULL, NRD_OPT_INT, &o.mixed_context_tokens, "N",
+         "prompt tokens of a step that also generates; -1: no limit (cpu: 256)"},
         {"--profile", NULL, NRD_OPT_FLAG, &o.profile, NULL, "where the time of steps goes"},
         {"--profile_every", NULL, NRD_OPT_INT, &o.profile_every, "N",
          "every so-many-th step operation by operation (16)"},
+        {"--trace", NULL, NRD_OPT_STR, &o.trace, "FILE",
+         "timeline of the steps, for Perfetto or chrome://tracing"},
         {"--json", "--report_json", NRD_OPT_STR, &o.json, "FILE", "write the figures there too"},
         NRD_EXEC_OPTION_ROWS(o.exec),
     };

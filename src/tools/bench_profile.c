@@ -1,5 +1,6 @@
 #include "tools/bench_profile.h"
 
+#include "base/file.h"
 #include "base/json.h"
 #include "device/device.h"
 
@@ -174,4 +175,45 @@ nrd_error *nrd_bench_profile(nrd_exec *x, const nrd_device_limits *limits, nrd_s
     profile_kind(rows, n, true, limits, j);
     nrd_str_puts(j, "\n  ]");
     return NULL;
+}
+
+/* ---- the timeline ---- */
+
+/* Format: "Trace Event Format" of the Chromium project, complete events ("X"), microseconds. */
+static void put_event(nrd_str *j, const nrd_exec_span *s)
+{
+    int track = s->is_host ? 1 : s->is_part ? 3 : 2;
+    nrd_str_printf(j, ",\n{\"ph\": \"X\", \"pid\": 1, \"tid\": %d, \"name\": \"%s\", ", track,
+                   s->operation);
+    put_number(j, "ts", s->start_s * 1e6);
+    nrd_str_puts(j, ", ");
+    put_number(j, "dur", s->seconds * 1e6);
+    nrd_str_printf(j, ", \"args\": {\"sequences\": %d, \"tokens\": %d}}", s->n_sequences,
+                   s->n_tokens);
+}
+
+nrd_error *nrd_bench_trace(nrd_exec *x, const char *path)
+{
+    static const char *const tracks[] = {"host", "steps", "operations"};
+    nrd_exec_span some[256];
+    nrd_str j = {0};
+    int32_t first = 0, n;
+
+    nrd_str_puts(&j, "{\"displayTimeUnit\": \"ms\", \"traceEvents\": [\n"
+                     "{\"ph\": \"M\", \"pid\": 1, \"name\": \"process_name\", "
+                     "\"args\": {\"name\": \"nereid\"}}");
+    for (int i = 0; i < 3; i++) {
+        nrd_str_printf(&j, ",\n{\"ph\": \"M\", \"pid\": 1, \"tid\": %d, \"name\": \"thread_name\", "
+                           "\"args\": {\"name\": \"%s\"}}", i + 1, tracks[i]);
+    }
+    while ((n = nrd_exec_spans(x, some, first, 256)) > 0) {
+        for (int32_t i = 0; i < n; i++) {
+            put_event(&j, &some[i]);
+        }
+        first += n;
+    }
+    nrd_str_puts(&j, "\n]}\n");
+    nrd_error *err = nrd_file_write(path, j.data, j.len);
+    nrd_str_fini(&j);
+    return err;
 }

@@ -18,6 +18,11 @@ nrd_error *nrd_bench_hw(const nrd_exec_options *o, nrd_str *j) NRD_MUST_USE;
 /* The limits of that device: zeros where it does not measure them. */
 nrd_error *nrd_bench_limits(const nrd_exec_options *o, nrd_device_limits *out) NRD_MUST_USE;
 
+enum { NRD_BENCH_MAX_SPANS = 1 << 18 };
+
+/* Writes the spans that the engine kept as Chrome trace events: host, steps, operations. */
+nrd_error *nrd_bench_trace(nrd_exec *x, const char *path) NRD_MUST_USE;
+
 /* Prints the profile of the engine so far and adds a member "profile" to `j`. */
 nrd_error *nrd_bench_profile(nrd_exec *x, const nrd_device_limits *limits, nrd_str *j) NRD_MUST_USE;
 

@@ -87,10 +87,44 @@ static nrd_error *write_model(const char *templates, const char *model, const ch
     return err;
 }
 
+static bool stands_in(const char *text, size_t n, const char *name)
+{
+    char *field = nrd_xasprintf("${%s}", name);
+    bool found = memmem(text, n, field, strlen(field)) != NULL;
+    free(field);
+    return found;
+}
+
+/* A value that no template asks for would be lost without a word. */
+static nrd_error *check_names(const char *templates, const nrd_template_values *given)
+{
+    nrd_error *err = NULL;
+    nrd_str all = {0};
+
+    for (size_t i = 0; !err && i < N_MODELS; i++) {
+        char *text = NULL, *from = nrd_xasprintf("%s/%s/config.pbtxt", templates, models[i]);
+        size_t n = 0;
+        err = nrd_file_read(&text, &n, from, MAX_TEMPLATE);
+        if (!err) {
+            nrd_str_append(&all, text, n);
+        }
+        free(text);
+        free(from);
+    }
+    for (size_t i = 0; !err && i < given->n; i++) {
+        if (!stands_in(nrd_str_cstr(&all), all.len, given->names[i])) {
+            err = nrd_errorf(NRD_ERR_INVALID_ARG, "--set: no template in %s has ${%s}", templates,
+                             given->names[i]);
+        }
+    }
+    nrd_str_fini(&all);
+    return err;
+}
+
 nrd_error *nrd_repo_write(const char *repo, const char *engine_dir, const char *tokenizer_dir,
                           const char *templates, const char *const *lists, size_t n_lists)
 {
-    nrd_template_values values = {0};
+    nrd_template_values values = {0}, given = {0};
     char *dir = templates ? nrd_xstrdup(templates) : templates_dir();
     char *engine = realpath(engine_dir, NULL), *tokenizer = realpath(tokenizer_dir, NULL);
     nrd_error *err = NULL;
@@ -107,12 +141,19 @@ nrd_error *nrd_repo_write(const char *repo, const char *engine_dir, const char *
         nrd_template_set(&values, "tokenizer_dir", tokenizer);
     }
     for (size_t i = 0; !err && i < n_lists; i++) {
-        err = nrd_template_set_list(&values, lists[i]);
+        err = nrd_template_set_list(&given, lists[i]);
+    }
+    if (!err) {
+        err = check_names(dir, &given);
+    }
+    for (size_t i = 0; !err && i < given.n; i++) {
+        nrd_template_set(&values, given.names[i], given.values[i]);
     }
     for (size_t i = 0; !err && i < N_MODELS; i++) {
         err = write_model(dir, models[i], repo, &values);
     }
     nrd_template_fini(&values);
+    nrd_template_fini(&given);
     free(engine);
     free(tokenizer);
     free(dir);

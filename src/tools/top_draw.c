@@ -253,7 +253,7 @@ static void draw_latencies(screen *s, const nrd_json *e)
     } rows[] = {{"first token", "first_token_ms"}, {"between tokens", "inter_token_ms"}, {"step", "step_ms"}};
 
     color(s, SOFT);
-    put(s, "  %-16s%10s%10s%10s%10s", "last minute", "p50", "p90", "p99", "total");
+    put(s, "  %-16s%10s%10s%10s%10s", "last minute", "p50", "p90", "p99", "count");
     end_line(s);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         const nrd_json *w = nrd_json_get(e, rows[i].name);
@@ -261,7 +261,7 @@ static void draw_latencies(screen *s, const nrd_json *e)
         put_ms(s, num(w, "p50"), 10);
         put_ms(s, num(w, "p90"), 10);
         put_ms(s, num(w, "p99"), 10);
-        put(s, "%10.0f", count(w, "total"));
+        put(s, "%10.0f", count(w, "n"));
         end_line(s);
     }
 }

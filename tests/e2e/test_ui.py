@@ -2,7 +2,7 @@
 import gzip
 import http.client
 import json
-import pathlib
+import shutil
 import subprocess
 import time
 
@@ -247,6 +247,13 @@ def page(tmp_path):
         b.close()
 
 
+def leave(page, *expected):
+    """Before the server ends: the page would tell of that. `expected`: what it may have told so far."""
+    page.open("about:blank")
+    page.complaints()  # everything has arrived
+    page.events = [e for e in page.events if not any(x in json.dumps(e) for x in expected)]
+
+
 def ask(page, text):
     page.js("document.getElementById('prompt').focus()")
     page.type(text)
@@ -323,6 +330,67 @@ def test_text_of_the_model_is_only_text(page, server):
     assert page.js("window.broken") is None
 
 
+MARKDOWN = """Some **bold** words and `a < b`.
+
+1. one
+2. two
+
+- a list
+
+  with more
+
+```c
+int x = 1;
+
+/* - no list */
+```
+
+## Heading
+
+<script>window.broken = 1</script> the *end*"""
+
+# Gives the text in small pieces, and keeps what the page shows on the way.
+FAKE = """{
+  const real = window.fetch;
+  window.fetch = async (url, options) => {
+    if (!url.endsWith("/v1/chat/completions")) return real(url, options);
+    const send = (o) => new TextEncoder().encode(`data: ${JSON.stringify(o)}\\n\\n`);
+    const text = %s;
+    const body = new ReadableStream({async start(c) {
+      c.enqueue(send({choices: [{index: 0, delta: {reasoning_content: "let me <b>think</b>"}}]}));
+      for (let i = 0; i < text.length; i += 7) {
+        c.enqueue(send({choices: [{index: 0, delta: {content: text.slice(i, i + 7)}}]}));
+        await new Promise(requestAnimationFrame);
+      }
+      await new Promise((done) => setTimeout(done, 100));
+      window.live = document.querySelector(".busy .text").cloneNode(true).outerHTML;
+      c.enqueue(send({choices: [{index: 0, delta: {}, finish_reason: "stop"}]}));
+      c.close();
+    }});
+    return new Response(body, {headers: {"Content-Type": "text/event-stream"}});
+  };
+  0
+}"""
+
+
+@needs_browser
+def test_markdown_is_drawn_while_it_comes(page, server):
+    page.open(server.url("/"))
+    page.wait("document.getElementById('model').value")
+    page.js(FAKE % json.dumps(MARKDOWN))
+    ask(page, "show")
+    page.wait(f"{ANSWERS} === 1")
+    end = page.js(f"{LAST}.querySelector('.text').outerHTML")
+    assert page.js("window.live") == end  # piece by piece it became the same as at once
+    assert end == ('<div class="text"><p>Some <strong>bold</strong> words and <code>a &lt; b</code>.</p>'
+                   '<ol start="1"><li>one</li><li>two</li></ol><ul><li>a list\nwith more</li></ul>'
+                   '<pre tabindex="0" role="group" aria-label="Code"><code>int x = 1;\n\n/* - no list */</code></pre>'
+                   '<h4>Heading</h4>'
+                   '<p>&lt;script&gt;window.broken = 1&lt;/script&gt; the <em>end</em></p></div>')
+    assert page.js(f"{LAST}.querySelector('.reasoning div').textContent") == "let me <b>think</b>"
+    assert page.js("window.broken") is None
+
+
 @needs_browser
 def test_live_view_in_a_browser(page, explicit):
     page.open(explicit.url("/#live"))
@@ -350,14 +418,66 @@ def test_api_key_in_a_browser(page, tiny_model, cache):
         set_field(page, "max_tokens", 5)
         ask(page, "hello")
         page.wait(f"{ANSWERS} === 1")
-        page.events = [e for e in page.events if "401" not in json.dumps(e)]  # the browser tells of it
+        leave(page, "401")
     finally:
         assert s.stop() == 0
 
 
 @needs_browser
-def test_without_openai_the_text_is_continued(page, tiny_model, cache):
-    s = Server(tiny_model, cache, "--allow-openai=false")
+def test_chat_needs_no_statistics(page, tiny_model, cache):
+    s = Server(tiny_model, cache, "--http-restricted-api=statistics:x-who=me")
+    try:
+        page.open(s.wait_ready().url("/"))
+        page.wait("document.getElementById('model').value === 'ensemble'")
+        set_field(page, "max_tokens", 5)
+        ask(page, "hello")
+        page.wait(f"{ANSWERS} === 1")
+        page.js("location.hash = 'live'")
+        page.wait("!document.getElementById('live-notice').hidden")
+        leave(page, "403")
+    finally:
+        assert s.stop() == 0
+
+
+@needs_browser
+def test_gpus_are_shown(page, server):
+    """Figures as a machine with GPUs gives them; one has no power reading."""
+    page.open(server.url("/"))
+    real = stats(server)
+    real["gpus"] = [{"uuid": f"GPU-{i}", "load": 0.5 + i / 4, "memory_used_bytes": 2 << 30, "memory_total_bytes": 8 << 30,
+                     "power_watts": None if i else 300, "power_limit_watts": None if i else 700} for i in range(2)]
+    page.js(f"{{const all = window.fetch, fake = {json.dumps(json.dumps(real))};"
+            "window.fetch = async (u, o) => u === '/ui/stats' ? new Response(fake) : all(u, o); location.hash = 'live'; 0}")
+    page.wait("document.querySelectorAll('#machine .tile').length === 6")
+    text = page.js("document.getElementById('machine').textContent")
+    for part in ("GPU 1", "50%", "75%", "25%", "300 of 700 W", "2.0 GiB of 8.0 GiB"):
+        assert part in text
+
+
+@needs_browser
+def test_without_template_the_text_is_continued(page, tiny_model, cache, tmp_path):
+    folder = shutil.copytree(tiny_model, tmp_path / "plain")
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    del settings["chat_template"]
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    s = Server(folder, cache)
+    try:
+        page.open(s.wait_ready().url("/"))
+        page.wait("document.getElementById('model').value === 'ensemble'")
+        set_field(page, "max_tokens", 8)
+        ask(page, "the quick brown fox")
+        page.wait(f"{ANSWERS} === 1")
+        assert "no chat template" in page.js(f"{LAST}.querySelector('.meta').textContent")
+        assert page.js("document.getElementById('chat-error').hidden")
+        leave(page, "400")
+    finally:
+        assert s.stop() == 0
+
+
+@needs_browser
+@pytest.mark.parametrize("decoupled", [True, False])
+def test_without_openai_the_text_is_continued(page, tiny_model, cache, decoupled):
+    s = Server(tiny_model, cache, "--allow-openai=false", "--set", f"decoupled_mode:{decoupled}")
     try:
         page.open(s.wait_ready().url("/"))
         page.wait("document.getElementById('model').value === 'ensemble'")
@@ -365,6 +485,8 @@ def test_without_openai_the_text_is_continued(page, tiny_model, cache):
         ask(page, "the quick brown fox")
         page.wait(f"{ANSWERS} === 1")
         assert "continued" in page.js(f"{LAST}.querySelector('.meta').textContent")
+        assert "brown fox" not in page.js(f"{LAST}.querySelector('.text').textContent")
+        leave(page, *([] if decoupled else ["400"]))
     finally:
         assert s.stop() == 0
 
@@ -375,7 +497,7 @@ def test_fits_a_phone_and_has_names(page, server, view):
     page.look(360, 740, scale=2)
     page.open(server.url(f"/#{view}"))
     page.wait("document.getElementById('model').value && document.querySelectorAll('#models tr').length * !document.getElementById('live').hidden + !document.getElementById('chat').hidden")
-    assert page.js("document.documentElement.scrollWidth <= innerWidth && visualViewport.width === 360")
+    assert page.js("document.documentElement.scrollWidth === 360 && innerWidth === 360 && visualViewport.width === 360")
     wanted = {"button", "link", "textbox", "combobox", "spinbutton", "image", "table", "columnheader", "region", "log"}
     nameless = [(role, node["nodeId"]) for role, name, node in page.tree() if role in wanted and not name
                 and not (role == "table")]

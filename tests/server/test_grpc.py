@@ -37,6 +37,7 @@ def make_repository(folder):
     write_model(folder, "endless", count=4, extra=delay(60000))
     write_model(folder, "three", extra=responses(3))
     write_model(folder, "none", extra=responses(0))
+    write_model(folder, "surplus", extra=responses(3).replace(DECOUPLED, ""))
     return folder
 
 
@@ -424,6 +425,12 @@ def test_plain_answers_keep_the_order_of_requests(stream):
     stream.send("slow", 1, request_id="slow")
     stream.send("ident", 2, request_id="fast")
     assert [stream.ok().get_response().id for _ in range(2)] == ["slow", "fast"]
+
+
+def test_of_a_plain_model_the_first_answer_counts(stream):
+    stream.send("surplus", 1, request_id="s")
+    stream.send("ident", 2, request_id="i")
+    assert [stream.ok().get_response().id for _ in range(2)] == ["s", "i"]
 
 
 def test_decoupled_answers_overtake(stream):

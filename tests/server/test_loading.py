@@ -151,3 +151,126 @@ def test_configurations_have_names(tmp_path, launch):
     (tmp_path / "r/m/configs/other.pbtxt").write_text(text + "metric_tags { key: 'a' value: 'b' }")
     s = launch(tmp_path / "r", "--model-config-name=other").wait_ready()
     assert s.call("GET", "/v2/models/m/config").json()["metric_tags"] == {"a": "b"}
+
+
+def write_typed(repository, name, dtype):
+    write_model(repository, name, dtype)
+
+
+def dtype_of(server, model):
+    return server.call("GET", f"/v2/models/{model}").json()["inputs"][0]["datatype"]
+
+
+def write_pipe(folder, name, step, dtype):
+    model = folder / name
+    (model / "1").mkdir(parents=True)
+    (model / "config.pbtxt").write_text(f"""
+platform: "ensemble"
+input [ {{ name: "IN" data_type: {dtype} dims: [ -1 ] }} ]
+output [ {{ name: "OUT" data_type: {dtype} dims: [ -1 ] }} ]
+ensemble_scheduling {{ step [ {{ model_name: "{step}" model_version: -1
+  input_map {{ key: "INPUT0" value: "IN" }} output_map {{ key: "OUTPUT0" value: "OUT" }} }} ] }}""")
+
+
+def pipe_body(dtype):
+    return {"inputs": [{"name": "IN", "datatype": dtype, "shape": [2], "data": [1, 2]}]}
+
+
+def two_repositories(tmp_path):
+    for folder, dtype in (("a", "TYPE_INT32"), ("b", "TYPE_FP32")):
+        write_typed(tmp_path / folder, "twin", dtype)
+        write_typed(tmp_path / folder, f"only_{folder}", dtype)
+        write_pipe(tmp_path / folder, f"pipe_{folder}", "twin", dtype)
+    return [str(tmp_path / "a"), f"--model-repository={tmp_path / 'b'}"]
+
+
+def test_a_name_in_two_repositories_is_not_served(tmp_path, launch):
+    args = two_repositories(tmp_path)
+    s = launch(*args, "--exit-on-error=false").wait_ready()
+    assert "failed to poll model 'twin': not unique across all model repositories" in s.log()
+    assert s.call("GET", "/v2/models/twin/ready").status == 400
+    assert dtype_of(s, "only_a") == "INT32" and dtype_of(s, "only_b") == "FP32"
+    assert launch(*args).wait() == 1
+
+
+def test_namespaces_keep_models_of_one_name_apart(tmp_path, launch):
+    args = two_repositories(tmp_path)
+    s = launch(*args, "--model-namespacing=true").wait_ready()
+    reply = s.call("POST", "/v2/models/twin/infer", {"inputs": []})
+    assert reply.status == 400 and reply.error() == (
+        "There are 2 identifiers of model 'twin' in global map, model namespace must be provided "
+        "to resolve ambiguity.")
+    for pipe, dtype in (("pipe_a", "INT32"), ("pipe_b", "FP32")):
+        assert s.call("POST", f"/v2/models/{pipe}/infer", pipe_body(dtype)).status == 200
+    step = s.call("GET", "/v2/models/pipe_b/config").json()["ensemble_scheduling"]["step"][0]
+    assert step["model_namespace"] == str(tmp_path / "b")
+    counts = {k: v for k, v in s.call_metrics().items() if k.startswith("nv_inference_count{")}
+    for folder in "ab":
+        label = f'nv_inference_count{{model="twin",namespace="{tmp_path / folder}",version="1"}}'
+        assert counts[label] == 1
+    index = s.call("POST", "/v2/repository/index").json()
+    assert [m["name"] for m in index] == ["only_a", "only_b", "pipe_a", "pipe_b", "twin", "twin"]
+
+
+def test_steps_follow_when_their_namesake_comes_and_goes(tmp_path, launch):
+    args = two_repositories(tmp_path)
+    for folder in "ab":
+        (tmp_path / folder / f"pipe_{folder}/config.pbtxt").unlink()
+    write_pipe(tmp_path / "a", "pipe", "twin", "TYPE_INT32")
+    (tmp_path / "b/twin/config.pbtxt").write_text(
+        (tmp_path / "a/twin/config.pbtxt").read_text() + 'metric_tags { key: "at" value: "b" }')
+    for folder in "ab":
+        (tmp_path / folder / f"pipe_{folder}/1").rmdir()
+        (tmp_path / folder / f"pipe_{folder}").rmdir()
+    s = launch(*args, "--model-namespacing=true", "--model-control-mode=poll",
+               "--repository-poll-secs=1").wait_ready()
+
+    def served_by():
+        before = s.call_metrics()
+        assert s.call("POST", "/v2/models/pipe/infer", pipe_body("INT32")).status == 200
+        after = s.call_metrics()
+        return "".join(sorted({"b" if '_at="b"' in k else "a" for k in after if "twin" in k
+                               and k.startswith("nv_inference_count")
+                               and after[k] > before.get(k, 0)}))
+
+    assert served_by() == "a"
+    (tmp_path / "a/twin").rename(tmp_path / "aside")
+    s.wait_log("successfully unloaded 'pipe'")
+    assert served_by() == "b"
+    assert s.call("GET", "/v2/models/twin").status == 200  # the only one left
+    (tmp_path / "aside").rename(tmp_path / "a/twin")
+    until = time.monotonic() + 20
+    while served_by() != "a" and time.monotonic() < until:
+        time.sleep(0.1)
+    assert served_by() == "a"
+
+
+def test_load_orders_mean_every_namespace(tmp_path, launch):
+    args = two_repositories(tmp_path)
+    s = launch(*args, "--model-namespacing=true", "--model-control-mode=explicit").wait_ready()
+    assert load(s, "twin").status == 200
+    assert "2 identifiers" in s.call("GET", "/v2/models/twin").error()
+    assert s.call("POST", "/v2/repository/models/twin/unload", {}).status == 200
+    assert s.call("GET", "/v2/models/twin/ready").status == 400
+    assert load(s, "pipe_b").status == 200  # brings the one beside it
+    assert dtype_of(s, "twin") == "FP32"
+    assert s.call("POST", "/v2/repository/models/twin/unload", {}).status == 200
+    s.wait_log("successfully unloaded 'pipe_b'")
+
+
+@pytest.mark.parametrize("config", [
+    '{ backend: "identity", "max_batch_size": 4 , input: [ %s ], output: [ %s ] }',
+    "{ 'backend' : 'identity', 'input': [ %s ], 'output': [ %s ], parameters : "
+    "{ 'it\\'s' : { string_value : 'a \"b\" c' } } }"])
+def test_configurations_of_load_orders_may_lack_quotation_marks(tmp_path, launch, config):
+    write_model(tmp_path, "m")
+    s = launch(tmp_path, "--model-control-mode=explicit").wait_ready()
+    tensor = '{ name : "%s", data_type: TYPE_FP32, dims: [ 1 ] }'.replace("TYPE_FP32", '"TYPE_FP32"')
+    body = {"parameters": {"config": config % (tensor % "INPUT0", tensor % "OUTPUT0")}}
+    assert load(s, "m", body).status == 200
+    got = s.call("GET", "/v2/models/m/config").json()
+    assert got["input"][0]["data_type"] == "TYPE_FP32"
+    if "parameters" in config:
+        assert got["parameters"] == {"it's": {"string_value": 'a "b" c'}}
+    body["parameters"]["config"] = config[:-3]
+    assert load(s, "m", body).status == 400

@@ -52,6 +52,22 @@ def test_throughput(model, tmp_path, streaming):
         assert report["longest_gap_ms_mean"] >= report["time_per_output_token_ms_mean"] * 0.5
 
 
+def test_timeline(model, tmp_path):
+    trace = tmp_path / "trace.json"
+    bench(tmp_path, "throughput", model, "--num_requests", 4, "--concurrency", 2, "--input_len", 8,
+          "--output_len", 16, "--profile_every", 4, "--trace", trace)
+    events = [e for e in json.loads(trace.read_text())["traceEvents"] if e["ph"] == "X"]
+    steps = [e for e in events if e["tid"] == 2]
+    assert len(steps) == len([e for e in events if e["tid"] == 1]) >= 2 * 16
+    for before, after in zip(steps, steps[1:]):
+        assert after["ts"] >= before["ts"] + before["dur"] - 1
+    assert sum(e["args"]["tokens"] for e in steps) == 4 * (8 + 15)
+    parts = [e for e in events if e["tid"] == 3]
+    assert {"qkv", "attention", "sample"} <= {e["name"] for e in parts}
+    assert all(any(s["ts"] - 1 <= p["ts"] and p["ts"] + p["dur"] <= s["ts"] + s["dur"] + 1 for s in steps)
+               for p in parts)
+
+
 def test_latency(model, tmp_path):
     report, _ = bench(tmp_path, "latency", model, "--num_requests", 3, "--input_len", 8, "--output_len", 8)
     assert 0 < report["time_to_first_token_ms_p50"] < report["latency_ms_p50"]

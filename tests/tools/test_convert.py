@@ -182,3 +182,16 @@ def test_options_of_trtllm_build_are_used_refused_or_named(tmp_path):
         assert done.returncode != 0 and message in done.stderr, (words, done.stderr)
         assert done.stderr.count("\n") == 1
         assert not (tmp_path / "f" / "config.json").exists()
+
+
+def test_repo_takes_only_names_that_the_templates_have(tmp_path):
+    model = tmp_path / "llama"
+    make(model, "llama")
+    nereid("build", "--checkpoint_dir", model, "--output_dir", tmp_path / "engine")
+    repo = ["repo", "--engine_dir", tmp_path / "engine", "--tokenizer_dir", model, "--output_dir", tmp_path / "repo"]
+    done = subprocess.run([NEREID, *map(str, repo), "--set", "n_threads:1,max_batchsize:4"], capture_output=True, text=True)
+    assert done.returncode == 1 and "${max_batchsize}" in done.stderr and not (tmp_path / "repo").exists()
+    nereid(*repo, "--set", "n_threads:1,mixed_context_tokens:64")
+    config = (tmp_path / "repo/tensorrt_llm/config.pbtxt").read_text()
+    assert 'key: "n_threads"\n  value: { string_value: "1" }' in config
+    assert 'key: "mixed_context_tokens"\n  value: { string_value: "64" }' in config

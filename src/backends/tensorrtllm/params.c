@@ -230,6 +230,7 @@ TRITONSERVER_Error *llm_params_read(llm_model *m)
     if (c->enable_chunked_context) {
         NRD_LOG_INFO("[TensorRT-LLM][INFO] enable_chunked_context is set to true, will use context chunking.");
     }
+    c->mixed_context_tokens = (int32_t)param_int(m, "mixed_context_tokens", 0, false);
     m->exclude_input_in_output = param_bool(m, "exclude_input_in_output", false, true);
     m->device_ids = param_int_list(m, "gpu_device_ids", &c->n_device_ids);
     c->device_ids = m->device_ids;

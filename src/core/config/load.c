@@ -57,6 +57,82 @@ static nrd_error *read_text(nrd_config **out, const char *path)
     return NULL;
 }
 
+/* ---- the configuration of a load order ---- */
+
+static bool is_word(char c)
+{
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+           c == '$' || c == '.';
+}
+
+/* Copies a string up to its closing quotation mark; one in '' becomes one in "". */
+static const char *put_string(nrd_str *out, const char *p)
+{
+    const char quote = *p++;
+
+    nrd_str_putc(out, '"');
+    while (*p && *p != quote) {
+        if (*p == '\\' && p[1]) {
+            if (p[1] != '\'') {
+                nrd_str_putc(out, '\\');
+            }
+            nrd_str_putc(out, p[1]);
+            p += 2;
+            continue;
+        }
+        if (*p == '"') {
+            nrd_str_putc(out, '\\');
+        }
+        nrd_str_putc(out, *p++);
+    }
+    nrd_str_putc(out, '"');
+    return *p ? p + 1 : p;
+}
+
+/* Triton reads these configurations with protobuf's JSON parser, which takes names without quotation
+ * marks and strings in single ones. */
+static void put_strict_json(nrd_str *out, const char *p)
+{
+    while (*p) {
+        if (*p == '"' || *p == '\'') {
+            p = put_string(out, p);
+        } else if (is_word(*p)) {
+            const char *end = p, *next;
+            while (is_word(*end)) {
+                end++;
+            }
+            next = end + strspn(end, " \t\r\n");
+            nrd_str_printf(out, *next == ':' ? "\"%.*s\"" : "%.*s", (int)(end - p), p);
+            p = end;
+        } else {
+            nrd_str_putc(out, *p++);
+        }
+    }
+}
+
+static nrd_error *read_override(nrd_config **out, const char *json)
+{
+    nrd_str strict = {0};
+    nrd_error *err = NULL, *again;
+
+    if (strlen(json) > NRD_CONFIG_MAX_BYTES) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "the configuration is too large");
+    }
+    err = nrd_config_from_json(out, json, strlen(json));
+    if (!err) {
+        return NULL;
+    }
+    put_strict_json(&strict, json);
+    again = nrd_config_from_json(out, nrd_str_cstr(&strict), strict.len);
+    nrd_str_fini(&strict);
+    if (again) { /* the first error tells the true place */
+        nrd_error_free(again);
+        return err;
+    }
+    nrd_error_free(err);
+    return NULL;
+}
+
 nrd_error *nrd_config_load(nrd_config **out, nrd_server *s, const char *name, const char *dir,
                            const char *override_json)
 {
@@ -66,7 +142,7 @@ nrd_error *nrd_config_load(nrd_config **out, nrd_server *s, const char *name, co
 
     *out = NULL;
     if (override_json) {
-        NRD_TRY(nrd_config_from_json(&cfg, override_json, strlen(override_json)));
+        NRD_TRY(read_override(&cfg, override_json));
     } else {
         if (s->opt.config_name[0]) {
             path = nrd_xasprintf("%s/configs/%s.pbtxt", dir, s->opt.config_name);

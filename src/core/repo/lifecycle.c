@@ -6,7 +6,11 @@
  *
  * A version goes LOADING - READY - UNLOADING - UNAVAILABLE ("unloaded"), or LOADING - UNAVAILABLE
  * with the reason. While a new copy of a version loads, the old one keeps serving. An ensemble is
- * loaded after the models it names, and goes when one of them goes. */
+ * loaded after the models it names, and goes when one of them goes.
+ *
+ * With model namespacing each repository is a namespace and models of equal names live side by
+ * side. A step of an ensemble means the model beside it, else the only one of that name; a request
+ * can name only what is unique. Without it there is one namespace, "". */
 #include "core/core.h"
 #include "core/repo/agent.h"
 #include "core/repo/scan.h"
@@ -29,6 +33,7 @@ typedef struct version {
 
 typedef struct entry {
     char *name, *dir;
+    char *space; /* namespace: its repository, or "" */
     version *versions; /* rising */
     size_t n_versions;
     bool wanted;           /* was asked for and not unloaded since */
@@ -36,9 +41,10 @@ typedef struct entry {
     struct loader *loader; /* the thread that loads it; guarded by order_mu; NULL: none */
     char *error;           /* why there is no version at all; NULL = none */
     char **steps;          /* models that an ensemble names */
+    char **step_spaces;    /* and their namespaces */
     size_t n_steps;
     uint64_t signature;
-    bool present;  /* seen by the last scan */
+    bool present;  /* in a repository at the last look for the index */
     char *scratch; /* folder made for overriding files; removed with the model */
 } entry;
 
@@ -71,30 +77,45 @@ static const char *const state_names[] = {"UNKNOWN", "READY", "UNAVAILABLE", "LO
 
 /* ---- the table ---- */
 
-static entry *find_locked(nrd_repo *r, const char *name)
+/* Index of the first entry of that name, or of where it would stand. */
+static size_t first_locked(const nrd_repo *r, const char *name)
 {
-    for (size_t i = 0; i < r->n_entries; i++) {
-        if (strcmp(r->entries[i]->name, name) == 0) {
+    size_t low = 0, high = r->n_entries;
+
+    while (low < high) {
+        const size_t middle = low + (high - low) / 2;
+        if (strcmp(r->entries[middle]->name, name) < 0) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return low;
+}
+
+static entry *find_locked(nrd_repo *r, const char *space, const char *name)
+{
+    for (size_t i = first_locked(r, name);
+         i < r->n_entries && strcmp(r->entries[i]->name, name) == 0; i++) {
+        if (strcmp(r->entries[i]->space, space) == 0) {
             return r->entries[i];
         }
     }
     return NULL;
 }
 
-static entry *find_or_add_locked(nrd_repo *r, const char *name)
+static entry *find_or_add_locked(nrd_repo *r, const char *space, const char *name)
 {
-    entry *e = find_locked(r, name);
-    size_t i = 0;
+    entry *e = find_locked(r, space, name);
+    const size_t i = first_locked(r, name);
 
     if (e) {
         return e;
     }
     e = nrd_xcalloc(1, sizeof *e);
     e->name = nrd_xstrdup(name);
+    e->space = nrd_xstrdup(space);
     r->entries = nrd_xrealloc(r->entries, (r->n_entries + 1) * sizeof *r->entries);
-    while (i < r->n_entries && strcmp(r->entries[i]->name, name) < 0) {
-        i++;
-    }
     memmove(r->entries + i + 1, r->entries + i, (r->n_entries - i) * sizeof *r->entries);
     r->entries[i] = e;
     r->n_entries++;
@@ -138,10 +159,10 @@ static bool is_ready_locked(const entry *e)
     return false;
 }
 
-static bool is_ready(nrd_repo *r, const char *name)
+static bool is_ready(nrd_repo *r, const char *space, const char *name)
 {
     pthread_mutex_lock(&r->mu);
-    bool ready = is_ready_locked(find_locked(r, name));
+    bool ready = is_ready_locked(find_locked(r, space, name));
     pthread_mutex_unlock(&r->mu);
     return ready;
 }
@@ -158,9 +179,11 @@ static void free_steps(entry *e)
 {
     for (size_t i = 0; i < e->n_steps; i++) {
         free(e->steps[i]);
+        free(e->step_spaces[i]);
     }
     free(e->steps);
-    e->steps = NULL;
+    free(e->step_spaces);
+    e->steps = e->step_spaces = NULL;
     e->n_steps = 0;
 }
 
@@ -193,6 +216,7 @@ void nrd_repo_free(nrd_repo *r)
         free(e->error);
         free(e->scratch);
         free(e->dir);
+        free(e->space);
         free(e->name);
         free(e);
     }
@@ -220,7 +244,7 @@ static void model_gone(void *user, nrd_model *m)
 
     NRD_LOG_INFO("successfully unloaded '%s' version %" PRId64, m->name, m->version);
     pthread_mutex_lock(&r->mu);
-    entry *e = find_locked(r, m->name);
+    entry *e = find_locked(r, m->space, m->name);
     version *v = e ? version_locked(e, m->version, false) : NULL;
     if (v && v->leaving == m) {
         v->leaving = NULL;
@@ -263,27 +287,74 @@ static void retire(nrd_repo *r, entry *e, const int64_t *keep, size_t n_keep, co
 
 /* ---- loading ---- */
 
-static nrd_error *load_entry(nrd_repo *r, const char *name, const char *dir,
-                             const char *override_json);
+static nrd_error *load_entry(nrd_repo *r, entry *e, const char *dir, const char *override_json);
 
-static char *find_dir(nrd_repo *r, const char *name)
+/* A folder of a repository that may be a model. */
+typedef struct place {
+    char *name, *dir, *space;
+} place;
+
+typedef struct places {
+    place *items;
+    size_t n;
+} places;
+
+static void places_add(nrd_repo *r, places *list, const char *name, char *dir, const char *repository)
 {
-    char *found = NULL;
+    list->items = nrd_xrealloc(list->items, (list->n + 1) * sizeof *list->items);
+    list->items[list->n++] =
+        (place){.name = nrd_xstrdup(name),
+                .dir = dir, /* taken */
+                .space = nrd_xstrdup(r->server->opt.namespacing ? repository : "")};
+}
+
+static void places_fini(places *list)
+{
+    for (size_t i = 0; i < list->n; i++) {
+        free(list->items[i].name);
+        free(list->items[i].dir);
+        free(list->items[i].space);
+    }
+    free(list->items);
+    *list = (places){0};
+}
+
+/* Where models of that name lie: one place in each repository with namespacing; without it one at
+ * most, since a name that is not unique means none. */
+static places find_places(nrd_repo *r, const char *name)
+{
+    places found = {0};
 
     for (mapped *m = r->mapping; m; m = m->next) {
         if (strcmp(m->name, name) == 0) {
-            return nrd_xstrdup(m->dir);
+            places_add(r, &found, name, nrd_xstrdup(m->dir), m->repository);
         }
     }
-    for (size_t i = 0; i < r->paths.n && !found; i++) {
-        char *p = nrd_path_join(r->paths.items[i], name);
-        if (nrd_path_is_dir(p)) {
-            found = p;
+    for (size_t i = 0; i < r->paths.n; i++) {
+        char *dir = nrd_path_join(r->paths.items[i], name);
+        if (nrd_path_is_dir(dir)) {
+            places_add(r, &found, name, dir, r->paths.items[i]);
         } else {
-            free(p);
+            free(dir);
         }
+    }
+    if (found.n > 1 && !r->server->opt.namespacing) {
+        NRD_LOG_ERROR("failed to poll model '%s': not unique across all model repositories", name);
+        places_fini(&found);
     }
     return found;
+}
+
+/* What a step of an ensemble in namespace `space` means: the model beside it, else the only one.
+ * NULL: there is none, or several. */
+static const place *pick(const places *found, const char *space)
+{
+    for (size_t i = 0; i < found->n; i++) {
+        if (strcmp(found->items[i].space, space) == 0) {
+            return &found->items[i];
+        }
+    }
+    return found->n == 1 ? &found->items[0] : NULL;
 }
 
 /* Waits until nobody loads the model; order_mu is held. False: whoever does waits, perhaps through
@@ -303,10 +374,10 @@ static bool wait_idle(nrd_repo *r, entry *e)
     return true;
 }
 
-static entry *find_or_add(nrd_repo *r, const char *name)
+static entry *find_or_add(nrd_repo *r, const char *space, const char *name)
 {
     pthread_mutex_lock(&r->mu);
-    entry *e = find_or_add_locked(r, name);
+    entry *e = find_or_add_locked(r, space, name);
     pthread_mutex_unlock(&r->mu);
     return e;
 }
@@ -318,42 +389,77 @@ static void remember_steps(nrd_repo *r, entry *e, const nrd_config *cfg)
     if (nrd_config_is_ensemble(cfg)) {
         const Inference__ModelEnsembling *en = cfg->ensemble_scheduling;
         e->steps = nrd_xcalloc(en->n_step + 1, sizeof *e->steps);
+        e->step_spaces = nrd_xcalloc(en->n_step + 1, sizeof *e->step_spaces);
         for (size_t i = 0; i < en->n_step; i++) {
-            e->steps[e->n_steps++] = nrd_xstrdup(en->step[i]->model_name);
+            e->steps[e->n_steps] = nrd_xstrdup(en->step[i]->model_name);
+            e->step_spaces[e->n_steps++] = nrd_xstrdup(e->space);
         }
     }
     pthread_mutex_unlock(&r->mu);
 }
 
-/* Loads what an ensemble names and is not there yet. */
-static nrd_error *load_steps(nrd_repo *r, entry *e)
+/* Loads the model that a step names, if it is not there yet. */
+static nrd_error *load_step(nrd_repo *r, const entry *e, const char *step, const char *space,
+                            const char *dir)
+{
+    entry *other;
+
+    if (is_ready(r, space, step)) {
+        return NULL;
+    }
+    other = find_or_add(r, space, step);
+    if (!wait_idle(r, other)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "circular dependency between ensembles: %s -> %s",
+                          e->name, step);
+    }
+    nrd_error *err = is_ready(r, space, step) ? NULL : load_entry(r, other, dir, NULL);
+    if (err) {
+        nrd_error *full = nrd_errorf(NRD_ERR_INVALID_ARG,
+                                     "ensemble '%s' depends on '%s' which has no loaded version. "
+                                     "Model '%s' loading failed with error: %s",
+                                     e->name, step, step, nrd_error_message(err));
+        nrd_error_free(err);
+        return full;
+    }
+    return NULL;
+}
+
+static void set_step_space(nrd_repo *r, entry *e, size_t i, const char *space, nrd_config *cfg)
+{
+    Inference__ModelEnsembling__Step *step = cfg->ensemble_scheduling->step[i];
+
+    pthread_mutex_lock(&r->mu);
+    free(e->step_spaces[i]);
+    e->step_spaces[i] = nrd_xstrdup(space);
+    pthread_mutex_unlock(&r->mu);
+    if (step->model_namespace != protobuf_c_empty_string) {
+        free(step->model_namespace);
+    }
+    step->model_namespace = space[0] ? nrd_xstrdup(space) : (char *)protobuf_c_empty_string;
+}
+
+/* Finds and loads what an ensemble names; writes the namespaces into its configuration. */
+static nrd_error *load_steps(nrd_repo *r, entry *e, nrd_config *cfg)
 {
     for (size_t i = 0; i < e->n_steps; i++) {
         const char *step = e->steps[i];
-        if (is_ready(r, step)) {
-            continue;
+        nrd_error *err = NULL;
+        if (!r->server->opt.namespacing && is_ready(r, "", step)) {
+            continue; /* it may have come with a load order and lie in no repository */
         }
-        char *dir = find_dir(r, step);
-        if (!dir) {
-            return nrd_errorf(NRD_ERR_INVALID_ARG,
-                              "ensemble %s contains models that are not available or ambiguous: "
-                              "%s",
-                              e->name, step);
+        places found = find_places(r, step);
+        const place *p = pick(&found, e->space);
+        if (!p) {
+            err = nrd_errorf(NRD_ERR_INVALID_ARG,
+                             "ensemble %s contains models that are not available or ambiguous: %s",
+                             e->name, step);
+        } else {
+            set_step_space(r, e, i, p->space, cfg);
+            err = load_step(r, e, step, p->space, p->dir);
         }
-        if (!wait_idle(r, find_or_add(r, step))) {
-            free(dir);
-            return nrd_errorf(NRD_ERR_INVALID_ARG,
-                              "circular dependency between ensembles: %s -> %s", e->name, step);
-        }
-        nrd_error *err = is_ready(r, step) ? NULL : load_entry(r, step, dir, NULL);
-        free(dir);
+        places_fini(&found);
         if (err) {
-            nrd_error *full = nrd_errorf(NRD_ERR_INVALID_ARG,
-                                         "ensemble '%s' depends on '%s' which has no loaded "
-                                         "version. Model '%s' loading failed with error: %s",
-                                         e->name, step, step, nrd_error_message(err));
-            nrd_error_free(err);
-            return full;
+            return err;
         }
     }
     return NULL;
@@ -395,7 +501,7 @@ static nrd_error *load_version(nrd_repo *r, entry *e, int64_t number, const char
         nrd_config *copy = inference__model_config__unpack(NULL, n, packed);
         free(packed);
         pthread_mutex_unlock(&r->order_mu); /* others may load other models meanwhile */
-        err = nrd_model_new(out, r->server, e->name, number, dir, copy);
+        err = nrd_model_new(out, r->server, e->space, e->name, number, dir, copy);
         pthread_mutex_lock(&r->order_mu);
         if (!err || attempt >= r->server->opt.load_retries) {
             break;
@@ -496,13 +602,12 @@ static nrd_error *load_versions(nrd_repo *r, entry *e, const char *dir, const nr
     return err;
 }
 
-static nrd_error *load_entry(nrd_repo *r, const char *name, const char *dir,
-                             const char *override_json)
+static nrd_error *load_entry(nrd_repo *r, entry *e, const char *dir, const char *override_json)
 {
     nrd_config *cfg = NULL;
     nrd_agents *agents = NULL;
     nrd_error *err;
-    entry *e = find_or_add(r, name);
+    const char *name = e->name; /* entries stay as long as the repository */
 
     if (!wait_idle(r, e)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG,
@@ -523,7 +628,7 @@ static nrd_error *load_entry(nrd_repo *r, const char *name, const char *dir,
     err = read_config(r, name, dir, override_json, &cfg, &agents);
     if (!err) {
         remember_steps(r, e, cfg);
-        err = load_steps(r, e);
+        err = load_steps(r, e, cfg);
     }
     bool polled = err != NULL; /* failed before any version was tried */
     if (!err) {
@@ -545,87 +650,134 @@ static nrd_error *load_entry(nrd_repo *r, const char *name, const char *dir,
     return err;
 }
 
-/* After `name` came or went: ensembles that use it follow. */
-static void follow(nrd_repo *r, const char *name, int depth)
+/* Whether an ensemble uses the model, or would if it were loaded now. Both locks are held. */
+static bool concerns_locked(nrd_repo *r, const entry *user, const entry *e)
+{
+    for (size_t k = 0; k < user->n_steps; k++) {
+        if (strcmp(user->steps[k], e->name) != 0) {
+            continue;
+        }
+        if (strcmp(user->step_spaces[k], e->space) == 0) {
+            return true;
+        }
+        places found = find_places(r, e->name);
+        const place *p = pick(&found, user->space);
+        const bool would = p && strcmp(p->space, e->space) == 0;
+        places_fini(&found);
+        return would;
+    }
+    return false;
+}
+
+/* Whether what the ensemble means by `name` is ready. */
+static bool is_usable(nrd_repo *r, const entry *user, const char *name)
+{
+    if (!r->server->opt.namespacing) {
+        return is_ready(r, "", name);
+    }
+    places found = find_places(r, name);
+    const place *p = pick(&found, user->space);
+    const bool usable = p && is_ready(r, p->space, name);
+    places_fini(&found);
+    return usable;
+}
+
+/* After `e` came or went: ensembles that use it follow. */
+static void follow(nrd_repo *r, const entry *e, int depth)
 {
     enum { MAX_NESTING = 32 };
-    nrd_strings users = {0};
+    entry **users = NULL;
+    size_t n = 0;
 
     if (depth > MAX_NESTING) {
         return;
     }
     pthread_mutex_lock(&r->mu);
+    users = nrd_xcalloc(r->n_entries + 1, sizeof(entry *));
     for (size_t i = 0; i < r->n_entries; i++) {
-        entry *e = r->entries[i];
-        for (size_t k = 0; e->wanted && k < e->n_steps; k++) {
-            if (strcmp(e->steps[k], name) == 0) {
-                nrd_strings_add(&users, e->name);
-                break;
-            }
+        if (r->entries[i]->wanted && concerns_locked(r, r->entries[i], e)) {
+            users[n++] = r->entries[i];
         }
     }
     pthread_mutex_unlock(&r->mu);
-    for (size_t i = 0; i < users.n; i++) {
-        bool usable = is_ready(r, name);
+    for (size_t i = 0; i < n; i++) {
+        bool usable = is_usable(r, users[i], e->name);
         pthread_mutex_lock(&r->mu);
-        entry *e = find_locked(r, users.items[i]);
-        bool busy = e->loader != NULL;
-        char *dir = e->dir ? nrd_xstrdup(e->dir) : NULL;
+        bool busy = users[i]->loader != NULL;
+        char *dir = users[i]->dir ? nrd_xstrdup(users[i]->dir) : NULL;
         pthread_mutex_unlock(&r->mu);
         if (!busy && usable && dir) {
-            nrd_error *err = load_entry(r, users.items[i], dir, NULL); /* checks the shapes again */
+            nrd_error *err = load_entry(r, users[i], dir, NULL); /* checks the shapes again */
             if (err) {
-                NRD_LOG_ERROR("failed to load '%s': %s", users.items[i], nrd_error_message(err));
+                NRD_LOG_ERROR("failed to load '%s': %s", users[i]->name, nrd_error_message(err));
                 nrd_error_free(err);
             }
-            follow(r, users.items[i], depth + 1);
-        } else if (!busy && !usable && is_ready(r, users.items[i])) {
+            follow(r, users[i], depth + 1);
+        } else if (!busy && !usable && is_ready(r, users[i]->space, users[i]->name)) {
             char *reason = nrd_xasprintf(
                 "Invalid argument: ensemble '%s' depends on '%s' which has no loaded version.",
-                users.items[i], name);
-            retire(r, e, NULL, 0, reason);
+                users[i]->name, e->name);
+            retire(r, users[i], NULL, 0, reason);
             free(reason);
-            follow(r, users.items[i], depth + 1);
+            follow(r, users[i], depth + 1);
         }
         free(dir);
     }
-    nrd_strings_fini(&users);
+    free(users);
 }
 
 /* ---- scanning all repositories ---- */
 
-/* Registers what is there; duplicates over repositories are refused. */
-static nrd_error *scan_all(nrd_repo *r, nrd_strings *out)
+/* Finds what is there; without namespacing a name must be unique, else none of its folders counts.
+ * *out_unique tells whether all are. */
+static nrd_error *scan_all(nrd_repo *r, places *out, bool *out_unique)
 {
+    *out_unique = true;
     for (mapped *m = r->mapping; m; m = m->next) {
-        nrd_strings_add(out, m->name);
+        places_add(r, out, m->name, nrd_xstrdup(m->dir), m->repository);
     }
     for (size_t i = 0; i < r->paths.n; i++) {
         char **names = NULL;
         size_t n = 0;
         NRD_TRY(nrd_scan_models(&names, &n, r->paths.items[i]));
         for (size_t k = 0; k < n; k++) {
-            bool twice = false;
-            for (size_t j = 0; j < out->n; j++) {
-                twice = twice || strcmp(out->items[j], names[k]) == 0;
-            }
-            if (twice) {
-                NRD_LOG_ERROR("failed to poll model '%s': not unique across all model repositories",
-                              names[k]);
-            } else {
-                nrd_strings_add(out, names[k]);
-            }
+            places_add(r, out, names[k], nrd_path_join(r->paths.items[i], names[k]),
+                       r->paths.items[i]);
         }
         nrd_names_free(names, n);
     }
+    bool *twice = nrd_xcalloc(out->n + 1, sizeof *twice);
+    for (size_t i = 0; i < out->n; i++) {
+        for (size_t k = 0; k < i; k++) {
+            if (strcmp(out->items[i].name, out->items[k].name) == 0 &&
+                strcmp(out->items[i].space, out->items[k].space) == 0) {
+                twice[i] = twice[k] = true;
+            }
+        }
+    }
+    size_t kept = 0;
+    for (size_t i = 0; i < out->n; i++) {
+        place p = out->items[i];
+        if (!twice[i]) {
+            out->items[kept++] = p;
+            continue;
+        }
+        NRD_LOG_ERROR("failed to poll model '%s': not unique across all model repositories",
+                      p.name);
+        *out_unique = false;
+        free(p.name);
+        free(p.dir);
+        free(p.space);
+    }
+    out->n = kept;
+    free(twice);
     return NULL;
 }
 
-static bool load_named(nrd_repo *r, const char *name)
+static bool load_place(nrd_repo *r, const place *p)
 {
-    char *dir;
     nrd_error *err;
-    entry *e = find_or_add(r, name);
+    entry *e = find_or_add(r, p->space, p->name);
 
     (void)wait_idle(r, e); /* at the start nobody waits for this thread */
     pthread_mutex_lock(&r->mu);
@@ -636,13 +788,7 @@ static bool load_named(nrd_repo *r, const char *name)
     if (done) {
         return !failed;
     }
-    dir = find_dir(r, name);
-    if (!dir) {
-        NRD_LOG_ERROR("failed to load model '%s': not found in any model repository", name);
-        return false;
-    }
-    err = load_entry(r, name, dir, NULL);
-    free(dir);
+    err = load_entry(r, e, p->dir, NULL);
     if (err) {
         nrd_error_free(err); /* logged, and kept with the entry */
         return false;
@@ -671,7 +817,7 @@ static nrd_error *check_path(const char *path)
 
 typedef struct startup {
     nrd_repo *repo;
-    const nrd_strings *names;
+    const places *list;
     size_t next; /* guarded by order_mu, as the rest */
     bool ok;
 } startup;
@@ -681,20 +827,20 @@ static void *load_some(void *arg)
     startup *st = arg;
 
     pthread_mutex_lock(&st->repo->order_mu);
-    while (st->next < st->names->n) {
-        const char *name = st->names->items[st->next++];
-        st->ok = load_named(st->repo, name) && st->ok;
+    while (st->next < st->list->n) {
+        const place *p = &st->list->items[st->next++];
+        st->ok = load_place(st->repo, p) && st->ok;
     }
     pthread_mutex_unlock(&st->repo->order_mu);
     return NULL;
 }
 
 /* Loads the models with as many threads as the options say. */
-static bool load_all(nrd_repo *r, const nrd_strings *names)
+static bool load_all(nrd_repo *r, const places *list)
 {
-    startup st = {.repo = r, .names = names, .ok = true};
+    startup st = {.repo = r, .list = list, .ok = true};
     const size_t wish = r->server->opt.load_threads ? r->server->opt.load_threads : 1;
-    const size_t n = wish < names->n ? wish : names->n;
+    const size_t n = wish < list->n ? wish : list->n;
     pthread_t *threads = nrd_xcalloc(n + 1, sizeof *threads);
     size_t started = 0;
 
@@ -713,7 +859,7 @@ static bool load_all(nrd_repo *r, const nrd_strings *names)
 nrd_error *nrd_repo_load_startup(nrd_repo *r)
 {
     const nrd_options *opt = &r->server->opt;
-    nrd_strings names = {0};
+    places list = {0};
     bool all = opt->control_mode != TRITONSERVER_MODEL_CONTROL_EXPLICIT, ok = true;
     nrd_error *err = NULL;
 
@@ -732,17 +878,26 @@ nrd_error *nrd_repo_load_startup(nrd_repo *r)
         err = check_path(r->paths.items[i]);
     }
     if (!err && all) {
-        err = scan_all(r, &names);
-    } else if (!err) {
-        for (size_t i = 0; i < opt->startup_models.n; i++) {
-            nrd_strings_add(&names, opt->startup_models.items[i]);
+        err = scan_all(r, &list, &ok);
+    }
+    for (size_t i = 0; i < opt->startup_models.n && !err && !all; i++) {
+        const char *name = opt->startup_models.items[i];
+        places found = find_places(r, name);
+        if (found.n == 0) {
+            NRD_LOG_ERROR("failed to load model '%s': not found in any model repository", name);
+            (void)find_or_add(r, "", name); /* shown in the table of models */
+            ok = false;
         }
+        for (size_t k = 0; k < found.n; k++) {
+            places_add(r, &list, name, nrd_xstrdup(found.items[k].dir), found.items[k].space);
+        }
+        places_fini(&found);
     }
     pthread_mutex_unlock(&r->order_mu);
     if (!err) {
-        ok = load_all(r, &names);
+        ok = load_all(r, &list) && ok;
     }
-    nrd_strings_fini(&names);
+    places_fini(&list);
     if (!err && !ok) {
         err = nrd_errorf(NRD_ERR_INTERNAL, "failed to load all models");
     }
@@ -751,45 +906,46 @@ nrd_error *nrd_repo_load_startup(nrd_repo *r)
 
 nrd_error *nrd_repo_poll(nrd_repo *r)
 {
-    nrd_strings names = {0};
+    places list = {0};
     nrd_error *err;
+    bool unique;
 
     if (r->server->opt.control_mode != TRITONSERVER_MODEL_CONTROL_POLL) {
         return nrd_errorf(NRD_ERR_UNAVAILABLE, "polling is disabled");
     }
     pthread_mutex_lock(&r->order_mu);
-    err = scan_all(r, &names);
-    for (size_t i = 0; i < names.n && !err; i++) {
-        char *dir = find_dir(r, names.items[i]);
+    err = scan_all(r, &list, &unique);
+    for (size_t i = 0; i < list.n && !err; i++) {
+        const place *p = &list.items[i];
+        entry *e = find_or_add(r, p->space, p->name);
         pthread_mutex_lock(&r->mu);
-        const entry *e = find_locked(r, names.items[i]);
-        bool same = e && e->wanted && dir && e->signature == nrd_scan_signature(dir);
+        bool same = e->wanted && e->signature == nrd_scan_signature(p->dir);
         pthread_mutex_unlock(&r->mu);
-        if (!same && dir) {
-            nrd_error *load_err = load_entry(r, names.items[i], dir, NULL);
+        if (!same) {
+            nrd_error *load_err = load_entry(r, e, p->dir, NULL);
             if (load_err) {
-                NRD_LOG_ERROR("failed to load model '%s': %s", names.items[i],
+                NRD_LOG_ERROR("failed to load model '%s': %s", p->name,
                               nrd_error_message(load_err));
                 nrd_error_free(load_err);
             }
-            follow(r, names.items[i], 0);
+            follow(r, e, 0);
         }
-        free(dir);
     }
     for (size_t i = 0; !err && i < r->n_entries; i++) { /* only orders change the list */
         entry *e = r->entries[i];
         bool there = false;
-        for (size_t k = 0; k < names.n; k++) {
-            there = there || strcmp(names.items[k], e->name) == 0;
+        for (size_t k = 0; k < list.n; k++) {
+            there = there || (strcmp(list.items[k].name, e->name) == 0 &&
+                              strcmp(list.items[k].space, e->space) == 0);
         }
         if (!there && e->wanted) {
             e->wanted = false;
             retire(r, e, NULL, 0, NULL);
-            follow(r, e->name, 0);
+            follow(r, e, 0);
         }
     }
     pthread_mutex_unlock(&r->order_mu);
-    nrd_strings_fini(&names);
+    places_fini(&list);
     return err;
 }
 
@@ -876,12 +1032,46 @@ static nrd_error *write_files(char **out_dir, const nrd_param *const *params, si
     return NULL;
 }
 
+static void drop_scratch_locked(entry *e)
+{
+    if (e->scratch) {
+        nrd_remove_tree(e->scratch);
+        free(e->scratch);
+        e->scratch = NULL;
+    }
+}
+
+/* One model of a load order. `scratch`: the folder made for it, or NULL. */
+static nrd_error *load_ordered(nrd_repo *r, const place *p, const char *json, const char *scratch)
+{
+    entry *e = find_or_add(r, p->space, p->name);
+    nrd_error *err = load_entry(r, e, p->dir, json);
+
+    pthread_mutex_lock(&r->mu);
+    e->by_name = true;
+    if (scratch && !err) {
+        drop_scratch_locked(e);
+        e->scratch = nrd_xstrdup(scratch);
+    }
+    pthread_mutex_unlock(&r->mu);
+    if (err) {
+        nrd_error *full = nrd_errorf(NRD_ERR_INVALID_ARG, "load failed for model '%s': %s", p->name,
+                                     nrd_error_message(err));
+        nrd_error_free(err);
+        err = full;
+        if (scratch) {
+            nrd_remove_tree(scratch);
+        }
+    }
+    follow(r, e, 0);
+    return err;
+}
+
 nrd_error *nrd_repo_load(nrd_repo *r, const char *name, const nrd_param *const *params,
                          size_t n_params)
 {
     const char *json = NULL;
     bool has_files = false;
-    char *dir = NULL, *scratch = NULL;
     nrd_error *err = NULL;
 
     NRD_TRY(check_explicit(r));
@@ -905,84 +1095,68 @@ nrd_error *nrd_repo_load(nrd_repo *r, const char *name, const nrd_param *const *
                           "Load parameter 'config' must be specified for model file override");
     }
     pthread_mutex_lock(&r->order_mu);
+    places found = {0};
+    char *scratch = NULL;
     if (has_files) {
         err = write_files(&scratch, params, n_params);
-        dir = err ? NULL : nrd_xstrdup(scratch);
+        if (!err) {
+            places_add(r, &found, name, nrd_xstrdup(scratch), "");
+        }
     } else {
-        dir = find_dir(r, name);
+        found = find_places(r, name);
+        if (found.n == 0) {
+            err = nrd_errorf(NRD_ERR_INTERNAL,
+                             "failed to load '%s', failed to poll from model repository", name);
+        }
     }
-    if (!err && !dir) {
-        err = nrd_errorf(NRD_ERR_INTERNAL,
-                         "failed to load '%s', failed to poll from model repository", name);
-    } else if (!err) {
-        err = load_entry(r, name, dir, json);
-        pthread_mutex_lock(&r->mu);
-        find_or_add_locked(r, name)->by_name = true;
-        pthread_mutex_unlock(&r->mu);
+    for (size_t i = 0; i < found.n; i++) { /* several: with namespacing all of that name */
+        nrd_error *one = load_ordered(r, &found.items[i], json, scratch);
         if (err) {
-            nrd_error *full = nrd_errorf(NRD_ERR_INVALID_ARG, "load failed for model '%s': %s",
-                                         name, nrd_error_message(err));
-            nrd_error_free(err);
-            err = full;
+            nrd_error_free(one);
+        } else {
+            err = one;
         }
-        follow(r, name, 0);
-    }
-    if (scratch && err) {
-        nrd_remove_tree(scratch);
-    } else if (scratch) {
-        pthread_mutex_lock(&r->mu);
-        entry *e = find_locked(r, name);
-        if (e->scratch) {
-            nrd_remove_tree(e->scratch);
-            free(e->scratch);
-        }
-        e->scratch = nrd_xstrdup(scratch);
-        pthread_mutex_unlock(&r->mu);
     }
     pthread_mutex_unlock(&r->order_mu);
+    places_fini(&found);
     free(scratch);
-    free(dir);
     return err;
 }
 
 /* Steps of an ensemble go with it, except those that were loaded under their own names. */
-static void unload_entry(nrd_repo *r, const char *name, bool dependents, bool as_step)
+static void unload_entry(nrd_repo *r, entry *e, bool dependents, bool as_step)
 {
-    nrd_strings steps = {0};
+    nrd_strings steps = {0}, spaces = {0};
 
-    pthread_mutex_lock(&r->mu);
-    entry *e = find_locked(r, name);
-    pthread_mutex_unlock(&r->mu);
-    if (e && !wait_idle(r, e)) {
-        NRD_LOG_ERROR("model '%s' is being loaded by the one that unloads it", name);
+    if (!wait_idle(r, e)) {
+        NRD_LOG_ERROR("model '%s' is being loaded by the one that unloads it", e->name);
         return;
     }
     pthread_mutex_lock(&r->mu);
-    if (as_step && e && e->by_name) {
+    if (as_step && e->by_name) {
         pthread_mutex_unlock(&r->mu);
         return;
     }
-    for (size_t i = 0; e && dependents && i < e->n_steps; i++) {
+    for (size_t i = 0; dependents && i < e->n_steps; i++) {
         nrd_strings_add(&steps, e->steps[i]);
+        nrd_strings_add(&spaces, e->step_spaces[i]);
     }
-    if (e) {
-        e->wanted = false;
-        e->by_name = false;
-        if (e->scratch) {
-            nrd_remove_tree(e->scratch);
-            free(e->scratch);
-            e->scratch = NULL;
+    e->wanted = false;
+    e->by_name = false;
+    drop_scratch_locked(e);
+    pthread_mutex_unlock(&r->mu);
+    retire(r, e, NULL, 0, NULL);
+    follow(r, e, 0);
+    for (size_t i = 0; i < steps.n; i++) {
+        pthread_mutex_lock(&r->mu);
+        entry *step = find_locked(r, spaces.items[i], steps.items[i]);
+        pthread_mutex_unlock(&r->mu);
+        if (step) {
+            unload_entry(r, step, true, true);
         }
     }
-    pthread_mutex_unlock(&r->mu);
-    if (e) {
-        retire(r, e, NULL, 0, NULL);
-        follow(r, name, 0);
-    }
-    for (size_t i = 0; i < steps.n; i++) {
-        unload_entry(r, steps.items[i], true, true);
-    }
     nrd_strings_fini(&steps);
+    nrd_strings_fini(&spaces);
 }
 
 nrd_error *nrd_repo_unload(nrd_repo *r, const char *name, bool dependents)
@@ -990,7 +1164,11 @@ nrd_error *nrd_repo_unload(nrd_repo *r, const char *name, bool dependents)
     NRD_TRY(check_explicit(r));
     NRD_TRY(check_name(name));
     pthread_mutex_lock(&r->order_mu);
-    unload_entry(r, name, dependents, false);
+    for (size_t i = 0; i < r->n_entries; i++) { /* only orders change the list */
+        if (strcmp(r->entries[i]->name, name) == 0) {
+            unload_entry(r, r->entries[i], dependents, false);
+        }
+    }
     pthread_mutex_unlock(&r->order_mu);
     return NULL;
 }
@@ -1097,38 +1275,85 @@ nrd_error *nrd_repo_unregister(nrd_repo *r, const char *path)
 
 /* ---- asking ---- */
 
-nrd_error *nrd_repo_get(nrd_model **out, nrd_repo *r, const char *name, int64_t number)
+/* The entry that a request means by a name alone. With namespacing those count whose models are
+ * wanted, or, if none is, the first that ever had a version. */
+static nrd_error *find_public_locked(entry **out, nrd_repo *r, const char *name)
 {
-    nrd_error *err = NULL;
+    size_t n_wanted = 0;
 
     *out = NULL;
-    pthread_mutex_lock(&r->mu);
-    entry *e = find_locked(r, name);
-    if (!e || e->n_versions == 0) {
-        err = nrd_errorf(NRD_ERR_NOT_FOUND, "Request for unknown model: '%s' is not found", name);
-    } else if (number == -1) {
+    for (size_t i = first_locked(r, name);
+         i < r->n_entries && strcmp(r->entries[i]->name, name) == 0; i++) {
+        entry *e = r->entries[i];
+        if (e->n_versions == 0) {
+            continue;
+        }
+        if (!*out || (e->wanted && n_wanted == 0)) {
+            *out = e;
+        }
+        n_wanted += e->wanted;
+    }
+    if (n_wanted > 1) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG,
+                          "There are %zu identifiers of model '%s' in global map, model namespace "
+                          "must be provided to resolve ambiguity.",
+                          n_wanted, name);
+    }
+    return *out ? NULL
+                : nrd_errorf(NRD_ERR_NOT_FOUND, "Request for unknown model: '%s' is not found",
+                             name);
+}
+
+static nrd_error *take_version_locked(nrd_model **out, entry *e, int64_t number)
+{
+    if (number == -1) {
         for (size_t i = e->n_versions; i-- > 0 && !*out;) {
             *out = e->versions[i].model ? nrd_model_ref(e->versions[i].model) : NULL;
         }
-        if (!*out) {
-            err = nrd_errorf(NRD_ERR_NOT_FOUND,
-                             "Request for unknown model: '%s' has no available versions", name);
-        }
-    } else {
-        version *v = version_locked(e, number, false);
-        if (!v) {
-            err = nrd_errorf(NRD_ERR_NOT_FOUND,
-                             "Request for unknown model: '%s' version %" PRId64 " is not found",
-                             name, number);
-        } else if (!v->model) {
-            err = nrd_errorf(NRD_ERR_UNAVAILABLE,
-                             "Request for unknown model: '%s' version %" PRId64
-                             " is not at ready state",
-                             name, number);
-        } else {
-            *out = nrd_model_ref(v->model);
-        }
+        return *out ? NULL
+                    : nrd_errorf(NRD_ERR_NOT_FOUND,
+                                 "Request for unknown model: '%s' has no available versions",
+                                 e->name);
     }
+    version *v = version_locked(e, number, false);
+    if (!v) {
+        return nrd_errorf(NRD_ERR_NOT_FOUND,
+                          "Request for unknown model: '%s' version %" PRId64 " is not found",
+                          e->name, number);
+    }
+    if (!v->model) {
+        return nrd_errorf(NRD_ERR_UNAVAILABLE,
+                          "Request for unknown model: '%s' version %" PRId64
+                          " is not at ready state",
+                          e->name, number);
+    }
+    *out = nrd_model_ref(v->model);
+    return NULL;
+}
+
+nrd_error *nrd_repo_get(nrd_model **out, nrd_repo *r, const char *name, int64_t number)
+{
+    entry *e;
+
+    *out = NULL;
+    pthread_mutex_lock(&r->mu);
+    nrd_error *err = find_public_locked(&e, r, name);
+    err = err ? err : take_version_locked(out, e, number);
+    pthread_mutex_unlock(&r->mu);
+    return err;
+}
+
+nrd_error *nrd_repo_get_step(nrd_model **out, nrd_repo *r, const char *space, const char *name,
+                             int64_t number)
+{
+    nrd_error *err;
+
+    *out = NULL;
+    pthread_mutex_lock(&r->mu);
+    entry *e = find_locked(r, space, name);
+    err = e && e->n_versions > 0
+              ? take_version_locked(out, e, number)
+              : nrd_errorf(NRD_ERR_NOT_FOUND, "Request for unknown model: '%s' is not found", name);
     pthread_mutex_unlock(&r->mu);
     return err;
 }
@@ -1152,62 +1377,59 @@ bool nrd_repo_all_ready(nrd_repo *r)
     return ready;
 }
 
-static int by_name(const void *a, const void *b)
-{
-    return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
 static void put_index_name(nrd_str *out, const char *name)
 {
     nrd_str_puts(out, out->len > 1 ? ",{\"name\":" : "{\"name\":");
     nrd_json_put_cstr(out, name);
 }
 
+static void put_index_versions(const entry *e, bool ready_only, nrd_str *out)
+{
+    for (size_t k = 0; k < e->n_versions; k++) {
+        const version *v = &e->versions[k];
+        if (ready_only && v->state != NRD_MODEL_READY) {
+            continue;
+        }
+        put_index_name(out, e->name);
+        nrd_str_printf(out, ",\"version\":\"%" PRId64 "\",\"state\":\"%s\"", v->number,
+                       state_names[v->state]);
+        if (v->reason) {
+            nrd_str_puts(out, ",\"reason\":");
+            nrd_json_put_cstr(out, v->reason);
+        }
+        nrd_str_putc(out, '}');
+    }
+}
+
 void nrd_repo_index_json(nrd_repo *r, bool ready_only, nrd_str *out)
 {
-    nrd_strings names = {0};
-
-    if (!ready_only) {
+    if (!ready_only) { /* what was never loaded appears with its name alone */
+        places list = {0};
+        bool unique;
         pthread_mutex_lock(&r->order_mu);
-        nrd_error_free(scan_all(r, &names));
+        nrd_error_free(scan_all(r, &list, &unique));
+        for (size_t i = 0; i < r->n_entries; i++) {
+            r->entries[i]->present = false;
+        }
+        for (size_t i = 0; i < list.n; i++) {
+            find_or_add(r, list.items[i].space, list.items[i].name)->present = true;
+        }
         pthread_mutex_unlock(&r->order_mu);
+        places_fini(&list);
     }
     nrd_str_putc(out, '[');
     pthread_mutex_lock(&r->mu);
     for (size_t i = 0; i < r->n_entries; i++) { /* also what is no longer in a repository */
-        if (r->entries[i]->n_versions > 0) {
-            nrd_strings_add(&names, r->entries[i]->name);
-        }
-    }
-    qsort(names.items, names.n, sizeof *names.items, by_name);
-    for (size_t i = 0; i < names.n; i++) {
-        const entry *e = find_locked(r, names.items[i]);
-        if (i > 0 && strcmp(names.items[i], names.items[i - 1]) == 0) {
-            continue;
-        }
-        if (!e || e->n_versions == 0) { /* seen in a repository, never loaded: the name alone */
-            put_index_name(out, names.items[i]);
-            nrd_str_putc(out, '}');
-            continue;
-        }
-        for (size_t k = 0; k < e->n_versions; k++) {
-            const version *v = &e->versions[k];
-            if (ready_only && v->state != NRD_MODEL_READY) {
-                continue;
-            }
+        const entry *e = r->entries[i];
+        if (e->n_versions > 0) {
+            put_index_versions(e, ready_only, out);
+        } else if (!ready_only && e->present) {
             put_index_name(out, e->name);
-            nrd_str_printf(out, ",\"version\":\"%" PRId64 "\",\"state\":\"%s\"", v->number,
-                           state_names[v->state]);
-            if (v->reason) {
-                nrd_str_puts(out, ",\"reason\":");
-                nrd_json_put_cstr(out, v->reason);
-            }
             nrd_str_putc(out, '}');
         }
     }
     pthread_mutex_unlock(&r->mu);
     nrd_str_putc(out, ']');
-    nrd_strings_fini(&names);
 }
 
 void nrd_repo_print_models(nrd_repo *r)

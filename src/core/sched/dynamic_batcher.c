@@ -17,9 +17,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_LEVELS = 1024 }; /* priority levels of one model */
+/* A model may have any number of priority levels (priority_levels is 64 bits wide) and requests name
+ * them: only those that are used exist, and empty ones go when there are more than this. */
+enum { KEEP_LEVELS = 64 };
 
 typedef struct level {
+    uint64_t number;               /* from 1, the most urgent */
+    bool fixed;                    /* has a policy of its own, or is the one for unnamed priority */
     nrd_request *head, *tail;      /* in order of arrival */
     nrd_request *late, *late_tail; /* expired, but kept behind the others (DELAY) */
     uint32_t n;
@@ -40,8 +44,10 @@ struct nrd_sched {
     pthread_mutex_t mu;
     nrd_hand *idle;           /* hands without work, the last one first */
     pthread_cond_t form_cond; /* the hand that is forming a batch */
-    level *levels;
-    uint32_t n_levels, default_level; /* level numbers start at 1 */
+    level *levels;            /* rising numbers */
+    level usual;              /* what a new one is like */
+    uint32_t n_levels;
+    uint64_t last_level, default_level;
     uint32_t n_queued;
     bool forming, stopping;
 };
@@ -58,7 +64,36 @@ static void set_policy(level *l, const Inference__ModelQueuePolicy *p)
     }
 }
 
-static nrd_sched *sched_new(nrd_model *m, uint32_t n_levels)
+/* The level of that number, made if need be. The fixed ones are made first, without the lock. */
+static level *level_locked(nrd_sched *s, uint64_t number)
+{
+    uint32_t at = 0, kept = 0;
+
+    while (at < s->n_levels && s->levels[at].number < number) {
+        at++;
+    }
+    if (at < s->n_levels && s->levels[at].number == number) {
+        return &s->levels[at];
+    }
+    if (s->n_levels >= KEEP_LEVELS) {
+        at = 0;
+        for (uint32_t i = 0; i < s->n_levels; i++) {
+            if (s->levels[i].fixed || s->levels[i].n > 0) {
+                s->levels[kept++] = s->levels[i];
+                at += s->levels[kept - 1].number < number;
+            }
+        }
+        s->n_levels = kept;
+    }
+    s->levels = nrd_xrealloc(s->levels, (s->n_levels + 1u) * sizeof *s->levels);
+    memmove(s->levels + at + 1, s->levels + at, (s->n_levels - at) * sizeof *s->levels);
+    s->n_levels++;
+    s->levels[at] = s->usual;
+    s->levels[at].number = number;
+    return &s->levels[at];
+}
+
+static nrd_sched *sched_new(nrd_model *m)
 {
     nrd_sched *s = nrd_xcalloc(1, sizeof *s);
     pthread_condattr_t attr;
@@ -71,9 +106,8 @@ static nrd_sched *sched_new(nrd_model *m, uint32_t n_levels)
     pthread_cond_init(&s->form_cond, &attr);
     pthread_condattr_destroy(&attr);
     s->max_batch = 1;
-    s->n_levels = n_levels;
-    s->default_level = 1;
-    s->levels = nrd_xcalloc(s->n_levels, sizeof *s->levels);
+    s->last_level = s->default_level = 1;
+    level_locked(s, 1)->fixed = true; /* there is always one */
     return s;
 }
 
@@ -103,23 +137,21 @@ nrd_error *nrd_sched_new(nrd_sched **out, nrd_model *m)
     nrd_sched *s;
 
     *out = NULL;
-    if (db && db->priority_levels > MAX_LEVELS) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "at most %d priority levels are supported for %s",
-                          (int)MAX_LEVELS, m->name);
-    }
-    s = sched_new(m, db && db->priority_levels > 0 ? (uint32_t)db->priority_levels : 1);
+    s = sched_new(m);
     if (db) {
-        s->default_level =
-            db->default_priority_level > 0 ? (uint32_t)db->default_priority_level : 1;
+        s->last_level = db->priority_levels > 0 ? db->priority_levels : 1;
+        s->default_level = db->default_priority_level > 0 ? db->default_priority_level : 1;
         set_batching(s, db->preferred_batch_size, db->n_preferred_batch_size,
                      db->max_queue_delay_microseconds, db->preserve_ordering);
-        for (uint32_t i = 0; i < s->n_levels; i++) {
-            set_policy(&s->levels[i], db->default_queue_policy);
-        }
+        set_policy(&s->usual, db->default_queue_policy);
+        set_policy(&s->levels[0], db->default_queue_policy);
+        level_locked(s, s->default_level)->fixed = true;
         for (size_t i = 0; i < db->n_priority_queue_policy; i++) {
             uint64_t key = db->priority_queue_policy[i]->key;
-            if (key >= 1 && key <= s->n_levels) {
-                set_policy(&s->levels[key - 1], db->priority_queue_policy[i]->value);
+            if (key >= 1 && key <= s->last_level) {
+                level *l = level_locked(s, key);
+                l->fixed = true;
+                set_policy(l, db->priority_queue_policy[i]->value);
             }
         }
     }
@@ -136,7 +168,7 @@ nrd_error *nrd_sched_new(nrd_sched **out, nrd_model *m)
 nrd_sched *nrd_sched_new_inner(nrd_model *m,
                                const Inference__ModelSequenceBatching__StrategyOldest *o)
 {
-    nrd_sched *s = sched_new(m, 1);
+    nrd_sched *s = sched_new(m);
 
     set_batching(s, o->preferred_batch_size, o->n_preferred_batch_size,
                  o->max_queue_delay_microseconds, o->preserve_ordering);
@@ -260,20 +292,20 @@ static bool sleep_locked(nrd_sched *s, nrd_hand *h)
 
 nrd_error *nrd_sched_enqueue(nrd_sched *s, nrd_request *r)
 {
-    uint64_t priority = r->priority ? r->priority : s->default_level;
-    level *l = &s->levels[(priority <= s->n_levels ? priority : s->n_levels) - 1];
-    uint64_t timeout_us =
-        l->allow_override && r->timeout_us && (!l->timeout_us || r->timeout_us < l->timeout_us)
-            ? r->timeout_us
-            : l->timeout_us;
+    const uint64_t priority = r->priority ? r->priority : s->default_level;
     nrd_error *err = NULL;
     nrd_hand *next = NULL;
 
     r->batch_ns = r->queue_ns = nrd_now_ns();
-    r->deadline_ns =
-        timeout_us && timeout_us < UINT64_MAX / 2000u ? r->queue_ns + timeout_us * 1000u : 0;
     nrd_trace_report(r->trace, TRITONSERVER_TRACE_QUEUE_START, r->queue_ns);
     pthread_mutex_lock(&s->mu);
+    level *l = level_locked(s, priority <= s->last_level ? priority : s->last_level);
+    const uint64_t timeout_us =
+        l->allow_override && r->timeout_us && (!l->timeout_us || r->timeout_us < l->timeout_us)
+            ? r->timeout_us
+            : l->timeout_us;
+    r->deadline_ns =
+        timeout_us && timeout_us < UINT64_MAX / 2000u ? r->queue_ns + timeout_us * 1000u : 0;
     if (s->stopping) {
         err =
             nrd_request_errorf(r, NRD_ERR_UNAVAILABLE,
@@ -321,7 +353,7 @@ static void collect_locked(nrd_sched *s, uint32_t limit, nrd_request **cancelled
                            nrd_request **expired)
 {
     nrd_request *c_tail = NULL, *e_tail = NULL;
-    uint64_t now = s->n_queued ? nrd_now_ns() : 0;
+    uint64_t now = 0; /* read when a deadline asks for it */
 
     for (uint32_t i = 0; i < s->n_levels && s->n_queued; i++) {
         level *l = &s->levels[i];
@@ -329,6 +361,9 @@ static void collect_locked(nrd_sched *s, uint32_t limit, nrd_request **cancelled
             for (nrd_request *r = late ? l->late : l->head, *next; r && limit; r = next) {
                 next = r->next;
                 limit--;
+                if (r->deadline_ns && !now) {
+                    now = nrd_now_ns();
+                }
                 if (nrd_request_is_cancelled(r)) {
                     limit++;
                     remove_locked(s, l, r, late);
@@ -416,6 +451,7 @@ typedef struct plan {
     uint32_t best_n; /* requests of the largest preferred size that is met exactly */
     bool is_full;    /* another request is waiting that does not fit: no use in waiting */
     uint64_t oldest_ns;
+    uint64_t expires_ns; /* the first time-out among them: others may make a batch then */
 } plan;
 
 static bool is_preferred(const nrd_sched *s, uint32_t total)
@@ -431,7 +467,7 @@ static bool is_preferred(const nrd_sched *s, uint32_t total)
 /* Walks the queue in order and counts what one batch could hold. */
 static plan make_plan_locked(const nrd_sched *s, uint32_t cap)
 {
-    plan p = {.oldest_ns = UINT64_MAX};
+    plan p = {.oldest_ns = UINT64_MAX, .expires_ns = UINT64_MAX};
     const nrd_request *first = NULL;
     nrd_strategy *custom = s->batching ? s->model->strategy : NULL;
     void *custom_batch = custom ? nrd_strategy_begin(custom, s->model) : NULL;
@@ -454,6 +490,9 @@ static plan make_plan_locked(const nrd_sched *s, uint32_t cap)
                 p.n++;
                 p.total += weight(r);
                 p.oldest_ns = r->batch_ns < p.oldest_ns ? r->batch_ns : p.oldest_ns;
+                if (!late && r->deadline_ns && r->deadline_ns < p.expires_ns) {
+                    p.expires_ns = r->deadline_ns;
+                }
                 if (is_preferred(s, p.total)) {
                     p.best_n = p.n;
                 }
@@ -525,7 +564,7 @@ uint32_t nrd_sched_take(nrd_sched *s, nrd_hand *h, nrd_request **batch, uint32_t
             break;
         }
         s->forming = true;
-        wait_until(s, ready_ns);
+        wait_until(s, p.expires_ns < ready_ns ? p.expires_ns : ready_ns);
         s->forming = false;
     }
     /* Arrivals woke only the forming hand; what it leaves behind is for the next one. */

@@ -20,7 +20,7 @@ typedef struct pin { /* between a model's tensor name and an ensemble tensor */
 } pin;
 
 typedef struct step {
-    char *model;
+    char *model, *space; /* name, namespace */
     int64_t version;
     pin *in, *out;
     uint32_t n_in, n_out;
@@ -146,6 +146,7 @@ nrd_error *nrd_ensemble_new(nrd_ensemble **out, nrd_model *m)
         const Inference__ModelEnsembling__Step *cs = cfg->step[i];
         step *s = &e->steps[e->n_steps++];
         s->model = nrd_xstrdup(cs->model_name);
+        s->space = nrd_xstrdup(cs->model_namespace);
         s->version = cs->model_version ? cs->model_version : -1;
         s->in = nrd_xcalloc(cs->n_input_map, sizeof *s->in);
         for (size_t k = 0; k < cs->n_input_map; k++) {
@@ -179,6 +180,7 @@ void nrd_ensemble_free(nrd_ensemble *e)
         free(s->in);
         free(s->out);
         free(s->model);
+        free(s->space);
     }
     for (uint32_t i = 0; i < e->n_tensors; i++) {
         free(e->tensors[i].readers);
@@ -298,7 +300,8 @@ nrd_error *nrd_ensemble_check(nrd_server *s, nrd_config *cfg)
     for (size_t i = 0; i < en->n_step && !err; i++) {
         nrd_model *m = NULL;
         int64_t version = en->step[i]->model_version ? en->step[i]->model_version : -1;
-        err = nrd_repo_get(&m, s->repo, en->step[i]->model_name, version);
+        err = nrd_repo_get_step(&m, s->repo, en->step[i]->model_namespace, en->step[i]->model_name,
+                                version);
         if (err) {
             nrd_error_free(err);
             err = nrd_errorf(NRD_ERR_INVALID_ARG,
@@ -1019,7 +1022,8 @@ nrd_error *nrd_ensemble_enqueue(nrd_ensemble *e, nrd_request *r)
     j->slots = nrd_pool_zget(e->n_tensors * sizeof *j->slots);
     j->models = nrd_pool_zget(e->n_steps * sizeof *j->models);
     for (uint32_t i = 0; i < e->n_steps && !err; i++) {
-        err = nrd_repo_get(&j->models[i], r->server->repo, e->steps[i].model, e->steps[i].version);
+        err = nrd_repo_get_step(&j->models[i], r->server->repo, e->steps[i].space,
+                                e->steps[i].model, e->steps[i].version);
     }
     if (err) {
         free_unstarted(j);

@@ -7,6 +7,7 @@
 #include <pthread.h>
 #include <stddef.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { RING = 4 }; /* steps whose end is still compared with a later start: two in flight, and one */
 
@@ -19,7 +20,8 @@ typedef struct moment {
 typedef struct step {
     moment start, end;
     uint64_t enqueue_from, enqueue_ns;
-    bool has_prompts, by_op, after_another;
+    int32_t n_sequences, n_tokens;
+    bool by_op, after_another;
 } step;
 
 struct nrd_profile {
@@ -36,8 +38,11 @@ struct nrd_profile {
         nrd_profile_op op;
         nrd_profile_sum work;
     } *marks;
+    moment origin; /* the first step's start */
     pthread_mutex_t mu;
-    nrd_profile_sums sums; /* guarded by mu */
+    nrd_profile_sums sums;   /* guarded by mu */
+    nrd_profile_span *spans; /* guarded by mu; [max_spans] */
+    int32_t n_spans, max_spans;
 };
 
 static nrd_error *moment_new(nrd_profile *p, moment *m)
@@ -74,7 +79,7 @@ static nrd_error *between(nrd_profile *p, const moment *from, const moment *to, 
 }
 
 nrd_error *nrd_profile_new(nrd_profile **out, nrd_device *dev, nrd_stream *s, int32_t every,
-                           int32_t max_marks)
+                           int32_t max_marks, int32_t max_spans)
 {
     nrd_device_info info = {.size = sizeof info};
     nrd_error *err = NULL;
@@ -94,7 +99,10 @@ nrd_error *nrd_profile_new(nrd_profile **out, nrd_device *dev, nrd_stream *s, in
     p->clock = info.host_is_device;
     p->every = every > 4 ? every : 4;
     p->max_marks = max_marks;
+    p->max_spans = max_spans;
+    NRD_NEW_GOTO(p->spans, max_spans, err, fail);
     NRD_NEW_GOTO(p->marks, max_marks, err, fail);
+    NRD_TRY_GOTO(moment_new(p, &p->origin), err, fail);
     for (int32_t i = 0; i < max_marks; i++) {
         NRD_TRY_GOTO(moment_new(p, &p->marks[i].at), err, fail);
     }
@@ -122,12 +130,15 @@ void nrd_profile_free(nrd_profile *p)
         moment_free(p, &p->ring[i].start);
         moment_free(p, &p->ring[i].end);
     }
+    moment_free(p, &p->origin);
     pthread_mutex_destroy(&p->mu);
     free(p->marks);
+    free(p->spans);
     free(p);
 }
 
-nrd_error *nrd_profile_begin(nrd_profile *p, int32_t buffer, bool has_prompts, bool *by_op)
+nrd_error *nrd_profile_begin(nrd_profile *p, int32_t buffer, int32_t n_sequences, int32_t n_tokens,
+                             bool *by_op)
 {
     *by_op = false;
     if (!p) {
@@ -135,10 +146,15 @@ nrd_error *nrd_profile_begin(nrd_profile *p, int32_t buffer, bool has_prompts, b
     }
     step *s = &p->ring[p->n_steps % RING];
     p->slot[buffer] = (int32_t)(p->n_steps % RING);
-    s->has_prompts = has_prompts;
+    s->n_sequences = n_sequences;
+    s->n_tokens = n_tokens;
     s->after_another = p->n_steps > 0;
     /* The first steps choose kernels; the marks of the last step so timed must have been read. */
     s->by_op = p->n_steps % (uint64_t)p->every == (uint64_t)p->every - 1 && !p->marks_pending;
+    if (p->n_steps == 0) {
+        p->origin.ns = nrd_now_ns(); /* the host's clock beside the device's */
+        NRD_TRY(p->clock ? NULL : moment_take(p, &p->origin, false));
+    }
     s->enqueue_from = nrd_now_ns();
     p->n_steps++;
     p->marking = s->by_op;
@@ -186,7 +202,14 @@ static void add(nrd_profile_sum *sum, double seconds, nrd_profile_sum work)
     sum->eight_bit = work.eight_bit;
 }
 
-static nrd_error *add_marks(nrd_profile *p, const step *s, nrd_profile_sum *of)
+static void add_span(nrd_profile *p, const step *s, nrd_profile_op op, double start, double seconds)
+{
+    if (p->n_spans < p->max_spans) {
+        p->spans[p->n_spans++] = (nrd_profile_span){op, s->n_sequences, s->n_tokens, start, seconds};
+    }
+}
+
+static nrd_error *add_marks(nrd_profile *p, const step *s, double start, nrd_profile_sum *of)
 {
     const moment *before = &s->start;
     for (int32_t i = 0; i < p->n_marks; i++) {
@@ -194,6 +217,8 @@ static nrd_error *add_marks(nrd_profile *p, const step *s, nrd_profile_sum *of)
         double seconds = 0;
         NRD_TRY(between(p, before, &m->at, &seconds));
         add(&of[m->op], seconds, m->work);
+        add_span(p, s, m->op, start, seconds);
+        start += seconds;
         before = &m->at;
     }
     return NULL;
@@ -202,7 +227,7 @@ static nrd_error *add_marks(nrd_profile *p, const step *s, nrd_profile_sum *of)
 nrd_error *nrd_profile_done(nrd_profile *p, int32_t buffer)
 {
     const nrd_profile_sum none = {0};
-    double seconds = 0, gap = 0;
+    double seconds = 0, gap = 0, start = 0;
     nrd_error *err = NULL;
 
     if (!p) {
@@ -217,11 +242,16 @@ nrd_error *nrd_profile_done(nrd_profile *p, int32_t buffer)
     if (s->after_another) {
         NRD_TRY(between(p, &last->end, &s->start, &gap));
     }
+    NRD_TRY(between(p, &p->origin, &s->start, &start));
+    bool has_prompts = s->n_tokens > s->n_sequences;
     pthread_mutex_lock(&p->mu);
-    nrd_profile_sum *of = p->sums.of[s->has_prompts];
+    nrd_profile_sum *of = p->sums.of[has_prompts];
+    add_span(p, s, NRD_PROFILE_ENQUEUE, (double)(s->enqueue_from - p->origin.ns) / 1e9,
+             (double)s->enqueue_ns / 1e9);
+    add_span(p, s, NRD_PROFILE_STEP, start, seconds);
     if (s->by_op) { /* slower than others: not among the whole steps */
-        p->sums.steps_by_op[s->has_prompts] += p->n_marks > 0;
-        err = add_marks(p, s, of);
+        p->sums.steps_by_op[has_prompts] += p->n_marks > 0;
+        err = add_marks(p, s, start, of);
         p->marks_pending = false;
     } else {
         add(&of[NRD_PROFILE_STEP], seconds, none);
@@ -242,9 +272,21 @@ void nrd_profile_read(nrd_profile *p, nrd_profile_sums *out, bool reset)
         *out = p->sums;
         if (reset) {
             p->sums = (nrd_profile_sums){0};
+            p->n_spans = 0;
         }
         pthread_mutex_unlock(&p->mu);
     }
+}
+
+int32_t nrd_profile_spans(nrd_profile *p, nrd_profile_span *out, int32_t first, int32_t max)
+{
+    pthread_mutex_lock(&p->mu);
+    int32_t n = p->n_spans - first < max ? p->n_spans - first : max;
+    if (n > 0) {
+        memcpy(out, p->spans + first, (size_t)n * sizeof *out);
+    }
+    pthread_mutex_unlock(&p->mu);
+    return n > 0 ? n : 0;
 }
 
 const char *nrd_profile_name(nrd_profile_op op)

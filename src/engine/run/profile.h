@@ -2,7 +2,8 @@
  *
  * Purpose   Every step is timed as a whole, with the gap before it; every n-th one operation by
  *           operation, with the bytes and operations that its shapes ask for at least. Steps of one
- *           token a sequence and steps with prompts are kept apart.
+ *           token a sequence and steps with prompts are kept apart. The spans themselves can be
+ *           kept too, for a timeline.
  * Owner     The runner; the loop thread, except nrd_profile_read, which any thread may call.
  * Units     Seconds, bytes, floating-point operations, sums over calls.
  * Limits    Events between operations keep a GPU from starting one while the other ends, so that
@@ -47,23 +48,35 @@ typedef struct nrd_profile_sums {
     uint64_t steps_by_op[2]; /* steps timed operation by operation */
 } nrd_profile_sums;
 
+/* One stretch of time. Starts count from the first step's. */
+typedef struct nrd_profile_span {
+    nrd_profile_op op; /* STEP, ENQUEUE, or an operation of a marked step */
+    int32_t n_sequences, n_tokens; /* of the step */
+    double start, seconds;
+} nrd_profile_span;
+
 typedef struct nrd_profile nrd_profile;
 
-/* every: each so-many-th step goes by operation. UNSUPPORTED: the device has no clock. */
+/* every: each so-many-th step goes by operation; max_spans: how many are kept, the first ones.
+ * UNSUPPORTED: the device has no clock. */
 nrd_error *nrd_profile_new(nrd_profile **out, nrd_device *dev, nrd_stream *s, int32_t every,
-                           int32_t max_marks) NRD_MUST_USE;
+                           int32_t max_marks, int32_t max_spans) NRD_MUST_USE;
 void nrd_profile_free(nrd_profile *p);
 
-/* Around a step; p may be NULL in all of them. *by_op: this step will be marked. */
-nrd_error *nrd_profile_begin(nrd_profile *p, int32_t buffer, bool has_prompts, bool *by_op);
+/* Around a step; p may be NULL in all of them. *by_op: this step will be marked. A step with more
+ * tokens than sequences has prompts. */
+nrd_error *nrd_profile_begin(nrd_profile *p, int32_t buffer, int32_t n_sequences, int32_t n_tokens,
+                             bool *by_op);
 /* The operation enqueued last, since the mark before; its seconds and calls are counted here.
  * Nothing in steps not marked. */
 nrd_error *nrd_profile_mark(nrd_profile *p, nrd_profile_op op, nrd_profile_sum work);
 nrd_error *nrd_profile_end(nrd_profile *p, int32_t buffer);
 nrd_error *nrd_profile_done(nrd_profile *p, int32_t buffer); /* the step is over */
 
-/* The sums so far; with `reset` they start anew. */
+/* The sums so far; with `reset` they and the spans start anew. */
 void nrd_profile_read(nrd_profile *p, nrd_profile_sums *out, bool reset);
+/* Up to `max` spans from number `first` on; their number. */
+int32_t nrd_profile_spans(nrd_profile *p, nrd_profile_span *out, int32_t first, int32_t max);
 const char *nrd_profile_name(nrd_profile_op op);
 
 #endif

@@ -278,7 +278,7 @@ static nrd_error *init(nrd_runner *r)
     r->max_blocks = bl.max_blocks;
     if (r->cfg.profile_every > 0) {
         NRD_TRY(nrd_profile_new(&r->profile, r->dev, r->stream, r->cfg.profile_every,
-                                16 + 10 * m->n_layers));
+                                16 + 10 * m->n_layers, r->cfg.profile_spans));
     }
     return r->cfg.no_graphs || r->shared ? NULL
                                          : nrd_graphs_init(&r->graphs, r->dev, r->cfg.max_graphs);
@@ -1052,7 +1052,7 @@ static nrd_error *enqueue(nrd_runner *r, const nrd_plan *p, int32_t buffer)
 nrd_error *nrd_runner_submit(nrd_runner *r, const nrd_plan *p, int32_t buffer)
 {
     bool by_op = false;
-    NRD_TRY(nrd_profile_begin(r->profile, buffer, p->n_tokens > p->n_entries, &by_op));
+    NRD_TRY(nrd_profile_begin(r->profile, buffer, p->n_entries, p->n_tokens, &by_op));
     r->marked = by_op ? p : NULL;
     nrd_error *err = enqueue(r, p, buffer);
     r->marked = NULL;
@@ -1064,6 +1064,11 @@ nrd_error *nrd_runner_submit(nrd_runner *r, const nrd_plan *p, int32_t buffer)
 void nrd_runner_profile(nrd_runner *r, nrd_profile_sums *out, bool reset)
 {
     nrd_profile_read(r->profile, out, reset);
+}
+
+int32_t nrd_runner_spans(nrd_runner *r, nrd_profile_span *out, int32_t first, int32_t max)
+{
+    return r->profile ? nrd_profile_spans(r->profile, out, first, max) : 0;
 }
 
 nrd_error *nrd_runner_wait(nrd_runner *r, int32_t buffer, nrd_step_result *out)

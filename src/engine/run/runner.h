@@ -38,6 +38,7 @@ typedef struct nrd_runner_config {
     bool no_graphs;
     int32_t max_graphs; /* kept; 0: a good number */
     int32_t profile_every; /* > 0: times are kept, every so many steps operation by operation */
+    int32_t profile_spans; /* and so many spans of time */
     /* Logits of prompt positions [first, first + n) of a sequence with want_context_rows; called
      * inside submit. */
     void (*on_context_rows)(void *user, nrd_seq *q, int32_t first, int32_t n, const float *logits,
@@ -69,6 +70,7 @@ int32_t nrd_runner_common_window(const nrd_runner *r);
 
 /* What was timed so far (profile_every), from any thread. */
 void nrd_runner_profile(nrd_runner *r, nrd_profile_sums *out, bool reset);
+int32_t nrd_runner_spans(nrd_runner *r, nrd_profile_span *out, int32_t first, int32_t max);
 
 /* A [vocab] vector on the device, for a sequence's bias. */
 nrd_error *nrd_runner_bias_new(nrd_runner *r, const float *values, const float **out) NRD_MUST_USE;

@@ -193,7 +193,7 @@ static nrd_error *set_parameter(nrd_grpc_infer *infer, const char *name,
 static nrd_error *forward_metadata(nrd_grpc_infer *infer)
 {
     const nrd_grpc_call *call = infer->call;
-    if (!call->service->has_forward) {
+    if (!call->service->forward) {
         return NULL;
     }
     for (size_t i = 0; i < call->metadata.count; i++) {
@@ -205,7 +205,7 @@ static nrd_error *forward_metadata(nrd_grpc_infer *infer)
         if (!name || !value) {
             return nrd_error_no_memory();
         }
-        if (regexec(&call->service->forward, name, 0, NULL, 0) == 0) {
+        if (nrd_header_pattern_matches(call->service->forward, name, strlen(name))) {
             NRD_TRY(nrd_grpc_from_triton(
                 TRITONSERVER_InferenceRequestSetStringParameter(infer->request, name, value)));
         }

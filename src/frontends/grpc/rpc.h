@@ -16,11 +16,11 @@
 
 #include "base/mem.h"
 #include "frontends/grpc/service.h"
+#include "frontends/header_pattern.h"
 
 #include <grpc/grpc.h>
 #include <protobuf-c/protobuf-c.h>
 #include <pthread.h>
-#include <regex.h>
 #include <stdatomic.h>
 
 /* A stream whose client does not read may hold back this much before it is cut off. */
@@ -75,8 +75,7 @@ struct nrd_grpc_service {
     nrd_shm *shm;               /* owns if own_shm */
     bool own_shm;
     TRITONSERVER_ResponseAllocator *allocator;
-    regex_t forward; /* names of metadata that become parameters */
-    bool has_forward;
+    nrd_header_pattern *forward; /* owns; metadata that become parameters; NULL: none */
     grpc_compression_level compression;
     grpc_server *grpc;
     void **handles;         /* of registered methods, in order of the table */

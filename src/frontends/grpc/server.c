@@ -299,8 +299,11 @@ static nrd_error *check_restriction(const nrd_grpc_call *call)
 static void run_closed(nrd_grpc_tag *tag, bool ok)
 {
     nrd_grpc_call *call = NRD_GRPC_OF(tag, nrd_grpc_call, on_closed);
-    (void)ok;
     if (call->closed) {
+        if (call->cancelled) { /* scripts look for this line of Triton's */
+            NRD_LOG_VERBOSE(1, "Cancellation notification received for %sHandler, rpc_ok=%d",
+                            strrchr(call->method->path, '/') + 1, ok);
+        }
         call->closed(call, call->cancelled != 0);
     }
     nrd_grpc_call_unref(call);
@@ -577,23 +580,6 @@ static nrd_error *bind_port(nrd_grpc_service *s)
     return err;
 }
 
-static nrd_error *compile_forward(nrd_grpc_service *s)
-{
-    const char *pattern = s->options->grpc_forward_pattern;
-    if (!pattern[0]) {
-        return NULL;
-    }
-    int rc = regcomp(&s->forward, pattern, REG_EXTENDED | REG_ICASE | REG_NOSUB);
-    if (rc != 0) {
-        char text[128];
-        regerror(rc, &s->forward, text, sizeof text);
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "--grpc-header-forward-pattern '%s': %s", pattern,
-                          text);
-    }
-    s->has_forward = true;
-    return NULL;
-}
-
 static grpc_compression_level compression_level(const char *word)
 {
     return strcmp(word, "low") == 0      ? GRPC_COMPRESS_LEVEL_LOW
@@ -624,7 +610,8 @@ nrd_error *nrd_grpc_service_start(nrd_grpc_service **out, TRITONSERVER_Server *s
     s->shm = shm;
     s->limit = limit;
     s->compression = compression_level(o->grpc_compression);
-    NRD_TRY_GOTO(compile_forward(s), err, fail);
+    NRD_TRY_GOTO(nrd_header_pattern_new(&s->forward, "grpc-header-forward-pattern",
+                                        s->options->grpc_forward_pattern), err, fail);
     if (!shm) {
         NRD_TRY_GOTO(nrd_shm_new(&s->shm, o->allow_client_shm), err, fail);
         s->own_shm = true;
@@ -723,9 +710,7 @@ void nrd_grpc_service_free(nrd_grpc_service *s)
     if (s->own_shm) {
         nrd_shm_free(s->shm);
     }
-    if (s->has_forward) {
-        regfree(&s->forward);
-    }
+    nrd_header_pattern_free(s->forward);
     free(s->queues);
     free(s->handles);
     free(s);

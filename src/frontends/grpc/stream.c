@@ -37,6 +37,7 @@ typedef struct stream_request {
     stream *stream;
     nrd_grpc_infer *infer; /* shares */
     bool ordered, done;
+    bool answered; /* responses come one after the other */
     fifo held; /* guarded by mu: answers that wait for older requests */
 } stream_request;
 
@@ -352,7 +353,10 @@ static void stream_response(nrd_grpc_infer *infer, TRITONSERVER_InferenceRespons
     grpc_byte_buffer *message = NULL;
 
     wait_for_room(r->stream);
-    if (is_over(r->stream)) {
+    /* Triton: of a model that is not decoupled the first answer counts */
+    const bool surplus = response && r->ordered && r->answered;
+    r->answered = r->answered || response != NULL;
+    if (surplus || is_over(r->stream)) {
         nrd_grpc_response_delete(response);
         if (final) {
             deliver(r, NULL, true);

@@ -17,18 +17,9 @@ nrd_error *nrd_http_api_new(nrd_http_api **out, TRITONSERVER_Server *server, con
     api->options = o;
     api->tracer = tracer;
     api->limit = limit;
-    if (o->http_forward_pattern[0]) {
-        int rc =
-            regcomp(&api->forward, o->http_forward_pattern, REG_EXTENDED | REG_ICASE | REG_NOSUB);
-        if (rc != 0) {
-            char text[128];
-            regerror(rc, &api->forward, text, sizeof text);
-            err = nrd_errorf(NRD_ERR_INVALID_ARG, "--http-header-forward-pattern '%s': %s",
-                             o->http_forward_pattern, text);
-            goto fail;
-        }
-        api->has_forward = true;
-    }
+    NRD_TRY_GOTO(nrd_header_pattern_new(&api->forward, "http-header-forward-pattern",
+                                        o->http_forward_pattern),
+                 err, fail);
     NRD_TRY_GOTO(nrd_shm_new(&api->shm, o->allow_client_shm), err, fail);
     NRD_TRY_GOTO(nrd_http_allocator_new(&api->allocator), err, fail);
     NRD_TRY_GOTO(nrd_http_router_new(&api->router, &o->http_restricted), err, fail);
@@ -93,8 +84,6 @@ void nrd_http_api_free(nrd_http_api *api)
         nrd_error_free(nrd_http_from_triton(TRITONSERVER_ResponseAllocatorDelete(api->allocator)));
     }
     nrd_shm_free(api->shm);
-    if (api->has_forward) {
-        regfree(&api->forward);
-    }
+    nrd_header_pattern_free(api->forward);
     free(api);
 }

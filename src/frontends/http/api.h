@@ -14,13 +14,13 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "frontends/http/router.h"
+#include "frontends/header_pattern.h"
 #include "frontends/limit.h"
 #include "frontends/options.h"
 #include "frontends/shm.h"
 #include "frontends/tracer.h"
 #include "triton/core/tritonserver.h"
 
-#include <regex.h>
 
 typedef struct nrd_http_api nrd_http_api;
 
@@ -44,8 +44,7 @@ struct nrd_http_api {
     nrd_shm *shm;
     nrd_tracer *tracer; /* borrows until free */
     nrd_limit *limit;   /* borrows until free */
-    regex_t forward;    /* names of headers that become parameters */
-    bool has_forward;
+    nrd_header_pattern *forward; /* owns; headers that become parameters; NULL: none */
     atomic_bool draining;
     nrd_http_router *router; /* owns */
     nrd_http_server *http;   /* owns; NULL before listen */

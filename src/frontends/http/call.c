@@ -328,7 +328,7 @@ nrd_error *nrd_http_set_parameter(TRITONSERVER_InferenceRequest *irequest, const
 nrd_error *nrd_http_forward_headers(nrd_http_call *call)
 {
     const nrd_http_head *h = &call->req->head;
-    if (!call->api->has_forward) {
+    if (!call->api->forward) {
         return NULL;
     }
     for (size_t i = 0; i < h->n_fields; i++) {
@@ -339,10 +339,15 @@ nrd_error *nrd_http_forward_headers(nrd_http_call *call)
         }
         memcpy(name, f->name.p, f->name.n);
         name[f->name.n] = '\0';
-        if (regexec(&call->api->forward, name, 0, NULL, 0) != 0) {
+        if (!nrd_header_pattern_matches(call->api->forward, name, f->name.n)) {
             continue;
         }
-        value = nrd_arena_strndup(&call->arena, f->value.p, f->value.n);
+        /* Triton hands on the blanks before the end of the line, which is in the same buffer */
+        size_t n = f->value.n;
+        while (f->value.p[n] == ' ' || f->value.p[n] == '\t') {
+            n++;
+        }
+        value = nrd_arena_strndup(&call->arena, f->value.p, n);
         if (!value) {
             return nrd_error_no_memory();
         }

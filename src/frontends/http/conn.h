@@ -105,6 +105,8 @@ extern _Thread_local nrd_http_loop *nrd_http_here; /* the loop that this thread 
 /* ---- loop.c ---- */
 nrd_error *nrd_http_loop_init(nrd_http_loop *l, nrd_http_server *s) NRD_MUST_USE;
 void *nrd_http_loop_main(void *loop); /* body of the thread */
+/* At the start of every event: the loop's time is read, and tasks need not ring any more. */
+void nrd_http_loop_awake(nrd_http_loop *l);
 
 /* ---- conn.c ---- */
 nrd_http_inbuf *nrd_http_inbuf_new(size_t cap); /* NULL: no memory */

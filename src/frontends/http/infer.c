@@ -561,7 +561,10 @@ static nrd_error *put_output(nrd_http_call *call, TRITONSERVER_InferenceResponse
     nrd_str_puts(a->json, TRITONSERVER_DataTypeString(t.type));
     nrd_str_puts(a->json, "\",\"shape\":[");
     for (uint64_t d = 0; d < t.n_dims; d++) {
-        nrd_str_printf(a->json, d ? ",%lld" : "%lld", (long long)t.shape[d]);
+        if (d) {
+            nrd_str_putc(a->json, ',');
+        }
+        nrd_str_put_i64(a->json, t.shape[d]);
     }
     nrd_str_putc(a->json, ']');
     NRD_TRY(put_data(a, o ? o->kind : call->default_kind, &t));
@@ -598,6 +601,7 @@ static nrd_error *put_answer(nrd_http_call *call, TRITONSERVER_InferenceResponse
 
     NRD_TRY(nrd_http_from_triton(TRITONSERVER_InferenceResponseId(response, &id)));
     NRD_TRY(nrd_http_from_triton(TRITONSERVER_InferenceResponseModel(response, &model, &version)));
+    nrd_str_reserve(json, 240); /* a small answer grows no more */
     nrd_str_putc(json, '{');
     if (id && id[0]) {
         nrd_str_puts(json, "\"id\":");
@@ -606,7 +610,9 @@ static nrd_error *put_answer(nrd_http_call *call, TRITONSERVER_InferenceResponse
     }
     nrd_str_puts(json, "\"model_name\":");
     nrd_json_put_cstr(json, model);
-    nrd_str_printf(json, ",\"model_version\":\"%lld\"", (long long)version);
+    nrd_str_puts(json, ",\"model_version\":\"");
+    nrd_str_put_i64(json, version);
+    nrd_str_putc(json, '"');
     NRD_TRY(put_parameters(json, response));
     NRD_TRY(nrd_http_from_triton(TRITONSERVER_InferenceResponseOutputCount(response, &n)));
     nrd_str_puts(json, ",\"outputs\":[");

@@ -1,4 +1,7 @@
-/* Event loops: one thread each, which hears of others through a list of tasks. */
+/* Event loops: one thread each, which hears of others through a list of tasks.
+ *
+ * While a loop works it looks at its list before it sleeps, so others only put their tasks there.
+ * When it goes to sleep it leaves a mark in the empty list; whoever finds the mark rings, once. */
 #include "frontends/http/conn.h"
 
 #include "base/clock.h"
@@ -17,14 +20,16 @@
 
 _Thread_local nrd_http_loop *nrd_http_here;
 
+static nrd_http_task asleep; /* the mark; never run */
+
 void nrd_http_post(nrd_http_loop *l, nrd_http_task *task)
 {
     nrd_http_task *old = atomic_load_explicit(&l->inbox, memory_order_relaxed);
     do {
-        task->next = old;
+        task->next = old == &asleep ? NULL : old;
     } while (!atomic_compare_exchange_weak_explicit(&l->inbox, &old, task, memory_order_release,
                                                     memory_order_relaxed));
-    if (!old) { /* whoever finds it empty rings */
+    if (old == &asleep) {
         uint64_t one = 1;
         ssize_t r;
         do {
@@ -33,10 +38,30 @@ void nrd_http_post(nrd_http_loop *l, nrd_http_task *task)
     }
 }
 
+void nrd_http_loop_awake(nrd_http_loop *l)
+{
+    nrd_http_task *mark = &asleep;
+    l->now_ns = nrd_now_ns();
+    if (atomic_load_explicit(&l->inbox, memory_order_relaxed) == mark) {
+        atomic_compare_exchange_strong(&l->inbox, &mark, NULL);
+    }
+}
+
+/* false: there is something to do, the loop must not sleep now. */
+static bool fall_asleep(nrd_http_loop *l)
+{
+    nrd_http_task *nothing = NULL;
+    return atomic_compare_exchange_strong(&l->inbox, &nothing, &asleep);
+}
+
 static void run_tasks(nrd_http_loop *l)
 {
     nrd_http_task *t = atomic_exchange_explicit(&l->inbox, NULL, memory_order_acquire);
     nrd_http_task *in_order = NULL;
+    t = t == &asleep ? NULL : t;
+    if (t) {
+        l->now_ns = nrd_now_ns();
+    }
     while (t) {
         nrd_http_task *next = t->next;
         t->next = in_order;
@@ -50,16 +75,12 @@ static void run_tasks(nrd_http_loop *l)
     }
 }
 
+/* Edge-triggered: every ring is an event of its own, so the counter need not be read away. */
 static void on_wake(evutil_socket_t fd, short what, void *arg)
 {
-    nrd_http_loop *l = arg;
-    uint64_t n;
+    (void)fd;
     (void)what;
-    l->now_ns = nrd_now_ns();
-    if (read(fd, &n, sizeof n) < 0 && errno != EAGAIN) {
-        NRD_LOG_ERROR("wake-up descriptor: %s", strerror(errno));
-    }
-    run_tasks(l);
+    nrd_http_loop_awake(arg);
 }
 
 static void end_conn(nrd_http_conn *c)
@@ -97,7 +118,7 @@ static void on_tick(evutil_socket_t fd, short what, void *arg)
     nrd_http_loop *l = arg;
     (void)fd;
     (void)what;
-    l->now_ns = nrd_now_ns();
+    nrd_http_loop_awake(l);
     for (nrd_http_conn *c = l->conns, *next; c; c = next) {
         next = c->next;
         if (is_stalled(c) || (c->state == LINGER && l->now_ns - c->active_ns > LINGER_NS)) {
@@ -136,7 +157,9 @@ void *nrd_http_loop_main(void *arg)
     nrd_http_loop *l = arg;
     nrd_http_here = l;
     l->now_ns = nrd_now_ns();
-    while (!l->stop && event_base_loop(l->base, 0) == 0) {
+    while (!l->stop &&
+           event_base_loop(l->base, fall_asleep(l) ? EVLOOP_ONCE : EVLOOP_NONBLOCK) == 0) {
+        run_tasks(l);
     }
     while (l->conns) {
         nrd_http_conn *c = l->conns;
@@ -172,7 +195,7 @@ nrd_error *nrd_http_loop_init(nrd_http_loop *l, nrd_http_server *s)
     if (!l->base || l->wake_fd < 0) {
         return nrd_errorf(NRD_ERR_INTERNAL, "event loop: %s", strerror(errno));
     }
-    l->ev_wake = event_new(l->base, l->wake_fd, EV_READ | EV_PERSIST, on_wake, l);
+    l->ev_wake = event_new(l->base, l->wake_fd, EV_READ | EV_PERSIST | EV_ET, on_wake, l);
     l->ev_tick = event_new(l->base, -1, EV_PERSIST, on_tick, l);
     if (!l->ev_wake || !l->ev_tick || event_add(l->ev_wake, NULL) != 0 ||
         event_add(l->ev_tick, &tick) != 0) {

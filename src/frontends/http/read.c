@@ -386,7 +386,7 @@ void nrd_http_conn_on_read(evutil_socket_t fd, short what, void *arg)
 
     (void)fd;
     (void)what;
-    c->loop->now_ns = nrd_now_ns();
+    nrd_http_loop_awake(c->loop);
     c->active_ns = c->state == LINGER ? c->active_ns : c->loop->now_ns;
     c->depth++;
     c->in_process = true; /* replies sent from inside do not recurse into nrd_http_conn_process() */
@@ -435,7 +435,7 @@ void nrd_http_conn_on_closed(evutil_socket_t fd, short what, void *arg)
     nrd_http_conn *c = arg;
     int error = 0;
     socklen_t n = sizeof error;
-    c->loop->now_ns = nrd_now_ns();
+    nrd_http_loop_awake(c->loop);
     c->depth++;
     if (what & EV_CLOSED) {
         on_end_of_input(c);

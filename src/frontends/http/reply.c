@@ -5,6 +5,7 @@
 #include "base/log.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #define SEGMENT_COST 160 /* bytes of memory around each unsent piece */
 
@@ -46,30 +47,64 @@ static const char *status_text(int status)
     }
 }
 
+/* The head as it is put together; every reply has one, so nothing is formatted. */
+typedef struct head {
+    char *p, *end;
+} head;
+
+static void put_text(head *h, const char *text)
+{
+    const size_t n = strlen(text);
+    NRD_ASSERT(n < (size_t)(h->end - h->p), "header lines of a reply are short");
+    memcpy(h->p, text, n);
+    h->p += n;
+}
+
+static void put_number(head *h, uint64_t v)
+{
+    char digits[21]; /* of 2^64, and the end */
+    char *at = digits + sizeof digits - 1;
+
+    *at = '\0';
+    do {
+        *--at = (char)('0' + v % 10u);
+        v /= 10u;
+    } while (v);
+    put_text(h, at);
+}
+
 /* Head of a reply in the loop's scratch buffer. length < 0: a stream. */
 static size_t put_head(nrd_http_conn *c, int status, const char *content_type, const char *extra,
                        int64_t length)
 {
-    char *p = c->loop->scratch, *end = p + NRD_HTTP_SCRATCH;
+    head h = {c->loop->scratch, c->loop->scratch + NRD_HTTP_SCRATCH};
     const bool close_it = c->close_after || c->loop->draining;
-    int n = snprintf(p, NRD_HTTP_SCRATCH, "HTTP/1.1 %d %s\r\n", status, status_text(status));
-    p += n;
+
+    put_text(&h, "HTTP/1.1 ");
+    put_number(&h, (uint64_t)status);
+    put_text(&h, " ");
+    put_text(&h, status_text(status));
+    put_text(&h, "\r\n");
     if (content_type) {
-        p += snprintf(p, (size_t)(end - p), "Content-Type: %s\r\n", content_type);
+        put_text(&h, "Content-Type: ");
+        put_text(&h, content_type);
+        put_text(&h, "\r\n");
     }
     if (length >= 0 && status != 204 && status != 304) { /* these two have no body to measure */
-        p += snprintf(p, (size_t)(end - p), "Content-Length: %lld\r\n", (long long)length);
+        put_text(&h, "Content-Length: ");
+        put_number(&h, (uint64_t)length);
+        put_text(&h, "\r\n");
     } else if (length < 0 && !c->req->head.http_1_0) {
-        p += snprintf(p, (size_t)(end - p), "Transfer-Encoding: chunked\r\n");
+        put_text(&h, "Transfer-Encoding: chunked\r\n");
     }
     if (close_it) {
-        p += snprintf(p, (size_t)(end - p), "Connection: close\r\n");
+        put_text(&h, "Connection: close\r\n");
     } else if (c->req && c->req->head.http_1_0) {
-        p += snprintf(p, (size_t)(end - p), "Connection: keep-alive\r\n");
+        put_text(&h, "Connection: keep-alive\r\n");
     }
-    p += snprintf(p, (size_t)(end - p), "%s\r\n", extra ? extra : "");
-    NRD_ASSERT(p < end, "header lines of a reply are short");
-    return (size_t)(p - c->loop->scratch);
+    put_text(&h, extra ? extra : "");
+    put_text(&h, "\r\n");
+    return (size_t)(h.p - c->loop->scratch);
 }
 
 /* The reply is complete: on to the next request, or to the end of the connection. */

@@ -158,7 +158,7 @@ void nrd_http_conn_on_write(evutil_socket_t fd, short what, void *arg)
     nrd_http_conn *c = arg;
     (void)fd;
     (void)what;
-    c->loop->now_ns = nrd_now_ns();
+    nrd_http_loop_awake(c->loop);
     c->depth++;
     flush(c);
     c->depth--;

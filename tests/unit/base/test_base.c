@@ -152,9 +152,30 @@ static void test_queue_passes_every_item_once_between_threads(void **state)
     nrd_queue_free(q);
 }
 
+static void test_numbers_are_put_as_decimals(void **state)
+{
+    static const struct {
+        int64_t v;
+        const char *text;
+    } cases[] = {{0, "0"},
+                 {7, "7"},
+                 {-1, "-1"},
+                 {1234567890123, "1234567890123"},
+                 {INT64_MAX, "9223372036854775807"},
+                 {INT64_MIN, "-9223372036854775808"}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        nrd_str s = {0};
+        nrd_str_put_i64(&s, cases[i].v);
+        assert_string_equal(nrd_str_cstr(&s), cases[i].text);
+        nrd_str_fini(&s);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_numbers_are_put_as_decimals),
         cmocka_unit_test(test_wrapped_error_keeps_code_and_gains_context),
         cmocka_unit_test(test_number_parsers_refuse_all_but_whole_numbers),
         cmocka_unit_test(test_string_buffer_grows_and_stays_terminated),

@@ -245,6 +245,9 @@ static void run_plan(sim *s, int i)
 {
     const nrd_plan *p = &s->plans[i];
     int32_t n_rows = 0, n_tokens = 0;
+    if (s->lim.chunked_context && s->lim.mixed_context_tokens > 0 && p->n_generation > 0) {
+        assert_true(p->n_context_tokens <= s->lim.mixed_context_tokens);
+    }
     for (int32_t c = 0; c < p->n_copies; c++) {
         for (int32_t d = 0; s->n_host == 0 && d < p->n_copies; d++) { /* may run in any order */
             assert_true(p->copies[c][1] != p->copies[d][0]);
@@ -481,6 +484,7 @@ static void scenario(uint64_t seed)
         .max_utilization = rng_in(&r, 0, 1),
         .is_static = rng_in(&r, 0, 5) == 0,
         .chunked_context = rng_in(&r, 0, 1),
+        .mixed_context_tokens = rng_in(&r, 0, 1) ? rng_in(&r, 1, 12) : 0,
     };
     if (rng_in(&r, 0, 3) == 0) {
         s->lim.window = rng_in(&r, 5, 20);

@@ -5,6 +5,7 @@ import {onStats, hurryUp, poll, el, number} from "/ui/live.js";
 const $ = (id) => document.getElementById(id);
 const fields = ["system", "temperature", "max_tokens", "top_p", "top_k", "repetition_penalty", "seed"];
 const messages = []; // {role, content, reasoning, note, view}
+const plainModels = new Set(); // those that turned out to have no chat template
 let abort = null, stats = null;
 
 // ---- views ----
@@ -64,7 +65,7 @@ async function textModels(names) { // without /v1: the models that take text
 async function listModels() {
   if (!stats) return;
   const ready = [...new Set(stats.models.filter((m) => m.state === "READY").map((m) => m.name))];
-  const mark = ready.join("\n");
+  const mark = stats.unknown ? "unknown" : ready.join("\n");
   if (mark === listed) return;
   listed = mark;
   let names = [];
@@ -86,6 +87,7 @@ async function listModels() {
     listed = null; // again with the next statistics
     return;
   }
+  if (!names.length && stats.unknown) listed = null; // one may become ready
   names.sort((a, b) => (b === "ensemble") - (a === "ensemble") || a.localeCompare(b));
   const wanted = $("model").value || saved(local, "model");
   $("model").replaceChildren(...names.map((n) => el("option", {value: n, textContent: n})));
@@ -95,7 +97,8 @@ async function listModels() {
 }
 
 onStats((s) => {
-  stats = s;
+  stats = s || {models: [], openai: true, needs_key: false, unknown: true};
+  s = stats;
   if (s.needs_key && s.openai) $("key-row").hidden = false;
   listModels();
 });
@@ -134,7 +137,7 @@ function render(text) {
       while (++i < lines.length && !lines[i].trim().startsWith(fence[1])) code.push(lines[i]);
       flush();
       const pre = el("pre", {tabIndex: 0}, el("code", {textContent: code.join("\n")}));
-      pre.setAttribute("role", "region");
+      pre.setAttribute("role", "group"); // it scrolls, so the keyboard reaches it
       pre.setAttribute("aria-label", "Code");
       out.push(pre);
     } else if (item) {
@@ -150,7 +153,7 @@ function render(text) {
       flush();
       out.push(el("h4", {}, ...inline(heading[1])));
     } else if (!line.trim()) {
-      if (list && /^\s*(?:[-*+]|\d+[.)])\s/.test(lines[i + 1] || "")) continue; // a list with gaps
+      if (list && /^\s*(?:[-*+]|\d+[.)])\s|^\s{2,}\S/.test(lines[i + 1] || "")) continue; // a list with gaps
       flush();
     } else if (list && /^\s{2,}/.test(line)) {
       list.lastChild.append("\n", ...inline(line.trim()));
@@ -161,6 +164,32 @@ function render(text) {
   }
   flush();
   return out;
+}
+
+// The end of the part whose rendering later text cannot change: behind an empty line, outside of
+// code and lists.
+function settled(text, from) {
+  for (let i = text.lastIndexOf("\n\n"); i > from; i = text.lastIndexOf("\n\n", i - 1)) {
+    const part = text.slice(from, i), rest = text.slice(i + 2);
+    const fences = part.match(/^\s*(?:```|~~~)/gm) || [];
+    if (/^[^\s\d*+-]/.test(rest) && fences.length % 2 === 0) return i + 2;
+  }
+  return from;
+}
+
+// A long answer is rendered piece by piece, and once as a whole at its end.
+function paintText(m) {
+  const t = m.view.text;
+  if (m.done) {
+    t.replaceChildren(...render(m.content));
+    return;
+  }
+  for (const node of m.view.tail || []) node.remove();
+  const from = m.view.settled || 0, to = settled(m.content, from);
+  if (to > from) t.append(...render(m.content.slice(from, to)));
+  m.view.settled = to;
+  m.view.tail = render(m.content.slice(to));
+  t.append(...m.view.tail);
 }
 
 // ---- messages on the page ----
@@ -179,7 +208,7 @@ function paint(m) {
   if (m.role === "user") {
     m.view.text.textContent = m.content;
   } else {
-    m.view.text.replaceChildren(...render(m.content));
+    paintText(m);
     if (m.reasoning) {
       if (!m.view.thought) {
         m.view.thought = el("div");
@@ -232,7 +261,7 @@ async function* events(answer) { // the data of server-sent events
 }
 
 async function refuse(answer) {
-  const text = await answer.text();
+  const text = (await answer.text()).replace(/^data: /, ""); // a stream tells it as an event
   let e = {message: text || `error ${answer.status}`};
   try {
     const body = JSON.parse(text).error;
@@ -261,12 +290,20 @@ async function* chat(model, list, signal) {
   }
 }
 
-async function* generate(model, text, signal) {
+async function* generate(model, text, signal, stream = true) {
   const names = {temperature: "temperature", top_p: "top_p", top_k: "top_k", repetition_penalty: "repetition_penalty", seed: "random_seed"};
-  const body = {text_input: text, stream: true, max_tokens: setting("max_tokens") || 256, bad_words: "", stop_words: ""};
+  const body = {text_input: text, stream, max_tokens: setting("max_tokens") || 256, bad_words: "", stop_words: "", exclude_input_in_output: true};
   for (const [from, to] of Object.entries(names)) if (setting(from) !== undefined) body[to] = setting(from);
   const answer = await fetch(`/v2/models/${encodeURIComponent(model)}/generate_stream`, {method: "POST", signal, headers: headers({"Content-Type": "application/json"}), body: JSON.stringify(body)});
-  if (!answer.ok) await refuse(answer);
+  if (!answer.ok) {
+    try {
+      await refuse(answer);
+    } catch (e) {
+      if (!stream || !/decoupled/.test(e.message)) throw e;
+      yield* generate(model, text, signal, false); // this model answers in one piece
+      return;
+    }
+  }
   for await (const data of events(answer)) {
     const o = JSON.parse(data);
     if (o.error) throw new Error(o.error);
@@ -276,13 +313,14 @@ async function* generate(model, text, signal) {
 
 // The stream of an answer: chat where the model can, else its text continued.
 async function* answerOf(m, list, signal) {
-  const plain = () => { m.continues = true; return generate(m.model, list.at(-1).content, signal); };
-  if (!stats || !stats.openai) return yield* plain();
+  const plain = () => { m.continues = stats && stats.openai ? "no chat template: text continued" : "text continued"; return generate(m.model, list.at(-1).content, signal); };
+  if (!stats || !stats.openai || plainModels.has(m.model)) return yield* plain();
   try {
     yield* chat(m.model, list, signal);
   } catch (e) {
     const noTemplate = e.status === 400 && e.param === "messages" && /template/.test(e.message);
     if (!noTemplate || m.content) throw e;
+    plainModels.add(m.model);
     yield* plain();
   }
 }
@@ -298,7 +336,7 @@ function note(m, t0, t1, pieces, usage, finish) {
     const cached = (usage.prompt_tokens_details || {}).cached_tokens;
     out.push(`prompt ${number(usage.prompt_tokens)} tokens${cached ? `, ${number(cached)} cached` : ""}`);
   }
-  if (m.continues) out.push("no chat template: text continued");
+  if (m.continues) out.push(m.continues);
   if (finish === "length") out.push("cut at the token limit");
   if (finish === "stopped") out.push("stopped");
   return out;

@@ -1,5 +1,6 @@
 // Asks the server how it is (GET /ui/stats) and draws the live view. Counters are cumulative, so rates
-// are differences between two answers. chat.js imports this file.
+// are differences between two answers. chat.js imports this file; its listeners get null where the
+// server does not tell.
 const HISTORY_MS = 120000, TIMELINE_MS = 10000;
 const $ = (id) => document.getElementById(id);
 const listeners = new Set();
@@ -51,9 +52,18 @@ export async function poll() {
   running = true;
   try {
     const answer = await fetch("/ui/stats", {cache: "no-store"});
-    if (!answer.ok) throw new Error(answer.status === 403 ? "Statistics are restricted on this server" : `Statistics: error ${answer.status}`);
-    failures = 0;
-    take(await answer.json());
+    if (answer.status === 403) { // the chat goes on without them
+      failures++;
+      show("", "Statistics are restricted");
+      notice("Statistics are restricted on this server (--http-restricted-api).");
+      for (const f of listeners) f(null);
+    } else if (!answer.ok) {
+      throw new Error(`Statistics: error ${answer.status}`);
+    } else {
+      const s = await answer.json();
+      failures = 0;
+      take(s);
+    }
   } catch (e) {
     failures++;
     show("bad", e instanceof TypeError ? "No connection to the server" : e.message);
@@ -237,7 +247,7 @@ function drawEngine(e, now, time) {
   c.kv.set(number(100 * now.kv, now.kv < 0.1 ? 1 : 0), "%", `${number(e.kv_blocks.used)} of ${number(e.kv_blocks.max)} blocks`, pick("kv"), 1);
   for (const [name, cells] of Object.entries(c.row)) {
     [e[name].p50, e[name].p90, e[name].p99].forEach((v, i) => { cells[i].textContent = millis(v); });
-    cells[3].textContent = number(e[name].total);
+    cells[3].textContent = number(e[name].n);
   }
   timeline(c, e, time);
 }

@@ -1,7 +1,7 @@
 /* probe - a backend for tests that tells what it was given.
  *
  * Output SEEN (STRING, one element): JSON with every input of the request ("inputs"), its flags and
- * correlation id, where it stood in the batch and how the batch was made up. Output SUM (INT32, one
+ * correlation id, text parameters, its place in the batch and the batch. Output SUM (INT32, one
  * element): the state after this request, which is the state before it plus input IN, for each
  * state that the configuration names (INT32; the first one is answered).
  *
@@ -12,6 +12,7 @@
  *   fail              text: every request is answered with this error
  *   init_delay_ms     the model takes that long to load
  *   fail_once         path of a file: loading fails while it is not there, and makes it
+ *   late_report       figures are reported after the request was released
  *   log_inputs        write every input into the server's log, for runs that nobody asks about
  */
 #include "backends/util/util.h"
@@ -27,7 +28,7 @@ typedef struct probe {
     nrd_tb_config cfg;
     uint64_t delay_ms, iterations;
     const char *fail; /* borrowed from cfg */
-    bool log_inputs;
+    bool log_inputs, late_report;
 } probe;
 
 static uint64_t number(const nrd_tb_config *c, const char *key)
@@ -55,6 +56,7 @@ TRITONSERVER_Error *TRITONBACKEND_ModelInitialize(TRITONBACKEND_Model *model)
     p->delay_ms = number(&p->cfg, "execute_delay_ms");
     p->iterations = number(&p->cfg, "iterations");
     p->fail = nrd_tb_config_param(&p->cfg, "fail");
+    p->late_report = nrd_tb_config_param(&p->cfg, "late_report") != NULL;
     p->log_inputs = nrd_tb_config_param(&p->cfg, "log_inputs") != NULL;
     pause_ms(number(&p->cfg, "init_delay_ms"));
     NRD_TB_TRY(TRITONBACKEND_ModelSetState(model, p));
@@ -144,6 +146,28 @@ static TRITONSERVER_Error *describe(nrd_str *out, TRITONBACKEND_Request *r, uint
     return NULL;
 }
 
+/* Text parameters of the request as a further member; nothing when there are none. */
+static void describe_parameters(nrd_str *seen, TRITONBACKEND_Request *r)
+{
+    uint32_t n = 0;
+
+    TRITONSERVER_ErrorDelete(TRITONBACKEND_RequestParameterCount(r, &n));
+    for (uint32_t i = 0; i < n; i++) {
+        const char *key = "";
+        TRITONSERVER_ParameterType type = TRITONSERVER_PARAMETER_INT;
+        const void *value = NULL;
+        TRITONSERVER_ErrorDelete(TRITONBACKEND_RequestParameter(r, i, &key, &type, &value));
+        if (type == TRITONSERVER_PARAMETER_STRING) {
+            seen->len--; /* the closing brace */
+            nrd_str_putc(seen, ',');
+            nrd_json_put_cstr(seen, key);
+            nrd_str_putc(seen, ':');
+            nrd_json_put_cstr(seen, value);
+            nrd_str_putc(seen, '}');
+        }
+    }
+}
+
 /* ---- state ---- */
 
 static int32_t first_value(const nrd_tb_inputs *in, const char *name)
@@ -221,6 +245,7 @@ static void answer(const probe *p, TRITONBACKEND_ModelInstance *instance, TRITON
     nrd_str seen = {0};
     int32_t sum = 0;
     TRITONSERVER_Error *err = describe(&seen, r, place, count);
+    describe_parameters(&seen, r);
 
     if (p->log_inputs) {
         TRITONSERVER_ErrorDelete(TRITONSERVER_LogMessage(TRITONSERVER_LOG_INFO, __FILE__, __LINE__,
@@ -240,9 +265,11 @@ static void answer(const probe *p, TRITONBACKEND_ModelInstance *instance, TRITON
                          "probe: sending");
         TRITONSERVER_ErrorDelete(err);
         uint64_t now = nrd_now_ns();
-        nrd_tb_log_error(
-            TRITONBACKEND_ModelInstanceReportStatistics(instance, r, ok, start, start, now, now),
-            "probe: statistics");
+        if (!p->late_report) {
+            nrd_tb_log_error(TRITONBACKEND_ModelInstanceReportStatistics(instance, r, ok, start,
+                                                                         start, now, now),
+                             "probe: statistics");
+        }
     }
     nrd_str_fini(&seen);
     err = TRITONBACKEND_RequestRelease(r, again ? TRITONSERVER_REQUEST_RELEASE_RESCHEDULE
@@ -252,6 +279,12 @@ static void answer(const probe *p, TRITONBACKEND_ModelInstance *instance, TRITON
         err = TRITONBACKEND_RequestRelease(r, TRITONSERVER_REQUEST_RELEASE_ALL);
     }
     nrd_tb_log_error(err, "probe: releasing");
+    if (p->late_report && !again) {
+        uint64_t now = nrd_now_ns();
+        nrd_tb_log_error(
+            TRITONBACKEND_ModelInstanceReportStatistics(instance, r, true, start, start, now, now),
+            "probe: statistics");
+    }
 }
 
 TRITONSERVER_Error *TRITONBACKEND_ModelInstanceExecute(TRITONBACKEND_ModelInstance *instance,

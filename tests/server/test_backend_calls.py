@@ -1,0 +1,117 @@
+"""What backends see and may do: forwarded headers, figures reported late, log levels, priorities of
+any size, tags of metrics. The probe backend answers with what it was given."""
+import threading
+import time
+
+import pytest
+
+from test_sequence import PROBE, Answer, ask, param, write_probe
+
+pytestmark = pytest.mark.skipif(not (PROBE / "probe/libtriton_probe.so").exists(),
+                                reason="make test-backends builds what this needs")
+BACKENDS = f"--backend-directory={PROBE}"
+BODY = {"inputs": [{"name": "IN", "datatype": "INT32", "shape": [1], "data": [1]}]}
+HEADERS = {"X-One": "1 ", "x-two": 'a "b" \\', "y-three": "3"}
+
+
+@pytest.mark.parametrize("pattern,names", [
+    ("x-.*", {"X-One", "x-two"}),
+    ("X-ONE", {"X-One"}),
+    ("(?-i)x-", {"x-two"}),
+    ("^(?:x-one|y-[a-z]+)$", {"X-One", "y-three"}),
+    ("nothing", set()),
+])
+def test_pattern_picks_headers(tmp_path, launch, pattern, names):
+    write_probe(tmp_path, "m", None)
+    s = launch(tmp_path, BACKENDS, f"--http-header-forward-pattern={pattern}").wait_ready()
+    reply = Answer(s.call("POST", "/v2/models/m/infer", BODY, HEADERS))
+    assert reply.status == 200
+    assert {k: v for k, v in reply.seen.items() if k in HEADERS} == {k: HEADERS[k] for k in names}
+
+
+@pytest.mark.parametrize("option", ["http", "grpc"])
+def test_a_wrong_pattern_is_refused(tmp_path, launch, option):
+    write_probe(tmp_path, "m", None)
+    s = launch(tmp_path, BACKENDS, f"--{option}-header-forward-pattern=(x")
+    assert s.wait() != 0
+    assert f"--{option}-header-forward-pattern '(x': " in s.log()
+
+
+def test_figures_may_be_reported_after_the_release(tmp_path, launch):
+    write_probe(tmp_path, "m", None, batch=4, more=param("late_report", "1") +
+                "dynamic_batching { max_queue_delay_microseconds: 1000 }")
+    s = launch(tmp_path, BACKENDS).wait_ready()
+    threads = [threading.Thread(target=lambda: [ask(s, "m", batch=1) for _ in range(50)])
+               for _ in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    stats = s.call("GET", "/v2/models/m/stats").json()["model_stats"][0]
+    assert stats["inference_count"] == stats["inference_stats"]["success"]["count"] == 200
+
+
+def test_messages_of_backends_obey_the_log_settings(tmp_path, launch):
+    write_probe(tmp_path, "m", None, more=param("log_inputs", "1"))
+    s = launch(tmp_path, BACKENDS).wait_ready()
+    assert ask(s, "m").status == 200
+    assert s.log().count('"batch":1') == 1
+    assert s.call("POST", "/v2/logging", {"log_info": False}).status == 200
+    assert ask(s, "m").status == 200
+    assert s.log().count('"batch":1') == 1
+
+
+def test_there_may_be_any_number_of_priorities(tmp_path, launch):
+    last = (1 << 64) - 1
+    write_probe(tmp_path, "m", None, batch=1, more=param("execute_delay_ms", "30") + f"""
+dynamic_batching {{ priority_levels: {last} default_priority_level: {last}
+  priority_queue_policy {{ key: {last - 1} value: {{ max_queue_size: 1 }} }} }}""")
+    s = launch(tmp_path, BACKENDS).wait_ready()
+    done, lock = [], threading.Lock()
+
+    def send(priority):
+        body = {**BODY, "parameters": {"priority": priority}}
+        body["inputs"] = [{**BODY["inputs"][0], "shape": [1, 1]}]
+        status = s.call("POST", "/v2/models/m/infer", body).status
+        with lock:
+            done.append((priority, status))
+
+    first = threading.Thread(target=send, args=(1,))
+    first.start()
+    numbers = list(range(300, 0, -3))  # more than are kept when they are empty
+    threads = [threading.Thread(target=send, args=(p,)) for p in numbers]
+    for t in threads:
+        t.start()
+    for t in [first, *threads]:
+        t.join()
+    assert sorted(done) == sorted([(1, 200)] + [(p, 200) for p in numbers])
+    late = [p for p, _ in done[len(done) // 2:]]
+    assert sum(late) > sum(p for p, _ in done) / 2  # small numbers came first
+
+
+def test_a_delayed_request_makes_room_when_its_time_is_over(tmp_path, launch):
+    write_probe(tmp_path, "m", None, batch=32, more="""dynamic_batching {
+  preferred_batch_size: [ 4 ] max_queue_delay_microseconds: 5000000
+  default_queue_policy { timeout_action: DELAY default_timeout_microseconds: 700000 } }""")
+    s = launch(tmp_path, BACKENDS).wait_ready()
+    seconds = {}
+
+    def send(key, batch):
+        began = time.monotonic()
+        assert ask(s, "m", batch=batch).status == 200
+        seconds[key] = time.monotonic() - began
+
+    threads = []
+    for key, batch in (("one", 1), ("two", 2), ("three", 2)):  # all within the time-out of one
+        threads.append(threading.Thread(target=send, args=(key, batch)))
+        threads[-1].start()
+        time.sleep(0.1)
+    for t in threads:
+        t.join()
+    assert seconds["one"] > 4 and seconds["two"] < 2 and seconds["three"] < 2
+
+
+def test_metric_tags_are_labels_with_a_mark(tmp_path, launch):
+    write_probe(tmp_path, "m", None, more='metric_tags { key: "team" value: "a" }')
+    s = launch(tmp_path, BACKENDS).wait_ready()
+    assert 'nv_inference_count{_team="a",model="m",version="1"}' in s.call_metrics()
