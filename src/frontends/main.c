@@ -133,6 +133,11 @@ static nrd_error *start_services(services *s, const nrd_options *o)
         NRD_LOG_INFO("Started Metrics Service at %s:%d", o->metrics_address,
                      nrd_http_server_port(s->metrics));
     }
+    if (s->ui) {
+        const bool any = !strcmp(o->http_address, "0.0.0.0") || !strcmp(o->http_address, "::");
+        NRD_LOG_INFO("Chat and live view at http://%s:%d/", any ? "localhost" : o->http_address,
+                     nrd_http_api_port(s->http));
+    }
     return NULL;
 }
 

@@ -51,7 +51,7 @@ static struct {
     const char *model, *prompt;
     char request[4096];
     size_t n_request;
-    int epoll, n_started, n_complete, n_failed, n_stalled, n_running;
+    int epoll, n_first, n_started, n_complete, n_failed, n_stalled, n_running;
     long n_text_events, n_tokens_seen;
     samples first, per_token, gap, delay, overhead;
     char error[256];
@@ -169,7 +169,7 @@ static void end(client *c)
         fail(c, "the stream was cut", 18);
     }
     c->done = true;
-    if (g.n_started < g.n_requests) {
+    if (g.n_started + g.n_clients - g.n_first < g.n_requests) { /* those that wait have one each */
         start(c);
     }
 }
@@ -344,6 +344,7 @@ int main(int argc, char **argv)
         uint64_t passed = (now_ns() - begin) / 1000000u;
         while (next < g.n_clients &&
                (g.ramp_ms == 0 || passed * (uint64_t)g.n_clients >= (uint64_t)next * (uint64_t)g.ramp_ms)) {
+            g.n_first++;
             start(&clients[next++]);
         }
         int n = epoll_wait(g.epoll, events, 256, next < g.n_clients ? 1 : 30000);
