@@ -521,7 +521,7 @@ nrd_error *nrd_stats_response(nrd_model *m, uint64_t index, nrd_resp_outcome out
         s->n_responses = i + 1;
     }
     nrd_response_stat *r = &s->responses[i];
-    if (outcome == NRD_RESP_OK || outcome == NRD_RESP_FAIL) {
+    if (outcome != NRD_RESP_CANCEL) {
         add(&r->infer, infer_end - start_ns);
         if (output_start_ns) {
             add(&r->output, end_ns - infer_end);

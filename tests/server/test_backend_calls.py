@@ -131,3 +131,31 @@ def test_metric_tags_are_labels_with_a_mark(tmp_path, launch):
     write_probe(tmp_path, "m", None, more='metric_tags { key: "team" value: "a" }')
     s = launch(tmp_path, BACKENDS).wait_ready()
     assert 'nv_inference_count{_team="a",model="m",version="1"}' in s.call_metrics()
+
+
+def test_summaries_take_their_quantiles_from_the_options(tmp_path, launch):
+    write_probe(tmp_path, "m", None)
+    write_probe(tmp_path, "kept", None, more="response_cache { enable: true }")
+    s = launch(tmp_path, BACKENDS, "--metrics-config", "summary_latencies=true", "--metrics-config",
+               "summary_quantiles=0.1:0.0.1,0.75:0.01", "--metrics-config",
+               "counter_latencies=false").wait_ready()
+    found = s.call_metrics()
+    for quantile in ("0.1", "0.75"):
+        label = f'model="m",version="1",quantile="{quantile}"'
+        assert f"nv_inference_request_summary_us{{{label}}}" in found
+    assert 'nv_cache_hit_summary_per_model_count{model="kept",version="1"}' in found
+    assert 'nv_inference_request_summary_us_count{model="kept",version="1"}' not in found
+    assert not any(k.startswith("nv_inference_request_duration_us") for k in found)
+
+
+def test_figures_of_responses(tmp_path, launch):
+    write_probe(tmp_path, "m", None, more=param("response_figures", "1"))
+    s = launch(tmp_path, BACKENDS).wait_ready()
+    for _ in range(3):
+        assert ask(s, "m").status == 200
+    stats = s.call("GET", "/v2/models/m/stats").json()["model_stats"][0]["response_stats"]
+    counts = [{k: v["count"] for k, v in stats[i].items()} for i in ("0", "1")]
+    assert counts[0] == {"compute_infer": 3, "compute_output": 3, "success": 3, "fail": 0,
+                         "empty_response": 0, "cancel": 0}
+    assert counts[1] == {"compute_infer": 3, "compute_output": 0, "success": 0, "fail": 0,
+                         "empty_response": 3, "cancel": 0}

@@ -13,6 +13,7 @@
  *   init_delay_ms     the model takes that long to load
  *   fail_once         path of a file: loading fails while it is not there, and makes it
  *   late_report       figures are reported after the request was released
+ *   response_figures  figures of two responses are reported: one with output, one without
  *   log_inputs        write every input into the server's log, for runs that nobody asks about
  */
 #include "backends/util/util.h"
@@ -28,7 +29,7 @@ typedef struct probe {
     nrd_tb_config cfg;
     uint64_t delay_ms, iterations;
     const char *fail; /* borrowed from cfg */
-    bool log_inputs, late_report;
+    bool log_inputs, late_report, response_figures;
 } probe;
 
 static uint64_t number(const nrd_tb_config *c, const char *key)
@@ -56,6 +57,7 @@ TRITONSERVER_Error *TRITONBACKEND_ModelInitialize(TRITONBACKEND_Model *model)
     p->delay_ms = number(&p->cfg, "execute_delay_ms");
     p->iterations = number(&p->cfg, "iterations");
     p->fail = nrd_tb_config_param(&p->cfg, "fail");
+    p->response_figures = nrd_tb_config_param(&p->cfg, "response_figures") != NULL;
     p->late_report = nrd_tb_config_param(&p->cfg, "late_report") != NULL;
     p->log_inputs = nrd_tb_config_param(&p->cfg, "log_inputs") != NULL;
     pause_ms(number(&p->cfg, "init_delay_ms"));
@@ -238,6 +240,36 @@ static TRITONSERVER_Error *fill(TRITONBACKEND_Response *response, TRITONBACKEND_
     return NULL;
 }
 
+static TRITONSERVER_Error *report_response(TRITONBACKEND_ModelInstance *instance,
+                                           TRITONBACKEND_ResponseFactory *factory, uint64_t start,
+                                           uint64_t output_start)
+{
+    TRITONBACKEND_ModelInstanceResponseStatistics *s = NULL;
+
+    NRD_TB_TRY(TRITONBACKEND_ModelInstanceResponseStatisticsNew(&s));
+    NRD_TB_TRY(TRITONBACKEND_ModelInstanceResponseStatisticsSetModelInstance(s, instance));
+    NRD_TB_TRY(TRITONBACKEND_ModelInstanceResponseStatisticsSetResponseFactory(s, factory));
+    NRD_TB_TRY(TRITONBACKEND_ModelInstanceResponseStatisticsSetResponseStart(s, start));
+    if (output_start) {
+        NRD_TB_TRY(
+            TRITONBACKEND_ModelInstanceResponseStatisticsSetComputeOutputStart(s, output_start));
+    }
+    NRD_TB_TRY(TRITONBACKEND_ModelInstanceResponseStatisticsSetResponseEnd(s, nrd_now_ns()));
+    NRD_TB_TRY(TRITONBACKEND_ModelInstanceReportResponseStatistics(s));
+    return TRITONBACKEND_ModelInstanceResponseStatisticsDelete(s);
+}
+
+static void report_responses(TRITONBACKEND_ModelInstance *instance, TRITONBACKEND_Request *r,
+                             uint64_t start)
+{
+    TRITONBACKEND_ResponseFactory *factory = NULL;
+
+    nrd_tb_log_error(TRITONBACKEND_ResponseFactoryNew(&factory, r), "probe: factory");
+    nrd_tb_log_error(report_response(instance, factory, start, nrd_now_ns()), "probe: figures");
+    nrd_tb_log_error(report_response(instance, factory, start, 0), "probe: figures");
+    nrd_tb_log_error(TRITONBACKEND_ResponseFactoryDelete(factory), "probe: factory");
+}
+
 static void answer(const probe *p, TRITONBACKEND_ModelInstance *instance, TRITONBACKEND_Request *r,
                    uint32_t place, uint32_t count, uint64_t start)
 {
@@ -272,6 +304,9 @@ static void answer(const probe *p, TRITONBACKEND_ModelInstance *instance, TRITON
         }
     }
     nrd_str_fini(&seen);
+    if (p->response_figures) {
+        report_responses(instance, r, start);
+    }
     err = TRITONBACKEND_RequestRelease(r, again ? TRITONSERVER_REQUEST_RELEASE_RESCHEDULE
                                                 : TRITONSERVER_REQUEST_RELEASE_ALL);
     if (err && again) { /* it stays ours: the sequence is over */
