@@ -177,6 +177,13 @@ class Server:
         return {k: float(v) for k, v in (line.rsplit(" ", 1) for line in text.splitlines()
                                          if line and not line.startswith("#"))}
 
+    def wait_metrics(self, test, seconds=20):
+        """The metrics when they pass: a model counts a request after it has answered."""
+        until = time.monotonic() + seconds
+        while not test(found := self.call_metrics()) and time.monotonic() < until:
+            time.sleep(0.01)
+        return found
+
     def signal(self, number=signal.SIGTERM):
         self.process.send_signal(number)
 

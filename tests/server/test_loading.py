@@ -204,10 +204,9 @@ def test_namespaces_keep_models_of_one_name_apart(tmp_path, launch):
         assert s.call("POST", f"/v2/models/{pipe}/infer", pipe_body(dtype)).status == 200
     step = s.call("GET", "/v2/models/pipe_b/config").json()["ensemble_scheduling"]["step"][0]
     assert step["model_namespace"] == str(tmp_path / "b")
-    counts = {k: v for k, v in s.call_metrics().items() if k.startswith("nv_inference_count{")}
     for folder in "ab":
         label = f'nv_inference_count{{model="twin",namespace="{tmp_path / folder}",version="1"}}'
-        assert counts[label] == 1
+        assert s.wait_metrics(lambda m: m[label] == 1)[label] == 1
     index = s.call("POST", "/v2/repository/index").json()
     assert [m["name"] for m in index] == ["only_a", "only_b", "pipe_a", "pipe_b", "twin", "twin"]
 
@@ -228,10 +227,11 @@ def test_steps_follow_when_their_namesake_comes_and_goes(tmp_path, launch):
     def served_by():
         before = s.call_metrics()
         assert s.call("POST", "/v2/models/pipe/infer", pipe_body("INT32")).status == 200
-        after = s.call_metrics()
-        return "".join(sorted({"b" if '_at="b"' in k else "a" for k in after if "twin" in k
-                               and k.startswith("nv_inference_count")
-                               and after[k] > before.get(k, 0)}))
+
+        def counted(after):
+            return {"b" if '_at="b"' in k else "a" for k in after if "twin" in k
+                    and k.startswith("nv_inference_count") and after[k] > before.get(k, 0)}
+        return "".join(sorted(counted(s.wait_metrics(counted))))
 
     assert served_by() == "a"
     (tmp_path / "a/twin").rename(tmp_path / "aside")
