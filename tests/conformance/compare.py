@@ -17,12 +17,14 @@ import json
 import os
 import pathlib
 import re
-import socket
 import struct
 import subprocess
 import sys
 import tempfile
 import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from ports import free_ports  # noqa: E402
 
 import cases
 import cases_sched
@@ -47,15 +49,9 @@ def find_theirs():
     return None
 
 
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
-
 class Server:
     def __init__(self, program, repository, backends, log_path, *args):
-        self.http, self.grpc, self.metrics = free_port(), free_port(), free_port()
+        self.http, self.grpc, self.metrics = free_ports(3)
         self.log_path = pathlib.Path(log_path)
         with open(log_path, "w") as log:
             self.process = subprocess.Popen(

@@ -3,27 +3,24 @@ import json
 import os
 import pathlib
 import signal
-import socket
 import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from ports import free_ports  # noqa: E402
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BIN = pathlib.Path(os.environ.get("NEREID_BIN", ROOT / "build/bin"))
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 class Server:
     """One running server; requests as a client makes them."""
 
     def __init__(self, path, cache, *args):
-        self.http, self.metrics, self.grpc = free_port(), free_port(), free_port()
+        self.http, self.metrics, self.grpc = free_ports(3)
         self.log_path = pathlib.Path(cache) / f"server-{self.http}.log"
         env = dict(os.environ, NEREID_CACHE=str(cache))
         self.log = open(self.log_path, "w")

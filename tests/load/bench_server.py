@@ -15,13 +15,15 @@ import os
 import pathlib
 import re
 import signal
-import socket
 import statistics
 import struct
 import subprocess
 import sys
 import tempfile
 import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from ports import free_ports  # noqa: E402
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -76,15 +78,9 @@ def write_scripts(folder):
     (folder / "ready.lua").write_text("")
 
 
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
-
 class Server:
     def __init__(self, program, repository, folder):
-        self.http, self.grpc, metrics = free_port(), free_port(), free_port()
+        self.http, self.grpc, metrics = free_ports(3)
         log = open(folder / f"log-{self.http}", "w")
         begin = time.monotonic()
         self.process = subprocess.Popen(

@@ -5,9 +5,13 @@ import pathlib
 import signal
 import socket
 import subprocess
+import sys
 import time
 
 import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from ports import free_ports  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("NEREID_BUILD", ROOT / "build"))
@@ -30,12 +34,6 @@ def write_model(repository, name, dtype="TYPE_INT32", count=1, extra=""):
 
 def delay(milliseconds):
     return ('parameters { key: "execute_delay_ms" value: { string_value: "%d" } }' % milliseconds)
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 class Reply:
@@ -140,7 +138,7 @@ def environment():
 
 class Server:
     def __init__(self, folder, repository, *args):
-        self.http, self.metrics, self.grpc = free_port(), free_port(), free_port()
+        self.http, self.metrics, self.grpc = free_ports(3)
         self.log_path = pathlib.Path(folder) / f"log-{self.http}"
         with open(self.log_path, "w") as log:
             self.process = subprocess.Popen(

@@ -9,10 +9,12 @@ import os
 import pathlib
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+from ports import free_ports  # noqa: E402
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
@@ -25,12 +27,6 @@ def find_theirs():
     """Folder of NVIDIA's package (the nvidia-pytriton wheel, unpacked), or None."""
     folder = pathlib.Path(os.environ.get("NEREID_TRITON", "/tmp/pytriton"))
     return folder if (folder / "pytriton/tritonserver/bin/tritonserver").is_file() else None
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 def add_model(repository, name, source=None, extra="", parameters=None, instances=1, config=True):
@@ -75,7 +71,7 @@ class Server:
     """kind: "ours" or "theirs"; backends: folder with python/ in it, for exchanges."""
 
     def __init__(self, folder, repository, *args, kind="ours", backends=None, python=sys.executable):
-        self.http, self.grpc, self.metrics_port = free_port(), free_port(), free_port()
+        self.http, self.grpc, self.metrics_port = free_ports(3)
         self.log_path = pathlib.Path(folder) / f"log-{kind}-{self.http}"
         env = dict(os.environ)
         if kind == "ours":
