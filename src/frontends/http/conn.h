@@ -80,6 +80,7 @@ struct nrd_http_loop {
     int wake_fd;
     struct event *ev_wake, *ev_tick;
     _Atomic(nrd_http_task *) inbox; /* newest first */
+    atomic_int n_posting;           /* threads within nrd_http_post */
     nrd_http_conn *conns;
     atomic_size_t n_conns;
     uint64_t now_ns; /* refreshed at each wake-up */
@@ -107,6 +108,7 @@ nrd_error *nrd_http_loop_init(nrd_http_loop *l, nrd_http_server *s) NRD_MUST_USE
 void *nrd_http_loop_main(void *loop); /* body of the thread */
 /* At the start of every event: the loop's time is read, and tasks need not ring any more. */
 void nrd_http_loop_awake(nrd_http_loop *l);
+void nrd_http_loop_wait_posts(nrd_http_loop *l); /* until nobody is about to ring; before it goes */
 
 /* ---- conn.c ---- */
 nrd_http_inbuf *nrd_http_inbuf_new(size_t cap); /* NULL: no memory */

@@ -10,6 +10,7 @@
 
 #include <errno.h>
 #include <event2/listener.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -25,6 +26,7 @@ static nrd_http_task asleep; /* the mark; never run */
 void nrd_http_post(nrd_http_loop *l, nrd_http_task *task)
 {
     nrd_http_task *old = atomic_load_explicit(&l->inbox, memory_order_relaxed);
+    atomic_fetch_add_explicit(&l->n_posting, 1, memory_order_relaxed);
     do {
         task->next = old == &asleep ? NULL : old;
     } while (!atomic_compare_exchange_weak_explicit(&l->inbox, &old, task, memory_order_release,
@@ -35,6 +37,15 @@ void nrd_http_post(nrd_http_loop *l, nrd_http_task *task)
         do {
             r = write(l->wake_fd, &one, sizeof one);
         } while (r < 0 && errno == EINTR);
+    }
+    /* The task may be done and its server about to go: this is the last look at the loop. */
+    atomic_fetch_sub_explicit(&l->n_posting, 1, memory_order_release);
+}
+
+void nrd_http_loop_wait_posts(nrd_http_loop *l)
+{
+    while (atomic_load_explicit(&l->n_posting, memory_order_acquire) > 0) {
+        sched_yield();
     }
 }
 

@@ -236,6 +236,7 @@ void nrd_http_server_free(nrd_http_server *s)
     }
     for (int i = 0; i < s->n_loops; i++) {
         nrd_http_loop *l = &s->loops[i];
+        nrd_http_loop_wait_posts(l);
         if (l->ev_wake) {
             event_free(l->ev_wake);
         }
