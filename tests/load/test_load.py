@@ -77,6 +77,10 @@ class Client:
         n = int(text.split("content-length: ", 1)[1].split("\r\n", 1)[0])
         return status, await self.reader.readexactly(n)
 
+    def ended(self):
+        """The server has closed it."""
+        return self.reader.at_eof() or self.writer.is_closing()
+
     def vanish(self):
         sock = self.writer.get_extra_info("socket")
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -170,13 +174,18 @@ class Mix:
         c.close()
 
     async def crawl(self):
-        """Half-open: a head that never ends."""
-        c = await Client(self.server.http).open()
-        c.writer.write(b"POST /v2/models/ident/infer HTTP/1.1\r\nHost: h\r\n")
+        """Half-open: a head that never ends, until the server has had enough (after two minutes)."""
         while self.running():
-            await asyncio.sleep(0.5)
-            c.writer.write(b"X")
-        c.vanish()
+            c = await Client(self.server.http).open()
+            c.writer.write(b"POST /v2/models/ident/infer HTTP/1.1\r\nHost: h\r\n")
+            while self.running() and not c.ended():
+                c.writer.write(b"X")
+                await asyncio.sleep(0.5)
+            if c.ended():
+                self.count["crawler", "cut"] += 1
+                c.close()
+            else:
+                c.vanish()
 
     async def run(self):
         idle = []
@@ -219,6 +228,8 @@ def test_busy_and_idle_connections_while_models_come_and_go(launch, tmp_path):
     assert mix.count["woken", 200] >= min(IDLE, 100)
     assert mix.count["ident", 200] > BUSY and mix.count["churn", 200] > 0
     assert mix.count["stream", "left"] > 0 and mix.count["control", 200] >= 3
+    assert mix.count["crawler", "cut"] >= 20 * int(SECONDS // 300)
+    print(dict(mix.count))
     # What clients received is what the server counted: nothing lost, nothing twice.
     until = time.monotonic() + 20
     while metric(s, "nv_inference_pending_request_count", "stream") and time.monotonic() < until:
