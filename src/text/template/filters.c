@@ -8,17 +8,17 @@
 
 /* ---- arguments ---- */
 
-static val arg(const bound *b, size_t i, val fallback)
+val nrd_tpl_arg(const bound *b, size_t i, val fallback)
 {
     return b->has[i] ? b->v[i] : fallback;
 }
 
-static bool flag(const bound *b, size_t i)
+bool nrd_tpl_flag(const bound *b, size_t i)
 {
     return b->has[i] && nrd_tpl_truthy(b->v[i]);
 }
 
-static int64_t int_arg(run *r, const bound *b, size_t i, int64_t fallback, const char *name)
+int64_t nrd_tpl_int_arg(run *r, const bound *b, size_t i, int64_t fallback, const char *name)
 {
     if (!b->has[i]) {
         return fallback;
@@ -131,7 +131,7 @@ static val f_abs(run *r, val v, const bound *b)
 
 static val f_attr(run *r, val v, const bound *b)
 {
-    val name = nrd_tpl_to_str(r, arg(b, 0, val_text("")));
+    val name = nrd_tpl_to_str(r, nrd_tpl_arg(b, 0, val_text("")));
     if (v.type == V_DICT) { /* an attribute only, never a key */
         bool unsafe;
         char text[64];
@@ -148,9 +148,9 @@ static val f_attr(run *r, val v, const bound *b)
 
 static val f_batch(run *r, val v, const bound *b)
 {
-    int64_t size = int_arg(r, b, 0, 0, "linecount");
+    int64_t size = nrd_tpl_int_arg(r, b, 0, 0, "linecount");
     size_t n;
-    val *items = nrd_tpl_iterate(r, v, &n), fill = arg(b, 1, val_none());
+    val *items = nrd_tpl_iterate(r, v, &n), fill = nrd_tpl_arg(b, 1, val_none());
     list *all = nrd_tpl_list(r, L_ITER, 0), *l = NULL;
     for (size_t i = 0; i < n; i++) {
         if (!l || (int64_t)l->n == size) {
@@ -168,9 +168,9 @@ static val f_batch(run *r, val v, const bound *b)
 
 static val f_slice(run *r, val v, const bound *b)
 {
-    int64_t slices = int_arg(r, b, 0, 1, "slices");
+    int64_t slices = nrd_tpl_int_arg(r, b, 0, 1, "slices");
     size_t n, at = 0;
-    val *items = nrd_tpl_iterate(r, v, &n), fill = arg(b, 1, val_none());
+    val *items = nrd_tpl_iterate(r, v, &n), fill = nrd_tpl_arg(b, 1, val_none());
     list *all = nrd_tpl_list(r, L_ITER, 0);
     if (slices < 1) {
         nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "slices must be positive");
@@ -235,7 +235,7 @@ static val f_title(run *r, val v, const bound *b)
 static val f_center(run *r, val v, const bound *b)
 {
     val s = nrd_tpl_to_str(r, v);
-    int64_t width = int_arg(r, b, 0, 80, "width"), n = (int64_t)nrd_tpl_cp_count(s.s, s.n);
+    int64_t width = nrd_tpl_int_arg(r, b, 0, 80, "width"), n = (int64_t)nrd_tpl_cp_count(s.s, s.n);
     int64_t missing = width > n ? width - n : 0, left = missing / 2 + (missing & width & 1);
     sb out = {0};
     for (int64_t i = 0; i < left; i++) {
@@ -251,13 +251,13 @@ static val f_center(run *r, val v, const bound *b)
 static val f_default(run *r, val v, const bound *b)
 {
     (void)r;
-    bool use = v.type == V_UNDEF || (flag(b, 1) && !nrd_tpl_truthy(v));
-    return use ? arg(b, 0, val_text("")) : v;
+    bool use = v.type == V_UNDEF || (nrd_tpl_flag(b, 1) && !nrd_tpl_truthy(v));
+    return use ? nrd_tpl_arg(b, 0, val_text("")) : v;
 }
 
 static val f_dictsort(run *r, val v, const bound *b)
 {
-    val by = arg(b, 1, val_text("key"));
+    val by = nrd_tpl_arg(b, 1, val_text("key"));
     if (v.type != V_DICT) {
         nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "dictsort needs a mapping, not %s",
                      nrd_tpl_type_name(v));
@@ -273,7 +273,7 @@ static val f_dictsort(run *r, val v, const bound *b)
         nrd_tpl_push(r, pair, v.dict->e[i].value);
         nrd_tpl_push(r, pairs, val_list(pair));
     }
-    keyed *k = sorted(r, pairs->v, pairs->n, val_int(by_key ? 0 : 1), flag(b, 0), flag(b, 2));
+    keyed *k = sorted(r, pairs->v, pairs->n, val_int(by_key ? 0 : 1), nrd_tpl_flag(b, 0), nrd_tpl_flag(b, 2));
     for (size_t i = 0; i < pairs->n; i++) {
         pairs->v[i] = k[i].item;
     }
@@ -367,10 +367,10 @@ static val f_float(run *r, val v, const bound *b)
     if (nrd_tpl_is_number(v)) {
         return val_float(nrd_tpl_as_double(v));
     }
-    return v.type == V_STR && parse_number(v, &f) ? val_float(f) : arg(b, 0, val_float(0));
+    return v.type == V_STR && parse_number(v, &f) ? val_float(f) : nrd_tpl_arg(b, 0, val_float(0));
 }
 
-static bool parse_int(val v, int base, int64_t *out)
+bool nrd_tpl_parse_int(val v, int base, int64_t *out)
 {
     char text[80];
     size_t start = nrd_tpl_lstrip(v.s, v.n), n = nrd_tpl_rstrip(v.s, v.n), k = 0;
@@ -401,7 +401,7 @@ static bool parse_int(val v, int base, int64_t *out)
 
 static val f_int(run *r, val v, const bound *b)
 {
-    int64_t i, base = int_arg(r, b, 1, 10, "base");
+    int64_t i, base = nrd_tpl_int_arg(r, b, 1, 10, "base");
     double f;
     if (v.type == V_UNDEF) {
         nrd_tpl_fail_undef(r, v);
@@ -412,15 +412,15 @@ static val f_int(run *r, val v, const bound *b)
     if (v.type == V_INT || v.type == V_BOOL) {
         return val_int(v.type == V_BOOL ? v.b : v.i);
     }
-    if (v.type == V_STR && parse_int(v, (int)base, &i)) {
+    if (v.type == V_STR && nrd_tpl_parse_int(v, (int)base, &i)) {
         return val_int(i);
     }
     if (v.type == V_FLOAT) {
         f = v.f;
     } else if (v.type != V_STR || !parse_number(v, &f)) {
-        return arg(b, 0, val_int(0));
+        return nrd_tpl_arg(b, 0, val_int(0));
     }
-    return f > -9.2e18 && f < 9.2e18 ? val_int((int64_t)f) : arg(b, 0, val_int(0));
+    return f > -9.2e18 && f < 9.2e18 ? val_int((int64_t)f) : nrd_tpl_arg(b, 0, val_int(0));
 }
 
 static val f_format(run *r, val v, const bound *b)
@@ -447,9 +447,9 @@ static val f_format(run *r, val v, const bound *b)
 static val f_groupby(run *r, val v, const bound *b)
 {
     size_t n;
-    val *items = nrd_tpl_iterate(r, v, &n), attribute = arg(b, 0, val_none());
-    val fallback = arg(b, 1, val_none());
-    bool exact = flag(b, 2);
+    val *items = nrd_tpl_iterate(r, v, &n), attribute = nrd_tpl_arg(b, 0, val_none());
+    val fallback = nrd_tpl_arg(b, 1, val_none());
+    bool exact = nrd_tpl_flag(b, 2);
     keyed *k = nrd_tpl_alloc(r, (n + 1) * sizeof *k), *tmp = nrd_tpl_alloc(r, (n + 1) * sizeof *k);
     list *out = nrd_tpl_list(r, L_LIST, 0), *members = NULL;
 
@@ -473,8 +473,8 @@ static val f_groupby(run *r, val v, const bound *b)
 
 static val f_indent(run *r, val v, const bound *b)
 {
-    val width = arg(b, 0, val_int(4));
-    bool first = flag(b, 1), blank = flag(b, 2);
+    val width = nrd_tpl_arg(b, 0, val_int(4));
+    bool first = nrd_tpl_flag(b, 1), blank = nrd_tpl_flag(b, 2);
     sb indent = {0}, out = {0};
 
     if (v.type != V_STR) {
@@ -486,7 +486,7 @@ static val f_indent(run *r, val v, const bound *b)
     if (width.type == V_STR) {
         nrd_tpl_put(r, &indent, width);
     } else {
-        for (int64_t i = int_arg(r, b, 0, 4, "width"); i > 0; i--) {
+        for (int64_t i = nrd_tpl_int_arg(r, b, 0, 4, "width"); i > 0; i--) {
             nrd_sb_putc(r, &indent, ' ');
         }
     }
@@ -508,7 +508,7 @@ static val f_indent(run *r, val v, const bound *b)
     return s;
 }
 
-static list *dict_items(run *r, const dict *d, list_kind kind)
+list *nrd_tpl_dict_items(run *r, const dict *d, list_kind kind)
 {
     list *l = nrd_tpl_list(r, kind, d->n);
     for (size_t i = 0; i < d->n; i++) {
@@ -529,14 +529,14 @@ static val f_items(run *r, val v, const bound *b)
     if (v.type != V_DICT) {
         nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "Can only get item pairs from a mapping.");
     }
-    return val_list(dict_items(r, v.dict, L_ITER));
+    return val_list(nrd_tpl_dict_items(r, v.dict, L_ITER));
 }
 
 static val f_join(run *r, val v, const bound *b)
 {
     size_t n;
-    val *items = nrd_tpl_iterate(r, v, &n), d = nrd_tpl_to_str(r, arg(b, 0, val_text("")));
-    val attribute = arg(b, 1, val_none());
+    val *items = nrd_tpl_iterate(r, v, &n), d = nrd_tpl_to_str(r, nrd_tpl_arg(b, 0, val_text("")));
+    val attribute = nrd_tpl_arg(b, 1, val_none());
     sb out = {0};
     for (size_t i = 0; i < n; i++) {
         nrd_tpl_step(r, 1);
@@ -555,16 +555,21 @@ static val f_length(run *r, val v, const bound *b)
     return val_int(nrd_tpl_length(r, v));
 }
 
-static val f_list(run *r, val v, const bound *b)
+val nrd_tpl_to_list(run *r, val v)
 {
     size_t n;
     val *items = nrd_tpl_iterate(r, v, &n);
-    (void)b;
     list *l = nrd_tpl_list(r, L_LIST, n);
     for (size_t i = 0; i < n; i++) {
         nrd_tpl_push(r, l, items[i]);
     }
     return val_list(l);
+}
+
+static val f_list(run *r, val v, const bound *b)
+{
+    (void)b;
+    return nrd_tpl_to_list(r, v);
 }
 
 /* Calls a filter or test that a template names by a string. */
@@ -667,12 +672,12 @@ static val f_rejectattr(run *r, val v, const bound *b)
 static val extreme(run *r, val v, const bound *b, int want)
 {
     size_t n, best = 0;
-    val *items = nrd_tpl_iterate(r, v, &n), attribute = arg(b, 1, val_none()), best_key = val_none();
+    val *items = nrd_tpl_iterate(r, v, &n), attribute = nrd_tpl_arg(b, 1, val_none()), best_key = val_none();
     if (n == 0) {
         return val_undef(UNDEF_OTHER, "No aggregated item, sequence was empty.");
     }
     for (size_t i = 0; i < n; i++) {
-        val key = sort_key(r, items[i], attribute, flag(b, 0));
+        val key = sort_key(r, items[i], attribute, nrd_tpl_flag(b, 0));
         if (i == 0 || nrd_tpl_compare(r, key, best_key, want < 0 ? "<" : ">") == want) {
             best = i;
             best_key = key;
@@ -693,12 +698,12 @@ static val f_max(run *r, val v, const bound *b)
 
 static val f_replace(run *r, val v, const bound *b)
 {
-    val from = nrd_tpl_to_str(r, arg(b, 0, val_text(""))),
-        to = nrd_tpl_to_str(r, arg(b, 1, val_text("")));
+    val from = nrd_tpl_to_str(r, nrd_tpl_arg(b, 0, val_text(""))),
+        to = nrd_tpl_to_str(r, nrd_tpl_arg(b, 1, val_text("")));
     if (!b->has[0] || !b->has[1]) {
         nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "replace needs two strings");
     }
-    int64_t count = b->has[2] && b->v[2].type == V_NONE ? -1 : int_arg(r, b, 2, -1, "count");
+    int64_t count = b->has[2] && b->v[2].type == V_NONE ? -1 : nrd_tpl_int_arg(r, b, 2, -1, "count");
     return nrd_tpl_replace(r, nrd_tpl_to_str(r, v), from, to, count);
 }
 
@@ -723,8 +728,8 @@ static val f_reverse(run *r, val v, const bound *b)
 
 static val f_round(run *r, val v, const bound *b)
 {
-    int64_t precision = int_arg(r, b, 0, 0, "precision");
-    val how = arg(b, 1, val_text("common"));
+    int64_t precision = nrd_tpl_int_arg(r, b, 0, 0, "precision");
+    val how = nrd_tpl_arg(b, 1, val_text("common"));
     bool ceil_it = nrd_tpl_equal(r, how, val_text("ceil")),
          floor_it = nrd_tpl_equal(r, how, val_text("floor"));
     char text[512];
@@ -756,7 +761,7 @@ static val f_sort(run *r, val v, const bound *b)
 {
     size_t n;
     val *items = nrd_tpl_iterate(r, v, &n);
-    keyed *k = sorted(r, items, n, arg(b, 2, val_none()), flag(b, 1), flag(b, 0));
+    keyed *k = sorted(r, items, n, nrd_tpl_arg(b, 2, val_none()), nrd_tpl_flag(b, 1), nrd_tpl_flag(b, 0));
     list *l = nrd_tpl_list(r, L_LIST, n);
     for (size_t i = 0; i < n; i++) {
         nrd_tpl_push(r, l, k[i].item);
@@ -767,8 +772,8 @@ static val f_sort(run *r, val v, const bound *b)
 static val f_sum(run *r, val v, const bound *b)
 {
     size_t n;
-    val *items = nrd_tpl_iterate(r, v, &n), attribute = arg(b, 0, val_none());
-    val total = arg(b, 1, val_int(0));
+    val *items = nrd_tpl_iterate(r, v, &n), attribute = nrd_tpl_arg(b, 0, val_none());
+    val total = nrd_tpl_arg(b, 1, val_int(0));
     for (size_t i = 0; i < n; i++) {
         nrd_tpl_step(r, 1);
         total = nrd_tpl_binary(r, T_ADD, total, attribute.type == V_NONE
@@ -780,7 +785,7 @@ static val f_sum(run *r, val v, const bound *b)
 
 static val f_tojson(run *r, val v, const bound *b)
 {
-    val indent = arg(b, 1, val_none()), separators = arg(b, 2, val_none());
+    val indent = nrd_tpl_arg(b, 1, val_none()), separators = nrd_tpl_arg(b, 2, val_none());
     const char *item_sep = indent.type == V_NONE ? ", " : ",", *key_sep = ": ";
     char *pad = NULL;
     sb out = {0};
@@ -790,7 +795,7 @@ static val f_tojson(run *r, val v, const bound *b)
         memcpy(pad, indent.s, indent.n);
         pad[indent.n] = '\0';
     } else if (indent.type != V_NONE) {
-        int64_t n = int_arg(r, b, 1, 0, "indent");
+        int64_t n = nrd_tpl_int_arg(r, b, 1, 0, "indent");
         n = n < 0 ? 0 : n > 1000 ? 1000 : n;
         pad = nrd_tpl_alloc(r, (size_t)n + 1);
         memset(pad, ' ', (size_t)n);
@@ -811,7 +816,7 @@ static val f_tojson(run *r, val v, const bound *b)
         item_sep = text[0];
         key_sep = text[1];
     }
-    nrd_tpl_json(r, &out, v, flag(b, 0), pad, item_sep, key_sep, flag(b, 3), 0);
+    nrd_tpl_json(r, &out, v, nrd_tpl_flag(b, 0), pad, item_sep, key_sep, nrd_tpl_flag(b, 3), 0);
     return nrd_sb_val(&out);
 }
 
@@ -827,7 +832,7 @@ static bool in_set(val chars, const char *s, size_t n)
     return false;
 }
 
-static val strip(run *r, val s, val chars, bool left, bool right)
+val nrd_tpl_strip(run *r, val s, val chars, bool left, bool right)
 {
     size_t from = 0, to = s.n, k;
     uint32_t cp;
@@ -863,13 +868,13 @@ static val strip(run *r, val s, val chars, bool left, bool right)
 
 static val f_trim(run *r, val v, const bound *b)
 {
-    return strip(r, nrd_tpl_to_str(r, v), arg(b, 0, val_none()), true, true);
+    return nrd_tpl_strip(r, nrd_tpl_to_str(r, v), nrd_tpl_arg(b, 0, val_none()), true, true);
 }
 
 static val f_truncate(run *r, val v, const bound *b)
 {
-    val s = nrd_tpl_to_str(r, v), end = nrd_tpl_to_str(r, arg(b, 2, val_text("...")));
-    int64_t length = int_arg(r, b, 0, 255, "length"), leeway = int_arg(r, b, 3, 5, "leeway");
+    val s = nrd_tpl_to_str(r, v), end = nrd_tpl_to_str(r, nrd_tpl_arg(b, 2, val_text("...")));
+    int64_t length = nrd_tpl_int_arg(r, b, 0, 255, "length"), leeway = nrd_tpl_int_arg(r, b, 3, 5, "leeway");
     int64_t n_end = (int64_t)nrd_tpl_cp_count(end.s, end.n);
     sb out = {0};
     if (length < n_end || leeway < 0) {
@@ -879,7 +884,7 @@ static val f_truncate(run *r, val v, const bound *b)
         return s;
     }
     size_t cut = nrd_tpl_cp_offset(s.s, s.n, (size_t)(length - n_end));
-    const char *space = flag(b, 1) ? NULL : memrchr(s.s, ' ', cut);
+    const char *space = nrd_tpl_flag(b, 1) ? NULL : memrchr(s.s, ' ', cut);
     nrd_sb_put(r, &out, s.s, space ? (size_t)(space - s.s) : cut);
     nrd_sb_put(r, &out, end.s, end.n);
     return nrd_sb_val(&out);
@@ -888,11 +893,11 @@ static val f_truncate(run *r, val v, const bound *b)
 static val f_unique(run *r, val v, const bound *b)
 {
     size_t n;
-    val *items = nrd_tpl_iterate(r, v, &n), attribute = arg(b, 1, val_none());
+    val *items = nrd_tpl_iterate(r, v, &n), attribute = nrd_tpl_arg(b, 1, val_none());
     list *out = nrd_tpl_list(r, L_ITER, 0);
     dict *seen = nrd_tpl_dict(r, 0);
     for (size_t i = 0; i < n; i++) {
-        val key = sort_key(r, items[i], attribute, flag(b, 0));
+        val key = sort_key(r, items[i], attribute, nrd_tpl_flag(b, 0));
         if (!nrd_tpl_dict_find(r, seen, key)) {
             nrd_tpl_dict_put(r, seen, key, val_none());
             nrd_tpl_push(r, out, items[i]);
@@ -1006,45 +1011,37 @@ const method_row *nrd_tpl_find_filter(const char *name)
 
 /* ---- tests ---- */
 
-#define TEST(name, condition)                                                                      \
-    static val name(run *r, val v, const bound *b)                                                 \
-    {                                                                                              \
-        (void)r;                                                                                   \
-        (void)b;                                                                                   \
-        return val_bool(condition);                                                                \
-    }
-
-TEST(t_boolean, v.type == V_BOOL)
-TEST(t_callable, v.type == V_MACRO || v.type == V_METHOD || v.type == V_FUNC)
-TEST(t_defined, v.type != V_UNDEF)
-TEST(t_undefined, v.type == V_UNDEF)
-TEST(t_escaped, v.type == V_STR && v.flag)
-TEST(t_false, v.type == V_BOOL && !v.b)
-TEST(t_true, v.type == V_BOOL && v.b)
-TEST(t_float, v.type == V_FLOAT)
-TEST(t_integer, v.type == V_INT)
-TEST(t_iterable, v.type == V_STR || v.type == V_LIST || v.type == V_DICT || v.type == V_UNDEF)
-TEST(t_mapping, v.type == V_DICT)
-TEST(t_none, v.type == V_NONE)
-TEST(t_number, nrd_tpl_is_number(v))
-TEST(t_sequence, v.type == V_STR || v.type == V_DICT || v.type == V_UNDEF ||
+TPL_TEST(t_boolean, v.type == V_BOOL)
+TPL_TEST(t_callable, v.type == V_MACRO || v.type == V_METHOD || v.type == V_FUNC)
+TPL_TEST(t_defined, v.type != V_UNDEF)
+TPL_TEST(t_undefined, v.type == V_UNDEF)
+TPL_TEST(t_escaped, v.type == V_STR && v.flag)
+TPL_TEST(t_false, v.type == V_BOOL && !v.b)
+TPL_TEST(t_true, v.type == V_BOOL && v.b)
+TPL_TEST(t_float, v.type == V_FLOAT)
+TPL_TEST(t_integer, v.type == V_INT)
+TPL_TEST(t_iterable, v.type == V_STR || v.type == V_LIST || v.type == V_DICT || v.type == V_UNDEF)
+TPL_TEST(t_mapping, v.type == V_DICT)
+TPL_TEST(t_none, v.type == V_NONE)
+TPL_TEST(t_number, nrd_tpl_is_number(v))
+TPL_TEST(t_sequence, v.type == V_STR || v.type == V_DICT || v.type == V_UNDEF ||
                      (v.type == V_LIST && v.list->kind <= L_RANGE))
-TEST(t_string, v.type == V_STR)
-TEST(t_eq, nrd_tpl_equal(r, v, arg(b, 0, val_none())))
-TEST(t_ne, !nrd_tpl_equal(r, v, arg(b, 0, val_none())))
-TEST(t_lt, nrd_tpl_compare(r, v, arg(b, 0, val_none()), "<") == -1)
-TEST(t_gt, nrd_tpl_compare(r, v, arg(b, 0, val_none()), ">") == 1)
-TEST(t_in, nrd_tpl_contains(r, arg(b, 0, val_none()), v))
+TPL_TEST(t_string, v.type == V_STR)
+TPL_TEST(t_eq, nrd_tpl_equal(r, v, nrd_tpl_arg(b, 0, val_none())))
+TPL_TEST(t_ne, !nrd_tpl_equal(r, v, nrd_tpl_arg(b, 0, val_none())))
+TPL_TEST(t_lt, nrd_tpl_compare(r, v, nrd_tpl_arg(b, 0, val_none()), "<") == -1)
+TPL_TEST(t_gt, nrd_tpl_compare(r, v, nrd_tpl_arg(b, 0, val_none()), ">") == 1)
+TPL_TEST(t_in, nrd_tpl_contains(r, nrd_tpl_arg(b, 0, val_none()), v))
 
 static val t_le(run *r, val v, const bound *b)
 {
-    int c = nrd_tpl_compare(r, v, arg(b, 0, val_none()), "<=");
+    int c = nrd_tpl_compare(r, v, nrd_tpl_arg(b, 0, val_none()), "<=");
     return val_bool(c == -1 || c == 0);
 }
 
 static val t_ge(run *r, val v, const bound *b)
 {
-    int c = nrd_tpl_compare(r, v, arg(b, 0, val_none()), ">=");
+    int c = nrd_tpl_compare(r, v, nrd_tpl_arg(b, 0, val_none()), ">=");
     return val_bool(c == 1 || c == 0);
 }
 
@@ -1053,13 +1050,13 @@ static bool remainder_is(run *r, val v, val by, int64_t want)
     return nrd_tpl_equal(r, nrd_tpl_binary(r, T_MOD, v, by), val_int(want));
 }
 
-TEST(t_even, remainder_is(r, v, val_int(2), 0))
-TEST(t_odd, remainder_is(r, v, val_int(2), 1))
-TEST(t_divisibleby, remainder_is(r, v, arg(b, 0, val_none()), 0))
+TPL_TEST(t_even, remainder_is(r, v, val_int(2), 0))
+TPL_TEST(t_odd, remainder_is(r, v, val_int(2), 1))
+TPL_TEST(t_divisibleby, remainder_is(r, v, nrd_tpl_arg(b, 0, val_none()), 0))
 
 static val t_sameas(run *r, val v, const bound *b)
 {
-    val o = arg(b, 0, val_none());
+    val o = nrd_tpl_arg(b, 0, val_none());
     if (v.type != o.type) {
         return val_bool(false);
     }
@@ -1070,14 +1067,14 @@ static val t_sameas(run *r, val v, const bound *b)
 }
 
 /* islower, isupper: all that has case is so, and something has. */
-static bool has_case(run *r, val s, int how)
+bool nrd_tpl_has_case(run *r, val s, int how)
 {
     val same = nrd_tpl_case(r, s, how), other = nrd_tpl_case(r, s, how == 'u' ? 'l' : 'u');
     return nrd_tpl_equal(r, s, same) && !nrd_tpl_equal(r, s, other);
 }
 
-TEST(t_lower, has_case(r, nrd_tpl_to_str(r, v), 'l'))
-TEST(t_upper, has_case(r, nrd_tpl_to_str(r, v), 'u'))
+TPL_TEST(t_lower, nrd_tpl_has_case(r, nrd_tpl_to_str(r, v), 'l'))
+TPL_TEST(t_upper, nrd_tpl_has_case(r, nrd_tpl_to_str(r, v), 'u'))
 
 static bool names(val v, const method_row *(*find)(const char *))
 {
@@ -1090,8 +1087,8 @@ static bool names(val v, const method_row *(*find)(const char *))
     return find(text) != NULL;
 }
 
-TEST(t_filter, names(v, nrd_tpl_find_filter))
-TEST(t_test, names(v, nrd_tpl_find_test))
+TPL_TEST(t_filter, names(v, nrd_tpl_find_filter))
+TPL_TEST(t_test, names(v, nrd_tpl_find_test))
 
 const method_row *nrd_tpl_find_test(const char *name)
 {
@@ -1137,599 +1134,6 @@ const method_row *nrd_tpl_find_test(const char *name)
         {"upper", "", t_upper},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        if (!strcmp(rows[i].name, name)) {
-            return &rows[i];
-        }
-    }
-    return NULL;
-}
-
-/* ---- methods ---- */
-
-static val str_arg(run *r, const bound *b, size_t i)
-{
-    if (!b->has[i] || b->v[i].type != V_STR) {
-        nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "argument %zu must be str, not %s", i + 1,
-                     b->has[i] ? nrd_tpl_type_name(b->v[i]) : "missing");
-    }
-    return b->v[i];
-}
-
-static val m_strip(run *r, val s, const bound *b)
-{
-    return strip(r, s, arg(b, 0, val_none()), true, true);
-}
-
-static val m_lstrip(run *r, val s, const bound *b)
-{
-    return strip(r, s, arg(b, 0, val_none()), true, false);
-}
-
-static val m_rstrip(run *r, val s, const bound *b)
-{
-    return strip(r, s, arg(b, 0, val_none()), false, true);
-}
-
-static val m_title(run *r, val s, const bound *b)
-{
-    (void)b;
-    return nrd_tpl_case(r, s, 't');
-}
-
-static val m_swapcase(run *r, val s, const bound *b)
-{
-    (void)b;
-    return nrd_tpl_case(r, s, 's');
-}
-
-static bool has_affix(run *r, val s, val affix, bool end)
-{
-    if (affix.type == V_LIST && affix.list->kind == L_TUPLE) {
-        for (size_t i = 0; i < affix.list->n; i++) {
-            if (affix.list->v[i].type == V_STR && has_affix(r, s, affix.list->v[i], end)) {
-                return true;
-            }
-        }
-        return false;
-    }
-    if (affix.type != V_STR) {
-        nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "%s first arg must be str or a tuple of str, not %s",
-                     end ? "endswith" : "startswith", nrd_tpl_type_name(affix));
-    }
-    return affix.n <= s.n && (affix.n == 0 ||
-           memcmp(end ? s.s + s.n - affix.n : s.s, affix.s, affix.n) == 0);
-}
-
-/* The part of the string that the optional start and end name. */
-static val part(run *r, val s, const bound *b, size_t from)
-{
-    if (!b->has[from] && !b->has[from + 1]) {
-        return s;
-    }
-    return nrd_tpl_slice(r, s, arg(b, from, val_none()), arg(b, from + 1, val_none()), val_none());
-}
-
-static val m_startswith(run *r, val s, const bound *b)
-{
-    return val_bool(has_affix(r, part(r, s, b, 1), arg(b, 0, val_none()), false));
-}
-
-static val m_endswith(run *r, val s, const bound *b)
-{
-    return val_bool(has_affix(r, part(r, s, b, 1), arg(b, 0, val_none()), true));
-}
-
-static val m_removeprefix(run *r, val s, const bound *b)
-{
-    val p = str_arg(r, b, 0);
-    return has_affix(r, s, p, false) ? val_str(s.s + p.n, s.n - p.n) : s;
-}
-
-static val m_removesuffix(run *r, val s, const bound *b)
-{
-    val p = str_arg(r, b, 0);
-    return has_affix(r, s, p, true) ? val_str(s.s, s.n - p.n) : s;
-}
-
-static val m_replace(run *r, val s, const bound *b)
-{
-    return nrd_tpl_replace(r, s, str_arg(r, b, 0), str_arg(r, b, 1), int_arg(r, b, 2, -1, "count"));
-}
-
-static const char *last_of(const char *s, size_t n, val what)
-{
-    for (size_t i = n; i + 1 > what.n; i--) {
-        if (memcmp(s + i - what.n, what.s, what.n) == 0) {
-            return s + i - what.n;
-        }
-    }
-    return NULL;
-}
-
-static list *reversed_list(run *r, const list *l)
-{
-    list *out = nrd_tpl_list(r, L_LIST, l->n);
-    for (size_t i = l->n; i > 0; i--) {
-        nrd_tpl_push(r, out, l->v[i - 1]);
-    }
-    return out;
-}
-
-static val split_space(run *r, val s, int64_t max)
-{
-    list *l = nrd_tpl_list(r, L_LIST, 0);
-    size_t i = nrd_tpl_lstrip(s.s, s.n);
-    while (i < s.n) {
-        size_t end = i, k;
-        uint32_t cp;
-        if (max >= 0 && (int64_t)l->n == max) {
-            nrd_tpl_push(r, l, val_str(s.s + i, s.n - i));
-            break;
-        }
-        for (; end < s.n; end += k) {
-            k = nrd_utf8_next(s.s + end, s.n - end, &cp);
-            if (nrd_tpl_is_space(cp)) {
-                break;
-            }
-        }
-        nrd_tpl_push(r, l, val_str(s.s + i, end - i));
-        i = end + nrd_tpl_lstrip(s.s + end, s.n - end);
-    }
-    return val_list(l);
-}
-
-static val rsplit_space(run *r, val s, int64_t max)
-{
-    list *l = nrd_tpl_list(r, L_LIST, 0);
-    size_t n = nrd_tpl_rstrip(s.s, s.n);
-    while (n > 0) {
-        size_t from = n;
-        if (max >= 0 && (int64_t)l->n == max) {
-            from = nrd_tpl_lstrip(s.s, n);
-            nrd_tpl_push(r, l, val_str(s.s + from, n - from));
-            break;
-        }
-        while (from > 0 && nrd_tpl_rstrip(s.s, from) == from) {
-            from--;
-            while (from > 0 && (s.s[from] & 0xc0) == 0x80) {
-                from--;
-            }
-        }
-        nrd_tpl_push(r, l, val_str(s.s + from, n - from));
-        n = nrd_tpl_rstrip(s.s, from);
-    }
-    return val_list(reversed_list(r, l));
-}
-
-static val m_split(run *r, val s, const bound *b)
-{
-    int64_t max = int_arg(r, b, 1, -1, "maxsplit");
-    if (!b->has[0] || b->v[0].type == V_NONE) {
-        return split_space(r, s, max);
-    }
-    val sep = str_arg(r, b, 0);
-    list *l = nrd_tpl_list(r, L_LIST, 0);
-    size_t i = 0;
-    if (sep.n == 0) {
-        nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "empty separator");
-    }
-    while (max < 0 || (int64_t)l->n < max) {
-        const char *hit = memmem(s.s + i, s.n - i, sep.s, sep.n);
-        if (!hit) {
-            break;
-        }
-        nrd_tpl_step(r, 1);
-        nrd_tpl_push(r, l, val_str(s.s + i, (size_t)(hit - s.s) - i));
-        i = (size_t)(hit - s.s) + sep.n;
-    }
-    nrd_tpl_push(r, l, val_str(s.s + i, s.n - i));
-    nrd_tpl_step(r, s.n / 64);
-    return val_list(l);
-}
-
-static val m_rsplit(run *r, val s, const bound *b)
-{
-    int64_t max = int_arg(r, b, 1, -1, "maxsplit");
-    if (!b->has[0] || b->v[0].type == V_NONE) {
-        return rsplit_space(r, s, max);
-    }
-    val sep = str_arg(r, b, 0);
-    list *l = nrd_tpl_list(r, L_LIST, 0);
-    size_t n = s.n;
-    if (sep.n == 0) {
-        nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "empty separator");
-    }
-    nrd_tpl_step(r, s.n / 16);
-    while (max < 0 || (int64_t)l->n < max) {
-        const char *hit = last_of(s.s, n, sep);
-        if (!hit) {
-            break;
-        }
-        size_t end = (size_t)(hit - s.s) + sep.n;
-        nrd_tpl_push(r, l, val_str(s.s + end, n - end));
-        n = (size_t)(hit - s.s);
-    }
-    nrd_tpl_push(r, l, val_str(s.s, n));
-    return val_list(reversed_list(r, l));
-}
-
-static val m_splitlines(run *r, val s, const bound *b)
-{
-    if (flag(b, 0)) {
-        nrd_tpl_fail(r, NRD_ERR_UNSUPPORTED, "splitlines(keepends) is not supported");
-    }
-    return val_list(nrd_tpl_split_lines(r, s));
-}
-
-static val partition(run *r, val s, val sep, bool last)
-{
-    list *l = nrd_tpl_list(r, L_TUPLE, 3);
-    if (sep.n == 0) {
-        nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "empty separator");
-    }
-    nrd_tpl_step(r, s.n / 16);
-    const char *hit = last ? last_of(s.s, s.n, sep) : memmem(s.s, s.n, sep.s, sep.n);
-    size_t at = hit ? (size_t)(hit - s.s) : last ? 0 : s.n;
-    size_t end = hit ? at + sep.n : at;
-    nrd_tpl_push(r, l, val_str(s.s, at));
-    nrd_tpl_push(r, l, hit ? sep : val_str("", 0));
-    nrd_tpl_push(r, l, val_str(s.s + end, s.n - end));
-    return val_list(l);
-}
-
-static val m_partition(run *r, val s, const bound *b)
-{
-    return partition(r, s, str_arg(r, b, 0), false);
-}
-
-static val m_rpartition(run *r, val s, const bound *b)
-{
-    return partition(r, s, str_arg(r, b, 0), true);
-}
-
-static int64_t find(run *r, val s, const bound *b, bool last)
-{
-    val what = str_arg(r, b, 0);
-    if (b->has[1] || b->has[2]) {
-        nrd_tpl_fail(r, NRD_ERR_UNSUPPORTED, "find with a range is not supported");
-    }
-    nrd_tpl_step(r, s.n / 16);
-    const char *hit = last ? last_of(s.s, s.n, what)
-                           : what.n == 0 ? s.s : memmem(s.s, s.n, what.s, what.n);
-    return hit ? (int64_t)nrd_tpl_cp_count(s.s, (size_t)(hit - s.s)) : -1;
-}
-
-static val m_find(run *r, val s, const bound *b)
-{
-    return val_int(find(r, s, b, false));
-}
-
-static val m_rfind(run *r, val s, const bound *b)
-{
-    return val_int(find(r, s, b, true));
-}
-
-static val m_index(run *r, val s, const bound *b)
-{
-    int64_t i = find(r, s, b, false);
-    if (i < 0) {
-        nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "substring not found");
-    }
-    return val_int(i);
-}
-
-static val m_count(run *r, val s, const bound *b)
-{
-    val what = str_arg(r, b, 0);
-    int64_t n = 0;
-    if (what.n == 0) {
-        return val_int((int64_t)nrd_tpl_cp_count(s.s, s.n) + 1);
-    }
-    for (size_t i = 0; i < s.n; n++) {
-        const char *hit = memmem(s.s + i, s.n - i, what.s, what.n);
-        if (!hit) {
-            break;
-        }
-        nrd_tpl_step(r, 1);
-        i = (size_t)(hit - s.s) + what.n;
-    }
-    return val_int(n);
-}
-
-static val m_join(run *r, val s, const bound *b)
-{
-    size_t n;
-    val *items = nrd_tpl_iterate(r, arg(b, 0, val_none()), &n);
-    sb out = {0};
-    for (size_t i = 0; i < n; i++) {
-        if (items[i].type != V_STR) {
-            nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "sequence item %zu: expected str instance, %s found", i,
-                         nrd_tpl_type_name(items[i]));
-        }
-        if (i > 0) {
-            nrd_sb_put(r, &out, s.s, s.n);
-        }
-        nrd_sb_put(r, &out, items[i].s, items[i].n);
-    }
-    return nrd_sb_val(&out);
-}
-
-static bool all_in(val s, unsigned classes)
-{
-    uint32_t cp;
-    nrd_uni_init();
-    for (size_t i = 0, k; i < s.n; i += k) {
-        k = nrd_utf8_next(s.s + i, s.n - i, &cp);
-        bool is = classes ? (nrd_uni_class(cp) & classes) != 0 : nrd_tpl_is_space(cp);
-        if (!is) {
-            return false;
-        }
-    }
-    return s.n > 0;
-}
-
-TEST(m_isspace, all_in(v, 0))
-TEST(m_isalpha, all_in(v, NRD_UNI_L))
-TEST(m_isdigit, all_in(v, NRD_UNI_N))
-TEST(m_isalnum, all_in(v, NRD_UNI_L | NRD_UNI_N))
-TEST(m_islower, has_case(r, v, 'l'))
-TEST(m_isupper, has_case(r, v, 'u'))
-
-static val pad(run *r, val s, const bound *b, bool left)
-{
-    int64_t width = int_arg(r, b, 0, 0, "width");
-    val fill = arg(b, 1, val_text(" "));
-    int64_t missing = width - (int64_t)nrd_tpl_cp_count(s.s, s.n);
-    sb out = {0};
-    if (fill.type != V_STR || nrd_tpl_cp_count(fill.s, fill.n) != 1) {
-        nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "The fill character must be exactly one character long");
-    }
-    if (left) {
-        nrd_sb_put(r, &out, s.s, s.n);
-    }
-    for (int64_t i = 0; i < missing; i++) {
-        nrd_sb_put(r, &out, fill.s, fill.n);
-    }
-    if (!left) {
-        nrd_sb_put(r, &out, s.s, s.n);
-    }
-    return nrd_sb_val(&out);
-}
-
-static val m_ljust(run *r, val s, const bound *b)
-{
-    return pad(r, s, b, true);
-}
-
-static val m_rjust(run *r, val s, const bound *b)
-{
-    return pad(r, s, b, false);
-}
-
-static val m_zfill(run *r, val s, const bound *b)
-{
-    bound zeros = {.has = {true, true}, .v = {arg(b, 0, val_int(0)), val_text("0")}};
-    if (s.n > 0 && (s.s[0] == '-' || s.s[0] == '+')) {
-        zeros.v[0] = val_int(int_arg(r, &zeros, 0, 0, "width") - 1);
-        sb out = {0};
-        nrd_sb_putc(r, &out, s.s[0]);
-        val rest = pad(r, val_str(s.s + 1, s.n - 1), &zeros, false);
-        nrd_sb_put(r, &out, rest.s, rest.n);
-        return nrd_sb_val(&out);
-    }
-    return pad(r, s, &zeros, false);
-}
-
-/* "{} {0} {name} {a.b} {a[b]}"; format specifications are refused. */
-static val m_format(run *r, val s, const bound *b)
-{
-    const args *a = b->all;
-    sb out = {0};
-    int64_t next = 0;
-    bool manual = false;
-    for (size_t i = 0; i < s.n; i++) {
-        char c = s.s[i];
-        if ((c == '{' || c == '}') && i + 1 < s.n && s.s[i + 1] == c) {
-            nrd_sb_putc(r, &out, c);
-            i++;
-            continue;
-        }
-        if (c != '{') {
-            nrd_sb_putc(r, &out, c);
-            continue;
-        }
-        const char *end = memchr(s.s + i, '}', s.n - i);
-        size_t stop = end ? (size_t)(end - s.s) : s.n, k = i + 1;
-        if (!end || memchr(s.s + i, ':', stop - i) || memchr(s.s + i, '!', stop - i)) {
-            nrd_tpl_fail(r, NRD_ERR_UNSUPPORTED, "format: only plain {} fields are supported");
-        }
-        while (k < stop && s.s[k] != '.' && s.s[k] != '[') {
-            k++;
-        }
-        val name = val_str(s.s + i + 1, k - i - 1), v = val_none();
-        bool has = false;
-        int64_t index = 0;
-        if (name.n == 0 || parse_int(name, 10, &index)) {
-            if (name.n == 0 ? manual : next > 0) {
-                nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "format: numbered and unnumbered fields");
-            }
-            manual = name.n > 0;
-            index = name.n == 0 ? next++ : index;
-            has = index >= 0 && (size_t)index < a->n;
-            v = has ? a->v[index] : v;
-        }
-        for (size_t kw = 0; kw < a->n_kw && !has; kw++) {
-            has = strlen(a->kw[kw].name) == name.n && !memcmp(a->kw[kw].name, name.s, name.n);
-            v = has ? a->kw[kw].v : v;
-        }
-        if (!has) {
-            nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "format: no argument for field '%.*s'", (int)name.n,
-                         name.s);
-        }
-        while (k < stop) {
-            size_t from = k + 1, to = from;
-            bool item = s.s[k] == '[';
-            while (to < stop && (item ? s.s[to] != ']' : s.s[to] != '.' && s.s[to] != '[')) {
-                to++;
-            }
-            val key = val_str(s.s + from, to - from);
-            v = nrd_tpl_item(r, v, item && parse_int(key, 10, &index) ? val_int(index) : key);
-            k = to + item;
-        }
-        nrd_tpl_put(r, &out, v);
-        i = stop;
-    }
-    return nrd_sb_val(&out);
-}
-
-static val d_keys(run *r, val v, const bound *b)
-{
-    list *l = nrd_tpl_list(r, L_KEYS, v.dict->n);
-    (void)b;
-    for (size_t i = 0; i < v.dict->n; i++) {
-        nrd_tpl_push(r, l, v.dict->e[i].key);
-    }
-    return val_list(l);
-}
-
-static val d_values(run *r, val v, const bound *b)
-{
-    list *l = nrd_tpl_list(r, L_VALUES, v.dict->n);
-    (void)b;
-    for (size_t i = 0; i < v.dict->n; i++) {
-        nrd_tpl_push(r, l, v.dict->e[i].value);
-    }
-    return val_list(l);
-}
-
-static val d_items(run *r, val v, const bound *b)
-{
-    (void)b;
-    return val_list(dict_items(r, v.dict, L_ITEMS));
-}
-
-static val d_get(run *r, val v, const bound *b)
-{
-    val *found = nrd_tpl_dict_find(r, v.dict, arg(b, 0, val_none()));
-    return found ? *found : arg(b, 1, val_none());
-}
-
-static val d_copy(run *r, val v, const bound *b)
-{
-    dict *d = nrd_tpl_dict(r, v.dict->n);
-    (void)b;
-    for (size_t i = 0; i < v.dict->n; i++) {
-        d->e[d->n++] = v.dict->e[i];
-    }
-    return (val){.type = V_DICT, .dict = d};
-}
-
-static val l_index(run *r, val v, const bound *b)
-{
-    for (size_t i = 0; i < v.list->n; i++) {
-        if (nrd_tpl_equal(r, v.list->v[i], arg(b, 0, val_none()))) {
-            return val_int((int64_t)i);
-        }
-    }
-    nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "the value is not in the list");
-}
-
-static val l_count(run *r, val v, const bound *b)
-{
-    int64_t n = 0;
-    for (size_t i = 0; i < v.list->n; i++) {
-        n += nrd_tpl_equal(r, v.list->v[i], arg(b, 0, val_none()));
-    }
-    return val_int(n);
-}
-
-static val l_copy(run *r, val v, const bound *b)
-{
-    return f_list(r, v, b);
-}
-
-const method_row *nrd_tpl_find_method(val self, const char *name, bool *out_unsafe)
-{
-    static const method_row of_str[] = {
-        {"strip", "chars", m_strip},
-        {"lstrip", "chars", m_lstrip},
-        {"rstrip", "chars", m_rstrip},
-        {"split", "sep,maxsplit", m_split},
-        {"rsplit", "sep,maxsplit", m_rsplit},
-        {"splitlines", "keepends", m_splitlines},
-        {"startswith", "prefix,start,end", m_startswith},
-        {"endswith", "suffix,start,end", m_endswith},
-        {"removeprefix", "prefix", m_removeprefix},
-        {"removesuffix", "suffix", m_removesuffix},
-        {"replace", "old,new,count", m_replace},
-        {"upper", "", f_upper},
-        {"lower", "", f_lower},
-        {"casefold", "", f_lower},
-        {"title", "", m_title},
-        {"capitalize", "", f_capitalize},
-        {"swapcase", "", m_swapcase},
-        {"partition", "sep", m_partition},
-        {"rpartition", "sep", m_rpartition},
-        {"find", "sub,start,end", m_find},
-        {"rfind", "sub,start,end", m_rfind},
-        {"index", "sub,start,end", m_index},
-        {"count", "sub", m_count},
-        {"join", "iterable", m_join},
-        {"isspace", "", m_isspace},
-        {"isalpha", "", m_isalpha},
-        {"isdigit", "", m_isdigit},
-        {"isnumeric", "", m_isdigit},
-        {"isdecimal", "", m_isdigit},
-        {"isalnum", "", m_isalnum},
-        {"islower", "", m_islower},
-        {"isupper", "", m_isupper},
-        {"ljust", "width,fillchar", m_ljust},
-        {"rjust", "width,fillchar", m_rjust},
-        {"zfill", "width", m_zfill},
-        {"format", NULL, m_format},
-        {"center", NULL, NULL},
-        {"encode", NULL, NULL},
-        {"expandtabs", NULL, NULL},
-        {"format_map", NULL, NULL},
-        {"isascii", NULL, NULL},
-        {"isidentifier", NULL, NULL},
-        {"isprintable", NULL, NULL},
-        {"istitle", NULL, NULL},
-        {"maketrans", NULL, NULL},
-        {"rindex", NULL, NULL},
-        {"translate", NULL, NULL},
-    };
-    static const method_row of_dict[] = {
-        {"keys", "", d_keys}, {"values", "", d_values},    {"items", "", d_items},
-        {"copy", "", d_copy}, {"get", "key,default", d_get}, {"fromkeys", NULL, NULL},
-    };
-    static const method_row of_list[] = {
-        {"index", "value", l_index}, {"count", "value", l_count}, {"copy", "", l_copy}};
-    static const char *const changes_dict[] = {"clear", "pop", "popitem", "setdefault", "update"};
-    static const char *const changes_list[] = {"append", "clear",  "pop",  "reverse",
-                                               "insert", "sort",   "extend", "remove"};
-    const method_row *rows = NULL;
-    size_t n = 0;
-
-    *out_unsafe = false;
-    if (self.type == V_STR) {
-        rows = of_str;
-        n = sizeof of_str / sizeof of_str[0];
-    } else if (self.type == V_DICT) {
-        rows = of_dict;
-        n = sizeof of_dict / sizeof of_dict[0];
-        for (size_t i = 0; i < sizeof changes_dict / sizeof changes_dict[0]; i++) {
-            *out_unsafe = *out_unsafe || !strcmp(name, changes_dict[i]);
-        }
-    } else if (self.type == V_LIST && self.list->kind <= L_RANGE) {
-        rows = of_list;
-        n = sizeof of_list / sizeof of_list[0] - (self.list->kind != L_LIST);
-        for (size_t i = 0; i < sizeof changes_list / sizeof changes_list[0]; i++) {
-            *out_unsafe = *out_unsafe ||
-                          (self.list->kind == L_LIST && !strcmp(name, changes_list[i]));
-        }
-    }
-    for (size_t i = 0; i < n; i++) {
         if (!strcmp(rows[i].name, name)) {
             return &rows[i];
         }

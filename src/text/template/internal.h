@@ -295,4 +295,21 @@ val nrd_tpl_call(run *r, val f, const args *a);
 const method_row *nrd_tpl_find_filter(const char *name); /* NULL: none */
 const method_row *nrd_tpl_find_test(const char *name);
 
+/* what filters and methods share */
+#define TPL_TEST(name, condition)                                                                  \
+    static val name(run *r, val v, const bound *b)                                                 \
+    {                                                                                              \
+        (void)r;                                                                                   \
+        (void)b;                                                                                   \
+        return val_bool(condition);                                                                \
+    }
+val nrd_tpl_arg(const bound *b, size_t i, val fallback);
+bool nrd_tpl_flag(const bound *b, size_t i);
+int64_t nrd_tpl_int_arg(run *r, const bound *b, size_t i, int64_t fallback, const char *name);
+bool nrd_tpl_parse_int(val v, int base, int64_t *out);
+list *nrd_tpl_dict_items(run *r, const dict *d, list_kind kind);
+val nrd_tpl_strip(run *r, val s, val chars, bool left, bool right);
+bool nrd_tpl_has_case(run *r, val s, int how);
+val nrd_tpl_to_list(run *r, val v); /* a new list of what it iterates over */
+
 #endif
