@@ -248,19 +248,10 @@ static nrd_error *read_response(embed_input *in, TRITONSERVER_InferenceResponse 
     NRD_TRY(nrd_http_from_triton(TRITONSERVER_InferenceResponseError(response)));
     NRD_TRY(nrd_http_from_triton(TRITONSERVER_InferenceResponseOutputCount(response, &n)));
     for (uint32_t i = 0; i < n; i++) {
-        const char *name;
-        TRITONSERVER_DataType type;
-        const int64_t *shape;
-        uint64_t n_dims;
-        const void *base;
-        size_t bytes;
-        TRITONSERVER_MemoryType memory;
-        int64_t memory_id;
-        void *user;
-        NRD_TRY(nrd_http_from_triton(TRITONSERVER_InferenceResponseOutput(
-            response, i, &name, &type, &shape, &n_dims, &base, &bytes, &memory, &memory_id, &user)));
-        if (!strcmp(name, "embedding") && type == TRITONSERVER_TYPE_FP32) {
-            return keep(in, base, bytes / sizeof(float));
+        oai_output o;
+        NRD_TRY(nrd_oai_output(response, i, &o));
+        if (!strcmp(o.name, "embedding") && o.type == TRITONSERVER_TYPE_FP32) {
+            return keep(in, o.base, o.bytes / sizeof(float));
         }
     }
     return NULL;

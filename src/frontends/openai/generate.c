@@ -210,6 +210,18 @@ typedef struct piece {
     int64_t arrival_ns, first_token_ns, last_token_ns;
 } piece;
 
+nrd_error *nrd_oai_output(TRITONSERVER_InferenceResponse *response, uint32_t i, oai_output *out)
+{
+    const int64_t *shape;
+    uint64_t n_dims;
+    TRITONSERVER_MemoryType memory;
+    int64_t memory_id;
+    void *user;
+    return nrd_http_from_triton(
+        TRITONSERVER_InferenceResponseOutput(response, i, &out->name, &out->type, &shape, &n_dims,
+                                             &out->base, &out->bytes, &memory, &memory_id, &user));
+}
+
 static nrd_error *read_piece(TRITONSERVER_InferenceResponse *response, piece *p)
 {
     uint32_t n = 0;
@@ -219,41 +231,32 @@ static nrd_error *read_piece(TRITONSERVER_InferenceResponse *response, piece *p)
     NRD_TRY(nrd_http_from_triton(TRITONSERVER_InferenceResponseError(response)));
     NRD_TRY(nrd_http_from_triton(TRITONSERVER_InferenceResponseOutputCount(response, &n)));
     for (uint32_t i = 0; i < n; i++) {
-        const char *name;
-        TRITONSERVER_DataType type;
-        const int64_t *shape;
-        uint64_t n_dims;
-        const void *base;
-        size_t bytes;
-        TRITONSERVER_MemoryType memory;
-        int64_t memory_id;
-        void *user;
-        NRD_TRY(nrd_http_from_triton(TRITONSERVER_InferenceResponseOutput(
-            response, i, &name, &type, &shape, &n_dims, &base, &bytes, &memory, &memory_id, &user)));
-        if (!strcmp(name, "output_ids")) {
-            p->ids = base;
-            p->n_ids = bytes / sizeof *p->ids;
-        } else if (!strcmp(name, "sequence_length") && bytes >= sizeof *length) {
-            length = base;
-        } else if (!strcmp(name, "output_log_probs")) {
-            p->log_probs = base;
-            p->n_log_probs = bytes / sizeof *p->log_probs;
-        } else if (!strcmp(name, "top_log_prob_ids")) {
-            p->top_ids = base;
-            p->n_top_ids = bytes / sizeof *p->top_ids;
-        } else if (!strcmp(name, "top_log_probs")) {
-            p->top_log_probs = base;
-            p->n_top_log_probs = bytes / sizeof *p->top_log_probs;
-        } else if (!strcmp(name, "cum_log_probs") && bytes >= sizeof p->cum_log_prob) {
-            p->cum_log_prob = *(const float *)base;
-        } else if (!strcmp(name, "kv_cache_reused_blocks") && bytes >= sizeof p->reused_blocks) {
-            p->reused_blocks = *(const int32_t *)base;
-        } else if (!strcmp(name, "arrival_time_ns") && bytes >= sizeof p->arrival_ns) {
-            p->arrival_ns = *(const int64_t *)base;
-        } else if (!strcmp(name, "first_token_time_ns") && bytes >= sizeof p->first_token_ns) {
-            p->first_token_ns = *(const int64_t *)base;
-        } else if (!strcmp(name, "last_token_time_ns") && bytes >= sizeof p->last_token_ns) {
-            p->last_token_ns = *(const int64_t *)base;
+        oai_output o;
+        NRD_TRY(nrd_oai_output(response, i, &o));
+        if (!strcmp(o.name, "output_ids")) {
+            p->ids = o.base;
+            p->n_ids = o.bytes / sizeof *p->ids;
+        } else if (!strcmp(o.name, "sequence_length") && o.bytes >= sizeof *length) {
+            length = o.base;
+        } else if (!strcmp(o.name, "output_log_probs")) {
+            p->log_probs = o.base;
+            p->n_log_probs = o.bytes / sizeof *p->log_probs;
+        } else if (!strcmp(o.name, "top_log_prob_ids")) {
+            p->top_ids = o.base;
+            p->n_top_ids = o.bytes / sizeof *p->top_ids;
+        } else if (!strcmp(o.name, "top_log_probs")) {
+            p->top_log_probs = o.base;
+            p->n_top_log_probs = o.bytes / sizeof *p->top_log_probs;
+        } else if (!strcmp(o.name, "cum_log_probs") && o.bytes >= sizeof p->cum_log_prob) {
+            p->cum_log_prob = *(const float *)o.base;
+        } else if (!strcmp(o.name, "kv_cache_reused_blocks") && o.bytes >= sizeof p->reused_blocks) {
+            p->reused_blocks = *(const int32_t *)o.base;
+        } else if (!strcmp(o.name, "arrival_time_ns") && o.bytes >= sizeof p->arrival_ns) {
+            p->arrival_ns = *(const int64_t *)o.base;
+        } else if (!strcmp(o.name, "first_token_time_ns") && o.bytes >= sizeof p->first_token_ns) {
+            p->first_token_ns = *(const int64_t *)o.base;
+        } else if (!strcmp(o.name, "last_token_time_ns") && o.bytes >= sizeof p->last_token_ns) {
+            p->last_token_ns = *(const int64_t *)o.base;
         }
     }
     if (length && *length >= 0 && (size_t)*length < p->n_ids) {

@@ -180,4 +180,14 @@ void nrd_oai_parse(const char *text, size_t n, const oai_parse_options *o, nrd_s
 /* Bytes at the end of text[0..n) that may be the beginning of `mark`. */
 size_t nrd_oai_partial(const char *text, size_t n, const char *mark, size_t n_mark);
 
+/* An output of a response; name and base belong to the response. */
+typedef struct oai_output {
+    const char *name;
+    TRITONSERVER_DataType type;
+    const void *base;
+    size_t bytes;
+} oai_output;
+nrd_error *nrd_oai_output(TRITONSERVER_InferenceResponse *response, uint32_t i,
+                          oai_output *out) NRD_MUST_USE;
+
 #endif
