@@ -45,14 +45,22 @@ void nrd_http_on_model_ready(void *user, nrd_http_request *req, const nrd_http_r
     }
 }
 
+/* The version in the path; false: it is none, and the reply says so. */
+static bool version_of(nrd_http_request *req, const nrd_http_route *route, int64_t *out)
+{
+    nrd_error *err = nrd_http_parse_version(route->version, out);
+    if (err) {
+        nrd_http_fail(req, err);
+    }
+    return !err;
+}
+
 void nrd_http_on_model(void *user, nrd_http_request *req, const nrd_http_route *route)
 {
     nrd_http_api *api = user;
     TRITONSERVER_Message *m = NULL;
     int64_t version;
-    nrd_error *err = nrd_http_parse_version(route->version, &version);
-    if (err) {
-        nrd_http_fail(req, err);
+    if (!version_of(req, route, &version)) {
         return;
     }
     TRITONSERVER_Error *e =
@@ -65,9 +73,7 @@ void nrd_http_on_config(void *user, nrd_http_request *req, const nrd_http_route 
     nrd_http_api *api = user;
     TRITONSERVER_Message *m = NULL;
     int64_t version;
-    nrd_error *err = nrd_http_parse_version(route->version, &version);
-    if (err) {
-        nrd_http_fail(req, err);
+    if (!version_of(req, route, &version)) {
         return;
     }
     TRITONSERVER_Error *e =
@@ -80,9 +86,7 @@ void nrd_http_on_stats(void *user, nrd_http_request *req, const nrd_http_route *
     nrd_http_api *api = user;
     TRITONSERVER_Message *m = NULL;
     int64_t version;
-    nrd_error *err = nrd_http_parse_version(route->version, &version);
-    if (err) {
-        nrd_http_fail(req, err);
+    if (!version_of(req, route, &version)) {
         return;
     }
     TRITONSERVER_Error *e = TRITONSERVER_ServerModelStatistics(
