@@ -12,8 +12,7 @@ import time
 import openai
 import pytest
 
-from conftest import Server
-from llm_server import BIN
+from llm_server import BIN, Server
 
 MODEL = "ensemble"
 HELLO = [{"role": "user", "content": "the quick brown fox"}]
