@@ -33,24 +33,31 @@ void nrd_guide_state_free(nrd_guide_state *s)
 
 /* ---- masks ---- */
 
-static void walk_tree(nrd_guide *g, const trie *tree, uint32_t from, uint32_t *mask)
+static void walk_tree(nrd_guide *g, const trie *tree, uint32_t from, uint32_t *restrict mask)
 {
-    const uint8_t *class_of = g->p.class_of;
+    const trie_node *nodes = tree->nodes;
+    const int32_t *ids = tree->ids;
+    const uint32_t *next = g->next;
     const size_t n_classes = g->p.n_classes;
-    uint32_t at = 0, token = 0, *walk = g->walk;
+    uint32_t at = 0, token = 0, *restrict walk = g->walk;
+    uint8_t class_of[256];
+    memcpy(class_of, g->p.class_of, sizeof class_of);
     walk[0] = from;
     while (at < tree->n_nodes) {
-        trie_node t = tree->nodes[at];
-        uint32_t to = g->next[walk[t.depth] * n_classes + class_of[t.byte]];
-        to = to ? to - 1 : g_step(g, walk[t.depth], (uint8_t)t.byte);
-        if (to == DEAD) {
+        trie_node t = nodes[at];
+        uint32_t to = next[walk[t.depth] * n_classes + class_of[t.byte]];
+        if (to == 0) {
+            to = g_step(g, walk[t.depth], (uint8_t)t.byte) + 1;
+            next = g->next; /* a new state may have moved it */
+        }
+        if (to - 1 == DEAD) {
             token = tree->ends[at].token;
             at = tree->ends[at].node;
             continue;
         }
-        walk[t.depth + 1] = to;
-        for (uint32_t k = 0; k < t.n_tokens; k++) {
-            int32_t id = tree->ids[token++];
+        walk[t.depth + 1] = to - 1;
+        for (uint32_t k = t.n_tokens; k > 0; k--) {
+            int32_t id = ids[token++];
             mask[id / 32] |= 1u << (id % 32);
         }
         at++;
