@@ -296,7 +296,7 @@ size_t nrd_guide_jump(nrd_guide_state *s, const int32_t *before, size_t n_before
         return 0;
     }
     for (size_t k = n_before < MAX_BEFORE ? n_before : MAX_BEFORE; n == 0; k = 0) {
-        n = encode_behind(v, before + n_before - k, k, text, len, out, cap);
+        n = encode_behind(v, k > 0 ? before + n_before - k : NULL, k, text, len, out, cap);
         if (k == 0) {
             break;
         }
