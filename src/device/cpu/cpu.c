@@ -207,35 +207,39 @@ static void cpu_stream_free(nrd_stream *s)
         return;
     }
     for (int i = 0; i < nrd_pool_size(s->dev->threads); i++) {
-        free(s->scratch[i]);
+        cpu_free(&s->dev->dev, NRD_MEM_DEVICE, s->scratch[i]);
     }
     free(s->scratch);
-    free(s->shared);
+    cpu_free(&s->dev->dev, NRD_MEM_DEVICE, s->shared);
     free(s->arena);
     free(s->list);
     free(s);
 }
 
+/* Mapped, not cleared: what a step does not touch takes no memory. */
+static nrd_error *regrow(nrd_cpu *cpu, uint8_t **room, size_t bytes)
+{
+    void *p = NULL;
+
+    cpu_free(&cpu->dev, NRD_MEM_DEVICE, *room);
+    *room = NULL;
+    NRD_TRY(cpu_alloc(&cpu->dev, &p, NRD_MEM_DEVICE, bytes + 64, "scratch"));
+    *room = p;
+    return NULL;
+}
+
 static nrd_error *grow(nrd_stream *s, size_t scratch_bytes, size_t shared_bytes)
 {
     if (scratch_bytes > s->scratch_bytes) {
+        s->scratch_bytes = 0;
         for (int i = 0; i < nrd_pool_size(s->dev->threads); i++) {
-            free(s->scratch[i]);
-            s->scratch[i] = nrd_aligned_zalloc(64, scratch_bytes + 64);
-            if (!s->scratch[i]) {
-                s->scratch_bytes = 0;
-                return nrd_error_no_memory();
-            }
+            NRD_TRY(regrow(s->dev, &s->scratch[i], scratch_bytes));
         }
         s->scratch_bytes = scratch_bytes;
     }
     if (shared_bytes > s->shared_bytes) {
-        free(s->shared);
         s->shared_bytes = 0;
-        s->shared = nrd_aligned_zalloc(64, shared_bytes + 64);
-        if (!s->shared) {
-            return nrd_error_no_memory();
-        }
+        NRD_TRY(regrow(s->dev, &s->shared, shared_bytes));
         s->shared_bytes = shared_bytes;
     }
     return NULL;

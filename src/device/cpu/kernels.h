@@ -20,9 +20,12 @@ typedef struct nrd_linear_panel {
     uint8_t *panel;
 } nrd_linear_panel;
 
-/* len: blocks of 32 k, or columns for float weights. Writes out[t * out_stride + row], 16 rows. */
-typedef void (*nrd_linear_tile_fn)(const uint8_t *tile, const uint8_t *panel, int64_t len, float *out,
-                                   int64_t out_stride);
+/* len: blocks of 32 k, or columns for float weights. Writes out[t * out_stride + row], 16 rows.
+ * The form for NRD_LINEAR_STREAMS tiles takes those at tile + i * tile_step and writes the rows of
+ * tile i to out + i * out_step. */
+enum { NRD_LINEAR_STREAMS = 4 };
+typedef void (*nrd_linear_tile_fn)(const uint8_t *tile, int64_t tile_step, const uint8_t *panel, int64_t len,
+                                   float *out, int64_t out_stride, int64_t out_step);
 
 /* One tile of query rows: n_tokens x n_heads <= 16, heads of one KV head; see attention_cpu.h. */
 enum { NRD_ATTN_SPLIT_CHUNKS = 16 }; /* of 64 tokens */
@@ -40,7 +43,8 @@ typedef struct nrd_attn_tile {
 typedef struct nrd_cpu_kernels {
     const char *name; /* as nrd_device_config.isa */
     void (*linear_panel)(const nrd_linear_panel *a);
-    nrd_linear_tile_fn (*linear_tile)(nrd_dtype type, int log2_tokens);
+    /* side_by_side: NRD_LINEAR_STREAMS tiles a call; NULL where the type or number has no such form */
+    nrd_linear_tile_fn (*linear_tile)(nrd_dtype type, int log2_tokens, bool side_by_side);
     void (*linear_finish)(const float *out, const float *scale, const float *bias, float softcap, int n,
                           float *y);
     void (*act_q8_row)(const float *x, int64_t cols, void *row);

@@ -122,49 +122,97 @@ static void make_all_panels(const nrd_cpu_run *r, const nrd_linear_args *a, uint
     }
 }
 
+/* One part's tiles and where their results go. */
+typedef struct tiles_of {
+    const nrd_linear_args *a;
+    const nrd_weight *w, *b;
+    int64_t y0, y_stride;
+    bool plain; /* results need no scale, bias or cap */
+} tiles_of;
+
+/* The results of n tokens and one tile, `stride` apart in `out`, to their place in y. */
+static void finish_tile(const nrd_cpu_run *r, const tiles_of *p, int64_t tile, int32_t t0, int n, const float *out,
+                        int64_t stride)
+{
+    const nrd_linear_args *a = p->a;
+    const float *scales = p->w->scales, *tile_bias = NULL;
+    int n_rows = p->w->rows - tile * 16 < 16 ? (int)(p->w->rows - tile * 16) : 16;
+    float bias[16];
+
+    if (p->b && p->b->dtype == NRD_DTYPE_F32) {
+        tile_bias = (const float *)p->b->data + tile * 16;
+    } else if (p->b) {
+        for (int j = 0; j < n_rows; j++) {
+            bias[j] = nrd_weight_at(p->b, tile * 16 + j);
+        }
+        tile_bias = bias;
+    }
+    for (int t = 0; t < n; t++) {
+        r->k->linear_finish(out + t * stride, scales ? scales + tile * 16 : NULL, tile_bias, a->softcap, n_rows,
+                            (float *)a->y + (t0 + t) * p->y_stride + p->y0 + tile * 16);
+    }
+}
+
+/* Tiles [from, to), which lie one after the other from `data` on, against one token tile. */
+static void do_token_tile(const nrd_cpu_run *r, const tiles_of *p, const uint8_t *data, int64_t from, int64_t to,
+                          const panel_kind *kind, const uint8_t *panel, int32_t t0, int n, int log2)
+{
+    enum { S = NRD_LINEAR_STREAMS };
+    nrd_linear_tile_fn fn = r->k->linear_tile(p->w->dtype, log2, false), many = NULL;
+    size_t tile_bytes = nrd_tile16_bytes(p->w->dtype, p->w->cols);
+    float *y = (float *)p->a->y + t0 * p->y_stride + p->y0, out[MAX_T * 16];
+    int64_t i = from, full = p->w->rows / 16, run = to - from >= S ? (to - from) / S : 0;
+
+    if (run > 0) {
+        many = r->k->linear_tile(p->w->dtype, log2, true);
+    }
+    if (many) {
+        int64_t step = run * (int64_t)tile_bytes, last = i + run;
+        bool plain = p->plain && i + S * run <= full;
+        for (; i < last; i++, data += tile_bytes) {
+            if (plain) {
+                many(data, step, panel, kind->len, y + i * 16, p->y_stride, run * 16);
+                continue;
+            }
+            many(data, step, panel, kind->len, out, S * 16, 16);
+            for (int s = 0; s < S; s++) {
+                finish_tile(r, p, i + s * run, t0, n, out + s * 16, S * 16);
+            }
+        }
+        i += (S - 1) * run;
+        data += (S - 1) * step;
+    }
+    for (; i < to; i++, data += tile_bytes) {
+        if (p->plain && i < full) {
+            fn(data, 0, panel, kind->len, y + i * 16, p->y_stride, 0);
+        } else {
+            fn(data, 0, panel, kind->len, out, 16, 0);
+            finish_tile(r, p, i, t0, n, out, 16);
+        }
+    }
+}
+
 /* Row tiles [from, to) of part p against every token. */
 static void do_tiles(const nrd_cpu_run *r, const nrd_linear_args *a, int p, int64_t from, int64_t to, int64_t y0,
                      int64_t y_stride, const uint8_t *panels, uint8_t *tile_room)
 {
-    const nrd_weight *w = a->w[p], *b = a->bias[p];
+    const nrd_weight *w = a->w[p];
     panel_kind kind = kind_of(w->dtype, w->cols);
-    size_t tile_bytes = nrd_tile16_bytes(w->dtype, w->cols);
     bool packed = w->layout == NRD_LAYOUT_TILE16;
-    const float *scales = w->scales;
-    float out[MAX_T * 16], bias[16];
+    tiles_of tiles = {a, w, a->bias[p], y0, y_stride, !w->scales && !a->bias[p] && a->softcap <= 0};
 
     panels += panel_start(a, first_like(a, p));
     for (int64_t r0 = from; r0 < to; r0 += packed ? to - from : 1) {
         int64_t r1 = packed ? to : r0 + 1; /* ROWS: one tile at a time, packed once */
-        if (!packed) {
+        const uint8_t *data = tile_room;
+        if (packed) {
+            data = (const uint8_t *)w->data + (size_t)r0 * nrd_tile16_bytes(w->dtype, w->cols);
+        } else {
             nrd_tile16_pack(w, r0 * 16, tile_room);
         }
         for (int32_t t0 = 0; t0 < a->n_tokens;) {
             int log2, n = tile_tokens(a->n_tokens - t0, &log2);
-            nrd_linear_tile_fn fn = r->k->linear_tile(w->dtype, log2);
-            const uint8_t *panel = panels + (size_t)t0 * kind.bytes_per_token;
-            for (int64_t i = r0; i < r1; i++) {
-                const uint8_t *tile = packed ? (const uint8_t *)w->data + (size_t)i * tile_bytes : tile_room;
-                int n_rows = w->rows - i * 16 < 16 ? (int)(w->rows - i * 16) : 16;
-                const float *tile_bias = NULL;
-                if (n_rows == 16 && !scales && !b && a->softcap <= 0) {
-                    fn(tile, panel, kind.len, (float *)a->y + t0 * y_stride + y0 + i * 16, y_stride);
-                    continue;
-                }
-                fn(tile, panel, kind.len, out, 16);
-                if (b && b->dtype == NRD_DTYPE_F32) {
-                    tile_bias = (const float *)b->data + i * 16;
-                } else if (b) {
-                    for (int j = 0; j < n_rows; j++) {
-                        bias[j] = nrd_weight_at(b, i * 16 + j);
-                    }
-                    tile_bias = bias;
-                }
-                for (int t = 0; t < n; t++) {
-                    r->k->linear_finish(out + t * 16, scales ? scales + i * 16 : NULL, tile_bias, a->softcap,
-                                        n_rows, (float *)a->y + (t0 + t) * y_stride + y0 + i * 16);
-                }
-            }
+            do_token_tile(r, &tiles, data, r0, r1, &kind, panels + (size_t)t0 * kind.bytes_per_token, t0, n, log2);
             t0 += n;
         }
     }

@@ -137,8 +137,17 @@ NRD_KERNEL const uint8_t *load_ints(const int type, const uint8_t *p, vi w[8])
     return p + 256;
 }
 
-NRD_KERNEL void tile_q(const int type, const int T, const int P, const int first, const uint8_t *w, const uint8_t *panel, int64_t n_blocks,
-                       float *out, int64_t out_stride)
+/* One of the tiles that are read side by side. */
+typedef struct tile_stream {
+    const uint8_t *w;
+    vf head_d, head_m; /* of the super block */
+} tile_stream;
+
+/* S tiles, `step` bytes apart, against T of the panel's P tokens. A processor follows several
+ * places of memory at once faster than one, so S tiles share a pass where reading is the limit. */
+NRD_KERNEL void tile_q(const int type, const int S, const int T, const int P, const int first, const uint8_t *tile,
+                       int64_t step, const uint8_t *panel, int64_t n_blocks, float *out, int64_t out_stride,
+                       int64_t out_step)
 {
     const int is_k = type >= NRD_DTYPE_Q2_K && type <= NRD_DTYPE_Q6_K;
     const int halves = type == NRD_DTYPE_Q2_K || type == NRD_DTYPE_Q3_K || type == NRD_DTYPE_Q6_K;
@@ -153,152 +162,185 @@ NRD_KERNEL void tile_q(const int type, const int T, const int P, const int first
     const int max = type == NRD_DTYPE_Q8_0 || type == NRD_DTYPE_I8 ? 255 : 63;
     enum { SIDE_MAX = 4 };
     const int SIDE = T < SIDE_MAX ? T : SIDE_MAX, n_half = halves ? 2 : 1;
-    vf acc[16], head_d = vf_zero(), head_m = vf_zero();
+    vf acc[16];
+    tile_stream streams[4];
 
     NRD_UNROLL
-    for (int t = 0; t < T; t++) {
+    for (int t = 0; t < S * T; t++) {
         acc[t] = vf_zero();
+    }
+    NRD_UNROLL
+    for (int i = 0; i < S; i++) {
+        streams[i] = (tile_stream){tile + i * step, vf_zero(), vf_zero()};
     }
     for (int64_t b = 0; b < n_blocks; b++, panel += P * PANEL_Q8_BYTES) {
         const uint8_t *x = panel + first * 32;
         const float *xd = (const float *)(const void *)(panel + P * 32) + first, *xs = xd + P;
         const int32_t *xo = (const int32_t *)(const void *)(xs + 2 * P);
-        vf d[2], m[2] = {head_m, head_m};
-        vi q[8];
+        NRD_UNROLL
+        for (int i = 0; i < S; i++) {
+            tile_stream *s = &streams[i];
+            const uint8_t *w = s->w;
+            vf d[2], m[2] = {s->head_m, s->head_m};
+            vi q[8];
 
-        if (is_k) {
-            if (b % 8 == 0) {
-                head_d = vf_load_f16(w);
+            if (is_k) {
+                if (b % 8 == 0) {
+                    s->head_d = vf_load_f16(w);
+                    w += 32;
+                    if (has_min) {
+                        s->head_m = vf_sub(vf_zero(), vf_load_f16(w));
+                        w += 32;
+                    }
+                }
+                if (type == NRD_DTYPE_Q2_K) { /* scale and min share a byte */
+                    NRD_UNROLL
+                    for (int h = 0; h < 2; h++) {
+                        vf both = vf_load_u8(w + h * 16);
+                        vf high = vf_round(vf_sub(vf_mul(both, vf_set1(1.0f / 16.0f)), vf_set1(15.0f / 32.0f)));
+                        d[h] = vf_mul(s->head_d, vf_sub(both, vf_mul(high, vf_set1(16.0f))));
+                        m[h] = vf_mul(s->head_m, high);
+                    }
+                } else if (halves) {
+                    d[0] = vf_mul(s->head_d, vf_load_i8(w));
+                    d[1] = vf_mul(s->head_d, vf_load_i8(w + 16));
+                } else {
+                    d[0] = vf_mul(s->head_d, vf_load_u8(w));
+                    m[0] = vf_mul(s->head_m, vf_load_u8(w + 16));
+                }
+                w += 32;
+            } else if (type == NRD_DTYPE_I8) {
+                d[0] = vf_set1(1.0f);
+            } else {
+                d[0] = vf_load_f16(w);
                 w += 32;
                 if (has_min) {
-                    head_m = vf_sub(vf_zero(), vf_load_f16(w));
+                    m[0] = vf_load_f16(w);
                     w += 32;
                 }
             }
-            if (type == NRD_DTYPE_Q2_K) { /* scale and min share a byte */
-                NRD_UNROLL
-                for (int h = 0; h < 2; h++) {
-                    vf both = vf_load_u8(w + h * 16);
-                    vf high = vf_round(vf_sub(vf_mul(both, vf_set1(1.0f / 16.0f)), vf_set1(15.0f / 32.0f)));
-                    d[h] = vf_mul(head_d, vf_sub(both, vf_mul(high, vf_set1(16.0f))));
-                    m[h] = vf_mul(head_m, high);
-                }
-            } else if (halves) {
-                d[0] = vf_mul(head_d, vf_load_i8(w));
-                d[1] = vf_mul(head_d, vf_load_i8(w + 16));
-            } else {
-                d[0] = vf_mul(head_d, vf_load_u8(w));
-                m[0] = vf_mul(head_m, vf_load_u8(w + 16));
+            for (int at = 0; at < block_bytes; at += 64) { /* tiles follow one another in memory */
+                __builtin_prefetch(w + PREFETCH_BYTES + at);
             }
-            w += 32;
-        } else if (type == NRD_DTYPE_I8) {
-            d[0] = vf_set1(1.0f);
-        } else {
-            d[0] = vf_load_f16(w);
-            w += 32;
-            if (has_min) {
-                m[0] = vf_load_f16(w);
-                w += 32;
-            }
-        }
-        for (int i = 0; i < block_bytes; i += 64) { /* tiles follow one another in memory */
-            __builtin_prefetch(w + PREFETCH_BYTES + i);
-        }
-        w = load_ints(type, w, q);
-        /* The dots of one token are a chain of dependent instructions: tokens are taken four at a
-         * time, and a single one in two half chains. The integers are exact, so no bit depends on it. */
-        NRD_UNROLL
-        for (int t0 = 0; t0 < T; t0 += SIDE) {
+            s->w = load_ints(type, w, q);
+            /* The dots of one token are a chain of dependent instructions: tokens are taken four at a
+             * time, and a single one in two half chains. The integers are exact, so no bit depends on it. */
             NRD_UNROLL
-            for (int h = 0; h < n_half; h++) {
-                vi sum[SIDE_MAX], sum2 = vi_set1_32(0);
+            for (int t0 = 0; t0 < T; t0 += SIDE) {
                 NRD_UNROLL
-                for (int t = 0; t < SIDE; t++) {
-                    sum[t] = has_offset ? vi_set1_32(xo[h * P + t0 + t]) : vi_set1_32(0);
-                }
-                NRD_UNROLL
-                for (int g = 0; g < n_first; g++) {
+                for (int h = 0; h < n_half; h++) {
+                    vi sum[SIDE_MAX], sum2 = vi_set1_32(0);
                     NRD_UNROLL
                     for (int t = 0; t < SIDE; t++) {
-                        if (T == 1 && g % 2) {
-                            sum2 = vi_dot(sum2, q[h * 4 + g], x + (h * 4 + g) * 4, max);
-                        } else {
-                            sum[t] = vi_dot(sum[t], q[h * 4 + g], x + (t0 + t) * 32 + (h * 4 + g) * 4, max);
+                        sum[t] = has_offset ? vi_set1_32(xo[h * P + t0 + t]) : vi_set1_32(0);
+                    }
+                    NRD_UNROLL
+                    for (int g = 0; g < n_first; g++) {
+                        NRD_UNROLL
+                        for (int t = 0; t < SIDE; t++) {
+                            if (T == 1 && g % 2) {
+                                sum2 = vi_dot(sum2, q[h * 4 + g], x + (h * 4 + g) * 4, max);
+                            } else {
+                                sum[t] = vi_dot(sum[t], q[h * 4 + g], x + (t0 + t) * 32 + (h * 4 + g) * 4, max);
+                            }
                         }
                     }
-                }
-                if (T == 1) {
-                    sum[0] = vi_add(sum[0], sum2);
-                }
-                NRD_UNROLL
-                for (int t = 0; t < SIDE; t++) {
-                    vf *at = &acc[t0 + t];
-                    *at = vf_fma(vf_from_vi(sum[t]), vf_mul(d[h], vf_set1(xd[t0 + t])), *at);
-                    if (has_min) {
-                        *at = vf_fma(m[h], vf_set1(xs[h * P + t0 + t]), *at);
+                    if (T == 1) {
+                        sum[0] = vi_add(sum[0], sum2);
+                    }
+                    NRD_UNROLL
+                    for (int t = 0; t < SIDE; t++) {
+                        vf *at = &acc[i * T + t0 + t];
+                        *at = vf_fma(vf_from_vi(sum[t]), vf_mul(d[h], vf_set1(xd[t0 + t])), *at);
+                        if (has_min) {
+                            *at = vf_fma(m[h], vf_set1(xs[h * P + t0 + t]), *at);
+                        }
                     }
                 }
             }
         }
     }
     NRD_UNROLL
-    for (int t = 0; t < T; t++) {
-        vf_store(out + t * out_stride, acc[t]);
+    for (int i = 0; i < S; i++) {
+        NRD_UNROLL
+        for (int t = 0; t < T; t++) {
+            vf_store(out + t * out_stride + i * out_step, acc[i * T + t]);
+        }
     }
 }
 
-NRD_KERNEL void tile_f(const int type, const int T, const int P, const int first, const uint8_t *w, const uint8_t *panel, int64_t cols,
-                       float *out, int64_t out_stride)
+NRD_KERNEL void tile_f(const int type, const int S, const int T, const int P, const int first, const uint8_t *w,
+                       int64_t step, const uint8_t *panel, int64_t cols, float *out, int64_t out_stride,
+                       int64_t out_step)
 {
     const float *x = (const float *)(const void *)panel + first;
     vf acc[16];
 
     NRD_UNROLL
-    for (int t = 0; t < T; t++) {
+    for (int t = 0; t < S * T; t++) {
         acc[t] = vf_zero();
     }
     if (type == NRD_DTYPE_BF16) {
         for (int64_t k = 0; k < cols; k += 2, w += 64, x += 2 * P) {
-            vi pair = vi_load(w);
-            vf even = vi_bf16_even(pair), odd = vi_bf16_odd(pair);
-            __builtin_prefetch(w + PREFETCH_BYTES);
             NRD_UNROLL
-            for (int t = 0; t < T; t++) {
-                acc[t] = vf_fma(even, vf_set1(x[t]), acc[t]);
-                acc[t] = vf_fma(odd, vf_set1(x[P + t]), acc[t]);
+            for (int i = 0; i < S; i++) {
+                vi pair = vi_load(w + i * step);
+                vf even = vi_bf16_even(pair), odd = vi_bf16_odd(pair);
+                __builtin_prefetch(w + i * step + PREFETCH_BYTES);
+                NRD_UNROLL
+                for (int t = 0; t < T; t++) {
+                    vf *at = &acc[i * T + t];
+                    *at = vf_fma(even, vf_set1(x[t]), *at);
+                    *at = vf_fma(odd, vf_set1(x[P + t]), *at);
+                }
             }
         }
     } else {
         for (int64_t k = 0; k < cols; k++, x += P) {
-            vf v = type == NRD_DTYPE_F32 ? vf_load((const float *)(const void *)w) : vf_load_f16(w);
-            w += type == NRD_DTYPE_F32 ? 64 : 32;
-            __builtin_prefetch(w + PREFETCH_BYTES);
             NRD_UNROLL
-            for (int t = 0; t < T; t++) {
-                acc[t] = vf_fma(v, vf_set1(x[t]), acc[t]);
+            for (int i = 0; i < S; i++) {
+                const uint8_t *at = w + i * step;
+                vf v = type == NRD_DTYPE_F32 ? vf_load((const float *)(const void *)at) : vf_load_f16(at);
+                __builtin_prefetch(at + PREFETCH_BYTES);
+                NRD_UNROLL
+                for (int t = 0; t < T; t++) {
+                    acc[i * T + t] = vf_fma(v, vf_set1(x[t]), acc[i * T + t]);
+                }
             }
+            w += type == NRD_DTYPE_F32 ? 64 : 32;
         }
     }
     NRD_UNROLL
-    for (int t = 0; t < T; t++) {
-        vf_store(out + t * out_stride, acc[t]);
+    for (int i = 0; i < S; i++) {
+        NRD_UNROLL
+        for (int t = 0; t < T; t++) {
+            vf_store(out + t * out_stride + i * out_step, acc[i * T + t]);
+        }
     }
 }
 
 /* AVX2 has 16 registers of 8 lanes: more than 4 tokens at a time would spill. The tile stays in L1
  * while its panel is taken in four. */
 #define TILE_T(kind, type, n)                                                                      \
-    static void tile_##type##_##n(const uint8_t *w, const uint8_t *x, int64_t len, float *out,     \
-                                  int64_t out_stride)                                              \
+    static void tile_##type##_##n(const uint8_t *w, int64_t step, const uint8_t *x, int64_t len,   \
+                                  float *out, int64_t out_stride, int64_t out_step)                \
     {                                                                                              \
         enum { STEP = NRD_ISA == 1 && n > 4 ? 4 : n };                                             \
         for (int first = 0; first < n; first += STEP) {                                            \
-            tile_##kind(NRD_DTYPE_##type, STEP, n, first, w, x, len, out + first * out_stride, out_stride); \
+            tile_##kind(NRD_DTYPE_##type, 1, STEP, n, first, w, step, x, len, out + first * out_stride, \
+                        out_stride, out_step);                                                     \
         }                                                                                          \
+    }
+#define STREAMS_T(kind, type, n, s)                                                                \
+    static void streams_##type##_##n(const uint8_t *w, int64_t step, const uint8_t *x, int64_t len, \
+                                     float *out, int64_t out_stride, int64_t out_step)             \
+    {                                                                                              \
+        tile_##kind(NRD_DTYPE_##type, s, n, n, 0, w, step, x, len, out, out_stride, out_step);     \
     }
 #define TILE(kind, type)                                                                           \
     TILE_T(kind, type, 1) TILE_T(kind, type, 2) TILE_T(kind, type, 4) TILE_T(kind, type, 8)        \
-    TILE_T(kind, type, 16)
+    TILE_T(kind, type, 16)                                                                         \
+    STREAMS_T(kind, type, 1, 4) STREAMS_T(kind, type, 2, 4) STREAMS_T(kind, type, 4, 4)
 TILE(q, Q4_0)
 TILE(q, Q4_1)
 TILE(q, Q5_0)
@@ -316,11 +358,12 @@ TILE(f, BF16)
 
 #define TILE_ROW(type)                                                                             \
     case NRD_DTYPE_##type: {                                                                       \
-        static const nrd_linear_tile_fn fn[5] = {tile_##type##_1, tile_##type##_2, tile_##type##_4, \
-                                                 tile_##type##_8, tile_##type##_16};               \
-        return fn[log2_tokens];                                                                    \
+        static const nrd_linear_tile_fn one[5] = {tile_##type##_1, tile_##type##_2, tile_##type##_4, \
+                                                  tile_##type##_8, tile_##type##_16};              \
+        static const nrd_linear_tile_fn many[5] = {streams_##type##_1, streams_##type##_2, streams_##type##_4}; \
+        return (side_by_side ? many : one)[log2_tokens];                                           \
     }
-static nrd_linear_tile_fn linear_tile(nrd_dtype type, int log2_tokens)
+static nrd_linear_tile_fn linear_tile(nrd_dtype type, int log2_tokens, bool side_by_side)
 {
     switch (type) {
         TILE_ROW(Q4_0)

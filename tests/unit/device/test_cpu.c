@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -125,6 +126,29 @@ static void test_memory_is_zeroed_aligned_and_reported(void **state)
     dev->ops->free(dev, NRD_MEM_HOST, NULL);
     dev->ops->mem_report(dev, rows, 8);
     assert_int_equal(rows[0].bytes + rows[1].bytes, 0);
+    dev->ops->close(dev);
+}
+
+static long resident_bytes(void)
+{
+    long size = 0, pages = 0;
+    FILE *f = fopen("/proc/self/statm", "re");
+    assert_non_null(f);
+    assert_int_equal(fscanf(f, "%20ld %20ld", &size, &pages), 2);
+    fclose(f);
+    return pages * sysconf(_SC_PAGESIZE);
+}
+
+static void test_reserved_memory_is_taken_when_it_is_used(void **state)
+{
+    nrd_device *dev = open_cpu(2);
+    nrd_stream *s;
+    (void)state;
+    ok(dev->ops->stream_new(dev, &s));
+    long before = resident_bytes();
+    ok(dev->ops->reserve(s, 16384, 32, 8192, 4096, 1000)); /* room for 512 MiB */
+    assert_true(resident_bytes() - before < (64l << 20));
+    dev->ops->stream_free(s);
     dev->ops->close(dev);
 }
 
@@ -403,6 +427,7 @@ int main(void)
         cmocka_unit_test(test_unknown_devices_are_refused_by_name),
         cmocka_unit_test(test_info_tells_threads_and_types),
         cmocka_unit_test(test_memory_is_zeroed_aligned_and_reported),
+        cmocka_unit_test(test_reserved_memory_is_taken_when_it_is_used),
         cmocka_unit_test(test_a_stream_keeps_its_order_beyond_a_full_list),
         cmocka_unit_test(test_a_barrier_lets_nobody_through_early),
         cmocka_unit_test(test_steady_steps_allocate_nothing),
