@@ -310,6 +310,46 @@ def test_several_guided_answers_beside_free_ones(server):
                 assert re.fullmatch("[a-f]{3}-[0-9]{2,4}", text)
 
 
+def test_forced_text_comes_in_one_step_and_leads_to_the_same_choices(server):
+    """What is forced is not chosen token by token; every choice behind it is the one that its tokens as a
+    prompt lead to, so that they were computed as a prompt is."""
+    literal = lambda s: ["\\" + c if not c.isalnum() and c != " " else c for c in s]
+    parts = (literal("the quick brown fox jumps over: ") + ["[a-z]"] * 6 + literal(", the lazy dog sleeps for ") +
+             ["[0-9]"] * 3 + literal(" hours"))
+    prompt = ids_of(server, {"prompt": "the"})
+
+    def ask(ids, n_done):
+        events = server.stream({
+            "input_ids": ids, "input_lengths": len(ids), "request_output_len": 100, "end_id": 1, "streaming": True,
+            "exclude_input_in_output": True, "guided_decoding_guide_type": "regex",
+            "guided_decoding_guide": "".join(parts[n_done:])}, "tensorrt_llm")
+        out = [e["output_ids"] for e in events]
+        return [ids if isinstance(ids, list) else [ids] for ids in out if ids != []]
+
+    def text_of(ids):
+        return server.request("/detokenize", {"model": MODEL, "tokens": ids})[1]["prompt"]
+
+    steps = ask(prompt, 0)
+    ids = sum(steps, [])
+    assert re.fullmatch("".join(parts), text_of(ids))
+    assert max(len(s) for s in steps) > 4 and len(steps) < 0.7 * len(ids), steps
+    for i in range(1, len(steps)):
+        done = sum(steps[:i], [])
+        assert ask(prompt + done, len(text_of(done)))[0][0] == steps[i][0], (i, steps)
+
+
+def test_with_log_probabilities_forced_text_is_chosen_token_by_token(client):
+    guide = {"guided_regex": "the quick brown fox [ab]"}
+    plain = chat(client, max_tokens=60, temperature=0, extra_body=guide)
+    told = chat(client, max_tokens=60, temperature=0, logprobs=True, top_logprobs=2, extra_body=guide)
+    for r in plain, told:
+        assert re.fullmatch("the quick brown fox [ab]", r.choices[0].message.content)
+    content = told.choices[0].logprobs.content
+    assert "".join(t.token for t in content) == told.choices[0].message.content
+    assert all(t.logprob <= 0 and 1 <= len(t.top_logprobs) <= 2 for t in content), content
+    assert any(t.logprob < -0.1 for t in content)  # among what the guide allows: a choice of how to cut it
+
+
 def test_choices_grammars_and_any_object(client):
     words = ['yes "quoted"', "no\\", "maybe\n", "Größe"]
     for seed in range(6):
