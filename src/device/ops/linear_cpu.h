@@ -258,6 +258,9 @@ NRD_KERNEL void tile_q(const int type, const int S, const int T, const int P, co
                     }
                 }
             }
+            if (S > 1 && T > 2) { /* a tile's integers are not loaded while the one before still has its own */
+                __asm__ volatile("" ::: "memory");
+            }
         }
     }
     NRD_UNROLL
