@@ -1,6 +1,7 @@
 """OpenAI's endpoints, driven by OpenAI's own Python package, over a small random model."""
 import asyncio
 import concurrent.futures
+import contextlib
 import http.client
 import json
 import os
@@ -12,7 +13,7 @@ import time
 import openai
 import pytest
 
-from llm_server import BIN, Server
+from llm_server import BIN, Server, free_ports
 
 MODEL = "ensemble"
 HELLO = [{"role": "user", "content": "the quick brown fox"}]
@@ -503,6 +504,32 @@ def test_keys_rate_limit_and_origins(tiny_model, cache, tmp_path):
             r = c.getresponse()
             assert r.status == 204 and r.headers["Access-Control-Allow-Origin"] == allowed
             r.read()
+    finally:
+        assert s.stop() == 0
+
+
+@pytest.mark.parametrize("beside", [True, False])
+def test_a_port_of_their_own(tiny_model, cache, beside):
+    (port,) = free_ports(1)
+    s = Server(tiny_model, cache, f"--openai-port={port}", "--api-key=k", f"--allow-http={str(beside).lower()}")
+    own = openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="k", max_retries=0)
+    try:
+        if beside:
+            s.wait_ready()
+        assert wait_until(lambda: "Started OpenAI endpoints" in s.log_text())
+        whole = chat(own, temperature=0).choices[0].message.content
+        assert "".join(e.choices[0].delta.content or "" for e in chat(own, temperature=0, stream=True)) == whole
+        if beside:
+            there = openai.OpenAI(base_url=s.url("/v1"), api_key="k", max_retries=0)
+            assert chat(there, temperature=0).choices[0].message.content == whole
+        c = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+        for path, status in [("/v2/health/ready", 404), ("/", 404), ("/v1/models", 401), ("/openapi.json", 401)]:
+            c.request("GET", path)
+            r = c.getresponse()
+            r.read()
+            assert r.status == status, path
+        with pytest.raises(OSError) if not beside else contextlib.nullcontext():
+            s.request("/v2/health/ready")
     finally:
         assert s.stop() == 0
 
