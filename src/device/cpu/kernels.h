@@ -37,13 +37,19 @@ typedef struct nrd_linear_wide {
     void (*run)(const uint8_t *room, const uint8_t *panel, int64_t n_blocks, bool is_first, float *y, int64_t y_stride);
 } nrd_linear_wide;
 
-/* One tile of query rows: n_tokens x n_heads <= 16, heads of one KV head; see attention_cpu.h. */
-enum { NRD_ATTN_SPLIT_CHUNKS = 16 }; /* of 64 tokens */
+/* One tile of query rows: n_tokens x n_heads <= 16, heads of one KV head; see attention_cpu.h. With
+ * `seqs` the tokens are the only new ones of so many sequences, which have the chunks before
+ * shared_chunks in common: their state after these is left in `state`. Without, a tile of one
+ * sequence whose state is given goes on behind them. */
+enum { NRD_ATTN_CHUNK_TOKENS = 64, NRD_ATTN_SPLIT_CHUNKS = 16 };
 typedef struct nrd_attn_tile {
     const nrd_attention_args *a;
     int32_t seq, kv_head;
     int32_t head, n_heads;          /* first query head, how many */
     int32_t token, n_tokens;        /* first packed token, how many */
+    const int32_t *seqs;            /* [n_tokens], seqs[0] = seq; or NULL */
+    int32_t shared_chunks;
+    float *state;                   /* [n_seqs, all query heads, 2 * head_dim + 4]; or NULL */
     int32_t from_split, to_split;   /* of the cache */
     float *scratch;                 /* 3 * 16 * head_dim + 16 * 64 + 256 floats */
     float *total;                   /* [16, head_dim] not yet divided by total_sum */
