@@ -7,7 +7,8 @@
 Every engine runs in a process of its own; the engines take turns within a round, so that a change of
 the machine's speed meets all of them. A cell is the median over the rounds, with the lowest and the
 highest; a ratio is the median of the rounds' ratios. `--formats` also converts the file for llama.cpp,
-whose formats differ much in speed. Writes cpu-NAME.json and cpu-NAME.svg to FOLDER.
+whose formats differ much in speed. `--transformers` (which needs torch, accelerate and gguf) measures
+bfloat16 and float32: which is faster depends on the processor. Writes cpu-NAME.json and cpu-NAME.svg to FOLDER.
 """
 import argparse
 import json
@@ -122,26 +123,27 @@ def child_llama(model, threads):
     return cells
 
 
-def child_transformers(model, threads):
+def child_transformers(model, threads, dtype="bfloat16"):
     import torch
     from transformers import AutoModelForCausalLM
     torch.set_num_threads(threads)
     path = pathlib.Path(model)
     start = time.monotonic()
-    net = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.bfloat16)
+    net = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=getattr(torch, dtype))
     cells = {"load s": time.monotonic() - start}
     with torch.inference_mode():
         ids = torch.randint(5, 40000, (1, PROMPT))
         net(ids, logits_to_keep=1)
         cells["prefill 512"] = max(rate(PROMPT, lambda: net(ids, logits_to_keep=1)) for _ in range(2))
         for n in SEQUENCES:
+            count = max(2, 16 // n)  # it is slow
             out = net(torch.randint(5, 40000, (n, DECODE_PROMPT)), use_cache=True, logits_to_keep=1)
             token, cache = out.logits[:, -1:].argmax(-1), out.past_key_values
 
-            def steps(token=token, cache=cache, count=STEPS // 4):
+            def steps(token=token, cache=cache, count=count):
                 for _ in range(count):
                     token = net(token, past_key_values=cache, use_cache=True).logits[:, -1:].argmax(-1)
-            cells[f"decode x{n}"] = rate(n * STEPS // 4, steps)
+            cells[f"decode x{n}"] = rate(n * count, steps)
     return cells
 
 
@@ -196,8 +198,9 @@ def main():
     parser.add_argument("--child", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child:
-        run = {"llama": child_llama, "transformers": child_transformers}[args.child]
-        print(json.dumps(run(args.model, args.threads)))
+        kind, *dtype = args.child.split()
+        run = {"llama": child_llama, "transformers": child_transformers}[kind]
+        print(json.dumps(run(args.model, args.threads, *dtype)))
         return
     with tempfile.TemporaryDirectory() as folder:
         folder, model = pathlib.Path(folder), pathlib.Path(args.model).resolve()
@@ -207,7 +210,8 @@ def main():
             path = converted(model, form, folder)
             engines[f"llama.cpp {form}"] = lambda p=path: peer("llama", str(p), args.threads)
         if args.transformers:
-            engines["transformers bf16"] = lambda: peer("transformers", str(model), args.threads)
+            for dtype in ("bfloat16", "float32"):
+                engines[f"transformers {dtype}"] = lambda d=dtype: peer(f"transformers {d}", str(model), args.threads)
         engines["nereid"]()  # builds the engine where there is none yet
         rounds = [{name: run() for name, run in engines.items()} for _ in range(args.rounds)]
         share, limits = floors(model, args.threads, folder)
