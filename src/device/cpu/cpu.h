@@ -48,7 +48,7 @@ struct nrd_cpu_cmd {
     size_t scratch_bytes, shared_bytes;
     nrd_batch_view view; /* copy of the batch, if the arguments have one */
     const nrd_cpu_prefix *prefix; /* of the view, with at least one group; or NULL */
-    int32_t i[8];        /* the operation's own numbers */
+    int32_t i[10];       /* the operation's own numbers */
     union {
         nrd_embed_args embed;
         nrd_norm_args norm;

@@ -15,7 +15,8 @@
 enum { ROWS = 16 };
 
 /* i: 0 heads of a tile, 1 tokens of a tile, 2 head tiles of a KV head, 3 token tiles of a sequence,
- * 4 splits that are tasks (0: none), 5 output needs a row-wise pass, 6 sequences of a shared tile. */
+ * 4 splits that are tasks (0: none), 5 output needs a row-wise pass, 6 sequences of a shared tile,
+ * 7 tiles of a task (neighbours, so that each can ask for the next one's cache), 8 tiles. */
 typedef struct place {
     int32_t seq, kv_head, head, n_heads, token, n_tokens;
 } place;
@@ -111,12 +112,41 @@ static void run_shared(nrd_cpu_run *r, const nrd_cpu_cmd *c, float *state, int32
     r->k->attention_tile(&t);
 }
 
+/* One tile, or with splits one split of it. */
+static void run_tile(nrd_cpu_run *r, const nrd_cpu_cmd *c, float *partials, int32_t task)
+{
+    const nrd_attention_args *a = &c->u.attention;
+    int32_t dim = a->kv.head_dim;
+    float *scratch = (float *)(void *)r->scratch;
+    bool split = c->i[4] > 0;
+    place p;
+
+    if (!find_tile(c, split ? task / c->i[4] : task, &p)) {
+        return;
+    }
+    float *total = split ? partials + (size_t)task * partial_floats(a) : scratch + tile_floats(dim);
+    nrd_attn_tile t = {
+        .a = a, .seq = p.seq, .kv_head = p.kv_head, .head = p.head, .n_heads = p.n_heads,
+        .token = p.token, .n_tokens = p.n_tokens,
+        .from_split = split ? task % c->i[4] : 0, .to_split = split ? task % c->i[4] + 1 : INT32_MAX / 64,
+        .scratch = scratch, .total = total, .total_max = total + ROWS * dim, .total_sum = total + ROWS * (dim + 1),
+    };
+    if (c->prefix && c->prefix->group_of[p.seq] >= 0) {
+        t.state = partials;
+        t.shared_chunks = shared_chunks(c, &c->prefix->groups[c->prefix->group_of[p.seq]]);
+    }
+    r->k->attention_tile(&t);
+    if (!split) {
+        finish(r, c, &p, total, t.total_sum);
+    }
+}
+
 static void run(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)
 {
     const nrd_attention_args *a = &c->u.attention;
     int32_t dim = a->kv.head_dim;
     int64_t width = (int64_t)a->n_heads * dim;
-    float *scratch = (float *)(void *)r->scratch, *partials = (float *)(void *)r->shared;
+    float *partials = (float *)(void *)r->shared;
     place p;
 
     if (phase == 2) { /* heads that are no whole blocks of 32: quantize finished rows */
@@ -144,24 +174,9 @@ static void run(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)
         finish(r, c, &p, total, total + ROWS * (dim + 1));
         return;
     }
-    bool split = c->i[4] > 0;
-    if (!find_tile(c, split ? task / c->i[4] : task, &p)) {
-        return;
-    }
-    float *total = split ? partials + (size_t)task * partial_floats(a) : scratch + tile_floats(dim);
-    nrd_attn_tile t = {
-        .a = a, .seq = p.seq, .kv_head = p.kv_head, .head = p.head, .n_heads = p.n_heads,
-        .token = p.token, .n_tokens = p.n_tokens,
-        .from_split = split ? task % c->i[4] : 0, .to_split = split ? task % c->i[4] + 1 : INT32_MAX / 64,
-        .scratch = scratch, .total = total, .total_max = total + ROWS * dim, .total_sum = total + ROWS * (dim + 1),
-    };
-    if (c->prefix && c->prefix->group_of[p.seq] >= 0) {
-        t.state = partials;
-        t.shared_chunks = shared_chunks(c, &c->prefix->groups[c->prefix->group_of[p.seq]]);
-    }
-    r->k->attention_tile(&t);
-    if (!split) {
-        finish(r, c, &p, total, t.total_sum);
+    int32_t from = task * c->i[7], to = from + c->i[7];
+    for (int32_t i = from; i < to && i < c->i[8]; i++) {
+        run_tile(r, c, partials, i);
     }
 }
 
@@ -238,15 +253,18 @@ nrd_error *nrd_attention_cpu(nrd_cpu_cmd *c, int n_threads)
         shared += ((size_t)b->n_tokens * (size_t)a->n_heads * (size_t)dim + 15) & ~(size_t)15;
         c->n_tasks[2] = b->n_tokens;
     }
-    c->n_tasks[0] = tiles;
+    c->i[7] = tiles / (n_threads * 8) + 1;
+    c->i[8] = tiles;
+    c->n_tasks[0] = (tiles + c->i[7] - 1) / c->i[7];
     if (c->prefix) {
         c->i[6] = ROWS / (a->n_heads / a->kv.n_kv_heads);
+        c->n_tasks[1] = c->n_tasks[0];
         c->n_tasks[0] = shared_tiles(c);
-        c->n_tasks[1] = tiles;
         shared += (size_t)b->n_seqs * (size_t)a->n_heads * (size_t)(2 * dim + 4);
     } else if (splits > 0) {
         c->i[4] = splits;
-        c->n_tasks[0] = tiles * splits;
+        c->i[7] = 1;
+        c->i[8] = c->n_tasks[0] = tiles * splits;
         c->n_tasks[1] = tiles;
         shared += (size_t)c->n_tasks[0] * partial_floats(a);
     }

@@ -29,8 +29,12 @@ NRD_INLINE vf kv_load(const int type, const uint8_t *p, int64_t i)
     }
 }
 
-/* s[r][lane] = sum over d of k[d][lane] * q[d][r]: one group of 16 tokens. */
-NRD_KERNEL void scores(const int type, const int R, int32_t dim, const uint8_t *k, const float *q, float *s)
+#define KV_ELEM(type) ((type) == NRD_DTYPE_F32 ? 4 : (type) == NRD_DTYPE_I8 ? 1 : 2)
+
+/* s[r][lane] = sum over d of k[d][lane] * q[d][r]: one group of 16 tokens. Of few rows the cache is
+ * the limit: what is read next (`ahead`: a group's K or V) is asked for meanwhile. */
+NRD_KERNEL void scores(const int type, const int R, int32_t dim, const uint8_t *k, const float *q, const uint8_t *ahead,
+                       float *s)
 {
     vf acc[ATTN_ROWS];
 
@@ -40,6 +44,7 @@ NRD_KERNEL void scores(const int type, const int R, int32_t dim, const uint8_t *
     }
     for (int32_t d = 0; d < dim; d++, q += R) {
         vf v = kv_load(type, k, (int64_t)d * 16);
+        __builtin_prefetch(ahead + (int64_t)d * 16 * KV_ELEM(type));
         NRD_UNROLL
         for (int r = 0; r < R; r++) {
             acc[r] = vf_fma(v, vf_set1(q[r]), acc[r]);
@@ -52,7 +57,8 @@ NRD_KERNEL void scores(const int type, const int R, int32_t dim, const uint8_t *
 }
 
 /* o[r][0..16) += sum over tokens of p[r][t] * v[t][0..16). */
-NRD_KERNEL void weigh(const int type, const int R, int32_t dim, int n, const uint8_t *v, const float *p, float *o)
+NRD_KERNEL void weigh(const int type, const int R, int32_t dim, int n, const uint8_t *v, const float *p,
+                      const uint8_t *ahead, float *o)
 {
     vf acc[ATTN_ROWS];
 
@@ -62,6 +68,7 @@ NRD_KERNEL void weigh(const int type, const int R, int32_t dim, int n, const uin
     }
     for (int t = 0; t < n; t++) {
         vf x = kv_load(type, v, (int64_t)t * dim);
+        __builtin_prefetch(ahead + (int64_t)t * 16 * KV_ELEM(type));
         NRD_UNROLL
         for (int r = 0; r < R; r++) {
             acc[r] = vf_fma(x, vf_set1(p[r * ATTN_LANES + t]), acc[r]);
@@ -238,17 +245,18 @@ typedef void (*wide_weigh_fn)(int32_t dim, int n, const uint8_t *v, const float 
 static const wide_scores_fn wide_scores_table[4] = {wide_scores_F32, wide_scores_F16, wide_scores_BF16, wide_scores_I8};
 static const wide_weigh_fn wide_weigh_table[4] = {wide_weigh_F32, wide_weigh_F16, wide_weigh_BF16, wide_weigh_I8};
 
-typedef void (*scores_fn)(int32_t dim, const uint8_t *k, const float *q, float *s);
-typedef void (*weigh_fn)(int32_t dim, int n, const uint8_t *v, const float *p, float *o);
+typedef void (*scores_fn)(int32_t dim, const uint8_t *k, const float *q, const uint8_t *ahead, float *s);
+typedef void (*weigh_fn)(int32_t dim, int n, const uint8_t *v, const float *p, const uint8_t *ahead, float *o);
 
 #define ATTN_R(type, n)                                                                            \
-    static void scores_##type##_##n(int32_t dim, const uint8_t *k, const float *q, float *s)       \
+    static void scores_##type##_##n(int32_t dim, const uint8_t *k, const float *q, const uint8_t *ahead, float *s) \
     {                                                                                              \
-        scores(NRD_DTYPE_##type, n, dim, k, q, s);                                                 \
+        scores(NRD_DTYPE_##type, n, dim, k, q, ahead, s);                                          \
     }                                                                                              \
-    static void weigh_##type##_##n(int32_t dim, int tokens, const uint8_t *v, const float *p, float *o) \
+    static void weigh_##type##_##n(int32_t dim, int tokens, const uint8_t *v, const float *p,      \
+                                   const uint8_t *ahead, float *o)                                 \
     {                                                                                              \
-        weigh(NRD_DTYPE_##type, n, dim, tokens, v, p, o);                                          \
+        weigh(NRD_DTYPE_##type, n, dim, tokens, v, p, ahead, o);                                   \
     }
 #define ATTN_TYPE(type)                                                                            \
     ATTN_R(type, 1) ATTN_R(type, 2) ATTN_R(type, 4) ATTN_R(type, 8) ATTN_R(type, 16)
@@ -276,6 +284,41 @@ NRD_INLINE row_state state_at(const nrd_attn_tile *w, int32_t seq, int32_t head)
     return (row_state){at, at + dim, at + 2 * dim};
 }
 
+/* K of a group of 16 tokens; NULL: dropped, or beyond the table. */
+NRD_INLINE const uint8_t *keys_of(const nrd_attention_args *a, int32_t seq, int32_t kv_head, int32_t group)
+{
+    const nrd_batch_view *b = a->batch;
+    const nrd_kv_layer *kv = &a->kv;
+    int32_t gpb = (int32_t)nrd_kv_groups(kv->block_tokens), block = group / gpb;
+    size_t elem = (size_t)KV_ELEM(kv->dtype), head = (size_t)nrd_kv_head_elems(kv->block_tokens, kv->head_dim) * elem;
+
+    if (block >= b->block_table_stride) {
+        return NULL;
+    }
+    int32_t id = b->block_table[(int64_t)seq * b->block_table_stride + block];
+    if (id < 0 || id >= kv->n_blocks) {
+        return NULL;
+    }
+    return (const uint8_t *)kv->base + head * 2 * ((size_t)id * (size_t)kv->n_kv_heads + (size_t)kv_head) +
+           (size_t)(group % gpb) * NRD_KV_GROUP * (size_t)kv->head_dim * elem;
+}
+
+/* What is read after a tile's chunk: group g of its next one, or of the first one (`start`) of the next KV head
+ * or sequence; NULL: not known. */
+NRD_INLINE const uint8_t *next_keys(const nrd_attn_tile *w, int32_t chunk, int32_t start, int g)
+{
+    const nrd_attention_args *a = w->a;
+
+    if (chunk >= 0) {
+        return keys_of(a, w->seq, w->kv_head, chunk * ATTN_CHUNK + g);
+    }
+    if (w->kv_head + 1 < a->kv.n_kv_heads) {
+        return keys_of(a, w->seq, w->kv_head + 1, start * ATTN_CHUNK + g);
+    }
+    return w->seq + 1 < a->batch->n_seqs && !w->seqs && a->window <= 0 ? keys_of(a, w->seq + 1, 0, start * ATTN_CHUNK + g)
+                                                                       : NULL;
+}
+
 /* Rows are rounded up to a power of two; total, total_max, total_sum are filled for them. */
 static void attention_tile(const nrd_attn_tile *w)
 {
@@ -294,7 +337,7 @@ static void attention_tile(const nrd_attn_tile *w)
     }
     const int R = 1 << log2_rows;
     const size_t elem = type == NRD_DTYPE_F32 ? 4 : type == NRD_DTYPE_I8 ? 1 : 2;
-    const size_t head_bytes = (size_t)nrd_kv_head_elems(bt, dim) * elem, block_bytes = head_bytes * 2 * (size_t)kv->n_kv_heads;
+    const size_t head_bytes = (size_t)nrd_kv_head_elems(bt, dim) * elem;
     const bool wide = R == ATTN_ROWS && !b->tree_mask;
     const bool goes_on = w->state && !w->seqs, stops = w->state && w->seqs;
     row_state row[ATTN_ROWS];
@@ -346,6 +389,7 @@ static void attention_tile(const nrd_attn_tile *w)
     }
     chunk = goes_on ? w->shared_chunks : chunk;
     end = stops ? w->shared_chunks : end;
+    const int32_t start = chunk > from_chunk || sink_end >= 0 ? chunk : from_chunk;
 
     while (chunk < end) {
         int32_t split_end = (chunk / NRD_ATTN_SPLIT_CHUNKS + 1) * NRD_ATTN_SPLIT_CHUNKS;
@@ -374,9 +418,7 @@ static void attention_tile(const nrd_attn_tile *w)
                 p->k = NULL;
                 p->v = NULL;
                 if (at <= last_group && table[block] >= 0 && table[block] < kv->n_blocks) {
-                    const uint8_t *base = (const uint8_t *)kv->base + (size_t)table[block] * block_bytes +
-                                          head_bytes * 2 * (size_t)w->kv_head;
-                    p->k = base + (size_t)in * NRD_KV_GROUP * (size_t)dim * elem;
+                    p->k = keys_of(a, w->seq, w->kv_head, at);
                     p->v = p->k + head_bytes;
                     if (p->pos + p->n > n_keys) {
                         p->n = n_keys - p->pos;
@@ -406,7 +448,7 @@ static void attention_tile(const nrd_attn_tile *w)
                     }
                     continue;
                 }
-                scores_of(dim, p->k, q, s + g * 16);
+                scores_of(dim, p->k, q, p->v, s + g * 16);
                 if (a->softcap > 0) {
                     vf cap = vf_set1(a->softcap);
                     for (int r = 0; r < R; r++) {
@@ -485,8 +527,11 @@ static void attention_tile(const nrd_attn_tile *w)
                 if (!group[g].v) {
                     continue;
                 }
+                const uint8_t *ahead = next_keys(w, chunk + 1 < end ? chunk + 1 : -1, start, g);
+                ahead = ahead ? ahead : group[g].v;
                 for (int32_t d = 0; d < dim; d += 16) {
-                    weigh_of(dim, group[g].n, group[g].v + (size_t)d * elem, s + g * 16, o + d);
+                    weigh_of(dim, group[g].n, group[g].v + (size_t)d * elem, s + g * 16,
+                             ahead + (size_t)d * 16 * elem, o + d);
                 }
             }
         }

@@ -143,6 +143,14 @@ NRD_KERNEL const uint8_t *load_ints(const int type, const uint8_t *p, vi w[8])
 #define HAS_MIN(type)                                                                              \
     ((type) == NRD_DTYPE_Q4_1 || (type) == NRD_DTYPE_Q5_1 || (type) == NRD_DTYPE_Q2_K ||           \
      (type) == NRD_DTYPE_Q4_K || (type) == NRD_DTYPE_Q5_K)
+#define IS_5_BIT(type) ((type) == NRD_DTYPE_Q5_0 || (type) == NRD_DTYPE_Q5_1 || (type) == NRD_DTYPE_Q5_K)
+#define BLOCK_BYTES(type) /* at most, with a share of the super block's head; for prefetches */    \
+    ((type) == NRD_DTYPE_Q8_0 || (type) == NRD_DTYPE_I8 ? 544                                      \
+     : (type) == NRD_DTYPE_Q2_K                         ? 168                                      \
+     : (type) == NRD_DTYPE_Q3_K                         ? 228                                      \
+     : (type) == NRD_DTYPE_Q6_K                         ? 416                                      \
+     : IS_5_BIT(type)                                   ? 376                                      \
+                                                        : 300)
 #define MAX_INT(type) ((type) == NRD_DTYPE_Q8_0 || (type) == NRD_DTYPE_I8 ? 255 : 63)
 
 /* One of the tiles that are read side by side. */
@@ -203,9 +211,6 @@ NRD_KERNEL void tile_q(const int type, const int S, const int T, const int P, co
                        int64_t out_step)
 {
     const int halves = IS_HALVES(type), has_min = HAS_MIN(type), has_offset = !has_min;
-    const int block_bytes = type == NRD_DTYPE_Q8_0 || type == NRD_DTYPE_I8 ? 544
-                            : type == NRD_DTYPE_Q2_K ? 168 : type == NRD_DTYPE_Q3_K ? 228
-                            : type == NRD_DTYPE_Q6_K ? 416 : type == NRD_DTYPE_Q5_0 || type == NRD_DTYPE_Q5_1 || type == NRD_DTYPE_Q5_K ? 376 : 300;
     const int n_first = halves ? 4 : 8;
     const int max = MAX_INT(type);
     enum { SIDE_MAX = 4 };
@@ -232,7 +237,7 @@ NRD_KERNEL void tile_q(const int type, const int S, const int T, const int P, co
             vi q[8];
 
             load_scales(type, b, s, d, m);
-            for (int at = 0; at < block_bytes; at += 64) { /* tiles follow one another in memory */
+            for (int at = 0; at < BLOCK_BYTES(type); at += 64) { /* tiles follow one another in memory */
                 __builtin_prefetch(s->w + PREFETCH_BYTES + at);
             }
             s->w = load_ints(type, s->w, q);
@@ -351,6 +356,9 @@ NRD_KERNEL void unpack_q(const int type, const uint8_t *tile, int64_t step, int6
             vf d[2], m[2];
             vi q[8];
             load_scales(type, b, &streams[i], d, m);
+            for (int at = 0; at < BLOCK_BYTES(type); at += 64) { /* the pair after this one */
+                __builtin_prefetch(streams[i].w + 2 * step + at, 0, 2);
+            }
             streams[i].w = load_ints(type, streams[i].w, q);
             NRD_UNROLL
             for (int g = 0; g < 8; g++) {

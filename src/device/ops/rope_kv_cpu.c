@@ -6,6 +6,38 @@
 
 enum { TASK_TOKENS = 16 };
 
+/* Asks for the cache lines that a token will write. K of one token lies in a line of its own for
+ * every two d, so waiting for them one after the other is what rope_kv of many sequences takes. */
+static void ask_for(const nrd_kv_layer *kv, char *cache, int32_t in)
+{
+    size_t elem = kv->dtype == NRD_DTYPE_F32 ? 4 : kv->dtype == NRD_DTYPE_I8 ? 1 : 2;
+
+    for (int32_t h = 0; h < kv->n_kv_heads; h++) {
+        const char *k = cache + (size_t)nrd_kv_k_index(kv, h, in, 0) * elem;
+        const char *v = cache + (size_t)nrd_kv_v_index(kv, h, in, 0) * elem;
+        size_t n = (size_t)kv->head_dim * elem;
+        for (size_t at = 0; at < n * NRD_KV_GROUP; at += 64) {
+            __builtin_prefetch(k + at, 1);
+        }
+        for (size_t at = 0; at < n; at += 64) {
+            __builtin_prefetch(v + at, 1);
+        }
+    }
+}
+
+static char *cache_of(const nrd_rope_kv_args *a, int32_t t, int32_t *in)
+{
+    const nrd_batch_view *b = a->batch;
+    int32_t slot = nrd_kv_slot(b, t), bt = a->kv.block_tokens;
+    int32_t block = b->block_table[(int64_t)b->token_seq[t] * b->block_table_stride + slot / bt];
+
+    *in = slot % bt;
+    return block >= 0 && block < a->kv.n_blocks
+               ? (char *)a->kv.base +
+                     (size_t)block * nrd_kv_block_bytes(a->kv.dtype, bt, a->kv.n_kv_heads, a->kv.head_dim)
+               : NULL;
+}
+
 static void run(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)
 {
     const nrd_rope_kv_args *a = &c->u.rope_kv;
@@ -13,7 +45,7 @@ static void run(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)
     const nrd_kv_layer *kv = &a->kv;
     int32_t dim = kv->head_dim, n_kv = kv->n_kv_heads, half = a->rotary_dim / 2;
     int32_t from = task * c->i[0], to = from + c->i[0] < b->n_tokens ? from + c->i[0] : b->n_tokens;
-    size_t block_bytes = nrd_kv_block_bytes(kv->dtype, kv->block_tokens, n_kv, dim);
+    bool single = b->n_tokens == b->n_seqs; /* neighbours of one sequence write to the same lines */
     float *cs = (float *)(void *)r->scratch, *sn = cs + dim, *qn = sn + dim, *kn = qn + dim;
 
     (void)phase;
@@ -23,9 +55,14 @@ static void run(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)
     }
     for (int32_t t = from; t < to; t++) {
         float *row = (float *)a->qkv + (int64_t)t * (a->n_heads + 2 * n_kv) * dim;
-        int32_t slot = nrd_kv_slot(b, t), in = slot % kv->block_tokens;
-        int32_t block = b->block_table[(int64_t)b->token_seq[t] * b->block_table_stride + slot / kv->block_tokens];
-        char *cache = block >= 0 && block < kv->n_blocks ? (char *)kv->base + (size_t)block * block_bytes : NULL;
+        int32_t in, next_in;
+        char *cache = cache_of(a, t, &in), *next = single && t + 1 < to ? cache_of(a, t + 1, &next_in) : NULL;
+        if (single && cache && t == from) {
+            ask_for(kv, cache, in);
+        }
+        if (next) {
+            ask_for(kv, next, next_in);
+        }
         if (a->rope != NRD_ROPE_NONE) {
             r->k->rope_angles(b->positions[t], a->inv_freq, half, a->rope_scale, cs, sn);
         }
