@@ -192,27 +192,68 @@ static void do_token_tile(const nrd_cpu_run *r, const tiles_of *p, const uint8_t
     }
 }
 
-/* Row tiles [from, to) of part p against every token. */
+/* Pairs of full tiles from `from` on against the whole token tiles; gives the first tile left. The
+ * columns are taken in pieces whose unpacked weights and panel stay in L1. */
+static int64_t do_wide(const nrd_cpu_run *r, const tiles_of *p, const uint8_t *data, int64_t from, int64_t to,
+                       const panel_kind *kind, const uint8_t *panels, int32_t n_tokens, uint8_t *room)
+{
+    nrd_linear_wide wide = r->k->linear_wide(p->w->dtype);
+    size_t tile_bytes = nrd_tile16_bytes(p->w->dtype, p->w->cols), panel_bytes = kind->bytes_per_token;
+    int64_t i = from, full = p->w->rows / 16 < to ? p->w->rows / 16 : to;
+    int64_t n_pieces = (kind->len + NRD_LINEAR_WIDE_BLOCKS - 1) / NRD_LINEAR_WIDE_BLOCKS;
+    int64_t piece = (kind->len + n_pieces - 1) / n_pieces;
+
+    if (p->w->dtype >= NRD_DTYPE_Q2_K && p->w->dtype <= NRD_DTYPE_Q6_K) {
+        piece = NRD_LINEAR_WIDE_BLOCKS / 8 * 8;
+    }
+    for (; wide.run && i + 2 <= full; i += 2, data += 2 * tile_bytes) {
+        float *y = (float *)p->a->y + p->y0 + i * 16;
+        for (int64_t b = 0; b < kind->len; b += piece) {
+            int64_t n = kind->len - b < piece ? kind->len - b : piece;
+            wide.unpack(data + tile_bytes * (size_t)b / (size_t)kind->len, (int64_t)tile_bytes, n, room);
+            for (int32_t t = 0; t < n_tokens; t += MAX_T) {
+                wide.run(room, panels + (size_t)t * panel_bytes + (size_t)b * MAX_T * 52, n, b == 0,
+                         y + t * p->y_stride, p->y_stride);
+            }
+        }
+        for (int32_t t = 0; !p->plain && t < n_tokens; t += MAX_T) {
+            finish_tile(r, p, i, t, MAX_T, y + t * p->y_stride, p->y_stride);
+            finish_tile(r, p, i + 1, t, MAX_T, y + t * p->y_stride + 16, p->y_stride);
+        }
+    }
+    return i;
+}
+
+/* Row tiles [from, to) of part p against every token. `room`: of do_wide with more than MAX_T tokens,
+ * behind it that of a tile that is packed on the way. */
 static void do_tiles(const nrd_cpu_run *r, const nrd_linear_args *a, int p, int64_t from, int64_t to, int64_t y0,
-                     int64_t y_stride, const uint8_t *panels, uint8_t *tile_room)
+                     int64_t y_stride, const uint8_t *panels, uint8_t *room)
 {
     const nrd_weight *w = a->w[p];
     panel_kind kind = kind_of(w->dtype, w->cols);
     bool packed = w->layout == NRD_LAYOUT_TILE16;
     tiles_of tiles = {a, w, a->bias[p], y0, y_stride, !w->scales && !a->bias[p] && a->softcap <= 0};
+    uint8_t *tile_room = a->n_tokens > MAX_T ? room + NRD_LINEAR_WIDE_BYTES : room;
 
     panels += panel_start(a, first_like(a, p));
     for (int64_t r0 = from; r0 < to; r0 += packed ? to - from : 1) {
-        int64_t r1 = packed ? to : r0 + 1; /* ROWS: one tile at a time, packed once */
+        int64_t r1 = packed ? to : r0 + 1, rest = r0; /* ROWS: one tile at a time, packed once */
+        int32_t wide_tokens = a->n_tokens / MAX_T * MAX_T;
+        size_t tile_bytes = nrd_tile16_bytes(w->dtype, w->cols);
         const uint8_t *data = tile_room;
         if (packed) {
-            data = (const uint8_t *)w->data + (size_t)r0 * nrd_tile16_bytes(w->dtype, w->cols);
+            data = (const uint8_t *)w->data + (size_t)r0 * tile_bytes;
         } else {
             nrd_tile16_pack(w, r0 * 16, tile_room);
         }
+        if (packed && !kind.is_float && wide_tokens >= 2 * MAX_T) {
+            rest = do_wide(r, &tiles, data, r0, r1, &kind, panels, wide_tokens, room);
+        }
         for (int32_t t0 = 0; t0 < a->n_tokens;) {
             int log2, n = tile_tokens(a->n_tokens - t0, &log2);
-            do_token_tile(r, &tiles, data, r0, r1, &kind, panels + (size_t)t0 * kind.bytes_per_token, t0, n, log2);
+            int64_t first = t0 < wide_tokens ? rest : r0;
+            do_token_tile(r, &tiles, data + (size_t)(first - r0) * tile_bytes, first, r1, &kind,
+                          panels + (size_t)t0 * kind.bytes_per_token, t0, n, log2);
             t0 += n;
         }
     }
@@ -222,7 +263,7 @@ static void do_tiles(const nrd_cpu_run *r, const nrd_linear_args *a, int p, int6
 static void run(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)
 {
     const nrd_linear_args *a = &c->u.linear;
-    uint8_t *panels = r->shared, *room = r->scratch, *tile_room = room + rows_room(a);
+    uint8_t *panels = r->shared, *room = r->scratch, *tile_room = room + rows_room(a); /* see do_tiles */
 
     if (phase == 0) { /* one token tile of every kind of panel */
         int32_t t0 = task * MAX_T, end = t0 + MAX_T < a->n_tokens ? t0 + MAX_T : a->n_tokens;
@@ -292,6 +333,9 @@ nrd_error *nrd_linear_cpu(nrd_cpu_cmd *c, int n_threads)
     int64_t chunk = CHUNK_BYTES / (int64_t)tile_max, fair = tiles / (n_threads * 4);
     chunk = chunk < fair ? chunk : fair;
     chunk = chunk < 1 ? 1 : chunk;
+    if (a->n_tokens >= 2 * MAX_T) {
+        chunk += chunk % 2; /* do_wide takes pairs */
+    }
     c->op = &op;
     c->i[0] = (int32_t)chunk;
     c->n_tasks[1] = a->n_tokens ? (int32_t)((tiles + chunk - 1) / chunk) : 0;
@@ -300,7 +344,7 @@ nrd_error *nrd_linear_cpu(nrd_cpu_cmd *c, int n_threads)
     unpacked = (unpacked + 63) & ~(size_t)63;
     if (c->n_tasks[0]) {
         c->shared_bytes = panels;
-        c->scratch_bytes = rows_room(a) + unpacked;
+        c->scratch_bytes = rows_room(a) + NRD_LINEAR_WIDE_BYTES + unpacked;
     } else { /* shared_bytes holds the tile's room: panels lie behind it in each thread's scratch */
         c->shared_bytes = unpacked;
         c->scratch_bytes = rows_room(a) + unpacked + panels;
