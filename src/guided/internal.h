@@ -185,7 +185,7 @@ typedef struct trie {
     int32_t *ids; /* in the order of the nodes */
 } trie;
 
-enum { PLAIN_CHARS = 32 };
+enum { PLAIN_CHARS = 16 }; /* longer tokens are few, and each bounded string tries so many states */
 
 struct nrd_guide_vocab {
     int32_t n_tokens;
