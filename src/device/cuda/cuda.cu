@@ -123,6 +123,7 @@ static void fill_ops(nrd_device_ops *ops)
     ops->sample = op_sample;
     ops->counts = op_counts;
     ops->copy_blocks = op_copy_blocks;
+    ops->limits = dev_limits;
     stream_fill_ops(ops);
     weight_fill_ops(ops);
 }

@@ -113,6 +113,9 @@ void stream_fill_ops(nrd_device_ops *ops);
 nrd_error *stream_scratch(nrd_stream *s);
 nrd_error *stream_tmp(nrd_stream *s, size_t bytes, void **out);
 
+/* limits.cu */
+nrd_error *dev_limits(nrd_device *d, nrd_device_limits *out);
+
 /* weight.cu */
 void weight_fill_ops(nrd_device_ops *ops);
 
