@@ -1,27 +1,26 @@
 /* attention_prefill_hopper: the prefill kernel's work on Hopper, where copies, products and softmax
  * overlap.
- * Shapes    rows = new tokens x heads of a KV head; head_dim 64 or 128; cache bf16, fp16 or F8
- * (turned into fp16 on its way to shared memory) of the activations' type; blocks of 64 tokens.
+ * Shapes    rows = new tokens x heads of a KV head; head_dim 64 or 128; cache bf16, fp16 or F8 (turned
+ *           into fp16 on its way to shared memory) of the activations' type; blocks of 64 tokens.
  *           Ragged batches, window, sinks, softcap.
- * Work      128 rows of a (sequence, KV head) are a piece of work, cut as attention_prefill.cu cuts
- * them. One block a multiprocessor takes pieces, the long ones first, until none is left. Three
- *           warpgroups: one finds the pieces and brings their tiles of 64 tokens (a block of the
- * cache is the tile: two bulk copies; F8 through its registers, two tiles ahead) into a ring of
- * four, ahead into the next piece; two compute 64 rows each. A computing warpgroup starts the next
- *           tile's S before this one's O, so that its softmax runs beside a product; the two drift
- * apart by themselves and share the tensor cores. Bound     tensor cores: 4 * rows * context / 2 *
- * head_dim operations. Measured  NVIDIA H200, one sequence of 8,192 tokens, 32 heads over 8 x 128,
- * causal: bf16 515, F8 cache 469 TFLOP/s; 2,048 tokens: 351 and 302 (2026-11-21, make gpu-bench).
+ * Work      128 rows of a (sequence, KV head) are a piece of work, cut as attention_prefill.cu cuts them.
+ *           One block a multiprocessor takes pieces, a sequence's longest first, until none is left. Three
+ *           warpgroups: one finds the pieces and brings their tiles of 64 tokens (a block of the cache is
+ *           the tile: two bulk copies; F8 through its registers, two tiles ahead) into a ring of four,
+ *           ahead into the next piece; two compute 64 rows each. A computing warpgroup starts the next
+ *           tile's S before this one's O, so that its softmax runs beside a product; the two drift apart
+ *           by themselves and share the tensor cores.
+ * Bound     tensor cores: 4 * rows * context / 2 * head_dim operations.
+ * Measured  NVIDIA H200, one sequence of 8,192 tokens, 32 heads over 8 x 128, causal: bf16 505, F8
+ *           cache 482 TFLOP/s; 2,048 tokens: 422 and 380, where a block a piece reached 351 and 302
+ *           (2026-11-21, make gpu-bench).
  * Sources   FlashAttention-3 (Shah et al. 2024).
  */
 #include "device/ops/attention.cuh"
 #include "device/ops/hopper.cuh"
 
 enum { H_ROWS = 128, H_TILE = 64, H_STAGES = 4, H_THREADS = 384, H_FRONT = 1024 };
-enum {
-    H_COUNTER = 0,
-    H_DONE = 1
-}; /* of the stream's counters: the next piece, blocks that ended */
+enum { H_COUNTER = 0, H_DONE = 1 }; /* of the stream's counters: the next piece, blocks that ended */
 
 struct hopper_work {
     int seq, q0, row0, n_rows, first_pos, last_pos, ctx;
@@ -36,8 +35,7 @@ struct hopper_front {
 };
 static_assert(sizeof(hopper_front) <= H_FRONT, "the ring follows");
 
-static __device__ __forceinline__ bool find_work(const attn_params &a, int s0, int slot,
-                                                 hopper_work *w)
+static __device__ __forceinline__ bool find_work(const attn_params &a, int s0, int slot, hopper_work *w)
 {
     const int t0 = s0 > 0 ? s0 : 0; /* sequences before s0 have one token each */
     int lo_s = s0, hi_s = a.n_seqs - 1;
@@ -73,8 +71,7 @@ static __device__ __forceinline__ bool find_work(const attn_params &a, int s0, i
     return true;
 }
 
-static __device__ __forceinline__ int tile_of(const hopper_work &w,
-                                              int i) /* its block in the table */
+static __device__ __forceinline__ int tile_of(const hopper_work &w, int i) /* its block in the table */
 {
     return i < w.sinks ? i : w.lo + i - w.sinks;
 }
@@ -86,8 +83,8 @@ static __device__ __forceinline__ void named_sync(int id, int threads)
 
 /* Tiles of one piece; the ring has had t0 before. */
 template <typename C, int HD>
-static __device__ __forceinline__ void bring(const attn_params &a, const hopper_work &w, char *raw,
-                                             int t0, uint32_t *alone_parity)
+static __device__ __forceinline__ void bring(const attn_params &a, const hopper_work &w, char *raw, int t0,
+                                             uint32_t *alone_parity)
 {
     constexpr bool F8C = sizeof(C) == 1;
     constexpr int ELEMS = H_TILE * HD, BYTES = ELEMS * 2, MINE = ELEMS / 16 / 128; /* F8 pieces */
@@ -101,99 +98,89 @@ static __device__ __forceinline__ void bring(const attn_params &a, const hopper_
     uint4 kx[2][F8C ? MINE : 1], vx[2][F8C ? MINE : 1];
 
     auto block_at = [&](int i) { return i < w.n_tiles ? table[tile_of(w, i)] : -1; };
-    auto ask = [&](int block, uint4 *k,
-                   uint4 *v) { /* F8 */
-                               const uint4 *src =
-                                   (const uint4 *)(cache + (int64_t)(block < 0 ? 0 : block) *
-                                                               a.g.block_elems);
-                               const uint4 *src_v = (const uint4 *)((const C *)src + v_off);
+    auto ask = [&](int block, uint4 *k, uint4 *v) { /* F8 */
+        const uint4 *src = (const uint4 *)(cache + (int64_t)(block < 0 ? 0 : block) * a.g.block_elems);
+        const uint4 *src_v = (const uint4 *)((const C *)src + v_off);
 #pragma unroll
-                               for (int x = 0; x < MINE; x++) {
-                                   k[x] = v[x] = make_uint4(0, 0, 0, 0);
-                                   if (block >= 0) {
-                                       k[x] = __ldg(src + tid + x * 128);
-                                       v[x] = __ldg(src_v + tid + x * 128);
-                                   }
-                               }
+        for (int x = 0; x < MINE; x++) {
+            k[x] = v[x] = make_uint4(0, 0, 0, 0);
+            if (block >= 0) {
+                k[x] = __ldg(src + tid + x * 128);
+                v[x] = __ldg(src_v + tid + x * 128);
+            }
+        }
     };
     auto clear_v = [&](uint16_t *vs, int from) { /* tokens from `from` on may be anything */
-                                                 for (int x = tid; x < (H_TILE - from) * HD;
-                                                      x += 128) {
-                                                     const int tok = from + x / HD, d = x % HD;
-                                                     vs[((tok / 8) * HD + d) * 8 + tok % 8] = 0;
-                                                 }
+        for (int x = tid; x < (H_TILE - from) * HD; x += 128) {
+            const int tok = from + x / HD, d = x % HD;
+            vs[((tok / 8) * HD + d) * 8 + tok % 8] = 0;
+        }
     };
-    auto give =
-        [&](int i, uint4 *k, uint4 *v,
-            int *ahead) { /* ahead: the block of tile i + 2 */
-                          const int slot = (t0 + i) % H_STAGES,
-                                    behind = w.ctx - tile_of(w, i) * H_TILE;
-                          uint16_t *ks = (uint16_t *)(raw + H_FRONT + (size_t)slot * 2 * BYTES),
-                                   *vs = ks + ELEMS;
-                          if (t0 + i >= H_STAGES) {
-                              mbar_wait(empty + slot * 8, (uint32_t)((t0 + i) / H_STAGES - 1) & 1);
-                          }
-                          if constexpr (F8C) {
+    auto give = [&](int i, uint4 *k, uint4 *v, int *ahead) { /* ahead: the block of tile i + 2 */
+        const int slot = (t0 + i) % H_STAGES, behind = w.ctx - tile_of(w, i) * H_TILE;
+        uint16_t *ks = (uint16_t *)(raw + H_FRONT + (size_t)slot * 2 * BYTES), *vs = ks + ELEMS;
+        if (t0 + i >= H_STAGES) {
+            mbar_wait(empty + slot * 8, (uint32_t)((t0 + i) / H_STAGES - 1) & 1);
+        }
+        if constexpr (F8C) {
 #pragma unroll
-                              for (int x = 0; x < MINE; x++) {
-                                  const int p = tid + x * 128; /* K [HD / 16][64 tokens], V [64 /
-                                                                  16][HD] pieces of 16 */
-                                  uint4 first, second;
-                                  f8_to_f16(k[x].x, &first.x, &first.y);
-                                  f8_to_f16(k[x].y, &first.z, &first.w);
-                                  f8_to_f16(k[x].z, &second.x, &second.y);
-                                  f8_to_f16(k[x].w, &second.z, &second.w);
-                                  uint4 *to = (uint4 *)ks + (p / H_TILE) * 2 * H_TILE + p % H_TILE;
-                                  to[0] = first;
-                                  to[H_TILE] = second;
-                                  f8_to_f16(v[x].x, &first.x, &first.y);
-                                  f8_to_f16(v[x].y, &first.z, &first.w);
-                                  f8_to_f16(v[x].z, &second.x, &second.y);
-                                  f8_to_f16(v[x].w, &second.z, &second.w);
-                                  to = (uint4 *)vs + (p / HD) * 2 * HD + p % HD;
-                                  to[0] = first;
-                                  to[HD] = second;
-                              }
-                              if (behind < H_TILE) {
-                                  named_sync(1, 128);
-                                  clear_v(vs, behind);
-                              }
-                              fence_async_proxy();
-                              named_sync(1, 128);
-                              if (tid == 0) {
-                                  mbar_arrive(full + slot * 8);
-                              }
-                              ask(*ahead, k, v);
-                              *ahead = block_at(i + 4);
-                          } else {
-                              const int block = block_at(i);
-                              const C *src =
-                                  cache + (int64_t)(block < 0 ? 0 : block) * a.g.block_elems;
-                              if (behind >= H_TILE && block >= 0) {
-                                  if (tid == 0) {
-                                      mbar_expect(full + slot * 8, 2 * BYTES);
-                                      bulk_copy(smem_u32(ks), src, BYTES, full + slot * 8);
-                                      bulk_copy(smem_u32(vs), src + v_off, BYTES, full + slot * 8);
-                                  }
-                                  return;
-                              }
-                              if (block >= 0) {
-                                  if (tid == 0) {
-                                      mbar_expect(alone, 2 * BYTES);
-                                      bulk_copy(smem_u32(ks), src, BYTES, alone);
-                                      bulk_copy(smem_u32(vs), src + v_off, BYTES, alone);
-                                  }
-                                  mbar_wait(alone, *alone_parity);
-                                  *alone_parity ^= 1;
-                              }
-                              clear_v(vs, block < 0 ? 0 : behind);
-                              fence_async_proxy();
-                              named_sync(1, 128);
-                              if (tid == 0) {
-                                  mbar_arrive(full + slot * 8);
-                              }
-                          }
-        };
+            for (int x = 0; x < MINE; x++) {
+                const int p = tid + x * 128; /* K [HD / 16][64 tokens], V [64 / 16][HD] pieces of 16 */
+                uint4 first, second;
+                f8_to_f16(k[x].x, &first.x, &first.y);
+                f8_to_f16(k[x].y, &first.z, &first.w);
+                f8_to_f16(k[x].z, &second.x, &second.y);
+                f8_to_f16(k[x].w, &second.z, &second.w);
+                uint4 *to = (uint4 *)ks + (p / H_TILE) * 2 * H_TILE + p % H_TILE;
+                to[0] = first;
+                to[H_TILE] = second;
+                f8_to_f16(v[x].x, &first.x, &first.y);
+                f8_to_f16(v[x].y, &first.z, &first.w);
+                f8_to_f16(v[x].z, &second.x, &second.y);
+                f8_to_f16(v[x].w, &second.z, &second.w);
+                to = (uint4 *)vs + (p / HD) * 2 * HD + p % HD;
+                to[0] = first;
+                to[HD] = second;
+            }
+            if (behind < H_TILE) {
+                named_sync(1, 128);
+                clear_v(vs, behind);
+            }
+            fence_async_proxy();
+            named_sync(1, 128);
+            if (tid == 0) {
+                mbar_arrive(full + slot * 8);
+            }
+            ask(*ahead, k, v);
+            *ahead = block_at(i + 4);
+        } else {
+            const int block = block_at(i);
+            const C *src = cache + (int64_t)(block < 0 ? 0 : block) * a.g.block_elems;
+            if (behind >= H_TILE && block >= 0) {
+                if (tid == 0) {
+                    mbar_expect(full + slot * 8, 2 * BYTES);
+                    bulk_copy(smem_u32(ks), src, BYTES, full + slot * 8);
+                    bulk_copy(smem_u32(vs), src + v_off, BYTES, full + slot * 8);
+                }
+                return;
+            }
+            if (block >= 0) {
+                if (tid == 0) {
+                    mbar_expect(alone, 2 * BYTES);
+                    bulk_copy(smem_u32(ks), src, BYTES, alone);
+                    bulk_copy(smem_u32(vs), src + v_off, BYTES, alone);
+                }
+                mbar_wait(alone, *alone_parity);
+                *alone_parity ^= 1;
+            }
+            clear_v(vs, block < 0 ? 0 : behind);
+            fence_async_proxy();
+            named_sync(1, 128);
+            if (tid == 0) {
+                mbar_arrive(full + slot * 8);
+            }
+        }
+    };
 
     int even = -1, odd = -1;
     if constexpr (F8C) {
@@ -210,11 +197,10 @@ static __device__ __forceinline__ void bring(const attn_params &a, const hopper_
     }
 }
 
-/* Finds pieces and brings their tiles until none is left; a piece of no tiles tells the others so.
- */
+/* Finds pieces and brings their tiles until none is left; a piece of no tiles tells the others so. */
 template <typename C, int HD>
-static __device__ __forceinline__ void bring_all(const attn_params &a, char *raw, int s0,
-                                                 int n_slots, int *counters)
+static __device__ __forceinline__ void bring_all(const attn_params &a, char *raw, int s0, int n_slots,
+                                                 int *counters)
 {
     hopper_front *front = (hopper_front *)raw;
     const int tid = (int)threadIdx.x, n_pieces = n_slots * a.g.n_kv;
@@ -253,8 +239,8 @@ static __device__ __forceinline__ void bring_all(const attn_params &a, char *raw
 }
 
 template <typename T, bool BF, int HD>
-static __device__ __forceinline__ void compute(const attn_params &a, const hopper_work &w,
-                                               char *raw, int t0)
+static __device__ __forceinline__ void compute(const attn_params &a, const hopper_work &w, char *raw,
+                                               int t0)
 {
     constexpr int ND = HD / 8, NK = HD / 16, NJ = H_TILE / 8, BYTES = H_TILE * HD * 2;
     const int wg = (int)threadIdx.x / 128 - 1, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
@@ -496,8 +482,8 @@ static nrd_error *hopper_launch(nrd_stream *s, const attn_params &p, int n_token
     const size_t smem = H_FRONT + (size_t)H_STAGES * 2 * H_TILE * HD * 2;
     NRD_TRY(stream_scratch(s)); /* the counters */
     return launch(s, attention_prefill_hopper_kernel<T, C, HD>,
-                  dim3((unsigned)(pieces < s->dev->n_sm ? pieces : s->dev->n_sm)), dim3(H_THREADS),
-                  smem, p, s0, slots, s->counters);
+                  dim3((unsigned)(pieces < s->dev->n_sm ? pieces : s->dev->n_sm)), dim3(H_THREADS), smem,
+                  p, s0, slots, s->counters);
 }
 
 template <typename T, typename C>

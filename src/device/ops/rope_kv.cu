@@ -1,12 +1,14 @@
-/* rope_kv: RMS norm of q and k heads (optional), rotary embedding (Su et al. 2021), K and V into
- * the paged cache. Shapes    qkv [n_tokens, (n_heads + 2 n_kv_heads) head_dim] act dtype, q rotated
- * in place; cache blocks as kv_layout.cuh says, f32, fp16, bf16, F8 or I8. Work      The usual case
- * (pairs (i, i + head_dim / 2) over whole heads of 64 or 128, 16-bit activations): a block takes a
- * token that stands alone, or q and k of four, or V of 16 that follow each other, turned in
- * registers because its tokens are innermost in the cache; a lane has eight pairs of a head.
- * Everything else: blockIdx.x a token, blockIdx.y a slice of its heads, a warp a head at a time.
- * Cosines and sines are computed once a block. Bound     memory, below 500 tokens the launch. A
- * token goes to the cache slot of its position; in a token tree, where siblings share a position,
+/* rope_kv: RMS norm of q and k heads (optional), rotary embedding (Su et al. 2021), K and V into the
+ * paged cache.
+ * Shapes    qkv [n_tokens, (n_heads + 2 n_kv_heads) head_dim] act dtype, q rotated in place; cache
+ *           blocks as kv_layout.cuh says, f32, fp16, bf16, F8 or I8.
+ * Work      The usual case (pairs (i, i + head_dim / 2) over whole heads of 64 or 128, 16-bit
+ *           activations): a block takes a token that stands alone, or q and k of four, or V of 16 that
+ *           follow each other, turned in registers because its tokens are innermost in the cache; a
+ *           lane has eight pairs of a head. Everything else: blockIdx.x a token, blockIdx.y a slice of its
+ *           heads, a warp a head at a time. Cosines and sines are computed once a block.
+ * Bound     memory, below 500 tokens the launch.
+ * A token goes to the cache slot of its position; in a token tree, where siblings share a position,
  * to ctx_len - q_len + its index.
  * Measured  NVIDIA H200, 2048 tokens of 32 + 2 x 8 heads x 128: 3.00 TB/s (68 %), where the
  *           plain kernel took 1.21 (27 %); 1..16 tokens 2.1 us (2026-11-21, make gpu-bench).
@@ -25,16 +27,15 @@ struct rope_params {
     float eps, rope_scale, k_inv, v_inv; /* 1 / k_scale, 1 / v_scale */
 };
 
-template <typename T, typename C>
-static __global__ void __launch_bounds__(256) rope_kv_kernel(rope_params a)
+template <typename T, typename C> static __global__ void __launch_bounds__(256) rope_kv_kernel(
+    rope_params a)
 {
     extern __shared__ float smem[]; /* cos [rot/2], sin [rot/2], a row of head_dim for each warp */
     const int t = blockIdx.x, hd = a.g.hd, half = a.rot / 2;
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, n_warps = blockDim.x >> 5;
     float *cs = smem, *sn = smem + half, *row = smem + 2 * half + warp * hd;
 
-    /* The step's arrays were uploaded before any kernel of the step began; only qkv is waited for.
-     */
+    /* The step's arrays were uploaded before any kernel of the step began; only qkv is waited for. */
     const int pos = a.positions[t], seq = a.token_seq[t];
     if (a.rope != NRD_ROPE_NONE) {
         for (int i = threadIdx.x; i < half; i += blockDim.x) {
@@ -116,14 +117,13 @@ template <typename C> static __device__ __forceinline__ uint32_t bits_of(C v)
     }
 }
 
-/* ALONE: a block takes the heads of one of the first n_single tokens; else blocks take runs of V,
- * then others a few tokens' q and k, of the tokens behind. */
+/* ALONE: a block takes the heads of one of the first n_single tokens; else blocks take runs of V, then
+ * others a few tokens' q and k, of the tokens behind. */
 template <typename T, typename C, int HD, bool ALONE>
 static __global__ void __launch_bounds__(256, 3)
     rope_run_kernel(rope_params a, int n_tokens, int n_single)
 {
-    constexpr int HALF = HD / 2, LANES = HD / 16,
-                  HEADS = 32 / LANES; /* a head's lanes, a warp's heads */
+    constexpr int HALF = HD / 2, LANES = HD / 16, HEADS = 32 / LANES; /* a head's lanes, a warp's heads */
     constexpr int EW = 4 / (int)sizeof(C), EU = 16 / (int)sizeof(C);
     constexpr int WORDS = RUN / EW, DV = 4; /* dimensions of V a thread */
     auto load_dv = [](const T *p, float *to) {
@@ -145,8 +145,7 @@ static __global__ void __launch_bounds__(256, 3)
     const int first = ALONE ? b : n_single + (do_v ? b : b - n_runs) * step;
     const int left = n_tokens - first, nt = left < step ? left : step;
 
-    /* The step's arrays were uploaded before any kernel of the step began; only qkv is waited for.
-     */
+    /* The step's arrays were uploaded before any kernel of the step began; only qkv is waited for. */
     if (tid < nt) {
         const int pos = a.positions[first + tid], seq = a.token_seq[first + tid];
         const int block = a.block_table[(int64_t)seq * a.table_stride + pos / a.g.bt];
@@ -162,13 +161,12 @@ static __global__ void __launch_bounds__(256, 3)
         return ((int64_t)(h * (HD / EU) + d / EU) * a.g.bt + tok) * EU + d % EU;
     };
     auto v_at = [&](int h, int tok, int d) {
-        return (int64_t)n_kv * a.g.bt * HD +
-               ((int64_t)(h * (a.g.bt / EU) + tok / EU) * HD + d) * EU + tok % EU;
+        return (int64_t)n_kv * a.g.bt * HD + ((int64_t)(h * (a.g.bt / EU) + tok / EU) * HD + d) * EU +
+               tok % EU;
     };
-    /* A single token's elements of V lie apart, each in a unit with those of the tokens before it.
-     * The unit is changed and written whole: a byte alone would have the memory read and write a
-     * sector for it. No kernel since the step before has written these units, so they are read
-     * ahead. */
+    /* A single token's elements of V lie apart, each in a unit with those of the tokens before it. The
+     * unit is changed and written whole: a byte alone would have the memory read and write a sector for
+     * it. No kernel since the step before has written these units, so they are read ahead. */
     auto unit_of = [&](int i) {
         return (uint4 *)(cache + at_s[0] + v_at(i / HD, in_s[0] - in_s[0] % EU, i % HD));
     };
@@ -285,21 +283,18 @@ static __global__ void __launch_bounds__(256, 3)
                 }
 #pragma unroll
                 for (int k = 0; k < DV; k++) {
-                    const uint32_t bits = bits_of(from_f<C>(e[k] * a.v_inv))
-                                          << (t % EW * 8 * (int)sizeof(C));
+                    const uint32_t bits = bits_of(from_f<C>(e[k] * a.v_inv)) << (t % EW * 8 * (int)sizeof(C));
                     v[k][t / EW] = t % EW == 0 ? bits : v[k][t / EW] | bits;
                 }
             }
 #pragma unroll
             for (int u = 0; u < RUN / EU; u++) {
                 const int t0 = u * EU, pos = pos_s[t0];
-                if (t0 + EU <= nt && pos % EU == 0 && seq_s[t0 + EU - 1] == seq_s[t0] &&
-                    at_s[t0] >= 0) {
+                if (t0 + EU <= nt && pos % EU == 0 && seq_s[t0 + EU - 1] == seq_s[t0] && at_s[t0] >= 0) {
                     uint4 *to = (uint4 *)(cache + at_s[t0] + v_at(h, in_s[t0], d));
 #pragma unroll
                     for (int k = 0; k < DV; k++) { /* a whole unit of each dimension */
-                        to[k] = make_uint4(v[k][4 * u], v[k][4 * u + 1], v[k][4 * u + 2],
-                                           v[k][4 * u + 3]);
+                        to[k] = make_uint4(v[k][4 * u], v[k][4 * u + 1], v[k][4 * u + 2], v[k][4 * u + 3]);
                     }
                     continue;
                 }
@@ -341,30 +336,26 @@ template <typename T, typename C>
 static nrd_error *run_launch(nrd_stream *s, const rope_params &p, int n_tokens, int n_single)
 {
     const int in_runs = n_tokens - n_single;
-    const dim3 one((unsigned)n_single),
-        runs((unsigned)((in_runs + RUN - 1) / RUN + (in_runs + FEW - 1) / FEW));
+    const dim3 one((unsigned)n_single);
+    const dim3 runs((unsigned)((in_runs + RUN - 1) / RUN + (in_runs + FEW - 1) / FEW));
+    const bool hd64 = p.g.hd == 64;
     if (n_single > 0) {
-        NRD_TRY(p.g.hd == 64 ? launch(s, rope_run_kernel<T, C, 64, true>, one, dim3(256), 0, p,
-                                      n_tokens, n_single)
-                             : launch(s, rope_run_kernel<T, C, 128, true>, one, dim3(256), 0, p,
-                                      n_tokens, n_single));
+        NRD_TRY(launch(s, hd64 ? rope_run_kernel<T, C, 64, true> : rope_run_kernel<T, C, 128, true>, one,
+                       dim3(256), 0, p, n_tokens, n_single));
     }
     if (in_runs <= 0) {
         return NULL;
     }
-    return p.g.hd == 64 ? launch(s, rope_run_kernel<T, C, 64, false>, runs, dim3(256), 0, p,
-                                 n_tokens, n_single)
-                        : launch(s, rope_run_kernel<T, C, 128, false>, runs, dim3(256), 0, p,
-                                 n_tokens, n_single);
+    return launch(s, hd64 ? rope_run_kernel<T, C, 64, false> : rope_run_kernel<T, C, 128, false>, runs,
+                  dim3(256), 0, p, n_tokens, n_single);
 }
 
 /* Whether rope_run_kernel can do it; if so *err is what came of it. */
-static bool rope_run(nrd_stream *s, const rope_params &p, const nrd_rope_kv_args *a,
-                     nrd_error **err)
+static bool rope_run(nrd_stream *s, const rope_params &p, const nrd_rope_kv_args *a, nrd_error **err)
 {
     const nrd_batch_view *b = a->batch;
     /* few tokens: one token's heads over many blocks are faster */
-    const int n_single = b->max_q_len <= 1                               ? b->n_tokens
+    const int n_single = b->max_q_len <= 1 ? b->n_tokens
                          : b->n_single > 0 && b->n_single <= b->n_tokens ? b->n_single
                                                                          : 0;
     if (p.rope != NRD_ROPE_NEOX || p.tree || p.rot != p.g.hd || (p.g.hd != 64 && p.g.hd != 128) ||
@@ -396,8 +387,8 @@ static nrd_error *rope_launch(nrd_stream *s, const rope_params &p, int n_tokens)
         slices = (slices + 1) / 2;
     }
     const size_t smem = sizeof(float) * ((size_t)(p.rot / 2) * 2 + (size_t)p.g.hd * 8);
-    return launch(s, rope_kv_kernel<T, C>, dim3((unsigned)n_tokens, (unsigned)slices), dim3(256),
-                  smem, p);
+    return launch(s, rope_kv_kernel<T, C>, dim3((unsigned)n_tokens, (unsigned)slices), dim3(256), smem,
+                  p);
 }
 
 nrd_error *op_rope_kv(nrd_stream *s, const nrd_rope_kv_args *a)
@@ -415,9 +406,8 @@ nrd_error *op_rope_kv(nrd_stream *s, const nrd_rope_kv_args *a)
         (a->q_norm && a->q_norm->dtype != NRD_DTYPE_F32) ||
         (a->k_norm && a->k_norm->dtype != NRD_DTYPE_F32) || a->kv.block_tokens <= 0 ||
         a->kv.head_dim <= 0) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG,
-                          "cuda: rope_kv: rotary_dim %d of head_dim %d, norms "
-                          "must come from weight_load",
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "cuda: rope_kv: rotary_dim %d of head_dim %d, norms "
+                                               "must come from weight_load",
                           a->rotary_dim, a->kv.head_dim);
     }
     if (b->n_tokens <= 0) {
