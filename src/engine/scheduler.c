@@ -394,15 +394,15 @@ static void add_copy(nrd_sched *s, nrd_plan *p, int32_t src, int32_t dst)
     append_copy(p, src, dst);
 }
 
-/* Takes blocks for one more token of every beam, pausing others behind it if need be. False: the
+/* Takes blocks for n more tokens of every beam, pausing others behind it if need be. False: the
  * sequence itself was paused. *out_next: who comes behind it afterwards. */
-static bool make_room(nrd_sched *s, nrd_plan *p, nrd_seq *q, nrd_seq **out_next)
+static bool make_room(nrd_sched *s, nrd_plan *p, nrd_seq *q, int32_t n, nrd_seq **out_next)
 {
     int32_t n_tables = q->beams_forked ? q->width : 1;
     for (;;) {
         int32_t missing = 0;
         for (int32_t b = 0; b < n_tables; b++) {
-            missing += nrd_kv_n_missing(s->kv, &q->tables[b], q->n_planned + 1);
+            missing += nrd_kv_n_missing(s->kv, &q->tables[b], q->n_planned + n);
         }
         if (missing <= nrd_kv_n_available(s->kv) - (s->n_reserved - q->n_reserved)) {
             break;
@@ -420,7 +420,7 @@ static bool make_room(nrd_sched *s, nrd_plan *p, nrd_seq *q, nrd_seq **out_next)
     }
     for (int32_t b = 0; b < n_tables; b++) {
         int32_t before = q->tables[b].n_blocks;
-        bool ok = nrd_kv_extend(s->kv, &q->tables[b], q->n_planned + 1);
+        bool ok = nrd_kv_extend(s->kv, &q->tables[b], q->n_planned + n);
         NRD_ASSERT(ok, "availability was checked");
         q->n_new_blocks += q->tables[b].n_blocks - before;
     }
@@ -440,30 +440,77 @@ static bool is_decoding(const nrd_seq *q)
     return q->n_planned >= q->n_prompt && q->n_known + q->n_pending - q->n_planned == 1;
 }
 
+/* Several known tokens behind the prompt are yet to be computed. More of them: it was paused. */
+static bool is_jumping(const nrd_seq *q)
+{
+    int32_t n = q->n_known - q->n_planned;
+    return q->jump && q->n_pending == 0 && q->n_planned >= q->n_prompt && n > 1 &&
+           n <= NRD_MAX_JUMP + 1;
+}
+
+/* Of a running sequence in this step; 0: a prompt, or one that waits for its last token, or for which
+ * that token is its last. */
+static int32_t n_to_generate(const nrd_sched *s, const nrd_seq *q)
+{
+    if (is_jumping(q)) {
+        int32_t n = q->n_known - q->n_planned, bt = nrd_kv_block_tokens(s->kv);
+        /* With a window, what is promised behind a prompt holds no more than a block at a time. */
+        return s->lim.window > 0 && n > bt ? bt : n;
+    }
+    if (!is_decoding(q) || (q->n_pending > 0 && q->needs_host) ||
+        q->n_known + q->n_pending >= q->max_total) {
+        return 0;
+    }
+    return 1;
+}
+
+static void plan_tokens(nrd_sched *s, nrd_plan *p, nrd_seq *q, int32_t n)
+{
+    int32_t n_beams = q->beams_forked ? q->width : 1;
+    bool chooses = false;
+    for (int32_t b = 0; b < n_beams; b++) {
+        nrd_plan_entry *e = add_entry(s, p, q, b, n, false);
+        q->has_counts |= e->init_counts && q->width == 1; /* beams change slots every step */
+        chooses = e->row >= 0;
+    }
+    q->n_planned += n;
+    q->n_pending += chooses;
+    p->n_generation++;
+}
+
+/* In order, since who needs room takes it from those behind; entries of one token stand first. */
 static void plan_decodes(nrd_sched *s, nrd_plan *p)
 {
+    int32_t n_jumped = 0;
     for (nrd_seq *q = s->run_head, *next; q; q = next) {
+        int32_t n = n_to_generate(s, q), room = s->lim.max_num_tokens - p->n_tokens - n_jumped;
         next = q->run_next;
-        if (!is_decoding(q) || (q->n_pending > 0 && q->needs_host) ||
-            q->n_known + q->n_pending >= q->max_total) {
-            continue; /* a prompt; waits for its last token; or that token is its last */
+        q->n_jump = 0;
+        if (n == 0) {
+            continue;
         }
-        if (p->n_tokens + q->width > s->lim.max_num_tokens) {
+        if (room < q->width) {
             break;
         }
+        n = n < room ? n : room;
         drop_window(s, q);
-        if (!make_room(s, p, q, &next)) {
+        if (!make_room(s, p, q, n, &next)) {
             continue; /* those behind it hold reserved blocks and go on */
         }
         update_reserve(s, q);
-        int32_t n_beams = q->beams_forked ? q->width : 1;
-        for (int32_t b = 0; b < n_beams; b++) {
-            nrd_plan_entry *e = add_entry(s, p, q, b, 1, false);
-            q->has_counts |= e->init_counts && q->width == 1; /* beams change slots every step */
+        if (n == 1) {
+            plan_tokens(s, p, q, 1);
+        } else {
+            q->n_jump = n;
+            n_jumped += n;
         }
-        q->n_planned++;
-        q->n_pending++;
-        p->n_generation++;
+    }
+    for (nrd_seq *q = s->run_head; q && n_jumped > 0; q = q->run_next) {
+        if (q->n_jump > 0) {
+            n_jumped -= q->n_jump;
+            plan_tokens(s, p, q, q->n_jump);
+            q->n_jump = 0;
+        }
     }
 }
 
@@ -506,7 +553,7 @@ static void plan_chunk(nrd_sched *s, nrd_plan *p, nrd_seq *q, int32_t n)
 static void plan_contexts(nrd_sched *s, nrd_plan *p)
 {
     for (nrd_seq *q = s->run_head; q; q = q->run_next) {
-        if (q->n_pending > 0 || is_decoding(q) || q->n_planned >= q->n_known) {
+        if (q->n_pending > 0 || is_decoding(q) || is_jumping(q) || q->n_planned >= q->n_known) {
             continue;
         }
         int32_t n = chunk_of(s, p, q, q->n_planned);

@@ -18,7 +18,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { NRD_MAX_BEAM_WIDTH = 64, NRD_MAX_TOP_LOGPROBS = 20 };
+enum { NRD_MAX_JUMP = 64, NRD_MAX_BEAM_WIDTH = 64, NRD_MAX_TOP_LOGPROBS = 20 };
 
 /* How tokens are chosen. Meanings and defaults: nrd_sampling_config in nereid/executor.h. */
 typedef struct nrd_sampling {
@@ -83,6 +83,9 @@ struct nrd_seq {
     int32_t n_top;          /* candidates reported with each token */
     const float *bias;      /* [vocab] device memory or NULL */
     struct nrd_guide_state *guide; /* what may come next (guided/guided.h); NULL: anything */
+    /* Tokens that must come next whatever the model says, at most `cap`; NULL: nobody knows any. They
+     * join the known ones and are computed with the next step as a piece of a prompt is. */
+    int32_t (*jump)(nrd_seq *q, int32_t *out, int32_t cap);
     nrd_seq *leader;        /* same prompt, wait for it and take its blocks; NULL: none */
     nrd_kv_content content; /* content.tokens = tokens */
 
@@ -104,6 +107,7 @@ struct nrd_seq {
     int32_t n_pending;  /* choices in flight */
     int32_t n_inflight; /* plan entries in flight */
     int32_t n_reserved; /* blocks promised, not taken yet */
+    int32_t n_jump;     /* known tokens behind the prompt that the plan being made takes */
     int32_t n_skipped;  /* plans in which its prompt did not fit */
     bool has_counts;    /* its slot's row of counts is filled */
     bool beams_forked;  /* every beam has its own table */

@@ -282,6 +282,11 @@ static nrd_error *open_all(nrd_exec *x, const char *engine_dir)
     x->spec = nrd_engine_spec(x->engine);
     settle_limits(x);
     NRD_TRY(open_device(x, engine_dir));
+    nrd_device_info di = {.size = sizeof di};
+    x->dev->ops->get_info(x->dev, &di);
+    if (di.host_is_device && nrd_engine_settle(x->engine, di.mem_free_bytes)) {
+        exec_log(x, 2, "weights are in memory of large pages");
+    }
     NRD_TRY(open_runner(x));
     int32_t window = nrd_runner_common_window(x->runner);
     if (window > 0 && window < x->lim.max_seq_len && x->cfg.enable_kv_cache_reuse) {
@@ -313,8 +318,6 @@ static nrd_error *open_all(nrd_exec *x, const char *engine_dir)
     NRD_NEW_GOTO(x->req_ring, x->req_cap, err, fail);
     NRD_NEW_GOTO(x->events, x->plans[0].cap_entries, err, fail);
     fill_info(x);
-    nrd_device_info di = {.size = sizeof di};
-    x->dev->ops->get_info(x->dev, &di);
     x->overlap = !di.host_is_device;
     if (pthread_create(&x->thread, NULL, loop_main, x) != 0) {
         return nrd_errorf(NRD_ERR_UNAVAILABLE, "cannot start the engine thread");

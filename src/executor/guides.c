@@ -17,6 +17,7 @@ typedef struct kept_guide {
 struct guides {
     pthread_mutex_t mu;
     char *tokenizer_dir;
+    nrd_tokenizer *tokenizer; /* as vocab */
     nrd_guide_vocab *vocab; /* guarded by mu until it is there */
     kept_guide kept[KEPT];  /* guarded by mu */
     uint64_t clock;
@@ -47,6 +48,7 @@ void guides_free(guides *g)
         drop(&g->kept[i]);
     }
     nrd_guide_vocab_free(g->vocab);
+    nrd_tokenizer_close(g->tokenizer);
     free(g->tokenizer_dir);
     pthread_mutex_destroy(&g->mu);
     free(g);
@@ -62,13 +64,45 @@ static const char *token_bytes(void *user, int32_t id, size_t *out_n)
     return nrd_tokenizer_token_bytes(t, id, out_n);
 }
 
+/* Tokenizers may put a blank before a text, or cut its beginning otherwise than its middle: a line break
+ * in front makes it a middle. */
+static size_t encode(void *user, const char *text, size_t n, int32_t *out, size_t cap)
+{
+    const nrd_tokenizer *t = user;
+    nrd_ids line = {0}, ids = {0};
+    char *whole = nrd_xmalloc(n + 1);
+    size_t k = 0;
+
+    whole[0] = '\n';
+    memcpy(whole + 1, text, n);
+    nrd_error *err = nrd_tokenizer_encode(t, whole, 1, 0, &line);
+    if (!err) {
+        err = nrd_tokenizer_encode(t, whole, n + 1, 0, &ids);
+    }
+    if (!err && ids.n > line.n && ids.n - line.n <= cap &&
+        memcmp(ids.ids, line.ids, line.n * sizeof *ids.ids) == 0) {
+        k = ids.n - line.n;
+        memcpy(out, ids.ids + line.n, k * sizeof *out);
+    }
+    nrd_error_free(err); /* no tokens: nothing is forced */
+    nrd_ids_fini(&line);
+    nrd_ids_fini(&ids);
+    free(whole);
+    return k;
+}
+
 static nrd_error *open_vocab(guides *g)
 {
     nrd_tokenizer *t = NULL;
     NRD_TRY(nrd_error_wrap(nrd_tokenizer_open(&t, g->tokenizer_dir), "guided decoding: tokenizer_dir"));
     nrd_error *err = nrd_guide_vocab_new(&g->vocab, nrd_tokenizer_vocab_size(t), token_bytes, t);
-    nrd_tokenizer_close(t); /* the vocabulary has its own copy */
-    return err;
+    if (err) {
+        nrd_tokenizer_close(t);
+        return err;
+    }
+    nrd_guide_vocab_set_encode(g->vocab, encode, t);
+    g->tokenizer = t;
+    return NULL;
 }
 
 static nrd_error *get(guides *g, const char *type, const char *text, nrd_guide **out)

@@ -476,6 +476,19 @@ static nrd_prefix_key key_of(const nrd_exec_request *in)
     return k;
 }
 
+static int32_t jump(nrd_seq *q, int32_t *out, int32_t cap)
+{
+    int32_t n = nrd_seq_n_generated(q);
+    return (int32_t)nrd_guide_jump(q->guide, q->tokens + q->n_known - n, (size_t)n, out, (size_t)cap);
+}
+
+/* Forced tokens have no logits, and nobody asks whether they are forbidden. */
+static bool may_jump(const nrd_seq *q)
+{
+    return q->guide && q->width == 1 && !q->want_log_probs && q->n_top == 0 && !q->want_logit_rows &&
+           q->bad.n == 0 && q->sampling.no_repeat_ngram_size <= 0;
+}
+
 static nrd_error *fill(request *r, const nrd_exec_request *in, int32_t max_total)
 {
     nrd_exec *x = r->exec;
@@ -547,6 +560,7 @@ static nrd_error *fill(request *r, const nrd_exec_request *in, int32_t max_total
                         .retention = &r->retention},
         };
         NRD_TRY_GOTO(seq_buffers(x, r, q), err, fail);
+        q->jump = may_jump(q) ? jump : NULL;
         nrd_decode_prepare(q);
     }
 fail:

@@ -111,20 +111,29 @@ static void free_grpc(services *s)
 
 static nrd_error *start_services(services *s, const nrd_options *o)
 {
-    if (o->allow_http) {
+    const bool own_port = o->allow_openai && o->openai_port >= 0;
+    if (o->allow_http || own_port) {
         NRD_TRY(nrd_error_wrap(nrd_http_api_new(&s->http, s->server, o, s->tracer, &s->limit),
                                "failed to start HTTP service"));
         if (o->allow_openai) {
             NRD_TRY(nrd_error_wrap(nrd_openai_new(&s->openai, s->http),
                                    "failed to start the OpenAI endpoints"));
         }
+        if (own_port) {
+            NRD_TRY(nrd_error_wrap(nrd_openai_listen(s->openai),
+                                   "failed to start the OpenAI endpoints"));
+            NRD_LOG_INFO("Started OpenAI endpoints at %s:%d", o->http_address,
+                         nrd_openai_port(s->openai));
+        }
+    }
+    if (o->allow_http) {
         if (o->ui) {
             NRD_TRY(nrd_error_wrap(nrd_ui_new(&s->ui, s->http), "failed to start the page"));
         }
         NRD_TRY(nrd_error_wrap(nrd_http_api_listen(s->http), "failed to start HTTP service"));
     }
     NRD_TRY(start_grpc(s, o));
-    if (s->http) {
+    if (o->allow_http) {
         NRD_LOG_INFO("Started HTTPService at %s:%d", o->http_address, nrd_http_api_port(s->http));
     }
     if (o->allow_metrics) {
@@ -162,7 +171,7 @@ static int wait_for_signal(const sigset_t *set, TRITONSERVER_Server *server, con
 
 static size_t http_connections(const services *s)
 {
-    return s->http ? nrd_http_api_connections(s->http) : 0;
+    return (s->http ? nrd_http_api_connections(s->http) : 0) + nrd_openai_connections(s->openai);
 }
 
 /* Waits for open connections and calls, one line a second as Triton does. Returns the seconds
@@ -176,6 +185,7 @@ static unsigned drain(services *s, unsigned timeout_secs)
     if (s->http) {
         nrd_http_api_drain(s->http);
     }
+    nrd_openai_drain(s->openai);
     drain_grpc(s);
     nanosleep(&pause, NULL); /* the loops close idle connections first */
     while (left > 0 && http_connections(s) + grpc_busy(s) > 0) {
@@ -211,6 +221,7 @@ static int stop(services *s, const nrd_options *o)
         _exit(0);
     }
     free_grpc(s);
+    nrd_openai_close(s->openai); /* its requests use what the service owns */
     nrd_http_api_free(s->http);
     nrd_openai_free(s->openai);
     nrd_ui_free(s->ui);
@@ -270,6 +281,7 @@ fail:
     if (s.server) {
         nrd_error_free(nrd_http_from_triton(TRITONSERVER_ServerStop(s.server)));
         free_grpc(&s);
+        nrd_openai_close(s.openai);
         nrd_http_api_free(s.http);
         nrd_openai_free(s.openai);
         nrd_ui_free(s.ui);

@@ -66,9 +66,11 @@ static nrd_error *check_ports(const nrd_options *o)
         bool on;
     } s[] = {{"HTTP", o->http_address, o->http_port, o->allow_http},
              {"GRPC", o->grpc_address, o->grpc_port, o->allow_grpc},
-             {"metrics", o->metrics_address, o->metrics_port, o->allow_metrics}};
-    for (size_t i = 0; i < 3; i++) {
-        for (size_t j = i + 1; j < 3; j++) {
+             {"metrics", o->metrics_address, o->metrics_port, o->allow_metrics},
+             {"OpenAI", o->http_address, o->openai_port, o->allow_openai && o->openai_port >= 0}};
+    const size_t n = sizeof s / sizeof s[0];
+    for (size_t i = 0; i < n; i++) {
+        for (size_t j = i + 1; j < n; j++) {
             if (s[i].on && s[j].on && s[i].port != 0 && s[i].port == s[j].port &&
                 strcmp(s[i].address, s[j].address) == 0) {
                 return nrd_errorf(NRD_ERR_INVALID_ARG,
@@ -182,6 +184,7 @@ void nrd_options_init(nrd_options *o)
     o->api_key_file = nrd_xstrdup("");
     o->http_address = nrd_xstrdup("0.0.0.0");
     o->http_port = 8000;
+    o->openai_port = -1;
     o->http_threads = default_http_threads();
     o->http_forward_pattern = nrd_xstrdup("");
     o->http_max_input_bytes = 64 << 20;

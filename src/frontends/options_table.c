@@ -221,6 +221,9 @@ const nrd_option_row nrd_option_rows[] = {
 
     {"OpenAI", "allow-openai", NRD_FORM_BOOL, F(allow_openai), 0, 0, "boolean", NULL,
      "Answer OpenAI's API (/v1/chat/completions and others) on the HTTP port. Default is true."},
+    {"OpenAI", "openai-port", NRD_FORM_INT, F(openai_port), 0, 65535, "integer", NULL,
+     "A port that answers OpenAI's API and nothing else, at --http-address, besides the HTTP port (or "
+     "instead, with --allow-http=false); 0 takes any free one. Default is none."},
     {"OpenAI", "api-key", NRD_FORM_CUSTOM, 0, 0, 0, "string", nrd_option_parse_api_key,
      "Key that /v1 asks for (Authorization: Bearer). May be given several times."},
     {"OpenAI", "api-key-file", NRD_FORM_STRING, F(api_key_file), 0, 0, "string", NULL,

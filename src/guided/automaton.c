@@ -6,140 +6,7 @@
 
 #include "base/hash.h"
 
-#include <stdatomic.h>
 #include <string.h>
-
-typedef struct vocab_token {
-    int32_t id;
-    const char *s;
-    uint16_t n, lcp; /* lcp: bytes shared with the token before */
-} vocab_token;
-
-struct nrd_guide_vocab {
-    int32_t n_tokens;
-    vocab_token *sorted;
-    size_t n_sorted;
-    int32_t *place; /* [n_tokens] in sorted, -1: never allowed */
-    char *bytes;
-    uint16_t longest;
-};
-
-enum { MAX_TOKEN_BYTES = 512 };
-
-static int by_bytes(const void *a, const void *b)
-{
-    const vocab_token *x = a, *y = b;
-    int n = x->n < y->n ? x->n : y->n, c = memcmp(x->s, y->s, (size_t)n);
-    return c ? c : x->n != y->n ? (x->n < y->n ? -1 : 1) : x->id < y->id ? -1 : x->id > y->id;
-}
-
-nrd_error *nrd_guide_vocab_new(nrd_guide_vocab **out, int32_t n_tokens,
-                               const char *(*get)(void *user, int32_t id, size_t *out_n), void *user)
-{
-    nrd_error *err = NULL;
-    nrd_guide_vocab *v = NULL;
-    size_t total = 0, n;
-
-    *out = NULL;
-    NRD_NEW_GOTO(v, 1, err, fail);
-    v->n_tokens = n_tokens;
-    NRD_NEW_GOTO(v->sorted, n_tokens, err, fail);
-    NRD_NEW_GOTO(v->place, n_tokens, err, fail);
-    for (int32_t i = 0; i < n_tokens; i++) {
-        n = 0;
-        v->place[i] = -1;
-        if (get(user, i, &n) && n <= MAX_TOKEN_BYTES) {
-            total += n;
-        }
-    }
-    NRD_NEW_GOTO(v->bytes, total, err, fail);
-    total = 0;
-    for (int32_t i = 0; i < n_tokens; i++) {
-        n = 0;
-        const char *s = get(user, i, &n);
-        if (s && n > 0 && n <= MAX_TOKEN_BYTES) {
-            memcpy(v->bytes + total, s, n);
-            v->sorted[v->n_sorted++] = (vocab_token){i, v->bytes + total, (uint16_t)n, 0};
-            v->longest = n > v->longest ? (uint16_t)n : v->longest;
-            total += n;
-        }
-    }
-    qsort(v->sorted, v->n_sorted, sizeof *v->sorted, by_bytes);
-    for (size_t i = 0; i < v->n_sorted; i++) {
-        vocab_token *t = &v->sorted[i];
-        v->place[t->id] = (int32_t)i;
-        while (i > 0 && t->lcp < t->n && t->lcp < t[-1].n && t->s[t->lcp] == t[-1].s[t->lcp]) {
-            t->lcp++;
-        }
-    }
-    *out = v;
-    return NULL;
-
-fail:
-    nrd_guide_vocab_free(v);
-    return err;
-}
-
-void nrd_guide_vocab_free(nrd_guide_vocab *v)
-{
-    if (v) {
-        free(v->sorted);
-        free(v->place);
-        free(v->bytes);
-        free(v);
-    }
-}
-
-/* ---- the guide ---- */
-
-typedef struct stack_node {
-    uint32_t ret, parent, depth;
-} stack_node;
-
-typedef struct place {
-    uint32_t node, stack;
-} place;
-
-typedef struct state {
-    uint32_t first, n; /* places */
-    bool accepting;
-    uint32_t *next; /* [256], 0: not known yet, else state + 1; or NULL */
-    uint32_t *mask; /* or NULL */
-} state;
-
-enum { DEAD = 0 }; /* the first state: no place, not accepting */
-
-struct nrd_guide {
-    atomic_int refs;
-    const nrd_guide_vocab *v;
-    program p;
-    atomic_bool full; /* a limit was passed */
-
-    stack_node *stacks; /* [0] is the empty one */
-    uint32_t n_stacks, cap_stacks;
-    uint32_t *stack_table;
-    uint32_t stack_mask;
-
-    state *states;
-    uint32_t n_states, cap_states;
-    uint32_t *state_table;
-    uint32_t state_mask;
-    place *places;
-    size_t n_places, cap_places;
-    size_t mask_bytes;
-
-    /* while a state is made */
-    place *found, *work, *seen;
-    uint32_t n_found, n_work, seen_mask, n_seen, cap_work, cap_found;
-    bool accepting;
-    uint32_t start;
-    uint32_t *walk; /* [longest + 1] states along a token */
-};
-
-struct nrd_guide_state {
-    nrd_guide *g;
-    uint32_t at;
-};
 
 static uint32_t push_stack(nrd_guide *g, uint32_t ret, uint32_t parent)
 {
@@ -314,6 +181,7 @@ static uint32_t intern_state(nrd_guide *g)
     if (g->n_states == g->cap_states) {
         g->cap_states = 2 * g->cap_states;
         g->states = nrd_xrealloc(g->states, g->cap_states * sizeof *g->states);
+        g->next = nrd_xrealloc(g->next, g->cap_states * (size_t)g->p.n_classes * sizeof *g->next);
     }
     while (g->n_places + g->n_found > g->cap_places) {
         g->cap_places = 2 * g->cap_places;
@@ -322,22 +190,24 @@ static uint32_t intern_state(nrd_guide *g)
     if (bytes > 0) {
         memcpy(g->places + g->n_places, g->found, bytes);
     }
+    memset(g->next + g->n_states * (size_t)g->p.n_classes, 0, g->p.n_classes * sizeof *g->next);
     g->states[g->n_states] =
-        (state){.first = (uint32_t)g->n_places, .n = g->n_found, .accepting = g->accepting};
+        (state){.first = (uint32_t)g->n_places, .n = g->n_found, .accepting = g->accepting,
+                .forced = UNKNOWN};
     g->n_places += g->n_found;
     g->state_table[k] = ++g->n_states;
     return g->n_states - 1;
 }
 
-static uint32_t step(nrd_guide *g, uint32_t from, uint8_t byte)
+uint32_t g_step(nrd_guide *g, uint32_t from, uint8_t byte)
 {
     if (from == DEAD) {
         return DEAD;
     }
-    if (!g->states[from].next) {
-        g->states[from].next = nrd_xcalloc(256, sizeof(uint32_t));
-    } else if (g->states[from].next[byte]) {
-        return g->states[from].next[byte] - 1;
+    size_t edge = from * (size_t)g->p.n_classes + g->p.class_of[byte];
+    uint32_t known = g->next[edge];
+    if (known) {
+        return known - 1;
     }
     begin_state(g);
     for (uint32_t i = 0; i < g->states[from].n; i++) {
@@ -349,7 +219,7 @@ static uint32_t step(nrd_guide *g, uint32_t from, uint8_t byte)
     }
     close_state(g);
     uint32_t to = intern_state(g);
-    g->states[from].next[byte] = to + 1;
+    g->next[edge] = to + 1;
     return to;
 }
 
@@ -403,6 +273,7 @@ nrd_error *nrd_guide_new(nrd_guide **out, const nrd_guide_vocab *v, const char *
     g->stacks = nrd_xcalloc(g->cap_stacks, sizeof *g->stacks);
     g->n_stacks = 1;
     g->states = nrd_xcalloc(g->cap_states, sizeof *g->states);
+    g->next = nrd_xcalloc(g->cap_states * (size_t)g->p.n_classes, sizeof *g->next);
     g->work = nrd_xcalloc(g->cap_work, sizeof *g->work);
     g->found = nrd_xcalloc(g->cap_found, sizeof *g->found);
     g->places = nrd_xcalloc(g->cap_places, sizeof *g->places);
@@ -443,10 +314,8 @@ void nrd_guide_unref(nrd_guide *g)
     if (!g || atomic_fetch_sub(&g->refs, 1) != 1) {
         return;
     }
-    for (uint32_t i = 0; i < g->n_states; i++) {
-        free(g->states[i].next);
-        free(g->states[i].mask);
-    }
+    g_drop_masks(g);
+    free(g->next);
     free(g->p.nodes);
     free(g->p.sets);
     free(g->stacks);
@@ -466,107 +335,11 @@ bool nrd_guide_is_full(const nrd_guide *g)
     return atomic_load(&g->full);
 }
 
-nrd_guide_state *nrd_guide_state_new(nrd_guide *g)
-{
-    nrd_guide_state *s = nrd_xcalloc(1, sizeof *s);
-    s->g = nrd_guide_ref(g);
-    s->at = g->start;
-    return s;
-}
-
-void nrd_guide_state_free(nrd_guide_state *s)
-{
-    if (s) {
-        nrd_guide_unref(s->g);
-        free(s);
-    }
-}
-
-/* ---- tokens ---- */
-
-/* The sorted vocabulary is walked once; tokens that share a beginning share its steps, and what a dead
- * beginning begins is skipped. */
-static void fill_mask(nrd_guide *g, uint32_t from, uint32_t *mask)
-{
-    const nrd_guide_vocab *v = g->v;
-    size_t dead = SIZE_MAX; /* beginnings of this many bytes lead nowhere */
-    g->walk[0] = from;
-    for (size_t i = 0; i < v->n_sorted; i++) {
-        const vocab_token *t = &v->sorted[i];
-        if (dead <= t->lcp) {
-            continue;
-        }
-        dead = SIZE_MAX;
-        for (size_t k = t->lcp; k < t->n; k++) {
-            uint32_t to = step(g, g->walk[k], (uint8_t)t->s[k]);
-            g->walk[k + 1] = to;
-            if (to == DEAD) {
-                dead = k + 1;
-                break;
-            }
-        }
-        if (dead == SIZE_MAX) {
-            mask[t->id / 32] |= 1u << (t->id % 32);
-        }
-    }
-}
-
-static void drop_masks(nrd_guide *g)
-{
-    for (uint32_t i = 0; i < g->n_states; i++) {
-        free(g->states[i].mask);
-        g->states[i].mask = NULL;
-    }
-    g->mask_bytes = 0;
-}
-
-const uint32_t *nrd_guide_mask(nrd_guide_state *s, size_t *out_words)
-{
-    nrd_guide *g = s->g;
-    *out_words = ((size_t)g->v->n_tokens + 31) / 32;
-    size_t bytes = *out_words * sizeof(uint32_t);
-    if (!g->states[s->at].mask) {
-        if (g->mask_bytes + bytes > G_MAX_MASK_BYTES) {
-            drop_masks(g);
-        }
-        uint32_t *mask = nrd_xcalloc(1, bytes ? bytes : 1);
-        fill_mask(g, s->at, mask);
-        g->states[s->at].mask = mask;
-        g->mask_bytes += bytes;
-    }
-    return g->full ? NULL : g->states[s->at].mask;
-}
-
-bool nrd_guide_accept(nrd_guide_state *s, int32_t token)
-{
-    const nrd_guide_vocab *v = s->g->v;
-    int32_t at = token >= 0 && token < v->n_tokens ? v->place[token] : -1;
-    uint32_t to = at < 0 ? DEAD : s->at;
-    for (size_t k = 0; at >= 0 && k < v->sorted[at].n; k++) {
-        to = step(s->g, to, (uint8_t)v->sorted[at].s[k]);
-    }
-    if (to == DEAD) {
-        return false;
-    }
-    s->at = to;
-    return true;
-}
-
-bool nrd_guide_is_complete(const nrd_guide_state *s)
-{
-    return s->g->states[s->at].accepting;
-}
-
-bool nrd_guide_is_final(nrd_guide_state *s)
-{
-    return s->g->states[s->at].accepting && s->g->states[s->at].n == 0;
-}
-
 bool nrd_guide_matches(nrd_guide *g, const char *text, size_t n)
 {
     uint32_t at = g->start;
     for (size_t i = 0; i < n; i++) {
-        at = step(g, at, (uint8_t)text[i]);
+        at = g_step(g, at, (uint8_t)text[i]);
     }
     return g->states[at].accepting;
 }

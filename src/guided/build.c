@@ -566,6 +566,35 @@ static void check_rules(builder *b, const program *p)
     free(w.seen);
 }
 
+/* Refines one class of all bytes by every set. */
+static void find_classes(program *p, const byte_set *sets, uint32_t n_sets)
+{
+    p->n_classes = 1;
+    for (uint32_t i = 0; i < n_sets && p->n_classes < 256; i++) {
+        int16_t inside[256]; /* the new number of a class's bytes that are in the set */
+        bool out[256] = {false};
+        uint32_t n = p->n_classes;
+        memset(inside, -1, sizeof inside);
+        for (uint32_t c = 0; c < 256; c++) {
+            out[p->class_of[c]] |= !(sets[i].bits[c / 64] >> (c % 64) & 1);
+        }
+        for (uint32_t c = 0; c < 256; c++) {
+            uint8_t k = p->class_of[c];
+            if (out[k] && sets[i].bits[c / 64] >> (c % 64) & 1) {
+                if (inside[k] < 0) {
+                    inside[k] = (int16_t)n++;
+                }
+                p->class_of[c] = (uint8_t)inside[k];
+            }
+        }
+        p->n_classes = n;
+    }
+    for (uint32_t c = 256; c-- > 0;) {
+        p->first_of[p->class_of[c]] = (uint8_t)c;
+        p->class_size[p->class_of[c]] = (uint8_t)(p->class_size[p->class_of[c]] + (p->class_size[p->class_of[c]] < 255));
+    }
+}
+
 nrd_error *g_assemble(builder *b, expr *root, program *out)
 {
     uint32_t end = add_node(b, out, N_END, 0, 0);
@@ -585,6 +614,7 @@ nrd_error *g_assemble(builder *b, expr *root, program *out)
             out->nodes[i].a = b->rules[out->nodes[i].a].start;
         }
     }
+    find_classes(out, b->sets, b->err ? 0 : b->n_sets);
     out->sets = b->sets;
     b->sets = NULL;
     return b->err;

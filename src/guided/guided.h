@@ -3,7 +3,7 @@
  * Purpose   A guide (regular expression, JSON schema, grammar, any JSON object) becomes an automaton
  *           over bytes; walking the tokenizer's vocabulary through it gives the mask of tokens that
  *           keep the text on the way to a complete one. States and masks are made when first needed
- *           and kept.
+ *           and kept. Text that leaves no choice is given as tokens, without a mask for each.
  * Owner     A vocabulary is immutable: any thread. A guide may be made on any thread; its states
  *           belong to one thread at a time together with all others of the same guide.
  * Units     Masks: one bit a token, [(n_tokens + 31) / 32] words, set = allowed.
@@ -33,6 +33,10 @@ typedef struct nrd_guide_state nrd_guide_state;
 nrd_error *nrd_guide_vocab_new(nrd_guide_vocab **out, int32_t n_tokens,
                                const char *(*get)(void *user, int32_t id, size_t *out_n),
                                void *user) NRD_MUST_USE;
+/* The tokenizer's own way to cut a text that stands within a text: gives the number of ids, at most
+ * `cap`; 0: it has none. For nrd_guide_jump; any thread must be allowed to call it. */
+typedef size_t (*nrd_guide_encode)(void *user, const char *text, size_t n, int32_t *out, size_t cap);
+void nrd_guide_vocab_set_encode(nrd_guide_vocab *v, nrd_guide_encode encode, void *user);
 void nrd_guide_vocab_free(nrd_guide_vocab *v);
 
 /* type: "json" (an object; text is not read), "json_schema", "regex", "ebnf_grammar". */
@@ -43,13 +47,25 @@ void nrd_guide_unref(nrd_guide *g); /* NULL is fine */
 bool nrd_guide_is_full(const nrd_guide *g); /* a limit was passed while it ran; any thread */
 
 nrd_guide_state *nrd_guide_state_new(nrd_guide *g); /* at the beginning; shares the guide */
+nrd_guide_state *nrd_guide_state_copy(const nrd_guide_state *s);
 void nrd_guide_state_free(nrd_guide_state *s);
 /* Allowed tokens, *out_words of them by 32; borrows until the next call for a state of the guide.
  * NULL: a limit was passed. */
 const uint32_t *nrd_guide_mask(nrd_guide_state *s, size_t *out_words);
+bool nrd_guide_has_mask(const nrd_guide_state *s); /* the next call above finds it ready */
 bool nrd_guide_accept(nrd_guide_state *s, int32_t token); /* false: not allowed, or a limit */
 bool nrd_guide_is_complete(const nrd_guide_state *s);     /* the text may end here */
 bool nrd_guide_is_final(nrd_guide_state *s);              /* and nothing can follow */
+
+/* The bytes that must come next, while there is only one way on; at most `cap` of them. *out_final:
+ * behind them nothing can follow. */
+size_t nrd_guide_forced(nrd_guide_state *s, char *out, size_t cap, bool *out_final);
+/* Tokens that the forced text is certain to go on with, as the tokenizer cuts it behind the tokens
+ * `before` (the newest last; they end where the state stands). The last token of a forced text is left
+ * to be chosen, since it may be the beginning of a longer one, unless nothing can follow it. The state
+ * stays where it is. Gives their number, at most `cap`. */
+size_t nrd_guide_jump(nrd_guide_state *s, const int32_t *before, size_t n_before, int32_t *out,
+                      size_t cap);
 
 /* For tests and tools: does the whole text fit? */
 bool nrd_guide_matches(nrd_guide *g, const char *text, size_t n);

@@ -1,7 +1,7 @@
 /* guided/internal.h - expressions and the automaton that they become.
  *
  * regex.c, ebnf.c and schema.c build expressions; build.c turns them into nodes; automaton.c runs the
- * nodes. Expressions live in the builder's arena. A builder keeps its first error; what is built after
+ * nodes, vocab.c orders the tokens, tokens.c brings the two together. Expressions live in the builder's arena. A builder keeps its first error; what is built after
  * it is NULL and ignored.
  */
 #ifndef NRD_GUIDED_INTERNAL_H
@@ -11,6 +11,8 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "guided/guided.h"
+
+#include <stdatomic.h>
 
 enum {
     G_MAX_TEXT = 1 << 20,
@@ -106,8 +108,98 @@ typedef struct program {
     uint32_t n, cap;
     byte_set *sets;
     uint32_t start;
+    /* Bytes that no set tells apart behave alike in every state. */
+    uint8_t class_of[256], first_of[256], class_size[256]; /* first_of: a byte of the class */
+    uint32_t n_classes;
 } program;
 
 nrd_error *g_assemble(builder *b, expr *root, program *out) NRD_MUST_USE;
+
+typedef struct stack_node {
+    uint32_t ret, parent, depth;
+} stack_node;
+
+typedef struct place {
+    uint32_t node, stack;
+} place;
+
+enum { UNKNOWN = -2, FREE = -1 }; /* of what a state forces; else the one byte that may follow */
+enum { NOT_ASKED = 0, MANY = 1, ONE = 2 }; /* plain: where plain characters lead: ONE + the state */
+
+typedef struct state {
+    uint32_t first, n; /* places */
+    bool accepting;
+    int16_t forced;
+    uint32_t plain;
+    uint32_t *mask; /* or NULL */
+} state;
+
+enum { DEAD = 0 }; /* the first state: no place, not accepting */
+
+struct nrd_guide {
+    atomic_int refs;
+    const nrd_guide_vocab *v;
+    program p;
+    atomic_bool full; /* a limit was passed */
+
+    stack_node *stacks; /* [0] is the empty one */
+    uint32_t n_stacks, cap_stacks;
+    uint32_t *stack_table;
+    uint32_t stack_mask;
+
+    state *states;
+    uint32_t n_states, cap_states;
+    uint32_t *state_table;
+    uint32_t state_mask;
+    place *places;
+    size_t n_places, cap_places;
+    uint32_t *next; /* [cap_states, n_classes] 0: not known yet, else state + 1 */
+    size_t mask_bytes;
+
+    /* while a state is made */
+    place *found, *work, *seen;
+    uint32_t n_found, n_work, seen_mask, n_seen, cap_work, cap_found;
+    bool accepting;
+    uint32_t start;
+    uint32_t *walk; /* [longest + 1] states along a token */
+};
+
+uint32_t g_step(nrd_guide *g, uint32_t from, uint8_t byte);
+void g_drop_masks(nrd_guide *g);
+
+/* ---- vocabulary ---- */
+
+/* A place in a tree of tokens; nodes stand in the order in which a walk meets them. */
+typedef struct trie_node {
+    uint32_t byte : 8, depth : 16, n_tokens : 8;
+} trie_node;
+
+typedef struct trie_end {
+    uint32_t node, token; /* the first ones behind its subtree */
+} trie_end;
+
+typedef struct trie {
+    trie_node *nodes;
+    trie_end *ends;
+    uint32_t n_nodes;
+    int32_t *ids; /* in the order of the nodes */
+} trie;
+
+enum { PLAIN_CHARS = 16 }; /* longer tokens are few, and each bounded string tries so many states */
+
+struct nrd_guide_vocab {
+    int32_t n_tokens;
+    trie all;
+    /* Most tokens are at most PLAIN_CHARS plain characters (not ", \ or control). Inside a string, and
+     * wherever else such characters all lead to the same state, their number alone decides. */
+    trie rest;                        /* the others */
+    uint32_t *plain[PLAIN_CHARS + 1]; /* mask of those of at most so many characters */
+    const char **bytes;
+    uint16_t *lengths; /* [n_tokens] 0: never allowed */
+    char *mem;
+    uint16_t longest;
+    nrd_guide_encode encode; /* or NULL */
+    void *user;
+};
 
 #endif

@@ -699,6 +699,66 @@ fail:
     return err;
 }
 
+static bool has_large_pages(void)
+{
+    char *text = NULL;
+    size_t n = 0;
+    nrd_error *err =
+        nrd_file_read(&text, &n, "/sys/kernel/mm/transparent_hugepage/enabled", 4096);
+    bool has = !err && !strstr(text, "[never]");
+    nrd_error_free(err);
+    free(text);
+    return has;
+}
+
+static bool read_whole(const char *path, uint8_t *to, size_t n)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    size_t done = 0;
+    while (fd >= 0 && done < n) {
+        ssize_t got = pread(fd, to + done, n - done, (off_t)done);
+        if (got <= 0 && !(got < 0 && errno == EINTR)) {
+            break;
+        }
+        done += got > 0 ? (size_t)got : 0;
+    }
+    if (fd >= 0) {
+        close(fd);
+    }
+    return done == n;
+}
+
+bool nrd_engine_settle(nrd_engine *e, uint64_t free_bytes)
+{
+    if (!e->is_mapped || e->size > free_bytes / 2 || !has_large_pages()) {
+        return false;
+    }
+    uint8_t *p = mmap(NULL, e->size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED) {
+        return false;
+    }
+    (void)madvise(p, e->size, MADV_HUGEPAGE);
+    if (!read_whole(e->path, p, e->size) || memcmp(p, e->data, sizeof(file_header)) != 0) {
+        munmap(p, e->size);
+        return false;
+    }
+    (void)mprotect(p, e->size, PROT_READ);
+    const uint8_t *old = e->data, *entries = (const uint8_t *)(const void *)e->entries;
+    for (size_t i = 0; i < e->n; i++) {
+        nrd_weight *w = &e->weights[i];
+        w->data = p + ((const uint8_t *)w->data - old);
+        if (w->scales) {
+            w->scales =
+                (const float *)(const void *)(p + ((const uint8_t *)(const void *)w->scales - old));
+        }
+    }
+    e->entries = (const file_entry *)(const void *)(p + (entries - old));
+    e->names = (const char *)p + ((const uint8_t *)(const void *)e->names - old);
+    e->data = p;
+    munmap((void *)(uintptr_t)old, e->size);
+    return true;
+}
+
 void nrd_engine_close(nrd_engine *e)
 {
     if (!e) {

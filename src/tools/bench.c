@@ -30,7 +30,7 @@ static const char usage[] =
 typedef struct {
     const char *json, *seed, *trace;
     int32_t num_requests, input_mean, output_mean, input_stdev, output_stdev, concurrency, warmup;
-    int32_t max_sequences;
+    int32_t max_sequences, common_len;
     int32_t profile_every, mixed_context_tokens;
     bool reuse, streaming, max_utilization, profile;
     nrd_exec_options exec;
@@ -74,7 +74,8 @@ static nrd_error *send_one(nrd_exec *x, const nrd_exec_info *info, const options
     int32_t *ids = nrd_xcalloc((size_t)s->n_in, sizeof *ids);
     for (int32_t i = 0; i < s->n_in; i++) {
         *state = nrd_hash_u64(*state, 2);
-        ids[i] = (int32_t)(*state % (uint64_t)info->vocab);
+        uint64_t random = i < o->common_len ? nrd_hash_u64((uint64_t)i, 3) : *state;
+        ids[i] = (int32_t)(random % (uint64_t)info->vocab);
     }
     nrd_exec_request_init(&r);
     r.input_ids = ids;
@@ -373,6 +374,8 @@ int nrd_tool_bench(int argc, char **argv)
         {"--num_requests", NULL, NRD_OPT_INT, &o.num_requests, "N", "requests (32; latency: 10)"},
         {"--input_mean", "--input_len", NRD_OPT_INT, &o.input_mean, "N", "prompt tokens (128)"},
         {"--output_mean", "--output_len", NRD_OPT_INT, &o.output_mean, "N", "new tokens (128)"},
+        {"--common_len", NULL, NRD_OPT_INT, &o.common_len, "N",
+         "first tokens that all prompts have in common (0)"},
         {"--input_stdev", NULL, NRD_OPT_INT, &o.input_stdev, "N", "spread of prompt lengths (0)"},
         {"--output_stdev", NULL, NRD_OPT_INT, &o.output_stdev, "N", "spread of output lengths (0)"},
         {"--concurrency", NULL, NRD_OPT_INT, &o.concurrency, "N", "requests at a time (8)"},

@@ -1,6 +1,7 @@
 """OpenAI's endpoints, driven by OpenAI's own Python package, over a small random model."""
 import asyncio
 import concurrent.futures
+import contextlib
 import http.client
 import json
 import os
@@ -12,7 +13,7 @@ import time
 import openai
 import pytest
 
-from llm_server import BIN, Server
+from llm_server import BIN, Server, free_ports
 
 MODEL = "ensemble"
 HELLO = [{"role": "user", "content": "the quick brown fox"}]
@@ -310,6 +311,46 @@ def test_several_guided_answers_beside_free_ones(server):
                 assert re.fullmatch("[a-f]{3}-[0-9]{2,4}", text)
 
 
+def test_forced_text_comes_in_one_step_and_leads_to_the_same_choices(server):
+    """What is forced is not chosen token by token; every choice behind it is the one that its tokens as a
+    prompt lead to, so that they were computed as a prompt is."""
+    literal = lambda s: ["\\" + c if not c.isalnum() and c != " " else c for c in s]
+    parts = (literal("the quick brown fox jumps over: ") + ["[a-z]"] * 6 + literal(", the lazy dog sleeps for ") +
+             ["[0-9]"] * 3 + literal(" hours"))
+    prompt = ids_of(server, {"prompt": "the"})
+
+    def ask(ids, n_done):
+        events = server.stream({
+            "input_ids": ids, "input_lengths": len(ids), "request_output_len": 100, "end_id": 1, "streaming": True,
+            "exclude_input_in_output": True, "guided_decoding_guide_type": "regex",
+            "guided_decoding_guide": "".join(parts[n_done:])}, "tensorrt_llm")
+        out = [e["output_ids"] for e in events]
+        return [ids if isinstance(ids, list) else [ids] for ids in out if ids != []]
+
+    def text_of(ids):
+        return server.request("/detokenize", {"model": MODEL, "tokens": ids})[1]["prompt"]
+
+    steps = ask(prompt, 0)
+    ids = sum(steps, [])
+    assert re.fullmatch("".join(parts), text_of(ids))
+    assert max(len(s) for s in steps) > 4 and len(steps) < 0.7 * len(ids), steps
+    for i in range(1, len(steps)):
+        done = sum(steps[:i], [])
+        assert ask(prompt + done, len(text_of(done)))[0][0] == steps[i][0], (i, steps)
+
+
+def test_with_log_probabilities_forced_text_is_chosen_token_by_token(client):
+    guide = {"guided_regex": "the quick brown fox [ab]"}
+    plain = chat(client, max_tokens=60, temperature=0, extra_body=guide)
+    told = chat(client, max_tokens=60, temperature=0, logprobs=True, top_logprobs=2, extra_body=guide)
+    for r in plain, told:
+        assert re.fullmatch("the quick brown fox [ab]", r.choices[0].message.content)
+    content = told.choices[0].logprobs.content
+    assert "".join(t.token for t in content) == told.choices[0].message.content
+    assert all(t.logprob <= 0 and 1 <= len(t.top_logprobs) <= 2 for t in content), content
+    assert any(t.logprob < -0.1 for t in content)  # among what the guide allows: a choice of how to cut it
+
+
 def test_choices_grammars_and_any_object(client):
     words = ['yes "quoted"', "no\\", "maybe\n", "Größe"]
     for seed in range(6):
@@ -463,6 +504,32 @@ def test_keys_rate_limit_and_origins(tiny_model, cache, tmp_path):
             r = c.getresponse()
             assert r.status == 204 and r.headers["Access-Control-Allow-Origin"] == allowed
             r.read()
+    finally:
+        assert s.stop() == 0
+
+
+@pytest.mark.parametrize("beside", [True, False])
+def test_a_port_of_their_own(tiny_model, cache, beside):
+    (port,) = free_ports(1)
+    s = Server(tiny_model, cache, f"--openai-port={port}", "--api-key=k", f"--allow-http={str(beside).lower()}")
+    own = openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="k", max_retries=0)
+    try:
+        if beside:
+            s.wait_ready()
+        assert wait_until(lambda: "Started OpenAI endpoints" in s.log_text())
+        whole = chat(own, temperature=0).choices[0].message.content
+        assert "".join(e.choices[0].delta.content or "" for e in chat(own, temperature=0, stream=True)) == whole
+        if beside:
+            there = openai.OpenAI(base_url=s.url("/v1"), api_key="k", max_retries=0)
+            assert chat(there, temperature=0).choices[0].message.content == whole
+        c = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+        for path, status in [("/v2/health/ready", 404), ("/", 404), ("/v1/models", 401), ("/openapi.json", 401)]:
+            c.request("GET", path)
+            r = c.getresponse()
+            r.read()
+            assert r.status == status, path
+        with pytest.raises(OSError) if not beside else contextlib.nullcontext():
+            s.request("/v2/health/ready")
     finally:
         assert s.stop() == 0
 

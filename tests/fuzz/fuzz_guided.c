@@ -21,6 +21,18 @@ static const char *get_token(void *user, int32_t id, size_t *out_n)
     return id < 256 ? &bytes[id] : id == 256 ? "{\"" : NULL;
 }
 
+static size_t encode(void *user, const char *text, size_t n, int32_t *out, size_t cap)
+{
+    size_t at = 0, k = 0;
+    (void)user;
+    while (at < n && k < cap) {
+        bool two = n - at > 1 && text[at] == '{' && text[at + 1] == '"';
+        out[k++] = two ? 256 : (uint8_t)text[at];
+        at += two ? 2 : 1;
+    }
+    return k;
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static const char *const types[] = {"regex", "json_schema", "ebnf_grammar", "json"};
@@ -31,6 +43,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (!v && nrd_guide_vocab_new(&v, N_TOKENS, get_token, NULL)) {
         abort();
     }
+    nrd_guide_vocab_set_encode(v, encode, NULL);
     if (size < 1 || size > 4096) {
         return 0;
     }
@@ -56,6 +69,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         if (pick < 0) {
             break;
         }
+        /* Forced tokens are accepted one after the other. */
+        int32_t forced[16];
+        size_t n_forced = nrd_guide_jump(s, NULL, 0, forced, 16);
+        nrd_guide_state *ahead = nrd_guide_state_copy(s);
+        for (size_t i = 0; i < n_forced && !nrd_guide_is_full(g); i++) {
+            if (!nrd_guide_accept(ahead, forced[i]) && !nrd_guide_is_full(g)) {
+                abort();
+            }
+        }
+        nrd_guide_state_free(ahead);
         size_t len = 0;
         const char *p = get_token(NULL, pick, &len);
         if (!nrd_guide_accept(s, pick) && !nrd_guide_is_full(g)) {

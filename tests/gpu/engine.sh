@@ -3,6 +3,7 @@
 # latency of big shapes with random weights. Needs nvcc, a GPU and Python with numpy.
 #   tests/gpu/engine.sh check           goldens on the GPU
 #   tests/gpu/engine.sh graphs [FOLDER] recorded steps against enqueued ones
+#   tests/gpu/engine.sh guided [FOLDER]  guided answers, with recorded steps and without
 #   tests/gpu/engine.sh bench [FOLDER]  engines are built into FOLDER (default build/gpu)
 set -u
 cd "$(dirname "$0")/../.."
@@ -22,6 +23,14 @@ graphs() { # tokens with recorded steps are those without
     mkdir -p build/bin
     cc -std=c11 -D_GNU_SOURCE -O2 -Iinclude -Isrc tests/gpu/graph_check.c -o build/bin/graph_check \
         -Lbuild/lib -lnereid -Wl,-rpath,'$ORIGIN/../lib' && build/bin/graph_check "$e"
+}
+
+guided() {
+    python3 tests/tinymodel/make_model.py --arch llama --out "$folder/tiny" >/dev/null
+    $nereid build --checkpoint_dir "$folder/tiny" --output_dir "$folder/tiny-engine" --device cuda --dtype float16
+    cc -std=c11 -D_GNU_SOURCE -O2 -Iinclude -Isrc tests/gpu/guided_check.c -o build/bin/guided_check \
+        -Lbuild/lib -lnereid -Wl,-rpath,'$ORIGIN/../lib' &&
+        build/bin/guided_check "$folder/tiny-engine" "$folder/tiny"
 }
 
 engine() { # NAME CONFIG OPTION...

@@ -194,7 +194,8 @@ static void enqueue_rope(void *user, int i)
     die(dev->ops->rope_kv(stream, &((attn_bench *)user)->r));
 }
 
-static void bench_attention(int32_t heads, int32_t n_kv, int32_t dim, int32_t n_seqs, int32_t q_len, int32_t ctx)
+/* common: tokens at the beginning that all sequences have in the same blocks */
+static void bench_attention(int32_t heads, int32_t n_kv, int32_t dim, int32_t n_seqs, int32_t q_len, int32_t ctx, int32_t common)
 {
     int32_t bt = 32, per = (ctx + bt - 1) / bt, n = n_seqs * q_len;
     int32_t *ints = nrd_xcalloc((size_t)(2 * n + 2 * n_seqs + 1 + per * n_seqs), 4);
@@ -209,7 +210,7 @@ static void bench_attention(int32_t heads, int32_t n_kv, int32_t dim, int32_t n_
         q_start[s + 1] = (s + 1) * q_len;
         ctx_len[s] = ctx;
         for (int32_t k = 0; k < per; k++) {
-            table[s * per + k] = k * n_seqs + s;
+            table[s * per + k] = k * n_seqs + (k < common / bt ? 0 : s);
         }
         for (int32_t k = 0; k < q_len; k++) {
             pos[s * q_len + k] = ctx - q_len + k;
@@ -228,8 +229,8 @@ static void bench_attention(int32_t heads, int32_t n_kv, int32_t dim, int32_t n_
     }
     double flop = 4.0 * pairs * heads * dim, bytes = (double)block * per * n_seqs;
     double s = time_op(enqueue_attention, &b), sr = time_op(enqueue_rope, &b);
-    printf("  %d/%d heads of %d, %2d x %3d new, context %5d: %8.1f us, %5.0f GFLOP/s %3.0f%% of fma, cache %5.1f GB/s; rope_kv %.1f us\n",
-           heads, n_kv, dim, n_seqs, q_len, ctx, s * 1e6, flop / s * 1e-9, flop / s * 1e-7 / peak_fma_gop, bytes / s * 1e-9, sr * 1e6);
+    printf("  %d/%d heads of %d, %2d x %3d new, context %5d, %4d in common: %8.1f us, %5.0f GFLOP/s %3.0f%% of fma, cache %5.1f GB/s; rope_kv %.1f us\n",
+           heads, n_kv, dim, n_seqs, q_len, ctx, common, s * 1e6, flop / s * 1e-9, flop / s * 1e-7 / peak_fma_gop, bytes / s * 1e-9, sr * 1e6);
     fflush(stdout);
     dev->ops->free(dev, NRD_MEM_DEVICE, base);
     free(ints), free(q), free(out), free(inv);
@@ -333,13 +334,18 @@ int main(int argc, char **argv)
     }
     if (all || strcmp(what, "attention") == 0) {
         printf("attention, float16 cache\n");
-        bench_attention(9, 3, 64, 1, 1, 64);
-        bench_attention(9, 3, 64, 1, 1, 512);
-        bench_attention(9, 3, 64, 1, 1, 8192);
-        bench_attention(9, 3, 64, 32, 1, 512);
-        bench_attention(9, 3, 64, 1, 512, 512);
-        bench_attention(4, 1, 256, 1, 1, 512);
-        bench_attention(4, 1, 256, 1, 512, 512);
+        bench_attention(9, 3, 64, 1, 1, 64, 0);
+        bench_attention(9, 3, 64, 1, 1, 512, 0);
+        bench_attention(9, 3, 64, 1, 1, 8192, 0);
+        bench_attention(9, 3, 64, 32, 1, 512, 0);
+        bench_attention(9, 3, 64, 32, 1, 512, 448);
+        bench_attention(9, 3, 64, 8, 1, 2048, 0);
+        bench_attention(9, 3, 64, 8, 1, 2048, 1984);
+        bench_attention(4, 1, 256, 32, 1, 512, 0);
+        bench_attention(4, 1, 256, 32, 1, 512, 448);
+        bench_attention(9, 3, 64, 1, 512, 512, 0);
+        bench_attention(4, 1, 256, 1, 1, 512, 0);
+        bench_attention(4, 1, 256, 1, 512, 512, 0);
     }
     if (all || strcmp(what, "rows") == 0) {
         printf("rows\n");

@@ -340,6 +340,7 @@ static void test_linear_matches_the_reference_bit_equal_for_threads_and_batches(
                         k % 4 == 1, k % 4 == 2 ? 0.5f : 0, w);
         }
         linear_case(t, 16, block > 1 ? 2304 : 2048, 5, true, false, false, 0, w);
+        linear_case(t, 90, block > 1 ? 1536 : 64, 53, true, true, i % 2, i % 3 == 1 ? 2.0f : 0, w); /* pieces of columns */
         for (int k = 0; k < n_targets; k++) {
             report(nrd_dtype_name(t), targets[k].name, &w[k]);
         }
@@ -652,6 +653,74 @@ static void test_rope_and_attention_match_the_reference(void **state)
     }
 }
 
+/* Sequences of one new token, two groups of which begin with the same blocks, and one with more. */
+static void shared_case(int i, nrd_dtype kv_dtype, int32_t n_heads, int32_t n_kv, int32_t dim, int32_t bt, int32_t n_common,
+                        int32_t n_seqs, float softcap)
+{
+    enum { MAX_SEQS = 12 };
+    nrd_device *dev = targets[i].dev;
+    const nrd_device_ops *ops = dev->ops;
+    int32_t q_start[MAX_SEQS + 1] = {0}, ctx[MAX_SEQS], positions[MAX_SEQS + 4], token_seq[MAX_SEQS + 4], n = 0, most = 0;
+    int32_t stride = n_common + 40, next = 2 * n_common;
+    int32_t *table = nrd_xcalloc((size_t)(stride * n_seqs), 4);
+
+    for (int32_t s = 0; s < n_seqs; s++) {
+        int32_t fresh = s == 2 ? 3 : 1, own = rnd_in(1, 30 * bt);
+        int32_t common = s % 3 == 1 ? n_common / 2 : n_common; /* the second group has less in common */
+        own = own < fresh ? fresh : own;
+        ctx[s] = common * bt + own;
+        most = ctx[s] > most ? ctx[s] : most;
+        for (int32_t k = 0; k * bt < ctx[s]; k++) {
+            table[s * stride + k] = k >= common ? next++ : s % 3 == 1 ? n_common + k : k;
+        }
+        for (int32_t k = 0; k < fresh; k++, n++) {
+            positions[n] = ctx[s] - fresh + k;
+            token_seq[n] = s;
+        }
+        q_start[s + 1] = n;
+    }
+    size_t block_bytes = ops->kv_block_bytes(dev, kv_dtype, bt, n_kv, dim);
+    uint8_t *pool = nrd_aligned_zalloc(64, block_bytes * (size_t)next);
+    for (int32_t b = 0; b < next; b++) {
+        for (int64_t e = 0; e < (int64_t)nrd_kv_head_elems(bt, dim) * 2 * n_kv; e++) {
+            nrd_kv_store(kv_dtype, pool + (size_t)b * block_bytes, e, 0.03f, rnd_f());
+        }
+    }
+    int64_t width = (int64_t)n_heads * dim;
+    float *q = rnd_floats(n * width, 1), *out = rnd_floats(n * width, 1), *alone = rnd_floats(4 * width, 1);
+    nrd_batch_view view = {n, n_seqs, 3, most, positions, token_seq, q_start, ctx, table, stride, NULL, 0, 0};
+    nrd_attention_args a = {.size = sizeof a, .batch = &view, .q = q, .q_stride = width, .out = out, .act_dtype = NRD_DTYPE_F32,
+                            .out_dtype = NRD_DTYPE_F32, .n_heads = n_heads, .scale = 0.1f, .softcap = softcap,
+                            .kv = {pool, kv_dtype, next, bt, n_kv, dim, 0.03f, 0.04f}};
+    ok(ops->attention(targets[i].s, &a));
+    ok(ops->stream_sync(targets[i].s));
+    for (int32_t s = 0; s < n_seqs; s++) {
+        int32_t first = q_start[s], fresh = q_start[s + 1] - first, one_start[2] = {0, fresh}, zeros[4] = {0};
+        nrd_batch_view one = {fresh, 1, fresh, ctx[s], &positions[first], zeros, one_start, &ctx[s], table + s * stride,
+                              stride, NULL, 0, 0};
+        a.batch = &one;
+        a.q = q + first * width;
+        a.out = alone;
+        ok(ops->attention(targets[i].s, &a));
+        ok(ops->stream_sync(targets[i].s));
+        assert_memory_equal(alone, out + first * width, (size_t)(fresh * width) * 4);
+    }
+    free(table), free(pool), free(q), free(out), free(alone);
+}
+
+static void test_sequences_that_share_blocks_get_the_bits_they_get_alone(void **state)
+{
+    static const nrd_dtype kvs[] = {NRD_DTYPE_F32, NRD_DTYPE_F16, NRD_DTYPE_BF16, NRD_DTYPE_I8};
+    (void)state;
+    for (int i = 0; i < n_targets; i++) {
+        for (int t = 0; t < 4; t++) {
+            shared_case(i, kvs[t], 9, 3, 64, 32, 10, 12, 0);
+            shared_case(i, kvs[t], 4, 2, 32, 64, 20, 7, t % 2 ? 5.0f : 0);  /* beyond a split of 1,024 */
+            shared_case(i, kvs[t], 8, 1, 16, 16, 64, 12, 0); /* ends where a split ends */
+        }
+    }
+}
+
 /* ---- sampling ---- */
 
 static void test_sample_chooses_as_the_reference(void **state)
@@ -737,6 +806,7 @@ int main(void)
         cmocka_unit_test(test_act_matches_the_reference),
         cmocka_unit_test(test_embed_matches_the_reference),
         cmocka_unit_test(test_rope_and_attention_match_the_reference),
+        cmocka_unit_test(test_sequences_that_share_blocks_get_the_bits_they_get_alone),
         cmocka_unit_test(test_sample_chooses_as_the_reference),
     };
     return cmocka_run_group_tests(tests, open_targets, close_targets);

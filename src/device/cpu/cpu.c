@@ -51,6 +51,7 @@ struct nrd_stream {
     uint8_t *shared;
     uint8_t *arena;
     size_t arena_used;
+    nrd_cpu_prefix prefix;
 };
 
 struct nrd_event {
@@ -207,35 +208,40 @@ static void cpu_stream_free(nrd_stream *s)
         return;
     }
     for (int i = 0; i < nrd_pool_size(s->dev->threads); i++) {
-        free(s->scratch[i]);
+        cpu_free(&s->dev->dev, NRD_MEM_DEVICE, s->scratch[i]);
     }
     free(s->scratch);
-    free(s->shared);
+    cpu_free(&s->dev->dev, NRD_MEM_DEVICE, s->shared);
+    nrd_cpu_prefix_fini(&s->prefix);
     free(s->arena);
     free(s->list);
     free(s);
 }
 
+/* Mapped, not cleared: what a step does not touch takes no memory. */
+static nrd_error *regrow(nrd_cpu *cpu, uint8_t **room, size_t bytes)
+{
+    void *p = NULL;
+
+    cpu_free(&cpu->dev, NRD_MEM_DEVICE, *room);
+    *room = NULL;
+    NRD_TRY(cpu_alloc(&cpu->dev, &p, NRD_MEM_DEVICE, bytes + 64, "scratch"));
+    *room = p;
+    return NULL;
+}
+
 static nrd_error *grow(nrd_stream *s, size_t scratch_bytes, size_t shared_bytes)
 {
     if (scratch_bytes > s->scratch_bytes) {
+        s->scratch_bytes = 0;
         for (int i = 0; i < nrd_pool_size(s->dev->threads); i++) {
-            free(s->scratch[i]);
-            s->scratch[i] = nrd_aligned_zalloc(64, scratch_bytes + 64);
-            if (!s->scratch[i]) {
-                s->scratch_bytes = 0;
-                return nrd_error_no_memory();
-            }
+            NRD_TRY(regrow(s->dev, &s->scratch[i], scratch_bytes));
         }
         s->scratch_bytes = scratch_bytes;
     }
     if (shared_bytes > s->shared_bytes) {
-        free(s->shared);
         s->shared_bytes = 0;
-        s->shared = nrd_aligned_zalloc(64, shared_bytes + 64);
-        if (!s->shared) {
-            return nrd_error_no_memory();
-        }
+        NRD_TRY(regrow(s->dev, &s->shared, shared_bytes));
         s->shared_bytes = shared_bytes;
     }
     return NULL;
@@ -270,6 +276,7 @@ static nrd_error *cpu_stream_sync(nrd_stream *s)
     s->done += (uint64_t)s->n;
     s->n = 0;
     s->arena_used = 0;
+    s->prefix.view.n_seqs = 0;
     return NULL;
 }
 
@@ -353,10 +360,36 @@ ENQUEUE(embed, (void)0)
 ENQUEUE(norm, (void)0)
 ENQUEUE(linear, (void)0)
 ENQUEUE(rope_kv, TAKE_VIEW(rope_kv))
-ENQUEUE(attention, TAKE_VIEW(attention))
 ENQUEUE(act, (void)0)
 ENQUEUE(sample, (void)0)
 ENQUEUE(counts, (void)0)
+
+/* Who shares blocks is found out once for all layers of a step. */
+static nrd_error *cpu_attention(nrd_stream *s, const nrd_attention_args *args)
+{
+    nrd_attention_args a = {0};
+    nrd_cpu_cmd *c;
+
+    memcpy(&a, args, args->size && args->size < sizeof a ? args->size : sizeof a);
+    NRD_TRY(nrd_attention_check(&a));
+    bool shares = nrd_attention_cpu_shares(&a, nrd_pool_size(s->dev->threads));
+    if (s->n == MAX_COMMANDS) { /* here, so that new_command does not empty the list */
+        NRD_TRY(cpu_stream_sync(s));
+    }
+    if (shares && !nrd_cpu_prefix_is_of(&s->prefix, a.batch)) {
+        if (s->prefix.view.n_seqs > 0) { /* another batch's is still in use */
+            NRD_TRY(cpu_stream_sync(s));
+        }
+        NRD_TRY(nrd_cpu_prefix_fill(&s->prefix, a.batch, a.kv.block_tokens, NRD_ATTN_MIN_SHARED));
+    }
+    NRD_TRY(new_command(s, &c));
+    c->u.attention = a;
+    c->view = *a.batch;
+    c->u.attention.batch = &c->view;
+    c->prefix = shares && s->prefix.n_groups > 0 ? &s->prefix : NULL;
+    NRD_TRY(nrd_attention_cpu(c, nrd_pool_size(s->dev->threads)));
+    return commit(s, c);
+}
 
 static void run_copy(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)
 {

@@ -12,6 +12,7 @@
 #define NRD_DEVICE_CPU_CPU_H
 
 #include "device/cpu/kernels.h"
+#include "device/cpu/prefix.h"
 #include "device/cpu/threads.h"
 
 #include <stdatomic.h>
@@ -46,6 +47,7 @@ struct nrd_cpu_cmd {
     _Atomic uint32_t done[NRD_CPU_MAX_PHASES]; /* tasks */
     size_t scratch_bytes, shared_bytes;
     nrd_batch_view view; /* copy of the batch, if the arguments have one */
+    const nrd_cpu_prefix *prefix; /* of the view, with at least one group; or NULL */
     int32_t i[8];        /* the operation's own numbers */
     union {
         nrd_embed_args embed;
@@ -68,6 +70,9 @@ nrd_error *nrd_norm_cpu(nrd_cpu_cmd *c, int n_threads) NRD_MUST_USE;
 nrd_error *nrd_linear_cpu(nrd_cpu_cmd *c, int n_threads) NRD_MUST_USE;
 nrd_error *nrd_rope_kv_cpu(nrd_cpu_cmd *c, int n_threads) NRD_MUST_USE;
 nrd_error *nrd_attention_cpu(nrd_cpu_cmd *c, int n_threads) NRD_MUST_USE;
+/* Whether the command may use c->prefix: common beginnings of at least NRD_ATTN_MIN_SHARED tokens. */
+enum { NRD_ATTN_MIN_SHARED = 128 };
+bool nrd_attention_cpu_shares(const nrd_attention_args *a, int n_threads);
 nrd_error *nrd_act_cpu(nrd_cpu_cmd *c, int n_threads) NRD_MUST_USE;
 nrd_error *nrd_sample_cpu(nrd_cpu_cmd *c, int n_threads) NRD_MUST_USE;
 nrd_error *nrd_counts_cpu(nrd_cpu_cmd *c, int n_threads) NRD_MUST_USE;

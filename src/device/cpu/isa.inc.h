@@ -12,6 +12,7 @@ const nrd_cpu_kernels NRD_KERNELS = {
     .name = NRD_KERNELS_NAME,
     .linear_panel = linear_panel,
     .linear_tile = linear_tile,
+    .linear_wide = linear_wide,
     .linear_finish = linear_finish,
     .act_q8_row = act_q8_row,
     .act_q8_part = act_q8_part,

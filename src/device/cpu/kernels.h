@@ -20,17 +20,36 @@ typedef struct nrd_linear_panel {
     uint8_t *panel;
 } nrd_linear_panel;
 
-/* len: blocks of 32 k, or columns for float weights. Writes out[t * out_stride + row], 16 rows. */
-typedef void (*nrd_linear_tile_fn)(const uint8_t *tile, const uint8_t *panel, int64_t len, float *out,
-                                   int64_t out_stride);
+/* len: blocks of 32 k, or columns for float weights. Writes out[t * out_stride + row], 16 rows.
+ * The form for NRD_LINEAR_STREAMS tiles takes those at tile + i * tile_step and writes the rows of
+ * tile i to out + i * out_step. */
+enum { NRD_LINEAR_STREAMS = 4 };
+typedef void (*nrd_linear_tile_fn)(const uint8_t *tile, int64_t tile_step, const uint8_t *panel, int64_t len,
+                                   float *out, int64_t out_stride, int64_t out_step);
 
-/* One tile of query rows: n_tokens x n_heads <= 16, heads of one KV head; see attention_cpu.h. */
-enum { NRD_ATTN_SPLIT_CHUNKS = 16 }; /* of 64 tokens */
+/* Many tokens of block types: two tiles, `step` bytes apart, are unpacked into `room`
+ * (NRD_LINEAR_WIDE_BYTES), which then meets one panel of 16 tokens after the other: y[t * y_stride +
+ * row] of 32 rows, begun (is_first) or gone on with. n_blocks: at most NRD_LINEAR_WIDE_BLOCKS at a
+ * time; whole super blocks for types that have them. */
+enum { NRD_LINEAR_WIDE_BLOCKS = 20, NRD_LINEAR_WIDE_BYTES = NRD_LINEAR_WIDE_BLOCKS * 1536 };
+typedef struct nrd_linear_wide {
+    void (*unpack)(const uint8_t *tile, int64_t step, int64_t n_blocks, uint8_t *room);
+    void (*run)(const uint8_t *room, const uint8_t *panel, int64_t n_blocks, bool is_first, float *y, int64_t y_stride);
+} nrd_linear_wide;
+
+/* One tile of query rows: n_tokens x n_heads <= 16, heads of one KV head; see attention_cpu.h. With
+ * `seqs` the tokens are the only new ones of so many sequences, which have the chunks before
+ * shared_chunks in common: their state after these is left in `state`. Without, a tile of one
+ * sequence whose state is given goes on behind them. */
+enum { NRD_ATTN_CHUNK_TOKENS = 64, NRD_ATTN_SPLIT_CHUNKS = 16 };
 typedef struct nrd_attn_tile {
     const nrd_attention_args *a;
     int32_t seq, kv_head;
     int32_t head, n_heads;          /* first query head, how many */
     int32_t token, n_tokens;        /* first packed token, how many */
+    const int32_t *seqs;            /* [n_tokens], seqs[0] = seq; or NULL */
+    int32_t shared_chunks;
+    float *state;                   /* [n_seqs, all query heads, 2 * head_dim + 4]; or NULL */
     int32_t from_split, to_split;   /* of the cache */
     float *scratch;                 /* 3 * 16 * head_dim + 16 * 64 + 256 floats */
     float *total;                   /* [16, head_dim] not yet divided by total_sum */
@@ -40,7 +59,9 @@ typedef struct nrd_attn_tile {
 typedef struct nrd_cpu_kernels {
     const char *name; /* as nrd_device_config.isa */
     void (*linear_panel)(const nrd_linear_panel *a);
-    nrd_linear_tile_fn (*linear_tile)(nrd_dtype type, int log2_tokens);
+    /* side_by_side: NRD_LINEAR_STREAMS tiles a call; NULL where the type or number has no such form */
+    nrd_linear_tile_fn (*linear_tile)(nrd_dtype type, int log2_tokens, bool side_by_side);
+    nrd_linear_wide (*linear_wide)(nrd_dtype type); /* NULLs: there is none */
     void (*linear_finish)(const float *out, const float *scale, const float *bias, float softcap, int n,
                           float *y);
     void (*act_q8_row)(const float *x, int64_t cols, void *row);

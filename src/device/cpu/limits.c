@@ -2,11 +2,10 @@
 #include "device/cpu/cpu.h"
 
 #include "base/clock.h"
-#include "base/mem.h"
 
 #include <stddef.h>
-#include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 enum {
     READ_BYTES = 256 << 20,
@@ -69,13 +68,14 @@ static double best_seconds(limits *l, nrd_pool *pool, int runs, nrd_pool_fn fn)
 nrd_error *nrd_cpu_limits(const nrd_cpu_kernels *k, nrd_pool *pool, nrd_device_limits *out)
 {
     uint32_t size = out->size < sizeof *out ? out->size : (uint32_t)sizeof *out;
-    float *memory = nrd_aligned_zalloc(64, READ_BYTES);
+    float *memory = mmap(NULL, READ_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     limits l = {.k = k, .memory = memory};
     int n = nrd_pool_size(pool);
 
-    if (!memory) {
+    if (memory == MAP_FAILED) {
         return nrd_error_no_memory();
     }
+    (void)madvise(memory, READ_BYTES, MADV_HUGEPAGE); /* as weights lie */
     memset(memory, 1, READ_BYTES); /* pages of its own, not the one page of zeros */
     nrd_device_limits full = {
         .size = size,
@@ -83,7 +83,7 @@ nrd_error *nrd_cpu_limits(const nrd_cpu_kernels *k, nrd_pool *pool, nrd_device_l
         .float_ops_per_s = (double)ROUNDS * FMA_OPS * n / best_seconds(&l, pool, 50, fmas),
         .eight_bit_ops_per_s = (double)ROUNDS * DOT_OPS * n / best_seconds(&l, pool, 50, dots),
     };
-    free(memory);
+    munmap(memory, READ_BYTES);
     memcpy(out, &full, size);
     return NULL;
 }

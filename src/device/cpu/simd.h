@@ -146,6 +146,7 @@ NRD_INLINE vf vi_bf16_even(vi x) { return _mm512_castsi512_ps(_mm512_slli_epi32(
 NRD_INLINE vf vi_bf16_odd(vi x) { return _mm512_castsi512_ps(_mm512_and_si512(x, _mm512_set1_epi32((int)0xffff0000u))); }
 
 NRD_INLINE vi vi_load(const void *p) { return _mm512_loadu_si512(p); }
+NRD_INLINE void vi_store(void *p, vi v) { _mm512_storeu_si512(p, v); }
 NRD_INLINE vi vi_set1_8(int v) { return _mm512_set1_epi8((char)v); }
 NRD_INLINE vi vi_set1_32(int32_t v) { return _mm512_set1_epi32(v); }
 NRD_INLINE vi vi_and(vi a, vi b) { return _mm512_and_si512(a, b); }

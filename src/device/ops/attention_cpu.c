@@ -2,7 +2,11 @@
  *
  * A task is a tile of query rows of one sequence and KV head. Where there are few tiles (decode of
  * few sequences) and the context is long, the splits of the context become tasks of their own and
- * phase 1 merges them in order: the same operations as one task doing them one after the other. */
+ * phase 1 merges them in order: the same operations as one task doing them one after the other.
+ *
+ * Sequences with one new token and a common beginning (device/cpu/prefix.h) sit in one tile for that:
+ * phase 0 leaves their rows' state behind the common chunks, phase 1 goes on with each of them. The
+ * block table is read when the command is enqueued. */
 #include "device/cpu/cpu.h"
 
 #include <math.h>
@@ -11,7 +15,7 @@
 enum { ROWS = 16 };
 
 /* i: 0 heads of a tile, 1 tokens of a tile, 2 head tiles of a KV head, 3 token tiles of a sequence,
- * 4 splits that are tasks (0: none), 5 output needs a row-wise pass. */
+ * 4 splits that are tasks (0: none), 5 output needs a row-wise pass, 6 sequences of a shared tile. */
 typedef struct place {
     int32_t seq, kv_head, head, n_heads, token, n_tokens;
 } place;
@@ -70,6 +74,43 @@ static void finish(const nrd_cpu_run *r, const nrd_cpu_cmd *c, const place *p, f
     }
 }
 
+static int32_t shared_chunks(const nrd_cpu_cmd *c, const nrd_cpu_group *g)
+{
+    return g->n_blocks * c->u.attention.kv.block_tokens / NRD_ATTN_CHUNK_TOKENS;
+}
+
+/* Tiles of common beginnings: groups, KV heads, parts of a group's sequences. */
+static int32_t shared_tiles(const nrd_cpu_cmd *c)
+{
+    int32_t n = 0;
+
+    for (int32_t i = 0; i < c->prefix->n_groups; i++) {
+        n += (c->prefix->groups[i].n + c->i[6] - 1) / c->i[6];
+    }
+    return n * c->u.attention.kv.n_kv_heads;
+}
+
+static void run_shared(nrd_cpu_run *r, const nrd_cpu_cmd *c, float *state, int32_t task)
+{
+    const nrd_attention_args *a = &c->u.attention;
+    const nrd_cpu_group *g = c->prefix->groups;
+    int32_t group = a->n_heads / a->kv.n_kv_heads, dim = a->kv.head_dim, kv_head = task % a->kv.n_kv_heads, n;
+    float *scratch = (float *)(void *)r->scratch, *total = scratch + tile_floats(dim);
+
+    for (task /= a->kv.n_kv_heads; task >= (n = (g->n + c->i[6] - 1) / c->i[6]); g++) {
+        task -= n;
+    }
+    const int32_t *seqs = c->prefix->members + g->first + task * c->i[6];
+    int32_t left = g->n - task * c->i[6];
+    nrd_attn_tile t = {
+        .a = a, .seq = seqs[0], .kv_head = kv_head, .head = kv_head * group, .n_heads = group,
+        .token = a->batch->q_start[seqs[0]], .n_tokens = left < c->i[6] ? left : c->i[6],
+        .seqs = seqs, .shared_chunks = shared_chunks(c, g), .state = state, .to_split = INT32_MAX / 64,
+        .scratch = scratch, .total = total, .total_max = total + ROWS * dim, .total_sum = total + ROWS * (dim + 1),
+    };
+    r->k->attention_tile(&t);
+}
+
 static void run(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)
 {
     const nrd_attention_args *a = &c->u.attention;
@@ -86,7 +127,11 @@ static void run(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)
     if (c->i[5]) {
         partials += (((size_t)a->batch->n_tokens * (size_t)width) + 15) & ~(size_t)15;
     }
-    if (phase == 1) {
+    if (c->prefix && phase == 0) {
+        run_shared(r, c, partials, task);
+        return;
+    }
+    if (phase == 1 && !c->prefix) {
         if (!find_tile(c, task, &p)) {
             return;
         }
@@ -110,6 +155,10 @@ static void run(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)
         .from_split = split ? task % c->i[4] : 0, .to_split = split ? task % c->i[4] + 1 : INT32_MAX / 64,
         .scratch = scratch, .total = total, .total_max = total + ROWS * dim, .total_sum = total + ROWS * (dim + 1),
     };
+    if (c->prefix && c->prefix->group_of[p.seq] >= 0) {
+        t.state = partials;
+        t.shared_chunks = shared_chunks(c, &c->prefix->groups[c->prefix->group_of[p.seq]]);
+    }
     r->k->attention_tile(&t);
     if (!split) {
         finish(r, c, &p, total, t.total_sum);
@@ -127,11 +176,42 @@ static void run_ref(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)
 
 static const nrd_cpu_op op = {run}, op_ref = {run_ref};
 
+/* Tiles, and in *splits how many tasks each becomes; 0: it stays one. */
+static int32_t count_tiles(const nrd_attention_args *a, int n_threads, int32_t i[4], int32_t *splits)
+{
+    const nrd_batch_view *b = a->batch;
+    int32_t group = a->n_heads / a->kv.n_kv_heads;
+
+    i[0] = group < ROWS ? group : ROWS;
+    i[1] = ROWS / i[0];
+    i[2] = (group + i[0] - 1) / i[0];
+    i[3] = (b->max_q_len + i[1] - 1) / i[1];
+    int32_t tiles = b->n_seqs * i[3] * a->kv.n_kv_heads * i[2];
+    /* Groups of 16 tokens in the longest context; short blocks leave lanes unused. */
+    int64_t groups = (b->max_ctx_len + a->kv.block_tokens - 1) / a->kv.block_tokens * nrd_kv_groups(a->kv.block_tokens);
+    int32_t n = (int32_t)((groups + 4 * NRD_ATTN_SPLIT_CHUNKS - 1) / (4 * NRD_ATTN_SPLIT_CHUNKS));
+    *splits = n_threads > 1 && n > 1 && tiles < 4 * n_threads ? n : 0;
+    return tiles;
+}
+
+bool nrd_attention_cpu_shares(const nrd_attention_args *a, int n_threads)
+{
+    const nrd_batch_view *b = a->batch;
+    int32_t i[4], splits;
+
+    if (b->n_seqs < 2 || b->n_tokens == 0 || b->max_ctx_len <= NRD_ATTN_MIN_SHARED || b->tree_mask || a->window > 0 ||
+        a->kv.block_tokens % NRD_KV_GROUP || a->kv.head_dim % 16 || a->n_heads / a->kv.n_kv_heads > ROWS / 2) {
+        return false;
+    }
+    (void)count_tiles(a, n_threads, i, &splits);
+    return splits == 0;
+}
+
 nrd_error *nrd_attention_cpu(nrd_cpu_cmd *c, int n_threads)
 {
     const nrd_attention_args *a = &c->u.attention;
     const nrd_batch_view *b = a->batch;
-    int32_t dim = a->kv.head_dim, group;
+    int32_t dim = a->kv.head_dim;
 
     if (b->n_tokens == 0) {
         c->op = &op_ref;
@@ -149,25 +229,22 @@ nrd_error *nrd_attention_cpu(nrd_cpu_cmd *c, int n_threads)
         c->n_tasks[0] = 1;
         return NULL;
     }
-    group = a->n_heads / a->kv.n_kv_heads;
-    c->op = &op;
-    c->i[0] = group < ROWS ? group : ROWS;
-    c->i[1] = ROWS / c->i[0];
-    c->i[2] = (group + c->i[0] - 1) / c->i[0];
-    c->i[3] = (b->max_q_len + c->i[1] - 1) / c->i[1];
-    int32_t tiles = b->n_seqs * c->i[3] * a->kv.n_kv_heads * c->i[2];
-    /* Groups of 16 tokens in the longest context; short blocks leave lanes unused. */
-    int64_t groups = (b->max_ctx_len + a->kv.block_tokens - 1) / a->kv.block_tokens * nrd_kv_groups(a->kv.block_tokens);
-    int32_t splits = (int32_t)((groups + 4 * NRD_ATTN_SPLIT_CHUNKS - 1) / (4 * NRD_ATTN_SPLIT_CHUNKS));
+    int32_t splits, tiles = count_tiles(a, n_threads, c->i, &splits);
     size_t shared = 0;
 
+    c->op = &op;
     c->i[5] = a->out_dtype == NRD_DTYPE_ACT_Q8 && dim % 32;
     if (c->i[5]) {
         shared += ((size_t)b->n_tokens * (size_t)a->n_heads * (size_t)dim + 15) & ~(size_t)15;
         c->n_tasks[2] = b->n_tokens;
     }
     c->n_tasks[0] = tiles;
-    if (n_threads > 1 && splits > 1 && tiles < 4 * n_threads) {
+    if (c->prefix) {
+        c->i[6] = ROWS / (a->n_heads / a->kv.n_kv_heads);
+        c->n_tasks[0] = shared_tiles(c);
+        c->n_tasks[1] = tiles;
+        shared += (size_t)b->n_seqs * (size_t)a->n_heads * (size_t)(2 * dim + 4);
+    } else if (splits > 0) {
         c->i[4] = splits;
         c->n_tasks[0] = tiles * splits;
         c->n_tasks[1] = tiles;

@@ -6,7 +6,8 @@
  *           are read once for them.
  * Order     For each row: dot over d ascending; V over tokens ascending; chunks ascending; every 16
  *           chunks (a split) the state is merged into the total and begun anew. What other rows are
- *           in the tile, and whether splits run in one task or in many, changes no bit.
+ *           in the tile, whether splits run in one task or in many, and whether a row stops behind
+ *           blocks that several sequences share and goes on later, changes no bit.
  * Bound     Decode: reading the cache. Prefill: 2 fma a row and element, plus conversions.
  */
 #include "device/cpu/simd.h"
@@ -262,6 +263,19 @@ static const scores_fn scores_table[4][5] = {ATTN_TABLE(scores, F32), ATTN_TABLE
 static const weigh_fn weigh_table[4][5] = {ATTN_TABLE(weigh, F32), ATTN_TABLE(weigh, F16),
                                            ATTN_TABLE(weigh, BF16), ATTN_TABLE(weigh, I8)};
 
+/* A row between two parts of the context: the merged total, and the split that is under way. */
+typedef struct row_state {
+    float *total, *o; /* [dim] */
+    float *rest;      /* total_max, total_sum, m, l */
+} row_state;
+
+NRD_INLINE row_state state_at(const nrd_attn_tile *w, int32_t seq, int32_t head)
+{
+    int32_t dim = w->a->kv.head_dim;
+    float *at = w->state + ((int64_t)seq * w->a->n_heads + head) * (2 * dim + 4);
+    return (row_state){at, at + dim, at + 2 * dim};
+}
+
 /* Rows are rounded up to a power of two; total, total_max, total_sum are filled for them. */
 static void attention_tile(const nrd_attn_tile *w)
 {
@@ -282,6 +296,8 @@ static void attention_tile(const nrd_attn_tile *w)
     const size_t elem = type == NRD_DTYPE_F32 ? 4 : type == NRD_DTYPE_I8 ? 1 : 2;
     const size_t head_bytes = (size_t)nrd_kv_head_elems(bt, dim) * elem, block_bytes = head_bytes * 2 * (size_t)kv->n_kv_heads;
     const bool wide = R == ATTN_ROWS && !b->tree_mask;
+    const bool goes_on = w->state && !w->seqs, stops = w->state && w->seqs;
+    row_state row[ATTN_ROWS];
     float *q = w->scratch, *o = q + R * dim, *s = o + R * dim;
     float *kf = s + ATTN_ROWS * ATTN_LANES, *vf32 = kf + ATTN_ROWS * dim, pos_f[ATTN_ROWS];
     float m[ATTN_ROWS], l[ATTN_ROWS], factor[ATTN_ROWS];
@@ -293,9 +309,11 @@ static void attention_tile(const nrd_attn_tile *w)
 
     for (int r = 0; r < R; r++) {
         int32_t used = r < rows ? r : rows - 1; /* padding repeats the last row */
-        int32_t token = w->token + used / w->n_heads, head = w->head + used % w->n_heads;
+        int32_t seq = w->seqs ? w->seqs[used / w->n_heads] : w->seq, head = w->head + used % w->n_heads;
+        int32_t token = w->seqs ? b->q_start[seq] : w->token + used / w->n_heads;
         const float *x = (const float *)a->q + token * q_stride + (int64_t)head * dim;
         row_token[r] = token;
+        row[r] = w->state ? state_at(w, seq, head) : (row_state){NULL, NULL, NULL};
         row_pos[r] = b->positions[token];
         pos_f[r] = (float)row_pos[r];
         min_pos = row_pos[r] < min_pos ? row_pos[r] : min_pos;
@@ -303,10 +321,15 @@ static void attention_tile(const nrd_attn_tile *w)
         for (int32_t d = 0; d < dim; d++) {
             q[d * R + r] = x[d] * scale;
         }
-        w->total_max[r] = -INFINITY;
-        w->total_sum[r] = 0;
+        w->total_max[r] = goes_on ? row[r].rest[0] : -INFINITY;
+        w->total_sum[r] = goes_on ? row[r].rest[1] : 0;
+        if (goes_on) {
+            memcpy(w->total + (int64_t)r * dim, row[r].total, (size_t)dim * 4);
+        }
     }
-    memset(w->total, 0, (size_t)(R * dim) * 4);
+    if (!goes_on) {
+        memset(w->total, 0, (size_t)(R * dim) * 4);
+    }
 
     int32_t end_pos = b->tree_mask ? n_keys - 1 : max_pos < n_keys - 1 ? max_pos : n_keys - 1;
     int32_t last_group = end_pos / bt * gpb + end_pos % bt / NRD_KV_GROUP;
@@ -321,15 +344,23 @@ static void attention_tile(const nrd_attn_tile *w)
     if (end > w->to_split * NRD_ATTN_SPLIT_CHUNKS) {
         end = w->to_split * NRD_ATTN_SPLIT_CHUNKS;
     }
+    chunk = goes_on ? w->shared_chunks : chunk;
+    end = stops ? w->shared_chunks : end;
 
     while (chunk < end) {
         int32_t split_end = (chunk / NRD_ATTN_SPLIT_CHUNKS + 1) * NRD_ATTN_SPLIT_CHUNKS;
         split_end = split_end < end ? split_end : end;
+        bool midway = goes_on && chunk == w->shared_chunks && chunk % NRD_ATTN_SPLIT_CHUNKS;
         for (int r = 0; r < R; r++) {
-            m[r] = -INFINITY;
-            l[r] = 0;
+            m[r] = midway ? row[r].rest[2] : -INFINITY;
+            l[r] = midway ? row[r].rest[3] : 0;
+            for (int32_t d = 0; midway && d < dim; d++) {
+                o[wide ? d * 16 + r : r * dim + d] = row[r].o[d];
+            }
         }
-        memset(o, 0, (size_t)(R * dim) * 4);
+        if (!midway) {
+            memset(o, 0, (size_t)(R * dim) * 4);
+        }
         for (; chunk < split_end; chunk++) {
             attn_group group[ATTN_CHUNK];
             if (chunk < from_chunk && chunk > sink_end) {
@@ -466,6 +497,19 @@ static void attention_tile(const nrd_attn_tile *w)
                 }
             }
         }
+        if (stops && chunk == end && chunk % NRD_ATTN_SPLIT_CHUNKS) {
+            for (int r = 0; r < rows; r++) {
+                memcpy(row[r].o, (wide ? kf : o) + (int64_t)r * dim, (size_t)dim * 4);
+                row[r].rest[2] = m[r];
+                row[r].rest[3] = l[r];
+            }
+            break;
+        }
         merge_rows(R, dim, w->total_max, w->total_sum, w->total, m, l, wide ? kf : o);
+    }
+    for (int r = 0; stops && r < rows; r++) {
+        memcpy(row[r].total, w->total + (int64_t)r * dim, (size_t)dim * 4);
+        row[r].rest[0] = w->total_max[r];
+        row[r].rest[1] = w->total_sum[r];
     }
 }

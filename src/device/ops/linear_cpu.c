@@ -122,49 +122,138 @@ static void make_all_panels(const nrd_cpu_run *r, const nrd_linear_args *a, uint
     }
 }
 
-/* Row tiles [from, to) of part p against every token. */
-static void do_tiles(const nrd_cpu_run *r, const nrd_linear_args *a, int p, int64_t from, int64_t to, int64_t y0,
-                     int64_t y_stride, const uint8_t *panels, uint8_t *tile_room)
+/* One part's tiles and where their results go. */
+typedef struct tiles_of {
+    const nrd_linear_args *a;
+    const nrd_weight *w, *b;
+    int64_t y0, y_stride;
+    bool plain; /* results need no scale, bias or cap */
+} tiles_of;
+
+/* The results of n tokens and one tile, `stride` apart in `out`, to their place in y. */
+static void finish_tile(const nrd_cpu_run *r, const tiles_of *p, int64_t tile, int32_t t0, int n, const float *out,
+                        int64_t stride)
 {
-    const nrd_weight *w = a->w[p], *b = a->bias[p];
+    const nrd_linear_args *a = p->a;
+    const float *scales = p->w->scales, *tile_bias = NULL;
+    int n_rows = p->w->rows - tile * 16 < 16 ? (int)(p->w->rows - tile * 16) : 16;
+    float bias[16];
+
+    if (p->b && p->b->dtype == NRD_DTYPE_F32) {
+        tile_bias = (const float *)p->b->data + tile * 16;
+    } else if (p->b) {
+        for (int j = 0; j < n_rows; j++) {
+            bias[j] = nrd_weight_at(p->b, tile * 16 + j);
+        }
+        tile_bias = bias;
+    }
+    for (int t = 0; t < n; t++) {
+        r->k->linear_finish(out + t * stride, scales ? scales + tile * 16 : NULL, tile_bias, a->softcap, n_rows,
+                            (float *)a->y + (t0 + t) * p->y_stride + p->y0 + tile * 16);
+    }
+}
+
+/* Tiles [from, to), which lie one after the other from `data` on, against one token tile. */
+static void do_token_tile(const nrd_cpu_run *r, const tiles_of *p, const uint8_t *data, int64_t from, int64_t to,
+                          const panel_kind *kind, const uint8_t *panel, int32_t t0, int n, int log2)
+{
+    enum { S = NRD_LINEAR_STREAMS };
+    nrd_linear_tile_fn fn = r->k->linear_tile(p->w->dtype, log2, false), many = NULL;
+    size_t tile_bytes = nrd_tile16_bytes(p->w->dtype, p->w->cols);
+    float *y = (float *)p->a->y + t0 * p->y_stride + p->y0, out[MAX_T * 16];
+    int64_t i = from, full = p->w->rows / 16, run = to - from >= S ? (to - from) / S : 0;
+
+    if (run > 0) {
+        many = r->k->linear_tile(p->w->dtype, log2, true);
+    }
+    if (many) {
+        int64_t step = run * (int64_t)tile_bytes, last = i + run;
+        bool plain = p->plain && i + S * run <= full;
+        for (; i < last; i++, data += tile_bytes) {
+            if (plain) {
+                many(data, step, panel, kind->len, y + i * 16, p->y_stride, run * 16);
+                continue;
+            }
+            many(data, step, panel, kind->len, out, S * 16, 16);
+            for (int s = 0; s < S; s++) {
+                finish_tile(r, p, i + s * run, t0, n, out + s * 16, S * 16);
+            }
+        }
+        i += (S - 1) * run;
+        data += (S - 1) * step;
+    }
+    for (; i < to; i++, data += tile_bytes) {
+        if (p->plain && i < full) {
+            fn(data, 0, panel, kind->len, y + i * 16, p->y_stride, 0);
+        } else {
+            fn(data, 0, panel, kind->len, out, 16, 0);
+            finish_tile(r, p, i, t0, n, out, 16);
+        }
+    }
+}
+
+/* Pairs of full tiles from `from` on against the whole token tiles; gives the first tile left. The
+ * columns are taken in pieces whose unpacked weights and panel stay in L1. */
+static int64_t do_wide(const nrd_cpu_run *r, const tiles_of *p, const uint8_t *data, int64_t from, int64_t to,
+                       const panel_kind *kind, const uint8_t *panels, int32_t n_tokens, uint8_t *room)
+{
+    nrd_linear_wide wide = r->k->linear_wide(p->w->dtype);
+    size_t tile_bytes = nrd_tile16_bytes(p->w->dtype, p->w->cols), panel_bytes = kind->bytes_per_token;
+    int64_t i = from, full = p->w->rows / 16 < to ? p->w->rows / 16 : to;
+    int64_t n_pieces = (kind->len + NRD_LINEAR_WIDE_BLOCKS - 1) / NRD_LINEAR_WIDE_BLOCKS;
+    int64_t piece = (kind->len + n_pieces - 1) / n_pieces;
+
+    if (p->w->dtype >= NRD_DTYPE_Q2_K && p->w->dtype <= NRD_DTYPE_Q6_K) {
+        piece = NRD_LINEAR_WIDE_BLOCKS / 8 * 8;
+    }
+    for (; wide.run && i + 2 <= full; i += 2, data += 2 * tile_bytes) {
+        float *y = (float *)p->a->y + p->y0 + i * 16;
+        for (int64_t b = 0; b < kind->len; b += piece) {
+            int64_t n = kind->len - b < piece ? kind->len - b : piece;
+            wide.unpack(data + tile_bytes * (size_t)b / (size_t)kind->len, (int64_t)tile_bytes, n, room);
+            for (int32_t t = 0; t < n_tokens; t += MAX_T) {
+                wide.run(room, panels + (size_t)t * panel_bytes + (size_t)b * MAX_T * 52, n, b == 0,
+                         y + t * p->y_stride, p->y_stride);
+            }
+        }
+        for (int32_t t = 0; !p->plain && t < n_tokens; t += MAX_T) {
+            finish_tile(r, p, i, t, MAX_T, y + t * p->y_stride, p->y_stride);
+            finish_tile(r, p, i + 1, t, MAX_T, y + t * p->y_stride + 16, p->y_stride);
+        }
+    }
+    return i;
+}
+
+/* Row tiles [from, to) of part p against every token. `room`: of do_wide with more than MAX_T tokens,
+ * behind it that of a tile that is packed on the way. */
+static void do_tiles(const nrd_cpu_run *r, const nrd_linear_args *a, int p, int64_t from, int64_t to, int64_t y0,
+                     int64_t y_stride, const uint8_t *panels, uint8_t *room)
+{
+    const nrd_weight *w = a->w[p];
     panel_kind kind = kind_of(w->dtype, w->cols);
-    size_t tile_bytes = nrd_tile16_bytes(w->dtype, w->cols);
     bool packed = w->layout == NRD_LAYOUT_TILE16;
-    const float *scales = w->scales;
-    float out[MAX_T * 16], bias[16];
+    tiles_of tiles = {a, w, a->bias[p], y0, y_stride, !w->scales && !a->bias[p] && a->softcap <= 0};
+    uint8_t *tile_room = a->n_tokens > MAX_T ? room + NRD_LINEAR_WIDE_BYTES : room;
 
     panels += panel_start(a, first_like(a, p));
     for (int64_t r0 = from; r0 < to; r0 += packed ? to - from : 1) {
-        int64_t r1 = packed ? to : r0 + 1; /* ROWS: one tile at a time, packed once */
-        if (!packed) {
+        int64_t r1 = packed ? to : r0 + 1, rest = r0; /* ROWS: one tile at a time, packed once */
+        int32_t wide_tokens = a->n_tokens / MAX_T * MAX_T;
+        size_t tile_bytes = nrd_tile16_bytes(w->dtype, w->cols);
+        const uint8_t *data = tile_room;
+        if (packed) {
+            data = (const uint8_t *)w->data + (size_t)r0 * tile_bytes;
+        } else {
             nrd_tile16_pack(w, r0 * 16, tile_room);
+        }
+        if (packed && !kind.is_float && wide_tokens >= 2 * MAX_T) {
+            rest = do_wide(r, &tiles, data, r0, r1, &kind, panels, wide_tokens, room);
         }
         for (int32_t t0 = 0; t0 < a->n_tokens;) {
             int log2, n = tile_tokens(a->n_tokens - t0, &log2);
-            nrd_linear_tile_fn fn = r->k->linear_tile(w->dtype, log2);
-            const uint8_t *panel = panels + (size_t)t0 * kind.bytes_per_token;
-            for (int64_t i = r0; i < r1; i++) {
-                const uint8_t *tile = packed ? (const uint8_t *)w->data + (size_t)i * tile_bytes : tile_room;
-                int n_rows = w->rows - i * 16 < 16 ? (int)(w->rows - i * 16) : 16;
-                const float *tile_bias = NULL;
-                if (n_rows == 16 && !scales && !b && a->softcap <= 0) {
-                    fn(tile, panel, kind.len, (float *)a->y + t0 * y_stride + y0 + i * 16, y_stride);
-                    continue;
-                }
-                fn(tile, panel, kind.len, out, 16);
-                if (b && b->dtype == NRD_DTYPE_F32) {
-                    tile_bias = (const float *)b->data + i * 16;
-                } else if (b) {
-                    for (int j = 0; j < n_rows; j++) {
-                        bias[j] = nrd_weight_at(b, i * 16 + j);
-                    }
-                    tile_bias = bias;
-                }
-                for (int t = 0; t < n; t++) {
-                    r->k->linear_finish(out + t * 16, scales ? scales + i * 16 : NULL, tile_bias, a->softcap,
-                                        n_rows, (float *)a->y + (t0 + t) * y_stride + y0 + i * 16);
-                }
-            }
+            int64_t first = t0 < wide_tokens ? rest : r0;
+            do_token_tile(r, &tiles, data + (size_t)(first - r0) * tile_bytes, first, r1, &kind,
+                          panels + (size_t)t0 * kind.bytes_per_token, t0, n, log2);
             t0 += n;
         }
     }
@@ -174,7 +263,7 @@ static void do_tiles(const nrd_cpu_run *r, const nrd_linear_args *a, int p, int6
 static void run(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)
 {
     const nrd_linear_args *a = &c->u.linear;
-    uint8_t *panels = r->shared, *room = r->scratch, *tile_room = room + rows_room(a);
+    uint8_t *panels = r->shared, *room = r->scratch, *tile_room = room + rows_room(a); /* see do_tiles */
 
     if (phase == 0) { /* one token tile of every kind of panel */
         int32_t t0 = task * MAX_T, end = t0 + MAX_T < a->n_tokens ? t0 + MAX_T : a->n_tokens;
@@ -244,6 +333,9 @@ nrd_error *nrd_linear_cpu(nrd_cpu_cmd *c, int n_threads)
     int64_t chunk = CHUNK_BYTES / (int64_t)tile_max, fair = tiles / (n_threads * 4);
     chunk = chunk < fair ? chunk : fair;
     chunk = chunk < 1 ? 1 : chunk;
+    if (a->n_tokens >= 2 * MAX_T) {
+        chunk += chunk % 2; /* do_wide takes pairs */
+    }
     c->op = &op;
     c->i[0] = (int32_t)chunk;
     c->n_tasks[1] = a->n_tokens ? (int32_t)((tiles + chunk - 1) / chunk) : 0;
@@ -252,7 +344,7 @@ nrd_error *nrd_linear_cpu(nrd_cpu_cmd *c, int n_threads)
     unpacked = (unpacked + 63) & ~(size_t)63;
     if (c->n_tasks[0]) {
         c->shared_bytes = panels;
-        c->scratch_bytes = rows_room(a) + unpacked;
+        c->scratch_bytes = rows_room(a) + NRD_LINEAR_WIDE_BYTES + unpacked;
     } else { /* shared_bytes holds the tile's room: panels lie behind it in each thread's scratch */
         c->shared_bytes = unpacked;
         c->scratch_bytes = rows_room(a) + unpacked + panels;

@@ -137,168 +137,378 @@ NRD_KERNEL const uint8_t *load_ints(const int type, const uint8_t *p, vi w[8])
     return p + 256;
 }
 
-NRD_KERNEL void tile_q(const int type, const int T, const int P, const int first, const uint8_t *w, const uint8_t *panel, int64_t n_blocks,
-                       float *out, int64_t out_stride)
+/* What a type is made of, as the kernels see it. Arguments are constants: these cost nothing. */
+#define IS_K(type) ((type) >= NRD_DTYPE_Q2_K && (type) <= NRD_DTYPE_Q6_K)
+#define IS_HALVES(type) ((type) == NRD_DTYPE_Q2_K || (type) == NRD_DTYPE_Q3_K || (type) == NRD_DTYPE_Q6_K)
+#define HAS_MIN(type)                                                                              \
+    ((type) == NRD_DTYPE_Q4_1 || (type) == NRD_DTYPE_Q5_1 || (type) == NRD_DTYPE_Q2_K ||           \
+     (type) == NRD_DTYPE_Q4_K || (type) == NRD_DTYPE_Q5_K)
+#define MAX_INT(type) ((type) == NRD_DTYPE_Q8_0 || (type) == NRD_DTYPE_I8 ? 255 : 63)
+
+/* One of the tiles that are read side by side. */
+typedef struct tile_stream {
+    const uint8_t *w;
+    vf head_d, head_m; /* of the super block */
+} tile_stream;
+
+/* Scales d and minima m of block b (of 32 k, or for each half of it); `s` goes on to its integers. */
+NRD_KERNEL void load_scales(const int type, int64_t b, tile_stream *s, vf d[2], vf m[2])
 {
-    const int is_k = type >= NRD_DTYPE_Q2_K && type <= NRD_DTYPE_Q6_K;
-    const int halves = type == NRD_DTYPE_Q2_K || type == NRD_DTYPE_Q3_K || type == NRD_DTYPE_Q6_K;
-    const int has_min = type == NRD_DTYPE_Q4_1 || type == NRD_DTYPE_Q5_1 || type == NRD_DTYPE_Q2_K ||
-                        type == NRD_DTYPE_Q4_K || type == NRD_DTYPE_Q5_K;
-    const int has_offset = type == NRD_DTYPE_Q4_0 || type == NRD_DTYPE_Q5_0 || type == NRD_DTYPE_Q8_0 ||
-                           type == NRD_DTYPE_I8 || type == NRD_DTYPE_Q3_K || type == NRD_DTYPE_Q6_K;
+    const uint8_t *w = s->w;
+
+    m[0] = m[1] = s->head_m;
+    d[0] = d[1] = s->head_d;
+    if (IS_K(type)) {
+        if (b % 8 == 0) {
+            s->head_d = vf_load_f16(w);
+            w += 32;
+            if (HAS_MIN(type)) {
+                s->head_m = vf_sub(vf_zero(), vf_load_f16(w));
+                w += 32;
+            }
+        }
+        if (type == NRD_DTYPE_Q2_K) { /* scale and min share a byte */
+            NRD_UNROLL
+            for (int h = 0; h < 2; h++) {
+                vf both = vf_load_u8(w + h * 16);
+                vf high = vf_round(vf_sub(vf_mul(both, vf_set1(1.0f / 16.0f)), vf_set1(15.0f / 32.0f)));
+                d[h] = vf_mul(s->head_d, vf_sub(both, vf_mul(high, vf_set1(16.0f))));
+                m[h] = vf_mul(s->head_m, high);
+            }
+        } else if (IS_HALVES(type)) {
+            d[0] = vf_mul(s->head_d, vf_load_i8(w));
+            d[1] = vf_mul(s->head_d, vf_load_i8(w + 16));
+        } else {
+            d[0] = vf_mul(s->head_d, vf_load_u8(w));
+            m[0] = vf_mul(s->head_m, vf_load_u8(w + 16));
+        }
+        w += 32;
+    } else if (type == NRD_DTYPE_I8) {
+        d[0] = vf_set1(1.0f);
+    } else {
+        d[0] = vf_load_f16(w);
+        w += 32;
+        if (HAS_MIN(type)) {
+            m[0] = vf_load_f16(w);
+            w += 32;
+        }
+    }
+    s->w = w;
+}
+
+/* S tiles, `step` bytes apart, against T of the panel's P tokens. A processor follows several
+ * places of memory at once faster than one, so S tiles share a pass where reading is the limit. */
+NRD_KERNEL void tile_q(const int type, const int S, const int T, const int P, const int first, const uint8_t *tile,
+                       int64_t step, const uint8_t *panel, int64_t n_blocks, float *out, int64_t out_stride,
+                       int64_t out_step)
+{
+    const int halves = IS_HALVES(type), has_min = HAS_MIN(type), has_offset = !has_min;
     const int block_bytes = type == NRD_DTYPE_Q8_0 || type == NRD_DTYPE_I8 ? 544
                             : type == NRD_DTYPE_Q2_K ? 168 : type == NRD_DTYPE_Q3_K ? 228
                             : type == NRD_DTYPE_Q6_K ? 416 : type == NRD_DTYPE_Q5_0 || type == NRD_DTYPE_Q5_1 || type == NRD_DTYPE_Q5_K ? 376 : 300;
     const int n_first = halves ? 4 : 8;
-    const int max = type == NRD_DTYPE_Q8_0 || type == NRD_DTYPE_I8 ? 255 : 63;
+    const int max = MAX_INT(type);
     enum { SIDE_MAX = 4 };
     const int SIDE = T < SIDE_MAX ? T : SIDE_MAX, n_half = halves ? 2 : 1;
-    vf acc[16], head_d = vf_zero(), head_m = vf_zero();
+    vf acc[16];
+    tile_stream streams[4];
 
     NRD_UNROLL
-    for (int t = 0; t < T; t++) {
+    for (int t = 0; t < S * T; t++) {
         acc[t] = vf_zero();
+    }
+    NRD_UNROLL
+    for (int i = 0; i < S; i++) {
+        streams[i] = (tile_stream){tile + i * step, vf_zero(), vf_zero()};
     }
     for (int64_t b = 0; b < n_blocks; b++, panel += P * PANEL_Q8_BYTES) {
         const uint8_t *x = panel + first * 32;
         const float *xd = (const float *)(const void *)(panel + P * 32) + first, *xs = xd + P;
         const int32_t *xo = (const int32_t *)(const void *)(xs + 2 * P);
-        vf d[2], m[2] = {head_m, head_m};
-        vi q[8];
-
-        if (is_k) {
-            if (b % 8 == 0) {
-                head_d = vf_load_f16(w);
-                w += 32;
-                if (has_min) {
-                    head_m = vf_sub(vf_zero(), vf_load_f16(w));
-                    w += 32;
-                }
-            }
-            if (type == NRD_DTYPE_Q2_K) { /* scale and min share a byte */
-                NRD_UNROLL
-                for (int h = 0; h < 2; h++) {
-                    vf both = vf_load_u8(w + h * 16);
-                    vf high = vf_round(vf_sub(vf_mul(both, vf_set1(1.0f / 16.0f)), vf_set1(15.0f / 32.0f)));
-                    d[h] = vf_mul(head_d, vf_sub(both, vf_mul(high, vf_set1(16.0f))));
-                    m[h] = vf_mul(head_m, high);
-                }
-            } else if (halves) {
-                d[0] = vf_mul(head_d, vf_load_i8(w));
-                d[1] = vf_mul(head_d, vf_load_i8(w + 16));
-            } else {
-                d[0] = vf_mul(head_d, vf_load_u8(w));
-                m[0] = vf_mul(head_m, vf_load_u8(w + 16));
-            }
-            w += 32;
-        } else if (type == NRD_DTYPE_I8) {
-            d[0] = vf_set1(1.0f);
-        } else {
-            d[0] = vf_load_f16(w);
-            w += 32;
-            if (has_min) {
-                m[0] = vf_load_f16(w);
-                w += 32;
-            }
-        }
-        for (int i = 0; i < block_bytes; i += 64) { /* tiles follow one another in memory */
-            __builtin_prefetch(w + PREFETCH_BYTES + i);
-        }
-        w = load_ints(type, w, q);
-        /* The dots of one token are a chain of dependent instructions: tokens are taken four at a
-         * time, and a single one in two half chains. The integers are exact, so no bit depends on it. */
         NRD_UNROLL
-        for (int t0 = 0; t0 < T; t0 += SIDE) {
+        for (int i = 0; i < S; i++) {
+            tile_stream *s = &streams[i];
+            vf d[2], m[2];
+            vi q[8];
+
+            load_scales(type, b, s, d, m);
+            for (int at = 0; at < block_bytes; at += 64) { /* tiles follow one another in memory */
+                __builtin_prefetch(s->w + PREFETCH_BYTES + at);
+            }
+            s->w = load_ints(type, s->w, q);
+            /* The dots of one token are a chain of dependent instructions: tokens are taken four at a
+             * time, and a single one in two half chains. The integers are exact, so no bit depends on it. */
             NRD_UNROLL
-            for (int h = 0; h < n_half; h++) {
-                vi sum[SIDE_MAX], sum2 = vi_set1_32(0);
+            for (int t0 = 0; t0 < T; t0 += SIDE) {
                 NRD_UNROLL
-                for (int t = 0; t < SIDE; t++) {
-                    sum[t] = has_offset ? vi_set1_32(xo[h * P + t0 + t]) : vi_set1_32(0);
-                }
-                NRD_UNROLL
-                for (int g = 0; g < n_first; g++) {
+                for (int h = 0; h < n_half; h++) {
+                    vi sum[SIDE_MAX], sum2 = vi_set1_32(0);
                     NRD_UNROLL
                     for (int t = 0; t < SIDE; t++) {
-                        if (T == 1 && g % 2) {
-                            sum2 = vi_dot(sum2, q[h * 4 + g], x + (h * 4 + g) * 4, max);
-                        } else {
-                            sum[t] = vi_dot(sum[t], q[h * 4 + g], x + (t0 + t) * 32 + (h * 4 + g) * 4, max);
+                        sum[t] = has_offset ? vi_set1_32(xo[h * P + t0 + t]) : vi_set1_32(0);
+                    }
+                    NRD_UNROLL
+                    for (int g = 0; g < n_first; g++) {
+                        NRD_UNROLL
+                        for (int t = 0; t < SIDE; t++) {
+                            if (T == 1 && g % 2) {
+                                sum2 = vi_dot(sum2, q[h * 4 + g], x + (h * 4 + g) * 4, max);
+                            } else {
+                                sum[t] = vi_dot(sum[t], q[h * 4 + g], x + (t0 + t) * 32 + (h * 4 + g) * 4, max);
+                            }
+                        }
+                    }
+                    if (T == 1) {
+                        sum[0] = vi_add(sum[0], sum2);
+                    }
+                    NRD_UNROLL
+                    for (int t = 0; t < SIDE; t++) {
+                        vf *at = &acc[i * T + t0 + t];
+                        *at = vf_fma(vf_from_vi(sum[t]), vf_mul(d[h], vf_set1(xd[t0 + t])), *at);
+                        if (has_min) {
+                            *at = vf_fma(m[h], vf_set1(xs[h * P + t0 + t]), *at);
                         }
                     }
                 }
-                if (T == 1) {
-                    sum[0] = vi_add(sum[0], sum2);
-                }
-                NRD_UNROLL
-                for (int t = 0; t < SIDE; t++) {
-                    vf *at = &acc[t0 + t];
-                    *at = vf_fma(vf_from_vi(sum[t]), vf_mul(d[h], vf_set1(xd[t0 + t])), *at);
-                    if (has_min) {
-                        *at = vf_fma(m[h], vf_set1(xs[h * P + t0 + t]), *at);
-                    }
-                }
+            }
+            if (S > 1 && T > 2) { /* a tile's integers are not loaded while the one before still has its own */
+                __asm__ volatile("" ::: "memory");
             }
         }
     }
     NRD_UNROLL
-    for (int t = 0; t < T; t++) {
-        vf_store(out + t * out_stride, acc[t]);
+    for (int i = 0; i < S; i++) {
+        NRD_UNROLL
+        for (int t = 0; t < T; t++) {
+            vf_store(out + t * out_stride + i * out_step, acc[i * T + t]);
+        }
     }
 }
 
-NRD_KERNEL void tile_f(const int type, const int T, const int P, const int first, const uint8_t *w, const uint8_t *panel, int64_t cols,
-                       float *out, int64_t out_stride)
+NRD_KERNEL void tile_f(const int type, const int S, const int T, const int P, const int first, const uint8_t *w,
+                       int64_t step, const uint8_t *panel, int64_t cols, float *out, int64_t out_stride,
+                       int64_t out_step)
 {
     const float *x = (const float *)(const void *)panel + first;
     vf acc[16];
 
     NRD_UNROLL
-    for (int t = 0; t < T; t++) {
+    for (int t = 0; t < S * T; t++) {
         acc[t] = vf_zero();
     }
     if (type == NRD_DTYPE_BF16) {
         for (int64_t k = 0; k < cols; k += 2, w += 64, x += 2 * P) {
-            vi pair = vi_load(w);
-            vf even = vi_bf16_even(pair), odd = vi_bf16_odd(pair);
-            __builtin_prefetch(w + PREFETCH_BYTES);
             NRD_UNROLL
-            for (int t = 0; t < T; t++) {
-                acc[t] = vf_fma(even, vf_set1(x[t]), acc[t]);
-                acc[t] = vf_fma(odd, vf_set1(x[P + t]), acc[t]);
+            for (int i = 0; i < S; i++) {
+                vi pair = vi_load(w + i * step);
+                vf even = vi_bf16_even(pair), odd = vi_bf16_odd(pair);
+                __builtin_prefetch(w + i * step + PREFETCH_BYTES);
+                NRD_UNROLL
+                for (int t = 0; t < T; t++) {
+                    vf *at = &acc[i * T + t];
+                    *at = vf_fma(even, vf_set1(x[t]), *at);
+                    *at = vf_fma(odd, vf_set1(x[P + t]), *at);
+                }
             }
         }
     } else {
         for (int64_t k = 0; k < cols; k++, x += P) {
-            vf v = type == NRD_DTYPE_F32 ? vf_load((const float *)(const void *)w) : vf_load_f16(w);
-            w += type == NRD_DTYPE_F32 ? 64 : 32;
-            __builtin_prefetch(w + PREFETCH_BYTES);
             NRD_UNROLL
-            for (int t = 0; t < T; t++) {
-                acc[t] = vf_fma(v, vf_set1(x[t]), acc[t]);
+            for (int i = 0; i < S; i++) {
+                const uint8_t *at = w + i * step;
+                vf v = type == NRD_DTYPE_F32 ? vf_load((const float *)(const void *)at) : vf_load_f16(at);
+                __builtin_prefetch(at + PREFETCH_BYTES);
+                NRD_UNROLL
+                for (int t = 0; t < T; t++) {
+                    acc[i * T + t] = vf_fma(v, vf_set1(x[t]), acc[i * T + t]);
+                }
             }
+            w += type == NRD_DTYPE_F32 ? 64 : 32;
         }
     }
     NRD_UNROLL
-    for (int t = 0; t < T; t++) {
-        vf_store(out + t * out_stride, acc[t]);
+    for (int i = 0; i < S; i++) {
+        NRD_UNROLL
+        for (int t = 0; t < T; t++) {
+            vf_store(out + t * out_stride + i * out_step, acc[i * T + t]);
+        }
     }
 }
+
+/* ---- many tokens: two tiles unpacked once, then 16 tokens at a time ----
+ * Unpacked, a block of 32 k is 8 x 2 vectors of integers (group of k, tile), then for each half (one,
+ * or two with `halves`) d of both tiles and m of both. Two tiles share every number of x that is
+ * spread over a vector, so that the two ports of dots are busy and those of loads are not the limit. */
+#if NRD_ISA >= 2
+NRD_KERNEL void unpack_q(const int type, const uint8_t *tile, int64_t step, int64_t n_blocks, uint8_t *room)
+{
+    const int n_half = IS_HALVES(type) ? 2 : 1;
+    tile_stream streams[2] = {{tile, vf_zero(), vf_zero()}, {tile + step, vf_zero(), vf_zero()}};
+
+    for (int64_t b = 0; b < n_blocks; b++) {
+        float *scales = (float *)(void *)(room + 1024);
+        for (int i = 0; i < 2; i++) {
+            vf d[2], m[2];
+            vi q[8];
+            load_scales(type, b, &streams[i], d, m);
+            streams[i].w = load_ints(type, streams[i].w, q);
+            NRD_UNROLL
+            for (int g = 0; g < 8; g++) {
+                vi_store(room + (g * 2 + i) * 64, q[g]);
+            }
+            NRD_UNROLL
+            for (int h = 0; h < n_half; h++) {
+                vf_store(scales + (h * 2 + i) * 16, d[h]);
+                if (HAS_MIN(type)) {
+                    vf_store(scales + ((n_half + h) * 2 + i) * 16, m[h]);
+                }
+            }
+        }
+        room += 1024 + 128 * n_half * (HAS_MIN(type) ? 2 : 1);
+    }
+}
+
+NRD_KERNEL void wide_q(const int halves, const int has_min, const int max, const uint8_t *room, const uint8_t *panel,
+                       int64_t n_blocks, bool is_first, float *y, int64_t y_stride)
+{
+    enum { P = 16, T = 8, SIDE = 4 };
+    const int n_half = halves ? 2 : 1, n_group = halves ? 4 : 8;
+    const int64_t room_step = 1024 + 128 * n_half * (has_min ? 2 : 1);
+
+    for (int first = 0; first < P; first += T) {
+        const uint8_t *u = room, *p = panel;
+        vf acc[2 * T];
+        NRD_UNROLL
+        for (int t = 0; t < T; t++) {
+            const float *at = y + (first + t) * y_stride;
+            acc[2 * t] = is_first ? vf_zero() : vf_load(at);
+            acc[2 * t + 1] = is_first ? vf_zero() : vf_load(at + 16);
+        }
+        for (int64_t b = 0; b < n_blocks; b++, p += P * PANEL_Q8_BYTES, u += room_step) {
+            const uint8_t *x = p + first * 32;
+            const float *xd = (const float *)(const void *)(p + P * 32) + first, *xs = xd + P;
+            const int32_t *xo = (const int32_t *)(const void *)(xs + 2 * P);
+            const float *scales = (const float *)(const void *)(u + 1024);
+            NRD_UNROLL
+            for (int t0 = 0; t0 < T; t0 += SIDE) {
+                NRD_UNROLL
+                for (int h = 0; h < n_half; h++) {
+                    const float *d = scales + h * 32, *m = scales + (n_half + h) * 32;
+                    vi sum[2 * SIDE];
+                    NRD_UNROLL
+                    for (int t = 0; t < SIDE; t++) {
+                        sum[2 * t] = sum[2 * t + 1] = has_min ? vi_set1_32(0) : vi_set1_32(xo[h * P + t0 + t]);
+                    }
+                    NRD_UNROLL
+                    for (int g = 0; g < n_group; g++) {
+                        vi q0 = vi_load(u + (h * 4 + g) * 128), q1 = vi_load(u + (h * 4 + g) * 128 + 64);
+                        NRD_UNROLL
+                        for (int t = 0; t < SIDE; t++) {
+                            const uint8_t *k = x + (t0 + t) * 32 + (h * 4 + g) * 4;
+                            sum[2 * t] = vi_dot(sum[2 * t], q0, k, max);
+                            sum[2 * t + 1] = vi_dot(sum[2 * t + 1], q1, k, max);
+                        }
+                        __asm__ volatile("" ::: "memory"); /* loads stay in order: nothing is spilled */
+                    }
+                    NRD_UNROLL
+                    for (int t = 0; t < SIDE; t++) {
+                        NRD_UNROLL
+                        for (int i = 0; i < 2; i++) {
+                            vf *at = &acc[2 * (t0 + t) + i];
+                            *at = vf_fma(vf_from_vi(sum[2 * t + i]),
+                                         vf_mul(vf_load(d + i * 16), vf_set1(xd[t0 + t])), *at);
+                            if (has_min) {
+                                *at = vf_fma(vf_load(m + i * 16), vf_set1(xs[h * P + t0 + t]), *at);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        NRD_UNROLL
+        for (int t = 0; t < T; t++) {
+            float *at = y + (first + t) * y_stride;
+            vf_store(at, acc[2 * t]);
+            vf_store(at + 16, acc[2 * t + 1]);
+        }
+    }
+}
+
+#define WIDE(name, halves, has_min, max)                                                           \
+    static void wide_##name(const uint8_t *room, const uint8_t *panel, int64_t n_blocks, bool is_first, \
+                            float *y, int64_t y_stride)                                            \
+    {                                                                                              \
+        wide_q(halves, has_min, max, room, panel, n_blocks, is_first, y, y_stride);                \
+    }
+WIDE(min, 0, 1, 63)
+WIDE(min_halves, 1, 1, 63)
+WIDE(offset, 0, 0, 63)
+WIDE(offset_halves, 1, 0, 63)
+WIDE(offset_8, 0, 0, 255)
+#define UNPACK(type)                                                                               \
+    static void unpack_##type(const uint8_t *tile, int64_t step, int64_t n_blocks, uint8_t *room)  \
+    {                                                                                              \
+        unpack_q(NRD_DTYPE_##type, tile, step, n_blocks, room);                                    \
+    }
+UNPACK(Q4_0)
+UNPACK(Q4_1)
+UNPACK(Q5_0)
+UNPACK(Q5_1)
+UNPACK(Q8_0)
+UNPACK(I8)
+UNPACK(Q2_K)
+UNPACK(Q3_K)
+UNPACK(Q4_K)
+UNPACK(Q5_K)
+UNPACK(Q6_K)
+
+static nrd_linear_wide linear_wide(nrd_dtype type)
+{
+    switch (type) {
+    case NRD_DTYPE_Q4_0: return (nrd_linear_wide){unpack_Q4_0, wide_offset};
+    case NRD_DTYPE_Q4_1: return (nrd_linear_wide){unpack_Q4_1, wide_min};
+    case NRD_DTYPE_Q5_0: return (nrd_linear_wide){unpack_Q5_0, wide_offset};
+    case NRD_DTYPE_Q5_1: return (nrd_linear_wide){unpack_Q5_1, wide_min};
+    case NRD_DTYPE_Q8_0: return (nrd_linear_wide){unpack_Q8_0, wide_offset_8};
+    case NRD_DTYPE_I8: return (nrd_linear_wide){unpack_I8, wide_offset_8};
+    case NRD_DTYPE_Q2_K: return (nrd_linear_wide){unpack_Q2_K, wide_min_halves};
+    case NRD_DTYPE_Q3_K: return (nrd_linear_wide){unpack_Q3_K, wide_offset_halves};
+    case NRD_DTYPE_Q4_K: return (nrd_linear_wide){unpack_Q4_K, wide_min};
+    case NRD_DTYPE_Q5_K: return (nrd_linear_wide){unpack_Q5_K, wide_min};
+    case NRD_DTYPE_Q6_K: return (nrd_linear_wide){unpack_Q6_K, wide_offset_halves};
+    default: return (nrd_linear_wide){NULL, NULL};
+    }
+}
+#else /* 16 registers of 8 lanes hold no such tile */
+static nrd_linear_wide linear_wide(nrd_dtype type)
+{
+    (void)type;
+    return (nrd_linear_wide){NULL, NULL};
+}
+#endif
 
 /* AVX2 has 16 registers of 8 lanes: more than 4 tokens at a time would spill. The tile stays in L1
  * while its panel is taken in four. */
 #define TILE_T(kind, type, n)                                                                      \
-    static void tile_##type##_##n(const uint8_t *w, const uint8_t *x, int64_t len, float *out,     \
-                                  int64_t out_stride)                                              \
+    static void tile_##type##_##n(const uint8_t *w, int64_t step, const uint8_t *x, int64_t len,   \
+                                  float *out, int64_t out_stride, int64_t out_step)                \
     {                                                                                              \
         enum { STEP = NRD_ISA == 1 && n > 4 ? 4 : n };                                             \
         for (int first = 0; first < n; first += STEP) {                                            \
-            tile_##kind(NRD_DTYPE_##type, STEP, n, first, w, x, len, out + first * out_stride, out_stride); \
+            tile_##kind(NRD_DTYPE_##type, 1, STEP, n, first, w, step, x, len, out + first * out_stride, \
+                        out_stride, out_step);                                                     \
         }                                                                                          \
+    }
+#define STREAMS_T(kind, type, n, s)                                                                \
+    static void streams_##type##_##n(const uint8_t *w, int64_t step, const uint8_t *x, int64_t len, \
+                                     float *out, int64_t out_stride, int64_t out_step)             \
+    {                                                                                              \
+        tile_##kind(NRD_DTYPE_##type, s, n, n, 0, w, step, x, len, out, out_stride, out_step);     \
     }
 #define TILE(kind, type)                                                                           \
     TILE_T(kind, type, 1) TILE_T(kind, type, 2) TILE_T(kind, type, 4) TILE_T(kind, type, 8)        \
-    TILE_T(kind, type, 16)
+    TILE_T(kind, type, 16)                                                                         \
+    STREAMS_T(kind, type, 1, 4) STREAMS_T(kind, type, 2, 4) STREAMS_T(kind, type, 4, 4)
 TILE(q, Q4_0)
 TILE(q, Q4_1)
 TILE(q, Q5_0)
@@ -316,11 +526,12 @@ TILE(f, BF16)
 
 #define TILE_ROW(type)                                                                             \
     case NRD_DTYPE_##type: {                                                                       \
-        static const nrd_linear_tile_fn fn[5] = {tile_##type##_1, tile_##type##_2, tile_##type##_4, \
-                                                 tile_##type##_8, tile_##type##_16};               \
-        return fn[log2_tokens];                                                                    \
+        static const nrd_linear_tile_fn one[5] = {tile_##type##_1, tile_##type##_2, tile_##type##_4, \
+                                                  tile_##type##_8, tile_##type##_16};              \
+        static const nrd_linear_tile_fn many[5] = {streams_##type##_1, streams_##type##_2, streams_##type##_4}; \
+        return (side_by_side ? many : one)[log2_tokens];                                           \
     }
-static nrd_linear_tile_fn linear_tile(nrd_dtype type, int log2_tokens)
+static nrd_linear_tile_fn linear_tile(nrd_dtype type, int log2_tokens, bool side_by_side)
 {
     switch (type) {
         TILE_ROW(Q4_0)

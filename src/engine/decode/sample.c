@@ -96,20 +96,15 @@ bool nrd_decode_hits_stop(const nrd_seq *q, const int32_t *generated, int32_t n)
     return false;
 }
 
-nrd_seq_finish nrd_decode_accept(nrd_seq *q, int32_t token, int32_t *out_n_new)
+/* Adds a token that is no end token. */
+static nrd_seq_finish append(nrd_seq *q, int32_t token, int32_t *n_new)
 {
     const nrd_sampling *s = &q->sampling;
-    *out_n_new = 0;
-    if (q->end_id >= 0 && token == q->end_id) {
-        /* Before the text is complete only a guide that passed its limits gets here. */
-        return q->guide && !nrd_guide_is_complete(q->guide) ? NRD_SEQ_FINISH_LENGTH
-                                                            : NRD_SEQ_FINISH_END_ID;
-    }
     if (q->guide && !nrd_guide_accept(q->guide, token)) {
-        return NRD_SEQ_FINISH_LENGTH; /* the same: the text stays a beginning of one that fits */
+        return NRD_SEQ_FINISH_LENGTH; /* a limit: the text stays a beginning of one that fits */
     }
     q->tokens[q->n_known++] = token;
-    *out_n_new = 1;
+    ++*n_new;
     if (q->guide && nrd_guide_is_final(q->guide)) {
         return NRD_SEQ_FINISH_END_ID; /* nothing can follow: no step for the end token */
     }
@@ -121,4 +116,31 @@ nrd_seq_finish nrd_decode_accept(nrd_seq *q, int32_t token, int32_t *out_n_new)
         return NRD_SEQ_FINISH_STOP_WORDS;
     }
     return q->n_known >= q->max_total ? NRD_SEQ_FINISH_LENGTH : NRD_SEQ_FINISH_NONE;
+}
+
+/* A long forced text comes in several rounds. */
+static nrd_seq_finish jump(nrd_seq *q, int32_t *n_new)
+{
+    int32_t ids[NRD_MAX_JUMP], room = q->max_total - q->n_known;
+    int32_t n = q->jump(q, ids, room < NRD_MAX_JUMP ? room : NRD_MAX_JUMP);
+    nrd_seq_finish finish = NRD_SEQ_FINISH_NONE;
+    for (int32_t i = 0; i < n && finish == NRD_SEQ_FINISH_NONE; i++) {
+        finish = append(q, ids[i], n_new);
+    }
+    if (n > 0) {
+        q->has_counts = false; /* of occurrences: the device has not seen these */
+    }
+    return finish;
+}
+
+nrd_seq_finish nrd_decode_accept(nrd_seq *q, int32_t token, int32_t *out_n_new)
+{
+    *out_n_new = 0;
+    if (q->end_id >= 0 && token == q->end_id) {
+        /* Before the text is complete only a guide that passed its limits gets here. */
+        return q->guide && !nrd_guide_is_complete(q->guide) ? NRD_SEQ_FINISH_LENGTH
+                                                            : NRD_SEQ_FINISH_END_ID;
+    }
+    nrd_seq_finish finish = append(q, token, out_n_new);
+    return q->jump && finish == NRD_SEQ_FINISH_NONE ? jump(q, out_n_new) : finish;
 }

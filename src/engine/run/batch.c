@@ -103,7 +103,9 @@ nrd_error *nrd_batch_init(nrd_batch *b, nrd_device *dev, const nrd_batch_limits 
         NRD_TRY(dev->ops->alloc(dev, &p, NRD_MEM_DEVICE, b->cap_bytes, "batch"));
     }
     b->mem = p;
-    return alloc_banned(b, BANNED_START);
+    b->guided = calloc((size_t)lim->max_entries + 1, sizeof *b->guided);
+    b->fresh = calloc((size_t)lim->max_entries + 1, sizeof *b->fresh);
+    return b->guided && b->fresh ? alloc_banned(b, BANNED_START) : nrd_error_no_memory();
 }
 
 void nrd_batch_fini(nrd_batch *b)
@@ -112,6 +114,8 @@ void nrd_batch_fini(nrd_batch *b)
         return;
     }
     free_masks(b);
+    free(b->guided);
+    free(b->fresh);
     b->dev->ops->free(b->dev, NRD_MEM_HOST, b->host);
     b->dev->ops->free(b->dev, NRD_MEM_HOST, b->banned);
     if (!b->shared) {
@@ -133,10 +137,9 @@ static const int32_t *entry_tokens(const nrd_plan_entry *e)
 }
 
 /* What the guide allows; the end token where the text is complete, or where nothing else is left. */
-static const uint32_t *fill_mask(nrd_batch *b, const nrd_seq *q)
+static void fill_mask(nrd_batch *b, const nrd_seq *q, uint32_t *out)
 {
     size_t words = mask_words(b), n = 0;
-    uint32_t *out = b->masks + b->n_masks;
     const uint32_t *mask = nrd_guide_mask(q->guide, &n);
     bool any = false;
 
@@ -151,9 +154,26 @@ static const uint32_t *fill_mask(nrd_batch *b, const nrd_seq *q)
     } else if (!any) {
         out[0] |= 1u; /* some token must be chosen; the guide then ends the sequence */
     }
-    const uint32_t *at = b->masks_mem + b->n_masks;
-    b->n_masks += words;
-    return at;
+}
+
+static nrd_error *upload_masks(nrd_batch *b, nrd_stream *s)
+{
+    for (int32_t i = 0; i < b->n_guided; i++) {
+        fill_mask(b, b->guided[i], b->masks + (size_t)i * mask_words(b));
+    }
+    return b->shared || b->n_masks == 0
+               ? NULL
+               : b->dev->ops->copy(s, b->masks_mem, b->masks, b->n_masks * sizeof *b->masks);
+}
+
+nrd_error *nrd_batch_finish_masks(nrd_batch *b, nrd_stream *s, nrd_mask_worker *worker)
+{
+    if (!b->masks_pending) {
+        return NULL;
+    }
+    nrd_mask_worker_wait(worker);
+    b->masks_pending = false;
+    return upload_masks(b, s);
 }
 
 static void fill_choice(nrd_batch *b, const nrd_plan_entry *e, nrd_sample_row *row)
@@ -171,7 +191,12 @@ static void fill_choice(nrd_batch *b, const nrd_plan_entry *e, nrd_sample_row *r
         b->n_banned += row->n_banned;
     }
     if (q->guide) {
-        row->mask = fill_mask(b, q);
+        row->mask = b->masks_mem + b->n_masks;
+        b->n_masks += mask_words(b);
+        b->guided[b->n_guided++] = q;
+        if (!nrd_guide_has_mask(q->guide)) {
+            b->fresh[b->n_fresh++] = q->guide;
+        }
     }
     int32_t n_top = q->width > 1 ? nrd_beams_n_candidates(q->width) : q->n_top;
     n_top = n_top < b->lim.vocab ? n_top : b->lim.vocab;
@@ -286,7 +311,8 @@ static nrd_error *make_room(nrd_batch *b, nrd_stream *s, const nrd_plan *p)
     return alloc_banned(b, (int32_t)need * 2);
 }
 
-nrd_error *nrd_batch_fill(nrd_batch *b, nrd_stream *s, const nrd_plan *p, const nrd_batch_pad *pad)
+nrd_error *nrd_batch_fill(nrd_batch *b, nrd_stream *s, const nrd_plan *p, const nrd_batch_pad *pad,
+                          nrd_mask_worker *worker)
 {
     int32_t stride = 1, n_tokens = p->n_tokens, n_entries = p->n_entries, n_rows = p->n_rows;
     uint8_t *mem = b->mem;
@@ -308,6 +334,7 @@ nrd_error *nrd_batch_fill(nrd_batch *b, nrd_stream *s, const nrd_plan *p, const 
     b->n_bytes = l.end;
     b->n_banned = 0;
     b->n_masks = 0;
+    b->n_guided = b->n_fresh = 0;
     b->n_top = 0;
     b->n_rows = n_rows;
     b->view = (nrd_batch_view){.n_tokens = n_tokens, .n_seqs = n_entries};
@@ -334,9 +361,11 @@ nrd_error *nrd_batch_fill(nrd_batch *b, nrd_stream *s, const nrd_plan *p, const 
             NRD_TRY(b->dev->ops->copy(s, b->banned_mem, b->banned,
                                       (size_t)b->n_banned * sizeof *b->banned));
         }
-        if (b->n_masks > 0) {
-            NRD_TRY(b->dev->ops->copy(s, b->masks_mem, b->masks, b->n_masks * sizeof *b->masks));
-        }
     }
+    b->masks_pending = b->n_fresh > 0;
+    if (!b->masks_pending) {
+        return upload_masks(b, s);
+    }
+    nrd_mask_worker_begin(worker, b->fresh, (size_t)b->n_fresh);
     return NULL;
 }

@@ -8,6 +8,7 @@
 #ifndef NRD_ENGINE_RUN_BATCH_H
 #define NRD_ENGINE_RUN_BATCH_H
 
+#include "engine/run/mask_worker.h"
 #include "engine/scheduler.h"
 #include "nereid/device.h"
 
@@ -26,6 +27,10 @@ typedef struct nrd_batch {
     int32_t cap_banned, n_banned;
     uint32_t *masks, *masks_mem; /* [cap_masks] words: one row of the vocabulary for each guided choice */
     size_t cap_masks, n_masks;
+    const nrd_seq **guided; /* [max_entries] whose rows these are, in order */
+    struct nrd_guide_state **fresh; /* [max_entries] states whose mask is not known yet */
+    int32_t n_guided, n_fresh;
+    bool masks_pending; /* the worker makes some; their upload is to come */
     bool shared; /* host == mem */
 
     /* of the current plan; device addresses */
@@ -48,8 +53,11 @@ typedef struct nrd_batch_pad {
 nrd_error *nrd_batch_init(nrd_batch *b, nrd_device *dev, const nrd_batch_limits *lim) NRD_MUST_USE;
 void nrd_batch_fini(nrd_batch *b);
 /* Packs and enqueues the upload. pad: NULL or the shape of a step whose entries have one token and
- * one choice each; not where host and device memory are one. */
-nrd_error *nrd_batch_fill(nrd_batch *b, nrd_stream *s, const nrd_plan *p,
-                          const nrd_batch_pad *pad) NRD_MUST_USE;
+ * one choice each; not where host and device memory are one. Guide states without a mask go to the
+ * worker; then, and only then, masks_pending is set: before the choices are made, and before anybody
+ * uses those guides, nrd_batch_finish_masks must wait for it and enqueue their upload. */
+nrd_error *nrd_batch_fill(nrd_batch *b, nrd_stream *s, const nrd_plan *p, const nrd_batch_pad *pad,
+                          nrd_mask_worker *worker) NRD_MUST_USE;
+nrd_error *nrd_batch_finish_masks(nrd_batch *b, nrd_stream *s, nrd_mask_worker *worker) NRD_MUST_USE;
 
 #endif

@@ -54,6 +54,7 @@ struct nrd_runner {
     int32_t *row_ids, *row_ids_host; /* for rows beside the choices */
     float *rows_host;
     nrd_batch batch[2];
+    nrd_mask_worker *mask_worker;
     outputs out[2];
     nrd_graphs graphs;
     int32_t max_blocks; /* of a sequence: the widest block table */
@@ -271,6 +272,7 @@ static nrd_error *init(nrd_runner *r)
         .vocab = m->vocab,
         .normalize_log_probs = r->cfg.normalize_log_probs,
     };
+    NRD_TRY(nrd_mask_worker_new(&r->mask_worker));
     for (int i = 0; i < 2; i++) {
         NRD_TRY(nrd_batch_init(&r->batch[i], r->dev, &bl));
         NRD_TRY(outputs_init(r, &r->out[i]));
@@ -315,6 +317,7 @@ void nrd_runner_free(nrd_runner *r)
     }
     nrd_graphs_fini(&r->graphs);
     nrd_profile_free(r->profile);
+    nrd_mask_worker_free(r->mask_worker);
     for (int i = 0; i < 2; i++) {
         nrd_batch_fini(&r->batch[i]);
         outputs_fini(r, &r->out[i]);
@@ -959,14 +962,25 @@ static bool recordable(const nrd_runner *r, const nrd_plan *p, nrd_batch_pad *pa
     return pad->rows > 0 && pad->stride <= r->max_blocks;
 }
 
-static nrd_error *single_tokens(nrd_runner *r, const nrd_batch *b)
+/* Masks that are still being made are waited for here, with the logits under way. A device that runs
+ * what is enqueued only when it is waited for must begin now. */
+static nrd_error *finish_masks(nrd_runner *r, nrd_batch *b)
+{
+    if (b->masks_pending && r->shared) {
+        NRD_TRY(r->dev->ops->stream_sync(r->stream));
+    }
+    return nrd_batch_finish_masks(b, r->stream, r->mask_worker);
+}
+
+static nrd_error *single_tokens(nrd_runner *r, nrd_batch *b)
 {
     NRD_TRY(layers(r, b));
     NRD_TRY(head(r, b->view.n_tokens, true, b->row_ids, b->n_rows));
+    NRD_TRY(finish_masks(r, b));
     return choose(r, b, &r->out[0]);
 }
 
-static nrd_error *record(nrd_runner *r, const nrd_batch *b, nrd_graph **out)
+static nrd_error *record(nrd_runner *r, nrd_batch *b, nrd_graph **out)
 {
     const nrd_device_ops *ops = r->dev->ops;
     nrd_graph *g = NULL;
@@ -985,8 +999,9 @@ static nrd_error *record(nrd_runner *r, const nrd_batch *b, nrd_graph **out)
     return end;
 }
 
-/* A shape's first step runs as it is: products choose their kernels by timing them. */
-static nrd_error *replay(nrd_runner *r, const nrd_batch *b, const nrd_batch_pad *pad)
+/* A shape's first step runs as it is: products choose their kernels by timing them. So does one whose
+ * masks are not ready: a graph would have to wait for them as a whole. */
+static nrd_error *replay(nrd_runner *r, nrd_batch *b, const nrd_batch_pad *pad)
 {
     nrd_graph_key key = {
         .rows = pad->rows,
@@ -998,7 +1013,7 @@ static nrd_error *replay(nrd_runner *r, const nrd_batch *b, const nrd_batch_pad 
     bool seen = false;
     nrd_graph_slot *slot = nrd_graphs_get(&r->graphs, &key, &seen);
 
-    if (!seen || r->marked) {
+    if (!seen || r->marked || b->masks_pending) {
         return single_tokens(r, b);
     }
     if (!slot->graph) {
@@ -1024,7 +1039,7 @@ static nrd_error *enqueue(nrd_runner *r, const nrd_plan *p, int32_t buffer)
     bool has_delta = true, padded = recordable(r, p, &pad);
 
     o->n_rows = o->n_top = o->n_kept = 0;
-    NRD_TRY(nrd_batch_fill(b, r->stream, p, padded ? &pad : NULL));
+    NRD_TRY(nrd_batch_fill(b, r->stream, p, padded ? &pad : NULL, r->mask_worker));
     NRD_TRY(copy_blocks(r, p));
     for (int32_t i = 0; i < p->n_entries; i++) {
         if (p->entries[i].init_counts) {
@@ -1043,6 +1058,7 @@ static nrd_error *enqueue(nrd_runner *r, const nrd_plan *p, int32_t buffer)
     if (b->n_rows > 0) {
         NRD_TRY(head(r, p->n_tokens, has_delta, b->row_ids, b->n_rows));
         NRD_TRY(keep_choices(r, p, o));
+        NRD_TRY(finish_masks(r, b));
         NRD_TRY(choose(r, b, o));
         NRD_TRY(download(r, b, o, o->mem));
     }
@@ -1055,6 +1071,7 @@ nrd_error *nrd_runner_submit(nrd_runner *r, const nrd_plan *p, int32_t buffer)
     NRD_TRY(nrd_profile_begin(r->profile, buffer, p->n_entries, p->n_tokens, &by_op));
     r->marked = by_op ? p : NULL;
     nrd_error *err = enqueue(r, p, buffer);
+    nrd_mask_worker_wait(r->mask_worker); /* after an error: the guides are the caller's again */
     r->marked = NULL;
     NRD_TRY(err);
     NRD_TRY(nrd_profile_end(r->profile, buffer));

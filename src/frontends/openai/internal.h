@@ -44,6 +44,8 @@ typedef struct oai_key {
 
 struct nrd_openai {
     nrd_http_api *api; /* borrows */
+    nrd_http_router *router; /* owns; of the own port, NULL: none */
+    nrd_http_server *http;   /* owns; NULL: none */
     oai_key *keys;     /* one without text where no key is asked for */
     size_t n_keys;
     bool has_keys;

@@ -211,6 +211,8 @@ static const nrd_http_route_row routes[] = {
     {"detokenize", NRD_HTTP_ON_POST | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_detokenize, false},
 };
 
+enum { N_ROUTES = sizeof routes / sizeof routes[0] };
+
 static void add_key(nrd_openai *o, const char *text, size_t n)
 {
     if (n > 0) {
@@ -263,8 +265,7 @@ nrd_error *nrd_openai_new(nrd_openai **out, nrd_http_api *api)
     o->created = (int64_t)time(NULL);
     pthread_mutex_init(&o->mu, NULL);
     NRD_TRY_GOTO(read_keys(o), err, fail);
-    NRD_TRY_GOTO(nrd_http_router_add(nrd_http_api_router(api), routes,
-                                     sizeof routes / sizeof routes[0], o), err, fail);
+    NRD_TRY_GOTO(nrd_http_router_add(nrd_http_api_router(api), routes, N_ROUTES, o), err, fail);
     *out = o;
     return NULL;
 
@@ -273,11 +274,60 @@ fail:
     return err;
 }
 
+nrd_error *nrd_openai_listen(nrd_openai *o)
+{
+    const nrd_options *opt = o->api->options;
+    if (opt->openai_port < 0) {
+        return NULL;
+    }
+    NRD_TRY(nrd_http_router_new(&o->router, &opt->http_restricted));
+    NRD_TRY(nrd_http_router_add(o->router, routes, N_ROUTES, o));
+    const nrd_http_config cfg = {
+        .name = "OpenAI",
+        .address = opt->http_address,
+        .port = (int)opt->openai_port,
+        .reuse_port = opt->reuse_http_port,
+        .n_threads = (int)opt->http_threads,
+        .max_connections = (size_t)opt->http_max_connections,
+        .max_body_bytes = (size_t)opt->http_max_input_bytes,
+        .handle = nrd_http_router_handle,
+        .user = o->router,
+    };
+    return nrd_http_server_start(&o->http, &cfg);
+}
+
+int nrd_openai_port(const nrd_openai *o)
+{
+    return o->http ? nrd_http_server_port(o->http) : 0;
+}
+
+void nrd_openai_drain(nrd_openai *o)
+{
+    if (o && o->http) {
+        nrd_http_server_drain(o->http);
+    }
+}
+
+size_t nrd_openai_connections(const nrd_openai *o)
+{
+    return o && o->http ? nrd_http_server_connections(o->http) : 0;
+}
+
+void nrd_openai_close(nrd_openai *o)
+{
+    if (o) {
+        nrd_http_server_free(o->http);
+        o->http = NULL;
+    }
+}
+
 void nrd_openai_free(nrd_openai *o)
 {
     if (!o) {
         return;
     }
+    nrd_openai_close(o);
+    nrd_http_router_free(o->router);
     nrd_oai_free_models(o);
     for (size_t i = 0; i < o->n_keys; i++) {
         free(o->keys[i].text);

@@ -1,11 +1,12 @@
-/* frontends/openai/openai.h - OpenAI's API on the port of the HTTP service.
+/* frontends/openai/openai.h - OpenAI's API on the port of the HTTP service, or on one of its own.
  *
  * Purpose   /v1/models, /v1/chat/completions, /v1/completions, /tokenize, /detokenize. Text becomes
  *           tokens here, tokens go through the core to the model that generates (the same as v2's
  *           generate uses, with its statistics), and text comes back.
  * Owner     Handlers run on the loop threads of the HTTP service.
  * Errors    OpenAI's form, {"error": {message, type, param, code}}, with its status codes.
- * Lifetime  new between nrd_http_api_new and nrd_http_api_listen; free after the service is freed.
+ * Lifetime  new between nrd_http_api_new and nrd_http_api_listen; drain and close as the service is
+ *           drained and freed; free after the service is freed.
  * Sources   OpenAI API reference (chat completions, completions, models, errors, streaming); the
  *           names of further sampling fields are those of vLLM's OpenAI-compatible server.
  */
@@ -17,6 +18,13 @@
 typedef struct nrd_openai nrd_openai;
 
 nrd_error *nrd_openai_new(nrd_openai **out, nrd_http_api *api) NRD_MUST_USE;
-void nrd_openai_free(nrd_openai *o); /* NULL is fine */
+/* With --openai-port: opens it. */
+nrd_error *nrd_openai_listen(nrd_openai *o) NRD_MUST_USE;
+int nrd_openai_port(const nrd_openai *o); /* 0: none */
+/* NULL is fine for all below. */
+void nrd_openai_drain(nrd_openai *o);
+size_t nrd_openai_connections(const nrd_openai *o);
+void nrd_openai_close(nrd_openai *o); /* the port; no request may be in flight in the core */
+void nrd_openai_free(nrd_openai *o);
 
 #endif

@@ -88,7 +88,8 @@ static const char *const parts[] = {
     "'guided_regex':{'type':['string','null']},'guided_grammar':{'type':['string','null']},"
     "'guided_choice':{'anyOf':[{'type':'null'},{'type':'array','minItems':1,'items':{'type':'string'}}]},"
     "'structured_outputs':{'description':'json, regex, grammar or choice, as in guided_*'},"
-    "'user':{},'metadata':{},'store':{},'service_tier':{},'safety_identifier':{},'prompt_cache_key':{}}},",
+    "'user':{},'metadata':{},'store':{},'service_tier':{},'safety_identifier':{},'prompt_cache_key':{},"
+    "'prompt_cache_retention':{},'prompt_cache_options':{}}},",
     /* ---- chat ---- */
     "'Message':{'type':'object','required':['role'],'properties':{'role':{'enum':['system','developer','user',"
     "'assistant','tool']},'content':{'anyOf':[{'type':['string','null']},{'type':'array','items':{"

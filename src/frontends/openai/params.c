@@ -104,6 +104,8 @@ static const struct {
     {"service_tier", IN_BOTH, NULL},
     {"safety_identifier", IN_BOTH, NULL},
     {"prompt_cache_key", IN_BOTH, NULL},
+    {"prompt_cache_retention", IN_BOTH, NULL},
+    {"prompt_cache_options", IN_BOTH, NULL},
     {"modalities", IN_CHAT, NULL},
     {"suffix", IN_COMPLETIONS, "text before a suffix is not generated here"},
     {"chat_template", IN_CHAT, "a request cannot bring its own template"},

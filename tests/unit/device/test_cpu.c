@@ -1,5 +1,6 @@
 /* The CPU device as its users see it: opening, memory, streams, order, steady steps. */
 #include "base/mem.h"
+#include "device/cpu/prefix.h"
 #include "device/cpu/threads.h"
 #include "device/device.h"
 #include "device/ops/ops.h"
@@ -12,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -128,6 +130,29 @@ static void test_memory_is_zeroed_aligned_and_reported(void **state)
     dev->ops->close(dev);
 }
 
+static long resident_bytes(void)
+{
+    long size = 0, pages = 0;
+    FILE *f = fopen("/proc/self/statm", "re");
+    assert_non_null(f);
+    assert_int_equal(fscanf(f, "%20ld %20ld", &size, &pages), 2);
+    fclose(f);
+    return pages * sysconf(_SC_PAGESIZE);
+}
+
+static void test_reserved_memory_is_taken_when_it_is_used(void **state)
+{
+    nrd_device *dev = open_cpu(2);
+    nrd_stream *s;
+    (void)state;
+    ok(dev->ops->stream_new(dev, &s));
+    long before = resident_bytes();
+    ok(dev->ops->reserve(s, 16384, 32, 8192, 4096, 1000)); /* room for 512 MiB */
+    assert_true(resident_bytes() - before < (64l << 20));
+    dev->ops->stream_free(s);
+    dev->ops->close(dev);
+}
+
 static void test_a_stream_keeps_its_order_beyond_a_full_list(void **state)
 {
     nrd_device *dev = open_cpu(3);
@@ -173,6 +198,35 @@ static void barrier_worker(void *user, nrd_pool_thread *self)
         }
         nrd_pool_barrier(self);
     }
+}
+
+static void test_common_beginnings_of_sequences_are_found(void **state)
+{
+    /* 0, 2, 4 begin with 7 8 9; 1 and 3 with 5 6; 5 has two new tokens; 6 shares too little */
+    static const int32_t table[7][4] = {{7, 8, 9, 1}, {5, 6, 2, 3}, {7, 8, 9, 4}, {5, 6, -1, 9},
+                                        {7, 8, 9, 9}, {7, 8, 9, 1}, {7, 1, 2, 3}};
+    static const int32_t q_start[8] = {0, 1, 2, 3, 4, 5, 7, 8}, ctx[7] = {60, 50, 64, 40, 49, 60, 60};
+    nrd_batch_view v = {.n_tokens = 8, .n_seqs = 7, .q_start = q_start, .ctx_len = ctx, .block_table = &table[0][0],
+                        .block_table_stride = 4};
+    nrd_cpu_prefix p = {0};
+    (void)state;
+    assert_false(nrd_cpu_prefix_is_of(&p, &v));
+    ok(nrd_cpu_prefix_fill(&p, &v, 16, 32));
+    assert_true(nrd_cpu_prefix_is_of(&p, &v));
+    assert_int_equal(p.n_groups, 2);
+    assert_int_equal(p.groups[0].n, 3);
+    assert_int_equal(p.groups[0].n_blocks, 3);
+    assert_int_equal(p.groups[1].n, 2);
+    assert_int_equal(p.groups[1].n_blocks, 2);
+    static const int32_t members[5] = {0, 2, 4, 1, 3}, group_of[7] = {0, 1, 0, 1, 0, -1, -1};
+    assert_memory_equal(p.members, members, sizeof members);
+    assert_memory_equal(p.group_of, group_of, sizeof group_of);
+    static const int32_t shorter[7] = {60, 50, 64, 40, 48, 60, 60};
+    v.ctx_len = shorter; /* the third block of 4 holds its new token */
+    assert_false(nrd_cpu_prefix_is_of(&p, &v));
+    ok(nrd_cpu_prefix_fill(&p, &v, 16, 32));
+    assert_int_equal(p.groups[0].n_blocks, 2);
+    nrd_cpu_prefix_fini(&p);
 }
 
 static void test_a_barrier_lets_nobody_through_early(void **state)
@@ -403,7 +457,9 @@ int main(void)
         cmocka_unit_test(test_unknown_devices_are_refused_by_name),
         cmocka_unit_test(test_info_tells_threads_and_types),
         cmocka_unit_test(test_memory_is_zeroed_aligned_and_reported),
+        cmocka_unit_test(test_reserved_memory_is_taken_when_it_is_used),
         cmocka_unit_test(test_a_stream_keeps_its_order_beyond_a_full_list),
+        cmocka_unit_test(test_common_beginnings_of_sequences_are_found),
         cmocka_unit_test(test_a_barrier_lets_nobody_through_early),
         cmocka_unit_test(test_steady_steps_allocate_nothing),
         cmocka_unit_test(test_bad_arguments_are_refused_before_they_run),

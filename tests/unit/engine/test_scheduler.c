@@ -98,6 +98,23 @@ static bool ends_with_stop(const nrd_seq *q, const int32_t *gen, int32_t n)
     return false;
 }
 
+/* Some texts leave no choice for a while. */
+static int32_t forced_behind(const int32_t *tokens, int32_t n, int32_t *out, int32_t cap)
+{
+    uint64_t h = nrd_hash_u64(hash_of(tokens, n), 7);
+    int32_t k = h % 4 == 0 ? (int32_t)((h >> 8) % 17) : 0;
+    k = k < cap ? k : cap;
+    for (int32_t i = 0; i < k; i++) {
+        out[i] = (int32_t)((h >> 16) + (uint64_t)i * 5) & 7;
+    }
+    return k;
+}
+
+static int32_t jump(nrd_seq *q, int32_t *out, int32_t cap)
+{
+    return forced_behind(q->tokens, q->n_known, out, cap);
+}
+
 /* What a sequence says when it is alone. */
 static int32_t alone(const nrd_seq *q, int32_t *tokens, nrd_seq_finish *why)
 {
@@ -109,13 +126,22 @@ static int32_t alone(const nrd_seq *q, int32_t *tokens, nrd_seq_finish *why)
             return n;
         }
         tokens[n++] = t;
-        if (ends_with_stop(q, tokens + q->n_prompt, n - q->n_prompt)) {
-            *why = NRD_SEQ_FINISH_STOP_WORDS;
-            return n;
-        }
-        if (n == q->max_total) {
-            *why = NRD_SEQ_FINISH_LENGTH;
-            return n;
+        int32_t forced[MAX_LEN], n_forced = -1;
+        for (int32_t i = -1; i < n_forced || i < 0; i++) {
+            if (i >= 0) {
+                tokens[n++] = forced[i];
+            }
+            if (ends_with_stop(q, tokens + q->n_prompt, n - q->n_prompt)) {
+                *why = NRD_SEQ_FINISH_STOP_WORDS;
+                return n;
+            }
+            if (n == q->max_total) {
+                *why = NRD_SEQ_FINISH_LENGTH;
+                return n;
+            }
+            if (i < 0) {
+                n_forced = q->jump ? forced_behind(tokens, n, forced, q->max_total - n) : 0;
+            }
         }
     }
 }
@@ -470,6 +496,10 @@ static void make_job(sim *s, job *j, rng *r)
         assert_null(nrd_beams_new(&q->beams, q->width, j->tokens, q->n_prompt, q->max_total));
     }
     nrd_decode_prepare(q);
+    if (q->width == 1 && rng_in(r, 0, 2) == 0) {
+        q->jump = jump;
+        q->needs_host = true;
+    }
     j->start_step = rng_in(r, 0, 30);
     j->cancel_step = rng_in(r, 0, 9) == 0 ? rng_in(r, 0, 40) : -1;
 }

@@ -16,7 +16,8 @@
 /* 256 single bytes, then pieces as tokenizers have them. */
 static const char *const pieces[] = {"{\"", "\":", "\": ", "\",", "\"}", "},", "}]", "true", "false", "null",
                                      "ab", "abc", " the", "name", "\":\"", "12", "123", ", ", "[]", "{}",
-                                     "\xc3\xa9", "\xe2\x82\xac", "\n  ", "\\n", "\\u00", "-1", "e+"};
+                                     "\xc3\xa9", "\xe2\x82\xac", "\n  ", "\\n", "\\u00", "-1", "e+", "na\xc3\xafve", "a\"", "\xe2\x82", "\xc3\xa9\xe2\x82\xac ",
+                                     "plain words that are longer than any limit of characters", "b\\\"", "x\x7f", "1, 2", "name\":"};
 enum { N_PIECES = sizeof pieces / sizeof pieces[0], N_TOKENS = 256 + N_PIECES + 1 };
 
 static const char *get_token(void *user, int32_t id, size_t *out_n)
@@ -198,6 +199,144 @@ static void test_random_walks(void **state)
     nrd_guide_vocab_free(v);
 }
 
+/* Every bit of every mask on the way of a random text, against trying the token. */
+static void test_masks_allow_what_can_be_accepted(void **state)
+{
+    static const struct {
+        const char *type, *guide;
+    } guides[] = {
+        {"json", NULL},
+        {"regex", ".*"},
+        {"regex", "[^,]{0,9}"},
+        {"regex", "(.{3}|[a-c]*)x.*"},
+        {"json_schema", "{\"type\":\"string\",\"maxLength\":7}"},
+        {"json_schema", "{\"type\":\"string\",\"minLength\":3,\"maxLength\":4}"},
+        {"json_schema", "{\"type\":\"object\",\"properties\":{\"name\":{\"type\":\"string\"},\"n\":{\"type\":\"number\"}},"
+                        "\"required\":[\"name\"]}"},
+        {"ebnf_grammar", "root ::= [a-z ]* \"|\" ([^\"] | \"\\\"\" [0-9]){0,5}"},
+    };
+    nrd_guide_vocab *v = vocab();
+    uint64_t seed = 271828182845904523u;
+    (void)state;
+    for (size_t i = 0; i < sizeof guides / sizeof guides[0]; i++) {
+        nrd_guide *g = NULL;
+        assert_null(nrd_guide_new(&g, v, guides[i].type, guides[i].guide));
+        for (int walk = 0; walk < 40; walk++) {
+            int32_t path[24], n = 0;
+            for (; n < 24; n++) {
+                nrd_guide_state *s = nrd_guide_state_new(g);
+                int32_t picked = -1, allowed = 0;
+                size_t words = 0;
+                for (int32_t k = 0; k < n; k++) {
+                    assert_true(nrd_guide_accept(s, path[k]));
+                }
+                const uint32_t *mask = nrd_guide_mask(s, &words);
+                assert_true(nrd_guide_has_mask(s));
+                for (int32_t t = 0; t < N_TOKENS; t++) {
+                    nrd_guide_state *next = nrd_guide_state_copy(s);
+                    bool bit = mask[t / 32] >> (t % 32) & 1;
+                    if (nrd_guide_accept(next, t) != bit) {
+                        fail_msg("%s: token %d behind %d others: mask says %d", guides[i].guide, t, n, bit);
+                    }
+                    nrd_guide_state_free(next);
+                    if (bit) {
+                        seed = seed * 6364136223846793005u + 1442695040888963407u;
+                        picked = (seed >> 33) % (uint64_t)++allowed == 0 ? t : picked;
+                    }
+                }
+                nrd_guide_state_free(s);
+                if (picked < 0) {
+                    break;
+                }
+                path[n] = picked;
+            }
+        }
+        nrd_guide_unref(g);
+    }
+    nrd_guide_vocab_free(v);
+}
+
+/* Cuts a text into the longest pieces, from the left. */
+static size_t encode_longest(void *user, const char *text, size_t n, int32_t *out, size_t cap)
+{
+    size_t at = 0, k = 0;
+    (void)user;
+    while (at < n && k < cap) {
+        size_t best = 1;
+        int32_t id = (uint8_t)text[at];
+        for (int32_t p = 0; p < N_PIECES; p++) {
+            size_t len = strlen(pieces[p]);
+            if (len > best && len <= n - at && memcmp(text + at, pieces[p], len) == 0) {
+                best = len;
+                id = 256 + p;
+            }
+        }
+        out[k++] = id;
+        at += best;
+    }
+    return k;
+}
+
+static int32_t piece(const char *s)
+{
+    for (int32_t p = 0; p < N_PIECES; p++) {
+        if (strcmp(pieces[p], s) == 0) {
+            return 256 + p;
+        }
+    }
+    fail_msg("no piece '%s'", s);
+    return -1;
+}
+
+static void test_forced_text_comes_as_tokens(void **state)
+{
+    nrd_guide_vocab *v = vocab();
+    nrd_guide *g = NULL;
+    nrd_guide_state *s;
+    int32_t ids[64], before[1];
+    char text[64];
+    bool final;
+    (void)state;
+    assert_null(nrd_guide_new(&g, v, "regex", "abcname(true|null)"));
+    s = nrd_guide_state_new(g);
+    assert_int_equal(nrd_guide_forced(s, text, sizeof text, &final), 7);
+    assert_memory_equal(text, "abcname", 7);
+    assert_false(final);
+    assert_int_equal(nrd_guide_forced(s, text, 3, &final), 3);
+    assert_int_equal(nrd_guide_jump(s, NULL, 0, ids, 64), 0); /* no tokenizer to ask */
+    nrd_guide_vocab_set_encode(v, encode_longest, NULL);
+    /* "name" may yet be the beginning of a longer token: it is left to be chosen. */
+    assert_int_equal(nrd_guide_jump(s, NULL, 0, ids, 64), 1);
+    assert_int_equal(ids[0], piece("abc"));
+    assert_true(nrd_guide_accept(s, 'a'));
+    before[0] = 'a'; /* the text's own tokens would be "abc", "name": what is left is cut by itself */
+    assert_int_equal(nrd_guide_jump(s, before, 1, ids, 64), 2);
+    assert_int_equal(ids[0], 'b');
+    assert_int_equal(ids[1], 'c');
+    nrd_guide_state_free(s);
+    s = nrd_guide_state_new(g);
+    assert_true(nrd_guide_accept(s, piece("abc")));
+    assert_true(nrd_guide_accept(s, piece("name")));
+    assert_int_equal(nrd_guide_jump(s, before, 1, ids, 64), 0); /* true or null */
+    assert_true(nrd_guide_accept(s, 't'));
+    before[0] = 't'; /* nothing can follow "rue": all of it */
+    assert_int_equal(nrd_guide_jump(s, before, 1, ids, 64), 3);
+    for (int i = 0; i < 3; i++) {
+        assert_true(nrd_guide_accept(s, ids[i]));
+    }
+    assert_true(nrd_guide_is_final(s));
+    assert_int_equal(nrd_guide_jump(s, before, 1, ids, 64), 0);
+    nrd_guide_state_free(s);
+    nrd_guide_unref(g);
+    assert_null(nrd_guide_new(&g, v, "regex", "(ab)?ab")); /* complete or not: nothing is forced behind ab */
+    s = nrd_guide_state_new(g);
+    assert_int_equal(nrd_guide_forced(s, text, sizeof text, &final), 2);
+    assert_false(final);
+    nrd_guide_state_free(s);
+    nrd_guide_unref(g);
+    nrd_guide_vocab_free(v);
+}
+
 /* A schema of 10 kB must not hold up its request. */
 static void test_compile_time(void **state)
 {
@@ -229,6 +368,8 @@ int main(void)
         cmocka_unit_test(test_texts),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_random_walks),
+        cmocka_unit_test(test_masks_allow_what_can_be_accepted),
+        cmocka_unit_test(test_forced_text_comes_as_tokens),
         cmocka_unit_test(test_compile_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -207,6 +207,35 @@ static void test_weights_of_a_built_engine_equal_the_source(void **state)
     nrd_engine_close(e);
 }
 
+/* Two mappings of one file, one of them moved; with INT8 weights there are scales to move as well. */
+static void test_moved_weights_are_those_of_the_file(void **state)
+{
+    const folder *f = *state;
+    must(build_with(f, f->model, (nrd_plan_options){.quantize = NRD_DTYPE_I8}));
+    nrd_engine *mapped = open_engine(f, 0), *moved = open_engine(f, 0);
+    assert_false(nrd_engine_settle(moved, 1000)); /* no room for a copy */
+    bool has = nrd_engine_settle(moved, UINT64_MAX), scaled = false;
+    for (size_t i = 0; i < nrd_engine_n_weights(mapped); i++) {
+        const char *name = NULL;
+        const nrd_weight *w = nrd_engine_weight_at(mapped, i, &name);
+        const nrd_weight *m = nrd_engine_weight(moved, name);
+        assert_non_null(m);
+        assert_ptr_not_equal(m->data, w->data);
+        assert_int_equal((uintptr_t)m->data % 64, 0);
+        assert_int_equal(m->data_bytes, w->data_bytes);
+        assert_memory_equal(m->data, w->data, w->data_bytes);
+        assert_int_equal(m->scales != NULL, w->scales != NULL);
+        if (w->scales) {
+            assert_memory_equal(m->scales, w->scales, (size_t)w->rows * sizeof(float));
+            scaled = true;
+        }
+    }
+    assert_true(scaled);
+    nrd_engine_close(mapped);
+    assert_false(has && nrd_engine_settle(moved, 1000));
+    nrd_engine_close(moved);
+}
+
 static void test_ranks_together_hold_every_value(void **state)
 {
     const folder *f = *state;
@@ -490,6 +519,7 @@ int main(void)
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
     const struct CMUnitTest tests[] = {
         T(test_weights_of_a_built_engine_equal_the_source),
+        T(test_moved_weights_are_those_of_the_file),
         T(test_ranks_together_hold_every_value),
         T(test_a_checkpoint_in_between_changes_nothing),
         T(test_rows_with_scales_come_near_the_source),
