@@ -62,13 +62,31 @@ struct nrd_runner {
     const nrd_plan *marked; /* the step being enqueued is timed by operation; or NULL */
 };
 
+/* What to change where memory does not suffice. */
+static nrd_error *advised(nrd_error *err, const char *pool)
+{
+    static const char *const advice[][2] = {
+        {"weights", "more quantized weights, or a device with more memory"},
+        {"kv cache", "a lower kv_cache_free_gpu_mem_fraction"},
+        {"activations", "a lower max_num_tokens"},
+        {"logits", "a lower max_batch_size"},
+        {"token counts", "a lower max_batch_size"},
+    };
+    for (size_t i = 0; err && i < sizeof advice / sizeof advice[0]; i++) {
+        if (nrd_error_get_code(err) == NRD_ERR_UNAVAILABLE && !strcmp(pool, advice[i][0])) {
+            return nrd_error_wrap(err, "no room for the %s; it needs %s", pool, advice[i][1]);
+        }
+    }
+    return err;
+}
+
 static nrd_error *alloc_mem(nrd_runner *r, void **out, size_t n, size_t elem, const char *pool)
 {
     size_t bytes = 0;
     if (!nrd_size_mul(n, elem, &bytes)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "runner: %s would be too large", pool);
     }
-    return r->dev->ops->alloc(r->dev, out, NRD_MEM_DEVICE, bytes ? bytes : 64, pool);
+    return advised(r->dev->ops->alloc(r->dev, out, NRD_MEM_DEVICE, bytes ? bytes : 64, pool), pool);
 }
 
 static void free_mem(nrd_runner *r, void *p)
@@ -260,7 +278,8 @@ static nrd_error *init(nrd_runner *r)
                   : lim->kv_dtype != NRD_DTYPE_NONE ? lim->kv_dtype
                                                     : kv_default(r->act, info.kv_dtype);
     NRD_TRY(ops->stream_new(r->dev, &r->stream));
-    NRD_TRY(nrd_weights_load(&r->w, r->stream, r->dev, r->engine, r->act, r->cfg.compute_f32));
+    NRD_TRY(advised(
+        nrd_weights_load(&r->w, r->stream, r->dev, r->engine, r->act, r->cfg.compute_f32), "weights"));
     NRD_TRY(init_rope(r, &m->rope, &r->inv_freq, &r->rope_scale));
     NRD_TRY(init_rope(r, &m->rope_local, &r->inv_freq_local, &r->rope_scale_local));
     NRD_TRY(init_windows(r));
@@ -374,7 +393,7 @@ static nrd_error *alloc_pool(nrd_runner *r, nrd_mem_kind kind, int32_t n_blocks,
         return nrd_error_no_memory();
     }
     for (int32_t i = 0; i < r->spec->n_layers; i++) {
-        NRD_TRY(r->dev->ops->alloc(r->dev, &base[i], kind, bytes, "kv cache"));
+        NRD_TRY(advised(r->dev->ops->alloc(r->dev, &base[i], kind, bytes, "kv cache"), "kv cache"));
         layers[i] = (nrd_kv_layer){
             .base = base[i],
             .dtype = r->kv_dtype,
