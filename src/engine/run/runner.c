@@ -270,6 +270,7 @@ static nrd_error *init(nrd_runner *r)
         .max_blocks = (r->cfg.max_context + r->cfg.block_tokens - 1) / r->cfg.block_tokens + 1,
         .vocab = m->vocab,
         .normalize_log_probs = r->cfg.normalize_log_probs,
+        .overlap = !r->cfg.no_overlap && !r->cfg.deterministic,
     };
     for (int i = 0; i < 2; i++) {
         NRD_TRY(nrd_batch_init(&r->batch[i], r->dev, &bl));
