@@ -191,6 +191,10 @@ typedef struct nrd_batch_view {
     const uint32_t *tree_mask;       /* [n_tokens, tree_mask_words] */
     int32_t tree_mask_words;
     int32_t n_single; /* the first so many sequences have one new token each; 0: not said */
+    /* How much the two kinds of sequences ask of attention, for a device that can run them side by side;
+     * results do not depend on them but for rounding. 0: not said, one after the other. */
+    int64_t single_ctx;   /* sum of ctx_len of those n_single */
+    int64_t prompt_pairs; /* (new token, token it sees) of all others */
 } nrd_batch_view;
 
 /* Norm of q and k heads (optional), rotary embedding, write of K and V into the cache. */

@@ -101,6 +101,7 @@ typedef struct nrd_exec_config {
                                    * too; 0: 256 on a CPU, no limit on a GPU; < 0: no limit */
     int32_t profile_every; /* > 0: times are kept, those of every so-many-th step by operation */
     int32_t profile_spans; /* with it: how many spans of time to keep for nrd_exec_spans */
+    bool no_overlap;       /* a device never runs two operations side by side */
 } nrd_exec_config;
 
 /* Defaults for every field. */

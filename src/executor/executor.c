@@ -149,6 +149,7 @@ static nrd_error *open_runner(nrd_exec *x)
         .on_context_rows = loop_on_context_rows,
         .on_states = loop_on_states,
         .no_graphs = !x->cfg.cuda_graph_mode,
+        .no_overlap = x->cfg.no_overlap,
         .max_graphs = x->cfg.cuda_graph_cache_size,
         .profile_every = x->cfg.profile_every,
         .profile_spans = x->cfg.profile_spans,

@@ -204,6 +204,7 @@ nrd_error *nrd_exec_options_apply(const nrd_exec_options *o, nrd_exec_config *c)
     c->max_batch_size = o->max_batch_size;
     c->kv_cache_free_mem_fraction = o->kv_fraction;
     c->cuda_graph_mode = !o->no_cuda_graphs;
+    c->no_overlap = o->no_overlap;
     if (o->device_id > 0) {
         c->device_ids = &o->device_id;
         c->n_device_ids = 1;

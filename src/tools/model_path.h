@@ -36,7 +36,7 @@ typedef struct nrd_exec_options {
     const char *device, *isa, *compute_dtype, *kv_dtype;
     int32_t threads, max_num_tokens, max_batch_size, device_id;
     double kv_fraction;
-    bool no_cuda_graphs;
+    bool no_cuda_graphs, no_overlap;
 } nrd_exec_options;
 
 /* Rows for nrd_opts_parse; `o` must live as long as they do. */
@@ -54,7 +54,9 @@ typedef struct nrd_exec_options {
     {"--kv_cache_free_mem_fraction", "--kv_cache_free_gpu_mem_fraction", NRD_OPT_NUM,              \
      &(o).kv_fraction, "X", "share of free memory for the KV cache"},                              \
     {"--no_cuda_graphs", NULL, NRD_OPT_FLAG, &(o).no_cuda_graphs, NULL,                            \
-     "enqueue every operation of every step"}
+     "enqueue every operation of every step"},                                                     \
+    {"--no_overlap", NULL, NRD_OPT_FLAG, &(o).no_overlap, NULL,                                    \
+     "never run two operations side by side"}
 
 nrd_error *nrd_exec_options_apply(const nrd_exec_options *o, nrd_exec_config *config) NRD_MUST_USE;
 

@@ -1,6 +1,6 @@
 /* gpu_bench - times every operation of a device plug-in on the shapes of Llama-3.1-8B.
  *
- *   gpu_bench build/lib/nereid_cuda.so [linear|attention|rest]
+ *   gpu_bench build/lib/nereid_cuda.so [linear|attention|mixed|rest]
  * Each row is a captured graph of at least 16 calls whose weights or cache lie at different places of
  * a pool of 2 GiB (the L2 of an H200 holds 60 MB), replayed 7 times; the median is printed. The floor
  * is the larger of bytes over 4.42 TB/s and operations over 768 (bf16) or 1,330 (F8) TFLOP/s, both
@@ -215,6 +215,90 @@ static void bench_attention(nrd_dtype kv, int n_seqs, int q_len, int ctx, bool r
     free(len);
 }
 
+static void call_mixed(int i, void *p)
+{
+    attn_ctx *c = p;
+    (void)i;
+    OK(dev->ops->attention(st, &c->a));
+}
+
+/* Single tokens and prompts in one step: one after the other, then as the device likes to run them. */
+static void bench_mixed(int n_single, int ctx, int n_prompts, int q_len, int prompt_ctx)
+{
+    enum { BT = 64, HEADS = 32, KV = 8, HD = 128 };
+    const int n_seqs = n_single + n_prompts, n = n_single + n_prompts * q_len;
+    const int most = ctx * 3 / 2 > prompt_ctx ? ctx * 3 / 2 : prompt_ctx, stride = (most + BT - 1) / BT;
+    const size_t block = dev->ops->kv_block_bytes(dev, NRD_DTYPE_F8_E4M3, BT, KV, HD);
+    const int n_blocks = (int)(POOL_BYTES / block);
+    int32_t *table = malloc((size_t)(n_seqs * stride) * 4), *pos = malloc((size_t)n * 4);
+    int32_t *seq = malloc((size_t)n * 4), *start = malloc((size_t)(n_seqs + 1) * 4);
+    int32_t *len = malloc((size_t)n_seqs * 4);
+    double tokens = 0, pairs = 0;
+    char what[120];
+
+    for (int i = 0; i < n_seqs * stride; i++) {
+        table[i] = rnd(0, n_blocks - 1);
+    }
+    start[0] = 0;
+    for (int s = 0, t = 0; s < n_seqs; s++) {
+        const int q = s < n_single ? 1 : q_len;
+        len[s] = s < n_single ? rnd(ctx / 2, ctx * 3 / 2) : prompt_ctx;
+        start[s + 1] = start[s] + q;
+        for (int i = 0; i < q; i++, t++) {
+            pos[t] = len[s] - q + i;
+            seq[t] = s;
+            pairs += s < n_single ? 0 : pos[t] + 1;
+        }
+        tokens += s < n_single ? len[s] : 0;
+    }
+    attn_ctx c = {0};
+    c.view = (nrd_batch_view){.n_tokens = n, .n_seqs = n_seqs, .max_q_len = n_prompts ? q_len : 1,
+                              .max_ctx_len = most, .n_single = n_single,
+                              .positions = dev_put(pos, (size_t)n * 4),
+                              .token_seq = dev_put(seq, (size_t)n * 4),
+                              .q_start = dev_put(start, (size_t)(n_seqs + 1) * 4),
+                              .ctx_len = dev_put(len, (size_t)n_seqs * 4),
+                              .block_table = dev_put(table, (size_t)(n_seqs * stride) * 4),
+                              .block_table_stride = stride};
+    c.a = (nrd_attention_args){.size = sizeof c.a, .batch = &c.view, .q = x_buf,
+                               .q_stride = (HEADS + 2 * KV) * HD, .out = y_buf,
+                               .act_dtype = NRD_DTYPE_BF16, .out_dtype = NRD_DTYPE_BF16,
+                               .n_heads = HEADS, .scale = 0.0883883f,
+                               .kv = {.base = pool8, .dtype = NRD_DTYPE_F8_E4M3, .n_blocks = n_blocks,
+                                      .block_tokens = BT, .n_kv_heads = KV, .head_dim = HD,
+                                      .k_scale = 1, .v_scale = 1}};
+    for (int said = 0; said < 2; said++) {
+        c.view.single_ctx = said ? (int64_t)tokens : 0;
+        c.view.prompt_pairs = said ? (int64_t)pairs : 0;
+        snprintf(what, sizeof what, "%d x %d + %d x (%d of %d)%s", n_single, ctx, n_prompts, q_len,
+                 prompt_ctx, said ? " beside" : "");
+        row(what, measure(call_mixed, &c, 4), tokens * 2 * KV * HD, pairs * HEADS * HD * 4, 768e12);
+    }
+    dev_free((void *)(uintptr_t)c.view.positions);
+    dev_free((void *)(uintptr_t)c.view.token_seq);
+    dev_free((void *)(uintptr_t)c.view.q_start);
+    dev_free((void *)(uintptr_t)c.view.ctx_len);
+    dev_free((void *)(uintptr_t)c.view.block_table);
+    free(table);
+    free(pos);
+    free(seq);
+    free(start);
+    free(len);
+}
+
+static void all_mixed(void)
+{
+    bench_mixed(340, 5250, 2, 4000, 5000);
+    bench_mixed(340, 5250, 1, 1000, 5000);
+    bench_mixed(79, 21000, 1, 790, 10000);
+    bench_mixed(79, 21000, 1, 8000, 8000);
+    bench_mixed(300, 2100, 4, 2000, 2000);
+    bench_mixed(600, 1100, 1, 600, 1000);
+    bench_mixed(64, 20000, 0, 1, 1);
+    bench_mixed(256, 5000, 0, 1, 1);
+    bench_mixed(16, 20000, 0, 1, 1);
+}
+
 static void all_attention(void)
 {
     for (int t = 0; t < 2; t++) {
@@ -398,7 +482,7 @@ int main(int argc, char **argv)
     float *ones = malloc((size_t)262144 * 4);
 
     if (argc < 2) {
-        fprintf(stderr, "usage: gpu_bench nereid_cuda.so [linear|attention|rest]\n");
+        fprintf(stderr, "usage: gpu_bench nereid_cuda.so [linear|attention|mixed|rest]\n");
         return 2;
     }
     gpu_open(argv[1]);
@@ -416,6 +500,9 @@ int main(int argc, char **argv)
     }
     if (!*only || strcmp(only, "attention") == 0) {
         all_attention();
+    }
+    if (!*only || strcmp(only, "mixed") == 0) {
+        all_mixed();
     }
     if (!*only || strcmp(only, "linear") == 0) {
         all_linear();

@@ -481,10 +481,13 @@ static void check_formats(void)
 
 /* ---- rope_kv and attention over one paged cache ---- */
 
+enum { ATTN_SEQS = 48 };
 typedef struct attn_case {
     nrd_dtype act, kv, out;
     int n_heads, n_kv, hd, bt, n_seqs;
-    int q_len[8], ctx[8];
+    int q_len[ATTN_SEQS], ctx[ATTN_SEQS];
+    int n_empty;                      /* the last so many singles have no memory: zero comes out */
+    int64_t single_ctx, prompt_pairs; /* hints of the view, with `declare` */
     int window, n_sink;
     float softcap;
     bool tree, deterministic, qk_norm;
@@ -492,11 +495,16 @@ typedef struct attn_case {
     nrd_rope_kind rope;
 } attn_case;
 
+static bool is_empty(const attn_case *c, int s)
+{
+    return c->ctx[s] == 1 && s < c->n_empty;
+}
+
 static void check_attention(const attn_case *c)
 {
     const int row = (c->n_heads + 2 * c->n_kv) * c->hd, group = c->n_heads / c->n_kv;
     int n_tokens = 0, max_q = 0, max_ctx = 0, total = 0, n_blocks = 1, stride = 0;
-    int32_t q_start[9] = {0}, first[9] = {0};
+    int32_t q_start[ATTN_SEQS + 1] = {0}, first[ATTN_SEQS + 1] = {0};
     const float k_scale = 0.05f, v_scale = 0.04f, scale = 1.0f / sqrtf((float)c->hd);
     const bool scaled = c->kv == NRD_DTYPE_F8_E4M3 || c->kv == NRD_DTYPE_I8;
 
@@ -519,7 +527,7 @@ static void check_attention(const attn_case *c)
     }
     for (int s = 0, next = 0; s < c->n_seqs; s++) {
         for (int i = 0; i < stride; i++) {
-            table[s * stride + i] = i * c->bt < c->ctx[s] ? perm[next++] : -1;
+            table[s * stride + i] = i * c->bt < c->ctx[s] && !is_empty(c, s) ? perm[next++] : -1;
         }
     }
     const size_t block_bytes = dev->ops->kv_block_bytes(dev, c->kv, c->bt, c->n_kv, c->hd);
@@ -554,7 +562,7 @@ static void check_attention(const attn_case *c)
     int32_t *d_pos = NULL, *d_seq = NULL, *d_start = NULL, *d_ctx = NULL, *pos_new = NULL;
     for (int step = 0; step < 2; step++) {
         int n = 0, t = 0;
-        int32_t start[9] = {0}, ctx[8];
+        int32_t start[ATTN_SEQS + 1] = {0}, ctx[ATTN_SEQS];
         for (int s = 0; s < c->n_seqs; s++) {
             n += step ? c->q_len[s] : c->ctx[s] - c->q_len[s];
             start[s + 1] = n;
@@ -628,6 +636,10 @@ static void check_attention(const attn_case *c)
         while (step && c->declare && view.n_single < c->n_seqs && c->q_len[view.n_single] == 1) {
             view.n_single++;
         }
+        if (view.n_single > 0) {
+            view.single_ctx = c->single_ctx;
+            view.prompt_pairs = c->prompt_pairs;
+        }
         nrd_rope_kv_args a = {.size = sizeof a, .batch = &view, .qkv = d_qkv, .act_dtype = c->act,
                               .n_heads = c->n_heads, .q_norm = c->qk_norm ? &qn.dev : NULL,
                               .k_norm = c->qk_norm ? &kn.dev : NULL, .norm_eps = 1e-6f, .rope = c->rope,
@@ -656,7 +668,7 @@ static void check_attention(const attn_case *c)
     double *p = malloc((size_t)max_ctx * sizeof *p);
     for (int s = 0; s < c->n_seqs; s++) {
         const int old = c->ctx[s] - c->q_len[s];
-        for (int i = 0; i < c->q_len[s]; i++) {
+        for (int i = 0; i < c->q_len[s] && !is_empty(c, s); i++) {
             const int t = q_start[s] + i, pos = pos_new[t];
             for (int h = 0; h < c->n_heads; h++) {
                 const double *q = q_all + (size_t)t * (size_t)cols + (size_t)(h * c->hd);
@@ -785,6 +797,33 @@ static void long_prompts(void)
         for (int s = 0; s < c.n_seqs; s++) {
             c.ctx[s] = rnd(1, 900);
             c.q_len[s] = i % 2 && s < 2 ? 1 : i % 4 == 2 ? c.ctx[s] - c.ctx[s] / 3 : c.ctx[s];
+        }
+        check_attention(&c);
+    }
+}
+
+/* Single tokens as the kernel for few multiprocessors takes them: alone, beside prompts with few or many
+ * of the multiprocessors, filled up with sequences of no memory. What the step says about its work is
+ * not true: that must change the way only. */
+static void ring(void)
+{
+    static const int groups[] = {4, 1, 8, 5, 2};
+    for (int i = 0; i < 30; i++) {
+        const nrd_dtype act = i % 3 == 2 ? NRD_DTYPE_F16 : NRD_DTYPE_BF16;
+        attn_case c = {.act = act, .out = i % 4 == 3 ? NRD_DTYPE_F8_E4M3 : act,
+                       .kv = NRD_DTYPE_F8_E4M3, .n_kv = rnd(1, 3), .hd = 128, .bt = 64,
+                       .n_seqs = i % 5 == 4 ? rnd(20, ATTN_SEQS) : rnd(1, 8),
+                       .rope = NRD_ROPE_NEOX, .declare = true, .deterministic = i == 20};
+        const int prompts = i % 2 == 0 ? 0 : c.n_seqs == 1 ? 0 : rnd(1, c.n_seqs > 3 ? 3 : c.n_seqs - 1);
+        c.n_heads = c.n_kv * groups[i % 5];
+        c.single_ctx = (int64_t)1 << 34;
+        c.prompt_pairs = prompts == 0 ? 0 : (int64_t)1 << (i % 6 == 1 ? 34 : i % 6 == 3 ? 38 : 36);
+        c.n_empty = i % 7 == 3 && c.n_seqs - prompts > 1 ? c.n_seqs - prompts : 0;
+        for (int s = 0; s < c.n_seqs; s++) {
+            const bool prompt = s >= c.n_seqs - prompts;
+            c.ctx[s] = s == 0 && i % 3 == 0 ? rnd(1500, 3000) : rnd(1, prompt ? 500 : 300);
+            c.ctx[s] = c.n_empty && !prompt && s % 3 == 1 ? 1 : c.ctx[s];
+            c.q_len[s] = !prompt ? 1 : c.ctx[s] < 30 ? c.ctx[s] : rnd(20, c.ctx[s]);
         }
         check_attention(&c);
     }
@@ -1174,6 +1213,10 @@ int main(int argc, char **argv)
         long_prompts();
     }
     section("attention", &c, &f);
+    if (wanted("ring")) {
+        ring();
+    }
+    section("ring", &c, &f);
     if (wanted("graph")) {
         check_graph();
     }

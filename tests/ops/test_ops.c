@@ -570,7 +570,7 @@ static void attention_case(const attn_case *p, int i, worst *w_rope, worst *w_at
         ((float *)(uintptr_t)qn.data)[k] += 1.0f;
     }
     nrd_batch_view view = {n, p->n_seqs, max_q, max_ctx, positions, token_seq, q_start, ctx, table, stride,
-                           p->tree ? mask : NULL, words, 0};
+                           p->tree ? mask : NULL, words, 0, 0, 0};
     nrd_rope_kv_args r = {.size = sizeof r, .batch = &view, .qkv = qkv1, .act_dtype = NRD_DTYPE_F32, .n_heads = p->n_heads,
                           .q_norm = p->norms ? &qn : NULL, .k_norm = p->norms ? &kn : NULL, .norm_eps = 1e-6f, .rope = p->rope,
                           .rotary_dim = p->dim % 32 ? p->dim : p->dim - 8, .inv_freq = inv, .rope_scale = 1.1f, .kv = kv};
@@ -604,7 +604,7 @@ static void attention_case(const attn_case *p, int i, worst *w_rope, worst *w_at
     /* A token alone (its sequence only, last token only) gives the same bits. */
     if (p->out_dtype == NRD_DTYPE_F32 && !p->tree) {
         int32_t s = rnd_in(0, p->n_seqs - 1), last = q_start[s + 1] - 1, one_start[2] = {0, 1};
-        nrd_batch_view one = {1, 1, 1, ctx[s], &positions[last], token_seq, one_start, &ctx[s], table + s * stride, stride, NULL, 0, 0};
+        nrd_batch_view one = {1, 1, 1, ctx[s], &positions[last], token_seq, one_start, &ctx[s], table + s * stride, stride, NULL, 0, 0, 0, 0};
         float *alone = rnd_floats(width, 1);
         a.batch = &one;
         a.q = qkv2 + last * row;

@@ -52,6 +52,7 @@ struct cuda_device {
     int cc;          /* 10 * major + minor */
     bool hopper;     /* sm_90a kernels may run */
     size_t smem_max; /* opt-in bytes of shared memory a block */
+    double mem_rate; /* bytes a second that a kernel reads: an estimate from the data sheet's numbers */
     char name[64];
     uint64_t mem_total;
     std::mutex mu;                   /* guards pools, slabs, lt */
@@ -67,12 +68,16 @@ struct nrd_stream {
     cuda_device *dev;
     cudaStream_t s;
     bool capturing;
+    bool joined; /* the next kernel follows a wait for another stream: no early start */
     /* Scratch, taken by reserve() or by the first operation that needs it. */
     char *split_ws; /* SPLIT_WS_BYTES: partial sums of split-K and split-KV */
     int *counters;  /* N_COUNTERS, all zero between kernels */
     void *lt_ws;    /* LT_WS_BYTES */
     char *tmp;      /* rows that wait for quantization */
     size_t tmp_bytes;
+    /* Work beside this stream's: a stream with SIDE_WS_BYTES of scratch and counters of its own. */
+    nrd_stream *side;
+    cudaEvent_t forked, side_done;
 };
 
 struct nrd_event {
@@ -88,6 +93,7 @@ struct nrd_graph {
 
 enum : size_t {
     SPLIT_WS_BYTES = (size_t)64 << 20,
+    SIDE_WS_BYTES = (size_t)16 << 20,
     LT_WS_BYTES = (size_t)64 << 20, /* cuBLAS documentation: 32 MiB advised on Hopper */
 };
 enum { N_COUNTERS = 65536 };
@@ -112,6 +118,10 @@ void slab_free(cuda_device *dev, std::vector<weight_slab> &slabs, void *p);
 void stream_fill_ops(nrd_device_ops *ops);
 nrd_error *stream_scratch(nrd_stream *s);
 nrd_error *stream_tmp(nrd_stream *s, size_t bytes, void **out);
+/* *side: a stream whose next work follows what is in s; what is in s after stream_join follows both.
+ * Also while s is captured, if reserve() was called before. */
+nrd_error *stream_fork(nrd_stream *s, nrd_stream **side);
+nrd_error *stream_join(nrd_stream *s);
 
 /* limits.cu */
 nrd_error *dev_limits(nrd_device *d, nrd_device_limits *out);
@@ -151,12 +161,18 @@ nrd_error *row_quant(nrd_stream *s, const void *x, nrd_dtype dtype, int32_t n_ro
                      void *out, float *out_scale);
 /* attention_*.cu write rows of o_dtype (an activation type) to out. *done = false: not for this shape.
  * decode takes the sequences whose new tokens x heads of a KV head fit 16 rows, prefill the others.
- * With n_single > 0 decode takes just the first so many, of one token each, prefill all behind. */
+ * With n_single > 0 decode takes just the first so many, of one token each, prefill all behind.
+ * ring takes the first n_seqs, of one token each, on n_blocks multiprocessors; prefill_hopper keeps
+ * to n_blocks of them (0: all). */
 enum { DECODE_ROWS = 16 };
 nrd_error *attention_decode(nrd_stream *s, const nrd_attention_args *a, void *out, nrd_dtype o_dtype,
                             int n_single, bool *done);
 nrd_error *attention_prefill_hopper(nrd_stream *s, const nrd_attention_args *a, void *out,
-                                    nrd_dtype o_dtype, int n_single, bool *done);
+                                    nrd_dtype o_dtype, int n_single, int n_blocks, bool *done);
+bool attention_ring_fits(const nrd_stream *s, const nrd_attention_args *a, nrd_dtype o_dtype,
+                         int n_seqs);
+nrd_error *attention_ring(nrd_stream *s, const nrd_attention_args *a, void *out, nrd_dtype o_dtype,
+                          int n_seqs, int n_blocks);
 nrd_error *attention_prefill(nrd_stream *s, const nrd_attention_args *a, void *out,
                              nrd_dtype o_dtype, int n_single, bool *done);
 
@@ -175,7 +191,8 @@ static inline nrd_error *launch(nrd_stream *s, void (*kernel)(P...), dim3 grid, 
     attr[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attr[0].val.programmaticStreamSerializationAllowed = 1;
     cfg.attrs = attr;
-    cfg.numAttrs = s->dev->cc >= 90 ? 1 : 0;
+    cfg.numAttrs = s->dev->cc >= 90 && !s->joined ? 1 : 0;
+    s->joined = false;
     if (smem > 48 * 1024) {
         CUDA_TRY(cudaFuncSetAttribute((const void *)kernel,
                                       cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem));

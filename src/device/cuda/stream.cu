@@ -30,6 +30,13 @@ static void stream_free(nrd_stream *s)
     nrd_device *d = &s->dev->base;
     (void)cudaSetDevice(s->dev->id);
     (void)cudaStreamSynchronize(s->s);
+    stream_free(s->side);
+    if (s->forked) {
+        (void)cudaEventDestroy(s->forked);
+    }
+    if (s->side_done) {
+        (void)cudaEventDestroy(s->side_done);
+    }
     pool_free(d, NRD_MEM_DEVICE, s->split_ws);
     pool_free(d, NRD_MEM_DEVICE, s->counters);
     pool_free(d, NRD_MEM_DEVICE, s->lt_ws);
@@ -84,6 +91,54 @@ nrd_error *stream_tmp(nrd_stream *s, size_t bytes, void **out)
     return NULL;
 }
 
+static nrd_error *side_scratch(nrd_stream *s)
+{
+    nrd_device *d = &s->dev->base;
+    void *p;
+
+    if (s->side_done) {
+        return NULL;
+    }
+    if (s->capturing) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG,
+                          "cuda: call reserve() on this stream before capturing a graph");
+    }
+    if (!s->side) {
+        NRD_TRY(stream_new(d, &s->side));
+    }
+    if (!s->side->split_ws) {
+        NRD_TRY(pool_alloc(d, &p, NRD_MEM_DEVICE, SIDE_WS_BYTES, "workspace"));
+        s->side->split_ws = (char *)p;
+    }
+    if (!s->side->counters) {
+        NRD_TRY(pool_alloc(d, &p, NRD_MEM_DEVICE, N_COUNTERS * sizeof(int), "workspace"));
+        s->side->counters = (int *)p;
+    }
+    if (!s->forked) {
+        CUDA_TRY(cudaEventCreateWithFlags(&s->forked, cudaEventDisableTiming));
+    }
+    CUDA_TRY(cudaEventCreateWithFlags(&s->side_done, cudaEventDisableTiming));
+    return NULL;
+}
+
+nrd_error *stream_fork(nrd_stream *s, nrd_stream **side)
+{
+    NRD_TRY(side_scratch(s));
+    CUDA_TRY(cudaEventRecord(s->forked, s->s));
+    CUDA_TRY(cudaStreamWaitEvent(s->side->s, s->forked, 0));
+    s->side->joined = s->joined = true; /* both follow the fork wholly: edges of one kind in a graph */
+    *side = s->side;
+    return NULL;
+}
+
+nrd_error *stream_join(nrd_stream *s)
+{
+    CUDA_TRY(cudaEventRecord(s->side_done, s->side->s));
+    CUDA_TRY(cudaStreamWaitEvent(s->s, s->side_done, 0));
+    s->joined = true;
+    return NULL;
+}
+
 static nrd_error *reserve(nrd_stream *s, int32_t max_tokens, int32_t max_seqs, int32_t max_hidden,
                           int32_t max_ctx_len, int32_t vocab)
 {
@@ -94,6 +149,9 @@ static nrd_error *reserve(nrd_stream *s, int32_t max_tokens, int32_t max_seqs, i
     (void)vocab;
     CUDA_TRY(cudaSetDevice(s->dev->id));
     NRD_TRY(stream_scratch(s));
+    if (s->dev->hopper) {
+        NRD_TRY(side_scratch(s));
+    }
     /* attention writes its rows here when it must hand on F8 */
     return stream_tmp(s, (size_t)(max_tokens > 0 ? max_tokens : 1) *
                              (size_t)(max_hidden > 0 ? max_hidden : 1) * 4, &p);
@@ -155,6 +213,7 @@ static nrd_error *event_elapsed(nrd_event *from, nrd_event *to, double *out_seco
 static nrd_error *stream_wait(nrd_stream *s, nrd_event *e)
 {
     CUDA_TRY(cudaStreamWaitEvent(s->s, e->e, 0));
+    s->joined = true;
     return NULL;
 }
 

@@ -2,6 +2,7 @@
  *
  *   attention_decode.cu    few new tokens: 16 rows (token x head of the group) at the most
  *   attention_prefill.cu   more of them
+ *   attention_decode_ring.cu  single tokens on few multiprocessors beside prompts, and long contexts
  *   attention_any (here)   f32 and int8 caches, token trees, odd head sizes, `deterministic`: one block
  *                          a (token, head), warps take every fourth position. Right, not fast.
  * A row of F8 needs all its heads for its scale: those go to scratch and row_quant follows.
@@ -126,6 +127,76 @@ static nrd_error *attention_any(nrd_stream *s, const nrd_attention_args *a, void
     }
 }
 
+/* Single tokens wait for memory, prompts for the tensor cores: side by side on multiprocessors of their
+ * own they take hardly longer than the longer of the two. Measured on an H200 (2026-11-21): what one
+ * multiprocessor reads and multiplies in attention_decode_ring.cu, what it computes in
+ * attention_prefill_hopper.cu (450 TFLOP/s on 132), what fork and join and a later start cost. */
+#define RING_SM_RATE 89e9
+#define PREFILL_SM_FLOPS 3.4e12
+#define FORK_SECONDS 6e-6
+#define WORTH_SECONDS 5e-6
+enum { SHARE_STEP = 4, SHARE_LEAST = 8, LONG_CONTEXT = 4096 };
+
+static double single_bytes(const nrd_attention_args *a)
+{
+    return (double)a->batch->single_ctx * 2.0 * a->kv.n_kv_heads * a->kv.head_dim;
+}
+
+/* How many multiprocessors the single tokens of a mixed step get beside its prompts; 0: one after
+ * the other. */
+static int ring_share(const nrd_stream *s, const nrd_attention_args *a)
+{
+    const nrd_batch_view *b = a->batch;
+    const int n_sm = s->dev->n_sm;
+    const double bytes = single_bytes(a), rate = s->dev->mem_rate;
+    const double flops = 4.0 * (double)b->prompt_pairs * a->n_heads * a->kv.head_dim;
+    double best = bytes / rate + flops / (n_sm * PREFILL_SM_FLOPS) - WORTH_SECONDS - FORK_SECONDS;
+    int share = 0;
+
+    if (b->single_ctx <= 0 || b->prompt_pairs <= 0 || b->n_single >= b->n_seqs) {
+        return 0;
+    }
+    /* more than memory can feed would only take from the prompts */
+    for (int n = SHARE_LEAST; n <= n_sm / 2 && (n - SHARE_STEP) * RING_SM_RATE < rate;
+         n += SHARE_STEP) {
+        const double t = fmax(bytes / fmin(rate, n * RING_SM_RATE),
+                              flops / ((n_sm - n) * PREFILL_SM_FLOPS));
+        if (t < best) {
+            best = t;
+            share = n;
+        }
+    }
+    return share;
+}
+
+/* Single tokens beside prompts, as ring_share says. */
+static nrd_error *attention_both(nrd_stream *s, const nrd_attention_args *a, void *out,
+                                 nrd_dtype o_dtype, int share, bool *done)
+{
+    const int n_single = a->batch->n_single;
+    nrd_stream *side = NULL;
+
+    NRD_TRY(stream_fork(s, &side));
+    nrd_error *err = attention_ring(side, a, out, o_dtype, n_single, share);
+    if (!err) {
+        err = attention_prefill_hopper(s, a, out, o_dtype, n_single, s->dev->n_sm - share, done);
+    }
+    nrd_error *joined = stream_join(s); /* also after an error */
+    if (err) {
+        nrd_error_free(joined);
+        return err;
+    }
+    return joined;
+}
+
+/* Contexts so long that the start of the ring's kernel does not count: it reads 3 % faster. */
+static bool ring_alone(const nrd_stream *s, const nrd_attention_args *a, nrd_dtype o_dtype, int n)
+{
+    const nrd_batch_view *b = a->batch;
+    return b->single_ctx >= (int64_t)LONG_CONTEXT * n &&
+           single_bytes(a) > 100e-6 * s->dev->mem_rate && attention_ring_fits(s, a, o_dtype, n);
+}
+
 nrd_error *op_attention(nrd_stream *s, const nrd_attention_args *a)
 {
     const nrd_batch_view *b = a->batch;
@@ -157,8 +228,19 @@ nrd_error *op_attention(nrd_stream *s, const nrd_attention_args *a)
     if (plain && group <= DECODE_ROWS && b->max_q_len * group > DECODE_ROWS && b->n_single > 0 &&
         b->n_single <= b->n_seqs) {
         /* Both kinds, and the caller says which is which: neither looks at the other's. */
-        NRD_TRY(attention_decode(s, a, out, o_dtype, b->n_single, &decoded));
-        if (decoded && b->n_single == b->n_seqs) {
+        const int share = attention_ring_fits(s, a, o_dtype, b->n_single) ? ring_share(s, a) : 0;
+        if (share > 0) {
+            NRD_TRY(attention_both(s, a, out, o_dtype, share, &prefilled));
+        }
+        if (!prefilled && ring_alone(s, a, o_dtype, b->n_single)) {
+            decoded = true;
+            NRD_TRY(attention_ring(s, a, out, o_dtype, b->n_single, s->dev->n_sm));
+        } else if (!prefilled) {
+            NRD_TRY(attention_decode(s, a, out, o_dtype, b->n_single, &decoded));
+        }
+        if (prefilled) {
+            decoded = true;
+        } else if (decoded && b->n_single == b->n_seqs) {
             prefilled = true;
         } else if (decoded) {
             NRD_TRY(attention_prefill(s, a, out, o_dtype, b->n_single, &prefilled));
@@ -167,7 +249,10 @@ nrd_error *op_attention(nrd_stream *s, const nrd_attention_args *a)
             }
         }
     } else if (plain) {
-        if (group <= DECODE_ROWS) {
+        if (b->max_q_len == 1 && b->n_single == b->n_seqs && ring_alone(s, a, o_dtype, b->n_seqs)) {
+            decoded = true;
+            NRD_TRY(attention_ring(s, a, out, o_dtype, b->n_seqs, s->dev->n_sm));
+        } else if (group <= DECODE_ROWS) {
             NRD_TRY(attention_decode(s, a, out, o_dtype, 0, &decoded));
         }
         if (decoded && b->max_q_len * group <= DECODE_ROWS) {

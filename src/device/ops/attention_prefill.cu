@@ -414,7 +414,7 @@ nrd_error *attention_prefill(nrd_stream *s, const nrd_attention_args *a, void *o
     const attn_params p = attn_params_of(a, out, o_dtype);
     const int bt = a->kv.block_tokens, n = b->n_tokens;
 
-    NRD_TRY(attention_prefill_hopper(s, a, out, o_dtype, n_single, done));
+    NRD_TRY(attention_prefill_hopper(s, a, out, o_dtype, n_single, 0, done));
     if (*done) {
         return NULL;
     }

@@ -475,26 +475,27 @@ static __global__ void __launch_bounds__(H_THREADS, 1)
 }
 
 template <typename T, typename C, int HD>
-static nrd_error *hopper_launch(nrd_stream *s, const attn_params &p, int n_tokens, int s0)
+static nrd_error *hopper_launch(nrd_stream *s, const attn_params &p, int n_tokens, int s0,
+                                int n_blocks)
 {
     const int slots = (int)((int64_t)(n_tokens - s0) * p.group / H_ROWS) + (p.n_seqs - s0);
     const int64_t pieces = (int64_t)slots * p.g.n_kv;
     const size_t smem = H_FRONT + (size_t)H_STAGES * 2 * H_TILE * HD * 2;
     NRD_TRY(stream_scratch(s)); /* the counters */
     return launch(s, attention_prefill_hopper_kernel<T, C, HD>,
-                  dim3((unsigned)(pieces < s->dev->n_sm ? pieces : s->dev->n_sm)), dim3(H_THREADS), smem,
-                  p, s0, slots, s->counters);
+                  dim3((unsigned)(pieces < n_blocks ? pieces : n_blocks)), dim3(H_THREADS), smem, p, s0,
+                  slots, s->counters);
 }
 
 template <typename T, typename C>
-static nrd_error *hopper_dim(nrd_stream *s, const attn_params &p, int n_tokens, int s0)
+static nrd_error *hopper_dim(nrd_stream *s, const attn_params &p, int n_tokens, int s0, int n_blocks)
 {
-    return p.g.hd == 64 ? hopper_launch<T, C, 64>(s, p, n_tokens, s0)
-                        : hopper_launch<T, C, 128>(s, p, n_tokens, s0);
+    return p.g.hd == 64 ? hopper_launch<T, C, 64>(s, p, n_tokens, s0, n_blocks)
+                        : hopper_launch<T, C, 128>(s, p, n_tokens, s0, n_blocks);
 }
 
 nrd_error *attention_prefill_hopper(nrd_stream *s, const nrd_attention_args *a, void *out,
-                                    nrd_dtype o_dtype, int n_single, bool *done)
+                                    nrd_dtype o_dtype, int n_single, int n_blocks, bool *done)
 {
     const attn_params p = attn_params_of(a, out, o_dtype);
     const int n = a->batch->n_tokens;
@@ -504,18 +505,19 @@ nrd_error *attention_prefill_hopper(nrd_stream *s, const nrd_attention_args *a, 
         !aligned16(a->kv.base)) {
         return NULL;
     }
+    n_blocks = n_blocks > 0 ? n_blocks : s->dev->n_sm;
     *done = true;
     if (a->act_dtype == NRD_DTYPE_BF16 && a->kv.dtype == NRD_DTYPE_BF16) {
-        return hopper_dim<bf16, bf16>(s, p, n, n_single);
+        return hopper_dim<bf16, bf16>(s, p, n, n_single, n_blocks);
     }
     if (a->act_dtype == NRD_DTYPE_BF16 && a->kv.dtype == NRD_DTYPE_F8_E4M3) {
-        return hopper_dim<bf16, f8>(s, p, n, n_single);
+        return hopper_dim<bf16, f8>(s, p, n, n_single, n_blocks);
     }
     if (a->act_dtype == NRD_DTYPE_F16 && a->kv.dtype == NRD_DTYPE_F16) {
-        return hopper_dim<f16, f16>(s, p, n, n_single);
+        return hopper_dim<f16, f16>(s, p, n, n_single, n_blocks);
     }
     if (a->act_dtype == NRD_DTYPE_F16 && a->kv.dtype == NRD_DTYPE_F8_E4M3) {
-        return hopper_dim<f16, f8>(s, p, n, n_single);
+        return hopper_dim<f16, f8>(s, p, n, n_single, n_blocks);
     }
     *done = false;
     return NULL;

@@ -213,6 +213,7 @@ static void fill_entries(nrd_batch *b, const nrd_plan *p, const layout *l, int32
     int32_t *row_ids = (int32_t *)(void *)(b->host + l->row_ids);
     nrd_sample_row *rows = (nrd_sample_row *)(void *)(b->host + l->rows);
     int32_t *table = (int32_t *)(void *)(b->host + l->table);
+    int64_t single_ctx = 0, prompt_pairs = 0;
     int32_t at = 0;
 
     for (int32_t i = 0; i < p->n_entries; i++) {
@@ -237,6 +238,9 @@ static void fill_entries(nrd_batch *b, const nrd_plan *p, const layout *l, int32
         at += e->n;
         if (e->n == 1 && b->view.n_single == i) {
             b->view.n_single = i + 1;
+            single_ctx += ctx_len[i];
+        } else {
+            prompt_pairs += (int64_t)e->n * e->start + (int64_t)e->n * (e->n + 1) / 2;
         }
         if (e->n > b->view.max_q_len) {
             b->view.max_q_len = e->n;
@@ -250,6 +254,10 @@ static void fill_entries(nrd_batch *b, const nrd_plan *p, const layout *l, int32
         }
     }
     q_start[p->n_entries] = at;
+    if (b->lim.overlap) {
+        b->view.single_ctx = single_ctx;
+        b->view.prompt_pairs = prompt_pairs;
+    }
 }
 
 /* Sequences of one token without memory: nothing is written for a dropped block, and the choice is

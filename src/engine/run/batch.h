@@ -16,6 +16,7 @@ typedef struct nrd_batch_limits {
     int32_t max_tokens, max_entries, max_blocks; /* max_blocks: of one sequence */
     int32_t vocab;
     bool normalize_log_probs;
+    bool overlap; /* the view says how much work there is */
 } nrd_batch_limits;
 
 typedef struct nrd_batch {

@@ -290,6 +290,7 @@ static nrd_error *init(nrd_runner *r)
         .max_blocks = (r->cfg.max_context + r->cfg.block_tokens - 1) / r->cfg.block_tokens + 1,
         .vocab = m->vocab,
         .normalize_log_probs = r->cfg.normalize_log_probs,
+        .overlap = !r->cfg.no_overlap && !r->cfg.deterministic,
     };
     NRD_TRY(nrd_mask_worker_new(&r->mask_worker));
     for (int i = 0; i < 2; i++) {

@@ -36,6 +36,7 @@ typedef struct nrd_runner_config {
     int32_t n_windows;
     int32_t n_sink;
     bool no_graphs;
+    bool no_overlap; /* operations never run side by side */
     int32_t max_graphs; /* kept; 0: a good number */
     int32_t profile_every; /* > 0: times are kept, every so many steps operation by operation */
     int32_t profile_spans; /* and so many spans of time */

@@ -364,7 +364,7 @@ static void test_steady_steps_allocate_nothing(void **state)
             }
         }
         t.q_start[n_seqs] = n;
-        t.view = (nrd_batch_view){n, n_seqs, fresh, 20 + fresh, t.positions, t.token_seq, t.q_start, t.ctx, t.table, 4, NULL, 0, 0};
+        t.view = (nrd_batch_view){n, n_seqs, fresh, 20 + fresh, t.positions, t.token_seq, t.q_start, t.ctx, t.table, 4, NULL, 0, 0, 0, 0};
         if (round == 6) {
             before = atomic_load(&n_allocs); /* every shape has been seen */
         }
