@@ -63,7 +63,7 @@ typedef struct nrd_device_info {
 typedef struct nrd_device_limits {
     uint32_t size;
     double read_bytes_per_s;  /* memory far larger than every cache's share of a core */
-    double float_ops_per_s;   /* products and sums counted, as for float32 kernels */
+    double float_ops_per_s;   /* products and sums counted: of float32 on a CPU, of 16-bit inputs on a GPU */
     double eight_bit_ops_per_s;
 } nrd_device_limits;
 
@@ -383,7 +383,7 @@ typedef struct nrd_device_ops {
     /* Time between two recorded events that the stream has passed. NULL pointer: not measured. */
     nrd_error *(*event_elapsed)(nrd_event *from, nrd_event *to, double *out_seconds);
 
-    /* Measures for about half a second, with nothing else running. NULL pointer: not measured. */
+    /* Measures for about a second, with nothing else running (a GPU: in 2 GiB of its memory). NULL pointer: not measured. */
     nrd_error *(*limits)(nrd_device *dev, nrd_device_limits *out);
 } nrd_device_ops;
 
@@ -398,6 +398,7 @@ typedef struct nrd_device_config {
     int32_t n_threads;      /* CPU; 0: as many cores as this process may use */
     const char *isa;        /* CPU: "" best, or "generic", "avx2", "avx512", "avx512vnni", "amx" */
     int32_t rank, world_size;
+    const char *timing_cache; /* file that keeps the choice of kernels from run to run; or NULL */
 } nrd_device_config;
 
 /* What a plug-in exports (symbol name below). Opens a device or says in one line why not. */

@@ -2,6 +2,7 @@
 
 #include "base/clock.h"
 #include "base/dtype.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/str.h"
@@ -245,16 +246,21 @@ static void fill_info(nrd_exec *x)
     o->world_size = 1;
 }
 
-static nrd_error *open_device(nrd_exec *x)
+static nrd_error *open_device(nrd_exec *x, const char *engine_dir)
 {
+    nrd_error *err = NULL;
+    char *timing_cache = nrd_path_join(engine_dir, NRD_TIMING_CACHE);
     nrd_device_config dc = {
         .size = sizeof dc,
         .device_id = x->cfg.n_device_ids > 0 ? x->cfg.device_ids[0] : 0,
         .n_threads = x->cfg.n_threads,
         .isa = x->cfg.cpu_isa ? x->cfg.cpu_isa : "",
         .world_size = 1,
+        .timing_cache = timing_cache,
     };
-    return nrd_device_open(&x->dev, x->cfg.device ? x->cfg.device : "auto", &dc);
+    err = nrd_device_open(&x->dev, x->cfg.device ? x->cfg.device : "auto", &dc);
+    free(timing_cache);
+    return err;
 }
 
 /* A CPU takes a millisecond for a token or two of a prompt: by default no step holds up those who
@@ -275,7 +281,7 @@ static nrd_error *open_all(nrd_exec *x, const char *engine_dir)
     NRD_TRY(nrd_engine_open(&x->engine, engine_dir, 0, x->cfg.verify_checksums));
     x->spec = nrd_engine_spec(x->engine);
     settle_limits(x);
-    NRD_TRY(open_device(x));
+    NRD_TRY(open_device(x, engine_dir));
     nrd_device_info di = {.size = sizeof di};
     x->dev->ops->get_info(x->dev, &di);
     if (di.host_is_device && nrd_engine_settle(x->engine, di.mem_free_bytes)) {

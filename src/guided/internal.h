@@ -1,8 +1,8 @@
 /* guided/internal.h - expressions and the automaton that they become.
  *
- * regex.c, ebnf.c and schema.c build expressions; build.c turns them into nodes; automaton.c runs the
- * nodes, vocab.c orders the tokens, tokens.c brings the two together. Expressions live in the builder's arena. A builder keeps its first error; what is built after
- * it is NULL and ignored.
+ * regex.c, ebnf.c, schema.c and numbers.c build expressions; build.c turns them into nodes; automaton.c
+ * runs the nodes, vocab.c orders the tokens, tokens.c brings the two together. Expressions live in the
+ * builder's arena. A builder keeps its first error; what is built after it is NULL and ignored.
  */
 #ifndef NRD_GUIDED_INTERNAL_H
 #define NRD_GUIDED_INTERNAL_H
@@ -89,6 +89,15 @@ void g_cp_sort(cp_set *s); /* rising, apart */
 void g_cp_invert(builder *b, cp_set *s);
 expr *g_chars(builder *b, cp_set *s); /* UTF-8, or JSON's way to write them when b->json */
 expr *g_char(builder *b, uint32_t cp);
+
+/* ---- numbers ---- */
+typedef struct num_bound {
+    double at; /* may be infinite */
+    bool open; /* itself is outside */
+} num_bound;
+expr *g_digits(builder *b, int32_t min, int32_t max);
+expr *g_integer_between(builder *b, num_bound lo, num_bound hi);
+expr *g_number_between(builder *b, num_bound lo, num_bound hi);
 
 /* ---- front ends ---- */
 expr *g_regex(builder *b, const char *s, size_t n, bool search); /* search: anywhere unless anchored */

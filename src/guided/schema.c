@@ -41,11 +41,6 @@ static expr *word_seq(builder *b, const char *s)
     return e;
 }
 
-static expr *digits(builder *b, int32_t min, int32_t max)
-{
-    return g_repeat(b, g_byte_range(b, '0', '9'), min, max);
-}
-
 /* -? (0 | [1-9][0-9]{0,n}) */
 static expr *whole(builder *b, int32_t more)
 {
@@ -53,7 +48,7 @@ static expr *whole(builder *b, int32_t more)
     g_add(b, seq, g_repeat(b, g_word(b, "-"), 0, 1));
     g_add(b, alt, g_word(b, "0"));
     g_add(b, some, g_byte_range(b, '1', '9'));
-    g_add(b, some, digits(b, 0, more));
+    g_add(b, some, g_digits(b, 0, more));
     g_add(b, alt, some);
     g_add(b, seq, alt);
     return seq;
@@ -64,7 +59,7 @@ static expr *number(builder *b)
     expr *seq = whole(b, 15), *fraction = g_seq(b), *exponent = g_seq(b), *e = g_alt(b),
          *sign = g_alt(b);
     add_word(b, fraction, ".");
-    g_add(b, fraction, digits(b, 1, 16));
+    g_add(b, fraction, g_digits(b, 1, 16));
     g_add(b, seq, g_repeat(b, fraction, 0, 1));
     g_add(b, e, g_word(b, "e"));
     g_add(b, e, g_word(b, "E"));
@@ -72,7 +67,7 @@ static expr *number(builder *b)
     g_add(b, sign, g_word(b, "+"));
     g_add(b, sign, g_word(b, "-"));
     g_add(b, exponent, g_repeat(b, sign, 0, 1));
-    g_add(b, exponent, digits(b, 1, 2));
+    g_add(b, exponent, g_digits(b, 1, 2));
     g_add(b, seq, g_repeat(b, exponent, 0, 1));
     return seq;
 }
@@ -206,116 +201,26 @@ static void define_json(schema_reader *r)
     g_define(b, j->value, value);
 }
 
-/* ---- whole numbers between two bounds ---- */
+/* ---- bounds of numbers ---- */
 
-/* Numbers of exactly n digits from lo to hi. */
-static expr *digits_between(builder *b, const char *lo, const char *hi, size_t n)
-{
-    expr *seq = g_seq(b), *alt = g_alt(b);
-    size_t same = 0;
-    while (same < n && lo[same] == hi[same]) {
-        g_add(b, seq, g_byte_range(b, (uint8_t)lo[same], (uint8_t)lo[same]));
-        same++;
-    }
-    if (same == n || b->err) {
-        return seq;
-    }
-    bool lo_full = true, hi_full = true;
-    for (size_t i = same + 1; i < n; i++) {
-        lo_full = lo_full && lo[i] == '0';
-        hi_full = hi_full && hi[i] == '9';
-    }
-    char from = lo_full ? lo[same] : (char)(lo[same] + 1), to = hi_full ? hi[same] : (char)(hi[same] - 1);
-    char nines[24], zeros[24];
-    memset(nines, '9', sizeof nines);
-    memset(zeros, '0', sizeof zeros);
-    if (!lo_full) {
-        expr *s = g_seq(b);
-        g_add(b, s, g_byte_range(b, (uint8_t)lo[same], (uint8_t)lo[same]));
-        g_add(b, s, digits_between(b, lo + same + 1, nines, n - same - 1));
-        g_add(b, alt, s);
-    }
-    if (from <= to) {
-        expr *s = g_seq(b);
-        int32_t rest = (int32_t)(n - same - 1);
-        g_add(b, s, g_byte_range(b, (uint8_t)from, (uint8_t)to));
-        g_add(b, s, digits(b, rest, rest));
-        g_add(b, alt, s);
-    }
-    if (!hi_full) {
-        expr *s = g_seq(b);
-        g_add(b, s, g_byte_range(b, (uint8_t)hi[same], (uint8_t)hi[same]));
-        g_add(b, s, digits_between(b, zeros, hi + same + 1, n - same - 1));
-        g_add(b, alt, s);
-    }
-    g_add(b, seq, alt);
-    return seq;
-}
-
-static expr *natural_between(builder *b, int64_t lo, int64_t hi)
-{
-    expr *alt = g_alt(b);
-    char x[24], y[24];
-    while (lo <= hi && !b->err) {
-        int n = snprintf(x, sizeof x, "%lld", (long long)lo);
-        int64_t top = 9;
-        for (int i = 1; i < n; i++) {
-            top = top > (INT64_MAX - 9) / 10 ? INT64_MAX : top * 10 + 9;
-        }
-        int64_t end = hi < top ? hi : top;
-        snprintf(y, sizeof y, "%lld", (long long)end);
-        g_add(b, alt, digits_between(b, x, y, (size_t)n));
-        if (end == INT64_MAX) {
-            break;
-        }
-        lo = end + 1;
-    }
-    return alt;
-}
-
-static expr *integer_between(schema_reader *r, double lo, double hi)
-{
-    builder *b = r->b;
-    const int64_t limit = 999999999999999999;
-    if (lo > hi || lo > (double)limit || hi < -(double)limit) {
-        g_fail(b, NRD_ERR_INVALID_ARG, "schema: no whole number lies between the bounds");
-        return NULL;
-    }
-    int64_t from = lo < -(double)limit ? -limit : (int64_t)lo,
-            to = hi > (double)limit ? limit : (int64_t)hi;
-    expr *alt = g_alt(b);
-    if (from < 0) {
-        expr *seq = word_seq(b, "-");
-        g_add(b, seq, natural_between(b, to < 0 ? -to : 1, -from));
-        g_add(b, alt, seq);
-    }
-    if (to >= 0) {
-        g_add(b, alt, natural_between(b, from > 0 ? from : 0, to));
-    }
-    return alt;
-}
-
-static bool has_bounds(const nrd_json *s, double *lo, double *hi)
+static bool read_bounds(const nrd_json *s, num_bound *lo, num_bound *hi)
 {
     static const char *const names[] = {"minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"};
     bool any = false;
-    *lo = -INFINITY;
-    *hi = INFINITY;
+    *lo = (num_bound){-INFINITY, false};
+    *hi = (num_bound){INFINITY, false};
     for (int i = 0; i < 4; i++) {
         const nrd_json *v = nrd_json_get(s, names[i]);
+        num_bound *at = i < 2 ? lo : hi;
         if (!nrd_json_is_number(v)) {
             continue;
         }
         double x = nrd_json_num(v, 0);
         any = true;
-        if (i == 0) {
-            *lo = fmax(*lo, ceil(x));
-        } else if (i == 1) {
-            *lo = fmax(*lo, floor(x) + 1);
-        } else if (i == 2) {
-            *hi = fmin(*hi, floor(x));
-        } else {
-            *hi = fmin(*hi, ceil(x) - 1);
+        if (x == at->at) {
+            at->open = at->open || i % 2 == 1;
+        } else if (i < 2 ? x > at->at : x < at->at) {
+            *at = (num_bound){x, i % 2 == 1};
         }
     }
     return any;
@@ -360,7 +265,7 @@ static expr *format(schema_reader *r, const char *name)
         {"duration", "P([0-9]{1,4}D|T[0-9]{1,4}[HMS])"},
         {"email", "[a-z0-9_]{1,32}(\\.[a-z0-9_]{1,16}){0,2}@[a-z0-9]{1,32}(\\.[a-z0-9]{2,16}){1,2}"},
         {"hostname", "[a-z0-9]{1,32}(\\.[a-z0-9]{1,32}){0,4}"},
-        {"ipv4", "(25[0-5]|2[0-4][0-9]|1?[0-9]?[0-9])(\\.(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])){3}"},
+        {"ipv4", "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])(\\.(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])){3}"},
         {"uuid", "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"},
     };
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
@@ -536,7 +441,7 @@ static expr *read_object(schema_reader *r, const nrd_json *s)
 
 static expr *read_type(schema_reader *r, const nrd_json *s, const char *type)
 {
-    double lo, hi;
+    num_bound lo, hi;
     builder *b = r->b;
     if (!strcmp(type, "object")) {
         return read_object(r, s);
@@ -548,11 +453,10 @@ static expr *read_type(schema_reader *r, const nrd_json *s, const char *type)
         return read_string(r, s);
     }
     if (!strcmp(type, "integer")) {
-        return has_bounds(s, &lo, &hi) ? integer_between(r, lo, hi) : g_rule_ref(b, r->j.integer);
+        return read_bounds(s, &lo, &hi) ? g_integer_between(b, lo, hi) : g_rule_ref(b, r->j.integer);
     }
     if (!strcmp(type, "number")) {
-        /* A whole number between the bounds is a number between the bounds. */
-        return has_bounds(s, &lo, &hi) ? integer_between(r, lo, hi) : g_rule_ref(b, r->j.number);
+        return read_bounds(s, &lo, &hi) ? g_number_between(b, lo, hi) : g_rule_ref(b, r->j.number);
     }
     if (!strcmp(type, "null")) {
         return g_word(b, "null");
@@ -722,6 +626,63 @@ static expr *read_combination(schema_reader *r, const nrd_json *s, const char *n
     return alt;
 }
 
+static bool has_type(const nrd_json *v, const char *type)
+{
+    static const struct {
+        const char *name;
+        nrd_json_type type;
+    } types[] = {{"null", NRD_JSON_NULL},     {"boolean", NRD_JSON_BOOL}, {"string", NRD_JSON_STRING},
+                 {"object", NRD_JSON_OBJECT}, {"array", NRD_JSON_ARRAY}};
+    if (nrd_json_is_number(v)) {
+        double x = nrd_json_num(v, 0.5);
+        return !strcmp(type, "number") || (!strcmp(type, "integer") && floor(x) == x);
+    }
+    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
+        if (!strcmp(types[i].name, type)) {
+            return v->type == types[i].type;
+        }
+    }
+    return false;
+}
+
+static int32_t n_characters(const nrd_json *text)
+{
+    int32_t n = 0;
+    for (size_t i = 0; i < text->n; i++) {
+        n += ((uint8_t)text->str[i] & 0xc0) != 0x80;
+    }
+    return n;
+}
+
+/* Does a value that 'enum' or 'const' names keep the limits that stand beside it? */
+static bool fits(schema_reader *r, const nrd_json *s, const nrd_json *v)
+{
+    static const char *const unread[] = {"properties", "required", "items", "prefixItems", "minItems",
+                                         "maxItems", "pattern", "format"};
+    const nrd_json *type = nrd_json_get(s, "type");
+    num_bound lo, hi;
+    bool ok = !type;
+
+    for (size_t i = 0; i < sizeof unread / sizeof unread[0]; i++) {
+        if (nrd_json_get(s, unread[i])) {
+            refuse(r, unread[i], "beside 'enum' or 'const' is not supported");
+        }
+    }
+    for (size_t i = 0; nrd_json_is(type, NRD_JSON_ARRAY) && i < type->n; i++) {
+        ok = ok || has_type(v, nrd_json_str(&type->child[i], ""));
+    }
+    ok = ok || (nrd_json_is(type, NRD_JSON_STRING) && has_type(v, type->str));
+    if (nrd_json_is_number(v) && read_bounds(s, &lo, &hi)) {
+        double x = nrd_json_num(v, 0);
+        ok = ok && (lo.open ? x > lo.at : x >= lo.at) && (hi.open ? x < hi.at : x <= hi.at);
+    }
+    if (v->type == NRD_JSON_STRING) {
+        int32_t n = n_characters(v), max = count(r, s, "maxLength", -1);
+        ok = ok && n >= count(r, s, "minLength", 0) && (max < 0 || n <= max);
+    }
+    return ok;
+}
+
 static expr *read_plain(schema_reader *r, const nrd_json *s)
 {
     builder *b = r->b;
@@ -742,6 +703,9 @@ static expr *read_plain(schema_reader *r, const nrd_json *s)
         return read_ref(r, nrd_json_get_str(s, "$ref", ""));
     }
     if (constant) {
+        if (!fits(r, s, constant)) {
+            g_fail(b, NRD_ERR_INVALID_ARG, "schema: 'const' does not fit the limits beside it");
+        }
         return literal(r, constant);
     }
     if (list) {
@@ -750,8 +714,15 @@ static expr *read_plain(schema_reader *r, const nrd_json *s)
             g_fail(b, NRD_ERR_INVALID_ARG, "schema: 'enum' must be a list of values");
             return NULL;
         }
-        for (size_t i = 0; i < list->n; i++) {
-            g_add(b, alt, literal(r, &list->child[i]));
+        bool any = false;
+        for (size_t i = 0; i < list->n && !b->err; i++) {
+            if (fits(r, s, &list->child[i])) {
+                g_add(b, alt, literal(r, &list->child[i]));
+                any = true;
+            }
+        }
+        if (!any) {
+            g_fail(b, NRD_ERR_INVALID_ARG, "schema: no value of 'enum' fits the limits beside it");
         }
         return alt;
     }

@@ -20,6 +20,9 @@
 
 typedef struct nrd_engine nrd_engine;
 
+/* In the engine's folder: a device's choice of kernels (nrd_device_config.timing_cache). */
+#define NRD_TIMING_CACHE "timing.cache"
+
 /* Limits of build_config. All of them also bound what a request may ask for. */
 typedef struct nrd_build_limits {
     int32_t max_batch_size;   /* sequences in one step */
@@ -33,7 +36,6 @@ typedef struct nrd_build_limits {
     bool paged_kv_cache, use_paged_context_fmha;
     bool gather_context_logits, gather_generation_logits;
     nrd_dtype kv_dtype;       /* NONE: the device's choice */
-    char timing_cache[256];
 } nrd_build_limits;
 
 nrd_error *nrd_engine_open(nrd_engine **out, const char *dir, int32_t rank, bool verify) NRD_MUST_USE;

@@ -338,8 +338,6 @@ void nrd_engine_config_json(const nrd_model_spec *spec, const nrd_build_limits *
     }
     nrd_str_puts(o, "    \"nereid\": {\"kv_dtype\": ");
     nrd_json_put_cstr(o, l->kv_dtype == NRD_DTYPE_NONE ? "auto" : nrd_dtype_name(l->kv_dtype));
-    nrd_str_puts(o, ", \"timing_cache\": ");
-    nrd_json_put_cstr(o, l->timing_cache);
     nrd_str_puts(o, ", \"source\": ");
     nrd_json_put_cstr(o, source);
     nrd_str_puts(o, "}\n  }\n}\n");
@@ -383,12 +381,6 @@ static nrd_error *read_limits(nrd_build_limits *l, const nrd_model_spec *spec, c
         return nrd_errorf(NRD_ERR_INVALID_ARG, "build_config.nereid.kv_dtype: '%s' is no known "
                           "element type", kv);
     }
-    const char *cache = nrd_json_get_str(ours, "timing_cache", "");
-    if (strlen(cache) >= sizeof l->timing_cache) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "build_config.nereid.timing_cache is longer than %zu "
-                          "bytes", sizeof l->timing_cache - 1);
-    }
-    snprintf(l->timing_cache, sizeof l->timing_cache, "%s", cache);
     return nrd_build_limits_check(l);
 }
 

@@ -61,27 +61,40 @@ static void put_limits(nrd_str *j, const char *name, const nrd_device_limits *l)
     nrd_str_putc(j, '}');
 }
 
+static void print_limit(const char *what, double all, const double *one)
+{
+    printf("%-26s %12.1f", what, all / 1e9);
+    if (one) {
+        printf(" %12.1f", *one / 1e9);
+    }
+    putchar('\n');
+}
+
 nrd_error *nrd_bench_hw(const nrd_exec_options *o, nrd_str *j)
 {
     nrd_device_info info;
     nrd_device_limits one, all;
 
-    NRD_TRY(measure(o, 1, &info, &one));
     NRD_TRY(measure(o, o->threads, &info, &all));
     if (all.read_bytes_per_s <= 0) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s does not measure its limits", info.name);
     }
-    printf("%s\n%-22s %12s %12s\n", info.name, "", "one thread", "all threads");
-    printf("%-22s %12.1f %12.1f\n", "reading, GB/s", one.read_bytes_per_s / 1e9,
-           all.read_bytes_per_s / 1e9);
-    printf("%-22s %12.0f %12.0f\n", "8-bit products, GOP/s", one.eight_bit_ops_per_s / 1e9,
-           all.eight_bit_ops_per_s / 1e9);
-    printf("%-22s %12.0f %12.0f\n", "float32, GFLOP/s", one.float_ops_per_s / 1e9,
-           all.float_ops_per_s / 1e9);
+    bool cpu = info.host_is_device;
+    if (cpu) {
+        NRD_TRY(measure(o, 1, &info, &one));
+    }
+    printf("%-26s %12s%s\n", info.name, cpu ? "all threads" : "", cpu ? "   one thread" : "");
+    print_limit("reading, GB/s", all.read_bytes_per_s, cpu ? &one.read_bytes_per_s : NULL);
+    print_limit("8-bit products, GOP/s", all.eight_bit_ops_per_s,
+                cpu ? &one.eight_bit_ops_per_s : NULL);
+    print_limit(cpu ? "float32, GFLOP/s" : "16-bit products, GFLOP/s", all.float_ops_per_s,
+                cpu ? &one.float_ops_per_s : NULL);
     nrd_str_puts(j, "\n  \"device\": ");
     nrd_json_put_cstr(j, info.name);
-    put_limits(j, "one_thread", &one);
-    put_limits(j, "all_threads", &all);
+    if (cpu) {
+        put_limits(j, "one_thread", &one);
+    }
+    put_limits(j, cpu ? "all_threads" : "all", &all);
     return NULL;
 }
 
@@ -166,7 +179,7 @@ nrd_error *nrd_bench_profile(nrd_exec *x, const nrd_device_limits *limits, nrd_s
     int32_t n = 0;
     NRD_TRY(nrd_exec_profile(x, rows, 64, &n, false));
     if (limits->read_bytes_per_s > 0) {
-        printf("\nfloor: %.1f GB/s, %.0f GOP/s in 8 bits, %.0f GFLOP/s in float32\n",
+        printf("\nfloor: %.1f GB/s, %.0f GOP/s in 8 bits, %.0f GFLOP/s in floats\n",
                limits->read_bytes_per_s / 1e9, limits->eight_bit_ops_per_s / 1e9,
                limits->float_ops_per_s / 1e9);
     }

@@ -3,12 +3,14 @@
 
 #include "base/clock.h"
 #include "base/dtype.h"
+#include "base/file.h"
 #include "base/str.h"
 #include "device/device.h"
 #include "model/build.h"
 #include "model/engine_file.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 typedef struct {
@@ -82,13 +84,6 @@ static nrd_error *fill_limits(nrd_build_limits *l, const options *o, const nrd_m
     bool all = o->gather_all && !off(o->gather_all);
     l->gather_context_logits = o->gather_context || all;
     l->gather_generation_logits = o->gather_generation || all;
-    if (o->input_timing_cache) {
-        if (strlen(o->input_timing_cache) >= sizeof l->timing_cache) {
-            return nrd_errorf(NRD_ERR_INVALID_ARG, "--input_timing_cache is longer than %zu bytes",
-                              sizeof l->timing_cache - 1);
-        }
-        snprintf(l->timing_cache, sizeof l->timing_cache, "%s", o->input_timing_cache);
-    }
     const char *kv = o->fp8_kv ? "fp8" : o->int8_kv ? "int8" : o->kv_cache_dtype;
     NRD_TRY(parse_dtype("--kv_cache_dtype", kv, &l->kv_dtype));
     if (o->kv_cache_type && !strcasecmp(o->kv_cache_type, "disabled")) {
@@ -130,6 +125,20 @@ static nrd_error *open_device(const options *o, nrd_build_options *b)
     }
     b->device_name = o->device;
     return nrd_device_open(&b->dev, o->device, &config);
+}
+
+/* The first run on a GPU writes this file; with it a new engine's first run has measured already. */
+static nrd_error *copy_timing_cache(const char *from, const char *engine_dir)
+{
+    nrd_error *err = NULL;
+    char *text = NULL, *to = nrd_path_join(engine_dir, NRD_TIMING_CACHE);
+    size_t n = 0;
+    NRD_TRY_GOTO(nrd_file_read(&text, &n, from, 16 << 20), err, done);
+    err = nrd_file_write(to, text, n);
+done:
+    free(text);
+    free(to);
+    return err;
 }
 
 static nrd_error *dry_run(const nrd_source *src, const nrd_build_options *b)
@@ -178,6 +187,9 @@ static nrd_error *build(const options *o)
         goto done;
     }
     NRD_TRY_GOTO(nrd_build_folder(src, &b, o->output_dir, &stats), err, done);
+    if (o->input_timing_cache) {
+        NRD_TRY_GOTO(copy_timing_cache(o->input_timing_cache, o->output_dir), err, done);
+    }
     printf("%s: %s, %llu weights, %s, %.2f s\n", o->output_dir, nrd_source_spec(src)->architecture,
            (unsigned long long)stats.n_weights, nrd_human_bytes(stats.weight_bytes, size),
            (double)(nrd_now_ns() - start) / 1e9);

@@ -5,11 +5,13 @@ import contextlib
 import http.client
 import json
 import os
+import random
 import re
 import shutil
 import subprocess
 import time
 
+import jsonschema
 import openai
 import pytest
 
@@ -294,6 +296,68 @@ def test_json_schema_binds_a_random_model(client, stream):
         check_person(text)
 
 
+def random_schema(rng, depth=0):
+    kinds = ["integer", "number", "string", "boolean", "null", "enum", "const"]
+    kind = rng.choice(kinds + ["object", "array", "anyOf", "types"] * (2 if depth == 0 else depth < 3))
+    if kind in ("integer", "number"):
+        s = {"type": kind}
+        value = (lambda: rng.randint(-300, 300)) if kind == "integer" else (
+            lambda: rng.choice([rng.randint(-5, 5), round(rng.uniform(-2, 2), rng.randint(1, 7)), rng.uniform(-900, 900)]))
+        low, high = sorted([value(), value()])
+        if rng.random() < 0.7:
+            s[rng.choice(["minimum", "exclusiveMinimum"])] = low - 2
+        if rng.random() < 0.7:
+            s[rng.choice(["maximum", "exclusiveMaximum"])] = high + 2
+        return s
+    if kind == "string":
+        return rng.choice([
+            {"type": "string", "maxLength": rng.randint(1, 9)}, {"type": "string", "minLength": 2, "maxLength": 6},
+            {"type": "string", "pattern": rng.choice(["^[a-z]{1,5}$", "^(ab|\\d)+x$", "^[^a]{2}$"])},
+            {"type": "string", "format": rng.choice(["date", "time", "ipv4", "uuid", "date-time", "email"])}])
+    if kind == "enum":
+        s = {"enum": [1, -2.5, "x", "a \"q\"", None, True, [1, {"k": []}], "é"]}
+        return rng.choice([s, dict(s, type=["string", "integer"]), dict(s, type="number", maximum=0)])
+    if kind == "const":
+        return {"const": rng.choice(["c", 3, {"a": [1.5]}, None])}
+    if kind == "object":
+        names = rng.sample(["id", "long_member_name", "näme", "a b", "x"], rng.randint(1, 4))
+        return {"type": "object", "properties": {n: random_schema(rng, depth + 1) for n in names},
+                "required": [n for n in names if rng.random() < 0.6],
+                "additionalProperties": rng.choice([False, True])}
+    if kind == "array":
+        if rng.random() < 0.3:
+            return {"type": "array", "prefixItems": [random_schema(rng, depth + 1) for _ in range(2)], "items": False}
+        low = rng.randint(0, 2)
+        return {"type": "array", "items": random_schema(rng, depth + 1), "minItems": low, "maxItems": low + 1}
+    if kind == "anyOf":
+        return {"anyOf": [random_schema(rng, depth + 1) for _ in range(2)]}
+    return {"type": rng.choice([["boolean", "null"], ["integer", "null"], ["boolean", "number"]]), "maximum": 40}
+
+
+def test_answers_fit_random_schemas(server):
+    """Every answer of a random model against an independent validator; refusals must say what is not kept."""
+    seed = int(os.environ.get("NEREID_SEED", 20260722))
+    rng, n_refused, n_cut = random.Random(seed), 0, 0
+    for i in range(80):
+        schema = random_schema(rng)
+        jsonschema.Draft202012Validator.check_schema(schema)
+        status, answer = server.request("/v1/completions", {
+            "model": MODEL, "prompt": "the", "n": 2, "max_tokens": 400, "temperature": 1.3, "seed": i, "guided_json": schema})
+        if status == 400:
+            assert "schema: " in answer["error"]["message"], answer
+            n_refused += 1
+            continue
+        assert status == 200, answer
+        for choice in answer["choices"]:
+            if choice["finish_reason"] == "stop":
+                value = json.loads(choice["text"])
+                jsonschema.validate(value, schema, cls=jsonschema.Draft202012Validator,
+                                    format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER)
+            else:
+                n_cut += 1
+    assert n_refused <= 8 and n_cut <= 8, (seed, n_refused, n_cut)
+
+
 def test_several_guided_answers_beside_free_ones(server):
     async def main():
         async with openai.AsyncOpenAI(base_url=server.url("/v1"), api_key="none") as c:
@@ -337,6 +401,29 @@ def test_forced_text_comes_in_one_step_and_leads_to_the_same_choices(server):
     for i in range(1, len(steps)):
         done = sum(steps[:i], [])
         assert ask(prompt + done, len(text_of(done)))[0][0] == steps[i][0], (i, steps)
+
+
+def test_stops_and_limits_within_forced_text(client):
+    guide = {"guided_regex": "the quick brown fox jumps over the lazy dog and [0-9]{2} others"}
+    whole = chat(client, max_tokens=100, temperature=0, extra_body=guide)
+    assert whole.choices[0].finish_reason == "stop"
+    for stream in False, True:
+        r = chat(client, max_tokens=100, temperature=0, stop=["brown", "dog"], extra_body=guide, stream=stream)
+        if stream:
+            events = list(r)
+            assert "".join(e.choices[0].delta.content or "" for e in events) == "the quick "
+            assert events[-1].choices[0].finish_reason == "stop"
+        else:
+            assert r.choices[0].message.content == "the quick " and r.choices[0].finish_reason == "stop"
+            assert r.usage.completion_tokens <= whole.usage.completion_tokens
+    for n in 1, 2, 5, 9:
+        r = chat(client, max_tokens=n, temperature=0, extra_body=guide)
+        assert r.usage.completion_tokens == n and r.choices[0].finish_reason == "length"
+        assert whole.choices[0].message.content.startswith(r.choices[0].message.content)
+    r = chat(client, max_tokens=100, n=3, temperature=1.3, seed=5, presence_penalty=1, frequency_penalty=1,
+             extra_body=guide)
+    for c in r.choices:
+        assert re.fullmatch(guide["guided_regex"], c.message.content) and c.finish_reason == "stop"
 
 
 def test_with_log_probabilities_forced_text_is_chosen_token_by_token(client):

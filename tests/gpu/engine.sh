@@ -1,10 +1,13 @@
 #!/usr/bin/env bash
 # The engine on a GPU, end to end: small models against Hugging Face's results, then throughput and
 # latency of big shapes with random weights. Needs nvcc, a GPU and Python with numpy.
-#   tests/gpu/engine.sh check           goldens on the GPU
-#   tests/gpu/engine.sh graphs [FOLDER] recorded steps against enqueued ones
+#   tests/gpu/engine.sh check            goldens on the GPU
+#   tests/gpu/engine.sh graphs [FOLDER]  recorded steps against enqueued ones
 #   tests/gpu/engine.sh guided [FOLDER]  guided answers, with recorded steps and without
-#   tests/gpu/engine.sh bench [FOLDER]  engines are built into FOLDER (default build/gpu)
+#   tests/gpu/engine.sh latency [FOLDER] one request after the other
+#   tests/gpu/engine.sh bench [FOLDER]   that, then many requests at a time
+#   tests/gpu/engine.sh server [FOLDER]  many requests at a time through the server
+# Engines are built into FOLDER (default build/gpu).
 set -u
 cd "$(dirname "$0")/../.."
 nereid=build/bin/nereid
@@ -39,19 +42,67 @@ engine() { # NAME CONFIG OPTION...
         --model_config "tests/gpu/$config.json" --output_dir "$folder/$name" --device cuda "$@"
 }
 
-bench() {
+big() { # fp8 or bf16: the engine's folder
+    if [ "$1" = fp8 ]; then
+        engine llama-8b-fp8 llama-3.1-8b --quantize fp8 --quantize_lm_head --fp8_kv_cache \
+            --max_batch_size 1024 --max_seq_len 22528 >&2
+    else
+        engine llama-8b-bf16 llama-3.1-8b --dtype bfloat16 --max_batch_size 1024 --max_seq_len 22528 >&2
+    fi
+    echo "$folder/llama-8b-$1"
+}
+
+latency() { # batch 1, and the time to the first token of a long prompt
+    local e
     engine gpt2-medium-fp16 gpt2-medium --dtype float16 --max_batch_size 8
     $nereid bench latency "$folder/gpt2-medium-fp16" --device cuda --input_mean 24 --output_mean 200 --num_requests 5
     for type in fp8 bf16; do
-        if [ $type = fp8 ]; then
-            engine llama-8b-fp8 llama-3.1-8b --quantize fp8 --max_batch_size 1024 --max_seq_len 4096 --fp8_kv_cache
-        else
-            engine llama-8b-bf16 llama-3.1-8b --dtype bfloat16 --max_batch_size 1024 --max_seq_len 4096
-        fi
-        local e=$folder/llama-8b-$type
+        e=$(big $type)
         $nereid bench latency "$e" --device cuda --input_mean 24 --output_mean 200 --num_requests 3
-        $nereid bench throughput "$e" --device cuda --input_mean 128 --output_mean 128 --num_requests 2000 --concurrency 1024
-        $nereid bench throughput "$e" --device cuda --input_mean 1000 --output_mean 1000 --num_requests 600 --concurrency 600
+        $nereid bench latency "$e" --device cuda --input_mean 2048 --output_mean 2 --num_requests 5
     done
+}
+
+throughput() { # TYPE IN OUT REQUESTS AT_A_TIME [OPTION...]
+    local type=$1 in=$2 out=$3 requests=$4 at=$5; shift 5
+    echo "== $type $in in $out out, $requests requests, $at at a time"
+    $nereid bench throughput "$(big "$type")" --device cuda --input_mean "$in" --output_mean "$out" \
+        --num_requests "$requests" --concurrency "$at" --max_batch_size "$at" "$@"
+}
+
+bench() {
+    latency
+    throughput fp8 128 128 3000 1024
+    throughput fp8 128 2048 1024 1024
+    throughput fp8 500 2000 512 512
+    throughput fp8 1000 1000 1024 512
+    throughput fp8 2048 128 1200 512
+    throughput fp8 2048 2048 512 512
+    throughput fp8 5000 500 320 320
+    throughput fp8 20000 2000 76 76
+    throughput bf16 128 128 3000 1024
+    throughput bf16 500 2000 256 256
+    throughput bf16 1000 1000 384 384
+    throughput bf16 2048 128 800 384
+}
+
+server() { # the same through HTTP; needs the server's libraries and a tokenizer (scripts/fetch_model)
+    local e repo=$folder/repository pid status
+    e=$(big fp8)
+    rm -rf "$repo"
+    $nereid repo --engine_dir "$e" --output_dir "$repo" --set device:cuda \
+        --tokenizer_dir "$HOME/.cache/nereid/models/SmolLM2-135M-Instruct.Q4_1.gguf" || return 1
+    build/bin/tritonserver --model-repository="$repo" --http-port 18000 --grpc-port 18001 --metrics-port 18002 \
+        >"$folder/server.log" 2>&1 &
+    pid=$!
+    until curl -sf localhost:18000/v2/health/ready >/dev/null; do
+        kill -0 $pid || { tail -3 "$folder/server.log"; return 1; }
+        sleep 0.2
+    done
+    python3 tests/gpu/server_load.py localhost:18000 --requests 3000 --concurrency 1024
+    status=$?
+    kill $pid
+    wait $pid
+    return $status
 }
 "$what"

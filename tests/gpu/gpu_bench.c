@@ -293,7 +293,7 @@ static void call_embed(int i, void *p)
 static void all_rest(void)
 {
     enum { V = 128256, MAX = 2048, BT = 64 };
-    static const int tokens[] = {1, 16, 64, 256, 2048};
+    static const int tokens[] = {1, 16, 64, 256, 1024, 2048};
     int32_t *zeros = calloc(MAX + 1, 4), *iota = malloc((MAX + 1) * 4);
     nrd_sample_row *rows = calloc(256, sizeof *rows);
     char what[120];
@@ -312,8 +312,13 @@ static void all_rest(void)
     void *cache = dev_new(block * (MAX / BT));
     int32_t *d_ctx = dev_put(iota + MAX, 4);
     float *scale = dev_new(MAX * 4);
+    int32_t *late = malloc(MAX * 4);
+    for (int i = 0; i < MAX; i++) {
+        late[i] = rng() % BT;
+    }
+    int32_t *d_late = dev_put(late, MAX * 4);
 
-    for (int t = 0; t < 5; t++) {
+    for (int t = 0; t < 6; t++) {
         const int n = tokens[t];
         rest_ctx c = {.rows = n, .vec = {.dtype = NRD_DTYPE_F32, .rows = 4096, .cols = 1, .data = f_ones},
                       .table = {.dtype = NRD_DTYPE_BF16, .rows = V, .cols = 4096, .data = pool16}};
@@ -342,6 +347,18 @@ static void all_rest(void)
                                            .k_scale = 1, .v_scale = 1}};
         snprintf(what, sizeof what, "rope_kv %d tokens", n);
         row(what, measure(call_rope, &c, 32), (double)n * (6144 + 4096 + 2048) * 2, 0, 1);
+        if (n > 1) { /* each token of a sequence of its own */
+            c.view.max_q_len = 1;
+            c.view.n_seqs = n;
+            c.view.token_seq = d_iota;
+            c.view.positions = d_late;
+            c.view.block_table_stride = 1;
+            c.rope.kv.base = pool16;
+            c.rope.kv.n_blocks = MAX;
+            c.rope.kv.dtype = NRD_DTYPE_F8_E4M3;
+            snprintf(what, sizeof what, "rope_kv %d single tokens, f8 cache", n);
+            row(what, measure(call_rope, &c, 32), (double)n * (6144 + 4096 + 1024) * 2, 0, 1);
+        }
         c.embed = (nrd_embed_args){.size = sizeof c.embed, .n_tokens = n, .hidden = 4096, .ids = d_iota,
                                    .table = &c.table, .scale = 1, .out = y_buf,
                                    .out_dtype = NRD_DTYPE_BF16};
@@ -369,6 +386,7 @@ static void all_rest(void)
     }
     free(zeros);
     free(iota);
+    free(late);
     free(rows);
     free(h_logits);
     free(freq);

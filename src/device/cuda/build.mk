@@ -14,11 +14,15 @@ $(B)/cuda/%.o: src/%.cu $(wildcard src/device/cuda/*.cuh src/device/ops/*.cuh) i
 	@echo "  NVCC    $<"
 	$(Q)$(NVCC) $(CUDA_FLAGS) $(CUDA_ARCHS) -c $< -o $@
 
+# Of base only what the kernels call: thread-local data of the rest would not fit where the program's
+# threads have no room for it.
+CUDA_BASE := $(addprefix $(B)/obj/base/,dtype.o error.o)
+
 # The runtime is linked in; cuBLASLt is opened at run time; the driver is found by the runtime.
-$(B)/lib/nereid_cuda.so: $(CUDA_OBJ) $(OBJ_base) src/device/cuda/cuda.map
+$(B)/lib/nereid_cuda.so: $(CUDA_OBJ) $(CUDA_BASE) src/device/cuda/cuda.map
 	@mkdir -p $(@D)
 	@echo "  LINK    $@"
-	$(Q)$(CXX) -shared -o $@ $(CUDA_OBJ) $(OBJ_base) -L$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt \
+	$(Q)$(CXX) -shared -o $@ $(CUDA_OBJ) $(CUDA_BASE) -L$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt \
 	    -lpthread -lm -static-libstdc++ -static-libgcc -Wl,--version-script=src/device/cuda/cuda.map
 
 $(B)/bin/gpu_check: tests/gpu/gpu_check.c $(wildcard tests/gpu/*.h) include/nereid/device.h $(OBJ_base)

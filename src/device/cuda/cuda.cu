@@ -2,6 +2,7 @@
 #include "device/cuda/cuda_dev.cuh"
 #include "device/cuda/kv_layout.cuh"
 
+#include <cstddef>
 #include <cstdio>
 #include <cstring>
 #include <new>
@@ -100,7 +101,8 @@ static nrd_error *open_checked(const nrd_device_config *config, cuda_device *dev
                                                   cudaEnableDefault, &found));
         dev->encode = found == cudaDriverEntryPointSuccess ? (tensor_map_encode_fn)fn : NULL;
     }
-    dev->lt = lt_open(&dev->lt_why);
+    const bool has_cache = config->size >= offsetof(nrd_device_config, timing_cache) + sizeof(char *);
+    dev->lt = lt_open(has_cache ? config->timing_cache : NULL, dev->name, &dev->lt_why);
     return NULL;
 }
 
@@ -123,6 +125,7 @@ static void fill_ops(nrd_device_ops *ops)
     ops->sample = op_sample;
     ops->counts = op_counts;
     ops->copy_blocks = op_copy_blocks;
+    ops->limits = dev_limits;
     stream_fill_ops(ops);
     weight_fill_ops(ops);
 }

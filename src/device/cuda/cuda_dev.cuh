@@ -113,6 +113,9 @@ void stream_fill_ops(nrd_device_ops *ops);
 nrd_error *stream_scratch(nrd_stream *s);
 nrd_error *stream_tmp(nrd_stream *s, size_t bytes, void **out);
 
+/* limits.cu */
+nrd_error *dev_limits(nrd_device *d, nrd_device_limits *out);
+
 /* weight.cu */
 void weight_fill_ops(nrd_device_ops *ops);
 
@@ -125,7 +128,7 @@ struct lt_problem {
     void *y;
     int64_t ldy;
 };
-cublas_lt *lt_open(std::string *why);
+cublas_lt *lt_open(const char *file, const char *gpu, std::string *why); /* file: may be NULL */
 void lt_close(cublas_lt *lt);
 void lt_settle(cublas_lt *lt); /* waits for the trials of kernels under way */
 nrd_error *lt_run(nrd_stream *s, const lt_problem *p);

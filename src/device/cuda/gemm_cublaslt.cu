@@ -7,18 +7,16 @@
  *           then multiples of 64 up to 512, of 128 up to 2048, then powers of two) runs the heuristic's
  *           best several times each on the caller's own data, between events that a later call reads:
  *           nobody waits. Until then the heuristic's first is used; graph capture, where nothing can
- *           be timed, begins with settling what is open.
+ *           be timed, begins with settling what is open. A file keeps the choices (gemm_plans.cuh).
  * Sources   cuBLAS 13.0 documentation, "cuBLASLt API".
  */
 #include "device/cuda/cuda_dev.cuh"
-
-#include <cublasLt.h>
+#include "device/cuda/gemm_plans.cuh"
 
 #include <dlfcn.h>
-#include <map>
-#include <tuple>
 
 #define LT_SYMBOLS(X)                                                                              \
+    X(cublasLtGetVersion)                                                                          \
     X(cublasLtCreate)                                                                              \
     X(cublasLtDestroy)                                                                             \
     X(cublasLtMatmul)                                                                              \
@@ -32,29 +30,21 @@
     X(cublasLtMatmulPreferenceDestroy)                                                             \
     X(cublasLtMatmulPreferenceSetAttribute)
 
-typedef std::tuple<int64_t, int64_t, int64_t, int, int, int64_t> plan_key;
-
-enum { CANDIDATES = 12, MAX_TIMED = 3 };
-
-/* What a shape class runs with; while events are there, a trial whose times are not read yet. */
-struct lt_plan {
-    cublasLtMatmulAlgo_t algo;
-    int n, timed; /* candidates and timed runs of each */
-    cublasLtMatmulAlgo_t tried[CANDIDATES];
-    std::vector<cudaEvent_t> events; /* [n][timed + 1] */
-};
+enum { MAX_TIMED = 3 };
 
 struct cublas_lt {
     void *dl;
     cublasLtHandle_t handle;
-    std::mutex mu; /* guards plans */
-    std::map<plan_key, lt_plan> plans;
+    std::mutex mu; /* guards plans, changed */
+    plan_table plans;
+    bool changed; /* since the file was read */
+    std::string file, machine; /* file: empty if none is kept */
 #define X(name) decltype(&::name) name;
     LT_SYMBOLS(X)
 #undef X
 };
 
-cublas_lt *lt_open(std::string *why)
+cublas_lt *lt_open(const char *file, const char *gpu, std::string *why)
 {
     static const char *const names[] = {"libcublasLt.so.13", "libcublasLt.so",
                                         "/usr/local/cuda/lib64/libcublasLt.so.13",
@@ -86,6 +76,9 @@ cublas_lt *lt_open(std::string *why)
         delete lt;
         return NULL;
     }
+    lt->file = file ? file : "";
+    lt->machine = std::string(gpu) + ", cuBLASLt " + std::to_string(lt->cublasLtGetVersion());
+    plans_read(&lt->plans, lt->file, lt->machine);
     return lt;
 }
 
@@ -100,8 +93,9 @@ static void drop_events(lt_plan *plan)
 void lt_close(cublas_lt *lt)
 {
     if (lt) {
-        for (auto &entry : lt->plans) {
-            drop_events(&entry.second);
+        lt_settle(lt);
+        if (lt->changed && !lt->file.empty()) {
+            plans_write(lt->plans, lt->file, lt->machine);
         }
         (void)lt->cublasLtDestroy(lt->handle);
         delete lt; /* the library stays mapped: its kernels may still be registered */
@@ -320,6 +314,7 @@ nrd_error *lt_run(nrd_stream *s, const lt_problem *p)
         if (!lt->plans.emplace(key, plan).second) {
             drop_events(&plan); /* another stream was faster */
         }
+        lt->changed = true;
         return NULL;
     }
     if (multiply(s, op, p, &found[0].algo) != CUBLAS_STATUS_SUCCESS) {

@@ -3,25 +3,37 @@
  * Shapes    rows = new tokens x heads of a KV head; head_dim 64 or 128; cache bf16, fp16 or F8 (turned
  *           into fp16 on its way to shared memory) of the activations' type; blocks of 64 tokens.
  *           Ragged batches, window, sinks, softcap.
- * Work      one block takes 128 rows of a (sequence, KV head), as attention_prefill.cu cuts them. Three
- *           warpgroups: one brings tiles of 64 tokens (a block of the cache is the tile: two bulk copies;
- *           F8 through its registers, two tiles ahead) into a ring of four, two compute 64 rows each.
- *           A computing warpgroup starts the next tile's S before this one's O, so that its softmax runs
- *           beside a product; the two drift apart by themselves and share the tensor cores.
+ * Work      128 rows of a (sequence, KV head) are a piece of work, cut as attention_prefill.cu cuts them.
+ *           One block a multiprocessor takes pieces, a sequence's longest first, until none is left. Three
+ *           warpgroups: one finds the pieces and brings their tiles of 64 tokens (a block of the cache is
+ *           the tile: two bulk copies; F8 through its registers, two tiles ahead) into a ring of four,
+ *           ahead into the next piece; two compute 64 rows each. A computing warpgroup starts the next
+ *           tile's S before this one's O, so that its softmax runs beside a product; the two drift apart
+ *           by themselves and share the tensor cores.
  * Bound     tensor cores: 4 * rows * context / 2 * head_dim operations.
- * Measured  NVIDIA H200, one sequence of 8,192 tokens, 32 heads over 8 x 128, causal: bf16 515, F8
- *           cache 469 TFLOP/s; 2,048 tokens: 351 and 302 (2026-11-21, make gpu-bench).
+ * Measured  NVIDIA H200, one sequence of 8,192 tokens, 32 heads over 8 x 128, causal: bf16 505, F8
+ *           cache 482 TFLOP/s; 2,048 tokens: 422 and 380, where a block a piece reached 351 and 302
+ *           (2026-11-21, make gpu-bench).
  * Sources   FlashAttention-3 (Shah et al. 2024).
  */
 #include "device/ops/attention.cuh"
 #include "device/ops/hopper.cuh"
 
 enum { H_ROWS = 128, H_TILE = 64, H_STAGES = 4, H_THREADS = 384, H_FRONT = 1024 };
+enum { H_COUNTER = 0, H_DONE = 1 }; /* of the stream's counters: the next piece, blocks that ended */
 
 struct hopper_work {
     int seq, q0, row0, n_rows, first_pos, last_pos, ctx;
-    int lo, sinks, n_tiles;
+    int lo, sinks, n_tiles, kvh;
 };
+
+/* In front of the ring. Barriers of a tile: brought, used; of a piece: found, taken. */
+struct hopper_front {
+    uint64_t full[H_STAGES], empty[H_STAGES], found[2], taken[2], alone;
+    int next[2];
+    hopper_work work[2];
+};
+static_assert(sizeof(hopper_front) <= H_FRONT, "the ring follows");
 
 static __device__ __forceinline__ bool find_work(const attn_params &a, int s0, int slot, hopper_work *w)
 {
@@ -69,19 +81,20 @@ static __device__ __forceinline__ void named_sync(int id, int threads)
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-/* Shared memory: barriers, then stages of a K tile and a V tile. */
+/* Tiles of one piece; the ring has had t0 before. */
 template <typename C, int HD>
-static __device__ __forceinline__ void bring(const attn_params &a, const hopper_work &w, char *raw,
-                                             int kvh)
+static __device__ __forceinline__ void bring(const attn_params &a, const hopper_work &w, char *raw, int t0,
+                                             uint32_t *alone_parity)
 {
     constexpr bool F8C = sizeof(C) == 1;
     constexpr int ELEMS = H_TILE * HD, BYTES = ELEMS * 2, MINE = ELEMS / 16 / 128; /* F8 pieces */
+    hopper_front *front = (hopper_front *)raw;
     const int tid = (int)threadIdx.x;
-    const uint32_t full = smem_u32(raw), empty = full + 64, alone = full + 128;
+    const uint32_t full = smem_u32(front->full), empty = smem_u32(front->empty);
+    const uint32_t alone = smem_u32(&front->alone);
     const int32_t *table = a.block_table + (int64_t)w.seq * a.table_stride;
-    const C *cache = (const C *)a.cache + (int64_t)kvh * ELEMS;
+    const C *cache = (const C *)a.cache + (int64_t)w.kvh * ELEMS;
     const int64_t v_off = (int64_t)a.g.n_kv * ELEMS;
-    uint32_t alone_parity = 0;
     uint4 kx[2][F8C ? MINE : 1], vx[2][F8C ? MINE : 1];
 
     auto block_at = [&](int i) { return i < w.n_tiles ? table[tile_of(w, i)] : -1; };
@@ -104,10 +117,10 @@ static __device__ __forceinline__ void bring(const attn_params &a, const hopper_
         }
     };
     auto give = [&](int i, uint4 *k, uint4 *v, int *ahead) { /* ahead: the block of tile i + 2 */
-        const int slot = i % H_STAGES, behind = w.ctx - tile_of(w, i) * H_TILE;
+        const int slot = (t0 + i) % H_STAGES, behind = w.ctx - tile_of(w, i) * H_TILE;
         uint16_t *ks = (uint16_t *)(raw + H_FRONT + (size_t)slot * 2 * BYTES), *vs = ks + ELEMS;
-        if (i >= H_STAGES) {
-            mbar_wait(empty + slot * 8, (uint32_t)(i / H_STAGES - 1) & 1);
+        if (t0 + i >= H_STAGES) {
+            mbar_wait(empty + slot * 8, (uint32_t)((t0 + i) / H_STAGES - 1) & 1);
         }
         if constexpr (F8C) {
 #pragma unroll
@@ -157,8 +170,8 @@ static __device__ __forceinline__ void bring(const attn_params &a, const hopper_
                     bulk_copy(smem_u32(ks), src, BYTES, alone);
                     bulk_copy(smem_u32(vs), src + v_off, BYTES, alone);
                 }
-                mbar_wait(alone, alone_parity);
-                alone_parity ^= 1;
+                mbar_wait(alone, *alone_parity);
+                *alone_parity ^= 1;
             }
             clear_v(vs, block < 0 ? 0 : behind);
             fence_async_proxy();
@@ -184,14 +197,58 @@ static __device__ __forceinline__ void bring(const attn_params &a, const hopper_
     }
 }
 
+/* Finds pieces and brings their tiles until none is left; a piece of no tiles tells the others so. */
+template <typename C, int HD>
+static __device__ __forceinline__ void bring_all(const attn_params &a, char *raw, int s0, int n_slots,
+                                                 int *counters)
+{
+    hopper_front *front = (hopper_front *)raw;
+    const int tid = (int)threadIdx.x, n_pieces = n_slots * a.g.n_kv;
+    uint32_t alone_parity = 0;
+
+    for (int asked = 0, t0 = 0, n = 0;; asked++) {
+        if (tid == 0) {
+            front->next[asked & 1] =
+                asked == 0 ? (int)blockIdx.x : (int)gridDim.x + atomicAdd(counters + H_COUNTER, 1);
+        }
+        named_sync(1, 128);
+        const int piece = front->next[asked & 1];
+        hopper_work w = {};
+        if (piece < n_pieces && !find_work(a, s0, n_slots - 1 - piece / a.g.n_kv, &w)) {
+            continue;
+        }
+        w.kvh = piece % a.g.n_kv;
+        if (tid == 0) {
+            if (n >= 2) {
+                mbar_wait(smem_u32(front->taken + (n & 1)), (uint32_t)(n / 2 - 1) & 1);
+            }
+            front->work[n & 1] = w;
+            mbar_arrive(smem_u32(front->found + (n & 1)));
+        }
+        if (piece >= n_pieces) {
+            break;
+        }
+        named_sync(1, 128);
+        bring<C, HD>(a, front->work[n & 1], raw, t0, &alone_parity);
+        t0 += front->work[n & 1].n_tiles;
+        n++;
+    }
+    if (tid == 0 && atomicAdd(counters + H_DONE, 1) == (int)gridDim.x - 1) {
+        counters[H_COUNTER] = counters[H_DONE] = 0; /* as the next kernel wants them */
+    }
+}
+
 template <typename T, bool BF, int HD>
 static __device__ __forceinline__ void compute(const attn_params &a, const hopper_work &w, char *raw,
-                                               int kvh)
+                                               int t0)
 {
     constexpr int ND = HD / 8, NK = HD / 16, NJ = H_TILE / 8, BYTES = H_TILE * HD * 2;
     const int wg = (int)threadIdx.x / 128 - 1, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
     const int first_row = wg * 64 + (int)(threadIdx.x / 32 % 4) * 16;
-    const uint32_t full = smem_u32(raw), empty = full + 64, ring = full + H_FRONT;
+    hopper_front *front = (hopper_front *)raw;
+    const uint32_t full = smem_u32(front->full), empty = smem_u32(front->empty);
+    const uint32_t ring = smem_u32(raw) + H_FRONT;
+    const int kvh = w.kvh;
     uint32_t q[NK][4], pr[2][NJ];
     int pos[2];
 
@@ -207,8 +264,14 @@ static __device__ __forceinline__ void compute(const attn_params &a, const hoppe
         for (int k = 0; k < NK; k++) {
 #pragma unroll
             for (int s = 0; s < 2; s++) {
-                const T *e = src + 16 * k + 8 * s + 2 * t;
-                q[k][2 * s + h] = in ? pack2<BF>(to_f(e[0]), to_f(e[1])) : 0;
+                const uint32_t two = *(const uint32_t *)(src + 16 * k + 8 * s + 2 * t);
+                if constexpr (std::is_same<T, bf16>::value == BF) {
+                    q[k][2 * s + h] = in ? two : 0;
+                } else {
+                    T e[2];
+                    memcpy(e, &two, sizeof e);
+                    q[k][2 * s + h] = in ? pack2<BF>(to_f(e[0]), to_f(e[1])) : 0;
+                }
             }
         }
     }
@@ -222,8 +285,9 @@ static __device__ __forceinline__ void compute(const attn_params &a, const hoppe
     const float s_mul = a.scale * a.k_scale * (capped ? 1.0f / a.softcap : log2e);
 
     auto start_s = [&](int i) {
-        const uint32_t ks = ring + (uint32_t)(i % H_STAGES) * 2 * BYTES;
-        mbar_wait(full + i % H_STAGES * 8, (uint32_t)(i / H_STAGES) & 1);
+        const int at = t0 + i;
+        const uint32_t ks = ring + (uint32_t)(at % H_STAGES) * 2 * BYTES;
+        mbar_wait(full + at % H_STAGES * 8, (uint32_t)(at / H_STAGES) & 1);
 #pragma unroll
         for (int j = 0; j < NJ; j++) {
             s[j][0] = s[j][1] = s[j][2] = s[j][3] = 0.0f;
@@ -239,7 +303,7 @@ static __device__ __forceinline__ void compute(const attn_params &a, const hoppe
         wg_commit();
     };
     auto start_o = [&](int i) {
-        const uint32_t vs = ring + (uint32_t)(i % H_STAGES) * 2 * BYTES + BYTES;
+        const uint32_t vs = ring + (uint32_t)((t0 + i) % H_STAGES) * 2 * BYTES + BYTES;
         const uint64_t dv = desc_plain(vs, HD * 16, 128);
         wg_hold<ND * 4>(&o[0][0]);
         wg_fence();
@@ -313,7 +377,7 @@ static __device__ __forceinline__ void compute(const attn_params &a, const hoppe
     };
     auto release = [&](int i) {
         if (threadIdx.x % 128 == 0) {
-            mbar_arrive(empty + i % H_STAGES * 8);
+            mbar_arrive(empty + (t0 + i) % H_STAGES * 8);
         }
     };
 
@@ -343,6 +407,7 @@ static __device__ __forceinline__ void compute(const attn_params &a, const hoppe
     start_o(w.n_tiles - 1);
     wg_wait<0>();
     wg_hold<ND * 4>(&o[0][0]);
+    release(w.n_tiles - 1);
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         l_run[h] += __shfl_xor_sync(0xffffffffu, l_run[h], 1);
@@ -363,51 +428,62 @@ static __device__ __forceinline__ void compute(const attn_params &a, const hoppe
 
 template <typename T, typename C, int HD>
 static __global__ void __launch_bounds__(H_THREADS, 1)
-    attention_prefill_hopper_kernel(attn_params a, int s0)
+    attention_prefill_hopper_kernel(attn_params a, int s0, int n_slots, int *counters)
 {
 #ifdef NRD_SM90A
     extern __shared__ __align__(1024) char raw[];
-    const int slot = (int)gridDim.x - 1 - (int)blockIdx.x, kvh = blockIdx.y;
-    hopper_work w;
+    hopper_front *front = (hopper_front *)raw;
 
     if (threadIdx.x == 0) {
-        const uint32_t full = smem_u32(raw);
         for (int i = 0; i < H_STAGES; i++) {
-            mbar_init(full + i * 8, 1);
-            mbar_init(full + 64 + i * 8, 2);
+            mbar_init(smem_u32(front->full + i), 1);
+            mbar_init(smem_u32(front->empty + i), 2);
         }
-        mbar_init(full + 128, 1);
+        for (int i = 0; i < 2; i++) {
+            mbar_init(smem_u32(front->found + i), 1);
+            mbar_init(smem_u32(front->taken + i), 2);
+        }
+        mbar_init(smem_u32(&front->alone), 1);
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
-    /* The step's arrays were uploaded before any kernel of the step began. */
-    const bool work = find_work(a, s0, slot, &w);
     __syncthreads();
     pdl_wait();
     pdl_go();
-    if (!work) {
-        return;
-    }
     if (threadIdx.x < 128) {
-        /* 88 + 2 x 208 = 3 x 168, what the launch took */
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 88;");
-        bring<C, HD>(a, w, raw, kvh);
+        /* 104 + 2 x 200 = 3 x 168, what the launch took */
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 104;");
+        bring_all<C, HD>(a, raw, s0, n_slots, counters);
     } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 208;");
-        compute<T, std::is_same<C, bf16>::value, HD>(a, w, raw, kvh);
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 200;");
+        for (int n = 0, t0 = 0;; n++) {
+            mbar_wait(smem_u32(front->found + (n & 1)), (uint32_t)(n / 2) & 1);
+            const hopper_work w = front->work[n & 1];
+            named_sync(2 + (int)threadIdx.x / 128, 128); /* all of this warpgroup have read it */
+            if (threadIdx.x % 128 == 0) {
+                mbar_arrive(smem_u32(front->taken + (n & 1)));
+            }
+            if (w.n_tiles == 0) {
+                break;
+            }
+            compute<T, std::is_same<C, bf16>::value, HD>(a, w, raw, t0);
+            t0 += w.n_tiles;
+        }
     }
 #else
-    (void)a, (void)s0;
+    (void)a, (void)s0, (void)n_slots, (void)counters;
 #endif
 }
 
 template <typename T, typename C, int HD>
 static nrd_error *hopper_launch(nrd_stream *s, const attn_params &p, int n_tokens, int s0)
 {
-    const unsigned slots =
-        (unsigned)((int64_t)(n_tokens - s0) * p.group / H_ROWS + (p.n_seqs - s0));
+    const int slots = (int)((int64_t)(n_tokens - s0) * p.group / H_ROWS) + (p.n_seqs - s0);
+    const int64_t pieces = (int64_t)slots * p.g.n_kv;
     const size_t smem = H_FRONT + (size_t)H_STAGES * 2 * H_TILE * HD * 2;
-    return launch(s, attention_prefill_hopper_kernel<T, C, HD>, dim3(slots, (unsigned)p.g.n_kv),
-                  dim3(H_THREADS), smem, p, s0);
+    NRD_TRY(stream_scratch(s)); /* the counters */
+    return launch(s, attention_prefill_hopper_kernel<T, C, HD>,
+                  dim3((unsigned)(pieces < s->dev->n_sm ? pieces : s->dev->n_sm)), dim3(H_THREADS), smem,
+                  p, s0, slots, s->counters);
 }
 
 template <typename T, typename C>

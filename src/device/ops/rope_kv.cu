@@ -103,7 +103,7 @@ template <typename T, typename C> static __global__ void __launch_bounds__(256) 
     }
 }
 
-enum { RUN = 16, FEW = 4 }; /* tokens of a block: V, q and k */
+enum { RUN = 16, FEW = 4, AHEAD = 4 }; /* tokens of a block: V, q and k; units read ahead */
 
 /* Tokens in one word and 16-byte unit of V, and where those of a run go. */
 template <typename C> static __device__ __forceinline__ uint32_t bits_of(C v)
@@ -117,7 +117,9 @@ template <typename C> static __device__ __forceinline__ uint32_t bits_of(C v)
     }
 }
 
-template <typename T, typename C, int HD>
+/* ALONE: a block takes the heads of one of the first n_single tokens; else blocks take runs of V, then
+ * others a few tokens' q and k, of the tokens behind. */
+template <typename T, typename C, int HD, bool ALONE>
 static __global__ void __launch_bounds__(256, 3)
     rope_run_kernel(rope_params a, int n_tokens, int n_single)
 {
@@ -137,11 +139,10 @@ static __global__ void __launch_bounds__(256, 3)
     __shared__ int64_t at_s[RUN]; /* the token's block in the cache; < 0: not kept */
     __shared__ int pos_s[RUN], seq_s[RUN], in_s[RUN]; /* in_s: place in the block */
     const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, n_kv = a.g.n_kv;
-    /* tokens that stand alone, then runs of V, then a few tokens' q and k */
     const int b = (int)blockIdx.x, n_runs = (n_tokens - n_single + RUN - 1) / RUN;
-    const bool do_v = b < n_single + n_runs, do_qk = b < n_single || !do_v;
-    const int step = b < n_single ? 1 : do_v ? (int)RUN : (int)FEW;
-    const int first = b < n_single ? b : n_single + (b - n_single - (do_v ? 0 : n_runs)) * step;
+    const bool do_v = ALONE || b < n_runs, do_qk = ALONE || !do_v;
+    const int step = ALONE ? 1 : do_v ? (int)RUN : (int)FEW;
+    const int first = ALONE ? b : n_single + (do_v ? b : b - n_runs) * step;
     const int left = n_tokens - first, nt = left < step ? left : step;
 
     /* The step's arrays were uploaded before any kernel of the step began; only qkv is waited for. */
@@ -154,6 +155,30 @@ static __global__ void __launch_bounds__(256, 3)
         seq_s[tid] = seq;
     }
     __syncthreads();
+    C *cache = (C *)a.cache;
+    /* kv_layout.cuh, with units of 16 bytes */
+    auto k_at = [&](int h, int tok, int d) {
+        return ((int64_t)(h * (HD / EU) + d / EU) * a.g.bt + tok) * EU + d % EU;
+    };
+    auto v_at = [&](int h, int tok, int d) {
+        return (int64_t)n_kv * a.g.bt * HD + ((int64_t)(h * (a.g.bt / EU) + tok / EU) * HD + d) * EU +
+               tok % EU;
+    };
+    /* A single token's elements of V lie apart, each in a unit with those of the tokens before it. The
+     * unit is changed and written whole: a byte alone would have the memory read and write a sector for
+     * it. No kernel since the step before has written these units, so they are read ahead. */
+    auto unit_of = [&](int i) {
+        return (uint4 *)(cache + at_s[0] + v_at(i / HD, in_s[0] - in_s[0] % EU, i % HD));
+    };
+    uint4 ahead[ALONE ? AHEAD : 1];
+    if constexpr (ALONE) {
+#pragma unroll
+        for (int k = 0; k < AHEAD; k++) {
+            if (at_s[0] >= 0 && tid + k * 256 < n_kv * HD) {
+                ahead[k] = *unit_of(tid + k * 256);
+            }
+        }
+    }
     for (int i = tid; i < nt * HALF && do_qk; i += 256) {
         float sin_v, cos_v;
         sincosf((float)pos_s[i / HALF] * a.inv_freq[i % HALF], &sin_v, &cos_v);
@@ -166,15 +191,6 @@ static __global__ void __launch_bounds__(256, 3)
     const int rotated = a.n_heads + n_kv, groups = (rotated + HEADS - 1) / HEADS;
     const int64_t row = (int64_t)(a.n_heads + 2 * n_kv) * HD;
     T *qkv = (T *)a.qkv + first * row;
-    C *cache = (C *)a.cache;
-    /* kv_layout.cuh, with units of 16 bytes */
-    auto k_at = [&](int h, int tok, int d) {
-        return ((int64_t)(h * (HD / EU) + d / EU) * a.g.bt + tok) * EU + d % EU;
-    };
-    auto v_at = [&](int h, int tok, int d) {
-        return (int64_t)n_kv * a.g.bt * HD + ((int64_t)(h * (a.g.bt / EU) + tok / EU) * HD + d) * EU +
-               tok % EU;
-    };
 
     for (int i = warp; i < nt * groups && do_qk; i += 8) {
         const int t = i / groups, h = i % groups * HEADS + lane / LANES, d = lane % LANES * 8;
@@ -225,75 +241,89 @@ static __global__ void __launch_bounds__(256, 3)
         }
     }
 
-    for (int i = tid; i < n_kv * (HD / DV) && do_v; i += 256) {
-        const int h = i / (HD / DV), d = i % (HD / DV) * DV;
-        const T *x = qkv + (int64_t)(rotated + h) * HD + d;
-        uint32_t v[DV][WORDS]; /* of dimension d + k: the run's tokens */
-        if (nt == 1) { /* one token: its elements lie apart */
-            float e[DV];
-            load_dv(x, e);
-            if (at_s[0] >= 0) {
-                C *to = cache + at_s[0] + v_at(h, in_s[0], d);
-#pragma unroll
-                for (int k = 0; k < DV; k++) {
-                    to[k * EU] = from_f<C>(e[k] * a.v_inv);
-                }
-            }
-            continue;
+    if constexpr (ALONE) {
+        if (at_s[0] < 0) {
+            return;
         }
+        const int place = in_s[0] % EU, word = place / EW, shift = place % EW * 8 * (int)sizeof(C);
+        const uint32_t mask = (sizeof(C) == 1 ? 0xffu : 0xffffu) << shift;
+        auto insert = [&](int i, uint4 unit) {
+            const float e = to_f(qkv[(int64_t)rotated * HD + i]);
+            const uint32_t bits = bits_of(from_f<C>(e * a.v_inv)) << shift;
+            unit.x = word == 0 ? (unit.x & ~mask) | bits : unit.x;
+            unit.y = word == 1 ? (unit.y & ~mask) | bits : unit.y;
+            unit.z = word == 2 ? (unit.z & ~mask) | bits : unit.z;
+            unit.w = word == 3 ? (unit.w & ~mask) | bits : unit.w;
+            *unit_of(i) = unit;
+        };
 #pragma unroll
-        for (int t = 0; t < RUN; t++) {
-            float e[DV];
-            if (t < nt) {
-                load_dv(x + t * row, e);
-            } else {
-#pragma unroll
-                for (int k = 0; k < DV; k++) {
-                    e[k] = 0.0f;
-                }
-            }
-#pragma unroll
-            for (int k = 0; k < DV; k++) {
-                const uint32_t bits = bits_of(from_f<C>(e[k] * a.v_inv)) << (t % EW * 8 * (int)sizeof(C));
-                v[k][t / EW] = t % EW == 0 ? bits : v[k][t / EW] | bits;
+        for (int k = 0; k < AHEAD; k++) {
+            if (tid + k * 256 < n_kv * HD) {
+                insert(tid + k * 256, ahead[k]);
             }
         }
+        for (int i = tid + AHEAD * 256; i < n_kv * HD; i += 256) {
+            insert(i, *unit_of(i));
+        }
+    } else {
+        for (int i = tid; i < n_kv * (HD / DV) && do_v; i += 256) {
+            const int h = i / (HD / DV), d = i % (HD / DV) * DV;
+            const T *x = qkv + (int64_t)(rotated + h) * HD + d;
+            uint32_t v[DV][WORDS]; /* of dimension d + k: the run's tokens */
 #pragma unroll
-        for (int u = 0; u < RUN / EU; u++) {
-            const int t0 = u * EU, pos = pos_s[t0];
-            if (t0 + EU <= nt && pos % EU == 0 && seq_s[t0 + EU - 1] == seq_s[t0] && at_s[t0] >= 0) {
-                uint4 *to = (uint4 *)(cache + at_s[t0] + v_at(h, in_s[t0], d));
-#pragma unroll
-                for (int k = 0; k < DV; k++) { /* a whole unit of each dimension */
-                    to[k] = make_uint4(v[k][4 * u], v[k][4 * u + 1], v[k][4 * u + 2], v[k][4 * u + 3]);
-                }
-                continue;
-            }
-#pragma unroll
-            for (int y = 0; y < 4; y++) {
-                const int t1 = t0 + y * EW;
-                if (t1 >= nt) {
-                    break;
-                }
-                if (t1 + EW <= nt && pos_s[t1] % EW == 0 && seq_s[t1 + EW - 1] == seq_s[t1]) {
-                    C *to = cache + at_s[t1] + v_at(h, in_s[t1], d);
+            for (int t = 0; t < RUN; t++) {
+                float e[DV];
+                if (t < nt) {
+                    load_dv(x + t * row, e);
+                } else {
 #pragma unroll
                     for (int k = 0; k < DV; k++) {
-                        if (at_s[t1] >= 0) {
-                            *(uint32_t *)(to + k * EU) = v[k][4 * u + y];
-                        }
+                        e[k] = 0.0f;
+                    }
+                }
+#pragma unroll
+                for (int k = 0; k < DV; k++) {
+                    const uint32_t bits = bits_of(from_f<C>(e[k] * a.v_inv)) << (t % EW * 8 * (int)sizeof(C));
+                    v[k][t / EW] = t % EW == 0 ? bits : v[k][t / EW] | bits;
+                }
+            }
+#pragma unroll
+            for (int u = 0; u < RUN / EU; u++) {
+                const int t0 = u * EU, pos = pos_s[t0];
+                if (t0 + EU <= nt && pos % EU == 0 && seq_s[t0 + EU - 1] == seq_s[t0] && at_s[t0] >= 0) {
+                    uint4 *to = (uint4 *)(cache + at_s[t0] + v_at(h, in_s[t0], d));
+#pragma unroll
+                    for (int k = 0; k < DV; k++) { /* a whole unit of each dimension */
+                        to[k] = make_uint4(v[k][4 * u], v[k][4 * u + 1], v[k][4 * u + 2], v[k][4 * u + 3]);
                     }
                     continue;
                 }
 #pragma unroll
-                for (int z = 0; z < EW; z++) {
-                    const int t = t1 + z;
-                    if (t < nt && at_s[t] >= 0) {
-                        C *to = cache + at_s[t] + v_at(h, in_s[t], d);
+                for (int y = 0; y < 4; y++) {
+                    const int t1 = t0 + y * EW;
+                    if (t1 >= nt) {
+                        break;
+                    }
+                    if (t1 + EW <= nt && pos_s[t1] % EW == 0 && seq_s[t1 + EW - 1] == seq_s[t1]) {
+                        C *to = cache + at_s[t1] + v_at(h, in_s[t1], d);
 #pragma unroll
                         for (int k = 0; k < DV; k++) {
-                            const uint32_t bits = v[k][4 * u + y] >> (z * 8 * (int)sizeof(C));
-                            memcpy(to + k * EU, &bits, sizeof(C));
+                            if (at_s[t1] >= 0) {
+                                *(uint32_t *)(to + k * EU) = v[k][4 * u + y];
+                            }
+                        }
+                        continue;
+                    }
+#pragma unroll
+                    for (int z = 0; z < EW; z++) {
+                        const int t = t1 + z;
+                        if (t < nt && at_s[t] >= 0) {
+                            C *to = cache + at_s[t] + v_at(h, in_s[t], d);
+#pragma unroll
+                            for (int k = 0; k < DV; k++) {
+                                const uint32_t bits = v[k][4 * u + y] >> (z * 8 * (int)sizeof(C));
+                                memcpy(to + k * EU, &bits, sizeof(C));
+                            }
                         }
                     }
                 }
@@ -306,11 +336,18 @@ template <typename T, typename C>
 static nrd_error *run_launch(nrd_stream *s, const rope_params &p, int n_tokens, int n_single)
 {
     const int in_runs = n_tokens - n_single;
-    const dim3 grid((unsigned)(n_single + (in_runs + RUN - 1) / RUN + (in_runs + FEW - 1) / FEW));
-    if (p.g.hd == 64) {
-        return launch(s, rope_run_kernel<T, C, 64>, grid, dim3(256), 0, p, n_tokens, n_single);
+    const dim3 one((unsigned)n_single);
+    const dim3 runs((unsigned)((in_runs + RUN - 1) / RUN + (in_runs + FEW - 1) / FEW));
+    const bool hd64 = p.g.hd == 64;
+    if (n_single > 0) {
+        NRD_TRY(launch(s, hd64 ? rope_run_kernel<T, C, 64, true> : rope_run_kernel<T, C, 128, true>, one,
+                       dim3(256), 0, p, n_tokens, n_single));
     }
-    return launch(s, rope_run_kernel<T, C, 128>, grid, dim3(256), 0, p, n_tokens, n_single);
+    if (in_runs <= 0) {
+        return NULL;
+    }
+    return launch(s, hd64 ? rope_run_kernel<T, C, 64, false> : rope_run_kernel<T, C, 128, false>, runs,
+                  dim3(256), 0, p, n_tokens, n_single);
 }
 
 /* Whether rope_run_kernel can do it; if so *err is what came of it. */

@@ -8,7 +8,8 @@
 /* Steps of products' tiles at the top, of single rows at the bottom: at most half of a step is
  * padding up to 8 rows, a third up to 96, a fifth beyond. */
 static const int32_t buckets[] = {1,   2,   4,   8,   16,  24,  32,  48,  64,  96,  128,
-                                  160, 192, 256, 320, 384, 448, 512, 640, 768, 896, 1024};
+                                  160, 192, 256, 320, 384, 448, 512, 640, 768, 896, 1024, 1280, 1536, 1792,
+                                  2048};
 enum { N_BUCKETS = sizeof buckets / sizeof buckets[0], MIN_CTX = 256 };
 
 nrd_error *nrd_graphs_init(nrd_graphs *g, nrd_device *dev, int32_t cap)

@@ -68,6 +68,20 @@ static const text_case cases[] = {
     {"json_schema", "{\"type\":\"integer\",\"minimum\":-13,\"maximum\":205}", {"-13", "-9", "0", "99", "205", "150"},
      {"-14", "206", "999", "-0", "007"}},
     {"json_schema", "{\"type\":\"integer\",\"exclusiveMinimum\":99}", {"100", "12345"}, {"99", "5", "-100"}},
+    {"json_schema", "{\"type\":\"number\",\"minimum\":0,\"maximum\":1}", {"0", "1", "0.5", "0.000001", "1.0", "0.0"},
+     {"1.1", "-0.1", "2", "1.000001", ".5", "01"}},
+    {"json_schema", "{\"type\":\"number\",\"exclusiveMinimum\":0,\"exclusiveMaximum\":1}", {"0.5", "0.001", "0.999"},
+     {"0", "1", "0.0", "1.0", "0.000", "1.5"}},
+    {"json_schema", "{\"type\":\"number\",\"minimum\":-1.25,\"maximum\":0.75}", {"-1.25", "-1.2", "0.75", "0.749", "-0.3", "0"},
+     {"-1.26", "0.751", "0.8", "-2", "1", "-0"}},
+    {"json_schema", "{\"type\":\"number\",\"minimum\":2.5,\"exclusiveMaximum\":12.05}", {"2.5", "2.51", "12.049", "12", "9.99", "12.0"},
+     {"2.49", "2", "12.05", "12.1", "13", "12.050"}},
+    {"json_schema", "{\"type\":\"number\",\"minimum\":0.25,\"maximum\":0.26}", {"0.25", "0.26", "0.255", "0.250", "0.2600"},
+     {"0.2", "0.261", "0.249", "0", "0.3", "0.24"}},
+    {"json_schema", "{\"type\":\"number\",\"exclusiveMinimum\":3}", {"3.1", "4", "3.000001", "12345.5"}, {"3", "3.0", "2.9", "-4", "0"}},
+    {"json_schema", "{\"type\":\"number\",\"maximum\":-0.5}", {"-0.5", "-0.50", "-0.6", "-17", "-17.25"}, {"-0.4", "0", "1", "-0.49", "-0"}},
+    {"json_schema", "{\"type\":[\"integer\",\"string\"],\"enum\":[1,\"a\",2.5,null,\"long\",7],\"maxLength\":2,\"maximum\":5}",
+     {"1", "\"a\""}, {"2.5", "null", "\"long\"", "7"}},
     {"json_schema", "{\"type\":\"string\",\"minLength\":2,\"maxLength\":3}", {"\"ab\"", "\"\xc3\xa9\\n\xe2\x82\xac\""}, {"\"a\"", "\"abcd\""}},
     {"json_schema", "{\"type\":\"string\",\"pattern\":\"^[A-Z]\\\"?$\"}", {"\"A\"", "\"B\\\"\""}, {"\"a\"", "\"A\"\""}},
     {"json_schema", "{\"type\":\"string\",\"pattern\":\"b\"}", {"\"b\"", "\"abc\""}, {"\"ac\"", "\"\""}},
@@ -138,6 +152,11 @@ static void test_refusals(void **state)
     expect_refused(v, "json_schema", "{\"oneOf\":[{\"type\":\"integer\"},{\"type\":\"number\"}]}", "oneOf");
     expect_refused(v, "json_schema", "{\"$ref\":\"#/x\"}", "leads nowhere");
     expect_refused(v, "json_schema", "{\"type\":\"integer\",\"minimum\":5,\"maximum\":4}", "no whole number");
+    expect_refused(v, "json_schema", "{\"type\":\"number\",\"exclusiveMinimum\":1,\"maximum\":1}", "no number");
+    expect_refused(v, "json_schema", "{\"type\":\"number\",\"minimum\":0.5,\"maximum\":0.3}", "no number");
+    expect_refused(v, "json_schema", "{\"type\":\"integer\",\"enum\":[\"a\"]}", "no value of 'enum'");
+    expect_refused(v, "json_schema", "{\"const\":3,\"type\":\"string\"}", "'const' does not fit");
+    expect_refused(v, "json_schema", "{\"enum\":[\"a\"],\"pattern\":\"b\"}", "'pattern' beside 'enum'");
     expect_refused(v, "json_schema", "{", "schema");
     expect_refused(v, "json_schema", "{\"$ref\":\"#\"}", "left recursion");
     expect_refused(v, "poem", "", "guide type");
