@@ -97,7 +97,10 @@ typedef struct num_bound {
 } num_bound;
 expr *g_digits(builder *b, int32_t min, int32_t max);
 expr *g_integer_between(builder *b, num_bound lo, num_bound hi);
-expr *g_number_between(builder *b, num_bound lo, num_bound hi);
+/* max_fraction: digits behind the point; 0: as many as the bounds allow. */
+expr *g_number_between(builder *b, num_bound lo, num_bound hi, int max_fraction);
+/* Whole numbers that m > 0 divides. */
+expr *g_multiples(builder *b, int32_t m, num_bound lo, num_bound hi);
 
 /* ---- front ends ---- */
 expr *g_regex(builder *b, const char *s, size_t n, bool search); /* search: anywhere unless anchored */

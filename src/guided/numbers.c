@@ -105,6 +105,70 @@ expr *g_integer_between(builder *b, num_bound low, num_bound high)
     return alt;
 }
 
+/* ---- multiples ---- */
+
+enum { MAX_LISTED = 4096 };
+
+/* Rule i: digits behind those of a number whose remainder is i, up to one without a remainder. */
+static expr *any_multiple(builder *b, int32_t m, bool negative)
+{
+    uint32_t *rest = nrd_xcalloc((size_t)m, sizeof *rest);
+    expr *seq = g_seq(b), *first = g_alt(b);
+    for (int32_t i = 0; i < m; i++) {
+        rest[i] = g_new_rule(b);
+    }
+    for (int32_t i = 0; i < m && !b->err; i++) {
+        expr *alt = g_alt(b);
+        if (i == 0) {
+            g_add(b, alt, g_empty(b));
+        }
+        for (int32_t d = 0; d < 10; d++) {
+            expr *more = g_seq(b);
+            g_add(b, more, digit(b, (char)('0' + d)));
+            g_add(b, more, g_rule_ref(b, rest[(10 * i + d) % m]));
+            g_add(b, alt, more);
+        }
+        g_define(b, rest[i], alt);
+    }
+    g_add(b, first, digit(b, '0'));
+    for (int32_t d = 1; d < 10; d++) {
+        expr *more = g_seq(b);
+        g_add(b, more, digit(b, (char)('0' + d)));
+        g_add(b, more, g_rule_ref(b, rest[d % m]));
+        g_add(b, first, more);
+    }
+    if (negative) {
+        g_add(b, seq, g_repeat(b, digit(b, '-'), 0, 1));
+    }
+    g_add(b, seq, first);
+    free(rest);
+    return seq;
+}
+
+expr *g_multiples(builder *b, int32_t m, num_bound lo, num_bound hi)
+{
+    const double least = (lo.open ? floor(lo.at / m) + 1 : ceil(lo.at / m)) * m;
+    const double most = (hi.open ? ceil(hi.at / m) - 1 : floor(hi.at / m)) * m;
+    if (isinf(hi.at) && (isinf(lo.at) || least == 0)) {
+        return any_multiple(b, m, isinf(lo.at));
+    }
+    if (isinf(lo.at) || isinf(hi.at) || (most - least) / m >= MAX_LISTED || fabs(least) > 1e15) {
+        g_fail(b, NRD_ERR_UNSUPPORTED, "schema: 'multipleOf' beside these bounds is not supported");
+        return NULL;
+    }
+    if (least > most) {
+        g_fail(b, NRD_ERR_INVALID_ARG, "schema: no multiple of %d lies between the bounds", m);
+        return NULL;
+    }
+    expr *alt = g_alt(b);
+    for (int64_t x = (int64_t)least; x <= (int64_t)most && !b->err; x += m) {
+        char text[24];
+        int n = snprintf(text, sizeof text, "%lld", (long long)x);
+        g_add(b, alt, g_text(b, text, (size_t)n));
+    }
+    return alt;
+}
+
 /* ---- numbers with a fraction ---- */
 
 /* A number and its text stay one to one while it has at most 15 digits: those before the point (of the
@@ -243,7 +307,7 @@ static decimal to_decimal(num_bound x, int n, bool up)
     return d;
 }
 
-expr *g_number_between(builder *b, num_bound lo, num_bound hi)
+expr *g_number_between(builder *b, num_bound lo, num_bound hi, int max_fraction)
 {
     double low = isinf(lo.at) ? 0 : fabs(lo.at), high = isinf(hi.at) ? 0 : fabs(hi.at);
     double largest = low > high ? low : high;
@@ -252,6 +316,7 @@ expr *g_number_between(builder *b, num_bound lo, num_bound hi)
     expr *alt = g_alt(b);
     bool any = false;
 
+    n = max_fraction > 0 && max_fraction < n ? max_fraction : n;
     if (largest >= MAX_WITH_FRACTION) {
         return g_integer_between(b, lo, hi);
     }

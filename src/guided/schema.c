@@ -266,6 +266,8 @@ static expr *format(schema_reader *r, const char *name)
         {"email", "[a-z0-9_]{1,32}(\\.[a-z0-9_]{1,16}){0,2}@[a-z0-9]{1,32}(\\.[a-z0-9]{2,16}){1,2}"},
         {"hostname", "[a-z0-9]{1,32}(\\.[a-z0-9]{1,32}){0,4}"},
         {"ipv4", "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])(\\.(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])){3}"},
+        {"ipv6", "([0-9a-f]{1,4}:){7}[0-9a-f]{1,4}"},
+        {"uri", "https?://[a-z0-9]{1,32}(\\.[a-z0-9]{1,32}){1,4}(:[1-9][0-9]{1,3})?(/[A-Za-z0-9._~-]{0,64}){0,8}"},
         {"uuid", "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"},
     };
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
@@ -439,9 +441,38 @@ static expr *read_object(schema_reader *r, const nrd_json *s)
     return g_rule_ref(b, r->j.object);
 }
 
+static expr *read_number(schema_reader *r, const nrd_json *s, bool whole_only)
+{
+    builder *b = r->b;
+    const nrd_json *multiple = nrd_json_get(s, "multipleOf");
+    double m = nrd_json_num(multiple, 0);
+    num_bound lo, hi;
+    bool bounded = read_bounds(s, &lo, &hi);
+
+    if (multiple && !(m > 0)) {
+        g_fail(b, NRD_ERR_INVALID_ARG, "schema: 'multipleOf' must be a number above 0");
+        return NULL;
+    }
+    for (int n = 1; multiple && n <= 6; n++) {
+        if (fabs(m * pow(10, n) - 1) < 1e-9) { /* 0.1, 0.01 …: so many digits behind the point */
+            return whole_only ? g_integer_between(b, lo, hi) : g_number_between(b, lo, hi, n);
+        }
+    }
+    if (multiple && (m > 1000 || floor(m) != m)) {
+        refuse(r, "multipleOf", "of other numbers than 1 to 1000 and 0.1, 0.01 and so on is not supported");
+        return NULL;
+    }
+    if (multiple) {
+        return g_multiples(b, (int32_t)m, lo, hi);
+    }
+    if (whole_only) {
+        return bounded ? g_integer_between(b, lo, hi) : g_rule_ref(b, r->j.integer);
+    }
+    return bounded ? g_number_between(b, lo, hi, 0) : g_rule_ref(b, r->j.number);
+}
+
 static expr *read_type(schema_reader *r, const nrd_json *s, const char *type)
 {
-    num_bound lo, hi;
     builder *b = r->b;
     if (!strcmp(type, "object")) {
         return read_object(r, s);
@@ -452,11 +483,8 @@ static expr *read_type(schema_reader *r, const nrd_json *s, const char *type)
     if (!strcmp(type, "string")) {
         return read_string(r, s);
     }
-    if (!strcmp(type, "integer")) {
-        return read_bounds(s, &lo, &hi) ? g_integer_between(b, lo, hi) : g_rule_ref(b, r->j.integer);
-    }
-    if (!strcmp(type, "number")) {
-        return read_bounds(s, &lo, &hi) ? g_number_between(b, lo, hi) : g_rule_ref(b, r->j.number);
+    if (!strcmp(type, "integer") || !strcmp(type, "number")) {
+        return read_number(r, s, type[0] == 'i');
     }
     if (!strcmp(type, "null")) {
         return g_word(b, "null");
@@ -529,8 +557,8 @@ static void check_keywords(schema_reader *r, const nrd_json *s)
     static const char *const known[] = {
         "type", "enum", "const", "properties", "required", "additionalProperties", "items",
         "prefixItems", "minItems", "maxItems", "minLength", "maxLength", "pattern", "format",
-        "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "anyOf", "oneOf", "allOf",
-        "$ref", "$defs", "definitions", "title", "description", "default", "examples", "example",
+        "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "anyOf", "oneOf",
+        "allOf", "$ref", "$defs", "definitions", "title", "description", "default", "examples", "example",
         "$schema", "$id", "$comment", "$anchor", "deprecated", "readOnly", "writeOnly", "nullable",
         "discriminator", "contentMediaType", "contentEncoding", "strict",
     };
@@ -588,8 +616,8 @@ static bool has_limits(const nrd_json *s, const char *except)
     static const char *const limits[] = {"type", "enum", "const", "properties", "required", "items",
                                          "prefixItems", "minItems", "maxItems", "minLength",
                                          "maxLength", "pattern", "format", "minimum", "maximum",
-                                         "exclusiveMinimum", "exclusiveMaximum", "anyOf", "oneOf",
-                                         "allOf", "$ref"};
+                                         "exclusiveMinimum", "exclusiveMaximum", "multipleOf",
+                                         "anyOf", "oneOf", "allOf", "$ref"};
     for (size_t i = 0; i < sizeof limits / sizeof limits[0]; i++) {
         if (strcmp(limits[i], except) != 0 && nrd_json_get(s, limits[i])) {
             return true;
@@ -658,7 +686,7 @@ static int32_t n_characters(const nrd_json *text)
 static bool fits(schema_reader *r, const nrd_json *s, const nrd_json *v)
 {
     static const char *const unread[] = {"properties", "required", "items", "prefixItems", "minItems",
-                                         "maxItems", "pattern", "format"};
+                                         "maxItems", "pattern", "format", "multipleOf"};
     const nrd_json *type = nrd_json_get(s, "type");
     num_bound lo, hi;
     bool ok = !type;

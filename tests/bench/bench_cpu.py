@@ -150,6 +150,8 @@ def child_transformers(model, threads, dtype="bfloat16"):
 def converted(model, form, folder):
     """The same weights in another format of llama.cpp."""
     import llama_cpp as L
+    quiet = L.llama_log_callback(lambda *_: None)
+    L.llama_log_set(quiet, None)
     path = folder / f"{form}.gguf"
     p = L.llama_model_quantize_default_params()
     p.ftype, p.allow_requantize = getattr(L, f"LLAMA_FTYPE_MOSTLY_{form}"), True

@@ -308,12 +308,14 @@ def random_schema(rng, depth=0):
             s[rng.choice(["minimum", "exclusiveMinimum"])] = low - 2
         if rng.random() < 0.7:
             s[rng.choice(["maximum", "exclusiveMaximum"])] = high + 2
+        if rng.random() < 0.2 and len(s) != 2:
+            s["multipleOf"] = rng.choice([2, 3, 25])
         return s
     if kind == "string":
         return rng.choice([
             {"type": "string", "maxLength": rng.randint(1, 9)}, {"type": "string", "minLength": 2, "maxLength": 6},
             {"type": "string", "pattern": rng.choice(["^[a-z]{1,5}$", "^(ab|\\d)+x$", "^[^a]{2}$"])},
-            {"type": "string", "format": rng.choice(["date", "time", "ipv4", "uuid", "date-time", "email"])}])
+            {"type": "string", "format": rng.choice(["date", "time", "ipv4", "uuid", "date-time", "email", "ipv6", "uri"])}])
     if kind == "enum":
         s = {"enum": [1, -2.5, "x", "a \"q\"", None, True, [1, {"k": []}], "é"]}
         return rng.choice([s, dict(s, type=["string", "integer"]), dict(s, type="number", maximum=0)])

@@ -22,6 +22,22 @@ def test_tiny_model_gives_the_logprobs_of_the_reference(name, tmp_path):
     print(f"{name}: worst {worst.error:.2e} at {worst.where}")
 
 
+def instruction_sets():
+    """Those of the CPU device that this machine runs, from plain C on."""
+    with open("/proc/cpuinfo", encoding="ascii", errors="replace") as f:
+        flags = next((line.split() for line in f if line.startswith("flags")), [])
+    needs = {"generic": [], "avx2": ["avx2", "fma", "f16c"], "avx512": ["avx512bw", "avx512dq", "avx512vl"],
+             "avx512vnni": ["avx512_vnni", "avx512bw", "avx512dq", "avx512vl"]}
+    return [name for name, flag in needs.items() if set(flag) <= set(flags)]
+
+
+@pytest.mark.parametrize("isa", instruction_sets())
+@pytest.mark.parametrize("name", ["llama", "gemma3"])
+def test_every_instruction_set_gives_the_logprobs_of_the_reference(name, isa, tmp_path):
+    worst = cg.check(name, [*PROGRAM, "--isa", isa], cg.TOLERANCE, str(tmp_path))
+    print(f"{name}, {isa}: worst {worst.error:.2e} at {worst.where}")
+
+
 @pytest.mark.parametrize("name", list(cg.REAL))
 def test_real_model_gives_the_logprobs_of_the_reference(name, tmp_path):
     if cg.real_path(name) is None and not os.environ.get("NEREID_REQUIRE_MODELS"):

@@ -19,7 +19,7 @@ def perplexity(model, text, *options):
     return float(re.search(r"perplexity ([\d.]+)", out)[1])
 
 
-@pytest.mark.parametrize("name,n_bytes,isas", [("smollm2", 2400, ["avx2"]), ("gemma3-270m", 1800, [])])
+@pytest.mark.parametrize("name,n_bytes,isas", [("smollm2", 2400, ["avx2", "avx512"]), ("gemma3-270m", 1800, ["avx2"])])
 def test_native_formats_keep_the_perplexity(name, n_bytes, isas, tmp_path):
     model = cg.real_path(name)
     if model is None:

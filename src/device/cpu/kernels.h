@@ -21,9 +21,13 @@ typedef struct nrd_linear_panel {
 } nrd_linear_panel;
 
 /* len: blocks of 32 k, or columns for float weights. Writes out[t * out_stride + row], 16 rows.
- * The form for NRD_LINEAR_STREAMS tiles takes those at tile + i * tile_step and writes the rows of
- * tile i to out + i * out_step. */
-enum { NRD_LINEAR_STREAMS = 4 };
+ * The form for several tiles (nrd_linear_streams) takes those at tile + i * tile_step and writes the
+ * rows of tile i to out + i * out_step. */
+enum { NRD_LINEAR_MAX_STREAMS = 4 };
+static inline int nrd_linear_streams(int log2_tokens)
+{
+    return log2_tokens <= 2 ? NRD_LINEAR_MAX_STREAMS : log2_tokens == 3 ? 2 : 1; /* 16 sums at most */
+}
 typedef void (*nrd_linear_tile_fn)(const uint8_t *tile, int64_t tile_step, const uint8_t *panel, int64_t len,
                                    float *out, int64_t out_stride, int64_t out_step);
 
@@ -59,7 +63,7 @@ typedef struct nrd_attn_tile {
 typedef struct nrd_cpu_kernels {
     const char *name; /* as nrd_device_config.isa */
     void (*linear_panel)(const nrd_linear_panel *a);
-    /* side_by_side: NRD_LINEAR_STREAMS tiles a call; NULL where the type or number has no such form */
+    /* side_by_side: nrd_linear_streams() tiles a call; NULL where there is no such form */
     nrd_linear_tile_fn (*linear_tile)(nrd_dtype type, int log2_tokens, bool side_by_side);
     nrd_linear_wide (*linear_wide)(nrd_dtype type); /* NULLs: there is none */
     void (*linear_finish)(const float *out, const float *scale, const float *bias, float softcap, int n,

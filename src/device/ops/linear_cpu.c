@@ -157,7 +157,7 @@ static void finish_tile(const nrd_cpu_run *r, const tiles_of *p, int64_t tile, i
 static void do_token_tile(const nrd_cpu_run *r, const tiles_of *p, const uint8_t *data, int64_t from, int64_t to,
                           const panel_kind *kind, const uint8_t *panel, int32_t t0, int n, int log2)
 {
-    enum { S = NRD_LINEAR_STREAMS };
+    const int S = nrd_linear_streams(log2);
     nrd_linear_tile_fn fn = r->k->linear_tile(p->w->dtype, log2, false), many = NULL;
     size_t tile_bytes = nrd_tile16_bytes(p->w->dtype, p->w->cols);
     float *y = (float *)p->a->y + t0 * p->y_stride + p->y0, out[MAX_T * 16];

@@ -80,6 +80,13 @@ static const text_case cases[] = {
      {"0.2", "0.261", "0.249", "0", "0.3", "0.24"}},
     {"json_schema", "{\"type\":\"number\",\"exclusiveMinimum\":3}", {"3.1", "4", "3.000001", "12345.5"}, {"3", "3.0", "2.9", "-4", "0"}},
     {"json_schema", "{\"type\":\"number\",\"maximum\":-0.5}", {"-0.5", "-0.50", "-0.6", "-17", "-17.25"}, {"-0.4", "0", "1", "-0.49", "-0"}},
+    {"json_schema", "{\"type\":\"integer\",\"multipleOf\":7}", {"0", "7", "-14", "98", "1001", "7000000"}, {"1", "71", "-0.7", "07", "99"}},
+    {"json_schema", "{\"type\":\"number\",\"multipleOf\":5,\"minimum\":-7,\"exclusiveMaximum\":15}", {"-5", "0", "5", "10"}, {"15", "-10", "3", "5.5"}},
+    {"json_schema", "{\"type\":\"integer\",\"multipleOf\":4,\"minimum\":0}", {"0", "4", "12", "100"}, {"-4", "10", "2"}},
+    {"json_schema", "{\"type\":\"number\",\"multipleOf\":0.01,\"minimum\":0}", {"0", "0.01", "12.5", "99.99"}, {"0.001", "-1", "1.234"}},
+    {"json_schema", "{\"type\":\"integer\",\"multipleOf\":0.1,\"maximum\":3}", {"3", "-2"}, {"4", "1.1"}},
+    {"json_schema", "{\"type\":\"string\",\"format\":\"ipv6\"}", {"\"1:2:3:4:5:6:7:8\"", "\"fe80:0:0:0:0:0:0:1\""}, {"\"1:2\"", "\"g:2:3:4:5:6:7:8\""}},
+    {"json_schema", "{\"type\":\"string\",\"format\":\"uri\"}", {"\"https://a.example/x/y.html\"", "\"http://a.b:8080/\""}, {"\"a.example\"", "\"ftp://a.b\""}},
     {"json_schema", "{\"type\":[\"integer\",\"string\"],\"enum\":[1,\"a\",2.5,null,\"long\",7],\"maxLength\":2,\"maximum\":5}",
      {"1", "\"a\""}, {"2.5", "null", "\"long\"", "7"}},
     {"json_schema", "{\"type\":\"string\",\"minLength\":2,\"maxLength\":3}", {"\"ab\"", "\"\xc3\xa9\\n\xe2\x82\xac\""}, {"\"a\"", "\"abcd\""}},
@@ -153,6 +160,10 @@ static void test_refusals(void **state)
     expect_refused(v, "json_schema", "{\"$ref\":\"#/x\"}", "leads nowhere");
     expect_refused(v, "json_schema", "{\"type\":\"integer\",\"minimum\":5,\"maximum\":4}", "no whole number");
     expect_refused(v, "json_schema", "{\"type\":\"number\",\"exclusiveMinimum\":1,\"maximum\":1}", "no number");
+    expect_refused(v, "json_schema", "{\"type\":\"number\",\"multipleOf\":0.3}", "multipleOf");
+    expect_refused(v, "json_schema", "{\"type\":\"integer\",\"multipleOf\":0}", "above 0");
+    expect_refused(v, "json_schema", "{\"type\":\"integer\",\"multipleOf\":3,\"minimum\":5}", "beside these bounds");
+    expect_refused(v, "json_schema", "{\"type\":\"integer\",\"multipleOf\":30,\"minimum\":1,\"maximum\":9}", "no multiple of 30");
     expect_refused(v, "json_schema", "{\"type\":\"number\",\"minimum\":0.5,\"maximum\":0.3}", "no number");
     expect_refused(v, "json_schema", "{\"type\":\"integer\",\"enum\":[\"a\"]}", "no value of 'enum'");
     expect_refused(v, "json_schema", "{\"const\":3,\"type\":\"string\"}", "'const' does not fit");
