@@ -1,5 +1,6 @@
 #include "frontends/shm.h"
 
+#include "base/clock.h"
 #include "base/json.h"
 #include "base/mem.h"
 #include "frontends/cuda_ipc.h"
@@ -10,6 +11,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 struct nrd_shm_region {
@@ -28,8 +30,12 @@ struct nrd_shm_region {
 struct nrd_shm {
     bool allowed;
     pthread_mutex_t mu;
+    pthread_cond_t unused; /* a region has no users any more */
     nrd_shm_region *regions; /* guarded by mu; sorted by name */
 };
+
+/* A client that has its answer may take its region back before the server has let go of the request. */
+enum { UNREGISTER_WAIT_MS = 200 };
 
 static void region_free(nrd_shm_region *r)
 {
@@ -54,6 +60,11 @@ nrd_error *nrd_shm_new(nrd_shm **out, bool allowed)
     }
     (*out)->allowed = allowed;
     pthread_mutex_init(&(*out)->mu, NULL);
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&(*out)->unused, &monotonic);
+    pthread_condattr_destroy(&monotonic);
     return NULL;
 }
 
@@ -75,6 +86,7 @@ void nrd_shm_free(nrd_shm *s)
         s->regions = r->next;
         region_free(r);
     }
+    pthread_cond_destroy(&s->unused);
     pthread_mutex_destroy(&s->mu);
     free(s);
 }
@@ -193,14 +205,33 @@ nrd_error *nrd_shm_register_cuda(nrd_shm *s, const char *name, const void *handl
     return add(s, r, handle);
 }
 
+static bool is_named(const nrd_shm_region *r, bool cuda, const char *name)
+{
+    return r->cuda == cuda && (!name || strcmp(r->name, name) == 0);
+}
+
+static bool any_in_use(const nrd_shm *s, bool cuda, const char *name)
+{
+    for (const nrd_shm_region *r = s->regions; r; r = r->next) {
+        if (r->users > 0 && is_named(r, cuda, name)) {
+            return true;
+        }
+    }
+    return false;
+}
+
 nrd_error *nrd_shm_unregister(nrd_shm *s, bool cuda, const char *name)
 {
     nrd_error *err = NULL;
     NRD_TRY(check_allowed(s));
+    const uint64_t end_ns = nrd_now_ns() + (uint64_t)UNREGISTER_WAIT_MS * 1000000u;
+    const struct timespec end = {(time_t)(end_ns / 1000000000u), (long)(end_ns % 1000000000u)};
     pthread_mutex_lock(&s->mu);
+    while (any_in_use(s, cuda, name) && pthread_cond_timedwait(&s->unused, &s->mu, &end) == 0) {
+    }
     for (nrd_shm_region **at = &s->regions; *at;) {
         nrd_shm_region *r = *at;
-        if (r->cuda != cuda || (name && strcmp(r->name, name) != 0)) {
+        if (!is_named(r, cuda, name)) {
             at = &r->next;
             continue;
         }
@@ -295,7 +326,9 @@ void nrd_shm_put(nrd_shm *s, nrd_shm_region *region)
 {
     if (region) {
         pthread_mutex_lock(&s->mu);
-        region->users--;
+        if (--region->users == 0) {
+            pthread_cond_broadcast(&s->unused);
+        }
         pthread_mutex_unlock(&s->mu);
     }
 }

@@ -6,8 +6,8 @@
  * Owner     Any thread; the table has a lock of its own.
  * Units     Bytes. Offsets of a request are relative to the registered part.
  * Errors    INVALID_ARG, ALREADY_EXISTS, NOT_FOUND with Triton's words. Ranges are checked against
- *           the size of the object at registration. A region in use by a request cannot be
- *           unregistered.
+ *           the size of the object at registration. Unregistering waits a
+ *           moment for the last request of a region; one that stays in use is not unregistered.
  * Lifetime  A region is mapped from register to unregister; nrd_shm_get counts a user until
  *           nrd_shm_put.
  * Sources   Triton's system and CUDA shared memory extensions.

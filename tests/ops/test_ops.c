@@ -688,7 +688,7 @@ static void shared_case(int i, nrd_dtype kv_dtype, int32_t n_heads, int32_t n_kv
     }
     int64_t width = (int64_t)n_heads * dim;
     float *q = rnd_floats(n * width, 1), *out = rnd_floats(n * width, 1), *alone = rnd_floats(4 * width, 1);
-    nrd_batch_view view = {n, n_seqs, 3, most, positions, token_seq, q_start, ctx, table, stride, NULL, 0, 0};
+    nrd_batch_view view = {n, n_seqs, 3, most, positions, token_seq, q_start, ctx, table, stride, NULL, 0, 0, 0, 0};
     nrd_attention_args a = {.size = sizeof a, .batch = &view, .q = q, .q_stride = width, .out = out, .act_dtype = NRD_DTYPE_F32,
                             .out_dtype = NRD_DTYPE_F32, .n_heads = n_heads, .scale = 0.1f, .softcap = softcap,
                             .kv = {pool, kv_dtype, next, bt, n_kv, dim, 0.03f, 0.04f}};
@@ -697,7 +697,7 @@ static void shared_case(int i, nrd_dtype kv_dtype, int32_t n_heads, int32_t n_kv
     for (int32_t s = 0; s < n_seqs; s++) {
         int32_t first = q_start[s], fresh = q_start[s + 1] - first, one_start[2] = {0, fresh}, zeros[4] = {0};
         nrd_batch_view one = {fresh, 1, fresh, ctx[s], &positions[first], zeros, one_start, &ctx[s], table + s * stride,
-                              stride, NULL, 0, 0};
+                              stride, NULL, 0, 0, 0, 0};
         a.batch = &one;
         a.q = q + first * width;
         a.out = alone;
