@@ -73,7 +73,7 @@ throughput() { # TYPE IN OUT REQUESTS AT_A_TIME [OPTION...]
 bench() {
     latency
     throughput fp8 128 128 3000 1024
-    throughput fp8 128 2048 1024 1024
+    throughput fp8 128 2048 1024 768
     throughput fp8 500 2000 512 512
     throughput fp8 1000 1000 1024 512
     throughput fp8 2048 128 1200 512
