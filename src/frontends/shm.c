@@ -34,8 +34,9 @@ struct nrd_shm {
     nrd_shm_region *regions; /* guarded by mu; sorted by name */
 };
 
-/* A client that has its answer may take its region back before the server has let go of the request. */
-enum { UNREGISTER_WAIT_MS = 200 };
+/* A client that has its answer may take its region back before the server has let go of the request.
+ * Short: it is a thread of the frontend that waits. */
+enum { UNREGISTER_WAIT_MS = 50 };
 
 static void region_free(nrd_shm_region *r)
 {
