@@ -407,6 +407,19 @@ void nrd_exec_get_info(const nrd_exec *x, nrd_exec_info *info)
     info->size = size;
 }
 
+static nrd_error *lost_error_locked(const nrd_exec *x)
+{
+    return nrd_errorf(NRD_ERR_UNAVAILABLE, "the engine was lost: %s", x->lost);
+}
+
+nrd_error *nrd_exec_health(nrd_exec *x)
+{
+    pthread_mutex_lock(&x->mu);
+    nrd_error *err = x->lost ? lost_error_locked(x) : NULL;
+    pthread_mutex_unlock(&x->mu);
+    return err;
+}
+
 /* ---- tables, with mu held ---- */
 
 static request **bucket(nrd_exec *x, uint64_t id)
@@ -474,7 +487,7 @@ static nrd_error *submit(nrd_exec *x, request *r, uint64_t *out_id)
     nrd_error *err = NULL;
     pthread_mutex_lock(&x->mu);
     if (x->lost) {
-        err = nrd_errorf(NRD_ERR_UNAVAILABLE, "the engine was lost: %s", x->lost);
+        err = lost_error_locked(x);
     } else if (x->stopping) {
         err = nrd_errorf(NRD_ERR_UNAVAILABLE, "the executor is shutting down");
     } else if (x->lim.max_queue_size > 0 && x->n_waiting >= x->lim.max_queue_size) {

@@ -28,3 +28,9 @@ test-backends: $(1)
 endef
 $(foreach a,$(TEST_AGENTS),$(eval $(call test_library_rule,$(B)/tests/repoagents/$(a)/libtritonrepoagent_$(a).so,agents/$(a))))
 $(foreach s,$(TEST_STRATEGIES),$(eval $(call test_library_rule,$(B)/tests/batching/$(s)/batchstrategy.so,batching/$(s))))
+
+# A device that fails on demand: build/tests/devices/nereid_faulty.so.
+$(B)/tests/devices/nereid_%.so: $(B)/tests/server/devices/%.o $(OBJ_nereid)
+	$(link)
+	$(Q)$(CC) -shared -o $@ $^ $(LDFLAGS) $(text_LIBS) $(LIBS_base)
+test-backends: $(B)/tests/devices/nereid_faulty.so
