@@ -769,6 +769,7 @@ void nrd_repo_unload_all(nrd_repo *r);
  * (nrd_repo_bury, which takes the repository's share of the model). */
 void nrd_repo_fail(nrd_repo *r, nrd_model *m, const char *reason);
 void nrd_repo_bury(nrd_repo *r, nrd_model *m);
+bool nrd_repo_has_failed(nrd_repo *r, const char *name); /* that model; NULL: any */
 nrd_error *nrd_repo_register(nrd_repo *r, const char *path, const nrd_param *const *mapping,
                              size_t n) NRD_MUST_USE;
 nrd_error *nrd_repo_unregister(nrd_repo *r, const char *path) NRD_MUST_USE;

@@ -3,7 +3,7 @@
 #include "core/repo/agent.h"
 
 #include "base/file.h"
-#include "nereid/backend.h"
+#include "nereid/server.h"
 
 #include <errno.h>
 #include <inttypes.h>

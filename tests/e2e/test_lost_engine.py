@@ -26,7 +26,7 @@ def fault(tmp_path, monkeypatch):
 @pytest.fixture(params=["none", "explicit"])
 def server(request, fault, tiny_model, cache):
     control = ["--model-control-mode=explicit", "--load-model=*"] if request.param == "explicit" else []
-    s = Server(tiny_model, cache, "--set", "device:faulty", *control)
+    s = Server(tiny_model, cache, "--set", "device:faulty", "--restart-on-failure=false", *control)
     try:
         yield s.wait_ready()
     finally:
@@ -110,6 +110,20 @@ def test_requests_hear_it_and_the_model_is_not_ready_until_it_is_loaded_again(se
     assert server.request("/v2/health/ready")[0] == 200
     assert index(server)["tensorrt_llm"][0] == "READY"
     assert server.generate(LONG) == (status, before)
+
+
+def test_nereid_serve_starts_again_in_the_same_process(fault, tiny_model, cache):
+    s = Server(tiny_model, cache, "--set", "device:faulty").wait_ready()
+    status, before = s.generate(LONG)
+    assert status == 200
+    fault.write_text("")
+    assert s.generate(LONG)[0] == 503
+    fault.unlink()
+    wait_until(lambda: "Starting again" in s.log_text())
+    s.wait_ready()
+    assert s.process.poll() is None
+    assert s.generate(LONG) == (status, before)
+    assert s.stop() == 0
 
 
 def test_a_server_with_a_lost_engine_ends_as_always(server, fault):

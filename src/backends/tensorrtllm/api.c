@@ -4,7 +4,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/str.h"
-#include "nereid/backend.h"
+#include "nereid/server.h"
 
 #include <string.h>
 

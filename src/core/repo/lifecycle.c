@@ -1048,14 +1048,14 @@ static nrd_error *check_explicit(nrd_repo *r)
     return NULL;
 }
 
-static bool has_failed(nrd_repo *r, const char *name)
+bool nrd_repo_has_failed(nrd_repo *r, const char *name)
 {
     bool failed = false;
 
     pthread_mutex_lock(&r->mu);
-    for (size_t i = first_locked(r, name);
-         i < r->n_entries && strcmp(r->entries[i]->name, name) == 0; i++) {
-        failed = failed || failure_locked(r->entries[i]);
+    for (size_t i = 0; i < r->n_entries; i++) {
+        const entry *e = r->entries[i];
+        failed = failed || ((!name || strcmp(e->name, name) == 0) && failure_locked(e));
     }
     pthread_mutex_unlock(&r->mu);
     return failed;
@@ -1175,7 +1175,7 @@ nrd_error *nrd_repo_load(nrd_repo *r, const char *name, const nrd_param *const *
     bool has_files = false;
     nrd_error *err = NULL;
 
-    if (!has_failed(r, name)) { /* what failed may come back in every mode */
+    if (!nrd_repo_has_failed(r, name)) { /* what failed may come back in every mode */
         NRD_TRY(check_explicit(r));
     }
     NRD_TRY(check_name(name));
