@@ -3,6 +3,7 @@
 #include "base/env.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "nereid/device_layout.h"
 
 #include <ctype.h>
 #include <dlfcn.h>
@@ -57,12 +58,19 @@ static nrd_error *open_plugin(nrd_device **out, const char *name, const nrd_devi
                          NRD_DEVICE_PLUGIN_SYMBOL);
         goto done;
     }
-    err = open_device(config, out);
-    if (!err && ((*out)->ops->abi != NRD_DEVICE_ABI)) {
-        err = nrd_errorf(NRD_ERR_UNSUPPORTED, "device \"%s\": %s speaks version %u, this program %u", name,
-                         path, (*out)->ops->abi, NRD_DEVICE_ABI);
+    nrd_device_layout_fn layout;
+    symbol = dlsym(lib, NRD_DEVICE_LAYOUT_SYMBOL);
+    memcpy(&layout, &symbol, sizeof layout);
+    bool fits = layout && layout() == nrd_device_layout();
+    err = fits ? open_device(config, out) : NULL;
+    if (!err && fits && (*out)->ops->abi != NRD_DEVICE_ABI) {
         (*out)->ops->close(*out);
         *out = NULL;
+        fits = false;
+    }
+    if (!fits) {
+        err = nrd_errorf(NRD_ERR_UNSUPPORTED, "device \"%s\": %s was built for another version of nereid; build "
+                                              "it again or use \"cpu\"", name, path);
     }
 done:
     if (err && lib) {

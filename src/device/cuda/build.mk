@@ -9,7 +9,7 @@ CUDA_OBJ := $(patsubst src/%.cu,$(B)/cuda/%.o,$(CUDA_SRC))
 CUDA_FLAGS := -std=c++17 -O3 -lineinfo -Isrc -Iinclude --threads 1 -diag-suppress 177 \
               -Xcompiler -fPIC,-fvisibility=hidden,-Wall,-Wextra
 
-$(B)/cuda/%.o: src/%.cu $(wildcard src/device/cuda/*.cuh src/device/ops/*.cuh) include/nereid/device.h
+$(B)/cuda/%.o: src/%.cu $(wildcard src/device/cuda/*.cuh src/device/ops/*.cuh include/nereid/device*.h)
 	@mkdir -p $(@D)
 	@echo "  NVCC    $<"
 	$(Q)$(NVCC) $(CUDA_FLAGS) $(CUDA_ARCHS) -c $< -o $@

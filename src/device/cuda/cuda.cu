@@ -1,6 +1,7 @@
 /* cuda.cu - the plug-in: opens a GPU, or says in one line why it cannot. */
 #include "device/cuda/cuda_dev.cuh"
 #include "device/cuda/kv_layout.cuh"
+#include "nereid/device_layout.h"
 
 #include <cstddef>
 #include <cstdio>
@@ -169,4 +170,9 @@ nrd_device_plugin(const nrd_device_config *config, nrd_device **out)
     dev->base.ops = &dev->ops;
     *out = &dev->base;
     return NULL;
+}
+
+uint64_t nrd_device_plugin_layout(void)
+{
+    return nrd_device_layout();
 }

@@ -1,9 +1,10 @@
 /* nereid_faulty.so: the CPU as a device whose steps, and whose opening, fail while a file exists that the
- * environment variable NEREID_TEST_FAULT names. */
+ * environment variable NEREID_TEST_FAULT names. Built as nereid_stale.so it is one of another version. */
 #include "base/env.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "device/device.h"
+#include "nereid/device_layout.h"
 
 static nrd_device_ops ops;
 static nrd_error *(*real_linear)(nrd_stream *s, const nrd_linear_args *a);
@@ -39,4 +40,9 @@ __attribute__((visibility("default"))) nrd_error *nrd_device_plugin(const nrd_de
         (*out)->ops = &ops;
     }
     return err;
+}
+
+uint64_t nrd_device_plugin_layout(void)
+{
+    return nrd_device_layout() + (NRD_TEST_STALE ? 1 : 0);
 }
