@@ -2,6 +2,7 @@
 
 #include "base/env.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "nereid/device_layout.h"
 
@@ -40,7 +41,7 @@ static nrd_error *open_plugin(nrd_device **out, const char *name, const nrd_devi
         path = nrd_path_join(extra, file);
     }
     if (!nrd_path_exists(path)) {
-        err = nrd_errorf(NRD_ERR_UNSUPPORTED,
+        err = nrd_errorf(NRD_ERR_NOT_FOUND,
                          "device \"%s\": %s is neither beside the library (%s) nor in NEREID_DEVICE_DIR; "
                          "build it or use \"cpu\"", name, file, dir);
         goto done;
@@ -106,6 +107,9 @@ nrd_error *nrd_device_open(nrd_device **out, const char *name, const nrd_device_
         nrd_error *err = open_plugin(out, "cuda", config);
         if (!err) {
             return NULL;
+        }
+        if (nrd_error_get_code(err) != NRD_ERR_NOT_FOUND) {
+            NRD_LOG_WARN("the CPU is used: %s", nrd_error_message(err));
         }
         nrd_error_free(err);
         return nrd_cpu_open(out, config);

@@ -63,7 +63,7 @@ static nrd_error *open_checked(const nrd_device_config *config, cuda_device *dev
         (void)cudaDriverGetVersion(&have);
         (void)cudaRuntimeGetVersion(&need);
         if (have == 0) {
-            return nrd_errorf(NRD_ERR_UNSUPPORTED, "cuda: no NVIDIA driver (libcuda.so.1) on this "
+            return nrd_errorf(NRD_ERR_NOT_FOUND, "cuda: no NVIDIA driver (libcuda.so.1) on this "
                                                    "machine; use device \"cpu\"");
         }
         return nrd_errorf(NRD_ERR_UNSUPPORTED,
