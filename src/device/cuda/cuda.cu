@@ -31,7 +31,7 @@ static void dev_info(nrd_device *d, nrd_device_info *info)
 
     (void)cudaSetDevice(dev->id);
     (void)cudaMemGetInfo(&left, &total);
-    snprintf(full.name, sizeof full.name, "%s", dev->name);
+    snprintf(full.name, sizeof full.name, "%.40s%s", dev->name, dev->lt ? "" : ", no cuBLASLt: slow");
     full.host_is_device = false;
     full.act_dtype = NRD_DTYPE_BF16;
     full.kv_dtype = NRD_DTYPE_BF16;
