@@ -70,7 +70,8 @@ static nrd_error *send_one(nrd_exec *x, const nrd_exec_info *info, const options
 {
     nrd_exec_request r;
     s->n_out = length_of(state, o->output_mean, o->output_stdev, info->max_seq_len - 1);
-    if (o->steady && index < (uint64_t)o->concurrency) { /* as far on as in a server that has run on */
+    if (o->steady &&
+        index < (uint64_t)o->concurrency) { /* as far on as in a server that has run on */
         s->n_out = (int32_t)((uint64_t)s->n_out * (index + 1) / (uint64_t)o->concurrency);
         s->n_out = s->n_out > 1 ? s->n_out : 1;
     }
@@ -117,8 +118,8 @@ static nrd_error *take_some(nrd_exec *x, outcome *out, int32_t *n_done)
         if (got[i]->is_final) {
             s->first_ns = got[i]->perf.first_token_ns;
             s->done_ns = now;
-            s->cancelled = got[i]->n_beams > 0 &&
-                           got[i]->beams[0].finish_reason == NRD_FINISH_CANCELLED;
+            s->cancelled =
+                got[i]->n_beams > 0 && got[i]->beams[0].finish_reason == NRD_FINISH_CANCELLED;
             if (s->cancelled) {
                 s->n_out = got[i]->beams[0].n_ids;
             }
@@ -131,9 +132,9 @@ static nrd_error *take_some(nrd_exec *x, outcome *out, int32_t *n_done)
     return err;
 }
 
-/* The tokens between the first token of the last of the first `concurrency` requests and `end_ns`, when
- * the last request of all was sent; then only the requests that came to their end remain. A request's
- * tokens are taken to come evenly. */
+/* The tokens between the first token of the last of the first `concurrency` requests and `end_ns`,
+ * when the last request of all was sent; then only the requests that came to their end remain. A
+ * request's tokens are taken to come evenly. */
 static void measure_steady(outcome *out, int32_t concurrency, int64_t end_ns)
 {
     int64_t begin_ns = 0;
@@ -271,7 +272,8 @@ static void rate_over_time(const outcome *out, int n, double *x, double *y)
         y[k] = 0;
         for (int32_t i = 0; i < out->n; i++) {
             const sample *s = &out->samples[i];
-            const double from = (double)(s->first_ns - begin) / 1e9, to = (double)(s->done_ns - begin) / 1e9;
+            const double from = (double)(s->first_ns - begin) / 1e9,
+                         to = (double)(s->done_ns - begin) / 1e9;
             const double a = from > k * piece ? from : k * piece;
             const double b = to < (k + 1) * piece ? to : (k + 1) * piece;
             y[k] += b > a && to > from ? s->n_out * (b - a) / (to - from) / piece : 0;
@@ -297,14 +299,20 @@ static nrd_error *plot(const outcome *out, const options *o, const char *heading
     const int n_figures = o->streaming ? GAP + 1 : GAP;
     double time[PIECES], rate[PIECES];
     double *v = nrd_xcalloc((size_t)out->n * (size_t)n_figures * 2, sizeof *v);
-    nrd_plot p[GAP + 2] = {{.title = "Output", .x_label = "seconds", .y_label = "tokens/s", .n_lines = 1,
+    nrd_plot p[GAP + 2] = {{.title = "Output",
+                            .x_label = "seconds",
+                            .y_label = "tokens/s",
+                            .n_lines = 1,
                             .lines = {{"output", time, rate, PIECES}}}};
     rate_over_time(out, PIECES, time, rate);
     for (int f = 0; f < n_figures; f++) {
         double *x = v + (size_t)f * 2 * (size_t)out->n, *y = x + out->n;
         sorted_values(out, (figure)f, x, y);
-        p[f + 1] = (nrd_plot){.title = titles[f], .x_label = "percentile of requests", .y_label = "ms",
-                              .n_lines = 1, .lines = {{titles[f], x, y, out->n}}};
+        p[f + 1] = (nrd_plot){.title = titles[f],
+                              .x_label = "percentile of requests",
+                              .y_label = "ms",
+                              .n_lines = 1,
+                              .lines = {{titles[f], x, y, out->n}}};
     }
     nrd_error *err = nrd_plot_write(o->plot, heading, text, p, n_figures + 1);
     free(v);
@@ -316,13 +324,16 @@ static void report(const outcome *out, const options *o, nrd_str *j, nrd_str *te
     static const char *const names[] = {"time_to_first_token_ms", "time_per_output_token_ms",
                                         "latency_ms", "longest_gap_ms"};
     static const char *const parts[] = {"mean", "p50", "p95", "p99"};
-    nrd_str_printf(text, "requests            %d, %d at a time, %.2f s\n", out->n, o->concurrency, out->seconds);
+    nrd_str_printf(text, "requests            %d, %d at a time, %.2f s\n", out->n, o->concurrency,
+                   out->seconds);
     nrd_str_printf(text, "request throughput  %.3f requests/s\n", (double)out->n / out->seconds);
     nrd_str_printf(text, "output throughput   %.1f tokens/s\n", (double)out->n_out / out->seconds);
-    nrd_str_printf(text, "total throughput    %.1f tokens/s\n", (double)(out->n_in + out->n_out) / out->seconds);
+    nrd_str_printf(text, "total throughput    %.1f tokens/s\n",
+                   (double)(out->n_in + out->n_out) / out->seconds);
     if (o->steady) {
-        nrd_str_printf(text, "steady throughput   %.1f tokens/s in the %.2f s with all places taken\n",
-               out->steady_s > 0 ? out->steady_out / out->steady_s : 0, out->steady_s);
+        nrd_str_printf(text,
+                       "steady throughput   %.1f tokens/s in the %.2f s with all places taken\n",
+                       out->steady_s > 0 ? out->steady_out / out->steady_s : 0, out->steady_s);
         json_member(j, "steady_s", out->steady_s);
         json_member(j, "steady_output_tokens_per_s",
                     out->steady_s > 0 ? out->steady_out / out->steady_s : 0);
@@ -337,7 +348,8 @@ static void report(const outcome *out, const options *o, nrd_str *j, nrd_str *te
     for (int f = TTFT; f <= (o->streaming ? GAP : TOTAL); f++) {
         double p[4];
         percentiles(out, (figure)f, p);
-        nrd_str_printf(text, "%-26s %10.2f %10.2f %10.2f %10.2f\n", names[f], p[0], p[1], p[2], p[3]);
+        nrd_str_printf(text, "%-26s %10.2f %10.2f %10.2f %10.2f\n", names[f], p[0], p[1], p[2],
+                       p[3]);
         for (int k = 0; k < 4; k++) {
             char name[64];
             snprintf(name, sizeof name, "%s_%s", names[f], parts[k]);
@@ -389,7 +401,8 @@ static nrd_error *table(nrd_exec *x, const options *o, const char *heading, nrd_
     int rows = 0;
 
     nrd_str_puts(j, ",\n  \"rows\": [");
-    nrd_str_printf(&text, "%10s %16s %16s %16s\n", "sequences", "prefill tok/s", "decode tok/s", "each tok/s");
+    nrd_str_printf(&text, "%10s %16s %16s %16s\n", "sequences", "prefill tok/s", "decode tok/s",
+                   "each tok/s");
     fputs(nrd_str_cstr(&text), stdout);
     for (int32_t n = 1; n > 0 && n <= o->max_sequences; n *= 2, rows++) {
         const size_t before = text.len;
@@ -402,9 +415,12 @@ static nrd_error *table(nrd_exec *x, const options *o, const char *heading, nrd_
     }
     nrd_str_puts(j, "\n  ]");
     if (o->plot) {
-        const nrd_plot p = {.title = "Tokens a second", .x_label = "sequences at a time", .y_label = "tokens/s",
-                            .n_lines = 2,
-                            .lines = {{"prefill", n_at, prefill, rows}, {"decode", n_at, decode, rows}}};
+        const nrd_plot p = {
+            .title = "Tokens a second",
+            .x_label = "sequences at a time",
+            .y_label = "tokens/s",
+            .n_lines = 2,
+            .lines = {{"prefill", n_at, prefill, rows}, {"decode", n_at, decode, rows}}};
         err = nrd_plot_write(o->plot, heading, nrd_str_cstr(&text), &p, 1);
     }
 done:
@@ -447,8 +463,8 @@ static nrd_error *bench(const char *verb, const char *path, options *o)
     NRD_TRY_GOTO(nrd_exec_open(&x, m.engine, &c), err, done);
     double load_s = (double)(nrd_now_ns() - start_ns) / 1e9;
     nrd_exec_get_info(x, &info);
-    nrd_str_printf(&heading, "%s, %s, input %d, output %d", info.architecture, info.device, o->input_mean,
-                   o->output_mean);
+    nrd_str_printf(&heading, "%s, %s, input %d, output %d", info.architecture, info.device,
+                   o->input_mean, o->output_mean);
     puts(nrd_str_cstr(&heading));
     nrd_str_puts(&j, "{\n  \"device\": ");
     nrd_json_put_cstr(&j, info.device);
@@ -538,7 +554,8 @@ int nrd_tool_bench(int argc, char **argv)
          "every so-many-th step operation by operation (16)"},
         {"--trace", NULL, NRD_OPT_STR, &o.trace, "FILE",
          "timeline of the steps, for Perfetto or chrome://tracing"},
-        {"--plot", NULL, NRD_OPT_STR, &o.plot, "FILE", "charts: a page (.html) or a picture (.svg)"},
+        {"--plot", NULL, NRD_OPT_STR, &o.plot, "FILE",
+         "charts: a page (.html) or a picture (.svg)"},
         {"--json", "--report_json", NRD_OPT_STR, &o.json, "FILE", "write the figures there too"},
         NRD_EXEC_OPTION_ROWS(o.exec),
     };

@@ -82,7 +82,8 @@ static void put_chart(nrd_str *out, const nrd_plot *p, int top)
     }
     const double bottom = HEIGHT - BOTTOM, right = WIDTH - RIGHT;
     const axis x = axis_of(x_low, x_high, LEFT, right), y = axis_of(0, y_high, bottom, TOP);
-    nrd_str_printf(out, "<g transform=\"translate(0 %d)\">\n<text class=\"t\" x=\"%d\" y=\"22\">", top, LEFT);
+    nrd_str_printf(out, "<g transform=\"translate(0 %d)\">\n<text class=\"t\" x=\"%d\" y=\"22\">",
+                   top, LEFT);
     put_text(out, p->title);
     nrd_str_puts(out, "</text>\n");
     for (int i = 0; y.low + i * y.step <= y.high * 1.0001; i++) {
@@ -94,27 +95,32 @@ static void put_chart(nrd_str *out, const nrd_plot *p, int top)
     }
     for (int i = 0; x.low + i * x.step <= x.high * 1.0001; i++) {
         const double v = x.low + i * x.step;
-        nrd_str_printf(out, "<text x=\"%.1f\" y=\"%g\" text-anchor=\"middle\">%g</text>\n", at(&x, v),
-                       bottom + 18, v);
+        nrd_str_printf(out, "<text x=\"%.1f\" y=\"%g\" text-anchor=\"middle\">%g</text>\n",
+                       at(&x, v), bottom + 18, v);
     }
-    nrd_str_printf(out, "<line class=\"a\" x1=\"%d\" x2=\"%g\" y1=\"%g\" y2=\"%g\"/>\n", LEFT, right, bottom,
-                   bottom);
-    nrd_str_printf(out, "<text x=\"%g\" y=\"%g\" text-anchor=\"middle\">", (LEFT + right) / 2, bottom + 40);
+    nrd_str_printf(out, "<line class=\"a\" x1=\"%d\" x2=\"%g\" y1=\"%g\" y2=\"%g\"/>\n", LEFT,
+                   right, bottom, bottom);
+    nrd_str_printf(out, "<text x=\"%g\" y=\"%g\" text-anchor=\"middle\">", (LEFT + right) / 2,
+                   bottom + 40);
     put_text(out, p->x_label);
-    nrd_str_printf(out, "</text>\n<text transform=\"translate(16 %g) rotate(-90)\" text-anchor=\"middle\">",
-                   (TOP + bottom) / 2);
+    nrd_str_printf(
+        out, "</text>\n<text transform=\"translate(16 %g) rotate(-90)\" text-anchor=\"middle\">",
+        (TOP + bottom) / 2);
     put_text(out, p->y_label);
     nrd_str_puts(out, "</text>\n");
     for (int l = 0; l < p->n_lines; l++) {
         const nrd_plot_line *line = &p->lines[l];
         nrd_str_printf(out, "<polyline class=\"l%d\" points=\"", l);
         for (int i = 0; i < line->n; i++) {
-            nrd_str_printf(out, "%s%.1f,%.1f", i ? " " : "", at(&x, line->x[i]), at(&y, line->y[i]));
+            nrd_str_printf(out, "%s%.1f,%.1f", i ? " " : "", at(&x, line->x[i]),
+                           at(&y, line->y[i]));
         }
         nrd_str_puts(out, "\"/>\n");
         if (p->n_lines > 1) { /* the key, from the right */
             const double key = right - 150.0 * (p->n_lines - l);
-            nrd_str_printf(out, "<line class=\"k l%d\" x1=\"%g\" x2=\"%g\" y1=\"18\" y2=\"18\"/><text x=\"%g\" y=\"22\">",
+            nrd_str_printf(out,
+                           "<line class=\"k l%d\" x1=\"%g\" x2=\"%g\" y1=\"18\" y2=\"18\"/><text "
+                           "x=\"%g\" y=\"22\">",
                            l, key, key + 24, key + 30);
             put_text(out, line->name);
             nrd_str_puts(out, "</text>\n");
@@ -123,23 +129,29 @@ static void put_chart(nrd_str *out, const nrd_plot *p, int top)
     nrd_str_puts(out, "</g>\n");
 }
 
-nrd_error *nrd_plot_write(const char *path, const char *heading, const char *text, const nrd_plot *plots, int n)
+nrd_error *nrd_plot_write(const char *path, const char *heading, const char *text,
+                          const nrd_plot *plots, int n)
 {
     const bool html = nrd_str_has_suffix(path, ".html") || nrd_str_has_suffix(path, ".htm");
     nrd_str out = {0};
 
     if (html) {
-        nrd_str_puts(&out, "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>");
+        nrd_str_puts(&out,
+                     "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>");
         put_text(&out, heading);
-        nrd_str_puts(&out, "</title><style>:root{color-scheme:light dark}body{font:15px sans-serif;max-width:760px;"
-                           "margin:2em auto;padding:0 1em}pre{overflow-x:auto}svg{width:100%}</style></head>\n<body><h1>");
+        nrd_str_puts(&out, "</title><style>:root{color-scheme:light dark}body{font:15px "
+                           "sans-serif;max-width:760px;"
+                           "margin:2em auto;padding:0 "
+                           "1em}pre{overflow-x:auto}svg{width:100%}</style></head>\n<body><h1>");
         put_text(&out, heading);
         nrd_str_puts(&out, "</h1>\n<pre>");
         put_text(&out, text);
         nrd_str_puts(&out, "</pre>\n");
     }
-    nrd_str_printf(&out, "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" role=\"img\">\n<title>", WIDTH,
-                   HEIGHT * n);
+    nrd_str_printf(
+        &out,
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" role=\"img\">\n<title>",
+        WIDTH, HEIGHT * n);
     put_text(&out, heading);
     nrd_str_printf(&out, "</title>\n%s", style);
     for (int i = 0; i < n; i++) {
