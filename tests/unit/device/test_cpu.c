@@ -72,7 +72,7 @@ static void test_unknown_devices_are_refused_by_name(void **state)
     nrd_device_config config = {.size = sizeof config, .isa = "mmx", .world_size = 1};
     (void)state;
     expect(nrd_device_open(&dev, "../evil", NULL), NRD_ERR_INVALID_ARG, "letters");
-    expect(nrd_device_open(&dev, "abacus", NULL), NRD_ERR_UNSUPPORTED, "nereid_abacus.so");
+    expect(nrd_device_open(&dev, "abacus", NULL), NRD_ERR_NOT_FOUND, "nereid_abacus.so");
     expect(nrd_device_open(&dev, "cpu", &config), NRD_ERR_UNSUPPORTED, "mmx");
     config.isa = "";
     config.world_size = 2;
