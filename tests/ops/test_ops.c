@@ -228,6 +228,22 @@ static void test_packed_rows_read_back_as_the_unpacked_ones(void **state)
     }
 }
 
+/* The CPU device's own layout of w; the caller frees what is returned when `packed` is not used any more. */
+static void *pack(const nrd_weight *w, nrd_weight *packed)
+{
+    const nrd_device_ops *ops = targets[0].dev->ops;
+    uint32_t layout;
+    uint64_t bytes;
+
+    ok(ops->weight_plan(targets[0].dev, w->dtype, w->rows, w->cols, true, &layout, &bytes));
+    void *data = nrd_aligned_zalloc(64, (size_t)bytes + 64);
+    ok(ops->weight_pack(targets[0].dev, w, layout, data));
+    packed->data = data;
+    packed->layout = layout;
+    packed->data_bytes = bytes;
+    return data;
+}
+
 /* A sum of `cols` products in float32: each of cols roundings is at most eps / 2 of a partial sum, which
  * grows like the root of its length; as their errors do too, about eps / 2 * cols * |w| |x|. */
 static double linear_allowed(int64_t cols, double w_size, double x_size)
@@ -263,14 +279,7 @@ static void linear_case(nrd_dtype t, int64_t rows, int64_t cols, int32_t n, bool
         a.x_dtype = NRD_DTYPE_F32;
     }
     if (packed) {
-        uint32_t layout;
-        uint64_t bytes;
-        ok(targets[0].dev->ops->weight_plan(targets[0].dev, t, rows, cols, true, &layout, &bytes));
-        data = nrd_aligned_zalloc(64, (size_t)bytes + 64);
-        ok(targets[0].dev->ops->weight_pack(targets[0].dev, &w, layout, data));
-        used.data = data;
-        used.layout = layout;
-        used.data_bytes = bytes;
+        data = pack(&w, &used);
         a.w[0] = &used;
     }
     double w_size = 0;
@@ -866,14 +875,7 @@ static void fused_case(int k)
         row[i] = fused_row(i, vocab, plain && i == n / 2, bias, mask);
     }
     if (packed) {
-        uint32_t layout;
-        uint64_t bytes;
-        ok(targets[0].dev->ops->weight_plan(targets[0].dev, type, rows, cols, true, &layout, &bytes));
-        data = nrd_aligned_zalloc(64, (size_t)bytes + 64);
-        ok(targets[0].dev->ops->weight_pack(targets[0].dev, &w, layout, data));
-        used.data = data;
-        used.layout = layout;
-        used.data_bytes = bytes;
+        data = pack(&w, &used);
     }
     want.counts = nrd_xcalloc((size_t)(n * vocab), 2);
     got.counts = nrd_xcalloc((size_t)(n * vocab), 2);
