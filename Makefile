@@ -227,7 +227,7 @@ build/fuzz/bin/fuzz_pbtext: | $(PROTO_C)
 fuzz: $(patsubst tests/fuzz/%.c,build/fuzz/bin/%,$(FUZZ_SRC)) ## Fuzz every parser for T seconds each (libFuzzer)
 	@scripts/run_fuzz $(T) $^
 
--include $(shell find $(B)/obj build/fuzz/obj -name '*.d' 2>/dev/null)
+-include $(shell find $(B)/obj $(B)/tests/ops build/fuzz/obj -name '*.d' 2>/dev/null)
 
 help: ## This list
 	@grep -hE '^[a-z_-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14

@@ -365,14 +365,14 @@ static void linear_case(nrd_dtype t, int64_t rows, int64_t cols, int32_t n, bool
 
 static void test_linear_matches_the_reference_bit_equal_for_threads_and_batches(void **state)
 {
-    static const int32_t tokens[] = {1, 2, 3, 8, 16, 17, 31, 64};
+    static const int32_t tokens[] = {1, 2, 3, 8, 16, 17, 31, 33, 64, 83};
     (void)state;
 
     for (int i = 0; i < N_WEIGHT_TYPES; i++) {
         nrd_dtype t = weight_types[i];
         worst w[12] = {{0}};
         int64_t block = nrd_dtype_block(t);
-        for (int k = 0; k < 8; k++) {
+        for (int k = 0; k < 10; k++) {
             int64_t cols = block > 1 ? block * rnd_in(1, block == 256 ? 3 : 9) : rnd_in(1, 300);
             linear_case(t, rnd_in(1, 100), cols, tokens[k], k % 3 != 0, k % 2 && (block > 1 || t == NRD_DTYPE_I8),
                         k % 4 == 1, k % 4 == 2 ? 0.5f : 0, w);

@@ -14,7 +14,7 @@ typedef struct nrd_linear_panel {
     size_t row_bytes;
     int64_t cols;
     int64_t n_blocks;   /* of 32 k, whole super blocks */
-    int n_tokens;       /* 1, 2, 4, 8 or 16; for linear_mx: 1 to 8, bfloat16 weights: 1 to 16 */
+    int n_tokens;       /* 1, 2, 4, 8 or 16; for linear_mx: 1 to 16 */
     int offset;
     bool halves, is_float;
     bool is_mx;         /* for linear_mx */
@@ -48,7 +48,7 @@ typedef struct nrd_linear_wide {
  * one of NRD_LINEAR_MX_TOKENS tokens, absent ones zero; with bfloat16 weights one of 16 tokens, the last of what is
  * left. Writes y[t * y_stride + i * 16 + row]; `room`: NRD_LINEAR_WIDE_BYTES. Block types: the bits of the other
  * forms. bfloat16: bits of its own, the same for every number of tokens. */
-enum { NRD_LINEAR_MX_TOKENS = 8, NRD_LINEAR_MX_BF16_TOKENS = 16 };
+enum { NRD_LINEAR_MX_TOKENS = 16, NRD_LINEAR_MX_BF16_TOKENS = 16 };
 typedef struct nrd_linear_mx {
     nrd_dtype type;
     const uint8_t *tiles;

@@ -1,19 +1,23 @@
 /* linear on the matrix unit (AMX), for instruction set 4. See amx.h for the words.
  *
- * Block types  Up to two tiles of 16 rows are unpacked once into L1 as signed bytes - the tile that the
- *              instruction takes, since packed integers lie in groups of four k - and meet panels of 8 tokens. A
- *              block has its own scales, so its dot has K = 32 (or twice 16): 2 tiles of 8 x 16 sums go through L1
- *              to the vector unit, which does the operations of the other forms in their order: the same bits.
- *              While it does, the unit works on the next step, and the one after that waits in registers.
+ * Block types  Two tiles of 16 rows are unpacked once into L1 as signed bytes - the tile that the instruction
+ *              takes, since packed integers lie in groups of four k - and meet panels of 16 tokens. A block has
+ *              its own scales, so its dot has K = 32 (or twice 16): 16 x 16 sums go through L1 to the vector unit,
+ *              which does the operations of the other forms in their order: the same bits. The steps of all
+ *              panels are one pipeline: dots wait in registers, sums in a ring of 1-KiB places, since what a tile
+ *              has stored can be loaded again only when it has left the queue of stores.
  * bfloat16     Packed pairs of k are the unit's tile as they lie. x = high + low, both bfloat16 (what is left out
  *              is below 2^-17 of x); for every 32 k the sum takes the products of high, then of low. Always, with a
  *              single token, too: the unit rounds in its own way, and a token's bits must not depend on others.
- * Bound        Block types, 2 tiles x 8 tokens, 32 k: the float part. 16 conversions, 16 products of scales, 16
- *              multiply-adds and 16 for a minimum on two ports: 32 cycles, 24 without a minimum, 16 for int8 (no
- *              products of scales), twice that for types with two scales in 32 k; the AVX-512 form has 64 for dots
- *              beside it. Loads: 16 rows of sums, 16 of weights, 8 of tokens, 8 or 16 numbers for all lanes, 2 or 4
- *              vectors of scales: 25 to 30 cycles on two ports. Stores: 16. The unit: two dots of 8 rows.
- *              bfloat16, 4 tiles x 16 tokens, 32 k: 8 dots of 16 rows, 128 cycles of the unit; loads 48.
+ *              Blocks of tokens whose panels stay in L2 meet four tiles at a time, in pieces of columns that L1
+ *              holds.
+ * Bound        Block types, 1 tile x 16 tokens, 32 k: a dot of 16 rows and the store of its sums, 16 cycles each of
+ *              different units (beside one another measured 30); the float part 24 on two ports, 32 with a
+ *              minimum, 16 for int8, twice all for types with two scales in 32 k. Loads: 16 rows of sums, 8 of
+ *              weights, 16 of tokens, 16 or 32 numbers for all lanes: 28 to 36 cycles on two ports. The AVX-512
+ *              form has 64 for its dots beside the float part.
+ *              bfloat16, 4 tiles x 16 tokens, 32 k: 8 dots of 16 rows, 128 cycles of the unit; loads 48; a piece
+ *              reads 2 KiB of panels from L2 meanwhile.
  */
 #define MX_OFFSET(type)                                                                            \
     ((type) == NRD_DTYPE_Q4_0                             ? 8                                      \
@@ -23,8 +27,33 @@
      : (type) == NRD_DTYPE_Q8_0 || (type) == NRD_DTYPE_I8 ? 128                                    \
                                                           : 0)
 
-/* Fewest tokens that use the unit for block types: below, reading the weights is the limit. */
-enum { MX_FROM = 8, MX_T = NRD_LINEAR_MX_TOKENS, MX_TILE_ROOM = NRD_LINEAR_WIDE_BYTES / 2 };
+/* Fewest tokens that use the unit for block types (below, unpacking the weights costs more than it saves); steps
+ * whose dots wait in registers (E), places of the ring (D), float part around the dot; tiles and blocks unpacked at
+ * a time; tokens and columns of bfloat16 at a time, bytes of its panels asked for ahead. */
+#ifndef MX_FROM
+#define MX_FROM 32
+#endif
+#ifndef MX_E
+#define MX_E 2
+#define MX_D 4
+#define MX_SPLIT false
+#endif
+#ifndef MX_S
+#define MX_S 2
+#endif
+#ifndef MX_BLOCKS
+#define MX_BLOCKS NRD_LINEAR_WIDE_BLOCKS
+#endif
+#ifndef MX_BF16_BLOCK
+#define MX_BF16_BLOCK 64
+#endif
+#ifndef MX_BF16_COLS
+#define MX_BF16_COLS 224
+#endif
+#ifndef MX_BF16_AHEAD
+#define MX_BF16_AHEAD 4096
+#endif
+enum { MX_T = NRD_LINEAR_MX_TOKENS, MX_TILE_ROOM = NRD_LINEAR_WIDE_BYTES / 2, MX_RING_MAX = 20 };
 
 /* One tile: a block of 32 k is 512 bytes of integers, then d for each half and m for each half. */
 NRD_KERNEL void mx_unpack(const int type, const uint8_t *tile, int64_t ahead, int64_t n_blocks, uint8_t *room)
@@ -64,149 +93,178 @@ typedef struct mx_kind {
     bool halves, has_min, has_scale;
 } mx_kind;
 
+/* Unpacked tiles, MX_TILE_ROOM apart, against all panels. */
+typedef struct mx_job {
+    const uint8_t *room, *panels;
+    size_t panel_bytes;
+    int64_t n_blocks;
+    int32_t n_tiles, n_tokens;
+    bool is_first;
+    float *y;
+    int64_t y_stride;
+} mx_job;
+
+/* A step: K = 32, or a half of it, of one tile and one panel. Steps go through k, then tiles, then panels. */
+typedef struct mx_place {
+    const uint8_t *panel, *room;
+    int64_t k;
+    int32_t tile, token;
+} mx_place;
+
 #define MX_ROOM_STEP(kind) (512 + 64 * ((kind).halves ? 2 : 1) * ((kind).has_min ? 2 : 1))
-#define MX_A(kind, panel, step)                                                                    \
-    ((kind).halves ? (panel) + (step) / 2 * (MX_T * PANEL_Q8_BYTES) + (step) % 2 * 16 : (panel) + (step) * (MX_T * PANEL_Q8_BYTES))
-#define MX_B(kind, room, step)                                                                     \
-    ((kind).halves ? (room) + (step) / 2 * MX_ROOM_STEP(kind) + (step) % 2 * 256 : (room) + (step) * MX_ROOM_STEP(kind))
+#define MX_PANEL_STEP (MX_T * PANEL_Q8_BYTES)
+#define MX_BLOCK(kind, k) ((kind).halves ? (k) / 2 : (k))
+#define MX_A(kind, at) ((at).panel + MX_BLOCK(kind, (at).k) * MX_PANEL_STEP + ((kind).halves ? (at).k % 2 * 16 : 0))
+#define MX_B(kind, at) ((at).room + MX_BLOCK(kind, (at).k) * MX_ROOM_STEP(kind) + ((kind).halves ? (at).k % 2 * 256 : 0))
 
-/* Tiles of registers: sums 0, 1 of even steps and 2, 3 of odd ones; tokens 4; weights 5 and 6. */
-#define MX_STEP(c0, c1, step)                                                                      \
-    do {                                                                                           \
-        mx_zero(c0);                                                                               \
-        mx_load(4, MX_A(kind, panel, step), 32);                                                   \
-        mx_load(5, MX_B(kind, room, step), 64);                                                    \
-        mx_dot_i8(c0, 4, 5);                                                                       \
-        if (S == 2) {                                                                              \
-            mx_zero(c1);                                                                           \
-            mx_load(6, MX_B(kind, room + MX_TILE_ROOM, step), 64);                                 \
-            mx_dot_i8(c1, 4, 6);                                                                   \
-        }                                                                                          \
-    } while (0)
-#define MX_KEEP(c0, c1, to)                                                                        \
-    do {                                                                                           \
-        mx_store(c0, to, 64);                                                                      \
-        if (S == 2) {                                                                              \
-            mx_store(c1, (to) + MX_T * 16, 64);                                                    \
-        }                                                                                          \
-    } while (0)
-
-/* The float part of a step: S tiles, 8 tokens. */
-NRD_KERNEL void mx_scale(const mx_kind kind, const int S, int64_t step, const int32_t *sum, const uint8_t *room,
-                         const uint8_t *panel, vf *acc)
+/* True when k begins again: another tile or panel. */
+NRD_INLINE bool mx_next(mx_place *at, const mx_job *j, int64_t n)
 {
-    const int64_t b = kind.halves ? step / 2 : step, h = kind.halves ? step % 2 : 0, n_half = kind.halves ? 2 : 1;
-    const float *xd = (const float *)(const void *)(panel + b * (MX_T * PANEL_Q8_BYTES) + MX_T * 32);
-    const float *xs = xd + MX_T + h * MX_T;
-    const float *scales = (const float *)(const void *)(room + b * MX_ROOM_STEP(kind) + 512);
-    vf d[2], m[2];
+    if (++at->k < n) {
+        return false;
+    }
+    at->k = 0;
+    at->room += MX_TILE_ROOM;
+    if (++at->tile == j->n_tiles) {
+        at->tile = 0;
+        at->room = j->room;
+        at->panel += j->panel_bytes;
+        at->token += MX_T;
+    }
+    return true;
+}
+
+/* The float part of a step for tokens [from, to) of the panel. */
+NRD_KERNEL void mx_scale(const mx_kind kind, const int from, const int to, const mx_place *at, const int32_t *sum, vf *acc)
+{
+    const int64_t b = MX_BLOCK(kind, at->k), h = kind.halves ? at->k % 2 : 0, n_half = kind.halves ? 2 : 1;
+    const float *xd = (const float *)(const void *)(at->panel + b * MX_PANEL_STEP + MX_T * 32), *xs = xd + MX_T + h * MX_T;
+    const float *scales = (const float *)(const void *)(at->room + b * MX_ROOM_STEP(kind) + 512) + h * 16;
+    const vf d = kind.has_scale ? vf_load(scales) : vf_zero(), m = kind.has_min ? vf_load(scales + n_half * 16) : vf_zero();
 
     NRD_UNROLL
-    for (int i = 0; i < S; i++) {
-        const float *at = scales + i * (MX_TILE_ROOM / (int)sizeof(float)) + h * 16;
-        d[i] = kind.has_scale ? vf_load(at) : vf_zero();
-        m[i] = kind.has_min ? vf_load(at + n_half * 16) : vf_zero();
-    }
-    NRD_UNROLL
-    for (int t = 0; t < MX_T; t++) {
-        vf v = vf_set1(xd[t]), v_sum = kind.has_min ? vf_set1(xs[t]) : vf_zero();
-        NRD_UNROLL
-        for (int i = 0; i < S; i++) {
-            vf dot = vf_from_vi(vi_load(sum + (i * MX_T + t) * 16));
-            vf *at = &acc[i * MX_T + t];
-            *at = vf_fma(dot, kind.has_scale ? vf_mul(d[i], v) : v, *at); /* int8: d is 1 */
-            if (kind.has_min) {
-                *at = vf_fma(m[i], v_sum, *at);
-            }
+    for (int t = from; t < to; t++) {
+        vf dot = vf_from_vi(vi_load(sum + t * 16)), v = vf_set1(xd[t]);
+        acc[t] = vf_fma(dot, kind.has_scale ? vf_mul(d, v) : v, acc[t]); /* int8: d is 1 */
+        if (kind.has_min) {
+            acc[t] = vf_fma(m, vf_set1(xs[t]), acc[t]);
         }
     }
 }
 
-/* S unpacked tiles against one panel of 8 tokens, n_tokens of which are written. */
-NRD_KERNEL void mx_run(const mx_kind kind, const int S, const uint8_t *room, const uint8_t *panel, int64_t n_blocks,
-                       bool is_first, float *y, int64_t y_stride, int n_tokens)
+NRD_KERNEL void mx_begin(const mx_job *j, const mx_place *at, vf *acc)
 {
-    _Alignas(64) int32_t sum[2][2 * MX_T * 16];
-    const int64_t n = kind.halves ? n_blocks * 2 : n_blocks;
-    vf acc[2 * MX_T];
+    const float *y = j->y + at->token * j->y_stride + at->tile * 16;
 
     NRD_UNROLL
-    for (int t = 0; t < S * MX_T; t++) {
-        acc[t] = is_first || t % MX_T >= n_tokens ? vf_zero() : vf_load(y + t % MX_T * y_stride + t / MX_T * 16);
+    for (int t = 0; t < MX_T; t++) {
+        acc[t] = j->is_first || at->token + t >= j->n_tokens ? vf_zero() : vf_load(y + t * j->y_stride);
     }
-    MX_STEP(0, 1, 0);
-    if (n > 1) {
-        MX_STEP(2, 3, 1);
-    }
-    MX_KEEP(0, 1, sum[0]);
-    for (int64_t k = 0; k < n; k += 2) {
-        if (k + 1 < n) {
-            MX_KEEP(2, 3, sum[1]);
-        }
-        if (k + 2 < n) {
-            MX_STEP(0, 1, k + 2);
-        }
-        mx_scale(kind, S, k, sum[0], room, panel, acc);
-        if (k + 1 == n) {
-            break;
-        }
-        if (k + 2 < n) {
-            MX_KEEP(0, 1, sum[0]);
-        }
-        if (k + 3 < n) {
-            MX_STEP(2, 3, k + 3);
-        }
-        mx_scale(kind, S, k + 1, sum[1], room, panel, acc);
-    }
+}
+
+NRD_KERNEL void mx_end(const mx_job *j, const mx_place *at, const vf *acc)
+{
+    float *y = j->y + at->token * j->y_stride + at->tile * 16;
+
     NRD_UNROLL
-    for (int t = 0; t < S * MX_T; t++) {
-        if (t % MX_T < n_tokens) {
-            vf_store(y + t % MX_T * y_stride + t / MX_T * 16, acc[t]);
+    for (int t = 0; t < MX_T; t++) {
+        if (at->token + t < j->n_tokens) {
+            vf_store(y + t * j->y_stride, acc[t]);
+        }
+    }
+}
+
+/* Turn i: the sums of step i - E leave their register of tiles, which then takes the dots of step i; the float part
+ * is that of step i - E - D + 1, whose sums have left the queue of stores by then. */
+#define MX_TURN(c, a, b)                                                                           \
+    do {                                                                                           \
+        if (i >= E && i - E < total) {                                                             \
+            mx_store(c, put, 64);                                                                  \
+            put = put + MX_T * 16 == ring + D * MX_T * 16 ? ring : put + MX_T * 16;                \
+        }                                                                                          \
+        if (is_split && i >= E + D - 1 && i - (E + D - 1) < total) {                               \
+            mx_scale(kind, 0, MX_T / 2, &old, get, acc);                                           \
+        }                                                                                          \
+        if (i < total) {                                                                           \
+            mx_zero(c);                                                                            \
+            mx_load(b, MX_B(kind, now), 64);                                                       \
+            mx_load(a, MX_A(kind, now), 32);                                                       \
+            mx_dot_i8(c, a, b);                                                                    \
+            mx_next(&now, j, n);                                                                   \
+        }                                                                                          \
+        if (i >= E + D - 1 && i - (E + D - 1) < total) {                                           \
+            mx_place was = old;                                                                    \
+            mx_scale(kind, is_split ? MX_T / 2 : 0, MX_T, &old, get, acc);                         \
+            get = get + MX_T * 16 == ring + D * MX_T * 16 ? ring : get + MX_T * 16;                \
+            if (mx_next(&old, j, n)) {                                                             \
+                mx_end(j, &was, acc);                                                              \
+                if (i - (E + D - 1) + 1 < total) {                                                 \
+                    mx_begin(j, &old, acc);                                                        \
+                }                                                                                  \
+            }                                                                                      \
+        }                                                                                          \
+        i++;                                                                                       \
+    } while (0)
+
+NRD_KERNEL void mx_run(const mx_kind kind, const int E, const int D, const bool is_split, const mx_job *j)
+{
+    _Alignas(64) int32_t ring[MX_RING_MAX * MX_T * 16];
+    const int64_t n = kind.halves ? j->n_blocks * 2 : j->n_blocks;
+    const int64_t total = n * j->n_tiles * ((j->n_tokens + MX_T - 1) / MX_T);
+    mx_place now = {.panel = j->panels, .room = j->room}, old = now;
+    int32_t *put = ring, *get = ring;
+    vf acc[MX_T];
+
+    mx_begin(j, &old, acc);
+    for (int64_t i = 0; i < total + E + D - 1;) {
+        MX_TURN(0, 4, 6);
+        if (E > 1) {
+            MX_TURN(1, 5, 7);
+        }
+        if (E > 2) {
+            MX_TURN(2, 4, 6);
+            MX_TURN(3, 5, 7);
         }
     }
 }
 
 typedef void (*mx_unpack_fn)(const uint8_t *tile, int64_t ahead, int64_t n_blocks, uint8_t *room);
-typedef void (*mx_run_fn)(const uint8_t *room, const uint8_t *panel, int64_t n_blocks, bool is_first, float *y,
-                          int64_t y_stride, int n_tokens);
+typedef void (*mx_run_fn)(const mx_job *j);
 
-#define MX_RUN(name, S, ...)                                                                       \
-    static void mx_run_##name##_##S(const uint8_t *room, const uint8_t *panel, int64_t n_blocks, bool is_first, \
-                                    float *y, int64_t y_stride, int n_tokens)                      \
+#define MX_RUN(name, E, D, is_split, ...)                                                          \
+    static void mx_run_##name(const mx_job *j)                                                     \
     {                                                                                              \
-        mx_run((mx_kind){__VA_ARGS__}, S, room, panel, n_blocks, is_first, y, y_stride, n_tokens); \
+        mx_run((mx_kind){__VA_ARGS__}, E, D, is_split, j);                                         \
     }
-#define MX_RUNS(name, ...) MX_RUN(name, 1, __VA_ARGS__) MX_RUN(name, 2, __VA_ARGS__)
-MX_RUNS(min, false, true, true)
-MX_RUNS(min_halves, true, true, true)
-MX_RUNS(plain, false, false, true)
-MX_RUNS(plain_halves, true, false, true)
-MX_RUNS(int8, false, false, false)
+MX_RUN(min, MX_E, MX_D, MX_SPLIT, false, true, true)
+MX_RUN(min_halves, MX_E, MX_D, MX_SPLIT, true, true, true)
+MX_RUN(plain, MX_E, MX_D, MX_SPLIT, false, false, true)
+MX_RUN(plain_halves, MX_E, MX_D, MX_SPLIT, true, false, true)
+MX_RUN(int8, MX_E, MX_D, MX_SPLIT, false, false, false)
 
-static void mx_blocks(const nrd_linear_mx *a, mx_unpack_fn unpack, const mx_run_fn run[2], bool halves)
+static void mx_blocks(const nrd_linear_mx *a, mx_unpack_fn unpack, mx_run_fn run, bool halves)
 {
     const uint8_t k_bytes = halves ? 16 : 32, k_rows = k_bytes / 4;
     const mx_config config = {.palette = 1,
-                              .rows = {MX_T, MX_T, MX_T, MX_T, MX_T, k_rows, k_rows},
-                              .row_bytes = {64, 64, 64, 64, k_bytes, 64, 64}};
-    const int64_t most = NRD_LINEAR_WIDE_BLOCKS, n_pieces = (a->len + most - 1) / most;
+                              .rows = {MX_T, MX_T, MX_T, MX_T, MX_T, MX_T, k_rows, k_rows},
+                              .row_bytes = {64, 64, 64, 64, k_bytes, k_bytes, 64, 64}};
+    const int64_t most = MX_BLOCKS, n_pieces = (a->len + most - 1) / most;
     const int64_t piece = IS_K(a->type) ? most / 8 * 8 : (a->len + n_pieces - 1) / n_pieces;
-    const size_t panel_bytes = a->token_bytes * MX_T;
+    mx_job j = {.room = a->room, .panel_bytes = a->token_bytes * MX_T, .n_tokens = a->n_tokens, .y_stride = a->y_stride};
 
     mx_configure(&config);
-    for (int64_t i = 0; i < a->n_tiles; i += 2) {
-        const int S = a->n_tiles - i < 2 ? 1 : 2;
+    for (int64_t i = 0; i < a->n_tiles; i += MX_S) {
+        j.n_tiles = a->n_tiles - i < MX_S ? 1 : MX_S;
+        j.y = a->y + i * 16;
         for (int64_t b = 0; b < a->len; b += piece) {
-            const int64_t n = a->len - b < piece ? a->len - b : piece;
             const uint8_t *tile = a->tiles + (size_t)i * a->tile_bytes + nrd_tile16_bytes(a->type, b * 32);
-            for (int s = 0; s < S; s++) {
-                unpack(tile + (size_t)s * a->tile_bytes, 2 * (int64_t)a->tile_bytes, n, a->room + s * MX_TILE_ROOM);
+            j.n_blocks = a->len - b < piece ? a->len - b : piece;
+            for (int s = 0; s < j.n_tiles; s++) {
+                unpack(tile + (size_t)s * a->tile_bytes, MX_S * (int64_t)a->tile_bytes, j.n_blocks, a->room + s * MX_TILE_ROOM);
             }
-            const uint8_t *panel = a->panels + b * (MX_T * PANEL_Q8_BYTES);
-            for (int32_t t = 0; t < a->n_tokens; t += MX_T, panel += panel_bytes) {
-                run[S - 1](a->room, panel, n, b == 0, a->y + t * a->y_stride + i * 16, a->y_stride,
-                           a->n_tokens - t < MX_T ? a->n_tokens - t : MX_T);
-            }
+            j.panels = a->panels + b * MX_PANEL_STEP;
+            j.is_first = b == 0;
+            run(&j);
         }
     }
     mx_release();
@@ -220,6 +278,15 @@ static void mx_blocks(const nrd_linear_mx *a, mx_unpack_fn unpack, const mx_run_
         mx_load(b, tile, step);                                                                    \
         mx_dot_bf16(c, 4, b);                                                                      \
         mx_dot_bf16(c, 5, b);                                                                      \
+    } while (0)
+#define MX_BF16_DOTS(c0, c1, tile0, tile1)                                                         \
+    do {                                                                                           \
+        mx_load(6, tile0, 64);                                                                     \
+        mx_load(7, tile1, 64);                                                                     \
+        mx_dot_bf16(c0, 4, 6);                                                                     \
+        mx_dot_bf16(c1, 4, 7);                                                                     \
+        mx_dot_bf16(c0, 5, 6);                                                                     \
+        mx_dot_bf16(c1, 5, 7);                                                                     \
     } while (0)
 #define MX_BF16_EACH(word, ...)                                                                    \
     do {                                                                                           \
@@ -237,7 +304,7 @@ static void mx_blocks(const nrd_linear_mx *a, mx_unpack_fn unpack, const mx_run_
 #define MX_BF16_STORE(c, i, ...) mx_store(c, y + (i) * y_step, y_stride * 4)
 
 /* S tiles, `step` bytes apart, against one panel of n tokens; columns [0, n_cols) of the piece. */
-NRD_KERNEL void mx_bf16_run(const int S, const uint8_t *tile, int64_t step, const uint8_t *panel, int n, int64_t n_cols,
+NRD_KERNEL void mx_bf16_run(const int S, const bool is_near, const uint8_t *tile, int64_t step, const uint8_t *panel, int n, int64_t n_cols,
                             bool is_first, float *y, int64_t y_stride, int64_t y_step)
 {
     _Alignas(64) uint8_t last[4][1024];
@@ -251,19 +318,25 @@ NRD_KERNEL void mx_bf16_run(const int S, const uint8_t *tile, int64_t step, cons
     for (; k + 32 <= n_cols; k += 32, tile += 1024, panel += n * 128) {
         mx_load(4, panel, 64);
         mx_load(5, panel + n * 64, 64);
-        NRD_UNROLL
-        for (int i = 0; i < S; i++) {
-            for (int at = 0; at < 1024; at += 64) {
-                __builtin_prefetch(tile + i * step + PREFETCH_BYTES + at);
+        if (!is_near) {
+            NRD_UNROLL
+            for (int i = 0; i < S; i++) {
+                for (int at = 0; at < 1024; at += 64) {
+                    __builtin_prefetch(tile + i * step + PREFETCH_BYTES + at);
+                }
+            }
+        } else {
+            for (int at = 0; at < 2048; at += 64) { /* a panel of 16 */
+                __builtin_prefetch(panel + MX_BF16_AHEAD + at);
             }
         }
-        MX_BF16_DOT(0, 6, tile, 64);
-        if (S > 1) {
-            MX_BF16_DOT(1, 7, tile + step, 64);
+        if (S == 1) {
+            MX_BF16_DOT(0, 6, tile, 64);
+        } else {
+            MX_BF16_DOTS(0, 1, tile, tile + step);
         }
         if (S > 2) {
-            MX_BF16_DOT(2, 6, tile + 2 * step, 64);
-            MX_BF16_DOT(3, 7, tile + 3 * step, 64);
+            MX_BF16_DOTS(2, 3, tile + 2 * step, tile + 3 * step);
         }
     }
     if (k < n_cols) { /* the rest of the columns, zeros behind it */
@@ -286,29 +359,33 @@ NRD_KERNEL void mx_bf16_run(const int S, const uint8_t *tile, int64_t step, cons
     MX_BF16_EACH(MX_BF16_STORE, 0);
 }
 
-#define MX_BF16_RUN(S)                                                                             \
-    static void mx_bf16_##S(const uint8_t *tile, int64_t step, const uint8_t *panel, int n, int64_t n_cols, \
-                            bool is_first, float *y, int64_t y_stride, int64_t y_step)             \
+#define MX_BF16_RUN(S, name, is_near)                                                              \
+    static void mx_bf16_##name##_##S(const uint8_t *tile, int64_t step, const uint8_t *panel, int n, int64_t n_cols, \
+                                     bool is_first, float *y, int64_t y_stride, int64_t y_step)    \
     {                                                                                              \
-        mx_bf16_run(S, tile, step, panel, n, n_cols, is_first, y, y_stride, y_step);               \
+        mx_bf16_run(S, is_near, tile, step, panel, n, n_cols, is_first, y, y_stride, y_step);      \
     }
-MX_BF16_RUN(1)
-MX_BF16_RUN(2)
-MX_BF16_RUN(4)
+MX_BF16_RUN(1, far, false)
+MX_BF16_RUN(2, far, false)
+MX_BF16_RUN(4, far, false)
+MX_BF16_RUN(1, near, true)
+MX_BF16_RUN(2, near, true)
+MX_BF16_RUN(4, near, true)
 
 typedef void (*mx_bf16_fn)(const uint8_t *tile, int64_t step, const uint8_t *panel, int n, int64_t n_cols, bool is_first,
                            float *y, int64_t y_stride, int64_t y_step);
 
 /* All tiles against n_panels panels of n tokens. One panel: four tiles from four places of memory, as in tile_f.
- * Several: four neighbours, in pieces of columns whose weights stay in L1. */
+ * Several: four neighbours, in pieces of columns whose weights stay in L1 while panel after panel comes from L2. */
 static void mx_bf16_panels(const nrd_linear_mx *a, int32_t token, int64_t n_panels, int n)
 {
-    enum { PIECE_COLS = 320 };
+    static const mx_bf16_fn runs[2][3] = {{mx_bf16_far_1, mx_bf16_far_2, mx_bf16_far_4},
+                                          {mx_bf16_near_1, mx_bf16_near_2, mx_bf16_near_4}};
     const uint8_t rows = (uint8_t)n;
     const mx_config config = {.palette = 1,
                               .rows = {rows, rows, rows, rows, rows, rows, 16, 16},
                               .row_bytes = {64, 64, 64, 64, 64, 64, 64, 64}};
-    const int64_t steps = (a->len + 31) / 32, n_pieces = n_panels > 1 ? (steps * 32 + PIECE_COLS - 1) / PIECE_COLS : 1;
+    const int64_t steps = (a->len + 31) / 32, n_pieces = n_panels > 1 ? (steps * 32 + MX_BF16_COLS - 1) / MX_BF16_COLS : 1;
     const int64_t piece = (steps + n_pieces - 1) / n_pieces * 32;
     const int64_t fours = a->n_tiles / 4, apart = n_panels > 1 ? 1 : fours;
     const uint8_t *panels = a->panels + (size_t)token * a->token_bytes;
@@ -319,13 +396,13 @@ static void mx_bf16_panels(const nrd_linear_mx *a, int32_t token, int64_t n_pane
         const bool is_four = i < fours * 4;
         const int64_t S = is_four ? 4 : a->n_tiles - i >= 2 ? 2 : 1, next = is_four ? apart : 1;
         const int64_t first = is_four && apart > 1 ? i / 4 : i; /* of those that lie `next` tiles apart */
-        const mx_bf16_fn run = S == 4 ? mx_bf16_4 : S == 2 ? mx_bf16_2 : mx_bf16_1;
         const uint8_t *tile = a->tiles + (size_t)first * a->tile_bytes;
         for (int64_t k = 0; k < a->len; k += piece) {
             const int64_t n_cols = a->len - k < piece ? a->len - k : piece;
             for (int64_t p = 0; p < n_panels; p++) {
-                run(tile + k * 32, next * (int64_t)a->tile_bytes, panels + (size_t)p * a->token_bytes * (size_t)n + k * 4 * n, n,
-                    n_cols, k == 0, y + p * n * a->y_stride + first * 16, a->y_stride, next * 16);
+                runs[p > 0][S / 2](tile + k * 32, next * (int64_t)a->tile_bytes,
+                                   panels + (size_t)p * a->token_bytes * (size_t)n + k * 4 * n, n, n_cols, k == 0,
+                                   y + p * n * a->y_stride + first * 16, a->y_stride, next * 16);
             }
         }
         i += S;
@@ -333,13 +410,14 @@ static void mx_bf16_panels(const nrd_linear_mx *a, int32_t token, int64_t n_pane
     mx_release();
 }
 
+/* Tokens in blocks whose panels stay in L2 beside the tiles. */
 static void mx_bf16(const nrd_linear_mx *a)
 {
     enum { P = NRD_LINEAR_MX_BF16_TOKENS };
     const int32_t rest = a->n_tokens % P, whole = a->n_tokens - rest;
 
-    if (whole) {
-        mx_bf16_panels(a, 0, whole / P, P);
+    for (int32_t t = 0; t < whole; t += MX_BF16_BLOCK) {
+        mx_bf16_panels(a, t, (whole - t < MX_BF16_BLOCK ? whole - t : MX_BF16_BLOCK) / P, P);
     }
     if (rest) {
         mx_bf16_panels(a, whole, 1, rest);
@@ -399,7 +477,7 @@ MX_UNPACK(Q6_K)
 
 #define MX_ROW(type, name, halves)                                                                 \
     case NRD_DTYPE_##type:                                                                         \
-        mx_blocks(a, mx_unpack_##type, (const mx_run_fn[2]){mx_run_##name##_1, mx_run_##name##_2}, halves); \
+        mx_blocks(a, mx_unpack_##type, mx_run_##name, halves);                                     \
         return;
 static void linear_mx(const nrd_linear_mx *a)
 {

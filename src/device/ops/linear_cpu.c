@@ -13,7 +13,7 @@
 
 #include <string.h>
 
-enum { MAX_T = 16, CHUNK_BYTES = 160 << 10 };
+enum { MAX_T = 16, CHUNK_BYTES = 160 << 10, CHUNK_MX_FLOAT_BYTES = 512 << 10 };
 enum { MX_FINISH = 4 }; /* tiles after which scales and biases meet results that are still in a cache */
 
 /* Parts of one kind can share panels. */
@@ -372,6 +372,7 @@ nrd_error *nrd_linear_cpu(nrd_cpu_cmd *c, int n_threads)
     int64_t tiles = 0;
     size_t tile_max = 0, unpacked = 0;
     bool is_paired = a->n_tokens >= 2 * MAX_T; /* do_wide and do_mx take pairs */
+    bool is_mx_float = is_paired;               /* do_mx takes fours, and reads panels once a chunk */
 
     if (a->x_dtype != NRD_DTYPE_F32 && a->x_dtype != NRD_DTYPE_ACT_Q8) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "cpu: linear from %s", nrd_dtype_name(a->x_dtype));
@@ -390,13 +391,16 @@ nrd_error *nrd_linear_cpu(nrd_cpu_cmd *c, int n_threads)
             unpacked = bytes > unpacked ? bytes : unpacked;
         }
         tiles += (a->w[p]->rows + 15) / 16;
-        is_paired = is_paired || kind_of(c->k, a, p).is_mx;
+        panel_kind kind = kind_of(c->k, a, p);
+        is_paired = is_paired || kind.is_mx;
+        is_mx_float = is_mx_float && kind.is_mx && kind.is_float;
     }
     /* Chunks: at most CHUNK_BYTES, at least four a thread where there is enough. */
-    int64_t chunk = CHUNK_BYTES / (int64_t)tile_max, fair = tiles / (n_threads * 4);
+    int64_t chunk = (is_mx_float ? CHUNK_MX_FLOAT_BYTES : CHUNK_BYTES) / (int64_t)tile_max, fair = tiles / (n_threads * 4);
     chunk = chunk < fair ? chunk : fair;
     chunk = chunk < 1 ? 1 : chunk;
     chunk += is_paired ? chunk % 2 : 0;
+    chunk += is_mx_float ? (4 - chunk % 4) % 4 : 0;
     c->op = &op;
     c->i[0] = (int32_t)chunk;
     c->n_tasks[1] = a->n_tokens ? (int32_t)((tiles + chunk - 1) / chunk) : 0;
