@@ -592,9 +592,9 @@ static nrd_error *cpu_reserve(nrd_stream *s, int32_t max_tokens, int32_t max_seq
 {
     size_t tokens = (size_t)(max_tokens > 16 ? max_tokens : 16), hidden = (size_t)max_hidden;
 
-    (void)max_seqs;
     (void)max_ctx_len;
     NRD_TRY(cpu_stream_sync(s));
+    NRD_TRY(nrd_cpu_prefix_reserve(&s->prefix, max_seqs));
     return grow(s, hidden * 256 + (size_t)vocab * 16, tokens * hidden * 4);
 }
 
