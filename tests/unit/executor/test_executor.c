@@ -288,6 +288,34 @@ static void test_steps_enqueued_ahead_do_not_change_tokens(void **state)
     overlapped = false;
 }
 
+/* Without log probabilities the device keeps the logits to itself where every row allows it. */
+static void test_tokens_without_log_probs_are_those_with_them(void **state)
+{
+    nrd_exec_config c = config();
+    (void)state;
+    nrd_exec *x = open_exec(&c);
+    for (int whole = 0; whole < 2; whole++) { /* with rows that draw from the whole vocabulary */
+        uint64_t ids[N_MIXED];
+        for (int p = 0; p < N_MIXED; p++) {
+            nrd_exec_request r = ask(p);
+            r.return_log_probs = false;
+            if (whole || p % 4 != 3) {
+                must(nrd_exec_enqueue(x, &r, &ids[p]));
+            }
+        }
+        for (int p = 0; p < N_MIXED; p++) {
+            result got;
+            if (whole || p % 4 != 3) {
+                collect(x, ids[p], &got);
+                assert_int_equal(got.n, alone[p].n);
+                assert_memory_equal(got.ids, alone[p].ids, (size_t)got.n * sizeof *got.ids);
+                assert_int_equal(got.n_log_probs, 0);
+            }
+        }
+    }
+    nrd_exec_close(x);
+}
+
 static void test_reused_blocks_are_counted(void **state)
 {
     nrd_exec_config c = config();
@@ -1118,6 +1146,7 @@ int main(void)
         cmocka_unit_test(test_pauses_do_not_change_tokens),
         cmocka_unit_test(test_static_batches_do_not_change_tokens),
         cmocka_unit_test(test_steps_enqueued_ahead_do_not_change_tokens),
+        cmocka_unit_test(test_tokens_without_log_probs_are_those_with_them),
         cmocka_unit_test(test_reused_blocks_are_counted),
         cmocka_unit_test(test_blocks_come_back_from_host_memory),
         cmocka_unit_test(test_answer_echoes_the_prompt_unless_told_otherwise),
