@@ -405,7 +405,7 @@ typedef struct nrd_device_config {
     uint32_t size;
     int32_t device_id;      /* GPU number */
     int32_t n_threads;      /* CPU; 0: as many cores as this process may use */
-    const char *isa;        /* CPU: "" best, or "generic", "avx2", "avx512", "avx512vnni", "amx" */
+    const char *isa;        /* CPU: "" best, or "generic", "avx2", "avx512", "avx512vnni" */
     int32_t rank, world_size;
     const char *timing_cache; /* file that keeps the choice of kernels from run to run; or NULL */
 } nrd_device_config;
