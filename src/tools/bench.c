@@ -32,14 +32,16 @@ typedef struct {
     int32_t num_requests, input_mean, output_mean, input_stdev, output_stdev, concurrency, warmup;
     int32_t max_sequences, common_len;
     int32_t profile_every, mixed_context_tokens;
-    bool reuse, streaming, max_utilization, profile;
+    bool reuse, streaming, max_utilization, profile, steady;
     nrd_exec_options exec;
 } options;
 
 typedef struct {
+    uint64_t id;
     int64_t sent_ns, first_ns, done_ns;
     int64_t last_ns, gap_ns; /* streaming: the last token, the longest time between two */
     int32_t n_in, n_out;
+    bool cancelled;
 } sample;
 
 typedef struct {
@@ -47,6 +49,7 @@ typedef struct {
     int64_t n_in, n_out;
     int32_t n;
     sample *samples;
+    double steady_s, steady_out; /* --steady: the time in which all places were taken, its tokens */
 } outcome;
 
 static int32_t length_of(uint64_t *state, int32_t mean, int32_t stdev, int32_t limit)
@@ -65,8 +68,11 @@ static nrd_error *send_one(nrd_exec *x, const nrd_exec_info *info, const options
                            uint64_t *state, uint64_t index, sample *s)
 {
     nrd_exec_request r;
-    uint64_t id;
     s->n_out = length_of(state, o->output_mean, o->output_stdev, info->max_seq_len - 1);
+    if (o->steady && index < (uint64_t)o->concurrency) { /* as far on as in a server that has run on */
+        s->n_out = (int32_t)((uint64_t)s->n_out * (index + 1) / (uint64_t)o->concurrency);
+        s->n_out = s->n_out > 1 ? s->n_out : 1;
+    }
     s->n_in =
         length_of(state, o->input_mean, o->input_stdev,
                   info->max_seq_len - s->n_out < info->max_input_len ? info->max_seq_len - s->n_out
@@ -85,7 +91,7 @@ static nrd_error *send_one(nrd_exec *x, const nrd_exec_info *info, const options
     r.exclude_input_in_output = true;
     r.client_id = index;
     s->sent_ns = (int64_t)nrd_now_ns();
-    nrd_error *err = nrd_exec_enqueue(x, &r, &id);
+    nrd_error *err = nrd_exec_enqueue(x, &r, &s->id);
     free(ids);
     return err;
 }
@@ -110,6 +116,11 @@ static nrd_error *take_some(nrd_exec *x, outcome *out, int32_t *n_done)
         if (got[i]->is_final) {
             s->first_ns = got[i]->perf.first_token_ns;
             s->done_ns = now;
+            s->cancelled = got[i]->n_beams > 0 &&
+                           got[i]->beams[0].finish_reason == NRD_FINISH_CANCELLED;
+            if (s->cancelled) {
+                s->n_out = got[i]->beams[0].n_ids;
+            }
             out->n_in += s->n_in;
             out->n_out += s->n_out;
             (*n_done)++;
@@ -119,7 +130,35 @@ static nrd_error *take_some(nrd_exec *x, outcome *out, int32_t *n_done)
     return err;
 }
 
-/* Keeps `concurrency` requests under way until n are done. The caller frees out->samples. */
+/* The tokens between the first token of the last of the first `concurrency` requests and `end_ns`, when
+ * the last request of all was sent; then only the requests that came to their end remain. A request's
+ * tokens are taken to come evenly. */
+static void measure_steady(outcome *out, int32_t concurrency, int64_t end_ns)
+{
+    int64_t begin_ns = 0;
+    int32_t n = 0;
+    for (int32_t i = 0; i < concurrency && i < out->n; i++) {
+        const sample *s = &out->samples[i];
+        begin_ns = s->first_ns > begin_ns ? s->first_ns : begin_ns;
+    }
+    for (int32_t i = 0; i < out->n; i++) {
+        const sample *s = &out->samples[i];
+        int64_t from = s->first_ns > begin_ns ? s->first_ns : begin_ns;
+        int64_t to = s->done_ns < end_ns ? s->done_ns : end_ns;
+        if (s->first_ns > 0 && s->done_ns > s->first_ns && to > from) {
+            out->steady_out +=
+                (double)s->n_out * (double)(to - from) / (double)(s->done_ns - s->first_ns);
+        }
+        if (!s->cancelled) {
+            out->samples[n++] = *s;
+        }
+    }
+    out->n = n;
+    out->steady_s = end_ns > begin_ns ? (double)(end_ns - begin_ns) / 1e9 : 0;
+}
+
+/* Keeps `concurrency` requests under way until n are done, or with --steady until the last has been
+ * sent. The caller frees out->samples. */
 static nrd_error *drive(nrd_exec *x, const options *o, int32_t n, int32_t concurrency, outcome *out)
 {
     nrd_exec_info info = {.size = sizeof info};
@@ -135,15 +174,27 @@ static nrd_error *drive(nrd_exec *x, const options *o, int32_t n, int32_t concur
     nrd_exec_get_info(x, &info);
     NRD_NEW_GOTO(out->samples, n, err, done);
     uint64_t start = nrd_now_ns();
+    int64_t end_ns = 0;
     while (n_done < n) {
         while (n_sent < n && n_sent - n_done < concurrency) {
             NRD_TRY_GOTO(send_one(x, &info, o, &state, (uint64_t)n_sent, &out->samples[n_sent]),
                          err, done);
             n_sent++;
         }
+        if (o->steady && n_sent == n && end_ns == 0) {
+            end_ns = (int64_t)nrd_now_ns();
+            for (int32_t i = 0; i < n; i++) {
+                if (out->samples[i].done_ns == 0) {
+                    nrd_exec_cancel(x, out->samples[i].id);
+                }
+            }
+        }
         NRD_TRY_GOTO(take_some(x, out, &n_done), err, done);
     }
     out->seconds = (double)(nrd_now_ns() - start) / 1e9;
+    if (o->steady) {
+        measure_steady(out, concurrency, end_ns);
+    }
 done:
     return err;
 }
@@ -153,6 +204,7 @@ static nrd_error *warm_up(nrd_exec *x, const options *o)
     outcome out;
     options small = *o;
     small.output_mean = small.output_mean < 4 ? small.output_mean : 4;
+    small.steady = false;
     nrd_error *err = o->warmup > 0 ? drive(x, &small, o->warmup, 1, &out) : NULL;
     if (o->warmup > 0) {
         free(out.samples);
@@ -214,6 +266,13 @@ static void report(const outcome *out, const options *o, nrd_str *j)
     printf("request throughput  %.3f requests/s\n", (double)out->n / out->seconds);
     printf("output throughput   %.1f tokens/s\n", (double)out->n_out / out->seconds);
     printf("total throughput    %.1f tokens/s\n", (double)(out->n_in + out->n_out) / out->seconds);
+    if (o->steady) {
+        printf("steady throughput   %.1f tokens/s in the %.2f s with all places taken\n",
+               out->steady_s > 0 ? out->steady_out / out->steady_s : 0, out->steady_s);
+        json_member(j, "steady_s", out->steady_s);
+        json_member(j, "steady_output_tokens_per_s",
+                    out->steady_s > 0 ? out->steady_out / out->steady_s : 0);
+    }
     json_member(j, "num_requests", out->n);
     json_member(j, "concurrency", o->concurrency);
     json_member(j, "seconds", out->seconds);
@@ -383,6 +442,8 @@ int nrd_tool_bench(int argc, char **argv)
         {"--warmup", NULL, NRD_OPT_INT, &o.warmup, "N", "requests before measuring (1)"},
         {"--seed", "--random_seed", NRD_OPT_STR, &o.seed, "N", "of prompts and lengths (0)"},
         {"--streaming", NULL, NRD_OPT_FLAG, &o.streaming, NULL, "one response a token"},
+        {"--steady", NULL, NRD_OPT_FLAG, &o.steady, NULL,
+         "throughput: start as if long under way, stop at the last request"},
         {"--enable_kv_cache_reuse", NULL, NRD_OPT_FLAG, &o.reuse, NULL,
          "share blocks of equal prefixes"},
         {"--max_utilization", NULL, NRD_OPT_FLAG, &o.max_utilization, NULL,

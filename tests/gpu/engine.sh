@@ -91,7 +91,7 @@ server() { # the same through HTTP; needs the server's libraries and a tokenizer
     e=$(big fp8)
     rm -rf "$repo"
     $nereid repo --engine_dir "$e" --output_dir "$repo" --set device:cuda \
-        --tokenizer_dir "$HOME/.cache/nereid/models/SmolLM2-135M-Instruct.Q4_1.gguf" || return 1
+        --tokenizer_dir "${TOKENIZER:-$HOME/.cache/nereid/models/SmolLM2-135M-Instruct.Q4_1.gguf}" || return 1
     build/bin/tritonserver --model-repository="$repo" --http-port 18000 --grpc-port 18001 --metrics-port 18002 \
         >"$folder/server.log" 2>&1 &
     pid=$!

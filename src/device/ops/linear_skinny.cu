@@ -8,10 +8,12 @@
  *           S come from a small cost model so that all tiles run at once.
  *           A block takes less than half of an SM's shared memory, and the ring is filled before
  *           griddepcontrol.wait: weights depend on no kernel, so the next product's first 100 KB an SM
- *           are on their way while this one ends.
+ *           are on their way while this one ends. It may start when the last of this one's W has been
+ *           asked for: earlier, its ring would be full and memory idle where the two meet.
  * Bound     memory: rows * K * size bytes.
- * Measured  NVIDIA H200, the four products of a Llama-3.1-8B layer, 8 rows: bf16 122 us (81 % of the
- *           floor), F8 69 us (71 %); LM head 96 and 91 % (2026-11-21, make gpu-bench).
+ * Measured  NVIDIA H200, the four products of a Llama-3.1-8B layer, 8 rows: bf16 113 us (88 % of the
+ *           floor), F8 62 us (80 %); LM head at the floor (2026-11-21, make gpu-bench). With 256 bytes of L2
+ *           promotion instead of 128 copies are 6-8 % slower.
  * Tried     stream-K (every tile cut at block borders, the last block to arrive adds up from global
  *           memory): 6-7 us more at 8 rows and 20 us at 64, because one block reads all partial sums.
  *           One accumulator and 128 bytes of K a stage: 34 us become 43 for 14336 -> 4096, because
@@ -53,21 +55,41 @@ static __device__ __forceinline__ tile_at find_tile(const skinny_params &a, int 
     return r;
 }
 
+/* What belongs to a row of W: asked for long before the sums are there. */
+struct row_consts {
+    float scale, bias;
+};
+
+static __device__ __forceinline__ row_consts load_consts(const skinny_params &a, int part, int row)
+{
+    row_consts r = {1.0f, 0.0f};
+    if (row < a.rows[part]) {
+        const int col = a.y_off[part] + row;
+        int b = 0;
+        while (col >= a.bias_end[b]) {
+            b++;
+        }
+        if (a.w_scale[part]) {
+            r.scale = a.w_scale[part][row];
+        }
+        if (a.bias[b]) {
+            r.bias = a.bias[b][col - (b ? a.bias_end[b - 1] : 0)];
+        }
+    }
+    return r;
+}
+
+static __device__ __forceinline__ float load_x_scale(const skinny_params &a, int token)
+{
+    return a.x_scale && token < a.n_tokens ? a.x_scale[token] : 1.0f;
+}
+
 /* One result: scales, bias, cap, type. */
 static __device__ __forceinline__ void store_one(const skinny_params &a, int part, int row, int token,
-                                                 float v)
+                                                 const row_consts &of_row, float x_scale, float v)
 {
     const int col = a.y_off[part] + row;
-    if (a.w_scale[part]) {
-        v *= a.w_scale[part][row] * a.x_scale[token];
-    }
-    int b = 0;
-    while (col >= a.bias_end[b]) {
-        b++;
-    }
-    if (a.bias[b]) {
-        v += a.bias[b][col - (b ? a.bias_end[b - 1] : 0)];
-    }
+    v = v * (of_row.scale * x_scale) + of_row.bias;
     if (a.softcap > 0.0f) {
         v = a.softcap * tanhf(v / a.softcap);
     }
@@ -122,7 +144,6 @@ static __global__ void __launch_bounds__(WG * 128 + 32, 2)
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     __syncthreads();
-    pdl_go();
 
     if (threadIdx.x >= CONSUMERS) {
         if (threadIdx.x == CONSUMERS) {
@@ -164,6 +185,7 @@ static __global__ void __launch_bounds__(WG * 128 + 32, 2)
                         }
                     }
                 }
+                pdl_go(); /* the last of W is under way */
             next:
                 if (pass == 0) {
                     pdl_wait();
@@ -178,11 +200,35 @@ static __global__ void __launch_bounds__(WG * 128 + 32, 2)
         int slot = 0;
         uint32_t parity = 0;
 
+        row_consts consts[MB][2];
+        float x_scale[N / 8][2];
+        auto load_rows = [&](const tile_at &at) {
+#pragma unroll
+            for (int mb = 0; mb < MB; mb++) {
+#pragma unroll
+                for (int h = 0; h < 2; h++) {
+                    const int row = (wg * MB + mb) * 64 + (tid / 32 % 4) * 16 + h * 8 + g;
+                    consts[mb][h] = load_consts(a, at.part, at.row + row);
+                }
+            }
+        };
+
+        if (a.splits == 1 && cluster < a.n_tiles) {
+            load_rows(find_tile(a, cluster)); /* constants: there before the kernel in front of us */
+        }
         pdl_wait();
+#pragma unroll
+        for (int i = 0; i < N / 4; i++) {
+            x_scale[i / 2][i % 2] = load_x_scale(a, i / 2 * 8 + 2 * t + i % 2);
+        }
         for (int tile = cluster; tile < a.n_tiles; tile += n_clusters) {
+            const tile_at at = find_tile(a, tile);
 #pragma unroll
             for (int i = 0; i < REGS; i++) {
                 (&acc[0][0][0])[i] = 0.0f;
+            }
+            if (a.splits == 1 && tile != cluster) {
+                load_rows(at);
             }
             for (int kb = k0; kb < k1; kb += deep) {
                 mbar_wait(full + slot * 8, parity);
@@ -228,7 +274,6 @@ static __global__ void __launch_bounds__(WG * 128 + 32, 2)
                     (&acc[0][0][0])[i] += (&acc[x][0][0])[i];
                 }
             }
-            const tile_at at = find_tile(a, tile);
             if (a.splits > 1) {
                 /* The ring has been read to its end (a cluster has one tile): it holds the sums now,
                  * by token. The padding keeps a warp's stores in different banks. */
@@ -246,7 +291,8 @@ static __global__ void __launch_bounds__(WG * 128 + 32, 2)
                         if (a.splits > 1) {
                             sums[token * pitch + row] = acc[0][mb][i];
                         } else if (at.row + row < a.rows[at.part]) {
-                            store_one(a, at.part, at.row + row, token, acc[0][mb][i]);
+                            store_one(a, at.part, at.row + row, token, consts[mb][i / 2 % 2],
+                                      x_scale[i / 4][i % 2], acc[0][mb][i]);
                         }
                     }
                 }
@@ -254,13 +300,21 @@ static __global__ void __launch_bounds__(WG * 128 + 32, 2)
         }
     }
     if (a.splits > 1) {
+        const tile_at at = find_tile(a, cluster);
+        const int pitch = a.tile_rows + 4, all = a.tile_rows * a.n_tokens;
+        const int i0 = rank * (WG * 128 + 32) + threadIdx.x;
+        row_consts of_row = load_consts(a, at.part, at.row + i0 % a.tile_rows);
+        pdl_wait(); /* the copying warp's other lanes have not waited yet */
+        float of_token = load_x_scale(a, i0 / a.tile_rows);
         __syncwarp();
         asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;"
                      ::: "memory");
-        const tile_at at = find_tile(a, cluster);
-        const int pitch = a.tile_rows + 4, all = a.tile_rows * a.n_tokens;
-        for (int i = rank * (WG * 128 + 32) + threadIdx.x; i < all; i += a.splits * (WG * 128 + 32)) {
+        for (int i = i0; i < all; i += a.splits * (WG * 128 + 32)) {
             const int token = i / a.tile_rows, row = i % a.tile_rows;
+            if (i != i0) {
+                of_row = load_consts(a, at.part, at.row + row);
+                of_token = load_x_scale(a, token);
+            }
             const uint32_t mine = base + (uint32_t)(token * pitch + row) * 4;
             float sum = 0.0f;
             for (int r = 0; r < a.splits; r++) {
@@ -271,7 +325,7 @@ static __global__ void __launch_bounds__(WG * 128 + 32, 2)
                 sum += v;
             }
             if (at.row + row < a.rows[at.part]) {
-                store_one(a, at.part, at.row + row, token, sum);
+                store_one(a, at.part, at.row + row, token, of_row, of_token, sum);
             }
         }
         /* nobody leaves while others still read */
@@ -298,7 +352,7 @@ static bool encode(const cuda_device *dev, CUtensorMap *map, nrd_dtype dtype, co
                        : dtype == NRD_DTYPE_BF16  ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
                                                   : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
                        2, (void *)p, dims, strides, box, ones, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                       CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                       CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
                        CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
@@ -363,7 +417,9 @@ static skinny_plan choose(const nrd_weight *const *w, int n_w, int n, int size, 
             const double x_mb = (double)n * (double)cols * size / splits * 1e-6;
             const double rounds = (double)((blocks + n_sm - 1) / n_sm);
             const double memory = rounds * w_mb * n_sm / 4.4, l2 = rounds * (w_mb + x_mb) * n_sm / 5.5;
-            double us = std::max(memory, l2) + (splits > 1 ? 1.0 : 0.0) + 0.15 * rounds +
+            /* stages of one column of 128 bytes: 13 % slower (DRAM pages) */
+            const double narrow = blocks64(rows) > 2 ? 1.13 : 1.0;
+            double us = narrow * std::max(memory, l2) + (splits > 1 ? 1.0 : 0.0) + 0.15 * rounds +
                         (resident == 1 ? 1.5 : 0.0) + (blocks64(rows) * 64 > rows ? 0.05 : 0.0);
             if (us < best_us) {
                 best_us = us;
