@@ -217,7 +217,7 @@ static void bench_attention(int32_t heads, int32_t n_kv, int32_t dim, int32_t n_
             seq[s * q_len + k] = s;
         }
     }
-    attn_bench b = {.view = {n, n_seqs, q_len, ctx, pos, seq, q_start, ctx_len, table, per, NULL, 0}};
+    attn_bench b = {.view = {n, n_seqs, q_len, ctx, pos, seq, q_start, ctx_len, table, per, NULL, 0, 0, 0, 0}};
     nrd_kv_layer kv = {base, NRD_DTYPE_F16, per * n_seqs, bt, n_kv, dim, 1, 1};
     b.a = (nrd_attention_args){.size = sizeof b.a, .batch = &b.view, .q = q, .q_stride = width, .out = out, .act_dtype = NRD_DTYPE_F32,
                                .out_dtype = NRD_DTYPE_F32, .n_heads = heads, .scale = 0.125f, .kv = kv};
