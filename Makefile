@@ -254,7 +254,7 @@ arm64-test: venv ## The engine compiled for ARM gives the reference's results (g
 	$(Q)$(MAKE) --no-print-directory BUILD=arm64 WERROR=1 engine
 	$(Q)NEREID_EVAL="$(ARM64_RUN) build/arm64/bin/nereid eval" $(VENV)/bin/python -m pytest -q \
 	    -p no:cacheprovider --timeout 300 tests/model -k tiny_model
-bench: build/tests/ops/bench_ops ## Each operation beside the machine's limits (OP=linear|attention|rows|sample ISA= THREADS=)
+bench: build/tests/ops/bench_ops ## Each operation beside the machine's limits (OP=linear|attention|rows|sample|head ISA= THREADS=)
 	$(Q)build/tests/ops/bench_ops "$(or $(OP),all)" "$(ISA)" $(THREADS)
 BENCH_ARGS ?= --formats Q4_0,Q8_0
 bench-cpu: engine ## Beside llama.cpp, compiled for this machine (MODEL=smollm2|gemma3, BENCH_ARGS)

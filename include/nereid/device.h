@@ -389,6 +389,11 @@ typedef struct nrd_device_ops {
 
     /* Measures for about a second, with nothing else running (a GPU: in 2 GiB of its memory). NULL pointer: not measured. */
     nrd_error *(*limits)(nrd_device *dev, nrd_device_limits *out);
+
+    /* linear() and then sample() of its results, which nobody else reads: the device need not write
+     * l->y (= a->logits). Same choices as of the two calls. The rows, and what they point to, must be
+     * there at the call. NULL pointer: the two calls. */
+    nrd_error *(*linear_sample)(nrd_stream *s, const nrd_linear_args *l, const nrd_sample_args *a);
 } nrd_device_ops;
 
 /* First member of every device object. */
@@ -400,7 +405,7 @@ typedef struct nrd_device_config {
     uint32_t size;
     int32_t device_id;      /* GPU number */
     int32_t n_threads;      /* CPU; 0: as many cores as this process may use */
-    const char *isa;        /* CPU: "" best, or "generic", "avx2", "avx512", "avx512vnni", "amx" */
+    const char *isa;        /* CPU: "" best, or "generic", "avx2", "avx512", "avx512vnni" */
     int32_t rank, world_size;
     const char *timing_cache; /* file that keeps the choice of kernels from run to run; or NULL */
 } nrd_device_config;

@@ -80,7 +80,7 @@ typedef struct nrd_exec_config {
     const char *device;                   /* "auto", "cpu", "cuda"; NULL: auto */
     const int32_t *device_ids;
     int32_t n_device_ids;
-    int32_t n_threads;                    /* CPU; 0: all that the process may use */
+    int32_t n_threads;                    /* CPU; 0: one for each core that it may use */
     const char *cpu_isa;                  /* NULL: best */
     int32_t iter_stats_max_iterations;    /* kept records; default 1000 */
     int32_t request_stats_max_iterations; /* default 0 */

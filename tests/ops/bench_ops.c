@@ -217,7 +217,7 @@ static void bench_attention(int32_t heads, int32_t n_kv, int32_t dim, int32_t n_
             seq[s * q_len + k] = s;
         }
     }
-    attn_bench b = {.view = {n, n_seqs, q_len, ctx, pos, seq, q_start, ctx_len, table, per, NULL, 0}};
+    attn_bench b = {.view = {n, n_seqs, q_len, ctx, pos, seq, q_start, ctx_len, table, per, NULL, 0, 0, 0, 0}};
     nrd_kv_layer kv = {base, NRD_DTYPE_F16, per * n_seqs, bt, n_kv, dim, 1, 1};
     b.a = (nrd_attention_args){.size = sizeof b.a, .batch = &b.view, .q = q, .q_stride = width, .out = out, .act_dtype = NRD_DTYPE_F32,
                                .out_dtype = NRD_DTYPE_F32, .n_heads = heads, .scale = 0.125f, .kv = kv};
@@ -296,6 +296,83 @@ static void bench_sample(int32_t vocab)
     free(logits);
 }
 
+/* ---- head: linear and sample, two commands or one ---- */
+
+typedef struct head_bench {
+    nrd_linear_args l;
+    nrd_sample_args a;
+    bool fused;
+} head_bench;
+
+static void enqueue_head(void *user, int i)
+{
+    head_bench *b = user;
+    (void)i;
+    if (b->fused) {
+        die(dev->ops->linear_sample(stream, &b->l, &b->a));
+    } else {
+        die(dev->ops->linear(stream, &b->l));
+        die(dev->ops->sample(stream, &b->a));
+    }
+}
+
+static void bench_head(nrd_dtype t, int32_t vocab, int64_t cols)
+{
+    enum { MOST = 64 };
+    nrd_weight plain = {.dtype = t, .rows = vocab, .cols = cols, .scale = 1}, w = plain;
+    nrd_sample_row rows[MOST];
+    int32_t ids[MOST], slots[MOST];
+    float *row = floats(cols), *x = floats(MOST * cols);
+    void *data = NULL, *y = NULL;
+    size_t row_bytes;
+    bool row_scale;
+    uint32_t s = 1;
+
+    plain.data_bytes = nrd_weight_bytes(t, NRD_LAYOUT_ROWS, vocab, cols);
+    uint8_t *bytes = nrd_aligned_zalloc(64, plain.data_bytes + 64);
+    for (int64_t r = 0; r < vocab; r++) {
+        for (int64_t k = 0; k < cols; k++) {
+            s = s * 1664525u + 1013904223u;
+            row[k] = (float)(int32_t)s * 0x1p-31f;
+        }
+        nrd_quantize_row(t, row, bytes + plain.data_bytes / (uint64_t)vocab * (uint64_t)r, cols);
+    }
+    plain.data = bytes;
+    die(dev->ops->weight_plan(dev, t, vocab, cols, true, &w.layout, &w.data_bytes));
+    die(dev->ops->alloc(dev, &data, NRD_MEM_DEVICE, w.data_bytes, "bench"));
+    die(dev->ops->weight_pack(dev, &plain, w.layout, data));
+    w.data = data;
+    free(bytes);
+    die(dev->ops->alloc(dev, &y, NRD_MEM_DEVICE, (size_t)vocab * MOST * 4, "logits"));
+    nrd_dtype in = dev->ops->linear_input(dev, &w, NRD_DTYPE_F32, &row_bytes, &row_scale);
+    uint8_t *xq = nrd_aligned_zalloc(64, row_bytes * MOST + 64);
+    for (int i = 0; i < MOST; i++) {
+        nrd_store_row(in, xq, i, cols, x + i * cols, NULL);
+    }
+    for (int32_t n = 1; n <= 32; n = n == 1 ? 8 : n * 2) {
+        for (int k = 1; k <= 50; k += 49) {
+            double best[2] = {1e9, 1e9};
+            for (int i = 0; i < n; i++) {
+                rows[i] = (nrd_sample_row){.slot = i, .top_k = k, .temperature = 0.8f, .repetition_penalty = 1};
+            }
+            for (int round = 0; round < 8; round++) { /* by turns */
+                head_bench b = {.fused = round % 2};
+                b.l = (nrd_linear_args){.size = sizeof b.l, .n_tokens = n, .x = xq, .x_dtype = in, .n_parts = 1, .w = {&w},
+                                        .y = y, .y_dtype = NRD_DTYPE_F32};
+                b.a = (nrd_sample_args){.size = sizeof b.a, .n_rows = n, .vocab = vocab, .logits = y, .rows = rows,
+                                        .slot_tokens = slots, .out_ids = ids};
+                double sec = time_op(enqueue_head, &b);
+                best[round % 2] = sec < best[round % 2] ? sec : best[round % 2];
+            }
+            printf("  %-8s %6d x %-4lld %2d rows, %-8s: linear, sample %8.0f us; in one %8.0f us, %.3f of it\n", nrd_dtype_name(t),
+                   vocab, (long long)cols, n, k == 1 ? "greedy" : "top-k 50", best[0] * 1e6, best[1] * 1e6, best[1] / best[0]);
+        }
+    }
+    dev->ops->free(dev, NRD_MEM_DEVICE, data);
+    dev->ops->free(dev, NRD_MEM_DEVICE, y);
+    free(row), free(x), free(xq);
+}
+
 int main(int argc, char **argv)
 {
     static const int32_t tokens[] = {1, 4, 8, 32, 512}, few[] = {1, 4, 32};
@@ -357,6 +434,11 @@ int main(int argc, char **argv)
         printf("sample\n");
         bench_sample(49152);
         bench_sample(262144);
+    }
+    if (all || strcmp(what, "head") == 0) {
+        printf("head\n");
+        bench_head(NRD_DTYPE_Q8_0, 49152, 576);
+        bench_head(NRD_DTYPE_Q8_0, 262144, 640);
     }
     dev->ops->stream_free(stream);
     dev->ops->close(dev);

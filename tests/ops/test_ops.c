@@ -797,6 +797,133 @@ static void test_sample_chooses_as_the_reference(void **state)
     }
 }
 
+enum { FUSED_MAX_ROWS = 70 };
+
+typedef struct choices {
+    int32_t ids[FUSED_MAX_ROWS], slots[FUSED_MAX_ROWS];
+    float lp[FUSED_MAX_ROWS], norm[FUSED_MAX_ROWS];
+    uint16_t *counts; /* [n, vocab] */
+} choices;
+
+/* Rows that a fused choice takes; those that it does not take, with `plain`. */
+static nrd_sample_row fused_row(int32_t slot, int32_t vocab, bool plain, const float *bias, const uint32_t *mask)
+{
+    nrd_sample_row row = {.slot = slot, .top_k = rnd() % 3 ? rnd_in(0, vocab < 129 ? vocab - 1 : 128) : 1,
+        .top_p = rnd() % 2 ? 0.1f + 0.85f * (float)(rnd() % 100) / 100.0f : 0, .min_p = rnd() % 4 == 0 ? 0.05f : 0,
+        .temperature = rnd() % 3 == 0 ? 0 : 0.3f + (float)(rnd() % 100) / 60.0f, .repetition_penalty = rnd() % 2 ? 1.2f : 1.0f,
+        .presence_penalty = rnd() % 3 ? 0 : 0.5f, .frequency_penalty = rnd() % 3 ? 0 : 0.25f, .seed = rnd(), .draw = rnd() % 100,
+        .flags = (rnd() % 3 ? 0 : NRD_SAMPLE_COUNTS) | (rnd() % 5 == 0 ? NRD_SAMPLE_NO_UPDATE : 0),
+        .n_banned = rnd() % 3 ? 0 : 3, .n_suppress_end = rnd() % 2, .end_id = rnd_in(-1, vocab - 1),
+        .bias = rnd() % 4 ? NULL : bias, .mask = rnd() % 4 ? NULL : mask};
+    row.top_k = row.top_k < 1 ? 1 : row.top_k;
+    if (plain) {
+        switch (rnd() % 3) {
+        case 0: row.flags |= NRD_SAMPLE_LOGPROB | NRD_SAMPLE_NORMALIZE; break;
+        case 1: row.top_k = 0, row.temperature = 1; break;
+        default: row.top_k = 129, row.temperature = 1; break;
+        }
+    }
+    return row;
+}
+
+/* One random head: what linear_sample chooses is what linear and sample choose on the same device. */
+static void fused_case(int k)
+{
+    static const int32_t n_rows[] = {1, 2, 5, 8, 16, 17, 33, 64, FUSED_MAX_ROWS};
+    nrd_dtype type = weight_types[rnd_in(0, N_WEIGHT_TYPES - 1)];
+    int64_t rows = k % 5 == 0 ? rnd_in(1, 60) : rnd_in(61, 1500), cols = nrd_dtype_block(type) > 1 ? nrd_dtype_block(type) : rnd_in(1, 40);
+    int32_t n = n_rows[rnd_in(0, 8)], vocab = rnd() % 3 ? (int32_t)rows : rnd_in(1, (int32_t)rows), n_top = k % 16 == 7 ? 1 : 0;
+    bool ties = k % 3 == 1, plain = k % 8 == 3, packed = rnd() % 2;
+    nrd_weight w = new_weight(type, rows, cols), b = new_weight(NRD_DTYPE_F32, rows, 1), used = w;
+    float *x = rnd_floats(n * cols, 1), *y = nrd_xcalloc((size_t)(n * rows), 4), *bias = rnd_floats(vocab, 1);
+    float *b_data = (float *)(uintptr_t)b.data, top_lp[FUSED_MAX_ROWS];
+    uint32_t *mask = nrd_xcalloc((size_t)(vocab + 31) / 32, 4);
+    int32_t banned[3] = {rnd_in(0, vocab - 1), rnd_in(0, vocab - 1), rnd_in(0, vocab - 1)}, top_ids[FUSED_MAX_ROWS];
+    nrd_sample_row row[FUSED_MAX_ROWS];
+    choices want = {0}, got = {0};
+    void *data = NULL;
+
+    for (int64_t i = 0; ties && i < rows; i++) {
+        b_data[i] = roundf(b_data[i] * 40);
+    }
+    for (int64_t i = 0; ties && i < n * cols; i++) {
+        x[i] = 0;
+    }
+    if (k % 7 == 6) {
+        b_data[rnd_in(0, (int32_t)rows - 1)] = NAN;
+        b_data[rnd_in(0, (int32_t)rows - 1)] = -INFINITY;
+    }
+    for (int i = 0; k % 14 == 13 && i < 3; i++) {
+        b_data[rnd_in(0, (int32_t)rows - 1)] = INFINITY;
+    }
+    for (int64_t i = 0; k % 28 == 27 && i < rows; i++) {
+        b_data[i] = k % 56 == 55 ? NAN : -INFINITY; /* nothing can be chosen */
+    }
+    for (int32_t j = 0; j < (vocab + 31) / 32; j++) {
+        mask[j] = k % 9 == 8 ? 0 : (uint32_t)rnd() | (uint32_t)rnd();
+    }
+    for (int32_t i = 0; i < n; i++) {
+        row[i] = fused_row(i, vocab, plain && i == n / 2, bias, mask);
+    }
+    if (packed) {
+        uint32_t layout;
+        uint64_t bytes;
+        ok(targets[0].dev->ops->weight_plan(targets[0].dev, type, rows, cols, true, &layout, &bytes));
+        data = nrd_aligned_zalloc(64, (size_t)bytes + 64);
+        ok(targets[0].dev->ops->weight_pack(targets[0].dev, &w, layout, data));
+        used.data = data;
+        used.layout = layout;
+        used.data_bytes = bytes;
+    }
+    want.counts = nrd_xcalloc((size_t)(n * vocab), 2);
+    got.counts = nrd_xcalloc((size_t)(n * vocab), 2);
+    bool kept = !plain && n_top == 0; /* top_k of the whole vocabulary is for sample, too */
+    for (int32_t i = 0; i < n; i++) {
+        kept = kept && (row[i].temperature <= 0 || row[i].top_k == 1 || row[i].top_k < vocab);
+    }
+    nrd_linear_args l = {.size = sizeof l, .n_tokens = n, .x = x, .x_dtype = NRD_DTYPE_F32, .n_parts = 1, .w = {&used},
+                         .bias = {ties || k % 7 == 6 ? &b : NULL}, .y = y, .y_dtype = NRD_DTYPE_F32,
+                         .softcap = k % 4 == 2 ? 2.0f : 0};
+    nrd_sample_args a = {.size = sizeof a, .n_rows = n, .vocab = vocab, .logits = y, .logits_stride = rows, .rows = row,
+                         .banned_ids = banned, .n_top = n_top, .out_top_ids = top_ids, .out_top_logprobs = top_lp};
+    for (const target *t = targets; t < targets + n_targets; t++) {
+        for (int32_t j = 0; j < n * vocab; j++) {
+            want.counts[j] = got.counts[j] = rnd() % 8 == 0 ? (uint16_t)rnd_in(1, 3) : 0;
+        }
+        a.counts = want.counts, a.slot_tokens = want.slots, a.out_ids = want.ids, a.out_logprob = want.lp, a.out_logprob_norm = want.norm;
+        ok(t->dev->ops->linear(t->s, &l));
+        ok(t->dev->ops->sample(t->s, &a));
+        ok(t->dev->ops->stream_sync(t->s));
+        memset(y, 0xff, (size_t)(n * rows) * 4);
+        a.counts = got.counts, a.slot_tokens = got.slots, a.out_ids = got.ids, a.out_logprob = got.lp, a.out_logprob_norm = got.norm;
+        ok(t->dev->ops->linear_sample(t->s, &l, &a));
+        ok(t->dev->ops->stream_sync(t->s));
+        for (int32_t i = 0; i < n; i++) {
+            if (want.ids[i] != got.ids[i]) {
+                fail_msg("case %d on %s: row %d of %d, top_k %d of %d: %d, not %d", k, t->name, i, n, row[i].top_k, vocab,
+                         got.ids[i], want.ids[i]);
+            }
+        }
+        assert_memory_equal(want.slots, got.slots, sizeof want.slots);
+        assert_memory_equal(want.lp, got.lp, sizeof want.lp);
+        assert_memory_equal(want.norm, got.norm, sizeof want.norm);
+        assert_memory_equal(want.counts, got.counts, (size_t)(n * vocab) * 2);
+        uint32_t untouched;
+        memcpy(&untouched, y, 4);
+        assert_int_equal(untouched == UINT32_MAX, kept);
+    }
+    free(x), free(y), free(bias), free(mask), free(data), free(want.counts), free(got.counts);
+    free_weight(&w), free_weight(&b);
+}
+
+static void test_linear_sample_chooses_as_linear_and_sample_and_stores_no_logits(void **state)
+{
+    (void)state;
+    for (int k = 0; k < 112; k++) {
+        fused_case(k);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -808,6 +935,7 @@ int main(void)
         cmocka_unit_test(test_rope_and_attention_match_the_reference),
         cmocka_unit_test(test_sequences_that_share_blocks_get_the_bits_they_get_alone),
         cmocka_unit_test(test_sample_chooses_as_the_reference),
+        cmocka_unit_test(test_linear_sample_chooses_as_linear_and_sample_and_stores_no_logits),
     };
     return cmocka_run_group_tests(tests, open_targets, close_targets);
 }

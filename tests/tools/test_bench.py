@@ -33,8 +33,8 @@ def test_table_and_profile(model, tmp_path):
     assert [r["sequences"] for r in report["rows"]] == [1, 2, 4]
     assert all(r["prefill_tokens_per_s"] > 0 and r["decode_tokens_per_s"] > 0 for r in report["rows"])
     decode = {r["operation"]: r for r in report["profile"] if not r["prompts"]}
-    assert {"step", "qkv", "attention", "up", "down", "head", "sample"} <= decode.keys()
-    assert all(decode[name]["floor_s"] > 0 for name in ("step", "qkv", "attention", "up", "down", "head"))
+    assert {"step", "qkv", "attention", "up", "down", "head+sample"} <= decode.keys()
+    assert all(decode[name]["floor_s"] > 0 for name in ("step", "qkv", "attention", "up", "down", "head+sample"))
     layers = json.loads((model / "config.json").read_text())["num_hidden_layers"]
     assert decode["qkv"]["calls"] == layers * decode["qkv"]["steps"] > 0
     assert "of floor" in text
@@ -63,7 +63,7 @@ def test_timeline(model, tmp_path):
         assert after["ts"] >= before["ts"] + before["dur"] - 1
     assert sum(e["args"]["tokens"] for e in steps) == 4 * (8 + 15)
     parts = [e for e in events if e["tid"] == 3]
-    assert {"qkv", "attention", "sample"} <= {e["name"] for e in parts}
+    assert {"qkv", "attention", "head+sample"} <= {e["name"] for e in parts}
     assert all(any(s["ts"] - 1 <= p["ts"] and p["ts"] + p["dur"] <= s["ts"] + s["dur"] + 1 for s in steps)
                for p in parts)
 

@@ -364,6 +364,23 @@ ENQUEUE(act, (void)0)
 ENQUEUE(sample, (void)0)
 ENQUEUE(counts, (void)0)
 
+static nrd_error *cpu_linear_sample(nrd_stream *s, const nrd_linear_args *l, const nrd_sample_args *a)
+{
+    nrd_cpu_cmd *c;
+    bool fits = false;
+
+    NRD_TRY(new_command(s, &c));
+    TAKE_ARGS(c, linear_sample.linear, l);
+    TAKE_ARGS(c, linear_sample.sample, a);
+    NRD_TRY(nrd_linear_sample_check(&c->u.linear_sample.linear, &c->u.linear_sample.sample));
+    NRD_TRY(nrd_linear_sample_cpu(c, nrd_pool_size(s->dev->threads), &fits));
+    if (fits) {
+        return commit(s, c);
+    }
+    NRD_TRY(cpu_linear(s, l));
+    return cpu_sample(s, a);
+}
+
 /* Who shares blocks is found out once for all layers of a step. */
 static nrd_error *cpu_attention(nrd_stream *s, const nrd_attention_args *args)
 {
@@ -592,9 +609,9 @@ static nrd_error *cpu_reserve(nrd_stream *s, int32_t max_tokens, int32_t max_seq
 {
     size_t tokens = (size_t)(max_tokens > 16 ? max_tokens : 16), hidden = (size_t)max_hidden;
 
-    (void)max_seqs;
     (void)max_ctx_len;
     NRD_TRY(cpu_stream_sync(s));
+    NRD_TRY(nrd_cpu_prefix_reserve(&s->prefix, max_seqs));
     return grow(s, hidden * 256 + (size_t)vocab * 16, tokens * hidden * 4);
 }
 
@@ -647,6 +664,7 @@ static const nrd_device_ops ops = {
     .counts = cpu_counts,
     .copy_blocks = cpu_copy_blocks,
     .limits = cpu_limits,
+    .linear_sample = cpu_linear_sample,
 };
 
 nrd_error *nrd_cpu_open(nrd_device **out, const nrd_device_config *config)

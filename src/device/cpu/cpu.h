@@ -1,6 +1,6 @@
 /* device/cpu/cpu.h - inside the CPU device: what an operation's fast form is given.
  *
- * Purpose   An enqueued operation is a command: copied arguments, one to three phases, each a
+ * Purpose   An enqueued operation is a command: copied arguments, one to four phases, each a
  *           number of tasks. stream_sync lets all threads walk the list: they take tasks from the
  *           phase's counter and go on when all of them are done; a thread that is late finds
  *           nothing left to take and holds up nobody.
@@ -17,7 +17,7 @@
 
 #include <stdatomic.h>
 
-enum { NRD_CPU_MAX_PHASES = 3 };
+enum { NRD_CPU_MAX_PHASES = 4 };
 
 typedef struct nrd_cpu_cmd nrd_cpu_cmd;
 
@@ -49,6 +49,7 @@ struct nrd_cpu_cmd {
     nrd_batch_view view; /* copy of the batch, if the arguments have one */
     const nrd_cpu_prefix *prefix; /* of the view, with at least one group; or NULL */
     int32_t i[10];       /* the operation's own numbers */
+    size_t at[3];        /* the operation's own places in scratch and shared memory */
     union {
         nrd_embed_args embed;
         nrd_norm_args norm;
@@ -60,6 +61,10 @@ struct nrd_cpu_cmd {
         nrd_counts_args counts;
         nrd_copy_blocks_args copy_blocks;
         nrd_cpu_copy_args copy;
+        struct {
+            nrd_linear_args linear; /* first: also u.linear */
+            nrd_sample_args sample;
+        } linear_sample;
     } u;
 };
 
@@ -75,6 +80,8 @@ enum { NRD_ATTN_MIN_SHARED = 128 };
 bool nrd_attention_cpu_shares(const nrd_attention_args *a, int n_threads);
 nrd_error *nrd_act_cpu(nrd_cpu_cmd *c, int n_threads) NRD_MUST_USE;
 nrd_error *nrd_sample_cpu(nrd_cpu_cmd *c, int n_threads) NRD_MUST_USE;
+/* *out_fits says whether the command does this; if not, it is left as it was. */
+nrd_error *nrd_linear_sample_cpu(nrd_cpu_cmd *c, int n_threads, bool *out_fits) NRD_MUST_USE;
 nrd_error *nrd_counts_cpu(nrd_cpu_cmd *c, int n_threads) NRD_MUST_USE;
 nrd_error *nrd_copy_blocks_cpu(nrd_cpu_cmd *c, int n_threads) NRD_MUST_USE;
 

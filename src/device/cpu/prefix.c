@@ -4,7 +4,7 @@
 
 #include <stdlib.h>
 
-static nrd_error *grow(nrd_cpu_prefix *p, int32_t n)
+nrd_error *nrd_cpu_prefix_reserve(nrd_cpu_prefix *p, int32_t n)
 {
     nrd_error *err = NULL;
 
@@ -40,7 +40,7 @@ nrd_error *nrd_cpu_prefix_fill(nrd_cpu_prefix *p, const nrd_batch_view *view, in
 {
     int32_t n = 0;
 
-    NRD_TRY(grow(p, view->n_seqs));
+    NRD_TRY(nrd_cpu_prefix_reserve(p, view->n_seqs));
     p->view = *view;
     p->n_groups = 0;
     for (int32_t s = 0; s < view->n_seqs; s++) {

@@ -26,6 +26,8 @@ typedef struct nrd_cpu_prefix {
     nrd_batch_view view; /* what it was made from; n_seqs 0: nothing */
 } nrd_cpu_prefix;
 
+/* Takes the memory for n sequences now, if there is less; what was filled in is forgotten then. */
+nrd_error *nrd_cpu_prefix_reserve(nrd_cpu_prefix *p, int32_t n) NRD_MUST_USE;
 /* Groups of two or more whose common blocks hold at least min_tokens. */
 nrd_error *nrd_cpu_prefix_fill(nrd_cpu_prefix *p, const nrd_batch_view *view, int32_t block_tokens,
                                int32_t min_tokens) NRD_MUST_USE;

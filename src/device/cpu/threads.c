@@ -4,7 +4,6 @@
 
 #include <linux/futex.h>
 #include <pthread.h>
-#include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <sys/syscall.h>
@@ -178,13 +177,60 @@ static int quota_of(const char *path, const char *period_path)
     return n > 4096 ? 4096 : (int)n;
 }
 
+/* Number of the lowest processor of cpu's core. */
+static int core_of(const char *topology, int cpu)
+{
+    char path[256];
+    int first = cpu;
+
+    snprintf(path, sizeof path, "%s/cpu%d/topology/thread_siblings_list", topology, cpu);
+    FILE *f = fopen(path, "re");
+    if (f) {
+        if (fscanf(f, "%9d", &first) != 1 || first < 0 || first >= CPU_SETSIZE) { /* "0,64" or "0-1" */
+            first = cpu;
+        }
+        fclose(f);
+    }
+    return first;
+}
+
+int nrd_pool_order_cpus(const char *topology, const cpu_set_t *set, int out[CPU_SETSIZE], int *out_n_cores)
+{
+    cpu_set_t seen, later;
+    int n = 0;
+
+    CPU_ZERO(&seen);
+    CPU_ZERO(&later);
+    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+        if (!CPU_ISSET((size_t)cpu, set)) {
+            continue;
+        }
+        size_t core = (size_t)core_of(topology, cpu);
+        if (CPU_ISSET(core, &seen)) {
+            CPU_SET((size_t)cpu, &later);
+        } else {
+            CPU_SET(core, &seen);
+            out[n++] = cpu;
+        }
+    }
+    *out_n_cores = n;
+    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+        if (CPU_ISSET((size_t)cpu, &later)) {
+            out[n++] = cpu;
+        }
+    }
+    return n;
+}
+
+static const char topology[] = "/sys/devices/system/cpu";
+
 int nrd_pool_default_threads(void)
 {
     cpu_set_t set;
-    int n = 1;
+    int cpus[CPU_SETSIZE], n = 1;
 
     if (sched_getaffinity(0, sizeof set, &set) == 0) {
-        n = CPU_COUNT(&set);
+        (void)nrd_pool_order_cpus(topology, &set, cpus, &n);
     }
     int quota = quota_of("/sys/fs/cgroup/cpu.max", NULL);
     if (quota == 0) {
@@ -197,7 +243,7 @@ nrd_error *nrd_pool_new(nrd_pool **out, int n_threads)
 {
     nrd_error *err = NULL;
     cpu_set_t set;
-    int started = 0, cpu = -1, n_cpus = 0;
+    int started = 0, n_cpus = 0, n_cores = 0, cpus[CPU_SETSIZE];
 
     *out = NULL;
     nrd_pool *p = nrd_aligned_zalloc(64, sizeof *p);
@@ -208,7 +254,7 @@ nrd_error *nrd_pool_new(nrd_pool **out, int n_threads)
     pthread_mutex_init(&p->run_lock, NULL);
     NRD_NEW_GOTO(p->workers, n_threads, err, fail);
     if (sched_getaffinity(0, sizeof set, &set) == 0) {
-        n_cpus = CPU_COUNT(&set);
+        n_cpus = nrd_pool_order_cpus(topology, &set, cpus, &n_cores);
     }
     p->spins = n_threads <= n_cpus ? SPINS : 0; /* with fewer processors a spinner blocks a worker */
     for (int i = 1; i < n_threads; i++) {
@@ -216,18 +262,7 @@ nrd_error *nrd_pool_new(nrd_pool **out, int n_threads)
         NRD_NEW_GOTO(w, 1, err, fail);
         w->pool = p;
         w->id = i;
-        w->cpu = -1;
-        if (n_threads <= n_cpus) { /* thread i on the i-th processor; thread 0 stays the caller's */
-            do {
-                cpu++;
-            } while (cpu < CPU_SETSIZE && !CPU_ISSET((size_t)cpu, &set));
-            if (i == 1) {
-                do {
-                    cpu++;
-                } while (cpu < CPU_SETSIZE && !CPU_ISSET((size_t)cpu, &set));
-            }
-            w->cpu = cpu < CPU_SETSIZE ? cpu : -1;
-        }
+        w->cpu = n_threads <= n_cpus ? cpus[i] : -1; /* thread 0 stays the caller's */
         if (pthread_create(&p->workers[i], NULL, worker, w) != 0) {
             free(w);
             err = nrd_errorf(NRD_ERR_UNAVAILABLE, "cpu: no thread %d of %d", i + 1, n_threads);

@@ -5,8 +5,9 @@
  * them once for all. Phase 1 divides the row tiles of all parts into chunks that fit in L2: a chunk
  * is read from memory once and meets token tile after token tile.
  * Weights in layout ROWS are packed tile by tile on the way: same result, slower. */
+#include "device/ops/linear_parts.h"
+
 #include "base/mem.h"
-#include "device/cpu/cpu.h"
 #include "device/ops/pack.h"
 
 #include <string.h>
@@ -106,7 +107,8 @@ static size_t rows_room(const nrd_linear_args *a)
     return MAX_T * (f > q ? f : q);
 }
 
-static void make_all_panels(const nrd_cpu_run *r, const nrd_linear_args *a, uint8_t *panels, uint8_t *rows)
+/* Panels of tokens [t0, end); `panels` are those of all tokens. */
+static void make_panels(const nrd_cpu_run *r, const nrd_linear_args *a, int32_t t0, int32_t end, uint8_t *panels)
 {
     for (int p = 0; p < a->n_parts; p++) {
         if (first_like(a, p) != p) {
@@ -114,10 +116,10 @@ static void make_all_panels(const nrd_cpu_run *r, const nrd_linear_args *a, uint
         }
         panel_kind kind = kind_of(a->w[p]->dtype, a->w[p]->cols);
         uint8_t *base = panels + panel_start(a, p);
-        for (int32_t t0 = 0; t0 < a->n_tokens;) {
-            int log2, n = tile_tokens(a->n_tokens - t0, &log2);
-            make_panel(r, a, &kind, t0, n, base + (size_t)t0 * kind.bytes_per_token, rows);
-            t0 += n;
+        for (int32_t t = t0; t < end;) {
+            int log2, n = tile_tokens(end - t, &log2);
+            make_panel(r, a, &kind, t, n, base + (size_t)t * kind.bytes_per_token, r->scratch);
+            t += n;
         }
     }
 }
@@ -126,9 +128,15 @@ static void make_all_panels(const nrd_cpu_run *r, const nrd_linear_args *a, uint
 typedef struct tiles_of {
     const nrd_linear_args *a;
     const nrd_weight *w, *b;
-    int64_t y0, y_stride;
+    float *y; /* the first token's results of tile `first` */
+    int64_t first, y_stride;
     bool plain; /* results need no scale, bias or cap */
 } tiles_of;
+
+static float *place(const tiles_of *p, int64_t tile, int32_t token)
+{
+    return p->y + token * p->y_stride + (tile - p->first) * 16;
+}
 
 /* The results of n tokens and one tile, `stride` apart in `out`, to their place in y. */
 static void finish_tile(const nrd_cpu_run *r, const tiles_of *p, int64_t tile, int32_t t0, int n, const float *out,
@@ -149,7 +157,7 @@ static void finish_tile(const nrd_cpu_run *r, const tiles_of *p, int64_t tile, i
     }
     for (int t = 0; t < n; t++) {
         r->k->linear_finish(out + t * stride, scales ? scales + tile * 16 : NULL, tile_bias, a->softcap, n_rows,
-                            (float *)a->y + (t0 + t) * p->y_stride + p->y0 + tile * 16);
+                            place(p, tile, t0 + t));
     }
 }
 
@@ -160,7 +168,7 @@ static void do_token_tile(const nrd_cpu_run *r, const tiles_of *p, const uint8_t
     const int S = nrd_linear_streams(log2);
     nrd_linear_tile_fn fn = r->k->linear_tile(p->w->dtype, log2, false), many = NULL;
     size_t tile_bytes = nrd_tile16_bytes(p->w->dtype, p->w->cols);
-    float *y = (float *)p->a->y + t0 * p->y_stride + p->y0, out[MAX_T * 16];
+    float out[MAX_T * 16];
     int64_t i = from, full = p->w->rows / 16, run = to - from >= S ? (to - from) / S : 0;
 
     if (run > 0) {
@@ -171,7 +179,7 @@ static void do_token_tile(const nrd_cpu_run *r, const tiles_of *p, const uint8_t
         bool plain = p->plain && i + S * run <= full;
         for (; i < last; i++, data += tile_bytes) {
             if (plain) {
-                many(data, step, panel, kind->len, y + i * 16, p->y_stride, run * 16);
+                many(data, step, panel, kind->len, place(p, i, t0), p->y_stride, run * 16);
                 continue;
             }
             many(data, step, panel, kind->len, out, S * 16, 16);
@@ -184,7 +192,7 @@ static void do_token_tile(const nrd_cpu_run *r, const tiles_of *p, const uint8_t
     }
     for (; i < to; i++, data += tile_bytes) {
         if (p->plain && i < full) {
-            fn(data, 0, panel, kind->len, y + i * 16, p->y_stride, 0);
+            fn(data, 0, panel, kind->len, place(p, i, t0), p->y_stride, 0);
         } else {
             fn(data, 0, panel, kind->len, out, 16, 0);
             finish_tile(r, p, i, t0, n, out, 16);
@@ -207,7 +215,7 @@ static int64_t do_wide(const nrd_cpu_run *r, const tiles_of *p, const uint8_t *d
         piece = NRD_LINEAR_WIDE_BLOCKS / 8 * 8;
     }
     for (; wide.run && i + 2 <= full; i += 2, data += 2 * tile_bytes) {
-        float *y = (float *)p->a->y + p->y0 + i * 16;
+        float *y = place(p, i, 0);
         for (int64_t b = 0; b < kind->len; b += piece) {
             int64_t n = kind->len - b < piece ? kind->len - b : piece;
             wide.unpack(data + tile_bytes * (size_t)b / (size_t)kind->len, (int64_t)tile_bytes, n, room);
@@ -224,15 +232,15 @@ static int64_t do_wide(const nrd_cpu_run *r, const tiles_of *p, const uint8_t *d
     return i;
 }
 
-/* Row tiles [from, to) of part p against every token. `room`: of do_wide with more than MAX_T tokens,
- * behind it that of a tile that is packed on the way. */
-static void do_tiles(const nrd_cpu_run *r, const nrd_linear_args *a, int p, int64_t from, int64_t to, int64_t y0,
-                     int64_t y_stride, const uint8_t *panels, uint8_t *room)
+/* Row tiles [from, to) of part p against every token; results of tile `first` go to y. `room`: of
+ * do_wide with more than MAX_T tokens, behind it that of a tile that is packed on the way. */
+static void do_tiles(const nrd_cpu_run *r, const nrd_linear_args *a, int p, int64_t from, int64_t to, float *y,
+                     int64_t first_tile, int64_t y_stride, const uint8_t *panels, uint8_t *room)
 {
     const nrd_weight *w = a->w[p];
     panel_kind kind = kind_of(w->dtype, w->cols);
     bool packed = w->layout == NRD_LAYOUT_TILE16;
-    tiles_of tiles = {a, w, a->bias[p], y0, y_stride, !w->scales && !a->bias[p] && a->softcap <= 0};
+    tiles_of tiles = {a, w, a->bias[p], y, first_tile, y_stride, !w->scales && !a->bias[p] && a->softcap <= 0};
     uint8_t *tile_room = a->n_tokens > MAX_T ? room + NRD_LINEAR_WIDE_BYTES : room;
 
     panels += panel_start(a, first_like(a, p));
@@ -259,34 +267,37 @@ static void do_tiles(const nrd_cpu_run *r, const nrd_linear_args *a, int p, int6
     }
 }
 
-/* i[0]: tiles in a chunk. */
+void nrd_linear_cpu_panels(const nrd_cpu_run *r, const nrd_cpu_cmd *c, int32_t token_tile)
+{
+    const nrd_linear_args *a = &c->u.linear;
+    int32_t t0 = token_tile * MAX_T;
+
+    make_panels(r, a, t0, t0 + MAX_T < a->n_tokens ? t0 + MAX_T : a->n_tokens, r->shared);
+}
+
+void nrd_linear_cpu_tiles(nrd_cpu_run *r, const nrd_cpu_cmd *c, int p, int64_t from, int64_t to, float *y,
+                          int64_t first_tile, int64_t y_stride)
+{
+    const nrd_linear_args *a = &c->u.linear;
+    uint8_t *panels = r->shared;
+
+    if (a->n_tokens <= MAX_T) {
+        panels = r->scratch + c->at[NRD_LINEAR_AT_PANELS];
+        if (r->owner != c) {
+            make_panels(r, a, 0, a->n_tokens, panels);
+            r->owner = c;
+        }
+    }
+    do_tiles(r, a, p, from, to, y, first_tile, y_stride, panels, r->scratch + rows_room(a));
+}
+
 static void run(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)
 {
     const nrd_linear_args *a = &c->u.linear;
-    uint8_t *panels = r->shared, *room = r->scratch, *tile_room = room + rows_room(a); /* see do_tiles */
 
     if (phase == 0) { /* one token tile of every kind of panel */
-        int32_t t0 = task * MAX_T, end = t0 + MAX_T < a->n_tokens ? t0 + MAX_T : a->n_tokens;
-        for (int p = 0; p < a->n_parts; p++) {
-            if (first_like(a, p) != p) {
-                continue;
-            }
-            panel_kind kind = kind_of(a->w[p]->dtype, a->w[p]->cols);
-            for (int32_t t = t0; t < end;) {
-                int log2, n = tile_tokens(end - t, &log2);
-                make_panel(r, a, &kind, t, n, panels + panel_start(a, p) + (size_t)t * kind.bytes_per_token, room);
-                t += n;
-            }
-        }
+        nrd_linear_cpu_panels(r, c, task);
         return;
-    }
-    if (c->n_tasks[0] == 0) {
-        size_t tile_max = (size_t)(tile_room - r->scratch) + c->shared_bytes; /* see nrd_linear_cpu */
-        panels = r->scratch + tile_max;
-        if (r->owner != c) {
-            make_all_panels(r, a, panels, room);
-            r->owner = c;
-        }
     }
     int64_t from = (int64_t)task * c->i[0], to = from + c->i[0], base = 0, y0 = 0, y_stride = 0;
     for (int p = 0; p < a->n_parts; p++) {
@@ -296,7 +307,7 @@ static void run(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)
         int64_t n = (a->w[p]->rows + 15) / 16;
         int64_t lo = from > base ? from - base : 0, hi = to - base < n ? to - base : n;
         if (lo < hi) {
-            do_tiles(r, a, p, lo, hi, y0, y_stride, panels, tile_room);
+            nrd_linear_cpu_tiles(r, c, p, lo, hi, (float *)a->y + y0, 0, y_stride);
         }
         base += n;
         y0 += a->w[p]->rows;
@@ -342,12 +353,13 @@ nrd_error *nrd_linear_cpu(nrd_cpu_cmd *c, int n_threads)
     c->n_tasks[0] = a->n_tokens > MAX_T ? (a->n_tokens + MAX_T - 1) / MAX_T : 0;
     size_t panels = panel_start(a, a->n_parts);
     unpacked = (unpacked + 63) & ~(size_t)63;
+    c->scratch_bytes = rows_room(a) + unpacked;
     if (c->n_tasks[0]) {
         c->shared_bytes = panels;
-        c->scratch_bytes = rows_room(a) + NRD_LINEAR_WIDE_BYTES + unpacked;
-    } else { /* shared_bytes holds the tile's room: panels lie behind it in each thread's scratch */
-        c->shared_bytes = unpacked;
-        c->scratch_bytes = rows_room(a) + unpacked + panels;
+        c->scratch_bytes += NRD_LINEAR_WIDE_BYTES;
+    } else {
+        c->at[NRD_LINEAR_AT_PANELS] = c->scratch_bytes;
+        c->scratch_bytes += panels;
     }
     return NULL;
 }

@@ -122,6 +122,8 @@ void nrd_act_ref(const nrd_act_args *a);
 
 nrd_error *nrd_sample_check(const nrd_sample_args *a) NRD_MUST_USE;
 void nrd_sample_ref(const nrd_sample_args *a);
+/* Of both, and that the one's results are the other's logits. */
+nrd_error *nrd_linear_sample_check(const nrd_linear_args *l, const nrd_sample_args *a) NRD_MUST_USE;
 
 nrd_error *nrd_counts_check(const nrd_counts_args *a) NRD_MUST_USE;
 void nrd_counts_ref(const nrd_counts_args *a);

@@ -7,15 +7,12 @@
  *           threshold weight until few candidates lie between "all kept" and "too few".
  * Draw      A running sum in ascending id order, blocks of 64 first.
  * Bound     Passes over the row: 4 bytes an element from L2, 12 instructions for an exponential. */
-#include "device/cpu/cpu.h"
+#include "device/ops/sample_list.h"
 
 #include <math.h>
 #include <string.h>
 
-typedef struct candidate {
-    float logit;
-    int32_t id;
-} candidate;
+typedef nrd_candidate candidate;
 
 static bool comes_first(const candidate *x, const candidate *y, bool by_id)
 {
@@ -88,49 +85,47 @@ static int32_t best_k(const nrd_cpu_kernels *kern, const float *x, int32_t n, in
     return got < k ? got : k;
 }
 
-/* Logits after bias, penalties and bans: the row itself when nothing changes it. */
-static const float *adjusted(const nrd_sample_args *a, const nrd_sample_row *r, const float *x, float *room)
+const float *nrd_sample_adjust(const nrd_sample_args *a, const nrd_sample_row *r, const float *x, int32_t first,
+                               int32_t n, float *room)
 {
     const uint16_t *counts = (r->flags & NRD_SAMPLE_COUNTS) && a->counts
-                                 ? a->counts + (int64_t)r->slot * a->vocab : NULL;
+                                 ? a->counts + (int64_t)r->slot * a->vocab + first : NULL;
     bool penal = counts && (r->repetition_penalty != 1.0f || r->presence_penalty != 0 || r->frequency_penalty != 0);
+    int32_t end = first + n;
 
     if (!penal && !r->bias && !r->mask && !(r->n_suppress_end > 0 && r->end_id >= 0) &&
         !(a->banned_ids && r->n_banned > 0)) {
         return x;
     }
     if (r->bias) {
-        for (int32_t i = 0; i < a->vocab; i++) {
-            room[i] = x[i] + r->bias[i];
+        for (int32_t i = 0; i < n; i++) {
+            room[i] = x[i] + r->bias[first + i];
         }
-    } else {
-        memcpy(room, x, (size_t)a->vocab * 4);
+    } else if (room != x) {
+        memcpy(room, x, (size_t)n * 4);
     }
-    for (int32_t i = 0; penal && i < a->vocab; i++) {
+    for (int32_t i = 0; penal && i < n; i++) {
         if (counts[i]) {
             float v = room[i];
             v = v > 0 ? v / r->repetition_penalty : v * r->repetition_penalty;
             room[i] = v - (r->presence_penalty + r->frequency_penalty * (float)counts[i]);
         }
     }
-    for (int32_t i = 0; r->mask && i < a->vocab; i += 32) {
-        uint32_t bits = ~r->mask[i / 32];
-        while (bits) {
+    for (int32_t i = first / 32 * 32; r->mask && i < end; i += 32) {
+        for (uint32_t bits = ~r->mask[i / 32]; bits; bits &= bits - 1) {
             int32_t id = i + __builtin_ctz(bits);
-            if (id >= a->vocab) {
-                break;
+            if (id >= first && id < end) {
+                room[id - first] = -INFINITY;
             }
-            room[id] = -INFINITY;
-            bits &= bits - 1;
         }
     }
-    if (r->n_suppress_end > 0 && r->end_id >= 0 && r->end_id < a->vocab) {
-        room[r->end_id] = -INFINITY;
+    if (r->n_suppress_end > 0 && r->end_id >= first && r->end_id < end) {
+        room[r->end_id - first] = -INFINITY;
     }
     for (int32_t i = 0; a->banned_ids && i < r->n_banned; i++) {
         int32_t id = a->banned_ids[r->banned_start + i];
-        if (id >= 0 && id < a->vocab) {
-            room[id] = -INFINITY;
+        if (id >= first && id < end) {
+            room[id - first] = -INFINITY;
         }
     }
     return room;
@@ -280,17 +275,17 @@ static void sample_row(nrd_cpu_run *r, const nrd_sample_args *a, int32_t i)
     size_t n = ((size_t)a->vocab + 15) & ~(size_t)15;
     float *room = (float *)(void *)r->scratch, *weights = room + n;
     candidate *list = (candidate *)(void *)(weights + n);
-    const float *x = adjusted(a, row, a->logits + i * stride, room);
+    const float *x = nrd_sample_adjust(a, row, a->logits + i * stride, 0, a->vocab, room);
     int32_t first;
     float top = r->k->max_row(x, a->vocab, &first);
 
-    if (!(top <= 3.4e38f) || top == -INFINITY) { /* NaN or infinity: clean a copy, as the definition does */
+    if (!(top <= NRD_SAMPLE_MAX) || top == -INFINITY) { /* NaN or infinity: clean a copy, as the definition does */
         if (x != room) {
             memcpy(room, x, (size_t)a->vocab * 4);
             x = room;
         }
         for (int32_t k = 0; k < a->vocab; k++) {
-            room[k] = room[k] != room[k] ? -INFINITY : room[k] > 3.4e38f ? 3.4e38f : room[k];
+            room[k] = room[k] != room[k] ? -INFINITY : room[k] > NRD_SAMPLE_MAX ? NRD_SAMPLE_MAX : room[k];
         }
         top = r->k->max_row(x, a->vocab, &first);
     }
@@ -323,15 +318,15 @@ static void sample_row(nrd_cpu_run *r, const nrd_sample_args *a, int32_t i)
     }
 }
 
-static void run(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)
+int32_t nrd_sample_from_list(const nrd_sample_row *row, nrd_candidate *list, int32_t n)
 {
-    const nrd_sample_args *a = &c->u.sample;
+    sort(list, n, false);
+    return draw_from_list(row, list, n, list[0].logit, 1.0 / (double)row->temperature).id;
+}
 
-    if (phase == 0) {
-        sample_row(r, a, task);
-        return;
-    }
-    for (int32_t i = 0; i < a->n_rows; i++) { /* after all rows: they must not see each other's choice */
+void nrd_sample_update(const nrd_sample_args *a)
+{
+    for (int32_t i = 0; i < a->n_rows; i++) {
         const nrd_sample_row *row = &a->rows[i];
         if (row->flags & NRD_SAMPLE_NO_UPDATE) {
             continue;
@@ -343,6 +338,17 @@ static void run(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)
             uint16_t *n = &a->counts[(int64_t)row->slot * a->vocab + a->out_ids[i]];
             *n = (uint16_t)(*n < UINT16_MAX ? *n + 1 : *n);
         }
+    }
+}
+
+static void run(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)
+{
+    const nrd_sample_args *a = &c->u.sample;
+
+    if (phase == 0) {
+        sample_row(r, a, task);
+    } else {
+        nrd_sample_update(a); /* after all rows: they must not see each other's choice */
     }
 }
 

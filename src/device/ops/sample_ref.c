@@ -34,6 +34,22 @@ nrd_error *nrd_sample_check(const nrd_sample_args *a)
     return NULL;
 }
 
+nrd_error *nrd_linear_sample_check(const nrd_linear_args *l, const nrd_sample_args *a)
+{
+    int64_t rows = 0;
+
+    NRD_TRY(nrd_linear_check(l));
+    NRD_TRY(nrd_sample_check(a));
+    for (int p = 0; p < l->n_parts; p++) {
+        rows += l->w[p]->rows;
+    }
+    if (a->logits != l->y || a->n_rows != l->n_tokens || (a->logits_stride ? a->logits_stride : a->vocab) != rows) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "linear_sample: %d rows of %lld logits are not the results of linear",
+                          a->n_rows, (long long)rows);
+    }
+    return NULL;
+}
+
 typedef struct candidate {
     float logit;
     int32_t id;

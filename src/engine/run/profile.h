@@ -32,6 +32,7 @@ typedef enum nrd_profile_op {
     NRD_PROFILE_DOWN,
     NRD_PROFILE_HEAD,
     NRD_PROFILE_SAMPLE,
+    NRD_PROFILE_HEAD_SAMPLE, /* the two in one */
     NRD_PROFILE_DOWNLOAD,
     NRD_PROFILE_N,
 } nrd_profile_op;

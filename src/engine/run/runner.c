@@ -477,7 +477,8 @@ static nrd_error *mark(nrd_runner *r, nrd_profile_op op, double rows, double byt
 static nrd_error *mark_product(nrd_runner *r, nrd_profile_op op, const nrd_product *p, int32_t n,
                                nrd_dtype y)
 {
-    double bytes = (double)n * ((double)p->in_row_bytes + elements((double)p->rows, y));
+    double bytes = (double)n * (double)p->in_row_bytes;
+    bytes += y != NRD_DTYPE_NONE ? (double)n * elements((double)p->rows, y) : 0; /* NONE: not kept */
     for (int32_t i = 0; i < p->n; i++) {
         bytes += (double)p->w[i]->data_bytes;
     }
@@ -521,8 +522,8 @@ static nrd_error *mark_attention(nrd_runner *r, int32_t layer, const nrd_product
                 4 * pairs * heads);
 }
 
-static nrd_error *product(nrd_runner *r, const nrd_product *p, const void *x, int32_t n_tokens,
-                          void *y, nrd_dtype y_dtype, float softcap)
+static nrd_linear_args product_args(const nrd_runner *r, const nrd_product *p, const void *x,
+                                    int32_t n_tokens, void *y, nrd_dtype y_dtype, float softcap)
 {
     nrd_linear_args a = {
         .size = sizeof a,
@@ -538,6 +539,13 @@ static nrd_error *product(nrd_runner *r, const nrd_product *p, const void *x, in
     };
     memcpy(a.w, p->w, sizeof a.w);
     memcpy(a.bias, p->bias, sizeof a.bias);
+    return a;
+}
+
+static nrd_error *product(nrd_runner *r, const nrd_product *p, const void *x, int32_t n_tokens,
+                          void *y, nrd_dtype y_dtype, float softcap)
+{
+    nrd_linear_args a = product_args(r, p, x, n_tokens, y, y_dtype, softcap);
     return r->dev->ops->linear(r->stream, &a);
 }
 
@@ -684,13 +692,20 @@ static nrd_error *layers(nrd_runner *r, const nrd_batch *b)
     return NULL;
 }
 
-/* Logits of some rows of x. The first call of a step also adds the last delta to all rows. */
+/* The final norm of some rows of x. The first call of a step also adds the last delta to all. */
+static nrd_error *last_joint(nrd_runner *r, int32_t n_tokens, bool has_delta,
+                             const int32_t *row_ids, int32_t n_rows)
+{
+    const nrd_layer *last = &r->w.layers[r->spec->n_layers - 1];
+    return joint(r, n_tokens, has_delta, last->post_mlp_norm, r->w.final_norm,
+                 r->w.final_norm_bias, &r->w.lm_head, row_ids, n_rows);
+}
+
+/* Logits of some rows of x. */
 static nrd_error *head(nrd_runner *r, int32_t n_tokens, bool has_delta, const int32_t *row_ids,
                        int32_t n_rows)
 {
-    const nrd_layer *last = &r->w.layers[r->spec->n_layers - 1];
-    NRD_TRY(joint(r, n_tokens, has_delta, last->post_mlp_norm, r->w.final_norm,
-                  r->w.final_norm_bias, &r->w.lm_head, row_ids, n_rows));
+    NRD_TRY(last_joint(r, n_tokens, has_delta, row_ids, n_rows));
     NRD_TRY(product(r, &r->w.lm_head, r->normed, n_rows, r->logits, NRD_DTYPE_F32,
                     r->spec->logits_softcap));
     return mark_product(r, NRD_PROFILE_HEAD, &r->w.lm_head, n_rows, NRD_DTYPE_F32);
@@ -784,10 +799,10 @@ static nrd_error *init_counts(nrd_runner *r, const nrd_plan_entry *e)
     return ops->counts(r->stream, &a);
 }
 
-static nrd_error *choose(nrd_runner *r, const nrd_batch *b, const outputs *o)
+static nrd_sample_args choice_args(const nrd_runner *r, const nrd_batch *b, const outputs *o)
 {
-    nrd_sample_args a = {
-        .size = sizeof a,
+    return (nrd_sample_args){
+        .size = sizeof(nrd_sample_args),
         .n_rows = b->n_rows,
         .vocab = r->spec->vocab,
         .logits = r->logits,
@@ -803,8 +818,41 @@ static nrd_error *choose(nrd_runner *r, const nrd_batch *b, const outputs *o)
         .out_top_ids = (int32_t *)(void *)(o->mem + o->off_top_ids),
         .out_top_logprobs = (float *)(void *)(o->mem + o->off_top_log_probs),
     };
+}
+
+static nrd_error *choose(nrd_runner *r, const nrd_batch *b, const outputs *o)
+{
+    nrd_sample_args a = choice_args(r, b, o);
     NRD_TRY(r->dev->ops->sample(r->stream, &a));
     return mark(r, NRD_PROFILE_SAMPLE, b->n_rows, (double)r->spec->vocab * sizeof(float), 0);
+}
+
+/* Whether nobody but the choice reads the logits, and what it needs is there before they are. */
+static bool only_chosen(const nrd_runner *r, const nrd_plan *p, const nrd_batch *b)
+{
+    const nrd_device_ops *ops = r->dev->ops;
+    if (ops->size < offsetof(nrd_device_ops, linear_sample) + sizeof(void *) ||
+        !ops->linear_sample || b->masks_pending) {
+        return false;
+    }
+    for (int32_t i = 0; i < p->n_entries; i++) {
+        if (p->entries[i].row >= 0 && p->entries[i].seq->want_logit_rows) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* head and choose, by a device that need not store the logits. */
+static nrd_error *head_choose(nrd_runner *r, int32_t n_tokens, bool has_delta, const nrd_batch *b,
+                              const outputs *o)
+{
+    NRD_TRY(last_joint(r, n_tokens, has_delta, b->row_ids, b->n_rows));
+    nrd_linear_args l = product_args(r, &r->w.lm_head, r->normed, b->n_rows, r->logits,
+                                     NRD_DTYPE_F32, r->spec->logits_softcap);
+    nrd_sample_args a = choice_args(r, b, o);
+    NRD_TRY(r->dev->ops->linear_sample(r->stream, &l, &a));
+    return mark_product(r, NRD_PROFILE_HEAD_SAMPLE, &r->w.lm_head, b->n_rows, NRD_DTYPE_NONE);
 }
 
 /* From `mem` of this or the other buffer's outputs (same layout) to this one's host memory. */
@@ -1075,7 +1123,10 @@ static nrd_error *enqueue(nrd_runner *r, const nrd_plan *p, int32_t buffer)
     NRD_TRY(layers(r, b));
     NRD_TRY(context_rows(r, p, &has_delta));
     NRD_TRY(state_rows(r, p, &has_delta));
-    if (b->n_rows > 0) {
+    if (b->n_rows > 0 && only_chosen(r, p, b)) {
+        NRD_TRY(head_choose(r, p->n_tokens, has_delta, b, o));
+        NRD_TRY(download(r, b, o, o->mem));
+    } else if (b->n_rows > 0) {
         NRD_TRY(head(r, p->n_tokens, has_delta, b->row_ids, b->n_rows));
         NRD_TRY(keep_choices(r, p, o));
         NRD_TRY(finish_masks(r, b));

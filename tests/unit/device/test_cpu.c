@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -229,6 +230,48 @@ static void test_common_beginnings_of_sequences_are_found(void **state)
     nrd_cpu_prefix_fini(&p);
 }
 
+static void test_threads_take_whole_cores_before_their_second_processors(void **state)
+{
+    /* cores {0, 4}, {1, 5}, {2, 6}; 3 says nothing, 7 nonsense; 0 is not ours */
+    static const char *const siblings[8] = {"0,4\n", "1,5\n", "2,6\n", NULL, "0,4\n", "1,5\n", "2,6\n", "?\n"};
+    static const int want[7] = {1, 2, 3, 4, 7, 5, 6};
+    char dir[] = "/tmp/nereid-cpus-XXXXXX", path[128];
+    int cpus[CPU_SETSIZE], n_cores = 0;
+    cpu_set_t set;
+    (void)state;
+
+    assert_non_null(mkdtemp(dir));
+    CPU_ZERO(&set);
+    for (int i = 0; i < 8; i++) {
+        for (int level = 0; siblings[i] && level < 3; level++) {
+            static const char *const rest[3] = {"", "/topology", "/topology/thread_siblings_list"};
+            snprintf(path, sizeof path, "%s/cpu%d%s", dir, i, rest[level]);
+            if (level < 2) {
+                assert_int_equal(mkdir(path, 0700), 0);
+                continue;
+            }
+            FILE *f = fopen(path, "we");
+            assert_non_null(f);
+            assert_true(fputs(siblings[i], f) >= 0);
+            assert_int_equal(fclose(f), 0);
+        }
+        if (i > 0) {
+            CPU_SET((size_t)i, &set);
+        }
+    }
+    assert_int_equal(nrd_pool_order_cpus(dir, &set, cpus, &n_cores), 7);
+    assert_int_equal(n_cores, 5);
+    assert_memory_equal(cpus, want, sizeof want);
+    for (int i = 0; i < 8; i++) {
+        static const char *const parts[3] = {"/topology/thread_siblings_list", "/topology", ""};
+        for (int level = 0; siblings[i] && level < 3; level++) {
+            snprintf(path, sizeof path, "%s/cpu%d%s", dir, i, parts[level]);
+            assert_int_equal(remove(path), 0);
+        }
+    }
+    assert_int_equal(rmdir(dir), 0);
+}
+
 static void test_a_barrier_lets_nobody_through_early(void **state)
 {
     (void)state;
@@ -255,6 +298,7 @@ typedef struct step {
     int32_t ids[40], positions[40], token_seq[40], q_start[5], ctx[4], table[16], slots[4], out[4];
     nrd_sample_row rows[4];
     float inv[16];
+    bool fused; /* choices without logits */
 } step;
 
 enum { HID = 128, HEADS = 4, KVH = 2, DIM = 32, INTER = 256, VOCAB = 500 };
@@ -312,8 +356,13 @@ static void run_step(nrd_device *dev, nrd_stream *s, step *t)
     ok(o->norm(s, &a));
     l.w[0] = &t->emb;
     l.y = t->logits;
-    ok(o->linear(s, &l));
-    ok(o->sample(s, &c));
+    if (t->fused) {
+        l.n_tokens = c.n_rows;
+        ok(o->linear_sample(s, &l, &c));
+    } else {
+        ok(o->linear(s, &l));
+        ok(o->sample(s, &c));
+    }
     ok(o->stream_sync(s));
 }
 
@@ -368,6 +417,9 @@ static void test_steady_steps_allocate_nothing(void **state)
         if (round == 6) {
             before = atomic_load(&n_allocs); /* every shape has been seen */
         }
+        t.fused = false;
+        run_step(dev, s, &t);
+        t.fused = true;
         run_step(dev, s, &t);
     }
     assert_int_equal(atomic_load(&n_allocs) - before, 0); /* sanitizers count for themselves: 0 there */
@@ -460,6 +512,7 @@ int main(void)
         cmocka_unit_test(test_reserved_memory_is_taken_when_it_is_used),
         cmocka_unit_test(test_a_stream_keeps_its_order_beyond_a_full_list),
         cmocka_unit_test(test_common_beginnings_of_sequences_are_found),
+        cmocka_unit_test(test_threads_take_whole_cores_before_their_second_processors),
         cmocka_unit_test(test_a_barrier_lets_nobody_through_early),
         cmocka_unit_test(test_steady_steps_allocate_nothing),
         cmocka_unit_test(test_bad_arguments_are_refused_before_they_run),
