@@ -377,7 +377,7 @@ static void call_embed(int i, void *p)
 static void all_rest(void)
 {
     enum { V = 128256, MAX = 2048, BT = 64 };
-    static const int tokens[] = {1, 16, 64, 256, 1024, 2048};
+    static const int tokens[] = {1, 8, 16, 64, 256, 1024, 2048};
     int32_t *zeros = calloc(MAX + 1, 4), *iota = malloc((MAX + 1) * 4);
     nrd_sample_row *rows = calloc(256, sizeof *rows);
     char what[120];
@@ -402,7 +402,7 @@ static void all_rest(void)
     }
     int32_t *d_late = dev_put(late, MAX * 4);
 
-    for (int t = 0; t < 6; t++) {
+    for (int t = 0; t < 7; t++) {
         const int n = tokens[t];
         rest_ctx c = {.rows = n, .vec = {.dtype = NRD_DTYPE_F32, .rows = 4096, .cols = 1, .data = f_ones},
                       .table = {.dtype = NRD_DTYPE_BF16, .rows = V, .cols = 4096, .data = pool16}};

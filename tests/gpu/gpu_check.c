@@ -288,6 +288,60 @@ static void check_norm(nrd_dtype t, nrd_dtype out_t, nrd_norm_kind kind, int n, 
     free(want_res);
 }
 
+/* Rows alone, by fours and all together: a row's bits are the same. */
+static void check_norm_alone(nrd_dtype t, nrd_dtype out_t, nrd_norm_kind kind, int hidden)
+{
+    enum { N = 19 };
+    static const int steps[] = {1, 4, N};
+    const size_t all = (size_t)N * (size_t)hidden, out_bytes = all * elem(out_t);
+    void *res = random_host(t, all, 2.0f), *d_del, *first = NULL, *raw = malloc(out_bytes + N * 4);
+    void *del = random_host(t, all, 1.0f);
+    test_weight w, b;
+    char name[120];
+
+    weight_random(&w, NRD_DTYPE_F32, hidden, 1, 1.0f, false);
+    weight_random(&b, NRD_DTYPE_F32, hidden, 1, 1.0f, false);
+    d_del = dev_put(del, all * elem(t));
+    for (int k = 0; k < 3; k++) {
+        char *d_res = dev_put(res, all * elem(t)), *out = poisoned(out_bytes);
+        float *scale = poisoned(N * 4);
+        for (int r = 0; r < N; r += steps[k]) {
+            const size_t at = (size_t)r * (size_t)hidden;
+            nrd_norm_args a = {.size = sizeof a, .kind = kind, .eps = 1e-5f, .hidden = hidden,
+                               .n_tokens = r + steps[k] < N ? steps[k] : N - r,
+                               .delta = (char *)d_del + at * elem(t), .residual = d_res + at * elem(t),
+                               .weight = &w.dev, .bias = kind == NRD_NORM_LAYER ? &b.dev : NULL,
+                               .out = out + at * elem(out_t), .out_dtype = out_t, .act_dtype = t,
+                               .out_row_scale = out_t == NRD_DTYPE_F8_E4M3 ? scale + r : NULL};
+            OK(dev->ops->norm(st, &a));
+        }
+        OK(dev->ops->stream_sync(st));
+        memset(raw, 0, out_bytes + N * 4);
+        dev_get(raw, out, out_bytes);
+        if (out_t == NRD_DTYPE_F8_E4M3) {
+            dev_get((char *)raw + out_bytes, scale, N * 4);
+        }
+        snprintf(name, sizeof name, "norm %d %s -> %s of %d, rows by %d", (int)kind, nrd_dtype_name(t),
+                 nrd_dtype_name(out_t), hidden, steps[k]);
+        if (first) {
+            verdict(name, memcmp(first, raw, out_bytes + N * 4) ? 1 : 0, 0);
+        } else {
+            first = malloc(out_bytes + N * 4);
+            memcpy(first, raw, out_bytes + N * 4);
+        }
+        dev_free(d_res);
+        dev_free(out);
+        dev_free(scale);
+    }
+    weight_gone(&w);
+    weight_gone(&b);
+    dev_free(d_del);
+    free(res);
+    free(del);
+    free(raw);
+    free(first);
+}
+
 static void all_norm(void)
 {
     static const int hiddens[] = {1, 63, 640, 1024, 2056, 4096, 5120, 16384, 40000};
@@ -300,6 +354,13 @@ static void all_norm(void)
             check_norm(types[t], NRD_DTYPE_F8_E4M3, NRD_NORM_RMS, n, hiddens[i], t != 0, t == 1, false);
             check_norm(types[t], NRD_DTYPE_BF16, NRD_NORM_LAYER, n, hiddens[i], false, false, true);
             check_norm(types[t], types[t], NRD_NORM_LAYER, n, hiddens[i], true, false, true);
+            check_norm(types[t], NRD_DTYPE_F8_E4M3, NRD_NORM_RMS, rnd(1, 8), hiddens[i], true, false, t == 2);
+            check_norm(types[t], types[t], NRD_NORM_LAYER, 1, hiddens[i], true, false, true);
+            if (i < 8 && t < 2) {
+                check_norm_alone(types[t], types[t], NRD_NORM_LAYER, hiddens[i]);
+                check_norm_alone(types[t], types[1 - t], NRD_NORM_RMS, hiddens[i]);
+                check_norm_alone(types[t], NRD_DTYPE_F8_E4M3, NRD_NORM_RMS, hiddens[i]);
+            }
         }
     }
 }
@@ -365,6 +426,7 @@ static void all_act(void)
             for (int k = 0; k <= NRD_ACT_RELU2; k++) {
                 check_act(types[t], k % 2 ? NRD_DTYPE_F8_E4M3 : types[(t + k) % 3], (nrd_act_kind)k,
                           (k + i) % 2 == 0, rnd(1, 4), inters[i]);
+                check_act(types[t], NRD_DTYPE_F8_E4M3, (nrd_act_kind)k, (k + i) % 2 != 0, rnd(1, 9), inters[i]);
             }
         }
     }
