@@ -891,6 +891,30 @@ static void ring(void)
     }
 }
 
+/* One to nine sequences of one token: what a server with one user runs. */
+static void few_tokens(void)
+{
+    static const int groups[] = {4, 1, 8, 5, 2}, contexts[] = {40, 300, 100, 2500, 700};
+    for (int i = 0; i < (small_only ? 15 : 40); i++) {
+        const nrd_dtype act = i % 3 == 2 ? NRD_DTYPE_F16 : NRD_DTYPE_BF16;
+        attn_case c = {.act = act, .out = i % 5 ? NRD_DTYPE_F8_E4M3 : act,
+                       .kv = i % 2 ? act : NRD_DTYPE_F8_E4M3, .n_kv = i % 4 ? rnd(1, 9) : 8,
+                       .hd = i % 3 == 1 ? 64 : i % 13 == 12 ? 256 : 128, .bt = i % 4 == 1 ? 16 : 64,
+                       .n_seqs = i % 2 ? 1 : rnd(1, 9), .rope = i % 11 == 10 ? NRD_ROPE_NONE : NRD_ROPE_NEOX,
+                       .qk_norm = i % 6 == 5, .declare = i % 7 != 0};
+        c.n_heads = c.n_kv * groups[rnd(0, 4)];
+        c.window = i % 8 == 7 ? rnd(1, 400) : 0;
+        c.n_sink = c.window ? rnd(0, 5) : 0;
+        c.softcap = i % 9 == 8 ? 20.0f : 0;
+        c.n_empty = i % 5 == 3 ? c.n_seqs : 0;
+        for (int s = 0; s < c.n_seqs; s++) {
+            c.ctx[s] = c.n_empty && s > 0 ? 1 : rnd(1, contexts[rnd(0, 4)]);
+            c.q_len[s] = 1;
+        }
+        check_attention(&c);
+    }
+}
+
 /* Many (sequence, KV head) pairs: the kernel that gives each a single warp. */
 static void many_pairs(void)
 {
@@ -1271,6 +1295,7 @@ int main(int argc, char **argv)
     section("linear", &c, &f);
     if (wanted("attention")) {
         all_attention();
+        few_tokens();
         many_pairs();
         long_prompts();
     }

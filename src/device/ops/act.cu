@@ -282,13 +282,13 @@ template <typename T> static nrd_error *act_few(nrd_stream *s, const act_params 
     const int threads = ((vecs + n - 1) / n + 31) & ~31;
 
     if (p.gated && p.kind == NRD_ACT_SILU) {
-        return launch_cluster(s, act_few_kernel<T, true, NRD_ACT_SILU>, n, rows, threads, p);
+        return launch_rows(s, act_few_kernel<T, true, NRD_ACT_SILU>, n, rows, threads, p);
     }
     if (!p.gated && p.kind == NRD_ACT_NONE) {
-        return launch_cluster(s, act_few_kernel<T, false, NRD_ACT_NONE>, n, rows, threads, p);
+        return launch_rows(s, act_few_kernel<T, false, NRD_ACT_NONE>, n, rows, threads, p);
     }
-    return launch_cluster(s, p.gated ? act_few_kernel<T, true, -1> : act_few_kernel<T, false, -1>, n, rows,
-                          threads, p);
+    return launch_rows(s, p.gated ? act_few_kernel<T, true, -1> : act_few_kernel<T, false, -1>, n, rows,
+                       threads, p);
 }
 
 template <typename T>

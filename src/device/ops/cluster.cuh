@@ -85,22 +85,22 @@ template <typename T> static __device__ __forceinline__ void raw_to_f(uint4 raw,
     }
 }
 
-/* launch() of cuda_dev.cuh: n_blocks along x are a cluster and a row, along y are the rows. */
+/* launch() of cuda_dev.cuh in clusters. */
 template <typename... P, typename... A>
-static inline nrd_error *launch_cluster(nrd_stream *s, void (*kernel)(P...), int n_blocks, int rows,
+static inline nrd_error *launch_cluster(nrd_stream *s, void (*kernel)(P...), dim3 cluster, dim3 grid,
                                         int threads, A &&...args)
 {
     cudaLaunchConfig_t cfg = {};
     cudaLaunchAttribute attr[2];
-    cfg.gridDim = dim3((unsigned)n_blocks, (unsigned)rows);
+    cfg.gridDim = grid;
     cfg.blockDim = dim3((unsigned)threads);
     cfg.stream = s->s;
     cfg.attrs = attr;
-    if (n_blocks > 1) {
+    if (cluster.x * cluster.y * cluster.z > 1) {
         attr[cfg.numAttrs].id = cudaLaunchAttributeClusterDimension;
-        attr[cfg.numAttrs].val.clusterDim.x = (unsigned)n_blocks;
-        attr[cfg.numAttrs].val.clusterDim.y = 1;
-        attr[cfg.numAttrs].val.clusterDim.z = 1;
+        attr[cfg.numAttrs].val.clusterDim.x = cluster.x;
+        attr[cfg.numAttrs].val.clusterDim.y = cluster.y;
+        attr[cfg.numAttrs].val.clusterDim.z = cluster.z;
         cfg.numAttrs++;
     }
     if (!s->joined) {
@@ -111,6 +111,14 @@ static inline nrd_error *launch_cluster(nrd_stream *s, void (*kernel)(P...), int
     s->joined = false;
     CUDA_TRY(cudaLaunchKernelEx(&cfg, kernel, P(args)...));
     return NULL;
+}
+
+/* The same, n blocks along x being a row and a cluster, rows along y. */
+template <typename... P, typename... A>
+static inline nrd_error *launch_rows(nrd_stream *s, void (*kernel)(P...), int n, int rows, int threads,
+                                     A &&...args)
+{
+    return launch_cluster(s, kernel, dim3((unsigned)n), dim3((unsigned)n, (unsigned)rows), threads, args...);
 }
 
 /* Blocks for a row of `vecs` vectors, about `threads` of them a block: a power of two. */

@@ -409,8 +409,8 @@ static nrd_error *norm_vector(nrd_stream *s, const norm_params &p, int rows)
     if constexpr (sizeof(T) == 2 && (sizeof(O) == 2 || ONE)) {
         if (rows <= FEW_ROWS && s->dev->hopper && p.weight && !p.delta_weight) {
             const int n_blocks = cluster_blocks(vecs, NORM_FEW_THREADS);
-            return launch_cluster(s, norm_few_kernel<T, O, LAYER, ONE>, n_blocks, rows,
-                                  (int)threads(n_blocks).x, p);
+            return launch_rows(s, norm_few_kernel<T, O, LAYER, ONE>, n_blocks, rows,
+                               (int)threads(n_blocks).x, p);
         }
     }
     if (vecs <= 256) {
