@@ -1282,6 +1282,7 @@ int main(int argc, char **argv)
     for (int i = 0; i < (small_only ? 3 : 12) && wanted("sample"); i++) {
         static const int vocabs[] = {128256, 1000, 33, 151936, 5003, 50257};
         check_sample(i % 6 == 3 ? 9 : 24, small_only ? vocabs[i % 3 + 1] % 9000 : vocabs[i % 6], i);
+        check_sample(rnd(1, 8), small_only ? 4099 + 5 * i : vocabs[i % 6] + 4096, i); /* few: many blocks a row */
     }
     section("sample", &c, &f);
     if (wanted("copy_blocks")) {

@@ -690,7 +690,7 @@ static nrd_error *decode_launch(nrd_stream *s, decode_params p, int max_ctx)
             return launch_cluster(s, p.a.g.bt >= TILE
                                          ? attention_decode_kernel<T, C, HD, ROWS, true, WARPS, true>
                                          : attention_decode_kernel<T, C, HD, ROWS, false, WARPS, true>,
-                                  dim3(1, (unsigned)p.a.g.n_kv), grid, WARPS * 32, p);
+                                  dim3(1, (unsigned)p.a.g.n_kv), grid, WARPS * 32, 0, p);
         }
     }
     return launch(s, p.a.g.bt >= TILE ? attention_decode_kernel<T, C, HD, ROWS, true, WARPS, false>

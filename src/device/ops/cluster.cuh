@@ -37,6 +37,21 @@ static __device__ __forceinline__ void share_begin(uint64_t *bar, int n, int n_b
 #endif
 }
 
+/* The pair to slot `at` of block `to`. */
+static __device__ __forceinline__ void share_send(float2 *slots, uint64_t *bar, int at, float2 v, int to)
+{
+#if __CUDA_ARCH__ >= 900
+    uint32_t there, arrived;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(smem_u32(slots + at)), "r"(to));
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(arrived) : "r"(smem_u32(bar)), "r"(to));
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];"
+                 ::"r"(there), "f"(v.x), "f"(v.y), "r"(arrived)
+                 : "memory");
+#else
+    (void)slots, (void)bar, (void)at, (void)v, (void)to;
+#endif
+}
+
 /* The warp's pair (the same in all its lanes) to slot `at` of every block. */
 static __device__ __forceinline__ void share_put(float2 *slots, uint64_t *bar, int at, float2 v,
                                                  int n_blocks)
@@ -48,14 +63,7 @@ static __device__ __forceinline__ void share_put(float2 *slots, uint64_t *bar, i
             slots[at] = v;
         }
     } else if (lane < n_blocks) {
-#if __CUDA_ARCH__ >= 900
-        uint32_t to, arrived;
-        asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(to) : "r"(smem_u32(slots + at)), "r"(lane));
-        asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(arrived) : "r"(smem_u32(bar)), "r"(lane));
-        asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];"
-                     ::"r"(to), "f"(v.x), "f"(v.y), "r"(arrived)
-                     : "memory");
-#endif
+        share_send(slots, bar, at, v, lane);
     }
 }
 
@@ -88,12 +96,13 @@ template <typename T> static __device__ __forceinline__ void raw_to_f(uint4 raw,
 /* launch() of cuda_dev.cuh in clusters. */
 template <typename... P, typename... A>
 static inline nrd_error *launch_cluster(nrd_stream *s, void (*kernel)(P...), dim3 cluster, dim3 grid,
-                                        int threads, A &&...args)
+                                        int threads, size_t smem, A &&...args)
 {
     cudaLaunchConfig_t cfg = {};
     cudaLaunchAttribute attr[2];
     cfg.gridDim = grid;
     cfg.blockDim = dim3((unsigned)threads);
+    cfg.dynamicSmemBytes = smem;
     cfg.stream = s->s;
     cfg.attrs = attr;
     if (cluster.x * cluster.y * cluster.z > 1) {
@@ -109,6 +118,10 @@ static inline nrd_error *launch_cluster(nrd_stream *s, void (*kernel)(P...), dim
         cfg.numAttrs++;
     }
     s->joined = false;
+    if (smem > 48 * 1024) {
+        CUDA_TRY(cudaFuncSetAttribute((const void *)kernel,
+                                      cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem));
+    }
     CUDA_TRY(cudaLaunchKernelEx(&cfg, kernel, P(args)...));
     return NULL;
 }
@@ -118,7 +131,8 @@ template <typename... P, typename... A>
 static inline nrd_error *launch_rows(nrd_stream *s, void (*kernel)(P...), int n, int rows, int threads,
                                      A &&...args)
 {
-    return launch_cluster(s, kernel, dim3((unsigned)n), dim3((unsigned)n, (unsigned)rows), threads, args...);
+    return launch_cluster(s, kernel, dim3((unsigned)n), dim3((unsigned)n, (unsigned)rows), threads, 0,
+                          args...);
 }
 
 /* Blocks for a row of `vecs` vectors, about `threads` of them a block: a power of two. */
