@@ -23,7 +23,8 @@ struct norm_params {
 };
 
 /* Sums are taken over runs of 256 elements (eight a lane, a tree over the lanes), then over the runs:
- * in this order for any number of rows, so that a row's result does not depend on the batch. */
+ * in this order for any number of rows, so that a row's result does not depend on the batch. Products and
+ * sums are fused where it says so: the compiler would not fuse the same ones in every kernel. */
 enum { RUN = 256, MAX_RUNS = 128, SLOTS = MAX_RUNS + MAX_CLUSTER };
 
 /* 1 / the length of a run; all but a row's last are whole. */
@@ -41,17 +42,18 @@ static __device__ __forceinline__ float2 run_moments(const float *v, bool in, fl
     float s = 0.0f;
 #pragma unroll
     for (int k = 0; k < 8; k++) {
-        s += LAYER ? v[k] : v[k] * v[k];
+        s = LAYER ? s + v[k] : fmaf(v[k], v[k], s);
     }
     s = warp_reduce<op_sum>(s);
     if constexpr (!LAYER) {
         return make_float2(s, 0.0f);
     }
-    const float mean = s * per;
+    const float mean = __fmul_rn(s, per);
     float d = 0.0f;
 #pragma unroll
     for (int k = 0; k < 8; k++) {
-        d += in ? (v[k] - mean) * (v[k] - mean) : 0.0f;
+        const float x = in ? v[k] - mean : 0.0f;
+        d = fmaf(x, x, d);
     }
     return make_float2(s, warp_reduce<op_sum>(d));
 }
@@ -79,15 +81,15 @@ static __device__ __forceinline__ void whole_moments(const norm_params &a, const
 
     *mean = 0.0f;
     if constexpr (LAYER) {
-        const float m = s * a.per;
+        const float m = __fmul_rn(s, a.per);
         *mean = m;
         s = over_runs<op_sum>(slots, hidden, [=](float2 v, int run) {
             const int left = hidden - run * RUN;
-            const float d = v.x * run_per(run, hidden) - m;
-            return v.y + (left < RUN ? (float)left : (float)RUN) * d * d;
+            const float d = __fmul_rn(v.x, run_per(run, hidden)) - m;
+            return fmaf(__fmul_rn(left < RUN ? (float)left : (float)RUN, d), d, v.y);
         });
     }
-    *inv = rsqrtf(s * a.per + a.eps);
+    *inv = rsqrtf(fmaf(s, a.per, a.eps));
 }
 
 static __device__ __forceinline__ float runs_amax(const float2 *slots, int hidden)
@@ -102,7 +104,7 @@ static __device__ __forceinline__ void finish8(float *v, const float *w, const f
 {
 #pragma unroll
     for (int k = 0; k < 8; k++) {
-        v[k] = ONE ? v[k] * f : (v[k] - mean) * (f * w[k]) + b[k];
+        v[k] = ONE ? v[k] * f : fmaf(v[k] - mean, __fmul_rn(f, w[k]), b[k]);
     }
 }
 
