@@ -127,6 +127,10 @@ NRD_API nrd_error *nrd_exec_open(nrd_exec **out, const char *engine_dir,
                                  const nrd_exec_config *config);
 NRD_API void nrd_exec_get_info(const nrd_exec *exec, nrd_exec_info *info); /* set info->size first */
 
+/* NULL; UNAVAILABLE with the reason once a step failed and the engine was lost: all its requests have
+ * been answered with an error, and new ones are refused. Any thread. */
+NRD_API nrd_error *nrd_exec_health(nrd_exec *exec);
+
 /* ---- requests ---- */
 
 typedef enum {

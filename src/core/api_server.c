@@ -2,6 +2,8 @@
 #include "core/config/pbtext.h"
 #include "core/core.h"
 
+#include "nereid/server.h"
+
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -64,6 +66,11 @@ TRITONSERVER_Error *TRITONSERVER_ServerPollModelRepository(TRITONSERVER_Server *
 {
     nrd_server *s = of_api(server);
     return atomic_load(&s->state) == NRD_SERVER_READY ? as_api(nrd_repo_poll(s->repo)) : NULL;
+}
+
+bool nrd_server_has_failed(TRITONSERVER_Server *server)
+{
+    return nrd_repo_has_failed(of_api(server)->repo, NULL);
 }
 
 TRITONSERVER_Error *TRITONSERVER_ServerIsLive(TRITONSERVER_Server *server, bool *live)

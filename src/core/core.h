@@ -656,6 +656,7 @@ struct nrd_model { /* TRITONBACKEND_Model */
     uint32_t n_usage;
     void (*on_destroy)(void *user, nrd_model *m); /* called by the reaper, before the memory goes */
     void *on_destroy_user;
+    bool failed; /* the reaper's: it still has to be buried */
     struct nrd_agents *agents; /* shared: repository agents of this load; NULL: none */
 };
 
@@ -763,6 +764,12 @@ nrd_error *nrd_repo_load(nrd_repo *r, const char *name, const nrd_param *const *
                          size_t n_params) NRD_MUST_USE;
 nrd_error *nrd_repo_unload(nrd_repo *r, const char *name, bool dependents) NRD_MUST_USE;
 void nrd_repo_unload_all(nrd_repo *r);
+/* From now on the model is UNAVAILABLE with this reason, if it is the one that serves; it may be loaded
+ * again. Any thread, also of the model: the reaper then takes what depends on it out of service
+ * (nrd_repo_bury, which takes the repository's share of the model). */
+void nrd_repo_fail(nrd_repo *r, nrd_model *m, const char *reason);
+void nrd_repo_bury(nrd_repo *r, nrd_model *m);
+bool nrd_repo_has_failed(nrd_repo *r, const char *name); /* that model; NULL: any */
 nrd_error *nrd_repo_register(nrd_repo *r, const char *path, const nrd_param *const *mapping,
                              size_t n) NRD_MUST_USE;
 nrd_error *nrd_repo_unregister(nrd_repo *r, const char *path) NRD_MUST_USE;

@@ -3,6 +3,7 @@
 #include "core/repo/agent.h"
 
 #include "base/file.h"
+#include "nereid/server.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -468,4 +469,9 @@ TRITONSERVER_Error *TRITONBACKEND_ModelReportMemoryUsage(TRITONBACKEND_Model *mo
     nrd_model *m = of_api(model);
     nrd_usage_replace(&m->mu, &m->usage, &m->n_usage, usage, usage_size);
     return NULL;
+}
+
+void nrd_backend_model_failed(TRITONBACKEND_Model *model, const char *reason)
+{
+    nrd_repo_fail(of_api(model)->server->repo, of_api(model), reason);
 }

@@ -211,8 +211,8 @@ void nrd_server_print_options(nrd_server *s)
 
 /* ---- threads ---- */
 
-/* Ends models whose last share was given back. Never a thread of the model itself: it joins them.
- */
+/* Ends models whose last share was given back, and takes failed ones out of the repository. Never a
+ * thread of the model itself: it joins them. */
 static void *run_reaper(void *arg)
 {
     nrd_server *s = arg;
@@ -220,7 +220,12 @@ static void *run_reaper(void *arg)
 
     pthread_setname_np(pthread_self(), "reaper");
     while ((m = nrd_queue_pop(s->dead_models, UINT64_MAX)) != NULL) {
-        nrd_model_destroy(m);
+        if (m->failed) {
+            m->failed = false;
+            nrd_repo_bury(s->repo, m);
+        } else {
+            nrd_model_destroy(m);
+        }
     }
     return NULL;
 }

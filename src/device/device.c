@@ -2,7 +2,9 @@
 
 #include "base/env.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/mem.h"
+#include "nereid/device_layout.h"
 
 #include <ctype.h>
 #include <dlfcn.h>
@@ -39,7 +41,7 @@ static nrd_error *open_plugin(nrd_device **out, const char *name, const nrd_devi
         path = nrd_path_join(extra, file);
     }
     if (!nrd_path_exists(path)) {
-        err = nrd_errorf(NRD_ERR_UNSUPPORTED,
+        err = nrd_errorf(NRD_ERR_NOT_FOUND,
                          "device \"%s\": %s is neither beside the library (%s) nor in NEREID_DEVICE_DIR; "
                          "build it or use \"cpu\"", name, file, dir);
         goto done;
@@ -57,12 +59,19 @@ static nrd_error *open_plugin(nrd_device **out, const char *name, const nrd_devi
                          NRD_DEVICE_PLUGIN_SYMBOL);
         goto done;
     }
-    err = open_device(config, out);
-    if (!err && ((*out)->ops->abi != NRD_DEVICE_ABI)) {
-        err = nrd_errorf(NRD_ERR_UNSUPPORTED, "device \"%s\": %s speaks version %u, this program %u", name,
-                         path, (*out)->ops->abi, NRD_DEVICE_ABI);
+    nrd_device_layout_fn layout;
+    symbol = dlsym(lib, NRD_DEVICE_LAYOUT_SYMBOL);
+    memcpy(&layout, &symbol, sizeof layout);
+    bool fits = layout && layout() == nrd_device_layout();
+    err = fits ? open_device(config, out) : NULL;
+    if (!err && fits && (*out)->ops->abi != NRD_DEVICE_ABI) {
         (*out)->ops->close(*out);
         *out = NULL;
+        fits = false;
+    }
+    if (!fits) {
+        err = nrd_errorf(NRD_ERR_UNSUPPORTED, "device \"%s\": %s was built for another version of nereid; build "
+                                              "it again or use \"cpu\"", name, path);
     }
 done:
     if (err && lib) {
@@ -98,6 +107,9 @@ nrd_error *nrd_device_open(nrd_device **out, const char *name, const nrd_device_
         nrd_error *err = open_plugin(out, "cuda", config);
         if (!err) {
             return NULL;
+        }
+        if (nrd_error_get_code(err) != NRD_ERR_NOT_FOUND) {
+            NRD_LOG_WARN("the CPU is used: %s", nrd_error_message(err));
         }
         nrd_error_free(err);
         return nrd_cpu_open(out, config);

@@ -162,6 +162,14 @@ static nrd_error *open_runner(nrd_exec *x)
     return NULL;
 }
 
+/* What a GPU may be asked for after the start: counts of tokens for penalties, masks, recorded steps,
+ * kernels that the driver loads when they are first used. Never given to the cache, whatever its share. */
+static double run_time_bytes(const nrd_exec *x)
+{
+    const double slots = (double)x->lim.max_batch_size * (double)x->lim.max_beam_width;
+    return 256e6 + slots * (double)x->spec->vocab * (sizeof(uint16_t) + 0.25 /* two masks, a bit each */);
+}
+
 /* How many blocks: a share of the free memory, capped by max_tokens_in_paged_kv_cache and by what
  * all sequences together could use. */
 static nrd_error *size_kv(nrd_exec *x)
@@ -174,7 +182,10 @@ static nrd_error *size_kv(nrd_exec *x)
     double share = x->cfg.kv_cache_free_mem_fraction > 0 ? x->cfg.kv_cache_free_mem_fraction
                    : di.host_is_device                   ? 0.5
                                                          : 0.9;
-    double n = share * (double)di.mem_free_bytes / (double)block_bytes;
+    double room = share * (double)di.mem_free_bytes;
+    double most = (double)di.mem_free_bytes - (di.host_is_device ? 0 : run_time_bytes(x));
+    room = room > most ? most > 0 ? most : 0 : room;
+    double n = room / (double)block_bytes;
     double by_tokens = x->cfg.max_tokens_in_paged_kv_cache > 0
                            ? (double)((x->cfg.max_tokens_in_paged_kv_cache + bt - 1) / bt)
                            : n;
@@ -407,6 +418,19 @@ void nrd_exec_get_info(const nrd_exec *x, nrd_exec_info *info)
     info->size = size;
 }
 
+static nrd_error *lost_error_locked(const nrd_exec *x)
+{
+    return nrd_errorf(NRD_ERR_UNAVAILABLE, "the engine was lost: %s", x->lost);
+}
+
+nrd_error *nrd_exec_health(nrd_exec *x)
+{
+    pthread_mutex_lock(&x->mu);
+    nrd_error *err = x->lost ? lost_error_locked(x) : NULL;
+    pthread_mutex_unlock(&x->mu);
+    return err;
+}
+
 /* ---- tables, with mu held ---- */
 
 static request **bucket(nrd_exec *x, uint64_t id)
@@ -474,7 +498,7 @@ static nrd_error *submit(nrd_exec *x, request *r, uint64_t *out_id)
     nrd_error *err = NULL;
     pthread_mutex_lock(&x->mu);
     if (x->lost) {
-        err = nrd_errorf(NRD_ERR_UNAVAILABLE, "the engine was lost: %s", x->lost);
+        err = lost_error_locked(x);
     } else if (x->stopping) {
         err = nrd_errorf(NRD_ERR_UNAVAILABLE, "the executor is shutting down");
     } else if (x->lim.max_queue_size > 0 && x->n_waiting >= x->lim.max_queue_size) {

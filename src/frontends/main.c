@@ -11,15 +11,20 @@
 #include "frontends/options.h"
 #include "frontends/tracer.h"
 #include "frontends/ui/ui.h"
+#include "nereid/server.h"
 
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
-#include <sys/resource.h>
+#include <linux/close_range.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
+
+#pragma weak nrd_server_has_failed /* another core may lack it */
 
 #define MAX_DESCRIPTORS (1u << 20)
 #define TRITON_VERSION "2.51.0" /* the version whose interface this program has */
@@ -150,16 +155,25 @@ static nrd_error *start_services(services *s, const nrd_options *o)
     return NULL;
 }
 
-/* Until a signal; with --model-control-mode=poll the repository is looked at now and then. */
+/* Until a signal, or 0: until a model fails with --restart-on-failure. With --model-control-mode=poll
+ * the repository is looked at now and then. */
 static int wait_for_signal(const sigset_t *set, TRITONSERVER_Server *server, const nrd_options *o)
 {
+    const bool watch = o->restart_on_failure && nrd_server_has_failed;
+    int64_t waited = 0;
+
     for (;;) {
-        struct timespec wait = {o->poll_secs ? (time_t)o->poll_secs : 3600, 0};
+        struct timespec wait = {watch ? 1 : o->poll_secs ? (time_t)o->poll_secs : 3600, 0};
         int sig = sigtimedwait(set, NULL, &wait);
         if (sig > 0) {
             return sig;
         }
-        if (errno == EAGAIN && o->poll_secs) {
+        if (watch && nrd_server_has_failed(server)) {
+            return 0;
+        }
+        waited += errno == EAGAIN ? (int64_t)wait.tv_sec : 0;
+        if (o->poll_secs && waited >= o->poll_secs) {
+            waited = 0;
             nrd_error *err = nrd_http_from_triton(TRITONSERVER_ServerPollModelRepository(server));
             if (err) {
                 NRD_LOG_ERROR("failed to poll model repository: %s", nrd_error_message(err));
@@ -202,9 +216,22 @@ static unsigned drain(services *s, unsigned timeout_secs)
     return left;
 }
 
+/* The same program with the same arguments in this process: its memory, threads and descriptors go,
+ * and with them what a GPU holds for it. */
+static void start_again(char **argv)
+{
+    NRD_LOG_INFO("Starting again");
+    fflush(NULL);
+#ifdef SYS_close_range
+    (void)syscall(SYS_close_range, 3u, ~0u, CLOSE_RANGE_CLOEXEC);
+#endif
+    execv("/proc/self/exe", argv);
+    NRD_LOG_ERROR("cannot start again: %s", strerror(errno));
+}
+
 /* Ends everything in order. Requests that are still in flight after the timeout may call back at
  * any time, so then the process ends without taking anything down. */
-static int stop(services *s, const nrd_options *o)
+static int stop(services *s, const nrd_options *o, char **again)
 {
     const unsigned left = drain(s, (unsigned)o->exit_timeout_secs);
     const bool quiet = http_connections(s) + grpc_busy(s) == 0;
@@ -213,8 +240,14 @@ static int stop(services *s, const nrd_options *o)
     if (err) {
         NRD_LOG_ERROR("failed to stop server: %s", nrd_error_message(err));
         nrd_error_free(err);
+        if (again) {
+            start_again(again);
+        }
         fflush(NULL);
         _exit(1);
+    }
+    if (again) {
+        start_again(again);
     }
     if (!quiet) {
         fflush(NULL);
@@ -244,7 +277,7 @@ static void raise_descriptor_limit(void)
     }
 }
 
-static int serve(const nrd_options *o)
+static int serve(const nrd_options *o, char **argv)
 {
     services s = {.limit.max = (size_t)o->max_inflight_requests};
     sigset_t signals;
@@ -272,8 +305,12 @@ static int serve(const nrd_options *o)
     }
     NRD_TRY_GOTO(start_services(&s, o), err, fail);
     int sig = wait_for_signal(&signals, s.server, o);
-    NRD_LOG_INFO("Signal (%d) received.", sig);
-    return stop(&s, o);
+    if (sig) {
+        NRD_LOG_INFO("Signal (%d) received.", sig);
+    } else {
+        NRD_LOG_WARN("A model failed while it served: this server starts again (--restart-on-failure)");
+    }
+    return stop(&s, o, sig ? NULL : argv);
 
 fail:
     NRD_LOG_ERROR("%s", nrd_error_message(err));
@@ -312,7 +349,7 @@ int main(int argc, char **argv)
     } else if (o.version) {
         printf("tritonserver %s (Nereid %s)\n", TRITON_VERSION, NRD_VERSION);
     } else {
-        rc = serve(&o);
+        rc = serve(&o, argv);
     }
     nrd_options_fini(&o);
     return rc;

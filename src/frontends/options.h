@@ -50,7 +50,7 @@ typedef struct nrd_options {
     /* models */
     nrd_option_list repositories;   /* name */
     nrd_option_list startup_models; /* name */
-    bool exit_on_error, disable_auto_complete, strict_model_config, strict_readiness;
+    bool exit_on_error, restart_on_failure, disable_auto_complete, strict_model_config, strict_readiness;
     TRITONSERVER_ModelControlMode control_mode;
     int64_t poll_secs; /* 0 unless the mode is poll */
     char *model_config_name;

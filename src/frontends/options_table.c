@@ -41,6 +41,9 @@ const nrd_option_row nrd_option_rows[] = {
      "not served."},
     {"Model Repository", "exit-on-error", NRD_FORM_BOOL, F(exit_on_error), 0, 0, "boolean", NULL,
      "End the server when a model cannot be loaded at start. Default is true."},
+    {"Model Repository", "restart-on-failure", NRD_FORM_BOOL, F(restart_on_failure), 0, 0, "boolean", NULL,
+     "Start the server again, in the same process, when a model fails while it serves: after a fault of "
+     "a GPU only a new start can use it. Default is false; nereid serve sets it."},
     {"Model Repository", "disable-auto-complete-config", NRD_FORM_NONE, F(disable_auto_complete), 0,
      0, "", NULL, "Models must bring a complete config.pbtxt; nothing is filled in."},
     {"Model Repository", "strict-readiness", NRD_FORM_BOOL, F(strict_readiness), 0, 0, "boolean",

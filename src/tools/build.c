@@ -124,7 +124,8 @@ static nrd_error *open_device(const options *o, nrd_build_options *b)
         return NULL;
     }
     b->device_name = o->device;
-    return nrd_device_open(&b->dev, o->device, &config);
+    return nrd_error_wrap(nrd_device_open(&b->dev, o->device, &config),
+                          "--device %s asks that device (for one of another machine: --device rows)", o->device);
 }
 
 /* The first run on a GPU writes this file; with it a new engine's first run has measured already. */

@@ -208,6 +208,7 @@ static nrd_error *become_server(options *o, const char *repo)
 
     add_word(&w, nrd_xstrdup(program));
     add_word(&w, nrd_xasprintf("--model-repository=%s", repo));
+    add_word(&w, nrd_xstrdup("--restart-on-failure=true")); /* what follows may say false */
     for (int i = 0; i < o->server.n; i++) {
         if (nrd_str_has_prefix(o->server.v[i], "--http-port=")) {
             port = o->server.v[i] + strlen("--http-port=");

@@ -7,6 +7,7 @@
 #   tests/gpu/engine.sh latency [FOLDER] one request after the other
 #   tests/gpu/engine.sh bench [FOLDER]   that, then many requests at a time
 #   tests/gpu/engine.sh server [FOLDER]  many requests at a time through the server
+#   tests/gpu/engine.sh serve [FOLDER]   the server's answers beside a CPU's, memory, faults
 # Engines are built into FOLDER (default build/gpu).
 set -u
 cd "$(dirname "$0")/../.."
@@ -34,6 +35,15 @@ guided() {
     cc -std=c11 -D_GNU_SOURCE -O2 -Iinclude -Isrc tests/gpu/guided_check.c -o build/bin/guided_check \
         -Lbuild/lib -lnereid -Wl,-rpath,'$ORIGIN/../lib' &&
         build/bin/guided_check "$folder/tiny-engine" "$folder/tiny"
+}
+
+serve() { # the fault is made by build/tests/fault.so (make gpu-test builds it), if it is there
+    python3 tests/tinymodel/make_model.py --arch llama --out "$folder/tiny" >/dev/null
+    $nereid build --checkpoint_dir "$folder/tiny" --output_dir "$folder/tiny-serve" --device cuda --dtype float16 \
+        --max_batch_size 64
+    local fault=build/tests/fault.so
+    [ -e $fault ] || fault=
+    python3 tests/gpu/server_check.py "$folder/tiny-serve" "$folder/tiny" --folder "$folder" ${fault:+--fault $fault}
 }
 
 engine() { # NAME CONFIG OPTION...

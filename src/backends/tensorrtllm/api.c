@@ -4,8 +4,11 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/str.h"
+#include "nereid/server.h"
 
 #include <string.h>
+
+#pragma weak nrd_backend_model_failed /* in this server only */
 
 enum { MAX_RESPONSES = 64, MAX_ITERATIONS = 32, MAX_ROWS = 4096 };
 
@@ -18,6 +21,20 @@ static TRITONSERVER_Error *exec_error(nrd_error *err)
                                                     nrd_exec_error_message(err));
     nrd_exec_error_free(err);
     return out;
+}
+
+/* Once the engine is lost, the model is no longer ready. Before the requests hear it, so that a client
+ * that was told finds it so. */
+static void note_loss(llm_instance *inst)
+{
+    TRITONBACKEND_Model *model = NULL;
+    nrd_error *err = nrd_exec_health(inst->exec);
+
+    if (err && nrd_backend_model_failed) {
+        nrd_tb_log_error(TRITONBACKEND_ModelInstanceModel(inst->triton, &model), "a lost engine");
+        nrd_backend_model_failed(model, nrd_exec_error_message(err));
+    }
+    nrd_exec_error_free(err);
 }
 
 /* ---- the responder: answers, cancellations, statistics ---- */
@@ -71,6 +88,9 @@ static void *responder_main(void *arg)
             break;
         }
         for (int32_t i = 0; i < n; i++) {
+            if (r[i]->error) {
+                note_loss(inst);
+            }
             llm_respond(inst, r[i]);
         }
         uint64_t now = nrd_now_ns();
@@ -172,6 +192,7 @@ static TRITONSERVER_Error *enqueue_row(llm_instance *inst, llm_row *row, nrd_exe
     if (!err) {
         return NULL;
     }
+    note_loss(inst);
     TRITONSERVER_Error *out = nrd_tb_errorf(
         (TRITONSERVER_Error_Code)nrd_exec_error_code(err),
         "Executor failed process requestId %s due to the following error: %s",
@@ -416,4 +437,12 @@ TRITONSERVER_Error *TRITONBACKEND_ModelInstanceExecute(TRITONBACKEND_ModelInstan
         run_request(inst, requests[i]);
     }
     return NULL;
+}
+
+/* Asked for by the readiness endpoints, of servers of Triton too. */
+TRITONSERVER_Error *TRITONBACKEND_ModelInstanceReady(TRITONBACKEND_ModelInstance *instance)
+{
+    llm_instance *inst = NULL;
+    NRD_TB_TRY(TRITONBACKEND_ModelInstanceState(instance, (void **)&inst));
+    return exec_error(nrd_exec_health(inst->exec));
 }

@@ -6,7 +6,8 @@
  *
  * A version goes LOADING - READY - UNLOADING - UNAVAILABLE ("unloaded"), or LOADING - UNAVAILABLE
  * with the reason. While a new copy of a version loads, the old one keeps serving. An ensemble is
- * loaded after the models it names, and goes when one of them goes.
+ * loaded after the models it names, and goes when one of them goes. A version whose backend says that
+ * it cannot serve any more goes READY - UNAVAILABLE with the reason, and may be loaded again.
  *
  * With model namespacing each repository is a namespace and models of equal names live side by
  * side. A step of an ensemble means the model beside it, else the only one of that name; a request
@@ -29,6 +30,7 @@ typedef struct version {
     char *reason;       /* owned; NULL = none */
     nrd_model *model;   /* shared; NULL unless READY */
     nrd_model *leaving; /* borrowed: unloading, for the reaper's note */
+    bool failed;        /* it served until it, or what it needs, failed: the reason says why */
 } version;
 
 typedef struct entry {
@@ -70,6 +72,7 @@ struct nrd_repo {
     pthread_mutex_t mu;        /* guards what follows */
     entry **entries;           /* by name */
     size_t n_entries;
+    pthread_cond_t gone; /* a version's `leaving` was cleared */
 };
 
 static const char *const state_names[] = {"UNKNOWN", "READY", "UNAVAILABLE", "LOADING",
@@ -145,6 +148,7 @@ static void set_state_locked(version *v, nrd_model_state state, const char *reas
 {
     char *copy = reason ? nrd_xstrdup(reason) : NULL; /* it may be the old one */
     v->state = state;
+    v->failed = v->failed && state != NRD_MODEL_READY;
     free(v->reason);
     v->reason = copy;
 }
@@ -194,6 +198,7 @@ nrd_error *nrd_repo_new(nrd_repo **out, nrd_server *s)
     pthread_mutex_init(&r->mu, NULL);
     pthread_mutex_init(&r->order_mu, NULL);
     pthread_cond_init(&r->order_cond, NULL);
+    pthread_cond_init(&r->gone, NULL);
     for (size_t i = 0; i < s->opt.repositories.n; i++) {
         nrd_strings_add(&r->paths, s->opt.repositories.items[i]);
     }
@@ -231,6 +236,7 @@ void nrd_repo_free(nrd_repo *r)
     nrd_strings_fini(&r->paths);
     pthread_mutex_destroy(&r->mu);
     pthread_cond_destroy(&r->order_cond);
+    pthread_cond_destroy(&r->gone);
     pthread_mutex_destroy(&r->order_mu);
     free(r);
 }
@@ -248,6 +254,7 @@ static void model_gone(void *user, nrd_model *m)
     version *v = e ? version_locked(e, m->version, false) : NULL;
     if (v && v->leaving == m) {
         v->leaving = NULL;
+        pthread_cond_broadcast(&r->gone);
         if (v->state == NRD_MODEL_UNLOADING) {
             set_state_locked(v, NRD_MODEL_UNAVAILABLE, v->reason ? v->reason : "unloaded");
         }
@@ -255,8 +262,9 @@ static void model_gone(void *user, nrd_model *m)
     pthread_mutex_unlock(&r->mu);
 }
 
-/* Takes every version that `keep` does not name out of service. */
-static void retire(nrd_repo *r, entry *e, const int64_t *keep, size_t n_keep, const char *reason)
+/* Takes every version that `keep` does not name out of service. `failed`: because what it needs did. */
+static void retire(nrd_repo *r, entry *e, const int64_t *keep, size_t n_keep, const char *reason,
+                   bool failed)
 {
     nrd_model **gone = NULL;
     size_t n = 0;
@@ -273,9 +281,11 @@ static void retire(nrd_repo *r, entry *e, const int64_t *keep, size_t n_keep, co
             gone[n++] = v->model;
             v->leaving = v->model;
             v->model = NULL;
+            v->failed = failed;
             set_state_locked(v, NRD_MODEL_UNLOADING, reason);
-        } else if (!kept && reason && v->state == NRD_MODEL_UNAVAILABLE) {
-            set_state_locked(v, NRD_MODEL_UNAVAILABLE, reason);
+        } else if (!kept && (reason || v->failed) && v->state == NRD_MODEL_UNAVAILABLE) {
+            v->failed = failed;
+            set_state_locked(v, NRD_MODEL_UNAVAILABLE, reason ? reason : "unloaded");
         }
     }
     pthread_mutex_unlock(&r->mu);
@@ -517,6 +527,29 @@ static nrd_error *load_version(nrd_repo *r, entry *e, int64_t number, const char
     return err;
 }
 
+/* A version that failed first gives back its memory, of which a GPU has too little for two. Its
+ * requests have been answered, so that this takes moments; the limit is for a device that hangs. */
+static void wait_failed_gone(nrd_repo *r, entry *e)
+{
+    enum { MAX_SECONDS = 30 };
+    struct timespec until;
+    bool left = true;
+
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += MAX_SECONDS;
+    pthread_mutex_unlock(&r->order_mu); /* the reaper takes it */
+    pthread_mutex_lock(&r->mu);
+    while (left) {
+        left = false;
+        for (size_t i = 0; i < e->n_versions; i++) {
+            left = left || (e->versions[i].failed && e->versions[i].leaving);
+        }
+        left = left && pthread_cond_timedwait(&r->gone, &r->mu, &until) == 0;
+    }
+    pthread_mutex_unlock(&r->mu);
+    pthread_mutex_lock(&r->order_mu);
+}
+
 /* All versions of the policy or none; on error the versions that served before still do. */
 static nrd_error *load_versions(nrd_repo *r, entry *e, const char *dir, const nrd_config *cfg,
                                 nrd_agents *agents)
@@ -534,6 +567,7 @@ static nrd_error *load_versions(nrd_repo *r, entry *e, const char *dir, const nr
                           "model '%s'",
                           e->name);
     }
+    wait_failed_gone(r, e);
     fresh = nrd_xcalloc(n, sizeof *fresh);
     for (size_t i = 0; i < n; i++) {
         pthread_mutex_lock(&r->mu);
@@ -594,7 +628,7 @@ static nrd_error *load_versions(nrd_repo *r, entry *e, const char *dir, const nr
                 nrd_model_retire(fresh[i]);
             }
         }
-        retire(r, e, numbers, n, NULL);
+        retire(r, e, numbers, n, NULL, false);
         NRD_LOG_INFO("successfully loaded '%s'", e->name);
     }
     free(fresh);
@@ -682,6 +716,17 @@ static bool is_usable(nrd_repo *r, const entry *user, const char *name)
     return usable;
 }
 
+/* Why a version of it failed; NULL: none did. */
+static const char *failure_locked(const entry *e)
+{
+    for (size_t i = e->n_versions; i-- > 0;) {
+        if (e->versions[i].failed && e->versions[i].reason) {
+            return e->versions[i].reason;
+        }
+    }
+    return NULL;
+}
+
 /* After `e` came or went: ensembles that use it follow. */
 static void follow(nrd_repo *r, const entry *e, int depth)
 {
@@ -714,16 +759,59 @@ static void follow(nrd_repo *r, const entry *e, int depth)
             }
             follow(r, users[i], depth + 1);
         } else if (!busy && !usable && is_ready(r, users[i]->space, users[i]->name)) {
-            char *reason = nrd_xasprintf(
-                "Invalid argument: ensemble '%s' depends on '%s' which has no loaded version.",
-                users[i]->name, e->name);
-            retire(r, users[i], NULL, 0, reason);
+            pthread_mutex_lock(&r->mu);
+            const char *why = failure_locked(e);
+            const bool failed = why != NULL;
+            char *reason =
+                failed ? nrd_xasprintf("ensemble '%s' depends on '%s', which failed: %s",
+                                       users[i]->name, e->name, why)
+                       : nrd_xasprintf("Invalid argument: ensemble '%s' depends on '%s' which has "
+                                       "no loaded version.",
+                                       users[i]->name, e->name);
+            pthread_mutex_unlock(&r->mu);
+            retire(r, users[i], NULL, 0, reason, failed);
             free(reason);
             follow(r, users[i], depth + 1);
         }
         free(dir);
     }
     free(users);
+}
+
+/* ---- failing ---- */
+
+void nrd_repo_fail(nrd_repo *r, nrd_model *m, const char *reason)
+{
+    pthread_mutex_lock(&r->mu);
+    entry *e = find_locked(r, m->space, m->name);
+    version *v = e ? version_locked(e, m->version, false) : NULL;
+    const bool served = v && v->model == m;
+    if (served) {
+        v->leaving = m;
+        v->model = NULL;
+        v->failed = true;
+        set_state_locked(v, NRD_MODEL_UNAVAILABLE, reason);
+    }
+    pthread_mutex_unlock(&r->mu);
+    if (served) {
+        NRD_LOG_ERROR("model '%s' version %" PRId64 " failed: %s", m->name, m->version, reason);
+        m->failed = true;
+        bool queued = nrd_queue_push(r->server->dead_models, m);
+        NRD_ASSERT(queued, "the reaper outlives every model");
+    }
+}
+
+void nrd_repo_bury(nrd_repo *r, nrd_model *m)
+{
+    pthread_mutex_lock(&r->order_mu);
+    pthread_mutex_lock(&r->mu);
+    const entry *e = find_locked(r, m->space, m->name);
+    pthread_mutex_unlock(&r->mu);
+    if (e && !r->closing) {
+        follow(r, e, 0);
+    }
+    pthread_mutex_unlock(&r->order_mu);
+    nrd_model_retire(m);
 }
 
 /* ---- scanning all repositories ---- */
@@ -940,7 +1028,7 @@ nrd_error *nrd_repo_poll(nrd_repo *r)
         }
         if (!there && e->wanted) {
             e->wanted = false;
-            retire(r, e, NULL, 0, NULL);
+            retire(r, e, NULL, 0, NULL, false);
             follow(r, e, 0);
         }
     }
@@ -958,6 +1046,19 @@ static nrd_error *check_explicit(nrd_repo *r)
                           "explicit model load / unload is not allowed if polling is enabled");
     }
     return NULL;
+}
+
+bool nrd_repo_has_failed(nrd_repo *r, const char *name)
+{
+    bool failed = false;
+
+    pthread_mutex_lock(&r->mu);
+    for (size_t i = 0; i < r->n_entries; i++) {
+        const entry *e = r->entries[i];
+        failed = failed || ((!name || strcmp(e->name, name) == 0) && failure_locked(e));
+    }
+    pthread_mutex_unlock(&r->mu);
+    return failed;
 }
 
 static nrd_error *check_name(const char *name)
@@ -1074,7 +1175,9 @@ nrd_error *nrd_repo_load(nrd_repo *r, const char *name, const nrd_param *const *
     bool has_files = false;
     nrd_error *err = NULL;
 
-    NRD_TRY(check_explicit(r));
+    if (!nrd_repo_has_failed(r, name)) { /* what failed may come back in every mode */
+        NRD_TRY(check_explicit(r));
+    }
     NRD_TRY(check_name(name));
     for (size_t i = 0; i < n_params; i++) {
         if (strcmp(params[i]->name, "config") == 0) {
@@ -1145,7 +1248,7 @@ static void unload_entry(nrd_repo *r, entry *e, bool dependents, bool as_step)
     e->by_name = false;
     drop_scratch_locked(e);
     pthread_mutex_unlock(&r->mu);
-    retire(r, e, NULL, 0, NULL);
+    retire(r, e, NULL, 0, NULL, false);
     follow(r, e, 0);
     for (size_t i = 0; i < steps.n; i++) {
         pthread_mutex_lock(&r->mu);
@@ -1187,7 +1290,7 @@ void nrd_repo_unload_all(nrd_repo *r)
             nrd_remove_tree(r->entries[i]->scratch);
         }
         pthread_mutex_unlock(&r->mu);
-        retire(r, r->entries[i], NULL, 0, NULL);
+        retire(r, r->entries[i], NULL, 0, NULL, false);
     }
     pthread_mutex_unlock(&r->order_mu);
 }
@@ -1304,14 +1407,21 @@ static nrd_error *find_public_locked(entry **out, nrd_repo *r, const char *name)
                              name);
 }
 
+static nrd_error *failed_error(const entry *e, const char *reason)
+{
+    return nrd_errorf(NRD_ERR_UNAVAILABLE, "model '%s' is not available: %s", e->name, reason);
+}
+
 static nrd_error *take_version_locked(nrd_model **out, entry *e, int64_t number)
 {
     if (number == -1) {
         for (size_t i = e->n_versions; i-- > 0 && !*out;) {
             *out = e->versions[i].model ? nrd_model_ref(e->versions[i].model) : NULL;
         }
-        return *out ? NULL
-                    : nrd_errorf(NRD_ERR_NOT_FOUND,
+        const char *why = failure_locked(e);
+        return *out  ? NULL
+               : why ? failed_error(e, why)
+                     : nrd_errorf(NRD_ERR_NOT_FOUND,
                                  "Request for unknown model: '%s' has no available versions",
                                  e->name);
     }
@@ -1320,6 +1430,9 @@ static nrd_error *take_version_locked(nrd_model **out, entry *e, int64_t number)
         return nrd_errorf(NRD_ERR_NOT_FOUND,
                           "Request for unknown model: '%s' version %" PRId64 " is not found",
                           e->name, number);
+    }
+    if (!v->model && v->failed && v->reason) {
+        return failed_error(e, v->reason);
     }
     if (!v->model) {
         return nrd_errorf(NRD_ERR_UNAVAILABLE,

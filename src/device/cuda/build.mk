@@ -9,7 +9,7 @@ CUDA_OBJ := $(patsubst src/%.cu,$(B)/cuda/%.o,$(CUDA_SRC))
 CUDA_FLAGS := -std=c++17 -O3 -lineinfo -Isrc -Iinclude --threads 1 -diag-suppress 177 \
               -Xcompiler -fPIC,-fvisibility=hidden,-Wall,-Wextra
 
-$(B)/cuda/%.o: src/%.cu $(wildcard src/device/cuda/*.cuh src/device/ops/*.cuh) include/nereid/device.h
+$(B)/cuda/%.o: src/%.cu $(wildcard src/device/cuda/*.cuh src/device/ops/*.cuh include/nereid/device*.h)
 	@mkdir -p $(@D)
 	@echo "  NVCC    $<"
 	$(Q)$(NVCC) $(CUDA_FLAGS) $(CUDA_ARCHS) -c $< -o $@
@@ -35,9 +35,15 @@ $(B)/bin/gpu_bench: tests/gpu/gpu_bench.c $(wildcard tests/gpu/*.h) include/nere
 	@echo "  LINK    $@"
 	$(Q)$(CC) $(CFLAGS) -o $@ tests/gpu/gpu_bench.c $(OBJ_base) $(LDFLAGS) $(LIBS_base)
 
+$(B)/tests/fault.so: tests/gpu/fault.cu
+	@mkdir -p $(@D)
+	@echo "  NVCC    $<"
+	$(Q)$(NVCC) -O2 -shared -Xcompiler -fPIC -gencode=arch=compute_80,code=compute_80 -o $@ $<
+
 .PHONY: cuda gpu-test gpu-bench
 cuda: $(B)/lib/nereid_cuda.so $(B)/bin/gpu_check $(B)/bin/gpu_bench
-gpu-test: cuda ## Checks every CUDA operation against its definition (needs a GPU)
+gpu-test: cuda $(B)/tests/fault.so ## Checks every CUDA operation against its definition, and the server (needs a GPU)
 	$(B)/bin/gpu_check $(B)/lib/nereid_cuda.so
+	[ ! -x $(B)/bin/tritonserver ] || tests/gpu/engine.sh serve
 gpu-bench: cuda ## Times every CUDA operation on Llama-3.1-8B shapes (needs a GPU)
 	$(B)/bin/gpu_bench $(B)/lib/nereid_cuda.so

@@ -1,6 +1,7 @@
 /* cuda.cu - the plug-in: opens a GPU, or says in one line why it cannot. */
 #include "device/cuda/cuda_dev.cuh"
 #include "device/cuda/kv_layout.cuh"
+#include "nereid/device_layout.h"
 
 #include <cstddef>
 #include <cstdio>
@@ -30,7 +31,7 @@ static void dev_info(nrd_device *d, nrd_device_info *info)
 
     (void)cudaSetDevice(dev->id);
     (void)cudaMemGetInfo(&left, &total);
-    snprintf(full.name, sizeof full.name, "%s", dev->name);
+    snprintf(full.name, sizeof full.name, "%.40s%s", dev->name, dev->lt ? "" : ", no cuBLASLt: slow");
     full.host_is_device = false;
     full.act_dtype = NRD_DTYPE_BF16;
     full.kv_dtype = NRD_DTYPE_BF16;
@@ -54,6 +55,7 @@ static nrd_error *open_checked(const nrd_device_config *config, cuda_device *dev
 {
     int n = 0, v = 0;
 
+    NRD_TRY(cuda_usable());
     cudaError_t e = cudaGetDeviceCount(&n);
     if (e == cudaErrorInsufficientDriver || e == cudaErrorStubLibrary) {
         int have = 0, need = 0;
@@ -61,20 +63,23 @@ static nrd_error *open_checked(const nrd_device_config *config, cuda_device *dev
         (void)cudaDriverGetVersion(&have);
         (void)cudaRuntimeGetVersion(&need);
         if (have == 0) {
-            return nrd_errorf(NRD_ERR_UNSUPPORTED, "cuda: no NVIDIA driver (libcuda.so.1) on this "
+            return nrd_errorf(NRD_ERR_NOT_FOUND, "cuda: no NVIDIA driver (libcuda.so.1) on this "
                                                    "machine; use device \"cpu\"");
         }
         return nrd_errorf(NRD_ERR_UNSUPPORTED,
-                          "cuda: the driver supports CUDA %d.%d, this plug-in needs %d.%d",
+                          "cuda: the NVIDIA driver supports CUDA %d.%d, this plug-in needs %d.%d; install a "
+                          "newer driver or use device \"cpu\"",
                           have / 1000, have % 1000 / 10, need / 1000, need % 1000 / 10);
     }
     if (e != cudaSuccess || n == 0) {
         (void)cudaGetLastError();
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "cuda: no usable GPU: %s",
+        return nrd_errorf(NRD_ERR_UNSUPPORTED,
+                          "cuda: no usable GPU: %s (CUDA_VISIBLE_DEVICES may hide it); use device \"cpu\"",
                           e != cudaSuccess ? cudaGetErrorString(e) : "the driver lists none");
     }
     if (config->device_id < 0 || config->device_id >= n) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "cuda: GPU %d asked for, this machine has 0..%d",
+        return nrd_errorf(NRD_ERR_INVALID_ARG,
+                          "cuda: GPU %d asked for, this process may use 0..%d (gpu_device_ids, --device_id)",
                           config->device_id, n - 1);
     }
     dev->id = config->device_id;
@@ -83,7 +88,8 @@ static nrd_error *open_checked(const nrd_device_config *config, cuda_device *dev
     dev->cc = prop.major * 10 + prop.minor;
     if (dev->cc < 80) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED,
-                          "cuda: %s has compute capability %d.%d; 8.0 (Ampere) or newer is needed",
+                          "cuda: %s has compute capability %d.%d; 8.0 (Ampere) or newer is needed: use "
+                          "device \"cpu\"",
                           prop.name, prop.major, prop.minor);
     }
     dev->hopper = dev->cc == 90; /* sm_90a code runs on 9.0 only */
@@ -100,6 +106,12 @@ static nrd_error *open_checked(const nrd_device_config *config, cuda_device *dev
     CUDA_TRY(cudaSetDevice(dev->id));
     CUDA_TRY(cudaFree(NULL)); /* makes the context here, so that its failure is open's failure */
     CUDA_TRY(cudaDeviceGetAttribute(&v, cudaDevAttrUnifiedAddressing, dev->id));
+    if (!has_code()) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED,
+                          "cuda: this plug-in has no code for %s (compute capability %d.%d); build it with "
+                          "CUDA_ARCHS for this GPU or use device \"cpu\"",
+                          prop.name, prop.major, prop.minor);
+    }
     if (dev->hopper) {
         void *fn = NULL;
         cudaDriverEntryPointQueryResult found;
@@ -158,4 +170,9 @@ nrd_device_plugin(const nrd_device_config *config, nrd_device **out)
     dev->base.ops = &dev->ops;
     *out = &dev->base;
     return NULL;
+}
+
+uint64_t nrd_device_plugin_layout(void)
+{
+    return nrd_device_layout();
 }

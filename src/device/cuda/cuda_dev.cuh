@@ -99,6 +99,7 @@ enum : size_t {
 enum { N_COUNTERS = 65536 };
 
 nrd_error *cuda_fail(cudaError_t e, const char *what);
+nrd_error *cuda_usable(void); /* NULL, or why no GPU can be opened in this process any more */
 #define CUDA_TRY(expr)                                                                             \
     do {                                                                                           \
         cudaError_t cuda_try_e_ = (expr);                                                          \
@@ -124,6 +125,7 @@ nrd_error *stream_fork(nrd_stream *s, nrd_stream **side);
 nrd_error *stream_join(nrd_stream *s);
 
 /* limits.cu */
+bool has_code(void); /* the current GPU can run what this file was compiled to */
 nrd_error *dev_limits(nrd_device *d, nrd_device_limits *out);
 
 /* weight.cu */

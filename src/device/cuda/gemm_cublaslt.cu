@@ -313,6 +313,17 @@ static nrd_error *trial(nrd_stream *s, const lt_op &op, const lt_problem *p,
     return NULL;
 }
 
+/* The library's own error does not say that the device is lost; the stream does. */
+static nrd_error *product_failed(nrd_stream *s, const lt_problem *p)
+{
+    const cudaError_t e = s->capturing ? cudaSuccess : cudaStreamQuery(s->s);
+    if (e != cudaSuccess && e != cudaErrorNotReady) {
+        return cuda_fail(e, "a product");
+    }
+    return nrd_errorf(NRD_ERR_INTERNAL, "cuda: cuBLASLt failed on %lldx%lldx%lld", (long long)p->m,
+                      (long long)p->n, (long long)p->k);
+}
+
 nrd_error *lt_run(nrd_stream *s, const lt_problem *p)
 {
     cublas_lt *lt = s->dev->lt;
@@ -357,9 +368,7 @@ nrd_error *lt_run(nrd_stream *s, const lt_problem *p)
         nrd_error *err = trial(s, op, p, found, n_found, &plan);
         if (err || plan.n == 0) {
             drop_events(&plan);
-            return err ? err
-                       : nrd_errorf(NRD_ERR_INTERNAL, "cuda: cuBLASLt failed on %lldx%lldx%lld",
-                                    (long long)p->m, (long long)p->n, (long long)p->k);
+            return err ? err : product_failed(s, p);
         }
         std::lock_guard<std::mutex> lock(lt->mu);
         if (!lt->plans.emplace(key, plan).second) {
@@ -368,9 +377,5 @@ nrd_error *lt_run(nrd_stream *s, const lt_problem *p)
         lt->changed = true;
         return NULL;
     }
-    if (multiply(s, op, p, &found[0].algo) != CUBLAS_STATUS_SUCCESS) {
-        return nrd_errorf(NRD_ERR_INTERNAL, "cuda: cuBLASLt failed on %lldx%lldx%lld",
-                          (long long)p->m, (long long)p->n, (long long)p->k);
-    }
-    return NULL;
+    return multiply(s, op, p, &found[0].algo) == CUBLAS_STATUS_SUCCESS ? NULL : product_failed(s, p);
 }

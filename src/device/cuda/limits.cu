@@ -42,6 +42,16 @@ static __global__ void __launch_bounds__(512) read_kernel(const uint4 *p, int64_
     }
 }
 
+bool has_code(void)
+{
+    cudaFuncAttributes attr;
+    const cudaError_t e = cudaFuncGetAttributes(&attr, (const void *)noise_kernel);
+
+    (void)cudaGetLastError();
+    return e != cudaErrorNoKernelImageForDevice && e != cudaErrorInvalidDeviceFunction &&
+           e != cudaErrorUnsupportedPtxVersion;
+}
+
 struct limit_run {
     nrd_stream *s;
     char *memory;
@@ -133,8 +143,8 @@ nrd_error *dev_limits(nrd_device *d, nrd_device_limits *out)
     const uint32_t size = out->size ? out->size : (uint32_t)sizeof full;
 
     NRD_TRY(d->ops->stream_new(d, &r.s));
-    nrd_error *err =
-        pool_alloc(d, &p, NRD_MEM_DEVICE, (size_t)(READ_BYTES + SIDE * (int64_t)sizeof(float)), "limits");
+    nrd_error *err = pool_alloc(d, &p, NRD_MEM_DEVICE,
+                                (size_t)(READ_BYTES + SIDE * (int64_t)sizeof(float)), "measurements");
     if (!err) {
         r.memory = (char *)p;
         err = measure(&r, &full);

@@ -2,13 +2,56 @@
 #include "device/cuda/cuda_dev.cuh"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
+
+/* The first error after which CUDA does nothing more in this process: "the process must be terminated
+ * and relaunched" (CUDA Runtime API, cudaError). Measured with driver 580: cudaDeviceReset then succeeds,
+ * but no context, this one or another, can be made again. */
+static std::atomic<int> fatal{cudaSuccess};
+
+static bool is_fatal(cudaError_t e)
+{
+    switch (e) {
+    case cudaErrorECCUncorrectable:
+    case cudaErrorNvlinkUncorrectable:
+    case cudaErrorIllegalAddress:
+    case cudaErrorLaunchTimeout:
+    case cudaErrorAssert:
+    case cudaErrorHardwareStackError:
+    case cudaErrorIllegalInstruction:
+    case cudaErrorMisalignedAddress:
+    case cudaErrorInvalidAddressSpace:
+    case cudaErrorInvalidPc:
+    case cudaErrorLaunchFailure:
+        return true;
+    default:
+        return false;
+    }
+}
 
 nrd_error *cuda_fail(cudaError_t e, const char *what)
 {
+    const bool ends = is_fatal(e);
+    int none = cudaSuccess;
+
     (void)cudaGetLastError();
+    if (ends) {
+        (void)fatal.compare_exchange_strong(none, e);
+    }
     return nrd_errorf(e == cudaErrorMemoryAllocation ? NRD_ERR_UNAVAILABLE : NRD_ERR_INTERNAL,
-                      "cuda: %s (%s) in %.120s", cudaGetErrorString(e), cudaGetErrorName(e), what);
+                      "cuda: %s (%s) in %.120s%s", cudaGetErrorString(e), cudaGetErrorName(e), what,
+                      ends ? "; CUDA no longer works in this process: start it again" : "");
+}
+
+nrd_error *cuda_usable(void)
+{
+    const cudaError_t e = (cudaError_t)fatal.load();
+    return e == cudaSuccess
+               ? NULL
+               : nrd_errorf(NRD_ERR_UNAVAILABLE,
+                            "cuda: CUDA no longer works in this process since an error (%s): start it again",
+                            cudaGetErrorName(e));
 }
 
 nrd_error *pool_alloc(nrd_device *d, void **out, nrd_mem_kind kind, size_t bytes, const char *pool)
@@ -24,21 +67,27 @@ nrd_error *pool_alloc(nrd_device *d, void **out, nrd_mem_kind kind, size_t bytes
     if (kind == NRD_MEM_HOST) {
         cudaError_t e = cudaHostAlloc(&p, bytes, cudaHostAllocDefault);
         if (e != cudaSuccess) {
+            if (e != cudaErrorMemoryAllocation) {
+                return cuda_fail(e, "cudaHostAlloc");
+            }
             (void)cudaGetLastError();
-            return nrd_errorf(NRD_ERR_UNAVAILABLE, "cuda: no pinned memory for %zu bytes of %s: %s",
-                              bytes, pool ? pool : "?", cudaGetErrorString(e));
+            return nrd_errorf(NRD_ERR_UNAVAILABLE, "cuda: no pinned host memory for %zu bytes of %s", bytes,
+                              pool ? pool : "?");
         }
         memset(p, 0, bytes);
     } else {
         cudaError_t e = cudaMalloc(&p, bytes);
         if (e != cudaSuccess) {
             size_t left = 0, total = 0;
+            if (e != cudaErrorMemoryAllocation) {
+                return cuda_fail(e, "cudaMalloc");
+            }
             (void)cudaGetLastError();
             (void)cudaMemGetInfo(&left, &total);
-            return nrd_errorf(e == cudaErrorMemoryAllocation ? NRD_ERR_UNAVAILABLE
-                                                             : NRD_ERR_INTERNAL,
-                              "cuda: no device memory for %zu bytes of %s (%zu of %zu free): %s",
-                              bytes, pool ? pool : "?", left, total, cudaGetErrorString(e));
+            return nrd_errorf(NRD_ERR_UNAVAILABLE,
+                              "cuda: GPU %d has no memory for %.1f MB of %s: %.1f of %.1f MB are free",
+                              dev->id, (double)bytes / 1e6, pool ? pool : "?", (double)left / 1e6,
+                              (double)total / 1e6);
         }
         e = cudaMemset(p, 0, bytes);
         if (e == cudaSuccess) {

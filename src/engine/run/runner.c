@@ -71,10 +71,13 @@ static nrd_error *advised(nrd_error *err, const char *pool)
         {"activations", "a lower max_num_tokens"},
         {"logits", "a lower max_batch_size"},
         {"token counts", "a lower max_batch_size"},
+        {"workspace", "a lower max_num_tokens"},
     };
     for (size_t i = 0; err && i < sizeof advice / sizeof advice[0]; i++) {
         if (nrd_error_get_code(err) == NRD_ERR_UNAVAILABLE && !strcmp(pool, advice[i][0])) {
-            return nrd_error_wrap(err, "no room for the %s; it needs %s", pool, advice[i][1]);
+            return nrd_error_wrap(err, "no room for the %s; it needs %s, others off this device, or the "
+                                       "device \"cpu\"",
+                                  pool, advice[i][1]);
         }
     }
     return err;
@@ -247,8 +250,9 @@ static nrd_error *init_activations(nrd_runner *r)
     size_t widest = (size_t)m->hidden;
     widest = (size_t)m->inter * 2 > widest ? (size_t)m->inter * 2 : widest;
     widest = qkv > widest ? qkv : widest;
-    return r->dev->ops->reserve(r->stream, r->cfg.max_tokens, r->cfg.max_entries, (int32_t)widest,
-                                r->cfg.max_context, (int32_t)r->w.lm_head.rows);
+    return advised(r->dev->ops->reserve(r->stream, r->cfg.max_tokens, r->cfg.max_entries, (int32_t)widest,
+                                        r->cfg.max_context, (int32_t)r->w.lm_head.rows),
+                   "workspace");
 }
 
 /* Of two 16-bit types the cache takes that of the activations: attention multiplies the two. */

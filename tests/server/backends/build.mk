@@ -28,3 +28,10 @@ test-backends: $(1)
 endef
 $(foreach a,$(TEST_AGENTS),$(eval $(call test_library_rule,$(B)/tests/repoagents/$(a)/libtritonrepoagent_$(a).so,agents/$(a))))
 $(foreach s,$(TEST_STRATEGIES),$(eval $(call test_library_rule,$(B)/tests/batching/$(s)/batchstrategy.so,batching/$(s))))
+
+# Devices that fail on demand, and that are of another version: build/tests/devices/nereid_{faulty,stale}.so.
+$(B)/tests/devices/nereid_%.so: tests/server/devices/faulty.c include/nereid/device.h $(OBJ_nereid)
+	$(link)
+	$(Q)$(CC) $(CFLAGS) -DNRD_TEST_STALE=$(if $(filter stale,$*),1,0) -shared -o $@ $< $(OBJ_nereid) $(LDFLAGS) \
+	    $(text_LIBS) $(LIBS_base)
+test-backends: $(B)/tests/devices/nereid_faulty.so $(B)/tests/devices/nereid_stale.so

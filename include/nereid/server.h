@@ -1,0 +1,26 @@
+/* nereid/server.h - what libtritonserver.so offers beyond Triton's C API.
+ *
+ * Purpose   A backend finds out while it serves that a model cannot go on; the program around the
+ *           server wants to know.
+ * Owner     Any thread; both return at once.
+ * ABI       Who also runs with other builds of libtritonserver.so refers to them weakly (#pragma weak)
+ *           and does without where they are NULL.
+ */
+#ifndef NEREID_SERVER_H
+#define NEREID_SERVER_H
+
+#include "triton/core/tritonbackend.h"
+
+#include <stdbool.h>
+
+#define NRD_SERVER_API __attribute__((visibility("default")))
+
+/* The model is no longer ready, with this reason (copied) in the repository index and in the errors of
+ * requests to come. Its running requests are answered by the backend as always; when they are, the
+ * model is finalized, and it may be loaded again. Of an older copy of the model: nothing happens. */
+NRD_SERVER_API void nrd_backend_model_failed(TRITONBACKEND_Model *model, const char *reason);
+
+/* Whether a model failed that way and has neither been loaded again nor unloaded. */
+NRD_SERVER_API bool nrd_server_has_failed(TRITONSERVER_Server *server);
+
+#endif

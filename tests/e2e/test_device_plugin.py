@@ -1,0 +1,26 @@
+"""Devices that cannot be had: one line that names what is wrong and offers the CPU."""
+import os
+import subprocess
+
+import pytest
+
+from llm_server import BIN
+from test_lost_engine import DEVICES
+
+
+def bench(model, device, **env):
+    p = subprocess.run([BIN / "nereid", "bench", "latency", model, "--device", device, "--num_requests", "1"],
+                       capture_output=True, text=True, timeout=60, env=dict(os.environ, **env))
+    assert p.returncode == 1
+    return [line for line in p.stderr.splitlines() if line.startswith("nereid")]
+
+
+@pytest.mark.parametrize("device, part", [
+    ("stale", "was built for another version of nereid"), ("none", "nereid_none.so is neither beside the library"),
+    ("cuda", "cuda"), ("../cuda", "letters, digits and _ only")])
+def test_one_line_and_the_cpu(tiny_model, device, part):
+    if device == "cuda" and os.path.exists("/dev/nvidiactl"):
+        pytest.skip("there is a GPU")
+    lines = bench(tiny_model, device, NEREID_DEVICE_DIR=str(DEVICES))
+    assert len(lines) == 1 and part in lines[0], lines
+    assert '"cpu"' in lines[0] or device == "../cuda", lines

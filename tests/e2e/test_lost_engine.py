@@ -1,0 +1,135 @@
+"""A device that fails in a step: what clients and operators see, and the way back without a restart."""
+import http.client
+import json
+import os
+import pathlib
+import threading
+import time
+
+import pytest
+
+from llm_server import ROOT, Server
+
+DEVICES = pathlib.Path(os.environ.get("NEREID_TEST_DEVICES", ROOT / "build/tests/devices"))
+REASON = "the engine was lost: faulty: the device fell off the bus"
+LONG = {"text_input": "A", "max_tokens": 100, "top_k": 1}
+
+
+@pytest.fixture
+def fault(tmp_path, monkeypatch):
+    assert (DEVICES / "nereid_faulty.so").exists(), "make test-backends"
+    monkeypatch.setenv("NEREID_DEVICE_DIR", str(DEVICES))
+    monkeypatch.setenv("NEREID_TEST_FAULT", str(tmp_path / "fault"))
+    return tmp_path / "fault"
+
+
+@pytest.fixture(params=["none", "explicit"])
+def server(request, fault, tiny_model, cache):
+    control = ["--model-control-mode=explicit", "--load-model=*"] if request.param == "explicit" else []
+    s = Server(tiny_model, cache, "--set", "device:faulty", "--restart-on-failure=false", *control)
+    try:
+        yield s.wait_ready()
+    finally:
+        status = s.stop()
+    assert status == 0, f"the server ended with {status}:\n{s.log_text()[-4000:]}"
+
+
+def index(s):
+    return {m["name"]: (m["state"], m.get("reason")) for m in s.request("/v2/repository/index", b"")[1]}
+
+
+def ready(s, model):
+    return s.request(f"/v2/models/{model}/ready")[0] == 200
+
+
+def wait_until(condition, seconds=20):
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def lose(s, fault):
+    """Streams run while the device fails: each hears it."""
+    answers = []
+    n_first = threading.Semaphore(0)
+
+    def ask():
+        c = http.client.HTTPConnection("127.0.0.1", s.http, timeout=60)
+        c.request("POST", "/v2/models/tensorrt_llm/generate_stream", json.dumps(
+            {"input_ids": [5, 6, 7], "input_lengths": 3, "request_output_len": 120, "streaming": True,
+             "end_id": -1}))
+        r = c.getresponse()
+        text = r.readline()
+        n_first.release()
+        answers.append((text + r.read()).decode())
+        c.close()
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for t in threads:
+        t.start()
+    for _ in threads:
+        assert n_first.acquire(timeout=30)
+    fault.write_text("")
+    for t in threads:
+        t.join(60)
+    return answers
+
+
+def test_requests_hear_it_and_the_model_is_not_ready_until_it_is_loaded_again(server, fault):
+    status, before = server.generate(LONG)
+    assert status == 200
+    answers = lose(server, fault)
+    assert len(answers) == 4
+    lost = [a for a in answers if REASON in a]
+    status, answer = server.generate(LONG, "tensorrt_llm_bls")  # if all streams ended in time, this fails
+    assert lost or REASON in str(answer)
+
+    assert not ready(server, "tensorrt_llm")
+    assert index(server)["tensorrt_llm"] == ("UNAVAILABLE", REASON)
+    wait_until(lambda: index(server)["ensemble"][0] == "UNAVAILABLE")
+    assert REASON in index(server)["ensemble"][1]
+    assert not ready(server, "ensemble")
+    assert server.request("/v2/health/ready")[0] != 200
+    assert server.request("/v2/health/live")[0] == 200
+    for model in ("tensorrt_llm", "ensemble"):
+        status, answer = server.generate(LONG, model)
+        assert status == 503 and REASON in answer["error"], (status, answer)
+
+    # While the device cannot be opened the load says why, and so does the index.
+    status, answer = server.request("/v2/repository/models/tensorrt_llm/load", b"")
+    assert status == 400 and "fell off the bus" in answer["error"], (status, answer)
+    assert "fell off the bus" in index(server)["tensorrt_llm"][1]
+    status, answer = server.generate(LONG)
+    assert status == 503 and "fell off the bus" in answer["error"], (status, answer)
+
+    fault.unlink()
+    status, answer = server.request("/v2/repository/models/tensorrt_llm/load", b"")
+    assert status == 200, answer
+    wait_until(lambda: ready(server, "ensemble"))
+    assert server.request("/v2/health/ready")[0] == 200
+    assert index(server)["tensorrt_llm"][0] == "READY"
+    assert server.generate(LONG) == (status, before)
+
+
+def test_nereid_serve_starts_again_in_the_same_process(fault, tiny_model, cache):
+    s = Server(tiny_model, cache, "--set", "device:faulty").wait_ready()
+    status, before = s.generate(LONG)
+    assert status == 200
+    fault.write_text("")
+    assert s.generate(LONG)[0] == 503
+    fault.unlink()
+    wait_until(lambda: "Starting again" in s.log_text())
+    s.wait_ready()
+    assert s.process.poll() is None
+    assert s.generate(LONG) == (status, before)
+    assert s.stop() == 0
+
+
+def test_a_server_with_a_lost_engine_ends_as_always(server, fault):
+    fault.write_text("")
+    status, answer = server.generate(LONG)
+    assert status == 503 and REASON in answer["error"], (status, answer)
+    start = time.monotonic()
+    assert server.stop() == 0
+    assert time.monotonic() - start < 10
