@@ -5,7 +5,8 @@
  * Work      The usual case (pairs (i, i + head_dim / 2) over whole heads of 64 or 128, 16-bit
  *           activations): a block takes a token that stands alone, or q and k of four, or V of 16 that
  *           follow each other, turned in registers because its tokens are innermost in the cache; a
- *           lane has eight pairs of a head. Everything else: blockIdx.x a token, blockIdx.y a slice of its
+ *           lane has eight pairs of a head. Up to eight tokens: a warp a few heads, and the cache that
+ *           attention will read is brought to the L2 before the wait. Everything else: blockIdx.x a token, blockIdx.y a slice of its
  *           heads, a warp a head at a time. Cosines and sines are computed once a block.
  * Bound     memory, below 500 tokens the launch.
  * A token goes to the cache slot of its position; in a token tree, where siblings share a position,
