@@ -910,6 +910,7 @@ static void few_tokens(void)
         c.n_empty = i % 5 == 3 ? c.n_seqs : 0;
         for (int s = 0; s < c.n_seqs; s++) {
             c.ctx[s] = c.n_empty && s > 0 ? 1 : rnd(1, contexts[rnd(0, 4)]);
+            c.ctx[s] = small_only && c.ctx[s] > 700 ? 700 : c.ctx[s];
             c.q_len[s] = 1;
         }
         check_attention(&c);

@@ -12,7 +12,7 @@
  * A token goes to the cache slot of its position; in a token tree, where siblings share a position,
  * to ctx_len - q_len + its index.
  * Measured  NVIDIA H200, 2048 tokens of 32 + 2 x 8 heads x 128: 3.00 TB/s (68 %), where the
- *           plain kernel took 1.21 (27 %); 1..16 tokens 2.1 us (2026-11-21, make gpu-bench).
+ *           plain kernel took 1.21 (27 %); 1..16 tokens 2.1 us there (2026-11-21, make gpu-bench).
  */
 #include "device/cuda/kv_layout.cuh"
 #include "device/ops/cluster.cuh"
