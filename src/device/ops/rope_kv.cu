@@ -5,13 +5,14 @@
  * Work      The usual case (pairs (i, i + head_dim / 2) over whole heads of 64 or 128, 16-bit
  *           activations): a block takes a token that stands alone, or q and k of four, or V of 16 that
  *           follow each other, turned in registers because its tokens are innermost in the cache; a
- *           lane has eight pairs of a head. Everything else: blockIdx.x a token, blockIdx.y a slice of its
+ *           lane has eight pairs of a head. Up to eight tokens: a warp a few heads, and the cache that
+ *           attention will read is brought to the L2 before the wait. Everything else: blockIdx.x a token, blockIdx.y a slice of its
  *           heads, a warp a head at a time. Cosines and sines are computed once a block.
  * Bound     memory, below 500 tokens the launch.
  * A token goes to the cache slot of its position; in a token tree, where siblings share a position,
  * to ctx_len - q_len + its index.
  * Measured  NVIDIA H200, 2048 tokens of 32 + 2 x 8 heads x 128: 3.00 TB/s (68 %), where the
- *           plain kernel took 1.21 (27 %); 1..16 tokens 2.1 us (2026-11-21, make gpu-bench).
+ *           plain kernel took 1.21 (27 %); 1..16 tokens 2.1 us there (2026-11-21, make gpu-bench).
  */
 #include "device/cuda/kv_layout.cuh"
 #include "device/ops/cluster.cuh"

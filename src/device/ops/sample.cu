@@ -7,10 +7,11 @@
  *           Where the tokens up to the bin of the first cut are no more than threads (nearly always
  *           with top-k, and with top-p where the model is sure), they are gathered in shared memory in
  *           the third pass, and all that follows looks at them alone.
+ *           Up to eight rows: a cluster of eight blocks finds the best logit of each.
  *           Probabilities are integers of 2^-40: sums are exact and the same in any order.
  * Bound     memory: 4 * vocab bytes a row for the first pass; few rows: one SM's share of it.
- * Measured  NVIDIA H200, vocabulary 128,256: greedy 13 us for 1..64 rows, 39 us for 256 (76 % of read
- *           speed); top-k 50 with top-p 69 us up to 132 rows; top-p alone over flat random logits, whose
+ * Measured  NVIDIA H200, vocabulary 128,256: greedy 13 us for 1..64 rows (one block each),
+ *           39 us for 256 (76 % of read speed); top-k 50 with top-p 69 us up to 132 rows; top-p alone over flat random logits, whose
  *           candidates do not fit, 318 us (2026-11-21, make gpu-bench).
  */
 #include "device/ops/cluster.cuh"
