@@ -205,9 +205,12 @@ static nrd_error *size_kv(nrd_exec *x)
             NRD_ERR_INVALID_ARG,
             "the KV cache would hold %d tokens (%d blocks of %d; %.0f MB free, share "
             "%.2f, max_tokens_in_paged_kv_cache %lld), but one sequence of max_seq_len "
-            "%d needs %d blocks; give it more memory or build with a smaller max_seq_len",
+            "%d needs %d blocks; %s or build with a smaller max_seq_len",
             (int32_t)n * bt, (int32_t)n, bt, (double)di.mem_free_bytes / 1e6, share,
-            (long long)x->cfg.max_tokens_in_paged_kv_cache, x->lim.max_seq_len, need);
+            (long long)x->cfg.max_tokens_in_paged_kv_cache, x->lim.max_seq_len, need,
+            di.host_is_device ? "give it more memory"
+                              : "take others off this device, raise kv_cache_free_gpu_mem_fraction, use the "
+                                "device \"cpu\"");
     }
     nrd_kv_config kc = {
         .n_blocks = (int32_t)n, .block_tokens = bt, .reuse = x->cfg.enable_kv_cache_reuse};

@@ -188,20 +188,6 @@ static void fail_request(nrd_exec *x, request *r, nrd_error *err)
     pthread_mutex_unlock(&x->mu);
 }
 
-static void take_request(nrd_exec *x, request *r)
-{
-    nrd_error *err = request_upload(r);
-    if (err) {
-        fail_request(x, r, err);
-        request_free(r);
-        return;
-    }
-    for (int32_t i = 0; i < r->n_seqs; i++) {
-        r->seqs[i].id = r->id;
-        nrd_sched_add(x->sched, &r->seqs[i]);
-    }
-}
-
 static void cancel_request(nrd_exec *x, request *r)
 {
     for (int32_t i = 0; i < r->n_seqs; i++) {
@@ -248,6 +234,24 @@ static void lose(nrd_exec *x, nrd_error *err)
     x->inflight = -1;
     release_held(x);
     reap(x);
+}
+
+/* What cannot be uploaded fails alone, unless the device is at fault. */
+static void take_request(nrd_exec *x, request *r)
+{
+    nrd_error *err = request_upload(r);
+    if (err) {
+        if (nrd_error_get_code(err) == NRD_ERR_INTERNAL && err != nrd_error_no_memory()) {
+            lose(x, nrd_errorf(NRD_ERR_INTERNAL, "%s", nrd_error_message(err)));
+        }
+        fail_request(x, r, err);
+        request_free(r);
+        return;
+    }
+    for (int32_t i = 0; i < r->n_seqs; i++) {
+        r->seqs[i].id = r->id;
+        nrd_sched_add(x->sched, &r->seqs[i]);
+    }
 }
 
 /* ---- steps ---- */

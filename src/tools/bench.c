@@ -7,6 +7,7 @@
  */
 #include "tools/bench_profile.h"
 #include "tools/model_path.h"
+#include "tools/plot.h"
 #include "tools/tools.h"
 
 #include "base/clock.h"
@@ -28,7 +29,7 @@ static const char usage[] =
     "Prompts are random token ids; the end token is ignored, so lengths are as asked.\n";
 
 typedef struct {
-    const char *json, *seed, *trace;
+    const char *json, *seed, *trace, *plot;
     int32_t num_requests, input_mean, output_mean, input_stdev, output_stdev, concurrency, warmup;
     int32_t max_sequences, common_len;
     int32_t profile_every, mixed_context_tokens;
@@ -69,7 +70,8 @@ static nrd_error *send_one(nrd_exec *x, const nrd_exec_info *info, const options
 {
     nrd_exec_request r;
     s->n_out = length_of(state, o->output_mean, o->output_stdev, info->max_seq_len - 1);
-    if (o->steady && index < (uint64_t)o->concurrency) { /* as far on as in a server that has run on */
+    if (o->steady &&
+        index < (uint64_t)o->concurrency) { /* as far on as in a server that has run on */
         s->n_out = (int32_t)((uint64_t)s->n_out * (index + 1) / (uint64_t)o->concurrency);
         s->n_out = s->n_out > 1 ? s->n_out : 1;
     }
@@ -116,8 +118,8 @@ static nrd_error *take_some(nrd_exec *x, outcome *out, int32_t *n_done)
         if (got[i]->is_final) {
             s->first_ns = got[i]->perf.first_token_ns;
             s->done_ns = now;
-            s->cancelled = got[i]->n_beams > 0 &&
-                           got[i]->beams[0].finish_reason == NRD_FINISH_CANCELLED;
+            s->cancelled =
+                got[i]->n_beams > 0 && got[i]->beams[0].finish_reason == NRD_FINISH_CANCELLED;
             if (s->cancelled) {
                 s->n_out = got[i]->beams[0].n_ids;
             }
@@ -130,9 +132,9 @@ static nrd_error *take_some(nrd_exec *x, outcome *out, int32_t *n_done)
     return err;
 }
 
-/* The tokens between the first token of the last of the first `concurrency` requests and `end_ns`, when
- * the last request of all was sent; then only the requests that came to their end remain. A request's
- * tokens are taken to come evenly. */
+/* The tokens between the first token of the last of the first `concurrency` requests and `end_ns`,
+ * when the last request of all was sent; then only the requests that came to their end remain. A
+ * request's tokens are taken to come evenly. */
 static void measure_steady(outcome *out, int32_t concurrency, int64_t end_ns)
 {
     int64_t begin_ns = 0;
@@ -257,18 +259,81 @@ static void json_member(nrd_str *j, const char *name, double v)
     nrd_json_put_double(j, v);
 }
 
-static void report(const outcome *out, const options *o, nrd_str *j)
+/* Tokens of all requests in `n` equal pieces of the run, each request's taken to come evenly. */
+static void rate_over_time(const outcome *out, int n, double *x, double *y)
+{
+    int64_t begin = INT64_MAX;
+    for (int32_t i = 0; i < out->n; i++) {
+        begin = out->samples[i].sent_ns < begin ? out->samples[i].sent_ns : begin;
+    }
+    const double piece = out->seconds / n;
+    for (int k = 0; k < n; k++) {
+        x[k] = (k + 0.5) * piece;
+        y[k] = 0;
+        for (int32_t i = 0; i < out->n; i++) {
+            const sample *s = &out->samples[i];
+            const double from = (double)(s->first_ns - begin) / 1e9,
+                         to = (double)(s->done_ns - begin) / 1e9;
+            const double a = from > k * piece ? from : k * piece;
+            const double b = to < (k + 1) * piece ? to : (k + 1) * piece;
+            y[k] += b > a && to > from ? s->n_out * (b - a) / (to - from) / piece : 0;
+        }
+    }
+}
+
+/* Sorted values over their percentile. */
+static void sorted_values(const outcome *out, figure f, double *x, double *y)
+{
+    for (int32_t i = 0; i < out->n; i++) {
+        x[i] = 100.0 * (i + 1) / out->n;
+        y[i] = value_of(&out->samples[i], f);
+    }
+    qsort(y, (size_t)out->n, sizeof *y, by_value);
+}
+
+static nrd_error *plot(const outcome *out, const options *o, const char *heading, const char *text)
+{
+    enum { PIECES = 60 };
+    static const char *const titles[] = {"Time to first token", "Time per output token", "Latency",
+                                         "Longest gap between two tokens"};
+    const int n_figures = o->streaming ? GAP + 1 : GAP;
+    double time[PIECES], rate[PIECES];
+    double *v = nrd_xcalloc((size_t)out->n * (size_t)n_figures * 2, sizeof *v);
+    nrd_plot p[GAP + 2] = {{.title = "Output",
+                            .x_label = "seconds",
+                            .y_label = "tokens/s",
+                            .n_lines = 1,
+                            .lines = {{"output", time, rate, PIECES}}}};
+    rate_over_time(out, PIECES, time, rate);
+    for (int f = 0; f < n_figures; f++) {
+        double *x = v + (size_t)f * 2 * (size_t)out->n, *y = x + out->n;
+        sorted_values(out, (figure)f, x, y);
+        p[f + 1] = (nrd_plot){.title = titles[f],
+                              .x_label = "percentile of requests",
+                              .y_label = "ms",
+                              .n_lines = 1,
+                              .lines = {{titles[f], x, y, out->n}}};
+    }
+    nrd_error *err = nrd_plot_write(o->plot, heading, text, p, n_figures + 1);
+    free(v);
+    return err;
+}
+
+static void report(const outcome *out, const options *o, nrd_str *j, nrd_str *text)
 {
     static const char *const names[] = {"time_to_first_token_ms", "time_per_output_token_ms",
                                         "latency_ms", "longest_gap_ms"};
     static const char *const parts[] = {"mean", "p50", "p95", "p99"};
-    printf("requests            %d, %d at a time, %.2f s\n", out->n, o->concurrency, out->seconds);
-    printf("request throughput  %.3f requests/s\n", (double)out->n / out->seconds);
-    printf("output throughput   %.1f tokens/s\n", (double)out->n_out / out->seconds);
-    printf("total throughput    %.1f tokens/s\n", (double)(out->n_in + out->n_out) / out->seconds);
+    nrd_str_printf(text, "requests            %d, %d at a time, %.2f s\n", out->n, o->concurrency,
+                   out->seconds);
+    nrd_str_printf(text, "request throughput  %.3f requests/s\n", (double)out->n / out->seconds);
+    nrd_str_printf(text, "output throughput   %.1f tokens/s\n", (double)out->n_out / out->seconds);
+    nrd_str_printf(text, "total throughput    %.1f tokens/s\n",
+                   (double)(out->n_in + out->n_out) / out->seconds);
     if (o->steady) {
-        printf("steady throughput   %.1f tokens/s in the %.2f s with all places taken\n",
-               out->steady_s > 0 ? out->steady_out / out->steady_s : 0, out->steady_s);
+        nrd_str_printf(text,
+                       "steady throughput   %.1f tokens/s in the %.2f s with all places taken\n",
+                       out->steady_s > 0 ? out->steady_out / out->steady_s : 0, out->steady_s);
         json_member(j, "steady_s", out->steady_s);
         json_member(j, "steady_output_tokens_per_s",
                     out->steady_s > 0 ? out->steady_out / out->steady_s : 0);
@@ -279,11 +344,12 @@ static void report(const outcome *out, const options *o, nrd_str *j)
     json_member(j, "requests_per_s", (double)out->n / out->seconds);
     json_member(j, "output_tokens_per_s", (double)out->n_out / out->seconds);
     json_member(j, "total_tokens_per_s", (double)(out->n_in + out->n_out) / out->seconds);
-    printf("%-26s %10s %10s %10s %10s\n", "", parts[0], parts[1], parts[2], parts[3]);
+    nrd_str_printf(text, "%-26s %10s %10s %10s %10s\n", "", parts[0], parts[1], parts[2], parts[3]);
     for (int f = TTFT; f <= (o->streaming ? GAP : TOTAL); f++) {
         double p[4];
         percentiles(out, (figure)f, p);
-        printf("%-26s %10.2f %10.2f %10.2f %10.2f\n", names[f], p[0], p[1], p[2], p[3]);
+        nrd_str_printf(text, "%-26s %10.2f %10.2f %10.2f %10.2f\n", names[f], p[0], p[1], p[2],
+                       p[3]);
         for (int k = 0; k < 4; k++) {
             char name[64];
             snprintf(name, sizeof name, "%s_%s", names[f], parts[k]);
@@ -295,7 +361,7 @@ static void report(const outcome *out, const options *o, nrd_str *j)
 /* ---- the table ---- */
 
 /* Decode rate of n sequences at once, from their first to their last tokens. */
-static nrd_error *table_row(nrd_exec *x, const options *o, int32_t n, nrd_str *j)
+static nrd_error *table_row(nrd_exec *x, const options *o, int32_t n, nrd_str *j, double rates[2])
 {
     outcome out;
     double decode_s = 0;
@@ -314,7 +380,8 @@ static nrd_error *table_row(nrd_exec *x, const options *o, int32_t n, nrd_str *j
     decode_s = (double)(last - first_done) / 1e9;
     double prefill = (double)out.n_in / ((double)(first_done - first) / 1e9);
     double decode = (double)(out.n_out - n) / decode_s;
-    printf("%10d %16.1f %16.1f %16.1f\n", n, prefill, decode, decode / n);
+    rates[0] = prefill;
+    rates[1] = decode;
     nrd_str_printf(j, "%s\n    {\"sequences\": %d, \"prefill_tokens_per_s\": ",
                    nrd_str_has_suffix(nrd_str_cstr(j), "[") ? "" : ",", n);
     nrd_json_put_double(j, prefill);
@@ -325,15 +392,40 @@ static nrd_error *table_row(nrd_exec *x, const options *o, int32_t n, nrd_str *j
     return NULL;
 }
 
-static nrd_error *table(nrd_exec *x, const options *o, nrd_str *j)
+static nrd_error *table(nrd_exec *x, const options *o, const char *heading, nrd_str *j)
 {
+    enum { MAX_ROWS = 32 };
+    double n_at[MAX_ROWS], prefill[MAX_ROWS], decode[MAX_ROWS], rates[2];
+    nrd_str text = {0};
+    nrd_error *err = NULL;
+    int rows = 0;
+
     nrd_str_puts(j, ",\n  \"rows\": [");
-    printf("%10s %16s %16s %16s\n", "sequences", "prefill tok/s", "decode tok/s", "each tok/s");
-    for (int32_t n = 1; n <= o->max_sequences; n *= 2) {
-        NRD_TRY(table_row(x, o, n, j));
+    nrd_str_printf(&text, "%10s %16s %16s %16s\n", "sequences", "prefill tok/s", "decode tok/s",
+                   "each tok/s");
+    fputs(nrd_str_cstr(&text), stdout);
+    for (int32_t n = 1; n > 0 && n <= o->max_sequences; n *= 2, rows++) {
+        const size_t before = text.len;
+        NRD_TRY_GOTO(table_row(x, o, n, j, rates), err, done);
+        nrd_str_printf(&text, "%10d %16.1f %16.1f %16.1f\n", n, rates[0], rates[1], rates[1] / n);
+        fputs(nrd_str_cstr(&text) + before, stdout);
+        n_at[rows] = n;
+        prefill[rows] = rates[0];
+        decode[rows] = rates[1];
     }
     nrd_str_puts(j, "\n  ]");
-    return NULL;
+    if (o->plot) {
+        const nrd_plot p = {
+            .title = "Tokens a second",
+            .x_label = "sequences at a time",
+            .y_label = "tokens/s",
+            .n_lines = 2,
+            .lines = {{"prefill", n_at, prefill, rows}, {"decode", n_at, decode, rows}}};
+        err = nrd_plot_write(o->plot, heading, nrd_str_cstr(&text), &p, 1);
+    }
+done:
+    nrd_str_fini(&text);
+    return err;
 }
 
 static nrd_error *bench(const char *verb, const char *path, options *o)
@@ -344,7 +436,7 @@ static nrd_error *bench(const char *verb, const char *path, options *o)
     nrd_exec_config c;
     nrd_exec_info info = {.size = sizeof info};
     outcome out = {0};
-    nrd_str j = {0};
+    nrd_str j = {0}, heading = {0}, text = {0};
     nrd_device_limits limits = {0};
     bool is_table = !strcmp(verb, "table");
 
@@ -371,8 +463,9 @@ static nrd_error *bench(const char *verb, const char *path, options *o)
     NRD_TRY_GOTO(nrd_exec_open(&x, m.engine, &c), err, done);
     double load_s = (double)(nrd_now_ns() - start_ns) / 1e9;
     nrd_exec_get_info(x, &info);
-    printf("%s, %s, input %d, output %d\n", info.architecture, info.device, o->input_mean,
-           o->output_mean);
+    nrd_str_printf(&heading, "%s, %s, input %d, output %d", info.architecture, info.device,
+                   o->input_mean, o->output_mean);
+    puts(nrd_str_cstr(&heading));
     nrd_str_puts(&j, "{\n  \"device\": ");
     nrd_json_put_cstr(&j, info.device);
     nrd_str_puts(&j, ",\n  \"version\": ");
@@ -387,10 +480,14 @@ static nrd_error *bench(const char *verb, const char *path, options *o)
         NRD_TRY_GOTO(nrd_exec_profile(x, &row, 1, &n, true), err, done);
     }
     if (is_table) {
-        NRD_TRY_GOTO(table(x, o, &j), err, done);
+        NRD_TRY_GOTO(table(x, o, nrd_str_cstr(&heading), &j), err, done);
     } else {
         NRD_TRY_GOTO(drive(x, o, o->num_requests, o->concurrency, &out), err, done);
-        report(&out, o, &j);
+        report(&out, o, &j, &text);
+        fputs(nrd_str_cstr(&text), stdout);
+        if (o->plot) {
+            NRD_TRY_GOTO(plot(&out, o, nrd_str_cstr(&heading), nrd_str_cstr(&text)), err, done);
+        }
     }
     if (o->trace) {
         NRD_TRY_GOTO(nrd_bench_trace(x, o->trace), err, done);
@@ -405,6 +502,8 @@ static nrd_error *bench(const char *verb, const char *path, options *o)
 done:
     free(out.samples);
     nrd_str_fini(&j);
+    nrd_str_fini(&heading);
+    nrd_str_fini(&text);
     nrd_exec_close(x);
     nrd_model_path_close(&m);
     return err;
@@ -455,6 +554,8 @@ int nrd_tool_bench(int argc, char **argv)
          "every so-many-th step operation by operation (16)"},
         {"--trace", NULL, NRD_OPT_STR, &o.trace, "FILE",
          "timeline of the steps, for Perfetto or chrome://tracing"},
+        {"--plot", NULL, NRD_OPT_STR, &o.plot, "FILE",
+         "charts: a page (.html) or a picture (.svg)"},
         {"--json", "--report_json", NRD_OPT_STR, &o.json, "FILE", "write the figures there too"},
         NRD_EXEC_OPTION_ROWS(o.exec),
     };

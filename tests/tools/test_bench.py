@@ -4,6 +4,7 @@ import os
 import pathlib
 import subprocess
 import sys
+from xml.etree import ElementTree
 
 import pytest
 
@@ -50,6 +51,32 @@ def test_throughput(model, tmp_path, streaming):
     assert ("longest_gap_ms_p99" in report) == streaming
     if streaming:
         assert report["longest_gap_ms_mean"] >= report["time_per_output_token_ms_mean"] * 0.5
+
+
+def test_steady(model, tmp_path):
+    report, text = bench(tmp_path, "throughput", model, "--num_requests", 40, "--concurrency", 4, "--input_len", 12,
+                         "--output_len", 64, "--steady")
+    assert 0 < report["steady_s"] < report["seconds"] and "with all places taken" in text
+    # the last four or so are not waited for
+    assert 30 <= report["num_requests"] < 40
+    assert report["steady_output_tokens_per_s"] == pytest.approx(report["output_tokens_per_s"], rel=0.5)
+
+
+def test_plots(model, tmp_path):
+    svg = "{http://www.w3.org/2000/svg}"
+    picture, page = tmp_path / "rates.svg", tmp_path / "run.html"
+    bench(tmp_path, model, "--max_sequences", 4, "--input_len", 8, "--output_len", 8, "--plot", picture)
+    prefill, decode = ElementTree.parse(picture).iter(svg + "polyline")
+    assert len(prefill.get("points").split()) == len(decode.get("points").split()) == 3
+    _, text = bench(tmp_path, "throughput", model, "--num_requests", 6, "--concurrency", 3, "--input_len", 8,
+                    "--output_len", 8, "--streaming", "--plot", page)
+    written = page.read_text()
+    assert text[text.index("requests"):].strip() in written
+    lines = list(ElementTree.fromstring(written[written.index("<svg"):written.index("</svg>") + 6]).iter(svg + "polyline"))
+    assert [len(line.get("points").split()) for line in lines] == [60, 6, 6, 6, 6]
+    nowhere = subprocess.run([NEREID, "bench", "latency", model, "--num_requests", "1", "--output_len", "2", "--device", "cpu",
+                              "--plot", tmp_path / "no" / "such.svg"], capture_output=True, text=True)
+    assert nowhere.returncode == 1 and "such.svg" in nowhere.stderr
 
 
 def test_timeline(model, tmp_path):

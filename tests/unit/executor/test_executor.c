@@ -949,6 +949,39 @@ static void test_lost_device_fails_what_is_in_flight_and_nothing_hangs(void **st
     }
 }
 
+static nrd_error *dying_copy(nrd_stream *s, void *dst, const void *src, size_t bytes)
+{
+    (void)s;
+    (void)dst;
+    (void)src;
+    (void)bytes;
+    return nrd_errorf(NRD_ERR_INTERNAL, "the device fell off the bus");
+}
+
+static void test_device_lost_before_a_step_is_lost_too(void **state)
+{
+    (void)state;
+    nrd_exec_config c = config();
+    nrd_exec *x = open_exec(&c);
+    nrd_exec_response *o = NULL;
+    float bias[TINY_VOCAB] = {0};
+    uint64_t id = 0;
+    assert_null(nrd_exec_health(x));
+    dying_ops = *x->dev->ops;
+    dying_ops.copy = dying_copy;
+    x->dev->ops = &dying_ops;
+    nrd_exec_request r = ask(1);
+    r.embedding_bias = bias; /* uploaded before its first step */
+    must(nrd_exec_enqueue(x, &r, &id));
+    must(nrd_exec_await_id(x, id, &o, 60 * 1000 * 1000));
+    assert_non_null(o);
+    assert_true(o->is_final && o->error);
+    nrd_exec_response_free(o);
+    must_fail(nrd_exec_health(x), 4, "the engine was lost: the device fell off the bus");
+    must_fail(nrd_exec_enqueue(x, &r, &id), 4, "the engine was lost");
+    nrd_exec_close(x);
+}
+
 /* ---- steady steps ---- */
 
 typedef struct steps_seen {
@@ -1166,6 +1199,7 @@ int main(void)
         cmocka_unit_test(test_queue_limit_and_shutdown),
         cmocka_unit_test(test_shutdown_in_time_cuts_what_runs),
         cmocka_unit_test(test_lost_device_fails_what_is_in_flight_and_nothing_hangs),
+        cmocka_unit_test(test_device_lost_before_a_step_is_lost_too),
         cmocka_unit_test(test_decode_steps_allocate_nothing),
         cmocka_unit_test(test_profile_splits_steps_into_operations),
     };
