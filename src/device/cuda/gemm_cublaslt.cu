@@ -32,7 +32,7 @@
     X(cublasLtMatmulPreferenceDestroy)                                                             \
     X(cublasLtMatmulPreferenceSetAttribute)
 
-enum { MAX_TIMED = 3, SMALL_TOKENS = 512 };
+enum { MAX_TIMED = 5, SMALL_TOKENS = 512 };
 
 struct cublas_lt {
     void *dl;

@@ -274,9 +274,7 @@ template <typename T, typename O> static __global__ void act_kernel(act_params a
     }
 }
 
-#ifndef ACT_FEW_THREADS
-#define ACT_FEW_THREADS 128 /* a block, of eight elements each */
-#endif
+enum { ACT_FEW_THREADS = 128 }; /* a block, of eight elements each */
 
 template <typename T> static nrd_error *act_few(nrd_stream *s, const act_params &p, int rows)
 {
@@ -332,7 +330,7 @@ static nrd_error *act_plain(nrd_stream *s, const act_params &p, int rows, bool v
 
 static nrd_error *act_run(nrd_stream *s, const act_params &p, nrd_dtype in, nrd_dtype out, int rows)
 {
-    const bool vector = p.inter % 8 == 0 && aligned16(p.x) && aligned16(p.out);
+    const bool vector = p.inter % 8 == 0 && aligned16(p.x) && aligned_store8(p.out, out);
 
     if (!is_act_dtype(in) ||
         !(is_act_dtype(out) || (out == NRD_DTYPE_F8_E4M3 && p.out_scale))) {

@@ -198,6 +198,12 @@ static inline bool aligned16(const void *p)
     return ((uintptr_t)p & 15) == 0;
 }
 
+/* May store8 write rows of this type here? */
+static inline bool aligned_store8(const void *p, nrd_dtype dtype)
+{
+    return dtype == NRD_DTYPE_F8_E4M3 ? ((uintptr_t)p & 7) == 0 : aligned16(p);
+}
+
 /* FP8 scale of a row with largest magnitude `amax`. */
 static __device__ __forceinline__ float f8_scale(float amax)
 {

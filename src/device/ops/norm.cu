@@ -403,9 +403,7 @@ template <typename T, typename O> static __global__ void norm_any_kernel(norm_pa
     }
 }
 
-#ifndef NORM_FEW_THREADS
-#define NORM_FEW_THREADS 512 /* a block, of eight elements each */
-#endif
+enum { NORM_FEW_THREADS = 512 }; /* a block, of eight elements each */
 
 template <typename T, typename O, bool LAYER, bool ONE>
 static nrd_error *norm_vector(nrd_stream *s, const norm_params &p, int rows)
@@ -497,9 +495,9 @@ nrd_error *op_norm(nrd_stream *s, const nrd_norm_args *a)
     p.per = 1.0f / (float)a->hidden;
     p.hidden = a->hidden;
     p.kind = a->kind;
-    const bool vector = a->hidden % 8 == 0 && aligned16(a->delta) && aligned16(a->residual) &&
-                        aligned16(a->out);
     const nrd_dtype out = a->weight ? a->out_dtype : a->act_dtype;
+    const bool vector = a->hidden % 8 == 0 && aligned16(a->delta) && aligned16(a->residual) &&
+                        aligned_store8(a->out, out);
     if (a->row_ids && (a->n_tokens != 1 || a->n_rows != 1)) { /* of one row the ids say nothing */
         if (a->delta) {
             norm_params add = p;
