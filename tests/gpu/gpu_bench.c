@@ -13,7 +13,7 @@
 #define POOL_BYTES ((size_t)2 << 30)
 static char *pool16, *pool8; /* random bf16; random F8 */
 static char *x_buf, *y_buf;  /* activations in and out */
-static float *f_ones;
+static float *f_ones, *f_scales; /* the latter are written */
 
 static double now(void)
 {
@@ -153,7 +153,7 @@ static void call_attention(int i, void *p)
     OK(dev->ops->attention(st, &c->a));
 }
 
-static void bench_attention(nrd_dtype kv, int n_seqs, int q_len, int ctx, bool ragged)
+static void bench_attention(nrd_dtype kv, nrd_dtype out, int n_seqs, int q_len, int ctx, bool ragged)
 {
     enum { BT = 64, HEADS = 32, KV = 8, HD = 128 };
     const int stride = (ctx + BT - 1) / BT, n_blocks = stride * n_seqs, n = n_seqs * q_len;
@@ -194,13 +194,14 @@ static void bench_attention(nrd_dtype kv, int n_seqs, int q_len, int ctx, bool r
                               .block_table_stride = stride};
     c.a = (nrd_attention_args){.size = sizeof c.a, .batch = &c.view, .q = x_buf,
                                .q_stride = (HEADS + 2 * KV) * HD, .out = y_buf,
-                               .act_dtype = NRD_DTYPE_BF16, .out_dtype = NRD_DTYPE_BF16,
+                               .act_dtype = NRD_DTYPE_BF16, .out_dtype = out,
+                               .out_row_scale = out == NRD_DTYPE_F8_E4M3 ? f_scales : NULL,
                                .n_heads = HEADS, .scale = 0.0883883f,
                                .kv = {.dtype = kv, .n_blocks = n_blocks, .block_tokens = BT,
                                       .n_kv_heads = KV, .head_dim = HD, .k_scale = 1, .v_scale = 1}};
     const double s = measure(call_attention, &c, c.layers < 16 ? 16 : c.layers > 32 ? 32 : c.layers);
-    snprintf(what, sizeof what, "attention kv %s %d x (%d of %d)%s", kv == NRD_DTYPE_BF16 ? "bf16" : "f8",
-             n_seqs, q_len, ctx, ragged ? " ragged" : "");
+    snprintf(what, sizeof what, "attention kv %s%s %d x (%d of %d)%s", kv == NRD_DTYPE_BF16 ? "bf16" : "f8",
+             out == NRD_DTYPE_F8_E4M3 ? " -> f8" : "", n_seqs, q_len, ctx, ragged ? " ragged" : "");
     row(what, s, tokens * 2 * KV * HD * (double)elem(kv) + (double)n * HEADS * HD * 4,
         pairs * HEADS * HD * 4, 768e12);
     dev_free((void *)(uintptr_t)c.view.positions);
@@ -303,17 +304,22 @@ static void all_attention(void)
 {
     for (int t = 0; t < 2; t++) {
         const nrd_dtype kv = t ? NRD_DTYPE_F8_E4M3 : NRD_DTYPE_BF16;
-        bench_attention(kv, 1, 1, 1024, false);
-        bench_attention(kv, 1, 1, 32768, false);
-        bench_attention(kv, 16, 1, 1024, false);
-        bench_attention(kv, 64, 1, 1024, true);
-        bench_attention(kv, 256, 1, 256, true);
-        bench_attention(kv, 256, 1, 1500, true);
-        bench_attention(kv, 256, 1, 1024, false);
-        bench_attention(kv, 16, 128, 128, false);
-        bench_attention(kv, 1, 2048, 2048, false);
-        bench_attention(kv, 4, 512, 2048, false);
-        bench_attention(kv, 1, 8192, 8192, false);
+        bench_attention(kv, NRD_DTYPE_BF16, 1, 1, 100, false);
+        bench_attention(kv, NRD_DTYPE_F8_E4M3, 1, 1, 100, false);
+        bench_attention(kv, NRD_DTYPE_F8_E4M3, 1, 1, 220, false);
+        bench_attention(kv, NRD_DTYPE_F8_E4M3, 1, 1, 1024, false);
+        bench_attention(kv, NRD_DTYPE_F8_E4M3, 8, 1, 220, false);
+        bench_attention(kv, NRD_DTYPE_BF16, 1, 1, 1024, false);
+        bench_attention(kv, NRD_DTYPE_BF16, 1, 1, 32768, false);
+        bench_attention(kv, NRD_DTYPE_BF16, 16, 1, 1024, false);
+        bench_attention(kv, NRD_DTYPE_BF16, 64, 1, 1024, true);
+        bench_attention(kv, NRD_DTYPE_BF16, 256, 1, 256, true);
+        bench_attention(kv, NRD_DTYPE_BF16, 256, 1, 1500, true);
+        bench_attention(kv, NRD_DTYPE_BF16, 256, 1, 1024, false);
+        bench_attention(kv, NRD_DTYPE_BF16, 16, 128, 128, false);
+        bench_attention(kv, NRD_DTYPE_BF16, 1, 2048, 2048, false);
+        bench_attention(kv, NRD_DTYPE_BF16, 4, 512, 2048, false);
+        bench_attention(kv, NRD_DTYPE_BF16, 1, 8192, 8192, false);
     }
 }
 
@@ -377,7 +383,7 @@ static void call_embed(int i, void *p)
 static void all_rest(void)
 {
     enum { V = 128256, MAX = 2048, BT = 64 };
-    static const int tokens[] = {1, 16, 64, 256, 1024, 2048};
+    static const int tokens[] = {1, 8, 16, 64, 256, 1024, 2048};
     int32_t *zeros = calloc(MAX + 1, 4), *iota = malloc((MAX + 1) * 4);
     nrd_sample_row *rows = calloc(256, sizeof *rows);
     char what[120];
@@ -402,7 +408,7 @@ static void all_rest(void)
     }
     int32_t *d_late = dev_put(late, MAX * 4);
 
-    for (int t = 0; t < 6; t++) {
+    for (int t = 0; t < 7; t++) {
         const int n = tokens[t];
         rest_ctx c = {.rows = n, .vec = {.dtype = NRD_DTYPE_F32, .rows = 4096, .cols = 1, .data = f_ones},
                       .table = {.dtype = NRD_DTYPE_BF16, .rows = V, .cols = 4096, .data = pool16}};
@@ -491,6 +497,7 @@ int main(int argc, char **argv)
         ones[i] = 1.0f;
     }
     f_ones = dev_put(ones, (size_t)262144 * 4);
+    f_scales = dev_put(ones, (size_t)262144 * 4);
     pool16 = random_pool(NRD_DTYPE_BF16, POOL_BYTES);
     pool8 = random_pool(NRD_DTYPE_F8_E4M3, POOL_BYTES);
     x_buf = random_pool(NRD_DTYPE_BF16, (size_t)256 << 20);

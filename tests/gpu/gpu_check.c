@@ -288,6 +288,60 @@ static void check_norm(nrd_dtype t, nrd_dtype out_t, nrd_norm_kind kind, int n, 
     free(want_res);
 }
 
+/* Rows alone, by fours and all together: a row's bits are the same. */
+static void check_norm_alone(nrd_dtype t, nrd_dtype out_t, nrd_norm_kind kind, int hidden)
+{
+    enum { N = 19 };
+    static const int steps[] = {1, 4, N};
+    const size_t all = (size_t)N * (size_t)hidden, out_bytes = all * elem(out_t);
+    void *res = random_host(t, all, 2.0f), *d_del, *first = NULL, *raw = malloc(out_bytes + N * 4);
+    void *del = random_host(t, all, 1.0f);
+    test_weight w, b;
+    char name[120];
+
+    weight_random(&w, NRD_DTYPE_F32, hidden, 1, 1.0f, false);
+    weight_random(&b, NRD_DTYPE_F32, hidden, 1, 1.0f, false);
+    d_del = dev_put(del, all * elem(t));
+    for (int k = 0; k < 3; k++) {
+        char *d_res = dev_put(res, all * elem(t)), *out = poisoned(out_bytes);
+        float *scale = poisoned(N * 4);
+        for (int r = 0; r < N; r += steps[k]) {
+            const size_t at = (size_t)r * (size_t)hidden;
+            nrd_norm_args a = {.size = sizeof a, .kind = kind, .eps = 1e-5f, .hidden = hidden,
+                               .n_tokens = r + steps[k] < N ? steps[k] : N - r,
+                               .delta = (char *)d_del + at * elem(t), .residual = d_res + at * elem(t),
+                               .weight = &w.dev, .bias = kind == NRD_NORM_LAYER ? &b.dev : NULL,
+                               .out = out + at * elem(out_t), .out_dtype = out_t, .act_dtype = t,
+                               .out_row_scale = out_t == NRD_DTYPE_F8_E4M3 ? scale + r : NULL};
+            OK(dev->ops->norm(st, &a));
+        }
+        OK(dev->ops->stream_sync(st));
+        memset(raw, 0, out_bytes + N * 4);
+        dev_get(raw, out, out_bytes);
+        if (out_t == NRD_DTYPE_F8_E4M3) {
+            dev_get((char *)raw + out_bytes, scale, N * 4);
+        }
+        snprintf(name, sizeof name, "norm %d %s -> %s of %d, rows by %d", (int)kind, nrd_dtype_name(t),
+                 nrd_dtype_name(out_t), hidden, steps[k]);
+        if (first) {
+            verdict(name, memcmp(first, raw, out_bytes + N * 4) ? 1 : 0, 0);
+        } else {
+            first = malloc(out_bytes + N * 4);
+            memcpy(first, raw, out_bytes + N * 4);
+        }
+        dev_free(d_res);
+        dev_free(out);
+        dev_free(scale);
+    }
+    weight_gone(&w);
+    weight_gone(&b);
+    dev_free(d_del);
+    free(res);
+    free(del);
+    free(raw);
+    free(first);
+}
+
 static void all_norm(void)
 {
     static const int hiddens[] = {1, 63, 640, 1024, 2056, 4096, 5120, 16384, 40000};
@@ -300,6 +354,13 @@ static void all_norm(void)
             check_norm(types[t], NRD_DTYPE_F8_E4M3, NRD_NORM_RMS, n, hiddens[i], t != 0, t == 1, false);
             check_norm(types[t], NRD_DTYPE_BF16, NRD_NORM_LAYER, n, hiddens[i], false, false, true);
             check_norm(types[t], types[t], NRD_NORM_LAYER, n, hiddens[i], true, false, true);
+            check_norm(types[t], NRD_DTYPE_F8_E4M3, NRD_NORM_RMS, rnd(1, 8), hiddens[i], true, false, t == 2);
+            check_norm(types[t], types[t], NRD_NORM_LAYER, 1, hiddens[i], true, false, true);
+            if (i < 8 && t < 2) {
+                check_norm_alone(types[t], types[t], NRD_NORM_LAYER, hiddens[i]);
+                check_norm_alone(types[t], types[1 - t], NRD_NORM_RMS, hiddens[i]);
+                check_norm_alone(types[t], NRD_DTYPE_F8_E4M3, NRD_NORM_RMS, hiddens[i]);
+            }
         }
     }
 }
@@ -365,6 +426,8 @@ static void all_act(void)
             for (int k = 0; k <= NRD_ACT_RELU2; k++) {
                 check_act(types[t], k % 2 ? NRD_DTYPE_F8_E4M3 : types[(t + k) % 3], (nrd_act_kind)k,
                           (k + i) % 2 == 0, rnd(1, 4), inters[i]);
+                check_act(types[t], NRD_DTYPE_F8_E4M3, (nrd_act_kind)k, (k + i) % 2 != 0, rnd(1, 9),
+                          inters[i]);
             }
         }
     }
@@ -387,6 +450,7 @@ static void check_embed(nrd_dtype t, nrd_dtype out_t, int n, int vocab, int hidd
     void *d_rows = dev_put(rows, (size_t)n * (size_t)hidden * elem(out_t));
     double *want = malloc((size_t)n * (size_t)hidden * sizeof *want);
 
+    const bool prompts = rng() % 2;
     weight_random(&table, t, vocab, hidden, 1.0f, true);
     weight_random(&pt, NRD_DTYPE_F16, 64, hidden, 1.0f, false);
     for (int i = 0; i < 4; i++) {
@@ -395,7 +459,7 @@ static void check_embed(nrd_dtype t, nrd_dtype out_t, int n, int vocab, int hidd
     for (int i = 0; i < n; i++) {
         ids[i] = i % 3 == 1 ? -1 - rnd(0, 3) : i % 5 == 4 ? vocab + rnd(0, 9) : rnd(0, vocab - 1);
         positions[i] = rnd(0, 63);
-        if (ids[i] >= vocab && i % 2) {
+        if (ids[i] >= vocab && i % 2 && prompts) {
             prompt[i] = (const char *)d_rows + (size_t)i * (size_t)hidden * elem(out_t);
         }
         for (int c = 0; c < hidden; c++) {
@@ -412,7 +476,7 @@ static void check_embed(nrd_dtype t, nrd_dtype out_t, int n, int vocab, int hidd
     nrd_embed_args a = {.size = sizeof a, .n_tokens = n, .hidden = hidden, .ids = d_ids,
                         .slot_tokens = d_slots, .table = &table.dev, .scale = 3.0f,
                         .pos_table = pos ? &pt.dev : NULL, .positions = d_pos,
-                        .prompt_table = d_prompt, .out = out, .out_dtype = out_t};
+                        .prompt_table = prompts ? d_prompt : NULL, .out = out, .out_dtype = out_t};
     OK(dev->ops->embed(st, &a));
     OK(dev->ops->stream_sync(st));
     float *got = fetch(out_t, out, NULL, (size_t)n, (size_t)hidden);
@@ -829,6 +893,31 @@ static void ring(void)
     }
 }
 
+/* One to nine sequences of one token: what a server with one user runs. */
+static void few_tokens(void)
+{
+    static const int groups[] = {4, 1, 8, 5, 2}, contexts[] = {40, 300, 100, 2500, 700};
+    for (int i = 0; i < (small_only ? 15 : 40); i++) {
+        const nrd_dtype act = i % 3 == 2 ? NRD_DTYPE_F16 : NRD_DTYPE_BF16;
+        attn_case c = {.act = act, .out = i % 5 ? NRD_DTYPE_F8_E4M3 : act,
+                       .kv = i % 2 ? act : NRD_DTYPE_F8_E4M3, .n_kv = i % 4 ? rnd(1, 9) : 8,
+                       .hd = i % 3 == 1 ? 64 : i % 13 == 12 ? 256 : 128, .bt = i % 4 == 1 ? 16 : 64,
+                       .n_seqs = i % 2 ? 1 : rnd(1, 9), .rope = i % 11 == 10 ? NRD_ROPE_NONE : NRD_ROPE_NEOX,
+                       .qk_norm = i % 6 == 5, .declare = i % 7 != 0};
+        c.n_heads = c.n_kv * groups[rnd(0, 4)];
+        c.window = i % 8 == 7 ? rnd(1, 400) : 0;
+        c.n_sink = c.window ? rnd(0, 5) : 0;
+        c.softcap = i % 9 == 8 ? 20.0f : 0;
+        c.n_empty = i % 5 == 3 ? c.n_seqs : 0;
+        for (int s = 0; s < c.n_seqs; s++) {
+            c.ctx[s] = c.n_empty && s > 0 ? 1 : rnd(1, contexts[rnd(0, 4)]);
+            c.ctx[s] = small_only && c.ctx[s] > 700 ? 700 : c.ctx[s];
+            c.q_len[s] = 1;
+        }
+        check_attention(&c);
+    }
+}
+
 /* Many (sequence, KV head) pairs: the kernel that gives each a single warp. */
 static void many_pairs(void)
 {
@@ -1182,7 +1271,9 @@ int main(int argc, char **argv)
     section("formats", &c, &f);
     for (int i = 0; i < 12 && wanted("embed"); i++) {
         static const nrd_dtype t[] = {NRD_DTYPE_BF16, NRD_DTYPE_F8_E4M3, NRD_DTYPE_F32, NRD_DTYPE_I8};
-        check_embed(t[i % 4], i % 3 == 0 ? NRD_DTYPE_F32 : NRD_DTYPE_BF16, rnd(1, 40), rnd(5, 999), rnd(1, 700), i % 2);
+        const int hidden = i % 3 ? 8 * rnd(1, 300) : rnd(1, 700);
+        check_embed(t[i % 4], i % 3 == 0 ? NRD_DTYPE_F32 : NRD_DTYPE_BF16, rnd(1, 40), rnd(5, 999), hidden,
+                    i % 2);
     }
     section("embed", &c, &f);
     if (wanted("norm")) {
@@ -1196,6 +1287,8 @@ int main(int argc, char **argv)
     for (int i = 0; i < (small_only ? 3 : 12) && wanted("sample"); i++) {
         static const int vocabs[] = {128256, 1000, 33, 151936, 5003, 50257};
         check_sample(i % 6 == 3 ? 9 : 24, small_only ? vocabs[i % 3 + 1] % 9000 : vocabs[i % 6], i);
+        /* few: many blocks a row */
+        check_sample(rnd(1, 8), small_only ? 4099 + 5 * i : vocabs[i % 6] + 4096, i);
     }
     section("sample", &c, &f);
     if (wanted("copy_blocks")) {
@@ -1209,6 +1302,7 @@ int main(int argc, char **argv)
     section("linear", &c, &f);
     if (wanted("attention")) {
         all_attention();
+        few_tokens();
         many_pairs();
         long_prompts();
     }

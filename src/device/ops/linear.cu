@@ -1,7 +1,7 @@
 /* linear: y = concat over parts of (x W_p^T + b_p), softcapped if asked: which way each shape takes.
  *
- *   few rows on Hopper                    linear_skinny.cu, one launch for all parts (F8 up to 32,
- *                                         long ones up to 64, 16-bit up to 8)
+ *   few rows on Hopper                    linear_skinny.cu, one launch for all parts (F8 up to 16,
+ *                                         wide ones up to 32, 16-bit up to 8)
  *   deterministic                         the same in slices of 64 rows, one tile shape for all
  *   everything else                       cuBLASLt, a call for each run of parts that lie side by side
  *                                         in memory, then bias and softcap in one pass
@@ -161,7 +161,11 @@ nrd_error *op_linear(nrd_stream *s, const nrd_linear_args *a)
         return NULL;
     }
     /* Beyond these rows x weighs as much as W in the L2 and the library is faster. */
-    const int32_t few = a->x_dtype == NRD_DTYPE_F8_E4M3 ? a->w[0]->cols >= 8192 ? 64 : 32 : 8;
+    int64_t w_rows = 0;
+    for (int i = 0; i < a->n_parts; i++) {
+        w_rows += a->w[i]->rows;
+    }
+    const int32_t few = a->x_dtype != NRD_DTYPE_F8_E4M3 ? 8 : w_rows < 16384 ? 16 : 32;
     const int32_t skinny_rows = a->deterministic ? 64 : few;
     if (a->n_tokens <= skinny_rows) {
         NRD_TRY(linear_skinny(s, a, 0, a->n_tokens, &done));
