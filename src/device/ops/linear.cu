@@ -234,21 +234,29 @@ static nrd_error *quantized(nrd_stream *s, const nrd_linear_args *a, int from, i
     return NULL;
 }
 
+static bool are_few(const nrd_linear_args *a)
+{
+    bool few = a->n_tokens <= 64;
+
+    for (int i = 0; i < a->n_parts; i++) {
+        few = few && (a->n_tokens <= 48 || wq_of(a->w[i]->dtype).bits == 4);
+    }
+    return few || a->deterministic;
+}
+
 /* Every part by the library, or as its weight wants it; then bias and cap, where they are still due. */
-static nrd_error *in_parts(nrd_stream *s, const nrd_linear_args *a)
+static nrd_error *in_parts(nrd_stream *s, const nrd_linear_args *a, bool few)
 {
     int64_t y_cols = 0, col = 0;
-    bool post = a->softcap > 0.0f, all_quantized = true, few = a->deterministic || a->n_tokens <= 64;
+    bool post = a->softcap > 0.0f, all_quantized = true;
     post_params pp = {};
 
     for (int i = 0; i < a->n_parts; i++) {
-        const bool is_quantized = a->w[i]->layout == NRD_LAYOUT_WQ;
         y_cols += a->w[i]->rows;
         pp.bias[i] = a->bias[i] ? (const float *)a->bias[i]->data : NULL;
         pp.end[i] = y_cols;
         post = post || a->bias[i];
-        all_quantized = all_quantized && is_quantized;
-        few = few && (a->deterministic || a->n_tokens <= 48 || wq_of(a->w[i]->dtype).bits == 4);
+        all_quantized = all_quantized && a->w[i]->layout == NRD_LAYOUT_WQ;
     }
     const bool fused = all_quantized && few; /* linear_wq adds bias and caps by itself */
     for (int i = 0; i < a->n_parts;) {
@@ -304,5 +312,11 @@ nrd_error *op_linear(nrd_stream *s, const nrd_linear_args *a)
             return NULL;
         }
     }
-    return in_parts(s, a);
+    const bool few_for_all = are_few(a);
+    nrd_error *err = in_parts(s, a, few_for_all);
+    if (err && few_for_all && nrd_error_get_code(err) == NRD_ERR_UNSUPPORTED) {
+        nrd_error_free(err); /* x of 16 rows does not fit the shared memory */
+        err = in_parts(s, a, false);
+    }
+    return err;
 }

@@ -22,7 +22,7 @@
 
 #include <algorithm>
 
-enum { MAX_PARTS = NRD_LINEAR_MAX_PARTS, WARPS = 8, THREADS = WARPS * 32 };
+enum { MAX_PARTS = NRD_LINEAR_MAX_PARTS, MAX_THREADS = 512 };
 
 struct wq_params {
     const char *w[MAX_PARTS];
@@ -33,7 +33,8 @@ struct wq_params {
     void *y;
     int64_t ldy;
     int n_parts, n_tokens, cols, k_chunks, n_groups, y_dtype;
-    int split_bits, stages, most_chunks, slots; /* slots: pieces of row groups for which a block has room */
+    int split_bits, warp_bits; /* logarithms */
+    int stages, most_chunks, slots; /* slots: pieces of row groups for which a block has room */
     float softcap;
     bool again, wide_x;
 };
@@ -42,6 +43,7 @@ struct wq_params {
 struct wq_share {
     int first_group, n_groups; /* row groups of the cluster */
     int k0, k_len;             /* chunks of K of this block */
+    int warp_bits;
 
     __device__ wq_share(const wq_params &a, int cluster, int n_clusters, int rank)
     {
@@ -49,17 +51,18 @@ struct wq_share {
         n_groups = (int)((int64_t)a.n_groups * (cluster + 1) / n_clusters) - first_group;
         k0 = a.k_chunks * rank >> a.split_bits;
         k_len = k_len_of(a, rank);
+        warp_bits = a.warp_bits;
     }
     static __device__ __forceinline__ int k_len_of(const wq_params &a, int rank)
     {
         return (a.k_chunks * (rank + 1) >> a.split_bits) - (a.k_chunks * rank >> a.split_bits);
     }
     /* Warp w takes chunks from(w) .. from(w + 1) of n_groups * k_len. */
-    __device__ __forceinline__ int from(int w) const { return n_groups * k_len * w / WARPS; }
+    __device__ __forceinline__ int from(int w) const { return n_groups * k_len * w >> warp_bits; }
     /* The warp that has chunk i, in a block with k_len chunks of K. */
     __device__ __forceinline__ int warp_of(int i, int len) const
     {
-        return (WARPS * (i + 1) - 1) / (n_groups * len);
+        return (((i + 1) << warp_bits) - 1) / (n_groups * len);
     }
 };
 
@@ -291,20 +294,19 @@ static __device__ __forceinline__ void stage_x(const wq_params &a, const wq_shar
 {
     const int items = sh.k_len * 32, c0 = sh.k0 * WQ_COLS; /* items of a token: a multiple of a warp */
 
-    for (int token = 0; token < a.n_tokens; token++) {
-        const bf16 *row = a.x + (int64_t)token * a.cols;
 #pragma unroll 4
-        for (int i = threadIdx.x; i < items; i += THREADS) {
-            const int group = i >> 2, t = i & 3, c = c0 + group * 32 + 4 * t;
-            const uint2 u = load_x(a, row, c), v = load_x(a, row, c + 16);
-            xs[(group * N + token) * 4 + t] = make_uint4(u.x, u.y, v.x, v.y);
-            if constexpr (SUMS) {
-                float sum = sum4(u) + sum4(v);
-                sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-                sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-                if (t < 2) { /* twice: for rows g and g + 8 of the accumulator */
-                    sums[(group * (N / 2) + token / 2) * 4 + token % 2 + 2 * t] = factor * sum;
-                }
+    for (int j = threadIdx.x; j < items * a.n_tokens; j += blockDim.x) {
+        const int token = j / items, i = j - token * items;
+        const int group = i >> 2, t = i & 3, c = c0 + group * 32 + 4 * t;
+        const bf16 *row = a.x + (int64_t)token * a.cols;
+        const uint2 u = load_x(a, row, c), v = load_x(a, row, c + 16);
+        xs[(group * N + token) * 4 + t] = make_uint4(u.x, u.y, v.x, v.y);
+        if constexpr (SUMS) {
+            float sum = sum4(u) + sum4(v);
+            sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+            sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+            if (t < 2) { /* twice: for rows g and g + 8 of the accumulator */
+                sums[(group * (N / 2) + token / 2) * 4 + token % 2 + 2 * t] = factor * sum;
             }
         }
     }
@@ -338,7 +340,7 @@ static __device__ __forceinline__ void store_one(const wq_params &a, int group, 
 }
 
 /* Shared memory: barriers, x, sums of x, partial sums, rings. */
-enum { BAR_BYTES = 1024, MAX_STAGES = 12, MAX_SPLITS = 8 };
+enum { BAR_BYTES = 1024, MAX_STAGES = 8, MAX_SPLITS = 8 };
 static __host__ __device__ constexpr int x_bytes(int n, int chunks) { return chunks * 8 * n * 64; }
 static __host__ __device__ constexpr int sum_bytes(int n, int chunks) { return chunks * 8 * n * 8; }
 static __host__ __device__ constexpr int part_bytes(int n, int slots) { return slots * n * 64; }
@@ -374,7 +376,7 @@ struct wq_cursor {
 };
 
 template <int BITS, int META, int N>
-static __global__ void __launch_bounds__(THREADS, 2) linear_wq_kernel(const __grid_constant__ wq_params a)
+static __global__ void __launch_bounds__(MAX_THREADS, 1) linear_wq_kernel(const __grid_constant__ wq_params a)
 {
 #if __CUDA_ARCH__ >= 900
     constexpr int CHUNK = wq_chunk(BITS, META);
@@ -385,7 +387,7 @@ static __global__ void __launch_bounds__(THREADS, 2) linear_wq_kernel(const __gr
     float *parts = sums + (SUMS ? sum_bytes(N, a.most_chunks) / 4 : 0);
     char *rings = (char *)parts + part_bytes(N, a.slots);
     const int warp = threadIdx.x / 32, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
-    const int splits = 1 << a.split_bits;
+    const int splits = 1 << a.split_bits, threads = (int)blockDim.x;
     const int rank = (int)blockIdx.x & (splits - 1), cluster = (int)blockIdx.x >> a.split_bits;
     const wq_share sh(a, cluster, (int)gridDim.x >> a.split_bits, rank);
     const int from = sh.from(warp), to = sh.from(warp + 1);
@@ -452,7 +454,7 @@ static __global__ void __launch_bounds__(THREADS, 2) linear_wq_kernel(const __gr
     __syncthreads();
     /* The warps' pieces of a row group, in order. Of several blocks' sums each lies in its first piece. */
     const int rows = sh.n_groups * WQ_ROWS, all = rows * a.n_tokens;
-    for (int i = threadIdx.x; i < all; i += THREADS) {
+    for (int i = threadIdx.x; i < all; i += threads) {
         const int token = i / rows, row = i % rows, of = row / WQ_ROWS;
         const int first = sh.warp_of(of * sh.k_len, sh.k_len);
         const int last = sh.warp_of((of + 1) * sh.k_len - 1, sh.k_len);
@@ -474,7 +476,7 @@ static __global__ void __launch_bounds__(THREADS, 2) linear_wq_kernel(const __gr
         asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;"
                      ::: "memory");
         const uint32_t parts_u = smem_u32(parts);
-        for (int i = rank * THREADS + (int)threadIdx.x; i < all; i += splits * THREADS) {
+        for (int i = rank * threads + (int)threadIdx.x; i < all; i += splits * threads) {
             const int token = i / rows, row = i % rows, of = row / WQ_ROWS;
             float v[MAX_SPLITS];
 #pragma unroll
@@ -510,62 +512,98 @@ static __global__ void __launch_bounds__(THREADS, 2) linear_wq_kernel(const __gr
 enum { HALF_SM = 113 * 1024, WHOLE_SM = 226 * 1024 };
 
 struct wq_plan {
-    int clusters, split_bits, stages, most_chunks, slots;
+    int clusters, split_bits, warp_bits, stages, most_chunks, slots;
     size_t smem; /* 0: no plan */
 };
 
+/* Clusters of 1, 2, 4, 8 blocks that run at once: blocks of 8 warps, two an SM; of 16 warps, one an SM. */
+struct wq_room {
+    int clusters[2][4];
+};
+
 /* Blocks, splits and stages by what an SM must bring from memory and the L2 deliver, as linear_skinny
- * does. A cluster must find room at once, and not every SM can be part of one. */
-static wq_plan choose(int n_groups, int k_chunks, int chunk, bool sums, int n, int n_sm)
+ * does. */
+static wq_plan choose(int n_groups, int k_chunks, int chunk, bool sums, int n, int n_sm, const wq_room &room)
 {
     wq_plan best = {};
     double best_us = 1e30;
 
-    for (int bits = 0; 1 << bits <= MAX_SPLITS && 1 << bits <= k_chunks; bits++) {
-        const int splits = 1 << bits, most = (k_chunks + splits - 1) / splits;
-        for (int resident = 1; resident <= 2; resident++) {
-            const int room = (bits > 0 ? n_sm * resident * 31 / 33 : n_sm * resident) / splits;
-            for (int waves = 1; waves <= 32; waves++) {
-                const int clusters = std::min(n_groups, room * waves);
-                if (clusters == 0) {
-                    break;
-                }
-                const int groups = (n_groups + clusters - 1) / clusters, slots = groups + WARPS - 1;
-                const int fixed = BAR_BYTES + x_bytes(n, most) + (sums ? sum_bytes(n, most) : 0) +
-                                  part_bytes(n, slots);
-                const int left = (resident == 2 ? HALF_SM : WHOLE_SM) - fixed;
-                const int useful = (groups * most + WARPS - 1) / WARPS, fits = left / (WARPS * chunk);
-                if (left > 0 && fits >= std::min(2, useful)) {
-                    const int stages = std::min(std::min(fits, (int)MAX_STAGES), useful);
-                    const double on_sm = (clusters * splits + n_sm - 1) / n_sm;
-                    const double w_mb = (double)groups * most * chunk * 1e-6, x_mb = n * most * 512e-6;
-                    const double memory = on_sm * w_mb * n_sm / 4.4;
-                    const double l2 = on_sm * (w_mb + x_mb) * n_sm / 5.5;
-                    /* a ring too short for its warp; adding up; filling rings and x again; a block that
-                     * shuts out the next kernel's */
-                    const double us = std::max(memory, l2) * (fits < 3 && fits < useful ? 1.05 : 1.0) +
-                                      (bits > 0 ? 1.0 : 0.0) + 0.15 * on_sm + 0.7 * (waves - 1) +
-                                      (resident == 1 ? 1.5 : 0.0);
-                    if (us < best_us) {
-                        best_us = us;
-                        best = {clusters, bits, stages, most, slots, (size_t)(fixed + WARPS * stages * chunk)};
-                    }
-                }
-                if (clusters == n_groups) {
-                    break;
-                }
-            }
+    for (int at = 0; at < 4 * 2 * 32; at++) {
+        const int bits = at & 3, splits = 1 << bits, alone = at >> 2 & 1, waves = (at >> 3) + 1;
+        const int warps = alone ? 16 : 8, most = (k_chunks + splits - 1) / splits;
+        const int clusters = std::min(n_groups, room.clusters[alone][bits] * waves);
+        if (splits > k_chunks || clusters == 0 || (waves > 1 && n_groups <= room.clusters[alone][bits] * (waves - 1))) {
+            continue;
+        }
+        const int groups = (n_groups + clusters - 1) / clusters, slots = groups + warps - 1;
+        const int fixed = BAR_BYTES + x_bytes(n, most) + (sums ? sum_bytes(n, most) : 0) +
+                          part_bytes(n, slots);
+        const int left = (alone ? WHOLE_SM : HALF_SM) - fixed;
+        const int useful = (groups * most + warps - 1) / warps, fits = left / (warps * chunk);
+        if (left < 0 || fits < std::min(2, useful)) {
+            continue;
+        }
+        const double on_sm = (clusters * splits + n_sm - 1) / n_sm;
+        const double w_mb = (double)groups * most * chunk * 1e-6, x_mb = n * most * 512e-6;
+        const double memory = on_sm * w_mb * n_sm / 4.4, l2 = on_sm * (w_mb + x_mb) * n_sm / 5.5;
+        /* a ring too short for its warp; adding up; filling rings and x again; a block that shuts out the
+         * next kernel's */
+        const double us = std::max(memory, l2) * (fits < 3 && fits < useful ? 1.05 : 1.0) +
+                          (bits > 0 ? 1.0 : 0.0) + 0.15 * on_sm + 0.7 * (waves - 1) + (alone ? 1.5 : 0.0);
+        if (us < best_us) {
+            const int stages = std::min(std::min(fits, (int)MAX_STAGES), useful);
+            best_us = us;
+            best = {clusters, bits, alone ? 4 : 3, stages, most, slots, (size_t)(fixed + warps * stages * chunk)};
         }
     }
     return best;
+}
+
+/* A cluster's blocks share a part of the GPU, and not every SM can be in one: the runtime knows. */
+static wq_room find_room(const void *kernel, int n_sm)
+{
+    wq_room r;
+
+    for (int alone = 0; alone < 2; alone++) {
+        for (int bits = 0; bits < 4; bits++) {
+            const int blocks = n_sm * (alone ? 1 : 2);
+            cudaLaunchConfig_t cfg = {};
+            cudaLaunchAttribute attr[1];
+            int n = 0;
+            attr[0].id = cudaLaunchAttributeClusterDimension;
+            attr[0].val.clusterDim.x = 1u << bits;
+            attr[0].val.clusterDim.y = attr[0].val.clusterDim.z = 1;
+            cfg.gridDim = (unsigned)(blocks >> bits << bits);
+            cfg.blockDim = alone ? MAX_THREADS : MAX_THREADS / 2;
+            cfg.dynamicSmemBytes = alone ? WHOLE_SM : HALF_SM;
+            cfg.attrs = attr;
+            cfg.numAttrs = 1;
+            if (cudaOccupancyMaxActiveClusters(&n, kernel, &cfg) != cudaSuccess) {
+                (void)cudaGetLastError();
+                n = (bits > 0 ? blocks * 31 / 33 : blocks) >> bits;
+            }
+            r.clusters[alone][bits] = std::min(n, blocks >> bits);
+        }
+    }
+    return r;
 }
 
 template <int BITS, int META, int N>
 static nrd_error *wq_launch(nrd_stream *s, wq_params &p)
 {
     void (*kernel)(const wq_params) = linear_wq_kernel<BITS, META, N>;
+    static bool known[64]; /* per instance and device; finding out twice is harmless */
+    static wq_room rooms[64];
+    const int at = s->dev->id & 63;
+
+    if (!known[at]) {
+        CUDA_TRY(cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                      WHOLE_SM));
+        rooms[at] = find_room((const void *)kernel, s->dev->n_sm);
+        known[at] = true;
+    }
     const wq_plan plan = choose(p.n_groups, p.k_chunks, wq_chunk(BITS, META), needs_sums(BITS, META), N,
-                                s->dev->n_sm);
+                                s->dev->n_sm, rooms[at]);
     cudaLaunchConfig_t cfg = {};
     cudaLaunchAttribute attr[2];
 
@@ -574,11 +612,12 @@ static nrd_error *wq_launch(nrd_stream *s, wq_params &p)
                           p.cols, p.n_groups * WQ_ROWS);
     }
     p.split_bits = plan.split_bits;
+    p.warp_bits = plan.warp_bits;
     p.stages = plan.stages;
     p.most_chunks = plan.most_chunks;
     p.slots = plan.slots;
     cfg.gridDim = (unsigned)(plan.clusters << plan.split_bits);
-    cfg.blockDim = THREADS;
+    cfg.blockDim = 32u << plan.warp_bits;
     cfg.dynamicSmemBytes = plan.smem;
     cfg.stream = s->s;
     cfg.attrs = attr;
@@ -590,12 +629,6 @@ static nrd_error *wq_launch(nrd_stream *s, wq_params &p)
     attr[0].val.clusterDim.z = 1;
     attr[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attr[1].val.programmaticStreamSerializationAllowed = 1;
-    static bool sized[64]; /* per instance and device; setting it twice is harmless */
-    if (!sized[s->dev->id & 63]) {
-        CUDA_TRY(cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                      WHOLE_SM));
-        sized[s->dev->id & 63] = true;
-    }
     CUDA_TRY(cudaLaunchKernelEx(&cfg, kernel, (const wq_params)p));
     return NULL;
 }
