@@ -22,6 +22,8 @@
 
 #include <algorithm>
 
+#define L2_EVICT_NORMAL 0x1000000000000000ull /* as CUTLASS documents it; see hopper.cuh */
+
 enum { MAX_PARTS = NRD_LINEAR_MAX_PARTS, MAX_THREADS = 512 };
 
 struct wq_params {
@@ -399,7 +401,7 @@ static __global__ void __launch_bounds__(MAX_THREADS, 1) linear_wq_kernel(const 
     auto copy = [&](int slot) { /* by one lane */
         mbar_expect(bars + slot * 8, CHUNK);
         bulk_copy_hint(ring_u + slot * CHUNK, ahead.p, CHUNK, bars + slot * 8,
-                       a.again ? L2_EVICT_LAST : L2_EVICT_FIRST);
+                       a.again ? L2_EVICT_NORMAL : L2_EVICT_FIRST);
         ahead.next(a, sh, CHUNK);
     };
 
