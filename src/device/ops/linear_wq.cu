@@ -116,10 +116,25 @@ static __device__ __forceinline__ uint32_t bytes02(uint32_t w)
     return r;
 }
 
-/* Does a format need the groups' sums of x? */
+/* Pairs of bf16 from 128 on, minus 128. */
+static __device__ __forceinline__ uint32_t less_128(uint32_t w)
+{
+    uint32_t r;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(w), "r"(0x3f803f80u), "r"(0xc300c300u));
+    return r;
+}
+
+/* Does a format need the groups' sums of x, for the 128 of 4 bits or an offset? */
 static constexpr __host__ __device__ bool needs_sums(int bits, int meta)
 {
-    return bits == 4 || meta == WQ_M || meta == WQ_K;
+    return bits == 4 || meta == WQ_M;
+}
+/* Minima of WQ_K: eight small integers a row times eight sums of x are half a product of the tensor cores;
+ * the other half takes what bf16 leaves of the sums (they keep 16 bits). As many as 4 instructions in 28
+ * less than a sum for each. */
+static constexpr __host__ __device__ bool needs_mins(int meta)
+{
+    return meta == WQ_K;
 }
 static constexpr __host__ __device__ float sum_factor(int meta)
 {
@@ -142,9 +157,8 @@ template <int META> struct wq_scales {
             } else if constexpr (META != WQ_ROW) {
                 a[h] = ((const uint4 *)m)[row];
             }
-            if constexpr (META == WQ_K) { /* what multiplies the group's sum of x, which has -128 in it */
+            if constexpr (META == WQ_K) {
                 d[h] = wq_halves(((const uint32_t *)m)[64 + row]);
-                d[h].y *= 1.0f / 128.0f;
             } else if constexpr (META == WQ_K16) {
                 d[h].x = __half2float(((const __half *)m)[128 + row]);
             }
@@ -170,18 +184,22 @@ template <int META> struct wq_scales {
     }
     __device__ __forceinline__ float offset(int h, int i) const
     {
-        if constexpr (META == WQ_M) {
-            return wq_halves(word(i < 4 ? a[h] : b[h], i % 4)).y * (-1.0f / 128.0f);
-        } else {
-            return d[h].y * (wq_byte(word(a[h], 2 + i / 4), i % 4) - 8388608.0f);
-        }
+        return wq_halves(word(i < 4 ? a[h] : b[h], i % 4)).y * (-1.0f / 128.0f);
+    }
+    /* Factors of the minima of groups 2t and 2t + 1 as a pair of bf16. */
+    static __device__ __forceinline__ uint32_t minima(const char *m, int row, int t)
+    {
+        const uint32_t two = ((const uint16_t *)m)[row * 8 + 4 + t];
+        return less_128(__byte_perm(two, 0x43004300u, 0x7150u));
     }
 };
 
-/* acc += chunk x its columns of x. xs: [8 groups][N][32] in the order of the operand; sums: [8][N / 2]. */
+/* acc += chunk x its columns of x. xs: [8 groups][N][32] in the order of the operand; sums: [8][N / 2];
+ * mins: [N][4], sums as an operand. */
 template <int BITS, int META, int N>
 static __device__ __forceinline__ void multiply_chunk(float (&acc)[N / 8][4], const char *chunk,
-                                                      const uint4 *xs, const float4 *sums, int lane)
+                                                      const uint4 *xs, const float4 *sums,
+                                                      const uint2 *mins, int lane)
 {
     constexpr int CODES = WQ_ROWS * WQ_COLS * BITS / 8;
     const uint4 *codes = (const uint4 *)chunk + lane;
@@ -189,6 +207,21 @@ static __device__ __forceinline__ void multiply_chunk(float (&acc)[N / 8][4], co
     uint4 q = {};
 
     sc.load(chunk + CODES, lane >> 2);
+    if constexpr (needs_mins(META)) {
+        const uint32_t m0 = sc.minima(chunk + CODES, lane >> 2, lane & 3);
+        const uint32_t m1 = sc.minima(chunk + CODES, (lane >> 2) + 8, lane & 3);
+        const uint32_t a[4] = {m0, m1, m0, m1};
+#pragma unroll
+        for (int nt = 0; nt < N / 8; nt++) {
+            const uint2 x = mins[nt * 32 + lane];
+            float c[4] = {};
+            mma_bf16(c, a, x.x, x.y);
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                acc[nt][i] = fmaf(-sc.d[i / 2].y, c[i], acc[nt][i]);
+            }
+        }
+    }
 #pragma unroll
     for (int group = 0; group < 8; group++) {
         uint32_t a[2][4];
@@ -218,7 +251,7 @@ static __device__ __forceinline__ void multiply_chunk(float (&acc)[N / 8][4], co
             } else if constexpr (META != WQ_ROW) {
                 s[h][0] = sc.scale(h, group);
             }
-            if constexpr (META == WQ_M || META == WQ_K) {
+            if constexpr (META == WQ_M) {
                 o[h] = sc.offset(h, group);
             }
         }
@@ -252,7 +285,7 @@ static __device__ __forceinline__ void multiply_chunk(float (&acc)[N / 8][4], co
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
                     acc[nt][i] = fmaf(s[i / 2][0], c[i], acc[nt][i]);
-                    if constexpr (META == WQ_M || META == WQ_K) {
+                    if constexpr (META == WQ_M) {
                         acc[nt][i] = fmaf(o[i / 2], i % 2 ? sum.y : sum.x, acc[nt][i]);
                     }
                 }
@@ -290,9 +323,9 @@ static __device__ __forceinline__ float sum4(uint2 v)
 
 /* x of this block's columns: four lanes a group of 32. Tokens behind the last keep what is there: their
  * columns of the result are never stored. */
-template <int N, bool SUMS>
+template <int N, bool SUMS, bool MINS>
 static __device__ __forceinline__ void stage_x(const wq_params &a, const wq_share &sh, uint4 *xs,
-                                               float *sums, float factor)
+                                               float *sums, bf16 *mins, float factor)
 {
     const int items = sh.k_len * 32, c0 = sh.k0 * WQ_COLS; /* items of a token: a multiple of a warp */
 
@@ -303,12 +336,17 @@ static __device__ __forceinline__ void stage_x(const wq_params &a, const wq_shar
         const bf16 *row = a.x + (int64_t)token * a.cols;
         const uint2 u = load_x(a, row, c), v = load_x(a, row, c + 16);
         xs[(group * N + token) * 4 + t] = make_uint4(u.x, u.y, v.x, v.y);
-        if constexpr (SUMS) {
+        if constexpr (SUMS || MINS) {
             float sum = sum4(u) + sum4(v);
             sum += __shfl_xor_sync(0xffffffffu, sum, 1);
             sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-            if (t < 2) { /* twice: for rows g and g + 8 of the accumulator */
+            if (SUMS && t < 2) { /* twice: for rows g and g + 8 of the accumulator */
                 sums[(group * (N / 2) + token / 2) * 4 + token % 2 + 2 * t] = factor * sum;
+            }
+            if (MINS && t >= 2) { /* [chunk][N][4 lanes][sums of groups 2t, 2t + 1; what they lack] */
+                const bf16 high = from_f<bf16>(sum);
+                mins[((group / 8 * N + token) * 4 + group % 8 / 2) * 4 + group % 2 + 2 * (t - 2)] =
+                    t == 2 ? high : from_f<bf16>(sum - to_f(high));
             }
         }
     }
@@ -345,6 +383,7 @@ static __device__ __forceinline__ void store_one(const wq_params &a, int group, 
 enum { BAR_BYTES = 1024, MAX_STAGES = 8, MAX_SPLITS = 8 };
 static __host__ __device__ constexpr int x_bytes(int n, int chunks) { return chunks * 8 * n * 64; }
 static __host__ __device__ constexpr int sum_bytes(int n, int chunks) { return chunks * 8 * n * 8; }
+static __host__ __device__ constexpr int min_bytes(int n, int chunks) { return chunks * n * 32; }
 static __host__ __device__ constexpr int part_bytes(int n, int slots) { return slots * n * 64; }
 
 /* Where a piece's sum lies: by token, such that the lanes of an accumulator meet 32 banks. */
@@ -382,11 +421,12 @@ static __global__ void __launch_bounds__(MAX_THREADS, 1) linear_wq_kernel(const 
 {
 #if __CUDA_ARCH__ >= 900
     constexpr int CHUNK = wq_chunk(BITS, META);
-    constexpr bool SUMS = needs_sums(BITS, META);
+    constexpr bool SUMS = needs_sums(BITS, META), MINS = needs_mins(META);
     extern __shared__ __align__(128) char smem[];
     uint4 *xs = (uint4 *)(smem + BAR_BYTES);
     float *sums = (float *)(smem + BAR_BYTES + x_bytes(N, a.most_chunks));
-    float *parts = sums + (SUMS ? sum_bytes(N, a.most_chunks) / 4 : 0);
+    bf16 *mins = (bf16 *)(sums + (SUMS ? sum_bytes(N, a.most_chunks) / 4 : 0));
+    float *parts = (float *)(mins + (MINS ? min_bytes(N, a.most_chunks) / 2 : 0));
     char *rings = (char *)parts + part_bytes(N, a.slots);
     const int warp = threadIdx.x / 32, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
     const int splits = 1 << a.split_bits, threads = (int)blockDim.x;
@@ -421,7 +461,7 @@ static __global__ void __launch_bounds__(MAX_THREADS, 1) linear_wq_kernel(const 
     if (lane == 0 && to - from <= a.stages) {
         pdl_go(); /* all of W is under way */
     }
-    stage_x<N, SUMS>(a, sh, xs, sums, sum_factor(META));
+    stage_x<N, SUMS, MINS>(a, sh, xs, sums, mins, sum_factor(META));
     __syncthreads();
 
     float acc[N / 8][4] = {};
@@ -430,7 +470,8 @@ static __global__ void __launch_bounds__(MAX_THREADS, 1) linear_wq_kernel(const 
     for (int left = to - from; left > 0; left--) {
         mbar_wait(bars + slot * 8, parity);
         multiply_chunk<BITS, META, N>(acc, ring + slot * CHUNK, xs + k * (8 * N * 4),
-                                      (const float4 *)sums + k * (8 * (N / 2)), lane);
+                                      (const float4 *)sums + k * (8 * (N / 2)),
+                                      (const uint2 *)mins + k * (N * 4), lane);
         __syncwarp();
         if (lane == 0 && left > a.stages) {
             copy(slot);
@@ -525,8 +566,9 @@ struct wq_room {
 
 /* Blocks, splits and stages by what an SM must bring from memory and the L2 deliver, as linear_skinny
  * does. */
-static wq_plan choose(int n_groups, int k_chunks, int chunk, bool sums, int n, int n_sm, const wq_room &room)
+static wq_plan choose(int n_groups, int k_chunks, int bits_of, int meta, int n, int n_sm, const wq_room &room)
 {
+    const int chunk = wq_chunk(bits_of, meta);
     wq_plan best = {};
     double best_us = 1e30;
 
@@ -538,8 +580,8 @@ static wq_plan choose(int n_groups, int k_chunks, int chunk, bool sums, int n, i
             continue;
         }
         const int groups = (n_groups + clusters - 1) / clusters, slots = groups + warps - 1;
-        const int fixed = BAR_BYTES + x_bytes(n, most) + (sums ? sum_bytes(n, most) : 0) +
-                          part_bytes(n, slots);
+        const int fixed = BAR_BYTES + x_bytes(n, most) + (needs_sums(bits_of, meta) ? sum_bytes(n, most) : 0) +
+                          (needs_mins(meta) ? min_bytes(n, most) : 0) + part_bytes(n, slots);
         const int left = (alone ? WHOLE_SM : HALF_SM) - fixed;
         const int useful = (groups * most + warps - 1) / warps, fits = left / (warps * chunk);
         if (left < 0 || fits < std::min(2, useful)) {
@@ -604,8 +646,7 @@ static nrd_error *wq_launch(nrd_stream *s, wq_params &p)
         rooms[at] = find_room((const void *)kernel, s->dev->n_sm);
         known[at] = true;
     }
-    const wq_plan plan = choose(p.n_groups, p.k_chunks, wq_chunk(BITS, META), needs_sums(BITS, META), N,
-                                s->dev->n_sm, rooms[at]);
+    const wq_plan plan = choose(p.n_groups, p.k_chunks, BITS, META, N, s->dev->n_sm, rooms[at]);
     cudaLaunchConfig_t cfg = {};
     cudaLaunchAttribute attr[2];
 
