@@ -156,6 +156,7 @@ static double bench_quantized(const char *name, nrd_dtype t, nrd_dtype y_t, cons
     }
     host.data = bits;
     c.n = (int)(((size_t)512 << 20) / bytes) + 1;
+    c.n = c.n > 64 ? 64 : c.n;
     for (int i = 0; i < c.n; i++) {
         bool owned;
         OK(dev->ops->weight_load(st, &host, true, &c.w[i], &owned));

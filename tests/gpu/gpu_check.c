@@ -236,7 +236,8 @@ static void check_quantized(const nrd_dtype *types, nrd_dtype y_t, int n, int n_
              n_parts > 1 ? nrd_dtype_name(types[n_parts - 1]) : "", nrd_dtype_name(y_t), n, n_parts, rows[0],
              cols, bias ? " bias" : "", softcap > 0 ? " cap" : "", deterministic ? " det" : "");
     /* Many rows, other GPUs and formats of 2 and 3 bits: the weight is rounded to bf16. Few: 4-bit numbers
-     * are multiplied as 128 + q, some 30 times as large, by tensor cores that cut sums at 2^-23. */
+     * are multiplied as 128 + q, some 30 times as large, by tensor cores that cut sums at 2^-23, and the
+     * sums that meet minima have 16 bits. */
     bool rounded = (n > 48 && !deterministic) || cols > 50000;
     for (int i = 0; i < n_parts; i++) {
         rounded = rounded || w[i].dev.dtype == NRD_DTYPE_BF16;

@@ -110,7 +110,8 @@ static nrd_error *load_expanded(nrd_stream *s, const nrd_weight *src, const nrd_
     const int block_bytes = (int)nrd_dtype_block_bytes(src->dtype);
     const size_t row_bytes = (size_t)(src->cols / block) * (size_t)block_bytes;
     const size_t out_row = (size_t)src->cols * (out->dtype == NRD_DTYPE_F32 ? 4 : 2);
-    const int64_t step = std::max<int64_t>(WQ_ROWS, (int64_t)(((size_t)64 << 20) / row_bytes) / WQ_ROWS * WQ_ROWS);
+    const int64_t step = /* whole groups of rows */
+        std::max<int64_t>(1, (int64_t)(((size_t)64 << 20) / row_bytes) / WQ_ROWS) * WQ_ROWS;
     void *raw = NULL;
     nrd_error *err = NULL;
 

@@ -12,9 +12,9 @@
  *           f32. Partial sums of warps and blocks are added in order: the result does not depend on
  *           timing. How K and rows are cut depends on 8 or 16 columns of x and the weights alone.
  * Bound     memory: codes and scales, 4.5 bits a number for Q4_0, 5 for Q4_1, 4.6 for Q4_K, 8.5 for Q8_0,
- *           8.6 for Q6_K. Issue slots come next: for 16 x 16 numbers of 4 bits an SM's quarter has 30
- *           cycles, and the instructions are about 14 (Q4_0) to 21 (Q4_K) with 8 columns of x, 20 to 27
- *           with 16.
+ *           8.6 for Q6_K. Issue slots come next: in the time of 16 x 16 numbers an SM's quarter issues 30
+ *           instructions (4 bits) or 57 (8 bits); the loop has 13 to 17 of them, or 25 to 35, with 8
+ *           columns of x and 17 to 24, or 26 to 41, with 16 (counted in the machine code).
  * Measured  not yet.
  */
 #include "device/ops/hopper.cuh"
@@ -352,7 +352,8 @@ static __device__ __forceinline__ void stage_x(const wq_params &a, const wq_shar
     }
 }
 
-static __device__ __forceinline__ void store_one(const wq_params &a, int group, int row_in, int token, float v)
+static __device__ __forceinline__ void store_one(const wq_params &a, int group, int row_in,
+                                                 int token, float v)
 {
     const int part = part_of(a, group);
     const int row = (group - (part ? a.end[part - 1] : 0)) * WQ_ROWS + row_in;
@@ -417,7 +418,8 @@ struct wq_cursor {
 };
 
 template <int BITS, int META, int N>
-static __global__ void __launch_bounds__(MAX_THREADS, 1) linear_wq_kernel(const __grid_constant__ wq_params a)
+static __global__ void __launch_bounds__(MAX_THREADS, 1)
+    linear_wq_kernel(const __grid_constant__ wq_params a)
 {
 #if __CUDA_ARCH__ >= 900
     constexpr int CHUNK = wq_chunk(BITS, META);
@@ -528,11 +530,16 @@ static __global__ void __launch_bounds__(MAX_THREADS, 1) linear_wq_kernel(const 
                 if (r < splits) {
                     const int len = wq_share::k_len_of(a, r);
                     const int piece = (of + sh.warp_of(of * len, len)) * (N * WQ_ROWS);
+                    const uint32_t here =
+                        parts_u + (uint32_t)(piece + part_at(token, row % WQ_ROWS)) * 4;
                     uint32_t there;
                     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
                                  : "=r"(there)
-                                 : "r"(parts_u + (uint32_t)(piece + part_at(token, row % WQ_ROWS)) * 4), "r"(r));
-                    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(v[r]) : "r"(there) : "memory");
+                                 : "r"(here), "r"(r));
+                    asm volatile("ld.shared::cluster.f32 %0, [%1];"
+                                 : "=f"(v[r])
+                                 : "r"(there)
+                                 : "memory");
                 }
             }
             float sum = v[0];
@@ -566,7 +573,8 @@ struct wq_room {
 
 /* Blocks, splits and stages by what an SM must bring from memory and the L2 deliver, as linear_skinny
  * does. */
-static wq_plan choose(int n_groups, int k_chunks, int bits_of, int meta, int n, int n_sm, const wq_room &room)
+static wq_plan choose(int n_groups, int k_chunks, int bits_of, int meta, int n, int n_sm,
+                      const wq_room &room)
 {
     const int chunk = wq_chunk(bits_of, meta);
     wq_plan best = {};
@@ -575,12 +583,13 @@ static wq_plan choose(int n_groups, int k_chunks, int bits_of, int meta, int n, 
     for (int at = 0; at < 4 * 2 * 32; at++) {
         const int bits = at & 3, splits = 1 << bits, alone = at >> 2 & 1, waves = (at >> 3) + 1;
         const int warps = alone ? 16 : 8, most = (k_chunks + splits - 1) / splits;
-        const int clusters = std::min(n_groups, room.clusters[alone][bits] * waves);
-        if (splits > k_chunks || clusters == 0 || (waves > 1 && n_groups <= room.clusters[alone][bits] * (waves - 1))) {
+        const int at_once = room.clusters[alone][bits], clusters = std::min(n_groups, at_once * waves);
+        if (splits > k_chunks || clusters == 0 || n_groups <= at_once * (waves - 1)) {
             continue;
         }
         const int groups = (n_groups + clusters - 1) / clusters, slots = groups + warps - 1;
-        const int fixed = BAR_BYTES + x_bytes(n, most) + (needs_sums(bits_of, meta) ? sum_bytes(n, most) : 0) +
+        const int fixed = BAR_BYTES + x_bytes(n, most) +
+                          (needs_sums(bits_of, meta) ? sum_bytes(n, most) : 0) +
                           (needs_mins(meta) ? min_bytes(n, most) : 0) + part_bytes(n, slots);
         const int left = (alone ? WHOLE_SM : HALF_SM) - fixed;
         const int useful = (groups * most + warps - 1) / warps, fits = left / (warps * chunk);
@@ -597,7 +606,8 @@ static wq_plan choose(int n_groups, int k_chunks, int bits_of, int meta, int n, 
         if (us < best_us) {
             const int stages = std::min(std::min(fits, (int)MAX_STAGES), useful);
             best_us = us;
-            best = {clusters, bits, alone ? 4 : 3, stages, most, slots, (size_t)(fixed + warps * stages * chunk)};
+            best = {clusters, bits, alone ? 4 : 3, stages, most, slots,
+                    (size_t)(fixed + warps * stages * chunk)};
         }
     }
     return best;
