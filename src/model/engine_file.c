@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/mem.h"
+#include "base/numa.h"
 #include "model/arch.h"
 
 #include <errno.h>
@@ -738,6 +739,7 @@ bool nrd_engine_settle(nrd_engine *e, uint64_t free_bytes)
         return false;
     }
     (void)madvise(p, e->size, MADV_HUGEPAGE);
+    nrd_numa_interleave(p, e->size);
     if (!read_whole(e->path, p, e->size) || memcmp(p, e->data, sizeof(file_header)) != 0) {
         munmap(p, e->size);
         return false;

@@ -340,7 +340,7 @@ static void test_linear_matches_the_reference_bit_equal_for_threads_and_batches(
                         k % 4 == 1, k % 4 == 2 ? 0.5f : 0, w);
         }
         linear_case(t, 16, block > 1 ? 2304 : 2048, 5, true, false, false, 0, w);
-        linear_case(t, 90, block > 1 ? 1536 : 64, 53, true, true, i % 2, i % 3 == 1 ? 2.0f : 0, w); /* pieces of columns */
+        linear_case(t, 90, block > 1 ? 1536 : 531, 53, true, true, i % 2, i % 3 == 1 ? 2.0f : 0, w); /* pieces of columns */
         for (int k = 0; k < n_targets; k++) {
             report(nrd_dtype_name(t), targets[k].name, &w[k]);
         }

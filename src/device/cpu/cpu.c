@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/numa.h"
 #include "base/str.h"
 #include "device/device.h"
 #include "device/ops/pack.h"
@@ -85,6 +86,9 @@ static nrd_error *cpu_alloc(nrd_device *dev, void **out, nrd_mem_kind kind, size
                               pool_name ? pool_name : "a pool");
         }
         (void)madvise(h, total, MADV_HUGEPAGE); /* fewer TLB misses where the system allows */
+        if (!pool_name || strcmp(pool_name, "scratch") != 0) { /* that is near the thread that uses it */
+            nrd_numa_interleave(h, total);
+        }
     } else {
         h = nrd_aligned_zalloc(256, total);
         if (!h) {

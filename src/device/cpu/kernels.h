@@ -31,14 +31,16 @@ static inline int nrd_linear_streams(int log2_tokens)
 typedef void (*nrd_linear_tile_fn)(const uint8_t *tile, int64_t tile_step, const uint8_t *panel, int64_t len,
                                    float *out, int64_t out_stride, int64_t out_step);
 
-/* Many tokens of block types: two tiles, `step` bytes apart, are unpacked into `room`
- * (NRD_LINEAR_WIDE_BYTES), which then meets one panel of 16 tokens after the other: y[t * y_stride +
- * row] of 32 rows, begun (is_first) or gone on with. n_blocks: at most NRD_LINEAR_WIDE_BLOCKS at a
- * time; whole super blocks for types that have them. */
-enum { NRD_LINEAR_WIDE_BLOCKS = 20, NRD_LINEAR_WIDE_BYTES = NRD_LINEAR_WIDE_BLOCKS * 1536 };
+/* Many tokens: two tiles, `step` bytes apart, are unpacked into `room` (NRD_LINEAR_WIDE_BYTES), which
+ * then meets one panel of 16 tokens after the other, panel_step bytes apart: y[t * y_stride + row] of
+ * 32 rows, begun (is_first) or gone on with. len: at most NRD_LINEAR_WIDE_BLOCKS of 32 k at a time,
+ * whole super blocks for types that have them; float types: at most NRD_LINEAR_WIDE_COLS columns. */
+enum { NRD_LINEAR_WIDE_BLOCKS = 20, NRD_LINEAR_WIDE_BYTES = NRD_LINEAR_WIDE_BLOCKS * 1536,
+       NRD_LINEAR_WIDE_COLS = NRD_LINEAR_WIDE_BYTES / 128 };
 typedef struct nrd_linear_wide {
-    void (*unpack)(const uint8_t *tile, int64_t step, int64_t n_blocks, uint8_t *room);
-    void (*run)(const uint8_t *room, const uint8_t *panel, int64_t n_blocks, bool is_first, float *y, int64_t y_stride);
+    void (*unpack)(const uint8_t *tile, int64_t step, int64_t len, uint8_t *room);
+    void (*run)(const uint8_t *room, const uint8_t *panel, int64_t panel_step, int64_t len, bool is_first, float *y,
+                int64_t y_stride);
 } nrd_linear_wide;
 
 /* One tile of query rows: n_tokens x n_heads <= 16, heads of one KV head; see attention_cpu.h. With

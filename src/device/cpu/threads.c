@@ -1,11 +1,13 @@
 #include "device/cpu/threads.h"
 
 #include "base/mem.h"
+#include "base/numa.h"
 
 #include <linux/futex.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -194,6 +196,24 @@ static int core_of(const char *topology, int cpu)
     return first;
 }
 
+/* The first of every node, then the second of every node, ... */
+static void spread(const char *topology, int *cpus, int n)
+{
+    int rank[CPU_SETSIZE], sorted[CPU_SETSIZE], seen[64] = {0}, at = 0;
+
+    for (int i = 0; i < n; i++) {
+        rank[i] = seen[nrd_numa_node_of(topology, cpus[i])]++;
+    }
+    for (int r = 0; at < n; r++) {
+        for (int i = 0; i < n; i++) {
+            if (rank[i] == r) {
+                sorted[at++] = cpus[i];
+            }
+        }
+    }
+    memcpy(cpus, sorted, (size_t)n * sizeof *cpus);
+}
+
 int nrd_pool_order_cpus(const char *topology, const cpu_set_t *set, int out[CPU_SETSIZE], int *out_n_cores)
 {
     cpu_set_t seen, later;
@@ -219,10 +239,12 @@ int nrd_pool_order_cpus(const char *topology, const cpu_set_t *set, int out[CPU_
             out[n++] = cpu;
         }
     }
+    spread(topology, out, *out_n_cores);
+    spread(topology, out + *out_n_cores, n - *out_n_cores);
     return n;
 }
 
-static const char topology[] = "/sys/devices/system/cpu";
+static const char topology[] = NRD_NUMA_CPUS;
 
 int nrd_pool_default_threads(void)
 {

@@ -3,7 +3,7 @@
  * Purpose   Fork-join with barriers inside. The caller is thread 0; n - 1 workers wait, first
  *           spinning for some tens of microseconds, then asleep on a futex: an idle pool costs
  *           nothing. Workers are pinned, one to a processor of the process's affinity mask, each to
- *           a core of its own as long as there are any.
+ *           a core of its own as long as there are any, spread over the memory nodes.
  * Owner     Any thread may call nrd_pool_run; calls are served one after another.
  * Errors    nrd_pool_new: UNAVAILABLE if the system gives no threads.
  */
@@ -26,8 +26,9 @@ typedef struct nrd_pool_thread {
 typedef void (*nrd_pool_fn)(void *user, nrd_pool_thread *self);
 
 /* The processors of `set`, the first one of every core before the others, which share a core's
- * arithmetic with it. Gives how many there are; *out_n_cores how many cores. `topology` is the
- * system's folder of processors; a processor that it says nothing about is a core. */
+ * arithmetic with it; both kinds from each memory node in turn. Gives how many there are; *out_n_cores
+ * how many cores. `topology` is the system's folder of processors; a processor that it says nothing
+ * about is a core of node 0. */
 int nrd_pool_order_cpus(const char *topology, const cpu_set_t *set, int out[CPU_SETSIZE], int *out_n_cores);
 int nrd_pool_default_threads(void); /* cores in the affinity mask, cgroup quota */
 nrd_error *nrd_pool_new(nrd_pool **out, int n_threads) NRD_MUST_USE;

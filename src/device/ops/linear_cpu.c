@@ -208,20 +208,22 @@ static int64_t do_wide(const nrd_cpu_run *r, const tiles_of *p, const uint8_t *d
     nrd_linear_wide wide = r->k->linear_wide(p->w->dtype);
     size_t tile_bytes = nrd_tile16_bytes(p->w->dtype, p->w->cols), panel_bytes = kind->bytes_per_token;
     int64_t i = from, full = p->w->rows / 16 < to ? p->w->rows / 16 : to;
-    int64_t n_pieces = (kind->len + NRD_LINEAR_WIDE_BLOCKS - 1) / NRD_LINEAR_WIDE_BLOCKS;
-    int64_t piece = (kind->len + n_pieces - 1) / n_pieces;
+    int64_t most = kind->is_float ? NRD_LINEAR_WIDE_COLS : NRD_LINEAR_WIDE_BLOCKS;
+    int64_t n_pieces = (kind->len + most - 1) / most, piece = (kind->len + n_pieces - 1) / n_pieces;
+    size_t unit = MAX_T * (kind->is_float ? sizeof(float) : 52); /* of a panel: a column's or a block's */
 
     if (p->w->dtype >= NRD_DTYPE_Q2_K && p->w->dtype <= NRD_DTYPE_Q6_K) {
         piece = NRD_LINEAR_WIDE_BLOCKS / 8 * 8;
     }
+    piece += kind->is_float ? piece % 2 : 0; /* bfloat16 lies in pairs */
     for (; wide.run && i + 2 <= full; i += 2, data += 2 * tile_bytes) {
         float *y = place(p, i, 0);
         for (int64_t b = 0; b < kind->len; b += piece) {
             int64_t n = kind->len - b < piece ? kind->len - b : piece;
-            wide.unpack(data + tile_bytes * (size_t)b / (size_t)kind->len, (int64_t)tile_bytes, n, room);
+            wide.unpack(data + nrd_tile16_bytes(p->w->dtype, kind->is_float ? b : b * 32), (int64_t)tile_bytes, n, room);
             for (int32_t t = 0; t < n_tokens; t += MAX_T) {
-                wide.run(room, panels + (size_t)t * panel_bytes + (size_t)b * MAX_T * 52, n, b == 0,
-                         y + t * p->y_stride, p->y_stride);
+                wide.run(room, panels + (size_t)t * panel_bytes + (size_t)b * unit, (int64_t)panel_bytes * MAX_T, n,
+                         b == 0, y + t * p->y_stride, p->y_stride);
             }
         }
         for (int32_t t = 0; !p->plain && t < n_tokens; t += MAX_T) {
@@ -254,7 +256,7 @@ static void do_tiles(const nrd_cpu_run *r, const nrd_linear_args *a, int p, int6
         } else {
             nrd_tile16_pack(w, r0 * 16, tile_room);
         }
-        if (packed && !kind.is_float && wide_tokens >= 2 * MAX_T) {
+        if (packed && wide_tokens >= 2 * MAX_T) {
             rest = do_wide(r, &tiles, data, r0, r1, &kind, panels, wide_tokens, room);
         }
         for (int32_t t0 = 0; t0 < a->n_tokens;) {

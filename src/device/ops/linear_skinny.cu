@@ -467,7 +467,7 @@ static nrd_error *skinny_run(nrd_stream *s, const nrd_linear_args *a, int32_t t0
     const int64_t cols = a->w[0]->cols;
     const int size = KIND == NRD_DTYPE_F8_E4M3 ? 1 : 2;
     nrd_weight merged[MAX_PARTS];
-    const nrd_weight *w[MAX_PARTS];
+    const nrd_weight *w[MAX_PARTS] = {};
     skinny_params p = {};
     int64_t y_cols = 0;
     int n_w = 0;

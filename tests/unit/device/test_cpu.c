@@ -1,5 +1,6 @@
 /* The CPU device as its users see it: opening, memory, streams, order, steady steps. */
 #include "base/mem.h"
+#include "base/numa.h"
 #include "device/cpu/prefix.h"
 #include "device/cpu/threads.h"
 #include "device/device.h"
@@ -72,7 +73,7 @@ static void test_unknown_devices_are_refused_by_name(void **state)
     nrd_device_config config = {.size = sizeof config, .isa = "mmx", .world_size = 1};
     (void)state;
     expect(nrd_device_open(&dev, "../evil", NULL), NRD_ERR_INVALID_ARG, "letters");
-    expect(nrd_device_open(&dev, "abacus", NULL), NRD_ERR_UNSUPPORTED, "nereid_abacus.so");
+    expect(nrd_device_open(&dev, "abacus", NULL), NRD_ERR_NOT_FOUND, "nereid_abacus.so");
     expect(nrd_device_open(&dev, "cpu", &config), NRD_ERR_UNSUPPORTED, "mmx");
     config.isa = "";
     config.world_size = 2;
@@ -230,11 +231,12 @@ static void test_common_beginnings_of_sequences_are_found(void **state)
     nrd_cpu_prefix_fini(&p);
 }
 
-static void test_threads_take_whole_cores_before_their_second_processors(void **state)
+static void test_threads_take_whole_cores_first_and_every_node_in_turn(void **state)
 {
-    /* cores {0, 4}, {1, 5}, {2, 6}; 3 says nothing, 7 nonsense; 0 is not ours */
+    /* cores {0, 4}, {1, 5}, {2, 6}; 3 says nothing, 7 nonsense; 0 is not ours; node 1 has 2, 6, 7 */
     static const char *const siblings[8] = {"0,4\n", "1,5\n", "2,6\n", NULL, "0,4\n", "1,5\n", "2,6\n", "?\n"};
-    static const int want[7] = {1, 2, 3, 4, 7, 5, 6};
+    static const int want[7] = {1, 2, 3, 7, 4, 5, 6};
+    static const int nodes[8] = {0, 0, 1, 0, 0, 0, 1, 1};
     char dir[] = "/tmp/nereid-cpus-XXXXXX", path[128];
     int cpus[CPU_SETSIZE], n_cores = 0;
     cpu_set_t set;
@@ -255,6 +257,8 @@ static void test_threads_take_whole_cores_before_their_second_processors(void **
             assert_true(fputs(siblings[i], f) >= 0);
             assert_int_equal(fclose(f), 0);
         }
+        snprintf(path, sizeof path, "%s/cpu%d/node%d", dir, i, nodes[i]);
+        assert_true(!siblings[i] || mkdir(path, 0700) == 0);
         if (i > 0) {
             CPU_SET((size_t)i, &set);
         }
@@ -262,7 +266,14 @@ static void test_threads_take_whole_cores_before_their_second_processors(void **
     assert_int_equal(nrd_pool_order_cpus(dir, &set, cpus, &n_cores), 7);
     assert_int_equal(n_cores, 5);
     assert_memory_equal(cpus, want, sizeof want);
+    assert_int_equal(nrd_numa_nodes(dir, &set), 3);
+    CPU_CLR(2, &set);
+    CPU_CLR(6, &set);
+    CPU_CLR(7, &set);
+    assert_int_equal(nrd_numa_nodes(dir, &set), 1);
     for (int i = 0; i < 8; i++) {
+        snprintf(path, sizeof path, "%s/cpu%d/node%d", dir, i, nodes[i]);
+        assert_true(!siblings[i] || rmdir(path) == 0);
         static const char *const parts[3] = {"/topology/thread_siblings_list", "/topology", ""};
         for (int level = 0; siblings[i] && level < 3; level++) {
             snprintf(path, sizeof path, "%s/cpu%d%s", dir, i, parts[level]);
@@ -512,7 +523,7 @@ int main(void)
         cmocka_unit_test(test_reserved_memory_is_taken_when_it_is_used),
         cmocka_unit_test(test_a_stream_keeps_its_order_beyond_a_full_list),
         cmocka_unit_test(test_common_beginnings_of_sequences_are_found),
-        cmocka_unit_test(test_threads_take_whole_cores_before_their_second_processors),
+        cmocka_unit_test(test_threads_take_whole_cores_first_and_every_node_in_turn),
         cmocka_unit_test(test_a_barrier_lets_nobody_through_early),
         cmocka_unit_test(test_steady_steps_allocate_nothing),
         cmocka_unit_test(test_bad_arguments_are_refused_before_they_run),
