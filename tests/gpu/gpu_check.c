@@ -174,27 +174,156 @@ static void all_linear(void)
     }
 }
 
-/* A row's result must not depend on its neighbours when that was asked for. */
-static void check_deterministic(void)
+/* Weights of 4 and 8 bits: parts of the formats in `types`, x in bf16. */
+static void check_quantized(const nrd_dtype *types, nrd_dtype y_t, int n, int n_parts, const int *rows,
+                            int cols, bool bias, float softcap, bool deterministic)
 {
-    enum { N = 70, ROWS = 300, COLS = 256 };
+    test_weight w[4], b[4];
+    nrd_linear_args a = {.size = sizeof a, .n_tokens = n, .x_dtype = NRD_DTYPE_BF16, .n_parts = n_parts,
+                         .y_dtype = y_t, .softcap = softcap, .deterministic = deterministic};
+    void *x = random_host(NRD_DTYPE_BF16, (size_t)n * (size_t)cols, 1.0f);
+    size_t total = 0, row_bytes;
+    bool row_scale = true;
+    char name[200];
+
+    for (int i = 0; i < n_parts; i++) {
+        if (nrd_dtype_is_quant(types[i])) {
+            weight_blocks(&w[i], types[i], rows[i], cols, 1.0f);
+        } else {
+            weight_random(&w[i], types[i], rows[i], cols, 1.0f, true);
+        }
+        a.w[i] = &w[i].dev;
+        if (dev->ops->linear_input(dev, &w[i].dev, NRD_DTYPE_F32, &row_bytes, &row_scale) != NRD_DTYPE_BF16 ||
+            row_bytes != (size_t)cols * 2 || row_scale) {
+            verdict("linear_input of a quantized weight", NAN, 0);
+        }
+        if (bias) {
+            weight_random(&b[i], NRD_DTYPE_F32, rows[i], 1, 10.0f, false);
+            a.bias[i] = &b[i].dev;
+        }
+        total += (size_t)rows[i];
+    }
+    void *dx = dev_put(x, (size_t)n * (size_t)cols * 2), *y = poisoned((size_t)n * total * elem(y_t) + 64);
+    a.x = dx;
+    a.y = y;
+    OK(dev->ops->linear(st, &a));
+    OK(dev->ops->stream_sync(st));
+    float *got = fetch(y_t, y, NULL, (size_t)n, total);
+    const size_t all = (size_t)n * total, m = all < 3000 ? all : 3000;
+    float *g = malloc(m * 4);
+    double *want = malloc(m * sizeof *want), bad = 0;
+    for (size_t i = 0; i < all; i++) {
+        bad += isfinite(got[i]) ? 0 : 1;
+    }
+    for (size_t i = 0; i < m; i++) {
+        const size_t at = m == all ? i : rng() % all, tok = at / total;
+        size_t r = at % total;
+        int p = 0;
+        double sum = 0;
+        while (r >= (size_t)rows[p]) {
+            r -= (size_t)rows[p++];
+        }
+        for (int c = 0; c < cols; c++) {
+            sum += (double)get(NRD_DTYPE_BF16, x, tok * (size_t)cols + (size_t)c) *
+                   weight_at(&w[p], (int64_t)r, c);
+        }
+        sum += bias ? weight_at(&b[p], (int64_t)r, 0) : 0.0;
+        want[i] = softcap > 0 ? (double)softcap * tanh(sum / (double)softcap) : sum;
+        g[i] = got[at];
+    }
+    snprintf(name, sizeof name, "linear %s%s%s -> %s, %d x (%d parts, first %d) x %d%s%s%s",
+             nrd_dtype_name(types[0]), n_parts > 1 ? " .. " : "",
+             n_parts > 1 ? nrd_dtype_name(types[n_parts - 1]) : "", nrd_dtype_name(y_t), n, n_parts, rows[0],
+             cols, bias ? " bias" : "", softcap > 0 ? " cap" : "", deterministic ? " det" : "");
+    /* Many rows, other GPUs and formats of 2 and 3 bits: the weight is rounded to bf16. Few: 4-bit numbers
+     * are multiplied as 128 + q, some 30 times as large, by tensor cores that cut sums at 2^-23, and the
+     * sums that meet minima have 16 bits. */
+    bool rounded = (n > 48 && !deterministic) || cols > 50000;
+    for (int i = 0; i < n_parts; i++) {
+        rounded = rounded || w[i].dev.dtype == NRD_DTYPE_BF16;
+    }
+    const double limit = fmax(out_eps(y_t), rounded ? 3e-3 : 1e-4) +
+                         (softcap > 0 ? 2e-3 : 0);
+    verdict(name, bad > 0 ? NAN : distance(g, want, m), limit);
+    for (int i = 0; i < n_parts; i++) {
+        weight_gone(&w[i]);
+        if (bias) {
+            weight_gone(&b[i]);
+        }
+    }
+    dev_free(dx);
+    dev_free(y);
+    free(x);
+    free(got);
+    free(g);
+    free(want);
+}
+
+static void all_quantized(void)
+{
+    static const nrd_dtype types[] = {NRD_DTYPE_Q4_0, NRD_DTYPE_Q4_1, NRD_DTYPE_Q4_K, NRD_DTYPE_Q8_0, NRD_DTYPE_Q6_K,
+                                      NRD_DTYPE_I8,   NRD_DTYPE_Q5_0, NRD_DTYPE_Q5_1, NRD_DTYPE_Q5_K};
+    static const int tokens[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 40, 49, 65, 130};
+
+    for (int t = 0; t < 9; t++) {
+        const nrd_dtype same[] = {types[t], types[t], types[t]};
+        const int block = nrd_dtype_block(types[t]);
+        for (int i = 0; i < (int)(sizeof tokens / sizeof *tokens); i++) {
+            const int one[] = {rnd(1, 700)}, three[] = {1024, 256, 250};
+            check_quantized(same, NRD_DTYPE_F32, tokens[i], 1, one, block * rnd(1, 2560 / block), i % 3 == 0,
+                            i % 4 == 2 ? 30.0f : 0, false);
+            check_quantized(same, i % 2 ? NRD_DTYPE_BF16 : NRD_DTYPE_F16, tokens[i], 3, three, 1024, i % 2, 0,
+                            i % 5 == 4);
+        }
+        if (!small_only) {
+            for (int n = 1; n <= 64; n *= 4) {
+                check_quantized(same, NRD_DTYPE_BF16, n, 2, (const int[]){14336, 14336}, 4096, false, 0, false);
+                check_quantized(same, NRD_DTYPE_F32, n, 1, (const int[]){4096}, 14336, false, 0, false);
+            }
+            check_quantized(same, NRD_DTYPE_F32, 9, 1, (const int[]){128256}, 1024, false, 0, false);
+        }
+    }
+    /* as files mix them; one part that is kept as bf16 */
+    static const nrd_dtype mixed[][3] = {{NRD_DTYPE_Q4_K, NRD_DTYPE_Q4_K, NRD_DTYPE_Q6_K},
+                                         {NRD_DTYPE_Q4_K, NRD_DTYPE_Q3_K, NRD_DTYPE_Q5_K},
+                                         {NRD_DTYPE_Q2_K, NRD_DTYPE_Q2_K, NRD_DTYPE_Q3_K}};
+    for (int i = 0; i < 12; i++) {
+        const int rows[] = {512, 128, 136}, n[] = {1, 9, 33, 100};
+        check_quantized(mixed[i / 4], i % 2 ? NRD_DTYPE_BF16 : NRD_DTYPE_F32, n[i % 4], 3, rows, 768, i % 3 != 0, 0,
+                        i == 2);
+    }
+    for (int n = 1; n <= 70; n += 23) { /* columns that no wide load divides */
+        check_quantized((const nrd_dtype[]){NRD_DTYPE_I8}, NRD_DTYPE_F32, n, 1, (const int[]){37}, 35, true, 0, false);
+    }
+    check_quantized((const nrd_dtype[]){NRD_DTYPE_Q4_0}, NRD_DTYPE_F32, 16, 1, (const int[]){64}, 53248, false, 0,
+                    false); /* x of so many columns does not fit: expanded after all */
+}
+
+/* A row's result must not depend on its neighbours when that was asked for. */
+static void check_deterministic(nrd_dtype t)
+{
+    enum { N = 70, ROWS = 300, COLS = 1280 };
     test_weight w;
     void *x = random_host(NRD_DTYPE_BF16, (size_t)N * COLS, 1.0f);
     float *all, *one;
 
-    weight_random(&w, NRD_DTYPE_BF16, ROWS, COLS, 1.0f, true);
+    if (nrd_dtype_is_quant(t)) {
+        weight_blocks(&w, t, ROWS, COLS, 1.0f);
+    } else {
+        weight_random(&w, t, ROWS, COLS, 1.0f, true);
+    }
     void *dx = dev_put(x, (size_t)N * COLS * 2), *y = poisoned((size_t)N * ROWS * 4);
     nrd_linear_args a = {.size = sizeof a, .n_tokens = N, .x = dx, .x_dtype = NRD_DTYPE_BF16,
                          .n_parts = 1, .w = {&w.dev}, .y = y, .y_dtype = NRD_DTYPE_F32,
                          .deterministic = true};
     OK(dev->ops->linear(st, &a));
     all = fetch(NRD_DTYPE_F32, y, NULL, N, ROWS);
-    for (int t = 0; t < N; t += 13) {
-        a.x = (const char *)dx + (size_t)t * COLS * 2;
+    for (int i = 0; i < N; i += 13) {
+        a.x = (const char *)dx + (size_t)i * COLS * 2;
         a.n_tokens = 1;
         OK(dev->ops->linear(st, &a));
         one = fetch(NRD_DTYPE_F32, y, NULL, 1, ROWS);
-        verdict("linear deterministic", memcmp(one, all + (size_t)t * ROWS, ROWS * 4) ? 1 : 0, 0);
+        verdict("linear deterministic", memcmp(one, all + (size_t)i * ROWS, ROWS * 4) ? 1 : 0, 0);
         free(one);
     }
     free(all);
@@ -522,7 +651,7 @@ static void check_formats(void)
             }
         }
         w.host.data = q;
-        weight_up(&w, true);
+        weight_up(&w, false);
         int32_t *d_ids = dev_put(ids, sizeof ids);
         void *out = poisoned(ROWS * COLS * 4);
         nrd_embed_args a = {.size = sizeof a, .n_tokens = ROWS, .hidden = COLS, .ids = d_ids,
@@ -1297,9 +1426,16 @@ int main(int argc, char **argv)
     section("copy_blocks", &c, &f);
     if (wanted("linear")) {
         all_linear();
-        check_deterministic();
+        check_deterministic(NRD_DTYPE_BF16);
     }
     section("linear", &c, &f);
+    if (wanted("quantized")) {
+        check_deterministic(NRD_DTYPE_Q4_0);
+        check_deterministic(NRD_DTYPE_Q6_K);
+        check_deterministic(NRD_DTYPE_I8);
+        all_quantized();
+    }
+    section("quantized", &c, &f);
     if (wanted("attention")) {
         all_attention();
         few_tokens();

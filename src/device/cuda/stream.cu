@@ -152,9 +152,12 @@ static nrd_error *reserve(nrd_stream *s, int32_t max_tokens, int32_t max_seqs, i
     if (s->dev->hopper) {
         NRD_TRY(side_scratch(s));
     }
-    /* attention writes its rows here when it must hand on F8 */
-    return stream_tmp(s, (size_t)(max_tokens > 0 ? max_tokens : 1) *
-                             (size_t)(max_hidden > 0 ? max_hidden : 1) * 4, &p);
+    /* attention writes its rows here when it must hand on F8, linear() slices of an expanded weight */
+    size_t bytes = (size_t)(max_tokens > 0 ? max_tokens : 1) * (size_t)(max_hidden > 0 ? max_hidden : 1) * 4;
+    if (s->dev->hopper && bytes < WQ_WS_BYTES) {
+        bytes = WQ_WS_BYTES;
+    }
+    return stream_tmp(s, bytes, &p);
 }
 
 static nrd_error *stream_sync(nrd_stream *s)
