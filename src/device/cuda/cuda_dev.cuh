@@ -95,7 +95,6 @@ enum : size_t {
     SPLIT_WS_BYTES = (size_t)64 << 20,
     SIDE_WS_BYTES = (size_t)16 << 20,
     LT_WS_BYTES = (size_t)64 << 20, /* cuBLAS documentation: 32 MiB advised on Hopper */
-    WQ_WS_BYTES = (size_t)32 << 20, /* expanded rows of a weight: less than the L2 of a Hopper GPU (50 MB) */
 };
 enum { N_COUNTERS = 65536 };
 

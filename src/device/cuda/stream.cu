@@ -152,11 +152,8 @@ static nrd_error *reserve(nrd_stream *s, int32_t max_tokens, int32_t max_seqs, i
     if (s->dev->hopper) {
         NRD_TRY(side_scratch(s));
     }
-    /* attention writes its rows here when it must hand on F8, linear() slices of an expanded weight */
-    size_t bytes = (size_t)(max_tokens > 0 ? max_tokens : 1) * (size_t)(max_hidden > 0 ? max_hidden : 1) * 4;
-    if (s->dev->hopper && bytes < WQ_WS_BYTES) {
-        bytes = WQ_WS_BYTES;
-    }
+    /* attention writes its rows here when it must hand on F8, linear() rows that it must pad */
+    const size_t bytes = (size_t)(max_tokens > 0 ? max_tokens : 1) * (size_t)(max_hidden > 0 ? max_hidden : 1) * 4;
     return stream_tmp(s, bytes, &p);
 }
 

@@ -1,7 +1,6 @@
 /* linear: y = concat over parts of (x W_p^T + b_p), softcapped if asked: which way each shape takes.
  *
- *   weights of 4 and 8 bits on Hopper     linear_wq.cu in slices of 16 rows; many rows: slices of the
- *                                         weight to bf16, multiplied as below
+ *   weights of 4 and 8 bits on Hopper     linear_wq.cu, a launch for each run of parts of one format
  *   few rows on Hopper                    linear_skinny.cu, one launch for all parts (F8 up to 16,
  *                                         wide ones up to 32, 16-bit up to 8)
  *   deterministic                         the same in slices of 64 rows, one tile shape for all
@@ -12,8 +11,6 @@
  * linear_any: 64 x 64 outputs a block, 4 x 4 a thread, 16 columns of K through shared memory.
  */
 #include "device/ops/wq.cuh"
-
-#include <algorithm>
 
 template <typename W, typename X, typename Y>
 static __global__ void __launch_bounds__(256)
@@ -189,66 +186,17 @@ static lt_problem problem_at(const nrd_linear_args *a, int part, int64_t col, in
     return p;
 }
 
-/* Slices of a weight to bf16, each multiplied while it is in the L2. */
-static nrd_error *expanded(nrd_stream *s, const nrd_linear_args *a, int part, int64_t col, int64_t y_cols)
-{
-    const nrd_weight *w = a->w[part];
-    const int64_t most = std::max<int64_t>(WQ_ROWS, (int64_t)WQ_WS_BYTES / (w->cols * 2) / 128 * 128);
-    const int64_t slices = (w->rows + most - 1) / most;
-    const int64_t step = std::min(most, ((w->rows + slices - 1) / slices + 127) / 128 * 128);
-    void *tmp;
-
-    NRD_TRY(stream_tmp(s, (size_t)(step * w->cols * 2), &tmp));
-    for (int64_t r = 0; r < w->rows; r += step) {
-        lt_problem p = problem_at(a, part, col + r, y_cols);
-        p.m = std::min(step, w->rows - r);
-        p.w = tmp;
-        NRD_TRY(wq_expand(s, w, r, p.m, tmp));
-        NRD_TRY(product(s, a, &p));
-    }
-    return NULL;
-}
-
 static bool same_format(const nrd_weight *a, const nrd_weight *b)
 {
     const wq_format f = wq_of(a->dtype), g = wq_of(b->dtype);
     return b->layout == NRD_LAYOUT_WQ && f.bits == g.bits && f.meta == g.meta;
 }
 
-/* Parts from .. that begin with one in the layout of wq.cuh; *to: the first that is not done. Rows in slices
- * of 16: to 64 (4 bits) or 48 (8 bits) that costs less than expanding. */
-static nrd_error *quantized(nrd_stream *s, const nrd_linear_args *a, int from, int64_t col,
-                            int64_t y_cols, bool plain, bool few, int *to)
-{
-    *to = from + 1;
-    if (!few) {
-        return expanded(s, a, from, col, y_cols);
-    }
-    while (*to < a->n_parts && same_format(a->w[from], a->w[*to])) {
-        ++*to;
-    }
-    for (int32_t t = 0; t < a->n_tokens; t += WQ_TOKENS) {
-        NRD_TRY(linear_wq(s, a, from, *to, t, std::min<int32_t>(WQ_TOKENS, a->n_tokens - t), plain,
-                          a->n_tokens > WQ_TOKENS));
-    }
-    return NULL;
-}
-
-static bool are_few(const nrd_linear_args *a)
-{
-    bool few = a->n_tokens <= 64;
-
-    for (int i = 0; i < a->n_parts; i++) {
-        few = few && (a->n_tokens <= 48 || wq_of(a->w[i]->dtype).bits == 4);
-    }
-    return few || a->deterministic;
-}
-
 /* Every part by the library, or as its weight wants it; then bias and cap, where they are still due. */
-static nrd_error *in_parts(nrd_stream *s, const nrd_linear_args *a, bool few)
+static nrd_error *in_parts(nrd_stream *s, const nrd_linear_args *a)
 {
     int64_t y_cols = 0, col = 0;
-    bool post = a->softcap > 0.0f, all_quantized = true;
+    bool post = a->softcap > 0.0f, fused = true; /* linear_wq adds bias and caps by itself */
     post_params pp = {};
 
     for (int i = 0; i < a->n_parts; i++) {
@@ -256,19 +204,21 @@ static nrd_error *in_parts(nrd_stream *s, const nrd_linear_args *a, bool few)
         pp.bias[i] = a->bias[i] ? (const float *)a->bias[i]->data : NULL;
         pp.end[i] = y_cols;
         post = post || a->bias[i];
-        all_quantized = all_quantized && a->w[i]->layout == NRD_LAYOUT_WQ;
+        fused = fused && a->w[i]->layout == NRD_LAYOUT_WQ;
     }
-    const bool fused = all_quantized && few; /* linear_wq adds bias and caps by itself */
     for (int i = 0; i < a->n_parts;) {
-        int to = i;
+        int to = i + 1;
         if (a->w[i]->layout == NRD_LAYOUT_WQ) {
-            NRD_TRY(quantized(s, a, i, col, y_cols, !fused, few, &to));
+            while (to < a->n_parts && same_format(a->w[i], a->w[to])) {
+                to++;
+            }
+            NRD_TRY(linear_wq(s, a, i, to, !fused));
         } else {
             lt_problem p = problem_at(a, i, col, y_cols);
-            do {
-                p.m += a->w[to]->rows;
-                to++;
-            } while (to < a->n_parts && adjacent(a->w[to - 1], a->w[to]));
+            p.m = a->w[i]->rows;
+            while (to < a->n_parts && adjacent(a->w[to - 1], a->w[to])) {
+                p.m += a->w[to++]->rows;
+            }
             NRD_TRY(product(s, a, &p));
         }
         while (i < to) {
@@ -316,11 +266,5 @@ nrd_error *op_linear(nrd_stream *s, const nrd_linear_args *a)
             return NULL;
         }
     }
-    const bool few_for_all = are_few(a);
-    nrd_error *err = in_parts(s, a, few_for_all);
-    if (err && few_for_all && nrd_error_get_code(err) == NRD_ERR_UNSUPPORTED) {
-        nrd_error_free(err); /* x of 16 rows does not fit the shared memory */
-        err = in_parts(s, a, false);
-    }
-    return err;
+    return in_parts(s, a);
 }

@@ -7,11 +7,11 @@
  *           256 columns: the codes, then what scales them. Chunks of the same 16 rows follow each
  *           other along the columns, so that a warp reads one stream.
  *           Codes: 8 groups of 32 columns. Lane 4g + t of a warp owns rows g and g + 8 and of each half
- *           group j the columns 16j + 4t .. + 3: the left operand of two mma.m16n8k16, whose order of
- *           columns is ours to choose. 4 bits: a word a half group; its bits 4i and 16 + 4i are the two
- *           numbers of the operand's register i. 8 bits: two words, for registers 0, 1 and 2, 3, in
- *           whose bytes 0, 2 and 1, 3 they are; a byte is the number + 128. A lane's 16 bytes are two
- *           groups (4 bits) or one (8 bits), and lanes follow each other.
+ *           group j the columns 16j + 2t, + 1, + 8 and + 9: the left operand of two mma.m16n8k16, and
+ *           of wgmma, whose four warps have 16 rows each. 4 bits: a word a half group; its bits 4i and
+ *           16 + 4i are the two numbers of the operand's register i. 8 bits: two words, for registers
+ *           0, 1 and 2, 3, in whose bytes 0, 2 and 1, 3 they are; a byte is the number + 128. A lane's
+ *           16 bytes are two groups (4 bits) or one (8 bits), and lanes follow each other.
  *           Scales: see wq_meta.
  * Sources   PTX ISA 9.0, "Matrix Fragments for mma.m16n8k16"; base/dtype.c for the formats.
  */
@@ -79,23 +79,13 @@ static inline size_t wq_bytes(int dtype, int64_t rows, int64_t cols)
            (size_t)wq_chunk(f.bits, f.meta);
 }
 
-/* expand_wq.cu. Rows in the blocks of their format (device memory) -> chunks at dst; `rows` that start
+/* pack_wq.cu. Rows in the blocks of their format (device memory) -> chunks at dst; `rows` that start
  * a group of 16 of the matrix. */
 nrd_error *wq_pack(nrd_stream *s, nrd_dtype dtype, const void *src, int64_t row_bytes, int64_t rows,
                    int64_t cols, void *dst);
-/* Rows first .. first + rows of a weight in this layout -> bf16 [rows, cols]; first divides by 16. */
-nrd_error *wq_expand(nrd_stream *s, const nrd_weight *w, int64_t first, int64_t rows, void *dst);
-/* linear_wq.cu: tokens t0 .. t0 + nt (at most 16) times parts from .. to of `a`, which are in this layout
- * and of one type, into their columns of y. `plain`: no bias, no cap. */
-enum { WQ_TOKENS = 16 };
-nrd_error *linear_wq(nrd_stream *s, const nrd_linear_args *a, int from, int to, int32_t t0, int32_t nt,
-                     bool plain, bool again);
-
-/* A byte of w as a float, plus 2^23. */
-static __device__ __forceinline__ float wq_byte(uint32_t w, int i)
-{
-    return __uint_as_float(__byte_perm(w, 0x4B000000u, 0x7440u | (uint32_t)i));
-}
+/* linear_wq.cu: x times parts from .. to of `a`, which are in this layout and of one format, into their
+ * columns of y. `plain`: no bias, no cap. */
+nrd_error *linear_wq(nrd_stream *s, const nrd_linear_args *a, int from, int to, bool plain);
 
 static __device__ __forceinline__ float2 wq_halves(uint32_t w)
 {

@@ -1,9 +1,6 @@
-/* expand_wq: weights into the layout of wq.cuh at load; and slices of them to bf16 for products of many
- * rows.
- * Work      wq_pack: one thread a 32-bit word of the chunks. wq_expand: one warp a chunk, a lane's
- *           16 bytes of codes become pieces of 8 bytes, 32 bytes of a row by four lanes.
- * Bound     wq_pack runs once for each weight, behind the upload over PCIe. wq_expand: what it writes,
- *           2 bytes a number, stays in the L2 for the product behind it.
+/* pack_wq: weights into the layout of wq.cuh at load.
+ * Work      one thread a 32-bit word of the chunks.
+ * Bound     runs once for each weight, behind the upload over PCIe.
  * Sources   base/dtype.c is the definition of the formats in plain C.
  */
 #include "device/ops/wq.cuh"
@@ -79,20 +76,20 @@ static __device__ uint32_t code_at(const pack_at &at, int row, int col, uint32_t
     return b ? code_of(at.a->dtype, b, (int)((at.c0 + col) % at.a->block)) : zero;
 }
 
-/* Register i of the operand: rows g, g + 8, g, g + 8; the later ones hold the later two columns. */
+/* Register i of the operand: rows g, g + 8, g, g + 8; the later ones hold the columns + 8. */
 static __device__ uint32_t code_word(const pack_at &at, int bits, int w)
 {
     const int lane = w / 4 % 32, g = lane >> 2, t = lane & 3;
     uint32_t r = 0;
 
     if (bits == 4) {
-        const int group = w / 128 * 2 + w % 4 / 2, col = group * 32 + w % 2 * 16 + 4 * t;
+        const int group = w / 128 * 2 + w % 4 / 2, col = group * 32 + w % 2 * 16 + 2 * t;
         for (int i = 0; i < 4; i++) {
-            const int row = g + 8 * (i & 1), c = col + (i & 2);
+            const int row = g + 8 * (i & 1), c = col + (i & 2) * 4;
             r |= code_at(at, row, c, 0) << (4 * i) | code_at(at, row, c + 1, 0) << (16 + 4 * i);
         }
     } else {
-        const int group = w / 128, col = group * 32 + w % 4 / 2 * 16 + 4 * t + w % 2 * 2;
+        const int group = w / 128, col = group * 32 + w % 4 / 2 * 16 + 2 * t + w % 2 * 8;
         for (int i = 0; i < 2; i++) {
             r |= code_at(at, g + 8 * i, col, 128) << (8 * i) |
                  code_at(at, g + 8 * i, col + 1, 128) << (16 + 8 * i);
@@ -205,117 +202,4 @@ nrd_error *wq_pack(nrd_stream *s, nrd_dtype dtype, const void *src, int64_t row_
     pack_kernel<<<(unsigned)blocks, 256, 0, s->s>>>(p);
     CUDA_TRY(cudaGetLastError());
     return NULL;
-}
-
-struct expand_params {
-    const char *src; /* first chunk */
-    const float *row_scale;
-    bf16 *dst;
-    int64_t rows, cols, chunks;
-    int k_chunks;
-};
-
-/* Scale and offset of a row's group (half group j of WQ_K16). */
-static __device__ __forceinline__ float2 scale_of(int meta, const char *m, int row, int group, int j)
-{
-    switch (meta) {
-    case WQ_S:
-        return make_float2(__half2float(((const __half *)m)[row * 8 + group]), 0.0f);
-    case WQ_M:
-        return wq_halves(((const uint32_t *)m)[row * 8 + group]);
-    case WQ_K: {
-        const float2 d = wq_halves(((const uint32_t *)m)[64 + row]);
-        const uint8_t *f = (const uint8_t *)m + row * 16;
-        return make_float2(d.x * (float)f[group], -d.y * (float)f[8 + group]);
-    }
-    case WQ_K16: {
-        const int f = ((const uint8_t *)m)[row * 16 + group * 2 + j] - 128;
-        return make_float2(__half2float(((const __half *)m)[128 + row]) * (float)f, 0.0f);
-    }
-    default:
-        return make_float2(1.0f, 0.0f);
-    }
-}
-
-template <int BITS, int META> static __global__ void __launch_bounds__(256) expand_wq_kernel(expand_params a)
-{
-    constexpr int CODES = WQ_ROWS * WQ_COLS * BITS / 8;
-    const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
-    const int64_t chunk = (int64_t)blockIdx.x * 8 + threadIdx.x / 32;
-
-    pdl_wait(); /* the product in front may still read dst */
-    pdl_go();
-    if (chunk >= a.chunks) {
-        return;
-    }
-    const char *from = a.src + chunk * wq_chunk(BITS, META), *meta = from + CODES;
-    const int64_t r0 = chunk / a.k_chunks * WQ_ROWS, c0 = chunk % a.k_chunks * WQ_COLS;
-#pragma unroll 4
-    for (int half = 0; half < 16; half++) {
-        const int group = half / 2, j = half % 2;
-        const uint32_t *w = (const uint32_t *)from +
-                            (BITS == 4 ? group / 2 * 128 + lane * 4 + group % 2 * 2 + j
-                                       : group * 128 + lane * 4 + j * 2);
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            const int64_t row = r0 + g + 8 * h, col = c0 + group * 32 + j * 16 + 4 * t;
-            const float2 s = scale_of(META, meta, g + 8 * h, group, j);
-            const float of_row = META == WQ_ROW && row < a.rows ? a.row_scale[row] : 1.0f;
-            bf16 v[4];
-#pragma unroll
-            for (int i = 0; i < 4; i++) { /* registers h and h + 2, low and high half */
-                const int q = BITS == 4 ? (int)(w[0] >> (16 * (i & 1) + 4 * (h + (i & 2))) & 15)
-                                        : (int)(w[i / 2] >> (16 * (i & 1) + 8 * h) & 255) - 128;
-                const float n = BITS == 4 && META == WQ_S ? (float)(q - 8) : (float)q;
-                v[i] = from_f<bf16>(META == WQ_ROW ? n * of_row : fmaf(n, s.x, s.y));
-            }
-            if (row < a.rows && col < a.cols) {
-                bf16 *to = a.dst + row * a.cols + col;
-                if (a.cols % 4 == 0) {
-                    uint2 u;
-                    memcpy(&u, v, 8);
-                    *(uint2 *)to = u;
-                } else {
-                    for (int i = 0; i < 4 && col + i < a.cols; i++) {
-                        to[i] = v[i];
-                    }
-                }
-            }
-        }
-    }
-}
-
-nrd_error *wq_expand(nrd_stream *s, const nrd_weight *w, int64_t first, int64_t rows, void *dst)
-{
-    const wq_format f = wq_of(w->dtype);
-    expand_params p = {};
-
-    p.k_chunks = (int)((w->cols + WQ_COLS - 1) / WQ_COLS);
-    p.src = (const char *)w->data + first / WQ_ROWS * p.k_chunks * wq_chunk(f.bits, f.meta);
-    p.row_scale = f.meta == WQ_ROW ? (const float *)w->scales + first : NULL;
-    p.dst = (bf16 *)dst;
-    p.rows = rows;
-    p.cols = w->cols;
-    p.chunks = (rows + WQ_ROWS - 1) / WQ_ROWS * p.k_chunks;
-    const dim3 grid((unsigned)((p.chunks + 7) / 8));
-    switch (f.bits * 8 + f.meta) {
-    case 4 * 8 + WQ_S:
-        return launch(s, expand_wq_kernel<4, WQ_S>, grid, dim3(256), 0, p);
-    case 4 * 8 + WQ_M:
-        return launch(s, expand_wq_kernel<4, WQ_M>, grid, dim3(256), 0, p);
-    case 4 * 8 + WQ_K:
-        return launch(s, expand_wq_kernel<4, WQ_K>, grid, dim3(256), 0, p);
-    case 8 * 8 + WQ_S:
-        return launch(s, expand_wq_kernel<8, WQ_S>, grid, dim3(256), 0, p);
-    case 8 * 8 + WQ_M:
-        return launch(s, expand_wq_kernel<8, WQ_M>, grid, dim3(256), 0, p);
-    case 8 * 8 + WQ_K:
-        return launch(s, expand_wq_kernel<8, WQ_K>, grid, dim3(256), 0, p);
-    case 8 * 8 + WQ_K16:
-        return launch(s, expand_wq_kernel<8, WQ_K16>, grid, dim3(256), 0, p);
-    case 8 * 8 + WQ_ROW:
-        return launch(s, expand_wq_kernel<8, WQ_ROW>, grid, dim3(256), 0, p);
-    default:
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "cuda: no expansion of weights of dtype %d", (int)w->dtype);
-    }
 }
