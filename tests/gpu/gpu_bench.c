@@ -150,6 +150,11 @@ static double bench_quantized(const char *name, nrd_dtype t, nrd_dtype y_t, cons
         return 0;
     }
     nrd_weight host = {.dtype = t, .rows = rows, .cols = cols, .scale = 1, .data_bytes = bytes};
+    float *scales = malloc((size_t)rows * 4);
+    for (int i = 0; i < rows; i++) {
+        scales[i] = 0.01f;
+    }
+    host.scales = t == NRD_DTYPE_I8 ? scales : NULL;
     uint64_t *bits = malloc(bytes + 8);
     for (size_t i = 0; i <= bytes / 8; i++) {
         bits[i] = rng();
@@ -173,13 +178,14 @@ static double bench_quantized(const char *name, nrd_dtype t, nrd_dtype y_t, cons
         dev->ops->weight_unload(dev, &c.w[i]);
     }
     free(bits);
+    free(scales);
     return (double)bytes;
 }
 
 static void all_quantized(void)
 {
-    static const int tokens[] = {1, 4, 8, 16, 32, 48, 64, 128, 512};
-    static const nrd_dtype types[] = {NRD_DTYPE_Q4_0, NRD_DTYPE_Q4_K, NRD_DTYPE_Q8_0, NRD_DTYPE_Q6_K};
+    static const int tokens[] = {1, 8, 16, 32, 64, 128, 256, 512, 2048};
+    static const nrd_dtype types[] = {NRD_DTYPE_Q4_0, NRD_DTYPE_Q4_K, NRD_DTYPE_Q8_0, NRD_DTYPE_I8};
     enum { N = sizeof tokens / sizeof *tokens };
 
     for (int t = 0; t < 4; t++) {

@@ -370,7 +370,8 @@ static __global__ void __launch_bounds__(WG * 128 + 64, blocks_of(WG))
     const uint32_t full_w = base - 512, empty_w = full_w + 8 * MAX_W_STAGES;
     const uint32_t full_x = empty_w + 8 * MAX_W_STAGES, empty_x = full_x + 8 * MAX_X_STAGES;
     const int w_bytes = a.tile_groups * CHUNK, w_at = a.x_stages * X_BYTES;
-    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x & 31;
+    /* the same in all lanes, and the compiler may know */
+    const int warp = __shfl_sync(0xffffffffu, (int)threadIdx.x / 32, 0), lane = (int)threadIdx.x & 31;
     const int rank = (int)blockIdx.x % a.splits, cluster = (int)blockIdx.x / a.splits;
     const int n_clusters = (int)gridDim.x / a.splits;
     const int k0 = a.k_chunks * rank / a.splits, k1 = a.k_chunks * (rank + 1) / a.splits;
