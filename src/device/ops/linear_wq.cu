@@ -83,10 +83,10 @@ static __device__ __forceinline__ uint32_t nibbles(uint32_t w)
     return r;
 }
 
-/* Byte i of w plus 32768. */
-static __device__ __forceinline__ float byte_at(uint32_t w, int i)
+/* Byte i of w plus 32768; top: 0x47000000. */
+static __device__ __forceinline__ float byte_at(uint32_t w, int i, uint32_t top)
 {
-    return __uint_as_float(__byte_perm(w, 0x47000000u, 0x7404u | (uint32_t)i << 4));
+    return __uint_as_float(__byte_perm(w, top, 0x7404u | (uint32_t)i << 4));
 }
 
 static __device__ __forceinline__ uint32_t pack2(float lo, float hi)
@@ -150,7 +150,7 @@ static __device__ __forceinline__ void store_entry(char *table, int at, float d,
 
 /* The warp's table from what follows a chunk's codes. */
 template <int BITS, int META>
-static __device__ __forceinline__ void make_table(char *table, const char *meta, int lane)
+static __device__ __forceinline__ void make_table(char *table, const char *meta, int lane, uint32_t top)
 {
     const int row = lane & 15, half = lane >> 4;
 
@@ -175,8 +175,8 @@ static __device__ __forceinline__ void make_table(char *table, const char *meta,
         const float2 d = wq_halves(((const uint32_t *)meta)[64 + row]);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            store_entry<BITS, META>(table, (half * 4 + i) * 16 + row, d.x * (byte_at(f, i) - 32768.0f),
-                                    -d.y * (byte_at(fm, i) - 32768.0f));
+            store_entry<BITS, META>(table, (half * 4 + i) * 16 + row, d.x * (byte_at(f, i, top) - 32768.0f),
+                                    -d.y * (byte_at(fm, i, top) - 32768.0f));
         }
     } else if constexpr (META == WQ_K16) {
         const uint2 f = ((const uint2 *)meta)[row * 2 + half];
@@ -184,7 +184,7 @@ static __device__ __forceinline__ void make_table(char *table, const char *meta,
 #pragma unroll
         for (int i = 0; i < 8; i++) {
             store_entry<BITS, META>(table, (half * 8 + i) * 16 + row,
-                                    d * (byte_at(i < 4 ? f.x : f.y, i % 4) - 32896.0f), 0.0f);
+                                    d * (byte_at(i < 4 ? f.x : f.y, i % 4, top) - 32896.0f), 0.0f);
         }
     }
 }
@@ -193,7 +193,7 @@ static __device__ __forceinline__ void make_table(char *table, const char *meta,
  * g + 8h. */
 template <int BITS, int META, int W>
 static __device__ __forceinline__ void to_operand(uint32_t *a, const uint4 &q, int group, int j,
-                                                  const wq_entry<W> (&e)[2])
+                                                  const wq_entry<W> (&e)[2], uint32_t top)
 {
     if constexpr (BITS == 4) {
         const uint32_t w = group % 2 ? (j ? q.w : q.z) : (j ? q.y : q.x);
@@ -213,7 +213,7 @@ static __device__ __forceinline__ void to_operand(uint32_t *a, const uint4 &q, i
 #pragma unroll
         for (int i = 0; i < 4; i++) { /* bytes 0, 2 or 1, 3 of a word */
             const uint32_t w = j ? (i < 2 ? q.z : q.w) : (i < 2 ? q.x : q.y);
-            const float lo = byte_at(w, i & 1), hi = byte_at(w, 2 + (i & 1));
+            const float lo = byte_at(w, i & 1, top), hi = byte_at(w, 2 + (i & 1), top);
             if constexpr (META == WQ_ROW) {
                 a[i] = pack2(lo - 32896.0f, hi - 32896.0f);
             } else {
@@ -364,6 +364,7 @@ static __global__ void __launch_bounds__(WG * 128 + 64, blocks_of(WG))
     constexpr int CONSUMERS = WG * 128, BOXES = boxes(N), X_STEPS = BOXES * 4, X_BYTES = x_stage_bytes(N);
     constexpr int TABLE = table_bytes(BITS, META), WORDS = entry_words(BITS, META);
     constexpr int STEPS = 2; /* products of 16 columns before one waits */
+    constexpr bool AHEAD = N != 64; /* 96 registers are too few there */
     extern __shared__ char raw[];
     const uint32_t base = (smem_u32(raw) + 2047) & ~1023u; /* at least 1024 bytes in front */
     char *const at_base = raw + (base - smem_u32(raw));
@@ -386,6 +387,7 @@ static __global__ void __launch_bounds__(WG * 128 + 64, blocks_of(WG))
             mbar_init(empty_x + i * 8, CONSUMERS / 32);
         }
         mbar_fence_init();
+        *(volatile uint32_t *)(at_base - 16) = 0x47000000u;
     }
     __syncthreads();
 
@@ -443,6 +445,9 @@ static __global__ void __launch_bounds__(WG * 128 + 64, blocks_of(WG))
         uint32_t w_parity = 0, x_parity = 0;
         row_consts consts[2] = {};
         uint64_t dx = 0;
+        /* from where the compiler cannot know it: a PRMT has room for one constant, and the other would
+         * come from a uniform register by a move for every byte */
+        const uint32_t top = *(volatile uint32_t *)(at_base - 16);
 
         for (int unit = cluster; unit < a.n_units; unit += n_clusters) {
             const wq_unit u(a, unit, N);
@@ -463,24 +468,33 @@ static __global__ void __launch_bounds__(WG * 128 + 64, blocks_of(WG))
                 mbar_wait(full_w + w_slot * 8, w_parity);
                 if constexpr (META != WQ_ROW) {
                     __syncwarp(); /* nobody reads the chunk before's */
-                    make_table<BITS, META>(table, chunk + CODES, lane);
+                    make_table<BITS, META>(table, chunk + CODES, lane, top);
                     __syncwarp();
                 }
                 wg_hold<N / 2>(acc);
                 wq_entry<WORDS> e[2] = {};
-#pragma unroll
-                for (int step = 0; step < 16; step++) {
-                    const int group = step / 2, in_stage = step % X_STEPS;
-                    uint32_t *now = op[step / STEPS & 1] + step % STEPS * 4;
+                auto load = [&](int step) { /* what is new in a step */
                     if (step % (BITS == 8 ? 2 : 4) == 0) {
                         q = codes[step / (BITS == 8 ? 2 : 4) * 32];
                     }
                     if (META == WQ_K16 || (META != WQ_ROW && step % 2 == 0)) {
-                        const int at = (META == WQ_K16 ? step : group) * 16 + g;
+                        const int at = (META == WQ_K16 ? step : step / 2) * 16 + g;
                         e[0] = load_entry<WORDS>(table, at);
                         e[1] = load_entry<WORDS>(table, at + 8);
                     }
-                    to_operand<BITS, META, WORDS>(now, q, group, step % 2, e);
+                };
+                load(0);
+#pragma unroll
+                for (int step = 0; step < 16; step++) {
+                    const int in_stage = step % X_STEPS;
+                    if (!AHEAD && step > 0) {
+                        load(step);
+                    }
+                    to_operand<BITS, META, WORDS>(op[step / STEPS & 1] + step % STEPS * 4, q, step / 2, step % 2, e,
+                                                  top);
+                    if (AHEAD && step < 15) {
+                        load(step + 1);
+                    }
                     if (step % STEPS != STEPS - 1) {
                         continue;
                     }
@@ -494,7 +508,8 @@ static __global__ void __launch_bounds__(WG * 128 + 64, blocks_of(WG))
                     for (int i = 0; i < STEPS; i++) {
                         const int at = in_stage - STEPS + 1 + i;
                         const uint32_t *o = op[step / STEPS & 1] + i * 4;
-                        wgmma_rs<true, N>(acc, o[0], o[1], o[2], o[3], dx + (at / 4 * (N * 128) >> 4) + at % 4 * 2);
+                        wgmma_rs<true, N>(acc, o[0], o[1], o[2], o[3],
+                                          dx + (at / 4 * (N * 128) >> 4) + at % 4 * 2);
                     }
                     wg_commit();
                     wg_wait<1>(); /* the products before are done: their registers, and their x, are free */
@@ -647,9 +662,12 @@ static wq_plan choose(const nrd_weight *const *w, int n_w, int bits, int meta, i
         const double x_mb = (double)n * most * 512e-6;
         const double memory = rounds * w_mb * n_sm / 4.4 / (double)std::min<int64_t>(token_tiles, 4);
         const double l2 = rounds * (w_mb + x_mb) * n_sm / 5.5;
-        /* 64 rows x N tokens x 16 columns take N / 2 cycles or some 24; a warp's group 60 or 70 slots */
+        /* 64 rows x N tokens x 16 columns take N / 2 cycles or some 24; a chunk some 480 issue slots of its
+         * warp, which two warps an SM's quarter do not fill */
+        const int warps = (int)std::min<double>(rounds, resident) * p.wg;
         const double steps = rounds * p.wg * most * 16 * std::max(n / 2, 24) / 1700.0;
-        const double slots = rounds * p.wg * most * (bits == 4 ? 560 : 640) / 1700.0;
+        const double slots = rounds * p.wg * most * (bits == 4 && meta != WQ_S ? 560 : 480) /
+                             (warps >= 4 ? 1600.0 : warps == 3 ? 1400.0 : 1100.0);
         double us = std::max(std::max(memory, l2), std::max(steps, slots)) + 0.15 * rounds +
                     (resident == 1 ? 1.5 : 0.0);
         if (p.splits > 1) { /* adding up, and waves of clusters */
