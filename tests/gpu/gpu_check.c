@@ -507,12 +507,6 @@ static void check_norm_alone(nrd_dtype t, nrd_dtype out_t, nrd_norm_kind kind, i
                  nrd_dtype_name(out_t), hidden, steps[k]);
         if (first) {
             verdict(name, memcmp(first, raw, out_bytes + N * 4) ? 1 : 0, 0);
-            for (size_t i = 0, shown = 0; i < all && elem(out_t) == 2 && shown < 12; i++) { /*DIAG*/
-                if (((uint16_t *)first)[i] != ((uint16_t *)raw)[i]) {
-                    printf("    row %zu col %zu: %04x %04x (%g %g)\n", i / (size_t)hidden, i % (size_t)hidden, ((uint16_t *)first)[i], ((uint16_t *)raw)[i], (double)get(out_t, first, i), (double)get(out_t, raw, i));
-                    shown++;
-                }
-            }
         } else {
             first = malloc(out_bytes + N * 4);
             memcpy(first, raw, out_bytes + N * 4);
