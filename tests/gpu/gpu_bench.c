@@ -1,6 +1,6 @@
 /* gpu_bench - times every operation of a device plug-in on the shapes of Llama-3.1-8B.
  *
- *   gpu_bench build/lib/nereid_cuda.so [linear|attention|mixed|rest]
+ *   gpu_bench build/lib/nereid_cuda.so [linear|quantized|attention|mixed|rest]
  * Each row is a captured graph of at least 16 calls whose weights or cache lie at different places of
  * a pool of 2 GiB (the L2 of an H200 holds 60 MB), replayed 7 times; the median is printed. The floor
  * is the larger of bytes over 4.42 TB/s and operations over 768 (bf16) or 1,330 (F8) TFLOP/s, both
@@ -133,6 +133,73 @@ static void all_linear(void)
                 bench_linear("head", type, NRD_DTYPE_F32, n, 128256, 4096);
             }
         }
+    }
+}
+
+/* Weights of random bits in a format of blocks; the floor counts their own bytes. Rows beyond 512 MB, eight
+ * times the L2, are not needed. */
+static double bench_quantized(const char *name, nrd_dtype t, nrd_dtype y_t, const int *tokens, int n_tokens,
+                              int rows, int cols, double *sums)
+{
+    linear_ctx c = {.a = {.size = sizeof c.a, .x = x_buf, .x_dtype = NRD_DTYPE_BF16, .n_parts = 1, .y = y_buf,
+                          .y_dtype = y_t}};
+    size_t bytes = 0;
+    char what[120];
+
+    if (!nrd_dtype_bytes(t, (uint64_t)rows * (uint64_t)cols, &bytes)) {
+        return 0;
+    }
+    nrd_weight host = {.dtype = t, .rows = rows, .cols = cols, .scale = 1, .data_bytes = bytes};
+    float *scales = malloc((size_t)rows * 4);
+    for (int i = 0; i < rows; i++) {
+        scales[i] = 0.01f;
+    }
+    host.scales = t == NRD_DTYPE_I8 ? scales : NULL;
+    uint64_t *bits = malloc(bytes + 8);
+    for (size_t i = 0; i <= bytes / 8; i++) {
+        bits[i] = rng();
+    }
+    host.data = bits;
+    c.n = (int)(((size_t)512 << 20) / bytes) + 1;
+    c.n = c.n > 64 ? 64 : c.n;
+    for (int i = 0; i < c.n; i++) {
+        bool owned;
+        OK(dev->ops->weight_load(st, &host, true, &c.w[i], &owned));
+    }
+    for (int i = 0; i < n_tokens; i++) {
+        c.a.n_tokens = tokens[i];
+        const double s = measure(call_linear, &c, c.n < 16 ? 16 : c.n);
+        snprintf(what, sizeof what, "%-8s %s %4d x %d -> %d", name, nrd_dtype_name(t), tokens[i], cols, rows);
+        row(what, s, (double)bytes + (double)tokens[i] * ((double)cols * 2 + (double)rows * (double)elem(y_t)),
+            2.0 * tokens[i] * (double)rows * cols, 768e12);
+        sums[i] += s;
+    }
+    for (int i = 0; i < c.n; i++) {
+        dev->ops->weight_unload(dev, &c.w[i]);
+    }
+    free(bits);
+    free(scales);
+    return (double)bytes;
+}
+
+static void all_quantized(void)
+{
+    static const int tokens[] = {1, 8, 16, 32, 64, 128, 256, 512, 2048};
+    static const nrd_dtype types[] = {NRD_DTYPE_Q4_0, NRD_DTYPE_Q4_K, NRD_DTYPE_Q8_0, NRD_DTYPE_I8};
+    enum { N = sizeof tokens / sizeof *tokens };
+
+    for (int t = 0; t < 4; t++) {
+        double sums[N] = {0}, head[N] = {0};
+        double bytes = bench_quantized("qkv", types[t], NRD_DTYPE_BF16, tokens, N, 6144, 4096, sums);
+        bytes += bench_quantized("o", types[t], NRD_DTYPE_BF16, tokens, N, 4096, 4096, sums);
+        bytes += bench_quantized("gate_up", types[t], NRD_DTYPE_BF16, tokens, N, 28672, 4096, sums);
+        bytes += bench_quantized("down", types[t], NRD_DTYPE_BF16, tokens, N, 4096, 14336, sums);
+        for (int i = 0; i < N; i++) {
+            char what[60];
+            snprintf(what, sizeof what, "  layer %s %d", nrd_dtype_name(types[t]), tokens[i]);
+            row(what, sums[i], bytes, 2.0 * 218103808.0 * tokens[i], 768e12);
+        }
+        bench_quantized("head", types[t], NRD_DTYPE_F32, tokens, 5, 128256, 4096, head);
     }
 }
 
@@ -488,7 +555,7 @@ int main(int argc, char **argv)
     float *ones = malloc((size_t)262144 * 4);
 
     if (argc < 2) {
-        fprintf(stderr, "usage: gpu_bench nereid_cuda.so [linear|attention|mixed|rest]\n");
+        fprintf(stderr, "usage: gpu_bench nereid_cuda.so [linear|quantized|attention|mixed|rest]\n");
         return 2;
     }
     gpu_open(argv[1]);
@@ -513,6 +580,9 @@ int main(int argc, char **argv)
     }
     if (!*only || strcmp(only, "linear") == 0) {
         all_linear();
+    }
+    if (!*only || strcmp(only, "quantized") == 0) {
+        all_quantized();
     }
     free(ones);
     return 0;

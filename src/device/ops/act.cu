@@ -1,7 +1,7 @@
 /* act: out[t,i] = f(x[t,i]) (* x[t, inter+i] if gated), and row_quant: out = x, both optionally
  * quantized to F8 with one scale a row.
  * Shapes    x [n_tokens, inter or 2 inter] act dtype; out [n_tokens, inter].
- * Work      F8, up to eight rows: a row over the blocks of a cluster (cluster.cuh), eight elements a
+ * Work      F8, up to 64 rows: a row over the blocks of a cluster (cluster.cuh), eight elements a
  *           thread. F8: one block a row, the products wait in registers for the row's maximum, so x is read
  *           once; many long rows on Hopper: a block an SM walks over rows that bulk copies bring to
  *           shared memory two ahead, so that memory does not wait for the maximum. Otherwise a block
@@ -274,7 +274,7 @@ template <typename T, typename O> static __global__ void act_kernel(act_params a
     }
 }
 
-enum { ACT_FEW_THREADS = 128 }; /* a block, of eight elements each */
+enum { ACT_FEW_THREADS = 128, ACT_FEW_ROWS = 64 }; /* threads of a block, of eight elements each */
 
 template <typename T> static nrd_error *act_few(nrd_stream *s, const act_params &p, int rows)
 {
@@ -303,7 +303,7 @@ static nrd_error *act_quant(nrd_stream *s, const act_params &p, int rows, bool v
         return vecs <= 2048 ? act_stream<T, 2>(s, p, rows) : act_stream<T, 4>(s, p, rows);
     }
     if constexpr (sizeof(T) == 2) {
-        if (vector && s->dev->hopper && rows <= FEW_ROWS && vecs <= MAX_CLUSTER * 512) {
+        if (vector && s->dev->hopper && rows <= ACT_FEW_ROWS && vecs <= MAX_CLUSTER * 512) {
             return act_few<T>(s, p, rows);
         }
     }

@@ -16,7 +16,7 @@
 
 enum { MAX_CLUSTER = 8 }; /* blocks; what every device of sm_90 grants */
 
-/* Kernels for few rows, up to this many. */
+/* Kernels for few tokens, up to this many, where nothing else is measured. */
 enum { FEW_ROWS = 8 };
 
 /* n: pairs that will arrive in this block, from all. */

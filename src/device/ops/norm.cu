@@ -5,7 +5,7 @@
  *           is normed. f32 accumulation.
  * Work      one block a row, the row in registers (8 elements x VPT a thread, 16-byte loads), so
  *           every byte moves once; odd sizes take a loop over memory. Sum of squares and, for F8, the
- *           largest |x w| are found in one round: the scale is that over the deviation. Up to eight rows:
+ *           largest |x w| are found in one round: the scale is that over the deviation. Up to 64 rows:
  *           weights are loaded before the wait, wide rows are spread over a cluster.
  * Bound     memory: (delta + 2 residual + out) bytes; below 500 rows the launch (2-3 us).
  * Measured  NVIDIA H200, 2048 x 4096 bf16: 3.25 TB/s (74 %), to F8 2.95 (67 %); one row 1.39, to
@@ -403,7 +403,7 @@ template <typename T, typename O> static __global__ void norm_any_kernel(norm_pa
     }
 }
 
-enum { NORM_FEW_THREADS = 512 }; /* a block, of eight elements each */
+enum { NORM_FEW_THREADS = 512, NORM_FEW_ROWS = 64 }; /* threads of a block, of eight elements each */
 
 template <typename T, typename O, bool LAYER, bool ONE>
 static nrd_error *norm_vector(nrd_stream *s, const norm_params &p, int rows)
@@ -413,7 +413,7 @@ static nrd_error *norm_vector(nrd_stream *s, const norm_params &p, int rows)
     const auto threads = [=](int vpt) { return dim3((unsigned)((vecs + vpt - 1) / vpt + 31) & ~31u); };
 
     if constexpr (sizeof(T) == 2 && (sizeof(O) == 2 || ONE)) {
-        if (rows <= FEW_ROWS && s->dev->hopper && p.weight && !p.delta_weight) {
+        if (rows <= NORM_FEW_ROWS && s->dev->hopper && p.weight && !p.delta_weight) {
             const int n_blocks = cluster_blocks(vecs, NORM_FEW_THREADS);
             return launch_rows(s, norm_few_kernel<T, O, LAYER, ONE>, n_blocks, rows,
                                (int)threads(n_blocks).x, p);

@@ -7,7 +7,7 @@
  *           Where the tokens up to the bin of the first cut are no more than threads (nearly always
  *           with top-k, and with top-p where the model is sure), they are gathered in shared memory in
  *           the third pass, and all that follows looks at them alone.
- *           Up to eight rows: a cluster of eight blocks finds the best logit of each.
+ *           Up to 16 rows: a cluster of eight blocks finds the best logit of each.
  *           Probabilities are integers of 2^-40: sums are exact and the same in any order.
  * Bound     memory: 4 * vocab bytes a row for the first pass; few rows: one SM's share of it.
  * Measured  NVIDIA H200, vocabulary 128,256: greedy 13 us for 1..64 rows (one block each),
@@ -19,6 +19,7 @@
 typedef unsigned long long u64;
 
 enum { SAMPLE_THREADS = 1024, BINS = 2048, LIST = 1024 };
+enum { SAMPLE_FEW_ROWS = 16 }; /* so many clusters of eight run at once */
 
 struct sample_params {
     const float *logits;
@@ -763,7 +764,7 @@ nrd_error *op_sample(nrd_stream *s, const nrd_sample_args *a)
     p.vocab = a->vocab;
     p.n_top = a->n_top;
     p.vector = a->vocab % 4 == 0 && p.stride % 4 == 0 && aligned16(a->logits);
-    if (a->n_rows <= FEW_ROWS && s->dev->hopper && a->vocab >= 4 * SAMPLE_THREADS) {
+    if (a->n_rows <= SAMPLE_FEW_ROWS && s->dev->hopper && a->vocab >= 4 * SAMPLE_THREADS) {
         NRD_TRY(launch_cluster(s, sample_kernel, dim3(MAX_CLUSTER),
                                dim3(MAX_CLUSTER, (unsigned)a->n_rows), SAMPLE_THREADS, smem, p,
                                (int)MAX_CLUSTER));
