@@ -164,7 +164,7 @@ tokenizer_LIBS := $(text_LIBS)
 tensorrtllm_LIBS := -L$(B)/lib -lnereid
 tensorrtllm_DEPS := $(B)/lib/libnereid.so
 define backend_rule
-$(B)/backends/$(1)/libtriton_$(1).so: $$(OBJ_base) $$(call obj_of,backends/util) $$(filter-out %/stub/module.o,$$(call obj_of,backends/$(1))) $$($(1)_ROOMS) \
+$(B)/backends/$(1)/libtriton_$(1).so: $$(OBJ_base) $$(call obj_of,backends/util) $$(filter-out $(B)/obj/backends/python/stub/%,$$(call obj_of,backends/$(1))) $$($(1)_ROOMS) \
         $(B)/lib/libtritonserver.so $$($(1)_DEPS)
 	$$(link)
 	$$(Q)$$(CC) -shared -o $$@ $$(filter %.o,$$^) $$(LDFLAGS) -L$(B)/lib -ltritonserver $$($(1)_LIBS) \

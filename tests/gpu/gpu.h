@@ -155,6 +155,8 @@ static inline void *random_host(nrd_dtype t, size_t n, float scale)
 /* A loaded weight, and its host form beside it. */
 typedef struct test_weight {
     nrd_weight host, dev;
+    float *values; /* of the formats in blocks: what base/dtype.c says of the first n_distinct rows, */
+    int64_t n_distinct; /* which repeat */
     bool owned;
 } test_weight;
 
@@ -174,7 +176,44 @@ static inline void weight_gone(test_weight *w)
     }
     free((void *)(uintptr_t)w->host.data);
     free((void *)(uintptr_t)w->host.scales);
+    free(w->values);
     memset(w, 0, sizeof *w);
+}
+
+/* Random rows in a format of blocks, with a mean other than zero. Of large matrices 61 differ: a prime, so
+ * that no tile repeats. */
+static inline void weight_blocks(test_weight *w, nrd_dtype t, int64_t rows, int64_t cols, float scale)
+{
+    size_t bytes = 0;
+    float *x = malloc((size_t)cols * 4);
+
+    memset(w, 0, sizeof *w);
+    if (!nrd_dtype_bytes(t, (uint64_t)cols, &bytes)) {
+        ok(nrd_errorf(NRD_ERR_INVALID_ARG, "no rows of %lld in %s", (long long)cols, nrd_dtype_name(t)),
+           "weight_blocks");
+    }
+    w->n_distinct = rows * cols <= 200000 || rows < 61 ? rows : 61;
+    char *q = malloc(bytes * (size_t)rows);
+    w->values = malloc((size_t)(w->n_distinct * cols) * 4);
+    for (int64_t r = 0; r < rows; r++) {
+        if (r >= w->n_distinct) {
+            memcpy(q + (size_t)r * bytes, q + (size_t)(r - w->n_distinct) * bytes, bytes);
+            continue;
+        }
+        for (int64_t c = 0; c < cols; c++) {
+            x[c] = (normal() + 0.2f) * scale;
+        }
+        if (!nrd_quantize_row(t, x, q + (size_t)r * bytes, cols) ||
+            !nrd_dequantize_row(t, q + (size_t)r * bytes, w->values + r * cols, cols)) {
+            ok(nrd_errorf(NRD_ERR_UNSUPPORTED, "no definition of %s", nrd_dtype_name(t)), "weight_blocks");
+        }
+    }
+    free(x);
+    w->host.dtype = t;
+    w->host.rows = rows;
+    w->host.cols = cols;
+    w->host.data = q;
+    weight_up(w, true);
 }
 
 static inline void weight_random(test_weight *w, nrd_dtype t, int64_t rows, int64_t cols, float scale,
@@ -199,6 +238,9 @@ static inline void weight_random(test_weight *w, nrd_dtype t, int64_t rows, int6
 
 static inline double weight_at(const test_weight *w, int64_t r, int64_t c)
 {
+    if (w->values) {
+        return (double)w->values[r % w->n_distinct * w->host.cols + c];
+    }
     const double v = (double)get(w->host.dtype, w->host.data, (size_t)(r * w->host.cols + c));
     const float *s = w->host.scales;
     return v * (double)(s ? s[r] : w->host.scale);

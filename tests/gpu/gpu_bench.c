@@ -1,6 +1,6 @@
 /* gpu_bench - times every operation of a device plug-in on the shapes of Llama-3.1-8B.
  *
- *   gpu_bench build/lib/nereid_cuda.so [linear|attention|mixed|rest]
+ *   gpu_bench build/lib/nereid_cuda.so [linear|quantized|attention|mixed|rest]
  * Each row is a captured graph of at least 16 calls whose weights or cache lie at different places of
  * a pool of 2 GiB (the L2 of an H200 holds 60 MB), replayed 7 times; the median is printed. The floor
  * is the larger of bytes over 4.42 TB/s and operations over 768 (bf16) or 1,330 (F8) TFLOP/s, both
@@ -13,7 +13,7 @@
 #define POOL_BYTES ((size_t)2 << 30)
 static char *pool16, *pool8; /* random bf16; random F8 */
 static char *x_buf, *y_buf;  /* activations in and out */
-static float *f_ones;
+static float *f_ones, *f_scales; /* the latter are written */
 
 static double now(void)
 {
@@ -136,6 +136,73 @@ static void all_linear(void)
     }
 }
 
+/* Weights of random bits in a format of blocks; the floor counts their own bytes. Rows beyond 512 MB, eight
+ * times the L2, are not needed. */
+static double bench_quantized(const char *name, nrd_dtype t, nrd_dtype y_t, const int *tokens, int n_tokens,
+                              int rows, int cols, double *sums)
+{
+    linear_ctx c = {.a = {.size = sizeof c.a, .x = x_buf, .x_dtype = NRD_DTYPE_BF16, .n_parts = 1, .y = y_buf,
+                          .y_dtype = y_t}};
+    size_t bytes = 0;
+    char what[120];
+
+    if (!nrd_dtype_bytes(t, (uint64_t)rows * (uint64_t)cols, &bytes)) {
+        return 0;
+    }
+    nrd_weight host = {.dtype = t, .rows = rows, .cols = cols, .scale = 1, .data_bytes = bytes};
+    float *scales = malloc((size_t)rows * 4);
+    for (int i = 0; i < rows; i++) {
+        scales[i] = 0.01f;
+    }
+    host.scales = t == NRD_DTYPE_I8 ? scales : NULL;
+    uint64_t *bits = malloc(bytes + 8);
+    for (size_t i = 0; i <= bytes / 8; i++) {
+        bits[i] = rng();
+    }
+    host.data = bits;
+    c.n = (int)(((size_t)512 << 20) / bytes) + 1;
+    c.n = c.n > 64 ? 64 : c.n;
+    for (int i = 0; i < c.n; i++) {
+        bool owned;
+        OK(dev->ops->weight_load(st, &host, true, &c.w[i], &owned));
+    }
+    for (int i = 0; i < n_tokens; i++) {
+        c.a.n_tokens = tokens[i];
+        const double s = measure(call_linear, &c, c.n < 16 ? 16 : c.n);
+        snprintf(what, sizeof what, "%-8s %s %4d x %d -> %d", name, nrd_dtype_name(t), tokens[i], cols, rows);
+        row(what, s, (double)bytes + (double)tokens[i] * ((double)cols * 2 + (double)rows * (double)elem(y_t)),
+            2.0 * tokens[i] * (double)rows * cols, 768e12);
+        sums[i] += s;
+    }
+    for (int i = 0; i < c.n; i++) {
+        dev->ops->weight_unload(dev, &c.w[i]);
+    }
+    free(bits);
+    free(scales);
+    return (double)bytes;
+}
+
+static void all_quantized(void)
+{
+    static const int tokens[] = {1, 8, 16, 32, 64, 128, 256, 512, 2048};
+    static const nrd_dtype types[] = {NRD_DTYPE_Q4_0, NRD_DTYPE_Q4_K, NRD_DTYPE_Q8_0, NRD_DTYPE_I8};
+    enum { N = sizeof tokens / sizeof *tokens };
+
+    for (int t = 0; t < 4; t++) {
+        double sums[N] = {0}, head[N] = {0};
+        double bytes = bench_quantized("qkv", types[t], NRD_DTYPE_BF16, tokens, N, 6144, 4096, sums);
+        bytes += bench_quantized("o", types[t], NRD_DTYPE_BF16, tokens, N, 4096, 4096, sums);
+        bytes += bench_quantized("gate_up", types[t], NRD_DTYPE_BF16, tokens, N, 28672, 4096, sums);
+        bytes += bench_quantized("down", types[t], NRD_DTYPE_BF16, tokens, N, 4096, 14336, sums);
+        for (int i = 0; i < N; i++) {
+            char what[60];
+            snprintf(what, sizeof what, "  layer %s %d", nrd_dtype_name(types[t]), tokens[i]);
+            row(what, sums[i], bytes, 2.0 * 218103808.0 * tokens[i], 768e12);
+        }
+        bench_quantized("head", types[t], NRD_DTYPE_F32, tokens, 5, 128256, 4096, head);
+    }
+}
+
 /* ---- attention ---- */
 
 typedef struct attn_ctx {
@@ -153,7 +220,7 @@ static void call_attention(int i, void *p)
     OK(dev->ops->attention(st, &c->a));
 }
 
-static void bench_attention(nrd_dtype kv, int n_seqs, int q_len, int ctx, bool ragged)
+static void bench_attention(nrd_dtype kv, nrd_dtype out, int n_seqs, int q_len, int ctx, bool ragged)
 {
     enum { BT = 64, HEADS = 32, KV = 8, HD = 128 };
     const int stride = (ctx + BT - 1) / BT, n_blocks = stride * n_seqs, n = n_seqs * q_len;
@@ -194,13 +261,14 @@ static void bench_attention(nrd_dtype kv, int n_seqs, int q_len, int ctx, bool r
                               .block_table_stride = stride};
     c.a = (nrd_attention_args){.size = sizeof c.a, .batch = &c.view, .q = x_buf,
                                .q_stride = (HEADS + 2 * KV) * HD, .out = y_buf,
-                               .act_dtype = NRD_DTYPE_BF16, .out_dtype = NRD_DTYPE_BF16,
+                               .act_dtype = NRD_DTYPE_BF16, .out_dtype = out,
+                               .out_row_scale = out == NRD_DTYPE_F8_E4M3 ? f_scales : NULL,
                                .n_heads = HEADS, .scale = 0.0883883f,
                                .kv = {.dtype = kv, .n_blocks = n_blocks, .block_tokens = BT,
                                       .n_kv_heads = KV, .head_dim = HD, .k_scale = 1, .v_scale = 1}};
     const double s = measure(call_attention, &c, c.layers < 16 ? 16 : c.layers > 32 ? 32 : c.layers);
-    snprintf(what, sizeof what, "attention kv %s %d x (%d of %d)%s", kv == NRD_DTYPE_BF16 ? "bf16" : "f8",
-             n_seqs, q_len, ctx, ragged ? " ragged" : "");
+    snprintf(what, sizeof what, "attention kv %s%s %d x (%d of %d)%s", kv == NRD_DTYPE_BF16 ? "bf16" : "f8",
+             out == NRD_DTYPE_F8_E4M3 ? " -> f8" : "", n_seqs, q_len, ctx, ragged ? " ragged" : "");
     row(what, s, tokens * 2 * KV * HD * (double)elem(kv) + (double)n * HEADS * HD * 4,
         pairs * HEADS * HD * 4, 768e12);
     dev_free((void *)(uintptr_t)c.view.positions);
@@ -303,17 +371,22 @@ static void all_attention(void)
 {
     for (int t = 0; t < 2; t++) {
         const nrd_dtype kv = t ? NRD_DTYPE_F8_E4M3 : NRD_DTYPE_BF16;
-        bench_attention(kv, 1, 1, 1024, false);
-        bench_attention(kv, 1, 1, 32768, false);
-        bench_attention(kv, 16, 1, 1024, false);
-        bench_attention(kv, 64, 1, 1024, true);
-        bench_attention(kv, 256, 1, 256, true);
-        bench_attention(kv, 256, 1, 1500, true);
-        bench_attention(kv, 256, 1, 1024, false);
-        bench_attention(kv, 16, 128, 128, false);
-        bench_attention(kv, 1, 2048, 2048, false);
-        bench_attention(kv, 4, 512, 2048, false);
-        bench_attention(kv, 1, 8192, 8192, false);
+        bench_attention(kv, NRD_DTYPE_BF16, 1, 1, 100, false);
+        bench_attention(kv, NRD_DTYPE_F8_E4M3, 1, 1, 100, false);
+        bench_attention(kv, NRD_DTYPE_F8_E4M3, 1, 1, 220, false);
+        bench_attention(kv, NRD_DTYPE_F8_E4M3, 1, 1, 1024, false);
+        bench_attention(kv, NRD_DTYPE_F8_E4M3, 8, 1, 220, false);
+        bench_attention(kv, NRD_DTYPE_BF16, 1, 1, 1024, false);
+        bench_attention(kv, NRD_DTYPE_BF16, 1, 1, 32768, false);
+        bench_attention(kv, NRD_DTYPE_BF16, 16, 1, 1024, false);
+        bench_attention(kv, NRD_DTYPE_BF16, 64, 1, 1024, true);
+        bench_attention(kv, NRD_DTYPE_BF16, 256, 1, 256, true);
+        bench_attention(kv, NRD_DTYPE_BF16, 256, 1, 1500, true);
+        bench_attention(kv, NRD_DTYPE_BF16, 256, 1, 1024, false);
+        bench_attention(kv, NRD_DTYPE_BF16, 16, 128, 128, false);
+        bench_attention(kv, NRD_DTYPE_BF16, 1, 2048, 2048, false);
+        bench_attention(kv, NRD_DTYPE_BF16, 4, 512, 2048, false);
+        bench_attention(kv, NRD_DTYPE_BF16, 1, 8192, 8192, false);
     }
 }
 
@@ -377,7 +450,7 @@ static void call_embed(int i, void *p)
 static void all_rest(void)
 {
     enum { V = 128256, MAX = 2048, BT = 64 };
-    static const int tokens[] = {1, 16, 64, 256, 1024, 2048};
+    static const int tokens[] = {1, 8, 16, 64, 256, 1024, 2048};
     int32_t *zeros = calloc(MAX + 1, 4), *iota = malloc((MAX + 1) * 4);
     nrd_sample_row *rows = calloc(256, sizeof *rows);
     char what[120];
@@ -402,7 +475,7 @@ static void all_rest(void)
     }
     int32_t *d_late = dev_put(late, MAX * 4);
 
-    for (int t = 0; t < 6; t++) {
+    for (int t = 0; t < 7; t++) {
         const int n = tokens[t];
         rest_ctx c = {.rows = n, .vec = {.dtype = NRD_DTYPE_F32, .rows = 4096, .cols = 1, .data = f_ones},
                       .table = {.dtype = NRD_DTYPE_BF16, .rows = V, .cols = 4096, .data = pool16}};
@@ -482,7 +555,7 @@ int main(int argc, char **argv)
     float *ones = malloc((size_t)262144 * 4);
 
     if (argc < 2) {
-        fprintf(stderr, "usage: gpu_bench nereid_cuda.so [linear|attention|mixed|rest]\n");
+        fprintf(stderr, "usage: gpu_bench nereid_cuda.so [linear|quantized|attention|mixed|rest]\n");
         return 2;
     }
     gpu_open(argv[1]);
@@ -491,6 +564,7 @@ int main(int argc, char **argv)
         ones[i] = 1.0f;
     }
     f_ones = dev_put(ones, (size_t)262144 * 4);
+    f_scales = dev_put(ones, (size_t)262144 * 4);
     pool16 = random_pool(NRD_DTYPE_BF16, POOL_BYTES);
     pool8 = random_pool(NRD_DTYPE_F8_E4M3, POOL_BYTES);
     x_buf = random_pool(NRD_DTYPE_BF16, (size_t)256 << 20);
@@ -506,6 +580,9 @@ int main(int argc, char **argv)
     }
     if (!*only || strcmp(only, "linear") == 0) {
         all_linear();
+    }
+    if (!*only || strcmp(only, "quantized") == 0) {
+        all_quantized();
     }
     free(ones);
     return 0;

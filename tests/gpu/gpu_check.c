@@ -174,28 +174,210 @@ static void all_linear(void)
     }
 }
 
-/* A row's result must not depend on its neighbours when that was asked for. */
-static void check_deterministic(void)
+/* Weights of 4 and 8 bits: parts of some formats, loaded once for products of many numbers of rows. */
+typedef struct quantized {
+    test_weight w[4], b[4];
+    int n_parts, cols, total, rows[4];
+} quantized;
+
+static void quantized_up(quantized *q, const nrd_dtype *types, int n_parts, const int *rows, int cols)
 {
-    enum { N = 70, ROWS = 300, COLS = 256 };
+    size_t row_bytes;
+    bool row_scale = true;
+
+    memset(q, 0, sizeof *q);
+    q->n_parts = n_parts;
+    q->cols = cols;
+    for (int i = 0; i < n_parts; i++) {
+        test_weight *w = &q->w[i];
+        if (nrd_dtype_is_quant(types[i])) {
+            weight_blocks(w, types[i], rows[i], cols, 1.0f);
+        } else {
+            weight_random(w, types[i], rows[i], cols, 1.0f, true);
+        }
+        if (dev->ops->linear_input(dev, &w->dev, NRD_DTYPE_F32, &row_bytes, &row_scale) != NRD_DTYPE_BF16 ||
+            row_bytes != (size_t)cols * 2 || row_scale) {
+            verdict("linear_input of a quantized weight", NAN, 0);
+        }
+        weight_random(&q->b[i], NRD_DTYPE_F32, rows[i], 1, 10.0f, false);
+        q->rows[i] = rows[i];
+        q->total += rows[i];
+    }
+}
+
+static void quantized_gone(quantized *q)
+{
+    for (int i = 0; i < q->n_parts; i++) {
+        weight_gone(&q->w[i]);
+        weight_gone(&q->b[i]);
+    }
+}
+
+/* One number of x W^T, with weights as a bf16 engine has them. */
+static double quantized_at(const quantized *q, const void *x, size_t token, int row, bool bias)
+{
+    double sum = 0;
+    int p = 0;
+
+    while (row >= q->rows[p]) {
+        row -= q->rows[p++];
+    }
+    const test_weight *w = &q->w[p];
+    const bool exact = w->host.dtype == NRD_DTYPE_I8 && w->dev.dtype != NRD_DTYPE_BF16;
+    for (int c = 0; c < q->cols; c++) {
+        const double v = weight_at(w, row, c);
+        sum += (double)get(NRD_DTYPE_BF16, x, token * (size_t)q->cols + (size_t)c) *
+               (exact ? v : (double)round_to(NRD_DTYPE_BF16, (float)v));
+    }
+    return sum + (bias ? weight_at(&q->b[p], row, 0) : 0.0);
+}
+
+static void check_quantized(const quantized *q, nrd_dtype y_t, int n, bool bias, float softcap, bool deterministic)
+{
+    nrd_linear_args a = {.size = sizeof a, .n_tokens = n, .x_dtype = NRD_DTYPE_BF16, .n_parts = q->n_parts,
+                         .y_dtype = y_t, .softcap = softcap, .deterministic = deterministic};
+    const size_t total = (size_t)q->total, all = (size_t)n * total;
+    void *x = random_host(NRD_DTYPE_BF16, (size_t)n * (size_t)q->cols, 1.0f);
+    void *dx = dev_put(x, (size_t)n * (size_t)q->cols * 2), *y = poisoned(all * elem(y_t) + 64);
+    const char *first = nrd_dtype_name(q->w[0].host.dtype);
+    char name[200];
+
+    for (int i = 0; i < q->n_parts; i++) {
+        a.w[i] = &q->w[i].dev;
+        a.bias[i] = bias ? &q->b[i].dev : NULL;
+    }
+    a.x = dx;
+    a.y = y;
+    OK(dev->ops->linear(st, &a));
+    OK(dev->ops->stream_sync(st));
+    float *got = fetch(y_t, y, NULL, (size_t)n, total);
+    size_t m = (size_t)(1000000 / q->cols); /* numbers to look at, corners first */
+    m = m < 200 ? 200 : m > 2000 ? 2000 : m;
+    m = m > all ? all : m;
+    float *g = malloc(m * 4);
+    double *want = malloc(m * sizeof *want), bad = 0;
+    for (size_t i = 0; i < all; i++) {
+        bad += isfinite(got[i]) ? 0 : 1;
+    }
+    for (size_t i = 0; i < m; i++) {
+        const size_t at = m == all ? i : i == 0 ? all - 1 : i == 1 ? total - 1 : i == 2 ? all - total : rng() % all;
+        const double sum = quantized_at(q, x, at / total, (int)(at % total), bias);
+        want[i] = softcap > 0 ? (double)softcap * tanh(sum / (double)softcap) : sum;
+        g[i] = got[at];
+    }
+    snprintf(name, sizeof name, "linear %s%s%s -> %s, %d x (%d parts, first %d) x %d%s%s%s", first,
+             q->n_parts > 1 ? " .. " : "",
+             q->n_parts > 1 ? nrd_dtype_name(q->w[q->n_parts - 1].host.dtype) : "", nrd_dtype_name(y_t), n,
+             q->n_parts, q->rows[0], q->cols, bias ? " bias" : "", softcap > 0 ? " cap" : "",
+             deterministic ? " det" : "");
+    /* Where scale times number has few bits the rounding to bf16 is the reference's; elsewhere a few go to
+     * the other neighbour. */
+    bool same = true;
+    for (int i = 0; i < q->n_parts; i++) {
+        const nrd_dtype t = q->w[i].host.dtype;
+        same = same && (t == NRD_DTYPE_Q4_0 || t == NRD_DTYPE_Q5_0 || t == NRD_DTYPE_Q8_0 || t == NRD_DTYPE_I8);
+    }
+    verdict(name, bad > 0 ? NAN : distance(g, want, m),
+            fmax(out_eps(y_t), same ? 1e-4 : 2.5e-3) + (softcap > 0 ? 2e-3 : 0));
+    dev_free(dx);
+    dev_free(y);
+    free(x);
+    free(got);
+    free(g);
+    free(want);
+}
+
+static void all_quantized(void)
+{
+    static const nrd_dtype types[] = {NRD_DTYPE_Q4_0, NRD_DTYPE_Q4_1, NRD_DTYPE_Q4_K, NRD_DTYPE_Q8_0, NRD_DTYPE_Q6_K,
+                                      NRD_DTYPE_I8,   NRD_DTYPE_Q5_0, NRD_DTYPE_Q5_1, NRD_DTYPE_Q5_K};
+    static const int tokens[] = {1,  2,  3,  4,  5,  6,  7,  8,  9,  11, 13,  15,  16,  17,
+                                 24, 31, 32, 33, 47, 63, 64, 65, 97, 128, 129, 200, 257, 300};
+    enum { N = sizeof tokens / sizeof *tokens };
+    quantized q;
+
+    for (int t = 0; t < 9; t++) {
+        const nrd_dtype same[] = {types[t], types[t], types[t]};
+        const int block = nrd_dtype_block(types[t]), three[] = {1024, 256, 250};
+        quantized_up(&q, same, 3, three, 1024);
+        for (int i = 0; i < N; i++) {
+            check_quantized(&q, i % 2 ? NRD_DTYPE_BF16 : NRD_DTYPE_F16, tokens[i], i % 2, 0, i % 5 == 4);
+        }
+        quantized_gone(&q);
+        for (int i = 0; i < N; i += i < 8 ? 1 : 2) {
+            const int one[] = {rnd(1, 700)};
+            quantized_up(&q, same, 1, one, block * rnd(1, 2560 / block));
+            check_quantized(&q, NRD_DTYPE_F32, tokens[i], i % 3 == 0, i % 4 == 2 ? 30.0f : 0, i % 7 == 3);
+            quantized_gone(&q);
+        }
+        if (!small_only) {
+            quantized_up(&q, same, 2, (const int[]){14336, 14336}, 4096);
+            for (int n = 1; n <= 256; n *= 4) {
+                check_quantized(&q, NRD_DTYPE_BF16, n, false, 0, false);
+            }
+            quantized_gone(&q);
+            quantized_up(&q, same, 1, (const int[]){4096}, 14336);
+            for (int n = 2; n <= 512; n *= 4) {
+                check_quantized(&q, NRD_DTYPE_F32, n, false, 0, n == 32);
+            }
+            quantized_gone(&q);
+        }
+    }
+    if (!small_only) {
+        quantized_up(&q, (const nrd_dtype[]){NRD_DTYPE_Q4_K}, 1, (const int[]){128256}, 1024);
+        check_quantized(&q, NRD_DTYPE_F32, 9, false, 0, false);
+        quantized_gone(&q);
+        quantized_up(&q, (const nrd_dtype[]){NRD_DTYPE_Q4_0}, 1, (const int[]){64}, 53248);
+        check_quantized(&q, NRD_DTYPE_F32, 16, true, 0, false);
+        quantized_gone(&q);
+    }
+    /* as files mix them; one part that is kept as bf16 */
+    static const nrd_dtype mixed[][3] = {{NRD_DTYPE_Q4_K, NRD_DTYPE_Q4_K, NRD_DTYPE_Q6_K},
+                                         {NRD_DTYPE_Q4_K, NRD_DTYPE_Q3_K, NRD_DTYPE_Q5_K},
+                                         {NRD_DTYPE_Q2_K, NRD_DTYPE_Q2_K, NRD_DTYPE_Q3_K}};
+    for (int i = 0; i < 12; i++) {
+        const int rows[] = {512, 128, 136}, n[] = {1, 9, 33, 150};
+        quantized_up(&q, mixed[i / 4], 3, rows, 768);
+        check_quantized(&q, i % 2 ? NRD_DTYPE_BF16 : NRD_DTYPE_F32, n[i % 4], i % 3 != 0, 0, i == 2);
+        quantized_gone(&q);
+    }
+    /* columns that no wide load divides, rows of y that no wide store divides */
+    quantized_up(&q, (const nrd_dtype[]){NRD_DTYPE_I8}, 1, (const int[]){37}, 35);
+    for (int n = 1; n <= 139; n += 23) {
+        check_quantized(&q, NRD_DTYPE_F32, n, true, 0, n == 70);
+    }
+    quantized_gone(&q);
+}
+
+/* A row's result must not depend on its neighbours when that was asked for. */
+static void check_deterministic(nrd_dtype t)
+{
+    enum { N = 300, ROWS = 300, COLS = 1280 };
+    static const int counts[] = {1, 6, 12, 30, 60, 130, 1};
     test_weight w;
     void *x = random_host(NRD_DTYPE_BF16, (size_t)N * COLS, 1.0f);
-    float *all, *one;
+    float *all, *some;
 
-    weight_random(&w, NRD_DTYPE_BF16, ROWS, COLS, 1.0f, true);
+    if (nrd_dtype_is_quant(t)) {
+        weight_blocks(&w, t, ROWS, COLS, 1.0f);
+    } else {
+        weight_random(&w, t, ROWS, COLS, 1.0f, true);
+    }
     void *dx = dev_put(x, (size_t)N * COLS * 2), *y = poisoned((size_t)N * ROWS * 4);
     nrd_linear_args a = {.size = sizeof a, .n_tokens = N, .x = dx, .x_dtype = NRD_DTYPE_BF16,
                          .n_parts = 1, .w = {&w.dev}, .y = y, .y_dtype = NRD_DTYPE_F32,
                          .deterministic = true};
     OK(dev->ops->linear(st, &a));
     all = fetch(NRD_DTYPE_F32, y, NULL, N, ROWS);
-    for (int t = 0; t < N; t += 13) {
-        a.x = (const char *)dx + (size_t)t * COLS * 2;
-        a.n_tokens = 1;
+    for (int i = 0; i < (int)(sizeof counts / sizeof *counts); i++) {
+        const int at = i * 28, n = counts[i];
+        a.x = (const char *)dx + (size_t)at * COLS * 2;
+        a.n_tokens = n;
         OK(dev->ops->linear(st, &a));
-        one = fetch(NRD_DTYPE_F32, y, NULL, 1, ROWS);
-        verdict("linear deterministic", memcmp(one, all + (size_t)t * ROWS, ROWS * 4) ? 1 : 0, 0);
-        free(one);
+        some = fetch(NRD_DTYPE_F32, y, NULL, (size_t)n, ROWS);
+        verdict("linear deterministic",
+                memcmp(some, all + (size_t)at * ROWS, (size_t)n * ROWS * 4) ? 1 : 0, 0);
+        free(some);
     }
     free(all);
     free(x);
@@ -288,6 +470,60 @@ static void check_norm(nrd_dtype t, nrd_dtype out_t, nrd_norm_kind kind, int n, 
     free(want_res);
 }
 
+/* Rows alone, by fours and all together: a row's bits are the same. */
+static void check_norm_alone(nrd_dtype t, nrd_dtype out_t, nrd_norm_kind kind, int hidden)
+{
+    enum { N = 19 };
+    static const int steps[] = {1, 4, N};
+    const size_t all = (size_t)N * (size_t)hidden, out_bytes = all * elem(out_t);
+    void *res = random_host(t, all, 2.0f), *d_del, *first = NULL, *raw = malloc(out_bytes + N * 4);
+    void *del = random_host(t, all, 1.0f);
+    test_weight w, b;
+    char name[120];
+
+    weight_random(&w, NRD_DTYPE_F32, hidden, 1, 1.0f, false);
+    weight_random(&b, NRD_DTYPE_F32, hidden, 1, 1.0f, false);
+    d_del = dev_put(del, all * elem(t));
+    for (int k = 0; k < 3; k++) {
+        char *d_res = dev_put(res, all * elem(t)), *out = poisoned(out_bytes);
+        float *scale = poisoned(N * 4);
+        for (int r = 0; r < N; r += steps[k]) {
+            const size_t at = (size_t)r * (size_t)hidden;
+            nrd_norm_args a = {.size = sizeof a, .kind = kind, .eps = 1e-5f, .hidden = hidden,
+                               .n_tokens = r + steps[k] < N ? steps[k] : N - r,
+                               .delta = (char *)d_del + at * elem(t), .residual = d_res + at * elem(t),
+                               .weight = &w.dev, .bias = kind == NRD_NORM_LAYER ? &b.dev : NULL,
+                               .out = out + at * elem(out_t), .out_dtype = out_t, .act_dtype = t,
+                               .out_row_scale = out_t == NRD_DTYPE_F8_E4M3 ? scale + r : NULL};
+            OK(dev->ops->norm(st, &a));
+        }
+        OK(dev->ops->stream_sync(st));
+        memset(raw, 0, out_bytes + N * 4);
+        dev_get(raw, out, out_bytes);
+        if (out_t == NRD_DTYPE_F8_E4M3) {
+            dev_get((char *)raw + out_bytes, scale, N * 4);
+        }
+        snprintf(name, sizeof name, "norm %d %s -> %s of %d, rows by %d", (int)kind, nrd_dtype_name(t),
+                 nrd_dtype_name(out_t), hidden, steps[k]);
+        if (first) {
+            verdict(name, memcmp(first, raw, out_bytes + N * 4) ? 1 : 0, 0);
+        } else {
+            first = malloc(out_bytes + N * 4);
+            memcpy(first, raw, out_bytes + N * 4);
+        }
+        dev_free(d_res);
+        dev_free(out);
+        dev_free(scale);
+    }
+    weight_gone(&w);
+    weight_gone(&b);
+    dev_free(d_del);
+    free(res);
+    free(del);
+    free(raw);
+    free(first);
+}
+
 static void all_norm(void)
 {
     static const int hiddens[] = {1, 63, 640, 1024, 2056, 4096, 5120, 16384, 40000};
@@ -300,6 +536,13 @@ static void all_norm(void)
             check_norm(types[t], NRD_DTYPE_F8_E4M3, NRD_NORM_RMS, n, hiddens[i], t != 0, t == 1, false);
             check_norm(types[t], NRD_DTYPE_BF16, NRD_NORM_LAYER, n, hiddens[i], false, false, true);
             check_norm(types[t], types[t], NRD_NORM_LAYER, n, hiddens[i], true, false, true);
+            check_norm(types[t], NRD_DTYPE_F8_E4M3, NRD_NORM_RMS, rnd(1, 8), hiddens[i], true, false, t == 2);
+            check_norm(types[t], types[t], NRD_NORM_LAYER, 1, hiddens[i], true, false, true);
+            if (i < 8 && t < 2) {
+                check_norm_alone(types[t], types[t], NRD_NORM_LAYER, hiddens[i]);
+                check_norm_alone(types[t], types[1 - t], NRD_NORM_RMS, hiddens[i]);
+                check_norm_alone(types[t], NRD_DTYPE_F8_E4M3, NRD_NORM_RMS, hiddens[i]);
+            }
         }
     }
 }
@@ -365,6 +608,8 @@ static void all_act(void)
             for (int k = 0; k <= NRD_ACT_RELU2; k++) {
                 check_act(types[t], k % 2 ? NRD_DTYPE_F8_E4M3 : types[(t + k) % 3], (nrd_act_kind)k,
                           (k + i) % 2 == 0, rnd(1, 4), inters[i]);
+                check_act(types[t], NRD_DTYPE_F8_E4M3, (nrd_act_kind)k, (k + i) % 2 != 0, rnd(1, 9),
+                          inters[i]);
             }
         }
     }
@@ -387,7 +632,8 @@ static void check_embed(nrd_dtype t, nrd_dtype out_t, int n, int vocab, int hidd
     void *d_rows = dev_put(rows, (size_t)n * (size_t)hidden * elem(out_t));
     double *want = malloc((size_t)n * (size_t)hidden * sizeof *want);
 
-    weight_random(&table, t, vocab, hidden, 1.0f, true);
+    const bool prompts = rng() % 2;
+    weight_random(&table, t, vocab, hidden, 1.0f, t == NRD_DTYPE_F8_E4M3); /* integers for linear() are its own */
     weight_random(&pt, NRD_DTYPE_F16, 64, hidden, 1.0f, false);
     for (int i = 0; i < 4; i++) {
         slots[i] = rnd(0, vocab - 1);
@@ -395,7 +641,7 @@ static void check_embed(nrd_dtype t, nrd_dtype out_t, int n, int vocab, int hidd
     for (int i = 0; i < n; i++) {
         ids[i] = i % 3 == 1 ? -1 - rnd(0, 3) : i % 5 == 4 ? vocab + rnd(0, 9) : rnd(0, vocab - 1);
         positions[i] = rnd(0, 63);
-        if (ids[i] >= vocab && i % 2) {
+        if (ids[i] >= vocab && i % 2 && prompts) {
             prompt[i] = (const char *)d_rows + (size_t)i * (size_t)hidden * elem(out_t);
         }
         for (int c = 0; c < hidden; c++) {
@@ -412,7 +658,7 @@ static void check_embed(nrd_dtype t, nrd_dtype out_t, int n, int vocab, int hidd
     nrd_embed_args a = {.size = sizeof a, .n_tokens = n, .hidden = hidden, .ids = d_ids,
                         .slot_tokens = d_slots, .table = &table.dev, .scale = 3.0f,
                         .pos_table = pos ? &pt.dev : NULL, .positions = d_pos,
-                        .prompt_table = d_prompt, .out = out, .out_dtype = out_t};
+                        .prompt_table = prompts ? d_prompt : NULL, .out = out, .out_dtype = out_t};
     OK(dev->ops->embed(st, &a));
     OK(dev->ops->stream_sync(st));
     float *got = fetch(out_t, out, NULL, (size_t)n, (size_t)hidden);
@@ -458,7 +704,7 @@ static void check_formats(void)
             }
         }
         w.host.data = q;
-        weight_up(&w, true);
+        weight_up(&w, false);
         int32_t *d_ids = dev_put(ids, sizeof ids);
         void *out = poisoned(ROWS * COLS * 4);
         nrd_embed_args a = {.size = sizeof a, .n_tokens = ROWS, .hidden = COLS, .ids = d_ids,
@@ -829,6 +1075,31 @@ static void ring(void)
     }
 }
 
+/* One to nine sequences of one token: what a server with one user runs. */
+static void few_tokens(void)
+{
+    static const int groups[] = {4, 1, 8, 5, 2}, contexts[] = {40, 300, 100, 2500, 700};
+    for (int i = 0; i < (small_only ? 15 : 40); i++) {
+        const nrd_dtype act = i % 3 == 2 ? NRD_DTYPE_F16 : NRD_DTYPE_BF16;
+        attn_case c = {.act = act, .out = i % 5 ? NRD_DTYPE_F8_E4M3 : act,
+                       .kv = i % 2 ? act : NRD_DTYPE_F8_E4M3, .n_kv = i % 4 ? rnd(1, 9) : 8,
+                       .hd = i % 3 == 1 ? 64 : i % 13 == 12 ? 256 : 128, .bt = i % 4 == 1 ? 16 : 64,
+                       .n_seqs = i % 2 ? 1 : rnd(1, 9), .rope = i % 11 == 10 ? NRD_ROPE_NONE : NRD_ROPE_NEOX,
+                       .qk_norm = i % 6 == 5, .declare = i % 7 != 0};
+        c.n_heads = c.n_kv * groups[rnd(0, 4)];
+        c.window = i % 8 == 7 ? rnd(1, 400) : 0;
+        c.n_sink = c.window ? rnd(0, 5) : 0;
+        c.softcap = i % 9 == 8 ? 20.0f : 0;
+        c.n_empty = i % 5 == 3 ? c.n_seqs : 0;
+        for (int s = 0; s < c.n_seqs; s++) {
+            c.ctx[s] = c.n_empty && s > 0 ? 1 : rnd(1, contexts[rnd(0, 4)]);
+            c.ctx[s] = small_only && c.ctx[s] > 700 ? 700 : c.ctx[s];
+            c.q_len[s] = 1;
+        }
+        check_attention(&c);
+    }
+}
+
 /* Many (sequence, KV head) pairs: the kernel that gives each a single warp. */
 static void many_pairs(void)
 {
@@ -1182,7 +1453,9 @@ int main(int argc, char **argv)
     section("formats", &c, &f);
     for (int i = 0; i < 12 && wanted("embed"); i++) {
         static const nrd_dtype t[] = {NRD_DTYPE_BF16, NRD_DTYPE_F8_E4M3, NRD_DTYPE_F32, NRD_DTYPE_I8};
-        check_embed(t[i % 4], i % 3 == 0 ? NRD_DTYPE_F32 : NRD_DTYPE_BF16, rnd(1, 40), rnd(5, 999), rnd(1, 700), i % 2);
+        const int hidden = i % 3 ? 8 * rnd(1, 300) : rnd(1, 700);
+        check_embed(t[i % 4], i % 3 == 0 ? NRD_DTYPE_F32 : NRD_DTYPE_BF16, rnd(1, 40), rnd(5, 999), hidden,
+                    i % 2);
     }
     section("embed", &c, &f);
     if (wanted("norm")) {
@@ -1196,6 +1469,8 @@ int main(int argc, char **argv)
     for (int i = 0; i < (small_only ? 3 : 12) && wanted("sample"); i++) {
         static const int vocabs[] = {128256, 1000, 33, 151936, 5003, 50257};
         check_sample(i % 6 == 3 ? 9 : 24, small_only ? vocabs[i % 3 + 1] % 9000 : vocabs[i % 6], i);
+        /* few: many blocks a row */
+        check_sample(rnd(1, 8), small_only ? 4099 + 5 * i : vocabs[i % 6] + 4096, i);
     }
     section("sample", &c, &f);
     if (wanted("copy_blocks")) {
@@ -1204,11 +1479,20 @@ int main(int argc, char **argv)
     section("copy_blocks", &c, &f);
     if (wanted("linear")) {
         all_linear();
-        check_deterministic();
+        check_deterministic(NRD_DTYPE_BF16);
     }
     section("linear", &c, &f);
+    if (wanted("quantized")) {
+        check_deterministic(NRD_DTYPE_Q4_0);
+        check_deterministic(NRD_DTYPE_Q4_K);
+        check_deterministic(NRD_DTYPE_Q6_K);
+        check_deterministic(NRD_DTYPE_I8);
+        all_quantized();
+    }
+    section("quantized", &c, &f);
     if (wanted("attention")) {
         all_attention();
+        few_tokens();
         many_pairs();
         long_prompts();
     }

@@ -11,7 +11,7 @@ PYSTUB := $(B)/backends/python
 python_DEPS := $(PYSTUB)/c_python_backend_utils.abi3.so $(PYSTUB)/triton_python_backend_utils.py \
                $(PYSTUB)/triton_python_backend_stub.py
 # No sanitizer in here: the interpreter that loads it has none.
-$(PYSTUB)/c_python_backend_utils.abi3.so: src/backends/python/stub/module.c src/backends/python/ipc.c src/backends/python/ipc.h
+$(PYSTUB)/c_python_backend_utils.abi3.so: $(wildcard src/backends/python/stub/*.[ch]) src/backends/python/ipc.c src/backends/python/ipc.h
 	$(link)
 	$(Q)$(CC) $(filter-out -fsanitize% -fno-sanitize%,$(CFLAGS)) -isystem $(PYTHON_INCLUDE) -shared -o $@ $(filter %.c,$^) -pthread
 $(PYSTUB)/%.py: src/backends/python/stub/%.py

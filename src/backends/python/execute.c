@@ -10,7 +10,6 @@
 #include <string.h>
 #include <sys/uio.h>
 
-enum { KIND_NONE = 0, KIND_RESPONSE = 1, KIND_ERROR = 2 };
 enum { STATE_FLAGS = 0xff, STATE_TAKEN = 256 };
 
 /* ---- the table of requests ---- */
@@ -314,7 +313,7 @@ static TRITONSERVER_Error *read_response(py_conn *c, nrd_py_reader *r, uint64_t 
     TRITONSERVER_Error *err = NULL;
     size_t n = 0;
 
-    if (kind == KIND_ERROR) {
+    if (kind == NRD_PY_RESPONSE_ERROR) {
         uint32_t code = nrd_py_get_u32(r);
         const char *text = nrd_py_get_str(r, NULL);
         return TRITONSERVER_ErrorNew((TRITONSERVER_Error_Code)(code > 7 ? 1 : code), text);
@@ -586,12 +585,12 @@ static void read_answer(batch *b, uint32_t i, nrd_py_reader *r, uint64_t data_at
     b->ok[i] = true;
     pthread_mutex_lock(&c->mu);
     bool closed = q->closed;
-    bool keep = kind == KIND_NONE && !closed && !reschedule && (state & STATE_TAKEN);
+    bool keep = kind == NRD_PY_RESPONSE_NONE && !closed && !reschedule && (state & STATE_TAKEN);
     if (!keep) {
         q->closed = true;
     }
     pthread_mutex_unlock(&c->mu);
-    if (kind != KIND_NONE) {
+    if (kind != NRD_PY_RESPONSE_NONE) {
         TRITONSERVER_Error *err =
             closed ? NULL : TRITONBACKEND_ResponseNew(&response, b->requests[i]);
         nrd_tb_log_error(err, "Fail to create response");

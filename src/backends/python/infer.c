@@ -12,9 +12,6 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { KIND_NONE = 0, KIND_RESPONSE = 1, KIND_ERROR = 2 };
-enum { NO_SLOT = UINT32_MAX };
-
 typedef struct waiting {
     struct waiting *next;
     uint64_t offset, bytes;
@@ -30,7 +27,7 @@ struct py_infer {
                                              * be cancelled all the time. guarded by conn->mu */
     int refs;               /* guarded by conn->mu, like everything below */
     waiting *first, **last; /* responses that nobody has asked for yet */
-    uint32_t slot;          /* who waits, or NO_SLOT */
+    uint32_t slot;          /* who waits, or NRD_PY_NO_SLOT */
     bool over;              /* the last response is in the list or was given */
     bool dropped;
     bool released;
@@ -238,7 +235,7 @@ static bool error_message(py_conn *c, const char *text, uint32_t code, waiting *
     nrd_py_message m = {0};
     nrd_py_message_begin(&m, c->heap, c->map.base);
     nrd_py_put_u8(&m.w, 1);
-    nrd_py_put_u8(&m.w, KIND_ERROR);
+    nrd_py_put_u8(&m.w, NRD_PY_RESPONSE_ERROR);
     nrd_py_put_u32(&m.w, code);
     nrd_py_put_cstr(&m.w, text);
     bool ok = nrd_py_message_finish(&m, &w->offset, &w->bytes);
@@ -251,7 +248,7 @@ static bool end_message(py_conn *c, waiting *w)
     nrd_py_message m = {0};
     nrd_py_message_begin(&m, c->heap, c->map.base);
     nrd_py_put_u8(&m.w, 1);
-    nrd_py_put_u8(&m.w, KIND_NONE);
+    nrd_py_put_u8(&m.w, NRD_PY_RESPONSE_NONE);
     bool ok = nrd_py_message_finish(&m, &w->offset, &w->bytes);
     nrd_py_message_fini(&m);
     return ok;
@@ -282,7 +279,7 @@ static bool response_message(py_infer *f, TRITONSERVER_InferenceResponse *respon
     }
     nrd_py_message_begin(&m, c->heap, c->map.base);
     nrd_py_put_u8(&m.w, last);
-    nrd_py_put_u8(&m.w, KIND_RESPONSE);
+    nrd_py_put_u8(&m.w, NRD_PY_RESPONSE_OK);
     if (response) {
         put_parameters(&m.w, response, &err);
         if (!err) {
@@ -313,22 +310,22 @@ static void deliver(py_infer *f)
 {
     py_conn *c = f->conn;
     waiting *w = NULL;
-    uint32_t slot = NO_SLOT;
+    uint32_t slot = NRD_PY_NO_SLOT;
     bool end = false;
 
     pthread_mutex_lock(&c->mu);
-    if (f->slot != NO_SLOT && f->first && (f->decoupled || f->released)) {
+    if (f->slot != NRD_PY_NO_SLOT && f->first && (f->decoupled || f->released)) {
         w = f->first;
         f->first = w->next;
         if (!f->first) {
             f->last = &f->first;
         }
         slot = f->slot;
-        f->slot = NO_SLOT;
-    } else if (f->slot != NO_SLOT && !f->first && f->over) {
+        f->slot = NRD_PY_NO_SLOT;
+    } else if (f->slot != NRD_PY_NO_SLOT && !f->first && f->over) {
         end = true;
         slot = f->slot;
-        f->slot = NO_SLOT;
+        f->slot = NRD_PY_NO_SLOT;
     }
     pthread_mutex_unlock(&c->mu);
     waiting ending = {0};

@@ -76,6 +76,13 @@ typedef enum {
     NRD_PY_DATA_REMOTE,       /* address in the stub, readable until the answer */
 } nrd_py_data;
 
+/* The byte before a response. */
+typedef enum {
+    NRD_PY_RESPONSE_NONE = 0,
+    NRD_PY_RESPONSE_OK,
+    NRD_PY_RESPONSE_ERROR,
+} nrd_py_response;
+
 /* A command channel: `seq` counts messages and is what the other side sleeps on. */
 typedef struct nrd_py_channel {
     _Atomic uint32_t seq;
@@ -118,6 +125,8 @@ typedef struct nrd_py_control {
     nrd_py_slot slots[NRD_PY_SLOTS];
     nrd_py_returns to_server, to_stub; /* blocks given back to that side */
 } nrd_py_control;
+
+#define NRD_PY_NO_SLOT UINT32_MAX /* nobody waits for an answer */
 
 #define NRD_PY_PROBE 0x4e65726569645079u
 

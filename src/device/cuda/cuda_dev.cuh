@@ -164,11 +164,12 @@ nrd_error *row_quant(nrd_stream *s, const void *x, nrd_dtype dtype, int32_t n_ro
 /* attention_*.cu write rows of o_dtype (an activation type) to out. *done = false: not for this shape.
  * decode takes the sequences whose new tokens x heads of a KV head fit 16 rows, prefill the others.
  * With n_single > 0 decode takes just the first so many, of one token each, prefill all behind.
+ * decode may write a->out in F8 itself (*quantized; NULL: it must not).
  * ring takes the first n_seqs, of one token each, on n_blocks multiprocessors; prefill_hopper keeps
  * to n_blocks of them (0: all). */
 enum { DECODE_ROWS = 16 };
 nrd_error *attention_decode(nrd_stream *s, const nrd_attention_args *a, void *out, nrd_dtype o_dtype,
-                            int n_single, bool *done);
+                            int n_single, bool *done, bool *quantized);
 nrd_error *attention_prefill_hopper(nrd_stream *s, const nrd_attention_args *a, void *out,
                                     nrd_dtype o_dtype, int n_single, int n_blocks, bool *done);
 bool attention_ring_fits(const nrd_stream *s, const nrd_attention_args *a, nrd_dtype o_dtype,

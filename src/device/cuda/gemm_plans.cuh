@@ -19,14 +19,14 @@
 /* rows of W, columns, token class, types of inputs and results, distance of result rows */
 typedef std::tuple<int64_t, int64_t, int64_t, int, int, int64_t> plan_key;
 
-enum { CANDIDATES = 12 };
+enum { OFFERED = 12, CANDIDATES = OFFERED + 14 }; /* by the library; with other tiles */
 
 /* What a shape class runs with; while events are there, a trial whose times are not read yet. */
 struct lt_plan {
     cublasLtMatmulAlgo_t algo;
     int n, timed; /* candidates and timed runs of each */
     cublasLtMatmulAlgo_t tried[CANDIDATES];
-    std::vector<cudaEvent_t> events; /* [n][timed + 1] */
+    std::vector<cudaEvent_t> events; /* [n][timed][before, after] */
 };
 
 typedef std::map<plan_key, lt_plan> plan_table;

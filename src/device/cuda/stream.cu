@@ -152,9 +152,9 @@ static nrd_error *reserve(nrd_stream *s, int32_t max_tokens, int32_t max_seqs, i
     if (s->dev->hopper) {
         NRD_TRY(side_scratch(s));
     }
-    /* attention writes its rows here when it must hand on F8 */
-    return stream_tmp(s, (size_t)(max_tokens > 0 ? max_tokens : 1) *
-                             (size_t)(max_hidden > 0 ? max_hidden : 1) * 4, &p);
+    /* attention writes its rows here when it must hand on F8, linear() rows that it must pad */
+    const size_t bytes = (size_t)(max_tokens > 0 ? max_tokens : 1) * (size_t)(max_hidden > 0 ? max_hidden : 1) * 4;
+    return stream_tmp(s, bytes, &p);
 }
 
 static nrd_error *stream_sync(nrd_stream *s)

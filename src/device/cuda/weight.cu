@@ -3,11 +3,13 @@
  *   bf16, fp16, f32   as they are
  *   F8 (e4m3)         as it is, with a scale for every row (a per-tensor scale is repeated), on Hopper
  *                     (the library scales rows of both sides only there); elsewhere bf16
- *   int8, GGUF blocks bf16: no kernel reads them in their blocks yet
+ *   int8, GGUF blocks on Hopper, for linear(): their integers and scales, exactly, in the layout of
+ *                     ops/wq.cuh (Q2_K and Q3_K: bf16); elsewhere, and for embed(), bf16
  *   vectors           f32 (norms and biases: small, and read by every thread)
  */
 #include "device/cuda/cuda_dev.cuh"
 #include "device/cuda/expand.cuh"
+#include "device/ops/wq.cuh"
 
 extern "C" {
 #include "base/dtype.h"
@@ -38,6 +40,13 @@ static nrd_dtype kept_as(const cuda_device *dev, const nrd_weight *w, bool is_li
     default:
         return nrd_dtype_is_quant(w->dtype) ? NRD_DTYPE_BF16 : NRD_DTYPE_NONE;
     }
+}
+
+/* A factor for all of a matrix has no place in the layout; no format of blocks comes with one. */
+static bool kept_quantized(const cuda_device *dev, const nrd_weight *w, bool is_linear)
+{
+    return is_linear && dev->hopper && dev->encode && wq_of(w->dtype).bits > 0 &&
+           (w->dtype == NRD_DTYPE_I8 || (!w->scales && (w->scale <= 0.0f || w->scale == 1.0f)));
 }
 
 static nrd_error *source_bytes(nrd_dtype dtype, int64_t rows, int64_t cols, size_t *out)
@@ -92,7 +101,8 @@ static void weight_unload(nrd_device *d, nrd_weight *w)
     w->scales = NULL;
 }
 
-/* Uploads raw rows in pieces through scratch memory and converts them into out->data. */
+/* Uploads raw rows in pieces through scratch memory and converts them into out->data: numbers of
+ * out->dtype, or the layout of quantized ones. */
 static nrd_error *load_expanded(nrd_stream *s, const nrd_weight *src, const nrd_weight *out,
                                 const float *dev_scales, float scale)
 {
@@ -100,7 +110,8 @@ static nrd_error *load_expanded(nrd_stream *s, const nrd_weight *src, const nrd_
     const int block_bytes = (int)nrd_dtype_block_bytes(src->dtype);
     const size_t row_bytes = (size_t)(src->cols / block) * (size_t)block_bytes;
     const size_t out_row = (size_t)src->cols * (out->dtype == NRD_DTYPE_F32 ? 4 : 2);
-    const int64_t step = std::max<int64_t>(1, (int64_t)(((size_t)64 << 20) / row_bytes));
+    const int64_t step = /* whole groups of rows */
+        std::max<int64_t>(1, (int64_t)(((size_t)64 << 20) / row_bytes) / WQ_ROWS) * WQ_ROWS;
     void *raw = NULL;
     nrd_error *err = NULL;
 
@@ -112,6 +123,9 @@ static nrd_error *load_expanded(nrd_stream *s, const nrd_weight *src, const nrd_
                                         (size_t)n * row_bytes, cudaMemcpyHostToDevice, s->s);
         if (e != cudaSuccess) {
             err = cuda_fail(e, "uploading a weight");
+        } else if (out->layout == NRD_LAYOUT_WQ) { /* r is a multiple of 16 */
+            err = wq_pack(s, src->dtype, raw, (int64_t)row_bytes, n, src->cols,
+                          (char *)out->data + wq_bytes(src->dtype, r, src->cols));
         } else {
             err = expand_rows(s, src->dtype, block, block_bytes, raw,
                               dev_scales ? dev_scales + r : NULL, scale, out->dtype,
@@ -130,7 +144,8 @@ static nrd_error *weight_load(nrd_stream *s, const nrd_weight *src, bool is_line
                               bool *out_owned)
 {
     cuda_device *dev = s->dev;
-    const nrd_dtype kept = kept_as(dev, src, is_linear);
+    const bool quantized = kept_quantized(dev, src, is_linear);
+    const nrd_dtype kept = quantized ? src->dtype : kept_as(dev, src, is_linear);
     const float scale = src->scale > 0.0f ? src->scale : 1.0f;
     size_t src_size = 0, size = 0;
     nrd_error *err = NULL;
@@ -148,14 +163,16 @@ static nrd_error *weight_load(nrd_stream *s, const nrd_weight *src, bool is_line
         return nrd_errorf(NRD_ERR_INVALID_ARG, "cuda: an int8 weight needs a scale for each row");
     }
     NRD_TRY(source_bytes(src->dtype, src->rows, src->cols, &src_size));
-    if (!nrd_dtype_bytes(kept, (uint64_t)(src->rows * src->cols), &size)) {
+    if (quantized) {
+        size = wq_bytes(kept, src->rows, src->cols);
+    } else if (!nrd_dtype_bytes(kept, (uint64_t)(src->rows * src->cols), &size)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "cuda: a weight of %lld x %lld",
                           (long long)src->rows, (long long)src->cols);
     }
     CUDA_TRY(cudaSetDevice(dev->id));
     NRD_TRY(slab_alloc(dev, dev->slabs, size, &p));
     out->dtype = kept;
-    out->layout = NRD_LAYOUT_ROWS;
+    out->layout = quantized ? NRD_LAYOUT_WQ : (uint32_t)NRD_LAYOUT_ROWS;
     out->rows = src->rows;
     out->cols = src->cols;
     out->scale = 1.0f;
@@ -174,7 +191,9 @@ static nrd_error *weight_load(nrd_stream *s, const nrd_weight *src, bool is_line
         NRD_TRY_GOTO(expand_scales(s, (float *)p, src->scales ? (const float *)p : NULL, scale,
                                    src->rows), err, fail);
     }
-    if (kept == src->dtype) {
+    if (quantized) {
+        NRD_TRY_GOTO(load_expanded(s, src, out, NULL, 1.0f), err, fail);
+    } else if (kept == src->dtype) {
         e = cudaMemcpyAsync((void *)out->data, src->data, size, cudaMemcpyHostToDevice, s->s);
         if (e == cudaSuccess) {
             e = cudaStreamSynchronize(s->s);
@@ -202,7 +221,8 @@ fail:
 static nrd_dtype linear_input(nrd_device *d, const nrd_weight *w, nrd_dtype act_dtype,
                               size_t *out_row_bytes, bool *out_row_scale)
 {
-    const nrd_dtype t = kept_as((const cuda_device *)d, w, true);
+    const nrd_dtype t = w->layout == NRD_LAYOUT_WQ ? NRD_DTYPE_BF16
+                                                   : kept_as((const cuda_device *)d, w, true);
     size_t bytes = 0;
 
     (void)act_dtype; /* the tensor cores want both operands in one type: the weight's */

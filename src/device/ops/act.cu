@@ -1,15 +1,17 @@
 /* act: out[t,i] = f(x[t,i]) (* x[t, inter+i] if gated), and row_quant: out = x, both optionally
  * quantized to F8 with one scale a row.
  * Shapes    x [n_tokens, inter or 2 inter] act dtype; out [n_tokens, inter].
- * Work      F8: one block a row, the products wait in registers for the row's maximum, so x is read
+ * Work      F8, up to 64 rows: a row over the blocks of a cluster (cluster.cuh), eight elements a
+ *           thread. F8: one block a row, the products wait in registers for the row's maximum, so x is read
  *           once; many long rows on Hopper: a block an SM walks over rows that bulk copies bring to
  *           shared memory two ahead, so that memory does not wait for the maximum. Otherwise a block
  *           takes 2048 columns of a row.
  * Bound     memory: 3 (gated) or 2 values a result; the function is exp or tanh in f32.
  * Measured  NVIDIA H200, SwiGLU 2048 x 14336: bf16 4.08 TB/s (92 %), to F8 3.71 (84 %;
- *           without bulk copies 50 %) (2026-11-21, make gpu-bench).
+ *           without bulk copies 50 %); one row: bf16 1.13, to F8 1.31 us, in one block 3.1
+ *           (2026-11-21, make gpu-bench).
  */
-#include "device/ops/hopper.cuh"
+#include "device/ops/cluster.cuh"
 
 #include <algorithm>
 
@@ -83,6 +85,56 @@ static __global__ void __launch_bounds__(1024) act_quant_kernel(act_params a)
             }
             store8(out + i, v + j * 8);
         }
+    }
+}
+
+/* The same for few rows, where only latency counts: a row over the blocks of a cluster, eight elements a
+ * thread. KIND -1: as the parameters say. */
+template <typename T, bool GATED, int KIND>
+static __global__ void __launch_bounds__(512) act_few_kernel(act_params a)
+{
+    __shared__ float2 slots[MAX_CLUSTER * 512 / 32];
+    __shared__ uint64_t bar;
+    const int n_blocks = (int)gridDim.x, n_warps = (int)blockDim.x / 32, all = n_warps * n_blocks;
+    const int rank = (int)blockIdx.x, lane = (int)threadIdx.x & 31;
+    const int64_t row = (int)blockIdx.y;
+    const int i = (rank * (int)blockDim.x + (int)threadIdx.x) * 8;
+    float v[8], amax = 0.0f;
+
+    share_begin(&bar, all, n_blocks);
+    pdl_wait();
+    pdl_go();
+    if (i < a.inter) {
+        const T *x = (const T *)a.x + row * (GATED ? 2 : 1) * a.inter + i;
+        const uint4 first = load_raw(x), second = GATED ? load_raw(x + a.inter) : first;
+        float up[8];
+        raw_to_f<T>(first, v);
+        raw_to_f<T>(second, up);
+#pragma unroll
+        for (int k = 0; k < 8; k++) {
+            const float y = act_apply(KIND < 0 ? a.kind : KIND, v[k]);
+            v[k] = GATED ? y * up[k] : y;
+            amax = fmaxf(amax, fabsf(v[k]));
+        }
+    }
+    share_put(slots, &bar, rank * n_warps + (int)threadIdx.x / 32,
+              make_float2(warp_reduce<op_amax>(amax), 0.0f), n_blocks);
+    share_wait(&bar, n_blocks);
+    amax = lane < all ? slots[lane].x : 0.0f;
+#pragma unroll 1
+    for (int w = lane + 32; w < all; w += 32) {
+        amax = fmaxf(amax, slots[w].x);
+    }
+    const float scale = f8_scale(warp_reduce<op_amax>(amax)), q = 1.0f / scale;
+    if (i == 0) {
+        a.out_scale[row] = scale;
+    }
+    if (i < a.inter) {
+#pragma unroll
+        for (int k = 0; k < 8; k++) {
+            v[k] *= q;
+        }
+        store8((f8 *)a.out + row * a.inter + i, v);
     }
 }
 
@@ -222,6 +274,23 @@ template <typename T, typename O> static __global__ void act_kernel(act_params a
     }
 }
 
+enum { ACT_FEW_THREADS = 128, ACT_FEW_ROWS = 64 }; /* threads of a block, of eight elements each */
+
+template <typename T> static nrd_error *act_few(nrd_stream *s, const act_params &p, int rows)
+{
+    const int vecs = p.inter / 8, n = cluster_blocks(vecs, ACT_FEW_THREADS);
+    const int threads = ((vecs + n - 1) / n + 31) & ~31;
+
+    if (p.gated && p.kind == NRD_ACT_SILU) {
+        return launch_rows(s, act_few_kernel<T, true, NRD_ACT_SILU>, n, rows, threads, p);
+    }
+    if (!p.gated && p.kind == NRD_ACT_NONE) {
+        return launch_rows(s, act_few_kernel<T, false, NRD_ACT_NONE>, n, rows, threads, p);
+    }
+    return launch_rows(s, p.gated ? act_few_kernel<T, true, -1> : act_few_kernel<T, false, -1>, n, rows,
+                       threads, p);
+}
+
 template <typename T>
 static nrd_error *act_quant(nrd_stream *s, const act_params &p, int rows, bool vector)
 {
@@ -232,6 +301,11 @@ static nrd_error *act_quant(nrd_stream *s, const act_params &p, int rows, bool v
     if (vector && s->dev->hopper && rows >= 2 * s->dev->n_sm && row_bytes >= 16384 && vecs <= 4096 &&
         ACT_FRONT + ACT_STAGES * row_bytes <= s->dev->smem_max) {
         return vecs <= 2048 ? act_stream<T, 2>(s, p, rows) : act_stream<T, 4>(s, p, rows);
+    }
+    if constexpr (sizeof(T) == 2) {
+        if (vector && s->dev->hopper && rows <= ACT_FEW_ROWS && vecs <= MAX_CLUSTER * 512) {
+            return act_few<T>(s, p, rows);
+        }
     }
     if (vector && vecs <= 512) {
         return launch(s, act_quant_kernel<T, 1>, grid, dim3((unsigned)(vecs + 31) & ~31u), 0, p);
@@ -256,7 +330,7 @@ static nrd_error *act_plain(nrd_stream *s, const act_params &p, int rows, bool v
 
 static nrd_error *act_run(nrd_stream *s, const act_params &p, nrd_dtype in, nrd_dtype out, int rows)
 {
-    const bool vector = p.inter % 8 == 0 && aligned16(p.x) && aligned16(p.out);
+    const bool vector = p.inter % 8 == 0 && aligned16(p.x) && aligned_store8(p.out, out);
 
     if (!is_act_dtype(in) ||
         !(is_act_dtype(out) || (out == NRD_DTYPE_F8_E4M3 && p.out_scale))) {

@@ -222,7 +222,7 @@ nrd_error *op_attention(nrd_stream *s, const nrd_attention_args *a)
         NRD_TRY(stream_tmp(s, (size_t)b->n_tokens * (size_t)cols *
                                   (a->act_dtype == NRD_DTYPE_F32 ? 4 : 2), &out));
     }
-    bool decoded = false, prefilled = false;
+    bool decoded = false, prefilled = false, quantized = false;
     const bool plain = !a->deterministic && !b->tree_mask;
     const int group = a->n_heads / a->kv.n_kv_heads;
     if (plain && group <= DECODE_ROWS && b->max_q_len * group > DECODE_ROWS && b->n_single > 0 &&
@@ -236,7 +236,7 @@ nrd_error *op_attention(nrd_stream *s, const nrd_attention_args *a)
             decoded = true;
             NRD_TRY(attention_ring(s, a, out, o_dtype, b->n_single, s->dev->n_sm));
         } else if (!prefilled) {
-            NRD_TRY(attention_decode(s, a, out, o_dtype, b->n_single, &decoded));
+            NRD_TRY(attention_decode(s, a, out, o_dtype, b->n_single, &decoded, NULL));
         }
         if (prefilled) {
             decoded = true;
@@ -253,7 +253,7 @@ nrd_error *op_attention(nrd_stream *s, const nrd_attention_args *a)
             decoded = true;
             NRD_TRY(attention_ring(s, a, out, o_dtype, b->n_seqs, s->dev->n_sm));
         } else if (group <= DECODE_ROWS) {
-            NRD_TRY(attention_decode(s, a, out, o_dtype, 0, &decoded));
+            NRD_TRY(attention_decode(s, a, out, o_dtype, 0, &decoded, &quantized));
         }
         if (decoded && b->max_q_len * group <= DECODE_ROWS) {
             prefilled = true; /* none of the other kind */
@@ -264,7 +264,7 @@ nrd_error *op_attention(nrd_stream *s, const nrd_attention_args *a)
     if (!prefilled) {
         NRD_TRY(attention_any(s, a, out, o_dtype, decoded ? DECODE_ROWS + 1 : 0));
     }
-    if (quant) {
+    if (quant && !(decoded && quantized)) {
         return row_quant(s, out, a->act_dtype, b->n_tokens, cols, a->out, a->out_row_scale);
     }
     return NULL;

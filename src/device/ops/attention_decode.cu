@@ -8,6 +8,8 @@
  *           4 x 4 transposition inside each quad. Where eight rows are enough the products are turned
  *           round (S^T = K Q^T, O^T = V^T P^T), so that tokens and dimensions fill the 16 and rows the
  *           8 of an instruction. Splits are merged by the last block to arrive, in order.
+ *           Up to eight sequences of one token come out as F8 at once: the KV heads of a sequence are a
+ *           cluster and share the row's largest magnitude.
  * Bound     memory: context x 2 x n_kv_heads x head_dim x size bytes a sequence.
  * Measured  NVIDIA H200, 256 sequences x 1,024 tokens, 32 heads over 8 x 128: bf16 4.39 TB/s (99 % of
  *           read speed), F8 4.18 (95 %); 256 x 128..256: 78 and 57 % (2026-11-21, make gpu-bench).
@@ -17,6 +19,7 @@
  * Sources   FlashAttention-2 (Dao 2023), Flash-Decoding (Dao et al. 2023).
  */
 #include "device/ops/attention.cuh"
+#include "device/ops/cluster.cuh"
 
 #include <algorithm>
 
@@ -25,8 +28,11 @@ enum { MAX_SPLITS = 64 };
 struct decode_params {
     attn_params a;
     int n_splits, min_tiles, bt_shift;
+    int alone; /* so many tiles are not split at all */
     float *ws; /* [seq, kv head, split][rows][HD + 2] */
-    int *counters;
+    int *counters; /* of a (sequence, KV head); behind them of a sequence */
+    f8 *q_out;     /* QUANT: rows of F8 and their scales; a.out is scratch */
+    float *q_scale;
 };
 
 /* out[l] = r[t] of lane l of the quad, t = this lane's place in it. */
@@ -70,9 +76,50 @@ static constexpr __host__ __device__ int decode_resident(int hd, int rows)
     return hd > 64 || rows == 16 ? 2 : 3;
 }
 
+/* Eight 16-bit elements of q as operands. */
+template <typename T, bool BF> static __device__ __forceinline__ uint32_t q_word(uint32_t w)
+{
+    if constexpr (std::is_same<T, bf16>::value == BF) {
+        return w;
+    } else {
+        T e[2];
+        memcpy(e, &w, 4);
+        return pack2<BF>(to_f(e[0]), to_f(e[1]));
+    }
+}
+
+/* A finished row of a.out, written by other blocks, as F8. */
+template <typename T> static __device__ void quant_row(const decode_params &p, int64_t row, float *red)
+{
+    const int cols = p.a.n_heads * p.a.g.hd;
+    const T *x = (const T *)p.a.out + row * cols;
+    float v[8], amax = 0.0f;
+
+    for (int i = (int)threadIdx.x * 8; i < cols; i += (int)blockDim.x * 8) {
+        raw_to_f<T>(__ldcg((const uint4 *)(x + i)), v);
+#pragma unroll
+        for (int k = 0; k < 8; k++) {
+            amax = fmaxf(amax, fabsf(v[k]));
+        }
+    }
+    const float scale = f8_scale(block_reduce<op_max>(amax, red)), q = 1.0f / scale;
+    if (threadIdx.x == 0) {
+        p.q_scale[row] = scale;
+    }
+    for (int i = (int)threadIdx.x * 8; i < cols; i += (int)blockDim.x * 8) {
+        raw_to_f<T>(__ldcg((const uint4 *)(x + i)), v);
+#pragma unroll
+        for (int k = 0; k < 8; k++) {
+            v[k] *= q;
+        }
+        store8(p.q_out + row * cols + i, v);
+    }
+}
+
 /* WHOLE: a tile lies inside one block. WARPS 4 share a (sequence, KV head); where there are plenty of
- * those each has 1, and nothing to merge. */
-template <typename T, typename C, int HD, int ROWS, bool WHOLE, int WARPS>
+ * those each has 1, and nothing to merge. QUANT: the result is F8; the KV heads of a sequence of one
+ * token are a cluster and tell each other their largest magnitudes. */
+template <typename T, typename C, int HD, int ROWS, bool WHOLE, int WARPS, bool QUANT>
 static __global__ void __launch_bounds__(WARPS * 32, decode_resident(HD, ROWS) * 4 / WARPS)
     attention_decode_kernel(const decode_params p)
 {
@@ -88,7 +135,13 @@ static __global__ void __launch_bounds__(WARPS * 32, decode_resident(HD, ROWS) *
     constexpr bool AHEAD = HD <= 128;
     constexpr int KB = AHEAD ? 1 : 2, KJ = NJ / KB, VN = AHEAD ? ND : 8, VB = ND / VN;
     const attn_params &a = p.a;
-    __shared__ float o_s[ROWS * HD], m_s[WARPS][ROWS], l_s[WARPS][ROWS];
+    /* each warp's sums, where there is room; the pitch keeps a warp's stores in different banks */
+    constexpr bool SLABS = WARPS * ROWS * HD <= 8192;
+    constexpr int PITCH = HD + 4;
+    __shared__ __align__(8) float o_s[(SLABS ? WARPS : 1) * ROWS * PITCH];
+    __shared__ float m_s[WARPS][ROWS], l_s[WARPS][ROWS], red[32];
+    __shared__ float2 slots[QUANT ? MAX_CLUSTER * WARPS : 1];
+    __shared__ uint64_t bar;
     __shared__ int last_s;
     __shared__ float w_s[ROWS][MAX_SPLITS + 1]; /* of each split in the merge */
     const int split = blockIdx.x, kvh = blockIdx.y, seq = blockIdx.z;
@@ -113,8 +166,8 @@ static __global__ void __launch_bounds__(WARPS * 32, decode_resident(HD, ROWS) *
     }
     const int n_tiles = sinks + (ctx + TILE - 1) / TILE - lo;
     int per = (n_tiles + p.n_splits - 1) / p.n_splits;
-    per = per < p.min_tiles ? p.min_tiles : per;
-    const int used = (n_tiles + per - 1) / per;
+    per = n_tiles <= p.alone ? n_tiles : per < p.min_tiles ? p.min_tiles : per;
+    const int used = n_tiles > 0 ? (n_tiles + per - 1) / per : 0;
     if (split >= used) {
         pdl_wait();
         return;
@@ -154,33 +207,51 @@ static __global__ void __launch_bounds__(WARPS * 32, decode_resident(HD, ROWS) *
     uint4 kr[KJ][KC];
     int tile_block = WHOLE ? block_of(begin + warp) : -1;
     int next_block = WHOLE ? block_of(begin + warp + WARPS) : -1;
-    /* everything above was there before; keys and queries are the kernel's in front of us */
-    pdl_wait();
-    pdl_go();
-    if (AHEAD && begin + warp < end) {
-        load_k(tile_start(begin + warp), tile_block, 0, kr);
-    }
-
     /* Q: this lane's rows are g and g + 8 */
-    uint32_t q[HD / 16][2 * HALVES];
+    const T *q_src[HALVES];
     int pos[HALVES];
+    bool q_in[HALVES];
 #pragma unroll
     for (int h = 0; h < HALVES; h++) {
         const int r = g + 8 * h;
-        const bool in = r < rows;
-        const int tok = q0 + (in ? r / a.group : 0), head = kvh * a.group + (in ? r % a.group : 0);
-        const T *src = (const T *)a.q + tok * a.q_stride + (int64_t)head * HD;
+        q_in[h] = r < rows;
+        const int tok = q0 + (q_in[h] ? r / a.group : 0), head = kvh * a.group + (q_in[h] ? r % a.group : 0);
+        q_src[h] = (const T *)a.q + tok * a.q_stride + (int64_t)head * HD + UE * t;
         pos[h] = a.positions[tok];
+    }
+    if constexpr (QUANT) {
+        share_begin(&bar, a.g.n_kv * WARPS, a.g.n_kv);
+    }
+    /* everything above was there before; keys and queries are the kernel's in front of us */
+    pdl_wait();
+    pdl_go();
+    uint4 q_raw[HALVES][KC][UE / 8];
+#pragma unroll
+    for (int h = 0; h < HALVES; h++) {
+#pragma unroll
+        for (int i = 0; i < KC; i++) {
+#pragma unroll
+            for (int x = 0; x < UE / 8; x++) {
+                q_raw[h][i][x] = make_uint4(0, 0, 0, 0);
+                if (q_in[h]) {
+                    q_raw[h][i][x] = load_raw(q_src[h] + 4 * UE * i + 8 * x);
+                }
+            }
+        }
+    }
+    if (AHEAD && begin + warp < end) {
+        load_k(tile_start(begin + warp), tile_block, 0, kr);
+    }
+    uint32_t q[HD / 16][2 * HALVES];
+#pragma unroll
+    for (int h = 0; h < HALVES; h++) {
 #pragma unroll
         for (int i = 0; i < KC; i++) {
 #pragma unroll
             for (int m = 0; m < SM; m++) {
-#pragma unroll
-                for (int s = 0; s < 2; s++) {
-                    const T *e = src + 4 * UE * i + UE * t + 4 * m + 2 * s;
-                    q[i * SM + m][HALVES * s + h] =
-                        in ? pack2<BF>(to_f(e[0]), to_f(e[1])) : 0;
-                }
+                const uint4 u = q_raw[h][i][m / 2];
+                q[i * SM + m][h] = q_word<T, BF>(m % 2 ? u.z : u.x);
+                q[i * SM + m][HALVES + h] = q_word<T, BF>(m % 2 ? u.w : u.y);
             }
         }
     }
@@ -415,108 +486,183 @@ static __global__ void __launch_bounds__(WARPS * 32, decode_resident(HD, ROWS) *
             l_s[warp][SWAP ? 2 * t + h : g + 8 * h] = l_run[h];
         }
     }
-    __syncthreads();
-    float fix[2];
+    const int active = end - begin < WARPS ? end - begin : WARPS;
+    auto put_o = [&](int slab, bool first, const float *fix) {
 #pragma unroll
-    for (int h = 0; h < 2; h++) {
-        float top = -INFINITY;
-        for (int w = 0; w < WARPS; w++) {
-            top = fmaxf(top, m_s[w][SWAP ? 2 * t + h : g + 8 * h]);
+        for (int n = 0; n < ND * HALVES / 2; n++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const int row = SWAP ? 2 * t + i % 2 : g + 8 * (i / 2);
+                const int d = SWAP ? 16 * n + 8 * (i / 2) + g : 8 * n + 2 * t + i % 2;
+                float *at = &o_s[(slab * ROWS + row) * PITCH + d];
+                *at = (first ? 0.0f : *at) + o[n][i] * fix[SWAP ? i % 2 : i / 2];
+            }
         }
-        fix[h] = m_run[h] == -INFINITY ? 0.0f : fast_exp2(m_run[h] - top);
+    };
+    if constexpr (SLABS) {
+        const float ones[2] = {1.0f, 1.0f};
+        if (warp < active) {
+            put_o(warp, true, ones);
+        }
+        __syncthreads();
+    } else {
+        __syncthreads();
+        float fix[2];
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            float top = -INFINITY;
+            for (int w = 0; w < WARPS; w++) {
+                top = fmaxf(top, m_s[w][SWAP ? 2 * t + h : g + 8 * h]);
+            }
+            fix[h] = m_run[h] == -INFINITY ? 0.0f : fast_exp2(m_run[h] - top);
+        }
+        for (int w = 0; w < WARPS; w++) {
+            if (warp == w) {
+                put_o(0, w == 0, fix);
+            }
+            __syncthreads();
+        }
     }
-    for (int w = 0; w < WARPS; w++) {
-        if (warp == w) {
+    /* elements i and i + 1 of the block's sums, their row's maximum and sum of weights */
+    auto merged = [&](int i, float *m, float *l) {
+        const int r = i / HD, d = i % HD;
+        float2 v = make_float2(0.0f, 0.0f);
+        *m = m_s[0][r];
+        *l = 0.0f;
 #pragma unroll
-            for (int n = 0; n < ND * HALVES / 2; n++) {
+        for (int w = 1; w < WARPS; w++) {
+            *m = fmaxf(*m, m_s[w][r]);
+        }
 #pragma unroll
-                for (int i = 0; i < 4; i++) {
-                    const int row = SWAP ? 2 * t + i % 2 : g + 8 * (i / 2);
-                    const int d = SWAP ? 16 * n + 8 * (i / 2) + g : 8 * n + 2 * t + i % 2;
-                    float *at = &o_s[row * HD + d];
-                    *at = (w == 0 ? 0.0f : *at) + o[n][i] * fix[SWAP ? i % 2 : i / 2];
+        for (int w = 0; w < WARPS; w++) {
+            if (w < active) {
+                const float f = m_s[w][r] == -INFINITY ? 0.0f : fast_exp2(m_s[w][r] - *m);
+                *l += f * l_s[w][r];
+                if constexpr (SLABS) {
+                    const float2 x = *(const float2 *)&o_s[(w * ROWS + r) * PITCH + d];
+                    v.x += f * x.x;
+                    v.y += f * x.y;
                 }
             }
         }
-        __syncthreads();
+        if constexpr (!SLABS) {
+            v = *(const float2 *)&o_s[r * PITCH + d];
+        }
+        return v;
+    };
+    auto out_at = [&](int i) {
+        const int r = i / HD;
+        const int64_t tok = q0 + r / a.group, head = kvh * a.group + r % a.group;
+        return (tok * a.n_heads + head) * HD + i % HD;
+    };
+    if (used == 1) {
+        if constexpr (QUANT) {
+            constexpr int STEPS = ROWS * HD / (WARPS * 64);
+            float2 v[STEPS];
+            float amax = 0.0f;
+#pragma unroll
+            for (int x = 0; x < STEPS; x++) {
+                const int i = (x * WARPS * 32 + tid) * 2;
+                v[x] = make_float2(0.0f, 0.0f);
+                if (i < rows * HD) {
+                    float m, l;
+                    v[x] = merged(i, &m, &l);
+                    const float inv = l > 0.0f ? __fdividef(a.v_scale, l) : 0.0f;
+                    v[x].x *= inv;
+                    v[x].y *= inv;
+                    amax = fmaxf(amax, fmaxf(fabsf(v[x].x), fabsf(v[x].y)));
+                }
+            }
+            share_put(slots, &bar, kvh * WARPS + warp, make_float2(warp_reduce<op_amax>(amax), 0.0f),
+                      a.g.n_kv);
+            share_wait(&bar, a.g.n_kv);
+            amax = lane < a.g.n_kv * WARPS ? slots[lane].x : 0.0f;
+            const float scale = f8_scale(warp_reduce<op_amax>(amax)), f = 1.0f / scale;
+#pragma unroll
+            for (int x = 0; x < STEPS; x++) {
+                const int i = (x * WARPS * 32 + tid) * 2;
+                if (i < rows * HD) {
+                    *(uint16_t *)(p.q_out + out_at(i)) = __nv_cvt_float2_to_fp8x2(
+                        make_float2(v[x].x * f, v[x].y * f), __NV_SATFINITE, __NV_E4M3);
+                }
+            }
+            if (kvh == 0 && tid == 0) {
+                p.q_scale[q0] = scale;
+            }
+        } else {
+            for (int i = tid * 2; i < rows * HD; i += WARPS * 64) {
+                float m, l;
+                const float2 v = merged(i, &m, &l);
+                const float inv = l > 0.0f ? __fdividef(a.v_scale, l) : 0.0f;
+                attn_store2(a, out_at(i), v.x * inv, v.y * inv);
+            }
+        }
+        return;
     }
+
+    /* The splits into one: the last block to arrive. */
     const int64_t share = ((int64_t)seq * a.g.n_kv + kvh) * p.n_splits;
     float *part = p.ws + (share + split) * (ROWS * (HD + 2));
-    float l_row = 0.0f, m_row = -INFINITY;
-    if (tid < ROWS) { /* ROWS <= 16 < threads */
-        for (int w = 0; w < WARPS; w++) {
-            m_row = fmaxf(m_row, m_s[w][tid]);
-        }
-        for (int w = 0; w < WARPS; w++) {
-            l_row += m_s[w][tid] == -INFINITY ? 0.0f : l_s[w][tid] * fast_exp2(m_s[w][tid] - m_row);
+    for (int i = tid * 2; i < rows * HD; i += WARPS * 64) {
+        float m, l;
+        const float2 v = merged(i, &m, &l);
+        __stcg((float2 *)(part + i), v);
+        if (i % HD == 0) {
+            __stcg((float2 *)(part + ROWS * HD + 2 * (i / HD)), make_float2(m, l));
         }
     }
-    if (used > 1) {
-        for (int i = tid; i < rows * HD; i += WARPS * 32) {
-            __stcg(part + i, o_s[i]);
-        }
-        if (tid < ROWS) { /* ROWS <= 16 < threads */
-            __stcg(part + ROWS * HD + 2 * tid, m_row);
-            __stcg(part + ROWS * HD + 2 * tid + 1, l_row);
-        }
+    auto last = [&](int *counter, int n) {
         __threadfence();
         __syncthreads();
         if (tid == 0) {
-            int *counter = &p.counters[(int64_t)seq * a.g.n_kv + kvh];
-            last_s = atomicAdd(counter, 1) == used - 1;
+            last_s = atomicAdd(counter, 1) == n - 1;
             if (last_s) {
                 *counter = 0;
             }
             __threadfence();
         }
         __syncthreads();
-        if (!last_s) {
-            return;
-        }
-        part = p.ws + share * (ROWS * (HD + 2));
-        /* all loads at once: one after the other they would cost 0.6 us each */
-        for (int i = tid; i < ROWS * used; i += WARPS * 32) {
-            w_s[i % ROWS][i / ROWS] = __ldcg(part + (i / ROWS) * (ROWS * (HD + 2)) + ROWS * HD +
-                                             2 * (i % ROWS));
-        }
-        __syncthreads();
-        if (tid < ROWS) {
-            m_row = -INFINITY;
-            l_row = 0.0f;
-            for (int i = 0; i < used; i++) {
-                m_row = fmaxf(m_row, w_s[tid][i]);
-            }
-#pragma unroll 8
-            for (int i = 0; i < used; i++) {
-                const float m = w_s[tid][i];
-                const float w = m == -INFINITY ? 0.0f : fast_exp2(m - m_row);
-                w_s[tid][i] = w;
-                l_row += w * __ldcg(part + i * (ROWS * (HD + 2)) + ROWS * HD + 2 * tid + 1);
-            }
-        }
+        return last_s;
+    };
+    if (!last(&p.counters[(int64_t)seq * a.g.n_kv + kvh], used)) {
+        return;
     }
-    if (tid < ROWS) { /* ROWS <= 16 < threads */
-        m_s[0][tid] = m_row;
+    part = p.ws + share * (ROWS * (HD + 2));
+    /* all loads at once: one after the other they would cost 0.6 us each */
+    for (int i = tid; i < rows * used; i += WARPS * 32) {
+        w_s[i % rows][i / rows] = __ldcg(part + (i / rows) * (ROWS * (HD + 2)) + ROWS * HD + 2 * (i % rows));
+    }
+    __syncthreads();
+    if (tid < rows) { /* rows <= 16 < threads */
+        float m_row = -INFINITY, l_row = 0.0f;
+        for (int i = 0; i < used; i++) {
+            m_row = fmaxf(m_row, w_s[tid][i]);
+        }
+#pragma unroll 8
+        for (int i = 0; i < used; i++) {
+            const float m = w_s[tid][i];
+            const float w = m == -INFINITY ? 0.0f : fast_exp2(m - m_row);
+            w_s[tid][i] = w;
+            l_row += w * __ldcg(part + i * (ROWS * (HD + 2)) + ROWS * HD + 2 * tid + 1);
+        }
         l_s[0][tid] = l_row > 0.0f ? a.v_scale / l_row : 0.0f;
     }
     __syncthreads();
     for (int i = tid * 2; i < rows * HD; i += WARPS * 64) {
-        const int r = i / HD, d = i % HD;
+        const int r = i / HD;
         float v0 = 0.0f, v1 = 0.0f;
-        if (used > 1) {
 #pragma unroll 8
-            for (int k = 0; k < used; k++) {
-                const float2 v = __ldcg((const float2 *)(part + k * (ROWS * (HD + 2)) + i));
-                v0 += w_s[r][k] * v.x;
-                v1 += w_s[r][k] * v.y;
-            }
-        } else {
-            v0 = o_s[i];
-            v1 = o_s[i + 1];
+        for (int k = 0; k < used; k++) {
+            const float2 v = __ldcg((const float2 *)(part + k * (ROWS * (HD + 2)) + i));
+            v0 += w_s[r][k] * v.x;
+            v1 += w_s[r][k] * v.y;
         }
-        const float inv = l_s[0][r];
-        const int64_t tok = q0 + r / a.group, head = kvh * a.group + r % a.group;
-        attn_store2(a, (tok * a.n_heads + head) * HD + d, v0 * inv, v1 * inv);
+        attn_store2(a, out_at(i), v0 * l_s[0][r], v1 * l_s[0][r]);
+    }
+    if constexpr (QUANT) {
+        if (last(&p.counters[(int64_t)a.n_seqs * a.g.n_kv + seq], a.g.n_kv)) {
+            quant_row<T>(p, q0, red);
+        }
     }
 }
 
@@ -534,6 +680,7 @@ static nrd_error *decode_launch(nrd_stream *s, decode_params p, int max_ctx)
     if (pairs < resident) {
         splits = resident / pairs;
         p.min_tiles = WARPS;
+        p.alone = (p.q_out ? 3 : 2) * WARPS;
     } else {
         p.min_tiles = 64;
         splits = (max_ctx + TILE * p.min_tiles - 1) / (TILE * p.min_tiles);
@@ -542,11 +689,17 @@ static nrd_error *decode_launch(nrd_stream *s, decode_params p, int max_ctx)
     splits = std::max<int64_t>(1, std::min(std::min<int64_t>(splits, MAX_SPLITS), fit));
     p.n_splits = (int)splits;
     const dim3 grid((unsigned)splits, (unsigned)p.a.g.n_kv, (unsigned)p.a.n_seqs);
-    if (p.a.g.bt >= TILE) {
-        return launch(s, attention_decode_kernel<T, C, HD, ROWS, true, WARPS>, grid, dim3(WARPS * 32), 0,
-                      p);
+    if constexpr (ROWS == 8 && WARPS == 4 && HD <= 128) {
+        if (p.q_out) {
+            return launch_cluster(s, p.a.g.bt >= TILE
+                                         ? attention_decode_kernel<T, C, HD, ROWS, true, WARPS, true>
+                                         : attention_decode_kernel<T, C, HD, ROWS, false, WARPS, true>,
+                                  dim3(1, (unsigned)p.a.g.n_kv), grid, WARPS * 32, 0, p);
+        }
     }
-    return launch(s, attention_decode_kernel<T, C, HD, ROWS, false, WARPS>, grid, dim3(WARPS * 32), 0, p);
+    return launch(s, p.a.g.bt >= TILE ? attention_decode_kernel<T, C, HD, ROWS, true, WARPS, false>
+                                      : attention_decode_kernel<T, C, HD, ROWS, false, WARPS, false>,
+                  grid, dim3(WARPS * 32), 0, p);
 }
 
 template <typename T, typename C, int HD>
@@ -582,17 +735,21 @@ static nrd_error *decode_dim(nrd_stream *s, const decode_params &p, int max_ctx,
 }
 
 nrd_error *attention_decode(nrd_stream *s, const nrd_attention_args *a, void *out, nrd_dtype o_dtype,
-                            int n_single, bool *done)
+                            int n_single, bool *done, bool *quantized)
 {
     const nrd_batch_view *b = a->batch;
     decode_params p = {};
 
     *done = false;
+    if (quantized) {
+        *quantized = false;
+    }
     p.a = attn_params_of(a, out, o_dtype);
     p.a.n_seqs = n_single > 0 ? n_single : b->n_seqs;
     const int bt = a->kv.block_tokens;
     if (a->act_dtype == NRD_DTYPE_F32 || bt < 16 || (bt & (bt - 1)) != 0 || b->n_seqs > 65535 ||
-        (int64_t)b->n_seqs * a->kv.n_kv_heads > N_COUNTERS || !aligned16(a->kv.base)) {
+        (int64_t)b->n_seqs * a->kv.n_kv_heads > N_COUNTERS || !aligned16(a->kv.base) ||
+        !aligned16(a->q) || p.a.q_stride % 8 != 0) {
         return NULL;
     }
     NRD_TRY(stream_scratch(s));
@@ -601,6 +758,15 @@ nrd_error *attention_decode(nrd_stream *s, const nrd_attention_args *a, void *ou
     p.counters = s->counters;
     /* a mixed step may have sequences of up to 16 rows */
     const bool eight = (n_single > 0 ? 1 : b->max_q_len) * p.a.group <= 8;
+    /* few tokens: the kernel writes F8 itself */
+    if (quantized && a->out_dtype == NRD_DTYPE_F8_E4M3 && o_dtype == a->act_dtype && s->dev->hopper &&
+        b->max_q_len == 1 && p.a.n_seqs <= FEW_ROWS && eight && a->kv.n_kv_heads <= MAX_CLUSTER &&
+        (a->kv.head_dim == 64 || a->kv.head_dim == 128) && kv_elem_bytes(a->kv.dtype) <= 2 &&
+        a->kv.dtype != NRD_DTYPE_I8 && aligned16(a->out)) {
+        p.q_out = (f8 *)a->out;
+        p.q_scale = a->out_row_scale;
+        *quantized = true;
+    }
     if (a->act_dtype == NRD_DTYPE_BF16) {
         switch (a->kv.dtype) {
         case NRD_DTYPE_BF16:

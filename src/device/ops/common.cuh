@@ -8,6 +8,8 @@
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
 
+#include <type_traits>
+
 typedef __nv_bfloat16 bf16;
 typedef __half f16;
 struct f8 { /* e4m3 */
@@ -107,11 +109,25 @@ struct op_max {
     static __device__ __forceinline__ float of(float a, float b) { return fmaxf(a, b); }
 };
 
+struct op_amax { /* of magnitudes */
+    static constexpr float zero = 0.0f;
+    static __device__ __forceinline__ float of(float a, float b) { return fmaxf(a, b); }
+};
+
 template <typename Op> static __device__ __forceinline__ float warp_reduce(float v)
 {
+#if __CUDA_ARCH__ >= 800
+    constexpr bool bits = std::is_same<Op, op_amax>::value; /* their bits are in the same order */
+#else
+    constexpr bool bits = false;
+#endif
+    if constexpr (bits) {
+        v = __uint_as_float(__reduce_max_sync(0xffffffffu, __float_as_uint(v)));
+    } else {
 #pragma unroll
-    for (int o = 16; o > 0; o >>= 1) {
-        v = Op::of(v, __shfl_xor_sync(0xffffffffu, v, o));
+        for (int o = 16; o > 0; o >>= 1) {
+            v = Op::of(v, __shfl_xor_sync(0xffffffffu, v, o));
+        }
     }
     return v;
 }
@@ -180,6 +196,12 @@ static inline bool is_act_dtype(nrd_dtype t)
 static inline bool aligned16(const void *p)
 {
     return ((uintptr_t)p & 15) == 0;
+}
+
+/* May store8 write rows of this type here? */
+static inline bool aligned_store8(const void *p, nrd_dtype dtype)
+{
+    return dtype == NRD_DTYPE_F8_E4M3 ? ((uintptr_t)p & 7) == 0 : aligned16(p);
 }
 
 /* FP8 scale of a row with largest magnitude `amax`. */

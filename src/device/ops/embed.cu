@@ -1,10 +1,10 @@
 /* embed: x[t,:] = table[id[t],:] * scale (+ pos_table[position[t],:])
  * Shapes    table [vocab, hidden] f32, bf16, fp16 or F8 with row scales; out any activation type.
- * Work      one block per token, 16-byte loads where hidden is a multiple of 8. Ids < 0 are read
+ * Work      a block takes 1,024 columns of a token, eight a thread; odd sizes one block a token. Ids < 0 are read
  *           from slot_tokens on the device: the step is enqueued before the last one is known.
  * Bound     memory, and below 100 tokens the launch.
- * Measured  NVIDIA H200, 2048 x 4096 bf16: 2.65 TB/s (60 %); 1..64 rows 4.2 us
- *           (2026-11-21, make gpu-bench).
+ * Measured  NVIDIA H200, 2048 x 4096 bf16: 2.65 TB/s (60 %); 1..64 rows 4.2 us, one
+ *           element after the other in one block (2026-11-21, make gpu-bench).
  */
 #include "device/ops/common.cuh"
 
@@ -33,12 +33,39 @@ static __device__ __forceinline__ float element(const void *p, int dtype, int64_
     }
 }
 
-template <typename T> static __global__ void embed_kernel(embed_params a)
+/* Eight elements from i on, a multiple of eight. */
+static __device__ __forceinline__ void eight(const void *p, int dtype, int64_t i, float *v)
 {
-    const int64_t t = blockIdx.x;
+    switch (dtype) {
+    case NRD_DTYPE_BF16:
+        load8((const bf16 *)p + i, v);
+        break;
+    case NRD_DTYPE_F16:
+        load8((const f16 *)p + i, v);
+        break;
+    case NRD_DTYPE_F8_E4M3: {
+        const uint2 raw = *(const uint2 *)((const f8 *)p + i);
+        f8 e[8];
+        memcpy(e, &raw, 8);
+#pragma unroll
+        for (int k = 0; k < 8; k++) {
+            v[k] = to_f(e[k]);
+        }
+        break;
+    }
+    default:
+        load8((const float *)p + i, v);
+    }
+}
 
-    pdl_wait();
-    pdl_go();
+/* Where token t comes from. */
+struct source {
+    const void *prompt; /* not NULL: there */
+    int64_t id;
+};
+
+static __device__ __forceinline__ source find_source(const embed_params &a, int64_t t)
+{
     int32_t id = a.ids[t];
     const void *prompt = a.prompt_table ? a.prompt_table[t] : NULL;
     if (id < 0) {
@@ -49,8 +76,47 @@ template <typename T> static __global__ void embed_kernel(embed_params a)
     } else {
         prompt = NULL;
     }
-    const int64_t row = (int64_t)id * a.hidden;
-    const float s = a.table_scales ? a.scale * a.table_scales[id] : a.scale;
+    return {prompt, id};
+}
+
+enum { VEC_THREADS = 128 };
+
+/* blockIdx.x a token, blockIdx.y a slice of its row; no prompt table. */
+template <typename T> static __global__ void __launch_bounds__(VEC_THREADS) embed_vec_kernel(embed_params a)
+{
+    const int64_t t = blockIdx.x;
+    const int i = (int)(blockIdx.y * VEC_THREADS + threadIdx.x) * 8;
+
+    pdl_wait();
+    pdl_go();
+    if (i >= a.hidden) {
+        return;
+    }
+    const int64_t pos = a.pos_table ? a.positions[t] : 0;
+    const int64_t id = find_source(a, t).id;
+    const float scale = a.table_scales ? a.scale * a.table_scales[id] : a.scale;
+    float v[8], p[8] = {};
+    if (a.pos_table && pos < a.max_pos) {
+        eight(a.pos_table, a.pos_dtype, pos * a.hidden + i, p);
+    }
+    eight(a.table, a.table_dtype, id * a.hidden + i, v);
+#pragma unroll
+    for (int k = 0; k < 8; k++) {
+        v[k] = v[k] * scale + p[k];
+    }
+    store8((T *)a.out + t * a.hidden + i, v);
+}
+
+template <typename T> static __global__ void embed_kernel(embed_params a)
+{
+    const int64_t t = blockIdx.x;
+
+    pdl_wait();
+    pdl_go();
+    const source from = find_source(a, t);
+    const void *prompt = from.prompt;
+    const int64_t row = from.id * a.hidden;
+    const float s = a.table_scales ? a.scale * a.table_scales[from.id] : a.scale;
     const int64_t pos = a.pos_table ? a.positions[t] : 0;
     T *out = (T *)a.out + t * a.hidden;
 
@@ -98,6 +164,11 @@ nrd_error *op_embed(nrd_stream *s, const nrd_embed_args *a)
     p.table_dtype = a->table->dtype;
     p.pos_dtype = a->pos_table ? a->pos_table->dtype : 0;
     p.scale = a->scale;
+    if (a->hidden % 8 == 0 && !a->prompt_table && aligned16(p.table) && aligned16(p.pos_table) &&
+        aligned16(p.out)) {
+        const dim3 grid((unsigned)a->n_tokens, (unsigned)(a->hidden / 8 + VEC_THREADS - 1) / VEC_THREADS);
+        ACT_TYPE(a->out_dtype, return launch(s, embed_vec_kernel<T>, grid, dim3(VEC_THREADS), 0, p));
+    }
     ACT_TYPE(a->out_dtype,
              return launch(s, embed_kernel<T>, dim3((unsigned)a->n_tokens), dim3(256), 0, p));
 }

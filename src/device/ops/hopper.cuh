@@ -55,6 +55,7 @@ static __device__ __forceinline__ void mbar_wait(uint32_t bar, uint32_t parity)
 /* L2 eviction priorities as the copy engine takes them (CUTLASS documents the encodings). */
 #define L2_EVICT_FIRST 0x12F0000000000000ull
 #define L2_EVICT_LAST 0x14F0000000000000ull
+#define L2_EVICT_NORMAL 0x1000000000000000ull
 
 static __device__ __forceinline__ void tma_2d(uint32_t dst, const CUtensorMap *map, int c0, int c1,
                                               uint32_t bar, uint64_t policy)
@@ -67,6 +68,26 @@ static __device__ __forceinline__ void tma_2d(uint32_t dst, const CUtensorMap *m
 #endif
 }
 
+/* The map of a row-major matrix for boxes of 128 bytes x box_rows, 128-byte swizzle; what lies outside reads
+ * as zeros. Pointer and rows are multiples of 16 bytes. */
+static inline bool tma_map(const cuda_device *dev, CUtensorMap *map, nrd_dtype dtype, const void *p,
+                           int64_t rows, int64_t cols, int box_rows)
+{
+    const int size = dtype == NRD_DTYPE_F8_E4M3 ? 1 : 2;
+    const cuuint64_t dims[2] = {(cuuint64_t)cols, (cuuint64_t)rows};
+    const cuuint64_t strides[1] = {(cuuint64_t)cols * (cuuint64_t)size};
+    const cuuint32_t box[2] = {(cuuint32_t)(128 / size), (cuuint32_t)box_rows};
+    const cuuint32_t ones[2] = {1, 1};
+
+    return dev->encode(map,
+                       dtype == NRD_DTYPE_F8_E4M3 ? CU_TENSOR_MAP_DATA_TYPE_UINT8
+                       : dtype == NRD_DTYPE_BF16  ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                                                  : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+                       2, (void *)p, dims, strides, box, ones, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                       CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+                       CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
 /* Plain bulk copy: 16-byte aligned, a multiple of 16 bytes. */
 static __device__ __forceinline__ void bulk_copy(uint32_t dst, const void *src, uint32_t bytes,
                                                  uint32_t bar)
@@ -76,6 +97,49 @@ static __device__ __forceinline__ void bulk_copy(uint32_t dst, const void *src, 
                  "[%3];" ::"r"(dst),
                  "l"(src), "r"(bytes), "r"(bar)
                  : "memory");
+#endif
+}
+
+static __device__ __forceinline__ void bulk_copy_hint(uint32_t dst, const void *src, uint32_t bytes,
+                                                      uint32_t bar, uint64_t policy)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+                 "[%0], [%1], %2, [%3], %4;" ::"r"(dst),
+                 "l"(src), "r"(bytes), "r"(bar), "l"(policy)
+                 : "memory");
+#endif
+}
+
+/* All threads of a cluster's blocks meet; what they wrote to shared memory is visible to all. */
+static __device__ __forceinline__ void cluster_meet()
+{
+#if __CUDA_ARCH__ >= 900
+    __syncwarp();
+    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;"
+                 ::: "memory");
+#endif
+}
+
+/* Four floats at `here`, an address of this block, in the shared memory of block `rank` of the cluster. */
+static __device__ __forceinline__ float4 cluster_load4(uint32_t here, int rank)
+{
+    float4 v = {};
+#if __CUDA_ARCH__ >= 900
+    uint32_t there;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(here), "r"(rank));
+    asm volatile("ld.shared::cluster.v4.f32 {%0,%1,%2,%3}, [%4];"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+                 : "r"(there)
+                 : "memory");
+#endif
+    return v;
+}
+
+static __device__ __forceinline__ void mbar_fence_init()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 #endif
 }
 
@@ -174,25 +238,28 @@ static __device__ __forceinline__ void wgmma_ss(float *d, uint64_t a, uint64_t b
                  : __VA_ARGS__                                                                     \
                  : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b))
 
+#define WGMMA_RS_N(N_, REGS, A_, B_, ...)                                                          \
+    if constexpr (BF) {                                                                            \
+        WGMMA_RS("m64n" N_ "k16", REGS, A_, B_, "bf16.bf16", __VA_ARGS__);                         \
+    } else {                                                                                       \
+        WGMMA_RS("m64n" N_ "k16", REGS, A_, B_, "f16.f16", __VA_ARGS__);                           \
+    }
+
 template <bool BF, int N>
 static __device__ __forceinline__ void wgmma_rs(float *d, uint32_t a0, uint32_t a1, uint32_t a2,
                                                 uint32_t a3, uint64_t b)
 {
 #ifdef NRD_SM90A
-    if constexpr (N == 64) {
-        if constexpr (BF) {
-            WGMMA_RS("m64n64k16", REGS32, "{%32,%33,%34,%35}", "%36", "bf16.bf16", F32R(d, 0));
-        } else {
-            WGMMA_RS("m64n64k16", REGS32, "{%32,%33,%34,%35}", "%36", "f16.f16", F32R(d, 0));
-        }
+    if constexpr (N == 8) {
+        WGMMA_RS_N("8", REGS4, "{%4,%5,%6,%7}", "%8", F4(d, 0))
+    } else if constexpr (N == 16) {
+        WGMMA_RS_N("16", REGS8, "{%8,%9,%10,%11}", "%12", F8R(d, 0))
+    } else if constexpr (N == 32) {
+        WGMMA_RS_N("32", REGS16, "{%16,%17,%18,%19}", "%20", F16R(d, 0))
+    } else if constexpr (N == 64) {
+        WGMMA_RS_N("64", REGS32, "{%32,%33,%34,%35}", "%36", F32R(d, 0))
     } else {
-        if constexpr (BF) {
-            WGMMA_RS("m64n128k16", REGS64, "{%64,%65,%66,%67}", "%68", "bf16.bf16", F32R(d, 0),
-                     F32R(d, 32));
-        } else {
-            WGMMA_RS("m64n128k16", REGS64, "{%64,%65,%66,%67}", "%68", "f16.f16", F32R(d, 0),
-                     F32R(d, 32));
-        }
+        WGMMA_RS_N("128", REGS64, "{%64,%65,%66,%67}", "%68", F32R(d, 0), F32R(d, 32))
     }
 #else
     (void)d, (void)a0, (void)a1, (void)a2, (void)a3, (void)b;
@@ -213,6 +280,13 @@ template <int N> static __device__ __forceinline__ void wg_hold(float *d)
 #pragma unroll
     for (int i = 0; i < N; i++) {
         asm volatile("" : "+f"(d[i])::"memory");
+    }
+}
+template <int N> static __device__ __forceinline__ void wg_hold(uint32_t *a)
+{
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        asm volatile("" : "+r"(a[i])::"memory");
     }
 }
 

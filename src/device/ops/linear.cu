@@ -1,7 +1,8 @@
 /* linear: y = concat over parts of (x W_p^T + b_p), softcapped if asked: which way each shape takes.
  *
- *   few rows on Hopper                    linear_skinny.cu, one launch for all parts (F8 up to 32,
- *                                         long ones up to 64, 16-bit up to 8)
+ *   weights of 4 and 8 bits on Hopper     linear_wq.cu, a launch for each run of parts of one format
+ *   few rows on Hopper                    linear_skinny.cu, one launch for all parts (F8 up to 16,
+ *                                         wide ones up to 32, 16-bit up to 8)
  *   deterministic                         the same in slices of 64 rows, one tile shape for all
  *   everything else                       cuBLASLt, a call for each run of parts that lie side by side
  *                                         in memory, then bias and softcap in one pass
@@ -9,7 +10,7 @@
  *
  * linear_any: 64 x 64 outputs a block, 4 x 4 a thread, 16 columns of K through shared memory.
  */
-#include "device/ops/common.cuh"
+#include "device/ops/wq.cuh"
 
 template <typename W, typename X, typename Y>
 static __global__ void __launch_bounds__(256)
@@ -125,7 +126,8 @@ static nrd_error *linear_check(const nrd_linear_args *a)
     }
     for (int i = 0; i < a->n_parts; i++) {
         const nrd_weight *w = a->w[i], *b = a->bias[i];
-        if (w->cols != a->w[0]->cols || w->layout != NRD_LAYOUT_ROWS ||
+        if (w->cols != a->w[0]->cols ||
+            (w->layout != NRD_LAYOUT_ROWS && w->layout != NRD_LAYOUT_WQ) ||
             (w->dtype == NRD_DTYPE_F8_E4M3 && !w->scales) ||
             (b && (b->dtype != NRD_DTYPE_F32 || b->rows * b->cols != w->rows))) {
             return nrd_errorf(NRD_ERR_INVALID_ARG,
@@ -133,7 +135,7 @@ static nrd_error *linear_check(const nrd_linear_args *a)
                               "must come from weight_load and share their columns",
                               i, (long long)w->rows, (long long)w->cols, (int)w->dtype);
         }
-        if (w->dtype != a->x_dtype) {
+        if ((w->layout == NRD_LAYOUT_WQ ? NRD_DTYPE_BF16 : w->dtype) != a->x_dtype) {
             return nrd_errorf(NRD_ERR_UNSUPPORTED,
                               "cuda: linear: x of dtype %d, part %d of dtype %d; ask linear_input()",
                               (int)a->x_dtype, i, (int)w->dtype);
@@ -145,23 +147,108 @@ static nrd_error *linear_check(const nrd_linear_args *a)
 static bool adjacent(const nrd_weight *a, const nrd_weight *b)
 {
     return (const char *)a->data + a->data_bytes == (const char *)b->data && a->dtype == b->dtype &&
+           b->layout == NRD_LAYOUT_ROWS &&
            (!a->scales || (const float *)a->scales + a->rows == (const float *)b->scales);
+}
+
+/* x times `rows` rows of a weight in `p`, by the library or the kernel above. */
+static nrd_error *product(nrd_stream *s, const nrd_linear_args *a, const lt_problem *p)
+{
+    const int x_size = a->x_dtype == NRD_DTYPE_F8_E4M3 ? 1 : a->x_dtype == NRD_DTYPE_F32 ? 4 : 2;
+    const int y_size = a->y_dtype == NRD_DTYPE_F32 ? 4 : 2;
+    const bool library = !a->deterministic && p->k * x_size % 16 == 0 && aligned16(p->w) &&
+                         aligned16(p->x) && aligned16(p->y) && p->ldy * y_size % 16 == 0 &&
+                         (a->x_dtype != NRD_DTYPE_F32 || a->y_dtype == NRD_DTYPE_F32);
+    nrd_error *err = library ? lt_run(s, p) : nrd_errorf(NRD_ERR_UNSUPPORTED, "cuda: not for cuBLASLt");
+
+    if (err && nrd_error_get_code(err) == NRD_ERR_UNSUPPORTED) {
+        nrd_error_free(err);
+        err = any_x(s, p, a->x_dtype);
+    }
+    return err;
+}
+
+static lt_problem problem_at(const nrd_linear_args *a, int part, int64_t col, int64_t y_cols)
+{
+    const int y_size = a->y_dtype == NRD_DTYPE_F32 ? 4 : 2;
+    lt_problem p = {};
+
+    p.w = a->w[part]->data;
+    p.w_scale = a->x_dtype == NRD_DTYPE_F8_E4M3 ? (const float *)a->w[part]->scales : NULL;
+    p.k = a->w[part]->cols;
+    p.n = a->n_tokens;
+    p.x = a->x;
+    p.x_scale = a->x_dtype == NRD_DTYPE_F8_E4M3 ? a->x_row_scale : NULL;
+    p.in_dtype = a->x_dtype;
+    p.y_dtype = a->y_dtype;
+    p.y = (char *)a->y + col * y_size;
+    p.ldy = y_cols;
+    return p;
+}
+
+static bool same_format(const nrd_weight *a, const nrd_weight *b)
+{
+    const wq_format f = wq_of(a->dtype), g = wq_of(b->dtype);
+    return b->layout == NRD_LAYOUT_WQ && f.bits == g.bits && f.meta == g.meta;
+}
+
+/* Every part by the library, or as its weight wants it; then bias and cap, where they are still due. */
+static nrd_error *in_parts(nrd_stream *s, const nrd_linear_args *a)
+{
+    int64_t y_cols = 0, col = 0;
+    bool post = a->softcap > 0.0f, fused = true; /* linear_wq adds bias and caps by itself */
+    post_params pp = {};
+
+    for (int i = 0; i < a->n_parts; i++) {
+        y_cols += a->w[i]->rows;
+        pp.bias[i] = a->bias[i] ? (const float *)a->bias[i]->data : NULL;
+        pp.end[i] = y_cols;
+        post = post || a->bias[i];
+        fused = fused && a->w[i]->layout == NRD_LAYOUT_WQ;
+    }
+    for (int i = 0; i < a->n_parts;) {
+        int to = i + 1;
+        if (a->w[i]->layout == NRD_LAYOUT_WQ) {
+            while (to < a->n_parts && same_format(a->w[i], a->w[to])) {
+                to++;
+            }
+            NRD_TRY(linear_wq(s, a, i, to, !fused));
+        } else {
+            lt_problem p = problem_at(a, i, col, y_cols);
+            p.m = a->w[i]->rows;
+            while (to < a->n_parts && adjacent(a->w[to - 1], a->w[to])) {
+                p.m += a->w[to++]->rows;
+            }
+            NRD_TRY(product(s, a, &p));
+        }
+        while (i < to) {
+            col += a->w[i++]->rows;
+        }
+    }
+    if (post && !fused) {
+        pp.y = a->y;
+        pp.cols = y_cols;
+        pp.softcap = a->softcap;
+        const dim3 grid((unsigned)a->n_tokens, (unsigned)((y_cols + 1023) / 1024));
+        ACT_TYPE(a->y_dtype, return launch(s, linear_post_kernel<T>, grid, dim3(256), 0, pp));
+    }
+    return NULL;
 }
 
 nrd_error *op_linear(nrd_stream *s, const nrd_linear_args *a)
 {
-    const int x_size = a->x_dtype == NRD_DTYPE_F8_E4M3 ? 1 : a->x_dtype == NRD_DTYPE_F32 ? 4 : 2;
-    const int y_size = a->y_dtype == NRD_DTYPE_F32 ? 4 : 2;
-    int64_t y_cols = 0, col = 0;
-    bool post = a->softcap > 0.0f, done = false;
-    post_params pp = {};
+    bool done = false;
 
     NRD_TRY(linear_check(a));
     if (a->n_tokens <= 0) {
         return NULL;
     }
     /* Beyond these rows x weighs as much as W in the L2 and the library is faster. */
-    const int32_t few = a->x_dtype == NRD_DTYPE_F8_E4M3 ? a->w[0]->cols >= 8192 ? 64 : 32 : 8;
+    int64_t w_rows = 0;
+    for (int i = 0; i < a->n_parts; i++) {
+        w_rows += a->w[i]->rows;
+    }
+    const int32_t few = a->x_dtype != NRD_DTYPE_F8_E4M3 ? 8 : w_rows < 16384 ? 16 : 32;
     const int32_t skinny_rows = a->deterministic ? 64 : few;
     if (a->n_tokens <= skinny_rows) {
         NRD_TRY(linear_skinny(s, a, 0, a->n_tokens, &done));
@@ -179,46 +266,5 @@ nrd_error *op_linear(nrd_stream *s, const nrd_linear_args *a)
             return NULL;
         }
     }
-    for (int i = 0; i < a->n_parts; i++) {
-        y_cols += a->w[i]->rows;
-        pp.bias[i] = a->bias[i] ? (const float *)a->bias[i]->data : NULL;
-        pp.end[i] = y_cols;
-        post = post || a->bias[i];
-    }
-    for (int i = 0; i < a->n_parts;) {
-        lt_problem p = {};
-        p.w = a->w[i]->data;
-        p.w_scale = a->x_dtype == NRD_DTYPE_F8_E4M3 ? (const float *)a->w[i]->scales : NULL;
-        p.k = a->w[i]->cols;
-        p.n = a->n_tokens;
-        p.x = a->x;
-        p.x_scale = a->x_dtype == NRD_DTYPE_F8_E4M3 ? a->x_row_scale : NULL;
-        p.in_dtype = a->x_dtype;
-        p.y_dtype = a->y_dtype;
-        p.y = (char *)a->y + col * y_size;
-        p.ldy = y_cols;
-        do {
-            p.m += a->w[i]->rows;
-            i++;
-        } while (i < a->n_parts && adjacent(a->w[i - 1], a->w[i]));
-        const bool library = !a->deterministic && p.k * x_size % 16 == 0 && aligned16(p.w) &&
-                             aligned16(p.x) && aligned16(p.y) && p.ldy * y_size % 16 == 0 &&
-                             (a->x_dtype != NRD_DTYPE_F32 || a->y_dtype == NRD_DTYPE_F32);
-        nrd_error *err = library ? lt_run(s, &p)
-                                 : nrd_errorf(NRD_ERR_UNSUPPORTED, "cuda: not for cuBLASLt");
-        if (err && nrd_error_get_code(err) == NRD_ERR_UNSUPPORTED) {
-            nrd_error_free(err);
-            err = any_x(s, &p, a->x_dtype);
-        }
-        NRD_TRY(err);
-        col += p.m;
-    }
-    if (post) {
-        pp.y = a->y;
-        pp.cols = y_cols;
-        pp.softcap = a->softcap;
-        const dim3 grid((unsigned)a->n_tokens, (unsigned)((y_cols + 1023) / 1024));
-        ACT_TYPE(a->y_dtype, return launch(s, linear_post_kernel<T>, grid, dim3(256), 0, pp));
-    }
-    return NULL;
+    return in_parts(s, a);
 }

@@ -338,24 +338,6 @@ static __global__ void __launch_bounds__(WG * 128 + 32, 2)
 #endif
 }
 
-static bool encode(const cuda_device *dev, CUtensorMap *map, nrd_dtype dtype, const void *p,
-                   int64_t rows, int64_t cols, int box_rows)
-{
-    const int size = dtype == NRD_DTYPE_F8_E4M3 ? 1 : 2;
-    const cuuint64_t dims[2] = {(cuuint64_t)cols, (cuuint64_t)rows};
-    const cuuint64_t strides[1] = {(cuuint64_t)cols * (cuuint64_t)size};
-    const cuuint32_t box[2] = {(cuuint32_t)(128 / size), (cuuint32_t)box_rows};
-    const cuuint32_t ones[2] = {1, 1};
-
-    return dev->encode(map,
-                       dtype == NRD_DTYPE_F8_E4M3 ? CU_TENSOR_MAP_DATA_TYPE_UINT8
-                       : dtype == NRD_DTYPE_BF16  ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
-                                                  : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
-                       2, (void *)p, dims, strides, box, ones, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                       CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
-                       CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
-}
-
 /* Shared memory of a block: alignment and barriers, ring, and what wgmma reads behind the last tile. */
 enum { HALF_SM = 113 * 1024, WHOLE_SM = 226 * 1024, SMEM_FRONT = 2048 };
 
@@ -494,7 +476,7 @@ static nrd_error *skinny_run(nrd_stream *s, const nrd_linear_args *a, int32_t t0
     }
     y_cols = 0;
     for (int i = 0; i < n_w; i++) {
-        if (!encode(dev, &p.w[i], w[i]->dtype, w[i]->data, w[i]->rows, cols, plan.rows)) {
+        if (!tma_map(dev, &p.w[i], w[i]->dtype, w[i]->data, w[i]->rows, cols, plan.rows)) {
             return NULL;
         }
         p.n_tiles += (int)((w[i]->rows + plan.rows - 1) / plan.rows);
@@ -504,7 +486,7 @@ static nrd_error *skinny_run(nrd_stream *s, const nrd_linear_args *a, int32_t t0
         p.w_scale[i] = KIND == NRD_DTYPE_F8_E4M3 ? (const float *)w[i]->scales : NULL;
         y_cols += w[i]->rows;
     }
-    if (!encode(dev, &p.x, (nrd_dtype)KIND, (const char *)a->x + (int64_t)t0 * cols * size, nt, cols, N)) {
+    if (!tma_map(dev, &p.x, (nrd_dtype)KIND, (const char *)a->x + (int64_t)t0 * cols * size, nt, cols, N)) {
         return NULL;
     }
     const int y_size = a->y_dtype == NRD_DTYPE_F32 ? 4 : 2;

@@ -5,16 +5,17 @@
  * Work      The usual case (pairs (i, i + head_dim / 2) over whole heads of 64 or 128, 16-bit
  *           activations): a block takes a token that stands alone, or q and k of four, or V of 16 that
  *           follow each other, turned in registers because its tokens are innermost in the cache; a
- *           lane has eight pairs of a head. Everything else: blockIdx.x a token, blockIdx.y a slice of its
+ *           lane has eight pairs of a head. Up to eight tokens: a warp a few heads, and the cache that
+ *           attention will read is brought to the L2 before the wait. Everything else: blockIdx.x a token, blockIdx.y a slice of its
  *           heads, a warp a head at a time. Cosines and sines are computed once a block.
  * Bound     memory, below 500 tokens the launch.
  * A token goes to the cache slot of its position; in a token tree, where siblings share a position,
  * to ctx_len - q_len + its index.
  * Measured  NVIDIA H200, 2048 tokens of 32 + 2 x 8 heads x 128: 3.00 TB/s (68 %), where the
- *           plain kernel took 1.21 (27 %); 1..16 tokens 2.1 us (2026-11-21, make gpu-bench).
+ *           plain kernel took 1.21 (27 %); 1..16 tokens 2.1 us there (2026-11-21, make gpu-bench).
  */
 #include "device/cuda/kv_layout.cuh"
-#include "device/ops/common.cuh"
+#include "device/ops/cluster.cuh"
 
 struct rope_params {
     void *qkv;
@@ -332,6 +333,131 @@ static __global__ void __launch_bounds__(256, 3)
     }
 }
 
+enum { FEW_THREADS = 128, PREFETCH_BYTES = 16384, PREFETCH_MAX = 4 << 20 };
+
+static __device__ __forceinline__ void prefetch_bulk(const void *p, uint32_t bytes)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(p), "r"(bytes) : "memory");
+#endif
+}
+
+/* Few tokens, where only latency counts: blockIdx.y a token, a warp a few heads, eight pairs of one a
+ * lane. While the product in front still runs, the cache that attention will read is asked for: it has
+ * long left the L2. */
+template <typename T, typename C, int HD>
+static __global__ void __launch_bounds__(FEW_THREADS) rope_few_kernel(rope_params a, int prefetch_blocks)
+{
+    constexpr int HALF = HD / 2, LANES = HD / 16, HEADS = 32 / LANES; /* a head's lanes, a warp's heads */
+    __shared__ float cs[HALF], sn[HALF];
+    const int t = (int)blockIdx.y, lane = (int)threadIdx.x & 31, n_kv = a.g.n_kv, rotated = a.n_heads + n_kv;
+    const int part = (int)(blockIdx.x * blockDim.x + threadIdx.x);
+    const int h = part / 32 * HEADS + lane / LANES, d = lane % LANES * 8;
+    const bool in = h < rotated + n_kv, is_q = h < a.n_heads, is_v = h >= rotated;
+    const int kvh = is_v ? h - rotated : h - a.n_heads;
+    const float *w = is_q ? a.q_norm : is_v ? NULL : a.k_norm;
+
+    /* The step's arrays were uploaded before any kernel of the step began; only qkv is waited for. */
+    const int pos = a.positions[t];
+    const int32_t *table = a.block_table + (int64_t)a.token_seq[t] * a.table_stride;
+    const int64_t block = table[pos / a.g.bt];
+    const bool keep = block >= 0 && block < a.n_blocks;
+    if (a.rope != NRD_ROPE_NONE && (int)threadIdx.x < HALF) {
+        float sin_v, cos_v;
+        sincosf((float)pos * a.inv_freq[threadIdx.x], &sin_v, &cos_v);
+        cs[threadIdx.x] = cos_v * a.rope_scale;
+        sn[threadIdx.x] = sin_v * a.rope_scale;
+    }
+    {
+        const uint32_t bytes = (uint32_t)(a.g.block_elems * (int64_t)sizeof(C));
+        const uint32_t per = (bytes + PREFETCH_BYTES - 1) / PREFETCH_BYTES;
+        const uint32_t n = (uint32_t)(pos / a.g.bt + 1);
+        if (n <= (uint32_t)prefetch_blocks && lane == 0) {
+#pragma unroll 1
+            for (uint32_t i = (uint32_t)part / 32; i < n * per; i += gridDim.x * (FEW_THREADS / 32)) {
+                const int b = table[i / per];
+                const uint32_t at = i % per * PREFETCH_BYTES, left = bytes - at;
+                if (b >= 0 && b < a.n_blocks) {
+                    prefetch_bulk((const char *)a.cache + (int64_t)b * bytes + at,
+                                  left < PREFETCH_BYTES ? left : PREFETCH_BYTES);
+                }
+            }
+        }
+    }
+    __syncthreads();
+    float c[8], s[8], lo[8], hi[8], w_lo[8], w_hi[8];
+    if (w) {
+        load8(w + d, w_lo);
+        load8(w + HALF + d, w_hi);
+    }
+#pragma unroll
+    for (int k = 0; k < 8; k++) {
+        const bool turned = a.rope != NRD_ROPE_NONE && !is_v;
+        c[k] = turned ? cs[d + k] : 1.0f;
+        s[k] = turned ? sn[d + k] : 0.0f;
+    }
+    C *to = (C *)a.cache + (keep ? block : 0) * a.g.block_elems;
+    const int in_block = pos % a.g.bt;
+    T *x = (T *)a.qkv + ((int64_t)t * (rotated + n_kv) + (in ? h : 0)) * HD + d;
+    pdl_wait();
+    pdl_go();
+    const uint4 first = load_raw(x), second = load_raw(x + HALF);
+    raw_to_f<T>(first, lo);
+    raw_to_f<T>(second, hi);
+    if (a.q_norm || a.k_norm) { /* all lanes take part */
+        float sum = 0.0f;
+#pragma unroll
+        for (int k = 0; k < 8; k++) {
+            sum += lo[k] * lo[k] + hi[k] * hi[k];
+        }
+#pragma unroll
+        for (int o = LANES / 2; o > 0; o >>= 1) {
+            sum += __shfl_xor_sync(0xffffffffu, sum, o);
+        }
+        const float inv = rsqrtf(sum / (float)HD + a.eps);
+        if (w) {
+#pragma unroll
+            for (int k = 0; k < 8; k++) {
+                lo[k] *= inv * w_lo[k];
+                hi[k] *= inv * w_hi[k];
+            }
+        }
+    }
+    const float mul = is_q ? 1.0f : is_v ? a.v_inv : a.k_inv;
+#pragma unroll
+    for (int k = 0; k < 8; k++) {
+        const float l = lo[k];
+        lo[k] = (l * c[k] - hi[k] * s[k]) * mul;
+        hi[k] = (hi[k] * c[k] + l * s[k]) * mul;
+    }
+    if (in && is_q) {
+        store8(x, lo);
+        store8(x + HALF, hi);
+    } else if (in && keep && !is_v) { /* eight dimensions lie together: a unit has 8 or 16 */
+        store8(to + kv_k_at(a.g, kvh, in_block, d), lo);
+        store8(to + kv_k_at(a.g, kvh, in_block, HALF + d), hi);
+    } else if (in && keep) {
+        constexpr int EU = 16 / (int)sizeof(C); /* dimensions are as far apart */
+        C *v = to + kv_v_at(a.g, kvh, in_block, d);
+#pragma unroll
+        for (int k = 0; k < 8; k++) {
+            v[k * EU] = from_f<C>(lo[k]);
+            v[(HALF + k) * EU] = from_f<C>(hi[k]);
+        }
+    }
+}
+
+template <typename T, typename C>
+static nrd_error *few_launch(nrd_stream *s, const rope_params &p, int n_tokens)
+{
+    const int heads = p.n_heads + 2 * p.g.n_kv, a_block = FEW_THREADS / 32 * (32 / (p.g.hd / 16));
+    const int blocks = (int)(PREFETCH_MAX / ((int64_t)n_tokens * p.g.block_elems * (int)sizeof(C)));
+
+    return launch(s, p.g.hd == 64 ? rope_few_kernel<T, C, 64> : rope_few_kernel<T, C, 128>,
+                  dim3((unsigned)((heads + a_block - 1) / a_block), (unsigned)n_tokens), dim3(FEW_THREADS), 0,
+                  p, blocks);
+}
+
 template <typename T, typename C>
 static nrd_error *run_launch(nrd_stream *s, const rope_params &p, int n_tokens, int n_single)
 {
@@ -358,19 +484,26 @@ static bool rope_run(nrd_stream *s, const rope_params &p, const nrd_rope_kv_args
     const int n_single = b->max_q_len <= 1 ? b->n_tokens
                          : b->n_single > 0 && b->n_single <= b->n_tokens ? b->n_single
                                                                          : 0;
-    if (p.rope != NRD_ROPE_NEOX || p.tree || p.rot != p.g.hd || (p.g.hd != 64 && p.g.hd != 128) ||
-        p.g.bt % RUN != 0 || b->n_tokens < 2 * s->dev->n_sm || !aligned16(a->qkv) ||
-        !aligned16(p.cache)) {
+    const bool few = b->n_tokens <= FEW_ROWS && s->dev->hopper;
+    if ((p.rope == NRD_ROPE_NONE ? !few : p.rope != NRD_ROPE_NEOX || p.rot != p.g.hd) || p.tree ||
+        (p.g.hd != 64 && p.g.hd != 128) || p.g.bt % RUN != 0 ||
+        (!few && b->n_tokens < 2 * s->dev->n_sm) || !aligned16(a->qkv) || !aligned16(p.cache)) {
         return false;
     }
+    const auto go = [&](auto t, auto c) {
+        typedef decltype(t) T;
+        typedef decltype(c) C;
+        return few ? few_launch<T, C>(s, p, b->n_tokens)
+                   : run_launch<T, C>(s, p, b->n_tokens, n_single);
+    };
     if (a->act_dtype == NRD_DTYPE_BF16 && a->kv.dtype == NRD_DTYPE_BF16) {
-        *err = run_launch<bf16, bf16>(s, p, b->n_tokens, n_single);
+        *err = go(bf16(), bf16());
     } else if (a->act_dtype == NRD_DTYPE_BF16 && a->kv.dtype == NRD_DTYPE_F8_E4M3) {
-        *err = run_launch<bf16, f8>(s, p, b->n_tokens, n_single);
+        *err = go(bf16(), f8());
     } else if (a->act_dtype == NRD_DTYPE_F16 && a->kv.dtype == NRD_DTYPE_F16) {
-        *err = run_launch<f16, f16>(s, p, b->n_tokens, n_single);
+        *err = go(f16(), f16());
     } else if (a->act_dtype == NRD_DTYPE_F16 && a->kv.dtype == NRD_DTYPE_F8_E4M3) {
-        *err = run_launch<f16, f8>(s, p, b->n_tokens, n_single);
+        *err = go(f16(), f8());
     } else {
         return false;
     }

@@ -7,17 +7,19 @@
  *           Where the tokens up to the bin of the first cut are no more than threads (nearly always
  *           with top-k, and with top-p where the model is sure), they are gathered in shared memory in
  *           the third pass, and all that follows looks at them alone.
+ *           Up to 16 rows: a cluster of eight blocks finds the best logit of each.
  *           Probabilities are integers of 2^-40: sums are exact and the same in any order.
  * Bound     memory: 4 * vocab bytes a row for the first pass; few rows: one SM's share of it.
- * Measured  NVIDIA H200, vocabulary 128,256: greedy 13 us for 1..64 rows, 39 us for 256 (76 % of read
- *           speed); top-k 50 with top-p 69 us up to 132 rows; top-p alone over flat random logits, whose
+ * Measured  NVIDIA H200, vocabulary 128,256: greedy 13 us for 1..64 rows (one block each),
+ *           39 us for 256 (76 % of read speed); top-k 50 with top-p 69 us up to 132 rows; top-p alone over flat random logits, whose
  *           candidates do not fit, 318 us (2026-11-21, make gpu-bench).
  */
-#include "device/ops/common.cuh"
+#include "device/ops/cluster.cuh"
 
 typedef unsigned long long u64;
 
 enum { SAMPLE_THREADS = 1024, BINS = 2048, LIST = 1024 };
+enum { SAMPLE_FEW_ROWS = 16 }; /* so many clusters of eight run at once */
 
 struct sample_params {
     const float *logits;
@@ -58,6 +60,8 @@ struct sample_smem {
     unsigned long long total;
     int pick, n_list;
     cut found;
+    float2 best[MAX_CLUSTER * SAMPLE_THREADS / 32]; /* of each warp of a row's blocks */
+    uint64_t best_full;
 };
 
 static __device__ __forceinline__ uint32_t key_of(float v)
@@ -95,23 +99,26 @@ static __device__ __forceinline__ bool inside(cut c, uint32_t key, int id)
     return key > c.key || (key == c.key && id <= c.id);
 }
 
-/* f(id, adjusted logit) for every id, in no particular order. */
-template <typename F> static __device__ __forceinline__ void each(const row_view &r, int vector, F f)
+/* f(id, adjusted logit) for every id, in no particular order; or for the share of one of n_blocks. */
+template <typename F>
+static __device__ __forceinline__ void each(const row_view &r, int vector, F f, int block = 0,
+                                            int n_blocks = 1)
 {
+    const int first = block * SAMPLE_THREADS + (int)threadIdx.x, step = n_blocks * SAMPLE_THREADS;
     if (vector) {
         const float4 *p = (const float4 *)r.logits;
         const int n = r.vocab / 4;
-        for (int i = threadIdx.x; i < n; i += SAMPLE_THREADS * 4) {
+        for (int i = first; i < n; i += step * 4) {
             float4 v[4];
 #pragma unroll
             for (int k = 0; k < 4; k++) {
-                if (i + k * SAMPLE_THREADS < n) {
-                    v[k] = p[i + k * SAMPLE_THREADS];
+                if (i + k * step < n) {
+                    v[k] = p[i + k * step];
                 }
             }
 #pragma unroll
             for (int k = 0; k < 4; k++) {
-                const int at = (i + k * SAMPLE_THREADS) * 4;
+                const int at = (i + k * step) * 4;
                 if (at < r.vocab) {
                     f(at, adjusted(r, at, v[k].x));
                     f(at + 1, adjusted(r, at + 1, v[k].y));
@@ -121,28 +128,35 @@ template <typename F> static __device__ __forceinline__ void each(const row_view
             }
         }
     } else {
-        for (int i = threadIdx.x; i < r.vocab; i += SAMPLE_THREADS) {
+        for (int i = first; i < r.vocab; i += step) {
             f(i, adjusted(r, i, r.logits[i]));
         }
     }
 }
 
-/* Best (value, lowest id) of the block's pairs. */
+static __device__ __forceinline__ void keep_better(float *v, int *id, float w, int iw)
+{
+    if (w > *v || (w == *v && iw < *id)) {
+        *v = w;
+        *id = iw;
+    }
+}
+
+/* Best (value, lowest id) of a warp's pairs, then of the block's. */
+static __device__ __forceinline__ void warp_best(float *v, int *id)
+{
+#pragma unroll
+    for (int o = 16; o > 0; o >>= 1) {
+        keep_better(v, id, __shfl_xor_sync(0xffffffffu, *v, o), __shfl_xor_sync(0xffffffffu, *id, o));
+    }
+}
+
 static __device__ void block_best(float *v, int *id, sample_smem *sm)
 {
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    auto better = [](float a, int ia, float b, int ib) { return b > a || (b == a && ib < ia); };
 
     for (int pass = 0; pass < 2; pass++) {
-#pragma unroll
-        for (int o = 16; o > 0; o >>= 1) {
-            const float w = __shfl_xor_sync(0xffffffffu, *v, o);
-            const int iw = __shfl_xor_sync(0xffffffffu, *id, o);
-            if (better(*v, *id, w, iw)) {
-                *v = w;
-                *id = iw;
-            }
-        }
+        warp_best(v, id);
         if (pass == 0) {
             __syncthreads();
             if (lane == 0) {
@@ -500,13 +514,16 @@ static __device__ void cut_gathered(sample_smem *sm, gathered *mine, u64 target,
     }
 }
 
-static __global__ void __launch_bounds__(SAMPLE_THREADS) sample_kernel(sample_params a)
+static __global__ void __launch_bounds__(SAMPLE_THREADS) sample_kernel(sample_params a, int n_blocks)
 {
     extern __shared__ char raw[];
     sample_smem *sm = (sample_smem *)raw;
     uint32_t *ban = (uint32_t *)(raw + sizeof(sample_smem));
-    const int row = blockIdx.x, tid = threadIdx.x;
+    /* few rows: n_blocks share the first pass over one, then the first goes on alone */
+    const int row = n_blocks > 1 ? blockIdx.y : blockIdx.x, tid = threadIdx.x;
+    const int rank = n_blocks > 1 ? (int)blockIdx.x : 0;
 
+    share_begin(&sm->best_full, rank == 0 ? n_blocks * (SAMPLE_THREADS / 32) : 0, n_blocks);
     pdl_wait();
     pdl_go();
     const nrd_sample_row q = a.rows[row];
@@ -542,13 +559,24 @@ static __global__ void __launch_bounds__(SAMPLE_THREADS) sample_kernel(sample_pa
 
     float best = -INFINITY;
     int best_id = 0x7fffffff;
-    each(r, a.vector, [&](int id, float v) {
-        if (v > best || (v == best && id < best_id)) {
-            best = v;
-            best_id = id;
+    each(r, a.vector, [&](int id, float v) { keep_better(&best, &best_id, v, id); }, rank, n_blocks);
+    if (n_blocks > 1) {
+        warp_best(&best, &best_id);
+        if (tid % 32 == 0) {
+            share_send(sm->best, &sm->best_full, rank * (SAMPLE_THREADS / 32) + tid / 32,
+                       make_float2(best, __int_as_float(best_id)), 0);
         }
-    });
-    block_best(&best, &best_id, sm);
+        if (rank > 0) {
+            return;
+        }
+        share_wait(&sm->best_full, n_blocks);
+        for (int i = tid % 32; i < n_blocks * (SAMPLE_THREADS / 32); i += 32) {
+            keep_better(&best, &best_id, sm->best[i].x, __float_as_int(sm->best[i].y));
+        }
+        warp_best(&best, &best_id);
+    } else {
+        block_best(&best, &best_id, sm);
+    }
     r.peak = best;
     const bool any = best != -INFINITY;
     const bool greedy = q.temperature <= 0.0f || q.top_k == 1 || !any;
@@ -736,7 +764,13 @@ nrd_error *op_sample(nrd_stream *s, const nrd_sample_args *a)
     p.vocab = a->vocab;
     p.n_top = a->n_top;
     p.vector = a->vocab % 4 == 0 && p.stride % 4 == 0 && aligned16(a->logits);
-    NRD_TRY(launch(s, sample_kernel, dim3((unsigned)a->n_rows), dim3(SAMPLE_THREADS), smem, p));
+    if (a->n_rows <= SAMPLE_FEW_ROWS && s->dev->hopper && a->vocab >= 4 * SAMPLE_THREADS) {
+        NRD_TRY(launch_cluster(s, sample_kernel, dim3(MAX_CLUSTER),
+                               dim3(MAX_CLUSTER, (unsigned)a->n_rows), SAMPLE_THREADS, smem, p,
+                               (int)MAX_CLUSTER));
+    } else {
+        NRD_TRY(launch(s, sample_kernel, dim3((unsigned)a->n_rows), dim3(SAMPLE_THREADS), smem, p, 1));
+    }
     if (a->counts) {
         return launch(s, sample_counts_kernel, dim3((unsigned)(a->n_rows + 127) / 128), dim3(128), 0,
                       p, (int)a->n_rows);

@@ -1,0 +1,242 @@
+/* Asking: which model a request means, what is ready, and the lists of models. */
+#include "core/repo/repo.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const state_names[] = {"UNKNOWN", "READY", "UNAVAILABLE", "LOADING",
+                                          "UNLOADING"};
+
+/* The entry that a request means by a name alone. With namespacing those count whose models are
+ * wanted, or, if none is, the first that ever had a version. */
+static nrd_error *find_public_locked(nrd_repo_entry **out, nrd_repo *r, const char *name)
+{
+    size_t n_wanted = 0;
+
+    *out = NULL;
+    for (size_t i = nrd_repo_first_locked(r, name);
+         i < r->n_entries && strcmp(r->entries[i]->name, name) == 0; i++) {
+        nrd_repo_entry *e = r->entries[i];
+        if (e->n_versions == 0) {
+            continue;
+        }
+        if (!*out || (e->wanted && n_wanted == 0)) {
+            *out = e;
+        }
+        n_wanted += e->wanted;
+    }
+    if (n_wanted > 1) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG,
+                          "There are %zu identifiers of model '%s' in global map, model namespace "
+                          "must be provided to resolve ambiguity.",
+                          n_wanted, name);
+    }
+    return *out ? NULL
+                : nrd_errorf(NRD_ERR_NOT_FOUND, "Request for unknown model: '%s' is not found",
+                             name);
+}
+
+static nrd_error *failed_error(const nrd_repo_entry *e, const char *reason)
+{
+    return nrd_errorf(NRD_ERR_UNAVAILABLE, "model '%s' is not available: %s", e->name, reason);
+}
+
+static nrd_error *take_version_locked(nrd_model **out, nrd_repo_entry *e, int64_t number)
+{
+    if (number == -1) {
+        for (size_t i = e->n_versions; i-- > 0 && !*out;) {
+            *out = e->versions[i].model ? nrd_model_ref(e->versions[i].model) : NULL;
+        }
+        const char *why = nrd_repo_failure_locked(e);
+        return *out  ? NULL
+               : why ? failed_error(e, why)
+                     : nrd_errorf(NRD_ERR_NOT_FOUND,
+                                  "Request for unknown model: '%s' has no available versions",
+                                  e->name);
+    }
+    nrd_repo_version *v = nrd_repo_version_locked(e, number, false);
+    if (!v) {
+        return nrd_errorf(NRD_ERR_NOT_FOUND,
+                          "Request for unknown model: '%s' version %" PRId64 " is not found",
+                          e->name, number);
+    }
+    if (!v->model && v->failed && v->reason) {
+        return failed_error(e, v->reason);
+    }
+    if (!v->model) {
+        return nrd_errorf(NRD_ERR_UNAVAILABLE,
+                          "Request for unknown model: '%s' version %" PRId64
+                          " is not at ready state",
+                          e->name, number);
+    }
+    *out = nrd_model_ref(v->model);
+    return NULL;
+}
+
+nrd_error *nrd_repo_get(nrd_model **out, nrd_repo *r, const char *name, int64_t number)
+{
+    nrd_repo_entry *e;
+
+    *out = NULL;
+    pthread_mutex_lock(&r->mu);
+    nrd_error *err = find_public_locked(&e, r, name);
+    err = err ? err : take_version_locked(out, e, number);
+    pthread_mutex_unlock(&r->mu);
+    return err;
+}
+
+nrd_error *nrd_repo_get_step(nrd_model **out, nrd_repo *r, const char *space, const char *name,
+                             int64_t number)
+{
+    nrd_error *err;
+
+    *out = NULL;
+    pthread_mutex_lock(&r->mu);
+    nrd_repo_entry *e = nrd_repo_find_locked(r, space, name);
+    err = e && e->n_versions > 0
+              ? take_version_locked(out, e, number)
+              : nrd_errorf(NRD_ERR_NOT_FOUND, "Request for unknown model: '%s' is not found", name);
+    pthread_mutex_unlock(&r->mu);
+    return err;
+}
+
+bool nrd_repo_all_ready(nrd_repo *r)
+{
+    bool ready = true;
+
+    pthread_mutex_lock(&r->mu);
+    for (size_t i = 0; i < r->n_entries && ready; i++) {
+        const nrd_repo_entry *e = r->entries[i];
+        ready =
+            !e->wanted || (e->n_versions > 0 && (!e->error || nrd_repo_entry_is_ready_locked(e)));
+        for (size_t k = 0; e->wanted && k < e->n_versions && ready; k++) {
+            const nrd_repo_version *v = &e->versions[k];
+            ready = v->state == NRD_MODEL_READY ||
+                    (v->reason && strcmp(v->reason, "unloaded") == 0) ||
+                    v->state == NRD_MODEL_UNLOADING;
+        }
+    }
+    pthread_mutex_unlock(&r->mu);
+    return ready;
+}
+
+static void put_index_name(nrd_str *out, const char *name)
+{
+    nrd_str_puts(out, out->len > 1 ? ",{\"name\":" : "{\"name\":");
+    nrd_json_put_cstr(out, name);
+}
+
+static void put_index_versions(const nrd_repo_entry *e, bool ready_only, nrd_str *out)
+{
+    for (size_t k = 0; k < e->n_versions; k++) {
+        const nrd_repo_version *v = &e->versions[k];
+        if (ready_only && v->state != NRD_MODEL_READY) {
+            continue;
+        }
+        put_index_name(out, e->name);
+        nrd_str_printf(out, ",\"version\":\"%" PRId64 "\",\"state\":\"%s\"", v->number,
+                       state_names[v->state]);
+        if (v->reason) {
+            nrd_str_puts(out, ",\"reason\":");
+            nrd_json_put_cstr(out, v->reason);
+        }
+        nrd_str_putc(out, '}');
+    }
+}
+
+void nrd_repo_index_json(nrd_repo *r, bool ready_only, nrd_str *out)
+{
+    if (!ready_only) { /* what was never loaded appears with its name alone */
+        nrd_places list = {0};
+        bool unique;
+        pthread_mutex_lock(&r->order_mu);
+        nrd_error_free(nrd_places_scan(r, &list, &unique));
+        for (size_t i = 0; i < r->n_entries; i++) {
+            r->entries[i]->present = false;
+        }
+        for (size_t i = 0; i < list.n; i++) {
+            nrd_repo_find_or_add(r, list.items[i].space, list.items[i].name)->present = true;
+        }
+        pthread_mutex_unlock(&r->order_mu);
+        nrd_places_fini(&list);
+    }
+    nrd_str_putc(out, '[');
+    pthread_mutex_lock(&r->mu);
+    for (size_t i = 0; i < r->n_entries; i++) { /* also what is no longer in a repository */
+        const nrd_repo_entry *e = r->entries[i];
+        if (e->n_versions > 0) {
+            put_index_versions(e, ready_only, out);
+        } else if (!ready_only && e->present) {
+            put_index_name(out, e->name);
+            nrd_str_putc(out, '}');
+        }
+    }
+    pthread_mutex_unlock(&r->mu);
+    nrd_str_putc(out, ']');
+}
+
+void nrd_repo_print_models(nrd_repo *r)
+{
+    nrd_strings cells = {0};
+    nrd_str table = {0};
+
+    nrd_strings_add(&cells, "Model");
+    nrd_strings_add(&cells, "Version");
+    nrd_strings_add(&cells, "Status");
+    pthread_mutex_lock(&r->mu);
+    for (size_t i = 0; i < r->n_entries; i++) {
+        const nrd_repo_entry *e = r->entries[i];
+        if (e->n_versions == 0) {
+            char *why = e->error ? nrd_xasprintf("UNAVAILABLE: %s", e->error)
+                                 : nrd_xstrdup("Not loaded: No model version was found");
+            nrd_strings_add(&cells, e->name);
+            nrd_strings_add(&cells, "-");
+            nrd_strings_add(&cells, why);
+            free(why);
+        }
+        for (size_t k = 0; k < e->n_versions; k++) {
+            const nrd_repo_version *v = &e->versions[k];
+            char *number = nrd_xasprintf("%" PRId64, v->number);
+            char *status = nrd_xasprintf("%s%s%s", state_names[v->state], v->reason ? ": " : "",
+                                         v->reason ? v->reason : "");
+            nrd_strings_add(&cells, e->name);
+            nrd_strings_add(&cells, number);
+            nrd_strings_add(&cells, status);
+            free(number);
+            free(status);
+        }
+    }
+    pthread_mutex_unlock(&r->mu);
+    nrd_table_put(&table, (const char *const *)cells.items, cells.n / 3, 3);
+    NRD_LOG_INFO("\n%s", nrd_str_cstr(&table));
+    nrd_str_fini(&table);
+    nrd_strings_fini(&cells);
+}
+
+void nrd_repo_each(nrd_repo *r, const char *name_or_null, void (*fn)(void *user, nrd_model *m),
+                   void *user)
+{
+    nrd_model **list = NULL;
+    size_t n = 0;
+
+    pthread_mutex_lock(&r->mu);
+    for (size_t i = 0; i < r->n_entries; i++) {
+        const nrd_repo_entry *e = r->entries[i];
+        if (name_or_null && strcmp(e->name, name_or_null) != 0) {
+            continue;
+        }
+        for (size_t k = 0; k < e->n_versions; k++) {
+            if (e->versions[k].model) {
+                list = nrd_xrealloc(list, (n + 1) * sizeof *list);
+                list[n++] = nrd_model_ref(e->versions[k].model);
+            }
+        }
+    }
+    pthread_mutex_unlock(&r->mu);
+    for (size_t i = 0; i < n; i++) {
+        fn(user, list[i]);
+        nrd_model_unref(list[i]);
+    }
+    free(list);
+}

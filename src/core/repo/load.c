@@ -1,0 +1,339 @@
+/* Loading: from a folder to versions that serve. */
+#include "core/repo/repo.h"
+#include "core/repo/agent.h"
+#include "core/repo/scan.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A thread that loads models, and the model that it waits for. */
+typedef struct nrd_repo_loader {
+    nrd_repo_entry *waits_for; /* guarded by order_mu */
+} loader;
+
+static _Thread_local loader this_thread;
+
+bool nrd_repo_wait_idle(nrd_repo *r, nrd_repo_entry *e)
+{
+    while (e->loader) {
+        for (const loader *l = e->loader; l; l = l->waits_for ? l->waits_for->loader : NULL) {
+            if (l == &this_thread) {
+                return false;
+            }
+        }
+        this_thread.waits_for = e;
+        pthread_cond_wait(&r->order_cond, &r->order_mu);
+        this_thread.waits_for = NULL;
+    }
+    return true;
+}
+
+/* "Invalid argument: text", the form in which reasons are shown. */
+static char *with_code(const nrd_error *err)
+{
+    return nrd_xasprintf("%s: %s",
+                         TRITONSERVER_ErrorCodeString((TRITONSERVER_Error *)(uintptr_t)err),
+                         nrd_error_message(err));
+}
+
+static void remember_steps(nrd_repo *r, nrd_repo_entry *e, const nrd_config *cfg)
+{
+    pthread_mutex_lock(&r->mu);
+    nrd_repo_clear_steps_locked(e);
+    if (nrd_config_is_ensemble(cfg)) {
+        const Inference__ModelEnsembling *en = cfg->ensemble_scheduling;
+        e->steps = nrd_xcalloc(en->n_step + 1, sizeof *e->steps);
+        e->step_spaces = nrd_xcalloc(en->n_step + 1, sizeof *e->step_spaces);
+        for (size_t i = 0; i < en->n_step; i++) {
+            e->steps[e->n_steps] = nrd_xstrdup(en->step[i]->model_name);
+            e->step_spaces[e->n_steps++] = nrd_xstrdup(e->space);
+        }
+    }
+    pthread_mutex_unlock(&r->mu);
+}
+
+/* Loads the model that a step names, if it is not there yet. */
+static nrd_error *load_step(nrd_repo *r, const nrd_repo_entry *e, const char *step,
+                            const char *space, const char *dir)
+{
+    nrd_repo_entry *other;
+
+    if (nrd_repo_is_ready(r, space, step)) {
+        return NULL;
+    }
+    other = nrd_repo_find_or_add(r, space, step);
+    if (!nrd_repo_wait_idle(r, other)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "circular dependency between ensembles: %s -> %s",
+                          e->name, step);
+    }
+    nrd_error *err =
+        nrd_repo_is_ready(r, space, step) ? NULL : nrd_repo_load_entry(r, other, dir, NULL);
+    if (err) {
+        nrd_error *full = nrd_errorf(NRD_ERR_INVALID_ARG,
+                                     "ensemble '%s' depends on '%s' which has no loaded version. "
+                                     "Model '%s' loading failed with error: %s",
+                                     e->name, step, step, nrd_error_message(err));
+        nrd_error_free(err);
+        return full;
+    }
+    return NULL;
+}
+
+static void set_step_space(nrd_repo *r, nrd_repo_entry *e, size_t i, const char *space,
+                           nrd_config *cfg)
+{
+    Inference__ModelEnsembling__Step *step = cfg->ensemble_scheduling->step[i];
+
+    pthread_mutex_lock(&r->mu);
+    free(e->step_spaces[i]);
+    e->step_spaces[i] = nrd_xstrdup(space);
+    pthread_mutex_unlock(&r->mu);
+    if (step->model_namespace != protobuf_c_empty_string) {
+        free(step->model_namespace);
+    }
+    step->model_namespace = space[0] ? nrd_xstrdup(space) : (char *)protobuf_c_empty_string;
+}
+
+/* Finds and loads what an ensemble names; writes the namespaces into its configuration. */
+static nrd_error *load_steps(nrd_repo *r, nrd_repo_entry *e, nrd_config *cfg)
+{
+    for (size_t i = 0; i < e->n_steps; i++) {
+        const char *step = e->steps[i];
+        nrd_error *err = NULL;
+        if (!r->server->opt.namespacing && nrd_repo_is_ready(r, "", step)) {
+            continue; /* it may have come with a load order and lie in no repository */
+        }
+        nrd_places found = nrd_places_find(r, step);
+        const nrd_place *p = nrd_places_pick(&found, e->space);
+        if (!p) {
+            err = nrd_errorf(NRD_ERR_INVALID_ARG,
+                             "ensemble %s contains models that are not available or ambiguous: %s",
+                             e->name, step);
+        } else {
+            set_step_space(r, e, i, p->space, cfg);
+            err = load_step(r, e, step, p->space, p->dir);
+        }
+        nrd_places_fini(&found);
+        if (err) {
+            return err;
+        }
+    }
+    return NULL;
+}
+
+static nrd_error *read_config(nrd_repo *r, const char *name, const char *dir,
+                              const char *override_json, nrd_config **out, nrd_agents **out_agents)
+{
+    nrd_config *cfg = NULL;
+    nrd_error *err = NULL;
+
+    *out = NULL;
+    *out_agents = NULL;
+    NRD_TRY(nrd_config_load(&cfg, r->server, name, dir, override_json));
+    NRD_TRY_GOTO(nrd_agents_load(out_agents, r->server, cfg, dir), err, fail);
+    dir = *out_agents ? nrd_agents_dir(*out_agents) : dir;
+    NRD_TRY_GOTO(nrd_config_autofill(r->server, cfg, dir), err, fail);
+    NRD_TRY_GOTO(nrd_config_normalize(cfg), err, fail);
+    NRD_TRY_GOTO(nrd_config_validate(cfg), err, fail);
+    *out = cfg;
+    return NULL;
+
+fail:
+    nrd_agents_unref(*out_agents);
+    *out_agents = NULL;
+    inference__model_config__free_unpacked(cfg, NULL);
+    return err;
+}
+
+static nrd_error *load_version(nrd_repo *r, nrd_repo_entry *e, int64_t number, const char *dir,
+                               const nrd_config *cfg, nrd_model **out)
+{
+    nrd_error *err = NULL;
+
+    for (uint32_t attempt = 0;; attempt++) {
+        size_t n = inference__model_config__get_packed_size(cfg);
+        uint8_t *packed = nrd_xmalloc(n + 1);
+        inference__model_config__pack(cfg, packed);
+        nrd_config *copy = inference__model_config__unpack(NULL, n, packed);
+        free(packed);
+        pthread_mutex_unlock(&r->order_mu); /* others may load other models meanwhile */
+        err = nrd_model_new(out, r->server, e->space, e->name, number, dir, copy);
+        pthread_mutex_lock(&r->order_mu);
+        if (!err || attempt >= r->server->opt.load_retries) {
+            break;
+        }
+        NRD_LOG_WARN("loading '%s' version %" PRId64 " again after: %s", e->name, number,
+                     nrd_error_message(err));
+        nrd_error_free(err);
+    }
+    if (!err) {
+        (*out)->on_destroy = nrd_repo_model_gone;
+        (*out)->on_destroy_user = r;
+    }
+    return err;
+}
+
+/* A version that failed first gives back its memory, of which a GPU has too little for two. Its
+ * requests have been answered, so that this takes moments; the limit is for a device that hangs. */
+static void wait_failed_gone(nrd_repo *r, nrd_repo_entry *e)
+{
+    enum { MAX_SECONDS = 30 };
+    struct timespec until;
+    bool left = true;
+
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += MAX_SECONDS;
+    pthread_mutex_unlock(&r->order_mu); /* the reaper takes it */
+    pthread_mutex_lock(&r->mu);
+    while (left) {
+        left = false;
+        for (size_t i = 0; i < e->n_versions; i++) {
+            left = left || (e->versions[i].failed && e->versions[i].leaving);
+        }
+        left = left && pthread_cond_timedwait(&r->gone, &r->mu, &until) == 0;
+    }
+    pthread_mutex_unlock(&r->mu);
+    pthread_mutex_lock(&r->order_mu);
+}
+
+/* Version `bad` of those that were to be loaded could not be: the reason for the table and, which
+ * takes `err`, for who ordered it. */
+static nrd_error *note_failed(nrd_repo *r, nrd_repo_entry *e, const int64_t *numbers, size_t n,
+                              size_t bad, nrd_error *err)
+{
+    char *reason = with_code(err);
+
+    NRD_LOG_ERROR("failed to load '%s' version %" PRId64 ": %s", e->name, numbers[bad], reason);
+    pthread_mutex_lock(&r->mu);
+    for (size_t i = 0; i < n; i++) {
+        nrd_repo_version *v = nrd_repo_version_locked(e, numbers[i], true);
+        if (!v->model) {
+            nrd_repo_set_state_locked(v, NRD_MODEL_UNAVAILABLE, i == bad ? reason : "unloaded");
+        }
+    }
+    pthread_mutex_unlock(&r->mu);
+    nrd_error *full =
+        nrd_errorf(nrd_error_get_code(err), "version %" PRId64 " is at UNAVAILABLE state: %s;\n",
+                   numbers[bad], reason);
+    nrd_error_free(err);
+    free(reason);
+    return full;
+}
+
+/* All versions of the policy or none; on error the versions that served before still do. */
+static nrd_error *load_versions(nrd_repo *r, nrd_repo_entry *e, const char *dir,
+                                const nrd_config *cfg, nrd_agents *agents)
+{
+    int64_t *numbers = NULL;
+    size_t n = 0;
+    nrd_model **fresh = NULL;
+    nrd_error *err = NULL;
+
+    NRD_TRY(nrd_scan_versions(&numbers, &n, e->name, dir, cfg->version_policy));
+    if (n == 0) {
+        free(numbers);
+        return nrd_errorf(NRD_ERR_INVALID_ARG,
+                          "at least one version must be available under the version policy of "
+                          "model '%s'",
+                          e->name);
+    }
+    wait_failed_gone(r, e);
+    fresh = nrd_xcalloc(n, sizeof *fresh);
+    for (size_t i = 0; i < n; i++) {
+        pthread_mutex_lock(&r->mu);
+        nrd_repo_version *v = nrd_repo_version_locked(e, numbers[i], true);
+        if (!v->model) {
+            nrd_repo_set_state_locked(v, NRD_MODEL_LOADING, NULL);
+        }
+        pthread_mutex_unlock(&r->mu);
+        NRD_LOG_INFO("loading: %s:%" PRId64, e->name, numbers[i]);
+    }
+    for (size_t i = 0; i < n && !err; i++) {
+        err = load_version(r, e, numbers[i], dir, cfg, &fresh[i]);
+        err = err ? note_failed(r, e, numbers, n, i, err) : NULL;
+    }
+    for (size_t i = 0; i < n; i++) {
+        if (fresh[i]) {
+            fresh[i]->agents = nrd_agents_ref(agents);
+        }
+    }
+    err = err ? err : nrd_agents_loaded(agents);
+    if (err) {
+        for (size_t i = 0; i < n; i++) {
+            if (fresh[i]) {
+                fresh[i]->on_destroy = NULL; /* never served: no note in the table */
+                nrd_model_unref(fresh[i]);
+            }
+        }
+    } else {
+        pthread_mutex_lock(&r->mu);
+        for (size_t i = 0; i < n; i++) {
+            nrd_repo_version *v = nrd_repo_version_locked(e, numbers[i], true);
+            nrd_model *old = v->model;
+            v->model = fresh[i];
+            nrd_repo_set_state_locked(v, NRD_MODEL_READY, NULL);
+            fresh[i] = old; /* given back below, outside the lock */
+        }
+        pthread_mutex_unlock(&r->mu);
+        for (size_t i = 0; i < n; i++) {
+            if (fresh[i]) {
+                nrd_model_retire(fresh[i]);
+            }
+        }
+        nrd_repo_retire(r, e, numbers, n, NULL, false);
+        NRD_LOG_INFO("successfully loaded '%s'", e->name);
+    }
+    free(fresh);
+    free(numbers);
+    return err;
+}
+
+nrd_error *nrd_repo_load_entry(nrd_repo *r, nrd_repo_entry *e, const char *dir,
+                               const char *override_json)
+{
+    nrd_config *cfg = NULL;
+    nrd_agents *agents = NULL;
+    nrd_error *err;
+    const char *name = e->name;
+
+    if (!nrd_repo_wait_idle(r, e)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG,
+                          "model '%s' is being loaded by the one that asks for it", name);
+    }
+    if (r->closing) {
+        return nrd_errorf(NRD_ERR_UNAVAILABLE, "Server is stopping, no model is loaded any more");
+    }
+    e->loader = &this_thread;
+    pthread_mutex_lock(&r->mu);
+    e->wanted = true;
+    if (e->dir != dir) {
+        free(e->dir);
+        e->dir = nrd_xstrdup(dir);
+    }
+    e->signature = nrd_scan_signature(dir);
+    pthread_mutex_unlock(&r->mu);
+    err = read_config(r, name, dir, override_json, &cfg, &agents);
+    if (!err) {
+        remember_steps(r, e, cfg);
+        err = load_steps(r, e, cfg);
+    }
+    bool polled = err != NULL; /* failed before any version was tried */
+    if (!err) {
+        err = load_versions(r, e, agents ? nrd_agents_dir(agents) : dir, cfg, agents);
+    }
+    nrd_agents_unref(agents); /* the versions have shares */
+    if (cfg) {
+        inference__model_config__free_unpacked(cfg, NULL);
+    }
+    e->loader = NULL;
+    pthread_cond_broadcast(&r->order_cond);
+    pthread_mutex_lock(&r->mu);
+    free(e->error);
+    e->error = err ? with_code(err) : NULL;
+    pthread_mutex_unlock(&r->mu);
+    if (polled) {
+        NRD_LOG_ERROR("Poll failed for model directory '%s': %s", name, nrd_error_message(err));
+    }
+    return err;
+}

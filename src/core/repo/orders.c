@@ -1,0 +1,250 @@
+/* Orders of a client: load, with files of its own, and unload. */
+#include "core/repo/repo.h"
+#include "core/repo/agent.h"
+
+#include "base/file.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+nrd_error *nrd_repo_check_explicit(nrd_repo *r)
+{
+    if (r->server->opt.control_mode != TRITONSERVER_MODEL_CONTROL_EXPLICIT) {
+        return nrd_errorf(NRD_ERR_UNAVAILABLE,
+                          "explicit model load / unload is not allowed if polling is enabled");
+    }
+    return NULL;
+}
+
+nrd_error *nrd_repo_check_name(const char *name)
+{
+    if (!name || name[0] == '\0') {
+        return nrd_errorf(NRD_ERR_INVALID_ARG,
+                          "Model name cannot be empty. Please enter a valid name to deploy.");
+    }
+    if (strcmp(name, "..") == 0 || strcmp(name, ".") == 0 || strchr(name, '/')) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG,
+                          "invalid model name '%s', model name must not contain path traversal "
+                          "characters",
+                          name);
+    }
+    return NULL;
+}
+
+/* A relative path without ".." below the model's folder, such as "1/model.py". */
+static bool is_safe_path(const char *p)
+{
+    if (*p == '\0' || *p == '/') {
+        return false;
+    }
+    while (p) {
+        if (strncmp(p, "..", 2) == 0 && (p[2] == '/' || p[2] == '\0')) {
+            return false;
+        }
+        p = strchr(p, '/');
+        p = p ? p + 1 : NULL;
+    }
+    return true;
+}
+
+/* Puts the files given with a load order into a fresh folder, which takes the model's place. */
+static nrd_error *write_files(char **out_dir, const nrd_param *const *params, size_t n)
+{
+    char tmpl[] = "/tmp/folderXXXXXX";
+    nrd_error *err = NULL;
+
+    if (!mkdtemp(tmpl)) {
+        return nrd_errorf(NRD_ERR_INTERNAL, "cannot make a folder for overriding model files");
+    }
+    for (size_t i = 0; i < n && !err; i++) {
+        const nrd_param *p = params[i];
+        if (!nrd_str_has_prefix(p->name, "file:")) {
+            continue;
+        }
+        const char *rel = p->name + 5 + strspn(p->name + 5, "/"); /* of the model's folder */
+        if (p->type != TRITONSERVER_PARAMETER_BYTES) {
+            err = nrd_errorf(NRD_ERR_INVALID_ARG,
+                             "File parameter '%s' must have bytes type for its value", p->name);
+        } else if (!is_safe_path(rel)) {
+            err = nrd_errorf(NRD_ERR_INVALID_ARG,
+                             "Invalid file parameter '%s', the path must stay within model "
+                             "directory.",
+                             p->name);
+        } else {
+            char *path = nrd_path_join(tmpl, rel), *dir = nrd_path_dir(path);
+            err = nrd_mkdirs(dir);
+            if (!err) {
+                err = nrd_file_write(path, p->bytes, p->n_bytes);
+            }
+            free(dir);
+            free(path);
+        }
+    }
+    if (err) {
+        nrd_remove_tree(tmpl);
+        return err;
+    }
+    *out_dir = nrd_xstrdup(tmpl);
+    return NULL;
+}
+
+static void drop_scratch_locked(nrd_repo_entry *e)
+{
+    if (e->scratch) {
+        nrd_remove_tree(e->scratch);
+        free(e->scratch);
+        e->scratch = NULL;
+    }
+}
+
+/* One model of a load order. `scratch`: the folder made for it, or NULL. */
+static nrd_error *load_ordered(nrd_repo *r, const nrd_place *p, const char *json,
+                               const char *scratch)
+{
+    nrd_repo_entry *e = nrd_repo_find_or_add(r, p->space, p->name);
+    nrd_error *err = nrd_repo_load_entry(r, e, p->dir, json);
+
+    pthread_mutex_lock(&r->mu);
+    e->by_name = true;
+    if (scratch && !err) {
+        drop_scratch_locked(e);
+        e->scratch = nrd_xstrdup(scratch);
+    }
+    pthread_mutex_unlock(&r->mu);
+    if (err) {
+        nrd_error *full = nrd_errorf(NRD_ERR_INVALID_ARG, "load failed for model '%s': %s", p->name,
+                                     nrd_error_message(err));
+        nrd_error_free(err);
+        err = full;
+        if (scratch) {
+            nrd_remove_tree(scratch);
+        }
+    }
+    nrd_repo_follow(r, e);
+    return err;
+}
+
+nrd_error *nrd_repo_load(nrd_repo *r, const char *name, const nrd_param *const *params,
+                         size_t n_params)
+{
+    const char *json = NULL;
+    bool has_files = false;
+    nrd_error *err = NULL;
+
+    if (!nrd_repo_has_failed(r, name)) { /* what failed may come back in every mode */
+        NRD_TRY(nrd_repo_check_explicit(r));
+    }
+    NRD_TRY(nrd_repo_check_name(name));
+    for (size_t i = 0; i < n_params; i++) {
+        if (strcmp(params[i]->name, "config") == 0) {
+            if (params[i]->type != TRITONSERVER_PARAMETER_STRING) {
+                return nrd_errorf(NRD_ERR_INVALID_ARG,
+                                  "Config parameter 'config' must have string type for its value");
+            }
+            json = params[i]->str;
+        } else if (nrd_str_has_prefix(params[i]->name, "file:")) {
+            has_files = true;
+        } else {
+            return nrd_errorf(NRD_ERR_INVALID_ARG, "Unrecognized load parameter '%s'",
+                              params[i]->name);
+        }
+    }
+    if (has_files && !json) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG,
+                          "Load parameter 'config' must be specified for model file override");
+    }
+    pthread_mutex_lock(&r->order_mu);
+    nrd_places found = {0};
+    char *scratch = NULL;
+    if (has_files) {
+        err = write_files(&scratch, params, n_params);
+        if (!err) {
+            nrd_places_add(r, &found, name, nrd_xstrdup(scratch), "");
+        }
+    } else {
+        found = nrd_places_find(r, name);
+        if (found.n == 0) {
+            err = nrd_errorf(NRD_ERR_INTERNAL,
+                             "failed to load '%s', failed to poll from model repository", name);
+        }
+    }
+    for (size_t i = 0; i < found.n; i++) { /* several: with namespacing all of that name */
+        nrd_error *one = load_ordered(r, &found.items[i], json, scratch);
+        if (err) {
+            nrd_error_free(one);
+        } else {
+            err = one;
+        }
+    }
+    pthread_mutex_unlock(&r->order_mu);
+    nrd_places_fini(&found);
+    free(scratch);
+    return err;
+}
+
+/* Steps of an ensemble go with it, except those that were loaded under their own names. */
+static void unload_entry(nrd_repo *r, nrd_repo_entry *e, bool dependents, bool as_step)
+{
+    nrd_strings steps = {0}, spaces = {0};
+
+    if (!nrd_repo_wait_idle(r, e)) {
+        NRD_LOG_ERROR("model '%s' is being loaded by the one that unloads it", e->name);
+        return;
+    }
+    pthread_mutex_lock(&r->mu);
+    if (as_step && e->by_name) {
+        pthread_mutex_unlock(&r->mu);
+        return;
+    }
+    for (size_t i = 0; dependents && i < e->n_steps; i++) {
+        nrd_strings_add(&steps, e->steps[i]);
+        nrd_strings_add(&spaces, e->step_spaces[i]);
+    }
+    e->wanted = false;
+    e->by_name = false;
+    drop_scratch_locked(e);
+    pthread_mutex_unlock(&r->mu);
+    nrd_repo_retire(r, e, NULL, 0, NULL, false);
+    nrd_repo_follow(r, e);
+    for (size_t i = 0; i < steps.n; i++) {
+        pthread_mutex_lock(&r->mu);
+        nrd_repo_entry *step = nrd_repo_find_locked(r, spaces.items[i], steps.items[i]);
+        pthread_mutex_unlock(&r->mu);
+        if (step) {
+            unload_entry(r, step, true, true);
+        }
+    }
+    nrd_strings_fini(&steps);
+    nrd_strings_fini(&spaces);
+}
+
+nrd_error *nrd_repo_unload(nrd_repo *r, const char *name, bool dependents)
+{
+    NRD_TRY(nrd_repo_check_explicit(r));
+    NRD_TRY(nrd_repo_check_name(name));
+    pthread_mutex_lock(&r->order_mu);
+    for (size_t i = 0; i < r->n_entries; i++) {
+        if (strcmp(r->entries[i]->name, name) == 0) {
+            unload_entry(r, r->entries[i], dependents, false);
+        }
+    }
+    pthread_mutex_unlock(&r->order_mu);
+    return NULL;
+}
+
+void nrd_repo_unload_all(nrd_repo *r)
+{
+    pthread_mutex_lock(&r->order_mu);
+    r->closing = true;
+    for (size_t i = 0; i < r->n_entries; i++) {
+        (void)nrd_repo_wait_idle(r, r->entries[i]); /* this thread loads nothing */
+    }
+    for (size_t i = 0; i < r->n_entries; i++) {
+        pthread_mutex_lock(&r->mu);
+        r->entries[i]->wanted = false;
+        drop_scratch_locked(r->entries[i]);
+        pthread_mutex_unlock(&r->mu);
+        nrd_repo_retire(r, r->entries[i], NULL, 0, NULL, false);
+    }
+    pthread_mutex_unlock(&r->order_mu);
+}

@@ -1,0 +1,230 @@
+/* Where models lie: repositories, folders mapped to names, and what is in them. */
+#include "core/repo/repo.h"
+#include "core/repo/scan.h"
+
+#include "base/file.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct nrd_repo_mapped {
+    struct nrd_repo_mapped *next;
+    char *name, *dir, *repository;
+} mapped;
+
+void nrd_places_add(nrd_repo *r, nrd_places *list, const char *name, char *dir,
+                    const char *repository)
+{
+    list->items = nrd_xrealloc(list->items, (list->n + 1) * sizeof *list->items);
+    list->items[list->n++] =
+        (nrd_place){.name = nrd_xstrdup(name),
+                    .dir = dir,
+                    .space = nrd_xstrdup(r->server->opt.namespacing ? repository : "")};
+}
+
+static void place_fini(nrd_place *p)
+{
+    free(p->name);
+    free(p->dir);
+    free(p->space);
+}
+
+void nrd_places_fini(nrd_places *list)
+{
+    for (size_t i = 0; i < list->n; i++) {
+        place_fini(&list->items[i]);
+    }
+    free(list->items);
+    *list = (nrd_places){0};
+}
+
+static void log_ambiguous(const char *name)
+{
+    NRD_LOG_ERROR("failed to poll model '%s': not unique across all model repositories", name);
+}
+
+nrd_places nrd_places_find(nrd_repo *r, const char *name)
+{
+    nrd_places found = {0};
+
+    for (mapped *m = r->mapping; m; m = m->next) {
+        if (strcmp(m->name, name) == 0) {
+            nrd_places_add(r, &found, name, nrd_xstrdup(m->dir), m->repository);
+        }
+    }
+    for (size_t i = 0; i < r->paths.n; i++) {
+        char *dir = nrd_path_join(r->paths.items[i], name);
+        if (nrd_path_is_dir(dir)) {
+            nrd_places_add(r, &found, name, dir, r->paths.items[i]);
+        } else {
+            free(dir);
+        }
+    }
+    if (found.n > 1 && !r->server->opt.namespacing) {
+        log_ambiguous(name);
+        nrd_places_fini(&found);
+    }
+    return found;
+}
+
+const nrd_place *nrd_places_pick(const nrd_places *found, const char *space)
+{
+    for (size_t i = 0; i < found->n; i++) {
+        if (strcmp(found->items[i].space, space) == 0) {
+            return &found->items[i];
+        }
+    }
+    return found->n == 1 ? &found->items[0] : NULL;
+}
+
+nrd_error *nrd_places_scan(nrd_repo *r, nrd_places *out, bool *out_unique)
+{
+    *out_unique = true;
+    for (mapped *m = r->mapping; m; m = m->next) {
+        nrd_places_add(r, out, m->name, nrd_xstrdup(m->dir), m->repository);
+    }
+    for (size_t i = 0; i < r->paths.n; i++) {
+        char **names = NULL;
+        size_t n = 0;
+        NRD_TRY(nrd_scan_models(&names, &n, r->paths.items[i]));
+        for (size_t k = 0; k < n; k++) {
+            nrd_places_add(r, out, names[k], nrd_path_join(r->paths.items[i], names[k]),
+                           r->paths.items[i]);
+        }
+        nrd_names_free(names, n);
+    }
+    bool *twice = nrd_xcalloc(out->n + 1, sizeof *twice);
+    for (size_t i = 0; i < out->n; i++) {
+        for (size_t k = 0; k < i; k++) {
+            if (strcmp(out->items[i].name, out->items[k].name) == 0 &&
+                strcmp(out->items[i].space, out->items[k].space) == 0) {
+                twice[i] = twice[k] = true;
+            }
+        }
+    }
+    size_t kept = 0;
+    for (size_t i = 0; i < out->n; i++) {
+        nrd_place p = out->items[i];
+        if (!twice[i]) {
+            out->items[kept++] = p;
+            continue;
+        }
+        log_ambiguous(p.name);
+        *out_unique = false;
+        place_fini(&p);
+    }
+    out->n = kept;
+    free(twice);
+    return NULL;
+}
+
+nrd_error *nrd_places_check_path(const char *path)
+{
+    static const struct {
+        const char *prefix, *store;
+    } remote[] = {{"s3://", "Amazon S3"}, {"gs://", "Google Cloud Storage"}, {"as://", "Azure"}};
+
+    for (size_t i = 0; i < sizeof remote / sizeof remote[0]; i++) {
+        if (nrd_str_has_prefix(path, remote[i].prefix)) {
+            return nrd_errorf(NRD_ERR_UNSUPPORTED,
+                              "model repository '%s': repositories in %s are not supported by this "
+                              "server, copy it to a local folder",
+                              path, remote[i].store);
+        }
+    }
+    return nrd_path_is_dir(path) ? NULL
+                                 : nrd_errorf(NRD_ERR_INVALID_ARG,
+                                              "repository path is not a valid directory: %s", path);
+}
+
+bool nrd_places_unmap(nrd_repo *r, const char *path)
+{
+    bool found = false;
+
+    for (mapped **p = &r->mapping; *p;) {
+        mapped *m = *p;
+        if (!path || strcmp(m->repository, path) == 0) {
+            *p = m->next;
+            free(m->name);
+            free(m->dir);
+            free(m->repository);
+            free(m);
+            found = true;
+        } else {
+            p = &m->next;
+        }
+    }
+    return found;
+}
+
+nrd_error *nrd_repo_register(nrd_repo *r, const char *path, const nrd_param *const *mapping,
+                             size_t n)
+{
+    nrd_error *err = NULL;
+
+    NRD_TRY(nrd_repo_check_explicit(r));
+    if (strstr(path, "://")) {
+        NRD_TRY(nrd_places_check_path(path));
+    }
+    if (!nrd_path_is_dir(path)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "failed to register '%s', repository not found",
+                          path);
+    }
+    pthread_mutex_lock(&r->order_mu);
+    for (size_t i = 0; i < r->paths.n && !err; i++) {
+        if (strcmp(r->paths.items[i], path) == 0) {
+            err = nrd_errorf(NRD_ERR_ALREADY_EXISTS,
+                             "model repository '%s' has already been registered", path);
+        }
+    }
+    for (size_t i = 0; i < n && !err; i++) {
+        const bool is_text = mapping[i]->type == TRITONSERVER_PARAMETER_STRING;
+        nrd_error *bad = is_text ? nrd_repo_check_name(mapping[i]->str) : NULL;
+        if (!is_text || bad) {
+            nrd_error_free(bad);
+            err = nrd_errorf(NRD_ERR_INVALID_ARG,
+                             "failed to register '%s', invalid mapping of folder '%s'", path,
+                             mapping[i]->name);
+        }
+    }
+    if (!err) {
+        for (size_t i = 0; i < n; i++) {
+            mapped *m = nrd_xcalloc(1, sizeof *m);
+            m->name = nrd_xstrdup(mapping[i]->str);
+            m->dir = nrd_path_join(path, mapping[i]->name);
+            m->repository = nrd_xstrdup(path);
+            m->next = r->mapping;
+            r->mapping = m;
+        }
+        if (n == 0) { /* with a mapping only the mapped folders are models */
+            nrd_strings_add(&r->paths, path);
+        }
+        NRD_LOG_INFO("Model repository registered: %s", path);
+    }
+    pthread_mutex_unlock(&r->order_mu);
+    return err;
+}
+
+nrd_error *nrd_repo_unregister(nrd_repo *r, const char *path)
+{
+    bool found = false;
+
+    NRD_TRY(nrd_repo_check_explicit(r));
+    pthread_mutex_lock(&r->order_mu);
+    for (size_t i = 0; i < r->paths.n; i++) {
+        if (strcmp(r->paths.items[i], path) == 0) {
+            free(r->paths.items[i]);
+            r->paths.items[i] = r->paths.items[--r->paths.n];
+            found = true;
+            break;
+        }
+    }
+    found = nrd_places_unmap(r, path) || found;
+    pthread_mutex_unlock(&r->order_mu);
+    if (!found) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "failed to unregister '%s', repository not found",
+                          path);
+    }
+    NRD_LOG_INFO("Model repository unregistered: %s", path);
+    return NULL;
+}

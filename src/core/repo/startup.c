@@ -1,0 +1,162 @@
+/* The models that are loaded without being asked for: at the start, and by polling. */
+#include "core/repo/repo.h"
+#include "core/repo/scan.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static bool load_place(nrd_repo *r, const nrd_place *p)
+{
+    nrd_error *err;
+    nrd_repo_entry *e = nrd_repo_find_or_add(r, p->space, p->name);
+
+    (void)nrd_repo_wait_idle(r, e); /* at the start nobody waits for this thread */
+    pthread_mutex_lock(&r->mu);
+    bool done = nrd_repo_entry_is_ready_locked(e) || e->error; /* as part of an ensemble */
+    bool failed = e->error && !nrd_repo_entry_is_ready_locked(e);
+    e->by_name = true;
+    pthread_mutex_unlock(&r->mu);
+    if (done) {
+        return !failed;
+    }
+    err = nrd_repo_load_entry(r, e, p->dir, NULL);
+    if (err) {
+        nrd_error_free(err); /* logged, and kept with the entry */
+        return false;
+    }
+    return true;
+}
+
+typedef struct startup {
+    nrd_repo *repo;
+    const nrd_places *list;
+    size_t next; /* guarded by order_mu, as the rest */
+    bool ok;
+} startup;
+
+static void *load_some(void *arg)
+{
+    startup *st = arg;
+
+    pthread_mutex_lock(&st->repo->order_mu);
+    while (st->next < st->list->n) {
+        const nrd_place *p = &st->list->items[st->next++];
+        st->ok = load_place(st->repo, p) && st->ok;
+    }
+    pthread_mutex_unlock(&st->repo->order_mu);
+    return NULL;
+}
+
+/* Loads the models with as many threads as the options say. */
+static bool load_all(nrd_repo *r, const nrd_places *list)
+{
+    startup st = {.repo = r, .list = list, .ok = true};
+    const size_t wish = r->server->opt.load_threads ? r->server->opt.load_threads : 1;
+    const size_t n = wish < list->n ? wish : list->n;
+    pthread_t *threads = nrd_xcalloc(n + 1, sizeof *threads);
+    size_t started = 0;
+
+    while (started + 1 < n && pthread_create(&threads[started], NULL, load_some, &st) == 0) {
+        pthread_setname_np(threads[started], "load");
+        started++;
+    }
+    load_some(&st); /* this thread is one of them */
+    for (size_t i = 0; i < started; i++) {
+        pthread_join(threads[i], NULL);
+    }
+    free(threads);
+    return st.ok;
+}
+
+nrd_error *nrd_repo_load_startup(nrd_repo *r)
+{
+    const nrd_options *opt = &r->server->opt;
+    nrd_places list = {0};
+    bool all = opt->control_mode != TRITONSERVER_MODEL_CONTROL_EXPLICIT, ok = true;
+    nrd_error *err = NULL;
+
+    for (size_t i = 0; i < opt->startup_models.n; i++) {
+        if (strcmp(opt->startup_models.items[i], "*") == 0) {
+            if (opt->startup_models.n > 1) {
+                return nrd_errorf(NRD_ERR_INVALID_ARG,
+                                  "Wildcard model name '*' must be the ONLY startup model if "
+                                  "specified at all.");
+            }
+            all = true;
+        }
+    }
+    pthread_mutex_lock(&r->order_mu);
+    for (size_t i = 0; i < r->paths.n && !err; i++) {
+        err = nrd_places_check_path(r->paths.items[i]);
+    }
+    if (!err && all) {
+        err = nrd_places_scan(r, &list, &ok);
+    }
+    for (size_t i = 0; i < opt->startup_models.n && !err && !all; i++) {
+        const char *name = opt->startup_models.items[i];
+        nrd_places found = nrd_places_find(r, name);
+        if (found.n == 0) {
+            NRD_LOG_ERROR("failed to load model '%s': not found in any model repository", name);
+            (void)nrd_repo_find_or_add(r, "", name); /* shown in the table of models */
+            ok = false;
+        }
+        for (size_t k = 0; k < found.n; k++) {
+            nrd_places_add(r, &list, name, nrd_xstrdup(found.items[k].dir), found.items[k].space);
+        }
+        nrd_places_fini(&found);
+    }
+    pthread_mutex_unlock(&r->order_mu);
+    if (!err) {
+        ok = load_all(r, &list) && ok;
+    }
+    nrd_places_fini(&list);
+    if (!err && !ok) {
+        err = nrd_errorf(NRD_ERR_INTERNAL, "failed to load all models");
+    }
+    return err;
+}
+
+nrd_error *nrd_repo_poll(nrd_repo *r)
+{
+    nrd_places list = {0};
+    nrd_error *err;
+    bool unique;
+
+    if (r->server->opt.control_mode != TRITONSERVER_MODEL_CONTROL_POLL) {
+        return nrd_errorf(NRD_ERR_UNAVAILABLE, "polling is disabled");
+    }
+    pthread_mutex_lock(&r->order_mu);
+    err = nrd_places_scan(r, &list, &unique);
+    for (size_t i = 0; i < list.n && !err; i++) {
+        const nrd_place *p = &list.items[i];
+        nrd_repo_entry *e = nrd_repo_find_or_add(r, p->space, p->name);
+        pthread_mutex_lock(&r->mu);
+        bool same = e->wanted && e->signature == nrd_scan_signature(p->dir);
+        pthread_mutex_unlock(&r->mu);
+        if (!same) {
+            nrd_error *load_err = nrd_repo_load_entry(r, e, p->dir, NULL);
+            if (load_err) {
+                NRD_LOG_ERROR("failed to load model '%s': %s", p->name,
+                              nrd_error_message(load_err));
+                nrd_error_free(load_err);
+            }
+            nrd_repo_follow(r, e);
+        }
+    }
+    for (size_t i = 0; !err && i < r->n_entries; i++) {
+        nrd_repo_entry *e = r->entries[i];
+        bool there = false;
+        for (size_t k = 0; k < list.n; k++) {
+            there = there || (strcmp(list.items[k].name, e->name) == 0 &&
+                              strcmp(list.items[k].space, e->space) == 0);
+        }
+        if (!there && e->wanted) {
+            e->wanted = false;
+            nrd_repo_retire(r, e, NULL, 0, NULL, false);
+            nrd_repo_follow(r, e);
+        }
+    }
+    pthread_mutex_unlock(&r->order_mu);
+    nrd_places_fini(&list);
+    return err;
+}

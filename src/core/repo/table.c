@@ -1,0 +1,161 @@
+/* The table of models and their versions: a row for each, sorted by name. */
+#include "core/repo/repo.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+size_t nrd_repo_first_locked(const nrd_repo *r, const char *name)
+{
+    size_t low = 0, high = r->n_entries;
+
+    while (low < high) {
+        const size_t middle = low + (high - low) / 2;
+        if (strcmp(r->entries[middle]->name, name) < 0) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return low;
+}
+
+nrd_repo_entry *nrd_repo_find_locked(nrd_repo *r, const char *space, const char *name)
+{
+    for (size_t i = nrd_repo_first_locked(r, name);
+         i < r->n_entries && strcmp(r->entries[i]->name, name) == 0; i++) {
+        if (strcmp(r->entries[i]->space, space) == 0) {
+            return r->entries[i];
+        }
+    }
+    return NULL;
+}
+
+nrd_repo_entry *nrd_repo_find_or_add(nrd_repo *r, const char *space, const char *name)
+{
+    pthread_mutex_lock(&r->mu);
+    nrd_repo_entry *e = nrd_repo_find_locked(r, space, name);
+    if (!e) {
+        const size_t i = nrd_repo_first_locked(r, name);
+        e = nrd_xcalloc(1, sizeof *e);
+        e->name = nrd_xstrdup(name);
+        e->space = nrd_xstrdup(space);
+        r->entries = nrd_xrealloc(r->entries, (r->n_entries + 1) * sizeof *r->entries);
+        memmove(r->entries + i + 1, r->entries + i, (r->n_entries - i) * sizeof *r->entries);
+        r->entries[i] = e;
+        r->n_entries++;
+    }
+    pthread_mutex_unlock(&r->mu);
+    return e;
+}
+
+nrd_repo_version *nrd_repo_version_locked(nrd_repo_entry *e, int64_t number, bool add)
+{
+    size_t i = 0;
+    while (i < e->n_versions && e->versions[i].number < number) {
+        i++;
+    }
+    if (i < e->n_versions && e->versions[i].number == number) {
+        return &e->versions[i];
+    }
+    if (!add) {
+        return NULL;
+    }
+    e->versions = nrd_xrealloc(e->versions, (e->n_versions + 1) * sizeof *e->versions);
+    memmove(e->versions + i + 1, e->versions + i, (e->n_versions - i) * sizeof *e->versions);
+    e->n_versions++;
+    e->versions[i] = (nrd_repo_version){.number = number};
+    return &e->versions[i];
+}
+
+void nrd_repo_set_state_locked(nrd_repo_version *v, nrd_model_state state, const char *reason)
+{
+    char *copy = reason ? nrd_xstrdup(reason) : NULL; /* it may be the old one */
+    v->state = state;
+    v->failed = v->failed && state != NRD_MODEL_READY;
+    free(v->reason);
+    v->reason = copy;
+}
+
+bool nrd_repo_entry_is_ready_locked(const nrd_repo_entry *e)
+{
+    for (size_t i = 0; e && i < e->n_versions; i++) {
+        if (e->versions[i].state == NRD_MODEL_READY) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool nrd_repo_is_ready(nrd_repo *r, const char *space, const char *name)
+{
+    pthread_mutex_lock(&r->mu);
+    bool ready = nrd_repo_entry_is_ready_locked(nrd_repo_find_locked(r, space, name));
+    pthread_mutex_unlock(&r->mu);
+    return ready;
+}
+
+const char *nrd_repo_failure_locked(const nrd_repo_entry *e)
+{
+    for (size_t i = e->n_versions; i-- > 0;) {
+        if (e->versions[i].failed && e->versions[i].reason) {
+            return e->versions[i].reason;
+        }
+    }
+    return NULL;
+}
+
+void nrd_repo_clear_steps_locked(nrd_repo_entry *e)
+{
+    for (size_t i = 0; i < e->n_steps; i++) {
+        free(e->steps[i]);
+        free(e->step_spaces[i]);
+    }
+    free(e->steps);
+    free(e->step_spaces);
+    e->steps = e->step_spaces = NULL;
+    e->n_steps = 0;
+}
+
+nrd_error *nrd_repo_new(nrd_repo **out, nrd_server *s)
+{
+    nrd_repo *r = nrd_xcalloc(1, sizeof *r);
+    r->server = s;
+    pthread_mutex_init(&r->mu, NULL);
+    pthread_mutex_init(&r->order_mu, NULL);
+    pthread_cond_init(&r->order_cond, NULL);
+    pthread_cond_init(&r->gone, NULL);
+    for (size_t i = 0; i < s->opt.repositories.n; i++) {
+        nrd_strings_add(&r->paths, s->opt.repositories.items[i]);
+    }
+    *out = r;
+    return NULL;
+}
+
+void nrd_repo_free(nrd_repo *r)
+{
+    if (!r) {
+        return;
+    }
+    for (size_t i = 0; i < r->n_entries; i++) {
+        nrd_repo_entry *e = r->entries[i];
+        for (size_t k = 0; k < e->n_versions; k++) {
+            free(e->versions[k].reason);
+        }
+        nrd_repo_clear_steps_locked(e);
+        free(e->versions);
+        free(e->error);
+        free(e->scratch);
+        free(e->dir);
+        free(e->space);
+        free(e->name);
+        free(e);
+    }
+    free(r->entries);
+    (void)nrd_places_unmap(r, NULL);
+    nrd_strings_fini(&r->paths);
+    pthread_mutex_destroy(&r->mu);
+    pthread_cond_destroy(&r->order_cond);
+    pthread_cond_destroy(&r->gone);
+    pthread_mutex_destroy(&r->order_mu);
+    free(r);
+}
