@@ -1,5 +1,5 @@
-/* The words of device/cpu/amx.h in plain C, after the operation sections of the manual (Intel SDM, TDPBSSD,
- * TDPBF16PS): the kernels of the matrix unit run with them on machines without it. */
+/* The words of device/cpu/amx.h in plain C, after the operation sections of the manual (Intel SDM,
+ * TDPBSSD, TDPBF16PS): the kernels of the matrix unit run with them on machines without it. */
 #include <math.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -114,7 +114,8 @@ static inline void mx_dot_bf16(int c, int a, int b)
         for (int n = 0; n < words_config.row_bytes[c] / 4; n++) {
             float sum[2] = {0, 0}, old;
             for (int k = 0; k < words_config.row_bytes[a] / 2; k++) {
-                float x = words_bf16(words_tile[a][m] + k * 2), w = words_bf16(words_tile[b][k / 2] + n * 4 + k % 2 * 2);
+                float x = words_bf16(words_tile[a][m] + k * 2);
+                float w = words_bf16(words_tile[b][k / 2] + n * 4 + k % 2 * 2);
                 sum[k % 2] = words_flush(fmaf(x, w, sum[k % 2]));
             }
             memcpy(&old, words_tile[c][m] + n * 4, 4);

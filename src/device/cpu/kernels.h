@@ -44,11 +44,12 @@ typedef struct nrd_linear_wide {
                 int64_t y_stride);
 } nrd_linear_wide;
 
-/* Matrix unit: whole tiles of 16 rows, which lie one after the other, against all panels of all tokens. A panel is
- * one of NRD_LINEAR_MX_TOKENS tokens, absent ones zero; with bfloat16 weights one of 16 tokens, the last of what is
- * left. Writes y[t * y_stride + i * 16 + row]; `room`: NRD_LINEAR_WIDE_BYTES. Block types: the bits of the other
- * forms. bfloat16: bits of its own, the same for every number of tokens. */
-enum { NRD_LINEAR_MX_TOKENS = 16, NRD_LINEAR_MX_BF16_TOKENS = 16 };
+/* Matrix unit: whole tiles of 16 rows, which lie one after the other, against all panels of all
+ * tokens. A panel is one of NRD_LINEAR_MX_TOKENS tokens, absent ones zero; with bfloat16 weights the
+ * last one has what is left. Writes y[t * y_stride + i * 16 + row]; `room`: NRD_LINEAR_WIDE_BYTES.
+ * Block types: the bits of the other forms. bfloat16: bits of its own, the same for every number of
+ * tokens. */
+enum { NRD_LINEAR_MX_TOKENS = 16 };
 typedef struct nrd_linear_mx {
     nrd_dtype type;
     const uint8_t *tiles;
@@ -87,7 +88,7 @@ typedef struct nrd_cpu_kernels {
     /* side_by_side: nrd_linear_streams() tiles a call; NULL where there is no such form */
     nrd_linear_tile_fn (*linear_tile)(nrd_dtype type, int log2_tokens, bool side_by_side);
     nrd_linear_wide (*linear_wide)(nrd_dtype type); /* NULLs: there is none */
-    int32_t (*linear_mx_from)(nrd_dtype type); /* so many tokens and more: linear_mx; 0: there is none */
+    int32_t (*linear_mx_from)(nrd_dtype type); /* fewest tokens of linear_mx; 0: there is none */
     void (*linear_mx)(const nrd_linear_mx *a);
     void (*linear_finish)(const float *out, const float *scale, const float *bias, float softcap, int n,
                           float *y);

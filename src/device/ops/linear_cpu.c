@@ -14,6 +14,7 @@
 #include <string.h>
 
 enum { MAX_T = 16, CHUNK_BYTES = 160 << 10, CHUNK_MX_FLOAT_BYTES = 512 << 10 };
+_Static_assert(MAX_T == NRD_LINEAR_MX_TOKENS, "panels of either form");
 enum { MX_FINISH = 4 }; /* tiles after which scales and biases meet results that are still in a cache */
 
 /* Parts of one kind can share panels. */
@@ -22,7 +23,6 @@ typedef struct panel_kind {
     int offset;
     int64_t len;            /* blocks or columns, as the tile function takes it */
     size_t bytes_per_token; /* of the panel */
-    int32_t tokens;         /* of the largest panel */
 } panel_kind;
 
 static panel_kind kind_of(const nrd_cpu_kernels *kernels, const nrd_linear_args *a, int p)
@@ -31,10 +31,9 @@ static panel_kind kind_of(const nrd_cpu_kernels *kernels, const nrd_linear_args 
     int64_t cols = a->w[p]->cols;
     int32_t mx_from = kernels->linear_mx_from ? kernels->linear_mx_from(t) : 0;
     const nrd_tile16_format *f = nrd_tile16_format_of(t);
-    panel_kind k = {.is_mx = mx_from > 0 && a->n_tokens >= mx_from, .tokens = MAX_T};
+    panel_kind k = {.is_mx = mx_from > 0 && a->n_tokens >= mx_from};
 
     if (f) {
-        k.tokens = k.is_mx ? NRD_LINEAR_MX_TOKENS : MAX_T;
         k.offset = f->offset;
         k.halves = t == NRD_DTYPE_Q2_K || t == NRD_DTYPE_Q3_K || t == NRD_DTYPE_Q6_K;
         k.len = nrd_act_q8_blocks(cols);
@@ -68,12 +67,13 @@ static int first_like(const nrd_cpu_kernels *kernels, const nrd_linear_args *a, 
 /* Bytes before part p's panels. */
 static size_t panel_start(const nrd_cpu_kernels *kernels, const nrd_linear_args *a, int p)
 {
-    size_t at = 0, whole = NRD_LINEAR_MX_TOKENS; /* panels of fewer tokens may have room for so many */
+    size_t at = 0;
 
     for (int q = 0; q < p; q++) {
         if (first_like(kernels, a, q) == q) {
-            size_t tokens = ((size_t)a->n_tokens + whole - 1) / whole * whole;
-            at += (kind_of(kernels, a, q).bytes_per_token * tokens + 63) & ~(size_t)63;
+            panel_kind kind = kind_of(kernels, a, q);
+            size_t n = (size_t)a->n_tokens, whole = (n + MAX_T - 1) / MAX_T * MAX_T;
+            at += (kind.bytes_per_token * (kind.is_mx ? whole : n) + 63) & ~(size_t)63;
         }
     }
     return at;
@@ -130,7 +130,7 @@ static void make_panels(const nrd_cpu_run *r, const nrd_linear_args *a, int32_t 
         panel_kind kind = kind_of(r->k, a, p);
         uint8_t *base = panels + panel_start(r->k, a, p);
         for (int32_t t = t0; t < end;) {
-            int log2, n = kind.is_mx ? (end - t < kind.tokens ? end - t : kind.tokens) : tile_tokens(end - t, &log2);
+            int log2, n = kind.is_mx ? (end - t < MAX_T ? end - t : MAX_T) : tile_tokens(end - t, &log2);
             make_panel(r, a, &kind, t, n, base + (size_t)t * kind.bytes_per_token, r->scratch);
             t += n;
         }
@@ -253,8 +253,14 @@ static void do_mx(const nrd_cpu_run *r, const tiles_of *p, const uint8_t *data, 
 {
     size_t tile_bytes = nrd_tile16_bytes(p->w->dtype, p->w->cols);
     int64_t full = p->w->rows / 16 < to ? p->w->rows / 16 : to, i = from;
-    nrd_linear_mx m = {.type = p->w->dtype, .tiles = data, .tile_bytes = tile_bytes, .len = kind->len, .panels = panels,
-                       .token_bytes = kind->bytes_per_token, .n_tokens = n_tokens, .y_stride = p->y_stride, .room = room};
+    nrd_linear_mx m = {.type = p->w->dtype,
+                       .tile_bytes = tile_bytes,
+                       .len = kind->len,
+                       .panels = panels,
+                       .token_bytes = kind->bytes_per_token,
+                       .n_tokens = n_tokens,
+                       .y_stride = p->y_stride,
+                       .room = room};
     float out[MAX_T * 16];
 
     for (; i < full; i += m.n_tiles) {
@@ -396,7 +402,8 @@ nrd_error *nrd_linear_cpu(nrd_cpu_cmd *c, int n_threads)
         is_mx_float = is_mx_float && kind.is_mx && kind.is_float;
     }
     /* Chunks: at most CHUNK_BYTES, at least four a thread where there is enough. */
-    int64_t chunk = (is_mx_float ? CHUNK_MX_FLOAT_BYTES : CHUNK_BYTES) / (int64_t)tile_max, fair = tiles / (n_threads * 4);
+    int64_t chunk = (is_mx_float ? CHUNK_MX_FLOAT_BYTES : CHUNK_BYTES) / (int64_t)tile_max;
+    int64_t fair = tiles / (n_threads * 4);
     chunk = chunk < fair ? chunk : fair;
     chunk = chunk < 1 ? 1 : chunk;
     chunk += is_paired ? chunk % 2 : 0;
