@@ -71,6 +71,10 @@ latency() { # batch 1, and the time to the first token of a long prompt
         $nereid bench latency "$e" --device cuda --input_mean 24 --output_mean 200 --num_requests 3
         $nereid bench latency "$e" --device cuda --input_mean 2048 --output_mean 2 --num_requests 5
     done
+    for type in q4_0 q4_k q8_0; do
+        engine llama-8b-$type llama-3.1-8b --quantize $type --max_batch_size 256 --max_seq_len 4096
+        $nereid bench latency "$folder/llama-8b-$type" --device cuda --input_mean 24 --output_mean 100 --num_requests 3
+    done
 }
 
 throughput() { # TYPE IN OUT REQUESTS AT_A_TIME [OPTION...]
