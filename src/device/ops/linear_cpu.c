@@ -13,8 +13,7 @@
 
 #include <string.h>
 
-enum { MAX_T = 16, CHUNK_BYTES = 160 << 10, CHUNK_MX_FLOAT_BYTES = 512 << 10 };
-_Static_assert(MAX_T == NRD_LINEAR_MX_TOKENS, "panels of either form");
+enum { MAX_T = NRD_LINEAR_MX_TOKENS, CHUNK_BYTES = 160 << 10, CHUNK_MX_FLOAT_BYTES = 512 << 10 };
 enum { MX_FINISH = 4 }; /* tiles after which scales and biases meet results that are still in a cache */
 
 /* Parts of one kind can share panels. */
