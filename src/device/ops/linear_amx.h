@@ -34,8 +34,8 @@
                                                           : 0)
 
 /* Tokens from which on block types use the unit (below, unpacking the weights costs more than it
- * saves); tiles at a time; tokens and columns of bfloat16 at a time. */
-enum { MX_FROM = 64, MX_PAIR = 2, MX_BF16_BLOCK = 64, MX_BF16_COLS = 224 };
+ * saves); tiles at a time; columns of bfloat16 at a time. */
+enum { MX_FROM = 64, MX_PAIR = 2, MX_BF16_COLS = 224 };
 enum {
     MX_T = NRD_LINEAR_MX_TOKENS,
     MX_TILE_ROOM = NRD_LINEAR_WIDE_BYTES / MX_PAIR,
@@ -383,13 +383,12 @@ static void mx_bf16_panels(const nrd_linear_mx *a, int32_t token, int64_t n_pane
     mx_release();
 }
 
-/* Tokens in blocks whose panels stay in L2 beside the tiles. */
 static void mx_bf16(const nrd_linear_mx *a)
 {
     const int32_t rest = a->n_tokens % MX_T, whole = a->n_tokens - rest;
 
-    for (int32_t t = 0; t < whole; t += MX_BF16_BLOCK) {
-        mx_bf16_panels(a, t, (whole - t < MX_BF16_BLOCK ? whole - t : MX_BF16_BLOCK) / MX_T, MX_T);
+    if (whole) {
+        mx_bf16_panels(a, 0, whole / MX_T, MX_T);
     }
     if (rest) {
         mx_bf16_panels(a, whole, 1, rest);

@@ -14,6 +14,7 @@
 #include <string.h>
 
 enum { MAX_T = NRD_LINEAR_MX_TOKENS, CHUNK_BYTES = 160 << 10, CHUNK_MX_FLOAT_BYTES = 512 << 10 };
+enum { MX_PANEL_BYTES = 512 << 10 }; /* of x, for the matrix unit */
 enum { MX_FINISH = 4 }; /* tiles after which scales and biases meet results that are still in a cache */
 
 /* Parts of one kind can share panels. */
@@ -246,7 +247,8 @@ static int64_t do_wide(const nrd_cpu_run *r, const tiles_of *p, const uint8_t *d
     return i;
 }
 
-/* Tiles [from, to) against all tokens on the matrix unit. The last one may have fewer rows. */
+/* Tiles [from, to) against all tokens on the matrix unit, in blocks of tokens whose panels stay in L2 beside
+ * the tiles. The last tile may have fewer rows. */
 static void do_mx(const nrd_cpu_run *r, const tiles_of *p, const uint8_t *data, int64_t from, int64_t to,
                   const panel_kind *kind, const uint8_t *panels, int32_t n_tokens, uint8_t *room)
 {
@@ -257,18 +259,23 @@ static void do_mx(const nrd_cpu_run *r, const tiles_of *p, const uint8_t *data, 
                        .len = kind->len,
                        .panels = panels,
                        .token_bytes = kind->bytes_per_token,
-                       .n_tokens = n_tokens,
                        .y_stride = p->y_stride,
                        .room = room};
+    const int32_t fit = (int32_t)(MX_PANEL_BYTES / kind->bytes_per_token) / MAX_T * MAX_T;
+    const int32_t block = fit > MAX_T ? fit : MAX_T;
     float out[MAX_T * 16];
 
-    for (; i < full; i += m.n_tiles) {
-        m.n_tiles = p->plain || full - i < MX_FINISH ? full - i : MX_FINISH;
-        m.tiles = data + (size_t)(i - from) * tile_bytes;
-        m.y = place(p, i, 0);
-        r->k->linear_mx(&m);
-        for (int64_t k = i; !p->plain && k < i + m.n_tiles; k++) {
-            finish_tile(r, p, k, 0, n_tokens, place(p, k, 0), p->y_stride);
+    for (int32_t t = 0; t < n_tokens; t += m.n_tokens) {
+        m.n_tokens = n_tokens - t < block ? n_tokens - t : block;
+        m.panels = panels + (size_t)t * kind->bytes_per_token;
+        for (i = from; i < full; i += m.n_tiles) {
+            m.n_tiles = p->plain || full - i < MX_FINISH ? full - i : MX_FINISH;
+            m.tiles = data + (size_t)(i - from) * tile_bytes;
+            m.y = place(p, i, t);
+            r->k->linear_mx(&m);
+            for (int64_t k = i; !p->plain && k < i + m.n_tiles; k++) {
+                finish_tile(r, p, k, t, m.n_tokens, place(p, k, t), p->y_stride);
+            }
         }
     }
     m.n_tiles = 1;
