@@ -195,6 +195,16 @@ $(B)/tests/unit/frontends/%: tests/unit/frontends/%.c $(OBJ_frontends) $(OBJ_for
 	$(link)
 	$(Q)$(CC) $(CFLAGS) $(grpc_CFLAGS) -Itests -o $@ $< $(filter-out %/main.o,$(OBJ_frontends)) $(OBJ_formats) $(OBJ_text) $(OBJ_base) $(LDFLAGS) \
 	    -L$(B)/lib -ltritonserver -levent -levent_pthreads -lz $(frontends_LIBS) $(text_LIBS) -lcmocka $(LIBS_base) -Wl,-rpath,$(abspath $(B)/lib)
+# The kernels of the matrix unit with its instructions in plain C, for machines without them.
+ifneq ($(BUILD),arm64)
+UNIT_BIN += $(B)/tests/ops/test_ops_amx
+endif
+AMX_WORDS := -Itests -DNRD_AMX_WORDS='"ops/amx_words.h"'
+$(B)/tests/ops/isa_amx.o: src/device/cpu/isa_amx.c tests/ops/amx_words.h $(FLAGS_FILE)
+	$(call compile,-O3 -fno-math-errno $(AMX_WORDS))
+$(B)/tests/ops/test_ops_amx: tests/ops/test_ops.c $(B)/tests/ops/isa_amx.o $(OBJ_nereid)
+	$(link)
+	$(Q)$(CC) $(CFLAGS) $(AMX_WORDS) -o $@ $< $(B)/tests/ops/isa_amx.o $(filter-out %/isa_amx.o,$(OBJ_nereid)) $(LDFLAGS) $(text_LIBS) -lcmocka $(LIBS_base)
 $(B)/tests/%: tests/%.c $(OBJ_nereid)
 	$(link)
 	$(Q)$(CC) $(CFLAGS) -Itests -o $@ $< $(OBJ_nereid) $(LDFLAGS) $(text_LIBS) -lcmocka $(LIBS_base)
@@ -217,7 +227,7 @@ build/fuzz/bin/fuzz_pbtext: | $(PROTO_C)
 fuzz: $(patsubst tests/fuzz/%.c,build/fuzz/bin/%,$(FUZZ_SRC)) ## Fuzz every parser for T seconds each (libFuzzer)
 	@scripts/run_fuzz $(T) $^
 
--include $(shell find $(B)/obj build/fuzz/obj -name '*.d' 2>/dev/null)
+-include $(shell find $(B)/obj $(B)/tests/ops build/fuzz/obj -name '*.d' 2>/dev/null)
 
 help: ## This list
 	@grep -hE '^[a-z_-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14

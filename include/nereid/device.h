@@ -65,6 +65,7 @@ typedef struct nrd_device_limits {
     double read_bytes_per_s;  /* memory far larger than every cache's share of a core */
     double float_ops_per_s;   /* products and sums counted: of float32 on a CPU, of 16-bit inputs on a GPU */
     double eight_bit_ops_per_s;
+    double bf16_ops_per_s;    /* a CPU's matrix unit; 0: none */
 } nrd_device_limits;
 
 typedef struct nrd_mem_report {
@@ -405,7 +406,7 @@ typedef struct nrd_device_config {
     uint32_t size;
     int32_t device_id;      /* GPU number */
     int32_t n_threads;      /* CPU; 0: as many cores as this process may use */
-    const char *isa;        /* CPU: "" best, or "generic", "avx2", "avx512", "avx512vnni" */
+    const char *isa;        /* CPU: "" best, or "generic", "avx2", "avx512", "avx512vnni", "amx" */
     int32_t rank, world_size;
     const char *timing_cache; /* file that keeps the choice of kernels from run to run; or NULL */
 } nrd_device_config;

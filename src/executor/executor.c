@@ -10,6 +10,9 @@
 #include "executor/internal.h"
 
 #include <errno.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 #include <stdio.h>
 #include <string.h>
 
@@ -805,6 +808,10 @@ static void find_features(void)
     }
     if (__builtin_cpu_supports("avx512vnni")) {
         nrd_str_puts(&s, "vnni ");
+    }
+    unsigned a, b, c, d; /* AMX-TILE: a name that not every compiler's __builtin_cpu_supports knows */
+    if (__get_cpuid_count(7, 0, &a, &b, &c, &d) && (d >> 24 & 1u)) {
+        nrd_str_puts(&s, "amx ");
     }
 #endif
 #ifdef NRD_HAVE_PCRE2

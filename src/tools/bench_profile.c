@@ -58,6 +58,10 @@ static void put_limits(nrd_str *j, const char *name, const nrd_device_limits *l)
     put_number(j, "eight_bit_ops_per_s", l->eight_bit_ops_per_s);
     nrd_str_puts(j, ", ");
     put_number(j, "float_ops_per_s", l->float_ops_per_s);
+    if (l->bf16_ops_per_s > 0) {
+        nrd_str_puts(j, ", ");
+        put_number(j, "bf16_ops_per_s", l->bf16_ops_per_s);
+    }
     nrd_str_putc(j, '}');
 }
 
@@ -89,6 +93,9 @@ nrd_error *nrd_bench_hw(const nrd_exec_options *o, nrd_str *j)
                 cpu ? &one.eight_bit_ops_per_s : NULL);
     print_limit(cpu ? "float32, GFLOP/s" : "16-bit products, GFLOP/s", all.float_ops_per_s,
                 cpu ? &one.float_ops_per_s : NULL);
+    if (all.bf16_ops_per_s > 0) {
+        print_limit("bfloat16, GFLOP/s", all.bf16_ops_per_s, cpu ? &one.bf16_ops_per_s : NULL);
+    }
     nrd_str_puts(j, "\n  \"device\": ");
     nrd_json_put_cstr(j, info.name);
     if (cpu) {

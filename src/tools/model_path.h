@@ -44,7 +44,7 @@ typedef struct nrd_exec_options {
     {"--device", NULL, NRD_OPT_STR, &(o).device, "NAME", "auto, cpu or cuda (auto)"},              \
     {"--device_id", NULL, NRD_OPT_INT, &(o).device_id, "N", "which GPU (0)"},                      \
     {"--threads", "-t", NRD_OPT_INT, &(o).threads, "N", "CPU threads (one a core)"},                      \
-    {"--isa", NULL, NRD_OPT_STR, &(o).isa, "NAME", "generic, avx2, avx512, avx512vnni (best)"},    \
+    {"--isa", NULL, NRD_OPT_STR, &(o).isa, "NAME", "generic, avx2, avx512, avx512vnni, amx (best)"},    \
     {"--compute_dtype", NULL, NRD_OPT_STR, &(o).compute_dtype, "TYPE",                             \
      "float32: dequantize the weights first (native)"},                                            \
     {"--kv_dtype", "--kv_cache_dtype", NRD_OPT_STR, &(o).kv_dtype, "TYPE",                         \

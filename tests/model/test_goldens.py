@@ -27,7 +27,8 @@ def instruction_sets():
     with open("/proc/cpuinfo", encoding="ascii", errors="replace") as f:
         flags = next((line.split() for line in f if line.startswith("flags")), [])
     needs = {"generic": [], "avx2": ["avx2", "fma", "f16c"], "avx512": ["avx512bw", "avx512dq", "avx512vl"],
-             "avx512vnni": ["avx512_vnni", "avx512bw", "avx512dq", "avx512vl"]}
+             "avx512vnni": ["avx512_vnni", "avx512bw", "avx512dq", "avx512vl"],
+             "amx": ["amx_tile", "amx_int8", "amx_bf16", "avx512_vnni", "avx512bw", "avx512dq", "avx512vl"]}
     return [name for name, flag in needs.items() if set(flag) <= set(flags)]
 
 

@@ -1,6 +1,7 @@
 /* Speed of the CPU device's operations beside the machine's limits, measured in the same run.
  *
  *   make build/tests/ops/bench_ops && build/tests/ops/bench_ops [op [isa [threads]]]
+ *   op: all, linear, tokens (linear, fewer shapes and shorter), q41, attention, rows, sample, head
  *
  * With one thread, times are those that the process spent on a processor; else wall clock. Best of
  * several repetitions: other work on the machine only makes a number smaller. Weights are
@@ -18,7 +19,8 @@
 
 static nrd_device *dev;
 static nrd_stream *stream;
-static double peak_read_gb, peak_dot_gop, peak_fma_gop;
+static double peak_read_gb, peak_dot_gop, peak_fma_gop, peak_bf16_gop;
+static uint64_t cell_ns = 200000000u; /* at least so long for a number */
 
 static bool cpu_time; /* one thread: time on the processor, so that a busy machine can be measured too */
 
@@ -58,8 +60,13 @@ static void limits(void)
     peak_read_gb = most.read_bytes_per_s * 1e-9;
     peak_dot_gop = most.eight_bit_ops_per_s * 1e-9;
     peak_fma_gop = most.float_ops_per_s * 1e-9;
-    printf("%s: read %.1f GB/s, integer dot %.0f GOP/s, float fma %.0f GFLOP/s\n", info.name,
-           peak_read_gb, peak_dot_gop, peak_fma_gop);
+    peak_bf16_gop = most.bf16_ops_per_s * 1e-9;
+    printf("%s: read %.1f GB/s, integer dot %.0f GOP/s, float fma %.0f GFLOP/s", info.name, peak_read_gb, peak_dot_gop,
+           peak_fma_gop);
+    if (peak_bf16_gop > 0) {
+        printf(", bfloat16 %.0f GFLOP/s", peak_bf16_gop);
+    }
+    putchar('\n');
 }
 
 /* Seconds of one `enqueue`: best of many runs of about a millisecond each, so that some of them fall
@@ -70,7 +77,7 @@ static double time_op(void (*enqueue)(void *, int), void *user)
     int inner = 1, at = 0;
     uint64_t begin = nrd_now_ns();
 
-    for (int r = 0; r < 4 || (r < 300 && nrd_now_ns() - begin < 200000000u); r++) {
+    for (int r = 0; r < 4 || (r < 300 && nrd_now_ns() - begin < cell_ns); r++) {
         for (int i = 0; i < inner; i++) {
             enqueue(user, at++);
         }
@@ -160,11 +167,14 @@ static void bench_linear(nrd_dtype t, int64_t rows, int64_t cols, const int32_t 
         int32_t n = b.a.n_tokens = tokens[i];
         double work = 2.0 * (double)rows * (double)cols * n;
         double s = time_op(enqueue_linear, &b);
-        bool is_float = nrd_is_float_dtype(t);
+        double most = !nrd_is_float_dtype(t) ? peak_dot_gop : peak_fma_gop;
+        if (t == NRD_DTYPE_BF16 && peak_bf16_gop > 0) {
+            most = peak_bf16_gop / 2; /* x is two bfloat16 */
+        }
         if (n <= 4) {
             printf(" %d: %.1f GB/s %.0f%%", n, (double)bytes / s * 1e-9, (double)bytes / s * 1e-7 / peak_read_gb);
         } else {
-            printf(" %d: %.0f G %.0f%%", n, work / s * 1e-9, work / s * 1e-7 / (is_float ? peak_fma_gop : peak_dot_gop));
+            printf(" %d: %.0f G %.0f%%", n, work / s * 1e-9, work / s * 1e-7 / most);
         }
     }
     printf("\n");
@@ -375,7 +385,7 @@ static void bench_head(nrd_dtype t, int32_t vocab, int64_t cols)
 
 int main(int argc, char **argv)
 {
-    static const int32_t tokens[] = {1, 4, 8, 32, 512}, few[] = {1, 4, 32};
+    static const int32_t tokens[] = {1, 4, 8, 16, 32, 64, 512}, few[] = {1, 4, 8, 16, 32};
     static const nrd_dtype types[] = {NRD_DTYPE_Q4_0, NRD_DTYPE_Q4_1, NRD_DTYPE_Q5_0, NRD_DTYPE_Q8_0, NRD_DTYPE_I8, NRD_DTYPE_BF16, NRD_DTYPE_F16};
     static const nrd_dtype k_types[] = {NRD_DTYPE_Q2_K, NRD_DTYPE_Q3_K, NRD_DTYPE_Q4_K, NRD_DTYPE_Q5_K, NRD_DTYPE_Q6_K};
     const char *what = argc > 1 ? argv[1] : "all";
@@ -393,21 +403,29 @@ int main(int argc, char **argv)
     if (all || strcmp(what, "linear") == 0) {
         printf("linear: tokens: packed bytes read, or operations, and %% of the limit\n");
         for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
-            bench_linear(types[i], 960, 576, tokens, 5);    /* SmolLM2 q, k, v */
-            bench_linear(types[i], 3072, 576, tokens, 5);   /* gate, up */
-            bench_linear(types[i], 576, 1536, tokens, 5);   /* down */
+            bench_linear(types[i], 960, 576, tokens, 7);    /* SmolLM2 q, k, v */
+            bench_linear(types[i], 3072, 576, tokens, 7);   /* gate, up */
+            bench_linear(types[i], 576, 1536, tokens, 7);   /* down */
         }
-        bench_linear(NRD_DTYPE_Q4_1, 49152, 576, few, 3);
-        bench_linear(NRD_DTYPE_Q8_0, 49152, 576, few, 3);
-        bench_linear(NRD_DTYPE_Q8_0, 262144, 640, few, 3); /* Gemma 3 270M */
+        bench_linear(NRD_DTYPE_Q4_1, 49152, 576, few, 5);
+        bench_linear(NRD_DTYPE_Q8_0, 49152, 576, few, 5);
+        bench_linear(NRD_DTYPE_Q8_0, 262144, 640, few, 5); /* Gemma 3 270M */
         for (size_t i = 0; i < sizeof k_types / sizeof k_types[0]; i++) {
-            bench_linear(k_types[i], 2048, 2048, tokens, 5);
+            bench_linear(k_types[i], 2048, 2048, tokens, 7);
+        }
+    }
+    if (strcmp(what, "tokens") == 0) { /* how many tokens a form needs: every kind of type, one shape */
+        static const nrd_dtype kinds[] = {NRD_DTYPE_Q4_0, NRD_DTYPE_Q4_1, NRD_DTYPE_Q8_0, NRD_DTYPE_I8,
+                                          NRD_DTYPE_Q4_K, NRD_DTYPE_Q6_K, NRD_DTYPE_BF16};
+        cell_ns = 60000000;
+        for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+            bench_linear(kinds[i], 3072, 2048, tokens, 7);
         }
     }
     if (strcmp(what, "q41") == 0) {
-        bench_linear(NRD_DTYPE_Q4_1, 3072, 576, tokens, 5);
-        bench_linear(NRD_DTYPE_Q4_1, 576, 1536, tokens, 5);
-        bench_linear(NRD_DTYPE_Q4_1, 49152, 576, few, 3);
+        bench_linear(NRD_DTYPE_Q4_1, 3072, 576, tokens, 7);
+        bench_linear(NRD_DTYPE_Q4_1, 576, 1536, tokens, 7);
+        bench_linear(NRD_DTYPE_Q4_1, 49152, 576, few, 5);
     }
     if (all || strcmp(what, "attention") == 0) {
         printf("attention, float16 cache\n");

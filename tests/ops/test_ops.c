@@ -65,10 +65,15 @@ typedef struct target {
 } target;
 static target targets[12];
 static int n_targets;
+static const char *only; /* first argument: this instruction set beside avx512vnni */
 
 static int open_targets(void **state)
 {
-    static const char *const isas[] = {"generic", "avx2", "avx512", "avx512vnni"};
+#ifdef NRD_AMX_WORDS /* the matrix unit in plain C beside what it must agree with */
+    static const char *const isas[] = {"avx512vnni", "amx"};
+#else
+    static const char *const isas[] = {"generic", "avx2", "avx512", "avx512vnni", "amx"};
+#endif
     (void)state;
 
     const char *seed = getenv("NEREID_TEST_SEED");
@@ -76,11 +81,15 @@ static int open_targets(void **state)
         rng_state = strtoull(seed, NULL, 10) | 1u;
     }
     printf("seed %llu\n", (unsigned long long)rng_state);
-    for (int i = 0; i < 4; i++) {
+    for (size_t i = 0; i < sizeof isas / sizeof isas[0]; i++) {
+        if (only && strcmp(only, isas[i]) != 0 && strcmp("avx512vnni", isas[i]) != 0) {
+            continue;
+        }
         for (int threads = 1; threads <= 3; threads += 2) {
             nrd_device_config config = {.size = sizeof config, .n_threads = threads, .isa = isas[i], .world_size = 1};
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-            if (threads > 1 && i < 2) { /* slow there; the wide forms keep both */
+            bool is_narrow = strcmp(isas[i], "generic") == 0 || strcmp(isas[i], "avx2") == 0;
+            if (threads > 1 && is_narrow) { /* slow there; the wide forms keep both */
                 continue;
             }
 #endif
@@ -251,6 +260,17 @@ static double linear_allowed(int64_t cols, double w_size, double x_size)
     return 0.5 * 1.2e-7 * (double)cols * w_size * x_size + 1e-6;
 }
 
+/* The matrix unit takes x as two bfloat16: up to 2^-17 of it is left out, the errors have either sign. */
+static double amx_bf16_allowed(int64_t cols, double w_size, double x_size)
+{
+    return 0x1p-17 * sqrt((double)cols) * w_size * x_size;
+}
+
+static bool is_amx(const target *t)
+{
+    return strncmp(t->name, "amx/", 4) == 0;
+}
+
 static void linear_case(nrd_dtype t, int64_t rows, int64_t cols, int32_t n, bool packed, bool q8_input, bool bias,
                         float softcap, worst *w_all)
 {
@@ -260,7 +280,7 @@ static void linear_case(nrd_dtype t, int64_t rows, int64_t cols, int32_t n, bool
     size_t q8_row = nrd_act_q8_row_bytes(cols);
     uint8_t *xq = nrd_aligned_zalloc(64, q8_row * (size_t)n + 64);
     float *want = nrd_xcalloc((size_t)(rows * n) + 1, 4), *got = nrd_xcalloc((size_t)(rows * n) + 1, 4);
-    float *first = nrd_xcalloc((size_t)(rows * n) + 1, 4);
+    float *first = nrd_xcalloc((size_t)(rows * n) + 1, 4), *vnni = NULL;
     void *data = NULL;
 
     for (int32_t i = 0; i < n; i++) {
@@ -298,7 +318,8 @@ static void linear_case(nrd_dtype t, int64_t rows, int64_t cols, int32_t n, bool
         a.y = got;
         ok(ops->linear(targets[i].s, &a));
         ok(ops->stream_sync(targets[i].s));
-        compare(&wst, got, want, rows * n, linear_allowed(cols, w_size, 3), 1e-6);
+        compare(&wst, got, want, rows * n, linear_allowed(cols, w_size, 3) +
+                (is_amx(&targets[i]) && t == NRD_DTYPE_BF16 ? amx_bf16_allowed(cols, w_size, 3) : 0), 1e-6);
         if (wst.ratio > 1 || wst.ratio != wst.ratio) {
             fail_msg("linear %s %s rows %lld cols %lld tokens %d packed %d q8 %d: %g for %g at %lld", targets[i].name,
                      nrd_dtype_name(t), (long long)rows, (long long)cols, n, packed, q8_input, wst.got, wst.want,
@@ -312,6 +333,14 @@ static void linear_case(nrd_dtype t, int64_t rows, int64_t cols, int32_t n, bool
             memcpy(first, got, (size_t)(rows * n) * 4);
         } else {
             assert_memory_equal(first, got, (size_t)(rows * n) * 4);
+        }
+        /* ... on the matrix unit, but for bfloat16, as without it ... */
+        if (strcmp(targets[i].name, "avx512vnni/1") == 0) {
+            vnni = nrd_xmalloc((size_t)(rows * n) * 4 + 4);
+            memcpy(vnni, got, (size_t)(rows * n) * 4);
+        } else if (is_amx(&targets[i]) && t != NRD_DTYPE_BF16) {
+            assert_non_null(vnni);
+            assert_memory_equal(vnni, got, (size_t)(rows * n) * 4);
         }
         /* ... and for every token alone. */
         for (int32_t k = 0; k < n && n > 1; k += n > 8 ? n / 4 : 1) {
@@ -330,20 +359,21 @@ static void linear_case(nrd_dtype t, int64_t rows, int64_t cols, int32_t n, bool
     free(want);
     free(got);
     free(first);
+    free(vnni);
     free_weight(&w);
     free_weight(&b);
 }
 
 static void test_linear_matches_the_reference_bit_equal_for_threads_and_batches(void **state)
 {
-    static const int32_t tokens[] = {1, 2, 3, 7, 16, 17, 31, 64};
+    static const int32_t tokens[] = {1, 2, 3, 8, 16, 17, 31, 33, 64, 83};
     (void)state;
 
     for (int i = 0; i < N_WEIGHT_TYPES; i++) {
         nrd_dtype t = weight_types[i];
         worst w[12] = {{0}};
         int64_t block = nrd_dtype_block(t);
-        for (int k = 0; k < 8; k++) {
+        for (int k = 0; k < 10; k++) {
             int64_t cols = block > 1 ? block * rnd_in(1, block == 256 ? 3 : 9) : rnd_in(1, 300);
             linear_case(t, rnd_in(1, 100), cols, tokens[k], k % 3 != 0, k % 2 && (block > 1 || t == NRD_DTYPE_I8),
                         k % 4 == 1, k % 4 == 2 ? 0.5f : 0, w);
@@ -926,8 +956,9 @@ static void test_linear_sample_chooses_as_linear_and_sample_and_stores_no_logits
     }
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    only = argc > 1 ? argv[1] : NULL;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_packed_rows_read_back_as_the_unpacked_ones),
         cmocka_unit_test(test_linear_matches_the_reference_bit_equal_for_threads_and_batches),

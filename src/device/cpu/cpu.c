@@ -322,6 +322,7 @@ static nrd_error *new_command(nrd_stream *s, nrd_cpu_cmd **out)
     }
     nrd_cpu_cmd *c = &s->list[s->n];
     memset(c, 0, sizeof *c);
+    c->k = s->dev->k;
     *out = c;
     return NULL;
 }

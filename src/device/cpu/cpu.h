@@ -42,6 +42,7 @@ typedef struct nrd_cpu_copy_args {
 
 struct nrd_cpu_cmd {
     const nrd_cpu_op *op;
+    const nrd_cpu_kernels *k;
     int32_t n_tasks[NRD_CPU_MAX_PHASES]; /* 0: phase left out */
     _Atomic int32_t next[NRD_CPU_MAX_PHASES];
     _Atomic uint32_t done[NRD_CPU_MAX_PHASES]; /* tasks */

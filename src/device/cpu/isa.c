@@ -24,13 +24,17 @@ static bool can_run(const nrd_cpu_kernels *k)
     if (k == &nrd_cpu_kernels_avx2) {
         return avx2;
     }
-    return k == &nrd_cpu_kernels_avx512 ? avx512 : avx512 && __builtin_cpu_supports("avx512vnni");
+    if (k == &nrd_cpu_kernels_avx512) {
+        return avx512;
+    }
+    return avx512 && __builtin_cpu_supports("avx512vnni") && (k != &nrd_cpu_kernels_amx || nrd_cpu_amx_usable());
 }
 
 static const nrd_cpu_kernels *const all[] = {
-    &nrd_cpu_kernels_avx512vnni, &nrd_cpu_kernels_avx512, &nrd_cpu_kernels_avx2, &nrd_cpu_kernels_generic,
+    &nrd_cpu_kernels_amx,  &nrd_cpu_kernels_avx512vnni, &nrd_cpu_kernels_avx512,
+    &nrd_cpu_kernels_avx2, &nrd_cpu_kernels_generic,
 };
-#define KNOWN "generic, avx2, avx512, avx512vnni"
+#define KNOWN "generic, avx2, avx512, avx512vnni, amx"
 
 #else
 

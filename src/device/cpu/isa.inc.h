@@ -4,6 +4,9 @@
 
 #include "device/ops/attention_cpu.h"
 #include "device/ops/linear_cpu.h"
+#if NRD_ISA >= 4
+#include "device/ops/linear_amx.h"
+#endif
 #include "device/ops/peak_cpu.h"
 #include "device/ops/rows_cpu.h"
 #include "device/ops/sample_cpu.h"
@@ -13,6 +16,12 @@ const nrd_cpu_kernels NRD_KERNELS = {
     .linear_panel = linear_panel,
     .linear_tile = linear_tile,
     .linear_wide = linear_wide,
+#if NRD_ISA >= 4
+    .linear_mx_from = linear_mx_from,
+    .linear_mx = linear_mx,
+    .peak_bf16 = peak_bf16,
+    .bf16_ops = PEAK_BF16_OPS,
+#endif
     .linear_finish = linear_finish,
     .act_q8_row = act_q8_row,
     .act_q8_part = act_q8_part,
@@ -33,6 +42,8 @@ const nrd_cpu_kernels NRD_KERNELS = {
     .peak_dot = peak_dot,
     .peak_fma = peak_fma,
     .peak_read = peak_read,
+    .dot_ops = PEAK_DOT_OPS,
+    .fma_ops = PEAK_FMA_OPS,
 };
 
 #if defined(__clang__) && NRD_ISA > 0

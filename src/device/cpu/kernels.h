@@ -14,9 +14,10 @@ typedef struct nrd_linear_panel {
     size_t row_bytes;
     int64_t cols;
     int64_t n_blocks;   /* of 32 k, whole super blocks */
-    int n_tokens;       /* 1, 2, 4, 8 or 16 */
+    int n_tokens;       /* 1, 2, 4, 8 or 16; for linear_mx: 1 to 16 */
     int offset;
     bool halves, is_float;
+    bool is_mx;         /* for linear_mx */
     uint8_t *panel;
 } nrd_linear_panel;
 
@@ -43,6 +44,25 @@ typedef struct nrd_linear_wide {
                 int64_t y_stride);
 } nrd_linear_wide;
 
+/* Matrix unit: whole tiles of 16 rows, which lie one after the other, against all panels of all
+ * tokens. A panel is one of NRD_LINEAR_MX_TOKENS tokens, absent ones zero; with bfloat16 weights the
+ * last one has what is left. Writes y[t * y_stride + i * 16 + row]; `room`: NRD_LINEAR_WIDE_BYTES.
+ * Block types: the bits of the other forms. bfloat16: bits of its own, the same for every number of
+ * tokens. */
+enum { NRD_LINEAR_MX_TOKENS = 16 };
+typedef struct nrd_linear_mx {
+    nrd_dtype type;
+    const uint8_t *tiles;
+    size_t tile_bytes;
+    int64_t n_tiles, len; /* len: blocks of 32 k, or columns for bfloat16 */
+    const uint8_t *panels;
+    size_t token_bytes; /* of a panel */
+    int32_t n_tokens;
+    float *y;
+    int64_t y_stride;
+    uint8_t *room;
+} nrd_linear_mx;
+
 /* One tile of query rows: n_tokens x n_heads <= 16, heads of one KV head; see attention_cpu.h. With
  * `seqs` the tokens are the only new ones of so many sequences, which have the chunks before
  * shared_chunks in common: their state after these is left in `state`. Without, a tile of one
@@ -68,6 +88,8 @@ typedef struct nrd_cpu_kernels {
     /* side_by_side: nrd_linear_streams() tiles a call; NULL where there is no such form */
     nrd_linear_tile_fn (*linear_tile)(nrd_dtype type, int log2_tokens, bool side_by_side);
     nrd_linear_wide (*linear_wide)(nrd_dtype type); /* NULLs: there is none */
+    int32_t (*linear_mx_from)(nrd_dtype type); /* fewest tokens of linear_mx; 0: there is none */
+    void (*linear_mx)(const nrd_linear_mx *a);
     void (*linear_finish)(const float *out, const float *scale, const float *bias, float softcap, int n,
                           float *y);
     void (*act_q8_row)(const float *x, int64_t cols, void *row);
@@ -89,11 +111,15 @@ typedef struct nrd_cpu_kernels {
     double (*sum_above)(const float *w, int32_t n, float limit);
     int64_t (*peak_dot)(int64_t n); /* limits of the machine, see peak_cpu.h */
     float (*peak_fma)(int64_t n);
+    float (*peak_bf16)(int64_t n); /* NULL: no such instruction */
+    int32_t dot_ops, fma_ops, bf16_ops; /* products and sums of one n */
     float (*peak_read)(const float *x, int64_t n);
 } nrd_cpu_kernels;
 
 extern const nrd_cpu_kernels nrd_cpu_kernels_generic, nrd_cpu_kernels_avx2, nrd_cpu_kernels_avx512,
-    nrd_cpu_kernels_avx512vnni;
+    nrd_cpu_kernels_avx512vnni, nrd_cpu_kernels_amx;
+
+bool nrd_cpu_amx_usable(void);
 
 /* Best table that this machine runs; `name` ("" or NULL: best) asks for one. */
 nrd_error *nrd_cpu_kernels_choose(const nrd_cpu_kernels **out, const char *name) NRD_MUST_USE;

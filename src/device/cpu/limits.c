@@ -11,9 +11,7 @@ enum {
     READ_BYTES = 256 << 20,
     PIECE_BYTES = 8 << 20, /* read at a time, so that some pieces fall between others' time slices */
     N_PIECES = READ_BYTES / PIECE_BYTES,
-    ROUNDS = 100000, /* of a peak function: 12 instructions each */
-    DOT_OPS = 12 * 64 * 2,
-    FMA_OPS = 12 * 16 * 2,
+    ROUNDS = 100000, /* of a peak function: 4 (AMX) or 12 instructions each */
 };
 
 typedef struct limits {
@@ -52,6 +50,15 @@ static void fmas(void *user, nrd_pool_thread *self)
     }
 }
 
+static void bf16(void *user, nrd_pool_thread *self)
+{
+    limits *l = user;
+    float sum = l->k->peak_bf16(ROUNDS);
+    if (self->id == 0) {
+        l->sink = sum;
+    }
+}
+
 static double best_seconds(limits *l, nrd_pool *pool, int runs, nrd_pool_fn fn)
 {
     double best = 0;
@@ -80,8 +87,9 @@ nrd_error *nrd_cpu_limits(const nrd_cpu_kernels *k, nrd_pool *pool, nrd_device_l
     nrd_device_limits full = {
         .size = size,
         .read_bytes_per_s = PIECE_BYTES / best_seconds(&l, pool, 4 * N_PIECES, read_piece),
-        .float_ops_per_s = (double)ROUNDS * FMA_OPS * n / best_seconds(&l, pool, 50, fmas),
-        .eight_bit_ops_per_s = (double)ROUNDS * DOT_OPS * n / best_seconds(&l, pool, 50, dots),
+        .float_ops_per_s = (double)ROUNDS * k->fma_ops * n / best_seconds(&l, pool, 50, fmas),
+        .eight_bit_ops_per_s = (double)ROUNDS * k->dot_ops * n / best_seconds(&l, pool, 50, dots),
+        .bf16_ops_per_s = k->peak_bf16 ? (double)ROUNDS * k->bf16_ops * n / best_seconds(&l, pool, 50, bf16) : 0,
     };
     munmap(memory, READ_BYTES);
     memcpy(out, &full, size);

@@ -2,7 +2,8 @@
  *
  * Purpose   The kernels (device/ops/<op>_cpu.h) are written once in these words; each
  *           device/cpu/isa_<name>.c picks a meaning with NRD_ISA (0 generic C, 1 AVX2+FMA+F16C,
- *           2 AVX-512 F/BW/VL/DQ, 3 the same with VNNI), includes the kernels and exports a table.
+ *           2 AVX-512 F/BW/VL/DQ, 3 the same with VNNI, 4 that with AMX, see amx.h), includes the
+ *           kernels and exports a table.
  * Note      vf_fma is fused except in generic C. vf_sum and vf_hmax reduce in one fixed order.
  */
 #ifndef NRD_DEVICE_CPU_SIMD_H
@@ -79,7 +80,7 @@
 #endif
 #pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c,prefer-vector-width=512")
 #endif
-#elif NRD_ISA == 3
+#elif NRD_ISA >= 3
 #if defined(__clang__)
 #pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c"))), apply_to = function)
 #else

@@ -4,7 +4,8 @@
  * Up to 16 tokens every thread makes its own panels (cheaper than a barrier); above, phase 0 makes
  * them once for all. Phase 1 divides the row tiles of all parts into chunks that fit in L2: a chunk
  * is read from memory once and meets token tile after token tile.
- * Weights in layout ROWS are packed tile by tile on the way: same result, slower. */
+ * Weights in layout ROWS are packed tile by tile on the way: same result, slower. With a matrix unit
+ * (linear_amx.h) all tokens are taken in one call for the tiles of a chunk; panels are as it wants them. */
 #include "device/ops/linear_parts.h"
 
 #include "base/mem.h"
@@ -12,26 +13,35 @@
 
 #include <string.h>
 
-enum { MAX_T = 16, CHUNK_BYTES = 160 << 10 };
+enum { MAX_T = NRD_LINEAR_MX_TOKENS, CHUNK_BYTES = 160 << 10, CHUNK_MX_FLOAT_BYTES = 512 << 10 };
+enum { MX_PANEL_BYTES = 512 << 10 }; /* of x, for the matrix unit */
+enum { MX_FINISH = 4 }; /* tiles after which scales and biases meet results that are still in a cache */
 
 /* Parts of one kind can share panels. */
 typedef struct panel_kind {
-    bool is_float, halves;
+    bool is_float, halves, is_mx;
     int offset;
     int64_t len;            /* blocks or columns, as the tile function takes it */
     size_t bytes_per_token; /* of the panel */
 } panel_kind;
 
-static panel_kind kind_of(nrd_dtype t, int64_t cols)
+static panel_kind kind_of(const nrd_cpu_kernels *kernels, const nrd_linear_args *a, int p)
 {
+    nrd_dtype t = a->w[p]->dtype;
+    int64_t cols = a->w[p]->cols;
+    int32_t mx_from = kernels->linear_mx_from ? kernels->linear_mx_from(t) : 0;
     const nrd_tile16_format *f = nrd_tile16_format_of(t);
-    panel_kind k = {0};
+    panel_kind k = {.is_mx = mx_from > 0 && a->n_tokens >= mx_from};
 
     if (f) {
         k.offset = f->offset;
         k.halves = t == NRD_DTYPE_Q2_K || t == NRD_DTYPE_Q3_K || t == NRD_DTYPE_Q6_K;
         k.len = nrd_act_q8_blocks(cols);
         k.bytes_per_token = (size_t)k.len * 52;
+    } else if (k.is_mx) {
+        k.is_float = true;
+        k.len = cols;
+        k.bytes_per_token = (size_t)((cols + 31) / 32) * 128;
     } else {
         k.is_float = true;
         k.len = cols;
@@ -41,26 +51,29 @@ static panel_kind kind_of(nrd_dtype t, int64_t cols)
 }
 
 /* Index of the first part with the same kind of panel as part p. */
-static int first_like(const nrd_linear_args *a, int p)
+static int first_like(const nrd_cpu_kernels *kernels, const nrd_linear_args *a, int p)
 {
-    panel_kind k = kind_of(a->w[p]->dtype, a->w[p]->cols);
+    panel_kind k = kind_of(kernels, a, p);
 
     for (int q = 0; q < p; q++) {
-        panel_kind o = kind_of(a->w[q]->dtype, a->w[q]->cols);
-        if (o.is_float == k.is_float && o.halves == k.halves && o.offset == k.offset) {
+        panel_kind o = kind_of(kernels, a, q);
+        if (o.is_float == k.is_float && o.halves == k.halves && o.offset == k.offset && o.is_mx == k.is_mx) {
             return q;
         }
     }
     return p;
 }
 
-static size_t panel_start(const nrd_linear_args *a, int p) /* bytes before part p's panels */
+/* Bytes before part p's panels. */
+static size_t panel_start(const nrd_cpu_kernels *kernels, const nrd_linear_args *a, int p)
 {
     size_t at = 0;
 
     for (int q = 0; q < p; q++) {
-        if (first_like(a, q) == q) {
-            at += (kind_of(a->w[q]->dtype, a->w[q]->cols).bytes_per_token * (size_t)a->n_tokens + 63) & ~(size_t)63;
+        if (first_like(kernels, a, q) == q) {
+            panel_kind kind = kind_of(kernels, a, q);
+            size_t n = (size_t)a->n_tokens, whole = (n + MAX_T - 1) / MAX_T * MAX_T;
+            at += (kind.bytes_per_token * (kind.is_mx ? whole : n) + 63) & ~(size_t)63;
         }
     }
     return at;
@@ -84,7 +97,7 @@ static void make_panel(const nrd_cpu_run *r, const nrd_linear_args *a, const pan
     int64_t cols = a->w[0]->cols;
     size_t in_bytes = nrd_row_bytes(a->x_dtype, cols);
     const uint8_t *x = (const uint8_t *)a->x + (size_t)t0 * in_bytes;
-    nrd_linear_panel p = {x, in_bytes, cols, kind->len, n, kind->offset, kind->halves, kind->is_float, panel};
+    nrd_linear_panel p = {x, in_bytes, cols, kind->len, n, kind->offset, kind->halves, kind->is_float, kind->is_mx, panel};
 
     if (kind->is_float != (a->x_dtype == NRD_DTYPE_F32)) {
         p.row_bytes = nrd_row_bytes(kind->is_float ? NRD_DTYPE_F32 : NRD_DTYPE_ACT_Q8, cols);
@@ -111,13 +124,13 @@ static size_t rows_room(const nrd_linear_args *a)
 static void make_panels(const nrd_cpu_run *r, const nrd_linear_args *a, int32_t t0, int32_t end, uint8_t *panels)
 {
     for (int p = 0; p < a->n_parts; p++) {
-        if (first_like(a, p) != p) {
+        if (first_like(r->k, a, p) != p) {
             continue;
         }
-        panel_kind kind = kind_of(a->w[p]->dtype, a->w[p]->cols);
-        uint8_t *base = panels + panel_start(a, p);
+        panel_kind kind = kind_of(r->k, a, p);
+        uint8_t *base = panels + panel_start(r->k, a, p);
         for (int32_t t = t0; t < end;) {
-            int log2, n = tile_tokens(end - t, &log2);
+            int log2, n = kind.is_mx ? (end - t < MAX_T ? end - t : MAX_T) : tile_tokens(end - t, &log2);
             make_panel(r, a, &kind, t, n, base + (size_t)t * kind.bytes_per_token, r->scratch);
             t += n;
         }
@@ -234,18 +247,61 @@ static int64_t do_wide(const nrd_cpu_run *r, const tiles_of *p, const uint8_t *d
     return i;
 }
 
+/* Tiles [from, to) against all tokens on the matrix unit, in blocks of tokens whose panels stay in L2 beside
+ * the tiles. The last tile may have fewer rows. */
+static void do_mx(const nrd_cpu_run *r, const tiles_of *p, const uint8_t *data, int64_t from, int64_t to,
+                  const panel_kind *kind, const uint8_t *panels, int32_t n_tokens, uint8_t *room)
+{
+    size_t tile_bytes = nrd_tile16_bytes(p->w->dtype, p->w->cols);
+    int64_t full = p->w->rows / 16 < to ? p->w->rows / 16 : to, i = from;
+    nrd_linear_mx m = {.type = p->w->dtype,
+                       .tile_bytes = tile_bytes,
+                       .len = kind->len,
+                       .panels = panels,
+                       .token_bytes = kind->bytes_per_token,
+                       .y_stride = p->y_stride,
+                       .room = room};
+    const int32_t fit = (int32_t)(MX_PANEL_BYTES / kind->bytes_per_token) / MAX_T * MAX_T;
+    const int32_t block = fit > MAX_T ? fit : MAX_T;
+    float out[MAX_T * 16];
+
+    for (int32_t t = 0; t < n_tokens; t += m.n_tokens) {
+        m.n_tokens = n_tokens - t < block ? n_tokens - t : block;
+        m.panels = panels + (size_t)t * kind->bytes_per_token;
+        for (i = from; i < full; i += m.n_tiles) {
+            m.n_tiles = p->plain || full - i < MX_FINISH ? full - i : MX_FINISH;
+            m.tiles = data + (size_t)(i - from) * tile_bytes;
+            m.y = place(p, i, t);
+            r->k->linear_mx(&m);
+            for (int64_t k = i; !p->plain && k < i + m.n_tiles; k++) {
+                finish_tile(r, p, k, t, m.n_tokens, place(p, k, t), p->y_stride);
+            }
+        }
+    }
+    m.n_tiles = 1;
+    m.tiles = data + (size_t)(i - from) * tile_bytes;
+    m.y = out;
+    m.y_stride = 16;
+    for (int32_t t = 0; i < to && t < n_tokens; t += MAX_T) {
+        m.n_tokens = n_tokens - t < MAX_T ? n_tokens - t : MAX_T;
+        m.panels = panels + (size_t)t * kind->bytes_per_token;
+        r->k->linear_mx(&m);
+        finish_tile(r, p, i, t, m.n_tokens, out, 16);
+    }
+}
+
 /* Row tiles [from, to) of part p against every token; results of tile `first` go to y. `room`: of
- * do_wide with more than MAX_T tokens, behind it that of a tile that is packed on the way. */
+ * do_wide or do_mx, behind it that of a tile that is packed on the way. */
 static void do_tiles(const nrd_cpu_run *r, const nrd_linear_args *a, int p, int64_t from, int64_t to, float *y,
                      int64_t first_tile, int64_t y_stride, const uint8_t *panels, uint8_t *room)
 {
     const nrd_weight *w = a->w[p];
-    panel_kind kind = kind_of(w->dtype, w->cols);
+    panel_kind kind = kind_of(r->k, a, p);
     bool packed = w->layout == NRD_LAYOUT_TILE16;
     tiles_of tiles = {a, w, a->bias[p], y, first_tile, y_stride, !w->scales && !a->bias[p] && a->softcap <= 0};
-    uint8_t *tile_room = a->n_tokens > MAX_T ? room + NRD_LINEAR_WIDE_BYTES : room;
+    uint8_t *tile_room = room + NRD_LINEAR_WIDE_BYTES;
 
-    panels += panel_start(a, first_like(a, p));
+    panels += panel_start(r->k, a, first_like(r->k, a, p));
     for (int64_t r0 = from; r0 < to; r0 += packed ? to - from : 1) {
         int64_t r1 = packed ? to : r0 + 1, rest = r0; /* ROWS: one tile at a time, packed once */
         int32_t wide_tokens = a->n_tokens / MAX_T * MAX_T;
@@ -255,6 +311,10 @@ static void do_tiles(const nrd_cpu_run *r, const nrd_linear_args *a, int p, int6
             data = (const uint8_t *)w->data + (size_t)r0 * tile_bytes;
         } else {
             nrd_tile16_pack(w, r0 * 16, tile_room);
+        }
+        if (kind.is_mx) {
+            do_mx(r, &tiles, data, r0, r1, &kind, panels, a->n_tokens, room);
+            continue;
         }
         if (packed && wide_tokens >= 2 * MAX_T) {
             rest = do_wide(r, &tiles, data, r0, r1, &kind, panels, wide_tokens, room);
@@ -323,6 +383,8 @@ nrd_error *nrd_linear_cpu(nrd_cpu_cmd *c, int n_threads)
     const nrd_linear_args *a = &c->u.linear;
     int64_t tiles = 0;
     size_t tile_max = 0, unpacked = 0;
+    bool is_paired = a->n_tokens >= 2 * MAX_T; /* do_wide and do_mx take pairs */
+    bool is_mx_float = is_paired;               /* do_mx takes fours, and reads panels once a chunk */
 
     if (a->x_dtype != NRD_DTYPE_F32 && a->x_dtype != NRD_DTYPE_ACT_Q8) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "cpu: linear from %s", nrd_dtype_name(a->x_dtype));
@@ -341,24 +403,26 @@ nrd_error *nrd_linear_cpu(nrd_cpu_cmd *c, int n_threads)
             unpacked = bytes > unpacked ? bytes : unpacked;
         }
         tiles += (a->w[p]->rows + 15) / 16;
+        panel_kind kind = kind_of(c->k, a, p);
+        is_paired = is_paired || kind.is_mx;
+        is_mx_float = is_mx_float && kind.is_mx && kind.is_float;
     }
     /* Chunks: at most CHUNK_BYTES, at least four a thread where there is enough. */
-    int64_t chunk = CHUNK_BYTES / (int64_t)tile_max, fair = tiles / (n_threads * 4);
+    int64_t chunk = (is_mx_float ? CHUNK_MX_FLOAT_BYTES : CHUNK_BYTES) / (int64_t)tile_max;
+    int64_t fair = tiles / (n_threads * 4);
     chunk = chunk < fair ? chunk : fair;
     chunk = chunk < 1 ? 1 : chunk;
-    if (a->n_tokens >= 2 * MAX_T) {
-        chunk += chunk % 2; /* do_wide takes pairs */
-    }
+    chunk += is_paired ? chunk % 2 : 0;
+    chunk += is_mx_float ? (4 - chunk % 4) % 4 : 0;
     c->op = &op;
     c->i[0] = (int32_t)chunk;
     c->n_tasks[1] = a->n_tokens ? (int32_t)((tiles + chunk - 1) / chunk) : 0;
     c->n_tasks[0] = a->n_tokens > MAX_T ? (a->n_tokens + MAX_T - 1) / MAX_T : 0;
-    size_t panels = panel_start(a, a->n_parts);
+    size_t panels = panel_start(c->k, a, a->n_parts);
     unpacked = (unpacked + 63) & ~(size_t)63;
-    c->scratch_bytes = rows_room(a) + unpacked;
+    c->scratch_bytes = rows_room(a) + NRD_LINEAR_WIDE_BYTES + unpacked;
     if (c->n_tasks[0]) {
         c->shared_bytes = panels;
-        c->scratch_bytes += NRD_LINEAR_WIDE_BYTES;
     } else {
         c->at[NRD_LINEAR_AT_PANELS] = c->scratch_bytes;
         c->scratch_bytes += panels;

@@ -16,7 +16,8 @@ enum { PREFETCH_BYTES = 2048 };
 enum { PANEL_Q8_BYTES = 52 }; /* a token's share of 32 k: 32 + 4 + 8 + 8 */
 enum { PANEL_COLS = 128 };     /* of a float panel, regrouped at a time: 8 KiB */
 
-NRD_INLINE void panel_q8(const nrd_linear_panel *a, const int T)
+/* A panel of T tokens, the first n of them present. */
+NRD_INLINE void panel_q8(const nrd_linear_panel *a, const int T, const int n)
 {
     int64_t nb = nrd_act_q8_blocks(a->cols);
     uint8_t *p = a->panel;
@@ -29,7 +30,10 @@ NRD_INLINE void panel_q8(const nrd_linear_panel *a, const int T)
             memset(p, 0, (size_t)T * PANEL_Q8_BYTES);
             continue;
         }
-        for (int t = 0; t < T; t++) {
+        if (n < T) {
+            memset(p, 0, (size_t)T * PANEL_Q8_BYTES);
+        }
+        for (int t = 0; t < n; t++) {
             const uint8_t *row = (const uint8_t *)a->x + (size_t)t * a->row_bytes;
             const float *rd = (const float *)(const void *)(row + nb * 32);
             const int16_t *rs = (const int16_t *)(const void *)(rd + nb);
@@ -51,8 +55,22 @@ NRD_INLINE void panel_q8(const nrd_linear_panel *a, const int T)
     }
 }
 
+#if NRD_ISA >= 4
+static void mx_panel_bf16(const nrd_linear_panel *a);
+#endif
+
 static void linear_panel(const nrd_linear_panel *a)
 {
+#if NRD_ISA >= 4
+    if (a->is_mx && a->is_float) {
+        mx_panel_bf16(a);
+        return;
+    }
+    if (a->is_mx && a->n_tokens < NRD_LINEAR_MX_TOKENS) {
+        panel_q8(a, NRD_LINEAR_MX_TOKENS, a->n_tokens);
+        return;
+    }
+#endif
     if (a->is_float) {
         float *p = (float *)(void *)a->panel;
         for (int64_t k0 = 0; k0 < a->cols; k0 += PANEL_COLS) { /* a piece stays in L1 */
@@ -70,11 +88,11 @@ static void linear_panel(const nrd_linear_panel *a)
         return;
     }
     switch (a->n_tokens) {
-    case 1: panel_q8(a, 1); break;
-    case 2: panel_q8(a, 2); break;
-    case 4: panel_q8(a, 4); break;
-    case 8: panel_q8(a, 8); break;
-    default: panel_q8(a, 16); break;
+    case 1: panel_q8(a, 1, 1); break;
+    case 2: panel_q8(a, 2, 2); break;
+    case 4: panel_q8(a, 4, 4); break;
+    case 8: panel_q8(a, 8, 8); break;
+    default: panel_q8(a, 16, 16); break;
     }
 }
 

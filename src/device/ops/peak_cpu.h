@@ -2,7 +2,45 @@
  * tests/ops/bench_ops.c prints beside its numbers. */
 #include "device/cpu/simd.h"
 
+#if NRD_ISA >= 4
+/* n x 4 independent tiles of 16 x 16 results, 64 (bfloat16: 32) products each. */
+enum { PEAK_DOT_OPS = 4 * 16 * 16 * 64 * 2, PEAK_BF16_OPS = 4 * 16 * 16 * 32 * 2 };
+#define PEAK_MX(dot)                                                                               \
+    do {                                                                                           \
+        static const mx_config config = {.palette = 1,                                             \
+                                         .rows = {16, 16, 16, 16, 16, 16, 16, 16},                 \
+                                         .row_bytes = {64, 64, 64, 64, 64, 64, 64, 64}};           \
+        mx_configure(&config);                                                                     \
+        mx_zero(0);                                                                                \
+        mx_zero(1);                                                                                \
+        mx_zero(2);                                                                                \
+        mx_zero(3);                                                                                \
+        mx_zero(4);                                                                                \
+        mx_zero(5);                                                                                \
+        mx_zero(6);                                                                                \
+        mx_zero(7);                                                                                \
+        for (int64_t k = 0; k < n; k++) {                                                          \
+            dot(0, 4, 6);                                                                          \
+            dot(1, 4, 7);                                                                          \
+            dot(2, 5, 6);                                                                          \
+            dot(3, 5, 7);                                                                          \
+        }                                                                                          \
+        mx_release();                                                                              \
+    } while (0)
+static int64_t peak_dot(int64_t n)
+{
+    PEAK_MX(mx_dot_i8);
+    return n;
+}
+
+static float peak_bf16(int64_t n)
+{
+    PEAK_MX(mx_dot_bf16);
+    return (float)n;
+}
+#else
 /* n x 12 independent integer dots of 64 products. */
+enum { PEAK_DOT_OPS = 12 * 64 * 2 };
 static int64_t peak_dot(int64_t n)
 {
     static const int8_t x[4] = {1, 2, 3, 4};
@@ -28,8 +66,10 @@ static int64_t peak_dot(int64_t n)
     vf_store(out, sum);
     return (int64_t)out[0];
 }
+#endif
 
 /* n x 12 independent multiply-adds of 16 floats. */
+enum { PEAK_FMA_OPS = 12 * 16 * 2 };
 static float peak_fma(int64_t n)
 {
     vf acc[12], w = vf_set1(0.999f), v = vf_set1(0.001f);

@@ -1,0 +1,61 @@
+/* device/cpu/amx.h - the tile instructions (AMX-TILE, AMX-INT8, AMX-BF16) as words.
+ *
+ * Purpose   A tile is up to 16 rows of up to 64 bytes, in one of eight registers of a thread. The
+ *           words take the register's number as a literal. Instructions are written as such, so
+ *           that no compiler needs an option for them, and order memory: what was stored before
+ *           is what a tile loads.
+ * Owner     mx_configure ... mx_release by the same thread; in between the kernel saves 8 KiB when
+ *           it switches threads, so a task configures at its begin and releases at its end.
+ * Note      Tests define NRD_AMX_WORDS: the same words in plain C, for machines without them.
+ */
+#ifndef NRD_DEVICE_CPU_AMX_H
+#define NRD_DEVICE_CPU_AMX_H
+
+#include <cpuid.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* As the instruction reads it (Intel SDM, LDTILECFG). */
+typedef struct mx_config {
+    uint8_t palette, start_row, zero[14];
+    uint16_t row_bytes[16];
+    uint8_t rows[16];
+} mx_config;
+
+/* Instructions, registers that the system saves, and its leave to use them (once a process). */
+static bool mx_usable(void)
+{
+    enum { ARCH_REQ_XCOMP_PERM = 0x1023, XTILE_DATA = 18 };
+    unsigned a, b, c, d, low, high;
+
+    if (!__get_cpuid(1, &a, &b, &c, &d) || !(c >> 27 & 1u)) { /* OSXSAVE */
+        return false;
+    }
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d >> 22 & 1u) || !(d >> 24 & 1u) ||
+        !(d >> 25 & 1u)) {
+        return false; /* BF16, TILE, INT8 */
+    }
+    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    return (low >> 17 & 3u) == 3u && syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XTILE_DATA) == 0;
+}
+
+#define mx_configure(config) __asm__ volatile("ldtilecfg %0" ::"m"(*(config)))
+#define mx_release() __asm__ volatile("tilerelease" ::: "memory")
+#define mx_zero(t) __asm__ volatile("tilezero %%tmm" #t ::: "memory")
+#define mx_load(t, p, step)                                                                        \
+    __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #t ::"r"((const void *)(p)),                     \
+                     "r"((int64_t)(step))                                                          \
+                     : "memory")
+#define mx_store(t, p, step)                                                                       \
+    __asm__ volatile("tilestored %%tmm" #t ", (%0,%1,1)" ::"r"((void *)(p)), "r"((int64_t)(step))  \
+                     : "memory")
+/* c[m][n] += sum over k of a[m][k] * b[k / 4][n][k % 4], signed bytes;
+ * bfloat16: b[k / 2][n][k % 2] */
+#define mx_dot_i8(c, a, b)                                                                         \
+    __asm__ volatile("tdpbssd %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::: "memory")
+#define mx_dot_bf16(c, a, b)                                                                       \
+    __asm__ volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::: "memory")
+
+#endif
