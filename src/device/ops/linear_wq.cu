@@ -29,6 +29,7 @@
 #include <algorithm>
 
 enum { MAX_PARTS = NRD_LINEAR_MAX_PARTS, MAX_SPLITS = 8, MAX_W_STAGES = 12, MAX_X_STAGES = 12 };
+enum { SUM_TABLES = 4 }; /* at most 3 in use: being read, complete, being written */
 
 struct wq_params {
     CUtensorMap x;
@@ -101,17 +102,36 @@ static __device__ __forceinline__ uint32_t twice(float v)
     return pack2(v, v);
 }
 
+/* Sums of x times this are where sums of products with integers of 4 bits begin: 128 comes from the mask, 8
+ * is the zero of Q4_0. */
+static constexpr __host__ __device__ float sum_factor(int meta)
+{
+    return meta == WQ_S ? -136.0f : -128.0f;
+}
+
 enum : uint32_t { TWO_ONES = 0x3f803f80u, TWO_NONE = 0x80008000u /* -0: leaves a sum as it is */ };
 
-/* What a warp keeps of its chunk's scales: [groups or half groups][16 rows] of entries. */
-static constexpr __host__ __device__ int entry_words(int bits, int meta)
+/* 4 bits and few tokens: the integers themselves are multiplied, see multiply_few. */
+static constexpr __host__ __device__ bool is_few(int bits, int n)
 {
-    return bits == 4 && meta != WQ_S ? 4 : 2;
+    return bits == 4 && n <= 16;
 }
-static constexpr __host__ __device__ int table_bytes(int bits, int meta)
+
+/* What a warp keeps of its chunk's scales: [groups or half groups][16 rows] of entries. */
+static constexpr __host__ __device__ int entry_words(int bits, int meta, int n)
 {
-    const int n = meta == WQ_K16 ? 256 : meta == WQ_ROW ? 0 : 128, bytes = n * entry_words(bits, meta) * 4;
+    return is_few(bits, n) ? (meta == WQ_S ? 1 : 2) : bits == 4 && meta != WQ_S ? 4 : 2;
+}
+static constexpr __host__ __device__ int table_bytes(int bits, int meta, int n)
+{
+    const int entries = meta == WQ_K16 ? 256 : meta == WQ_ROW ? 0 : 128;
+    const int bytes = entries * entry_words(bits, meta, n) * 4;
     return bytes < 1024 ? 1024 : bytes; /* results pass through it too */
+}
+/* Sums of x of a chunk: [8 groups][tokens / 2][4], see sum_group. */
+static constexpr __host__ __device__ int sums_bytes(int bits, int n)
+{
+    return is_few(bits, n) ? 8 * n * 8 : 0;
 }
 
 template <int W> struct wq_entry {
@@ -130,11 +150,18 @@ template <int W> static __device__ __forceinline__ wq_entry<W> load_entry(const 
     return e;
 }
 
-/* The entry of numbers q * d + m. */
-template <int BITS, int META>
+/* The entry of numbers q * d + m in row at % 16 of a group. */
+template <int BITS, int META, bool FEW>
 static __device__ __forceinline__ void store_entry(char *table, int at, float d, float m)
 {
-    if constexpr (BITS == 8) { /* q + 128 + 32768 comes */
+    if constexpr (FEW) { /* rows g and g + 8 side by side */
+        const int to = (at & ~15) | (at & 7) << 1 | (at >> 3 & 1);
+        if constexpr (META == WQ_S) {
+            ((float *)table)[to] = d;
+        } else {
+            ((float2 *)table)[to] = make_float2(d, m * (1.0f / sum_factor(META)));
+        }
+    } else if constexpr (BITS == 8) { /* q + 128 + 32768 comes */
         ((float2 *)table)[at] = make_float2(d, fmaf(d, -32896.0f, m));
     } else {
         const uint32_t hi = twice(d), lo = twice(d - __uint_as_float(hi << 16));
@@ -149,7 +176,7 @@ static __device__ __forceinline__ void store_entry(char *table, int at, float d,
 }
 
 /* The warp's table from what follows a chunk's codes. */
-template <int BITS, int META>
+template <int BITS, int META, bool FEW>
 static __device__ __forceinline__ void make_table(char *table, const char *meta, int lane, uint32_t top)
 {
     const int row = lane & 15, half = lane >> 4;
@@ -160,14 +187,14 @@ static __device__ __forceinline__ void make_table(char *table, const char *meta,
         const float d[4] = {a.x, a.y, b.x, b.y};
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            store_entry<BITS, META>(table, (half * 4 + i) * 16 + row, d[i], 0.0f);
+            store_entry<BITS, META, FEW>(table, (half * 4 + i) * 16 + row, d[i], 0.0f);
         }
     } else if constexpr (META == WQ_M) {
         const uint4 u = ((const uint4 *)meta)[row * 2 + half];
         const float2 dm[4] = {wq_halves(u.x), wq_halves(u.y), wq_halves(u.z), wq_halves(u.w)};
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            store_entry<BITS, META>(table, (half * 4 + i) * 16 + row, dm[i].x, dm[i].y);
+            store_entry<BITS, META, FEW>(table, (half * 4 + i) * 16 + row, dm[i].x, dm[i].y);
         }
     } else if constexpr (META == WQ_K) {
         const uint32_t f = ((const uint32_t *)meta)[row * 4 + half];
@@ -175,7 +202,7 @@ static __device__ __forceinline__ void make_table(char *table, const char *meta,
         const float2 d = wq_halves(((const uint32_t *)meta)[64 + row]);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            store_entry<BITS, META>(table, (half * 4 + i) * 16 + row, d.x * (byte_at(f, i, top) - 32768.0f),
+            store_entry<BITS, META, FEW>(table, (half * 4 + i) * 16 + row, d.x * (byte_at(f, i, top) - 32768.0f),
                                     -d.y * (byte_at(fm, i, top) - 32768.0f));
         }
     } else if constexpr (META == WQ_K16) {
@@ -183,7 +210,7 @@ static __device__ __forceinline__ void make_table(char *table, const char *meta,
         const float d = __half2float(((const __half *)meta)[128 + row]);
 #pragma unroll
         for (int i = 0; i < 8; i++) {
-            store_entry<BITS, META>(table, (half * 8 + i) * 16 + row,
+            store_entry<BITS, META, FEW>(table, (half * 8 + i) * 16 + row,
                                     d * (byte_at(i < 4 ? f.x : f.y, i % 4, top) - 32896.0f), 0.0f);
         }
     }
@@ -219,6 +246,114 @@ static __device__ __forceinline__ void to_operand(uint32_t *a, const uint4 &q, i
             } else {
                 const float d = __uint_as_float(e[i & 1].v[0]), c = __uint_as_float(e[i & 1].v[1]);
                 a[i] = pack2(fmaf(lo, d, c), fmaf(hi, d, c));
+            }
+        }
+    }
+}
+
+/* ---- few tokens, 4 bits ---- */
+
+/* Sums over 32 columns of x, a group of a chunk, times factor. x: the chunk as it lies in the ring; to: of a
+ * pair of tokens {a, b, a, b}, which is how an accumulator's rows g and g + 8 begin. */
+template <int N>
+static __device__ __forceinline__ void sum_group(const char *x, float *to, int group, int lane, float factor)
+{
+#pragma unroll
+    for (int n = 0; n < N; n += 8) {
+        const int token = n + lane / 4, unit = (group % 2 * 4 + lane % 4) ^ (lane / 4);
+        const uint4 v = *(const uint4 *)(x + group / 2 * (N * 128) + token * 128 + unit * 16);
+        const uint32_t w[4] = {v.x, v.y, v.z, v.w};
+        float sum = 0.0f;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            sum += __uint_as_float(w[i] << 16) + __uint_as_float(w[i] & 0xffff0000u);
+        }
+        sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+        sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+        if (lane % 4 < 2) {
+            to[group * (2 * N) + token / 2 * 4 + token % 2 + lane % 4 * 2] = factor * sum;
+        }
+    }
+}
+
+/* acc += a chunk x its columns of x: 0x4300 | q is multiplied as it is, exactly. A group's 32 columns have
+ * an accumulator of their own, which begins with -128 or -136 times the sum of x and is scaled in f32; the
+ * groups in front of it are still being multiplied. half_way: called once when there is work under way. */
+template <int META, int N, typename F>
+static __device__ __forceinline__ void multiply_few(float *acc, const uint4 *codes, const char *table,
+                                                    const float *sums, uint64_t dx, int lane, F half_way)
+{
+    constexpr int DEEP = N == 8 ? 3 : 2; /* groups under way */
+    const int g = lane >> 2, t = lane & 3;
+    uint32_t op[DEEP][8];
+    float c[DEEP][N / 2];
+    uint4 q = codes[0];
+
+#pragma unroll
+    for (int i = 0; i < 8 + DEEP - 1; i++) {
+        const int done = i - (DEEP - 1); /* the group to be added up */
+        float s[2] = {}, o[2] = {};
+        float2 x_sums[N / 8];
+        if (i < 8) {
+            float *ci = c[i % DEEP];
+#pragma unroll
+            for (int j = 0; j < N / 8; j++) {
+                const float4 v = ((const float4 *)sums)[i * (N / 2) + j * 4 + t];
+                ci[j * 4] = v.x, ci[j * 4 + 1] = v.y, ci[j * 4 + 2] = v.z, ci[j * 4 + 3] = v.w;
+            }
+#pragma unroll
+            for (int j = 0; j < 8; j++) {
+                const uint32_t w = i % 2 ? (j / 4 ? q.w : q.z) : (j / 4 ? q.y : q.x);
+                op[i % DEEP][j] = nibbles(w >> (j % 4 * 4));
+            }
+            if (i % 2 && i < 7) {
+                q = codes[(i + 1) / 2 * 32];
+            }
+        }
+        if (done >= 0) {
+            if constexpr (META == WQ_S) {
+                const float2 e = ((const float2 *)table)[done * 8 + g];
+                s[0] = e.x, s[1] = e.y;
+            } else {
+                const float4 e = ((const float4 *)table)[done * 8 + g];
+                s[0] = e.x, o[0] = e.y, s[1] = e.z, o[1] = e.w;
+#pragma unroll
+                for (int j = 0; j < N / 8; j++) {
+                    x_sums[j] = ((const float2 *)sums)[(done * (N / 2) + j * 4 + t) * 2];
+                }
+            }
+        }
+        if (i < 8) {
+            wg_hold<8>(op[i % DEEP]);
+            wg_hold<N / 2>(c[i % DEEP]);
+            wg_fence();
+#pragma unroll
+            for (int j = 0; j < 2; j++) {
+                const uint32_t *a = op[i % DEEP] + j * 4;
+                const int at = i * 2 + j;
+                wgmma_rs<true, N>(c[i % DEEP], a[0], a[1], a[2], a[3],
+                                  dx + (at / 4 * (N * 128) >> 4) + at % 4 * 2);
+            }
+            wg_commit();
+        }
+        if (i == 3) {
+            half_way();
+        }
+        if (done >= 0) {
+            if (i < 8) {
+                wg_wait<DEEP - 1>();
+            } else {
+                wg_wait<0>();
+            }
+            float *cd = c[done % DEEP];
+            wg_hold<8>(op[done % DEEP]);
+            wg_hold<N / 2>(cd);
+#pragma unroll
+            for (int j = 0; j < N / 2; j++) {
+                acc[j] = fmaf(s[j / 2 % 2], cd[j], acc[j]);
+                if constexpr (META != WQ_S) {
+                    acc[j] = fmaf(o[j / 2 % 2], j % 2 ? x_sums[j / 4].y : x_sums[j / 4].x, acc[j]);
+                }
             }
         }
     }
@@ -362,7 +497,10 @@ static __global__ void __launch_bounds__(WG * 128 + 64, blocks_of(WG))
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900 /* launched on 9.0 only */
     constexpr int CHUNK = wq_chunk(BITS, META), CODES = WQ_ROWS * WQ_COLS * BITS / 8;
     constexpr int CONSUMERS = WG * 128, BOXES = boxes(N), X_STEPS = BOXES * 4, X_BYTES = x_stage_bytes(N);
-    constexpr int TABLE = table_bytes(BITS, META), WORDS = entry_words(BITS, META);
+    constexpr int TABLE = table_bytes(BITS, META, N), WORDS = entry_words(BITS, META, N);
+    constexpr bool FEW = is_few(BITS, N);
+    constexpr int SUMS = sums_bytes(BITS, N);
+    static_assert(!FEW || WG == 2, "a warp for each of the 8 groups of a chunk");
     constexpr int STEPS = 2; /* products of 16 columns before one waits */
     constexpr bool AHEAD = N != 64; /* 96 registers are too few there */
     extern __shared__ char raw[];
@@ -370,6 +508,7 @@ static __global__ void __launch_bounds__(WG * 128 + 64, blocks_of(WG))
     char *const at_base = raw + (base - smem_u32(raw));
     const uint32_t full_w = base - 512, empty_w = full_w + 8 * MAX_W_STAGES;
     const uint32_t full_x = empty_w + 8 * MAX_W_STAGES, empty_x = full_x + 8 * MAX_X_STAGES;
+    const uint32_t full_sums = empty_x + 8 * MAX_X_STAGES;
     const int w_bytes = a.tile_groups * CHUNK, w_at = a.x_stages * X_BYTES;
     /* the same in all lanes, and the compiler may know */
     const int warp = __shfl_sync(0xffffffffu, (int)threadIdx.x / 32, 0), lane = (int)threadIdx.x & 31;
@@ -385,6 +524,9 @@ static __global__ void __launch_bounds__(WG * 128 + 64, blocks_of(WG))
         for (int i = 0; i < a.x_stages; i++) {
             mbar_init(full_x + i * 8, 1);
             mbar_init(empty_x + i * 8, CONSUMERS / 32);
+        }
+        for (int i = 0; FEW && i < SUM_TABLES; i++) {
+            mbar_init(full_sums + i * 8, CONSUMERS / 32);
         }
         mbar_fence_init();
         *(volatile uint32_t *)(at_base - 16) = 0x47000000u;
@@ -448,7 +590,24 @@ static __global__ void __launch_bounds__(WG * 128 + 64, blocks_of(WG))
         /* from where the compiler cannot know it: a PRMT has room for one constant, and the other would
          * come from a uniform register by a move for every byte */
         const uint32_t top = *(volatile uint32_t *)(at_base - 16);
+        /* sums of x: of the chunk that comes next each warp makes one group's */
+        char *const all_sums = at_base + w_at + a.w_stages * w_bytes + (CONSUMERS / 32) * TABLE;
+        uint32_t item = 0;
+        auto make_sums = [&](int slot, uint32_t parity, uint32_t at) {
+            mbar_wait(full_x + slot * 8, parity);
+            sum_group<N>(at_base + slot * X_BYTES, (float *)(all_sums + at % SUM_TABLES * SUMS), warp, lane,
+                         sum_factor(META));
+            __syncwarp();
+            if (lane == 0) {
+                mbar_arrive(full_sums + at % SUM_TABLES * 8);
+            }
+        };
 
+        if constexpr (FEW) {
+            if (cluster < a.n_units) {
+                make_sums(0, 0, 0);
+            }
+        }
         for (int unit = cluster; unit < a.n_units; unit += n_clusters) {
             const wq_unit u(a, unit, N);
             /* warps behind the tile's last row group multiply that one again: never stored */
@@ -468,8 +627,32 @@ static __global__ void __launch_bounds__(WG * 128 + 64, blocks_of(WG))
                 mbar_wait(full_w + w_slot * 8, w_parity);
                 if constexpr (META != WQ_ROW) {
                     __syncwarp(); /* nobody reads the chunk before's */
-                    make_table<BITS, META>(table, chunk + CODES, lane, top);
+                    make_table<BITS, META, FEW>(table, chunk + CODES, lane, top);
                     __syncwarp();
+                }
+                if constexpr (FEW) {
+                    const int next = x_slot + 1 == a.x_stages ? 0 : x_slot + 1;
+                    mbar_wait(full_sums + item % SUM_TABLES * 8, item / SUM_TABLES & 1);
+                    multiply_few<META, N>(
+                        acc, codes, table, (const float *)(all_sums + item % SUM_TABLES * SUMS),
+                        desc_sw128(base + x_slot * X_BYTES), lane, [&]() {
+                            if (k + 1 < k1 || unit + n_clusters < a.n_units) {
+                                make_sums(next, next ? x_parity : x_parity ^ 1, item + 1);
+                            }
+                        });
+                    __syncwarp();
+                    if (lane == 0) {
+                        mbar_arrive(empty_w + w_slot * 8);
+                        mbar_arrive(empty_x + x_slot * 8);
+                    }
+                    item++;
+                    x_slot = next;
+                    x_parity ^= next ? 0 : 1;
+                    if (++w_slot == a.w_stages) {
+                        w_slot = 0;
+                        w_parity ^= 1;
+                    }
+                    continue;
                 }
                 wg_hold<N / 2>(acc);
                 wq_entry<WORDS> e[2] = {};
@@ -534,10 +717,12 @@ static __global__ void __launch_bounds__(WG * 128 + 64, blocks_of(WG))
                     w_parity ^= 1;
                 }
             }
-            wg_wait<0>();
-            wg_hold<N / 2>(acc);
-            if (k1 > k0 && lane == 0) {
-                mbar_arrive(empty_x + x_before * 8);
+            if constexpr (!FEW) {
+                wg_wait<0>();
+                wg_hold<N / 2>(acc);
+                if (k1 > k0 && lane == 0) {
+                    mbar_arrive(empty_x + x_before * 8);
+                }
             }
             pdl_wait(); /* the kernel in front may still read y */
             if (a.splits == 1) {
@@ -613,7 +798,8 @@ struct wq_plan {
 static bool plan_smem(wq_plan *p, int bits, int meta, int n, int most_chunks)
 {
     const int room = (p->wg == 2 ? HALF_SM : WHOLE_SM) - SMEM_FRONT;
-    const int tables = p->wg * 4 * table_bytes(bits, meta), x_stage = x_stage_bytes(n);
+    const int tables = p->wg * 4 * table_bytes(bits, meta, n) + SUM_TABLES * sums_bytes(bits, n);
+    const int x_stage = x_stage_bytes(n);
     const int w_stage = p->groups * wq_chunk(bits, meta), per_chunk = 4 / boxes(n);
     const int left = room - tables, pair = w_stage + per_chunk * x_stage;
     const int sums = p->splits > 1 ? n * (p->groups * WQ_ROWS + 4) * 4 : 0;
@@ -724,10 +910,11 @@ static int tokens_of(int64_t n)
 template <int BITS, int META>
 static nrd_error *wq_run(nrd_stream *s, wq_params &p, const nrd_weight *const *w, int n_w, bool deterministic)
 {
-    const int n = tokens_of(p.n_tokens), n_sm = s->dev->n_sm;
-    int splits = 0;
+    const int n_sm = s->dev->n_sm;
+    int n = tokens_of(p.n_tokens), splits = 0;
 
-    if (deterministic) {
+    if (deterministic) { /* one kind of arithmetic for any number of rows, and one cut of K */
+        n = is_few(BITS, n) ? 32 : n;
         splits = choose(w, n_w, BITS, META, 64, 64, 0, n_sm).splits;
     }
     const wq_plan plan = choose(w, n_w, BITS, META, n, p.n_tokens, splits, n_sm);
