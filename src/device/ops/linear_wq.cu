@@ -789,7 +789,7 @@ static __global__ void __launch_bounds__(WG * 128 + 64, blocks_of(WG))
 enum { HALF_SM = 113 * 1024, WHOLE_SM = 226 * 1024, SMEM_FRONT = 2048 };
 
 struct wq_plan {
-    int wg, groups, splits, w_stages, x_stages; /* wg = 0: none */
+    int n, wg, groups, splits, w_stages, x_stages; /* wg = 0: none */
     size_t smem;
     double us;
 };
@@ -818,19 +818,76 @@ static bool plan_smem(wq_plan *p, int bits, int meta, int n, int most_chunks)
     return sums <= room;
 }
 
-/* Microseconds by what an SM must bring from memory, what the L2 delivers, products and issue slots, as
- * linear_skinny does; fixed_splits: 0 or the only number allowed. */
+/* Issue slots that a chunk takes of a warp, waits included, of 1215 a microsecond; and what a block spends before
+ * its first and behind its last product. Fitted to H200 times of Llama-3.1-8B's shapes. */
+static double chunk_slots(int bits, int meta, int n)
+{
+    if (is_few(bits, n)) {
+        return n == 8 ? (meta == WQ_S ? 340.0 : 370.0) : (meta == WQ_S ? 380.0 : 420.0);
+    }
+    const double plain = n <= 16 ? 425.0 : n == 32 ? 445.0 : n == 64 ? 550.0 : 820.0;
+    return plain + (meta == WQ_S && bits == 4 ? 0.0 : bits == 4 ? 90.0 : 75.0);
+}
+static double block_us(int n)
+{
+    return n == 8 ? 4.5 : n == 16 ? 5.5 : n == 32 ? 7.7 : 8.7;
+}
+
+/* Clusters of 1 .. MAX_SPLITS blocks that the device holds at once with one or two blocks an SM. */
+struct wq_room {
+    int n[2][MAX_SPLITS + 1];
+};
+
+static const wq_room *room_of(const cuda_device *dev)
+{
+    static wq_room of[64]; /* the same from whoever writes it */
+    wq_room *r = &of[dev->id & 63];
+
+    if (r->n[1][1] > 0) {
+        return r;
+    }
+    for (int two = 0; two < 2; two++) {
+        const void *kernel = two ? (const void *)linear_wq_kernel<4, WQ_S, 8, 2>
+                                 : (const void *)linear_wq_kernel<4, WQ_S, 64, 4>;
+        bool known = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, WHOLE_SM) ==
+                     cudaSuccess;
+        for (int splits = MAX_SPLITS; splits > 0; splits--) {
+            cudaLaunchConfig_t cfg = {};
+            cudaLaunchAttribute attr = {};
+            attr.id = cudaLaunchAttributeClusterDimension;
+            attr.val.clusterDim.x = (unsigned)splits;
+            attr.val.clusterDim.y = attr.val.clusterDim.z = 1;
+            cfg.gridDim = (unsigned)splits;
+            cfg.blockDim = two ? 320 : 576;
+            cfg.dynamicSmemBytes = two ? HALF_SM : WHOLE_SM;
+            cfg.attrs = &attr;
+            cfg.numAttrs = 1;
+            int n = 0;
+            known = known && cudaOccupancyMaxActiveClusters(&n, kernel, &cfg) == cudaSuccess;
+            if (!known) { /* powers of two as an H200 was seen to hold them: 30 of 4, not 32; fewer than 16 of 8 */
+                (void)cudaGetLastError();
+                const int less = splits == 1 ? 0 : splits == 2 ? 4 : splits == 4 ? 12 : 20;
+                n = (splits & (splits - 1)) ? 0 : (dev->n_sm - std::min(less, dev->n_sm / 8)) * (two + 1) / splits;
+            }
+            r->n[two][splits] = n;
+        }
+    }
+    return r;
+}
+
+/* Microseconds by what an SM must bring from memory, what the L2 delivers and issue slots, in waves of blocks;
+ * fixed_splits: 0 or the only number allowed. */
 static wq_plan choose(const nrd_weight *const *w, int n_w, int bits, int meta, int n, int64_t tokens,
-                      int fixed_splits, int n_sm)
+                      int fixed_splits, int n_sm, const wq_room *room)
 {
     const int k_chunks = (int)((w[0]->cols + WQ_COLS - 1) / WQ_COLS);
     const int64_t token_tiles = (tokens + n - 1) / n;
     wq_plan best = {};
 
     best.us = 1e30;
-    for (int at = 0; at < 2 * 16 * 4; at++) {
+    for (int at = 0; at < 2 * 16 * MAX_SPLITS; at++) {
         const int wg = n == 128 ? 3 : at & 1 ? 4 : 2;
-        wq_plan p = {wg, (at >> 1 & 15) + 1, 1 << (at >> 5), 0, 0, 0, 0};
+        wq_plan p = {n, wg, (at >> 1 & 15) + 1, (at >> 5) + 1, 0, 0, 0, 0};
         const int most = (k_chunks + p.splits - 1) / p.splits;
         int64_t tiles = 0;
         if (p.groups > p.wg * 4 || (p.wg == 4 && n < 32) || p.splits > k_chunks ||
@@ -843,24 +900,24 @@ static wq_plan choose(const nrd_weight *const *w, int n_w, int bits, int meta, i
         }
         const int resident = blocks_of(p.wg);
         const int64_t blocks = tiles * token_tiles * p.splits;
-        const double rounds = (double)((blocks + n_sm - 1) / n_sm);
-        const double w_mb = (double)p.groups * most * wq_chunk(bits, meta) * 1e-6;
-        const double x_mb = (double)n * most * 512e-6;
-        const double memory = rounds * w_mb * n_sm / 4.4 / (double)std::min<int64_t>(token_tiles, 4);
-        const double l2 = rounds * (w_mb + x_mb) * n_sm / 5.5;
-        /* 64 rows x N tokens x 16 columns take N / 2 cycles or some 24; a chunk some 480 issue slots of its
-         * warp, which two warps an SM's quarter do not fill */
-        const int warps = (int)std::min<double>(rounds, resident) * p.wg;
-        const double steps = rounds * p.wg * most * 16 * std::max(n / 2, 24) / 1700.0;
-        const double slots = rounds * p.wg * most * (bits == 4 && meta != WQ_S ? 560 : 480) /
-                             (warps >= 4 ? 1600.0 : warps == 3 ? 1400.0 : 1100.0);
-        double us = std::max(std::max(memory, l2), std::max(steps, slots)) + 0.15 * rounds +
-                    (resident == 1 ? 1.5 : 0.0);
-        if (p.splits > 1) { /* adding up, and waves of clusters */
-            const double at_once = resident * n_sm * (p.splits == 8 ? 120.0 : 124.0) / 132.0;
-            us += 1.0 + n * p.groups * (WQ_ROWS * 4 / 50e3);
-            us += blocks > (int64_t)at_once ? 1.5 * ((double)blocks / at_once - 1.0) + 1.0 : 0.0;
+        const int64_t one_each = (int64_t)room->n[0][p.splits] * p.splits;
+        const int64_t at_once = (int64_t)room->n[resident - 1][p.splits] * p.splits;
+        if (one_each <= 0 || at_once <= 0) {
+            continue;
         }
+        const int64_t waves = blocks / at_once, rest = blocks % at_once;
+        const double w_mb = p.groups * wq_chunk(bits, meta) * 1e-6, x_mb = n * 512e-6;
+        double us = 0.0;
+        for (int last = 0; last < 2; last++) {
+            const int64_t times = last ? rest > 0 : waves;
+            const int b = last && rest <= one_each ? 1 : resident; /* blocks of an SM */
+            const double memory = b * w_mb * n_sm / 4.4 / (double)std::min<int64_t>(token_tiles, 4);
+            const double l2 = b * (w_mb + x_mb) * n_sm / 5.5;
+            /* two warps an SM's quarter do not fill it */
+            const double slots = b * p.wg * chunk_slots(bits, meta, n) / (b * p.wg >= 3 ? 1215.0 : 850.0);
+            us += (double)times * (block_us(n) + most * std::max(std::max(memory, l2), slots));
+        }
+        us += (p.splits > 1 ? 0.5 + 0.1 * p.splits : 0.0) + 1e-3 * (double)blocks / n_sm;
         if (us < best.us) {
             p.us = us;
             best = p;
@@ -911,13 +968,21 @@ template <int BITS, int META>
 static nrd_error *wq_run(nrd_stream *s, wq_params &p, const nrd_weight *const *w, int n_w, bool deterministic)
 {
     const int n_sm = s->dev->n_sm;
+    const wq_room *room = room_of(s->dev);
     int n = tokens_of(p.n_tokens), splits = 0;
 
     if (deterministic) { /* one kind of arithmetic for any number of rows, and one cut of K */
         n = is_few(BITS, n) ? 32 : n;
-        splits = choose(w, n_w, BITS, META, 64, 64, 0, n_sm).splits;
+        splits = choose(w, n_w, BITS, META, 64, 64, 0, n_sm, room).splits;
     }
-    const wq_plan plan = choose(w, n_w, BITS, META, n, p.n_tokens, splits, n_sm);
+    wq_plan plan = choose(w, n_w, BITS, META, n, p.n_tokens, splits, n_sm, room);
+    if (n == 128) { /* smaller tiles where they come out even */
+        const wq_plan small = choose(w, n_w, BITS, META, 64, p.n_tokens, splits, n_sm, room);
+        if (small.us < plan.us) {
+            plan = small;
+            n = 64;
+        }
+    }
     if (plan.wg == 0) {
         return nrd_errorf(NRD_ERR_INTERNAL, "cuda: no plan for %d tokens x %d chunks", p.n_tokens, p.k_chunks);
     }
