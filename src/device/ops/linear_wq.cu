@@ -16,6 +16,8 @@
  *           number of steps. 8 bits: 0x4700qq00 is 32768 + q in f32, one fma and one rounding.
  *           Scales of a chunk are made ready by a quarter of the work each lane would have alone and
  *           pass through shared memory.
+ *           Up to 16 rows and 4 bits nothing is rounded: 128 + q is multiplied, the accumulators of a group
+ *           of 32 columns begin with what is too much, and its sum is scaled in f32 (multiply_few).
  * Bound     up to some 64 rows memory: codes and scales, 4.5 bits a number for Q4_0, 5 for Q4_1, 4.6
  *           for Q4_K, 8.5 for Q8_0, 8.6 for Q6_K; from 128 the tensor cores. Issue slots of 16 x 16
  *           numbers: an SM's quarter has 30 (4 bits) or 57 (8 bits) in the time of memory.
@@ -253,25 +255,29 @@ static __device__ __forceinline__ void to_operand(uint32_t *a, const uint4 &q, i
 
 /* ---- few tokens, 4 bits ---- */
 
-/* Sums over 32 columns of x, a group of a chunk, times factor. x: the chunk as it lies in the ring; to: of a
- * pair of tokens {a, b, a, b}, which is how an accumulator's rows g and g + 8 begin. */
-template <int N>
-static __device__ __forceinline__ void sum_group(const char *x, float *to, int group, int lane, float factor)
+static __device__ __forceinline__ void mma_bf16(float (&c)[4], uint32_t a, uint32_t b0, uint32_t b1)
+{
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%4,%4,%4}, {%5,%6}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a), "r"(b0), "r"(b1));
+}
+
+/* Sums over 32 columns of x, a group of a chunk, times -128 or -136: products with a matrix of nothing else, for
+ * which the order of columns is the same. x: the chunk as it lies in the ring; to: of a pair of tokens
+ * {a, b, a, b}, which is how an accumulator's rows g and g + 8 begin. */
+template <int META, int N>
+static __device__ __forceinline__ void sum_group(const char *x, float *to, int group, int lane)
 {
 #pragma unroll
     for (int n = 0; n < N; n += 8) {
         const int token = n + lane / 4, unit = (group % 2 * 4 + lane % 4) ^ (lane / 4);
         const uint4 v = *(const uint4 *)(x + group / 2 * (N * 128) + token * 128 + unit * 16);
-        const uint32_t w[4] = {v.x, v.y, v.z, v.w};
-        float sum = 0.0f;
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            sum += __uint_as_float(w[i] << 16) + __uint_as_float(w[i] & 0xffff0000u);
-        }
-        sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-        sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-        if (lane % 4 < 2) {
-            to[group * (2 * N) + token / 2 * 4 + token % 2 + lane % 4 * 2] = factor * sum;
+        const uint32_t factor = META == WQ_S ? 0xc308c308u : 0xc300c300u;
+        float c[4] = {};
+        mma_bf16(c, factor, v.x, v.y);
+        mma_bf16(c, factor, v.z, v.w);
+        if (lane < 4) { /* all rows are the same */
+            ((float4 *)to)[group * (N / 2) + n / 2 + lane] = make_float4(c[0], c[1], c[2], c[3]);
         }
     }
 }
@@ -595,8 +601,7 @@ static __global__ void __launch_bounds__(WG * 128 + 64, blocks_of(WG))
         uint32_t item = 0;
         auto make_sums = [&](int slot, uint32_t parity, uint32_t at) {
             mbar_wait(full_x + slot * 8, parity);
-            sum_group<N>(at_base + slot * X_BYTES, (float *)(all_sums + at % SUM_TABLES * SUMS), warp, lane,
-                         sum_factor(META));
+            sum_group<META, N>(at_base + slot * X_BYTES, (float *)(all_sums + at % SUM_TABLES * SUMS), warp, lane);
             __syncwarp();
             if (lane == 0) {
                 mbar_arrive(full_sums + at % SUM_TABLES * 8);
