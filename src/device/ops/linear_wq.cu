@@ -152,16 +152,15 @@ template <int W> static __device__ __forceinline__ wq_entry<W> load_entry(const 
     return e;
 }
 
-/* The entry of numbers q * d + m in row at % 16 of a group. */
+/* The entry of numbers q * d + m. */
 template <int BITS, int META, bool FEW>
 static __device__ __forceinline__ void store_entry(char *table, int at, float d, float m)
 {
-    if constexpr (FEW) { /* rows g and g + 8 side by side */
-        const int to = (at & ~15) | (at & 7) << 1 | (at >> 3 & 1);
+    if constexpr (FEW) {
         if constexpr (META == WQ_S) {
-            ((float *)table)[to] = d;
+            ((float *)table)[at] = d;
         } else {
-            ((float2 *)table)[to] = make_float2(d, m * (1.0f / sum_factor(META)));
+            ((float2 *)table)[at] = make_float2(d, m * (1.0f / sum_factor(META)));
         }
     } else if constexpr (BITS == 8) { /* q + 128 + 32768 comes */
         ((float2 *)table)[at] = make_float2(d, fmaf(d, -32896.0f, m));
@@ -182,6 +181,7 @@ template <int BITS, int META, bool FEW>
 static __device__ __forceinline__ void make_table(char *table, const char *meta, int lane, uint32_t top)
 {
     const int row = lane & 15, half = lane >> 4;
+    const int to = half * 64 + (FEW ? (row & 7) << 1 | row >> 3 : row); /* few: rows g and g + 8 side by side */
 
     if constexpr (META == WQ_S) {
         const uint2 u = ((const uint2 *)meta)[row * 2 + half];
@@ -189,14 +189,14 @@ static __device__ __forceinline__ void make_table(char *table, const char *meta,
         const float d[4] = {a.x, a.y, b.x, b.y};
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            store_entry<BITS, META, FEW>(table, (half * 4 + i) * 16 + row, d[i], 0.0f);
+            store_entry<BITS, META, FEW>(table, to + i * 16, d[i], 0.0f);
         }
     } else if constexpr (META == WQ_M) {
         const uint4 u = ((const uint4 *)meta)[row * 2 + half];
         const float2 dm[4] = {wq_halves(u.x), wq_halves(u.y), wq_halves(u.z), wq_halves(u.w)};
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            store_entry<BITS, META, FEW>(table, (half * 4 + i) * 16 + row, dm[i].x, dm[i].y);
+            store_entry<BITS, META, FEW>(table, to + i * 16, dm[i].x, dm[i].y);
         }
     } else if constexpr (META == WQ_K) {
         const uint32_t f = ((const uint32_t *)meta)[row * 4 + half];
@@ -204,7 +204,7 @@ static __device__ __forceinline__ void make_table(char *table, const char *meta,
         const float2 d = wq_halves(((const uint32_t *)meta)[64 + row]);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            store_entry<BITS, META, FEW>(table, (half * 4 + i) * 16 + row, d.x * (byte_at(f, i, top) - 32768.0f),
+            store_entry<BITS, META, FEW>(table, to + i * 16, d.x * (byte_at(f, i, top) - 32768.0f),
                                     -d.y * (byte_at(fm, i, top) - 32768.0f));
         }
     } else if constexpr (META == WQ_K16) {
