@@ -16,6 +16,8 @@
  *           number of steps. 8 bits: 0x4700qq00 is 32768 + q in f32, one fma and one rounding.
  *           Scales of a chunk are made ready by a quarter of the work each lane would have alone and
  *           pass through shared memory.
+ *           Up to 16 rows and 4 bits nothing is rounded: 128 + q is multiplied, the accumulators of a group
+ *           of 32 columns begin with what is too much, and its sum is scaled in f32 (multiply_few).
  * Bound     up to some 64 rows memory: codes and scales, 4.5 bits a number for Q4_0, 5 for Q4_1, 4.6
  *           for Q4_K, 8.5 for Q8_0, 8.6 for Q6_K; from 128 the tensor cores. Issue slots of 16 x 16
  *           numbers: an SM's quarter has 30 (4 bits) or 57 (8 bits) in the time of memory.
@@ -29,6 +31,7 @@
 #include <algorithm>
 
 enum { MAX_PARTS = NRD_LINEAR_MAX_PARTS, MAX_SPLITS = 8, MAX_W_STAGES = 12, MAX_X_STAGES = 12 };
+enum { SUM_TABLES = 4 }; /* at most 3 in use: being read, complete, being written */
 
 struct wq_params {
     CUtensorMap x;
@@ -101,17 +104,36 @@ static __device__ __forceinline__ uint32_t twice(float v)
     return pack2(v, v);
 }
 
+/* Sums of x times this are where sums of products with integers of 4 bits begin: 128 comes from the mask, 8
+ * is the zero of Q4_0. */
+static constexpr __host__ __device__ float sum_factor(int meta)
+{
+    return meta == WQ_S ? -136.0f : -128.0f;
+}
+
 enum : uint32_t { TWO_ONES = 0x3f803f80u, TWO_NONE = 0x80008000u /* -0: leaves a sum as it is */ };
 
-/* What a warp keeps of its chunk's scales: [groups or half groups][16 rows] of entries. */
-static constexpr __host__ __device__ int entry_words(int bits, int meta)
+/* 4 bits and few tokens: the integers themselves are multiplied, see multiply_few. */
+static constexpr __host__ __device__ bool is_few(int bits, int n)
 {
-    return bits == 4 && meta != WQ_S ? 4 : 2;
+    return bits == 4 && n <= 16;
 }
-static constexpr __host__ __device__ int table_bytes(int bits, int meta)
+
+/* What a warp keeps of its chunk's scales: [groups or half groups][16 rows] of entries. */
+static constexpr __host__ __device__ int entry_words(int bits, int meta, int n)
 {
-    const int n = meta == WQ_K16 ? 256 : meta == WQ_ROW ? 0 : 128, bytes = n * entry_words(bits, meta) * 4;
+    return is_few(bits, n) ? (meta == WQ_S ? 1 : 2) : bits == 4 && meta != WQ_S ? 4 : 2;
+}
+static constexpr __host__ __device__ int table_bytes(int bits, int meta, int n)
+{
+    const int entries = meta == WQ_K16 ? 256 : meta == WQ_ROW ? 0 : 128;
+    const int bytes = entries * entry_words(bits, meta, n) * 4;
     return bytes < 1024 ? 1024 : bytes; /* results pass through it too */
+}
+/* Sums of x of a chunk: [8 groups][tokens / 2][4], see sum_group. */
+static constexpr __host__ __device__ int sums_bytes(int bits, int n)
+{
+    return is_few(bits, n) ? 8 * n * 8 : 0;
 }
 
 template <int W> struct wq_entry {
@@ -131,10 +153,16 @@ template <int W> static __device__ __forceinline__ wq_entry<W> load_entry(const 
 }
 
 /* The entry of numbers q * d + m. */
-template <int BITS, int META>
+template <int BITS, int META, bool FEW>
 static __device__ __forceinline__ void store_entry(char *table, int at, float d, float m)
 {
-    if constexpr (BITS == 8) { /* q + 128 + 32768 comes */
+    if constexpr (FEW) {
+        if constexpr (META == WQ_S) {
+            ((float *)table)[at] = d;
+        } else {
+            ((float2 *)table)[at] = make_float2(d, m * (1.0f / sum_factor(META)));
+        }
+    } else if constexpr (BITS == 8) { /* q + 128 + 32768 comes */
         ((float2 *)table)[at] = make_float2(d, fmaf(d, -32896.0f, m));
     } else {
         const uint32_t hi = twice(d), lo = twice(d - __uint_as_float(hi << 16));
@@ -149,10 +177,11 @@ static __device__ __forceinline__ void store_entry(char *table, int at, float d,
 }
 
 /* The warp's table from what follows a chunk's codes. */
-template <int BITS, int META>
+template <int BITS, int META, bool FEW>
 static __device__ __forceinline__ void make_table(char *table, const char *meta, int lane, uint32_t top)
 {
     const int row = lane & 15, half = lane >> 4;
+    const int to = half * 64 + (FEW ? (row & 7) << 1 | row >> 3 : row); /* few: rows g and g + 8 side by side */
 
     if constexpr (META == WQ_S) {
         const uint2 u = ((const uint2 *)meta)[row * 2 + half];
@@ -160,14 +189,14 @@ static __device__ __forceinline__ void make_table(char *table, const char *meta,
         const float d[4] = {a.x, a.y, b.x, b.y};
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            store_entry<BITS, META>(table, (half * 4 + i) * 16 + row, d[i], 0.0f);
+            store_entry<BITS, META, FEW>(table, to + i * 16, d[i], 0.0f);
         }
     } else if constexpr (META == WQ_M) {
         const uint4 u = ((const uint4 *)meta)[row * 2 + half];
         const float2 dm[4] = {wq_halves(u.x), wq_halves(u.y), wq_halves(u.z), wq_halves(u.w)};
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            store_entry<BITS, META>(table, (half * 4 + i) * 16 + row, dm[i].x, dm[i].y);
+            store_entry<BITS, META, FEW>(table, to + i * 16, dm[i].x, dm[i].y);
         }
     } else if constexpr (META == WQ_K) {
         const uint32_t f = ((const uint32_t *)meta)[row * 4 + half];
@@ -175,7 +204,7 @@ static __device__ __forceinline__ void make_table(char *table, const char *meta,
         const float2 d = wq_halves(((const uint32_t *)meta)[64 + row]);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            store_entry<BITS, META>(table, (half * 4 + i) * 16 + row, d.x * (byte_at(f, i, top) - 32768.0f),
+            store_entry<BITS, META, FEW>(table, to + i * 16, d.x * (byte_at(f, i, top) - 32768.0f),
                                     -d.y * (byte_at(fm, i, top) - 32768.0f));
         }
     } else if constexpr (META == WQ_K16) {
@@ -183,7 +212,7 @@ static __device__ __forceinline__ void make_table(char *table, const char *meta,
         const float d = __half2float(((const __half *)meta)[128 + row]);
 #pragma unroll
         for (int i = 0; i < 8; i++) {
-            store_entry<BITS, META>(table, (half * 8 + i) * 16 + row,
+            store_entry<BITS, META, FEW>(table, (half * 8 + i) * 16 + row,
                                     d * (byte_at(i < 4 ? f.x : f.y, i % 4, top) - 32896.0f), 0.0f);
         }
     }
@@ -219,6 +248,118 @@ static __device__ __forceinline__ void to_operand(uint32_t *a, const uint4 &q, i
             } else {
                 const float d = __uint_as_float(e[i & 1].v[0]), c = __uint_as_float(e[i & 1].v[1]);
                 a[i] = pack2(fmaf(lo, d, c), fmaf(hi, d, c));
+            }
+        }
+    }
+}
+
+/* ---- few tokens, 4 bits ---- */
+
+static __device__ __forceinline__ void mma_bf16(float (&c)[4], uint32_t a, uint32_t b0, uint32_t b1)
+{
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%4,%4,%4}, {%5,%6}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a), "r"(b0), "r"(b1));
+}
+
+/* Sums over 32 columns of x, a group of a chunk, times -128 or -136: products with a matrix of nothing else, for
+ * which the order of columns is the same. x: the chunk as it lies in the ring; to: of a pair of tokens
+ * {a, b, a, b}, which is how an accumulator's rows g and g + 8 begin. */
+template <int META, int N>
+static __device__ __forceinline__ void sum_group(const char *x, float *to, int group, int lane)
+{
+#pragma unroll
+    for (int n = 0; n < N; n += 8) {
+        const int token = n + lane / 4, unit = (group % 2 * 4 + lane % 4) ^ (lane / 4);
+        const uint4 v = *(const uint4 *)(x + group / 2 * (N * 128) + token * 128 + unit * 16);
+        const uint32_t factor = META == WQ_S ? 0xc308c308u : 0xc300c300u;
+        float c[4] = {};
+        mma_bf16(c, factor, v.x, v.y);
+        mma_bf16(c, factor, v.z, v.w);
+        if (lane < 4) { /* all rows are the same */
+            ((float4 *)to)[group * (N / 2) + n / 2 + lane] = make_float4(c[0], c[1], c[2], c[3]);
+        }
+    }
+}
+
+/* acc += a chunk x its columns of x: 0x4300 | q is multiplied as it is, exactly. A group's 32 columns have
+ * an accumulator of their own, which begins with -128 or -136 times the sum of x and is scaled in f32; the
+ * groups in front of it are still being multiplied. half_way: called once when there is work under way. */
+template <int META, int N, typename F>
+static __device__ __forceinline__ void multiply_few(float *acc, const uint4 *codes, const char *table,
+                                                    const float *sums, uint64_t dx, int lane, F half_way)
+{
+    constexpr int DEEP = N == 8 ? 3 : 2; /* groups under way */
+    const int g = lane >> 2, t = lane & 3;
+    uint32_t op[DEEP][8];
+    float c[DEEP][N / 2];
+    uint4 q = codes[0];
+
+#pragma unroll
+    for (int i = 0; i < 8 + DEEP - 1; i++) {
+        const int done = i - (DEEP - 1); /* the group to be added up */
+        float s[2] = {}, o[2] = {};
+        float2 x_sums[N / 8];
+        if (i < 8) {
+            float *ci = c[i % DEEP];
+#pragma unroll
+            for (int j = 0; j < N / 8; j++) {
+                const float4 v = ((const float4 *)sums)[i * (N / 2) + j * 4 + t];
+                ci[j * 4] = v.x, ci[j * 4 + 1] = v.y, ci[j * 4 + 2] = v.z, ci[j * 4 + 3] = v.w;
+            }
+#pragma unroll
+            for (int j = 0; j < 8; j++) {
+                const uint32_t w = i % 2 ? (j / 4 ? q.w : q.z) : (j / 4 ? q.y : q.x);
+                op[i % DEEP][j] = nibbles(w >> (j % 4 * 4));
+            }
+            if (i % 2 && i < 7) {
+                q = codes[(i + 1) / 2 * 32];
+            }
+        }
+        if (done >= 0) {
+            if constexpr (META == WQ_S) {
+                const float2 e = ((const float2 *)table)[done * 8 + g];
+                s[0] = e.x, s[1] = e.y;
+            } else {
+                const float4 e = ((const float4 *)table)[done * 8 + g];
+                s[0] = e.x, o[0] = e.y, s[1] = e.z, o[1] = e.w;
+#pragma unroll
+                for (int j = 0; j < N / 8; j++) {
+                    x_sums[j] = ((const float2 *)sums)[(done * (N / 2) + j * 4 + t) * 2];
+                }
+            }
+        }
+        if (i < 8) {
+            wg_hold<8>(op[i % DEEP]);
+            wg_hold<N / 2>(c[i % DEEP]);
+            wg_fence();
+#pragma unroll
+            for (int j = 0; j < 2; j++) {
+                const uint32_t *a = op[i % DEEP] + j * 4;
+                const int at = i * 2 + j;
+                wgmma_rs<true, N>(c[i % DEEP], a[0], a[1], a[2], a[3],
+                                  dx + (at / 4 * (N * 128) >> 4) + at % 4 * 2);
+            }
+            wg_commit();
+        }
+        if (i == 3) {
+            half_way();
+        }
+        if (done >= 0) {
+            if (i < 8) {
+                wg_wait<DEEP - 1>();
+            } else {
+                wg_wait<0>();
+            }
+            float *cd = c[done % DEEP];
+            wg_hold<8>(op[done % DEEP]);
+            wg_hold<N / 2>(cd);
+#pragma unroll
+            for (int j = 0; j < N / 2; j++) {
+                acc[j] = fmaf(s[j / 2 % 2], cd[j], acc[j]);
+                if constexpr (META != WQ_S) {
+                    acc[j] = fmaf(o[j / 2 % 2], j % 2 ? x_sums[j / 4].y : x_sums[j / 4].x, acc[j]);
+                }
             }
         }
     }
@@ -362,7 +503,10 @@ static __global__ void __launch_bounds__(WG * 128 + 64, blocks_of(WG))
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900 /* launched on 9.0 only */
     constexpr int CHUNK = wq_chunk(BITS, META), CODES = WQ_ROWS * WQ_COLS * BITS / 8;
     constexpr int CONSUMERS = WG * 128, BOXES = boxes(N), X_STEPS = BOXES * 4, X_BYTES = x_stage_bytes(N);
-    constexpr int TABLE = table_bytes(BITS, META), WORDS = entry_words(BITS, META);
+    constexpr int TABLE = table_bytes(BITS, META, N), WORDS = entry_words(BITS, META, N);
+    constexpr bool FEW = is_few(BITS, N);
+    constexpr int SUMS = sums_bytes(BITS, N);
+    static_assert(!FEW || WG == 2, "a warp for each of the 8 groups of a chunk");
     constexpr int STEPS = 2; /* products of 16 columns before one waits */
     constexpr bool AHEAD = N != 64; /* 96 registers are too few there */
     extern __shared__ char raw[];
@@ -370,6 +514,7 @@ static __global__ void __launch_bounds__(WG * 128 + 64, blocks_of(WG))
     char *const at_base = raw + (base - smem_u32(raw));
     const uint32_t full_w = base - 512, empty_w = full_w + 8 * MAX_W_STAGES;
     const uint32_t full_x = empty_w + 8 * MAX_W_STAGES, empty_x = full_x + 8 * MAX_X_STAGES;
+    const uint32_t full_sums = empty_x + 8 * MAX_X_STAGES;
     const int w_bytes = a.tile_groups * CHUNK, w_at = a.x_stages * X_BYTES;
     /* the same in all lanes, and the compiler may know */
     const int warp = __shfl_sync(0xffffffffu, (int)threadIdx.x / 32, 0), lane = (int)threadIdx.x & 31;
@@ -385,6 +530,9 @@ static __global__ void __launch_bounds__(WG * 128 + 64, blocks_of(WG))
         for (int i = 0; i < a.x_stages; i++) {
             mbar_init(full_x + i * 8, 1);
             mbar_init(empty_x + i * 8, CONSUMERS / 32);
+        }
+        for (int i = 0; FEW && i < SUM_TABLES; i++) {
+            mbar_init(full_sums + i * 8, CONSUMERS / 32);
         }
         mbar_fence_init();
         *(volatile uint32_t *)(at_base - 16) = 0x47000000u;
@@ -448,7 +596,23 @@ static __global__ void __launch_bounds__(WG * 128 + 64, blocks_of(WG))
         /* from where the compiler cannot know it: a PRMT has room for one constant, and the other would
          * come from a uniform register by a move for every byte */
         const uint32_t top = *(volatile uint32_t *)(at_base - 16);
+        /* sums of x: of the chunk that comes next each warp makes one group's */
+        char *const all_sums = at_base + w_at + a.w_stages * w_bytes + (CONSUMERS / 32) * TABLE;
+        uint32_t item = 0;
+        auto make_sums = [&](int slot, uint32_t parity, uint32_t at) {
+            mbar_wait(full_x + slot * 8, parity);
+            sum_group<META, N>(at_base + slot * X_BYTES, (float *)(all_sums + at % SUM_TABLES * SUMS), warp, lane);
+            __syncwarp();
+            if (lane == 0) {
+                mbar_arrive(full_sums + at % SUM_TABLES * 8);
+            }
+        };
 
+        if constexpr (FEW) {
+            if (cluster < a.n_units) {
+                make_sums(0, 0, 0);
+            }
+        }
         for (int unit = cluster; unit < a.n_units; unit += n_clusters) {
             const wq_unit u(a, unit, N);
             /* warps behind the tile's last row group multiply that one again: never stored */
@@ -468,8 +632,32 @@ static __global__ void __launch_bounds__(WG * 128 + 64, blocks_of(WG))
                 mbar_wait(full_w + w_slot * 8, w_parity);
                 if constexpr (META != WQ_ROW) {
                     __syncwarp(); /* nobody reads the chunk before's */
-                    make_table<BITS, META>(table, chunk + CODES, lane, top);
+                    make_table<BITS, META, FEW>(table, chunk + CODES, lane, top);
                     __syncwarp();
+                }
+                if constexpr (FEW) {
+                    const int next = x_slot + 1 == a.x_stages ? 0 : x_slot + 1;
+                    mbar_wait(full_sums + item % SUM_TABLES * 8, item / SUM_TABLES & 1);
+                    multiply_few<META, N>(
+                        acc, codes, table, (const float *)(all_sums + item % SUM_TABLES * SUMS),
+                        desc_sw128(base + x_slot * X_BYTES), lane, [&]() {
+                            if (k + 1 < k1 || unit + n_clusters < a.n_units) {
+                                make_sums(next, next ? x_parity : x_parity ^ 1, item + 1);
+                            }
+                        });
+                    __syncwarp();
+                    if (lane == 0) {
+                        mbar_arrive(empty_w + w_slot * 8);
+                        mbar_arrive(empty_x + x_slot * 8);
+                    }
+                    item++;
+                    x_slot = next;
+                    x_parity ^= next ? 0 : 1;
+                    if (++w_slot == a.w_stages) {
+                        w_slot = 0;
+                        w_parity ^= 1;
+                    }
+                    continue;
                 }
                 wg_hold<N / 2>(acc);
                 wq_entry<WORDS> e[2] = {};
@@ -534,10 +722,12 @@ static __global__ void __launch_bounds__(WG * 128 + 64, blocks_of(WG))
                     w_parity ^= 1;
                 }
             }
-            wg_wait<0>();
-            wg_hold<N / 2>(acc);
-            if (k1 > k0 && lane == 0) {
-                mbar_arrive(empty_x + x_before * 8);
+            if constexpr (!FEW) {
+                wg_wait<0>();
+                wg_hold<N / 2>(acc);
+                if (k1 > k0 && lane == 0) {
+                    mbar_arrive(empty_x + x_before * 8);
+                }
             }
             pdl_wait(); /* the kernel in front may still read y */
             if (a.splits == 1) {
@@ -604,7 +794,7 @@ static __global__ void __launch_bounds__(WG * 128 + 64, blocks_of(WG))
 enum { HALF_SM = 113 * 1024, WHOLE_SM = 226 * 1024, SMEM_FRONT = 2048 };
 
 struct wq_plan {
-    int wg, groups, splits, w_stages, x_stages; /* wg = 0: none */
+    int n, wg, groups, splits, w_stages, x_stages; /* wg = 0: none */
     size_t smem;
     double us;
 };
@@ -613,7 +803,8 @@ struct wq_plan {
 static bool plan_smem(wq_plan *p, int bits, int meta, int n, int most_chunks)
 {
     const int room = (p->wg == 2 ? HALF_SM : WHOLE_SM) - SMEM_FRONT;
-    const int tables = p->wg * 4 * table_bytes(bits, meta), x_stage = x_stage_bytes(n);
+    const int tables = p->wg * 4 * table_bytes(bits, meta, n) + SUM_TABLES * sums_bytes(bits, n);
+    const int x_stage = x_stage_bytes(n);
     const int w_stage = p->groups * wq_chunk(bits, meta), per_chunk = 4 / boxes(n);
     const int left = room - tables, pair = w_stage + per_chunk * x_stage;
     const int sums = p->splits > 1 ? n * (p->groups * WQ_ROWS + 4) * 4 : 0;
@@ -632,19 +823,76 @@ static bool plan_smem(wq_plan *p, int bits, int meta, int n, int most_chunks)
     return sums <= room;
 }
 
-/* Microseconds by what an SM must bring from memory, what the L2 delivers, products and issue slots, as
- * linear_skinny does; fixed_splits: 0 or the only number allowed. */
+/* Issue slots that a chunk takes of a warp, waits included, of 1215 a microsecond; and what a block spends before
+ * its first and behind its last product. Fitted to H200 times of Llama-3.1-8B's shapes. */
+static double chunk_slots(int bits, int meta, int n)
+{
+    if (is_few(bits, n)) {
+        return n == 8 ? (meta == WQ_S ? 340.0 : 370.0) : (meta == WQ_S ? 380.0 : 420.0);
+    }
+    const double plain = n <= 16 ? 425.0 : n == 32 ? 445.0 : n == 64 ? 550.0 : 820.0;
+    return plain + (meta == WQ_S && bits == 4 ? 0.0 : bits == 4 ? 90.0 : 75.0);
+}
+static double block_us(int n)
+{
+    return n == 8 ? 4.5 : n == 16 ? 5.5 : n == 32 ? 7.7 : 8.7;
+}
+
+/* Clusters of 1 .. MAX_SPLITS blocks that the device holds at once with one or two blocks an SM. */
+struct wq_room {
+    int n[2][MAX_SPLITS + 1];
+};
+
+static const wq_room *room_of(const cuda_device *dev)
+{
+    static wq_room of[64]; /* the same from whoever writes it */
+    wq_room *r = &of[dev->id & 63];
+
+    if (r->n[1][1] > 0) {
+        return r;
+    }
+    for (int two = 0; two < 2; two++) {
+        const void *kernel = two ? (const void *)linear_wq_kernel<4, WQ_S, 8, 2>
+                                 : (const void *)linear_wq_kernel<4, WQ_S, 64, 4>;
+        bool known = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, WHOLE_SM) ==
+                     cudaSuccess;
+        for (int splits = MAX_SPLITS; splits > 0; splits--) {
+            cudaLaunchConfig_t cfg = {};
+            cudaLaunchAttribute attr = {};
+            attr.id = cudaLaunchAttributeClusterDimension;
+            attr.val.clusterDim.x = (unsigned)splits;
+            attr.val.clusterDim.y = attr.val.clusterDim.z = 1;
+            cfg.gridDim = (unsigned)splits;
+            cfg.blockDim = two ? 320 : 576;
+            cfg.dynamicSmemBytes = two ? HALF_SM : WHOLE_SM;
+            cfg.attrs = &attr;
+            cfg.numAttrs = 1;
+            int n = 0;
+            known = known && cudaOccupancyMaxActiveClusters(&n, kernel, &cfg) == cudaSuccess;
+            if (!known) { /* powers of two as an H200 was seen to hold them: 30 of 4, not 32; fewer than 16 of 8 */
+                (void)cudaGetLastError();
+                const int less = splits == 1 ? 0 : splits == 2 ? 4 : splits == 4 ? 12 : 20;
+                n = (splits & (splits - 1)) ? 0 : (dev->n_sm - std::min(less, dev->n_sm / 8)) * (two + 1) / splits;
+            }
+            r->n[two][splits] = n;
+        }
+    }
+    return r;
+}
+
+/* Microseconds by what an SM must bring from memory, what the L2 delivers and issue slots, in waves of blocks;
+ * fixed_splits: 0 or the only number allowed. */
 static wq_plan choose(const nrd_weight *const *w, int n_w, int bits, int meta, int n, int64_t tokens,
-                      int fixed_splits, int n_sm)
+                      int fixed_splits, int n_sm, const wq_room *room)
 {
     const int k_chunks = (int)((w[0]->cols + WQ_COLS - 1) / WQ_COLS);
     const int64_t token_tiles = (tokens + n - 1) / n;
     wq_plan best = {};
 
     best.us = 1e30;
-    for (int at = 0; at < 2 * 16 * 4; at++) {
+    for (int at = 0; at < 2 * 16 * MAX_SPLITS; at++) {
         const int wg = n == 128 ? 3 : at & 1 ? 4 : 2;
-        wq_plan p = {wg, (at >> 1 & 15) + 1, 1 << (at >> 5), 0, 0, 0, 0};
+        wq_plan p = {n, wg, (at >> 1 & 15) + 1, (at >> 5) + 1, 0, 0, 0, 0};
         const int most = (k_chunks + p.splits - 1) / p.splits;
         int64_t tiles = 0;
         if (p.groups > p.wg * 4 || (p.wg == 4 && n < 32) || p.splits > k_chunks ||
@@ -657,24 +905,24 @@ static wq_plan choose(const nrd_weight *const *w, int n_w, int bits, int meta, i
         }
         const int resident = blocks_of(p.wg);
         const int64_t blocks = tiles * token_tiles * p.splits;
-        const double rounds = (double)((blocks + n_sm - 1) / n_sm);
-        const double w_mb = (double)p.groups * most * wq_chunk(bits, meta) * 1e-6;
-        const double x_mb = (double)n * most * 512e-6;
-        const double memory = rounds * w_mb * n_sm / 4.4 / (double)std::min<int64_t>(token_tiles, 4);
-        const double l2 = rounds * (w_mb + x_mb) * n_sm / 5.5;
-        /* 64 rows x N tokens x 16 columns take N / 2 cycles or some 24; a chunk some 480 issue slots of its
-         * warp, which two warps an SM's quarter do not fill */
-        const int warps = (int)std::min<double>(rounds, resident) * p.wg;
-        const double steps = rounds * p.wg * most * 16 * std::max(n / 2, 24) / 1700.0;
-        const double slots = rounds * p.wg * most * (bits == 4 && meta != WQ_S ? 560 : 480) /
-                             (warps >= 4 ? 1600.0 : warps == 3 ? 1400.0 : 1100.0);
-        double us = std::max(std::max(memory, l2), std::max(steps, slots)) + 0.15 * rounds +
-                    (resident == 1 ? 1.5 : 0.0);
-        if (p.splits > 1) { /* adding up, and waves of clusters */
-            const double at_once = resident * n_sm * (p.splits == 8 ? 120.0 : 124.0) / 132.0;
-            us += 1.0 + n * p.groups * (WQ_ROWS * 4 / 50e3);
-            us += blocks > (int64_t)at_once ? 1.5 * ((double)blocks / at_once - 1.0) + 1.0 : 0.0;
+        const int64_t one_each = (int64_t)room->n[0][p.splits] * p.splits;
+        const int64_t at_once = (int64_t)room->n[resident - 1][p.splits] * p.splits;
+        if (one_each <= 0 || at_once <= 0) {
+            continue;
         }
+        const int64_t waves = blocks / at_once, rest = blocks % at_once;
+        const double w_mb = p.groups * wq_chunk(bits, meta) * 1e-6, x_mb = n * 512e-6;
+        double us = 0.0;
+        for (int last = 0; last < 2; last++) {
+            const int64_t times = last ? rest > 0 : waves;
+            const int b = last && rest <= one_each ? 1 : resident; /* blocks of an SM */
+            const double memory = b * w_mb * n_sm / 4.4 / (double)std::min<int64_t>(token_tiles, 4);
+            const double l2 = b * (w_mb + x_mb) * n_sm / 5.5;
+            /* two warps an SM's quarter do not fill it */
+            const double slots = b * p.wg * chunk_slots(bits, meta, n) / (b * p.wg >= 3 ? 1215.0 : 850.0);
+            us += (double)times * (block_us(n) + most * std::max(std::max(memory, l2), slots));
+        }
+        us += (p.splits > 1 ? 0.5 + 0.1 * p.splits : 0.0) + 1e-3 * (double)blocks / n_sm;
         if (us < best.us) {
             p.us = us;
             best = p;
@@ -724,13 +972,22 @@ static int tokens_of(int64_t n)
 template <int BITS, int META>
 static nrd_error *wq_run(nrd_stream *s, wq_params &p, const nrd_weight *const *w, int n_w, bool deterministic)
 {
-    const int n = tokens_of(p.n_tokens), n_sm = s->dev->n_sm;
-    int splits = 0;
+    const int n_sm = s->dev->n_sm;
+    const wq_room *room = room_of(s->dev);
+    int n = tokens_of(p.n_tokens), splits = 0;
 
-    if (deterministic) {
-        splits = choose(w, n_w, BITS, META, 64, 64, 0, n_sm).splits;
+    if (deterministic) { /* one kind of arithmetic for any number of rows, and one cut of K */
+        n = is_few(BITS, n) ? 32 : n;
+        splits = choose(w, n_w, BITS, META, 64, 64, 0, n_sm, room).splits;
     }
-    const wq_plan plan = choose(w, n_w, BITS, META, n, p.n_tokens, splits, n_sm);
+    wq_plan plan = choose(w, n_w, BITS, META, n, p.n_tokens, splits, n_sm, room);
+    if (n == 128) { /* smaller tiles where they come out even */
+        const wq_plan small = choose(w, n_w, BITS, META, 64, p.n_tokens, splits, n_sm, room);
+        if (small.us < plan.us) {
+            plan = small;
+            n = 64;
+        }
+    }
     if (plan.wg == 0) {
         return nrd_errorf(NRD_ERR_INTERNAL, "cuda: no plan for %d tokens x %d chunks", p.n_tokens, p.k_chunks);
     }
