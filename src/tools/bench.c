@@ -42,6 +42,7 @@ typedef struct {
     int64_t sent_ns, first_ns, done_ns;
     int64_t last_ns, gap_ns; /* streaming: the last token, the longest time between two */
     int32_t n_in, n_out;
+    int32_t n_got; /* tokens that came so far */
     bool cancelled;
 } sample;
 
@@ -50,7 +51,10 @@ typedef struct {
     int64_t n_in, n_out;
     int32_t n;
     sample *samples;
-    double steady_s, steady_out; /* --steady: the time in which all places were taken, its tokens */
+    /* --steady: from the first token of the last of the first requests, so many of which have one,
+     * until the last request of all was sent; tokens that came in between */
+    int64_t steady_begin_ns, steady_end_ns, steady_out;
+    int32_t n_begun;
 } outcome;
 
 static int32_t length_of(uint64_t *state, int32_t mean, int32_t stdev, int32_t limit)
@@ -69,16 +73,20 @@ static nrd_error *send_one(nrd_exec *x, const nrd_exec_info *info, const options
                            uint64_t *state, uint64_t index, sample *s)
 {
     nrd_exec_request r;
+    int32_t n_before = 0;
     s->n_out = length_of(state, o->output_mean, o->output_stdev, info->max_seq_len - 1);
     if (o->steady &&
         index < (uint64_t)o->concurrency) { /* as far on as in a server that has run on */
-        s->n_out = (int32_t)((uint64_t)s->n_out * (index + 1) / (uint64_t)o->concurrency);
+        const int32_t all = s->n_out;
+        s->n_out = (int32_t)((uint64_t)all * (index + 1) / (uint64_t)o->concurrency);
         s->n_out = s->n_out > 1 ? s->n_out : 1;
+        n_before = all - s->n_out; /* what it has generated is in its context */
     }
-    s->n_in =
-        length_of(state, o->input_mean, o->input_stdev,
-                  info->max_seq_len - s->n_out < info->max_input_len ? info->max_seq_len - s->n_out
-                                                                     : info->max_input_len);
+    const int32_t room = info->max_seq_len - s->n_out < info->max_input_len
+                             ? info->max_seq_len - s->n_out
+                             : info->max_input_len;
+    s->n_in = length_of(state, o->input_mean, o->input_stdev, room);
+    s->n_in = s->n_in + n_before < room ? s->n_in + n_before : room;
     int32_t *ids = nrd_xcalloc((size_t)s->n_in, sizeof *ids);
     for (int32_t i = 0; i < s->n_in; i++) {
         *state = nrd_hash_u64(*state, 2);
@@ -89,7 +97,7 @@ static nrd_error *send_one(nrd_exec *x, const nrd_exec_info *info, const options
     r.input_ids = ids;
     r.n_input_ids = s->n_in;
     r.max_new_tokens = s->n_out;
-    r.streaming = o->streaming;
+    r.streaming = o->streaming || o->steady;
     r.exclude_input_in_output = true;
     r.client_id = index;
     s->sent_ns = (int64_t)nrd_now_ns();
@@ -98,7 +106,21 @@ static nrd_error *send_one(nrd_exec *x, const nrd_exec_info *info, const options
     return err;
 }
 
-static nrd_error *take_some(nrd_exec *x, outcome *out, int32_t *n_done)
+static void count(outcome *out, sample *s, const nrd_exec_response *got, int32_t concurrency,
+                  int64_t now)
+{
+    const int32_t n = got->n_beams > 0 ? got->beams[0].n_ids : 0;
+
+    if (out->steady_begin_ns > 0 && out->steady_end_ns == 0) {
+        out->steady_out += n;
+    }
+    if (s->n_got == 0 && n > 0 && s - out->samples < concurrency && ++out->n_begun == concurrency) {
+        out->steady_begin_ns = now;
+    }
+    s->n_got += n;
+}
+
+static nrd_error *take_some(nrd_exec *x, outcome *out, int32_t concurrency, int32_t *n_done)
 {
     nrd_exec_response *got[64];
     nrd_error *err = NULL;
@@ -115,13 +137,14 @@ static nrd_error *take_some(nrd_exec *x, outcome *out, int32_t *n_done)
             s->gap_ns = now - s->last_ns;
         }
         s->last_ns = now;
+        count(out, s, got[i], concurrency, now);
         if (got[i]->is_final) {
             s->first_ns = got[i]->perf.first_token_ns;
             s->done_ns = now;
             s->cancelled =
                 got[i]->n_beams > 0 && got[i]->beams[0].finish_reason == NRD_FINISH_CANCELLED;
             if (s->cancelled) {
-                s->n_out = got[i]->beams[0].n_ids;
+                s->n_out = s->n_got;
             }
             out->n_in += s->n_in;
             out->n_out += s->n_out;
@@ -130,33 +153,6 @@ static nrd_error *take_some(nrd_exec *x, outcome *out, int32_t *n_done)
         nrd_exec_response_free(got[i]);
     }
     return err;
-}
-
-/* The tokens between the first token of the last of the first `concurrency` requests and `end_ns`,
- * when the last request of all was sent; then only the requests that came to their end remain. A
- * request's tokens are taken to come evenly. */
-static void measure_steady(outcome *out, int32_t concurrency, int64_t end_ns)
-{
-    int64_t begin_ns = 0;
-    int32_t n = 0;
-    for (int32_t i = 0; i < concurrency && i < out->n; i++) {
-        const sample *s = &out->samples[i];
-        begin_ns = s->first_ns > begin_ns ? s->first_ns : begin_ns;
-    }
-    for (int32_t i = 0; i < out->n; i++) {
-        const sample *s = &out->samples[i];
-        int64_t from = s->first_ns > begin_ns ? s->first_ns : begin_ns;
-        int64_t to = s->done_ns < end_ns ? s->done_ns : end_ns;
-        if (s->first_ns > 0 && s->done_ns > s->first_ns && to > from) {
-            out->steady_out +=
-                (double)s->n_out * (double)(to - from) / (double)(s->done_ns - s->first_ns);
-        }
-        if (!s->cancelled) {
-            out->samples[n++] = *s;
-        }
-    }
-    out->n = n;
-    out->steady_s = end_ns > begin_ns ? (double)(end_ns - begin_ns) / 1e9 : 0;
 }
 
 /* Keeps `concurrency` requests under way until n are done, or with --steady until the last has been
@@ -176,26 +172,30 @@ static nrd_error *drive(nrd_exec *x, const options *o, int32_t n, int32_t concur
     nrd_exec_get_info(x, &info);
     NRD_NEW_GOTO(out->samples, n, err, done);
     uint64_t start = nrd_now_ns();
-    int64_t end_ns = 0;
     while (n_done < n) {
         while (n_sent < n && n_sent - n_done < concurrency) {
             NRD_TRY_GOTO(send_one(x, &info, o, &state, (uint64_t)n_sent, &out->samples[n_sent]),
                          err, done);
             n_sent++;
         }
-        if (o->steady && n_sent == n && end_ns == 0) {
-            end_ns = (int64_t)nrd_now_ns();
+        if (o->steady && n_sent == n && out->steady_end_ns == 0) {
+            out->steady_end_ns = (int64_t)nrd_now_ns();
             for (int32_t i = 0; i < n; i++) {
                 if (out->samples[i].done_ns == 0) {
                     nrd_exec_cancel(x, out->samples[i].id);
                 }
             }
         }
-        NRD_TRY_GOTO(take_some(x, out, &n_done), err, done);
+        NRD_TRY_GOTO(take_some(x, out, concurrency, &n_done), err, done);
     }
     out->seconds = (double)(nrd_now_ns() - start) / 1e9;
-    if (o->steady) {
-        measure_steady(out, concurrency, end_ns);
+    if (o->steady) { /* what follows looks at the requests that came to their end */
+        out->n = 0;
+        for (int32_t i = 0; i < n; i++) {
+            if (!out->samples[i].cancelled) {
+                out->samples[out->n++] = out->samples[i];
+            }
+        }
     }
 done:
     return err;
@@ -331,12 +331,15 @@ static void report(const outcome *out, const options *o, nrd_str *j, nrd_str *te
     nrd_str_printf(text, "total throughput    %.1f tokens/s\n",
                    (double)(out->n_in + out->n_out) / out->seconds);
     if (o->steady) {
+        const double s = out->steady_begin_ns > 0
+                             ? (double)(out->steady_end_ns - out->steady_begin_ns) / 1e9
+                             : 0;
+        const double rate = s > 0 ? (double)out->steady_out / s : 0;
         nrd_str_printf(text,
                        "steady throughput   %.1f tokens/s in the %.2f s with all places taken\n",
-                       out->steady_s > 0 ? out->steady_out / out->steady_s : 0, out->steady_s);
-        json_member(j, "steady_s", out->steady_s);
-        json_member(j, "steady_output_tokens_per_s",
-                    out->steady_s > 0 ? out->steady_out / out->steady_s : 0);
+                       rate, s > 0 ? s : 0);
+        json_member(j, "steady_s", s > 0 ? s : 0);
+        json_member(j, "steady_output_tokens_per_s", rate);
     }
     json_member(j, "num_requests", out->n);
     json_member(j, "concurrency", o->concurrency);

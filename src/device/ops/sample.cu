@@ -10,9 +10,9 @@
  *           Up to 16 rows: a cluster of eight blocks finds the best logit of each.
  *           Probabilities are integers of 2^-40: sums are exact and the same in any order.
  * Bound     memory: 4 * vocab bytes a row for the first pass; few rows: one SM's share of it.
- * Measured  NVIDIA H200, vocabulary 128,256: greedy 13 us for 1..64 rows (one block each),
- *           39 us for 256 (76 % of read speed); top-k 50 with top-p 69 us up to 132 rows; top-p alone over flat random logits, whose
- *           candidates do not fit, 318 us (2026-11-21, make gpu-bench).
+ * Measured  NVIDIA H200, vocabulary 128,256: greedy 4.5 us for one row, 8 for 16, 16 for 64
+ *           (one block each), 40 for 256 (73 % of read speed); top-k 50 with top-p 60-63 us to 16 rows, 71 to 132; top-p alone over
+ *           flat random logits, whose candidates do not fit, 310 us (2026-11-22, make gpu-bench).
  */
 #include "device/ops/cluster.cuh"
 
