@@ -77,6 +77,9 @@ BACKENDS := $(filter-out util,$(sort $(notdir $(patsubst %/,%,$(dir $(wildcard s
 
 UNIT_SRC := $(sort $(shell find tests/unit tests/ops -name 'test_*.c' 2>/dev/null))
 UNIT_BIN := $(patsubst tests/%.c,$(B)/tests/%,$(UNIT_SRC))
+ifneq ($(findstring x86_64,$(shell $(CC) -dumpmachine)),)
+UNIT_BIN += $(B)/tests/ops/test_ops_amx
+endif
 FUZZ_SRC := $(filter-out $(if $(HAVE_PROTOBUFC),,%/fuzz_pbtext.c),$(sort $(wildcard tests/fuzz/fuzz_*.c)))
 FUZZ_BIN := $(patsubst tests/fuzz/%.c,$(B)/fuzz/%,$(FUZZ_SRC))
 PROTO_SRC := $(wildcard protos/*.proto)
@@ -196,9 +199,6 @@ $(B)/tests/unit/frontends/%: tests/unit/frontends/%.c $(OBJ_frontends) $(OBJ_for
 	$(Q)$(CC) $(CFLAGS) $(grpc_CFLAGS) -Itests -o $@ $< $(filter-out %/main.o,$(OBJ_frontends)) $(OBJ_formats) $(OBJ_text) $(OBJ_base) $(LDFLAGS) \
 	    -L$(B)/lib -ltritonserver -levent -levent_pthreads -lz $(frontends_LIBS) $(text_LIBS) -lcmocka $(LIBS_base) -Wl,-rpath,$(abspath $(B)/lib)
 # The kernels of the matrix unit with its instructions in plain C, for machines without them.
-ifneq ($(BUILD),arm64)
-UNIT_BIN += $(B)/tests/ops/test_ops_amx
-endif
 AMX_WORDS := -Itests -DNRD_AMX_WORDS='"ops/amx_words.h"'
 $(B)/tests/ops/isa_amx.o: src/device/cpu/isa_amx.c tests/ops/amx_words.h $(FLAGS_FILE)
 	$(call compile,-O3 -fno-math-errno $(AMX_WORDS))
