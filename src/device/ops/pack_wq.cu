@@ -5,6 +5,10 @@
  */
 #include "device/ops/wq.cuh"
 
+extern "C" {
+#include "base/dtype.h"
+}
+
 #include <algorithm>
 
 /* The number at element i of a block as it is stored: 4 bits as they are, 8 bits + 128. */
@@ -170,34 +174,8 @@ nrd_error *wq_pack(nrd_stream *s, nrd_dtype dtype, const void *src, int64_t row_
     p.words = (int64_t)(wq_bytes(dtype, rows, cols) / 4);
     p.k_chunks = (int)((cols + WQ_COLS - 1) / WQ_COLS);
     p.dtype = dtype;
-    switch (dtype) { /* bytes of a block: base/dtype.c */
-    case NRD_DTYPE_Q4_0:
-        p.block = 32, p.block_bytes = 18;
-        break;
-    case NRD_DTYPE_Q4_1:
-        p.block = 32, p.block_bytes = 20;
-        break;
-    case NRD_DTYPE_Q5_0:
-        p.block = 32, p.block_bytes = 22;
-        break;
-    case NRD_DTYPE_Q5_1:
-        p.block = 32, p.block_bytes = 24;
-        break;
-    case NRD_DTYPE_Q8_0:
-        p.block = 32, p.block_bytes = 34;
-        break;
-    case NRD_DTYPE_Q4_K:
-        p.block = 256, p.block_bytes = 144;
-        break;
-    case NRD_DTYPE_Q5_K:
-        p.block = 256, p.block_bytes = 176;
-        break;
-    case NRD_DTYPE_Q6_K:
-        p.block = 256, p.block_bytes = 210;
-        break;
-    default:
-        p.block = p.block_bytes = 1;
-    }
+    p.block = nrd_dtype_block(dtype);
+    p.block_bytes = (int)nrd_dtype_block_bytes(dtype);
     const int64_t blocks = std::min<int64_t>((p.words + 255) / 256, 65535);
     pack_kernel<<<(unsigned)blocks, 256, 0, s->s>>>(p);
     CUDA_TRY(cudaGetLastError());
