@@ -1,0 +1,124 @@
+#include "engine/run/runner_internal.h"
+
+#include "base/mem.h"
+
+nrd_error *nrd_run_final_norm(nrd_runner *r, int32_t n_tokens, bool has_delta,
+                              const int32_t *row_ids, int32_t n_rows)
+{
+    const nrd_layer *last = &r->w.layers[r->spec->n_layers - 1];
+    return nrd_run_norm(r, n_tokens, has_delta, last->post_mlp_norm, r->w.final_norm,
+                        r->w.final_norm_bias, &r->w.lm_head, row_ids, n_rows);
+}
+
+nrd_error *nrd_run_head(nrd_runner *r, int32_t n_tokens, bool has_delta, const int32_t *row_ids,
+                        int32_t n_rows)
+{
+    NRD_TRY(nrd_run_final_norm(r, n_tokens, has_delta, row_ids, n_rows));
+    NRD_TRY(nrd_run_product(r, &r->w.lm_head, r->normed, n_rows, r->logits, NRD_DTYPE_F32,
+                            r->spec->logits_softcap));
+    return nrd_run_mark_product(r, NRD_PROFILE_HEAD, &r->w.lm_head, n_rows, NRD_DTYPE_F32);
+}
+
+/* The final norm's rows as float32, into the memory of the logits. */
+static nrd_error *states(nrd_runner *r, int32_t n_tokens, bool has_delta, int32_t n_rows)
+{
+    const nrd_layer *last = &r->w.layers[r->spec->n_layers - 1];
+    nrd_norm_args a = {
+        .size = sizeof a,
+        .kind = r->spec->norm,
+        .eps = r->spec->norm_eps,
+        .n_tokens = n_tokens,
+        .hidden = r->spec->hidden,
+        .delta = has_delta ? r->delta : NULL,
+        .delta_weight = has_delta ? last->post_mlp_norm : NULL,
+        .residual = r->x,
+        .weight = r->w.final_norm,
+        .bias = r->w.final_norm_bias,
+        .row_ids = r->row_ids,
+        .n_rows = n_rows,
+        .out = r->logits,
+        .out_dtype = NRD_DTYPE_F32,
+        .act_dtype = r->act,
+    };
+    return r->dev->ops->norm(r->stream, &a);
+}
+
+/* Positions [first, end) of a prompt whose position `first` is packed token `at`: their logits or
+ * states in groups, each read back at once and told. */
+static nrd_error *read_back(nrd_runner *r, const nrd_plan *p, nrd_seq *q, bool of_states,
+                            int32_t at, int32_t first, int32_t end, bool *has_delta)
+{
+    const nrd_device_ops *ops = r->dev->ops;
+    size_t row = (size_t)r->w.lm_head.rows, hidden = (size_t)r->spec->hidden;
+    size_t room = (size_t)r->logit_rows * row, width = of_states ? hidden : row;
+    int32_t group = room / width < (size_t)r->logit_rows ? (int32_t)(room / width) : r->logit_rows;
+    void *mem = NULL;
+
+    if (first >= end) {
+        return NULL;
+    }
+    NRD_ASSERT(group > 0, "a row of states fits where many rows of logits do");
+    if (!r->shared && !r->rows_host) {
+        NRD_TRY(ops->alloc(r->dev, &mem, NRD_MEM_HOST, room * sizeof(float), "outputs"));
+        r->rows_host = mem;
+    }
+    for (int32_t n; first < end; first += n, at += n) {
+        n = end - first < group ? end - first : group;
+        for (int32_t k = 0; k < n; k++) {
+            r->row_ids_host[k] = at + k;
+        }
+        if (!r->shared) {
+            NRD_TRY(
+                ops->copy(r->stream, r->row_ids, r->row_ids_host, (size_t)n * sizeof *r->row_ids));
+        }
+        NRD_TRY(of_states ? states(r, p->n_tokens, *has_delta, n)
+                          : nrd_run_head(r, p->n_tokens, *has_delta, r->row_ids, n));
+        *has_delta = false;
+        const float *rows = r->logits;
+        if (!r->shared) {
+            NRD_TRY(
+                ops->copy(r->stream, r->rows_host, r->logits, (size_t)n * width * sizeof(float)));
+            rows = r->rows_host;
+        }
+        NRD_TRY(ops->stream_sync(r->stream));
+        if (of_states) {
+            r->cfg.on_states(r->cfg.user, q, first, n, rows);
+        } else {
+            r->cfg.on_context_rows(r->cfg.user, q, first, n, rows, (int64_t)row);
+        }
+    }
+    return NULL;
+}
+
+/* The end of an entry's positions that belong to the prompt. */
+static int32_t prompt_end(const nrd_plan_entry *e)
+{
+    return e->start + e->n < e->seq->n_prompt ? e->start + e->n : e->seq->n_prompt;
+}
+
+nrd_error *nrd_run_context_rows(nrd_runner *r, const nrd_plan *p, bool *has_delta)
+{
+    int32_t at = 0;
+    for (int32_t i = 0; i < p->n_entries; at += p->entries[i].n, i++) {
+        const nrd_plan_entry *e = &p->entries[i];
+        if (e->seq->want_context_rows) {
+            NRD_TRY(read_back(r, p, e->seq, false, at, e->start, prompt_end(e), has_delta));
+        }
+    }
+    return NULL;
+}
+
+nrd_error *nrd_run_state_rows(nrd_runner *r, const nrd_plan *p, bool *has_delta)
+{
+    int32_t at = 0;
+    for (int32_t i = 0; i < p->n_entries; at += p->entries[i].n, i++) {
+        const nrd_plan_entry *e = &p->entries[i];
+        nrd_seq *q = e->seq;
+        int32_t first = q->want_states ? e->start : q->n_prompt - 1;
+        if (q->want_states || q->want_last_state) {
+            NRD_TRY(
+                read_back(r, p, q, true, at + first - e->start, first, prompt_end(e), has_delta));
+        }
+    }
+    return NULL;
+}

@@ -1,0 +1,113 @@
+#include "engine/run/runner_internal.h"
+
+#include "base/mem.h"
+
+static size_t layer_block_bytes(const nrd_runner *r)
+{
+    return r->dev->ops->kv_block_bytes(r->dev, r->kv_dtype, r->cfg.block_tokens,
+                                       r->spec->n_kv_heads, r->spec->head_dim);
+}
+
+size_t nrd_runner_kv_block_bytes(const nrd_runner *r)
+{
+    return layer_block_bytes(r) * (size_t)r->spec->n_layers;
+}
+
+static nrd_error *alloc_pool(nrd_runner *r, nrd_mem_kind kind, int32_t n_blocks, void **base,
+                             nrd_kv_layer *layers)
+{
+    size_t bytes;
+    if (!nrd_size_mul((size_t)n_blocks, layer_block_bytes(r), &bytes)) {
+        return nrd_error_no_memory();
+    }
+    for (int32_t i = 0; i < r->spec->n_layers; i++) {
+        NRD_TRY(nrd_run_advised(r->dev->ops->alloc(r->dev, &base[i], kind, bytes, "kv cache"),
+                                "kv cache"));
+        layers[i] = (nrd_kv_layer){
+            .base = base[i],
+            .dtype = r->kv_dtype,
+            .n_blocks = n_blocks,
+            .block_tokens = r->cfg.block_tokens,
+            .n_kv_heads = r->spec->n_kv_heads,
+            .head_dim = r->spec->head_dim,
+            .k_scale = 1,
+            .v_scale = 1,
+        };
+    }
+    return NULL;
+}
+
+nrd_error *nrd_runner_alloc_kv(nrd_runner *r, int32_t n_blocks, int32_t n_host)
+{
+    nrd_error *err = NULL;
+    r->n_kv_blocks = n_blocks;
+    NRD_NEW_GOTO(r->kv_base, r->spec->n_layers, err, fail);
+    NRD_NEW_GOTO(r->kv_layers, r->spec->n_layers, err, fail);
+    NRD_TRY(alloc_pool(r, NRD_MEM_DEVICE, n_blocks, r->kv_base, r->kv_layers));
+    if (n_host > 0) {
+        NRD_NEW_GOTO(r->kv_host_base, r->spec->n_layers, err, fail);
+        NRD_NEW_GOTO(r->kv_host_layers, r->spec->n_layers, err, fail);
+        NRD_TRY(alloc_pool(r, NRD_MEM_HOST, n_host, r->kv_host_base, r->kv_host_layers));
+    }
+fail:
+    return err;
+}
+
+void nrd_run_free_kv(nrd_runner *r)
+{
+    for (int32_t i = 0; r->kv_host_base && i < r->spec->n_layers; i++) {
+        nrd_run_free_host(r, r->kv_host_base[i]);
+    }
+    for (int32_t i = 0; r->kv_base && i < r->spec->n_layers; i++) {
+        nrd_run_free(r, r->kv_base[i]);
+    }
+    free(r->kv_base);
+    free(r->kv_layers);
+    free(r->kv_host_base);
+    free(r->kv_host_layers);
+}
+
+enum { COPIES_A_CALL = 64 };
+
+static bool has_target(const int32_t (*pairs)[2], int32_t n, int32_t block)
+{
+    for (int32_t i = 0; i < n; i++) {
+        if (pairs[i][1] == block) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* The plan's copies in their order. One call copies its pairs in any order, so a call ends where
+ * the pools change and where a pair reads or writes what one before it wrote. */
+nrd_error *nrd_run_copy_blocks(nrd_runner *r, const nrd_plan *p)
+{
+    for (int32_t i = 0; i < p->n_copies;) {
+        int32_t pairs[COPIES_A_CALL][2], n = 0, at = r->n_kv_blocks;
+        bool from_host = p->copies[i][0] >= at, to_host = p->copies[i][1] >= at;
+        for (; i < p->n_copies && n < COPIES_A_CALL; i++) {
+            int32_t src = p->copies[i][0], dst = p->copies[i][1];
+            if ((src >= at) != from_host || (dst >= at) != to_host) {
+                break;
+            }
+            src -= from_host ? at : 0;
+            dst -= to_host ? at : 0;
+            if (has_target(pairs, n, dst) || (from_host == to_host && has_target(pairs, n, src))) {
+                break;
+            }
+            pairs[n][0] = src;
+            pairs[n++][1] = dst;
+        }
+        nrd_copy_blocks_args a = {
+            .size = sizeof a,
+            .n_layers = r->spec->n_layers,
+            .n_pairs = n,
+            .src = from_host ? r->kv_host_layers : r->kv_layers,
+            .dst = to_host ? r->kv_host_layers : r->kv_layers,
+            .pairs = &pairs[0][0],
+        };
+        NRD_TRY(r->dev->ops->copy_blocks(r->stream, &a));
+    }
+    return NULL;
+}

@@ -1,0 +1,64 @@
+#include "engine/run/runner_internal.h"
+
+#include "base/dtype.h"
+
+double nrd_run_bytes(double n, nrd_dtype t)
+{
+    return n * (double)nrd_dtype_block_bytes(t) / (double)nrd_dtype_block(t);
+}
+
+nrd_error *nrd_run_mark(nrd_runner *r, nrd_profile_op op, double rows, double bytes_a_row,
+                        double flops)
+{
+    nrd_profile_sum work = {.bytes = rows * bytes_a_row, .flops = flops};
+    return r->marked ? nrd_profile_mark(r->profile, op, work) : NULL;
+}
+
+nrd_error *nrd_run_mark_product(nrd_runner *r, nrd_profile_op op, const nrd_product *p, int32_t n,
+                                nrd_dtype y)
+{
+    double bytes = (double)n * (double)p->in_row_bytes;
+    bytes += y != NRD_DTYPE_NONE ? (double)n * nrd_run_bytes((double)p->rows, y)
+                                 : 0; /* NONE: not kept */
+    for (int32_t i = 0; i < p->n; i++) {
+        bytes += (double)p->w[i]->data_bytes;
+    }
+    nrd_profile_sum work = {
+        .bytes = bytes,
+        .flops = 2.0 * (double)n * (double)p->rows * (double)p->cols,
+        .eight_bit = p->in_dtype == NRD_DTYPE_ACT_Q8 || p->in_dtype == NRD_DTYPE_F8_E4M3,
+    };
+    return r->marked ? nrd_profile_mark(r->profile, op, work) : NULL;
+}
+
+/* Context read and (query, key) pairs of the marked step under a window (0: none). */
+static void attended(const nrd_plan *p, int32_t window, double *tokens, double *pairs)
+{
+    *tokens = *pairs = 0;
+    for (int32_t i = 0; i < p->n_entries; i++) {
+        const nrd_plan_entry *e = &p->entries[i];
+        double end = e->start + e->n, n = e->n;
+        if (window > 0 && end > window) {
+            *tokens += n + window - 1 < end ? n + window - 1 : end;
+            *pairs += n * window; /* a little too many where the window is not yet full */
+        } else {
+            *tokens += end;
+            *pairs += n * (end - (n - 1) / 2);
+        }
+    }
+}
+
+nrd_error *nrd_run_mark_attention(nrd_runner *r, int32_t layer, const nrd_product *next)
+{
+    const nrd_model_spec *m = r->spec;
+    double tokens, pairs, n, heads = (double)m->n_heads * m->head_dim;
+    if (!r->marked) {
+        return NULL;
+    }
+    attended(r->marked, r->layer_window[layer], &tokens, &pairs);
+    n = r->marked->n_tokens;
+    return nrd_run_mark(r, NRD_PROFILE_ATTENTION, 1,
+                        n * (heads * (double)r->act_bytes + (double)next->in_row_bytes) +
+                            nrd_run_bytes(tokens * 2 * m->n_kv_heads * m->head_dim, r->kv_dtype),
+                        4 * pairs * heads);
+}

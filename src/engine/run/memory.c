@@ -1,0 +1,138 @@
+#include "engine/run/runner_internal.h"
+
+#include "base/dtype.h"
+#include "base/mem.h"
+
+#include <string.h>
+
+nrd_error *nrd_run_advised(nrd_error *err, const char *pool)
+{
+    static const char *const advice[][2] = {
+        {"weights", "more quantized weights, or a device with more memory"},
+        {"kv cache", "a lower kv_cache_free_gpu_mem_fraction"},
+        {"activations", "a lower max_num_tokens"},
+        {"logits", "a lower max_batch_size"},
+        {"token counts", "a lower max_batch_size"},
+        {"workspace", "a lower max_num_tokens"},
+    };
+    for (size_t i = 0; err && i < sizeof advice / sizeof advice[0]; i++) {
+        if (nrd_error_get_code(err) == NRD_ERR_UNAVAILABLE && !strcmp(pool, advice[i][0])) {
+            return nrd_error_wrap(err,
+                                  "no room for the %s; it needs %s, others off this device, or the "
+                                  "device \"cpu\"",
+                                  pool, advice[i][1]);
+        }
+    }
+    return err;
+}
+
+nrd_error *nrd_run_alloc(nrd_runner *r, void **out, size_t n, size_t elem, const char *pool)
+{
+    size_t bytes = 0;
+    if (!nrd_size_mul(n, elem, &bytes)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "runner: %s would be too large", pool);
+    }
+    return nrd_run_advised(
+        r->dev->ops->alloc(r->dev, out, NRD_MEM_DEVICE, bytes ? bytes : 64, pool), pool);
+}
+
+void nrd_run_free(nrd_runner *r, void *p)
+{
+    if (p) {
+        r->dev->ops->free(r->dev, NRD_MEM_DEVICE, p);
+    }
+}
+
+void nrd_run_free_host(nrd_runner *r, void *p)
+{
+    if (p) {
+        r->dev->ops->free(r->dev, NRD_MEM_HOST, p);
+    }
+}
+
+nrd_error *nrd_run_upload(nrd_runner *r, void *dst, const void *src, size_t bytes)
+{
+    NRD_TRY(r->dev->ops->copy(r->stream, dst, src, bytes));
+    return r->dev->ops->stream_sync(r->stream);
+}
+
+nrd_error *nrd_run_init_rope(nrd_runner *r, const nrd_rope_spec *rope, float **out, float *scale)
+{
+    float host[NRD_SPEC_MAX_ROTARY / 2];
+    void *p = NULL;
+    if (rope->kind == NRD_ROPE_NONE) {
+        return NULL;
+    }
+    if (rope->rotary_dim <= 0 || rope->rotary_dim > NRD_SPEC_MAX_ROTARY || rope->rotary_dim % 2) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "rotary dimension %d is out of range",
+                          rope->rotary_dim);
+    }
+    if (rope->scaling == NRD_ROPE_SCALING_FACTORS && !r->w.rope_factors) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "the engine has no rope_factors");
+    }
+    *scale = nrd_rope_inv_freq(rope, r->w.rope_factors, host);
+    size_t bytes = (size_t)rope->rotary_dim / 2 * sizeof(float);
+    NRD_TRY(nrd_run_alloc(r, &p, bytes, 1, "rope"));
+    *out = p;
+    return nrd_run_upload(r, p, host, bytes);
+}
+
+nrd_error *nrd_run_init_activations(nrd_runner *r)
+{
+    const nrd_model_spec *m = r->spec;
+    size_t t = (size_t)r->cfg.max_tokens, a = r->act_bytes;
+    size_t qkv = (size_t)(m->n_heads + 2 * m->n_kv_heads) * (size_t)m->head_dim;
+    size_t in = r->w.max_in_row_bytes;
+    void *p = NULL;
+
+    /* Rows beside the choices (prompt logits) go through the head in groups of this many. */
+    r->logit_rows = r->cfg.max_entries > 64 ? r->cfg.max_entries : 64;
+    NRD_TRY(nrd_run_alloc(r, &r->x, t * (size_t)m->hidden, a, "activations"));
+    NRD_TRY(nrd_run_alloc(r, &r->normed, t > (size_t)r->logit_rows ? t : (size_t)r->logit_rows, in,
+                          "activations"));
+    NRD_TRY(nrd_run_alloc(r, &r->qkv, t * qkv, a, "activations"));
+    NRD_TRY(nrd_run_alloc(r, &r->att, t, in, "activations"));
+    NRD_TRY(nrd_run_alloc(r, &r->delta, t * (size_t)m->hidden, a, "activations"));
+    NRD_TRY(
+        nrd_run_alloc(r, &r->up, t * (size_t)m->inter, (m->gated_mlp ? 2 : 1) * a, "activations"));
+    NRD_TRY(nrd_run_alloc(r, &r->mid, t, in, "activations"));
+    NRD_TRY(nrd_run_alloc(r, &p, t > (size_t)r->logit_rows ? t : (size_t)r->logit_rows,
+                          sizeof(float), "activations"));
+    r->row_scale = p;
+    NRD_TRY(nrd_run_alloc(r, &p, (size_t)r->logit_rows * (size_t)r->w.lm_head.rows, sizeof(float),
+                          "logits"));
+    r->logits = p;
+    NRD_TRY(nrd_run_alloc(r, &p, (size_t)r->cfg.max_entries, sizeof(int32_t), "slots"));
+    r->slot_tokens = p;
+    NRD_TRY(r->dev->ops->alloc(r->dev, &p, NRD_MEM_HOST, (size_t)r->logit_rows * sizeof(int32_t),
+                               "batch"));
+    r->row_ids_host = p;
+    if (!r->shared) {
+        NRD_TRY(nrd_run_alloc(r, &p, (size_t)r->logit_rows, sizeof(int32_t), "batch"));
+    }
+    r->row_ids = p;
+    size_t widest = (size_t)m->hidden;
+    widest = (size_t)m->inter * 2 > widest ? (size_t)m->inter * 2 : widest;
+    widest = qkv > widest ? qkv : widest;
+    return nrd_run_advised(r->dev->ops->reserve(r->stream, r->cfg.max_tokens, r->cfg.max_entries,
+                                                (int32_t)widest, r->cfg.max_context,
+                                                (int32_t)r->w.lm_head.rows),
+                           "workspace");
+}
+
+void nrd_run_free_activations(nrd_runner *r)
+{
+    void *mem[] = {
+        r->x,      r->normed,    r->qkv,         r->att,      r->delta,          r->up,    r->mid,
+        r->logits, r->row_scale, r->slot_tokens, r->inv_freq, r->inv_freq_local, r->counts};
+    for (size_t i = 0; i < sizeof mem / sizeof mem[0]; i++) {
+        nrd_run_free(r, mem[i]);
+    }
+    if (!r->shared) {
+        nrd_run_free(r, r->row_ids);
+        nrd_run_free(r, r->count_ids);
+    }
+    nrd_run_free_host(r, r->row_ids_host);
+    nrd_run_free_host(r, r->count_ids_host);
+    nrd_run_free_host(r, r->rows_host);
+}

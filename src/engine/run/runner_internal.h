@@ -1,0 +1,161 @@
+/* engine/run/runner_internal.h - the runner from the inside, for the files that make it up.
+ *
+ *   runner.c    creation, submit and wait
+ *   memory.c    buffers on the device, rope tables
+ *   kv_pools.c  the cache's memory and copies of its blocks
+ *   forward.c   the network up to the last layer
+ *   head.c      final norm, logits, rows that requests ask for
+ *   choices.c   tokens chosen from logits, and their way to the host
+ *   steps.c     one step; recording and replaying it
+ *   marks.c     what the operations of a timed step had to move and compute
+ *
+ * All of it belongs to the engine loop thread. Operations are enqueued in the order of the calls on
+ * the runner's one stream; an error means that the device is lost.
+ */
+#ifndef NRD_ENGINE_RUN_RUNNER_INTERNAL_H
+#define NRD_ENGINE_RUN_RUNNER_INTERNAL_H
+
+#include "engine/run/batch.h"
+#include "engine/run/graphs.h"
+#include "engine/run/runner.h"
+#include "engine/run/weights.h"
+
+/* A choice whose logits are kept. */
+typedef struct nrd_kept_choice {
+    nrd_seq *seq;
+    int32_t beam, n_generated, row;
+} nrd_kept_choice;
+
+/* Where a step's choices come back. One download. */
+typedef struct nrd_outputs {
+    uint8_t *mem, *host;
+    size_t off_log_probs, off_norm, off_top_ids, off_top_log_probs, bytes;
+    float *logits; /* [max_entries, vocab] host, for kept choices; or NULL */
+    nrd_event *done;
+    int32_t n_rows, n_top;
+    nrd_kept_choice *kept; /* [max_entries] */
+    int32_t n_kept;
+} nrd_outputs;
+
+struct nrd_runner {
+    nrd_device *dev;
+    const nrd_engine *engine;
+    const nrd_model_spec *spec;
+    nrd_runner_config cfg;
+    nrd_stream *stream;
+    nrd_weights w;
+    nrd_dtype act, kv_dtype;
+    size_t act_bytes;
+    bool shared; /* host memory is device memory */
+    int32_t common_window;
+    int32_t *layer_window; /* [n_layers] */
+
+    float *inv_freq, *inv_freq_local;
+    float rope_scale, rope_scale_local;
+
+    void **kv_base, **kv_host_base; /* [n_layers] */
+    int32_t n_kv_blocks;
+    nrd_kv_layer *kv_layers, *kv_host_layers; /* [n_layers] */
+
+    void *x, *normed, *qkv, *att, *delta, *up, *mid;
+    float *row_scale, *logits;
+    int32_t logit_rows; /* capacity of logits */
+    int32_t *slot_tokens;
+    uint16_t *counts; /* allocated when first needed: [max_entries, vocab] */
+    int32_t *count_ids, *count_ids_host;
+    int32_t *row_ids, *row_ids_host; /* for rows beside the choices */
+    float *rows_host;
+    nrd_batch batch[2];
+    nrd_mask_worker *mask_worker;
+    nrd_outputs out[2];
+    nrd_graphs graphs;
+    int32_t max_blocks; /* of a sequence: the widest block table */
+    nrd_profile *profile;
+    const nrd_plan *marked; /* the step being enqueued is timed by operation; or NULL */
+};
+
+/* ---- memory.c ---- */
+
+/* Adds what to change where memory does not suffice. Takes `err`. */
+nrd_error *nrd_run_advised(nrd_error *err, const char *pool) NRD_MUST_USE;
+nrd_error *nrd_run_alloc(nrd_runner *r, void **out, size_t n, size_t elem,
+                         const char *pool) NRD_MUST_USE;
+void nrd_run_free(nrd_runner *r, void *p); /* NULL is fine */
+void nrd_run_free_host(nrd_runner *r, void *p);
+nrd_error *nrd_run_upload(nrd_runner *r, void *dst, const void *src,
+                          size_t bytes) NRD_MUST_USE; /* waits */
+/* Needs the weights: some models keep their factors there. */
+nrd_error *nrd_run_init_rope(nrd_runner *r, const nrd_rope_spec *rope, float **out,
+                             float *scale) NRD_MUST_USE;
+nrd_error *nrd_run_init_activations(nrd_runner *r) NRD_MUST_USE;
+void nrd_run_free_activations(nrd_runner *r);
+
+/* ---- kv_pools.c ---- */
+
+nrd_error *nrd_run_copy_blocks(nrd_runner *r, const nrd_plan *p) NRD_MUST_USE;
+void nrd_run_free_kv(nrd_runner *r);
+
+/* ---- marks.c: nothing happens in steps that are not timed by operation ---- */
+
+double nrd_run_bytes(double n, nrd_dtype t); /* of n elements */
+/* The operation enqueued last moved so many bytes a row. */
+nrd_error *nrd_run_mark(nrd_runner *r, nrd_profile_op op, double rows, double bytes_a_row,
+                        double flops) NRD_MUST_USE;
+/* y: type of the result; NONE where it is not stored. */
+nrd_error *nrd_run_mark_product(nrd_runner *r, nrd_profile_op op, const nrd_product *p, int32_t n,
+                                nrd_dtype y) NRD_MUST_USE;
+nrd_error *nrd_run_mark_attention(nrd_runner *r, int32_t layer,
+                                  const nrd_product *next) NRD_MUST_USE;
+
+/* ---- forward.c ---- */
+
+nrd_linear_args nrd_run_product_args(const nrd_runner *r, const nrd_product *p, const void *x,
+                                     int32_t n_tokens, void *y, nrd_dtype y_dtype, float softcap);
+nrd_error *nrd_run_product(nrd_runner *r, const nrd_product *p, const void *x, int32_t n_tokens,
+                           void *y, nrd_dtype y_dtype, float softcap) NRD_MUST_USE;
+/* Adds what the sublayer before left in delta (through its post norm) and norms for the next.
+ * row_ids: NULL, or the n_rows rows that are wanted; then n_rows counts. */
+nrd_error *nrd_run_norm(nrd_runner *r, int32_t n_tokens, bool has_delta,
+                        const nrd_weight *delta_weight, const nrd_weight *weight,
+                        const nrd_weight *bias, const nrd_product *next, const int32_t *row_ids,
+                        int32_t n_rows) NRD_MUST_USE;
+/* Everything up to the last layer's delta. */
+nrd_error *nrd_run_layers(nrd_runner *r, const nrd_batch *b) NRD_MUST_USE;
+
+/* ---- head.c: the first call of a step has has_delta, which adds the last delta to all rows ----
+ */
+
+/* The final norm of some rows of x, as the head wants them. */
+nrd_error *nrd_run_final_norm(nrd_runner *r, int32_t n_tokens, bool has_delta,
+                              const int32_t *row_ids, int32_t n_rows) NRD_MUST_USE;
+/* Logits of some rows of x. */
+nrd_error *nrd_run_head(nrd_runner *r, int32_t n_tokens, bool has_delta, const int32_t *row_ids,
+                        int32_t n_rows) NRD_MUST_USE;
+/* Prompt positions whose logits or states are wanted, told through the configuration's callbacks;
+ * waits for each group. *has_delta becomes false where any were. */
+nrd_error *nrd_run_context_rows(nrd_runner *r, const nrd_plan *p, bool *has_delta) NRD_MUST_USE;
+nrd_error *nrd_run_state_rows(nrd_runner *r, const nrd_plan *p, bool *has_delta) NRD_MUST_USE;
+
+/* ---- choices.c ---- */
+
+nrd_error *nrd_run_outputs_init(nrd_runner *r, nrd_outputs *o) NRD_MUST_USE;
+void nrd_run_outputs_fini(nrd_runner *r, nrd_outputs *o);
+/* Fills a slot's occurrences. Rare (once for each sequence with a penalty), so it may wait. */
+nrd_error *nrd_run_init_counts(nrd_runner *r, const nrd_plan_entry *e) NRD_MUST_USE;
+nrd_error *nrd_run_choose(nrd_runner *r, const nrd_batch *b, const nrd_outputs *o) NRD_MUST_USE;
+/* Whether nobody but the choice reads the logits, and what it needs is there before they are. */
+bool nrd_run_only_chosen(const nrd_runner *r, const nrd_plan *p, const nrd_batch *b);
+/* Head and choice, by a device that need not store the logits. */
+nrd_error *nrd_run_head_choose(nrd_runner *r, int32_t n_tokens, bool has_delta, const nrd_batch *b,
+                               const nrd_outputs *o) NRD_MUST_USE;
+/* Keeps the logits of choices that asked for them. */
+nrd_error *nrd_run_keep_choices(nrd_runner *r, const nrd_plan *p, nrd_outputs *o) NRD_MUST_USE;
+/* From `mem` of this or the other buffer's outputs (same layout) to this one's host memory. */
+nrd_error *nrd_run_download(nrd_runner *r, const nrd_batch *b, nrd_outputs *o,
+                            const uint8_t *mem) NRD_MUST_USE;
+
+/* ---- steps.c ---- */
+
+nrd_error *nrd_run_enqueue(nrd_runner *r, const nrd_plan *p, int32_t buffer) NRD_MUST_USE;
+
+#endif

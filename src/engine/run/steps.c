@@ -1,0 +1,131 @@
+#include "engine/run/runner_internal.h"
+
+/* Whether every sequence has one new token and one choice; then also the shape to fill up to. */
+static bool recordable(const nrd_runner *r, const nrd_plan *p, nrd_batch_pad *pad)
+{
+    int32_t ctx = 1;
+    if (r->graphs.cap == 0 || p->n_tokens != p->n_entries || p->n_rows != p->n_entries) {
+        return false;
+    }
+    for (int32_t i = 0; i < p->n_entries; i++) {
+        const nrd_plan_entry *e = &p->entries[i];
+        if (e->n != 1 || e->row < 0 || (e->seq->want_context_rows && e->start < e->seq->n_prompt)) {
+            return false;
+        }
+        ctx = e->start + 1 > ctx ? e->start + 1 : ctx;
+    }
+    int32_t max = r->cfg.max_entries < r->cfg.max_tokens ? r->cfg.max_entries : r->cfg.max_tokens;
+    pad->rows = nrd_graphs_rows(p->n_entries, max);
+    pad->ctx = nrd_graphs_ctx(ctx, r->cfg.max_context);
+    pad->stride = (pad->ctx + r->cfg.block_tokens - 1) / r->cfg.block_tokens;
+    /* Steps of both buffers use one block and one array of results: the stream orders them, so that
+     * a graph serves both. */
+    pad->mem = r->batch[0].mem;
+    return pad->rows > 0 && pad->stride <= r->max_blocks;
+}
+
+/* Masks that are still being made are waited for here, with the logits under way. A device that
+ * runs what is enqueued only when it is waited for must begin now. */
+static nrd_error *finish_masks(nrd_runner *r, nrd_batch *b)
+{
+    if (b->masks_pending && r->shared) {
+        NRD_TRY(r->dev->ops->stream_sync(r->stream));
+    }
+    return nrd_batch_finish_masks(b, r->stream, r->mask_worker);
+}
+
+static nrd_error *single_tokens(nrd_runner *r, nrd_batch *b)
+{
+    NRD_TRY(nrd_run_layers(r, b));
+    NRD_TRY(nrd_run_head(r, b->view.n_tokens, true, b->row_ids, b->n_rows));
+    NRD_TRY(finish_masks(r, b));
+    return nrd_run_choose(r, b, &r->out[0]);
+}
+
+static nrd_error *record(nrd_runner *r, nrd_batch *b, nrd_graph **out)
+{
+    const nrd_device_ops *ops = r->dev->ops;
+    nrd_graph *g = NULL;
+
+    NRD_TRY(ops->graph_begin(r->stream));
+    nrd_error *err = single_tokens(r, b);
+    nrd_error *end = ops->graph_end(r->stream, &g); /* also after an error: recording must end */
+    if (err) {
+        nrd_error_free(end);
+        if (g) {
+            ops->graph_free(g);
+        }
+        return err;
+    }
+    *out = g;
+    return end;
+}
+
+/* A shape's first step runs as it is: products choose their kernels by timing them. So does one
+ * whose masks are not ready: a graph would have to wait for them as a whole. */
+static nrd_error *replay(nrd_runner *r, nrd_batch *b, const nrd_batch_pad *pad)
+{
+    nrd_graph_key key = {
+        .rows = pad->rows,
+        .ctx = pad->ctx,
+        .n_top = b->n_top,
+        .banned = b->n_banned > 0 ? b->banned_mem : NULL,
+        .counts = r->counts,
+    };
+    bool seen = false;
+    nrd_graph_slot *slot = nrd_graphs_get(&r->graphs, &key, &seen);
+
+    if (!seen || r->marked || b->masks_pending) {
+        return single_tokens(r, b);
+    }
+    if (!slot->graph) {
+        nrd_error *err = record(r, b, &slot->graph);
+        if (err) {
+            if (r->cfg.on_warning) {
+                r->cfg.on_warning(r->cfg.user, nrd_error_message(err));
+            }
+            nrd_error_free(err);
+            NRD_TRY(r->dev->ops->stream_sync(r->stream)); /* graphs may be running */
+            nrd_graphs_fini(&r->graphs);
+            return single_tokens(r, b);
+        }
+    }
+    return r->dev->ops->graph_launch(r->stream, slot->graph);
+}
+
+nrd_error *nrd_run_enqueue(nrd_runner *r, const nrd_plan *p, int32_t buffer)
+{
+    nrd_batch *b = &r->batch[buffer];
+    nrd_outputs *o = &r->out[buffer];
+    nrd_batch_pad pad;
+    bool has_delta = true, padded = recordable(r, p, &pad);
+
+    o->n_rows = o->n_top = o->n_kept = 0;
+    NRD_TRY(nrd_batch_fill(b, r->stream, p, padded ? &pad : NULL, r->mask_worker));
+    NRD_TRY(nrd_run_copy_blocks(r, p));
+    for (int32_t i = 0; i < p->n_entries; i++) {
+        if (p->entries[i].init_counts) {
+            NRD_TRY(nrd_run_init_counts(r, &p->entries[i]));
+        }
+    }
+    NRD_TRY(nrd_run_mark(r, NRD_PROFILE_UPLOAD, 1, (double)b->n_bytes, 0));
+    if (padded) {
+        NRD_TRY(replay(r, b, &pad));
+        NRD_TRY(nrd_run_keep_choices(r, p, o));
+        return nrd_run_download(r, b, o, r->out[0].mem);
+    }
+    NRD_TRY(nrd_run_layers(r, b));
+    NRD_TRY(nrd_run_context_rows(r, p, &has_delta));
+    NRD_TRY(nrd_run_state_rows(r, p, &has_delta));
+    if (b->n_rows > 0 && nrd_run_only_chosen(r, p, b)) {
+        NRD_TRY(nrd_run_head_choose(r, p->n_tokens, has_delta, b, o));
+        NRD_TRY(nrd_run_download(r, b, o, o->mem));
+    } else if (b->n_rows > 0) {
+        NRD_TRY(nrd_run_head(r, p->n_tokens, has_delta, b->row_ids, b->n_rows));
+        NRD_TRY(nrd_run_keep_choices(r, p, o));
+        NRD_TRY(finish_masks(r, b));
+        NRD_TRY(nrd_run_choose(r, b, o));
+        NRD_TRY(nrd_run_download(r, b, o, o->mem));
+    }
+    return NULL;
+}
