@@ -14,7 +14,6 @@ import collections
 import fnmatch
 import http.client
 import json
-import os
 import pathlib
 import re
 import struct
@@ -25,6 +24,7 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from ports import free_ports  # noqa: E402
+from triton import find_theirs  # noqa: E402
 
 import cases
 import cases_sched
@@ -39,14 +39,10 @@ Answer = collections.namedtuple("Answer", "status headers body")
 Difference = collections.namedtuple("Difference", "case part ours theirs")
 
 
-def find_theirs():
+def find_program():
     """NVIDIA's program, or None."""
-    folder = pathlib.Path(os.environ.get("NEREID_TRITON", "/tmp/pytriton"))
-    for path in (folder, folder / "pytriton/tritonserver/bin/tritonserver",
-                 folder / "bin/tritonserver"):
-        if path.is_file():
-            return path
-    return None
+    folder = find_theirs()
+    return folder and folder / "pytriton/tritonserver/bin/tritonserver"
 
 
 class Server:
@@ -223,6 +219,17 @@ def metrics(server):
     return samples, heads
 
 
+def compare_metrics_port(ours, theirs):
+    """How the port answers; what the metrics say is compared as metrics."""
+    for method, path in (("GET", "/metrics"), ("GET", "/metrics/"), ("GET", "/metrics?x=1"),
+                         ("GET", "/metrics/x"), ("GET", "/other"), ("GET", "/"),
+                         ("POST", "/metrics"), ("HEAD", "/metrics"), ("PUT", "/other")):
+        a, b = (s.call(method, path, port=s.metrics) for s in (ours, theirs))
+        if a.body.startswith(b"# HELP") and b.body.startswith(b"# HELP"):
+            a, b = a._replace(body=b""), b._replace(body=b"")
+        yield from differences(f"metrics port/{method} {path}", a, b)
+
+
 def compare_metrics(ours, theirs):
     (a, heads_a), (b, heads_b) = metrics(ours), metrics(theirs)
     for key in sorted(a.keys() | b.keys()):
@@ -316,6 +323,7 @@ class Run:
                 if request[1].endswith("/unload"):
                     time.sleep(0.3)  # Triton answers before the model is gone
             self.take(compare_metrics(*servers))
+            self.take(compare_metrics_port(*servers))
             for case, *request in [r for r in requests if r[0] in cases.CARRIED_OUT_THERE]:
                 self.take(differences(case, *(s.call(*request) for s in servers)))
             for s in servers:
@@ -361,14 +369,14 @@ def run(ours, theirs, backends, folder, only="*", verbose=False):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--ours", default=ROOT / "build/bin/tritonserver")
-    parser.add_argument("--theirs", default=find_theirs())
+    parser.add_argument("--theirs", default=find_program(), help="NVIDIA's, from scripts/fetch_triton")
     parser.add_argument("--backends", default=ROOT / "build/backends")
     parser.add_argument("--only", default="*", help="shell pattern of case names")
     parser.add_argument("--logs", help="folder for repository and logs, kept afterwards")
     parser.add_argument("-v", "--verbose", action="store_true", help="also known differences")
     args = parser.parse_args()
     if not args.theirs:
-        raise SystemExit("no other server: name its program with --theirs or NEREID_TRITON")
+        raise SystemExit("NVIDIA's server is not here: run scripts/fetch_triton")
     with tempfile.TemporaryDirectory() as folder:
         result = run(args.ours, args.theirs, args.backends, args.logs or folder, args.only,
                      args.verbose)

@@ -1,7 +1,6 @@
 """The server answers as NVIDIA's does: every difference is explained in known_differences.md.
 
-NVIDIA's program is part of the nvidia-pytriton wheel; NEREID_TRITON names it or the folder where
-the wheel was unpacked. Without it there is nothing to compare with.
+scripts/fetch_triton brings NVIDIA's program. Without it there is nothing to compare with.
 """
 import os
 import pathlib
@@ -14,10 +13,10 @@ sys.path.insert(0, str(HERE))
 import compare  # noqa: E402
 
 BUILD = pathlib.Path(os.environ.get("NEREID_BUILD", HERE.parents[1] / "build"))
-THEIRS = compare.find_theirs()
+THEIRS = compare.find_program()
 
 
-@pytest.mark.skipif(THEIRS is None, reason="NVIDIA's server is not here (NEREID_TRITON)")
+@pytest.mark.skipif(THEIRS is None, reason="NVIDIA's server is not here (scripts/fetch_triton)")
 def test_every_difference_is_known(tmp_path):
     result = compare.run(BUILD / "bin/tritonserver", THEIRS, BUILD / "backends", tmp_path)
     print(result.summary())

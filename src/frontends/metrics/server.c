@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#define MEDIA_TYPE "text/plain; charset=utf-8"
 #define MAX_BODY (1u << 20) /* a scrape has no body; something small is tolerated */
 
 static void handle(nrd_http_request *req, void *user)
@@ -14,11 +15,11 @@ static void handle(nrd_http_request *req, void *user)
     size_t n;
 
     if (req->head.method != NRD_HTTP_GET) {
-        nrd_http_reply_error(req, 405, "Method Not Allowed");
+        nrd_http_reply_plain_error(req, 405, "Method Not Allowed");
         return;
     }
-    if (!nrd_view_is(req->head.path, "/metrics")) {
-        nrd_http_reply_error(req, 404, "Not Found");
+    if (!nrd_view_is(req->head.path, "/metrics") && !nrd_view_is(req->head.path, "/metrics/")) {
+        nrd_http_reply(req, 200, MEDIA_TYPE, NULL, "", 0); /* as Triton answers every other path */
         return;
     }
     nrd_error *err = nrd_http_from_triton(TRITONSERVER_ServerMetrics(server, &metrics));
@@ -29,7 +30,7 @@ static void handle(nrd_http_request *req, void *user)
     if (err) {
         nrd_http_fail(req, err);
     } else {
-        nrd_http_reply(req, 200, "text/plain; charset=utf-8", NULL, text, n);
+        nrd_http_reply(req, 200, MEDIA_TYPE, NULL, text, n);
     }
     if (metrics) {
         nrd_error_free(nrd_http_from_triton(TRITONSERVER_MetricsDelete(metrics)));

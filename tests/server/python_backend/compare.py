@@ -4,8 +4,7 @@
     compare.py [-v] [PATTERN]
 
 Compared are status and body (JSON by structure) of every case in python_cases.py, the custom metrics and
-the log lines of the models. Needs the nvidia-pytriton wheel, unpacked (NEREID_TRITON names the
-folder), and numpy < 2 for its stub (NEREID_TRITON_NUMPY names a site-packages folder when this
+the log lines of the models. Needs scripts/fetch_triton, and numpy < 2 for its stub (NEREID_TRITON_NUMPY names a site-packages folder when this
 Python has a newer one). Exit status: 0 when only known differences are left.
 """
 import fnmatch

@@ -15,18 +15,13 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 from ports import free_ports  # noqa: E402
+from triton import find_theirs  # noqa: E402
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 BUILD = pathlib.Path(os.environ.get("NEREID_BUILD", ROOT / "build"))
 OURS = BUILD / "bin/tritonserver"
 BACKEND = BUILD / "backends/python"
-
-
-def find_theirs():
-    """Folder of NVIDIA's package (the nvidia-pytriton wheel, unpacked), or None."""
-    folder = pathlib.Path(os.environ.get("NEREID_TRITON", "/tmp/pytriton"))
-    return folder if (folder / "pytriton/tritonserver/bin/tritonserver").is_file() else None
 
 
 def add_model(repository, name, source=None, extra="", parameters=None, instances=1, config=True):
