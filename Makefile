@@ -121,7 +121,7 @@ $(B)/obj/device/%.o: src/device/%.c $(FLAGS_FILE)
 	$(call compile,-O3 -fno-math-errno)
 $(B)/obj/executor/%.o: src/executor/%.c $(FLAGS_FILE)
 	$(call compile,$(text_CFLAGS) $(if $(PYTHON_INCLUDE),-DNRD_HAVE_PYTHON) -DNRD_COMMIT='"$(NRD_COMMIT)"')
-$(B)/obj/frontends/header_pattern.o: src/frontends/header_pattern.c $(FLAGS_FILE)
+$(B)/obj/frontends/common/header_pattern.o: src/frontends/common/header_pattern.c $(FLAGS_FILE)
 	$(call compile,$(text_CFLAGS))
 $(B)/obj/core/%.o: src/core/%.c $(FLAGS_FILE) | $(PROTO_C)
 	$(call compile,)
@@ -221,7 +221,10 @@ build/fuzz/obj/%.o: src/%.c
 build/fuzz/bin/%: tests/fuzz/%.c $(FUZZ_OBJ)
 	@mkdir -p $(@D)
 	@echo "  LD  $@"
-	$(Q)clang $(FUZZ_CFLAGS) -fsanitize=fuzzer -Itests -o $@ $< $(FUZZ_OBJ) -pthread $(text_LIBS) $(if $(HAVE_PROTOBUFC),$(proto_LIBS)) $(LIBS_base)
+	$(Q)clang $(FUZZ_CFLAGS) -fsanitize=fuzzer -Itests -o $@ $(filter %.c %.o,$^) -pthread $(text_LIBS) $(if $(HAVE_PROTOBUFC),$(proto_LIBS)) $(FUZZ_LIBS) $(LIBS_base)
+# What reads requests in the front ends, which need nothing of the core but the sizes of its types.
+build/fuzz/bin/fuzz_http_json: $(patsubst %,build/fuzz/obj/frontends/%.o,common/tensor_json common/tensor_text http/parser) build/lib/libtritonserver.so
+build/fuzz/bin/fuzz_http_json: FUZZ_LIBS := -Lbuild/lib -ltritonserver -Wl,-rpath,$(abspath build/lib)
 build/fuzz/bin/fuzz_pbtext: | $(PROTO_C)
 .PHONY: fuzz
 fuzz: $(patsubst tests/fuzz/%.c,build/fuzz/bin/%,$(FUZZ_SRC)) ## Fuzz every parser for T seconds each (libFuzzer)

@@ -9,7 +9,7 @@
 #include "frontends/metrics/server.h"
 #include "frontends/openai/openai.h"
 #include "frontends/options.h"
-#include "frontends/tracer.h"
+#include "frontends/common/tracer.h"
 #include "frontends/ui/ui.h"
 #include "nereid/server.h"
 
@@ -174,7 +174,7 @@ static int wait_for_signal(const sigset_t *set, TRITONSERVER_Server *server, con
         waited += errno == EAGAIN ? (int64_t)wait.tv_sec : 0;
         if (o->poll_secs && waited >= o->poll_secs) {
             waited = 0;
-            nrd_error *err = nrd_http_from_triton(TRITONSERVER_ServerPollModelRepository(server));
+            nrd_error *err = nrd_from_triton(TRITONSERVER_ServerPollModelRepository(server));
             if (err) {
                 NRD_LOG_ERROR("failed to poll model repository: %s", nrd_error_message(err));
                 nrd_error_free(err);
@@ -235,8 +235,8 @@ static int stop(services *s, const nrd_options *o, char **again)
 {
     const unsigned left = drain(s, (unsigned)o->exit_timeout_secs);
     const bool quiet = http_connections(s) + grpc_busy(s) == 0;
-    nrd_error_free(nrd_http_from_triton(TRITONSERVER_ServerSetExitTimeout(s->server, left)));
-    nrd_error *err = nrd_http_from_triton(TRITONSERVER_ServerStop(s->server));
+    nrd_error_free(nrd_from_triton(TRITONSERVER_ServerSetExitTimeout(s->server, left)));
+    nrd_error *err = nrd_from_triton(TRITONSERVER_ServerStop(s->server));
     if (err) {
         NRD_LOG_ERROR("failed to stop server: %s", nrd_error_message(err));
         nrd_error_free(err);
@@ -259,7 +259,7 @@ static int stop(services *s, const nrd_options *o, char **again)
     nrd_openai_free(s->openai);
     nrd_ui_free(s->ui);
     nrd_http_server_free(s->metrics);
-    nrd_error_free(nrd_http_from_triton(TRITONSERVER_ServerDelete(s->server)));
+    nrd_error_free(nrd_from_triton(TRITONSERVER_ServerDelete(s->server)));
     nrd_tracer_free(s->tracer);
     return 0;
 }
@@ -288,7 +288,7 @@ static int serve(const nrd_options *o, char **argv)
     block_signals(&signals); /* before any thread exists, so that all inherit it */
     NRD_TRY_GOTO(nrd_options_apply_log(o), err, fail);
     NRD_TRY_GOTO(nrd_tracer_new(&s.tracer, o), err, fail);
-    err = nrd_http_from_triton(nrd_options_build(o, &t));
+    err = nrd_from_triton(nrd_options_build(o, &t));
     if (err) {
         fprintf(stderr, "Failed to build Triton option:\n%s\n", nrd_error_message(err));
         nrd_error_free(err);
@@ -316,14 +316,14 @@ fail:
     NRD_LOG_ERROR("%s", nrd_error_message(err));
     nrd_error_free(err);
     if (s.server) {
-        nrd_error_free(nrd_http_from_triton(TRITONSERVER_ServerStop(s.server)));
+        nrd_error_free(nrd_from_triton(TRITONSERVER_ServerStop(s.server)));
         free_grpc(&s);
         nrd_openai_close(s.openai);
         nrd_http_api_free(s.http);
         nrd_openai_free(s.openai);
         nrd_ui_free(s.ui);
         nrd_http_server_free(s.metrics);
-        nrd_error_free(nrd_http_from_triton(TRITONSERVER_ServerDelete(s.server)));
+        nrd_error_free(nrd_from_triton(TRITONSERVER_ServerDelete(s.server)));
     }
     nrd_tracer_free(s.tracer);
     return 1;

@@ -1,7 +1,7 @@
 /* tokenizer.json. Every element is either understood in full or refused by its name. */
 #include "text/internal.h"
 
-#include "text/base64.h"
+#include "base/base64.h"
 
 #include <string.h>
 
@@ -46,15 +46,16 @@ static nrd_error *load_precompiled(nrd_tokenizer *t, const nrd_json *node)
     if (!nrd_uni_has_forms()) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "normalizer Precompiled: this build has no utf8proc");
     }
-    nrd_str blob = {0};
+    char *blob = nrd_xmalloc(map->n + 1);
+    size_t n = 0;
     nrd_error *err = nrd_tok_new_norm(t, NORM_PRECOMPILED, &step);
-    if (!err && !nrd_text_base64_decode(map->str, map->n, &blob)) {
+    if (!err && !nrd_base64_decode(map->str, map->n, blob, &n)) {
         err = nrd_errorf(NRD_ERR_INVALID_ARG, "precompiled_charsmap is no valid base64");
     }
     if (!err) {
-        err = nrd_charsmap_init(&step->map, nrd_str_cstr(&blob), blob.len);
+        err = nrd_charsmap_init(&step->map, blob, n);
     }
-    nrd_str_fini(&blob);
+    free(blob);
     return err;
 }
 

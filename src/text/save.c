@@ -1,8 +1,8 @@
 /* Writing a tokenizer as the files of a Hugging Face folder. */
 #include "text/internal.h"
 
+#include "base/base64.h"
 #include "base/file.h"
-#include "text/base64.h"
 
 #include <string.h>
 

@@ -4,7 +4,7 @@
 #include "frontends/grpc/rpc.h"
 
 #include "base/log.h"
-#include "frontends/cuda_ipc.h"
+#include "frontends/common/cuda_ipc.h"
 #include "grpc_service.pb-c.h"
 #include "health.pb-c.h"
 
@@ -20,7 +20,7 @@
     init(name);                                                                                    \
     *(out) = &name->base
 
-#define T(expr) NRD_TRY(nrd_grpc_from_triton(expr))
+#define T(expr) NRD_TRY(nrd_from_triton(expr))
 
 /* ---- health ---- */
 
@@ -90,7 +90,7 @@ static nrd_error *from_document(nrd_grpc_call *call, TRITONSERVER_Message *docum
     nrd_json_doc *doc = NULL;
     const char *text;
     size_t n;
-    nrd_error *err = nrd_grpc_from_triton(TRITONSERVER_MessageSerializeToJson(document, &text, &n));
+    nrd_error *err = nrd_from_triton(TRITONSERVER_MessageSerializeToJson(document, &text, &n));
     if (!err) {
         err = nrd_json_parse(&doc, text, n, NULL);
     }
@@ -104,7 +104,7 @@ static nrd_error *from_document(nrd_grpc_call *call, TRITONSERVER_Message *docum
         err = nrd_grpc_message_from_json(&call->arena, type, wrap ? &outer : &root, out);
     }
     nrd_json_doc_free(doc);
-    nrd_error_free(nrd_grpc_from_triton(TRITONSERVER_MessageDelete(document)));
+    nrd_error_free(nrd_from_triton(TRITONSERVER_MessageDelete(document)));
     return err;
 }
 
@@ -215,7 +215,7 @@ static nrd_error *on_load(nrd_grpc_call *call, const void *in, ProtobufCMessage 
             load_parameter(m->parameters[made]->key, m->parameters[made]->value, &list[made]), err,
             done);
     }
-    err = nrd_grpc_from_triton(TRITONSERVER_ServerLoadModelWithParameters(
+    err = nrd_from_triton(TRITONSERVER_ServerLoadModelWithParameters(
         call->service->core, m->model_name, (const TRITONSERVER_Parameter **)list, made));
 
 done:
@@ -431,7 +431,7 @@ static nrd_error *on_trace(nrd_grpc_call *call, const void *in, ProtobufCMessage
     const char *model = m->model_name[0] ? m->model_name : NULL;
     if (model) {
         bool ready = false;
-        nrd_error *err = nrd_grpc_from_triton(
+        nrd_error *err = nrd_from_triton(
             TRITONSERVER_ServerModelIsReady(call->service->core, model, -1, &ready));
         const bool unknown = err || !ready;
         nrd_error_free(err);
@@ -465,7 +465,7 @@ static nrd_error *set_level(const log_entry *e, nrd_log_level level,
         return bad_log_type(e, "bool");
     }
     nrd_log_enable(level, e->value->bool_param != 0);
-    return nrd_grpc_from_triton(set(NULL, e->value->bool_param != 0));
+    return nrd_from_triton(set(NULL, e->value->bool_param != 0));
 }
 
 #define L_NONE INFERENCE__LOG_SETTINGS_REQUEST__SETTING_VALUE__PARAMETER_CHOICE__NOT_SET
@@ -489,7 +489,7 @@ static nrd_error *set_log(const log_entry *e)
             return bad_log_type(e, "uint32");
         }
         nrd_log_set_verbose((int)e->value->uint32_param);
-        return nrd_grpc_from_triton(
+        return nrd_from_triton(
             TRITONSERVER_ServerOptionsSetLogVerbose(NULL, (int)e->value->uint32_param));
     }
     if (strcmp(e->key, "log_format") == 0) {
@@ -502,7 +502,7 @@ static nrd_error *set_log(const log_entry *e)
                               e->value->string_param);
         }
         nrd_log_set_format(iso ? NRD_LOG_FORMAT_ISO8601 : NRD_LOG_FORMAT_DEFAULT);
-        return nrd_grpc_from_triton(TRITONSERVER_ServerOptionsSetLogFormat(
+        return nrd_from_triton(TRITONSERVER_ServerOptionsSetLogFormat(
             NULL, iso ? TRITONSERVER_LOG_ISO8601 : TRITONSERVER_LOG_DEFAULT));
     }
     if (strcmp(e->key, "log_file") == 0) {

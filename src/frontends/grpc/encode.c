@@ -1,8 +1,8 @@
 /* Responses as protobuf bytes. Written by hand and not through the generated code: the answer is
  * written once, from front to back, and large outputs are not copied at all. Field numbers are
  * those of protos/grpc_service.proto; tests/server/test_grpc.py reads them with a public client. */
+#include "frontends/common/classify.h"
 #include "frontends/grpc/infer.h"
-#include "frontends/http/classify.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -134,12 +134,12 @@ static nrd_error *to_classes(const nrd_grpc_infer *infer, TRITONSERVER_Inference
     uint32_t flags = 0;
     size_t n = 0;
 
-    NRD_TRY(nrd_grpc_from_triton(TRITONSERVER_InferenceResponseModel(response, &model, &version)));
-    NRD_TRY(nrd_grpc_from_triton(TRITONSERVER_ServerModelBatchProperties(
+    NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceResponseModel(response, &model, &version)));
+    NRD_TRY(nrd_from_triton(TRITONSERVER_ServerModelBatchProperties(
         infer->call->service->core, model, version, &flags, NULL)));
     const bool batched = *n_dims > 0 && (flags & TRITONSERVER_BATCH_FIRST_DIM) != 0;
     const int64_t n_rows = batched ? (*shape)[0] : 1;
-    NRD_TRY(nrd_http_classify(&out->classes, response, i, type, out->base, out->size,
+    NRD_TRY(nrd_classify(&out->classes, response, i, type, out->base, out->size,
                               (size_t)n_rows, k, &n));
     room[0] = batched ? n_rows : (int64_t)n;
     room[1] = (int64_t)n;
@@ -162,7 +162,7 @@ static nrd_error *put_output(nrd_str *s, const nrd_grpc_infer *infer,
     void *userp;
 
     memset(out, 0, sizeof *out);
-    NRD_TRY(nrd_grpc_from_triton(
+    NRD_TRY(nrd_from_triton(
         TRITONSERVER_InferenceResponseOutput(response, i, &name, &type, &shape, &n_dims, &out->base,
                                              &out->size, &memory_type, &memory_id, &userp)));
     const nrd_grpc_output *o = nrd_grpc_infer_output(infer, name);
@@ -206,18 +206,18 @@ static nrd_error *put_head(nrd_str *s, const nrd_grpc_infer *infer,
         put_text(s, 3, id);
     } else {
         NRD_TRY(
-            nrd_grpc_from_triton(TRITONSERVER_InferenceResponseModel(response, &model, &version)));
-        NRD_TRY(nrd_grpc_from_triton(TRITONSERVER_InferenceResponseId(response, &id)));
+            nrd_from_triton(TRITONSERVER_InferenceResponseModel(response, &model, &version)));
+        NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceResponseId(response, &id)));
         snprintf(number, sizeof number, "%lld", (long long)version);
         put_text(s, 1, model);
         put_text(s, 2, number);
         put_text(s, 3, id);
-        NRD_TRY(nrd_grpc_from_triton(TRITONSERVER_InferenceResponseParameterCount(response, &n)));
+        NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceResponseParameterCount(response, &n)));
         for (uint32_t i = 0; i < n; i++) {
             const char *name;
             TRITONSERVER_ParameterType type;
             const void *value;
-            NRD_TRY(nrd_grpc_from_triton(
+            NRD_TRY(nrd_from_triton(
                 TRITONSERVER_InferenceResponseParameter(response, i, &name, &type, &value)));
             NRD_TRY(put_parameter(s, name, type, value));
         }
@@ -309,7 +309,7 @@ nrd_error *nrd_grpc_encode(const nrd_grpc_infer *infer, TRITONSERVER_InferenceRe
     *out = NULL;
     if (response) {
         NRD_TRY_GOTO(nrd_grpc_response_error(response), err, done);
-        NRD_TRY_GOTO(nrd_grpc_from_triton(TRITONSERVER_InferenceResponseOutputCount(response, &n)),
+        NRD_TRY_GOTO(nrd_from_triton(TRITONSERVER_InferenceResponseOutputCount(response, &n)),
                      err, done);
     }
     if (n > FEW_OUTPUTS) {

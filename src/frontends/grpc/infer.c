@@ -40,7 +40,7 @@ void nrd_grpc_infer_unref(nrd_grpc_infer *infer)
         return;
     }
     if (infer->request) {
-        nrd_error_free(nrd_grpc_from_triton(TRITONSERVER_InferenceRequestDelete(infer->request)));
+        nrd_error_free(nrd_from_triton(TRITONSERVER_InferenceRequestDelete(infer->request)));
     }
     for (nrd_grpc_output *o = infer->outputs; o; o = o->next) {
         nrd_shm_put(infer->call->service->shm, o->region);
@@ -61,7 +61,7 @@ void nrd_grpc_infer_unref(nrd_grpc_infer *infer)
 void nrd_grpc_infer_cancel(nrd_grpc_infer *infer)
 {
     if (atomic_load(&infer->submitted)) {
-        nrd_error_free(nrd_grpc_from_triton(TRITONSERVER_InferenceRequestCancel(infer->request)));
+        nrd_error_free(nrd_from_triton(TRITONSERVER_InferenceRequestCancel(infer->request)));
     }
 }
 
@@ -72,13 +72,13 @@ const char *nrd_grpc_infer_id(const nrd_grpc_infer *infer)
 
 nrd_error *nrd_grpc_response_error(TRITONSERVER_InferenceResponse *response)
 {
-    return nrd_grpc_from_triton(TRITONSERVER_InferenceResponseError(response));
+    return nrd_from_triton(TRITONSERVER_InferenceResponseError(response));
 }
 
 void nrd_grpc_response_delete(TRITONSERVER_InferenceResponse *response)
 {
     if (response) {
-        nrd_error_free(nrd_grpc_from_triton(TRITONSERVER_InferenceResponseDelete(response)));
+        nrd_error_free(nrd_from_triton(TRITONSERVER_InferenceResponseDelete(response)));
     }
 }
 
@@ -101,16 +101,16 @@ static nrd_error *set_custom(TRITONSERVER_InferenceRequest *request, const char 
 {
     switch (p->parameter_choice_case) {
     case P_INT:
-        return nrd_grpc_from_triton(
+        return nrd_from_triton(
             TRITONSERVER_InferenceRequestSetIntParameter(request, name, p->int64_param));
     case P_BOOL:
-        return nrd_grpc_from_triton(
+        return nrd_from_triton(
             TRITONSERVER_InferenceRequestSetBoolParameter(request, name, p->bool_param != 0));
     case P_TEXT:
-        return nrd_grpc_from_triton(
+        return nrd_from_triton(
             TRITONSERVER_InferenceRequestSetStringParameter(request, name, p->string_param));
     case P_DOUBLE:
-        return nrd_grpc_from_triton(
+        return nrd_from_triton(
             TRITONSERVER_InferenceRequestSetDoubleParameter(request, name, p->double_param));
     default:
         return bad_type(name, "int64_param, bool_param, string_param or double_param");
@@ -131,7 +131,7 @@ static nrd_error *set_priority(TRITONSERVER_InferenceRequest *request,
     } else {
         v = (uint64_t)p->int64_param;
     }
-    return nrd_grpc_from_triton(TRITONSERVER_InferenceRequestSetPriorityUInt64(request, v));
+    return nrd_from_triton(TRITONSERVER_InferenceRequestSetPriorityUInt64(request, v));
 }
 
 static nrd_error *set_parameter(nrd_grpc_infer *infer, const char *name,
@@ -143,13 +143,13 @@ static nrd_error *set_parameter(nrd_grpc_infer *infer, const char *name,
     p = p ? p : &none;
     if (strcmp(name, "sequence_id") == 0) {
         if (p->parameter_choice_case == P_TEXT) {
-            return nrd_grpc_from_triton(
+            return nrd_from_triton(
                 TRITONSERVER_InferenceRequestSetCorrelationIdString(request, p->string_param));
         }
         if (p->parameter_choice_case != P_INT) {
             return bad_type(name, "int64_param or string_param");
         }
-        return nrd_grpc_from_triton(
+        return nrd_from_triton(
             TRITONSERVER_InferenceRequestSetCorrelationId(request, (uint64_t)p->int64_param));
     }
     const bool start = strcmp(name, "sequence_start") == 0;
@@ -170,7 +170,7 @@ static nrd_error *set_parameter(nrd_grpc_infer *infer, const char *name,
         if (p->parameter_choice_case != P_INT) {
             return bad_type(name, "int64_param");
         }
-        return nrd_grpc_from_triton(
+        return nrd_from_triton(
             TRITONSERVER_InferenceRequestSetTimeoutMicroseconds(request, (uint64_t)p->int64_param));
     }
     if (strcmp(name, "triton_enable_empty_final_response") == 0) {
@@ -206,7 +206,7 @@ static nrd_error *forward_metadata(nrd_grpc_infer *infer)
             return nrd_error_no_memory();
         }
         if (nrd_header_pattern_matches(call->service->forward, name, strlen(name))) {
-            NRD_TRY(nrd_grpc_from_triton(
+            NRD_TRY(nrd_from_triton(
                 TRITONSERVER_InferenceRequestSetStringParameter(infer->request, name, value)));
         }
     }
@@ -219,7 +219,7 @@ typedef Inference__ModelInferRequest__InferInputTensor input_tensor;
 
 static nrd_error *append(nrd_grpc_infer *infer, const char *name, const void *base, size_t n)
 {
-    return nrd_grpc_from_triton(TRITONSERVER_InferenceRequestAppendInputData(
+    return nrd_from_triton(TRITONSERVER_InferenceRequestAppendInputData(
         infer->request, name, base, n, TRITONSERVER_MEMORY_CPU, 0));
 }
 
@@ -427,7 +427,7 @@ static nrd_error *add_inputs(nrd_grpc_infer *infer)
             return nrd_errorf(NRD_ERR_INVALID_ARG, "input '%s' has more than %d dimensions",
                               io->name, MAX_DIMS);
         }
-        NRD_TRY(nrd_grpc_from_triton(TRITONSERVER_InferenceRequestAddInput(
+        NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceRequestAddInput(
             infer->request, io->name, type, io->shape, io->n_shape)));
         READ_SHM(io, region, offset, size);
         if (region) {
@@ -491,7 +491,7 @@ static nrd_error *add_outputs(nrd_grpc_infer *infer)
         const char *region = NULL;
         uint64_t offset = 0, size = 0, n_classes = 0;
 
-        NRD_TRY(nrd_grpc_from_triton(
+        NRD_TRY(nrd_from_triton(
             TRITONSERVER_InferenceRequestAddRequestedOutput(infer->request, io->name)));
         READ_SHM(io, region, offset, size);
         for (size_t k = 0; k < io->n_parameters; k++) {
@@ -597,9 +597,9 @@ static TRITONSERVER_Error *query_output(TRITONSERVER_ResponseAllocator *allocato
 
 nrd_error *nrd_grpc_allocator_new(TRITONSERVER_ResponseAllocator **out)
 {
-    NRD_TRY(nrd_grpc_from_triton(
+    NRD_TRY(nrd_from_triton(
         TRITONSERVER_ResponseAllocatorNew(out, alloc_output, free_output, NULL)));
-    return nrd_grpc_from_triton(TRITONSERVER_ResponseAllocatorSetQueryFunction(*out, query_output));
+    return nrd_from_triton(TRITONSERVER_ResponseAllocatorSetQueryFunction(*out, query_output));
 }
 
 /* ---- to the core ---- */
@@ -637,12 +637,12 @@ nrd_error *nrd_grpc_infer_open(nrd_grpc_infer *infer)
                                                "accepting new requests.");
     }
     NRD_TRY(nrd_grpc_parse_version(m->model_version, &version));
-    NRD_TRY(nrd_grpc_from_triton(TRITONSERVER_ServerModelTransactionProperties(
+    NRD_TRY(nrd_from_triton(TRITONSERVER_ServerModelTransactionProperties(
         s->core, m->model_name, version, &flags, NULL)));
     NRD_TRY(nrd_limit_take(s->limit));
     infer->counted = true;
     infer->decoupled = (flags & TRITONSERVER_TXN_DECOUPLED) != 0;
-    return nrd_grpc_from_triton(
+    return nrd_from_triton(
         TRITONSERVER_InferenceRequestNew(&infer->request, s->core, m->model_name, version));
 }
 
@@ -651,11 +651,11 @@ static nrd_error *fill(nrd_grpc_infer *infer)
     const Inference__ModelInferRequest *m = infer->message;
     uint32_t flags = 0;
 
-    NRD_TRY(nrd_grpc_from_triton(TRITONSERVER_InferenceRequestSetId(infer->request, m->id)));
+    NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceRequestSetId(infer->request, m->id)));
     for (size_t i = 0; i < m->n_parameters; i++) {
         NRD_TRY(set_parameter(infer, m->parameters[i]->key, m->parameters[i]->value, &flags));
     }
-    NRD_TRY(nrd_grpc_from_triton(TRITONSERVER_InferenceRequestSetFlags(infer->request, flags)));
+    NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceRequestSetFlags(infer->request, flags)));
     NRD_TRY(forward_metadata(infer));
     NRD_TRY(add_inputs(infer));
     return add_outputs(infer);
@@ -666,9 +666,9 @@ nrd_error *nrd_grpc_infer_submit(nrd_grpc_infer *infer)
     const nrd_grpc_service *s = infer->call->service;
 
     NRD_TRY(fill(infer));
-    NRD_TRY(nrd_grpc_from_triton(
+    NRD_TRY(nrd_from_triton(
         TRITONSERVER_InferenceRequestSetReleaseCallback(infer->request, on_release, infer)));
-    NRD_TRY(nrd_grpc_from_triton(TRITONSERVER_InferenceRequestSetResponseCallback(
+    NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceRequestSetResponseCallback(
         infer->request, s->allocator, infer, on_complete, infer)));
     atomic_fetch_add(&infer->refs, 2); /* the release, the final response */
     const grpc_slice *parent = nrd_grpc_metadata(infer->call, "traceparent");
@@ -678,7 +678,7 @@ nrd_error *nrd_grpc_infer_submit(nrd_grpc_infer *infer)
     if (infer->trace) {
         nrd_trace_stamp(infer->trace, "GRPC_WAITREAD_END", nrd_now_ns());
     }
-    nrd_error *err = nrd_grpc_from_triton(
+    nrd_error *err = nrd_from_triton(
         TRITONSERVER_ServerInferAsync(s->core, infer->request, nrd_trace_of(infer->trace)));
     if (err) {
         nrd_trace_not_taken(infer->trace);

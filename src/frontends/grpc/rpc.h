@@ -15,8 +15,9 @@
 #define NRD_FRONTENDS_GRPC_RPC_H
 
 #include "base/mem.h"
+#include "frontends/common/error.h"
+#include "frontends/common/header_pattern.h"
 #include "frontends/grpc/service.h"
-#include "frontends/header_pattern.h"
 
 #include <grpc/grpc.h>
 #include <protobuf-c/protobuf-c.h>
@@ -138,8 +139,6 @@ nrd_error *nrd_grpc_unpack(nrd_arena *arena, const ProtobufCMessageDescriptor *t
 
 /* -1 for "". */
 nrd_error *nrd_grpc_parse_version(const char *text, int64_t *out) NRD_MUST_USE;
-/* Takes always: NULL stays NULL. */
-nrd_error *nrd_grpc_from_triton(TRITONSERVER_Error *e) NRD_MUST_USE;
 
 /* watch.c: grpc.health.v1. `look` tells the watchers of changes; called now and then. */
 bool nrd_grpc_health_knows(const char *service);

@@ -19,18 +19,6 @@ static const nrd_grpc_method other_method = {"", "", NRD_GRPC_OTHER, NULL, NULL}
 
 /* ---- errors ---- */
 
-nrd_error *nrd_grpc_from_triton(TRITONSERVER_Error *e)
-{
-    if (!e) {
-        return NULL;
-    }
-    /* The codes are equal by number (base/error.h). */
-    nrd_error *err =
-        nrd_errorf((nrd_error_code)TRITONSERVER_ErrorCode(e), "%s", TRITONSERVER_ErrorMessage(e));
-    TRITONSERVER_ErrorDelete(e);
-    return err;
-}
-
 static grpc_status_code status_of(nrd_error_code code)
 {
     switch (code) {
@@ -705,7 +693,7 @@ void nrd_grpc_service_free(nrd_grpc_service *s)
         grpc_shutdown();
     }
     if (s->allocator) {
-        nrd_error_free(nrd_grpc_from_triton(TRITONSERVER_ResponseAllocatorDelete(s->allocator)));
+        nrd_error_free(nrd_from_triton(TRITONSERVER_ResponseAllocatorDelete(s->allocator)));
     }
     if (s->own_shm) {
         nrd_shm_free(s->shm);

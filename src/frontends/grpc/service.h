@@ -10,10 +10,10 @@
 #define NRD_FRONTENDS_GRPC_SERVICE_H
 
 #include "base/error.h"
-#include "frontends/limit.h"
+#include "frontends/common/limit.h"
 #include "frontends/options.h"
-#include "frontends/shm.h"
-#include "frontends/tracer.h"
+#include "frontends/common/shm.h"
+#include "frontends/common/tracer.h"
 #include "triton/core/tritonserver.h"
 
 #include <stddef.h>

@@ -34,7 +34,7 @@ bool nrd_grpc_health_knows(const char *service)
 static int state_now(const nrd_grpc_service *s)
 {
     bool ready = false;
-    nrd_error_free(nrd_grpc_from_triton(TRITONSERVER_ServerIsReady(s->core, &ready)));
+    nrd_error_free(nrd_from_triton(TRITONSERVER_ServerIsReady(s->core, &ready)));
     return ready && !atomic_load(&s->draining) ? SERVING : NOT_SERVING;
 }
 

@@ -81,7 +81,7 @@ void nrd_http_api_free(nrd_http_api *api)
     nrd_http_server_free(api->http);
     nrd_http_router_free(api->router);
     if (api->allocator) {
-        nrd_error_free(nrd_http_from_triton(TRITONSERVER_ResponseAllocatorDelete(api->allocator)));
+        nrd_error_free(nrd_from_triton(TRITONSERVER_ResponseAllocatorDelete(api->allocator)));
     }
     nrd_shm_free(api->shm);
     nrd_header_pattern_free(api->forward);

@@ -13,12 +13,13 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "frontends/common/error.h"
+#include "frontends/common/header_pattern.h"
+#include "frontends/common/limit.h"
+#include "frontends/common/shm.h"
+#include "frontends/common/tracer.h"
 #include "frontends/http/router.h"
-#include "frontends/header_pattern.h"
-#include "frontends/limit.h"
 #include "frontends/options.h"
-#include "frontends/shm.h"
-#include "frontends/tracer.h"
 #include "triton/core/tritonserver.h"
 
 
@@ -50,8 +51,6 @@ struct nrd_http_api {
     nrd_http_server *http;   /* owns; NULL before listen */
 };
 
-/* Takes always: NULL stays NULL. */
-nrd_error *nrd_http_from_triton(TRITONSERVER_Error *err) NRD_MUST_USE;
 int nrd_http_status(nrd_error_code code);
 void nrd_http_fail(nrd_http_request *req, nrd_error *err); /* takes always; answers */
 /* The same as text/plain: Triton names no type where it fails before or after reading JSON. */

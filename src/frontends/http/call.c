@@ -20,7 +20,7 @@ nrd_error *nrd_http_call_new(nrd_http_call **out, nrd_http_api *api, nrd_http_re
     nrd_arena_init(&call->arena);
     atomic_init(&call->refs, 1);
     atomic_init(&call->n_messages, 0);
-    nrd_error *err = nrd_http_from_triton(
+    nrd_error *err = nrd_from_triton(
         TRITONSERVER_InferenceRequestNew(&call->irequest, api->server, model, version));
     if (err) {
         nrd_http_call_unref(call);
@@ -51,7 +51,7 @@ void nrd_http_call_unref(nrd_http_call *call)
         return;
     }
     if (call->irequest) {
-        nrd_error_free(nrd_http_from_triton(TRITONSERVER_InferenceRequestDelete(call->irequest)));
+        nrd_error_free(nrd_from_triton(TRITONSERVER_InferenceRequestDelete(call->irequest)));
     }
     for (nrd_http_output *o = call->outputs; o; o = o->next) {
         nrd_shm_put(call->api->shm, o->region);
@@ -79,7 +79,7 @@ void nrd_http_call_abandon(nrd_http_call *call)
 void nrd_http_response_delete(TRITONSERVER_InferenceResponse *response)
 {
     if (response) {
-        nrd_error_free(nrd_http_from_triton(TRITONSERVER_InferenceResponseDelete(response)));
+        nrd_error_free(nrd_from_triton(TRITONSERVER_InferenceResponseDelete(response)));
     }
 }
 
@@ -89,7 +89,7 @@ static void cancel(nrd_http_request *req, void *arg)
 {
     nrd_http_call *call = arg;
     (void)req;
-    nrd_error_free(nrd_http_from_triton(TRITONSERVER_InferenceRequestCancel(call->irequest)));
+    nrd_error_free(nrd_from_triton(TRITONSERVER_InferenceRequestCancel(call->irequest)));
 }
 
 /* ---- callbacks of the core: any thread ---- */
@@ -147,10 +147,10 @@ static void on_complete(TRITONSERVER_InferenceResponse *response, const uint32_t
 
 nrd_error *nrd_http_call_submit(nrd_http_call *call)
 {
-    nrd_error *err = nrd_http_from_triton(
+    nrd_error *err = nrd_from_triton(
         TRITONSERVER_InferenceRequestSetReleaseCallback(call->irequest, on_release, call));
     if (!err) {
-        err = nrd_http_from_triton(TRITONSERVER_InferenceRequestSetResponseCallback(
+        err = nrd_from_triton(TRITONSERVER_InferenceRequestSetResponseCallback(
             call->irequest, call->api->allocator, call, on_complete, call));
     }
     if (err) {
@@ -159,7 +159,7 @@ nrd_error *nrd_http_call_submit(nrd_http_call *call)
     nrd_http_call_ref(call); /* one for the release, one for the final response */
     nrd_trace_stamp(call->trace, "HTTP_RECV_START", call->req->begin_ns);
     nrd_trace_stamp(call->trace, "HTTP_RECV_END", call->req->ready_ns);
-    err = nrd_http_from_triton(TRITONSERVER_ServerInferAsync(call->api->server, call->irequest,
+    err = nrd_from_triton(TRITONSERVER_ServerInferAsync(call->api->server, call->irequest,
                                                              nrd_trace_of(call->trace)));
     if (err) {
         nrd_http_call_unref(call);
@@ -259,9 +259,9 @@ static TRITONSERVER_Error *query_output(TRITONSERVER_ResponseAllocator *allocato
 
 nrd_error *nrd_http_allocator_new(TRITONSERVER_ResponseAllocator **out)
 {
-    NRD_TRY(nrd_http_from_triton(
+    NRD_TRY(nrd_from_triton(
         TRITONSERVER_ResponseAllocatorNew(out, alloc_output, free_output, NULL)));
-    return nrd_http_from_triton(TRITONSERVER_ResponseAllocatorSetQueryFunction(*out, query_output));
+    return nrd_from_triton(TRITONSERVER_ResponseAllocatorSetQueryFunction(*out, query_output));
 }
 
 /* ---- parameters ---- */
@@ -322,7 +322,7 @@ nrd_error *nrd_http_set_parameter(TRITONSERVER_InferenceRequest *irequest, const
                           "'string'.",
                           name);
     }
-    return nrd_http_from_triton(err);
+    return nrd_from_triton(err);
 }
 
 nrd_error *nrd_http_forward_headers(nrd_http_call *call)
@@ -351,7 +351,7 @@ nrd_error *nrd_http_forward_headers(nrd_http_call *call)
         if (!value) {
             return nrd_error_no_memory();
         }
-        NRD_TRY(nrd_http_from_triton(
+        NRD_TRY(nrd_from_triton(
             TRITONSERVER_InferenceRequestSetStringParameter(call->irequest, name, value)));
     }
     return NULL;

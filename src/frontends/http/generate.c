@@ -7,7 +7,7 @@
 #include "base/json.h"
 #include "frontends/http/call.h"
 #include "frontends/http/handlers.h"
-#include "frontends/http/tensor_json.h"
+#include "frontends/common/tensor_json.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -70,9 +70,9 @@ static nrd_error *set_input(nrd_http_call *call, const nrd_json *value, const nr
         return nrd_error_no_memory();
     }
     NRD_TRY(of_input(name, nrd_tensor_json_read(value, name, type, bytes, size)));
-    NRD_TRY(nrd_http_from_triton(
+    NRD_TRY(nrd_from_triton(
         TRITONSERVER_InferenceRequestAddInput(call->irequest, name, type, dims, shape->n)));
-    return nrd_http_from_triton(TRITONSERVER_InferenceRequestAppendInputData(
+    return nrd_from_triton(TRITONSERVER_InferenceRequestAppendInputData(
         call->irequest, name, bytes, size, TRITONSERVER_MEMORY_CPU, 0));
 }
 
@@ -99,7 +99,7 @@ static nrd_error *set_id(nrd_http_call *call, const nrd_json *id)
         return nrd_errorf(NRD_ERR_INTERNAL,
                           "Unable to parse 'id': attempt to access JSON non-string as string");
     }
-    return nrd_http_from_triton(TRITONSERVER_InferenceRequestSetId(call->irequest, id->str));
+    return nrd_from_triton(TRITONSERVER_InferenceRequestSetId(call->irequest, id->str));
 }
 
 static nrd_error *set_nested(nrd_http_call *call, const nrd_json *object, const nrd_json *inputs)
@@ -152,13 +152,13 @@ static nrd_error *input_metadata(nrd_http_api *api, const char *model, int64_t v
     TRITONSERVER_Message *message = NULL;
     const char *text;
     size_t n;
-    NRD_TRY(nrd_http_from_triton(
+    NRD_TRY(nrd_from_triton(
         TRITONSERVER_ServerModelMetadata(api->server, model, version, &message)));
-    nrd_error *err = nrd_http_from_triton(TRITONSERVER_MessageSerializeToJson(message, &text, &n));
+    nrd_error *err = nrd_from_triton(TRITONSERVER_MessageSerializeToJson(message, &text, &n));
     if (!err) {
         err = nrd_json_parse(out, text, n, NULL);
     }
-    nrd_error_free(nrd_http_from_triton(TRITONSERVER_MessageDelete(message)));
+    nrd_error_free(nrd_from_triton(TRITONSERVER_MessageDelete(message)));
     return err;
 }
 
@@ -205,7 +205,7 @@ static nrd_error *put_output(nrd_str *out, TRITONSERVER_InferenceResponse *respo
     int64_t memory_id;
     void *userp;
 
-    NRD_TRY(nrd_http_from_triton(
+    NRD_TRY(nrd_from_triton(
         TRITONSERVER_InferenceResponseOutput(response, index, &name, &type, &shape, &n_dims, &base,
                                              &size, &memory_type, &memory_id, &userp)));
     if (!nrd_tensor_count(shape, n_dims, &count)) {
@@ -230,7 +230,7 @@ static nrd_error *put_key(nrd_str *out, TRITONSERVER_InferenceResponse *response
         nrd_json_put_cstr(out, key->text);
         return NULL;
     case KEY_PARAMETER:
-        NRD_TRY(nrd_http_from_triton(
+        NRD_TRY(nrd_from_triton(
             TRITONSERVER_InferenceResponseParameter(response, key->index, &name, &type, &value)));
         return nrd_http_put_parameter(out, name, type, value);
     case KEY_OUTPUT:
@@ -245,16 +245,16 @@ static nrd_error *collect_keys(TRITONSERVER_InferenceResponse *response, answer_
     uint32_t count = 0;
     bool fits = true;
 
-    NRD_TRY(nrd_http_from_triton(TRITONSERVER_InferenceResponseParameterCount(response, &count)));
+    NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceResponseParameterCount(response, &count)));
     for (uint32_t i = 0; i < count; i++) {
         const char *name;
         TRITONSERVER_ParameterType type;
         const void *value;
-        NRD_TRY(nrd_http_from_triton(
+        NRD_TRY(nrd_from_triton(
             TRITONSERVER_InferenceResponseParameter(response, i, &name, &type, &value)));
         fits = fits && add_key(keys, n, name, KEY_PARAMETER, i, NULL);
     }
-    NRD_TRY(nrd_http_from_triton(TRITONSERVER_InferenceResponseOutputCount(response, &count)));
+    NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceResponseOutputCount(response, &count)));
     for (uint32_t i = 0; i < count; i++) {
         const char *name;
         TRITONSERVER_DataType type;
@@ -265,7 +265,7 @@ static nrd_error *collect_keys(TRITONSERVER_InferenceResponse *response, answer_
         TRITONSERVER_MemoryType memory_type;
         int64_t memory_id;
         void *userp;
-        NRD_TRY(nrd_http_from_triton(
+        NRD_TRY(nrd_from_triton(
             TRITONSERVER_InferenceResponseOutput(response, i, &name, &type, &shape, &n_dims, &base,
                                                  &size, &memory_type, &memory_id, &userp)));
         fits = fits && add_key(keys, n, name, KEY_OUTPUT, i, NULL);
@@ -282,9 +282,9 @@ static nrd_error *put_answer(nrd_str *out, TRITONSERVER_InferenceResponse *respo
     int64_t version;
     char version_text[24];
 
-    NRD_TRY(nrd_http_from_triton(TRITONSERVER_InferenceResponseError(response)));
-    NRD_TRY(nrd_http_from_triton(TRITONSERVER_InferenceResponseId(response, &id)));
-    NRD_TRY(nrd_http_from_triton(TRITONSERVER_InferenceResponseModel(response, &model, &version)));
+    NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceResponseError(response)));
+    NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceResponseId(response, &id)));
+    NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceResponseModel(response, &model, &version)));
     snprintf(version_text, sizeof version_text, "%lld", (long long)version);
     if (id && id[0]) {
         add_key(keys, &n, "id", KEY_TEXT, 0, id);

@@ -1,10 +1,10 @@
 /* POST /v2/models/M[/versions/V]/infer: JSON and binary tensors in, JSON and binary tensors out. */
 #include "base/json.h"
 #include "frontends/http/call.h"
-#include "frontends/http/classify.h"
+#include "frontends/common/classify.h"
 #include "frontends/http/handlers.h"
-#include "frontends/http/tensor_json.h"
-#include "frontends/http/tensor_text.h"
+#include "frontends/common/tensor_json.h"
+#include "frontends/common/tensor_text.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -90,14 +90,14 @@ static nrd_error *set_sequence_id(nrd_http_call *call, const nrd_json *v)
 {
     uint64_t id;
     if (as_u64(v, &id)) {
-        return nrd_http_from_triton(
+        return nrd_from_triton(
             TRITONSERVER_InferenceRequestSetCorrelationId(call->irequest, id));
     }
     if (!nrd_json_is(v, NRD_JSON_STRING)) {
         return nrd_errorf(NRD_ERR_INTERNAL, "Unable to parse 'sequence_id': attempt to access "
                                             "JSON non-string as string");
     }
-    return nrd_http_from_triton(
+    return nrd_from_triton(
         TRITONSERVER_InferenceRequestSetCorrelationIdString(call->irequest, v->str));
 }
 
@@ -122,11 +122,11 @@ static nrd_error *read_parameter(nrd_http_call *call, const nrd_json *params, co
     }
     if (strcmp(key, "priority") == 0) {
         NRD_TRY(opt_u64(params, key, &n, &has));
-        return nrd_http_from_triton(TRITONSERVER_InferenceRequestSetPriorityUInt64(r, n));
+        return nrd_from_triton(TRITONSERVER_InferenceRequestSetPriorityUInt64(r, n));
     }
     if (strcmp(key, "timeout") == 0) {
         NRD_TRY(opt_u64(params, key, &n, &has));
-        return nrd_http_from_triton(TRITONSERVER_InferenceRequestSetTimeoutMicroseconds(r, n));
+        return nrd_from_triton(TRITONSERVER_InferenceRequestSetTimeoutMicroseconds(r, n));
     }
     if (strcmp(key, "binary_data_output") == 0) {
         NRD_TRY(opt_bool(params, key, &on));
@@ -149,7 +149,7 @@ static nrd_error *read_id_and_parameters(nrd_http_call *call, const nrd_json *ro
 
     if (nrd_json_get(root, "id")) {
         NRD_TRY(member_string(root, "id", &id));
-        NRD_TRY(nrd_http_from_triton(TRITONSERVER_InferenceRequestSetId(call->irequest, id)));
+        NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceRequestSetId(call->irequest, id)));
     }
     if (!params) {
         return NULL;
@@ -161,7 +161,7 @@ static nrd_error *read_id_and_parameters(nrd_http_call *call, const nrd_json *ro
     for (size_t i = 0; i < params->n; i++) {
         NRD_TRY(read_parameter(call, params, &params->child[i], &flags));
     }
-    return nrd_http_from_triton(TRITONSERVER_InferenceRequestSetFlags(call->irequest, flags));
+    return nrd_from_triton(TRITONSERVER_InferenceRequestSetFlags(call->irequest, flags));
 }
 
 /* Exactly one source of data. */
@@ -179,7 +179,7 @@ static nrd_error *check_sources(bool data, bool binary, bool shm)
 
 static nrd_error *append(nrd_http_call *call, const char *name, const void *base, size_t n)
 {
-    return nrd_http_from_triton(TRITONSERVER_InferenceRequestAppendInputData(
+    return nrd_from_triton(TRITONSERVER_InferenceRequestAppendInputData(
         call->irequest, name, base, n, TRITONSERVER_MEMORY_CPU, 0));
 }
 
@@ -315,7 +315,7 @@ static nrd_error *read_input(nrd_http_call *call, const nrd_json *inputs, size_t
     if (!nrd_tensor_count(dims, shape->n, &count)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "shape of input '%s' overflows", name);
     }
-    NRD_TRY(nrd_http_from_triton(
+    NRD_TRY(nrd_from_triton(
         TRITONSERVER_InferenceRequestAddInput(call->irequest, name, type, dims, shape->n)));
     if (has_binary) {
         return read_binary_input(call, name, binary_size, r);
@@ -352,7 +352,7 @@ static nrd_error *read_output(nrd_http_call *call, const nrd_json *output)
         return nrd_errorf(NRD_ERR_INVALID_ARG,
                           "Output can't set both 'shared_memory_region' and 'binary_data'");
     }
-    NRD_TRY(nrd_http_from_triton(
+    NRD_TRY(nrd_from_triton(
         TRITONSERVER_InferenceRequestAddRequestedOutput(call->irequest, name)));
     if (nrd_http_call_output(call, name)) {
         return NULL; /* the first mention decides, as in Triton */
@@ -441,7 +441,7 @@ static nrd_error *read_request(nrd_http_call *call, const char *body, size_t n, 
     NRD_TRY(header_length(call->req, n, &json_n));
     if (json_n == 0) { /* the whole body is the one input */
         call->default_kind = NRD_OUTPUT_BINARY;
-        NRD_TRY(nrd_http_from_triton(
+        NRD_TRY(nrd_from_triton(
             TRITONSERVER_InferenceRequestAddRawInput(call->irequest, "raw_input")));
         return append(call, "raw_input", n ? body : NULL, n);
     }
@@ -488,15 +488,15 @@ static nrd_error *to_classes(nrd_http_call *call, TRITONSERVER_InferenceResponse
     size_t n_rows = 1, k;
     nrd_str classes = {0};
 
-    NRD_TRY(nrd_http_from_triton(TRITONSERVER_InferenceResponseModel(response, &model, &version)));
-    NRD_TRY(nrd_http_from_triton(
+    NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceResponseModel(response, &model, &version)));
+    NRD_TRY(nrd_from_triton(
         TRITONSERVER_ServerModelBatchProperties(call->api->server, model, version, &flags, NULL)));
     const bool batched = t->n_dims > 0 && (flags & TRITONSERVER_BATCH_FIRST_DIM) != 0;
     if (batched) {
         n_rows = (size_t)t->shape[0];
     }
     nrd_error *err =
-        nrd_http_classify(&classes, response, i, t->type, t->base, t->size, n_rows, n_classes, &k);
+        nrd_classify(&classes, response, i, t->type, t->base, t->size, n_rows, n_classes, &k);
     char *bytes = err ? NULL : nrd_arena_alloc(&call->arena, classes.len + 1);
     if (!err && !bytes) {
         err = nrd_error_no_memory();
@@ -545,7 +545,7 @@ static nrd_error *put_output(nrd_http_call *call, TRITONSERVER_InferenceResponse
     void *userp;
     sending t;
 
-    NRD_TRY(nrd_http_from_triton(
+    NRD_TRY(nrd_from_triton(
         TRITONSERVER_InferenceResponseOutput(response, i, &t.name, &t.type, &t.shape, &t.n_dims,
                                              &t.base, &t.size, &memory_type, &memory_id, &userp)));
     const nrd_http_output *o = nrd_http_call_output(call, t.name);
@@ -575,12 +575,12 @@ static nrd_error *put_output(nrd_http_call *call, TRITONSERVER_InferenceResponse
 static nrd_error *put_parameters(nrd_str *json, TRITONSERVER_InferenceResponse *response)
 {
     uint32_t n = 0;
-    NRD_TRY(nrd_http_from_triton(TRITONSERVER_InferenceResponseParameterCount(response, &n)));
+    NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceResponseParameterCount(response, &n)));
     for (uint32_t i = 0; i < n; i++) {
         const char *name;
         TRITONSERVER_ParameterType type;
         const void *value;
-        NRD_TRY(nrd_http_from_triton(
+        NRD_TRY(nrd_from_triton(
             TRITONSERVER_InferenceResponseParameter(response, i, &name, &type, &value)));
         nrd_str_puts(json, i ? "," : ",\"parameters\":{");
         NRD_TRY(nrd_http_put_parameter(json, name, type, value));
@@ -599,8 +599,8 @@ static nrd_error *put_answer(nrd_http_call *call, TRITONSERVER_InferenceResponse
     uint32_t n = 0;
     nrd_str *json = a->json;
 
-    NRD_TRY(nrd_http_from_triton(TRITONSERVER_InferenceResponseId(response, &id)));
-    NRD_TRY(nrd_http_from_triton(TRITONSERVER_InferenceResponseModel(response, &model, &version)));
+    NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceResponseId(response, &id)));
+    NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceResponseModel(response, &model, &version)));
     nrd_str_reserve(json, 240); /* a small answer grows no more */
     nrd_str_putc(json, '{');
     if (id && id[0]) {
@@ -614,7 +614,7 @@ static nrd_error *put_answer(nrd_http_call *call, TRITONSERVER_InferenceResponse
     nrd_str_put_i64(json, version);
     nrd_str_putc(json, '"');
     NRD_TRY(put_parameters(json, response));
-    NRD_TRY(nrd_http_from_triton(TRITONSERVER_InferenceResponseOutputCount(response, &n)));
+    NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceResponseOutputCount(response, &n)));
     nrd_str_puts(json, ",\"outputs\":[");
     for (uint32_t i = 0; i < n; i++) {
         NRD_TRY(put_output(call, response, i, a));
@@ -683,7 +683,7 @@ static void on_response(nrd_http_call *call, TRITONSERVER_InferenceResponse *res
     if (call->n_responses != 1) {
         err = nrd_errorf(NRD_ERR_INTERNAL, "expected a single response, got %d", call->n_responses);
     } else {
-        err = nrd_http_from_triton(TRITONSERVER_InferenceResponseError(call->response));
+        err = nrd_from_triton(TRITONSERVER_InferenceResponseError(call->response));
         if (!err) {
             err = put_answer(call, call->response, &a);
         }
@@ -702,7 +702,7 @@ static void on_response(nrd_http_call *call, TRITONSERVER_InferenceResponse *res
 static nrd_error *check_policy(nrd_http_api *api, const char *model, int64_t version)
 {
     uint32_t flags = 0;
-    NRD_TRY(nrd_http_from_triton(
+    NRD_TRY(nrd_from_triton(
         TRITONSERVER_ServerModelTransactionProperties(api->server, model, version, &flags, NULL)));
     if (flags & TRITONSERVER_TXN_DECOUPLED) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED,

@@ -7,7 +7,7 @@ void nrd_http_on_health(void *user, nrd_http_request *req, const nrd_http_route 
     bool ok = false;
     (void)route;
     const bool live = req->head.path.n && req->head.path.p[req->head.path.n - 1] == 'e';
-    nrd_error *err = nrd_http_from_triton(live ? TRITONSERVER_ServerIsLive(api->server, &ok)
+    nrd_error *err = nrd_from_triton(live ? TRITONSERVER_ServerIsLive(api->server, &ok)
                                                : TRITONSERVER_ServerIsReady(api->server, &ok));
     if (err) {
         nrd_http_fail_plain(req, err);
@@ -33,7 +33,7 @@ void nrd_http_on_model_ready(void *user, nrd_http_request *req, const nrd_http_r
     int64_t version;
     nrd_error *err = nrd_http_parse_version(route->version, &version);
     if (!err) {
-        err = nrd_http_from_triton(
+        err = nrd_from_triton(
             TRITONSERVER_ServerModelIsReady(api->server, route->model, version, &ready));
     }
     if (err) {

@@ -3,7 +3,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
-#include "frontends/base64.h"
+#include "base/base64.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -91,7 +91,7 @@ static nrd_error *load(background *b)
             goto out;
         }
     }
-    err = nrd_http_from_triton(TRITONSERVER_ServerLoadModelWithParameters(
+    err = nrd_from_triton(TRITONSERVER_ServerLoadModelWithParameters(
         b->api->server, b->model, (const TRITONSERVER_Parameter **)list, n));
 
 out:
@@ -118,7 +118,7 @@ static void *background_main(void *arg)
     background *b = arg;
     b->result =
         b->load ? load(b)
-                : nrd_http_from_triton(
+                : nrd_from_triton(
                       b->dependents
                           ? TRITONSERVER_ServerUnloadModelAndDependents(b->api->server, b->model)
                           : TRITONSERVER_ServerUnloadModel(b->api->server, b->model));

@@ -16,7 +16,7 @@ static nrd_error *set_level(const nrd_json *doc, const char *key, nrd_log_level 
         return nrd_errorf(NRD_ERR_INTERNAL, "attempt to access JSON non-boolean as boolean");
     }
     nrd_log_enable(level, v->boolean);
-    return nrd_http_from_triton(set(NULL, v->boolean)); /* NULL options: the running core */
+    return nrd_from_triton(set(NULL, v->boolean)); /* NULL options: the running core */
 }
 
 /* This program and the core library each have a log; both are set. */
@@ -39,7 +39,7 @@ static nrd_error *set_log(const nrd_json *doc)
                                                 "unsigned-integer");
         }
         nrd_log_set_verbose((int)v->i);
-        NRD_TRY(nrd_http_from_triton(TRITONSERVER_ServerOptionsSetLogVerbose(NULL, (int)v->i)));
+        NRD_TRY(nrd_from_triton(TRITONSERVER_ServerOptionsSetLogVerbose(NULL, (int)v->i)));
     }
     v = nrd_json_get(doc, "log_format");
     if (v && !nrd_json_is(v, NRD_JSON_NULL)) {
@@ -53,7 +53,7 @@ static nrd_error *set_log(const nrd_json *doc)
                               text);
         }
         nrd_log_set_format(iso ? NRD_LOG_FORMAT_ISO8601 : NRD_LOG_FORMAT_DEFAULT);
-        NRD_TRY(nrd_http_from_triton(TRITONSERVER_ServerOptionsSetLogFormat(
+        NRD_TRY(nrd_from_triton(TRITONSERVER_ServerOptionsSetLogFormat(
             NULL, iso ? TRITONSERVER_LOG_ISO8601 : TRITONSERVER_LOG_DEFAULT)));
     }
     return NULL;
@@ -98,7 +98,7 @@ void nrd_http_on_trace(void *user, nrd_http_request *req, const nrd_http_route *
     bool ready = false;
 
     if (route->model) {
-        err = nrd_http_from_triton(
+        err = nrd_from_triton(
             TRITONSERVER_ServerModelIsReady(api->server, route->model, -1, &ready));
         if (err || !ready) {
             nrd_error_free(err);

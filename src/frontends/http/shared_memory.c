@@ -2,8 +2,8 @@
 #include "frontends/http/handlers.h"
 
 #include "base/mem.h"
-#include "frontends/base64.h"
-#include "frontends/cuda_ipc.h"
+#include "base/base64.h"
+#include "frontends/common/cuda_ipc.h"
 
 #include <string.h>
 

@@ -5,18 +5,6 @@
 
 #define MAX_JSON_VALUES (1u << 22) /* of one body: 160 MB; long tensors are not counted */
 
-nrd_error *nrd_http_from_triton(TRITONSERVER_Error *e)
-{
-    if (!e) {
-        return NULL;
-    }
-    /* The codes are equal by number (base/error.h). */
-    nrd_error *err =
-        nrd_errorf((nrd_error_code)TRITONSERVER_ErrorCode(e), "%s", TRITONSERVER_ErrorMessage(e));
-    TRITONSERVER_ErrorDelete(e);
-    return err;
-}
-
 int nrd_http_status(nrd_error_code code)
 {
     switch (code) {
@@ -64,9 +52,9 @@ void nrd_http_reply_message(nrd_http_request *req, TRITONSERVER_Error *e, TRITON
 {
     const char *text;
     size_t n;
-    nrd_error *err = nrd_http_from_triton(e);
+    nrd_error *err = nrd_from_triton(e);
     if (!err) {
-        err = nrd_http_from_triton(TRITONSERVER_MessageSerializeToJson(m, &text, &n));
+        err = nrd_from_triton(TRITONSERVER_MessageSerializeToJson(m, &text, &n));
     }
     if (err) {
         nrd_http_fail(req, err);
@@ -74,7 +62,7 @@ void nrd_http_reply_message(nrd_http_request *req, TRITONSERVER_Error *e, TRITON
         nrd_http_reply(req, 200, NRD_HTTP_JSON, NULL, text, n);
     }
     if (m) {
-        nrd_error_free(nrd_http_from_triton(TRITONSERVER_MessageDelete(m)));
+        nrd_error_free(nrd_from_triton(TRITONSERVER_MessageDelete(m)));
     }
 }
 

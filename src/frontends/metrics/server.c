@@ -22,9 +22,9 @@ static void handle(nrd_http_request *req, void *user)
         nrd_http_reply(req, 200, MEDIA_TYPE, NULL, "", 0); /* as Triton answers every other path */
         return;
     }
-    nrd_error *err = nrd_http_from_triton(TRITONSERVER_ServerMetrics(server, &metrics));
+    nrd_error *err = nrd_from_triton(TRITONSERVER_ServerMetrics(server, &metrics));
     if (!err) {
-        err = nrd_http_from_triton(
+        err = nrd_from_triton(
             TRITONSERVER_MetricsFormatted(metrics, TRITONSERVER_METRIC_PROMETHEUS, &text, &n));
     }
     if (err) {
@@ -33,7 +33,7 @@ static void handle(nrd_http_request *req, void *user)
         nrd_http_reply(req, 200, MEDIA_TYPE, NULL, text, n);
     }
     if (metrics) {
-        nrd_error_free(nrd_http_from_triton(TRITONSERVER_MetricsDelete(metrics)));
+        nrd_error_free(nrd_from_triton(TRITONSERVER_MetricsDelete(metrics)));
     }
 }
 

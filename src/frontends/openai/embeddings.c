@@ -2,7 +2,7 @@
  * input, whose answer is a vector; vectors leave with length 1. */
 #include "frontends/openai/internal.h"
 
-#include "text/base64.h"
+#include "base/base64.h"
 
 #include <math.h>
 #include <string.h>
@@ -49,7 +49,7 @@ static void cancel_all(embed_request *r)
 {
     for (size_t i = 0; i < r->n_inputs; i++) {
         if (r->inputs[i].call) {
-            nrd_error_free(nrd_http_from_triton(
+            nrd_error_free(nrd_from_triton(
                 TRITONSERVER_InferenceRequestCancel(r->inputs[i].call->irequest)));
         }
     }
@@ -245,8 +245,8 @@ static nrd_error *keep(embed_input *in, const float *v, size_t n)
 static nrd_error *read_response(embed_input *in, TRITONSERVER_InferenceResponse *response)
 {
     uint32_t n = 0;
-    NRD_TRY(nrd_http_from_triton(TRITONSERVER_InferenceResponseError(response)));
-    NRD_TRY(nrd_http_from_triton(TRITONSERVER_InferenceResponseOutputCount(response, &n)));
+    NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceResponseError(response)));
+    NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceResponseOutputCount(response, &n)));
     for (uint32_t i = 0; i < n; i++) {
         oai_output o;
         NRD_TRY(nrd_oai_output(response, i, &o));
@@ -293,10 +293,10 @@ static nrd_error *fill(nrd_http_call *call, const embed_input *in)
                         in->ids.n * sizeof *in->ids.ids));
     NRD_TRY(nrd_oai_add_i32(call, "input_lengths", (int64_t)in->ids.n));
     NRD_TRY(nrd_oai_add_i32(call, "request_output_len", 1));
-    NRD_TRY(nrd_http_from_triton(TRITONSERVER_InferenceRequestSetStringParameter(
+    NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceRequestSetStringParameter(
         call->irequest, "pooling", in->r->model->pooling)));
     for (size_t i = 0; i < sizeof outputs / sizeof outputs[0]; i++) {
-        NRD_TRY(nrd_http_from_triton(
+        NRD_TRY(nrd_from_triton(
             TRITONSERVER_InferenceRequestAddRequestedOutput(call->irequest, outputs[i])));
     }
     return nrd_http_forward_headers(call);

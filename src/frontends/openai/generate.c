@@ -15,9 +15,9 @@ nrd_error *nrd_oai_add(nrd_http_call *call, const char *name, TRITONSERVER_DataT
         return nrd_error_no_memory();
     }
     memcpy(copy, data, bytes);
-    NRD_TRY(nrd_http_from_triton(
+    NRD_TRY(nrd_from_triton(
         TRITONSERVER_InferenceRequestAddInput(call->irequest, name, type, shape, n_dims)));
-    return nrd_http_from_triton(TRITONSERVER_InferenceRequestAppendInputData(
+    return nrd_from_triton(TRITONSERVER_InferenceRequestAppendInputData(
         call->irequest, name, copy, bytes, TRITONSERVER_MEMORY_CPU, 0));
 }
 
@@ -172,23 +172,23 @@ static nrd_error *fill(nrd_http_call *call, const oai_choice *c, int turn)
     NRD_TRY(add_guide(call, r));
     NRD_TRY(add_sampling(call, c, turn));
     if (r->log_probs) { /* with at least one alternative: then values are not relative to a cut set */
-        NRD_TRY(nrd_http_from_triton(TRITONSERVER_InferenceRequestSetIntParameter(
+        NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceRequestSetIntParameter(
             call->irequest, "top_logprobs", asked_top(r))));
     }
     if (r->priority > 0) {
-        NRD_TRY(nrd_http_from_triton(TRITONSERVER_InferenceRequestSetPriorityUInt64(
+        NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceRequestSetPriorityUInt64(
             call->irequest, (uint64_t)r->priority)));
     }
     static const char *const times[] = {"arrival_time_ns", "first_token_time_ns", "last_token_time_ns"};
     for (size_t i = 0; i < sizeof outputs / sizeof outputs[0]; i++) {
-        NRD_TRY(nrd_http_from_triton(
+        NRD_TRY(nrd_from_triton(
             TRITONSERVER_InferenceRequestAddRequestedOutput(call->irequest, outputs[i])));
     }
     for (size_t i = 0; r->return_timings && i < sizeof times / sizeof times[0]; i++) {
-        NRD_TRY(nrd_http_from_triton(
+        NRD_TRY(nrd_from_triton(
             TRITONSERVER_InferenceRequestAddRequestedOutput(call->irequest, times[i])));
     }
-    NRD_TRY(nrd_http_from_triton(TRITONSERVER_InferenceRequestSetId(call->irequest, r->id)));
+    NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceRequestSetId(call->irequest, r->id)));
     return nrd_http_forward_headers(call);
 }
 
@@ -217,7 +217,7 @@ nrd_error *nrd_oai_output(TRITONSERVER_InferenceResponse *response, uint32_t i, 
     TRITONSERVER_MemoryType memory;
     int64_t memory_id;
     void *user;
-    return nrd_http_from_triton(
+    return nrd_from_triton(
         TRITONSERVER_InferenceResponseOutput(response, i, &out->name, &out->type, &shape, &n_dims,
                                              &out->base, &out->bytes, &memory, &memory_id, &user));
 }
@@ -228,8 +228,8 @@ static nrd_error *read_piece(TRITONSERVER_InferenceResponse *response, piece *p)
     const int32_t *length = NULL;
 
     memset(p, 0, sizeof *p);
-    NRD_TRY(nrd_http_from_triton(TRITONSERVER_InferenceResponseError(response)));
-    NRD_TRY(nrd_http_from_triton(TRITONSERVER_InferenceResponseOutputCount(response, &n)));
+    NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceResponseError(response)));
+    NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceResponseOutputCount(response, &n)));
     for (uint32_t i = 0; i < n; i++) {
         oai_output o;
         NRD_TRY(nrd_oai_output(response, i, &o));
@@ -262,12 +262,12 @@ static nrd_error *read_piece(TRITONSERVER_InferenceResponse *response, piece *p)
     if (length && *length >= 0 && (size_t)*length < p->n_ids) {
         p->n_ids = (size_t)*length;
     }
-    NRD_TRY(nrd_http_from_triton(TRITONSERVER_InferenceResponseParameterCount(response, &n)));
+    NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceResponseParameterCount(response, &n)));
     for (uint32_t i = 0; i < n; i++) {
         const char *name;
         TRITONSERVER_ParameterType type;
         const void *value;
-        NRD_TRY(nrd_http_from_triton(
+        NRD_TRY(nrd_from_triton(
             TRITONSERVER_InferenceResponseParameter(response, i, &name, &type, &value)));
         if (!strcmp(name, "finish_reason") && type == TRITONSERVER_PARAMETER_INT) {
             p->finish_reason = *(const int64_t *)value;
@@ -395,7 +395,7 @@ static void cancel_choice(oai_choice *c)
 {
     if (c->call) {
         nrd_error_free(
-            nrd_http_from_triton(TRITONSERVER_InferenceRequestCancel(c->call->irequest)));
+            nrd_from_triton(TRITONSERVER_InferenceRequestCancel(c->call->irequest)));
     }
 }
 

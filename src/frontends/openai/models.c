@@ -11,12 +11,12 @@ static nrd_error *from_message(TRITONSERVER_Error *e, TRITONSERVER_Message *m, n
 {
     const char *text;
     size_t n;
-    NRD_TRY(nrd_http_from_triton(e));
-    nrd_error *err = nrd_http_from_triton(TRITONSERVER_MessageSerializeToJson(m, &text, &n));
+    NRD_TRY(nrd_from_triton(e));
+    nrd_error *err = nrd_from_triton(TRITONSERVER_MessageSerializeToJson(m, &text, &n));
     if (!err) {
         err = nrd_json_parse(out, text, n, NULL);
     }
-    nrd_error_free(nrd_http_from_triton(TRITONSERVER_MessageDelete(m)));
+    nrd_error_free(nrd_from_triton(TRITONSERVER_MessageDelete(m)));
     return err;
 }
 
@@ -138,7 +138,7 @@ static nrd_error *open_model(oai_model *m)
 static nrd_error *check_ready(nrd_openai *o, const char *llm)
 {
     bool ready = false;
-    NRD_TRY(nrd_http_from_triton(TRITONSERVER_ServerModelIsReady(o->api->server, llm, -1, &ready)));
+    NRD_TRY(nrd_from_triton(TRITONSERVER_ServerModelIsReady(o->api->server, llm, -1, &ready)));
     return ready ? NULL : nrd_errorf(NRD_ERR_UNAVAILABLE, "The model `%s` is not ready.", llm);
 }
 

@@ -18,12 +18,12 @@ static nrd_error *from_message(nrd_json_doc **out, TRITONSERVER_Error *e, TRITON
     const char *text;
     size_t n;
 
-    NRD_TRY(nrd_http_from_triton(e));
-    nrd_error *err = nrd_http_from_triton(TRITONSERVER_MessageSerializeToJson(m, &text, &n));
+    NRD_TRY(nrd_from_triton(e));
+    nrd_error *err = nrd_from_triton(TRITONSERVER_MessageSerializeToJson(m, &text, &n));
     if (!err) {
         err = nrd_json_parse(out, text, n, NULL);
     }
-    nrd_error_free(nrd_http_from_triton(TRITONSERVER_MessageDelete(m)));
+    nrd_error_free(nrd_from_triton(TRITONSERVER_MessageDelete(m)));
     return err;
 }
 
@@ -34,9 +34,9 @@ static nrd_error *read_metrics(nrd_json_doc **out, TRITONSERVER_Server *server)
     const char *text;
     size_t n;
 
-    nrd_error *err = nrd_http_from_triton(TRITONSERVER_ServerMetrics(server, &metrics));
+    nrd_error *err = nrd_from_triton(TRITONSERVER_ServerMetrics(server, &metrics));
     if (!err) {
-        err = nrd_http_from_triton(TRITONSERVER_MetricsFormatted(
+        err = nrd_from_triton(TRITONSERVER_MetricsFormatted(
             metrics, (TRITONSERVER_MetricFormat)NRD_METRIC_FORMAT_JSON, &text, &n));
     }
     if (!err) {
@@ -47,7 +47,7 @@ static nrd_error *read_metrics(nrd_json_doc **out, TRITONSERVER_Server *server)
         err = NULL;
     }
     if (metrics) {
-        nrd_error_free(nrd_http_from_triton(TRITONSERVER_MetricsDelete(metrics)));
+        nrd_error_free(nrd_from_triton(TRITONSERVER_MetricsDelete(metrics)));
     }
     return err;
 }

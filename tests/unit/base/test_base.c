@@ -1,4 +1,5 @@
 /* Errors, strings, memory, files, queues. */
+#include "base/base64.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/mem.h"
@@ -172,9 +173,45 @@ static void test_numbers_are_put_as_decimals(void **state)
     }
 }
 
+static void test_base64_comes_back_and_refuses_what_is_none(void **state)
+{
+    static const struct {
+        const char *text, *bytes; /* NULL: refused */
+    } cases[] = {{"", ""},         {"Zg==", "f"},     {"Zm8=", "fo"},  {"Zm9v", "foo"},
+                 {"Zm9v\r\nYg==\n", "foob"}, {"Zg", "f"}, {"Z", NULL}, {"Zm9vZ", NULL},
+                 {"Zm9!", NULL},   {"Zg==Zg==", NULL}, {"Zg==x", NULL}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char out[32];
+        size_t n = 0;
+        const char *text = cases[i].text;
+        assert_int_equal(nrd_base64_decode(text, strlen(text), out, &n), cases[i].bytes != NULL);
+        if (cases[i].bytes) {
+            assert_int_equal(n, strlen(cases[i].bytes));
+            assert_memory_equal(out, cases[i].bytes, n);
+        }
+    }
+    unsigned char all[256];
+    for (int i = 0; i < 256; i++) {
+        all[i] = (unsigned char)i;
+    }
+    for (size_t n = 0; n <= sizeof all; n++) {
+        char back[512];
+        size_t m = 0;
+        nrd_str s = {0};
+        nrd_base64_encode((const char *)all, n, &s);
+        assert_int_equal(s.len, (n + 2) / 3 * 4);
+        assert_true(nrd_base64_decode(nrd_str_cstr(&s), s.len, back, &m));
+        assert_int_equal(m, n);
+        assert_memory_equal(back, all, n);
+        nrd_str_fini(&s);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_base64_comes_back_and_refuses_what_is_none),
         cmocka_unit_test(test_numbers_are_put_as_decimals),
         cmocka_unit_test(test_wrapped_error_keeps_code_and_gains_context),
         cmocka_unit_test(test_number_parsers_refuse_all_but_whole_numbers),

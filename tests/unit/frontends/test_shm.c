@@ -1,5 +1,5 @@
 /* Regions of shared memory: one in use is waited for, not taken away. */
-#include "frontends/shm.h"
+#include "frontends/common/shm.h"
 
 #include <fcntl.h>
 #include <pthread.h>

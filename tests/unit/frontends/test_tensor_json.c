@@ -5,8 +5,8 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "frontends/http/tensor_json.h"
-#include "frontends/http/tensor_text.h"
+#include "frontends/common/tensor_json.h"
+#include "frontends/common/tensor_text.h"
 
 #include <stdlib.h>
 #include <string.h>

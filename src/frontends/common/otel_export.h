@@ -1,4 +1,4 @@
-/* frontends/otel_export.h - sends finished spans to an OpenTelemetry collector, OTLP/HTTP with
+/* frontends/common/otel_export.h - sends finished spans to an OpenTelemetry collector, OTLP/HTTP with
  * JSON.
  *
  * Purpose   A queue and a thread: spans are collected and posted in batches, so that no request
@@ -10,8 +10,8 @@
  * Lifetime  free sends what is left, within a few seconds.
  * Sources   OTLP 1.x specification (OTLP/HTTP, JSON encoding); the batch span processor's settings.
  */
-#ifndef NRD_FRONTENDS_OTEL_EXPORT_H
-#define NRD_FRONTENDS_OTEL_EXPORT_H
+#ifndef NRD_FRONTENDS_COMMON_OTEL_EXPORT_H
+#define NRD_FRONTENDS_COMMON_OTEL_EXPORT_H
 
 #include "base/error.h"
 #include "base/str.h"

@@ -1,9 +1,9 @@
-#include "frontends/shm.h"
+#include "frontends/common/shm.h"
 
 #include "base/clock.h"
 #include "base/json.h"
 #include "base/mem.h"
-#include "frontends/cuda_ipc.h"
+#include "frontends/common/cuda_ipc.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-#include "frontends/cuda_ipc.h"
+#include "frontends/common/cuda_ipc.h"
 
 #include <dlfcn.h>
 #include <pthread.h>

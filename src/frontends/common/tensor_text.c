@@ -1,6 +1,6 @@
-#include "frontends/http/tensor_text.h"
+#include "frontends/common/tensor_text.h"
 
-#include "frontends/http/tensor_json.h"
+#include "frontends/common/tensor_json.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -320,7 +320,7 @@ nrd_error *nrd_tensor_text_read(const nrd_tensor_slice *s, const char *name,
                                 TRITONSERVER_DataType type, void *out, size_t size_bytes)
 {
     const char *p = s->text, *end = s->text + s->n;
-    const size_t size = nrd_tensor_type_size(type);
+    const size_t size = TRITONSERVER_DataTypeByteSize(type);
     char *to = out, *to_end = to + size_bytes;
     int depth = 0;
     bool want_value = true; /* else a comma or the end of an array */

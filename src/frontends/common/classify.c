@@ -1,8 +1,8 @@
-#include "frontends/http/classify.h"
+#include "frontends/common/classify.h"
 
 #include "base/mem.h"
-#include "frontends/http/api.h"
-#include "frontends/http/tensor_json.h"
+#include "frontends/common/error.h"
+#include "frontends/common/tensor_json.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -99,7 +99,7 @@ static nrd_error *put_class(nrd_str *out, TRITONSERVER_InferenceResponse *respon
             : kind == KIND_UNSIGNED
                 ? snprintf(text, sizeof text, "%llu:%zu", (unsigned long long)c->v.u, c->index)
                 : snprintf(text, sizeof text, "%f:%zu", c->v.d, c->index);
-    NRD_TRY(nrd_http_from_triton(TRITONSERVER_InferenceResponseOutputClassificationLabel(
+    NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceResponseOutputClassificationLabel(
         response, index, c->index, &label)));
     size_t label_n = label ? strlen(label) + 1 : 0;
     uint32_t total = (uint32_t)((size_t)n + label_n);
@@ -112,12 +112,12 @@ static nrd_error *put_class(nrd_str *out, TRITONSERVER_InferenceResponse *respon
     return NULL;
 }
 
-nrd_error *nrd_http_classify(nrd_str *out, TRITONSERVER_InferenceResponse *response, uint32_t index,
+nrd_error *nrd_classify(nrd_str *out, TRITONSERVER_InferenceResponse *response, uint32_t index,
                              TRITONSERVER_DataType type, const void *data, size_t size_bytes,
                              size_t n_rows, uint64_t k, size_t *out_k)
 {
     const number_kind kind = kind_of(type);
-    const size_t size = nrd_tensor_type_size(type);
+    const size_t size = TRITONSERVER_DataTypeByteSize(type);
     candidate *best = NULL;
     nrd_error *err = NULL;
 

@@ -1,4 +1,4 @@
-/* frontends/http/tensor_json.h - JSON values as tensor bytes and back.
+/* frontends/common/tensor_json.h - JSON values as tensor bytes and back.
  *
  * Purpose   The two directions of the "data" field of infer, and of the values of generate.
  * Owner     Stateless.
@@ -7,8 +7,8 @@
  *           is refused (Triton cuts it silently).
  * Sources   Triton's v2 protocol, "tensor data representation"; KServe predict protocol v2.
  */
-#ifndef NRD_FRONTENDS_HTTP_TENSOR_JSON_H
-#define NRD_FRONTENDS_HTTP_TENSOR_JSON_H
+#ifndef NRD_FRONTENDS_COMMON_TENSOR_JSON_H
+#define NRD_FRONTENDS_COMMON_TENSOR_JSON_H
 
 #include "base/error.h"
 #include "base/json.h"
@@ -31,9 +31,6 @@ nrd_error *nrd_tensor_json_read(const nrd_json *data, const char *name, TRITONSE
 nrd_error *nrd_tensor_json_write(nrd_str *out, const char *name, TRITONSERVER_DataType type,
                                  const void *data, size_t size_bytes, size_t count,
                                  bool unwrap_one) NRD_MUST_USE;
-
-/* 0 for BYTES and invalid types. */
-size_t nrd_tensor_type_size(TRITONSERVER_DataType type);
 
 /* Product of the dims; false when one is negative or it overflows. */
 bool nrd_tensor_count(const int64_t *shape, size_t n_dims, size_t *out);

@@ -1,12 +1,12 @@
-#include "frontends/tracer.h"
+#include "frontends/common/tracer.h"
 
 #include "base/clock.h"
 #include "base/env.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "frontends/http/tensor_json.h"
-#include "frontends/otel_export.h"
-#include "frontends/otel_spans.h"
+#include "frontends/common/tensor_json.h"
+#include "frontends/common/otel_export.h"
+#include "frontends/common/otel_spans.h"
 
 #include <errno.h>
 #include <pthread.h>

@@ -1,4 +1,4 @@
-/* frontends/tracer.h - which requests are traced, and where their time stamps go: a file or a
+/* frontends/common/tracer.h - which requests are traced, and where their time stamps go: a file or a
  * collector.
  *
  * Purpose   Settings for all models and for single ones, changed at start and through
@@ -12,8 +12,8 @@
  *           it is written. nrd_tracer_free completes the file.
  * Sources   Triton's trace extension and the file format of its trace mode "triton".
  */
-#ifndef NRD_FRONTENDS_TRACER_H
-#define NRD_FRONTENDS_TRACER_H
+#ifndef NRD_FRONTENDS_COMMON_TRACER_H
+#define NRD_FRONTENDS_COMMON_TRACER_H
 
 #include "base/error.h"
 #include "base/json.h"

@@ -1,4 +1,4 @@
-/* frontends/header_pattern.h - which headers become request parameters.
+/* frontends/common/header_pattern.h - which headers become request parameters.
  *
  * Purpose   The expression of --http-header-forward-pattern and --grpc-header-forward-pattern. It
  *           may match anywhere in a name; letters match in both cases unless the expression says
@@ -8,8 +8,8 @@
  * Errors    INVALID_ARG: not an expression, with the option's name.
  * Lifetime  Borrows nothing.
  */
-#ifndef NRD_FRONTENDS_HEADER_PATTERN_H
-#define NRD_FRONTENDS_HEADER_PATTERN_H
+#ifndef NRD_FRONTENDS_COMMON_HEADER_PATTERN_H
+#define NRD_FRONTENDS_COMMON_HEADER_PATTERN_H
 
 #include "base/error.h"
 

@@ -1,4 +1,4 @@
-/* frontends/otel_spans.h - the events of one traced request as OpenTelemetry spans.
+/* frontends/common/otel_spans.h - the events of one traced request as OpenTelemetry spans.
  *
  * Purpose   Collects what the front end and the core report, in order, and writes it as spans: one
  *           "InferRequest" for the whole, below it one for each model that ran (its name) with a
@@ -9,8 +9,8 @@
  * Lifetime  init, add..., write once, fini.
  * Sources   W3C Trace Context; OTLP's JSON encoding; names as Triton's tracer gives them.
  */
-#ifndef NRD_FRONTENDS_OTEL_SPANS_H
-#define NRD_FRONTENDS_OTEL_SPANS_H
+#ifndef NRD_FRONTENDS_COMMON_OTEL_SPANS_H
+#define NRD_FRONTENDS_COMMON_OTEL_SPANS_H
 
 #include "base/str.h"
 #include "triton/core/tritonserver.h"

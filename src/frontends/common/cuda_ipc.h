@@ -1,4 +1,4 @@
-/* frontends/cuda_ipc.h - memory that another process allocated on a GPU, through the CUDA driver.
+/* frontends/common/cuda_ipc.h - memory that another process allocated on a GPU, through the CUDA driver.
  *
  * Purpose   What cudaIpcMemHandle_t stands for, mapped here, and copies from and to it. The driver
  *           is loaded at run time, so that the program also starts where there is none.
@@ -7,8 +7,8 @@
  * Lifetime  open to close; the device's primary context is kept until the process ends.
  * Sources   CUDA driver API: cuIpcOpenMemHandle, cuMemGetAddressRange, cuMemcpy*.
  */
-#ifndef NRD_FRONTENDS_CUDA_IPC_H
-#define NRD_FRONTENDS_CUDA_IPC_H
+#ifndef NRD_FRONTENDS_COMMON_CUDA_IPC_H
+#define NRD_FRONTENDS_COMMON_CUDA_IPC_H
 
 #include "base/error.h"
 

@@ -1,4 +1,4 @@
-#include "frontends/otel_spans.h"
+#include "frontends/common/otel_spans.h"
 
 #include "base/json.h"
 #include "base/mem.h"

@@ -1,12 +1,12 @@
-/* frontends/limit.h - how many requests may be open at the same time, over all protocols.
+/* frontends/common/limit.h - how many requests may be open at the same time, over all protocols.
  *
  * Purpose   Overload is answered at once instead of queued: a request that finds the limit reached
  *           gets UNAVAILABLE (HTTP 503).
  * Owner     Any thread.
  * Lifetime  Outlives every request that was counted.
  */
-#ifndef NRD_FRONTENDS_LIMIT_H
-#define NRD_FRONTENDS_LIMIT_H
+#ifndef NRD_FRONTENDS_COMMON_LIMIT_H
+#define NRD_FRONTENDS_COMMON_LIMIT_H
 
 #include "base/error.h"
 

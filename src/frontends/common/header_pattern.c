@@ -1,4 +1,4 @@
-#include "frontends/header_pattern.h"
+#include "frontends/common/header_pattern.h"
 
 #include "base/mem.h"
 

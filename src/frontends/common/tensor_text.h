@@ -1,4 +1,4 @@
-/* frontends/http/tensor_text.h - long "data" arrays of numbers, read without a JSON tree.
+/* frontends/common/tensor_text.h - long "data" arrays of numbers, read without a JSON tree.
  *
  * Purpose   A tree takes 40 bytes for each number, so a body of 64 MB would need gigabytes. The
  *           long arrays of numbers are cut out of the text first and later read straight into
@@ -7,8 +7,8 @@
  * Errors    INVALID_ARG with the words and offsets that the whole text would give.
  * Lifetime  Slices point into the original text.
  */
-#ifndef NRD_FRONTENDS_HTTP_TENSOR_TEXT_H
-#define NRD_FRONTENDS_HTTP_TENSOR_TEXT_H
+#ifndef NRD_FRONTENDS_COMMON_TENSOR_TEXT_H
+#define NRD_FRONTENDS_COMMON_TENSOR_TEXT_H
 
 #include "base/error.h"
 #include "triton/core/tritonserver.h"

@@ -1,4 +1,4 @@
-/* frontends/shm.h - registered regions of shared memory, of the system and of CUDA.
+/* frontends/common/shm.h - registered regions of shared memory, of the system and of CUDA.
  *
  * Purpose   Clients name a POSIX shared-memory object once; inputs and outputs of later requests
  *           then say "region, offset, size" instead of carrying bytes. Regions of CUDA lie on a
@@ -12,8 +12,8 @@
  *           nrd_shm_put.
  * Sources   Triton's system and CUDA shared memory extensions.
  */
-#ifndef NRD_FRONTENDS_SHM_H
-#define NRD_FRONTENDS_SHM_H
+#ifndef NRD_FRONTENDS_COMMON_SHM_H
+#define NRD_FRONTENDS_COMMON_SHM_H
 
 #include "base/error.h"
 #include "base/str.h"

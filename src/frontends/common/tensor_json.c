@@ -1,33 +1,8 @@
-#include "frontends/http/tensor_json.h"
+#include "frontends/common/tensor_json.h"
 
 #include "base/mem.h"
 
 #include <string.h>
-
-size_t nrd_tensor_type_size(TRITONSERVER_DataType type)
-{
-    switch (type) {
-    case TRITONSERVER_TYPE_BOOL:
-    case TRITONSERVER_TYPE_UINT8:
-    case TRITONSERVER_TYPE_INT8:
-        return 1;
-    case TRITONSERVER_TYPE_UINT16:
-    case TRITONSERVER_TYPE_INT16:
-    case TRITONSERVER_TYPE_FP16:
-    case TRITONSERVER_TYPE_BF16:
-        return 2;
-    case TRITONSERVER_TYPE_UINT32:
-    case TRITONSERVER_TYPE_INT32:
-    case TRITONSERVER_TYPE_FP32:
-        return 4;
-    case TRITONSERVER_TYPE_UINT64:
-    case TRITONSERVER_TYPE_INT64:
-    case TRITONSERVER_TYPE_FP64:
-        return 8;
-    default:
-        return 0;
-    }
-}
 
 bool nrd_tensor_count(const int64_t *shape, size_t n_dims, size_t *out)
 {
@@ -70,7 +45,7 @@ nrd_error *nrd_tensor_json_size(const nrd_json *data, TRITONSERVER_DataType type
     if (type == TRITONSERVER_TYPE_BYTES) {
         return bytes_size(data, out_bytes);
     }
-    if (!nrd_size_mul(count, nrd_tensor_type_size(type), out_bytes)) {
+    if (!nrd_size_mul(count, TRITONSERVER_DataTypeByteSize(type), out_bytes)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "tensor size overflows");
     }
     return NULL;
@@ -133,7 +108,7 @@ static nrd_error *read_real(const nrd_json *v, TRITONSERVER_DataType type, void 
 
 static nrd_error *read_scalar(reader *r, const nrd_json *v)
 {
-    size_t left = (size_t)(r->end - r->at), size = nrd_tensor_type_size(r->type);
+    size_t left = (size_t)(r->end - r->at), size = TRITONSERVER_DataTypeByteSize(r->type);
     char *to = r->at;
 
     if (r->type == TRITONSERVER_TYPE_BYTES) {
@@ -195,7 +170,7 @@ nrd_error *nrd_tensor_json_read(const nrd_json *data, const char *name, TRITONSE
                           "format for input %s",
                           type == TRITONSERVER_TYPE_FP16 ? "FP16" : "BF16", name);
     }
-    if (type != TRITONSERVER_TYPE_BYTES && nrd_tensor_type_size(type) == 0) {
+    if (type != TRITONSERVER_TYPE_BYTES && TRITONSERVER_DataTypeByteSize(type) == 0) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "invalid datatype for input %s", name);
     }
     reader r = {out, (char *)out + size_bytes, type};
@@ -248,7 +223,7 @@ static void put_number(nrd_str *out, TRITONSERVER_DataType type, const char *p)
     case TRITONSERVER_TYPE_UINT32:
     case TRITONSERVER_TYPE_UINT64: {
         uint64_t u = 0;
-        memcpy(&u, p, nrd_tensor_type_size(type));
+        memcpy(&u, p, TRITONSERVER_DataTypeByteSize(type));
         put_u64(out, u);
         break;
     }
@@ -323,7 +298,7 @@ static nrd_error *write_bytes(nrd_str *out, const char *name, const char *p, siz
 nrd_error *nrd_tensor_json_write(nrd_str *out, const char *name, TRITONSERVER_DataType type,
                                  const void *data, size_t size_bytes, size_t count, bool unwrap_one)
 {
-    size_t size = nrd_tensor_type_size(type), need;
+    size_t size = TRITONSERVER_DataTypeByteSize(type), need;
     const bool brackets = !(unwrap_one && count == 1);
 
     if (type == TRITONSERVER_TYPE_FP16 || type == TRITONSERVER_TYPE_BF16) {

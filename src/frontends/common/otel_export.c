@@ -1,4 +1,4 @@
-#include "frontends/otel_export.h"
+#include "frontends/common/otel_export.h"
 
 #include "base/log.h"
 #include "base/mem.h"
