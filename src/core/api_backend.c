@@ -1,6 +1,16 @@
 /* Door 2: what backends call about themselves, requests and responses. The functions about models
  * and instances are with those objects, in model.c and instance.c. */
-#include "core/core.h"
+#include "core/api.h"
+#include "core/backend.h"
+#include "core/cancel.h"
+#include "core/config/config.h"
+#include "core/model.h"
+#include "core/request.h"
+#include "core/response.h"
+#include "core/types.h"
+
+#include "base/error.h"
+#include "base/mem.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,13 @@
 /* Door 1: metrics, those of the core and those made by backends. */
-#include "core/core.h"
+#include "core/api.h"
+#include "core/metrics.h"
+#include "core/server.h"
+#include "core/types.h"
+
+#include "base/error.h"
+#include "base/mem.h"
+#include "base/metric.h"
+#include "base/str.h"
 
 #include <stdlib.h>
 

@@ -1,6 +1,20 @@
 /* Door 1: building requests, sending them, cancelling them. */
-#include "core/core.h"
+#include "core/api.h"
+#include "core/cancel.h"
+#include "core/memory.h"
+#include "core/model.h"
+#include "core/repo/repository.h"
+#include "core/request.h"
+#include "core/request_run.h"
+#include "core/server.h"
+#include "core/trace.h"
+#include "core/types.h"
 
+#include "base/error.h"
+#include "base/mem.h"
+#include "base/pool.h"
+
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,10 +1,21 @@
 /* Door 1: the server and questions about it. */
+#include "core/api.h"
 #include "core/config/pbtext.h"
-#include "core/core.h"
+#include "core/model.h"
+#include "core/options.h"
+#include "core/repo/repository.h"
+#include "core/server.h"
+#include "core/statistics.h"
+#include "core/types.h"
 
+#include "base/error.h"
+#include "base/json.h"
+#include "base/mem.h"
+#include "base/str.h"
 #include "nereid/server.h"
 
 #include <inttypes.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 

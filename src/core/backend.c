@@ -1,9 +1,20 @@
 /* Backend libraries: finding, opening, sharing. */
-#include "core/core.h"
+#include "core/backend.h"
 
+#include "core/api.h"
+#include "core/options.h"
+#include "core/server.h"
+
+#include "base/error.h"
 #include "base/file.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/str.h"
 
 #include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -5,10 +5,25 @@
  * in the layout that published servers use, so that caches outside the process can be shared:
  * count (u32), then per output its size (u64) and name, type and shape (u32 length, bytes each) and
  * content (u64 length, bytes). */
-#include "core/core.h"
+#include "core/cache.h"
 
+#include "core/api.h"
+#include "core/memory.h"
+#include "core/model.h"
+#include "core/request.h"
+#include "core/response.h"
+#include "core/sched/dynamic_batcher.h"
+#include "core/server.h"
+#include "core/statistics.h"
+#include "core/trace.h"
+#include "core/types.h"
+
+#include "base/clock.h"
+#include "base/error.h"
 #include "base/file.h"
 #include "base/hash.h"
+#include "base/log.h"
+#include "base/mem.h"
 #include "triton/core/tritoncache.h"
 
 #include <dlfcn.h>

@@ -4,9 +4,16 @@
  * simply not shown.
  *
  * Sources: NVML API reference (structures and units: milliwatts, millijoules, percent, bytes). */
-#include "core/core.h"
+#include "core/gpu_metrics.h"
+
+#include "core/metrics.h"
 
 #include "base/env.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/metric.h"
+#include "base/str.h"
 
 #include <dlfcn.h>
 #include <stdlib.h>

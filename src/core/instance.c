@@ -1,7 +1,26 @@
-#include "core/core.h"
+#include "core/instance.h"
+
+#include "core/api.h"
+#include "core/backend.h"
+#include "core/model.h"
+#include "core/options.h"
+#include "core/request.h"
+#include "core/response.h"
+#include "core/sched/rate_limiter.h"
 #include "core/sched/sequence.h"
+#include "core/server.h"
+#include "core/statistics.h"
+#include "core/trace.h"
+#include "core/types.h"
+
+#include "base/error.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/str.h"
 
 #include <inttypes.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,12 @@
-#include "core/core.h"
+#include "core/memory.h"
 
+#include "core/api.h"
+
+#include "base/error.h"
+#include "base/mem.h"
+#include "base/pool.h"
+
+#include <stdatomic.h>
 #include <stdlib.h>
 
 /* ---- counted buffers ---- */
@@ -40,52 +47,6 @@ void nrd_buf_unref(nrd_buf *b)
     if (b && atomic_fetch_sub(&b->refs, 1) == 1) {
         nrd_pool_put(b, BUF_HEADER + b->size_bytes);
     }
-}
-
-/* ---- cancellation flags ---- */
-
-struct nrd_cancel {
-    atomic_int refs;
-    _Atomic bool set;
-    nrd_cancel *parent; /* shared */
-};
-
-nrd_cancel *nrd_cancel_new(nrd_cancel *parent)
-{
-    nrd_cancel *c = nrd_pool_zget(sizeof *c);
-    atomic_init(&c->refs, 1);
-    c->parent = parent ? nrd_cancel_ref(parent) : NULL;
-    return c;
-}
-
-nrd_cancel *nrd_cancel_ref(nrd_cancel *c)
-{
-    atomic_fetch_add_explicit(&c->refs, 1, memory_order_relaxed);
-    return c;
-}
-
-void nrd_cancel_unref(nrd_cancel *c)
-{
-    while (c && atomic_fetch_sub(&c->refs, 1) == 1) {
-        nrd_cancel *parent = c->parent;
-        nrd_pool_put(c, sizeof *c);
-        c = parent;
-    }
-}
-
-void nrd_cancel_set(nrd_cancel *c)
-{
-    atomic_store(&c->set, true);
-}
-
-bool nrd_cancel_is_set(const nrd_cancel *c)
-{
-    for (; c; c = c->parent) {
-        if (atomic_load(&c->set)) {
-            return true;
-        }
-    }
-    return false;
 }
 
 /* ---- the memory manager that backends use ---- */

@@ -1,5 +1,25 @@
-#include "core/core.h"
+#include "core/response.h"
 
+#include "core/api.h"
+#include "core/cache.h"
+#include "core/cancel.h"
+#include "core/memory.h"
+#include "core/model.h"
+#include "core/model_metrics.h"
+#include "core/request.h"
+#include "core/response_order.h"
+#include "core/server.h"
+#include "core/trace.h"
+#include "core/types.h"
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/pool.h"
+
+#include <stdatomic.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 

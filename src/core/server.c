@@ -1,11 +1,36 @@
-#include "core/core.h"
-#include "core/repo/agent.h"
+#include "core/server.h"
+
+#include "core/agent.h"
+#include "core/backend.h"
+#include "core/cache.h"
+#include "core/gpu_metrics.h"
+#include "core/host_metrics.h"
+#include "core/memory.h"
+#include "core/model.h"
+#include "core/model_load.h"
+#include "core/options.h"
+#include "core/repo/repository.h"
+#include "core/sched/dynamic_batcher.h"
+#include "core/sched/rate_limiter.h"
+#include "core/sched/sequence_batcher.h"
+#include "core/strings.h"
+#include "core/table.h"
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/queue.h"
+#include "base/str.h"
 
 #include <errno.h>
 #include <inttypes.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #ifndef NRD_VERSION
@@ -27,105 +52,7 @@ const char *const nrd_server_extensions[] = {"classification",
                                              "logging",
                                              NULL};
 
-/* ---- small lists ---- */
-
-void nrd_strings_add(nrd_strings *l, const char *s)
-{
-    l->items = nrd_xrealloc(l->items, (l->n + 1) * sizeof *l->items);
-    l->items[l->n++] = nrd_xstrdup(s);
-}
-
-void nrd_strings_fini(nrd_strings *l)
-{
-    for (size_t i = 0; i < l->n; i++) {
-        free(l->items[i]);
-    }
-    free(l->items);
-    l->items = NULL;
-    l->n = 0;
-}
-
-const char *nrd_setting_find(const nrd_setting *list, const char *scope, const char *key)
-{
-    const char *found = NULL; /* the last one given wins */
-    for (; list; list = list->next) {
-        if (strcmp(list->scope, scope) == 0 && strcmp(list->key, key) == 0) {
-            found = list->value;
-        }
-    }
-    return found;
-}
-
-/* ---- tables ---- */
-
-enum { MAX_COLUMNS = 8, CELL_WIDTH = 80 }; /* longer cells are wrapped on a terminal */
-
-static void put_rule(nrd_str *out, const size_t *width, size_t n_cols)
-{
-    for (size_t c = 0; c < n_cols; c++) {
-        nrd_str_putc(out, '+');
-        for (size_t i = 0; i < width[c] + 2; i++) {
-            nrd_str_putc(out, '-');
-        }
-    }
-    nrd_str_puts(out, "+\n");
-}
-
-/* A file keeps whole cells on one line, so that programs can read the tables. */
-static size_t line_len(const char *s)
-{
-    size_t n = strcspn(s, "\n");
-    if (!isatty(STDERR_FILENO)) {
-        return n;
-    }
-    return n < CELL_WIDTH ? n : CELL_WIDTH;
-}
-
-static void put_row(nrd_str *out, const char *const *cells, const size_t *width, size_t n_cols)
-{
-    const char *rest[MAX_COLUMNS];
-    bool more = true;
-
-    memcpy(rest, cells, n_cols * sizeof *rest);
-    for (bool first = true; more || first; first = false) {
-        more = false;
-        for (size_t c = 0; c < n_cols; c++) {
-            size_t n = line_len(rest[c]);
-            nrd_str_puts(out, "| ");
-            nrd_str_append(out, rest[c], n);
-            for (size_t i = n; i < width[c] + 1; i++) {
-                nrd_str_putc(out, ' ');
-            }
-            rest[c] += n;
-            rest[c] += *rest[c] == '\n';
-            more = more || *rest[c];
-        }
-        nrd_str_puts(out, "|\n");
-    }
-}
-
-void nrd_table_put(nrd_str *out, const char *const *cells, size_t n_rows, size_t n_cols)
-{
-    size_t width[MAX_COLUMNS] = {0};
-
-    NRD_ASSERT(n_cols <= MAX_COLUMNS, "tables of the log are narrow");
-    for (size_t i = 0; i < n_rows * n_cols; i++) {
-        for (const char *p = cells[i]; *p;) {
-            size_t n = line_len(p);
-            width[i % n_cols] = n > width[i % n_cols] ? n : width[i % n_cols];
-            p += n;
-            p += *p == '\n';
-        }
-    }
-    put_rule(out, width, n_cols);
-    for (size_t r = 0; r < n_rows; r++) {
-        put_row(out, cells + r * n_cols, width, n_cols);
-        if (r == 0) {
-            put_rule(out, width, n_cols);
-        }
-    }
-    put_rule(out, width, n_cols);
-}
+/* ---- the start-up log ---- */
 
 static void print_backends(nrd_server *s)
 {

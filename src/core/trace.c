@@ -1,8 +1,17 @@
 /* Traces: time stamps of one request on its way. A trace belongs to its creator until
  * ServerInferAsync, then to the core until every user (request, response factory) let go of it; the
  * release callback hands it back. */
-#include "core/core.h"
+#include "core/trace.h"
 
+#include "core/api.h"
+#include "core/model.h"
+#include "core/request.h"
+#include "core/response.h"
+
+#include "base/error.h"
+#include "base/mem.h"
+
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 

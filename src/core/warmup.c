@@ -3,11 +3,26 @@
  * They go straight to the instance, past the queue: a sample of batch size n is one execution with
  * n requests. Inputs that the configuration does not declare are controls or states, given as they
  * are. An error in any answer fails the load. */
-#include "core/core.h"
-#include "core/sched/sequence.h"
+#include "core/warmup.h"
 
+#include "core/instance.h"
+#include "core/memory.h"
+#include "core/model.h"
+#include "core/request.h"
+#include "core/request_run.h"
+#include "core/response.h"
+#include "core/sched/sequence_batcher.h"
+#include "core/types.h"
+
+#include "base/clock.h"
+#include "base/error.h"
 #include "base/hash.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/str.h"
 
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>

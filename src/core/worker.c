@@ -1,4 +1,4 @@
-/* Who runs the instances: seats and the threads that sit there (see core.h).
+/* Who runs the instances: seats and the threads that sit there (see core/worker.h).
  *
  * A request of an ensemble goes from model to model, and waking the next model's thread costs more
  * than a cheap step. So a hand that queues the next step at the end of its own execution may see to
@@ -12,8 +12,24 @@
  * often in a row that was at once (`promptness`); only where it is the rule does a hand keep steps
  * to itself, one long execution ends that for a while, and the server's keeper wakes a hand for
  * what waits regardless. */
-#include "core/core.h"
+#include "core/worker.h"
 
+#include "core/backend.h"
+#include "core/instance.h"
+#include "core/model.h"
+#include "core/sched/dynamic_batcher.h"
+#include "core/sched/rate_limiter.h"
+#include "core/sched/sequence_batcher.h"
+#include "core/server.h"
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "triton/core/tritonbackend.h"
+
+#include <pthread.h>
+#include <semaphore.h>
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -1,8 +1,14 @@
 /* config.pbtxt (or an override in JSON) -> nrd_config. */
+#include "core/config/config.h"
 #include "core/config/pbtext.h"
-#include "core/core.h"
+#include "core/server.h"
 
+#include "base/error.h"
 #include "base/file.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/str.h"
 
 #include <dirent.h>
 #include <stdlib.h>

@@ -1,8 +1,11 @@
 /* Defaults that a configuration gets before it is checked. */
+#include "core/config/config.h"
 #include "core/config/pbtext.h"
-#include "core/core.h"
 
 #include "base/env.h"
+#include "base/error.h"
+#include "base/mem.h"
+#include "base/str.h"
 
 #include <dirent.h>
 #include <stdlib.h>

@@ -1,6 +1,11 @@
 #include "core/config/pbtext.h"
 
+#include "core/request.h"
+
+#include "base/error.h"
+#include "base/json.h"
 #include "base/mem.h"
+#include "base/str.h"
 
 #include <ctype.h>
 #include <errno.h>

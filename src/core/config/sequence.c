@@ -1,5 +1,7 @@
 /* Checks of sequence_batching, in the words that users know. */
-#include "core/core.h"
+#include "core/config/config.h"
+
+#include "base/error.h"
 
 #include <string.h>
 

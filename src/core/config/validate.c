@@ -1,5 +1,8 @@
 /* Checks of a normalized configuration, in the words that users know. */
-#include "core/core.h"
+#include "core/config/config.h"
+#include "core/types.h"
+
+#include "base/error.h"
 
 #include <string.h>
 

@@ -1,7 +1,18 @@
 /* Asking: which model a request means, what is ready, and the lists of models. */
+#include "core/model.h"
 #include "core/repo/repo.h"
+#include "core/repo/repository.h"
+#include "core/strings.h"
+#include "core/table.h"
+
+#include "base/error.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/str.h"
 
 #include <inttypes.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 

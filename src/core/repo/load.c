@@ -1,11 +1,23 @@
 /* Loading: from a folder to versions that serve. */
+#include "core/agent.h"
+#include "core/config/config.h"
+#include "core/model.h"
+#include "core/model_load.h"
 #include "core/repo/repo.h"
-#include "core/repo/agent.h"
+#include "core/repo/repository.h"
 #include "core/repo/scan.h"
+#include "core/server.h"
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "triton/core/tritonserver.h"
 
 #include <inttypes.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 /* A thread that loads models, and the model that it waits for. */
 typedef struct nrd_repo_loader {

@@ -1,9 +1,18 @@
 /* Orders of a client: load, with files of its own, and unload. */
+#include "core/agent.h"
 #include "core/repo/repo.h"
-#include "core/repo/agent.h"
+#include "core/repo/repository.h"
+#include "core/server.h"
+#include "core/strings.h"
+#include "core/types.h"
 
+#include "base/error.h"
 #include "base/file.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/str.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 

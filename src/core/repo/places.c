@@ -1,9 +1,18 @@
 /* Where models lie: repositories, folders mapped to names, and what is in them. */
 #include "core/repo/repo.h"
+#include "core/repo/repository.h"
 #include "core/repo/scan.h"
+#include "core/server.h"
+#include "core/strings.h"
+#include "core/types.h"
 
+#include "base/error.h"
 #include "base/file.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/str.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -20,7 +20,12 @@
 #ifndef NRD_CORE_REPO_REPO_H
 #define NRD_CORE_REPO_REPO_H
 
-#include "core/core.h"
+#include "core/agent.h"
+#include "core/options.h"
+#include "core/repo/repository.h"
+#include "core/strings.h"
+
+#include <pthread.h>
 
 typedef struct nrd_repo_version {
     int64_t number;

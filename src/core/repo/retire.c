@@ -1,7 +1,17 @@
 /* What goes out of service: unloaded or failed versions, and the ensembles that follow. */
+#include "core/model.h"
+#include "core/model_load.h"
 #include "core/repo/repo.h"
+#include "core/repo/repository.h"
+#include "core/server.h"
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/queue.h"
 
 #include <inttypes.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,7 +1,11 @@
 #include "core/repo/scan.h"
 
+#include "base/error.h"
 #include "base/file.h"
 #include "base/hash.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/str.h"
 
 #include <dirent.h>
 #include <stdlib.h>

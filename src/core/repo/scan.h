@@ -3,7 +3,11 @@
 #ifndef NRD_CORE_REPO_SCAN_H
 #define NRD_CORE_REPO_SCAN_H
 
-#include "core/core.h"
+#include "base/error.h"
+#include "core/objects.h"
+
+#include <stddef.h>
+#include <stdint.h>
 
 /* Names of the sub-folders that may be models, sorted; free with nrd_names_free. */
 nrd_error *nrd_scan_models(char ***out_names, size_t *out_n, const char *repository) NRD_MUST_USE;

@@ -1,7 +1,16 @@
 /* The models that are loaded without being asked for: at the start, and by polling. */
+#include "core/options.h"
 #include "core/repo/repo.h"
+#include "core/repo/repository.h"
 #include "core/repo/scan.h"
+#include "core/server.h"
 
+#include "base/error.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "triton/core/tritonserver.h"
+
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,6 +1,13 @@
 /* The table of models and their versions: a row for each, sorted by name. */
 #include "core/repo/repo.h"
+#include "core/repo/repository.h"
+#include "core/server.h"
+#include "core/strings.h"
 
+#include "base/error.h"
+#include "base/mem.h"
+
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 

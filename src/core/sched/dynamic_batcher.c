@@ -1,7 +1,7 @@
 /* The queue in front of a model's instances. Instance threads pull: whoever is free forms the next
  * batch, so a request makes one hop from the caller's thread to the instance's.
  *
- * Threads without work (hands, see core.h) sleep in a stack, each on its own semaphore: the one
+ * Threads without work (hands, see core/worker.h) sleep in a stack, each on its own semaphore: the one
  * that slept last is woken first, and by name, so nobody wakes in vain. A thread is taken off the
  * stack under the lock and woken after it; until then it cannot go away.
  *
@@ -12,8 +12,26 @@
  *
  * Lock: mu guards everything below it in the struct; it is never held across a callback. Two of
  * them are locked in the order of their addresses. */
-#include "core/core.h"
+#include "core/sched/dynamic_batcher.h"
 
+#include "core/model.h"
+#include "core/model_metrics.h"
+#include "core/request.h"
+#include "core/response.h"
+#include "core/response_order.h"
+#include "core/sched/strategy.h"
+#include "core/statistics.h"
+#include "core/trace.h"
+#include "core/worker.h"
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/mem.h"
+#include "triton/core/tritonserver.h"
+
+#include <pthread.h>
+#include <semaphore.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -9,8 +9,29 @@
  *
  * Lock: job.mu guards the job. It is not held while steps are queued or responses are sent;
  * responses wait in job.outbox and one thread at a time sends them, in order. */
-#include "core/core.h"
+#include "core/sched/ensemble.h"
 
+#include "core/cancel.h"
+#include "core/memory.h"
+#include "core/model.h"
+#include "core/repo/repository.h"
+#include "core/request.h"
+#include "core/request_run.h"
+#include "core/response.h"
+#include "core/server.h"
+#include "core/statistics.h"
+#include "core/trace.h"
+#include "core/types.h"
+#include "core/worker.h"
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/mem.h"
+#include "base/pool.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -7,8 +7,16 @@
  * it is the most that any instance asks for.
  *
  * Lock: mu guards everything. It is a leaf: nothing is called while it is held. */
-#include "core/core.h"
+#include "core/sched/rate_limiter.h"
 
+#include "core/instance.h"
+#include "core/options.h"
+
+#include "base/error.h"
+#include "base/mem.h"
+#include "base/str.h"
+
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -12,7 +12,10 @@
 #ifndef NRD_CORE_SCHED_SEQUENCE_H
 #define NRD_CORE_SCHED_SEQUENCE_H
 
-#include "core/core.h"
+#include "base/error.h"
+#include "core/objects.h"
+
+#include <stdbool.h>
 
 typedef Inference__ModelSequenceBatching__Control nrd_control;
 typedef Inference__ModelSequenceBatching__Control__Kind nrd_control_kind;

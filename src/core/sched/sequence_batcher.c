@@ -16,10 +16,26 @@
  * Lock: mu guards everything below it, and the fields next, prev and seq_slot of waiting requests.
  * Requests to be answered are collected while it is held and answered afterwards. The lock of an
  * inner dynamic batcher may be taken while it is held. */
+#include "core/sched/sequence_batcher.h"
+
+#include "core/instance.h"
+#include "core/model.h"
+#include "core/model_metrics.h"
+#include "core/request.h"
+#include "core/sched/dynamic_batcher.h"
 #include "core/sched/sequence.h"
+#include "core/statistics.h"
+#include "core/trace.h"
 
+#include "base/clock.h"
+#include "base/error.h"
 #include "base/hash.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "triton/core/tritonserver.h"
 
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

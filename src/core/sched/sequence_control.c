@@ -1,6 +1,12 @@
 /* Control tensors of sequence models. One element per request, since the sequence batcher takes
  * requests of batch size 1 only. */
+#include "core/memory.h"
+#include "core/request.h"
 #include "core/sched/sequence.h"
+#include "core/types.h"
+
+#include "base/error.h"
+#include "base/mem.h"
 
 #include <stdio.h>
 #include <stdlib.h>

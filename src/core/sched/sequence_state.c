@@ -2,8 +2,18 @@
  * side, which the backend reads, and an output side, which it fills; StateUpdate makes the new
  * output the next input. A buffer that a request still reads is never written: the output side gets
  * a fresh one then, unless the configuration says that both sides are one buffer. */
+#include "core/api.h"
+#include "core/memory.h"
+#include "core/model.h"
+#include "core/request.h"
 #include "core/sched/sequence.h"
+#include "core/types.h"
 
+#include "base/error.h"
+#include "base/log.h"
+#include "base/mem.h"
+
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 

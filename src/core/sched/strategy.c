@@ -4,9 +4,17 @@
  *
  * A batch is looked at under the lock of its queue, so the library's functions must only compute.
  */
-#include "core/core.h"
+#include "core/sched/strategy.h"
 
+#include "core/api.h"
+#include "core/backend.h"
+#include "core/model.h"
+#include "core/request.h"
+
+#include "base/error.h"
 #include "base/file.h"
+#include "base/log.h"
+#include "base/mem.h"
 
 #include <dlfcn.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* Defaults and checks of a model configuration. */
+#include "core/config/config.h"
 #include "core/config/pbtext.h"
-#include "core/core.h"
 
 #include <stdarg.h>
 #include <setjmp.h>

@@ -1,11 +1,21 @@
-#include "core/repo/agent.h"
+#include "core/agent.h"
 
+#include "core/api.h"
 #include "core/config/pbtext.h"
+#include "core/server.h"
+#include "core/strings.h"
+#include "core/types.h"
 
+#include "base/error.h"
 #include "base/file.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/str.h"
 #include "triton/core/tritonrepoagent.h"
 
 #include <dlfcn.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>

@@ -1,7 +1,15 @@
 /* Small objects of door 1: versions, data types, errors, parameters, messages, buffer attributes,
  * the log. */
-#include "core/core.h"
+#include "core/types.h"
 
+#include "core/api.h"
+#include "core/memory.h"
+
+#include "base/error.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/str.h"
 #include "triton/core/tritoncache.h"
 #include "triton/core/tritonrepoagent.h"
 

@@ -1,4 +1,4 @@
-/* core/repo/agent.h - repository agents: libraries that look at a model's folder, or put another in
+/* core/agent.h - repository agents: libraries that look at a model's folder, or put another in
  * its place, before it is loaded.
  *
  * Purpose   nrd_agents is the row of agents that one load of a model named, each told what happens
@@ -8,12 +8,12 @@
  * Lifetime  With the last share the remaining actions follow, then folders that agents acquired
  *           are removed and libraries that nothing uses are closed.
  */
-#ifndef NRD_CORE_REPO_AGENT_H
-#define NRD_CORE_REPO_AGENT_H
+#ifndef NRD_CORE_AGENT_H
+#define NRD_CORE_AGENT_H
 
-#include "core/core.h"
-
-typedef struct nrd_agents nrd_agents;
+#include "base/error.h"
+#include "core/objects.h"
+#include "core/strings.h"
 
 /* Asks the agents that the configuration names. *out NULL: it names none. */
 nrd_error *nrd_agents_load(nrd_agents **out, nrd_server *s, const nrd_config *cfg,

@@ -1,27 +1,20 @@
-#include "core/core.h"
+#include "core/model_metrics.h"
+
+#include "core/metrics.h"
+#include "core/model.h"
+#include "core/options.h"
+#include "core/server.h"
+#include "core/statistics.h"
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/mem.h"
+#include "base/metric.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* ---- the registry ---- */
-
-static nrd_metrics *registry;
-static pthread_once_t registry_once = PTHREAD_ONCE_INIT;
-
-static void make_registry(void)
-{
-    registry = nrd_metrics_new(); /* lives as long as the process: custom metrics have no server */
-}
-
-nrd_metrics *nrd_core_metrics(void)
-{
-    pthread_once(&registry_once, make_registry);
-    return registry;
-}
-
-/* ---- series of one model ---- */
 
 enum {
     M_SUCCESS,
@@ -329,393 +322,56 @@ void nrd_model_metrics_first_response(nrd_model_metrics *mm, uint64_t start_ns)
     }
 }
 
-/* ---- figures of one model ---- */
-
-void nrd_stats_init(nrd_stats *s)
+void nrd_model_metrics_success(nrd_model_metrics *mm, uint64_t batch_size, const uint64_t ns[5])
 {
-    memset(s, 0, sizeof *s);
-    pthread_mutex_init(&s->mu, NULL);
-}
-
-void nrd_stats_fini(nrd_stats *s)
-{
-    free(s->batches);
-    free(s->responses);
-    pthread_mutex_destroy(&s->mu);
-}
-
-static void add(nrd_duration *d, uint64_t ns)
-{
-    d->count++;
-    d->ns += ns;
-}
-
-static uint64_t minus(uint64_t a, uint64_t b)
-{
-    return a > b ? a - b : 0;
-}
-
-void nrd_stats_success(nrd_model *m, uint64_t batch_size, uint64_t request_ns, uint64_t queue_ns,
-                       uint64_t input_ns, uint64_t infer_ns, uint64_t output_ns)
-{
-    nrd_stats *s = &m->stats;
-    nrd_model_metrics *mm = m->metrics;
-    const uint64_t now_ms = nrd_wall_us() / 1000u;
-
-    pthread_mutex_lock(&s->mu);
-    s->last_inference_ms = now_ms;
-    s->inference_count += batch_size;
-    add(&s->success, request_ns);
-    add(&s->queue, queue_ns);
-    add(&s->input, input_ns);
-    add(&s->infer, infer_ns);
-    add(&s->output, output_ns);
-    pthread_mutex_unlock(&s->mu);
     if (!mm) {
         return;
     }
-    const uint64_t us[] = {request_ns / 1000u, queue_ns / 1000u, input_ns / 1000u, infer_ns / 1000u,
-                           output_ns / 1000u};
     nrd_metric_bump(mm->series[M_SUCCESS], 1);
     nrd_metric_bump(mm->series[M_COUNT], (double)batch_size);
     for (int i = 0; i < 5; i++) {
-        if (us[i]) { /* a cheap model has many zeros */
-            nrd_metric_bump(mm->series[M_REQUEST_US + i], (double)us[i]);
+        const uint64_t us = ns[i] / 1000u;
+        if (us) { /* a cheap model has many zeros */
+            nrd_metric_bump(mm->series[M_REQUEST_US + i], (double)us);
         }
-        nrd_metric_sample(mm->series[M_REQUEST_SUM + i], (double)us[i]);
+        nrd_metric_sample(mm->series[M_REQUEST_SUM + i], (double)us);
     }
 }
 
-void nrd_stats_cache_hit(nrd_request *r, uint64_t lookup_ns)
+void nrd_model_metrics_failure(nrd_model_metrics *mm, nrd_fail_reason reason)
 {
-    nrd_model_metrics *mm = r->model->metrics;
-    nrd_stats *s = &r->model->stats;
-    const uint64_t total = nrd_now_ns() - r->start_ns, queue = r->queue_ns - r->start_ns;
-
-    pthread_mutex_lock(&s->mu);
-    add(&s->success, total);
-    add(&s->cache_hit, lookup_ns);
-    s->queue.ns += queue;
-    s->queue.count++;
-    pthread_mutex_unlock(&s->mu);
-    if (r->step_sums) {
-        atomic_fetch_add(&r->step_sums->queue_ns, queue);
+    if (mm) {
+        nrd_metric_bump(mm->failure[reason], 1);
     }
+}
+
+void nrd_model_metrics_batch(nrd_model_metrics *mm)
+{
+    if (mm) {
+        nrd_metric_bump(mm->series[M_EXEC_COUNT], 1);
+    }
+}
+
+void nrd_model_metrics_cache_hit(nrd_model_metrics *mm, uint64_t request_ns, uint64_t queue_ns,
+                                 uint64_t lookup_ns)
+{
     if (mm) { /* no inference was made, so none is counted */
         nrd_metric_bump(mm->series[M_SUCCESS], 1);
-        nrd_metric_bump(mm->series[M_REQUEST_US], (double)(total / 1000u));
-        nrd_metric_bump(mm->series[M_QUEUE_US], (double)(queue / 1000u));
-        nrd_metric_sample(mm->series[M_QUEUE_SUM], (double)(queue / 1000u));
+        nrd_metric_bump(mm->series[M_REQUEST_US], (double)(request_ns / 1000u));
+        nrd_metric_bump(mm->series[M_QUEUE_US], (double)(queue_ns / 1000u));
+        nrd_metric_sample(mm->series[M_QUEUE_SUM], (double)(queue_ns / 1000u));
         nrd_metric_bump(mm->series[M_CACHE_HITS], 1);
         nrd_metric_bump(mm->series[M_CACHE_HIT_US], (double)(lookup_ns / 1000u));
         nrd_metric_sample(mm->series[M_CACHE_HIT_SUM], (double)(lookup_ns / 1000u));
     }
 }
 
-void nrd_stats_cache_miss(nrd_model *m, uint64_t ns)
+void nrd_model_metrics_cache_miss(nrd_model_metrics *mm, uint64_t ns)
 {
-    nrd_model_metrics *mm = m->metrics;
-    nrd_stats *s = &m->stats;
-
-    pthread_mutex_lock(&s->mu);
-    s->success.ns += ns;
-    add(&s->cache_miss, ns);
-    pthread_mutex_unlock(&s->mu);
     if (mm) {
         nrd_metric_bump(mm->series[M_REQUEST_US], (double)(ns / 1000u));
         nrd_metric_bump(mm->series[M_CACHE_MISSES], 1);
         nrd_metric_bump(mm->series[M_CACHE_MISS_US], (double)(ns / 1000u));
         nrd_metric_sample(mm->series[M_CACHE_MISS_SUM], (double)(ns / 1000u));
     }
-}
-
-void nrd_stats_failure(nrd_model *m, uint64_t request_ns, nrd_fail_reason reason)
-{
-    pthread_mutex_lock(&m->stats.mu);
-    add(&m->stats.fail, request_ns);
-    pthread_mutex_unlock(&m->stats.mu);
-    if (m->metrics) {
-        nrd_metric_bump(m->metrics->failure[reason], 1);
-    }
-}
-
-void nrd_stats_batch(nrd_model *m, uint64_t batch_size, uint64_t input_ns, uint64_t infer_ns,
-                     uint64_t output_ns)
-{
-    nrd_stats *s = &m->stats;
-    size_t i = 0;
-
-    pthread_mutex_lock(&s->mu);
-    s->execution_count++;
-    while (i < s->n_batches && s->batches[i].batch_size < batch_size) {
-        i++;
-    }
-    if (i == s->n_batches || s->batches[i].batch_size != batch_size) {
-        s->batches = nrd_xrealloc(s->batches, (s->n_batches + 1) * sizeof *s->batches);
-        memmove(s->batches + i + 1, s->batches + i, (s->n_batches - i) * sizeof *s->batches);
-        s->n_batches++;
-        s->batches[i] = (nrd_batch_stat){.batch_size = batch_size};
-    }
-    add(&s->batches[i].input, input_ns);
-    add(&s->batches[i].infer, infer_ns);
-    add(&s->batches[i].output, output_ns);
-    pthread_mutex_unlock(&s->mu);
-    if (m->metrics) {
-        nrd_metric_bump(m->metrics->series[M_EXEC_COUNT], 1);
-    }
-}
-
-void nrd_stats_request(nrd_model *m, nrd_request *r, bool success, uint64_t exec_start_ns,
-                       uint64_t compute_start_ns, uint64_t compute_end_ns, uint64_t exec_end_ns)
-{
-    if (r->is_null) {
-        return;
-    }
-    uint64_t now = nrd_now_ns();
-    uint64_t queue = minus(exec_start_ns, r->queue_ns),
-             input = minus(compute_start_ns, exec_start_ns);
-    uint64_t infer = minus(compute_end_ns, compute_start_ns),
-             output = minus(exec_end_ns, compute_end_ns);
-
-    if (r->trace) {
-        nrd_trace_report(r->trace, TRITONSERVER_TRACE_COMPUTE_START, exec_start_ns);
-        nrd_trace_report(r->trace, TRITONSERVER_TRACE_COMPUTE_INPUT_END, compute_start_ns);
-        nrd_trace_report(r->trace, TRITONSERVER_TRACE_COMPUTE_OUTPUT_START, compute_end_ns);
-        nrd_trace_report(r->trace, TRITONSERVER_TRACE_COMPUTE_END, exec_end_ns);
-    }
-    if (!success) {
-        nrd_stats_failure(m, now - r->start_ns,
-                          nrd_request_is_cancelled(r) ? NRD_FAIL_CANCELED : NRD_FAIL_BACKEND);
-        return;
-    }
-    nrd_stats_success(m, r->batch_size ? r->batch_size : 1, now - r->start_ns, queue, input, infer,
-                      output);
-    if (r->model && r->step_sums) { /* the sums end with the release */
-        atomic_fetch_add(&r->step_sums->queue_ns, queue);
-        atomic_fetch_add(&r->step_sums->input_ns, input);
-        atomic_fetch_add(&r->step_sums->infer_ns, infer);
-        atomic_fetch_add(&r->step_sums->output_ns, output);
-    }
-}
-
-nrd_error *nrd_stats_response(nrd_model *m, uint64_t index, nrd_resp_outcome outcome,
-                              uint64_t start_ns, uint64_t output_start_ns, uint64_t end_ns)
-{
-    enum { MAX_INDEX = 4096 }; /* later responses share the last line: memory stays bounded */
-    nrd_stats *s = &m->stats;
-    uint64_t infer_end = output_start_ns ? output_start_ns : end_ns;
-
-    if (start_ns > infer_end) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG,
-                          "Response start cannot happen after compute output start");
-    }
-    if (infer_end > end_ns) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG,
-                          "Compute output start cannot happen after response end");
-    }
-    size_t i = index < MAX_INDEX ? (size_t)index : MAX_INDEX;
-    pthread_mutex_lock(&s->mu);
-    if (i >= s->n_responses) {
-        s->responses = nrd_xrealloc(s->responses, (i + 1) * sizeof *s->responses);
-        memset(s->responses + s->n_responses, 0, (i + 1 - s->n_responses) * sizeof *s->responses);
-        s->n_responses = i + 1;
-    }
-    nrd_response_stat *r = &s->responses[i];
-    if (outcome != NRD_RESP_CANCEL) {
-        add(&r->infer, infer_end - start_ns);
-        if (output_start_ns) {
-            add(&r->output, end_ns - infer_end);
-        }
-    }
-    nrd_duration *of[] = {&r->success, &r->fail, &r->empty, &r->cancel};
-    add(of[outcome], end_ns - start_ns);
-    pthread_mutex_unlock(&s->mu);
-    return NULL;
-}
-
-static void put_duration(nrd_str *out, const char *name, const nrd_duration *d, bool comma)
-{
-    nrd_str_printf(out, "\"%s\":{\"count\":%" PRIu64 ",\"ns\":%" PRIu64 "}%s", name, d->count,
-                   d->ns, comma ? "," : "");
-}
-
-static void put_usage(nrd_str *out, nrd_attr *const *usage, uint32_t n, bool *first)
-{
-    for (uint32_t i = 0; i < n; i++) {
-        nrd_str_printf(out, "%s{\"type\":\"%s\",\"id\":%" PRId64 ",\"byte_size\":%zu}",
-                       *first ? "" : ",", TRITONSERVER_MemoryTypeString(usage[i]->memory_type),
-                       usage[i]->memory_type_id, usage[i]->byte_size);
-        *first = false;
-    }
-}
-
-void nrd_stats_json(nrd_model *m, nrd_str *out)
-{
-    nrd_stats *s = &m->stats;
-    bool first = true;
-
-    nrd_str_puts(out, "{\"name\":");
-    nrd_json_put_cstr(out, m->name);
-    pthread_mutex_lock(&s->mu);
-    nrd_str_printf(out,
-                   ",\"version\":\"%" PRId64 "\",\"last_inference\":%" PRIu64
-                   ",\"inference_count\":%" PRIu64 ",\"execution_count\":%" PRIu64
-                   ",\"inference_stats\":{",
-                   m->version, s->last_inference_ms, s->inference_count, s->execution_count);
-    put_duration(out, "success", &s->success, true);
-    put_duration(out, "fail", &s->fail, true);
-    put_duration(out, "queue", &s->queue, true);
-    put_duration(out, "compute_input", &s->input, true);
-    put_duration(out, "compute_infer", &s->infer, true);
-    put_duration(out, "compute_output", &s->output, true);
-    put_duration(out, "cache_hit", &s->cache_hit, true);
-    put_duration(out, "cache_miss", &s->cache_miss, false);
-    nrd_str_puts(out, "},\"response_stats\":{");
-    for (size_t i = 0; i < s->n_responses; i++) {
-        const nrd_response_stat *r = &s->responses[i];
-        nrd_str_printf(out, "%s\"%zu\":{", i ? "," : "", i);
-        put_duration(out, "compute_infer", &r->infer, true);
-        put_duration(out, "compute_output", &r->output, true);
-        put_duration(out, "success", &r->success, true);
-        put_duration(out, "fail", &r->fail, true);
-        put_duration(out, "empty_response", &r->empty, true);
-        put_duration(out, "cancel", &r->cancel, false);
-        nrd_str_putc(out, '}');
-    }
-    nrd_str_puts(out, "},\"batch_stats\":[");
-    for (size_t i = 0; i < s->n_batches; i++) {
-        const nrd_batch_stat *b = &s->batches[i];
-        nrd_str_printf(out, "%s{\"batch_size\":%" PRIu64 ",", i ? "," : "", b->batch_size);
-        put_duration(out, "compute_input", &b->input, true);
-        put_duration(out, "compute_infer", &b->infer, true);
-        put_duration(out, "compute_output", &b->output, false);
-        nrd_str_putc(out, '}');
-    }
-    pthread_mutex_unlock(&s->mu);
-    nrd_str_puts(out, "],\"memory_usage\":[");
-    pthread_mutex_lock(&m->mu);
-    put_usage(out, m->usage, m->n_usage, &first);
-    for (uint32_t i = 0; i < m->n_instances; i++) {
-        put_usage(out, m->instances[i]->usage, m->instances[i]->n_usage, &first);
-    }
-    pthread_mutex_unlock(&m->mu);
-    nrd_str_puts(out, "]}");
-}
-
-/* ---- the machine ---- */
-
-enum { H_CPU_LOAD, H_MEM_TOTAL, H_MEM_USED, H_PINNED_TOTAL, H_PINNED_USED, N_HOST };
-
-static const struct {
-    const char *name, *help;
-} host_families[N_HOST] = {
-    [H_CPU_LOAD] = {"nv_cpu_utilization", "CPU utilization rate [0.0 - 1.0]"},
-    [H_MEM_TOTAL] = {"nv_cpu_memory_total_bytes", "CPU total memory (RAM), in bytes"},
-    [H_MEM_USED] = {"nv_cpu_memory_used_bytes", "CPU used memory (RAM), in bytes"},
-    [H_PINNED_TOTAL] = {"nv_pinned_memory_pool_total_bytes",
-                        "Pinned memory pool total memory size, in bytes"},
-    [H_PINNED_USED] = {"nv_pinned_memory_pool_used_bytes",
-                       "Pinned memory pool used memory size, in bytes"},
-};
-
-struct nrd_host_metrics {
-    nrd_metric_family *families[N_HOST];
-    nrd_metric *series[N_HOST];
-    uint64_t busy, total; /* at the last update, in clock ticks */
-};
-
-nrd_error *nrd_host_metrics_new(nrd_host_metrics **out, bool with_cpu)
-{
-    nrd_host_metrics *h = nrd_xcalloc(1, sizeof *h);
-    nrd_error *err = NULL;
-
-    *out = NULL;
-    for (int k = with_cpu ? 0 : H_PINNED_TOTAL; k < N_HOST && !err; k++) {
-        err = nrd_metric_family_get(&h->families[k], nrd_core_metrics(), NRD_METRIC_GAUGE,
-                                    host_families[k].name, host_families[k].help);
-        if (!err) {
-            err = nrd_metric_get(&h->series[k], h->families[k], NULL, 0, NULL);
-        }
-    }
-    if (err) {
-        nrd_host_metrics_free(h);
-        return err;
-    }
-    nrd_host_metrics_update(h);
-    *out = h;
-    return NULL;
-}
-
-static void update_cpu(nrd_host_metrics *h)
-{
-    unsigned long long v[8] = {0}, total = 0, idle;
-    FILE *f = fopen("/proc/stat", "re");
-    int n = 0;
-
-    if (!f) {
-        return;
-    }
-    n = fscanf(f, "cpu %llu %llu %llu %llu %llu %llu %llu %llu", &v[0], &v[1], &v[2], &v[3], &v[4],
-               &v[5], &v[6], &v[7]);
-    fclose(f);
-    if (n < 5) {
-        return;
-    }
-    for (int i = 0; i < 8; i++) {
-        total += v[i];
-    }
-    idle = v[3] + v[4]; /* idle and waiting for I/O */
-    uint64_t busy = total - idle;
-    if (h->total && total > h->total) {
-        nrd_metric_put(h->series[H_CPU_LOAD],
-                       (double)minus(busy, h->busy) / (double)(total - h->total));
-    }
-    h->busy = busy;
-    h->total = total;
-}
-
-static void update_memory(nrd_host_metrics *h)
-{
-    char line[128];
-    unsigned long long total = 0, available = 0, kb;
-    FILE *f = fopen("/proc/meminfo", "re");
-
-    if (!f) {
-        return;
-    }
-    while (fgets(line, sizeof line, f)) {
-        if (sscanf(line, "MemTotal: %llu", &kb) == 1) {
-            total = kb * 1024u;
-        } else if (sscanf(line, "MemAvailable: %llu", &kb) == 1) {
-            available = kb * 1024u;
-        }
-    }
-    fclose(f);
-    nrd_metric_put(h->series[H_MEM_TOTAL], (double)total);
-    nrd_metric_put(h->series[H_MEM_USED], (double)minus(total, available));
-}
-
-void nrd_host_metrics_update(nrd_host_metrics *h)
-{
-    if (!h) {
-        return;
-    }
-    if (h->series[H_CPU_LOAD]) {
-        update_cpu(h);
-        update_memory(h);
-    }
-    nrd_metric_put(h->series[H_PINNED_TOTAL], (double)nrd_pinned_pool_size());
-    nrd_metric_put(h->series[H_PINNED_USED], (double)nrd_pinned_pool_used());
-}
-
-void nrd_host_metrics_free(nrd_host_metrics *h)
-{
-    if (!h) {
-        return;
-    }
-    for (int k = 0; k < N_HOST; k++) {
-        nrd_metric_unref(h->series[k]);
-        nrd_metric_family_unref(h->families[k]);
-    }
-    free(h);
 }

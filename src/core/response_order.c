@@ -2,8 +2,17 @@
  * run (preserve_ordering). Every request has a turn; responses of a turn that is not first wait in
  * it. Whoever brings a response that may go delivers it, and those behind it that may go then; no
  * lock is held across a callback, and only one thread delivers at a time. */
-#include "core/core.h"
+#include "core/response_order.h"
 
+#include "core/response.h"
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "triton/core/tritonserver.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 
 typedef struct item {

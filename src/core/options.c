@@ -1,5 +1,12 @@
 /* Door 1: options, collected before the server starts. */
-#include "core/core.h"
+#include "core/options.h"
+
+#include "core/api.h"
+#include "core/strings.h"
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/mem.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -39,6 +46,17 @@ static void free_settings(nrd_setting *s)
         free(s->value);
         free(s);
     }
+}
+
+const char *nrd_setting_find(const nrd_setting *list, const char *scope, const char *key)
+{
+    const char *found = NULL; /* the last one given wins */
+    for (; list; list = list->next) {
+        if (strcmp(list->scope, scope) == 0 && strcmp(list->key, key) == 0) {
+            found = list->value;
+        }
+    }
+    return found;
 }
 
 void nrd_options_init(nrd_options *o)

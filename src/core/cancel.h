@@ -1,0 +1,16 @@
+/* core/cancel.h - a flag that says "nobody waits for this any more"; it is set when a parent's is.
+ * Counted; any thread. */
+#ifndef NRD_CORE_CANCEL_H
+#define NRD_CORE_CANCEL_H
+
+#include "core/objects.h"
+
+#include <stdbool.h>
+
+nrd_cancel *nrd_cancel_new(nrd_cancel *parent); /* shares parent (may be NULL) */
+nrd_cancel *nrd_cancel_ref(nrd_cancel *c);
+void nrd_cancel_unref(nrd_cancel *c);
+void nrd_cancel_set(nrd_cancel *c);
+bool nrd_cancel_is_set(const nrd_cancel *c);
+
+#endif

@@ -1,0 +1,37 @@
+/* core/memory.h - memory that travels with requests, and the memory manager of backends.
+ *
+ * Purpose   nrd_buf is a counted buffer: tensors go from step to step as shares of it, without
+ * copies. Owner     Counted, any thread. The pool figures are those of the process. Errors    NULL:
+ * no memory. */
+#ifndef NRD_CORE_MEMORY_H
+#define NRD_CORE_MEMORY_H
+
+#include "triton/core/tritonserver.h"
+
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct nrd_buf {
+    atomic_int refs;
+    size_t size_bytes;
+    void *data; /* 64-byte aligned, part of the same allocation */
+} nrd_buf;
+
+nrd_buf *nrd_buf_new(size_t size_bytes); /* NULL on no memory; contents undefined */
+nrd_buf *nrd_buf_ref(nrd_buf *b);
+void nrd_buf_unref(nrd_buf *b); /* NULL is fine */
+
+typedef struct nrd_attr { /* TRITONSERVER_BufferAttributes */
+    size_t byte_size;
+    TRITONSERVER_MemoryType memory_type;
+    int64_t memory_type_id;
+    void *cuda_ipc_handle;
+} nrd_attr;
+
+/* The process's pool figures, for metrics: "pinned" memory is limited but ordinary memory here. */
+void nrd_pinned_pool_set_size(uint64_t size_bytes);
+uint64_t nrd_pinned_pool_size(void);
+uint64_t nrd_pinned_pool_used(void);
+
+#endif

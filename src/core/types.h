@@ -1,0 +1,57 @@
+/* core/types.h - data types, shapes, parameters and messages of the interfaces.
+ *
+ * Purpose   What TRITONSERVER_Parameter and TRITONSERVER_Message are inside, and what data types
+ * mean. Owner     Whoever holds them, one thread at a time. */
+#ifndef NRD_CORE_TYPES_H
+#define NRD_CORE_TYPES_H
+
+#include "base/str.h"
+#include "model_config.pb-c.h"
+#include "triton/core/tritonserver.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { NRD_MAX_RANK = 32 }; /* dimensions of a tensor */
+
+uint32_t nrd_tdtype_size(TRITONSERVER_DataType t); /* 0 for BYTES */
+TRITONSERVER_DataType nrd_tdtype_from_config(Inference__DataType t);
+const char *nrd_tdtype_name(TRITONSERVER_DataType t);
+/* Product of dims; false: a dimension is negative or the product overflows. */
+bool nrd_shape_count(const int64_t *dims, size_t n, uint64_t *out);
+void nrd_shape_put(nrd_str *out, const int64_t *dims, size_t n); /* "[1,-1]" */
+
+typedef struct nrd_param { /* TRITONSERVER_Parameter */
+    char *name;
+    TRITONSERVER_ParameterType type;
+    char *str;
+    int64_t i;
+    double d;
+    bool b;
+    const void *bytes;
+    uint64_t n_bytes;
+} nrd_param;
+
+typedef struct nrd_params {
+    nrd_param *items;
+    uint32_t n, cap;
+} nrd_params;
+
+void nrd_param_init(nrd_param *p, const char *name, TRITONSERVER_ParameterType type,
+                    const void *value);
+void nrd_param_fini(nrd_param *p);
+const void *nrd_param_value(const nrd_param *p); /* as the API hands it out */
+void nrd_params_set(nrd_params *l, const char *name, TRITONSERVER_ParameterType type,
+                    const void *value); /* replaces */
+void nrd_params_copy(nrd_params *to, const nrd_params *from);
+void nrd_params_fini(nrd_params *l);
+
+typedef struct nrd_message { /* TRITONSERVER_Message */
+    char *text;
+    size_t len;
+} nrd_message;
+
+nrd_message *nrd_message_new(nrd_str *json); /* takes the text always */
+
+#endif
