@@ -27,6 +27,7 @@ struct nrd_plan {
     uint64_t total_bytes;
     const char **unused;
     size_t n_unused;
+    bool qkv_is_split; /* of the layer that is being planned: its q, k, v are three tensors */
     uint8_t *used; /* one for each source tensor */
     nrd_arena arena;
     nrd_str notes;
@@ -211,6 +212,13 @@ static void qkv_shares(const nrd_plan *p, int64_t row0[3], int64_t n[3], int64_t
     row0[2] = row0[1];
 }
 
+static bool one_type(const job *j)
+{
+    return j->dtype[0] == j->dtype[1] && j->dtype[1] == j->dtype[2];
+}
+
+/* One tensor where the layer's weights are of one type, else three: for weights and biases alike,
+ * since who reads an engine looks at the weights only (split_qkv). */
 static nrd_error *add_qkv(nrd_plan *p, job *j, nrd_plan_tensor *t)
 {
     int64_t row0[3], n[3], total[3];
@@ -225,16 +233,16 @@ static nrd_error *add_qkv(nrd_plan *p, job *j, nrd_plan_tensor *t)
         part->row0 = before + row0[i];
         part->n_rows = n[i];
     }
-    if (stacked || (j->dtype[0] == j->dtype[1] && j->dtype[1] == j->dtype[2])) {
+    if (!p->qkv_is_split) {
         t->n_parts = 3;
-        t->dtype = j->dtype[0];
+        /* a bias of several types: float32 holds them all */
+        t->dtype = stacked || one_type(j) ? j->dtype[0] : NRD_DTYPE_F32;
         if (stacked && p->spec.tp_size == 1) { /* one piece, so that it need not be copied */
             t->parts[0].n_rows = total[0] + total[1] + total[2];
             t->n_parts = 1;
         }
         return add(p, t, j->name);
     }
-    /* q, k and v differ in type: three tensors */
     const char *at = strstr(j->name, ".qkv.");
     NRD_ASSERT(at, "only qkv weights are divided by heads");
     for (int i = 0; i < 3; i++) {
@@ -340,6 +348,25 @@ static nrd_dtype part_dtype(nrd_plan *p, const job *j, const nrd_src_tensor *t, 
     return plain_dtype(p, src);
 }
 
+/* Whether the weights of q, k and v of a layer differ in type, so that no single tensor holds them. */
+static nrd_error *split_qkv(nrd_plan *p, const nrd_weight_rule *rules, int32_t layer, bool *out)
+{
+    *out = false;
+    for (; rules->dst; rules++) {
+        job j = {.rule = rules, .layer = layer};
+        if (rules->shard != NRD_SHARD_QKV || rules->cols == NRD_DIM_ONE) {
+            continue;
+        }
+        expand(j.name, "", rules->dst, layer);
+        NRD_TRY(find_sources(p, &j));
+        for (int i = 0; i < j.n_src; i++) {
+            j.dtype[i] = part_dtype(p, &j, j.src[i], rules->flags);
+        }
+        *out = j.n_src > 1 && !one_type(&j);
+    }
+    return NULL;
+}
+
 /* Which constant stands for a weight that a dummy source has not got. */
 static nrd_fill dummy_fill(const job *j)
 {
@@ -424,6 +451,9 @@ static nrd_error *apply_rules(nrd_plan *p, const nrd_weight_rule *rules, int32_t
                               rule_group group, bool split_head)
 {
     int32_t first = p->spec.n_layers / p->spec.pp_size * p->pp_rank;
+    if (group == RULES_LAYER && nrd_source_get_kind(p->src) != NRD_SOURCE_DUMMY) {
+        NRD_TRY(split_qkv(p, rules, first + layer, &p->qkv_is_split));
+    }
     for (const nrd_weight_rule *r = rules; r->dst; r++) {
         if (group_of(r) != group || !nrd_when_holds(&p->spec, r->when) ||
             (group != RULES_LAYER && !on_this_stage(p, r)) ||

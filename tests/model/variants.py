@@ -31,6 +31,8 @@ def _tiny():
                                     "q3_k", "q4_k", "q5_k", "q6_k")]
     pairs += [("gpt2", "q8_0"), ("llama3", "q5_1"), ("llama3-tied", "q4_0"), ("qwen2", "q4_1"),
               ("qwen3", "q5_0"), ("gemma2-hd", "q4_k"), ("gemma3", "q4_k"), ("gemma3", "q6_k")]
+    # several types in one layer: what most people download
+    pairs += [("qwen2", "Q4_K_M"), ("llama", "Q4_K_M"), ("gpt2", "Q5_K_M"), ("gemma3", "Q4_K_S")]
     for arch, fmt in pairs:
         yield row(f"{arch}-gguf-{fmt}", arch, "gguf", quant=fmt, gguf_version=3, **short)
 

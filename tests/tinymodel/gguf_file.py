@@ -207,7 +207,7 @@ def _metadata(arch, name, config, fmt):
                   "q2_k": 10, "q3_k": 12, "q4_k": 15, "q5_k": 17, "q6_k": 18, "bf16": 32}
     keys = [("general.architecture", "string", arch), ("general.type", "string", "model"),
             ("general.name", "string", f"tiny {name}"),
-            ("general.file_type", "uint32", file_types[fmt]),
+            ("general.file_type", "uint32", file_types.get(fmt, 1024)),  # 1024: guessed
             ("general.quantization_version", "uint32", 2)]
 
     def add(key, kind, value):
@@ -246,8 +246,9 @@ def _metadata(arch, name, config, fmt):
     return keys
 
 
-def to_gguf(spec, tensors, fmt):
-    """(keys without the tokenizer, tensors for write())."""
+def to_gguf(spec, tensors, fmt, type_of=None):
+    """(keys without the tokenizer, tensors for write()). type_of(name, shape): the format of a
+    matrix, where not all have `fmt`."""
     arch, c = spec.gguf_arch, spec.config
     n_layers = c.get("num_hidden_layers", c.get("n_layer"))
     out = []
@@ -259,7 +260,8 @@ def to_gguf(spec, tensors, fmt):
                          c.get("num_key_value_heads"), False)
             # Vectors and learned positions stay float32 in every file.
             plain = x.ndim == 1 or theirs == "position_embd"
-            chosen = "f32" if plain else quant.fitting(fmt, x.shape[-1])
+            chosen = ("f32" if plain else type_of(theirs + end, x.shape) if type_of
+                      else quant.fitting(fmt, x.shape[-1]))
             data = quant.quantize(x, chosen).reshape(-1)
             out.append((theirs + end, chosen, x.shape, data))
     factors = rope_factors(c)

@@ -5,6 +5,7 @@
     make_model.py --arch qwen2 --out /tmp/tiny --dtype bfloat16 --shards 3
     make_model.py --arch gpt2 --out /tmp/tiny --format bin            pytorch_model.bin
     make_model.py --arch llama --out /tmp/tiny.gguf --format gguf --quant q4_k
+    make_model.py --arch qwen2 --out /tmp/tiny.gguf --format gguf --quant Q4_K_M
     make_model.py --list                                              the architectures
 
 The folder has config.json, weights and a small tokenizer, so that it can be served. Needs numpy.
@@ -19,6 +20,7 @@ import numpy as np
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import gguf_file  # noqa: E402
 import hf_folder  # noqa: E402
+import presets  # noqa: E402
 import quant  # noqa: E402
 import tokenizer  # noqa: E402
 import weights  # noqa: E402
@@ -70,7 +72,8 @@ def write_gguf(arch, out, fmt="f32", version=3):
     spec = SPECS[arch]
     if spec.gguf_arch is None:
         raise ValueError(f"{arch}: {spec.no_gguf}")
-    keys, tensors = gguf_file.to_gguf(spec, weights.build(spec), fmt)
+    mix = presets.types(fmt, spec) if fmt in presets.BASE else None
+    keys, tensors = gguf_file.to_gguf(spec, weights.build(spec), fmt, mix)
     keys += tokenizer.gguf_keys(spec.config["vocab_size"], starts_with_bos(spec))
     folder = os.path.dirname(os.path.abspath(out))
     os.makedirs(folder, exist_ok=True)
@@ -85,7 +88,8 @@ def main():
     parser.add_argument("--dtype", choices=["float32", "float16", "bfloat16"], default="float32")
     parser.add_argument("--format", choices=["safetensors", "bin", "gguf"], default="safetensors")
     parser.add_argument("--shards", type=int, default=1)
-    parser.add_argument("--quant", choices=list(quant.FORMATS), default="f32", help="GGUF only")
+    parser.add_argument("--quant", choices=[*quant.FORMATS, *presets.BASE], default="f32",
+                        help="GGUF only: one type, or a mix that llama.cpp's quantizer makes")
     parser.add_argument("--gguf-version", type=int, choices=[2, 3], default=3)
     args = parser.parse_args()
     if args.list:
