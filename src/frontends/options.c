@@ -181,6 +181,7 @@ void nrd_options_init(nrd_options *o)
     o->load_threads = 4;
     o->allow_http = true;
     o->allow_openai = o->ui = true;
+    o->generation_config = nrd_xstrdup("auto");
     o->api_key_file = nrd_xstrdup("");
     o->http_address = nrd_xstrdup("0.0.0.0");
     o->http_port = 8000;
@@ -248,7 +249,8 @@ void nrd_options_fini(nrd_options *o)
                         &o->metrics_address,
                         &o->http_forward_pattern,
                         &o->model_config_name,
-                        &o->api_key_file};
+                        &o->api_key_file,
+                        &o->generation_config};
     nrd_option_list *lists[] = {
         &o->repositories,    &o->startup_models, &o->http_restricted, &o->grpc_restricted,
         &o->metrics_config,  &o->trace_config,   &o->trace_old,       &o->backend_config,

@@ -70,6 +70,7 @@ typedef struct nrd_options {
     nrd_option_list cors_origins; /* name */
     int64_t openai_port;          /* a port of their own besides; -1: none */
     int64_t openai_rate_limit;    /* requests a minute and key; 0: any number */
+    char *generation_config;      /* "auto": sampling defaults of the model; "none": OpenAI's */
     bool ui;                      /* the page at / */
     /* gRPC */
     bool allow_grpc, allow_grpc_given;

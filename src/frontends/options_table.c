@@ -236,6 +236,12 @@ const nrd_option_row nrd_option_rows[] = {
     {"OpenAI", "openai-rate-limit", NRD_FORM_INT, F(openai_rate_limit), 0, INT_MAX, "integer", NULL,
      "Requests a minute for each key; more are answered 429. 0: any number. Default is 0."},
 
+    {"OpenAI", "generation-config", NRD_FORM_CUSTOM, 0, 0, 0, "string",
+     nrd_option_parse_generation_config,
+     "How /v1 samples where a request does not say. \"auto\": as generation_config.json in the tokenizer's "
+     "folder says, else temperature 0.8, top_k 40, top_p 0.95, min_p 0.05; \"none\": OpenAI's defaults, "
+     "temperature 1 over the whole vocabulary. Default is \"auto\"."},
+
     {"Page", "ui", NRD_FORM_BOOL, F(ui), 0, 0, "boolean", NULL,
      "Show a page at / of the HTTP port: chat with the models, a live view of the server. Default is "
      "true."},

@@ -72,6 +72,15 @@ nrd_error *nrd_option_read_int(const char *name, const char *value, int64_t min,
     return NULL;
 }
 
+nrd_error *nrd_option_parse_generation_config(nrd_options *o, const char *name, const char *value)
+{
+    if (strcmp(value, "auto") != 0 && strcmp(value, "none") != 0) {
+        return nrd_option_bad(name, "expected auto or none, got '%s'", value);
+    }
+    nrd_option_set_string(&o->generation_config, value);
+    return NULL;
+}
+
 /* ---- values with parts ---- */
 
 /* "<name>,<setting>=<value>"; without the comma the name is "" where that is allowed. */

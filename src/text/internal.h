@@ -11,6 +11,7 @@
 
 #include "base/json.h"
 #include "base/mem.h"
+#include "formats/gguf.h"
 #include "text/tokenizer.h"
 #include "text/unicode.h"
 
@@ -201,6 +202,14 @@ typedef struct pair_slot {
     int32_t id;
 } pair_slot;
 
+/* What a model's files say about sampling; see sampling.h. */
+enum { TOK_TEMPERATURE, TOK_TOP_P, TOK_MIN_P, TOK_REPETITION, TOK_TOP_K, TOK_N_WISHES };
+
+typedef struct tok_wish_value {
+    bool given;
+    double value;
+} tok_wish_value;
+
 struct nrd_tokenizer {
     uint32_t serial; /* never 0; tells cache entries of different tokenizers apart */
     nrd_arena arena;
@@ -257,7 +266,15 @@ struct nrd_tokenizer {
     int32_t bos_id, eos_id, pad_id, unk_id;
     char *chat_template, *tool_template;
     nrd_ids stop_ids;
+    tok_wish_value wishes[TOK_N_WISHES];
 };
+
+/* ---- sampling (sampling.c) ---- */
+
+void nrd_tok_take_sampling_json(nrd_tokenizer *t, const nrd_json *generation_config);
+void nrd_tok_take_sampling_gguf(nrd_tokenizer *t, const nrd_gguf *g);
+/* Members of an object that was begun in `out` with nothing before it. */
+void nrd_tok_put_sampling(const nrd_tokenizer *t, nrd_str *out);
 
 /* ---- builder ---- */
 

@@ -128,6 +128,9 @@ nrd_error *nrd_tok_load_side_files(nrd_tokenizer *t, const char *dir)
         take_eos(t, nrd_json_get(root, "eos_token_id"));
         take_id(t, root, "bos_token_id", &t->bos_id);
         take_id(t, root, "pad_token_id", &t->pad_id);
+        if (i == 0) {
+            nrd_tok_take_sampling_json(t, root);
+        }
         nrd_json_doc_free(doc);
         doc = NULL;
     }

@@ -240,6 +240,7 @@ static nrd_error *load_ids(nrd_tokenizer *t, const nrd_gguf *g, bool llama)
     if (nrd_gguf_bool(g, "tokenizer.ggml.add_eos_token", false) && t->eos_id >= 0) {
         NRD_TRY(nrd_tok_set_affix(t, true, &t->eos_id, 1));
     }
+    nrd_tok_take_sampling_gguf(t, g);
     if (nrd_gguf_str(g, "tokenizer.chat_template", &s) && s.n) {
         t->chat_template = nrd_xstrndup(s.data, s.n);
     }

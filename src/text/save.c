@@ -404,18 +404,21 @@ static void put_config(const nrd_tokenizer *t, nrd_str *o)
 
 static void put_generation(const nrd_tokenizer *t, nrd_str *o)
 {
-    nrd_str_puts(o, "{\n\"eos_token_id\": [");
-    nrd_str_printf(o, "%d", t->eos_id);
-    for (size_t i = 0; i < t->stop_ids.n; i++) {
-        nrd_str_printf(o, ", %d", t->stop_ids.ids[i]);
+    nrd_str_putc(o, '{');
+    if (t->eos_id >= 0) {
+        nrd_str_printf(o, "\n\"eos_token_id\": [%d", t->eos_id);
+        for (size_t i = 0; i < t->stop_ids.n; i++) {
+            nrd_str_printf(o, ", %d", t->stop_ids.ids[i]);
+        }
+        nrd_str_putc(o, ']');
     }
-    nrd_str_putc(o, ']');
     if (t->bos_id >= 0) {
-        nrd_str_printf(o, ",\n\"bos_token_id\": %d", t->bos_id);
+        nrd_str_printf(o, "%s\n\"bos_token_id\": %d", o->len > 1 ? "," : "", t->bos_id);
     }
     if (t->pad_id >= 0) {
-        nrd_str_printf(o, ",\n\"pad_token_id\": %d", t->pad_id);
+        nrd_str_printf(o, "%s\n\"pad_token_id\": %d", o->len > 1 ? "," : "", t->pad_id);
     }
+    nrd_tok_put_sampling(t, o);
     nrd_str_puts(o, "\n}\n");
 }
 
@@ -438,11 +441,9 @@ nrd_error *nrd_tokenizer_save(const nrd_tokenizer *t, const char *dir)
     nrd_str_clear(&o);
     put_config(t, &o);
     NRD_TRY_GOTO(write_file(dir, "tokenizer_config.json", &o), err, done);
-    if (t->eos_id >= 0) {
-        nrd_str_clear(&o);
-        put_generation(t, &o);
-        err = write_file(dir, "generation_config.json", &o);
-    }
+    nrd_str_clear(&o);
+    put_generation(t, &o);
+    err = write_file(dir, "generation_config.json", &o);
 done:
     nrd_str_fini(&o);
     return err;

@@ -84,7 +84,7 @@ const char *nrd_tokenizer_tool_template(const nrd_tokenizer *t);
 const int32_t *nrd_tokenizer_stop_ids(const nrd_tokenizer *t, size_t *out_n);
 
 /* Writes the tokenizer as a folder holding tokenizer.json, tokenizer_config.json (and
- * generation_config.json if known) that this library and Hugging Face read with equal results. */
+ * generation_config.json) that this library and Hugging Face read with equal results. */
 nrd_error *nrd_tokenizer_save(const nrd_tokenizer *t, const char *dir) NRD_MUST_USE;
 
 #endif

@@ -7,13 +7,16 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "nereid/executor.h"
+#include "text/sampling.h"
 #include "text/template/chat.h"
 #include "text/tokenizer.h"
 
 #include <errno.h>
+#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/random.h>
 #include <unistd.h>
 
 static const char usage[] =
@@ -29,12 +32,13 @@ static const char chat_usage[] =
     "  /clear        a new conversation\n"
     "  /exit         the end\n";
 
-enum { MAX_STOPS = 16, MAX_PROMPT_BYTES = 64 << 20 };
+enum { MAX_STOPS = 16, MAX_PROMPT_BYTES = 64 << 20, UNSET = INT32_MIN };
 
 typedef struct {
     const char *prompt, *prompt_file, *tokenizer_dir, *seed, *stop, *system, *chat_template;
-    int32_t n, top_k, beam_width;
-    double temperature, top_p, min_p, repetition_penalty;
+    const char *generation_config;
+    int32_t n, top_k, beam_width;                         /* top_k UNSET: the model's */
+    double temperature, top_p, min_p, repetition_penalty; /* NAN: the model's */
     bool chat, echo, ignore_eos, quiet;
     nrd_exec_options exec;
 } options;
@@ -46,6 +50,8 @@ typedef struct session {
     const options *o;
     nrd_ids stop_ids, stop_ends; /* phrases: end-of-generation ids beyond eos, and --stop */
     int32_t end_id;
+    nrd_sampling sampling; /* in force */
+    uint64_t seed;         /* of the answer that is being made */
 } session;
 
 static nrd_error *find_tokenizer(nrd_tokenizer **out, const options *o, const nrd_model_path *m)
@@ -82,14 +88,56 @@ static nrd_error *find_stops(session *s)
     return NULL;
 }
 
-static nrd_error *make_request(const session *s, const nrd_ids *ids, nrd_exec_request *r)
+static double pick(double asked, double otherwise)
+{
+    return isnan(asked) ? otherwise : asked;
+}
+
+/* What the user asked for, over what the model says. Beams are not drawn: there only the user's word
+ * counts. */
+static nrd_sampling resolve(const options *o, const nrd_tokenizer *t)
+{
+    const bool own = o->beam_width <= 1 && !strcmp(o->generation_config, "auto");
+    nrd_sampling s = own ? nrd_tokenizer_sampling(t) : NRD_SAMPLING_BARE;
+
+    s.temperature = pick(o->temperature, s.temperature);
+    s.top_p = pick(o->top_p, s.top_p);
+    s.min_p = pick(o->min_p, s.min_p);
+    s.repetition_penalty = pick(o->repetition_penalty, s.repetition_penalty);
+    s.top_k = o->top_k == UNSET ? s.top_k : o->top_k;
+    return s;
+}
+
+static bool draws(const session *s)
+{
+    return s->o->beam_width <= 1 && s->sampling.temperature > 0 && s->sampling.top_k != 1;
+}
+
+static nrd_error *next_seed(session *s)
+{
+    unsigned long long given;
+    uint32_t random; /* short enough to be typed again */
+
+    if (s->o->seed) {
+        if (!nrd_parse_u64(s->o->seed, &given)) {
+            return nrd_errorf(NRD_ERR_INVALID_ARG, "--seed: '%s' is no number", s->o->seed);
+        }
+        s->seed = given;
+        return NULL;
+    }
+    if (getrandom(&random, sizeof random, 0) != (ssize_t)sizeof random) {
+        return nrd_errorf(NRD_ERR_INTERNAL, "no random numbers from the system");
+    }
+    s->seed = random;
+    return NULL;
+}
+
+static void make_request(const session *s, const nrd_ids *ids, nrd_exec_request *r)
 {
     const options *o = s->o;
-    unsigned long long seed = 0;
+    const nrd_sampling *w = &s->sampling;
+
     nrd_exec_request_init(r);
-    if (o->seed && !nrd_parse_u64(o->seed, &seed)) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "--seed: '%s' is no number", o->seed);
-    }
     r->input_ids = ids->ids;
     r->n_input_ids = (int32_t)ids->n;
     r->max_new_tokens = o->n;
@@ -98,18 +146,12 @@ static nrd_error *make_request(const session *s, const nrd_ids *ids, nrd_exec_re
     r->end_id = s->end_id;
     r->stop_words = (nrd_phrases){s->stop_ids.ids, s->stop_ends.ids, (int32_t)s->stop_ends.n};
     r->sampling.beam_width = o->beam_width;
-    r->sampling.temperature = (float)o->temperature;
-    r->sampling.top_k = o->top_k;
-    r->sampling.top_p = (float)o->top_p;
-    r->sampling.min_p = (float)o->min_p;
-    r->sampling.repetition_penalty = (float)o->repetition_penalty;
-    r->sampling.random_seed = seed;
-    /* Asking for a temperature or min-p means sampling, though no top-k or top-p was named. */
-    if (r->sampling.top_k == 0 && r->sampling.top_p <= 0 &&
-        ((o->temperature > 0 && o->temperature < 1) || o->temperature > 1 || o->min_p > 0)) {
-        r->sampling.top_p = 1;
-    }
-    return NULL;
+    r->sampling.temperature = (float)w->temperature;
+    r->sampling.top_k = w->top_k;
+    r->sampling.top_p = (float)w->top_p;
+    r->sampling.min_p = (float)w->min_p;
+    r->sampling.repetition_penalty = (float)w->repetition_penalty;
+    r->sampling.random_seed = s->seed;
 }
 
 static void print_text(nrd_str *text)
@@ -121,7 +163,7 @@ static void print_text(nrd_str *text)
     }
 }
 
-static void print_rates(const nrd_perf_metrics *p, size_t n_prompt, int64_t n_new)
+static void print_rates(const session *s, const nrd_perf_metrics *p, size_t n_prompt, int64_t n_new)
 {
     double first = (double)(p->first_token_ns - p->first_scheduled_ns) / 1e9;
     double rest = (double)(p->last_token_ns - p->first_token_ns) / 1e9;
@@ -129,6 +171,9 @@ static void print_rates(const nrd_perf_metrics *p, size_t n_prompt, int64_t n_ne
             first > 0 ? (double)n_prompt / first : 0, (long long)n_new);
     if (n_new > 1 && rest > 0) {
         fprintf(stderr, ", %.1f tokens/s", (double)(n_new - 1) / rest);
+    }
+    if (draws(s)) {
+        fprintf(stderr, "; seed %llu", (unsigned long long)s->seed);
     }
     fputc('\n', stderr);
 }
@@ -182,7 +227,8 @@ static nrd_error *generate(session *s, const char *prompt, size_t n_bytes, const
         err = nrd_errorf(NRD_ERR_INVALID_ARG, "the prompt has %zu tokens", ids.n);
         goto out;
     }
-    NRD_TRY_GOTO(make_request(s, &ids, &r), err, out);
+    NRD_TRY_GOTO(next_seed(s), err, out);
+    make_request(s, &ids, &r);
     NRD_TRY_GOTO(nrd_exec_enqueue(s->x, &r, &id), err, out);
     if (s->o->echo) {
         fwrite(prompt, 1, n_bytes, stdout);
@@ -217,7 +263,7 @@ static nrd_error *generate(session *s, const char *prompt, size_t n_bytes, const
             nrd_str_putc(&text, '\n');
             print_text(&text);
             if (!s->o->quiet) {
-                print_rates(&resp->perf, ids.n, n_new);
+                print_rates(s, &resp->perf, ids.n, n_new);
             }
         }
         nrd_exec_response_free(resp);
@@ -370,6 +416,7 @@ static nrd_error *run(const char *path, const options *o, bool conversation)
 
     NRD_TRY_GOTO(nrd_model_path_open(&m, path, o->exec.device), err, done);
     NRD_TRY_GOTO(find_tokenizer(&s.t, o, &m), err, done);
+    s.sampling = resolve(o, s.t);
     if (o->chat) {
         NRD_TRY_GOTO(read_template(o, &template), err, done);
         NRD_TRY_GOTO(nrd_chat_open(&s.chat, s.t, template), err, done);
@@ -408,8 +455,9 @@ done:
 /* Both verbs have these; a conversation has its prompts from the terminal. */
 static int generate_verb(int argc, char **argv, bool chat)
 {
-    options o = {.n = chat ? 1024 : 128, .temperature = 1, .repetition_penalty = 1, .beam_width = 1,
-                 .chat = chat};
+    options o = {.n = chat ? 1024 : 128, .temperature = NAN, .top_p = NAN, .min_p = NAN,
+                 .repetition_penalty = NAN, .top_k = UNSET, .beam_width = 1, .chat = chat,
+                 .generation_config = "auto"};
     const char *path = NULL;
     size_t n = 0;
     const nrd_opt opts[] = {
@@ -417,12 +465,15 @@ static int generate_verb(int argc, char **argv, bool chat)
          "what to continue (else lines of stdin)"},
         {"--prompt_file", "-f", NRD_OPT_STR, &o.prompt_file, "FILE", "the prompt is this file"},
         {"--max_tokens", "-n", NRD_OPT_INT, &o.n, "N", chat ? "most new tokens of an answer (1024)" : "most new tokens (128)"},
-        {"--temperature", NULL, NRD_OPT_NUM, &o.temperature, "X", "1; 0: the best token"},
-        {"--top_k", NULL, NRD_OPT_INT, &o.top_k, "K", "sample from the best K (0: all)"},
-        {"--top_p", NULL, NRD_OPT_NUM, &o.top_p, "X", "sample from the best with this probability"},
-        {"--min_p", NULL, NRD_OPT_NUM, &o.min_p, "X", "drop tokens below X times the best"},
-        {"--repetition_penalty", NULL, NRD_OPT_NUM, &o.repetition_penalty, "X", "1: off"},
-        {"--seed", NULL, NRD_OPT_STR, &o.seed, "N", "same seed, same text (0)"},
+        {"--temperature", NULL, NRD_OPT_NUM, &o.temperature, "X", "0: the best token; 1: as the model weighs them (the model's own, else 0.8)"},
+        {"--top_k", NULL, NRD_OPT_INT, &o.top_k, "K", "sample from the best K; 0: all (the model's own, else 40)"},
+        {"--top_p", NULL, NRD_OPT_NUM, &o.top_p, "X", "sample from the best with this probability (the model's own, else 0.95)"},
+        {"--min_p", NULL, NRD_OPT_NUM, &o.min_p, "X", "drop tokens below X times the best (the model's own, else 0.05)"},
+        {"--repetition_penalty", NULL, NRD_OPT_NUM, &o.repetition_penalty, "X", "1: off (the model's own, else 1)"},
+        {"--generation_config", NULL, NRD_OPT_STR, &o.generation_config, "auto|none",
+         "the model's own: generation_config.json, or general.sampling.* of a GGUF file; none: all of the "
+         "vocabulary at temperature 1"},
+        {"--seed", NULL, NRD_OPT_STR, &o.seed, "N", "same seed, same text (random, told at the end)"},
         {"--beam_width", NULL, NRD_OPT_INT, &o.beam_width, "N", "beam search (1)"},
         {"--stop", NULL, NRD_OPT_STR, &o.stop, "TEXT", "end after this phrase"},
         {"--ignore_eos", NULL, NRD_OPT_FLAG, &o.ignore_eos, NULL, "go on behind the end token"},
@@ -441,6 +492,10 @@ static int generate_verb(int argc, char **argv, bool chat)
     }
     if (n != 1) {
         fprintf(stderr, "nereid %s: PATH is missing (see --help)\n", argv[0]);
+        return 2;
+    }
+    if (strcmp(o.generation_config, "auto") != 0 && strcmp(o.generation_config, "none") != 0) {
+        fprintf(stderr, "nereid %s: --generation_config: expected auto or none, got '%s'\n", argv[0], o.generation_config);
         return 2;
     }
     if (o.system && !o.chat) {

@@ -74,9 +74,9 @@ def test_same_text_as_generate_for_the_same_tokens(client, server):
     assert status == 200 and theirs["text_output"] == ours
 
 
-WAYS_OF_DRAWING = [{"temperature": 0.0}, {"temperature": 1.3, "top_p": 0.9, "seed": 7},
-                   {"temperature": 0.8, "top_k": 5, "top_p": 0.95, "seed": 11},
-                   {"temperature": 1.0, "top_p": 0.8, "seed": 2**40 + 3, "repetition_penalty": 1.3}]
+WAYS_OF_DRAWING = [{"temperature": 0.0, "min_p": 0.0}, {"temperature": 1.3, "top_k": 0, "top_p": 0.9, "min_p": 0.0, "seed": 7},
+                   {"temperature": 0.8, "top_k": 5, "top_p": 0.95, "min_p": 0.05, "seed": 11},
+                   {"temperature": 1.0, "top_k": 0, "top_p": 0.8, "min_p": 0.0, "seed": 2**40 + 3, "repetition_penalty": 1.3}]
 
 
 def run_alone(model, cache, prompt, draw, *more):
@@ -108,9 +108,11 @@ def test_one_text_through_v1_generate_and_the_executor(client, server, tiny_mode
 
 @pytest.mark.parametrize("draw", WAYS_OF_DRAWING[:2])
 def test_one_chat_through_v1_generate_and_the_executor(client, server, tiny_model, cache, draw):
-    v1 = chat(client, max_tokens=24, **draw).choices[0].message.content
+    known = {k: v for k, v in draw.items() if k in ("temperature", "top_p", "seed")}
+    known["extra_body"] = {k: v for k, v in draw.items() if k not in known}
+    v1 = chat(client, max_tokens=24, **known).choices[0].message.content
     ids = ids_of(server, {"messages": HELLO})
-    by_ids = client.completions.create(model=MODEL, prompt=ids, max_tokens=24, **draw).choices[0].text
+    by_ids = client.completions.create(model=MODEL, prompt=ids, max_tokens=24, **known).choices[0].text
     alone = run_alone(tiny_model, cache, HELLO[0]["content"], draw, "--chat")
     assert v1 == by_ids and alone.removesuffix("\n") == v1.removesuffix("\n")
 

@@ -305,6 +305,47 @@ def test_chat_in_a_browser(page, server):
 
 
 @needs_browser
+def test_settings_show_what_is_in_force(page, tiny_model, cache, tmp_path):
+    folder = shutil.copytree(tiny_model, tmp_path / "own")
+    (folder / "generation_config.json").write_text(json.dumps({"temperature": 0.7, "top_k": 21}))
+    s = Server(folder, cache)
+    try:
+        page.open(s.wait_ready().url("/"))
+        page.wait("document.getElementById('model').value")
+        shown = {f: page.js(f"document.getElementById('{f}').placeholder")
+                 for f in ("temperature", "top_p", "top_k", "repetition_penalty", "max_tokens", "seed")}
+        assert shown == {"temperature": "0.7", "top_p": "1", "top_k": "21", "repetition_penalty": "1",
+                         "max_tokens": "no limit", "seed": "random"}
+        leave(page)
+    finally:
+        assert s.stop() == 0
+
+
+@needs_browser
+def test_plain_text_is_drawn_with_the_given_temperature(page, tiny_model, cache):
+    s = Server(tiny_model, cache, "--allow-openai=false")
+    try:
+        page.open(s.wait_ready().url("/"))
+        page.wait("document.getElementById('model').value === 'ensemble'")
+        set_field(page, "max_tokens", 12)
+
+        def texts(temperature):
+            set_field(page, "temperature", temperature)
+            out = set()
+            for _ in range(2):
+                page.js("document.getElementById('new').click()")
+                ask(page, "the quick brown fox")
+                page.wait(f"{ANSWERS} === 1")
+                out.add(page.js(f"{LAST}.querySelector('.text').textContent"))
+            return out
+
+        assert len(texts(1)) == 2 and len(texts(0)) == 1
+        leave(page)
+    finally:
+        assert s.stop() == 0
+
+
+@needs_browser
 def test_stop_in_a_browser(page, server):
     """An answer that arrives slowly, over a thin line, is stopped halfway; what came stays."""
     def whole(seed):
@@ -481,6 +522,7 @@ def test_without_template_the_text_is_continued(page, tiny_model, cache, tmp_pat
         ask(page, "the quick brown fox")
         page.wait(f"{ANSWERS} === 1")
         assert "no chat template" in page.js(f"{LAST}.querySelector('.meta').textContent")
+        assert page.js("document.getElementById('max_tokens').placeholder") == "256"
         assert page.js("document.getElementById('chat-error').hidden")
         leave(page, "400")
     finally:

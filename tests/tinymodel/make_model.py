@@ -68,13 +68,21 @@ def write_folder(arch, out, dtype="float32", form="safetensors", n_shards=1):
         hf_folder.write_json(os.path.join(out, name), value)
 
 
-def write_gguf(arch, out, fmt="f32", version=3):
+def sampling_keys(text):
+    """"temp=0.7,top_k=20" as the keys general.sampling.*."""
+    pairs = [word.split("=") for word in text.split(",") if word]
+    return [(f"general.sampling.{name}", *(("int32", int(v)) if name == "top_k" else ("float32", float(v))))
+            for name, v in pairs]
+
+
+def write_gguf(arch, out, fmt="f32", version=3, sampling=""):
     spec = SPECS[arch]
     if spec.gguf_arch is None:
         raise ValueError(f"{arch}: {spec.no_gguf}")
     mix = presets.types(fmt, spec) if fmt in presets.BASE else None
     keys, tensors = gguf_file.to_gguf(spec, weights.build(spec), fmt, mix)
     keys += tokenizer.gguf_keys(spec.config["vocab_size"], starts_with_bos(spec))
+    keys += sampling_keys(sampling)
     folder = os.path.dirname(os.path.abspath(out))
     os.makedirs(folder, exist_ok=True)
     gguf_file.write(out, keys, tensors, version)
@@ -91,6 +99,7 @@ def main():
     parser.add_argument("--quant", choices=[*quant.FORMATS, *presets.BASE], default="f32",
                         help="GGUF only: one type, or a mix that llama.cpp's quantizer makes")
     parser.add_argument("--gguf-version", type=int, choices=[2, 3], default=3)
+    parser.add_argument("--sampling", default="", help="GGUF only: how to sample, as temp=0.7,top_k=20")
     args = parser.parse_args()
     if args.list:
         print("\n".join(SPECS))
@@ -101,7 +110,7 @@ def main():
         parser.error("--shards is at least 1; --format gguf takes --quant, not --shards or --dtype")
     try:
         if args.format == "gguf":
-            write_gguf(args.arch, args.out, args.quant, args.gguf_version)
+            write_gguf(args.arch, args.out, args.quant, args.gguf_version, args.sampling)
         else:
             write_folder(args.arch, args.out, args.dtype, args.format, args.shards)
     except (ValueError, OSError) as err:

@@ -11,6 +11,7 @@
 #include "base/str.h"
 #include "frontends/http/call.h"
 #include "frontends/openai/openai.h"
+#include "text/sampling.h"
 #include "text/template/chat.h"
 #include "text/tokenizer.h"
 
@@ -31,6 +32,7 @@ typedef struct oai_model {
     nrd_tokenizer *tokenizer;
     nrd_chat *chat;   /* NULL: see chat_error */
     char *chat_error;
+    nrd_sampling sampling; /* where a request does not say */
     const char *pooling; /* of embeddings: "last", "mean"; NULL: none are given */
     bool decoupled, stale;
     uint64_t checked_ns;

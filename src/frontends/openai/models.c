@@ -124,9 +124,12 @@ static void free_model(oai_model *m)
     }
 }
 
-static nrd_error *open_model(oai_model *m)
+static nrd_error *open_model(const nrd_openai *o, oai_model *m)
 {
     NRD_TRY(nrd_tokenizer_open(&m->tokenizer, m->tokenizer_dir));
+    m->sampling = !strcmp(o->api->options->generation_config, "none")
+                      ? NRD_SAMPLING_BARE
+                      : nrd_tokenizer_sampling(m->tokenizer);
     nrd_error *err = nrd_chat_open(&m->chat, m->tokenizer, NULL);
     if (err) { /* completions still work */
         m->chat_error = nrd_xstrdup(nrd_error_message(err));
@@ -168,7 +171,7 @@ static nrd_error *find(nrd_openai *o, const char *name, oai_model **out)
         *out = old;
         return NULL;
     }
-    NRD_TRY_GOTO(open_model(m), err, fail);
+    NRD_TRY_GOTO(open_model(o, m), err, fail);
     if (old) {
         old->stale = true;
     }
@@ -206,8 +209,12 @@ static void put_model(const nrd_openai *o, nrd_str *out, const oai_model *m)
 {
     nrd_str_puts(out, "{\"id\":");
     nrd_json_put_cstr(out, m->name);
-    nrd_str_printf(out, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"nereid\"}",
-                   (long long)o->created);
+    nrd_str_printf(out,
+                   ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"nereid\",\"sampling\":"
+                   "{\"temperature\":%.7g,\"top_p\":%.7g,\"min_p\":%.7g,\"top_k\":%d,"
+                   "\"repetition_penalty\":%.7g}}",
+                   (long long)o->created, m->sampling.temperature, m->sampling.top_p,
+                   m->sampling.min_p, m->sampling.top_k, m->sampling.repetition_penalty);
 }
 
 void nrd_oai_on_models(void *user, nrd_http_request *req, const nrd_http_route *route)

@@ -53,7 +53,9 @@ static const char *const parts[] = {
     "'param':{'type':['string','null']},'code':{'type':['string','null']}}}}},"
     "'Model':{'type':'object','required':['id','object','created','owned_by'],'properties':{"
     "'id':{'type':'string'},'object':{'const':'model'},'created':{'type':'integer'},"
-    "'owned_by':{'type':'string'}}},"
+    "'owned_by':{'type':'string'},'sampling':{'type':'object','description':'In force where a request "
+    "does not say','required':['temperature','top_p','min_p','top_k','repetition_penalty'],"
+    "'additionalProperties':{'type':'number'}}}},"
     "'ModelList':{'type':'object','required':['object','data'],'properties':{'object':{'const':'list'},"
     "'data':{'type':'array','items':{'$ref':'#/components/schemas/Model'}}}},"
     "'TokenIds':{'type':'array','items':{'type':'integer','minimum':0}},",

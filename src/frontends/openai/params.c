@@ -226,9 +226,14 @@ static nrd_error *read_logprobs(oai_request *r, const nrd_json *root)
 static nrd_error *read_sampling(oai_request *r, const nrd_json *root)
 {
     const nrd_json *seed = nrd_json_get(root, "seed"), *options = nrd_json_get(root, "stream_options");
+    const nrd_sampling *s = &r->model->sampling;
     int64_t n = 1, best_of = 0;
 
-    r->temperature = r->top_p = r->repetition = 1;
+    r->temperature = s->temperature;
+    r->top_p = s->top_p;
+    r->min_p = s->min_p;
+    r->top_k = s->top_k;
+    r->repetition = s->repetition_penalty;
     r->max_tokens = r->chat ? OAI_MAX_NEW_TOKENS : 16;
     r->skip_special = r->parallel_tool_calls = true;
     NRD_TRY(get_num(root, "temperature", 0, 2, &r->temperature));

@@ -1,11 +1,13 @@
 // Views, settings and the chat. Answers stream from /v1/chat/completions; a model without a chat
-// template continues plain text through /v2's generate_stream.
+// template continues plain text through /v1/completions, a server without /v1 through /v2's
+// generate_stream.
 import {onStats, hurryUp, poll, el, number} from "/ui/live.js";
 
 const $ = (id) => document.getElementById(id);
 const fields = ["system", "temperature", "max_tokens", "top_p", "top_k", "repetition_penalty", "seed"];
 const messages = []; // {role, content, reasoning, note, view}
 const plainModels = new Set(); // those that turned out to have no chat template
+const plainTokens = 256; // of a text that is continued: a base model seldom ends by itself
 let abort = null, stats = null;
 
 // ---- views ----
@@ -42,13 +44,23 @@ for (const f of fields) {
 }
 $("key").value = saved(session, "key") || "";
 $("key").addEventListener("change", () => { saved(session, "key", $("key").value); listed = null; listModels(); });
-$("model").addEventListener("change", () => saved(local, "model", $("model").value));
+$("model").addEventListener("change", () => { saved(local, "model", $("model").value); showDefaults(); });
 $("defaults").onclick = () => { for (const f of fields) { $(f).value = ""; saved(local, f, ""); } };
 if (matchMedia("(max-width: 860px)").matches) $("settings").open = false;
 
 const headers = (more = {}) => $("key").value ? {...more, Authorization: `Bearer ${$("key").value}`} : more;
 
 // ---- models ----
+
+// What is in force where a field is empty: as /v1/models tells for each model, else these.
+const general = {temperature: 0.8, top_p: 0.95, min_p: 0.05, top_k: 40, repetition_penalty: 1};
+const samplings = new Map(); // of each model that /v1 lists
+const samplingOf = (model) => samplings.get(model) || general;
+
+function showDefaults() {
+  for (const [f, v] of Object.entries(samplingOf($("model").value))) if ($(f)) $(f).placeholder = `${v}`;
+  $("max_tokens").placeholder = stats && stats.openai && !plainModels.has($("model").value) ? "no limit" : `${plainTokens}`;
+}
 
 let listed = null; // the ready models that the list was made from
 
@@ -78,7 +90,9 @@ async function listModels() {
         $("settings").open = true;
         return;
       }
-      names = answer.ok ? (await answer.json()).data.map((m) => m.id) : [];
+      const models = answer.ok ? (await answer.json()).data : [];
+      names = models.map((m) => m.id);
+      for (const m of models) if (m.sampling) samplings.set(m.id, m.sampling);
       fail("");
     } else {
       names = await textModels(ready);
@@ -93,6 +107,7 @@ async function listModels() {
   $("model").replaceChildren(...names.map((n) => el("option", {value: n, textContent: n})));
   if (!names.length) $("model").append(el("option", {value: "", textContent: "No model is ready"}));
   if (names.includes(wanted)) $("model").value = wanted;
+  showDefaults();
   update();
 }
 
@@ -271,11 +286,11 @@ async function refuse(answer) {
   throw Object.assign(new Error(e.message), {status: answer.status, param: e.param});
 }
 
-// Yields {text}, {reasoning}, {usage}, {finish}.
-async function* chat(model, list, signal) {
-  const body = {model, messages: list, stream: true, stream_options: {include_usage: true}};
+// Yields {text}, {reasoning}, {usage}, {finish}. `input`: messages, or a prompt that is continued.
+async function* openai(path, model, input, signal) {
+  const body = {model, ...input, stream: true, stream_options: {include_usage: true}};
   for (const f of fields.slice(1)) if (setting(f) !== undefined) body[f] = setting(f);
-  const answer = await fetch("/v1/chat/completions", {method: "POST", signal, headers: headers({"Content-Type": "application/json"}), body: JSON.stringify(body)});
+  const answer = await fetch(path, {method: "POST", signal, headers: headers({"Content-Type": "application/json"}), body: JSON.stringify(body)});
   if (!answer.ok) await refuse(answer);
   for await (const data of events(answer)) {
     if (data === "[DONE]") return;
@@ -284,16 +299,21 @@ async function* chat(model, list, signal) {
     if (o.usage) yield {usage: o.usage};
     const c = (o.choices || [])[0];
     if (!c) continue;
-    if (c.delta.reasoning_content) yield {reasoning: c.delta.reasoning_content};
-    if (c.delta.content) yield {text: c.delta.content};
+    const delta = c.delta || {content: c.text};
+    if (delta.reasoning_content) yield {reasoning: delta.reasoning_content};
+    if (delta.content) yield {text: delta.content};
     if (c.finish_reason) yield {finish: c.finish_reason};
   }
 }
 
 async function* generate(model, text, signal, stream = true) {
-  const names = {temperature: "temperature", top_p: "top_p", top_k: "top_k", repetition_penalty: "repetition_penalty", seed: "random_seed"};
-  const body = {text_input: text, stream, max_tokens: setting("max_tokens") || 256, bad_words: "", stop_words: "", exclude_input_in_output: true};
-  for (const [from, to] of Object.entries(names)) if (setting(from) !== undefined) body[to] = setting(from);
+  const s = {...general};
+  for (const f of Object.keys(s)) if ($(f) && setting(f) !== undefined) s[f] = setting(f);
+  const body = {text_input: text, stream, max_tokens: setting("max_tokens") || plainTokens, bad_words: "", stop_words: "",
+    exclude_input_in_output: true, repetition_penalty: s.repetition_penalty, top_k: s.top_k,
+    random_seed: setting("seed") ?? Math.floor(Math.random() * 2 ** 32)};
+  if (s.temperature > 0) Object.assign(body, {temperature: s.temperature, top_p: s.top_p, min_p: s.min_p}); // top_p: it is drawn
+  else body.top_k = 1;
   const answer = await fetch(`/v2/models/${encodeURIComponent(model)}/generate_stream`, {method: "POST", signal, headers: headers({"Content-Type": "application/json"}), body: JSON.stringify(body)});
   if (!answer.ok) {
     try {
@@ -313,14 +333,23 @@ async function* generate(model, text, signal, stream = true) {
 
 // The stream of an answer: chat where the model can, else its text continued.
 async function* answerOf(m, list, signal) {
-  const plain = () => { m.continues = stats && stats.openai ? "no chat template: text continued" : "text continued"; return generate(m.model, list.at(-1).content, signal); };
-  if (!stats || !stats.openai || plainModels.has(m.model)) return yield* plain();
+  const text = list.at(-1).content;
+  const plain = () => {
+    m.continues = "no chat template: text continued";
+    return openai("/v1/completions", m.model, {prompt: text, max_tokens: plainTokens}, signal);
+  };
+  if (!stats || !stats.openai) {
+    m.continues = "text continued";
+    return yield* generate(m.model, text, signal);
+  }
+  if (plainModels.has(m.model)) return yield* plain();
   try {
-    yield* chat(m.model, list, signal);
+    yield* openai("/v1/chat/completions", m.model, {messages: list}, signal);
   } catch (e) {
     const noTemplate = e.status === 400 && e.param === "messages" && /template/.test(e.message);
     if (!noTemplate || m.content) throw e;
     plainModels.add(m.model);
+    showDefaults();
     yield* plain();
   }
 }
