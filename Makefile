@@ -61,6 +61,8 @@ obj_of = $(patsubst src/%.c,$(B)/obj/%.o,$(call src_of,$(1)))
 
 OBJ_base := $(call obj_of,base)
 OBJ_formats := $(call obj_of,formats)
+# Who links libnereid.so takes its errors: what one makes the other reads and frees.
+OBJ_base_nereid := $(filter-out %/error.o,$(OBJ_base))
 OBJ_text := $(call obj_of,text)
 OBJ_guided := $(call obj_of,guided)
 OBJ_model := $(call obj_of,model)
@@ -156,22 +158,21 @@ $(B)/lib/libtritonserver.so: $(OBJ_base) $(OBJ_core) $(OBJ_proto) $(wildcard src
 	$(link)
 	$(Q)$(CC) -shared -o $@ $(filter %.o,$^) $(LDFLAGS) $(proto_LIBS) $(LIBS_base) \
 	    $(addprefix -Wl$(comma)--version-script=,$(filter %.map,$^)) -Wl,-soname,libtritonserver.so
-$(B)/bin/tritonserver: $(OBJ_base) $(OBJ_formats) $(OBJ_text) $(OBJ_frontends) $(B)/lib/libtritonserver.so
+$(B)/bin/tritonserver: $(OBJ_base_nereid) $(OBJ_frontends) $(B)/lib/libtritonserver.so $(B)/lib/libnereid.so
 	$(link)
-	$(Q)$(CC) -o $@ $(filter %.o,$^) $(LDFLAGS) -L$(B)/lib -ltritonserver -levent -levent_pthreads -lz \
+	$(Q)$(CC) -o $@ $(filter %.o,$^) $(LDFLAGS) -L$(B)/lib -ltritonserver -lnereid -levent -levent_pthreads -lz \
 	    $(frontends_LIBS) $(text_LIBS) $(LIBS_base) -Wl,-rpath,'$$ORIGIN/../lib'
 
-# One rule for every backend; <name>_ROOMS are the rooms it links in, <name>_LIBS its libraries.
-tokenizer_ROOMS := $(OBJ_text) $(OBJ_formats)
-tokenizer_LIBS := $(text_LIBS)
-tensorrtllm_LIBS := -L$(B)/lib -lnereid
-tensorrtllm_DEPS := $(B)/lib/libnereid.so
+# One rule for every backend; <name>_BASE: instead of all of base, <name>_LIBS: its libraries.
+$(foreach b,tokenizer tensorrtllm,$(eval $(b)_BASE := $(OBJ_base_nereid)) \
+    $(eval $(b)_LIBS := -L$(B)/lib -lnereid) $(eval $(b)_DEPS := $(B)/lib/libnereid.so))
 define backend_rule
-$(B)/backends/$(1)/libtriton_$(1).so: $$(OBJ_base) $$(call obj_of,backends/util) $$(filter-out $(B)/obj/backends/python/stub/%,$$(call obj_of,backends/$(1))) $$($(1)_ROOMS) \
-        $(B)/lib/libtritonserver.so $$($(1)_DEPS)
+$(B)/backends/$(1)/libtriton_$(1).so: $$(or $$($(1)_BASE),$$(OBJ_base)) $$(call obj_of,backends/util) $$(filter-out $(B)/obj/backends/python/stub/%,$$(call obj_of,backends/$(1))) \
+        src/backends/backend.map $(B)/lib/libtritonserver.so $$($(1)_DEPS)
 	$$(link)
 	$$(Q)$$(CC) -shared -o $$@ $$(filter %.o,$$^) $$(LDFLAGS) -L$(B)/lib -ltritonserver $$($(1)_LIBS) \
-	    $$(LIBS_base) -Wl,-rpath,'$$$$ORIGIN/../../lib' -Wl,-soname,libtriton_$(1).so
+	    $$(LIBS_base) -Wl,--version-script=src/backends/backend.map \
+	    -Wl,-rpath,'$$$$ORIGIN/../../lib' -Wl,-soname,libtriton_$(1).so
 endef
 $(foreach b,$(BACKENDS),$(eval $(call backend_rule,$(b))))
 

@@ -17,6 +17,7 @@
 #define NEREID_EXECUTOR_H
 
 #include "nereid/dtype.h"
+#include "nereid/export.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -25,9 +26,6 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-#define NRD_API __attribute__((visibility("default")))
-#define NRD_EXECUTOR_ABI 1u
 
 typedef struct nrd_error nrd_error;
 typedef struct nrd_exec nrd_exec;

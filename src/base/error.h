@@ -10,6 +10,8 @@
 #ifndef NRD_BASE_ERROR_H
 #define NRD_BASE_ERROR_H
 
+#include "nereid/export.h"
+
 #include <stdarg.h>
 
 typedef struct nrd_error nrd_error;
@@ -29,18 +31,18 @@ typedef enum {
 #define NRD_PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
 
 /* Makes an error. Never returns NULL. */
-nrd_error *nrd_errorf(nrd_error_code code, const char *fmt, ...) NRD_PRINTF(2, 3) NRD_MUST_USE;
-nrd_error *nrd_errorv(nrd_error_code code, const char *fmt, va_list args) NRD_MUST_USE;
+NRD_API nrd_error *nrd_errorf(nrd_error_code code, const char *fmt, ...) NRD_PRINTF(2, 3) NRD_MUST_USE;
+NRD_API nrd_error *nrd_errorv(nrd_error_code code, const char *fmt, va_list args) NRD_MUST_USE;
 
 /* The error for a failed allocation of `size_bytes`; static, never allocates. */
-nrd_error *nrd_error_no_memory(void) NRD_MUST_USE;
+NRD_API nrd_error *nrd_error_no_memory(void) NRD_MUST_USE;
 
 /* Puts "<context>: " in front of the message. Takes `err` always; NULL stays NULL. */
-nrd_error *nrd_error_wrap(nrd_error *err, const char *fmt, ...) NRD_PRINTF(2, 3) NRD_MUST_USE;
+NRD_API nrd_error *nrd_error_wrap(nrd_error *err, const char *fmt, ...) NRD_PRINTF(2, 3) NRD_MUST_USE;
 
-nrd_error_code nrd_error_get_code(const nrd_error *err);
-const char *nrd_error_message(const nrd_error *err); /* borrows until err is freed */
-void nrd_error_free(nrd_error *err);
+NRD_API nrd_error_code nrd_error_get_code(const nrd_error *err);
+NRD_API const char *nrd_error_message(const nrd_error *err); /* borrows until err is freed */
+NRD_API void nrd_error_free(nrd_error *err);
 
 /* Passes an error up. Use where nothing is held. */
 #define NRD_TRY(expr)                                                                              \
@@ -67,7 +69,7 @@ void nrd_error_free(nrd_error *err);
             nrd_assert_fail(#cond, why, __FILE__, __LINE__, __func__);                             \
         }                                                                                          \
     } while (0)
-void nrd_assert_fail(const char *cond, const char *why, const char *file, int line,
+NRD_API void nrd_assert_fail(const char *cond, const char *why, const char *file, int line,
                      const char *func) __attribute__((noreturn, cold));
 
 #endif

@@ -26,6 +26,6 @@ typedef struct nrd_sampling {
 
 /* What the model says. If it names temperature, top_k, top_p or min_p, those of them that it does not
  * name are off: its makers chose the set. If it names none, the general values hold. */
-nrd_sampling nrd_tokenizer_sampling(const nrd_tokenizer *t);
+NRD_API nrd_sampling nrd_tokenizer_sampling(const nrd_tokenizer *t);
 
 #endif

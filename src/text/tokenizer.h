@@ -29,20 +29,20 @@ typedef struct nrd_ids { /* zero-initialised = empty */
     int32_t *ids;
     size_t n, cap;
 } nrd_ids;
-void nrd_ids_push(nrd_ids *v, int32_t id);
-void nrd_ids_append(nrd_ids *v, const int32_t *ids, size_t n);
-void nrd_ids_fini(nrd_ids *v);
+NRD_API void nrd_ids_push(nrd_ids *v, int32_t id);
+NRD_API void nrd_ids_append(nrd_ids *v, const int32_t *ids, size_t n);
+NRD_API void nrd_ids_fini(nrd_ids *v);
 
 /* `path`: a folder (Hugging Face layout), a tokenizer.json, a tokenizer.model, or a .gguf file. */
-nrd_error *nrd_tokenizer_open(nrd_tokenizer **out, const char *path) NRD_MUST_USE;
-void nrd_tokenizer_close(nrd_tokenizer *t);
+NRD_API nrd_error *nrd_tokenizer_open(nrd_tokenizer **out, const char *path) NRD_MUST_USE;
+NRD_API void nrd_tokenizer_close(nrd_tokenizer *t);
 
 enum {
     NRD_ENCODE_ADD_SPECIAL = 1u,   /* BOS/EOS as the post-processor says */
     NRD_ENCODE_PARSE_SPECIAL = 2u, /* text like "<|im_start|>" becomes the special token */
 };
 /* Appends the ids of text[0..n) to `out`. Hugging Face's encode() = both flags. */
-nrd_error *nrd_tokenizer_encode(const nrd_tokenizer *t, const char *text, size_t n, uint32_t flags,
+NRD_API nrd_error *nrd_tokenizer_encode(const nrd_tokenizer *t, const char *text, size_t n, uint32_t flags,
                                 nrd_ids *out) NRD_MUST_USE;
 
 enum {
@@ -50,41 +50,41 @@ enum {
 };
 /* Appends the text of ids[0..n). Unknown ids (negative, >= vocab) are left out. Bytes that are no
  * valid UTF-8 become U+FFFD, as in the reference. */
-void nrd_tokenizer_decode(const nrd_tokenizer *t, const int32_t *ids, size_t n, uint32_t flags,
+NRD_API void nrd_tokenizer_decode(const nrd_tokenizer *t, const int32_t *ids, size_t n, uint32_t flags,
                           nrd_str *out);
 
 /* Streaming: the concatenation of all pieces equals nrd_tokenizer_decode of all ids; a piece never
  * holds half a character and no space is lost at the borders. */
 typedef struct nrd_detok nrd_detok;
-nrd_detok *nrd_detok_new(const nrd_tokenizer *t, uint32_t flags);
-void nrd_detok_push(nrd_detok *d, int32_t id, nrd_str *out); /* appends what became certain */
-void nrd_detok_flush(nrd_detok *d, nrd_str *out);            /* end of sequence: the held-back rest */
-void nrd_detok_reset(nrd_detok *d);
-void nrd_detok_free(nrd_detok *d);
+NRD_API nrd_detok *nrd_detok_new(const nrd_tokenizer *t, uint32_t flags);
+NRD_API void nrd_detok_push(nrd_detok *d, int32_t id, nrd_str *out); /* appends what became certain */
+NRD_API void nrd_detok_flush(nrd_detok *d, nrd_str *out);            /* end of sequence: the held-back rest */
+NRD_API void nrd_detok_reset(nrd_detok *d);
+NRD_API void nrd_detok_free(nrd_detok *d);
 
-int32_t nrd_tokenizer_vocab_size(const nrd_tokenizer *t); /* highest id + 1, added tokens included */
-int32_t nrd_tokenizer_bos_id(const nrd_tokenizer *t);     /* -1: none */
-int32_t nrd_tokenizer_eos_id(const nrd_tokenizer *t);
-int32_t nrd_tokenizer_pad_id(const nrd_tokenizer *t);     /* as configured; -1: none */
-int32_t nrd_tokenizer_unk_id(const nrd_tokenizer *t);
-bool nrd_tokenizer_is_special(const nrd_tokenizer *t, int32_t id);
+NRD_API int32_t nrd_tokenizer_vocab_size(const nrd_tokenizer *t); /* highest id + 1, added tokens included */
+NRD_API int32_t nrd_tokenizer_bos_id(const nrd_tokenizer *t);     /* -1: none */
+NRD_API int32_t nrd_tokenizer_eos_id(const nrd_tokenizer *t);
+NRD_API int32_t nrd_tokenizer_pad_id(const nrd_tokenizer *t);     /* as configured; -1: none */
+NRD_API int32_t nrd_tokenizer_unk_id(const nrd_tokenizer *t);
+NRD_API bool nrd_tokenizer_is_special(const nrd_tokenizer *t, int32_t id);
 /* Id of a token by its exact surface form ("<|im_end|>", "Ġthe"); -1: none. */
-int32_t nrd_tokenizer_token_id(const nrd_tokenizer *t, const char *token, size_t n);
+NRD_API int32_t nrd_tokenizer_token_id(const nrd_tokenizer *t, const char *token, size_t n);
 /* Surface form (borrows); NULL for unknown ids. */
-const char *nrd_tokenizer_token(const nrd_tokenizer *t, int32_t id, size_t *out_n);
+NRD_API const char *nrd_tokenizer_token(const nrd_tokenizer *t, int32_t id, size_t *out_n);
 /* The exact bytes that an id stands for in running text (for stop strings and grammars); 0 for
  * special tokens. Borrows. */
-const char *nrd_tokenizer_token_bytes(const nrd_tokenizer *t, int32_t id, size_t *out_n);
-const char *nrd_tokenizer_kind(const nrd_tokenizer *t);   /* "byte-level BPE", "Unigram", … */
+NRD_API const char *nrd_tokenizer_token_bytes(const nrd_tokenizer *t, int32_t id, size_t *out_n);
+NRD_API const char *nrd_tokenizer_kind(const nrd_tokenizer *t);   /* "byte-level BPE", "Unigram", … */
 /* The chat template, or NULL (tokenizer_config.json, chat_template.jinja, GGUF metadata). */
-const char *nrd_tokenizer_chat_template(const nrd_tokenizer *t);
+NRD_API const char *nrd_tokenizer_chat_template(const nrd_tokenizer *t);
 /* Its template named "tool_use" for conversations with tools, or NULL: the one above serves both. */
-const char *nrd_tokenizer_tool_template(const nrd_tokenizer *t);
+NRD_API const char *nrd_tokenizer_tool_template(const nrd_tokenizer *t);
 /* End-of-generation ids beyond eos (generation_config.json, GGUF eot/eom); borrows. */
-const int32_t *nrd_tokenizer_stop_ids(const nrd_tokenizer *t, size_t *out_n);
+NRD_API const int32_t *nrd_tokenizer_stop_ids(const nrd_tokenizer *t, size_t *out_n);
 
 /* Writes the tokenizer as a folder holding tokenizer.json, tokenizer_config.json (and
  * generation_config.json) that this library and Hugging Face read with equal results. */
-nrd_error *nrd_tokenizer_save(const nrd_tokenizer *t, const char *dir) NRD_MUST_USE;
+NRD_API nrd_error *nrd_tokenizer_save(const nrd_tokenizer *t, const char *dir) NRD_MUST_USE;
 
 #endif

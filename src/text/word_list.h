@@ -12,7 +12,7 @@
 
 /* Encodes phrases without special tokens; phrases that tokenise to nothing are dropped. Appends to
  * `ids` and appends the inclusive cumulative ends to `ends`. */
-nrd_error *nrd_word_list_encode(const nrd_tokenizer *t, const char *const *phrases,
+NRD_API nrd_error *nrd_word_list_encode(const nrd_tokenizer *t, const char *const *phrases,
                                 const size_t *lengths, size_t n_phrases, nrd_ids *ids, nrd_ids *ends)
     NRD_MUST_USE;
 

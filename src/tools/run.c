@@ -8,8 +8,7 @@
 #include "base/mem.h"
 #include "nereid/executor.h"
 #include "text/sampling.h"
-#include "text/template/chat.h"
-#include "text/tokenizer.h"
+#include "text/shared.h"
 
 #include <errno.h>
 #include <math.h>
@@ -45,7 +44,8 @@ typedef struct {
 
 typedef struct session {
     nrd_exec *x;
-    nrd_tokenizer *t;
+    nrd_text *text;
+    const nrd_tokenizer *t; /* borrows from text */
     nrd_chat *chat; /* NULL: the prompt goes to the model as it is */
     const options *o;
     nrd_ids stop_ids, stop_ends; /* phrases: end-of-generation ids beyond eos, and --stop */
@@ -54,9 +54,9 @@ typedef struct session {
     uint64_t seed;         /* of the answer that is being made */
 } session;
 
-static nrd_error *find_tokenizer(nrd_tokenizer **out, const options *o, const nrd_model_path *m)
+static nrd_error *find_tokenizer(nrd_text **out, const options *o, const nrd_model_path *m)
 {
-    nrd_error *err = nrd_tokenizer_open(out, o->tokenizer_dir ? o->tokenizer_dir : m->tokenizer);
+    nrd_error *err = nrd_text_open(out, o->tokenizer_dir ? o->tokenizer_dir : m->tokenizer);
     return nrd_error_wrap(err, "no tokenizer (name one with --tokenizer_dir)");
 }
 
@@ -415,7 +415,8 @@ static nrd_error *run(const char *path, const options *o, bool conversation)
     size_t len = 0;
 
     NRD_TRY_GOTO(nrd_model_path_open(&m, path, o->exec.device), err, done);
-    NRD_TRY_GOTO(find_tokenizer(&s.t, o, &m), err, done);
+    NRD_TRY_GOTO(find_tokenizer(&s.text, o, &m), err, done);
+    s.t = nrd_text_tokenizer(s.text);
     s.sampling = resolve(o, s.t);
     if (o->chat) {
         NRD_TRY_GOTO(read_template(o, &template), err, done);
@@ -444,7 +445,7 @@ done:
     nrd_exec_close(s.x);
     nrd_chat_free(s.chat);
     free(template);
-    nrd_tokenizer_close(s.t);
+    nrd_text_close(s.text);
     nrd_ids_fini(&s.stop_ids);
     nrd_ids_fini(&s.stop_ends);
     nrd_model_path_close(&m);

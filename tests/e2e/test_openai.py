@@ -49,6 +49,42 @@ def wait_until(condition, seconds=20):
     return False
 
 
+@pytest.fixture
+def server_of_a_copy(tiny_model, tmp_path):
+    """The server, and the folder that its tokenizer lies in."""
+    folder = shutil.copytree(tiny_model, tmp_path / "model")
+    s = Server(folder, tmp_path, "--model-control-mode=explicit", "--load-model=*")
+    try:
+        yield s.wait_ready(), folder
+    finally:
+        assert s.stop() == 0, s.log_text()[-4000:]
+
+
+def test_a_tokenizer_that_changed_in_its_folder_is_taken_at_the_next_load(server_of_a_copy):
+    server, folder = server_of_a_copy
+    text = "the quick brown fox"
+
+    def preprocessed():
+        status, answer = server.request("/v2/models/preprocessing/infer", {"inputs": [
+            {"name": "QUERY", "shape": [1, 1], "datatype": "BYTES", "data": [text]},
+            {"name": "REQUEST_OUTPUT_LEN", "shape": [1, 1], "datatype": "INT32", "data": [4]}],
+            "outputs": [{"name": "INPUT_ID"}]})
+        assert status == 200, answer
+        return answer["outputs"][0]["data"]
+
+    before = ids_of(server, {"prompt": text})
+    assert preprocessed() == before
+    content = json.loads((folder / "tokenizer.json").read_text())
+    content["model"]["merges"] = []
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+    assert preprocessed() == before  # until it is loaded again
+    status, answer = server.request("/v2/repository/models/preprocessing/load", {}, "POST")
+    assert status == 200, answer
+    after = preprocessed()
+    assert len(after) > len(before)
+    assert wait_until(lambda: ids_of(server, {"prompt": text}) == after)
+
+
 def test_models(client):
     assert {m.id for m in client.models.list()} == {"ensemble", "tensorrt_llm"}
     assert client.models.retrieve("ensemble").owned_by == "nereid"

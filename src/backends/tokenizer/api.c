@@ -5,66 +5,8 @@
 #include "base/log.h"
 #include "base/str.h"
 
-#include <pthread.h>
 #include <string.h>
 #include <strings.h>
-
-/* ---- tokenizers of this process, by path: preprocessing and postprocessing share one ---- */
-
-typedef struct shared_tokenizer {
-    struct shared_tokenizer *next;
-    char *path;
-    nrd_tokenizer *tokenizer;
-    int refs;
-} shared_tokenizer;
-
-static pthread_mutex_t shared_mu = PTHREAD_MUTEX_INITIALIZER;
-static shared_tokenizer *shared; /* guarded by shared_mu */
-
-static nrd_error *tokenizer_ref(nrd_tokenizer **out, const char *path)
-{
-    nrd_error *err = NULL;
-    pthread_mutex_lock(&shared_mu);
-    shared_tokenizer *s = shared;
-    while (s && strcmp(s->path, path)) {
-        s = s->next;
-    }
-    if (!s) {
-        nrd_tokenizer *t = NULL;
-        err = nrd_tokenizer_open(&t, path);
-        if (!err) {
-            s = nrd_xcalloc(1, sizeof *s);
-            s->path = nrd_xstrdup(path);
-            s->tokenizer = t;
-            s->next = shared;
-            shared = s;
-        }
-    }
-    if (s) {
-        s->refs++;
-        *out = s->tokenizer;
-    }
-    pthread_mutex_unlock(&shared_mu);
-    return err;
-}
-
-static void tokenizer_unref(nrd_tokenizer *t)
-{
-    pthread_mutex_lock(&shared_mu);
-    for (shared_tokenizer **p = &shared; *p; p = &(*p)->next) {
-        if ((*p)->tokenizer == t) {
-            shared_tokenizer *s = *p;
-            if (--s->refs == 0) {
-                *p = s->next;
-                nrd_tokenizer_close(s->tokenizer);
-                free(s->path);
-                free(s);
-            }
-            break;
-        }
-    }
-    pthread_mutex_unlock(&shared_mu);
-}
 
 /* ---- parameters ---- */
 
@@ -124,9 +66,7 @@ TRITONSERVER_Error *TRITONBACKEND_ModelFinalize(TRITONBACKEND_Model *model)
     tok_model *m = NULL;
     NRD_TB_TRY(TRITONBACKEND_ModelState(model, (void **)&m));
     if (m) {
-        if (m->tokenizer) {
-            tokenizer_unref(m->tokenizer);
-        }
+        nrd_text_close(m->text);
         nrd_tb_config_fini(&m->config);
         free(m);
     }
@@ -142,8 +82,8 @@ static TRITONSERVER_Error *model_init(tok_model *m, TRITONBACKEND_Model *model)
         return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG,
                              "model '%s': parameter tokenizer_dir is not set", m->config.name);
     }
-    NRD_TB_TRY(nrd_tb_error(nrd_error_wrap(tokenizer_ref(&m->tokenizer, dir), "model '%s'",
-                                           m->config.name)));
+    NRD_TB_TRY(nrd_tb_error(nrd_error_wrap(nrd_text_open(&m->text, dir), "model '%s'", m->config.name)));
+    m->tokenizer = nrd_text_tokenizer(m->text);
     m->add_special_tokens = m->is_pre && param_bool(&m->config, "add_special_tokens");
     m->skip_special_tokens = !m->is_pre && param_bool(&m->config, "skip_special_tokens");
     m->end_id = nrd_tokenizer_eos_id(m->tokenizer);
@@ -162,9 +102,7 @@ TRITONSERVER_Error *TRITONBACKEND_ModelInitialize(TRITONBACKEND_Model *model)
         err = TRITONBACKEND_ModelSetState(model, m);
     }
     if (err) { /* no state was set: ModelFinalize finds nothing to free */
-        if (m->tokenizer) {
-            tokenizer_unref(m->tokenizer);
-        }
+        nrd_text_close(m->text);
         nrd_tb_config_fini(&m->config);
         free(m);
     }

@@ -10,11 +10,12 @@
 #define NRD_BACKENDS_TOKENIZER_TOKENIZER_BACKEND_H
 
 #include "backends/util/util.h"
-#include "text/tokenizer.h"
+#include "text/shared.h"
 
 typedef struct tok_model {
     nrd_tb_config config;
-    nrd_tokenizer *tokenizer; /* shared by every model of this process with the same tokenizer_dir */
+    nrd_text *text; /* shares: with all of this process who name the same files */
+    const nrd_tokenizer *tokenizer; /* borrows from text */
     bool is_pre;
     bool add_special_tokens;  /* pre */
     bool skip_special_tokens; /* post */

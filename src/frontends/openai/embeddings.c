@@ -40,6 +40,7 @@ static void unref(embed_request *r)
     }
     free(r->inputs);
     free(r->extra);
+    nrd_oai_model_unref(r->model);
     nrd_json_doc_free(r->doc);
     nrd_http_request_unref(r->req);
     free(r);

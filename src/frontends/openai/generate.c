@@ -387,6 +387,7 @@ void nrd_oai_request_unref(oai_request *r)
     nrd_str_fini(&r->guide);
     nrd_str_fini(&r->out);
     nrd_json_doc_free(r->doc);
+    nrd_oai_model_unref(r->model);
     nrd_http_request_unref(r->req);
     free(r);
 }

@@ -12,10 +12,10 @@
 #include "frontends/http/call.h"
 #include "frontends/openai/openai.h"
 #include "text/sampling.h"
-#include "text/template/chat.h"
-#include "text/tokenizer.h"
+#include "text/shared.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 enum {
     OAI_MAX_CHOICES = 128,
@@ -25,16 +25,19 @@ enum {
     OAI_MAX_NEW_TOKENS = 1 << 24, /* the engine cuts to what the sequence may hold */
 };
 
-/* A model that can be talked to. Kept until the front end ends: requests borrow it. */
+/* A model that can be talked to. Counted: the list holds one reference until the name or its tokenizer
+ * means something else, each request another. */
 typedef struct oai_model {
     struct oai_model *next;
     char *name, *llm, *tokenizer_dir;
-    nrd_tokenizer *tokenizer;
-    nrd_chat *chat;   /* NULL: see chat_error */
+    atomic_int refs;
+    nrd_text *text;                 /* shares */
+    const nrd_tokenizer *tokenizer; /* borrows from text, as chat */
+    const nrd_chat *chat;           /* NULL: see chat_error */
     char *chat_error;
     nrd_sampling sampling; /* where a request does not say */
     const char *pooling; /* of embeddings: "last", "mean"; NULL: none are given */
-    bool decoupled, stale;
+    bool decoupled;
     uint64_t checked_ns;
 } oai_model;
 
@@ -130,7 +133,9 @@ bool nrd_oai_admit(nrd_openai *o, nrd_http_request *req, bool counts, char **out
 nrd_error *nrd_oai_body(const nrd_http_request *req, nrd_json_doc **out) NRD_MUST_USE;
 
 /* models.c */
+/* Shares: the caller gives its reference back. */
 nrd_error *nrd_oai_find_model(nrd_openai *o, const char *name, oai_model **out) NRD_MUST_USE;
+void nrd_oai_model_unref(oai_model *m); /* NULL is fine; any thread */
 void nrd_oai_free_models(nrd_openai *o);
 nrd_http_handler nrd_oai_on_models, nrd_oai_on_model;
 

@@ -111,11 +111,10 @@ static nrd_error *look_up(nrd_openai *o, const char *name, oai_model *m)
     return err;
 }
 
-static void free_model(oai_model *m)
+void nrd_oai_model_unref(oai_model *m)
 {
-    if (m) {
-        nrd_chat_free(m->chat);
-        nrd_tokenizer_close(m->tokenizer);
+    if (m && atomic_fetch_sub(&m->refs, 1) == 1) {
+        nrd_text_close(m->text);
         free(m->chat_error);
         free(m->name);
         free(m->llm);
@@ -126,11 +125,12 @@ static void free_model(oai_model *m)
 
 static nrd_error *open_model(const nrd_openai *o, oai_model *m)
 {
-    NRD_TRY(nrd_tokenizer_open(&m->tokenizer, m->tokenizer_dir));
+    NRD_TRY(nrd_text_open(&m->text, m->tokenizer_dir));
+    m->tokenizer = nrd_text_tokenizer(m->text);
     m->sampling = !strcmp(o->api->options->generation_config, "none")
                       ? NRD_SAMPLING_BARE
                       : nrd_tokenizer_sampling(m->tokenizer);
-    nrd_error *err = nrd_chat_open(&m->chat, m->tokenizer, NULL);
+    nrd_error *err = nrd_text_chat(m->text, &m->chat);
     if (err) { /* completions still work */
         m->chat_error = nrd_xstrdup(nrd_error_message(err));
         nrd_error_free(err);
@@ -145,14 +145,29 @@ static nrd_error *check_ready(nrd_openai *o, const char *llm)
     return ready ? NULL : nrd_errorf(NRD_ERR_UNAVAILABLE, "The model `%s` is not ready.", llm);
 }
 
-/* Under the lock. */
+static void forget(nrd_openai *o, oai_model *m)
+{
+    oai_model **p = &o->models;
+    while (*p != m) {
+        p = &(*p)->next;
+    }
+    *p = m->next;
+    nrd_oai_model_unref(m);
+}
+
+static bool is_same(const oai_model *a, const oai_model *b)
+{
+    return a->text == b->text && !strcmp(a->llm, b->llm) && !strcmp(a->tokenizer_dir, b->tokenizer_dir);
+}
+
+/* Under the lock; the list's reference. */
 static nrd_error *find(nrd_openai *o, const char *name, oai_model **out)
 {
     oai_model *old = o->models, *m = NULL;
     nrd_error *err = NULL;
     uint64_t now = nrd_now_ns();
 
-    while (old && (old->stale || strcmp(old->name, name) != 0)) {
+    while (old && strcmp(old->name, name) != 0) {
         old = old->next;
     }
     if (old && now - old->checked_ns < RECHECK_NS) {
@@ -160,20 +175,21 @@ static nrd_error *find(nrd_openai *o, const char *name, oai_model **out)
         return NULL;
     }
     NRD_NEW_GOTO(m, 1, err, fail);
+    atomic_init(&m->refs, 1);
     m->name = nrd_xstrdup(name);
     NRD_TRY_GOTO(look_up(o, name, m), err, fail);
     NRD_TRY_GOTO(check_ready(o, m->llm), err, fail);
-    if (old && !strcmp(old->llm, m->llm) && !strcmp(old->tokenizer_dir, m->tokenizer_dir)) {
+    NRD_TRY_GOTO(open_model(o, m), err, fail);
+    if (old && is_same(old, m)) {
         old->checked_ns = now;
         old->decoupled = m->decoupled;
         old->pooling = m->pooling;
-        free_model(m);
+        nrd_oai_model_unref(m);
         *out = old;
         return NULL;
     }
-    NRD_TRY_GOTO(open_model(o, m), err, fail);
     if (old) {
-        old->stale = true;
+        forget(o, old);
     }
     m->checked_ns = now;
     m->next = o->models;
@@ -182,7 +198,7 @@ static nrd_error *find(nrd_openai *o, const char *name, oai_model **out)
     return NULL;
 
 fail:
-    free_model(m);
+    nrd_oai_model_unref(m);
     return err;
 }
 
@@ -190,6 +206,9 @@ nrd_error *nrd_oai_find_model(nrd_openai *o, const char *name, oai_model **out)
 {
     pthread_mutex_lock(&o->mu);
     nrd_error *err = find(o, name, out);
+    if (!err) {
+        atomic_fetch_add(&(*out)->refs, 1);
+    }
     pthread_mutex_unlock(&o->mu);
     return err;
 }
@@ -197,9 +216,7 @@ nrd_error *nrd_oai_find_model(nrd_openai *o, const char *name, oai_model **out)
 void nrd_oai_free_models(nrd_openai *o)
 {
     while (o->models) {
-        oai_model *m = o->models;
-        o->models = m->next;
-        free_model(m);
+        forget(o, o->models);
     }
 }
 
@@ -246,6 +263,7 @@ void nrd_oai_on_models(void *user, nrd_http_request *req, const nrd_http_route *
         if (!err) {
             nrd_str_puts(&out, first ? "" : ",");
             put_model(o, &out, m);
+            nrd_oai_model_unref(m);
             first = false;
         }
         nrd_error_free(err); /* not a model to talk to */
@@ -272,6 +290,7 @@ void nrd_oai_on_model(void *user, nrd_http_request *req, const nrd_http_route *r
         nrd_oai_fail(req, err, extra);
     } else {
         put_model(o, &out, m);
+        nrd_oai_model_unref(m);
         nrd_http_reply(req, 200, "application/json", extra, out.data, out.len);
     }
     nrd_str_fini(&out);

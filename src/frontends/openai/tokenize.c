@@ -15,7 +15,8 @@ static nrd_error *tokenize(nrd_openai *o, const nrd_json *root, nrd_str *out)
     NRD_TRY(nrd_oai_find_model(o, nrd_json_get_str(root, "model", ""), &m));
     if (messages) {
         if (!m->chat) {
-            return nrd_errorf(NRD_ERR_UNSUPPORTED, "messages: %s", m->chat_error);
+            err = nrd_errorf(NRD_ERR_UNSUPPORTED, "messages: %s", m->chat_error);
+            goto done;
         }
         const nrd_chat_input in = {
             .messages = messages,
@@ -40,6 +41,7 @@ static nrd_error *tokenize(nrd_openai *o, const nrd_json *root, nrd_str *out)
     }
     nrd_str_puts(out, "]}");
 done:
+    nrd_oai_model_unref(m);
     nrd_ids_fini(&ids);
     nrd_str_fini(&text);
     return err;
@@ -52,14 +54,15 @@ static nrd_error *detokenize(nrd_openai *o, const nrd_json *root, nrd_str *out)
     nrd_ids ids = {0};
     nrd_str text = {0};
 
-    NRD_TRY(nrd_oai_find_model(o, nrd_json_get_str(root, "model", ""), &m));
     if (!nrd_json_is(tokens, NRD_JSON_ARRAY)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "tokens: must be a list of token ids");
     }
+    NRD_TRY(nrd_oai_find_model(o, nrd_json_get_str(root, "model", ""), &m));
     for (size_t i = 0; i < tokens->n; i++) {
         int64_t id = nrd_json_int(&tokens->child[i], -1);
         if (id < 0 || id >= nrd_tokenizer_vocab_size(m->tokenizer)) {
             nrd_ids_fini(&ids);
+            nrd_oai_model_unref(m);
             return nrd_errorf(NRD_ERR_INVALID_ARG, "tokens: element %zu is no id of this model", i);
         }
         nrd_ids_push(&ids, (int32_t)id);
@@ -68,6 +71,7 @@ static nrd_error *detokenize(nrd_openai *o, const nrd_json *root, nrd_str *out)
     nrd_str_puts(out, "{\"prompt\":");
     nrd_json_put_string(out, nrd_str_cstr(&text), text.len);
     nrd_str_putc(out, '}');
+    nrd_oai_model_unref(m);
     nrd_ids_fini(&ids);
     nrd_str_fini(&text);
     return NULL;

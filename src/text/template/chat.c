@@ -7,7 +7,6 @@
 struct nrd_chat {
     const nrd_tokenizer *t;
     nrd_template *plain, *with_tools; /* with_tools: NULL where the model has one template */
-    char *source;
 };
 
 void nrd_chat_free(nrd_chat *c)
@@ -15,7 +14,6 @@ void nrd_chat_free(nrd_chat *c)
     if (c) {
         nrd_template_free(c->plain);
         nrd_template_free(c->with_tools);
-        free(c->source);
         free(c);
     }
 }
@@ -33,7 +31,6 @@ nrd_error *nrd_chat_open(nrd_chat **out, const nrd_tokenizer *t, const char *ove
     }
     NRD_NEW_GOTO(c, 1, err, fail);
     c->t = t;
-    c->source = nrd_xstrdup(text);
     NRD_TRY_GOTO(nrd_template_compile(&c->plain, text, strlen(text)), err, fail);
     if (tools) {
         NRD_TRY_GOTO(nrd_template_compile(&c->with_tools, tools, strlen(tools)), err, fail);
@@ -49,11 +46,6 @@ fail:
 bool nrd_chat_takes_tools(const nrd_chat *c)
 {
     return c->with_tools || nrd_template_mentions(c->plain, "tools");
-}
-
-const char *nrd_chat_source(const nrd_chat *c)
-{
-    return c->source;
 }
 
 /* Variables are put together as JSON text: it happens once a request and keeps one owner. */

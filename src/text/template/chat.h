@@ -17,8 +17,8 @@
 typedef struct nrd_chat nrd_chat;
 
 /* `override` (may be NULL): a template's text instead of the model's own. */
-nrd_error *nrd_chat_open(nrd_chat **out, const nrd_tokenizer *t, const char *override) NRD_MUST_USE;
-void nrd_chat_free(nrd_chat *c);
+NRD_API nrd_error *nrd_chat_open(nrd_chat **out, const nrd_tokenizer *t, const char *override) NRD_MUST_USE;
+NRD_API void nrd_chat_free(nrd_chat *c);
 
 typedef struct nrd_chat_input {
     const nrd_json *messages; /* array of objects */
@@ -31,9 +31,8 @@ typedef struct nrd_chat_input {
 
 /* Appends the prompt. It is encoded with PARSE_SPECIAL and without ADD_SPECIAL: templates write the
  * beginning of the text themselves. */
-nrd_error *nrd_chat_render(const nrd_chat *c, const nrd_chat_input *in, nrd_str *out) NRD_MUST_USE;
+NRD_API nrd_error *nrd_chat_render(const nrd_chat *c, const nrd_chat_input *in, nrd_str *out) NRD_MUST_USE;
 
-bool nrd_chat_takes_tools(const nrd_chat *c);
-const char *nrd_chat_source(const nrd_chat *c); /* the text of the default template; borrows */
+NRD_API bool nrd_chat_takes_tools(const nrd_chat *c);
 
 #endif

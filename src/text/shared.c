@@ -1,0 +1,231 @@
+/* The registry of opened tokenizers.
+ *
+ * Life of an entry: the first who asks for a key puts it into the list as OPENING and reads the files
+ * without the lock; others who ask for the key meanwhile hold a reference and wait. Then it is READY
+ * until the last reference goes, or FAILED: it leaves the list at once (the next one tries again), and
+ * the last of those who waited frees it. */
+#include "text/shared.h"
+
+#include "base/file.h"
+#include "base/mem.h"
+
+#include <pthread.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* Every file that opening a folder may read. */
+static const char *const side_files[] = {
+    "tokenizer.json",       "tokenizer.model",         "vocab.json",
+    "merges.txt",           "added_tokens.json",       "special_tokens_map.json",
+    "tokenizer_config.json", "generation_config.json", "config.json",
+    "chat_template.json",   "chat_template.jinja",
+};
+enum { N_SIDE = sizeof side_files / sizeof side_files[0] };
+
+typedef struct file_id { /* all zero: no such file */
+    uint64_t dev, ino, size;
+    int64_t mtime_s, mtime_ns;
+} file_id;
+
+typedef struct text_key {
+    char *path;              /* owned: the real folder, and the file's name where one was named */
+    file_id files[N_SIDE + 1]; /* the last: the path itself, where it is a file */
+} text_key;
+
+struct nrd_text {
+    nrd_text *next; /* guarded by mu, as refs and state */
+    int refs;
+    enum { OPENING, READY, FAILED } state;
+    text_key key;
+    nrd_tokenizer *tokenizer; /* immutable once READY */
+    nrd_error_code code;      /* of FAILED */
+    char *message;            /* owned */
+    pthread_mutex_t chat_mu;
+    bool chat_tried; /* guarded by chat_mu, as below until it is set */
+    nrd_chat *chat;
+    nrd_error_code chat_code;
+    char *chat_message; /* owned */
+};
+
+static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t opened = PTHREAD_COND_INITIALIZER; /* an entry is no longer OPENING */
+static nrd_text *texts;                                  /* guarded by mu */
+
+/* ---- keys ---- */
+
+static file_id identify(const char *path)
+{
+    struct stat st;
+    if (stat(path, &st) != 0) {
+        return (file_id){0};
+    }
+    return (file_id){(uint64_t)st.st_dev, (uint64_t)st.st_ino, (uint64_t)st.st_size,
+                     (int64_t)st.st_mtim.tv_sec, (int64_t)st.st_mtim.tv_nsec};
+}
+
+static void identify_folder(text_key *k, const char *dir)
+{
+    for (int i = 0; i < N_SIDE; i++) {
+        char *path = nrd_path_join(dir, side_files[i]);
+        k->files[i] = identify(path);
+        free(path);
+    }
+}
+
+static char *real_path(const char *path)
+{
+    char *real = realpath(path, NULL);
+    return real ? real : nrd_xstrdup(path);
+}
+
+/* A GGUF file holds everything itself; other files have the rest beside them. */
+static void key_init(text_key *k, const char *path)
+{
+    *k = (text_key){0};
+    if (nrd_path_is_dir(path)) {
+        k->path = real_path(path);
+        identify_folder(k, path);
+        return;
+    }
+    char *dir = nrd_path_dir(path), *real = real_path(dir);
+    k->path = nrd_path_join(real, nrd_path_base(path));
+    k->files[N_SIDE] = identify(path);
+    if (!nrd_str_has_suffix(path, ".gguf")) {
+        identify_folder(k, dir);
+    }
+    free(real);
+    free(dir);
+}
+
+static bool key_equal(const text_key *a, const text_key *b)
+{
+    return !strcmp(a->path, b->path) && !memcmp(a->files, b->files, sizeof a->files);
+}
+
+/* ---- entries ---- */
+
+static nrd_text *text_new(const text_key *k) /* takes the key's path */
+{
+    nrd_text *t = nrd_xcalloc(1, sizeof *t);
+    t->key = *k;
+    pthread_mutex_init(&t->chat_mu, NULL);
+    return t;
+}
+
+static void text_free(nrd_text *t)
+{
+    nrd_chat_free(t->chat);
+    nrd_tokenizer_close(t->tokenizer);
+    pthread_mutex_destroy(&t->chat_mu);
+    free(t->chat_message);
+    free(t->message);
+    free(t->key.path);
+    free(t);
+}
+
+static void unlink_locked(nrd_text *t)
+{
+    for (nrd_text **p = &texts; *p; p = &(*p)->next) {
+        if (*p == t) {
+            *p = t->next;
+            return;
+        }
+    }
+}
+
+static void keep_error(nrd_error *err, nrd_error_code *code, char **message)
+{
+    *code = nrd_error_get_code(err);
+    *message = nrd_xstrdup(nrd_error_message(err));
+    nrd_error_free(err);
+}
+
+/* The first one's share of an opening; with mu held, but not while the files are read. */
+static void open_locked(nrd_text *t, const char *path)
+{
+    nrd_tokenizer *tokenizer = NULL;
+
+    t->next = texts;
+    texts = t;
+    pthread_mutex_unlock(&mu);
+    nrd_error *err = nrd_tokenizer_open(&tokenizer, path);
+    pthread_mutex_lock(&mu);
+    t->tokenizer = tokenizer;
+    t->state = err ? FAILED : READY;
+    if (err) {
+        keep_error(err, &t->code, &t->message);
+        unlink_locked(t);
+    }
+    pthread_cond_broadcast(&opened);
+}
+
+nrd_error *nrd_text_open(nrd_text **out, const char *path)
+{
+    nrd_error *err = NULL;
+    text_key key;
+
+    *out = NULL;
+    key_init(&key, path);
+    pthread_mutex_lock(&mu);
+    nrd_text *t = texts;
+    while (t && !key_equal(&t->key, &key)) {
+        t = t->next;
+    }
+    if (t) {
+        free(key.path);
+        t->refs++;
+        while (t->state == OPENING) {
+            pthread_cond_wait(&opened, &mu);
+        }
+    } else {
+        t = text_new(&key);
+        t->refs = 1;
+        open_locked(t, path);
+    }
+    if (t->state == FAILED) {
+        err = nrd_errorf(t->code, "%s", t->message);
+    }
+    bool is_last = err && --t->refs == 0;
+    pthread_mutex_unlock(&mu);
+    if (is_last) {
+        text_free(t);
+    }
+    *out = err ? NULL : t;
+    return err;
+}
+
+void nrd_text_close(nrd_text *t)
+{
+    if (!t) {
+        return;
+    }
+    pthread_mutex_lock(&mu);
+    bool is_last = --t->refs == 0;
+    if (is_last) {
+        unlink_locked(t);
+    }
+    pthread_mutex_unlock(&mu);
+    if (is_last) {
+        text_free(t);
+    }
+}
+
+const nrd_tokenizer *nrd_text_tokenizer(const nrd_text *t)
+{
+    return t->tokenizer;
+}
+
+nrd_error *nrd_text_chat(nrd_text *t, const nrd_chat **out)
+{
+    pthread_mutex_lock(&t->chat_mu);
+    if (!t->chat_tried) {
+        nrd_error *err = nrd_chat_open(&t->chat, t->tokenizer, NULL);
+        if (err) {
+            keep_error(err, &t->chat_code, &t->chat_message);
+        }
+        t->chat_tried = true;
+    }
+    *out = t->chat;
+    pthread_mutex_unlock(&t->chat_mu);
+    return *out ? NULL : nrd_errorf(t->chat_code, "%s", t->chat_message);
+}
