@@ -1,42 +1,71 @@
-/* Guides of requests: the tokenizer is opened when the first one comes, compiled guides are kept. */
+/* Guides of requests: the vocabulary is read when the first one comes, compiled guides are kept.
+ *
+ * Life of an entry: the first request with this type and text puts it into the table and compiles
+ * without the table's lock; others with the same text wait for it, all others go on. READY entries
+ * stay until 64 are there and one is the longest unused; FAILED ones leave the table at once. */
 #include "executor/internal.h"
 
 #include "base/mem.h"
-#include "text/tokenizer.h"
+#include "text/shared.h"
 
 #include <string.h>
 
 enum { KEPT = 64 };
 
-typedef struct kept_guide {
+typedef struct entry {
+    struct entry *next; /* guarded by guides.mu, as all below */
     char *type, *text;
+    int refs; /* the table's and those of the threads that are in guides_get with it */
+    enum { COMPILING, READY, FAILED } state;
     nrd_guide *guide;
     uint64_t used;
-} kept_guide;
+    nrd_error_code code; /* of FAILED */
+    char *message;
+} entry;
 
 struct guides {
-    pthread_mutex_t mu;
     char *tokenizer_dir;
-    nrd_tokenizer *tokenizer; /* as vocab */
-    nrd_guide_vocab *vocab; /* guarded by mu until it is there */
-    kept_guide kept[KEPT];  /* guarded by mu */
+    pthread_mutex_t vocab_mu; /* held while the vocabulary is read: nobody can do without it */
+    nrd_text *tokenizer;      /* shares; guarded by vocab_mu until it is there, as vocab */
+    nrd_guide_vocab *vocab;
+    pthread_mutex_t mu;
+    pthread_cond_t compiled; /* an entry is no longer COMPILING */
+    entry *entries;          /* guarded by mu, as below */
+    int n_entries;
     uint64_t clock;
 };
 
 guides *guides_new(const char *tokenizer_dir)
 {
     guides *g = nrd_xcalloc(1, sizeof *g);
+    pthread_mutex_init(&g->vocab_mu, NULL);
     pthread_mutex_init(&g->mu, NULL);
+    pthread_cond_init(&g->compiled, NULL);
     g->tokenizer_dir = nrd_xstrdup(tokenizer_dir);
     return g;
 }
 
-static void drop(kept_guide *k)
+static void unref(entry *e)
 {
-    nrd_guide_unref(k->guide);
-    free(k->type);
-    free(k->text);
-    *k = (kept_guide){0};
+    if (--e->refs == 0) {
+        nrd_guide_unref(e->guide);
+        free(e->message);
+        free(e->type);
+        free(e->text);
+        free(e);
+    }
+}
+
+/* Out of the table. */
+static void drop(guides *g, entry *e)
+{
+    entry **p = &g->entries;
+    while (*p != e) {
+        p = &(*p)->next;
+    }
+    *p = e->next;
+    g->n_entries--;
+    unref(e);
 }
 
 void guides_free(guides *g)
@@ -44,13 +73,15 @@ void guides_free(guides *g)
     if (!g) {
         return;
     }
-    for (int i = 0; i < KEPT; i++) {
-        drop(&g->kept[i]);
+    while (g->entries) {
+        drop(g, g->entries);
     }
     nrd_guide_vocab_free(g->vocab);
-    nrd_tokenizer_close(g->tokenizer);
+    nrd_text_close(g->tokenizer);
     free(g->tokenizer_dir);
+    pthread_cond_destroy(&g->compiled);
     pthread_mutex_destroy(&g->mu);
+    pthread_mutex_destroy(&g->vocab_mu);
     free(g);
 }
 
@@ -91,46 +122,106 @@ static size_t encode(void *user, const char *text, size_t n, int32_t *out, size_
     return k;
 }
 
-static nrd_error *open_vocab(guides *g)
+static nrd_error *read_vocab(guides *g)
 {
-    nrd_tokenizer *t = NULL;
-    NRD_TRY(nrd_error_wrap(nrd_tokenizer_open(&t, g->tokenizer_dir), "guided decoding: tokenizer_dir"));
+    nrd_text *text = NULL;
+    NRD_TRY(nrd_error_wrap(nrd_text_open(&text, g->tokenizer_dir), "guided decoding: tokenizer_dir"));
+    void *t = (void *)(uintptr_t)nrd_text_tokenizer(text);
     nrd_error *err = nrd_guide_vocab_new(&g->vocab, nrd_tokenizer_vocab_size(t), token_bytes, t);
     if (err) {
-        nrd_tokenizer_close(t);
+        nrd_text_close(text);
         return err;
     }
     nrd_guide_vocab_set_encode(g->vocab, encode, t);
-    g->tokenizer = t;
+    g->tokenizer = text;
     return NULL;
 }
 
-static nrd_error *get(guides *g, const char *type, const char *text, nrd_guide **out)
+static nrd_error *need_vocab(guides *g)
 {
-    kept_guide *oldest = &g->kept[0];
-    if (!g->vocab) {
-        NRD_TRY(open_vocab(g));
+    pthread_mutex_lock(&g->vocab_mu);
+    nrd_error *err = g->vocab ? NULL : read_vocab(g);
+    pthread_mutex_unlock(&g->vocab_mu);
+    return err;
+}
+
+static entry *find(guides *g, const char *type, const char *text)
+{
+    entry *e = g->entries;
+    while (e && ((e->guide && nrd_guide_is_full(e->guide)) || strcmp(e->type, type) != 0 ||
+                 strcmp(e->text, text) != 0)) {
+        e = e->next;
     }
-    for (int i = 0; i < KEPT; i++) {
-        kept_guide *k = &g->kept[i];
-        if (k->guide && !nrd_guide_is_full(k->guide) && !strcmp(k->type, type) &&
-            !strcmp(k->text, text)) {
-            k->used = ++g->clock;
-            *out = nrd_guide_ref(k->guide);
-            return NULL;
+    return e;
+}
+
+static void drop_oldest(guides *g)
+{
+    entry *oldest = NULL;
+    for (entry *e = g->entries; e; e = e->next) {
+        if (e->state == READY && (!oldest || e->used < oldest->used)) {
+            oldest = e;
         }
-        oldest = k->used < oldest->used ? k : oldest;
     }
-    NRD_TRY(nrd_error_wrap(nrd_guide_new(out, g->vocab, type, text), "guided_decoding_guide"));
-    drop(oldest);
-    *oldest = (kept_guide){nrd_xstrdup(type), nrd_xstrdup(text), nrd_guide_ref(*out), ++g->clock};
-    return NULL;
+    if (oldest) {
+        drop(g, oldest);
+    }
+}
+
+/* With mu held, but not while the guide is compiled. */
+static entry *compile_locked(guides *g, const char *type, const char *text)
+{
+    entry *e = nrd_xcalloc(1, sizeof *e);
+    nrd_guide *guide = NULL;
+
+    e->type = nrd_xstrdup(type);
+    e->text = nrd_xstrdup(text);
+    e->refs = 2; /* the table's and the caller's */
+    e->next = g->entries;
+    g->entries = e;
+    g->n_entries++;
+    pthread_mutex_unlock(&g->mu);
+    nrd_error *err = nrd_guide_new(&guide, g->vocab, type, text);
+    pthread_mutex_lock(&g->mu);
+    e->guide = guide;
+    e->state = err ? FAILED : READY;
+    if (err) {
+        e->code = nrd_error_get_code(err);
+        e->message = nrd_xstrdup(nrd_error_message(err));
+        nrd_error_free(err);
+        drop(g, e);
+    } else if (g->n_entries > KEPT) {
+        e->used = ++g->clock;
+        drop_oldest(g);
+    }
+    pthread_cond_broadcast(&g->compiled);
+    return e;
 }
 
 nrd_error *guides_get(guides *g, const char *type, const char *text, nrd_guide **out)
 {
+    nrd_error *err = NULL;
+
+    *out = NULL;
+    text = text ? text : "";
+    NRD_TRY(need_vocab(g));
     pthread_mutex_lock(&g->mu);
-    nrd_error *err = get(g, type, text ? text : "", out);
+    entry *e = find(g, type, text);
+    if (e) {
+        e->refs++;
+        while (e->state == COMPILING) {
+            pthread_cond_wait(&g->compiled, &g->mu);
+        }
+    } else {
+        e = compile_locked(g, type, text);
+    }
+    e->used = ++g->clock;
+    if (e->state == READY) {
+        *out = nrd_guide_ref(e->guide);
+    } else {
+        err = nrd_errorf(e->code, "guided_decoding_guide: %s", e->message);
+    }
+    unref(e);
     pthread_mutex_unlock(&g->mu);
     return err;
 }
