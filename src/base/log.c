@@ -80,23 +80,21 @@ nrd_error *nrd_log_set_file(const char *path)
 
 static void format_prefix(char *buf, size_t size, nrd_log_level level, const char *file, int line)
 {
-    static const char letters[] = "EWIV";
-    static const char *const names[] = {"ERROR", "WARNING", "INFO", "VERBOSE"};
+    static const char letters[] = "EWII"; /* verbose lines are info lines, as in Triton */
     struct timeval tv;
     struct tm tm;
     const char *base = strrchr(file, '/');
 
     base = base ? base + 1 : file;
     gettimeofday(&tv, NULL);
+    gmtime_r(&tv.tv_sec, &tm);
     if (nrd_log_get_format() == NRD_LOG_FORMAT_DEFAULT) {
-        localtime_r(&tv.tv_sec, &tm);
         snprintf(buf, size, "%c%02d%02d %02d:%02d:%02d.%06ld %d %s:%d] ", letters[level],
                  tm.tm_mon + 1, tm.tm_mday, tm.tm_hour, tm.tm_min, tm.tm_sec, (long)tv.tv_usec,
                  (int)getpid(), base, line);
     } else {
-        gmtime_r(&tv.tv_sec, &tm);
-        snprintf(buf, size, "%04d-%02d-%02dT%02d:%02d:%02dZ %s %d %s:%d] ", tm.tm_year + 1900,
-                 tm.tm_mon + 1, tm.tm_mday, tm.tm_hour, tm.tm_min, tm.tm_sec, names[level],
+        snprintf(buf, size, "%04d-%02d-%02dT%02d:%02d:%02dZ %c %d %s:%d] ", tm.tm_year + 1900,
+                 tm.tm_mon + 1, tm.tm_mday, tm.tm_hour, tm.tm_min, tm.tm_sec, letters[level],
                  (int)getpid(), base, line);
     }
 }

@@ -225,6 +225,15 @@ TRITONSERVER_ServerOptionsAddRateLimiterResource(TRITONSERVER_ServerOptions *opt
     if (device >= 0) {
         snprintf(scope, sizeof scope, "%d", device);
     }
+    for (nrd_setting *p = of_api(options)->resources; p; p = p->next) {
+        if (strcmp(p->scope, scope) == 0 && strcmp(p->key, resource_name) == 0) {
+            if (strtoull(p->value, NULL, 10) > resource_count) { /* given twice: the smaller holds */
+                free(p->value);
+                p->value = nrd_xstrdup(count);
+            }
+            return NULL;
+        }
+    }
     add_setting(&of_api(options)->resources, scope, resource_name, count);
     return NULL;
 }

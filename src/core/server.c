@@ -89,6 +89,39 @@ static void add_option(nrd_strings *cells, const char *name, char *owned_value)
     free(owned_value);
 }
 
+static int by_device_and_name(const void *a, const void *b)
+{
+    const nrd_setting *x = *(const nrd_setting *const *)a, *y = *(const nrd_setting *const *)b;
+    const long long dx = strcmp(x->scope, "all") == 0 ? -1 : strtoll(x->scope, NULL, 10);
+    const long long dy = strcmp(y->scope, "all") == 0 ? -1 : strtoll(y->scope, NULL, 10);
+
+    return dx != dy ? (dx > dy) - (dx < dy) : strcmp(x->key, y->key);
+}
+
+/* A row for each resource of the rate limiter. The text lacks a comma as Triton's does. */
+static void add_resources(nrd_strings *cells, const nrd_setting *list)
+{
+    const nrd_setting **sorted = NULL;
+    char name[64];
+    size_t n = 0;
+
+    for (const nrd_setting *p = list; p; p = p->next) {
+        sorted = nrd_xrealloc(sorted, (n + 1) * sizeof *sorted);
+        sorted[n++] = p;
+    }
+    if (n > 0) {
+        qsort(sorted, n, sizeof *sorted, by_device_and_name);
+    }
+    for (size_t i = 0; i < n; i++) {
+        const char *device = strcmp(sorted[i]->scope, "all") == 0 ? "-1" : sorted[i]->scope;
+        snprintf(name, sizeof name, "rate_limit_resource[%zu]", i);
+        add_option(cells, name,
+                   nrd_xasprintf("{\"name\":\"%s\", \"count\":%s \"device\":%s}", sorted[i]->key,
+                                 sorted[i]->value, device));
+    }
+    free(sorted);
+}
+
 void nrd_server_print_options(nrd_server *s)
 {
     static const char *const modes[] = {"MODE_NONE", "MODE_POLL", "MODE_EXPLICIT"};
@@ -117,7 +150,8 @@ void nrd_server_print_options(nrd_server *s)
     }
     add_option(&cells, "strict_model_config", nrd_xasprintf("%d", o->strict_config));
     add_option(&cells, "model_config_name", nrd_xstrdup(o->config_name));
-    add_option(&cells, "rate_limit", nrd_xstrdup(s->limiter ? "EXEC_COUNT" : "OFF"));
+    add_option(&cells, "rate_limit", nrd_xstrdup(o->rate_limit == TRITONSERVER_RATE_LIMIT_EXEC_COUNT ? "EXEC_COUNT" : "OFF"));
+    add_resources(&cells, o->resources);
     add_option(&cells, "pinned_memory_pool_byte_size",
                nrd_xasprintf("%" PRIu64, o->pinned_pool_bytes));
     for (const nrd_setting *p = o->cuda_pools; p; p = p->next) {
@@ -128,7 +162,7 @@ void nrd_server_print_options(nrd_server *s)
                nrd_xasprintf("%.1f", o->min_compute_capability));
     add_option(&cells, "strict_readiness", nrd_xasprintf("%d", o->strict_readiness));
     add_option(&cells, "exit_timeout", nrd_xasprintf("%u", o->exit_timeout_s));
-    add_option(&cells, "cache_enabled", nrd_xstrdup(s->cache ? "1" : "0"));
+    add_option(&cells, "cache_enabled", nrd_xstrdup(o->cache_config ? "1" : "0"));
     nrd_str_fini(&text);
     nrd_table_put(&text, (const char *const *)cells.items, cells.n / 2, 2);
     NRD_LOG_INFO("\n%s", nrd_str_cstr(&text));
@@ -242,9 +276,6 @@ nrd_error *nrd_server_new(nrd_server **out, const nrd_options *opt)
     pthread_condattr_t attr;
 
     *out = NULL;
-    if (opt->repositories.n == 0) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "--model-repository must be specified");
-    }
     s = nrd_xcalloc(1, sizeof *s);
     nrd_options_copy(&s->opt, opt);
     atomic_store(&s->state, NRD_SERVER_STARTING);
@@ -256,6 +287,10 @@ nrd_error *nrd_server_new(nrd_server **out, const nrd_options *opt)
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_cond_init(&s->keeper_cond, &attr);
     pthread_condattr_destroy(&attr);
+    if (opt->repositories.n == 0) {
+        err = nrd_errorf(NRD_ERR_INVALID_ARG, "--model-repository must be specified");
+        goto fail;
+    }
     nrd_pinned_pool_set_size(opt->pinned_pool_bytes);
     if (opt->rate_limit == TRITONSERVER_RATE_LIMIT_EXEC_COUNT) {
         s->limiter = nrd_limiter_new(s->opt.resources);
@@ -271,25 +306,28 @@ nrd_error *nrd_server_new(nrd_server **out, const nrd_options *opt)
     }
     NRD_TRY_GOTO(start_threads(s), err, fail);
     err = nrd_repo_load_startup(s->repo);
-    if (err && nrd_error_get_code(err) == NRD_ERR_INTERNAL && !opt->exit_on_error) {
-        NRD_LOG_ERROR("%s", nrd_error_message(err));
-        nrd_error_free(err);
-        err = NULL;
+    const bool models_failed = err && nrd_error_get_code(err) == NRD_ERR_INTERNAL;
+    if (!err || models_failed) {
+        print_backends(s);
+        nrd_repo_print_models(s->repo);
     }
-    print_backends(s);
-    nrd_repo_print_models(s->repo);
-    if (err) {
+    if (err && (!models_failed || opt->exit_on_error)) {
         goto fail;
     }
     if (opt->metrics && opt->cpu_metrics) {
         NRD_LOG_INFO("Collecting CPU metrics");
     }
     nrd_server_print_options(s);
+    if (err) {
+        NRD_LOG_ERROR("Internal: %s", nrd_error_message(err));
+        nrd_error_free(err);
+    }
     atomic_store(&s->state, NRD_SERVER_READY);
     *out = s;
     return NULL;
 
 fail:
+    nrd_server_print_options(s); /* who looks for the fault wants to see them */
     nrd_server_free(s);
     return err;
 }
@@ -326,6 +364,12 @@ static void drain_model(void *user, nrd_model *m)
     }
 }
 
+/* What is left, rounded up: the first line shows the whole time-out. */
+static uint64_t whole_seconds(uint64_t now, uint64_t deadline)
+{
+    return now < deadline ? (deadline - now + 999999999u) / 1000000000u : 0;
+}
+
 static nrd_error *timed_out(void)
 {
     return nrd_errorf(NRD_ERR_INTERNAL, "Exit timeout expired. Exiting immediately.");
@@ -339,7 +383,7 @@ static nrd_error *wait_until_empty(nrd_server *s, uint64_t deadline)
     uint64_t next_note = 0;
 
     for (;;) {
-        uint64_t now = nrd_now_ns(), left = now < deadline ? (deadline - now) / 1000000000u : 0;
+        uint64_t now = nrd_now_ns(), left = whole_seconds(now, deadline);
         const bool tell = now >= next_note;
         const int n = busy_count(s, false);
         if (tell) {
@@ -361,7 +405,7 @@ static nrd_error *wait_until_empty(nrd_server *s, uint64_t deadline)
     nrd_repo_unload_all(s->repo);
     next_note = 0;
     for (;;) {
-        uint64_t now = nrd_now_ns(), left = now < deadline ? (deadline - now) / 1000000000u : 0;
+        uint64_t now = nrd_now_ns(), left = whole_seconds(now, deadline);
         const int64_t n = atomic_load(&s->n_live_models);
         if (now >= next_note) {
             NRD_LOG_INFO("Timeout %" PRIu64 ": Found %" PRId64

@@ -298,15 +298,17 @@ static int serve(const nrd_options *o, char **argv)
     TRITONSERVER_Error *e = TRITONSERVER_ServerNew(&s.server, t);
     TRITONSERVER_ServerOptionsDelete(t);
     if (e) { /* the words that Triton ends with; scripts look for them */
-        err = nrd_errorf(NRD_ERR_INTERNAL, "error: creating server: %s - %s",
-                         TRITONSERVER_ErrorCodeString(e), TRITONSERVER_ErrorMessage(e));
+        fprintf(stderr, "error: creating server: %s - %s\n", TRITONSERVER_ErrorCodeString(e),
+                TRITONSERVER_ErrorMessage(e));
         TRITONSERVER_ErrorDelete(e);
-        goto fail;
+        nrd_tracer_free(s.tracer);
+        return 1;
     }
     NRD_TRY_GOTO(start_services(&s, o), err, fail);
     int sig = wait_for_signal(&signals, s.server, o);
     if (sig) {
-        NRD_LOG_INFO("Signal (%d) received.", sig);
+        printf("Signal (%d) received.\n", sig); /* plain, as Triton: no log option hides it */
+        fflush(stdout);
     } else {
         NRD_LOG_WARN("A model failed while it served: this server starts again (--restart-on-failure)");
     }

@@ -53,7 +53,7 @@ const nrd_option_row nrd_option_rows[] = {
      "\"none\": all models are loaded at start and stay; \"poll\": the repository is looked at "
      "again and again and changes take effect; \"explicit\": only --load-model and the load and "
      "unload calls decide. Default is \"none\"."},
-    {"Model Repository", "repository-poll-secs", NRD_FORM_INT, F(poll_secs), 1, INT_MAX, "integer",
+    {"Model Repository", "repository-poll-secs", NRD_FORM_INT, F(poll_secs), 0, INT_MAX, "integer",
      NULL,
      "Seconds between two looks at the repository with --model-control-mode=poll. Default "
      "is 15."},

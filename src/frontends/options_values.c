@@ -241,9 +241,6 @@ nrd_error *nrd_option_parse_rate_resource(nrd_options *o, const char *name, cons
     }
     nrd_option_entry *e = list_add(&o->rate_resources);
     e->name = nrd_xstrndup(value, (size_t)(first - value));
-    for (char *p = e->name; *p; p++) {
-        *p = (char)tolower((unsigned char)*p);
-    }
     e->size = (uint64_t)count;
     e->number = device;
     return NULL;

@@ -209,6 +209,9 @@ def test_namespaces_keep_models_of_one_name_apart(tmp_path, launch):
         assert s.wait_metrics(lambda m: m[label] == 1)[label] == 1
     index = s.call("POST", "/v2/repository/index").json()
     assert [m["name"] for m in index] == ["only_a", "only_b", "pipe_a", "pipe_b", "twin", "twin"]
+    for folder in "ab":  # logs and tables tell the two apart
+        assert f"] successfully loaded '{tmp_path / folder}::twin'" in s.log()
+        assert f"| {tmp_path / folder}::twin " in s.log()
 
 
 def test_steps_follow_when_their_namesake_comes_and_goes(tmp_path, launch):
@@ -235,7 +238,7 @@ def test_steps_follow_when_their_namesake_comes_and_goes(tmp_path, launch):
 
     assert served_by() == "a"
     (tmp_path / "a/twin").rename(tmp_path / "aside")
-    s.wait_log("successfully unloaded 'pipe'")
+    s.wait_log(f"successfully unloaded '{tmp_path / 'a'}::pipe'")
     assert served_by() == "b"
     assert s.call("GET", "/v2/models/twin").status == 200  # the only one left
     (tmp_path / "aside").rename(tmp_path / "a/twin")
@@ -255,7 +258,7 @@ def test_load_orders_mean_every_namespace(tmp_path, launch):
     assert load(s, "pipe_b").status == 200  # brings the one beside it
     assert dtype_of(s, "twin") == "FP32"
     assert s.call("POST", "/v2/repository/models/twin/unload", {}).status == 200
-    s.wait_log("successfully unloaded 'pipe_b'")
+    s.wait_log(f"successfully unloaded '{tmp_path / 'b'}::pipe_b'")
 
 
 @pytest.mark.parametrize("config", [

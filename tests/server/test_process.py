@@ -1,4 +1,5 @@
 """The program: options, start-up lines, shutdown."""
+import re
 import signal
 import subprocess
 import time
@@ -61,6 +62,73 @@ def test_model_that_cannot_load_is_tolerated_on_request(launch, tmp_path):
     s = launch(repository, "--exit-on-error=false", "--strict-readiness=false").wait_ready()
     assert s.call("POST", "/v2/models/good/infer", infer_body([1])).status == 200
     assert s.call("POST", "/v2/models/broken/infer", infer_body([1])).status >= 400
+
+
+def test_model_whose_configuration_cannot_be_read_holds_nothing_back(launch, tmp_path):
+    repository = tmp_path / "mixed"
+    write_model(repository, "good")
+    write_model(repository, "broken", extra='parameters { key: "x" ')
+    s = launch(repository, "--exit-on-error=false").wait_ready()
+    assert s.call("GET", "/v2/health/ready").status == 200
+    assert s.call("GET", "/v2/models/broken/ready").status == 400
+
+
+def test_model_without_a_version_holds_readiness_back(launch, tmp_path):
+    repository = tmp_path / "mixed"
+    write_model(repository, "good")
+    write_model(repository, "hollow")
+    (repository / "hollow/1").rmdir()
+    s = launch(repository, "--exit-on-error=false").wait_ready()
+    assert s.call("GET", "/v2/health/ready").status == 400
+    assert "failed to load model 'hollow': at least one version must be available" in s.log()
+    assert "Not loaded: No model version was found" in s.log()
+
+
+def test_failed_start_shows_the_options_and_why_whatever_the_log_shows(launch, tmp_path):
+    write_model(tmp_path / "r", "broken", extra='parameters { key: "x" ')
+    s = launch(tmp_path / "r")
+    assert s.wait() == 1
+    assert "| model_control_mode " in s.log() and "| exit_timeout " in s.log()
+    s = launch(tmp_path / "r", "--log-error=false", "--log-info=false")
+    assert s.wait() == 1
+    assert s.log().endswith("error: creating server: Internal - failed to load all models\n")
+    s = launch(tmp_path / "nothing")
+    assert s.wait() == 1
+    assert "| model_repository_path[0] " in s.log()
+
+
+def test_signal_is_told_whatever_the_log_shows(launch, repository):
+    s = launch(repository, "--log-info=false")
+    until = time.monotonic() + 30
+    while time.monotonic() < until:
+        try:
+            s.call("GET", "/v2/health/ready")
+            break
+        except ConnectionError:
+            time.sleep(0.01)
+    s.signal(signal.SIGTERM)
+    assert s.wait() == 0
+    assert "Signal (15) received.\n" in s.log()
+
+
+def test_log_lines_have_their_form(launch, repository):
+    s = launch(repository, "--log-format=ISO8601", "--log-verbose=1").wait_ready()
+    assert re.search(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ I \d+ \w+\.c:\d+\] Started HTTPService", s.log(),
+                     re.M)
+    assert not re.search(r"Z (INFO|VERBOSE|V) ", s.log())
+
+
+def test_options_table_shows_resources_of_the_rate_limiter(launch, repository):
+    s = launch(repository, "--rate-limit=execution_count", "--rate-limit-resource=R1:10",
+               "--rate-limit-resource=r2:7:0", "--rate-limit-resource=R1:4").wait_ready()
+    assert '| rate_limit_resource[0]           | {"name":"R1", "count":4 "device":-1}' in s.log()
+    assert '| rate_limit_resource[1]           | {"name":"r2", "count":7 "device":0}' in s.log()
+
+
+def test_poll_interval_of_zero_is_taken(launch, tmp_path):
+    write_model(tmp_path / "r", "first")
+    s = launch(tmp_path / "r", "--model-control-mode=poll", "--repository-poll-secs=0").wait_ready()
+    assert "| model_control_mode               | MODE_POLL " in s.log()
 
 
 def test_port_in_use_ends_the_server(launch, server, repository):

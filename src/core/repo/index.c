@@ -119,8 +119,8 @@ bool nrd_repo_all_ready(nrd_repo *r)
     pthread_mutex_lock(&r->mu);
     for (size_t i = 0; i < r->n_entries && ready; i++) {
         const nrd_repo_entry *e = r->entries[i];
-        ready =
-            !e->wanted || (e->n_versions > 0 && (!e->error || nrd_repo_entry_is_ready_locked(e)));
+        /* As in Triton a model whose configuration cannot be read holds nothing back. */
+        ready = !e->wanted || !e->tried || e->n_versions > 0;
         for (size_t k = 0; e->wanted && k < e->n_versions && ready; k++) {
             const nrd_repo_version *v = &e->versions[k];
             ready = v->state == NRD_MODEL_READY ||
@@ -174,9 +174,10 @@ void nrd_repo_index_json(nrd_repo *r, bool ready_only, nrd_str *out)
     }
     nrd_str_putc(out, '[');
     pthread_mutex_lock(&r->mu);
-    for (size_t i = 0; i < r->n_entries; i++) { /* also what is no longer in a repository */
+    for (size_t i = 0; i < r->n_entries; i++) {
         const nrd_repo_entry *e = r->entries[i];
-        if (e->n_versions > 0) {
+        /* What still serves is shown although its folder is gone. */
+        if (e->n_versions > 0 && (ready_only || e->present || e->wanted)) {
             put_index_versions(e, ready_only, out);
         } else if (!ready_only && e->present) {
             put_index_name(out, e->name);
@@ -199,9 +200,10 @@ void nrd_repo_print_models(nrd_repo *r)
     for (size_t i = 0; i < r->n_entries; i++) {
         const nrd_repo_entry *e = r->entries[i];
         if (e->n_versions == 0) {
-            char *why = e->error ? nrd_xasprintf("UNAVAILABLE: %s", e->error)
-                                 : nrd_xstrdup("Not loaded: No model version was found");
-            nrd_strings_add(&cells, e->name);
+            char *why = e->error && !e->tried
+                            ? nrd_xasprintf("UNAVAILABLE: %s", e->error)
+                            : nrd_xstrdup("Not loaded: No model version was found");
+            nrd_strings_add(&cells, e->title);
             nrd_strings_add(&cells, "-");
             nrd_strings_add(&cells, why);
             free(why);
@@ -211,7 +213,7 @@ void nrd_repo_print_models(nrd_repo *r)
             char *number = nrd_xasprintf("%" PRId64, v->number);
             char *status = nrd_xasprintf("%s%s%s", state_names[v->state], v->reason ? ": " : "",
                                          v->reason ? v->reason : "");
-            nrd_strings_add(&cells, e->name);
+            nrd_strings_add(&cells, e->title);
             nrd_strings_add(&cells, number);
             nrd_strings_add(&cells, status);
             free(number);

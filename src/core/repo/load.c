@@ -175,7 +175,7 @@ static nrd_error *load_version(nrd_repo *r, nrd_repo_entry *e, int64_t number, c
         if (!err || attempt >= r->server->opt.load_retries) {
             break;
         }
-        NRD_LOG_WARN("loading '%s' version %" PRId64 " again after: %s", e->name, number,
+        NRD_LOG_WARN("loading '%s' version %" PRId64 " again after: %s", e->title, number,
                      nrd_error_message(err));
         nrd_error_free(err);
     }
@@ -216,7 +216,7 @@ static nrd_error *note_failed(nrd_repo *r, nrd_repo_entry *e, const int64_t *num
 {
     char *reason = with_code(err);
 
-    NRD_LOG_ERROR("failed to load '%s' version %" PRId64 ": %s", e->name, numbers[bad], reason);
+    NRD_LOG_ERROR("failed to load '%s' version %" PRId64 ": %s", e->title, numbers[bad], reason);
     pthread_mutex_lock(&r->mu);
     for (size_t i = 0; i < n; i++) {
         nrd_repo_version *v = nrd_repo_version_locked(e, numbers[i], true);
@@ -245,10 +245,12 @@ static nrd_error *load_versions(nrd_repo *r, nrd_repo_entry *e, const char *dir,
     NRD_TRY(nrd_scan_versions(&numbers, &n, e->name, dir, cfg->version_policy));
     if (n == 0) {
         free(numbers);
-        return nrd_errorf(NRD_ERR_INVALID_ARG,
-                          "at least one version must be available under the version policy of "
-                          "model '%s'",
-                          e->name);
+        err = nrd_errorf(NRD_ERR_INVALID_ARG,
+                         "at least one version must be available under the version policy of "
+                         "model '%s'",
+                         e->title);
+        NRD_LOG_ERROR("failed to load model '%s': %s", e->title, nrd_error_message(err));
+        return err;
     }
     wait_failed_gone(r, e);
     fresh = nrd_xcalloc(n, sizeof *fresh);
@@ -259,7 +261,7 @@ static nrd_error *load_versions(nrd_repo *r, nrd_repo_entry *e, const char *dir,
             nrd_repo_set_state_locked(v, NRD_MODEL_LOADING, NULL);
         }
         pthread_mutex_unlock(&r->mu);
-        NRD_LOG_INFO("loading: %s:%" PRId64, e->name, numbers[i]);
+        NRD_LOG_INFO("loading: %s:%" PRId64, e->title, numbers[i]);
     }
     for (size_t i = 0; i < n && !err; i++) {
         err = load_version(r, e, numbers[i], dir, cfg, &fresh[i]);
@@ -294,7 +296,7 @@ static nrd_error *load_versions(nrd_repo *r, nrd_repo_entry *e, const char *dir,
             }
         }
         nrd_repo_retire(r, e, numbers, n, NULL, false);
-        NRD_LOG_INFO("successfully loaded '%s'", e->name);
+        NRD_LOG_INFO("successfully loaded '%s'", e->title);
     }
     free(fresh);
     free(numbers);
@@ -332,6 +334,9 @@ nrd_error *nrd_repo_load_entry(nrd_repo *r, nrd_repo_entry *e, const char *dir,
     }
     bool polled = err != NULL; /* failed before any version was tried */
     if (!err) {
+        pthread_mutex_lock(&r->mu);
+        e->tried = true;
+        pthread_mutex_unlock(&r->mu);
         err = load_versions(r, e, agents ? nrd_agents_dir(agents) : dir, cfg, agents);
     }
     nrd_agents_unref(agents); /* the versions have shares */
@@ -345,7 +350,7 @@ nrd_error *nrd_repo_load_entry(nrd_repo *r, nrd_repo_entry *e, const char *dir,
     e->error = err ? with_code(err) : NULL;
     pthread_mutex_unlock(&r->mu);
     if (polled) {
-        NRD_LOG_ERROR("Poll failed for model directory '%s': %s", name, nrd_error_message(err));
+        NRD_LOG_ERROR("Poll failed for model directory '%s': %s", e->title, nrd_error_message(err));
     }
     return err;
 }

@@ -38,10 +38,12 @@ typedef struct nrd_repo_version {
 
 typedef struct nrd_repo_entry {
     char *name, *dir;
+    char *title;                /* the name in logs and tables: with namespacing "SPACE::NAME" */
     char *space;                /* namespace: its repository, or "" */
     nrd_repo_version *versions; /* rising */
     size_t n_versions;
     bool wanted;  /* was asked for and not unloaded since */
+    bool tried;   /* some version was about to be loaded: its configuration could be read */
     bool by_name; /* loaded under its own name, not only as a step of an ensemble */
     struct nrd_repo_loader *loader; /* the thread that loads it; guarded by order_mu; NULL: none */
     char *error;                    /* why there is no version at all; NULL = none */

@@ -19,9 +19,9 @@ void nrd_repo_model_gone(void *user, nrd_model *m)
 {
     nrd_repo *r = user;
 
-    NRD_LOG_INFO("successfully unloaded '%s' version %" PRId64, m->name, m->version);
     pthread_mutex_lock(&r->mu);
     nrd_repo_entry *e = nrd_repo_find_locked(r, m->space, m->name);
+    NRD_LOG_INFO("successfully unloaded '%s' version %" PRId64, e ? e->title : m->name, m->version);
     nrd_repo_version *v = e ? nrd_repo_version_locked(e, m->version, false) : NULL;
     if (v && v->leaving == m) {
         v->leaving = NULL;

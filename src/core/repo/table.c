@@ -46,6 +46,7 @@ nrd_repo_entry *nrd_repo_find_or_add(nrd_repo *r, const char *space, const char 
         e = nrd_xcalloc(1, sizeof *e);
         e->name = nrd_xstrdup(name);
         e->space = nrd_xstrdup(space);
+        e->title = space[0] ? nrd_xasprintf("%s::%s", space, name) : nrd_xstrdup(name);
         r->entries = nrd_xrealloc(r->entries, (r->n_entries + 1) * sizeof *r->entries);
         memmove(r->entries + i + 1, r->entries + i, (r->n_entries - i) * sizeof *r->entries);
         r->entries[i] = e;
@@ -154,6 +155,7 @@ void nrd_repo_free(nrd_repo *r)
         free(e->scratch);
         free(e->dir);
         free(e->space);
+        free(e->title);
         free(e->name);
         free(e);
     }

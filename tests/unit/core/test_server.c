@@ -538,9 +538,7 @@ static void test_polling_follows_the_folders(void **state)
     assert_int_equal(system(cmd), 0);
     free(cmd);
     OK(TRITONSERVER_ServerPollModelRepository(h.server));
-    wait_index(&h, "{\"name\":\"b\",\"version\":\"1\",\"state\":\"UNAVAILABLE\",\"reason\":"
-                   "\"unloaded\"}");
-    wait_index(&h, "{\"name\":\"a\",\"version\":\"1\",\"state\":\"READY\"}");
+    wait_index(&h, "[{\"name\":\"a\",\"version\":\"1\",\"state\":\"READY\"}]"); /* b is gone */
     host_end(&h);
 }
 
@@ -625,9 +623,9 @@ static void test_server_does_not_start_when_a_model_is_broken(void **state)
     REFUSED(TRITONSERVER_ServerNew(&h.server, o), INTERNAL, "failed to load all models");
     OK(TRITONSERVER_ServerOptionsSetExitOnError(o, false));
     OK(TRITONSERVER_ServerNew(&h.server, o));
-    bool ready = true;
+    bool ready = false;
     OK(TRITONSERVER_ServerIsReady(h.server, &ready));
-    assert_false(ready); /* strict readiness */
+    assert_true(ready); /* a configuration that is wrong counts as no model, as in Triton */
     OK(TRITONSERVER_ServerModelIsReady(h.server, "good", -1, &ready));
     assert_true(ready);
     OK(TRITONSERVER_ServerOptionsDelete(o));

@@ -100,7 +100,7 @@ static void test_lists_with_parts_are_split(void **state)
     assert_string_equal(o.backend_config.items[0].name, "");
     assert_string_equal(o.cache_config.items[0].name, "local");
     assert_string_equal(o.metrics_config.items[0].setting, "histogram_latencies");
-    assert_string_equal(o.rate_resources.items[0].name, "r1");
+    assert_string_equal(o.rate_resources.items[0].name, "R1");
     assert_int_equal(o.rate_resources.items[0].number, 0);
     assert_int_equal(o.rate_resources.items[1].number, -1);
     assert_int_equal(o.rate_resources.items[1].size, 5);
