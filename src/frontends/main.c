@@ -5,11 +5,11 @@
 #ifdef NRD_HAVE_GRPC
 #include "frontends/grpc/service.h"
 #endif
+#include "frontends/common/front.h"
 #include "frontends/http/api.h"
 #include "frontends/metrics/server.h"
 #include "frontends/openai/openai.h"
 #include "frontends/options.h"
-#include "frontends/common/tracer.h"
 #include "frontends/ui/ui.h"
 #include "nereid/server.h"
 
@@ -30,9 +30,9 @@
 #define TRITON_VERSION "2.51.0" /* the version whose interface this program has */
 
 typedef struct services {
-    nrd_limit limit;
     TRITONSERVER_Server *server;
     nrd_tracer *tracer;
+    nrd_front *front;
     nrd_http_api *http;
     nrd_openai *openai;
     nrd_ui *ui;
@@ -54,12 +54,10 @@ static void block_signals(sigset_t *out)
 }
 
 #ifdef NRD_HAVE_GRPC
-/* Both protocols see the same shared-memory regions. */
 static nrd_error *start_grpc(services *s, const nrd_options *o)
 {
     if (o->allow_grpc) {
-        NRD_TRY(nrd_error_wrap(nrd_grpc_service_start(&s->grpc, s->server, s->tracer,
-                                                      s->http ? s->http->shm : NULL, &s->limit, o),
+        NRD_TRY(nrd_error_wrap(nrd_grpc_service_start(&s->grpc, s->front),
                                "failed to start GRPC service"));
         NRD_LOG_INFO("Started GRPCInferenceService at %s:%d", o->grpc_address,
                      nrd_grpc_service_port(s->grpc));
@@ -117,8 +115,9 @@ static void free_grpc(services *s)
 static nrd_error *start_services(services *s, const nrd_options *o)
 {
     const bool own_port = o->allow_openai && o->openai_port >= 0;
+    NRD_TRY(nrd_front_new(&s->front, s->server, o, s->tracer));
     if (o->allow_http || own_port) {
-        NRD_TRY(nrd_error_wrap(nrd_http_api_new(&s->http, s->server, o, s->tracer, &s->limit),
+        NRD_TRY(nrd_error_wrap(nrd_http_api_new(&s->http, s->front),
                                "failed to start HTTP service"));
         if (o->allow_openai) {
             NRD_TRY(nrd_error_wrap(nrd_openai_new(&s->openai, s->http),
@@ -259,6 +258,7 @@ static int stop(services *s, const nrd_options *o, char **again)
     nrd_openai_free(s->openai);
     nrd_ui_free(s->ui);
     nrd_http_server_free(s->metrics);
+    nrd_front_free(s->front);
     nrd_error_free(nrd_from_triton(TRITONSERVER_ServerDelete(s->server)));
     nrd_tracer_free(s->tracer);
     return 0;
@@ -279,7 +279,7 @@ static void raise_descriptor_limit(void)
 
 static int serve(const nrd_options *o, char **argv)
 {
-    services s = {.limit.max = (size_t)o->max_inflight_requests};
+    services s = {0};
     sigset_t signals;
     TRITONSERVER_ServerOptions *t = NULL;
     nrd_error *err = NULL;
@@ -325,6 +325,7 @@ fail:
         nrd_openai_free(s.openai);
         nrd_ui_free(s.ui);
         nrd_http_server_free(s.metrics);
+        nrd_front_free(s.front);
         nrd_error_free(nrd_from_triton(TRITONSERVER_ServerDelete(s.server)));
     }
     nrd_tracer_free(s.tracer);

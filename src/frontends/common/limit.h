@@ -11,6 +11,7 @@
 #include "base/error.h"
 
 #include <stdatomic.h>
+#include <stddef.h>
 
 typedef struct nrd_limit {
     atomic_size_t n;

@@ -1,6 +1,5 @@
 #include "frontends/common/shm.h"
 
-#include "base/clock.h"
 #include "base/json.h"
 #include "base/mem.h"
 #include "frontends/common/cuda_ipc.h"
@@ -11,7 +10,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 struct nrd_shm_region {
@@ -30,13 +28,8 @@ struct nrd_shm_region {
 struct nrd_shm {
     bool allowed;
     pthread_mutex_t mu;
-    pthread_cond_t unused; /* a region has no users any more */
     nrd_shm_region *regions; /* guarded by mu; sorted by name */
 };
-
-/* A client that has its answer may take its region back before the server has let go of the request.
- * Short: it is a thread of the frontend that waits. */
-enum { UNREGISTER_WAIT_MS = 50 };
 
 static void region_free(nrd_shm_region *r)
 {
@@ -61,11 +54,6 @@ nrd_error *nrd_shm_new(nrd_shm **out, bool allowed)
     }
     (*out)->allowed = allowed;
     pthread_mutex_init(&(*out)->mu, NULL);
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&(*out)->unused, &monotonic);
-    pthread_condattr_destroy(&monotonic);
     return NULL;
 }
 
@@ -87,7 +75,6 @@ void nrd_shm_free(nrd_shm *s)
         s->regions = r->next;
         region_free(r);
     }
-    pthread_cond_destroy(&s->unused);
     pthread_mutex_destroy(&s->mu);
     free(s);
 }
@@ -155,25 +142,45 @@ static nrd_error *map_region(nrd_shm_region *r)
     return err;
 }
 
-/* Opens the region and adds it to the table. Takes it always. handle NULL: of the system. */
-static nrd_error *add(nrd_shm *s, nrd_shm_region *r, const void *handle)
+static bool has(nrd_shm *s, const char *name)
 {
-    nrd_error *err = NULL;
     pthread_mutex_lock(&s->mu);
-    if (lookup(s, r->name)) {
-        err = nrd_errorf(NRD_ERR_ALREADY_EXISTS, "shared memory region '%s' already in manager",
-                         r->name);
-    } else {
-        err = handle ? open_cuda(r, handle) : map_region(r);
-    }
-    if (!err) {
+    const bool known = lookup(s, name) != NULL;
+    pthread_mutex_unlock(&s->mu);
+    return known;
+}
+
+/* false: the name was taken meanwhile. */
+static bool put_in_table(nrd_shm *s, nrd_shm_region *r)
+{
+    pthread_mutex_lock(&s->mu);
+    const bool known = lookup(s, r->name) != NULL;
+    if (!known) {
         nrd_shm_region **at = find(s, r->name);
         r->next = *at;
         *at = r;
-        r = NULL;
     }
     pthread_mutex_unlock(&s->mu);
-    region_free(r);
+    return !known;
+}
+
+/* Opens the region, which may take a while and so is done without the lock, and adds it to the
+ * table. Takes it always. handle NULL: of the system. */
+static nrd_error *add(nrd_shm *s, nrd_shm_region *r, const void *handle)
+{
+    nrd_error *err = NULL;
+    bool known = has(s, r->name);
+    if (!known) {
+        err = handle ? open_cuda(r, handle) : map_region(r);
+        known = !err && !put_in_table(s, r);
+    }
+    if (known) {
+        err = nrd_errorf(NRD_ERR_ALREADY_EXISTS, "shared memory region '%s' already in manager",
+                         r->name);
+    }
+    if (err) {
+        region_free(r);
+    }
     return err;
 }
 
@@ -211,32 +218,18 @@ static bool is_named(const nrd_shm_region *r, bool cuda, const char *name)
     return r->cuda == cuda && (!name || strcmp(r->name, name) == 0);
 }
 
-static bool any_in_use(const nrd_shm *s, bool cuda, const char *name)
-{
-    for (const nrd_shm_region *r = s->regions; r; r = r->next) {
-        if (r->users > 0 && is_named(r, cuda, name)) {
-            return true;
-        }
-    }
-    return false;
-}
-
 nrd_error *nrd_shm_unregister(nrd_shm *s, bool cuda, const char *name)
 {
     nrd_error *err = NULL;
+    nrd_shm_region *gone = NULL;
+
     NRD_TRY(check_allowed(s));
-    const uint64_t end_ns = nrd_now_ns() + (uint64_t)UNREGISTER_WAIT_MS * 1000000u;
-    const struct timespec end = {(time_t)(end_ns / 1000000000u), (long)(end_ns % 1000000000u)};
     pthread_mutex_lock(&s->mu);
-    while (any_in_use(s, cuda, name) && pthread_cond_timedwait(&s->unused, &s->mu, &end) == 0) {
-    }
     for (nrd_shm_region **at = &s->regions; *at;) {
         nrd_shm_region *r = *at;
         if (!is_named(r, cuda, name)) {
             at = &r->next;
-            continue;
-        }
-        if (r->users > 0) {
+        } else if (r->users > 0) {
             if (!err) {
                 err = nrd_errorf(NRD_ERR_INTERNAL,
                                  "Cannot unregister shared memory region '%s', it is currently in "
@@ -244,12 +237,18 @@ nrd_error *nrd_shm_unregister(nrd_shm *s, bool cuda, const char *name)
                                  r->name);
             }
             at = &r->next;
-            continue;
+        } else {
+            *at = r->next;
+            r->next = gone;
+            gone = r;
         }
-        *at = r->next;
-        region_free(r);
     }
     pthread_mutex_unlock(&s->mu);
+    while (gone) {
+        nrd_shm_region *next = gone->next;
+        region_free(gone);
+        gone = next;
+    }
     return err;
 }
 
@@ -327,9 +326,7 @@ void nrd_shm_put(nrd_shm *s, nrd_shm_region *region)
 {
     if (region) {
         pthread_mutex_lock(&s->mu);
-        if (--region->users == 0) {
-            pthread_cond_broadcast(&s->unused);
-        }
+        region->users--;
         pthread_mutex_unlock(&s->mu);
     }
 }

@@ -3,11 +3,11 @@
  * Purpose   Clients name a POSIX shared-memory object once; inputs and outputs of later requests
  *           then say "region, offset, size" instead of carrying bytes. Regions of CUDA lie on a
  *           GPU; their tensors are copied to and from host memory, as every backend takes it.
- * Owner     Any thread; the table has a lock of its own.
+ * Owner     Any thread; the table has a lock of its own, under which nothing is opened or closed.
  * Units     Bytes. Offsets of a request are relative to the registered part.
  * Errors    INVALID_ARG, ALREADY_EXISTS, NOT_FOUND with Triton's words. Ranges are checked against
- *           the size of the object at registration. Unregistering waits a
- *           moment for the last request of a region; one that stays in use is not unregistered.
+ *           the size of the object at registration. A region in use is not
+ *           unregistered; requests let go of theirs before their answer is sent (infer.h).
  * Lifetime  A region is mapped from register to unregister; nrd_shm_get counts a user until
  *           nrd_shm_put.
  * Sources   Triton's system and CUDA shared memory extensions.

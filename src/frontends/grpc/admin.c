@@ -264,7 +264,7 @@ static nrd_error *shm_status(nrd_grpc_call *call, bool cuda, const char *name,
 {
     nrd_json_doc *doc = NULL;
     nrd_str text = {0};
-    nrd_error *err = nrd_shm_status(call->service->shm, cuda, name[0] ? name : NULL, &text);
+    nrd_error *err = nrd_shm_status(call->service->front->shm, cuda, name[0] ? name : NULL, &text);
     if (!err) {
         err = nrd_json_parse(&doc, text.data, text.len, NULL);
     }
@@ -302,7 +302,7 @@ static nrd_error *on_shm_status(nrd_grpc_call *call, const void *in, ProtobufCMe
 static nrd_error *on_shm_register(nrd_grpc_call *call, const void *in, ProtobufCMessage **out)
 {
     const Inference__SystemSharedMemoryRegisterRequest *m = in;
-    NRD_TRY(nrd_shm_register(call->service->shm, m->name, m->key, m->offset, m->byte_size));
+    NRD_TRY(nrd_shm_register(call->service->front->shm, m->name, m->key, m->offset, m->byte_size));
     REPLY(call, out, Inference__SystemSharedMemoryRegisterResponse, r,
           inference__system_shared_memory_register_response__init);
     return NULL;
@@ -311,7 +311,7 @@ static nrd_error *on_shm_register(nrd_grpc_call *call, const void *in, ProtobufC
 static nrd_error *on_shm_unregister(nrd_grpc_call *call, const void *in, ProtobufCMessage **out)
 {
     const Inference__SystemSharedMemoryUnregisterRequest *m = in;
-    NRD_TRY(nrd_shm_unregister(call->service->shm, false, m->name[0] ? m->name : NULL));
+    NRD_TRY(nrd_shm_unregister(call->service->front->shm, false, m->name[0] ? m->name : NULL));
     REPLY(call, out, Inference__SystemSharedMemoryUnregisterResponse, r,
           inference__system_shared_memory_unregister_response__init);
     return NULL;
@@ -337,7 +337,7 @@ static nrd_error *on_cuda_register(nrd_grpc_call *call, const void *in, Protobuf
     if (m->raw_handle.len == sizeof handle) {
         memcpy(handle, m->raw_handle.data, sizeof handle);
     }
-    NRD_TRY(nrd_shm_register_cuda(call->service->shm, m->name, handle, m->device_id, m->byte_size));
+    NRD_TRY(nrd_shm_register_cuda(call->service->front->shm, m->name, handle, m->device_id, m->byte_size));
     REPLY(call, out, Inference__CudaSharedMemoryRegisterResponse, r,
           inference__cuda_shared_memory_register_response__init);
     return NULL;
@@ -346,7 +346,7 @@ static nrd_error *on_cuda_register(nrd_grpc_call *call, const void *in, Protobuf
 static nrd_error *on_cuda_unregister(nrd_grpc_call *call, const void *in, ProtobufCMessage **out)
 {
     const Inference__CudaSharedMemoryUnregisterRequest *m = in;
-    NRD_TRY(nrd_shm_unregister(call->service->shm, true, m->name[0] ? m->name : NULL));
+    NRD_TRY(nrd_shm_unregister(call->service->front->shm, true, m->name[0] ? m->name : NULL));
     REPLY(call, out, Inference__CudaSharedMemoryUnregisterResponse, r,
           inference__cuda_shared_memory_unregister_response__init);
     return NULL;
@@ -395,7 +395,7 @@ static nrd_error *trace_reply(nrd_grpc_call *call, const char *model, ProtobufCM
     nrd_str text = {0};
     nrd_error *err;
 
-    nrd_tracer_put_settings(call->service->tracer, model, &text);
+    nrd_tracer_put_settings(call->service->front->tracer, model, &text);
     err = nrd_json_parse(&doc, text.data, text.len, NULL);
     nrd_str_fini(&text);
     if (err) {
@@ -440,7 +440,7 @@ static nrd_error *on_trace(nrd_grpc_call *call, const void *in, ProtobufCMessage
         }
     }
     if (m->n_settings > 0) {
-        NRD_TRY(update_trace(call->service->tracer, model, m));
+        NRD_TRY(update_trace(call->service->front->tracer, model, m));
     }
     return trace_reply(call, model, out);
 }

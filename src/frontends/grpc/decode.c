@@ -114,13 +114,13 @@ nrd_error *nrd_grpc_infer_decode(nrd_grpc_infer *infer, grpc_byte_buffer *payloa
         grpc_byte_buffer_reader_init(&reader, payload)) {
         infer->bytes = grpc_byte_buffer_reader_readall(&reader);
         grpc_byte_buffer_reader_destroy(&reader);
-        infer->message = split(&infer->arena, GRPC_SLICE_START_PTR(infer->bytes),
+        infer->message = split(&infer->infer.arena, GRPC_SLICE_START_PTR(infer->bytes),
                                GRPC_SLICE_LENGTH(infer->bytes));
         if (infer->message) {
             return NULL;
         }
     }
-    NRD_TRY(nrd_grpc_unpack(&infer->arena, &inference__model_infer_request__descriptor, payload,
+    NRD_TRY(nrd_grpc_unpack(&infer->infer.arena, &inference__model_infer_request__descriptor, payload,
                             &message));
     infer->message = message;
     return NULL;

@@ -1,7 +1,6 @@
 /* Responses as protobuf bytes. Written by hand and not through the generated code: the answer is
  * written once, from front to back, and large outputs are not copied at all. Field numbers are
  * those of protos/grpc_service.proto; tests/server/test_grpc.py reads them with a public client. */
-#include "frontends/common/classify.h"
 #include "frontends/grpc/infer.h"
 
 #include <stdio.h>
@@ -118,71 +117,21 @@ static nrd_error *put_parameter(nrd_str *s, const char *name, TRITONSERVER_Param
     return NULL;
 }
 
-typedef struct output {
-    const void *base;
-    size_t size;
-    nrd_str classes; /* owns: takes the place of the tensor */
-} output;
-
-/* The k best classes of each row instead of the tensor; `shape` becomes theirs. */
-static nrd_error *to_classes(const nrd_grpc_infer *infer, TRITONSERVER_InferenceResponse *response,
-                             uint32_t i, TRITONSERVER_DataType type, uint64_t k,
-                             const int64_t **shape, uint64_t *n_dims, int64_t room[2], output *out)
+static nrd_error *put_output(nrd_str *s, nrd_grpc_infer *infer,
+                             TRITONSERVER_InferenceResponse *response, uint32_t i,
+                             nrd_infer_tensor *out)
 {
-    const char *model;
-    int64_t version;
-    uint32_t flags = 0;
-    size_t n = 0;
-
-    NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceResponseModel(response, &model, &version)));
-    NRD_TRY(nrd_from_triton(TRITONSERVER_ServerModelBatchProperties(
-        infer->call->service->core, model, version, &flags, NULL)));
-    const bool batched = *n_dims > 0 && (flags & TRITONSERVER_BATCH_FIRST_DIM) != 0;
-    const int64_t n_rows = batched ? (*shape)[0] : 1;
-    NRD_TRY(nrd_classify(&out->classes, response, i, type, out->base, out->size,
-                              (size_t)n_rows, k, &n));
-    room[0] = batched ? n_rows : (int64_t)n;
-    room[1] = (int64_t)n;
-    *shape = room;
-    *n_dims = batched ? 2 : 1;
-    out->base = nrd_str_cstr(&out->classes);
-    out->size = out->classes.len;
-    return NULL;
-}
-
-static nrd_error *put_output(nrd_str *s, const nrd_grpc_infer *infer,
-                             TRITONSERVER_InferenceResponse *response, uint32_t i, output *out)
-{
-    const char *name;
-    TRITONSERVER_DataType type;
-    const int64_t *shape;
-    uint64_t n_dims;
-    TRITONSERVER_MemoryType memory_type;
-    int64_t memory_id, room[2];
-    void *userp;
-
-    memset(out, 0, sizeof *out);
-    NRD_TRY(nrd_from_triton(
-        TRITONSERVER_InferenceResponseOutput(response, i, &name, &type, &shape, &n_dims, &out->base,
-                                             &out->size, &memory_type, &memory_id, &userp)));
-    const nrd_grpc_output *o = nrd_grpc_infer_output(infer, name);
-    if (o && nrd_shm_is_cuda(o->region)) {
-        NRD_TRY(nrd_shm_cuda_write(o->region, o->base, out->base, out->size));
-    }
-    if (userp || (o && o->region)) {
-        out->size = 0; /* it lies in shared memory: the entry stays empty */
-    }
-    if (o && o->n_classes) {
-        NRD_TRY(to_classes(infer, response, i, type, o->n_classes, &shape, &n_dims, room, out));
-        type = TRITONSERVER_TYPE_BYTES;
+    NRD_TRY(nrd_infer_read_tensor(&infer->infer, response, i, out));
+    if (out->shared) {
+        out->size = 0; /* the entry stays empty */
     }
     const size_t tensor = begin(s, 5);
-    put_text(s, 1, name);
-    put_text(s, 2, TRITONSERVER_DataTypeString(type));
-    if (n_dims > 0) {
+    put_text(s, 1, out->name);
+    put_text(s, 2, TRITONSERVER_DataTypeString(out->type));
+    if (out->n_dims > 0) {
         const size_t dims = begin(s, 3);
-        for (uint64_t d = 0; d < n_dims; d++) {
-            put_varint(s, (uint64_t)shape[d]);
+        for (uint64_t d = 0; d < out->n_dims; d++) {
+            put_varint(s, (uint64_t)out->shape[d]);
         }
         end(s, dims);
     }
@@ -191,9 +140,9 @@ static nrd_error *put_output(nrd_str *s, const nrd_grpc_infer *infer,
 }
 
 /* Everything but the raw contents. */
-static nrd_error *put_head(nrd_str *s, const nrd_grpc_infer *infer,
+static nrd_error *put_head(nrd_str *s, nrd_grpc_infer *infer,
                            TRITONSERVER_InferenceResponse *response, bool in_stream, bool final,
-                           output *outputs, uint32_t n_outputs)
+                           nrd_infer_tensor *outputs, uint32_t n_outputs)
 {
     const char *model = NULL, *id = nrd_grpc_infer_id(infer);
     int64_t version = -1;
@@ -243,7 +192,7 @@ static void release(void *arg)
 {
     shared_response *r = arg;
     if (atomic_fetch_sub(&r->refs, 1) == 1) {
-        nrd_grpc_response_delete(r->response);
+        nrd_infer_response_delete(r->response);
         free(r);
     }
 }
@@ -258,7 +207,7 @@ static grpc_byte_buffer *buffer_of(const nrd_str *s)
 
 /* raw_output_contents behind the head. Small outputs go into the text, large ones get slices. */
 static grpc_byte_buffer *gather(nrd_str *s, TRITONSERVER_InferenceResponse *response,
-                                const output *outputs, uint32_t n)
+                                const nrd_infer_tensor *outputs, uint32_t n)
 {
     shared_response *shared = NULL;
     grpc_byte_buffer *b = grpc_raw_byte_buffer_create(NULL, 0);
@@ -289,7 +238,7 @@ static grpc_byte_buffer *gather(nrd_str *s, TRITONSERVER_InferenceResponse *resp
     if (shared) {
         release(shared);
     } else {
-        nrd_grpc_response_delete(response);
+        nrd_infer_response_delete(response);
     }
     return b;
 }
@@ -298,17 +247,17 @@ static grpc_byte_buffer *gather(nrd_str *s, TRITONSERVER_InferenceResponse *resp
 
 #define FEW_OUTPUTS 16
 
-nrd_error *nrd_grpc_encode(const nrd_grpc_infer *infer, TRITONSERVER_InferenceResponse *response,
+nrd_error *nrd_grpc_encode(nrd_grpc_infer *infer, TRITONSERVER_InferenceResponse *response,
                            bool in_stream, bool final, grpc_byte_buffer **out)
 {
-    output few[FEW_OUTPUTS], *outputs = few;
+    nrd_infer_tensor few[FEW_OUTPUTS], *outputs = few;
     nrd_str s = {0}, whole = {0};
     nrd_error *err = NULL;
     uint32_t n = 0;
 
     *out = NULL;
     if (response) {
-        NRD_TRY_GOTO(nrd_grpc_response_error(response), err, done);
+        NRD_TRY_GOTO(nrd_infer_response_error(response), err, done);
         NRD_TRY_GOTO(nrd_from_triton(TRITONSERVER_InferenceResponseOutputCount(response, &n)),
                      err, done);
     }
@@ -334,9 +283,9 @@ nrd_error *nrd_grpc_encode(const nrd_grpc_infer *infer, TRITONSERVER_InferenceRe
     response = NULL;
 
 done:
-    nrd_grpc_response_delete(response);
+    nrd_infer_response_delete(response);
     for (uint32_t i = 0; outputs && i < n; i++) {
-        nrd_str_fini(&outputs[i].classes);
+        nrd_infer_tensor_fini(&outputs[i]);
     }
     if (outputs != few) {
         free(outputs);

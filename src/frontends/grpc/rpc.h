@@ -69,13 +69,9 @@ extern const nrd_grpc_method nrd_grpc_methods[];
 extern const size_t nrd_grpc_n_methods;
 
 struct nrd_grpc_service {
-    TRITONSERVER_Server *core;  /* borrows until free */
-    const nrd_options *options; /* borrows until free */
-    nrd_tracer *tracer;         /* borrows until free */
-    nrd_limit *limit;           /* borrows until free */
-    nrd_shm *shm;               /* owns if own_shm */
-    bool own_shm;
-    TRITONSERVER_ResponseAllocator *allocator;
+    nrd_front *front;           /* borrows until free */
+    TRITONSERVER_Server *core;  /* of front */
+    const nrd_options *options; /* of front */
     nrd_header_pattern *forward; /* owns; metadata that become parameters; NULL: none */
     grpc_compression_level compression;
     grpc_server *grpc;
@@ -150,6 +146,5 @@ void nrd_grpc_reflection(nrd_grpc_call *call); /* reflection.c */
 /* The handlers of the two inference methods. */
 void nrd_grpc_unary_infer(nrd_grpc_call *call);
 void nrd_grpc_stream_infer(nrd_grpc_call *call);
-nrd_error *nrd_grpc_allocator_new(TRITONSERVER_ResponseAllocator **out) NRD_MUST_USE;
 
 #endif

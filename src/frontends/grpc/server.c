@@ -44,15 +44,7 @@ static grpc_status_code status_of(nrd_error_code code)
 
 nrd_error *nrd_grpc_parse_version(const char *text, int64_t *out)
 {
-    long long v = -1;
-    if (text[0] && (!nrd_parse_i64(text, &v) || v <= 0)) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG,
-                          "failed to get model version from specified version string '%s', version "
-                          "should be an integral value > 0",
-                          text);
-    }
-    *out = v;
-    return NULL;
+    return nrd_parse_version(text, 1, "", out);
 }
 
 /* ---- messages ---- */
@@ -583,28 +575,20 @@ static void run_stopped(nrd_grpc_tag *tag, bool ok)
     atomic_store(&s->stopped, true);
 }
 
-nrd_error *nrd_grpc_service_start(nrd_grpc_service **out, TRITONSERVER_Server *server,
-                                  nrd_tracer *tracer, nrd_shm *shm, nrd_limit *limit,
-                                  const nrd_options *o)
+nrd_error *nrd_grpc_service_start(nrd_grpc_service **out, nrd_front *front)
 {
+    const nrd_options *o = front->options;
     nrd_error *err = NULL;
     nrd_grpc_service *s = NULL;
 
     *out = NULL;
     NRD_NEW_GOTO(s, 1, err, fail);
-    s->core = server;
+    s->front = front;
+    s->core = front->core;
     s->options = o;
-    s->tracer = tracer;
-    s->shm = shm;
-    s->limit = limit;
     s->compression = compression_level(o->grpc_compression);
     NRD_TRY_GOTO(nrd_header_pattern_new(&s->forward, "grpc-header-forward-pattern",
                                         s->options->grpc_forward_pattern), err, fail);
-    if (!shm) {
-        NRD_TRY_GOTO(nrd_shm_new(&s->shm, o->allow_client_shm), err, fail);
-        s->own_shm = true;
-    }
-    NRD_TRY_GOTO(nrd_grpc_allocator_new(&s->allocator), err, fail);
     NRD_NEW_GOTO(s->handles, nrd_grpc_n_methods, err, fail);
     gpr_set_log_function(on_grpc_log);
     grpc_init();
@@ -691,12 +675,6 @@ void nrd_grpc_service_free(nrd_grpc_service *s)
     }
     if (s->grpc_on) {
         grpc_shutdown();
-    }
-    if (s->allocator) {
-        nrd_error_free(nrd_from_triton(TRITONSERVER_ResponseAllocatorDelete(s->allocator)));
-    }
-    if (s->own_shm) {
-        nrd_shm_free(s->shm);
     }
     nrd_header_pattern_free(s->forward);
     free(s->queues);

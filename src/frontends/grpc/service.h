@@ -10,21 +10,15 @@
 #define NRD_FRONTENDS_GRPC_SERVICE_H
 
 #include "base/error.h"
-#include "frontends/common/limit.h"
-#include "frontends/options.h"
-#include "frontends/common/shm.h"
-#include "frontends/common/tracer.h"
+#include "frontends/common/front.h"
 #include "triton/core/tritonserver.h"
 
 #include <stddef.h>
 
 typedef struct nrd_grpc_service nrd_grpc_service;
 
-/* Borrows server, tracer, options, limit and shm until free. shm: the table that other front ends
- * use too; NULL: one of its own. */
-nrd_error *nrd_grpc_service_start(nrd_grpc_service **out, TRITONSERVER_Server *server,
-                                  nrd_tracer *tracer, nrd_shm *shm, nrd_limit *limit,
-                                  const nrd_options *options) NRD_MUST_USE;
+/* Borrows front until free. */
+nrd_error *nrd_grpc_service_start(nrd_grpc_service **out, nrd_front *front) NRD_MUST_USE;
 int nrd_grpc_service_port(const nrd_grpc_service *s);
 void nrd_grpc_service_drain(nrd_grpc_service *s); /* no new calls, no new requests in streams */
 size_t nrd_grpc_service_busy(const nrd_grpc_service *s); /* requests and answers not yet done */

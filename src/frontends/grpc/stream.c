@@ -280,13 +280,13 @@ static void cancel_all(stream *s)
             list = nrd_xrealloc(list, cap * sizeof *list);
         }
         if (r->infer) {
-            nrd_grpc_infer_ref(r->infer);
+            nrd_infer_ref(&r->infer->infer);
             list[n++] = r->infer;
         }
     }
     pthread_mutex_unlock(&s->mu);
     for (size_t i = 0; i < n; i++) {
-        nrd_grpc_infer_cancel(list[i]);
+        nrd_infer_cancel(&list[i]->infer);
         nrd_grpc_infer_unref(list[i]);
     }
     free(list);
@@ -357,7 +357,7 @@ static void stream_response(nrd_grpc_infer *infer, TRITONSERVER_InferenceRespons
     const bool surplus = response && r->ordered && r->answered;
     r->answered = r->answered || response != NULL;
     if (surplus || is_over(r->stream)) {
-        nrd_grpc_response_delete(response);
+        nrd_infer_response_delete(response);
         if (final) {
             deliver(r, NULL, true);
         }
@@ -365,6 +365,9 @@ static void stream_response(nrd_grpc_infer *infer, TRITONSERVER_InferenceRespons
     }
     if (response || (final && infer->want_empty_final)) {
         nrd_error *err = nrd_grpc_encode(infer, response, true, final, &message);
+        if (final) {
+            nrd_infer_let_go(&infer->infer);
+        }
         if (err) {
             deliver_error(r, err, final);
             return;
@@ -389,7 +392,7 @@ static void accept_request(stream *s, grpc_byte_buffer *payload)
     if (!err) {
         err = nrd_grpc_infer_open(r->infer);
     }
-    r->ordered = !r->infer || !r->infer->decoupled;
+    r->ordered = !r->infer || !r->infer->infer.decoupled;
     pthread_mutex_lock(&s->mu);
     r->prev = s->youngest;
     *(s->youngest ? &s->youngest->next : &s->oldest) = r;
@@ -400,10 +403,10 @@ static void accept_request(stream *s, grpc_byte_buffer *payload)
         infer->owner = r;
         infer->on_response = stream_response;
         /* From a successful submit on, r belongs to the final response. */
-        nrd_grpc_infer_ref(infer);
+        nrd_infer_ref(&infer->infer);
         err = nrd_grpc_infer_submit(infer);
         if (!err && is_over(s)) { /* whoever ended the stream did not see this one */
-            nrd_grpc_infer_cancel(infer);
+            nrd_infer_cancel(&infer->infer);
         }
         nrd_grpc_infer_unref(infer);
     }

@@ -1,27 +1,23 @@
 #include "frontends/http/handlers.h"
 
 #include "base/mem.h"
-#include "frontends/http/call.h"
 
 #include <stdlib.h>
 
-nrd_error *nrd_http_api_new(nrd_http_api **out, TRITONSERVER_Server *server, const nrd_options *o,
-                            nrd_tracer *tracer, nrd_limit *limit)
+nrd_error *nrd_http_api_new(nrd_http_api **out, nrd_front *front)
 {
+    const nrd_options *o = front->options;
     nrd_error *err = NULL;
     nrd_http_api *api = NULL;
 
     *out = NULL;
     NRD_NEW_GOTO(api, 1, err, fail);
-    api->server = server;
+    api->front = front;
+    api->server = front->core;
     api->options = o;
-    api->tracer = tracer;
-    api->limit = limit;
     NRD_TRY_GOTO(nrd_header_pattern_new(&api->forward, "http-header-forward-pattern",
                                         o->http_forward_pattern),
                  err, fail);
-    NRD_TRY_GOTO(nrd_shm_new(&api->shm, o->allow_client_shm), err, fail);
-    NRD_TRY_GOTO(nrd_http_allocator_new(&api->allocator), err, fail);
     NRD_TRY_GOTO(nrd_http_router_new(&api->router, &o->http_restricted), err, fail);
     NRD_TRY_GOTO(nrd_http_router_add(api->router, nrd_http_routes, nrd_http_n_routes, api), err,
                  fail);
@@ -80,10 +76,6 @@ void nrd_http_api_free(nrd_http_api *api)
     }
     nrd_http_server_free(api->http);
     nrd_http_router_free(api->router);
-    if (api->allocator) {
-        nrd_error_free(nrd_from_triton(TRITONSERVER_ResponseAllocatorDelete(api->allocator)));
-    }
-    nrd_shm_free(api->shm);
     nrd_header_pattern_free(api->forward);
     free(api);
 }

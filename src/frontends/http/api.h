@@ -14,10 +14,8 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "frontends/common/error.h"
+#include "frontends/common/front.h"
 #include "frontends/common/header_pattern.h"
-#include "frontends/common/limit.h"
-#include "frontends/common/shm.h"
-#include "frontends/common/tracer.h"
 #include "frontends/http/router.h"
 #include "frontends/options.h"
 #include "triton/core/tritonserver.h"
@@ -26,9 +24,8 @@
 typedef struct nrd_http_api nrd_http_api;
 
 /* ---- for main.c ---- */
-nrd_error *nrd_http_api_new(nrd_http_api **out, TRITONSERVER_Server *server,
-                            const nrd_options *options, nrd_tracer *tracer,
-                            nrd_limit *limit) NRD_MUST_USE;
+/* Borrows front until free. */
+nrd_error *nrd_http_api_new(nrd_http_api **out, nrd_front *front) NRD_MUST_USE;
 nrd_http_router *nrd_http_api_router(nrd_http_api *api);
 nrd_error *nrd_http_api_listen(nrd_http_api *api) NRD_MUST_USE;
 int nrd_http_api_port(const nrd_http_api *api);
@@ -39,12 +36,9 @@ void nrd_http_api_free(nrd_http_api *api);
 
 /* ---- for the files of this folder ---- */
 struct nrd_http_api {
-    TRITONSERVER_Server *server; /* borrows until free */
-    const nrd_options *options;  /* borrows until free */
-    TRITONSERVER_ResponseAllocator *allocator;
-    nrd_shm *shm;
-    nrd_tracer *tracer; /* borrows until free */
-    nrd_limit *limit;   /* borrows until free */
+    nrd_front *front;            /* borrows until free */
+    TRITONSERVER_Server *server; /* of front */
+    const nrd_options *options;  /* of front */
     nrd_header_pattern *forward; /* owns; headers that become parameters; NULL: none */
     atomic_bool draining;
     nrd_http_router *router; /* owns */

@@ -1,7 +1,7 @@
-/* frontends/http/call.h - one inference on its way through the core.
+/* frontends/http/call.h - one inference that came by HTTP.
  *
- * Purpose   Holds what must outlive the handler: the Triton request, input bytes, where outputs
- *           go, and carries responses from the core's threads back to the loop thread.
+ * Purpose   What HTTP adds to an inference (common/infer.h): its request, its reply, and the way of
+ *           responses from the core's threads back to the loop thread.
  * Owner     The loop thread of the HTTP request; the callbacks of the core only post to it.
  * Lifetime  new, fill, submit. Before submit: abandon. After it the call frees itself when the
  *           core has released the request and the last response has been handled.
@@ -9,28 +9,11 @@
 #ifndef NRD_FRONTENDS_HTTP_CALL_H
 #define NRD_FRONTENDS_HTTP_CALL_H
 
-#include "base/mem.h"
+#include "frontends/common/infer.h"
 #include "frontends/http/api.h"
 #include "frontends/http/compress.h"
 
-typedef enum { NRD_OUTPUT_JSON, NRD_OUTPUT_BINARY, NRD_OUTPUT_SHM } nrd_output_kind;
-
-/* How one named output shall be returned. */
-typedef struct nrd_http_output {
-    struct nrd_http_output *next;
-    const char *name;
-    nrd_output_kind kind;
-    uint64_t n_classes; /* > 0: as classification */
-    nrd_shm_region *region;
-    void *base;
-    size_t size_bytes;
-} nrd_http_output;
-
-/* A shared-memory region that an input borrows. */
-typedef struct nrd_http_region_use {
-    struct nrd_http_region_use *next;
-    nrd_shm_region *region;
-} nrd_http_region_use;
+typedef enum { NRD_OUTPUT_JSON, NRD_OUTPUT_BINARY } nrd_output_kind;
 
 typedef struct nrd_http_call nrd_http_call;
 
@@ -39,21 +22,16 @@ typedef struct nrd_http_message {
     nrd_http_task task;
     nrd_http_call *call;
     TRITONSERVER_InferenceResponse *response;
-    uint32_t flags;
+    bool final;
 } nrd_http_message;
 
 struct nrd_http_call {
+    nrd_infer infer; /* first: a pointer to it is one to the call */
     nrd_http_api *api;
-    nrd_http_request *req;                   /* shares */
-    TRITONSERVER_InferenceRequest *irequest; /* owns */
-    nrd_arena arena; /* bytes of inputs that came as JSON; the structs below */
-    char *inflated;  /* owns: the body after decompression */
-    nrd_http_output *outputs;
-    nrd_http_region_use *regions;
+    nrd_http_request *req; /* shares */
+    char *inflated;        /* owns: the body after decompression */
     nrd_output_kind default_kind;
     nrd_http_encoding reply_encoding;
-    nrd_trace_record *trace; /* shares; NULL: not traced */
-    bool counted;            /* by the limit of open requests */
 
     /* Called on the loop thread for every response (NULL: none) until final. Takes it. */
     void (*on_response)(nrd_http_call *call, TRITONSERVER_InferenceResponse *response, bool final);
@@ -67,7 +45,6 @@ struct nrd_http_call {
     nrd_str text; /* reply being built */
 
     /* private to call.c */
-    atomic_int refs;
     atomic_int n_messages;
     nrd_http_message first, last; /* most calls need no other */
 };
@@ -77,20 +54,12 @@ nrd_error *nrd_http_call_new(nrd_http_call **out, nrd_http_api *api, nrd_http_re
 /* From here on errors come as responses. On error the caller still has the call. */
 nrd_error *nrd_http_call_submit(nrd_http_call *call) NRD_MUST_USE;
 void nrd_http_call_abandon(nrd_http_call *call);
-void nrd_http_call_ref(nrd_http_call *call);
-void nrd_http_call_unref(nrd_http_call *call);
-
-nrd_http_output *nrd_http_call_output(const nrd_http_call *call, const char *name);
-void nrd_http_response_delete(TRITONSERVER_InferenceResponse *response);
-
-/* The callbacks of the shared allocator. */
-nrd_error *nrd_http_allocator_new(TRITONSERVER_ResponseAllocator **out) NRD_MUST_USE;
 
 /* Appends name:value of one response parameter. */
 nrd_error *nrd_http_put_parameter(nrd_str *out, const char *name, TRITONSERVER_ParameterType type,
                                   const void *value) NRD_MUST_USE;
 /* A JSON value as a request parameter. */
-nrd_error *nrd_http_set_parameter(TRITONSERVER_InferenceRequest *irequest, const char *name,
+nrd_error *nrd_http_set_parameter(nrd_http_call *call, const char *name,
                                   const nrd_json *value) NRD_MUST_USE;
 /* Headers that match --http-header-forward-pattern as parameters. */
 nrd_error *nrd_http_forward_headers(nrd_http_call *call) NRD_MUST_USE;

@@ -12,7 +12,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#define MAX_DIMS 64
 #define MAX_KEYS 256 /* of an answer */
 
 /* ---- reading the request ---- */
@@ -57,23 +56,21 @@ static nrd_error *set_input(nrd_http_call *call, const nrd_json *value, const nr
     TRITONSERVER_DataType type =
         TRITONSERVER_StringToDataType(nrd_json_get_str(meta, "datatype", ""));
     size_t count = nrd_json_is(value, NRD_JSON_ARRAY) ? value->n : 1, size;
-    int64_t dims[MAX_DIMS];
+    int64_t dims[NRD_INFER_MAX_DIMS];
 
-    if (!nrd_json_is(shape, NRD_JSON_ARRAY) || shape->n > MAX_DIMS) {
+    if (!nrd_json_is(shape, NRD_JSON_ARRAY) || shape->n > NRD_INFER_MAX_DIMS) {
         return nrd_errorf(NRD_ERR_INTERNAL,
                           "Unexpected 'shape' not found in model metadata for input '%s'", name);
     }
     NRD_TRY(of_input(name, nrd_tensor_json_size(value, type, count, &size)));
     NRD_TRY(fit_shape(name, shape, count, dims));
-    char *bytes = nrd_arena_alloc(&call->arena, size ? size : 1);
+    char *bytes = nrd_arena_alloc(&call->infer.arena, size ? size : 1);
     if (!bytes) {
         return nrd_error_no_memory();
     }
     NRD_TRY(of_input(name, nrd_tensor_json_read(value, name, type, bytes, size)));
-    NRD_TRY(nrd_from_triton(
-        TRITONSERVER_InferenceRequestAddInput(call->irequest, name, type, dims, shape->n)));
-    return nrd_from_triton(TRITONSERVER_InferenceRequestAppendInputData(
-        call->irequest, name, bytes, size, TRITONSERVER_MEMORY_CPU, 0));
+    NRD_TRY(nrd_infer_add_input(&call->infer, name, type, dims, shape->n));
+    return nrd_infer_append(&call->infer, name, bytes, size);
 }
 
 static const nrd_json *find_input(const nrd_json *inputs, const char *name)
@@ -90,7 +87,7 @@ static nrd_error *set_value(nrd_http_call *call, const nrd_json *value, const nr
 {
     const nrd_json *meta = find_input(inputs, value->key);
     return meta ? set_input(call, value, meta)
-                : nrd_http_set_parameter(call->irequest, value->key, value);
+                : nrd_http_set_parameter(call, value->key, value);
 }
 
 static nrd_error *set_id(nrd_http_call *call, const nrd_json *id)
@@ -99,7 +96,7 @@ static nrd_error *set_id(nrd_http_call *call, const nrd_json *id)
         return nrd_errorf(NRD_ERR_INTERNAL,
                           "Unable to parse 'id': attempt to access JSON non-string as string");
     }
-    return nrd_from_triton(TRITONSERVER_InferenceRequestSetId(call->irequest, id->str));
+    return nrd_from_triton(TRITONSERVER_InferenceRequestSetId(call->infer.request, id->str));
 }
 
 static nrd_error *set_nested(nrd_http_call *call, const nrd_json *object, const nrd_json *inputs)
@@ -193,31 +190,23 @@ static bool add_key(answer_key *keys, size_t *n, const char *name, key_kind kind
     return true;
 }
 
-static nrd_error *put_output(nrd_str *out, TRITONSERVER_InferenceResponse *response, uint32_t index)
+static nrd_error *put_output(nrd_str *out, nrd_http_call *call,
+                             TRITONSERVER_InferenceResponse *response, uint32_t index)
 {
-    const char *name;
-    TRITONSERVER_DataType type;
-    const int64_t *shape;
-    uint64_t n_dims;
-    const void *base;
-    size_t size, count;
-    TRITONSERVER_MemoryType memory_type;
-    int64_t memory_id;
-    void *userp;
+    nrd_infer_tensor t;
+    size_t count;
 
-    NRD_TRY(nrd_from_triton(
-        TRITONSERVER_InferenceResponseOutput(response, index, &name, &type, &shape, &n_dims, &base,
-                                             &size, &memory_type, &memory_id, &userp)));
-    if (!nrd_tensor_count(shape, n_dims, &count)) {
-        return nrd_errorf(NRD_ERR_INTERNAL, "shape of output '%s' is invalid", name);
+    NRD_TRY(nrd_infer_read_tensor(&call->infer, response, index, &t));
+    if (!nrd_tensor_count(t.shape, t.n_dims, &count)) {
+        return nrd_errorf(NRD_ERR_INTERNAL, "shape of output '%s' is invalid", t.name);
     }
-    nrd_json_put_cstr(out, name);
+    nrd_json_put_cstr(out, t.name);
     nrd_str_putc(out, ':');
-    return nrd_tensor_json_write(out, name, type, base, size, count, true);
+    return nrd_tensor_json_write(out, t.name, t.type, t.base, t.size, count, true);
 }
 
-static nrd_error *put_key(nrd_str *out, TRITONSERVER_InferenceResponse *response,
-                          const answer_key *key)
+static nrd_error *put_key(nrd_str *out, nrd_http_call *call,
+                          TRITONSERVER_InferenceResponse *response, const answer_key *key)
 {
     const char *name;
     TRITONSERVER_ParameterType type;
@@ -236,11 +225,11 @@ static nrd_error *put_key(nrd_str *out, TRITONSERVER_InferenceResponse *response
     case KEY_OUTPUT:
         break;
     }
-    return put_output(out, response, key->index);
+    return put_output(out, call, response, key->index);
 }
 
-static nrd_error *collect_keys(TRITONSERVER_InferenceResponse *response, answer_key *keys,
-                               size_t *n)
+static nrd_error *collect_keys(nrd_http_call *call, TRITONSERVER_InferenceResponse *response,
+                               answer_key *keys, size_t *n)
 {
     uint32_t count = 0;
     bool fits = true;
@@ -256,25 +245,16 @@ static nrd_error *collect_keys(TRITONSERVER_InferenceResponse *response, answer_
     }
     NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceResponseOutputCount(response, &count)));
     for (uint32_t i = 0; i < count; i++) {
-        const char *name;
-        TRITONSERVER_DataType type;
-        const int64_t *shape;
-        uint64_t n_dims;
-        const void *base;
-        size_t size;
-        TRITONSERVER_MemoryType memory_type;
-        int64_t memory_id;
-        void *userp;
-        NRD_TRY(nrd_from_triton(
-            TRITONSERVER_InferenceResponseOutput(response, i, &name, &type, &shape, &n_dims, &base,
-                                                 &size, &memory_type, &memory_id, &userp)));
-        fits = fits && add_key(keys, n, name, KEY_OUTPUT, i, NULL);
+        nrd_infer_tensor t;
+        NRD_TRY(nrd_infer_read_tensor(&call->infer, response, i, &t));
+        fits = fits && add_key(keys, n, t.name, KEY_OUTPUT, i, NULL);
     }
     return fits ? NULL
                 : nrd_errorf(NRD_ERR_UNSUPPORTED, "more than %d values in one answer", MAX_KEYS);
 }
 
-static nrd_error *put_answer(nrd_str *out, TRITONSERVER_InferenceResponse *response)
+static nrd_error *put_answer(nrd_str *out, nrd_http_call *call,
+                             TRITONSERVER_InferenceResponse *response)
 {
     answer_key keys[MAX_KEYS];
     size_t n = 0;
@@ -282,7 +262,7 @@ static nrd_error *put_answer(nrd_str *out, TRITONSERVER_InferenceResponse *respo
     int64_t version;
     char version_text[24];
 
-    NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceResponseError(response)));
+    NRD_TRY(nrd_infer_response_error(response));
     NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceResponseId(response, &id)));
     NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceResponseModel(response, &model, &version)));
     snprintf(version_text, sizeof version_text, "%lld", (long long)version);
@@ -291,14 +271,14 @@ static nrd_error *put_answer(nrd_str *out, TRITONSERVER_InferenceResponse *respo
     }
     add_key(keys, &n, "model_name", KEY_TEXT, 0, model);
     add_key(keys, &n, "model_version", KEY_TEXT, 0, version_text);
-    NRD_TRY(collect_keys(response, keys, &n));
+    NRD_TRY(collect_keys(call, response, keys, &n));
     qsort(keys, n, sizeof *keys, by_name);
     nrd_str_putc(out, '{');
     for (size_t i = 0; i < n; i++) {
         if (i) {
             nrd_str_putc(out, ',');
         }
-        NRD_TRY(put_key(out, response, &keys[i]));
+        NRD_TRY(put_key(out, call, response, &keys[i]));
     }
     nrd_str_putc(out, '}');
     return NULL;
@@ -314,7 +294,7 @@ static int build(nrd_http_call *call, TRITONSERVER_InferenceResponse *response)
         nrd_str_puts(t, "data: ");
     }
     size_t mark = t->len;
-    nrd_error *err = put_answer(t, response);
+    nrd_error *err = put_answer(t, call, response);
     if (err) {
         status = nrd_http_status(nrd_error_get_code(err));
         t->len = mark;
@@ -345,7 +325,7 @@ static void on_stream_response(nrd_http_call *call, TRITONSERVER_InferenceRespon
             nrd_http_stream_end(call->req);
         }
     }
-    nrd_http_response_delete(response);
+    nrd_infer_response_delete(response);
 }
 
 /* Not streaming: exactly one answer with content. The status is that of the first answer, as in
@@ -367,7 +347,7 @@ static void on_single_response(nrd_http_call *call, TRITONSERVER_InferenceRespon
         build(call, response);
     }
     call->n_responses += response != NULL;
-    nrd_http_response_delete(response);
+    nrd_infer_response_delete(response);
     if (!final) {
         return;
     }

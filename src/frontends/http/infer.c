@@ -1,15 +1,13 @@
 /* POST /v2/models/M[/versions/V]/infer: JSON and binary tensors in, JSON and binary tensors out. */
 #include "base/json.h"
-#include "frontends/http/call.h"
-#include "frontends/common/classify.h"
-#include "frontends/http/handlers.h"
 #include "frontends/common/tensor_json.h"
 #include "frontends/common/tensor_text.h"
+#include "frontends/http/call.h"
+#include "frontends/http/handlers.h"
 
 #include <stdio.h>
 #include <string.h>
 
-#define MAX_DIMS 64
 #define MAX_OUTPUTS 62 /* pieces of one reply: the JSON and each binary output */
 
 /* ---- reading the request ---- */
@@ -86,70 +84,64 @@ static nrd_error *opt_bool(const nrd_json *object, const char *key, bool *out)
     return NULL;
 }
 
-static nrd_error *set_sequence_id(nrd_http_call *call, const nrd_json *v)
+/* The value of a parameter that has a meaning; the words for wrong types are Triton's. */
+static nrd_error *read_known(const nrd_json *params, const nrd_json *v, nrd_infer_param what,
+                             nrd_infer_value *out)
 {
-    uint64_t id;
-    if (as_u64(v, &id)) {
-        return nrd_from_triton(
-            TRITONSERVER_InferenceRequestSetCorrelationId(call->irequest, id));
-    }
-    if (!nrd_json_is(v, NRD_JSON_STRING)) {
-        return nrd_errorf(NRD_ERR_INTERNAL, "Unable to parse 'sequence_id': attempt to access "
-                                            "JSON non-string as string");
-    }
-    return nrd_from_triton(
-        TRITONSERVER_InferenceRequestSetCorrelationIdString(call->irequest, v->str));
-}
-
-static nrd_error *read_parameter(nrd_http_call *call, const nrd_json *params, const nrd_json *v,
-                                 uint32_t *flags)
-{
-    TRITONSERVER_InferenceRequest *r = call->irequest;
-    const char *key = v->key;
-    bool on, has;
-    uint64_t n;
-
-    if (strcmp(key, "sequence_id") == 0) {
-        return set_sequence_id(call, v);
-    }
-    if (strcmp(key, "sequence_start") == 0 || strcmp(key, "sequence_end") == 0) {
-        NRD_TRY(opt_bool(params, key, &on));
-        if (on) {
-            *flags |= key[9] == 's' ? TRITONSERVER_REQUEST_FLAG_SEQUENCE_START
-                                    : TRITONSERVER_REQUEST_FLAG_SEQUENCE_END;
+    bool has;
+    switch (what) {
+    case NRD_INFER_SEQUENCE_START:
+    case NRD_INFER_SEQUENCE_END:
+        out->type = NRD_VALUE_BOOL;
+        return opt_bool(params, v->key, &out->v.b);
+    case NRD_INFER_SEQUENCE_ID:
+        if (!as_u64(v, &out->v.u) && !nrd_json_is(v, NRD_JSON_STRING)) {
+            return nrd_errorf(NRD_ERR_INTERNAL, "Unable to parse 'sequence_id': attempt to access "
+                                                "JSON non-string as string");
+        }
+        out->type = NRD_VALUE_UINT;
+        if (nrd_json_is(v, NRD_JSON_STRING)) {
+            out->type = NRD_VALUE_TEXT;
+            out->v.s = v->str;
         }
         return NULL;
+    default:
+        out->type = NRD_VALUE_UINT;
+        return opt_u64(params, v->key, &out->v.u, &has);
     }
-    if (strcmp(key, "priority") == 0) {
-        NRD_TRY(opt_u64(params, key, &n, &has));
-        return nrd_from_triton(TRITONSERVER_InferenceRequestSetPriorityUInt64(r, n));
-    }
-    if (strcmp(key, "timeout") == 0) {
-        NRD_TRY(opt_u64(params, key, &n, &has));
-        return nrd_from_triton(TRITONSERVER_InferenceRequestSetTimeoutMicroseconds(r, n));
-    }
-    if (strcmp(key, "binary_data_output") == 0) {
-        NRD_TRY(opt_bool(params, key, &on));
+}
+
+static nrd_error *read_parameter(nrd_http_call *call, const nrd_json *params, const nrd_json *v)
+{
+    const nrd_infer_param what = nrd_infer_param_of(v->key);
+    nrd_infer_value value = {0};
+    bool on;
+
+    if (strcmp(v->key, "binary_data_output") == 0) {
+        NRD_TRY(opt_bool(params, v->key, &on));
         call->default_kind = on ? NRD_OUTPUT_BINARY : NRD_OUTPUT_JSON;
         return NULL;
     }
-    if (strncmp(key, "triton_", 7) == 0) {
+    if (what == NRD_INFER_RESERVED) {
         return nrd_errorf(NRD_ERR_INVALID_ARG,
                           "parameter keys starting with 'triton_' are reserved "
                           "for Triton usage and should not be specified.");
     }
-    return nrd_http_set_parameter(r, key, v);
+    if (what == NRD_INFER_CUSTOM) {
+        return nrd_http_set_parameter(call, v->key, v);
+    }
+    NRD_TRY(read_known(params, v, what, &value));
+    return nrd_infer_set(&call->infer, what, v->key, value);
 }
 
 static nrd_error *read_id_and_parameters(nrd_http_call *call, const nrd_json *root)
 {
     const nrd_json *params = nrd_json_get(root, "parameters");
-    uint32_t flags = 0;
     const char *id;
 
     if (nrd_json_get(root, "id")) {
         NRD_TRY(member_string(root, "id", &id));
-        NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceRequestSetId(call->irequest, id)));
+        NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceRequestSetId(call->infer.request, id)));
     }
     if (!params) {
         return NULL;
@@ -159,9 +151,9 @@ static nrd_error *read_id_and_parameters(nrd_http_call *call, const nrd_json *ro
                                             "members for non-object");
     }
     for (size_t i = 0; i < params->n; i++) {
-        NRD_TRY(read_parameter(call, params, &params->child[i], &flags));
+        NRD_TRY(read_parameter(call, params, &params->child[i]));
     }
-    return nrd_from_triton(TRITONSERVER_InferenceRequestSetFlags(call->irequest, flags));
+    return NULL;
 }
 
 /* Exactly one source of data. */
@@ -177,45 +169,19 @@ static nrd_error *check_sources(bool data, bool binary, bool shm)
                       binary ? " 'binary_data_size'" : "", shm ? " 'shared_memory_region'" : "");
 }
 
-static nrd_error *append(nrd_http_call *call, const char *name, const void *base, size_t n)
+static nrd_error *read_range(const nrd_json *params, nrd_infer_range *out)
 {
-    return nrd_from_triton(TRITONSERVER_InferenceRequestAppendInputData(
-        call->irequest, name, base, n, TRITONSERVER_MEMORY_CPU, 0));
-}
-
-static nrd_error *read_shm_range(nrd_http_call *call, const nrd_json *params,
-                                 nrd_shm_region **out_region, void **out_base, size_t *out_size)
-{
-    const char *region;
-    uint64_t offset, size;
     bool has;
-    NRD_TRY(member_string(params, "shared_memory_region", &region));
-    NRD_TRY(opt_u64(params, "shared_memory_offset", &offset, &has));
-    NRD_TRY(opt_u64(params, "shared_memory_byte_size", &size, &has));
-    *out_size = (size_t)size;
-    return nrd_shm_get(call->api->shm, region, offset, size, out_region, out_base);
+    NRD_TRY(member_string(params, "shared_memory_region", &out->region));
+    NRD_TRY(opt_u64(params, "shared_memory_offset", &out->offset, &has));
+    return opt_u64(params, "shared_memory_byte_size", &out->size, &has);
 }
 
 static nrd_error *read_shm_input(nrd_http_call *call, const char *name, const nrd_json *params)
 {
-    nrd_http_region_use *use = nrd_arena_alloc(&call->arena, sizeof *use);
-    void *base;
-    size_t size;
-    if (!use) {
-        return nrd_error_no_memory();
-    }
-    NRD_TRY(read_shm_range(call, params, &use->region, &base, &size));
-    use->next = call->regions;
-    call->regions = use;
-    if (nrd_shm_is_cuda(use->region)) {
-        void *copy = nrd_arena_alloc(&call->arena, size + 1);
-        if (!copy) {
-            return nrd_error_no_memory();
-        }
-        NRD_TRY(nrd_shm_cuda_read(use->region, base, copy, size));
-        base = copy;
-    }
-    return append(call, name, base, size);
+    nrd_infer_range range = {0};
+    NRD_TRY(read_range(params, &range));
+    return nrd_infer_append_shared(&call->infer, name, &range);
 }
 
 /* What belongs to one body while it is read. */
@@ -244,7 +210,7 @@ static nrd_error *read_json_input(nrd_http_call *call, const nrd_json *input, co
     const nrd_json *data;
     size_t size;
     if (count == 0) {
-        return append(call, name, NULL, 0);
+        return nrd_infer_append(&call->infer, name, NULL, 0);
     }
     NRD_TRY(member_array(input, "data", &data));
     NRD_TRY(nrd_tensor_json_size(data, type, count, &size));
@@ -255,20 +221,20 @@ static nrd_error *read_json_input(nrd_http_call *call, const nrd_json *input, co
                           "limit.",
                           name, size, (long long)call->api->options->http_max_input_bytes);
     }
-    char *bytes = nrd_arena_alloc(&call->arena, size ? size : 1);
+    char *bytes = nrd_arena_alloc(&call->infer.arena, size ? size : 1);
     if (!bytes) {
         return nrd_error_no_memory();
     }
     NRD_TRY(slice ? nrd_tensor_text_read(slice, name, type, bytes, size)
                   : nrd_tensor_json_read(data, name, type, bytes, size));
-    return append(call, name, bytes, size);
+    return nrd_infer_append(&call->infer, name, bytes, size);
 }
 
 static nrd_error *read_binary_input(nrd_http_call *call, const char *name, uint64_t size,
                                     reading *r)
 {
     if (size == 0) {
-        return append(call, name, NULL, 0);
+        return nrd_infer_append(&call->infer, name, NULL, 0);
     }
     if (size > r->rest_n) {
         return nrd_errorf(
@@ -277,7 +243,7 @@ static nrd_error *read_binary_input(nrd_http_call *call, const char *name, uint6
             "'%s'",
             name, (unsigned long long)(size - r->rest_n), r->model);
     }
-    NRD_TRY(append(call, name, r->rest, (size_t)size));
+    NRD_TRY(nrd_infer_append(&call->infer, name, r->rest, (size_t)size));
     r->rest += size;
     r->rest_n -= (size_t)size;
     return NULL;
@@ -289,7 +255,7 @@ static nrd_error *read_input(nrd_http_call *call, const nrd_json *inputs, size_t
     const nrd_json *input = &inputs->child[i_input];
     const nrd_json *params = nrd_json_get(input, "parameters"), *shape;
     const nrd_json *region = nrd_json_get(params, "shared_memory_region");
-    int64_t dims[MAX_DIMS];
+    int64_t dims[NRD_INFER_MAX_DIMS];
     const char *name, *type_name;
     uint64_t binary_size;
     bool has_binary;
@@ -301,9 +267,9 @@ static nrd_error *read_input(nrd_http_call *call, const nrd_json *inputs, size_t
     NRD_TRY(member_string(input, "datatype", &type_name));
     TRITONSERVER_DataType type = TRITONSERVER_StringToDataType(type_name);
     NRD_TRY(member_array(input, "shape", &shape));
-    if (shape->n > MAX_DIMS) {
+    if (shape->n > NRD_INFER_MAX_DIMS) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "Unable to parse 'shape': more than %d dimensions",
-                          MAX_DIMS);
+                          NRD_INFER_MAX_DIMS);
     }
     for (size_t i = 0; i < shape->n; i++) {
         if (!nrd_json_is(&shape->child[i], NRD_JSON_INT) || shape->child[i].i < 0) {
@@ -315,8 +281,7 @@ static nrd_error *read_input(nrd_http_call *call, const nrd_json *inputs, size_t
     if (!nrd_tensor_count(dims, shape->n, &count)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "shape of input '%s' overflows", name);
     }
-    NRD_TRY(nrd_from_triton(
-        TRITONSERVER_InferenceRequestAddInput(call->irequest, name, type, dims, shape->n)));
+    NRD_TRY(nrd_infer_add_input(&call->infer, name, type, dims, shape->n));
     if (has_binary) {
         return read_binary_input(call, name, binary_size, r);
     }
@@ -327,24 +292,20 @@ static nrd_error *read_input(nrd_http_call *call, const nrd_json *inputs, size_t
 static nrd_error *read_output(nrd_http_call *call, const nrd_json *output)
 {
     const nrd_json *params = nrd_json_get(output, "parameters");
-    const bool shm = nrd_json_get(params, "shared_memory_region") != NULL;
-    nrd_http_output *o = nrd_arena_alloc(&call->arena, sizeof *o);
-    const char *name;
-    bool binary, has;
-
-    if (!o) {
-        return nrd_error_no_memory();
-    }
-    memset(o, 0, sizeof *o);
-    NRD_TRY(member_string(output, "name", &name));
     const nrd_json *classes = nrd_json_get(params, "classification");
-    has = classes != NULL;
-    if (has && !as_u64(classes, &o->n_classes)) {
+    const bool shm = nrd_json_get(params, "shared_memory_region") != NULL;
+    nrd_infer_range range = {0};
+    uint64_t n_classes = 0;
+    const char *name;
+    bool binary;
+
+    NRD_TRY(member_string(output, "name", &name));
+    if (classes && !as_u64(classes, &n_classes)) {
         return nrd_errorf(NRD_ERR_INTERNAL, "Unable to set 'classification': attempt to access "
                                             "JSON non-unsigned-integer as unsigned-integer");
     }
     NRD_TRY(opt_bool(params, "binary_data", &binary));
-    if (shm && has) {
+    if (shm && classes) {
         return nrd_errorf(NRD_ERR_INVALID_ARG,
                           "Output can't set both 'shared_memory_region' and 'classification'");
     }
@@ -352,22 +313,11 @@ static nrd_error *read_output(nrd_http_call *call, const nrd_json *output)
         return nrd_errorf(NRD_ERR_INVALID_ARG,
                           "Output can't set both 'shared_memory_region' and 'binary_data'");
     }
-    NRD_TRY(nrd_from_triton(
-        TRITONSERVER_InferenceRequestAddRequestedOutput(call->irequest, name)));
-    if (nrd_http_call_output(call, name)) {
-        return NULL; /* the first mention decides, as in Triton */
-    }
-    o->name = nrd_arena_strndup(&call->arena, name, strlen(name));
-    if (!o->name) {
-        return nrd_error_no_memory();
-    }
-    o->kind = shm ? NRD_OUTPUT_SHM : binary ? NRD_OUTPUT_BINARY : NRD_OUTPUT_JSON;
     if (shm) {
-        NRD_TRY(read_shm_range(call, params, &o->region, &o->base, &o->size_bytes));
+        NRD_TRY(read_range(params, &range));
     }
-    o->next = call->outputs;
-    call->outputs = o;
-    return NULL;
+    return nrd_infer_add_output(&call->infer, name, n_classes, &range,
+                                binary ? NRD_OUTPUT_BINARY : NRD_OUTPUT_JSON);
 }
 
 static nrd_error *read_document(nrd_http_call *call, const nrd_json *root, reading *r)
@@ -442,8 +392,8 @@ static nrd_error *read_request(nrd_http_call *call, const char *body, size_t n, 
     if (json_n == 0) { /* the whole body is the one input */
         call->default_kind = NRD_OUTPUT_BINARY;
         NRD_TRY(nrd_from_triton(
-            TRITONSERVER_InferenceRequestAddRawInput(call->irequest, "raw_input")));
-        return append(call, "raw_input", n ? body : NULL, n);
+            TRITONSERVER_InferenceRequestAddRawInput(call->infer.request, "raw_input")));
+        return nrd_infer_append(&call->infer, "raw_input", n ? body : NULL, n);
     }
     r.rest = body + json_n;
     r.rest_n = n - json_n;
@@ -467,57 +417,12 @@ typedef struct answer {
     int n_parts; /* parts[0] is kept for the JSON */
 } answer;
 
-/* One output as it goes out: the model's own tensor or the classes made of it. */
-typedef struct sending {
-    const char *name;
-    TRITONSERVER_DataType type;
-    const int64_t *shape;
-    uint64_t n_dims;
-    const void *base;
-    size_t size;
-    int64_t class_shape[2];
-} sending;
-
-/* Replaces the tensor by its k best classes per row; the bytes lie in the call's arena. */
-static nrd_error *to_classes(nrd_http_call *call, TRITONSERVER_InferenceResponse *response,
-                             uint32_t i, uint64_t n_classes, sending *t)
-{
-    const char *model;
-    int64_t version;
-    uint32_t flags = 0;
-    size_t n_rows = 1, k;
-    nrd_str classes = {0};
-
-    NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceResponseModel(response, &model, &version)));
-    NRD_TRY(nrd_from_triton(
-        TRITONSERVER_ServerModelBatchProperties(call->api->server, model, version, &flags, NULL)));
-    const bool batched = t->n_dims > 0 && (flags & TRITONSERVER_BATCH_FIRST_DIM) != 0;
-    if (batched) {
-        n_rows = (size_t)t->shape[0];
-    }
-    nrd_error *err =
-        nrd_classify(&classes, response, i, t->type, t->base, t->size, n_rows, n_classes, &k);
-    char *bytes = err ? NULL : nrd_arena_alloc(&call->arena, classes.len + 1);
-    if (!err && !bytes) {
-        err = nrd_error_no_memory();
-    }
-    if (!err) {
-        memcpy(bytes, nrd_str_cstr(&classes), classes.len);
-        t->type = TRITONSERVER_TYPE_BYTES;
-        t->base = bytes;
-        t->size = classes.len;
-        t->class_shape[0] = batched ? (int64_t)n_rows : (int64_t)k;
-        t->class_shape[1] = (int64_t)k;
-        t->shape = t->class_shape;
-        t->n_dims = batched ? 2 : 1;
-    }
-    nrd_str_fini(&classes);
-    return err;
-}
-
-static nrd_error *put_data(answer *a, nrd_output_kind kind, const sending *t)
+static nrd_error *put_data(answer *a, nrd_output_kind kind, const nrd_infer_tensor *t)
 {
     size_t count;
+    if (t->shared) {
+        return NULL;
+    }
     if (kind == NRD_OUTPUT_BINARY) {
         nrd_str_printf(a->json, ",\"parameters\":{\"binary_data_size\":%zu}", t->size);
         if (t->size) {
@@ -527,34 +432,26 @@ static nrd_error *put_data(answer *a, nrd_output_kind kind, const sending *t)
             a->parts[a->n_parts].iov_base = (void *)(uintptr_t)t->base;
             a->parts[a->n_parts++].iov_len = t->size;
         }
-    } else if (kind == NRD_OUTPUT_JSON) {
-        if (!nrd_tensor_count(t->shape, t->n_dims, &count)) {
-            return nrd_errorf(NRD_ERR_INTERNAL, "shape of output '%s' is invalid", t->name);
-        }
-        nrd_str_puts(a->json, ",\"data\":");
-        return nrd_tensor_json_write(a->json, t->name, t->type, t->base, t->size, count, false);
+        return NULL;
     }
-    return NULL;
+    if (!nrd_tensor_count(t->shape, t->n_dims, &count)) {
+        return nrd_errorf(NRD_ERR_INTERNAL, "shape of output '%s' is invalid", t->name);
+    }
+    nrd_str_puts(a->json, ",\"data\":");
+    return nrd_tensor_json_write(a->json, t->name, t->type, t->base, t->size, count, false);
 }
 
 static nrd_error *put_output(nrd_http_call *call, TRITONSERVER_InferenceResponse *response,
                              uint32_t i, answer *a)
 {
-    TRITONSERVER_MemoryType memory_type;
-    int64_t memory_id;
-    void *userp;
-    sending t;
-
-    NRD_TRY(nrd_from_triton(
-        TRITONSERVER_InferenceResponseOutput(response, i, &t.name, &t.type, &t.shape, &t.n_dims,
-                                             &t.base, &t.size, &memory_type, &memory_id, &userp)));
-    const nrd_http_output *o = nrd_http_call_output(call, t.name);
-    if (o && nrd_shm_is_cuda(o->region)) {
-        NRD_TRY(nrd_shm_cuda_write(o->region, o->base, t.base, t.size));
+    nrd_infer_tensor t;
+    nrd_error *err = nrd_infer_read_tensor(&call->infer, response, i, &t);
+    if (!err && t.classes.data) { /* they are sent after this */
+        t.base = nrd_arena_strndup(&call->infer.arena, t.classes.data, t.size);
+        err = t.base ? NULL : nrd_error_no_memory();
     }
-    if (o && o->n_classes) {
-        NRD_TRY(to_classes(call, response, i, o->n_classes, &t));
-    }
+    nrd_infer_tensor_fini(&t);
+    NRD_TRY(err);
     nrd_str_puts(a->json, i ? ",{\"name\":" : "{\"name\":");
     nrd_json_put_cstr(a->json, t.name);
     nrd_str_puts(a->json, ",\"datatype\":\"");
@@ -567,7 +464,7 @@ static nrd_error *put_output(nrd_http_call *call, TRITONSERVER_InferenceResponse
         nrd_str_put_i64(a->json, t.shape[d]);
     }
     nrd_str_putc(a->json, ']');
-    NRD_TRY(put_data(a, o ? o->kind : call->default_kind, &t));
+    NRD_TRY(put_data(a, t.asked ? (nrd_output_kind)t.asked->form : call->default_kind, &t));
     nrd_str_putc(a->json, '}');
     return NULL;
 }
@@ -627,9 +524,9 @@ static nrd_error *put_answer(nrd_http_call *call, TRITONSERVER_InferenceResponse
 static void answer_sent(void *arg)
 {
     nrd_http_call *call = arg;
-    nrd_http_response_delete(call->response);
+    nrd_infer_response_delete(call->response);
     call->response = NULL;
-    nrd_http_call_unref(call);
+    nrd_infer_unref(&call->infer);
 }
 
 static void send_answer(nrd_http_call *call, answer *a)
@@ -644,7 +541,7 @@ static void send_answer(nrd_http_call *call, answer *a)
         used = (size_t)snprintf(extra, sizeof extra, "Inference-Header-Content-Length: %zu\r\n",
                                 a->json->len);
     }
-    nrd_http_call_ref(call); /* answer_sent drops it */
+    nrd_infer_ref(&call->infer); /* answer_sent drops it */
     const char *type = binary ? "application/octet-stream" : "application/json";
     if (call->reply_encoding != NRD_ENCODING_IDENTITY) {
         nrd_str packed = {0};
@@ -669,27 +566,28 @@ static void on_response(nrd_http_call *call, TRITONSERVER_InferenceResponse *res
 
     if (response) {
         call->n_responses++;
-        nrd_http_response_delete(call->response);
+        nrd_infer_response_delete(call->response);
         call->response = response;
     }
     if (!final) {
         return;
     }
     if (nrd_http_is_gone(call->req)) {
-        nrd_http_response_delete(call->response);
+        nrd_infer_response_delete(call->response);
         call->response = NULL;
         return;
     }
     if (call->n_responses != 1) {
         err = nrd_errorf(NRD_ERR_INTERNAL, "expected a single response, got %d", call->n_responses);
     } else {
-        err = nrd_from_triton(TRITONSERVER_InferenceResponseError(call->response));
+        err = nrd_infer_response_error(call->response);
         if (!err) {
             err = put_answer(call, call->response, &a);
         }
     }
+    nrd_infer_let_go(&call->infer);
     if (err) {
-        nrd_http_response_delete(call->response);
+        nrd_infer_response_delete(call->response);
         call->response = NULL;
         nrd_http_fail_plain(call->req, err);
         return;
@@ -698,19 +596,6 @@ static void on_response(nrd_http_call *call, TRITONSERVER_InferenceResponse *res
 }
 
 /* ---- the handler ---- */
-
-static nrd_error *check_policy(nrd_http_api *api, const char *model, int64_t version)
-{
-    uint32_t flags = 0;
-    NRD_TRY(nrd_from_triton(
-        TRITONSERVER_ServerModelTransactionProperties(api->server, model, version, &flags, NULL)));
-    if (flags & TRITONSERVER_TXN_DECOUPLED) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED,
-                          "HTTP end point doesn't support models with decoupled "
-                          "transaction policy");
-    }
-    return NULL;
-}
 
 /* The body after decompression; the call owns the copy. */
 static nrd_error *body_of(nrd_http_call *call, const char **out, size_t *out_n)
@@ -747,8 +632,12 @@ void nrd_http_on_infer(void *user, nrd_http_request *req, const nrd_http_route *
         return;
     }
     NRD_TRY_GOTO(nrd_http_parse_version(route->version, &version), err, fail);
-    NRD_TRY_GOTO(check_policy(api, route->model, version), err, fail);
     NRD_TRY_GOTO(nrd_http_call_new(&call, api, req, route->model, version), err, fail);
+    if (call->infer.decoupled) {
+        err = nrd_errorf(NRD_ERR_UNSUPPORTED, "HTTP end point doesn't support models with decoupled "
+                                              "transaction policy");
+        goto fail;
+    }
     call->on_response = on_response;
     call->default_kind = NRD_OUTPUT_JSON;
     call->reply_encoding =

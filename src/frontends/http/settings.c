@@ -110,7 +110,7 @@ void nrd_http_on_trace(void *user, nrd_http_request *req, const nrd_http_route *
     if (req->head.method == NRD_HTTP_POST) {
         err = nrd_http_parse_json(&doc, req->body, req->body_n);
         if (!err) {
-            err = nrd_tracer_update(api->tracer, route->model, nrd_json_root(doc));
+            err = nrd_tracer_update(api->front->tracer, route->model, nrd_json_root(doc));
         }
         nrd_json_doc_free(doc);
         if (err) {
@@ -118,7 +118,7 @@ void nrd_http_on_trace(void *user, nrd_http_request *req, const nrd_http_route *
             return;
         }
     }
-    nrd_tracer_put_settings(api->tracer, route->model, &out);
+    nrd_tracer_put_settings(api->front->tracer, route->model, &out);
     nrd_http_reply(req, 200, NRD_HTTP_JSON, NULL, out.data, out.len);
     nrd_str_fini(&out);
 }

@@ -11,7 +11,7 @@ static void reply_status(void *user, nrd_http_request *req, const nrd_http_route
 {
     const nrd_http_api *api = user;
     nrd_str out = {0};
-    nrd_error *err = nrd_shm_status(api->shm, cuda, route->region, &out);
+    nrd_error *err = nrd_shm_status(api->front->shm, cuda, route->region, &out);
     if (err) {
         nrd_http_fail(req, err);
     } else {
@@ -53,7 +53,7 @@ static nrd_error *register_shm(nrd_http_api *api, nrd_http_request *req,
         err = nrd_errorf(NRD_ERR_INTERNAL,
                          "attempt to access JSON non-unsigned-integer as unsigned-integer");
     } else {
-        err = nrd_shm_register(api->shm, route->region, key, offset ? (uint64_t)offset->i : 0,
+        err = nrd_shm_register(api->front->shm, route->region, key, offset ? (uint64_t)offset->i : 0,
                                (uint64_t)size->i);
     }
     nrd_json_doc_free(doc);
@@ -69,13 +69,13 @@ void nrd_http_on_shm_register(void *user, nrd_http_request *req, const nrd_http_
 void nrd_http_on_shm_unregister(void *user, nrd_http_request *req, const nrd_http_route *route)
 {
     const nrd_http_api *api = user;
-    nrd_http_finish(req, nrd_shm_unregister(api->shm, false, route->region));
+    nrd_http_finish(req, nrd_shm_unregister(api->front->shm, false, route->region));
 }
 
 void nrd_http_on_cuda_unregister(void *user, nrd_http_request *req, const nrd_http_route *route)
 {
     const nrd_http_api *api = user;
-    nrd_http_finish(req, nrd_shm_unregister(api->shm, true, route->region));
+    nrd_http_finish(req, nrd_shm_unregister(api->front->shm, true, route->region));
 }
 
 static nrd_error *member_u64(const nrd_json *root, const char *key, uint64_t *out)
@@ -136,7 +136,7 @@ static nrd_error *register_cuda(const nrd_http_api *api, const nrd_http_request 
         err = member_u64(root, "device_id", &device);
     }
     if (!err) {
-        err = nrd_shm_register_cuda(api->shm, route->region, handle, (int64_t)device, size);
+        err = nrd_shm_register_cuda(api->front->shm, route->region, handle, (int64_t)device, size);
     }
     nrd_json_doc_free(doc);
     return err;

@@ -68,15 +68,8 @@ void nrd_http_reply_message(nrd_http_request *req, TRITONSERVER_Error *e, TRITON
 
 nrd_error *nrd_http_parse_version(const char *text, int64_t *out)
 {
-    long long v = -1;
-    if (text && (!nrd_parse_i64(text, &v) || v < 0)) { /* routes take digits only: too large */
-        return nrd_errorf(NRD_ERR_INVALID_ARG,
-                          "failed to get model version from specified version string '%s' "
-                          "(details: stol), version should be an integral value > 0",
-                          text);
-    }
-    *out = v;
-    return NULL;
+    /* routes take digits only, so what is wrong with one is its size */
+    return nrd_parse_version(text, 0, " (details: stol)", out);
 }
 
 nrd_error *nrd_http_parse_json(nrd_json_doc **out, const char *text, size_t n)

@@ -50,8 +50,7 @@ static void cancel_all(embed_request *r)
 {
     for (size_t i = 0; i < r->n_inputs; i++) {
         if (r->inputs[i].call) {
-            nrd_error_free(nrd_from_triton(
-                TRITONSERVER_InferenceRequestCancel(r->inputs[i].call->irequest)));
+            nrd_infer_cancel(&r->inputs[i].call->infer);
         }
     }
 }
@@ -279,7 +278,7 @@ static void on_response(nrd_http_call *call, TRITONSERVER_InferenceResponse *res
     if (!r->failed && r->n_done == r->n_inputs && !nrd_http_is_gone(r->req)) {
         answer(r);
     }
-    nrd_http_response_delete(response);
+    nrd_infer_response_delete(response);
     if (final) {
         unref(r);
     }
@@ -295,10 +294,10 @@ static nrd_error *fill(nrd_http_call *call, const embed_input *in)
     NRD_TRY(nrd_oai_add_i32(call, "input_lengths", (int64_t)in->ids.n));
     NRD_TRY(nrd_oai_add_i32(call, "request_output_len", 1));
     NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceRequestSetStringParameter(
-        call->irequest, "pooling", in->r->model->pooling)));
+        call->infer.request, "pooling", in->r->model->pooling)));
     for (size_t i = 0; i < sizeof outputs / sizeof outputs[0]; i++) {
         NRD_TRY(nrd_from_triton(
-            TRITONSERVER_InferenceRequestAddRequestedOutput(call->irequest, outputs[i])));
+            TRITONSERVER_InferenceRequestAddRequestedOutput(call->infer.request, outputs[i])));
     }
     return nrd_http_forward_headers(call);
 }

@@ -10,15 +10,7 @@
 nrd_error *nrd_oai_add(nrd_http_call *call, const char *name, TRITONSERVER_DataType type,
                       const int64_t *shape, size_t n_dims, const void *data, size_t bytes)
 {
-    char *copy = nrd_arena_alloc(&call->arena, bytes ? bytes : 1);
-    if (!copy) {
-        return nrd_error_no_memory();
-    }
-    memcpy(copy, data, bytes);
-    NRD_TRY(nrd_from_triton(
-        TRITONSERVER_InferenceRequestAddInput(call->irequest, name, type, shape, n_dims)));
-    return nrd_from_triton(TRITONSERVER_InferenceRequestAppendInputData(
-        call->irequest, name, copy, bytes, TRITONSERVER_MEMORY_CPU, 0));
+    return nrd_infer_add_copy(&call->infer, name, type, shape, n_dims, data, bytes);
 }
 
 nrd_error *nrd_oai_add_i32(nrd_http_call *call, const char *name, int64_t value)
@@ -173,22 +165,22 @@ static nrd_error *fill(nrd_http_call *call, const oai_choice *c, int turn)
     NRD_TRY(add_sampling(call, c, turn));
     if (r->log_probs) { /* with at least one alternative: then values are not relative to a cut set */
         NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceRequestSetIntParameter(
-            call->irequest, "top_logprobs", asked_top(r))));
+            call->infer.request, "top_logprobs", asked_top(r))));
     }
     if (r->priority > 0) {
         NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceRequestSetPriorityUInt64(
-            call->irequest, (uint64_t)r->priority)));
+            call->infer.request, (uint64_t)r->priority)));
     }
     static const char *const times[] = {"arrival_time_ns", "first_token_time_ns", "last_token_time_ns"};
     for (size_t i = 0; i < sizeof outputs / sizeof outputs[0]; i++) {
         NRD_TRY(nrd_from_triton(
-            TRITONSERVER_InferenceRequestAddRequestedOutput(call->irequest, outputs[i])));
+            TRITONSERVER_InferenceRequestAddRequestedOutput(call->infer.request, outputs[i])));
     }
     for (size_t i = 0; r->return_timings && i < sizeof times / sizeof times[0]; i++) {
         NRD_TRY(nrd_from_triton(
-            TRITONSERVER_InferenceRequestAddRequestedOutput(call->irequest, times[i])));
+            TRITONSERVER_InferenceRequestAddRequestedOutput(call->infer.request, times[i])));
     }
-    NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceRequestSetId(call->irequest, r->id)));
+    NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceRequestSetId(call->infer.request, r->id)));
     return nrd_http_forward_headers(call);
 }
 
@@ -395,8 +387,7 @@ void nrd_oai_request_unref(oai_request *r)
 static void cancel_choice(oai_choice *c)
 {
     if (c->call) {
-        nrd_error_free(
-            nrd_from_triton(TRITONSERVER_InferenceRequestCancel(c->call->irequest)));
+        nrd_infer_cancel(&c->call->infer);
     }
 }
 
@@ -506,7 +497,7 @@ static void on_response(nrd_http_call *call, TRITONSERVER_InferenceResponse *res
             }
         }
     }
-    nrd_http_response_delete(response);
+    nrd_infer_response_delete(response);
     if (final) {
         nrd_oai_request_unref(r);
     }

@@ -1,6 +1,7 @@
 /* The HTTP API against a small stand-in for the core, which lives in this file only: what reaches
  * the in-process API, and what its answers look like on the wire. Models of the stand-in:
  *   echo   every input comes back as an output of the same name
+ *   late   the same, but the request is released long after its answer
  *   gen    decoupled; n answers, then an empty final one; input `text`, BYTES [1]; n, INT32 [1]
  *   hold   answers with CANCELLED once the request has been cancelled
  *   fail   answers with an INTERNAL error */
@@ -137,7 +138,7 @@ TRITONSERVER_Error *TRITONSERVER_MessageDelete(TRITONSERVER_Message *m)
 static TRITONSERVER_Error *known(const char *model)
 {
     if (strcmp(model, "echo") == 0 || strcmp(model, "gen") == 0 || strcmp(model, "hold") == 0 ||
-        strcmp(model, "fail") == 0) {
+        strcmp(model, "fail") == 0 || strcmp(model, "late") == 0) {
         return NULL;
     }
     char text[128];
@@ -615,6 +616,13 @@ static void *model_main(void *arg)
             add_output(r, a, &r->in[i], r->in[i].base);
         }
     }
+    if (strcmp(r->model, "late") == 0) {
+        const struct timespec long_nap = {0, 100000000};
+        complete(a, TRITONSERVER_RESPONSE_COMPLETE_FINAL, userp);
+        nanosleep(&long_nap, NULL);
+        r->release(r, TRITONSERVER_REQUEST_RELEASE_ALL, r->release_userp);
+        return NULL;
+    }
     r->release(r, TRITONSERVER_REQUEST_RELEASE_ALL, r->release_userp);
     complete(a, TRITONSERVER_RESPONSE_COMPLETE_FINAL, userp);
     return NULL;
@@ -640,7 +648,7 @@ TRITONSERVER_Error *TRITONSERVER_ServerInferAsync(TRITONSERVER_Server *s,
 static nrd_http_api *api;
 static nrd_options options;
 static nrd_tracer *tracer;
-static nrd_limit open_requests;
+static nrd_front *front;
 
 static int start_with(const char *extra)
 {
@@ -653,7 +661,10 @@ static int start_with(const char *extra)
         err = nrd_tracer_new(&tracer, &options);
     }
     if (!err) {
-        err = nrd_http_api_new(&api, NULL, &options, tracer, &open_requests);
+        err = nrd_front_new(&front, NULL, &options, tracer);
+    }
+    if (!err) {
+        err = nrd_http_api_new(&api, front);
     }
     if (!err) {
         err = nrd_http_api_listen(api);
@@ -682,6 +693,7 @@ static int finish(void **state)
         nanosleep(&nap, NULL);
     }
     nrd_http_api_free(api);
+    nrd_front_free(front);
     nrd_tracer_free(tracer);
     nrd_options_fini(&options);
     return atomic_load(&n_requests) || atomic_load(&n_responses) || atomic_load(&n_errors);
@@ -1001,6 +1013,13 @@ static void test_shared_memory_carries_inputs_and_outputs(void **state)
                           IN("\"shape\":[2],\"parameters\":{\"shared_memory_region\":\"r\","
                              "\"shared_memory_offset\":3996,\"shared_memory_byte_size\":8}")),
                      400);
+    /* whoever has the answer may take the region back at once */
+    expect("POST", "/v2/models/late/infer",
+           IN("\"shape\":[2],\"parameters\":{\"shared_memory_region\":\"r\","
+              "\"shared_memory_byte_size\":8}"),
+           200,
+           "{\"model_name\":\"late\",\"model_version\":\"1\",\"outputs\":[{\"name\":\"IN\","
+           "\"datatype\":\"INT32\",\"shape\":[2],\"data\":[11,12]}]}");
     expect("POST", "/v2/systemsharedmemory/unregister", "", 200, "");
     expect("GET", "/v2/systemsharedmemory/status", "", 200, "[]");
     munmap(p, 8192);

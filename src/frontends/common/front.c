@@ -1,0 +1,55 @@
+#include "frontends/common/front.h"
+
+#include "base/mem.h"
+#include "base/str.h"
+#include "frontends/common/error.h"
+#include "frontends/common/infer.h"
+
+#include <stdlib.h>
+
+nrd_error *nrd_front_new(nrd_front **out, TRITONSERVER_Server *core, const nrd_options *o,
+                         nrd_tracer *tracer)
+{
+    nrd_error *err = NULL;
+    nrd_front *f = NULL;
+
+    *out = NULL;
+    NRD_NEW_GOTO(f, 1, err, fail);
+    f->core = core;
+    f->options = o;
+    f->tracer = tracer;
+    f->limit.max = (size_t)o->max_inflight_requests;
+    NRD_TRY_GOTO(nrd_shm_new(&f->shm, o->allow_client_shm), err, fail);
+    NRD_TRY_GOTO(nrd_infer_allocator_new(&f->allocator), err, fail);
+    *out = f;
+    return NULL;
+
+fail:
+    nrd_front_free(f);
+    return err;
+}
+
+void nrd_front_free(nrd_front *f)
+{
+    if (!f) {
+        return;
+    }
+    if (f->allocator) {
+        nrd_error_free(nrd_from_triton(TRITONSERVER_ResponseAllocatorDelete(f->allocator)));
+    }
+    nrd_shm_free(f->shm);
+    free(f);
+}
+
+nrd_error *nrd_parse_version(const char *text, long long least, const char *note, int64_t *out)
+{
+    long long v = -1;
+    if (text && text[0] && (!nrd_parse_i64(text, &v) || v < least)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG,
+                          "failed to get model version from specified version string '%s'%s, "
+                          "version should be an integral value > 0",
+                          text, note);
+    }
+    *out = v;
+    return NULL;
+}

@@ -1,0 +1,38 @@
+/* frontends/common/front.h - what all protocols of one server have in common.
+ *
+ * Purpose   One core, one table of shared-memory regions, one limit of open requests, one way of
+ *           giving memory to outputs: whichever protocol a request comes by.
+ * Owner     Made and freed by main.c; read-only in between, its parts have locks of their own.
+ * Lifetime  new after the core server exists; freed when every service is, before the core.
+ */
+#ifndef NRD_FRONTENDS_COMMON_FRONT_H
+#define NRD_FRONTENDS_COMMON_FRONT_H
+
+#include "base/error.h"
+#include "frontends/common/limit.h"
+#include "frontends/common/shm.h"
+#include "frontends/common/tracer.h"
+#include "frontends/options.h"
+#include "triton/core/tritonserver.h"
+
+typedef struct nrd_front {
+    TRITONSERVER_Server *core;  /* borrows */
+    const nrd_options *options; /* borrows */
+    nrd_tracer *tracer;         /* borrows */
+    nrd_shm *shm;               /* owns */
+    TRITONSERVER_ResponseAllocator *allocator; /* owns */
+    nrd_limit limit;
+} nrd_front;
+
+/* Borrows all three until free. */
+nrd_error *nrd_front_new(nrd_front **out, TRITONSERVER_Server *core, const nrd_options *options,
+                         nrd_tracer *tracer) NRD_MUST_USE;
+/* No request may be in flight in the core. NULL is fine. */
+void nrd_front_free(nrd_front *f);
+
+/* A model's version as requests name it; -1 for NULL and "". `least`: the lowest that is taken;
+ * `note`: words that the protocol's message has in its middle. */
+nrd_error *nrd_parse_version(const char *text, long long least, const char *note,
+                             int64_t *out) NRD_MUST_USE;
+
+#endif
