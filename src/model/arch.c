@@ -239,6 +239,8 @@ int64_t nrd_dim_of(const nrd_model_spec *s, nrd_dim dim)
         return ((int64_t)s->n_heads + 2 * (int64_t)s->n_kv_heads) * s->head_dim;
     case NRD_DIM_Q:
         return (int64_t)s->n_heads * s->head_dim;
+    case NRD_DIM_KV:
+        return (int64_t)s->n_kv_heads * s->head_dim;
     case NRD_DIM_INTER:
         return s->inter;
     case NRD_DIM_VOCAB:
@@ -266,6 +268,8 @@ bool nrd_when_holds(const nrd_model_spec *s, nrd_when when)
         return s->mlp_bias;
     case NRD_WHEN_GATED:
         return s->gated_mlp;
+    case NRD_WHEN_GATE_BIAS:
+        return s->gated_mlp && s->mlp_bias;
     case NRD_WHEN_LAYER_NORM:
         return s->norm == NRD_NORM_LAYER;
     case NRD_WHEN_QK_NORM:

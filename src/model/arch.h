@@ -25,6 +25,7 @@ typedef enum {
     NRD_DIM_HIDDEN,
     NRD_DIM_QKV,      /* (n_heads + 2 n_kv_heads) * head_dim */
     NRD_DIM_Q,        /* n_heads * head_dim */
+    NRD_DIM_KV,       /* n_kv_heads * head_dim */
     NRD_DIM_INTER,
     NRD_DIM_VOCAB,
     NRD_DIM_HEAD,
@@ -48,6 +49,7 @@ typedef enum {
     NRD_WHEN_DENSE_BIAS,
     NRD_WHEN_MLP_BIAS,
     NRD_WHEN_GATED,
+    NRD_WHEN_GATE_BIAS,  /* gated, and the MLP has biases */
     NRD_WHEN_LAYER_NORM, /* norms with a bias */
     NRD_WHEN_QK_NORM,
     NRD_WHEN_POST_NORMS,

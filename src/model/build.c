@@ -6,6 +6,7 @@
 #include "base/progress.h"
 #include "formats/safetensors.h"
 #include "model/engine_file.h"
+#include "model/needs.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -343,24 +344,19 @@ static nrd_error *announce_weights(pack_job *j, uint64_t *out_bytes)
     return NULL;
 }
 
-static nrd_error *build_rank(const nrd_plan *p, const nrd_build_options *opt, const char *dir,
-                             nrd_build_stats *stats)
+static nrd_error *build_engine(const nrd_plan *p, const nrd_build_options *opt, const char *dir,
+                               nrd_build_stats *stats)
 {
     nrd_error *err = NULL;
     pack_job j = {.plan = p, .dev = opt->dev};
-    const nrd_model_spec *spec = nrd_plan_spec(p);
     uint64_t bytes;
-    char label[40];
 
     NRD_NEW_GOTO(j.weights, nrd_plan_n_tensors(p), err, done);
-    NRD_TRY_GOTO(nrd_engine_writer_open(&j.writer, dir, nrd_plan_rank(p),
-                                        spec->tp_size * spec->pp_size,
-                                        opt->dev ? opt->device_name : ""),
-                 err, done);
+    NRD_TRY_GOTO(nrd_engine_writer_open(&j.writer, dir, 0, 1, opt->dev ? opt->device_name : ""), err,
+                 done);
     NRD_TRY_GOTO(announce_weights(&j, &bytes), err, done);
     NRD_TRY_GOTO(nrd_engine_writer_begin(j.writer), err, done);
-    snprintf(label, sizeof label, "rank%d.engine", nrd_plan_rank(p));
-    j.bar = nrd_progress_new(label, bytes);
+    j.bar = nrd_progress_new("rank0.engine", bytes);
     pack_all(&j, opt->n_threads);
     nrd_progress_done(j.bar);
     err = j.err;
@@ -375,30 +371,57 @@ done:
     return err;
 }
 
+/* What no runner has yet: an engine that promises it would only disappoint later. */
+static nrd_error *check_supported(const nrd_source *src, const nrd_build_options *opt)
+{
+    const nrd_model_spec *m = nrd_source_spec(src);
+    const struct {
+        const char *name, *why;
+        int32_t v;
+    } rows[] = {
+        {"max_draft_len", "speculative decoding", opt->limits.max_draft_len},
+        {"max_prompt_embedding_table_size", "prompt tuning",
+         opt->limits.max_prompt_embedding_table_size},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        if (rows[i].v) {
+            return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s %d: %s is not supported; only 0 can be built",
+                              rows[i].name, rows[i].v, rows[i].why);
+        }
+    }
+    return nrd_needs_one_rank(opt->plan.tp_size ? opt->plan.tp_size : m->tp_size,
+                              opt->plan.pp_size ? opt->plan.pp_size : m->pp_size);
+}
+
+nrd_error *nrd_build_plan(nrd_plan **out, const nrd_source *src, const nrd_build_options *opt)
+{
+    *out = NULL;
+    NRD_TRY(nrd_build_limits_check(&opt->limits));
+    NRD_TRY(check_supported(src, opt));
+    NRD_TRY(nrd_plan_make(out, src, &opt->plan, 0));
+    nrd_error *err = nrd_plan_check_engine(*out);
+    if (err) {
+        nrd_plan_free(*out);
+        *out = NULL;
+    }
+    return err;
+}
+
 nrd_error *nrd_build_folder(const nrd_source *src, const nrd_build_options *opt,
                             const char *out_dir, nrd_build_stats *stats)
 {
     nrd_error *err = NULL;
     nrd_plan *p = NULL;
     nrd_str config = {0};
-    int32_t n_ranks = 1;
 
     memset(stats, 0, sizeof *stats);
-    NRD_TRY(nrd_build_limits_check(&opt->limits));
-    for (int32_t r = 0; r < n_ranks; r++) {
-        NRD_TRY_GOTO(nrd_plan_make(&p, src, &opt->plan, r), err, done);
-        if (r == 0) {
-            NRD_TRY_GOTO(start_folder(out_dir), err, done);
-            n_ranks = nrd_plan_spec(p)->tp_size * nrd_plan_spec(p)->pp_size;
-            stats->n_weights = nrd_plan_n_tensors(p);
-            nrd_engine_config_json(nrd_plan_spec(p), &opt->limits, nrd_source_path(src),
-                                   opt->extra_config, &config);
-        }
-        note(stats, p);
-        NRD_TRY_GOTO(build_rank(p, opt, out_dir, stats), err, done);
-        nrd_plan_free(p);
-        p = NULL;
-    }
+    NRD_TRY(nrd_build_plan(&p, src, opt));
+    NRD_TRY_GOTO(start_folder(out_dir), err, done);
+    stats->n_weights = nrd_plan_n_tensors(p);
+    nrd_engine_config_json(nrd_plan_spec(p), &opt->limits, nrd_source_path(src), opt->extra_config,
+                           &config);
+    note(stats, p);
+    NRD_TRY_GOTO(build_engine(p, opt, out_dir, stats), err, done);
     err = write_config(out_dir, &config);
 done:
     nrd_plan_free(p);

@@ -1,6 +1,6 @@
 /* model/build.h - a plan becomes a checkpoint folder or an engine folder.
  *
- * Purpose   Writes all ranks of a model: rankN.safetensors + config.json, or rankN.engine +
+ * Purpose   Writes all ranks of a model as rankN.safetensors + config.json, or one rank0.engine +
  *           config.json, with weights packed for a device.
  * Owner     One thread calls; packing runs on n_threads of its own. `dev` may be used by them all
  *           at once: weight_plan and weight_pack are pure.
@@ -35,6 +35,10 @@ typedef struct nrd_build_options {
     const char *extra_config;  /* members of build_config as JSON text, or NULL */
 } nrd_build_options;
 
+/* What nrd_build_folder would write, after all checks: an engine of this plan can be opened. Caller
+ * frees. UNSUPPORTED: what no runner has (several ranks, draft tokens, prompt tables). */
+nrd_error *nrd_build_plan(nrd_plan **out, const nrd_source *src, const nrd_build_options *opt)
+    NRD_MUST_USE;
 nrd_error *nrd_build_folder(const nrd_source *src, const nrd_build_options *opt,
                             const char *out_dir, nrd_build_stats *stats) NRD_MUST_USE;
 

@@ -4,6 +4,7 @@
 #include "base/hash.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "model/needs.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -305,9 +306,8 @@ static nrd_error *add_sharded(nrd_plan *p, job *j)
 static nrd_error *find_sources(nrd_plan *p, job *j)
 {
     const nrd_weight_rule *r = j->rule;
-    int64_t part_rows[3] = {nrd_dim_of(&p->spec, NRD_DIM_Q),
-                            (int64_t)p->spec.n_kv_heads * p->spec.head_dim,
-                            (int64_t)p->spec.n_kv_heads * p->spec.head_dim};
+    int64_t kv = nrd_dim_of(&p->spec, NRD_DIM_KV);
+    int64_t part_rows[3] = {nrd_dim_of(&p->spec, NRD_DIM_Q), kv, kv};
     int64_t cols = nrd_dim_of(&p->spec, r->cols);
     bool vector = r->cols == NRD_DIM_ONE, turned = (r->flags & NRD_RULE_TRANSPOSE) != 0;
 
@@ -713,6 +713,25 @@ size_t nrd_plan_unused(const nrd_plan *p, const char *const **out_names)
 const char *nrd_plan_notes(const nrd_plan *p)
 {
     return nrd_str_cstr(&p->notes);
+}
+
+static bool planned_shape(const void *plan, const char *name, int64_t *rows, int64_t *cols)
+{
+    const nrd_plan *p = plan;
+    for (size_t i = 0; i < p->n; i++) {
+        if (!strcmp(p->tensors[i].name, name)) {
+            *rows = p->tensors[i].rows;
+            *cols = p->tensors[i].cols;
+            return true;
+        }
+    }
+    return false;
+}
+
+nrd_error *nrd_plan_check_engine(const nrd_plan *p)
+{
+    return nrd_error_wrap(nrd_needs_check(&p->spec, planned_shape, p), "%s",
+                          nrd_source_path(p->src));
 }
 
 /* ---- making rows ---- */

@@ -100,21 +100,6 @@ static nrd_error *fill_limits(nrd_build_limits *l, const options *o, const nrd_m
     return NULL;
 }
 
-static nrd_error *check_modes(const options *o)
-{
-    static const char *const known[] = {"none", "draft_tokens_external", "lookahead_decoding", NULL};
-    for (int i = 0; o->spec_mode && known[i]; i++) {
-        if (!strcmp(o->spec_mode, known[i])) {
-            return NULL;
-        }
-    }
-    if (o->spec_mode) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "--speculative_decoding_mode %s is not supported; "
-                          "known: draft_tokens_external, lookahead_decoding", o->spec_mode);
-    }
-    return NULL;
-}
-
 /* A device of another machine cannot be asked for its layouts: rows serve every device, which packs
  * them while it loads. */
 static nrd_error *open_device(const options *o, nrd_build_options *b)
@@ -146,9 +131,8 @@ static nrd_error *dry_run(const nrd_source *src, const nrd_build_options *b)
 {
     nrd_plan *p = NULL;
     char size[32];
-    NRD_TRY(nrd_build_limits_check(&b->limits));
-    NRD_TRY(nrd_plan_make(&p, src, &b->plan, 0));
-    printf("%s: %zu weights, %s in rank 0; nothing written\n", nrd_plan_spec(p)->architecture,
+    NRD_TRY(nrd_build_plan(&p, src, b));
+    printf("%s: %zu weights, %s; nothing written\n", nrd_plan_spec(p)->architecture,
            nrd_plan_n_tensors(p), nrd_human_bytes(nrd_plan_total_bytes(p), size));
     nrd_plan_free(p);
     return NULL;
@@ -160,13 +144,16 @@ static nrd_error *build(const options *o)
     nrd_source *src = NULL;
     nrd_build_options b = {.n_threads = o->workers, .device_name = ""};
     nrd_build_stats stats = {0};
-    nrd_str extra = {0};
     uint64_t start = nrd_now_ns();
     char size[32];
     const char *quant = o->quantize || !o->weight_only ? o->quantize : o->precision;
     bool dummy = !strcmp(o->load_format, "dummy");
 
-    NRD_TRY_GOTO(check_modes(o), err, done);
+    if (o->spec_mode && strcmp(o->spec_mode, "none")) {
+        err = nrd_errorf(NRD_ERR_UNSUPPORTED, "--speculative_decoding_mode %s is not supported; only "
+                         "none can be built", o->spec_mode);
+        goto done;
+    }
     if (dummy) {
         const char *config = o->model_config ? o->model_config : o->checkpoint_dir;
         NRD_TRY_GOTO(nrd_source_open_dummy(&src, config, (uint64_t)(uint32_t)o->seed), err, done);
@@ -179,9 +166,7 @@ static nrd_error *build(const options *o)
     b.plan.quantize_lm_head = o->quantize_lm_head;
     b.plan.tp_size = o->tp_size;
     b.plan.pp_size = o->pp_size;
-    nrd_str_puts(&extra, "    \"speculative_decoding_mode\": ");
-    nrd_json_put_cstr(&extra, o->spec_mode ? o->spec_mode : "none");
-    b.extra_config = nrd_str_cstr(&extra);
+    b.extra_config = "    \"speculative_decoding_mode\": \"none\"";
     NRD_TRY_GOTO(open_device(o, &b), err, done);
     if (o->dry_run) {
         NRD_TRY_GOTO(dry_run(src, &b), err, done);
@@ -200,7 +185,6 @@ done:
         b.dev->ops->close(b.dev);
     }
     nrd_str_fini(&stats.notes);
-    nrd_str_fini(&extra);
     nrd_source_close(src);
     return err;
 }
@@ -280,11 +264,11 @@ int nrd_tool_build(int argc, char **argv)
         {"--max_beam_width", NULL, NRD_OPT_INT, &o.max_beam_width,
          "N", "beams (1)"},
         {"--max_draft_len", NULL, NRD_OPT_INT, &o.max_draft_len,
-         "N", "draft tokens in one step (0)"},
+         "N", "draft tokens in one step: only 0"},
         {"--speculative_decoding_mode", NULL, NRD_OPT_STR, &o.spec_mode,
-         "MODE", "draft_tokens_external or lookahead_decoding"},
+         "MODE", "only none"},
         {"--max_prompt_embedding_table_size", "--max_multimodal_len", NRD_OPT_INT, &o.max_prompt,
-         "N", "rows of a prompt table (0)"},
+         "N", "rows of a prompt table: only 0"},
         {"--tokens_per_block", NULL, NRD_OPT_INT, &o.tokens_per_block,
          "N", "tokens in a block of the KV cache (32; for cuda 64)"},
         {"--kv_cache_type", NULL, NRD_OPT_STR, &o.kv_cache_type,
@@ -308,9 +292,9 @@ int nrd_tool_build(int argc, char **argv)
         {"--quantize_lm_head", NULL, NRD_OPT_FLAG, &o.quantize_lm_head,
          NULL, "the LM head too (else q8_0 with a block type, or unchanged)"},
         {"--tp_size", NULL, NRD_OPT_INT, &o.tp_size,
-         "N", "tensor-parallel ranks, when built from a model (1)"},
+         "N", "tensor-parallel ranks: only 1"},
         {"--pp_size", NULL, NRD_OPT_INT, &o.pp_size,
-         "N", "pipeline stages, when built from a model (1)"},
+         "N", "pipeline stages: only 1"},
         {"--workers", NULL, NRD_OPT_INT, &o.workers,
          "N", "threads that pack (one for each core)"},
         {"--device", NULL, NRD_OPT_STR, &o.device,
@@ -470,17 +454,17 @@ int nrd_tool_build(int argc, char **argv)
         {"--weight_streaming", NULL, NRD_OPT_REFUSED, NULL,
          NULL, "weights stay in memory, or in mapped pages"},
         {"--auto_parallel", NULL, NRD_OPT_REFUSED, NULL,
-         NULL, "give tp_size and pp_size"},
+         NULL, "an engine runs on one device"},
         {"--lora_dir", NULL, NRD_OPT_REFUSED, NULL,
-         NULL, "give the adapter with the request (lora_weights, lora_config)"},
+         NULL, "merge the adapter into the model and build that"},
         {"--lora_plugin", NULL, NRD_OPT_REFUSED, NULL,
-         NULL, "give the adapter with the request (lora_weights, lora_config)"},
+         NULL, "merge the adapter into the model and build that"},
         {"--lora_ckpt_source", NULL, NRD_OPT_REFUSED, NULL,
-         NULL, "adapters come with requests"},
+         NULL, "merge the adapter into the model and build that"},
         {"--lora_target_modules", NULL, NRD_OPT_REFUSED, NULL,
-         NULL, "adapters come with requests"},
+         NULL, "merge the adapter into the model and build that"},
         {"--max_lora_rank", NULL, NRD_OPT_REFUSED, NULL,
-         NULL, "adapters come with requests"},
+         NULL, "merge the adapter into the model and build that"},
     };
     const char *file = NULL;
     for (int i = 1; i < argc; i++) {

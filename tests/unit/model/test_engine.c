@@ -236,30 +236,45 @@ static void test_moved_weights_are_those_of_the_file(void **state)
     nrd_engine_close(moved);
 }
 
+static void convert_with(const char *from, const char *to, nrd_plan_options plan)
+{
+    nrd_source *src = NULL;
+    nrd_build_stats stats = {0};
+    must(nrd_source_open(&src, from));
+    must(nrd_convert_folder(src, &plan, to, &stats));
+    nrd_str_fini(&stats.notes);
+    nrd_source_close(src);
+}
+
+static float src_bf16_at(const nrd_src_tensor *t, int64_t row, int64_t col)
+{
+    return nrd_bf16_to_f32(((const uint16_t *)t->data)[row * t->dims[1] + col]);
+}
+
 static void test_ranks_together_hold_every_value(void **state)
 {
     const folder *f = *state;
-    must(build_with(f, f->model, (nrd_plan_options){.tp_size = 2, .pp_size = 2}));
-    nrd_engine *e = open_engine(f, 3); /* second half of the heads, second layer */
-    const nrd_weight *qkv = nrd_engine_weight(e, "transformer.layers.0.attention.qkv.weight");
-    assert_int_equal(qkv->rows, HIDDEN / 2 + KV);
-    assert_true(bf16_at(qkv, 0, 1) ==
+    nrd_source *s = NULL;
+    convert_with(f->model, f->out, (nrd_plan_options){.tp_size = 2, .pp_size = 2});
+    must(nrd_source_open(&s, f->out));
+    /* rank 3: second half of the heads, second layer */
+    const nrd_src_tensor *qkv = nrd_source_find(s, 3, "transformer.layers.0.attention.qkv.weight");
+    assert_int_equal(qkv->dims[0], HIDDEN / 2 + KV);
+    assert_true(src_bf16_at(qkv, 0, 1) ==
                 value_of("model.layers.1.self_attn.q_proj.weight", (HIDDEN / 2) * HIDDEN + 1));
-    assert_true(bf16_at(qkv, HIDDEN / 2, 0) ==
+    assert_true(src_bf16_at(qkv, HIDDEN / 2, 0) ==
                 value_of("model.layers.1.self_attn.k_proj.weight", (KV / 2) * HIDDEN));
-    const nrd_weight *proj = nrd_engine_weight(e, "transformer.layers.0.mlp.proj.weight");
-    assert_int_equal(proj->cols, INTER / 2);
-    assert_true(bf16_at(proj, 2, 1) ==
+    const nrd_src_tensor *proj = nrd_source_find(s, 3, "transformer.layers.0.mlp.proj.weight");
+    assert_int_equal(proj->dims[1], INTER / 2);
+    assert_true(src_bf16_at(proj, 2, 1) ==
                 value_of("model.layers.1.mlp.down_proj.weight", 2 * INTER + INTER / 2 + 1));
-    const nrd_weight *head = nrd_engine_weight(e, "lm_head.weight");
-    assert_int_equal(head->rows, VOCAB / 2);
-    assert_true(bf16_at(head, 0, 0) == value_of("lm_head.weight", VOCAB / 2 * HIDDEN));
-    assert_null(nrd_engine_weight(e, "transformer.vocab_embedding.weight"));
-    nrd_engine_close(e);
-    e = open_engine(f, 0);
-    assert_non_null(nrd_engine_weight(e, "transformer.vocab_embedding.weight"));
-    assert_null(nrd_engine_weight(e, "lm_head.weight"));
-    nrd_engine_close(e);
+    const nrd_src_tensor *head = nrd_source_find(s, 3, "lm_head.weight");
+    assert_int_equal(head->dims[0], VOCAB / 2);
+    assert_true(src_bf16_at(head, 0, 0) == value_of("lm_head.weight", VOCAB / 2 * HIDDEN));
+    assert_null(nrd_source_find(s, 3, "transformer.vocab_embedding.weight"));
+    assert_non_null(nrd_source_find(s, 0, "transformer.vocab_embedding.weight"));
+    assert_null(nrd_source_find(s, 0, "lm_head.weight"));
+    nrd_source_close(s);
 }
 
 static void test_a_checkpoint_in_between_changes_nothing(void **state)
@@ -267,18 +282,13 @@ static void test_a_checkpoint_in_between_changes_nothing(void **state)
     const folder *f = *state;
     static const nrd_dtype types[] = {NRD_DTYPE_NONE, NRD_DTYPE_I8, NRD_DTYPE_F8_E4M3,
                                       NRD_DTYPE_Q8_0, NRD_DTYPE_Q4_1, NRD_DTYPE_F16};
-    char *ckpt = nrd_path_join(f->dir, "ckpt"), *file = nrd_path_join(f->out, "rank1.engine");
+    char *ckpt = nrd_path_join(f->dir, "ckpt"), *file = nrd_path_join(f->out, "rank0.engine");
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
-        nrd_plan_options plan = {.tp_size = 2, .quantize = types[i]};
-        nrd_source *src = NULL;
-        nrd_build_stats stats = {0};
+        nrd_plan_options plan = {.quantize = types[i]};
         nrd_map direct, through;
         must(build_with(f, f->model, plan));
         must(nrd_map_open(&direct, file));
-        must(nrd_source_open(&src, f->model));
-        must(nrd_convert_folder(src, &plan, ckpt, &stats));
-        nrd_str_fini(&stats.notes);
-        nrd_source_close(src);
+        convert_with(f->model, ckpt, plan);
         must(build_with(f, ckpt, (nrd_plan_options){0}));
         must(nrd_map_open(&through, file));
         assert_int_equal(direct.size_bytes, through.size_bytes);
@@ -330,6 +340,45 @@ static void test_a_missing_or_misshapen_tensor_is_named(void **state)
     assert_true(is_error(build_with(f, f->model, (nrd_plan_options){0}), "expected [64, 64]"));
     free(text);
     free(path);
+}
+
+/* A checkpoint that others wrote may say one thing and hold another. */
+static void test_what_the_runner_would_miss_is_refused_before_anything_is_written(void **state)
+{
+    const folder *f = *state;
+    char *ckpt = nrd_path_join(f->dir, "ckpt"), *path = nrd_path_join(ckpt, "config.json");
+    char *text = NULL;
+    size_t n = 0;
+    convert_with(f->model, ckpt, (nrd_plan_options){0});
+    must(nrd_file_read(&text, &n, path, 1 << 20));
+    char *at = strstr(text, "\"qkv_bias\": false");
+    assert_non_null(at);
+    memcpy(at + strlen("\"qkv_bias\": "), " true", 5);
+    must(nrd_file_write(path, text, n));
+    assert_true(is_error(build_with(f, ckpt, (nrd_plan_options){0}),
+                         "weight 'transformer.layers.0.attention.qkv.bias' is missing"));
+    memcpy(at + strlen("\"qkv_bias\": "), "false", 5);
+    at = strstr(text, "\"intermediate_size\": 96");
+    assert_non_null(at);
+    at[strlen("\"intermediate_size\": ")] = '8';
+    must(nrd_file_write(path, text, n));
+    assert_true(is_error(build_with(f, ckpt, (nrd_plan_options){0}), "expected [86, 64]"));
+    assert_false(nrd_path_exists(f->out));
+    free(text);
+    free(path);
+    free(ckpt);
+}
+
+static void test_engines_of_several_ranks_are_refused(void **state)
+{
+    const folder *f = *state;
+    char *ckpt = nrd_path_join(f->dir, "ckpt");
+    convert_with(f->model, ckpt, (nrd_plan_options){.tp_size = 2});
+    assert_true(is_error(build_with(f, ckpt, (nrd_plan_options){0}), "tp_size 2"));
+    assert_true(is_error(build_with(f, f->model, (nrd_plan_options){.tp_size = 2}), "tp_size 2"));
+    assert_true(is_error(build_with(f, f->model, (nrd_plan_options){.pp_size = 2}), "pp_size 2"));
+    assert_false(nrd_path_exists(f->out));
+    free(ckpt);
 }
 
 static void test_a_model_without_head_is_tied(void **state)
@@ -514,6 +563,25 @@ static void test_limits_out_of_range_are_refused(void **state)
     nrd_source_close(src);
 }
 
+static void test_what_no_runner_has_is_refused_by_name(void **state)
+{
+    const folder *f = *state;
+    nrd_source *src = NULL;
+    nrd_build_stats stats = {0};
+    nrd_build_options b = {.device_name = ""};
+    must(nrd_source_open(&src, f->model));
+    nrd_build_limits_init(&b.limits, nrd_source_spec(src));
+    b.limits.max_input_len = 10;
+    b.limits.max_draft_len = 4;
+    assert_true(is_error(nrd_build_folder(src, &b, f->out, &stats), "max_draft_len 4"));
+    b.limits.max_draft_len = 0;
+    b.limits.max_prompt_embedding_table_size = 16;
+    assert_true(is_error(nrd_build_folder(src, &b, f->out, &stats),
+                         "max_prompt_embedding_table_size 16"));
+    assert_false(nrd_path_exists(f->out));
+    nrd_source_close(src);
+}
+
 int main(void)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
@@ -524,12 +592,15 @@ int main(void)
         T(test_a_checkpoint_in_between_changes_nothing),
         T(test_rows_with_scales_come_near_the_source),
         T(test_a_missing_or_misshapen_tensor_is_named),
+        T(test_what_the_runner_would_miss_is_refused_before_anything_is_written),
+        T(test_engines_of_several_ranks_are_refused),
         T(test_a_model_without_head_is_tied),
         T(test_random_weights_need_only_a_config),
         T(test_damage_is_refused_with_the_reason_and_the_remedy),
         T(test_every_flipped_bit_of_header_and_table_is_found),
         T(test_folders_of_another_kind_are_told_apart),
         T(test_limits_out_of_range_are_refused),
+        T(test_what_no_runner_has_is_refused_by_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,51 @@
+/* model/needs.h - which weights the runner asks of an engine, with their shapes.
+ *
+ * Purpose   One table for both sides: the build checks its plan against it before anything is
+ *           written, so that no engine is made which cannot be opened; the runner asks for no weight
+ *           that is not a row here.
+ * Owner     Constant data and pure functions, any thread.
+ * Errors    NOT_FOUND: a weight is missing. INVALID_ARG: another shape. UNSUPPORTED: ranks.
+ */
+#ifndef NRD_MODEL_NEEDS_H
+#define NRD_MODEL_NEEDS_H
+
+#include "base/error.h"
+#include "model/arch.h"
+#include "model/spec.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define NRD_LAYER_PREFIX "transformer.layers.%d."
+
+typedef enum {
+    NRD_NEED_ALWAYS,
+    NRD_NEED_STACKED, /* q, k, v in one tensor: where attention.qkv.weight is there */
+    NRD_NEED_SPLIT,   /* q, k, v apart: where attention.q.weight is there instead */
+    NRD_NEED_IF_THERE,
+} nrd_need_form;
+
+typedef struct nrd_need {
+    const char *name; /* of a layer: what follows NRD_LAYER_PREFIX */
+    bool is_layered;
+    bool is_linear;   /* used by linear() */
+    bool at_least;    /* more rows than these are fine: padding */
+    nrd_dim rows, cols;
+    nrd_when when;    /* of models for which this does not hold it is not asked for */
+    nrd_need_form form;
+} nrd_need;
+
+/* The row of a name as in the table; NULL: nobody needs it. */
+const nrd_need *nrd_need_of(const char *name);
+
+/* The shape of a weight by its full name; false: there is none. */
+typedef bool nrd_need_shape(const void *weights, const char *name, int64_t *rows, int64_t *cols);
+
+/* Whether `weights` has all that a runner of `spec` asks for. */
+nrd_error *nrd_needs_check(const nrd_model_spec *spec, nrd_need_shape *shape,
+                           const void *weights) NRD_MUST_USE;
+
+/* An engine runs on one device: UNSUPPORTED for more than one rank. */
+nrd_error *nrd_needs_one_rank(int32_t tp_size, int32_t pp_size) NRD_MUST_USE;
+
+#endif
