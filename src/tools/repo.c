@@ -9,6 +9,7 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 static const char help[] =
     "Usage: nereid repo --engine_dir ENGINE --tokenizer_dir TOKENIZER --output_dir REPO [options]\n"
@@ -16,11 +17,12 @@ static const char help[] =
     "tensorrt_llm_bls, each a config.pbtxt made from its template.\n\n"
     "  --set NAME:VALUE[,NAME:VALUE…]   any ${NAME} of the templates (all_models/), for example\n"
     "                                   decoupled_mode:False,enable_kv_cache_reuse:True\n"
+    "  --served-model-name NAME[,NAME…] what clients of /v1 call the model (the engine folder's name)\n"
     "  --templates DIR                  other templates than the built-in ones\n";
 
 static const char *const models[] = {"preprocessing", "tensorrt_llm", "postprocessing", "ensemble",
                                      "tensorrt_llm_bls"};
-enum { N_MODELS = sizeof models / sizeof *models, MAX_TEMPLATE = 1 << 20 };
+enum { N_MODELS = sizeof models / sizeof *models, MAX_TEMPLATE = 1 << 20, MAX_NAME = 256 };
 
 /* Values that the templates must have, and defaults that the model would otherwise warn about. The
  * rest may stay open. */
@@ -121,17 +123,82 @@ static nrd_error *check_names(const char *templates, const nrd_template_values *
     return err;
 }
 
-nrd_error *nrd_repo_write(const char *repo, const char *engine_dir, const char *tokenizer_dir,
-                          const char *templates, const char *const *lists, size_t n_lists)
+/* A name stands in a configuration, in JSON, in URLs and on terminals. */
+static bool is_plain(unsigned char c)
+{
+    return c >= ' ' && c != 0x7f && c != '"' && c != '\\' && c != ',';
+}
+
+static nrd_error *check_served_names(const char *names)
+{
+    for (const char *p = names;; p++) {
+        size_t n = strcspn(p, ",");
+        if (n == 0 || n > MAX_NAME) {
+            return nrd_errorf(NRD_ERR_INVALID_ARG, "served_model_name: a name must have 1 to %d bytes, got '%s'",
+                              MAX_NAME, names);
+        }
+        for (size_t i = 0; i < n; i++) {
+            if (!is_plain((unsigned char)p[i])) {
+                return nrd_errorf(NRD_ERR_INVALID_ARG, "served_model_name: quotes, backslashes and control "
+                                  "characters are not allowed in '%s'", names);
+            }
+        }
+        p += n;
+        if (!*p) {
+            return NULL;
+        }
+    }
+}
+
+/* ".../models--Org--Name/snapshots/HASH" -> "Org/Name"; NULL: another path. */
+static char *hub_name(const char *path)
+{
+    char *snapshots = nrd_path_dir(path), *model = nrd_path_dir(snapshots);
+    const char *base = nrd_path_base(model);
+    nrd_str name = {0};
+
+    if (!strcmp(nrd_path_base(snapshots), "snapshots") && nrd_str_has_prefix(base, "models--")) {
+        for (const char *p = base + strlen("models--"); *p; p++) {
+            bool sep = p[0] == '-' && p[1] == '-';
+            nrd_str_putc(&name, sep ? '/' : *p);
+            p += sep;
+        }
+    }
+    free(snapshots);
+    free(model);
+    return name.len > 0 ? nrd_str_steal(&name) : NULL;
+}
+
+char *nrd_repo_model_name(const char *path)
+{
+    const bool is_dir = nrd_path_is_dir(path);
+    char *real = is_dir ? realpath(path, NULL) : NULL; /* a file may be a link to a name that says nothing */
+    char *name = is_dir ? hub_name(real ? real : path) : NULL;
+
+    if (!name) {
+        name = nrd_xstrdup(nrd_path_base(real ? real : path));
+    }
+    size_t n = strlen(name);
+    if (!is_dir && n > 5 && !strcasecmp(name + n - 5, ".gguf")) {
+        name[n - 5] = '\0';
+    }
+    for (char *c = name; *c; c++) {
+        *c = is_plain((unsigned char)*c) ? *c : '_';
+    }
+    free(real);
+    return name;
+}
+
+nrd_error *nrd_repo_write(const char *repo, const nrd_repo_options *o)
 {
     nrd_template_values values = {0}, given = {0};
-    char *dir = templates ? nrd_xstrdup(templates) : templates_dir();
-    char *engine = realpath(engine_dir, NULL), *tokenizer = realpath(tokenizer_dir, NULL);
-    nrd_error *err = NULL;
+    char *dir = o->templates ? nrd_xstrdup(o->templates) : templates_dir();
+    char *engine = realpath(o->engine_dir, NULL), *tokenizer = realpath(o->tokenizer_dir, NULL);
+    nrd_error *err = check_served_names(o->served_names);
 
-    if (!engine || !tokenizer) {
+    if (!err && (!engine || !tokenizer)) {
         err = nrd_errorf(NRD_ERR_NOT_FOUND, "'%s' does not exist",
-                         engine ? tokenizer_dir : engine_dir);
+                         engine ? o->tokenizer_dir : o->engine_dir);
     }
     for (size_t i = 0; i < sizeof defaults / sizeof *defaults; i++) {
         nrd_template_set(&values, defaults[i].name, defaults[i].value);
@@ -139,9 +206,10 @@ nrd_error *nrd_repo_write(const char *repo, const char *engine_dir, const char *
     if (!err) {
         nrd_template_set(&values, "engine_dir", engine);
         nrd_template_set(&values, "tokenizer_dir", tokenizer);
+        nrd_template_set(&values, "served_model_name", o->served_names);
     }
-    for (size_t i = 0; !err && i < n_lists; i++) {
-        err = nrd_template_set_list(&given, lists[i]);
+    for (size_t i = 0; !err && i < o->n_lists; i++) {
+        err = nrd_template_set_list(&given, o->lists[i]);
     }
     if (!err) {
         err = check_names(dir, &given);
@@ -162,7 +230,7 @@ nrd_error *nrd_repo_write(const char *repo, const char *engine_dir, const char *
 
 int nrd_tool_repo(int argc, char **argv)
 {
-    const char *engine = NULL, *tokenizer = NULL, *repo = NULL, *templates = NULL;
+    const char *engine = NULL, *tokenizer = NULL, *repo = NULL, *templates = NULL, *served = NULL;
     const char *lists[64];
     size_t n_lists = 0;
 
@@ -180,6 +248,8 @@ int nrd_tool_repo(int argc, char **argv)
             repo = value;
         } else if (nrd_tool_option(argc, argv, &i, "--templates", &value)) {
             templates = value;
+        } else if (nrd_tool_option(argc, argv, &i, "--served_model_name", &value)) {
+            served = value;
         } else if (nrd_tool_option(argc, argv, &i, "--set", &value) &&
                    n_lists < sizeof lists / sizeof *lists) {
             lists[n_lists++] = value;
@@ -197,7 +267,14 @@ int nrd_tool_repo(int argc, char **argv)
                 !engine ? "engine_dir" : !tokenizer ? "tokenizer_dir" : "output_dir");
         return 2;
     }
-    nrd_error *err = nrd_repo_write(repo, engine, tokenizer, templates, lists, n_lists);
+    char *name = nrd_repo_model_name(engine);
+    nrd_error *err = nrd_repo_write(repo, &(nrd_repo_options){.engine_dir = engine,
+                                                              .tokenizer_dir = tokenizer,
+                                                              .templates = templates,
+                                                              .served_names = served ? served : name,
+                                                              .lists = lists,
+                                                              .n_lists = n_lists});
+    free(name);
     if (err) {
         fprintf(stderr, "nereid: %s\n", nrd_error_message(err));
         nrd_error_free(err);

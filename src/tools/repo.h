@@ -6,9 +6,17 @@
 
 #include <stddef.h>
 
-/* `templates` NULL: the built-in ones. `lists`: "name:value,…" over the defaults, in order. */
-nrd_error *nrd_repo_write(const char *repo, const char *engine_dir, const char *tokenizer_dir,
-                          const char *templates, const char *const *lists, size_t n_lists)
-    NRD_MUST_USE;
+typedef struct nrd_repo_options {
+    const char *engine_dir, *tokenizer_dir;
+    const char *templates;    /* NULL: the built-in ones */
+    const char *served_names; /* "a,b": what clients of /v1 call the model */
+    const char *const *lists; /* "name:value,…" over the defaults, in order */
+    size_t n_lists;
+} nrd_repo_options;
+
+nrd_error *nrd_repo_write(const char *repo, const nrd_repo_options *o) NRD_MUST_USE;
+/* What a model that lies at `path` is called: the name of its file without .gguf, or of its folder; of
+ * a folder in Hugging Face's cache the repository's, "org/name". Owned by the caller. */
+char *nrd_repo_model_name(const char *path);
 
 #endif

@@ -30,6 +30,7 @@ static const char help[] =
     "Serves a GGUF file, a Hugging Face or checkpoint folder, an engine folder or a model repository.\n"
     "Steps that are missing are done once and kept in $NEREID_CACHE (default ~/.cache/nereid).\n\n"
     "  --tokenizer_dir DIR              the tokenizer, where PATH has none\n"
+    "  --served-model-name NAME[,NAME…] what clients of /v1 call the model (its file's or folder's name)\n"
     "  --set NAME:VALUE[,NAME:VALUE…]   values for the model repository (nereid repo --help)\n"
     "  --build OPTION[=VALUE]           an option for nereid build, for example\n"
     "                                   --build --max_batch_size=128 (may be repeated)\n"
@@ -60,7 +61,7 @@ static void words_fini(words *w)
 }
 
 typedef struct options {
-    const char *path, *tokenizer_dir;
+    const char *path, *tokenizer_dir, *served_names;
     const char *sets[MAX_WORDS];
     size_t n_sets;
     words build, server;
@@ -169,6 +170,10 @@ static nrd_error *prepare(const options *o, char **out_repo)
         return nrd_errorf(NRD_ERR_NOT_FOUND, "'%s' does not exist", o->path);
     }
     if (nrd_path_is_dir(o->path) && is_repository(o->path)) {
+        if (o->served_names) {
+            return nrd_errorf(NRD_ERR_INVALID_ARG, "--served-model-name: a repository tells the name itself, "
+                              "as the parameter served_model_name in %s/tensorrt_llm/config.pbtxt", o->path);
+        }
         *out_repo = nrd_xstrdup(o->path);
         return NULL;
     }
@@ -186,7 +191,13 @@ static nrd_error *prepare(const options *o, char **out_repo)
         err = find_tokenizer(o->path, o, tokenizer_dir, &tokenizer);
     }
     if (!err) {
-        err = nrd_repo_write(repo, engine, tokenizer, NULL, o->sets, o->n_sets);
+        char *name = nrd_repo_model_name(o->path);
+        err = nrd_repo_write(repo, &(nrd_repo_options){.engine_dir = engine,
+                                                       .tokenizer_dir = tokenizer,
+                                                       .served_names = o->served_names ? o->served_names : name,
+                                                       .lists = o->sets,
+                                                       .n_lists = o->n_sets});
+        free(name);
     }
     if (!err) {
         *out_repo = repo;
@@ -245,6 +256,8 @@ int nrd_tool_serve(int argc, char **argv)
         }
         if (nrd_tool_option(argc, argv, &i, "--tokenizer_dir", &value)) {
             o->tokenizer_dir = value;
+        } else if (nrd_tool_option(argc, argv, &i, "--served_model_name", &value) && value) {
+            o->served_names = value;
         } else if (nrd_tool_option(argc, argv, &i, "--set", &value) && value && o->n_sets < MAX_WORDS) {
             o->sets[o->n_sets++] = value;
         } else if (nrd_tool_option(argc, argv, &i, "--build", &value) && value) {

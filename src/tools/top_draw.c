@@ -317,10 +317,13 @@ static void draw_engine(screen *s, const nrd_top_history *h, const nrd_json *bef
 
     end_line(s);
     color(s, BOLD);
-    put_foreign(s, nrd_json_get_str(e, "model", ""), 0);
+    put_foreign(s, nrd_json_get_str(e, "name", nrd_json_get_str(e, "model", "")), 0);
     color(s, PLAIN);
+    put(s, "  (");
+    put_foreign(s, nrd_json_get_str(e, "model", ""), 0);
     put(s, " version ");
     put_foreign(s, nrd_json_get_str(e, "version", ""), 0);
+    put(s, ")");
     end_line(s);
     put(s, "  generated ");
     put_rate(s, per_second(before, now, e, "generated_tokens"));

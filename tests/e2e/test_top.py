@@ -32,7 +32,7 @@ def test_one_view_is_plain_text(server):
         assert time.monotonic() < until
     r = top(server.url("/"), LC_ALL="C.UTF-8")
     assert r.returncode == 0 and r.stderr == "" and "\x1b" not in r.stdout
-    assert "5 of 5 models ready" in r.stdout and "tensorrt_llm version 1" in r.stdout
+    assert "5 of 5 models ready" in r.stdout and "llama  (tensorrt_llm version 1)" in r.stdout
     words = {line.split()[0]: line.split() for line in r.stdout.splitlines() if line.strip()}
     assert words["ensemble"][1:3] == ["1", "READY"]
     assert int(words["tensorrt_llm"][3]) >= 1

@@ -119,7 +119,7 @@ SHAPE = {
     "models": [{"name": "str", "version": "str", "state": "str", "reason": "str", "succeeded": "number",
                 "failed": "number", "executions": "number", "request_ms_sum": "number",
                 "queue_ms_sum": "number", "pending": "number"}],
-    "engines": [{"model": "str", "version": "str",
+    "engines": [{"model": "str", "version": "str", "name": "str",
                  "requests": dict.fromkeys(["active", "waiting", "scheduled", "context", "max"], "number"),
                  "kv_blocks": dict.fromkeys(["max", "used", "free", "reused", "tokens_per"], "number"),
                  "memory_bytes": dict.fromkeys(["cpu", "gpu", "pinned"], "number"),
@@ -284,7 +284,7 @@ def set_field(page, name, value):
 @needs_browser
 def test_chat_in_a_browser(page, server):
     page.open(server.url("/"))
-    assert page.wait("document.getElementById('model').value") == "ensemble"
+    assert page.wait("document.getElementById('model').value") == "llama"
     set_field(page, "max_tokens", 12)
     set_field(page, "temperature", 0)
     ask(page, "the quick brown fox")
@@ -451,7 +451,7 @@ def test_live_view_in_a_browser(page, explicit):
     page.wait("document.querySelectorAll('#models tr').length === 5")
     explicit.request("/v1/chat/completions", CHAT)
     page.wait("/[1-9]\\d* steps/.test(document.querySelector('.legend').textContent)")
-    assert page.js("document.querySelector('#engines h3').textContent").startswith("tensorrt_llm")
+    assert page.js("document.querySelector('#engines h3').textContent").startswith("llamatensorrt_llm version 1")
     button = "document.querySelector('[aria-label$=\"load tensorrt_llm_bls\" i]')"
     page.call("Runtime.evaluate", expression=f"setTimeout(() => {button}.click())")
     page.wait(f"{button}.textContent === 'Load' && !{button}.disabled")
@@ -468,7 +468,7 @@ def test_api_key_in_a_browser(page, tiny_model, cache):
         page.wait("!document.getElementById('chat-error').hidden")
         assert page.js("document.getElementById('model').value") == ""
         set_field(page, "key", "secret")
-        page.wait("document.getElementById('model').value === 'ensemble'")
+        page.wait("document.getElementById('model').value === 'llama'")
         set_field(page, "max_tokens", 5)
         ask(page, "hello")
         page.wait(f"{ANSWERS} === 1")
@@ -482,7 +482,7 @@ def test_chat_needs_no_statistics(page, tiny_model, cache):
     s = Server(tiny_model, cache, "--http-restricted-api=statistics:x-who=me")
     try:
         page.open(s.wait_ready().url("/"))
-        page.wait("document.getElementById('model').value === 'ensemble'")
+        page.wait("document.getElementById('model').value === 'llama'")
         set_field(page, "max_tokens", 5)
         ask(page, "hello")
         page.wait(f"{ANSWERS} === 1")
@@ -517,7 +517,7 @@ def test_without_template_the_text_is_continued(page, tiny_model, cache, tmp_pat
     s = Server(folder, cache)
     try:
         page.open(s.wait_ready().url("/"))
-        page.wait("document.getElementById('model').value === 'ensemble'")
+        page.wait("document.getElementById('model').value === 'plain'")
         set_field(page, "max_tokens", 8)
         ask(page, "the quick brown fox")
         page.wait(f"{ANSWERS} === 1")

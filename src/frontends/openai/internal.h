@@ -22,6 +22,7 @@ enum {
     OAI_MAX_STOPS = 16,
     OAI_MAX_PROMPTS = 128,
     OAI_MAX_INPUTS = 2048, /* of a request for embeddings */
+    OAI_MAX_LISTED = 256, /* names in /v1/models */
     OAI_MAX_NEW_TOKENS = 1 << 24, /* the engine cuts to what the sequence may hold */
 };
 
@@ -30,6 +31,7 @@ enum {
 typedef struct oai_model {
     struct oai_model *next;
     char *name, *llm, *tokenizer_dir;
+    char *served; /* the names that its configuration gives it, with commas; NULL: none */
     atomic_int refs;
     nrd_text *text;                 /* shares */
     const nrd_tokenizer *tokenizer; /* borrows from text, as chat */
@@ -38,6 +40,7 @@ typedef struct oai_model {
     nrd_sampling sampling; /* where a request does not say */
     const char *pooling; /* of embeddings: "last", "mean"; NULL: none are given */
     bool decoupled;
+    bool is_bls; /* reached through a bls model, which is not offered by its name */
     uint64_t checked_ns;
 } oai_model;
 
@@ -133,6 +136,7 @@ bool nrd_oai_admit(nrd_openai *o, nrd_http_request *req, bool counts, char **out
 nrd_error *nrd_oai_body(const nrd_http_request *req, nrd_json_doc **out) NRD_MUST_USE;
 
 /* models.c */
+/* By a name that the configuration gives, or by the repository's. NOT_FOUND names those there are. */
 /* Shares: the caller gives its reference back. */
 nrd_error *nrd_oai_find_model(nrd_openai *o, const char *name, oai_model **out) NRD_MUST_USE;
 void nrd_oai_model_unref(oai_model *m); /* NULL is fine; any thread */

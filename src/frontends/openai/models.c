@@ -62,52 +62,115 @@ static nrd_error *read_pooling(oai_model *m, const nrd_json *config)
     return NULL;
 }
 
-/* The model that generates and the tokenizer's folder behind a name: the model itself, or an
- * ensemble's steps. */
+/* ---- from a name to the model that generates ---- */
+
+static bool list_has(const char *list, const char *name)
+{
+    size_t n = strlen(name);
+    for (const char *p = list; p && *p; p += *p == ',') {
+        size_t len = strcspn(p, ",");
+        if (len == n && !memcmp(p, name, n)) {
+            return true;
+        }
+        p += len;
+    }
+    return false;
+}
+
+static nrd_error *take_llm(oai_model *m, const char *llm, const nrd_json *config)
+{
+    set(&m->llm, llm);
+    set(&m->served, parameter(config, "served_model_name"));
+    m->decoupled =
+        nrd_json_get_bool(nrd_json_get(config, "model_transaction_policy"), "decoupled", false);
+    return read_pooling(m, config);
+}
+
+/* One model of those behind a name. */
+static nrd_error *take_step(nrd_openai *o, const char *step, oai_model *m)
+{
+    nrd_json_doc *doc = NULL;
+    nrd_error *err = get_config(o, step, &doc);
+    const nrd_json *config = nrd_json_root(doc);
+    if (!err && is_llm(config)) {
+        err = take_llm(m, step, config);
+    }
+    if (!err) {
+        set(&m->tokenizer_dir, parameter(config, "tokenizer_dir"));
+    }
+    nrd_json_doc_free(doc);
+    return err;
+}
+
+/* The model itself, an ensemble's steps, or the model that a bls model calls. */
+static nrd_error *take_config(nrd_openai *o, const char *name, const nrd_json *config, oai_model *m)
+{
+    const nrd_json *steps = nrd_json_get(nrd_json_get(config, "ensemble_scheduling"), "step");
+    if (is_llm(config)) {
+        NRD_TRY(take_llm(m, name, config));
+        set(&m->tokenizer_dir, parameter(config, "tokenizer_dir"));
+    } else if (!strcmp(nrd_json_get_str(config, "backend", ""), "bls")) {
+        const char *llm = parameter(config, "tensorrt_llm_model_name");
+        m->is_bls = true;
+        NRD_TRY(take_step(o, llm ? llm : "tensorrt_llm", m));
+    }
+    for (size_t i = 0; i < nrd_json_len(steps); i++) {
+        NRD_TRY(take_step(o, nrd_json_get_str(&steps->child[i], "model_name", ""), m));
+    }
+    if (m->llm && !m->tokenizer_dir) { /* the model that the templates pair it with */
+        nrd_error_free(take_step(o, "preprocessing", m));
+    }
+    return NULL;
+}
+
 static nrd_error *look_up(nrd_openai *o, const char *name, oai_model *m)
 {
-    nrd_json_doc *doc = NULL, *step_doc = NULL;
+    nrd_json_doc *doc = NULL;
     nrd_error *err = get_config(o, name, &doc);
     if (err && nrd_error_get_code(err) != NRD_ERR_UNAVAILABLE) {
         nrd_error_free(err);
-        return nrd_errorf(NRD_ERR_NOT_FOUND, "The model `%s` does not exist.", name);
+        return nrd_errorf(NRD_ERR_NOT_FOUND, "does not exist");
     }
     NRD_TRY(err);
-    const nrd_json *config = nrd_json_root(doc);
-    const nrd_json *steps = nrd_json_get(nrd_json_get(config, "ensemble_scheduling"), "step");
-    if (is_llm(config)) {
-        set(&m->llm, name);
-        set(&m->tokenizer_dir, parameter(config, "tokenizer_dir"));
-        err = read_pooling(m, config);
-        m->decoupled = nrd_json_get_bool(nrd_json_get(config, "model_transaction_policy"), "decoupled",
-                                         false);
-    }
-    for (size_t i = 0; i < nrd_json_len(steps) && !err; i++) {
-        const char *step = nrd_json_get_str(&steps->child[i], "model_name", "");
-        err = get_config(o, step, &step_doc);
-        const nrd_json *c = nrd_json_root(step_doc);
-        if (!err && is_llm(c)) {
-            set(&m->llm, step);
-            err = read_pooling(m, c);
-            m->decoupled = nrd_json_get_bool(nrd_json_get(c, "model_transaction_policy"), "decoupled",
-                                             false);
-        }
-        if (!err) {
-            set(&m->tokenizer_dir, parameter(c, "tokenizer_dir"));
-        }
-        nrd_json_doc_free(step_doc);
-        step_doc = NULL;
-    }
-    if (!err && m->llm && !m->tokenizer_dir) { /* the model that the templates pair it with */
-        nrd_error_free(get_config(o, "preprocessing", &step_doc));
-        set(&m->tokenizer_dir, step_doc ? parameter(nrd_json_root(step_doc), "tokenizer_dir") : NULL);
-        nrd_json_doc_free(step_doc);
-    }
+    err = take_config(o, name, nrd_json_root(doc), m);
     nrd_json_doc_free(doc);
     if (!err && (!m->llm || !m->tokenizer_dir)) {
-        err = nrd_errorf(NRD_ERR_NOT_FOUND, "The model `%s` is no language model with a tokenizer.",
-                         name);
+        err = nrd_errorf(NRD_ERR_NOT_FOUND, "is no language model with a tokenizer");
     }
+    return err;
+}
+
+static nrd_error *ready_models(nrd_openai *o, nrd_json_doc **out)
+{
+    TRITONSERVER_Message *message = NULL;
+    *out = NULL;
+    TRITONSERVER_Error *e =
+        TRITONSERVER_ServerModelIndex(o->api->server, TRITONSERVER_INDEX_FLAG_READY, &message);
+    return from_message(e, message, out);
+}
+
+/* A ready model whose parameter served_model_name has this name; *out_found false: none. */
+static nrd_error *look_up_served(nrd_openai *o, const char *name, oai_model *m, bool *out_found)
+{
+    nrd_json_doc *index = NULL;
+    nrd_error *err = NULL;
+    bool found = false;
+
+    NRD_TRY(ready_models(o, &index));
+    const nrd_json *list = nrd_json_root(index);
+    for (size_t i = 0; i < nrd_json_len(list) && !found && !err; i++) {
+        const char *model = nrd_json_get_str(&list->child[i], "name", "");
+        nrd_json_doc *doc = NULL;
+        nrd_error_free(get_config(o, model, &doc)); /* it may have gone since */
+        const nrd_json *config = nrd_json_root(doc);
+        found = doc && is_llm(config) && list_has(parameter(config, "served_model_name"), name);
+        if (found) {
+            err = look_up(o, model, m);
+        }
+        nrd_json_doc_free(doc);
+    }
+    nrd_json_doc_free(index);
+    *out_found = found;
     return err;
 }
 
@@ -118,6 +181,7 @@ void nrd_oai_model_unref(oai_model *m)
         free(m->chat_error);
         free(m->name);
         free(m->llm);
+        free(m->served);
         free(m->tokenizer_dir);
         free(m);
     }
@@ -157,7 +221,24 @@ static void forget(nrd_openai *o, oai_model *m)
 
 static bool is_same(const oai_model *a, const oai_model *b)
 {
-    return a->text == b->text && !strcmp(a->llm, b->llm) && !strcmp(a->tokenizer_dir, b->tokenizer_dir);
+    return a->text == b->text && !strcmp(a->llm, b->llm) && !strcmp(a->tokenizer_dir, b->tokenizer_dir) &&
+           !strcmp(a->served ? a->served : "", b->served ? b->served : "");
+}
+
+/* By a name of the repository, else by one that a configuration gives. */
+static nrd_error *look_up_any(nrd_openai *o, const char *name, oai_model *m)
+{
+    nrd_error *err = look_up(o, name, m);
+    bool found = false;
+
+    if (err && nrd_error_get_code(err) == NRD_ERR_NOT_FOUND) {
+        nrd_error *other = look_up_served(o, name, m, &found);
+        if (other || found) {
+            nrd_error_free(err);
+            return other;
+        }
+    }
+    return err;
 }
 
 /* Under the lock; the list's reference. */
@@ -177,7 +258,7 @@ static nrd_error *find(nrd_openai *o, const char *name, oai_model **out)
     NRD_NEW_GOTO(m, 1, err, fail);
     atomic_init(&m->refs, 1);
     m->name = nrd_xstrdup(name);
-    NRD_TRY_GOTO(look_up(o, name, m), err, fail);
+    NRD_TRY_GOTO(look_up_any(o, name, m), err, fail);
     NRD_TRY_GOTO(check_ready(o, m->llm), err, fail);
     NRD_TRY_GOTO(open_model(o, m), err, fail);
     if (old && is_same(old, m)) {
@@ -202,7 +283,8 @@ fail:
     return err;
 }
 
-nrd_error *nrd_oai_find_model(nrd_openai *o, const char *name, oai_model **out)
+/* Shares: the caller gives its reference back. */
+static nrd_error *find_unlocked(nrd_openai *o, const char *name, oai_model **out)
 {
     pthread_mutex_lock(&o->mu);
     nrd_error *err = find(o, name, out);
@@ -211,6 +293,99 @@ nrd_error *nrd_oai_find_model(nrd_openai *o, const char *name, oai_model **out)
     }
     pthread_mutex_unlock(&o->mu);
     return err;
+}
+
+/* ---- the names that are offered ---- */
+
+typedef struct name_list {
+    oai_model *v[OAI_MAX_LISTED]; /* shares */
+    size_t n;
+} name_list;
+
+static void name_list_fini(name_list *list)
+{
+    while (list->n > 0) {
+        nrd_oai_model_unref(list->v[--list->n]);
+    }
+}
+
+static void offer(nrd_openai *o, const char *name, name_list *list)
+{
+    oai_model *m = NULL;
+    nrd_error *err = find_unlocked(o, name, &m);
+    bool is_new = !err && list->n < OAI_MAX_LISTED;
+    for (size_t i = 0; is_new && i < list->n; i++) {
+        is_new = list->v[i] != m;
+    }
+    if (is_new) {
+        list->v[list->n++] = m;
+    } else {
+        nrd_oai_model_unref(m);
+    }
+    nrd_error_free(err);
+}
+
+static void offer_each(nrd_openai *o, const char *names, name_list *list)
+{
+    for (const char *p = names; *p; p += *p == ',') {
+        size_t n = strcspn(p, ",");
+        char *name = nrd_xstrndup(p, n);
+        offer(o, name, list);
+        free(name);
+        p += n;
+    }
+}
+
+/* A model is offered by the names that its configuration gives it; the repository's names are then
+ * aliases. A model without such names, and the ensembles around it, by the repository's. */
+static nrd_error *offered(nrd_openai *o, name_list *list)
+{
+    nrd_json_doc *index = NULL;
+    NRD_TRY(ready_models(o, &index));
+    const nrd_json *rows = nrd_json_root(index);
+    for (size_t i = 0; i < nrd_json_len(rows); i++) {
+        const char *name = nrd_json_get_str(&rows->child[i], "name", "");
+        oai_model *m = NULL;
+        nrd_error *err = find_unlocked(o, name, &m);
+        if (err) { /* not a model to talk to */
+            nrd_error_free(err);
+        } else if (!m->served) {
+            if (!m->is_bls) {
+                offer(o, name, list);
+            }
+        } else if (!strcmp(name, m->llm)) {
+            offer_each(o, m->served, list);
+        }
+        nrd_oai_model_unref(m);
+    }
+    nrd_json_doc_free(index);
+    return NULL;
+}
+
+/* Takes why always. */
+static nrd_error *not_found(nrd_openai *o, const char *name, nrd_error *why)
+{
+    name_list list = {.n = 0};
+    nrd_str names = {0};
+
+    nrd_error *err = offered(o, &list);
+    for (size_t i = 0; i < list.n; i++) {
+        nrd_str_printf(&names, "%s`%s`", i ? ", " : "", list.v[i]->name);
+    }
+    if (!err) {
+        err = nrd_errorf(NRD_ERR_NOT_FOUND, "The model `%.200s` %s; %s%s.", name,
+                         nrd_error_message(why), list.n ? "this server has " : "no language model is ready", nrd_str_cstr(&names));
+    }
+    name_list_fini(&list);
+    nrd_str_fini(&names);
+    nrd_error_free(why);
+    return err;
+}
+
+nrd_error *nrd_oai_find_model(nrd_openai *o, const char *name, oai_model **out)
+{
+    nrd_error *err = find_unlocked(o, name, out);
+    return err && nrd_error_get_code(err) == NRD_ERR_NOT_FOUND ? not_found(o, name, err) : err;
 }
 
 void nrd_oai_free_models(nrd_openai *o)
@@ -237,40 +412,28 @@ static void put_model(const nrd_openai *o, nrd_str *out, const oai_model *m)
 void nrd_oai_on_models(void *user, nrd_http_request *req, const nrd_http_route *route)
 {
     nrd_openai *o = user;
-    nrd_json_doc *doc = NULL;
+    name_list list = {.n = 0};
     nrd_str out = {0};
     char *extra = NULL;
-    TRITONSERVER_Message *message = NULL;
-    bool first = true;
 
     (void)route;
     if (!nrd_oai_admit(o, req, false, &extra)) {
         return;
     }
-    TRITONSERVER_Error *e =
-        TRITONSERVER_ServerModelIndex(o->api->server, TRITONSERVER_INDEX_FLAG_READY, &message);
-    nrd_error *err = from_message(e, message, &doc);
+    nrd_error *err = offered(o, &list);
     if (err) {
         nrd_oai_fail(req, err, extra);
         free(extra);
         return;
     }
     nrd_str_puts(&out, "{\"object\":\"list\",\"data\":[");
-    const nrd_json *list = nrd_json_root(doc);
-    for (size_t i = 0; i < nrd_json_len(list); i++) {
-        oai_model *m = NULL;
-        err = nrd_oai_find_model(o, nrd_json_get_str(&list->child[i], "name", ""), &m);
-        if (!err) {
-            nrd_str_puts(&out, first ? "" : ",");
-            put_model(o, &out, m);
-            nrd_oai_model_unref(m);
-            first = false;
-        }
-        nrd_error_free(err); /* not a model to talk to */
+    for (size_t i = 0; i < list.n; i++) {
+        nrd_str_puts(&out, i ? "," : "");
+        put_model(o, &out, list.v[i]);
     }
     nrd_str_puts(&out, "]}");
     nrd_http_reply(req, 200, "application/json", extra, out.data, out.len);
-    nrd_json_doc_free(doc);
+    name_list_fini(&list);
     nrd_str_fini(&out);
     free(extra);
 }

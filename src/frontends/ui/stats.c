@@ -173,7 +173,23 @@ static void put_steps(nrd_str *out, const engine *e)
     nrd_str_putc(out, '}');
 }
 
-static void put_engine(nrd_str *out, const engine *e)
+/* The first name under which /v1 offers the model, else its own. */
+static void put_name(nrd_str *out, TRITONSERVER_Server *server, const char *model)
+{
+    TRITONSERVER_Message *m = NULL;
+    nrd_json_doc *doc = NULL;
+    TRITONSERVER_Error *e = TRITONSERVER_ServerModelConfig(server, model, -1, 1, &m);
+    nrd_error_free(from_message(&doc, e, m)); /* it may have gone since */
+    const nrd_json *p = nrd_json_get(nrd_json_root(doc), "parameters");
+    const char *names = nrd_json_get_str(nrd_json_get(p, "served_model_name"), "string_value", "");
+    size_t n = strncmp(names, "${", 2) ? strcspn(names, ",") : 0;
+
+    nrd_str_puts(out, ",\"name\":");
+    nrd_json_put_string(out, n ? names : model, n ? n : strlen(model));
+    nrd_json_doc_free(doc);
+}
+
+static void put_engine(nrd_str *out, const engine *e, TRITONSERVER_Server *server)
 {
     static const char *const requests[] = {"active", "waiting", "scheduled", "context", "max"};
     static const char *const blocks[] = {"max", "used", "free", "reused", "tokens_per"};
@@ -183,6 +199,7 @@ static void put_engine(nrd_str *out, const engine *e)
     nrd_json_put_cstr(out, e->model);
     nrd_str_puts(out, ",\"version\":");
     nrd_json_put_cstr(out, e->version);
+    put_name(out, server, e->model);
     put_gauges(out, e, "requests", "nv_trt_llm_request_metrics", "request_type", requests, 5);
     put_gauges(out, e, "kv_blocks", "nv_trt_llm_kv_cache_block_metrics", "kv_cache_block_type", blocks,
                5);
@@ -204,7 +221,7 @@ static void put_engine(nrd_str *out, const engine *e)
     nrd_str_putc(out, '}');
 }
 
-static void put_engines(nrd_str *out, const nrd_json *metrics)
+static void put_engines(nrd_str *out, const nrd_json *metrics, TRITONSERVER_Server *server)
 {
     const nrd_json *list = nrd_json_get(metrics, "nv_trt_llm_general_metrics");
     bool first = true;
@@ -216,7 +233,7 @@ static void put_engines(nrd_str *out, const nrd_json *metrics)
                           nrd_json_get_str(labels, "version", "")};
         if (!strcmp(nrd_json_get_str(labels, "general_type", ""), "timestamp")) {
             nrd_str_puts(out, first ? "" : ",");
-            put_engine(out, &e);
+            put_engine(out, &e, server);
             first = false;
         }
     }
@@ -355,7 +372,7 @@ nrd_error *nrd_ui_put_stats(nrd_str *out, const nrd_http_api *api, uint64_t sinc
                    o->api_keys.n > 0 || o->api_key_file[0] ? "true" : "false",
                    doc ? "true" : "false");
     nrd_error *err = put_models(out, api->server, metrics);
-    put_engines(out, metrics);
+    put_engines(out, metrics, api->server);
     put_machine(out, metrics);
     nrd_str_putc(out, '}');
     nrd_json_doc_free(doc);

@@ -175,7 +175,7 @@ function newEngine(e) {
   const key = keyOf(e), id = `engine-${cards.size}`;
   const tiles = el("div", {className: "tiles"}), pair = el("div", {className: "pair"});
   const small = el("small");
-  const head = el("h3", {id, textContent: e.model}, small);
+  const head = el("h3", {id, textContent: e.name}, small);
   const root = el("section", {}, head, tiles, pair);
   root.setAttribute("aria-labelledby", id);
   const times = card(pair, "Latency of the last minute"), steps = card(pair, "Steps of the engine");
@@ -239,7 +239,7 @@ function drawEngine(e, now, time) {
   if (!cards.has(key)) cards.set(key, newEngine(e));
   const c = cards.get(key), pick = (name) => (h) => h.engines[key] ? h.engines[key][name] : 0;
   const memory = e.memory_bytes.gpu ? `${bytes(e.memory_bytes.gpu)} on the GPU` : `${bytes(e.memory_bytes.cpu)} in memory`;
-  c.small.textContent = `version ${e.version}, ${memory}`;
+  c.small.textContent = `${e.model} version ${e.version}, ${memory}`;
   c.generated.set(rate(now.generated), "tokens/s", `${number(e.generated_tokens)} in total`, pick("generated"), 10);
   c.prompt.set(rate(now.prompt), "tokens/s", `${number(e.prompt_tokens)} in total`, pick("prompt"), 10);
   c.running.set(number(now.running), now.running === 1 ? "request" : "requests", `at most ${number(e.requests.max)}`, pick("running"), 4);

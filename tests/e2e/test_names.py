@@ -1,0 +1,136 @@
+"""A model is offered under its own name; the repository's names keep working."""
+import shutil
+import subprocess
+import sys
+
+import openai
+import pytest
+
+from llm_server import BIN, ROOT, Server
+
+ASK = {"messages": [{"role": "user", "content": "the quick brown fox"}], "max_tokens": 6, "temperature": 0}
+ALIASES = ["ensemble", "tensorrt_llm", "tensorrt_llm_bls"]
+
+
+@pytest.fixture(scope="module")
+def named(tiny_model, cache, tmp_path_factory):
+    folder = shutil.copytree(tiny_model, tmp_path_factory.mktemp("named") / "Tiny-Llama-1.5")
+    s = Server(folder, cache)
+    try:
+        yield s.wait_ready()
+    finally:
+        assert s.stop() == 0
+
+
+def ids(server):
+    return [m["id"] for m in server.request("/v1/models")[1]["data"]]
+
+
+def test_the_folders_name_is_the_models(named):
+    assert ids(named) == ["Tiny-Llama-1.5"]
+    status, answer = named.request("/v1/chat/completions", dict(ASK, model="Tiny-Llama-1.5"))
+    assert status == 200 and answer["model"] == "Tiny-Llama-1.5"
+    assert named.request("/v1/models/Tiny-Llama-1.5")[1]["id"] == "Tiny-Llama-1.5"
+
+
+@pytest.mark.parametrize("alias", ALIASES)
+def test_the_repositorys_names_are_aliases(named, alias):
+    own = named.request("/v1/chat/completions", dict(ASK, model="Tiny-Llama-1.5"))[1]["choices"]
+    status, answer = named.request("/v1/chat/completions", dict(ASK, model=alias))
+    assert status == 200 and answer["choices"] == own and answer["model"] == alias
+    assert named.request(f"/v1/models/{alias}")[0] == 200
+
+
+def test_a_wrong_name_is_told_the_right_one(named):
+    client = openai.OpenAI(base_url=named.url("/v1"), api_key="none", max_retries=0)
+    for call in (lambda: client.chat.completions.create(model="tiny", messages=ASK["messages"]),
+                 lambda: client.models.retrieve("preprocessing")):
+        with pytest.raises(openai.NotFoundError) as e:
+            call()
+        assert e.value.code == "model_not_found" and "`Tiny-Llama-1.5`" in e.value.body["message"]
+        assert "ensemble" not in e.value.body["message"]
+
+
+def test_v2_keeps_its_names(named):
+    assert named.request("/v2/models/ensemble")[0] == 200
+    assert named.request("/v2/models/Tiny-Llama-1.5")[0] in (400, 404)
+
+
+def test_the_live_view_shows_the_name(named):
+    named.request("/v1/chat/completions", dict(ASK, model="ensemble"))
+    engine = named.request("/ui/stats")[1]["engines"][0]
+    assert engine["name"] == "Tiny-Llama-1.5" and engine["model"] == "tensorrt_llm"
+    shown = subprocess.run([BIN / "nereid", "top", "--once", named.url("/")], capture_output=True, text=True).stdout
+    assert "Tiny-Llama-1.5  (tensorrt_llm version 1)" in shown
+
+
+def test_served_model_name_gives_other_names(tiny_model, cache):
+    s = Server(tiny_model, cache, "--served-model-name", "org/a-model,b")
+    try:
+        s.wait_ready()
+        assert ids(s) == ["org/a-model", "b"]
+        for name in ("org/a-model", "b", *ALIASES):
+            assert s.request("/v1/chat/completions", dict(ASK, model=name))[0] == 200, name
+        status, answer = s.request("/v1/chat/completions", dict(ASK, model="llama"))
+        assert status == 404 and "`org/a-model`, `b`" in answer["error"]["message"]
+    finally:
+        assert s.stop() == 0
+
+
+def run(*words):
+    return subprocess.run([BIN / "nereid", *map(str, words)], capture_output=True, text=True)
+
+
+def name_in(repo):
+    text = (repo / "tensorrt_llm/config.pbtxt").read_text()
+    return text.split('key: "served_model_name"')[1].split('string_value: "')[1].split('"')[0]
+
+
+def test_repo_writes_the_name(tiny_model, tmp_path):
+    engine = tmp_path / "my engine"
+    assert run("build", tiny_model, "--output_dir", engine).returncode == 0
+    args = ["repo", "--engine_dir", engine, "--tokenizer_dir", tiny_model, "--output_dir", tmp_path / "repo"]
+    assert run(*args).returncode == 0 and name_in(tmp_path / "repo") == "my engine"
+    assert run(*args, "--served-model-name=x,y").returncode == 0 and name_in(tmp_path / "repo") == "x,y"
+    for bad in ('a"b', "a,,b", ",", "a\nb", "x" * 300):
+        r = run(*args, "--served_model_name", bad)
+        assert r.returncode == 1 and "served_model_name" in r.stderr, bad
+
+
+def test_a_repository_has_its_names_in_its_configuration(tiny_model, cache, tmp_path):
+    engine, repo = tmp_path / "e", tmp_path / "repo"
+    assert run("build", tiny_model, "--output_dir", engine).returncode == 0
+    assert run("repo", "--engine_dir", engine, "--tokenizer_dir", tiny_model, "--output_dir", repo).returncode == 0
+    r = run("serve", repo, "--served-model-name", "x")
+    assert r.returncode == 1 and "served_model_name" in r.stderr and "tensorrt_llm/config.pbtxt" in r.stderr
+    config = repo / "tensorrt_llm/config.pbtxt"
+    config.write_text(config.read_text().replace('string_value: "e"', 'string_value: "${served_model_name}"'))
+    s = Server(repo, cache)
+    try:
+        s.wait_ready()
+        assert sorted(ids(s)) == ["ensemble", "tensorrt_llm"]
+    finally:
+        assert s.stop() == 0
+
+
+def test_a_gguf_files_name_is_without_its_ending(cache, tmp_path):
+    file = tmp_path / "Some.Model-Q8_0.gguf"
+    subprocess.run([sys.executable, ROOT / "tests/tinymodel/make_model.py", "--arch", "llama", "--format", "gguf",
+                    "--out", file], check=True, stdout=subprocess.DEVNULL)
+    s = Server(file, cache)
+    try:
+        s.wait_ready()
+        assert ids(s) == ["Some.Model-Q8_0"]
+    finally:
+        assert s.stop() == 0
+
+
+def test_a_snapshot_of_the_hub_has_the_hubs_name(tiny_model, cache, tmp_path):
+    folder = shutil.copytree(tiny_model, tmp_path / "models--Org--Tiny-1B/snapshots/0123456789abcdef")
+    s = Server(folder, cache)
+    try:
+        s.wait_ready()
+        assert ids(s) == ["Org/Tiny-1B"]
+        assert s.request("/v1/models/Org/Tiny-1B")[1]["id"] == "Org/Tiny-1B"
+    finally:
+        assert s.stop() == 0
