@@ -2,7 +2,7 @@
 
 #include "core/api.h"
 #include "core/config/pbtext.h"
-#include "core/server.h"
+#include "core/context.h"
 #include "core/strings.h"
 #include "core/types.h"
 
@@ -160,7 +160,7 @@ static nrd_error *library_open(library **out, const char *name, const char *path
     return NULL;
 }
 
-static nrd_error *library_get(library **out, nrd_server *s, const char *name)
+static nrd_error *library_get(library **out, nrd_context *ctx, const char *name)
 {
     char *path;
     library *l;
@@ -170,7 +170,7 @@ static nrd_error *library_get(library **out, nrd_server *s, const char *name)
     if (strchr(name, '/')) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "invalid repo agent name '%s'", name);
     }
-    path = nrd_xasprintf("%s/%s/libtritonrepoagent_%s.so", s->opt.agent_dir, name, name);
+    path = nrd_xasprintf("%s/%s/libtritonrepoagent_%s.so", ctx->opt.agent_dir, name, name);
     pthread_mutex_lock(&libraries_mu);
     for (l = libraries; l && strcmp(l->path, path) != 0; l = l->next) {
     }
@@ -180,7 +180,7 @@ static nrd_error *library_get(library **out, nrd_server *s, const char *name)
         err = nrd_errorf(NRD_ERR_INVALID_ARG,
                          "unable to find 'libtritonrepoagent_%s.so' for repo agent '%s', searched: "
                          "%s",
-                         name, name, s->opt.agent_dir);
+                         name, name, ctx->opt.agent_dir);
     } else {
         err = library_open(&l, name, path);
         if (!err) {
@@ -264,7 +264,7 @@ static void agent_model_free(agent_model *m)
     free(m);
 }
 
-static nrd_error *agent_model_new(agent_model **out, nrd_server *s, const nrd_config *cfg,
+static nrd_error *agent_model_new(agent_model **out, nrd_context *ctx, const nrd_config *cfg,
                                   const Inference__ModelRepositoryAgents__Agent *c, const char *dir)
 {
     agent_model *m;
@@ -273,7 +273,7 @@ static nrd_error *agent_model_new(agent_model **out, nrd_server *s, const nrd_co
     nrd_error *err = NULL;
 
     *out = NULL;
-    NRD_TRY(library_get(&lib, s, c->name));
+    NRD_TRY(library_get(&lib, ctx, c->name));
     m = nrd_xcalloc(1, sizeof *m);
     m->lib = lib;
     m->dir = nrd_xstrdup(dir);
@@ -300,7 +300,8 @@ static nrd_error *agent_model_new(agent_model **out, nrd_server *s, const nrd_co
 
 /* ---- the row ---- */
 
-nrd_error *nrd_agents_load(nrd_agents **out, nrd_server *s, const nrd_config *cfg, const char *dir)
+nrd_error *nrd_agents_load(nrd_agents **out, nrd_context *ctx, const nrd_config *cfg,
+                           const char *dir)
 {
     const size_t n = cfg->model_repository_agents ? cfg->model_repository_agents->n_agents : 0;
     nrd_agents *a;
@@ -314,7 +315,7 @@ nrd_error *nrd_agents_load(nrd_agents **out, nrd_server *s, const nrd_config *cf
     pthread_mutex_init(&a->mu, NULL);
     while (a->n < n) {
         nrd_error *err =
-            agent_model_new(&a->items[a->n], s, cfg, cfg->model_repository_agents->agents[a->n],
+            agent_model_new(&a->items[a->n], ctx, cfg, cfg->model_repository_agents->agents[a->n],
                             a->n ? a->items[a->n - 1]->dir : dir);
         if (!err && a->items[a->n]->kind != TRITONREPOAGENT_ARTIFACT_FILESYSTEM) {
             err = nrd_errorf(NRD_ERR_UNSUPPORTED,

@@ -1,12 +1,12 @@
-/* core/agent.h - repository agents: libraries that look at a model's folder, or put another in
- * its place, before it is loaded.
+/* core/agent.h - repository agents: libraries that look at a model's folder, or put another in its
+ * place, before it is loaded.
  *
  * Purpose   nrd_agents is the row of agents that one load of a model named, each told what happens
  *           to it: LOAD, then LOAD_COMPLETE or LOAD_FAIL, then UNLOAD and UNLOAD_COMPLETE.
  * Owner     Counted: the versions that were loaded share it. Made by the thread that loads.
  * Errors    A refusal of LOAD or LOAD_COMPLETE fails the load; later ones are logged.
- * Lifetime  With the last share the remaining actions follow, then folders that agents acquired
- *           are removed and libraries that nothing uses are closed.
+ * Lifetime  With the last share the remaining actions follow, then folders that agents acquired are
+ *           removed and libraries that nothing uses are closed.
  */
 #ifndef NRD_CORE_AGENT_H
 #define NRD_CORE_AGENT_H
@@ -16,7 +16,7 @@
 #include "core/strings.h"
 
 /* Asks the agents that the configuration names. *out NULL: it names none. */
-nrd_error *nrd_agents_load(nrd_agents **out, nrd_server *s, const nrd_config *cfg,
+nrd_error *nrd_agents_load(nrd_agents **out, nrd_context *ctx, const nrd_config *cfg,
                            const char *dir) NRD_MUST_USE;
 const char *nrd_agents_dir(const nrd_agents *a);          /* where to load from; borrowed */
 nrd_error *nrd_agents_loaded(nrd_agents *a) NRD_MUST_USE; /* NULL is fine */

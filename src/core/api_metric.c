@@ -23,7 +23,7 @@ TRITONSERVER_Error *TRITONSERVER_ServerMetrics(TRITONSERVER_Server *server,
     const nrd_server *s = (const nrd_server *)(void *)server;
 
     *metrics = NULL;
-    if (!s->opt.metrics) {
+    if (!s->ctx.opt.metrics) {
         return as_api(nrd_errorf(NRD_ERR_UNSUPPORTED, "metrics not supported"));
     }
     *metrics = (TRITONSERVER_Metrics *)nrd_xcalloc(1, sizeof(snapshot));

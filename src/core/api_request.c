@@ -1,6 +1,7 @@
 /* Door 1: building requests, sending them, cancelling them. */
 #include "core/api.h"
 #include "core/cancel.h"
+#include "core/context.h"
 #include "core/memory.h"
 #include "core/model.h"
 #include "core/repo/repository.h"
@@ -9,6 +10,7 @@
 #include "core/server.h"
 #include "core/trace.h"
 #include "core/types.h"
+#include "core/wakeup.h"
 
 #include "base/error.h"
 #include "base/mem.h"
@@ -139,7 +141,7 @@ TRITONSERVER_InferenceRequestCancel(TRITONSERVER_InferenceRequest *inference_req
                                  "TRITONSERVER_InferAsync."));
     }
     nrd_cancel_set(r->cancel);
-    nrd_server_kick(r->server);
+    nrd_wakeup_signal(&r->ctx->housekeeping);
     return NULL;
 }
 

@@ -34,7 +34,7 @@ TRITONSERVER_Error *TRITONSERVER_ServerNew(TRITONSERVER_Server **server,
 {
     nrd_server *s = NULL;
     *server = NULL;
-    NRD_API_TRY(nrd_server_new(&s, (const nrd_options *)(void *)options));
+    NRD_API_TRY(nrd_server_new(&s, (const nrd_server_options *)(void *)options));
     *server = (TRITONSERVER_Server *)(void *)s;
     return NULL;
 }
@@ -113,7 +113,7 @@ TRITONSERVER_Error *TRITONSERVER_ServerIsReady(TRITONSERVER_Server *server, bool
         return as_api(nrd_errorf(NRD_ERR_UNAVAILABLE, "Server exiting"));
     }
     *ready = state == NRD_SERVER_READY;
-    if (*ready && s->opt.strict_readiness) {
+    if (*ready && s->ctx.opt.strict_readiness) {
         *ready = nrd_repo_all_ready(s->repo);
         if (*ready) {
             nrd_repo_each(s->repo, NULL, check_ready, ready);
@@ -186,7 +186,7 @@ TRITONSERVER_Error *TRITONSERVER_ServerMetadata(TRITONSERVER_Server *server,
     nrd_str j = {0};
 
     nrd_str_puts(&j, "{\"name\":");
-    nrd_json_put_cstr(&j, of_api(server)->opt.server_id);
+    nrd_json_put_cstr(&j, of_api(server)->ctx.opt.server_id);
     nrd_str_puts(&j, ",\"version\":\"" NRD_TRITON_VERSION "\",\"extensions\":[");
     for (size_t i = 0; nrd_server_extensions[i]; i++) {
         nrd_str_puts(&j, i ? "," : "");

@@ -2,8 +2,9 @@
 #include "core/backend.h"
 
 #include "core/api.h"
+#include "core/context.h"
 #include "core/options.h"
-#include "core/server.h"
+#include "core/strings.h"
 
 #include "base/error.h"
 #include "base/file.h"
@@ -18,6 +19,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+struct nrd_backends {
+    pthread_mutex_t open_mu; /* before mu; held while a library is opened */
+    pthread_mutex_t mu;
+    nrd_backend *first; /* guarded by mu */
+};
+
 /* ---- libraries ---- */
 
 static bool settings_have(const nrd_setting *list, const char *scope, const char *key)
@@ -30,24 +37,24 @@ static bool settings_have(const nrd_setting *list, const char *scope, const char
     return false;
 }
 
-void nrd_backend_config_json(nrd_server *s, const char *name, nrd_str *out)
+void nrd_backend_config_json(nrd_context *ctx, const char *name, nrd_str *out)
 {
     char capability[32];
     const struct {
         const char *key, *value;
     } defaults[] = {
-        {"auto-complete-config", s->opt.strict_config ? "false" : "true"},
-        {"backend-directory", s->opt.backend_dir},
+        {"auto-complete-config", ctx->opt.strict_config ? "false" : "true"},
+        {"backend-directory", ctx->opt.backend_dir},
         {"min-compute-capability", capability},
         {"default-max-batch-size", "4"},
     };
     bool first = true;
 
-    snprintf(capability, sizeof capability, "%f", s->opt.min_compute_capability);
+    snprintf(capability, sizeof capability, "%f", ctx->opt.min_compute_capability);
     nrd_str_puts(out, "{\"cmdline\":{");
     for (size_t i = 0; i < sizeof defaults / sizeof defaults[0]; i++) {
-        if (!settings_have(s->opt.backend_config, name, defaults[i].key) &&
-            !settings_have(s->opt.backend_config, "", defaults[i].key)) {
+        if (!settings_have(ctx->opt.backend_config, name, defaults[i].key) &&
+            !settings_have(ctx->opt.backend_config, "", defaults[i].key)) {
             nrd_str_puts(out, first ? "" : ",");
             nrd_json_put_cstr(out, defaults[i].key);
             nrd_str_putc(out, ':');
@@ -55,9 +62,9 @@ void nrd_backend_config_json(nrd_server *s, const char *name, nrd_str *out)
             first = false;
         }
     }
-    for (const nrd_setting *p = s->opt.backend_config; p; p = p->next) {
+    for (const nrd_setting *p = ctx->opt.backend_config; p; p = p->next) {
         bool own = strcmp(p->scope, name) == 0;
-        bool global = p->scope[0] == '\0' && !settings_have(s->opt.backend_config, name, p->key);
+        bool global = p->scope[0] == '\0' && !settings_have(ctx->opt.backend_config, name, p->key);
         if (own || global) {
             nrd_str_puts(out, first ? "" : ",");
             nrd_json_put_cstr(out, p->key);
@@ -88,8 +95,8 @@ static void backend_free(nrd_backend *b)
     free(b);
 }
 
-static nrd_error *backend_open(nrd_backend **out, nrd_server *s, const char *name, const char *dir,
-                               const char *lib_path)
+static nrd_error *backend_open(nrd_backend **out, nrd_context *ctx, const char *name,
+                               const char *dir, const char *lib_path)
 {
     nrd_backend *b = nrd_xcalloc(1, sizeof *b);
     nrd_str j = {0};
@@ -101,7 +108,7 @@ static nrd_error *backend_open(nrd_backend **out, nrd_server *s, const char *nam
     b->dir = nrd_xstrdup(dir);
     b->lib_path = nrd_xstrdup(lib_path);
     b->policy = TRITONBACKEND_EXECUTION_BLOCKING;
-    nrd_backend_config_json(s, name, &j);
+    nrd_backend_config_json(ctx, name, &j);
     b->config.len = j.len;
     b->config.text = nrd_str_steal(&j);
     b->dl = dlopen(lib_path, RTLD_NOW | RTLD_LOCAL);
@@ -145,10 +152,10 @@ fail:
 }
 
 /* A backend that is a model.py in its own folder: the Python backend runs it for all its models. */
-static char *find_python_based(nrd_server *s, const char *name, char **out_dir)
+static char *find_python_based(nrd_context *ctx, const char *name, char **out_dir)
 {
-    char *dir = nrd_path_join(s->opt.backend_dir, name), *model = nrd_path_join(dir, "model.py");
-    char *path = nrd_path_join(s->opt.backend_dir, "python/libtriton_python.so");
+    char *dir = nrd_path_join(ctx->opt.backend_dir, name), *model = nrd_path_join(dir, "model.py");
+    char *path = nrd_path_join(ctx->opt.backend_dir, "python/libtriton_python.so");
     bool found = nrd_path_exists(model) && nrd_path_exists(path);
 
     free(model);
@@ -162,12 +169,12 @@ static char *find_python_based(nrd_server *s, const char *name, char **out_dir)
 }
 
 /* The first of version folder, model folder, backend folder that has the library. */
-static char *find_library(nrd_server *s, const char *name, const char *model_dir, int64_t version,
-                          nrd_str *searched, char **out_dir)
+static char *find_library(nrd_context *ctx, const char *name, const char *model_dir,
+                          int64_t version, nrd_str *searched, char **out_dir)
 {
     char *file = nrd_xasprintf("libtriton_%s.so", name);
     char *dirs[3] = {nrd_xasprintf("%s/%lld", model_dir, (long long)version),
-                     nrd_xstrdup(model_dir), nrd_path_join(s->opt.backend_dir, name)};
+                     nrd_xstrdup(model_dir), nrd_path_join(ctx->opt.backend_dir, name)};
     char *found = NULL;
 
     for (int i = 0; i < 3; i++) {
@@ -182,14 +189,15 @@ static char *find_library(nrd_server *s, const char *name, const char *model_dir
     }
     free(file);
     if (!found) {
-        found = find_python_based(s, name, out_dir);
+        found = find_python_based(ctx, name, out_dir);
     }
     return found;
 }
 
-nrd_error *nrd_backend_get(nrd_backend **out, nrd_server *s, const char *name,
+nrd_error *nrd_backend_get(nrd_backend **out, nrd_context *ctx, const char *name,
                            const char *model_dir, int64_t version)
 {
+    nrd_backends *all = ctx->backends;
     nrd_str searched = {0};
     char *dir = NULL, *path = NULL;
     nrd_error *err = NULL;
@@ -199,7 +207,7 @@ nrd_error *nrd_backend_get(nrd_backend **out, nrd_server *s, const char *name,
     if (strchr(name, '/')) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "invalid backend name '%s'", name);
     }
-    path = find_library(s, name, model_dir, version, &searched, &dir);
+    path = find_library(ctx, name, model_dir, version, &searched, &dir);
     if (!path) {
         NRD_LOG_ERROR("no libtriton_%s.so for model '%s', searched: %s", name,
                       nrd_path_base(model_dir), nrd_str_cstr(&searched));
@@ -209,28 +217,28 @@ nrd_error *nrd_backend_get(nrd_backend **out, nrd_server *s, const char *name,
                          name);
         goto done;
     }
-    pthread_mutex_lock(&s->backend_open_mu); /* two models may ask for a new one at once */
-    pthread_mutex_lock(&s->backends_mu);
-    for (b = s->backends; b && (strcmp(b->lib_path, path) != 0 || strcmp(b->dir, dir) != 0);
+    pthread_mutex_lock(&all->open_mu); /* two models may ask for a new one at once */
+    pthread_mutex_lock(&all->mu);
+    for (b = all->first; b && (strcmp(b->lib_path, path) != 0 || strcmp(b->dir, dir) != 0);
          b = b->next) {
     }
     if (b) {
         b->refs++;
         *out = b;
     }
-    pthread_mutex_unlock(&s->backends_mu);
+    pthread_mutex_unlock(&all->mu);
     if (!b) {
-        err = backend_open(&b, s, name, dir, path);
+        err = backend_open(&b, ctx, name, dir, path);
     }
     if (!err && !*out) {
         b->refs = 2; /* one for the server: a backend stays open between its models */
-        pthread_mutex_lock(&s->backends_mu);
-        b->next = s->backends;
-        s->backends = b;
-        pthread_mutex_unlock(&s->backends_mu);
+        pthread_mutex_lock(&all->mu);
+        b->next = all->first;
+        all->first = b;
+        pthread_mutex_unlock(&all->mu);
         *out = b;
     }
-    pthread_mutex_unlock(&s->backend_open_mu);
+    pthread_mutex_unlock(&all->open_mu);
 done:
     nrd_str_fini(&searched);
     free(dir);
@@ -238,14 +246,14 @@ done:
     return err;
 }
 
-void nrd_backend_put(nrd_server *s, nrd_backend *b)
+void nrd_backend_put(nrd_backends *all, nrd_backend *b)
 {
     bool last;
 
-    pthread_mutex_lock(&s->backends_mu);
+    pthread_mutex_lock(&all->mu);
     last = --b->refs == 0;
     if (last) {
-        nrd_backend **p = &s->backends;
+        nrd_backend **p = &all->first;
         while (*p && *p != b) {
             p = &(*p)->next;
         }
@@ -253,7 +261,7 @@ void nrd_backend_put(nrd_server *s, nrd_backend *b)
             *p = b->next;
         }
     }
-    pthread_mutex_unlock(&s->backends_mu);
+    pthread_mutex_unlock(&all->mu);
     if (!last) {
         return;
     }
@@ -266,4 +274,39 @@ void nrd_backend_put(nrd_server *s, nrd_backend *b)
     }
     dlclose(b->dl);
     backend_free(b);
+}
+
+/* ---- all of them ---- */
+
+nrd_backends *nrd_backends_new(void)
+{
+    nrd_backends *all = nrd_xcalloc(1, sizeof *all);
+
+    pthread_mutex_init(&all->open_mu, NULL);
+    pthread_mutex_init(&all->mu, NULL);
+    return all;
+}
+
+void nrd_backends_free(nrd_backends *all)
+{
+    if (!all) {
+        return;
+    }
+    while (all->first) {
+        nrd_backend_put(all, all->first);
+    }
+    pthread_mutex_destroy(&all->mu);
+    pthread_mutex_destroy(&all->open_mu);
+    free(all);
+}
+
+void nrd_backends_list(nrd_backends *all, nrd_strings *cells)
+{
+    pthread_mutex_lock(&all->mu);
+    for (const nrd_backend *b = all->first; b; b = b->next) {
+        nrd_strings_add(cells, b->name);
+        nrd_strings_add(cells, b->lib_path);
+        nrd_strings_add(cells, b->config.text);
+    }
+    pthread_mutex_unlock(&all->mu);
 }

@@ -1,6 +1,7 @@
 /* core/backend.h - backend libraries: found, opened and shared by the models that name them.
  *
- * Owner     Counted: the server keeps one share, each model another. */
+ * Owner     Counted: the server keeps one share, each model another.
+ */
 #ifndef NRD_CORE_BACKEND_H
 #define NRD_CORE_BACKEND_H
 
@@ -8,6 +9,7 @@
 #include "base/str.h"
 #include "core/config/config.h"
 #include "core/objects.h"
+#include "core/strings.h"
 #include "core/types.h"
 #include "triton/core/tritonbackend.h"
 
@@ -24,7 +26,7 @@ typedef TRITONSERVER_Error *(*nrd_attribute_fn)(TRITONBACKEND_Backend *,
 
 struct nrd_backend { /* TRITONBACKEND_Backend */
     nrd_backend *next;
-    int refs; /* guarded by the server's backends_mu */
+    int refs; /* guarded by the lock of all */
     char *name, *dir, *lib_path;
     void *dl;
     nrd_message config; /* {"cmdline": {...}} */
@@ -41,10 +43,16 @@ struct nrd_backend { /* TRITONBACKEND_Backend */
 };
 
 /* Finds the library for the model, opening it unless another model has it open. */
-nrd_error *nrd_backend_get(nrd_backend **out, nrd_server *s, const char *name,
+nrd_error *nrd_backend_get(nrd_backend **out, nrd_context *ctx, const char *name,
                            const char *model_dir, int64_t version) NRD_MUST_USE;
-void nrd_backend_put(nrd_server *s, nrd_backend *b);
+void nrd_backend_put(nrd_backends *all, nrd_backend *b);
 /* The backend's cmdline settings with defaults, as JSON. */
-void nrd_backend_config_json(nrd_server *s, const char *name, nrd_str *out);
+void nrd_backend_config_json(nrd_context *ctx, const char *name, nrd_str *out);
+
+/* All backends of a server. */
+nrd_backends *nrd_backends_new(void);
+void nrd_backends_free(nrd_backends *all); /* gives the server's shares back; NULL is fine */
+/* Rows "name, path, settings" of the libraries that are open. */
+void nrd_backends_list(nrd_backends *all, nrd_strings *cells);
 
 #endif

@@ -8,12 +8,12 @@
 #include "core/cache.h"
 
 #include "core/api.h"
+#include "core/context.h"
 #include "core/memory.h"
 #include "core/model.h"
 #include "core/request.h"
 #include "core/response.h"
-#include "core/sched/dynamic_batcher.h"
-#include "core/server.h"
+#include "core/sched/scheduler.h"
 #include "core/statistics.h"
 #include "core/trace.h"
 #include "core/types.h"
@@ -208,7 +208,7 @@ static char *make_key(const nrd_request *r)
     for (uint32_t i = 0; i < r->n_inputs && readable; i++) {
         const nrd_input *in = inputs[i];
         take_text(&d, in->name);
-        take_text(&d, nrd_tdtype_name(in->dtype));
+        take_text(&d, nrd_datatype_name(in->dtype));
         take(&d, &in->n_dims, sizeof in->n_dims);
         take(&d, in->dims, in->n_dims * sizeof in->dims[0]);
         take(&d, &in->byte_size, sizeof in->byte_size);
@@ -243,7 +243,7 @@ static nrd_error *check_place(const nrd_output *o)
 
 static size_t output_size(const nrd_output *o)
 {
-    return 3 * sizeof(uint32_t) + strlen(o->name) + strlen(nrd_tdtype_name(o->dtype)) +
+    return 3 * sizeof(uint32_t) + strlen(o->name) + strlen(nrd_datatype_name(o->dtype)) +
            o->n_dims * sizeof o->dims[0] + sizeof(uint64_t) + o->attr.byte_size;
 }
 
@@ -283,7 +283,7 @@ static nrd_error *pack(const nrd_response *r, const buffer *b)
     for (uint32_t i = 0; i < r->n_outputs; i++) {
         const nrd_output *o = r->outputs[i];
         const uint64_t size = output_size(o), bytes = o->attr.byte_size;
-        const char *type = nrd_tdtype_name(o->dtype);
+        const char *type = nrd_datatype_name(o->dtype);
         to = put(to, &size, sizeof size);
         to = put_part(to, o->name, strlen(o->name));
         to = put_part(to, type, strlen(type));
@@ -385,49 +385,9 @@ static nrd_error *unpack(nrd_response *r, const buffer *b)
 
 /* ---- looking up and keeping ---- */
 
-bool nrd_cache_answer(nrd_request *r)
+static void keep(nrd_factory *f, nrd_response *r)
 {
-    nrd_cache *c = r->model->server->cache;
-    nrd_factory *f = r->factory;
-    allocator a = {.response = NULL};
-    entry e = {0};
-
-    f->cache_key = make_key(r);
-    if (!f->cache_key) {
-        return false;
-    }
-    a.response = nrd_response_new(f);
-    const uint64_t start = nrd_now_ns();
-    nrd_error *err = from_api(c->lookup(c->impl, f->cache_key, (TRITONCACHE_CacheEntry *)(void *)&e,
-                                        (TRITONCACHE_Allocator *)(void *)&a));
-    const uint64_t end = nrd_now_ns();
-    free(e.items);
-    f->cache_ns = end - start;
-    if (err) {
-        if (nrd_error_get_code(err) != NRD_ERR_NOT_FOUND) {
-            NRD_LOG_ERROR("Failed to look up key [%s] in the response cache: %s", f->cache_key,
-                          nrd_error_message(err));
-        }
-        nrd_error_free(err);
-        nrd_response_free(a.response);
-        return false;
-    }
-    free(f->cache_key); /* what came from the cache need not go there */
-    f->cache_key = NULL;
-    r->queue_ns = start;
-    nrd_trace_report(r->trace, TRITONSERVER_TRACE_QUEUE_START, start);
-    nrd_stats_cache_hit(r, f->cache_ns);
-    if (r->model->sched) {
-        nrd_sched_keep_order(r->model->sched, r);
-    }
-    nrd_response_send(a.response, TRITONSERVER_RESPONSE_COMPLETE_FINAL, NULL);
-    nrd_request_release(r, TRITONSERVER_REQUEST_RELEASE_ALL);
-    return true;
-}
-
-void nrd_cache_keep(nrd_factory *f, nrd_response *r)
-{
-    nrd_cache *c = f->model->server->cache;
+    nrd_cache *c = f->model->ctx->cache;
     allocator a = {.is_insert = true, .response = r};
     buffer b = {.size = packed_size(r)};
     entry e = {.items = &b, .n = 1};
@@ -452,6 +412,45 @@ void nrd_cache_keep(nrd_factory *f, nrd_response *r)
                       nrd_error_message(err));
     }
     nrd_error_free(err);
+}
+
+bool nrd_cache_answer(nrd_request *r)
+{
+    nrd_cache *c = r->model->ctx->cache;
+    nrd_factory *f = r->factory;
+    allocator a = {.response = NULL};
+    entry e = {0};
+
+    f->cache_key = make_key(r);
+    f->keep_fn = keep;
+    if (!f->cache_key) {
+        return false;
+    }
+    a.response = nrd_response_new(f);
+    const uint64_t start = nrd_now_ns();
+    nrd_error *err = from_api(c->lookup(c->impl, f->cache_key, (TRITONCACHE_CacheEntry *)(void *)&e,
+                                        (TRITONCACHE_Allocator *)(void *)&a));
+    const uint64_t end = nrd_now_ns();
+    free(e.items);
+    f->cache_ns = end - start;
+    if (err) {
+        if (nrd_error_get_code(err) != NRD_ERR_NOT_FOUND) {
+            NRD_LOG_ERROR("Failed to look up key [%s] in the response cache: %s", f->cache_key,
+                          nrd_error_message(err));
+        }
+        nrd_error_free(err);
+        nrd_response_free(a.response);
+        return false;
+    }
+    free(f->cache_key); /* what came from the cache need not go there */
+    f->cache_key = NULL;
+    r->queue_ns = start;
+    nrd_trace_report(r->trace, TRITONSERVER_TRACE_QUEUE_START, start);
+    nrd_stats_cache_hit(r, f->cache_ns);
+    nrd_factory_join_order(f, r->model->scheduler->order);
+    nrd_response_send(a.response, TRITONSERVER_RESPONSE_COMPLETE_FINAL, NULL);
+    nrd_request_release(r, TRITONSERVER_REQUEST_RELEASE_ALL);
+    return true;
 }
 
 /* ---- what the library calls ---- */

@@ -10,8 +10,8 @@
 nrd_error *nrd_cache_open(nrd_cache **out, const char *name, const char *cache_dir,
                           const char *config) NRD_MUST_USE;
 void nrd_cache_close(nrd_cache *c); /* NULL is fine */
-/* Answers and releases a prepared request whose response is kept; false: it has to run. */
+/* Answers and releases a prepared request whose response is kept; false: it has to run, and its
+ * response will be kept. */
 bool nrd_cache_answer(nrd_request *r);
-void nrd_cache_keep(nrd_factory *f, nrd_response *r);
 
 #endif

@@ -1,6 +1,7 @@
 /* core/gpu_metrics.h - figures of GPUs.
  *
- * Owner     The server; updated by its housekeeping thread alone. */
+ * Owner     The server; updated by its housekeeping thread alone.
+ */
 #ifndef NRD_CORE_GPU_METRICS_H
 #define NRD_CORE_GPU_METRICS_H
 

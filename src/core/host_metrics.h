@@ -1,6 +1,7 @@
 /* core/host_metrics.h - figures of the machine (CPU, memory) and of the memory pool.
  *
- * Owner     The server; updated by its housekeeping thread alone. */
+ * Owner     The server; updated by its housekeeping thread alone.
+ */
 #ifndef NRD_CORE_HOST_METRICS_H
 #define NRD_CORE_HOST_METRICS_H
 

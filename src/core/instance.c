@@ -2,13 +2,13 @@
 
 #include "core/api.h"
 #include "core/backend.h"
+#include "core/context.h"
 #include "core/model.h"
 #include "core/options.h"
 #include "core/request.h"
 #include "core/response.h"
 #include "core/sched/rate_limiter.h"
 #include "core/sched/sequence.h"
-#include "core/server.h"
 #include "core/statistics.h"
 #include "core/trace.h"
 #include "core/types.h"
@@ -27,7 +27,7 @@
 
 /* ---- making instances ---- */
 
-static void host_policy_json(nrd_server *s, const char *policy, nrd_message *out)
+static void host_policy_json(nrd_context *ctx, const char *policy, nrd_message *out)
 {
     nrd_str j = {0};
     bool first = true;
@@ -35,7 +35,7 @@ static void host_policy_json(nrd_server *s, const char *policy, nrd_message *out
     nrd_str_putc(&j, '{');
     nrd_json_put_cstr(&j, policy);
     nrd_str_puts(&j, ":{");
-    for (const nrd_setting *p = s->opt.host_policy; p; p = p->next) {
+    for (const nrd_setting *p = ctx->opt.host_policy; p; p = p->next) {
         if (strcmp(p->scope, policy) == 0) {
             nrd_str_puts(&j, first ? "" : ",");
             nrd_json_put_cstr(&j, p->key);
@@ -69,7 +69,7 @@ static void add_instance(nrd_model *m, const Inference__ModelInstanceGroup *g, i
         snprintf(policy, sizeof policy, "%s",
                  kind == TRITONSERVER_INSTANCEGROUPKIND_CPU ? "cpu" : "model");
     }
-    host_policy_json(m->server, policy, &i->host_policy);
+    host_policy_json(m->ctx, policy, &i->host_policy);
     m->instances = nrd_xrealloc(m->instances, (m->n_instances + 1) * sizeof *m->instances);
     m->instances[m->n_instances++] = i;
 }
@@ -101,7 +101,7 @@ nrd_error *nrd_instances_new(nrd_model *m)
     }
     for (uint32_t k = 0; k < m->n_instances; k++) {
         nrd_instance *i = m->instances[k];
-        NRD_TRY(nrd_limiter_add(m->server->limiter, i));
+        NRD_TRY(nrd_limiter_add(m->ctx->limiter, i));
         i->initialized = true; /* finalized also when this call refuses: backends count on it */
         if (m->backend->instance_initialize) {
             NRD_TRY(from_api(
@@ -123,7 +123,7 @@ void nrd_instances_free(nrd_model *m)
                 nrd_error_free(err);
             }
         }
-        nrd_limiter_remove(m->server->limiter, i);
+        nrd_limiter_remove(m->ctx->limiter, i);
         for (uint32_t u = 0; u < i->n_usage; u++) {
             free(i->usage[u]);
         }

@@ -1,6 +1,7 @@
 /* core/instance.h - instances of a model.
  *
- * Owner     The model; run by one thread at a time. */
+ * Owner     The model; run by one thread at a time.
+ */
 #ifndef NRD_CORE_INSTANCE_H
 #define NRD_CORE_INSTANCE_H
 

@@ -1,8 +1,10 @@
 /* core/memory.h - memory that travels with requests, and the memory manager of backends.
  *
  * Purpose   nrd_buf is a counted buffer: tensors go from step to step as shares of it, without
- * copies. Owner     Counted, any thread. The pool figures are those of the process. Errors    NULL:
- * no memory. */
+ *           copies.
+ * Owner     Counted, any thread. The pool figures are those of the process.
+ * Errors    NULL: no memory.
+ */
 #ifndef NRD_CORE_MEMORY_H
 #define NRD_CORE_MEMORY_H
 

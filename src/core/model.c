@@ -2,11 +2,11 @@
 
 #include "core/api.h"
 #include "core/backend.h"
+#include "core/catalog.h"
 #include "core/config/config.h"
 #include "core/config/pbtext.h"
+#include "core/context.h"
 #include "core/memory.h"
-#include "core/repo/repository.h"
-#include "core/server.h"
 #include "core/types.h"
 
 #include "base/error.h"
@@ -45,8 +45,8 @@ nrd_model *nrd_model_ref(nrd_model *m)
 void nrd_model_unref(nrd_model *m)
 {
     if (atomic_fetch_sub(&m->refs, 1) == 1) {
-        bool queued = nrd_queue_push(m->server->dead_models, m);
-        NRD_ASSERT(queued, "the reaper outlives every model");
+        bool queued = nrd_queue_push(m->ctx->to_finalize, m);
+        NRD_ASSERT(queued, "the finalizer outlives every model");
     }
 }
 
@@ -105,7 +105,7 @@ static void put_io(nrd_str *out, const char *name, Inference__DataType type, con
     nrd_str_puts(out, comma ? ",{\"name\":" : "{\"name\":");
     nrd_json_put_cstr(out, name);
     nrd_str_printf(out, ",\"datatype\":\"%s\",\"shape\":[",
-                   nrd_tdtype_name(nrd_tdtype_from_config(type)));
+                   nrd_datatype_name(nrd_datatype_from_config(type)));
     if (batched) {
         nrd_str_puts(out, n ? "-1," : "-1");
     }
@@ -234,7 +234,7 @@ fail:
 TRITONSERVER_Error *TRITONBACKEND_ModelServer(TRITONBACKEND_Model *model,
                                               TRITONSERVER_Server **server)
 {
-    *server = (TRITONSERVER_Server *)(void *)of_api(model)->server;
+    *server = (TRITONSERVER_Server *)(void *)of_api(model)->ctx->server;
     return NULL;
 }
 
@@ -268,5 +268,6 @@ TRITONSERVER_Error *TRITONBACKEND_ModelReportMemoryUsage(TRITONBACKEND_Model *mo
 
 void nrd_backend_model_failed(TRITONBACKEND_Model *model, const char *reason)
 {
-    nrd_repo_fail(of_api(model)->server->repo, of_api(model), reason);
+    const nrd_catalog *c = &of_api(model)->ctx->catalog;
+    c->fail(c->repo, of_api(model), reason);
 }

@@ -1,8 +1,9 @@
 /* core/model.h - models: one version that was loaded.
  *
- * Owner     Counted: the repository, requests and response factories share it. The last share hands
+ * Owner     Counted: the repository, requests and response factories share it. The last share gives
  *           it to the server's finalizer thread, never a thread of the model itself.
- * Lifetime  Made whole or not at all; afterwards its configuration does not change. */
+ * Lifetime  Made whole or not at all; afterwards its configuration does not change.
+ */
 #ifndef NRD_CORE_MODEL_H
 #define NRD_CORE_MODEL_H
 
@@ -22,9 +23,9 @@
 
 struct nrd_model { /* TRITONBACKEND_Model */
     atomic_int refs;
-    nrd_server *server;
+    nrd_context *ctx; /* borrowed */
     char *name;
-    char *space; /* namespace: the repository it came from, or "" */
+    char *namespace; /* namespace: the repository it came from, or "" */
     int64_t version;
     char *dir;          /* the model's folder */
     nrd_config *config; /* fixed once the model is ready */
@@ -40,12 +41,10 @@ struct nrd_model { /* TRITONBACKEND_Model */
     void *state;
     nrd_instance **instances;
     uint32_t n_instances;
-    nrd_worker *workers;
+    nrd_worker_slot *workers;
     uint32_t n_workers;
     nrd_strategy *strategy; /* custom batching; NULL: none */
-    nrd_sched *sched;       /* one of the three */
-    nrd_seq *seq;
-    nrd_ensemble *ensemble;
+    nrd_scheduler *scheduler;
     nrd_stats stats;
     nrd_model_metrics *metrics; /* NULL: off */
     _Atomic int64_t n_pending;
@@ -53,14 +52,15 @@ struct nrd_model { /* TRITONBACKEND_Model */
     pthread_mutex_t mu;          /* guards usage, here and in instances */
     nrd_attr **usage;
     uint32_t n_usage;
-    void (*on_destroy)(void *user, nrd_model *m); /* called by the reaper, before the memory goes */
+    void (*on_destroy)(void *user,
+                       nrd_model *m); /* called by the finalizer, before the memory goes */
     void *on_destroy_user;
-    bool failed;        /* the reaper's: it still has to be buried */
+    bool failed;        /* the finalizer's: the repository still has it */
     nrd_agents *agents; /* shared: repository agents of this load; NULL: none */
 };
 
 nrd_model *nrd_model_ref(nrd_model *m);
-void nrd_model_unref(nrd_model *m); /* the last one hands it to the reaper */
+void nrd_model_unref(nrd_model *m); /* the last one gives it to the finalizer */
 const Inference__ModelInput *nrd_model_input(const nrd_model *m, const char *name);
 const Inference__ModelOutput *nrd_model_output(const nrd_model *m, const char *name);
 /* A file that the model's configuration names, with a final NUL; owned. */

@@ -1,6 +1,6 @@
 /* A version of a model is made whole or not at all: nrd_model_new either returns it ready to serve
  * or undoes everything. Afterwards its configuration does not change. It ends when the last share
- * is given back (repository, requests, response factories); the reaper thread then stops the
+ * is given back (repository, requests, response factories); the finalizer thread then stops the
  * queue, joins the instance threads, finalizes instances and model, in this order. */
 #include "core/model_load.h"
 
@@ -8,19 +8,17 @@
 #include "core/api.h"
 #include "core/backend.h"
 #include "core/config/config.h"
+#include "core/context.h"
 #include "core/instance.h"
 #include "core/model.h"
 #include "core/model_metrics.h"
-#include "core/repo/repository.h"
-#include "core/sched/dynamic_batcher.h"
 #include "core/sched/ensemble.h"
-#include "core/sched/sequence_batcher.h"
+#include "core/sched/scheduler.h"
 #include "core/sched/strategy.h"
-#include "core/server.h"
+#include "core/sched/workers.h"
 #include "core/statistics.h"
 #include "core/strings.h"
 #include "core/warmup.h"
-#include "core/worker.h"
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -35,12 +33,12 @@
 
 static nrd_error *load_backend(nrd_model *m)
 {
-    nrd_server *s = m->server;
+    nrd_context *ctx = m->ctx;
     const char *name = m->config->backend[0] ? m->config->backend : m->config->platform;
 
-    NRD_TRY(nrd_backend_get(&m->backend, s, name, m->dir, m->version));
+    NRD_TRY(nrd_backend_get(&m->backend, ctx, name, m->dir, m->version));
     m->config_open = true;
-    m->auto_complete = !s->opt.strict_config;
+    m->auto_complete = !ctx->opt.strict_config;
     NRD_TRY(nrd_config_normalize_groups(m->config, m->backend->groups, m->backend->n_groups));
     NRD_TRY(nrd_config_validate_groups(m->config));
     m->initialized = true; /* finalized also when this call refuses: backends count on it */
@@ -75,8 +73,9 @@ static void take_step_labels(nrd_model *m, size_t output)
             if (strcmp(step->output_map[k]->value, m->config->output[output]->name) != 0) {
                 continue;
             }
-            nrd_error_free(nrd_repo_get_step(&from, m->server->repo, step->model_namespace,
-                                             step->model_name, step->model_version));
+            nrd_error_free(m->ctx->catalog.get_step(&from, m->ctx->catalog.repo,
+                                                    step->model_namespace, step->model_name,
+                                                    step->model_version));
             for (size_t o = 0; from && o < from->n_labels; o++) {
                 const bool same =
                     strcmp(from->config->output[o]->name, step->output_map[k]->key) == 0;
@@ -124,9 +123,9 @@ static nrd_error *build(nrd_model *m)
 {
     if (nrd_config_is_ensemble(m->config)) {
         NRD_TRY(nrd_config_validate_io(m->config));
-        NRD_TRY(nrd_ensemble_check(m->server, m->config));
+        NRD_TRY(nrd_ensemble_check(m->ctx, m->config));
         read_config(m);
-        NRD_TRY(nrd_ensemble_new(&m->ensemble, m));
+        NRD_TRY(nrd_scheduler_new(&m->scheduler, m));
     } else {
         NRD_TRY(load_backend(m)); /* may complete the configuration */
         NRD_TRY(nrd_config_validate(m->config));
@@ -134,10 +133,10 @@ static nrd_error *build(nrd_model *m)
         read_config(m);
     }
     NRD_TRY(read_labels(m));
-    m->cached = m->server->cache && m->config->response_cache &&
-                m->config->response_cache->enable && !m->decoupled;
-    if (m->server->opt.metrics) {
-        NRD_TRY(nrd_model_metrics_new(&m->metrics, m->server, m));
+    m->cached = m->ctx->cache && m->config->response_cache && m->config->response_cache->enable &&
+                !m->decoupled;
+    if (m->ctx->opt.metrics) {
+        NRD_TRY(nrd_model_metrics_new(&m->metrics, m->ctx, m));
     }
     if (m->backend) {
         if (m->config->scheduling_choice_case !=
@@ -145,19 +144,14 @@ static nrd_error *build(nrd_model *m)
             NRD_TRY(nrd_strategy_new(&m->strategy, m));
         }
         NRD_TRY(nrd_instances_new(m));
-        if (m->config->scheduling_choice_case ==
-            INFERENCE__MODEL_CONFIG__SCHEDULING_CHOICE_SEQUENCE_BATCHING) {
-            NRD_TRY(nrd_seq_new(&m->seq, m));
-        } else {
-            NRD_TRY(nrd_sched_new(&m->sched, m));
-        }
+        NRD_TRY(nrd_scheduler_new(&m->scheduler, m));
         NRD_TRY(nrd_model_warm_up(m)); /* before any other thread may use an instance */
         NRD_TRY(nrd_workers_start(m));
     }
     return NULL;
 }
 
-nrd_error *nrd_model_new(nrd_model **out, nrd_server *s, const char *space, const char *name,
+nrd_error *nrd_model_new(nrd_model **out, nrd_context *ctx, const char *namespace, const char *name,
                          int64_t version, const char *dir, nrd_config *cfg)
 {
     nrd_model *m = nrd_xcalloc(1, sizeof *m);
@@ -166,15 +160,15 @@ nrd_error *nrd_model_new(nrd_model **out, nrd_server *s, const char *space, cons
 
     *out = NULL;
     atomic_init(&m->refs, 1);
-    m->server = s;
+    m->ctx = ctx;
     m->name = nrd_xstrdup(name);
-    m->space = nrd_xstrdup(space);
+    m->namespace = nrd_xstrdup(namespace);
     m->version = version;
     m->dir = nrd_xstrdup(dir);
     m->config = cfg;
     pthread_mutex_init(&m->mu, NULL);
     nrd_stats_init(&m->stats);
-    atomic_fetch_add(&s->n_live_models, 1);
+    atomic_fetch_add(&ctx->n_live_models, 1);
     err = build(m);
     if (err) {
         nrd_model_destroy(m);
@@ -188,29 +182,20 @@ nrd_error *nrd_model_new(nrd_model **out, nrd_server *s, const char *space, cons
 void nrd_model_retire(nrd_model *m)
 {
     nrd_agents_unloading(m->agents);
-    if (m->seq) {
-        nrd_seq_abandon(m->seq);
-    }
+    nrd_scheduler_abandon(m->scheduler);
     nrd_model_unref(m);
 }
 
 void nrd_model_destroy(nrd_model *m)
 {
-    nrd_server *s = m->server;
+    nrd_context *ctx = m->ctx;
 
-    if (m->sched) {
-        nrd_sched_stop(m->sched);
-    }
-    if (m->seq) {
-        nrd_seq_stop(m->seq);
-    }
+    nrd_scheduler_stop(m->scheduler);
     nrd_workers_join(m);
-    nrd_sched_unref(m->sched);
-    nrd_seq_free(m->seq);
+    nrd_scheduler_free(m->scheduler);
     if (m->backend) {
         nrd_instances_free(m);
     }
-    nrd_ensemble_free(m->ensemble);
     nrd_strategy_free(m->strategy);
     if (m->initialized && m->backend->model_finalize) {
         nrd_error *err = from_api(m->backend->model_finalize((TRITONBACKEND_Model *)(void *)m));
@@ -224,7 +209,7 @@ void nrd_model_destroy(nrd_model *m)
         m->on_destroy(m->on_destroy_user, m);
     }
     if (m->backend) {
-        nrd_backend_put(s, m->backend);
+        nrd_backend_put(ctx->backends, m->backend);
     }
     nrd_model_metrics_free(m->metrics);
     nrd_stats_fini(&m->stats);
@@ -242,7 +227,7 @@ void nrd_model_destroy(nrd_model *m)
     }
     free(m->dir);
     free(m->name);
-    free(m->space);
+    free(m->namespace);
     free(m);
-    atomic_fetch_sub(&s->n_live_models, 1);
+    atomic_fetch_sub(&ctx->n_live_models, 1);
 }

@@ -8,10 +8,10 @@
 #include <stdint.h>
 
 /* Loads one version. Takes cfg always. */
-nrd_error *nrd_model_new(nrd_model **out, nrd_server *s, const char *space, const char *name,
+nrd_error *nrd_model_new(nrd_model **out, nrd_context *ctx, const char *namespace, const char *name,
                          int64_t version, const char *dir, nrd_config *cfg) NRD_MUST_USE;
 /* Gives the repository's share back: no request will find the model any more. */
 void nrd_model_retire(nrd_model *m);
-void nrd_model_destroy(nrd_model *m); /* reaper only */
+void nrd_model_destroy(nrd_model *m); /* finalizer only */
 
 #endif

@@ -1,9 +1,9 @@
 #include "core/model_metrics.h"
 
+#include "core/context.h"
 #include "core/metrics.h"
 #include "core/model.h"
 #include "core/options.h"
-#include "core/server.h"
 #include "core/statistics.h"
 
 #include "base/clock.h"
@@ -145,18 +145,18 @@ struct nrd_model_metrics {
 
 enum { MAX_LABELS = 34, MAX_BUCKETS = 64, MAX_QUANTILES = 32 };
 
-static bool setting_on(const nrd_server *s, const char *key, bool fallback)
+static bool setting_on(const nrd_context *ctx, const char *key, bool fallback)
 {
-    const char *v = nrd_setting_find(s->opt.metrics_config, "", key);
+    const char *v = nrd_setting_find(ctx->opt.metrics_config, "", key);
     return v ? strcmp(v, "true") == 0 || strcmp(v, "1") == 0 : fallback;
 }
 
 /* "0.5:0.05,0.9:0.01" -> quantiles; the default list when absent. */
-static nrd_error *read_quantiles(const nrd_server *s, nrd_metric_quantile *q, size_t *n)
+static nrd_error *read_quantiles(const nrd_context *ctx, nrd_metric_quantile *q, size_t *n)
 {
     static const nrd_metric_quantile defaults[] = {
         {0.5, 0.05}, {0.9, 0.01}, {0.95, 0.001}, {0.99, 0.001}, {0.999, 0.001}};
-    const char *text = nrd_setting_find(s->opt.metrics_config, "", "summary_quantiles");
+    const char *text = nrd_setting_find(ctx->opt.metrics_config, "", "summary_quantiles");
 
     *n = 0;
     if (!text) {
@@ -230,7 +230,7 @@ static nrd_error *make_series(nrd_model_metrics *mm, int k, const nrd_model *m,
     return NULL;
 }
 
-nrd_error *nrd_model_metrics_new(nrd_model_metrics **out, nrd_server *s, nrd_model *m)
+nrd_error *nrd_model_metrics_new(nrd_model_metrics **out, nrd_context *ctx, nrd_model *m)
 {
     nrd_model_metrics *mm = NULL;
     nrd_error *err = NULL;
@@ -243,7 +243,7 @@ nrd_error *nrd_model_metrics_new(nrd_model_metrics **out, nrd_server *s, nrd_mod
     const bool cached = m->config->response_cache && m->config->response_cache->enable;
 
     *out = NULL;
-    NRD_TRY(read_quantiles(s, q, &n_q));
+    NRD_TRY(read_quantiles(ctx, q, &n_q));
     snprintf(version, sizeof version, "%" PRId64, m->version);
     for (size_t i = 0; i < m->config->n_metric_tags && n + 3 < MAX_LABELS; i++) {
         tags[i] = nrd_xasprintf("_%s", m->config->metric_tags[i]->key); /* Triton's mark of them */
@@ -251,21 +251,21 @@ nrd_error *nrd_model_metrics_new(nrd_model_metrics **out, nrd_server *s, nrd_mod
     }
     n_tags = n;
     labels[n++] = (nrd_metric_label){"model", m->name};
-    if (s->opt.namespacing) {
-        labels[n++] = (nrd_metric_label){"namespace", m->space};
+    if (ctx->opt.namespacing) {
+        labels[n++] = (nrd_metric_label){"namespace", m->namespace};
     }
     labels[n++] = (nrd_metric_label){"version", version};
     NRD_NEW_GOTO(mm, 1, err, fail);
     for (int k = 0; k < N_SERIES; k++) {
         bool on = families[k].on == ALWAYS ||
-                  (families[k].on == IF_COUNTERS && setting_on(s, "counter_latencies", true)) ||
+                  (families[k].on == IF_COUNTERS && setting_on(ctx, "counter_latencies", true)) ||
                   (families[k].on == IF_HISTOGRAMS && m->decoupled &&
-                   setting_on(s, "histogram_latencies", false)) ||
-                  (families[k].on == IF_SUMMARIES && setting_on(s, "summary_latencies", false)) ||
+                   setting_on(ctx, "histogram_latencies", false)) ||
+                  (families[k].on == IF_SUMMARIES && setting_on(ctx, "summary_latencies", false)) ||
                   (families[k].on == IF_CACHE_COUNTERS && cached &&
-                   setting_on(s, "counter_latencies", true)) ||
+                   setting_on(ctx, "counter_latencies", true)) ||
                   (families[k].on == IF_CACHE_SUMMARIES && cached &&
-                   setting_on(s, "summary_latencies", false));
+                   setting_on(ctx, "summary_latencies", false));
         /* a miss would make two observations of one request */
         on = on && !(k == M_REQUEST_SUM && cached);
         if (on) {

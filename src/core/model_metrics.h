@@ -1,6 +1,7 @@
 /* core/model_metrics.h - the metric series of one model. NULL stands for metrics that are off.
  *
- * Owner     The model. Any thread. */
+ * Owner     The model. Any thread.
+ */
 #ifndef NRD_CORE_MODEL_METRICS_H
 #define NRD_CORE_MODEL_METRICS_H
 
@@ -10,7 +11,8 @@
 
 #include <stdint.h>
 
-nrd_error *nrd_model_metrics_new(nrd_model_metrics **out, nrd_server *s, nrd_model *m) NRD_MUST_USE;
+nrd_error *nrd_model_metrics_new(nrd_model_metrics **out, nrd_context *ctx,
+                                 nrd_model *m) NRD_MUST_USE;
 void nrd_model_metrics_free(nrd_model_metrics *mm);
 void nrd_model_metrics_pending(nrd_model_metrics *mm, int delta);
 void nrd_model_metrics_load_time(nrd_model_metrics *mm, double seconds);

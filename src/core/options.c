@@ -13,9 +13,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-static nrd_options *of_api(TRITONSERVER_ServerOptions *o)
+static nrd_server_options *of_api(TRITONSERVER_ServerOptions *o)
 {
-    return (nrd_options *)(void *)o;
+    return (nrd_server_options *)(void *)o;
 }
 
 static void set(char **field, const char *value)
@@ -59,7 +59,7 @@ const char *nrd_setting_find(const nrd_setting *list, const char *scope, const c
     return found;
 }
 
-void nrd_options_init(nrd_options *o)
+void nrd_server_options_init(nrd_server_options *o)
 {
     memset(o, 0, sizeof *o);
     o->server_id = nrd_xstrdup("triton");
@@ -98,7 +98,7 @@ static void copy_strings(nrd_strings *to, const nrd_strings *from)
     }
 }
 
-void nrd_options_copy(nrd_options *to, const nrd_options *from)
+void nrd_server_options_copy(nrd_server_options *to, const nrd_server_options *from)
 {
     *to = *from;
     to->server_id = nrd_xstrdup(from->server_id);
@@ -116,7 +116,7 @@ void nrd_options_copy(nrd_options *to, const nrd_options *from)
     copy_settings(&to->resources, from->resources);
 }
 
-void nrd_options_fini(nrd_options *o)
+void nrd_server_options_fini(nrd_server_options *o)
 {
     free(o->server_id);
     free(o->config_name);
@@ -135,8 +135,8 @@ void nrd_options_fini(nrd_options *o)
 
 TRITONSERVER_Error *TRITONSERVER_ServerOptionsNew(TRITONSERVER_ServerOptions **options)
 {
-    nrd_options *o = nrd_xmalloc(sizeof *o);
-    nrd_options_init(o);
+    nrd_server_options *o = nrd_xmalloc(sizeof *o);
+    nrd_server_options_init(o);
     *options = (TRITONSERVER_ServerOptions *)(void *)o;
     return NULL;
 }
@@ -144,7 +144,7 @@ TRITONSERVER_Error *TRITONSERVER_ServerOptionsNew(TRITONSERVER_ServerOptions **o
 TRITONSERVER_Error *TRITONSERVER_ServerOptionsDelete(TRITONSERVER_ServerOptions *options)
 {
     if (options) {
-        nrd_options_fini(of_api(options));
+        nrd_server_options_fini(of_api(options));
         free(options);
     }
     return NULL;
@@ -246,7 +246,7 @@ TRITONSERVER_ServerOptionsSetPinnedMemoryPoolByteSize(TRITONSERVER_ServerOptions
     return NULL;
 }
 
-static void add_pool(nrd_options *o, int device, uint64_t size)
+static void add_pool(nrd_server_options *o, int device, uint64_t size)
 {
     char key[16], value[32];
     snprintf(key, sizeof key, "%d", device);

@@ -1,7 +1,8 @@
 /* core/options.h - the server's options.
  *
  * Owner     TRITONSERVER_ServerOptions: its creator. The server has a copy of its own, which does
- * not change. */
+ *           not change.
+ */
 #ifndef NRD_CORE_OPTIONS_H
 #define NRD_CORE_OPTIONS_H
 
@@ -17,7 +18,7 @@ typedef struct nrd_setting {
     char *key, *value;
 } nrd_setting;
 
-typedef struct nrd_options { /* TRITONSERVER_ServerOptions */
+typedef struct nrd_server_options { /* TRITONSERVER_ServerOptions */
     char *server_id;
     nrd_strings repositories, startup_models;
     TRITONSERVER_ModelControlMode control_mode;
@@ -34,11 +35,11 @@ typedef struct nrd_options { /* TRITONSERVER_ServerOptions */
     char *backend_dir, *agent_dir, *cache_dir;
     nrd_setting *backend_config, *host_policy, *metrics_config, *cuda_pools, *cache_config;
     nrd_setting *resources; /* rate limiter: scope device or "all" */
-} nrd_options;
+} nrd_server_options;
 
 const char *nrd_setting_find(const nrd_setting *list, const char *scope, const char *key);
-void nrd_options_copy(nrd_options *to, const nrd_options *from);
-void nrd_options_init(nrd_options *o);
-void nrd_options_fini(nrd_options *o);
+void nrd_server_options_copy(nrd_server_options *to, const nrd_server_options *from);
+void nrd_server_options_init(nrd_server_options *o);
+void nrd_server_options_fini(nrd_server_options *o);
 
 #endif

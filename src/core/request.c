@@ -5,8 +5,8 @@
 #include "core/model.h"
 #include "core/model_metrics.h"
 #include "core/response.h"
+#include "core/sched/scheduler.h"
 #include "core/sched/sequence.h"
-#include "core/sched/sequence_batcher.h"
 #include "core/statistics.h"
 #include "core/trace.h"
 #include "core/types.h"
@@ -29,7 +29,7 @@ nrd_request *nrd_request_new(nrd_model *m, int64_t version)
 {
     nrd_request *r = nrd_pool_zget(sizeof *r);
     atomic_init(&r->refs, 1);
-    r->server = m->server;
+    r->ctx = m->ctx;
     r->model = nrd_model_ref(m);
     r->model_name = nrd_pool_strdup(m->name);
     r->model_version = version;
@@ -306,13 +306,13 @@ nrd_error *nrd_request_try_release(nrd_request *r, uint32_t flags)
     nrd_trace *t = r->trace;
 
     nrd_request_set_running(r);
-    if (r->seq) {
+    if (r->owner) {
         bool goes_on = false;
-        nrd_error *err = nrd_seq_released(r, flags, &goes_on);
+        nrd_error *err = r->owner->ops->released(r->owner, r, flags, &goes_on);
         if (err || goes_on) {
             return err;
         }
-        r->seq = NULL;
+        r->owner = NULL;
         nrd_request_drop_overrides(r);
     } else if (flags & TRITONSERVER_REQUEST_RELEASE_RESCHEDULE) {
         return nrd_errorf(NRD_ERR_INVALID_ARG,

@@ -5,7 +5,8 @@
  * Owner     Its creator; lent to the core from ServerInferAsync until the release callback. One
  *           thread at a time, except where a field says otherwise.
  * Units     Times in nanoseconds of the steady clock unless the name says otherwise.
- * Errors    For the client: INVALID_ARG with Triton's words. */
+ * Errors    For the client: INVALID_ARG with Triton's words.
+ */
 #ifndef NRD_CORE_REQUEST_H
 #define NRD_CORE_REQUEST_H
 
@@ -49,9 +50,9 @@ typedef enum {
     NRD_REQ_RUNNING,  /* with a backend or an ensemble */
 } nrd_req_state;
 
-struct nrd_request { /* TRITONSERVER_InferenceRequest and TRITONBACKEND_Request */
-    atomic_int refs; /* the creator's, and one while a backend's execute runs */
-    nrd_server *server;
+struct nrd_request {       /* TRITONSERVER_InferenceRequest and TRITONBACKEND_Request */
+    atomic_int refs;       /* the creator's, and one while a backend's execute runs */
+    nrd_context *ctx;      /* borrowed */
     nrd_model *model;      /* shared; NULL after release until used again */
     char *model_name;      /* this text, id and the outputs' names: nrd_pool_strdup */
     int64_t model_version; /* as asked for; -1 = by policy */
@@ -83,11 +84,10 @@ struct nrd_request { /* TRITONSERVER_InferenceRequest and TRITONBACKEND_Request 
     uint32_t batch_size;  /* 0: the model does not batch */
     uint64_t start_ns, queue_ns, deadline_ns; /* deadline 0: none */
     nrd_request *next, *prev; /* of the queue that holds it; guarded by that queue's lock */
-    nrd_sched *queued_in;     /* guarded likewise */
     uint64_t batch_ns;        /* entered the queue that forms its batch */
     bool is_null;             /* stands for an empty slot of a batch: nobody waits for an answer */
     bool made_corr_id;        /* the correlation id is the sequence batcher's own */
-    nrd_seq *seq;             /* borrowed: the batcher to tell of the release; NULL outside */
+    nrd_scheduler *owner;     /* borrowed: to be told of the release; NULL: none */
     nrd_seq_slot *seq_slot;   /* borrowed: where it runs; NULL until it does */
     nrd_seq_states *states;   /* shared: implicit state; NULL: the model has none */
 };

@@ -59,7 +59,7 @@ static nrd_error *complete_raw_input(nrd_request *r)
                                   r->n_inputs, cfg->n_input, r->model_name);
     }
     const Inference__ModelInput *ci = cfg->input[0];
-    in->dtype = nrd_tdtype_from_config(ci->data_type);
+    in->dtype = nrd_datatype_from_config(ci->data_type);
     in->n_given = 0;
     if (cfg->max_batch_size != 0) {
         in->given[in->n_given++] = 1;
@@ -97,8 +97,8 @@ static nrd_error *complete_raw_input(nrd_request *r)
         memmove(in->segments + 1, in->segments, (in->n_segments - 1) * sizeof last);
         in->segments[0] = last;
     } else if (dynamic >= 0) {
-        in->given[dynamic] = count && nrd_tdtype_size(in->dtype)
-                                 ? (int64_t)(in->byte_size / count / nrd_tdtype_size(in->dtype))
+        in->given[dynamic] = count && nrd_datatype_size(in->dtype)
+                                 ? (int64_t)(in->byte_size / count / nrd_datatype_size(in->dtype))
                                  : 0;
     }
     nrd_pool_strput(in->name);
@@ -350,7 +350,7 @@ static nrd_error *check_input_data(const nrd_request *r, const nrd_input *in,
         return NULL; /* only the backend knows how many bytes such a layout has */
     }
     if (!nrd_shape_count(in->dims, in->n_dims, &count) ||
-        __builtin_mul_overflow(count, (uint64_t)nrd_tdtype_size(in->dtype), &bytes)) {
+        __builtin_mul_overflow(count, (uint64_t)nrd_datatype_size(in->dtype), &bytes)) {
         return nrd_request_errorf(r, NRD_ERR_INVALID_ARG,
                                   "input '%s' for model '%s' has too many elements", in->name,
                                   r->model_name);
@@ -385,13 +385,13 @@ nrd_error *nrd_request_check(nrd_request *r)
     for (uint32_t i = 0; i < r->n_inputs; i++) {
         nrd_input *in = r->inputs[i];
         const Inference__ModelInput *ci = nrd_model_input(r->model, in->name);
-        TRITONSERVER_DataType want = nrd_tdtype_from_config(ci->data_type);
+        TRITONSERVER_DataType want = nrd_datatype_from_config(ci->data_type);
         if (in->dtype != want) {
             return nrd_request_errorf(r, NRD_ERR_INVALID_ARG,
                                       "inference input '%s' data-type is '%s', but model '%s' "
                                       "expects '%s'",
-                                      in->name, nrd_tdtype_name(in->dtype), r->model_name,
-                                      nrd_tdtype_name(want));
+                                      in->name, nrd_datatype_name(in->dtype), r->model_name,
+                                      nrd_datatype_name(want));
         }
         NRD_TRY(check_input_shape(r, in, ci));
         NRD_TRY(check_input_data(r, in, ci));

@@ -3,15 +3,12 @@
 
 #include "core/cache.h"
 #include "core/cancel.h"
+#include "core/context.h"
 #include "core/model.h"
-#include "core/repo/repository.h"
 #include "core/request.h"
 #include "core/request_check.h"
 #include "core/response.h"
-#include "core/sched/dynamic_batcher.h"
-#include "core/sched/ensemble.h"
-#include "core/sched/sequence_batcher.h"
-#include "core/server.h"
+#include "core/sched/scheduler.h"
 #include "core/statistics.h"
 #include "core/trace.h"
 
@@ -30,7 +27,7 @@ nrd_error *nrd_request_prepare(nrd_request *r)
                                   "release and response callbacks must be set before inference");
     }
     if (!r->model) { /* sent a second time: the model may have been replaced since */
-        NRD_TRY(nrd_repo_get(&r->model, r->server->repo, r->model_name, r->model_version));
+        NRD_TRY(r->ctx->catalog.get(&r->model, r->ctx->catalog.repo, r->model_name, r->model_version));
     }
     NRD_TRY(nrd_request_check(r));
     nrd_cancel_unref(r->cancel);
@@ -52,11 +49,9 @@ nrd_error *nrd_request_run(nrd_request *r)
         return NULL;
     }
     /* Once queued, the request may be answered and gone before enqueue returns. */
-    err = r->model->ensemble ? nrd_ensemble_enqueue(r->model->ensemble, r)
-          : r->model->seq    ? nrd_seq_enqueue(r->model->seq, r)
-                             : nrd_sched_enqueue(r->model->sched, r);
+    err = r->model->scheduler->ops->enqueue(r->model->scheduler, r);
     if (err) {
-        r->seq = NULL;
+        r->owner = NULL;
         if (nrd_error_get_code(err) == NRD_ERR_UNAVAILABLE) { /* not the request's fault */
             nrd_stats_failure(r->model, nrd_now_ns() - r->start_ns, NRD_FAIL_REJECTED);
         }

@@ -1,14 +1,13 @@
 #include "core/response.h"
 
 #include "core/api.h"
-#include "core/cache.h"
 #include "core/cancel.h"
+#include "core/context.h"
 #include "core/memory.h"
 #include "core/model.h"
 #include "core/model_metrics.h"
 #include "core/request.h"
 #include "core/response_order.h"
-#include "core/server.h"
 #include "core/trace.h"
 #include "core/types.h"
 
@@ -40,7 +39,7 @@ nrd_factory *nrd_factory_new(const nrd_request *r)
     f->cancel = nrd_cancel_ref(r->cancel);
     f->trace = nrd_trace_share(r->trace);
     f->start_ns = r->start_ns;
-    atomic_fetch_add(&f->model->server->n_in_flight, 1);
+    atomic_fetch_add(&f->model->ctx->n_in_flight, 1);
     atomic_fetch_add(&f->model->n_in_flight, 1);
     return f;
 }
@@ -56,15 +55,49 @@ void nrd_factory_unref(nrd_factory *f)
     if (!f || atomic_fetch_sub(&f->refs, 1) != 1) {
         return;
     }
-    nrd_order_leave(f);
+    nrd_factory_leave_order(f);
     free(f->cache_key);
     nrd_trace_unshare(f->trace);
     nrd_cancel_unref(f->cancel);
     nrd_pool_strput(f->id);
-    atomic_fetch_sub(&f->model->server->n_in_flight, 1);
+    atomic_fetch_sub(&f->model->ctx->n_in_flight, 1);
     atomic_fetch_sub(&f->model->n_in_flight, 1);
     nrd_model_unref(f->model);
     nrd_pool_put(f, sizeof *f);
+}
+
+void nrd_factory_join_order(nrd_factory *f, nrd_response_order *o)
+{
+    if (o && !f->order) {
+        f->order = nrd_response_order_ref(o);
+        f->order_entry = nrd_response_order_join(o);
+    }
+}
+
+void nrd_factory_leave_order(nrd_factory *f)
+{
+    nrd_response_order *o = f->order;
+
+    f->order = NULL;
+    if (o) {
+        nrd_response_order_leave(o, &f->order_entry);
+        nrd_response_order_unref(o);
+    }
+}
+
+void nrd_factory_deliver(nrd_factory *f, nrd_response *r, uint32_t flags)
+{
+    f->response_fn((TRITONSERVER_InferenceResponse *)(void *)r, flags, f->response_userp);
+    nrd_factory_unref(f);
+}
+
+static void push_in_order(nrd_factory *f, nrd_response *r, uint32_t flags)
+{
+    if (!nrd_response_order_push(f->order, &f->order_entry, nrd_factory_ref(f), r, flags)) {
+        NRD_LOG_ERROR("a response after the last one of its request; dropped");
+        nrd_response_free(r);
+        nrd_factory_unref(f);
+    }
 }
 
 /* What happens around every call of the response callback. */
@@ -91,10 +124,10 @@ static void deliver(nrd_factory *f, nrd_response *r, uint32_t flags)
         }
     }
     if (r && f->cache_key) {
-        nrd_cache_keep(f, r);
+        f->keep_fn(f, r);
     }
     if (f->order) {
-        nrd_order_push(f, r, flags);
+        push_in_order(f, r, flags);
     } else {
         f->response_fn((TRITONSERVER_InferenceResponse *)(void *)r, flags, f->response_userp);
     }

@@ -1,7 +1,8 @@
 /* core/response.h - responses, and the factories that make them.
  *
  * Owner     nrd_factory: counted; it outlives the request while responses may still come.
- *           nrd_response: whoever it was handed to last. */
+ *           nrd_response: whoever it was handed to last.
+ */
 #ifndef NRD_CORE_RESPONSE_H
 #define NRD_CORE_RESPONSE_H
 
@@ -29,16 +30,23 @@ struct nrd_factory { /* TRITONBACKEND_ResponseFactory */
     uint64_t start_ns;
     _Atomic bool first_sent, final_sent;
     _Atomic uint64_t n_reported; /* responses whose statistics came in */
-    nrd_order *order;  /* shared: responses wait for those of earlier requests; NULL: they do not */
-    nrd_turn *turn;    /* borrowed from it; NULL: over */
-    char *cache_key;   /* under which the response is kept; NULL: it is not */
-    uint64_t cache_ns; /* what the look-up took */
+    nrd_response_order *order; /* shared: responses wait for those of earlier requests; NULL: not */
+    nrd_order_entry *order_entry; /* borrowed from it; NULL: over */
+    char *cache_key;              /* under which the response is kept; NULL: it is not */
+    void (*keep_fn)(nrd_factory *f, nrd_response *r); /* of the cache, where there is a key */
+    uint64_t cache_ns;                                /* what the look-up took */
 };
 
 nrd_factory *nrd_factory_new(const nrd_request *r);
 nrd_factory *nrd_factory_ref(nrd_factory *f);
 void nrd_factory_unref(nrd_factory *f); /* NULL is fine */
 void nrd_factory_send_flags(nrd_factory *f, uint32_t flags);
+/* Its responses come in the place of its request among those of o (NULL: none), unless they have
+ * one already. */
+void nrd_factory_join_order(nrd_factory *f, nrd_response_order *o);
+void nrd_factory_leave_order(nrd_factory *f); /* they need not wait for others */
+/* nrd_deliver_fn: calls the response callback. */
+void nrd_factory_deliver(nrd_factory *f, nrd_response *r, uint32_t flags);
 
 typedef struct nrd_output { /* TRITONBACKEND_Output */
     nrd_response *response; /* borrowed: inside it */

@@ -1,15 +1,31 @@
-/* core/response_order.h - responses in the order of their requests (preserve_ordering). */
+/* core/response_order.h - responses in the order of their requests (preserve_ordering).
+ *
+ * Purpose   Every request has an entry; responses of an entry that is not first wait in it, however
+ *           the requests overtake each other while they run.
+ * Owner     Counted: the scheduler and every response factory that joined. Any thread.
+ */
 #ifndef NRD_CORE_RESPONSE_ORDER_H
 #define NRD_CORE_RESPONSE_ORDER_H
 
 #include "core/objects.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
-nrd_order *nrd_order_new(void);
-void nrd_order_unref(nrd_order *o);                /* NULL is fine */
-void nrd_order_join(nrd_order *o, nrd_factory *f); /* its responses come after all that joined */
-void nrd_order_push(nrd_factory *f, nrd_response *r, uint32_t flags); /* takes r always */
-void nrd_order_leave(nrd_factory *f); /* no more responses through it; fine if it never joined */
+/* Delivers a response, or flags alone (r NULL), and gives the share of the factory back. */
+typedef void nrd_deliver_fn(nrd_factory *f, nrd_response *r, uint32_t flags);
+
+nrd_response_order *nrd_response_order_new(nrd_deliver_fn *deliver);
+nrd_response_order *nrd_response_order_ref(nrd_response_order *o);
+void nrd_response_order_unref(nrd_response_order *o); /* NULL is fine */
+/* Responses of the new entry come after those of all that joined before. */
+nrd_order_entry *nrd_response_order_join(nrd_response_order *o);
+/* Delivers the response as soon as it is first, which may be now, in this thread. Takes r and the
+ * caller's share of f on success. false: the entry is over. The last response ends the entry, and
+ * sets *entry to NULL. */
+bool nrd_response_order_push(nrd_response_order *o, nrd_order_entry **entry, nrd_factory *f,
+                             nrd_response *r, uint32_t flags);
+/* No more responses will come; fine if the entry is over. */
+void nrd_response_order_leave(nrd_response_order *o, nrd_order_entry **entry);
 
 #endif

@@ -3,6 +3,7 @@
 #include "core/agent.h"
 #include "core/backend.h"
 #include "core/cache.h"
+#include "core/catalog.h"
 #include "core/gpu_metrics.h"
 #include "core/host_metrics.h"
 #include "core/memory.h"
@@ -10,11 +11,11 @@
 #include "core/model_load.h"
 #include "core/options.h"
 #include "core/repo/repository.h"
-#include "core/sched/dynamic_batcher.h"
 #include "core/sched/rate_limiter.h"
-#include "core/sched/sequence_batcher.h"
+#include "core/sched/scheduler.h"
 #include "core/strings.h"
 #include "core/table.h"
+#include "core/wakeup.h"
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -69,13 +70,7 @@ static void print_backends(nrd_server *s)
     nrd_strings_add(&cells, "Backend");
     nrd_strings_add(&cells, "Path");
     nrd_strings_add(&cells, "Config");
-    pthread_mutex_lock(&s->backends_mu);
-    for (const nrd_backend *b = s->backends; b; b = b->next) {
-        nrd_strings_add(&cells, b->name);
-        nrd_strings_add(&cells, b->lib_path);
-        nrd_strings_add(&cells, b->config.text);
-    }
-    pthread_mutex_unlock(&s->backends_mu);
+    nrd_backends_list(s->ctx.backends, &cells);
     nrd_table_put(&table, (const char *const *)cells.items, cells.n / 3, 3);
     NRD_LOG_INFO("\n%s", nrd_str_cstr(&table));
     nrd_str_fini(&table);
@@ -125,7 +120,7 @@ static void add_resources(nrd_strings *cells, const nrd_setting *list)
 void nrd_server_print_options(nrd_server *s)
 {
     static const char *const modes[] = {"MODE_NONE", "MODE_POLL", "MODE_EXPLICIT"};
-    const nrd_options *o = &s->opt;
+    const nrd_server_options *o = &s->ctx.opt;
     nrd_strings cells = {0};
     nrd_str text = {0};
     char name[64];
@@ -150,7 +145,8 @@ void nrd_server_print_options(nrd_server *s)
     }
     add_option(&cells, "strict_model_config", nrd_xasprintf("%d", o->strict_config));
     add_option(&cells, "model_config_name", nrd_xstrdup(o->config_name));
-    add_option(&cells, "rate_limit", nrd_xstrdup(o->rate_limit == TRITONSERVER_RATE_LIMIT_EXEC_COUNT ? "EXEC_COUNT" : "OFF"));
+    const bool limited = o->rate_limit == TRITONSERVER_RATE_LIMIT_EXEC_COUNT;
+    add_option(&cells, "rate_limit", nrd_xstrdup(limited ? "EXEC_COUNT" : "OFF"));
     add_resources(&cells, o->resources);
     add_option(&cells, "pinned_memory_pool_byte_size",
                nrd_xasprintf("%" PRIu64, o->pinned_pool_bytes));
@@ -174,16 +170,16 @@ void nrd_server_print_options(nrd_server *s)
 
 /* Ends models whose last share was given back, and takes failed ones out of the repository. Never a
  * thread of the model itself: it joins them. */
-static void *run_reaper(void *arg)
+static void *run_finalizer(void *arg)
 {
     nrd_server *s = arg;
     nrd_model *m;
 
-    pthread_setname_np(pthread_self(), "reaper");
-    while ((m = nrd_queue_pop(s->dead_models, UINT64_MAX)) != NULL) {
+    pthread_setname_np(pthread_self(), "finalizer");
+    while ((m = nrd_queue_pop(s->ctx.to_finalize, UINT64_MAX)) != NULL) {
         if (m->failed) {
             m->failed = false;
-            nrd_repo_bury(s->repo, m);
+            nrd_repo_remove_failed(s->repo, m);
         } else {
             nrd_model_destroy(m);
         }
@@ -194,57 +190,33 @@ static void *run_reaper(void *arg)
 static void sweep_model(void *user, nrd_model *m)
 {
     (void)user;
-    if (m->sched && atomic_load(&m->n_pending) > 0) {
-        nrd_sched_sweep(m->sched);
-    }
-    if (m->seq) {
-        nrd_seq_sweep(m->seq);
-    }
+    nrd_scheduler_sweep(m->scheduler);
 }
 
-/* Looks after queues whose instances are all busy, and refreshes the machine's figures. */
-static void *run_keeper(void *arg)
+/* Looks after queues whose workers are all busy, and refreshes the machine's figures. */
+static void *run_housekeeping(void *arg)
 {
-    enum { SWEEP_MS = 50 }; /* how late a queue time-out may be noticed */
+    const uint64_t sweep_ns = 50 * 1000000u; /* how late a queue time-out may be noticed */
     nrd_server *s = arg;
     uint64_t next_update = 0;
 
-    pthread_setname_np(pthread_self(), "keeper");
-    pthread_mutex_lock(&s->keeper_mu);
-    while (!s->keeper_stop) {
-        if (!s->keeper_kick) {
-            uint64_t when = nrd_now_ns() + SWEEP_MS * 1000000ull;
-            struct timespec t = {.tv_sec = (time_t)(when / 1000000000u),
-                                 .tv_nsec = (long)(when % 1000000000u)};
-            pthread_cond_timedwait(&s->keeper_cond, &s->keeper_mu, &t);
-        }
-        s->keeper_kick = false;
-        pthread_mutex_unlock(&s->keeper_mu);
+    pthread_setname_np(pthread_self(), "housekeeping");
+    while (nrd_wakeup_wait(&s->ctx.housekeeping, sweep_ns)) {
         nrd_repo_each(s->repo, NULL, sweep_model, NULL);
         if (nrd_now_ns() >= next_update) {
             nrd_host_metrics_update(s->host_metrics);
             nrd_gpu_metrics_update(s->gpu_metrics);
-            next_update = nrd_now_ns() + s->opt.metrics_interval_ms * 1000000u;
+            next_update = nrd_now_ns() + s->ctx.opt.metrics_interval_ms * 1000000u;
         }
-        pthread_mutex_lock(&s->keeper_mu);
     }
-    pthread_mutex_unlock(&s->keeper_mu);
     return NULL;
-}
-
-void nrd_server_kick(nrd_server *s)
-{
-    pthread_mutex_lock(&s->keeper_mu);
-    s->keeper_kick = true;
-    pthread_cond_signal(&s->keeper_cond);
-    pthread_mutex_unlock(&s->keeper_mu);
 }
 
 /* ---- life ---- */
 
 static nrd_error *open_cache(nrd_server *s)
 {
-    const nrd_setting *c = s->opt.cache_config;
+    const nrd_setting *c = s->ctx.opt.cache_config;
 
     if (!c) {
         return NULL;
@@ -253,51 +225,48 @@ static nrd_error *open_cache(nrd_server *s)
         return nrd_errorf(NRD_ERR_INVALID_ARG, "found multiple cache configurations, but only a "
                                                "single cache is currently supported");
     }
-    return nrd_cache_open(&s->cache, c->scope, s->opt.cache_dir, c->value);
+    return nrd_cache_open(&s->ctx.cache, c->scope, s->ctx.opt.cache_dir, c->value);
 }
 
 static nrd_error *start_threads(nrd_server *s)
 {
-    if (pthread_create(&s->reaper, NULL, run_reaper, s) != 0) {
+    if (pthread_create(&s->finalizer, NULL, run_finalizer, s) != 0) {
         return nrd_errorf(NRD_ERR_INTERNAL, "cannot start the server's threads");
     }
-    s->has_reaper = true;
-    if (pthread_create(&s->keeper, NULL, run_keeper, s) != 0) {
+    s->has_finalizer = true;
+    if (pthread_create(&s->housekeeping, NULL, run_housekeeping, s) != 0) {
         return nrd_errorf(NRD_ERR_INTERNAL, "cannot start the server's threads");
     }
-    s->has_keeper = true;
+    s->has_housekeeping = true;
     return NULL;
 }
 
-nrd_error *nrd_server_new(nrd_server **out, const nrd_options *opt)
+nrd_error *nrd_server_new(nrd_server **out, const nrd_server_options *opt)
 {
     nrd_server *s = NULL;
     nrd_error *err = NULL;
-    pthread_condattr_t attr;
 
     *out = NULL;
     s = nrd_xcalloc(1, sizeof *s);
-    nrd_options_copy(&s->opt, opt);
+    nrd_server_options_copy(&s->ctx.opt, opt);
     atomic_store(&s->state, NRD_SERVER_STARTING);
     atomic_store(&s->exit_timeout_s, opt->exit_timeout_s);
-    pthread_mutex_init(&s->backend_open_mu, NULL);
-    pthread_mutex_init(&s->backends_mu, NULL);
-    pthread_mutex_init(&s->keeper_mu, NULL);
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&s->keeper_cond, &attr);
-    pthread_condattr_destroy(&attr);
+    s->ctx.server = s;
+    s->ctx.backends = nrd_backends_new();
+    nrd_wakeup_init(&s->ctx.housekeeping);
     if (opt->repositories.n == 0) {
         err = nrd_errorf(NRD_ERR_INVALID_ARG, "--model-repository must be specified");
         goto fail;
     }
     nrd_pinned_pool_set_size(opt->pinned_pool_bytes);
     if (opt->rate_limit == TRITONSERVER_RATE_LIMIT_EXEC_COUNT) {
-        s->limiter = nrd_limiter_new(s->opt.resources);
+        s->ctx.limiter = nrd_limiter_new(s->ctx.opt.resources);
     }
-    NRD_TRY_GOTO(nrd_queue_new(&s->dead_models, 0, false), err, fail);
+    NRD_TRY_GOTO(nrd_queue_new(&s->ctx.to_finalize, 0, false), err, fail);
     NRD_TRY_GOTO(open_cache(s), err, fail);
-    NRD_TRY_GOTO(nrd_repo_new(&s->repo, s), err, fail);
+    NRD_TRY_GOTO(nrd_repo_new(&s->repo, &s->ctx), err, fail);
+    s->ctx.catalog = (nrd_catalog){
+        .get = nrd_repo_get, .get_step = nrd_repo_get_step, .fail = nrd_repo_fail, .repo = s->repo};
     if (opt->metrics) {
         NRD_TRY_GOTO(nrd_host_metrics_new(&s->host_metrics, opt->cpu_metrics), err, fail);
         if (opt->gpu_metrics) {
@@ -340,7 +309,9 @@ typedef struct busy_models {
 static void count_busy(void *user, nrd_model *m)
 {
     busy_models *b = user;
-    int64_t n = m->seq ? (int64_t)nrd_seq_live(m->seq) : atomic_load(&m->n_in_flight);
+    nrd_scheduler *sched = m->scheduler;
+    const int64_t n =
+        sched->ops->n_live ? (int64_t)sched->ops->n_live(sched) : atomic_load(&m->n_in_flight);
 
     b->n += n > 0;
     if (n > 0 && b->tell) {
@@ -359,9 +330,7 @@ static int busy_count(nrd_server *s, bool tell)
 static void drain_model(void *user, nrd_model *m)
 {
     (void)user;
-    if (m->seq) {
-        nrd_seq_drain(m->seq);
-    }
+    nrd_scheduler_drain(m->scheduler);
 }
 
 /* What is left, rounded up: the first line shows the whole time-out. */
@@ -393,7 +362,7 @@ static nrd_error *wait_until_empty(nrd_server *s, uint64_t deadline)
             busy_count(s, true);
             next_note = now + 1000000000u;
         }
-        if (n == 0 && atomic_load(&s->n_in_flight) == 0) {
+        if (n == 0 && atomic_load(&s->ctx.n_in_flight) == 0) {
             break;
         }
         if (now >= deadline) {
@@ -406,7 +375,7 @@ static nrd_error *wait_until_empty(nrd_server *s, uint64_t deadline)
     next_note = 0;
     for (;;) {
         uint64_t now = nrd_now_ns(), left = whole_seconds(now, deadline);
-        const int64_t n = atomic_load(&s->n_live_models);
+        const int64_t n = atomic_load(&s->ctx.n_live_models);
         if (now >= next_note) {
             NRD_LOG_INFO("Timeout %" PRIu64 ": Found %" PRId64
                          " live models and 0 in-flight non-inference requests",
@@ -431,7 +400,7 @@ nrd_error *nrd_server_stop(nrd_server *s)
         atomic_store(&s->state, NRD_SERVER_STOPPED);
         return NULL;
     }
-    if (!s->repo || !s->has_reaper) {
+    if (!s->repo || !s->has_finalizer) {
         return NULL;
     }
     uint64_t deadline = nrd_now_ns() + atomic_load(&s->exit_timeout_s) * 1000000000ull;
@@ -454,33 +423,25 @@ void nrd_server_free(nrd_server *s)
         nrd_error_free(err);
         return;
     }
-    if (s->has_keeper) {
-        pthread_mutex_lock(&s->keeper_mu);
-        s->keeper_stop = true;
-        pthread_cond_signal(&s->keeper_cond);
-        pthread_mutex_unlock(&s->keeper_mu);
-        pthread_join(s->keeper, NULL);
+    if (s->has_housekeeping) {
+        nrd_wakeup_stop(&s->ctx.housekeeping);
+        pthread_join(s->housekeeping, NULL);
     }
-    if (s->has_reaper) {
-        nrd_queue_close(s->dead_models);
-        pthread_join(s->reaper, NULL);
+    if (s->has_finalizer) {
+        nrd_queue_close(s->ctx.to_finalize);
+        pthread_join(s->finalizer, NULL);
     }
-    while (s->backends) {
-        nrd_backend_put(s, s->backends); /* the server's own share */
-    }
-    if (s->dead_models) {
-        nrd_queue_free(s->dead_models);
+    nrd_backends_free(s->ctx.backends);
+    if (s->ctx.to_finalize) {
+        nrd_queue_free(s->ctx.to_finalize);
     }
     nrd_host_metrics_free(s->host_metrics);
     nrd_gpu_metrics_free(s->gpu_metrics);
-    nrd_limiter_free(s->limiter);
-    nrd_cache_close(s->cache);
+    nrd_limiter_free(s->ctx.limiter);
+    nrd_cache_close(s->ctx.cache);
     nrd_repo_free(s->repo);
-    pthread_cond_destroy(&s->keeper_cond);
-    pthread_mutex_destroy(&s->keeper_mu);
-    pthread_mutex_destroy(&s->backends_mu);
-    pthread_mutex_destroy(&s->backend_open_mu);
-    nrd_options_fini(&s->opt);
+    nrd_wakeup_fini(&s->ctx.housekeeping);
+    nrd_server_options_fini(&s->ctx.opt);
     free(s);
 }
 

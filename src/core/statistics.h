@@ -2,7 +2,8 @@
  *
  * Purpose   What a client gets as model statistics, and the metric series that are fed with it.
  * Owner     The model. Any thread.
- * Units     Nanoseconds of the steady clock. */
+ * Units     Nanoseconds of the steady clock.
+ */
 #ifndef NRD_CORE_STATISTICS_H
 #define NRD_CORE_STATISTICS_H
 

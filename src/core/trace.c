@@ -1,6 +1,6 @@
 /* Traces: time stamps of one request on its way. A trace belongs to its creator until
  * ServerInferAsync, then to the core until every user (request, response factory) let go of it; the
- * release callback hands it back. */
+ * release callback gives it back. */
 #include "core/trace.h"
 
 #include "core/api.h"

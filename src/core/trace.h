@@ -1,7 +1,8 @@
 /* core/trace.h - traces: time stamps and tensors of one request on its way.
  *
  * Owner     Its creator until ServerInferAsync, then shared by the request and its response
- * factory; the release callback hands it back. */
+ *           factory; the release callback gives it back.
+ */
 #ifndef NRD_CORE_TRACE_H
 #define NRD_CORE_TRACE_H
 

@@ -73,17 +73,17 @@ static const struct {
 
 enum { N_DTYPES = sizeof dtypes / sizeof dtypes[0] };
 
-const char *nrd_tdtype_name(TRITONSERVER_DataType t)
+const char *nrd_datatype_name(TRITONSERVER_DataType t)
 {
     return dtypes[(unsigned)t < N_DTYPES ? (unsigned)t : 0].name;
 }
 
-uint32_t nrd_tdtype_size(TRITONSERVER_DataType t)
+uint32_t nrd_datatype_size(TRITONSERVER_DataType t)
 {
     return dtypes[(unsigned)t < N_DTYPES ? (unsigned)t : 0].size;
 }
 
-TRITONSERVER_DataType nrd_tdtype_from_config(Inference__DataType t)
+TRITONSERVER_DataType nrd_datatype_from_config(Inference__DataType t)
 {
     for (unsigned i = 0; i < N_DTYPES; i++) {
         if (dtypes[i].config == t) {
@@ -95,7 +95,7 @@ TRITONSERVER_DataType nrd_tdtype_from_config(Inference__DataType t)
 
 const char *TRITONSERVER_DataTypeString(TRITONSERVER_DataType datatype)
 {
-    return nrd_tdtype_name(datatype);
+    return nrd_datatype_name(datatype);
 }
 
 TRITONSERVER_DataType TRITONSERVER_StringToDataType(const char *dtype)
@@ -110,7 +110,7 @@ TRITONSERVER_DataType TRITONSERVER_StringToDataType(const char *dtype)
 
 uint32_t TRITONSERVER_DataTypeByteSize(TRITONSERVER_DataType datatype)
 {
-    return nrd_tdtype_size(datatype);
+    return nrd_datatype_size(datatype);
 }
 
 const char *TRITONSERVER_MemoryTypeString(TRITONSERVER_MemoryType memtype)

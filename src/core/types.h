@@ -1,7 +1,9 @@
 /* core/types.h - data types, shapes, parameters and messages of the interfaces.
  *
  * Purpose   What TRITONSERVER_Parameter and TRITONSERVER_Message are inside, and what data types
- * mean. Owner     Whoever holds them, one thread at a time. */
+ *           mean.
+ * Owner     Whoever holds them, one thread at a time.
+ */
 #ifndef NRD_CORE_TYPES_H
 #define NRD_CORE_TYPES_H
 
@@ -15,9 +17,9 @@
 
 enum { NRD_MAX_RANK = 32 }; /* dimensions of a tensor */
 
-uint32_t nrd_tdtype_size(TRITONSERVER_DataType t); /* 0 for BYTES */
-TRITONSERVER_DataType nrd_tdtype_from_config(Inference__DataType t);
-const char *nrd_tdtype_name(TRITONSERVER_DataType t);
+uint32_t nrd_datatype_size(TRITONSERVER_DataType t); /* 0 for BYTES */
+TRITONSERVER_DataType nrd_datatype_from_config(Inference__DataType t);
+const char *nrd_datatype_name(TRITONSERVER_DataType t);
 /* Product of dims; false: a dimension is negative or the product overflows. */
 bool nrd_shape_count(const int64_t *dims, size_t n, uint64_t *out);
 void nrd_shape_put(nrd_str *out, const int64_t *dims, size_t n); /* "[1,-1]" */
@@ -41,7 +43,7 @@ typedef struct nrd_params {
 void nrd_param_init(nrd_param *p, const char *name, TRITONSERVER_ParameterType type,
                     const void *value);
 void nrd_param_fini(nrd_param *p);
-const void *nrd_param_value(const nrd_param *p); /* as the API hands it out */
+const void *nrd_param_value(const nrd_param *p); /* as the API gives it out */
 void nrd_params_set(nrd_params *l, const char *name, TRITONSERVER_ParameterType type,
                     const void *value); /* replaces */
 void nrd_params_copy(nrd_params *to, const nrd_params *from);

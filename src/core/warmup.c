@@ -11,7 +11,7 @@
 #include "core/request.h"
 #include "core/request_run.h"
 #include "core/response.h"
-#include "core/sched/sequence_batcher.h"
+#include "core/sched/scheduler.h"
 #include "core/types.h"
 
 #include "base/clock.h"
@@ -101,7 +101,7 @@ static nrd_error *make_data(const nrd_model *m, const char *name, const input_co
                             nrd_buf **out)
 {
     const bool is_text = c->data_type == INFERENCE__DATA_TYPE__TYPE_STRING;
-    uint64_t count = 0, size = nrd_tdtype_size(nrd_tdtype_from_config(c->data_type));
+    uint64_t count = 0, size = nrd_datatype_size(nrd_datatype_from_config(c->data_type));
     nrd_buf *b;
 
     *out = NULL;
@@ -161,7 +161,7 @@ static nrd_error *add_declared(nrd_request *r, const char *name, const input_con
     for (size_t i = 0; i < c->n_dims && n < NRD_MAX_RANK; i++) {
         dims[n++] = c->dims[i];
     }
-    NRD_TRY(nrd_request_add_input(&in, r, name, nrd_tdtype_from_config(c->data_type), dims, n));
+    NRD_TRY(nrd_request_add_input(&in, r, name, nrd_datatype_from_config(c->data_type), dims, n));
     return nrd_input_append(in, data->data, &attr, data);
 }
 
@@ -177,7 +177,7 @@ static void add_other(nrd_request *r, const char *name, const input_config *c, n
     for (size_t i = 0; i < c->n_dims && n < NRD_MAX_RANK; i++) {
         dims[n++] = c->dims[i];
     }
-    nrd_request_override(r, name, nrd_tdtype_from_config(c->data_type), dims, n, data,
+    nrd_request_override(r, name, nrd_datatype_from_config(c->data_type), dims, n, data,
                          data->size_bytes);
 }
 
@@ -202,7 +202,7 @@ static nrd_error *make_request(nrd_request **out, nrd_model *m, const sample_con
         nrd_request_free(r);
         return err;
     }
-    r->states = m->seq ? nrd_seq_first_states(m->seq) : NULL;
+    r->states = nrd_scheduler_first_states(m->scheduler);
     for (size_t i = 0; i < c->n_inputs; i++) {
         if (!nrd_model_input(m, c->inputs[i]->key)) {
             add_other(r, c->inputs[i]->key, c->inputs[i]->value, data[i]);

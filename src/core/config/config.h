@@ -1,6 +1,7 @@
 /* core/config/config.h - a model's configuration: read, completed, made uniform, checked.
  *
- * Errors    For users, with Triton's words; what cannot be read as well. */
+ * Errors    For users, with Triton's words; what cannot be read as well.
+ */
 #ifndef NRD_CORE_CONFIG_CONFIG_H
 #define NRD_CORE_CONFIG_CONFIG_H
 
@@ -21,9 +22,9 @@ typedef struct nrd_preferred_group {
 enum { NRD_CONFIG_MAX_BYTES = 16 << 20 };
 
 /* Reads <dir>/config.pbtxt (or the custom name), or overrides it with JSON text (may be NULL). */
-nrd_error *nrd_config_load(nrd_config **out, nrd_server *s, const char *name, const char *dir,
+nrd_error *nrd_config_load(nrd_config **out, nrd_context *ctx, const char *name, const char *dir,
                            const char *override_json) NRD_MUST_USE;
-nrd_error *nrd_config_autofill(nrd_server *s, nrd_config *cfg, const char *dir) NRD_MUST_USE;
+nrd_error *nrd_config_autofill(nrd_context *ctx, nrd_config *cfg, const char *dir) NRD_MUST_USE;
 nrd_error *nrd_config_normalize(nrd_config *cfg) NRD_MUST_USE;
 nrd_error *nrd_config_normalize_groups(nrd_config *cfg, const nrd_preferred_group *groups,
                                        size_t n) NRD_MUST_USE;

@@ -1,7 +1,7 @@
 /* config.pbtxt (or an override in JSON) -> nrd_config. */
 #include "core/config/config.h"
 #include "core/config/pbtext.h"
-#include "core/server.h"
+#include "core/context.h"
 
 #include "base/error.h"
 #include "base/file.h"
@@ -63,7 +63,7 @@ static nrd_error *read_text(nrd_config **out, const char *path)
     return NULL;
 }
 
-/* ---- the configuration of a load order ---- */
+/* ---- the configuration of a load request ---- */
 
 static bool is_word(char c)
 {
@@ -139,7 +139,7 @@ static nrd_error *read_override(nrd_config **out, const char *json)
     return NULL;
 }
 
-nrd_error *nrd_config_load(nrd_config **out, nrd_server *s, const char *name, const char *dir,
+nrd_error *nrd_config_load(nrd_config **out, nrd_context *ctx, const char *name, const char *dir,
                            const char *override_json)
 {
     char *path = NULL;
@@ -150,8 +150,8 @@ nrd_error *nrd_config_load(nrd_config **out, nrd_server *s, const char *name, co
     if (override_json) {
         NRD_TRY(read_override(&cfg, override_json));
     } else {
-        if (s->opt.config_name[0]) {
-            path = nrd_xasprintf("%s/configs/%s.pbtxt", dir, s->opt.config_name);
+        if (ctx->opt.config_name[0]) {
+            path = nrd_xasprintf("%s/configs/%s.pbtxt", dir, ctx->opt.config_name);
         }
         if (!path || !nrd_path_exists(path)) {
             free(path);
@@ -159,7 +159,7 @@ nrd_error *nrd_config_load(nrd_config **out, nrd_server *s, const char *name, co
         }
         if (nrd_path_exists(path)) {
             err = read_text(&cfg, path);
-        } else if (s->opt.strict_config) {
+        } else if (ctx->opt.strict_config) {
             err = nrd_errorf(NRD_ERR_INTERNAL,
                              "failed to open text file for read %s: No such file "
                              "or directory",
@@ -209,11 +209,11 @@ static bool any_version_has(const char *dir, const char *file)
     return found;
 }
 
-nrd_error *nrd_config_autofill(nrd_server *s, nrd_config *cfg, const char *dir)
+nrd_error *nrd_config_autofill(nrd_context *ctx, nrd_config *cfg, const char *dir)
 {
     const char *dot;
 
-    (void)s;
+    (void)ctx;
     if (nrd_config_is_ensemble(cfg)) {
         if (cfg->platform[0] == '\0') {
             nrd_pb_set_string(&cfg->platform, "ensemble");

@@ -1,6 +1,6 @@
 /* Asking: which model a request means, what is ready, and the lists of models. */
 #include "core/model.h"
-#include "core/repo/repo.h"
+#include "core/repo/internal.h"
 #include "core/repo/repository.h"
 #include "core/strings.h"
 #include "core/table.h"
@@ -97,14 +97,14 @@ nrd_error *nrd_repo_get(nrd_model **out, nrd_repo *r, const char *name, int64_t 
     return err;
 }
 
-nrd_error *nrd_repo_get_step(nrd_model **out, nrd_repo *r, const char *space, const char *name,
+nrd_error *nrd_repo_get_step(nrd_model **out, nrd_repo *r, const char *namespace, const char *name,
                              int64_t number)
 {
     nrd_error *err;
 
     *out = NULL;
     pthread_mutex_lock(&r->mu);
-    nrd_repo_entry *e = nrd_repo_find_locked(r, space, name);
+    nrd_repo_entry *e = nrd_repo_find_locked(r, namespace, name);
     err = e && e->n_versions > 0
               ? take_version_locked(out, e, number)
               : nrd_errorf(NRD_ERR_NOT_FOUND, "Request for unknown model: '%s' is not found", name);
@@ -159,18 +159,18 @@ static void put_index_versions(const nrd_repo_entry *e, bool ready_only, nrd_str
 void nrd_repo_index_json(nrd_repo *r, bool ready_only, nrd_str *out)
 {
     if (!ready_only) { /* what was never loaded appears with its name alone */
-        nrd_places list = {0};
+        nrd_locations list = {0};
         bool unique;
-        pthread_mutex_lock(&r->order_mu);
-        nrd_error_free(nrd_places_scan(r, &list, &unique));
+        pthread_mutex_lock(&r->control_mu);
+        nrd_error_free(nrd_locations_scan(r, &list, &unique));
         for (size_t i = 0; i < r->n_entries; i++) {
             r->entries[i]->present = false;
         }
         for (size_t i = 0; i < list.n; i++) {
-            nrd_repo_find_or_add(r, list.items[i].space, list.items[i].name)->present = true;
+            nrd_repo_find_or_add(r, list.items[i].namespace, list.items[i].name)->present = true;
         }
-        pthread_mutex_unlock(&r->order_mu);
-        nrd_places_fini(&list);
+        pthread_mutex_unlock(&r->control_mu);
+        nrd_locations_fini(&list);
     }
     nrd_str_putc(out, '[');
     pthread_mutex_lock(&r->mu);

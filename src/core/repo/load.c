@@ -1,12 +1,12 @@
 /* Loading: from a folder to versions that serve. */
 #include "core/agent.h"
 #include "core/config/config.h"
+#include "core/context.h"
 #include "core/model.h"
 #include "core/model_load.h"
-#include "core/repo/repo.h"
+#include "core/repo/internal.h"
 #include "core/repo/repository.h"
 #include "core/repo/scan.h"
-#include "core/server.h"
 
 #include "base/error.h"
 #include "base/log.h"
@@ -21,7 +21,7 @@
 
 /* A thread that loads models, and the model that it waits for. */
 typedef struct nrd_repo_loader {
-    nrd_repo_entry *waits_for; /* guarded by order_mu */
+    nrd_repo_entry *waits_for; /* guarded by control_mu */
 } loader;
 
 static _Thread_local loader this_thread;
@@ -35,7 +35,7 @@ bool nrd_repo_wait_idle(nrd_repo *r, nrd_repo_entry *e)
             }
         }
         this_thread.waits_for = e;
-        pthread_cond_wait(&r->order_cond, &r->order_mu);
+        pthread_cond_wait(&r->control_cond, &r->control_mu);
         this_thread.waits_for = NULL;
     }
     return true;
@@ -56,10 +56,10 @@ static void remember_steps(nrd_repo *r, nrd_repo_entry *e, const nrd_config *cfg
     if (nrd_config_is_ensemble(cfg)) {
         const Inference__ModelEnsembling *en = cfg->ensemble_scheduling;
         e->steps = nrd_xcalloc(en->n_step + 1, sizeof *e->steps);
-        e->step_spaces = nrd_xcalloc(en->n_step + 1, sizeof *e->step_spaces);
+        e->step_namespaces = nrd_xcalloc(en->n_step + 1, sizeof *e->step_namespaces);
         for (size_t i = 0; i < en->n_step; i++) {
             e->steps[e->n_steps] = nrd_xstrdup(en->step[i]->model_name);
-            e->step_spaces[e->n_steps++] = nrd_xstrdup(e->space);
+            e->step_namespaces[e->n_steps++] = nrd_xstrdup(e->namespace);
         }
     }
     pthread_mutex_unlock(&r->mu);
@@ -67,20 +67,20 @@ static void remember_steps(nrd_repo *r, nrd_repo_entry *e, const nrd_config *cfg
 
 /* Loads the model that a step names, if it is not there yet. */
 static nrd_error *load_step(nrd_repo *r, const nrd_repo_entry *e, const char *step,
-                            const char *space, const char *dir)
+                            const char *namespace, const char *dir)
 {
     nrd_repo_entry *other;
 
-    if (nrd_repo_is_ready(r, space, step)) {
+    if (nrd_repo_is_ready(r, namespace, step)) {
         return NULL;
     }
-    other = nrd_repo_find_or_add(r, space, step);
+    other = nrd_repo_find_or_add(r, namespace, step);
     if (!nrd_repo_wait_idle(r, other)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "circular dependency between ensembles: %s -> %s",
                           e->name, step);
     }
     nrd_error *err =
-        nrd_repo_is_ready(r, space, step) ? NULL : nrd_repo_load_entry(r, other, dir, NULL);
+        nrd_repo_is_ready(r, namespace, step) ? NULL : nrd_repo_load_entry(r, other, dir, NULL);
     if (err) {
         nrd_error *full = nrd_errorf(NRD_ERR_INVALID_ARG,
                                      "ensemble '%s' depends on '%s' which has no loaded version. "
@@ -92,19 +92,19 @@ static nrd_error *load_step(nrd_repo *r, const nrd_repo_entry *e, const char *st
     return NULL;
 }
 
-static void set_step_space(nrd_repo *r, nrd_repo_entry *e, size_t i, const char *space,
-                           nrd_config *cfg)
+static void set_step_namespace(nrd_repo *r, nrd_repo_entry *e, size_t i, const char *namespace,
+                               nrd_config *cfg)
 {
     Inference__ModelEnsembling__Step *step = cfg->ensemble_scheduling->step[i];
 
     pthread_mutex_lock(&r->mu);
-    free(e->step_spaces[i]);
-    e->step_spaces[i] = nrd_xstrdup(space);
+    free(e->step_namespaces[i]);
+    e->step_namespaces[i] = nrd_xstrdup(namespace);
     pthread_mutex_unlock(&r->mu);
     if (step->model_namespace != protobuf_c_empty_string) {
         free(step->model_namespace);
     }
-    step->model_namespace = space[0] ? nrd_xstrdup(space) : (char *)protobuf_c_empty_string;
+    step->model_namespace = namespace[0] ? nrd_xstrdup(namespace) : (char *)protobuf_c_empty_string;
 }
 
 /* Finds and loads what an ensemble names; writes the namespaces into its configuration. */
@@ -113,20 +113,20 @@ static nrd_error *load_steps(nrd_repo *r, nrd_repo_entry *e, nrd_config *cfg)
     for (size_t i = 0; i < e->n_steps; i++) {
         const char *step = e->steps[i];
         nrd_error *err = NULL;
-        if (!r->server->opt.namespacing && nrd_repo_is_ready(r, "", step)) {
-            continue; /* it may have come with a load order and lie in no repository */
+        if (!r->ctx->opt.namespacing && nrd_repo_is_ready(r, "", step)) {
+            continue; /* it may have come with a load request and lie in no repository */
         }
-        nrd_places found = nrd_places_find(r, step);
-        const nrd_place *p = nrd_places_pick(&found, e->space);
+        nrd_locations found = nrd_locations_find(r, step);
+        const nrd_location *p = nrd_locations_pick(&found, e->namespace);
         if (!p) {
             err = nrd_errorf(NRD_ERR_INVALID_ARG,
                              "ensemble %s contains models that are not available or ambiguous: %s",
                              e->name, step);
         } else {
-            set_step_space(r, e, i, p->space, cfg);
-            err = load_step(r, e, step, p->space, p->dir);
+            set_step_namespace(r, e, i, p->namespace, cfg);
+            err = load_step(r, e, step, p->namespace, p->dir);
         }
-        nrd_places_fini(&found);
+        nrd_locations_fini(&found);
         if (err) {
             return err;
         }
@@ -142,10 +142,10 @@ static nrd_error *read_config(nrd_repo *r, const char *name, const char *dir,
 
     *out = NULL;
     *out_agents = NULL;
-    NRD_TRY(nrd_config_load(&cfg, r->server, name, dir, override_json));
-    NRD_TRY_GOTO(nrd_agents_load(out_agents, r->server, cfg, dir), err, fail);
+    NRD_TRY(nrd_config_load(&cfg, r->ctx, name, dir, override_json));
+    NRD_TRY_GOTO(nrd_agents_load(out_agents, r->ctx, cfg, dir), err, fail);
     dir = *out_agents ? nrd_agents_dir(*out_agents) : dir;
-    NRD_TRY_GOTO(nrd_config_autofill(r->server, cfg, dir), err, fail);
+    NRD_TRY_GOTO(nrd_config_autofill(r->ctx, cfg, dir), err, fail);
     NRD_TRY_GOTO(nrd_config_normalize(cfg), err, fail);
     NRD_TRY_GOTO(nrd_config_validate(cfg), err, fail);
     *out = cfg;
@@ -169,10 +169,10 @@ static nrd_error *load_version(nrd_repo *r, nrd_repo_entry *e, int64_t number, c
         inference__model_config__pack(cfg, packed);
         nrd_config *copy = inference__model_config__unpack(NULL, n, packed);
         free(packed);
-        pthread_mutex_unlock(&r->order_mu); /* others may load other models meanwhile */
-        err = nrd_model_new(out, r->server, e->space, e->name, number, dir, copy);
-        pthread_mutex_lock(&r->order_mu);
-        if (!err || attempt >= r->server->opt.load_retries) {
+        pthread_mutex_unlock(&r->control_mu); /* others may load other models meanwhile */
+        err = nrd_model_new(out, r->ctx, e->namespace, e->name, number, dir, copy);
+        pthread_mutex_lock(&r->control_mu);
+        if (!err || attempt >= r->ctx->opt.load_retries) {
             break;
         }
         NRD_LOG_WARN("loading '%s' version %" PRId64 " again after: %s", e->title, number,
@@ -196,7 +196,7 @@ static void wait_failed_gone(nrd_repo *r, nrd_repo_entry *e)
 
     clock_gettime(CLOCK_REALTIME, &until);
     until.tv_sec += MAX_SECONDS;
-    pthread_mutex_unlock(&r->order_mu); /* the reaper takes it */
+    pthread_mutex_unlock(&r->control_mu); /* the finalizer takes it */
     pthread_mutex_lock(&r->mu);
     while (left) {
         left = false;
@@ -206,11 +206,11 @@ static void wait_failed_gone(nrd_repo *r, nrd_repo_entry *e)
         left = left && pthread_cond_timedwait(&r->gone, &r->mu, &until) == 0;
     }
     pthread_mutex_unlock(&r->mu);
-    pthread_mutex_lock(&r->order_mu);
+    pthread_mutex_lock(&r->control_mu);
 }
 
 /* Version `bad` of those that were to be loaded could not be: the reason for the table and, which
- * takes `err`, for who ordered it. */
+ * takes `err`, for who asked for it. */
 static nrd_error *note_failed(nrd_repo *r, nrd_repo_entry *e, const int64_t *numbers, size_t n,
                               size_t bad, nrd_error *err)
 {
@@ -344,7 +344,7 @@ nrd_error *nrd_repo_load_entry(nrd_repo *r, nrd_repo_entry *e, const char *dir,
         inference__model_config__free_unpacked(cfg, NULL);
     }
     e->loader = NULL;
-    pthread_cond_broadcast(&r->order_cond);
+    pthread_cond_broadcast(&r->control_cond);
     pthread_mutex_lock(&r->mu);
     free(e->error);
     e->error = err ? with_code(err) : NULL;

@@ -1,7 +1,8 @@
 /* core/repo/repository.h - which versions of which models serve.
  *
  * Owner     The server. Any thread.
- * Errors    For users: INVALID_ARG, NOT_FOUND, UNAVAILABLE with Triton's words. */
+ * Errors    For users: INVALID_ARG, NOT_FOUND, UNAVAILABLE with Triton's words.
+ */
 #ifndef NRD_CORE_REPO_REPOSITORY_H
 #define NRD_CORE_REPO_REPOSITORY_H
 
@@ -22,7 +23,7 @@ typedef enum {
     NRD_MODEL_UNLOADING,
 } nrd_model_state;
 
-nrd_error *nrd_repo_new(nrd_repo **out, nrd_server *s) NRD_MUST_USE;
+nrd_error *nrd_repo_new(nrd_repo **out, nrd_context *ctx) NRD_MUST_USE;
 void nrd_repo_free(nrd_repo *r);
 nrd_error *nrd_repo_load_startup(nrd_repo *r) NRD_MUST_USE;
 nrd_error *nrd_repo_poll(nrd_repo *r) NRD_MUST_USE;
@@ -31,10 +32,10 @@ nrd_error *nrd_repo_load(nrd_repo *r, const char *name, const nrd_param *const *
 nrd_error *nrd_repo_unload(nrd_repo *r, const char *name, bool dependents) NRD_MUST_USE;
 void nrd_repo_unload_all(nrd_repo *r);
 /* From now on the model is UNAVAILABLE with this reason, if it is the one that serves; it may be
- * loaded again. Any thread, also of the model: the reaper then takes what depends on it out of
- * service (nrd_repo_bury, which takes the repository's share of the model). */
+ * loaded again. Any thread, also of the model: the finalizer then takes what depends on it out of
+ * service (nrd_repo_remove_failed, which takes the repository's share of the model). */
 void nrd_repo_fail(nrd_repo *r, nrd_model *m, const char *reason);
-void nrd_repo_bury(nrd_repo *r, nrd_model *m);
+void nrd_repo_remove_failed(nrd_repo *r, nrd_model *m);
 bool nrd_repo_has_failed(nrd_repo *r, const char *name); /* that model; NULL: any */
 nrd_error *nrd_repo_register(nrd_repo *r, const char *path, const nrd_param *const *mapping,
                              size_t n) NRD_MUST_USE;
@@ -42,8 +43,9 @@ nrd_error *nrd_repo_unregister(nrd_repo *r, const char *path) NRD_MUST_USE;
 /* Shares the model. version -1: the highest ready one. */
 nrd_error *nrd_repo_get(nrd_model **out, nrd_repo *r, const char *name,
                         int64_t version) NRD_MUST_USE;
-/* The model that a step of an ensemble means; `space` is its namespace, "" without namespacing. */
-nrd_error *nrd_repo_get_step(nrd_model **out, nrd_repo *r, const char *space, const char *name,
+/* The model that a step of an ensemble means; `namespace` is its namespace, "" without namespacing.
+ */
+nrd_error *nrd_repo_get_step(nrd_model **out, nrd_repo *r, const char *namespace, const char *name,
                              int64_t version) NRD_MUST_USE;
 bool nrd_repo_all_ready(nrd_repo *r);
 void nrd_repo_index_json(nrd_repo *r, bool ready_only, nrd_str *out);

@@ -1,9 +1,9 @@
 /* The models that are loaded without being asked for: at the start, and by polling. */
+#include "core/context.h"
 #include "core/options.h"
-#include "core/repo/repo.h"
+#include "core/repo/internal.h"
 #include "core/repo/repository.h"
 #include "core/repo/scan.h"
-#include "core/server.h"
 
 #include "base/error.h"
 #include "base/log.h"
@@ -14,10 +14,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool load_place(nrd_repo *r, const nrd_place *p)
+static bool load_location(nrd_repo *r, const nrd_location *p)
 {
     nrd_error *err;
-    nrd_repo_entry *e = nrd_repo_find_or_add(r, p->space, p->name);
+    nrd_repo_entry *e = nrd_repo_find_or_add(r, p->namespace, p->name);
 
     (void)nrd_repo_wait_idle(r, e); /* at the start nobody waits for this thread */
     pthread_mutex_lock(&r->mu);
@@ -38,8 +38,8 @@ static bool load_place(nrd_repo *r, const nrd_place *p)
 
 typedef struct startup {
     nrd_repo *repo;
-    const nrd_places *list;
-    size_t next; /* guarded by order_mu, as the rest */
+    const nrd_locations *list;
+    size_t next; /* guarded by control_mu, as the rest */
     bool ok;
 } startup;
 
@@ -47,20 +47,20 @@ static void *load_some(void *arg)
 {
     startup *st = arg;
 
-    pthread_mutex_lock(&st->repo->order_mu);
+    pthread_mutex_lock(&st->repo->control_mu);
     while (st->next < st->list->n) {
-        const nrd_place *p = &st->list->items[st->next++];
-        st->ok = load_place(st->repo, p) && st->ok;
+        const nrd_location *p = &st->list->items[st->next++];
+        st->ok = load_location(st->repo, p) && st->ok;
     }
-    pthread_mutex_unlock(&st->repo->order_mu);
+    pthread_mutex_unlock(&st->repo->control_mu);
     return NULL;
 }
 
 /* Loads the models with as many threads as the options say. */
-static bool load_all(nrd_repo *r, const nrd_places *list)
+static bool load_all(nrd_repo *r, const nrd_locations *list)
 {
     startup st = {.repo = r, .list = list, .ok = true};
-    const size_t wish = r->server->opt.load_threads ? r->server->opt.load_threads : 1;
+    const size_t wish = r->ctx->opt.load_threads ? r->ctx->opt.load_threads : 1;
     const size_t n = wish < list->n ? wish : list->n;
     pthread_t *threads = nrd_xcalloc(n + 1, sizeof *threads);
     size_t started = 0;
@@ -79,8 +79,8 @@ static bool load_all(nrd_repo *r, const nrd_places *list)
 
 nrd_error *nrd_repo_load_startup(nrd_repo *r)
 {
-    const nrd_options *opt = &r->server->opt;
-    nrd_places list = {0};
+    const nrd_server_options *opt = &r->ctx->opt;
+    nrd_locations list = {0};
     bool all = opt->control_mode != TRITONSERVER_MODEL_CONTROL_EXPLICIT, ok = true;
     nrd_error *err = NULL;
 
@@ -94,31 +94,32 @@ nrd_error *nrd_repo_load_startup(nrd_repo *r)
             all = true;
         }
     }
-    pthread_mutex_lock(&r->order_mu);
+    pthread_mutex_lock(&r->control_mu);
     for (size_t i = 0; i < r->paths.n && !err; i++) {
-        err = nrd_places_check_path(r->paths.items[i]);
+        err = nrd_locations_check_path(r->paths.items[i]);
     }
     if (!err && all) {
-        err = nrd_places_scan(r, &list, &ok);
+        err = nrd_locations_scan(r, &list, &ok);
     }
     for (size_t i = 0; i < opt->startup_models.n && !err && !all; i++) {
         const char *name = opt->startup_models.items[i];
-        nrd_places found = nrd_places_find(r, name);
+        nrd_locations found = nrd_locations_find(r, name);
         if (found.n == 0) {
             NRD_LOG_ERROR("failed to load model '%s': not found in any model repository", name);
             (void)nrd_repo_find_or_add(r, "", name); /* shown in the table of models */
             ok = false;
         }
         for (size_t k = 0; k < found.n; k++) {
-            nrd_places_add(r, &list, name, nrd_xstrdup(found.items[k].dir), found.items[k].space);
+            nrd_locations_add(r, &list, name, nrd_xstrdup(found.items[k].dir),
+                              found.items[k].namespace);
         }
-        nrd_places_fini(&found);
+        nrd_locations_fini(&found);
     }
-    pthread_mutex_unlock(&r->order_mu);
+    pthread_mutex_unlock(&r->control_mu);
     if (!err) {
         ok = load_all(r, &list) && ok;
     }
-    nrd_places_fini(&list);
+    nrd_locations_fini(&list);
     if (!err && !ok) {
         err = nrd_errorf(NRD_ERR_INTERNAL, "failed to load all models");
     }
@@ -127,18 +128,18 @@ nrd_error *nrd_repo_load_startup(nrd_repo *r)
 
 nrd_error *nrd_repo_poll(nrd_repo *r)
 {
-    nrd_places list = {0};
+    nrd_locations list = {0};
     nrd_error *err;
     bool unique;
 
-    if (r->server->opt.control_mode != TRITONSERVER_MODEL_CONTROL_POLL) {
+    if (r->ctx->opt.control_mode != TRITONSERVER_MODEL_CONTROL_POLL) {
         return nrd_errorf(NRD_ERR_UNAVAILABLE, "polling is disabled");
     }
-    pthread_mutex_lock(&r->order_mu);
-    err = nrd_places_scan(r, &list, &unique);
+    pthread_mutex_lock(&r->control_mu);
+    err = nrd_locations_scan(r, &list, &unique);
     for (size_t i = 0; i < list.n && !err; i++) {
-        const nrd_place *p = &list.items[i];
-        nrd_repo_entry *e = nrd_repo_find_or_add(r, p->space, p->name);
+        const nrd_location *p = &list.items[i];
+        nrd_repo_entry *e = nrd_repo_find_or_add(r, p->namespace, p->name);
         pthread_mutex_lock(&r->mu);
         bool same = e->wanted && e->signature == nrd_scan_signature(p->dir);
         pthread_mutex_unlock(&r->mu);
@@ -149,7 +150,7 @@ nrd_error *nrd_repo_poll(nrd_repo *r)
                               nrd_error_message(load_err));
                 nrd_error_free(load_err);
             }
-            nrd_repo_follow(r, e);
+            nrd_repo_update_dependents(r, e);
         }
     }
     for (size_t i = 0; !err && i < r->n_entries; i++) {
@@ -157,15 +158,15 @@ nrd_error *nrd_repo_poll(nrd_repo *r)
         bool there = false;
         for (size_t k = 0; k < list.n; k++) {
             there = there || (strcmp(list.items[k].name, e->name) == 0 &&
-                              strcmp(list.items[k].space, e->space) == 0);
+                              strcmp(list.items[k].namespace, e->namespace) == 0);
         }
         if (!there && e->wanted) {
             e->wanted = false;
             nrd_repo_retire(r, e, NULL, 0, NULL, false);
-            nrd_repo_follow(r, e);
+            nrd_repo_update_dependents(r, e);
         }
     }
-    pthread_mutex_unlock(&r->order_mu);
-    nrd_places_fini(&list);
+    pthread_mutex_unlock(&r->control_mu);
+    nrd_locations_fini(&list);
     return err;
 }

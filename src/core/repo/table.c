@@ -1,7 +1,7 @@
 /* The table of models and their versions: a row for each, sorted by name. */
-#include "core/repo/repo.h"
+#include "core/context.h"
+#include "core/repo/internal.h"
 #include "core/repo/repository.h"
-#include "core/server.h"
 #include "core/strings.h"
 
 #include "base/error.h"
@@ -26,27 +26,27 @@ size_t nrd_repo_first_locked(const nrd_repo *r, const char *name)
     return low;
 }
 
-nrd_repo_entry *nrd_repo_find_locked(nrd_repo *r, const char *space, const char *name)
+nrd_repo_entry *nrd_repo_find_locked(nrd_repo *r, const char *namespace, const char *name)
 {
     for (size_t i = nrd_repo_first_locked(r, name);
          i < r->n_entries && strcmp(r->entries[i]->name, name) == 0; i++) {
-        if (strcmp(r->entries[i]->space, space) == 0) {
+        if (strcmp(r->entries[i]->namespace, namespace) == 0) {
             return r->entries[i];
         }
     }
     return NULL;
 }
 
-nrd_repo_entry *nrd_repo_find_or_add(nrd_repo *r, const char *space, const char *name)
+nrd_repo_entry *nrd_repo_find_or_add(nrd_repo *r, const char *namespace, const char *name)
 {
     pthread_mutex_lock(&r->mu);
-    nrd_repo_entry *e = nrd_repo_find_locked(r, space, name);
+    nrd_repo_entry *e = nrd_repo_find_locked(r, namespace, name);
     if (!e) {
         const size_t i = nrd_repo_first_locked(r, name);
         e = nrd_xcalloc(1, sizeof *e);
         e->name = nrd_xstrdup(name);
-        e->space = nrd_xstrdup(space);
-        e->title = space[0] ? nrd_xasprintf("%s::%s", space, name) : nrd_xstrdup(name);
+        e->namespace = nrd_xstrdup(namespace);
+        e->title = namespace[0] ? nrd_xasprintf("%s::%s", namespace, name) : nrd_xstrdup(name);
         r->entries = nrd_xrealloc(r->entries, (r->n_entries + 1) * sizeof *r->entries);
         memmove(r->entries + i + 1, r->entries + i, (r->n_entries - i) * sizeof *r->entries);
         r->entries[i] = e;
@@ -94,10 +94,10 @@ bool nrd_repo_entry_is_ready_locked(const nrd_repo_entry *e)
     return false;
 }
 
-bool nrd_repo_is_ready(nrd_repo *r, const char *space, const char *name)
+bool nrd_repo_is_ready(nrd_repo *r, const char *namespace, const char *name)
 {
     pthread_mutex_lock(&r->mu);
-    bool ready = nrd_repo_entry_is_ready_locked(nrd_repo_find_locked(r, space, name));
+    bool ready = nrd_repo_entry_is_ready_locked(nrd_repo_find_locked(r, namespace, name));
     pthread_mutex_unlock(&r->mu);
     return ready;
 }
@@ -116,24 +116,24 @@ void nrd_repo_clear_steps_locked(nrd_repo_entry *e)
 {
     for (size_t i = 0; i < e->n_steps; i++) {
         free(e->steps[i]);
-        free(e->step_spaces[i]);
+        free(e->step_namespaces[i]);
     }
     free(e->steps);
-    free(e->step_spaces);
-    e->steps = e->step_spaces = NULL;
+    free(e->step_namespaces);
+    e->steps = e->step_namespaces = NULL;
     e->n_steps = 0;
 }
 
-nrd_error *nrd_repo_new(nrd_repo **out, nrd_server *s)
+nrd_error *nrd_repo_new(nrd_repo **out, nrd_context *ctx)
 {
     nrd_repo *r = nrd_xcalloc(1, sizeof *r);
-    r->server = s;
+    r->ctx = ctx;
     pthread_mutex_init(&r->mu, NULL);
-    pthread_mutex_init(&r->order_mu, NULL);
-    pthread_cond_init(&r->order_cond, NULL);
+    pthread_mutex_init(&r->control_mu, NULL);
+    pthread_cond_init(&r->control_cond, NULL);
     pthread_cond_init(&r->gone, NULL);
-    for (size_t i = 0; i < s->opt.repositories.n; i++) {
-        nrd_strings_add(&r->paths, s->opt.repositories.items[i]);
+    for (size_t i = 0; i < ctx->opt.repositories.n; i++) {
+        nrd_strings_add(&r->paths, ctx->opt.repositories.items[i]);
     }
     *out = r;
     return NULL;
@@ -152,19 +152,19 @@ void nrd_repo_free(nrd_repo *r)
         nrd_repo_clear_steps_locked(e);
         free(e->versions);
         free(e->error);
-        free(e->scratch);
+        free(e->override_dir);
         free(e->dir);
-        free(e->space);
+        free(e->namespace);
         free(e->title);
         free(e->name);
         free(e);
     }
     free(r->entries);
-    (void)nrd_places_unmap(r, NULL);
+    (void)nrd_locations_unmap(r, NULL);
     nrd_strings_fini(&r->paths);
     pthread_mutex_destroy(&r->mu);
-    pthread_cond_destroy(&r->order_cond);
+    pthread_cond_destroy(&r->control_cond);
     pthread_cond_destroy(&r->gone);
-    pthread_mutex_destroy(&r->order_mu);
+    pthread_mutex_destroy(&r->control_mu);
     free(r);
 }

@@ -1,9 +1,9 @@
 /* The queue in front of a model's instances. Instance threads pull: whoever is free forms the next
  * batch, so a request makes one hop from the caller's thread to the instance's.
  *
- * Threads without work (hands, see core/worker.h) sleep in a stack, each on its own semaphore: the one
- * that slept last is woken first, and by name, so nobody wakes in vain. A thread is taken off the
- * stack under the lock and woken after it; until then it cannot go away.
+ * Threads without work (workers, see sched/worker.h) sleep in a stack, each on its own semaphore:
+ * the one that slept last is woken first, and by name, so nobody wakes in vain. A thread is taken
+ * off the stack under the lock and woken after it; until then it cannot go away.
  *
  * Without dynamic_batching a batch is one request. With it, requests of equal shapes are put
  * together up to max_batch_size; a batch smaller than every preferred size waits until its oldest
@@ -19,10 +19,11 @@
 #include "core/request.h"
 #include "core/response.h"
 #include "core/response_order.h"
+#include "core/sched/scheduler.h"
 #include "core/sched/strategy.h"
+#include "core/sched/worker.h"
 #include "core/statistics.h"
 #include "core/trace.h"
-#include "core/worker.h"
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -35,8 +36,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A model may have any number of priority levels (priority_levels is 64 bits wide) and requests name
- * them: only those that are used exist, and empty ones go when there are more than this. */
+/* A model may have any number of priority levels (priority_levels is 64 bits wide) and requests
+ * name them: only those that are used exist, and empty ones go when there are more than this. */
 enum { KEEP_LEVELS = 64 };
 
 typedef struct level {
@@ -50,18 +51,18 @@ typedef struct level {
     uint32_t max_size;
 } level;
 
-struct nrd_sched {
+struct nrd_batcher {
+    nrd_scheduler base;
     atomic_int refs;
     nrd_model *model; /* borrowed: lives longer than its requests; NULL-safe use only before stop */
-    bool batching, open;
-    nrd_order *order; /* shared; NULL: responses may overtake each other */
-    uint32_t max_batch;
+    bool batching;
+    bool open; /* its workers may change places with those of others */
     uint64_t delay_ns;
     uint32_t *preferred;
     size_t n_preferred;
     pthread_mutex_t mu;
-    nrd_hand *idle;           /* hands without work, the last one first */
-    pthread_cond_t form_cond; /* the hand that is forming a batch */
+    nrd_worker *idle;         /* without work, the last one first */
+    pthread_cond_t form_cond; /* the worker that is forming a batch */
     level *levels;            /* rising numbers */
     level usual;              /* what a new one is like */
     uint32_t n_levels;
@@ -83,7 +84,7 @@ static void set_policy(level *l, const Inference__ModelQueuePolicy *p)
 }
 
 /* The level of that number, made if need be. The fixed ones are made first, without the lock. */
-static level *level_locked(nrd_sched *s, uint64_t number)
+static level *level_locked(nrd_batcher *s, uint64_t number)
 {
     uint32_t at = 0, kept = 0;
 
@@ -111,9 +112,9 @@ static level *level_locked(nrd_sched *s, uint64_t number)
     return &s->levels[at];
 }
 
-static nrd_sched *sched_new(nrd_model *m)
+static nrd_batcher *sched_new(nrd_model *m)
 {
-    nrd_sched *s = nrd_xcalloc(1, sizeof *s);
+    nrd_batcher *s = nrd_xcalloc(1, sizeof *s);
     pthread_condattr_t attr;
 
     atomic_init(&s->refs, 1);
@@ -123,21 +124,21 @@ static nrd_sched *sched_new(nrd_model *m)
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_cond_init(&s->form_cond, &attr);
     pthread_condattr_destroy(&attr);
-    s->max_batch = 1;
+    s->base.max_batch = 1;
     s->last_level = s->default_level = 1;
     level_locked(s, 1)->fixed = true; /* there is always one */
     return s;
 }
 
-static void set_batching(nrd_sched *s, const int32_t *preferred, size_t n, uint64_t delay_us,
+static void set_batching(nrd_batcher *s, const int32_t *preferred, size_t n, uint64_t delay_us,
                          bool preserve_order)
 {
     const int32_t max = s->model->config->max_batch_size;
 
     s->batching = true;
-    s->max_batch = max > 0 ? (uint32_t)max : 1;
+    s->base.max_batch = max > 0 ? (uint32_t)max : 1;
     s->delay_ns = delay_us < UINT64_MAX / 2000u ? delay_us * 1000u : UINT64_MAX / 2;
-    s->order = preserve_order ? nrd_order_new() : NULL;
+    s->base.order = preserve_order ? nrd_response_order_new(nrd_factory_deliver) : NULL;
     s->n_preferred = n;
     s->preferred = nrd_xcalloc(n + 1, sizeof *s->preferred);
     for (size_t i = 0; i < n; i++) {
@@ -145,14 +146,16 @@ static void set_batching(nrd_sched *s, const int32_t *preferred, size_t n, uint6
     }
 }
 
-nrd_error *nrd_sched_new(nrd_sched **out, nrd_model *m)
+static const nrd_sched_ops ops;
+
+nrd_error *nrd_batcher_new(nrd_scheduler **out, nrd_model *m)
 {
     const nrd_config *cfg = m->config;
     const Inference__ModelDynamicBatching *db =
         cfg->scheduling_choice_case == INFERENCE__MODEL_CONFIG__SCHEDULING_CHOICE_DYNAMIC_BATCHING
             ? cfg->dynamic_batching
             : NULL;
-    nrd_sched *s;
+    nrd_batcher *s;
 
     *out = NULL;
     s = sched_new(m);
@@ -179,42 +182,32 @@ nrd_error *nrd_sched_new(nrd_sched **out, nrd_model *m)
         s->open = s->open &&
                   cfg->instance_group[i]->kind != INFERENCE__MODEL_INSTANCE_GROUP__KIND__KIND_GPU;
     }
-    *out = s;
+    s->base.ops = &ops;
+    *out = &s->base;
     return NULL;
 }
 
-nrd_sched *nrd_sched_new_inner(nrd_model *m,
-                               const Inference__ModelSequenceBatching__StrategyOldest *o)
+nrd_batcher *nrd_batcher_new_inner(nrd_model *m,
+                                   const Inference__ModelSequenceBatching__StrategyOldest *o)
 {
-    nrd_sched *s = sched_new(m);
+    nrd_batcher *s = sched_new(m);
 
     set_batching(s, o->preferred_batch_size, o->n_preferred_batch_size,
                  o->max_queue_delay_microseconds, o->preserve_ordering);
     return s;
 }
 
-nrd_sched *nrd_sched_ref(nrd_sched *s)
-{
-    atomic_fetch_add(&s->refs, 1);
-    return s;
-}
-
-void nrd_sched_unref(nrd_sched *s)
+void nrd_batcher_unref(nrd_batcher *s)
 {
     if (s && atomic_fetch_sub(&s->refs, 1) == 1) {
         NRD_ASSERT(s->n_queued == 0, "a queue is emptied before it goes");
         pthread_cond_destroy(&s->form_cond);
         pthread_mutex_destroy(&s->mu);
-        nrd_order_unref(s->order);
+        nrd_response_order_unref(s->base.order);
         free(s->levels);
         free(s->preferred);
         free(s);
     }
-}
-
-uint32_t nrd_sched_max_batch(const nrd_sched *s)
-{
-    return s->max_batch;
 }
 
 /* ---- lists ---- */
@@ -246,7 +239,7 @@ static void unlink_from(nrd_request **head, nrd_request **tail, nrd_request *r)
     r->next = r->prev = NULL;
 }
 
-static void remove_locked(nrd_sched *s, level *l, nrd_request *r, bool is_late)
+static void remove_locked(nrd_batcher *s, level *l, nrd_request *r, bool is_late)
 {
     if (is_late) {
         unlink_from(&l->late, &l->late_tail, r);
@@ -259,27 +252,27 @@ static void remove_locked(nrd_sched *s, level *l, nrd_request *r, bool is_late)
 
 /* ---- sleeping and waking ---- */
 
-/* The hand that the caller has to wake once it has unlocked; NULL: none sleeps. */
-static nrd_hand *pop_idle_locked(nrd_sched *s)
+/* The worker that the caller has to wake once it has unlocked; NULL: none sleeps. */
+static nrd_worker *pop_idle_locked(nrd_batcher *s)
 {
-    nrd_hand *h = s->idle;
-    if (h) {
-        s->idle = h->next;
-        h->next = NULL;
+    nrd_worker *w = s->idle;
+    if (w) {
+        s->idle = w->next;
+        w->next = NULL;
     }
-    return h;
+    return w;
 }
 
-static void wake(nrd_hand *h)
+static void wake(nrd_worker *w)
 {
-    if (h) {
-        sem_post(&h->wake);
+    if (w) {
+        sem_post(&w->wake);
     }
 }
 
-/* Somebody has to look at the queue: the hand that forms a batch, else a sleeping one (returned, as
- * above). If there is neither, all hands are about and will come by. */
-static nrd_hand *notify_locked(nrd_sched *s)
+/* Somebody has to look at the queue: the worker that forms a batch, else a sleeping one (returned,
+ * as above). If there is neither, all workers are about and will come by. */
+static nrd_worker *notify_locked(nrd_batcher *s)
 {
     if (s->forming) {
         pthread_cond_signal(&s->form_cond);
@@ -288,18 +281,18 @@ static nrd_hand *notify_locked(nrd_sched *s)
     return pop_idle_locked(s);
 }
 
-/* Unlocks while the hand sleeps. false: it was given another seat, and s is none of its business
+/* Unlocks while the worker sleeps. false: it was given another slot, and s is none of its business
  * any more: not locked again. */
-static bool sleep_locked(nrd_sched *s, nrd_hand *h)
+static bool sleep_locked(nrd_batcher *s, nrd_worker *w)
 {
-    const unsigned n_moved = h->n_moved;
+    const unsigned n_moved = w->n_moved;
 
-    h->next = s->idle;
-    s->idle = h;
+    w->next = s->idle;
+    s->idle = w;
     pthread_mutex_unlock(&s->mu);
-    while (sem_wait(&h->wake) != 0) { /* interrupted */
+    while (sem_wait(&w->wake) != 0) { /* interrupted */
     }
-    if (h->n_moved != n_moved) {
+    if (w->n_moved != n_moved) {
         return false;
     }
     pthread_mutex_lock(&s->mu);
@@ -308,13 +301,38 @@ static bool sleep_locked(nrd_sched *s, nrd_hand *h)
 
 /* ---- entering ---- */
 
-static uint32_t leaving_locked(const nrd_sched *s);
+static uint32_t leaving_locked(const nrd_batcher *s);
 
-nrd_error *nrd_sched_enqueue(nrd_sched *s, nrd_request *r)
+/* Whether the worker that queues the request, a step of an ensemble, runs it itself: nobody needs
+ * to be woken. */
+static bool keeps_locked(nrd_batcher *s, uint64_t now_ns)
 {
+    nrd_worker *w = nrd_worker_current();
+    nrd_scheduler *own = w && w->queues_next_step ? w->slot->model->scheduler : NULL;
+
+    if (!own || own->ops != &ops ||
+        (own == &s->base ? s->delay_ns > 0 : !s->open || !((nrd_batcher *)own)->open)) {
+        return false;
+    }
+    if (w->next_step_ns == 0) {
+        w->next_step_ns = now_ns;
+    }
+    if (w->kept || w->slot->n_quick_ends < NRD_QUICK_ENOUGH) {
+        return false; /* it can run one step, others run beside it */
+    }
+    if (own != &s->base) {
+        atomic_fetch_add(&s->refs, 1);
+    }
+    w->kept = s;
+    return true;
+}
+
+static nrd_error *enqueue(nrd_scheduler *base, nrd_request *r)
+{
+    nrd_batcher *s = (nrd_batcher *)base;
     const uint64_t priority = r->priority ? r->priority : s->default_level;
     nrd_error *err = NULL;
-    nrd_hand *next = NULL;
+    nrd_worker *next = NULL;
 
     r->batch_ns = r->queue_ns = nrd_now_ns();
     nrd_trace_report(r->trace, TRITONSERVER_TRACE_QUEUE_START, r->queue_ns);
@@ -337,11 +355,11 @@ nrd_error *nrd_sched_enqueue(nrd_sched *s, nrd_request *r)
         atomic_store(&r->state, NRD_REQ_PENDING);
         atomic_fetch_add(&r->model->n_pending, 1);
         nrd_model_metrics_pending(r->model->metrics, 1);
-        nrd_sched_keep_order(s, r);
+        nrd_factory_join_order(r->factory, s->base.order);
         push(&l->head, &l->tail, r);
         l->n++;
         s->n_queued++;
-        if (s->forming || !nrd_hand_keeps(s, r->queue_ns)) {
+        if (s->forming || !keeps_locked(s, r->queue_ns)) {
             next = notify_locked(s);
         }
     }
@@ -350,16 +368,16 @@ nrd_error *nrd_sched_enqueue(nrd_sched *s, nrd_request *r)
     return err;
 }
 
-void nrd_sched_enqueue_inner(nrd_sched *s, nrd_request *r)
+void nrd_batcher_enqueue_inner(nrd_batcher *s, nrd_request *r)
 {
     r->batch_ns = nrd_now_ns();
     r->deadline_ns = 0;
     pthread_mutex_lock(&s->mu);
-    nrd_sched_keep_order(s, r);
+    nrd_factory_join_order(r->factory, s->base.order);
     push(&s->levels[0].head, &s->levels[0].tail, r);
     s->levels[0].n++;
     s->n_queued++;
-    nrd_hand *next = notify_locked(s);
+    nrd_worker *next = notify_locked(s);
     pthread_mutex_unlock(&s->mu);
     wake(next);
 }
@@ -368,8 +386,8 @@ void nrd_sched_enqueue_inner(nrd_sched *s, nrd_request *r)
 
 /* Moves cancelled and expired requests to the two lists; expired ones of a DELAY level go behind
  * the others instead. Stops after `limit` requests that stay: who takes a batch needs to know about
- * the first ones only, the keeper looks at all. */
-static void collect_locked(nrd_sched *s, uint32_t limit, nrd_request **cancelled,
+ * the first ones only, housekeeping looks at all. */
+static void collect_locked(nrd_batcher *s, uint32_t limit, nrd_request **cancelled,
                            nrd_request **expired)
 {
     nrd_request *c_tail = NULL, *e_tail = NULL;
@@ -409,19 +427,19 @@ static void fail_list(nrd_request *list, nrd_error_code code, const char *messag
     for (nrd_request *r = list, *next; r; r = next) {
         next = r->next;
         r->next = r->prev = NULL;
-        nrd_order_leave(r->factory); /* need not wait for those that run */
+        nrd_factory_leave_order(r->factory); /* need not wait for those that run */
         nrd_request_fail(r, nrd_request_errorf(r, code, "%s", message), reason);
     }
 }
 
-void nrd_sched_sweep(nrd_sched *s)
+void nrd_batcher_sweep(nrd_batcher *s)
 {
     nrd_request *cancelled = NULL, *expired = NULL;
-    nrd_hand *next = NULL;
+    nrd_worker *next = NULL;
 
     pthread_mutex_lock(&s->mu);
     collect_locked(s, UINT32_MAX, &cancelled, &expired);
-    if (s->n_queued > 0) { /* a hand that meant to see to it may be late */
+    if (s->n_queued > 0) { /* a worker that meant to run it may be late */
         next = notify_locked(s);
     }
     pthread_mutex_unlock(&s->mu);
@@ -430,15 +448,15 @@ void nrd_sched_sweep(nrd_sched *s)
     fail_list(cancelled, NRD_ERR_CANCELLED, "Request was cancelled", NRD_FAIL_CANCELED);
 }
 
-void nrd_sched_stop(nrd_sched *s)
+void nrd_batcher_stop(nrd_batcher *s)
 {
     pthread_mutex_lock(&s->mu);
     s->stopping = true;
-    nrd_hand *all = s->idle;
+    nrd_worker *all = s->idle;
     s->idle = NULL;
     pthread_cond_broadcast(&s->form_cond);
     pthread_mutex_unlock(&s->mu);
-    for (nrd_hand *next; all; all = next) {
+    for (nrd_worker *next; all; all = next) {
         next = all->next; /* woken, it is gone */
         wake(all);
     }
@@ -452,7 +470,7 @@ static uint32_t weight(const nrd_request *r)
 }
 
 /* The first request in order of priority, then arrival. */
-static nrd_request *first_locked(const nrd_sched *s)
+static nrd_request *first_locked(const nrd_batcher *s)
 {
     for (uint32_t i = 0; i < s->n_levels; i++) {
         if (s->levels[i].head) {
@@ -474,7 +492,7 @@ typedef struct plan {
     uint64_t expires_ns; /* the first time-out among them: others may make a batch then */
 } plan;
 
-static bool is_preferred(const nrd_sched *s, uint32_t total)
+static bool is_preferred(const nrd_batcher *s, uint32_t total)
 {
     for (size_t i = 0; i < s->n_preferred; i++) {
         if (s->preferred[i] == total) {
@@ -485,7 +503,7 @@ static bool is_preferred(const nrd_sched *s, uint32_t total)
 }
 
 /* Walks the queue in order and counts what one batch could hold. */
-static plan make_plan_locked(const nrd_sched *s, uint32_t cap)
+static plan make_plan_locked(const nrd_batcher *s, uint32_t cap)
 {
     plan p = {.oldest_ns = UINT64_MAX, .expires_ns = UINT64_MAX};
     const nrd_request *first = NULL;
@@ -496,8 +514,9 @@ static plan make_plan_locked(const nrd_sched *s, uint32_t cap)
         for (int late = 0; late < 2 && !p.is_full; late++) {
             for (const nrd_request *r = late ? s->levels[i].late : s->levels[i].head;
                  r && !p.is_full; r = r->next) {
-                if (first && (!s->batching || p.n >= cap || p.total + weight(r) > s->max_batch ||
-                              !nrd_request_same_shapes(first, r))) {
+                if (first &&
+                    (!s->batching || p.n >= cap || p.total + weight(r) > s->base.max_batch ||
+                     !nrd_request_same_shapes(first, r))) {
                     p.is_full = true;
                     break;
                 }
@@ -516,7 +535,7 @@ static plan make_plan_locked(const nrd_sched *s, uint32_t cap)
                 if (is_preferred(s, p.total)) {
                     p.best_n = p.n;
                 }
-                p.is_full = !s->batching || p.total >= s->max_batch;
+                p.is_full = !s->batching || p.total >= s->base.max_batch;
             }
         }
     }
@@ -526,18 +545,18 @@ static plan make_plan_locked(const nrd_sched *s, uint32_t cap)
     return p;
 }
 
-/* Requests that the forming hand has been told to take and will once it is awake: they no longer
+/* Requests that the forming worker has been told to take and will once it is awake: they no longer
  * count as waiting. Seen to for the plain queue only. */
-static uint32_t leaving_locked(const nrd_sched *s)
+static uint32_t leaving_locked(const nrd_batcher *s)
 {
     if (!s->forming || s->n_levels > 1 || s->model->strategy) {
         return 0;
     }
-    const plan p = make_plan_locked(s, s->max_batch);
+    const plan p = make_plan_locked(s, s->base.max_batch);
     return p.is_full ? p.n : p.best_n;
 }
 
-static uint32_t take_locked(nrd_sched *s, nrd_request **batch, uint32_t n)
+static uint32_t take_locked(nrd_batcher *s, nrd_request **batch, uint32_t n)
 {
     for (uint32_t k = 0; k < n; k++) {
         nrd_request *r = first_locked(s);
@@ -552,17 +571,17 @@ static uint32_t take_locked(nrd_sched *s, nrd_request **batch, uint32_t n)
     return n;
 }
 
-static void wait_until(nrd_sched *s, uint64_t when_ns)
+static void wait_until(nrd_batcher *s, uint64_t when_ns)
 {
     struct timespec t = {.tv_sec = (time_t)(when_ns / 1000000000u),
                          .tv_nsec = (long)(when_ns % 1000000000u)};
     pthread_cond_timedwait(&s->form_cond, &s->mu, &t);
 }
 
-uint32_t nrd_sched_take(nrd_sched *s, nrd_hand *h, nrd_request **batch, uint32_t cap)
+uint32_t nrd_batcher_take(nrd_batcher *s, nrd_worker *w, nrd_request **batch, uint32_t cap)
 {
     uint32_t n = 0;
-    nrd_hand *next = NULL;
+    nrd_worker *next = NULL;
 
     pthread_mutex_lock(&s->mu);
     for (;;) {
@@ -579,7 +598,7 @@ uint32_t nrd_sched_take(nrd_sched *s, nrd_hand *h, nrd_request **batch, uint32_t
             break;
         }
         if (s->n_queued == 0 || s->forming) {
-            if (!sleep_locked(s, h)) {
+            if (!sleep_locked(s, w)) {
                 return 0;
             }
             continue;
@@ -598,7 +617,7 @@ uint32_t nrd_sched_take(nrd_sched *s, nrd_hand *h, nrd_request **batch, uint32_t
         wait_until(s, p.expires_ns < ready_ns ? p.expires_ns : ready_ns);
         s->forming = false;
     }
-    /* Arrivals woke only the forming hand; what it leaves behind is for the next one. */
+    /* Arrivals woke only the forming worker; what it leaves behind is for the next one. */
     if (s->n_queued > 0 || s->stopping) {
         next = pop_idle_locked(s);
     }
@@ -609,35 +628,30 @@ uint32_t nrd_sched_take(nrd_sched *s, nrd_hand *h, nrd_request **batch, uint32_t
 
 /* ---- going on with the next step ---- */
 
-bool nrd_sched_waits(const nrd_sched *s)
-{
-    return s->delay_ns > 0;
-}
-
-bool nrd_sched_is_open(const nrd_sched *s)
-{
-    return s->open;
-}
-
-static void lock_both(nrd_sched *a, nrd_sched *b)
+static void lock_both(nrd_batcher *a, nrd_batcher *b)
 {
     pthread_mutex_lock((uintptr_t)a < (uintptr_t)b ? &a->mu : &b->mu);
     pthread_mutex_lock((uintptr_t)a < (uintptr_t)b ? &b->mu : &a->mu);
 }
 
-void nrd_sched_follow(nrd_sched *to, nrd_hand *h)
+void nrd_batcher_follow(nrd_worker *w)
 {
-    nrd_sched *from = h->seat->model->sched;
-    nrd_hand *other = NULL;
+    nrd_batcher *from = (nrd_batcher *)w->slot->model->scheduler; /* else it kept nothing */
+    nrd_batcher *to = w->kept;
+    nrd_worker *other = NULL;
 
+    w->kept = NULL;
+    if (to == from) {
+        return; /* it comes by there anyway */
+    }
     lock_both(from, to);
     if (to->n_queued > 0) { /* else somebody was faster, or it was cancelled */
         other = pop_idle_locked(to);
     }
     if (other && from->n_queued == 0 && !from->stopping) {
-        nrd_worker *seat = h->seat;
-        h->seat = other->seat;
-        other->seat = seat; /* where it sleeps on, as h would have */
+        nrd_worker_slot *slot = w->slot;
+        w->slot = other->slot;
+        other->slot = slot; /* where it sleeps on, as w would have */
         other->n_moved++;
         other->next = from->idle;
         from->idle = other;
@@ -646,11 +660,40 @@ void nrd_sched_follow(nrd_sched *to, nrd_hand *h)
     pthread_mutex_unlock(&from->mu);
     pthread_mutex_unlock(&to->mu);
     wake(other);
+    nrd_batcher_unref(to);
 }
 
-void nrd_sched_keep_order(nrd_sched *s, nrd_request *r)
+/* ---- as the scheduler of a model ---- */
+
+static uint32_t take(nrd_scheduler *s, uint32_t slot, nrd_worker *w, nrd_request **batch,
+                     uint32_t cap)
 {
-    if (s->order && !r->factory->order) {
-        nrd_order_join(s->order, r->factory);
+    (void)slot; /* one queue for all */
+    return nrd_batcher_take((nrd_batcher *)s, w, batch, cap);
+}
+
+static void sweep(nrd_scheduler *base)
+{
+    nrd_batcher *s = (nrd_batcher *)base;
+    if (atomic_load(&s->model->n_pending) > 0) {
+        nrd_batcher_sweep(s);
     }
 }
+
+static void stop(nrd_scheduler *s)
+{
+    nrd_batcher_stop((nrd_batcher *)s);
+}
+
+static void free_share(nrd_scheduler *s)
+{
+    nrd_batcher_unref((nrd_batcher *)s);
+}
+
+static const nrd_sched_ops ops = {
+    .enqueue = enqueue,
+    .take = take,
+    .sweep = sweep,
+    .stop = stop,
+    .free = free_share,
+};

@@ -1,4 +1,10 @@
-/* core/sched/dynamic_batcher.h - a queue in front of a model's instances, which forms batches. */
+/* core/sched/dynamic_batcher.h - the queue in front of a model's instances, which forms batches.
+ *
+ * Purpose   The scheduler of most models, and what a sequence batcher with the strategy `oldest`
+ *           puts before each instance.
+ * Owner     Counted: its model, or the sequence batcher, and workers that run one of its steps.
+ * Errors    UNAVAILABLE: the queue is full or closed.
+ */
 #ifndef NRD_CORE_SCHED_DYNAMIC_BATCHER_H
 #define NRD_CORE_SCHED_DYNAMIC_BATCHER_H
 
@@ -8,27 +14,22 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* A queue in front of a model's instances, sched/dynamic_batcher.c. */
-nrd_error *nrd_sched_new(nrd_sched **out, nrd_model *m) NRD_MUST_USE;
+nrd_error *nrd_batcher_new(nrd_scheduler **out, nrd_model *m) NRD_MUST_USE;
+
+/* What a worker does after an execution with the step that it kept (worker.kept) for itself. If
+ * nothing waits in the queue of its own slot, it changes places with a worker that sleeps at the
+ * step's queue; else it wakes one. */
+void nrd_batcher_follow(nrd_worker *w);
+
 /* One that is fed by a sequence batcher, with the batching of its oldest strategy. */
-nrd_sched *nrd_sched_new_inner(nrd_model *m,
-                               const Inference__ModelSequenceBatching__StrategyOldest *o);
-void nrd_sched_enqueue_inner(nrd_sched *s, nrd_request *r);              /* takes always */
-nrd_error *nrd_sched_enqueue(nrd_sched *s, nrd_request *r) NRD_MUST_USE; /* takes on success */
-/* Waits for work of the hand's seat; 0: stopped, or it has another seat now. At most cap requests
+nrd_batcher *nrd_batcher_new_inner(nrd_model *m,
+                                   const Inference__ModelSequenceBatching__StrategyOldest *o);
+void nrd_batcher_enqueue_inner(nrd_batcher *s, nrd_request *r); /* takes always */
+/* Waits for work of the worker's slot; 0: stopped, or it has another slot now. At most cap requests
  * that may run as one batch. */
-uint32_t nrd_sched_take(nrd_sched *s, nrd_hand *h, nrd_request **batch, uint32_t cap);
-/* Sees to the step that h queued in `to` without waking anybody. If nothing waits in the queue of
- * its own seat, it changes places with a hand that sleeps at `to`; else it wakes one. */
-void nrd_sched_follow(nrd_sched *to, nrd_hand *h);
-bool nrd_sched_waits(const nrd_sched *s);   /* for a batch to become larger */
-bool nrd_sched_is_open(const nrd_sched *s); /* its hands may change places with those of others */
-/* Gives the request a place among the responses, if the model keeps them in order. */
-void nrd_sched_keep_order(nrd_sched *s, nrd_request *r);
-void nrd_sched_sweep(nrd_sched *s); /* answers cancelled and expired requests */
-void nrd_sched_stop(nrd_sched *s);  /* refuses new requests, fails those that wait */
-nrd_sched *nrd_sched_ref(nrd_sched *s);
-void nrd_sched_unref(nrd_sched *s);
-uint32_t nrd_sched_max_batch(const nrd_sched *s);
+uint32_t nrd_batcher_take(nrd_batcher *s, nrd_worker *w, nrd_request **batch, uint32_t cap);
+void nrd_batcher_sweep(nrd_batcher *s); /* answers cancelled and expired requests */
+void nrd_batcher_stop(nrd_batcher *s);  /* refuses new requests, fails those that wait */
+void nrd_batcher_unref(nrd_batcher *s); /* NULL is fine */
 
 #endif

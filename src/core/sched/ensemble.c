@@ -12,17 +12,18 @@
 #include "core/sched/ensemble.h"
 
 #include "core/cancel.h"
+#include "core/context.h"
 #include "core/memory.h"
 #include "core/model.h"
-#include "core/repo/repository.h"
 #include "core/request.h"
 #include "core/request_run.h"
 #include "core/response.h"
-#include "core/server.h"
+#include "core/sched/scheduler.h"
+#include "core/sched/worker.h"
 #include "core/statistics.h"
 #include "core/trace.h"
 #include "core/types.h"
-#include "core/worker.h"
+#include "core/wakeup.h"
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -41,7 +42,7 @@ typedef struct pin { /* between a model's tensor name and an ensemble tensor */
 } pin;
 
 typedef struct step {
-    char *model, *space; /* name, namespace */
+    char *model, *namespace; /* name, namespace */
     int64_t version;
     pin *in, *out;
     uint32_t n_in, n_out;
@@ -55,13 +56,14 @@ typedef struct tensor {
     const Inference__ModelOutput *output; /* likewise */
 } tensor;
 
-struct nrd_ensemble {
+typedef struct nrd_ensemble {
+    nrd_scheduler base;
     nrd_model *model; /* borrowed: owns this */
     step *steps;
     uint32_t n_steps;
     tensor *tensors;
     uint32_t n_tensors;
-};
+} nrd_ensemble;
 
 typedef struct value {
     struct value *next;
@@ -148,48 +150,10 @@ static void add_reader(tensor *t, uint32_t step_id)
     t->readers[t->n_readers++] = step_id;
 }
 
-nrd_error *nrd_ensemble_new(nrd_ensemble **out, nrd_model *m)
+static void free_ensemble(nrd_scheduler *base)
 {
-    const Inference__ModelEnsembling *cfg = m->config->ensemble_scheduling;
-    nrd_ensemble *e = nrd_xcalloc(1, sizeof *e);
+    nrd_ensemble *e = (nrd_ensemble *)base;
 
-    e->model = m;
-    for (size_t i = 0; i < m->config->n_input; i++) {
-        uint32_t t = tensor_id(e, m->config->input[i]->name);
-        e->tensors[t].input = m->config->input[i];
-    }
-    for (size_t i = 0; i < m->config->n_output; i++) {
-        uint32_t t = tensor_id(e, m->config->output[i]->name);
-        e->tensors[t].output = m->config->output[i];
-    }
-    e->steps = nrd_xcalloc(cfg->n_step, sizeof *e->steps);
-    for (uint32_t i = 0; i < cfg->n_step; i++) {
-        const Inference__ModelEnsembling__Step *cs = cfg->step[i];
-        step *s = &e->steps[e->n_steps++];
-        s->model = nrd_xstrdup(cs->model_name);
-        s->space = nrd_xstrdup(cs->model_namespace);
-        s->version = cs->model_version ? cs->model_version : -1;
-        s->in = nrd_xcalloc(cs->n_input_map, sizeof *s->in);
-        for (size_t k = 0; k < cs->n_input_map; k++) {
-            uint32_t t = tensor_id(e, cs->input_map[k]->value);
-            s->in[s->n_in++] = (pin){nrd_xstrdup(cs->input_map[k]->key), t};
-            add_reader(&e->tensors[t], i);
-        }
-        s->out = nrd_xcalloc(cs->n_output_map, sizeof *s->out);
-        for (size_t k = 0; k < cs->n_output_map; k++) {
-            uint32_t t = tensor_id(e, cs->output_map[k]->value);
-            s->out[s->n_out++] = (pin){nrd_xstrdup(cs->output_map[k]->key), t};
-        }
-    }
-    *out = e;
-    return NULL;
-}
-
-void nrd_ensemble_free(nrd_ensemble *e)
-{
-    if (!e) {
-        return;
-    }
     for (uint32_t i = 0; i < e->n_steps; i++) {
         step *s = &e->steps[i];
         for (uint32_t k = 0; k < s->n_in; k++) {
@@ -201,7 +165,7 @@ void nrd_ensemble_free(nrd_ensemble *e)
         free(s->in);
         free(s->out);
         free(s->model);
-        free(s->space);
+        free(s->namespace);
     }
     for (uint32_t i = 0; i < e->n_tensors; i++) {
         free(e->tensors[i].readers);
@@ -300,7 +264,7 @@ static void mark_decoupled(nrd_config *cfg, bool decoupled)
     cfg->model_transaction_policy->decoupled = decoupled;
 }
 
-nrd_error *nrd_ensemble_check(nrd_server *s, nrd_config *cfg)
+nrd_error *nrd_ensemble_check(nrd_context *ctx, nrd_config *cfg)
 {
     const Inference__ModelEnsembling *en = cfg->ensemble_scheduling;
     size_t cap = cfg->n_input + cfg->n_output, n = 0;
@@ -321,8 +285,8 @@ nrd_error *nrd_ensemble_check(nrd_server *s, nrd_config *cfg)
     for (size_t i = 0; i < en->n_step && !err; i++) {
         nrd_model *m = NULL;
         int64_t version = en->step[i]->model_version ? en->step[i]->model_version : -1;
-        err = nrd_repo_get_step(&m, s->repo, en->step[i]->model_namespace, en->step[i]->model_name,
-                                version);
+        err = ctx->catalog.get_step(&m, ctx->catalog.repo, en->step[i]->model_namespace,
+                                    en->step[i]->model_name, version);
         if (err) {
             nrd_error_free(err);
             err = nrd_errorf(NRD_ERR_INVALID_ARG,
@@ -999,12 +963,13 @@ static void step_answered(TRITONSERVER_InferenceResponse *response, const uint32
     nrd_pool_put(changed, changed_bytes);
     nrd_response_free(r);
     if (failed) {
-        nrd_server_kick(j->req->server); /* steps that still wait in queues are cancelled now */
+        nrd_wakeup_signal(
+            &j->req->ctx->housekeeping); /* steps that still wait in queues are cancelled now */
     }
-    bool was = final && nrd_hand_begin_chain();
+    bool was = final && nrd_worker_begin_next_steps();
     start_runs(list);
     if (final) {
-        nrd_hand_end_chain(was);
+        nrd_worker_end_next_steps(was);
     }
     send_outbox(j);
     if (final) {
@@ -1024,8 +989,9 @@ static void free_unstarted(job *j)
     job_free(j);
 }
 
-nrd_error *nrd_ensemble_enqueue(nrd_ensemble *e, nrd_request *r)
+static nrd_error *enqueue(nrd_scheduler *base, nrd_request *r)
 {
+    nrd_ensemble *e = (nrd_ensemble *)base;
     job *j = nrd_pool_zget(sizeof *j);
     const size_t changed_bytes = 2u * e->n_tensors * sizeof(uint32_t);
     uint32_t *changed;
@@ -1043,8 +1009,8 @@ nrd_error *nrd_ensemble_enqueue(nrd_ensemble *e, nrd_request *r)
     j->slots = nrd_pool_zget(e->n_tensors * sizeof *j->slots);
     j->models = nrd_pool_zget(e->n_steps * sizeof *j->models);
     for (uint32_t i = 0; i < e->n_steps && !err; i++) {
-        err = nrd_repo_get_step(&j->models[i], r->server->repo, e->steps[i].space,
-                                e->steps[i].model, e->steps[i].version);
+        err = r->ctx->catalog.get_step(&j->models[i], r->ctx->catalog.repo, e->steps[i].namespace,
+                                       e->steps[i].model, e->steps[i].version);
     }
     if (err) {
         free_unstarted(j);
@@ -1072,5 +1038,50 @@ nrd_error *nrd_ensemble_enqueue(nrd_ensemble *e, nrd_request *r)
     start_runs(list);
     send_outbox(j);
     job_unref(j);
+    return NULL;
+}
+
+/* ---- making ---- */
+
+static const nrd_sched_ops ops = {
+    .enqueue = enqueue,
+    .free = free_ensemble,
+};
+
+nrd_error *nrd_ensemble_new(nrd_scheduler **out, nrd_model *m)
+{
+    const Inference__ModelEnsembling *cfg = m->config->ensemble_scheduling;
+    nrd_ensemble *e = nrd_xcalloc(1, sizeof *e);
+
+    e->base = (nrd_scheduler){.ops = &ops};
+    e->model = m;
+    for (size_t i = 0; i < m->config->n_input; i++) {
+        uint32_t t = tensor_id(e, m->config->input[i]->name);
+        e->tensors[t].input = m->config->input[i];
+    }
+    for (size_t i = 0; i < m->config->n_output; i++) {
+        uint32_t t = tensor_id(e, m->config->output[i]->name);
+        e->tensors[t].output = m->config->output[i];
+    }
+    e->steps = nrd_xcalloc(cfg->n_step, sizeof *e->steps);
+    for (uint32_t i = 0; i < cfg->n_step; i++) {
+        const Inference__ModelEnsembling__Step *cs = cfg->step[i];
+        step *s = &e->steps[e->n_steps++];
+        s->model = nrd_xstrdup(cs->model_name);
+        s->namespace = nrd_xstrdup(cs->model_namespace);
+        s->version = cs->model_version ? cs->model_version : -1;
+        s->in = nrd_xcalloc(cs->n_input_map, sizeof *s->in);
+        for (size_t k = 0; k < cs->n_input_map; k++) {
+            uint32_t t = tensor_id(e, cs->input_map[k]->value);
+            s->in[s->n_in++] = (pin){nrd_xstrdup(cs->input_map[k]->key), t};
+            add_reader(&e->tensors[t], i);
+        }
+        s->out = nrd_xcalloc(cs->n_output_map, sizeof *s->out);
+        for (size_t k = 0; k < cs->n_output_map; k++) {
+            uint32_t t = tensor_id(e, cs->output_map[k]->value);
+            s->out[s->n_out++] = (pin){nrd_xstrdup(cs->output_map[k]->key), t};
+        }
+    }
+    *out = &e->base;
     return NULL;
 }

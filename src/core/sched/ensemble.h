@@ -5,11 +5,9 @@
 #include "base/error.h"
 #include "core/objects.h"
 
-nrd_error *nrd_ensemble_new(nrd_ensemble **out, nrd_model *m) NRD_MUST_USE;
-nrd_error *nrd_ensemble_enqueue(nrd_ensemble *e, nrd_request *r) NRD_MUST_USE; /* as above */
-void nrd_ensemble_free(nrd_ensemble *e);
+nrd_error *nrd_ensemble_new(nrd_scheduler **out, nrd_model *m) NRD_MUST_USE;
 /* Checks types and shapes along the graph against the models it uses, now loaded; marks the
  * ensemble as decoupled when one of them is. */
-nrd_error *nrd_ensemble_check(nrd_server *s, nrd_config *cfg) NRD_MUST_USE;
+nrd_error *nrd_ensemble_check(nrd_context *ctx, nrd_config *cfg) NRD_MUST_USE;
 
 #endif

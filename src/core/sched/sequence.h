@@ -13,9 +13,13 @@
 #define NRD_CORE_SCHED_SEQUENCE_H
 
 #include "base/error.h"
+#include "core/memory.h"
 #include "core/objects.h"
+#include "triton/core/tritonserver.h"
 
 #include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 
 typedef Inference__ModelSequenceBatching__Control nrd_control;
 typedef Inference__ModelSequenceBatching__Control__Kind nrd_control_kind;
@@ -38,6 +42,16 @@ nrd_seq_states *nrd_seq_states_new(const nrd_seq_plan *p);
 nrd_seq_states *nrd_seq_states_new_null(const nrd_seq_states *like); /* same shapes, zero data */
 nrd_seq_states *nrd_seq_states_ref(nrd_seq_states *s);
 void nrd_seq_states_unref(nrd_seq_states *s); /* NULL is fine */
+/* The tensor that the next request of the sequence is to read; valid until a state is updated. */
+typedef struct nrd_seq_state_input {
+    const char *name;
+    TRITONSERVER_DataType dtype;
+    uint32_t n_dims;
+    const int64_t *dims;
+    nrd_buf *data; /* borrowed */
+} nrd_seq_state_input;
+/* The i-th of them; false: there are no more. */
+bool nrd_seq_states_input(const nrd_seq_states *s, size_t i, nrd_seq_state_input *out);
 /* Adds the current input states to the request, about to be executed. */
 void nrd_seq_states_apply(nrd_request *r);
 

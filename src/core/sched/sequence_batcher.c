@@ -8,7 +8,7 @@
  *
  *   direct   every batch holds the slots of an instance in their places; a slot with nothing to run
  *            gets a null request when a higher slot has something to run.
- *   oldest   each slot hands one request at a time to a dynamic batcher of its instance, and the
+ *   oldest   each slot gives one request at a time to a dynamic batcher of its instance, and the
  *            next one when that was released.
  *
  * An iterative sequence is a single request that its backend gives back to be run again.
@@ -23,6 +23,7 @@
 #include "core/model_metrics.h"
 #include "core/request.h"
 #include "core/sched/dynamic_batcher.h"
+#include "core/sched/scheduler.h"
 #include "core/sched/sequence.h"
 #include "core/statistics.h"
 #include "core/trace.h"
@@ -72,15 +73,16 @@ struct nrd_seq_slot {
 
 typedef struct inst {
     nrd_instance *instance; /* borrowed */
-    nrd_sched *inner;       /* oldest; NULL for direct */
+    nrd_batcher *inner;     /* oldest; NULL for direct */
     pthread_cond_t cond;    /* direct: something is queued */
     nrd_seq_slot *slots;
 } inst;
 
-struct nrd_seq {
+typedef struct nrd_seq_batcher {
+    nrd_scheduler base;
     nrd_model *model; /* borrowed */
     bool iterative, oldest;
-    uint32_t n_slots, max_batch; /* per instance */
+    uint32_t n_slots; /* per instance */
     uint64_t idle_ns, delay_ns;
     float min_utilization;
     nrd_seq_controls *controls;
@@ -93,7 +95,7 @@ struct nrd_seq {
     size_t n_buckets, n_sequences;
     backlog *first, *last;
     bool draining, abandoned, stopping;
-};
+} nrd_seq_batcher;
 
 /* ---- lists ---- */
 
@@ -169,7 +171,7 @@ static bool is_same(const sequence *q, const nrd_request *r)
     return q->id == r->corr_id;
 }
 
-static sequence *find_locked(const nrd_seq *s, const nrd_request *r)
+static sequence *find_locked(const nrd_seq_batcher *s, const nrd_request *r)
 {
     sequence *q = s->buckets[hash_of(r) & (s->n_buckets - 1)];
     while (q && !is_same(q, r)) {
@@ -178,7 +180,7 @@ static sequence *find_locked(const nrd_seq *s, const nrd_request *r)
     return q;
 }
 
-static void grow_locked(nrd_seq *s)
+static void grow_locked(nrd_seq_batcher *s)
 {
     size_t n = s->n_buckets * 2;
     sequence **fresh = nrd_xcalloc(n, sizeof *fresh);
@@ -195,7 +197,7 @@ static void grow_locked(nrd_seq *s)
     s->n_buckets = n;
 }
 
-static sequence *begin_locked(nrd_seq *s, const nrd_request *r)
+static sequence *begin_locked(nrd_seq_batcher *s, const nrd_request *r)
 {
     sequence *q = nrd_xcalloc(1, sizeof *q);
 
@@ -212,7 +214,7 @@ static sequence *begin_locked(nrd_seq *s, const nrd_request *r)
 }
 
 /* No request of the sequence is expected any more; those that are queued still run. */
-static void forget_locked(nrd_seq *s, sequence *q)
+static void forget_locked(nrd_seq_batcher *s, sequence *q)
 {
     sequence **p = &s->buckets[q->hash & (s->n_buckets - 1)];
 
@@ -233,7 +235,7 @@ static void forget_locked(nrd_seq *s, sequence *q)
 
 /* ---- the backlog ---- */
 
-static void remove_backlog_locked(nrd_seq *s, backlog *b)
+static void remove_backlog_locked(nrd_seq_batcher *s, backlog *b)
 {
     if (b->prev) {
         b->prev->next = b->next;
@@ -247,7 +249,7 @@ static void remove_backlog_locked(nrd_seq *s, backlog *b)
     }
 }
 
-static backlog *add_backlog_locked(nrd_seq *s)
+static backlog *add_backlog_locked(nrd_seq_batcher *s)
 {
     backlog *b = nrd_xcalloc(1, sizeof *b);
     b->deadline_ns = UINT64_MAX;
@@ -263,7 +265,7 @@ static backlog *add_backlog_locked(nrd_seq *s)
 
 /* ---- slots ---- */
 
-static nrd_seq_slot *free_slot_locked(const nrd_seq *s)
+static nrd_seq_slot *free_slot_locked(const nrd_seq_batcher *s)
 {
     for (uint32_t k = 0; s->n_free > 0 && k < s->n_slots; k++) {
         for (uint32_t i = 0; i < s->n_insts; i++) {
@@ -276,7 +278,7 @@ static nrd_seq_slot *free_slot_locked(const nrd_seq *s)
 }
 
 /* The slot has nothing queued: the oldest sequence of the backlog gets it. */
-static void free_slot_or_refill_locked(nrd_seq *s, nrd_seq_slot *slot, list *cancelled)
+static void free_slot_or_refill_locked(nrd_seq_batcher *s, nrd_seq_slot *slot, list *cancelled)
 {
     slot->closing = false;
     if (slot->owner) {
@@ -309,7 +311,7 @@ static void free_slot_or_refill_locked(nrd_seq *s, nrd_seq_slot *slot, list *can
 }
 
 /* If the next request of the slot was cancelled, its sequence ends: all that waits goes with it. */
-static void end_cancelled_locked(nrd_seq *s, nrd_seq_slot *slot, list *cancelled)
+static void end_cancelled_locked(nrd_seq_batcher *s, nrd_seq_slot *slot, list *cancelled)
 {
     while (slot->queue.head && nrd_request_is_cancelled(slot->queue.head)) {
         move_all(cancelled, &slot->queue);
@@ -318,7 +320,7 @@ static void end_cancelled_locked(nrd_seq *s, nrd_seq_slot *slot, list *cancelled
 }
 
 /* Gives a request that is about to run what the core adds to it. */
-static void dress_locked(nrd_seq *s, nrd_seq_slot *slot, nrd_request *r)
+static void add_tensors_locked(nrd_seq_batcher *s, nrd_seq_slot *slot, nrd_request *r)
 {
     nrd_request_drop_overrides(r);
     nrd_seq_controls_apply(s->controls, r);
@@ -334,8 +336,8 @@ static void dress_locked(nrd_seq *s, nrd_seq_slot *slot, nrd_request *r)
     r->states = nrd_seq_states_ref(slot->states);
 }
 
-/* Oldest: hands the slot's next request on, if none is in flight. */
-static void pump_locked(nrd_seq *s, nrd_seq_slot *slot, list *cancelled)
+/* Oldest: forwards the next request of the slot, if none is in flight. */
+static void forward_locked(nrd_seq_batcher *s, nrd_seq_slot *slot, list *cancelled)
 {
     while (!slot->in_flight && slot->taken) {
         end_cancelled_locked(s, slot, cancelled);
@@ -349,16 +351,16 @@ static void pump_locked(nrd_seq *s, nrd_seq_slot *slot, list *cancelled)
         nrd_request *r = pop(&slot->queue);
         slot->closing = slot->closing || (r->flags & TRITONSERVER_REQUEST_FLAG_SEQUENCE_END) != 0;
         slot->in_flight = true;
-        dress_locked(s, slot, r);
-        nrd_sched_enqueue_inner(slot->inst->inner, r);
+        add_tensors_locked(s, slot, r);
+        nrd_batcher_enqueue_inner(slot->inst->inner, r);
     }
 }
 
 /* After the slot got something to do, or lost its sequence. */
-static void wake_locked(nrd_seq *s, nrd_seq_slot *slot, list *cancelled)
+static void wake_locked(nrd_seq_batcher *s, nrd_seq_slot *slot, list *cancelled)
 {
     if (s->oldest) {
-        pump_locked(s, slot, cancelled);
+        forward_locked(s, slot, cancelled);
         return;
     }
     while (slot->closing && !slot->queue.head) {
@@ -371,7 +373,7 @@ static void wake_locked(nrd_seq *s, nrd_seq_slot *slot, list *cancelled)
 
 /* ---- entering ---- */
 
-static nrd_error *identify(nrd_seq *s, nrd_request *r)
+static nrd_error *identify(nrd_seq_batcher *s, nrd_request *r)
 {
     if (r->batch_size > 1) {
         return nrd_errorf(NRD_ERR_INVALID_ARG,
@@ -416,7 +418,7 @@ static void warn_of_conflict(const nrd_request *r)
 }
 
 /* Finds or makes the place of the request's sequence. */
-static nrd_error *place_locked(nrd_seq *s, const nrd_request *r, sequence **out)
+static nrd_error *place_locked(nrd_seq_batcher *s, const nrd_request *r, sequence **out)
 {
     const bool start = (r->flags & TRITONSERVER_REQUEST_FLAG_SEQUENCE_START) != 0;
     sequence *q = find_locked(s, r);
@@ -449,7 +451,7 @@ static nrd_error *place_locked(nrd_seq *s, const nrd_request *r, sequence **out)
     return NULL;
 }
 
-static nrd_error *enqueue(nrd_seq *s, nrd_request *r)
+static nrd_error *queue(nrd_seq_batcher *s, nrd_request *r)
 {
     list cancelled = {0};
     sequence *q = NULL;
@@ -464,7 +466,7 @@ static nrd_error *enqueue(nrd_seq *s, nrd_request *r)
         atomic_store(&r->state, NRD_REQ_PENDING);
         atomic_fetch_add(&s->model->n_pending, 1);
         nrd_model_metrics_pending(s->model->metrics, 1);
-        r->seq = s;
+        r->owner = &s->base;
         q->last_ns = r->batch_ns;
         if (!slot && r->timeout_us && r->timeout_us < UINT64_MAX / 2000u) {
             uint64_t when = r->batch_ns + r->timeout_us * 1000u;
@@ -485,19 +487,21 @@ static nrd_error *enqueue(nrd_seq *s, nrd_request *r)
     return err;
 }
 
-nrd_error *nrd_seq_enqueue(nrd_seq *s, nrd_request *r)
+static nrd_error *enqueue(nrd_scheduler *base, nrd_request *r)
 {
+    nrd_seq_batcher *s = (nrd_seq_batcher *)base;
+
     NRD_TRY(identify(s, r));
     r->queue_ns = nrd_now_ns();
     nrd_trace_report(r->trace, TRITONSERVER_TRACE_QUEUE_START, r->queue_ns);
-    return enqueue(s, r);
+    return queue(s, r);
 }
 
 /* ---- leaving ---- */
 
-nrd_error *nrd_seq_released(nrd_request *r, uint32_t flags, bool *goes_on)
+static nrd_error *released(nrd_scheduler *base, nrd_request *r, uint32_t flags, bool *goes_on)
 {
-    nrd_seq *s = r->seq;
+    nrd_seq_batcher *s = (nrd_seq_batcher *)base;
     nrd_seq_slot *slot = r->seq_slot;
     const bool again = (flags & TRITONSERVER_REQUEST_RELEASE_RESCHEDULE) != 0;
     list cancelled = {0};
@@ -526,7 +530,7 @@ nrd_error *nrd_seq_released(nrd_request *r, uint32_t flags, bool *goes_on)
     if (again) {
         nrd_request_drop_overrides(r);
         r->flags = 0;
-        err = enqueue(s, r);
+        err = queue(s, r);
         *goes_on = !err;
     } else if (r->made_corr_id) {
         r->made_corr_id = false;
@@ -536,7 +540,7 @@ nrd_error *nrd_seq_released(nrd_request *r, uint32_t flags, bool *goes_on)
     return err;
 }
 
-static void end_idle_locked(nrd_seq *s, uint64_t now, list *cancelled)
+static void end_idle_locked(nrd_seq_batcher *s, uint64_t now, list *cancelled)
 {
     for (size_t i = 0; i < s->n_buckets; i++) {
         for (sequence *q = s->buckets[i], *next; q; q = next) {
@@ -553,7 +557,7 @@ static void end_idle_locked(nrd_seq *s, uint64_t now, list *cancelled)
     }
 }
 
-static void expire_backlog_locked(nrd_seq *s, uint64_t now, list *cancelled, list *expired)
+static void expire_backlog_locked(nrd_seq_batcher *s, uint64_t now, list *cancelled, list *expired)
 {
     for (backlog *b = s->first, *next; b; b = next) {
         const bool is_late = now >= b->deadline_ns;
@@ -570,8 +574,9 @@ static void expire_backlog_locked(nrd_seq *s, uint64_t now, list *cancelled, lis
     }
 }
 
-void nrd_seq_sweep(nrd_seq *s)
+static void sweep(nrd_scheduler *base)
 {
+    nrd_seq_batcher *s = (nrd_seq_batcher *)base;
     list cancelled = {0}, expired = {0};
 
     pthread_mutex_lock(&s->mu);
@@ -592,27 +597,32 @@ void nrd_seq_sweep(nrd_seq *s)
     fail_all(&expired, NRD_ERR_UNAVAILABLE,
              "timeout of the corresponding sequence has been expired", NRD_FAIL_REJECTED);
     for (uint32_t i = 0; s->oldest && i < s->n_insts; i++) {
-        nrd_sched_sweep(s->insts[i].inner);
+        nrd_batcher_sweep(s->insts[i].inner);
     }
 }
 
-size_t nrd_seq_live(nrd_seq *s)
+static size_t n_live(nrd_scheduler *base)
 {
+    nrd_seq_batcher *s = (nrd_seq_batcher *)base;
+
     pthread_mutex_lock(&s->mu);
     size_t n = s->n_sequences;
     pthread_mutex_unlock(&s->mu);
     return n;
 }
 
-void nrd_seq_drain(nrd_seq *s)
+static void drain(nrd_scheduler *base)
 {
+    nrd_seq_batcher *s = (nrd_seq_batcher *)base;
+
     pthread_mutex_lock(&s->mu);
     s->draining = true;
     pthread_mutex_unlock(&s->mu);
 }
 
-void nrd_seq_abandon(nrd_seq *s)
+static void abandon(nrd_scheduler *base)
 {
+    nrd_seq_batcher *s = (nrd_seq_batcher *)base;
     list cancelled = {0};
 
     pthread_mutex_lock(&s->mu);
@@ -631,8 +641,10 @@ void nrd_seq_abandon(nrd_seq *s)
     fail_cancelled(&cancelled);
 }
 
-void nrd_seq_stop(nrd_seq *s)
+static void stop(nrd_scheduler *base)
 {
+    nrd_seq_batcher *s = (nrd_seq_batcher *)base;
+
     pthread_mutex_lock(&s->mu);
     s->draining = s->stopping = true;
     for (uint32_t i = 0; i < s->n_insts; i++) {
@@ -640,7 +652,7 @@ void nrd_seq_stop(nrd_seq *s)
     }
     pthread_mutex_unlock(&s->mu);
     for (uint32_t i = 0; s->oldest && i < s->n_insts; i++) {
-        nrd_sched_stop(s->insts[i].inner);
+        nrd_batcher_stop(s->insts[i].inner);
     }
 }
 
@@ -652,7 +664,7 @@ typedef struct round_of_slots {
     uint64_t oldest_ns;
 } round_of_slots;
 
-static round_of_slots look_locked(nrd_seq *s, inst *in, list *cancelled)
+static round_of_slots look_locked(nrd_seq_batcher *s, inst *in, list *cancelled)
 {
     round_of_slots r = {.oldest_ns = UINT64_MAX};
 
@@ -670,7 +682,8 @@ static round_of_slots look_locked(nrd_seq *s, inst *in, list *cancelled)
     return r;
 }
 
-static nrd_request *null_locked(nrd_seq *s, const nrd_request *like, const nrd_seq_states *states)
+static nrd_request *null_locked(nrd_seq_batcher *s, const nrd_request *like,
+                                const nrd_seq_states *states)
 {
     nrd_request *r = nrd_request_new_null(like);
     nrd_seq_controls_apply(s->controls, r);
@@ -678,10 +691,11 @@ static nrd_request *null_locked(nrd_seq *s, const nrd_request *like, const nrd_s
     return r;
 }
 
-static uint32_t collect_locked(nrd_seq *s, inst *in, const round_of_slots *r, nrd_request **batch,
-                               list *cancelled)
+static uint32_t collect_locked(nrd_seq_batcher *s, inst *in, const round_of_slots *r,
+                               nrd_request **batch, list *cancelled)
 {
-    const nrd_request *like = r->like; /* the first one that has a place: dressed when met */
+    const nrd_request *like =
+        r->like; /* the first one that has a slot; gets its tensors when met */
     nrd_request *shape = NULL;
     uint32_t n_null = 0;
 
@@ -698,7 +712,7 @@ static uint32_t collect_locked(nrd_seq *s, inst *in, const round_of_slots *r, nr
     for (uint32_t k = 0; k < r->n; k++) { /* shapes were compared before anything was added */
         if (batch[k]) {
             nrd_seq_slot *slot = &in->slots[k];
-            dress_locked(s, slot, batch[k]);
+            add_tensors_locked(s, slot, batch[k]);
             shape = shape ? shape : batch[k];
             if (batch[k]->flags & TRITONSERVER_REQUEST_FLAG_SEQUENCE_END) {
                 slot->closing = true;
@@ -714,7 +728,7 @@ static uint32_t collect_locked(nrd_seq *s, inst *in, const round_of_slots *r, nr
     return r->n;
 }
 
-static uint32_t take_direct(nrd_seq *s, inst *in, nrd_request **batch, uint32_t cap)
+static uint32_t take_direct(nrd_seq_batcher *s, inst *in, nrd_request **batch, uint32_t cap)
 {
     uint32_t n = 0;
 
@@ -725,7 +739,7 @@ static uint32_t take_direct(nrd_seq *s, inst *in, nrd_request **batch, uint32_t 
         round_of_slots r = look_locked(s, in, &cancelled);
         uint64_t due = 0;
         if (r.like && s->delay_ns && s->min_utilization > 0 && !s->stopping &&
-            (float)r.n_ready / (float)s->max_batch < s->min_utilization) {
+            (float)r.n_ready / (float)s->base.max_batch < s->min_utilization) {
             due = r.oldest_ns + s->delay_ns;
         }
         if (r.like && (due == 0 || nrd_now_ns() >= due)) {
@@ -749,25 +763,23 @@ static uint32_t take_direct(nrd_seq *s, inst *in, nrd_request **batch, uint32_t 
     return n;
 }
 
-uint32_t nrd_seq_take(nrd_seq *s, uint32_t instance, nrd_hand *h, nrd_request **batch, uint32_t cap)
+static uint32_t take(nrd_scheduler *base, uint32_t slot, nrd_worker *w, nrd_request **batch,
+                     uint32_t cap)
 {
-    inst *in = &s->insts[instance];
-    return s->oldest ? nrd_sched_take(in->inner, h, batch, cap) : take_direct(s, in, batch, cap);
+    nrd_seq_batcher *s = (nrd_seq_batcher *)base;
+    inst *in = &s->insts[slot];
+    return s->oldest ? nrd_batcher_take(in->inner, w, batch, cap) : take_direct(s, in, batch, cap);
 }
 
-uint32_t nrd_seq_max_batch(const nrd_seq *s)
+static nrd_seq_states *first_states(const nrd_scheduler *base)
 {
-    return s->max_batch;
-}
-
-nrd_seq_states *nrd_seq_first_states(const nrd_seq *s)
-{
+    const nrd_seq_batcher *s = (const nrd_seq_batcher *)base;
     return nrd_seq_plan_is_empty(s->plan) ? NULL : nrd_seq_states_new(s->plan);
 }
 
 /* ---- making ---- */
 
-static void add_inst(nrd_seq *s, nrd_instance *instance)
+static void add_inst(nrd_seq_batcher *s, nrd_instance *instance)
 {
     inst *in = &s->insts[s->n_insts++];
     pthread_condattr_t attr;
@@ -782,25 +794,66 @@ static void add_inst(nrd_seq *s, nrd_instance *instance)
         in->slots[k].inst = in;
     }
     if (s->oldest) {
-        in->inner = nrd_sched_new_inner(s->model, s->model->config->sequence_batching->oldest);
+        in->inner = nrd_batcher_new_inner(s->model, s->model->config->sequence_batching->oldest);
     }
     s->n_free += s->n_slots;
 }
 
-nrd_error *nrd_seq_new(nrd_seq **out, nrd_model *m)
+static void free_batcher(nrd_scheduler *base)
+{
+    nrd_seq_batcher *s = (nrd_seq_batcher *)base;
+
+    for (size_t i = 0; i < s->n_buckets; i++) { /* sequences that never ended */
+        while (s->buckets[i]) {
+            forget_locked(s, s->buckets[i]);
+        }
+    }
+    NRD_ASSERT(!s->first, "requests that wait keep their model");
+    for (uint32_t i = 0; i < s->n_insts; i++) {
+        for (uint32_t k = 0; k < s->n_slots; k++) {
+            nrd_seq_states_unref(s->insts[i].slots[k].states);
+        }
+        nrd_batcher_unref(s->insts[i].inner);
+        pthread_cond_destroy(&s->insts[i].cond);
+        free(s->insts[i].slots);
+    }
+    free(s->insts);
+    free(s->buckets);
+    nrd_seq_controls_free(s->controls);
+    nrd_seq_plan_free(s->plan);
+    pthread_mutex_destroy(&s->mu);
+    free(s);
+}
+
+static const nrd_sched_ops ops = {
+    .enqueue = enqueue,
+    .take = take,
+    .released = released,
+    .sweep = sweep,
+    .n_live = n_live,
+    .drain = drain,
+    .abandon = abandon,
+    .stop = stop,
+    .first_states = first_states,
+    .free = free_batcher,
+};
+
+nrd_error *nrd_seq_batcher_new(nrd_scheduler **out, nrd_model *m)
 {
     const Inference__ModelSequenceBatching *sb = m->config->sequence_batching;
-    nrd_seq *s = nrd_xcalloc(1, sizeof *s);
+    nrd_seq_batcher *s = nrd_xcalloc(1, sizeof *s);
     nrd_error *err;
 
     *out = NULL;
     pthread_mutex_init(&s->mu, NULL);
+    s->base.ops = &ops;
+    s->base.by_instance = true;
     s->model = m;
     s->iterative = sb->iterative_sequence;
     s->oldest =
         sb->strategy_choice_case == INFERENCE__MODEL_SEQUENCE_BATCHING__STRATEGY_CHOICE_OLDEST;
-    s->max_batch = m->config->max_batch_size > 0 ? (uint32_t)m->config->max_batch_size : 1;
-    s->n_slots = s->max_batch;
+    s->base.max_batch = m->config->max_batch_size > 0 ? (uint32_t)m->config->max_batch_size : 1;
+    s->n_slots = s->base.max_batch;
     atomic_init(&s->next_id, 1);
     s->idle_ns = sb->max_sequence_idle_microseconds < UINT64_MAX / 2000u
                      ? sb->max_sequence_idle_microseconds * 1000u
@@ -818,7 +871,7 @@ nrd_error *nrd_seq_new(nrd_seq **out, nrd_model *m)
     s->controls = nrd_seq_controls_new(m->config);
     err = nrd_seq_plan_new(&s->plan, m);
     if (err) {
-        nrd_seq_free(s);
+        free_batcher(&s->base);
         return err;
     }
     s->insts = nrd_xcalloc(m->n_instances + 1u, sizeof *s->insts);
@@ -827,33 +880,6 @@ nrd_error *nrd_seq_new(nrd_seq **out, nrd_model *m)
             add_inst(s, m->instances[i]);
         }
     }
-    *out = s;
+    *out = &s->base;
     return NULL;
-}
-
-void nrd_seq_free(nrd_seq *s)
-{
-    if (!s) {
-        return;
-    }
-    for (size_t i = 0; i < s->n_buckets; i++) { /* sequences that never ended */
-        while (s->buckets[i]) {
-            forget_locked(s, s->buckets[i]);
-        }
-    }
-    NRD_ASSERT(!s->first, "requests that wait keep their model");
-    for (uint32_t i = 0; i < s->n_insts; i++) {
-        for (uint32_t k = 0; k < s->n_slots; k++) {
-            nrd_seq_states_unref(s->insts[i].slots[k].states);
-        }
-        nrd_sched_unref(s->insts[i].inner);
-        pthread_cond_destroy(&s->insts[i].cond);
-        free(s->insts[i].slots);
-    }
-    free(s->insts);
-    free(s->buckets);
-    nrd_seq_controls_free(s->controls);
-    nrd_seq_plan_free(s->plan);
-    pthread_mutex_destroy(&s->mu);
-    free(s);
 }

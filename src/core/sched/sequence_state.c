@@ -175,7 +175,7 @@ static nrd_error *plan_state(struct planned *p, const nrd_model *m, const state_
         int64_t d = st->n_initial_state ? st->initial_state[0]->dims[i] : st->dims[i];
         p->dims[p->n_dims++] = d == -1 ? 1 : d;
     }
-    uint32_t element = nrd_tdtype_size(nrd_tdtype_from_config(st->data_type));
+    uint32_t element = nrd_datatype_size(nrd_datatype_from_config(st->data_type));
     element = element ? element : sizeof(uint32_t); /* texts start empty */
     if (!nrd_shape_count(p->dims, p->n_dims, &count) ||
         __builtin_mul_overflow(count, (uint64_t)element, &size) || size > MAX_STATE_FILE) {
@@ -267,7 +267,7 @@ nrd_seq_states *nrd_seq_states_new(const nrd_seq_plan *p)
         t->out_name = plan->cfg->output_name;
         t->growable = plan->cfg->use_growable_memory;
         t->one_buffer = plan->cfg->use_same_buffer_for_input_output;
-        t->in.dtype = t->out.dtype = nrd_tdtype_from_config(plan->cfg->data_type);
+        t->in.dtype = t->out.dtype = nrd_datatype_from_config(plan->cfg->data_type);
         t->in.n_dims = t->out.n_dims = plan->n_dims;
         memcpy(t->in.dims, plan->dims, sizeof t->in.dims);
         memcpy(t->out.dims, plan->dims, sizeof t->out.dims);
@@ -322,17 +322,18 @@ void nrd_seq_states_unref(nrd_seq_states *s)
     }
 }
 
-void nrd_seq_states_apply(nrd_request *r)
+bool nrd_seq_states_input(const nrd_seq_states *s, size_t i, nrd_seq_state_input *out)
 {
-    for (size_t i = 0; r->states && i < r->states->n; i++) {
-        const pair *t = &r->states->pairs[i];
-        const nrd_input *in = nrd_request_find_input(r, t->in_name);
-        if (in && in->is_override) {
-            continue; /* given for the warm-up */
-        }
-        nrd_request_override(r, t->in_name, t->in.dtype, t->in.dims, t->in.n_dims, t->in.buf,
-                             t->in.buf->size_bytes);
+    if (!s || i >= s->n) {
+        return false;
     }
+    const side *in = &s->pairs[i].in;
+    *out = (nrd_seq_state_input){.name = s->pairs[i].in_name,
+                                 .dtype = in->dtype,
+                                 .n_dims = in->n_dims,
+                                 .dims = in->dims,
+                                 .data = in->buf};
+    return true;
 }
 
 /* ---- door 2 ---- */

@@ -1,8 +1,8 @@
 /* Where models lie: repositories, folders mapped to names, and what is in them. */
-#include "core/repo/repo.h"
+#include "core/context.h"
+#include "core/repo/internal.h"
 #include "core/repo/repository.h"
 #include "core/repo/scan.h"
-#include "core/server.h"
 #include "core/strings.h"
 #include "core/types.h"
 
@@ -21,30 +21,30 @@ typedef struct nrd_repo_mapped {
     char *name, *dir, *repository;
 } mapped;
 
-void nrd_places_add(nrd_repo *r, nrd_places *list, const char *name, char *dir,
-                    const char *repository)
+void nrd_locations_add(nrd_repo *r, nrd_locations *list, const char *name, char *dir,
+                       const char *repository)
 {
     list->items = nrd_xrealloc(list->items, (list->n + 1) * sizeof *list->items);
     list->items[list->n++] =
-        (nrd_place){.name = nrd_xstrdup(name),
-                    .dir = dir,
-                    .space = nrd_xstrdup(r->server->opt.namespacing ? repository : "")};
+        (nrd_location){.name = nrd_xstrdup(name),
+                       .dir = dir,
+                       .namespace = nrd_xstrdup(r->ctx->opt.namespacing ? repository : "")};
 }
 
-static void place_fini(nrd_place *p)
+static void location_fini(nrd_location *p)
 {
     free(p->name);
     free(p->dir);
-    free(p->space);
+    free(p->namespace);
 }
 
-void nrd_places_fini(nrd_places *list)
+void nrd_locations_fini(nrd_locations *list)
 {
     for (size_t i = 0; i < list->n; i++) {
-        place_fini(&list->items[i]);
+        location_fini(&list->items[i]);
     }
     free(list->items);
-    *list = (nrd_places){0};
+    *list = (nrd_locations){0};
 }
 
 static void log_ambiguous(const char *name)
@@ -52,53 +52,53 @@ static void log_ambiguous(const char *name)
     NRD_LOG_ERROR("failed to poll model '%s': not unique across all model repositories", name);
 }
 
-nrd_places nrd_places_find(nrd_repo *r, const char *name)
+nrd_locations nrd_locations_find(nrd_repo *r, const char *name)
 {
-    nrd_places found = {0};
+    nrd_locations found = {0};
 
     for (mapped *m = r->mapping; m; m = m->next) {
         if (strcmp(m->name, name) == 0) {
-            nrd_places_add(r, &found, name, nrd_xstrdup(m->dir), m->repository);
+            nrd_locations_add(r, &found, name, nrd_xstrdup(m->dir), m->repository);
         }
     }
     for (size_t i = 0; i < r->paths.n; i++) {
         char *dir = nrd_path_join(r->paths.items[i], name);
         if (nrd_path_is_dir(dir)) {
-            nrd_places_add(r, &found, name, dir, r->paths.items[i]);
+            nrd_locations_add(r, &found, name, dir, r->paths.items[i]);
         } else {
             free(dir);
         }
     }
-    if (found.n > 1 && !r->server->opt.namespacing) {
+    if (found.n > 1 && !r->ctx->opt.namespacing) {
         log_ambiguous(name);
-        nrd_places_fini(&found);
+        nrd_locations_fini(&found);
     }
     return found;
 }
 
-const nrd_place *nrd_places_pick(const nrd_places *found, const char *space)
+const nrd_location *nrd_locations_pick(const nrd_locations *found, const char *namespace)
 {
     for (size_t i = 0; i < found->n; i++) {
-        if (strcmp(found->items[i].space, space) == 0) {
+        if (strcmp(found->items[i].namespace, namespace) == 0) {
             return &found->items[i];
         }
     }
     return found->n == 1 ? &found->items[0] : NULL;
 }
 
-nrd_error *nrd_places_scan(nrd_repo *r, nrd_places *out, bool *out_unique)
+nrd_error *nrd_locations_scan(nrd_repo *r, nrd_locations *out, bool *out_unique)
 {
     *out_unique = true;
     for (mapped *m = r->mapping; m; m = m->next) {
-        nrd_places_add(r, out, m->name, nrd_xstrdup(m->dir), m->repository);
+        nrd_locations_add(r, out, m->name, nrd_xstrdup(m->dir), m->repository);
     }
     for (size_t i = 0; i < r->paths.n; i++) {
         char **names = NULL;
         size_t n = 0;
         NRD_TRY(nrd_scan_models(&names, &n, r->paths.items[i]));
         for (size_t k = 0; k < n; k++) {
-            nrd_places_add(r, out, names[k], nrd_path_join(r->paths.items[i], names[k]),
-                           r->paths.items[i]);
+            nrd_locations_add(r, out, names[k], nrd_path_join(r->paths.items[i], names[k]),
+                              r->paths.items[i]);
         }
         nrd_names_free(names, n);
     }
@@ -106,28 +106,28 @@ nrd_error *nrd_places_scan(nrd_repo *r, nrd_places *out, bool *out_unique)
     for (size_t i = 0; i < out->n; i++) {
         for (size_t k = 0; k < i; k++) {
             if (strcmp(out->items[i].name, out->items[k].name) == 0 &&
-                strcmp(out->items[i].space, out->items[k].space) == 0) {
+                strcmp(out->items[i].namespace, out->items[k].namespace) == 0) {
                 twice[i] = twice[k] = true;
             }
         }
     }
     size_t kept = 0;
     for (size_t i = 0; i < out->n; i++) {
-        nrd_place p = out->items[i];
+        nrd_location p = out->items[i];
         if (!twice[i]) {
             out->items[kept++] = p;
             continue;
         }
         log_ambiguous(p.name);
         *out_unique = false;
-        place_fini(&p);
+        location_fini(&p);
     }
     out->n = kept;
     free(twice);
     return NULL;
 }
 
-nrd_error *nrd_places_check_path(const char *path)
+nrd_error *nrd_locations_check_path(const char *path)
 {
     static const struct {
         const char *prefix, *store;
@@ -146,7 +146,7 @@ nrd_error *nrd_places_check_path(const char *path)
                                               "repository path is not a valid directory: %s", path);
 }
 
-bool nrd_places_unmap(nrd_repo *r, const char *path)
+bool nrd_locations_unmap(nrd_repo *r, const char *path)
 {
     bool found = false;
 
@@ -173,13 +173,13 @@ nrd_error *nrd_repo_register(nrd_repo *r, const char *path, const nrd_param *con
 
     NRD_TRY(nrd_repo_check_explicit(r));
     if (strstr(path, "://")) {
-        NRD_TRY(nrd_places_check_path(path));
+        NRD_TRY(nrd_locations_check_path(path));
     }
     if (!nrd_path_is_dir(path)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "failed to register '%s', repository not found",
                           path);
     }
-    pthread_mutex_lock(&r->order_mu);
+    pthread_mutex_lock(&r->control_mu);
     for (size_t i = 0; i < r->paths.n && !err; i++) {
         if (strcmp(r->paths.items[i], path) == 0) {
             err = nrd_errorf(NRD_ERR_ALREADY_EXISTS,
@@ -210,7 +210,7 @@ nrd_error *nrd_repo_register(nrd_repo *r, const char *path, const nrd_param *con
         }
         NRD_LOG_INFO("Model repository registered: %s", path);
     }
-    pthread_mutex_unlock(&r->order_mu);
+    pthread_mutex_unlock(&r->control_mu);
     return err;
 }
 
@@ -219,7 +219,7 @@ nrd_error *nrd_repo_unregister(nrd_repo *r, const char *path)
     bool found = false;
 
     NRD_TRY(nrd_repo_check_explicit(r));
-    pthread_mutex_lock(&r->order_mu);
+    pthread_mutex_lock(&r->control_mu);
     for (size_t i = 0; i < r->paths.n; i++) {
         if (strcmp(r->paths.items[i], path) == 0) {
             free(r->paths.items[i]);
@@ -228,8 +228,8 @@ nrd_error *nrd_repo_unregister(nrd_repo *r, const char *path)
             break;
         }
     }
-    found = nrd_places_unmap(r, path) || found;
-    pthread_mutex_unlock(&r->order_mu);
+    found = nrd_locations_unmap(r, path) || found;
+    pthread_mutex_unlock(&r->control_mu);
     if (!found) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "failed to unregister '%s', repository not found",
                           path);

@@ -1,4 +1,4 @@
-/* core/repo/repo.h - which versions of which models serve: what the files of this folder share.
+/* core/repo/internal.h - which versions of which models serve: what the files of this folder share.
  *
  * Purpose   A version goes LOADING - READY - UNLOADING - UNAVAILABLE ("unloaded"), or LOADING -
  *           UNAVAILABLE with the reason. While a new copy of a version loads, the old one keeps
@@ -9,16 +9,16 @@
  *           With model namespacing each repository is a namespace and models of equal names live
  *           side by side. A step of an ensemble means the model beside it, else the only one of
  *           that name; a request can name only what is unique. Without it there is one, "".
- * Owner     Orders (load, unload, poll) keep their books under order_mu, which they give back while
- *           a version is being made: different models load at the same time, and who wants a model
- *           that is being loaded waits for it (entry.loader). The table that requests read is
- *           guarded by mu, which is held for look-ups and swaps only. order_mu comes before mu.
- *           `_locked` is called with mu held, the rest without; "order" below: with order_mu held.
+ * Owner     Loading, unloading and polling keep their books under control_mu, which they give back
+ *           while a version is being made: different models load at the same time, and who wants a
+ *           model that is being loaded waits for it (entry.loader). The table that requests read is
+ *           guarded by mu, which is held for look-ups and swaps only. control_mu comes before mu.
+ *           `_locked` is called with mu held, the rest without; "control": with control_mu held.
  * Errors    For users: INVALID_ARG, NOT_FOUND, UNAVAILABLE with Triton's words.
  * Lifetime  Entries stay as long as the repository; versions may move when one is added.
  */
-#ifndef NRD_CORE_REPO_REPO_H
-#define NRD_CORE_REPO_REPO_H
+#ifndef NRD_CORE_REPO_INTERNAL_H
+#define NRD_CORE_REPO_INTERNAL_H
 
 #include "core/agent.h"
 #include "core/options.h"
@@ -32,38 +32,39 @@ typedef struct nrd_repo_version {
     nrd_model_state state;
     char *reason;       /* owned; NULL = none */
     nrd_model *model;   /* shared; NULL unless READY */
-    nrd_model *leaving; /* borrowed: unloading, for the reaper's note */
+    nrd_model *leaving; /* borrowed: unloading, for the finalizer's note */
     bool failed;        /* it served until it, or what it needs, failed: the reason says why */
 } nrd_repo_version;
 
 typedef struct nrd_repo_entry {
     char *name, *dir;
     char *title;                /* the name in logs and tables: with namespacing "SPACE::NAME" */
-    char *space;                /* namespace: its repository, or "" */
+    char *namespace;            /* its repository, or "" */
     nrd_repo_version *versions; /* rising */
     size_t n_versions;
     bool wanted;  /* was asked for and not unloaded since */
     bool tried;   /* some version was about to be loaded: its configuration could be read */
     bool by_name; /* loaded under its own name, not only as a step of an ensemble */
-    struct nrd_repo_loader *loader; /* the thread that loads it; guarded by order_mu; NULL: none */
-    char *error;                    /* why there is no version at all; NULL = none */
-    char **steps;                   /* models that an ensemble names */
-    char **step_spaces;             /* and their namespaces */
+    struct nrd_repo_loader
+        *loader;            /* the thread that loads it; guarded by control_mu; NULL: none */
+    char *error;            /* why there is no version at all; NULL = none */
+    char **steps;           /* models that an ensemble names */
+    char **step_namespaces; /* and their namespaces */
     size_t n_steps;
     uint64_t signature;
-    bool present;  /* in a repository at the last look for the index */
-    char *scratch; /* folder made for overriding files; removed with the model */
+    bool present;       /* in a repository at the last look for the index */
+    char *override_dir; /* folder made for overriding files; removed with the model */
 } nrd_repo_entry;
 
 struct nrd_repo {
-    nrd_server *server;
-    pthread_mutex_t order_mu;
-    pthread_cond_t order_cond;       /* some model is no longer being loaded */
-    bool closing;                    /* guarded by order_mu: nothing is loaded any more */
-    nrd_strings paths;               /* guarded by order_mu */
-    struct nrd_repo_mapped *mapping; /* guarded by order_mu */
+    nrd_context *ctx; /* borrowed */
+    pthread_mutex_t control_mu;
+    pthread_cond_t control_cond;     /* some model is no longer being loaded */
+    bool closing;                    /* guarded by control_mu: nothing is loaded any more */
+    nrd_strings paths;               /* guarded by control_mu */
+    struct nrd_repo_mapped *mapping; /* guarded by control_mu */
     pthread_mutex_t mu;              /* guards what follows */
-    nrd_repo_entry **entries;        /* by name; only orders change the list */
+    nrd_repo_entry **entries;        /* by name; only the holder of control_mu changes the list */
     size_t n_entries;
     pthread_cond_t gone; /* a version's `leaving` was cleared */
 };
@@ -72,76 +73,81 @@ struct nrd_repo {
 
 /* Index of the first entry of that name, or of where it would stand. */
 size_t nrd_repo_first_locked(const nrd_repo *r, const char *name);
-nrd_repo_entry *nrd_repo_find_locked(nrd_repo *r, const char *space,
+nrd_repo_entry *nrd_repo_find_locked(nrd_repo *r, const char *namespace,
                                      const char *name); /* or NULL */
-nrd_repo_entry *nrd_repo_find_or_add(nrd_repo *r, const char *space, const char *name); /* order */
+nrd_repo_entry *nrd_repo_find_or_add(nrd_repo *r, const char *namespace,
+                                     const char *name); /* control */
 /* NULL: it is not there, and `add` is false. Borrowed until a version is added. */
 nrd_repo_version *nrd_repo_version_locked(nrd_repo_entry *e, int64_t number, bool add);
 /* `reason` is copied, and may be the version's own; NULL: none. */
 void nrd_repo_set_state_locked(nrd_repo_version *v, nrd_model_state state, const char *reason);
 bool nrd_repo_entry_is_ready_locked(const nrd_repo_entry *e); /* a version is; NULL: no */
-bool nrd_repo_is_ready(nrd_repo *r, const char *space, const char *name);
+bool nrd_repo_is_ready(nrd_repo *r, const char *namespace, const char *name);
 /* Why a version of it failed, borrowed; NULL: none did. */
 const char *nrd_repo_failure_locked(const nrd_repo_entry *e);
 void nrd_repo_clear_steps_locked(nrd_repo_entry *e);
 
-/* ---- places.c: where models lie ---- */
+/* ---- locations.c: where models lie ---- */
 
 /* A folder of a repository that may be a model. */
-typedef struct nrd_place {
-    char *name, *dir, *space;
-} nrd_place;
+typedef struct nrd_location {
+    char *name, *dir, *namespace;
+} nrd_location;
 
-typedef struct nrd_places {
-    nrd_place *items;
+typedef struct nrd_locations {
+    nrd_location *items;
     size_t n;
-} nrd_places;
+} nrd_locations;
 
 /* Takes `dir` always; `repository` becomes the namespace, if there are any. */
-void nrd_places_add(nrd_repo *r, nrd_places *list, const char *name, char *dir,
-                    const char *repository);
-void nrd_places_fini(nrd_places *list);
-/* Where models of that name lie: one place in each repository with namespacing; without it one at
- * most, since a name that is not unique means none. Order. */
-nrd_places nrd_places_find(nrd_repo *r, const char *name);
-/* What a step of an ensemble in namespace `space` means: the model beside it, else the only one.
- * Borrowed; NULL: there is none, or several. */
-const nrd_place *nrd_places_pick(const nrd_places *found, const char *space);
+void nrd_locations_add(nrd_repo *r, nrd_locations *list, const char *name, char *dir,
+                       const char *repository);
+void nrd_locations_fini(nrd_locations *list);
+/* Where models of that name lie: one folder in each repository with namespacing; without it one at
+ * most, since a name that is not unique means none. Control. */
+nrd_locations nrd_locations_find(nrd_repo *r, const char *name);
+/* What a step of an ensemble in namespace `namespace` means: the model beside it, else the only
+ * one. Borrowed; NULL: there is none, or several. */
+const nrd_location *nrd_locations_pick(const nrd_locations *found, const char *namespace);
 /* Adds what is in all repositories; without namespacing a name must be unique, else none of its
- * folders counts. *out_unique tells whether all are. `out` is the caller's also on errors. Order.
+ * folders counts. *out_unique tells whether all are. `out` is the caller's also on errors. Control.
  */
-nrd_error *nrd_places_scan(nrd_repo *r, nrd_places *out, bool *out_unique) NRD_MUST_USE;
+nrd_error *nrd_locations_scan(nrd_repo *r, nrd_locations *out, bool *out_unique) NRD_MUST_USE;
 /* A local folder, or why it is none. */
-nrd_error *nrd_places_check_path(const char *path) NRD_MUST_USE;
-/* Forgets the folders mapped from repository `path` (NULL: from all). True: there were some. Order.
+nrd_error *nrd_locations_check_path(const char *path) NRD_MUST_USE;
+/* Forgets the folders mapped from repository `path` (NULL: from all). True: there were some.
+ * Control.
  */
-bool nrd_places_unmap(nrd_repo *r, const char *path);
+bool nrd_locations_unmap(nrd_repo *r, const char *path);
 
 /* ---- load.c: loading ---- */
 
 /* Waits until nobody loads the model. False: whoever does waits, perhaps through others, for this
- * thread. Order, given back while waiting. */
+ * thread. Control, given back while waiting. */
 bool nrd_repo_wait_idle(nrd_repo *r, nrd_repo_entry *e);
 /* Loads the versions of the model in folder `dir`, and before them what an ensemble names. All or
  * none: on errors, which are kept with the entry, the versions that served before still do.
- * override_json: in place of config.pbtxt, or NULL. Order, given back meanwhile. */
+ * override_json: in place of config.pbtxt, or NULL. Control, given back meanwhile. */
 nrd_error *nrd_repo_load_entry(nrd_repo *r, nrd_repo_entry *e, const char *dir,
                                const char *override_json) NRD_MUST_USE;
 
 /* ---- retire.c: going out of service ---- */
 
 /* Takes every version that `keep` does not name out of service. `failed`: because what it needs
- * did. reason: shown from now on; NULL: "unloaded". Order. */
+ * did. reason: shown from now on; NULL: "unloaded". Control. */
 void nrd_repo_retire(nrd_repo *r, nrd_repo_entry *e, const int64_t *keep, size_t n_keep,
                      const char *reason, bool failed);
-/* After `e` came or went: ensembles that use it follow. Order, given back meanwhile. */
-void nrd_repo_follow(nrd_repo *r, const nrd_repo_entry *e);
-/* on_destroy of models that served (user: the nrd_repo): the reaper is about to free `m`. */
+/* on_destroy of models that served (user: the nrd_repo): the finalizer is about to free `m`. */
 void nrd_repo_model_gone(void *user, nrd_model *m);
 
-/* ---- orders.c: what an order must keep to ---- */
+/* ---- dependents.c: ensembles follow the models that they are made of ---- */
 
-nrd_error *nrd_repo_check_explicit(nrd_repo *r) NRD_MUST_USE; /* the control mode allows orders */
+/* After `e` came or went: ensembles that use it follow. Control, given back meanwhile. */
+void nrd_repo_update_dependents(nrd_repo *r, const nrd_repo_entry *e);
+
+/* ---- check.c: what a load or unload request must keep to ---- */
+
+nrd_error *nrd_repo_check_explicit(nrd_repo *r) NRD_MUST_USE; /* the control mode allows requests */
 nrd_error *nrd_repo_check_name(const char *name) NRD_MUST_USE;
 
 #endif

@@ -1,8 +1,8 @@
-/* Orders of a client: load, with files of its own, and unload. */
+/* What clients ask for: load, with files of their own, and unload. */
 #include "core/agent.h"
-#include "core/repo/repo.h"
+#include "core/context.h"
+#include "core/repo/internal.h"
 #include "core/repo/repository.h"
-#include "core/server.h"
 #include "core/strings.h"
 #include "core/types.h"
 
@@ -15,30 +15,6 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-
-nrd_error *nrd_repo_check_explicit(nrd_repo *r)
-{
-    if (r->server->opt.control_mode != TRITONSERVER_MODEL_CONTROL_EXPLICIT) {
-        return nrd_errorf(NRD_ERR_UNAVAILABLE,
-                          "explicit model load / unload is not allowed if polling is enabled");
-    }
-    return NULL;
-}
-
-nrd_error *nrd_repo_check_name(const char *name)
-{
-    if (!name || name[0] == '\0') {
-        return nrd_errorf(NRD_ERR_INVALID_ARG,
-                          "Model name cannot be empty. Please enter a valid name to deploy.");
-    }
-    if (strcmp(name, "..") == 0 || strcmp(name, ".") == 0 || strchr(name, '/')) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG,
-                          "invalid model name '%s', model name must not contain path traversal "
-                          "characters",
-                          name);
-    }
-    return NULL;
-}
 
 /* A relative path without ".." below the model's folder, such as "1/model.py". */
 static bool is_safe_path(const char *p)
@@ -56,7 +32,7 @@ static bool is_safe_path(const char *p)
     return true;
 }
 
-/* Puts the files given with a load order into a fresh folder, which takes the model's place. */
+/* Puts the files given with a load request into a fresh folder, which takes the model's place. */
 static nrd_error *write_files(char **out_dir, const nrd_param *const *params, size_t n)
 {
     char tmpl[] = "/tmp/folderXXXXXX";
@@ -97,27 +73,27 @@ static nrd_error *write_files(char **out_dir, const nrd_param *const *params, si
     return NULL;
 }
 
-static void drop_scratch_locked(nrd_repo_entry *e)
+static void drop_override_dir_locked(nrd_repo_entry *e)
 {
-    if (e->scratch) {
-        nrd_remove_tree(e->scratch);
-        free(e->scratch);
-        e->scratch = NULL;
+    if (e->override_dir) {
+        nrd_remove_tree(e->override_dir);
+        free(e->override_dir);
+        e->override_dir = NULL;
     }
 }
 
-/* One model of a load order. `scratch`: the folder made for it, or NULL. */
-static nrd_error *load_ordered(nrd_repo *r, const nrd_place *p, const char *json,
-                               const char *scratch)
+/* One model of a load request. `override_dir`: the folder made for it, or NULL. */
+static nrd_error *load_requested(nrd_repo *r, const nrd_location *p, const char *json,
+                                 const char *override_dir)
 {
-    nrd_repo_entry *e = nrd_repo_find_or_add(r, p->space, p->name);
+    nrd_repo_entry *e = nrd_repo_find_or_add(r, p->namespace, p->name);
     nrd_error *err = nrd_repo_load_entry(r, e, p->dir, json);
 
     pthread_mutex_lock(&r->mu);
     e->by_name = true;
-    if (scratch && !err) {
-        drop_scratch_locked(e);
-        e->scratch = nrd_xstrdup(scratch);
+    if (override_dir && !err) {
+        drop_override_dir_locked(e);
+        e->override_dir = nrd_xstrdup(override_dir);
     }
     pthread_mutex_unlock(&r->mu);
     if (err) {
@@ -125,11 +101,11 @@ static nrd_error *load_ordered(nrd_repo *r, const nrd_place *p, const char *json
                                      nrd_error_message(err));
         nrd_error_free(err);
         err = full;
-        if (scratch) {
-            nrd_remove_tree(scratch);
+        if (override_dir) {
+            nrd_remove_tree(override_dir);
         }
     }
-    nrd_repo_follow(r, e);
+    nrd_repo_update_dependents(r, e);
     return err;
 }
 
@@ -162,39 +138,39 @@ nrd_error *nrd_repo_load(nrd_repo *r, const char *name, const nrd_param *const *
         return nrd_errorf(NRD_ERR_INVALID_ARG,
                           "Load parameter 'config' must be specified for model file override");
     }
-    pthread_mutex_lock(&r->order_mu);
-    nrd_places found = {0};
-    char *scratch = NULL;
+    pthread_mutex_lock(&r->control_mu);
+    nrd_locations found = {0};
+    char *override_dir = NULL;
     if (has_files) {
-        err = write_files(&scratch, params, n_params);
+        err = write_files(&override_dir, params, n_params);
         if (!err) {
-            nrd_places_add(r, &found, name, nrd_xstrdup(scratch), "");
+            nrd_locations_add(r, &found, name, nrd_xstrdup(override_dir), "");
         }
     } else {
-        found = nrd_places_find(r, name);
+        found = nrd_locations_find(r, name);
         if (found.n == 0) {
             err = nrd_errorf(NRD_ERR_INTERNAL,
                              "failed to load '%s', failed to poll from model repository", name);
         }
     }
     for (size_t i = 0; i < found.n; i++) { /* several: with namespacing all of that name */
-        nrd_error *one = load_ordered(r, &found.items[i], json, scratch);
+        nrd_error *one = load_requested(r, &found.items[i], json, override_dir);
         if (err) {
             nrd_error_free(one);
         } else {
             err = one;
         }
     }
-    pthread_mutex_unlock(&r->order_mu);
-    nrd_places_fini(&found);
-    free(scratch);
+    pthread_mutex_unlock(&r->control_mu);
+    nrd_locations_fini(&found);
+    free(override_dir);
     return err;
 }
 
 /* Steps of an ensemble go with it, except those that were loaded under their own names. */
 static void unload_entry(nrd_repo *r, nrd_repo_entry *e, bool dependents, bool as_step)
 {
-    nrd_strings steps = {0}, spaces = {0};
+    nrd_strings steps = {0}, namespaces = {0};
 
     if (!nrd_repo_wait_idle(r, e)) {
         NRD_LOG_ERROR("model '%s' is being loaded by the one that unloads it", e->name);
@@ -207,43 +183,43 @@ static void unload_entry(nrd_repo *r, nrd_repo_entry *e, bool dependents, bool a
     }
     for (size_t i = 0; dependents && i < e->n_steps; i++) {
         nrd_strings_add(&steps, e->steps[i]);
-        nrd_strings_add(&spaces, e->step_spaces[i]);
+        nrd_strings_add(&namespaces, e->step_namespaces[i]);
     }
     e->wanted = false;
     e->by_name = false;
-    drop_scratch_locked(e);
+    drop_override_dir_locked(e);
     pthread_mutex_unlock(&r->mu);
     nrd_repo_retire(r, e, NULL, 0, NULL, false);
-    nrd_repo_follow(r, e);
+    nrd_repo_update_dependents(r, e);
     for (size_t i = 0; i < steps.n; i++) {
         pthread_mutex_lock(&r->mu);
-        nrd_repo_entry *step = nrd_repo_find_locked(r, spaces.items[i], steps.items[i]);
+        nrd_repo_entry *step = nrd_repo_find_locked(r, namespaces.items[i], steps.items[i]);
         pthread_mutex_unlock(&r->mu);
         if (step) {
             unload_entry(r, step, true, true);
         }
     }
     nrd_strings_fini(&steps);
-    nrd_strings_fini(&spaces);
+    nrd_strings_fini(&namespaces);
 }
 
 nrd_error *nrd_repo_unload(nrd_repo *r, const char *name, bool dependents)
 {
     NRD_TRY(nrd_repo_check_explicit(r));
     NRD_TRY(nrd_repo_check_name(name));
-    pthread_mutex_lock(&r->order_mu);
+    pthread_mutex_lock(&r->control_mu);
     for (size_t i = 0; i < r->n_entries; i++) {
         if (strcmp(r->entries[i]->name, name) == 0) {
             unload_entry(r, r->entries[i], dependents, false);
         }
     }
-    pthread_mutex_unlock(&r->order_mu);
+    pthread_mutex_unlock(&r->control_mu);
     return NULL;
 }
 
 void nrd_repo_unload_all(nrd_repo *r)
 {
-    pthread_mutex_lock(&r->order_mu);
+    pthread_mutex_lock(&r->control_mu);
     r->closing = true;
     for (size_t i = 0; i < r->n_entries; i++) {
         (void)nrd_repo_wait_idle(r, r->entries[i]); /* this thread loads nothing */
@@ -251,9 +227,9 @@ void nrd_repo_unload_all(nrd_repo *r)
     for (size_t i = 0; i < r->n_entries; i++) {
         pthread_mutex_lock(&r->mu);
         r->entries[i]->wanted = false;
-        drop_scratch_locked(r->entries[i]);
+        drop_override_dir_locked(r->entries[i]);
         pthread_mutex_unlock(&r->mu);
         nrd_repo_retire(r, r->entries[i], NULL, 0, NULL, false);
     }
-    pthread_mutex_unlock(&r->order_mu);
+    pthread_mutex_unlock(&r->control_mu);
 }

@@ -1,5 +1,5 @@
-/* Control tensors of sequence models. One element per request, since the sequence batcher takes
- * requests of batch size 1 only. */
+/* What the core adds to requests of sequence models. Control tensors have one element, since the
+ * sequence batcher takes requests of batch size 1 only. */
 #include "core/memory.h"
 #include "core/request.h"
 #include "core/sched/sequence.h"
@@ -88,7 +88,7 @@ nrd_seq_controls *nrd_seq_controls_new(const nrd_config *cfg)
     c->ready = flag(cfg, KIND(READY));
     id = nrd_control_find(cfg, KIND(CORRID), &c->id_name);
 #undef KIND
-    c->id_type = id ? nrd_tdtype_from_config(id->data_type) : TRITONSERVER_TYPE_INVALID;
+    c->id_type = id ? nrd_datatype_from_config(id->data_type) : TRITONSERVER_TYPE_INVALID;
     c->n_dims = cfg->max_batch_size > 0 ? 2 : 1;
     return c;
 }
@@ -121,7 +121,7 @@ static nrd_buf *id_value(const nrd_seq_controls *c, const nrd_request *r)
     uint64_t id = r->is_null || r->corr_str ? 0 : r->corr_id;
 
     if (c->id_type != TRITONSERVER_TYPE_BYTES) {
-        return value(&id, nrd_tdtype_size(c->id_type)); /* little end first: the low bytes */
+        return value(&id, nrd_datatype_size(c->id_type)); /* little end first: the low bytes */
     }
     snprintf(digits, sizeof digits, "%llu", (unsigned long long)id);
     const char *text = r->is_null ? "" : r->corr_str ? r->corr_str : digits;
@@ -143,5 +143,18 @@ void nrd_seq_controls_apply(const nrd_seq_controls *c, nrd_request *r)
         nrd_buf *b = id_value(c, r);
         nrd_request_override(r, c->id_name, c->id_type, ones, c->n_dims, b, b->size_bytes);
         nrd_buf_unref(b);
+    }
+}
+
+void nrd_seq_states_apply(nrd_request *r)
+{
+    nrd_seq_state_input t;
+
+    for (size_t i = 0; nrd_seq_states_input(r->states, i, &t); i++) {
+        const nrd_input *in = nrd_request_find_input(r, t.name);
+        if (in && in->is_override) {
+            continue; /* given for the warm-up */
+        }
+        nrd_request_override(r, t.name, t.dtype, t.dims, t.n_dims, t.data, t.data->size_bytes);
     }
 }

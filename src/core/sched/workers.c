@@ -1,0 +1,195 @@
+/* The threads that run the instances of a model (see sched/worker.h).
+ *
+ * A request of an ensemble goes from model to model, and waking the next model's thread costs more
+ * than a cheap step. So a worker that queues the next step at the end of its own execution may run
+ * it itself: it leaves the others asleep and remembers the step's queue (`kept`). Once the
+ * execution is over and the limiter's resources are given back, it follows the step. If nothing
+ * waits where it comes from, it changes places with a worker that sleeps at the step's queue: two
+ * records change, nobody wakes. If something waits there, it wakes a worker for the step instead,
+ * so neither queue stands still while a worker could run it.
+ *
+ * How soon an execution is over after its last answer is the backend's affair. Each slot counts how
+ * often in a row that was at once (`n_quick_ends`); only where it is the rule does a worker keep
+ * steps to itself. One long execution ends that for a while, and the server's housekeeping wakes a
+ * worker for what waits regardless. */
+#include "core/sched/workers.h"
+
+#include "core/backend.h"
+#include "core/context.h"
+#include "core/instance.h"
+#include "core/model.h"
+#include "core/sched/dynamic_batcher.h"
+#include "core/sched/rate_limiter.h"
+#include "core/sched/scheduler.h"
+#include "core/sched/worker.h"
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "triton/core/tritonbackend.h"
+
+#include <pthread.h>
+#include <semaphore.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum {
+    QUICK_NS = 50 * 1000, /* about what it costs to wake a thread */
+    QUICK_PENALTY = 64,
+};
+
+/* ---- steps of ensembles ---- */
+
+static void count_quick_ends(nrd_worker_slot *slot, uint64_t took_ns)
+{
+    if (took_ns > QUICK_NS) {
+        slot->n_quick_ends = -QUICK_PENALTY;
+    } else if (slot->n_quick_ends < NRD_QUICK_ENOUGH) {
+        slot->n_quick_ends++;
+    }
+}
+
+/* Its first move ends that a thread's name tells its instance. */
+static void use_common_name(nrd_worker *w)
+{
+    if (!w->has_common_name) {
+        w->has_common_name = true;
+        pthread_setname_np(pthread_self(), "instances");
+    }
+}
+
+/* ---- threads ---- */
+
+static uint32_t take(nrd_worker_slot *slot, nrd_worker *w)
+{
+    nrd_model *m = slot->model;
+    return m->scheduler->ops->take(m->scheduler, (uint32_t)(slot - m->workers), w, slot->batch,
+                                   slot->cap);
+}
+
+static void run_batch(nrd_worker_slot *slot, nrd_worker *w, uint32_t n)
+{
+    nrd_instance *inst = slot->instances[slot->next];
+    nrd_limiter *limiter = slot->model->ctx->limiter;
+
+    nrd_limiter_acquire(limiter, inst);
+    nrd_instance_execute(inst, slot->batch, n);
+    nrd_limiter_release(limiter, inst);
+    slot->next = (slot->next + 1) % slot->n_instances;
+    if (w->next_step_ns) {
+        count_quick_ends(slot, nrd_now_ns() - w->next_step_ns);
+        w->next_step_ns = 0;
+    }
+    if (w->kept) {
+        const nrd_worker_slot *was = w->slot;
+        nrd_batcher_follow(w);
+        if (w->slot != was) {
+            use_common_name(w);
+        }
+    }
+}
+
+static void *run_worker(void *arg)
+{
+    nrd_worker *w = arg;
+    nrd_worker_slot *slot;
+    char name[16]; /* the kernel's limit */
+
+    nrd_worker_set_current(w);
+    snprintf(name, sizeof name, "i:%s", w->slot->instances[0]->name);
+    pthread_setname_np(pthread_self(), name);
+    for (;;) {
+        const unsigned n_moved = w->n_moved;
+        slot = w->slot;
+        uint32_t n = take(slot, w);
+        if (n > 0) {
+            run_batch(slot, w, n);
+        } else if (w->n_moved == n_moved) {
+            break; /* the model goes */
+        } else {
+            use_common_name(w);
+        }
+    }
+    sem_destroy(&w->wake);
+    free(w);
+    slot->last = pthread_self();
+    sem_post(&slot->closed);
+    return NULL;
+}
+
+static nrd_error *start_worker(nrd_worker_slot *slot)
+{
+    nrd_worker *w = nrd_xcalloc(1, sizeof *w);
+    pthread_t thread;
+
+    w->slot = slot;
+    sem_init(&w->wake, 0, 0);
+    if (pthread_create(&thread, NULL, run_worker, w) != 0) {
+        sem_destroy(&w->wake);
+        free(w);
+        return nrd_errorf(NRD_ERR_INTERNAL, "cannot start a thread for model '%s'",
+                          slot->model->name);
+    }
+    slot->started = true;
+    return NULL;
+}
+
+static bool same_device(const nrd_instance *a, const nrd_instance *b)
+{
+    return a->kind == b->kind && a->device_id == b->device_id;
+}
+
+nrd_error *nrd_workers_start(nrd_model *m)
+{
+    bool shared = m->backend->policy == TRITONBACKEND_EXECUTION_DEVICE_BLOCKING;
+
+    if (shared && m->scheduler->by_instance) {
+        NRD_LOG_INFO("Overriding execution policy to \"TRITONBACKEND_EXECUTION_BLOCKING\" for "
+                     "sequence model \"%s\"",
+                     m->name);
+        shared = false;
+    }
+    m->workers = nrd_xcalloc(m->n_instances + 1u, sizeof *m->workers);
+    for (uint32_t k = 0; k < m->n_instances; k++) {
+        nrd_worker_slot *slot = NULL;
+        if (m->instances[k]->passive) {
+            continue; /* loaded, but never scheduled */
+        }
+        for (uint32_t j = 0; shared && j < m->n_workers && !slot; j++) {
+            slot = same_device(m->workers[j].instances[0], m->instances[k]) ? &m->workers[j] : NULL;
+        }
+        if (!slot) {
+            slot = &m->workers[m->n_workers++];
+            slot->model = m;
+            slot->cap = m->scheduler->max_batch;
+            slot->batch = nrd_xcalloc(slot->cap, sizeof *slot->batch);
+            sem_init(&slot->closed, 0, 0);
+        }
+        slot->instances =
+            nrd_xrealloc(slot->instances, (slot->n_instances + 1) * sizeof *slot->instances);
+        slot->instances[slot->n_instances++] = m->instances[k];
+    }
+    for (uint32_t j = 0; j < m->n_workers; j++) {
+        NRD_TRY(start_worker(&m->workers[j]));
+    }
+    return NULL;
+}
+
+void nrd_workers_join(nrd_model *m)
+{
+    for (uint32_t j = 0; j < m->n_workers; j++) {
+        nrd_worker_slot *slot = &m->workers[j];
+        if (slot->started) {
+            while (sem_wait(&slot->closed) != 0) { /* interrupted */
+            }
+            pthread_join(slot->last, NULL);
+        }
+        sem_destroy(&slot->closed);
+        free(slot->batch);
+        free(slot->instances);
+    }
+    free(m->workers);
+    m->workers = NULL;
+    m->n_workers = 0;
+}
