@@ -399,7 +399,7 @@ nrd_error *nrd_build_plan(nrd_plan **out, const nrd_source *src, const nrd_build
     NRD_TRY(nrd_build_limits_check(&opt->limits));
     NRD_TRY(check_supported(src, opt));
     NRD_TRY(nrd_plan_make(out, src, &opt->plan, 0));
-    nrd_error *err = nrd_plan_check_engine(*out);
+    nrd_error *err = nrd_plan_check_engine(*out, opt->limits.kv_dtype);
     if (err) {
         nrd_plan_free(*out);
         *out = NULL;

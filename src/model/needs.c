@@ -33,6 +33,7 @@ static const nrd_need needs[] = {
      NRD_WHEN_QK_NORM, NRD_NEED_ALWAYS},
     LINEAR("attention.dense", NRD_DIM_HIDDEN, NRD_DIM_Q, NRD_WHEN_ALWAYS, NRD_WHEN_DENSE_BIAS,
            NRD_NEED_ALWAYS),
+    {NRD_KV_SCALE, true, false, false, NRD_DIM_ONE, NRD_DIM_ONE, NRD_WHEN_ALWAYS, NRD_NEED_IF_THERE},
     NORM("post_attention_layernorm.weight", NRD_WHEN_POST_NORMS),
     NORM("post_layernorm.weight", NRD_WHEN_ALWAYS),
     NORM("post_layernorm.bias", NRD_WHEN_LAYER_NORM),
@@ -122,6 +123,23 @@ nrd_error *nrd_needs_check(const nrd_model_spec *s, nrd_need_shape *shape, const
     }
     for (int32_t i = 0; i < s->n_layers; i++) {
         NRD_TRY(check_layer(s, i, shape, weights));
+    }
+    return NULL;
+}
+
+nrd_error *nrd_needs_kv_scales(const nrd_model_spec *s, nrd_dtype kv_dtype, nrd_need_shape *shape,
+                               const void *weights)
+{
+    char name[MAX_NAME];
+    int64_t rows, cols;
+
+    for (int32_t i = 0; kv_dtype == NRD_DTYPE_I8 && i < s->n_layers; i++) {
+        snprintf(name, sizeof name, NRD_LAYER_PREFIX NRD_KV_SCALE, i);
+        if (!shape(weights, name, &rows, &cols)) {
+            return nrd_errorf(NRD_ERR_UNSUPPORTED, "kv_cache_dtype int8 needs a calibrated scale in "
+                              "each layer, and '%s' is missing; take float16 or bfloat16, or on a "
+                              "GPU fp8, which need none", name);
+        }
     }
     return NULL;
 }

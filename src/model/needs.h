@@ -25,6 +25,9 @@ typedef enum {
     NRD_NEED_IF_THERE,
 } nrd_need_form;
 
+/* One number a layer: a value of an 8-bit cache times this is the key's or value's number. */
+#define NRD_KV_SCALE "attention.kv_cache_scaling_factor"
+
 typedef struct nrd_need {
     const char *name; /* of a layer: what follows NRD_LAYER_PREFIX */
     bool is_layered;
@@ -44,6 +47,11 @@ typedef bool nrd_need_shape(const void *weights, const char *name, int64_t *rows
 /* Whether `weights` has all that a runner of `spec` asks for. */
 nrd_error *nrd_needs_check(const nrd_model_spec *spec, nrd_need_shape *shape,
                            const void *weights) NRD_MUST_USE;
+
+/* UNSUPPORTED where the cache would be int8 and a layer's NRD_KV_SCALE is missing: with a wrong scale
+ * the answers are nonsense. `kv_dtype` NONE: the device's choice, which is never int8. */
+nrd_error *nrd_needs_kv_scales(const nrd_model_spec *spec, nrd_dtype kv_dtype, nrd_need_shape *shape,
+                               const void *weights) NRD_MUST_USE;
 
 /* An engine runs on one device: UNSUPPORTED for more than one rank. */
 nrd_error *nrd_needs_one_rank(int32_t tp_size, int32_t pp_size) NRD_MUST_USE;

@@ -510,7 +510,9 @@ static nrd_error *add_ready(nrd_plan *p, const nrd_src_tensor *t)
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: '%s' has type %s; only weights can have it",
                           nrd_source_path(p->src), t->name, nrd_dtype_name(t->dtype));
     }
-    if (!has_row_scales(t->dtype)) {
+    if (nrd_str_has_suffix(t->name, NRD_KV_SCALE)) {
+        out.dtype = NRD_DTYPE_F32;
+    } else if (!has_row_scales(t->dtype)) {
         out.dtype = out.flags & NRD_RULE_LINEAR ? linear_dtype(p, t->name, t->dtype, out.cols)
                                                 : plain_dtype(p, t->dtype);
     } else if (p->opt.quantize != NRD_DTYPE_NONE && p->opt.quantize != t->dtype) {
@@ -728,10 +730,13 @@ static bool planned_shape(const void *plan, const char *name, int64_t *rows, int
     return false;
 }
 
-nrd_error *nrd_plan_check_engine(const nrd_plan *p)
+nrd_error *nrd_plan_check_engine(const nrd_plan *p, nrd_dtype kv_dtype)
 {
-    return nrd_error_wrap(nrd_needs_check(&p->spec, planned_shape, p), "%s",
-                          nrd_source_path(p->src));
+    nrd_error *err = nrd_needs_check(&p->spec, planned_shape, p);
+    if (!err) {
+        err = nrd_needs_kv_scales(&p->spec, kv_dtype, planned_shape, p);
+    }
+    return nrd_error_wrap(err, "%s", nrd_source_path(p->src));
 }
 
 /* ---- making rows ---- */

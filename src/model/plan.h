@@ -69,7 +69,7 @@ uint64_t nrd_plan_total_bytes(const nrd_plan *p);
 /* Source tensors that no rule used (vision towers, old buffers); borrows. */
 size_t nrd_plan_unused(const nrd_plan *p, const char *const **out_names);
 /* Whether a runner finds in the plan all that it asks an engine for (model/needs.h). */
-nrd_error *nrd_plan_check_engine(const nrd_plan *p) NRD_MUST_USE;
+nrd_error *nrd_plan_check_engine(const nrd_plan *p, nrd_dtype kv_dtype) NRD_MUST_USE;
 /* One line about choices that the user should know ("" if none): types that fell back. */
 const char *nrd_plan_notes(const nrd_plan *p);
 

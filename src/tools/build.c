@@ -276,7 +276,7 @@ int nrd_tool_build(int argc, char **argv)
         {"--paged_kv_cache", NULL, NRD_OPT_WORD, &o.paged_kv_cache,
          "enable", "old form of --kv_cache_type"},
         {"--kv_cache_dtype", NULL, NRD_OPT_STR, &o.kv_cache_dtype,
-         "TYPE", "element type of the KV cache (the device's choice)"},
+         "TYPE", "of the KV cache (the device's choice); int8 needs scales in the checkpoint"},
         {"--use_paged_context_fmha", NULL, NRD_OPT_SWITCH, &o.use_paged_fmha,
          "enable", "prompts may attend to cached blocks: prefix reuse, chunks (enable)"},
         {"--gather_context_logits", NULL, NRD_OPT_FLAG, &o.gather_context,

@@ -30,8 +30,8 @@ static nrd_error *alloc_pool(nrd_runner *r, nrd_mem_kind kind, int32_t n_blocks,
             .block_tokens = r->cfg.block_tokens,
             .n_kv_heads = r->spec->n_kv_heads,
             .head_dim = r->spec->head_dim,
-            .k_scale = 1,
-            .v_scale = 1,
+            .k_scale = r->w.layers[i].kv_scale,
+            .v_scale = r->w.layers[i].kv_scale,
         };
     }
     return NULL;

@@ -63,7 +63,8 @@ static nrd_error *init(nrd_runner *r)
                                                     : kv_default(r->act, info.kv_dtype);
     NRD_TRY(ops->stream_new(r->dev, &r->stream));
     NRD_TRY(nrd_run_advised(
-        nrd_weights_load(&r->w, r->stream, r->dev, r->engine, r->act, r->cfg.compute_f32),
+        nrd_weights_load(&r->w, r->stream, r->dev, r->engine, r->act, r->kv_dtype,
+                         r->cfg.compute_f32),
         "weights"));
     NRD_TRY(nrd_run_init_rope(r, &m->rope, &r->inv_freq, &r->rope_scale));
     NRD_TRY(nrd_run_init_rope(r, &m->rope_local, &r->inv_freq_local, &r->rope_scale_local));

@@ -4,6 +4,7 @@
 #include "base/mem.h"
 #include "model/needs.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -154,6 +155,24 @@ static nrd_error *load_attention(loader *l, int32_t i, nrd_layer *y)
     return NULL;
 }
 
+static nrd_error *load_kv_scale(loader *l, int32_t i, nrd_layer *y)
+{
+    char full[MAX_NAME];
+
+    snprintf(full, sizeof full, NRD_LAYER_PREFIX NRD_KV_SCALE, i);
+    const nrd_weight *w = nrd_engine_weight(l->engine, full);
+    y->kv_scale = 1;
+    if (w) {
+        NRD_TRY(nrd_weight_check(w, full));
+        nrd_weight_row(w, 0, &y->kv_scale);
+    }
+    if (!(y->kv_scale > 0) || !isfinite(y->kv_scale)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "%s must be above 0, got %g", full,
+                          (double)y->kv_scale);
+    }
+    return NULL;
+}
+
 static nrd_error *load_mlp(loader *l, int32_t i, nrd_layer *y)
 {
     NRD_TRY(add_part(l, &y->up, i, "mlp.fc.weight", "mlp.fc.bias"));
@@ -169,6 +188,7 @@ static nrd_error *load_one_layer(loader *l, int32_t i, nrd_layer *y)
     NRD_TRY(load(l, i, "input_layernorm.weight", &y->attn_norm));
     NRD_TRY(load(l, i, "input_layernorm.bias", &y->attn_norm_bias));
     NRD_TRY(load_attention(l, i, y));
+    NRD_TRY(load_kv_scale(l, i, y));
     NRD_TRY(load(l, i, "post_attention_layernorm.weight", &y->post_attn_norm));
     NRD_TRY(load(l, i, "post_feedforward_layernorm.weight", &y->post_mlp_norm));
     NRD_TRY(load(l, i, "post_layernorm.weight", &y->mlp_norm));
@@ -246,7 +266,7 @@ static bool engine_shape(const void *engine, const char *name, int64_t *rows, in
 }
 
 nrd_error *nrd_weights_load(nrd_weights *out, nrd_stream *s, nrd_device *dev, const nrd_engine *e,
-                            nrd_dtype act_dtype, bool compute_f32)
+                            nrd_dtype act_dtype, nrd_dtype kv_dtype, bool compute_f32)
 {
     nrd_error *err = NULL;
     const nrd_model_spec *m = nrd_engine_spec(e);
@@ -254,6 +274,7 @@ nrd_error *nrd_weights_load(nrd_weights *out, nrd_stream *s, nrd_device *dev, co
 
     *out = (nrd_weights){.dev = dev, .act_dtype = act_dtype};
     NRD_TRY(nrd_needs_check(m, engine_shape, e));
+    NRD_TRY(nrd_needs_kv_scales(m, kv_dtype, engine_shape, e));
     out->cap_loaded = (size_t)m->n_layers * 24 + 16;
     NRD_NEW_GOTO(out->layers, m->n_layers, err, fail);
     NRD_NEW_GOTO(out->loaded, out->cap_loaded, err, fail);

@@ -3,6 +3,7 @@
  * Purpose   Finds every weight that the spec asks for, loads it through the device (mapped in place
  *           where it can be), and notes the input type that each product wants.
  * Owner     Immutable after load; borrows the engine folder and the device until freed.
+ *           kv_dtype: what the cache will hold; int8 needs scales in the engine.
  * Errors    NOT_FOUND / INVALID_ARG name the weight; UNSUPPORTED for what the runner cannot run.
  */
 #ifndef NRD_ENGINE_RUN_WEIGHTS_H
@@ -26,6 +27,7 @@ typedef struct nrd_layer {
     const nrd_weight *attn_norm, *attn_norm_bias;
     nrd_product qkv, dense;
     const nrd_weight *q_norm, *k_norm;
+    float kv_scale;                   /* of an 8-bit cache; 1 where the engine has none */
     const nrd_weight *post_attn_norm; /* Gemma */
     const nrd_weight *mlp_norm, *mlp_norm_bias;
     nrd_product up, down;
@@ -48,7 +50,7 @@ typedef struct nrd_weights {
 
 /* compute_f32: dequantize everything to float32 first. */
 nrd_error *nrd_weights_load(nrd_weights *out, nrd_stream *s, nrd_device *dev, const nrd_engine *e,
-                            nrd_dtype act_dtype, bool compute_f32) NRD_MUST_USE;
+                            nrd_dtype act_dtype, nrd_dtype kv_dtype, bool compute_f32) NRD_MUST_USE;
 void nrd_weights_unload(nrd_weights *w);
 
 #endif
