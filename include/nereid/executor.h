@@ -328,8 +328,9 @@ typedef struct nrd_iter_stats {
     int32_t n_generated_tokens, n_empty_generation_slots; /* V1 */
     int32_t kv_max_blocks, kv_free_blocks, kv_used_blocks, kv_tokens_per_block;
     int64_t kv_reused_blocks, kv_missed_blocks;
-    uint64_t mem_cpu_bytes, mem_gpu_bytes, mem_pinned_bytes;
+    uint64_t mem_cpu_bytes, mem_gpu_bytes, mem_pinned_bytes; /* in use */
     uint64_t host_ns, device_ns; /* of this step */
+    uint64_t mem_reserved_bytes; /* with what is set aside: a CPU's cache takes memory as it fills */
 } nrd_iter_stats;
 
 /* Takes up to max records, oldest first, that were not taken before. */

@@ -1,5 +1,6 @@
 #include "base/file.h"
 
+#include "base/leftovers.h"
 #include "base/mem.h"
 #include "base/str.h"
 
@@ -111,6 +112,7 @@ nrd_error *nrd_file_writer_open(nrd_file_writer **out, const char *path)
     nrd_file_writer *w = nrd_xcalloc(1, sizeof *w);
     w->path = nrd_xstrdup(path);
     w->tmp = nrd_xasprintf("%s.tmp.%d", path, (int)getpid());
+    nrd_leftover_note(w->tmp);
     w->f = fopen(w->tmp, "wbe");
     if (!w->f) {
         nrd_error *err = sys_error("create", w->tmp);
@@ -143,6 +145,7 @@ nrd_error *nrd_file_writer_commit(nrd_file_writer *w)
         nrd_file_writer_abort(w);
         return err;
     }
+    nrd_leftover_forget(w->tmp);
     free(w->tmp);
     free(w->path);
     free(w);
@@ -158,6 +161,7 @@ void nrd_file_writer_abort(nrd_file_writer *w)
         fclose(w->f);
     }
     unlink(w->tmp);
+    nrd_leftover_forget(w->tmp);
     free(w->tmp);
     free(w->path);
     free(w);

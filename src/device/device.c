@@ -42,8 +42,10 @@ static nrd_error *open_plugin(nrd_device **out, const char *name, const nrd_devi
     }
     if (!nrd_path_exists(path)) {
         err = nrd_errorf(NRD_ERR_NOT_FOUND,
-                         "device \"%s\": %s is neither beside the library (%s) nor in NEREID_DEVICE_DIR; "
-                         "build it or use \"cpu\"", name, file, dir);
+                         "device \"%s\": known are cpu and what has a plug-in; %s is neither in %s nor in "
+                         "%s/../lib%s%s%s. 'make CUDA=1' builds the one for cuda; or use \"cpu\"",
+                         name, file, dir, dir, extra ? " nor in NEREID_DEVICE_DIR (" : "",
+                         extra ? extra : "", extra ? ")" : "; NEREID_DEVICE_DIR names another folder");
         goto done;
     }
     lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);

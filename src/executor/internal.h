@@ -133,6 +133,7 @@ struct nrd_exec {
     response *held_head, *held_tail; /* V1: answers of a batch leave together */
     uint64_t iteration;
     uint64_t n_terminated_step;
+    int32_t n_touched_blocks; /* of the cache, most in use at once */
     uint64_t seen_id; /* next_id when the last turn began */
 
     response_pool *pool;

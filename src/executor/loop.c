@@ -273,6 +273,22 @@ static void note_started(nrd_exec *x, const nrd_plan *p)
     }
 }
 
+/* The pages of a CPU's cache become memory when a block is first written, and free blocks are taken
+ * last in, first out: as many were written as were ever in use at once. A GPU's are memory at once. */
+static void put_memory(nrd_exec *x, const nrd_kv_stats *kv, nrd_iter_stats *st)
+{
+    const int32_t n = kv->n_blocks - kv->n_free;
+    const uint64_t block_bytes = kv->n_blocks > 0 ? x->info.kv_cache_bytes / (uint64_t)kv->n_blocks : 0;
+
+    x->n_touched_blocks = n > x->n_touched_blocks ? n : x->n_touched_blocks;
+    st->mem_reserved_bytes = x->info.weight_bytes + x->info.kv_cache_bytes;
+    if (strncmp(x->info.device, "cpu", 3) == 0) {
+        st->mem_cpu_bytes = x->info.weight_bytes + (uint64_t)x->n_touched_blocks * block_bytes;
+    } else {
+        st->mem_gpu_bytes = st->mem_reserved_bytes;
+    }
+}
+
 static void record_stats(nrd_exec *x, const nrd_plan *p, uint64_t started_ns, uint64_t device_ns,
                          int32_t n_events)
 {
@@ -304,12 +320,7 @@ static void record_stats(nrd_exec *x, const nrd_plan *p, uint64_t started_ns, ui
         .host_ns = now - started_ns - device_ns,
         .device_ns = device_ns,
     };
-    uint64_t bytes = x->info.weight_bytes + x->info.kv_cache_bytes;
-    if (strncmp(x->info.device, "cpu", 3) == 0) {
-        st.mem_cpu_bytes = bytes;
-    } else {
-        st.mem_gpu_bytes = bytes;
-    }
+    put_memory(x, &kv, &st);
     x->n_terminated_step = 0;
     pthread_mutex_lock(&x->mu);
     st.n_active = x->n_active;

@@ -319,6 +319,19 @@ static nrd_error *plot(const outcome *out, const options *o, const char *heading
     return err;
 }
 
+/* A steady part exists between the first token of every first request and the sending of the last. */
+static nrd_error *check_steady(const outcome *out, const options *o)
+{
+    const bool seen = out->steady_begin_ns > 0 && out->steady_end_ns > out->steady_begin_ns;
+    if (!o->steady || (seen && out->n > 0)) {
+        return NULL;
+    }
+    return nrd_errorf(NRD_ERR_INVALID_ARG,
+                      "--steady: the last of %d requests was sent before all %d places were taken and one had "
+                      "ended; give more --num_requests or a smaller --concurrency",
+                      o->num_requests, o->concurrency);
+}
+
 static void report(const outcome *out, const options *o, nrd_str *j, nrd_str *text)
 {
     static const char *const names[] = {"time_to_first_token_ms", "time_per_output_token_ms",
@@ -331,14 +344,12 @@ static void report(const outcome *out, const options *o, nrd_str *j, nrd_str *te
     nrd_str_printf(text, "total throughput    %.1f tokens/s\n",
                    (double)(out->n_in + out->n_out) / out->seconds);
     if (o->steady) {
-        const double s = out->steady_begin_ns > 0
-                             ? (double)(out->steady_end_ns - out->steady_begin_ns) / 1e9
-                             : 0;
-        const double rate = s > 0 ? (double)out->steady_out / s : 0;
+        const double s = (double)(out->steady_end_ns - out->steady_begin_ns) / 1e9;
+        const double rate = (double)out->steady_out / s;
         nrd_str_printf(text,
                        "steady throughput   %.1f tokens/s in the %.2f s with all places taken\n",
-                       rate, s > 0 ? s : 0);
-        json_member(j, "steady_s", s > 0 ? s : 0);
+                       rate, s);
+        json_member(j, "steady_s", s);
         json_member(j, "steady_output_tokens_per_s", rate);
     }
     json_member(j, "num_requests", out->n);
@@ -486,6 +497,7 @@ static nrd_error *bench(const char *verb, const char *path, options *o)
         NRD_TRY_GOTO(table(x, o, nrd_str_cstr(&heading), &j), err, done);
     } else {
         NRD_TRY_GOTO(drive(x, o, o->num_requests, o->concurrency, &out), err, done);
+        NRD_TRY_GOTO(check_steady(&out, o), err, done);
         report(&out, o, &j, &text);
         fputs(nrd_str_cstr(&text), stdout);
         if (o->plot) {
@@ -584,6 +596,11 @@ int nrd_tool_bench(int argc, char **argv)
     if (o.input_mean < 1 || o.output_mean < 1 || o.max_sequences < 1 || o.input_stdev < 0 ||
         o.output_stdev < 0) {
         fputs("nereid bench: lengths and counts must be positive\n", stderr);
+        return 2;
+    }
+    if (o.steady && o.num_requests <= o.concurrency) {
+        fprintf(stderr, "nereid bench: --steady needs more than --concurrency %d requests, got --num_requests %d\n",
+                o.concurrency, o.num_requests);
         return 2;
     }
     return nrd_tool_finish("bench", bench(verb, words[0], &o));

@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/dtype.h"
 #include "base/file.h"
+#include "base/leftovers.h"
 #include "base/str.h"
 #include "device/device.h"
 #include "model/build.h"
@@ -172,6 +173,7 @@ static nrd_error *build(const options *o)
         NRD_TRY_GOTO(dry_run(src, &b), err, done);
         goto done;
     }
+    nrd_leftovers_sweep(o->output_dir);
     NRD_TRY_GOTO(nrd_build_folder(src, &b, o->output_dir, &stats), err, done);
     if (o->input_timing_cache) {
         NRD_TRY_GOTO(copy_timing_cache(o->input_timing_cache, o->output_dir), err, done);

@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/dtype.h"
+#include "base/leftovers.h"
 #include "base/str.h"
 #include "model/build.h"
 
@@ -41,6 +42,7 @@ static nrd_error *convert(const options *o)
     }
     NRD_TRY(nrd_tool_parse_quant(word, &plan.quantize));
     NRD_TRY(nrd_source_open(&src, o->model_dir));
+    nrd_leftovers_sweep(o->output_dir);
     NRD_TRY_GOTO(nrd_convert_folder(src, &plan, o->output_dir, &stats), err, done);
     printf("%s: %s, %d rank%s, %llu weights in the first, %s, %.2f s\n", o->output_dir,
            nrd_source_spec(src)->architecture, (o->tp_size ? o->tp_size : 1) *

@@ -4,6 +4,7 @@
 #include "base/env.h"
 #include "base/file.h"
 #include "base/hash.h"
+#include "base/leftovers.h"
 #include "base/mem.h"
 #include "base/str.h"
 #include "device/device.h"
@@ -62,6 +63,17 @@ const char *nrd_build_layouts(const char *device)
     return cpu ? "cpu" : "rows";
 }
 
+nrd_error *nrd_tool_check_device(const char *name)
+{
+    nrd_device *dev = NULL;
+    if (!name || !*name || !strcmp(name, "auto") || !strcmp(name, "cpu")) {
+        return NULL;
+    }
+    NRD_TRY(nrd_device_open(&dev, name, NULL));
+    dev->ops->close(dev);
+    return NULL;
+}
+
 static char *cache_entry(const char *path, const char *layouts)
 {
     struct stat st = {0};
@@ -83,18 +95,16 @@ static char *cache_entry(const char *path, const char *layouts)
     return entry;
 }
 
-static void remove_folder(const char *dir)
+/* A signal removes the folder too, with the files that building makes in it. */
+static void note_folder(const char *dir, void (*note)(const char *path))
 {
-    char **names = NULL;
-    size_t n = 0;
-    nrd_error_free(nrd_dir_list(&names, &n, dir));
-    for (size_t i = 0; i < n; i++) {
-        char *file = nrd_path_join(dir, names[i]);
-        unlink(file);
+    static const char *const files[] = {"rank0.engine", "config.json"};
+    note(dir);
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        char *file = nrd_path_join(dir, files[i]);
+        note(file);
         free(file);
     }
-    nrd_names_free(names, n);
-    rmdir(dir);
 }
 
 static nrd_error *build(const char *path, const char *layouts, const char *out_dir)
@@ -126,8 +136,10 @@ done:
 /* Builds beside the final place and renames: several processes may do so at once. */
 static nrd_error *build_cached(const char *path, const char *layouts, const char *entry)
 {
-    char *dir = nrd_path_dir(entry), *tmp = nrd_xasprintf("%s.%ld", entry, (long)getpid());
+    char *dir = nrd_path_dir(entry), *tmp = nrd_xasprintf("%s.tmp.%ld", entry, (long)getpid());
     nrd_error *err = nrd_mkdirs(dir);
+    nrd_leftovers_sweep(dir);
+    note_folder(tmp, nrd_leftover_note);
     if (!err) {
         err = build(path, layouts, tmp);
     }
@@ -135,8 +147,9 @@ static nrd_error *build_cached(const char *path, const char *layouts, const char
         err = nrd_errorf(NRD_ERR_INTERNAL, "cannot rename '%s' to '%s'", tmp, entry);
     }
     if (nrd_path_is_dir(tmp)) {
-        remove_folder(tmp);
+        nrd_folder_remove(tmp);
     }
+    note_folder(tmp, nrd_leftover_forget);
     free(dir);
     free(tmp);
     return err;
@@ -151,17 +164,20 @@ nrd_error *nrd_model_path_open(nrd_model_path *out, const char *path, const char
     if (!nrd_path_exists(path)) {
         return nrd_errorf(NRD_ERR_NOT_FOUND, "'%s' does not exist", path);
     }
-    out->tokenizer = nrd_xstrdup(path);
     if (nrd_path_is_dir(path) && is_engine(path)) {
+        out->tokenizer = nrd_xstrdup(path);
         out->engine = nrd_xstrdup(path);
         return NULL;
     }
+    NRD_TRY(nrd_tool_check_device(device)); /* packing weights for it may take minutes */
+    out->tokenizer = nrd_xstrdup(path);
     if (size_of(path) < NRD_SMALL_MODEL_BYTES) {
         out->engine = nrd_xasprintf("%s/nereid-engine-XXXXXX", nrd_env("TMPDIR", "/tmp"));
         if (!mkdtemp(out->engine)) {
             err = nrd_errorf(NRD_ERR_INTERNAL, "cannot make a folder '%s'", out->engine);
         } else {
             out->is_temporary = true;
+            note_folder(out->engine, nrd_leftover_note);
             err = build(path, layouts, out->engine);
         }
     } else {
@@ -179,7 +195,8 @@ nrd_error *nrd_model_path_open(nrd_model_path *out, const char *path, const char
 void nrd_model_path_close(nrd_model_path *m)
 {
     if (m->is_temporary) {
-        remove_folder(m->engine);
+        nrd_folder_remove(m->engine);
+        note_folder(m->engine, nrd_leftover_forget);
     }
     free(m->engine);
     free(m->tokenizer);

@@ -27,6 +27,9 @@ nrd_error *nrd_model_path_open(nrd_model_path *out, const char *path,
                                const char *device) NRD_MUST_USE;
 void nrd_model_path_close(nrd_model_path *m);
 
+/* Opens and closes a device that is named (not NULL, auto or cpu): is it there, does it work? */
+nrd_error *nrd_tool_check_device(const char *name) NRD_MUST_USE;
+
 /* Whose layouts an engine for `device` gets: "cpu" or "rows", which a GPU converts while it loads. */
 const char *nrd_build_layouts(const char *device);
 

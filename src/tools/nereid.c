@@ -1,6 +1,7 @@
 /* nereid: one program, one verb for everything besides the server itself. */
 #include "tools/tools.h"
 
+#include "base/leftovers.h"
 #include "nereid/executor.h"
 
 #include <stdio.h>
@@ -88,6 +89,7 @@ int main(int argc, char **argv)
     }
     for (int i = 0; i < N_VERBS; i++) {
         if (same_name(verbs[i].name, argv[1])) {
+            nrd_leftovers_remove_on_signals();
             return verbs[i].run(argc - 1, argv + 1);
         }
     }

@@ -83,12 +83,37 @@ static bool is_repository(const char *path)
     return found;
 }
 
-static bool is_engine(const char *path)
+static bool has_file(const char *dir, const char *name)
 {
-    char *file = nrd_path_join(path, "rank0.engine");
+    char *file = nrd_path_join(dir, name);
     bool found = nrd_path_exists(file);
     free(file);
     return found;
+}
+
+static bool is_engine(const char *path)
+{
+    return has_file(path, "rank0.engine") && has_file(path, "config.json"); /* written last */
+}
+
+/* The program alone cannot serve: said before an engine is built. */
+static nrd_error *check_installation(void)
+{
+    static const char *const parts[] = {"tritonserver", "../share/nereid/all_models/inflight_batcher_llm",
+                                        "../backends/tensorrtllm/libtriton_tensorrtllm.so"};
+    char *dir = nrd_path_exe_dir();
+    nrd_error *err = NULL;
+
+    for (size_t i = 0; !err && i < sizeof parts / sizeof *parts; i++) {
+        if (!has_file(dir, parts[i])) {
+            err = nrd_errorf(NRD_ERR_NOT_FOUND,
+                             "'%s/%s' is missing: to serve, this program needs the folders bin, lib, backends "
+                             "and share of its build around it (copy them together, or run 'make')",
+                             dir, parts[i]);
+        }
+    }
+    free(dir);
+    return err;
 }
 
 /* Cache folder for what is made of `path` with these build options: the name shows the model, the
@@ -269,8 +294,11 @@ int nrd_tool_serve(int argc, char **argv)
             add_word(&o->server, nrd_xstrdup(argv[i]));
         }
     }
-    nrd_error *err = o->path ? prepare(o, &repo)
+    nrd_error *err = o->path ? check_installation()
                              : nrd_errorf(NRD_ERR_INVALID_ARG, "PATH is missing (see --help)");
+    if (!err) {
+        err = prepare(o, &repo);
+    }
     if (!err) {
         err = become_server(o, repo);
     }

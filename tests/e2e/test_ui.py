@@ -122,7 +122,7 @@ SHAPE = {
     "engines": [{"model": "str", "version": "str", "name": "str",
                  "requests": dict.fromkeys(["active", "waiting", "scheduled", "context", "max"], "number"),
                  "kv_blocks": dict.fromkeys(["max", "used", "free", "reused", "tokens_per"], "number"),
-                 "memory_bytes": dict.fromkeys(["cpu", "gpu", "pinned"], "number"),
+                 "memory_bytes": dict.fromkeys(["cpu", "gpu", "pinned", "reserved"], "number"),
                  "paused": "number", "last_step_ms": "number", "prompt_tokens": "number",
                  "generated_tokens": "number", "busy_ms": "number", "first_token_ms": WINDOW,
                  "inter_token_ms": WINDOW, "step_ms": WINDOW,
@@ -130,6 +130,16 @@ SHAPE = {
                            "prompt_tokens": ["number"], "generated_tokens": ["number"]}}],
     "cpu": dict.fromkeys(["load", "memory_used_bytes", "memory_total_bytes"], "number"),
 }
+
+
+def test_memory_is_what_is_in_use(server):
+    """The cache of a CPU is set aside as a whole and becomes memory as it fills."""
+    assert server.request("/v1/chat/completions", CHAT)[0] == 200
+    e = until(lambda: next((e for e in stats(server)["engines"] if e["generated_tokens"]), None))
+    used, reserved = e["memory_bytes"]["cpu"], e["memory_bytes"]["reserved"]
+    assert 0 < used < reserved / 4
+    assert server.metric("nv_trt_llm_runtime_memory_metrics", memory_type="reserved") == reserved
+    assert used < int(next(line for line in open(f"/proc/{server.process.pid}/status") if "VmRSS" in line).split()[1]) * 1024
 
 
 def test_stats_have_their_shape(server):

@@ -193,7 +193,7 @@ static void put_engine(nrd_str *out, const engine *e, TRITONSERVER_Server *serve
 {
     static const char *const requests[] = {"active", "waiting", "scheduled", "context", "max"};
     static const char *const blocks[] = {"max", "used", "free", "reused", "tokens_per"};
-    static const char *const memory[] = {"cpu", "gpu", "pinned"};
+    static const char *const memory[] = {"cpu", "gpu", "pinned", "reserved"};
 
     nrd_str_puts(out, "{\"model\":");
     nrd_json_put_cstr(out, e->model);
@@ -203,7 +203,7 @@ static void put_engine(nrd_str *out, const engine *e, TRITONSERVER_Server *serve
     put_gauges(out, e, "requests", "nv_trt_llm_request_metrics", "request_type", requests, 5);
     put_gauges(out, e, "kv_blocks", "nv_trt_llm_kv_cache_block_metrics", "kv_cache_block_type", blocks,
                5);
-    put_gauges(out, e, "memory_bytes", "nv_trt_llm_runtime_memory_metrics", "memory_type", memory, 3);
+    put_gauges(out, e, "memory_bytes", "nv_trt_llm_runtime_memory_metrics", "memory_type", memory, 4);
     put_member(out, "paused", gauge(e, "nv_trt_llm_inflight_batcher_metrics",
                                     "inflight_batcher_specific_metric", "paused_requests"));
     /* Microseconds of the wall clock as milliseconds: the end of the newest step. */

@@ -239,7 +239,8 @@ function drawEngine(e, now, time) {
   if (!cards.has(key)) cards.set(key, newEngine(e));
   const c = cards.get(key), pick = (name) => (h) => h.engines[key] ? h.engines[key][name] : 0;
   const memory = e.memory_bytes.gpu ? `${bytes(e.memory_bytes.gpu)} on the GPU` : `${bytes(e.memory_bytes.cpu)} in memory`;
-  c.small.textContent = `${e.model} version ${e.version}, ${memory}`;
+  const more = e.memory_bytes.reserved > e.memory_bytes.cpu + e.memory_bytes.gpu ? ` of ${bytes(e.memory_bytes.reserved)} reserved` : "";
+  c.small.textContent = `${e.model} version ${e.version}, ${memory}${more}`;
   c.generated.set(rate(now.generated), "tokens/s", `${number(e.generated_tokens)} in total`, pick("generated"), 10);
   c.prompt.set(rate(now.prompt), "tokens/s", `${number(e.prompt_tokens)} in total`, pick("prompt"), 10);
   c.running.set(number(now.running), now.running === 1 ? "request" : "requests", `at most ${number(e.requests.max)}`, pick("running"), 4);

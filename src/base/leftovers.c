@@ -1,0 +1,134 @@
+#include "base/leftovers.h"
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "base/str.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { MAX_NOTED = 16, QUIET_SECS = 60 };
+
+/* Whoever takes a path out of its slot owns it, so a signal never reads what is being freed. */
+static _Atomic(char *) noted[MAX_NOTED];
+
+void nrd_leftover_note(const char *path)
+{
+    char *copy = nrd_xstrdup(path);
+    for (int i = 0; i < MAX_NOTED; i++) {
+        char *none = NULL;
+        if (atomic_compare_exchange_strong(&noted[i], &none, copy)) {
+            return;
+        }
+    }
+    free(copy);
+}
+
+void nrd_leftover_forget(const char *path)
+{
+    for (int i = 0; i < MAX_NOTED; i++) {
+        char *p = atomic_exchange(&noted[i], NULL);
+        if (p && !strcmp(p, path)) {
+            free(p);
+            return;
+        }
+        if (p) {
+            atomic_store(&noted[i], p);
+        }
+    }
+}
+
+static void on_signal(int sig)
+{
+    for (int i = MAX_NOTED - 1; i >= 0; i--) {
+        const char *p = atomic_exchange(&noted[i], NULL);
+        if (p && unlink(p) != 0) {
+            rmdir(p);
+        }
+    }
+    raise(sig); /* SA_RESETHAND: now it ends the program */
+}
+
+void nrd_leftovers_remove_on_signals(void)
+{
+    static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
+    struct sigaction act = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND};
+
+    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) {
+        struct sigaction old;
+        if (sigaction(signals[i], NULL, &old) == 0 && old.sa_handler != SIG_IGN) {
+            sigaction(signals[i], &act, NULL);
+        }
+    }
+}
+
+/* "<name>.tmp.<pid>" of a program that is gone. */
+static bool is_leftover(const char *name)
+{
+    const char *tmp = NULL;
+    for (const char *p = name; (p = strstr(p, ".tmp.")) != NULL; p++) {
+        tmp = p;
+    }
+    long long pid = 0;
+    return tmp && nrd_parse_i64(tmp + 5, &pid) && pid > 0 && pid < 1 << 30 &&
+           kill((pid_t)pid, 0) != 0 && errno == ESRCH;
+}
+
+static time_t last_written(const char *path)
+{
+    struct stat st;
+    char **names = NULL;
+    size_t n = 0;
+    time_t last = stat(path, &st) == 0 ? st.st_mtime : 0;
+
+    if (nrd_path_is_dir(path)) {
+        nrd_error_free(nrd_dir_list(&names, &n, path));
+        for (size_t i = 0; i < n; i++) {
+            char *file = nrd_path_join(path, names[i]);
+            last = stat(file, &st) == 0 && st.st_mtime > last ? st.st_mtime : last;
+            free(file);
+        }
+        nrd_names_free(names, n);
+    }
+    return last;
+}
+
+void nrd_folder_remove(const char *dir)
+{
+    char **names = NULL;
+    size_t n = 0;
+    nrd_error_free(nrd_dir_list(&names, &n, dir));
+    for (size_t i = 0; i < n; i++) {
+        char *file = nrd_path_join(dir, names[i]);
+        unlink(file);
+        free(file);
+    }
+    nrd_names_free(names, n);
+    rmdir(dir);
+}
+
+void nrd_leftovers_sweep(const char *dir)
+{
+    char **names = NULL;
+    size_t n = 0;
+    nrd_error_free(nrd_dir_list(&names, &n, dir)); /* a folder that is not there has none */
+    for (size_t i = 0; i < n; i++) {
+        char *path = nrd_path_join(dir, names[i]);
+        if (is_leftover(names[i]) && time(NULL) - last_written(path) > QUIET_SECS) {
+            if (nrd_path_is_dir(path)) {
+                nrd_folder_remove(path);
+            } else {
+                unlink(path);
+            }
+        }
+        free(path);
+    }
+    nrd_names_free(names, n);
+}

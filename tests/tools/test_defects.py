@@ -1,0 +1,107 @@
+"""What the tools leave behind, what they say first, and what they say when something is missing."""
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BIN = pathlib.Path(os.environ.get("NEREID_BIN", ROOT / "build/bin"))
+NEREID = os.environ.get("NEREID", str(BIN / "nereid"))
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("defects") / "llama"
+    subprocess.run([sys.executable, ROOT / "tests/tinymodel/make_model.py", "--arch", "llama", "--out", folder],
+                   check=True, stdout=subprocess.DEVNULL)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def real():
+    r = subprocess.run([ROOT / "scripts/fetch_model", "smollm2"], capture_output=True, text=True)
+    if r.returncode:
+        pytest.skip(f"model: {r.stderr.strip()}")
+    return r.stdout.strip()
+
+
+def nereid(*words, **env):
+    return subprocess.run([NEREID, *map(str, words)], capture_output=True, text=True, env=dict(os.environ, **env))
+
+
+def wait_for(condition, process):
+    end = time.monotonic() + 60
+    while not condition():
+        assert process.poll() is None and time.monotonic() < end
+        time.sleep(0.001)
+
+
+@pytest.mark.parametrize("sig", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("verb,ending", [("build", "rank0.engine.tmp.*"), ("convert", "rank0.safetensors.tmp.*")])
+def test_a_signal_leaves_nothing(real, tmp_path, verb, ending, sig):
+    """With one thread, requantizing takes long enough for the file to be seen."""
+    words = ["--workers", "1", "--dtype", "float32", "--quantize", "q4_0"] if verb == "build" else ["--quantize", "q4_0"]
+    p = subprocess.Popen([NEREID, verb, real, "--output_dir", tmp_path, *words], stdout=subprocess.DEVNULL,
+                         stderr=subprocess.DEVNULL)
+    wait_for(lambda: list(tmp_path.glob(ending)), p)
+    p.send_signal(sig)
+    assert p.wait(30) == -sig
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_signal_leaves_no_folder_in_the_cache(real, tmp_path):
+    p = subprocess.Popen([NEREID, "run", real, "-p", "x"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                         env=dict(os.environ, NEREID_CACHE=str(tmp_path)))
+    wait_for(lambda: list(tmp_path.glob("engines/*.tmp.*/rank0.engine.tmp.*")), p)
+    p.send_signal(signal.SIGTERM)
+    assert p.wait(30) == -signal.SIGTERM
+    assert list((tmp_path / "engines").iterdir()) == []
+
+
+def test_a_signal_leaves_no_temporary_engine(model, tmp_path):
+    p = subprocess.Popen([NEREID, "chat", model], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+                         stderr=subprocess.DEVNULL, env=dict(os.environ, TMPDIR=str(tmp_path)))
+    wait_for(lambda: list(tmp_path.glob("*/config.json")), p)
+    p.send_signal(signal.SIGTERM)
+    assert p.wait(30) == -signal.SIGTERM
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_crash_left_is_swept(model, tmp_path):
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    old, new, alive = (tmp_path / f"rank0.engine.tmp.{n}" for n in (dead.pid, f"0{dead.pid}", os.getpid()))
+    for f in (old, new, alive):
+        f.write_bytes(b"half")
+    for f in (old, alive):
+        os.utime(f, (0, 0))
+    assert nereid("build", model, "--output_dir", tmp_path).returncode == 0
+    assert not old.exists() and new.exists() and alive.exists()
+
+
+def test_steady_wants_enough_requests(model):
+    few = nereid("bench", "throughput", model, "--num_requests", 4, "--concurrency", 4, "--steady")
+    assert few.returncode == 2 and "more than --concurrency 4" in few.stderr and "nan" not in few.stdout
+    short = nereid("bench", "throughput", model, "--num_requests", 9, "--concurrency", 8, "--steady", "--output_mean", 1)
+    assert short.returncode in (0, 1) and "nan" not in short.stdout
+    assert short.returncode == 0 or "more --num_requests" in short.stderr
+
+
+def test_a_device_is_looked_for_before_an_engine_is_packed(real, tmp_path):
+    r = nereid("run", real, "--device", "gpu", "-p", "hi", NEREID_CACHE=str(tmp_path))
+    assert r.returncode == 1 and list(tmp_path.iterdir()) == []
+    for part in ("known are cpu", "nereid_gpu.so", "/../lib", "NEREID_DEVICE_DIR", "make CUDA=1"):
+        assert part in r.stderr
+
+
+def test_a_copied_program_says_what_is_missing(model, tmp_path):
+    copy = shutil.copy(NEREID, tmp_path / "nereid")
+    r = subprocess.run([copy, "serve", model], capture_output=True, text=True,
+                       env=dict(os.environ, NEREID_CACHE=str(tmp_path / "cache")))
+    assert r.returncode == 1 and "/tritonserver' is missing" in r.stderr and "backends" in r.stderr
+    assert not (tmp_path / "cache").exists()
