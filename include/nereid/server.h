@@ -2,7 +2,8 @@
  *
  * Purpose   A backend finds out while it serves that a model cannot go on; the program around the
  *           server wants to know.
- * Owner     Any thread; both return at once.
+ *           And whoever keeps what it once read of a model wants to know when that is still true.
+ * Owner     Any thread; all return at once.
  * ABI       Who also runs with other builds of libtritonserver.so refers to them weakly (#pragma weak)
  *           and does without where they are NULL.
  */
@@ -12,6 +13,7 @@
 #include "triton/core/tritonbackend.h"
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #define NRD_SERVER_API __attribute__((visibility("default")))
 
@@ -22,5 +24,10 @@ NRD_SERVER_API void nrd_backend_model_failed(TRITONBACKEND_Model *model, const c
 
 /* Whether a model failed that way and has neither been loaded again nor unloaded. */
 NRD_SERVER_API bool nrd_server_has_failed(TRITONSERVER_Server *server);
+
+/* Which load of a model a request for this version (-1: the newest) would run on: a number that no
+ * other load of this process has. 0: no version of it is ready. */
+NRD_SERVER_API uint64_t nrd_server_load_number(TRITONSERVER_Server *server, const char *model,
+                                               int64_t version);
 
 #endif

@@ -149,6 +149,19 @@ static nrd_error *get_model(nrd_model **out, nrd_server *s, const char *name, in
     return nrd_repo_get(out, s->repo, name, version);
 }
 
+uint64_t nrd_server_load_number(TRITONSERVER_Server *server, const char *model, int64_t version)
+{
+    nrd_model *m;
+    nrd_error *err = get_model(&m, of_api(server), model, version);
+    if (err) {
+        nrd_error_free(err);
+        return 0;
+    }
+    const uint64_t number = m->load_number;
+    nrd_model_unref(m);
+    return number;
+}
+
 TRITONSERVER_Error *TRITONSERVER_ServerModelBatchProperties(TRITONSERVER_Server *server,
                                                             const char *model_name,
                                                             const int64_t model_version,

@@ -27,7 +27,8 @@ struct nrd_model { /* TRITONBACKEND_Model */
     char *name;
     char *namespace; /* namespace: the repository it came from, or "" */
     int64_t version;
-    char *dir;          /* the model's folder */
+    uint64_t load_number; /* no other load of this process has it; from 1 */
+    char *dir;            /* the model's folder */
     nrd_config *config; /* fixed once the model is ready */
     bool config_open;   /* during ModelInitialize: ModelSetConfig may replace it */
     bool auto_complete;

@@ -154,6 +154,7 @@ static nrd_error *build(nrd_model *m)
 nrd_error *nrd_model_new(nrd_model **out, nrd_context *ctx, const char *namespace, const char *name,
                          int64_t version, const char *dir, nrd_config *cfg)
 {
+    static _Atomic uint64_t n_loads;
     nrd_model *m = nrd_xcalloc(1, sizeof *m);
     uint64_t start = nrd_now_ns();
     nrd_error *err;
@@ -164,6 +165,7 @@ nrd_error *nrd_model_new(nrd_model **out, nrd_context *ctx, const char *namespac
     m->name = nrd_xstrdup(name);
     m->namespace = nrd_xstrdup(namespace);
     m->version = version;
+    m->load_number = atomic_fetch_add(&n_loads, 1) + 1;
     m->dir = nrd_xstrdup(dir);
     m->config = cfg;
     pthread_mutex_init(&m->mu, NULL);

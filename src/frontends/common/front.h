@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "frontends/common/limit.h"
+#include "frontends/common/models.h"
 #include "frontends/common/shm.h"
 #include "frontends/common/tracer.h"
 #include "frontends/options.h"
@@ -20,6 +21,7 @@ typedef struct nrd_front {
     const nrd_options *options; /* borrows */
     nrd_tracer *tracer;         /* borrows */
     nrd_shm *shm;               /* owns */
+    nrd_models *models;         /* owns */
     TRITONSERVER_ResponseAllocator *allocator; /* owns */
     nrd_limit limit;
 } nrd_front;

@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "frontends/common/cuda_ipc.h"
+#include "frontends/common/message.h"
 #include "grpc_service.pb-c.h"
 #include "health.pb-c.h"
 
@@ -88,12 +89,7 @@ static nrd_error *from_document(nrd_grpc_call *call, TRITONSERVER_Message *docum
                                 ProtobufCMessage **out)
 {
     nrd_json_doc *doc = NULL;
-    const char *text;
-    size_t n;
-    nrd_error *err = nrd_from_triton(TRITONSERVER_MessageSerializeToJson(document, &text, &n));
-    if (!err) {
-        err = nrd_json_parse(&doc, text, n, NULL);
-    }
+    nrd_error *err = nrd_from_message(&doc, NULL, document);
     if (!err) {
         nrd_json root = *nrd_json_root(doc), outer = {.type = NRD_JSON_OBJECT, .n = 1};
         if (wrap) {
@@ -104,7 +100,6 @@ static nrd_error *from_document(nrd_grpc_call *call, TRITONSERVER_Message *docum
         err = nrd_grpc_message_from_json(&call->arena, type, wrap ? &outer : &root, out);
     }
     nrd_json_doc_free(doc);
-    nrd_error_free(nrd_from_triton(TRITONSERVER_MessageDelete(document)));
     return err;
 }
 

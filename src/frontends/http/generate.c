@@ -24,24 +24,24 @@ static nrd_error *no_fit(const char *name)
 
 /* The metadata's shape with its dynamic dimensions filled in for `count` elements: fixed ones
  * divide, the innermost dynamic one takes what is left, the others become 1. */
-static nrd_error *fit_shape(const char *name, const nrd_json *shape, size_t count, int64_t *dims)
+static nrd_error *fit_shape(const nrd_model_input *in, size_t count, int64_t *dims)
 {
-    for (size_t i = 0; i < shape->n; i++) {
-        dims[i] = nrd_json_int(&shape->child[i], 0);
+    for (size_t i = 0; i < in->n_dims; i++) {
+        dims[i] = in->dims[i];
         if (dims[i] != -1) {
             if (dims[i] <= 0 || count % (size_t)dims[i] != 0) {
-                return no_fit(name);
+                return no_fit(in->name);
             }
             count /= (size_t)dims[i];
         }
     }
-    for (size_t i = shape->n; i-- > 0;) {
+    for (size_t i = in->n_dims; i-- > 0;) {
         if (dims[i] == -1) {
             dims[i] = (int64_t)count;
             count = 1;
         }
     }
-    return count == 1 ? NULL : no_fit(name);
+    return count == 1 ? NULL : no_fit(in->name);
 }
 
 static nrd_error *of_input(const char *name, nrd_error *err)
@@ -49,45 +49,31 @@ static nrd_error *of_input(const char *name, nrd_error *err)
     return nrd_error_wrap(err, "input '%s'", name);
 }
 
-static nrd_error *set_input(nrd_http_call *call, const nrd_json *value, const nrd_json *meta)
+static nrd_error *set_input(nrd_http_call *call, const nrd_json *value, const nrd_model_input *in)
 {
-    const char *name = value->key;
-    const nrd_json *shape = nrd_json_get(meta, "shape");
-    TRITONSERVER_DataType type =
-        TRITONSERVER_StringToDataType(nrd_json_get_str(meta, "datatype", ""));
-    size_t count = nrd_json_is(value, NRD_JSON_ARRAY) ? value->n : 1, size;
+    const size_t count = nrd_json_is(value, NRD_JSON_ARRAY) ? value->n : 1;
     int64_t dims[NRD_INFER_MAX_DIMS];
+    size_t size;
 
-    if (!nrd_json_is(shape, NRD_JSON_ARRAY) || shape->n > NRD_INFER_MAX_DIMS) {
-        return nrd_errorf(NRD_ERR_INTERNAL,
-                          "Unexpected 'shape' not found in model metadata for input '%s'", name);
+    if (in->n_dims > NRD_INFER_MAX_DIMS) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "input '%s' has more than %d dimensions", in->name,
+                          NRD_INFER_MAX_DIMS);
     }
-    NRD_TRY(of_input(name, nrd_tensor_json_size(value, type, count, &size)));
-    NRD_TRY(fit_shape(name, shape, count, dims));
+    NRD_TRY(of_input(in->name, nrd_tensor_json_size(value, in->type, count, &size)));
+    NRD_TRY(fit_shape(in, count, dims));
     char *bytes = nrd_arena_alloc(&call->infer.arena, size ? size : 1);
     if (!bytes) {
         return nrd_error_no_memory();
     }
-    NRD_TRY(of_input(name, nrd_tensor_json_read(value, name, type, bytes, size)));
-    NRD_TRY(nrd_infer_add_input(&call->infer, name, type, dims, shape->n));
-    return nrd_infer_append(&call->infer, name, bytes, size);
+    NRD_TRY(of_input(in->name, nrd_tensor_json_read(value, in->name, in->type, bytes, size)));
+    NRD_TRY(nrd_infer_add_input(&call->infer, in->name, in->type, dims, in->n_dims));
+    return nrd_infer_append(&call->infer, in->name, bytes, size);
 }
 
-static const nrd_json *find_input(const nrd_json *inputs, const char *name)
+static nrd_error *set_value(nrd_http_call *call, const nrd_json *value, const nrd_model_info *model)
 {
-    for (size_t i = 0; i < nrd_json_len(inputs); i++) {
-        if (strcmp(nrd_json_get_str(&inputs->child[i], "name", ""), name) == 0) {
-            return &inputs->child[i];
-        }
-    }
-    return NULL;
-}
-
-static nrd_error *set_value(nrd_http_call *call, const nrd_json *value, const nrd_json *inputs)
-{
-    const nrd_json *meta = find_input(inputs, value->key);
-    return meta ? set_input(call, value, meta)
-                : nrd_http_set_parameter(call, value->key, value);
+    const nrd_model_input *in = nrd_model_info_input(model, value->key);
+    return in ? set_input(call, value, in) : nrd_http_set_parameter(call, value->key, value);
 }
 
 static nrd_error *set_id(nrd_http_call *call, const nrd_json *id)
@@ -99,9 +85,10 @@ static nrd_error *set_id(nrd_http_call *call, const nrd_json *id)
     return nrd_from_triton(TRITONSERVER_InferenceRequestSetId(call->infer.request, id->str));
 }
 
-static nrd_error *set_nested(nrd_http_call *call, const nrd_json *object, const nrd_json *inputs)
+static nrd_error *set_nested(nrd_http_call *call, const nrd_json *object,
+                             const nrd_model_info *model)
 {
-    if (find_input(inputs, object->key)) {
+    if (nrd_model_info_input(model, object->key)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG,
                           "Keyword '%s' for nested schema also given as input tensor name",
                           object->key);
@@ -113,7 +100,7 @@ static nrd_error *set_nested(nrd_http_call *call, const nrd_json *object, const 
                           object->key);
     }
     for (size_t i = 0; i < object->n; i++) {
-        nrd_error *err = set_value(call, &object->child[i], inputs);
+        nrd_error *err = set_value(call, &object->child[i], model);
         if (err) {
             return nrd_error_wrap(err, "Converting keyword: '%s'", object->key);
         }
@@ -121,7 +108,8 @@ static nrd_error *set_nested(nrd_http_call *call, const nrd_json *object, const 
     return NULL;
 }
 
-static nrd_error *read_document(nrd_http_call *call, const nrd_json *root, const nrd_json *inputs)
+static nrd_error *read_document(nrd_http_call *call, const nrd_json *root,
+                                const nrd_model_info *model)
 {
     if (!nrd_json_is(root, NRD_JSON_OBJECT)) {
         return nrd_errorf(NRD_ERR_INTERNAL, "attempt to get members for non-object");
@@ -129,34 +117,17 @@ static nrd_error *read_document(nrd_http_call *call, const nrd_json *root, const
     for (size_t i = 0; i < root->n; i++) {
         const nrd_json *v = &root->child[i];
         if (strcmp(v->key, "parameters") == 0) {
-            NRD_TRY(set_nested(call, v, inputs));
+            NRD_TRY(set_nested(call, v, model));
         } else if (strcmp(v->key, "id") == 0) {
             NRD_TRY(set_id(call, v));
-            if (find_input(inputs, "id")) {
-                NRD_TRY(set_value(call, v, inputs));
+            if (nrd_model_info_input(model, "id")) {
+                NRD_TRY(set_value(call, v, model));
             }
         } else {
-            NRD_TRY(set_value(call, v, inputs));
+            NRD_TRY(set_value(call, v, model));
         }
     }
     return NULL;
-}
-
-/* Asks the core anew for every request: a reloaded model may have other inputs. */
-static nrd_error *input_metadata(nrd_http_api *api, const char *model, int64_t version,
-                                 nrd_json_doc **out)
-{
-    TRITONSERVER_Message *message = NULL;
-    const char *text;
-    size_t n;
-    NRD_TRY(nrd_from_triton(
-        TRITONSERVER_ServerModelMetadata(api->server, model, version, &message)));
-    nrd_error *err = nrd_from_triton(TRITONSERVER_MessageSerializeToJson(message, &text, &n));
-    if (!err) {
-        err = nrd_json_parse(out, text, n, NULL);
-    }
-    nrd_error_free(nrd_from_triton(TRITONSERVER_MessageDelete(message)));
-    return err;
 }
 
 /* ---- writing an answer: keys in alphabetical order ---- */
@@ -366,12 +337,13 @@ static void generate(nrd_http_api *api, nrd_http_request *req, const nrd_http_ro
                      bool stream)
 {
     nrd_http_call *call = NULL;
-    nrd_json_doc *meta = NULL, *doc = NULL;
+    const nrd_model_info *model = NULL;
+    nrd_json_doc *doc = NULL;
     nrd_error *err = NULL;
     int64_t version;
 
     NRD_TRY_GOTO(nrd_http_parse_version(route->version, &version), err, out);
-    NRD_TRY_GOTO(input_metadata(api, route->model, version, &meta), err, out);
+    NRD_TRY_GOTO(nrd_models_get(api->front->models, route->model, version, &model), err, out);
     if (nrd_http_content_encoding(nrd_http_find_field(&req->head, "Content-Encoding")) !=
         NRD_ENCODING_IDENTITY) {
         err = nrd_errorf(NRD_ERR_INVALID_ARG,
@@ -382,14 +354,12 @@ static void generate(nrd_http_api *api, nrd_http_request *req, const nrd_http_ro
     call->stream = stream;
     call->on_response = stream ? on_stream_response : on_single_response;
     NRD_TRY_GOTO(nrd_http_parse_json(&doc, req->body, req->body_n), err, out);
-    NRD_TRY_GOTO(
-        read_document(call, nrd_json_root(doc), nrd_json_get(nrd_json_root(meta), "inputs")), err,
-        out);
+    NRD_TRY_GOTO(read_document(call, nrd_json_root(doc), model), err, out);
     NRD_TRY_GOTO(nrd_http_forward_headers(call), err, out);
     NRD_TRY_GOTO(nrd_http_call_submit(call), err, out);
 
 out:
-    nrd_json_doc_free(meta);
+    nrd_model_info_unref(model);
     nrd_json_doc_free(doc);
     if (err) {
         if (call) {

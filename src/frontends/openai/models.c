@@ -2,30 +2,16 @@
 #include "frontends/openai/internal.h"
 
 #include "base/clock.h"
+#include "frontends/common/message.h"
 
 #include <string.h>
 
 #define RECHECK_NS 1000000000ull /* a reloaded model may have another tokenizer */
 
-static nrd_error *from_message(TRITONSERVER_Error *e, TRITONSERVER_Message *m, nrd_json_doc **out)
+static nrd_error *get_info(nrd_openai *o, const char *name, const nrd_model_info **out)
 {
-    const char *text;
-    size_t n;
-    NRD_TRY(nrd_from_triton(e));
-    nrd_error *err = nrd_from_triton(TRITONSERVER_MessageSerializeToJson(m, &text, &n));
-    if (!err) {
-        err = nrd_json_parse(out, text, n, NULL);
-    }
-    nrd_error_free(nrd_from_triton(TRITONSERVER_MessageDelete(m)));
-    return err;
-}
-
-static nrd_error *get_config(nrd_openai *o, const char *name, nrd_json_doc **out)
-{
-    TRITONSERVER_Message *m = NULL;
     *out = NULL;
-    TRITONSERVER_Error *e = TRITONSERVER_ServerModelConfig(o->api->server, name, -1, 1, &m);
-    return from_message(e, m, out);
+    return nrd_models_get(o->api->front->models, name, -1, out);
 }
 
 /* A parameter of a configuration; NULL when it is not set or still a ${placeholder}. */
@@ -89,16 +75,13 @@ static nrd_error *take_llm(oai_model *m, const char *llm, const nrd_json *config
 /* One model of those behind a name. */
 static nrd_error *take_step(nrd_openai *o, const char *step, oai_model *m)
 {
-    nrd_json_doc *doc = NULL;
-    nrd_error *err = get_config(o, step, &doc);
-    const nrd_json *config = nrd_json_root(doc);
-    if (!err && is_llm(config)) {
-        err = take_llm(m, step, config);
-    }
+    const nrd_model_info *info;
+    NRD_TRY(get_info(o, step, &info));
+    nrd_error *err = is_llm(info->config) ? take_llm(m, step, info->config) : NULL;
     if (!err) {
-        set(&m->tokenizer_dir, parameter(config, "tokenizer_dir"));
+        set(&m->tokenizer_dir, parameter(info->config, "tokenizer_dir"));
     }
-    nrd_json_doc_free(doc);
+    nrd_model_info_unref(info);
     return err;
 }
 
@@ -125,15 +108,15 @@ static nrd_error *take_config(nrd_openai *o, const char *name, const nrd_json *c
 
 static nrd_error *look_up(nrd_openai *o, const char *name, oai_model *m)
 {
-    nrd_json_doc *doc = NULL;
-    nrd_error *err = get_config(o, name, &doc);
+    const nrd_model_info *info;
+    nrd_error *err = get_info(o, name, &info);
     if (err && nrd_error_get_code(err) != NRD_ERR_UNAVAILABLE) {
         nrd_error_free(err);
         return nrd_errorf(NRD_ERR_NOT_FOUND, "does not exist");
     }
     NRD_TRY(err);
-    err = take_config(o, name, nrd_json_root(doc), m);
-    nrd_json_doc_free(doc);
+    err = take_config(o, name, info->config, m);
+    nrd_model_info_unref(info);
     if (!err && (!m->llm || !m->tokenizer_dir)) {
         err = nrd_errorf(NRD_ERR_NOT_FOUND, "is no language model with a tokenizer");
     }
@@ -146,7 +129,7 @@ static nrd_error *ready_models(nrd_openai *o, nrd_json_doc **out)
     *out = NULL;
     TRITONSERVER_Error *e =
         TRITONSERVER_ServerModelIndex(o->api->server, TRITONSERVER_INDEX_FLAG_READY, &message);
-    return from_message(e, message, out);
+    return nrd_from_message(out, e, message);
 }
 
 /* A ready model whose parameter served_model_name has this name; *out_found false: none. */
@@ -160,14 +143,14 @@ static nrd_error *look_up_served(nrd_openai *o, const char *name, oai_model *m, 
     const nrd_json *list = nrd_json_root(index);
     for (size_t i = 0; i < nrd_json_len(list) && !found && !err; i++) {
         const char *model = nrd_json_get_str(&list->child[i], "name", "");
-        nrd_json_doc *doc = NULL;
-        nrd_error_free(get_config(o, model, &doc)); /* it may have gone since */
-        const nrd_json *config = nrd_json_root(doc);
-        found = doc && is_llm(config) && list_has(parameter(config, "served_model_name"), name);
+        const nrd_model_info *info;
+        nrd_error_free(get_info(o, model, &info)); /* it may have gone since */
+        found = info && is_llm(info->config) &&
+                list_has(parameter(info->config, "served_model_name"), name);
         if (found) {
             err = look_up(o, model, m);
         }
-        nrd_json_doc_free(doc);
+        nrd_model_info_unref(info);
     }
     nrd_json_doc_free(index);
     *out_found = found;

@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "base/metric.h"
+#include "frontends/common/message.h"
 
 #include <math.h>
 #include <string.h>
@@ -11,21 +12,6 @@
 typedef struct label {
     const char *name, *value;
 } label;
-
-/* Takes e and m always. */
-static nrd_error *from_message(nrd_json_doc **out, TRITONSERVER_Error *e, TRITONSERVER_Message *m)
-{
-    const char *text;
-    size_t n;
-
-    NRD_TRY(nrd_from_triton(e));
-    nrd_error *err = nrd_from_triton(TRITONSERVER_MessageSerializeToJson(m, &text, &n));
-    if (!err) {
-        err = nrd_json_parse(out, text, n, NULL);
-    }
-    nrd_error_free(nrd_from_triton(TRITONSERVER_MessageDelete(m)));
-    return err;
-}
 
 /* *out stays NULL where the server has no metrics, or a core has none in this form. */
 static nrd_error *read_metrics(nrd_json_doc **out, TRITONSERVER_Server *server)
@@ -174,22 +160,20 @@ static void put_steps(nrd_str *out, const engine *e)
 }
 
 /* The first name under which /v1 offers the model, else its own. */
-static void put_name(nrd_str *out, TRITONSERVER_Server *server, const char *model)
+static void put_name(nrd_str *out, nrd_models *models, const char *model)
 {
-    TRITONSERVER_Message *m = NULL;
-    nrd_json_doc *doc = NULL;
-    TRITONSERVER_Error *e = TRITONSERVER_ServerModelConfig(server, model, -1, 1, &m);
-    nrd_error_free(from_message(&doc, e, m)); /* it may have gone since */
-    const nrd_json *p = nrd_json_get(nrd_json_root(doc), "parameters");
+    const nrd_model_info *info = NULL;
+    nrd_error_free(nrd_models_get(models, model, -1, &info)); /* it may have gone since */
+    const nrd_json *p = nrd_json_get(info ? info->config : NULL, "parameters");
     const char *names = nrd_json_get_str(nrd_json_get(p, "served_model_name"), "string_value", "");
     size_t n = strncmp(names, "${", 2) ? strcspn(names, ",") : 0;
 
     nrd_str_puts(out, ",\"name\":");
     nrd_json_put_string(out, n ? names : model, n ? n : strlen(model));
-    nrd_json_doc_free(doc);
+    nrd_model_info_unref(info);
 }
 
-static void put_engine(nrd_str *out, const engine *e, TRITONSERVER_Server *server)
+static void put_engine(nrd_str *out, const engine *e, nrd_models *models)
 {
     static const char *const requests[] = {"active", "waiting", "scheduled", "context", "max"};
     static const char *const blocks[] = {"max", "used", "free", "reused", "tokens_per"};
@@ -199,7 +183,7 @@ static void put_engine(nrd_str *out, const engine *e, TRITONSERVER_Server *serve
     nrd_json_put_cstr(out, e->model);
     nrd_str_puts(out, ",\"version\":");
     nrd_json_put_cstr(out, e->version);
-    put_name(out, server, e->model);
+    put_name(out, models, e->model);
     put_gauges(out, e, "requests", "nv_trt_llm_request_metrics", "request_type", requests, 5);
     put_gauges(out, e, "kv_blocks", "nv_trt_llm_kv_cache_block_metrics", "kv_cache_block_type", blocks,
                5);
@@ -221,7 +205,7 @@ static void put_engine(nrd_str *out, const engine *e, TRITONSERVER_Server *serve
     nrd_str_putc(out, '}');
 }
 
-static void put_engines(nrd_str *out, const nrd_json *metrics, TRITONSERVER_Server *server)
+static void put_engines(nrd_str *out, const nrd_json *metrics, nrd_models *models)
 {
     const nrd_json *list = nrd_json_get(metrics, "nv_trt_llm_general_metrics");
     bool first = true;
@@ -233,7 +217,7 @@ static void put_engines(nrd_str *out, const nrd_json *metrics, TRITONSERVER_Serv
                           nrd_json_get_str(labels, "version", "")};
         if (!strcmp(nrd_json_get_str(labels, "general_type", ""), "timestamp")) {
             nrd_str_puts(out, first ? "" : ",");
-            put_engine(out, &e, server);
+            put_engine(out, &e, models);
             first = false;
         }
     }
@@ -292,10 +276,10 @@ static nrd_error *put_models(nrd_str *out, TRITONSERVER_Server *server, const nr
     nrd_error *err = NULL;
 
     TRITONSERVER_Error *e = TRITONSERVER_ServerModelIndex(server, 0, &m);
-    NRD_TRY_GOTO(from_message(&index, e, m), err, done);
+    NRD_TRY_GOTO(nrd_from_message(&index, e, m), err, done);
     m = NULL;
     e = TRITONSERVER_ServerModelStatistics(server, "", -1, &m);
-    NRD_TRY_GOTO(from_message(&stats, e, m), err, done);
+    NRD_TRY_GOTO(nrd_from_message(&stats, e, m), err, done);
     const nrd_json *rows = nrd_json_root(index);
     nrd_str_puts(out, ",\"models\":[");
     for (size_t i = 0; i < nrd_json_len(rows); i++) {
@@ -372,7 +356,7 @@ nrd_error *nrd_ui_put_stats(nrd_str *out, const nrd_http_api *api, uint64_t sinc
                    o->api_keys.n > 0 || o->api_key_file[0] ? "true" : "false",
                    doc ? "true" : "false");
     nrd_error *err = put_models(out, api->server, metrics);
-    put_engines(out, metrics, api->server);
+    put_engines(out, metrics, api->front->models);
     put_machine(out, metrics);
     nrd_str_putc(out, '}');
     nrd_json_doc_free(doc);

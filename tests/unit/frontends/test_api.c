@@ -14,6 +14,7 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "frontends/http/api.h"
+#include "nereid/server.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -167,11 +168,25 @@ TRITONSERVER_Error *TRITONSERVER_ServerMetadata(TRITONSERVER_Server *s, TRITONSE
     (void)s;
     return message(m, "{\"name\":\"triton\"}");
 }
+static _Atomic uint64_t load_number = 1; /* of every model */
+static atomic_int n_metadata;            /* times that a model's metadata were asked for */
+
+uint64_t nrd_server_load_number(TRITONSERVER_Server *s, const char *model, int64_t version)
+{
+    TRITONSERVER_Error *e = known(model);
+    (void)s;
+    (void)version;
+    if (e) {
+        TRITONSERVER_ErrorDelete(e);
+    }
+    return e ? 0 : load_number;
+}
 TRITONSERVER_Error *TRITONSERVER_ServerModelMetadata(TRITONSERVER_Server *s, const char *model,
                                                      const int64_t version,
                                                      TRITONSERVER_Message **m)
 {
     TRITONSERVER_Error *e = known(model);
+    atomic_fetch_add(&n_metadata, 1);
     (void)s;
     (void)version;
     if (e) {
@@ -1038,6 +1053,20 @@ static void test_generate_maps_keys_and_sorts_the_answer(void **state)
            200, "{\"F\":1.5,\"IN\":[1,2,3,4],\"model_name\":\"echo\",\"model_version\":\"1\"}");
 }
 
+static void test_generate_reads_a_model_once_a_load(void **state)
+{
+    (void)state;
+    const int before = atomic_load(&n_metadata);
+    for (int i = 0; i < 5; i++) {
+        assert_int_equal(call("POST", "/v2/models/gen/generate", "{\"text\":\"a\",\"n\":1}"), 200);
+    }
+    assert_int_equal(atomic_load(&n_metadata) - before, 1);
+    atomic_fetch_add(&load_number, 1);
+    assert_int_equal(call("POST", "/v2/models/gen/generate", "{\"text\":\"a\",\"n\":1}"), 200);
+    assert_int_equal(atomic_load(&n_metadata) - before, 2);
+    assert_int_equal(call("POST", "/v2/models/none/generate", "{}"), 404);
+}
+
 static void test_generate_errors(void **state)
 {
     (void)state;
@@ -1200,6 +1229,7 @@ int main(void)
         T(test_infer_errors_say_what_is_wrong),
         T(test_shared_memory_carries_inputs_and_outputs),
         T(test_generate_maps_keys_and_sorts_the_answer),
+        T(test_generate_reads_a_model_once_a_load),
         T(test_generate_errors),
         T(test_stream_sends_events_and_no_marker),
         T(test_disconnect_cancels),
