@@ -19,36 +19,54 @@ else
 B := build/$(BUILD)
 endif
 
+PKG_CONFIG ?= pkg-config
+ifeq ($(BUILD),arm64)
+CC := $(firstword $(filter ccache,$(CC))) aarch64-linux-gnu-gcc
+PKG_CONFIG := false
+endif
+ARCH := $(firstword $(subst -, ,$(shell $(CC) -dumpmachine)))
+# What makes a fault in a parser harder to use. `make HARDEN=` builds without.
+HARDEN ?= -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=3 -fstack-protector-strong $(HARDEN_$(ARCH))
+HARDEN_x86_64 := -fcf-protection -fstack-clash-protection
+HARDEN_aarch64 := -mbranch-protection=standard -fstack-clash-protection
+
 WARN := -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes -Wvla
 ifdef WERROR
 WARN += -Werror
 endif
-OPT_release := -O2 -g -fno-omit-frame-pointer
+OPT_release := -O2 -g -fno-omit-frame-pointer $(HARDEN)
 OPT_asan := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
 OPT_tsan := -O1 -g -fsanitize=thread -fno-omit-frame-pointer
 OPT_debug := -O0 -g3 -DNRD_DEBUG
 # For ARM from another machine: the engine, which needs no library (see the target `arm64-test`).
 OPT_arm64 := $(OPT_release)
 OPT := $(OPT_$(BUILD))
-PKG_CONFIG ?= pkg-config
-ifeq ($(BUILD),arm64)
-CC := $(firstword $(filter ccache,$(CC))) aarch64-linux-gnu-gcc
-PKG_CONFIG := false
-endif
+
+# $(call remember,FILE,TEXT) keeps TEXT in FILE and writes it only when it is another text: what
+# depends on FILE is then made again.
+remember = $(shell mkdir -p $(dir $(1)); t='$(subst ','\'',$(2))'; \
+    [ "$$(cat $(1) 2>/dev/null)" = "$$t" ] || printf '%s\n' "$$t" > $(1))
+hash := \#
 
 NRD_VERSION := 0.1.0
-NRD_COMMIT := $(shell git rev-parse --short=10 HEAD 2>/dev/null || echo unknown)
-CFLAGS := -std=c11 -D_GNU_SOURCE -fPIC -fvisibility=hidden -ffp-contract=off $(WARN) $(OPT) \
-          -Isrc -Iinclude -I$(B)/gen -DNRD_VERSION='"$(NRD_VERSION)"' $(CFLAGS_EXTRA)
-LDFLAGS := $(OPT) -pthread -Wl,--as-needed $(LDFLAGS_EXTRA)
+$(call remember,$(B)/gen/commit.h,$(hash)define NRD_COMMIT "$(shell git rev-parse --short=10 HEAD 2>/dev/null || echo unknown)")
+
+# CFLAGS, CPPFLAGS and LDFLAGS are the user's, from the environment or the command line, and come
+# after these.
+NRD_CFLAGS := -std=c11 -D_GNU_SOURCE -fPIC -fvisibility=hidden -ffp-contract=off $(WARN) $(OPT) \
+              -Isrc -Iinclude -I$(B)/gen -DNRD_VERSION='"$(NRD_VERSION)"'
+NRD_LDFLAGS := $(OPT) -pthread -Wl,--as-needed -Wl,-z,relro,-z,now
+FLAGS_FILE := $(B)/obj/.flags
 LIBS_base := -lm -ldl -lpthread
 
 # ---- optional libraries: found at build time, `nereid --version` tells which are in ----
 pkg = $(shell $(PKG_CONFIG) --exists $(1) 2>/dev/null && echo yes)
 HAVE_PCRE2 := $(call pkg,libpcre2-8)
 HAVE_UTF8PROC := $(call pkg,libutf8proc)
-HAVE_PROTOBUFC := $(call pkg,libprotobuf-c)
-HAVE_EVENT := $(call pkg,libevent)
+HAVE_PROTOBUFC := $(and $(call pkg,libprotobuf-c),$(shell command -v protoc-c 2>/dev/null))
+HAVE_EVENT := $(and $(call pkg,libevent),$(call pkg,libevent_pthreads))
+HAVE_ZLIB := $(call pkg,zlib)
+HAVE_SERVER := $(and $(HAVE_PROTOBUFC),$(HAVE_EVENT),$(HAVE_ZLIB))
 HAVE_GRPC := $(and $(HAVE_PROTOBUFC),$(call pkg,grpc))
 grpc_CFLAGS := $(if $(HAVE_GRPC),-DNRD_HAVE_GRPC)
 text_CFLAGS := $(if $(HAVE_PCRE2),-DNRD_HAVE_PCRE2) $(if $(HAVE_UTF8PROC),-DNRD_HAVE_UTF8PROC)
@@ -78,8 +96,11 @@ BACKENDS := $(filter-out util,$(sort $(notdir $(patsubst %/,%,$(dir $(wildcard s
 -include src/backends/python/build.mk
 
 UNIT_SRC := $(sort $(shell find tests/unit tests/ops -name 'test_*.c' 2>/dev/null))
+ifeq ($(HAVE_SERVER),)
+UNIT_SRC := $(filter-out tests/unit/core/% tests/unit/frontends/%,$(UNIT_SRC))
+endif
 UNIT_BIN := $(patsubst tests/%.c,$(B)/tests/%,$(UNIT_SRC))
-ifneq ($(findstring x86_64,$(shell $(CC) -dumpmachine)),)
+ifeq ($(ARCH),x86_64)
 UNIT_BIN += $(B)/tests/ops/test_ops_amx
 endif
 FUZZ_SRC := $(filter-out $(if $(HAVE_PROTOBUFC),,%/fuzz_pbtext.c),$(sort $(wildcard tests/fuzz/fuzz_*.c)))
@@ -92,28 +113,40 @@ OBJ_proto := $(B)/obj/gen/model_config.pb-c.o # what the core needs; the rest be
 .PHONY: all engine server help clean deps unit
 .SECONDARY:
 
-all: engine server ## Build everything that this machine has the libraries for
+all: engine $(if $(HAVE_SERVER),server,no-server) ## Build everything that this machine has the libraries for
 
 # The CUDA plug-in takes minutes for all architectures: built where a GPU is, or with CUDA=1.
 WANT_CUDA := $(if $(NVCC),$(wildcard /dev/nvidiactl)$(CUDA))
 engine: $(B)/lib/libnereid.so $(B)/bin/nereid $(if $(WANT_CUDA),$(B)/lib/nereid_cuda.so) ## The engine and its tools: needs only a C compiler (CUDA plug-in where nvcc and a GPU are)
 
-ifeq ($(and $(HAVE_PROTOBUFC),$(HAVE_EVENT)),)
+no_server := The server needs libevent, zlib, protobuf-c and protoc-c: 'make deps' installs them.
+.PHONY: no-server
+no-server:
+	@echo "Warning: only the engine was built. $(no_server)" >&2
+ifeq ($(HAVE_SERVER),)
 server:
-	@echo "The server needs libevent, protobuf-c and protoc-c: run 'make deps'." >&2; exit 1
+	@echo "$(no_server)" >&2; exit 1
 else
 server: $(B)/lib/libtritonserver.so $(B)/bin/tritonserver \
         $(foreach b,$(BACKENDS),$(B)/backends/$(b)/libtriton_$(b).so) $(B)/share/nereid/.templates ## The server, its core and backends
 endif
 
 # ---- objects: headers found by the compiler, rebuilt when options change ----
-FLAGS_FILE := $(B)/obj/.flags
-$(shell mkdir -p $(B)/obj; f='$(CC) $(subst ','\'',$(filter-out -Werror,$(CFLAGS) $(text_CFLAGS) $(grpc_CFLAGS)))'; [ "$$(cat $(FLAGS_FILE) 2>/dev/null)" = "$$f" ] || echo "$$f" > $(FLAGS_FILE))
+$(call remember,$(FLAGS_FILE),$(CC) $(filter-out -Werror,$(NRD_CFLAGS)) $(CPPFLAGS) $(CFLAGS) $(text_CFLAGS) $(grpc_CFLAGS) $(NRD_LDFLAGS) $(LDFLAGS))
+# Objects that were made without -Werror prove nothing about warnings: with WERROR=1 all are made
+# again. The other way round they stay.
+UNPROVED := $(B)/obj/.unproved
+ifneq ($(findstring -Werror,$(WARN)),)
+$(shell [ ! -e $(UNPROVED) ] || { touch $(FLAGS_FILE); rm -f $(UNPROVED); })
+else
+mark_unproved := @touch $(UNPROVED)
+endif
 
 define compile
 	@mkdir -p $(@D)
 	@[ "$(V)" = 1 ] || echo "  CC  $<"
-	$(Q)$(CC) $(CFLAGS) $(1) -MMD -MP -c $< -o $@
+	$(mark_unproved)
+	$(Q)$(CC) $(NRD_CFLAGS) $(CPPFLAGS) $(CFLAGS) $(1) -MMD -MP -c $< -o $@
 endef
 
 $(B)/obj/text/%.o: src/text/%.c $(FLAGS_FILE)
@@ -122,14 +155,14 @@ $(B)/obj/text/%.o: src/text/%.c $(FLAGS_FILE)
 $(B)/obj/device/%.o: src/device/%.c $(FLAGS_FILE)
 	$(call compile,-O3 -fno-math-errno)
 $(B)/obj/executor/%.o: src/executor/%.c $(FLAGS_FILE)
-	$(call compile,$(text_CFLAGS) $(if $(PYTHON_INCLUDE),-DNRD_HAVE_PYTHON) -DNRD_COMMIT='"$(NRD_COMMIT)"')
+	$(call compile,$(text_CFLAGS) $(if $(PYTHON_INCLUDE),-DNRD_HAVE_PYTHON))
 $(B)/obj/frontends/common/header_pattern.o: src/frontends/common/header_pattern.c $(FLAGS_FILE)
 	$(call compile,$(text_CFLAGS))
 $(B)/obj/core/%.o: src/core/%.c $(FLAGS_FILE) | $(PROTO_C)
 	$(call compile,)
 $(B)/obj/backends/%.o: src/backends/%.c $(FLAGS_FILE)
 	$(call compile,)
-$(B)/obj/gen/%.o: $(B)/gen/%.c
+$(B)/obj/gen/%.o: $(B)/gen/%.c $(FLAGS_FILE)
 	$(call compile,-Wno-conversion -Wno-shadow)
 $(B)/obj/%.o: src/%.c $(FLAGS_FILE)
 	$(call compile,)
@@ -150,17 +183,17 @@ endef
 
 $(B)/lib/libnereid.so: $(OBJ_nereid)
 	$(link)
-	$(Q)$(CC) -shared -o $@ $^ $(LDFLAGS) $(text_LIBS) $(LIBS_base) -Wl,-soname,libnereid.so
+	$(Q)$(CC) -shared -o $@ $^ $(NRD_LDFLAGS) $(LDFLAGS) $(text_LIBS) $(LIBS_base) -Wl,-soname,libnereid.so
 $(B)/bin/nereid: $(OBJ_nereid) $(OBJ_tools)
 	$(link)
-	$(Q)$(CC) -o $@ $^ $(LDFLAGS) $(tools_LIBS) $(text_LIBS) $(LIBS_base)
+	$(Q)$(CC) -pie -o $@ $^ $(NRD_LDFLAGS) $(LDFLAGS) $(tools_LIBS) $(text_LIBS) $(LIBS_base)
 $(B)/lib/libtritonserver.so: $(OBJ_base) $(OBJ_core) $(OBJ_proto) $(wildcard src/core/libtritonserver.map)
 	$(link)
-	$(Q)$(CC) -shared -o $@ $(filter %.o,$^) $(LDFLAGS) $(proto_LIBS) $(LIBS_base) \
+	$(Q)$(CC) -shared -o $@ $(filter %.o,$^) $(NRD_LDFLAGS) $(LDFLAGS) $(proto_LIBS) $(LIBS_base) \
 	    $(addprefix -Wl$(comma)--version-script=,$(filter %.map,$^)) -Wl,-soname,libtritonserver.so
 $(B)/bin/tritonserver: $(OBJ_base_nereid) $(OBJ_frontends) $(B)/lib/libtritonserver.so $(B)/lib/libnereid.so
 	$(link)
-	$(Q)$(CC) -o $@ $(filter %.o,$^) $(LDFLAGS) -L$(B)/lib -ltritonserver -lnereid -levent -levent_pthreads -lz \
+	$(Q)$(CC) -pie -o $@ $(filter %.o,$^) $(NRD_LDFLAGS) $(LDFLAGS) -L$(B)/lib -ltritonserver -lnereid -levent -levent_pthreads -lz \
 	    $(frontends_LIBS) $(text_LIBS) $(LIBS_base) -Wl,-rpath,'$$ORIGIN/../lib'
 
 # One rule for every backend; <name>_BASE: instead of all of base, <name>_LIBS: its libraries.
@@ -170,7 +203,7 @@ define backend_rule
 $(B)/backends/$(1)/libtriton_$(1).so: $$(or $$($(1)_BASE),$$(OBJ_base)) $$(call obj_of,backends/util) $$(filter-out $(B)/obj/backends/python/stub/%,$$(call obj_of,backends/$(1))) \
         src/backends/backend.map $(B)/lib/libtritonserver.so $$($(1)_DEPS)
 	$$(link)
-	$$(Q)$$(CC) -shared -o $$@ $$(filter %.o,$$^) $$(LDFLAGS) -L$(B)/lib -ltritonserver $$($(1)_LIBS) \
+	$$(Q)$$(CC) -shared -o $$@ $$(filter %.o,$$^) $$(NRD_LDFLAGS) $$(LDFLAGS) -L$(B)/lib -ltritonserver $$($(1)_LIBS) \
 	    $$(LIBS_base) -Wl,--version-script=src/backends/backend.map \
 	    -Wl,-rpath,'$$$$ORIGIN/../../lib' -Wl,-soname,libtriton_$(1).so
 endef
@@ -191,47 +224,59 @@ $(B)/share/nereid/.templates: $(wildcard all_models/*/*/config.pbtxt)
 unit: $(UNIT_BIN) ## Build and run the C unit tests (BUILD=asan|tsan for sanitizers)
 	@scripts/run_unit $(UNIT_BIN)
 
-$(B)/tests/unit/core/%: tests/unit/core/%.c $(B)/lib/libtritonserver.so $(OBJ_core) $(OBJ_proto) $(OBJ_base)
+# Compiled and linked apart, so that each test knows its headers.
+$(B)/tests/%.o: tests/%.c $(FLAGS_FILE)
+	$(call compile,-Itests $(text_CFLAGS) $(grpc_CFLAGS))
+$(B)/tests/unit/core/%: $(B)/tests/unit/core/%.o $(B)/lib/libtritonserver.so $(OBJ_core) $(OBJ_proto) $(OBJ_base)
 	$(link)
-	$(Q)$(CC) $(CFLAGS) -Itests -o $@ $< $(OBJ_core) $(OBJ_proto) $(OBJ_base) $(LDFLAGS) -rdynamic $(proto_LIBS) -lcmocka $(LIBS_base)
+	$(Q)$(CC) -o $@ $(filter %.o,$^) $(NRD_LDFLAGS) $(LDFLAGS) -rdynamic $(proto_LIBS) -lcmocka $(LIBS_base)
 $(B)/tests/unit/core/test_server $(B)/tests/unit/core/test_sequence $(B)/tests/unit/core/test_chain: | $(B)/backends/identity/libtriton_identity.so
-$(B)/tests/unit/frontends/%: tests/unit/frontends/%.c $(OBJ_frontends) $(OBJ_formats) $(OBJ_text) $(OBJ_base) $(B)/lib/libtritonserver.so
+$(B)/tests/unit/frontends/%: $(B)/tests/unit/frontends/%.o $(OBJ_frontends) $(OBJ_formats) $(OBJ_text) $(OBJ_base) $(B)/lib/libtritonserver.so
 	$(link)
-	$(Q)$(CC) $(CFLAGS) $(grpc_CFLAGS) -Itests -o $@ $< $(filter-out %/main.o,$(OBJ_frontends)) $(OBJ_formats) $(OBJ_text) $(OBJ_base) $(LDFLAGS) \
+	$(Q)$(CC) -o $@ $(filter-out $(B)/obj/frontends/main.o,$(filter %.o,$^)) $(NRD_LDFLAGS) $(LDFLAGS) \
 	    -L$(B)/lib -ltritonserver -levent -levent_pthreads -lz $(frontends_LIBS) $(text_LIBS) -lcmocka $(LIBS_base) -Wl,-rpath,$(abspath $(B)/lib)
 # The kernels of the matrix unit with its instructions in plain C, for machines without them.
 AMX_WORDS := -Itests -DNRD_AMX_WORDS='"ops/amx_words.h"'
-$(B)/tests/ops/isa_amx.o: src/device/cpu/isa_amx.c tests/ops/amx_words.h $(FLAGS_FILE)
+$(B)/tests/ops/isa_amx.o: src/device/cpu/isa_amx.c $(FLAGS_FILE)
 	$(call compile,-O3 -fno-math-errno $(AMX_WORDS))
-$(B)/tests/ops/test_ops_amx: tests/ops/test_ops.c $(B)/tests/ops/isa_amx.o $(OBJ_nereid)
+$(B)/tests/ops/test_ops_amx.o: tests/ops/test_ops.c $(FLAGS_FILE)
+	$(call compile,$(AMX_WORDS))
+$(B)/tests/ops/test_ops_amx: $(B)/tests/ops/test_ops_amx.o $(B)/tests/ops/isa_amx.o $(filter-out %/isa_amx.o,$(OBJ_nereid))
 	$(link)
-	$(Q)$(CC) $(CFLAGS) $(AMX_WORDS) -o $@ $< $(B)/tests/ops/isa_amx.o $(filter-out %/isa_amx.o,$(OBJ_nereid)) $(LDFLAGS) $(text_LIBS) -lcmocka $(LIBS_base)
-$(B)/tests/%: tests/%.c $(OBJ_nereid)
+	$(Q)$(CC) -o $@ $^ $(NRD_LDFLAGS) $(LDFLAGS) $(text_LIBS) -lcmocka $(LIBS_base)
+$(B)/tests/%: $(B)/tests/%.o $(OBJ_nereid)
 	$(link)
-	$(Q)$(CC) $(CFLAGS) -Itests -o $@ $< $(OBJ_nereid) $(LDFLAGS) $(text_LIBS) -lcmocka $(LIBS_base)
+	$(Q)$(CC) -o $@ $^ $(NRD_LDFLAGS) $(LDFLAGS) $(text_LIBS) -lcmocka $(LIBS_base)
 
 # libFuzzer needs clang; `make fuzz T=seconds` runs every target with its corpus.
 T ?= 10
 FUZZ_CFLAGS := -std=c11 -D_GNU_SOURCE -O1 -g -fsanitize=fuzzer-no-link,address,undefined \
-               -fno-sanitize-recover=undefined -Isrc -Iinclude -I$(B)/gen -DNRD_VERSION='"fuzz"' -DNRD_COMMIT='"fuzz"'
+               -fno-sanitize-recover=undefined -Isrc -Iinclude -I$(B)/gen -DNRD_VERSION='"fuzz"'
 FUZZ_ROOMS := base formats text guided model device engine executor
 FUZZ_OBJ := $(foreach r,$(FUZZ_ROOMS),$(patsubst src/%.c,build/fuzz/obj/%.o,$(filter-out src/device/cuda/%,$(call src_of,$(r)))))
-build/fuzz/obj/%.o: src/%.c
+FUZZ_FLAGS_FILE := build/fuzz/.flags
+$(call remember,$(FUZZ_FLAGS_FILE),$(FUZZ_CFLAGS) $(text_CFLAGS))
+define fuzz_compile
 	@mkdir -p $(@D)
-	$(Q)$(firstword $(filter ccache,$(CC))) clang $(FUZZ_CFLAGS) $(text_CFLAGS) -MMD -MP -c $< -o $@
-build/fuzz/bin/%: tests/fuzz/%.c $(FUZZ_OBJ)
+	$(Q)$(firstword $(filter ccache,$(CC))) clang $(FUZZ_CFLAGS) $(text_CFLAGS) -Itests -MMD -MP -c $< -o $@
+endef
+build/fuzz/obj/tests/%.o: tests/fuzz/%.c $(FUZZ_FLAGS_FILE)
+	$(fuzz_compile)
+build/fuzz/obj/%.o: src/%.c $(FUZZ_FLAGS_FILE)
+	$(fuzz_compile)
+build/fuzz/bin/%: build/fuzz/obj/tests/%.o $(FUZZ_OBJ)
 	@mkdir -p $(@D)
 	@echo "  LD  $@"
-	$(Q)clang $(FUZZ_CFLAGS) -fsanitize=fuzzer -Itests -o $@ $(filter %.c %.o,$^) -pthread $(text_LIBS) $(if $(HAVE_PROTOBUFC),$(proto_LIBS)) $(FUZZ_LIBS) $(LIBS_base)
+	$(Q)clang $(FUZZ_CFLAGS) -fsanitize=fuzzer -o $@ $(filter %.o,$^) -pthread $(text_LIBS) $(if $(HAVE_PROTOBUFC),$(proto_LIBS)) $(FUZZ_LIBS) $(LIBS_base)
 # What reads requests in the front ends, which need nothing of the core but the sizes of its types.
 build/fuzz/bin/fuzz_http_json: $(patsubst %,build/fuzz/obj/frontends/%.o,common/tensor_json common/tensor_text http/parser) build/lib/libtritonserver.so
 build/fuzz/bin/fuzz_http_json: FUZZ_LIBS := -Lbuild/lib -ltritonserver -Wl,-rpath,$(abspath build/lib)
-build/fuzz/bin/fuzz_pbtext: | $(PROTO_C)
+build/fuzz/obj/tests/fuzz_pbtext.o: | $(PROTO_C)
 .PHONY: fuzz
 fuzz: $(patsubst tests/fuzz/%.c,build/fuzz/bin/%,$(FUZZ_SRC)) ## Fuzz every parser for T seconds each (libFuzzer)
 	@scripts/run_fuzz $(T) $^
 
--include $(shell find $(B)/obj $(B)/tests/ops build/fuzz/obj -name '*.d' 2>/dev/null)
+-include $(shell find $(B)/obj $(B)/tests build/fuzz/obj -name '*.d' 2>/dev/null)
 
 help: ## This list
 	@grep -hE '^[a-z_-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14

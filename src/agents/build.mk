@@ -6,7 +6,7 @@ define agent_rule
 $(B)/repoagents/$(1)/libtritonrepoagent_$(1).so: $$(OBJ_base) $$(call obj_of,agents/$(1)) src/agents/libtritonrepoagent.map \
         $(B)/lib/libtritonserver.so
 	$$(link)
-	$$(Q)$$(CC) -shared -o $$@ $$(filter %.o,$$^) $$(LDFLAGS) -L$(B)/lib -ltritonserver $$(LIBS_base) \
+	$$(Q)$$(CC) -shared -o $$@ $$(filter %.o,$$^) $$(NRD_LDFLAGS) $$(LDFLAGS) -L$(B)/lib -ltritonserver $$(LIBS_base) \
 	    -Wl,--version-script=src/agents/libtritonrepoagent.map -Wl,-rpath,'$$$$ORIGIN/../../lib' \
 	    -Wl,-soname,libtritonrepoagent_$(1).so
 endef

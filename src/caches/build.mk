@@ -6,7 +6,7 @@ define cache_rule
 $(B)/caches/$(1)/libtritoncache_$(1).so: $$(OBJ_base) $$(call obj_of,caches/$(1)) src/caches/libtritoncache.map \
         $(B)/lib/libtritonserver.so
 	$$(link)
-	$$(Q)$$(CC) -shared -o $$@ $$(filter %.o,$$^) $$(LDFLAGS) -L$(B)/lib -ltritonserver $$(LIBS_base) \
+	$$(Q)$$(CC) -shared -o $$@ $$(filter %.o,$$^) $$(NRD_LDFLAGS) $$(LDFLAGS) -L$(B)/lib -ltritonserver $$(LIBS_base) \
 	    -Wl,--version-script=src/caches/libtritoncache.map -Wl,-rpath,'$$$$ORIGIN/../../lib' \
 	    -Wl,-soname,libtritoncache_$(1).so
 endef

@@ -10,9 +10,6 @@
 #include "executor/internal.h"
 
 #include <errno.h>
-#if defined(__x86_64__)
-#include <cpuid.h>
-#endif
 #include <stdio.h>
 #include <string.h>
 
@@ -782,60 +779,6 @@ const char *nrd_exec_error_message(const nrd_error *err)
 void nrd_exec_error_free(nrd_error *err)
 {
     nrd_error_free(err);
-}
-
-#ifndef NRD_COMMIT
-#define NRD_COMMIT "unknown"
-#endif
-
-const char *nrd_version(void)
-{
-    return NRD_VERSION " (" NRD_COMMIT ")";
-}
-
-static char features[256];
-
-static void find_features(void)
-{
-    nrd_str s = {0};
-#if defined(__x86_64__)
-    __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx2")) {
-        nrd_str_puts(&s, "avx2 ");
-    }
-    if (__builtin_cpu_supports("avx512f")) {
-        nrd_str_puts(&s, "avx512 ");
-    }
-    if (__builtin_cpu_supports("avx512vnni")) {
-        nrd_str_puts(&s, "vnni ");
-    }
-    unsigned a, b, c, d; /* AMX-TILE: a name that not every compiler's __builtin_cpu_supports knows */
-    if (__get_cpuid_count(7, 0, &a, &b, &c, &d) && (d >> 24 & 1u)) {
-        nrd_str_puts(&s, "amx ");
-    }
-#endif
-#ifdef NRD_HAVE_PCRE2
-    nrd_str_puts(&s, "pcre2 ");
-#endif
-#ifdef NRD_HAVE_UTF8PROC
-    nrd_str_puts(&s, "utf8proc ");
-#endif
-#ifdef NRD_HAVE_PYTHON
-    nrd_str_puts(&s, "python-backend ");
-#else
-    nrd_str_puts(&s, "no-python-backend(Python.h) ");
-#endif
-    if (s.len > 0) {
-        snprintf(features, sizeof features, "%.*s", (int)s.len - 1, s.data);
-    }
-    nrd_str_fini(&s);
-}
-
-const char *nrd_features(void)
-{
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, find_features);
-    return features;
 }
 
 /* ---- scoring ---- */

@@ -1,5 +1,5 @@
 # `nereid top` speaks HTTP through libevent, where that is; the other verbs need no library.
 ifneq ($(HAVE_EVENT),)
-$(B)/obj/tools/top.o: CFLAGS += -DNRD_HAVE_EVENT
+$(B)/obj/tools/top.o: NRD_CFLAGS += -DNRD_HAVE_EVENT
 tools_LIBS := -levent
 endif

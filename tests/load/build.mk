@@ -1,12 +1,12 @@
 # Load and speed of the server. Included by the Makefile.
 .PHONY: bench-server
-$(B)/tests/load/grpc_load: tests/load/grpc_load.c
+$(B)/tests/load/grpc_load: $(B)/tests/load/grpc_load.o
 	$(link)
-	$(Q)$(CC) $(CFLAGS) -o $@ $< $(LDFLAGS) -lgrpc -lgpr
+	$(Q)$(CC) -o $@ $< $(NRD_LDFLAGS) $(LDFLAGS) -lgrpc -lgpr
 
-$(B)/tests/load/chat_load: tests/load/chat_load.c
+$(B)/tests/load/chat_load: $(B)/tests/load/chat_load.o
 	$(link)
-	$(Q)$(CC) $(CFLAGS) -o $@ $< $(LDFLAGS)
+	$(Q)$(CC) -o $@ $< $(NRD_LDFLAGS) $(LDFLAGS)
 
 bench-server: server $(if $(HAVE_GRPC),$(B)/tests/load/grpc_load) ## Speed of the server; TRITONSERVER=program compares with another one, BENCH="options of bench_server.py"
 	$(Q)$(PYTHON) tests/load/bench_server.py $(if $(TRITONSERVER),--theirs $(TRITONSERVER)) $(BENCH)

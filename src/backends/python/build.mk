@@ -11,9 +11,12 @@ PYSTUB := $(B)/backends/python
 python_DEPS := $(PYSTUB)/c_python_backend_utils.abi3.so $(PYSTUB)/triton_python_backend_utils.py \
                $(PYSTUB)/triton_python_backend_stub.py
 # No sanitizer in here: the interpreter that loads it has none.
-$(PYSTUB)/c_python_backend_utils.abi3.so: $(wildcard src/backends/python/stub/*.[ch]) src/backends/python/ipc.c src/backends/python/ipc.h
+PYSTUB_OBJ := $(patsubst src/%.c,$(B)/obj/pystub/%.o,$(wildcard src/backends/python/stub/*.c) src/backends/python/ipc.c)
+$(PYSTUB_OBJ): $(B)/obj/pystub/%.o: src/%.c $(FLAGS_FILE)
+	$(call compile,-fno-sanitize=all -isystem $(PYTHON_INCLUDE))
+$(PYSTUB)/c_python_backend_utils.abi3.so: $(PYSTUB_OBJ)
 	$(link)
-	$(Q)$(CC) $(filter-out -fsanitize% -fno-sanitize%,$(CFLAGS)) -isystem $(PYTHON_INCLUDE) -shared -o $@ $(filter %.c,$^) -pthread
+	$(Q)$(CC) -shared -o $@ $^ $(filter-out -fsanitize% -fno-sanitize%,$(NRD_LDFLAGS)) $(LDFLAGS)
 $(PYSTUB)/%.py: src/backends/python/stub/%.py
 	@mkdir -p $(@D)
 	$(Q)cp $< $@

@@ -28,12 +28,12 @@ $(B)/lib/nereid_cuda.so: $(CUDA_OBJ) $(CUDA_BASE) src/device/cuda/cuda.map
 $(B)/bin/gpu_check: tests/gpu/gpu_check.c $(wildcard tests/gpu/*.h) include/nereid/device.h $(OBJ_base)
 	@mkdir -p $(@D)
 	@echo "  LINK    $@"
-	$(Q)$(CC) $(CFLAGS) -o $@ tests/gpu/gpu_check.c $(OBJ_base) $(LDFLAGS) $(LIBS_base)
+	$(Q)$(CC) $(NRD_CFLAGS) $(CPPFLAGS) $(CFLAGS) -o $@ tests/gpu/gpu_check.c $(OBJ_base) $(NRD_LDFLAGS) $(LDFLAGS) $(LIBS_base)
 
 $(B)/bin/gpu_bench: tests/gpu/gpu_bench.c $(wildcard tests/gpu/*.h) include/nereid/device.h $(OBJ_base)
 	@mkdir -p $(@D)
 	@echo "  LINK    $@"
-	$(Q)$(CC) $(CFLAGS) -o $@ tests/gpu/gpu_bench.c $(OBJ_base) $(LDFLAGS) $(LIBS_base)
+	$(Q)$(CC) $(NRD_CFLAGS) $(CPPFLAGS) $(CFLAGS) -o $@ tests/gpu/gpu_bench.c $(OBJ_base) $(NRD_LDFLAGS) $(LDFLAGS) $(LIBS_base)
 
 $(B)/tests/fault.so: tests/gpu/fault.cu
 	@mkdir -p $(@D)

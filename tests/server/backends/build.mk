@@ -7,7 +7,7 @@ define test_backend_rule
 $(B)/tests/backends/$(1)/libtriton_$(1).so: $(patsubst tests/server/backends/%.c,$(B)/tests/backends/%.o,$(wildcard tests/server/backends/$(1)/*.c)) \
         $(OBJ_base) $(call obj_of,backends/util) $(B)/lib/libtritonserver.so
 	$$(link)
-	$$(Q)$$(CC) -shared -o $$@ $$(filter %.o,$$^) $$(LDFLAGS) -L$(B)/lib -ltritonserver $$(LIBS_base) \
+	$$(Q)$$(CC) -shared -o $$@ $$(filter %.o,$$^) $$(NRD_LDFLAGS) $$(LDFLAGS) -L$(B)/lib -ltritonserver $$(LIBS_base) \
 	    -Wl,-rpath,$(abspath $(B)/lib) -Wl,-soname,libtriton_$(1).so
 endef
 $(foreach b,$(TEST_BACKENDS),$(eval $(call test_backend_rule,$(b))))
@@ -17,12 +17,10 @@ test-backends: $(TEST_BACKEND_LIBS) ## Build the backends that only tests use
 # Agents and batching strategies for tests likewise, under build/tests/repoagents and .../batching.
 TEST_AGENTS := $(notdir $(patsubst %/,%,$(dir $(wildcard tests/server/agents/*/*.c))))
 TEST_STRATEGIES := $(notdir $(patsubst %/,%,$(dir $(wildcard tests/server/batching/*/*.c))))
-$(B)/tests/server/%.o: tests/server/%.c $(FLAGS_FILE)
-	$(call compile,)
 define test_library_rule
 $(1): $(patsubst tests/%.c,$(B)/tests/%.o,$(wildcard tests/server/$(2)/*.c)) $(OBJ_base) $(B)/lib/libtritonserver.so
 	$$(link)
-	$$(Q)$$(CC) -shared -o $$@ $$(filter %.o,$$^) $$(LDFLAGS) -L$(B)/lib -ltritonserver $$(LIBS_base) \
+	$$(Q)$$(CC) -shared -o $$@ $$(filter %.o,$$^) $$(NRD_LDFLAGS) $$(LDFLAGS) -L$(B)/lib -ltritonserver $$(LIBS_base) \
 	    -Wl,-rpath,$(abspath $(B)/lib)
 test-backends: $(1)
 endef
@@ -30,8 +28,11 @@ $(foreach a,$(TEST_AGENTS),$(eval $(call test_library_rule,$(B)/tests/repoagents
 $(foreach s,$(TEST_STRATEGIES),$(eval $(call test_library_rule,$(B)/tests/batching/$(s)/batchstrategy.so,batching/$(s))))
 
 # Devices that fail on demand, and that are of another version: build/tests/devices/nereid_{faulty,stale}.so.
-$(B)/tests/devices/nereid_%.so: tests/server/devices/faulty.c include/nereid/device.h $(OBJ_nereid)
+$(B)/tests/devices/faulty.o: tests/server/devices/faulty.c $(FLAGS_FILE)
+	$(call compile,-DNRD_TEST_STALE=0)
+$(B)/tests/devices/stale.o: tests/server/devices/faulty.c $(FLAGS_FILE)
+	$(call compile,-DNRD_TEST_STALE=1)
+$(B)/tests/devices/nereid_%.so: $(B)/tests/devices/%.o $(OBJ_nereid)
 	$(link)
-	$(Q)$(CC) $(CFLAGS) -DNRD_TEST_STALE=$(if $(filter stale,$*),1,0) -shared -o $@ $< $(OBJ_nereid) $(LDFLAGS) \
-	    $(text_LIBS) $(LIBS_base)
+	$(Q)$(CC) -shared -o $@ $^ $(NRD_LDFLAGS) $(LDFLAGS) $(text_LIBS) $(LIBS_base)
 test-backends: $(B)/tests/devices/nereid_faulty.so $(B)/tests/devices/nereid_stale.so
