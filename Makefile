@@ -290,7 +290,7 @@ deps: ## Install the libraries that the server needs (Debian, Ubuntu)
 # ---- for users ----
 MODEL ?= smollm2
 SERVE_ARGS ?=
-.PHONY: serve test check venv
+.PHONY: serve test check cycles venv
 serve: deps ## From a fresh machine to a served model: installs, builds, fetches, serves (MODEL=smollm2|gemma3)
 	@$(MAKE) --no-print-directory -j$$(nproc) all
 	@gguf=$$(scripts/fetch_model $(MODEL)) && exec $(B)/bin/nereid serve "$$gguf" $(SERVE_ARGS)
@@ -302,7 +302,13 @@ test: ## Install what tests need, build with warnings as errors, run every suite
 check: ## Under a minute: house rules and unit tests under the address sanitizer
 	@scripts/check_includes
 	@scripts/check_banned
+	@$(MAKE) --no-print-directory WERROR=1 cycles
 	@$(MAKE) --no-print-directory BUILD=asan WERROR=1 unit
+
+# Files of these rooms that may use each other in a circle. The front ends have larger ones still.
+CYCLES := core=2 frontends=8
+cycles: $(OBJ_core) $(OBJ_frontends) ## Print the largest circle of files of each room; fail where it grew
+	@scripts/check_cycles $(B)/obj $(CYCLES)
 
 # Python packages of the tests, in a folder of their own.
 VENV := build/venv

@@ -1,12 +1,14 @@
 /* Door 2: what backends call about themselves, requests and responses. The functions about models
  * and instances are with those objects, in model.c and instance.c. */
 #include "core/api.h"
-#include "core/backend.h"
+#include "core/backend_internal.h"
 #include "core/cancel.h"
 #include "core/config/config.h"
-#include "core/model.h"
+#include "core/model_internal.h"
 #include "core/request.h"
+#include "core/request_internal.h"
 #include "core/response.h"
+#include "core/response_internal.h"
 #include "core/types.h"
 
 #include "base/error.h"
@@ -342,9 +344,7 @@ TRITONSERVER_Error *TRITONBACKEND_RequestOutputCount(TRITONBACKEND_Request *requ
                                                      uint32_t *count)
 {
     const nrd_request *r = r_of(request);
-    *count = r->is_null     ? 0
-             : r->n_outputs ? r->n_outputs
-                            : (uint32_t)r->model->config->n_output;
+    *count = r->is_null ? 0 : r->n_outputs ? r->n_outputs : (uint32_t)r->model->config->n_output;
     return NULL;
 }
 

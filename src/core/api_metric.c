@@ -1,5 +1,6 @@
 /* Door 1: metrics, those of the core and those made by backends. */
 #include "core/api.h"
+#include "core/context.h"
 #include "core/metrics.h"
 #include "core/server.h"
 #include "core/types.h"
@@ -20,10 +21,10 @@ typedef struct snapshot { /* TRITONSERVER_Metrics */
 TRITONSERVER_Error *TRITONSERVER_ServerMetrics(TRITONSERVER_Server *server,
                                                TRITONSERVER_Metrics **metrics)
 {
-    const nrd_server *s = (const nrd_server *)(void *)server;
+    nrd_server *s = (nrd_server *)(void *)server;
 
     *metrics = NULL;
-    if (!s->ctx.opt.metrics) {
+    if (!nrd_server_context(s)->opt.metrics) {
         return as_api(nrd_errorf(NRD_ERR_UNSUPPORTED, "metrics not supported"));
     }
     *metrics = (TRITONSERVER_Metrics *)nrd_xcalloc(1, sizeof(snapshot));

@@ -1,11 +1,12 @@
 /* Door 1: building requests, sending them, cancelling them. */
 #include "core/api.h"
 #include "core/cancel.h"
+#include "core/catalog.h"
 #include "core/context.h"
 #include "core/memory.h"
 #include "core/model.h"
-#include "core/repo/repository.h"
 #include "core/request.h"
+#include "core/request_internal.h"
 #include "core/request_run.h"
 #include "core/server.h"
 #include "core/trace.h"
@@ -30,11 +31,11 @@ TRITONSERVER_InferenceRequestNew(TRITONSERVER_InferenceRequest **inference_reque
                                  TRITONSERVER_Server *server, const char *model_name,
                                  const int64_t model_version)
 {
-    nrd_server *s = (nrd_server *)(void *)server;
+    const nrd_catalog *c = &nrd_server_context((nrd_server *)(void *)server)->catalog;
     nrd_model *m = NULL;
 
     *inference_request = NULL;
-    NRD_API_TRY(nrd_repo_get(&m, s->repo, model_name, model_version));
+    NRD_API_TRY(c->get(&m, c->repo, model_name, model_version));
     *inference_request = (TRITONSERVER_InferenceRequest *)(void *)nrd_request_new(m, model_version);
     nrd_model_unref(m);
     return NULL;
@@ -411,9 +412,8 @@ TRITONSERVER_Error *TRITONSERVER_ServerInferAsync(TRITONSERVER_Server *server,
                                                   TRITONSERVER_InferenceRequest *inference_request,
                                                   TRITONSERVER_InferenceTrace *trace)
 {
-    nrd_server *s = (nrd_server *)(void *)server;
+    const nrd_server_state state = nrd_server_get_state((const nrd_server *)(void *)server);
     nrd_request *r = of_api(inference_request);
-    int state = atomic_load(&s->state);
     nrd_error *err;
 
     /* While stopping, requests already accepted may need more (steps of a backend's own). */

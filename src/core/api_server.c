@@ -2,9 +2,11 @@
 #include "core/api.h"
 #include "core/config/pbtext.h"
 #include "core/model.h"
+#include "core/model_internal.h"
 #include "core/options.h"
 #include "core/repo/repository.h"
 #include "core/server.h"
+#include "core/server_internal.h"
 #include "core/statistics.h"
 #include "core/types.h"
 

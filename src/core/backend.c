@@ -2,6 +2,7 @@
 #include "core/backend.h"
 
 #include "core/api.h"
+#include "core/backend_internal.h"
 #include "core/context.h"
 #include "core/options.h"
 #include "core/strings.h"

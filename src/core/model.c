@@ -1,12 +1,13 @@
 #include "core/model.h"
 
 #include "core/api.h"
-#include "core/backend.h"
+#include "core/backend_internal.h"
 #include "core/catalog.h"
 #include "core/config/config.h"
 #include "core/config/pbtext.h"
 #include "core/context.h"
 #include "core/memory.h"
+#include "core/model_internal.h"
 #include "core/types.h"
 
 #include "base/error.h"

@@ -2,9 +2,8 @@
 
 #include "core/context.h"
 #include "core/metrics.h"
-#include "core/model.h"
+#include "core/model_internal.h"
 #include "core/options.h"
-#include "core/statistics.h"
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -113,10 +112,11 @@ static const struct {
                      "Cumulative compute inference duration in microseconds (does not include "
                      "cached requests)",
                      NRD_METRIC_SUMMARY, IF_SUMMARIES},
-    [M_OUTPUT_SUM] = {"nv_inference_compute_output_summary_us",
-                      "Cumulative inference compute output duration in microseconds (does not include "
-                      "cached requests)",
-                      NRD_METRIC_SUMMARY, IF_SUMMARIES},
+    [M_OUTPUT_SUM] =
+        {"nv_inference_compute_output_summary_us",
+         "Cumulative inference compute output duration in microseconds (does not include "
+         "cached requests)",
+         NRD_METRIC_SUMMARY, IF_SUMMARIES},
     [M_CACHE_HITS] = {"nv_cache_num_hits_per_model", "Number of cache hits per model",
                       NRD_METRIC_COUNTER, IF_CACHE_COUNTERS},
     [M_CACHE_MISSES] = {"nv_cache_num_misses_per_model", "Number of cache misses per model",
@@ -176,7 +176,8 @@ static nrd_error *read_quantiles(const nrd_context *ctx, nrd_metric_quantile *q,
             break;
         }
         (*n)++;
-        text = stop + strcspn(stop, ","); /* as Triton reads it: what follows a number is left out */
+        text =
+            stop + strcspn(stop, ","); /* as Triton reads it: what follows a number is left out */
         text += *text == ',';
     }
     if (*text || *n == 0) {

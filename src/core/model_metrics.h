@@ -7,9 +7,16 @@
 
 #include "base/error.h"
 #include "core/objects.h"
-#include "core/statistics.h"
 
 #include <stdint.h>
+
+typedef enum {
+    NRD_FAIL_REJECTED,
+    NRD_FAIL_CANCELED,
+    NRD_FAIL_BACKEND,
+    NRD_FAIL_OTHER,
+    NRD_FAIL_REASONS,
+} nrd_fail_reason;
 
 nrd_error *nrd_model_metrics_new(nrd_model_metrics **out, nrd_context *ctx,
                                  nrd_model *m) NRD_MUST_USE;

@@ -20,6 +20,8 @@ typedef struct nrd_backends nrd_backends;
 typedef struct nrd_request nrd_request;
 typedef struct nrd_response nrd_response;
 typedef struct nrd_factory nrd_factory;
+typedef struct nrd_input nrd_input;
+typedef struct nrd_output nrd_output;
 typedef struct nrd_trace nrd_trace;
 typedef struct nrd_scheduler nrd_scheduler;
 typedef struct nrd_batcher nrd_batcher;
@@ -35,6 +37,8 @@ typedef struct nrd_cancel nrd_cancel;
 typedef struct nrd_limiter nrd_limiter;
 typedef struct nrd_worker_slot nrd_worker_slot;
 typedef struct nrd_worker nrd_worker;
+typedef struct nrd_stats nrd_stats;
+typedef struct nrd_step_sums nrd_step_sums;
 typedef struct nrd_model_metrics nrd_model_metrics;
 typedef struct nrd_agents nrd_agents;
 

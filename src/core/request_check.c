@@ -3,7 +3,9 @@
 
 #include "core/memory.h"
 #include "core/model.h"
+#include "core/model_internal.h"
 #include "core/request.h"
+#include "core/request_internal.h"
 #include "core/types.h"
 
 #include "base/error.h"

@@ -4,10 +4,13 @@
 #include "core/cache.h"
 #include "core/cancel.h"
 #include "core/context.h"
-#include "core/model.h"
+#include "core/model_internal.h"
+#include "core/model_metrics.h"
 #include "core/request.h"
 #include "core/request_check.h"
+#include "core/request_internal.h"
 #include "core/response.h"
+#include "core/response_internal.h"
 #include "core/sched/scheduler.h"
 #include "core/statistics.h"
 #include "core/trace.h"
@@ -27,7 +30,8 @@ nrd_error *nrd_request_prepare(nrd_request *r)
                                   "release and response callbacks must be set before inference");
     }
     if (!r->model) { /* sent a second time: the model may have been replaced since */
-        NRD_TRY(r->ctx->catalog.get(&r->model, r->ctx->catalog.repo, r->model_name, r->model_version));
+        NRD_TRY(
+            r->ctx->catalog.get(&r->model, r->ctx->catalog.repo, r->model_name, r->model_version));
     }
     NRD_TRY(nrd_request_check(r));
     nrd_cancel_unref(r->cancel);

@@ -7,12 +7,13 @@
 #include "core/gpu_metrics.h"
 #include "core/host_metrics.h"
 #include "core/memory.h"
-#include "core/model.h"
+#include "core/model_internal.h"
 #include "core/model_load.h"
 #include "core/options.h"
 #include "core/repo/repository.h"
 #include "core/sched/rate_limiter.h"
 #include "core/sched/scheduler.h"
+#include "core/server_internal.h"
 #include "core/strings.h"
 #include "core/table.h"
 #include "core/wakeup.h"
@@ -443,6 +444,16 @@ void nrd_server_free(nrd_server *s)
     nrd_wakeup_fini(&s->ctx.housekeeping);
     nrd_server_options_fini(&s->ctx.opt);
     free(s);
+}
+
+nrd_context *nrd_server_context(nrd_server *s)
+{
+    return &s->ctx;
+}
+
+nrd_server_state nrd_server_get_state(const nrd_server *s)
+{
+    return (nrd_server_state)atomic_load(&s->state);
 }
 
 nrd_error *nrd_server_require_ready(nrd_server *s)

@@ -6,16 +6,8 @@
 #define NRD_CORE_SERVER_H
 
 #include "base/error.h"
-#include "core/context.h"
-#include "core/host_metrics.h"
-#include "core/gpu_metrics.h"
 #include "core/objects.h"
 #include "core/options.h"
-
-#include <pthread.h>
-#include <stdatomic.h>
-#include <stdbool.h>
-#include <stdint.h>
 
 typedef enum {
     NRD_SERVER_STARTING,
@@ -24,20 +16,11 @@ typedef enum {
     NRD_SERVER_STOPPED,
 } nrd_server_state;
 
-struct nrd_server { /* TRITONSERVER_Server */
-    nrd_context ctx;
-    _Atomic int state;
-    _Atomic uint32_t exit_timeout_s;
-    nrd_repo *repo;
-    pthread_t finalizer, housekeeping;
-    bool has_finalizer, has_housekeeping;
-    nrd_host_metrics *host_metrics;
-    nrd_gpu_metrics *gpu_metrics; /* NULL: off */
-};
-
 nrd_error *nrd_server_new(nrd_server **out, const nrd_server_options *opt) NRD_MUST_USE;
 nrd_error *nrd_server_stop(nrd_server *s) NRD_MUST_USE;
 void nrd_server_free(nrd_server *s);
+nrd_context *nrd_server_context(nrd_server *s);
+nrd_server_state nrd_server_get_state(const nrd_server *s);
 nrd_error *nrd_server_require_ready(nrd_server *s) NRD_MUST_USE;
 void nrd_server_print_options(nrd_server *s);
 /* The Triton release whose interfaces this core has: what clients are told and check. */

@@ -1,11 +1,12 @@
 #include "core/statistics.h"
 
 #include "core/cancel.h"
-#include "core/instance.h"
+#include "core/instance_internal.h"
 #include "core/memory.h"
-#include "core/model.h"
+#include "core/model_internal.h"
 #include "core/model_metrics.h"
-#include "core/request.h"
+#include "core/request_internal.h"
+#include "core/statistics_internal.h"
 #include "core/trace.h"
 
 #include "base/clock.h"
@@ -145,7 +146,8 @@ void nrd_stats_request(nrd_model *m, nrd_request *r, bool success, uint64_t exec
     }
     if (!success) {
         nrd_stats_failure(m, now - r->start_ns,
-                          r->cancel && nrd_cancel_is_set(r->cancel) ? NRD_FAIL_CANCELED : NRD_FAIL_BACKEND);
+                          r->cancel && nrd_cancel_is_set(r->cancel) ? NRD_FAIL_CANCELED
+                                                                    : NRD_FAIL_BACKEND);
         return;
     }
     nrd_stats_success(m, r->batch_size ? r->batch_size : 1, now - r->start_ns, queue, input, infer,

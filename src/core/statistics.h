@@ -9,48 +9,11 @@
 
 #include "base/error.h"
 #include "base/str.h"
+#include "core/model_metrics.h"
 #include "core/objects.h"
 
-#include <pthread.h>
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
-
-typedef enum {
-    NRD_FAIL_REJECTED,
-    NRD_FAIL_CANCELED,
-    NRD_FAIL_BACKEND,
-    NRD_FAIL_OTHER,
-    NRD_FAIL_REASONS,
-} nrd_fail_reason;
-
-typedef struct nrd_duration {
-    uint64_t count, ns;
-} nrd_duration;
-
-typedef struct nrd_batch_stat {
-    uint64_t batch_size;
-    nrd_duration input, infer, output;
-} nrd_batch_stat;
-
-typedef struct nrd_response_stat {
-    nrd_duration infer, output, success, fail, empty, cancel;
-} nrd_response_stat;
-
-typedef struct nrd_stats {
-    pthread_mutex_t mu; /* guards everything below */
-    uint64_t last_inference_ms, inference_count, execution_count;
-    nrd_duration success, fail, queue, input, infer, output, cache_hit, cache_miss;
-    nrd_batch_stat *batches; /* rising batch_size */
-    size_t n_batches;
-    nrd_response_stat *responses; /* by index of the response */
-    size_t n_responses;
-} nrd_stats;
-
-/* Sums of a request's parts, gathered by an ensemble from its steps. */
-typedef struct nrd_step_sums {
-    _Atomic uint64_t queue_ns, input_ns, infer_ns, output_ns;
-} nrd_step_sums;
 
 void nrd_stats_init(nrd_stats *s);
 void nrd_stats_fini(nrd_stats *s);

@@ -4,9 +4,9 @@
 #include "core/trace.h"
 
 #include "core/api.h"
-#include "core/model.h"
-#include "core/request.h"
-#include "core/response.h"
+#include "core/model_internal.h"
+#include "core/request_internal.h"
+#include "core/response_internal.h"
 
 #include "base/error.h"
 #include "base/mem.h"

@@ -6,11 +6,15 @@
 #include "core/warmup.h"
 
 #include "core/instance.h"
+#include "core/instance_internal.h"
 #include "core/memory.h"
 #include "core/model.h"
+#include "core/model_internal.h"
 #include "core/request.h"
+#include "core/request_internal.h"
 #include "core/request_run.h"
 #include "core/response.h"
+#include "core/response_internal.h"
 #include "core/sched/scheduler.h"
 #include "core/types.h"
 

@@ -1,7 +1,5 @@
 #include "core/config/pbtext.h"
 
-#include "core/request.h"
-
 #include "base/error.h"
 #include "base/json.h"
 #include "base/mem.h"

@@ -1,6 +1,5 @@
 /* What clients ask for: load, with files of their own, and unload. */
 #include "core/agent.h"
-#include "core/context.h"
 #include "core/repo/internal.h"
 #include "core/repo/repository.h"
 #include "core/strings.h"

@@ -1,6 +1,6 @@
 /* Ensembles follow the models that they are made of. */
 #include "core/context.h"
-#include "core/model.h"
+#include "core/model_internal.h"
 #include "core/model_load.h"
 #include "core/repo/internal.h"
 #include "core/repo/repository.h"

@@ -3,6 +3,7 @@
 #include "core/config/config.h"
 #include "core/context.h"
 #include "core/model.h"
+#include "core/model_internal.h"
 #include "core/model_load.h"
 #include "core/repo/internal.h"
 #include "core/repo/repository.h"

@@ -14,15 +14,15 @@
  * them are locked in the order of their addresses. */
 #include "core/sched/dynamic_batcher.h"
 
-#include "core/model.h"
+#include "core/model_internal.h"
 #include "core/model_metrics.h"
 #include "core/request.h"
+#include "core/request_internal.h"
 #include "core/response.h"
 #include "core/response_order.h"
 #include "core/sched/scheduler.h"
 #include "core/sched/strategy.h"
 #include "core/sched/worker.h"
-#include "core/statistics.h"
 #include "core/trace.h"
 
 #include "base/clock.h"

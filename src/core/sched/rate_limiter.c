@@ -9,7 +9,7 @@
  * Lock: mu guards everything. It is a leaf: nothing is called while it is held. */
 #include "core/sched/rate_limiter.h"
 
-#include "core/instance.h"
+#include "core/instance_internal.h"
 #include "core/options.h"
 
 #include "base/error.h"

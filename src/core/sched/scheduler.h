@@ -49,9 +49,6 @@ struct nrd_scheduler {
     bool by_instance;          /* slots belong to instances: each needs a worker of its own */
 };
 
-/* The one that the configuration asks for. Takes what it needs from the model, which it borrows. */
-nrd_error *nrd_scheduler_new(nrd_scheduler **out, nrd_model *m) NRD_MUST_USE;
-
 /* All of them: NULL is fine. */
 void nrd_scheduler_sweep(nrd_scheduler *s);
 void nrd_scheduler_drain(nrd_scheduler *s);

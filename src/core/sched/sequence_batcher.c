@@ -18,14 +18,14 @@
  * inner dynamic batcher may be taken while it is held. */
 #include "core/sched/sequence_batcher.h"
 
-#include "core/instance.h"
-#include "core/model.h"
+#include "core/instance_internal.h"
+#include "core/model_internal.h"
 #include "core/model_metrics.h"
 #include "core/request.h"
+#include "core/request_internal.h"
 #include "core/sched/dynamic_batcher.h"
 #include "core/sched/scheduler.h"
 #include "core/sched/sequence.h"
-#include "core/statistics.h"
 #include "core/trace.h"
 
 #include "base/clock.h"

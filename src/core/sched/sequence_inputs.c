@@ -2,6 +2,7 @@
  * sequence batcher takes requests of batch size 1 only. */
 #include "core/memory.h"
 #include "core/request.h"
+#include "core/request_internal.h"
 #include "core/sched/sequence.h"
 #include "core/types.h"
 

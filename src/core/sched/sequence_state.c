@@ -5,7 +5,8 @@
 #include "core/api.h"
 #include "core/memory.h"
 #include "core/model.h"
-#include "core/request.h"
+#include "core/model_internal.h"
+#include "core/request_internal.h"
 #include "core/sched/sequence.h"
 #include "core/types.h"
 

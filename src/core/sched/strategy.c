@@ -7,9 +7,9 @@
 #include "core/sched/strategy.h"
 
 #include "core/api.h"
-#include "core/backend.h"
-#include "core/model.h"
-#include "core/request.h"
+#include "core/backend_internal.h"
+#include "core/model_internal.h"
+#include "core/request_internal.h"
 
 #include "base/error.h"
 #include "base/file.h"

@@ -14,10 +14,11 @@
  * worker for what waits regardless. */
 #include "core/sched/workers.h"
 
-#include "core/backend.h"
+#include "core/backend_internal.h"
 #include "core/context.h"
 #include "core/instance.h"
-#include "core/model.h"
+#include "core/instance_internal.h"
+#include "core/model_internal.h"
 #include "core/sched/dynamic_batcher.h"
 #include "core/sched/rate_limiter.h"
 #include "core/sched/scheduler.h"
