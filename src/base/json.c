@@ -40,6 +40,7 @@ struct parser {
     nrd_json few[32]; /* enough for most; a larger stack is allocated */
     size_t n_nodes, max_nodes;
     int max_depth;
+    bool special;
 };
 
 static nrd_error *fault(const struct parser *ps, const char *reason, const char *at)
@@ -198,6 +199,25 @@ static bool is_digit(char c)
     return c >= '0' && c <= '9';
 }
 
+const char *nrd_json_special(const char *p, const char *end, double *out)
+{
+    static const struct {
+        const char *text;
+        size_t n;
+        double value;
+    } words[] = {{"NaN", 3, NAN}, {"Infinity", 8, INFINITY}, {"Inf", 3, INFINITY}};
+    const bool negative = p < end && *p == '-';
+
+    p += negative;
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
+        if ((size_t)(end - p) >= words[i].n && memcmp(p, words[i].text, words[i].n) == 0) {
+            *out = negative ? -words[i].value : words[i].value;
+            return p + words[i].n;
+        }
+    }
+    return NULL;
+}
+
 static nrd_error *parse_number(struct parser *ps, nrd_json *node)
 {
     static const double pow10[] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,
@@ -210,7 +230,14 @@ static nrd_error *parse_number(struct parser *ps, nrd_json *node)
 
     p += negative;
     if (!is_digit(*p)) {
-        return fault(ps, "Invalid value.", p);
+        const char *behind =
+            ps->special ? nrd_json_special(start, ps->end, &node->real) : NULL;
+        if (!behind) {
+            return fault(ps, "Invalid value.", p);
+        }
+        node->type = NRD_JSON_REAL;
+        ps->p = start + (behind - start);
+        return NULL;
     }
     if (*p == '0') {
         p++;
@@ -435,6 +462,7 @@ nrd_error *nrd_json_parse(nrd_json_doc **out, const char *text, size_t len,
     memset(ps.doc->text + len, 0, TEXT_PAD);
     ps.begin = ps.p = ps.doc->text;
     ps.end = ps.begin + len;
+    ps.special = limits && limits->special;
     ps.max_nodes = limits && limits->max_nodes ? limits->max_nodes : SIZE_MAX;
     ps.max_depth = max_depth < HARD_MAX_DEPTH ? max_depth : HARD_MAX_DEPTH;
     skip_space(&ps);

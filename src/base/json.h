@@ -51,6 +51,7 @@ typedef struct nrd_json_limits {
     size_t max_bytes; /* 0: 1 GiB */
     int max_depth;    /* 0: 64 */
     size_t max_nodes; /* 0: no limit; a node takes 40 bytes, a number in the text maybe two */
+    bool special;     /* NaN, Inf, Infinity, with or without '-', are numbers too: not RFC 8259 */
 } nrd_json_limits;
 
 /* Parses text[0..len). `limits` may be NULL. The text is copied as needed; it may be freed after.
@@ -73,6 +74,10 @@ bool nrd_json_bool(const nrd_json *node, bool fallback);
 bool nrd_json_is(const nrd_json *node, nrd_json_type type);
 bool nrd_json_is_number(const nrd_json *node);
 const char *nrd_json_type_name(const nrd_json *node); /* "string", "array", … */
+
+/* Reads NaN, Inf or Infinity, with or without '-', at `p`. The end of it, or NULL: something else
+ * stands there. Any thread. */
+const char *nrd_json_special(const char *p, const char *end, double *out);
 
 /* Same with the object's key in one call. */
 const char *nrd_json_get_str(const nrd_json *object, const char *key, const char *fallback);

@@ -212,6 +212,7 @@ def repository(tmp_path_factory):
     write_model(folder, "text", "TYPE_STRING")
     write_model(folder, "bytes", "TYPE_UINT8")
     write_model(folder, "half", "TYPE_FP16")
+    write_model(folder, "floats", "TYPE_FP32")
     write_model(folder, "slow", count=4, extra=delay(300))
     return folder
 

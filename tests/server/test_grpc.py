@@ -127,7 +127,7 @@ def test_standard_health_service(server):
         assert check(b"") == b"\x08\x01"  # status: SERVING
         name = b"inference.GRPCInferenceService"
         assert check(b"\x0a" + bytes([len(name)]) + name) == b"\x08\x01"
-        refused(lambda: check(b"\x0a\x01x"), grpc.StatusCode.NOT_FOUND)
+        assert check(b"\x0a\x01x") == b"\x08\x01"  # any service, as in Triton
 
 
 def test_unknown_method_is_unimplemented(server):
@@ -137,12 +137,12 @@ def test_unknown_method_is_unimplemented(server):
                     grpc.StatusCode.UNIMPLEMENTED)
 
 
-def test_garbage_is_an_invalid_argument(server):
+def test_garbage_is_an_internal_error(server):
     with grpc.insecure_channel(f"127.0.0.1:{server.grpc}") as channel:
         for method in ("ModelInfer", "ModelConfig", "LogSettings"):
             call = channel.unary_unary(f"/inference.GRPCInferenceService/{method}")
             for bad in (b"\x0a\x7fshort", b"\xff" * 40, b"\x0a\xff\xff\xff\xff\x0f"):
-                refused(lambda: call(bad), grpc.StatusCode.INVALID_ARGUMENT)
+                refused(lambda: call(bad), grpc.StatusCode.INTERNAL)
 
 
 def test_server_metadata(c, server):
@@ -206,6 +206,7 @@ def test_log_settings(c, server):
     with pytest.raises(InferenceServerException, match="log file location"):
         c.update_log_settings({"log_file": "/tmp/x"})
     c.update_log_settings({"log_info": None})  # no value: no change
+    c.update_log_settings({"log_color": True})  # nothing by that name: no change
     assert c.get_log_settings(as_json=True)["settings"] == before
 
 

@@ -1,6 +1,7 @@
 """The HTTP service of a real server: endpoints, errors, limits, connections."""
 import concurrent.futures
 import json
+import math
 import socket
 import struct
 import time
@@ -152,6 +153,31 @@ def test_binary_tensors_return_unharmed(server, n):
         assert out == raw
 
 
+@pytest.mark.parametrize("count", [1, 3000])  # long arrays are read another way
+def test_json_numbers_may_be_nan_and_infinite(server, count):
+    data = ",".join(["NaN,Infinity,-Infinity,Inf,-Inf,1.5"] * count)
+    body = (f'{{"inputs":[{{"name":"INPUT0","datatype":"FP32","shape":[{6 * count}],"data":[{data}]}}]}}')
+    reply = server.call("POST", "/v2/models/floats/infer", body.encode())
+    assert reply.status == 200, reply.body
+    got = reply.json()["outputs"][0]["data"][-6:]
+    assert math.isnan(got[0]) and got[1:] == [math.inf, -math.inf, math.inf, -math.inf, 1.5]
+    for wrong in ("nan", "Nan", "+Infinity", "- Inf", "Infinit"):
+        body = body.replace("1.5", wrong, 1) if "1.5" in body else body
+        reply = server.call("POST", "/v2/models/floats/infer", body.encode())
+        assert reply.status == 500 and "failed to parse the request JSON buffer" in reply.error()
+        body = body.replace(wrong, "1.5", 1)
+    reply = server.call("POST", INFER, body.replace("FP32", "INT32").encode())
+    assert reply.status >= 400
+
+
+def test_shared_memory_key_must_be_a_text(server):
+    for key in (5, None, ["a"]):
+        reply = server.call("POST", "/v2/systemsharedmemory/region/r/register",
+                            {"key": key, "byte_size": 4})
+        assert reply.status == 500
+        assert reply.error() == "attempt to access JSON non-string as string"
+
+
 def test_half_floats_need_binary(server):
     reply = server.call("POST", "/v2/models/half/infer", infer_body([1.0], "FP16"))
     assert reply.status == 400 and "receiving FP16 data via JSON is not supported" in reply.error()
@@ -257,6 +283,8 @@ def test_input_limit_can_be_changed(launch, repository):
     ("GET / HTTP/1.1\r\n\r\n", 400),
     ("GET / HTTP/9.9\r\nHost: h\r\n\r\n", 505),
     ("nonsense\r\n\r\n", 400),
+    ("GET / HTTP/1.1\nHost: h\n\n", 400),
+    ("GET / HTTP/1.1\r\nHost: h\n\r\n", 400),
     ("GET / HTTP/1.1\r\nHost: h\r\n" + "x: " + "y" * 70_000 + "\r\n\r\n", 431),
     ("GET / HTTP/1.1\r\nHost: h\r\n" + "x: y\r\n" * 200 + "\r\n", 431),
 ])

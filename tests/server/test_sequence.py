@@ -162,6 +162,15 @@ def test_text_ids_are_passed_on(server):
     assert ask(server, "text", "1", end=True).status == 200
 
 
+def test_text_ids_of_a_model_with_numbers_become_numbers_of_their_own(server):
+    first = ask(server, "waits", "a sequence", start=True, batch=1)
+    other = ask(server, "waits", "another", start=True, batch=1)
+    number, second = first.control("CORRID"), other.control("CORRID")
+    assert 0 < number < 2**31 and 0 < second < 2**31 and number != second
+    assert ask(server, "waits", "a sequence", end=True, batch=1).control("CORRID") == number
+    assert ask(server, "waits", "another", end=True, batch=1).control("CORRID") == second
+
+
 def test_bad_requests_are_refused_in_known_words(server):
     a = ask(server, "direct", 77, batch=1)
     assert a.status == 400 and a.error == (

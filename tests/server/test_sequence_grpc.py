@@ -9,6 +9,7 @@ from conftest import Server
 from test_sequence import CONTROLS, PROBE, STATE, param, write_probe
 
 client = pytest.importorskip("tritonclient.grpc")
+from tritonclient.grpc import service_pb2, service_pb2_grpc  # noqa: E402
 pytestmark = pytest.mark.skipif(not (PROBE / "probe/libtriton_probe.so").exists(),
                                 reason="make test-backends builds what this needs")
 
@@ -19,6 +20,7 @@ def stub(tmp_path_factory):
     write_probe(folder, "sum", "direct { }" + CONTROLS % "TYPE_STRING" + STATE % "", batch=2)
     write_probe(folder, "steps", "iterative_sequence: true" + STATE % "", more=param(
         "iterations", 4) + "model_transaction_policy { decoupled: true }")
+    write_probe(folder, "fails", None, more=param("fail", "on purpose"))
     s = Server(tmp_path_factory.mktemp("log"), folder, f"--backend-directory={PROBE}")
     s.wait_ready()
     with client.InferenceServerClient(f"127.0.0.1:{s.grpc}") as c:
@@ -48,6 +50,18 @@ def test_ids_of_both_kinds_reach_the_model(stub):
         assert sums == [1, 3, 6]
     with pytest.raises(Exception, match="must specify the START flag"):
         stub.infer("sum", inputs(1), sequence_id=78)
+
+
+def test_error_of_a_model_in_a_stream_names_the_model_and_the_request(stub):
+    call = service_pb2_grpc.GRPCInferenceServiceStub(stub._channel)  # the client hides it
+    request = service_pb2.ModelInferRequest(model_name="fails", id="7")
+    request.inputs.add(name="IN", datatype="INT32", shape=[1]).contents.int_contents.append(1)
+    answer = next(call.ModelStreamInfer(iter([request])))
+    assert "on purpose" in answer.error_message
+    assert (answer.infer_response.model_name, answer.infer_response.id) == ("fails", "7")
+    request.inputs[0].name = "OTHER"  # refused before any model is asked
+    answer = next(call.ModelStreamInfer(iter([request])))
+    assert (answer.infer_response.model_name, answer.infer_response.id) == ("", "7")
 
 
 def test_two_sequences_share_a_stream(stub):

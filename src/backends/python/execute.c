@@ -514,6 +514,7 @@ typedef struct batch {
     uint32_t *release;  /* flags */
     bool *ok;
     uint64_t total, start, compute_start, compute_end;
+    bool replied; /* the stub took part, whatever it said */
 } batch;
 
 static TRITONSERVER_Error *count_batch(batch *b)
@@ -595,8 +596,7 @@ static void read_answer(batch *b, uint32_t i, nrd_py_reader *r, uint64_t data_at
             closed ? NULL : TRITONBACKEND_ResponseNew(&response, b->requests[i]);
         nrd_tb_log_error(err, "Fail to create response");
         err = read_response(c, r, data_at, kind, response);
-        b->ok[i] = !err;
-        if (response) {
+        if (response) { /* an answer that is a TritonError is an answer: a success in statistics */
             send_response(response, TRITONSERVER_RESPONSE_COMPLETE_FINAL, err);
         } else if (err) {
             TRITONSERVER_ErrorDelete(err);
@@ -664,6 +664,7 @@ static TRITONSERVER_Error *run_batch(batch *b)
         wait_drained(c); /* what it had sent before counts */
         return err;
     }
+    b->replied = true;
     err = read_batch(b, &reply);
     atomic_store(&c->map.ctl->reply_read, atomic_load(&c->map.ctl->reply.seq));
     if (reply.offset) {
@@ -722,18 +723,16 @@ static void settle(batch *b, const TRITONSERVER_Error *err)
 static void report(batch *b)
 {
     uint64_t end = nrd_now_ns();
-    bool any = false;
     uint64_t compute_start = b->compute_start ? b->compute_start : end;
     uint64_t compute_end = b->compute_end ? b->compute_end : end;
 
     for (uint32_t i = 0; i < b->n; i++) {
-        any = any || b->ok[i];
         nrd_tb_log_error(TRITONBACKEND_ModelInstanceReportStatistics(
                              b->in->handle, b->requests[i], b->ok[i], b->start, compute_start,
                              compute_end, end),
                          "failed reporting request statistics");
     }
-    if (any && b->total) {
+    if (b->replied && b->total) {
         nrd_tb_log_error(TRITONBACKEND_ModelInstanceReportBatchStatistics(
                              b->in->handle, b->total, b->start, compute_start, compute_end, end),
                          "failed reporting batch statistics");

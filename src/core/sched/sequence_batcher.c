@@ -88,6 +88,7 @@ typedef struct nrd_seq_batcher {
     nrd_seq_controls *controls;
     nrd_seq_plan *plan;
     atomic_uint_fast64_t next_id; /* of iterative requests */
+    uint64_t next_text_id;        /* number of the next sequence whose id is a text; guarded by mu */
     pthread_mutex_t mu;
     inst *insts;
     uint32_t n_insts, n_free;
@@ -205,7 +206,7 @@ static sequence *begin_locked(nrd_seq_batcher *s, const nrd_request *r)
         grow_locked(s);
     }
     q->hash = hash_of(r);
-    q->id = r->corr_id;
+    q->id = r->corr_str ? s->next_text_id++ : r->corr_id;
     q->text = r->corr_str ? nrd_xstrdup(r->corr_str) : NULL;
     q->next = s->buckets[q->hash & (s->n_buckets - 1)];
     s->buckets[q->hash & (s->n_buckets - 1)] = q;
@@ -467,6 +468,7 @@ static nrd_error *queue(nrd_seq_batcher *s, nrd_request *r)
         atomic_fetch_add(&s->model->n_pending, 1);
         nrd_model_metrics_pending(s->model->metrics, 1);
         r->owner = &s->base;
+        r->corr_id = q->id; /* of a text the number in its place */
         q->last_ns = r->batch_ns;
         if (!slot && r->timeout_us && r->timeout_us < UINT64_MAX / 2000u) {
             uint64_t when = r->batch_ns + r->timeout_us * 1000u;
@@ -855,6 +857,7 @@ nrd_error *nrd_seq_batcher_new(nrd_scheduler **out, nrd_model *m)
     s->base.max_batch = m->config->max_batch_size > 0 ? (uint32_t)m->config->max_batch_size : 1;
     s->n_slots = s->base.max_batch;
     atomic_init(&s->next_id, 1);
+    s->next_text_id = UINT64_C(1) << 30; /* fits INT32, and is not what clients count with */
     s->idle_ns = sb->max_sequence_idle_microseconds < UINT64_MAX / 2000u
                      ? sb->max_sequence_idle_microseconds * 1000u
                      : UINT64_MAX;

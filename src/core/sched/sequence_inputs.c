@@ -114,12 +114,12 @@ static void apply_flag(const nrd_seq_controls *c, const flag_control *f, nrd_req
     }
 }
 
-/* An id of the other kind is handed over in the kind that the model asks for: a number as text,
- * a text as 0. */
+/* An id of the other kind is handed over in the kind that the model asks for: a number as text; for
+ * a text the number that the batcher gave its sequence. */
 static nrd_buf *id_value(const nrd_seq_controls *c, const nrd_request *r)
 {
     char digits[24];
-    uint64_t id = r->is_null || r->corr_str ? 0 : r->corr_id;
+    uint64_t id = r->is_null ? 0 : r->corr_id;
 
     if (c->id_type != TRITONSERVER_TYPE_BYTES) {
         return value(&id, nrd_datatype_size(c->id_type)); /* little end first: the low bytes */

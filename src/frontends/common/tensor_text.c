@@ -366,8 +366,14 @@ nrd_error *nrd_tensor_text_read(const nrd_tensor_slice *s, const char *name,
             to += 4;
             continue;
         }
-        next =
-            c == '-' || (c >= '0' && c <= '9') ? scan_number(p, end, &v) : scan_literal(p, end, &v);
+        const char first = c == '-' && p + 1 < end ? p[1] : c;
+        if (first == 'N' || first == 'I') {
+            v.type = NRD_JSON_REAL;
+            next = nrd_json_special(p, end, &v.real);
+        } else {
+            next = c == '-' || (c >= '0' && c <= '9') ? scan_number(p, end, &v)
+                                                      : scan_literal(p, end, &v);
+        }
         if (!next) {
             return fault(s, p, "Invalid value.");
         }

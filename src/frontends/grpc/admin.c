@@ -35,11 +35,8 @@ static nrd_error *is_ready(nrd_grpc_call *call, bool *ready)
 
 static nrd_error *on_check(nrd_grpc_call *call, const void *in, ProtobufCMessage **out)
 {
-    const Grpc__Health__V1__HealthCheckRequest *m = in;
     bool ready;
-    if (!nrd_grpc_health_knows(m->service)) {
-        return nrd_errorf(NRD_ERR_NOT_FOUND, "unknown service '%s'", m->service);
-    }
+    (void)in; /* as in Triton the answer is the server's, whatever service is asked for */
     NRD_TRY(is_ready(call, &ready));
     REPLY(call, out, Grpc__Health__V1__HealthCheckResponse, r,
           grpc__health__v1__health_check_response__init);
@@ -504,7 +501,7 @@ static nrd_error *set_log(const log_entry *e)
         return nrd_errorf(NRD_ERR_UNSUPPORTED,
                           "log file location can not be updated through network protocol");
     }
-    return nrd_errorf(NRD_ERR_INVALID_ARG, "unknown log setting '%s'", e->key);
+    return NULL; /* others are ignored, as in Triton */
 }
 
 static nrd_error *on_log(nrd_grpc_call *call, const void *in, ProtobufCMessage **out)

@@ -108,8 +108,9 @@ static nrd_error *put_parameter(nrd_str *s, const char *name, TRITONSERVER_Param
         nrd_str_append(s, value, sizeof(double));
         break;
     case TRITONSERVER_PARAMETER_STRING:
-    case TRITONSERVER_PARAMETER_BYTES:
         put_bytes(s, 3, value, strlen(value));
+        break;
+    case TRITONSERVER_PARAMETER_BYTES: /* refused above: its length is not known here */
         break;
     }
     end(s, v);
@@ -301,6 +302,10 @@ grpc_byte_buffer *nrd_grpc_encode_error(const nrd_grpc_infer *infer, const nrd_e
     nrd_str s = {0};
     put_text(&s, 1, nrd_error_message(err));
     const size_t inner = begin(&s, 2);
+    if (atomic_load(&infer->infer.submitted)) { /* what fails before is named by its id alone */
+        put_text(&s, 1, infer->message->model_name);
+        put_text(&s, 2, infer->message->model_version);
+    }
     put_text(&s, 3, nrd_grpc_infer_id(infer)); /* tells the client which request it was */
     put_bool_parameter(&s, "triton_final_response", final);
     end(&s, inner);

@@ -6,7 +6,9 @@
 #include <grpc/byte_buffer_reader.h>
 #include <grpc/grpc_security.h>
 #include <grpc/support/alloc.h>
+#if __has_include(<grpc/support/log.h>) /* newer releases log by other means */
 #include <grpc/support/log.h>
+#endif
 #include <limits.h>
 #include <string.h>
 #include <strings.h>
@@ -71,7 +73,7 @@ nrd_error *nrd_grpc_unpack(nrd_arena *arena, const ProtobufCMessageDescriptor *t
 
     *out = NULL;
     if (!payload || !grpc_byte_buffer_reader_init(&reader, payload)) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "the call carries no readable message");
+        return nrd_errorf(NRD_ERR_INTERNAL, "the call carries no readable message");
     }
     if (payload->data.raw.compression == GRPC_COMPRESS_NONE &&
         payload->data.raw.slice_buffer.count == 1 &&
@@ -86,7 +88,7 @@ nrd_error *nrd_grpc_unpack(nrd_arena *arena, const ProtobufCMessageDescriptor *t
     grpc_slice_unref(whole);
     grpc_byte_buffer_reader_destroy(&reader);
     return *out ? NULL
-                : nrd_errorf(NRD_ERR_INVALID_ARG, "the message is not a valid %s", type->name);
+                : nrd_errorf(NRD_ERR_INTERNAL, "the message is not a valid %s", type->name);
 }
 
 static grpc_byte_buffer *pack(const ProtobufCMessage *m)
@@ -440,6 +442,7 @@ static nrd_error *start_queues(nrd_grpc_service *s)
 
 /* ---- start ---- */
 
+#ifdef GPR_ERROR /* a macro of that header */
 static void on_grpc_log(gpr_log_func_args *a)
 {
     nrd_log_level level = a->severity == GPR_LOG_SEVERITY_ERROR  ? NRD_LOG_LEVEL_ERROR
@@ -449,6 +452,7 @@ static void on_grpc_log(gpr_log_func_args *a)
         nrd_log_write(level, a->file, a->line, "gRPC: %s", a->message);
     }
 }
+#endif
 
 static nrd_error *read_pem(const char *path, char **out)
 {
@@ -590,7 +594,9 @@ nrd_error *nrd_grpc_service_start(nrd_grpc_service **out, nrd_front *front)
     NRD_TRY_GOTO(nrd_header_pattern_new(&s->forward, "grpc-header-forward-pattern",
                                         s->options->grpc_forward_pattern), err, fail);
     NRD_NEW_GOTO(s->handles, nrd_grpc_n_methods, err, fail);
+#ifdef GPR_ERROR
     gpr_set_log_function(on_grpc_log);
+#endif
     grpc_init();
     s->grpc_on = true;
     s->on_stopped.run = run_stopped;

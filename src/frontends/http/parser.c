@@ -57,6 +57,19 @@ size_t nrd_http_find_head(const char *data, size_t n, size_t *scanned)
     return end ? (size_t)(end - data) + 4 : 0;
 }
 
+bool nrd_http_has_bare_lf(const char *data, size_t from, size_t n)
+{
+    const char *end = data + n, *p = data + from;
+
+    while (p < end && (p = memchr(p, '\n', (size_t)(end - p))) != NULL) {
+        if (p == data || p[-1] != '\r') {
+            return true;
+        }
+        p++;
+    }
+    return false;
+}
+
 const nrd_view *nrd_http_find_field(const nrd_http_head *h, const char *name)
 {
     for (size_t i = 0; i < h->n_fields; i++) {

@@ -52,6 +52,8 @@ typedef struct nrd_http_head {
 /* Length of the head including its empty line, 0 when it is not complete yet. `scanned` remembers
  * how far earlier calls looked; set it to 0 for a new request. */
 size_t nrd_http_find_head(const char *data, size_t n, size_t *scanned);
+/* Whether a line in data[from..n) ends without a carriage return: no head that does is accepted. */
+bool nrd_http_has_bare_lf(const char *data, size_t from, size_t n);
 
 /* Parses a complete head of n bytes. Returns 0, or the status to answer with *out_reason. */
 int nrd_http_parse_head(nrd_http_head *h, const char *data, size_t n, const char **out_reason);

@@ -229,7 +229,12 @@ static bool begin_request(nrd_http_conn *c)
         avail -= 2;
         c->scanned = 0;
     }
+    const size_t seen = c->scanned;
     size_t n = nrd_http_find_head(c->in->data + c->start, avail, &c->scanned);
+    if (n == 0 && nrd_http_has_bare_lf(c->in->data + c->start, seen, avail)) {
+        refuse(c, 400, "a line ends without a carriage return"); /* its end would never be found */
+        return false;
+    }
     if (n == 0 || n > NRD_HTTP_MAX_HEAD) {
         if (n || avail > NRD_HTTP_MAX_HEAD) {
             refuse(c, 431, "request header fields too large");

@@ -171,6 +171,10 @@ nrd_error *nrd_http_server_start(nrd_http_server **out, const nrd_http_config *c
     fd = -1; /* the listener owns it */
     evconnlistener_set_error_cb(s->listener, on_accept_error);
     s->ev_accept_again = event_new(s->loops[0].base, -1, 0, on_accept_again, s);
+    if (!s->ev_accept_again) {
+        err = nrd_error_no_memory();
+        goto fail;
+    }
     for (int i = 0; i < s->n_loops; i++) {
         char name[16];
         if (pthread_create(&s->loops[i].thread, NULL, nrd_http_loop_main, &s->loops[i]) != 0) {

@@ -41,9 +41,11 @@ static nrd_error *register_shm(nrd_http_api *api, nrd_http_request *req,
     NRD_TRY(nrd_http_parse_json(&doc, req->body, req->body_n));
     const nrd_json *root = nrd_json_root(doc);
     const nrd_json *size = nrd_json_get(root, "byte_size"), *offset = nrd_json_get(root, "offset");
-    const char *key = nrd_json_get_str(root, "key", NULL);
+    const nrd_json *key = nrd_json_get(root, "key");
     nrd_error *err;
-    if (!key) {
+    if (key && !nrd_json_is(key, NRD_JSON_STRING)) {
+        err = nrd_errorf(NRD_ERR_INTERNAL, "attempt to access JSON non-string as string");
+    } else if (!key) {
         err = nrd_errorf(NRD_ERR_INVALID_ARG, "Shared memory register request has no 'key' field");
     } else if (!size) {
         err = nrd_errorf(NRD_ERR_INVALID_ARG,
@@ -53,7 +55,7 @@ static nrd_error *register_shm(nrd_http_api *api, nrd_http_request *req,
         err = nrd_errorf(NRD_ERR_INTERNAL,
                          "attempt to access JSON non-unsigned-integer as unsigned-integer");
     } else {
-        err = nrd_shm_register(api->front->shm, route->region, key, offset ? (uint64_t)offset->i : 0,
+        err = nrd_shm_register(api->front->shm, route->region, key->str, offset ? (uint64_t)offset->i : 0,
                                (uint64_t)size->i);
     }
     nrd_json_doc_free(doc);

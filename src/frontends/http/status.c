@@ -74,7 +74,8 @@ nrd_error *nrd_http_parse_version(const char *text, int64_t *out)
 
 nrd_error *nrd_http_parse_json(nrd_json_doc **out, const char *text, size_t n)
 {
-    const nrd_json_limits limits = {.max_nodes = MAX_JSON_VALUES};
+    /* As Triton's reader; a server writes NaN and Infinity itself where a tensor holds them. */
+    const nrd_json_limits limits = {.max_nodes = MAX_JSON_VALUES, .special = true};
     nrd_error *err = nrd_json_parse(out, text ? text : "", n, &limits);
     if (!err) {
         return NULL;

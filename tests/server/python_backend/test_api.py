@@ -73,6 +73,21 @@ def test_error_codes_become_statuses(server):
         assert (code, answer.status) == (code, status) and answer.error() == "e"
 
 
+def test_answered_errors_are_successes_and_raised_ones_failures(server):
+    def counts():
+        s = server.call("GET", "/v2/models/lab/stats").json()["model_stats"][0]
+        return s["inference_stats"]["success"]["count"], s["inference_stats"]["fail"]["count"]
+
+    def counted(code):  # statistics follow the answer
+        before = counts()
+        server.run(code)
+        pb_lab.wait_until(lambda: counts() != before)
+        return tuple(b - a for a, b in zip(before, counts()))
+
+    assert counted("response = pb_utils.InferenceResponse(error=pb_utils.TritonError('e'))") == (1, 0)
+    assert counted("raise ValueError('e')") == (0, 1)
+
+
 def test_responses_in_full(server):
     t = "t = pb_utils.Tensor('Y', np.arange(12, dtype=np.float32).reshape(3, 4).T[:, 0])\n"
     a = server.run(t + "response = pb_utils.InferenceResponse([t])")

@@ -109,7 +109,7 @@ static void put_tensor(nrd_str *out, const nrd_tb_tensor *t)
         for (int64_t i = 0; i < t->n_elements && i < 16; i++) {
             double v = 0;
             nrd_tb_get_f64(t, i, &v);
-            nrd_str_printf(out, "%s%g", i ? "," : "", v);
+            nrd_str_printf(out, "%s%.17g", i ? "," : "", v);
         }
     }
     nrd_str_puts(out, "]}");
