@@ -13,13 +13,14 @@ enum { /* traits of a family */
     T_ALL_BIASES = 1u << 3,
     T_QKV_BIAS = 1u << 4,
     T_QK_NORM = 1u << 5,
-    T_GEMMA = 1u << 6,     /* post norms, scaled embeddings, tied, query_pre_attn_scalar */
+    T_GEMMA = 1u << 6,     /* scaled embeddings, GELU, heads of 256 */
     T_TIED = 1u << 7,      /* tied where config.json does not say */
     T_WINDOW_ALL = 1u << 8,         /* every layer slides */
     T_WINDOW_OPT_IN = 1u << 9,      /* only with use_sliding_window, from max_window_layers on */
     T_WINDOW_ALTERNATES = 1u << 10, /* every other layer, beginning with the first */
     T_WINDOW_5_OF_6 = 1u << 11,     /* all but every sixth */
     T_LOCAL_ROPE = 1u << 12,        /* sliding layers have a base of their own */
+    T_GEMMA2 = 1u << 14,   /* beside T_GEMMA: post norms, query_pre_attn_scalar, soft caps */
     T_GGUF_INTERLEAVED = 1u << 13,  /* GGUF writers permute the rows of q and k for pairs (2i, 2i+1) */
 };
 
@@ -71,6 +72,9 @@ enum { /* traits of a family */
     }
 
 static const nrd_weight_rule hf_llama[] = {HF_COMMON(0, "post_attention_layernorm"), {0}};
+
+static const nrd_weight_rule hf_gemma1[] = {
+    HF_COMMON(NRD_RULE_ADD_ONE, "post_attention_layernorm"), {0}};
 
 static const nrd_weight_rule hf_gemma[] = {
     HF_COMMON(NRD_RULE_ADD_ONE, "pre_feedforward_layernorm"),
@@ -205,11 +209,14 @@ static const nrd_arch archs[] = {
      hf_llama, gguf_split, T_QKV_BIAS | T_WINDOW_OPT_IN},
     {"qwen3", "Qwen3ForCausalLM", {"qwen3"}, {"Qwen3ForCausalLM"}, "qwen3", MODEL_PREFIXES,
      hf_llama, gguf_split, T_QK_NORM | T_WINDOW_OPT_IN},
+    {"gemma", "GemmaForCausalLM", {"gemma"}, {"GemmaForCausalLM"}, "gemma", MODEL_PREFIXES,
+     hf_gemma1, gguf_split, T_GEMMA | T_TIED},
     {"gemma2", "Gemma2ForCausalLM", {"gemma2"}, {"Gemma2ForCausalLM"}, "gemma2", MODEL_PREFIXES,
-     hf_gemma, gguf_split, T_GEMMA | T_TIED | T_WINDOW_ALTERNATES},
+     hf_gemma, gguf_split, T_GEMMA | T_GEMMA2 | T_TIED | T_WINDOW_ALTERNATES},
     {"gemma3_text", "Gemma3ForCausalLM", {"gemma3_text", "gemma3"},
      {"Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"}, "gemma3", MODEL_PREFIXES,
-     hf_gemma, gguf_split, T_GEMMA | T_TIED | T_QK_NORM | T_WINDOW_5_OF_6 | T_LOCAL_ROPE},
+     hf_gemma, gguf_split,
+     T_GEMMA | T_GEMMA2 | T_TIED | T_QK_NORM | T_WINDOW_5_OF_6 | T_LOCAL_ROPE},
 };
 enum { N_ARCHS = (int)(sizeof archs / sizeof archs[0]) };
 
@@ -309,7 +316,7 @@ static void apply_traits(nrd_model_spec *s, const nrd_arch *a)
     s->gated_mlp = !(a->traits & T_PLAIN_MLP);
     s->learned_positions = (a->traits & T_LEARNED_POSITIONS) != 0;
     s->qk_norm = (a->traits & T_QK_NORM) != 0;
-    s->post_norms = (a->traits & T_GEMMA) != 0;
+    s->post_norms = (a->traits & T_GEMMA2) != 0;
     s->qkv_bias = (a->traits & (T_ALL_BIASES | T_QKV_BIAS)) != 0;
     s->dense_bias = s->mlp_bias = (a->traits & T_ALL_BIASES) != 0;
     s->act = a->traits & (T_GEMMA | T_PLAIN_MLP) ? NRD_ACT_GELU_TANH : NRD_ACT_SILU;
@@ -389,6 +396,9 @@ static nrd_error *hf_rope_scaling(const nrd_json *o, const nrd_model_spec *s, nr
                    &r->original_max_positions));
     if (!strcmp(type, "linear")) {
         r->scaling = NRD_ROPE_SCALING_LINEAR;
+    } else if (!strcmp(type, "dynamic")) { /* grows from the model's own length on */
+        r->scaling = NRD_ROPE_SCALING_DYNAMIC;
+        r->original_max_positions = s->max_positions;
     } else if (!strcmp(type, "llama3")) {
         r->scaling = NRD_ROPE_SCALING_LLAMA3;
     } else if (!strcmp(type, "yarn")) {
@@ -399,7 +409,8 @@ static nrd_error *hf_rope_scaling(const nrd_json *o, const nrd_model_spec *s, nr
         }
     } else {
         return nrd_errorf(NRD_ERR_UNSUPPORTED,
-                          "rope type '%s' is not supported; known: default, linear, llama3, yarn",
+                          "rope type '%s' is not supported; known: default, linear, dynamic, llama3, "
+                          "yarn",
                           type);
     }
     return NULL;
@@ -491,7 +502,7 @@ static nrd_error *hf_sizes(nrd_model_spec *s, const nrd_arch *a, const nrd_json 
         return nrd_errorf(NRD_ERR_INVALID_ARG, "'num_attention_heads' must be above 0, got %d",
                           s->n_heads);
     }
-    NRD_TRY(hf_int(c, "num_key_value_heads", NULL, gemma ? 4 : s->n_heads, &s->n_kv_heads));
+    NRD_TRY(hf_int(c, "num_key_value_heads", NULL, a->traits & T_GEMMA2 ? 4 : s->n_heads, &s->n_kv_heads));
     int64_t head_dim = gemma ? 256 : s->hidden / s->n_heads;
     if (!strcmp(a->model_type, "qwen3")) {
         head_dim = 128;
@@ -528,7 +539,11 @@ static nrd_error *hf_details(nrd_model_spec *s, const nrd_arch *a, const nrd_jso
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "scale_attn_by_inverse_layer_idx = true and "
                           "scale_attn_weights = false are not supported");
     }
-    if (a->traits & T_GEMMA) {
+    if ((a->traits & T_GEMMA) && !(a->traits & T_GEMMA2)) {
+        /* the first files say "gelu" and mean its approximation by tanh */
+        s->act = s->act == NRD_ACT_GELU_ERF ? NRD_ACT_GELU_TANH : s->act;
+    }
+    if (a->traits & T_GEMMA2) {
         double q = nrd_json_get_num(c, "query_pre_attn_scalar", 256);
         bool g2 = !(a->traits & T_LOCAL_ROPE);
         if (!(q > 0)) {
@@ -752,6 +767,9 @@ static void gguf_details(nrd_model_spec *s, const nrd_arch *a, gguf_keys *k)
                                   1e-5);
     s->attn_scale = (float)(1 / sqrt((double)s->head_dim));
     if (a->traits & T_GEMMA) {
+        s->embed_scale = (float)sqrt((double)s->hidden);
+    }
+    if (a->traits & T_GEMMA2) {
         bool g2 = !(a->traits & T_LOCAL_ROPE);
         /* the 27B models scale by the width of a head as if there were no head_dim */
         if (s->n_layers == (g2 ? 46 : 62)) {
@@ -759,7 +777,6 @@ static void gguf_details(nrd_model_spec *s, const nrd_arch *a, gguf_keys *k)
         }
         s->attn_softcap = (float)gguf_num(k, "attn_logit_softcapping", g2 ? 50 : 0);
         s->logits_softcap = (float)gguf_num(k, "final_logit_softcapping", g2 ? 30 : 0);
-        s->embed_scale = (float)sqrt((double)s->hidden);
     }
     s->tied_embeddings = !nrd_gguf_find_tensor(g, "output.weight");
     s->qkv_bias = nrd_gguf_find_tensor(g, "blk.0.attn_q.bias") ||

@@ -31,7 +31,7 @@ static const char *const rope_names[] = {
 static const char *const scaling_names[] = {
     [NRD_ROPE_SCALING_NONE] = "none",     [NRD_ROPE_SCALING_LINEAR] = "linear",
     [NRD_ROPE_SCALING_LLAMA3] = "llama3", [NRD_ROPE_SCALING_YARN] = "yarn",
-    [NRD_ROPE_SCALING_FACTORS] = "factors",
+    [NRD_ROPE_SCALING_FACTORS] = "factors", [NRD_ROPE_SCALING_DYNAMIC] = "dynamic",
 };
 static const char *const norm_names[] = {[NRD_NORM_RMS] = "rms", [NRD_NORM_LAYER] = "layer"};
 
@@ -101,7 +101,7 @@ static nrd_error *check_rope(const char *field, const nrd_rope_spec *r, int32_t 
                           r->base);
     }
     bool scaled = r->scaling == NRD_ROPE_SCALING_LINEAR || r->scaling == NRD_ROPE_SCALING_LLAMA3 ||
-                  r->scaling == NRD_ROPE_SCALING_YARN;
+                  r->scaling == NRD_ROPE_SCALING_YARN || r->scaling == NRD_ROPE_SCALING_DYNAMIC;
     if (scaled && (!(r->factor > 0) || !isfinite(r->factor))) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: the scaling factor must be above 0, got %g",
                           field, r->factor);
@@ -112,7 +112,7 @@ static nrd_error *check_rope(const char *field, const nrd_rope_spec *r, int32_t 
                           "%s: expected 0 < low_freq_factor < high_freq_factor, got %g and %g",
                           field, r->low_freq_factor, r->high_freq_factor);
     }
-    if ((r->scaling == NRD_ROPE_SCALING_LLAMA3 || r->scaling == NRD_ROPE_SCALING_YARN) &&
+    if (scaled && r->scaling != NRD_ROPE_SCALING_LINEAR &&
         r->original_max_positions < 1) {
         return nrd_errorf(NRD_ERR_INVALID_ARG,
                           "%s: original_max_position_embeddings must be above 0, got %d", field,
@@ -530,12 +530,27 @@ static double llama3(const nrd_rope_spec *r, double f)
     return f * (smooth + (1 - smooth) / r->factor);
 }
 
+nrd_rope_spec nrd_rope_for_length(const nrd_rope_spec *rope, int32_t seq_len)
+{
+    nrd_rope_spec r = *rope;
+    if (r.scaling != NRD_ROPE_SCALING_DYNAMIC) {
+        return r;
+    }
+    double n = (double)seq_len / r.original_max_positions, d = r.rotary_dim;
+    r.scaling = NRD_ROPE_SCALING_NONE;
+    if (n > 1 && d > 2) {
+        r.base *= pow(r.factor * n - (r.factor - 1), d / (d - 2));
+    }
+    return r;
+}
+
 float nrd_rope_inv_freq(const nrd_rope_spec *r, const float *factors, float *out)
 {
     for (int i = 0; i < r->rotary_dim / 2; i++) {
         double f = pow(r->base, -2.0 * i / r->rotary_dim);
         switch (r->scaling) {
         case NRD_ROPE_SCALING_NONE:
+        case NRD_ROPE_SCALING_DYNAMIC: /* nrd_rope_for_length */
             break;
         case NRD_ROPE_SCALING_LINEAR:
             f /= r->factor;

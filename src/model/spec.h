@@ -25,6 +25,7 @@ typedef enum {
     NRD_ROPE_SCALING_LINEAR = 1,
     NRD_ROPE_SCALING_LLAMA3 = 2,
     NRD_ROPE_SCALING_YARN = 3,
+    NRD_ROPE_SCALING_DYNAMIC = 5, /* NTK: the base grows with the length of the sequence */
     NRD_ROPE_SCALING_FACTORS = 4, /* per-frequency factors given in a tensor (LongRoPE, GGUF) */
 } nrd_rope_scaling;
 
@@ -80,6 +81,11 @@ typedef struct nrd_model_spec {
  * names where it has them; ours under "nereid"). Refuses sizes out of range, naming the field. */
 nrd_error *nrd_model_spec_from_json(nrd_model_spec *out, const nrd_json *config) NRD_MUST_USE;
 void nrd_model_spec_to_json(const nrd_model_spec *spec, nrd_str *out);
+
+/* NRD_ROPE_SCALING_DYNAMIC settled for sequences of up to seq_len tokens: plain up to
+ * original_max_positions, else the base that the rule gives for seq_len, at every position (a base that
+ * changed within a sequence would not fit the keys that are cached). Other ropes stay as they are. */
+nrd_rope_spec nrd_rope_for_length(const nrd_rope_spec *rope, int32_t seq_len);
 
 /* Inverse frequencies of a rope: out[rotary_dim / 2], scaling applied. `factors` [rotary_dim / 2]
  * only for NRD_ROPE_SCALING_FACTORS. Returns the factor for cos and sin. */

@@ -70,7 +70,8 @@ static void print_mix(const mix *m)
 static void print_rope(const char *label, const nrd_rope_spec *r)
 {
     static const char *const scalings[] = {"", ", linear scaling", ", llama3 scaling",
-                                           ", yarn scaling", ", factors from a tensor"};
+                                           ", yarn scaling", ", factors from a tensor",
+                                           ", dynamic scaling"};
     if (r->kind != NRD_ROPE_NONE) {
         printf("%-13s rotary over %d, base %g, %s pairs%s", label, r->rotary_dim, r->base,
                r->kind == NRD_ROPE_INTERLEAVED ? "interleaved" : "split",

@@ -53,9 +53,10 @@ def line_that_agrees(prompt):
     ids = prompt.get("last_logit_ids") or range(len(prompt["last_logits"]))
     last = sorted(([t, v - total] for t, v in zip(ids, prompt["last_logits"])),
                   key=lambda row: -row[1])
+    last = [last] if greedy["tokens"] else []
     steps = [[[t, v]] for t, v in zip(greedy["tokens"], greedy["logprobs"])]
     return {"id": prompt["id"], "logprobs": prompt["logprobs"] + greedy["logprobs"],
-            "top": prompt["top"] + [last] + steps[1:]}
+            "top": prompt["top"] + last + steps[1:]}
 
 
 def agreeing(golden):

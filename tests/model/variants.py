@@ -21,8 +21,14 @@ def _tiny():
         return name, {**base, **more}
 
     for arch in ("gpt2", "llama", "llama3", "llama3-tied", "qwen2", "qwen3", "mistral", "gemma2",
-                 "gemma2-hd", "gemma3", "gemma3-linear"):
+                 "gemma2-hd", "gemma3", "gemma3-linear", "gemma"):
         yield row(arch, arch, "safetensors", dtype="float32", shards=1)
+    # Within the model's own length, and in an engine for longer sequences. No continuation there:
+    # with each token transformers would take another base for it, beside the keys of the others.
+    dynamic = {"dtype": "float32", "shards": 1}
+    yield row("llama-dynamic", "llama-dynamic", "safetensors", **dynamic, lengths=[1, 7, 30])
+    yield row("llama-dynamic-long", "llama-dynamic", "safetensors", **dynamic, lengths=[150],
+              n_greedy=0, build=["--max_seq_len", "150"])
     short = {"lengths": [7, 33], "top": 4}
     for arch, dtype in (("gpt2", "float16"), ("llama3", "bfloat16"), ("qwen2", "bfloat16"),
                         ("gemma3", "bfloat16"), ("llama", "float16")):
@@ -30,7 +36,8 @@ def _tiny():
     pairs = [("llama", q) for q in ("f16", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k",
                                     "q3_k", "q4_k", "q5_k", "q6_k")]
     pairs += [("gpt2", "q8_0"), ("llama3", "q5_1"), ("llama3-tied", "q4_0"), ("qwen2", "q4_1"),
-              ("qwen3", "q5_0"), ("gemma2-hd", "q4_k"), ("gemma3", "q4_k"), ("gemma3", "q6_k")]
+              ("qwen3", "q5_0"), ("gemma2-hd", "q4_k"), ("gemma3", "q4_k"), ("gemma3", "q6_k"),
+              ("gemma", "q4_k")]
     # several types in one layer: what most people download
     pairs += [("qwen2", "Q4_K_M"), ("llama", "Q4_K_M"), ("gpt2", "Q5_K_M"), ("gemma3", "Q4_K_S")]
     for arch, fmt in pairs:
@@ -61,7 +68,7 @@ SAME = {
         f"{arch}-gguf-f32": {"golden": arch, "arch": arch, "format": "gguf", "quant": "f32",
                              "gguf_version": 3}
         for arch in ("gpt2", "llama", "llama3", "llama3-tied", "qwen2", "qwen3", "gemma2-hd",
-                     "gemma3")
+                     "gemma3", "gemma")
     },
 }
 

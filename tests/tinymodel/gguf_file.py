@@ -148,7 +148,7 @@ def name_pairs(arch, n_layers):
         top, block, place = _GPT2_NAMES, _GPT2_BLOCK, "transformer.h"
     else:
         top, place = _NAMES, "model.layers"
-        block = _GEMMA_BLOCK if arch.startswith("gemma") else _PRE_NORM_BLOCK
+        block = _GEMMA_BLOCK if arch in ("gemma2", "gemma3") else _PRE_NORM_BLOCK
     yield from top.items()
     for i in range(n_layers):
         for ours, theirs in block.items():
@@ -229,7 +229,7 @@ def _metadata(arch, name, config, fmt):
     add("attention.head_count", "uint32", c["num_attention_heads"])
     add("attention.head_count_kv", "uint32", c["num_key_value_heads"])
     add("attention.layer_norm_rms_epsilon", "float32", c["rms_norm_eps"])
-    if arch != "gemma2":  # its files leave the base at the default
+    if arch not in ("gemma", "gemma2"):  # their files leave the base at the default
         add("rope.freq_base", "float32", c["rope_theta"])
     if c.get("head_dim"):
         add("attention.key_length", "uint32", hd)
@@ -237,7 +237,7 @@ def _metadata(arch, name, config, fmt):
     if arch == "llama":
         add("vocab_size", "uint32", c["vocab_size"])
         add("rope.dimension_count", "uint32", hd)
-    if arch.startswith("gemma"):
+    if arch in ("gemma2", "gemma3"):
         add("attention.sliding_window", "uint32", c["sliding_window"])
         if c["attn_logit_softcapping"]:
             add("attn_logit_softcapping", "float32", c["attn_logit_softcapping"])
@@ -300,7 +300,7 @@ def config_from_gguf(f):
         "max_position_embeddings": key("context_length"),
         "tie_word_embeddings": "output.weight" not in f.table,
     }
-    if arch.startswith("gemma"):
+    if arch in ("gemma2", "gemma3"):
         c.update(
             hidden_activation="gelu_pytorch_tanh", sliding_window=key("attention.sliding_window"),
             query_pre_attn_scalar=head_dim,

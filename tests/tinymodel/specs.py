@@ -64,6 +64,7 @@ def _decoder(c):
     nq, nkv = c["num_attention_heads"] * hd, c["num_key_value_heads"] * hd
     family = c["model_type"]
     gemma = family.startswith("gemma")
+    post_norms = gemma and family != "gemma"
     tied = c.get("tie_word_embeddings", False)
     qk_norm = family in ("qwen3", "gemma3_text")
 
@@ -91,8 +92,8 @@ def _decoder(c):
         if qk_norm:
             yield from norm(f"{p}.self_attn.q_norm", hd, 1.4)
             yield from norm(f"{p}.self_attn.k_norm", hd, 1.4)
-        yield from norm(f"{p}.post_attention_layernorm", d, 2.0 if gemma else 1.0)
-        if gemma:
+        yield from norm(f"{p}.post_attention_layernorm", d, 2.0 if post_norms else 1.0)
+        if post_norms:
             yield from norm(f"{p}.pre_feedforward_layernorm", d)
             yield from norm(f"{p}.post_feedforward_layernorm", d, 2.0)
         yield from linear(f"{p}.mlp.gate_proj", d, ffn, 1.5)
@@ -179,6 +180,19 @@ def _make():
         num_key_value_heads=2, head_dim=64, intermediate_size=288, vocab_size=352,
         rope_theta=10000.0, rms_norm_eps=1e-5, sliding_window=24),
         no_gguf="GGUF files of this family carry no sliding window")
+    # As the first published files: "gelu", by which they mean its approximation.
+    gemma1 = _decoder_config(
+        "GemmaForCausalLM", "gemma", hidden_size=256, num_hidden_layers=3, num_attention_heads=4,
+        num_key_value_heads=1, head_dim=48, intermediate_size=512, vocab_size=410,
+        rope_theta=10000.0, tie_word_embeddings=True)
+    gemma1["hidden_act"] = "gelu"
+    yield Spec("gemma", gemma1, "gemma")
+    yield Spec("llama-dynamic", _decoder_config(
+        llama, "llama", hidden_size=128, num_hidden_layers=3, num_attention_heads=4,
+        num_key_value_heads=2, intermediate_size=224, vocab_size=336, rope_theta=10000.0,
+        rms_norm_eps=1e-5, max_position_embeddings=64,
+        rope_scaling={"rope_type": "dynamic", "factor": 3.0}),
+        no_gguf="GGUF files cannot say that positions are scaled by the length")
     yield Spec("gemma2", _gemma_config(
         "Gemma2ForCausalLM", "gemma2", hidden_size=128, num_hidden_layers=4,
         num_attention_heads=4, num_key_value_heads=2, head_dim=64, intermediate_size=256,

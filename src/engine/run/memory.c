@@ -70,7 +70,8 @@ nrd_error *nrd_run_init_rope(nrd_runner *r, const nrd_rope_spec *rope, float **o
     if (rope->scaling == NRD_ROPE_SCALING_FACTORS && !r->w.rope_factors) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "the engine has no rope_factors");
     }
-    *scale = nrd_rope_inv_freq(rope, r->w.rope_factors, host);
+    nrd_rope_spec fixed = nrd_rope_for_length(rope, nrd_engine_limits(r->engine)->max_seq_len);
+    *scale = nrd_rope_inv_freq(&fixed, r->w.rope_factors, host);
     size_t bytes = (size_t)rope->rotary_dim / 2 * sizeof(float);
     NRD_TRY(nrd_run_alloc(r, &p, bytes, 1, "rope"));
     *out = p;

@@ -137,7 +137,7 @@ static void test_what_cannot_be_run_is_refused_by_name(void **state)
         {"{\"model_type\":\"mixtral\"}", "mixtral"},
         {"{\"model_type\":\"llama\"}", "num_hidden_layers"},
         {"{\"model_type\":\"llama\"," SIZES "\"hidden_act\":\"mish\"}", "mish"},
-        {"{\"model_type\":\"llama\"," SIZES "\"rope_scaling\":{\"type\":\"dynamic\"}}", "dynamic"},
+        {"{\"model_type\":\"llama\"," SIZES "\"rope_scaling\":{\"type\":\"longrope\"}}", "longrope"},
         {"{\"model_type\":\"llama\"," SIZES "\"head_dim\":15}", "rotary"},
         {"{\"model_type\":\"llama\"," SIZES "\"vocab_size\":99999999999}", "vocab_size"},
         {"{\"model_type\":\"llama\"," SIZES "\"num_hidden_layers\":513}", "num_hidden_layers"},
