@@ -7,6 +7,7 @@ import pytest
 from conftest import BUILD, delay, write_model
 
 VOLUME = BUILD / "tests/batching/volume/batchstrategy.so"
+GATE = BUILD / "tests/batching/gate/batchstrategy.so"
 BATCHING = "dynamic_batching { max_queue_delay_microseconds: 300000 }"
 
 
@@ -57,6 +58,32 @@ def test_custom_strategy_bounds_batches(tmp_path, launch, where):
     ask_together(s, "plain", 8, 10)
     assert executions(s, "plain") == 1
     assert ask(s, "m", [1] * 50).status == 200  # larger than any batch may be: alone
+
+
+def test_requests_arrive_while_a_strategy_decides(tmp_path, launch, monkeypatch):
+    pending = 'nv_inference_pending_request_count{model="m",version="1"}'
+    gate = tmp_path / "gate"
+    monkeypatch.setenv("NRD_TEST_GATE", str(gate))
+    write_model(tmp_path / "r", "m", extra=BATCHING + (
+        'parameters { key: "TRITON_BATCH_STRATEGY_PATH" value: { string_value: "%s" } }' % GATE))
+    set_batch(tmp_path / "r", "m", 16)
+    s = launch(tmp_path / "r").wait_ready()
+    replies = []
+    threads = [threading.Thread(target=lambda: replies.append(ask(s, "m", [1]))) for _ in range(3)]
+    try:
+        threads[0].start()
+        s.wait_log("gate: asked")
+        for t in threads[1:]:
+            t.start()
+        assert s.wait_metrics(lambda m: m[pending] == 3)[pending] == 3
+        assert s.call("GET", "/v2/health/live").status == 200
+        assert executions(s, "m") == 0
+    finally:
+        gate.touch()
+    for t in threads:
+        t.join()
+    assert [r.status for r in replies] == [200] * 3
+    assert executions(s, "m") == 1
 
 
 @pytest.mark.parametrize("more,words", [

@@ -69,6 +69,7 @@ struct nrd_batcher {
     uint64_t last_level, default_level;
     uint32_t n_queued;
     bool forming, stopping;
+    bool asking; /* the batching library looks at queued requests: none may leave */
 };
 
 /* ---- making ---- */
@@ -438,7 +439,9 @@ void nrd_batcher_sweep(nrd_batcher *s)
     nrd_worker *next = NULL;
 
     pthread_mutex_lock(&s->mu);
-    collect_locked(s, UINT32_MAX, &cancelled, &expired);
+    if (!s->asking) {
+        collect_locked(s, UINT32_MAX, &cancelled, &expired);
+    }
     if (s->n_queued > 0) { /* a worker that meant to run it may be late */
         next = notify_locked(s);
     }
@@ -507,8 +510,6 @@ static plan make_plan_locked(const nrd_batcher *s, uint32_t cap)
 {
     plan p = {.oldest_ns = UINT64_MAX, .expires_ns = UINT64_MAX};
     const nrd_request *first = NULL;
-    nrd_strategy *custom = s->batching ? s->model->strategy : NULL;
-    void *custom_batch = custom ? nrd_strategy_begin(custom, s->model) : NULL;
 
     for (uint32_t i = 0; i < s->n_levels && !p.is_full; i++) {
         for (int late = 0; late < 2 && !p.is_full; late++) {
@@ -517,11 +518,6 @@ static plan make_plan_locked(const nrd_batcher *s, uint32_t cap)
                 if (first &&
                     (!s->batching || p.n >= cap || p.total + weight(r) > s->base.max_batch ||
                      !nrd_request_same_shapes(first, r))) {
-                    p.is_full = true;
-                    break;
-                }
-                /* the first one is asked about too, but a batch of none would never end */
-                if (custom && !nrd_strategy_includes(custom, r, custom_batch) && first) {
                     p.is_full = true;
                     break;
                 }
@@ -539,10 +535,57 @@ static plan make_plan_locked(const nrd_batcher *s, uint32_t cap)
             }
         }
     }
-    if (custom) {
-        nrd_strategy_end(custom, s->model, custom_batch);
-    }
     return p;
+}
+
+/* Walks the queue in order: copies its first n requests to out, or, with `compare`, tells whether they
+ * are still the same. */
+static bool first_ones_locked(const nrd_batcher *s, nrd_request **out, uint32_t n, bool compare)
+{
+    uint32_t k = 0;
+
+    for (uint32_t i = 0; i < s->n_levels; i++) {
+        for (int late = 0; late < 2; late++) {
+            nrd_request *r = late ? s->levels[i].late : s->levels[i].head;
+            for (; r && k < n; r = r->next, k++) {
+                if (compare && out[k] != r) {
+                    return false;
+                }
+                out[k] = r;
+            }
+        }
+    }
+    return k == n;
+}
+
+/* Asks the batching library which of the planned requests may share a batch: it takes as many of the
+ * first ones as it likes. Unlocks meanwhile; nothing leaves the queue until it has answered. false:
+ * the queue has changed, another plan is needed. batch: room for p->n. */
+static bool ask_strategy(nrd_batcher *s, nrd_request **batch, uint32_t cap, plan *p)
+{
+    nrd_strategy *custom = s->model->strategy;
+    const uint32_t n = p->n;
+    uint32_t accepted = 0;
+
+    first_ones_locked(s, batch, n, false);
+    s->forming = s->asking = true;
+    pthread_mutex_unlock(&s->mu);
+    void *userp = nrd_strategy_begin(custom, s->model);
+    while (accepted < n) {
+        const bool included = nrd_strategy_includes(custom, batch[accepted], userp);
+        if (!included && accepted > 0) { /* a batch of none would never end */
+            break;
+        }
+        accepted++;
+    }
+    nrd_strategy_end(custom, s->model, userp);
+    pthread_mutex_lock(&s->mu);
+    s->forming = s->asking = false;
+    if (make_plan_locked(s, cap).n != n || !first_ones_locked(s, batch, n, true)) {
+        return false;
+    }
+    *p = make_plan_locked(s, accepted);
+    return true;
 }
 
 /* Requests that the forming worker has been told to take and will once it is awake: they no longer
@@ -586,7 +629,9 @@ uint32_t nrd_batcher_take(nrd_batcher *s, nrd_worker *w, nrd_request **batch, ui
     pthread_mutex_lock(&s->mu);
     for (;;) {
         nrd_request *cancelled = NULL, *expired = NULL;
-        collect_locked(s, cap, &cancelled, &expired);
+        if (!s->asking) {
+            collect_locked(s, cap, &cancelled, &expired);
+        }
         if (cancelled || expired) {
             pthread_mutex_unlock(&s->mu);
             fail_list(expired, NRD_ERR_UNAVAILABLE, "Request timeout expired", NRD_FAIL_REJECTED);
@@ -604,6 +649,9 @@ uint32_t nrd_batcher_take(nrd_batcher *s, nrd_worker *w, nrd_request **batch, ui
             continue;
         }
         plan p = make_plan_locked(s, cap);
+        if (s->batching && s->model->strategy && !ask_strategy(s, batch, cap, &p)) {
+            continue;
+        }
         uint64_t ready_ns = p.oldest_ns + s->delay_ns;
         if (s->delay_ns == 0 || p.is_full || s->stopping || nrd_now_ns() >= ready_ns) {
             n = take_locked(s, batch, p.n);

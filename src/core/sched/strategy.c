@@ -1,8 +1,6 @@
 /* Custom batching: a library that decides which requests may share a batch. Named by the parameter
  * TRITON_BATCH_STRATEGY_PATH, or lying as batchstrategy.so with the version, the model or the
  * backend.
- *
- * A batch is looked at under the lock of its queue, so the library's functions must only compute.
  */
 #include "core/sched/strategy.h"
 
