@@ -1,8 +1,8 @@
 /* nereid/server.h - what libtritonserver.so offers beyond Triton's C API.
  *
- * Purpose   A backend finds out while it serves that a model cannot go on; the program around the
- *           server wants to know.
- *           And whoever keeps what it once read of a model wants to know when that is still true.
+ * Purpose   A backend finds out while it serves that a model cannot go on, and the program around the
+ *           server wants to know. A backend knows of inputs that clients send for nothing. Whoever
+ *           keeps what it once read of a model wants to know whether that is still true.
  * Owner     Any thread; all return at once.
  * ABI       Who also runs with other builds of libtritonserver.so refers to them weakly (#pragma weak)
  *           and does without where they are NULL.
@@ -22,6 +22,13 @@
  * model is finalized, and it may be loaded again. Of an older copy of the model: nothing happens. */
 NRD_SERVER_API void nrd_backend_model_failed(TRITONBACKEND_Model *model, const char *reason);
 
+/* Requests may carry an input of this name (copied) and type although the model's configuration does
+ * not have it: it is dropped instead of refused. In TRITONBACKEND_ModelInitialize only, else
+ * INVALID_ARG. */
+NRD_SERVER_API TRITONSERVER_Error *nrd_backend_ignore_input(TRITONBACKEND_Model *model,
+                                                            const char *name,
+                                                            TRITONSERVER_DataType datatype);
+
 /* Whether a model failed that way and has neither been loaded again nor unloaded. */
 NRD_SERVER_API bool nrd_server_has_failed(TRITONSERVER_Server *server);
 
@@ -29,5 +36,13 @@ NRD_SERVER_API bool nrd_server_has_failed(TRITONSERVER_Server *server);
  * other load of this process has. 0: no version of it is ready. */
 NRD_SERVER_API uint64_t nrd_server_load_number(TRITONSERVER_Server *server, const char *model,
                                                int64_t version);
+
+/* The Triton release whose interfaces these are: what clients are told and check. */
+#define NRD_TRITON_VERSION "2.51.0"
+
+/* A TRITONSERVER_MetricFormat: the metrics as JSON, with the recent values of histograms (see
+ * nrd_metrics_json in base/metric.h). Another core refuses the number, which no published version
+ * has. */
+#define NRD_METRIC_FORMAT_JSON 0x4e52
 
 #endif

@@ -77,9 +77,6 @@ void nrd_metrics_text(nrd_metrics *r, nrd_str *out);
 
 /* Values that a histogram's "recent" holds at most. */
 #define NRD_METRIC_RECENT 256
-/* TRITONSERVER_MetricFormat by which our front end asks our core for nrd_metrics_json; another core
- * refuses the number, which no published version has. */
-#define NRD_METRIC_FORMAT_JSON 0x4e52
 /* Appends {"<family>":[<series>, ...], ...}. A series is {"labels":{...}, "value":v} or, for a
  * histogram, {"labels":{...}, "count":n, "sum":s, "bounds":[...], "counts":[... one more],
  * "recent":[oldest ... newest], "window":{"n":n, "p50":v, "p90":v, "p99":v}} (of the last minute); the i-th value of

@@ -9,6 +9,7 @@
 #include "base/mem.h"
 #include "base/metric.h"
 #include "base/str.h"
+#include "nereid/server.h"
 
 #include <stdlib.h>
 

@@ -267,6 +267,22 @@ TRITONSERVER_Error *TRITONBACKEND_ModelReportMemoryUsage(TRITONBACKEND_Model *mo
     return NULL;
 }
 
+TRITONSERVER_Error *nrd_backend_ignore_input(TRITONBACKEND_Model *model, const char *name,
+                                             TRITONSERVER_DataType datatype)
+{
+    nrd_model *m = of_api(model);
+
+    if (!m->config_open) {
+        return as_api(nrd_errorf(NRD_ERR_INVALID_ARG,
+                                 "model '%s': inputs to ignore can be named during "
+                                 "TRITONBACKEND_ModelInitialize only",
+                                 m->name));
+    }
+    m->ignored = nrd_xrealloc(m->ignored, (m->n_ignored + 1) * sizeof *m->ignored);
+    m->ignored[m->n_ignored++] = (nrd_ignored_input){nrd_xstrdup(name), datatype};
+    return NULL;
+}
+
 void nrd_backend_model_failed(TRITONBACKEND_Model *model, const char *reason)
 {
     const nrd_catalog *c = &of_api(model)->ctx->catalog;

@@ -13,6 +13,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* An input that clients may send although the model does not have it. */
+typedef struct nrd_ignored_input {
+    char *name;
+    TRITONSERVER_DataType dtype;
+} nrd_ignored_input;
+
 struct nrd_model { /* TRITONBACKEND_Model */
     atomic_int refs;
     nrd_context *ctx; /* borrowed */
@@ -27,6 +33,8 @@ struct nrd_model { /* TRITONBACKEND_Model */
     bool decoupled;
     bool cached;         /* responses are kept in the server's cache */
     uint32_t n_required; /* inputs that are not optional */
+    nrd_ignored_input *ignored; /* fixed once the model is ready */
+    size_t n_ignored;
     nrd_strings *labels; /* per output of the configuration: names of classes, may be empty */
     size_t n_labels;
     nrd_backend *backend; /* NULL for an ensemble */

@@ -226,6 +226,10 @@ void nrd_model_destroy(nrd_model *m)
         nrd_strings_fini(&m->labels[i]);
     }
     free(m->labels);
+    for (size_t i = 0; i < m->n_ignored; i++) {
+        free(m->ignored[i].name);
+    }
+    free(m->ignored);
     pthread_mutex_destroy(&m->mu);
     if (m->config) {
         inference__model_config__free_unpacked(m->config, NULL);

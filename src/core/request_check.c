@@ -14,25 +14,13 @@
 
 #include <string.h>
 
-/* Inputs that published clients send although the models do not declare them. They carry nothing
- * the model needs, so they are dropped instead of refused. */
-static const struct {
-    const char *backend, *input;
-    TRITONSERVER_DataType dtype;
-} ignored_inputs[] = {
-    {"tensorrtllm", "output_log_probs", TRITONSERVER_TYPE_BOOL},
-};
-
+/* Inputs that the backend wants dropped instead of refused (nrd_backend_ignore_input). */
 static void drop_ignored_inputs(nrd_request *r)
 {
-    for (size_t k = 0; k < sizeof ignored_inputs / sizeof ignored_inputs[0]; k++) {
-        if (strcmp(r->model->config->backend, ignored_inputs[k].backend) != 0 ||
-            nrd_model_input(r->model, ignored_inputs[k].input)) {
-            continue;
-        }
-        for (uint32_t i = 0; i < r->n_inputs; i++) {
-            if (strcmp(r->inputs[i]->name, ignored_inputs[k].input) == 0 &&
-                r->inputs[i]->dtype == ignored_inputs[k].dtype) {
+    for (size_t k = 0; k < r->model->n_ignored; k++) {
+        const nrd_ignored_input *g = &r->model->ignored[k];
+        for (uint32_t i = 0; i < r->n_inputs && !nrd_model_input(r->model, g->name); i++) {
+            if (r->inputs[i]->dtype == g->dtype && strcmp(r->inputs[i]->name, g->name) == 0) {
                 nrd_request_remove_input(r, i);
                 break;
             }

@@ -24,6 +24,7 @@
 #include "base/mem.h"
 #include "base/queue.h"
 #include "base/str.h"
+#include "nereid/server.h"
 
 #include <errno.h>
 #include <inttypes.h>

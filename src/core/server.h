@@ -23,8 +23,6 @@ nrd_context *nrd_server_context(nrd_server *s);
 nrd_server_state nrd_server_get_state(const nrd_server *s);
 nrd_error *nrd_server_require_ready(nrd_server *s) NRD_MUST_USE;
 void nrd_server_print_options(nrd_server *s);
-/* The Triton release whose interfaces this core has: what clients are told and check. */
-#define NRD_TRITON_VERSION "2.51.0"
 extern const char *const nrd_server_extensions[]; /* NULL-terminated */
 
 #endif

@@ -27,7 +27,6 @@
 #pragma weak nrd_server_has_failed /* another core may lack it */
 
 #define MAX_DESCRIPTORS (1u << 20)
-#define TRITON_VERSION "2.51.0" /* the version whose interface this program has */
 
 typedef struct services {
     TRITONSERVER_Server *server;
@@ -294,7 +293,7 @@ static int serve(const nrd_options *o, char **argv)
         nrd_error_free(err);
         return 1;
     }
-    NRD_LOG_INFO("Nereid %s, with the interfaces of Triton %s", NRD_VERSION, TRITON_VERSION);
+    NRD_LOG_INFO("Nereid %s, with the interfaces of Triton %s", NRD_VERSION, NRD_TRITON_VERSION);
     TRITONSERVER_Error *e = TRITONSERVER_ServerNew(&s.server, t);
     TRITONSERVER_ServerOptionsDelete(t);
     if (e) { /* the words that Triton ends with; scripts look for them */
@@ -350,7 +349,7 @@ int main(int argc, char **argv)
         fputs(nrd_str_cstr(&text), stdout);
         nrd_str_fini(&text);
     } else if (o.version) {
-        printf("tritonserver %s (Nereid %s)\n", TRITON_VERSION, NRD_VERSION);
+        printf("tritonserver %s (Nereid %s)\n", NRD_TRITON_VERSION, NRD_VERSION);
     } else {
         rc = serve(&o, argv);
     }

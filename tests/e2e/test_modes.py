@@ -66,3 +66,18 @@ def test_sigterm_lets_running_requests_finish(tiny_model, cache):
             pass
         assert s.stop() == 0
         assert len(job.result()) >= 150
+
+
+def test_the_input_that_clients_send_for_nothing_is_ignored(tiny_model, cache):
+    def tensor(name, datatype, *values):
+        return {"name": name, "datatype": datatype, "shape": [1, len(values)], "data": values}
+
+    s = start(tiny_model, cache, "decoupled_mode:False")
+    try:
+        s.wait_ready()
+        status, answer = s.request("/v2/models/tensorrt_llm/infer", {"inputs": [
+            tensor("input_ids", "INT32", 1, 2, 3), tensor("input_lengths", "INT32", 3),
+            tensor("request_output_len", "INT32", 4), tensor("output_log_probs", "BOOL", True)]})
+        assert status == 200, answer
+    finally:
+        assert s.stop() == 0

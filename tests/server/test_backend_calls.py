@@ -51,6 +51,22 @@ def test_figures_may_be_reported_after_the_release(tmp_path, launch):
     assert stats["inference_count"] == stats["inference_stats"]["success"]["count"] == 200
 
 
+def test_a_backend_may_have_an_input_ignored(tmp_path, launch):
+    write_probe(tmp_path, "m", None, more=param("ignored_input", "EXTRA"))
+    write_probe(tmp_path, "plain", None)
+    s = launch(tmp_path, BACKENDS).wait_ready()
+
+    def with_extra(model, datatype):
+        extra = {"name": "EXTRA", "datatype": datatype, "shape": [1],
+                 "data": [True if datatype == "BOOL" else 1]}
+        return s.call("POST", f"/v2/models/{model}/infer", {"inputs": BODY["inputs"] + [extra]})
+
+    assert with_extra("m", "BOOL").status == 200
+    for model, datatype in ("m", "INT32"), ("plain", "BOOL"):
+        reply = with_extra(model, datatype)
+        assert reply.status == 400 and "EXTRA" in reply.error()
+
+
 def test_messages_of_backends_obey_the_log_settings(tmp_path, launch):
     write_probe(tmp_path, "m", None, more=param("log_inputs", "1"))
     s = launch(tmp_path, BACKENDS).wait_ready()

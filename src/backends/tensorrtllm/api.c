@@ -9,6 +9,7 @@
 #include <string.h>
 
 #pragma weak nrd_backend_model_failed /* in this server only */
+#pragma weak nrd_backend_ignore_input
 
 enum { MAX_RESPONSES = 64, MAX_ITERATIONS = 32, MAX_ROWS = 4096 };
 
@@ -345,6 +346,9 @@ TRITONSERVER_Error *TRITONBACKEND_ModelInitialize(TRITONBACKEND_Model *model)
     TRITONSERVER_Error *err = nrd_tb_config_load(&m->config, model);
     if (!err) {
         err = llm_params_read(m);
+    }
+    if (!err && nrd_backend_ignore_input) { /* published clients send it; nothing depends on it */
+        err = nrd_backend_ignore_input(model, "output_log_probs", TRITONSERVER_TYPE_BOOL);
     }
     if (!err) {
         err = TRITONBACKEND_ModelSetState(model, m);

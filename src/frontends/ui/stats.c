@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/metric.h"
 #include "frontends/common/message.h"
+#include "nereid/server.h"
 
 #include <math.h>
 #include <string.h>

@@ -20,6 +20,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/str.h"
+#include "nereid/server.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -62,6 +63,10 @@ TRITONSERVER_Error *TRITONBACKEND_ModelInitialize(TRITONBACKEND_Model *model)
     p->log_inputs = nrd_tb_config_param(&p->cfg, "log_inputs") != NULL;
     pause_ms(number(&p->cfg, "init_delay_ms"));
     NRD_TB_TRY(TRITONBACKEND_ModelSetState(model, p));
+    const char *ignored = nrd_tb_config_param(&p->cfg, "ignored_input");
+    if (ignored) {
+        NRD_TB_TRY(nrd_backend_ignore_input(model, ignored, TRITONSERVER_TYPE_BOOL));
+    }
     const char *mark = nrd_tb_config_param(&p->cfg, "fail_once");
     if (mark && !nrd_path_exists(mark)) {
         nrd_error_free(nrd_file_write(mark, "", 0));
