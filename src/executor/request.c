@@ -198,6 +198,11 @@ static nrd_error *check_prompt(const nrd_exec *x, const int32_t *ids, int32_t n)
             return nrd_errorf(NRD_ERR_INVALID_ARG, "input_ids[%d] is %d: ids must not be negative",
                               i, ids[i]);
         }
+        if (ids[i] >= x->info.vocab) {
+            return nrd_errorf(NRD_ERR_INVALID_ARG,
+                              "input_ids[%d] is %d, expected at most %d (the model's vocabulary)", i,
+                              ids[i], x->info.vocab - 1);
+        }
     }
     if (n > x->lim.max_input_len) {
         return nrd_errorf(NRD_ERR_INVALID_ARG,

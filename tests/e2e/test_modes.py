@@ -1,9 +1,15 @@
 """The same models in other modes: plain (not decoupled), static batching, accumulated tokens, few blocks."""
 import concurrent.futures
+import re
+import subprocess
 
+import numpy as np
 import pytest
 
-from llm_server import Server
+from llm_server import BIN, Server
+
+http = pytest.importorskip("tritonclient.http")
+from tritonclient.utils import InferenceServerException, np_to_triton_dtype  # noqa: E402
 
 PROMPT = {"text_input": "the quick brown fox", "max_tokens": 12}
 
@@ -48,6 +54,75 @@ def test_bls_accumulates_tokens_when_told_to(tiny_model, cache, reference):
         assert PROMPT["text_input"] + pieces[-1] == reference
     finally:
         assert s.stop() == 0
+
+
+@pytest.fixture(scope="module")
+def plain(tiny_model, cache, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("plain")
+    engine, repo = folder / "engine", folder / "repo"
+    values = ("decoupled_mode:False,participant_ids:0,lora_cache_max_adapter_size:64,multi_block_mode:false,"
+              "logits_datatype:TYPE_FP16")
+    for words in (["build", tiny_model, "--output_dir", engine, "--gather_context_logits"],
+                  ["repo", "--engine_dir", engine, "--tokenizer_dir", tiny_model, "--output_dir", repo, "--set",
+                   values]):
+        subprocess.run([BIN / "nereid", *map(str, words)], check=True, capture_output=True)
+    s = Server(repo, cache)
+    try:
+        yield s.wait_ready()
+    finally:
+        assert s.stop() == 0
+
+
+def test_parameters_without_effect_are_named_once(plain):
+    for name, value in (("participant_ids", "0"), ("lora_cache_max_adapter_size", "64"),
+                        ("multi_block_mode", "false")):
+        line = f"[TensorRT-LLM][WARNING] model 'tensorrt_llm': {name} '{value}' has no effect: "
+        assert plain.log_text().count(line) == 1
+    assert plain.log_text().count("has no effect: ") == 3  # nothing else was given
+
+
+def test_logits_have_the_declared_type(plain):
+    with http.InferenceServerClient(f"127.0.0.1:{plain.http}") as c:
+        answer = c.infer("tensorrt_llm", prompt([1, 2, 3]) + [tensor("return_context_logits", [[True]], bool)])
+    logits = answer.as_numpy("context_logits")
+    assert logits.dtype == np.float16 and logits.shape[:2] == (1, 3)
+    assert np.isfinite(logits).all() and logits.std() > 0
+
+
+def tensor(name, value, dtype):
+    array = np.array(value, dtype)
+    t = http.InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype))
+    t.set_data_from_numpy(array)
+    return t
+
+
+def prompt(ids):
+    return [tensor("input_ids", [ids], np.int32), tensor("input_lengths", [[len(ids)]], np.int32),
+            tensor("request_output_len", [[2]], np.int32)]
+
+
+@pytest.mark.parametrize("more, parameters, text", [
+    ([], {"request_type": "nonsense"}, "request_type must be context_and_generation, context_only or "),
+    ([], {"request_type": 3}, "request_type must be context_and_generation, context_only or "),
+    ([], {"request_type": "context_only"}, "request type context_only is not supported"),
+    ([("prompt_vocab_size", [[4]], np.int32)], {}, "'prompt_vocab_size' needs the input 'prompt_embedding_table'"),
+    ([("encoder_output_lengths", [[4]], np.int32)], {}, "encoder_output_lengths is not supported"),
+    ([("cross_attention_mask", [[[True]]], bool)], {}, "cross_attention_mask is not supported"),
+    ([("skip_cross_attn_blocks", [[True]], bool)], {}, "skip_cross_attn_blocks is not supported"),
+    ([("mrope_position_deltas", [[1]], np.int64)], {}, "'mrope_position_deltas' needs"),
+    ([("stop", [[True]], bool)], {}, "Trying to stop a request but request ID is not provided"),
+])
+def test_what_cannot_be_obeyed_is_refused_by_name(plain, more, parameters, text):
+    with http.InferenceServerClient(f"127.0.0.1:{plain.http}") as c:
+        with pytest.raises(InferenceServerException, match=re.escape(text)):
+            c.infer("tensorrt_llm", prompt([1, 2, 3]) + [tensor(*m) for m in more], parameters=parameters)
+        assert c.infer("tensorrt_llm", prompt([1, 2, 3])).as_numpy("output_ids").shape[2] >= 2
+
+
+def test_ids_that_the_vocabulary_lacks_are_refused(plain):
+    with http.InferenceServerClient(f"127.0.0.1:{plain.http}") as c:
+        with pytest.raises(InferenceServerException, match=r"input_ids\[1\] is 1000000, expected at most \d+"):
+            c.infer("tensorrt_llm", prompt([1, 1000000, 3]))
 
 
 def test_a_wrong_parameter_ends_the_start_with_its_reason(tiny_model, cache):

@@ -110,8 +110,7 @@ static void *responder_main(void *arg)
 
 /* ---- requests ---- */
 
-/* A request with stop = true ends the running requests of the same id and gets an empty answer. An
- * empty id ends those without an id: the published command line of the early-stop client sends none. */
+/* A request with stop = true ends the running requests of the same id and gets an empty answer. */
 static void stop_requests(llm_instance *inst, TRITONBACKEND_Request *request, const char *id)
 {
     TRITONBACKEND_Response *t = NULL;
@@ -133,7 +132,27 @@ static void stop_requests(llm_instance *inst, TRITONBACKEND_Request *request, co
                      "cannot release a request");
 }
 
-/* The parameters of a request: top_logprobs, that many alternatives to each token are reported;
+static TRITONSERVER_Error *read_request_type(nrd_exec_request *e, TRITONSERVER_ParameterType type,
+                                             const char *value)
+{
+    if (type == TRITONSERVER_PARAMETER_STRING && !strcmp(value, "context_and_generation")) {
+        return NULL;
+    }
+    if (type == TRITONSERVER_PARAMETER_STRING && !strcmp(value, "context_only")) {
+        e->kind = NRD_REQUEST_CONTEXT_ONLY;
+    } else if (type == TRITONSERVER_PARAMETER_STRING && !strcmp(value, "generation_only")) {
+        e->kind = NRD_REQUEST_GENERATION_ONLY;
+    } else {
+        return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG,
+                             "request_type must be context_and_generation, context_only or "
+                             "generation_only%s%.40s",
+                             type == TRITONSERVER_PARAMETER_STRING ? ", not " : "",
+                             type == TRITONSERVER_PARAMETER_STRING ? value : "");
+    }
+    return NULL;
+}
+
+/* The parameters of a request: request_type, which phases it means; top_logprobs, that many alternatives to each token are reported;
  * pooling ("last", "mean"), the answer is the output "embedding" [1, hidden]. */
 static TRITONSERVER_Error *read_parameters(TRITONBACKEND_Request *request, nrd_exec_request *e)
 {
@@ -147,6 +166,9 @@ static TRITONSERVER_Error *read_parameters(TRITONBACKEND_Request *request, nrd_e
         if (!strcmp(key, "top_logprobs") && type == TRITONSERVER_PARAMETER_INT) {
             int64_t k = *(const int64_t *)value;
             e->n_top_logprobs = k < 0 || k > INT32_MAX ? -1 : (int32_t)k;
+        }
+        if (!strcmp(key, "request_type")) {
+            NRD_TB_TRY(read_request_type(e, type, value));
         }
         if (!strcmp(key, "pooling") && type == TRITONSERVER_PARAMETER_STRING) {
             e->pooling = !strcmp(value, "last")   ? NRD_POOLING_LAST
@@ -267,10 +289,14 @@ static void run_request(llm_instance *inst, TRITONBACKEND_Request *request)
     }
     const nrd_tb_tensor *stop_tensor = err ? NULL : nrd_tb_find(&in, "stop");
     if (stop_tensor && nrd_tb_get_i64(stop_tensor, 0, &stop) && stop) {
-        stop_requests(inst, request, id);
-        nrd_tb_inputs_fini(&in);
-        free(q);
-        return;
+        if (id[0]) {
+            stop_requests(inst, request, id);
+            nrd_tb_inputs_fini(&in);
+            free(q);
+            return;
+        }
+        err = nrd_tb_errorf(TRITONSERVER_ERROR_INTERNAL,
+                            "Trying to stop a request but request ID is not provided");
     }
     if (!err) {
         err = llm_wants(request, &q->wants);
@@ -312,7 +338,7 @@ static void run_request(llm_instance *inst, TRITONBACKEND_Request *request)
         }
         if (!err) {
             row_init(row, inst, &e);
-            q->n_input_tokens = e.n_input_ids;
+            q->n_input_tokens = e.n_input_ids; /* the last row's, as in the original's histogram */
             err = enqueue_row(inst, row, &e);
         }
         if (err) {

@@ -162,6 +162,9 @@ static TRITONSERVER_Error *get_sampling(const row_view *v, nrd_exec_request *out
     NRD_TB_TRY(get_u64(v, "random_seed", &s->random_seed));
     NRD_TB_TRY(get_f32(v, "beam_search_diversity_rate", &s->beam_search_diversity_rate));
     NRD_TB_TRY(get_f32(v, "early_stopping", &early));
+    if (!(early >= -0x1p31f && early < 0x1p31f)) {
+        return bad("early_stopping", "must be a number that fits 32 bits");
+    }
     s->early_stopping = (int32_t)early;
     return get_i32(v, "no_repeat_ngram_size", &s->no_repeat_ngram_size);
 }
@@ -208,6 +211,9 @@ static TRITONSERVER_Error *get_features(const row_view *v, nrd_exec_request *out
         out->prompt_embedding_dtype = NRD_DTYPE_F16;
         out->prompt_vocab_size = t->n_dims >= 3 ? (int32_t)t->shape[1] : 0;
     }
+    if (!out->prompt_embedding_table && nrd_tb_find(v->in, "prompt_vocab_size")) {
+        return bad("prompt_vocab_size", "needs the input 'prompt_embedding_table' beside it");
+    }
     NRD_TB_TRY(get_u64(v, "lora_task_id", &out->lora_task_id));
     if (find_row(v, "lora_weights", &t, &first, &n) && n > 0) {
         out->lora_weights = t->data;
@@ -225,6 +231,19 @@ static TRITONSERVER_Error *get_features(const row_view *v, nrd_exec_request *out
         out->context_phase_params = t->data;
         out->context_phase_params_bytes = t->bytes;
         out->kind = NRD_REQUEST_GENERATION_ONLY;
+    }
+    /* Ensembles send decoder_input_ids and their length to every model; without an encoder they say
+     * nothing. What follows only a client sends that means it. */
+    NRD_TB_TRY(get_i32(v, "encoder_output_lengths", &out->encoder_output_length));
+    if (find_row(v, "cross_attention_mask", &t, &first, &n) && n > 0) {
+        out->cross_attention_mask = t->data;
+    }
+    if (find_row(v, "mrope_rotary_cos_sin", &t, &first, &n) && n > 0) {
+        out->mrope_rotary_cos_sin = (const float *)(const void *)t->data;
+    }
+    NRD_TB_TRY(get_bool(v, "skip_cross_attn_blocks", &out->skip_cross_attn_blocks));
+    if (!out->mrope_rotary_cos_sin && nrd_tb_find(v->in, "mrope_position_deltas")) {
+        return bad("mrope_position_deltas", "needs the input 'mrope_rotary_cos_sin' beside it");
     }
     NRD_TB_TRY(get_i32(v, "lookahead_window_size", &out->lookahead_window_size));
     NRD_TB_TRY(get_i32(v, "lookahead_ngram_size", &out->lookahead_ngram_size));

@@ -31,6 +31,7 @@ typedef struct llm_model {
     /* What the loaded repository's generation expects (told from its declared outputs). */
     bool has_batch_index;    /* v0.12 on: batches, cut into rows */
     bool has_sequence_index; /* v0.14 on: absent optional outputs are left out, not sent as zeros */
+    bool f16_logits;         /* declared as TYPE_FP16: they are sent so */
     bool has_stream_state;   /* our own templates: postprocessing keeps track of characters */
 } llm_model;
 
@@ -90,7 +91,7 @@ typedef struct llm_request {
     llm_row *rows;
     int32_t n_rows, n_rows_done;
     uint32_t wants;
-    bool has_failed;
+    bool has_failed; /* guarded by the instance's mu */
     uint64_t exec_start_ns, compute_start_ns;
     int64_t n_input_tokens, n_output_tokens; /* for the length histograms */
 } llm_request;

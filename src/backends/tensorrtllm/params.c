@@ -182,6 +182,62 @@ static TRITONSERVER_Error *refuse_unbuilt(const llm_model *m)
     return NULL;
 }
 
+/* Parameters that are known and change nothing here: whoever sets one is told why, once a load.
+ * executor_worker_path is not among them: it stands in every published file as a constant. */
+static void warn_of_no_effect(const llm_model *m)
+{
+    static const char no_lora[] = "LoRA weights are not cached by this version";
+    static const char no_encoder[] = "there is no encoder";
+    static const char no_orchestrator[] = "the engine runs in this process";
+    static const char no_draft[] = "drafts are not made by this version";
+    static const struct {
+        const char *key, *why, *common; /* common: the value that published files hold */
+    } rows[] = {
+        {"cross_kv_cache_fraction", no_encoder, NULL},
+        {"kv_cache_onboard_blocks", "blocks in host memory are always copied back before use", NULL},
+        {"request_stats_max_iterations", "statistics of single requests are not kept", "0"},
+        {"participant_ids", no_orchestrator, NULL},
+        {"worker_path", no_orchestrator, NULL},
+        {"num_nodes", no_orchestrator, NULL},
+        {"lora_cache_optimal_adapter_size", no_lora, NULL},
+        {"lora_cache_max_adapter_size", no_lora, NULL},
+        {"lora_cache_gpu_memory_fraction", no_lora, NULL},
+        {"lora_cache_host_memory_bytes", no_lora, NULL},
+        {"medusa_choices", no_draft, NULL},
+        {"eagle_choices", no_draft, NULL},
+        {"speculative_decoding_fast_logits", no_draft, NULL},
+        {"lookahead_window_size", no_draft, NULL},
+        {"lookahead_ngram_size", no_draft, NULL},
+        {"lookahead_verification_set_size", no_draft, NULL},
+        {"enable_context_fmha_fp32_acc", "sums are always kept in FP32", NULL},
+        {"multi_block_mode", "the kernels decide it by themselves", NULL},
+        {"enable_trt_overlap", "steps are prepared the same way with and without it", NULL},
+        {"max_num_sequences", "the engine's batch size is the limit", NULL},
+        {"max_kv_cache_length", "max_attention_window_size sets it", NULL},
+    };
+
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const char *v = nrd_tb_config_param(&m->config, rows[i].key);
+        if (v && !(rows[i].common && !strcmp(v, rows[i].common))) {
+            TRT_WARN("model '%s': %s '%s' has no effect: %s", m->config.name, rows[i].key, v,
+                     rows[i].why);
+        }
+    }
+}
+
+/* Whether the configuration declares logits as TYPE_FP16 (the template's logits_datatype). */
+static bool has_f16_logits(const llm_model *m)
+{
+    const nrd_json *outputs = nrd_json_get(m->config.root, "output");
+    for (size_t i = 0; i < nrd_json_len(outputs); i++) {
+        const nrd_json *o = nrd_json_at(outputs, i);
+        if (!strcmp(nrd_json_get_str(o, "name", ""), "context_logits")) {
+            return !strcmp(nrd_json_get_str(o, "data_type", ""), "TYPE_FP16");
+        }
+    }
+    return false;
+}
+
 TRITONSERVER_Error *llm_params_read(llm_model *m)
 {
     nrd_exec_config *c = &m->exec_config;
@@ -255,6 +311,8 @@ TRITONSERVER_Error *llm_params_read(llm_model *m)
     }
     m->has_batch_index = nrd_tb_config_has_output(&m->config, "batch_index");
     m->has_sequence_index = nrd_tb_config_has_output(&m->config, "sequence_index");
+    m->f16_logits = has_f16_logits(m);
+    warn_of_no_effect(m);
     m->has_stream_state = nrd_tb_config_has_output(&m->config, "stream_state");
     return NULL;
 }

@@ -3,6 +3,7 @@
 #include "backends/tensorrtllm/llm.h"
 
 #include "base/clock.h"
+#include "base/dtype.h"
 #include "base/log.h"
 
 #include <string.h>
@@ -156,31 +157,43 @@ static TRITONSERVER_Error *put_top(const llm_row *row, TRITONBACKEND_Response *t
     return NULL;
 }
 
+/* n floats in the type that the model declares. */
+static void copy_logits(bool as_f16, void *out, const float *from, size_t n)
+{
+    uint16_t *halves = out;
+
+    if (!as_f16) {
+        memcpy(out, from, n * sizeof *from);
+        return;
+    }
+    for (size_t i = 0; i < n; i++) {
+        halves[i] = nrd_f32_to_f16(from[i]);
+    }
+}
+
 static TRITONSERVER_Error *put_logits(const llm_row *row, TRITONBACKEND_Response *t,
                                       const nrd_exec_response *r, bool dummies)
 {
-    uint32_t wants = row->request->wants;
-    float *out;
+    static const float none = 0;
+    const uint32_t wants = row->request->wants;
+    const bool half = row->request->instance->model->f16_logits;
+    const TRITONSERVER_DataType type = half ? TRITONSERVER_TYPE_FP16 : F32;
+    void *out;
 
-    if (wants & LLM_OUT_CONTEXT_LOGITS) {
-        if (r->context_logits) {
-            NRD_TB_TRY(put(t, "context_logits", F32, r->n_input_ids, r->vocab, 0, 3, (void **)&out));
-            memcpy(out, r->context_logits, (size_t)r->n_input_ids * (size_t)r->vocab * sizeof *out);
-        } else if (dummies) {
-            NRD_TB_TRY(put(t, "context_logits", F32, 1, 1, 0, 3, (void **)&out));
-            *out = 0;
-        }
+    if ((wants & LLM_OUT_CONTEXT_LOGITS) && (r->context_logits || dummies)) {
+        const float *from = r->context_logits ? r->context_logits : &none;
+        const int64_t rows = r->context_logits ? r->n_input_ids : 1;
+        const int64_t width = r->context_logits ? r->vocab : 1;
+        NRD_TB_TRY(put(t, "context_logits", type, rows, width, 0, 3, &out));
+        copy_logits(half, out, from, (size_t)rows * (size_t)width);
     }
-    if (wants & LLM_OUT_GENERATION_LOGITS) {
-        if (r->generation_logits) {
-            NRD_TB_TRY(put(t, "generation_logits", F32, r->n_beams, r->n_generation_logits, r->vocab,
-                           4, (void **)&out));
-            memcpy(out, r->generation_logits, (size_t)r->n_beams * (size_t)r->n_generation_logits *
-                                                  (size_t)r->vocab * sizeof *out);
-        } else if (dummies) {
-            NRD_TB_TRY(put(t, "generation_logits", F32, 1, 1, 1, 4, (void **)&out));
-            *out = 0;
-        }
+    if ((wants & LLM_OUT_GENERATION_LOGITS) && (r->generation_logits || dummies)) {
+        const float *from = r->generation_logits ? r->generation_logits : &none;
+        const int64_t beams = r->generation_logits ? r->n_beams : 1;
+        const int64_t rows = r->generation_logits ? r->n_generation_logits : 1;
+        const int64_t width = r->generation_logits ? r->vocab : 1;
+        NRD_TB_TRY(put(t, "generation_logits", type, beams, rows, width, 4, &out));
+        copy_logits(half, out, from, (size_t)beams * (size_t)rows * (size_t)width);
     }
     return NULL;
 }
@@ -282,6 +295,7 @@ static void finish_request(llm_instance *inst, llm_request *q)
     uint64_t now = nrd_now_ns();
 
     pthread_mutex_lock(&inst->mu);
+    const bool ok = !q->has_failed;
     if (q->prev) {
         q->prev->next = q->next;
     } else {
@@ -293,7 +307,7 @@ static void finish_request(llm_instance *inst, llm_request *q)
     pthread_mutex_unlock(&inst->mu);
 
     llm_metrics_request(inst->metrics, q->n_input_tokens, q->n_output_tokens);
-    nrd_tb_log_error(TRITONBACKEND_ModelInstanceReportStatistics(inst->triton, q->triton, !q->has_failed,
+    nrd_tb_log_error(TRITONBACKEND_ModelInstanceReportStatistics(inst->triton, q->triton, ok,
                                                                  q->exec_start_ns, q->compute_start_ns,
                                                                  now, now),
                      "statistics");
@@ -318,16 +332,14 @@ static void send(llm_instance *inst, llm_row *row, TRITONBACKEND_Response *t, bo
     llm_request *q = row->request;
     bool is_last = false;
 
-    if (err) {
-        q->has_failed = true;
-    }
+    pthread_mutex_lock(&inst->mu); /* Execute answers rows that were refused, this thread the others */
+    q->has_failed = q->has_failed || err;
     if (is_final && !row->is_done) {
         row->is_done = true;
-        pthread_mutex_lock(&inst->mu);
         q->n_rows_done++;
         is_last = q->n_rows_done == q->n_rows;
-        pthread_mutex_unlock(&inst->mu);
     }
+    pthread_mutex_unlock(&inst->mu);
     if (t) {
         nrd_tb_log_error(TRITONBACKEND_ResponseSend(
                              t, is_last ? TRITONSERVER_RESPONSE_COMPLETE_FINAL : 0, err),

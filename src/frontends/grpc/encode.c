@@ -297,12 +297,12 @@ done:
 }
 
 grpc_byte_buffer *nrd_grpc_encode_error(const nrd_grpc_infer *infer, const nrd_error *err,
-                                        bool final)
+                                        bool of_model, bool final)
 {
     nrd_str s = {0};
     put_text(&s, 1, nrd_error_message(err));
     const size_t inner = begin(&s, 2);
-    if (atomic_load(&infer->infer.submitted)) { /* what fails before is named by its id alone */
+    if (of_model) {
         put_text(&s, 1, infer->message->model_name);
         put_text(&s, 2, infer->message->model_version);
     }

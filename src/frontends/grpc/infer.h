@@ -43,8 +43,9 @@ const char *nrd_grpc_infer_id(const nrd_grpc_infer *infer); /* "" without */
  * the parameter triton_final_response. Large outputs are not copied. */
 nrd_error *nrd_grpc_encode(nrd_grpc_infer *infer, TRITONSERVER_InferenceResponse *response,
                            bool in_stream, bool final, grpc_byte_buffer **out) NRD_MUST_USE;
-/* The ModelStreamInferResponse of an error. */
+/* The ModelStreamInferResponse of an error. of_model: it names the model too, as an answer of one
+ * does; a request that was refused before is named by its id alone. */
 grpc_byte_buffer *nrd_grpc_encode_error(const nrd_grpc_infer *infer, const nrd_error *err,
-                                        bool final);
+                                        bool of_model, bool final);
 
 #endif

@@ -293,13 +293,13 @@ static void cancel_all(stream *s)
 }
 
 /* An error as a message, or as the end of the stream. Takes the error. */
-static void deliver_error(stream_request *r, nrd_error *err, bool final)
+static void deliver_error(stream_request *r, nrd_error *err, bool of_model, bool final)
 {
     stream *s = r->stream;
     grpc_byte_buffer *message = NULL;
 
     if (!s->fail_fast) {
-        message = nrd_grpc_encode_error(r->infer, err, final);
+        message = nrd_grpc_encode_error(r->infer, err, of_model, final);
         nrd_error_free(err);
     } else {
         pthread_mutex_lock(&s->mu);
@@ -369,7 +369,7 @@ static void stream_response(nrd_grpc_infer *infer, TRITONSERVER_InferenceRespons
             nrd_infer_let_go(&infer->infer);
         }
         if (err) {
-            deliver_error(r, err, final);
+            deliver_error(r, err, true, final);
             return;
         }
     }
@@ -411,7 +411,7 @@ static void accept_request(stream *s, grpc_byte_buffer *payload)
         nrd_grpc_infer_unref(infer);
     }
     if (err) {
-        deliver_error(r, err, true);
+        deliver_error(r, err, false, true);
     }
 }
 
