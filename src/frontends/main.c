@@ -251,6 +251,7 @@ static int stop(services *s, const nrd_options *o, char **again)
         fflush(NULL);
         _exit(0);
     }
+    nrd_front_stop(s->front);
     free_grpc(s);
     nrd_openai_close(s->openai); /* its requests use what the service owns */
     nrd_http_api_free(s->http);
@@ -318,6 +319,7 @@ fail:
     nrd_error_free(err);
     if (s.server) {
         nrd_error_free(nrd_from_triton(TRITONSERVER_ServerStop(s.server)));
+        nrd_front_stop(s.front);
         free_grpc(&s);
         nrd_openai_close(s.openai);
         nrd_http_api_free(s.http);

@@ -8,7 +8,9 @@ import os
 import random
 import re
 import shutil
+import socket
 import subprocess
+import threading
 import time
 
 import jsonschema
@@ -573,6 +575,53 @@ def test_tools_need_a_template_that_takes_them(client):
     with pytest.raises(openai.BadRequestError) as e:
         chat(client, tools=[CLOCK])
     assert "does not take tools" in e.value.message
+
+
+def test_a_long_prompt_does_not_hold_up_other_requests(tiny_model, cache):
+    """With one event loop: it answers others while a worker tokenizes."""
+    s = Server(tiny_model, cache, "--http-thread-count=1")
+    text = "the quick brown fox jumps over the lazy dog " * 300000
+    took = {}
+
+    def ask():
+        begin = time.monotonic()
+        took["status"], took["answer"] = s.request("/tokenize", {"model": MODEL, "prompt": text}, timeout=120)
+        took["long"] = time.monotonic() - begin
+
+    def workers():
+        return s.request("/ui/stats")[1]["workers"]
+
+    try:
+        s.wait_ready()
+        long = threading.Thread(target=ask)
+        long.start()
+        assert wait_until(lambda: workers()["running"] == 1, 60)
+        begin = time.monotonic()
+        ids = ids_of(s, {"prompt": "the quick brown fox"})
+        short = time.monotonic() - begin
+        assert long.is_alive(), "the long text was tokenized before the short one was answered"
+        long.join()
+        assert took["status"] == 200 and took["answer"]["count"] > 100 * len(ids)
+        assert short < took["long"] / 2, (short, took["long"])
+        assert workers()["running"] == 0 and workers()["done"] >= 1
+    finally:
+        assert s.stop() == 0
+
+
+def test_a_client_that_leaves_while_a_worker_reads_leaves_nothing(tiny_model, cache):
+    s = Server(tiny_model, cache, "--http-thread-count=1")
+    body = json.dumps({"model": MODEL, "prompt": "the quick brown fox " * 200000}).encode()
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: h\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    try:
+        s.wait_ready()
+        for _ in range(6):
+            c = socket.create_connection(("127.0.0.1", s.http))
+            c.sendall(head + body)
+            c.close()
+        assert wait_until(lambda: (w := s.request("/ui/stats")[1]["workers"])["running"] == w["waiting"] == 0, 120)
+        assert len(ids_of(s, {"prompt": "the quick brown fox"})) > 0
+    finally:
+        assert s.stop() == 0
 
 
 def test_tokenize_and_back(server):

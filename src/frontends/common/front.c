@@ -21,6 +21,7 @@ nrd_error *nrd_front_new(nrd_front **out, TRITONSERVER_Server *core, const nrd_o
     f->limit.max = (size_t)o->max_inflight_requests;
     NRD_TRY_GOTO(nrd_shm_new(&f->shm, o->allow_client_shm), err, fail);
     NRD_TRY_GOTO(nrd_models_new(&f->models, core), err, fail);
+    NRD_TRY_GOTO(nrd_workers_new(&f->workers, 0), err, fail);
     NRD_TRY_GOTO(nrd_infer_allocator_new(&f->allocator), err, fail);
     *out = f;
     return NULL;
@@ -28,6 +29,13 @@ nrd_error *nrd_front_new(nrd_front **out, TRITONSERVER_Server *core, const nrd_o
 fail:
     nrd_front_free(f);
     return err;
+}
+
+void nrd_front_stop(nrd_front *f)
+{
+    if (f) {
+        nrd_workers_stop(f->workers);
+    }
 }
 
 void nrd_front_free(nrd_front *f)
@@ -38,6 +46,7 @@ void nrd_front_free(nrd_front *f)
     if (f->allocator) {
         nrd_error_free(nrd_from_triton(TRITONSERVER_ResponseAllocatorDelete(f->allocator)));
     }
+    nrd_workers_free(f->workers);
     nrd_models_free(f->models);
     nrd_shm_free(f->shm);
     free(f);

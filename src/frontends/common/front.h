@@ -13,6 +13,7 @@
 #include "frontends/common/models.h"
 #include "frontends/common/shm.h"
 #include "frontends/common/tracer.h"
+#include "frontends/common/worker.h"
 #include "frontends/options.h"
 #include "triton/core/tritonserver.h"
 
@@ -22,6 +23,7 @@ typedef struct nrd_front {
     nrd_tracer *tracer;         /* borrows */
     nrd_shm *shm;               /* owns */
     nrd_models *models;         /* owns */
+    nrd_workers *workers;       /* owns */
     TRITONSERVER_ResponseAllocator *allocator; /* owns */
     nrd_limit limit;
 } nrd_front;
@@ -29,6 +31,8 @@ typedef struct nrd_front {
 /* Borrows all three until free. */
 nrd_error *nrd_front_new(nrd_front **out, TRITONSERVER_Server *core, const nrd_options *options,
                          nrd_tracer *tracer) NRD_MUST_USE;
+/* Ends the workers' jobs; before any service whose requests may have one is freed. NULL is fine. */
+void nrd_front_stop(nrd_front *f);
 /* No request may be in flight in the core. NULL is fine. */
 void nrd_front_free(nrd_front *f);
 

@@ -4,6 +4,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/pool.h"
+#include "frontends/http/work.h"
 
 #include <string.h>
 
@@ -14,6 +15,8 @@ static void destroy(nrd_infer *i)
 {
     nrd_http_call *call = (nrd_http_call *)(void *)i;
     nrd_str_fini(&call->text);
+    nrd_error_free(call->err);
+    nrd_model_info_unref(call->info);
     free(call->inflated);
     nrd_http_request_unref(call->req);
     nrd_pool_put(call, sizeof *call);
@@ -112,6 +115,52 @@ nrd_error *nrd_http_call_submit(nrd_http_call *call)
     }
     nrd_infer_unref(&call->infer);
     return NULL;
+}
+
+/* ---- from the body to the core ---- */
+
+static void read_body(void *arg)
+{
+    nrd_http_call *call = arg;
+    call->err = call->read(call);
+}
+
+static void body_read(void *arg, bool ran)
+{
+    nrd_http_call *call = arg;
+    nrd_http_request *req = call->req;
+    nrd_error *err = call->err;
+
+    call->err = NULL;
+    if (!ran && !err) {
+        err = nrd_errorf(NRD_ERR_UNAVAILABLE, "the request was given up");
+    }
+    if (!err) {
+        err = nrd_http_call_submit(call);
+    }
+    if (err) {
+        const bool parsing = call->parsing;
+        nrd_http_request_ref(req); /* until here the call holds it */
+        nrd_http_call_abandon(call);
+        (parsing ? nrd_http_fail : nrd_http_fail_plain)(req, err);
+        nrd_http_request_unref(req);
+    }
+}
+
+void nrd_http_call_read(nrd_http_call *call, nrd_error *(*read)(nrd_http_call *call), bool is_long)
+{
+    call->read = read;
+    if (is_long) { /* from here on the call is the worker's */
+        nrd_error *err =
+            nrd_http_work(call->api->front->workers, call->req, read_body, body_read, call);
+        if (!err) {
+            return;
+        }
+        call->err = err;
+    } else {
+        read_body(call);
+    }
+    body_read(call, true);
 }
 
 /* ---- parameters ---- */

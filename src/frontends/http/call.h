@@ -37,9 +37,14 @@ struct nrd_http_call {
     void (*on_response)(nrd_http_call *call, TRITONSERVER_InferenceResponse *response, bool final);
     void *user; /* of whoever set on_response */
 
-    /* state of on_response */
+    /* state of the handler and of on_response */
     TRITONSERVER_InferenceResponse *response; /* infer: the one answer, owns */
     int n_responses;
+    const char *model;          /* of infer; lives as long as it is read */
+    const nrd_model_info *info; /* of generate; shares */
+    nrd_error *(*read)(nrd_http_call *call);
+    nrd_error *err; /* of read, or of writing the answer */
+    bool parsing;   /* errors are JSON from here on */
     bool stream, started;
     int status;   /* of the first response */
     nrd_str text; /* reply being built */
@@ -51,6 +56,9 @@ struct nrd_http_call {
 
 nrd_error *nrd_http_call_new(nrd_http_call **out, nrd_http_api *api, nrd_http_request *req,
                              const char *model, int64_t version) NRD_MUST_USE;
+/* Reads the body with `read`, on a worker if it is long, and submits; errors are answered. Takes the
+ * call. */
+void nrd_http_call_read(nrd_http_call *call, nrd_error *(*read)(nrd_http_call *call), bool is_long);
 /* From here on errors come as responses. On error the caller still has the call. */
 nrd_error *nrd_http_call_submit(nrd_http_call *call) NRD_MUST_USE;
 void nrd_http_call_abandon(nrd_http_call *call);

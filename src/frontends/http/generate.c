@@ -7,6 +7,7 @@
 #include "base/json.h"
 #include "frontends/http/call.h"
 #include "frontends/http/handlers.h"
+#include "frontends/http/work.h"
 #include "frontends/common/tensor_json.h"
 
 #include <stdio.h>
@@ -333,40 +334,47 @@ static void on_single_response(nrd_http_call *call, TRITONSERVER_InferenceRespon
 
 /* ---- the handler ---- */
 
+/* On the loop or on a worker. */
+static nrd_error *read_body(nrd_http_call *call)
+{
+    nrd_json_doc *doc = NULL;
+    NRD_TRY(nrd_http_parse_json(&doc, call->req->body, call->req->body_n));
+    nrd_error *err = read_document(call, nrd_json_root(doc), call->info);
+    nrd_json_doc_free(doc);
+    return err ? err : nrd_http_forward_headers(call);
+}
+
 static void generate(nrd_http_api *api, nrd_http_request *req, const nrd_http_route *route,
                      bool stream)
 {
     nrd_http_call *call = NULL;
     const nrd_model_info *model = NULL;
-    nrd_json_doc *doc = NULL;
     nrd_error *err = NULL;
     int64_t version;
 
-    NRD_TRY_GOTO(nrd_http_parse_version(route->version, &version), err, out);
-    NRD_TRY_GOTO(nrd_models_get(api->front->models, route->model, version, &model), err, out);
+    NRD_TRY_GOTO(nrd_http_parse_version(route->version, &version), err, fail);
+    NRD_TRY_GOTO(nrd_models_get(api->front->models, route->model, version, &model), err, fail);
     if (nrd_http_content_encoding(nrd_http_find_field(&req->head, "Content-Encoding")) !=
         NRD_ENCODING_IDENTITY) {
         err = nrd_errorf(NRD_ERR_INVALID_ARG,
                          "Unsupported content-encoding, only 'identity' is supported.");
-        goto out;
+        goto fail;
     }
-    NRD_TRY_GOTO(nrd_http_call_new(&call, api, req, route->model, version), err, out);
+    NRD_TRY_GOTO(nrd_http_call_new(&call, api, req, route->model, version), err, fail);
     call->stream = stream;
     call->on_response = stream ? on_stream_response : on_single_response;
-    NRD_TRY_GOTO(nrd_http_parse_json(&doc, req->body, req->body_n), err, out);
-    NRD_TRY_GOTO(read_document(call, nrd_json_root(doc), model), err, out);
-    NRD_TRY_GOTO(nrd_http_forward_headers(call), err, out);
-    NRD_TRY_GOTO(nrd_http_call_submit(call), err, out);
+    call->info = model;
+    model = NULL;
+    call->parsing = true;
+    nrd_http_call_read(call, read_body, req->body_n > NRD_HTTP_LONG_TEXT);
+    return;
 
-out:
+fail:
     nrd_model_info_unref(model);
-    nrd_json_doc_free(doc);
-    if (err) {
-        if (call) {
-            nrd_http_call_abandon(call);
-        }
-        nrd_http_fail(req, err);
+    if (call) {
+        nrd_http_call_abandon(call);
     }
+    nrd_http_fail(req, err);
 }
 
 void nrd_http_on_generate(void *user, nrd_http_request *req, const nrd_http_route *route)

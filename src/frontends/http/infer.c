@@ -4,6 +4,7 @@
 #include "frontends/common/tensor_text.h"
 #include "frontends/http/call.h"
 #include "frontends/http/handlers.h"
+#include "frontends/http/work.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -412,9 +413,12 @@ static nrd_error *read_request(nrd_http_call *call, const char *body, size_t n, 
 /* ---- writing the answer ---- */
 
 typedef struct answer {
+    nrd_http_call *call; /* shares while a worker writes */
     nrd_str *json;
     struct iovec parts[MAX_OUTPUTS + 2];
     int n_parts; /* parts[0] is kept for the JSON */
+    nrd_str packed; /* what is sent instead of the parts, where it was compressed */
+    size_t json_n;
 } answer;
 
 static nrd_error *put_data(answer *a, nrd_output_kind kind, const nrd_infer_tensor *t)
@@ -529,40 +533,119 @@ static void answer_sent(void *arg)
     nrd_infer_unref(&call->infer);
 }
 
-static void send_answer(nrd_http_call *call, answer *a)
+/* On the loop or on a worker. */
+static void write_answer(void *arg)
 {
+    answer *a = arg;
+    nrd_http_call *call = a->call;
+
+    call->err = put_answer(call, call->response, a);
+    if (call->err) {
+        return;
+    }
+    a->parts[0].iov_base = a->json->data;
+    a->parts[0].iov_len = a->json_n = a->json->len;
+    if (call->reply_encoding != NRD_ENCODING_IDENTITY) {
+        nrd_error *err = nrd_http_deflate(&a->packed, call->reply_encoding, a->parts, a->n_parts);
+        if (err) { /* sent unpacked */
+            nrd_error_free(err);
+            call->reply_encoding = NRD_ENCODING_IDENTITY;
+        }
+    }
+}
+
+/* On the loop. Takes the answer's hold on the call. */
+static void send_answer(answer *a)
+{
+    nrd_http_call *call = a->call;
     char extra[128] = "";
     size_t used = 0;
     const bool binary = a->n_parts > 1;
 
-    a->parts[0].iov_base = a->json->data;
-    a->parts[0].iov_len = a->json->len;
+    nrd_infer_let_go(&call->infer);
+    if (call->err) {
+        nrd_http_fail_plain(call->req, call->err);
+        call->err = NULL;
+        answer_sent(call);
+        return;
+    }
     if (binary) {
         used = (size_t)snprintf(extra, sizeof extra, "Inference-Header-Content-Length: %zu\r\n",
-                                a->json->len);
+                                a->json_n);
     }
-    nrd_infer_ref(&call->infer); /* answer_sent drops it */
     const char *type = binary ? "application/octet-stream" : "application/json";
     if (call->reply_encoding != NRD_ENCODING_IDENTITY) {
-        nrd_str packed = {0};
-        nrd_error *err = nrd_http_deflate(&packed, call->reply_encoding, a->parts, a->n_parts);
-        if (!err) {
-            snprintf(extra + used, sizeof extra - used, "Content-Encoding: %s\r\n",
-                     nrd_http_encoding_name(call->reply_encoding));
-            nrd_http_reply(call->req, 200, type, extra, packed.data, packed.len);
-            nrd_str_fini(&packed);
-            answer_sent(call);
-            return;
-        }
-        nrd_error_free(err); /* sent unpacked */
+        snprintf(extra + used, sizeof extra - used, "Content-Encoding: %s\r\n",
+                 nrd_http_encoding_name(call->reply_encoding));
+        nrd_http_reply(call->req, 200, type, extra, a->packed.data, a->packed.len);
+        answer_sent(call);
+        return;
     }
     nrd_http_replyv(call->req, 200, type, extra, a->parts, a->n_parts, answer_sent, call);
+}
+
+static void answer_written(void *arg, bool ran)
+{
+    answer *a = arg;
+    if (!ran && !a->call->err) {
+        a->call->err = nrd_errorf(NRD_ERR_UNAVAILABLE, "the server is shutting down");
+    }
+    nrd_str packed = a->packed; /* the answer lies in the call's memory */
+    send_answer(a);
+    nrd_str_fini(&packed);
+}
+
+/* Whether writing takes more than the loop's other connections should wait for. */
+static bool is_long_answer(nrd_http_call *call)
+{
+    uint32_t n = 0;
+    size_t bytes = 0;
+    nrd_error *err =
+        nrd_from_triton(TRITONSERVER_InferenceResponseOutputCount(call->response, &n));
+    for (uint32_t i = 0; i < n && !err; i++) {
+        const char *name;
+        const void *base;
+        const int64_t *shape;
+        size_t size = 0;
+        uint64_t n_dims;
+        int64_t memory_id;
+        TRITONSERVER_DataType type;
+        TRITONSERVER_MemoryType memory;
+        void *userp;
+        err = nrd_from_triton(TRITONSERVER_InferenceResponseOutput(
+            call->response, i, &name, &type, &shape, &n_dims, &base, &size, &memory, &memory_id,
+            &userp));
+        const nrd_infer_output *o = err ? NULL : nrd_infer_find_output(&call->infer, name);
+        const bool text = (o ? o->form : (int)call->default_kind) == NRD_OUTPUT_JSON;
+        const bool counts = call->reply_encoding != NRD_ENCODING_IDENTITY || text;
+        bytes += !err && counts && !(o && o->shared) ? size : 0;
+    }
+    nrd_error_free(err); /* it comes again where the answer is written */
+    return bytes > NRD_HTTP_LONG_TEXT / 4; /* a number's digits take about four times its bytes */
+}
+
+static void answer_call(nrd_http_call *call)
+{
+    answer here = {.call = call, .json = &call->text, .n_parts = 1}, *a;
+
+    nrd_infer_ref(&call->infer); /* answer_sent drops it */
+    if (is_long_answer(call) && (a = nrd_arena_alloc(&call->infer.arena, sizeof *a)) != NULL) {
+        *a = here;
+        nrd_error *err =
+            nrd_http_work(call->api->front->workers, call->req, write_answer, answer_written, a);
+        if (!err) {
+            return;
+        }
+        nrd_error_free(err); /* no worker has time: the loop does it */
+    }
+    write_answer(&here);
+    send_answer(&here);
+    nrd_str_fini(&here.packed);
 }
 
 static void on_response(nrd_http_call *call, TRITONSERVER_InferenceResponse *response, bool final)
 {
     nrd_error *err = NULL;
-    answer a = {.json = &call->text, .n_parts = 1};
 
     if (response) {
         call->n_responses++;
@@ -572,27 +655,22 @@ static void on_response(nrd_http_call *call, TRITONSERVER_InferenceResponse *res
     if (!final) {
         return;
     }
-    if (nrd_http_is_gone(call->req)) {
-        nrd_infer_response_delete(call->response);
-        call->response = NULL;
-        return;
-    }
-    if (call->n_responses != 1) {
-        err = nrd_errorf(NRD_ERR_INTERNAL, "expected a single response, got %d", call->n_responses);
-    } else {
-        err = nrd_infer_response_error(call->response);
+    if (!nrd_http_is_gone(call->req)) {
+        err = call->n_responses == 1
+                  ? nrd_infer_response_error(call->response)
+                  : nrd_errorf(NRD_ERR_INTERNAL, "expected a single response, got %d",
+                               call->n_responses);
         if (!err) {
-            err = put_answer(call, call->response, &a);
+            answer_call(call);
+            return;
         }
     }
     nrd_infer_let_go(&call->infer);
+    nrd_infer_response_delete(call->response);
+    call->response = NULL;
     if (err) {
-        nrd_infer_response_delete(call->response);
-        call->response = NULL;
         nrd_http_fail_plain(call->req, err);
-        return;
     }
-    send_answer(call, &a);
 }
 
 /* ---- the handler ---- */
@@ -614,14 +692,35 @@ static nrd_error *body_of(nrd_http_call *call, const char **out, size_t *out_n)
     return NULL;
 }
 
+/* On the loop or on a worker: everything between the body and the core. */
+static nrd_error *read_body(nrd_http_call *call)
+{
+    const char *body;
+    size_t n, header_n;
+    NRD_TRY(body_of(call, &body, &n));
+    NRD_TRY(header_length(call->req, n, &header_n));
+    call->parsing = true;
+    if (!call->model) {
+        return nrd_error_no_memory();
+    }
+    NRD_TRY(read_request(call, body, n, call->model));
+    return nrd_http_forward_headers(call);
+}
+
+static bool is_long_request(const nrd_http_request *req)
+{
+    size_t json_n = req->body_n;
+    nrd_error_free(header_length(req, req->body_n, &json_n));
+    return json_n > NRD_HTTP_LONG_TEXT ||
+           nrd_http_content_encoding(nrd_http_find_field(&req->head, "Content-Encoding")) !=
+               NRD_ENCODING_IDENTITY;
+}
+
 void nrd_http_on_infer(void *user, nrd_http_request *req, const nrd_http_route *route)
 {
     nrd_http_api *api = user;
     nrd_http_call *call = NULL;
     nrd_error *err = NULL;
-    const char *body;
-    size_t n, header_n;
-    bool parsing = false;
     int64_t version;
 
     if (nrd_http_content_encoding(nrd_http_find_field(&req->head, "Content-Encoding")) ==
@@ -642,17 +741,17 @@ void nrd_http_on_infer(void *user, nrd_http_request *req, const nrd_http_route *
     call->default_kind = NRD_OUTPUT_JSON;
     call->reply_encoding =
         nrd_http_accept_encoding(nrd_http_find_field(&req->head, "Accept-Encoding"));
-    NRD_TRY_GOTO(body_of(call, &body, &n), err, fail);
-    NRD_TRY_GOTO(header_length(req, n, &header_n), err, fail);
-    parsing = true;
-    NRD_TRY_GOTO(read_request(call, body, n, route->model), err, fail);
-    NRD_TRY_GOTO(nrd_http_forward_headers(call), err, fail);
-    NRD_TRY_GOTO(nrd_http_call_submit(call), err, fail);
+    call->model = route->model;
+    const bool is_long = is_long_request(req);
+    call->model = is_long ? nrd_arena_strndup(&call->infer.arena, route->model,
+                                              strlen(route->model))
+                          : route->model;
+    nrd_http_call_read(call, read_body, is_long);
     return;
 
 fail:
     if (call) {
         nrd_http_call_abandon(call);
     }
-    (parsing ? nrd_http_fail : nrd_http_fail_plain)(req, err);
+    nrd_http_fail_plain(req, err);
 }

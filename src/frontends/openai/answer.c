@@ -203,7 +203,18 @@ static double score(const oai_choice *c)
     return c->n_tokens > 0 ? (double)c->cum_log_prob / c->n_tokens : -INFINITY;
 }
 
-void nrd_oai_answer(oai_request *r)
+size_t nrd_oai_answer_bytes(const oai_request *r)
+{
+    size_t n = 0;
+    for (int i = 0; i < r->n_choices; i++) {
+        const oai_choice *c = &r->choices[i];
+        /* a token's probability with its bytes, and that of each alternative: about 80 bytes */
+        n += c->text.len + (r->log_probs ? c->n_log_probs * (size_t)(1 + r->n_top) * 80 : 0);
+    }
+    return n;
+}
+
+void nrd_oai_put_answer(oai_request *r)
 {
     nrd_str *o = &r->out;
     int index = 0;
@@ -229,7 +240,6 @@ void nrd_oai_answer(oai_request *r)
     nrd_str_puts(o, "],\"usage\":");
     put_usage(o, r);
     nrd_str_puts(o, ",\"system_fingerprint\":null}");
-    nrd_http_reply(r->req, 200, "application/json", r->extra, o->data, o->len);
 }
 
 /* ---- streams ---- */

@@ -18,10 +18,12 @@ typedef struct embed_input {
 } embed_input;
 
 struct embed_request {
+    nrd_openai *o;
     nrd_http_request *req; /* shares */
     oai_model *model;
     nrd_json_doc *doc;
     char *extra;
+    nrd_error *err; /* of reading the body */
     bool base64, failed;
     int64_t dimensions; /* 0: not said */
     embed_input *inputs;
@@ -336,6 +338,36 @@ static nrd_error *start(nrd_openai *o, embed_request *r)
     return NULL;
 }
 
+/* On the loop or on a worker. */
+static void read_request(void *arg)
+{
+    embed_request *r = arg;
+    if (!r->doc) {
+        r->err = nrd_oai_body(r->req, &r->doc);
+    }
+    if (!r->err) {
+        r->err = read_body(r, r->o, nrd_json_root(r->doc));
+    }
+}
+
+/* Back on the loop. */
+static void begin(void *arg, bool ran)
+{
+    embed_request *r = arg;
+    nrd_error *err = r->err;
+    r->err = NULL;
+    if (!ran && !err) {
+        err = nrd_errorf(NRD_ERR_UNAVAILABLE, "the server is shutting down");
+    }
+    if (!err && !nrd_http_is_gone(r->req)) {
+        err = start(r->o, r);
+    }
+    if (err) {
+        fail(r, err);
+    }
+    unref(r);
+}
+
 void nrd_oai_on_embeddings(void *user, nrd_http_request *req, const nrd_http_route *route)
 {
     nrd_openai *o = user;
@@ -346,19 +378,21 @@ void nrd_oai_on_embeddings(void *user, nrd_http_request *req, const nrd_http_rou
         return;
     }
     embed_request *r = nrd_xcalloc(1, sizeof *r);
+    r->o = o;
     r->req = req;
     r->extra = extra;
     r->refs = 1;
     nrd_http_request_ref(req);
-    nrd_error *err = nrd_oai_body(req, &r->doc);
-    if (!err) {
-        err = read_body(r, o, nrd_json_root(r->doc));
+    if (nrd_oai_is_short(o, req, &r->doc, &r->err)) {
+        if (!r->err) {
+            read_request(r);
+        }
+        begin(r, true);
+        return;
     }
-    if (!err) {
-        err = start(o, r);
+    nrd_error *err = nrd_http_work(o->api->front->workers, req, read_request, begin, r);
+    if (err) { /* else the request is the worker's */
+        r->err = err;
+        begin(r, true);
     }
-    if (err) {
-        fail(r, err);
-    }
-    unref(r);
 }

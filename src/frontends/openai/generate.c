@@ -443,6 +443,37 @@ static void finish_choice(oai_choice *c)
     r->n_done++;
 }
 
+static void put_answer(void *arg)
+{
+    nrd_oai_put_answer(arg);
+}
+
+static void send_answer(void *arg, bool ran)
+{
+    oai_request *r = arg;
+    if (ran) {
+        nrd_http_reply(r->req, 200, "application/json", r->extra, r->out.data, r->out.len);
+    } else {
+        fail(r, nrd_errorf(NRD_ERR_UNAVAILABLE, "the server is shutting down"));
+    }
+    nrd_oai_request_unref(r);
+}
+
+/* The whole answer, when all choices are done; a long one is written by a worker. */
+static void answer(oai_request *r)
+{
+    r->refs++;
+    if (nrd_oai_answer_bytes(r) > NRD_HTTP_LONG_TEXT) {
+        nrd_error *err = nrd_http_work(r->o->api->front->workers, r->req, put_answer, send_answer, r);
+        if (!err) {
+            return;
+        }
+        nrd_error_free(err); /* no worker has time: the loop writes it */
+    }
+    put_answer(r);
+    send_answer(r, true);
+}
+
 static void on_response(nrd_http_call *call, TRITONSERVER_InferenceResponse *response, bool final)
 {
     oai_choice *c = call->user;
@@ -493,7 +524,7 @@ static void on_response(nrd_http_call *call, TRITONSERVER_InferenceResponse *res
             if (r->stream) {
                 nrd_oai_last_chunks(r);
             } else {
-                nrd_oai_answer(r);
+                answer(r);
             }
         }
     }
@@ -556,10 +587,45 @@ static void put_id(char *out, size_t n, const char *prefix, uint64_t seed)
              (unsigned long long)(atomic_fetch_add(&counter, 1) & 0xffffffffu));
 }
 
+/* On the loop or on a worker. */
+static void read_request(void *arg)
+{
+    oai_request *r = arg;
+    if (!r->doc) {
+        r->err = nrd_oai_body(r->req, &r->doc);
+    }
+    if (!r->err) {
+        r->err = nrd_oai_read(r, nrd_json_root(r->doc));
+    }
+    if (!r->err && r->unknown.len > 0) {
+        char *with = nrd_xasprintf("%sx-nereid-warning: unknown fields: %s\r\n",
+                                   r->extra ? r->extra : "", r->unknown.data);
+        free(r->extra);
+        r->extra = with;
+    }
+}
+
+/* Back on the loop. */
+static void begin(void *arg, bool ran)
+{
+    oai_request *r = arg;
+    nrd_error *err = r->err;
+    r->err = NULL;
+    if (!ran && !err) {
+        err = nrd_errorf(NRD_ERR_UNAVAILABLE, "the server is shutting down");
+    }
+    if (!err && !nrd_http_is_gone(r->req)) {
+        err = start(r);
+    }
+    if (err) {
+        fail(r, err);
+    }
+    nrd_oai_request_unref(r);
+}
+
 static void handle(nrd_openai *o, nrd_http_request *req, bool chat)
 {
     char *extra = NULL;
-    nrd_error *err = NULL;
     struct timespec now;
 
     if (!nrd_oai_admit(o, req, true, &extra)) {
@@ -576,20 +642,18 @@ static void handle(nrd_openai *o, nrd_http_request *req, bool chat)
     r->created = (int64_t)now.tv_sec;
     put_id(r->id, sizeof r->id, chat ? "chatcmpl" : "cmpl",
            (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec);
-    NRD_TRY_GOTO(nrd_oai_body(req, &r->doc), err, done);
-    NRD_TRY_GOTO(nrd_oai_read(r, nrd_json_root(r->doc)), err, done);
-    if (r->unknown.len > 0) {
-        char *with = nrd_xasprintf("%sx-nereid-warning: unknown fields: %s\r\n", extra ? extra : "",
-                                   r->unknown.data);
-        free(r->extra);
-        r->extra = with;
+    if (nrd_oai_is_short(o, req, &r->doc, &r->err)) {
+        if (!r->err) {
+            read_request(r);
+        }
+        begin(r, true);
+        return;
     }
-    err = start(r);
-done:
-    if (err) {
-        fail(r, err);
+    nrd_error *err = nrd_http_work(o->api->front->workers, req, read_request, begin, r);
+    if (err) { /* else the request is the worker's */
+        r->err = err;
+        begin(r, true);
     }
-    nrd_oai_request_unref(r);
 }
 
 void nrd_oai_on_chat(void *user, nrd_http_request *req, const nrd_http_route *route)

@@ -10,6 +10,7 @@
 #include "base/json.h"
 #include "base/str.h"
 #include "frontends/http/call.h"
+#include "frontends/http/work.h"
 #include "frontends/openai/openai.h"
 #include "text/sampling.h"
 #include "text/shared.h"
@@ -23,6 +24,7 @@ enum {
     OAI_MAX_PROMPTS = 128,
     OAI_MAX_INPUTS = 2048, /* of a request for embeddings */
     OAI_MAX_LISTED = 256, /* names in /v1/models */
+    OAI_SHORT_BODY = 8 << 10, /* bytes; its template and tokens take less than a millisecond */
     OAI_MAX_NEW_TOKENS = 1 << 24, /* the engine cuts to what the sequence may hold */
 };
 
@@ -121,6 +123,7 @@ struct oai_request {
     bool streaming; /* the head of the stream was sent */
     bool failed;    /* an error was answered: drop the rest */
     nrd_str out;
+    nrd_error *err; /* of reading the body */
     int refs; /* one for each running call and one for the handler; loop thread only */
 };
 
@@ -136,17 +139,40 @@ bool nrd_oai_admit(nrd_openai *o, nrd_http_request *req, bool counts, char **out
 nrd_error *nrd_oai_body(const nrd_http_request *req, nrd_json_doc **out) NRD_MUST_USE;
 
 /* models.c */
-/* By a name that the configuration gives, or by the repository's. NOT_FOUND names those there are. */
-/* Shares: the caller gives its reference back. */
+/* By a name that the configuration gives, or by the repository's. NOT_FOUND names those there are.
+ * Shares: the caller gives its reference back. May open files, so not on a loop thread. */
 nrd_error *nrd_oai_find_model(nrd_openai *o, const char *name, oai_model **out) NRD_MUST_USE;
+/* The same where nothing has to be asked or opened, else NULL. */
+oai_model *nrd_oai_known_model(nrd_openai *o, const char *name);
 void nrd_oai_model_unref(oai_model *m); /* NULL is fine; any thread */
 void nrd_oai_free_models(nrd_openai *o);
 nrd_http_handler nrd_oai_on_models, nrd_oai_on_model;
+
+/* question.c */
+typedef struct oai_question {
+    nrd_openai *o;
+    nrd_http_request *req; /* shares */
+    char *model;           /* of the path; NULL: the question is in the body */
+    nrd_json_doc *doc;     /* the body */
+    nrd_str out;
+    /* private to question.c */
+    nrd_error *(*put)(struct oai_question *q);
+    nrd_error *err;
+    char *extra;
+} oai_question;
+/* Answers with what put appends to q->out; put may run on a worker. Without a body `model` is what is
+ * asked about, copied; NULL: nothing. */
+void nrd_oai_ask(nrd_openai *o, nrd_http_request *req, const char *model,
+                 nrd_error *(*put)(oai_question *q));
+/* Whether a request may be read on the loop: then the body is read, or *err says why not. */
+bool nrd_oai_is_short(nrd_openai *o, const nrd_http_request *req, nrd_json_doc **doc,
+                      nrd_error **err);
 
 /* tokenize.c */
 nrd_http_handler nrd_oai_on_tokenize, nrd_oai_on_detokenize;
 
 /* params.c */
+/* Finds the model, checks and keeps every field, renders and tokenizes. Any thread. */
 nrd_error *nrd_oai_read(oai_request *r, const nrd_json *root) NRD_MUST_USE;
 
 /* generate.c */
@@ -167,7 +193,8 @@ nrd_http_handler nrd_oai_on_embeddings;
 nrd_http_handler nrd_oai_on_openapi;
 
 /* answer.c */
-void nrd_oai_answer(oai_request *r);          /* whole, when all choices are done */
+void nrd_oai_put_answer(oai_request *r);      /* whole into r->out, when all choices are done */
+size_t nrd_oai_answer_bytes(const oai_request *r); /* about what that takes */
 void nrd_oai_chunk(oai_choice *c);            /* what became new in one choice */
 void nrd_oai_last_chunks(oai_request *r);     /* usage and the end of the stream */
 

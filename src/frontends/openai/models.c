@@ -202,10 +202,16 @@ static void forget(nrd_openai *o, oai_model *m)
     nrd_oai_model_unref(m);
 }
 
+static bool is_same_text(const char *a, const char *b)
+{
+    return !strcmp(a ? a : "", b ? b : "");
+}
+
 static bool is_same(const oai_model *a, const oai_model *b)
 {
-    return a->text == b->text && !strcmp(a->llm, b->llm) && !strcmp(a->tokenizer_dir, b->tokenizer_dir) &&
-           !strcmp(a->served ? a->served : "", b->served ? b->served : "");
+    return a->text == b->text && a->decoupled == b->decoupled && a->pooling == b->pooling &&
+           is_same_text(a->llm, b->llm) && is_same_text(a->tokenizer_dir, b->tokenizer_dir) &&
+           is_same_text(a->served, b->served);
 }
 
 /* By a name of the repository, else by one that a configuration gives. */
@@ -224,18 +230,58 @@ static nrd_error *look_up_any(nrd_openai *o, const char *name, oai_model *m)
     return err;
 }
 
-/* Under the lock; the list's reference. */
+/* Lock held. */
+static oai_model *listed(const nrd_openai *o, const char *name)
+{
+    oai_model *m = o->models;
+    while (m && strcmp(m->name, name) != 0) {
+        m = m->next;
+    }
+    return m;
+}
+
+oai_model *nrd_oai_known_model(nrd_openai *o, const char *name)
+{
+    pthread_mutex_lock(&o->mu);
+    oai_model *m = listed(o, name);
+    m = m && nrd_now_ns() - m->checked_ns < RECHECK_NS ? m : NULL;
+    if (m) {
+        atomic_fetch_add(&m->refs, 1);
+    }
+    pthread_mutex_unlock(&o->mu);
+    return m;
+}
+
+/* Takes the place of what the name meant before, unless that is the same. Takes m; what is listed
+ * comes back, shared. */
+static oai_model *list_model(nrd_openai *o, oai_model *m)
+{
+    pthread_mutex_lock(&o->mu);
+    oai_model *old = listed(o, m->name), *is = old && is_same(old, m) ? old : m;
+    is->checked_ns = nrd_now_ns();
+    atomic_fetch_add(&is->refs, 1);
+    if (is == m) {
+        if (old) {
+            forget(o, old);
+        }
+        m->next = o->models;
+        o->models = m;
+    }
+    pthread_mutex_unlock(&o->mu);
+    if (is == old) {
+        nrd_oai_model_unref(m);
+    }
+    return is;
+}
+
+/* Shares: the caller gives its reference back. May open files. */
 static nrd_error *find(nrd_openai *o, const char *name, oai_model **out)
 {
-    oai_model *old = o->models, *m = NULL;
     nrd_error *err = NULL;
-    uint64_t now = nrd_now_ns();
+    oai_model *m = NULL;
 
-    while (old && strcmp(old->name, name) != 0) {
-        old = old->next;
-    }
-    if (old && now - old->checked_ns < RECHECK_NS) {
-        *out = old;
+    *out = nrd_oai_known_model(o, name);
+    if (*out) {
         return NULL;
     }
     NRD_NEW_GOTO(m, 1, err, fail);
@@ -244,37 +290,11 @@ static nrd_error *find(nrd_openai *o, const char *name, oai_model **out)
     NRD_TRY_GOTO(look_up_any(o, name, m), err, fail);
     NRD_TRY_GOTO(check_ready(o, m->llm), err, fail);
     NRD_TRY_GOTO(open_model(o, m), err, fail);
-    if (old && is_same(old, m)) {
-        old->checked_ns = now;
-        old->decoupled = m->decoupled;
-        old->pooling = m->pooling;
-        nrd_oai_model_unref(m);
-        *out = old;
-        return NULL;
-    }
-    if (old) {
-        forget(o, old);
-    }
-    m->checked_ns = now;
-    m->next = o->models;
-    o->models = m;
-    *out = m;
+    *out = list_model(o, m);
     return NULL;
 
 fail:
     nrd_oai_model_unref(m);
-    return err;
-}
-
-/* Shares: the caller gives its reference back. */
-static nrd_error *find_unlocked(nrd_openai *o, const char *name, oai_model **out)
-{
-    pthread_mutex_lock(&o->mu);
-    nrd_error *err = find(o, name, out);
-    if (!err) {
-        atomic_fetch_add(&(*out)->refs, 1);
-    }
-    pthread_mutex_unlock(&o->mu);
     return err;
 }
 
@@ -295,7 +315,7 @@ static void name_list_fini(name_list *list)
 static void offer(nrd_openai *o, const char *name, name_list *list)
 {
     oai_model *m = NULL;
-    nrd_error *err = find_unlocked(o, name, &m);
+    nrd_error *err = find(o, name, &m);
     bool is_new = !err && list->n < OAI_MAX_LISTED;
     for (size_t i = 0; is_new && i < list->n; i++) {
         is_new = list->v[i] != m;
@@ -329,7 +349,7 @@ static nrd_error *offered(nrd_openai *o, name_list *list)
     for (size_t i = 0; i < nrd_json_len(rows); i++) {
         const char *name = nrd_json_get_str(&rows->child[i], "name", "");
         oai_model *m = NULL;
-        nrd_error *err = find_unlocked(o, name, &m);
+        nrd_error *err = find(o, name, &m);
         if (err) { /* not a model to talk to */
             nrd_error_free(err);
         } else if (!m->served) {
@@ -367,7 +387,7 @@ static nrd_error *not_found(nrd_openai *o, const char *name, nrd_error *why)
 
 nrd_error *nrd_oai_find_model(nrd_openai *o, const char *name, oai_model **out)
 {
-    nrd_error *err = find_unlocked(o, name, out);
+    nrd_error *err = find(o, name, out);
     return err && nrd_error_get_code(err) == NRD_ERR_NOT_FOUND ? not_found(o, name, err) : err;
 }
 
@@ -392,53 +412,36 @@ static void put_model(const nrd_openai *o, nrd_str *out, const oai_model *m)
                    m->sampling.min_p, m->sampling.top_k, m->sampling.repetition_penalty);
 }
 
+static nrd_error *put_models(oai_question *q)
+{
+    name_list list = {.n = 0};
+    NRD_TRY(offered(q->o, &list));
+    nrd_str_puts(&q->out, "{\"object\":\"list\",\"data\":[");
+    for (size_t i = 0; i < list.n; i++) {
+        nrd_str_puts(&q->out, i ? "," : "");
+        put_model(q->o, &q->out, list.v[i]);
+    }
+    nrd_str_puts(&q->out, "]}");
+    name_list_fini(&list);
+    return NULL;
+}
+
 void nrd_oai_on_models(void *user, nrd_http_request *req, const nrd_http_route *route)
 {
-    nrd_openai *o = user;
-    name_list list = {.n = 0};
-    nrd_str out = {0};
-    char *extra = NULL;
-
     (void)route;
-    if (!nrd_oai_admit(o, req, false, &extra)) {
-        return;
-    }
-    nrd_error *err = offered(o, &list);
-    if (err) {
-        nrd_oai_fail(req, err, extra);
-        free(extra);
-        return;
-    }
-    nrd_str_puts(&out, "{\"object\":\"list\",\"data\":[");
-    for (size_t i = 0; i < list.n; i++) {
-        nrd_str_puts(&out, i ? "," : "");
-        put_model(o, &out, list.v[i]);
-    }
-    nrd_str_puts(&out, "]}");
-    nrd_http_reply(req, 200, "application/json", extra, out.data, out.len);
-    name_list_fini(&list);
-    nrd_str_fini(&out);
-    free(extra);
+    nrd_oai_ask(user, req, NULL, put_models);
+}
+
+static nrd_error *put_one(oai_question *q)
+{
+    oai_model *m = NULL;
+    NRD_TRY(nrd_oai_find_model(q->o, q->model, &m));
+    put_model(q->o, &q->out, m);
+    nrd_oai_model_unref(m);
+    return NULL;
 }
 
 void nrd_oai_on_model(void *user, nrd_http_request *req, const nrd_http_route *route)
 {
-    nrd_openai *o = user;
-    oai_model *m = NULL;
-    char *extra = NULL;
-    nrd_str out = {0};
-
-    if (!nrd_oai_admit(o, req, false, &extra)) {
-        return;
-    }
-    nrd_error *err = nrd_oai_find_model(o, route->model, &m);
-    if (err) {
-        nrd_oai_fail(req, err, extra);
-    } else {
-        put_model(o, &out, m);
-        nrd_oai_model_unref(m);
-        nrd_http_reply(req, 200, "application/json", extra, out.data, out.len);
-    }
-    nrd_str_fini(&out);
-    free(extra);
+    nrd_oai_ask(user, req, route->model, put_one);
 }

@@ -4,15 +4,17 @@
 
 #include <string.h>
 
-static nrd_error *tokenize(nrd_openai *o, const nrd_json *root, nrd_str *out)
+static nrd_error *tokenize(oai_question *q)
 {
+    const nrd_json *root = nrd_json_root(q->doc);
+    nrd_str *out = &q->out;
     const nrd_json *prompt = nrd_json_get(root, "prompt"), *messages = nrd_json_get(root, "messages");
     oai_model *m = NULL;
     nrd_ids ids = {0};
     nrd_str text = {0};
     nrd_error *err = NULL;
 
-    NRD_TRY(nrd_oai_find_model(o, nrd_json_get_str(root, "model", ""), &m));
+    NRD_TRY(nrd_oai_find_model(q->o, nrd_json_get_str(root, "model", ""), &m));
     if (messages) {
         if (!m->chat) {
             err = nrd_errorf(NRD_ERR_UNSUPPORTED, "messages: %s", m->chat_error);
@@ -47,8 +49,10 @@ done:
     return err;
 }
 
-static nrd_error *detokenize(nrd_openai *o, const nrd_json *root, nrd_str *out)
+static nrd_error *detokenize(oai_question *q)
 {
+    const nrd_json *root = nrd_json_root(q->doc);
+    nrd_str *out = &q->out;
     const nrd_json *tokens = nrd_json_get(root, "tokens");
     oai_model *m = NULL;
     nrd_ids ids = {0};
@@ -57,7 +61,7 @@ static nrd_error *detokenize(nrd_openai *o, const nrd_json *root, nrd_str *out)
     if (!nrd_json_is(tokens, NRD_JSON_ARRAY)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "tokens: must be a list of token ids");
     }
-    NRD_TRY(nrd_oai_find_model(o, nrd_json_get_str(root, "model", ""), &m));
+    NRD_TRY(nrd_oai_find_model(q->o, nrd_json_get_str(root, "model", ""), &m));
     for (size_t i = 0; i < tokens->n; i++) {
         int64_t id = nrd_json_int(&tokens->child[i], -1);
         if (id < 0 || id >= nrd_tokenizer_vocab_size(m->tokenizer)) {
@@ -77,38 +81,14 @@ static nrd_error *detokenize(nrd_openai *o, const nrd_json *root, nrd_str *out)
     return NULL;
 }
 
-static void answer(nrd_openai *o, nrd_http_request *req,
-                   nrd_error *(*work)(nrd_openai *, const nrd_json *, nrd_str *))
-{
-    nrd_json_doc *doc = NULL;
-    nrd_str out = {0};
-    char *extra = NULL;
-
-    if (!nrd_oai_admit(o, req, false, &extra)) {
-        return;
-    }
-    nrd_error *err = nrd_oai_body(req, &doc);
-    if (!err) {
-        err = work(o, nrd_json_root(doc), &out);
-    }
-    if (err) {
-        nrd_oai_fail(req, err, extra);
-    } else {
-        nrd_http_reply(req, 200, "application/json", extra, out.data, out.len);
-    }
-    nrd_json_doc_free(doc);
-    nrd_str_fini(&out);
-    free(extra);
-}
-
 void nrd_oai_on_tokenize(void *user, nrd_http_request *req, const nrd_http_route *route)
 {
     (void)route;
-    answer(user, req, tokenize);
+    nrd_oai_ask(user, req, NULL, tokenize);
 }
 
 void nrd_oai_on_detokenize(void *user, nrd_http_request *req, const nrd_http_route *route)
 {
     (void)route;
-    answer(user, req, detokenize);
+    nrd_oai_ask(user, req, NULL, detokenize);
 }

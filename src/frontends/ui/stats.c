@@ -336,6 +336,17 @@ static void put_machine(nrd_str *out, const nrd_json *metrics)
     nrd_str_putc(out, ']');
 }
 
+/* The threads that take long work off the event loops. */
+static void put_workers(nrd_str *out, const nrd_front *front)
+{
+    const nrd_workers_stats w = nrd_workers_look(front->workers);
+    nrd_str_printf(out, ",\"workers\":{\"waiting\":%zu,\"running\":%zu,\"done\":%llu", w.n_waiting,
+                   w.n_running, (unsigned long long)w.n_done);
+    put_member(out, "wait_ms", (double)w.wait_ns / 1e6);
+    put_member(out, "run_ms", (double)w.run_ns / 1e6);
+    nrd_str_putc(out, '}');
+}
+
 nrd_error *nrd_ui_put_stats(nrd_str *out, const nrd_http_api *api, uint64_t since_ns)
 {
     static const char *const modes[] = {[TRITONSERVER_MODEL_CONTROL_NONE] = "none",
@@ -359,6 +370,7 @@ nrd_error *nrd_ui_put_stats(nrd_str *out, const nrd_http_api *api, uint64_t sinc
     nrd_error *err = put_models(out, api->server, metrics);
     put_engines(out, metrics, api->front->models);
     put_machine(out, metrics);
+    put_workers(out, api->front);
     nrd_str_putc(out, '}');
     nrd_json_doc_free(doc);
     return err;

@@ -707,6 +707,7 @@ static int finish(void **state)
     for (int i = 0; i < 5000 && (atomic_load(&n_requests) || atomic_load(&n_responses)); i++) {
         nanosleep(&nap, NULL);
     }
+    nrd_front_stop(front);
     nrd_http_api_free(api);
     nrd_front_free(front);
     nrd_tracer_free(tracer);
@@ -1053,6 +1054,33 @@ static void test_generate_maps_keys_and_sorts_the_answer(void **state)
            200, "{\"F\":1.5,\"IN\":[1,2,3,4],\"model_name\":\"echo\",\"model_version\":\"1\"}");
 }
 
+/* Bodies and answers that are long are read and written by workers, short ones on the loop. */
+static void test_long_bodies_and_answers_are_the_workers(void **state)
+{
+    enum { N = 20000 };
+    nrd_str question = {0}, want = {0};
+    (void)state;
+    assert_int_equal(call("POST", "/v2/models/echo/infer", IN("\"shape\":[2],\"data\":[1,2]")), 200);
+    assert_int_equal(nrd_workers_look(front->workers).n_done, 0);
+    nrd_str_printf(&question, "{\"inputs\":[{\"name\":\"IN\",\"datatype\":\"INT32\",\"shape\":[%d],\"data\":[",
+                   N);
+    nrd_str_printf(&want, "{\"model_name\":\"echo\",\"model_version\":\"1\",\"outputs\":[{\"name\":"
+                          "\"IN\",\"datatype\":\"INT32\",\"shape\":[%d],\"data\":[", N);
+    for (int i = 0; i < N; i++) {
+        nrd_str_printf(&question, "%s%d", i ? "," : "", i * 7);
+        nrd_str_printf(&want, "%s%d", i ? "," : "", i * 7);
+    }
+    nrd_str_puts(&question, "]}]}");
+    nrd_str_puts(&want, "]}]}");
+    expect("POST", "/v2/models/echo/infer", question.data, 200, want.data);
+    assert_int_equal(nrd_workers_look(front->workers).n_done, 2);
+    question.data[question.len - 2] = 'x'; /* found by the worker, answered by the loop */
+    assert_int_equal(call("POST", "/v2/models/echo/infer", question.data), 500);
+    assert_int_equal(nrd_workers_look(front->workers).n_done, 3);
+    nrd_str_fini(&question);
+    nrd_str_fini(&want);
+}
+
 static void test_generate_reads_a_model_once_a_load(void **state)
 {
     (void)state;
@@ -1229,6 +1257,7 @@ int main(void)
         T(test_infer_errors_say_what_is_wrong),
         T(test_shared_memory_carries_inputs_and_outputs),
         T(test_generate_maps_keys_and_sorts_the_answer),
+        T(test_long_bodies_and_answers_are_the_workers),
         T(test_generate_reads_a_model_once_a_load),
         T(test_generate_errors),
         T(test_stream_sends_events_and_no_marker),

@@ -1,0 +1,61 @@
+/* frontends/common/worker.h - threads for work that is too long for an event loop.
+ *
+ * Purpose   A loop thread serves thousands of connections, so what takes longer than about a
+ *           millisecond for one of them (long prompts, opening a tokenizer, JSON of large tensors,
+ *           compression) is a job here. Each client has a queue of its own and clients take turns:
+ *           whoever sends a hundred long prompts holds up himself.
+ * Owner     Any thread may submit and cancel. run and done are called by a worker, without a lock.
+ * Errors    UNAVAILABLE: too many jobs wait, of this client or of all; or the pool has stopped.
+ * Lifetime  A job is the caller's memory, borrowed from a successful submit until done is called or
+ *           cancel answers true. Stop before whatever done posts to is freed.
+ *
+ *   submit --> waits --> run --> done(ran = true)
+ *                |--cancel (true)--> the caller's again
+ *                \--stop-----------> done(ran = false)
+ */
+#ifndef NRD_FRONTENDS_COMMON_WORKER_H
+#define NRD_FRONTENDS_COMMON_WORKER_H
+
+#include "base/error.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    NRD_WORKERS_MAX_JOBS = 4096,       /* that wait, of all clients */
+    NRD_WORKERS_MAX_CLIENT_JOBS = 1024 /* of one */
+};
+
+typedef struct nrd_workers nrd_workers;
+
+typedef struct nrd_job {
+    void (*run)(struct nrd_job *job);
+    /* Called once for each job that was not cancelled; the last use of the job. */
+    void (*done)(struct nrd_job *job, bool ran);
+
+    /* private to worker.c */
+    struct nrd_job *next;
+    uint64_t client, since_ns;
+} nrd_job;
+
+typedef struct nrd_workers_stats {
+    size_t n_waiting, n_running;
+    uint64_t n_done;          /* jobs that ran */
+    uint64_t wait_ns, run_ns; /* of those, together */
+} nrd_workers_stats;
+
+/* n_threads 0: half of the processors, 2 to 8. The threads start with the first job. */
+nrd_error *nrd_workers_new(nrd_workers **out, size_t n_threads) NRD_MUST_USE;
+/* No more jobs; those that wait are told, those that run are waited for. NULL is fine. */
+void nrd_workers_stop(nrd_workers *w);
+void nrd_workers_free(nrd_workers *w); /* stops; NULL is fine */
+
+/* client: whose turn it takes; equal for jobs of the same client. */
+nrd_error *nrd_workers_submit(nrd_workers *w, nrd_job *job, uint64_t client) NRD_MUST_USE;
+/* true: the job waited and will not run, nor will done be called. */
+bool nrd_workers_cancel(nrd_workers *w, nrd_job *job);
+
+nrd_workers_stats nrd_workers_look(nrd_workers *w);
+
+#endif

@@ -1,0 +1,100 @@
+#include "frontends/http/work.h"
+
+#include "base/hash.h"
+#include "frontends/http/conn.h"
+
+#include <netinet/in.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+
+typedef struct work {
+    nrd_job job;
+    nrd_http_task task;
+    nrd_workers *workers;
+    nrd_http_request *req; /* shares */
+    void (*work)(void *arg);
+    void (*done)(void *arg, bool ran);
+    void *arg;
+    bool ran;
+} work;
+
+#define WORK_OF(p, member) ((work *)(void *)((char *)(void *)(p)-offsetof(work, member)))
+
+/* Clients are told apart by their address. */
+static uint64_t client_of(const nrd_http_request *req)
+{
+    struct sockaddr_storage a = {0};
+    socklen_t n = sizeof a;
+    if (!req->conn || getpeername(req->conn->fd, (struct sockaddr *)&a, &n) != 0) {
+        return 0;
+    }
+    if (a.ss_family == AF_INET) {
+        const struct sockaddr_in *v4 = (const struct sockaddr_in *)(const void *)&a;
+        return nrd_hash_bytes(4, &v4->sin_addr, sizeof v4->sin_addr);
+    }
+    const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)(const void *)&a;
+    return nrd_hash_bytes(6, &v6->sin6_addr, sizeof v6->sin6_addr);
+}
+
+static void end(work *w)
+{
+    nrd_http_request *req = w->req;
+    req->on_gone = NULL;
+    w->done(w->arg, w->ran);
+    free(w);
+    nrd_http_request_unref(req);
+}
+
+static void on_gone(nrd_http_request *req, void *arg)
+{
+    work *w = arg;
+    (void)req;
+    if (nrd_workers_cancel(w->workers, &w->job)) {
+        end(w);
+    }
+}
+
+static void run_end(nrd_http_task *task)
+{
+    end(WORK_OF(task, task));
+}
+
+static void job_run(nrd_job *job)
+{
+    work *w = WORK_OF(job, job);
+    w->work(w->arg);
+}
+
+static void job_done(nrd_job *job, bool ran)
+{
+    work *w = WORK_OF(job, job);
+    w->ran = ran;
+    w->task.run = run_end;
+    nrd_http_post(w->req->loop, &w->task);
+}
+
+nrd_error *nrd_http_work(nrd_workers *workers, nrd_http_request *req, void (*fn)(void *arg),
+                         void (*done)(void *arg, bool ran), void *arg)
+{
+    work *w = calloc(1, sizeof *w);
+    if (!w) {
+        return nrd_error_no_memory();
+    }
+    *w = (work){.job = {.run = job_run, .done = job_done},
+                .workers = workers,
+                .req = req,
+                .work = fn,
+                .done = done,
+                .arg = arg};
+    nrd_http_request_ref(req);
+    nrd_error *err = nrd_workers_submit(workers, &w->job, client_of(req));
+    if (err) {
+        free(w);
+        nrd_http_request_unref(req);
+        return err;
+    }
+    /* Still on the loop thread: run_end has not run yet. */
+    req->on_gone = on_gone;
+    req->gone_arg = w;
+    return NULL;
+}

@@ -1,0 +1,88 @@
+/* Questions that are answered with one JSON text: models, tokens. They are worked on by a worker,
+ * unless a short body asks about a model whose tokenizer is known to be open. */
+#include "frontends/openai/internal.h"
+
+#include <string.h>
+
+static void release(oai_question *q)
+{
+    nrd_error_free(q->err);
+    nrd_json_doc_free(q->doc);
+    nrd_str_fini(&q->out);
+    nrd_http_request_unref(q->req);
+    free(q->model);
+    free(q->extra);
+    free(q);
+}
+
+static void work(void *arg)
+{
+    oai_question *q = arg;
+    if (!q->model && !q->doc) {
+        q->err = nrd_oai_body(q->req, &q->doc);
+    }
+    if (!q->err) {
+        q->err = q->put(q);
+    }
+}
+
+static void answer(void *arg, bool ran)
+{
+    oai_question *q = arg;
+    if (!ran && !q->err) {
+        q->err = nrd_errorf(NRD_ERR_UNAVAILABLE, "the server is shutting down");
+    }
+    if (q->err) {
+        nrd_oai_fail(q->req, q->err, q->extra);
+        q->err = NULL;
+    } else {
+        nrd_http_reply(q->req, 200, "application/json", q->extra, q->out.data, q->out.len);
+    }
+    release(q);
+}
+
+bool nrd_oai_is_short(nrd_openai *o, const nrd_http_request *req, nrd_json_doc **doc,
+                      nrd_error **err)
+{
+    *doc = NULL;
+    *err = NULL;
+    if (req->body_n > OAI_SHORT_BODY) {
+        return false;
+    }
+    *err = nrd_oai_body(req, doc);
+    if (*err) {
+        return true;
+    }
+    oai_model *m = nrd_oai_known_model(o, nrd_json_get_str(nrd_json_root(*doc), "model", ""));
+    nrd_oai_model_unref(m);
+    return m != NULL;
+}
+
+void nrd_oai_ask(nrd_openai *o, nrd_http_request *req, const char *model,
+                 nrd_error *(*put)(oai_question *q))
+{
+    char *extra = NULL;
+    if (!nrd_oai_admit(o, req, false, &extra)) {
+        return;
+    }
+    oai_question *q = nrd_xcalloc(1, sizeof *q);
+    q->o = o;
+    q->req = req;
+    nrd_http_request_ref(req);
+    q->extra = extra;
+    q->put = put;
+    if (req->head.method == NRD_HTTP_GET) {
+        q->model = nrd_xstrdup(model ? model : "");
+    } else if (nrd_oai_is_short(o, req, &q->doc, &q->err)) {
+        if (!q->err) {
+            work(q);
+        }
+        answer(q, true);
+        return;
+    }
+    nrd_error *err = nrd_http_work(o->api->front->workers, req, work, answer, q);
+    if (err) { /* else the question is the worker's */
+        q->err = err;
+        answer(q, true);
+    }
+}
