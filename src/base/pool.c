@@ -194,14 +194,28 @@ void nrd_pool_put(void *p, size_t size)
     s->n++;
 }
 
-void *nrd_pool_grow(void *p, size_t old_bytes, size_t new_bytes)
+static void *move(void *to, void *p, size_t old_bytes)
 {
-    void *q = nrd_pool_get(new_bytes);
     if (p) {
-        memcpy(q, p, old_bytes);
+        memcpy(to, p, old_bytes);
         nrd_pool_put(p, old_bytes);
     }
-    return q;
+    return to;
+}
+
+void *nrd_pool_grow(void *p, size_t old_bytes, size_t new_bytes)
+{
+    return move(nrd_pool_get(new_bytes), p, old_bytes);
+}
+
+void *nrd_pool_try_grow(void *p, size_t old_bytes, size_t new_bytes)
+{
+    void *q = NULL;
+
+    if (!NO_STOCK && new_bytes <= NRD_POOL_MAX) {
+        return nrd_pool_grow(p, old_bytes, new_bytes);
+    }
+    return posix_memalign(&q, ALIGN, new_bytes ? new_bytes : 1) == 0 ? move(q, p, old_bytes) : NULL;
 }
 
 char *nrd_pool_strdup(const char *s)

@@ -461,29 +461,29 @@ TRITONSERVER_Error *TRITONBACKEND_ResponseDelete(TRITONBACKEND_Response *respons
 TRITONSERVER_Error *TRITONBACKEND_ResponseSetStringParameter(TRITONBACKEND_Response *response,
                                                              const char *name, const char *value)
 {
-    nrd_params_set(&resp_of(response)->params, name, TRITONSERVER_PARAMETER_STRING, value);
-    return NULL;
+    return as_api(
+        nrd_params_set(&resp_of(response)->params, name, TRITONSERVER_PARAMETER_STRING, value));
 }
 
 TRITONSERVER_Error *TRITONBACKEND_ResponseSetIntParameter(TRITONBACKEND_Response *response,
                                                           const char *name, const int64_t value)
 {
-    nrd_params_set(&resp_of(response)->params, name, TRITONSERVER_PARAMETER_INT, &value);
-    return NULL;
+    return as_api(
+        nrd_params_set(&resp_of(response)->params, name, TRITONSERVER_PARAMETER_INT, &value));
 }
 
 TRITONSERVER_Error *TRITONBACKEND_ResponseSetBoolParameter(TRITONBACKEND_Response *response,
                                                            const char *name, const bool value)
 {
-    nrd_params_set(&resp_of(response)->params, name, TRITONSERVER_PARAMETER_BOOL, &value);
-    return NULL;
+    return as_api(
+        nrd_params_set(&resp_of(response)->params, name, TRITONSERVER_PARAMETER_BOOL, &value));
 }
 
 TRITONSERVER_Error *TRITONBACKEND_ResponseSetDoubleParameter(TRITONBACKEND_Response *response,
                                                              const char *name, const double value)
 {
-    nrd_params_set(&resp_of(response)->params, name, TRITONSERVER_PARAMETER_DOUBLE, &value);
-    return NULL;
+    return as_api(
+        nrd_params_set(&resp_of(response)->params, name, TRITONSERVER_PARAMETER_DOUBLE, &value));
 }
 
 TRITONSERVER_Error *TRITONBACKEND_ResponseOutput(TRITONBACKEND_Response *response,

@@ -380,32 +380,32 @@ TRITONSERVER_Error *
 TRITONSERVER_InferenceRequestSetStringParameter(TRITONSERVER_InferenceRequest *request,
                                                 const char *key, const char *value)
 {
-    nrd_params_set(&of_api(request)->params, key, TRITONSERVER_PARAMETER_STRING, value);
-    return NULL;
+    return as_api(
+        nrd_params_set(&of_api(request)->params, key, TRITONSERVER_PARAMETER_STRING, value));
 }
 
 TRITONSERVER_Error *
 TRITONSERVER_InferenceRequestSetIntParameter(TRITONSERVER_InferenceRequest *request,
                                              const char *key, const int64_t value)
 {
-    nrd_params_set(&of_api(request)->params, key, TRITONSERVER_PARAMETER_INT, &value);
-    return NULL;
+    return as_api(
+        nrd_params_set(&of_api(request)->params, key, TRITONSERVER_PARAMETER_INT, &value));
 }
 
 TRITONSERVER_Error *
 TRITONSERVER_InferenceRequestSetBoolParameter(TRITONSERVER_InferenceRequest *request,
                                               const char *key, const bool value)
 {
-    nrd_params_set(&of_api(request)->params, key, TRITONSERVER_PARAMETER_BOOL, &value);
-    return NULL;
+    return as_api(
+        nrd_params_set(&of_api(request)->params, key, TRITONSERVER_PARAMETER_BOOL, &value));
 }
 
 TRITONSERVER_Error *
 TRITONSERVER_InferenceRequestSetDoubleParameter(TRITONSERVER_InferenceRequest *request,
                                                 const char *key, const double value)
 {
-    nrd_params_set(&of_api(request)->params, key, TRITONSERVER_PARAMETER_DOUBLE, &value);
-    return NULL;
+    return as_api(
+        nrd_params_set(&of_api(request)->params, key, TRITONSERVER_PARAMETER_DOUBLE, &value));
 }
 
 TRITONSERVER_Error *TRITONSERVER_ServerInferAsync(TRITONSERVER_Server *server,

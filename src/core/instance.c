@@ -152,7 +152,7 @@ void nrd_instance_execute(nrd_instance *inst, nrd_request **requests, uint32_t n
     for (uint32_t i = 0; i < n; i++) {
         kept[i] = nrd_request_keep(requests[i]); /* the list is the backend's to change */
         nrd_request_set_running(requests[i]);
-        nrd_seq_states_apply(requests[i]);
+        nrd_sequence_states_apply(requests[i]);
         if (requests[i]->trace) {
             nrd_trace_inputs(requests[i]->trace, requests[i],
                              TRITONSERVER_TRACE_TENSOR_BACKEND_INPUT);

@@ -75,7 +75,7 @@ void nrd_request_free(nrd_request *r)
     nrd_factory_unref(r->factory);
     nrd_cancel_unref(r->cancel);
     nrd_cancel_unref(r->parent);
-    nrd_seq_states_unref(r->states);
+    nrd_sequence_states_unref(r->states);
     if (r->model) {
         nrd_model_unref(r->model);
     }
@@ -177,8 +177,12 @@ nrd_error *nrd_input_append(nrd_input *in, const void *base, const nrd_attr *att
     }
     if (in->n_segments == in->cap_segments) {
         const uint32_t cap = in->cap_segments ? in->cap_segments * 2 : 1;
-        in->segments = nrd_pool_grow(in->segments, in->cap_segments * sizeof *in->segments,
-                                     cap * sizeof *in->segments);
+        nrd_segment *grown = nrd_pool_try_grow(
+            in->segments, in->cap_segments * sizeof *in->segments, cap * sizeof *in->segments);
+        if (!grown) {
+            return nrd_error_no_memory();
+        }
+        in->segments = grown;
         in->cap_segments = cap;
     }
     nrd_segment *s = &in->segments[in->n_segments++];
@@ -324,7 +328,7 @@ nrd_error *nrd_request_try_release(nrd_request *r, uint32_t flags)
     r->model = NULL;
     r->factory = NULL;
     r->trace = NULL;
-    nrd_seq_states_unref(r->states);
+    nrd_sequence_states_unref(r->states);
     r->states = NULL;
     atomic_store(&r->state, NRD_REQ_NEW);
     /* Last touch of the request: its creator may delete it inside the callback. */
@@ -357,11 +361,69 @@ static void null_answered(TRITONSERVER_InferenceResponse *response, const uint32
     nrd_response_free((nrd_response *)(void *)response);
 }
 
+/* A shape tensor of a null request has true values, everything else is zero. */
+static nrd_error *fill_null(nrd_input *in, const nrd_input *from, bool is_shape, nrd_buf *zeros,
+                            size_t size)
+{
+    nrd_attr attr = {.byte_size = size < zeros->size_bytes ? size : zeros->size_bytes};
+
+    if (!is_shape) {
+        return nrd_input_append(in, zeros->data, &attr, zeros);
+    }
+    for (uint32_t k = 0; k < from->n_segments; k++) {
+        nrd_buf *copy = nrd_buf_new(from->segments[k].attr.byte_size);
+        if (!copy) {
+            return nrd_error_no_memory();
+        }
+        memcpy(copy->data, from->segments[k].base, copy->size_bytes);
+        nrd_error *err = nrd_input_append(in, copy->data, &from->segments[k].attr, copy);
+        nrd_buf_unref(copy);
+        if (err) {
+            return err;
+        }
+    }
+    return NULL;
+}
+
+static nrd_error *add_null_inputs(nrd_request *r, const nrd_request *like)
+{
+    nrd_error *err = NULL;
+    uint64_t largest = 0;
+
+    for (uint32_t i = 0; i < like->n_inputs; i++) {
+        largest = like->inputs[i]->byte_size > largest ? like->inputs[i]->byte_size : largest;
+    }
+    nrd_buf *zeros = nrd_buf_new(largest);
+    if (!zeros) {
+        return nrd_error_no_memory();
+    }
+    memset(zeros->data, 0, largest);
+    for (uint32_t i = 0; i < like->n_inputs && !err; i++) {
+        const nrd_input *from = like->inputs[i];
+        uint64_t count = 0, size = from->byte_size;
+        nrd_input *in = NULL;
+        if (from->is_override) {
+            continue;
+        }
+        if (from->dtype == TRITONSERVER_TYPE_BYTES &&
+            nrd_shape_count(from->dims, from->n_dims, &count)) {
+            size = count * sizeof(uint32_t); /* as many empty strings */
+        }
+        err = nrd_request_add_input(&in, r, from->name, from->dtype, from->given, from->n_given);
+        if (!err) {
+            memcpy(in->dims, from->dims, sizeof in->dims);
+            in->n_dims = from->n_dims;
+            err = fill_null(in, from, nrd_model_input(like->model, from->name)->is_shape_tensor,
+                            zeros, size);
+        }
+    }
+    nrd_buf_unref(zeros);
+    return err;
+}
+
 nrd_request *nrd_request_new_null(const nrd_request *like)
 {
     nrd_request *r = nrd_request_new(like->model, like->model_version);
-    nrd_buf *zeros;
-    uint64_t largest = 0;
 
     r->is_null = true;
     r->core_buffers = true;
@@ -371,41 +433,12 @@ nrd_request *nrd_request_new_null(const nrd_request *like)
     r->start_ns = r->queue_ns = nrd_now_ns();
     r->cancel = nrd_cancel_new(NULL);
     r->factory = nrd_factory_new(r);
-    for (uint32_t i = 0; i < like->n_inputs; i++) {
-        largest = like->inputs[i]->byte_size > largest ? like->inputs[i]->byte_size : largest;
+    nrd_error *err = add_null_inputs(r, like);
+    if (err) {
+        nrd_error_free(err);
+        nrd_request_free(r);
+        return NULL;
     }
-    zeros = nrd_buf_new(largest);
-    NRD_ASSERT(zeros, "as large as an input that fits into memory");
-    memset(zeros->data, 0, largest);
-    for (uint32_t i = 0; i < like->n_inputs; i++) {
-        const nrd_input *from = like->inputs[i];
-        uint64_t count = 0, size = from->byte_size;
-        nrd_input *in;
-        if (from->is_override) {
-            continue;
-        }
-        if (from->dtype == TRITONSERVER_TYPE_BYTES &&
-            nrd_shape_count(from->dims, from->n_dims, &count)) {
-            size = count * sizeof(uint32_t); /* as many empty strings */
-        }
-        nrd_attr attr = {.byte_size = size < largest ? size : largest};
-        nrd_error_free(
-            nrd_request_add_input(&in, r, from->name, from->dtype, from->given, from->n_given));
-        memcpy(in->dims, from->dims, sizeof in->dims);
-        in->n_dims = from->n_dims;
-        if (nrd_model_input(like->model, from->name)->is_shape_tensor) {
-            for (uint32_t k = 0; k < from->n_segments; k++) { /* shapes must be true ones */
-                nrd_buf *copy = nrd_buf_new(from->segments[k].attr.byte_size);
-                NRD_ASSERT(copy, "a shape is a few bytes");
-                memcpy(copy->data, from->segments[k].base, copy->size_bytes);
-                nrd_error_free(nrd_input_append(in, copy->data, &from->segments[k].attr, copy));
-                nrd_buf_unref(copy);
-            }
-        } else {
-            nrd_error_free(nrd_input_append(in, zeros->data, &attr, zeros));
-        }
-    }
-    nrd_buf_unref(zeros);
     return r;
 }
 

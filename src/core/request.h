@@ -41,7 +41,7 @@ bool nrd_request_wants(const nrd_request *r, const char *output);
 void nrd_request_override(nrd_request *r, const char *name, TRITONSERVER_DataType dtype,
                           const int64_t *dims, uint32_t n_dims, nrd_buf *data, size_t byte_size);
 void nrd_request_drop_overrides(nrd_request *r);
-/* A request with inputs of the same shapes, all zero, whose answers go nowhere. */
+/* A request with inputs of the same shapes, all zero, whose answers go nowhere. NULL: no memory. */
 nrd_request *nrd_request_new_null(const nrd_request *like);
 /* Same inputs and, except for ragged ones, the same shapes behind the batch dimension. */
 bool nrd_request_same_shapes(const nrd_request *a, const nrd_request *b);

@@ -76,8 +76,8 @@ struct nrd_request {       /* TRITONSERVER_InferenceRequest and TRITONBACKEND_Re
     bool is_null;             /* stands for an empty slot of a batch: nobody waits for an answer */
     bool made_corr_id;        /* the correlation id is the sequence batcher's own */
     nrd_scheduler *owner;     /* borrowed: to be told of the release; NULL: none */
-    nrd_seq_slot *seq_slot;   /* borrowed: where it runs; NULL until it does */
-    nrd_seq_states *states;   /* shared: implicit state; NULL: the model has none */
+    nrd_sequence_slot *seq_slot; /* borrowed: where it runs; NULL until it does */
+    nrd_sequence_states *states; /* shared: implicit state; NULL: the model has none */
 };
 
 #endif

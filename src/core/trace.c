@@ -9,6 +9,7 @@
 #include "core/response_internal.h"
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/mem.h"
 
 #include <stdatomic.h>
@@ -94,7 +95,11 @@ void nrd_trace_inputs(nrd_trace *t, const nrd_request *r, TRITONSERVER_Inference
         char *whole = NULL;
         if (in->n_segments > 1) { /* the callback takes one piece */
             size_t at = 0;
-            whole = nrd_xmalloc(in->byte_size + 1);
+            whole = malloc(in->byte_size + 1);
+            if (!whole) {
+                NRD_LOG_ERROR("no memory to trace input '%s'", in->name);
+                continue;
+            }
             for (uint32_t k = 0; k < in->n_segments; k++) {
                 const nrd_segment *s = &in->segments[k];
                 if (s->attr.memory_type == TRITONSERVER_MEMORY_GPU || !s->base) {

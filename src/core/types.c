@@ -228,10 +228,16 @@ const void *nrd_param_value(const nrd_param *p)
     return NULL;
 }
 
-void nrd_params_set(nrd_params *l, const char *name, TRITONSERVER_ParameterType type,
-                    const void *value)
+nrd_error *nrd_params_set(nrd_params *l, const char *name, TRITONSERVER_ParameterType type,
+                          const void *value)
 {
+    const bool is_text = type == TRITONSERVER_PARAMETER_STRING; /* as long as a client likes */
+    char *text = is_text ? strdup(value ? value : "") : NULL;
     nrd_param *p = NULL;
+
+    if (is_text && !text) {
+        return nrd_error_no_memory();
+    }
     for (uint32_t i = 0; i < l->n; i++) {
         if (strcmp(l->items[i].name, name) == 0) {
             p = &l->items[i];
@@ -245,15 +251,21 @@ void nrd_params_set(nrd_params *l, const char *name, TRITONSERVER_ParameterType 
         }
         p = &l->items[l->n++];
     }
-    nrd_param_init(p, name, type, value);
+    if (is_text) {
+        *p = (nrd_param){.name = nrd_xstrdup(name), .type = type, .str = text};
+    } else {
+        nrd_param_init(p, name, type, value);
+    }
+    return NULL;
 }
 
-void nrd_params_copy(nrd_params *to, const nrd_params *from)
+nrd_error *nrd_params_copy(nrd_params *to, const nrd_params *from)
 {
     for (uint32_t i = 0; i < from->n; i++) {
-        nrd_params_set(to, from->items[i].name, from->items[i].type,
-                       nrd_param_value(&from->items[i]));
+        NRD_TRY(nrd_params_set(to, from->items[i].name, from->items[i].type,
+                               nrd_param_value(&from->items[i])));
     }
+    return NULL;
 }
 
 void nrd_params_fini(nrd_params *l)

@@ -7,6 +7,7 @@
 #ifndef NRD_CORE_TYPES_H
 #define NRD_CORE_TYPES_H
 
+#include "base/error.h"
 #include "base/str.h"
 #include "model_config.pb-c.h"
 #include "triton/core/tritonserver.h"
@@ -44,9 +45,9 @@ void nrd_param_init(nrd_param *p, const char *name, TRITONSERVER_ParameterType t
                     const void *value);
 void nrd_param_fini(nrd_param *p);
 const void *nrd_param_value(const nrd_param *p); /* as the API gives it out */
-void nrd_params_set(nrd_params *l, const char *name, TRITONSERVER_ParameterType type,
-                    const void *value); /* replaces */
-void nrd_params_copy(nrd_params *to, const nrd_params *from);
+nrd_error *nrd_params_set(nrd_params *l, const char *name, TRITONSERVER_ParameterType type,
+                          const void *value) NRD_MUST_USE; /* replaces */
+nrd_error *nrd_params_copy(nrd_params *to, const nrd_params *from) NRD_MUST_USE;
 void nrd_params_fini(nrd_params *l);
 
 typedef struct nrd_message { /* TRITONSERVER_Message */

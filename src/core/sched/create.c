@@ -13,7 +13,7 @@ nrd_error *nrd_scheduler_new(nrd_scheduler **out, nrd_model *m)
     case INFERENCE__MODEL_CONFIG__SCHEDULING_CHOICE_ENSEMBLE_SCHEDULING:
         return nrd_ensemble_new(out, m);
     case INFERENCE__MODEL_CONFIG__SCHEDULING_CHOICE_SEQUENCE_BATCHING:
-        return nrd_seq_batcher_new(out, m);
+        return nrd_sequence_batcher_new(out, m);
     default:
         return nrd_batcher_new(out, m);
     }

@@ -84,7 +84,8 @@ static void set_policy(level *l, const Inference__ModelQueuePolicy *p)
     }
 }
 
-/* The level of that number, made if need be. The fixed ones are made first, without the lock. */
+/* The level of that number, made if need be; NULL: no memory. The fixed ones are made first, without
+ * the lock. */
 static level *level_locked(nrd_batcher *s, uint64_t number)
 {
     uint32_t at = 0, kept = 0;
@@ -105,12 +106,26 @@ static level *level_locked(nrd_batcher *s, uint64_t number)
         }
         s->n_levels = kept;
     }
-    s->levels = nrd_xrealloc(s->levels, (s->n_levels + 1u) * sizeof *s->levels);
+    level *grown = realloc(s->levels, (s->n_levels + 1u) * sizeof *s->levels);
+    if (!grown) {
+        return NULL;
+    }
+    s->levels = grown;
     memmove(s->levels + at + 1, s->levels + at, (s->n_levels - at) * sizeof *s->levels);
     s->n_levels++;
     s->levels[at] = s->usual;
     s->levels[at].number = number;
     return &s->levels[at];
+}
+
+/* While a model is loaded. */
+static level *fixed_level(nrd_batcher *s, uint64_t number)
+{
+    level *l = level_locked(s, number);
+
+    NRD_ASSERT(l, "out of memory");
+    l->fixed = true;
+    return l;
 }
 
 static nrd_batcher *sched_new(nrd_model *m)
@@ -127,7 +142,7 @@ static nrd_batcher *sched_new(nrd_model *m)
     pthread_condattr_destroy(&attr);
     s->base.max_batch = 1;
     s->last_level = s->default_level = 1;
-    level_locked(s, 1)->fixed = true; /* there is always one */
+    fixed_level(s, 1); /* there is always one */
     return s;
 }
 
@@ -147,7 +162,7 @@ static void set_batching(nrd_batcher *s, const int32_t *preferred, size_t n, uin
     }
 }
 
-static const nrd_sched_ops ops;
+static const nrd_scheduler_ops ops;
 
 nrd_error *nrd_batcher_new(nrd_scheduler **out, nrd_model *m)
 {
@@ -167,13 +182,11 @@ nrd_error *nrd_batcher_new(nrd_scheduler **out, nrd_model *m)
                      db->max_queue_delay_microseconds, db->preserve_ordering);
         set_policy(&s->usual, db->default_queue_policy);
         set_policy(&s->levels[0], db->default_queue_policy);
-        level_locked(s, s->default_level)->fixed = true;
+        fixed_level(s, s->default_level);
         for (size_t i = 0; i < db->n_priority_queue_policy; i++) {
             uint64_t key = db->priority_queue_policy[i]->key;
             if (key >= 1 && key <= s->last_level) {
-                level *l = level_locked(s, key);
-                l->fixed = true;
-                set_policy(l, db->priority_queue_policy[i]->value);
+                set_policy(fixed_level(s, key), db->priority_queue_policy[i]->value);
             }
         }
     }
@@ -339,6 +352,10 @@ static nrd_error *enqueue(nrd_scheduler *base, nrd_request *r)
     nrd_trace_report(r->trace, TRITONSERVER_TRACE_QUEUE_START, r->queue_ns);
     pthread_mutex_lock(&s->mu);
     level *l = level_locked(s, priority <= s->last_level ? priority : s->last_level);
+    if (!l) {
+        pthread_mutex_unlock(&s->mu);
+        return nrd_error_no_memory();
+    }
     const uint64_t timeout_us =
         l->allow_override && r->timeout_us && (!l->timeout_us || r->timeout_us < l->timeout_us)
             ? r->timeout_us
@@ -738,7 +755,7 @@ static void free_share(nrd_scheduler *s)
     nrd_batcher_unref((nrd_batcher *)s);
 }
 
-static const nrd_sched_ops ops = {
+static const nrd_scheduler_ops ops = {
     .enqueue = enqueue,
     .take = take,
     .sweep = sweep,

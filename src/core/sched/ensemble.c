@@ -605,6 +605,9 @@ static nrd_error *make_run_locked(job *j, uint32_t step_id, uint32_t iteration, 
     u->flags = j->req->flags;
     u->req = nrd_request_new(m, s->version);
     err = fill_request_locked(j, u, s, m, iteration);
+    if (!err) {
+        err = nrd_params_copy(&u->req->params, &j->req->params);
+    }
     if (err) {
         nrd_request_free(u->req);
         free(u->corr_str);
@@ -625,7 +628,6 @@ static nrd_error *make_run_locked(job *j, uint32_t step_id, uint32_t iteration, 
     r->flags = u->flags;
     r->priority = j->req->priority;
     r->timeout_us = j->req->timeout_us;
-    nrd_params_copy(&r->params, &j->req->params);
     r->release_fn = step_released;
     r->release_userp = u;
     r->response_fn = step_answered;
@@ -791,19 +793,20 @@ static nrd_error *fill_output(nrd_response *r, const job *j, uint32_t t, value *
     return NULL;
 }
 
-static void set_sequence_params(nrd_response *r, const value *v)
+static nrd_error *set_sequence_params(nrd_response *r, const value *v)
 {
     bool start = (v->flags & TRITONSERVER_REQUEST_FLAG_SEQUENCE_START) != 0;
     bool end = (v->flags & TRITONSERVER_REQUEST_FLAG_SEQUENCE_END) != 0;
 
     if (v->corr_str) {
-        nrd_params_set(&r->params, "sequence_id", TRITONSERVER_PARAMETER_STRING, v->corr_str);
+        NRD_TRY(
+            nrd_params_set(&r->params, "sequence_id", TRITONSERVER_PARAMETER_STRING, v->corr_str));
     } else {
         int64_t id = (int64_t)v->corr_id;
-        nrd_params_set(&r->params, "sequence_id", TRITONSERVER_PARAMETER_INT, &id);
+        NRD_TRY(nrd_params_set(&r->params, "sequence_id", TRITONSERVER_PARAMETER_INT, &id));
     }
-    nrd_params_set(&r->params, "sequence_start", TRITONSERVER_PARAMETER_BOOL, &start);
-    nrd_params_set(&r->params, "sequence_end", TRITONSERVER_PARAMETER_BOOL, &end);
+    NRD_TRY(nrd_params_set(&r->params, "sequence_start", TRITONSERVER_PARAMETER_BOOL, &start));
+    return nrd_params_set(&r->params, "sequence_end", TRITONSERVER_PARAMETER_BOOL, &end);
 }
 
 static void send_one(job *j, outgoing *o)
@@ -822,8 +825,8 @@ static void send_one(job *j, outgoing *o)
         if (v->present) {
             err = fill_output(r, j, o->outputs[i].tensor, v);
         }
-        if (v->from_step) {
-            set_sequence_params(r, v);
+        if (v->from_step && !err) {
+            err = set_sequence_params(r, v);
         }
     }
     nrd_response_send(r, o->flags, err);
@@ -1047,7 +1050,7 @@ static nrd_error *enqueue(nrd_scheduler *base, nrd_request *r)
 
 /* ---- making ---- */
 
-static const nrd_sched_ops ops = {
+static const nrd_scheduler_ops ops = {
     .enqueue = enqueue,
     .free = free_ensemble,
 };

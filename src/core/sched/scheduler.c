@@ -37,7 +37,7 @@ void nrd_scheduler_free(nrd_scheduler *s)
     }
 }
 
-nrd_seq_states *nrd_scheduler_first_states(const nrd_scheduler *s)
+nrd_sequence_states *nrd_scheduler_first_states(const nrd_scheduler *s)
 {
     return s->ops->first_states ? s->ops->first_states(s) : NULL;
 }

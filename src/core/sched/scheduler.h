@@ -16,7 +16,7 @@
 #include <stdint.h>
 
 /* An entry that is NULL: there is nothing to do. */
-typedef struct nrd_sched_ops {
+typedef struct nrd_scheduler_ops {
     /* Takes the request on success; it may be answered and gone before this returns. */
     nrd_error *(*enqueue)(nrd_scheduler *s, nrd_request *r);
     /* Waits for a batch that slot number `slot` of the model is to run; 0: stopped, or the worker
@@ -37,13 +37,13 @@ typedef struct nrd_sched_ops {
     /* Refuses new requests and ends the takers. */
     void (*stop)(nrd_scheduler *s);
     /* States as a sequence begins with, for the warm-up; NULL: the model has none. */
-    nrd_seq_states *(*first_states)(const nrd_scheduler *s);
+    nrd_sequence_states *(*first_states)(const nrd_scheduler *s);
     void (*free)(nrd_scheduler *s);
-} nrd_sched_ops;
+} nrd_scheduler_ops;
 
 /* The first member of each kind. */
 struct nrd_scheduler {
-    const nrd_sched_ops *ops;
+    const nrd_scheduler_ops *ops;
     nrd_response_order *order; /* shared; NULL: responses may overtake each other */
     uint32_t max_batch;        /* requests that one call of take gives at most */
     bool by_instance;          /* slots belong to instances: each needs a worker of its own */
@@ -55,6 +55,6 @@ void nrd_scheduler_drain(nrd_scheduler *s);
 void nrd_scheduler_abandon(nrd_scheduler *s);
 void nrd_scheduler_stop(nrd_scheduler *s);
 void nrd_scheduler_free(nrd_scheduler *s);
-nrd_seq_states *nrd_scheduler_first_states(const nrd_scheduler *s);
+nrd_sequence_states *nrd_scheduler_first_states(const nrd_scheduler *s);
 
 #endif

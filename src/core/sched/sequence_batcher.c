@@ -55,40 +55,40 @@ typedef struct backlog {
 typedef struct sequence {  /* has begun, END has not come yet */
     struct sequence *next; /* of its bucket */
     uint64_t hash, id;
-    char *text;         /* NULL: the id is the number */
-    nrd_seq_slot *slot; /* one of the two */
+    char *text;              /* NULL: the id is the number */
+    nrd_sequence_slot *slot; /* one of the two */
     backlog *waiting;
     uint64_t last_ns; /* its last request came then */
 } sequence;
 
-struct nrd_seq_slot {
+struct nrd_sequence_slot {
     struct inst *inst;
     list queue;
-    sequence *owner;        /* whose requests come here; NULL: no more will */
-    bool taken;             /* by a sequence, which may have had its last request already */
-    bool closing;           /* free it once nothing is queued or in flight */
-    bool in_flight;         /* oldest: a request is with the inner batcher or the backend */
-    nrd_seq_states *states; /* shared */
+    sequence *owner;             /* whose requests come here; NULL: no more will */
+    bool taken;                  /* by a sequence, which may have had its last request already */
+    bool closing;                /* free it once nothing is queued or in flight */
+    bool in_flight;              /* oldest: a request is with the inner batcher or the backend */
+    nrd_sequence_states *states; /* shared */
 };
 
 typedef struct inst {
     nrd_instance *instance; /* borrowed */
     nrd_batcher *inner;     /* oldest; NULL for direct */
     pthread_cond_t cond;    /* direct: something is queued */
-    nrd_seq_slot *slots;
+    nrd_sequence_slot *slots;
 } inst;
 
-typedef struct nrd_seq_batcher {
+typedef struct nrd_sequence_batcher {
     nrd_scheduler base;
     nrd_model *model; /* borrowed */
     bool iterative, oldest;
     uint32_t n_slots; /* per instance */
     uint64_t idle_ns, delay_ns;
     float min_utilization;
-    nrd_seq_controls *controls;
-    nrd_seq_plan *plan;
+    nrd_sequence_controls *controls;
+    nrd_sequence_plan *plan;
     atomic_uint_fast64_t next_id; /* of iterative requests */
-    uint64_t next_text_id;        /* number of the next sequence whose id is a text; guarded by mu */
+    uint64_t next_text_id; /* number of the next sequence whose id is a text; guarded by mu */
     pthread_mutex_t mu;
     inst *insts;
     uint32_t n_insts, n_free;
@@ -96,7 +96,7 @@ typedef struct nrd_seq_batcher {
     size_t n_buckets, n_sequences;
     backlog *first, *last;
     bool draining, abandoned, stopping;
-} nrd_seq_batcher;
+} nrd_sequence_batcher;
 
 /* ---- lists ---- */
 
@@ -172,7 +172,7 @@ static bool is_same(const sequence *q, const nrd_request *r)
     return q->id == r->corr_id;
 }
 
-static sequence *find_locked(const nrd_seq_batcher *s, const nrd_request *r)
+static sequence *find_locked(const nrd_sequence_batcher *s, const nrd_request *r)
 {
     sequence *q = s->buckets[hash_of(r) & (s->n_buckets - 1)];
     while (q && !is_same(q, r)) {
@@ -181,11 +181,14 @@ static sequence *find_locked(const nrd_seq_batcher *s, const nrd_request *r)
     return q;
 }
 
-static void grow_locked(nrd_seq_batcher *s)
+static void grow_locked(nrd_sequence_batcher *s)
 {
     size_t n = s->n_buckets * 2;
-    sequence **fresh = nrd_xcalloc(n, sizeof *fresh);
+    sequence **fresh = calloc(n, sizeof *fresh);
 
+    if (!fresh) {
+        return; /* slower, but as good */
+    }
     for (size_t i = 0; i < s->n_buckets; i++) {
         for (sequence *q = s->buckets[i], *next; q; q = next) {
             next = q->next;
@@ -198,16 +201,22 @@ static void grow_locked(nrd_seq_batcher *s)
     s->n_buckets = n;
 }
 
-static sequence *begin_locked(nrd_seq_batcher *s, const nrd_request *r)
+/* NULL: no memory. */
+static sequence *begin_locked(nrd_sequence_batcher *s, const nrd_request *r)
 {
-    sequence *q = nrd_xcalloc(1, sizeof *q);
+    sequence *q = calloc(1, sizeof *q);
+    char *text = q && r->corr_str ? strdup(r->corr_str) : NULL;
 
+    if (!q || (r->corr_str && !text)) {
+        free(q);
+        return NULL;
+    }
     if (s->n_sequences >= s->n_buckets) {
         grow_locked(s);
     }
     q->hash = hash_of(r);
     q->id = r->corr_str ? s->next_text_id++ : r->corr_id;
-    q->text = r->corr_str ? nrd_xstrdup(r->corr_str) : NULL;
+    q->text = text;
     q->next = s->buckets[q->hash & (s->n_buckets - 1)];
     s->buckets[q->hash & (s->n_buckets - 1)] = q;
     s->n_sequences++;
@@ -215,7 +224,7 @@ static sequence *begin_locked(nrd_seq_batcher *s, const nrd_request *r)
 }
 
 /* No request of the sequence is expected any more; those that are queued still run. */
-static void forget_locked(nrd_seq_batcher *s, sequence *q)
+static void forget_locked(nrd_sequence_batcher *s, sequence *q)
 {
     sequence **p = &s->buckets[q->hash & (s->n_buckets - 1)];
 
@@ -236,7 +245,7 @@ static void forget_locked(nrd_seq_batcher *s, sequence *q)
 
 /* ---- the backlog ---- */
 
-static void remove_backlog_locked(nrd_seq_batcher *s, backlog *b)
+static void remove_backlog_locked(nrd_sequence_batcher *s, backlog *b)
 {
     if (b->prev) {
         b->prev->next = b->next;
@@ -250,9 +259,13 @@ static void remove_backlog_locked(nrd_seq_batcher *s, backlog *b)
     }
 }
 
-static backlog *add_backlog_locked(nrd_seq_batcher *s)
+/* NULL: no memory. */
+static backlog *add_backlog_locked(nrd_sequence_batcher *s)
 {
-    backlog *b = nrd_xcalloc(1, sizeof *b);
+    backlog *b = calloc(1, sizeof *b);
+    if (!b) {
+        return NULL;
+    }
     b->deadline_ns = UINT64_MAX;
     b->prev = s->last;
     if (s->last) {
@@ -266,7 +279,7 @@ static backlog *add_backlog_locked(nrd_seq_batcher *s)
 
 /* ---- slots ---- */
 
-static nrd_seq_slot *free_slot_locked(const nrd_seq_batcher *s)
+static nrd_sequence_slot *free_slot_locked(const nrd_sequence_batcher *s)
 {
     for (uint32_t k = 0; s->n_free > 0 && k < s->n_slots; k++) {
         for (uint32_t i = 0; i < s->n_insts; i++) {
@@ -279,7 +292,8 @@ static nrd_seq_slot *free_slot_locked(const nrd_seq_batcher *s)
 }
 
 /* The slot has nothing queued: the oldest sequence of the backlog gets it. */
-static void free_slot_or_refill_locked(nrd_seq_batcher *s, nrd_seq_slot *slot, list *cancelled)
+static void free_slot_or_refill_locked(nrd_sequence_batcher *s, nrd_sequence_slot *slot,
+                                       list *cancelled)
 {
     slot->closing = false;
     if (slot->owner) {
@@ -312,7 +326,7 @@ static void free_slot_or_refill_locked(nrd_seq_batcher *s, nrd_seq_slot *slot, l
 }
 
 /* If the next request of the slot was cancelled, its sequence ends: all that waits goes with it. */
-static void end_cancelled_locked(nrd_seq_batcher *s, nrd_seq_slot *slot, list *cancelled)
+static void end_cancelled_locked(nrd_sequence_batcher *s, nrd_sequence_slot *slot, list *cancelled)
 {
     while (slot->queue.head && nrd_request_is_cancelled(slot->queue.head)) {
         move_all(cancelled, &slot->queue);
@@ -321,24 +335,24 @@ static void end_cancelled_locked(nrd_seq_batcher *s, nrd_seq_slot *slot, list *c
 }
 
 /* Gives a request that is about to run what the core adds to it. */
-static void add_tensors_locked(nrd_seq_batcher *s, nrd_seq_slot *slot, nrd_request *r)
+static void add_tensors_locked(nrd_sequence_batcher *s, nrd_sequence_slot *slot, nrd_request *r)
 {
     nrd_request_drop_overrides(r);
-    nrd_seq_controls_apply(s->controls, r);
+    nrd_sequence_controls_apply(s->controls, r);
     r->seq_slot = slot;
-    if (nrd_seq_plan_is_empty(s->plan)) {
+    if (nrd_sequence_plan_is_empty(s->plan)) {
         return;
     }
     if (!slot->states || (r->flags & TRITONSERVER_REQUEST_FLAG_SEQUENCE_START)) {
-        nrd_seq_states_unref(slot->states);
-        slot->states = nrd_seq_states_new(s->plan);
+        nrd_sequence_states_unref(slot->states);
+        slot->states = nrd_sequence_states_new(s->plan);
     }
-    nrd_seq_states_unref(r->states);
-    r->states = nrd_seq_states_ref(slot->states);
+    nrd_sequence_states_unref(r->states);
+    r->states = nrd_sequence_states_ref(slot->states);
 }
 
 /* Oldest: forwards the next request of the slot, if none is in flight. */
-static void forward_locked(nrd_seq_batcher *s, nrd_seq_slot *slot, list *cancelled)
+static void forward_locked(nrd_sequence_batcher *s, nrd_sequence_slot *slot, list *cancelled)
 {
     while (!slot->in_flight && slot->taken) {
         end_cancelled_locked(s, slot, cancelled);
@@ -358,7 +372,7 @@ static void forward_locked(nrd_seq_batcher *s, nrd_seq_slot *slot, list *cancell
 }
 
 /* After the slot got something to do, or lost its sequence. */
-static void wake_locked(nrd_seq_batcher *s, nrd_seq_slot *slot, list *cancelled)
+static void wake_locked(nrd_sequence_batcher *s, nrd_sequence_slot *slot, list *cancelled)
 {
     if (s->oldest) {
         forward_locked(s, slot, cancelled);
@@ -374,7 +388,7 @@ static void wake_locked(nrd_seq_batcher *s, nrd_seq_slot *slot, list *cancelled)
 
 /* ---- entering ---- */
 
-static nrd_error *identify(nrd_seq_batcher *s, nrd_request *r)
+static nrd_error *identify(nrd_sequence_batcher *s, nrd_request *r)
 {
     if (r->batch_size > 1) {
         return nrd_errorf(NRD_ERR_INVALID_ARG,
@@ -419,7 +433,7 @@ static void warn_of_conflict(const nrd_request *r)
 }
 
 /* Finds or makes the place of the request's sequence. */
-static nrd_error *place_locked(nrd_seq_batcher *s, const nrd_request *r, sequence **out)
+static nrd_error *place_locked(nrd_sequence_batcher *s, const nrd_request *r, sequence **out)
 {
     const bool start = (r->flags & TRITONSERVER_REQUEST_FLAG_SEQUENCE_START) != 0;
     sequence *q = find_locked(s, r);
@@ -436,8 +450,11 @@ static nrd_error *place_locked(nrd_seq_batcher *s, const nrd_request *r, sequenc
         warn_of_conflict(r);
     }
     if (!q) {
-        nrd_seq_slot *slot = free_slot_locked(s);
+        nrd_sequence_slot *slot = free_slot_locked(s);
         q = begin_locked(s, r);
+        if (!q) {
+            return nrd_error_no_memory();
+        }
         if (slot) {
             q->slot = slot;
             slot->owner = q;
@@ -445,6 +462,10 @@ static nrd_error *place_locked(nrd_seq_batcher *s, const nrd_request *r, sequenc
             s->n_free--;
         } else {
             q->waiting = add_backlog_locked(s);
+            if (!q->waiting) {
+                forget_locked(s, q);
+                return nrd_error_no_memory();
+            }
             q->waiting->owner = q;
         }
     }
@@ -452,7 +473,7 @@ static nrd_error *place_locked(nrd_seq_batcher *s, const nrd_request *r, sequenc
     return NULL;
 }
 
-static nrd_error *queue(nrd_seq_batcher *s, nrd_request *r)
+static nrd_error *queue(nrd_sequence_batcher *s, nrd_request *r)
 {
     list cancelled = {0};
     sequence *q = NULL;
@@ -462,7 +483,7 @@ static nrd_error *queue(nrd_seq_batcher *s, nrd_request *r)
     pthread_mutex_lock(&s->mu);
     err = place_locked(s, r, &q);
     if (!err) {
-        nrd_seq_slot *slot = q->slot;
+        nrd_sequence_slot *slot = q->slot;
         const bool end = (r->flags & TRITONSERVER_REQUEST_FLAG_SEQUENCE_END) != 0;
         atomic_store(&r->state, NRD_REQ_PENDING);
         atomic_fetch_add(&s->model->n_pending, 1);
@@ -491,7 +512,7 @@ static nrd_error *queue(nrd_seq_batcher *s, nrd_request *r)
 
 static nrd_error *enqueue(nrd_scheduler *base, nrd_request *r)
 {
-    nrd_seq_batcher *s = (nrd_seq_batcher *)base;
+    nrd_sequence_batcher *s = (nrd_sequence_batcher *)base;
 
     NRD_TRY(identify(s, r));
     r->queue_ns = nrd_now_ns();
@@ -503,8 +524,8 @@ static nrd_error *enqueue(nrd_scheduler *base, nrd_request *r)
 
 static nrd_error *released(nrd_scheduler *base, nrd_request *r, uint32_t flags, bool *goes_on)
 {
-    nrd_seq_batcher *s = (nrd_seq_batcher *)base;
-    nrd_seq_slot *slot = r->seq_slot;
+    nrd_sequence_batcher *s = (nrd_sequence_batcher *)base;
+    nrd_sequence_slot *slot = r->seq_slot;
     const bool again = (flags & TRITONSERVER_REQUEST_RELEASE_RESCHEDULE) != 0;
     list cancelled = {0};
     nrd_error *err = NULL;
@@ -542,7 +563,7 @@ static nrd_error *released(nrd_scheduler *base, nrd_request *r, uint32_t flags, 
     return err;
 }
 
-static void end_idle_locked(nrd_seq_batcher *s, uint64_t now, list *cancelled)
+static void end_idle_locked(nrd_sequence_batcher *s, uint64_t now, list *cancelled)
 {
     for (size_t i = 0; i < s->n_buckets; i++) {
         for (sequence *q = s->buckets[i], *next; q; q = next) {
@@ -550,7 +571,7 @@ static void end_idle_locked(nrd_seq_batcher *s, uint64_t now, list *cancelled)
             if (!q->slot || now - q->last_ns < s->idle_ns || now < q->last_ns) {
                 continue;
             }
-            nrd_seq_slot *slot = q->slot;
+            nrd_sequence_slot *slot = q->slot;
             forget_locked(s, q);
             slot->closing = true;
             wake_locked(s, slot, cancelled);
@@ -559,7 +580,8 @@ static void end_idle_locked(nrd_seq_batcher *s, uint64_t now, list *cancelled)
     }
 }
 
-static void expire_backlog_locked(nrd_seq_batcher *s, uint64_t now, list *cancelled, list *expired)
+static void expire_backlog_locked(nrd_sequence_batcher *s, uint64_t now, list *cancelled,
+                                  list *expired)
 {
     for (backlog *b = s->first, *next; b; b = next) {
         const bool is_late = now >= b->deadline_ns;
@@ -578,7 +600,7 @@ static void expire_backlog_locked(nrd_seq_batcher *s, uint64_t now, list *cancel
 
 static void sweep(nrd_scheduler *base)
 {
-    nrd_seq_batcher *s = (nrd_seq_batcher *)base;
+    nrd_sequence_batcher *s = (nrd_sequence_batcher *)base;
     list cancelled = {0}, expired = {0};
 
     pthread_mutex_lock(&s->mu);
@@ -587,7 +609,7 @@ static void sweep(nrd_scheduler *base)
     end_idle_locked(s, now, &cancelled);
     for (uint32_t i = 0; i < s->n_insts; i++) {
         for (uint32_t k = 0; k < s->n_slots; k++) {
-            nrd_seq_slot *slot = &s->insts[i].slots[k];
+            nrd_sequence_slot *slot = &s->insts[i].slots[k];
             if (slot->queue.head && nrd_request_is_cancelled(slot->queue.head)) {
                 end_cancelled_locked(s, slot, &cancelled);
                 wake_locked(s, slot, &cancelled);
@@ -605,7 +627,7 @@ static void sweep(nrd_scheduler *base)
 
 static size_t n_live(nrd_scheduler *base)
 {
-    nrd_seq_batcher *s = (nrd_seq_batcher *)base;
+    nrd_sequence_batcher *s = (nrd_sequence_batcher *)base;
 
     pthread_mutex_lock(&s->mu);
     size_t n = s->n_sequences;
@@ -615,7 +637,7 @@ static size_t n_live(nrd_scheduler *base)
 
 static void drain(nrd_scheduler *base)
 {
-    nrd_seq_batcher *s = (nrd_seq_batcher *)base;
+    nrd_sequence_batcher *s = (nrd_sequence_batcher *)base;
 
     pthread_mutex_lock(&s->mu);
     s->draining = true;
@@ -624,14 +646,14 @@ static void drain(nrd_scheduler *base)
 
 static void abandon(nrd_scheduler *base)
 {
-    nrd_seq_batcher *s = (nrd_seq_batcher *)base;
+    nrd_sequence_batcher *s = (nrd_sequence_batcher *)base;
     list cancelled = {0};
 
     pthread_mutex_lock(&s->mu);
     s->abandoned = true;
     for (size_t i = 0; i < s->n_buckets; i++) {
         while (s->buckets[i]) {
-            nrd_seq_slot *slot = s->buckets[i]->slot;
+            nrd_sequence_slot *slot = s->buckets[i]->slot;
             forget_locked(s, s->buckets[i]);
             if (slot) {
                 slot->closing = true;
@@ -645,7 +667,7 @@ static void abandon(nrd_scheduler *base)
 
 static void stop(nrd_scheduler *base)
 {
-    nrd_seq_batcher *s = (nrd_seq_batcher *)base;
+    nrd_sequence_batcher *s = (nrd_sequence_batcher *)base;
 
     pthread_mutex_lock(&s->mu);
     s->draining = s->stopping = true;
@@ -666,12 +688,12 @@ typedef struct round_of_slots {
     uint64_t oldest_ns;
 } round_of_slots;
 
-static round_of_slots look_locked(nrd_seq_batcher *s, inst *in, list *cancelled)
+static round_of_slots look_locked(nrd_sequence_batcher *s, inst *in, list *cancelled)
 {
     round_of_slots r = {.oldest_ns = UINT64_MAX};
 
     for (uint32_t k = 0; k < s->n_slots; k++) {
-        nrd_seq_slot *slot = &in->slots[k];
+        nrd_sequence_slot *slot = &in->slots[k];
         end_cancelled_locked(s, slot, cancelled);
         if (slot->queue.head) {
             const nrd_request *q = slot->queue.head;
@@ -684,17 +706,26 @@ static round_of_slots look_locked(nrd_seq_batcher *s, inst *in, list *cancelled)
     return r;
 }
 
-static nrd_request *null_locked(nrd_seq_batcher *s, const nrd_request *like,
-                                const nrd_seq_states *states)
+/* NULL: no memory. */
+static nrd_request *null_locked(nrd_sequence_batcher *s, const nrd_request *like,
+                                const nrd_sequence_states *states)
 {
     nrd_request *r = nrd_request_new_null(like);
-    nrd_seq_controls_apply(s->controls, r);
-    r->states = states ? nrd_seq_states_new_null(states) : NULL;
+
+    if (!r) {
+        return NULL;
+    }
+    nrd_sequence_controls_apply(s->controls, r);
+    r->states = states ? nrd_sequence_states_new_null(states) : NULL;
+    if (states && !r->states) {
+        nrd_request_free(r);
+        return NULL;
+    }
     return r;
 }
 
-static uint32_t collect_locked(nrd_seq_batcher *s, inst *in, const round_of_slots *r,
-                               nrd_request **batch, list *cancelled)
+static uint32_t collect_locked(nrd_sequence_batcher *s, inst *in, const round_of_slots *r,
+                               nrd_request **batch, list *cancelled, list *failed)
 {
     const nrd_request *like =
         r->like; /* the first one that has a slot; gets its tensors when met */
@@ -702,7 +733,7 @@ static uint32_t collect_locked(nrd_seq_batcher *s, inst *in, const round_of_slot
     uint32_t n_null = 0;
 
     for (uint32_t k = 0; k < r->n; k++) {
-        nrd_seq_slot *slot = &in->slots[k];
+        nrd_sequence_slot *slot = &in->slots[k];
         batch[k] = NULL;
         if (!slot->queue.head ||
             (slot->queue.head != like && !nrd_request_same_shapes(like, slot->queue.head))) {
@@ -713,7 +744,7 @@ static uint32_t collect_locked(nrd_seq_batcher *s, inst *in, const round_of_slot
     }
     for (uint32_t k = 0; k < r->n; k++) { /* shapes were compared before anything was added */
         if (batch[k]) {
-            nrd_seq_slot *slot = &in->slots[k];
+            nrd_sequence_slot *slot = &in->slots[k];
             add_tensors_locked(s, slot, batch[k]);
             shape = shape ? shape : batch[k];
             if (batch[k]->flags & TRITONSERVER_REQUEST_FLAG_SEQUENCE_END) {
@@ -724,20 +755,29 @@ static uint32_t collect_locked(nrd_seq_batcher *s, inst *in, const round_of_slot
             }
         }
     }
-    for (uint32_t k = 0; n_null > 0 && k < r->n; k++) {
+    bool ok = true;
+    for (uint32_t k = 0; ok && n_null > 0 && k < r->n; k++) {
         batch[k] = batch[k] ? batch[k] : null_locked(s, shape, shape->states);
+        ok = batch[k] != NULL;
     }
-    return r->n;
+    for (uint32_t k = 0; !ok && k < r->n; k++) { /* slots cannot be left out: none of them runs */
+        if (batch[k] && batch[k]->is_null) {
+            nrd_request_free(batch[k]);
+        } else if (batch[k]) {
+            push(failed, batch[k]);
+        }
+    }
+    return ok ? r->n : 0;
 }
 
-static uint32_t take_direct(nrd_seq_batcher *s, inst *in, nrd_request **batch, uint32_t cap)
+static uint32_t take_direct(nrd_sequence_batcher *s, inst *in, nrd_request **batch, uint32_t cap)
 {
     uint32_t n = 0;
 
     NRD_ASSERT(cap >= s->n_slots, "every slot of the instance fits into its batch");
     pthread_mutex_lock(&s->mu);
     while (n == 0) {
-        list cancelled = {0};
+        list cancelled = {0}, failed = {0};
         round_of_slots r = look_locked(s, in, &cancelled);
         uint64_t due = 0;
         if (r.like && s->delay_ns && s->min_utilization > 0 && !s->stopping &&
@@ -745,11 +785,12 @@ static uint32_t take_direct(nrd_seq_batcher *s, inst *in, nrd_request **batch, u
             due = r.oldest_ns + s->delay_ns;
         }
         if (r.like && (due == 0 || nrd_now_ns() >= due)) {
-            n = collect_locked(s, in, &r, batch, &cancelled);
+            n = collect_locked(s, in, &r, batch, &cancelled, &failed);
         }
-        if (cancelled.head) {
+        if (cancelled.head || failed.head) {
             pthread_mutex_unlock(&s->mu);
             fail_cancelled(&cancelled);
+            fail_all(&failed, NRD_ERR_UNAVAILABLE, "out of memory", NRD_FAIL_OTHER);
             pthread_mutex_lock(&s->mu);
         } else if (n == 0 && s->stopping) {
             break;
@@ -768,20 +809,20 @@ static uint32_t take_direct(nrd_seq_batcher *s, inst *in, nrd_request **batch, u
 static uint32_t take(nrd_scheduler *base, uint32_t slot, nrd_worker *w, nrd_request **batch,
                      uint32_t cap)
 {
-    nrd_seq_batcher *s = (nrd_seq_batcher *)base;
+    nrd_sequence_batcher *s = (nrd_sequence_batcher *)base;
     inst *in = &s->insts[slot];
     return s->oldest ? nrd_batcher_take(in->inner, w, batch, cap) : take_direct(s, in, batch, cap);
 }
 
-static nrd_seq_states *first_states(const nrd_scheduler *base)
+static nrd_sequence_states *first_states(const nrd_scheduler *base)
 {
-    const nrd_seq_batcher *s = (const nrd_seq_batcher *)base;
-    return nrd_seq_plan_is_empty(s->plan) ? NULL : nrd_seq_states_new(s->plan);
+    const nrd_sequence_batcher *s = (const nrd_sequence_batcher *)base;
+    return nrd_sequence_plan_is_empty(s->plan) ? NULL : nrd_sequence_states_new(s->plan);
 }
 
 /* ---- making ---- */
 
-static void add_inst(nrd_seq_batcher *s, nrd_instance *instance)
+static void add_inst(nrd_sequence_batcher *s, nrd_instance *instance)
 {
     inst *in = &s->insts[s->n_insts++];
     pthread_condattr_t attr;
@@ -803,7 +844,7 @@ static void add_inst(nrd_seq_batcher *s, nrd_instance *instance)
 
 static void free_batcher(nrd_scheduler *base)
 {
-    nrd_seq_batcher *s = (nrd_seq_batcher *)base;
+    nrd_sequence_batcher *s = (nrd_sequence_batcher *)base;
 
     for (size_t i = 0; i < s->n_buckets; i++) { /* sequences that never ended */
         while (s->buckets[i]) {
@@ -813,7 +854,7 @@ static void free_batcher(nrd_scheduler *base)
     NRD_ASSERT(!s->first, "requests that wait keep their model");
     for (uint32_t i = 0; i < s->n_insts; i++) {
         for (uint32_t k = 0; k < s->n_slots; k++) {
-            nrd_seq_states_unref(s->insts[i].slots[k].states);
+            nrd_sequence_states_unref(s->insts[i].slots[k].states);
         }
         nrd_batcher_unref(s->insts[i].inner);
         pthread_cond_destroy(&s->insts[i].cond);
@@ -821,13 +862,13 @@ static void free_batcher(nrd_scheduler *base)
     }
     free(s->insts);
     free(s->buckets);
-    nrd_seq_controls_free(s->controls);
-    nrd_seq_plan_free(s->plan);
+    nrd_sequence_controls_free(s->controls);
+    nrd_sequence_plan_free(s->plan);
     pthread_mutex_destroy(&s->mu);
     free(s);
 }
 
-static const nrd_sched_ops ops = {
+static const nrd_scheduler_ops ops = {
     .enqueue = enqueue,
     .take = take,
     .released = released,
@@ -840,10 +881,10 @@ static const nrd_sched_ops ops = {
     .free = free_batcher,
 };
 
-nrd_error *nrd_seq_batcher_new(nrd_scheduler **out, nrd_model *m)
+nrd_error *nrd_sequence_batcher_new(nrd_scheduler **out, nrd_model *m)
 {
     const Inference__ModelSequenceBatching *sb = m->config->sequence_batching;
-    nrd_seq_batcher *s = nrd_xcalloc(1, sizeof *s);
+    nrd_sequence_batcher *s = nrd_xcalloc(1, sizeof *s);
     nrd_error *err;
 
     *out = NULL;
@@ -871,8 +912,8 @@ nrd_error *nrd_seq_batcher_new(nrd_scheduler **out, nrd_model *m)
     }
     s->n_buckets = 64;
     s->buckets = nrd_xcalloc(s->n_buckets, sizeof *s->buckets);
-    s->controls = nrd_seq_controls_new(m->config);
-    err = nrd_seq_plan_new(&s->plan, m);
+    s->controls = nrd_sequence_controls_new(m->config);
+    err = nrd_sequence_plan_new(&s->plan, m);
     if (err) {
         free_batcher(&s->base);
         return err;

@@ -6,6 +6,6 @@
 #include "base/error.h"
 #include "core/objects.h"
 
-nrd_error *nrd_seq_batcher_new(nrd_scheduler **out, nrd_model *m) NRD_MUST_USE;
+nrd_error *nrd_sequence_batcher_new(nrd_scheduler **out, nrd_model *m) NRD_MUST_USE;
 
 #endif

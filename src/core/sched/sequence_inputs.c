@@ -19,7 +19,7 @@ typedef struct flag_control {
     nrd_buf *no, *yes;
 } flag_control;
 
-struct nrd_seq_controls {
+struct nrd_sequence_controls {
     flag_control start, end, ready;
     const char *id_name; /* borrowed; NULL: not wanted */
     TRITONSERVER_DataType id_type;
@@ -78,9 +78,9 @@ static flag_control flag(const nrd_config *cfg, nrd_control_kind kind)
     return f;
 }
 
-nrd_seq_controls *nrd_seq_controls_new(const nrd_config *cfg)
+nrd_sequence_controls *nrd_sequence_controls_new(const nrd_config *cfg)
 {
-    nrd_seq_controls *c = nrd_xcalloc(1, sizeof *c);
+    nrd_sequence_controls *c = nrd_xcalloc(1, sizeof *c);
     const nrd_control *id;
 
 #define KIND(x) INFERENCE__MODEL_SEQUENCE_BATCHING__CONTROL__KIND__CONTROL_SEQUENCE_##x
@@ -94,7 +94,7 @@ nrd_seq_controls *nrd_seq_controls_new(const nrd_config *cfg)
     return c;
 }
 
-void nrd_seq_controls_free(nrd_seq_controls *c)
+void nrd_sequence_controls_free(nrd_sequence_controls *c)
 {
     if (c) {
         flag_control *all[] = {&c->start, &c->end, &c->ready};
@@ -106,7 +106,8 @@ void nrd_seq_controls_free(nrd_seq_controls *c)
     }
 }
 
-static void apply_flag(const nrd_seq_controls *c, const flag_control *f, nrd_request *r, bool on)
+static void apply_flag(const nrd_sequence_controls *c, const flag_control *f, nrd_request *r,
+                       bool on)
 {
     if (f->name) {
         nrd_buf *b = on ? f->yes : f->no;
@@ -116,7 +117,7 @@ static void apply_flag(const nrd_seq_controls *c, const flag_control *f, nrd_req
 
 /* An id of the other kind is handed over in the kind that the model asks for: a number as text; for
  * a text the number that the batcher gave its sequence. */
-static nrd_buf *id_value(const nrd_seq_controls *c, const nrd_request *r)
+static nrd_buf *id_value(const nrd_sequence_controls *c, const nrd_request *r)
 {
     char digits[24];
     uint64_t id = r->is_null ? 0 : r->corr_id;
@@ -134,7 +135,7 @@ static nrd_buf *id_value(const nrd_seq_controls *c, const nrd_request *r)
     return b;
 }
 
-void nrd_seq_controls_apply(const nrd_seq_controls *c, nrd_request *r)
+void nrd_sequence_controls_apply(const nrd_sequence_controls *c, nrd_request *r)
 {
     apply_flag(c, &c->start, r,
                !r->is_null && (r->flags & TRITONSERVER_REQUEST_FLAG_SEQUENCE_START));
@@ -147,11 +148,11 @@ void nrd_seq_controls_apply(const nrd_seq_controls *c, nrd_request *r)
     }
 }
 
-void nrd_seq_states_apply(nrd_request *r)
+void nrd_sequence_states_apply(nrd_request *r)
 {
-    nrd_seq_state_input t;
+    nrd_sequence_state_input t;
 
-    for (size_t i = 0; nrd_seq_states_input(r->states, i, &t); i++) {
+    for (size_t i = 0; nrd_sequence_states_input(r->states, i, &t); i++) {
         const nrd_input *in = nrd_request_find_input(r, t.name);
         if (in && in->is_override) {
             continue; /* given for the warm-up */

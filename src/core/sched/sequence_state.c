@@ -35,13 +35,13 @@ typedef struct pair {
     side in, out;
 } pair;
 
-struct nrd_seq_states {
+struct nrd_sequence_states {
     atomic_int refs;
     size_t n;
     pair pairs[];
 };
 
-struct nrd_seq_plan {
+struct nrd_sequence_plan {
     size_t n;
     struct planned {
         const state_config *cfg; /* borrowed */
@@ -190,10 +190,10 @@ static nrd_error *plan_state(struct planned *p, const nrd_model *m, const state_
     return st->n_initial_state == 1 ? read_initial(m, st, size, &p->initial) : NULL;
 }
 
-nrd_error *nrd_seq_plan_new(nrd_seq_plan **out, const nrd_model *m)
+nrd_error *nrd_sequence_plan_new(nrd_sequence_plan **out, const nrd_model *m)
 {
     const Inference__ModelSequenceBatching *sb = m->config->sequence_batching;
-    nrd_seq_plan *p = nrd_xcalloc(1, sizeof *p + (sb->n_state + 1) * sizeof p->items[0]);
+    nrd_sequence_plan *p = nrd_xcalloc(1, sizeof *p + (sb->n_state + 1) * sizeof p->items[0]);
     nrd_error *err = NULL;
 
     *out = NULL;
@@ -207,14 +207,14 @@ nrd_error *nrd_seq_plan_new(nrd_seq_plan **out, const nrd_model *m)
         err = plan_state(&p->items[p->n++], m, sb->state[i]);
     }
     if (err) {
-        nrd_seq_plan_free(p);
+        nrd_sequence_plan_free(p);
         return err;
     }
     *out = p;
     return NULL;
 }
 
-void nrd_seq_plan_free(nrd_seq_plan *p)
+void nrd_sequence_plan_free(nrd_sequence_plan *p)
 {
     if (p) {
         for (size_t i = 0; i < p->n; i++) {
@@ -224,7 +224,7 @@ void nrd_seq_plan_free(nrd_seq_plan *p)
     }
 }
 
-bool nrd_seq_plan_is_empty(const nrd_seq_plan *p)
+bool nrd_sequence_plan_is_empty(const nrd_sequence_plan *p)
 {
     return p->n == 0;
 }
@@ -238,9 +238,9 @@ static void put_buf(side *s, nrd_buf *b) /* takes always */
     s->attr = (nrd_attr){.byte_size = b ? b->size_bytes : 0};
 }
 
-static nrd_seq_states *states_new(size_t n)
+static nrd_sequence_states *states_new(size_t n)
 {
-    nrd_seq_states *s = nrd_xcalloc(1, sizeof *s + (n + 1) * sizeof s->pairs[0]);
+    nrd_sequence_states *s = nrd_xcalloc(1, sizeof *s + (n + 1) * sizeof s->pairs[0]);
     atomic_init(&s->refs, 1);
     s->n = n;
     for (size_t i = 0; i < n; i++) {
@@ -257,9 +257,9 @@ static nrd_buf *copy_of(const nrd_buf *from)
     return b;
 }
 
-nrd_seq_states *nrd_seq_states_new(const nrd_seq_plan *p)
+nrd_sequence_states *nrd_sequence_states_new(const nrd_sequence_plan *p)
 {
-    nrd_seq_states *s = states_new(p->n);
+    nrd_sequence_states *s = states_new(p->n);
 
     for (size_t i = 0; i < p->n; i++) {
         const struct planned *plan = &p->items[i];
@@ -280,9 +280,9 @@ nrd_seq_states *nrd_seq_states_new(const nrd_seq_plan *p)
     return s;
 }
 
-nrd_seq_states *nrd_seq_states_new_null(const nrd_seq_states *like)
+nrd_sequence_states *nrd_sequence_states_new_null(const nrd_sequence_states *like)
 {
-    nrd_seq_states *s = states_new(like->n);
+    nrd_sequence_states *s = states_new(like->n);
 
     for (size_t i = 0; i < like->n; i++) {
         const pair *from = &like->pairs[i];
@@ -299,20 +299,23 @@ nrd_seq_states *nrd_seq_states_new_null(const nrd_seq_states *like)
             size = count * sizeof(uint32_t);
         }
         nrd_buf *b = nrd_buf_new(size);
-        NRD_ASSERT(b, "as large as one that is there");
+        if (!b) {
+            nrd_sequence_states_unref(s);
+            return NULL;
+        }
         memset(b->data, 0, size);
         put_buf(&t->in, b);
     }
     return s;
 }
 
-nrd_seq_states *nrd_seq_states_ref(nrd_seq_states *s)
+nrd_sequence_states *nrd_sequence_states_ref(nrd_sequence_states *s)
 {
     atomic_fetch_add(&s->refs, 1);
     return s;
 }
 
-void nrd_seq_states_unref(nrd_seq_states *s)
+void nrd_sequence_states_unref(nrd_sequence_states *s)
 {
     if (s && atomic_fetch_sub(&s->refs, 1) == 1) {
         for (size_t i = 0; i < s->n; i++) {
@@ -323,17 +326,18 @@ void nrd_seq_states_unref(nrd_seq_states *s)
     }
 }
 
-bool nrd_seq_states_input(const nrd_seq_states *s, size_t i, nrd_seq_state_input *out)
+bool nrd_sequence_states_input(const nrd_sequence_states *s, size_t i,
+                               nrd_sequence_state_input *out)
 {
     if (!s || i >= s->n) {
         return false;
     }
     const side *in = &s->pairs[i].in;
-    *out = (nrd_seq_state_input){.name = s->pairs[i].in_name,
-                                 .dtype = in->dtype,
-                                 .n_dims = in->n_dims,
-                                 .dims = in->dims,
-                                 .data = in->buf};
+    *out = (nrd_sequence_state_input){.name = s->pairs[i].in_name,
+                                      .dtype = in->dtype,
+                                      .n_dims = in->n_dims,
+                                      .dims = in->dims,
+                                      .data = in->buf};
     return true;
 }
 

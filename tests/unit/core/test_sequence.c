@@ -4,6 +4,8 @@
 #include "host.h"
 
 #include <stdatomic.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
 
 typedef struct ask { /* one request; freed when both callbacks were made */
     atomic_int left, finals;
@@ -327,9 +329,80 @@ static void test_draining_refuses_new_sequences_only(void **state)
     host_end(&h);
 }
 
+/* Address sanitizers reserve more addresses than any limit that is of use here. */
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+static size_t address_space(void)
+{
+    char line[64] = "";
+    unsigned long long pages = 0;
+    FILE *f = fopen("/proc/self/statm", "r");
+
+    assert_non_null(f);
+    assert_non_null(fgets(line, sizeof line, f));
+    fclose(f);
+    *strchr(line, ' ') = '\0';
+    assert_true(nrd_parse_u64(line, &pages));
+    return (size_t)pages * (size_t)sysconf(_SC_PAGESIZE);
+}
+
+static void infer_of_sequence(host *h, uint64_t id, uint32_t flags, const int32_t *data, size_t n,
+                              answers *a)
+{
+    TRITONSERVER_InferenceRequest *r = new_request(h, "m", a, data, (int64_t)n, true);
+
+    OK(TRITONSERVER_InferenceRequestSetCorrelationId(r, id));
+    OK(TRITONSERVER_InferenceRequestSetFlags(r, flags));
+    OK(TRITONSERVER_ServerInferAsync(h->server, r, NULL));
+    wait_done(a);
+}
+
+/* The first slot has nothing to run, so it needs a null request as large as the second one's. */
+static void test_a_batch_that_memory_cannot_hold_fails_alone(void **state)
+{
+    const size_t n = (size_t)1 << 28;
+    struct rlimit was, limit;
+    host h;
+    answers a;
+    int32_t one = 1;
+
+    (void)state;
+    host_init(&h);
+    add_identity(&h, "m", configs[0]);
+    host_start(&h, NULL);
+    answers_init(&a);
+    infer_of_sequence(&h, 1, START, &one, 1, &a);
+    assert_null(a.error);
+    answers_fini(&a);
+
+    int32_t *large = mmap(NULL, n * sizeof *large, PROT_READ,
+                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    assert_ptr_not_equal(large, MAP_FAILED);
+    assert_int_equal(getrlimit(RLIMIT_AS, &was), 0);
+    limit = was;
+    limit.rlim_cur = address_space() + n; /* a quarter of what is needed */
+    assert_int_equal(setrlimit(RLIMIT_AS, &limit), 0);
+    answers_init(&a);
+    infer_of_sequence(&h, 2, START, large, n, &a);
+    assert_int_equal(setrlimit(RLIMIT_AS, &was), 0);
+    munmap(large, n * sizeof *large);
+    assert_non_null(a.error);
+    assert_non_null(strstr(a.error, "out of memory"));
+    answers_fini(&a);
+
+    answers_init(&a);
+    infer_of_sequence(&h, 1, END, &one, 1, &a);
+    assert_null(a.error);
+    answers_fini(&a);
+    host_end(&h);
+}
+#endif
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+        cmocka_unit_test(test_a_batch_that_memory_cannot_hold_fails_alone),
+#endif
         cmocka_unit_test(test_direct_slots_account_for_every_request),
         cmocka_unit_test(test_oldest_slots_account_for_every_request),
         cmocka_unit_test(test_models_are_replaced_while_sequences_live),
