@@ -302,6 +302,7 @@ test: ## Install what tests need, build with warnings as errors, run every suite
 check: ## Under a minute: house rules and unit tests under the address sanitizer
 	@scripts/check_includes
 	@scripts/check_banned
+	@scripts/check_headers
 	@$(MAKE) --no-print-directory WERROR=1 cycles
 	@$(MAKE) --no-print-directory BUILD=asan WERROR=1 unit
 

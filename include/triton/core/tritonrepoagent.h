@@ -30,6 +30,8 @@ typedef struct TRITONREPOAGENT_AgentModel TRITONREPOAGENT_AgentModel;
 /* Same major and a core minor that is not smaller: compatible. */
 #define TRITONREPOAGENT_API_VERSION_MAJOR 0
 #define TRITONREPOAGENT_API_VERSION_MINOR 1
+
+/* Gives the version of this interface that the core offers. Any thread. */
 TRITONREPOAGENT_DECLSPEC TRITONSERVER_Error *TRITONREPOAGENT_ApiVersion(uint32_t *major,
                                                                         uint32_t *minor);
 
@@ -49,53 +51,82 @@ typedef enum TRITONREPOAGENT_actiontype_enum {
 } TRITONREPOAGENT_ActionType;
 
 /* ---- the model's folder ---- */
+
+/* Gives the folder that the model is to be loaded from; borrowed until it is changed. */
 TRITONREPOAGENT_DECLSPEC TRITONSERVER_Error *TRITONREPOAGENT_ModelRepositoryLocation(
     TRITONREPOAGENT_Agent *agent, TRITONREPOAGENT_AgentModel *model,
     TRITONREPOAGENT_ArtifactType *artifact_type, const char **location);
 
-/* A scratch folder that the core removes on release. */
+/* Gives an empty folder for the agent's own files, the same one each time; borrowed. The core
+ * removes it with the model at the latest. INVALID_ARG for a kind other than FILESYSTEM. */
 TRITONREPOAGENT_DECLSPEC TRITONSERVER_Error *TRITONREPOAGENT_ModelRepositoryLocationAcquire(
     TRITONREPOAGENT_Agent *agent, TRITONREPOAGENT_AgentModel *model,
     const TRITONREPOAGENT_ArtifactType artifact_type, const char **location);
+
+/* Removes the folder of LocationAcquire with what is in it. UNAVAILABLE when there is none. */
 TRITONREPOAGENT_DECLSPEC TRITONSERVER_Error *TRITONREPOAGENT_ModelRepositoryLocationRelease(
     TRITONREPOAGENT_Agent *agent, TRITONREPOAGENT_AgentModel *model, const char *location);
 
-/* Only during ACTION_LOAD: the model shall be loaded from `location`. */
+/* Has the model loaded from `location`, which is copied. Only during ACTION_LOAD (INVALID_ARG). */
 TRITONREPOAGENT_DECLSPEC TRITONSERVER_Error *TRITONREPOAGENT_ModelRepositoryUpdate(
     TRITONREPOAGENT_Agent *agent, TRITONREPOAGENT_AgentModel *model,
     const TRITONREPOAGENT_ArtifactType artifact_type, const char *location);
 
 /* ---- parameters of the agent in the model's configuration ---- */
+
+/* Gives the number of the agent's parameters in the model's configuration. */
 TRITONREPOAGENT_DECLSPEC TRITONSERVER_Error *
 TRITONREPOAGENT_ModelParameterCount(TRITONREPOAGENT_Agent *agent, TRITONREPOAGENT_AgentModel *model,
                                     uint32_t *count);
+
+/* Gives one parameter; name and value are borrowed. INVALID_ARG for an index out of range. */
 TRITONREPOAGENT_DECLSPEC TRITONSERVER_Error *
 TRITONREPOAGENT_ModelParameter(TRITONREPOAGENT_Agent *agent, TRITONREPOAGENT_AgentModel *model,
                                const uint32_t index, const char **parameter_name,
                                const char **parameter_value);
 
-/* Caller deletes the message. config_version must be 1. */
+/* Gives the configuration as JSON; the caller deletes the message. INVALID_ARG for a
+ * config_version other than 1. */
 TRITONREPOAGENT_DECLSPEC TRITONSERVER_Error *
 TRITONREPOAGENT_ModelConfig(TRITONREPOAGENT_Agent *agent, TRITONREPOAGENT_AgentModel *model,
                             const uint32_t config_version, TRITONSERVER_Message **model_config);
 
 /* ---- pointers for the agent's own use ---- */
+
+/* Gives the pointer of ModelSetState; NULL at first. */
 TRITONREPOAGENT_DECLSPEC TRITONSERVER_Error *
 TRITONREPOAGENT_ModelState(TRITONREPOAGENT_AgentModel *model, void **state);
+
+/* Keeps a pointer for the agent about this model; the agent owns what it points to. */
 TRITONREPOAGENT_DECLSPEC TRITONSERVER_Error *
 TRITONREPOAGENT_ModelSetState(TRITONREPOAGENT_AgentModel *model, void *state);
+
+/* Gives the pointer of SetState; NULL at first. */
 TRITONREPOAGENT_DECLSPEC TRITONSERVER_Error *TRITONREPOAGENT_State(TRITONREPOAGENT_Agent *agent,
                                                                    void **state);
+
+/* Keeps a pointer for the agent, which owns what it points to. During Initialize. */
 TRITONREPOAGENT_DECLSPEC TRITONSERVER_Error *TRITONREPOAGENT_SetState(TRITONREPOAGENT_Agent *agent,
                                                                       void *state);
 
 /* ---- written by the agent: all but ModelAction are optional ---- */
+
+/* The library is loaded: set up what all models share. On error no model with this agent loads. */
 TRITONREPOAGENT_ISPEC TRITONSERVER_Error *TRITONREPOAGENT_Initialize(TRITONREPOAGENT_Agent *agent);
+
+/* No model uses the agent any more: free what Initialize made. */
 TRITONREPOAGENT_ISPEC TRITONSERVER_Error *TRITONREPOAGENT_Finalize(TRITONREPOAGENT_Agent *agent);
+
+/* The agent meets a model: check the parameters, keep a state. On error the model does not load. */
 TRITONREPOAGENT_ISPEC TRITONSERVER_Error *
 TRITONREPOAGENT_ModelInitialize(TRITONREPOAGENT_Agent *agent, TRITONREPOAGENT_AgentModel *model);
+
+/* The model is gone: free its state. */
 TRITONREPOAGENT_ISPEC TRITONSERVER_Error *
 TRITONREPOAGENT_ModelFinalize(TRITONREPOAGENT_Agent *agent, TRITONREPOAGENT_AgentModel *model);
+
+/* Something is about to happen, or has happened, to the model. An error for ACTION_LOAD stops
+ * the loading; for other actions it is written to the log. */
 TRITONREPOAGENT_ISPEC TRITONSERVER_Error *
 TRITONREPOAGENT_ModelAction(TRITONREPOAGENT_Agent *agent, TRITONREPOAGENT_AgentModel *model,
                             const TRITONREPOAGENT_ActionType action_type);
