@@ -1,11 +1,12 @@
 """What a request through the front door costs beyond the engine's own time."""
 import http.client
 import json
-import statistics
 import time
 
-BOUND_MS = 5.0  # what is aimed at is 1 ms; machines that build at the same time get some room
-N = 200
+# What is aimed at is 1 ms on an idle machine; it is 0.2 to 0.3. How slow this one is now, tells a request
+# to the same server that only crosses the network and the loop: 2 to 3 of those in an idle machine.
+BOUND_TRIVIAL = 8
+GROUPS, N = 15, 20
 
 
 def compute_ms(server):
@@ -16,25 +17,33 @@ def compute_ms(server):
     return s["ns"] / 1e6, s["count"]
 
 
-def test_generate_adds_little_to_the_engines_time(server):
-    c = http.client.HTTPConnection("127.0.0.1", server.http, timeout=30)
-    body = json.dumps({"text_input": "hello world", "max_tokens": 1, "end_id": -1})
-    walls = []
-    for i in range(20 + N):
-        if i == 20:
-            before_ms, before_n = compute_ms(server)
+def group(server, c, body):
+    """Mean milliseconds of N requests beyond the engine's time, and of N trivial ones."""
+    before_ms, before_n = compute_ms(server)
+    wall = trivial = 0
+    for _ in range(N):
         begin = time.perf_counter()
+        c.request("GET", "/v2/health/live")
+        c.getresponse().read()
+        between = time.perf_counter()
         c.request("POST", "/v2/models/ensemble/generate", body)
         r = c.getresponse()
         answer = json.loads(r.read())
-        wall = (time.perf_counter() - begin) * 1e3
+        wall += time.perf_counter() - between
+        trivial += between - begin
         assert r.status == 200 and "text_output" in answer
-        if i >= 20:
-            walls.append(wall)
-    after_ms, after_n = compute_ms(server)
-    assert after_n - before_n == N
-    engine = (after_ms - before_ms) / N
-    over = statistics.mean(walls) - engine
-    print(f"request {statistics.mean(walls):.3f} ms (median {statistics.median(walls):.3f}), "
-          f"engine {engine:.3f} ms, beyond it {over:.3f} ms")
-    assert over < BOUND_MS
+    until = time.monotonic() + 10
+    while (after := compute_ms(server))[1] < before_n + N:  # counted just after the answer
+        assert time.monotonic() < until
+    assert after[1] == before_n + N
+    return (wall * 1e3 - (after[0] - before_ms)) / N, trivial * 1e3 / N
+
+
+def test_generate_adds_little_to_the_engines_time(server):
+    c = http.client.HTTPConnection("127.0.0.1", server.http, timeout=30)
+    body = json.dumps({"text_input": "hello world", "max_tokens": 1, "end_id": -1})
+    groups = [group(server, c, body) for _ in range(GROUPS)]
+    # The least disturbed group counts.
+    over, unit = min(g[0] for g in groups), min(g[1] for g in groups)
+    print(f"beyond the engine {over:.3f} ms, a trivial request {unit:.3f} ms")
+    assert over < BOUND_TRIVIAL * unit

@@ -1,7 +1,9 @@
 """A running tritonserver over repositories of the identity backend, and a plain HTTP client."""
+import contextlib
 import json
 import os
 import pathlib
+import re
 import signal
 import socket
 import subprocess
@@ -130,6 +132,15 @@ class Connection:
             return True
 
 
+def wait_until(what, seconds=30):
+    """The first true value of what(); fails where none comes in time."""
+    until = time.monotonic() + seconds
+    while not (found := what()):
+        assert time.monotonic() < until, "it did not happen in time"
+        time.sleep(0.005)
+    return found
+
+
 def environment():
     env = dict(os.environ)
     env.setdefault("TSAN_OPTIONS", f"suppressions={ROOT / 'tests/tsan.supp'}")
@@ -181,6 +192,21 @@ class Server:
         while not test(found := self.call_metrics()) and time.monotonic() < until:
             time.sleep(0.01)
         return found
+
+    def wait_pending(self, model, n, seconds=30):
+        """Until n requests wait for the model's instances."""
+        key = f'nv_inference_pending_request_count{{model="{model}",version="1"}}'
+        wait_until(lambda: self.call_metrics().get(key) == n, seconds)
+
+    @contextlib.contextmanager
+    def begins(self, model, n=1):
+        """Goes on behind the block when the model has begun to run n times more than before it. For
+        models with execute_delay_ms; the server needs --log-verbose=1."""
+        def begun():
+            return len(re.findall(rf"model {model}, instance \S+, executing ", self.log()))
+        before = begun()
+        yield
+        wait_until(lambda: begun() >= before + n)
 
     def signal(self, number=signal.SIGTERM):
         self.process.send_signal(number)

@@ -121,7 +121,7 @@ def test_a_delayed_request_makes_room_when_its_time_is_over(tmp_path, launch):
     for key, batch in (("one", 1), ("two", 2), ("three", 2)):  # all within the time-out of one
         threads.append(threading.Thread(target=send, args=(key, batch)))
         threads[-1].start()
-        time.sleep(0.1)
+        s.wait_pending("m", len(threads))
     for t in threads:
         t.join()
     assert seconds["one"] > 4 and seconds["two"] < 2 and seconds["three"] < 2

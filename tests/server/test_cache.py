@@ -34,7 +34,7 @@ def caching(tmp_path, launch):
                 + "dynamic_batching { preserve_ordering: true }")
 
     def start(size=1 << 20, *args):
-        return launch(folder, f"--cache-config=local,size={size}", *args).wait_ready()
+        return launch(folder, f"--cache-config=local,size={size}", "--log-verbose=1", *args).wait_ready()
     return start
 
 
@@ -47,9 +47,8 @@ def test_second_request_is_answered_from_the_cache(caching):
     began = time.monotonic()
     ask(s, "slow", [1])
     assert time.monotonic() - began >= 0.3
-    began = time.monotonic()
     assert ask(s, "slow", [1]).json()["outputs"][0]["data"] == [1]
-    assert time.monotonic() - began < 0.2
+    assert stats(s, "slow")["executions"] == 1
 
 
 def test_other_content_shape_or_model_is_another_key(caching):
@@ -94,20 +93,19 @@ def test_figures_are_shown(caching):
 def test_hits_keep_the_order_of_responses(caching):
     s = caching()
     ask(s, "ordered", [1])
-    took = {}
+    sent, answered = {}, {}
 
     def run(value):
-        sent = time.monotonic()
+        sent[value] = time.monotonic()
         ask(s, "ordered", [value])
-        took[value] = time.monotonic() - sent
-    threads = []
-    for value in (2, 1):  # 1 is kept, but 2 was sent before: its answer waits
-        threads.append(threading.Thread(target=run, args=(value,)))
-        threads[-1].start()
-        time.sleep(0.1)
+        answered[value] = time.monotonic()
+    threads = [threading.Thread(target=run, args=(value,)) for value in (2, 1)]
+    with s.begins("ordered"):
+        threads[0].start()
+    threads[1].start()  # 1 is kept, but 2 was sent before: its answer waits
     for t in threads:
         t.join()
-    assert took[2] >= 0.3 and took[1] >= 0.15
+    assert answered[2] - sent[2] >= 0.3 and answered[1] - sent[2] >= 0.3
     assert stats(s, "ordered")["cache_hit"] == 1
     began = time.monotonic()
     threads = [threading.Thread(target=run, args=(10 + i,)) for i in range(4)]
@@ -115,7 +113,7 @@ def test_hits_keep_the_order_of_responses(caching):
         t.start()
     for t in threads:
         t.join()
-    assert time.monotonic() - began < 0.9  # four instances run at once all the same
+    assert time.monotonic() - began < 4 * 0.3  # four instances run at once all the same
 
 
 def test_many_clients_share_the_cache(caching):

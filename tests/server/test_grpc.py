@@ -5,12 +5,13 @@ import mmap
 import os
 import pathlib
 import queue
+import threading
 import time
 
 import numpy as np
 import pytest
 
-from conftest import Server, delay, write_model
+from conftest import Server, delay, wait_until, write_model
 
 grpc = pytest.importorskip("grpc")
 client = pytest.importorskip("tritonclient.grpc")
@@ -362,9 +363,17 @@ def test_many_clients_at_once_get_their_own_answers(server):
         list(pool.map(work, range(8)))
 
 
-def test_a_lost_unary_call_is_cancelled(c, stub):
-    call = stub.ModelInfer.future(request("endless"))
-    time.sleep(0.3)
+@pytest.fixture
+def verbose(c):
+    """The log tells when models begin to run."""
+    c.update_log_settings({"log_verbose_level": 1})
+    yield
+    c.update_log_settings({"log_verbose_level": 0})
+
+
+def test_a_lost_unary_call_is_cancelled(c, stub, server, verbose):
+    with server.begins("endless"):
+        call = stub.ModelInfer.future(request("endless"))
     call.cancel()
     wait_failed(c, "endless", 1)
 
@@ -509,14 +518,14 @@ def test_big_answers_in_a_stream(stream):
         assert np.array_equal(stream.ok().as_numpy("OUTPUT0"), x)
 
 
-def test_a_lost_stream_cancels_its_requests(c, server):
+def test_a_lost_stream_cancels_its_requests(c, server, verbose):
     before = c.get_inference_statistics("endless").model_stats[0].inference_stats
     n = before.fail.count + before.success.count
     with client.InferenceServerClient(f"127.0.0.1:{server.grpc}") as other:
         s = Stream(other)
-        s.send("endless", 1)
-        s.send("endless", 2)
-        time.sleep(0.3)
+        with server.begins("endless", 2):
+            s.send("endless", 1)
+            s.send("endless", 2)
         other.stop_stream(cancel_requests=True)
     wait_failed(c, "endless", n + 2)
 
@@ -602,7 +611,7 @@ def watch(server, service=""):
 
 def test_health_watch_tells_changes(repository, tmp_path):
     s = start(tmp_path, repository, "--model-control-mode=explicit", "--strict-readiness=true",
-              "--load-model=slow", "--load-model=ident")
+              "--load-model=slow", "--load-model=ident", "--log-verbose=1")
     try:
         channel, states = watch(s)
         unknown_channel, unknown = watch(s, "no.such.Service")
@@ -612,8 +621,8 @@ def test_health_watch_tells_changes(repository, tmp_path):
             x = client.InferInput("INPUT0", [1], "INT32")
             x.set_data_from_numpy(np.array([1], np.int32))
             with concurrent.futures.ThreadPoolExecutor(1) as pool:
-                waiting = pool.submit(c.infer, "slow", [x])
-                time.sleep(0.1)
+                with s.begins("slow"):
+                    waiting = pool.submit(c.infer, "slow", [x])
                 s.signal()
                 assert next(states) == b"\x08\x02"
                 assert waiting.result().as_numpy("OUTPUT0")[0] == 1
@@ -713,7 +722,7 @@ def test_response_pool_holds_the_model_up_instead(tmp_path):
         request.inputs.add(name="INPUT0", datatype="FP32", shape=[500_000])
         request.raw_input_contents.append(bytes(2_000_000))
         call = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelStreamInfer(iter([request]))
-        time.sleep(1)
+        time.sleep(1)  # not a state: the time in which a server without the limit would give up
         answers = [a for a in call if a.infer_response.raw_output_contents]
         assert len(answers) == 60 and all(not a.error_message for a in answers)
         assert "does not read" not in s.log()
@@ -725,26 +734,34 @@ def test_response_pool_holds_the_model_up_instead(tmp_path):
 def test_requests_over_the_limit_are_refused_at_once(repository, tmp_path):
     s = start(tmp_path, repository, "--max-inflight-requests=2", "--http-max-connections=4")
     try:
-        def once(_):
+        together = threading.Barrier(6)
+
+        def once(barrier):
             with client.InferenceServerClient(f"127.0.0.1:{s.grpc}") as one:
                 x = client.InferInput("INPUT0", [1], "INT32")
                 x.set_data_from_numpy(np.array([1], np.int32))
+                one.is_server_live()
+                if barrier:
+                    barrier.wait()
                 try:
                     one.infer("slow", [x])
                     return "ok"
                 except InferenceServerException as e:
                     return e.status()
         with concurrent.futures.ThreadPoolExecutor(6) as pool:
-            got = sorted(pool.map(once, range(6)))
+            got = sorted(pool.map(once, [together] * 6))
         assert got.count("ok") == 2 and got.count("StatusCode.UNAVAILABLE") == 4
-        time.sleep(0.5)  # a request counts until its model has let go of it, after the answer
-        assert once(0) == "ok"
-        time.sleep(0.5)
+        # A request counts until its model has let go of it, which is after the answer.
+        wait_until(lambda: once(None) == "ok")
         body = {"inputs": [{"name": "INPUT0", "datatype": "INT32", "shape": [1], "data": [1]}]}
-        with concurrent.futures.ThreadPoolExecutor(4) as pool:
-            got = sorted(r.status for r in pool.map(
-                lambda _: s.call("POST", "/v2/models/slow/infer", body), range(4)))
-        assert got == [200, 200, 503, 503]
+
+        def four():
+            with concurrent.futures.ThreadPoolExecutor(4) as pool:
+                got = sorted(r.status for r in pool.map(
+                    lambda _: s.call("POST", "/v2/models/slow/infer", body), range(4)))
+            assert got.count(200) <= 2
+            return got == [200, 200, 503, 503]
+        wait_until(four)
     finally:
         s.stop()
 
@@ -841,17 +858,14 @@ def test_a_port_that_is_taken_ends_the_start(server, repository, launch):
 
 
 def test_requests_in_flight_are_answered_when_the_server_stops(repository, tmp_path):
-    s = start(tmp_path, repository)
+    s = start(tmp_path, repository, "--log-verbose=1")
     with client.InferenceServerClient(f"127.0.0.1:{s.grpc}") as cl:
         idle = Stream(client.InferenceServerClient(f"127.0.0.1:{s.grpc}"))
         idle.send("ident", 1)
         idle.ok()
         got = queue.Queue()
-        cl.async_infer("slow", ints(9), callback=lambda result, error: got.put((result, error)))
-        until = time.monotonic() + 10
-        while not s.log() or cl.get_inference_statistics("slow").model_stats[0].last_inference:
-            assert time.monotonic() < until
-        time.sleep(0.1)
+        with s.begins("slow"):
+            cl.async_infer("slow", ints(9), callback=lambda result, error: got.put((result, error)))
         begin = time.monotonic()
         assert s.stop() == 0, s.log()
         assert time.monotonic() - begin < 10

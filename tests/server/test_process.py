@@ -151,10 +151,10 @@ def test_signal_ends_an_idle_server_at_once(launch, repository, number):
 def test_shutdown_waits_for_requests_in_flight(launch, tmp_path):
     repository = tmp_path / "r"
     write_model(repository, "slow", extra=delay(2500))
-    s = launch(repository).wait_ready()
+    s = launch(repository, "--log-verbose=1").wait_ready()
     with s.connect() as c:
-        c.request("POST", "/v2/models/slow/infer", infer_body([7]))
-        time.sleep(0.3)
+        with s.begins("slow"):
+            c.request("POST", "/v2/models/slow/infer", infer_body([7]))
         s.signal()
         s.wait_log("Found 1 HTTP service connections")
         with pytest.raises(ConnectionError):
@@ -167,10 +167,10 @@ def test_shutdown_waits_for_requests_in_flight(launch, tmp_path):
 def test_shutdown_gives_up_after_the_exit_timeout(launch, tmp_path):
     repository = tmp_path / "r"
     write_model(repository, "slow", extra=delay(15000))
-    s = launch(repository, "--exit-timeout-secs=1").wait_ready()
+    s = launch(repository, "--exit-timeout-secs=1", "--log-verbose=1").wait_ready()
     with s.connect() as c:
-        c.request("POST", "/v2/models/slow/infer", infer_body([7]))
-        time.sleep(0.3)
+        with s.begins("slow"):
+            c.request("POST", "/v2/models/slow/infer", infer_body([7]))
         start = time.monotonic()
         s.signal()
         s.wait(14)

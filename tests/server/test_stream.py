@@ -20,7 +20,7 @@ def streams(tmp_path_factory):
     write_model(folder, "five", "TYPE_STRING", extra=DECOUPLED % 5)
     write_model(folder, "many", "TYPE_STRING", extra=DECOUPLED % 100_000)
     write_model(folder, "late", "TYPE_STRING", count=2, extra=delay(20_000))
-    s = Server(tmp_path_factory.mktemp("log"), folder)
+    s = Server(tmp_path_factory.mktemp("log"), folder, "--log-verbose=1")
     try:
         yield s.wait_ready()
     finally:
@@ -84,8 +84,8 @@ def test_disconnect_cancels_the_request(streams, call):
         "inputs": [{"name": "INPUT0", "datatype": "BYTES", "shape": [1], "data": ["a"]}]}
     before = failures(streams, "late", "CANCELED")
     c = streams.connect()
-    c.request("POST", f"/v2/models/late/{call}", body)
-    time.sleep(0.2)
+    with streams.begins("late"):
+        c.request("POST", f"/v2/models/late/{call}", body)
     c.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     c.close()
     deadline = time.monotonic() + 10  # the model itself would take twice as long

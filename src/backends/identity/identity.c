@@ -14,6 +14,7 @@
 
 #include "triton/core/tritonbackend.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -283,6 +284,22 @@ static uint64_t batch_of(TRITONBACKEND_Request *request)
     return n_dims > 0 && shape[0] > 0 ? (uint64_t)shape[0] : 1;
 }
 
+/* Tells in the verbose log that an execution begins, for whoever must know when. */
+static void log_begin(TRITONBACKEND_Model *model, TRITONBACKEND_ModelInstance *instance, uint32_t n)
+{
+    char line[256];
+    const char *model_name = "", *name = "";
+
+    if (!TRITONSERVER_LogIsEnabled(TRITONSERVER_LOG_VERBOSE)) {
+        return;
+    }
+    TRITONSERVER_ErrorDelete(TRITONBACKEND_ModelName(model, &model_name));
+    TRITONSERVER_ErrorDelete(TRITONBACKEND_ModelInstanceName(instance, &name));
+    snprintf(line, sizeof line, "model %s, instance %s, executing %u requests", model_name, name, n);
+    TRITONSERVER_ErrorDelete(
+        TRITONSERVER_LogMessage(TRITONSERVER_LOG_VERBOSE, __FILE__, __LINE__, line));
+}
+
 TRITONSERVER_Error *TRITONBACKEND_ModelInstanceExecute(TRITONBACKEND_ModelInstance *instance,
                                                        TRITONBACKEND_Request **requests,
                                                        const uint32_t request_count)
@@ -295,6 +312,7 @@ TRITONSERVER_Error *TRITONBACKEND_ModelInstanceExecute(TRITONBACKEND_ModelInstan
     TRY(TRITONBACKEND_ModelInstanceModel(instance, &model));
     TRY(TRITONBACKEND_ModelState(model, &state));
     const identity *s = state;
+    log_begin(model, instance, request_count);
     wait_a_while(s, requests, request_count);
     uint64_t compute_start = nrd_now_ns();
     for (uint32_t i = 0; i < request_count; i++) {

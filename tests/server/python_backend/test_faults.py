@@ -73,9 +73,10 @@ def test_a_crash_ends_open_streams_with_an_error(launch):
     found = []
     t = threading.Thread(
         target=lambda: found.extend(s.stream("repeat", {"N": 1, "HOW": "until"})))
-    t.start()
     (pid,) = s.children()
-    time.sleep(0.5)  # until the stream is open; earlier, the execution gets the error
+    t.start()
+    # until the stream is open; earlier, the execution gets the error
+    pb_lab.wait_until(lambda: "repeat has begun" in s.log())
     os.kill(pid, signal.SIGKILL)
     t.join(20)
     assert not t.is_alive()
@@ -85,10 +86,10 @@ def test_a_crash_ends_open_streams_with_an_error(launch):
 def test_a_crash_under_load_loses_no_answer(launch):
     pb_lab.add_model(launch.models, "lab", instances=2)
     s = launch()
-    stop, answers, bad = time.monotonic() + 4, [], []
+    stop, answers, bad = threading.Event(), [], []
 
     def ask():
-        while time.monotonic() < stop:
+        while not stop.is_set():
             a = s.run("result = os.getpid()", timeout=30)
             if a.status == 200:
                 answers.append(a.output()[0])
@@ -98,9 +99,13 @@ def test_a_crash_under_load_loses_no_answer(launch):
     for t in threads:
         t.start()
     for _ in range(4):
-        time.sleep(0.7)
+        n = len(answers)
+        pb_lab.wait_until(lambda: len(answers) > n + 5 and s.children())
         for pid in s.children()[:1]:
             os.kill(pid, signal.SIGKILL)
+    n = len(answers)
+    pb_lab.wait_until(lambda: len(answers) > n + 5)
+    stop.set()
     for t in threads:
         t.join(60)
         assert not t.is_alive()

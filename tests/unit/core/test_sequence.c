@@ -281,7 +281,6 @@ static void test_cancelling_ends_the_sequence_and_frees_its_slot(void **state)
                  "parameters { key: \"execute_delay_ms\" value { string_value: \"300\" } }");
     host_start(&h, NULL);
     a[0] = send(&h, "m", 1, NULL, START, 1, 0, &r[0]);
-    usleep(50000);
     a[1] = send(&h, "m", 1, NULL, 0, 2, 0, &r[1]);           /* waits in the slot */
     a[2] = send(&h, "m", 2, NULL, START | END, 3, 0, &r[2]); /* waits for the slot */
     OK(TRITONSERVER_InferenceRequestCancel(r[1]));

@@ -22,6 +22,7 @@
 #include "base/str.h"
 #include "nereid/server.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -327,6 +328,22 @@ static void answer(const probe *p, TRITONBACKEND_ModelInstance *instance, TRITON
     }
 }
 
+/* Tells in the verbose log that an execution begins, for whoever must know when. */
+static void log_begin(TRITONBACKEND_Model *model, TRITONBACKEND_ModelInstance *instance, uint32_t n)
+{
+    char line[256];
+    const char *model_name = "", *name = "";
+
+    if (!TRITONSERVER_LogIsEnabled(TRITONSERVER_LOG_VERBOSE)) {
+        return;
+    }
+    TRITONSERVER_ErrorDelete(TRITONBACKEND_ModelName(model, &model_name));
+    TRITONSERVER_ErrorDelete(TRITONBACKEND_ModelInstanceName(instance, &name));
+    snprintf(line, sizeof line, "model %s, instance %s, executing %u requests", model_name, name, n);
+    TRITONSERVER_ErrorDelete(
+        TRITONSERVER_LogMessage(TRITONSERVER_LOG_VERBOSE, __FILE__, __LINE__, line));
+}
+
 TRITONSERVER_Error *TRITONBACKEND_ModelInstanceExecute(TRITONBACKEND_ModelInstance *instance,
                                                        TRITONBACKEND_Request **requests,
                                                        const uint32_t request_count)
@@ -338,6 +355,7 @@ TRITONSERVER_Error *TRITONBACKEND_ModelInstanceExecute(TRITONBACKEND_ModelInstan
     NRD_TB_TRY(TRITONBACKEND_ModelInstanceModel(instance, &model));
     NRD_TB_TRY(TRITONBACKEND_ModelState(model, &state));
     probe *p = state;
+    log_begin(model, instance, request_count);
     pause_ms(p->delay_ms);
     for (uint32_t i = 0; i < request_count; i++) {
         answer(p, instance, requests[i], i, request_count, start);

@@ -42,6 +42,7 @@ class TritonPythonModel:
         for i in range(n):
             if how == "until":
                 sender.send(response(i))
+                print("repeat has begun", flush=True)
                 while not sender.is_cancelled():
                     time.sleep(0.005)
                 print("repeat saw the cancellation", flush=True)
