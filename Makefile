@@ -84,7 +84,9 @@ OBJ_base_nereid := $(filter-out %/error.o,$(OBJ_base))
 OBJ_text := $(call obj_of,text)
 OBJ_guided := $(call obj_of,guided)
 OBJ_model := $(call obj_of,model)
-OBJ_device := $(filter-out $(B)/obj/device/cuda/%,$(call obj_of,device))
+OBJ_device := $(filter-out $(B)/obj/device/cuda/% $(B)/obj/device/plugin/%,$(call obj_of,device))
+# Program and plug-in of one interface: see nereid/device.h.
+DEVICE_ID := -DNRD_DEVICE_ID='"$(shell (echo $(NRD_VERSION); cat include/nereid/device.h include/nereid/dtype.h) | sha256sum | head -c 16)"'
 OBJ_engine := $(call obj_of,engine)
 OBJ_executor := $(call obj_of,executor)
 OBJ_core := $(call obj_of,core)
@@ -153,7 +155,7 @@ $(B)/obj/text/%.o: src/text/%.c $(FLAGS_FILE)
 	$(call compile,$(text_CFLAGS))
 # The kernels choose their instruction set at run time, so each may use what it names.
 $(B)/obj/device/%.o: src/device/%.c $(FLAGS_FILE)
-	$(call compile,-O3 -fno-math-errno)
+	$(call compile,-O3 -fno-math-errno $(DEVICE_ID))
 $(B)/obj/executor/%.o: src/executor/%.c $(FLAGS_FILE)
 	$(call compile,$(text_CFLAGS) $(if $(PYTHON_INCLUDE),-DNRD_HAVE_PYTHON))
 $(B)/obj/frontends/common/header_pattern.o: src/frontends/common/header_pattern.c $(FLAGS_FILE)
@@ -251,9 +253,9 @@ $(B)/tests/%: $(B)/tests/%.o $(OBJ_nereid)
 # libFuzzer needs clang; `make fuzz T=seconds` runs every target with its corpus.
 T ?= 10
 FUZZ_CFLAGS := -std=c11 -D_GNU_SOURCE -O1 -g -fsanitize=fuzzer-no-link,address,undefined \
-               -fno-sanitize-recover=undefined -Isrc -Iinclude -I$(B)/gen -DNRD_VERSION='"fuzz"'
+               -fno-sanitize-recover=undefined -Isrc -Iinclude -I$(B)/gen -DNRD_VERSION='"fuzz"' $(DEVICE_ID)
 FUZZ_ROOMS := base formats text guided model device engine executor
-FUZZ_OBJ := $(foreach r,$(FUZZ_ROOMS),$(patsubst src/%.c,build/fuzz/obj/%.o,$(filter-out src/device/cuda/%,$(call src_of,$(r)))))
+FUZZ_OBJ := $(foreach r,$(FUZZ_ROOMS),$(patsubst src/%.c,build/fuzz/obj/%.o,$(filter-out src/device/cuda/% src/device/plugin/%,$(call src_of,$(r)))))
 FUZZ_FLAGS_FILE := build/fuzz/.flags
 $(call remember,$(FUZZ_FLAGS_FILE),$(FUZZ_CFLAGS) $(text_CFLAGS))
 define fuzz_compile

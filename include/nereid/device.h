@@ -14,9 +14,11 @@
  *           combination), INVALID_ARG (shape or type against the contract; a broken caller),
  *           UNAVAILABLE (memory), INTERNAL (device fault: the engine is lost). Faults of launched
  *           work surface at stream_sync or event_wait.
- * ABI       Structs begin with `size`; a device reads no field beyond the size that it is given,
- *           and the caller treats function pointers beyond the device's `size`, or NULL ones, as
- *           absent. nrd_error objects are malloc'ed and laid out as base/error.c says.
+ * ABI       A plug-in is of the same tree as the program that opens it: it exports the NRD_DEVICE_ID
+ *           that it was compiled with (the build makes it from the version and the text of this header
+ *           and nereid/dtype.h), and is opened only where that is the program's own. So there are no
+ *           sizes or versions in the structures. A function pointer that is NULL is absent. Errors are
+ *           made, read and freed by the program's functions, which the plug-in is given.
  * Sources   Paged attention (Kwon et al., SOSP 2023); rotary embedding (Su et al., 2021);
  *           RMSNorm (Zhang & Sennrich, 2019); min-p (Nguyen et al., 2024).
  */
@@ -33,7 +35,8 @@
 extern "C" {
 #endif
 
-#define NRD_DEVICE_ABI 1u
+/* Version of the layouts that devices pack weights into; engine files hold packed weights. */
+#define NRD_DEVICE_PACKING 1u
 
 typedef struct nrd_error nrd_error;
 typedef struct nrd_device nrd_device;
@@ -49,7 +52,6 @@ typedef enum {
 } nrd_mem_kind;
 
 typedef struct nrd_device_info {
-    uint32_t size;
     char name[64];            /* "cpu: AVX-512 VNNI, 2 threads", "cuda: NVIDIA H200" */
     bool host_is_device;      /* DEVICE memory can be read and written by the host directly */
     nrd_dtype act_dtype;      /* preferred activation type for a float32 model (CPU: F32) */
@@ -61,7 +63,6 @@ typedef struct nrd_device_info {
 
 /* The most that a device was seen to do, by programs that do nothing else. Sums over its threads. */
 typedef struct nrd_device_limits {
-    uint32_t size;
     double read_bytes_per_s;  /* memory far larger than every cache's share of a core */
     double float_ops_per_s;   /* products and sums counted: of float32 on a CPU, of 16-bit inputs on a GPU */
     double eight_bit_ops_per_s;
@@ -104,7 +105,6 @@ void nrd_weight_row(const nrd_weight *w, int64_t row, float *dst);
  * that a step can be enqueued before the host has seen the previous one's result. Ids from
  * table->rows upwards take rows of prompt_table (p-tuning), if given; else id 0 is used. */
 typedef struct nrd_embed_args {
-    uint32_t size;
     int32_t n_tokens, hidden;
     const int32_t *ids;         /* [n_tokens] */
     const int32_t *slot_tokens; /* [n_slots] or NULL */
@@ -126,7 +126,6 @@ typedef enum { NRD_NORM_RMS = 0, NRD_NORM_LAYER = 1 } nrd_norm_kind;
  * With delta NULL the residual is only read; with weight NULL nothing is written to out.
  * With row_ids only those rows are normed (LM head), but every row gets its delta added. */
 typedef struct nrd_norm_args {
-    uint32_t size;
     nrd_norm_kind kind;
     float eps;
     int32_t n_tokens, hidden;
@@ -146,7 +145,6 @@ typedef struct nrd_norm_args {
  * output, each with a dtype of its own (GGUF mixes types inside q, k, v). */
 enum { NRD_LINEAR_MAX_PARTS = 4 };
 typedef struct nrd_linear_args {
-    uint32_t size;
     int32_t n_tokens;
     const void *x;            /* [n_tokens, cols] in x_dtype */
     nrd_dtype x_dtype;
@@ -200,7 +198,6 @@ typedef struct nrd_batch_view {
 
 /* Norm of q and k heads (optional), rotary embedding, write of K and V into the cache. */
 typedef struct nrd_rope_kv_args {
-    uint32_t size;
     const nrd_batch_view *batch;     /* host struct, copied */
     void *qkv;                       /* [n_tokens, (n_heads + 2 n_kv_heads) * head_dim]; q in place */
     nrd_dtype act_dtype;
@@ -217,7 +214,6 @@ typedef struct nrd_rope_kv_args {
 /* out[t] = softmax(softcap(scale * q K^T) + mask) V over the sequence's cached tokens.
  * Token at position p sees positions (p - window, p] (window 0: all) and the first n_sink ones. */
 typedef struct nrd_attention_args {
-    uint32_t size;
     const nrd_batch_view *batch;     /* host struct, copied */
     const void *q;                   /* [n_tokens, q_stride], heads first in each row */
     int64_t q_stride;
@@ -242,7 +238,6 @@ typedef enum {
 
 /* gated: out[i] = act(x[i]) * x[inter + i]; else out[i] = act(x[i]). */
 typedef struct nrd_act_args {
-    uint32_t size;
     nrd_act_kind kind;
     bool gated;
     int32_t n_tokens, inter;
@@ -283,7 +278,6 @@ typedef struct nrd_sample_row {
  * Uniform draw: nrd_sample_uniform(seed, draw), the same on every device. Ties: lowest id. The draw
  * walks the kept ids in ascending order; the first whose cumulated probability exceeds it wins. */
 typedef struct nrd_sample_args {
-    uint32_t size;
     int32_t n_rows, vocab;
     const float *logits;         /* [n_rows, logits_stride] */
     int64_t logits_stride;
@@ -301,7 +295,6 @@ typedef struct nrd_sample_args {
 
 /* Starts a slot's row of counts: zero it, then count ids[0..n). */
 typedef struct nrd_counts_args {
-    uint32_t size;
     int32_t slot, vocab, n;
     const int32_t *ids;
     uint16_t *counts;
@@ -309,20 +302,14 @@ typedef struct nrd_counts_args {
 
 /* Copies whole KV blocks of every given layer: pairs (src, dst) of block ids, each pool. */
 typedef struct nrd_copy_blocks_args {
-    uint32_t size;
     int32_t n_layers, n_pairs;
     const nrd_kv_layer *src, *dst; /* [n_layers] host arrays, copied; may be the same pool */
     const int32_t *pairs;          /* [n_pairs, 2] host array, copied */
 } nrd_copy_blocks_args;
 
-typedef enum { NRD_REDUCE_SUM = 0, NRD_REDUCE_MAX = 1 } nrd_reduce_op;
-
 /* ---- the vtable ---- */
 
 typedef struct nrd_device_ops {
-    uint32_t size;
-    uint32_t abi;
-
     void (*close)(nrd_device *dev);
     void (*get_info)(nrd_device *dev, nrd_device_info *info); /* fresh free-memory figure */
 
@@ -379,12 +366,6 @@ typedef struct nrd_device_ops {
     nrd_error *(*counts)(nrd_stream *s, const nrd_counts_args *a);
     nrd_error *(*copy_blocks)(nrd_stream *s, const nrd_copy_blocks_args *a);
 
-    /* Collectives over the ranks that share this model; NULL on a single-rank device. */
-    nrd_error *(*all_reduce)(nrd_stream *s, void *data, int64_t n, nrd_dtype dtype, nrd_reduce_op op);
-    nrd_error *(*all_gather)(nrd_stream *s, const void *src, void *dst, int64_t n, nrd_dtype dtype);
-    nrd_error *(*send)(nrd_stream *s, const void *src, size_t bytes, int32_t peer);
-    nrd_error *(*recv)(nrd_stream *s, void *dst, size_t bytes, int32_t peer);
-
     /* Time between two recorded events that the stream has passed. NULL pointer: not measured. */
     nrd_error *(*event_elapsed)(nrd_event *from, nrd_event *to, double *out_seconds);
 
@@ -403,17 +384,27 @@ struct nrd_device {
 };
 
 typedef struct nrd_device_config {
-    uint32_t size;
     int32_t device_id;      /* GPU number */
     int32_t n_threads;      /* CPU; 0: as many cores as this process may use */
     const char *isa;        /* CPU: "" best, or "generic", "avx2", "avx512", "avx512vnni", "amx" */
-    int32_t rank, world_size;
     const char *timing_cache; /* file that keeps the choice of kernels from run to run; or NULL */
 } nrd_device_config;
 
-/* What a plug-in exports (symbol name below). Opens a device or says in one line why not. */
-typedef nrd_error *(*nrd_device_plugin_fn)(const nrd_device_config *config, nrd_device **out);
+/* How a plug-in makes and reads errors: functions of the program that opens it. */
+typedef struct nrd_device_host {
+    nrd_error *(*error_new)(int code, const char *message); /* code: an nrd_error_code */
+    nrd_error *(*error_no_memory)(void);
+    int (*error_code)(const nrd_error *err);
+    const char *(*error_message)(const nrd_error *err); /* borrows */
+    void (*error_free)(nrd_error *err);
+} nrd_device_host;
+
+/* What a plug-in exports. The first is a string, looked at before anything is called; the second opens
+ * a device or says in one line why not. `host` stays as long as the process. */
+#define NRD_DEVICE_ID_SYMBOL "nrd_device_plugin_id"
 #define NRD_DEVICE_PLUGIN_SYMBOL "nrd_device_plugin"
+typedef nrd_error *(*nrd_device_plugin_fn)(const nrd_device_host *host,
+                                           const nrd_device_config *config, nrd_device **out);
 
 /* Uniform number in [0, 1) of draw `draw` under `seed`: Philox4x32-10 (Salmon et al., SC 2011) with
  * key = seed and counter = draw; the top 24 bits of the first output word. Pure integer arithmetic,

@@ -4,15 +4,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The layout is part of doors 3 and 4: every shared object has its own hidden copy of this file,
- * and an error made in one is read and freed in another (same C library, same heap). */
+/* Nobody but these functions knows the layout. Where errors cross shared objects, both sides call the
+ * functions of one of them: libnereid.so exports its own, plug-ins of door 4 are given the program's. */
 struct nrd_error {
     nrd_error_code code;
     int is_static;
     char *message; /* owned; the static object points at a literal */
 };
 
-static struct nrd_error no_memory = {NRD_ERR_INTERNAL, 1, (char *)"out of memory"};
+static struct nrd_error no_memory = {NRD_ERR_NO_MEMORY, 1, (char *)"out of memory"};
 
 nrd_error *nrd_error_no_memory(void)
 {

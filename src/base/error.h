@@ -3,8 +3,9 @@
  * Purpose   A function that can fail returns nrd_error *: NULL is success, else an owned object
  *           with a code and a message written for the user (expected, got, where).
  * Owner     An error belongs to whoever received it. Not shared between threads.
- * Errors    Codes are numerically equal to TRITONSERVER_Error_Code, so that door 1 and 2 convert
- *           by value. When memory runs out a static error object is returned; freeing it is a no-op.
+ * Errors    Codes are numerically equal to TRITONSERVER_Error_Code but for NO_MEMORY, which it does
+ *           not have: nrd_error_triton_code. When memory runs out a static error object with that
+ *           code is returned; freeing it is a no-op.
  * Lifetime  nrd_error_free() once; NULL is fine.
  */
 #ifndef NRD_BASE_ERROR_H
@@ -25,6 +26,7 @@ typedef enum {
     NRD_ERR_UNSUPPORTED = 5,
     NRD_ERR_ALREADY_EXISTS = 6,
     NRD_ERR_CANCELLED = 7,
+    NRD_ERR_NO_MEMORY = 8, /* of the host; UNAVAILABLE for those outside */
 } nrd_error_code;
 
 #define NRD_MUST_USE __attribute__((warn_unused_result))
@@ -43,6 +45,13 @@ NRD_API nrd_error *nrd_error_wrap(nrd_error *err, const char *fmt, ...) NRD_PRIN
 NRD_API nrd_error_code nrd_error_get_code(const nrd_error *err);
 NRD_API const char *nrd_error_message(const nrd_error *err); /* borrows until err is freed */
 NRD_API void nrd_error_free(nrd_error *err);
+
+/* As a TRITONSERVER_Error_Code. */
+static inline int nrd_error_triton_code(const nrd_error *err)
+{
+    nrd_error_code code = nrd_error_get_code(err);
+    return code == NRD_ERR_NO_MEMORY ? NRD_ERR_UNAVAILABLE : (int)code;
+}
 
 /* Passes an error up. Use where nothing is held. */
 #define NRD_TRY(expr)                                                                              \

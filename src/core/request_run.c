@@ -56,7 +56,7 @@ nrd_error *nrd_request_run(nrd_request *r)
     err = r->model->scheduler->ops->enqueue(r->model->scheduler, r);
     if (err) {
         r->owner = NULL;
-        if (nrd_error_get_code(err) == NRD_ERR_UNAVAILABLE) { /* not the request's fault */
+        if (nrd_error_triton_code(err) == NRD_ERR_UNAVAILABLE) { /* not the request's fault */
             nrd_stats_failure(r->model, nrd_now_ns() - r->start_ns, NRD_FAIL_REJECTED);
         }
         nrd_trace_forget(r->factory->trace);

@@ -161,7 +161,7 @@ void TRITONSERVER_ErrorDelete(TRITONSERVER_Error *error)
 
 TRITONSERVER_Error_Code TRITONSERVER_ErrorCode(TRITONSERVER_Error *error)
 {
-    return (TRITONSERVER_Error_Code)nrd_error_get_code(from_api(error));
+    return (TRITONSERVER_Error_Code)nrd_error_triton_code(from_api(error));
 }
 
 const char *TRITONSERVER_ErrorCodeString(TRITONSERVER_Error *error)
@@ -169,7 +169,7 @@ const char *TRITONSERVER_ErrorCodeString(TRITONSERVER_Error *error)
     static const char *const names[] = {"Unknown",          "Internal",    "Not found",
                                         "Invalid argument", "Unavailable", "Unsupported",
                                         "Already exists",   "Cancelled"};
-    unsigned code = (unsigned)nrd_error_get_code(from_api(error));
+    unsigned code = (unsigned)nrd_error_triton_code(from_api(error));
     return code < 8 ? names[code] : "<invalid code>";
 }
 

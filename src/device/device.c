@@ -4,7 +4,6 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "nereid/device_layout.h"
 
 #include <ctype.h>
 #include <dlfcn.h>
@@ -22,6 +21,28 @@ static char *own_dir(void)
     }
     return nrd_path_exe_dir();
 }
+
+/* ---- what plug-ins are given ---- */
+
+static nrd_error *error_new(int code, const char *message)
+{
+    return nrd_errorf((nrd_error_code)code, "%s", message);
+}
+
+static int error_code(const nrd_error *err)
+{
+    return (int)nrd_error_get_code(err);
+}
+
+static const nrd_device_host host = {
+    .error_new = error_new,
+    .error_no_memory = nrd_error_no_memory,
+    .error_code = error_code,
+    .error_message = nrd_error_message,
+    .error_free = nrd_error_free,
+};
+
+/* ---- opening ---- */
 
 static nrd_error *open_plugin(nrd_device **out, const char *name, const nrd_device_config *config)
 {
@@ -53,6 +74,12 @@ static nrd_error *open_plugin(nrd_device **out, const char *name, const nrd_devi
         err = nrd_errorf(NRD_ERR_UNSUPPORTED, "device \"%s\": %s; use \"cpu\"", name, dlerror());
         goto done;
     }
+    const char *id = dlsym(lib, NRD_DEVICE_ID_SYMBOL);
+    if (!id || strcmp(id, NRD_DEVICE_ID) != 0) {
+        err = nrd_errorf(NRD_ERR_UNSUPPORTED, "device \"%s\": %s was built for another version of nereid; build "
+                                              "it again or use \"cpu\"", name, path);
+        goto done;
+    }
     nrd_device_plugin_fn open_device;
     void *symbol = dlsym(lib, NRD_DEVICE_PLUGIN_SYMBOL);
     memcpy(&open_device, &symbol, sizeof open_device); /* ISO C has no cast from object to function */
@@ -61,20 +88,7 @@ static nrd_error *open_plugin(nrd_device **out, const char *name, const nrd_devi
                          NRD_DEVICE_PLUGIN_SYMBOL);
         goto done;
     }
-    nrd_device_layout_fn layout;
-    symbol = dlsym(lib, NRD_DEVICE_LAYOUT_SYMBOL);
-    memcpy(&layout, &symbol, sizeof layout);
-    bool fits = layout && layout() == nrd_device_layout();
-    err = fits ? open_device(config, out) : NULL;
-    if (!err && fits && (*out)->ops->abi != NRD_DEVICE_ABI) {
-        (*out)->ops->close(*out);
-        *out = NULL;
-        fits = false;
-    }
-    if (!fits) {
-        err = nrd_errorf(NRD_ERR_UNSUPPORTED, "device \"%s\": %s was built for another version of nereid; build "
-                                              "it again or use \"cpu\"", name, path);
-    }
+    err = open_device(&host, config, out);
 done:
     if (err && lib) {
         dlclose(lib); /* an opened device keeps its library for the life of the process */
@@ -99,7 +113,7 @@ static bool is_name(const char *s)
 
 nrd_error *nrd_device_open(nrd_device **out, const char *name, const nrd_device_config *config)
 {
-    nrd_device_config none = {.size = sizeof none, .world_size = 1};
+    nrd_device_config none = {0};
 
     *out = NULL;
     if (!config) {

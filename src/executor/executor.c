@@ -174,7 +174,7 @@ static double run_time_bytes(const nrd_exec *x)
  * all sequences together could use. */
 static nrd_error *size_kv(nrd_exec *x)
 {
-    nrd_device_info di = {.size = sizeof di};
+    nrd_device_info di;
     int32_t bt = x->info.tokens_per_block;
     uint64_t block_bytes = nrd_runner_kv_block_bytes(x->runner);
 
@@ -234,7 +234,7 @@ static nrd_error *size_kv(nrd_exec *x)
 static void fill_info(nrd_exec *x)
 {
     const nrd_build_limits *b = nrd_engine_limits(x->engine);
-    nrd_device_info di = {.size = sizeof di};
+    nrd_device_info di;
     nrd_exec_info *o = &x->info;
 
     x->dev->ops->get_info(x->dev, &di);
@@ -266,11 +266,9 @@ static nrd_error *open_device(nrd_exec *x, const char *engine_dir)
     nrd_error *err = NULL;
     char *timing_cache = nrd_path_join(engine_dir, NRD_TIMING_CACHE);
     nrd_device_config dc = {
-        .size = sizeof dc,
         .device_id = x->cfg.n_device_ids > 0 ? x->cfg.device_ids[0] : 0,
         .n_threads = x->cfg.n_threads,
         .isa = x->cfg.cpu_isa ? x->cfg.cpu_isa : "",
-        .world_size = 1,
         .timing_cache = timing_cache,
     };
     err = nrd_device_open(&x->dev, x->cfg.device ? x->cfg.device : "auto", &dc);
@@ -282,7 +280,7 @@ static nrd_error *open_device(nrd_exec *x, const char *engine_dir)
  * generate for much longer than a quarter of a second. */
 static int32_t mixed_context_tokens(const nrd_exec *x)
 {
-    nrd_device_info di = {.size = sizeof di};
+    nrd_device_info di;
     x->dev->ops->get_info(x->dev, &di);
     return x->cfg.mixed_context_tokens != 0 ? x->cfg.mixed_context_tokens
            : di.host_is_device              ? 256
@@ -297,7 +295,7 @@ static nrd_error *open_all(nrd_exec *x, const char *engine_dir)
     x->spec = nrd_engine_spec(x->engine);
     settle_limits(x);
     NRD_TRY(open_device(x, engine_dir));
-    nrd_device_info di = {.size = sizeof di};
+    nrd_device_info di;
     x->dev->ops->get_info(x->dev, &di);
     if (di.host_is_device && nrd_engine_settle(x->engine, di.mem_free_bytes)) {
         exec_log(x, 2, "weights are in memory of large pages");
@@ -768,7 +766,7 @@ void nrd_exec_close(nrd_exec *x)
 
 int nrd_exec_error_code(const nrd_error *err)
 {
-    return (int)nrd_error_get_code(err);
+    return nrd_error_triton_code(err);
 }
 
 const char *nrd_exec_error_message(const nrd_error *err)

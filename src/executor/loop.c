@@ -241,7 +241,7 @@ static void take_request(nrd_exec *x, request *r)
 {
     nrd_error *err = request_upload(r);
     if (err) {
-        if (nrd_error_get_code(err) == NRD_ERR_INTERNAL && err != nrd_error_no_memory()) {
+        if (nrd_error_get_code(err) == NRD_ERR_INTERNAL) {
             lose(x, nrd_errorf(NRD_ERR_INTERNAL, "%s", nrd_error_message(err)));
         }
         fail_request(x, r, err);

@@ -30,7 +30,7 @@ enum {
 typedef struct { /* little endian; the checksum covers everything before it */
     char magic[8];
     uint32_t version;
-    uint32_t device_abi;
+    uint32_t packing; /* NRD_DEVICE_PACKING */
     uint32_t header_bytes;
     uint32_t entry_bytes;
     uint64_t n_weights;
@@ -113,7 +113,7 @@ nrd_error *nrd_engine_writer_open(nrd_engine_writer **out, const char *dir, int3
     NRD_NEW_GOTO(w, 1, err, fail);
     memcpy(w->h.magic, MAGIC, sizeof MAGIC);
     w->h.version = NRD_ENGINE_VERSION;
-    w->h.device_abi = NRD_DEVICE_ABI;
+    w->h.packing = NRD_DEVICE_PACKING;
     w->h.header_bytes = sizeof(file_header);
     w->h.entry_bytes = sizeof(file_entry);
     w->h.rank = rank;
@@ -464,9 +464,9 @@ static nrd_error *check_header(nrd_engine *e, file_header *h, int32_t rank)
     if (h->header_checksum != checksum(0, h, offsetof(file_header, header_checksum))) {
         return refuse(e, "the header's checksum is wrong; the file is damaged");
     }
-    if (h->device_abi != NRD_DEVICE_ABI) {
-        return refuse(e, "was built for device interface %u, this build has %u", h->device_abi,
-                      NRD_DEVICE_ABI);
+    if (h->packing != NRD_DEVICE_PACKING) {
+        return refuse(e, "has weights packed in version %u, this build has %u", h->packing,
+                      NRD_DEVICE_PACKING);
     }
     if (h->file_bytes != e->size) {
         return refuse(e, "has %zu bytes, expected %llu; the file is truncated or damaged", e->size,

@@ -18,17 +18,15 @@ static nrd_error *measure(const nrd_exec_options *o, int32_t threads, nrd_device
                           nrd_device_limits *out)
 {
     nrd_device_config config = {
-        .size = sizeof config,
         .device_id = o->device_id,
         .n_threads = threads,
         .isa = o->isa ? o->isa : "",
-        .world_size = 1,
     };
     nrd_device *dev = NULL;
     nrd_error *err = NULL;
 
-    *out = (nrd_device_limits){.size = sizeof *out};
-    *info = (nrd_device_info){.size = sizeof *info};
+    *out = (nrd_device_limits){0};
+    *info = (nrd_device_info){0};
     NRD_TRY(nrd_device_open(&dev, o->device ? o->device : "auto", &config));
     dev->ops->get_info(dev, info);
     if (dev->ops->limits) {

@@ -105,7 +105,7 @@ static nrd_error *fill_limits(nrd_build_limits *l, const options *o, const nrd_m
  * them while it loads. */
 static nrd_error *open_device(const options *o, nrd_build_options *b)
 {
-    nrd_device_config config = {.size = sizeof config, .n_threads = o->workers, .world_size = 1};
+    nrd_device_config config = {.n_threads = o->workers};
     if (!strcmp(o->device, "rows")) {
         return NULL;
     }

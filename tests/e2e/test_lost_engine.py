@@ -34,6 +34,23 @@ def server(request, fault, tiny_model, cache):
     assert status == 0, f"the server ended with {status}:\n{s.log_text()[-4000:]}"
 
 
+def test_no_memory_for_one_request_is_its_own_trouble(fault, tiny_model, cache, tmp_path, monkeypatch):
+    full = tmp_path / "full"
+    monkeypatch.setenv("NEREID_TEST_NO_MEMORY", str(full))
+    s = Server(tiny_model, cache, "--set", "device:faulty").wait_ready()
+    try:
+        biased = dict(LONG, embedding_bias_words=["A"], embedding_bias_weights=[1.0])
+        assert s.generate(biased)[0] == 200
+        full.touch()
+        status, answer = s.generate(biased)
+        assert status == 503 and "out of memory" in answer["error"], answer
+        full.unlink()
+        assert s.generate(biased)[0] == 200
+        assert s.generate(LONG)[0] == 200
+    finally:
+        assert s.stop() == 0
+
+
 def index(s):
     return {m["name"]: (m["state"], m.get("reason")) for m in s.request("/v2/repository/index", b"")[1]}
 

@@ -24,12 +24,24 @@ static inline void ok(nrd_error *err, const char *what)
 }
 #define OK(expr) ok(expr, #expr)
 
+static nrd_error *error_new(int code, const char *message)
+{
+    return nrd_errorf((nrd_error_code)code, "%s", message);
+}
+
+static int error_code(const nrd_error *err)
+{
+    return (int)nrd_error_get_code(err);
+}
+
 static inline void gpu_open(const char *path)
 {
     void *dl = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     nrd_device_plugin_fn open_fn = NULL;
-    nrd_device_config config = {.size = sizeof config, .world_size = 1};
-    nrd_device_info info = {.size = sizeof info};
+    static const nrd_device_host host = {error_new, nrd_error_no_memory, error_code, nrd_error_message,
+                                         nrd_error_free};
+    nrd_device_config config = {0};
+    nrd_device_info info;
 
     if (!dl) {
         fprintf(stderr, "FAILED %s\n", dlerror());
@@ -40,7 +52,7 @@ static inline void gpu_open(const char *path)
         fprintf(stderr, "FAILED %s exports no %s\n", path, NRD_DEVICE_PLUGIN_SYMBOL);
         exit(1);
     }
-    OK(open_fn(&config, &dev));
+    OK(open_fn(&host, &config, &dev));
     OK(dev->ops->stream_new(dev, &st));
     dev->ops->get_info(dev, &info);
     printf("%s, %d multiprocessors, %.1f of %.1f GB free\n", info.name, info.n_threads,

@@ -94,7 +94,7 @@ static void call_linear(int i, void *p)
 
 static double bench_linear(const char *name, nrd_dtype t, nrd_dtype y_t, int n, int rows, int cols)
 {
-    linear_ctx c = {.a = {.size = sizeof c.a, .n_tokens = n, .x = x_buf, .x_dtype = t, .n_parts = 1,
+    linear_ctx c = {.a = {.n_tokens = n, .x = x_buf, .x_dtype = t, .n_parts = 1,
                           .x_row_scale = t == NRD_DTYPE_F8_E4M3 ? f_ones : NULL, .y = y_buf,
                           .y_dtype = y_t}};
     const size_t bytes = (size_t)rows * (size_t)cols * elem(t);
@@ -141,7 +141,7 @@ static void all_linear(void)
 static double bench_quantized(const char *name, nrd_dtype t, nrd_dtype y_t, const int *tokens, int n_tokens,
                               int rows, int cols, double *sums)
 {
-    linear_ctx c = {.a = {.size = sizeof c.a, .x = x_buf, .x_dtype = NRD_DTYPE_BF16, .n_parts = 1, .y = y_buf,
+    linear_ctx c = {.a = {.x = x_buf, .x_dtype = NRD_DTYPE_BF16, .n_parts = 1, .y = y_buf,
                           .y_dtype = y_t}};
     size_t bytes = 0;
     char what[120];
@@ -259,7 +259,7 @@ static void bench_attention(nrd_dtype kv, nrd_dtype out, int n_seqs, int q_len, 
                               .ctx_len = dev_put(len, (size_t)n_seqs * 4),
                               .block_table = dev_put(table, (size_t)n_blocks * 4),
                               .block_table_stride = stride};
-    c.a = (nrd_attention_args){.size = sizeof c.a, .batch = &c.view, .q = x_buf,
+    c.a = (nrd_attention_args){.batch = &c.view, .q = x_buf,
                                .q_stride = (HEADS + 2 * KV) * HD, .out = y_buf,
                                .act_dtype = NRD_DTYPE_BF16, .out_dtype = out,
                                .out_row_scale = out == NRD_DTYPE_F8_E4M3 ? f_scales : NULL,
@@ -328,7 +328,7 @@ static void bench_mixed(int n_single, int ctx, int n_prompts, int q_len, int pro
                               .ctx_len = dev_put(len, (size_t)n_seqs * 4),
                               .block_table = dev_put(table, (size_t)(n_seqs * stride) * 4),
                               .block_table_stride = stride};
-    c.a = (nrd_attention_args){.size = sizeof c.a, .batch = &c.view, .q = x_buf,
+    c.a = (nrd_attention_args){.batch = &c.view, .q = x_buf,
                                .q_stride = (HEADS + 2 * KV) * HD, .out = y_buf,
                                .act_dtype = NRD_DTYPE_BF16, .out_dtype = NRD_DTYPE_BF16,
                                .n_heads = HEADS, .scale = 0.0883883f,
@@ -480,13 +480,13 @@ static void all_rest(void)
         rest_ctx c = {.rows = n, .vec = {.dtype = NRD_DTYPE_F32, .rows = 4096, .cols = 1, .data = f_ones},
                       .table = {.dtype = NRD_DTYPE_BF16, .rows = V, .cols = 4096, .data = pool16}};
         for (int q = 0; q < 2; q++) {
-            c.norm = (nrd_norm_args){.size = sizeof c.norm, .eps = 1e-5f, .n_tokens = n, .hidden = 4096,
+            c.norm = (nrd_norm_args){.eps = 1e-5f, .n_tokens = n, .hidden = 4096,
                                      .weight = &c.vec, .out = y_buf, .act_dtype = NRD_DTYPE_BF16,
                                      .out_dtype = q ? NRD_DTYPE_F8_E4M3 : NRD_DTYPE_BF16,
                                      .out_row_scale = q ? scale : NULL};
             snprintf(what, sizeof what, "norm + residual -> %s %d x 4096", q ? "f8" : "bf16", n);
             row(what, measure(call_norm, &c, 32), (double)n * 4096 * (q ? 7 : 8), 0, 1);
-            c.act = (nrd_act_args){.size = sizeof c.act, .kind = NRD_ACT_SILU, .gated = true, .n_tokens = n,
+            c.act = (nrd_act_args){.kind = NRD_ACT_SILU, .gated = true, .n_tokens = n,
                                    .inter = 14336, .act_dtype = NRD_DTYPE_BF16, .out = y_buf,
                                    .out_dtype = q ? NRD_DTYPE_F8_E4M3 : NRD_DTYPE_BF16,
                                    .out_row_scale = q ? scale : NULL};
@@ -496,7 +496,7 @@ static void all_rest(void)
         c.view = (nrd_batch_view){.n_tokens = n, .n_seqs = 1, .max_q_len = n, .max_ctx_len = MAX,
                                   .positions = d_iota, .token_seq = d_zeros, .q_start = d_zeros,
                                   .ctx_len = d_ctx, .block_table = d_iota, .block_table_stride = MAX / BT};
-        c.rope = (nrd_rope_kv_args){.size = sizeof c.rope, .batch = &c.view, .act_dtype = NRD_DTYPE_BF16,
+        c.rope = (nrd_rope_kv_args){.batch = &c.view, .act_dtype = NRD_DTYPE_BF16,
                                     .n_heads = 32, .rope = NRD_ROPE_NEOX, .rotary_dim = 128,
                                     .inv_freq = d_freq, .rope_scale = 1,
                                     .kv = {.base = cache, .dtype = NRD_DTYPE_BF16, .n_blocks = MAX / BT,
@@ -516,7 +516,7 @@ static void all_rest(void)
             snprintf(what, sizeof what, "rope_kv %d single tokens, f8 cache", n);
             row(what, measure(call_rope, &c, 32), (double)n * (6144 + 4096 + 1024) * 2, 0, 1);
         }
-        c.embed = (nrd_embed_args){.size = sizeof c.embed, .n_tokens = n, .hidden = 4096, .ids = d_iota,
+        c.embed = (nrd_embed_args){.n_tokens = n, .hidden = 4096, .ids = d_iota,
                                    .table = &c.table, .scale = 1, .out = y_buf,
                                    .out_dtype = NRD_DTYPE_BF16};
         snprintf(what, sizeof what, "embed %d tokens", n);
@@ -531,7 +531,7 @@ static void all_rest(void)
                                            .repetition_penalty = 1, .seed = rng(), .end_id = -1};
             }
             nrd_sample_row *d_rows = dev_put(rows, (size_t)n * sizeof *rows);
-            c.sample = (nrd_sample_args){.size = sizeof c.sample, .n_rows = n, .vocab = V, .logits = logits,
+            c.sample = (nrd_sample_args){.n_rows = n, .vocab = V, .logits = logits,
                                          .logits_stride = V, .rows = d_rows,
                                          .slot_tokens = (int32_t *)(void *)scale,
                                          .out_ids = (int32_t *)(void *)y_buf};

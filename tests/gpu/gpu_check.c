@@ -72,7 +72,7 @@ static void check_linear(nrd_dtype t, nrd_dtype y_t, int n, int n_parts, const i
                          bool bias, float softcap, bool deterministic)
 {
     test_weight w[4], b[4];
-    nrd_linear_args a = {.size = sizeof a, .n_tokens = n, .x_dtype = t, .n_parts = n_parts,
+    nrd_linear_args a = {.n_tokens = n, .x_dtype = t, .n_parts = n_parts,
                          .y_dtype = y_t, .softcap = softcap, .deterministic = deterministic};
     void *x = random_host(t, (size_t)n * (size_t)cols, 1.0f);
     float *xs = malloc((size_t)n * 4);
@@ -244,7 +244,7 @@ static double quantized_at(const quantized *q, const void *x, size_t token, int 
 
 static void check_quantized(const quantized *q, nrd_dtype y_t, int n, bool bias, float softcap, bool deterministic)
 {
-    nrd_linear_args a = {.size = sizeof a, .n_tokens = n, .x_dtype = NRD_DTYPE_BF16, .n_parts = q->n_parts,
+    nrd_linear_args a = {.n_tokens = n, .x_dtype = NRD_DTYPE_BF16, .n_parts = q->n_parts,
                          .y_dtype = y_t, .softcap = softcap, .deterministic = deterministic};
     const size_t total = (size_t)q->total, all = (size_t)n * total;
     void *x = random_host(NRD_DTYPE_BF16, (size_t)n * (size_t)q->cols, 1.0f);
@@ -374,7 +374,7 @@ static void check_deterministic(nrd_dtype t)
         weight_random(&w, t, ROWS, COLS, 1.0f, true);
     }
     void *dx = dev_put(x, (size_t)N * COLS * 2), *y = poisoned((size_t)N * ROWS * 4);
-    nrd_linear_args a = {.size = sizeof a, .n_tokens = N, .x = dx, .x_dtype = NRD_DTYPE_BF16,
+    nrd_linear_args a = {.n_tokens = N, .x = dx, .x_dtype = NRD_DTYPE_BF16,
                          .n_parts = 1, .w = {&w.dev}, .y = y, .y_dtype = NRD_DTYPE_F32,
                          .deterministic = true};
     OK(dev->ops->linear(st, &a));
@@ -418,7 +418,7 @@ static void check_norm(nrd_dtype t, nrd_dtype out_t, nrd_norm_kind kind, int n, 
     int32_t *d_ids = dev_put(row_ids, (size_t)n * 4);
     void *out = poisoned((size_t)n_out * (size_t)hidden * elem(out_t));
     float *scale = poisoned((size_t)n_out * 4);
-    nrd_norm_args a = {.size = sizeof a, .kind = kind, .eps = 1e-5f, .n_tokens = n, .hidden = hidden,
+    nrd_norm_args a = {.kind = kind, .eps = 1e-5f, .n_tokens = n, .hidden = hidden,
                        .delta = delta ? d_del : NULL, .delta_weight = post ? &dw.dev : NULL,
                        .residual = d_res, .weight = &w.dev,
                        .bias = kind == NRD_NORM_LAYER ? &b.dev : NULL, .row_ids = ids ? d_ids : NULL,
@@ -499,7 +499,7 @@ static void check_norm_alone(nrd_dtype t, nrd_dtype out_t, nrd_norm_kind kind, i
         float *scale = poisoned(N * 4);
         for (int r = 0; r < N; r += steps[k]) {
             const size_t at = (size_t)r * (size_t)hidden;
-            nrd_norm_args a = {.size = sizeof a, .kind = kind, .eps = 1e-5f, .hidden = hidden,
+            nrd_norm_args a = {.kind = kind, .eps = 1e-5f, .hidden = hidden,
                                .n_tokens = r + steps[k] < N ? steps[k] : N - r,
                                .delta = (char *)d_del + at * elem(t), .residual = d_res + at * elem(t),
                                .weight = &w.dev, .bias = kind == NRD_NORM_LAYER ? &b.dev : NULL,
@@ -583,7 +583,7 @@ static void check_act(nrd_dtype t, nrd_dtype out_t, nrd_act_kind kind, bool gate
     void *x = random_host(t, (size_t)n * width, 2.0f);
     void *dx = dev_put(x, (size_t)n * width * elem(t)), *out = poisoned(all * elem(out_t));
     float *scale = poisoned((size_t)n * 4);
-    nrd_act_args a = {.size = sizeof a, .kind = kind, .gated = gated, .n_tokens = n, .inter = inter,
+    nrd_act_args a = {.kind = kind, .gated = gated, .n_tokens = n, .inter = inter,
                       .x = dx, .act_dtype = t, .out = out, .out_dtype = out_t,
                       .out_row_scale = out_t == NRD_DTYPE_F8_E4M3 ? scale : NULL};
     double *want = malloc(all * sizeof *want);
@@ -665,7 +665,7 @@ static void check_embed(nrd_dtype t, nrd_dtype out_t, int n, int vocab, int hidd
     int32_t *d_slots = dev_put(slots, sizeof slots);
     const void **d_prompt = dev_put(prompt, (size_t)n * sizeof *prompt);
     void *out = poisoned((size_t)n * (size_t)hidden * elem(out_t));
-    nrd_embed_args a = {.size = sizeof a, .n_tokens = n, .hidden = hidden, .ids = d_ids,
+    nrd_embed_args a = {.n_tokens = n, .hidden = hidden, .ids = d_ids,
                         .slot_tokens = d_slots, .table = &table.dev, .scale = 3.0f,
                         .pos_table = pos ? &pt.dev : NULL, .positions = d_pos,
                         .prompt_table = prompts ? d_prompt : NULL, .out = out, .out_dtype = out_t};
@@ -717,7 +717,7 @@ static void check_formats(void)
         weight_up(&w, false);
         int32_t *d_ids = dev_put(ids, sizeof ids);
         void *out = poisoned(ROWS * COLS * 4);
-        nrd_embed_args a = {.size = sizeof a, .n_tokens = ROWS, .hidden = COLS, .ids = d_ids,
+        nrd_embed_args a = {.n_tokens = ROWS, .hidden = COLS, .ids = d_ids,
                             .table = &w.dev, .scale = 1.0f, .out = out, .out_dtype = NRD_DTYPE_F32};
         OK(dev->ops->embed(st, &a));
         float *got = fetch(NRD_DTYPE_F32, out, NULL, ROWS, COLS);
@@ -896,7 +896,7 @@ static void check_attention(const attn_case *c)
             view.single_ctx = c->single_ctx;
             view.prompt_pairs = c->prompt_pairs;
         }
-        nrd_rope_kv_args a = {.size = sizeof a, .batch = &view, .qkv = d_qkv, .act_dtype = c->act,
+        nrd_rope_kv_args a = {.batch = &view, .qkv = d_qkv, .act_dtype = c->act,
                               .n_heads = c->n_heads, .q_norm = c->qk_norm ? &qn.dev : NULL,
                               .k_norm = c->qk_norm ? &kn.dev : NULL, .norm_eps = 1e-6f, .rope = c->rope,
                               .rotary_dim = rot, .inv_freq = d_freq, .rope_scale = 1.0f, .kv = kv};
@@ -911,7 +911,7 @@ static void check_attention(const attn_case *c)
     const int cols = c->n_heads * c->hd;
     void *out = poisoned((size_t)n_tokens * (size_t)cols * elem(c->out));
     float *out_scale = poisoned((size_t)n_tokens * 4);
-    nrd_attention_args a = {.size = sizeof a, .batch = &view, .q = d_qkv, .q_stride = row, .out = out,
+    nrd_attention_args a = {.batch = &view, .q = d_qkv, .q_stride = row, .out = out,
                             .act_dtype = c->act, .out_dtype = c->out,
                             .out_row_scale = c->out == NRD_DTYPE_F8_E4M3 ? out_scale : NULL,
                             .n_heads = c->n_heads, .scale = scale, .softcap = c->softcap,
@@ -1188,7 +1188,7 @@ static void check_sample(int n_rows, int vocab, int kind)
     uint16_t *d_counts = dev_put(counts, (size_t)slots * (size_t)vocab * 2);
     float *d_lp = poisoned((size_t)n_rows * 4), *d_lpn = poisoned((size_t)n_rows * 4);
     float *d_top_lp = poisoned((size_t)n_rows * 16);
-    nrd_sample_args a = {.size = sizeof a, .n_rows = n_rows, .vocab = vocab, .logits = d_logits,
+    nrd_sample_args a = {.n_rows = n_rows, .vocab = vocab, .logits = d_logits,
                          .logits_stride = vocab, .rows = d_rows, .banned_ids = d_banned,
                          .counts = d_counts, .slot_tokens = d_slots, .out_ids = d_ids,
                          .out_logprob = d_lp, .out_logprob_norm = d_lpn, .n_top = n_top,
@@ -1295,7 +1295,7 @@ static void check_sample(int n_rows, int vocab, int kind)
         list[i] = rnd(0, vocab < 50 ? vocab - 1 : 49);
     }
     int32_t *d_list = dev_put(list, sizeof list);
-    nrd_counts_args ca = {.size = sizeof ca, .slot = 1, .vocab = vocab, .n = N, .ids = d_list,
+    nrd_counts_args ca = {.slot = 1, .vocab = vocab, .n = N, .ids = d_list,
                           .counts = d_counts};
     OK(dev->ops->counts(st, &ca));
     dev_get(after, d_counts, (size_t)slots * (size_t)vocab * 2);
@@ -1344,7 +1344,7 @@ static void check_copy_blocks(void)
         pairs[2 * i + 1] = BLOCKS - 1 - i;
         memcpy(a + (size_t)(BLOCKS - 1 - i) * bytes, a + (size_t)i * bytes, bytes);
     }
-    nrd_copy_blocks_args ca = {.size = sizeof ca, .n_layers = 1, .n_pairs = PAIRS, .src = &kv, .dst = &kv,
+    nrd_copy_blocks_args ca = {.n_layers = 1, .n_pairs = PAIRS, .src = &kv, .dst = &kv,
                                .pairs = pairs};
     OK(dev->ops->copy_blocks(st, &ca));
     dev_get(b, d, bytes * BLOCKS);
@@ -1396,10 +1396,10 @@ static void check_graph(void)
                 OK(dev->ops->graph_begin(st));
             }
             for (int i = 0; i < LAYERS; i++) {
-                nrd_norm_args na = {.size = sizeof na, .eps = 1e-5f, .n_tokens = N, .hidden = H,
+                nrd_norm_args na = {.eps = 1e-5f, .n_tokens = N, .hidden = H,
                                     .delta = i ? y : NULL, .residual = res, .weight = &norm.dev, .out = h,
                                     .out_dtype = NRD_DTYPE_BF16, .act_dtype = NRD_DTYPE_BF16};
-                nrd_linear_args la = {.size = sizeof la, .n_tokens = N, .x = h, .x_dtype = NRD_DTYPE_BF16,
+                nrd_linear_args la = {.n_tokens = N, .x = h, .x_dtype = NRD_DTYPE_BF16,
                                       .n_parts = 1, .w = {&w[i].dev}, .y = y, .y_dtype = NRD_DTYPE_BF16};
                 OK(dev->ops->norm(st, &na));
                 OK(dev->ops->linear(st, &la));

@@ -52,8 +52,8 @@ static float *floats(int64_t n)
 
 static void limits(void)
 {
-    nrd_device_info info = {.size = sizeof info};
-    nrd_device_limits most = {.size = sizeof most};
+    nrd_device_info info;
+    nrd_device_limits most;
 
     dev->ops->get_info(dev, &info);
     die(dev->ops->limits(dev, &most));
@@ -154,7 +154,7 @@ static void bench_linear(nrd_dtype t, int64_t rows, int64_t cols, const int32_t 
         b.w[i].layout = layout;
         b.w[i].data_bytes = bytes;
     }
-    b.a = (nrd_linear_args){.size = sizeof b.a, .n_parts = 1, .y = y, .y_dtype = NRD_DTYPE_F32};
+    b.a = (nrd_linear_args){.n_parts = 1, .y = y, .y_dtype = NRD_DTYPE_F32};
     b.a.x_dtype = dev->ops->linear_input(dev, &b.w[0], NRD_DTYPE_F32, &row_bytes, &row_scale);
     uint8_t *xq = nrd_aligned_zalloc(64, row_bytes * 512 + 64);
     for (int i = 0; i < 512; i++) {
@@ -229,9 +229,9 @@ static void bench_attention(int32_t heads, int32_t n_kv, int32_t dim, int32_t n_
     }
     attn_bench b = {.view = {n, n_seqs, q_len, ctx, pos, seq, q_start, ctx_len, table, per, NULL, 0, 0, 0, 0}};
     nrd_kv_layer kv = {base, NRD_DTYPE_F16, per * n_seqs, bt, n_kv, dim, 1, 1};
-    b.a = (nrd_attention_args){.size = sizeof b.a, .batch = &b.view, .q = q, .q_stride = width, .out = out, .act_dtype = NRD_DTYPE_F32,
+    b.a = (nrd_attention_args){.batch = &b.view, .q = q, .q_stride = width, .out = out, .act_dtype = NRD_DTYPE_F32,
                                .out_dtype = NRD_DTYPE_F32, .n_heads = heads, .scale = 0.125f, .kv = kv};
-    b.r = (nrd_rope_kv_args){.size = sizeof b.r, .batch = &b.view, .qkv = q, .act_dtype = NRD_DTYPE_F32, .n_heads = heads,
+    b.r = (nrd_rope_kv_args){.batch = &b.view, .qkv = q, .act_dtype = NRD_DTYPE_F32, .n_heads = heads,
                              .rope = NRD_ROPE_NEOX, .rotary_dim = dim, .inv_freq = inv, .rope_scale = 1, .kv = kv};
     double pairs = 0;
     for (int32_t k = 0; k < n; k++) {
@@ -269,9 +269,9 @@ static void bench_rows(int32_t n, int32_t hidden, int32_t inter)
     float *w = floats(hidden), *res = floats((int64_t)n * hidden), *delta = floats((int64_t)n * hidden), *x = floats((int64_t)n * 2 * inter);
     void *out = nrd_aligned_zalloc(64, nrd_act_q8_row_bytes(inter > hidden ? inter : hidden) * (size_t)n);
     nrd_weight weight = {.dtype = NRD_DTYPE_F32, .rows = hidden, .cols = 1, .data = w, .scale = 1, .data_bytes = (uint64_t)hidden * 4};
-    nrd_norm_args a = {.size = sizeof a, .eps = 1e-5f, .n_tokens = n, .hidden = hidden, .delta = delta, .residual = res, .weight = &weight,
+    nrd_norm_args a = {.eps = 1e-5f, .n_tokens = n, .hidden = hidden, .delta = delta, .residual = res, .weight = &weight,
                        .out = out, .out_dtype = NRD_DTYPE_ACT_Q8, .act_dtype = NRD_DTYPE_F32};
-    nrd_act_args g = {.size = sizeof g, .kind = NRD_ACT_SILU, .gated = true, .n_tokens = n, .inter = inter, .x = x,
+    nrd_act_args g = {.kind = NRD_ACT_SILU, .gated = true, .n_tokens = n, .inter = inter, .x = x,
                       .act_dtype = NRD_DTYPE_F32, .out = out, .out_dtype = NRD_DTYPE_ACT_Q8};
     memset(delta, 0, (size_t)n * (size_t)hidden * 4);
     double sn = time_op(enqueue_norm, &a), sa = time_op(enqueue_act, &g);
@@ -298,7 +298,7 @@ static void bench_sample(int32_t vocab)
         {"top-k 50, top-p 0.95", {.temperature = 0.8f, .top_k = 50, .top_p = 0.95f, .repetition_penalty = 1}},
     };
     for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
-        nrd_sample_args a = {.size = sizeof a, .n_rows = 1, .vocab = vocab, .logits = logits, .rows = &kinds[k].row,
+        nrd_sample_args a = {.n_rows = 1, .vocab = vocab, .logits = logits, .rows = &kinds[k].row,
                              .slot_tokens = &slot, .out_ids = &id};
         double s = time_op(enqueue_sample, &a);
         printf("  %-22s vocabulary %6d: %7.1f us, %.1f GB/s\n", kinds[k].name, vocab, s * 1e6, vocab * 4.0 / s * 1e-9);
@@ -367,9 +367,9 @@ static void bench_head(nrd_dtype t, int32_t vocab, int64_t cols)
             }
             for (int round = 0; round < 8; round++) { /* by turns */
                 head_bench b = {.fused = round % 2};
-                b.l = (nrd_linear_args){.size = sizeof b.l, .n_tokens = n, .x = xq, .x_dtype = in, .n_parts = 1, .w = {&w},
+                b.l = (nrd_linear_args){.n_tokens = n, .x = xq, .x_dtype = in, .n_parts = 1, .w = {&w},
                                         .y = y, .y_dtype = NRD_DTYPE_F32};
-                b.a = (nrd_sample_args){.size = sizeof b.a, .n_rows = n, .vocab = vocab, .logits = y, .rows = rows,
+                b.a = (nrd_sample_args){.n_rows = n, .vocab = vocab, .logits = y, .rows = rows,
                                         .slot_tokens = slots, .out_ids = ids};
                 double sec = time_op(enqueue_head, &b);
                 best[round % 2] = sec < best[round % 2] ? sec : best[round % 2];
@@ -389,7 +389,7 @@ int main(int argc, char **argv)
     static const nrd_dtype types[] = {NRD_DTYPE_Q4_0, NRD_DTYPE_Q4_1, NRD_DTYPE_Q5_0, NRD_DTYPE_Q8_0, NRD_DTYPE_I8, NRD_DTYPE_BF16, NRD_DTYPE_F16};
     static const nrd_dtype k_types[] = {NRD_DTYPE_Q2_K, NRD_DTYPE_Q3_K, NRD_DTYPE_Q4_K, NRD_DTYPE_Q5_K, NRD_DTYPE_Q6_K};
     const char *what = argc > 1 ? argv[1] : "all";
-    nrd_device_config config = {.size = sizeof config, .isa = argc > 2 ? argv[2] : "", .world_size = 1};
+    nrd_device_config config = {.isa = argc > 2 ? argv[2] : ""};
     long long threads = 0;
 
     if (argc > 3 && nrd_parse_i64(argv[3], &threads)) {

@@ -86,7 +86,7 @@ static int open_targets(void **state)
             continue;
         }
         for (int threads = 1; threads <= 3; threads += 2) {
-            nrd_device_config config = {.size = sizeof config, .n_threads = threads, .isa = isas[i], .world_size = 1};
+            nrd_device_config config = {.n_threads = threads, .isa = isas[i]};
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
             bool is_narrow = strcmp(isas[i], "generic") == 0 || strcmp(isas[i], "avx2") == 0;
             if (threads > 1 && is_narrow) { /* slow there; the wide forms keep both */
@@ -286,7 +286,7 @@ static void linear_case(nrd_dtype t, int64_t rows, int64_t cols, int32_t n, bool
     for (int32_t i = 0; i < n; i++) {
         nrd_act_q8_quantize(x + (int64_t)i * cols, cols, xq + (size_t)i * q8_row);
     }
-    nrd_linear_args a = {.size = sizeof a, .n_tokens = n, .n_parts = 1, .softcap = softcap, .y_dtype = NRD_DTYPE_F32};
+    nrd_linear_args a = {.n_tokens = n, .n_parts = 1, .softcap = softcap, .y_dtype = NRD_DTYPE_F32};
     a.x = quant ? (void *)xq : (void *)x; /* the definition for quantized weights: quantized input */
     a.x_dtype = quant ? NRD_DTYPE_ACT_Q8 : NRD_DTYPE_F32;
     a.w[0] = &w;
@@ -426,7 +426,7 @@ static void test_norm_matches_the_reference(void **state)
             int32_t n_out = sel ? n_rows : n;
             size_t bytes = nrd_row_bytes(out_t, h) * (size_t)(n + 1);
             void *o1 = nrd_aligned_zalloc(64, bytes), *o2 = nrd_aligned_zalloc(64, bytes);
-            nrd_norm_args a = {.size = sizeof a, .kind = k % 4 == 3 ? NRD_NORM_LAYER : NRD_NORM_RMS, .eps = 1e-5f,
+            nrd_norm_args a = {.kind = k % 4 == 3 ? NRD_NORM_LAYER : NRD_NORM_RMS, .eps = 1e-5f,
                                .n_tokens = n, .hidden = h, .delta = k % 7 < 5 ? delta : NULL,
                                .delta_weight = k % 7 < 2 ? &dw : NULL, .residual = res, .weight = k % 11 == 10 ? NULL : &wt,
                                .bias = k % 4 == 3 ? &bias : NULL, .row_ids = sel ? ids : NULL, .n_rows = n_rows, .out = o1,
@@ -463,7 +463,7 @@ static void test_act_matches_the_reference(void **state)
             size_t bytes = nrd_row_bytes(out_t, inter) * (size_t)(n + 1);
             void *o1 = nrd_aligned_zalloc(64, bytes), *o2 = nrd_aligned_zalloc(64, bytes);
             float *f1 = rnd_floats((int64_t)n * inter, 1), *f2 = rnd_floats((int64_t)n * inter, 1);
-            nrd_act_args a = {.size = sizeof a, .kind = (nrd_act_kind)(k % 6), .gated = gated, .n_tokens = n, .inter = inter,
+            nrd_act_args a = {.kind = (nrd_act_kind)(k % 6), .gated = gated, .n_tokens = n, .inter = inter,
                               .x = x, .act_dtype = NRD_DTYPE_F32, .out = o1, .out_dtype = out_t};
             ok(nrd_act_check(&a));
             nrd_act_ref(&a);
@@ -499,7 +499,7 @@ static void test_embed_matches_the_reference(void **state)
             }
             ok(targets[i].dev->ops->weight_load(targets[i].s, &table, k % 2, &used, &owned));
             float *o1 = rnd_floats((int64_t)n * h, 1), *o2 = rnd_floats((int64_t)n * h, 1);
-            nrd_embed_args a = {.size = sizeof a, .n_tokens = n, .hidden = h, .ids = ids, .slot_tokens = slots, .table = &table,
+            nrd_embed_args a = {.n_tokens = n, .hidden = h, .ids = ids, .slot_tokens = slots, .table = &table,
                                 .scale = k % 3 ? 1.0f : 3.5f, .pos_table = k % 4 ? NULL : &pos, .positions = positions,
                                 .prompt_table = k % 2 ? prompts : NULL, .out = o1, .out_dtype = NRD_DTYPE_F32};
             ok(nrd_embed_check(&a));
@@ -610,7 +610,7 @@ static void attention_case(const attn_case *p, int i, worst *w_rope, worst *w_at
     }
     nrd_batch_view view = {n, p->n_seqs, max_q, max_ctx, positions, token_seq, q_start, ctx, table, stride,
                            p->tree ? mask : NULL, words, 0, 0, 0};
-    nrd_rope_kv_args r = {.size = sizeof r, .batch = &view, .qkv = qkv1, .act_dtype = NRD_DTYPE_F32, .n_heads = p->n_heads,
+    nrd_rope_kv_args r = {.batch = &view, .qkv = qkv1, .act_dtype = NRD_DTYPE_F32, .n_heads = p->n_heads,
                           .q_norm = p->norms ? &qn : NULL, .k_norm = p->norms ? &kn : NULL, .norm_eps = 1e-6f, .rope = p->rope,
                           .rotary_dim = p->dim % 32 ? p->dim : p->dim - 8, .inv_freq = inv, .rope_scale = 1.1f, .kv = kv};
     ok(nrd_rope_kv_check(&r));
@@ -620,7 +620,7 @@ static void attention_case(const attn_case *p, int i, worst *w_rope, worst *w_at
     ok(ops->rope_kv(targets[i].s, &r));
     size_t out_bytes = nrd_row_bytes(p->out_dtype, width) * (size_t)n;
     void *o1 = nrd_aligned_zalloc(64, out_bytes), *o2 = nrd_aligned_zalloc(64, out_bytes);
-    nrd_attention_args a = {.size = sizeof a, .batch = &view, .q = qkv1, .q_stride = row, .out = o1, .act_dtype = NRD_DTYPE_F32,
+    nrd_attention_args a = {.batch = &view, .q = qkv1, .q_stride = row, .out = o1, .act_dtype = NRD_DTYPE_F32,
                             .out_dtype = p->out_dtype, .n_heads = p->n_heads, .scale = 1.0f / sqrtf((float)p->dim),
                             .softcap = p->softcap, .window = p->window, .n_sink = p->n_sink, .kv = kv};
     ok(nrd_attention_check(&a));
@@ -728,7 +728,7 @@ static void shared_case(int i, nrd_dtype kv_dtype, int32_t n_heads, int32_t n_kv
     int64_t width = (int64_t)n_heads * dim;
     float *q = rnd_floats(n * width, 1), *out = rnd_floats(n * width, 1), *alone = rnd_floats(4 * width, 1);
     nrd_batch_view view = {n, n_seqs, 3, most, positions, token_seq, q_start, ctx, table, stride, NULL, 0, 0, 0, 0};
-    nrd_attention_args a = {.size = sizeof a, .batch = &view, .q = q, .q_stride = width, .out = out, .act_dtype = NRD_DTYPE_F32,
+    nrd_attention_args a = {.batch = &view, .q = q, .q_stride = width, .out = out, .act_dtype = NRD_DTYPE_F32,
                             .out_dtype = NRD_DTYPE_F32, .n_heads = n_heads, .scale = 0.1f, .softcap = softcap,
                             .kv = {pool, kv_dtype, next, bt, n_kv, dim, 0.03f, 0.04f}};
     ok(ops->attention(targets[i].s, &a));
@@ -803,7 +803,7 @@ static void test_sample_chooses_as_the_reference(void **state)
                     .banned_start = 0, .n_banned = rnd() % 2 ? 3 : 0, .n_suppress_end = rnd() % 2, .end_id = rnd_in(-1, vocab - 1),
                     .bias = rnd() % 3 ? NULL : bias, .mask = rnd() % 3 ? NULL : mask};
             }
-            nrd_sample_args a = {.size = sizeof a, .n_rows = n, .vocab = vocab, .logits = logits, .rows = rows, .banned_ids = banned,
+            nrd_sample_args a = {.n_rows = n, .vocab = vocab, .logits = logits, .rows = rows, .banned_ids = banned,
                                  .counts = counts1, .slot_tokens = slots1, .out_ids = id1, .out_logprob = lp1, .out_logprob_norm = ln1,
                                  .n_top = n_top, .out_top_ids = t1, .out_top_logprobs = tl1};
             ok(nrd_sample_check(&a));
@@ -913,10 +913,10 @@ static void fused_case(int k)
     for (int32_t i = 0; i < n; i++) {
         kept = kept && (row[i].temperature <= 0 || row[i].top_k == 1 || row[i].top_k < vocab);
     }
-    nrd_linear_args l = {.size = sizeof l, .n_tokens = n, .x = x, .x_dtype = NRD_DTYPE_F32, .n_parts = 1, .w = {&used},
+    nrd_linear_args l = {.n_tokens = n, .x = x, .x_dtype = NRD_DTYPE_F32, .n_parts = 1, .w = {&used},
                          .bias = {ties || k % 7 == 6 ? &b : NULL}, .y = y, .y_dtype = NRD_DTYPE_F32,
                          .softcap = k % 4 == 2 ? 2.0f : 0};
-    nrd_sample_args a = {.size = sizeof a, .n_rows = n, .vocab = vocab, .logits = y, .logits_stride = rows, .rows = row,
+    nrd_sample_args a = {.n_rows = n, .vocab = vocab, .logits = y, .logits_stride = rows, .rows = row,
                          .banned_ids = banned, .n_top = n_top, .out_top_ids = top_ids, .out_top_logprobs = top_lp};
     for (const target *t = targets; t < targets + n_targets; t++) {
         for (int32_t j = 0; j < n * vocab; j++) {

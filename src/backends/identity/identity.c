@@ -40,7 +40,7 @@ typedef struct identity {
 static TRITONSERVER_Error *to_core(nrd_error *err)
 {
     TRITONSERVER_Error *e =
-        err ? TRITONSERVER_ErrorNew((TRITONSERVER_Error_Code)nrd_error_get_code(err),
+        err ? TRITONSERVER_ErrorNew((TRITONSERVER_Error_Code)nrd_error_triton_code(err),
                                     nrd_error_message(err))
             : NULL;
     nrd_error_free(err);

@@ -28,7 +28,7 @@ TRITONSERVER_Error *nrd_tb_error(nrd_error *err)
     if (!err) {
         return NULL;
     }
-    TRITONSERVER_Error *out = TRITONSERVER_ErrorNew((TRITONSERVER_Error_Code)nrd_error_get_code(err),
+    TRITONSERVER_Error *out = TRITONSERVER_ErrorNew((TRITONSERVER_Error_Code)nrd_error_triton_code(err),
                                                     nrd_error_message(err));
     nrd_error_free(err);
     return out;

@@ -155,12 +155,10 @@ static void cpu_get_info(nrd_device *dev, nrd_device_info *info)
 {
     nrd_cpu *cpu = cpu_of(dev);
     nrd_device_info full = {0};
-    uint32_t size = info->size && info->size < sizeof full ? info->size : (uint32_t)sizeof full;
     long page = sysconf(_SC_PAGESIZE), pages = sysconf(_SC_PHYS_PAGES), free_pages = sysconf(_SC_AVPHYS_PAGES);
     FILE *f = fopen("/proc/meminfo", "re");
     char line[128];
 
-    full.size = size;
     full.n_threads = nrd_pool_size(cpu->threads);
     snprintf(full.name, sizeof full.name, "cpu: %s, %d thread%s", cpu->k->name, full.n_threads,
              full.n_threads == 1 ? "" : "s");
@@ -178,7 +176,7 @@ static void cpu_get_info(nrd_device *dev, nrd_device_info *info)
     if (f) {
         fclose(f);
     }
-    memcpy(info, &full, size);
+    *info = full;
 }
 
 /* ---- streams ---- */
@@ -337,19 +335,12 @@ static nrd_error *commit(nrd_stream *s, nrd_cpu_cmd *c)
     return NULL;
 }
 
-/* Copies no more than the caller says it has, never more than we know. */
-#define TAKE_ARGS(c, field, a)                                                                     \
-    do {                                                                                           \
-        size_t n_ = (a)->size && (a)->size < sizeof *(a) ? (a)->size : sizeof *(a);                \
-        memcpy(&(c)->u.field, (a), n_);                                                            \
-    } while (0)
-
 #define ENQUEUE(field, view_line)                                                                  \
     static nrd_error *cpu_##field(nrd_stream *s, const nrd_##field##_args *a)                      \
     {                                                                                              \
         nrd_cpu_cmd *c;                                                                            \
         NRD_TRY(new_command(s, &c));                                                               \
-        TAKE_ARGS(c, field, a);                                                                    \
+        c->u.field = *a;                                                                    \
         NRD_TRY(nrd_##field##_check(&c->u.field));                                                 \
         view_line;                                                                                 \
         NRD_TRY(nrd_##field##_cpu(c, nrd_pool_size(s->dev->threads)));                             \
@@ -375,8 +366,8 @@ static nrd_error *cpu_linear_sample(nrd_stream *s, const nrd_linear_args *l, con
     bool fits = false;
 
     NRD_TRY(new_command(s, &c));
-    TAKE_ARGS(c, linear_sample.linear, l);
-    TAKE_ARGS(c, linear_sample.sample, a);
+    c->u.linear_sample.linear = *l;
+    c->u.linear_sample.sample = *a;
     NRD_TRY(nrd_linear_sample_check(&c->u.linear_sample.linear, &c->u.linear_sample.sample));
     NRD_TRY(nrd_linear_sample_cpu(c, nrd_pool_size(s->dev->threads), &fits));
     if (fits) {
@@ -389,10 +380,9 @@ static nrd_error *cpu_linear_sample(nrd_stream *s, const nrd_linear_args *l, con
 /* Who shares blocks is found out once for all layers of a step. */
 static nrd_error *cpu_attention(nrd_stream *s, const nrd_attention_args *args)
 {
-    nrd_attention_args a = {0};
+    nrd_attention_args a = *args;
     nrd_cpu_cmd *c;
 
-    memcpy(&a, args, args->size && args->size < sizeof a ? args->size : sizeof a);
     NRD_TRY(nrd_attention_check(&a));
     bool shares = nrd_attention_cpu_shares(&a, nrd_pool_size(s->dev->threads));
     if (s->n == MAX_COMMANDS) { /* here, so that new_command does not empty the list */
@@ -473,10 +463,9 @@ static void *arena_copy(nrd_stream *s, const void *src, size_t bytes)
 
 static nrd_error *cpu_copy_blocks(nrd_stream *s, const nrd_copy_blocks_args *a)
 {
-    nrd_copy_blocks_args args = {0};
+    nrd_copy_blocks_args args = *a;
     nrd_cpu_cmd *c;
 
-    memcpy(&args, a, a->size && a->size < sizeof args ? a->size : sizeof args);
     NRD_TRY(nrd_copy_blocks_check(&args));
     size_t layers = (size_t)args.n_layers * sizeof *args.src, pairs = (size_t)args.n_pairs * 8;
     if (2 * layers + pairs + 48 > ARENA_BYTES) { /* too many to keep: now, in order */
@@ -635,8 +624,6 @@ static void cpu_close(nrd_device *dev)
 }
 
 static const nrd_device_ops ops = {
-    .size = sizeof ops,
-    .abi = NRD_DEVICE_ABI,
     .close = cpu_close,
     .get_info = cpu_get_info,
     .alloc = cpu_alloc,
@@ -678,9 +665,6 @@ nrd_error *nrd_cpu_open(nrd_device **out, const nrd_device_config *config)
     nrd_cpu *cpu = NULL;
 
     *out = NULL;
-    if (config->world_size > 1) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "cpu: one rank only, %d asked for", config->world_size);
-    }
     if (config->n_threads < 0 || config->n_threads > 1024) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "cpu: n_threads must be 0 to 1024, got %d", config->n_threads);
     }

@@ -1,7 +1,7 @@
 /* cuda.cu - the plug-in: opens a GPU, or says in one line why it cannot. */
 #include "device/cuda/cuda_dev.cuh"
 #include "device/cuda/kv_layout.cuh"
-#include "nereid/device_layout.h"
+#include "device/plugin/plugin.h"
 
 #include <cstddef>
 #include <cstdio>
@@ -27,7 +27,6 @@ static void dev_info(nrd_device *d, nrd_device_info *info)
     cuda_device *dev = (cuda_device *)d;
     size_t left = 0, total = 0;
     nrd_device_info full = {};
-    const uint32_t size = info->size ? info->size : (uint32_t)sizeof full;
 
     (void)cudaSetDevice(dev->id);
     (void)cudaMemGetInfo(&left, &total);
@@ -38,8 +37,7 @@ static void dev_info(nrd_device *d, nrd_device_info *info)
     full.mem_total_bytes = total;
     full.mem_free_bytes = left;
     full.n_threads = dev->n_sm;
-    full.size = size < sizeof full ? size : (uint32_t)sizeof full;
-    memcpy(info, &full, full.size);
+    *info = full;
 }
 
 static size_t kv_block_bytes(nrd_device *d, nrd_dtype dtype, int32_t block_tokens,
@@ -119,15 +117,12 @@ static nrd_error *open_checked(const nrd_device_config *config, cuda_device *dev
                                                   cudaEnableDefault, &found));
         dev->encode = found == cudaDriverEntryPointSuccess ? (tensor_map_encode_fn)fn : NULL;
     }
-    const bool has_cache = config->size >= offsetof(nrd_device_config, timing_cache) + sizeof(char *);
-    dev->lt = lt_open(has_cache ? config->timing_cache : NULL, dev->name, &dev->lt_why);
+    dev->lt = lt_open(config->timing_cache, dev->name, &dev->lt_why);
     return NULL;
 }
 
 static void fill_ops(nrd_device_ops *ops)
 {
-    ops->size = sizeof *ops;
-    ops->abi = NRD_DEVICE_ABI;
     ops->close = dev_close;
     ops->get_info = dev_info;
     ops->alloc = pool_alloc;
@@ -148,15 +143,11 @@ static void fill_ops(nrd_device_ops *ops)
     weight_fill_ops(ops);
 }
 
-extern "C" __attribute__((visibility("default"))) nrd_error *
-nrd_device_plugin(const nrd_device_config *config, nrd_device **out)
+nrd_error *nrd_device_plugin(const nrd_device_host *host, const nrd_device_config *config,
+                             nrd_device **out)
 {
     *out = NULL;
-    if (config->world_size > 1) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED,
-                          "cuda: %d ranks asked for; this plug-in has no collectives yet",
-                          config->world_size);
-    }
+    nrd_plugin_host(host);
     cuda_device *dev = new (std::nothrow) cuda_device();
     if (!dev) {
         return nrd_error_no_memory();
@@ -170,9 +161,4 @@ nrd_device_plugin(const nrd_device_config *config, nrd_device **out)
     dev->base.ops = &dev->ops;
     *out = &dev->base;
     return NULL;
-}
-
-uint64_t nrd_device_plugin_layout(void)
-{
-    return nrd_device_layout();
 }

@@ -140,7 +140,6 @@ nrd_error *dev_limits(nrd_device *d, nrd_device_limits *out)
     nrd_device_limits full = {};
     limit_run r = {};
     void *p = NULL;
-    const uint32_t size = out->size ? out->size : (uint32_t)sizeof full;
 
     NRD_TRY(d->ops->stream_new(d, &r.s));
     nrd_error *err = pool_alloc(d, &p, NRD_MEM_DEVICE,
@@ -152,7 +151,6 @@ nrd_error *dev_limits(nrd_device *d, nrd_device_limits *out)
     pool_free(d, NRD_MEM_DEVICE, p);
     d->ops->stream_free(r.s);
     NRD_TRY(err);
-    full.size = size < sizeof full ? size : (uint32_t)sizeof full;
-    memcpy(out, &full, full.size);
+    *out = full;
     return NULL;
 }

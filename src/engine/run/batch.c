@@ -88,7 +88,7 @@ static nrd_error *alloc_masks(nrd_batch *b, size_t cap)
 
 nrd_error *nrd_batch_init(nrd_batch *b, nrd_device *dev, const nrd_batch_limits *lim)
 {
-    nrd_device_info info = {.size = sizeof info};
+    nrd_device_info info;
     void *p = NULL;
 
     *b = (nrd_batch){.dev = dev, .lim = *lim};

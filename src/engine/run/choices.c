@@ -105,7 +105,6 @@ nrd_error *nrd_run_init_counts(nrd_runner *r, const nrd_plan_entry *e)
         tokens = r->count_ids;
     }
     nrd_counts_args a = {
-        .size = sizeof a,
         .slot = e->slot,
         .vocab = r->spec->vocab,
         .n = n,
@@ -118,7 +117,6 @@ nrd_error *nrd_run_init_counts(nrd_runner *r, const nrd_plan_entry *e)
 static nrd_sample_args choice_args(const nrd_runner *r, const nrd_batch *b, const nrd_outputs *o)
 {
     return (nrd_sample_args){
-        .size = sizeof(nrd_sample_args),
         .n_rows = b->n_rows,
         .vocab = r->spec->vocab,
         .logits = r->logits,
@@ -147,8 +145,7 @@ nrd_error *nrd_run_choose(nrd_runner *r, const nrd_batch *b, const nrd_outputs *
 bool nrd_run_only_chosen(const nrd_runner *r, const nrd_plan *p, const nrd_batch *b)
 {
     const nrd_device_ops *ops = r->dev->ops;
-    if (ops->size < offsetof(nrd_device_ops, linear_sample) + sizeof(void *) ||
-        !ops->linear_sample || b->masks_pending) {
+    if (!ops->linear_sample || b->masks_pending) {
         return false;
     }
     for (int32_t i = 0; i < p->n_entries; i++) {

@@ -6,7 +6,6 @@ nrd_linear_args nrd_run_product_args(const nrd_runner *r, const nrd_product *p, 
                                      int32_t n_tokens, void *y, nrd_dtype y_dtype, float softcap)
 {
     nrd_linear_args a = {
-        .size = sizeof a,
         .n_tokens = n_tokens,
         .x = x,
         .x_dtype = p->in_dtype,
@@ -36,7 +35,6 @@ nrd_error *nrd_run_norm(nrd_runner *r, int32_t n_tokens, bool has_delta,
 {
     const nrd_model_spec *m = r->spec;
     nrd_norm_args a = {
-        .size = sizeof a,
         .kind = r->spec->norm,
         .eps = r->spec->norm_eps,
         .n_tokens = n_tokens,
@@ -67,7 +65,6 @@ static nrd_error *attention(nrd_runner *r, const nrd_batch_view *v, int32_t laye
     bool local = m->layer_is_sliding[layer] && m->rope_local.kind != NRD_ROPE_NONE;
     const nrd_rope_spec *rope = local ? &m->rope_local : &m->rope;
     nrd_rope_kv_args k = {
-        .size = sizeof k,
         .batch = v,
         .qkv = r->qkv,
         .act_dtype = r->act,
@@ -90,7 +87,6 @@ static nrd_error *attention(nrd_runner *r, const nrd_batch_view *v, int32_t laye
                              nrd_run_bytes(2.0 * m->n_kv_heads * m->head_dim, r->kv_dtype),
                          0));
     nrd_attention_args a = {
-        .size = sizeof a,
         .batch = v,
         .q = r->qkv,
         .q_stride = (int64_t)(m->n_heads + 2 * m->n_kv_heads) * m->head_dim,
@@ -116,7 +112,6 @@ static nrd_error *mlp(nrd_runner *r, const nrd_layer *y, int32_t n_tokens)
     NRD_TRY(nrd_run_product(r, &y->up, r->normed, n_tokens, r->up, r->act, 0));
     NRD_TRY(nrd_run_mark_product(r, NRD_PROFILE_UP, &y->up, n_tokens, r->act));
     nrd_act_args a = {
-        .size = sizeof a,
         .kind = m->act,
         .gated = m->gated_mlp,
         .n_tokens = n_tokens,
@@ -141,7 +136,6 @@ nrd_error *nrd_run_layers(nrd_runner *r, const nrd_batch *b)
     const nrd_model_spec *m = r->spec;
     int32_t n = b->view.n_tokens;
     nrd_embed_args e = {
-        .size = sizeof e,
         .n_tokens = n,
         .hidden = m->hidden,
         .ids = b->ids,

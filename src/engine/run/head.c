@@ -24,7 +24,6 @@ static nrd_error *states(nrd_runner *r, int32_t n_tokens, bool has_delta, int32_
 {
     const nrd_layer *last = &r->w.layers[r->spec->n_layers - 1];
     nrd_norm_args a = {
-        .size = sizeof a,
         .kind = r->spec->norm,
         .eps = r->spec->norm_eps,
         .n_tokens = n_tokens,

@@ -100,7 +100,6 @@ nrd_error *nrd_run_copy_blocks(nrd_runner *r, const nrd_plan *p)
             pairs[n++][1] = dst;
         }
         nrd_copy_blocks_args a = {
-            .size = sizeof a,
             .n_layers = r->spec->n_layers,
             .n_pairs = n,
             .src = from_host ? r->kv_host_layers : r->kv_layers,

@@ -81,15 +81,13 @@ static nrd_error *between(nrd_profile *p, const moment *from, const moment *to, 
 nrd_error *nrd_profile_new(nrd_profile **out, nrd_device *dev, nrd_stream *s, int32_t every,
                            int32_t max_marks, int32_t max_spans)
 {
-    nrd_device_info info = {.size = sizeof info};
+    nrd_device_info info;
     nrd_error *err = NULL;
     nrd_profile *p = NULL;
 
     *out = NULL;
     dev->ops->get_info(dev, &info);
-    if (!info.host_is_device &&
-        (dev->ops->size < offsetof(nrd_device_ops, event_elapsed) + sizeof(void *) ||
-         !dev->ops->event_elapsed)) {
+    if (!info.host_is_device && !dev->ops->event_elapsed) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s cannot time its operations", info.name);
     }
     NRD_NEW_GOTO(p, 1, err, fail);

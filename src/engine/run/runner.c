@@ -48,7 +48,7 @@ static nrd_error *init(nrd_runner *r)
     const nrd_device_ops *ops = r->dev->ops;
     const nrd_model_spec *m = r->spec;
     const nrd_build_limits *lim = nrd_engine_limits(r->engine);
-    nrd_device_info info = {.size = sizeof info};
+    nrd_device_info info;
 
     ops->get_info(r->dev, &info);
     r->shared = info.host_is_device;

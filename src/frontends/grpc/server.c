@@ -31,6 +31,7 @@ static grpc_status_code status_of(nrd_error_code code)
     case NRD_ERR_INVALID_ARG:
         return GRPC_STATUS_INVALID_ARGUMENT;
     case NRD_ERR_UNAVAILABLE:
+    case NRD_ERR_NO_MEMORY:
         return GRPC_STATUS_UNAVAILABLE;
     case NRD_ERR_UNSUPPORTED:
         return GRPC_STATUS_UNIMPLEMENTED;

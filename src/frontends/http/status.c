@@ -13,6 +13,7 @@ int nrd_http_status(nrd_error_code code)
     case NRD_ERR_NOT_FOUND:
         return 404;
     case NRD_ERR_UNAVAILABLE:
+    case NRD_ERR_NO_MEMORY:
         return 503;
     case NRD_ERR_UNSUPPORTED:
         return 501;

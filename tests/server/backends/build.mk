@@ -27,12 +27,14 @@ endef
 $(foreach a,$(TEST_AGENTS),$(eval $(call test_library_rule,$(B)/tests/repoagents/$(a)/libtritonrepoagent_$(a).so,agents/$(a))))
 $(foreach s,$(TEST_STRATEGIES),$(eval $(call test_library_rule,$(B)/tests/batching/$(s)/batchstrategy.so,batching/$(s))))
 
-# Devices that fail on demand, and that are of another version: build/tests/devices/nereid_{faulty,stale}.so.
+# Devices that fail on demand, and that are of another interface: build/tests/devices/nereid_{faulty,stale}.so.
 $(B)/tests/devices/faulty.o: tests/server/devices/faulty.c $(FLAGS_FILE)
-	$(call compile,-DNRD_TEST_STALE=0)
-$(B)/tests/devices/stale.o: tests/server/devices/faulty.c $(FLAGS_FILE)
-	$(call compile,-DNRD_TEST_STALE=1)
-$(B)/tests/devices/nereid_%.so: $(B)/tests/devices/%.o $(OBJ_nereid)
+	$(call compile,)
+$(B)/tests/devices/stale_plugin.o: src/device/plugin/plugin.c $(FLAGS_FILE)
+	$(call compile,-DNRD_DEVICE_ID='"0123456789abcdef"')
+$(B)/tests/devices/nereid_faulty.so: $(B)/obj/device/plugin/plugin.o
+$(B)/tests/devices/nereid_stale.so: $(B)/tests/devices/stale_plugin.o
+$(B)/tests/devices/nereid_%.so: $(B)/tests/devices/faulty.o $(filter-out %/base/error.o,$(OBJ_nereid))
 	$(link)
 	$(Q)$(CC) -shared -o $@ $^ $(NRD_LDFLAGS) $(LDFLAGS) $(text_LIBS) $(LIBS_base)
 test-backends: $(B)/tests/devices/nereid_faulty.so $(B)/tests/devices/nereid_stale.so

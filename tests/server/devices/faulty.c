@@ -1,12 +1,15 @@
 /* nereid_faulty.so: the CPU as a device whose steps, and whose opening, fail while a file exists that the
- * environment variable NEREID_TEST_FAULT names. Built as nereid_stale.so it is one of another version. */
+ * environment variable NEREID_TEST_FAULT names; whose memory is all taken while a file exists that
+ * NEREID_TEST_NO_MEMORY names. Built as nereid_stale.so it is one of another version. */
 #include "base/env.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "device/device.h"
-#include "nereid/device_layout.h"
+#include "device/plugin/plugin.h"
 
 static nrd_device_ops ops;
+static nrd_error *(*real_alloc)(nrd_device *dev, void **out, nrd_mem_kind kind, size_t bytes,
+                                const char *pool_name);
 static nrd_error *(*real_linear)(nrd_stream *s, const nrd_linear_args *a);
 
 static nrd_error *fault(void)
@@ -17,18 +20,25 @@ static nrd_error *fault(void)
                : NULL;
 }
 
+static nrd_error *alloc(nrd_device *dev, void **out, nrd_mem_kind kind, size_t bytes,
+                        const char *pool_name)
+{
+    const char *file = nrd_env("NEREID_TEST_NO_MEMORY", NULL);
+    return file && nrd_path_exists(file) ? nrd_error_no_memory()
+                                         : real_alloc(dev, out, kind, bytes, pool_name);
+}
+
 static nrd_error *linear(nrd_stream *s, const nrd_linear_args *a)
 {
     nrd_error *err = fault();
     return err ? err : real_linear(s, a);
 }
 
-nrd_error *nrd_device_plugin(const nrd_device_config *config, nrd_device **out);
-
-__attribute__((visibility("default"))) nrd_error *nrd_device_plugin(const nrd_device_config *config,
-                                                                    nrd_device **out)
+nrd_error *nrd_device_plugin(const nrd_device_host *host, const nrd_device_config *config,
+                             nrd_device **out)
 {
     *out = NULL;
+    nrd_plugin_host(host);
     nrd_error *err = fault();
     if (!err) {
         err = nrd_cpu_open(out, config);
@@ -37,12 +47,9 @@ __attribute__((visibility("default"))) nrd_error *nrd_device_plugin(const nrd_de
         ops = *(*out)->ops;
         real_linear = ops.linear;
         ops.linear = linear;
+        real_alloc = ops.alloc;
+        ops.alloc = alloc;
         (*out)->ops = &ops;
     }
     return err;
-}
-
-uint64_t nrd_device_plugin_layout(void)
-{
-    return nrd_device_layout() + (NRD_TEST_STALE ? 1 : 0);
 }
