@@ -81,13 +81,9 @@ typedef struct nrd_exec_config {
     int32_t n_threads;                    /* CPU; 0: one for each core that it may use */
     const char *cpu_isa;                  /* NULL: best */
     int32_t iter_stats_max_iterations;    /* kept records; default 1000 */
-    int32_t request_stats_max_iterations; /* default 0 */
     bool cuda_graph_mode;                 /* default true; nothing where a device has no graphs */
     int32_t cuda_graph_cache_size;        /* graphs kept; 0: a good number */
     double gpu_weights_percent;           /* 1 */
-    uint64_t lora_cache_host_memory_bytes;
-    double lora_cache_gpu_memory_fraction;
-    int32_t lora_cache_optimal_adapter_size, lora_cache_max_adapter_size;
     const char *guided_decoding_backend;  /* NULL: off */
     const char *tokenizer_dir;            /* for guided decoding */
     int32_t lookahead_window_size, lookahead_ngram_size, lookahead_verification_set_size;
@@ -118,7 +114,6 @@ typedef struct nrd_exec_info {
     nrd_dtype dtype, kv_dtype, logits_dtype;
     bool gather_context_logits, gather_generation_logits;
     int32_t bos_id, eos_id, pad_id;
-    int32_t world_size;
 } nrd_exec_info;
 
 NRD_API nrd_error *nrd_exec_open(nrd_exec **out, const char *engine_dir,
@@ -203,11 +198,9 @@ typedef struct nrd_exec_request {
     const float *embedding_bias;   /* [vocab] or NULL */
     /* p-tuning / multimodal */
     const void *prompt_embedding_table;
-    nrd_dtype prompt_embedding_dtype;
     int32_t prompt_vocab_size;
     const uint64_t *prompt_table_extra_ids; /* [n_input_ids] or NULL */
     const float *mrope_rotary_cos_sin;
-    int64_t n_mrope_rotary_cos_sin, mrope_position_deltas;
     /* LoRA */
     uint64_t lora_task_id;         /* 0: none */
     const void *lora_weights;      /* [rows, width] f16 */
@@ -223,11 +216,8 @@ typedef struct nrd_exec_request {
     const int32_t *decoder_input_ids;
     int32_t n_decoder_input_ids;
     const void *encoder_input_features;
-    int64_t encoder_feature_rows, encoder_feature_dim;
-    nrd_dtype encoder_feature_dtype;
     int32_t encoder_output_length;
     const uint8_t *cross_attention_mask;
-    int64_t cross_attention_mask_rows, cross_attention_mask_cols;
     bool skip_cross_attn_blocks;
     /* KV retention, disaggregated serving, guided decoding */
     const nrd_kv_retention_range *retention_ranges;
@@ -235,7 +225,6 @@ typedef struct nrd_exec_request {
     int32_t retention_decode_priority;
     int64_t retention_decode_duration_ms;
     const void *context_phase_params;
-    size_t context_phase_params_bytes;
     const char *guide_type, *guide; /* "json", "json_schema", "regex", "ebnf_grammar"; NULL: none */
     const char *cache_salt;         /* prefix blocks are shared only within one salt; NULL: none */
     nrd_pooling pooling;            /* not NONE: the answer is nrd_exec_response.embedding alone;
@@ -297,8 +286,6 @@ typedef struct nrd_exec_response {
     const float *context_logits;    /* [n_input_ids, vocab] or NULL */
     const float *generation_logits; /* [n_beams, n_generation_logits, vocab] or NULL */
     int32_t n_generation_logits, vocab;
-    const void *context_phase_params;
-    size_t context_phase_params_bytes;
     nrd_perf_metrics perf;     /* filled in the final response */
     const float *embedding;    /* [n_embedding] with pooling, not normalised; or NULL */
     int32_t n_embedding;
@@ -335,15 +322,6 @@ typedef struct nrd_iter_stats {
 
 /* Takes up to max records, oldest first, that were not taken before. */
 NRD_API int32_t nrd_exec_take_iter_stats(nrd_exec *exec, nrd_iter_stats *out, int32_t max);
-
-typedef struct nrd_request_stats {
-    uint32_t size;
-    uint64_t id, iteration;
-    int32_t stage;             /* 0 queued, 1 context, 2 generation, 3 paused, 4 done */
-    int32_t n_context_done, n_generated;
-    bool is_scheduled, is_paused;
-} nrd_request_stats;
-NRD_API int32_t nrd_exec_take_request_stats(nrd_exec *exec, nrd_request_stats *out, int32_t max);
 
 /* Where the time of steps goes, with nrd_exec_config.profile_every. A row is one kind of operation
  * in one kind of step; "step" are whole steps, "gap" the times between two in which the device had

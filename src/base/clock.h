@@ -1,5 +1,5 @@
 /* base/clock.h - time. Steady time orders events; wall time is for people and time stamps.
- * Stateless, any thread. Modules that must be testable in virtual time take an nrd_clock. */
+ * Stateless, any thread. */
 #ifndef NRD_BASE_CLOCK_H
 #define NRD_BASE_CLOCK_H
 
@@ -18,16 +18,6 @@ static inline uint64_t nrd_wall_us(void) /* microseconds since 1970 */
     struct timespec t;
     clock_gettime(CLOCK_REALTIME, &t);
     return (uint64_t)t.tv_sec * 1000000u + (uint64_t)t.tv_nsec / 1000u;
-}
-
-typedef struct nrd_clock {
-    uint64_t (*now_ns)(void *user);
-    void *user;
-} nrd_clock;
-
-static inline uint64_t nrd_clock_now_ns(const nrd_clock *c) /* NULL: the real clock */
-{
-    return c ? c->now_ns(c->user) : nrd_now_ns();
 }
 
 #endif

@@ -153,17 +153,6 @@ nrd_metric_kind nrd_metric_family_kind(const nrd_metric_family *f)
     return f->kind;
 }
 
-size_t nrd_metric_family_len(nrd_metric_family *f)
-{
-    size_t n = 0;
-    pthread_mutex_lock(&f->registry->mu);
-    for (nrd_metric *m = f->metrics; m; m = m->next) {
-        n++;
-    }
-    pthread_mutex_unlock(&f->registry->mu);
-    return n;
-}
-
 static int by_label_name(const void *a, const void *b)
 {
     return strcmp(((const nrd_metric_label *)a)->name, ((const nrd_metric_label *)b)->name);

@@ -55,7 +55,6 @@ nrd_error *nrd_metric_family_get(nrd_metric_family **out, nrd_metrics *r, nrd_me
                                  const char *name, const char *help) NRD_MUST_USE;
 void nrd_metric_family_unref(nrd_metric_family *f);
 nrd_metric_kind nrd_metric_family_kind(const nrd_metric_family *f);
-size_t nrd_metric_family_len(nrd_metric_family *f); /* number of series */
 
 nrd_error *nrd_metric_get(nrd_metric **out, nrd_metric_family *f, const nrd_metric_label *labels,
                           size_t n_labels, const nrd_metric_shape *shape) NRD_MUST_USE;

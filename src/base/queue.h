@@ -1,7 +1,6 @@
 /* base/queue.h - bounded queue of pointers between threads.
  *
- * Purpose   Messages from many producers to one or more consumers, with an optional eventfd so that
- *           an event loop can sleep on it.
+ * Purpose   Messages from many producers to one or more consumers.
  * Owner     Any thread may push and pop.
  * Errors    push reports a full or closed queue by returning false; the caller keeps the item.
  * Lifetime  close wakes every waiter; items still inside are popped normally, then pop gives NULL.
@@ -17,17 +16,12 @@
 
 typedef struct nrd_queue nrd_queue;
 
-/* max_items 0: unbounded. with_fd: nrd_queue_fd() becomes readable when items arrive. */
-nrd_error *nrd_queue_new(nrd_queue **out, size_t max_items, bool with_fd) NRD_MUST_USE;
+/* max_items 0: unbounded. */
+nrd_error *nrd_queue_new(nrd_queue **out, size_t max_items) NRD_MUST_USE;
 bool nrd_queue_push(nrd_queue *q, void *item); /* takes on success */
-void *nrd_queue_try_pop(nrd_queue *q);         /* NULL: empty */
 /* Waits at most timeout_ns (UINT64_MAX: for ever). NULL: time-out, or closed and empty. */
 void *nrd_queue_pop(nrd_queue *q, uint64_t timeout_ns);
-size_t nrd_queue_len(nrd_queue *q);
 void nrd_queue_close(nrd_queue *q);
-bool nrd_queue_is_closed(nrd_queue *q);
-int nrd_queue_fd(nrd_queue *q);       /* -1 without fd */
-void nrd_queue_clear_fd(nrd_queue *q); /* call before draining */
 void nrd_queue_free(nrd_queue *q);     /* must be empty or its items unowned */
 
 #endif

@@ -264,7 +264,7 @@ nrd_error *nrd_server_new(nrd_server **out, const nrd_server_options *opt)
     if (opt->rate_limit == TRITONSERVER_RATE_LIMIT_EXEC_COUNT) {
         s->ctx.limiter = nrd_limiter_new(s->ctx.opt.resources);
     }
-    NRD_TRY_GOTO(nrd_queue_new(&s->ctx.to_finalize, 0, false), err, fail);
+    NRD_TRY_GOTO(nrd_queue_new(&s->ctx.to_finalize, 0), err, fail);
     NRD_TRY_GOTO(open_cache(s), err, fail);
     NRD_TRY_GOTO(nrd_repo_new(&s->repo, &s->ctx), err, fail);
     s->ctx.catalog = (nrd_catalog){

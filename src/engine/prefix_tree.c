@@ -271,11 +271,6 @@ int32_t nrd_prefix_first_child(const nrd_prefix *t, int32_t block)
     return t->nodes[block].first_child;
 }
 
-int32_t nrd_prefix_n_nodes(const nrd_prefix *t)
-{
-    return t->n_nodes;
-}
-
 void nrd_prefix_check(const nrd_prefix *t)
 {
     int32_t used = 0, in_table = 0, linked = 0;

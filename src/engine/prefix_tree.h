@@ -48,7 +48,6 @@ void nrd_prefix_move(nrd_prefix *t, int32_t from, int32_t to);
 bool nrd_prefix_has(const nrd_prefix *t, int32_t block);
 int32_t nrd_prefix_parent(const nrd_prefix *t, int32_t block);      /* -1: a first block */
 int32_t nrd_prefix_first_child(const nrd_prefix *t, int32_t block); /* -1: none */
-int32_t nrd_prefix_n_nodes(const nrd_prefix *t);
 void nrd_prefix_check(const nrd_prefix *t); /* asserts the invariants; slow */
 
 #endif

@@ -21,10 +21,6 @@ void nrd_exec_config_init(nrd_exec_config *c)
         .cuda_graph_mode = true,
         .iter_stats_max_iterations = 1000,
         .gpu_weights_percent = 1,
-        .lora_cache_gpu_memory_fraction = 0.05,
-        .lora_cache_optimal_adapter_size = 8,
-        .lora_cache_max_adapter_size = 64,
-        .lora_cache_host_memory_bytes = 1u << 30,
     };
 }
 
@@ -258,7 +254,6 @@ static void fill_info(nrd_exec *x)
     o->bos_id = x->spec->bos_id;
     o->eos_id = x->spec->eos_id;
     o->pad_id = x->spec->pad_id;
-    o->world_size = 1;
 }
 
 static nrd_error *open_device(nrd_exec *x, const char *engine_dir)
@@ -324,11 +319,7 @@ static nrd_error *open_all(nrd_exec *x, const char *engine_dir)
     }
     NRD_TRY(pool_new(&x->pool));
     x->iter_cap = x->cfg.iter_stats_max_iterations > 0 ? x->cfg.iter_stats_max_iterations : 0;
-    x->req_cap = x->cfg.request_stats_max_iterations > 0
-                     ? x->cfg.request_stats_max_iterations * x->lim.max_batch_size
-                     : 0;
     NRD_NEW_GOTO(x->iter_ring, x->iter_cap, err, fail);
-    NRD_NEW_GOTO(x->req_ring, x->req_cap, err, fail);
     NRD_NEW_GOTO(x->events, x->plans[0].cap_entries, err, fail);
     fill_info(x);
     x->overlap = !di.host_is_device;
@@ -360,7 +351,6 @@ static void destroy(nrd_exec *x)
     pool_unref(x->pool);
     guides_free(x->guides);
     free(x->iter_ring);
-    free(x->req_ring);
     free(x->events);
     free(x->cancels);
     free(x->cancels_taken);
@@ -715,19 +705,6 @@ int32_t nrd_exec_spans(nrd_exec *x, nrd_exec_span *out, int32_t first, int32_t m
             };
         }
     }
-    return n;
-}
-
-int32_t nrd_exec_take_request_stats(nrd_exec *x, nrd_request_stats *out, int32_t max)
-{
-    int32_t n = 0;
-    pthread_mutex_lock(&x->mu);
-    for (; n < max && x->req_n > 0; n++) {
-        out[n] = x->req_ring[x->req_first];
-        x->req_first = (x->req_first + 1) % x->req_cap;
-        x->req_n--;
-    }
-    pthread_mutex_unlock(&x->mu);
     return n;
 }
 

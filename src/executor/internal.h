@@ -121,8 +121,6 @@ struct nrd_exec {
     char *lost; /* why the engine is lost; or NULL */
     nrd_iter_stats *iter_ring;
     int32_t iter_cap, iter_first, iter_n;
-    nrd_request_stats *req_ring;
-    int32_t req_cap, req_first, req_n;
 
     /* loop thread only */
     uint64_t *cancels_taken;

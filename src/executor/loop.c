@@ -332,26 +332,6 @@ static void record_stats(nrd_exec *x, const nrd_plan *p, uint64_t started_ns, ui
         }
         x->iter_ring[(x->iter_first + x->iter_n++) % x->iter_cap] = st;
     }
-    for (int32_t i = 0; i < p->n_entries && x->req_cap > 0; i++) {
-        const nrd_seq *q = p->entries[i].seq;
-        if (x->req_n == x->req_cap) {
-            x->req_first = (x->req_first + 1) % x->req_cap;
-            x->req_n--;
-        }
-        x->req_ring[(x->req_first + x->req_n++) % x->req_cap] = (nrd_request_stats){
-            .size = sizeof(nrd_request_stats),
-            .id = q->id,
-            .iteration = st.iteration,
-            .stage = q->state == NRD_SEQ_DONE                         ? 4
-                     : q->state == NRD_SEQ_WAITING && q->n_paused > 0 ? 3
-                     : q->n_computed >= q->n_prompt                   ? 2
-                                                                      : 1,
-            .n_context_done = q->n_computed < q->n_prompt ? q->n_computed : q->n_prompt,
-            .n_generated = nrd_seq_n_generated(q),
-            .is_scheduled = true,
-            .is_paused = q->state == NRD_SEQ_WAITING,
-        };
-    }
     pthread_mutex_unlock(&x->mu);
 }
 

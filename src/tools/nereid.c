@@ -50,11 +50,6 @@ static bool same_name(const char *a, const char *b)
     return *a == *b;
 }
 
-bool nrd_tool_flag(char **argv, int i, const char *name)
-{
-    return same_name(argv[i], name);
-}
-
 bool nrd_tool_option(int argc, char **argv, int *i, const char *name, const char **out_value)
 {
     const char *a = argv[*i], *b = name;

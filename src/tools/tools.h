@@ -32,8 +32,6 @@ int nrd_tool_fill_template(int argc, char **argv);
  * value may follow "=" or be the next word, which is then consumed (*i moves on). *out_value is NULL
  * when the value is missing. Otherwise returns false and changes nothing. */
 bool nrd_tool_option(int argc, char **argv, int *i, const char *name, const char **out_value);
-/* The same for an option without a value. */
-bool nrd_tool_flag(char **argv, int i, const char *name);
 
 /* ---- options as a table (tools/options.c), for verbs with many ---- */
 

@@ -208,7 +208,6 @@ static TRITONSERVER_Error *get_features(const row_view *v, nrd_exec_request *out
     }
     if (find_row(v, "prompt_embedding_table", &t, &first, &n) && n > 0) {
         out->prompt_embedding_table = t->data;
-        out->prompt_embedding_dtype = NRD_DTYPE_F16;
         out->prompt_vocab_size = t->n_dims >= 3 ? (int32_t)t->shape[1] : 0;
     }
     if (!out->prompt_embedding_table && nrd_tb_find(v->in, "prompt_vocab_size")) {
@@ -224,12 +223,9 @@ static TRITONSERVER_Error *get_features(const row_view *v, nrd_exec_request *out
     out->lora_config = ids;
     if (find_row(v, "encoder_input_features", &t, &first, &n) && n > 0) {
         out->encoder_input_features = t->data;
-        out->encoder_feature_rows = t->n_dims >= 3 ? t->shape[1] : 0;
-        out->encoder_feature_dim = t->n_dims >= 3 ? t->shape[2] : 0;
     }
     if (find_row(v, "context_phase_params", &t, &first, &n) && n > 0) {
         out->context_phase_params = t->data;
-        out->context_phase_params_bytes = t->bytes;
         out->kind = NRD_REQUEST_GENERATION_ONLY;
     }
     /* Ensembles send decoder_input_ids and their length to every model; without an encoder they say

@@ -143,11 +143,6 @@ nrd_dtype nrd_runner_kv_dtype(const nrd_runner *r)
     return r->kv_dtype;
 }
 
-nrd_dtype nrd_runner_act_dtype(const nrd_runner *r)
-{
-    return r->act;
-}
-
 int32_t nrd_runner_common_window(const nrd_runner *r)
 {
     return r->common_window;

@@ -65,7 +65,6 @@ size_t nrd_runner_kv_block_bytes(const nrd_runner *r); /* all layers */
  * to them, steps read and write the device's only. */
 nrd_error *nrd_runner_alloc_kv(nrd_runner *r, int32_t n_blocks, int32_t n_host) NRD_MUST_USE;
 nrd_dtype nrd_runner_kv_dtype(const nrd_runner *r);
-nrd_dtype nrd_runner_act_dtype(const nrd_runner *r);
 /* The smallest window of any length that every layer keeps; 0: some layer sees all. */
 int32_t nrd_runner_common_window(const nrd_runner *r);
 

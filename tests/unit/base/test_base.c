@@ -134,7 +134,7 @@ static void test_queue_passes_every_item_once_between_threads(void **state)
     pthread_t t[2];
     uint64_t sum = 0;
     (void)state;
-    assert_null(nrd_queue_new(&q, 64, true));
+    assert_null(nrd_queue_new(&q, 64));
     for (int i = 0; i < 2; i++) {
         assert_int_equal(pthread_create(&t[i], NULL, produce, q), 0);
     }
@@ -145,7 +145,6 @@ static void test_queue_passes_every_item_once_between_threads(void **state)
         pthread_join(t[i], NULL);
     }
     assert_int_equal(sum, (uint64_t)N_ITEMS * (N_ITEMS + 1));
-    assert_null(nrd_queue_try_pop(q));
     assert_null(nrd_queue_pop(q, 1000));
     nrd_queue_close(q);
     assert_false(nrd_queue_push(q, q));
