@@ -182,14 +182,14 @@ def answered(case, ours):
 
 
 class Known:
-    """known_differences.md: rows of `case | part | reason` with shell patterns."""
+    """known_differences.md: the last column of a row has `case` `part` `part`; `case` `part` …"""
 
     def __init__(self, path):
         self.rows, self.hits = [], collections.Counter()
         for line in path.read_text().splitlines() if path.exists() else []:
-            row = re.match(r"\| `([^`]+)` \| `([^`]+)` \|", line)
-            if row:
-                self.rows.append(row.groups())
+            for case in line.strip(" |").rpartition(" | ")[2].split("; ") if line[:1] == "|" else ():
+                spans = re.findall(r"`([^`]+)`", case)
+                self.rows += [(spans[0], part) for part in spans[1:]]
 
     def has(self, difference):
         for row in self.rows:
@@ -283,7 +283,7 @@ def compare_logs(case, ours, theirs):
                 yield Difference(case, f"table {head[0]} {key}", rows_a.get(key), rows_b.get(key))
     a, b = messages(ours), messages(theirs)
     for level, text in sorted(a ^ b):
-        yield Difference(case, "line", f"{level} {text}" if (level, text) in a else None,
+        yield Difference(case, f"line {level} {text}", f"{level} {text}" if (level, text) in a else None,
                          f"{level} {text}" if (level, text) in b else None)
 
 

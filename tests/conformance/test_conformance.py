@@ -22,3 +22,7 @@ def test_every_difference_is_known(tmp_path):
     print(result.summary())
     assert result.n > 800 and result.equal > 700
     assert not result.different, result.different[:20]
+    # what CUDA libraries say depends on the machine, and an unload may be over in time
+    varies = ("log of start, *", "explicit/index without step")
+    stale = [row for row in result.known.stale() if row[0] not in varies]
+    assert not stale, "no longer different: known_differences.md has rows too many"

@@ -1,5 +1,6 @@
 """The HTTP service of a real server: endpoints, errors, limits, connections."""
 import concurrent.futures
+import gzip
 import json
 import math
 import socket
@@ -170,6 +171,24 @@ def test_json_numbers_may_be_nan_and_infinite(server, count):
     assert reply.status >= 400
 
 
+def test_codings_are_named_in_any_case(server):
+    body = gzip.compress(json.dumps(infer_body([7])).encode())
+    reply = server.call("POST", INFER, body, {"Content-Encoding": "GZIP", "Accept-Encoding": "GZip"})
+    assert reply.status == 200 and reply.fields["content-encoding"] == "gzip"
+    assert json.loads(gzip.decompress(reply.body))["outputs"][0]["data"] == [7]
+
+
+def test_single_answers_have_a_length_and_streams_have_chunks(server):
+    with server.connect() as c:
+        c.request("POST", "/v2/models/ident/generate", {"INPUT0": [1]})
+        status, fields = c.head()
+        assert status == 200 and "content-length" in fields and "transfer-encoding" not in fields
+    with server.connect() as c:
+        c.request("POST", "/v2/models/ident/generate_stream", {"INPUT0": [1]})
+        status, fields = c.head()
+        assert status == 200 and fields["transfer-encoding"] == "chunked"
+
+
 def test_shared_memory_key_must_be_a_text(server):
     for key in (5, None, ["a"]):
         reply = server.call("POST", "/v2/systemsharedmemory/region/r/register",
@@ -284,6 +303,9 @@ def test_input_limit_can_be_changed(launch, repository):
     ("GET / HTTP/9.9\r\nHost: h\r\n\r\n", 505),
     ("nonsense\r\n\r\n", 400),
     ("GET / HTTP/1.1\nHost: h\n\n", 400),
+    ("GET / HTTP/1.1\r\nHost: h\r\nHost: i\r\n\r\n", 400),
+    ("GET / HTTP/1.1\r\nHost : h\r\n\r\n", 400),
+    ("GET / HTTP/1.1\r\nHost: h\r\nx: a\r\n b\r\n\r\n", 400),
     ("GET / HTTP/1.1\r\nHost: h\n\r\n", 400),
     ("GET / HTTP/1.1\r\nHost: h\r\n" + "x: " + "y" * 70_000 + "\r\n\r\n", 431),
     ("GET / HTTP/1.1\r\nHost: h\r\n" + "x: y\r\n" * 200 + "\r\n", 431),

@@ -92,9 +92,23 @@ def test_failed_start_shows_the_options_and_why_whatever_the_log_shows(launch, t
     s = launch(tmp_path / "r", "--log-error=false", "--log-info=false")
     assert s.wait() == 1
     assert s.log().endswith("error: creating server: Internal - failed to load all models\n")
-    s = launch(tmp_path / "nothing")
-    assert s.wait() == 1
-    assert "| model_repository_path[0] " in s.log()
+    for more in ((), ("--exit-on-error=false",)):
+        s = launch(tmp_path / "nothing", *more)
+        assert s.wait() == 1
+        assert "| model_repository_path[0] " in s.log()
+
+
+def test_index_shows_what_serves_although_its_folder_is_gone(launch, tmp_path):
+    write_model(tmp_path / "r", "first")
+    s = launch(tmp_path / "r", "--model-control-mode=explicit", "--load-model=first").wait_ready()
+    (tmp_path / "r/first").rename(tmp_path / "aside")
+    ready = [{"name": "first", "version": "1", "state": "READY"}]
+    assert s.call("POST", "/v2/repository/index").json() == ready
+    assert s.call("POST", "/v2/repository/models/first/unload").status == 200
+    until = time.monotonic() + 20
+    while s.call("POST", "/v2/repository/index").json() and time.monotonic() < until:
+        time.sleep(0.01)
+    assert s.call("POST", "/v2/repository/index").json() == []
 
 
 def test_signal_is_told_whatever_the_log_shows(launch, repository):
