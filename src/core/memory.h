@@ -31,7 +31,8 @@ typedef struct nrd_attr { /* TRITONSERVER_BufferAttributes */
     void *cuda_ipc_handle;
 } nrd_attr;
 
-/* The process's pool figures, for metrics: "pinned" memory is limited but ordinary memory here. */
+/* The process's pool figures, for metrics. "Pinned" memory is limited, but ordinary memory: to make a
+ * GPU know it would need a CUDA context in the server, which takes memory of every GPU. */
 void nrd_pinned_pool_set_size(uint64_t size_bytes);
 uint64_t nrd_pinned_pool_size(void);
 uint64_t nrd_pinned_pool_used(void);

@@ -345,7 +345,7 @@ TRITONSERVER_Error *
 TRITONSERVER_ServerOptionsSetBufferManagerThreadCount(TRITONSERVER_ServerOptions *options,
                                                       unsigned int thread_count)
 {
-    (void)options, (void)thread_count; /* tensors are passed on, not gathered: no such threads */
+    of_api(options)->buffer_threads = thread_count;
     return NULL;
 }
 

@@ -29,7 +29,9 @@ typedef struct nrd_server_options { /* TRITONSERVER_ServerOptions */
     double min_compute_capability;
     bool exit_on_error, strict_readiness;
     uint32_t exit_timeout_s, load_threads, load_retries;
-    bool namespacing, peer_access;
+    bool namespacing;
+    bool peer_access; /* without effect, as the next one and cuda_pools */
+    uint32_t buffer_threads;
     bool metrics, gpu_metrics, cpu_metrics;
     uint64_t metrics_interval_ms;
     char *backend_dir, *agent_dir, *cache_dir;

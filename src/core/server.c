@@ -214,6 +214,25 @@ static void *run_housekeeping(void *arg)
     return NULL;
 }
 
+/* Options of the published server that change nothing here: who set one should know. */
+static void warn_of_idle_options(const nrd_server_options *o)
+{
+    if (o->buffer_threads > 0) {
+        NRD_LOG_WARN("buffer-manager-thread-count=%u has no effect: tensors are passed on without "
+                     "being copied together",
+                     o->buffer_threads);
+    }
+    if (!o->peer_access) {
+        NRD_LOG_WARN("enable-peer-access=false has no effect: the server copies nothing between "
+                     "GPUs, backends do as they like");
+    }
+    for (const nrd_setting *p = o->cuda_pools; p; p = p->next) {
+        NRD_LOG_WARN("cuda-memory-pool-byte-size=%s:%s has no effect: the server keeps no GPU "
+                     "memory, backends take their own",
+                     p->key, p->value);
+    }
+}
+
 /* ---- life ---- */
 
 static nrd_error *open_cache(nrd_server *s)
@@ -260,6 +279,7 @@ nrd_error *nrd_server_new(nrd_server **out, const nrd_server_options *opt)
         err = nrd_errorf(NRD_ERR_INVALID_ARG, "--model-repository must be specified");
         goto fail;
     }
+    warn_of_idle_options(opt);
     nrd_pinned_pool_set_size(opt->pinned_pool_bytes);
     if (opt->rate_limit == TRITONSERVER_RATE_LIMIT_EXEC_COUNT) {
         s->ctx.limiter = nrd_limiter_new(s->ctx.opt.resources);

@@ -1,7 +1,8 @@
 /* frontends/options.h - the command line of tritonserver.
  *
  * Purpose   One table holds every option of Triton 2.51: its group, form, default, range and one
- *           sentence. An option is used, or refused with a sentence that says why; none is ignored.
+ *           sentence. An option is used, or refused with a sentence that says why, or, where nothing
+ *           depends on it here, named in a warning at the start.
  * Owner     The main thread, before any other thread runs; read-only afterwards.
  * Units     As the field names say; ports 0..65535 (0: any free port).
  * Errors    INVALID_ARG: `Bad option: "--x".` and the reason; UNSUPPORTED: known but not in this

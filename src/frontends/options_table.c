@@ -72,7 +72,7 @@ const nrd_option_row nrd_option_rows[] = {
      "Models of the same name in different repositories may be served together. Default is "
      "false."},
     {"Model Repository", "enable-peer-access", NRD_FORM_BOOL, F(peer_access), 0, 0, "boolean", NULL,
-     "Let GPUs read each other's memory where the system can. Default is true."},
+     "Without effect: the server copies nothing between GPUs. Default is true."},
 
     {"HTTP", "allow-http", NRD_FORM_BOOL, F(allow_http), 0, 0, "boolean", NULL,
      "Serve HTTP requests. Default is true."},
@@ -285,10 +285,11 @@ const nrd_option_row nrd_option_rows[] = {
 
     {"Memory/Device Management", "pinned-memory-pool-byte-size", NRD_FORM_INT, F(pinned_pool_bytes),
      0, INT64_MAX, "integer", NULL,
-     "Bytes of pinned host memory for copies to and from GPUs. Default is 268435456."},
+     "Bytes that backends may take from the server as pinned memory. It is ordinary memory here, not "
+     "known to a GPU. Default is 268435456."},
     {"Memory/Device Management", "cuda-memory-pool-byte-size", NRD_FORM_CUSTOM, 0, 0, 0,
      "integer:integer", nrd_option_parse_cuda_pool,
-     "<GPU device>:<bytes>: CUDA memory pool of one GPU. Default is 67108864 each."},
+     "<GPU device>:<bytes>. Without effect: the server keeps no GPU memory of its own."},
     {"Memory/Device Management", "cuda-virtual-address-size", NRD_FORM_CUSTOM, 0, 0, 0,
      "integer:integer", nrd_option_parse_cuda_va,
      "<GPU device>:<bytes>: address range for growing implicit states. Default is 1 GiB."},
@@ -296,7 +297,7 @@ const nrd_option_row nrd_option_rows[] = {
      F(min_compute_capability), 0, 1000, "float", NULL,
      "GPUs below this compute capability are not used. Default is 6.0."},
     {"Memory/Device Management", "buffer-manager-thread-count", NRD_FORM_INT, F(buffer_threads), 0,
-     1024, "integer", NULL, "Threads that help copying tensors. Default is 0."},
+     1024, "integer", NULL, "Without effect: tensors are passed on, not copied together. Default is 0."},
     {"Memory/Device Management", "host-policy", NRD_FORM_CUSTOM, 0, 0, 0, "string,string=string",
      nrd_option_parse_host_policy,
      "<policy name>,<setting>=<value> with the settings numa-node and cpu-cores."},

@@ -46,6 +46,16 @@ def test_start_up_names_its_services(server):
     assert "successfully loaded 'ident'" in log
 
 
+def test_options_without_effect_are_named(launch, repository):
+    idle = ["buffer-manager-thread-count=2", "enable-peer-access=false",
+            "cuda-memory-pool-byte-size=0:1000"]
+    plain = launch(repository).wait_ready()
+    assert "has no effect" not in plain.log()
+    s = launch(repository, *[f"--{o}" for o in idle]).wait_ready()
+    for option in idle:
+        assert s.log().count(f"{option} has no effect: ") == 1
+
+
 def test_model_that_cannot_load_ends_the_server(launch, tmp_path):
     repository = tmp_path / "broken"
     write_model(repository, "broken", extra='parameters { key: "x" ')
