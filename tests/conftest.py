@@ -1,0 +1,60 @@
+"""A skip that tests/allowed_skips.txt does not name fails the run. NEREID_ANY_SKIP=1 lets all pass."""
+import fnmatch
+import os
+import pathlib
+
+import pytest
+
+LIST = pathlib.Path(__file__).with_name("allowed_skips.txt")
+
+
+def allowed(nodeid, patterns):
+    name = nodeid.split("[")[0]  # brackets of parameters are no pattern
+    return any(fnmatch.fnmatchcase(name, p) for p in patterns)
+
+
+def read_patterns(path=LIST):
+    lines = (line.split("#")[0].split() for line in path.read_text().splitlines())
+    return [words[0] for words in lines if words]
+
+
+def reason_of(report):
+    longrepr = report.longrepr
+    return longrepr[2] if isinstance(longrepr, tuple) else str(longrepr)
+
+
+class Skips:
+    """Collects the skips of one run that nobody allowed."""
+
+    def __init__(self):
+        self.patterns, self.found = read_patterns(), []
+
+    def note(self, report):
+        if report.skipped and not hasattr(report, "wasxfail"):
+            # a whole file has no test name: its tests are meant
+            name = report.nodeid if "::" in report.nodeid else report.nodeid + "::"
+            if not allowed(name, self.patterns):
+                self.found.append((report.nodeid, reason_of(report)))
+
+    def pytest_runtest_logreport(self, report):
+        self.note(report)
+
+    def pytest_collectreport(self, report):
+        self.note(report)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session):
+        if self.found and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter):
+        if self.found:
+            terminalreporter.section("skips that tests/allowed_skips.txt does not name", red=True)
+            for nodeid, reason in self.found:
+                terminalreporter.line(f"{nodeid}: {reason}")
+            terminalreporter.line(f"{len(self.found)} failed: skipped without leave")
+
+
+def pytest_configure(config):
+    if not os.environ.get("NEREID_ANY_SKIP"):
+        config.pluginmanager.register(Skips(), "nereid-skips")
