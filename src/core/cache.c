@@ -1,8 +1,10 @@
 /* The response cache: a library that keeps bytes under keys, and what this core puts into it.
  *
  * A key stands for the model, its version, the inputs (name, type, shape, content) and, when a
- * request asks for some of the outputs only, their names. The bytes of a response are its outputs
- * in the layout that published servers use, so that caches outside the process can be shared:
+ * request asks for some of the outputs only, their names: their hash under a secret of this process, so
+ * that nobody can make a second request with the key of another's. (A cache outside the process is
+ * therefore not shared with other servers, nor with this one after a new start.) The bytes of a response
+ * are its outputs in the layout that published servers use:
  * count (u32), then per output its size (u64) and name, type and shape (u32 length, bytes each) and
  * content (u64 length, bytes). */
 #include "core/cache.h"
@@ -23,9 +25,9 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/file.h"
-#include "base/hash.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/siphash.h"
 #include "triton/core/tritoncache.h"
 
 #include <dlfcn.h>
@@ -139,45 +141,9 @@ void nrd_cache_close(nrd_cache *c)
 
 /* ---- keys ---- */
 
-typedef struct digest { /* 128 bits; how the bytes are cut into pieces does not matter */
-    uint64_t a, b, word, n;
-} digest;
-
-static void take_word(digest *d, uint64_t w)
+static void take_text(nrd_siphash *h, const char *s)
 {
-    d->a = nrd_hash_u64(d->a, w);
-    d->b = nrd_hash_u64(d->b ^ 0x2545f4914f6cdd1du, w);
-}
-
-static void take(digest *d, const void *data, size_t n)
-{
-    const unsigned char *p = data;
-
-    while (n > 0) {
-        unsigned at = (unsigned)(d->n % 8);
-        if (at == 0 && n >= 8) {
-            uint64_t w;
-            memcpy(&w, p, 8);
-            take_word(d, w);
-            d->n += 8;
-            p += 8;
-            n -= 8;
-            continue;
-        }
-        d->word |= (uint64_t)*p << (8 * at);
-        d->n++;
-        p++;
-        n--;
-        if (at == 7) {
-            take_word(d, d->word);
-            d->word = 0;
-        }
-    }
-}
-
-static void take_text(digest *d, const char *s)
-{
-    take(d, s, strlen(s) + 1);
+    nrd_siphash_add(h, s, strlen(s) + 1);
 }
 
 static int by_name(const void *a, const void *b)
@@ -199,25 +165,27 @@ static bool wants_all(const nrd_request *r)
 /* NULL: the request has data that is not readable from here. */
 static char *make_key(const nrd_request *r)
 {
-    digest d = {.a = 1, .b = 2};
+    nrd_siphash h;
+    uint64_t key[2];
     nrd_input **inputs = nrd_xcalloc(r->n_inputs + 1u, sizeof *inputs);
     bool readable = true;
 
+    nrd_siphash_init(&h, nrd_siphash_process_key());
     memcpy(inputs, r->inputs, r->n_inputs * sizeof *inputs);
     qsort(inputs, r->n_inputs, sizeof *inputs, by_name);
-    take_text(&d, r->model->name);
-    take(&d, &r->model->version, sizeof r->model->version);
+    take_text(&h, r->model->name);
+    nrd_siphash_add(&h, &r->model->version, sizeof r->model->version);
     for (uint32_t i = 0; i < r->n_inputs && readable; i++) {
         const nrd_input *in = inputs[i];
-        take_text(&d, in->name);
-        take_text(&d, nrd_datatype_name(in->dtype));
-        take(&d, &in->n_dims, sizeof in->n_dims);
-        take(&d, in->dims, in->n_dims * sizeof in->dims[0]);
-        take(&d, &in->byte_size, sizeof in->byte_size);
+        take_text(&h, in->name);
+        take_text(&h, nrd_datatype_name(in->dtype));
+        nrd_siphash_add(&h, &in->n_dims, sizeof in->n_dims);
+        nrd_siphash_add(&h, in->dims, in->n_dims * sizeof in->dims[0]);
+        nrd_siphash_add(&h, &in->byte_size, sizeof in->byte_size);
         for (uint32_t k = 0; k < in->n_segments && readable; k++) {
             readable = in->segments[k].attr.memory_type != TRITONSERVER_MEMORY_GPU;
             if (readable) {
-                take(&d, in->segments[k].base, in->segments[k].attr.byte_size);
+                nrd_siphash_add(&h, in->segments[k].base, in->segments[k].attr.byte_size);
             }
         }
     }
@@ -225,12 +193,11 @@ static char *make_key(const nrd_request *r)
     for (size_t i = 0; !wants_all(r) && i < r->model->config->n_output; i++) {
         const char *name = r->model->config->output[i]->name;
         if (nrd_request_wants(r, name)) {
-            take_text(&d, name);
+            take_text(&h, name);
         }
     }
-    take_word(&d, d.word);
-    take_word(&d, d.n);
-    return readable ? nrd_xasprintf("%" PRIu64 "-%" PRIu64, d.a, d.b) : NULL;
+    nrd_siphash_end(&h, key);
+    return readable ? nrd_xasprintf("%" PRIu64 "-%" PRIu64, key[0], key[1]) : NULL;
 }
 
 /* ---- responses as bytes ---- */

@@ -1,4 +1,5 @@
 """The response cache: hits, misses, what makes a key, eviction, order, figures."""
+import struct
 import threading
 import time
 
@@ -61,6 +62,50 @@ def test_other_content_shape_or_model_is_another_key(caching):
     assert stats(s, "slow")["cache_hit"] == 0
     assert ask(s, "plain", [1]).status == ask(s, "plain", [1]).status == 200
     assert stats(s, "plain")["cache_miss"] == 0 and stats(s, "plain")["inferences"] == 2
+
+
+def colliding_pair(model):
+    """Two contents of INPUT0 (INT32 [16]) with one key where keys are two 64-bit lanes of splitmix64 with
+    fixed seeds: the mixer can be run backwards, so two words that swap the lanes are computed at once."""
+    mask, c, k = (1 << 64) - 1, 0x9e3779b97f4a7c15, 0x2545f4914f6cdd1d
+    p, q = 0xbf58476d1ce4e5b9, 0x94d049bb133111eb
+
+    def mix(x):
+        x = (x ^ x >> 30) * p & mask
+        x = (x ^ x >> 27) * q & mask
+        return x ^ x >> 31
+
+    def unshift(y, s):
+        x = y
+        for _ in range(64 // s + 1):
+            x = y ^ x >> s
+        return x
+
+    def unmix(y):
+        y = unshift(y, 31) * pow(q, -1, 1 << 64) & mask
+        return unshift(unshift(y, 27) * pow(p, -1, 1 << 64) & mask, 30)
+
+    a, b = 1, 2
+    data = struct.pack("<16i", *range(16))
+    head = model.encode() + b"\0" + struct.pack("<q", 1) + b"INPUT0\0INT32\0" + struct.pack("<Iq", 1, 16)
+    head += struct.pack("<Q", len(data))
+    skip = -len(head) % 8
+    for (word,) in struct.iter_unpack("<Q", head + data[:skip]):
+        m = mix(word + c & mask)
+        a, b = mix(a ^ m), mix(b ^ k ^ m)
+    b ^= k
+    m1, m2 = (mix(w + c & mask) for w in struct.unpack_from("<QQ", data, skip))
+    n1, n2 = m1 ^ a ^ b, m2 ^ mix(a ^ m1) ^ mix(b ^ m1)
+    other = data[:skip] + struct.pack("<QQ", unmix(n1) - c & mask, unmix(n2) - c & mask) + data[skip + 16:]
+    assert data != other
+    return [list(struct.unpack("<16i", d)) for d in (data, other)]
+
+
+def test_a_key_cannot_be_computed_by_a_client(caching):
+    s = caching()
+    for values in colliding_pair("kept"):
+        assert ask(s, "kept", values).json()["outputs"][0]["data"] == values
+    assert stats(s, "kept")["cache_hit"] == 0 and stats(s, "kept")["cache_miss"] == 2
 
 
 def test_oldest_entries_go_when_the_cache_is_full(caching):

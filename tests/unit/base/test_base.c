@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/queue.h"
+#include "base/siphash.h"
 #include "base/str.h"
 
 #include <pthread.h>
@@ -207,9 +208,45 @@ static void test_base64_comes_back_and_refuses_what_is_none(void **state)
     }
 }
 
+/* Reference: OpenSSL 3's SIPHASH of 16 bytes over 00 01 02 … under the key 00 01 … 0f. */
+static void test_siphash_is_that_of_the_paper_however_the_bytes_are_cut(void **state)
+{
+    static const struct {
+        size_t n;
+        uint8_t want[16];
+    } rows[] = {
+        {0, {0xa3, 0x81, 0x7f, 0x04, 0xba, 0x25, 0xa8, 0xe6, 0x6d, 0xf6, 0x72, 0x14, 0xc7, 0x55, 0x02, 0x93}},
+        {1, {0xda, 0x87, 0xc1, 0xd8, 0x6b, 0x99, 0xaf, 0x44, 0x34, 0x76, 0x59, 0x11, 0x9b, 0x22, 0xfc, 0x45}},
+        {7, {0xa1, 0xf1, 0xeb, 0xbe, 0xd8, 0xdb, 0xc1, 0x53, 0xc0, 0xb8, 0x4a, 0xa6, 0x1f, 0xf0, 0x82, 0x39}},
+        {8, {0x3b, 0x62, 0xa9, 0xba, 0x62, 0x58, 0xf5, 0x61, 0x0f, 0x83, 0xe2, 0x64, 0xf3, 0x14, 0x97, 0xb4}},
+        {15, {0x54, 0x93, 0xe9, 0x99, 0x33, 0xb0, 0xa8, 0x11, 0x7e, 0x08, 0xec, 0x0f, 0x97, 0xcf, 0xc3, 0xd9}},
+        {63, {0x51, 0x50, 0xd1, 0x77, 0x2f, 0x50, 0x83, 0x4a, 0x50, 0x3e, 0x06, 0x9a, 0x97, 0x3f, 0xbd, 0x7c}},
+    };
+    const uint64_t key[2] = {0x0706050403020100u, 0x0f0e0d0c0b0a0908u};
+    uint8_t bytes[63];
+    (void)state;
+    for (size_t i = 0; i < sizeof bytes; i++) {
+        bytes[i] = (uint8_t)i;
+    }
+    for (size_t r = 0; r < sizeof rows / sizeof rows[0]; r++) {
+        for (size_t piece = 1; piece <= sizeof bytes; piece++) {
+            nrd_siphash h;
+            uint64_t out[2];
+            nrd_siphash_init(&h, key);
+            for (size_t at = 0; at < rows[r].n; at += piece) {
+                nrd_siphash_add(&h, bytes + at, rows[r].n - at < piece ? rows[r].n - at : piece);
+            }
+            nrd_siphash_end(&h, out);
+            assert_memory_equal(out, rows[r].want, 16);
+        }
+    }
+    assert_true(nrd_siphash_process_key()[0] != 0 || nrd_siphash_process_key()[1] != 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_siphash_is_that_of_the_paper_however_the_bytes_are_cut),
         cmocka_unit_test(test_base64_comes_back_and_refuses_what_is_none),
         cmocka_unit_test(test_numbers_are_put_as_decimals),
         cmocka_unit_test(test_wrapped_error_keeps_code_and_gains_context),
