@@ -1,3 +1,11 @@
+/* What runs in the next step, and what follows from its result.
+ *
+ * Life of a sequence: waiting -> running -> done -> idle, when no step in flight refers to it. A running
+ * sequence without room is paused: it gives its blocks up, waits again, and computes its tokens anew
+ * (`epoch` tells results of the time before). A plan takes first the sequences that generate, then pieces
+ * of prompts that have begun, then starts waiting ones, as far as tokens, slots and blocks allow. Plan and
+ * commit only compute on integers and allocate nothing; a second plan may be made before the first is
+ * committed: n_pending and n_inflight count what is still on its way. */
 #include "engine/scheduler.h"
 
 #include "base/mem.h"
@@ -444,7 +452,7 @@ static bool is_decoding(const nrd_seq *q)
 static bool is_jumping(const nrd_seq *q)
 {
     int32_t n = q->n_known - q->n_planned;
-    return q->jump && q->n_pending == 0 && q->n_planned >= q->n_prompt && n > 1 &&
+    return q->may_jump && q->n_pending == 0 && q->n_planned >= q->n_prompt && n > 1 &&
            n <= NRD_MAX_JUMP + 1;
 }
 
@@ -778,6 +786,16 @@ static void commit_entry(nrd_sched *s, const nrd_plan_entry *e, const nrd_step_r
     }
     if (ev->finish != NRD_SEQ_FINISH_NONE) {
         nrd_sched_end(s, q, ev->finish);
+    }
+}
+
+void nrd_sched_append(nrd_sched *s, const int32_t *ids, int32_t n, nrd_sched_event *event)
+{
+    nrd_seq *q = event->seq;
+    NRD_ASSERT(q->may_jump && q->state != NRD_SEQ_DONE, "it goes on, and was made for this");
+    event->finish = nrd_decode_append(q, ids, n, &event->n_new);
+    if (event->finish != NRD_SEQ_FINISH_NONE) {
+        nrd_sched_end(s, q, event->finish);
     }
 }
 

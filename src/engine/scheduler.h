@@ -105,6 +105,11 @@ void nrd_sched_plan(nrd_sched *s, nrd_plan *p);
 /* Applies a plan's result. Writes at most p->n_entries events. */
 void nrd_sched_commit(nrd_sched *s, const nrd_plan *p, const nrd_step_result *r,
                       nrd_sched_event *out_events, int32_t *out_n);
+/* Behind a commit, for an event of a sequence that goes on and may_jump: tokens that must come next
+ * whatever the model says (at most NRD_MAX_JUMP, and no more than max_total leaves room for). They are
+ * computed with the next step as a piece of a prompt is. Adds to n_new, and ends the sequence where they
+ * end it. */
+void nrd_sched_append(nrd_sched *s, const int32_t *ids, int32_t n, nrd_sched_event *event);
 /* A finished sequence that nothing refers to any more, or NULL; the caller has it back. */
 nrd_seq *nrd_sched_take_idle(nrd_sched *s);
 

@@ -83,9 +83,7 @@ struct nrd_seq {
     int32_t n_top;          /* candidates reported with each token */
     const float *bias;      /* [vocab] device memory or NULL */
     struct nrd_guide_state *guide; /* what may come next (guided/guided.h); NULL: anything */
-    /* Tokens that must come next whatever the model says, at most `cap`; NULL: nobody knows any. They
-     * join the known ones and are computed with the next step as a piece of a prompt is. */
-    int32_t (*jump)(nrd_seq *q, int32_t *out, int32_t cap);
+    bool may_jump; /* tokens that must come next may be put behind the chosen ones: nrd_sched_append */
     nrd_seq *leader;        /* same prompt, wait for it and take its blocks; NULL: none */
     nrd_kv_content content; /* content.tokens = tokens */
 

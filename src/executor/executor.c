@@ -1,3 +1,9 @@
+/* Door 3: opening an engine, the queue of requests, the outbox of responses, statistics.
+ *
+ * Life of an executor: open (device, engine file, runner, cache, loop thread) -> requests and responses ->
+ * stopping: new requests are refused, those under way end, or are cut when the time is up -> stopped: the
+ * loop has ended, what is in the outbox can still be taken -> close. When a step fails the engine is lost:
+ * all requests are answered with an error and new ones refused until it is closed. */
 #include "nereid/executor.h"
 
 #include "base/clock.h"

@@ -335,6 +335,20 @@ static void record_stats(nrd_exec *x, const nrd_plan *p, uint64_t started_ns, ui
     pthread_mutex_unlock(&x->mu);
 }
 
+/* Behind a commit: text that a guide leaves no choice about, as tokens. A long one comes in several
+ * rounds. */
+static void jump_forward(nrd_exec *x, nrd_sched_event *e)
+{
+    nrd_seq *q = e->seq;
+    if (!q->may_jump || e->n_new == 0 || e->finish != NRD_SEQ_FINISH_NONE) {
+        return;
+    }
+    int32_t ids[NRD_MAX_JUMP], room = q->max_total - q->n_known, n_before = nrd_seq_n_generated(q);
+    size_t n = nrd_guide_jump(q->guide, q->tokens + q->n_prompt, (size_t)n_before, ids,
+                              (size_t)(room < NRD_MAX_JUMP ? room : NRD_MAX_JUMP));
+    nrd_sched_append(x->sched, ids, (int32_t)n, e);
+}
+
 static nrd_error *finish_step(nrd_exec *x, int32_t i, uint64_t started_ns)
 {
     nrd_step_result result;
@@ -344,7 +358,8 @@ static nrd_error *finish_step(nrd_exec *x, int32_t i, uint64_t started_ns)
     uint64_t device_ns = nrd_now_ns() - before;
     nrd_sched_commit(x->sched, &x->plans[i], &result, x->events, &n);
     for (int32_t k = 0; k < n; k++) {
-        const nrd_sched_event *e = &x->events[k];
+        nrd_sched_event *e = &x->events[k];
+        jump_forward(x, e);
         n_new += e->n_new;
         answer(x, e->seq, e->n_new, e->finish);
     }

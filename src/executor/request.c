@@ -1,3 +1,8 @@
+/* From a request of door 3 to the sequences that the scheduler runs.
+ *
+ * check refuses, by field and limit, what is wrong or not supported; begin and fill copy everything that
+ * is needed later, so that the caller's memory may go. A request owns its sequences with their tokens,
+ * tables, guides and phrases until the scheduler has given all of them back. */
 #include "executor/internal.h"
 
 #include "base/clock.h"
@@ -481,12 +486,6 @@ static nrd_prefix_key key_of(const nrd_exec_request *in)
     return k;
 }
 
-static int32_t jump(nrd_seq *q, int32_t *out, int32_t cap)
-{
-    int32_t n = nrd_seq_n_generated(q);
-    return (int32_t)nrd_guide_jump(q->guide, q->tokens + q->n_known - n, (size_t)n, out, (size_t)cap);
-}
-
 /* Forced tokens have no logits, and nobody asks whether they are forbidden. */
 static bool may_jump(const nrd_seq *q)
 {
@@ -565,7 +564,7 @@ static nrd_error *fill(request *r, const nrd_exec_request *in, int32_t max_total
                         .retention = &r->retention},
         };
         NRD_TRY_GOTO(seq_buffers(x, r, q), err, fail);
-        q->jump = may_jump(q) ? jump : NULL;
+        q->may_jump = may_jump(q);
         nrd_decode_prepare(q);
     }
 fail:

@@ -28,5 +28,7 @@ void nrd_decode_row(const nrd_seq *q, int32_t slot, int32_t n_generated, bool no
 bool nrd_decode_hits_stop(const nrd_seq *q, const int32_t *generated, int32_t n);
 /* Appends a chosen token: returns the reason to end, or NONE. The end token is not appended. */
 nrd_seq_finish nrd_decode_accept(nrd_seq *q, int32_t token, int32_t *out_n_new);
+/* Appends tokens that nobody chose, none of them an end token; adds their number to *n_new. */
+nrd_seq_finish nrd_decode_append(nrd_seq *q, const int32_t *ids, int32_t n, int32_t *n_new);
 
 #endif

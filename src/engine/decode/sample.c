@@ -118,11 +118,8 @@ static nrd_seq_finish append(nrd_seq *q, int32_t token, int32_t *n_new)
     return q->n_known >= q->max_total ? NRD_SEQ_FINISH_LENGTH : NRD_SEQ_FINISH_NONE;
 }
 
-/* A long forced text comes in several rounds. */
-static nrd_seq_finish jump(nrd_seq *q, int32_t *n_new)
+nrd_seq_finish nrd_decode_append(nrd_seq *q, const int32_t *ids, int32_t n, int32_t *n_new)
 {
-    int32_t ids[NRD_MAX_JUMP], room = q->max_total - q->n_known;
-    int32_t n = q->jump(q, ids, room < NRD_MAX_JUMP ? room : NRD_MAX_JUMP);
     nrd_seq_finish finish = NRD_SEQ_FINISH_NONE;
     for (int32_t i = 0; i < n && finish == NRD_SEQ_FINISH_NONE; i++) {
         finish = append(q, ids[i], n_new);
@@ -141,6 +138,5 @@ nrd_seq_finish nrd_decode_accept(nrd_seq *q, int32_t token, int32_t *out_n_new)
         return q->guide && !nrd_guide_is_complete(q->guide) ? NRD_SEQ_FINISH_LENGTH
                                                             : NRD_SEQ_FINISH_END_ID;
     }
-    nrd_seq_finish finish = append(q, token, out_n_new);
-    return q->jump && finish == NRD_SEQ_FINISH_NONE ? jump(q, out_n_new) : finish;
+    return append(q, token, out_n_new);
 }

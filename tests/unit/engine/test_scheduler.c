@@ -110,9 +110,14 @@ static int32_t forced_behind(const int32_t *tokens, int32_t n, int32_t *out, int
     return k;
 }
 
-static int32_t jump(nrd_seq *q, int32_t *out, int32_t cap)
+static void jump(nrd_sched *s, nrd_sched_event *e)
 {
-    return forced_behind(q->tokens, q->n_known, out, cap);
+    int32_t ids[NRD_MAX_JUMP], room = e->seq->max_total - e->seq->n_known;
+    if (e->seq->may_jump && e->n_new > 0 && e->finish == NRD_SEQ_FINISH_NONE) {
+        int32_t n = forced_behind(e->seq->tokens, e->seq->n_known, ids,
+                                  room < NRD_MAX_JUMP ? room : NRD_MAX_JUMP);
+        nrd_sched_append(s, ids, n, e);
+    }
 }
 
 /* What a sequence says when it is alone. */
@@ -140,7 +145,7 @@ static int32_t alone(const nrd_seq *q, int32_t *tokens, nrd_seq_finish *why)
                 return n;
             }
             if (i < 0) {
-                n_forced = q->jump ? forced_behind(tokens, n, forced, q->max_total - n) : 0;
+                n_forced = q->may_jump ? forced_behind(tokens, n, forced, q->max_total - n) : 0;
             }
         }
     }
@@ -369,6 +374,7 @@ static void finish_plan(sim *s, int i)
     nrd_sched_commit(s->sched, &s->plans[i], &r, events, &n);
     for (int32_t k = 0; k < n; k++) {
         job *j = job_of(s, events[k].seq);
+        jump(s->sched, &events[k]);
         assert_false(j->over);
         if (events[k].finish != NRD_SEQ_FINISH_NONE) {
             j->over = true;
@@ -497,7 +503,7 @@ static void make_job(sim *s, job *j, rng *r)
     }
     nrd_decode_prepare(q);
     if (q->width == 1 && rng_in(r, 0, 2) == 0) {
-        q->jump = jump;
+        q->may_jump = true;
         q->needs_host = true;
     }
     j->start_step = rng_in(r, 0, 30);
