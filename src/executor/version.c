@@ -42,11 +42,6 @@ static void find_features(void)
 #ifdef NRD_HAVE_UTF8PROC
     nrd_str_puts(&s, "utf8proc ");
 #endif
-#ifdef NRD_HAVE_PYTHON
-    nrd_str_puts(&s, "python-backend ");
-#else
-    nrd_str_puts(&s, "no-python-backend(Python.h) ");
-#endif
     if (s.len > 0) {
         snprintf(features, sizeof features, "%.*s", (int)s.len - 1, s.data);
     }

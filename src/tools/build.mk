@@ -3,3 +3,4 @@ ifneq ($(HAVE_EVENT),)
 $(B)/obj/tools/top.o: NRD_CFLAGS += -DNRD_HAVE_EVENT
 tools_LIBS := -levent
 endif
+$(B)/obj/tools/nereid.o: NRD_CFLAGS += $(if $(PYTHON_INCLUDE),-DNRD_HAVE_PYTHON)

@@ -7,6 +7,13 @@
 #include <stdio.h>
 #include <string.h>
 
+/* What the build has beside the engine. */
+#ifdef NRD_HAVE_PYTHON
+#define SERVER_FEATURES "python-backend"
+#else
+#define SERVER_FEATURES "no-python-backend(Python.h)"
+#endif
+
 static const struct {
     const char *name;
     int (*run)(int argc, char **argv);
@@ -79,7 +86,7 @@ int main(int argc, char **argv)
         return 0;
     }
     if (!strcmp(argv[1], "--version")) {
-        printf("nereid %s\n%s\n", nrd_version(), nrd_features());
+        printf("nereid %s\n%s %s\n", nrd_version(), nrd_features(), SERVER_FEATURES);
         return 0;
     }
     for (int i = 0; i < N_VERBS; i++) {

@@ -1,3 +1,4 @@
+/* Marks between the operations of a step, read when the step is over, and summed by operation. */
 #include "engine/run/profile.h"
 
 #include "base/clock.h"

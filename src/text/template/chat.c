@@ -1,3 +1,5 @@
+/* Puts the variables of a conversation together (messages, tools, special tokens) and renders the
+ * model's template with them. */
 #include "text/template/chat.h"
 
 #include "base/mem.h"

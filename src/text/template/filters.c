@@ -1,3 +1,4 @@
+/* Jinja's filters and tests (value | filter, value is test), as tables of names and functions. */
 #include "text/template/internal.h"
 
 #include "base/utf8.h"

@@ -1,3 +1,6 @@
+/* Tokens of a template as a syntax tree: expressions by descent, one function for each strength of
+ * operators; statements with the blocks that belong to them. Names are kept once, so that the evaluator
+ * compares pointers. */
 #include "text/template/internal.h"
 
 #include "base/hash.h"

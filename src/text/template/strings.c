@@ -1,3 +1,4 @@
+/* Functions on texts for filters and methods, by characters where Python counts characters. */
 #include "text/template/internal.h"
 
 #include "base/utf8.h"
