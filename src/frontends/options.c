@@ -8,54 +8,52 @@
 
 /* ---- parsing ---- */
 
-static const nrd_option_row *find_row(const char *name, size_t n, bool *out_ambiguous)
+/* Faults in the words of Triton's parser, which scripts and tests look for. */
+static nrd_error *wrong_value(const nrd_opt_fault *f)
 {
-    const nrd_option_row *found = NULL;
-    *out_ambiguous = false;
-    for (size_t i = 0; i < nrd_option_n_rows; i++) {
-        if (strncmp(nrd_option_rows[i].name, name, n) != 0) {
-            continue;
-        }
-        if (nrd_option_rows[i].name[n] == '\0') {
-            *out_ambiguous = false;
-            return &nrd_option_rows[i];
-        }
-        *out_ambiguous = found != NULL;
-        found = &nrd_option_rows[i];
+    const nrd_opt *row = f->row;
+    if (row->form == NRD_OPT_BOOL) {
+        return nrd_option_bad(row->name, "invalid value for bool option: %s", f->value);
     }
-    return *out_ambiguous ? NULL : found;
+    if (row->form == NRD_OPT_NUM) {
+        return nrd_option_bad(row->name, "Invalid option value. Got %s, expected a number from %lld to %lld",
+                              f->value, (long long)row->min, (long long)row->max);
+    }
+    if (f->kind == NRD_OPT_VALUE_RANGE) {
+        return nrd_option_bad(row->name,
+                              "Invalid option value. Got %s, expected a value between %lld and %lld",
+                              f->value, (long long)row->min, (long long)row->max);
+    }
+    return nrd_option_bad(row->name, "Invalid option value. Got %s, expected an integer", f->value);
 }
 
-static nrd_error *apply(nrd_options *o, const nrd_option_row *row, const char *value)
+static nrd_error *fault_error(const nrd_opt_fault *f)
 {
-    char *field = (char *)o + row->offset;
-    double d;
+    const bool is_long = f->word && f->n_word > 2 && !strncmp(f->word, "--", 2);
 
-    switch (row->form) {
-    case NRD_FORM_NONE:
-        *(bool *)(void *)field = true;
-        return NULL;
-    case NRD_FORM_BOOL:
-        return nrd_option_read_bool(row->name, value, (bool *)(void *)field);
-    case NRD_FORM_INT:
-        return nrd_option_read_int(row->name, value, row->min, row->max, (int64_t *)(void *)field);
-    case NRD_FORM_DOUBLE:
-        if (!nrd_parse_f64(value, &d) || !(d >= (double)row->min && d <= (double)row->max)) {
-            return nrd_option_bad(
-                row->name, "Invalid option value. Got %s, expected a number from %lld to %lld",
-                value, (long long)row->min, (long long)row->max);
+    switch (f->kind) {
+    case NRD_OPT_UNKNOWN:
+    case NRD_OPT_AMBIGUOUS:
+        if (is_long) {
+            return nrd_errorf(NRD_ERR_INVALID_ARG, "%s option '%.*s'",
+                              f->kind == NRD_OPT_AMBIGUOUS ? "ambiguous" : "unrecognized",
+                              (int)f->n_word, f->word);
         }
-        *(double *)(void *)field = d;
-        return NULL;
-    case NRD_FORM_STRING:
-        nrd_option_set_string((char **)(void *)field, value);
-        return NULL;
-    case NRD_FORM_CUSTOM:
-        return row->parse(o, row->name, value);
-    case NRD_FORM_REFUSED:
-        break;
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "Unexpected argument: %s", f->word);
+    case NRD_OPT_STRAY_WORD:
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "Unexpected argument: %s", f->word);
+    case NRD_OPT_VALUE_MISSING:
+        return nrd_option_bad(f->row->name, "a value is missing");
+    case NRD_OPT_VALUE_EXTRA:
+        return nrd_option_bad(f->row->name, "this option takes no value");
+    case NRD_OPT_VALUE_WRONG:
+    case NRD_OPT_VALUE_RANGE:
+        return wrong_value(f);
+    case NRD_OPT_NOT_SUPPORTED:
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "Bad option: \"--%s\".\n%s", f->row->name, f->row->help);
+    default:
+        return f->error;
     }
-    return nrd_errorf(NRD_ERR_UNSUPPORTED, "Bad option: \"--%s\".\n%s", row->name, row->help);
 }
 
 static nrd_error *check_ports(const nrd_options *o)
@@ -130,32 +128,9 @@ static nrd_error *finish(nrd_options *o)
 
 nrd_error *nrd_options_parse(nrd_options *o, int argc, char *const *argv)
 {
-    for (int i = 1; i < argc; i++) {
-        const char *arg = argv[i];
-        if (strncmp(arg, "--", 2) != 0 || arg[2] == '\0') {
-            return nrd_errorf(NRD_ERR_INVALID_ARG, "Unexpected argument: %s", arg);
-        }
-        const char *name = arg + 2;
-        const char *eq = strchr(name, '=');
-        size_t n = eq ? (size_t)(eq - name) : strlen(name);
-        bool ambiguous;
-        const nrd_option_row *row = n ? find_row(name, n, &ambiguous) : NULL;
-        if (!row) {
-            return nrd_errorf(NRD_ERR_INVALID_ARG, "%s option '--%.*s'",
-                              n && ambiguous ? "ambiguous" : "unrecognized", (int)n, name);
-        }
-        const char *value = eq ? eq + 1 : NULL;
-        if (row->form == NRD_FORM_NONE && value) {
-            return nrd_option_bad(row->name, "this option takes no value");
-        }
-        if (row->form != NRD_FORM_NONE && !value) {
-            if (i + 1 >= argc) {
-                return nrd_option_bad(row->name, "a value is missing");
-            }
-            value = argv[++i];
-        }
-        NRD_TRY(apply(o, row, value ? value : ""));
-    }
+    const nrd_opt_set set = {.rows = nrd_option_rows, .n = nrd_option_n_rows, .takes_prefixes = true};
+    nrd_opt_fault f = nrd_opts_read(&set, o, argc, argv, NULL, NULL);
+    NRD_TRY(fault_error(&f));
     return finish(o);
 }
 

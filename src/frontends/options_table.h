@@ -7,32 +7,10 @@
 #ifndef NRD_FRONTENDS_OPTIONS_TABLE_H
 #define NRD_FRONTENDS_OPTIONS_TABLE_H
 
+#include "base/options.h"
 #include "frontends/options.h"
 
-typedef nrd_error *nrd_option_parser(nrd_options *o, const char *name, const char *value);
-
-typedef enum {
-    NRD_FORM_NONE,   /* a flag without value */
-    NRD_FORM_BOOL,   /* true/false/1/0/on/off */
-    NRD_FORM_INT,    /* within min..max */
-    NRD_FORM_DOUBLE, /* within min..max */
-    NRD_FORM_STRING,
-    NRD_FORM_CUSTOM,  /* `parse` reads the value */
-    NRD_FORM_REFUSED, /* known, not in this build: `why` says so */
-} nrd_option_form;
-
-typedef struct nrd_option_row {
-    const char *group;
-    const char *name;
-    nrd_option_form form;
-    size_t offset; /* of the field in nrd_options */
-    int64_t min, max;
-    const char *arg; /* how --help shows the value */
-    nrd_option_parser *parse;
-    const char *help; /* one or two sentences; for NRD_FORM_REFUSED the reason */
-} nrd_option_row;
-
-extern const nrd_option_row nrd_option_rows[];
+extern const nrd_opt nrd_option_rows[];
 extern const size_t nrd_option_n_rows;
 
 void nrd_option_set_string(char **field, const char *value);
@@ -42,9 +20,9 @@ nrd_error *nrd_option_read_bool(const char *name, const char *value, bool *out) 
 nrd_error *nrd_option_read_int(const char *name, const char *value, int64_t min, int64_t max,
                                int64_t *out) NRD_MUST_USE;
 
-nrd_option_parser nrd_option_parse_api_key, nrd_option_parse_cors_origin,
+nrd_opt_parser nrd_option_parse_api_key, nrd_option_parse_cors_origin,
     nrd_option_parse_generation_config, nrd_option_parse_trace_old;
-nrd_option_parser nrd_option_parse_allow_grpc, nrd_option_parse_backend_config,
+nrd_opt_parser nrd_option_parse_allow_grpc, nrd_option_parse_backend_config,
     nrd_option_parse_cache_config, nrd_option_parse_cache_size, nrd_option_parse_control_mode,
     nrd_option_parse_cuda_pool, nrd_option_parse_cuda_va, nrd_option_parse_gpu_limit,
     nrd_option_parse_host_policy, nrd_option_parse_log_format, nrd_option_parse_log_verbose,
@@ -53,7 +31,7 @@ nrd_option_parser nrd_option_parse_allow_grpc, nrd_option_parse_backend_config,
     nrd_option_parse_repository, nrd_option_parse_restricted_api, nrd_option_parse_startup_model,
     nrd_option_parse_trace_config;
 #ifdef NRD_HAVE_GRPC
-nrd_option_parser nrd_option_parse_restricted_protocol, nrd_option_parse_compression;
+nrd_opt_parser nrd_option_parse_restricted_protocol, nrd_option_parse_compression;
 #endif
 
 #endif

@@ -72,8 +72,9 @@ nrd_error *nrd_option_read_int(const char *name, const char *value, int64_t min,
     return NULL;
 }
 
-nrd_error *nrd_option_parse_generation_config(nrd_options *o, const char *name, const char *value)
+nrd_error *nrd_option_parse_generation_config(void *values, const char *name, const char *value)
 {
+    nrd_options *o = values;
     if (strcmp(value, "auto") != 0 && strcmp(value, "none") != 0) {
         return nrd_option_bad(name, "expected auto or none, got '%s'", value);
     }
@@ -100,29 +101,34 @@ static nrd_error *add_triple(nrd_option_list *list, const char *opt, const char 
     return NULL;
 }
 
-nrd_error *nrd_option_parse_backend_config(nrd_options *o, const char *name, const char *value)
+nrd_error *nrd_option_parse_backend_config(void *values, const char *name, const char *value)
 {
+    nrd_options *o = values;
     return add_triple(&o->backend_config, name, value, false, "<backend name>,<setting>=<value>");
 }
 
-nrd_error *nrd_option_parse_cache_config(nrd_options *o, const char *name, const char *value)
+nrd_error *nrd_option_parse_cache_config(void *values, const char *name, const char *value)
 {
+    nrd_options *o = values;
     return add_triple(&o->cache_config, name, value, true, "<cache name>,<setting>=<value>");
 }
 
-nrd_error *nrd_option_parse_host_policy(nrd_options *o, const char *name, const char *value)
+nrd_error *nrd_option_parse_host_policy(void *values, const char *name, const char *value)
 {
+    nrd_options *o = values;
     return add_triple(&o->host_policies, name, value, true, "<policy name>,<setting>=<value>");
 }
 
-nrd_error *nrd_option_parse_trace_config(nrd_options *o, const char *name, const char *value)
+nrd_error *nrd_option_parse_trace_config(void *values, const char *name, const char *value)
 {
+    nrd_options *o = values;
     return add_triple(&o->trace_config, name, value, false, "<trace mode>,<setting>=<value>");
 }
 
 /* --trace-file and the like, under the names that --trace-config has for them. */
-nrd_error *nrd_option_parse_trace_old(nrd_options *o, const char *name, const char *value)
+nrd_error *nrd_option_parse_trace_old(void *values, const char *name, const char *value)
 {
+    nrd_options *o = values;
     const char *setting = name + strlen("trace-");
     const bool of_mode = strcmp(setting, "file") == 0 || strcmp(setting, "log-frequency") == 0;
     if (!value[0]) {
@@ -135,8 +141,9 @@ nrd_error *nrd_option_parse_trace_old(nrd_options *o, const char *name, const ch
     return NULL;
 }
 
-nrd_error *nrd_option_parse_metrics_config(nrd_options *o, const char *name, const char *value)
+nrd_error *nrd_option_parse_metrics_config(void *values, const char *name, const char *value)
 {
+    nrd_options *o = values;
     nrd_error *err = add_triple(&o->metrics_config, name, value, false, "<setting>=<value>");
     if (!err && o->metrics_config.items[o->metrics_config.n - 1].name[0]) {
         err = nrd_option_bad(name, "--metrics-config option format is <setting>=<value>. Got %s",
@@ -145,8 +152,9 @@ nrd_error *nrd_option_parse_metrics_config(nrd_options *o, const char *name, con
     return err;
 }
 
-nrd_error *nrd_option_parse_cache_size(nrd_options *o, const char *name, const char *value)
+nrd_error *nrd_option_parse_cache_size(void *values, const char *name, const char *value)
 {
+    nrd_options *o = values;
     int64_t n = 0;
     NRD_TRY(nrd_option_read_int(name, value, 0, INT64_MAX, &n));
     o->cache_size_given = true;
@@ -185,18 +193,21 @@ static nrd_error *add_device_size(nrd_option_list *list, const char *name, const
     return NULL;
 }
 
-nrd_error *nrd_option_parse_cuda_pool(nrd_options *o, const char *name, const char *value)
+nrd_error *nrd_option_parse_cuda_pool(void *values, const char *name, const char *value)
 {
+    nrd_options *o = values;
     return add_device_size(&o->cuda_pools, name, value);
 }
 
-nrd_error *nrd_option_parse_cuda_va(nrd_options *o, const char *name, const char *value)
+nrd_error *nrd_option_parse_cuda_va(void *values, const char *name, const char *value)
 {
+    nrd_options *o = values;
     return add_device_size(&o->cuda_va, name, value);
 }
 
-nrd_error *nrd_option_parse_gpu_limit(nrd_options *o, const char *name, const char *value)
+nrd_error *nrd_option_parse_gpu_limit(void *values, const char *name, const char *value)
 {
+    nrd_options *o = values;
     const char *colon = strchr(value, ':');
     double fraction;
     int64_t device;
@@ -217,8 +228,9 @@ nrd_error *nrd_option_parse_gpu_limit(nrd_options *o, const char *name, const ch
 }
 
 /* "<resource>:<count>" or "<resource>:<count>:<device>" */
-nrd_error *nrd_option_parse_rate_resource(nrd_options *o, const char *name, const char *value)
+nrd_error *nrd_option_parse_rate_resource(void *values, const char *name, const char *value)
 {
+    nrd_options *o = values;
     const char *first = strchr(value, ':');
     const char *second = first ? strchr(first + 1, ':') : NULL;
     int64_t count = 0, device = -1;
@@ -248,8 +260,9 @@ nrd_error *nrd_option_parse_rate_resource(nrd_options *o, const char *name, cons
 
 /* ---- values with a fixed list of words ---- */
 
-nrd_error *nrd_option_parse_control_mode(nrd_options *o, const char *name, const char *value)
+nrd_error *nrd_option_parse_control_mode(void *values, const char *name, const char *value)
 {
+    nrd_options *o = values;
     if (strcasecmp(value, "none") == 0) {
         o->control_mode = TRITONSERVER_MODEL_CONTROL_NONE;
     } else if (strcasecmp(value, "poll") == 0) {
@@ -262,8 +275,9 @@ nrd_error *nrd_option_parse_control_mode(nrd_options *o, const char *name, const
     return NULL;
 }
 
-nrd_error *nrd_option_parse_rate_limit(nrd_options *o, const char *name, const char *value)
+nrd_error *nrd_option_parse_rate_limit(void *values, const char *name, const char *value)
 {
+    nrd_options *o = values;
     if (strcasecmp(value, "execution_count") == 0) {
         o->rate_limit = TRITONSERVER_RATE_LIMIT_EXEC_COUNT;
     } else if (strcasecmp(value, "off") == 0) {
@@ -274,8 +288,9 @@ nrd_error *nrd_option_parse_rate_limit(nrd_options *o, const char *name, const c
     return NULL;
 }
 
-nrd_error *nrd_option_parse_log_format(nrd_options *o, const char *name, const char *value)
+nrd_error *nrd_option_parse_log_format(void *values, const char *name, const char *value)
 {
+    nrd_options *o = values;
     if (strcmp(value, "default") != 0 && strcmp(value, "ISO8601") != 0) {
         return nrd_option_bad(name, "invalid argument for --log-format: %s", value);
     }
@@ -283,8 +298,9 @@ nrd_error *nrd_option_parse_log_format(nrd_options *o, const char *name, const c
     return NULL;
 }
 
-nrd_error *nrd_option_parse_log_verbose(nrd_options *o, const char *name, const char *value)
+nrd_error *nrd_option_parse_log_verbose(void *values, const char *name, const char *value)
 {
+    nrd_options *o = values;
     bool on;
     if (strcasecmp(value, "true") == 0 || strcasecmp(value, "false") == 0) {
         NRD_TRY(nrd_option_read_bool(name, value, &on));
@@ -305,34 +321,39 @@ static nrd_error *add_name(nrd_option_list *list, const char *name, const char *
     return NULL;
 }
 
-nrd_error *nrd_option_parse_repository(nrd_options *o, const char *name, const char *value)
+nrd_error *nrd_option_parse_repository(void *values, const char *name, const char *value)
 {
+    nrd_options *o = values;
     return add_name(&o->repositories, name, value);
 }
 
-nrd_error *nrd_option_parse_api_key(nrd_options *o, const char *name, const char *value)
+nrd_error *nrd_option_parse_api_key(void *values, const char *name, const char *value)
 {
+    nrd_options *o = values;
     if (!value[0]) {
         return nrd_option_bad(name, "Error: an empty key.");
     }
     return add_name(&o->api_keys, name, value);
 }
 
-nrd_error *nrd_option_parse_cors_origin(nrd_options *o, const char *name, const char *value)
+nrd_error *nrd_option_parse_cors_origin(void *values, const char *name, const char *value)
 {
+    nrd_options *o = values;
     if (strpbrk(value, "\r\n ")) {
         return nrd_option_bad(name, "Error: an origin has no spaces.");
     }
     return add_name(&o->cors_origins, name, value);
 }
 
-nrd_error *nrd_option_parse_startup_model(nrd_options *o, const char *name, const char *value)
+nrd_error *nrd_option_parse_startup_model(void *values, const char *name, const char *value)
 {
+    nrd_options *o = values;
     return add_name(&o->startup_models, name, value);
 }
 
-nrd_error *nrd_option_parse_model_config_name(nrd_options *o, const char *name, const char *value)
+nrd_error *nrd_option_parse_model_config_name(void *values, const char *name, const char *value)
 {
+    nrd_options *o = values;
     if (strchr(value, ' ')) {
         return nrd_option_bad(name,
                               "Error: Custom config name should not contain any space character.");
@@ -344,14 +365,16 @@ nrd_error *nrd_option_parse_model_config_name(nrd_options *o, const char *name, 
     return NULL;
 }
 
-nrd_error *nrd_option_parse_allow_grpc(nrd_options *o, const char *name, const char *value)
+nrd_error *nrd_option_parse_allow_grpc(void *values, const char *name, const char *value)
 {
+    nrd_options *o = values;
     o->allow_grpc_given = true;
     return nrd_option_read_bool(name, value, &o->allow_grpc);
 }
 
-nrd_error *nrd_option_parse_no_service(nrd_options *o, const char *name, const char *value)
+nrd_error *nrd_option_parse_no_service(void *values, const char *name, const char *value)
 {
+    nrd_options *o = values;
     bool on;
     (void)o;
     NRD_TRY(nrd_option_read_bool(name, value, &on));
@@ -404,19 +427,22 @@ static nrd_error *parse_restricted(nrd_option_list *list, const char *name, cons
     return NULL;
 }
 
-nrd_error *nrd_option_parse_restricted_api(nrd_options *o, const char *name, const char *value)
+nrd_error *nrd_option_parse_restricted_api(void *values, const char *name, const char *value)
 {
+    nrd_options *o = values;
     return parse_restricted(&o->http_restricted, name, "api", "", value);
 }
 
 #ifdef NRD_HAVE_GRPC
-nrd_error *nrd_option_parse_restricted_protocol(nrd_options *o, const char *name, const char *value)
+nrd_error *nrd_option_parse_restricted_protocol(void *values, const char *name, const char *value)
 {
+    nrd_options *o = values;
     return parse_restricted(&o->grpc_restricted, name, "protocol", "triton-grpc-protocol-", value);
 }
 
-nrd_error *nrd_option_parse_compression(nrd_options *o, const char *name, const char *value)
+nrd_error *nrd_option_parse_compression(void *values, const char *name, const char *value)
 {
+    nrd_options *o = values;
     static const char *const words[] = {"none", "low", "medium", "high"};
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
         if (strcasecmp(value, words[i]) == 0) {
