@@ -186,7 +186,8 @@ endef
 $(B)/lib/libnereid.so: $(OBJ_nereid)
 	$(link)
 	$(Q)$(CC) -shared -o $@ $^ $(NRD_LDFLAGS) $(LDFLAGS) $(text_LIBS) $(LIBS_base) -Wl,-soname,libnereid.so
-$(B)/bin/nereid: $(OBJ_nereid) $(OBJ_tools)
+# What tritonserver takes, `nereid serve` checks before it builds anything.
+$(B)/bin/nereid: $(OBJ_nereid) $(OBJ_tools) $(addprefix $(B)/obj/frontends/,options.o options_table.o options_values.o)
 	$(link)
 	$(Q)$(CC) -pie -o $@ $^ $(NRD_LDFLAGS) $(LDFLAGS) $(tools_LIBS) $(text_LIBS) $(LIBS_base)
 $(B)/lib/libtritonserver.so: $(OBJ_base) $(OBJ_core) $(OBJ_proto) $(wildcard src/core/libtritonserver.map)

@@ -150,6 +150,9 @@ static nrd_error *start_services(services *s, const nrd_options *o)
         NRD_LOG_INFO("Chat and live view at http://%s:%d/", any ? "localhost" : o->http_address,
                      nrd_http_api_port(s->http));
     }
+    if (o->ready_message[0]) {
+        fprintf(stderr, "%s\n", o->ready_message);
+    }
     return NULL;
 }
 

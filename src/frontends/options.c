@@ -146,6 +146,7 @@ void nrd_options_init(nrd_options *o)
     memset(o, 0, sizeof *o);
     o->id = nrd_xstrdup("triton");
     o->exit_timeout_secs = 30;
+    o->ready_message = nrd_xstrdup("");
     o->log_info = o->log_warning = o->log_error = true;
     o->log_format = nrd_xstrdup("default");
     o->log_file = nrd_xstrdup("");
@@ -225,7 +226,8 @@ void nrd_options_fini(nrd_options *o)
                         &o->http_forward_pattern,
                         &o->model_config_name,
                         &o->api_key_file,
-                        &o->generation_config};
+                        &o->generation_config,
+                        &o->ready_message};
     nrd_option_list *lists[] = {
         &o->repositories,    &o->startup_models, &o->http_restricted, &o->grpc_restricted,
         &o->metrics_config,  &o->trace_config,   &o->trace_old,       &o->backend_config,

@@ -43,6 +43,7 @@ typedef struct nrd_options {
     /* server */
     char *id;
     int64_t exit_timeout_secs;
+    char *ready_message; /* "" without */
     /* log */
     int64_t log_verbose;
     bool log_info, log_warning, log_error;

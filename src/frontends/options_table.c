@@ -22,6 +22,10 @@ const nrd_opt nrd_option_rows[] = {
      "How long the server waits for requests in flight when it stops; after that it exits all the "
      "same. Default is 30."),
 
+    ROW("Server", "ready-message", NRD_OPT_OWNED, F(ready_message), 0, 0, "string", NULL,
+     "Text to write to the standard error once every service is open; nereid serve tells there what is "
+     "served and where. Default is none."),
+
     ROW("Logging", "log-verbose", NRD_OPT_CUSTOM, 0, 0, 0, "integer", nrd_option_parse_log_verbose,
      "Verbose level; 0 turns verbose lines off. Default is 0."),
     ROW("Logging", "log-info", NRD_OPT_BOOL, F(log_info), 0, 0, "boolean", NULL,

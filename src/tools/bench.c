@@ -537,45 +537,45 @@ static nrd_error *hw(const options *o)
     return err;
 }
 
+#define OPT(...) NRD_OPT_ROW(options, __VA_ARGS__)
+static const nrd_opt rows[] = {
+    OPT(INT, "num_requests", NULL, num_requests, "N", "32; latency: 10", "requests"),
+    OPT(INT, "input_mean", "--input_len", input_mean, "N", "128", "prompt tokens"),
+    OPT(INT, "output_mean", "--output_len", output_mean, "N", "128", "new tokens"),
+    OPT(INT, "common_len", NULL, common_len, "N", "0",
+        "first tokens that all prompts have in common"),
+    OPT(INT, "input_stdev", NULL, input_stdev, "N", "0", "spread of prompt lengths"),
+    OPT(INT, "output_stdev", NULL, output_stdev, "N", "0", "spread of output lengths"),
+    OPT(INT, "concurrency", NULL, concurrency, "N", "8", "requests at a time"),
+    OPT(INT, "max_sequences", NULL, max_sequences, "N", "8", "last row of the table"),
+    OPT(INT, "warmup", NULL, warmup, "N", "1", "requests before measuring"),
+    OPT(STR, "seed", "--random_seed", seed, "N", "0", "of prompts and lengths"),
+    OPT(FLAG, "streaming", NULL, streaming, NULL, NULL, "one response a token"),
+    OPT(FLAG, "steady", NULL, steady, NULL, NULL,
+        "throughput: start as if long under way, stop at the last request"),
+    OPT(FLAG, "enable_kv_cache_reuse", NULL, reuse, NULL, NULL, "share blocks of equal prefixes"),
+    OPT(FLAG, "max_utilization", NULL, max_utilization, NULL, NULL, "that scheduler policy"),
+    OPT(INT, "mixed_context_tokens", NULL, mixed_context_tokens, "N", "cpu: 256",
+        "prompt tokens of a step that also generates; -1: no limit"),
+    OPT(FLAG, "profile", NULL, profile, NULL, NULL, "where the time of steps goes"),
+    OPT(INT, "profile_every", NULL, profile_every, "N", "16",
+        "every so-many-th step operation by operation"),
+    OPT(STR, "trace", NULL, trace, "FILE", NULL,
+        "timeline of the steps, for Perfetto or chrome://tracing"),
+    OPT(STR, "plot", NULL, plot, "FILE", ".svg", "charts: a page (.html) or a picture"),
+    OPT(STR, "json", "--report_json", json, "FILE", NULL, "write the figures there too"),
+    NRD_EXEC_OPTION_ROWS(options, exec),
+};
+const nrd_tool_table nrd_bench_table = NRD_TOOL_TABLE("bench", usage, rows, 2);
+
 int nrd_tool_bench(int argc, char **argv)
 {
     options o = {
         .num_requests = 0, .input_mean = 128, .output_mean = 128, .warmup = 1, .max_sequences = 8};
     const char *words[2] = {NULL, NULL}, *verb = "table";
     size_t n = 0;
-    const nrd_opt opts[] = {
-        {"--num_requests", NULL, NRD_OPT_INT, &o.num_requests, "N", "requests (32; latency: 10)"},
-        {"--input_mean", "--input_len", NRD_OPT_INT, &o.input_mean, "N", "prompt tokens (128)"},
-        {"--output_mean", "--output_len", NRD_OPT_INT, &o.output_mean, "N", "new tokens (128)"},
-        {"--common_len", NULL, NRD_OPT_INT, &o.common_len, "N",
-         "first tokens that all prompts have in common (0)"},
-        {"--input_stdev", NULL, NRD_OPT_INT, &o.input_stdev, "N", "spread of prompt lengths (0)"},
-        {"--output_stdev", NULL, NRD_OPT_INT, &o.output_stdev, "N", "spread of output lengths (0)"},
-        {"--concurrency", NULL, NRD_OPT_INT, &o.concurrency, "N", "requests at a time (8)"},
-        {"--max_sequences", NULL, NRD_OPT_INT, &o.max_sequences, "N", "last row of the table (8)"},
-        {"--warmup", NULL, NRD_OPT_INT, &o.warmup, "N", "requests before measuring (1)"},
-        {"--seed", "--random_seed", NRD_OPT_STR, &o.seed, "N", "of prompts and lengths (0)"},
-        {"--streaming", NULL, NRD_OPT_FLAG, &o.streaming, NULL, "one response a token"},
-        {"--steady", NULL, NRD_OPT_FLAG, &o.steady, NULL,
-         "throughput: start as if long under way, stop at the last request"},
-        {"--enable_kv_cache_reuse", NULL, NRD_OPT_FLAG, &o.reuse, NULL,
-         "share blocks of equal prefixes"},
-        {"--max_utilization", NULL, NRD_OPT_FLAG, &o.max_utilization, NULL,
-         "that scheduler policy"},
-        {"--mixed_context_tokens", NULL, NRD_OPT_INT, &o.mixed_context_tokens, "N",
-         "prompt tokens of a step that also generates; -1: no limit (cpu: 256)"},
-        {"--profile", NULL, NRD_OPT_FLAG, &o.profile, NULL, "where the time of steps goes"},
-        {"--profile_every", NULL, NRD_OPT_INT, &o.profile_every, "N",
-         "every so-many-th step operation by operation (16)"},
-        {"--trace", NULL, NRD_OPT_STR, &o.trace, "FILE",
-         "timeline of the steps, for Perfetto or chrome://tracing"},
-        {"--plot", NULL, NRD_OPT_STR, &o.plot, "FILE",
-         "charts: a page (.html) or a picture (.svg)"},
-        {"--json", "--report_json", NRD_OPT_STR, &o.json, "FILE", "write the figures there too"},
-        NRD_EXEC_OPTION_ROWS(o.exec),
-    };
     int status =
-        nrd_opts_parse(argc, argv, usage, opts, sizeof opts / sizeof opts[0], words, 2, &n);
+        nrd_tool_parse(&nrd_bench_table, argc, argv, &o, words, &n);
     if (status >= 0) {
         return status;
     }

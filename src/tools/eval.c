@@ -239,22 +239,25 @@ done:
     return err;
 }
 
+#define OPT(...) NRD_OPT_ROW(options, __VA_ARGS__)
+static const nrd_opt rows[] = {
+    OPT(STR, "file", "-f", file, "FILE", NULL, "text whose perplexity is wanted"),
+    OPT(STR, "tokens", NULL, tokens, "IN", NULL, "JSON lines with token ids"),
+    OPT(STR, "out", "-o", out, "OUT", NULL, "JSON lines with log probabilities"),
+    OPT(INT, "top", NULL, top, "K", "0", "also the best K tokens at each position"),
+    OPT(INT, "window", "-c", window, "N", "max_seq_len", "tokens of a window of text"),
+    OPT(STR, "tokenizer_dir", NULL, tokenizer_dir, "DIR", NULL, "where PATH has none"),
+    NRD_EXEC_OPTION_ROWS(options, exec),
+};
+const nrd_tool_table nrd_eval_table = NRD_TOOL_TABLE("eval", usage, rows, 1);
+
 int nrd_tool_eval(int argc, char **argv)
 {
     options o = {.window = 0};
     const char *path = NULL;
     size_t n = 0;
-    const nrd_opt opts[] = {
-        {"--file", "-f", NRD_OPT_STR, &o.file, "FILE", "text whose perplexity is wanted"},
-        {"--tokens", NULL, NRD_OPT_STR, &o.tokens, "IN", "JSON lines with token ids"},
-        {"--out", "-o", NRD_OPT_STR, &o.out, "OUT", "JSON lines with log probabilities"},
-        {"--top", NULL, NRD_OPT_INT, &o.top, "K", "also the best K tokens at each position (0)"},
-        {"--window", "-c", NRD_OPT_INT, &o.window, "N", "tokens of a window of text (max_seq_len)"},
-        {"--tokenizer_dir", NULL, NRD_OPT_STR, &o.tokenizer_dir, "DIR", "where PATH has none"},
-        NRD_EXEC_OPTION_ROWS(o.exec),
-    };
     int status =
-        nrd_opts_parse(argc, argv, usage, opts, sizeof opts / sizeof opts[0], &path, 1, &n);
+        nrd_tool_parse(&nrd_eval_table, argc, argv, &o, &path, &n);
     if (status >= 0) {
         return status;
     }

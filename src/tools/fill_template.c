@@ -8,44 +8,41 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char help[] =
+static const char usage[] =
     "Usage: nereid fill_template [-i] FILE NAME:VALUE[,NAME:VALUE…]\n"
-    "Replaces ${NAME} in FILE; names that are not given stay as they are.\n\n"
-    "  -i, --in_place   rewrite FILE (else the result goes to the standard output)\n"
-    "A comma inside a value needs one backslash, a colon two: gpu_device_ids:0\\,1\n";
+    "Replaces ${NAME} in FILE; names that are not given stay as they are. A comma inside a value\n"
+    "needs one backslash, a colon two: gpu_device_ids:0\\,1\n";
+
+typedef struct options {
+    bool in_place;
+} options;
+
+static const nrd_opt rows[] = {
+    NRD_OPT_ROW(options, FLAG, "in_place", "-i", in_place, NULL, NULL,
+                "rewrite FILE (else the result goes to the standard output)"),
+};
+const nrd_tool_table nrd_fill_template_table = NRD_TOOL_TABLE("fill_template", usage, rows, 2);
 
 enum { MAX_TEMPLATE = 16 << 20 };
 
 int nrd_tool_fill_template(int argc, char **argv)
 {
     nrd_template_values values = {0};
-    const char *file = NULL, *list = NULL;
+    options o = {0};
+    const char *words[2];
     nrd_str out = {0};
     char *text = NULL;
-    size_t n = 0;
-    bool in_place = false;
+    size_t n_words = 0, n = 0;
+    int status = nrd_tool_parse(&nrd_fill_template_table, argc, argv, &o, words, &n_words);
 
-    for (int i = 1; i < argc; i++) {
-        if (!strcmp(argv[i], "-h") || !strcmp(argv[i], "--help")) {
-            fputs(help, stdout);
-            return 0;
-        }
-        if (!strcmp(argv[i], "-i") || !strcmp(argv[i], "--in_place") ||
-            !strcmp(argv[i], "--in-place")) {
-            in_place = true;
-        } else if (!file) {
-            file = argv[i];
-        } else if (!list) {
-            list = argv[i];
-        } else {
-            file = NULL;
-            break;
-        }
+    if (status >= 0) {
+        return status;
     }
-    if (!file || !list) {
-        fputs(help, stderr);
+    if (n_words != 2) {
+        fputs("nereid fill_template: FILE and NAME:VALUE are needed (see --help)\n", stderr);
         return 2;
     }
+    const char *file = words[0], *list = words[1];
     nrd_template_set(&values, "max_queue_size", "0"); /* as the published tool fills it */
     nrd_error *err = nrd_template_set_list(&values, list);
     if (!err) {
@@ -53,7 +50,7 @@ int nrd_tool_fill_template(int argc, char **argv)
     }
     if (!err) {
         nrd_template_fill(&values, text, n, &out);
-        if (in_place) {
+        if (o.in_place) {
             err = nrd_file_write(file, nrd_str_cstr(&out), out.len);
         } else {
             fwrite(nrd_str_cstr(&out), 1, out.len, stdout);
@@ -62,7 +59,7 @@ int nrd_tool_fill_template(int argc, char **argv)
     if (err) {
         fprintf(stderr, "nereid: %s\n", nrd_error_message(err));
     }
-    int status = err ? 1 : 0;
+    status = err ? 1 : 0;
     nrd_error_free(err);
     nrd_str_fini(&out);
     nrd_template_fini(&values);

@@ -231,17 +231,20 @@ static nrd_error *inspect(const char *path, const options *o)
     return NULL;
 }
 
+#define OPT(...) NRD_OPT_ROW(options, __VA_ARGS__)
+static const nrd_opt rows[] = {
+    OPT(FLAG, "tensors", "-t", tensors, NULL, NULL, "a line for every tensor"),
+    OPT(FLAG, "verify", NULL, verify, NULL, NULL, "check the checksums of an engine's weights"),
+    OPT(INT, "rank", NULL, rank, "N", "0", "which rank's tensors"),
+};
+const nrd_tool_table nrd_inspect_table = NRD_TOOL_TABLE("inspect", usage, rows, 1);
+
 int nrd_tool_inspect(int argc, char **argv)
 {
     options o = {0};
     const char *path[1] = {NULL};
     size_t n = 0;
-    const nrd_opt opts[] = {
-        {"--tensors", "-t", NRD_OPT_FLAG, &o.tensors, NULL, "a line for every tensor"},
-        {"--verify", NULL, NRD_OPT_FLAG, &o.verify, NULL, "check the checksums of an engine's weights"},
-        {"--rank", NULL, NRD_OPT_INT, &o.rank, "N", "which rank's tensors (0)"},
-    };
-    int status = nrd_opts_parse(argc, argv, usage, opts, sizeof opts / sizeof opts[0], path, 1, &n);
+    int status = nrd_tool_parse(&nrd_inspect_table, argc, argv, &o, path, &n);
     if (status >= 0) {
         return status;
     }

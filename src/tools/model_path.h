@@ -10,6 +10,7 @@
 #define NRD_TOOLS_MODEL_PATH_H
 
 #include "base/error.h"
+#include "base/options.h"
 #include "nereid/executor.h"
 
 #include <stdbool.h>
@@ -42,24 +43,27 @@ typedef struct nrd_exec_options {
     bool no_cuda_graphs, no_overlap;
 } nrd_exec_options;
 
-/* Rows for nrd_opts_parse; `o` must live as long as they do. */
-#define NRD_EXEC_OPTION_ROWS(o)                                                                    \
-    {"--device", NULL, NRD_OPT_STR, &(o).device, "NAME", "auto, cpu or cuda (auto)"},              \
-    {"--device_id", NULL, NRD_OPT_INT, &(o).device_id, "N", "which GPU (0)"},                      \
-    {"--threads", "-t", NRD_OPT_INT, &(o).threads, "N", "CPU threads (one a core)"},                      \
-    {"--isa", NULL, NRD_OPT_STR, &(o).isa, "NAME", "generic, avx2, avx512, avx512vnni, amx (best)"},    \
-    {"--compute_dtype", NULL, NRD_OPT_STR, &(o).compute_dtype, "TYPE",                             \
-     "float32: dequantize the weights first (native)"},                                            \
-    {"--kv_dtype", "--kv_cache_dtype", NRD_OPT_STR, &(o).kv_dtype, "TYPE",                         \
-     "element type of the KV cache (the engine's)"},                                               \
-    {"--max_num_tokens", NULL, NRD_OPT_INT, &(o).max_num_tokens, "N", "tokens in one step"},       \
-    {"--max_batch_size", NULL, NRD_OPT_INT, &(o).max_batch_size, "N", "sequences in one step"},    \
-    {"--kv_cache_free_mem_fraction", "--kv_cache_free_gpu_mem_fraction", NRD_OPT_NUM,              \
-     &(o).kv_fraction, "X", "share of free memory for the KV cache"},                              \
-    {"--no_cuda_graphs", NULL, NRD_OPT_FLAG, &(o).no_cuda_graphs, NULL,                            \
-     "enqueue every operation of every step"},                                                     \
-    {"--no_overlap", NULL, NRD_OPT_FLAG, &(o).no_overlap, NULL,                                    \
-     "never run two operations side by side"}
+/* Rows of a struct `type` whose field `field` is an nrd_exec_options. */
+#define NRD_EXEC_OPTION_ROWS(type, field)                                                          \
+    NRD_OPT_ROW(type, STR, "device", NULL, field.device, "NAME", "auto", "auto, cpu or cuda"),     \
+    NRD_OPT_ROW(type, INT, "device_id", NULL, field.device_id, "N", "0", "which GPU"),             \
+    NRD_OPT_ROW(type, INT, "threads", "-t", field.threads, "N", "one a core", "CPU threads"),      \
+    NRD_OPT_ROW(type, STR, "isa", NULL, field.isa, "NAME", "best",                                 \
+                "generic, avx2, avx512, avx512vnni, amx"),                                         \
+    NRD_OPT_ROW(type, STR, "compute_dtype", NULL, field.compute_dtype, "TYPE", "native",           \
+                "float32: dequantize the weights first"),                                          \
+    NRD_OPT_ROW(type, STR, "kv_dtype", "--kv_cache_dtype", field.kv_dtype, "TYPE", "the engine's", \
+                "element type of the KV cache"),                                                   \
+    NRD_OPT_ROW(type, INT, "max_num_tokens", NULL, field.max_num_tokens, "N", NULL,                \
+                "tokens in one step"),                                                             \
+    NRD_OPT_ROW(type, INT, "max_batch_size", NULL, field.max_batch_size, "N", NULL,                \
+                "sequences in one step"),                                                          \
+    NRD_OPT_ROW(type, NUM, "kv_cache_free_mem_fraction", "--kv_cache_free_gpu_mem_fraction",       \
+                field.kv_fraction, "X", NULL, "share of free memory for the KV cache"),            \
+    NRD_OPT_ROW(type, FLAG, "no_cuda_graphs", NULL, field.no_cuda_graphs, NULL, NULL,              \
+                "enqueue every operation of every step"),                                          \
+    NRD_OPT_ROW(type, FLAG, "no_overlap", NULL, field.no_overlap, NULL, NULL,                      \
+                "never run two operations side by side")
 
 nrd_error *nrd_exec_options_apply(const nrd_exec_options *o, nrd_exec_config *config) NRD_MUST_USE;
 

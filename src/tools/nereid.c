@@ -17,23 +17,42 @@
 static const struct {
     const char *name;
     int (*run)(int argc, char **argv);
+    const nrd_tool_table *options;
     const char *summary;
 } verbs[] = {
-    {"serve", nrd_tool_serve, "serve a model: converts, builds and writes a repository if needed"},
-    {"run", nrd_tool_run, "generate text at the terminal"},
-    {"chat", nrd_tool_chat, "talk with a model at the terminal"},
-    {"top", nrd_tool_top, "what a server does, live in the terminal"},
-    {"convert", nrd_tool_convert, "Hugging Face folder or GGUF -> checkpoint folder"},
-    {"build", nrd_tool_build, "checkpoint, Hugging Face folder or GGUF -> engine folder"},
-    {"repo", nrd_tool_repo, "engine + tokenizer -> five-model repository"},
-    {"inspect", nrd_tool_inspect, "what is in a checkpoint, GGUF, engine or tokenizer"},
-    {"tokenize", nrd_tool_tokenize, "text lines -> token ids"},
-    {"detokenize", nrd_tool_detokenize, "token ids -> text lines"},
-    {"eval", nrd_tool_eval, "perplexity, log probabilities"},
-    {"bench", nrd_tool_bench, "throughput and latency of an engine"},
-    {"fill_template", nrd_tool_fill_template, "replace ${NAME} in a config.pbtxt"},
+    {"serve", nrd_tool_serve, &nrd_serve_table,
+     "serve a model: converts, builds and writes a repository if needed"},
+    {"run", nrd_tool_run, &nrd_run_table, "generate text at the terminal"},
+    {"chat", nrd_tool_chat, &nrd_chat_table, "talk with a model at the terminal"},
+    {"top", nrd_tool_top, &nrd_top_table, "what a server does, live in the terminal"},
+    {"convert", nrd_tool_convert, &nrd_convert_table,
+     "Hugging Face folder or GGUF -> checkpoint folder"},
+    {"build", nrd_tool_build, &nrd_build_table,
+     "checkpoint, Hugging Face folder or GGUF -> engine folder"},
+    {"repo", nrd_tool_repo, &nrd_repo_table, "engine + tokenizer -> five-model repository"},
+    {"inspect", nrd_tool_inspect, &nrd_inspect_table,
+     "what is in a checkpoint, GGUF, engine or tokenizer"},
+    {"tokenize", nrd_tool_tokenize, &nrd_tokenize_table, "text lines -> token ids"},
+    {"detokenize", nrd_tool_detokenize, &nrd_detokenize_table, "token ids -> text lines"},
+    {"eval", nrd_tool_eval, &nrd_eval_table, "perplexity, log probabilities"},
+    {"bench", nrd_tool_bench, &nrd_bench_table, "throughput and latency of an engine"},
+    {"fill_template", nrd_tool_fill_template, &nrd_fill_template_table,
+     "replace ${NAME} in a config.pbtxt"},
+    {"options", nrd_tool_options, &nrd_options_table,
+     "every option of these programs, for people and programs"},
+    {"completion", nrd_tool_completion, &nrd_completion_table, "completion for bash, zsh or fish"},
 };
 enum { N_VERBS = sizeof verbs / sizeof *verbs };
+
+const char *nrd_tool_verb(size_t i, const char **out_summary, const nrd_tool_table **out_table)
+{
+    if (i >= N_VERBS) {
+        return NULL;
+    }
+    *out_summary = verbs[i].summary;
+    *out_table = verbs[i].options;
+    return verbs[i].name;
+}
 
 static void usage(FILE *f)
 {
@@ -41,61 +60,71 @@ static void usage(FILE *f)
     for (int i = 0; i < N_VERBS; i++) {
         fprintf(f, "  %-14s %s\n", verbs[i].name, verbs[i].summary);
     }
-    fputs("\n  nereid VERB --help    options of a verb\n  nereid --version      version and what "
-          "this build has\n",
+    fputs("\n  nereid help VERB      options of a verb (also nereid VERB --help)\n"
+          "  nereid version        version and what this build has (also --version)\n",
           f);
 }
 
-/* "fill-template" is "fill_template". */
-static bool same_name(const char *a, const char *b)
+/* -1: no such verb. "fill-template" is "fill_template". */
+static int find_verb(const char *name)
 {
-    for (; *a && *b; a++, b++) {
-        if ((*a == '-' ? '_' : *a) != (*b == '-' ? '_' : *b)) {
-            return false;
+    for (int i = 0; i < N_VERBS; i++) {
+        if (nrd_opts_distance(name, strlen(name), verbs[i].name) == 0) {
+            return i;
         }
     }
-    return *a == *b;
+    return -1;
 }
 
-bool nrd_tool_option(int argc, char **argv, int *i, const char *name, const char **out_value)
+static int unknown_verb(const char *name)
 {
-    const char *a = argv[*i], *b = name;
-    while (*a && *b && (*a == '-' ? '_' : *a) == (*b == '-' ? '_' : *b)) {
-        a++;
-        b++;
+    int best = -1, limit = 3;
+    for (int i = 0; i < N_VERBS; i++) {
+        int d = nrd_opts_distance(name, strlen(name), verbs[i].name);
+        if (d < limit && d < (int)strlen(name)) {
+            limit = d;
+            best = i;
+        }
     }
-    if (*b || (*a && *a != '=')) {
-        return false;
-    }
-    if (*a == '=') {
-        *out_value = a + 1;
+    fprintf(stderr, "nereid: unknown verb '%s'", name);
+    if (best >= 0) {
+        fprintf(stderr, "; did you mean '%s'?\n", verbs[best].name);
     } else {
-        *out_value = *i + 1 < argc ? argv[++*i] : NULL;
+        fputs("\n\n", stderr);
+        usage(stderr);
     }
-    return true;
+    return 2;
+}
+
+static bool is(const char *word, const char *name)
+{
+    return !strcmp(word, name) || (!strncmp(word, "--", 2) && !strcmp(word + 2, name));
 }
 
 int main(int argc, char **argv)
 {
+    static char help[] = "--help";
+    int i = argc > 1 ? find_verb(argv[1]) : -1;
+
     if (argc < 2) {
         usage(stderr);
         return 2;
     }
-    if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help")) {
-        usage(stdout);
-        return 0;
+    if (i >= 0) {
+        nrd_leftovers_remove_on_signals();
+        return verbs[i].run(argc - 1, argv + 1);
     }
-    if (!strcmp(argv[1], "--version")) {
+    if (is(argv[1], "version")) {
         printf("nereid %s\n%s %s\n", nrd_version(), nrd_features(), SERVER_FEATURES);
         return 0;
     }
-    for (int i = 0; i < N_VERBS; i++) {
-        if (same_name(verbs[i].name, argv[1])) {
-            nrd_leftovers_remove_on_signals();
-            return verbs[i].run(argc - 1, argv + 1);
-        }
+    if (!is(argv[1], "help") && strcmp(argv[1], "-h") != 0) {
+        return unknown_verb(argv[1]);
     }
-    fprintf(stderr, "nereid: unknown verb '%s'\n\n", argv[1]);
-    usage(stderr);
-    return 2;
+    if (argc == 2) {
+        usage(stdout);
+        return 0;
+    }
+    i = find_verb(argv[2]);
+    return i < 0 ? unknown_verb(argv[2]) : verbs[i].run(2, (char *[]){argv[2], help, NULL});
 }

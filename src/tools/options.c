@@ -3,185 +3,118 @@
 #include "base/dtype.h"
 #include "base/str.h"
 
-#include <ctype.h>
 #include <stdio.h>
 #include <string.h>
 
-/* Equal up to '-' and '_', over the n bytes of `a`. */
-static bool same_name(const char *a, size_t n, const char *b)
+static const nrd_tool_table *current; /* of the verb that runs */
+
+static void put_name(nrd_str *out, const nrd_opt *o)
 {
-    if (!b || strlen(b) != n) {
-        return false;
+    nrd_str_puts(out, "--");
+    for (const char *c = o->name; *c; c++) {
+        nrd_str_putc(out, *c == '_' ? '-' : *c);
     }
-    for (size_t i = 0; i < n; i++) {
-        char x = a[i] == '_' ? '-' : a[i], y = b[i] == '_' ? '-' : b[i];
-        if (x != y) {
-            return false;
-        }
-    }
-    return true;
 }
 
-static const nrd_opt *find(const nrd_opt *opts, size_t n, const char *name, size_t len)
+static void say_ignored(const nrd_opt *o)
 {
-    for (size_t i = 0; i < n; i++) {
-        if (same_name(name, len, opts[i].name) || same_name(name, len, opts[i].alias)) {
-            return &opts[i];
-        }
-    }
-    return NULL;
+    fprintf(stderr, "nereid %s: --%s has no effect%s%s\n", current->verb, o->name, o->help ? ": " : "",
+            o->help ? o->help : "");
 }
 
-/* "-5" and "-0.5" are values, "-tp" is an option. */
-static bool is_option(const char *s)
+static void print_help(const nrd_tool_table *t)
 {
-    return s[0] == '-' && s[1] && !isdigit((unsigned char)s[1]) && s[1] != '.';
-}
+    int column = 0;
+    bool any = false;
 
-static bool parse_switch(const char *text, bool *out)
-{
-    static const char *const on[] = {"enable", "true", "yes", "on", "1", "auto", NULL};
-    static const char *const off[] = {"disable", "false", "no", "off", "0", NULL};
-    for (int i = 0; on[i]; i++) {
-        if (!strcasecmp(text, on[i])) {
-            *out = true;
-            return true;
+    printf("%s\nOptions (hyphens and underscores in names mean the same):\n", t->usage);
+    for (size_t i = 0; i < t->n_rows; i++) {
+        const nrd_opt *o = &t->rows[i];
+        nrd_str left = {0};
+        if (!o->help || o->state != NRD_OPT_USED) {
+            continue;
+        }
+        put_name(&left, o);
+        nrd_str_printf(&left, "%s%s%s%s", o->alias ? ", " : "", o->alias ? o->alias : "",
+                       o->arg ? " " : "", o->arg ? o->arg : "");
+        printf("  %-38s %s%s%s%s\n", nrd_str_cstr(&left), o->help, o->def ? " (" : "",
+               o->def ? o->def : "", o->def ? ")" : "");
+        nrd_str_fini(&left);
+    }
+    for (size_t i = 0; i < t->n_rows; i++) {
+        if (t->rows[i].state == NRD_OPT_NO_EFFECT) {
+            printf("%s", any ? "" : "\nAccepted without effect:\n ");
+            if (column > 70) {
+                printf("\n ");
+                column = 0;
+            }
+            column += printf(" --%s", t->rows[i].name);
+            any = true;
         }
     }
-    for (int i = 0; off[i]; i++) {
-        if (!strcasecmp(text, off[i])) {
-            *out = false;
-            return true;
-        }
-    }
-    return false;
+    printf(any ? "\n" : "");
 }
 
-static bool store(const nrd_opt *o, const char *text)
+static void say_fault(const nrd_opt_fault *f)
 {
-    long long i;
-
-    switch (o->kind) {
-    case NRD_OPT_STR:
-    case NRD_OPT_WORD:
-        *(const char **)o->value = text ? text : "enable";
-        return true;
-    case NRD_OPT_INT:
-        if (!nrd_parse_i64(text, &i) || i < INT32_MIN || i > INT32_MAX) {
-            return false;
+    const int n = (int)f->n_word;
+    nrd_str near = {0};
+    fprintf(stderr, "nereid %s: ", current->verb);
+    switch (f->kind) {
+    case NRD_OPT_STRAY_WORD:
+        fprintf(stderr, "unexpected word '%s' (see --help)\n", f->word);
+        break;
+    case NRD_OPT_VALUE_MISSING:
+        fprintf(stderr, "%.*s needs %s\n", n, f->word, nrd_opt_expected(f->row));
+        break;
+    case NRD_OPT_VALUE_EXTRA:
+        fprintf(stderr, "%.*s takes no value\n", n, f->word);
+        break;
+    case NRD_OPT_VALUE_WRONG:
+        fprintf(stderr, "%.*s: '%s' is not %s\n", n, f->word, f->value, nrd_opt_expected(f->row));
+        break;
+    case NRD_OPT_VALUE_RANGE:
+        fprintf(stderr, "%.*s: %s is not between %lld and %lld\n", n, f->word, f->value,
+                (long long)(f->row->max ? f->row->min : INT32_MIN),
+                (long long)(f->row->max ? f->row->max : INT32_MAX));
+        break;
+    case NRD_OPT_TWICE:
+        fprintf(stderr, "%.*s is given twice\n", n, f->word);
+        break;
+    case NRD_OPT_NOT_SUPPORTED:
+        fprintf(stderr, "--%s is not supported: %s\n", f->row->name, f->row->help);
+        break;
+    case NRD_OPT_FAILED:
+        fprintf(stderr, "%.*s: %s\n", n, f->word, nrd_error_message(f->error));
+        break;
+    default:
+        if (f->nearest) {
+            put_name(&near, f->nearest);
         }
-        *(int32_t *)o->value = (int32_t)i;
-        return true;
-    case NRD_OPT_NUM:
-        return nrd_parse_f64(text, o->value);
-    case NRD_OPT_FLAG:
-        *(bool *)o->value = true;
-        return true;
-    case NRD_OPT_SWITCH:
-        return parse_switch(text ? text : "enable", o->value);
-    case NRD_OPT_IGNORED:
-    case NRD_OPT_REFUSED:
+        fprintf(stderr, "unknown option %.*s%s%s (see --help)\n", n, f->word,
+                f->nearest ? "; did you mean " : "", f->nearest ? nrd_str_cstr(&near) : "");
         break;
     }
-    return true;
+    nrd_str_fini(&near);
 }
 
-static const char *expected(nrd_opt_kind kind)
+int nrd_tool_parse(const nrd_tool_table *table, int argc, char **argv, void *values, const char **words,
+                   size_t *out_n)
 {
-    return kind == NRD_OPT_INT      ? "a whole number"
-           : kind == NRD_OPT_NUM    ? "a number"
-           : kind == NRD_OPT_SWITCH ? "enable or disable"
-                                    : "a value";
-}
-
-static void print_help(const char *usage, const nrd_opt *opts, size_t n)
-{
-    printf("%s\nOptions (hyphens and underscores in names mean the same):\n", usage);
-    for (size_t i = 0; i < n; i++) {
-        char left[96];
-        const nrd_opt *o = &opts[i];
-        if (!o->help || o->kind == NRD_OPT_IGNORED || o->kind == NRD_OPT_REFUSED) {
-            continue;
-        }
-        snprintf(left, sizeof left, "%s%s%s%s%s", o->name, o->alias ? ", " : "",
-                 o->alias ? o->alias : "", o->arg ? " " : "", o->arg ? o->arg : "");
-        printf("  %-38s %s\n", left, o->help);
+    const nrd_opt_set set = {.rows = table->rows, .n = table->n_rows, .max_words = table->max_words,
+                             .has_help = true, .ignored = say_ignored};
+    current = table;
+    nrd_opt_fault f = nrd_opts_read(&set, values, argc, argv, words, out_n);
+    if (f.kind == NRD_OPT_FINE) {
+        return -1;
     }
-    bool first = true;
-    int column = 0;
-    for (size_t i = 0; i < n; i++) {
-        if (opts[i].kind != NRD_OPT_IGNORED) {
-            continue;
-        }
-        if (first) {
-            printf("\nAccepted without effect:\n ");
-            first = false;
-        }
-        if (column > 70) {
-            printf("\n ");
-            column = 0;
-        }
-        column += printf(" %s", opts[i].name);
+    if (f.kind == NRD_OPT_HELP) {
+        print_help(table);
+        return 0;
     }
-    printf(first ? "" : "\n");
-}
-
-int nrd_opts_parse(int argc, char **argv, const char *usage, const nrd_opt *opts, size_t n_opts,
-                   const char **positional, size_t max_positional, size_t *out_n)
-{
-    size_t n_pos = 0;
-
-    for (int i = 1; i < argc; i++) {
-        const char *a = argv[i], *equals = strchr(a, '='), *value = NULL;
-        if (!strcmp(a, "--help") || !strcmp(a, "-h")) {
-            print_help(usage, opts, n_opts);
-            return 0;
-        }
-        if (!is_option(a)) {
-            if (n_pos == max_positional) {
-                fprintf(stderr, "nereid %s: unexpected word '%s' (see --help)\n", argv[0], a);
-                return 2;
-            }
-            positional[n_pos++] = a;
-            continue;
-        }
-        size_t len = equals ? (size_t)(equals - a) : strlen(a);
-        const nrd_opt *o = find(opts, n_opts, a, len);
-        if (!o) {
-            fprintf(stderr, "nereid %s: unknown option %.*s (see --help)\n", argv[0], (int)len, a);
-            return 2;
-        }
-        bool optional = o->kind == NRD_OPT_SWITCH || o->kind == NRD_OPT_WORD ||
-                        o->kind == NRD_OPT_IGNORED || o->kind == NRD_OPT_REFUSED;
-        if (equals) {
-            value = equals + 1;
-        } else if (o->kind != NRD_OPT_FLAG && i + 1 < argc &&
-                   (!optional || !is_option(argv[i + 1]))) {
-            value = argv[++i];
-        }
-        if (o->kind == NRD_OPT_REFUSED) {
-            fprintf(stderr, "nereid %s: %s is not supported: %s\n", argv[0], o->name, o->help);
-            return 2;
-        }
-        if (o->kind == NRD_OPT_IGNORED) {
-            fprintf(stderr, "nereid %s: %s has no effect%s%s\n", argv[0], o->name,
-                    o->help ? ": " : "", o->help ? o->help : "");
-            continue;
-        }
-        if (!value && !optional && o->kind != NRD_OPT_FLAG) {
-            fprintf(stderr, "nereid %s: %s needs %s\n", argv[0], o->name, expected(o->kind));
-            return 2;
-        }
-        if (!store(o, value)) {
-            fprintf(stderr, "nereid %s: %s: '%s' is not %s\n", argv[0], o->name, value,
-                    expected(o->kind));
-            return 2;
-        }
-    }
-    if (out_n) {
-        *out_n = n_pos;
-    }
-    return -1;
+    say_fault(&f);
+    nrd_error_free(f.error);
+    return 2;
 }
 
 const char *nrd_human_bytes(uint64_t n, char out[32])

@@ -11,14 +11,42 @@
 #include <string.h>
 #include <strings.h>
 
-static const char help[] =
+static const char usage[] =
     "Usage: nereid repo --engine_dir ENGINE --tokenizer_dir TOKENIZER --output_dir REPO [options]\n"
     "Writes a model repository: preprocessing, tensorrt_llm, postprocessing, ensemble and\n"
-    "tensorrt_llm_bls, each a config.pbtxt made from its template.\n\n"
-    "  --set NAME:VALUE[,NAME:VALUE…]   any ${NAME} of the templates (all_models/), for example\n"
-    "                                   decoupled_mode:False,enable_kv_cache_reuse:True\n"
-    "  --served-model-name NAME[,NAME…] what clients of /v1 call the model (the engine folder's name)\n"
-    "  --templates DIR                  other templates than the built-in ones\n";
+    "tensorrt_llm_bls, each a config.pbtxt made from its template.\n";
+
+enum { MAX_LISTS = 64 };
+
+typedef struct options {
+    const char *engine, *tokenizer, *repo, *templates, *served;
+    const char *lists[MAX_LISTS];
+    size_t n_lists;
+} options;
+
+static nrd_error *add_list(void *values, const char *name, const char *value)
+{
+    options *o = values;
+    if (o->n_lists == MAX_LISTS) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "--%s: at most %d times", name, MAX_LISTS);
+    }
+    o->lists[o->n_lists++] = value;
+    return NULL;
+}
+
+#define OPT(...) NRD_OPT_ROW(options, __VA_ARGS__)
+static const nrd_opt rows[] = {
+    OPT(STR, "engine_dir", NULL, engine, "DIR", NULL, "the engine folder"),
+    OPT(STR, "tokenizer_dir", NULL, tokenizer, "DIR", NULL, "folder with its tokenizer"),
+    OPT(STR, "output_dir", "-o", repo, "DIR", NULL, "the repository to write"),
+    OPT(STR, "served_model_name", NULL, served, "NAME[,NAME…]", "the engine folder's name",
+        "what clients of /v1 call the model"),
+    {.name = "set", .form = NRD_OPT_CUSTOM, .parse = add_list, .arg = "NAME:VALUE[,NAME:VALUE…]",
+     .help = "any ${NAME} of the templates (all_models/), for example "
+             "decoupled_mode:False,enable_kv_cache_reuse:True; may be repeated"},
+    OPT(STR, "templates", NULL, templates, "DIR", "the built-in ones", "other templates"),
+};
+const nrd_tool_table nrd_repo_table = NRD_TOOL_TABLE("repo", usage, rows, 0);
 
 static const char *const models[] = {"preprocessing", "tensorrt_llm", "postprocessing", "ensemble",
                                      "tensorrt_llm_bls"};
@@ -230,56 +258,27 @@ nrd_error *nrd_repo_write(const char *repo, const nrd_repo_options *o)
 
 int nrd_tool_repo(int argc, char **argv)
 {
-    const char *engine = NULL, *tokenizer = NULL, *repo = NULL, *templates = NULL, *served = NULL;
-    const char *lists[64];
-    size_t n_lists = 0;
+    options o = {0};
+    int status = nrd_tool_parse(&nrd_repo_table, argc, argv, &o, NULL, NULL);
 
-    for (int i = 1; i < argc; i++) {
-        const char *value = NULL;
-        if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h")) {
-            fputs(help, stdout);
-            return 0;
-        }
-        if (nrd_tool_option(argc, argv, &i, "--engine_dir", &value)) {
-            engine = value;
-        } else if (nrd_tool_option(argc, argv, &i, "--tokenizer_dir", &value)) {
-            tokenizer = value;
-        } else if (nrd_tool_option(argc, argv, &i, "--output_dir", &value)) {
-            repo = value;
-        } else if (nrd_tool_option(argc, argv, &i, "--templates", &value)) {
-            templates = value;
-        } else if (nrd_tool_option(argc, argv, &i, "--served_model_name", &value)) {
-            served = value;
-        } else if (nrd_tool_option(argc, argv, &i, "--set", &value) &&
-                   n_lists < sizeof lists / sizeof *lists) {
-            lists[n_lists++] = value;
-        } else {
-            fprintf(stderr, "nereid repo: unknown option %s (see --help)\n", argv[i]);
-            return 2;
-        }
-        if (!value) {
-            fprintf(stderr, "nereid repo: %s needs a value\n", argv[i]);
-            return 2;
-        }
+    if (status >= 0) {
+        return status;
     }
-    if (!engine || !tokenizer || !repo) {
+    if (!o.engine || !o.tokenizer || !o.repo) {
         fprintf(stderr, "nereid repo: --%s is missing (see --help)\n",
-                !engine ? "engine_dir" : !tokenizer ? "tokenizer_dir" : "output_dir");
+                !o.engine ? "engine_dir" : !o.tokenizer ? "tokenizer_dir" : "output_dir");
         return 2;
     }
-    char *name = nrd_repo_model_name(engine);
-    nrd_error *err = nrd_repo_write(repo, &(nrd_repo_options){.engine_dir = engine,
-                                                              .tokenizer_dir = tokenizer,
-                                                              .templates = templates,
-                                                              .served_names = served ? served : name,
-                                                              .lists = lists,
-                                                              .n_lists = n_lists});
+    char *name = nrd_repo_model_name(o.engine);
+    nrd_error *err = nrd_repo_write(o.repo, &(nrd_repo_options){.engine_dir = o.engine,
+                                                                .tokenizer_dir = o.tokenizer,
+                                                                .templates = o.templates,
+                                                                .served_names = o.served ? o.served : name,
+                                                                .lists = o.lists,
+                                                                .n_lists = o.n_lists});
     free(name);
-    if (err) {
-        fprintf(stderr, "nereid: %s\n", nrd_error_message(err));
-        nrd_error_free(err);
-        return 1;
+    if (!err) {
+        printf("%s: %d models; start with: tritonserver --model-repository=%s\n", o.repo, N_MODELS, o.repo);
     }
-    printf("%s: %d models; start with: tritonserver --model-repository=%s\n", repo, N_MODELS, repo);
-    return 0;
+    return nrd_tool_finish("repo", err);
 }

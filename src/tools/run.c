@@ -453,65 +453,100 @@ done:
     return err;
 }
 
-/* Both verbs have these; a conversation has its prompts from the terminal. */
-static int generate_verb(int argc, char **argv, bool chat)
+#define OPT(...) NRD_OPT_ROW(options, __VA_ARGS__)
+/* What both verbs have. */
+#define SAMPLING_ROWS                                                                              \
+    OPT(NUM, "temperature", NULL, temperature, "X", "the model's own, else 0.8",                   \
+        "0: the best token; 1: as the model weighs them"),                                         \
+    OPT(INT, "top_k", NULL, top_k, "K", "the model's own, else 40",                                \
+        "sample from the best K; 0: all"),                                                         \
+    OPT(NUM, "top_p", NULL, top_p, "X", "the model's own, else 0.95",                              \
+        "sample from the best with this probability"),                                             \
+    OPT(NUM, "min_p", NULL, min_p, "X", "the model's own, else 0.05",                              \
+        "drop tokens below X times the best"),                                                     \
+    OPT(NUM, "repetition_penalty", NULL, repetition_penalty, "X", "the model's own, else 1",       \
+        "1: off"),                                                                                 \
+    OPT(STR, "generation_config", NULL, generation_config, "auto|none", "auto",                    \
+        "the model's own: generation_config.json, or general.sampling.* of a GGUF file; none: all " \
+        "of the vocabulary at temperature 1"),                                                     \
+    OPT(STR, "seed", NULL, seed, "N", "random, told at the end", "same seed, same text"),          \
+    OPT(STR, "stop", NULL, stop, "TEXT", NULL, "end after this phrase"),                           \
+    OPT(FLAG, "ignore_eos", NULL, ignore_eos, NULL, NULL, "go on behind the end token"),           \
+    OPT(FLAG, "quiet", "-q", quiet, NULL, NULL, "no rates at the end"),                            \
+    OPT(STR, "chat_template", NULL, chat_template, "FILE", NULL, "instead of the model's own"),    \
+    OPT(STR, "tokenizer_dir", NULL, tokenizer_dir, "DIR", NULL, "where PATH has none")
+
+/* A second prompt would take the place of the first without a word. */
+#define ONCE(name_, alias_, field_, arg_, help_)                                                   \
+    {.name = name_, .form = NRD_OPT_STR, .offset = offsetof(options, field_), .arg = arg_,         \
+     .help = help_, .alias = alias_, .once = true}
+
+static const nrd_opt run_rows[] = {
+    ONCE("prompt", "-p", prompt, "TEXT", "what to continue (else lines of stdin)"),
+    ONCE("prompt_file", "-f", prompt_file, "FILE", "the prompt is this file"),
+    OPT(INT, "max_tokens", "-n", n, "N", "128", "most new tokens"),
+    OPT(FLAG, "chat", NULL, chat, NULL, NULL, "apply the chat template"),
+    ONCE("system", NULL, system, "TEXT", "the system prompt, with --chat"),
+    SAMPLING_ROWS,
+    OPT(INT, "beam_width", NULL, beam_width, "N", "1", "beam search; sampling is then off"),
+    OPT(FLAG, "echo", NULL, echo, NULL, NULL, "print the prompt too"),
+    NRD_EXEC_OPTION_ROWS(options, exec),
+};
+const nrd_tool_table nrd_run_table = NRD_TOOL_TABLE("run", usage, run_rows, 1);
+
+#define NOT_IN_CHAT "messages come from the terminal; for one prompt: nereid run --chat"
+static const nrd_opt chat_rows[] = {
+    ONCE("system", NULL, system, "TEXT", "the system prompt"),
+    OPT(INT, "max_tokens", "-n", n, "N", "1024", "most new tokens of an answer"),
+    SAMPLING_ROWS,
+    REFUSED("prompt", "-p", NOT_IN_CHAT),
+    REFUSED("prompt_file", "-f", NOT_IN_CHAT),
+    REFUSED("echo", NULL, NOT_IN_CHAT),
+    REFUSED("beam_width", NULL, "answers are printed as they come, and beams are known at their end"),
+    NRD_EXEC_OPTION_ROWS(options, exec),
+};
+const nrd_tool_table nrd_chat_table = NRD_TOOL_TABLE("chat", chat_usage, chat_rows, 1);
+
+/* What cannot be together; NULL: nothing. */
+static const char *conflict(const options *o)
+{
+    if (strcmp(o->generation_config, "auto") != 0 && strcmp(o->generation_config, "none") != 0) {
+        return "--generation-config: expected auto or none";
+    }
+    if (o->prompt && o->prompt_file) {
+        return "--prompt and --prompt-file: one of them";
+    }
+    if (o->system && !o->chat) {
+        return "--system needs --chat";
+    }
+    return o->chat_template && !o->chat ? "--chat-template needs --chat" : NULL;
+}
+
+static int generate_verb(const nrd_tool_table *table, int argc, char **argv, bool chat)
 {
     options o = {.n = chat ? 1024 : 128, .temperature = NAN, .top_p = NAN, .min_p = NAN,
                  .repetition_penalty = NAN, .top_k = UNSET, .beam_width = 1, .chat = chat,
                  .generation_config = "auto"};
     const char *path = NULL;
     size_t n = 0;
-    const nrd_opt opts[] = {
-        {"--prompt", "-p", NRD_OPT_STR, &o.prompt, "TEXT",
-         "what to continue (else lines of stdin)"},
-        {"--prompt_file", "-f", NRD_OPT_STR, &o.prompt_file, "FILE", "the prompt is this file"},
-        {"--max_tokens", "-n", NRD_OPT_INT, &o.n, "N", chat ? "most new tokens of an answer (1024)" : "most new tokens (128)"},
-        {"--temperature", NULL, NRD_OPT_NUM, &o.temperature, "X", "0: the best token; 1: as the model weighs them (the model's own, else 0.8)"},
-        {"--top_k", NULL, NRD_OPT_INT, &o.top_k, "K", "sample from the best K; 0: all (the model's own, else 40)"},
-        {"--top_p", NULL, NRD_OPT_NUM, &o.top_p, "X", "sample from the best with this probability (the model's own, else 0.95)"},
-        {"--min_p", NULL, NRD_OPT_NUM, &o.min_p, "X", "drop tokens below X times the best (the model's own, else 0.05)"},
-        {"--repetition_penalty", NULL, NRD_OPT_NUM, &o.repetition_penalty, "X", "1: off (the model's own, else 1)"},
-        {"--generation_config", NULL, NRD_OPT_STR, &o.generation_config, "auto|none",
-         "the model's own: generation_config.json, or general.sampling.* of a GGUF file; none: all of the "
-         "vocabulary at temperature 1"},
-        {"--seed", NULL, NRD_OPT_STR, &o.seed, "N", "same seed, same text (random, told at the end)"},
-        {"--beam_width", NULL, NRD_OPT_INT, &o.beam_width, "N", "beam search (1)"},
-        {"--stop", NULL, NRD_OPT_STR, &o.stop, "TEXT", "end after this phrase"},
-        {"--ignore_eos", NULL, NRD_OPT_FLAG, &o.ignore_eos, NULL, "go on behind the end token"},
-        {"--echo", NULL, NRD_OPT_FLAG, &o.echo, NULL, "print the prompt too"},
-        {"--quiet", "-q", NRD_OPT_FLAG, &o.quiet, NULL, "no rates at the end"},
-        {"--chat", NULL, NRD_OPT_FLAG, &o.chat, NULL, "apply the chat template"},
-        {"--system", NULL, NRD_OPT_STR, &o.system, "TEXT", "the system prompt of a chat"},
-        {"--chat_template", NULL, NRD_OPT_STR, &o.chat_template, "FILE", "instead of the model's own"},
-        {"--tokenizer_dir", NULL, NRD_OPT_STR, &o.tokenizer_dir, "DIR", "where PATH has none"},
-        NRD_EXEC_OPTION_ROWS(o.exec),
-    };
-    int status =
-        nrd_opts_parse(argc, argv, chat ? chat_usage : usage, opts, sizeof opts / sizeof opts[0], &path, 1, &n);
+    int status = nrd_tool_parse(table, argc, argv, &o, &path, &n);
     if (status >= 0) {
         return status;
     }
-    if (n != 1) {
-        fprintf(stderr, "nereid %s: PATH is missing (see --help)\n", argv[0]);
+    const char *wrong = n != 1 ? "PATH is missing (see --help)" : conflict(&o);
+    if (wrong) {
+        fprintf(stderr, "nereid %s: %s\n", table->verb, wrong);
         return 2;
     }
-    if (strcmp(o.generation_config, "auto") != 0 && strcmp(o.generation_config, "none") != 0) {
-        fprintf(stderr, "nereid %s: --generation_config: expected auto or none, got '%s'\n", argv[0], o.generation_config);
-        return 2;
-    }
-    if (o.system && !o.chat) {
-        fputs("nereid run: --system needs --chat\n", stderr);
-        return 2;
-    }
-    return nrd_tool_finish(argv[0], run(path, &o, chat));
+    return nrd_tool_finish(table->verb, run(path, &o, chat));
 }
 
 int nrd_tool_run(int argc, char **argv)
 {
-    return generate_verb(argc, argv, false);
+    return generate_verb(&nrd_run_table, argc, argv, false);
 }
 
 int nrd_tool_chat(int argc, char **argv)
 {
-    return generate_verb(argc, argv, true);
+    return generate_verb(&nrd_chat_table, argc, argv, true);
 }

@@ -8,6 +8,7 @@
  */
 #include "tools/model_path.h"
 #include "tools/repo.h"
+#include "tools/template.h"
 #include "tools/tools.h"
 
 #include "base/env.h"
@@ -16,25 +17,25 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "device/device.h"
+#include "frontends/options_table.h"
 #include "text/tokenizer.h"
 
 #include <errno.h>
 #include <limits.h>
+#include <netdb.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-static const char help[] =
+static const char usage[] =
     "Usage: nereid serve PATH [options] [options of tritonserver]\n"
     "Serves a GGUF file, a Hugging Face or checkpoint folder, an engine folder or a model repository.\n"
-    "Steps that are missing are done once and kept in $NEREID_CACHE (default ~/.cache/nereid).\n\n"
-    "  --tokenizer_dir DIR              the tokenizer, where PATH has none\n"
-    "  --served-model-name NAME[,NAME…] what clients of /v1 call the model (its file's or folder's name)\n"
-    "  --set NAME:VALUE[,NAME:VALUE…]   values for the model repository (nereid repo --help)\n"
-    "  --build OPTION[=VALUE]           an option for nereid build, for example\n"
-    "                                   --build --max_batch_size=128 (may be repeated)\n"
-    "Everything else goes to tritonserver: --http-port, --grpc-port, --metrics-port, --log-verbose, …\n";
+    "Steps that are missing are done once and kept in $NEREID_CACHE (default ~/.cache/nereid).\n"
+    "Every option of tritonserver is taken too: --grpc-port, --metrics-port, --api-key, --log-verbose, …\n"
+    "(tritonserver --help)\n";
 
 enum { MAX_WORDS = 256 };
 
@@ -43,14 +44,16 @@ typedef struct words {
     int n;
 } words;
 
-static void add_word(words *w, char *owned)
+/* Takes always. */
+static nrd_error *add_word(words *w, char *word)
 {
-    if (w->n < MAX_WORDS) {
-        w->v[w->n++] = owned;
-        w->v[w->n] = NULL;
-    } else {
-        free(owned);
+    if (w->n == MAX_WORDS) {
+        free(word);
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "at most %d options", MAX_WORDS);
     }
+    w->v[w->n++] = word;
+    w->v[w->n] = NULL;
+    return NULL;
 }
 
 static void words_fini(words *w)
@@ -66,6 +69,126 @@ typedef struct options {
     size_t n_sets;
     words build, server;
 } options;
+
+/* ---- options ---- */
+
+static nrd_error *on_set(void *values, const char *name, const char *value)
+{
+    options *o = values;
+    if (o->n_sets == MAX_WORDS) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "--%s: at most %d times", name, MAX_WORDS);
+    }
+    o->sets[o->n_sets++] = value;
+    return NULL;
+}
+
+static nrd_error *on_build(void *values, const char *name, const char *value)
+{
+    (void)name;
+    return add_word(&((options *)values)->build, nrd_xstrdup(value));
+}
+
+static nrd_error *on_context(void *values, const char *name, const char *value)
+{
+    (void)name;
+    return add_word(&((options *)values)->build, nrd_xasprintf("--max_seq_len=%s", value));
+}
+
+static nrd_error *on_port(void *values, const char *name, const char *value)
+{
+    (void)name;
+    return add_word(&((options *)values)->server, nrd_xasprintf("--http-port=%s", value));
+}
+
+static nrd_error *on_host(void *values, const char *name, const char *value)
+{
+    static const char *const each[] = {"http", "grpc", "metrics"};
+    (void)name;
+    for (size_t i = 0; i < sizeof each / sizeof *each; i++) {
+        NRD_TRY(add_word(&((options *)values)->server, nrd_xasprintf("--%s-address=%s", each[i], value)));
+    }
+    return NULL;
+}
+
+/* An option of tritonserver goes to it. */
+static nrd_error *on_server(void *values, const char *name, const char *value)
+{
+    return add_word(&((options *)values)->server,
+                    nrd_xasprintf(value ? "--%s=%s" : "--%s", name, value ? value : ""));
+}
+
+#define OPT(...) NRD_OPT_ROW(options, __VA_ARGS__)
+#define CALLS(name_, alias_, parse_, arg_, def_, help_)                                            \
+    {.name = name_, .form = NRD_OPT_CUSTOM, .parse = parse_, .arg = arg_, .help = help_,           \
+     .alias = alias_, .def = def_}
+static const nrd_opt rows[] = {
+    CALLS("port", "-p --http_port", on_port, "N", "8000", "port of the page, /v1 and /v2"),
+    CALLS("host", NULL, on_host, "ADDRESS", "0.0.0.0", "address of every port; 127.0.0.1: this machine only"),
+    CALLS("max_seq_len", "-c --ctx_size --max_model_len", on_context, "N", "what the model was made for",
+          "tokens of prompt and answer"),
+    OPT(STR, "served_model_name", "--alias", served_names, "NAME[,NAME…]", "its file's or folder's name",
+        "what clients of /v1 call the model"),
+    OPT(STR, "tokenizer_dir", NULL, tokenizer_dir, "DIR", NULL, "the tokenizer, where PATH has none"),
+    CALLS("set", NULL, on_set, "NAME:VALUE[,…]", NULL, "values for the model repository (nereid help repo)"),
+    CALLS("build", NULL, on_build, "OPTION[=VALUE]", NULL,
+          "an option for nereid build, for example --build --max_batch_size=128; may be repeated"),
+};
+enum { N_OWN = sizeof rows / sizeof *rows };
+const nrd_tool_table nrd_serve_table = NRD_TOOL_TABLE("serve", usage, rows, 1);
+
+/* Our rows, then the server's, which are only passed on. Owned by the caller. */
+static nrd_opt *all_rows(size_t *out_n)
+{
+    nrd_opt *all = nrd_xcalloc(N_OWN + nrd_option_n_rows, sizeof *all);
+    memcpy(all, rows, sizeof rows);
+    *out_n = N_OWN;
+    for (size_t i = 0; i < nrd_option_n_rows; i++) {
+        const nrd_opt *o = &nrd_option_rows[i];
+        nrd_opt *to = &all[*out_n];
+        if (!strcmp(o->name, "help") || !strcmp(o->name, "version")) {
+            continue;
+        }
+        *to = *o;
+        to->form = nrd_opt_may_have_value(o) ? NRD_OPT_CUSTOM : NRD_OPT_CALL;
+        to->parse = on_server;
+        to->env = NULL; /* the server reads it itself */
+        to->group = NULL;
+        (*out_n)++;
+    }
+    return all;
+}
+
+/* -1: go on, else the exit status. Also reads the server's options as the server will. */
+static int read_options(options *o, nrd_options *server, int argc, char **argv)
+{
+    char program[] = "tritonserver", *list[MAX_WORDS + 2] = {program};
+    nrd_tool_table table = nrd_serve_table;
+    size_t n = 0;
+    nrd_opt *all = all_rows(&n);
+
+    for (int i = 1; i < argc; i++) {
+        if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h")) {
+            free(all);
+            return nrd_tool_parse(&nrd_serve_table, 2, (char *[]){argv[0], argv[i], NULL}, o, NULL, NULL);
+        }
+    }
+    table.rows = all;
+    table.n_rows = n;
+    int status = nrd_tool_parse(&table, argc, argv, o, &o->path, &n);
+    free(all);
+    if (status >= 0) {
+        return status;
+    }
+    if (!o->path) {
+        fputs("nereid serve: PATH is missing (see --help)\n", stderr);
+        return 2;
+    }
+    memcpy(list + 1, o->server.v, (size_t)o->server.n * sizeof *list);
+    nrd_error *err = nrd_options_parse(server, o->server.n + 1, list);
+    return err ? nrd_tool_finish("serve", err) + 1 : -1;
+}
+
+/* ---- the steps ---- */
 
 static bool is_repository(const char *path)
 {
@@ -168,25 +291,22 @@ static nrd_error *find_tokenizer(const char *path, const options *o, const char 
 
 static nrd_error *build_engine(const options *o, const char *engine)
 {
-    words w = {0};
-    add_word(&w, nrd_xstrdup("build"));
-    add_word(&w, nrd_xstrdup(o->path));
-    add_word(&w, nrd_xstrdup("--output_dir"));
-    add_word(&w, nrd_xstrdup(engine));
-    add_word(&w, nrd_xstrdup("--device")); /* what follows may name another */
-    add_word(&w, nrd_xstrdup(nrd_build_layouts(NULL)));
+    char *argv[MAX_WORDS + 8] = {"build", (char *)(uintptr_t)o->path, "--output_dir",
+                                 (char *)(uintptr_t)engine, "--device", /* what follows may name another */
+                                 (char *)(uintptr_t)nrd_build_layouts(NULL)};
+    int argc = 6;
     for (int i = 0; i < o->build.n; i++) {
-        add_word(&w, nrd_xstrdup(o->build.v[i]));
+        argv[argc++] = o->build.v[i];
     }
-    int status = nrd_tool_build(w.n, w.v);
-    words_fini(&w);
+    int status = nrd_tool_build(argc, argv);
     return status ? nrd_errorf(NRD_ERR_INTERNAL, "building the engine of '%s' ended with status %d",
                                o->path, status)
                   : NULL;
 }
 
-/* Makes whatever is missing between PATH and a repository. */
-static nrd_error *prepare(const options *o, char **out_repo)
+/* Makes whatever is missing between PATH and a repository. *out_engine: NULL where a repository was
+ * given. Both owned by the caller. */
+static nrd_error *prepare(const options *o, char **out_repo, char **out_engine)
 {
     nrd_error *err = NULL;
     char *engine = NULL, *tokenizer = NULL, *repo = NULL, *tokenizer_dir = NULL;
@@ -194,7 +314,7 @@ static nrd_error *prepare(const options *o, char **out_repo)
     if (!nrd_path_exists(o->path)) {
         return nrd_errorf(NRD_ERR_NOT_FOUND, "'%s' does not exist", o->path);
     }
-    if (nrd_path_is_dir(o->path) && is_repository(o->path)) {
+    if (is_repository(o->path)) {
         if (o->served_names) {
             return nrd_errorf(NRD_ERR_INVALID_ARG, "--served-model-name: a repository tells the name itself, "
                               "as the parameter served_model_name in %s/tensorrt_llm/config.pbtxt", o->path);
@@ -226,7 +346,8 @@ static nrd_error *prepare(const options *o, char **out_repo)
     }
     if (!err) {
         *out_repo = repo;
-        repo = NULL;
+        *out_engine = engine;
+        repo = engine = NULL;
     }
     free(repo);
     free(tokenizer_dir);
@@ -235,33 +356,167 @@ static nrd_error *prepare(const options *o, char **out_repo)
     return err;
 }
 
-/* Prints a command that works once the server is up, then becomes the server. */
-static nrd_error *become_server(options *o, const char *repo)
+/* ---- before the model is loaded ---- */
+
+static nrd_error *check_port(const char *option, const char *address, int64_t port)
+{
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV}, *found;
+    char number[16];
+    nrd_error *err = NULL;
+    const int on = 1;
+
+    snprintf(number, sizeof number, "%lld", (long long)port);
+    if (port == 0 || getaddrinfo(address, number, &hints, &found) != 0) {
+        return NULL; /* any free port; or the server says what is wrong with the address */
+    }
+    int fd = socket(found->ai_family, found->ai_socktype | SOCK_CLOEXEC, 0);
+    if (fd >= 0) {
+        (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+        if (bind(fd, found->ai_addr, found->ai_addrlen) != 0 || listen(fd, 1) != 0) {
+            err = nrd_errorf(NRD_ERR_UNAVAILABLE, "%s:%lld: %s; choose another port with %s", address,
+                             (long long)port, strerror(errno), option);
+        }
+        close(fd);
+    }
+    freeaddrinfo(found);
+    return err;
+}
+
+static nrd_error *check_ports(const nrd_options *s)
+{
+    if (s->allow_http && !s->reuse_http_port) {
+        NRD_TRY(check_port("--http-port", s->http_address, s->http_port));
+    }
+    if (s->allow_grpc && !s->reuse_grpc_port) {
+        NRD_TRY(check_port("--grpc-port", s->grpc_address, s->grpc_port));
+    }
+    if (s->allow_metrics) {
+        NRD_TRY(check_port("--metrics-port", s->metrics_address, s->metrics_port));
+    }
+    return s->openai_port > 0 ? check_port("--openai-port", s->http_address, s->openai_port) : NULL;
+}
+
+/* ---- what is told when it is ready ---- */
+
+static int64_t context_of(const char *engine)
+{
+    nrd_json_doc *doc = NULL;
+    char *file = nrd_path_join(engine, "config.json");
+    nrd_error_free(nrd_json_parse_file(&doc, file, NULL));
+    int64_t n = nrd_json_get_int(nrd_json_get(nrd_json_root(doc), "build_config"), "max_seq_len", 0);
+    nrd_json_doc_free(doc);
+    free(file);
+    return n;
+}
+
+static uint64_t bytes_of(const char *engine)
+{
+    struct stat st = {0};
+    char *file = nrd_path_join(engine, "rank0.engine");
+    uint64_t n = stat(file, &st) == 0 ? (uint64_t)st.st_size : 0;
+    free(file);
+    return n;
+}
+
+/* The value of a --set; NULL: none. Borrows. */
+static const char *set_value(const nrd_template_values *given, const char *name)
+{
+    const char *v = nrd_template_get(given, name);
+    return v && v[0] ? v : NULL;
+}
+
+static void put_engine(nrd_str *out, const options *o, const char *engine, const nrd_device_info *info)
+{
+    char *own = nrd_repo_model_name(o->path), weights[32], free_bytes[32];
+    nrd_str_printf(out, "  model     %s\n  context   %lld tokens\n  device    %s\n  memory    %s of weights; %s are free\n",
+                   o->served_names ? o->served_names : own, (long long)context_of(engine), info->name,
+                   nrd_human_bytes(bytes_of(engine), weights),
+                   nrd_human_bytes(info->mem_free_bytes, free_bytes));
+    free(own);
+}
+
+static void put_addresses(nrd_str *out, const options *o, const nrd_options *s, bool has_model)
+{
+    const char *host = !strcmp(s->http_address, "0.0.0.0") || !strcmp(s->http_address, "::")
+                           ? "localhost" : s->http_address;
+    char *own = nrd_repo_model_name(o->path);
+    const char *name = o->served_names ? o->served_names : own;
+    long long port = s->http_port;
+
+    if (s->allow_http && port > 0) {
+        if (s->ui) {
+            nrd_str_printf(out, "  chat      http://%s:%lld/\n", host, port);
+        }
+        if (s->allow_openai) {
+            nrd_str_printf(out, "  OpenAI    http://%s:%lld/v1\n", host, port);
+        }
+        nrd_str_printf(out, "  Triton    http://%s:%lld/v2\n", host, port);
+    }
+    if (s->allow_http && port > 0 && s->allow_openai && has_model) {
+        nrd_str_printf(out, "\n  curl http://%s:%lld/v1/chat/completions -d '{\"model\": \"%.*s\", \"messages\": "
+                            "[{\"role\": \"user\", \"content\": \"What is the capital of France?\"}]}'\n",
+                       host, port, (int)strcspn(name, ","), name);
+    }
+    free(own);
+}
+
+/* What the device that the model will use says of itself. One that is not there is told before an engine
+ * is built for it. A repository names its own. */
+static nrd_error *ask_device(const options *o, nrd_device_info *out)
+{
+    nrd_template_values given = {0};
+    nrd_device *dev = NULL;
+    nrd_error *err = NULL;
+
+    memset(out, 0, sizeof *out);
+    for (size_t i = 0; i < o->n_sets && !err; i++) {
+        err = nrd_template_set_list(&given, o->sets[i]);
+    }
+    if (!err && !is_repository(o->path)) {
+        err = nrd_device_open(&dev, set_value(&given, "device"), NULL);
+    }
+    if (!err && dev) {
+        dev->ops->get_info(dev, out);
+        dev->ops->close(dev);
+    }
+    nrd_template_fini(&given);
+    return err;
+}
+
+/* engine NULL: the repository was given, and says itself what is in it. */
+static void put_summary(nrd_str *out, const options *o, const nrd_options *s, const char *engine,
+                        const nrd_device_info *info)
+{
+    nrd_str_printf(out, "\nReady: %s\n", o->path);
+    if (engine) {
+        put_engine(out, o, engine, info);
+    }
+    put_addresses(out, o, s, engine != NULL);
+}
+
+static nrd_error *become_server(const options *o, const nrd_options *server, const char *repo,
+                                const char *engine, const nrd_device_info *info)
 {
     char *dir = nrd_path_exe_dir(), *program = nrd_path_join(dir, "tritonserver");
-    const char *port = "8000";
+    nrd_str summary = {0};
     words w = {0};
+    nrd_error *err = NULL;
 
-    add_word(&w, nrd_xstrdup(program));
-    add_word(&w, nrd_xasprintf("--model-repository=%s", repo));
-    add_word(&w, nrd_xstrdup("--restart-on-failure=true")); /* what follows may say false */
+    put_summary(&summary, o, server, engine, info);
+    NRD_TRY_GOTO(add_word(&w, nrd_xstrdup(program)), err, done);
+    NRD_TRY_GOTO(add_word(&w, nrd_xasprintf("--model-repository=%s", repo)), err, done);
+    NRD_TRY_GOTO(add_word(&w, nrd_xstrdup("--restart-on-failure=true")), err, done); /* may be overruled */
+    NRD_TRY_GOTO(add_word(&w, nrd_xasprintf("--ready-message=%s", nrd_str_cstr(&summary))), err, done);
     for (int i = 0; i < o->server.n; i++) {
-        if (nrd_str_has_prefix(o->server.v[i], "--http-port=")) {
-            port = o->server.v[i] + strlen("--http-port=");
-        } else if (!strcmp(o->server.v[i], "--http-port") && i + 1 < o->server.n) {
-            port = o->server.v[i + 1];
-        }
-        add_word(&w, nrd_xstrdup(o->server.v[i]));
+        NRD_TRY_GOTO(add_word(&w, nrd_xstrdup(o->server.v[i])), err, done);
     }
-    fprintf(stderr,
-            "Serving %s\nOnce it is ready:\n  curl -X POST localhost:%s/v2/models/ensemble/generate -d "
-            "'{\"text_input\": \"What is machine learning?\", \"max_tokens\": 20}'\n",
-            o->path, port);
+    fprintf(stderr, "Serving %s\n", o->path);
     fflush(NULL);
     execv(program, w.v);
-    nrd_error *err = nrd_errorf(NRD_ERR_NOT_FOUND, "cannot start '%s': %s (run 'make server')", program,
-                                strerror(errno));
+    err = nrd_errorf(NRD_ERR_NOT_FOUND, "cannot start '%s': %s", program, strerror(errno));
+done:
     words_fini(&w);
+    nrd_str_fini(&summary);
     free(program);
     free(dir);
     return err;
@@ -270,43 +525,33 @@ static nrd_error *become_server(options *o, const char *repo)
 int nrd_tool_serve(int argc, char **argv)
 {
     options *o = nrd_xcalloc(1, sizeof *o);
-    char *repo = NULL;
+    nrd_options server;
+    nrd_device_info info;
+    char *repo = NULL, *engine = NULL;
 
-    for (int i = 1; i < argc; i++) {
-        const char *value = NULL;
-        if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h")) {
-            fputs(help, stdout);
-            free(o);
-            return 0;
+    nrd_options_init(&server);
+    int status = read_options(o, &server, argc, argv);
+    if (status < 0) {
+        nrd_error *err = check_installation();
+        if (!err) {
+            err = check_ports(&server);
         }
-        if (nrd_tool_option(argc, argv, &i, "--tokenizer_dir", &value)) {
-            o->tokenizer_dir = value;
-        } else if (nrd_tool_option(argc, argv, &i, "--served_model_name", &value) && value) {
-            o->served_names = value;
-        } else if (nrd_tool_option(argc, argv, &i, "--set", &value) && value && o->n_sets < MAX_WORDS) {
-            o->sets[o->n_sets++] = value;
-        } else if (nrd_tool_option(argc, argv, &i, "--build", &value) && value) {
-            add_word(&o->build, nrd_xstrdup(value));
-        } else if (!o->path && argv[i][0] != '-' &&
-                   (o->server.n == 0 || strchr(o->server.v[o->server.n - 1], '='))) {
-            o->path = argv[i];
-        } else {
-            add_word(&o->server, nrd_xstrdup(argv[i]));
+        if (!err) {
+            err = ask_device(o, &info);
         }
+        if (!err) {
+            err = prepare(o, &repo, &engine);
+        }
+        if (!err) {
+            err = become_server(o, &server, repo, engine, &info);
+        }
+        status = nrd_tool_finish("serve", err);
     }
-    nrd_error *err = o->path ? check_installation()
-                             : nrd_errorf(NRD_ERR_INVALID_ARG, "PATH is missing (see --help)");
-    if (!err) {
-        err = prepare(o, &repo);
-    }
-    if (!err) {
-        err = become_server(o, repo);
-    }
-    fprintf(stderr, "nereid: %s\n", nrd_error_message(err));
-    nrd_error_free(err);
     free(repo);
+    free(engine);
+    nrd_options_fini(&server);
     words_fini(&o->build);
     words_fini(&o->server);
     free(o);
-    return 1;
+    return status;
 }

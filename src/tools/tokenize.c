@@ -10,53 +10,33 @@
 #include <string.h>
 
 typedef struct options {
-    const char *path;
     bool json, parse_special, no_bos, skip_special;
 } options;
 
-static const char tokenize_help[] =
+static const char tokenize_usage[] =
     "Usage: nereid tokenize PATH [options] < text\n"
-    "Prints the token ids of every input line.\n\n"
-    "  PATH              folder with a tokenizer, tokenizer.json, tokenizer.model or a GGUF file\n"
-    "  --json            lines are {\"text\": …} in and {\"ids\": […]} out\n"
-    "  --parse-special   text like <|im_start|> becomes the special token\n"
-    "  --no-bos          leave out what the tokenizer adds (BOS, EOS)\n";
+    "Prints the token ids of every input line. PATH is a folder with a tokenizer, tokenizer.json,\n"
+    "tokenizer.model or a GGUF file.\n";
 
-static const char detokenize_help[] =
+static const char detokenize_usage[] =
     "Usage: nereid detokenize PATH [options] < ids\n"
-    "Prints the text of every line of token ids.\n\n"
-    "  PATH              folder with a tokenizer, tokenizer.json, tokenizer.model or a GGUF file\n"
-    "  --json            lines are {\"ids\": […]} in and {\"text\": …} out\n"
-    "  --skip-special    leave special tokens out\n";
+    "Prints the text of every line of token ids. PATH as for nereid tokenize.\n";
 
-/* false: an option is wrong, said on stderr. */
-static bool parse_options(options *o, int argc, char **argv, bool encode)
-{
-    for (int i = 1; i < argc; i++) {
-        const char *a = argv[i];
-        if (!strcmp(a, "--json")) {
-            o->json = true;
-        } else if (encode && !strcmp(a, "--parse-special")) {
-            o->parse_special = true;
-        } else if (encode && !strcmp(a, "--no-bos")) {
-            o->no_bos = true;
-        } else if (!encode && !strcmp(a, "--skip-special")) {
-            o->skip_special = true;
-        } else if (a[0] == '-') {
-            fprintf(stderr, "nereid: unknown option %s (see --help)\n", a);
-            return false;
-        } else if (o->path) {
-            fprintf(stderr, "nereid: one PATH only, got '%s' and '%s'\n", o->path, a);
-            return false;
-        } else {
-            o->path = a;
-        }
-    }
-    if (!o->path) {
-        fprintf(stderr, "nereid: PATH is missing (see --help)\n");
-    }
-    return o->path != NULL;
-}
+#define OPT(...) NRD_OPT_ROW(options, __VA_ARGS__)
+static const nrd_opt tokenize_rows[] = {
+    OPT(FLAG, "json", NULL, json, NULL, NULL, "lines are {\"text\": …} in and {\"ids\": […]} out"),
+    OPT(FLAG, "parse_special", NULL, parse_special, NULL, NULL,
+        "text like <|im_start|> becomes the special token"),
+    OPT(FLAG, "no_bos", NULL, no_bos, NULL, NULL, "leave out what the tokenizer adds (BOS, EOS)"),
+};
+const nrd_tool_table nrd_tokenize_table = NRD_TOOL_TABLE("tokenize", tokenize_usage, tokenize_rows, 1);
+
+static const nrd_opt detokenize_rows[] = {
+    OPT(FLAG, "json", NULL, json, NULL, NULL, "lines are {\"ids\": […]} in and {\"text\": …} out"),
+    OPT(FLAG, "skip_special", NULL, skip_special, NULL, NULL, "leave special tokens out"),
+};
+const nrd_tool_table nrd_detokenize_table =
+    NRD_TOOL_TABLE("detokenize", detokenize_usage, detokenize_rows, 1);
 
 static nrd_error *encode_line(const nrd_tokenizer *t, const options *o, const char *line, size_t n,
                               nrd_ids *ids, nrd_str *out)
@@ -130,26 +110,27 @@ static nrd_error *decode_line(const nrd_tokenizer *t, const options *o, const ch
     return NULL;
 }
 
-static int run(int argc, char **argv, bool encode)
+static int run(const nrd_tool_table *table, int argc, char **argv)
 {
+    const bool encode = table == &nrd_tokenize_table;
     options o = {0};
     nrd_tokenizer *t = NULL;
     nrd_ids ids = {0};
     nrd_str out = {0};
+    const char *path = NULL;
     char *line = NULL;
     size_t cap = 0, line_no = 0;
     ssize_t n;
 
-    for (int i = 1; i < argc; i++) {
-        if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h")) {
-            fputs(encode ? tokenize_help : detokenize_help, stdout);
-            return 0;
-        }
+    int status = nrd_tool_parse(table, argc, argv, &o, &path, NULL);
+    if (status >= 0) {
+        return status;
     }
-    if (!parse_options(&o, argc, argv, encode)) {
+    if (!path) {
+        fprintf(stderr, "nereid %s: PATH is missing (see --help)\n", table->verb);
         return 2;
     }
-    nrd_error *err = nrd_tokenizer_open(&t, o.path);
+    nrd_error *err = nrd_tokenizer_open(&t, path);
     while (!err && (n = getline(&line, &cap, stdin)) >= 0) {
         line_no++;
         if (n && line[n - 1] == '\n') {
@@ -164,7 +145,7 @@ static int run(int argc, char **argv, bool encode)
         }
         err = nrd_error_wrap(err, "line %zu", line_no);
     }
-    int status = err || fflush(stdout) ? 1 : 0;
+    status = err || fflush(stdout) ? 1 : 0;
     if (err) {
         fprintf(stderr, "nereid: %s\n", nrd_error_message(err));
         nrd_error_free(err);
@@ -178,10 +159,10 @@ static int run(int argc, char **argv, bool encode)
 
 int nrd_tool_tokenize(int argc, char **argv)
 {
-    return run(argc, argv, true);
+    return run(&nrd_tokenize_table, argc, argv);
 }
 
 int nrd_tool_detokenize(int argc, char **argv)
 {
-    return run(argc, argv, false);
+    return run(&nrd_detokenize_table, argc, argv);
 }

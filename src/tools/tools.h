@@ -8,6 +8,7 @@
 #define NRD_TOOLS_TOOLS_H
 
 #include "base/error.h"
+#include "base/options.h"
 #include "nereid/dtype.h"
 
 #include <stdbool.h>
@@ -27,39 +28,36 @@ int nrd_tool_inspect(int argc, char **argv);
 int nrd_tool_tokenize(int argc, char **argv);
 int nrd_tool_detokenize(int argc, char **argv);
 int nrd_tool_fill_template(int argc, char **argv);
+int nrd_tool_options(int argc, char **argv);
+int nrd_tool_completion(int argc, char **argv);
 
-/* Is argv[*i] the option `name` ("--max_batch_size")? Hyphens and underscores are the same, and the
- * value may follow "=" or be the next word, which is then consumed (*i moves on). *out_value is NULL
- * when the value is missing. Otherwise returns false and changes nothing. */
-bool nrd_tool_option(int argc, char **argv, int *i, const char *name, const char **out_value);
+/* ---- options ---- */
 
-/* ---- options as a table (tools/options.c), for verbs with many ---- */
+typedef struct nrd_tool_table {
+    const char *verb;
+    const char *usage; /* what --help prints above the options */
+    const nrd_opt *rows;
+    size_t n_rows, max_words; /* words that are no options */
+} nrd_tool_table;
 
-typedef enum {
-    NRD_OPT_STR,     /* const char ** */
-    NRD_OPT_INT,     /* int32_t * */
-    NRD_OPT_NUM,     /* double * */
-    NRD_OPT_FLAG,    /* bool *: present or not */
-    NRD_OPT_SWITCH,  /* bool *: enable|true|yes|on|1 or disable|…; bare = enable */
-    NRD_OPT_WORD,    /* const char **; bare = "enable" (plug-in switches of old programs) */
-    NRD_OPT_IGNORED, /* takes a value where one follows; a line says that it has no effect */
-    NRD_OPT_REFUSED, /* an error with the row's help as the reason */
-} nrd_opt_kind;
+extern const nrd_tool_table nrd_build_table, nrd_bench_table, nrd_chat_table,
+    nrd_completion_table, nrd_convert_table, nrd_detokenize_table, nrd_eval_table,
+    nrd_fill_template_table, nrd_inspect_table, nrd_options_table, nrd_repo_table,
+    nrd_run_table, nrd_serve_table, nrd_tokenize_table, nrd_top_table;
 
-typedef struct nrd_opt {
-    const char *name;  /* "--max_batch_size"; hyphens and underscores inside mean the same */
-    const char *alias; /* "-tp", another long name, or NULL */
-    nrd_opt_kind kind;
-    void *value;       /* by kind; holds the default before parsing */
-    const char *arg;   /* name of the value in --help, or NULL */
-    const char *help;  /* one sentence; NULL: not listed */
-} nrd_opt;
+#define NO_EFFECT(...) NRD_OPT_WITHOUT_EFFECT(__VA_ARGS__)
+#define REFUSED(...) NRD_OPT_REFUSAL(__VA_ARGS__)
+#define NRD_TOOL_TABLE(verb_, usage_, rows_, max_words_)                                           \
+    {.verb = verb_, .usage = usage_, .rows = rows_, .n_rows = sizeof(rows_) / sizeof *(rows_),     \
+     .max_words = max_words_}
 
-/* Reads argv[1..]. Words that are no options go to `positional` (at most max_positional; their
- * number to *out_n). Gives -1 to go on; else the exit status: 0 after --help (printed to stdout:
- * usage, then the table), 2 after a wrong option (one line on stderr). */
-int nrd_opts_parse(int argc, char **argv, const char *usage, const nrd_opt *opts, size_t n_opts,
-                   const char **positional, size_t max_positional, size_t *out_n);
+/* Reads argv[1..] into `values`, a struct that holds the defaults. Words that are no options go to
+ * `words` (table->max_words), their number to *out_n (may be NULL). Gives -1 to go on; else the exit
+ * status: 0 after --help (printed to stdout), 2 after a wrong option (one line on stderr). */
+int nrd_tool_parse(const nrd_tool_table *table, int argc, char **argv, void *values, const char **words,
+                   size_t *out_n);
+/* What the verbs are, for documentation and completion; NULL ends it. */
+const char *nrd_tool_verb(size_t i, const char **out_summary, const nrd_tool_table **out_table);
 
 /* A word for --quantize, as type of linear weights: TensorRT-LLM's names (int8_wo, int4: q4_0, which
  * has a scale for each 32 columns) and type names. NULL, "auto", "none", "full_prec": NONE. */

@@ -6,6 +6,8 @@
 
 #ifndef NRD_HAVE_EVENT
 
+const nrd_tool_table nrd_top_table = {.verb = "top", .usage = "Usage: nereid top [URL]\n"};
+
 int nrd_tool_top(int argc, char **argv)
 {
     (void)argc;
@@ -365,19 +367,22 @@ static nrd_error *check(const top *t, double interval)
     return NULL;
 }
 
+#define OPT(...) NRD_OPT_ROW(top, __VA_ARGS__)
+static const nrd_opt rows[] = {
+    OPT(NUM, "interval", "-i", interval, "SECONDS", "1", "Time between two looks."),
+    OPT(FLAG, "once", NULL, once, NULL, NULL, "One view as plain text, after one interval."),
+    OPT(STR, "header", NULL, header, "\"NAME: VALUE\"", NULL,
+        "What --http-restricted-api asks for at \"statistics\"."),
+};
+const nrd_tool_table nrd_top_table = NRD_TOOL_TABLE("top", usage, rows, 1);
+
 int nrd_tool_top(int argc, char **argv)
 {
     top t = {.interval = 1};
     const char *url = "http://localhost:8000";
     size_t n = 0;
-    const nrd_opt opts[] = {
-        {"--interval", "-i", NRD_OPT_NUM, &t.interval, "SECONDS", "Time between two looks. Default is 1."},
-        {"--once", NULL, NRD_OPT_FLAG, &t.once, NULL, "One view as plain text, after one interval."},
-        {"--header", NULL, NRD_OPT_STR, &t.header, "\"NAME: VALUE\"",
-         "What --http-restricted-api asks for at \"statistics\"."},
-    };
 
-    int rc = nrd_opts_parse(argc, argv, usage, opts, sizeof opts / sizeof *opts, &url, 1, &n);
+    int rc = nrd_tool_parse(&nrd_top_table, argc, argv, &t, &url, &n);
     if (rc >= 0) {
         return rc;
     }

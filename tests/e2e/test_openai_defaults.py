@@ -54,7 +54,7 @@ def test_v2_stays_greedy_without_a_wish(tiny_model, own_model, cache):
 
 def test_another_word_is_refused(tiny_model, cache):
     s = Server(tiny_model, cache, "--generation-config=some")
-    assert s.process.wait(60) == 1
+    assert s.process.wait(60) == 2
     assert '"--generation-config"' in s.log_text() and "expected auto or none" in s.log_text()
     s.stop()
 

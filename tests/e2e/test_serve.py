@@ -1,0 +1,109 @@
+"""`nereid serve`: what it checks before it builds, and what it tells once it is ready."""
+import json
+import os
+import socket
+import subprocess
+
+import pytest
+
+from llm_server import BIN, Server, free_ports
+
+
+def serve(*words, cache, **env):
+    return subprocess.run([BIN / "nereid", "serve", *map(str, words)], capture_output=True, text=True, timeout=60,
+                          env=dict(os.environ, NEREID_CACHE=str(cache), **env))
+
+
+def summary(server):
+    return server.log_text().split("\nReady: ", 1)[1]
+
+
+def test_the_start_ends_with_a_summary(tiny_model, cache):
+    s = Server(tiny_model, cache, "--served-model-name=tiny,other")
+    try:
+        s.wait_ready()
+        while "curl" not in s.log_text().split("\nReady: ")[-1]:  # it comes right behind the ports
+            assert s.process.poll() is None
+        lines = dict(line.split(None, 1) for line in summary(s).splitlines()[1:] if line.startswith("  "))
+        context = json.loads((tiny_model / "config.json").read_text())["max_position_embeddings"]
+        base = f"http://127.0.0.1:{s.http}"
+        assert lines["model"] == "tiny,other" and lines["context"] == f"{context} tokens"
+        assert lines["device"].startswith(("cpu: ", "cuda: ")) and "of weights" in lines["memory"]
+        assert (lines["chat"], lines["OpenAI"], lines["Triton"]) == (f"{base}/", f"{base}/v1", f"{base}/v2")
+        answer = subprocess.run(["sh", "-c", "curl -s " + lines["curl"]], capture_output=True, text=True).stdout
+        assert json.loads(answer)["model"] == "tiny" and json.loads(answer)["choices"]
+    finally:
+        assert s.stop() == 0
+
+
+def test_what_is_off_is_not_in_it(tiny_model, cache):
+    s = Server(tiny_model, cache, "--allow-openai=false", "--ui=false")
+    try:
+        s.wait_ready()
+        while "Triton  " not in s.log_text():
+            assert s.process.poll() is None
+        assert "OpenAI  " not in summary(s) and "chat  " not in summary(s) and "curl" not in summary(s)
+    finally:
+        assert s.stop() == 0
+
+
+@pytest.mark.parametrize("words,part", [
+    (["--http-port=99999"], '"--http-port"'), (["--log-verbose=x"], '"--log-verbose"'), (["--nonsense"], "unknown option"),
+    (["--hots=1"], "did you mean --host"), (["--http-port=4", "--metrics-port=4"], "same address and port"),
+    (["--model-repo=x"], "unknown option"), (["--strict-readiness"], "needs a value"),
+])
+def test_options_are_checked_first(tiny_model, tmp_path, words, part):
+    r = serve(tiny_model, *words, cache=tmp_path / "cache")
+    assert r.returncode == 2 and part in r.stderr and "Serving" not in r.stderr and r.stdout == ""
+    assert not (tmp_path / "cache").exists()
+
+
+@pytest.mark.parametrize("taken", ["--http-port", "--grpc-port", "--metrics-port"])
+def test_a_taken_port_is_told_before_the_model_is_built(tiny_model, tmp_path, taken):
+    http, grpc, metrics = free_ports(3)
+    ports = {"--http-port": http, "--grpc-port": grpc, "--metrics-port": metrics}
+    with socket.create_server(("127.0.0.1", ports[taken])):
+        r = serve(tiny_model, "--host", "127.0.0.1", *[f"{k}={v}" for k, v in ports.items()], cache=tmp_path / "cache")
+    if taken == "--grpc-port" and r.returncode == 0:
+        pytest.skip("this build has no gRPC")
+    assert r.returncode == 1 and f"127.0.0.1:{ports[taken]}" in r.stderr and f"another port with {taken}" in r.stderr
+    assert len(r.stderr.splitlines()) == 1 and not (tmp_path / "cache").exists()
+
+
+def test_a_device_is_looked_for_first(tiny_model, tmp_path):
+    r = serve(tiny_model, "--set", "device:gpu", "--port", free_ports(1)[0], "--metrics-port=0", "--grpc-port=0",
+              cache=tmp_path / "cache")
+    assert r.returncode == 1 and "nereid_gpu.so" in r.stderr and not (tmp_path / "cache").exists()
+
+
+def test_short_names_mean_the_long_ones(tiny_model, cache):
+    http, grpc, metrics = free_ports(3)
+    s = Server(tiny_model, cache, "--port", str(http), "--host=127.0.0.1", "-c", "64", f"--grpc_port={grpc}",
+               f"--metrics_port={metrics}")
+    s.http = http
+    try:
+        s.wait_ready()
+        while "Triton  " not in s.log_text():
+            assert s.process.poll() is None
+        assert "context   64 tokens" in summary(s)
+        assert f"HTTPService at 127.0.0.1:{http}" in s.log_text()
+    finally:
+        assert s.stop() == 0
+
+
+def test_a_key_may_come_from_the_environment(tiny_model, cache, monkeypatch):
+    monkeypatch.setenv("NEREID_API_KEY", "secret")
+    s = Server(tiny_model, cache)
+    try:
+        s.wait_ready()
+        assert s.request("/v1/models")[0] == 401
+        assert "secret" not in open(f"/proc/{s.process.pid}/cmdline").read()
+    finally:
+        assert s.stop() == 0
+    s = Server(tiny_model, cache, "--api-key=other")
+    try:
+        s.wait_ready()
+        r = subprocess.run(["curl", "-s", "-H", "Authorization: Bearer secret", s.url("/v1/models")], capture_output=True)
+        assert b"invalid_api_key" in r.stdout
+    finally:
+        assert s.stop() == 0

@@ -1,0 +1,107 @@
+"""The command line of nereid: one way for every verb, and what is made from its tables."""
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BIN = pathlib.Path(os.environ.get("NEREID_BIN", ROOT / "build/bin"))
+NEREID = os.environ.get("NEREID", str(BIN / "nereid"))
+
+
+def nereid(*words):
+    return subprocess.run([NEREID, *words], capture_output=True, text=True)
+
+
+TABLES = json.loads(nereid("options", "--json").stdout)
+VERBS = [v for v in TABLES if v != "tritonserver"]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_lists_what_is_used(verb):
+    direct, asked = nereid(verb, "--help"), nereid("help", verb.replace("_", "-"))
+    assert direct.returncode == asked.returncode == 0 and direct.stdout == asked.stdout
+    for row in TABLES[verb]:
+        if row["state"] != "refused" and "help" in row:
+            assert row["name"].replace("-", "_") in direct.stdout.replace("-", "_"), row
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_names_are_not_guessed(verb):
+    for row in TABLES[verb]:
+        names = {r["name"] for r in TABLES[verb]} | {a.replace("_", "-") for r in TABLES[verb] for a in r.get("aliases", "").split()}
+        cut = row["name"][:-1]
+        if cut not in names and len(cut) > 3:
+            r = nereid(verb, cut)
+            assert r.returncode == 2 and "unknown option" in r.stderr, cut
+
+
+def test_what_was_meant_is_said():
+    assert "did you mean --temperature" in nereid("run", "m", "--temprature", "1").stderr
+    assert "did you mean --http-thread-count" in nereid("serve", "m", "--http_tread_count=1").stderr
+    assert "did you mean 'serve'" in nereid("serv").stderr and nereid("serv").returncode == 2
+    assert "did you mean" not in nereid("frobnicate").stderr and "Usage" in nereid("frobnicate").stderr
+    assert "did you mean 'bench'" in nereid("help", "bnech").stderr
+
+
+def test_version_is_a_verb_too():
+    assert nereid("version").stdout == nereid("--version").stdout != ""
+
+
+@pytest.mark.parametrize("words,part", [
+    (["run", "m", "-p", "A", "-p", "B"], "-p is given twice"),
+    (["run", "m", "-p", "A", "-f", "B"], "one of them"),
+    (["chat", "m", "-p", "A"], "nereid run --chat"),
+    (["run", "m", "--chat_template", "x", "-p", "A"], "--chat-template needs --chat"),
+    (["run", "m", "--system", "x"], "--system needs --chat"),
+    (["run", "m", "--max-tokens", "many"], "'many' is not a whole number"),
+    (["run", "m", "n"], "unexpected word 'n'"),
+    (["run", "m", "--quiet=yes"], "takes no value"),
+    (["repo", "--engine_dir"], "needs a value"),
+    (["build", "--lora_plugin", "x"], "is not supported"),
+])
+def test_what_cannot_be_is_refused(words, part):
+    r = nereid(*words)
+    assert r.returncode == 2 and part in r.stderr and r.stdout == ""
+
+
+def test_hyphens_and_underscores_are_the_same_in_every_program(tmp_path):
+    for words in (["build", "--dry-run", "--checkpoint-dir=x"], ["build", "--dry_run", "--checkpoint_dir=x"],
+                  ["detokenize", "--skip_special", "x"], ["fill-template", "--in_place", "x", "a:b"]):
+        assert "unknown option" not in nereid(*words).stderr
+    r = subprocess.run([BIN / "tritonserver", "--http_port=x"], capture_output=True, text=True)
+    assert 'Bad option: "--http-port"' in r.stderr
+
+
+def test_the_page_of_options_is_what_the_tables_say():
+    """Made anew with: build/bin/nereid options --markdown > docs/options.md"""
+    page, made = (ROOT / "docs/options.md").read_text(), nereid("options", "--markdown").stdout
+    if not any(r["name"] == "--reuse-grpc-port" and r["state"] == "used" for r in TABLES["tritonserver"]):
+        page, made = (text.split("## `tritonserver`")[0] for text in (page, made))
+    assert page == made
+
+
+def complete(*words):
+    script = nereid("completion", "bash").stdout
+    ask = f"COMP_WORDS=({' '.join(repr(w) for w in words)}); COMP_CWORD={len(words) - 1}; _nereid; printf '%s\\n' \"${{COMPREPLY[@]}}\""
+    return subprocess.run(["bash", "-c", script + ask], capture_output=True, text=True).stdout.split()
+
+
+def test_bash_completes_verbs_and_options():
+    assert complete("nereid", "be") == ["bench"]
+    assert complete("nereid", "run", "--temp") == ["--temperature"]
+    assert complete("nereid", "serve", "m", "--metrics-p") == ["--metrics-port"]
+    assert complete("tritonserver", "--grpc-infer-t")  in (["--grpc-infer-thread-count"], [])
+    assert complete("nereid", "run", "fi") == []
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_shells_can_read_their_completion(shell):
+    r = nereid("completion", shell)
+    assert r.returncode == 0 and "--temperature" in r.stdout or "-l temperature" in r.stdout
+    if shutil.which(shell):
+        assert subprocess.run([shell, "-n"], input=r.stdout, text=True, capture_output=True).returncode == 0
+    assert nereid("completion", "tcsh").returncode == 2
