@@ -72,12 +72,16 @@ static nrd_error *write_files(char **out_dir, const nrd_param *const *params, si
     return NULL;
 }
 
-static void drop_override_dir_locked(nrd_repo_entry *e)
+/* Takes the folder's name, and removes the old one from the disk. Control. */
+static void set_override_dir(nrd_repo *r, nrd_repo_entry *e, char *dir)
 {
-    if (e->override_dir) {
-        nrd_remove_tree(e->override_dir);
-        free(e->override_dir);
-        e->override_dir = NULL;
+    pthread_mutex_lock(&r->mu);
+    char *old = e->override_dir;
+    e->override_dir = dir;
+    pthread_mutex_unlock(&r->mu);
+    if (old) {
+        nrd_remove_tree(old);
+        free(old);
     }
 }
 
@@ -90,11 +94,10 @@ static nrd_error *load_requested(nrd_repo *r, const nrd_location *p, const char 
 
     pthread_mutex_lock(&r->mu);
     e->by_name = true;
-    if (override_dir && !err) {
-        drop_override_dir_locked(e);
-        e->override_dir = nrd_xstrdup(override_dir);
-    }
     pthread_mutex_unlock(&r->mu);
+    if (override_dir && !err) {
+        set_override_dir(r, e, nrd_xstrdup(override_dir));
+    }
     if (err) {
         nrd_error *full = nrd_errorf(NRD_ERR_INVALID_ARG, "load failed for model '%s': %s", p->name,
                                      nrd_error_message(err));
@@ -186,8 +189,8 @@ static void unload_entry(nrd_repo *r, nrd_repo_entry *e, bool dependents, bool a
     }
     e->wanted = false;
     e->by_name = false;
-    drop_override_dir_locked(e);
     pthread_mutex_unlock(&r->mu);
+    set_override_dir(r, e, NULL);
     nrd_repo_retire(r, e, NULL, 0, NULL, false);
     nrd_repo_update_dependents(r, e);
     for (size_t i = 0; i < steps.n; i++) {
@@ -226,8 +229,8 @@ void nrd_repo_unload_all(nrd_repo *r)
     for (size_t i = 0; i < r->n_entries; i++) {
         pthread_mutex_lock(&r->mu);
         r->entries[i]->wanted = false;
-        drop_override_dir_locked(r->entries[i]);
         pthread_mutex_unlock(&r->mu);
+        set_override_dir(r, r->entries[i], NULL);
         nrd_repo_retire(r, r->entries[i], NULL, 0, NULL, false);
     }
     pthread_mutex_unlock(&r->control_mu);

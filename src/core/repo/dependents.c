@@ -13,8 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Whether an ensemble uses the model, or would if it were loaded now. Both locks are held. */
-static bool concerns_locked(nrd_repo *r, const nrd_repo_entry *user, const nrd_repo_entry *e)
+/* Whether an ensemble uses the model, or would if it were loaded now. Control; looks at folders. */
+static bool concerns(nrd_repo *r, const nrd_repo_entry *user, const nrd_repo_entry *e)
 {
     for (size_t k = 0; k < user->n_steps; k++) {
         if (strcmp(user->steps[k], e->name) != 0) {
@@ -54,14 +54,12 @@ static void update(nrd_repo *r, const nrd_repo_entry *e, int depth)
     if (depth > MAX_NESTING) {
         return;
     }
-    pthread_mutex_lock(&r->mu);
     users = nrd_xcalloc(r->n_entries + 1, sizeof(nrd_repo_entry *));
-    for (size_t i = 0; i < r->n_entries; i++) {
-        if (r->entries[i]->wanted && concerns_locked(r, r->entries[i], e)) {
+    for (size_t i = 0; i < r->n_entries; i++) { /* written with control_mu held alone */
+        if (r->entries[i]->wanted && concerns(r, r->entries[i], e)) {
             users[n++] = r->entries[i];
         }
     }
-    pthread_mutex_unlock(&r->mu);
     for (size_t i = 0; i < n; i++) {
         bool usable = is_usable(r, users[i], e->name);
         pthread_mutex_lock(&r->mu);

@@ -319,6 +319,7 @@ nrd_error *nrd_repo_load_entry(nrd_repo *r, nrd_repo_entry *e, const char *dir,
     if (r->closing) {
         return nrd_errorf(NRD_ERR_UNAVAILABLE, "Server is stopping, no model is loaded any more");
     }
+    const uint64_t signature = nrd_scan_signature(dir);
     e->loader = &this_thread;
     pthread_mutex_lock(&r->mu);
     e->wanted = true;
@@ -326,7 +327,7 @@ nrd_error *nrd_repo_load_entry(nrd_repo *r, nrd_repo_entry *e, const char *dir,
         free(e->dir);
         e->dir = nrd_xstrdup(dir);
     }
-    e->signature = nrd_scan_signature(dir);
+    e->signature = signature;
     pthread_mutex_unlock(&r->mu);
     err = read_config(r, name, dir, override_json, &cfg, &agents);
     if (!err) {

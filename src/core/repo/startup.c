@@ -140,8 +140,9 @@ nrd_error *nrd_repo_poll(nrd_repo *r)
     for (size_t i = 0; i < list.n && !err; i++) {
         const nrd_location *p = &list.items[i];
         nrd_repo_entry *e = nrd_repo_find_or_add(r, p->namespace, p->name);
+        const uint64_t signature = nrd_scan_signature(p->dir);
         pthread_mutex_lock(&r->mu);
-        bool same = e->wanted && e->signature == nrd_scan_signature(p->dir);
+        bool same = e->wanted && e->signature == signature;
         pthread_mutex_unlock(&r->mu);
         if (!same) {
             nrd_error *load_err = nrd_repo_load_entry(r, e, p->dir, NULL);
@@ -161,7 +162,9 @@ nrd_error *nrd_repo_poll(nrd_repo *r)
                               strcmp(list.items[k].namespace, e->namespace) == 0);
         }
         if (!there && e->wanted) {
+            pthread_mutex_lock(&r->mu);
             e->wanted = false;
+            pthread_mutex_unlock(&r->mu);
             nrd_repo_retire(r, e, NULL, 0, NULL, false);
             nrd_repo_update_dependents(r, e);
         }
