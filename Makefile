@@ -183,9 +183,16 @@ define link
 	@[ "$(V)" = 1 ] || echo "  LD  $@"
 endef
 
-$(B)/lib/libnereid.so: $(OBJ_nereid)
+# Before 1.0 a minor version may change the interface, so the name carries it. libtritonserver.so has none:
+# backends of others are linked with that name.
+SONAME := libnereid.so.$(basename $(NRD_VERSION))
+# A libnereid.so of another version is none.
+$(shell [ "$$(readlink $(B)/lib/libnereid.so)" = $(SONAME) ] || rm -f $(B)/lib/libnereid.so)
+$(B)/lib/$(SONAME): $(OBJ_nereid)
 	$(link)
-	$(Q)$(CC) -shared -o $@ $^ $(NRD_LDFLAGS) $(LDFLAGS) $(text_LIBS) $(LIBS_base) -Wl,-soname,libnereid.so
+	$(Q)$(CC) -shared -o $@ $^ $(NRD_LDFLAGS) $(LDFLAGS) $(text_LIBS) $(LIBS_base) -Wl,-soname,$(SONAME)
+$(B)/lib/libnereid.so: $(B)/lib/$(SONAME)
+	$(Q)ln -sfn $(SONAME) $@
 # What tritonserver takes, `nereid serve` checks before it builds anything.
 $(B)/bin/nereid: $(OBJ_nereid) $(OBJ_tools) $(addprefix $(B)/obj/frontends/,options.o options_table.o options_values.o)
 	$(link)
@@ -221,6 +228,7 @@ $(B)/share/nereid/.templates: $(wildcard all_models/*/*/config.pbtxt)
 	$(Q)cp -r all_models $(@D)/ && touch $@
 
 -include src/device/cuda/build.mk
+include install.mk
 
 # ---- tests ----
 -include tests/server/backends/build.mk
@@ -302,12 +310,23 @@ test: ## Install what tests need, build with warnings as errors, run every suite
 	@scripts/install_deps test
 	@scripts/run_tests
 
-check: ## Under a minute: house rules and unit tests under the address sanitizer
+check: compile_commands.json ## Under a minute: house rules, changed lines, unit tests under the address sanitizer
 	@scripts/check_includes
 	@scripts/check_banned
 	@scripts/check_headers
+	@scripts/check_changed
 	@$(MAKE) --no-print-directory WERROR=1 cycles
 	@$(MAKE) --no-print-directory BUILD=asan WERROR=1 unit
+
+# How each file is compiled, for editors and clang-tidy.
+.PHONY: tidy format
+compile_commands.json: $(FLAGS_FILE) $(MAKEFILE_LIST)
+	$(Q)$(MAKE) --no-print-directory -Bn V=1 all test-backends $(UNIT_BIN) 2>/dev/null | scripts/compile_commands >$@.tmp && mv $@.tmp $@
+TIDY ?= $(filter src/%.c,$(call src_of,))
+tidy: compile_commands.json ## clang-tidy on the whole tree (TIDY="files"); `make check` looks at changed lines
+	$(Q)printf '%s\n' $(TIDY) | xargs -P $$(nproc) -n 1 clang-tidy -p . --quiet
+format: ## Put the lines that differ from main into the format of .clang-format
+	$(Q)git clang-format "$$(git merge-base HEAD main)" -- '*.c' '*.h' || true
 
 # Files of these rooms that may use each other in a circle. The front ends have larger ones still.
 CYCLES := core=2 frontends=8

@@ -1,0 +1,13 @@
+# `make install`: the folders of build/ as they are, so that what is installed can be moved as a whole:
+# programs find everything relative to themselves. Included by the Makefile.
+PREFIX ?= /opt/nereid
+DESTDIR ?=
+INSTALL_ROOT = $(DESTDIR)$(PREFIX)
+INSTALL_LIST = share/nereid/installed
+
+.PHONY: install uninstall
+install: all ## Install under PREFIX (/opt/nereid), staged under DESTDIR
+	$(Q)scripts/install_tree "$(B)" "$(INSTALL_ROOT)" "$(NRD_VERSION)" $(INSTALL_LIST)
+	@echo "installed under $(INSTALL_ROOT)"
+uninstall: ## Remove what `make install` put under PREFIX
+	$(Q)scripts/uninstall_tree "$(INSTALL_ROOT)" $(INSTALL_LIST)
