@@ -30,7 +30,7 @@ void nrd_exec_config_init(nrd_exec_config *c)
     };
 }
 
-void exec_log(const nrd_exec *x, int level, const char *fmt, ...)
+void nrd_exec_log(const nrd_exec *x, int level, const char *fmt, ...)
 {
     char line[1024];
     va_list args;
@@ -106,8 +106,8 @@ static void settle_limits(nrd_exec *x)
         l->max_num_tokens = b->max_num_tokens;
     }
     if (l->max_num_tokens < l->max_batch_size * l->max_beam_width) {
-        exec_log(x, 1, "max_num_tokens %d raised to %d: one token for each sequence and beam",
-                 l->max_num_tokens, l->max_batch_size * l->max_beam_width);
+        nrd_exec_log(x, 1, "max_num_tokens %d raised to %d: one token for each sequence and beam",
+                     l->max_num_tokens, l->max_batch_size * l->max_beam_width);
         l->max_num_tokens = l->max_batch_size * l->max_beam_width;
     }
     l->max_input_len = b->max_input_len > 0 && b->max_input_len < l->max_seq_len
@@ -115,18 +115,19 @@ static void settle_limits(nrd_exec *x)
                            : l->max_seq_len - 1;
     l->chunked_context = c->enable_chunked_context;
     if (!l->chunked_context && l->max_input_len > l->max_num_tokens) {
-        exec_log(x, 2, "maximum input length is max_num_tokens (%d) without chunked context",
-                 l->max_num_tokens);
+        nrd_exec_log(x, 2, "maximum input length is max_num_tokens (%d) without chunked context",
+                     l->max_num_tokens);
         l->max_input_len = l->max_num_tokens;
     }
-    exec_log(x, 2, "maximum input length %d (max_input_len %d, max_seq_len %d, max_num_tokens %d)",
-             l->max_input_len, b->max_input_len, b->max_seq_len, l->max_num_tokens);
+    nrd_exec_log(x, 2,
+                 "maximum input length %d (max_input_len %d, max_seq_len %d, max_num_tokens %d)",
+                 l->max_input_len, b->max_input_len, b->max_seq_len, l->max_num_tokens);
     l->max_queue_size = c->max_queue_size;
 }
 
 static void warn_of_runner(void *user, const char *message)
 {
-    exec_log(user, 1, "steps are not recorded as graphs any more: %s", message);
+    nrd_exec_log(user, 1, "steps are not recorded as graphs any more: %s", message);
 }
 
 static nrd_error *open_runner(nrd_exec *x)
@@ -148,15 +149,15 @@ static nrd_error *open_runner(nrd_exec *x)
         .windows = x->cfg.n_max_attention_window > 0 ? x->cfg.max_attention_window : NULL,
         .n_windows = x->cfg.n_max_attention_window,
         .n_sink = x->cfg.sink_token_length,
-        .on_context_rows = loop_on_context_rows,
-        .on_states = loop_on_states,
+        .on_context_rows = nrd_exec_loop_on_context_rows,
+        .on_states = nrd_exec_loop_on_states,
         .no_graphs = !x->cfg.cuda_graph_mode,
         .no_overlap = x->cfg.no_overlap,
         .max_graphs = x->cfg.cuda_graph_cache_size,
         .profile_every = x->cfg.profile_every,
         .profile_spans = x->cfg.profile_spans,
         .on_warning = warn_of_runner,
-        .on_choice_row = loop_on_choice_row,
+        .on_choice_row = nrd_exec_loop_on_choice_row,
         .user = x,
     };
     NRD_TRY(nrd_runner_new(&x->runner, x->dev, x->engine, &rc));
@@ -220,15 +221,15 @@ static nrd_error *size_kv(nrd_exec *x)
         double n_host = (double)(x->cfg.kv_cache_host_memory_bytes / block_bytes);
         kc.n_host_blocks = (int32_t)(n_host < 5e8 ? n_host : 5e8);
     } else if (x->cfg.kv_cache_host_memory_bytes > 0) {
-        exec_log(x, 1, "kv_cache_host_memory_bytes has no effect without KV cache reuse");
+        nrd_exec_log(x, 1, "kv_cache_host_memory_bytes has no effect without KV cache reuse");
     }
     NRD_TRY(nrd_kv_new(&x->kv, &kc));
     x->info.n_kv_blocks = kc.n_blocks;
     x->info.n_kv_host_blocks = kc.n_host_blocks;
     x->info.kv_cache_bytes = (uint64_t)kc.n_blocks * block_bytes;
     if (kc.n_host_blocks > 0) {
-        exec_log(x, 2, "KV cache: %d blocks in host memory (%.0f MB)", kc.n_host_blocks,
-                 (double)kc.n_host_blocks * (double)block_bytes / 1e6);
+        nrd_exec_log(x, 2, "KV cache: %d blocks in host memory (%.0f MB)", kc.n_host_blocks,
+                     (double)kc.n_host_blocks * (double)block_bytes / 1e6);
     }
     return nrd_runner_alloc_kv(x->runner, kc.n_blocks, kc.n_host_blocks);
 }
@@ -299,12 +300,12 @@ static nrd_error *open_all(nrd_exec *x, const char *engine_dir)
     nrd_device_info di;
     x->dev->ops->get_info(x->dev, &di);
     if (di.host_is_device && nrd_engine_settle(x->engine, di.mem_free_bytes)) {
-        exec_log(x, 2, "weights are in memory of large pages");
+        nrd_exec_log(x, 2, "weights are in memory of large pages");
     }
     NRD_TRY(open_runner(x));
     int32_t window = nrd_runner_common_window(x->runner);
     if (window > 0 && window < x->lim.max_seq_len && x->cfg.enable_kv_cache_reuse) {
-        exec_log(x, 1, "every layer has an attention window: KV cache reuse is off");
+        nrd_exec_log(x, 1, "every layer has an attention window: KV cache reuse is off");
         x->cfg.enable_kv_cache_reuse = false;
     }
     x->sched_lim = (nrd_sched_limits){
@@ -323,13 +324,13 @@ static nrd_error *open_all(nrd_exec *x, const char *engine_dir)
     for (int i = 0; i < 2; i++) {
         NRD_TRY(nrd_plan_init(&x->plans[i], &x->sched_lim, x->kv));
     }
-    NRD_TRY(pool_new(&x->pool));
+    NRD_TRY(nrd_exec_pool_new(&x->pool));
     x->iter_cap = x->cfg.iter_stats_max_iterations > 0 ? x->cfg.iter_stats_max_iterations : 0;
     NRD_NEW_GOTO(x->iter_ring, x->iter_cap, err, fail);
     NRD_NEW_GOTO(x->events, x->plans[0].cap_entries, err, fail);
     fill_info(x);
     x->overlap = !di.host_is_device;
-    if (pthread_create(&x->thread, NULL, loop_main, x) != 0) {
+    if (pthread_create(&x->thread, NULL, nrd_exec_loop_main, x) != 0) {
         return nrd_errorf(NRD_ERR_UNAVAILABLE, "cannot start the engine thread");
     }
     x->thread_started = true;
@@ -352,10 +353,10 @@ static void destroy(nrd_exec *x)
     while (x->out_head) {
         response *o = x->out_head;
         x->out_head = o->next;
-        response_put(o);
+        nrd_exec_response_put(o);
     }
-    pool_unref(x->pool);
-    guides_free(x->guides);
+    nrd_exec_pool_unref(x->pool);
+    nrd_guides_free(x->guides);
     free(x->iter_ring);
     free(x->events);
     free(x->cancels);
@@ -398,7 +399,7 @@ nrd_error *nrd_exec_open(nrd_exec **out, const char *engine_dir, const nrd_exec_
         return err;
     }
     if (x->cfg.tokenizer_dir && x->cfg.tokenizer_dir[0]) {
-        x->guides = guides_new(x->cfg.tokenizer_dir);
+        x->guides = nrd_guides_new(x->cfg.tokenizer_dir);
     }
     /* Strings and arrays of the config belong to the caller: not kept. */
     x->cfg.max_attention_window = x->cfg.device_ids = NULL;
@@ -435,7 +436,7 @@ static request **bucket(nrd_exec *x, uint64_t id)
     return &x->active[id % ACTIVE_BUCKETS];
 }
 
-void active_add(nrd_exec *x, request *r)
+void nrd_exec_active_add(nrd_exec *x, request *r)
 {
     request **b = bucket(x, r->id);
     r->hash_next = *b;
@@ -444,7 +445,7 @@ void active_add(nrd_exec *x, request *r)
     x->n_waiting++;
 }
 
-void active_remove(nrd_exec *x, request *r)
+void nrd_exec_active_remove(nrd_exec *x, request *r)
 {
     for (request **at = bucket(x, r->id); *at; at = &(*at)->hash_next) {
         if (*at == r) {
@@ -456,7 +457,7 @@ void active_remove(nrd_exec *x, request *r)
     }
 }
 
-request *active_find(nrd_exec *x, uint64_t id)
+request *nrd_exec_active_find(nrd_exec *x, uint64_t id)
 {
     request *r = *bucket(x, id);
     while (r && r->id != id) {
@@ -465,15 +466,15 @@ request *active_find(nrd_exec *x, uint64_t id)
     return r;
 }
 
-void out_push(nrd_exec *x, response *o)
+void nrd_exec_out_push(nrd_exec *x, response *o)
 {
     o->next = NULL;
     *(x->out_tail ? &x->out_tail->next : &x->out_head) = o;
     x->out_tail = o;
     if (o->pub.is_final) {
-        request *r = active_find(x, o->pub.id);
+        request *r = nrd_exec_active_find(x, o->pub.id);
         if (r) {
-            active_remove(x, r);
+            nrd_exec_active_remove(x, r);
         }
     }
     pthread_cond_broadcast(&x->out_cv);
@@ -505,7 +506,7 @@ static nrd_error *submit(nrd_exec *x, request *r, uint64_t *out_id)
     } else {
         r->id = x->next_id++;
         *out_id = r->id;
-        active_add(x, r);
+        nrd_exec_active_add(x, r);
         r->next = NULL;
         *(x->inbox_tail ? &x->inbox_tail->next : &x->inbox_head) = r;
         x->inbox_tail = r;
@@ -513,7 +514,7 @@ static nrd_error *submit(nrd_exec *x, request *r, uint64_t *out_id)
     }
     pthread_mutex_unlock(&x->mu);
     if (err) {
-        request_free(r);
+        nrd_exec_request_free(r);
     }
     return err;
 }
@@ -522,14 +523,14 @@ nrd_error *nrd_exec_enqueue(nrd_exec *x, const nrd_exec_request *in, uint64_t *o
 {
     request *r = NULL;
     *out_id = 0;
-    NRD_TRY(request_new(&r, x, in));
+    NRD_TRY(nrd_exec_request_new(&r, x, in));
     return submit(x, r, out_id);
 }
 
 void nrd_exec_cancel(nrd_exec *x, uint64_t id)
 {
     pthread_mutex_lock(&x->mu);
-    if (active_find(x, id)) {
+    if (nrd_exec_active_find(x, id)) {
         if (x->n_cancels == x->cap_cancels) {
             x->cap_cancels = x->cap_cancels ? x->cap_cancels * 2 : 64;
             x->cancels = nrd_xrealloc(x->cancels, x->cap_cancels * sizeof *x->cancels);
@@ -614,7 +615,7 @@ nrd_error *nrd_exec_await_id(nrd_exec *x, uint64_t id, nrd_exec_response **out, 
             *out = &o->pub;
             break;
         }
-        if (!active_find(x, id)) {
+        if (!nrd_exec_active_find(x, id)) {
             err = nrd_errorf(NRD_ERR_NOT_FOUND, "no request %llu is under way",
                              (unsigned long long)id);
             break;
@@ -630,7 +631,7 @@ nrd_error *nrd_exec_await_id(nrd_exec *x, uint64_t id, nrd_exec_response **out, 
 void nrd_exec_response_free(nrd_exec_response *r)
 {
     if (r) {
-        response_put((response *)(void *)r);
+        nrd_exec_response_put((response *)(void *)r);
     }
 }
 
@@ -787,7 +788,7 @@ nrd_error *nrd_exec_score(nrd_exec *x, const int32_t *ids, int32_t n, int32_t to
         out_top_ids[k] = -1;
         out_top_logprobs[k] = 0;
     }
-    NRD_TRY(request_new_score(&r, x, ids, n, &job));
+    NRD_TRY(nrd_exec_request_new_score(&r, x, ids, n, &job));
     NRD_TRY(submit(x, r, &id));
     NRD_TRY(nrd_exec_await_id(x, id, &o, -1));
     response *own = (response *)(void *)o;

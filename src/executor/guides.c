@@ -15,7 +15,7 @@ enum { KEPT = 64 };
 typedef struct entry {
     struct entry *next; /* guarded by guides.mu, as all below */
     char *type, *text;
-    int refs; /* the table's and those of the threads that are in guides_get with it */
+    int refs; /* the table's and those of the threads that are in nrd_guides_get with it */
     enum { COMPILING, READY, FAILED } state;
     nrd_guide *guide;
     uint64_t used;
@@ -35,7 +35,7 @@ struct guides {
     uint64_t clock;
 };
 
-guides *guides_new(const char *tokenizer_dir)
+guides *nrd_guides_new(const char *tokenizer_dir)
 {
     guides *g = nrd_xcalloc(1, sizeof *g);
     pthread_mutex_init(&g->vocab_mu, NULL);
@@ -68,7 +68,7 @@ static void drop(guides *g, entry *e)
     unref(e);
 }
 
-void guides_free(guides *g)
+void nrd_guides_free(guides *g)
 {
     if (!g) {
         return;
@@ -198,7 +198,7 @@ static entry *compile_locked(guides *g, const char *type, const char *text)
     return e;
 }
 
-nrd_error *guides_get(guides *g, const char *type, const char *text, nrd_guide **out)
+nrd_error *nrd_guides_get(guides *g, const char *type, const char *text, nrd_guide **out)
 {
     nrd_error *err = NULL;
 

@@ -140,41 +140,44 @@ struct nrd_exec {
 
 /* guides.c */
 typedef struct guides guides;
-guides *guides_new(const char *tokenizer_dir);
-void guides_free(guides *g); /* no sequence with a guide may be left */
+guides *nrd_guides_new(const char *tokenizer_dir);
+void nrd_guides_free(guides *g); /* no sequence with a guide may be left */
 /* Compiles or finds a guide; the caller gives its reference back. Any thread. */
-nrd_error *guides_get(guides *g, const char *type, const char *text, nrd_guide **out) NRD_MUST_USE;
+nrd_error *nrd_guides_get(guides *g, const char *type, const char *text,
+                          nrd_guide **out) NRD_MUST_USE;
 
 /* request.c */
-nrd_error *request_new(request **out, nrd_exec *x, const nrd_exec_request *in) NRD_MUST_USE;
-nrd_error *request_new_score(request **out, nrd_exec *x, const int32_t *ids, int32_t n,
-                             score_job *job) NRD_MUST_USE;
-void request_free(request *r);
-nrd_error *request_upload(request *r) NRD_MUST_USE; /* loop thread: what must be on the device */
+nrd_error *nrd_exec_request_new(request **out, nrd_exec *x,
+                                const nrd_exec_request *in) NRD_MUST_USE;
+nrd_error *nrd_exec_request_new_score(request **out, nrd_exec *x, const int32_t *ids, int32_t n,
+                                      score_job *job) NRD_MUST_USE;
+void nrd_exec_request_free(request *r);
+nrd_error *
+nrd_exec_request_upload(request *r) NRD_MUST_USE; /* loop thread: what must be on the device */
 
 /* response.c */
-nrd_error *pool_new(response_pool **out) NRD_MUST_USE;
-void pool_unref(response_pool *p);
-response *response_get(response_pool *p);
-void response_put(response *r);
-bool buffer_reserve(buffer *b, size_t bytes);
+nrd_error *nrd_exec_pool_new(response_pool **out) NRD_MUST_USE;
+void nrd_exec_pool_unref(response_pool *p);
+response *nrd_exec_response_get(response_pool *p);
+void nrd_exec_response_put(response *r);
+bool nrd_exec_buffer_reserve(buffer *b, size_t bytes);
 /* What a sequence has to say now; `finish` NONE: it goes on. */
-response *response_make(request *r, nrd_seq *q, nrd_seq_finish finish, bool is_final);
-response *response_make_error(request *r, nrd_error *err); /* takes err always */
+response *nrd_exec_response_make(request *r, nrd_seq *q, nrd_seq_finish finish, bool is_final);
+response *nrd_exec_response_make_error(request *r, nrd_error *err); /* takes err always */
 
 /* loop.c */
-void *loop_main(void *exec);
-void loop_on_context_rows(void *user, nrd_seq *q, int32_t first, int32_t n, const float *logits,
-                          int64_t stride);
-void loop_on_states(void *user, nrd_seq *q, int32_t first, int32_t n, const float *states);
-void loop_on_choice_row(void *user, nrd_seq *q, int32_t beam, int32_t n_generated,
-                        const float *logits);
+void *nrd_exec_loop_main(void *exec);
+void nrd_exec_loop_on_context_rows(void *user, nrd_seq *q, int32_t first, int32_t n,
+                                   const float *logits, int64_t stride);
+void nrd_exec_loop_on_states(void *user, nrd_seq *q, int32_t first, int32_t n, const float *states);
+void nrd_exec_loop_on_choice_row(void *user, nrd_seq *q, int32_t beam, int32_t n_generated,
+                                 const float *logits);
 
 /* executor.c; both with mu held */
-void active_add(nrd_exec *x, request *r);
-void active_remove(nrd_exec *x, request *r);
-request *active_find(nrd_exec *x, uint64_t id);
-void out_push(nrd_exec *x, response *r);
-void exec_log(const nrd_exec *x, int level, const char *fmt, ...) NRD_PRINTF(3, 4);
+void nrd_exec_active_add(nrd_exec *x, request *r);
+void nrd_exec_active_remove(nrd_exec *x, request *r);
+request *nrd_exec_active_find(nrd_exec *x, uint64_t id);
+void nrd_exec_out_push(nrd_exec *x, response *r);
+void nrd_exec_log(const nrd_exec *x, int level, const char *fmt, ...) NRD_PRINTF(3, 4);
 
 #endif

@@ -64,8 +64,8 @@ static void score_row(const score_job *job, const nrd_seq *q, int32_t pos, const
     }
 }
 
-void loop_on_context_rows(void *user, nrd_seq *q, int32_t first, int32_t n, const float *logits,
-                          int64_t stride)
+void nrd_exec_loop_on_context_rows(void *user, nrd_seq *q, int32_t first, int32_t n,
+                                   const float *logits, int64_t stride)
 {
     const nrd_exec *x = user;
     request *r = q->owner;
@@ -81,7 +81,7 @@ void loop_on_context_rows(void *user, nrd_seq *q, int32_t first, int32_t n, cons
 }
 
 /* A sequence that was paused begins its prompt again, and its sums with it. */
-void loop_on_states(void *user, nrd_seq *q, int32_t first, int32_t n, const float *states)
+void nrd_exec_loop_on_states(void *user, nrd_seq *q, int32_t first, int32_t n, const float *states)
 {
     const nrd_exec *x = user;
     request *r = q->owner;
@@ -106,15 +106,15 @@ void loop_on_states(void *user, nrd_seq *q, int32_t first, int32_t n, const floa
     }
 }
 
-void loop_on_choice_row(void *user, nrd_seq *q, int32_t beam, int32_t n_generated,
-                        const float *logits)
+void nrd_exec_loop_on_choice_row(void *user, nrd_seq *q, int32_t beam, int32_t n_generated,
+                                 const float *logits)
 {
     const nrd_exec *x = user;
     request *r = q->owner;
     size_t vocab = (size_t)x->spec->vocab;
     buffer *b = r->generation_logits ? &r->generation_logits[q->index] : NULL;
     if (q->state == NRD_SEQ_DONE || !b || beam > 0 ||
-        !buffer_reserve(b, (size_t)(n_generated + 1) * vocab * sizeof *logits)) {
+        !nrd_exec_buffer_reserve(b, (size_t)(n_generated + 1) * vocab * sizeof *logits)) {
         return;
     }
     memcpy((float *)b->data + (size_t)n_generated * vocab, logits, vocab * sizeof *logits);
@@ -132,7 +132,7 @@ static void send(nrd_exec *x, request *r, response *o)
         return;
     }
     pthread_mutex_lock(&x->mu);
-    out_push(x, o);
+    nrd_exec_out_push(x, o);
     pthread_mutex_unlock(&x->mu);
 }
 
@@ -143,7 +143,7 @@ static void release_held(nrd_exec *x)
     while (x->held_head) {
         response *o = x->held_head;
         x->held_head = o->next;
-        out_push(x, o);
+        nrd_exec_out_push(x, o);
     }
     pthread_mutex_unlock(&x->mu);
     x->held_tail = NULL;
@@ -163,7 +163,7 @@ static void answer(nrd_exec *x, nrd_seq *q, int32_t n_new, nrd_seq_finish finish
         x->n_terminated_step += r->n_open == 0;
     }
     if (ends || (r->streaming && n_new > 0)) {
-        send(x, r, response_make(r, q, finish, ends && r->n_open == 0));
+        send(x, r, nrd_exec_response_make(r, q, finish, ends && r->n_open == 0));
     }
 }
 
@@ -175,16 +175,16 @@ static void reap(nrd_exec *x)
     while ((q = nrd_sched_take_idle(x->sched)) != NULL) {
         request *r = q->owner;
         if (++r->n_idle == r->n_seqs) {
-            request_free(r);
+            nrd_exec_request_free(r);
         }
     }
 }
 
 static void fail_request(nrd_exec *x, request *r, nrd_error *err)
 {
-    response *o = response_make_error(r, err);
+    response *o = nrd_exec_response_make_error(r, err);
     pthread_mutex_lock(&x->mu);
-    out_push(x, o);
+    nrd_exec_out_push(x, o);
     pthread_mutex_unlock(&x->mu);
 }
 
@@ -211,7 +211,7 @@ static void cancel_all(nrd_exec *x)
 /* The device is gone: everybody hears it once. */
 static void lose(nrd_exec *x, nrd_error *err)
 {
-    exec_log(x, 0, "engine lost: %s", nrd_error_message(err));
+    nrd_exec_log(x, 0, "engine lost: %s", nrd_error_message(err));
     pthread_mutex_lock(&x->mu);
     x->lost = nrd_xstrdup(nrd_error_message(err));
     pthread_mutex_unlock(&x->mu);
@@ -239,13 +239,13 @@ static void lose(nrd_exec *x, nrd_error *err)
 /* What cannot be uploaded fails alone, unless the device is at fault. */
 static void take_request(nrd_exec *x, request *r)
 {
-    nrd_error *err = request_upload(r);
+    nrd_error *err = nrd_exec_request_upload(r);
     if (err) {
         if (nrd_error_get_code(err) == NRD_ERR_INTERNAL) {
             lose(x, nrd_errorf(NRD_ERR_INTERNAL, "%s", nrd_error_message(err)));
         }
         fail_request(x, r, err);
-        request_free(r);
+        nrd_exec_request_free(r);
         return;
     }
     for (int32_t i = 0; i < r->n_seqs; i++) {
@@ -458,14 +458,14 @@ static bool take_work(nrd_exec *x)
         inbox = r->next;
         if (x->lost) {
             fail_request(x, r, nrd_errorf(NRD_ERR_UNAVAILABLE, "the engine was lost: %s", x->lost));
-            request_free(r);
+            nrd_exec_request_free(r);
         } else {
             take_request(x, r);
         }
     }
     for (size_t i = 0; i < n_cancels; i++) {
         pthread_mutex_lock(&x->mu);
-        request *r = active_find(x, x->cancels_taken[i]);
+        request *r = nrd_exec_active_find(x, x->cancels_taken[i]);
         pthread_mutex_unlock(&x->mu);
         if (r) {
             cancel_request(x, r); /* only this thread frees requests */
@@ -477,7 +477,7 @@ static bool take_work(nrd_exec *x)
     return more;
 }
 
-void *loop_main(void *exec)
+void *nrd_exec_loop_main(void *exec)
 {
     nrd_exec *x = exec;
     pthread_setname_np(pthread_self(), "nrd-engine");

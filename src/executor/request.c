@@ -85,7 +85,7 @@ nrd_error *nrd_exec_prepare_guide(nrd_exec *x, const char *type, const char *tex
     if (!type || !x->guides) {
         return NULL; /* enqueue says what is missing */
     }
-    NRD_TRY(guides_get(x->guides, type, text, &g));
+    NRD_TRY(nrd_guides_get(x->guides, type, text, &g));
     nrd_guide_unref(g);
     return NULL;
 }
@@ -424,7 +424,7 @@ static void seq_fini(nrd_seq *q)
     nrd_guide_state_free(q->guide);
 }
 
-void request_free(request *r)
+void nrd_exec_request_free(request *r)
 {
     if (!r) {
         return;
@@ -470,7 +470,7 @@ static nrd_error *begin(request **out, nrd_exec *x, const int32_t *ids, int32_t 
     return NULL;
 
 fail:
-    request_free(r);
+    nrd_exec_request_free(r);
     return err;
 }
 
@@ -511,7 +511,7 @@ static nrd_error *fill(request *r, const nrd_exec_request *in, int32_t max_total
     r->want_context_logits = in->return_context_logits;
     r->want_generation_logits = in->return_generation_logits && !greedy_beams;
     if (in->guide_type) {
-        NRD_TRY_GOTO(guides_get(x->guides, in->guide_type, in->guide, &guide), err, fail);
+        NRD_TRY_GOTO(nrd_guides_get(x->guides, in->guide_type, in->guide, &guide), err, fail);
     }
     NRD_TRY_GOTO(copy_phrases(r, in, &stop, &bad), err, fail);
     NRD_TRY_GOTO(copy_retention(r, in), err, fail);
@@ -572,7 +572,7 @@ fail:
     return err;
 }
 
-nrd_error *request_new(request **out, nrd_exec *x, const nrd_exec_request *in)
+nrd_error *nrd_exec_request_new(request **out, nrd_exec *x, const nrd_exec_request *in)
 {
     nrd_exec_request full;
     request *r = NULL;
@@ -588,8 +588,8 @@ nrd_error *request_new(request **out, nrd_exec *x, const nrd_exec_request *in)
     int32_t n_seqs = full.sampling.beam_width > 1 ? 1 : full.sampling.num_return_sequences;
     int64_t total = (int64_t)full.n_input_ids + (full.pooling ? 0 : full.max_new_tokens);
     if (total > x->lim.max_seq_len) {
-        exec_log(x, 1, "prompt (%d) and max_new_tokens (%d) exceed max_seq_len (%d): cut",
-                 full.n_input_ids, full.max_new_tokens, x->lim.max_seq_len);
+        nrd_exec_log(x, 1, "prompt (%d) and max_new_tokens (%d) exceed max_seq_len (%d): cut",
+                     full.n_input_ids, full.max_new_tokens, x->lim.max_seq_len);
         total = x->lim.max_seq_len;
     }
     int32_t worst =
@@ -605,15 +605,15 @@ nrd_error *request_new(request **out, nrd_exec *x, const nrd_exec_request *in)
     NRD_TRY(begin(&r, x, full.input_ids, full.n_input_ids, n_seqs));
     nrd_error *err = fill(r, &full, (int32_t)total);
     if (err) {
-        request_free(r);
+        nrd_exec_request_free(r);
         return err;
     }
     *out = r;
     return NULL;
 }
 
-nrd_error *request_new_score(request **out, nrd_exec *x, const int32_t *ids, int32_t n,
-                             score_job *job)
+nrd_error *nrd_exec_request_new_score(request **out, nrd_exec *x, const int32_t *ids, int32_t n,
+                                      score_job *job)
 {
     nrd_exec_request in;
     request *r = NULL;
@@ -629,7 +629,7 @@ nrd_error *request_new_score(request **out, nrd_exec *x, const int32_t *ids, int
     NRD_TRY(begin(&r, x, ids, n, 1));
     nrd_error *err = fill(r, &in, n);
     if (err) {
-        request_free(r);
+        nrd_exec_request_free(r);
         return err;
     }
     r->score = job;
@@ -640,7 +640,7 @@ nrd_error *request_new_score(request **out, nrd_exec *x, const int32_t *ids, int
     return NULL;
 }
 
-nrd_error *request_upload(request *r)
+nrd_error *nrd_exec_request_upload(request *r)
 {
     if (r->bias) {
         NRD_TRY(nrd_runner_bias_new(r->exec->runner, r->bias, &r->bias_mem));

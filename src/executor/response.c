@@ -11,7 +11,7 @@
 
 enum { POOL_MAX_FREE = 1024 };
 
-nrd_error *pool_new(response_pool **out)
+nrd_error *nrd_exec_pool_new(response_pool **out)
 {
     nrd_error *err = NULL;
     response_pool *p = NULL;
@@ -36,7 +36,7 @@ static void response_destroy(response *r)
     free(r);
 }
 
-void pool_unref(response_pool *p)
+void nrd_exec_pool_unref(response_pool *p)
 {
     if (!p) {
         return;
@@ -56,7 +56,7 @@ void pool_unref(response_pool *p)
     free(p);
 }
 
-response *response_get(response_pool *p)
+response *nrd_exec_response_get(response_pool *p)
 {
     pthread_mutex_lock(&p->mu);
     response *r = p->free_list;
@@ -74,7 +74,7 @@ response *response_get(response_pool *p)
     return r;
 }
 
-void response_put(response *r)
+void nrd_exec_response_put(response *r)
 {
     response_pool *p = r->pool;
     int32_t n = 0;
@@ -100,10 +100,10 @@ void response_put(response *r)
     if (r) {
         response_destroy(r);
     }
-    pool_unref(p);
+    nrd_exec_pool_unref(p);
 }
 
-bool buffer_reserve(buffer *b, size_t bytes)
+bool nrd_exec_buffer_reserve(buffer *b, size_t bytes)
 {
     if (bytes <= b->cap) {
         return true;
@@ -139,9 +139,9 @@ static bool put_beams(response *o, const request *r, const nrd_seq *q, nrd_seq_f
 {
     size_t per = (size_t)q->max_total + 1;
     size_t w = (size_t)q->width;
-    if (!buffer_reserve(&o->beams, w * sizeof(nrd_beam_output)) ||
-        !buffer_reserve(&o->ids, w * per * sizeof(int32_t)) ||
-        !buffer_reserve(&o->log_probs, w * per * sizeof(float))) {
+    if (!nrd_exec_buffer_reserve(&o->beams, w * sizeof(nrd_beam_output)) ||
+        !nrd_exec_buffer_reserve(&o->ids, w * per * sizeof(int32_t)) ||
+        !nrd_exec_buffer_reserve(&o->log_probs, w * per * sizeof(float))) {
         return false;
     }
     int32_t n_out = r->n_return < q->width ? r->n_return : q->width;
@@ -178,11 +178,11 @@ static bool put_single(response *o, request *r, const nrd_seq *q, nrd_seq_finish
     size_t n_ids = (size_t)(n + (r->streaming ? 0 : r->n_prompt));
     size_t n_top = (size_t)n * (size_t)q->n_top;
 
-    if (!buffer_reserve(&o->beams, sizeof(nrd_beam_output)) ||
-        !buffer_reserve(&o->ids, n_ids * sizeof(int32_t)) ||
-        !buffer_reserve(&o->log_probs, (size_t)n * sizeof(float)) ||
-        !buffer_reserve(&o->top_ids, n_top * sizeof(int32_t)) ||
-        !buffer_reserve(&o->top_log_probs, n_top * sizeof(float))) {
+    if (!nrd_exec_buffer_reserve(&o->beams, sizeof(nrd_beam_output)) ||
+        !nrd_exec_buffer_reserve(&o->ids, n_ids * sizeof(int32_t)) ||
+        !nrd_exec_buffer_reserve(&o->log_probs, (size_t)n * sizeof(float)) ||
+        !nrd_exec_buffer_reserve(&o->top_ids, n_top * sizeof(int32_t)) ||
+        !nrd_exec_buffer_reserve(&o->top_log_probs, n_top * sizeof(float))) {
         return false;
     }
     nrd_beam_output *b = o->beams.data;
@@ -206,7 +206,7 @@ static bool put_single(response *o, request *r, const nrd_seq *q, nrd_seq_finish
     }
     if (r->generation_logits && n > 0) {
         size_t vocab = (size_t)r->exec->spec->vocab;
-        if (!buffer_reserve(&o->generation_logits, (size_t)n * vocab * sizeof(float))) {
+        if (!nrd_exec_buffer_reserve(&o->generation_logits, (size_t)n * vocab * sizeof(float))) {
             return false;
         }
         memcpy(o->generation_logits.data,
@@ -231,18 +231,18 @@ static void put_common(response *o, const request *r, int32_t sequence_index, bo
     o->is_private = r->score != NULL;
 }
 
-response *response_make_error(request *r, nrd_error *err)
+response *nrd_exec_response_make_error(request *r, nrd_error *err)
 {
-    response *o = response_get(r->exec->pool);
+    response *o = nrd_exec_response_get(r->exec->pool);
     put_common(o, r, 0, true);
     o->pub.is_sequence_final = true;
     o->pub.error = err;
     return o;
 }
 
-response *response_make(request *r, nrd_seq *q, nrd_seq_finish finish, bool is_final)
+response *nrd_exec_response_make(request *r, nrd_seq *q, nrd_seq_finish finish, bool is_final)
 {
-    response *o = response_get(r->exec->pool);
+    response *o = nrd_exec_response_get(r->exec->pool);
     put_common(o, r, q->index, is_final);
     o->pub.is_sequence_final = finish != NRD_SEQ_FINISH_NONE;
     if (!(q->width > 1 ? put_beams(o, r, q, finish) : put_single(o, r, q, finish))) {

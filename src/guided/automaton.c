@@ -199,7 +199,7 @@ static uint32_t intern_state(nrd_guide *g)
     return g->n_states - 1;
 }
 
-uint32_t g_step(nrd_guide *g, uint32_t from, uint8_t byte)
+uint32_t nrd_guided_step(nrd_guide *g, uint32_t from, uint8_t byte)
 {
     if (from == DEAD) {
         return DEAD;
@@ -236,20 +236,20 @@ static nrd_error *build_program(builder *b, const char *type, const char *text, 
         return nrd_errorf(NRD_ERR_INVALID_ARG, "a guide of %zu bytes; at most %d", n, G_MAX_TEXT);
     }
     if (!strcmp(type, "json")) {
-        root = g_json_object(b);
+        root = nrd_guided_json_object(b);
     } else if (!strcmp(type, "regex")) {
-        root = g_regex(b, text ? text : "", n, false);
+        root = nrd_guided_regex(b, text ? text : "", n, false);
     } else if (!strcmp(type, "ebnf_grammar")) {
-        root = g_ebnf(b, text ? text : "", n);
+        root = nrd_guided_ebnf(b, text ? text : "", n);
     } else if (!strcmp(type, "json_schema")) {
         const nrd_json_limits limits = {.max_depth = 128};
         NRD_TRY(nrd_error_wrap(nrd_json_parse(&doc, text ? text : "", n, &limits), "schema"));
-        root = g_schema(b, nrd_json_root(doc));
+        root = nrd_guided_schema(b, nrd_json_root(doc));
     } else {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "guide type '%.40s' is none of json, json_schema, "
                                                "regex, ebnf_grammar", type);
     }
-    err = g_assemble(b, root, p);
+    err = nrd_guided_assemble(b, root, p);
     nrd_json_doc_free(doc);
     return err;
 }
@@ -314,7 +314,7 @@ void nrd_guide_unref(nrd_guide *g)
     if (!g || atomic_fetch_sub(&g->refs, 1) != 1) {
         return;
     }
-    g_drop_masks(g);
+    nrd_guided_drop_masks(g);
     free(g->next);
     free(g->p.nodes);
     free(g->p.sets);
@@ -339,7 +339,7 @@ bool nrd_guide_matches(nrd_guide *g, const char *text, size_t n)
 {
     uint32_t at = g->start;
     for (size_t i = 0; i < n; i++) {
-        at = g_step(g, at, (uint8_t)text[i]);
+        at = nrd_guided_step(g, at, (uint8_t)text[i]);
     }
     return g->states[at].accepting;
 }

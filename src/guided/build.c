@@ -5,7 +5,7 @@
 #include <stdarg.h>
 #include <string.h>
 
-void g_fail(builder *b, nrd_error_code code, const char *fmt, ...)
+void nrd_guided_fail(builder *b, nrd_error_code code, const char *fmt, ...)
 {
     va_list ap;
     va_start(ap, fmt);
@@ -19,35 +19,35 @@ static expr *new_expr(builder *b, expr_kind kind, uint32_t size)
 {
     expr *e = b->err ? NULL : nrd_arena_alloc(&b->arena, sizeof *e);
     if (!e) {
-        g_fail(b, NRD_ERR_UNAVAILABLE, "out of memory");
+        nrd_guided_fail(b, NRD_ERR_UNAVAILABLE, "out of memory");
         return NULL;
     }
     *e = (expr){.kind = kind, .size = size};
     return e;
 }
 
-expr *g_empty(builder *b)
+expr *nrd_guided_empty(builder *b)
 {
     return new_expr(b, E_EMPTY, 0);
 }
 
-expr *g_seq(builder *b)
+expr *nrd_guided_seq(builder *b)
 {
     return new_expr(b, E_SEQ, 0);
 }
 
-expr *g_alt(builder *b)
+expr *nrd_guided_alt(builder *b)
 {
     return new_expr(b, E_ALT, 1);
 }
 
-void g_add(builder *b, expr *list, expr *e)
+void nrd_guided_add(builder *b, expr *list, expr *e)
 {
     if (b->err || !list || !e) {
         return;
     }
     if (e->next || e == list->last) { /* shared expressions are rules */
-        g_fail(b, NRD_ERR_INTERNAL, "an expression is in two places");
+        nrd_guided_fail(b, NRD_ERR_INTERNAL, "an expression is in two places");
         return;
     }
     if (list->last) {
@@ -58,24 +58,24 @@ void g_add(builder *b, expr *list, expr *e)
     list->last = e;
     list->size += e->size + (list->kind == E_ALT);
     if (list->size > G_MAX_NODES) {
-        g_fail(b, NRD_ERR_INVALID_ARG, "the guide makes more than %d nodes", G_MAX_NODES);
+        nrd_guided_fail(b, NRD_ERR_INVALID_ARG, "the guide makes more than %d nodes", G_MAX_NODES);
     }
 }
 
-expr *g_repeat(builder *b, expr *e, int32_t min, int32_t max)
+expr *nrd_guided_repeat(builder *b, expr *e, int32_t min, int32_t max)
 {
     if (!e) {
         return NULL;
     }
     if (min > G_MAX_REPEAT || max > G_MAX_REPEAT) {
-        g_fail(b, NRD_ERR_INVALID_ARG, "a repetition of more than %d", G_MAX_REPEAT);
+        nrd_guided_fail(b, NRD_ERR_INVALID_ARG, "a repetition of more than %d", G_MAX_REPEAT);
         return NULL;
     }
     uint64_t times = (uint64_t)(max < 0 ? min + 1 : max);
     if (e->size > 4 && times > 1) { /* copies of a call are cheaper */
-        uint32_t r = g_new_rule(b);
-        g_define(b, r, e);
-        e = g_rule_ref(b, r);
+        uint32_t r = nrd_guided_new_rule(b);
+        nrd_guided_define(b, r, e);
+        e = nrd_guided_rule_ref(b, r);
     }
     expr *x = e ? new_expr(b, E_REPEAT, 0) : NULL;
     if (x) {
@@ -85,13 +85,14 @@ expr *g_repeat(builder *b, expr *e, int32_t min, int32_t max)
         x->max = max;
         x->size = size > UINT32_MAX ? UINT32_MAX : (uint32_t)size;
         if (size > G_MAX_NODES) {
-            g_fail(b, NRD_ERR_INVALID_ARG, "the guide makes more than %d nodes", G_MAX_NODES);
+            nrd_guided_fail(b, NRD_ERR_INVALID_ARG, "the guide makes more than %d nodes",
+                            G_MAX_NODES);
         }
     }
     return x;
 }
 
-expr *g_rule_ref(builder *b, uint32_t r)
+expr *nrd_guided_rule_ref(builder *b, uint32_t r)
 {
     expr *e = new_expr(b, E_RULE, 1);
     if (e) {
@@ -108,10 +109,10 @@ static void grow(void **p, uint32_t n, uint32_t *cap, size_t size)
     }
 }
 
-uint32_t g_new_rule(builder *b)
+uint32_t nrd_guided_new_rule(builder *b)
 {
     if (b->n_rules >= G_MAX_RULES) {
-        g_fail(b, NRD_ERR_INVALID_ARG, "the guide makes more than %d rules", G_MAX_RULES);
+        nrd_guided_fail(b, NRD_ERR_INVALID_ARG, "the guide makes more than %d rules", G_MAX_RULES);
         return 0;
     }
     grow((void **)&b->rules, b->n_rules, &b->cap_rules, sizeof *b->rules);
@@ -119,7 +120,7 @@ uint32_t g_new_rule(builder *b)
     return b->n_rules++;
 }
 
-uint32_t g_rule(builder *b, const char *name, size_t n)
+uint32_t nrd_guided_rule(builder *b, const char *name, size_t n)
 {
     for (uint32_t i = 0; i < b->n_rules; i++) {
         if (b->rules[i].name && strlen(b->rules[i].name) == n &&
@@ -127,14 +128,14 @@ uint32_t g_rule(builder *b, const char *name, size_t n)
             return i;
         }
     }
-    uint32_t r = g_new_rule(b);
+    uint32_t r = nrd_guided_new_rule(b);
     if (!b->err) {
         b->rules[r].name = nrd_arena_strndup(&b->arena, name, n);
     }
     return r;
 }
 
-void g_define(builder *b, uint32_t r, expr *body)
+void nrd_guided_define(builder *b, uint32_t r, expr *body)
 {
     if (!b->err && r < b->n_rules) {
         b->rules[r].body = body;
@@ -159,7 +160,7 @@ static expr *bytes_of(builder *b, const byte_set *set)
     return e;
 }
 
-expr *g_byte_range(builder *b, uint8_t lo, uint8_t hi)
+expr *nrd_guided_byte_range(builder *b, uint8_t lo, uint8_t hi)
 {
     byte_set s = {{0}};
     for (unsigned c = lo; c <= hi; c++) {
@@ -168,29 +169,29 @@ expr *g_byte_range(builder *b, uint8_t lo, uint8_t hi)
     return bytes_of(b, &s);
 }
 
-expr *g_text(builder *b, const char *s, size_t n)
+expr *nrd_guided_text(builder *b, const char *s, size_t n)
 {
-    expr *e = g_seq(b);
+    expr *e = nrd_guided_seq(b);
     for (size_t i = 0; i < n && !b->err; i++) {
-        g_add(b, e, g_byte_range(b, (uint8_t)s[i], (uint8_t)s[i]));
+        nrd_guided_add(b, e, nrd_guided_byte_range(b, (uint8_t)s[i], (uint8_t)s[i]));
     }
     return e;
 }
 
-expr *g_word(builder *b, const char *s)
+expr *nrd_guided_word(builder *b, const char *s)
 {
-    return g_text(b, s, strlen(s));
+    return nrd_guided_text(b, s, strlen(s));
 }
 
 /* ---- sets of characters ---- */
 
-void g_cp_add(builder *b, cp_set *s, uint32_t lo, uint32_t hi)
+void nrd_guided_cp_add(builder *b, cp_set *s, uint32_t lo, uint32_t hi)
 {
     if (s->n == s->cap) {
         size_t cap = s->cap ? 2 * s->cap : 8;
         cp_range *r = nrd_arena_alloc(&b->arena, cap * sizeof *r);
         if (!r) {
-            g_fail(b, NRD_ERR_UNAVAILABLE, "out of memory");
+            nrd_guided_fail(b, NRD_ERR_UNAVAILABLE, "out of memory");
             return;
         }
         if (s->n > 0) {
@@ -208,7 +209,7 @@ static int by_lo(const void *a, const void *b)
     return x->lo < y->lo ? -1 : x->lo > y->lo;
 }
 
-void g_cp_sort(cp_set *s)
+void nrd_guided_cp_sort(cp_set *s)
 {
     size_t n = 0;
     if (s->n > 1) {
@@ -224,19 +225,19 @@ void g_cp_sort(cp_set *s)
     s->n = n;
 }
 
-void g_cp_invert(builder *b, cp_set *s)
+void nrd_guided_cp_invert(builder *b, cp_set *s)
 {
     cp_set out = {0};
     uint32_t from = 0;
-    g_cp_sort(s);
+    nrd_guided_cp_sort(s);
     for (size_t i = 0; i < s->n; i++) {
         if (s->r[i].lo > from) {
-            g_cp_add(b, &out, from, s->r[i].lo - 1);
+            nrd_guided_cp_add(b, &out, from, s->r[i].lo - 1);
         }
         from = s->r[i].hi + 1;
     }
     if (from <= 0x10ffff) {
-        g_cp_add(b, &out, from, 0x10ffff);
+        nrd_guided_cp_add(b, &out, from, 0x10ffff);
     }
     *s = out;
 }
@@ -256,11 +257,11 @@ static void add_utf8(builder *b, expr *alt, const uint8_t *lo, const uint8_t *hi
         hi_full = hi_full && hi[i] == 0xbf;
     }
     if (same == n - 1 || (lo_full && hi_full)) {
-        expr *seq = g_seq(b);
+        expr *seq = nrd_guided_seq(b);
         for (int i = 0; i < n; i++) {
-            g_add(b, seq, g_byte_range(b, lo[i], hi[i]));
+            nrd_guided_add(b, seq, nrd_guided_byte_range(b, lo[i], hi[i]));
         }
-        g_add(b, alt, seq);
+        nrd_guided_add(b, alt, seq);
         return;
     }
     memcpy(low, lo, sizeof low);
@@ -334,25 +335,25 @@ static void add_json_escapes(builder *b, expr *alt, const cp_set *s)
             if (at) {
                 text[0] = '\\';
                 text[1] = names[at - plain];
-                g_add(b, alt, g_text(b, text, 2));
+                nrd_guided_add(b, alt, nrd_guided_text(b, text, 2));
             } else if (c < 0x20) {
                 static const char hex[] = "0123456789abcdef";
                 memcpy(text, "\\u00", 4);
                 text[4] = hex[c >> 4];
                 text[5] = hex[c & 15];
-                g_add(b, alt, g_text(b, text, 6));
+                nrd_guided_add(b, alt, nrd_guided_text(b, text, 6));
             }
         }
     }
 }
 
-expr *g_chars(builder *b, cp_set *s)
+expr *nrd_guided_chars(builder *b, cp_set *s)
 {
     byte_set ascii = {{0}};
-    expr *alt = g_alt(b);
+    expr *alt = nrd_guided_alt(b);
     bool any = false;
 
-    g_cp_sort(s);
+    nrd_guided_cp_sort(s);
     for (size_t i = 0; i < s->n; i++) {
         for (uint32_t c = s->r[i].lo; c <= s->r[i].hi && c < 0x80; c++) {
             if (!b->json || (c >= 0x20 && c != '"' && c != '\\')) {
@@ -362,7 +363,7 @@ expr *g_chars(builder *b, cp_set *s)
         }
     }
     if (any) {
-        g_add(b, alt, bytes_of(b, &ascii));
+        nrd_guided_add(b, alt, bytes_of(b, &ascii));
     }
     for (size_t i = 0; i < s->n; i++) {
         if (s->r[i].hi >= 0x80) {
@@ -375,11 +376,11 @@ expr *g_chars(builder *b, cp_set *s)
     return alt;
 }
 
-expr *g_char(builder *b, uint32_t cp)
+expr *nrd_guided_char(builder *b, uint32_t cp)
 {
     cp_set s = {0};
-    g_cp_add(b, &s, cp, cp);
-    return g_chars(b, &s);
+    nrd_guided_cp_add(b, &s, cp, cp);
+    return nrd_guided_chars(b, &s);
 }
 
 /* ---- expressions into nodes ---- */
@@ -387,7 +388,7 @@ expr *g_char(builder *b, uint32_t cp)
 static uint32_t add_node(builder *b, program *p, gnode_kind kind, uint32_t x, uint32_t y)
 {
     if (p->n >= G_MAX_NODES) {
-        g_fail(b, NRD_ERR_INVALID_ARG, "the guide makes more than %d nodes", G_MAX_NODES);
+        nrd_guided_fail(b, NRD_ERR_INVALID_ARG, "the guide makes more than %d nodes", G_MAX_NODES);
         return 0;
     }
     grow((void **)&p->nodes, p->n, &p->cap, sizeof *p->nodes);
@@ -525,11 +526,12 @@ static void check_left(left_walk *w, uint32_t r, int depth)
     for (uint32_t i = 0; i < n_calls && !w->b->err; i++) {
         if (w->color[calls[i]] == 1) {
             const char *name = w->b->rules[calls[i]].name;
-            g_fail(w->b, NRD_ERR_UNSUPPORTED, "rule '%s' begins with itself (left recursion)",
-                   name ? name : "?");
+            nrd_guided_fail(w->b, NRD_ERR_UNSUPPORTED,
+                            "rule '%s' begins with itself (left recursion)", name ? name : "?");
         } else if (w->color[calls[i]] == 0) {
             if (depth > G_MAX_STACK) {
-                g_fail(w->b, NRD_ERR_INVALID_ARG, "rules nest deeper than %d", G_MAX_STACK);
+                nrd_guided_fail(w->b, NRD_ERR_INVALID_ARG, "rules nest deeper than %d",
+                                G_MAX_STACK);
             } else {
                 check_left(w, calls[i], depth + 1);
             }
@@ -597,13 +599,13 @@ static void find_classes(program *p, const byte_set *sets, uint32_t n_sets)
     }
 }
 
-nrd_error *g_assemble(builder *b, expr *root, program *out)
+nrd_error *nrd_guided_assemble(builder *b, expr *root, program *out)
 {
     uint32_t end = add_node(b, out, N_END, 0, 0);
     for (uint32_t r = 0; r < b->n_rules && !b->err; r++) {
         if (!b->rules[r].body) {
-            g_fail(b, NRD_ERR_INVALID_ARG, "rule '%s' is not defined",
-                   b->rules[r].name ? b->rules[r].name : "?");
+            nrd_guided_fail(b, NRD_ERR_INVALID_ARG, "rule '%s' is not defined",
+                            b->rules[r].name ? b->rules[r].name : "?");
         }
         b->rules[r].start = emit(b, out, b->rules[r].body, end);
     }

@@ -14,7 +14,7 @@ typedef struct reader {
 
 static void bad(reader *r, const char *why)
 {
-    g_fail(r->b, NRD_ERR_INVALID_ARG, "grammar line %d: %s", r->line, why);
+    nrd_guided_fail(r->b, NRD_ERR_INVALID_ARG, "grammar line %d: %s", r->line, why);
 }
 
 static char peek(const reader *r)
@@ -101,10 +101,10 @@ static uint32_t take_char(reader *r)
 
 static expr *take_string(reader *r)
 {
-    expr *seq = g_seq(r->b);
+    expr *seq = nrd_guided_seq(r->b);
     char quote = r->s[r->i++];
     while (r->i < r->n && peek(r) != quote && !r->b->err) {
-        g_add(r->b, seq, g_char(r->b, take_char(r)));
+        nrd_guided_add(r->b, seq, nrd_guided_char(r->b, take_char(r)));
     }
     if (peek(r) != quote) {
         bad(r, "a string is not closed");
@@ -128,16 +128,16 @@ static expr *take_set(reader *r)
         if (hi < lo) {
             bad(r, "a range runs backwards");
         }
-        g_cp_add(r->b, &s, lo, hi);
+        nrd_guided_cp_add(r->b, &s, lo, hi);
     }
     if (peek(r) != ']') {
         bad(r, "']' is missing");
     }
     r->i++;
     if (invert) {
-        g_cp_invert(r->b, &s);
+        nrd_guided_cp_invert(r->b, &s);
     }
-    return g_chars(r->b, &s);
+    return nrd_guided_chars(r->b, &s);
 }
 
 static expr *take_alternatives(reader *r);
@@ -154,8 +154,8 @@ static expr *take_atom(reader *r)
     if (c == '.') {
         cp_set s = {0};
         r->i++;
-        g_cp_add(r->b, &s, 0, 0x10ffff);
-        return g_chars(r->b, &s);
+        nrd_guided_cp_add(r->b, &s, 0, 0x10ffff);
+        return nrd_guided_chars(r->b, &s);
     }
     if (c == '(') {
         r->i++;
@@ -171,9 +171,9 @@ static expr *take_atom(reader *r)
         bad(r, "expected a string, a set, a group or the name of a rule");
         return NULL;
     }
-    uint32_t made = g_rule(r->b, r->s + r->i, n);
+    uint32_t made = nrd_guided_rule(r->b, r->s + r->i, n);
     r->i += n;
-    return g_rule_ref(r->b, made);
+    return nrd_guided_rule_ref(r->b, made);
 }
 
 static int32_t take_number(reader *r)
@@ -194,7 +194,7 @@ static expr *take_repeated(reader *r)
         int32_t min, max;
         if (c == '*' || c == '+' || c == '?') {
             r->i++;
-            e = g_repeat(r->b, e, c == '+', c == '?' ? 1 : -1);
+            e = nrd_guided_repeat(r->b, e, c == '+', c == '?' ? 1 : -1);
         } else if (c == '{') {
             r->i++;
             min = take_number(r);
@@ -207,7 +207,7 @@ static expr *take_repeated(reader *r)
                 bad(r, "expected {count}, {from,} or {from,to}");
             }
             r->i++;
-            e = g_repeat(r->b, e, min, max);
+            e = nrd_guided_repeat(r->b, e, min, max);
         } else {
             break;
         }
@@ -217,7 +217,7 @@ static expr *take_repeated(reader *r)
 
 static expr *take_alternatives(reader *r)
 {
-    expr *alt = g_alt(r->b), *seq = g_seq(r->b);
+    expr *alt = nrd_guided_alt(r->b), *seq = nrd_guided_seq(r->b);
     if (++r->b->depth > G_MAX_NESTING) {
         bad(r, "groups nest too deep");
     }
@@ -225,19 +225,19 @@ static expr *take_alternatives(reader *r)
     while (r->i < r->n && !r->b->err && peek(r) != ')' && !at_rule(r)) {
         if (peek(r) == '|') {
             r->i++;
-            g_add(r->b, alt, seq);
-            seq = g_seq(r->b);
+            nrd_guided_add(r->b, alt, seq);
+            seq = nrd_guided_seq(r->b);
         } else {
-            g_add(r->b, seq, take_repeated(r));
+            nrd_guided_add(r->b, seq, take_repeated(r));
         }
         skip_space(r);
     }
     r->b->depth--;
-    g_add(r->b, alt, seq);
+    nrd_guided_add(r->b, alt, seq);
     return alt;
 }
 
-expr *g_ebnf(builder *b, const char *s, size_t n)
+expr *nrd_guided_ebnf(builder *b, const char *s, size_t n)
 {
     reader r = {.b = b, .s = s, .n = n, .line = 1};
     skip_space(&r);
@@ -247,22 +247,22 @@ expr *g_ebnf(builder *b, const char *s, size_t n)
             break;
         }
         size_t len = name_at(&r);
-        uint32_t made = g_rule(b, r.s + r.i, len);
+        uint32_t made = nrd_guided_rule(b, r.s + r.i, len);
         if (!b->err && b->rules[made].body) {
-            g_fail(b, NRD_ERR_INVALID_ARG, "grammar line %d: rule '%s' is defined twice", r.line,
-                   b->rules[made].name);
+            nrd_guided_fail(b, NRD_ERR_INVALID_ARG, "grammar line %d: rule '%s' is defined twice",
+                            r.line, b->rules[made].name);
         }
         r.i += len;
         skip_space(&r);
         r.i += 3;
-        g_define(b, made, take_alternatives(&r));
+        nrd_guided_define(b, made, take_alternatives(&r));
         if (peek(&r) == ')') {
             bad(&r, "')' without '('");
         }
     }
-    uint32_t root = g_rule(b, "root", 4);
+    uint32_t root = nrd_guided_rule(b, "root", 4);
     if (!b->err && !b->rules[root].body) {
-        g_fail(b, NRD_ERR_INVALID_ARG, "grammar: there is no rule 'root'");
+        nrd_guided_fail(b, NRD_ERR_INVALID_ARG, "grammar: there is no rule 'root'");
     }
-    return g_rule_ref(b, root);
+    return nrd_guided_rule_ref(b, root);
 }

@@ -62,19 +62,19 @@ typedef struct builder {
     int depth;
 } builder;
 
-void g_fail(builder *b, nrd_error_code code, const char *fmt, ...) NRD_PRINTF(3, 4);
-expr *g_empty(builder *b);
-expr *g_seq(builder *b); /* then g_add */
-expr *g_alt(builder *b); /* an alternative of nothing matches nothing */
-void g_add(builder *b, expr *list, expr *e);
-expr *g_repeat(builder *b, expr *e, int32_t min, int32_t max);
-expr *g_rule_ref(builder *b, uint32_t rule);
-uint32_t g_rule(builder *b, const char *name, size_t n); /* finds or makes it */
-uint32_t g_new_rule(builder *b);                          /* without a name */
-void g_define(builder *b, uint32_t rule, expr *body);
-expr *g_byte_range(builder *b, uint8_t lo, uint8_t hi);
-expr *g_text(builder *b, const char *s, size_t n); /* these bytes */
-expr *g_word(builder *b, const char *s);
+void nrd_guided_fail(builder *b, nrd_error_code code, const char *fmt, ...) NRD_PRINTF(3, 4);
+expr *nrd_guided_empty(builder *b);
+expr *nrd_guided_seq(builder *b); /* then nrd_guided_add */
+expr *nrd_guided_alt(builder *b); /* an alternative of nothing matches nothing */
+void nrd_guided_add(builder *b, expr *list, expr *e);
+expr *nrd_guided_repeat(builder *b, expr *e, int32_t min, int32_t max);
+expr *nrd_guided_rule_ref(builder *b, uint32_t rule);
+uint32_t nrd_guided_rule(builder *b, const char *name, size_t n); /* finds or makes it */
+uint32_t nrd_guided_new_rule(builder *b);                          /* without a name */
+void nrd_guided_define(builder *b, uint32_t rule, expr *body);
+expr *nrd_guided_byte_range(builder *b, uint8_t lo, uint8_t hi);
+expr *nrd_guided_text(builder *b, const char *s, size_t n); /* these bytes */
+expr *nrd_guided_word(builder *b, const char *s);
 
 /* Sets of characters. */
 typedef struct cp_range {
@@ -84,29 +84,29 @@ typedef struct cp_set {
     cp_range *r;
     size_t n, cap;
 } cp_set;
-void g_cp_add(builder *b, cp_set *s, uint32_t lo, uint32_t hi);
-void g_cp_sort(cp_set *s); /* rising, apart */
-void g_cp_invert(builder *b, cp_set *s);
-expr *g_chars(builder *b, cp_set *s); /* UTF-8, or JSON's way to write them when b->json */
-expr *g_char(builder *b, uint32_t cp);
+void nrd_guided_cp_add(builder *b, cp_set *s, uint32_t lo, uint32_t hi);
+void nrd_guided_cp_sort(cp_set *s); /* rising, apart */
+void nrd_guided_cp_invert(builder *b, cp_set *s);
+expr *nrd_guided_chars(builder *b, cp_set *s); /* UTF-8, or JSON's way to write them when b->json */
+expr *nrd_guided_char(builder *b, uint32_t cp);
 
 /* ---- numbers ---- */
 typedef struct num_bound {
     double at; /* may be infinite */
     bool open; /* itself is outside */
 } num_bound;
-expr *g_digits(builder *b, int32_t min, int32_t max);
-expr *g_integer_between(builder *b, num_bound lo, num_bound hi);
+expr *nrd_guided_digits(builder *b, int32_t min, int32_t max);
+expr *nrd_guided_integer_between(builder *b, num_bound lo, num_bound hi);
 /* max_fraction: digits behind the point; 0: as many as the bounds allow. */
-expr *g_number_between(builder *b, num_bound lo, num_bound hi, int max_fraction);
+expr *nrd_guided_number_between(builder *b, num_bound lo, num_bound hi, int max_fraction);
 /* Whole numbers that m > 0 divides. */
-expr *g_multiples(builder *b, int32_t m, num_bound lo, num_bound hi);
+expr *nrd_guided_multiples(builder *b, int32_t m, num_bound lo, num_bound hi);
 
 /* ---- front ends ---- */
-expr *g_regex(builder *b, const char *s, size_t n, bool search); /* search: anywhere unless anchored */
-expr *g_ebnf(builder *b, const char *s, size_t n);
-expr *g_schema(builder *b, const nrd_json *schema);
-expr *g_json_object(builder *b);
+expr *nrd_guided_regex(builder *b, const char *s, size_t n, bool search); /* search: anywhere unless anchored */
+expr *nrd_guided_ebnf(builder *b, const char *s, size_t n);
+expr *nrd_guided_schema(builder *b, const nrd_json *schema);
+expr *nrd_guided_json_object(builder *b);
 
 /* ---- automaton ---- */
 typedef enum { N_BYTES, N_SPLIT, N_CALL, N_END, N_FAIL } gnode_kind;
@@ -125,7 +125,7 @@ typedef struct program {
     uint32_t n_classes;
 } program;
 
-nrd_error *g_assemble(builder *b, expr *root, program *out) NRD_MUST_USE;
+nrd_error *nrd_guided_assemble(builder *b, expr *root, program *out) NRD_MUST_USE;
 
 typedef struct stack_node {
     uint32_t ret, parent, depth;
@@ -176,8 +176,8 @@ struct nrd_guide {
     uint32_t *walk; /* [longest + 1] states along a token */
 };
 
-uint32_t g_step(nrd_guide *g, uint32_t from, uint8_t byte);
-void g_drop_masks(nrd_guide *g);
+uint32_t nrd_guided_step(nrd_guide *g, uint32_t from, uint8_t byte);
+void nrd_guided_drop_masks(nrd_guide *g);
 
 /* ---- vocabulary ---- */
 

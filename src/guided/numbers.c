@@ -5,14 +5,14 @@
 #include <stdio.h>
 #include <string.h>
 
-expr *g_digits(builder *b, int32_t min, int32_t max)
+expr *nrd_guided_digits(builder *b, int32_t min, int32_t max)
 {
-    return g_repeat(b, g_byte_range(b, '0', '9'), min, max);
+    return nrd_guided_repeat(b, nrd_guided_byte_range(b, '0', '9'), min, max);
 }
 
 static expr *digit(builder *b, char c)
 {
-    return g_byte_range(b, (uint8_t)c, (uint8_t)c);
+    return nrd_guided_byte_range(b, (uint8_t)c, (uint8_t)c);
 }
 
 /* ---- whole numbers ---- */
@@ -20,10 +20,10 @@ static expr *digit(builder *b, char c)
 /* Numbers of exactly n digits from lo to hi. */
 static expr *digits_between(builder *b, const char *lo, const char *hi, size_t n)
 {
-    expr *seq = g_seq(b), *alt = g_alt(b);
+    expr *seq = nrd_guided_seq(b), *alt = nrd_guided_alt(b);
     size_t same = 0;
     while (same < n && lo[same] == hi[same]) {
-        g_add(b, seq, g_byte_range(b, (uint8_t)lo[same], (uint8_t)lo[same]));
+        nrd_guided_add(b, seq, nrd_guided_byte_range(b, (uint8_t)lo[same], (uint8_t)lo[same]));
         same++;
     }
     if (same == n || b->err) {
@@ -39,31 +39,31 @@ static expr *digits_between(builder *b, const char *lo, const char *hi, size_t n
     memset(nines, '9', sizeof nines);
     memset(zeros, '0', sizeof zeros);
     if (!lo_full) {
-        expr *s = g_seq(b);
-        g_add(b, s, g_byte_range(b, (uint8_t)lo[same], (uint8_t)lo[same]));
-        g_add(b, s, digits_between(b, lo + same + 1, nines, n - same - 1));
-        g_add(b, alt, s);
+        expr *s = nrd_guided_seq(b);
+        nrd_guided_add(b, s, nrd_guided_byte_range(b, (uint8_t)lo[same], (uint8_t)lo[same]));
+        nrd_guided_add(b, s, digits_between(b, lo + same + 1, nines, n - same - 1));
+        nrd_guided_add(b, alt, s);
     }
     if (from <= to) {
-        expr *s = g_seq(b);
+        expr *s = nrd_guided_seq(b);
         int32_t rest = (int32_t)(n - same - 1);
-        g_add(b, s, g_byte_range(b, (uint8_t)from, (uint8_t)to));
-        g_add(b, s, g_digits(b, rest, rest));
-        g_add(b, alt, s);
+        nrd_guided_add(b, s, nrd_guided_byte_range(b, (uint8_t)from, (uint8_t)to));
+        nrd_guided_add(b, s, nrd_guided_digits(b, rest, rest));
+        nrd_guided_add(b, alt, s);
     }
     if (!hi_full) {
-        expr *s = g_seq(b);
-        g_add(b, s, g_byte_range(b, (uint8_t)hi[same], (uint8_t)hi[same]));
-        g_add(b, s, digits_between(b, zeros, hi + same + 1, n - same - 1));
-        g_add(b, alt, s);
+        expr *s = nrd_guided_seq(b);
+        nrd_guided_add(b, s, nrd_guided_byte_range(b, (uint8_t)hi[same], (uint8_t)hi[same]));
+        nrd_guided_add(b, s, digits_between(b, zeros, hi + same + 1, n - same - 1));
+        nrd_guided_add(b, alt, s);
     }
-    g_add(b, seq, alt);
+    nrd_guided_add(b, seq, alt);
     return seq;
 }
 
 static expr *natural_between(builder *b, int64_t lo, int64_t hi)
 {
-    expr *alt = g_alt(b);
+    expr *alt = nrd_guided_alt(b);
     char x[24], y[24];
     while (lo <= hi && !b->err) {
         int n = snprintf(x, sizeof x, "%lld", (long long)lo);
@@ -73,7 +73,7 @@ static expr *natural_between(builder *b, int64_t lo, int64_t hi)
         }
         int64_t end = hi < top ? hi : top;
         snprintf(y, sizeof y, "%lld", (long long)end);
-        g_add(b, alt, digits_between(b, x, y, (size_t)n));
+        nrd_guided_add(b, alt, digits_between(b, x, y, (size_t)n));
         if (end == INT64_MAX) {
             break;
         }
@@ -82,25 +82,25 @@ static expr *natural_between(builder *b, int64_t lo, int64_t hi)
     return alt;
 }
 
-expr *g_integer_between(builder *b, num_bound low, num_bound high)
+expr *nrd_guided_integer_between(builder *b, num_bound low, num_bound high)
 {
     const int64_t limit = 999999999999999999;
     double lo = low.open ? floor(low.at) + 1 : ceil(low.at);
     double hi = high.open ? ceil(high.at) - 1 : floor(high.at);
     if (lo > hi || lo > (double)limit || hi < -(double)limit) {
-        g_fail(b, NRD_ERR_INVALID_ARG, "schema: no whole number lies between the bounds");
+        nrd_guided_fail(b, NRD_ERR_INVALID_ARG, "schema: no whole number lies between the bounds");
         return NULL;
     }
     int64_t from = lo < -(double)limit ? -limit : (int64_t)lo,
             to = hi > (double)limit ? limit : (int64_t)hi;
-    expr *alt = g_alt(b);
+    expr *alt = nrd_guided_alt(b);
     if (from < 0) {
-        expr *seq = g_word(b, "-");
-        g_add(b, seq, natural_between(b, to < 0 ? -to : 1, -from));
-        g_add(b, alt, seq);
+        expr *seq = nrd_guided_word(b, "-");
+        nrd_guided_add(b, seq, natural_between(b, to < 0 ? -to : 1, -from));
+        nrd_guided_add(b, alt, seq);
     }
     if (to >= 0) {
-        g_add(b, alt, natural_between(b, from > 0 ? from : 0, to));
+        nrd_guided_add(b, alt, natural_between(b, from > 0 ? from : 0, to));
     }
     return alt;
 }
@@ -113,39 +113,39 @@ enum { MAX_LISTED = 4096 };
 static expr *any_multiple(builder *b, int32_t m, bool negative)
 {
     uint32_t *rest = nrd_xcalloc((size_t)m, sizeof *rest);
-    expr *seq = g_seq(b), *first = g_alt(b);
+    expr *seq = nrd_guided_seq(b), *first = nrd_guided_alt(b);
     for (int32_t i = 0; i < m; i++) {
-        rest[i] = g_new_rule(b);
+        rest[i] = nrd_guided_new_rule(b);
     }
     for (int32_t i = 0; i < m && !b->err; i++) {
-        expr *alt = g_alt(b);
+        expr *alt = nrd_guided_alt(b);
         if (i == 0) {
-            g_add(b, alt, g_empty(b));
+            nrd_guided_add(b, alt, nrd_guided_empty(b));
         }
         for (int32_t d = 0; d < 10; d++) {
-            expr *more = g_seq(b);
-            g_add(b, more, digit(b, (char)('0' + d)));
-            g_add(b, more, g_rule_ref(b, rest[(10 * i + d) % m]));
-            g_add(b, alt, more);
+            expr *more = nrd_guided_seq(b);
+            nrd_guided_add(b, more, digit(b, (char)('0' + d)));
+            nrd_guided_add(b, more, nrd_guided_rule_ref(b, rest[(10 * i + d) % m]));
+            nrd_guided_add(b, alt, more);
         }
-        g_define(b, rest[i], alt);
+        nrd_guided_define(b, rest[i], alt);
     }
-    g_add(b, first, digit(b, '0'));
+    nrd_guided_add(b, first, digit(b, '0'));
     for (int32_t d = 1; d < 10; d++) {
-        expr *more = g_seq(b);
-        g_add(b, more, digit(b, (char)('0' + d)));
-        g_add(b, more, g_rule_ref(b, rest[d % m]));
-        g_add(b, first, more);
+        expr *more = nrd_guided_seq(b);
+        nrd_guided_add(b, more, digit(b, (char)('0' + d)));
+        nrd_guided_add(b, more, nrd_guided_rule_ref(b, rest[d % m]));
+        nrd_guided_add(b, first, more);
     }
     if (negative) {
-        g_add(b, seq, g_repeat(b, digit(b, '-'), 0, 1));
+        nrd_guided_add(b, seq, nrd_guided_repeat(b, digit(b, '-'), 0, 1));
     }
-    g_add(b, seq, first);
+    nrd_guided_add(b, seq, first);
     free(rest);
     return seq;
 }
 
-expr *g_multiples(builder *b, int32_t m, num_bound lo, num_bound hi)
+expr *nrd_guided_multiples(builder *b, int32_t m, num_bound lo, num_bound hi)
 {
     const double least = (lo.open ? floor(lo.at / m) + 1 : ceil(lo.at / m)) * m;
     const double most = (hi.open ? ceil(hi.at / m) - 1 : floor(hi.at / m)) * m;
@@ -153,18 +153,20 @@ expr *g_multiples(builder *b, int32_t m, num_bound lo, num_bound hi)
         return any_multiple(b, m, isinf(lo.at));
     }
     if (isinf(lo.at) || isinf(hi.at) || (most - least) / m >= MAX_LISTED || fabs(least) > 1e15) {
-        g_fail(b, NRD_ERR_UNSUPPORTED, "schema: 'multipleOf' beside these bounds is not supported");
+        nrd_guided_fail(b, NRD_ERR_UNSUPPORTED,
+                        "schema: 'multipleOf' beside these bounds is not supported");
         return NULL;
     }
     if (least > most) {
-        g_fail(b, NRD_ERR_INVALID_ARG, "schema: no multiple of %d lies between the bounds", m);
+        nrd_guided_fail(b, NRD_ERR_INVALID_ARG, "schema: no multiple of %d lies between the bounds",
+                        m);
         return NULL;
     }
-    expr *alt = g_alt(b);
+    expr *alt = nrd_guided_alt(b);
     for (int64_t x = (int64_t)least; x <= (int64_t)most && !b->err; x += m) {
         char text[24];
         int n = snprintf(text, sizeof text, "%lld", (long long)x);
-        g_add(b, alt, g_text(b, text, (size_t)n));
+        nrd_guided_add(b, alt, nrd_guided_text(b, text, (size_t)n));
     }
     return alt;
 }
@@ -205,16 +207,16 @@ static expr *fraction_rest(const fraction_range *f, int i, bool at_lo, bool at_h
     }
     bool may_end = i > 0 && !at_lo && !(at_hi && f->hi_open && is_zero(f->hi + i));
     if (!at_lo && !at_hi) {
-        return g_digits(b, i > 0 ? 0 : 1, f->n - i);
+        return nrd_guided_digits(b, i > 0 ? 0 : 1, f->n - i);
     }
     if (i == f->n) {
-        return may_end ? g_empty(b) : NULL;
+        return may_end ? nrd_guided_empty(b) : NULL;
     }
     char from = at_lo ? f->lo[i] : '0', to = at_hi ? f->hi[i] : '9';
-    expr *alt = g_alt(b);
+    expr *alt = nrd_guided_alt(b);
     bool any = may_end;
     if (may_end) {
-        g_add(b, alt, g_empty(b));
+        nrd_guided_add(b, alt, nrd_guided_empty(b));
     }
     for (char c = from; c <= to; c++) {
         bool lo_here = at_lo && c == from, hi_here = at_hi && c == to;
@@ -224,10 +226,10 @@ static expr *fraction_rest(const fraction_range *f, int i, bool at_lo, bool at_h
         }
         expr *rest = fraction_rest(f, i + 1, lo_here, hi_here);
         if (rest) {
-            expr *seq = g_seq(b);
-            g_add(b, seq, g_byte_range(b, (uint8_t)c, (uint8_t)last));
-            g_add(b, seq, rest);
-            g_add(b, alt, seq);
+            expr *seq = nrd_guided_seq(b);
+            nrd_guided_add(b, seq, nrd_guided_byte_range(b, (uint8_t)c, (uint8_t)last));
+            nrd_guided_add(b, seq, rest);
+            nrd_guided_add(b, alt, seq);
             any = true;
         }
         c = last;
@@ -243,21 +245,21 @@ static void add_with_fraction(builder *b, expr *alt, int64_t whole, const fracti
     expr *rest = fraction_rest(f, 0, f->lo != NULL, f->hi != NULL);
     int n = snprintf(text, sizeof text, "%lld", (long long)whole);
     if (alone) {
-        g_add(b, alt, g_text(b, text, (size_t)n));
+        nrd_guided_add(b, alt, nrd_guided_text(b, text, (size_t)n));
         *any = true;
     }
     if (rest) {
-        expr *seq = g_text(b, text, (size_t)n);
-        g_add(b, seq, digit(b, '.'));
-        g_add(b, seq, rest);
-        g_add(b, alt, seq);
+        expr *seq = nrd_guided_text(b, text, (size_t)n);
+        nrd_guided_add(b, seq, digit(b, '.'));
+        nrd_guided_add(b, seq, rest);
+        nrd_guided_add(b, alt, seq);
         *any = true;
     }
 }
 
 static expr *decimals_between(builder *b, const decimal *lo, const decimal *hi, int n, bool *any)
 {
-    expr *alt = g_alt(b);
+    expr *alt = nrd_guided_alt(b);
     fraction_range f = {b, lo->fraction, hi->fraction, lo->open, hi->open, n};
     bool lo_alone = is_zero(lo->fraction) && !lo->open, hi_alone = !is_zero(hi->fraction) || !hi->open;
     if (lo->whole == hi->whole) {
@@ -270,12 +272,12 @@ static expr *decimals_between(builder *b, const decimal *lo, const decimal *hi, 
     f.hi = NULL;
     add_with_fraction(b, alt, lo->whole, &f, lo_alone, any);
     if (lo->whole + 1 < hi->whole) {
-        expr *seq = g_seq(b), *fraction = g_seq(b);
-        g_add(b, seq, natural_between(b, lo->whole + 1, hi->whole - 1));
-        g_add(b, fraction, digit(b, '.'));
-        g_add(b, fraction, g_digits(b, 1, n));
-        g_add(b, seq, g_repeat(b, fraction, 0, 1));
-        g_add(b, alt, seq);
+        expr *seq = nrd_guided_seq(b), *fraction = nrd_guided_seq(b);
+        nrd_guided_add(b, seq, natural_between(b, lo->whole + 1, hi->whole - 1));
+        nrd_guided_add(b, fraction, digit(b, '.'));
+        nrd_guided_add(b, fraction, nrd_guided_digits(b, 1, n));
+        nrd_guided_add(b, seq, nrd_guided_repeat(b, fraction, 0, 1));
+        nrd_guided_add(b, alt, seq);
         *any = true;
     }
     f.lo = NULL;
@@ -307,18 +309,18 @@ static decimal to_decimal(num_bound x, int n, bool up)
     return d;
 }
 
-expr *g_number_between(builder *b, num_bound lo, num_bound hi, int max_fraction)
+expr *nrd_guided_number_between(builder *b, num_bound lo, num_bound hi, int max_fraction)
 {
     double low = isinf(lo.at) ? 0 : fabs(lo.at), high = isinf(hi.at) ? 0 : fabs(hi.at);
     double largest = low > high ? low : high;
     int n = largest < MAX_WITH_LONG_FRACTION && !isinf(lo.at) && !isinf(hi.at) ? MAX_FRACTION
                                                                                  : SHORT_FRACTION;
-    expr *alt = g_alt(b);
+    expr *alt = nrd_guided_alt(b);
     bool any = false;
 
     n = max_fraction > 0 && max_fraction < n ? max_fraction : n;
     if (largest >= MAX_WITH_FRACTION) {
-        return g_integer_between(b, lo, hi);
+        return nrd_guided_integer_between(b, lo, hi);
     }
     lo = isinf(lo.at) ? (num_bound){-(MAX_WITH_FRACTION - 1), false} : lo;
     hi = isinf(hi.at) ? (num_bound){MAX_WITH_FRACTION - 1, false} : hi;
@@ -327,10 +329,10 @@ expr *g_number_between(builder *b, num_bound lo, num_bound hi, int max_fraction)
         num_bound to = {-lo.at, lo.open};
         decimal x = to_decimal(from, n, true), y = to_decimal(to, n, false);
         bool some = false;
-        expr *seq = g_word(b, "-"), *range = decimals_between(b, &x, &y, n, &some);
+        expr *seq = nrd_guided_word(b, "-"), *range = decimals_between(b, &x, &y, n, &some);
         if (some) {
-            g_add(b, seq, range);
-            g_add(b, alt, seq);
+            nrd_guided_add(b, seq, range);
+            nrd_guided_add(b, alt, seq);
             any = true;
         }
     }
@@ -340,12 +342,12 @@ expr *g_number_between(builder *b, num_bound lo, num_bound hi, int max_fraction)
         bool some = false;
         expr *range = decimals_between(b, &x, &y, n, &some);
         if (some) {
-            g_add(b, alt, range);
+            nrd_guided_add(b, alt, range);
             any = true;
         }
     }
     if (!any) {
-        g_fail(b, NRD_ERR_INVALID_ARG, "schema: no number of %d digits behind the point lies between the "
+        nrd_guided_fail(b, NRD_ERR_INVALID_ARG, "schema: no number of %d digits behind the point lies between the "
                                        "bounds", n);
     }
     return alt;

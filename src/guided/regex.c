@@ -13,7 +13,7 @@ typedef struct reader {
 
 static void bad(reader *r, nrd_error_code code, const char *why)
 {
-    g_fail(r->b, code, "regex at %zu: %s", r->i, why);
+    nrd_guided_fail(r->b, code, "regex at %zu: %s", r->i, why);
 }
 
 static bool more(const reader *r)
@@ -60,26 +60,26 @@ static bool add_class(reader *r, cp_set *out, char kind)
     builder *b = r->b;
     switch (kind | 32) {
     case 'd':
-        g_cp_add(b, &s, '0', '9');
+        nrd_guided_cp_add(b, &s, '0', '9');
         break;
     case 'w':
-        g_cp_add(b, &s, '0', '9');
-        g_cp_add(b, &s, 'A', 'Z');
-        g_cp_add(b, &s, '_', '_');
-        g_cp_add(b, &s, 'a', 'z');
+        nrd_guided_cp_add(b, &s, '0', '9');
+        nrd_guided_cp_add(b, &s, 'A', 'Z');
+        nrd_guided_cp_add(b, &s, '_', '_');
+        nrd_guided_cp_add(b, &s, 'a', 'z');
         break;
     case 's':
-        g_cp_add(b, &s, '\t', '\r');
-        g_cp_add(b, &s, ' ', ' ');
+        nrd_guided_cp_add(b, &s, '\t', '\r');
+        nrd_guided_cp_add(b, &s, ' ', ' ');
         break;
     default:
         return false;
     }
     if (kind >= 'A' && kind <= 'Z') {
-        g_cp_invert(b, &s);
+        nrd_guided_cp_invert(b, &s);
     }
     for (size_t i = 0; i < s.n; i++) {
-        g_cp_add(b, out, s.r[i].lo, s.r[i].hi);
+        nrd_guided_cp_add(b, out, s.r[i].lo, s.r[i].hi);
     }
     return true;
 }
@@ -145,7 +145,7 @@ static expr *take_set(reader *r)
             bad(r, NRD_ERR_INVALID_ARG, "a range runs backwards");
             return NULL;
         }
-        g_cp_add(r->b, &s, lo, hi);
+        nrd_guided_cp_add(r->b, &s, lo, hi);
     }
     if (peek(r) != ']') {
         bad(r, NRD_ERR_INVALID_ARG, "']' is missing");
@@ -153,9 +153,9 @@ static expr *take_set(reader *r)
     }
     r->i++;
     if (invert) {
-        g_cp_invert(r->b, &s);
+        nrd_guided_cp_invert(r->b, &s);
     }
-    return g_chars(r->b, &s);
+    return nrd_guided_chars(r->b, &s);
 }
 
 static expr *take_alternatives(reader *r);
@@ -201,16 +201,16 @@ static expr *take_atom(reader *r)
         return take_set(r);
     case '.':
         r->i++;
-        g_cp_add(r->b, &s, '\n', '\n');
-        g_cp_invert(r->b, &s);
-        return g_chars(r->b, &s);
+        nrd_guided_cp_add(r->b, &s, '\n', '\n');
+        nrd_guided_cp_invert(r->b, &s);
+        return nrd_guided_chars(r->b, &s);
     case '\\':
         r->i++;
         if (r->i < r->n && add_class(r, &s, r->s[r->i])) {
             r->i++;
-            return g_chars(r->b, &s);
+            return nrd_guided_chars(r->b, &s);
         }
-        return g_char(r->b, take_escape(r));
+        return nrd_guided_char(r->b, take_escape(r));
     case '^':
     case '$':
         bad(r, NRD_ERR_UNSUPPORTED, "anchors are supported at the two ends only");
@@ -221,7 +221,7 @@ static expr *take_atom(reader *r)
         bad(r, NRD_ERR_INVALID_ARG, "there is nothing to repeat");
         return NULL;
     default:
-        return g_char(r->b, take_cp(r));
+        return nrd_guided_char(r->b, take_cp(r));
     }
 }
 
@@ -283,36 +283,36 @@ static expr *take_repeated(reader *r)
             bad(r, NRD_ERR_UNSUPPORTED, "possessive repetitions are not supported");
             return NULL;
         }
-        e = g_repeat(r->b, e, min, max);
+        e = nrd_guided_repeat(r->b, e, min, max);
     }
     return e;
 }
 
 static expr *take_alternatives(reader *r)
 {
-    expr *alt = g_alt(r->b), *seq = g_seq(r->b);
+    expr *alt = nrd_guided_alt(r->b), *seq = nrd_guided_seq(r->b);
     if (++r->b->depth > G_MAX_NESTING) {
         bad(r, NRD_ERR_INVALID_ARG, "groups nest too deep");
     }
     while (more(r) && peek(r) != ')') {
         if (peek(r) == '|') {
             r->i++;
-            g_add(r->b, alt, seq);
-            seq = g_seq(r->b);
+            nrd_guided_add(r->b, alt, seq);
+            seq = nrd_guided_seq(r->b);
         } else {
-            g_add(r->b, seq, take_repeated(r));
+            nrd_guided_add(r->b, seq, take_repeated(r));
         }
     }
     r->b->depth--;
-    g_add(r->b, alt, seq);
+    nrd_guided_add(r->b, alt, seq);
     return alt;
 }
 
 static expr *anything(builder *b)
 {
     cp_set s = {0};
-    g_cp_add(b, &s, 0, 0x10ffff);
-    return g_repeat(b, g_chars(b, &s), 0, -1);
+    nrd_guided_cp_add(b, &s, 0, 0x10ffff);
+    return nrd_guided_repeat(b, nrd_guided_chars(b, &s), 0, -1);
 }
 
 /* Is there a '|' outside of groups? Then an anchor holds for one alternative only. */
@@ -336,7 +336,7 @@ static bool has_top_alternative(const char *s, size_t n)
     return false;
 }
 
-expr *g_regex(builder *b, const char *s, size_t n, bool search)
+expr *nrd_guided_regex(builder *b, const char *s, size_t n, bool search)
 {
     bool begin = n > 0 && s[0] == '^', end = false;
     if (n > (size_t)begin && s[n - 1] == '$') {
@@ -347,7 +347,7 @@ expr *g_regex(builder *b, const char *s, size_t n, bool search)
         end = slashes % 2 == 0;
     }
     if ((begin || end) && has_top_alternative(s, n)) {
-        g_fail(b, NRD_ERR_UNSUPPORTED, "regex: anchors beside alternatives; put these into a group");
+        nrd_guided_fail(b, NRD_ERR_UNSUPPORTED, "regex: anchors beside alternatives; put these into a group");
         return NULL;
     }
     reader r = {.b = b, .s = s + begin, .n = n - begin - end};
@@ -358,13 +358,13 @@ expr *g_regex(builder *b, const char *s, size_t n, bool search)
     if (!search || (begin && end)) {
         return e;
     }
-    expr *seq = g_seq(b);
+    expr *seq = nrd_guided_seq(b);
     if (!begin) {
-        g_add(b, seq, anything(b));
+        nrd_guided_add(b, seq, anything(b));
     }
-    g_add(b, seq, e);
+    nrd_guided_add(b, seq, e);
     if (!end) {
-        g_add(b, seq, anything(b));
+        nrd_guided_add(b, seq, anything(b));
     }
     return seq;
 }

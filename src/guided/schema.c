@@ -26,17 +26,17 @@ typedef struct schema_reader {
 
 static void refuse(schema_reader *r, const char *keyword, const char *why)
 {
-    g_fail(r->b, NRD_ERR_UNSUPPORTED, "schema: '%s' %s", keyword, why);
+    nrd_guided_fail(r->b, NRD_ERR_UNSUPPORTED, "schema: '%s' %s", keyword, why);
 }
 
 static void add_word(builder *b, expr *seq, const char *s)
 {
-    g_add(b, seq, g_word(b, s));
+    nrd_guided_add(b, seq, nrd_guided_word(b, s));
 }
 
 static expr *word_seq(builder *b, const char *s)
 {
-    expr *e = g_seq(b);
+    expr *e = nrd_guided_seq(b);
     add_word(b, e, s);
     return e;
 }
@@ -44,40 +44,40 @@ static expr *word_seq(builder *b, const char *s)
 /* -? (0 | [1-9][0-9]{0,n}) */
 static expr *whole(builder *b, int32_t more)
 {
-    expr *seq = g_seq(b), *alt = g_alt(b), *some = g_seq(b);
-    g_add(b, seq, g_repeat(b, g_word(b, "-"), 0, 1));
-    g_add(b, alt, g_word(b, "0"));
-    g_add(b, some, g_byte_range(b, '1', '9'));
-    g_add(b, some, g_digits(b, 0, more));
-    g_add(b, alt, some);
-    g_add(b, seq, alt);
+    expr *seq = nrd_guided_seq(b), *alt = nrd_guided_alt(b), *some = nrd_guided_seq(b);
+    nrd_guided_add(b, seq, nrd_guided_repeat(b, nrd_guided_word(b, "-"), 0, 1));
+    nrd_guided_add(b, alt, nrd_guided_word(b, "0"));
+    nrd_guided_add(b, some, nrd_guided_byte_range(b, '1', '9'));
+    nrd_guided_add(b, some, nrd_guided_digits(b, 0, more));
+    nrd_guided_add(b, alt, some);
+    nrd_guided_add(b, seq, alt);
     return seq;
 }
 
 static expr *number(builder *b)
 {
-    expr *seq = whole(b, 15), *fraction = g_seq(b), *exponent = g_seq(b), *e = g_alt(b),
-         *sign = g_alt(b);
+    expr *seq = whole(b, 15), *fraction = nrd_guided_seq(b), *exponent = nrd_guided_seq(b),
+         *e = nrd_guided_alt(b), *sign = nrd_guided_alt(b);
     add_word(b, fraction, ".");
-    g_add(b, fraction, g_digits(b, 1, 16));
-    g_add(b, seq, g_repeat(b, fraction, 0, 1));
-    g_add(b, e, g_word(b, "e"));
-    g_add(b, e, g_word(b, "E"));
-    g_add(b, exponent, e);
-    g_add(b, sign, g_word(b, "+"));
-    g_add(b, sign, g_word(b, "-"));
-    g_add(b, exponent, g_repeat(b, sign, 0, 1));
-    g_add(b, exponent, g_digits(b, 1, 2));
-    g_add(b, seq, g_repeat(b, exponent, 0, 1));
+    nrd_guided_add(b, fraction, nrd_guided_digits(b, 1, 16));
+    nrd_guided_add(b, seq, nrd_guided_repeat(b, fraction, 0, 1));
+    nrd_guided_add(b, e, nrd_guided_word(b, "e"));
+    nrd_guided_add(b, e, nrd_guided_word(b, "E"));
+    nrd_guided_add(b, exponent, e);
+    nrd_guided_add(b, sign, nrd_guided_word(b, "+"));
+    nrd_guided_add(b, sign, nrd_guided_word(b, "-"));
+    nrd_guided_add(b, exponent, nrd_guided_repeat(b, sign, 0, 1));
+    nrd_guided_add(b, exponent, nrd_guided_digits(b, 1, 2));
+    nrd_guided_add(b, seq, nrd_guided_repeat(b, exponent, 0, 1));
     return seq;
 }
 
 static expr *hex(builder *b)
 {
-    expr *e = g_alt(b);
-    g_add(b, e, g_byte_range(b, '0', '9'));
-    g_add(b, e, g_byte_range(b, 'a', 'f'));
-    g_add(b, e, g_byte_range(b, 'A', 'F'));
+    expr *e = nrd_guided_alt(b);
+    nrd_guided_add(b, e, nrd_guided_byte_range(b, '0', '9'));
+    nrd_guided_add(b, e, nrd_guided_byte_range(b, 'a', 'f'));
+    nrd_guided_add(b, e, nrd_guided_byte_range(b, 'A', 'F'));
     return e;
 }
 
@@ -85,53 +85,55 @@ static expr *hex(builder *b)
 static expr *string_char(builder *b)
 {
     cp_set s = {0};
-    expr *alt = g_alt(b), *escape = g_seq(b), *kind = g_alt(b), *u = g_seq(b), *code = g_alt(b);
+    expr *alt = nrd_guided_alt(b), *escape = nrd_guided_seq(b), *kind = nrd_guided_alt(b),
+         *u = nrd_guided_seq(b), *code = nrd_guided_alt(b);
     bool json = b->json;
 
-    g_cp_add(b, &s, 0x20, '"' - 1);
-    g_cp_add(b, &s, '"' + 1, '\\' - 1);
-    g_cp_add(b, &s, '\\' + 1, 0x10ffff);
+    nrd_guided_cp_add(b, &s, 0x20, '"' - 1);
+    nrd_guided_cp_add(b, &s, '"' + 1, '\\' - 1);
+    nrd_guided_cp_add(b, &s, '\\' + 1, 0x10ffff);
     b->json = false;
-    g_add(b, alt, g_chars(b, &s));
+    nrd_guided_add(b, alt, nrd_guided_chars(b, &s));
     b->json = json;
     add_word(b, escape, "\\");
     for (const char *c = "\"\\/bfnrt"; *c; c++) {
-        g_add(b, kind, g_byte_range(b, (uint8_t)*c, (uint8_t)*c));
+        nrd_guided_add(b, kind, nrd_guided_byte_range(b, (uint8_t)*c, (uint8_t)*c));
     }
     add_word(b, u, "u");
-    expr *other = g_seq(b), *first = g_alt(b), *d = g_seq(b), *dd = g_alt(b);
-    g_add(b, first, g_byte_range(b, '0', '9'));
-    g_add(b, first, g_byte_range(b, 'a', 'c'));
-    g_add(b, first, g_byte_range(b, 'A', 'C'));
-    g_add(b, first, g_byte_range(b, 'e', 'f'));
-    g_add(b, first, g_byte_range(b, 'E', 'F'));
-    g_add(b, other, first);
-    g_add(b, other, g_repeat(b, hex(b), 3, 3));
-    g_add(b, dd, g_word(b, "d"));
-    g_add(b, dd, g_word(b, "D"));
-    g_add(b, d, dd);
-    g_add(b, d, g_byte_range(b, '0', '7'));
-    g_add(b, d, g_repeat(b, hex(b), 2, 2));
-    g_add(b, code, other);
-    g_add(b, code, d);
-    g_add(b, u, code);
-    g_add(b, kind, u);
-    g_add(b, escape, kind);
-    g_add(b, alt, escape);
+    expr *other = nrd_guided_seq(b), *first = nrd_guided_alt(b), *d = nrd_guided_seq(b),
+         *dd = nrd_guided_alt(b);
+    nrd_guided_add(b, first, nrd_guided_byte_range(b, '0', '9'));
+    nrd_guided_add(b, first, nrd_guided_byte_range(b, 'a', 'c'));
+    nrd_guided_add(b, first, nrd_guided_byte_range(b, 'A', 'C'));
+    nrd_guided_add(b, first, nrd_guided_byte_range(b, 'e', 'f'));
+    nrd_guided_add(b, first, nrd_guided_byte_range(b, 'E', 'F'));
+    nrd_guided_add(b, other, first);
+    nrd_guided_add(b, other, nrd_guided_repeat(b, hex(b), 3, 3));
+    nrd_guided_add(b, dd, nrd_guided_word(b, "d"));
+    nrd_guided_add(b, dd, nrd_guided_word(b, "D"));
+    nrd_guided_add(b, d, dd);
+    nrd_guided_add(b, d, nrd_guided_byte_range(b, '0', '7'));
+    nrd_guided_add(b, d, nrd_guided_repeat(b, hex(b), 2, 2));
+    nrd_guided_add(b, code, other);
+    nrd_guided_add(b, code, d);
+    nrd_guided_add(b, u, code);
+    nrd_guided_add(b, kind, u);
+    nrd_guided_add(b, escape, kind);
+    nrd_guided_add(b, alt, escape);
     return alt;
 }
 
 static expr *quoted(builder *b, expr *inner)
 {
     expr *seq = word_seq(b, "\"");
-    g_add(b, seq, inner);
+    nrd_guided_add(b, seq, inner);
     add_word(b, seq, "\"");
     return seq;
 }
 
 static expr *any_string(builder *b, int32_t min, int32_t max)
 {
-    return quoted(b, g_repeat(b, string_char(b), min, max));
+    return quoted(b, nrd_guided_repeat(b, string_char(b), min, max));
 }
 
 /* item (, item)* within brackets, min to max of them. */
@@ -139,16 +141,17 @@ static expr *listed(schema_reader *r, const char *open, const char *close, expr 
                     int32_t min, int32_t max)
 {
     builder *b = r->b;
-    expr *seq = word_seq(b, open), *items = g_seq(b), *more = g_seq(b);
-    g_add(b, seq, g_rule_ref(b, r->j.space));
+    expr *seq = word_seq(b, open), *items = nrd_guided_seq(b), *more = nrd_guided_seq(b);
+    nrd_guided_add(b, seq, nrd_guided_rule_ref(b, r->j.space));
     if (max != 0) {
-        g_add(b, items, first);
+        nrd_guided_add(b, items, first);
         add_word(b, more, ",");
-        g_add(b, more, g_rule_ref(b, r->j.space));
-        g_add(b, more, further);
-        g_add(b, items, g_repeat(b, more, min > 1 ? min - 1 : 0, max < 0 ? -1 : max - 1));
-        g_add(b, items, g_rule_ref(b, r->j.space));
-        g_add(b, seq, min > 0 ? items : g_repeat(b, items, 0, 1));
+        nrd_guided_add(b, more, nrd_guided_rule_ref(b, r->j.space));
+        nrd_guided_add(b, more, further);
+        nrd_guided_add(b, items,
+                       nrd_guided_repeat(b, more, min > 1 ? min - 1 : 0, max < 0 ? -1 : max - 1));
+        nrd_guided_add(b, items, nrd_guided_rule_ref(b, r->j.space));
+        nrd_guided_add(b, seq, min > 0 ? items : nrd_guided_repeat(b, items, 0, 1));
     }
     add_word(b, seq, close);
     return seq;
@@ -157,11 +160,11 @@ static expr *listed(schema_reader *r, const char *open, const char *close, expr 
 static expr *any_member(schema_reader *r, uint32_t value)
 {
     builder *b = r->b;
-    expr *seq = g_seq(b);
-    g_add(b, seq, g_rule_ref(b, r->j.string));
+    expr *seq = nrd_guided_seq(b);
+    nrd_guided_add(b, seq, nrd_guided_rule_ref(b, r->j.string));
     add_word(b, seq, ":");
-    g_add(b, seq, g_rule_ref(b, r->j.space));
-    g_add(b, seq, g_rule_ref(b, value));
+    nrd_guided_add(b, seq, nrd_guided_rule_ref(b, r->j.space));
+    nrd_guided_add(b, seq, nrd_guided_rule_ref(b, value));
     return seq;
 }
 
@@ -169,36 +172,36 @@ static void define_json(schema_reader *r)
 {
     builder *b = r->b;
     json_rules *j = &r->j;
-    expr *line = g_seq(b), *space = g_alt(b), *value = g_alt(b);
+    expr *line = nrd_guided_seq(b), *space = nrd_guided_alt(b), *value = nrd_guided_alt(b);
 
-    j->value = g_new_rule(b);
-    j->object = g_new_rule(b);
-    j->array = g_new_rule(b);
-    j->string = g_new_rule(b);
-    j->number = g_new_rule(b);
-    j->integer = g_new_rule(b);
-    j->space = g_new_rule(b);
+    j->value = nrd_guided_new_rule(b);
+    j->object = nrd_guided_new_rule(b);
+    j->array = nrd_guided_new_rule(b);
+    j->string = nrd_guided_new_rule(b);
+    j->number = nrd_guided_new_rule(b);
+    j->integer = nrd_guided_new_rule(b);
+    j->space = nrd_guided_new_rule(b);
     /* Little white space: a model must not be able to write nothing but blanks. */
-    g_add(b, space, g_empty(b));
-    g_add(b, space, g_word(b, " "));
+    nrd_guided_add(b, space, nrd_guided_empty(b));
+    nrd_guided_add(b, space, nrd_guided_word(b, " "));
     add_word(b, line, "\n");
-    g_add(b, line, g_repeat(b, g_word(b, " "), 0, 32));
-    g_add(b, space, line);
-    g_define(b, j->space, space);
-    g_define(b, j->string, any_string(b, 0, -1));
-    g_define(b, j->number, number(b));
-    g_define(b, j->integer, whole(b, 17));
-    g_define(b, j->object, listed(r, "{", "}", any_member(r, j->value), any_member(r, j->value), 0, -1));
-    g_define(b, j->array,
-             listed(r, "[", "]", g_rule_ref(b, j->value), g_rule_ref(b, j->value), 0, -1));
-    g_add(b, value, g_rule_ref(b, j->object));
-    g_add(b, value, g_rule_ref(b, j->array));
-    g_add(b, value, g_rule_ref(b, j->string));
-    g_add(b, value, g_rule_ref(b, j->number));
-    g_add(b, value, g_word(b, "true"));
-    g_add(b, value, g_word(b, "false"));
-    g_add(b, value, g_word(b, "null"));
-    g_define(b, j->value, value);
+    nrd_guided_add(b, line, nrd_guided_repeat(b, nrd_guided_word(b, " "), 0, 32));
+    nrd_guided_add(b, space, line);
+    nrd_guided_define(b, j->space, space);
+    nrd_guided_define(b, j->string, any_string(b, 0, -1));
+    nrd_guided_define(b, j->number, number(b));
+    nrd_guided_define(b, j->integer, whole(b, 17));
+    nrd_guided_define(b, j->object, listed(r, "{", "}", any_member(r, j->value), any_member(r, j->value), 0, -1));
+    nrd_guided_define(b, j->array,
+                      listed(r, "[", "]", nrd_guided_rule_ref(b, j->value), nrd_guided_rule_ref(b, j->value), 0, -1));
+    nrd_guided_add(b, value, nrd_guided_rule_ref(b, j->object));
+    nrd_guided_add(b, value, nrd_guided_rule_ref(b, j->array));
+    nrd_guided_add(b, value, nrd_guided_rule_ref(b, j->string));
+    nrd_guided_add(b, value, nrd_guided_rule_ref(b, j->number));
+    nrd_guided_add(b, value, nrd_guided_word(b, "true"));
+    nrd_guided_add(b, value, nrd_guided_word(b, "false"));
+    nrd_guided_add(b, value, nrd_guided_word(b, "null"));
+    nrd_guided_define(b, j->value, value);
 }
 
 /* ---- bounds of numbers ---- */
@@ -234,7 +237,7 @@ static expr *literal(schema_reader *r, const nrd_json *v)
 {
     nrd_str text = {0};
     nrd_json_put(&text, v, -1);
-    expr *e = g_text(r->b, nrd_str_cstr(&text), text.len);
+    expr *e = nrd_guided_text(r->b, nrd_str_cstr(&text), text.len);
     nrd_str_fini(&text);
     return e;
 }
@@ -247,7 +250,8 @@ static int32_t count(schema_reader *r, const nrd_json *s, const char *name, int3
         return fallback;
     }
     if (n < 0 || n > G_MAX_REPEAT) {
-        g_fail(r->b, NRD_ERR_INVALID_ARG, "schema: '%s' must be from 0 to %d", name, G_MAX_REPEAT);
+        nrd_guided_fail(r->b, NRD_ERR_INVALID_ARG, "schema: '%s' must be from 0 to %d", name,
+                        G_MAX_REPEAT);
         return fallback;
     }
     return (int32_t)n;
@@ -272,7 +276,8 @@ static expr *format(schema_reader *r, const char *name)
     };
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
         if (!strcmp(known[i].name, name)) {
-            return quoted(r->b, g_regex(r->b, known[i].regex, strlen(known[i].regex), false));
+            return quoted(r->b,
+                          nrd_guided_regex(r->b, known[i].regex, strlen(known[i].regex), false));
         }
     }
     refuse(r, "format", "has a value that is not supported");
@@ -287,7 +292,7 @@ static expr *read_string(schema_reader *r, const nrd_json *s)
     bool sized = min > 0 || max >= 0;
 
     if (max >= 0 && max < min) {
-        g_fail(r->b, NRD_ERR_INVALID_ARG, "schema: maxLength is less than minLength");
+        nrd_guided_fail(r->b, NRD_ERR_INVALID_ARG, "schema: maxLength is less than minLength");
     }
     if ((pattern && (fmt || sized)) || (fmt && sized)) {
         refuse(r, pattern ? "pattern" : "format", "beside other limits of a string is not supported");
@@ -295,20 +300,20 @@ static expr *read_string(schema_reader *r, const nrd_json *s)
     }
     if (nrd_json_is(pattern, NRD_JSON_STRING)) {
         r->b->json = true;
-        expr *e = g_regex(r->b, pattern->str, pattern->n, true);
+        expr *e = nrd_guided_regex(r->b, pattern->str, pattern->n, true);
         r->b->json = false;
         return quoted(r->b, e);
     }
     if (fmt) {
         return format(r, fmt);
     }
-    return sized ? any_string(r->b, min, max) : g_rule_ref(r->b, r->j.string);
+    return sized ? any_string(r->b, min, max) : nrd_guided_rule_ref(r->b, r->j.string);
 }
 
 static uint32_t as_rule(schema_reader *r, const nrd_json *s)
 {
-    uint32_t made = g_new_rule(r->b);
-    g_define(r->b, made, read_schema(r, s));
+    uint32_t made = nrd_guided_new_rule(r->b);
+    nrd_guided_define(r->b, made, read_schema(r, s));
     return made;
 }
 
@@ -320,7 +325,7 @@ static expr *read_array(schema_reader *r, const nrd_json *s)
     uint32_t item = r->j.value;
 
     if (max >= 0 && max < min) {
-        g_fail(b, NRD_ERR_INVALID_ARG, "schema: maxItems is less than minItems");
+        nrd_guided_fail(b, NRD_ERR_INVALID_ARG, "schema: maxItems is less than minItems");
     }
     if (nrd_json_is(items, NRD_JSON_OBJECT)) {
         item = as_rule(r, items);
@@ -335,15 +340,16 @@ static expr *read_array(schema_reader *r, const nrd_json *s)
         }
         expr *seq = word_seq(b, "[");
         for (int32_t i = 0; i < n; i++) {
-            g_add(b, seq, g_rule_ref(b, r->j.space));
-            g_add(b, seq, read_schema(r, &prefix->child[i]));
+            nrd_guided_add(b, seq, nrd_guided_rule_ref(b, r->j.space));
+            nrd_guided_add(b, seq, read_schema(r, &prefix->child[i]));
             add_word(b, seq, i + 1 < n ? "," : "");
         }
-        g_add(b, seq, g_rule_ref(b, r->j.space));
+        nrd_guided_add(b, seq, nrd_guided_rule_ref(b, r->j.space));
         add_word(b, seq, "]");
         return seq;
     }
-    return listed(r, "[", "]", g_rule_ref(b, item), g_rule_ref(b, item), min, max);
+    return listed(r, "[", "]", nrd_guided_rule_ref(b, item), nrd_guided_rule_ref(b, item), min,
+                  max);
 }
 
 static bool is_required(const nrd_json *required, const nrd_json *member)
@@ -362,17 +368,17 @@ static expr *member(schema_reader *r, const nrd_json *p, uint32_t value, bool co
 {
     builder *b = r->b;
     nrd_str key = {0};
-    expr *seq = g_seq(b);
+    expr *seq = nrd_guided_seq(b);
     if (comma) {
         add_word(b, seq, ",");
-        g_add(b, seq, g_rule_ref(b, r->j.space));
+        nrd_guided_add(b, seq, nrd_guided_rule_ref(b, r->j.space));
     }
     nrd_json_put_string(&key, p->key, p->key_len);
-    g_add(b, seq, g_text(b, nrd_str_cstr(&key), key.len));
+    nrd_guided_add(b, seq, nrd_guided_text(b, nrd_str_cstr(&key), key.len));
     nrd_str_fini(&key);
     add_word(b, seq, ":");
-    g_add(b, seq, g_rule_ref(b, r->j.space));
-    g_add(b, seq, g_rule_ref(b, value));
+    nrd_guided_add(b, seq, nrd_guided_rule_ref(b, r->j.space));
+    nrd_guided_add(b, seq, nrd_guided_rule_ref(b, value));
     return seq;
 }
 
@@ -381,27 +387,27 @@ static expr *member(schema_reader *r, const nrd_json *p, uint32_t value, bool co
 static expr *members(schema_reader *r, const nrd_json *properties, const nrd_json *required)
 {
     builder *b = r->b;
-    uint32_t rest[2], next[2], empty = g_new_rule(b);
-    g_define(b, empty, g_empty(b));
+    uint32_t rest[2], next[2], empty = nrd_guided_new_rule(b);
+    nrd_guided_define(b, empty, nrd_guided_empty(b));
     next[0] = next[1] = empty;
     for (size_t i = properties->n; i-- > 0 && !b->err;) {
         const nrd_json *p = &properties->child[i];
         uint32_t value = as_rule(r, p);
         for (int c = 0; c < 2; c++) {
-            expr *alt = g_alt(b), *with = g_seq(b);
-            rest[c] = g_new_rule(b);
-            g_add(b, with, member(r, p, value, c == 1));
-            g_add(b, with, g_rule_ref(b, next[1]));
-            g_add(b, alt, with);
+            expr *alt = nrd_guided_alt(b), *with = nrd_guided_seq(b);
+            rest[c] = nrd_guided_new_rule(b);
+            nrd_guided_add(b, with, member(r, p, value, c == 1));
+            nrd_guided_add(b, with, nrd_guided_rule_ref(b, next[1]));
+            nrd_guided_add(b, alt, with);
             if (!is_required(required, p)) {
-                g_add(b, alt, g_rule_ref(b, next[c]));
+                nrd_guided_add(b, alt, nrd_guided_rule_ref(b, next[c]));
             }
-            g_define(b, rest[c], alt);
+            nrd_guided_define(b, rest[c], alt);
         }
         next[0] = rest[0];
         next[1] = rest[1];
     }
-    return g_rule_ref(b, next[0]);
+    return nrd_guided_rule_ref(b, next[0]);
 }
 
 static expr *read_object(schema_reader *r, const nrd_json *s)
@@ -425,20 +431,20 @@ static expr *read_object(schema_reader *r, const nrd_json *s)
     }
     if (nrd_json_len(properties) > 0) {
         expr *seq = word_seq(b, "{");
-        g_add(b, seq, g_rule_ref(b, r->j.space));
-        g_add(b, seq, members(r, properties, required));
-        g_add(b, seq, g_rule_ref(b, r->j.space));
+        nrd_guided_add(b, seq, nrd_guided_rule_ref(b, r->j.space));
+        nrd_guided_add(b, seq, members(r, properties, required));
+        nrd_guided_add(b, seq, nrd_guided_rule_ref(b, r->j.space));
         add_word(b, seq, "}");
         return seq;
     }
     if (closed) {
-        return g_word(b, "{}");
+        return nrd_guided_word(b, "{}");
     }
     if (nrd_json_is(further, NRD_JSON_OBJECT)) {
         uint32_t value = as_rule(r, further);
         return listed(r, "{", "}", any_member(r, value), any_member(r, value), 0, -1);
     }
-    return g_rule_ref(b, r->j.object);
+    return nrd_guided_rule_ref(b, r->j.object);
 }
 
 static expr *read_number(schema_reader *r, const nrd_json *s, bool whole_only)
@@ -450,12 +456,13 @@ static expr *read_number(schema_reader *r, const nrd_json *s, bool whole_only)
     bool bounded = read_bounds(s, &lo, &hi);
 
     if (multiple && !(m > 0)) {
-        g_fail(b, NRD_ERR_INVALID_ARG, "schema: 'multipleOf' must be a number above 0");
+        nrd_guided_fail(b, NRD_ERR_INVALID_ARG, "schema: 'multipleOf' must be a number above 0");
         return NULL;
     }
     for (int n = 1; multiple && n <= 6; n++) {
         if (fabs(m * pow(10, n) - 1) < 1e-9) { /* 0.1, 0.01 …: so many digits behind the point */
-            return whole_only ? g_integer_between(b, lo, hi) : g_number_between(b, lo, hi, n);
+            return whole_only ? nrd_guided_integer_between(b, lo, hi)
+                              : nrd_guided_number_between(b, lo, hi, n);
         }
     }
     if (multiple && (m > 1000 || floor(m) != m)) {
@@ -463,12 +470,13 @@ static expr *read_number(schema_reader *r, const nrd_json *s, bool whole_only)
         return NULL;
     }
     if (multiple) {
-        return g_multiples(b, (int32_t)m, lo, hi);
+        return nrd_guided_multiples(b, (int32_t)m, lo, hi);
     }
     if (whole_only) {
-        return bounded ? g_integer_between(b, lo, hi) : g_rule_ref(b, r->j.integer);
+        return bounded ? nrd_guided_integer_between(b, lo, hi)
+                       : nrd_guided_rule_ref(b, r->j.integer);
     }
-    return bounded ? g_number_between(b, lo, hi, 0) : g_rule_ref(b, r->j.number);
+    return bounded ? nrd_guided_number_between(b, lo, hi, 0) : nrd_guided_rule_ref(b, r->j.number);
 }
 
 static expr *read_type(schema_reader *r, const nrd_json *s, const char *type)
@@ -487,15 +495,15 @@ static expr *read_type(schema_reader *r, const nrd_json *s, const char *type)
         return read_number(r, s, type[0] == 'i');
     }
     if (!strcmp(type, "null")) {
-        return g_word(b, "null");
+        return nrd_guided_word(b, "null");
     }
     if (!strcmp(type, "boolean")) {
-        expr *alt = g_alt(b);
-        g_add(b, alt, g_word(b, "true"));
-        g_add(b, alt, g_word(b, "false"));
+        expr *alt = nrd_guided_alt(b);
+        nrd_guided_add(b, alt, nrd_guided_word(b, "true"));
+        nrd_guided_add(b, alt, nrd_guided_word(b, "false"));
         return alt;
     }
-    g_fail(b, NRD_ERR_INVALID_ARG, "schema: '%.40s' is no type", type);
+    nrd_guided_fail(b, NRD_ERR_INVALID_ARG, "schema: '%.40s' is no type", type);
     return NULL;
 }
 
@@ -533,22 +541,23 @@ static expr *read_ref(schema_reader *r, const char *ref)
     builder *b = r->b;
     const nrd_json *target = resolve(r->root, ref);
     if (!target) {
-        g_fail(b, NRD_ERR_INVALID_ARG, "schema: $ref '%.80s' leads nowhere in this schema", ref);
+        nrd_guided_fail(b, NRD_ERR_INVALID_ARG, "schema: $ref '%.80s' leads nowhere in this schema",
+                        ref);
         return NULL;
     }
     for (size_t i = 0; i < r->n_refs; i++) {
         if (r->refs[i].schema == target) {
-            return g_rule_ref(b, r->refs[i].rule);
+            return nrd_guided_rule_ref(b, r->refs[i].rule);
         }
     }
     if (r->n_refs == r->cap_refs) {
         r->cap_refs = r->cap_refs ? 2 * r->cap_refs : 16;
         r->refs = nrd_xrealloc(r->refs, r->cap_refs * sizeof *r->refs);
     }
-    uint32_t made = g_new_rule(b);
+    uint32_t made = nrd_guided_new_rule(b);
     r->refs[r->n_refs++] = (seen_ref){target, made};
-    g_define(b, made, read_schema(r, target));
-    return g_rule_ref(b, made);
+    nrd_guided_define(b, made, read_schema(r, target));
+    return nrd_guided_rule_ref(b, made);
 }
 
 /* Keywords that are kept, or that only describe. */
@@ -629,9 +638,9 @@ static bool has_limits(const nrd_json *s, const char *except)
 static expr *read_combination(schema_reader *r, const nrd_json *s, const char *name)
 {
     const nrd_json *list = nrd_json_get(s, name);
-    expr *alt = g_alt(r->b);
+    expr *alt = nrd_guided_alt(r->b);
     if (!nrd_json_is(list, NRD_JSON_ARRAY) || list->n == 0) {
-        g_fail(r->b, NRD_ERR_INVALID_ARG, "schema: '%s' must be a list", name);
+        nrd_guided_fail(r->b, NRD_ERR_INVALID_ARG, "schema: '%s' must be a list", name);
         return NULL;
     }
     if (has_limits(s, name)) {
@@ -649,7 +658,7 @@ static expr *read_combination(schema_reader *r, const nrd_json *s, const char *n
                 return NULL;
             }
         }
-        g_add(r->b, alt, read_schema(r, &list->child[i]));
+        nrd_guided_add(r->b, alt, read_schema(r, &list->child[i]));
     }
     return alt;
 }
@@ -732,25 +741,27 @@ static expr *read_plain(schema_reader *r, const nrd_json *s)
     }
     if (constant) {
         if (!fits(r, s, constant)) {
-            g_fail(b, NRD_ERR_INVALID_ARG, "schema: 'const' does not fit the limits beside it");
+            nrd_guided_fail(b, NRD_ERR_INVALID_ARG,
+                            "schema: 'const' does not fit the limits beside it");
         }
         return literal(r, constant);
     }
     if (list) {
-        expr *alt = g_alt(b);
+        expr *alt = nrd_guided_alt(b);
         if (!nrd_json_is(list, NRD_JSON_ARRAY) || list->n == 0) {
-            g_fail(b, NRD_ERR_INVALID_ARG, "schema: 'enum' must be a list of values");
+            nrd_guided_fail(b, NRD_ERR_INVALID_ARG, "schema: 'enum' must be a list of values");
             return NULL;
         }
         bool any = false;
         for (size_t i = 0; i < list->n && !b->err; i++) {
             if (fits(r, s, &list->child[i])) {
-                g_add(b, alt, literal(r, &list->child[i]));
+                nrd_guided_add(b, alt, literal(r, &list->child[i]));
                 any = true;
             }
         }
         if (!any) {
-            g_fail(b, NRD_ERR_INVALID_ARG, "schema: no value of 'enum' fits the limits beside it");
+            nrd_guided_fail(b, NRD_ERR_INVALID_ARG,
+                            "schema: no value of 'enum' fits the limits beside it");
         }
         return alt;
     }
@@ -758,9 +769,9 @@ static expr *read_plain(schema_reader *r, const nrd_json *s)
         return read_type(r, s, type->str);
     }
     if (nrd_json_is(type, NRD_JSON_ARRAY) && type->n > 0) {
-        expr *alt = g_alt(b);
+        expr *alt = nrd_guided_alt(b);
         for (size_t i = 0; i < type->n; i++) {
-            g_add(b, alt, read_type(r, s, nrd_json_str(&type->child[i], "")));
+            nrd_guided_add(b, alt, read_type(r, s, nrd_json_str(&type->child[i], "")));
         }
         return alt;
     }
@@ -771,10 +782,11 @@ static expr *read_plain(schema_reader *r, const nrd_json *s)
         return read_array(r, s);
     }
     if (has_limits(s, "")) {
-        g_fail(b, NRD_ERR_UNSUPPORTED, "schema: limits without a 'type' are not supported");
+        nrd_guided_fail(b, NRD_ERR_UNSUPPORTED,
+                        "schema: limits without a 'type' are not supported");
         return NULL;
     }
-    return g_rule_ref(b, r->j.value);
+    return nrd_guided_rule_ref(b, r->j.value);
 }
 
 static expr *read_schema(schema_reader *r, const nrd_json *s)
@@ -785,18 +797,19 @@ static expr *read_schema(schema_reader *r, const nrd_json *s)
         return NULL;
     }
     if (++b->depth > G_MAX_NESTING) {
-        g_fail(b, NRD_ERR_INVALID_ARG, "schema: nested deeper than %d", G_MAX_NESTING);
+        nrd_guided_fail(b, NRD_ERR_INVALID_ARG, "schema: nested deeper than %d", G_MAX_NESTING);
     } else if (nrd_json_is(s, NRD_JSON_BOOL) && s->boolean) {
-        e = g_rule_ref(b, r->j.value);
+        e = nrd_guided_rule_ref(b, r->j.value);
     } else if (!nrd_json_is(s, NRD_JSON_OBJECT)) {
-        g_fail(b, NRD_ERR_INVALID_ARG, "schema: expected an object, got %s", nrd_json_type_name(s));
+        nrd_guided_fail(b, NRD_ERR_INVALID_ARG, "schema: expected an object, got %s",
+                        nrd_json_type_name(s));
     } else {
         check_keywords(r, s);
         e = b->err ? NULL : read_plain(r, s);
         if (nrd_json_get_bool(s, "nullable", false) && e) {
-            expr *alt = g_alt(b);
-            g_add(b, alt, e);
-            g_add(b, alt, g_word(b, "null"));
+            expr *alt = nrd_guided_alt(b);
+            nrd_guided_add(b, alt, e);
+            nrd_guided_add(b, alt, nrd_guided_word(b, "null"));
             e = alt;
         }
     }
@@ -804,7 +817,7 @@ static expr *read_schema(schema_reader *r, const nrd_json *s)
     return e;
 }
 
-expr *g_schema(builder *b, const nrd_json *schema)
+expr *nrd_guided_schema(builder *b, const nrd_json *schema)
 {
     schema_reader r = {.b = b, .root = schema};
     define_json(&r);
@@ -813,9 +826,9 @@ expr *g_schema(builder *b, const nrd_json *schema)
     return e;
 }
 
-expr *g_json_object(builder *b)
+expr *nrd_guided_json_object(builder *b)
 {
     schema_reader r = {.b = b};
     define_json(&r);
-    return g_rule_ref(b, r.j.object);
+    return nrd_guided_rule_ref(b, r.j.object);
 }

@@ -47,7 +47,7 @@ static void walk_tree(nrd_guide *g, const trie *tree, uint32_t from, uint32_t *r
         trie_node t = nodes[at];
         uint32_t to = next[walk[t.depth] * n_classes + class_of[t.byte]];
         if (to == 0) {
-            to = g_step(g, walk[t.depth], (uint8_t)t.byte) + 1;
+            to = nrd_guided_step(g, walk[t.depth], (uint8_t)t.byte) + 1;
             next = g->next; /* a new state may have moved it */
         }
         if (to - 1 == DEAD) {
@@ -77,7 +77,7 @@ static bool leads_to(nrd_guide *g, uint32_t from, const byte_range *r, uint32_t 
     }
     for (uint32_t c = r->lo; c <= r->hi; c++) {
         bool known = c > r->lo && g->p.class_of[c] == g->p.class_of[c - 1];
-        if (!known && !leads_to(g, g_step(g, from, (uint8_t)c), r + 1, n - 1, to)) {
+        if (!known && !leads_to(g, nrd_guided_step(g, from, (uint8_t)c), r + 1, n - 1, to)) {
             return false;
         }
     }
@@ -145,7 +145,7 @@ static void fill_mask(nrd_guide *g, uint32_t from, uint32_t *mask)
     walk_tree(g, n >= 0 ? &v->rest : &v->all, from, mask);
 }
 
-void g_drop_masks(nrd_guide *g)
+void nrd_guided_drop_masks(nrd_guide *g)
 {
     for (uint32_t i = 0; i < g->n_states; i++) {
         free(g->states[i].mask);
@@ -166,7 +166,7 @@ const uint32_t *nrd_guide_mask(nrd_guide_state *s, size_t *out_words)
     size_t bytes = *out_words * sizeof(uint32_t);
     if (!g->states[s->at].mask) {
         if (g->mask_bytes + bytes > G_MAX_MASK_BYTES) {
-            g_drop_masks(g);
+            nrd_guided_drop_masks(g);
         }
         uint32_t *mask = nrd_xcalloc(1, bytes ? bytes : 1);
         fill_mask(g, s->at, mask);
@@ -185,7 +185,7 @@ static uint32_t walk_token(nrd_guide *g, uint32_t from, int32_t token)
         return DEAD;
     }
     for (uint16_t k = 0; k < v->lengths[token]; k++) {
-        from = g_step(g, from, (uint8_t)v->bytes[token][k]);
+        from = nrd_guided_step(g, from, (uint8_t)v->bytes[token][k]);
     }
     return from;
 }
@@ -219,7 +219,7 @@ static int forced_byte(nrd_guide *g, uint32_t at)
         int found = FREE;
         bool single = !g->states[at].accepting;
         for (uint32_t c = 0; c < g->p.n_classes && single; c++) {
-            if (g_step(g, at, g->p.first_of[c]) != DEAD) {
+            if (nrd_guided_step(g, at, g->p.first_of[c]) != DEAD) {
                 single = found == FREE && g->p.class_size[c] == 1;
                 found = g->p.first_of[c];
             }
@@ -237,7 +237,7 @@ size_t nrd_guide_forced(nrd_guide_state *s, char *out, size_t cap, bool *out_fin
     int byte;
     while (n < cap && !g->full && (byte = forced_byte(g, at)) >= 0) {
         out[n++] = (char)byte;
-        at = g_step(g, at, (uint8_t)byte);
+        at = nrd_guided_step(g, at, (uint8_t)byte);
     }
     *out_final = !g->full && g->states[at].accepting && g->states[at].n == 0;
     return n;

@@ -42,7 +42,7 @@ static void *watch(void *arg)
         if (m->flows) {
             struct timespec until;
             pthread_mutex_unlock(&m->mu);
-            bls_flow_check_cancelled(m);
+            nrd_bls_flow_check_cancelled(m);
             pthread_mutex_lock(&m->mu);
             clock_gettime(CLOCK_REALTIME, &until);
             until.tv_nsec += WATCH_PERIOD_MS * 1000000L;
@@ -154,7 +154,7 @@ TRITONSERVER_Error *TRITONBACKEND_ModelInstanceExecute(TRITONBACKEND_ModelInstan
     bls_model *m = NULL;
     NRD_TB_TRY(TRITONBACKEND_ModelInstanceState(instance, (void **)&m));
     for (uint32_t i = 0; i < request_count; i++) {
-        bls_flow_start(m, instance, requests[i]);
+        nrd_bls_flow_start(m, instance, requests[i]);
     }
     return NULL;
 }

@@ -191,7 +191,7 @@ static void flow_end(bls_flow *f, TRITONSERVER_Error *err)
     }
 }
 
-void bls_flow_check_cancelled(bls_model *m)
+void nrd_bls_flow_check_cancelled(bls_model *m)
 {
     pthread_mutex_lock(&m->mu);
     for (bls_flow *f = m->flows; f; f = f->next) {
@@ -702,8 +702,8 @@ static TRITONSERVER_Error *start_pre(bls_flow *f)
     return submit(f, r, err);
 }
 
-void bls_flow_start(bls_model *m, TRITONBACKEND_ModelInstance *instance,
-                    TRITONBACKEND_Request *request)
+void nrd_bls_flow_start(bls_model *m, TRITONBACKEND_ModelInstance *instance,
+                        TRITONBACKEND_Request *request)
 {
     bls_flow *f = nrd_xcalloc(1, sizeof *f);
     TRITONSERVER_Error *err;

@@ -33,9 +33,9 @@ typedef struct bls_model {
 } bls_model;
 
 /* Takes the request always: an error becomes its answer. */
-void bls_flow_start(bls_model *m, TRITONBACKEND_ModelInstance *instance,
-                    TRITONBACKEND_Request *request);
+void nrd_bls_flow_start(bls_model *m, TRITONBACKEND_ModelInstance *instance,
+                        TRITONBACKEND_Request *request);
 /* Cancels the inner requests of flows whose client has gone. */
-void bls_flow_check_cancelled(bls_model *m);
+void nrd_bls_flow_check_cancelled(bls_model *m);
 
 #endif

@@ -93,8 +93,8 @@ static TRITONSERVER_Error *find_folders(py_backend *b, TRITONBACKEND_Backend *ba
 
 static void backend_free(py_backend *b)
 {
-    py_monitor_stop(b);
-    py_env_free_all(b);
+    nrd_py_monitor_stop(b);
+    nrd_py_env_free_all(b);
     pthread_mutex_destroy(&b->mu);
     free(b->name);
     free(b->folder);
@@ -127,7 +127,7 @@ TRITONSERVER_Error *TRITONBACKEND_Initialize(TRITONBACKEND_Backend *backend)
         err = find_folders(b, backend);
     }
     if (!err) {
-        err = py_monitor_start(b);
+        err = nrd_py_monitor_start(b);
     }
     if (!err) {
         err = TRITONBACKEND_BackendSetState(backend, b);
@@ -207,7 +207,7 @@ static TRITONSERVER_Error *read_parameters(py_model *m)
                                     at + sizeof keyword - 1)
                     : nrd_xstrdup(env);
     NRD_LOG_INFO("Using Python execution env %s", path);
-    TRITONSERVER_Error *err = py_env_get(m->backend, path, &folder);
+    TRITONSERVER_Error *err = nrd_py_env_get(m->backend, path, &folder);
     if (!err) {
         m->env_folder = nrd_xstrdup(folder);
     }
@@ -222,13 +222,13 @@ static TRITONSERVER_Error *auto_complete(py_model *m)
     char *text = NULL;
     TRITONSERVER_Message *message = NULL;
 
-    NRD_TB_TRY(py_conn_start(&c, m, m->config.name));
-    TRITONSERVER_Error *err = py_conn_text(c, NRD_PY_CMD_AUTOCOMPLETE, m->config_text, &text);
+    NRD_TB_TRY(nrd_py_conn_start(&c, m, m->config.name));
+    TRITONSERVER_Error *err = nrd_py_conn_text(c, NRD_PY_CMD_AUTOCOMPLETE, m->config_text, &text);
     if (err) {
         NRD_LOG_INFO("Failed to initialize Python stub for auto-complete: %s",
                      TRITONSERVER_ErrorMessage(err));
     }
-    py_conn_stop(c);
+    nrd_py_conn_stop(c);
     if (!err) {
         err = TRITONSERVER_MessageNewFromSerializedJson(&message, text, strlen(text));
     }
@@ -305,7 +305,7 @@ static void instance_free(py_instance *in)
     }
     pthread_mutex_unlock(&in->conn_mu);
     if (c) {
-        py_conn_stop(c);
+        nrd_py_conn_stop(c);
     }
     pthread_mutex_destroy(&in->mu);
     pthread_mutex_destroy(&in->conn_mu);
@@ -338,7 +338,7 @@ TRITONSERVER_Error *TRITONBACKEND_ModelInstanceInitialize(TRITONBACKEND_ModelIns
     pthread_mutex_init(&in->mu, NULL);
     pthread_mutex_init(&in->conn_mu, NULL);
     pthread_cond_init(&in->restarted, NULL);
-    TRITONSERVER_Error *err = py_instance_start(in);
+    TRITONSERVER_Error *err = nrd_py_instance_start(in);
     if (!err) {
         err = TRITONBACKEND_ModelInstanceSetState(instance, in);
     }
@@ -364,7 +364,7 @@ TRITONSERVER_Error *TRITONBACKEND_ModelInstanceExecute(TRITONBACKEND_ModelInstan
 {
     void *state = NULL;
     NRD_TB_TRY(TRITONBACKEND_ModelInstanceState(instance, &state));
-    return py_execute(state, requests, request_count);
+    return nrd_py_execute(state, requests, request_count);
 }
 
 TRITONSERVER_Error *TRITONBACKEND_ModelInstanceReady(TRITONBACKEND_ModelInstance *instance)
@@ -376,15 +376,15 @@ TRITONSERVER_Error *TRITONBACKEND_ModelInstanceReady(TRITONBACKEND_ModelInstance
     pthread_mutex_lock(&in->conn_mu);
     py_conn *c = in->conn && !atomic_load(&in->conn->dead) ? in->conn : NULL;
     if (c) {
-        py_conn_ref(c);
+        nrd_py_conn_ref(c);
     }
     pthread_mutex_unlock(&in->conn_mu);
     if (!c) {
         return nrd_tb_errorf(TRITONSERVER_ERROR_INTERNAL, "Stub process '%s' is not healthy.",
                              in->name);
     }
-    TRITONSERVER_Error *err = c->has_ready ? py_conn_ready(c, &ready) : NULL;
-    py_conn_unref(c);
+    TRITONSERVER_Error *err = c->has_ready ? nrd_py_conn_ready(c, &ready) : NULL;
+    nrd_py_conn_unref(c);
     if (!err && !ready) {
         err = nrd_tb_errorf(TRITONSERVER_ERROR_UNAVAILABLE,
                             "Model '%s' is not ready (user-defined check failed).", in->name);

@@ -132,21 +132,21 @@ struct py_instance {
 
 /* Folder of an execution environment (a folder, or an archive that is unpacked once). Borrows from
  * the backend. */
-TRITONSERVER_Error *py_env_get(py_backend *b, const char *path, const char **out_folder);
-void py_env_free_all(py_backend *b);
+TRITONSERVER_Error *nrd_py_env_get(py_backend *b, const char *path, const char **out_folder);
+void nrd_py_env_free_all(py_backend *b);
 
 /* ---- stub.c ---- */
 
-TRITONSERVER_Error *py_monitor_start(py_backend *b);
-void py_monitor_stop(py_backend *b);
+TRITONSERVER_Error *nrd_py_monitor_start(py_backend *b);
+void nrd_py_monitor_stop(py_backend *b);
 
 /* Starts a process and waits until it is up. `name` is the instance's or, for completing a
  * configuration, the model's. */
-TRITONSERVER_Error *py_conn_start(py_conn **out, py_model *m, const char *name);
+TRITONSERVER_Error *nrd_py_conn_start(py_conn **out, py_model *m, const char *name);
 /* Ends the process (finalize first when it was initialized) and lets go of the connection. */
-void py_conn_stop(py_conn *c);
-void py_conn_ref(py_conn *c);
-void py_conn_unref(py_conn *c);
+void nrd_py_conn_stop(py_conn *c);
+void nrd_py_conn_ref(py_conn *c);
+void nrd_py_conn_unref(py_conn *c);
 
 typedef struct py_reply {
     uint32_t failed;
@@ -154,47 +154,47 @@ typedef struct py_reply {
 } py_reply;
 
 /* Sends a command whose body is at `offset` (taken always) and waits for the reply. */
-TRITONSERVER_Error *py_conn_command(py_conn *c, nrd_py_command type, uint64_t offset,
-                                    uint64_t bytes, py_reply *out);
+TRITONSERVER_Error *nrd_py_conn_command(py_conn *c, nrd_py_command type, uint64_t offset,
+                                        uint64_t bytes, py_reply *out);
 /* The same with texts; *out_text (may be NULL) is owned by the caller. A failed reply is an error. */
-TRITONSERVER_Error *py_conn_text(py_conn *c, nrd_py_command type, const char *text, char **out_text);
+TRITONSERVER_Error *nrd_py_conn_text(py_conn *c, nrd_py_command type, const char *text, char **out_text);
 /* Asks is_ready(); waits at most five seconds. */
-TRITONSERVER_Error *py_conn_ready(py_conn *c, bool *out_ready);
-TRITONSERVER_Error *py_conn_unhealthy(const py_conn *c);
+TRITONSERVER_Error *nrd_py_conn_ready(py_conn *c, bool *out_ready);
+TRITONSERVER_Error *nrd_py_conn_unhealthy(const py_conn *c);
 /* Kills a process that does not do what it should. */
-void py_conn_kill(py_conn *c);
+void nrd_py_conn_kill(py_conn *c);
 
 /* ---- calls.c: what the stub asks for ---- */
 
-void *py_service(void *conn);
-void py_answer(py_conn *c, uint32_t slot, uint64_t a, uint64_t offset, uint64_t bytes);
-void py_answer_error(py_conn *c, uint32_t slot, TRITONSERVER_Error *err); /* takes err always */
-void py_metrics_free(py_conn *c);
+void *nrd_py_serve(void *conn);
+void nrd_py_answer(py_conn *c, uint32_t slot, uint64_t a, uint64_t offset, uint64_t bytes);
+void nrd_py_answer_error(py_conn *c, uint32_t slot, TRITONSERVER_Error *err); /* takes err always */
+void nrd_py_metrics_free(py_conn *c);
 
 /* ---- execute.c ---- */
 
-TRITONSERVER_Error *py_execute(py_instance *in, TRITONBACKEND_Request **requests, uint32_t n);
+TRITONSERVER_Error *nrd_py_execute(py_instance *in, TRITONBACKEND_Request **requests, uint32_t n);
 /* Calls about a request. */
-void py_request_send(py_conn *c, const nrd_py_entry *e);
-void py_request_drop(py_conn *c, uint64_t id);
-void py_request_cancelled(py_conn *c, const nrd_py_entry *e);
+void nrd_py_request_send(py_conn *c, const nrd_py_entry *e);
+void nrd_py_request_drop(py_conn *c, uint64_t id);
+void nrd_py_request_cancelled(py_conn *c, const nrd_py_entry *e);
 /* Errors to every request that is still open; the stub is gone. */
-void py_requests_fail(py_conn *c);
+void nrd_py_requests_fail(py_conn *c);
 /* The trace of an open request, or NULL. */
-TRITONSERVER_InferenceTrace *py_request_trace(py_conn *c, uint64_t id);
+TRITONSERVER_InferenceTrace *nrd_py_request_trace(py_conn *c, uint64_t id);
 /* (Re)starts and initializes the instance's process. */
-TRITONSERVER_Error *py_instance_start(py_instance *in);
+TRITONSERVER_Error *nrd_py_instance_start(py_instance *in);
 /* Does it again in a thread of its own, because the process is gone. */
-void py_instance_restart(py_instance *in);
+void nrd_py_instance_restart(py_instance *in);
 
 /* ---- infer.c: inferences that a model asks for ---- */
 
-TRITONSERVER_Error *py_infer_allocator(TRITONSERVER_ResponseAllocator **out);
-void py_infer_start(py_conn *c, const nrd_py_entry *e);
-void py_infer_next(py_conn *c, const nrd_py_entry *e);
-void py_infer_cancel(py_conn *c, const nrd_py_entry *e);
-void py_infer_drop(py_conn *c, uint64_t id);
+TRITONSERVER_Error *nrd_py_infer_allocator(TRITONSERVER_ResponseAllocator **out);
+void nrd_py_infer_start(py_conn *c, const nrd_py_entry *e);
+void nrd_py_infer_next(py_conn *c, const nrd_py_entry *e);
+void nrd_py_infer_cancel(py_conn *c, const nrd_py_entry *e);
+void nrd_py_infer_drop(py_conn *c, uint64_t id);
 /* Cancels everything; used when the stub is gone. */
-void py_infer_cancel_all(py_conn *c);
+void nrd_py_infer_cancel_all(py_conn *c);
 
 #endif

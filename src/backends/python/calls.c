@@ -12,7 +12,7 @@ enum { IDLE_MS = 1000, MAX_LABELS = 64, MAX_FILES = 65536 };
 
 /* ---- answers ---- */
 
-void py_answer(py_conn *c, uint32_t slot, uint64_t a, uint64_t offset, uint64_t bytes)
+void nrd_py_answer(py_conn *c, uint32_t slot, uint64_t a, uint64_t offset, uint64_t bytes)
 {
     if (slot >= NRD_PY_SLOTS) {
         return;
@@ -26,7 +26,7 @@ void py_answer(py_conn *c, uint32_t slot, uint64_t a, uint64_t offset, uint64_t 
     nrd_py_wake(&s->done, 1);
 }
 
-void py_answer_error(py_conn *c, uint32_t slot, TRITONSERVER_Error *err)
+void nrd_py_answer_error(py_conn *c, uint32_t slot, TRITONSERVER_Error *err)
 {
     const char *text = TRITONSERVER_ErrorMessage(err);
     size_t n = strlen(text);
@@ -50,13 +50,14 @@ void py_answer_error(py_conn *c, uint32_t slot, TRITONSERVER_Error *err)
 static void settle(py_conn *c, uint32_t slot, TRITONSERVER_Error *err, uint64_t a)
 {
     if (err) {
-        py_answer_error(c, slot,
-                        nrd_tb_errorf(TRITONSERVER_ErrorCode(err),
-                                      "Failed to process the request for model '%s', message: %s",
-                                      c->name, TRITONSERVER_ErrorMessage(err)));
+        nrd_py_answer_error(
+            c, slot,
+            nrd_tb_errorf(TRITONSERVER_ErrorCode(err),
+                          "Failed to process the request for model '%s', message: %s", c->name,
+                          TRITONSERVER_ErrorMessage(err)));
         TRITONSERVER_ErrorDelete(err);
     } else {
-        py_answer(c, slot, a, 0, 0);
+        nrd_py_answer(c, slot, a, 0, 0);
     }
 }
 
@@ -242,7 +243,7 @@ static TRITONSERVER_Error *metric_use(py_conn *c, const nrd_py_entry *e, uint64_
     }
 }
 
-void py_metrics_free(py_conn *c)
+void nrd_py_metrics_free(py_conn *c)
 {
     for (int pass = 0; pass < 2; pass++) { /* metrics before their families */
         for (size_t i = 0; i < c->n_metrics; i++) {
@@ -360,10 +361,10 @@ static void serve(py_conn *c, const nrd_py_entry *e)
     switch (e->type) {
     /* These give back their body themselves. */
     case NRD_PY_CALL_SEND:
-        py_request_send(c, e);
+        nrd_py_request_send(c, e);
         return;
     case NRD_PY_CALL_INFER:
-        py_infer_start(c, e);
+        nrd_py_infer_start(c, e);
         return;
     case NRD_PY_CALL_LOAD:
     case NRD_PY_CALL_UNLOAD:
@@ -374,19 +375,19 @@ static void serve(py_conn *c, const nrd_py_entry *e)
         do_log(c, e);
         break;
     case NRD_PY_CALL_DROP:
-        py_request_drop(c, e->a);
+        nrd_py_request_drop(c, e->a);
         break;
     case NRD_PY_CALL_CANCELLED:
-        py_request_cancelled(c, e);
+        nrd_py_request_cancelled(c, e);
         return;
     case NRD_PY_CALL_NEXT:
-        py_infer_next(c, e);
+        nrd_py_infer_next(c, e);
         return;
     case NRD_PY_CALL_INFER_CANCEL:
-        py_infer_cancel(c, e);
+        nrd_py_infer_cancel(c, e);
         return;
     case NRD_PY_CALL_INFER_DROP:
-        py_infer_drop(c, e->a);
+        nrd_py_infer_drop(c, e->a);
         return;
     case NRD_PY_CALL_FAMILY_NEW:
         err = family_new(c, e, &a);
@@ -427,14 +428,14 @@ static bool take(py_conn *c, nrd_py_entry *out)
     return true;
 }
 
-void *py_service(void *arg)
+void *nrd_py_serve(void *arg)
 {
     py_conn *c = arg;
     nrd_py_control *ctl = c->map.ctl;
     nrd_py_entry e;
     bool drained = false;
 
-    prctl(PR_SET_NAME, "nrd_py_service");
+    prctl(PR_SET_NAME, "py_service");
     for (;;) {
         while (take(c, &e)) {
             serve(c, &e);
@@ -449,8 +450,8 @@ void *py_service(void *arg)
             c->drained = true;
             pthread_cond_broadcast(&c->changed);
             pthread_mutex_unlock(&c->mu);
-            py_requests_fail(c);
-            py_infer_cancel_all(c);
+            nrd_py_requests_fail(c);
+            nrd_py_infer_cancel_all(c);
         }
         if (atomic_load(&c->stop_service)) {
             break;
@@ -463,6 +464,6 @@ void *py_service(void *arg)
         }
         atomic_store(&ctl->call_sleepers, 0);
     }
-    py_conn_unref(c);
+    nrd_py_conn_unref(c);
     return NULL;
 }

@@ -106,7 +106,7 @@ static TRITONSERVER_Error *open_env(py_env **out, const char *path, const struct
     return NULL;
 }
 
-TRITONSERVER_Error *py_env_get(py_backend *b, const char *path, const char **out_folder)
+TRITONSERVER_Error *nrd_py_env_get(py_backend *b, const char *path, const char **out_folder)
 {
     struct stat st;
     TRITONSERVER_Error *err = NULL;
@@ -131,7 +131,7 @@ TRITONSERVER_Error *py_env_get(py_backend *b, const char *path, const char **out
     return err;
 }
 
-void py_env_free_all(py_backend *b)
+void nrd_py_env_free_all(py_backend *b)
 {
     while (b->envs) {
         py_env *e = b->envs;

@@ -96,7 +96,7 @@ static TRITONSERVER_Error *request_factory(py_conn *c, py_request *r)
     return err;
 }
 
-TRITONSERVER_InferenceTrace *py_request_trace(py_conn *c, uint64_t id)
+TRITONSERVER_InferenceTrace *nrd_py_request_trace(py_conn *c, uint64_t id)
 {
     TRITONSERVER_InferenceTrace *trace = NULL;
     pthread_mutex_lock(&c->mu);
@@ -385,7 +385,7 @@ static TRITONSERVER_Error *send_later(py_conn *c, py_request *r, const nrd_py_en
     return NULL;
 }
 
-void py_request_send(py_conn *c, const nrd_py_entry *e)
+void nrd_py_request_send(py_conn *c, const nrd_py_entry *e)
 {
     py_request *r = request_get(c, e->a);
     TRITONSERVER_Error *err = r ? send_later(c, r, e) : closed_error();
@@ -403,9 +403,9 @@ void py_request_send(py_conn *c, const nrd_py_entry *e)
         request_put(c, r);
     }
     if (err) {
-        py_answer_error(c, e->slot, err);
+        nrd_py_answer_error(c, e->slot, err);
     } else {
-        py_answer(c, e->slot, 0, 0, 0);
+        nrd_py_answer(c, e->slot, 0, 0, 0);
     }
 }
 
@@ -437,7 +437,7 @@ static void close_with(py_conn *c, py_request *r, TRITONSERVER_Error *err)
     }
 }
 
-void py_request_drop(py_conn *c, uint64_t id)
+void nrd_py_request_drop(py_conn *c, uint64_t id)
 {
     py_request *r = request_get(c, id);
     if (!r) {
@@ -461,7 +461,7 @@ void py_request_drop(py_conn *c, uint64_t id)
     request_put(c, r);
 }
 
-void py_request_cancelled(py_conn *c, const nrd_py_entry *e)
+void nrd_py_request_cancelled(py_conn *c, const nrd_py_entry *e)
 {
     py_request *r = request_get(c, e->a);
     bool cancelled = false;
@@ -477,10 +477,10 @@ void py_request_cancelled(py_conn *c, const nrd_py_entry *e)
         nrd_tb_log_error(err, "asking whether a request is cancelled");
         request_put(c, r);
     }
-    py_answer(c, e->slot, cancelled, 0, 0);
+    nrd_py_answer(c, e->slot, cancelled, 0, 0);
 }
 
-void py_requests_fail(py_conn *c)
+void nrd_py_requests_fail(py_conn *c)
 {
     for (size_t i = 0; i < PY_TABLE; i++) {
         for (;;) {
@@ -496,7 +496,7 @@ void py_requests_fail(py_conn *c)
             if (!r) {
                 break;
             }
-            close_with(c, r, py_conn_unhealthy(c));
+            close_with(c, r, nrd_py_conn_unhealthy(c));
             request_remove(c, r);
             request_put(c, r);
         }
@@ -658,7 +658,7 @@ static TRITONSERVER_Error *run_batch(batch *b)
     }
     NRD_TB_TRY(write_batch(b, &offset, &bytes));
     b->compute_start = nrd_now_ns();
-    TRITONSERVER_Error *err = py_conn_command(c, NRD_PY_CMD_EXECUTE, offset, bytes, &reply);
+    TRITONSERVER_Error *err = nrd_py_conn_command(c, NRD_PY_CMD_EXECUTE, offset, bytes, &reply);
     b->compute_end = nrd_now_ns();
     if (err) {
         wait_drained(c); /* what it had sent before counts */
@@ -710,7 +710,7 @@ static void settle(batch *b, const TRITONSERVER_Error *err)
             bool over = q->closed, orphan = !over && c->drained;
             pthread_mutex_unlock(&c->mu);
             if (orphan) { /* the process died after its reply: nobody else will answer */
-                close_with(c, q, py_conn_unhealthy(c));
+                close_with(c, q, nrd_py_conn_unhealthy(c));
             }
             if (over || orphan) {
                 request_remove(c, q);
@@ -758,14 +758,14 @@ static void release(batch *b)
 
 /* ---- the instance's process ---- */
 
-TRITONSERVER_Error *py_instance_start(py_instance *in)
+TRITONSERVER_Error *nrd_py_instance_start(py_instance *in)
 {
     py_model *m = in->model;
     py_conn *c = NULL;
     nrd_str args = {0};
     char *ready = NULL;
 
-    NRD_TB_TRY(py_conn_start(&c, m, in->name));
+    NRD_TB_TRY(nrd_py_conn_start(&c, m, in->name));
     const struct {
         const char *key, *value;
     } texts[] = {
@@ -788,11 +788,11 @@ TRITONSERVER_Error *py_instance_start(py_instance *in)
                    (int)in->device, (unsigned long long)m->config.version,
                    m->config.decoupled ? "true" : "false", c->remote ? "true" : "false");
     TRITONSERVER_Error *err =
-        py_conn_text(c, NRD_PY_CMD_INITIALIZE, nrd_str_cstr(&args), &ready);
+        nrd_py_conn_text(c, NRD_PY_CMD_INITIALIZE, nrd_str_cstr(&args), &ready);
     nrd_str_fini(&args);
     if (err) {
         NRD_LOG_INFO("Failed to initialize Python stub: %s", TRITONSERVER_ErrorMessage(err));
-        py_conn_stop(c);
+        nrd_py_conn_stop(c);
         return err;
     }
     c->initialized = true;
@@ -818,10 +818,10 @@ static TRITONSERVER_Error *revive(py_instance *in)
         pthread_mutex_lock(&in->conn_mu);
         in->conn = NULL;
         pthread_mutex_unlock(&in->conn_mu);
-        py_conn_stop(old);
+        nrd_py_conn_stop(old);
     }
     NRD_LOG_WARN("restarting the stub process of '%s'", in->name);
-    return py_instance_start(in);
+    return nrd_py_instance_start(in);
 }
 
 static void *restart(void *arg)
@@ -839,7 +839,7 @@ static void *restart(void *arg)
     return NULL;
 }
 
-void py_instance_restart(py_instance *in)
+void nrd_py_instance_restart(py_instance *in)
 {
     pthread_t thread;
     pthread_mutex_lock(&in->conn_mu);
@@ -852,7 +852,7 @@ void py_instance_restart(py_instance *in)
     pthread_mutex_unlock(&in->conn_mu);
 }
 
-TRITONSERVER_Error *py_execute(py_instance *in, TRITONBACKEND_Request **requests, uint32_t n)
+TRITONSERVER_Error *nrd_py_execute(py_instance *in, TRITONBACKEND_Request **requests, uint32_t n)
 {
     batch b = {.in = in, .requests = requests, .n = n, .start = nrd_now_ns()};
 

@@ -80,7 +80,7 @@ static TRITONSERVER_Error *buffer_release(TRITONSERVER_ResponseAllocator *alloca
     return NULL;
 }
 
-TRITONSERVER_Error *py_infer_allocator(TRITONSERVER_ResponseAllocator **out)
+TRITONSERVER_Error *nrd_py_infer_allocator(TRITONSERVER_ResponseAllocator **out)
 {
     return TRITONSERVER_ResponseAllocatorNew(out, buffer_alloc, buffer_release, NULL);
 }
@@ -330,10 +330,10 @@ static void deliver(py_infer *f)
     pthread_mutex_unlock(&c->mu);
     waiting ending = {0};
     if (end && end_message(c, &ending)) {
-        py_answer(c, slot, f->id, ending.offset, ending.bytes);
+        nrd_py_answer(c, slot, f->id, ending.offset, ending.bytes);
     }
     if (w) {
-        py_answer(c, slot, f->decoupled ? f->id : 0, w->offset, w->bytes);
+        nrd_py_answer(c, slot, f->decoupled ? f->id : 0, w->offset, w->bytes);
         free(w);
     }
 }
@@ -574,7 +574,7 @@ static TRITONSERVER_Error *begin(py_infer *f, const asked *a, nrd_py_reader *r, 
     NRD_TB_TRY(check_model(f, a));
     NRD_TB_TRY(TRITONSERVER_InferenceRequestNew(&q, c->server, a->model, a->version));
     TRITONSERVER_Error *err = fill(f, q, a, r, data_at);
-    TRITONSERVER_InferenceTrace *trace = a->trace ? py_request_trace(c, a->trace) : NULL;
+    TRITONSERVER_InferenceTrace *trace = a->trace ? nrd_py_request_trace(c, a->trace) : NULL;
     if (!err && trace) {
         err = TRITONSERVER_InferenceTraceSpawnChildTrace(trace, &child);
     }
@@ -598,7 +598,7 @@ static TRITONSERVER_Error *begin(py_infer *f, const asked *a, nrd_py_reader *r, 
     return err;
 }
 
-void py_infer_start(py_conn *c, const nrd_py_entry *e)
+void nrd_py_infer_start(py_conn *c, const nrd_py_entry *e)
 {
     nrd_py_reader r;
     uint64_t data_at;
@@ -645,7 +645,7 @@ void py_infer_start(py_conn *c, const nrd_py_entry *e)
 
 /* ---- calls about one ---- */
 
-void py_infer_next(py_conn *c, const nrd_py_entry *e)
+void nrd_py_infer_next(py_conn *c, const nrd_py_entry *e)
 {
     pthread_mutex_lock(&c->mu);
     py_infer *f = find_locked(c, e->a);
@@ -661,7 +661,7 @@ void py_infer_next(py_conn *c, const nrd_py_entry *e)
     }
     waiting w = {0};
     if (end_message(c, &w)) {
-        py_answer(c, e->slot, 0, w.offset, w.bytes);
+        nrd_py_answer(c, e->slot, 0, w.offset, w.bytes);
     }
 }
 
@@ -677,7 +677,7 @@ static void cancel(py_infer *f)
     nrd_tb_log_error(err, "cancelling an inference");
 }
 
-void py_infer_cancel(py_conn *c, const nrd_py_entry *e)
+void nrd_py_infer_cancel(py_conn *c, const nrd_py_entry *e)
 {
     pthread_mutex_lock(&c->mu);
     py_infer *f = find_locked(c, e->a);
@@ -689,10 +689,10 @@ void py_infer_cancel(py_conn *c, const nrd_py_entry *e)
         cancel(f);
         infer_put(f);
     }
-    py_answer(c, e->slot, f != NULL, 0, 0);
+    nrd_py_answer(c, e->slot, f != NULL, 0, 0);
 }
 
-void py_infer_drop(py_conn *c, uint64_t id)
+void nrd_py_infer_drop(py_conn *c, uint64_t id)
 {
     pthread_mutex_lock(&c->mu);
     py_infer *f = find_locked(c, id);
@@ -707,7 +707,7 @@ void py_infer_drop(py_conn *c, uint64_t id)
     }
 }
 
-void py_infer_cancel_all(py_conn *c)
+void nrd_py_infer_cancel_all(py_conn *c)
 {
     for (size_t i = 0; i < PY_TABLE; i++) {
         for (;;) {

@@ -30,12 +30,12 @@ enum { READY_TIMEOUT_MS = 5000, BEAT_MS = 1000 };
 /* The low half of a reply's number counts replies, the high half deaths. */
 #define DEATH 0x10000u
 
-void py_conn_ref(py_conn *c)
+void nrd_py_conn_ref(py_conn *c)
 {
     atomic_fetch_add(&c->refs, 1);
 }
 
-void py_conn_unref(py_conn *c)
+void nrd_py_conn_unref(py_conn *c)
 {
     if (atomic_fetch_sub(&c->refs, 1) != 1) {
         return;
@@ -61,12 +61,12 @@ void py_conn_unref(py_conn *c)
     free(c);
 }
 
-TRITONSERVER_Error *py_conn_unhealthy(const py_conn *c)
+TRITONSERVER_Error *nrd_py_conn_unhealthy(const py_conn *c)
 {
     return nrd_tb_errorf(TRITONSERVER_ERROR_INTERNAL, "Stub process '%s' is not healthy.", c->name);
 }
 
-void py_conn_kill(py_conn *c)
+void nrd_py_conn_kill(py_conn *c)
 {
     if (!atomic_load(&c->dead)) {
         kill(c->pid, SIGKILL); /* not waited for yet, so the number is still its */
@@ -103,7 +103,7 @@ static void died(py_conn *c)
     pthread_mutex_lock(&c->mu);
     pthread_cond_broadcast(&c->changed);
     if (c->instance && !atomic_load(&c->ending)) {
-        py_instance_restart(c->instance);
+        nrd_py_instance_restart(c->instance);
     }
     pthread_mutex_unlock(&c->mu);
 }
@@ -124,11 +124,11 @@ static void *monitor(void *arg)
         }
         epoll_ctl(b->epoll, EPOLL_CTL_DEL, c->pidfd >= 0 ? c->pidfd : c->sock, NULL);
         died(c);
-        py_conn_unref(c);
+        nrd_py_conn_unref(c);
     }
 }
 
-TRITONSERVER_Error *py_monitor_start(py_backend *b)
+TRITONSERVER_Error *nrd_py_monitor_start(py_backend *b)
 {
     struct epoll_event e = {.events = EPOLLIN, .data = {.ptr = NULL}};
     b->epoll = epoll_create1(EPOLL_CLOEXEC);
@@ -142,7 +142,7 @@ TRITONSERVER_Error *py_monitor_start(py_backend *b)
     return NULL;
 }
 
-void py_monitor_stop(py_backend *b)
+void nrd_py_monitor_stop(py_backend *b)
 {
     if (b->monitor_runs) {
         uint64_t one = 1;
@@ -231,13 +231,13 @@ static TRITONSERVER_Error *watch(py_conn *c)
 #ifdef SYS_pidfd_open
     c->pidfd = (int)syscall(SYS_pidfd_open, c->pid, 0);
 #endif
-    py_conn_ref(c);
+    nrd_py_conn_ref(c);
     if (epoll_ctl(c->backend->epoll, EPOLL_CTL_ADD, c->pidfd >= 0 ? c->pidfd : c->sock, &e) != 0) {
         TRITONSERVER_Error *err = nrd_tb_errorf(
             TRITONSERVER_ERROR_INTERNAL, "cannot watch a stub process: %s", strerror(errno));
         kill(c->pid, SIGKILL);
         died(c);
-        py_conn_unref(c);
+        nrd_py_conn_unref(c);
         return err;
     }
     return NULL;
@@ -269,7 +269,7 @@ static TRITONSERVER_Error *await_reply(py_conn *c, uint32_t seen, int limit_s, p
 
     while (!replied(&ctl->reply, seen, BEAT_MS)) {
         if (atomic_load(&c->dead)) {
-            return py_conn_unhealthy(c);
+            return nrd_py_conn_unhealthy(c);
         }
         uint64_t now = nrd_now_ns();
         uint32_t b = atomic_load(&ctl->heartbeat);
@@ -281,8 +281,8 @@ static TRITONSERVER_Error *await_reply(py_conn *c, uint32_t seen, int limit_s, p
         if (now - alive > limit || (limit_s > 0 && now - start > (uint64_t)limit_s * 1000000000u)) {
             NRD_LOG_ERROR("stub process '%s' (pid %d) did not answer for %d seconds and is killed",
                           c->name, (int)c->pid, limit_s > 0 ? limit_s : c->backend->timeout_s);
-            py_conn_kill(c);
-            return py_conn_unhealthy(c);
+            nrd_py_conn_kill(c);
+            return nrd_py_conn_unhealthy(c);
         }
     }
     *out = (py_reply){ctl->reply.failed, ctl->reply.offset, ctl->reply.bytes};
@@ -341,7 +341,7 @@ static TRITONSERVER_Error *conn_new(py_conn **out, py_model *m, const char *name
     }
     c->sock = pair[0];
     *out_sock = pair[1];
-    err = py_infer_allocator(&c->allocator);
+    err = nrd_py_infer_allocator(&c->allocator);
     if (err) {
         goto fail;
     }
@@ -354,11 +354,11 @@ fail:
     if (*out_sock >= 0) {
         close(*out_sock);
     }
-    py_conn_unref(c);
+    nrd_py_conn_unref(c);
     return err;
 }
 
-TRITONSERVER_Error *py_conn_start(py_conn **out, py_model *m, const char *name)
+TRITONSERVER_Error *nrd_py_conn_start(py_conn **out, py_model *m, const char *name)
 {
     int memory, sock;
     py_conn *c = NULL;
@@ -374,12 +374,12 @@ TRITONSERVER_Error *py_conn_start(py_conn **out, py_model *m, const char *name)
         err = watch(c);
     }
     if (err) {
-        py_conn_unref(c);
+        nrd_py_conn_unref(c);
         return err;
     }
-    py_conn_ref(c);
-    if (pthread_create(&c->service, NULL, py_service, c) != 0) {
-        py_conn_unref(c);
+    nrd_py_conn_ref(c);
+    if (pthread_create(&c->service, NULL, nrd_py_serve, c) != 0) {
+        nrd_py_conn_unref(c);
         err = nrd_tb_errorf(TRITONSERVER_ERROR_INTERNAL, "cannot start a thread: %s",
                             strerror(errno));
     } else {
@@ -398,8 +398,8 @@ TRITONSERVER_Error *py_conn_start(py_conn **out, py_model *m, const char *name)
     }
     if (err) {
         atomic_store(&c->ending, true);
-        py_conn_kill(c);
-        py_conn_stop(c);
+        nrd_py_conn_kill(c);
+        nrd_py_conn_stop(c);
         return err;
     }
     *out = c;
@@ -408,8 +408,8 @@ TRITONSERVER_Error *py_conn_start(py_conn **out, py_model *m, const char *name)
 
 /* ---- commands ---- */
 
-TRITONSERVER_Error *py_conn_command(py_conn *c, nrd_py_command type, uint64_t offset, uint64_t bytes,
-                                    py_reply *out)
+TRITONSERVER_Error *nrd_py_conn_command(py_conn *c, nrd_py_command type, uint64_t offset, uint64_t bytes,
+                                        py_reply *out)
 {
     nrd_py_control *ctl = c->map.ctl;
     uint32_t seen = atomic_load(&ctl->reply.seq);
@@ -418,13 +418,14 @@ TRITONSERVER_Error *py_conn_command(py_conn *c, nrd_py_command type, uint64_t of
         if (offset) {
             nrd_py_heap_release(c->heap, offset);
         }
-        return py_conn_unhealthy(c);
+        return nrd_py_conn_unhealthy(c);
     }
     nrd_py_post(&ctl->command, type, 0, offset, bytes);
     return await_reply(c, seen, type == NRD_PY_CMD_FINALIZE ? c->backend->timeout_s : 0, out);
 }
 
-TRITONSERVER_Error *py_conn_text(py_conn *c, nrd_py_command type, const char *text, char **out_text)
+TRITONSERVER_Error *nrd_py_conn_text(py_conn *c, nrd_py_command type, const char *text,
+                                     char **out_text)
 {
     size_t n = strlen(text);
     uint64_t offset = 0;
@@ -437,7 +438,7 @@ TRITONSERVER_Error *py_conn_text(py_conn *c, nrd_py_command type, const char *te
         }
         memcpy(c->map.base + offset, text, n);
     }
-    NRD_TB_TRY(py_conn_command(c, type, offset, n, &reply));
+    NRD_TB_TRY(nrd_py_conn_command(c, type, offset, n, &reply));
     char *answer = take_text(c, &reply);
     TRITONSERVER_Error *err =
         reply.failed ? nrd_tb_errorf(TRITONSERVER_ERROR_INTERNAL, "%s", answer) : NULL;
@@ -449,7 +450,7 @@ TRITONSERVER_Error *py_conn_text(py_conn *c, nrd_py_command type, const char *te
     return err;
 }
 
-TRITONSERVER_Error *py_conn_ready(py_conn *c, bool *out_ready)
+TRITONSERVER_Error *nrd_py_conn_ready(py_conn *c, bool *out_ready)
 {
     nrd_py_control *ctl = c->map.ctl;
     TRITONSERVER_Error *err = NULL;
@@ -480,7 +481,7 @@ TRITONSERVER_Error *py_conn_ready(py_conn *c, bool *out_ready)
         }
         free(text);
     } else if (atomic_load(&c->dead)) {
-        err = py_conn_unhealthy(c);
+        err = nrd_py_conn_unhealthy(c);
     } else {
         err = nrd_tb_errorf(TRITONSERVER_ERROR_UNAVAILABLE,
                             "Timed out waiting for user-defined is_ready() response");
@@ -505,24 +506,24 @@ static bool wait_dead(py_conn *c, int limit_s)
     return atomic_load(&c->dead);
 }
 
-void py_conn_stop(py_conn *c)
+void nrd_py_conn_stop(py_conn *c)
 {
     pthread_mutex_lock(&c->mu);
     atomic_store(&c->ending, true);
     c->instance = NULL;
     pthread_mutex_unlock(&c->mu);
     if (c->initialized && !atomic_load(&c->dead)) {
-        nrd_tb_log_error(py_conn_text(c, NRD_PY_CMD_FINALIZE, "", NULL), "finalizing a Python model");
+        nrd_tb_log_error(nrd_py_conn_text(c, NRD_PY_CMD_FINALIZE, "", NULL), "finalizing a Python model");
     } else if (!atomic_load(&c->dead)) {
         nrd_py_post(&c->map.ctl->command, NRD_PY_CMD_FINALIZE, 0, 0, 0);
     }
     if (!wait_dead(c, c->backend->timeout_s)) {
         NRD_LOG_WARN("stub process '%s' (pid %d) did not end and is killed", c->name, (int)c->pid);
-        py_conn_kill(c);
+        nrd_py_conn_kill(c);
         while (!wait_dead(c, 1)) {
         }
     }
-    py_infer_cancel_all(c);
+    nrd_py_infer_cancel_all(c);
     atomic_store(&c->stop_service, true);
     nrd_py_wake(&c->map.ctl->call_tail, INT32_MAX);
     if (c->service_runs) {
@@ -534,6 +535,6 @@ void py_conn_stop(py_conn *c)
         pthread_cond_wait(&c->changed, &c->mu);
     }
     pthread_mutex_unlock(&c->mu);
-    py_metrics_free(c);
-    py_conn_unref(c);
+    nrd_py_metrics_free(c);
+    nrd_py_conn_unref(c);
 }

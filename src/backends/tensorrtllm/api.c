@@ -64,9 +64,9 @@ static void report_iterations(llm_instance *inst)
         }
         n = nrd_exec_take_iter_stats(inst->exec, stats, MAX_ITERATIONS);
         for (int32_t i = 0; i < n; i++) {
-            llm_metrics_iteration(inst->metrics, &stats[i],
-                                  inst->model->exec_config.batching == NRD_BATCHING_STATIC);
-            llm_metrics_step(inst->metrics, &stats[i]);
+            nrd_llm_metrics_iteration(inst->metrics, &stats[i],
+                                      inst->model->exec_config.batching == NRD_BATCHING_STATIC);
+            nrd_llm_metrics_step(inst->metrics, &stats[i]);
         }
     } while (n == MAX_ITERATIONS);
 }
@@ -92,7 +92,7 @@ static void *responder_main(void *arg)
             if (r[i]->error) {
                 note_loss(inst);
             }
-            llm_respond(inst, r[i]);
+            nrd_llm_respond(inst, r[i]);
         }
         uint64_t now = nrd_now_ns();
         if (now - last_cancel >= cancel_ns) {
@@ -299,7 +299,7 @@ static void run_request(llm_instance *inst, TRITONBACKEND_Request *request)
                             "Trying to stop a request but request ID is not provided");
     }
     if (!err) {
-        err = llm_wants(request, &q->wants);
+        err = nrd_llm_wants(request, &q->wants);
     }
     if (!err) {
         err = count_rows(inst, &in, &n_rows);
@@ -332,7 +332,7 @@ static void run_request(llm_instance *inst, TRITONBACKEND_Request *request)
     for (int32_t i = 0, n = (int32_t)n_rows; i < n; i++) {
         llm_row *row = &q->rows[i];
         nrd_exec_request e;
-        err = llm_convert(inst, &in, n_rows, i, &in.arena, &e);
+        err = nrd_llm_convert(inst, &in, n_rows, i, &in.arena, &e);
         if (!err) {
             err = read_parameters(request, &e);
         }
@@ -342,7 +342,7 @@ static void run_request(llm_instance *inst, TRITONBACKEND_Request *request)
             err = enqueue_row(inst, row, &e);
         }
         if (err) {
-            llm_respond_error(inst, row, err);
+            nrd_llm_respond_error(inst, row, err);
         }
     }
     nrd_tb_inputs_fini(&in);
@@ -360,7 +360,7 @@ TRITONSERVER_Error *TRITONBACKEND_Initialize(TRITONBACKEND_Backend *backend)
 static void model_free(llm_model *m)
 {
     if (m) {
-        llm_params_fini(m);
+        nrd_llm_params_fini(m);
         nrd_tb_config_fini(&m->config);
         free(m);
     }
@@ -371,7 +371,7 @@ TRITONSERVER_Error *TRITONBACKEND_ModelInitialize(TRITONBACKEND_Model *model)
     llm_model *m = nrd_xcalloc(1, sizeof *m);
     TRITONSERVER_Error *err = nrd_tb_config_load(&m->config, model);
     if (!err) {
-        err = llm_params_read(m);
+        err = nrd_llm_params_read(m);
     }
     if (!err && nrd_backend_ignore_input) { /* published clients send it; nothing depends on it */
         err = nrd_backend_ignore_input(model, "output_log_probs", TRITONSERVER_TYPE_BOOL);
@@ -402,7 +402,7 @@ static void instance_free(llm_instance *inst)
     if (inst->exec) {
         nrd_exec_close(inst->exec);
     }
-    llm_metrics_free(inst->metrics);
+    nrd_llm_metrics_free(inst->metrics);
     pthread_mutex_destroy(&inst->mu);
     free(inst);
 }
@@ -424,7 +424,7 @@ TRITONSERVER_Error *TRITONBACKEND_ModelInstanceInitialize(TRITONBACKEND_ModelIns
     if (!err) {
         inst->info.size = sizeof inst->info;
         nrd_exec_get_info(inst->exec, &inst->info);
-        err = llm_metrics_new(&inst->metrics, inst);
+        err = nrd_llm_metrics_new(&inst->metrics, inst);
     }
     if (!err) {
         nrd_iter_stats start = {.size = sizeof start,
@@ -432,8 +432,8 @@ TRITONSERVER_Error *TRITONBACKEND_ModelInstanceInitialize(TRITONBACKEND_ModelIns
                                 .kv_max_blocks = inst->info.n_kv_blocks,
                                 .kv_free_blocks = inst->info.n_kv_blocks,
                                 .kv_tokens_per_block = inst->info.tokens_per_block};
-        llm_metrics_iteration(inst->metrics, &start,
-                              inst->model->exec_config.batching == NRD_BATCHING_STATIC);
+        nrd_llm_metrics_iteration(inst->metrics, &start,
+                                  inst->model->exec_config.batching == NRD_BATCHING_STATIC);
         if (pthread_create(&inst->responder, NULL, responder_main, inst)) {
             err = nrd_tb_errorf(TRITONSERVER_ERROR_INTERNAL, "cannot start the responder thread");
         } else {

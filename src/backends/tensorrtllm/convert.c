@@ -318,8 +318,9 @@ static TRITONSERVER_Error *get_prompt(const row_view *v, nrd_exec_request *out)
     return NULL;
 }
 
-TRITONSERVER_Error *llm_convert(const llm_instance *inst, const nrd_tb_inputs *in, int64_t n_rows,
-                                int64_t row, nrd_arena *arena, nrd_exec_request *out)
+TRITONSERVER_Error *nrd_llm_convert(const llm_instance *inst, const nrd_tb_inputs *in,
+                                    int64_t n_rows, int64_t row, nrd_arena *arena,
+                                    nrd_exec_request *out)
 {
     const row_view view = {.in = in, .row = row, .n_rows = n_rows, .arena = arena};
     const row_view *v = &view;

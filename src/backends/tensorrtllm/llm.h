@@ -97,29 +97,30 @@ typedef struct llm_request {
 } llm_request;
 
 /* params.c */
-TRITONSERVER_Error *llm_params_read(llm_model *m);
-void llm_params_fini(llm_model *m);
+TRITONSERVER_Error *nrd_llm_params_read(llm_model *m);
+void nrd_llm_params_fini(llm_model *m);
 
 /* convert.c: fills `out` for row `row`; what it points to lives in `in` or in `arena`. */
-TRITONSERVER_Error *llm_convert(const llm_instance *inst, const nrd_tb_inputs *in, int64_t n_rows,
-                                int64_t row, nrd_arena *arena, nrd_exec_request *out);
+TRITONSERVER_Error *nrd_llm_convert(const llm_instance *inst, const nrd_tb_inputs *in,
+                                    int64_t n_rows, int64_t row, nrd_arena *arena,
+                                    nrd_exec_request *out);
 
 /* The outputs that a request asks for; an error when a mandatory one is missing. */
-TRITONSERVER_Error *llm_wants(TRITONBACKEND_Request *request, uint32_t *out);
+TRITONSERVER_Error *nrd_llm_wants(TRITONBACKEND_Request *request, uint32_t *out);
 
 /* respond.c: turns one executor response into Triton responses; may free the request. */
-void llm_respond(llm_instance *inst, nrd_exec_response *r);
+void nrd_llm_respond(llm_instance *inst, nrd_exec_response *r);
 /* Ends a row whose executor request was never accepted. Takes `err` always. */
-void llm_respond_error(llm_instance *inst, llm_row *row, TRITONSERVER_Error *err);
+void nrd_llm_respond_error(llm_instance *inst, llm_row *row, TRITONSERVER_Error *err);
 
 /* metrics.c: NULL metrics are accepted everywhere (a server without metrics). */
-TRITONSERVER_Error *llm_metrics_new(llm_metrics **out, const llm_instance *inst);
-void llm_metrics_free(llm_metrics *m);
-void llm_metrics_iteration(llm_metrics *m, const nrd_iter_stats *s, bool is_static_batching);
+TRITONSERVER_Error *nrd_llm_metrics_new(llm_metrics **out, const llm_instance *inst);
+void nrd_llm_metrics_free(llm_metrics *m);
+void nrd_llm_metrics_iteration(llm_metrics *m, const nrd_iter_stats *s, bool is_static_batching);
 /* One step of the engine, in order: how long, and how long nothing ran before it. */
-void llm_metrics_step(llm_metrics *m, const nrd_iter_stats *s);
-void llm_metrics_request(llm_metrics *m, int64_t n_input_tokens, int64_t n_output_tokens);
-void llm_metrics_first_token(llm_metrics *m, double ms); /* since the model got the request */
-void llm_metrics_next_token(llm_metrics *m, double ms);  /* since the token before it */
+void nrd_llm_metrics_step(llm_metrics *m, const nrd_iter_stats *s);
+void nrd_llm_metrics_request(llm_metrics *m, int64_t n_input_tokens, int64_t n_output_tokens);
+void nrd_llm_metrics_first_token(llm_metrics *m, double ms); /* since the model got the request */
+void nrd_llm_metrics_next_token(llm_metrics *m, double ms);  /* since the token before it */
 
 #endif

@@ -227,7 +227,7 @@ static TRITONSERVER_Error *new_hist(llm_metrics *m, const llm_instance *inst, hi
     return err;
 }
 
-TRITONSERVER_Error *llm_metrics_new(llm_metrics **out, const llm_instance *inst)
+TRITONSERVER_Error *nrd_llm_metrics_new(llm_metrics **out, const llm_instance *inst)
 {
     bool is_static = inst->model->exec_config.batching == NRD_BATCHING_STATIC;
     llm_metrics *m = nrd_xcalloc(1, sizeof *m);
@@ -252,7 +252,7 @@ TRITONSERVER_Error *llm_metrics_new(llm_metrics **out, const llm_instance *inst)
         err = new_hist(m, inst, (hist_id)h);
     }
     if (err) {
-        llm_metrics_free(m);
+        nrd_llm_metrics_free(m);
         m = NULL;
         if (TRITONSERVER_ErrorCode(err) == TRITONSERVER_ERROR_UNSUPPORTED) { /* --allow-metrics=false */
             TRITONSERVER_ErrorDelete(err);
@@ -263,7 +263,7 @@ TRITONSERVER_Error *llm_metrics_new(llm_metrics **out, const llm_instance *inst)
     return err;
 }
 
-void llm_metrics_free(llm_metrics *m)
+void nrd_llm_metrics_free(llm_metrics *m)
 {
     if (!m) {
         return;
@@ -326,7 +326,7 @@ static void log_line(const double *v, uint64_t timestamp_us, bool is_static_batc
     nrd_str_fini(&line);
 }
 
-void llm_metrics_iteration(llm_metrics *m, const nrd_iter_stats *s, bool is_static_batching)
+void nrd_llm_metrics_iteration(llm_metrics *m, const nrd_iter_stats *s, bool is_static_batching)
 {
     double v[N_ROWS];
     values_of(s, v);
@@ -340,7 +340,7 @@ void llm_metrics_iteration(llm_metrics *m, const nrd_iter_stats *s, bool is_stat
     }
 }
 
-void llm_metrics_request(llm_metrics *m, int64_t n_input_tokens, int64_t n_output_tokens)
+void nrd_llm_metrics_request(llm_metrics *m, int64_t n_input_tokens, int64_t n_output_tokens)
 {
     if (m) {
         nrd_tb_log_error(TRITONSERVER_MetricObserve(m->lengths[0], (double)n_input_tokens), "metric");
@@ -353,7 +353,7 @@ static void observe(llm_metrics *m, hist_id h, double v)
     nrd_tb_log_error(TRITONSERVER_MetricObserve(m->hists[h], v), "metric");
 }
 
-void llm_metrics_step(llm_metrics *m, const nrd_iter_stats *s)
+void nrd_llm_metrics_step(llm_metrics *m, const nrd_iter_stats *s)
 {
     static pthread_mutex_t together = PTHREAD_MUTEX_INITIALIZER; /* instances share the series */
     if (!m) {
@@ -371,14 +371,14 @@ void llm_metrics_step(llm_metrics *m, const nrd_iter_stats *s)
     pthread_mutex_unlock(&together);
 }
 
-void llm_metrics_first_token(llm_metrics *m, double ms)
+void nrd_llm_metrics_first_token(llm_metrics *m, double ms)
 {
     if (m) {
         observe(m, TIME_FIRST, ms);
     }
 }
 
-void llm_metrics_next_token(llm_metrics *m, double ms)
+void nrd_llm_metrics_next_token(llm_metrics *m, double ms)
 {
     if (m) {
         observe(m, TIME_NEXT, ms);

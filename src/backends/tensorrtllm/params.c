@@ -238,7 +238,7 @@ static bool has_f16_logits(const llm_model *m)
     return false;
 }
 
-TRITONSERVER_Error *llm_params_read(llm_model *m)
+TRITONSERVER_Error *nrd_llm_params_read(llm_model *m)
 {
     nrd_exec_config *c = &m->exec_config;
     const char *dir = nrd_tb_config_param(&m->config, "gpt_model_path");
@@ -319,7 +319,7 @@ TRITONSERVER_Error *llm_params_read(llm_model *m)
     return NULL;
 }
 
-void llm_params_fini(llm_model *m)
+void nrd_llm_params_fini(llm_model *m)
 {
     free(m->engine_dir);
     free(m->windows);

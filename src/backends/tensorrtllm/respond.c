@@ -1,5 +1,5 @@
 /* Executor responses -> Triton responses. Runs on the instance's responder thread only, but for
- * llm_respond_error, which Execute calls for rows that were never accepted. */
+ * nrd_llm_respond_error, which Execute calls for rows that were never accepted. */
 #include "backends/tensorrtllm/llm.h"
 
 #include "base/clock.h"
@@ -31,7 +31,7 @@ static const perf_output perf_outputs[] = {
 };
 enum { N_PERF = sizeof perf_outputs / sizeof *perf_outputs };
 
-TRITONSERVER_Error *llm_wants(TRITONBACKEND_Request *request, uint32_t *out)
+TRITONSERVER_Error *nrd_llm_wants(TRITONBACKEND_Request *request, uint32_t *out)
 {
     static const struct {
         const char *name;
@@ -306,7 +306,7 @@ static void finish_request(llm_instance *inst, llm_request *q)
     }
     pthread_mutex_unlock(&inst->mu);
 
-    llm_metrics_request(inst->metrics, q->n_input_tokens, q->n_output_tokens);
+    nrd_llm_metrics_request(inst->metrics, q->n_input_tokens, q->n_output_tokens);
     nrd_tb_log_error(TRITONBACKEND_ModelInstanceReportStatistics(inst->triton, q->triton, ok,
                                                                  q->exec_start_ns, q->compute_start_ns,
                                                                  now, now),
@@ -363,22 +363,23 @@ static void observe_times(llm_instance *inst, llm_row *row, const nrd_exec_respo
     if (row->streaming) {
         uint64_t now = nrd_now_ns();
         if (row->last_ns == 0) {
-            llm_metrics_first_token(inst->metrics, (double)(now - row->request->exec_start_ns) / 1e6);
+            nrd_llm_metrics_first_token(inst->metrics, (double)(now - row->request->exec_start_ns) / 1e6);
         }
         for (int64_t i = 0; row->last_ns > 0 && i < n_new; i++) {
-            llm_metrics_next_token(inst->metrics, (double)(now - row->last_ns) / 1e6 / (double)n_new);
+            nrd_llm_metrics_next_token(inst->metrics, (double)(now - row->last_ns) / 1e6 / (double)n_new);
         }
         row->last_ns = now;
     } else if (r->is_final && p->first_token_ns > p->arrival_ns) {
-        llm_metrics_first_token(inst->metrics, (double)(p->first_token_ns - p->arrival_ns) / 1e6);
+        nrd_llm_metrics_first_token(inst->metrics,
+                                    (double)(p->first_token_ns - p->arrival_ns) / 1e6);
         if (n_new > 1 && p->last_token_ns > p->first_token_ns) {
-            llm_metrics_next_token(inst->metrics, (double)(p->last_token_ns - p->first_token_ns) / 1e6 /
+            nrd_llm_metrics_next_token(inst->metrics, (double)(p->last_token_ns - p->first_token_ns) / 1e6 /
                                                       (double)(n_new - 1));
         }
     }
 }
 
-void llm_respond(llm_instance *inst, nrd_exec_response *r)
+void nrd_llm_respond(llm_instance *inst, nrd_exec_response *r)
 {
     llm_row *row = (llm_row *)(uintptr_t)r->client_id;
     llm_request *q = row->request;
@@ -403,7 +404,7 @@ void llm_respond(llm_instance *inst, nrd_exec_response *r)
     nrd_exec_response_free(r);
 }
 
-void llm_respond_error(llm_instance *inst, llm_row *row, TRITONSERVER_Error *err)
+void nrd_llm_respond_error(llm_instance *inst, llm_row *row, TRITONSERVER_Error *err)
 {
     TRITONBACKEND_Response *t = NULL;
     nrd_tb_log_error(TRITONBACKEND_ResponseNewFromFactory(&t, row->request->factory),

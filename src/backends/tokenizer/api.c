@@ -130,7 +130,8 @@ static bool run_one(const tok_model *m, TRITONBACKEND_Request *request, uint64_t
         err = TRITONBACKEND_ResponseNew(&response, request);
     }
     if (!err) {
-        err = m->is_pre ? tok_pre(m, request, &in, response) : tok_post(m, request, &in, response);
+        err = m->is_pre ? nrd_preprocess(m, request, &in, response)
+                        : nrd_postprocess(m, request, &in, response);
     }
     *compute_end = nrd_now_ns();
     bool ok = !err;

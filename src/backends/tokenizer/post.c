@@ -52,8 +52,8 @@ static void decode_piece(const tok_model *m, const nrd_tb_tensor *stream, const 
     nrd_detok_free(d);
 }
 
-TRITONSERVER_Error *tok_post(const tok_model *m, TRITONBACKEND_Request *request,
-                             const nrd_tb_inputs *in, TRITONBACKEND_Response *response)
+TRITONSERVER_Error *nrd_postprocess(const tok_model *m, TRITONBACKEND_Request *request,
+                                    const nrd_tb_inputs *in, TRITONBACKEND_Response *response)
 {
     const nrd_tb_tensor *tokens = nrd_tb_find(in, "TOKENS_BATCH");
     const nrd_tb_tensor *lengths = nrd_tb_find(in, "SEQUENCE_LENGTH");

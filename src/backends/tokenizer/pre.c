@@ -284,8 +284,8 @@ static TRITONSERVER_Error *put_decoder(const tok_model *m, TRITONBACKEND_Request
         }                                                                                          \
     } while (0)
 
-TRITONSERVER_Error *tok_pre(const tok_model *m, TRITONBACKEND_Request *request,
-                            const nrd_tb_inputs *in, TRITONBACKEND_Response *response)
+TRITONSERVER_Error *nrd_preprocess(const tok_model *m, TRITONBACKEND_Request *request,
+                                   const nrd_tb_inputs *in, TRITONBACKEND_Response *response)
 {
     const nrd_tb_tensor *query = nrd_tb_find(in, "QUERY");
     const nrd_tb_tensor *output_len = nrd_tb_find(in, "REQUEST_OUTPUT_LEN");

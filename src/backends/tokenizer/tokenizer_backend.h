@@ -23,9 +23,9 @@ typedef struct tok_model {
 } tok_model;
 
 /* Both fill the response of one request. */
-TRITONSERVER_Error *tok_pre(const tok_model *m, TRITONBACKEND_Request *request,
-                            const nrd_tb_inputs *in, TRITONBACKEND_Response *response);
-TRITONSERVER_Error *tok_post(const tok_model *m, TRITONBACKEND_Request *request,
-                             const nrd_tb_inputs *in, TRITONBACKEND_Response *response);
+TRITONSERVER_Error *nrd_preprocess(const tok_model *m, TRITONBACKEND_Request *request,
+                                   const nrd_tb_inputs *in, TRITONBACKEND_Response *response);
+TRITONSERVER_Error *nrd_postprocess(const tok_model *m, TRITONBACKEND_Request *request,
+                                    const nrd_tb_inputs *in, TRITONBACKEND_Response *response);
 
 #endif

@@ -9,9 +9,9 @@
 static nrd_error *watched_guide_new(nrd_guide **out, const nrd_guide_vocab *v, const char *type,
                                     const char *text);
 #define nrd_guide_new watched_guide_new
-#define guides_new t_guides_new
-#define guides_free t_guides_free
-#define guides_get t_guides_get
+#define nrd_guides_new t_guides_new
+#define nrd_guides_free t_guides_free
+#define nrd_guides_get t_guides_get
 #include "executor/guides.c"
 #undef nrd_guide_new
 
@@ -108,7 +108,7 @@ typedef struct job {
 static void *get_guide(void *arg)
 {
     job *j = arg;
-    nrd_error *err = guides_get(j->table, "regex", j->text, &j->guide);
+    nrd_error *err = nrd_guides_get(j->table, "regex", j->text, &j->guide);
     if (err) {
         j->error = nrd_xstrdup(nrd_error_message(err));
         nrd_error_free(err);
@@ -135,10 +135,10 @@ static void test_a_slow_guide_holds_up_nobody_else(void **state)
     job slow[2];
     (void)state;
     reset();
-    guides *table = guides_new(dir);
+    guides *table = nrd_guides_new(dir);
     start(&slow[0], table, SLOW);
     wait_for_compile();
-    assert_null(guides_get(table, "regex", "fast", &fast));
+    assert_null(nrd_guides_get(table, "regex", "fast", &fast));
     start(&slow[1], table, SLOW);
     let_go_on();
     for (int i = 0; i < 2; i++) {
@@ -150,7 +150,7 @@ static void test_a_slow_guide_holds_up_nobody_else(void **state)
     nrd_guide_unref(fast);
     nrd_guide_unref(slow[0].guide);
     nrd_guide_unref(slow[1].guide);
-    guides_free(table);
+    nrd_guides_free(table);
 }
 
 static void test_a_wrong_guide_fails_for_all_who_wait_and_is_tried_again(void **state)
@@ -159,7 +159,7 @@ static void test_a_wrong_guide_fails_for_all_who_wait_and_is_tried_again(void **
     nrd_guide *g;
     (void)state;
     reset();
-    guides *table = guides_new(dir);
+    guides *table = nrd_guides_new(dir);
     for (int i = 0; i < 3; i++) {
         start(&slow[i], table, SLOW "(");
     }
@@ -172,11 +172,11 @@ static void test_a_wrong_guide_fails_for_all_who_wait_and_is_tried_again(void **
         free(slow[i].error);
     }
     int before = watch.n_slow;
-    nrd_error *err = guides_get(table, "regex", SLOW "(", &g);
+    nrd_error *err = nrd_guides_get(table, "regex", SLOW "(", &g);
     assert_non_null(err);
     nrd_error_free(err);
     assert_int_equal(watch.n_slow, before + 1);
-    guides_free(table);
+    nrd_guides_free(table);
 }
 
 static void test_the_longest_unused_guide_makes_room(void **state)
@@ -185,19 +185,19 @@ static void test_the_longest_unused_guide_makes_room(void **state)
     char text[16];
     (void)state;
     reset();
-    guides *table = guides_new(dir);
-    assert_null(guides_get(table, "regex", "kept", &first));
+    guides *table = nrd_guides_new(dir);
+    assert_null(nrd_guides_get(table, "regex", "kept", &first));
     for (int i = 0; i < 2 * KEPT; i++) {
         snprintf(text, sizeof text, "a%d", i);
-        assert_null(guides_get(table, "regex", text, &g));
+        assert_null(nrd_guides_get(table, "regex", text, &g));
         nrd_guide_unref(g);
-        assert_null(guides_get(table, "regex", "kept", &again));
+        assert_null(nrd_guides_get(table, "regex", "kept", &again));
         assert_ptr_equal(again, first);
         nrd_guide_unref(again);
     }
     assert_int_equal(table->n_entries, KEPT);
     nrd_guide_unref(first);
-    guides_free(table);
+    nrd_guides_free(table);
 }
 
 int main(void)
