@@ -36,7 +36,7 @@ typedef struct block_head { /* 256 bytes in front of every allocation */
 typedef struct nrd_cpu {
     nrd_device dev;
     const nrd_cpu_kernels *k;
-    nrd_pool *threads;
+    nrd_threads *threads;
     pthread_mutex_t lock;
     memory_pool pools[MAX_POOLS]; /* guarded by lock */
     int n_pools;                  /* guarded by lock */
@@ -159,7 +159,7 @@ static void cpu_get_info(nrd_device *dev, nrd_device_info *info)
     FILE *f = fopen("/proc/meminfo", "re");
     char line[128];
 
-    full.n_threads = nrd_pool_size(cpu->threads);
+    full.n_threads = nrd_threads_size(cpu->threads);
     snprintf(full.name, sizeof full.name, "cpu: %s, %d thread%s", cpu->k->name, full.n_threads,
              full.n_threads == 1 ? "" : "s");
     full.host_is_device = true;
@@ -190,7 +190,7 @@ static nrd_error *cpu_stream_new(nrd_device *dev, nrd_stream **out)
     NRD_NEW_GOTO(s, 1, err, fail);
     s->dev = cpu_of(dev);
     NRD_NEW_GOTO(s->list, MAX_COMMANDS, err, fail);
-    NRD_NEW_GOTO(s->scratch, nrd_pool_size(s->dev->threads), err, fail);
+    NRD_NEW_GOTO(s->scratch, nrd_threads_size(s->dev->threads), err, fail);
     NRD_NEW_GOTO(s->arena, ARENA_BYTES, err, fail);
     *out = s;
     return NULL;
@@ -209,7 +209,7 @@ static void cpu_stream_free(nrd_stream *s)
     if (!s) {
         return;
     }
-    for (int i = 0; i < nrd_pool_size(s->dev->threads); i++) {
+    for (int i = 0; i < nrd_threads_size(s->dev->threads); i++) {
         cpu_free(&s->dev->dev, NRD_MEM_DEVICE, s->scratch[i]);
     }
     free(s->scratch);
@@ -236,7 +236,7 @@ static nrd_error *grow(nrd_stream *s, size_t scratch_bytes, size_t shared_bytes)
 {
     if (scratch_bytes > s->scratch_bytes) {
         s->scratch_bytes = 0;
-        for (int i = 0; i < nrd_pool_size(s->dev->threads); i++) {
+        for (int i = 0; i < nrd_threads_size(s->dev->threads); i++) {
             NRD_TRY(regrow(s->dev, &s->scratch[i], scratch_bytes));
         }
         s->scratch_bytes = scratch_bytes;
@@ -249,7 +249,7 @@ static nrd_error *grow(nrd_stream *s, size_t scratch_bytes, size_t shared_bytes)
     return NULL;
 }
 
-static void walk(void *user, nrd_pool_thread *self)
+static void walk(void *user, nrd_thread *self)
 {
     nrd_stream *s = user;
     nrd_cpu_run r = {s->dev->k, self->id, s->scratch[self->id], s->shared, NULL};
@@ -263,9 +263,9 @@ static void walk(void *user, nrd_pool_thread *self)
             }
             while ((task = atomic_fetch_add_explicit(&c->next[p], 1, memory_order_relaxed)) < c->n_tasks[p]) {
                 c->op->run(&r, c, p, task);
-                nrd_pool_finish(self, &c->done[p], (uint32_t)c->n_tasks[p]);
+                nrd_threads_finish(self, &c->done[p], (uint32_t)c->n_tasks[p]);
             }
-            nrd_pool_wait(self, &c->done[p], (uint32_t)c->n_tasks[p]);
+            nrd_threads_wait(self, &c->done[p], (uint32_t)c->n_tasks[p]);
         }
     }
 }
@@ -273,7 +273,7 @@ static void walk(void *user, nrd_pool_thread *self)
 static nrd_error *cpu_stream_sync(nrd_stream *s)
 {
     if (s->n > 0) {
-        nrd_pool_run(s->dev->threads, walk, s);
+        nrd_threads_run(s->dev->threads, walk, s);
     }
     s->done += (uint64_t)s->n;
     s->n = 0;
@@ -343,7 +343,7 @@ static nrd_error *commit(nrd_stream *s, nrd_cpu_cmd *c)
         c->u.field = *a;                                                                    \
         NRD_TRY(nrd_##field##_check(&c->u.field));                                                 \
         view_line;                                                                                 \
-        NRD_TRY(nrd_##field##_cpu(c, nrd_pool_size(s->dev->threads)));                             \
+        NRD_TRY(nrd_##field##_cpu(c, nrd_threads_size(s->dev->threads)));                          \
         return commit(s, c);                                                                       \
     }
 #define TAKE_VIEW(field)                                                                           \
@@ -369,7 +369,7 @@ static nrd_error *cpu_linear_sample(nrd_stream *s, const nrd_linear_args *l, con
     c->u.linear_sample.linear = *l;
     c->u.linear_sample.sample = *a;
     NRD_TRY(nrd_linear_sample_check(&c->u.linear_sample.linear, &c->u.linear_sample.sample));
-    NRD_TRY(nrd_linear_sample_cpu(c, nrd_pool_size(s->dev->threads), &fits));
+    NRD_TRY(nrd_linear_sample_cpu(c, nrd_threads_size(s->dev->threads), &fits));
     if (fits) {
         return commit(s, c);
     }
@@ -384,7 +384,7 @@ static nrd_error *cpu_attention(nrd_stream *s, const nrd_attention_args *args)
     nrd_cpu_cmd *c;
 
     NRD_TRY(nrd_attention_check(&a));
-    bool shares = nrd_attention_cpu_shares(&a, nrd_pool_size(s->dev->threads));
+    bool shares = nrd_attention_cpu_shares(&a, nrd_threads_size(s->dev->threads));
     if (s->n == MAX_COMMANDS) { /* here, so that new_command does not empty the list */
         NRD_TRY(cpu_stream_sync(s));
     }
@@ -399,7 +399,7 @@ static nrd_error *cpu_attention(nrd_stream *s, const nrd_attention_args *args)
     c->view = *a.batch;
     c->u.attention.batch = &c->view;
     c->prefix = shares && s->prefix.n_groups > 0 ? &s->prefix : NULL;
-    NRD_TRY(nrd_attention_cpu(c, nrd_pool_size(s->dev->threads)));
+    NRD_TRY(nrd_attention_cpu(c, nrd_threads_size(s->dev->threads)));
     return commit(s, c);
 }
 
@@ -483,7 +483,7 @@ static nrd_error *cpu_copy_blocks(nrd_stream *s, const nrd_copy_blocks_args *a)
         c->u.copy_blocks.dst = arena_copy(s, args.dst, layers);
         c->u.copy_blocks.pairs = arena_copy(s, args.pairs, pairs);
     }
-    NRD_TRY(nrd_copy_blocks_cpu(c, nrd_pool_size(s->dev->threads)));
+    NRD_TRY(nrd_copy_blocks_cpu(c, nrd_threads_size(s->dev->threads)));
     return commit(s, c);
 }
 
@@ -511,7 +511,7 @@ typedef struct pack_job {
     _Atomic int64_t next;
 } pack_job;
 
-static void pack_worker(void *user, nrd_pool_thread *self)
+static void pack_worker(void *user, nrd_thread *self)
 {
     pack_job *j = user;
     size_t bytes = nrd_tile16_bytes(j->src->dtype, j->src->cols);
@@ -536,7 +536,7 @@ static nrd_error *cpu_weight_pack(nrd_device *dev, const nrd_weight *src, uint32
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "cpu: no packing from layout %u to %u", src->layout, layout);
     }
     pack_job j = {src, dst, 0};
-    nrd_pool_run(cpu_of(dev)->threads, pack_worker, &j);
+    nrd_threads_run(cpu_of(dev)->threads, pack_worker, &j);
     return NULL;
 }
 
@@ -618,7 +618,7 @@ static void cpu_close(nrd_device *dev)
 {
     nrd_cpu *cpu = cpu_of(dev);
 
-    nrd_pool_free(cpu->threads);
+    nrd_threads_free(cpu->threads);
     pthread_mutex_destroy(&cpu->lock);
     free(cpu);
 }
@@ -671,7 +671,7 @@ nrd_error *nrd_cpu_open(nrd_device **out, const nrd_device_config *config)
     NRD_NEW_GOTO(cpu, 1, err, fail);
     cpu->dev.ops = &ops;
     NRD_TRY_GOTO(nrd_cpu_kernels_choose(&cpu->k, config->isa), err, fail);
-    NRD_TRY_GOTO(nrd_pool_new(&cpu->threads, config->n_threads ? config->n_threads : nrd_pool_default_threads()),
+    NRD_TRY_GOTO(nrd_threads_new(&cpu->threads, config->n_threads ? config->n_threads : nrd_threads_default()),
                  err, fail);
     pthread_mutex_init(&cpu->lock, NULL);
     *out = &cpu->dev;

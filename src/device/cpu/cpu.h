@@ -87,7 +87,7 @@ nrd_error *nrd_counts_cpu(nrd_cpu_cmd *c, int n_threads) NRD_MUST_USE;
 nrd_error *nrd_copy_blocks_cpu(nrd_cpu_cmd *c, int n_threads) NRD_MUST_USE;
 
 /* nrd_device_ops.limits */
-nrd_error *nrd_cpu_limits(const nrd_cpu_kernels *k, nrd_pool *pool, nrd_device_limits *out)
+nrd_error *nrd_cpu_limits(const nrd_cpu_kernels *k, nrd_threads *pool, nrd_device_limits *out)
     NRD_MUST_USE;
 
 #endif

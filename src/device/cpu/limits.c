@@ -21,7 +21,7 @@ typedef struct limits {
     volatile float sink;
 } limits;
 
-static void read_piece(void *user, nrd_pool_thread *self)
+static void read_piece(void *user, nrd_thread *self)
 {
     limits *l = user;
     int64_t n = PIECE_BYTES / (int64_t)sizeof(float) / self->n;
@@ -32,7 +32,7 @@ static void read_piece(void *user, nrd_pool_thread *self)
     }
 }
 
-static void dots(void *user, nrd_pool_thread *self)
+static void dots(void *user, nrd_thread *self)
 {
     limits *l = user;
     int64_t sum = l->k->peak_dot(ROUNDS);
@@ -41,7 +41,7 @@ static void dots(void *user, nrd_pool_thread *self)
     }
 }
 
-static void fmas(void *user, nrd_pool_thread *self)
+static void fmas(void *user, nrd_thread *self)
 {
     limits *l = user;
     float sum = l->k->peak_fma(ROUNDS);
@@ -50,7 +50,7 @@ static void fmas(void *user, nrd_pool_thread *self)
     }
 }
 
-static void bf16(void *user, nrd_pool_thread *self)
+static void bf16(void *user, nrd_thread *self)
 {
     limits *l = user;
     float sum = l->k->peak_bf16(ROUNDS);
@@ -59,24 +59,24 @@ static void bf16(void *user, nrd_pool_thread *self)
     }
 }
 
-static double best_seconds(limits *l, nrd_pool *pool, int runs, nrd_pool_fn fn)
+static double best_seconds(limits *l, nrd_threads *pool, int runs, nrd_threads_fn fn)
 {
     double best = 0;
     for (int i = 0; i < runs; i++) {
         l->piece = i % N_PIECES;
         uint64_t start = nrd_now_ns();
-        nrd_pool_run(pool, fn, l);
+        nrd_threads_run(pool, fn, l);
         double s = (double)(nrd_now_ns() - start) / 1e9;
         best = i == 0 || s < best ? s : best;
     }
     return best;
 }
 
-nrd_error *nrd_cpu_limits(const nrd_cpu_kernels *k, nrd_pool *pool, nrd_device_limits *out)
+nrd_error *nrd_cpu_limits(const nrd_cpu_kernels *k, nrd_threads *pool, nrd_device_limits *out)
 {
     float *memory = mmap(NULL, READ_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     limits l = {.k = k, .memory = memory};
-    int n = nrd_pool_size(pool);
+    int n = nrd_threads_size(pool);
 
     if (memory == MAP_FAILED) {
         return nrd_error_no_memory();

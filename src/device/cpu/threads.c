@@ -14,11 +14,11 @@
 /* Life of a run: the caller writes fn and user, raises `generation`, works as thread 0. Everybody
  * ends in one last barrier, so when the caller leaves it the workers touch nothing of this run.
  * `arrived` only grows: a barrier is passed when it has reached the thread's next multiple of n. */
-struct nrd_pool {
+struct nrd_threads {
     int n, spins;
     pthread_t *workers;
     pthread_mutex_t run_lock; /* one run at a time */
-    nrd_pool_fn fn;           /* guarded by the order of generation */
+    nrd_threads_fn fn;           /* guarded by the order of generation */
     void *user;
     uint32_t start;           /* value of `arrived` when the run began */
     _Atomic uint32_t stop;
@@ -28,7 +28,7 @@ struct nrd_pool {
 };
 
 typedef struct worker_start {
-    nrd_pool *pool;
+    nrd_threads *pool;
     int id, cpu;
 } worker_start;
 
@@ -54,7 +54,7 @@ static inline void pause_cpu(void)
 }
 
 /* Waits until *at differs from `old` (until_target: until it has reached `old`). */
-static uint32_t wait_for(nrd_pool *p, _Atomic uint32_t *at, uint32_t old, int until_target)
+static uint32_t wait_for(nrd_threads *p, _Atomic uint32_t *at, uint32_t old, int until_target)
 {
     uint32_t v;
 
@@ -76,9 +76,9 @@ static uint32_t wait_for(nrd_pool *p, _Atomic uint32_t *at, uint32_t old, int un
     }
 }
 
-void nrd_pool_barrier(nrd_pool_thread *self)
+void nrd_threads_barrier(nrd_thread *self)
 {
-    nrd_pool *p = self->pool;
+    nrd_threads *p = self->pool;
 
     if (p->n == 1) {
         return;
@@ -93,14 +93,14 @@ void nrd_pool_barrier(nrd_pool_thread *self)
     wait_for(p, &p->arrived, self->target, 1);
 }
 
-void nrd_pool_finish(nrd_pool_thread *self, _Atomic uint32_t *count, uint32_t target)
+void nrd_threads_finish(nrd_thread *self, _Atomic uint32_t *count, uint32_t target)
 {
     if (atomic_fetch_add(count, 1) + 1 == target && atomic_load(&self->pool->sleepers)) {
         futex_wake_all(count);
     }
 }
 
-void nrd_pool_wait(nrd_pool_thread *self, _Atomic uint32_t *count, uint32_t target)
+void nrd_threads_wait(nrd_thread *self, _Atomic uint32_t *count, uint32_t target)
 {
     wait_for(self->pool, count, target, 1);
 }
@@ -108,7 +108,7 @@ void nrd_pool_wait(nrd_pool_thread *self, _Atomic uint32_t *count, uint32_t targ
 static void *worker(void *arg)
 {
     worker_start w = *(worker_start *)arg;
-    nrd_pool *p = w.pool;
+    nrd_threads *p = w.pool;
     char name[16];
     uint32_t seen = 0;
 
@@ -126,29 +126,29 @@ static void *worker(void *arg)
         if (atomic_load(&p->stop)) {
             return NULL;
         }
-        nrd_pool_thread self = {p, w.id, p->n, p->start};
+        nrd_thread self = {p, w.id, p->n, p->start};
         p->fn(p->user, &self);
-        nrd_pool_barrier(&self);
+        nrd_threads_barrier(&self);
     }
 }
 
-void nrd_pool_run(nrd_pool *p, nrd_pool_fn fn, void *user)
+void nrd_threads_run(nrd_threads *p, nrd_threads_fn fn, void *user)
 {
     pthread_mutex_lock(&p->run_lock);
     p->fn = fn;
     p->user = user;
     p->start = atomic_load(&p->arrived);
-    nrd_pool_thread self = {p, 0, p->n, p->start};
+    nrd_thread self = {p, 0, p->n, p->start};
     atomic_fetch_add(&p->generation, 1);
     if (atomic_load(&p->sleepers)) {
         futex_wake_all(&p->generation);
     }
     fn(user, &self);
-    nrd_pool_barrier(&self);
+    nrd_threads_barrier(&self);
     pthread_mutex_unlock(&p->run_lock);
 }
 
-int nrd_pool_size(const nrd_pool *p)
+int nrd_threads_size(const nrd_threads *p)
 {
     return p->n;
 }
@@ -214,7 +214,8 @@ static void spread(const char *topology, int *cpus, int n)
     memcpy(cpus, sorted, (size_t)n * sizeof *cpus);
 }
 
-int nrd_pool_order_cpus(const char *topology, const cpu_set_t *set, int out[CPU_SETSIZE], int *out_n_cores)
+int nrd_threads_order_cpus(const char *topology, const cpu_set_t *set, int out[CPU_SETSIZE],
+                           int *out_n_cores)
 {
     cpu_set_t seen, later;
     int n = 0;
@@ -246,13 +247,13 @@ int nrd_pool_order_cpus(const char *topology, const cpu_set_t *set, int out[CPU_
 
 static const char topology[] = NRD_NUMA_CPUS;
 
-int nrd_pool_default_threads(void)
+int nrd_threads_default(void)
 {
     cpu_set_t set;
     int cpus[CPU_SETSIZE], n = 1;
 
     if (sched_getaffinity(0, sizeof set, &set) == 0) {
-        (void)nrd_pool_order_cpus(topology, &set, cpus, &n);
+        (void)nrd_threads_order_cpus(topology, &set, cpus, &n);
     }
     int quota = quota_of("/sys/fs/cgroup/cpu.max", NULL);
     if (quota == 0) {
@@ -261,14 +262,14 @@ int nrd_pool_default_threads(void)
     return quota > 0 && quota < n ? quota : n > 0 ? n : 1;
 }
 
-nrd_error *nrd_pool_new(nrd_pool **out, int n_threads)
+nrd_error *nrd_threads_new(nrd_threads **out, int n_threads)
 {
     nrd_error *err = NULL;
     cpu_set_t set;
     int started = 0, n_cpus = 0, n_cores = 0, cpus[CPU_SETSIZE];
 
     *out = NULL;
-    nrd_pool *p = nrd_aligned_zalloc(64, sizeof *p);
+    nrd_threads *p = nrd_aligned_zalloc(64, sizeof *p);
     if (!p) {
         return nrd_error_no_memory();
     }
@@ -276,7 +277,7 @@ nrd_error *nrd_pool_new(nrd_pool **out, int n_threads)
     pthread_mutex_init(&p->run_lock, NULL);
     NRD_NEW_GOTO(p->workers, n_threads, err, fail);
     if (sched_getaffinity(0, sizeof set, &set) == 0) {
-        n_cpus = nrd_pool_order_cpus(topology, &set, cpus, &n_cores);
+        n_cpus = nrd_threads_order_cpus(topology, &set, cpus, &n_cores);
     }
     p->spins = n_threads <= n_cpus ? SPINS : 0; /* with fewer processors a spinner blocks a worker */
     for (int i = 1; i < n_threads; i++) {
@@ -297,11 +298,11 @@ nrd_error *nrd_pool_new(nrd_pool **out, int n_threads)
 
 fail:
     p->n = started + 1;
-    nrd_pool_free(p);
+    nrd_threads_free(p);
     return err;
 }
 
-void nrd_pool_free(nrd_pool *p)
+void nrd_threads_free(nrd_threads *p)
 {
     if (!p) {
         return;

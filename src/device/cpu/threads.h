@@ -4,8 +4,8 @@
  *           spinning for some tens of microseconds, then asleep on a futex: an idle pool costs
  *           nothing. Workers are pinned, one to a processor of the process's affinity mask, each to
  *           a core of its own as long as there are any, spread over the memory nodes.
- * Owner     Any thread may call nrd_pool_run; calls are served one after another.
- * Errors    nrd_pool_new: UNAVAILABLE if the system gives no threads.
+ * Owner     Any thread may call nrd_threads_run; calls are served one after another.
+ * Errors    nrd_threads_new: UNAVAILABLE if the system gives no threads.
  */
 #ifndef NRD_DEVICE_CPU_THREADS_H
 #define NRD_DEVICE_CPU_THREADS_H
@@ -15,31 +15,32 @@
 #include <sched.h>
 #include <stdint.h>
 
-typedef struct nrd_pool nrd_pool;
+typedef struct nrd_threads nrd_threads;
 
-typedef struct nrd_pool_thread {
-    nrd_pool *pool;
+typedef struct nrd_thread {
+    nrd_threads *pool;
     int id, n;
     uint32_t target; /* of the next barrier */
-} nrd_pool_thread;
+} nrd_thread;
 
-typedef void (*nrd_pool_fn)(void *user, nrd_pool_thread *self);
+typedef void (*nrd_threads_fn)(void *user, nrd_thread *self);
 
 /* The processors of `set`, the first one of every core before the others, which share a core's
  * arithmetic with it; both kinds from each memory node in turn. Gives how many there are; *out_n_cores
  * how many cores. `topology` is the system's folder of processors; a processor that it says nothing
  * about is a core of node 0. */
-int nrd_pool_order_cpus(const char *topology, const cpu_set_t *set, int out[CPU_SETSIZE], int *out_n_cores);
-int nrd_pool_default_threads(void); /* cores in the affinity mask, cgroup quota */
-nrd_error *nrd_pool_new(nrd_pool **out, int n_threads) NRD_MUST_USE;
-void nrd_pool_free(nrd_pool *p);
-int nrd_pool_size(const nrd_pool *p);
-void nrd_pool_run(nrd_pool *p, nrd_pool_fn fn, void *user);
-void nrd_pool_barrier(nrd_pool_thread *self); /* every thread of the run must come */
+int nrd_threads_order_cpus(const char *topology, const cpu_set_t *set, int out[CPU_SETSIZE],
+                           int *out_n_cores);
+int nrd_threads_default(void); /* cores in the affinity mask, cgroup quota */
+nrd_error *nrd_threads_new(nrd_threads **out, int n_threads) NRD_MUST_USE;
+void nrd_threads_free(nrd_threads *p);
+int nrd_threads_size(const nrd_threads *p);
+void nrd_threads_run(nrd_threads *p, nrd_threads_fn fn, void *user);
+void nrd_threads_barrier(nrd_thread *self); /* every thread of the run must come */
 
 /* Work counted instead of threads: `finish` adds one to a counter that began at 0, `wait` returns
  * when it has reached the target. A thread that the system runs late holds up nobody. */
-void nrd_pool_finish(nrd_pool_thread *self, _Atomic uint32_t *count, uint32_t target);
-void nrd_pool_wait(nrd_pool_thread *self, _Atomic uint32_t *count, uint32_t target);
+void nrd_threads_finish(nrd_thread *self, _Atomic uint32_t *count, uint32_t target);
+void nrd_threads_wait(nrd_thread *self, _Atomic uint32_t *count, uint32_t target);
 
 #endif

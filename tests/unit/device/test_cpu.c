@@ -179,16 +179,16 @@ typedef struct barrier_check {
     _Atomic int wrong;
 } barrier_check;
 
-static void barrier_worker(void *user, nrd_pool_thread *self)
+static void barrier_worker(void *user, nrd_thread *self)
 {
     barrier_check *b = user;
     for (int i = 1; i <= 50; i++) {
         atomic_fetch_add(&b->count, 1);
-        nrd_pool_barrier(self);
+        nrd_threads_barrier(self);
         if (atomic_load(&b->count) != i * self->n) {
             atomic_fetch_add(&b->wrong, 1);
         }
-        nrd_pool_barrier(self);
+        nrd_threads_barrier(self);
     }
 }
 
@@ -253,7 +253,7 @@ static void test_threads_take_whole_cores_first_and_every_node_in_turn(void **st
             CPU_SET((size_t)i, &set);
         }
     }
-    assert_int_equal(nrd_pool_order_cpus(dir, &set, cpus, &n_cores), 7);
+    assert_int_equal(nrd_threads_order_cpus(dir, &set, cpus, &n_cores), 7);
     assert_int_equal(n_cores, 5);
     assert_memory_equal(cpus, want, sizeof want);
     assert_int_equal(nrd_numa_nodes(dir, &set), 3);
@@ -277,15 +277,15 @@ static void test_a_barrier_lets_nobody_through_early(void **state)
 {
     (void)state;
     for (int n = 1; n <= 5; n++) {
-        nrd_pool *p;
-        ok(nrd_pool_new(&p, n));
+        nrd_threads *p;
+        ok(nrd_threads_new(&p, n));
         for (int run = 0; run < 20; run++) {
             barrier_check b = {0};
-            nrd_pool_run(p, barrier_worker, &b);
+            nrd_threads_run(p, barrier_worker, &b);
             assert_int_equal(atomic_load(&b.wrong), 0);
             assert_int_equal(atomic_load(&b.count), 50 * n);
         }
-        nrd_pool_free(p);
+        nrd_threads_free(p);
     }
 }
 
