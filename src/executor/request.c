@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/hash.h"
+#include "base/limits.h"
 #include "base/mem.h"
 #include "engine/decode/beam.h"
 #include "engine/decode/decode.h"
@@ -14,7 +15,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { MAX_PHRASES = 1024, MAX_PHRASE_IDS = 65536, MAX_RETURN_SEQUENCES = 1024, MAX_RANGES = 4096 };
+enum { MAX_PHRASES = 1024, MAX_PHRASE_IDS = 65536, MAX_RANGES = 4096 };
 
 void nrd_exec_request_init(nrd_exec_request *r)
 {
@@ -122,7 +123,7 @@ static nrd_error *check_sampling(const nrd_exec *x, const nrd_exec_request *in)
         return nrd_errorf(NRD_ERR_INVALID_ARG, "beam_width (%d) exceeds max_beam_width (%d)",
                           s->beam_width, x->lim.max_beam_width);
     }
-    if (s->num_return_sequences < 1 || s->num_return_sequences > MAX_RETURN_SEQUENCES) {
+    if (s->num_return_sequences < 1 || s->num_return_sequences > NRD_LIMIT_RETURN_SEQUENCES) {
         return out_of_range("num_return_sequences", s->num_return_sequences, "in [1, 1024]");
     }
     if (s->beam_width > 1 && s->num_return_sequences > s->beam_width) {

@@ -2,6 +2,7 @@
 #include "backends/tensorrtllm/llm.h"
 
 #include "base/clock.h"
+#include "base/limits.h"
 #include "base/log.h"
 #include "base/str.h"
 #include "nereid/server.h"
@@ -11,7 +12,7 @@
 #pragma weak nrd_backend_model_failed /* in this server only */
 #pragma weak nrd_backend_ignore_input
 
-enum { MAX_RESPONSES = 64, MAX_ITERATIONS = 32, MAX_ROWS = 4096 };
+enum { MAX_RESPONSES = 64, MAX_ITERATIONS = 32 };
 
 static TRITONSERVER_Error *exec_error(nrd_error *err)
 {
@@ -183,8 +184,21 @@ static TRITONSERVER_Error *read_parameters(TRITONBACKEND_Request *request, nrd_e
     return NULL;
 }
 
-static void row_init(llm_row *row, const llm_instance *inst, const nrd_exec_request *e)
+/* *n_sequences counts those of the request's rows so far: all of them stay in memory until the last row
+ * is answered. A number that the executor refuses is left to it. */
+static TRITONSERVER_Error *row_init(llm_row *row, const llm_instance *inst, const nrd_exec_request *e,
+                                    int32_t *n_sequences)
 {
+    const int32_t n = e->sampling.num_return_sequences;
+
+    row->n_sequences = n > 0 && n <= NRD_LIMIT_RETURN_SEQUENCES ? n : 1;
+    *n_sequences += row->n_sequences;
+    if (*n_sequences > NRD_LIMIT_REQUEST_SEQUENCES) {
+        return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG,
+                             "num_return_sequences: the rows up to this one ask for %d sequences, "
+                             "a request may have %d",
+                             *n_sequences, NRD_LIMIT_REQUEST_SEQUENCES);
+    }
     row->streaming = e->streaming && !e->pooling;
     row->exclude_input = e->exclude_input_in_output || e->pooling;
     row->return_log_probs = e->return_log_probs;
@@ -194,11 +208,14 @@ static void row_init(llm_row *row, const llm_instance *inst, const nrd_exec_requ
     row->n_input_ids = e->n_input_ids;
     row->n_top = e->n_top_logprobs;
     row->n_beams = e->sampling.beam_width;
-    row->n_sequences = e->sampling.num_return_sequences > 0 ? e->sampling.num_return_sequences : 1;
     if (e->streaming && e->sampling.beam_width <= 1 && inst->model->has_stream_state &&
         (row->request->wants & LLM_OUT_STREAM_STATE)) {
-        row->tails = nrd_xcalloc((size_t)row->n_sequences, sizeof *row->tails);
+        row->tails = calloc((size_t)row->n_sequences, sizeof *row->tails);
+        if (!row->tails) {
+            return nrd_tb_error(nrd_error_no_memory());
+        }
     }
+    return NULL;
 }
 
 /* Hands one row over. The lock is held over enqueue so that the row's answer cannot come before its
@@ -251,9 +268,9 @@ static TRITONSERVER_Error *count_rows(const llm_instance *inst, const nrd_tb_inp
         }
         *out_rows = b;
     }
-    if (*out_rows < 1 || *out_rows > MAX_ROWS) {
+    if (*out_rows < 1 || *out_rows > NRD_LIMIT_REQUEST_ROWS) {
         return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG,
-                             "the batch is %lld, expected 1 to %d", (long long)*out_rows, MAX_ROWS);
+                             "the batch is %lld, expected 1 to %d", (long long)*out_rows, NRD_LIMIT_REQUEST_ROWS);
     }
     if (*out_rows > 1 && !inst->model->config.decoupled) {
         return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG,
@@ -279,6 +296,7 @@ static void run_request(llm_instance *inst, TRITONBACKEND_Request *request)
     llm_request *q = nrd_xcalloc(1, sizeof *q);
     const char *id = "";
     int64_t n_rows = 0, stop = 0;
+    int32_t n_sequences = 0;
 
     q->instance = inst;
     q->triton = request;
@@ -337,7 +355,9 @@ static void run_request(llm_instance *inst, TRITONBACKEND_Request *request)
             err = read_parameters(request, &e);
         }
         if (!err) {
-            row_init(row, inst, &e);
+            err = row_init(row, inst, &e, &n_sequences);
+        }
+        if (!err) {
             q->n_input_tokens = e.n_input_ids; /* the last row's, as in the original's histogram */
             err = enqueue_row(inst, row, &e);
         }

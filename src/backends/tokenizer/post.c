@@ -7,6 +7,8 @@
  * next piece. The model itself stays stateless. */
 #include "backends/tokenizer/tokenizer_backend.h"
 
+#include "base/limits.h"
+
 #include <string.h>
 
 static TRITONSERVER_Error *check_shapes(const nrd_tb_tensor *tokens, const nrd_tb_tensor *lengths,
@@ -16,7 +18,15 @@ static TRITONSERVER_Error *check_shapes(const nrd_tb_tensor *tokens, const nrd_t
         return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG,
                              "TOKENS_BATCH must be an INT32 tensor [batch, beams, length]");
     }
-    if (lengths && lengths->n_elements != tokens->shape[0] * tokens->shape[1]) {
+    int64_t n_seqs = 0;
+    if (__builtin_mul_overflow(tokens->shape[0], tokens->shape[1], &n_seqs) || n_seqs < 0 ||
+        n_seqs > NRD_LIMIT_TEXT_ROWS) {
+        return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG,
+                             "TOKENS_BATCH has %lld x %lld sequences, at most %d are allowed",
+                             (long long)tokens->shape[0], (long long)tokens->shape[1],
+                             NRD_LIMIT_TEXT_ROWS);
+    }
+    if (lengths && lengths->n_elements != n_seqs) {
         return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG,
                              "SEQUENCE_LENGTH has %lld entries for %lld x %lld sequences",
                              (long long)lengths->n_elements, (long long)tokens->shape[0],
@@ -66,8 +76,12 @@ TRITONSERVER_Error *nrd_postprocess(const tok_model *m, TRITONBACKEND_Request *r
     if (err || !nrd_tb_wants(request, "OUTPUT")) {
         return err;
     }
-    int64_t n_seqs = tokens->shape[0] * tokens->shape[1], row_len = tokens->shape[2];
-    int32_t *ids = nrd_xcalloc((size_t)row_len, sizeof *ids);
+    const int64_t n_seqs = tokens->shape[0] * tokens->shape[1];
+    const int64_t row_len = n_seqs ? tokens->shape[2] : 0; /* of no rows: any number may stand there */
+    int32_t *ids = malloc(((size_t)row_len + 1) * sizeof *ids); /* a copy: the data may be unaligned */
+    if (!ids) {
+        return nrd_tb_error(nrd_error_no_memory());
+    }
     for (int64_t s = 0; s < n_seqs; s++) {
         int64_t n = row_len;
         uint32_t text_len;

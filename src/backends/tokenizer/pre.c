@@ -1,10 +1,11 @@
 /* preprocessing: text to the input tensors of tensorrt_llm. */
 #include "backends/tokenizer/tokenizer_backend.h"
+#include "base/limits.h"
 #include "text/word_list.h"
 
 #include <string.h>
 
-enum { MAX_BATCH = 65536, MAX_PHRASES = 4096 };
+enum { MAX_PHRASES = 4096 };
 
 typedef struct text_ref {
     const char *s;
@@ -28,7 +29,14 @@ static TRITONSERVER_Error *read_strings(const nrd_tb_tensor *t, int64_t rows, te
                              "%s has %lld strings for a batch of %lld, at most %d a row are allowed",
                              t->name, (long long)t->n_elements, (long long)rows, MAX_PHRASES);
     }
-    text_ref *refs = nrd_xcalloc((size_t)t->n_elements, sizeof *refs);
+    if ((uint64_t)t->n_elements > t->bytes / sizeof(uint32_t)) { /* each has a length in front */
+        return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG, "%s has %llu bytes for %lld strings", t->name,
+                             (unsigned long long)t->bytes, (long long)t->n_elements);
+    }
+    text_ref *refs = malloc(((size_t)t->n_elements + 1) * sizeof *refs);
+    if (!refs) {
+        return nrd_tb_error(nrd_error_no_memory());
+    }
     for (int64_t i = 0; i < t->n_elements; i++) {
         if (!nrd_tb_next_string(t, &offset, &refs[i].s, &refs[i].n, &bad)) {
             free(refs);
@@ -42,6 +50,17 @@ static TRITONSERVER_Error *read_strings(const nrd_tb_tensor *t, int64_t rows, te
     return NULL;
 }
 
+/* One long row pads all others to its length. */
+static TRITONSERVER_Error *check_elements(const char *name, int64_t n_rows, size_t width)
+{
+    if ((uint64_t)width <= (uint64_t)NRD_LIMIT_TEXT_ELEMENTS / (uint64_t)n_rows) {
+        return NULL;
+    }
+    return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG,
+                         "%s would have %lld rows of %zu elements, more than %d in all", name,
+                         (long long)n_rows, width, NRD_LIMIT_TEXT_ELEMENTS);
+}
+
 /* Ragged rows of ids -> [rows, longest] with padding. */
 static TRITONSERVER_Error *put_ids(TRITONBACKEND_Response *response, const char *name,
                                    const nrd_ids *rows, int64_t n_rows, int32_t pad)
@@ -51,6 +70,7 @@ static TRITONSERVER_Error *put_ids(TRITONBACKEND_Response *response, const char 
     for (int64_t r = 0; r < n_rows; r++) {
         longest = rows[r].n > longest ? rows[r].n : longest;
     }
+    NRD_TB_TRY(check_elements(name, n_rows, longest));
     int64_t shape[] = {n_rows, (int64_t)longest};
     NRD_TB_TRY(nrd_tb_output(response, name, TRITONSERVER_TYPE_INT32, shape, 2,
                              (size_t)n_rows * longest * sizeof *out, (void **)&out));
@@ -132,6 +152,9 @@ static TRITONSERVER_Error *put_word_list(const tok_model *m, const nrd_tb_tensor
     }
     int64_t shape[] = {n_rows, 2, (int64_t)longest};
     if (!err) {
+        err = check_elements(name, 2 * n_rows, longest);
+    }
+    if (!err) {
         err = nrd_tb_output(response, name, TRITONSERVER_TYPE_INT32, shape, 3,
                             (size_t)n_rows * 2 * longest * sizeof *out, (void **)&out);
     }
@@ -171,6 +194,7 @@ static TRITONSERVER_Error *put_bias(const tok_model *m, const nrd_tb_tensor *wor
                              (long long)(words ? words->n_elements : 0),
                              (long long)(weights ? weights->n_elements : 0));
     }
+    NRD_TB_TRY(check_elements("EMBEDDING_BIAS", n_rows, (size_t)vocab));
     NRD_TB_TRY(nrd_tb_output(response, "EMBEDDING_BIAS", TRITONSERVER_TYPE_FP32, shape, 2,
                              (size_t)(n_rows * vocab) * sizeof *out, (void **)&out));
     if (!words) {
@@ -236,6 +260,7 @@ static TRITONSERVER_Error *put_extra_ids(const tok_model *m, const nrd_tb_tensor
     for (int64_t r = 0; r < n_rows; r++) {
         longest = ids[r].n > longest ? ids[r].n : longest;
     }
+    NRD_TB_TRY(check_elements("OUT_PROMPT_TABLE_EXTRA_IDS", n_rows, longest));
     int64_t shape[] = {n_rows, (int64_t)longest};
     NRD_TB_TRY(nrd_tb_output(response, "OUT_PROMPT_TABLE_EXTRA_IDS", TRITONSERVER_TYPE_UINT64, shape,
                              2, (size_t)n_rows * longest * sizeof *out, (void **)&out));
@@ -298,10 +323,10 @@ TRITONSERVER_Error *nrd_preprocess(const tok_model *m, TRITONBACKEND_Request *re
         return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG, "QUERY is missing");
     }
     n_rows = m->config.max_batch_size > 0 ? query->shape[0] : 1;
-    if (n_rows < 1 || n_rows > MAX_BATCH) {
+    if (n_rows < 1 || n_rows > NRD_LIMIT_TEXT_ROWS) {
         return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG,
                              "QUERY has a batch of %lld, expected 1 to %d", (long long)n_rows,
-                             MAX_BATCH);
+                             NRD_LIMIT_TEXT_ROWS);
     }
     int32_t pad_id = pad && nrd_tb_get_i64(pad, 0, &v) ? (int32_t)v : m->pad_id;
     nrd_ids *ids = nrd_xcalloc((size_t)n_rows, sizeof *ids);

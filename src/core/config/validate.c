@@ -3,6 +3,7 @@
 #include "core/types.h"
 
 #include "base/error.h"
+#include "base/limits.h"
 
 #include <string.h>
 
@@ -253,6 +254,23 @@ nrd_error *nrd_config_validate(const nrd_config *cfg)
     return refuse_missing_features(cfg);
 }
 
+static nrd_error *check_n_instances(const nrd_config *cfg)
+{
+    uint64_t n = 0;
+
+    for (size_t i = 0; i < cfg->n_instance_group; i++) {
+        const Inference__ModelInstanceGroup *g = cfg->instance_group[i];
+        const bool each_gpu = g->kind == INFERENCE__MODEL_INSTANCE_GROUP__KIND__KIND_GPU;
+        n += (uint64_t)(g->count > 0 ? g->count : 0) * (each_gpu ? g->n_gpus : 1);
+    }
+    return n > NRD_LIMIT_INSTANCES
+               ? nrd_errorf(NRD_ERR_INVALID_ARG,
+                            "the instance groups of model %s have %llu instances (count), a model may "
+                            "have %d",
+                            cfg->name, (unsigned long long)n, NRD_LIMIT_INSTANCES)
+               : NULL;
+}
+
 nrd_error *nrd_config_validate_groups(const nrd_config *cfg)
 {
     int n_gpus = nrd_gpu_count();
@@ -284,7 +302,7 @@ nrd_error *nrd_config_validate_groups(const nrd_config *cfg)
                               cfg->name, bad);
         }
     }
-    return NULL;
+    return check_n_instances(cfg);
 }
 
 /* ---- inputs and outputs ---- */

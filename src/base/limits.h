@@ -1,0 +1,27 @@
+/* base/limits.h - what one request, one load order or one connection may ask for, by name.
+ *
+ * Purpose   One table of fixed limits: name, value, unit, what is limited, what is answered. A request
+ *           that exceeds one is refused before memory is taken or time is spent. docs/limits.md is
+ *           written from this table by scripts/limits.
+ * Units     Stand in each row.
+ * Owner     Constants.
+ */
+#ifndef NRD_BASE_LIMITS_H
+#define NRD_BASE_LIMITS_H
+
+/* clang-format off */
+/*          name                value        unit         of what                                          who exceeds it gets */
+#define NRD_LIMITS(X) \
+    X(INSTANCES,                1024,        "instances", "all instance groups of a model, times their GPUs", "the load is refused") \
+    X(REQUEST_ROWS,             4096,        "rows",      "the batch of a tensorrt_llm request",            "INVALID_ARG") \
+    X(RETURN_SEQUENCES,         1024,        "sequences", "num_return_sequences of one row",                "INVALID_ARG") \
+    X(REQUEST_SEQUENCES,        4096,        "sequences", "rows of a tensorrt_llm request, times their num_return_sequences", "INVALID_ARG to the rows that are too many") \
+    X(TEXT_ROWS,                65536,       "rows",      "the batch of a preprocessing request, the sequences of a postprocessing request", "INVALID_ARG") \
+    X(TEXT_ELEMENTS,            64 << 20,    "elements",  "one output of preprocessing: rows, times the longest or the vocabulary", "INVALID_ARG")
+/* clang-format on */
+
+#define NRD_LIMIT_ENUM_(name, value, unit, what, answer) NRD_LIMIT_##name = (value),
+enum { NRD_LIMITS(NRD_LIMIT_ENUM_) };
+#undef NRD_LIMIT_ENUM_
+
+#endif
