@@ -152,6 +152,9 @@ void nrd_sequence_states_apply(nrd_request *r)
 {
     nrd_sequence_state_input t;
 
+    if (!r->states) {
+        return;
+    }
     for (size_t i = 0; nrd_sequence_states_input(r->states, i, &t); i++) {
         const nrd_input *in = nrd_request_find_input(r, t.name);
         if (in && in->is_override) {
