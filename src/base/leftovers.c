@@ -5,6 +5,7 @@
 #include "base/str.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -16,33 +17,40 @@
 
 enum { MAX_NOTED = 16, QUIET_SECS = 60 };
 
-/* Whoever takes a path out of its slot owns it, so a signal never reads what is being freed. */
+/* Whoever takes a path out of its slot owns it, and a signal frees nothing: so what a slot holds may be
+ * read under the lock, which a signal does not take. */
 static _Atomic(char *) noted[MAX_NOTED];
+static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
 
 void nrd_leftover_note(const char *path)
 {
     char *copy = nrd_xstrdup(path);
-    for (int i = 0; i < MAX_NOTED; i++) {
+    bool done = false;
+
+    pthread_mutex_lock(&mu);
+    for (int i = 0; i < MAX_NOTED && !done; i++) {
         char *none = NULL;
-        if (atomic_compare_exchange_strong(&noted[i], &none, copy)) {
-            return;
-        }
+        done = atomic_compare_exchange_strong(&noted[i], &none, copy);
     }
-    free(copy);
+    pthread_mutex_unlock(&mu);
+    if (!done) {
+        free(copy);
+    }
 }
 
 void nrd_leftover_forget(const char *path)
 {
+    pthread_mutex_lock(&mu);
     for (int i = 0; i < MAX_NOTED; i++) {
-        char *p = atomic_exchange(&noted[i], NULL);
+        char *p = atomic_load(&noted[i]);
         if (p && !strcmp(p, path)) {
-            free(p);
-            return;
-        }
-        if (p) {
-            atomic_store(&noted[i], p);
+            if (atomic_compare_exchange_strong(&noted[i], &p, NULL)) {
+                free(p);
+            }
+            break;
         }
     }
+    pthread_mutex_unlock(&mu);
 }
 
 static void on_signal(int sig)
