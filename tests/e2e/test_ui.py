@@ -129,6 +129,7 @@ SHAPE = {
                  "steps": {"first": "number", "n": "number", "ms": ["number"], "idle_ms": ["number"],
                            "prompt_tokens": ["number"], "generated_tokens": ["number"]}}],
     "cpu": dict.fromkeys(["load", "memory_used_bytes", "memory_total_bytes"], "number"),
+    "workers": dict.fromkeys(["waiting", "running", "done", "wait_ms", "run_ms"], "number"),
 }
 
 
