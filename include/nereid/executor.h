@@ -18,6 +18,7 @@
 
 #include "nereid/dtype.h"
 #include "nereid/export.h"
+#include "nereid/llm_tensors.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -246,15 +247,6 @@ NRD_API void nrd_exec_cancel(nrd_exec *exec, uint64_t id);
 
 /* ---- responses ---- */
 
-typedef enum {
-    NRD_FINISH_NONE = 0,
-    NRD_FINISH_END_ID = 1,
-    NRD_FINISH_STOP_WORDS = 2,
-    NRD_FINISH_LENGTH = 3,
-    NRD_FINISH_CANCELLED = 4,
-    NRD_FINISH_ERROR = 5,
-} nrd_finish_reason;
-
 typedef struct nrd_beam_output {
     const int32_t *ids;        /* streaming, one beam: since the last response; else all */
     int32_t n_ids;
@@ -363,6 +355,8 @@ NRD_API void nrd_exec_close(nrd_exec *exec); /* shuts down at once if that has n
 
 NRD_API int nrd_exec_error_code(const nrd_error *err); /* TRITONSERVER_Error_Code values */
 NRD_API const char *nrd_exec_error_message(const nrd_error *err);
+/* A word for programs (nereid/llm_tensors.h); NULL: none. */
+NRD_API const char *nrd_exec_error_reason(const nrd_error *err);
 NRD_API void nrd_exec_error_free(nrd_error *err);
 
 NRD_API const char *nrd_version(void); /* "0.1.0 (commit)" */

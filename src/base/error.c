@@ -10,9 +10,11 @@ struct nrd_error {
     nrd_error_code code;
     int is_static;
     char *message; /* owned; the static object points at a literal */
+    char *field;   /* owned; NULL: none */
+    const char *reason;
 };
 
-static struct nrd_error no_memory = {NRD_ERR_NO_MEMORY, 1, (char *)"out of memory"};
+static struct nrd_error no_memory = {NRD_ERR_NO_MEMORY, 1, (char *)"out of memory", NULL, NULL};
 
 nrd_error *nrd_error_no_memory(void)
 {
@@ -31,6 +33,8 @@ nrd_error *nrd_errorv(nrd_error_code code, const char *fmt, va_list args)
     err->code = code;
     err->is_static = 0;
     err->message = message;
+    err->field = NULL;
+    err->reason = NULL;
     return err;
 }
 
@@ -66,6 +70,32 @@ nrd_error *nrd_error_wrap(nrd_error *err, const char *fmt, ...)
     return err;
 }
 
+nrd_error *nrd_error_at(nrd_error *err, const char *field)
+{
+    if (err && !err->is_static && !err->field) {
+        err->field = strdup(field); /* without memory: an error without its field */
+    }
+    return err;
+}
+
+nrd_error *nrd_error_because(nrd_error *err, const char *reason)
+{
+    if (err && !err->is_static) {
+        err->reason = reason;
+    }
+    return err;
+}
+
+const char *nrd_error_field(const nrd_error *err)
+{
+    return err->field;
+}
+
+const char *nrd_error_reason(const nrd_error *err)
+{
+    return err->reason;
+}
+
 nrd_error_code nrd_error_get_code(const nrd_error *err)
 {
     return err->code;
@@ -82,6 +112,7 @@ void nrd_error_free(nrd_error *err)
         return;
     }
     free(err->message);
+    free(err->field);
     free(err);
 }
 

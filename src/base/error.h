@@ -42,6 +42,14 @@ NRD_API nrd_error *nrd_error_no_memory(void) NRD_MUST_USE;
 /* Puts "<context>: " in front of the message. Takes `err` always; NULL stays NULL. */
 NRD_API nrd_error *nrd_error_wrap(nrd_error *err, const char *fmt, ...) NRD_PRINTF(2, 3) NRD_MUST_USE;
 
+/* What the message is about, for programs. Both take `err` always and give it back; NULL stays NULL.
+ * field: the field of a request, copied; the first one that is named stays, as the innermost knows best.
+ * reason: one word, which must live as long as the program. */
+NRD_API nrd_error *nrd_error_at(nrd_error *err, const char *field) NRD_MUST_USE;
+NRD_API nrd_error *nrd_error_because(nrd_error *err, const char *reason) NRD_MUST_USE;
+NRD_API const char *nrd_error_field(const nrd_error *err);  /* NULL: none; borrows */
+NRD_API const char *nrd_error_reason(const nrd_error *err); /* NULL: none */
+
 NRD_API nrd_error_code nrd_error_get_code(const nrd_error *err);
 NRD_API const char *nrd_error_message(const nrd_error *err); /* borrows until err is freed */
 NRD_API void nrd_error_free(nrd_error *err);

@@ -758,6 +758,11 @@ const char *nrd_exec_error_message(const nrd_error *err)
     return nrd_error_message(err);
 }
 
+const char *nrd_exec_error_reason(const nrd_error *err)
+{
+    return nrd_error_reason(err);
+}
+
 void nrd_exec_error_free(nrd_error *err)
 {
     nrd_error_free(err);

@@ -211,10 +211,12 @@ static nrd_error *check_prompt(const nrd_exec *x, const int32_t *ids, int32_t n)
         }
     }
     if (n > x->lim.max_input_len) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG,
-                          "Prompt length (%d) exceeds maximum input length (%d). Set log level to "
-                          "info and check TRTLLM logs for how maximum input length is set",
-                          n, x->lim.max_input_len);
+        return nrd_error_because(
+            nrd_errorf(NRD_ERR_INVALID_ARG,
+                       "Prompt length (%d) exceeds maximum input length (%d). Set log level to "
+                       "info and check TRTLLM logs for how maximum input length is set",
+                       n, x->lim.max_input_len),
+            NRD_LLM_PROMPT_TOO_LONG);
     }
     return NULL;
 }

@@ -233,6 +233,7 @@ static TRITONSERVER_Error *enqueue_row(llm_instance *inst, llm_row *row, nrd_exe
         return NULL;
     }
     note_loss(inst);
+    row->error_reason = nrd_exec_error_reason(err);
     TRITONSERVER_Error *out = nrd_tb_errorf(
         (TRITONSERVER_Error_Code)nrd_exec_error_code(err),
         "Executor failed process requestId %s due to the following error: %s",

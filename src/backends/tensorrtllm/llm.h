@@ -53,6 +53,7 @@ typedef struct llm_row {
     uint64_t exec_id;
     int32_t index;           /* row of the batch */
     bool is_done;
+    const char *error_reason; /* of its error, nereid/llm_tensors.h; NULL: none */
     bool streaming, exclude_input;
     bool return_log_probs, return_context_logits, return_generation_logits, return_perf_metrics;
     int32_t n_beams, n_input_ids, n_sequences, n_top;

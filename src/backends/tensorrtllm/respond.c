@@ -283,8 +283,8 @@ static TRITONSERVER_Error *fill(const llm_instance *inst, const llm_row *row,
     if ((q->wants & LLM_OUT_PERF) && row->return_perf_metrics && r->is_final) {
         NRD_TB_TRY(put_perf(row, t, r));
         NRD_TB_TRY(TRITONBACKEND_ResponseSetIntParameter(
-            t, "finish_reason", r->n_beams > 0 ? (int64_t)r->beams[0].finish_reason : 0));
-        NRD_TB_TRY(TRITONBACKEND_ResponseSetIntParameter(t, "kv_tokens_per_block",
+            t, NRD_LLM_FINISH_REASON, r->n_beams > 0 ? (int64_t)r->beams[0].finish_reason : 0));
+        NRD_TB_TRY(TRITONBACKEND_ResponseSetIntParameter(t, NRD_LLM_TOKENS_PER_BLOCK,
                                                          inst->info.tokens_per_block));
     }
     return NULL;
@@ -340,6 +340,11 @@ static void send(llm_instance *inst, llm_row *row, TRITONBACKEND_Response *t, bo
         is_last = q->n_rows_done == q->n_rows;
     }
     pthread_mutex_unlock(&inst->mu);
+    if (t && err && row->error_reason) {
+        nrd_tb_log_error(TRITONBACKEND_ResponseSetStringParameter(t, NRD_LLM_ERROR_REASON,
+                                                                  row->error_reason),
+                         "cannot tell an error's reason");
+    }
     if (t) {
         nrd_tb_log_error(TRITONBACKEND_ResponseSend(
                              t, is_last ? TRITONSERVER_RESPONSE_COMPLETE_FINAL : 0, err),
@@ -387,6 +392,7 @@ void nrd_llm_respond(llm_instance *inst, nrd_exec_response *r)
     TRITONSERVER_Error *err = TRITONBACKEND_ResponseNewFromFactory(&t, q->factory);
 
     if (!err && r->error) {
+        row->error_reason = nrd_exec_error_reason(r->error);
         err = nrd_tb_errorf((TRITONSERVER_Error_Code)nrd_exec_error_code(r->error),
                             "Encountered error for requestId %llu: %s", (unsigned long long)r->id,
                             nrd_exec_error_message(r->error));

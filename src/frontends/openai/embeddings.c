@@ -80,7 +80,7 @@ static void fail(embed_request *r, nrd_error *err)
 
 static nrd_error *bad_input(void)
 {
-    return nrd_errorf(NRD_ERR_INVALID_ARG, "input: must be a string, a list of strings, a list of token "
+    return nrd_oai_errorf(NRD_ERR_INVALID_ARG, "input", "must be a string, a list of strings, a list of token "
                                            "ids or a list of such lists");
 }
 
@@ -96,8 +96,8 @@ static nrd_error *add_input(embed_request *r, const nrd_json *v)
         for (size_t i = 0; i < v->n; i++) {
             int64_t id = v->child[i].type == NRD_JSON_INT ? v->child[i].i : -1;
             if (id < 0 || id >= nrd_tokenizer_vocab_size(t)) {
-                return nrd_errorf(NRD_ERR_INVALID_ARG,
-                                  "input: holds something that is no token id of this model");
+                return nrd_oai_errorf(NRD_ERR_INVALID_ARG, "input",
+                                  "holds something that is no token id of this model");
             }
             nrd_ids_push(&in->ids, (int32_t)id);
         }
@@ -105,7 +105,7 @@ static nrd_error *add_input(embed_request *r, const nrd_json *v)
         return bad_input();
     }
     return in->ids.n > 0 ? NULL
-                         : nrd_errorf(NRD_ERR_INVALID_ARG, "input: element %zu has no token",
+                         : nrd_oai_errorf(NRD_ERR_INVALID_ARG, "input", "element %zu has no token",
                                       r->n_inputs - 1);
 }
 
@@ -117,7 +117,7 @@ static nrd_error *read_inputs(embed_request *r, const nrd_json *v)
         return bad_input();
     }
     if (n > OAI_MAX_INPUTS) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "input: at most %d in one request", OAI_MAX_INPUTS);
+        return nrd_oai_errorf(NRD_ERR_INVALID_ARG, "input", "at most %d in one request", OAI_MAX_INPUTS);
     }
     r->inputs = nrd_xcalloc(n, sizeof *r->inputs);
     for (size_t i = 0; i < n; i++) {
@@ -159,24 +159,24 @@ static nrd_error *read_body(embed_request *r, nrd_openai *o, const nrd_json *roo
     const nrd_json *format = nrd_json_get(root, "encoding_format");
 
     if (!nrd_json_is(name, NRD_JSON_STRING)) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "model: must be the name of a model");
+        return nrd_oai_errorf(NRD_ERR_INVALID_ARG, "model", "must be the name of a model");
     }
     NRD_TRY(nrd_oai_find_model(o, name->str, &r->model));
     if (!r->model->pooling) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "model: '%.80s' gives no embeddings (embedding_pooling "
+        return nrd_oai_errorf(NRD_ERR_UNSUPPORTED, "model", "'%.80s' gives no embeddings (embedding_pooling "
                           "is none)", name->str);
     }
     if (format && format->type != NRD_JSON_NULL) {
         const char *s = nrd_json_str(format, "");
         r->base64 = !strcmp(s, "base64");
         if (!r->base64 && strcmp(s, "float") != 0) {
-            return nrd_errorf(NRD_ERR_INVALID_ARG, "encoding_format: must be float or base64");
+            return nrd_oai_errorf(NRD_ERR_INVALID_ARG, "encoding_format", "must be float or base64");
         }
     }
     if (d && d->type != NRD_JSON_NULL) {
         r->dimensions = nrd_json_int(d, 0);
         if (d->type != NRD_JSON_INT || r->dimensions < 1) {
-            return nrd_errorf(NRD_ERR_INVALID_ARG, "dimensions: must be a whole number from 1");
+            return nrd_oai_errorf(NRD_ERR_INVALID_ARG, "dimensions", "must be a whole number from 1");
         }
     }
     note_unknown(r, root);
@@ -226,7 +226,7 @@ static nrd_error *keep(embed_input *in, const float *v, size_t n)
     const embed_request *r = in->r;
     double sum = 0;
     if (r->dimensions > 0 && (size_t)r->dimensions != n) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "dimensions: this model's embeddings have %zu and were not "
+        return nrd_oai_errorf(NRD_ERR_UNSUPPORTED, "dimensions", "this model's embeddings have %zu and were not "
                           "trained to be cut", n);
     }
     for (size_t i = 0; i < n; i++) {

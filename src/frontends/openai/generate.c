@@ -1,6 +1,8 @@
 /* Choices: one request to the model for each, ids back into text, stop strings. */
 #include "frontends/openai/internal.h"
 
+#include "nereid/llm_tensors.h"
+
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -186,8 +188,6 @@ static nrd_error *fill(nrd_http_call *call, const oai_choice *c, int turn)
 
 /* ---- from the model ---- */
 
-enum { FINISH_END_ID = 1, FINISH_STOP_WORDS = 2 };
-
 typedef struct piece {
     const int32_t *ids;
     size_t n_ids;
@@ -198,7 +198,7 @@ typedef struct piece {
     size_t n_top_ids, n_top_log_probs;
     float cum_log_prob;
     int32_t reused_blocks, tokens_per_block;
-    int64_t finish_reason; /* nrd_finish_reason by number, 0: not given */
+    int64_t finish_reason; /* nrd_finish_reason, 0: not given */
     int64_t arrival_ns, first_token_ns, last_token_ns;
 } piece;
 
@@ -214,13 +214,40 @@ nrd_error *nrd_oai_output(TRITONSERVER_InferenceResponse *response, uint32_t i, 
                                              &out->base, &out->bytes, &memory, &memory_id, &user));
 }
 
+/* The error of a response, with the word that the model gives for its reason. */
+static nrd_error *response_error(TRITONSERVER_InferenceResponse *response)
+{
+    static const char *const reasons[] = {NRD_LLM_PROMPT_TOO_LONG};
+    nrd_error *err = nrd_infer_response_error(response);
+    uint32_t n = 0;
+
+    if (err) {
+        nrd_error_free(nrd_from_triton(TRITONSERVER_InferenceResponseParameterCount(response, &n)));
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        const char *name;
+        TRITONSERVER_ParameterType type;
+        const void *value;
+        nrd_error *other = nrd_from_triton(
+            TRITONSERVER_InferenceResponseParameter(response, i, &name, &type, &value));
+        for (size_t k = 0; !other && k < sizeof reasons / sizeof reasons[0]; k++) {
+            if (!strcmp(name, NRD_LLM_ERROR_REASON) && type == TRITONSERVER_PARAMETER_STRING &&
+                !strcmp(value, reasons[k])) {
+                err = nrd_error_because(err, reasons[k]);
+            }
+        }
+        nrd_error_free(other);
+    }
+    return err;
+}
+
 static nrd_error *read_piece(TRITONSERVER_InferenceResponse *response, piece *p)
 {
     uint32_t n = 0;
     const int32_t *length = NULL;
 
     memset(p, 0, sizeof *p);
-    NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceResponseError(response)));
+    NRD_TRY(response_error(response));
     NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceResponseOutputCount(response, &n)));
     for (uint32_t i = 0; i < n; i++) {
         oai_output o;
@@ -261,10 +288,10 @@ static nrd_error *read_piece(TRITONSERVER_InferenceResponse *response, piece *p)
         const void *value;
         NRD_TRY(nrd_from_triton(
             TRITONSERVER_InferenceResponseParameter(response, i, &name, &type, &value)));
-        if (!strcmp(name, "finish_reason") && type == TRITONSERVER_PARAMETER_INT) {
+        if (!strcmp(name, NRD_LLM_FINISH_REASON) && type == TRITONSERVER_PARAMETER_INT) {
             p->finish_reason = *(const int64_t *)value;
         }
-        if (!strcmp(name, "kv_tokens_per_block") && type == TRITONSERVER_PARAMETER_INT) {
+        if (!strcmp(name, NRD_LLM_TOKENS_PER_BLOCK) && type == TRITONSERVER_PARAMETER_INT) {
             p->tokens_per_block = (int32_t)*(const int64_t *)value;
         }
     }
@@ -416,7 +443,8 @@ static void fail(oai_request *r, nrd_error *err)
     if (r->streaming) {
         nrd_str_clear(&r->out);
         nrd_str_puts(&r->out, "data: ");
-        nrd_oai_put_error(&r->out, nrd_oai_status(err), nrd_error_message(err), NULL, NULL);
+        nrd_oai_put_error(&r->out, nrd_oai_status(err), nrd_error_message(err), NULL,
+                          nrd_error_reason(err));
         nrd_str_puts(&r->out, "\n\n");
         nrd_http_stream_write(r->req, r->out.data, r->out.len);
         nrd_http_stream_end(r->req);
@@ -493,7 +521,7 @@ static void on_response(nrd_http_call *call, TRITONSERVER_InferenceResponse *res
             }
             bool had_finish = c->finish != NULL;
             take_ids(c, &p);
-            if (!c->finish && (p.finish_reason == FINISH_END_ID || p.finish_reason == FINISH_STOP_WORDS)) {
+            if (!c->finish && (p.finish_reason == NRD_FINISH_END_ID || p.finish_reason == NRD_FINISH_STOP_WORDS)) {
                 c->finish = "stop"; /* a guide's text that was complete needs no end token */
             }
             if (c->finish && !had_finish && !final) {

@@ -128,6 +128,9 @@ struct oai_request {
 };
 
 /* openai.c */
+/* An error of one field of the body: "field: " and the text, with the field for programs. */
+nrd_error *nrd_oai_errorf(nrd_error_code code, const char *field, const char *fmt, ...)
+    NRD_PRINTF(3, 4) NRD_MUST_USE;
 /* Takes err always. */
 void nrd_oai_fail(nrd_http_request *req, nrd_error *err, const char *extra);
 /* Appends {"error": {...}}; param and code may be NULL. */

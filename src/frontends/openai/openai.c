@@ -51,24 +51,21 @@ static void reply_error(nrd_http_request *req, int status, const char *message, 
     nrd_str_fini(&out);
 }
 
-/* Messages of this folder begin with the field: "temperature: must be a number". */
+nrd_error *nrd_oai_errorf(nrd_error_code code, const char *field, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    nrd_error *err = nrd_errorv(code, fmt, args);
+    va_end(args);
+    return nrd_error_at(nrd_error_wrap(err, "%s", field), field);
+}
+
 void nrd_oai_fail(nrd_http_request *req, nrd_error *err, const char *extra)
 {
-    const char *message = nrd_error_message(err), *colon = strchr(message, ':');
-    char param[64] = "";
-    int status = nrd_oai_status(err);
-    size_t n = colon ? (size_t)(colon - message) : 0;
-
-    if (status == 400 && n > 0 && n < sizeof param &&
-        strspn(message, "abcdefghijklmnopqrstuvwxyz_0123456789[].") == n) {
-        memcpy(param, message, n);
-        param[n] = '\0';
-    }
-    const char *code = status == 404 ? "model_not_found" : NULL;
-    if (strstr(message, "exceeds maximum input length")) {
-        code = "context_length_exceeded";
-    }
-    reply_error(req, status, message, param[0] ? param : NULL, code, extra);
+    const int status = nrd_oai_status(err);
+    const char *code = nrd_error_reason(err);
+    reply_error(req, status, nrd_error_message(err), status == 400 ? nrd_error_field(err) : NULL,
+                code || status != 404 ? code : "model_not_found", extra);
     nrd_error_free(err);
 }
 

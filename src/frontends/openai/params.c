@@ -7,7 +7,7 @@
 
 static nrd_error *bad(const char *name, const char *why)
 {
-    return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: %s", name, why);
+    return nrd_oai_errorf(NRD_ERR_INVALID_ARG, name, "%s", why);
 }
 
 /* Absent and null leave *out alone. */
@@ -19,7 +19,7 @@ static nrd_error *get_num(const nrd_json *root, const char *name, double low, do
     }
     double x = nrd_json_num(v, NAN);
     if (!nrd_json_is_number(v) || !(x >= low && x <= high)) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: must be a number from %g to %g", name, low, high);
+        return nrd_oai_errorf(NRD_ERR_INVALID_ARG, name, "must be a number from %g to %g", low, high);
     }
     *out = x;
     return NULL;
@@ -33,8 +33,8 @@ static nrd_error *get_int(const nrd_json *root, const char *name, int64_t low, i
         return NULL;
     }
     if (v->type != NRD_JSON_INT || v->i < low || v->i > high) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: must be a whole number from %lld to %lld", name,
-                          (long long)low, (long long)high);
+        return nrd_oai_errorf(NRD_ERR_INVALID_ARG, name, "must be a whole number from %lld to %lld",
+                              (long long)low, (long long)high);
     }
     *out = v->i;
     return NULL;
@@ -132,7 +132,7 @@ static nrd_error *check_fields(oai_request *r, const nrd_json *root)
             k++;
         }
         if (k < n && fields[k].refused && v->type != NRD_JSON_NULL) {
-            return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: %s", v->key, fields[k].refused);
+            return nrd_oai_errorf(NRD_ERR_UNSUPPORTED, v->key, "%s", fields[k].refused);
         }
         bool plain = v->key_len > 0 && v->key_len < 64 && r->unknown.len < 512;
         for (size_t c = 0; c < v->key_len && plain; c++) { /* it goes into a header */
@@ -153,7 +153,7 @@ static nrd_error *read_stops(oai_request *r, const nrd_json *root)
     size_t n = nrd_json_is(v, NRD_JSON_ARRAY) ? v->n : v && v->type != NRD_JSON_NULL ? 1 : 0;
 
     if (n > OAI_MAX_STOPS) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "stop: at most %d strings", OAI_MAX_STOPS);
+        return nrd_oai_errorf(NRD_ERR_INVALID_ARG, "stop", "at most %d strings", OAI_MAX_STOPS);
     }
     for (size_t i = 0; i < n; i++) {
         const nrd_json *s = v->type == NRD_JSON_ARRAY ? &v->child[i] : v;
@@ -194,7 +194,7 @@ static nrd_error *read_bias(oai_request *r, const nrd_json *root)
         double x = nrd_json_num(&v->child[i], NAN);
         if (!nrd_parse_i64(v->child[i].key, &id) || id < 0 ||
             id >= nrd_tokenizer_vocab_size(r->model->tokenizer)) {
-            return nrd_errorf(NRD_ERR_INVALID_ARG, "logit_bias: '%.40s' is no token id of this model",
+            return nrd_oai_errorf(NRD_ERR_INVALID_ARG, "logit_bias", "'%.40s' is no token id of this model",
                               v->child[i].key);
         }
         if (!(x >= -100 && x <= 100)) {
@@ -291,7 +291,7 @@ static nrd_error *read_sampling(oai_request *r, const nrd_json *root)
 static nrd_error *set_guide(oai_request *r, const char *type, const char *field)
 {
     if (r->guide_type) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: the text is already bound by another field", field);
+        return nrd_oai_errorf(NRD_ERR_INVALID_ARG, field, "the text is already bound by another field");
     }
     r->guide_type = type;
     return NULL;
@@ -407,8 +407,8 @@ static nrd_error *put_parts(nrd_str *out, const nrd_json *parts, size_t index)
         const char *type = nrd_json_get_str(p, "type", "");
         if (strcmp(type, "text") != 0 || !nrd_json_is(s, NRD_JSON_STRING)) {
             nrd_str_fini(&text);
-            return nrd_errorf(NRD_ERR_UNSUPPORTED,
-                              "messages: message %zu has a part of type '%.40s'; only text is "
+            return nrd_oai_errorf(NRD_ERR_UNSUPPORTED, "messages",
+                              "message %zu has a part of type '%.40s'; only text is "
                               "supported", index, type);
         }
         if (i > 0) {
@@ -462,7 +462,7 @@ static nrd_error *put_message(nrd_str *out, const nrd_json *m, size_t index)
         k++;
     }
     if (k == 5) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "messages: message %zu has the role '%.40s'; roles are "
+        return nrd_oai_errorf(NRD_ERR_INVALID_ARG, "messages", "message %zu has the role '%.40s'; roles are "
                           "system, developer, user, assistant and tool", index, role);
     }
     nrd_str_printf(out, "{\"role\":\"%s\"", k == 1 ? "system" : role);
@@ -485,7 +485,7 @@ static nrd_error *put_message(nrd_str *out, const nrd_json *m, size_t index)
     const nrd_json *content = nrd_json_get(m, "content");
     if (!content || content->type == NRD_JSON_NULL) { /* an assistant that only called tools */
         if (k != 3) {
-            return nrd_errorf(NRD_ERR_INVALID_ARG, "messages: message %zu has no content", index);
+            return nrd_oai_errorf(NRD_ERR_INVALID_ARG, "messages", "message %zu has no content", index);
         }
         nrd_str_puts(out, ",\"content\":\"\"");
     }
@@ -547,7 +547,7 @@ static nrd_error *force_call(oai_request *r, const char *name)
         nrd_str_putc(out, '}');
     }
     nrd_str_putc(out, '}');
-    return any ? NULL : nrd_errorf(NRD_ERR_INVALID_ARG, "tool_choice: there is no tool '%.60s'", name);
+    return any ? NULL : nrd_oai_errorf(NRD_ERR_INVALID_ARG, "tool_choice", "there is no tool '%.60s'", name);
 }
 
 static nrd_error *read_tools(oai_request *r, const nrd_json *root)
@@ -573,15 +573,15 @@ static nrd_error *read_tools(oai_request *r, const nrd_json *root)
         const nrd_json *f = nrd_json_get(&tools->child[i], "function");
         if (strcmp(nrd_json_get_str(&tools->child[i], "type", ""), "function") != 0 ||
             !nrd_json_get_str(f, "name", NULL)) {
-            return nrd_errorf(NRD_ERR_INVALID_ARG,
-                              "tools: element %zu must have type function and a function.name", i);
+            return nrd_oai_errorf(NRD_ERR_INVALID_ARG, "tools",
+                              "element %zu must have type function and a function.name", i);
         }
     }
     r->tools = tools->n > 0 ? tools : NULL;
     r->has_tools = tools->n > 0;
     if (r->has_tools && !nrd_chat_takes_tools(r->model->chat)) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED,
-                          "tools: the chat template of this model does not take tools");
+        return nrd_oai_errorf(NRD_ERR_UNSUPPORTED, "tools",
+                          "the chat template of this model does not take tools");
     }
     return forced || !strcmp(word, "required") ? force_call(r, forced) : NULL;
 }
@@ -591,7 +591,7 @@ static nrd_error *check_modes(const nrd_json *root)
     const nrd_json *modes = nrd_json_get(root, "modalities");
     for (size_t i = 0; i < nrd_json_len(modes); i++) {
         if (strcmp(nrd_json_str(nrd_json_at(modes, i), ""), "text") != 0) {
-            return nrd_errorf(NRD_ERR_UNSUPPORTED, "modalities: there is only text here");
+            return nrd_oai_errorf(NRD_ERR_UNSUPPORTED, "modalities", "there is only text here");
         }
     }
     return NULL;
@@ -636,7 +636,7 @@ static nrd_error *render(oai_request *r, const nrd_json *root, nrd_str *out)
                                .variables = nrd_json_get(nrd_json_root(doc), "variables"),
                                .tools = r->tools,
                                .add_generation_prompt = generation};
-    err = nrd_error_wrap(nrd_chat_render(r->model->chat, &in, out), "messages");
+    err = nrd_error_at(nrd_error_wrap(nrd_chat_render(r->model->chat, &in, out), "messages"), "messages");
 done:
     nrd_json_doc_free(doc);
     nrd_str_fini(&text);
@@ -649,7 +649,7 @@ static nrd_error *read_chat(oai_request *r, const nrd_json *root)
     nrd_error *err = NULL;
 
     if (!r->model->chat) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "messages: %s", r->model->chat_error);
+        return nrd_oai_errorf(NRD_ERR_UNSUPPORTED, "messages", "%s", r->model->chat_error);
     }
     NRD_TRY(check_modes(root));
     NRD_TRY(read_tools(r, root));
@@ -673,7 +673,7 @@ static nrd_error *add_prompt(oai_request *r, const nrd_json *p)
 {
     const nrd_tokenizer *t = r->model->tokenizer;
     if (r->n_prompts == OAI_MAX_PROMPTS) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "prompt: at most %d prompts", OAI_MAX_PROMPTS);
+        return nrd_oai_errorf(NRD_ERR_INVALID_ARG, "prompt", "at most %d prompts", OAI_MAX_PROMPTS);
     }
     nrd_ids *ids = &r->prompts[r->n_prompts];
     nrd_str *echo = &r->echoes[r->n_prompts++];
@@ -735,7 +735,7 @@ nrd_error *nrd_oai_read(oai_request *r, const nrd_json *root)
     NRD_TRY(read_guides(r, root));
     NRD_TRY(r->chat ? read_chat(r, root) : read_prompts(r, root));
     if (r->n_prompts * (size_t)r->best_of > OAI_MAX_CHOICES) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "n: at most %d answers in one request",
+        return nrd_oai_errorf(NRD_ERR_INVALID_ARG, "n", "at most %d answers in one request",
                           OAI_MAX_CHOICES);
     }
     return NULL;

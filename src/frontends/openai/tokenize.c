@@ -17,7 +17,7 @@ static nrd_error *tokenize(oai_question *q)
     NRD_TRY(nrd_oai_find_model(q->o, nrd_json_get_str(root, "model", ""), &m));
     if (messages) {
         if (!m->chat) {
-            err = nrd_errorf(NRD_ERR_UNSUPPORTED, "messages: %s", m->chat_error);
+            err = nrd_oai_errorf(NRD_ERR_UNSUPPORTED, "messages", "%s", m->chat_error);
             goto done;
         }
         const nrd_chat_input in = {
@@ -34,7 +34,7 @@ static nrd_error *tokenize(oai_question *q)
         NRD_TRY_GOTO(nrd_tokenizer_encode(m->tokenizer, prompt->str, prompt->n, flags, &ids), err,
                      done);
     } else {
-        err = nrd_errorf(NRD_ERR_INVALID_ARG, "prompt: must be a string, or give messages");
+        err = nrd_oai_errorf(NRD_ERR_INVALID_ARG, "prompt", "must be a string, or give messages");
         goto done;
     }
     nrd_str_printf(out, "{\"count\":%zu,\"tokens\":[", ids.n);
@@ -59,7 +59,7 @@ static nrd_error *detokenize(oai_question *q)
     nrd_str text = {0};
 
     if (!nrd_json_is(tokens, NRD_JSON_ARRAY)) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "tokens: must be a list of token ids");
+        return nrd_oai_errorf(NRD_ERR_INVALID_ARG, "tokens", "must be a list of token ids");
     }
     NRD_TRY(nrd_oai_find_model(q->o, nrd_json_get_str(root, "model", ""), &m));
     for (size_t i = 0; i < tokens->n; i++) {
@@ -67,7 +67,7 @@ static nrd_error *detokenize(oai_question *q)
         if (id < 0 || id >= nrd_tokenizer_vocab_size(m->tokenizer)) {
             nrd_ids_fini(&ids);
             nrd_oai_model_unref(m);
-            return nrd_errorf(NRD_ERR_INVALID_ARG, "tokens: element %zu is no id of this model", i);
+            return nrd_oai_errorf(NRD_ERR_INVALID_ARG, "tokens", "element %zu is no id of this model", i);
         }
         nrd_ids_push(&ids, (int32_t)id);
     }

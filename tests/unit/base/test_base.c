@@ -28,6 +28,25 @@ static void test_wrapped_error_keeps_code_and_gains_context(void **state)
     nrd_error_free(nrd_error_no_memory());
 }
 
+static void test_an_error_tells_programs_its_field_and_reason(void **state)
+{
+    (void)state;
+    nrd_error *err = nrd_errorf(NRD_ERR_INVALID_ARG, "seed: must be a number");
+    assert_null(nrd_error_field(err)); /* not guessed from the message */
+    assert_null(nrd_error_reason(err));
+    err = nrd_error_at(nrd_error_wrap(nrd_error_at(err, "seed"), "element 3"), "options");
+    err = nrd_error_because(err, "too_large");
+    assert_string_equal(nrd_error_field(err), "seed");
+    assert_string_equal(nrd_error_reason(err), "too_large");
+    assert_string_equal(nrd_error_message(err), "element 3: seed: must be a number");
+    nrd_error_free(err);
+    assert_null(nrd_error_at(NULL, "x"));
+    assert_null(nrd_error_because(NULL, "x"));
+    err = nrd_error_at(nrd_error_because(nrd_error_no_memory(), "x"), "y");
+    assert_null(nrd_error_field(err)); /* shared by all */
+    assert_null(nrd_error_reason(err));
+}
+
 static void test_number_parsers_refuse_all_but_whole_numbers(void **state)
 {
     long long i;
@@ -249,6 +268,7 @@ int main(void)
         cmocka_unit_test(test_siphash_is_that_of_the_paper_however_the_bytes_are_cut),
         cmocka_unit_test(test_base64_comes_back_and_refuses_what_is_none),
         cmocka_unit_test(test_numbers_are_put_as_decimals),
+        cmocka_unit_test(test_an_error_tells_programs_its_field_and_reason),
         cmocka_unit_test(test_wrapped_error_keeps_code_and_gains_context),
         cmocka_unit_test(test_number_parsers_refuse_all_but_whole_numbers),
         cmocka_unit_test(test_string_buffer_grows_and_stays_terminated),
