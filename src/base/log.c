@@ -1,22 +1,49 @@
 #include "base/log.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
 
+/* A file that lines go to; counted, so that a line is written without the lock while another file is
+ * set. */
+typedef struct target {
+    int fd;
+    bool own;    /* closed with the last count */
+    size_t most; /* bytes of one write: of a pipe what it takes at once when it has room at all */
+    atomic_int refs;
+} target;
+
+#define ROOM_MS 1000 /* how long a line waits for a reader before it is dropped */
+
+static target to_stderr = {STDERR_FILENO, false, PIPE_BUF, 1}; /* its own count stays */
+
 static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
-static FILE *file_out;        /* guarded by mu; NULL = stderr */
-static nrd_log_sink log_sink; /* guarded by mu */
-static void *sink_user;       /* guarded by mu */
+static target *file_out = &to_stderr; /* guarded by mu; the pointer shares */
+static nrd_log_sink log_sink;         /* guarded by mu */
+static void *sink_user;               /* guarded by mu */
+static atomic_ulong n_dropped;        /* lines since the last one that was written */
 static atomic_int enabled[3] = {1, 1, 1};
 static atomic_int verbose_level;
 static atomic_int line_format;
+
+static void target_unref(target *t)
+{
+    if (atomic_fetch_sub(&t->refs, 1) == 1 && t->own) {
+        close(t->fd);
+        free(t);
+    }
+}
 
 void nrd_log_set_sink(nrd_log_sink sink, void *user)
 {
@@ -61,21 +88,69 @@ nrd_log_format nrd_log_get_format(void)
 
 nrd_error *nrd_log_set_file(const char *path)
 {
-    FILE *f = NULL;
+    target *t = &to_stderr;
+    struct stat st;
+
     if (path && *path) {
-        f = fopen(path, "ae");
-        if (!f) {
+        t = calloc(1, sizeof *t);
+        if (!t) {
+            return nrd_error_no_memory();
+        }
+        t->own = true;
+        t->fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+        if (t->fd < 0) {
+            free(t);
             return nrd_errorf(NRD_ERR_INTERNAL, "cannot open log file '%s': %s", path,
                               strerror(errno));
         }
+        t->most = fstat(t->fd, &st) == 0 && S_ISREG(st.st_mode) ? SIZE_MAX : PIPE_BUF;
     }
+    atomic_fetch_add(&t->refs, 1);
     pthread_mutex_lock(&mu);
-    if (file_out) {
-        fclose(file_out);
-    }
-    file_out = f;
+    target *old = file_out;
+    file_out = t;
     pthread_mutex_unlock(&mu);
+    target_unref(old);
     return NULL;
+}
+
+/* false: the reader made no room in time. The first line waits for it, those behind it do not, so that
+ * whoever logs much while nobody reads is not held up by each line. */
+static bool write_all(const target *t, const char *text, size_t n)
+{
+    while (n > 0) {
+        struct pollfd p = {.fd = t->fd, .events = POLLOUT};
+        if (t->most < SIZE_MAX && poll(&p, 1, atomic_load(&n_dropped) ? 0 : ROOM_MS) == 0) {
+            return false;
+        }
+        ssize_t w = write(t->fd, text, n < t->most ? n : t->most);
+        if (w < 0 && errno != EINTR && errno != EAGAIN) {
+            return true; /* a closed or full target: nobody could be told */
+        }
+        text += w > 0 ? w : 0;
+        n -= w > 0 ? (size_t)w : 0;
+    }
+    return true;
+}
+
+/* One write for a line, so that lines of several threads do not mix. */
+static void put(const char *text, size_t n)
+{
+    char note[96];
+
+    pthread_mutex_lock(&mu);
+    target *t = file_out;
+    atomic_fetch_add(&t->refs, 1);
+    pthread_mutex_unlock(&mu);
+    const unsigned long lost = atomic_load(&n_dropped);
+    if (!write_all(t, text, n)) {
+        atomic_fetch_add(&n_dropped, 1);
+    } else if (lost && atomic_compare_exchange_strong(&n_dropped, &(unsigned long){lost}, 0)) {
+        const int m = snprintf(note, sizeof note, "(%lu log lines before this were dropped: "
+                                                  "nobody read them)\n", lost);
+        (void)write_all(t, note, (size_t)m);
+    }
+    target_unref(t);
 }
 
 static void format_prefix(char *buf, size_t size, nrd_log_level level, const char *file, int line)
@@ -101,7 +176,7 @@ static void format_prefix(char *buf, size_t size, nrd_log_level level, const cha
 
 void nrd_log_write(nrd_log_level level, const char *file, int line, const char *fmt, ...)
 {
-    char *message = NULL;
+    char *message = NULL, *whole = NULL;
     char prefix[256];
     va_list args;
 
@@ -114,24 +189,26 @@ void nrd_log_write(nrd_log_level level, const char *file, int line, const char *
     pthread_mutex_lock(&mu);
     nrd_log_sink sink = log_sink;
     void *user = sink_user;
-    if (!sink) {
-        FILE *out = file_out ? file_out : stderr;
-        format_prefix(prefix, sizeof prefix, level, file, line);
-        fprintf(out, "%s%s\n", prefix, message);
-        fflush(out);
-    }
     pthread_mutex_unlock(&mu);
-    if (sink) { /* outside the lock: a sink may log again or block */
+    if (sink) {
         sink(user, level, file, line, message);
+    } else {
+        format_prefix(prefix, sizeof prefix, level, file, line);
+        n = asprintf(&whole, "%s%s\n", prefix, message);
+        if (n >= 0) {
+            put(whole, (size_t)n);
+            free(whole);
+        }
     }
     free(message);
 }
 
 void nrd_log_raw(const char *text)
 {
-    pthread_mutex_lock(&mu);
-    FILE *out = file_out ? file_out : stderr;
-    fprintf(out, "%s\n", text);
-    fflush(out);
-    pthread_mutex_unlock(&mu);
+    char *whole = NULL;
+    int n = asprintf(&whole, "%s\n", text);
+    if (n >= 0) {
+        put(whole, (size_t)n);
+        free(whole);
+    }
 }
