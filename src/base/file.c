@@ -186,6 +186,21 @@ bool nrd_path_is_dir(const char *path)
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
+bool nrd_path_stays_inside(const char *path)
+{
+    if (path[0] == '\0' || path[0] == '/') {
+        return false;
+    }
+    while (path) {
+        if (strncmp(path, "..", 2) == 0 && (path[2] == '/' || path[2] == '\0')) {
+            return false;
+        }
+        path = strchr(path, '/');
+        path = path ? path + 1 : NULL;
+    }
+    return true;
+}
+
 char *nrd_path_join(const char *dir, const char *name)
 {
     bool slash = dir[0] == '\0' || nrd_str_has_suffix(dir, "/");

@@ -41,6 +41,9 @@ void nrd_file_writer_abort(nrd_file_writer *w);
 
 bool nrd_path_exists(const char *path);
 bool nrd_path_is_dir(const char *path);
+/* A relative path that does not climb: not empty, no leading slash, no part "..". Links that lie in
+ * the folder are its owner's affair. */
+bool nrd_path_stays_inside(const char *path);
 char *nrd_path_join(const char *dir, const char *name);  /* owned */
 const char *nrd_path_base(const char *path);             /* borrows */
 char *nrd_path_dir(const char *path);                    /* owned; "." when there is none */

@@ -3,6 +3,7 @@
 #include "core/types.h"
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/limits.h"
 
 #include <string.h>
@@ -200,6 +201,58 @@ static nrd_error *check_ensemble(const nrd_config *cfg)
 
 /* ---- whole configurations ---- */
 
+static nrd_error *check_path(const nrd_config *cfg, const char *field, const char *path)
+{
+    if (path[0] == '\0' || nrd_path_stays_inside(path)) {
+        return NULL;
+    }
+    return nrd_errorf(NRD_ERR_INVALID_ARG,
+                      "'%s' must be a relative path without '..', within the model's folder, for %s",
+                      field, cfg->name);
+}
+
+static nrd_error *check_state_paths(const nrd_config *cfg)
+{
+    const Inference__ModelSequenceBatching *sb =
+        cfg->scheduling_choice_case == INFERENCE__MODEL_CONFIG__SCHEDULING_CHOICE_SEQUENCE_BATCHING
+            ? cfg->sequence_batching
+            : NULL;
+
+    for (size_t i = 0; sb && i < sb->n_state; i++) {
+        for (size_t k = 0; k < sb->state[i]->n_initial_state; k++) {
+            const Inference__ModelSequenceBatching__InitialState *in = sb->state[i]->initial_state[k];
+            if (in->state_data_case ==
+                INFERENCE__MODEL_SEQUENCE_BATCHING__INITIAL_STATE__STATE_DATA_DATA_FILE) {
+                NRD_TRY(check_path(cfg, "initial_state.data_file", in->data_file));
+            }
+        }
+    }
+    return NULL;
+}
+
+/* A configuration may come with a load request: it names files of its model, no others. */
+static nrd_error *check_paths(const nrd_config *cfg)
+{
+    NRD_TRY(check_path(cfg, "default_model_filename", cfg->default_model_filename));
+    for (size_t i = 0; i < cfg->n_cc_model_filenames; i++) {
+        NRD_TRY(check_path(cfg, "cc_model_filenames", cfg->cc_model_filenames[i]->value));
+    }
+    for (size_t i = 0; i < cfg->n_output; i++) {
+        NRD_TRY(check_path(cfg, "label_filename", cfg->output[i]->label_filename));
+    }
+    for (size_t i = 0; i < cfg->n_model_warmup; i++) {
+        const Inference__ModelWarmup *w = cfg->model_warmup[i];
+        for (size_t k = 0; k < w->n_inputs; k++) {
+            const Inference__ModelWarmup__Input *in = w->inputs[k]->value;
+            if (in && in->input_data_type_case ==
+                          INFERENCE__MODEL_WARMUP__INPUT__INPUT_DATA_TYPE_INPUT_DATA_FILE) {
+                NRD_TRY(check_path(cfg, "input_data_file", in->input_data_file));
+            }
+        }
+    }
+    return check_state_paths(cfg);
+}
+
 nrd_error *nrd_config_validate(const nrd_config *cfg)
 {
     if (cfg->name[0] == '\0') {
@@ -251,6 +304,7 @@ nrd_error *nrd_config_validate(const nrd_config *cfg)
                           "transaction policy. Please disable the response cache.",
                           cfg->name);
     }
+    NRD_TRY(check_paths(cfg));
     return refuse_missing_features(cfg);
 }
 

@@ -15,22 +15,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A relative path without ".." below the model's folder, such as "1/model.py". */
-static bool is_safe_path(const char *p)
-{
-    if (*p == '\0' || *p == '/') {
-        return false;
-    }
-    while (p) {
-        if (strncmp(p, "..", 2) == 0 && (p[2] == '/' || p[2] == '\0')) {
-            return false;
-        }
-        p = strchr(p, '/');
-        p = p ? p + 1 : NULL;
-    }
-    return true;
-}
-
 /* Puts the files given with a load request into a fresh folder, which takes the model's place. */
 static nrd_error *write_files(char **out_dir, const nrd_param *const *params, size_t n)
 {
@@ -49,7 +33,7 @@ static nrd_error *write_files(char **out_dir, const nrd_param *const *params, si
         if (p->type != TRITONSERVER_PARAMETER_BYTES) {
             err = nrd_errorf(NRD_ERR_INVALID_ARG,
                              "File parameter '%s' must have bytes type for its value", p->name);
-        } else if (!is_safe_path(rel)) {
+        } else if (!nrd_path_stays_inside(rel)) {
             err = nrd_errorf(NRD_ERR_INVALID_ARG,
                              "Invalid file parameter '%s', the path must stay within model "
                              "directory.",

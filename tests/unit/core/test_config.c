@@ -78,6 +78,23 @@ static void test_each_mistake_is_told_in_known_words(void **state)
          "model input 'x' has different size for dims and reshape for m"},
         {"name: \"m\" backend: \"b\" instance_group { kind: KIND_CPU gpus: 0 }",
          "instance group m_0 of model m has kind KIND_CPU but specifies one or more GPUs"},
+#define OUTSIDE(field)                                                                             \
+    "'" field "' must be a relative path without '..', within the model's folder, for m"
+        {"name: \"m\" backend: \"b\" output { name: \"x\" data_type: TYPE_FP32 dims: 1 "
+         "label_filename: \"../../etc/passwd\" }",
+         OUTSIDE("label_filename")},
+        {"name: \"m\" backend: \"b\" default_model_filename: \"/tmp/model.py\"",
+         OUTSIDE("default_model_filename")},
+        {"name: \"m\" backend: \"b\" cc_model_filenames { key: \"7.5\" value: \"a/../../b\" }",
+         OUTSIDE("cc_model_filenames")},
+        {"name: \"m\" backend: \"b\" model_warmup { name: \"w\" inputs { key: \"x\" value { data_type: "
+         "TYPE_FP32 dims: 1 input_data_file: \"..\" } } }",
+         OUTSIDE("input_data_file")},
+        {"name: \"m\" backend: \"b\" max_batch_size: 1 sequence_batching { state { input_name: \"i\" "
+         "output_name: \"o\" data_type: TYPE_FP32 dims: 1 initial_state { name: \"s\" data_type: "
+         "TYPE_FP32 dims: 1 data_file: \"../../x\" } } }",
+         OUTSIDE("initial_state.data_file")},
+#undef OUTSIDE
         {"name: \"e\" platform: \"ensemble\"",
          "ensemble scheduling must be set for ensemble e whose platform is ensemble"},
         {"name: \"e\" platform: \"ensemble\" ensemble_scheduling { }",
