@@ -93,7 +93,8 @@ def lose(s, fault):
     return answers
 
 
-def test_requests_hear_it_and_the_model_is_not_ready_until_it_is_loaded_again(server, fault):
+def test_requests_hear_it_and_the_model_is_not_ready_until_it_is_loaded_again(
+        request, server, fault):
     status, before = server.generate(LONG)
     assert status == 200
     answers = lose(server, fault)
@@ -121,6 +122,10 @@ def test_requests_hear_it_and_the_model_is_not_ready_until_it_is_loaded_again(se
     assert status == 503 and "fell off the bus" in answer["error"], (status, answer)
 
     fault.unlink()
+    if request.node.callspec.params["server"] == "none":  # back as it was, with nothing of the client's
+        other = {"parameters": {"config": '{"backend": "python"}', "file:1/model.py": "cHJpbnQoMSk="}}
+        status, answer = server.request("/v2/repository/models/tensorrt_llm/load", json.dumps(other).encode())
+        assert status == 503 and "not allowed" in answer["error"], (status, answer)
     status, answer = server.request("/v2/repository/models/tensorrt_llm/load", b"")
     assert status == 200, answer
     wait_until(lambda: ready(server, "ensemble"))

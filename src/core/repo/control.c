@@ -102,7 +102,9 @@ nrd_error *nrd_repo_load(nrd_repo *r, const char *name, const nrd_param *const *
     bool has_files = false;
     nrd_error *err = NULL;
 
-    if (!nrd_repo_has_failed(r, name)) { /* what failed may come back in every mode */
+    /* What failed may come back in every mode, as it was: other files and another configuration are
+     * for those who may load models. */
+    if (n_params > 0 || !nrd_repo_has_failed(r, name)) {
         NRD_TRY(nrd_repo_check_explicit(r));
     }
     NRD_TRY(nrd_repo_check_name(name));
