@@ -192,51 +192,80 @@ static TRITONSERVER_Error *get_bias(const llm_instance *inst, const row_view *v,
     return NULL;
 }
 
+/* This row's part of a tensor of numbers; NULL when it is absent or empty. */
+static const void *row_data(const row_view *v, const char *name, const nrd_tb_tensor **out)
+{
+    int64_t first, n;
+    if (!find_row(v, name, out, &first, &n) || n == 0) {
+        return NULL;
+    }
+    return (*out)->data + (size_t)first * TRITONSERVER_DataTypeByteSize((*out)->dtype);
+}
+
+/* The row's string, NUL-terminated and owned by the arena; *out stays when the tensor is absent. */
+static TRITONSERVER_Error *get_string(const row_view *v, const char *name, const char **out)
+{
+    const nrd_tb_tensor *t;
+    int64_t first, n;
+    size_t offset = 0, len = 0;
+    const char *s = NULL;
+    bool is_bad = false;
+
+    if (!find_row(v, name, &t, &first, &n) || n == 0) {
+        return NULL;
+    }
+    if (t->dtype != TRITONSERVER_TYPE_BYTES || n != 1) {
+        return bad(name, "must hold one string a row");
+    }
+    for (int64_t i = 0; i <= first; i++) {
+        if (!nrd_tb_next_string(t, &offset, &s, &len, &is_bad)) {
+            return bad(name, "ends before the row's string");
+        }
+    }
+    if (memchr(s, 0, len)) {
+        return bad(name, "has a zero byte");
+    }
+    *out = nrd_arena_strndup(v->arena, s, len);
+    return *out ? NULL : nrd_tb_error(nrd_error_no_memory());
+}
+
 /* Inputs that belong to features the executor refuses by name: hand them over so that it can. */
 static TRITONSERVER_Error *get_features(const row_view *v, nrd_exec_request *out)
 {
     const nrd_tb_tensor *t;
-    int64_t first, n;
     int32_t *ids;
+    int64_t n;
 
     NRD_TB_TRY(get_ids(v, "draft_input_ids", &ids, &n));
     out->draft_input_ids = ids;
     out->n_draft_input_ids = (int32_t)n;
     NRD_TB_TRY(get_f32(v, "draft_acceptance_threshold", &out->draft_acceptance_threshold));
-    if (find_row(v, "draft_logits", &t, &first, &n) && n > 0) {
-        out->draft_logits = (const float *)(const void *)t->data;
-    }
-    if (find_row(v, "prompt_embedding_table", &t, &first, &n) && n > 0) {
-        out->prompt_embedding_table = t->data;
+    out->draft_logits = row_data(v, "draft_logits", &t);
+    out->prompt_embedding_table = row_data(v, "prompt_embedding_table", &t);
+    if (out->prompt_embedding_table) {
         out->prompt_vocab_size = t->n_dims >= 3 ? (int32_t)t->shape[1] : 0;
     }
     if (!out->prompt_embedding_table && nrd_tb_find(v->in, "prompt_vocab_size")) {
         return bad("prompt_vocab_size", "needs the input 'prompt_embedding_table' beside it");
     }
     NRD_TB_TRY(get_u64(v, "lora_task_id", &out->lora_task_id));
-    if (find_row(v, "lora_weights", &t, &first, &n) && n > 0) {
-        out->lora_weights = t->data;
+    out->lora_weights = row_data(v, "lora_weights", &t);
+    if (out->lora_weights) {
         out->lora_rows = t->n_dims >= 3 ? t->shape[1] : 0;
         out->lora_width = t->n_dims >= 3 ? t->shape[2] : 0;
     }
     NRD_TB_TRY(get_ids(v, "lora_config", &ids, &n));
     out->lora_config = ids;
-    if (find_row(v, "encoder_input_features", &t, &first, &n) && n > 0) {
-        out->encoder_input_features = t->data;
-    }
-    if (find_row(v, "context_phase_params", &t, &first, &n) && n > 0) {
-        out->context_phase_params = t->data;
+    out->encoder_input_features = row_data(v, "encoder_input_features", &t);
+    out->context_phase_params = row_data(v, "context_phase_params", &t);
+    if (out->context_phase_params) {
         out->kind = NRD_REQUEST_GENERATION_ONLY;
     }
     /* Ensembles send decoder_input_ids and their length to every model; without an encoder they say
      * nothing. What follows only a client sends that means it. */
     NRD_TB_TRY(get_i32(v, "encoder_output_lengths", &out->encoder_output_length));
-    if (find_row(v, "cross_attention_mask", &t, &first, &n) && n > 0) {
-        out->cross_attention_mask = t->data;
-    }
-    if (find_row(v, "mrope_rotary_cos_sin", &t, &first, &n) && n > 0) {
-        out->mrope_rotary_cos_sin = (const float *)(const void *)t->data;
-    }
+    out->cross_attention_mask = row_data(v, "cross_attention_mask", &t);
+    out->mrope_rotary_cos_sin = row_data(v, "mrope_rotary_cos_sin", &t);
     NRD_TB_TRY(get_bool(v, "skip_cross_attn_blocks", &out->skip_cross_attn_blocks));
     if (!out->mrope_rotary_cos_sin && nrd_tb_find(v->in, "mrope_position_deltas")) {
         return bad("mrope_position_deltas", "needs the input 'mrope_rotary_cos_sin' beside it");
@@ -244,23 +273,8 @@ static TRITONSERVER_Error *get_features(const row_view *v, nrd_exec_request *out
     NRD_TB_TRY(get_i32(v, "lookahead_window_size", &out->lookahead_window_size));
     NRD_TB_TRY(get_i32(v, "lookahead_ngram_size", &out->lookahead_ngram_size));
     NRD_TB_TRY(get_i32(v, "lookahead_verification_set_size", &out->lookahead_verification_set_size));
-    if (find_row(v, "guided_decoding_guide_type", &t, &first, &n) && n > 0) {
-        size_t offset = 0, len = 0;
-        const char *s = NULL;
-        bool is_bad = false;
-        if (nrd_tb_next_string(t, &offset, &s, &len, &is_bad)) {
-            out->guide_type = nrd_arena_strndup(v->arena, s, len);
-        }
-    }
-    if (find_row(v, "guided_decoding_guide", &t, &first, &n) && n > 0) {
-        size_t offset = 0, len = 0;
-        const char *s = NULL;
-        bool is_bad = false;
-        if (nrd_tb_next_string(t, &offset, &s, &len, &is_bad)) {
-            out->guide = nrd_arena_strndup(v->arena, s, len);
-        }
-    }
-    return NULL;
+    NRD_TB_TRY(get_string(v, "guided_decoding_guide_type", &out->guide_type));
+    return get_string(v, "guided_decoding_guide", &out->guide);
 }
 
 static TRITONSERVER_Error *get_retention(const row_view *v, nrd_exec_request *out)
