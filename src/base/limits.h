@@ -12,6 +12,10 @@
 /* clang-format off */
 /*          name                value        unit         of what                                          who exceeds it gets */
 #define NRD_LIMITS(X) \
+    X(INPUTS,                   2048,        "inputs",    "a request, a model's configuration",             "INVALID_ARG") \
+    X(OUTPUTS,                  2048,        "outputs",   "a request asks for, a model's configuration",    "INVALID_ARG") \
+    X(PARAMETERS,               2048,        "parameters", "a request, a response",                         "INVALID_ARG") \
+    X(GRPC_MESSAGE_MEMORY,      512 << 20,   "bytes",     "what the fields of one gRPC message take",       "INVALID_ARG") \
     X(INSTANCES,                1024,        "instances", "all instance groups of a model, times their GPUs", "the load is refused") \
     X(REQUEST_ROWS,             4096,        "rows",      "the batch of a tensorrt_llm request",            "INVALID_ARG") \
     X(RETURN_SEQUENCES,         1024,        "sequences", "num_return_sequences of one row",                "INVALID_ARG") \

@@ -15,6 +15,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/limits.h"
 #include "base/pool.h"
 
 #include <stdarg.h>
@@ -142,6 +143,9 @@ nrd_error *nrd_request_add_input(nrd_input **out, nrd_request *r, const char *na
                                   "input '%s' has %llu dimensions, at most %d are supported", name,
                                   (unsigned long long)n, (int)NRD_MAX_RANK);
     }
+    if (r->n_inputs >= NRD_LIMIT_INPUTS) {
+        return nrd_request_errorf(r, NRD_ERR_INVALID_ARG, "more than %d inputs", NRD_LIMIT_INPUTS);
+    }
     nrd_input *in = input_new(name);
     in->dtype = dtype;
     in->n_given = (uint32_t)n;
@@ -207,6 +211,10 @@ nrd_error *nrd_request_add_output(nrd_request *r, const char *name)
         if (strcmp(r->outputs[i], name) == 0) {
             return NULL; /* asking twice is asking once */
         }
+    }
+    if (r->n_outputs >= NRD_LIMIT_OUTPUTS) {
+        return nrd_request_errorf(r, NRD_ERR_INVALID_ARG, "more than %d requested outputs",
+                                  NRD_LIMIT_OUTPUTS);
     }
     if (r->n_outputs == r->cap_outputs) {
         const uint32_t cap = r->cap_outputs ? r->cap_outputs * 2 : 8;

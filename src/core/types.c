@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/limits.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/str.h"
@@ -243,6 +244,10 @@ nrd_error *nrd_params_set(nrd_params *l, const char *name, TRITONSERVER_Paramete
             p = &l->items[i];
             nrd_param_fini(p);
         }
+    }
+    if (!p && l->n >= NRD_LIMIT_PARAMETERS) {
+        free(text);
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "more than %d parameters", NRD_LIMIT_PARAMETERS);
     }
     if (!p) {
         if (l->n == l->cap) {

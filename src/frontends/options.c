@@ -170,6 +170,7 @@ void nrd_options_init(nrd_options *o)
 #ifdef NRD_HAVE_GRPC
     o->allow_grpc = true;
 #endif
+    o->grpc_max_message_bytes = 64 << 20;
     o->grpc_infer_threads = 2;
     o->grpc_infer_pool = 8;
     o->allow_client_shm = true;

@@ -79,6 +79,7 @@ typedef struct nrd_options {
     bool reuse_grpc_port;
     char *grpc_address;
     int64_t grpc_port, grpc_infer_threads, grpc_infer_pool;
+    int64_t grpc_max_message_bytes; /* of a request */
     int64_t grpc_max_response_pool; /* answers waiting in one stream; 0: no limit */
     char *grpc_forward_pattern;
     bool grpc_use_ssl, grpc_use_ssl_mutual;

@@ -118,6 +118,8 @@ const nrd_opt nrd_option_rows[] = {
      NULL, "Threads that take inference calls. Default is 2."),
     ROW("GRPC", "grpc-infer-allocation-pool-size", NRD_OPT_I64, F(grpc_infer_pool), 1, 65536,
      "integer", NULL, "Inference calls that each of these threads keeps prepared. Default is 8."),
+    ROW("GRPC", "grpc-max-message-size", NRD_OPT_I64, F(grpc_max_message_bytes), 1, INT_MAX, "integer",
+     NULL, "Largest request message in bytes, before and after decompression. Default is 67108864."),
     ROW("GRPC", "grpc-max-response-pool-size", NRD_OPT_I64, F(grpc_max_response_pool), 1, INT_MAX,
      "integer", NULL,
      "Answers that may wait in one stream; a model that brings more is held up until the client "
@@ -165,6 +167,7 @@ const nrd_opt nrd_option_rows[] = {
     REFUSED("GRPC", "grpc-infer-thread-count", NRD_OPT_CUSTOM, 0, 0, 0, "integer", NULL, NO_GRPC),
     REFUSED("GRPC", "grpc-infer-allocation-pool-size", NRD_OPT_CUSTOM, 0, 0, 0, "integer", NULL,
      NO_GRPC),
+    REFUSED("GRPC", "grpc-max-message-size", NRD_OPT_CUSTOM, 0, 0, 0, "integer", NULL, NO_GRPC),
     REFUSED("GRPC", "grpc-max-response-pool-size", NRD_OPT_CUSTOM, 0, 0, 0, "integer", NULL, NO_GRPC),
     REFUSED("GRPC", "grpc-use-ssl", NRD_OPT_CUSTOM, 0, 0, 0, "boolean", NULL, NO_GRPC),
     REFUSED("GRPC", "grpc-use-ssl-mutual", NRD_OPT_CUSTOM, 0, 0, 0, "boolean", NULL, NO_GRPC),

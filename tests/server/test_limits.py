@@ -1,16 +1,26 @@
 """What one request or load order names is refused before memory is taken, and the server lives."""
 import json
 import pathlib
+import random
+import time
 
 import pytest
 
-from conftest import write_model
+from conftest import infer_body, write_model
 
 
 def rss(server):
     """Bytes of memory that the server's process has now."""
     pages = pathlib.Path(f"/proc/{server.process.pid}/statm").read_text().split()[1]
     return int(pages) * 4096
+
+
+def peak(server):
+    """Most bytes of memory that the process had."""
+    for line in pathlib.Path(f"/proc/{server.process.pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    raise KeyError("VmHWM")
 
 
 @pytest.fixture
@@ -32,3 +42,93 @@ def test_more_instances_than_a_model_may_have_refuse_the_load(explicit, count):
     assert reply.status == 400 and "1024" in reply.error(), reply.body
     assert rss(explicit) < before + (64 << 20)
     assert explicit.call("POST", "/v2/repository/models/echo/load", {}).status == 200
+
+
+def test_more_inputs_than_a_request_may_have_are_refused_at_once(server):
+    one = infer_body([1])["inputs"][0]
+    inputs = [dict(one, name=f"i{i}") for i in range(100_000)]
+    for body in ({"inputs": inputs}, {"inputs": [one], "outputs": [{"name": f"o{i}"} for i in range(100_000)]},
+                 {"inputs": [one], "parameters": {f"p{i}": 1 for i in range(100_000)}}):
+        began = time.monotonic()
+        reply = server.call("POST", "/v2/models/ident/infer", body)
+        assert reply.status == 400 and "more than " in reply.error(), reply.body
+        assert time.monotonic() - began < 10
+    reply = server.call("POST", "/v2/models/ident/generate", {f"p{i}": 1 for i in range(100_000)})
+    assert reply.status == 400 and "more than " in reply.error(), reply.body
+
+
+def test_a_configuration_with_more_tensors_than_a_request_may_have_is_refused(explicit):
+    config = {"backend": "identity", "input": [{"name": f"i{i}", "data_type": "TYPE_INT32", "dims": [-1]}
+                                               for i in range(100_000)]}
+    reply = explicit.call("POST", "/v2/repository/models/echo/load",
+                          {"parameters": {"config": json.dumps(config)}})
+    assert reply.status == 400 and "2048" in reply.error(), reply.body[:300]
+
+
+def test_classification_of_all_of_many_values_is_sorted(server):
+    """k is the client's: the time must not grow with its square."""
+    values = random.Random(3).sample(range(10**6), 60_000)
+    body = infer_body(values)
+    body["outputs"] = [{"name": "OUTPUT0", "parameters": {"classification": len(values)}}]
+    began = time.monotonic()
+    reply = server.call("POST", "/v2/models/ident/infer", body)
+    took = time.monotonic() - began
+    assert reply.status == 200, reply.body[:300]
+    want = sorted(range(len(values)), key=lambda i: -values[i])
+    assert reply.json()["outputs"][0]["data"] == [f"{values[i]}:{i}" for i in want]
+    assert took < 3
+
+
+def test_equal_values_of_a_classification_come_by_their_index(server):
+    values = [3, 1, 3, 2, 3, 1, 2]
+    for k in range(1, 8):
+        body = infer_body(values)
+        body["outputs"] = [{"name": "OUTPUT0", "parameters": {"classification": k}}]
+        data = server.call("POST", "/v2/models/ident/infer", body).json()["outputs"][0]["data"]
+        assert data == ["3:0", "3:2", "3:4", "2:3", "2:6", "1:1", "1:5"][:k]
+
+
+# ---- gRPC messages ----
+
+
+def grpc_infer(server, message, **options):
+    """A call with these bytes as its message."""
+    grpc = pytest.importorskip("grpc")
+    with grpc.insecure_channel(f"127.0.0.1:{server.grpc}",
+                               options=[("grpc.max_send_message_length", -1)]) as channel:
+        call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        try:
+            call(message, timeout=60, **options)
+        except grpc.RpcError as e:
+            return e.code(), e.details()
+    return grpc.StatusCode.OK, ""
+
+
+def test_grpc_messages_have_a_limit_before_and_after_decompression(server):
+    grpc = pytest.importorskip("grpc")
+    before = rss(server)
+    code, text = grpc_infer(server, bytes(65 << 20))
+    assert code == grpc.StatusCode.RESOURCE_EXHAUSTED and "67108864" in text, (code, text)
+    for compression in (grpc.Compression.Gzip, grpc.Compression.Deflate):
+        code, text = grpc_infer(server, bytes(500 << 20), compression=compression)
+        assert code == grpc.StatusCode.INVALID_ARGUMENT and "--grpc-max-message-size" in text, (code, text)
+    assert peak(server) < before + (300 << 20)
+
+
+def test_the_fields_of_a_grpc_message_take_a_limited_memory(server):
+    grpc = pytest.importorskip("grpc")
+    before = rss(server)
+    code, text = grpc_infer(server, b"\x2a\x00" * (30 << 20))  # as many empty inputs
+    assert code == grpc.StatusCode.INVALID_ARGUMENT and "536870912" in text, (code, text)
+    assert peak(server) < before + (1100 << 20)
+
+
+def test_compressed_grpc_messages_are_understood(server):
+    grpc = pytest.importorskip("grpc")
+    pb = pytest.importorskip("tritonclient.grpc.service_pb2")
+    for values in ([1, 2, 3], list(range(100_000))):
+        r = pb.ModelInferRequest(model_name="ident")
+        i = r.inputs.add(name="INPUT0", datatype="INT32", shape=[len(values)])
+        i.contents.int_contents.extend(values)
+        for compression in (grpc.Compression.Gzip, grpc.Compression.Deflate):
+            assert grpc_infer(server, r.SerializeToString(), compression=compression)[0] == grpc.StatusCode.OK

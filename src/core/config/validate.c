@@ -497,6 +497,11 @@ static nrd_error *check_batch_io(const nrd_config *cfg)
 
 nrd_error *nrd_config_validate_io(const nrd_config *cfg)
 {
+    if (cfg->n_input > NRD_LIMIT_INPUTS || cfg->n_output > NRD_LIMIT_OUTPUTS) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG,
+                          "model %s has %zu inputs and %zu outputs, at most %d and %d are allowed",
+                          cfg->name, cfg->n_input, cfg->n_output, NRD_LIMIT_INPUTS, NRD_LIMIT_OUTPUTS);
+    }
     for (size_t i = 0; i < cfg->n_input; i++) {
         const Inference__ModelInput *in = cfg->input[i];
         io_view v = {"model input", in->name, in->data_type, in->n_dims, in->dims, in->reshape};

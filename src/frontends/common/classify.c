@@ -68,25 +68,50 @@ static bool before(const candidate *a, const candidate *b, number_kind kind)
     return order ? order > 0 : a->index < b->index;
 }
 
-/* Keeps the k best in order by insertion: k is small where this is used. */
-static size_t best_of_row(candidate *best, size_t k, number_kind kind, const char *row, size_t n,
-                          size_t size)
+/* A heap of n whose root comes after all others: puts c where its root was. */
+static void sink(candidate *heap, size_t n, candidate c, number_kind kind)
 {
-    size_t have = 0;
+    size_t at = 0, child;
+
+    while ((child = 2 * at + 1) < n) {
+        if (child + 1 < n && before(&heap[child], &heap[child + 1], kind)) {
+            child++;
+        }
+        if (!before(&c, &heap[child], kind)) {
+            break;
+        }
+        heap[at] = heap[child];
+        at = child;
+    }
+    heap[at] = c;
+}
+
+static void rise(candidate *heap, size_t at, candidate c, number_kind kind)
+{
+    while (at > 0 && before(&heap[(at - 1) / 2], &c, kind)) {
+        heap[at] = heap[(at - 1) / 2];
+        at = (at - 1) / 2;
+    }
+    heap[at] = c;
+}
+
+/* The k best of n, in order. Time n log k: k is what the client asks for. */
+static void best_of_row(candidate *best, size_t k, number_kind kind, const char *row, size_t n, size_t size)
+{
     for (size_t i = 0; i < n; i++) {
         candidate c = {.index = i};
         read_value(&c, kind, row + i * size, size);
-        if (have == k && !before(&c, &best[k - 1], kind)) {
-            continue;
+        if (i < k) {
+            rise(best, i, c, kind);
+        } else if (before(&c, &best[0], kind)) {
+            sink(best, k, c, kind);
         }
-        size_t at = have < k ? have++ : k - 1;
-        while (at > 0 && before(&c, &best[at - 1], kind)) {
-            best[at] = best[at - 1];
-            at--;
-        }
-        best[at] = c;
     }
-    return have;
+    for (size_t left = k; left > 1; left--) {
+        candidate last = best[left - 1];
+        best[left - 1] = best[0];
+        sink(best, left - 1, last, kind);
+    }
 }
 
 static nrd_error *put_class(nrd_str *out, TRITONSERVER_InferenceResponse *response, uint32_t index,

@@ -107,20 +107,18 @@ static Inference__ModelInferRequest *split(nrd_arena *arena, const uint8_t *p, s
 
 nrd_error *nrd_grpc_infer_decode(nrd_grpc_infer *infer, grpc_byte_buffer *payload)
 {
-    grpc_byte_buffer_reader reader;
+    const nrd_grpc_service *s = infer->call->service;
     const void *message = NULL;
 
-    if (payload && grpc_byte_buffer_length(payload) >= LONG_MESSAGE &&
-        grpc_byte_buffer_reader_init(&reader, payload)) {
-        infer->bytes = grpc_byte_buffer_reader_readall(&reader);
-        grpc_byte_buffer_reader_destroy(&reader);
+    if (payload && grpc_byte_buffer_length(payload) >= LONG_MESSAGE) {
+        NRD_TRY(nrd_grpc_bytes(s, payload, &infer->bytes));
         infer->message = split(&infer->infer.arena, GRPC_SLICE_START_PTR(infer->bytes),
                                GRPC_SLICE_LENGTH(infer->bytes));
         if (infer->message) {
             return NULL;
         }
     }
-    NRD_TRY(nrd_grpc_unpack(&infer->infer.arena, &inference__model_infer_request__descriptor, payload,
+    NRD_TRY(nrd_grpc_unpack(s, &infer->infer.arena, &inference__model_infer_request__descriptor, payload,
                             &message));
     infer->message = message;
     return NULL;

@@ -306,19 +306,19 @@ static void run_read(nrd_grpc_tag *tag, bool ok)
 {
     talk *t = NRD_GRPC_OF(tag, talk, on_read);
     nrd_grpc_call *call = t->call;
-    grpc_byte_buffer_reader reader;
+    grpc_slice whole = grpc_empty_slice();
+    nrd_error *err = ok && t->incoming ? nrd_grpc_bytes(call->service, t->incoming, &whole) : NULL;
 
-    if (ok && t->incoming && grpc_byte_buffer_reader_init(&reader, t->incoming)) {
+    if (ok && t->incoming && !err) {
         nrd_str out = {0};
-        grpc_slice whole = grpc_byte_buffer_reader_readall(&reader);
         answer((span){(const char *)GRPC_SLICE_START_PTR(whole), GRPC_SLICE_LENGTH(whole)}, &out);
-        grpc_slice_unref(whole);
-        grpc_byte_buffer_reader_destroy(&reader);
         start_write(t, &out);
         nrd_str_fini(&out);
     } else {
         end_talk(t);
     }
+    nrd_error_free(err); /* such a message ends the talk */
+    grpc_slice_unref(whole);
     if (t->incoming) {
         grpc_byte_buffer_destroy(t->incoming);
         t->incoming = NULL;

@@ -130,7 +130,11 @@ void nrd_grpc_metadata_op(const nrd_grpc_call *call, grpc_op *op);
 const grpc_slice *nrd_grpc_metadata(const nrd_grpc_call *call, const char *key);
 
 /* Parses a message into the arena. */
-nrd_error *nrd_grpc_unpack(nrd_arena *arena, const ProtobufCMessageDescriptor *type,
+/* The bytes of a message as one slice that the caller unrefs; decompressed up to
+ * --grpc-max-message-size. */
+nrd_error *nrd_grpc_bytes(const nrd_grpc_service *s, grpc_byte_buffer *payload,
+                          grpc_slice *out) NRD_MUST_USE;
+nrd_error *nrd_grpc_unpack(const nrd_grpc_service *s, nrd_arena *arena, const ProtobufCMessageDescriptor *type,
                            grpc_byte_buffer *payload, const void **out) NRD_MUST_USE;
 
 /* -1 for "". */

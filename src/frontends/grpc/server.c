@@ -1,7 +1,9 @@
 #include "frontends/grpc/rpc.h"
 
 #include "base/file.h"
+#include "base/limits.h"
 #include "base/log.h"
+#include "frontends/common/inflate.h"
 
 #include <grpc/byte_buffer_reader.h>
 #include <grpc/grpc_security.h>
@@ -52,42 +54,79 @@ nrd_error *nrd_grpc_parse_version(const char *text, int64_t *out)
 
 /* ---- messages ---- */
 
-static void *arena_alloc(void *arena, size_t n)
+/* protobuf-c takes 40 bytes for a field of two, and a structure for an empty submessage. */
+typedef struct budget {
+    nrd_arena *arena;
+    size_t left;
+} budget;
+
+static void *budget_alloc(void *opaque, size_t n)
 {
-    return nrd_arena_alloc(arena, n);
+    budget *b = opaque;
+    if (n > b->left) {
+        b->left = 0;
+        return NULL;
+    }
+    b->left -= n;
+    return nrd_arena_alloc(b->arena, n);
 }
 
-static void arena_free(void *arena, void *p)
+static void budget_free(void *opaque, void *p)
 {
-    (void)arena;
+    (void)opaque;
     (void)p;
 }
 
-nrd_error *nrd_grpc_unpack(nrd_arena *arena, const ProtobufCMessageDescriptor *type,
-                           grpc_byte_buffer *payload, const void **out)
+static nrd_error *inflate_message(const nrd_grpc_service *s, bool is_gzip, grpc_slice *io)
 {
-    ProtobufCAllocator a = {arena_alloc, arena_free, arena};
+    grpc_slice packed = *io;
+    char *data = NULL;
+    size_t n = 0;
+    nrd_error *err = nrd_inflate(&data, &n, is_gzip, (const char *)GRPC_SLICE_START_PTR(packed),
+                                 GRPC_SLICE_LENGTH(packed), (size_t)s->options->grpc_max_message_bytes,
+                                 "grpc-max-message-size");
+    grpc_slice_unref(packed);
+    *io = err ? grpc_empty_slice() : grpc_slice_new(data, n, free);
+    return err;
+}
+
+nrd_error *nrd_grpc_bytes(const nrd_grpc_service *s, grpc_byte_buffer *payload, grpc_slice *out)
+{
     grpc_byte_buffer_reader reader;
-    grpc_slice *first, whole = grpc_empty_slice();
-    const uint8_t *data = NULL;
+    grpc_slice *first;
     const size_t n = payload ? grpc_byte_buffer_length(payload) : 0;
 
-    *out = NULL;
+    *out = grpc_empty_slice();
     if (!payload || !grpc_byte_buffer_reader_init(&reader, payload)) {
         return nrd_errorf(NRD_ERR_INTERNAL, "the call carries no readable message");
     }
-    if (payload->data.raw.compression == GRPC_COMPRESS_NONE &&
-        payload->data.raw.slice_buffer.count == 1 &&
-        grpc_byte_buffer_reader_peek(&reader, &first) && GRPC_SLICE_LENGTH(*first) == n) {
-        data = GRPC_SLICE_START_PTR(*first); /* borrowed: nothing to put together */
-        *out = protobuf_c_message_unpack(type, &a, n, data);
+    if (payload->data.raw.slice_buffer.count == 1 && grpc_byte_buffer_reader_peek(&reader, &first) &&
+        GRPC_SLICE_LENGTH(*first) == n) {
+        *out = grpc_slice_ref(*first); /* nothing to put together */
     } else {
-        whole = grpc_byte_buffer_reader_readall(&reader);
-        *out = protobuf_c_message_unpack(type, &a, GRPC_SLICE_LENGTH(whole),
-                                         GRPC_SLICE_START_PTR(whole));
+        *out = grpc_byte_buffer_reader_readall(&reader);
     }
-    grpc_slice_unref(whole);
     grpc_byte_buffer_reader_destroy(&reader);
+    const grpc_compression_algorithm c = payload->data.raw.compression;
+    return c == GRPC_COMPRESS_NONE ? NULL : inflate_message(s, c == GRPC_COMPRESS_GZIP, out);
+}
+
+nrd_error *nrd_grpc_unpack(const nrd_grpc_service *s, nrd_arena *arena,
+                           const ProtobufCMessageDescriptor *type, grpc_byte_buffer *payload,
+                           const void **out)
+{
+    budget b = {arena, NRD_LIMIT_GRPC_MESSAGE_MEMORY};
+    ProtobufCAllocator a = {budget_alloc, budget_free, &b};
+    grpc_slice bytes;
+
+    *out = NULL;
+    NRD_TRY(nrd_grpc_bytes(s, payload, &bytes));
+    *out = protobuf_c_message_unpack(type, &a, GRPC_SLICE_LENGTH(bytes), GRPC_SLICE_START_PTR(bytes));
+    grpc_slice_unref(bytes);
+    if (!*out && b.left == 0) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "the fields of the message take more than %d bytes",
+                          NRD_LIMIT_GRPC_MESSAGE_MEMORY);
+    }
     return *out ? NULL
                 : nrd_errorf(NRD_ERR_INTERNAL, "the message is not a valid %s", type->name);
 }
@@ -217,7 +256,7 @@ static void answer(nrd_grpc_call *call)
 {
     const void *in = NULL;
     ProtobufCMessage *out = NULL;
-    nrd_error *err = nrd_grpc_unpack(&call->arena, call->method->in_type, call->payload, &in);
+    nrd_error *err = nrd_grpc_unpack(call->service, &call->arena, call->method->in_type, call->payload, &in);
     if (!err) {
         err = call->method->handle(call, in, &out);
     }
@@ -509,11 +548,13 @@ static void add_arg(grpc_arg *args, size_t *n, const char *key, int64_t value)
 static nrd_error *create_server(nrd_grpc_service *s)
 {
     const nrd_options *o = s->options;
-    grpc_arg args[12];
+    grpc_arg args[13];
     grpc_channel_args list = {0, args};
     size_t *n = &list.num_args;
 
-    add_arg(args, n, GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, -1); /* unlimited, as Triton sets it */
+    add_arg(args, n, GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, o->grpc_max_message_bytes);
+    /* The library decompresses without a limit: nrd_grpc_bytes does it. */
+    add_arg(args, n, GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
     add_arg(args, n, GRPC_ARG_MAX_SEND_MESSAGE_LENGTH, -1);
     add_arg(args, n, GRPC_ARG_ALLOW_REUSEPORT, o->reuse_grpc_port);
     add_arg(args, n, GRPC_ARG_KEEPALIVE_TIME_MS, o->grpc_keepalive_ms);

@@ -23,9 +23,6 @@ nrd_http_encoding nrd_http_content_encoding(const nrd_view *value);
 /* The best of gzip, deflate, identity by the weights of Accept-Encoding; ties: the first named. */
 nrd_http_encoding nrd_http_accept_encoding(const nrd_view *value);
 
-/* *out is owned (free); at most max bytes. */
-nrd_error *nrd_http_inflate(char **out, size_t *out_n, nrd_http_encoding e, const char *data,
-                            size_t n, size_t max) NRD_MUST_USE;
 nrd_error *nrd_http_deflate(nrd_str *out, nrd_http_encoding e, const struct iovec *parts,
                             int n_parts) NRD_MUST_USE;
 

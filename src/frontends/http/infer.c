@@ -1,5 +1,6 @@
 /* POST /v2/models/M[/versions/V]/infer: JSON and binary tensors in, JSON and binary tensors out. */
 #include "base/json.h"
+#include "frontends/common/inflate.h"
 #include "frontends/common/tensor_json.h"
 #include "frontends/common/tensor_text.h"
 #include "frontends/http/call.h"
@@ -686,8 +687,9 @@ static nrd_error *body_of(nrd_http_call *call, const char **out, size_t *out_n)
     if (e == NRD_ENCODING_IDENTITY) {
         return NULL;
     }
-    NRD_TRY(nrd_http_inflate(&call->inflated, out_n, e, req->body ? req->body : "", req->body_n,
-                             (size_t)call->api->options->http_max_input_bytes));
+    NRD_TRY(nrd_inflate(&call->inflated, out_n, e == NRD_ENCODING_GZIP, req->body ? req->body : "",
+                        req->body_n, (size_t)call->api->options->http_max_input_bytes,
+                        "http-max-input-size"));
     *out = call->inflated;
     return NULL;
 }
