@@ -9,10 +9,11 @@ CUDA_OBJ := $(patsubst src/%.cu,$(B)/cuda/%.o,$(CUDA_SRC))
 CUDA_FLAGS := -std=c++17 -O3 -lineinfo -Isrc -Iinclude --threads 1 -diag-suppress 177 \
               -Xcompiler -fPIC,-fvisibility=hidden,-Wall,-Wextra
 
-$(B)/cuda/%.o: src/%.cu $(wildcard src/device/cuda/*.cuh src/device/ops/*.cuh include/nereid/device*.h)
+$(B)/cuda/%.o: src/%.cu
 	@mkdir -p $(@D)
 	@echo "  NVCC    $<"
-	$(Q)$(NVCC) $(CUDA_FLAGS) $(CUDA_ARCHS) -c $< -o $@
+	$(Q)$(NVCC) $(CUDA_FLAGS) $(CUDA_ARCHS) -MMD -MP -c $< -o $@
+-include $(CUDA_OBJ:.o=.d)
 
 # Of base only what the kernels call: thread-local data of the rest would not fit where the program's
 # threads have no room for it.

@@ -14,10 +14,10 @@ static void dev_close(nrd_device *d)
 
     (void)cudaSetDevice(dev->id);
     (void)cudaDeviceSynchronize();
-    lt_close(dev->lt);
+    nrd_cuda_lt_close(dev->lt);
     while (!dev->pools.empty()) {
         pool_entry e = dev->pools.back();
-        pool_free(d, e.kind, e.p);
+        nrd_cuda_pool_free(d, e.kind, e.p);
     }
     delete dev;
 }
@@ -53,7 +53,7 @@ static nrd_error *open_checked(const nrd_device_config *config, cuda_device *dev
 {
     int n = 0, v = 0;
 
-    NRD_TRY(cuda_usable());
+    NRD_TRY(nrd_cuda_usable());
     cudaError_t e = cudaGetDeviceCount(&n);
     if (e == cudaErrorInsufficientDriver || e == cudaErrorStubLibrary) {
         int have = 0, need = 0;
@@ -104,7 +104,7 @@ static nrd_error *open_checked(const nrd_device_config *config, cuda_device *dev
     CUDA_TRY(cudaSetDevice(dev->id));
     CUDA_TRY(cudaFree(NULL)); /* makes the context here, so that its failure is open's failure */
     CUDA_TRY(cudaDeviceGetAttribute(&v, cudaDevAttrUnifiedAddressing, dev->id));
-    if (!has_code()) {
+    if (!nrd_cuda_has_code()) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED,
                           "cuda: this plug-in has no code for %s (compute capability %d.%d); build it with "
                           "CUDA_ARCHS for this GPU or use device \"cpu\"",
@@ -117,7 +117,7 @@ static nrd_error *open_checked(const nrd_device_config *config, cuda_device *dev
                                                   cudaEnableDefault, &found));
         dev->encode = found == cudaDriverEntryPointSuccess ? (tensor_map_encode_fn)fn : NULL;
     }
-    dev->lt = lt_open(config->timing_cache, dev->name, &dev->lt_why);
+    dev->lt = nrd_cuda_lt_open(config->timing_cache, dev->name, &dev->lt_why);
     return NULL;
 }
 
@@ -125,22 +125,22 @@ static void fill_ops(nrd_device_ops *ops)
 {
     ops->close = dev_close;
     ops->get_info = dev_info;
-    ops->alloc = pool_alloc;
-    ops->free = pool_free;
-    ops->mem_report = pool_report;
+    ops->alloc = nrd_cuda_pool_alloc;
+    ops->free = nrd_cuda_pool_free;
+    ops->mem_report = nrd_cuda_pool_report;
     ops->kv_block_bytes = kv_block_bytes;
-    ops->embed = op_embed;
-    ops->norm = op_norm;
-    ops->linear = op_linear;
-    ops->rope_kv = op_rope_kv;
-    ops->attention = op_attention;
-    ops->act = op_act;
-    ops->sample = op_sample;
-    ops->counts = op_counts;
-    ops->copy_blocks = op_copy_blocks;
-    ops->limits = dev_limits;
-    stream_fill_ops(ops);
-    weight_fill_ops(ops);
+    ops->embed = nrd_cuda_embed;
+    ops->norm = nrd_cuda_norm;
+    ops->linear = nrd_cuda_linear;
+    ops->rope_kv = nrd_cuda_rope_kv;
+    ops->attention = nrd_cuda_attention;
+    ops->act = nrd_cuda_act;
+    ops->sample = nrd_cuda_sample;
+    ops->counts = nrd_cuda_counts;
+    ops->copy_blocks = nrd_cuda_copy_blocks;
+    ops->limits = nrd_cuda_limits;
+    nrd_cuda_stream_fill_ops(ops);
+    nrd_cuda_weight_fill_ops(ops);
 }
 
 nrd_error *nrd_device_plugin(const nrd_device_host *host, const nrd_device_config *config,

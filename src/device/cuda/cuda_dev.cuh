@@ -98,38 +98,38 @@ enum : size_t {
 };
 enum { N_COUNTERS = 65536 };
 
-nrd_error *cuda_fail(cudaError_t e, const char *what);
-nrd_error *cuda_usable(void); /* NULL, or why no GPU can be opened in this process any more */
+nrd_error *nrd_cuda_fail(cudaError_t e, const char *what);
+nrd_error *nrd_cuda_usable(void); /* NULL, or why no GPU can be opened in this process any more */
 #define CUDA_TRY(expr)                                                                             \
     do {                                                                                           \
         cudaError_t cuda_try_e_ = (expr);                                                          \
         if (cuda_try_e_ != cudaSuccess) {                                                          \
-            return cuda_fail(cuda_try_e_, #expr);                                                  \
+            return nrd_cuda_fail(cuda_try_e_, #expr);                                                  \
         }                                                                                          \
     } while (0)
 
 /* pool.cu */
-nrd_error *pool_alloc(nrd_device *d, void **out, nrd_mem_kind kind, size_t bytes, const char *pool);
-void pool_free(nrd_device *d, nrd_mem_kind kind, void *p);
-int32_t pool_report(nrd_device *d, nrd_mem_report *rows, int32_t max_rows);
-nrd_error *slab_alloc(cuda_device *dev, std::vector<weight_slab> &slabs, size_t bytes, void **out);
-void slab_free(cuda_device *dev, std::vector<weight_slab> &slabs, void *p);
+nrd_error *nrd_cuda_pool_alloc(nrd_device *d, void **out, nrd_mem_kind kind, size_t bytes, const char *pool);
+void nrd_cuda_pool_free(nrd_device *d, nrd_mem_kind kind, void *p);
+int32_t nrd_cuda_pool_report(nrd_device *d, nrd_mem_report *rows, int32_t max_rows);
+nrd_error *nrd_cuda_slab_alloc(cuda_device *dev, std::vector<weight_slab> &slabs, size_t bytes, void **out);
+void nrd_cuda_slab_free(cuda_device *dev, std::vector<weight_slab> &slabs, void *p);
 
 /* stream.cu */
-void stream_fill_ops(nrd_device_ops *ops);
-nrd_error *stream_scratch(nrd_stream *s);
-nrd_error *stream_tmp(nrd_stream *s, size_t bytes, void **out);
+void nrd_cuda_stream_fill_ops(nrd_device_ops *ops);
+nrd_error *nrd_cuda_stream_scratch(nrd_stream *s);
+nrd_error *nrd_cuda_stream_tmp(nrd_stream *s, size_t bytes, void **out);
 /* *side: a stream whose next work follows what is in s; what is in s after stream_join follows both.
  * Also while s is captured, if reserve() was called before. */
-nrd_error *stream_fork(nrd_stream *s, nrd_stream **side);
-nrd_error *stream_join(nrd_stream *s);
+nrd_error *nrd_cuda_stream_fork(nrd_stream *s, nrd_stream **side);
+nrd_error *nrd_cuda_stream_join(nrd_stream *s);
 
 /* limits.cu */
-bool has_code(void); /* the current GPU can run what this file was compiled to */
-nrd_error *dev_limits(nrd_device *d, nrd_device_limits *out);
+bool nrd_cuda_has_code(void); /* the current GPU can run what this file was compiled to */
+nrd_error *nrd_cuda_limits(nrd_device *d, nrd_device_limits *out);
 
 /* weight.cu */
-void weight_fill_ops(nrd_device_ops *ops);
+void nrd_cuda_weight_fill_ops(nrd_device_ops *ops);
 
 /* gemm_cublaslt.cu: y = x W^T with the scales of both, no bias. UNSUPPORTED: take another way. */
 struct lt_problem {
@@ -140,26 +140,26 @@ struct lt_problem {
     void *y;
     int64_t ldy;
 };
-cublas_lt *lt_open(const char *file, const char *gpu, std::string *why); /* file: may be NULL */
-void lt_close(cublas_lt *lt);
-void lt_settle(cublas_lt *lt); /* waits for the trials of kernels under way */
-nrd_error *lt_run(nrd_stream *s, const lt_problem *p);
+cublas_lt *nrd_cuda_lt_open(const char *file, const char *gpu, std::string *why); /* file: may be NULL */
+void nrd_cuda_lt_close(cublas_lt *lt);
+void nrd_cuda_lt_settle(cublas_lt *lt); /* waits for the trials of kernels under way */
+nrd_error *nrd_cuda_lt_run(nrd_stream *s, const lt_problem *p);
 
 /* ops */
-nrd_error *op_embed(nrd_stream *s, const nrd_embed_args *a);
-nrd_error *op_norm(nrd_stream *s, const nrd_norm_args *a);
-nrd_error *op_linear(nrd_stream *s, const nrd_linear_args *a);
-nrd_error *op_rope_kv(nrd_stream *s, const nrd_rope_kv_args *a);
-nrd_error *op_attention(nrd_stream *s, const nrd_attention_args *a);
-nrd_error *op_act(nrd_stream *s, const nrd_act_args *a);
-nrd_error *op_sample(nrd_stream *s, const nrd_sample_args *a);
-nrd_error *op_counts(nrd_stream *s, const nrd_counts_args *a);
-nrd_error *op_copy_blocks(nrd_stream *s, const nrd_copy_blocks_args *a);
+nrd_error *nrd_cuda_embed(nrd_stream *s, const nrd_embed_args *a);
+nrd_error *nrd_cuda_norm(nrd_stream *s, const nrd_norm_args *a);
+nrd_error *nrd_cuda_linear(nrd_stream *s, const nrd_linear_args *a);
+nrd_error *nrd_cuda_rope_kv(nrd_stream *s, const nrd_rope_kv_args *a);
+nrd_error *nrd_cuda_attention(nrd_stream *s, const nrd_attention_args *a);
+nrd_error *nrd_cuda_act(nrd_stream *s, const nrd_act_args *a);
+nrd_error *nrd_cuda_sample(nrd_stream *s, const nrd_sample_args *a);
+nrd_error *nrd_cuda_counts(nrd_stream *s, const nrd_counts_args *a);
+nrd_error *nrd_cuda_copy_blocks(nrd_stream *s, const nrd_copy_blocks_args *a);
 
 /* linear_skinny.cu: 1..64 rows at memory speed on Hopper. *done = false: not for this shape. */
-nrd_error *linear_skinny(nrd_stream *s, const nrd_linear_args *a, int32_t t0, int32_t nt, bool *done);
+nrd_error *nrd_cuda_linear_skinny(nrd_stream *s, const nrd_linear_args *a, int32_t t0, int32_t nt, bool *done);
 /* row_quant.cu: rows of act dtype -> F8 with a scale each */
-nrd_error *row_quant(nrd_stream *s, const void *x, nrd_dtype dtype, int32_t n_rows, int32_t cols,
+nrd_error *nrd_cuda_row_quant(nrd_stream *s, const void *x, nrd_dtype dtype, int32_t n_rows, int32_t cols,
                      void *out, float *out_scale);
 /* attention_*.cu write rows of o_dtype (an activation type) to out. *done = false: not for this shape.
  * decode takes the sequences whose new tokens x heads of a KV head fit 16 rows, prefill the others.
@@ -168,15 +168,15 @@ nrd_error *row_quant(nrd_stream *s, const void *x, nrd_dtype dtype, int32_t n_ro
  * ring takes the first n_seqs, of one token each, on n_blocks multiprocessors; prefill_hopper keeps
  * to n_blocks of them (0: all). */
 enum { DECODE_ROWS = 16 };
-nrd_error *attention_decode(nrd_stream *s, const nrd_attention_args *a, void *out, nrd_dtype o_dtype,
+nrd_error *nrd_cuda_attention_decode(nrd_stream *s, const nrd_attention_args *a, void *out, nrd_dtype o_dtype,
                             int n_single, bool *done, bool *quantized);
-nrd_error *attention_prefill_hopper(nrd_stream *s, const nrd_attention_args *a, void *out,
+nrd_error *nrd_cuda_attention_prefill_hopper(nrd_stream *s, const nrd_attention_args *a, void *out,
                                     nrd_dtype o_dtype, int n_single, int n_blocks, bool *done);
-bool attention_ring_fits(const nrd_stream *s, const nrd_attention_args *a, nrd_dtype o_dtype,
+bool nrd_cuda_attention_ring_fits(const nrd_stream *s, const nrd_attention_args *a, nrd_dtype o_dtype,
                          int n_seqs);
-nrd_error *attention_ring(nrd_stream *s, const nrd_attention_args *a, void *out, nrd_dtype o_dtype,
+nrd_error *nrd_cuda_attention_ring(nrd_stream *s, const nrd_attention_args *a, void *out, nrd_dtype o_dtype,
                           int n_seqs, int n_blocks);
-nrd_error *attention_prefill(nrd_stream *s, const nrd_attention_args *a, void *out,
+nrd_error *nrd_cuda_attention_prefill(nrd_stream *s, const nrd_attention_args *a, void *out,
                              nrd_dtype o_dtype, int n_single, bool *done);
 
 /* Launch with programmatic stream serialization (Hopper): the kernel may start while its

@@ -46,7 +46,7 @@ struct cublas_lt {
 #undef X
 };
 
-cublas_lt *lt_open(const char *file, const char *gpu, std::string *why)
+cublas_lt *nrd_cuda_lt_open(const char *file, const char *gpu, std::string *why)
 {
     static const char *const names[] = {"libcublasLt.so.13", "libcublasLt.so",
                                         "/usr/local/cuda/lib64/libcublasLt.so.13",
@@ -80,7 +80,7 @@ cublas_lt *lt_open(const char *file, const char *gpu, std::string *why)
     }
     lt->file = file ? file : "";
     lt->machine = std::string(gpu) + ", cuBLASLt " + std::to_string(lt->cublasLtGetVersion());
-    plans_read(&lt->plans, lt->file, lt->machine);
+    nrd_cuda_plans_read(&lt->plans, lt->file, lt->machine);
     return lt;
 }
 
@@ -92,12 +92,12 @@ static void drop_events(lt_plan *plan)
     plan->events.clear();
 }
 
-void lt_close(cublas_lt *lt)
+void nrd_cuda_lt_close(cublas_lt *lt)
 {
     if (lt) {
-        lt_settle(lt);
+        nrd_cuda_lt_settle(lt);
         if (lt->changed && !lt->file.empty()) {
-            plans_write(lt->plans, lt->file, lt->machine);
+            nrd_cuda_plans_write(lt->plans, lt->file, lt->machine);
         }
         (void)lt->cublasLtDestroy(lt->handle);
         delete lt; /* the library stays mapped: its kernels may still be registered */
@@ -232,7 +232,7 @@ static void settle(lt_plan *plan, bool wait)
     drop_events(plan);
 }
 
-void lt_settle(cublas_lt *lt)
+void nrd_cuda_lt_settle(cublas_lt *lt)
 {
     if (lt) {
         std::lock_guard<std::mutex> lock(lt->mu);
@@ -318,13 +318,13 @@ static nrd_error *product_failed(nrd_stream *s, const lt_problem *p)
 {
     const cudaError_t e = s->capturing ? cudaSuccess : cudaStreamQuery(s->s);
     if (e != cudaSuccess && e != cudaErrorNotReady) {
-        return cuda_fail(e, "a product");
+        return nrd_cuda_fail(e, "a product");
     }
     return nrd_errorf(NRD_ERR_INTERNAL, "cuda: cuBLASLt failed on %lldx%lldx%lld", (long long)p->m,
                       (long long)p->n, (long long)p->k);
 }
 
-nrd_error *lt_run(nrd_stream *s, const lt_problem *p)
+nrd_error *nrd_cuda_lt_run(nrd_stream *s, const lt_problem *p)
 {
     cublas_lt *lt = s->dev->lt;
     const plan_key key(p->m, p->k, token_class(p->n), p->in_dtype, p->y_dtype, p->ldy);
@@ -334,7 +334,7 @@ nrd_error *lt_run(nrd_stream *s, const lt_problem *p)
     if (!lt) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "cuda: %s", s->dev->lt_why.c_str());
     }
-    NRD_TRY(stream_scratch(s));
+    NRD_TRY(nrd_cuda_stream_scratch(s));
     lt_op op(lt);
     if (!op.make(p)) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "cuda: cuBLASLt refuses the description of %lldx%lldx%lld",

@@ -31,7 +31,7 @@ static bool parse(const char *line, plan_key *key, cublasLtMatmulAlgo_t *algo)
     return true;
 }
 
-void plans_read(plan_table *plans, const std::string &path, const std::string &machine)
+void nrd_cuda_plans_read(plan_table *plans, const std::string &path, const std::string &machine)
 {
     char line[MAX_LINE];
     FILE *f = path.empty() ? NULL : fopen(path.c_str(), "re");
@@ -53,7 +53,7 @@ void plans_read(plan_table *plans, const std::string &path, const std::string &m
 }
 
 /* Written beside its place and moved there, so that nobody reads half of it. */
-void plans_write(const plan_table &plans, const std::string &path, const std::string &machine)
+void nrd_cuda_plans_write(const plan_table &plans, const std::string &path, const std::string &machine)
 {
     const std::string temporary = path + "." + std::to_string((long)getpid());
     FILE *f = fopen(temporary.c_str(), "we");

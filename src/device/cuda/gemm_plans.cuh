@@ -32,7 +32,7 @@ struct lt_plan {
 typedef std::map<plan_key, lt_plan> plan_table;
 
 /* `machine`: GPU and library, without line breaks. */
-void plans_read(plan_table *plans, const std::string &path, const std::string &machine);
-void plans_write(const plan_table &plans, const std::string &path, const std::string &machine);
+void nrd_cuda_plans_read(plan_table *plans, const std::string &path, const std::string &machine);
+void nrd_cuda_plans_write(const plan_table &plans, const std::string &path, const std::string &machine);
 
 #endif

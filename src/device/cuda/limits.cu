@@ -42,7 +42,7 @@ static __global__ void __launch_bounds__(512) read_kernel(const uint4 *p, int64_
     }
 }
 
-bool has_code(void)
+bool nrd_cuda_has_code(void)
 {
     cudaFuncAttributes attr;
     const cudaError_t e = cudaFuncGetAttributes(&attr, (const void *)noise_kernel);
@@ -68,7 +68,7 @@ static nrd_error *read_memory(limit_run *r)
 
 static nrd_error *multiply(limit_run *r)
 {
-    return lt_run(r->s, &r->product);
+    return nrd_cuda_lt_run(r->s, &r->product);
 }
 
 static nrd_error *median_seconds(limit_run *r, nrd_error *(*run)(limit_run *), double *out)
@@ -135,20 +135,20 @@ static nrd_error *measure(limit_run *r, nrd_device_limits *out)
     return NULL;
 }
 
-nrd_error *dev_limits(nrd_device *d, nrd_device_limits *out)
+nrd_error *nrd_cuda_limits(nrd_device *d, nrd_device_limits *out)
 {
     nrd_device_limits full = {};
     limit_run r = {};
     void *p = NULL;
 
     NRD_TRY(d->ops->stream_new(d, &r.s));
-    nrd_error *err = pool_alloc(d, &p, NRD_MEM_DEVICE,
+    nrd_error *err = nrd_cuda_pool_alloc(d, &p, NRD_MEM_DEVICE,
                                 (size_t)(READ_BYTES + SIDE * (int64_t)sizeof(float)), "measurements");
     if (!err) {
         r.memory = (char *)p;
         err = measure(&r, &full);
     }
-    pool_free(d, NRD_MEM_DEVICE, p);
+    nrd_cuda_pool_free(d, NRD_MEM_DEVICE, p);
     d->ops->stream_free(r.s);
     NRD_TRY(err);
     *out = full;

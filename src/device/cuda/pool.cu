@@ -30,7 +30,7 @@ static bool is_fatal(cudaError_t e)
     }
 }
 
-nrd_error *cuda_fail(cudaError_t e, const char *what)
+nrd_error *nrd_cuda_fail(cudaError_t e, const char *what)
 {
     const bool ends = is_fatal(e);
     int none = cudaSuccess;
@@ -44,7 +44,7 @@ nrd_error *cuda_fail(cudaError_t e, const char *what)
                       ends ? "; CUDA no longer works in this process: start it again" : "");
 }
 
-nrd_error *cuda_usable(void)
+nrd_error *nrd_cuda_usable(void)
 {
     const cudaError_t e = (cudaError_t)fatal.load();
     return e == cudaSuccess
@@ -54,7 +54,7 @@ nrd_error *cuda_usable(void)
                             cudaGetErrorName(e));
 }
 
-nrd_error *pool_alloc(nrd_device *d, void **out, nrd_mem_kind kind, size_t bytes, const char *pool)
+nrd_error *nrd_cuda_pool_alloc(nrd_device *d, void **out, nrd_mem_kind kind, size_t bytes, const char *pool)
 {
     cuda_device *dev = (cuda_device *)d;
     void *p = NULL;
@@ -68,7 +68,7 @@ nrd_error *pool_alloc(nrd_device *d, void **out, nrd_mem_kind kind, size_t bytes
         cudaError_t e = cudaHostAlloc(&p, bytes, cudaHostAllocDefault);
         if (e != cudaSuccess) {
             if (e != cudaErrorMemoryAllocation) {
-                return cuda_fail(e, "cudaHostAlloc");
+                return nrd_cuda_fail(e, "cudaHostAlloc");
             }
             (void)cudaGetLastError();
             return nrd_errorf(NRD_ERR_UNAVAILABLE, "cuda: no pinned host memory for %zu bytes of %s", bytes,
@@ -80,7 +80,7 @@ nrd_error *pool_alloc(nrd_device *d, void **out, nrd_mem_kind kind, size_t bytes
         if (e != cudaSuccess) {
             size_t left = 0, total = 0;
             if (e != cudaErrorMemoryAllocation) {
-                return cuda_fail(e, "cudaMalloc");
+                return nrd_cuda_fail(e, "cudaMalloc");
             }
             (void)cudaGetLastError();
             (void)cudaMemGetInfo(&left, &total);
@@ -95,7 +95,7 @@ nrd_error *pool_alloc(nrd_device *d, void **out, nrd_mem_kind kind, size_t bytes
         }
         if (e != cudaSuccess) {
             (void)cudaFree(p);
-            return cuda_fail(e, "zeroing new memory");
+            return nrd_cuda_fail(e, "zeroing new memory");
         }
     }
     std::lock_guard<std::mutex> lock(dev->mu);
@@ -104,7 +104,7 @@ nrd_error *pool_alloc(nrd_device *d, void **out, nrd_mem_kind kind, size_t bytes
     return NULL;
 }
 
-void pool_free(nrd_device *d, nrd_mem_kind kind, void *p)
+void nrd_cuda_pool_free(nrd_device *d, nrd_mem_kind kind, void *p)
 {
     cuda_device *dev = (cuda_device *)d;
 
@@ -128,7 +128,7 @@ void pool_free(nrd_device *d, nrd_mem_kind kind, void *p)
     }
 }
 
-int32_t pool_report(nrd_device *d, nrd_mem_report *rows, int32_t max_rows)
+int32_t nrd_cuda_pool_report(nrd_device *d, nrd_mem_report *rows, int32_t max_rows)
 {
     /* Names live as long as the process: a report row borrows them. */
     static std::vector<std::string *> names;
@@ -166,7 +166,7 @@ int32_t pool_report(nrd_device *d, nrd_mem_report *rows, int32_t max_rows)
     return n;
 }
 
-nrd_error *slab_alloc(cuda_device *dev, std::vector<weight_slab> &slabs, size_t bytes, void **out)
+nrd_error *nrd_cuda_slab_alloc(cuda_device *dev, std::vector<weight_slab> &slabs, size_t bytes, void **out)
 {
     const size_t need = (bytes + 255) & ~(size_t)255;
 
@@ -188,14 +188,14 @@ nrd_error *slab_alloc(cuda_device *dev, std::vector<weight_slab> &slabs, size_t 
                                              : (size_t)32 << 20;
     cap = std::max(cap, need);
     void *p = NULL;
-    NRD_TRY(pool_alloc(&dev->base, &p, NRD_MEM_DEVICE, cap, "weights"));
+    NRD_TRY(nrd_cuda_pool_alloc(&dev->base, &p, NRD_MEM_DEVICE, cap, "weights"));
     std::lock_guard<std::mutex> lock(dev->mu);
     slabs.push_back({(char *)p, cap, need, 1});
     *out = p;
     return NULL;
 }
 
-void slab_free(cuda_device *dev, std::vector<weight_slab> &slabs, void *p)
+void nrd_cuda_slab_free(cuda_device *dev, std::vector<weight_slab> &slabs, void *p)
 {
     void *gone = NULL;
     {
@@ -210,5 +210,5 @@ void slab_free(cuda_device *dev, std::vector<weight_slab> &slabs, void *p)
             }
         }
     }
-    pool_free(&dev->base, NRD_MEM_DEVICE, gone);
+    nrd_cuda_pool_free(&dev->base, NRD_MEM_DEVICE, gone);
 }

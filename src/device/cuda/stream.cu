@@ -37,15 +37,15 @@ static void stream_free(nrd_stream *s)
     if (s->side_done) {
         (void)cudaEventDestroy(s->side_done);
     }
-    pool_free(d, NRD_MEM_DEVICE, s->split_ws);
-    pool_free(d, NRD_MEM_DEVICE, s->counters);
-    pool_free(d, NRD_MEM_DEVICE, s->lt_ws);
-    pool_free(d, NRD_MEM_DEVICE, s->tmp);
+    nrd_cuda_pool_free(d, NRD_MEM_DEVICE, s->split_ws);
+    nrd_cuda_pool_free(d, NRD_MEM_DEVICE, s->counters);
+    nrd_cuda_pool_free(d, NRD_MEM_DEVICE, s->lt_ws);
+    nrd_cuda_pool_free(d, NRD_MEM_DEVICE, s->tmp);
     (void)cudaStreamDestroy(s->s);
     delete s;
 }
 
-nrd_error *stream_scratch(nrd_stream *s)
+nrd_error *nrd_cuda_stream_scratch(nrd_stream *s)
 {
     nrd_device *d = &s->dev->base;
     void *p;
@@ -58,19 +58,19 @@ nrd_error *stream_scratch(nrd_stream *s)
                           "cuda: call reserve() on this stream before capturing a graph");
     }
     if (!s->split_ws) {
-        NRD_TRY(pool_alloc(d, &p, NRD_MEM_DEVICE, SPLIT_WS_BYTES, "workspace"));
+        NRD_TRY(nrd_cuda_pool_alloc(d, &p, NRD_MEM_DEVICE, SPLIT_WS_BYTES, "workspace"));
         s->split_ws = (char *)p;
     }
     if (!s->counters) {
-        NRD_TRY(pool_alloc(d, &p, NRD_MEM_DEVICE, N_COUNTERS * sizeof(int), "workspace"));
+        NRD_TRY(nrd_cuda_pool_alloc(d, &p, NRD_MEM_DEVICE, N_COUNTERS * sizeof(int), "workspace"));
         s->counters = (int *)p;
     }
-    NRD_TRY(pool_alloc(d, &p, NRD_MEM_DEVICE, LT_WS_BYTES, "workspace"));
+    NRD_TRY(nrd_cuda_pool_alloc(d, &p, NRD_MEM_DEVICE, LT_WS_BYTES, "workspace"));
     s->lt_ws = p;
     return NULL;
 }
 
-nrd_error *stream_tmp(nrd_stream *s, size_t bytes, void **out)
+nrd_error *nrd_cuda_stream_tmp(nrd_stream *s, size_t bytes, void **out)
 {
     if (bytes > s->tmp_bytes) {
         void *p;
@@ -80,10 +80,10 @@ nrd_error *stream_tmp(nrd_stream *s, size_t bytes, void **out)
                               s->tmp_bytes);
         }
         CUDA_TRY(cudaStreamSynchronize(s->s));
-        pool_free(&s->dev->base, NRD_MEM_DEVICE, s->tmp);
+        nrd_cuda_pool_free(&s->dev->base, NRD_MEM_DEVICE, s->tmp);
         s->tmp = NULL;
         s->tmp_bytes = 0;
-        NRD_TRY(pool_alloc(&s->dev->base, &p, NRD_MEM_DEVICE, bytes, "workspace"));
+        NRD_TRY(nrd_cuda_pool_alloc(&s->dev->base, &p, NRD_MEM_DEVICE, bytes, "workspace"));
         s->tmp = (char *)p;
         s->tmp_bytes = bytes;
     }
@@ -107,11 +107,11 @@ static nrd_error *side_scratch(nrd_stream *s)
         NRD_TRY(stream_new(d, &s->side));
     }
     if (!s->side->split_ws) {
-        NRD_TRY(pool_alloc(d, &p, NRD_MEM_DEVICE, SIDE_WS_BYTES, "workspace"));
+        NRD_TRY(nrd_cuda_pool_alloc(d, &p, NRD_MEM_DEVICE, SIDE_WS_BYTES, "workspace"));
         s->side->split_ws = (char *)p;
     }
     if (!s->side->counters) {
-        NRD_TRY(pool_alloc(d, &p, NRD_MEM_DEVICE, N_COUNTERS * sizeof(int), "workspace"));
+        NRD_TRY(nrd_cuda_pool_alloc(d, &p, NRD_MEM_DEVICE, N_COUNTERS * sizeof(int), "workspace"));
         s->side->counters = (int *)p;
     }
     if (!s->forked) {
@@ -121,7 +121,7 @@ static nrd_error *side_scratch(nrd_stream *s)
     return NULL;
 }
 
-nrd_error *stream_fork(nrd_stream *s, nrd_stream **side)
+nrd_error *nrd_cuda_stream_fork(nrd_stream *s, nrd_stream **side)
 {
     NRD_TRY(side_scratch(s));
     CUDA_TRY(cudaEventRecord(s->forked, s->s));
@@ -131,7 +131,7 @@ nrd_error *stream_fork(nrd_stream *s, nrd_stream **side)
     return NULL;
 }
 
-nrd_error *stream_join(nrd_stream *s)
+nrd_error *nrd_cuda_stream_join(nrd_stream *s)
 {
     CUDA_TRY(cudaEventRecord(s->side_done, s->side->s));
     CUDA_TRY(cudaStreamWaitEvent(s->s, s->side_done, 0));
@@ -148,13 +148,13 @@ static nrd_error *reserve(nrd_stream *s, int32_t max_tokens, int32_t max_seqs, i
     (void)max_ctx_len;
     (void)vocab;
     CUDA_TRY(cudaSetDevice(s->dev->id));
-    NRD_TRY(stream_scratch(s));
+    NRD_TRY(nrd_cuda_stream_scratch(s));
     if (s->dev->hopper) {
         NRD_TRY(side_scratch(s));
     }
     /* attention writes its rows here when it must hand on F8, linear() rows that it must pad */
     const size_t bytes = (size_t)(max_tokens > 0 ? max_tokens : 1) * (size_t)(max_hidden > 0 ? max_hidden : 1) * 4;
-    return stream_tmp(s, bytes, &p);
+    return nrd_cuda_stream_tmp(s, bytes, &p);
 }
 
 static nrd_error *stream_sync(nrd_stream *s)
@@ -219,8 +219,8 @@ static nrd_error *stream_wait(nrd_stream *s, nrd_event *e)
 
 static nrd_error *graph_begin(nrd_stream *s)
 {
-    NRD_TRY(stream_scratch(s));
-    lt_settle(s->dev->lt);
+    NRD_TRY(nrd_cuda_stream_scratch(s));
+    nrd_cuda_lt_settle(s->dev->lt);
     CUDA_TRY(cudaStreamBeginCapture(s->s, cudaStreamCaptureModeThreadLocal));
     s->capturing = true;
     return NULL;
@@ -237,7 +237,7 @@ static nrd_error *graph_end(nrd_stream *s, nrd_graph **out)
     cudaError_t e = cudaGraphInstantiate(&x, g, 0);
     if (e != cudaSuccess) {
         (void)cudaGraphDestroy(g);
-        return cuda_fail(e, "cudaGraphInstantiate");
+        return nrd_cuda_fail(e, "cudaGraphInstantiate");
     }
     nrd_graph *graph = new (std::nothrow) nrd_graph();
     if (!graph) {
@@ -283,7 +283,7 @@ static nrd_error *fill(nrd_stream *s, void *dst, int byte, size_t bytes)
     return NULL;
 }
 
-void stream_fill_ops(nrd_device_ops *ops)
+void nrd_cuda_stream_fill_ops(nrd_device_ops *ops)
 {
     ops->stream_new = stream_new;
     ops->stream_free = stream_free;

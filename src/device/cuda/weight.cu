@@ -92,10 +92,10 @@ static void weight_unload(nrd_device *d, nrd_weight *w)
     cuda_device *dev = (cuda_device *)d;
 
     if (w->data) {
-        slab_free(dev, dev->slabs, (void *)w->data);
+        nrd_cuda_slab_free(dev, dev->slabs, (void *)w->data);
     }
     if (w->scales) {
-        slab_free(dev, dev->vslabs, (void *)w->scales);
+        nrd_cuda_slab_free(dev, dev->vslabs, (void *)w->scales);
     }
     w->data = NULL;
     w->scales = NULL;
@@ -115,27 +115,27 @@ static nrd_error *load_expanded(nrd_stream *s, const nrd_weight *src, const nrd_
     void *raw = NULL;
     nrd_error *err = NULL;
 
-    NRD_TRY(pool_alloc(&s->dev->base, &raw, NRD_MEM_DEVICE,
+    NRD_TRY(nrd_cuda_pool_alloc(&s->dev->base, &raw, NRD_MEM_DEVICE,
                        (size_t)std::min(step, src->rows) * row_bytes, "load"));
     for (int64_t r = 0; r < src->rows && !err; r += step) {
         const int64_t n = std::min(step, src->rows - r);
         cudaError_t e = cudaMemcpyAsync(raw, (const char *)src->data + (size_t)r * row_bytes,
                                         (size_t)n * row_bytes, cudaMemcpyHostToDevice, s->s);
         if (e != cudaSuccess) {
-            err = cuda_fail(e, "uploading a weight");
+            err = nrd_cuda_fail(e, "uploading a weight");
         } else if (out->layout == NRD_LAYOUT_WQ) { /* r is a multiple of 16 */
-            err = wq_pack(s, src->dtype, raw, (int64_t)row_bytes, n, src->cols,
+            err = nrd_cuda_wq_pack(s, src->dtype, raw, (int64_t)row_bytes, n, src->cols,
                           (char *)out->data + wq_bytes(src->dtype, r, src->cols));
         } else {
-            err = expand_rows(s, src->dtype, block, block_bytes, raw,
+            err = nrd_cuda_expand_rows(s, src->dtype, block, block_bytes, raw,
                               dev_scales ? dev_scales + r : NULL, scale, out->dtype,
                               (char *)out->data + (size_t)r * out_row, n, src->cols);
         }
     }
     cudaError_t e = cudaStreamSynchronize(s->s);
-    pool_free(&s->dev->base, NRD_MEM_DEVICE, raw);
+    nrd_cuda_pool_free(&s->dev->base, NRD_MEM_DEVICE, raw);
     if (!err && e != cudaSuccess) {
-        err = cuda_fail(e, "converting a weight");
+        err = nrd_cuda_fail(e, "converting a weight");
     }
     return err;
 }
@@ -170,7 +170,7 @@ static nrd_error *weight_load(nrd_stream *s, const nrd_weight *src, bool is_line
                           (long long)src->rows, (long long)src->cols);
     }
     CUDA_TRY(cudaSetDevice(dev->id));
-    NRD_TRY(slab_alloc(dev, dev->slabs, size, &p));
+    NRD_TRY(nrd_cuda_slab_alloc(dev, dev->slabs, size, &p));
     out->dtype = kept;
     out->layout = quantized ? NRD_LAYOUT_WQ : (uint32_t)NRD_LAYOUT_ROWS;
     out->rows = src->rows;
@@ -179,16 +179,16 @@ static nrd_error *weight_load(nrd_stream *s, const nrd_weight *src, bool is_line
     out->data = p;
     out->data_bytes = size;
     if (src->scales || kept == NRD_DTYPE_F8_E4M3) {
-        NRD_TRY_GOTO(slab_alloc(dev, dev->vslabs, (size_t)src->rows * 4, &p), err, fail);
+        NRD_TRY_GOTO(nrd_cuda_slab_alloc(dev, dev->vslabs, (size_t)src->rows * 4, &p), err, fail);
         out->scales = p;
         if (src->scales) {
             e = cudaMemcpyAsync(p, src->scales, (size_t)src->rows * 4, cudaMemcpyHostToDevice, s->s);
         }
         if (e != cudaSuccess) {
-            err = cuda_fail(e, "uploading scales");
+            err = nrd_cuda_fail(e, "uploading scales");
             goto fail;
         }
-        NRD_TRY_GOTO(expand_scales(s, (float *)p, src->scales ? (const float *)p : NULL, scale,
+        NRD_TRY_GOTO(nrd_cuda_expand_scales(s, (float *)p, src->scales ? (const float *)p : NULL, scale,
                                    src->rows), err, fail);
     }
     if (quantized) {
@@ -199,13 +199,13 @@ static nrd_error *weight_load(nrd_stream *s, const nrd_weight *src, bool is_line
             e = cudaStreamSynchronize(s->s);
         }
         if (e != cudaSuccess) {
-            err = cuda_fail(e, "uploading a weight");
+            err = nrd_cuda_fail(e, "uploading a weight");
             goto fail;
         }
     } else {
         NRD_TRY_GOTO(load_expanded(s, src, out, (const float *)out->scales, scale), err, fail);
         if (out->scales) { /* they are in the numbers now */
-            slab_free(dev, dev->vslabs, (void *)out->scales);
+            nrd_cuda_slab_free(dev, dev->vslabs, (void *)out->scales);
             out->scales = NULL;
         }
     }
@@ -236,7 +236,7 @@ static nrd_dtype linear_input(nrd_device *d, const nrd_weight *w, nrd_dtype act_
     return t;
 }
 
-void weight_fill_ops(nrd_device_ops *ops)
+void nrd_cuda_weight_fill_ops(nrd_device_ops *ops)
 {
     ops->weight_plan = weight_plan;
     ops->weight_pack = weight_pack;

@@ -349,7 +349,7 @@ static nrd_error *act_run(nrd_stream *s, const act_params &p, nrd_dtype in, nrd_
     ACT_TYPE(in, return (act_plain<T, float>(s, p, rows, vector)));
 }
 
-nrd_error *op_act(nrd_stream *s, const nrd_act_args *a)
+nrd_error *nrd_cuda_act(nrd_stream *s, const nrd_act_args *a)
 {
     act_params p = {};
 
@@ -362,7 +362,7 @@ nrd_error *op_act(nrd_stream *s, const nrd_act_args *a)
     return act_run(s, p, a->act_dtype, a->out_dtype, a->n_tokens);
 }
 
-nrd_error *row_quant(nrd_stream *s, const void *x, nrd_dtype dtype, int32_t n_rows, int32_t cols,
+nrd_error *nrd_cuda_row_quant(nrd_stream *s, const void *x, nrd_dtype dtype, int32_t n_rows, int32_t cols,
                      void *out, float *out_scale)
 {
     act_params p = {};

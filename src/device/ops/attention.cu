@@ -176,12 +176,12 @@ static nrd_error *attention_both(nrd_stream *s, const nrd_attention_args *a, voi
     const int n_single = a->batch->n_single;
     nrd_stream *side = NULL;
 
-    NRD_TRY(stream_fork(s, &side));
-    nrd_error *err = attention_ring(side, a, out, o_dtype, n_single, share);
+    NRD_TRY(nrd_cuda_stream_fork(s, &side));
+    nrd_error *err = nrd_cuda_attention_ring(side, a, out, o_dtype, n_single, share);
     if (!err) {
-        err = attention_prefill_hopper(s, a, out, o_dtype, n_single, s->dev->n_sm - share, done);
+        err = nrd_cuda_attention_prefill_hopper(s, a, out, o_dtype, n_single, s->dev->n_sm - share, done);
     }
-    nrd_error *joined = stream_join(s); /* also after an error */
+    nrd_error *joined = nrd_cuda_stream_join(s); /* also after an error */
     if (err) {
         nrd_error_free(joined);
         return err;
@@ -194,10 +194,10 @@ static bool ring_alone(const nrd_stream *s, const nrd_attention_args *a, nrd_dty
 {
     const nrd_batch_view *b = a->batch;
     return b->single_ctx >= (int64_t)LONG_CONTEXT * n &&
-           single_bytes(a) > 100e-6 * s->dev->mem_rate && attention_ring_fits(s, a, o_dtype, n);
+           single_bytes(a) > 100e-6 * s->dev->mem_rate && nrd_cuda_attention_ring_fits(s, a, o_dtype, n);
 }
 
-nrd_error *op_attention(nrd_stream *s, const nrd_attention_args *a)
+nrd_error *nrd_cuda_attention(nrd_stream *s, const nrd_attention_args *a)
 {
     const nrd_batch_view *b = a->batch;
     const bool quant = a->out_dtype == NRD_DTYPE_F8_E4M3;
@@ -219,7 +219,7 @@ nrd_error *op_attention(nrd_stream *s, const nrd_attention_args *a)
         return NULL;
     }
     if (quant) {
-        NRD_TRY(stream_tmp(s, (size_t)b->n_tokens * (size_t)cols *
+        NRD_TRY(nrd_cuda_stream_tmp(s, (size_t)b->n_tokens * (size_t)cols *
                                   (a->act_dtype == NRD_DTYPE_F32 ? 4 : 2), &out));
     }
     bool decoded = false, prefilled = false, quantized = false;
@@ -228,22 +228,22 @@ nrd_error *op_attention(nrd_stream *s, const nrd_attention_args *a)
     if (plain && group <= DECODE_ROWS && b->max_q_len * group > DECODE_ROWS && b->n_single > 0 &&
         b->n_single <= b->n_seqs) {
         /* Both kinds, and the caller says which is which: neither looks at the other's. */
-        const int share = attention_ring_fits(s, a, o_dtype, b->n_single) ? ring_share(s, a) : 0;
+        const int share = nrd_cuda_attention_ring_fits(s, a, o_dtype, b->n_single) ? ring_share(s, a) : 0;
         if (share > 0) {
             NRD_TRY(attention_both(s, a, out, o_dtype, share, &prefilled));
         }
         if (!prefilled && ring_alone(s, a, o_dtype, b->n_single)) {
             decoded = true;
-            NRD_TRY(attention_ring(s, a, out, o_dtype, b->n_single, s->dev->n_sm));
+            NRD_TRY(nrd_cuda_attention_ring(s, a, out, o_dtype, b->n_single, s->dev->n_sm));
         } else if (!prefilled) {
-            NRD_TRY(attention_decode(s, a, out, o_dtype, b->n_single, &decoded, NULL));
+            NRD_TRY(nrd_cuda_attention_decode(s, a, out, o_dtype, b->n_single, &decoded, NULL));
         }
         if (prefilled) {
             decoded = true;
         } else if (decoded && b->n_single == b->n_seqs) {
             prefilled = true;
         } else if (decoded) {
-            NRD_TRY(attention_prefill(s, a, out, o_dtype, b->n_single, &prefilled));
+            NRD_TRY(nrd_cuda_attention_prefill(s, a, out, o_dtype, b->n_single, &prefilled));
             if (!prefilled) {
                 decoded = false; /* the plain kernel takes all of them */
             }
@@ -251,21 +251,21 @@ nrd_error *op_attention(nrd_stream *s, const nrd_attention_args *a)
     } else if (plain) {
         if (b->max_q_len == 1 && b->n_single == b->n_seqs && ring_alone(s, a, o_dtype, b->n_seqs)) {
             decoded = true;
-            NRD_TRY(attention_ring(s, a, out, o_dtype, b->n_seqs, s->dev->n_sm));
+            NRD_TRY(nrd_cuda_attention_ring(s, a, out, o_dtype, b->n_seqs, s->dev->n_sm));
         } else if (group <= DECODE_ROWS) {
-            NRD_TRY(attention_decode(s, a, out, o_dtype, 0, &decoded, &quantized));
+            NRD_TRY(nrd_cuda_attention_decode(s, a, out, o_dtype, 0, &decoded, &quantized));
         }
         if (decoded && b->max_q_len * group <= DECODE_ROWS) {
             prefilled = true; /* none of the other kind */
         } else if (decoded) {
-            NRD_TRY(attention_prefill(s, a, out, o_dtype, 0, &prefilled));
+            NRD_TRY(nrd_cuda_attention_prefill(s, a, out, o_dtype, 0, &prefilled));
         }
     }
     if (!prefilled) {
         NRD_TRY(attention_any(s, a, out, o_dtype, decoded ? DECODE_ROWS + 1 : 0));
     }
     if (quant && !(decoded && quantized)) {
-        return row_quant(s, out, a->act_dtype, b->n_tokens, cols, a->out, a->out_row_scale);
+        return nrd_cuda_row_quant(s, out, a->act_dtype, b->n_tokens, cols, a->out, a->out_row_scale);
     }
     return NULL;
 }

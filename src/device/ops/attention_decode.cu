@@ -734,7 +734,7 @@ static nrd_error *decode_dim(nrd_stream *s, const decode_params &p, int max_ctx,
     }
 }
 
-nrd_error *attention_decode(nrd_stream *s, const nrd_attention_args *a, void *out, nrd_dtype o_dtype,
+nrd_error *nrd_cuda_attention_decode(nrd_stream *s, const nrd_attention_args *a, void *out, nrd_dtype o_dtype,
                             int n_single, bool *done, bool *quantized)
 {
     const nrd_batch_view *b = a->batch;
@@ -752,7 +752,7 @@ nrd_error *attention_decode(nrd_stream *s, const nrd_attention_args *a, void *ou
         !aligned16(a->q) || p.a.q_stride % 8 != 0) {
         return NULL;
     }
-    NRD_TRY(stream_scratch(s));
+    NRD_TRY(nrd_cuda_stream_scratch(s));
     p.bt_shift = __builtin_ctz((unsigned)bt);
     p.ws = (float *)s->split_ws;
     p.counters = s->counters;

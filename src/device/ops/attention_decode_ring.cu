@@ -462,7 +462,7 @@ static __global__ void __launch_bounds__(RING_WARPS * 32, 1)
 #endif
 }
 
-bool attention_ring_fits(const nrd_stream *s, const nrd_attention_args *a, nrd_dtype o_dtype,
+bool nrd_cuda_attention_ring_fits(const nrd_stream *s, const nrd_attention_args *a, nrd_dtype o_dtype,
                          int n_seqs)
 {
     const nrd_kv_layer *kv = &a->kv;
@@ -478,14 +478,14 @@ bool attention_ring_fits(const nrd_stream *s, const nrd_attention_args *a, nrd_d
            aligned16(kv->base) && aligned16(a->q) && q_stride % 8 == 0;
 }
 
-nrd_error *attention_ring(nrd_stream *s, const nrd_attention_args *a, void *out, nrd_dtype o_dtype,
+nrd_error *nrd_cuda_attention_ring(nrd_stream *s, const nrd_attention_args *a, void *out, nrd_dtype o_dtype,
                           int n_seqs, int n_blocks)
 {
     const size_t share = (size_t)2 * RING_WARPS * R_SHARE * sizeof(float); /* of a block */
     ring_params p = {};
 
     if (!s->split_ws || !s->counters) {
-        NRD_TRY(stream_scratch(s));
+        NRD_TRY(nrd_cuda_stream_scratch(s));
     }
     p.a = attn_params_of(a, out, o_dtype);
     p.a.n_seqs = n_seqs;

@@ -407,14 +407,14 @@ static nrd_error *prefill_dim(nrd_stream *s, const attn_params &p, int n_tokens,
     return NULL;
 }
 
-nrd_error *attention_prefill(nrd_stream *s, const nrd_attention_args *a, void *out,
+nrd_error *nrd_cuda_attention_prefill(nrd_stream *s, const nrd_attention_args *a, void *out,
                              nrd_dtype o_dtype, int n_single, bool *done)
 {
     const nrd_batch_view *b = a->batch;
     const attn_params p = attn_params_of(a, out, o_dtype);
     const int bt = a->kv.block_tokens, n = b->n_tokens;
 
-    NRD_TRY(attention_prefill_hopper(s, a, out, o_dtype, n_single, 0, done));
+    NRD_TRY(nrd_cuda_attention_prefill_hopper(s, a, out, o_dtype, n_single, 0, done));
     if (*done) {
         return NULL;
     }

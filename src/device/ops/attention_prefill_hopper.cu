@@ -481,7 +481,7 @@ static nrd_error *hopper_launch(nrd_stream *s, const attn_params &p, int n_token
     const int slots = (int)((int64_t)(n_tokens - s0) * p.group / H_ROWS) + (p.n_seqs - s0);
     const int64_t pieces = (int64_t)slots * p.g.n_kv;
     const size_t smem = H_FRONT + (size_t)H_STAGES * 2 * H_TILE * HD * 2;
-    NRD_TRY(stream_scratch(s)); /* the counters */
+    NRD_TRY(nrd_cuda_stream_scratch(s)); /* the counters */
     return launch(s, attention_prefill_hopper_kernel<T, C, HD>,
                   dim3((unsigned)(pieces < n_blocks ? pieces : n_blocks)), dim3(H_THREADS), smem, p, s0,
                   slots, s->counters);
@@ -494,7 +494,7 @@ static nrd_error *hopper_dim(nrd_stream *s, const attn_params &p, int n_tokens, 
                         : hopper_launch<T, C, 128>(s, p, n_tokens, s0, n_blocks);
 }
 
-nrd_error *attention_prefill_hopper(nrd_stream *s, const nrd_attention_args *a, void *out,
+nrd_error *nrd_cuda_attention_prefill_hopper(nrd_stream *s, const nrd_attention_args *a, void *out,
                                     nrd_dtype o_dtype, int n_single, int n_blocks, bool *done)
 {
     const attn_params p = attn_params_of(a, out, o_dtype);

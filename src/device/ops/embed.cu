@@ -134,7 +134,7 @@ static bool embed_dtype(const nrd_weight *w)
     return is_act_dtype(w->dtype) || (w->dtype == NRD_DTYPE_F8_E4M3 && w->scales);
 }
 
-nrd_error *op_embed(nrd_stream *s, const nrd_embed_args *a)
+nrd_error *nrd_cuda_embed(nrd_stream *s, const nrd_embed_args *a)
 {
     embed_params p = {};
 

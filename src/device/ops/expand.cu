@@ -99,7 +99,7 @@ static __global__ void expand_kernel(int dtype, const uint8_t *src, int block, i
     }
 }
 
-nrd_error *expand_rows(nrd_stream *s, nrd_dtype from, int block, int block_bytes, const void *src,
+nrd_error *nrd_cuda_expand_rows(nrd_stream *s, nrd_dtype from, int block, int block_bytes, const void *src,
                        const float *scales, float scale, nrd_dtype to, void *dst, int64_t rows,
                        int64_t cols)
 {
@@ -124,7 +124,7 @@ static __global__ void scales_kernel(float *dst, const float *src, float scale, 
     }
 }
 
-nrd_error *expand_scales(nrd_stream *s, float *dst, const float *src, float scale, int64_t rows)
+nrd_error *nrd_cuda_expand_scales(nrd_stream *s, float *dst, const float *src, float scale, int64_t rows)
 {
     scales_kernel<<<(unsigned)((rows + 255) / 256), 256, 0, s->s>>>(dst, src, scale, rows);
     CUDA_TRY(cudaGetLastError());

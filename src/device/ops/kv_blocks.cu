@@ -29,7 +29,7 @@ static __global__ void copy_blocks_kernel(const __grid_constant__ copy_params a)
     }
 }
 
-nrd_error *op_copy_blocks(nrd_stream *s, const nrd_copy_blocks_args *a)
+nrd_error *nrd_cuda_copy_blocks(nrd_stream *s, const nrd_copy_blocks_args *a)
 {
     for (int32_t l = 0; l < a->n_layers; l++) {
         const kv_geom g = kv_geom_of(&a->src[l]), gd = kv_geom_of(&a->dst[l]);
@@ -82,7 +82,7 @@ static __global__ void counts_kernel(const int32_t *ids, int n, uint16_t *row, i
     }
 }
 
-nrd_error *op_counts(nrd_stream *s, const nrd_counts_args *a)
+nrd_error *nrd_cuda_counts(nrd_stream *s, const nrd_counts_args *a)
 {
     if (a->vocab <= 0) {
         return NULL;

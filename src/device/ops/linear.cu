@@ -159,7 +159,7 @@ static nrd_error *product(nrd_stream *s, const nrd_linear_args *a, const lt_prob
     const bool library = !a->deterministic && p->k * x_size % 16 == 0 && aligned16(p->w) &&
                          aligned16(p->x) && aligned16(p->y) && p->ldy * y_size % 16 == 0 &&
                          (a->x_dtype != NRD_DTYPE_F32 || a->y_dtype == NRD_DTYPE_F32);
-    nrd_error *err = library ? lt_run(s, p) : nrd_errorf(NRD_ERR_UNSUPPORTED, "cuda: not for cuBLASLt");
+    nrd_error *err = library ? nrd_cuda_lt_run(s, p) : nrd_errorf(NRD_ERR_UNSUPPORTED, "cuda: not for cuBLASLt");
 
     if (err && nrd_error_get_code(err) == NRD_ERR_UNSUPPORTED) {
         nrd_error_free(err);
@@ -212,7 +212,7 @@ static nrd_error *in_parts(nrd_stream *s, const nrd_linear_args *a)
             while (to < a->n_parts && same_format(a->w[i], a->w[to])) {
                 to++;
             }
-            NRD_TRY(linear_wq(s, a, i, to, !fused));
+            NRD_TRY(nrd_cuda_linear_wq(s, a, i, to, !fused));
         } else {
             lt_problem p = problem_at(a, i, col, y_cols);
             p.m = a->w[i]->rows;
@@ -235,7 +235,7 @@ static nrd_error *in_parts(nrd_stream *s, const nrd_linear_args *a)
     return NULL;
 }
 
-nrd_error *op_linear(nrd_stream *s, const nrd_linear_args *a)
+nrd_error *nrd_cuda_linear(nrd_stream *s, const nrd_linear_args *a)
 {
     bool done = false;
 
@@ -251,13 +251,13 @@ nrd_error *op_linear(nrd_stream *s, const nrd_linear_args *a)
     const int32_t few = a->x_dtype != NRD_DTYPE_F8_E4M3 ? 8 : w_rows < 16384 ? 16 : 32;
     const int32_t skinny_rows = a->deterministic ? 64 : few;
     if (a->n_tokens <= skinny_rows) {
-        NRD_TRY(linear_skinny(s, a, 0, a->n_tokens, &done));
+        NRD_TRY(nrd_cuda_linear_skinny(s, a, 0, a->n_tokens, &done));
         if (done) {
             return NULL;
         }
     } else if (a->deterministic) {
         for (int32_t t = 0; t < a->n_tokens; t += 64) {
-            NRD_TRY(linear_skinny(s, a, t, a->n_tokens - t < 64 ? a->n_tokens - t : 64, &done));
+            NRD_TRY(nrd_cuda_linear_skinny(s, a, t, a->n_tokens - t < 64 ? a->n_tokens - t : 64, &done));
             if (!done) {
                 break; /* refused for the first slice already: all slices are alike */
             }

@@ -530,7 +530,7 @@ static nrd_error *skinny_kind(nrd_stream *s, const nrd_linear_args *a, int32_t t
     return skinny_run<KIND, 8>(s, a, t0, nt, done);
 }
 
-nrd_error *linear_skinny(nrd_stream *s, const nrd_linear_args *a, int32_t t0, int32_t nt, bool *done)
+nrd_error *nrd_cuda_linear_skinny(nrd_stream *s, const nrd_linear_args *a, int32_t t0, int32_t nt, bool *done)
 {
     const nrd_dtype dtype = a->w[0]->dtype;
     const int size = dtype == NRD_DTYPE_F8_E4M3 ? 1 : 2;

@@ -1038,7 +1038,7 @@ static __global__ void pad_x_kernel(const bf16 *x, bf16 *to, int64_t all, int co
     }
 }
 
-nrd_error *linear_wq(nrd_stream *s, const nrd_linear_args *a, int from, int to, bool plain)
+nrd_error *nrd_cuda_linear_wq(nrd_stream *s, const nrd_linear_args *a, int from, int to, bool plain)
 {
     const nrd_weight *first = a->w[from];
     const wq_format f = wq_of(first->dtype);
@@ -1090,7 +1090,7 @@ nrd_error *linear_wq(nrd_stream *s, const nrd_linear_args *a, int from, int to, 
         void *tmp;
         p.x_cols = (first->cols + 7) / 8 * 8;
         const int64_t all = p.x_cols * a->n_tokens;
-        NRD_TRY(stream_tmp(s, (size_t)all * 2, &tmp));
+        NRD_TRY(nrd_cuda_stream_tmp(s, (size_t)all * 2, &tmp));
         NRD_TRY(launch(s, pad_x_kernel, dim3((unsigned)std::min<int64_t>((all + 255) / 256, 4096)), dim3(256),
                        0, (const bf16 *)a->x, (bf16 *)tmp, all, (int)first->cols, (int)p.x_cols));
         p.x_data = tmp;

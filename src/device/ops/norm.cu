@@ -465,7 +465,7 @@ static bool f32_vector(const nrd_weight *w, int n)
     return !w || (w->dtype == NRD_DTYPE_F32 && w->rows * w->cols == n);
 }
 
-nrd_error *op_norm(nrd_stream *s, const nrd_norm_args *a)
+nrd_error *nrd_cuda_norm(nrd_stream *s, const nrd_norm_args *a)
 {
     norm_params p = {};
 

@@ -161,7 +161,7 @@ static __global__ void pack_kernel(pack_params a)
     }
 }
 
-nrd_error *wq_pack(nrd_stream *s, nrd_dtype dtype, const void *src, int64_t row_bytes, int64_t rows,
+nrd_error *nrd_cuda_wq_pack(nrd_stream *s, nrd_dtype dtype, const void *src, int64_t row_bytes, int64_t rows,
                    int64_t cols, void *dst)
 {
     pack_params p = {};

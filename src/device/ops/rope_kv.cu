@@ -524,7 +524,7 @@ static nrd_error *rope_launch(nrd_stream *s, const rope_params &p, int n_tokens)
                   p);
 }
 
-nrd_error *op_rope_kv(nrd_stream *s, const nrd_rope_kv_args *a)
+nrd_error *nrd_cuda_rope_kv(nrd_stream *s, const nrd_rope_kv_args *a)
 {
     const nrd_batch_view *b = a->batch;
     rope_params p = {};

@@ -734,7 +734,7 @@ static __global__ void sample_counts_kernel(sample_params a, int n_rows)
     }
 }
 
-nrd_error *op_sample(nrd_stream *s, const nrd_sample_args *a)
+nrd_error *nrd_cuda_sample(nrd_stream *s, const nrd_sample_args *a)
 {
     sample_params p = {};
 

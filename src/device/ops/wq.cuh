@@ -81,11 +81,11 @@ static inline size_t wq_bytes(int dtype, int64_t rows, int64_t cols)
 
 /* pack_wq.cu. Rows in the blocks of their format (device memory) -> chunks at dst; `rows` that start
  * a group of 16 of the matrix. */
-nrd_error *wq_pack(nrd_stream *s, nrd_dtype dtype, const void *src, int64_t row_bytes, int64_t rows,
+nrd_error *nrd_cuda_wq_pack(nrd_stream *s, nrd_dtype dtype, const void *src, int64_t row_bytes, int64_t rows,
                    int64_t cols, void *dst);
 /* linear_wq.cu: x times parts from .. to of `a`, which are in this layout and of one format, into their
  * columns of y. `plain`: no bias, no cap. */
-nrd_error *linear_wq(nrd_stream *s, const nrd_linear_args *a, int from, int to, bool plain);
+nrd_error *nrd_cuda_linear_wq(nrd_stream *s, const nrd_linear_args *a, int from, int to, bool plain);
 
 static __device__ __forceinline__ float2 wq_halves(uint32_t w)
 {
