@@ -319,242 +319,374 @@ NRD_INLINE const uint8_t *next_keys(const nrd_attn_tile *w, int32_t chunk, int32
                                                                        : NULL;
 }
 
-/* Rows are rounded up to a power of two; total, total_max, total_sum are filled for them. */
-static void attention_tile(const nrd_attn_tile *w)
+/* A tile under way: its rows, the context it goes through, and the sums of the split that it is in. Rows are
+ * rounded up to a power of two, R; the padding repeats the last one. */
+typedef struct attn_work {
+    const nrd_attn_tile *w;
+    const nrd_attention_args *a;
+    int32_t dim, rows, R, n_keys, first_new, gpb; /* gpb: groups of a block */
+    size_t elem, head_bytes;
+    int type_id;
+    scores_fn scores_of;
+    weigh_fn weigh_of;
+    bool wide; /* 16 rows: rows in the lanes, else tokens */
+    bool goes_on, stops; /* begins, ends at the chunk where a shared part of the context ends */
+    /* scratch: q [dim][R], o [R][dim] or wide [dim][16], s scores, kf and vf32 for wide ones */
+    float *q, *o, *s, *kf, *vf32;
+    row_state row[ATTN_ROWS];
+    float pos_f[ATTN_ROWS], m[ATTN_ROWS], l[ATTN_ROWS];
+    int32_t row_token[ATTN_ROWS], row_pos[ATTN_ROWS], min_pos, max_pos;
+    /* chunks [start, end), of them those before sink_end and from from_chunk on */
+    int32_t last_group, from_chunk, sink_end, start, end;
+    attn_group group[ATTN_CHUNK];
+} attn_work;
+
+NRD_INLINE int32_t chunk_at(const attn_work *t, int32_t pos)
+{
+    int32_t bt = t->a->kv.block_tokens;
+    return (pos / bt * t->gpb + pos % bt / NRD_KV_GROUP) / ATTN_CHUNK;
+}
+
+static void begin_tile(attn_work *t, const nrd_attn_tile *w)
 {
     const nrd_attention_args *a = w->a;
     const nrd_batch_view *b = a->batch;
     const nrd_kv_layer *kv = &a->kv;
-    const int32_t dim = kv->head_dim, bt = kv->block_tokens, gpb = (int32_t)nrd_kv_groups(bt);
     const nrd_dtype type = kv->dtype;
-    const int32_t rows = w->n_tokens * w->n_heads, n_keys = b->ctx_len[w->seq];
-    const int32_t first_new = n_keys - (b->q_start[w->seq + 1] - b->q_start[w->seq]);
-    const int32_t *table = b->block_table + (int64_t)w->seq * b->block_table_stride;
-    const int64_t q_stride = a->q_stride ? a->q_stride : (int64_t)a->n_heads * dim;
     int log2_rows = 0;
-    while ((1 << log2_rows) < rows) {
+
+    t->w = w;
+    t->a = a;
+    t->dim = kv->head_dim;
+    t->gpb = (int32_t)nrd_kv_groups(kv->block_tokens);
+    t->rows = w->n_tokens * w->n_heads;
+    t->n_keys = b->ctx_len[w->seq];
+    t->first_new = t->n_keys - (b->q_start[w->seq + 1] - b->q_start[w->seq]);
+    while ((1 << log2_rows) < t->rows) {
         log2_rows++;
     }
-    const int R = 1 << log2_rows;
-    const size_t elem = type == NRD_DTYPE_F32 ? 4 : type == NRD_DTYPE_I8 ? 1 : 2;
-    const size_t head_bytes = (size_t)nrd_kv_head_elems(bt, dim) * elem;
-    const bool wide = R == ATTN_ROWS && !b->tree_mask;
-    const bool goes_on = w->state && !w->seqs, stops = w->state && w->seqs;
-    row_state row[ATTN_ROWS];
-    float *q = w->scratch, *o = q + R * dim, *s = o + R * dim;
-    float *kf = s + ATTN_ROWS * ATTN_LANES, *vf32 = kf + ATTN_ROWS * dim, pos_f[ATTN_ROWS];
-    float m[ATTN_ROWS], l[ATTN_ROWS], factor[ATTN_ROWS];
-    int32_t row_token[ATTN_ROWS], row_pos[ATTN_ROWS], min_pos = INT32_MAX, max_pos = 0;
-    const int type_id = type == NRD_DTYPE_F32 ? 0 : type == NRD_DTYPE_F16 ? 1 : type == NRD_DTYPE_BF16 ? 2 : 3;
-    const scores_fn scores_of = scores_table[type_id][log2_rows];
-    const weigh_fn weigh_of = weigh_table[type_id][log2_rows];
-    float scale = type == NRD_DTYPE_I8 ? a->scale * kv->k_scale : a->scale;
+    t->R = 1 << log2_rows;
+    t->elem = type == NRD_DTYPE_F32 ? 4 : type == NRD_DTYPE_I8 ? 1 : 2;
+    t->head_bytes = (size_t)nrd_kv_head_elems(kv->block_tokens, t->dim) * t->elem;
+    t->type_id = type == NRD_DTYPE_F32 ? 0 : type == NRD_DTYPE_F16 ? 1 : type == NRD_DTYPE_BF16 ? 2 : 3;
+    t->scores_of = scores_table[t->type_id][log2_rows];
+    t->weigh_of = weigh_table[t->type_id][log2_rows];
+    t->wide = t->R == ATTN_ROWS && !b->tree_mask;
+    t->goes_on = w->state && !w->seqs;
+    t->stops = w->state && w->seqs;
+    t->q = w->scratch;
+    t->o = t->q + t->R * t->dim;
+    t->s = t->o + t->R * t->dim;
+    t->kf = t->s + ATTN_ROWS * ATTN_LANES;
+    t->vf32 = t->kf + ATTN_ROWS * t->dim;
+}
 
+/* Queries, scaled, and what was summed up before. */
+static void load_rows(attn_work *t)
+{
+    const nrd_attn_tile *w = t->w;
+    const nrd_attention_args *a = t->a;
+    const nrd_batch_view *b = a->batch;
+    const int32_t dim = t->dim, R = t->R;
+    const int64_t q_stride = a->q_stride ? a->q_stride : (int64_t)a->n_heads * dim;
+    const float scale = a->kv.dtype == NRD_DTYPE_I8 ? a->scale * a->kv.k_scale : a->scale;
+
+    t->min_pos = INT32_MAX;
+    t->max_pos = 0;
     for (int r = 0; r < R; r++) {
-        int32_t used = r < rows ? r : rows - 1; /* padding repeats the last row */
+        int32_t used = r < t->rows ? r : t->rows - 1;
         int32_t seq = w->seqs ? w->seqs[used / w->n_heads] : w->seq, head = w->head + used % w->n_heads;
-        int32_t token = w->seqs ? b->q_start[seq] : w->token + used / w->n_heads;
+        int32_t token = w->seqs ? b->q_start[seq] : w->token + used / w->n_heads, pos = b->positions[token];
         const float *x = (const float *)a->q + token * q_stride + (int64_t)head * dim;
-        row_token[r] = token;
-        row[r] = w->state ? state_at(w, seq, head) : (row_state){NULL, NULL, NULL};
-        row_pos[r] = b->positions[token];
-        pos_f[r] = (float)row_pos[r];
-        min_pos = row_pos[r] < min_pos ? row_pos[r] : min_pos;
-        max_pos = row_pos[r] > max_pos ? row_pos[r] : max_pos;
+        t->row_token[r] = token;
+        t->row[r] = w->state ? state_at(w, seq, head) : (row_state){NULL, NULL, NULL};
+        t->row_pos[r] = pos;
+        t->pos_f[r] = (float)pos;
+        t->min_pos = pos < t->min_pos ? pos : t->min_pos;
+        t->max_pos = pos > t->max_pos ? pos : t->max_pos;
         for (int32_t d = 0; d < dim; d++) {
-            q[d * R + r] = x[d] * scale;
+            t->q[d * R + r] = x[d] * scale;
         }
-        w->total_max[r] = goes_on ? row[r].rest[0] : -INFINITY;
-        w->total_sum[r] = goes_on ? row[r].rest[1] : 0;
-        if (goes_on) {
-            memcpy(w->total + (int64_t)r * dim, row[r].total, (size_t)dim * 4);
+        w->total_max[r] = t->goes_on ? t->row[r].rest[0] : -INFINITY;
+        w->total_sum[r] = t->goes_on ? t->row[r].rest[1] : 0;
+        if (t->goes_on) {
+            memcpy(w->total + (int64_t)r * dim, t->row[r].total, (size_t)dim * 4);
         }
     }
-    if (!goes_on) {
+    if (!t->goes_on) {
         memset(w->total, 0, (size_t)(R * dim) * 4);
     }
+}
 
-    int32_t end_pos = b->tree_mask ? n_keys - 1 : max_pos < n_keys - 1 ? max_pos : n_keys - 1;
-    int32_t last_group = end_pos / bt * gpb + end_pos % bt / NRD_KV_GROUP;
-    int32_t from_pos = a->window > 0 && min_pos - a->window + 1 > 0 ? min_pos - a->window + 1 : 0;
-    if (b->tree_mask && from_pos > first_new) {
-        from_pos = first_new;
-    }
-    int32_t from_chunk = (from_pos / bt * gpb + from_pos % bt / NRD_KV_GROUP) / ATTN_CHUNK;
-    int32_t sink_end = a->n_sink > 0 ? a->n_sink - 1 : -1; /* last chunk with sink tokens */
-    sink_end = sink_end < 0 ? -1 : (sink_end / bt * gpb + sink_end % bt / NRD_KV_GROUP) / ATTN_CHUNK;
-    int32_t chunk = w->from_split * NRD_ATTN_SPLIT_CHUNKS, end = last_group / ATTN_CHUNK + 1;
-    if (end > w->to_split * NRD_ATTN_SPLIT_CHUNKS) {
-        end = w->to_split * NRD_ATTN_SPLIT_CHUNKS;
-    }
-    chunk = goes_on ? w->shared_chunks : chunk;
-    end = stops ? w->shared_chunks : end;
-    const int32_t start = chunk > from_chunk || sink_end >= 0 ? chunk : from_chunk;
+/* Which part of the context the rows see. */
+static void find_chunks(attn_work *t)
+{
+    const nrd_attn_tile *w = t->w;
+    const nrd_attention_args *a = t->a;
+    const int32_t bt = a->kv.block_tokens;
+    int32_t end_pos = a->batch->tree_mask || t->max_pos > t->n_keys - 1 ? t->n_keys - 1 : t->max_pos;
+    int32_t from_pos = a->window > 0 && t->min_pos - a->window + 1 > 0 ? t->min_pos - a->window + 1 : 0;
 
-    while (chunk < end) {
+    if (a->batch->tree_mask && from_pos > t->first_new) {
+        from_pos = t->first_new;
+    }
+    t->last_group = end_pos / bt * t->gpb + end_pos % bt / NRD_KV_GROUP;
+    t->from_chunk = chunk_at(t, from_pos);
+    t->sink_end = a->n_sink > 0 ? chunk_at(t, a->n_sink - 1) : -1;
+    t->end = t->last_group / ATTN_CHUNK + 1;
+    if (t->end > w->to_split * NRD_ATTN_SPLIT_CHUNKS) {
+        t->end = w->to_split * NRD_ATTN_SPLIT_CHUNKS;
+    }
+    t->end = t->stops ? w->shared_chunks : t->end;
+    t->start = t->goes_on ? w->shared_chunks : w->from_split * NRD_ATTN_SPLIT_CHUNKS;
+}
+
+static void begin_split(attn_work *t, int32_t chunk)
+{
+    const bool midway = t->goes_on && chunk == t->w->shared_chunks && chunk % NRD_ATTN_SPLIT_CHUNKS;
+
+    for (int r = 0; r < t->R; r++) {
+        t->m[r] = midway ? t->row[r].rest[2] : -INFINITY;
+        t->l[r] = midway ? t->row[r].rest[3] : 0;
+        for (int32_t d = 0; midway && d < t->dim; d++) {
+            t->o[t->wide ? d * 16 + r : r * t->dim + d] = t->row[r].o[d];
+        }
+    }
+    if (!midway) {
+        memset(t->o, 0, (size_t)(t->R * t->dim) * 4);
+    }
+}
+
+/* Group g of a chunk: its tokens, and where its keys and values are; NULL: nowhere. */
+NRD_INLINE void find_group(attn_work *t, int32_t chunk, int g)
+{
+    const nrd_attention_args *a = t->a;
+    const int32_t *table = a->batch->block_table + (int64_t)t->w->seq * a->batch->block_table_stride;
+    const int32_t at = chunk * ATTN_CHUNK + g, block = at / t->gpb, in = at % t->gpb, bt = a->kv.block_tokens;
+    attn_group *p = &t->group[g];
+
+    p->pos = block * bt + in * NRD_KV_GROUP;
+    p->n = bt - in * NRD_KV_GROUP < NRD_KV_GROUP ? bt - in * NRD_KV_GROUP : NRD_KV_GROUP;
+    p->k = NULL;
+    p->v = NULL;
+    if (at <= t->last_group && table[block] >= 0 && table[block] < a->kv.n_blocks) {
+        p->k = keys_of(a, t->w->seq, t->w->kv_head, at);
+        p->v = p->k + t->head_bytes;
+        if (p->pos + p->n > t->n_keys) {
+            p->n = t->n_keys - p->pos;
+        }
+    }
+}
+
+NRD_INLINE void cap_scores(float softcap, float *x, int n, int stride)
+{
+    vf cap = vf_set1(softcap);
+    for (int i = 0; i < n; i++) {
+        vf_store(x + i * stride, vf_mul(cap, vf_tanh(vf_div(vf_load(x + i * stride), cap))));
+    }
+}
+
+/* Scores of a group, [token][row]. */
+static void wide_group(attn_work *t, int g)
+{
+    const nrd_attention_args *a = t->a;
+    const attn_group *p = &t->group[g];
+    float *x = t->s + g * 16 * ATTN_ROWS;
+
+    if (!p->k) {
+        for (int i = 0; i < 16; i++) {
+            vf_store(x + i * 16, vf_set1(-INFINITY));
+        }
+        return;
+    }
+    wide_scores_table[t->type_id](t->dim, p->k, t->q, t->kf, x);
+    if (a->softcap > 0) {
+        cap_scores(a->softcap, x, 16, 16);
+    }
+    if (!sees_all(a, t->first_new, t->min_pos, p) || !sees_all(a, t->first_new, t->max_pos, p)) {
+        wide_mask(a, p, t->pos_f, x);
+    }
+}
+
+static void mask_row(const attn_work *t, const attn_group *p, int r, float *x)
+{
+    const nrd_attention_args *a = t->a;
+
+    if (sees_all(a, t->first_new, t->row_pos[r], p)) {
+        return;
+    }
+    if (a->batch->tree_mask) {
+        for (int i = 0; i < NRD_KV_GROUP; i++) {
+            if (i >= p->n || !nrd_attention_sees(a, t->w->seq, t->row_token[r], p->pos + i)) {
+                x[i] = -INFINITY;
+            }
+        }
+        return;
+    }
+    int32_t lo = a->window > 0 ? t->row_pos[r] - a->window + 1 - p->pos : 0; /* lanes [lo, hi) */
+    int32_t hi = t->row_pos[r] - p->pos + 1, sink = a->n_sink - p->pos;     /* and [0, sink) */
+    hi = hi < p->n ? hi : p->n;
+    for (int i = 0; i < NRD_KV_GROUP; i++) {
+        if (i >= hi || (i < lo && i >= sink)) {
+            x[i] = -INFINITY;
+        }
+    }
+}
+
+/* Scores of a group, [row][token]. */
+static void narrow_group(attn_work *t, int g)
+{
+    const attn_group *p = &t->group[g];
+    float *x = t->s + g * 16;
+
+    if (!p->k) {
+        for (int r = 0; r < t->R; r++) {
+            vf_store(x + r * ATTN_LANES, vf_set1(-INFINITY));
+        }
+        return;
+    }
+    t->scores_of(t->dim, p->k, t->q, p->v, x);
+    if (t->a->softcap > 0) {
+        cap_scores(t->a->softcap, x, t->R, ATTN_LANES);
+    }
+    for (int r = 0; r < t->R; r++) {
+        mask_row(t, p, r, x + r * ATTN_LANES);
+    }
+}
+
+/* A chunk's scores become weights; what was summed before is made to fit the new maxima. */
+static void narrow_softmax(attn_work *t)
+{
+    const int32_t dim = t->dim, R = t->R;
+    float factor[ATTN_ROWS];
+
+    for (int r = 0; r < R; r++) {
+        const float *x = t->s + r * ATTN_LANES;
+        float best = vf_hmax(vf_max(vf_max(vf_load(x), vf_load(x + 16)), vf_max(vf_load(x + 32), vf_load(x + 48))));
+        float top = best > t->m[r] ? best : t->m[r];
+        factor[r] = t->m[r] == -INFINITY ? 0 : t->m[r] - top;
+        t->m[r] = top;
+    }
+    vf_store_n(factor, vf_exp(vf_load_n(factor, R)), R);
+    for (int r = 0; r < R; r++) {
+        float *x = t->s + r * ATTN_LANES;
+        if (t->m[r] == -INFINITY) {
+            for (int g = 0; g < ATTN_CHUNK; g++) {
+                vf_store(x + g * 16, vf_zero());
+            }
+            continue;
+        }
+        vf sum = vf_zero(), peak = vf_set1(t->m[r]);
+        for (int g = 0; g < ATTN_CHUNK; g++) {
+            vf e = vf_exp(vf_sub(vf_load(x + g * 16), peak));
+            vf_store(x + g * 16, e);
+            sum = vf_add(sum, e);
+        }
+        t->l[r] = t->l[r] * factor[r] + vf_sum(sum);
+        if (factor[r] != 1.0f) {
+            vf f = vf_set1(factor[r]);
+            for (int32_t d = 0; d < dim; d += 16) {
+                float *y = t->o + (int64_t)r * dim + d;
+                vf_store(y, vf_mul(vf_load(y), f));
+            }
+        }
+    }
+}
+
+static void wide_chunk(attn_work *t, int32_t chunk)
+{
+    for (int g = 0; g < ATTN_CHUNK; g++) {
+        find_group(t, chunk, g);
+        wide_group(t, g);
+    }
+    wide_softmax(t->dim, t->s, t->m, t->l, t->o);
+    for (int32_t d = 0; d < t->dim; d += 16) {
+        for (int g = 0; g < ATTN_CHUNK; g++) {
+            const attn_group *p = &t->group[g];
+            if (p->v) {
+                wide_weigh_table[t->type_id](t->dim, p->n, p->v + (size_t)d * t->elem, t->s + g * 16 * ATTN_ROWS,
+                                             t->vf32, t->o + d * 16);
+            }
+        }
+    }
+}
+
+/* first: the tile's first chunk, where the next one begins too. */
+static void narrow_chunk(attn_work *t, int32_t chunk, int32_t first)
+{
+    for (int g = 0; g < ATTN_CHUNK; g++) {
+        find_group(t, chunk, g);
+        narrow_group(t, g);
+    }
+    narrow_softmax(t);
+    for (int g = 0; g < ATTN_CHUNK; g++) {
+        const attn_group *p = &t->group[g];
+        if (!p->v) {
+            continue;
+        }
+        const uint8_t *ahead = next_keys(t->w, chunk + 1 < t->end ? chunk + 1 : -1, first, g);
+        ahead = ahead ? ahead : p->v;
+        for (int32_t d = 0; d < t->dim; d += 16) {
+            t->weigh_of(t->dim, p->n, p->v + (size_t)d * t->elem, t->s + g * 16,
+                        ahead + (size_t)d * 16 * t->elem, t->o + d);
+        }
+    }
+}
+
+/* The split's sums to the total, or, where the shared part ends within it, to the rows' states. */
+static void end_split(attn_work *t, int32_t chunk)
+{
+    const nrd_attn_tile *w = t->w;
+    const int32_t dim = t->dim;
+    const float *o = t->o;
+
+    if (t->wide) {
+        for (int r = 0; r < t->R; r++) {
+            for (int32_t d = 0; d < dim; d++) {
+                t->kf[r * dim + d] = t->o[d * 16 + r];
+            }
+        }
+        o = t->kf;
+    }
+    if (!(t->stops && chunk == t->end && chunk % NRD_ATTN_SPLIT_CHUNKS)) {
+        merge_rows(t->R, dim, w->total_max, w->total_sum, w->total, t->m, t->l, o);
+        return;
+    }
+    for (int r = 0; r < t->rows; r++) {
+        memcpy(t->row[r].o, o + (int64_t)r * dim, (size_t)dim * 4);
+        t->row[r].rest[2] = t->m[r];
+        t->row[r].rest[3] = t->l[r];
+    }
+}
+
+/* Total, total_max, total_sum are filled for all R rows. */
+static void attention_tile(const nrd_attn_tile *w)
+{
+    attn_work t;
+
+    begin_tile(&t, w);
+    load_rows(&t);
+    find_chunks(&t);
+    const int32_t first = t.start > t.from_chunk || t.sink_end >= 0 ? t.start : t.from_chunk;
+    for (int32_t chunk = t.start; chunk < t.end;) {
         int32_t split_end = (chunk / NRD_ATTN_SPLIT_CHUNKS + 1) * NRD_ATTN_SPLIT_CHUNKS;
-        split_end = split_end < end ? split_end : end;
-        bool midway = goes_on && chunk == w->shared_chunks && chunk % NRD_ATTN_SPLIT_CHUNKS;
-        for (int r = 0; r < R; r++) {
-            m[r] = midway ? row[r].rest[2] : -INFINITY;
-            l[r] = midway ? row[r].rest[3] : 0;
-            for (int32_t d = 0; midway && d < dim; d++) {
-                o[wide ? d * 16 + r : r * dim + d] = row[r].o[d];
-            }
-        }
-        if (!midway) {
-            memset(o, 0, (size_t)(R * dim) * 4);
-        }
+        split_end = split_end < t.end ? split_end : t.end;
+        begin_split(&t, chunk);
         for (; chunk < split_end; chunk++) {
-            attn_group group[ATTN_CHUNK];
-            if (chunk < from_chunk && chunk > sink_end) {
+            if (chunk < t.from_chunk && chunk > t.sink_end) {
                 continue;
             }
-            for (int g = 0; g < ATTN_CHUNK; g++) {
-                int32_t at = chunk * ATTN_CHUNK + g, block = at / gpb, in = at % gpb;
-                attn_group *p = &group[g];
-                p->pos = block * bt + in * NRD_KV_GROUP;
-                p->n = bt - in * NRD_KV_GROUP < NRD_KV_GROUP ? bt - in * NRD_KV_GROUP : NRD_KV_GROUP;
-                p->k = NULL;
-                p->v = NULL;
-                if (at <= last_group && table[block] >= 0 && table[block] < kv->n_blocks) {
-                    p->k = keys_of(a, w->seq, w->kv_head, at);
-                    p->v = p->k + head_bytes;
-                    if (p->pos + p->n > n_keys) {
-                        p->n = n_keys - p->pos;
-                    }
-                }
-                if (wide) { /* [token][row] */
-                    float *x = s + g * 16 * ATTN_ROWS;
-                    if (!p->k) {
-                        for (int t = 0; t < 16; t++) {
-                            vf_store(x + t * 16, vf_set1(-INFINITY));
-                        }
-                        continue;
-                    }
-                    wide_scores_table[type_id](dim, p->k, q, kf, x);
-                    for (int t = 0; a->softcap > 0 && t < 16; t++) {
-                        vf cap = vf_set1(a->softcap);
-                        vf_store(x + t * 16, vf_mul(cap, vf_tanh(vf_div(vf_load(x + t * 16), cap))));
-                    }
-                    if (!sees_all(a, first_new, min_pos, p) || !sees_all(a, first_new, max_pos, p)) {
-                        wide_mask(a, p, pos_f, x);
-                    }
-                    continue;
-                }
-                if (!p->k) {
-                    for (int r = 0; r < R; r++) {
-                        vf_store(s + r * ATTN_LANES + g * 16, vf_set1(-INFINITY));
-                    }
-                    continue;
-                }
-                scores_of(dim, p->k, q, p->v, s + g * 16);
-                if (a->softcap > 0) {
-                    vf cap = vf_set1(a->softcap);
-                    for (int r = 0; r < R; r++) {
-                        float *x = s + r * ATTN_LANES + g * 16;
-                        vf_store(x, vf_mul(cap, vf_tanh(vf_div(vf_load(x), cap))));
-                    }
-                }
-                for (int r = 0; r < R; r++) {
-                    if (sees_all(a, first_new, row_pos[r], p)) {
-                        continue;
-                    }
-                    float *x = s + r * ATTN_LANES + g * 16;
-                    if (b->tree_mask) {
-                        for (int i = 0; i < NRD_KV_GROUP; i++) {
-                            if (i >= p->n || !nrd_attention_sees(a, w->seq, row_token[r], p->pos + i)) {
-                                x[i] = -INFINITY;
-                            }
-                        }
-                        continue;
-                    }
-                    int32_t lo = a->window > 0 ? row_pos[r] - a->window + 1 - p->pos : 0; /* lanes [lo, hi) */
-                    int32_t hi = row_pos[r] - p->pos + 1, sink = a->n_sink - p->pos;     /* and [0, sink) */
-                    hi = hi < p->n ? hi : p->n;
-                    for (int i = 0; i < NRD_KV_GROUP; i++) {
-                        if (i >= hi || (i < lo && i >= sink)) {
-                            x[i] = -INFINITY;
-                        }
-                    }
-                }
-            }
-            if (wide) {
-                wide_softmax(dim, s, m, l, o);
-                for (int32_t d = 0; d < dim; d += 16) {
-                    for (int g = 0; g < ATTN_CHUNK; g++) {
-                        if (group[g].v) {
-                            wide_weigh_table[type_id](dim, group[g].n, group[g].v + (size_t)d * elem, s + g * 16 * ATTN_ROWS,
-                                                      vf32, o + d * 16);
-                        }
-                    }
-                }
-                continue;
-            }
-            float top[ATTN_ROWS];
-            for (int r = 0; r < R; r++) {
-                const float *x = s + r * ATTN_LANES;
-                float best = vf_hmax(vf_max(vf_max(vf_load(x), vf_load(x + 16)), vf_max(vf_load(x + 32), vf_load(x + 48))));
-                top[r] = best > m[r] ? best : m[r];
-                factor[r] = m[r] == -INFINITY ? 0 : m[r] - top[r];
-                m[r] = top[r];
-            }
-            vf_store_n(factor, vf_exp(vf_load_n(factor, R)), R);
-            for (int r = 0; r < R; r++) {
-                float *x = s + r * ATTN_LANES;
-                if (m[r] == -INFINITY) {
-                    for (int g = 0; g < ATTN_CHUNK; g++) {
-                        vf_store(x + g * 16, vf_zero());
-                    }
-                    continue;
-                }
-                vf sum = vf_zero(), peak = vf_set1(m[r]);
-                for (int g = 0; g < ATTN_CHUNK; g++) {
-                    vf e = vf_exp(vf_sub(vf_load(x + g * 16), peak));
-                    vf_store(x + g * 16, e);
-                    sum = vf_add(sum, e);
-                }
-                l[r] = l[r] * factor[r] + vf_sum(sum);
-                if (factor[r] != 1.0f) {
-                    vf f = vf_set1(factor[r]);
-                    for (int32_t d = 0; d < dim; d += 16) {
-                        float *y = o + (int64_t)r * dim + d;
-                        vf_store(y, vf_mul(vf_load(y), f));
-                    }
-                }
-            }
-            for (int g = 0; g < ATTN_CHUNK; g++) {
-                if (!group[g].v) {
-                    continue;
-                }
-                const uint8_t *ahead = next_keys(w, chunk + 1 < end ? chunk + 1 : -1, start, g);
-                ahead = ahead ? ahead : group[g].v;
-                for (int32_t d = 0; d < dim; d += 16) {
-                    weigh_of(dim, group[g].n, group[g].v + (size_t)d * elem, s + g * 16,
-                             ahead + (size_t)d * 16 * elem, o + d);
-                }
+            if (t.wide) {
+                wide_chunk(&t, chunk);
+            } else {
+                narrow_chunk(&t, chunk, first);
             }
         }
-        if (wide) {
-            for (int r = 0; r < R; r++) {
-                for (int32_t d = 0; d < dim; d++) {
-                    kf[r * dim + d] = o[d * 16 + r];
-                }
-            }
-        }
-        if (stops && chunk == end && chunk % NRD_ATTN_SPLIT_CHUNKS) {
-            for (int r = 0; r < rows; r++) {
-                memcpy(row[r].o, (wide ? kf : o) + (int64_t)r * dim, (size_t)dim * 4);
-                row[r].rest[2] = m[r];
-                row[r].rest[3] = l[r];
-            }
-            break;
-        }
-        merge_rows(R, dim, w->total_max, w->total_sum, w->total, m, l, wide ? kf : o);
+        end_split(&t, chunk);
     }
-    for (int r = 0; stops && r < rows; r++) {
-        memcpy(row[r].total, w->total + (int64_t)r * dim, (size_t)dim * 4);
-        row[r].rest[0] = w->total_max[r];
-        row[r].rest[1] = w->total_sum[r];
+    for (int r = 0; t.stops && r < t.rows; r++) {
+        memcpy(t.row[r].total, w->total + (int64_t)r * t.dim, (size_t)t.dim * 4);
+        t.row[r].rest[0] = w->total_max[r];
+        t.row[r].rest[1] = w->total_sum[r];
     }
 }
