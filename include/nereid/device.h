@@ -376,6 +376,12 @@ typedef struct nrd_device_ops {
      * l->y (= a->logits). Same choices as of the two calls. The rows, and what they point to, must be
      * there at the call. NULL pointer: the two calls. */
     nrd_error *(*linear_sample)(nrd_stream *s, const nrd_linear_args *l, const nrd_sample_args *a);
+
+    /* Settles which kernels linear() takes for these weights with 1 to a->n_tokens rows, by trying those
+     * of which nothing is known yet for about `seconds` at most; waits. x (a->x, writable), a->x_row_scale
+     * and a->y are filled with something else. Without it, and beyond that time, linear() estimates. Not
+     * while a graph is recorded. NULL pointer: there is nothing to settle. */
+    nrd_error *(*linear_tune)(nrd_stream *s, const nrd_linear_args *a, void *x, double seconds);
 } nrd_device_ops;
 
 /* First member of every device object. */

@@ -161,6 +161,9 @@ static nrd_error *open_runner(nrd_exec *x)
         .user = x,
     };
     NRD_TRY(nrd_runner_new(&x->runner, x->dev, x->engine, &rc));
+    if (nrd_runner_tune_seconds(x->runner) > 0.01) {
+        nrd_exec_log(x, 2, "kernels chosen in %.2f s", nrd_runner_tune_seconds(x->runner));
+    }
     x->info.tokens_per_block = rc.block_tokens;
     return NULL;
 }
@@ -231,7 +234,8 @@ static nrd_error *size_kv(nrd_exec *x)
         nrd_exec_log(x, 2, "KV cache: %d blocks in host memory (%.0f MB)", kc.n_host_blocks,
                      (double)kc.n_host_blocks * (double)block_bytes / 1e6);
     }
-    return nrd_runner_alloc_kv(x->runner, kc.n_blocks, kc.n_host_blocks);
+    NRD_TRY(nrd_runner_alloc_kv(x->runner, kc.n_blocks, kc.n_host_blocks));
+    return nrd_runner_record_ahead(x->runner);
 }
 
 static void fill_info(nrd_exec *x)

@@ -32,7 +32,7 @@ typedef struct {
     const char *json, *seed, *trace, *plot;
     int32_t num_requests, input_mean, output_mean, input_stdev, output_stdev, concurrency, warmup;
     int32_t max_sequences, common_len;
-    int32_t profile_every, mixed_context_tokens;
+    int32_t profile_every, mixed_context_tokens, runs;
     bool reuse, streaming, max_utilization, profile, steady;
     nrd_exec_options exec;
 } options;
@@ -214,6 +214,30 @@ static nrd_error *warm_up(nrd_exec *x, const options *o)
     return err;
 }
 
+static void json_member(nrd_str *j, const char *name, double v)
+{
+    nrd_str_printf(j, "%s\n  \"%s\": ", j->len > 2 ? "," : "", name);
+    nrd_json_put_double(j, v);
+}
+
+/* All requests `runs` times, the last time into *out. What the first run lacks of the others is what a
+ * server lacks just after its start. */
+static nrd_error *drive_runs(nrd_exec *x, const options *o, outcome *out, nrd_str *j, nrd_str *text)
+{
+    for (int32_t i = 0; i < o->runs; i++) {
+        free(out->samples);
+        NRD_TRY(drive(x, o, o->num_requests, o->concurrency, out));
+        const double rate = (double)out->n_out / out->seconds;
+        if (o->runs > 1) {
+            nrd_str_printf(text, "run %-15d %.1f tokens/s%s\n", i + 1, rate, i ? "" : ", cold");
+        }
+        if (i == 0) {
+            json_member(j, "first_run_output_tokens_per_s", rate);
+        }
+    }
+    return NULL;
+}
+
 /* ---- percentiles ---- */
 
 static int by_value(const void *a, const void *b)
@@ -251,12 +275,6 @@ static void percentiles(const outcome *out, figure f, double p[4]) /* mean, 50, 
     p[2] = v[(out->n - 1) * 95 / 100];
     p[3] = v[(out->n - 1) * 99 / 100];
     free(v);
-}
-
-static void json_member(nrd_str *j, const char *name, double v)
-{
-    nrd_str_printf(j, "%s\n  \"%s\": ", j->len > 2 ? "," : "", name);
-    nrd_json_put_double(j, v);
 }
 
 /* Tokens of all requests in `n` equal pieces of the run, each request's taken to come evenly. */
@@ -496,7 +514,8 @@ static nrd_error *bench(const char *verb, const char *path, options *o)
     if (is_table) {
         NRD_TRY_GOTO(table(x, o, nrd_str_cstr(&heading), &j), err, done);
     } else {
-        NRD_TRY_GOTO(drive(x, o, o->num_requests, o->concurrency, &out), err, done);
+        nrd_str_printf(&text, "load                %.2f s\n", load_s);
+        NRD_TRY_GOTO(drive_runs(x, o, &out, &j, &text), err, done);
         NRD_TRY_GOTO(check_steady(&out, o), err, done);
         report(&out, o, &j, &text);
         fputs(nrd_str_cstr(&text), stdout);
@@ -547,6 +566,7 @@ static const nrd_opt rows[] = {
     OPT(INT, "input_stdev", NULL, input_stdev, "N", "0", "spread of prompt lengths"),
     OPT(INT, "output_stdev", NULL, output_stdev, "N", "0", "spread of output lengths"),
     OPT(INT, "concurrency", NULL, concurrency, "N", "8", "requests at a time"),
+    OPT(INT, "runs", NULL, runs, "N", "1", "the same so many times; the figures are the last one's"),
     OPT(INT, "max_sequences", NULL, max_sequences, "N", "8", "last row of the table"),
     OPT(INT, "warmup", NULL, warmup, "N", "1", "requests before measuring"),
     OPT(STR, "seed", "--random_seed", seed, "N", "0", "of prompts and lengths"),
@@ -571,7 +591,7 @@ const nrd_tool_table nrd_bench_table = NRD_TOOL_TABLE("bench", usage, rows, 2);
 int nrd_tool_bench(int argc, char **argv)
 {
     options o = {
-        .num_requests = 0, .input_mean = 128, .output_mean = 128, .warmup = 1, .max_sequences = 8};
+        .num_requests = 0, .input_mean = 128, .output_mean = 128, .warmup = 1, .max_sequences = 8, .runs = 1};
     const char *words[2] = {NULL, NULL}, *verb = "table";
     size_t n = 0;
     int status =
@@ -593,7 +613,7 @@ int nrd_tool_bench(int argc, char **argv)
     }
     o.concurrency = latency ? 1 : o.concurrency > 0 ? o.concurrency : 8;
     o.num_requests = o.num_requests > 0 ? o.num_requests : latency ? 10 : 32;
-    if (o.input_mean < 1 || o.output_mean < 1 || o.max_sequences < 1 || o.input_stdev < 0 ||
+    if (o.input_mean < 1 || o.output_mean < 1 || o.max_sequences < 1 || o.runs < 1 || o.input_stdev < 0 ||
         o.output_stdev < 0) {
         fputs("nereid bench: lengths and counts must be positive\n", stderr);
         return 2;

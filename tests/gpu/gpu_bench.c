@@ -13,6 +13,7 @@
 #define POOL_BYTES ((size_t)2 << 30)
 static char *pool16, *pool8; /* random bf16; random F8 */
 static char *x_buf, *y_buf;  /* activations in and out */
+static char *noise_buf;      /* activations while kernels are tried */
 static float *f_ones, *f_scales; /* the latter are written */
 
 static double now(void)
@@ -106,6 +107,10 @@ static double bench_linear(const char *name, nrd_dtype t, nrd_dtype y_t, int n, 
         c.w[i] = (nrd_weight){.dtype = t, .rows = rows, .cols = cols, .scale = 1, .data_bytes = bytes,
                               .data = (t == NRD_DTYPE_F8_E4M3 ? pool8 : pool16) + (size_t)i * bytes,
                               .scales = t == NRD_DTYPE_F8_E4M3 ? f_ones : NULL};
+    }
+    c.a.w[0] = &c.w[0];
+    if (dev->ops->linear_tune) {
+        OK(dev->ops->linear_tune(st, &c.a, noise_buf, 10));
     }
     const double s = measure(call_linear, &c, c.n < 16 ? 16 : c.n);
     snprintf(what, sizeof what, "%-8s %s %4d x %d -> %d", name, t == NRD_DTYPE_BF16 ? "bf16" : "f8", n,
@@ -569,6 +574,7 @@ int main(int argc, char **argv)
     pool8 = random_pool(NRD_DTYPE_F8_E4M3, POOL_BYTES);
     x_buf = random_pool(NRD_DTYPE_BF16, (size_t)256 << 20);
     y_buf = dev_new((size_t)512 << 20);
+    noise_buf = dev_new((size_t)64 << 20);
     if (!*only || strcmp(only, "rest") == 0) {
         all_rest();
     }

@@ -68,6 +68,26 @@ static float *fetch(nrd_dtype t, void *d, const float *d_scale, size_t rows, siz
 
 /* ---- linear ---- */
 
+/* Runs the product: all elements must be finite, those at at[0..m) those wanted. */
+static void linear_sampled(const char *name, const nrd_linear_args *a, size_t all, const size_t *at,
+                           const double *want, size_t m, double limit)
+{
+    OK(dev->ops->linear(st, a));
+    OK(dev->ops->stream_sync(st));
+    float *got = fetch(a->y_dtype, a->y, NULL, (size_t)a->n_tokens, all / (size_t)a->n_tokens);
+    float *g = malloc(m * sizeof *g);
+    double bad = 0;
+    for (size_t i = 0; i < all; i++) {
+        bad += isfinite(got[i]) ? 0 : 1;
+    }
+    for (size_t i = 0; i < m; i++) {
+        g[i] = got[at[i]];
+    }
+    verdict(name, bad > 0 ? NAN : distance(g, want, m), limit);
+    free(got);
+    free(g);
+}
+
 static void check_linear(nrd_dtype t, nrd_dtype y_t, int n, int n_parts, const int *rows, int cols,
                          bool bias, float softcap, bool deterministic)
 {
@@ -97,19 +117,14 @@ static void check_linear(nrd_dtype t, nrd_dtype y_t, int n, int n_parts, const i
     a.x = dx;
     a.x_row_scale = t == NRD_DTYPE_F8_E4M3 ? dxs : NULL;
     a.y = y;
-    OK(dev->ops->linear(st, &a));
-    OK(dev->ops->stream_sync(st));
-    float *got = fetch(y_t, y, NULL, (size_t)n, total);
-    /* all elements finite; a sample of them exact */
+    /* a sample of the elements exact */
     const size_t all = (size_t)n * total, m = all < 3000 ? all : 3000;
-    float *g = malloc(m * 4);
-    double *want = malloc(m * sizeof *want), bad = 0;
-    for (size_t i = 0; i < all; i++) {
-        bad += isfinite(got[i]) ? 0 : 1;
-    }
+    size_t *at = malloc(m * sizeof *at);
+    double *want = malloc(m * sizeof *want);
     for (size_t i = 0; i < m; i++) {
-        const size_t at = m == all ? i : rng() % all, tok = at / total;
-        size_t r = at % total;
+        at[i] = m == all ? i : rng() % all;
+        const size_t tok = at[i] / total;
+        size_t r = at[i] % total;
         int p = 0;
         double sum = 0;
         while (r >= (size_t)rows[p]) {
@@ -121,14 +136,21 @@ static void check_linear(nrd_dtype t, nrd_dtype y_t, int n, int n_parts, const i
         sum *= t == NRD_DTYPE_F8_E4M3 ? (double)xs[tok] : 1.0;
         sum += bias ? weight_at(&b[p], (int64_t)r, 0) : 0.0;
         want[i] = softcap > 0 ? (double)softcap * tanh(sum / (double)softcap) : sum;
-        g[i] = got[at];
     }
+    /* F8 products are summed with fewer bits by the tensor cores (fast accumulation) */
+    const double limit = fmax(out_eps(y_t), t == NRD_DTYPE_F8_E4M3 ? 4e-3 : 0) + (bias && softcap > 0 ? 2e-3 : 0);
     snprintf(name, sizeof name, "linear %s -> %s, %d x (%d parts, first %d) x %d%s%s%s",
              nrd_dtype_name(t), nrd_dtype_name(y_t), n, n_parts, rows[0], cols, bias ? " bias" : "",
              softcap > 0 ? " cap" : "", deterministic ? " det" : "");
-    /* F8 products are summed with fewer bits by the tensor cores (fast accumulation) */
-    const double limit = fmax(out_eps(y_t), t == NRD_DTYPE_F8_E4M3 ? 4e-3 : 0) + (bias && softcap > 0 ? 2e-3 : 0);
-    verdict(name, bad > 0 ? NAN : distance(g, want, m), limit);
+    linear_sampled(name, &a, all, at, want, m, limit);
+    if (!deterministic && dev->ops->linear_tune) { /* with the kernels that were fastest */
+        OK(dev->ops->linear_tune(st, &a, dx, 0.1));
+        OK(dev->ops->copy(st, dx, x, (size_t)n * (size_t)cols * elem(t)));
+        OK(dev->ops->copy(st, dxs, xs, (size_t)n * 4));
+        OK(dev->ops->fill(st, y, 0xff, all * elem(y_t)));
+        snprintf(name + strlen(name), sizeof name - strlen(name), " tuned");
+        linear_sampled(name, &a, all, at, want, m, limit);
+    }
     for (int i = 0; i < n_parts; i++) {
         weight_gone(&w[i]);
         if (bias) {
@@ -140,8 +162,7 @@ static void check_linear(nrd_dtype t, nrd_dtype y_t, int n, int n_parts, const i
     dev_free(y);
     free(x);
     free(xs);
-    free(got);
-    free(g);
+    free(at);
     free(want);
 }
 

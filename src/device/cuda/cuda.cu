@@ -132,6 +132,7 @@ static void fill_ops(nrd_device_ops *ops)
     ops->embed = nrd_cuda_embed;
     ops->norm = nrd_cuda_norm;
     ops->linear = nrd_cuda_linear;
+    ops->linear_tune = nrd_cuda_linear_tune;
     ops->rope_kv = nrd_cuda_rope_kv;
     ops->attention = nrd_cuda_attention;
     ops->act = nrd_cuda_act;

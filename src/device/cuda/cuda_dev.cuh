@@ -69,6 +69,7 @@ struct nrd_stream {
     cudaStream_t s;
     bool capturing;
     bool joined; /* the next kernel follows a wait for another stream: no early start */
+    bool tuning; /* products try the library's kernels */
     /* Scratch, taken by reserve() or by the first operation that needs it. */
     char *split_ws; /* SPLIT_WS_BYTES: partial sums of split-K and split-KV */
     int *counters;  /* N_COUNTERS, all zero between kernels */
@@ -142,13 +143,16 @@ struct lt_problem {
 };
 cublas_lt *nrd_cuda_lt_open(const char *file, const char *gpu, std::string *why); /* file: may be NULL */
 void nrd_cuda_lt_close(cublas_lt *lt);
-void nrd_cuda_lt_settle(cublas_lt *lt); /* waits for the trials of kernels under way */
+void nrd_cuda_lt_save(cublas_lt *lt); /* the choices that are new, to the file */
 nrd_error *nrd_cuda_lt_run(nrd_stream *s, const lt_problem *p);
+/* gemm_tune.cu: tries kernels for p unless one is chosen, and runs the product; waits. */
+nrd_error *nrd_cuda_lt_tune(nrd_stream *s, const lt_problem *p);
 
 /* ops */
 nrd_error *nrd_cuda_embed(nrd_stream *s, const nrd_embed_args *a);
 nrd_error *nrd_cuda_norm(nrd_stream *s, const nrd_norm_args *a);
 nrd_error *nrd_cuda_linear(nrd_stream *s, const nrd_linear_args *a);
+nrd_error *nrd_cuda_linear_tune(nrd_stream *s, const nrd_linear_args *a, void *x, double seconds);
 nrd_error *nrd_cuda_rope_kv(nrd_stream *s, const nrd_rope_kv_args *a);
 nrd_error *nrd_cuda_attention(nrd_stream *s, const nrd_attention_args *a);
 nrd_error *nrd_cuda_act(nrd_stream *s, const nrd_act_args *a);

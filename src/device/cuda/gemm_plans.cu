@@ -43,9 +43,9 @@ void nrd_cuda_plans_read(plan_table *plans, const std::string &path, const std::
     if (fgets(line, sizeof line, f) && head == line) {
         while (plans->size() < MAX_PLANS && fgets(line, sizeof line, f)) {
             plan_key key;
-            lt_plan plan = {};
-            if (parse(line, &key, &plan.algo)) {
-                (*plans)[key] = plan;
+            cublasLtMatmulAlgo_t algo = {};
+            if (parse(line, &key, &algo)) {
+                (*plans)[key] = algo;
             }
         }
     }
@@ -62,10 +62,10 @@ void nrd_cuda_plans_write(const plan_table &plans, const std::string &path, cons
         return;
     }
     bool ok = fprintf(f, "%s%s\n", format, machine.c_str()) > 0;
-    for (const auto &[key, plan] : plans) {
+    for (const auto &[key, algo] : plans) {
         const auto [m, k, n, in, out, ldy] = key;
         ok = ok && fprintf(f, "%" PRId64 " %" PRId64 " %" PRId64 " %d %d %" PRId64, m, k, n, in, out, ldy) > 0;
-        for (uint64_t word : plan.algo.data) {
+        for (uint64_t word : algo.data) {
             ok = ok && fprintf(f, " %" PRIx64, word) > 0;
         }
         ok = ok && fputc('\n', f) != EOF;

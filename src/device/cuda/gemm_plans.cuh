@@ -14,22 +14,13 @@
 #include <map>
 #include <string>
 #include <tuple>
-#include <vector>
 
 /* rows of W, columns, token class, types of inputs and results, distance of result rows */
 typedef std::tuple<int64_t, int64_t, int64_t, int, int, int64_t> plan_key;
 
 enum { OFFERED = 12, CANDIDATES = OFFERED + 14 }; /* by the library; with other tiles */
 
-/* What a shape class runs with; while events are there, a trial whose times are not read yet. */
-struct lt_plan {
-    cublasLtMatmulAlgo_t algo;
-    int n, timed; /* candidates and timed runs of each */
-    cublasLtMatmulAlgo_t tried[CANDIDATES];
-    std::vector<cudaEvent_t> events; /* [n][timed][before, after] */
-};
-
-typedef std::map<plan_key, lt_plan> plan_table;
+typedef std::map<plan_key, cublasLtMatmulAlgo_t> plan_table;
 
 /* `machine`: GPU and library, without line breaks. */
 void nrd_cuda_plans_read(plan_table *plans, const std::string &path, const std::string &machine);

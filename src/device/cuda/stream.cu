@@ -220,7 +220,6 @@ static nrd_error *stream_wait(nrd_stream *s, nrd_event *e)
 static nrd_error *graph_begin(nrd_stream *s)
 {
     NRD_TRY(nrd_cuda_stream_scratch(s));
-    nrd_cuda_lt_settle(s->dev->lt);
     CUDA_TRY(cudaStreamBeginCapture(s->s, cudaStreamCaptureModeThreadLocal));
     s->capturing = true;
     return NULL;

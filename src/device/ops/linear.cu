@@ -10,7 +10,11 @@
  *
  * linear_any: 64 x 64 outputs a block, 4 x 4 a thread, 16 columns of K through shared memory.
  */
+#include "device/cuda/gemm_cublaslt.cuh"
 #include "device/ops/wq.cuh"
+
+#include <algorithm>
+#include <chrono>
 
 template <typename W, typename X, typename Y>
 static __global__ void __launch_bounds__(256)
@@ -159,7 +163,9 @@ static nrd_error *product(nrd_stream *s, const nrd_linear_args *a, const lt_prob
     const bool library = !a->deterministic && p->k * x_size % 16 == 0 && aligned16(p->w) &&
                          aligned16(p->x) && aligned16(p->y) && p->ldy * y_size % 16 == 0 &&
                          (a->x_dtype != NRD_DTYPE_F32 || a->y_dtype == NRD_DTYPE_F32);
-    nrd_error *err = library ? nrd_cuda_lt_run(s, p) : nrd_errorf(NRD_ERR_UNSUPPORTED, "cuda: not for cuBLASLt");
+    nrd_error *err = !library    ? nrd_errorf(NRD_ERR_UNSUPPORTED, "cuda: not for cuBLASLt")
+                     : s->tuning ? nrd_cuda_lt_tune(s, p)
+                                 : nrd_cuda_lt_run(s, p);
 
     if (err && nrd_error_get_code(err) == NRD_ERR_UNSUPPORTED) {
         nrd_error_free(err);
@@ -267,4 +273,64 @@ nrd_error *nrd_cuda_linear(nrd_stream *s, const nrd_linear_args *a)
         }
     }
     return in_parts(s, a);
+}
+
+/* Numbers of both signs and several magnitudes below 2, in any of the types: on zeros, or on numbers alike,
+ * the GPU would run faster than on real activations. */
+static __global__ void noise_kernel(uint32_t *x, int64_t n_words, uint32_t keep, uint32_t base)
+{
+    pdl_wait();
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n_words;
+         i += (int64_t)gridDim.x * blockDim.x) {
+        uint32_t h = (uint32_t)i * 0x9E3779B9u;
+        h = (h ^ h >> 15) * 0x85EBCA6Bu;
+        h = (h ^ h >> 13) * 0xC2B2AE35u;
+        x[i] = ((h ^ h >> 16) & keep) | base;
+    }
+}
+
+static nrd_error *fill_noise(nrd_stream *s, const nrd_linear_args *a, void *x)
+{
+    const bool f8_x = a->x_dtype == NRD_DTYPE_F8_E4M3, f32_x = a->x_dtype == NRD_DTYPE_F32;
+    const int64_t n = (int64_t)a->n_tokens * a->w[0]->cols;
+    const bool f16_x = a->x_dtype == NRD_DTYPE_F16;
+    /* sign, mantissa and the low bits of the exponent are random */
+    const uint32_t keep = f8_x ? 0xbfbfbfbfu : f32_x ? 0x81ffffffu : f16_x ? 0x8fff8fffu : 0x81ff81ffu;
+    const uint32_t base = f8_x ? 0u : f32_x ? 0x3e000000u : f16_x ? 0x30003000u : 0x3e003e00u;
+
+    NRD_TRY(launch(s, noise_kernel, dim3(256), dim3(256), 0, (uint32_t *)x,
+                   n / (f8_x ? 4 : f32_x ? 1 : 2), keep, base));
+    return a->x_row_scale ? launch(s, noise_kernel, dim3(8), dim3(256), 0, (uint32_t *)a->x_row_scale,
+                                   (int64_t)a->n_tokens, 0u, 0x3f800000u)
+                          : NULL;
+}
+
+nrd_error *nrd_cuda_linear_tune(nrd_stream *s, const nrd_linear_args *a, void *x, double seconds)
+{
+    const auto start = std::chrono::steady_clock::now();
+    nrd_linear_args at = *a;
+    nrd_error *err = linear_check(a);
+
+    if (err || a->n_tokens <= 0) {
+        return err;
+    }
+    NRD_TRY(fill_noise(s, a, x));
+    at.x = x;
+    s->tuning = true;
+    /* Even where nothing is to be tried each number of rows runs once: that loads its kernels. */
+    for (int32_t n = 1; !err && n <= a->n_tokens; n++) {
+        const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - start;
+        n = (int32_t)std::min<int64_t>(nrd_cuda_token_class(n), a->n_tokens);
+        at.n_tokens = n;
+        if (passed.count() > seconds) {
+            break;
+        }
+        err = nrd_cuda_linear(s, &at);
+    }
+    s->tuning = false;
+    if (s->dev->lt) {
+        nrd_cuda_lt_save(s->dev->lt);
+    }
+    CUDA_TRY(cudaStreamSynchronize(s->s));
+    return err;
 }

@@ -350,8 +350,9 @@ nrd_error *nrd_batch_fill(nrd_batch *b, nrd_stream *s, const nrd_plan *p, const 
     b->view = (nrd_batch_view){.n_tokens = n_tokens, .n_seqs = n_entries};
     fill_entries(b, p, &l, stride);
     if (pad) {
-        NRD_ASSERT(b->view.max_q_len == 1 && b->view.max_ctx_len <= pad->ctx, "as declared");
+        NRD_ASSERT(b->view.max_q_len <= 1 && b->view.max_ctx_len <= pad->ctx, "as declared");
         fill_padding(b, p->n_entries, &l, pad);
+        b->view.max_q_len = 1;
         b->view.max_ctx_len = pad->ctx;
         b->view.n_single = pad->rows;
     }

@@ -54,7 +54,7 @@ typedef struct nrd_batch_pad {
 nrd_error *nrd_batch_init(nrd_batch *b, nrd_device *dev, const nrd_batch_limits *lim) NRD_MUST_USE;
 void nrd_batch_fini(nrd_batch *b);
 /* Packs and enqueues the upload. pad: NULL or the shape of a step whose entries have one token and
- * one choice each; not where host and device memory are one. Guide states without a mask go to the
+ * one choice each (of none: a step of nothing but padding); not where host and device memory are one. Guide states without a mask go to the
  * worker; then, and only then, masks_pending is set: before the choices are made, and before anybody
  * uses those guides, nrd_batch_finish_masks must wait for it and enqueue their upload. */
 nrd_error *nrd_batch_fill(nrd_batch *b, nrd_stream *s, const nrd_plan *p, const nrd_batch_pad *pad,

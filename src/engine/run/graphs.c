@@ -5,12 +5,15 @@
 
 #include <stdlib.h>
 
-/* Steps of products' tiles at the top, of single rows at the bottom: at most half of a step is
- * padding up to 8 rows, a third up to 96, a fifth beyond. */
-static const int32_t buckets[] = {1,   2,   4,   8,   16,  24,  32,  48,  64,  96,  128,
-                                  160, 192, 256, 320, 384, 448, 512, 640, 768, 896, 1024, 1280, 1536, 1792,
-                                  2048};
-enum { N_BUCKETS = sizeof buckets / sizeof buckets[0], MIN_CTX = 256 };
+/* Rows that steps are filled up to: at most half of a step is padding up to 8 rows, a third up to 128;
+ * from there on the tiles of products, 64 rows. */
+static const int32_t buckets[] = {1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128};
+enum {
+    N_BUCKETS = sizeof buckets / sizeof buckets[0],
+    ROWS_STEP = 64,
+    MAX_ROWS = 2048,
+    MIN_CTX = 256,
+};
 
 nrd_error *nrd_graphs_init(nrd_graphs *g, nrd_device *dev, int32_t cap)
 {
@@ -41,12 +44,15 @@ void nrd_graphs_fini(nrd_graphs *g)
 
 int32_t nrd_graphs_rows(int32_t n, int32_t max)
 {
-    for (int32_t i = 0; i < (int32_t)N_BUCKETS && n <= max; i++) {
-        if (n <= buckets[i]) {
-            return buckets[i] < max ? buckets[i] : max;
-        }
+    int32_t rows = 0;
+    if (n > max || n > MAX_ROWS) {
+        return 0;
     }
-    return 0;
+    for (int32_t i = N_BUCKETS - 1; i >= 0 && n <= buckets[i]; i--) {
+        rows = buckets[i];
+    }
+    rows = rows > 0 ? rows : (n + ROWS_STEP - 1) / ROWS_STEP * ROWS_STEP;
+    return rows < max ? rows : max;
 }
 
 int32_t nrd_graphs_ctx(int32_t ctx, int32_t max)

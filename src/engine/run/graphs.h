@@ -23,7 +23,7 @@ typedef struct nrd_graph_slot {
     uint64_t used;
 } nrd_graph_slot;
 
-enum { NRD_GRAPHS_DEFAULT = 96, NRD_GRAPHS_MAX = 1024 };
+enum { NRD_GRAPHS_DEFAULT = 192, NRD_GRAPHS_MAX = 1024 };
 
 typedef struct nrd_graphs {
     nrd_device *dev;

@@ -70,6 +70,7 @@ static nrd_error *init(nrd_runner *r)
     NRD_TRY(nrd_run_init_rope(r, &m->rope_local, &r->inv_freq_local, &r->rope_scale_local));
     NRD_TRY(init_windows(r));
     NRD_TRY(nrd_run_init_activations(r));
+    NRD_TRY(nrd_run_tune(r));
     nrd_batch_limits bl = {
         .max_tokens = r->cfg.max_tokens,
         .max_entries = r->cfg.max_entries,
@@ -136,6 +137,11 @@ void nrd_runner_free(nrd_runner *r)
     }
     free(r->layer_window);
     free(r);
+}
+
+double nrd_runner_tune_seconds(const nrd_runner *r)
+{
+    return r->tune_seconds;
 }
 
 nrd_dtype nrd_runner_kv_dtype(const nrd_runner *r)

@@ -6,10 +6,11 @@
  * Order     submit(plan, i), then wait(i). Two plans may be in flight, in buffers 0 and 1.
  *           Nothing allocates between steps unless a step has more forbidden tokens than any
  *           before. Where the device has graphs, steps of one token a sequence are recorded when
- *           their shape comes a second time and replayed from then on.
+ *           their shape comes a second time, or ahead, and replayed from then on.
  * Errors    UNSUPPORTED, INVALID_ARG, UNAVAILABLE at creation; an error of submit or wait means
  *           that the device is lost.
- * Lifetime  new -> alloc_kv -> submit/wait … -> free. Borrows engine and device until free.
+ *           The device chooses its kernels inside new, so that no step has to.
+ * Lifetime  new -> alloc_kv -> record_ahead (may be left out) -> submit/wait … -> free. Borrows engine and device until free.
  */
 #ifndef NRD_ENGINE_RUN_RUNNER_H
 #define NRD_ENGINE_RUN_RUNNER_H
@@ -64,6 +65,9 @@ size_t nrd_runner_kv_block_bytes(const nrd_runner *r); /* all layers */
 /* n_host: further blocks in host memory, numbered after those of the device; plans copy from and
  * to them, steps read and write the device's only. */
 nrd_error *nrd_runner_alloc_kv(nrd_runner *r, int32_t n_blocks, int32_t n_host) NRD_MUST_USE;
+/* Records steps of the likely shapes, for a second at most, so that the first ones need not be. */
+nrd_error *nrd_runner_record_ahead(nrd_runner *r) NRD_MUST_USE;
+double nrd_runner_tune_seconds(const nrd_runner *r); /* that new took to choose kernels */
 nrd_dtype nrd_runner_kv_dtype(const nrd_runner *r);
 /* The smallest window of any length that every layer keeps; 0: some layer sees all. */
 int32_t nrd_runner_common_window(const nrd_runner *r);

@@ -7,6 +7,7 @@
  *   head.c      final norm, logits, rows that requests ask for
  *   choices.c   tokens chosen from logits, and their way to the host
  *   steps.c     one step; recording and replaying it
+ *   warm_up.c   what would otherwise make the first steps slow
  *   marks.c     what the operations of a timed step had to move and compute
  *
  * All of it belongs to the engine loop thread. Operations are enqueued in the order of the calls on
@@ -71,6 +72,7 @@ struct nrd_runner {
     nrd_graphs graphs;
     int32_t max_blocks; /* of a sequence: the widest block table */
     nrd_profile *profile;
+    double tune_seconds; /* what choosing kernels took */
     const nrd_plan *marked; /* the step being enqueued is timed by operation; or NULL */
 };
 
@@ -156,6 +158,19 @@ nrd_error *nrd_run_download(nrd_runner *r, const nrd_batch *b, nrd_outputs *o,
 
 /* ---- steps.c ---- */
 
+/* The shape that a recorded step of n sequences with contexts up to `ctx` is filled up to; false:
+ * such steps are not recorded. */
+bool nrd_run_pad(const nrd_runner *r, int32_t n, int32_t ctx, nrd_batch_pad *pad);
+/* The step packed in b, recorded if it was not. */
+nrd_error *nrd_run_record_and_launch(nrd_runner *r, nrd_batch *b,
+                                     const nrd_batch_pad *pad) NRD_MUST_USE;
+
 nrd_error *nrd_run_enqueue(nrd_runner *r, const nrd_plan *p, int32_t buffer) NRD_MUST_USE;
+
+/* ---- warm_up.c ---- */
+
+/* Lets the device choose its kernels for every product and number of rows, within some seconds.
+ * Needs the weights and activations; overwrites the latter. */
+nrd_error *nrd_run_tune(nrd_runner *r) NRD_MUST_USE;
 
 #endif

@@ -1,10 +1,25 @@
 #include "engine/run/runner_internal.h"
 
+bool nrd_run_pad(const nrd_runner *r, int32_t n, int32_t ctx, nrd_batch_pad *pad)
+{
+    int32_t max = r->cfg.max_entries < r->cfg.max_tokens ? r->cfg.max_entries : r->cfg.max_tokens;
+    if (r->graphs.cap == 0) {
+        return false;
+    }
+    pad->rows = nrd_graphs_rows(n, max);
+    pad->ctx = nrd_graphs_ctx(ctx, r->cfg.max_context);
+    pad->stride = (pad->ctx + r->cfg.block_tokens - 1) / r->cfg.block_tokens;
+    /* Steps of both buffers use one block and one array of results: the stream orders them, so that
+     * a graph serves both. */
+    pad->mem = r->batch[0].mem;
+    return pad->rows > 0 && pad->stride <= r->max_blocks;
+}
+
 /* Whether every sequence has one new token and one choice; then also the shape to fill up to. */
 static bool recordable(const nrd_runner *r, const nrd_plan *p, nrd_batch_pad *pad)
 {
     int32_t ctx = 1;
-    if (r->graphs.cap == 0 || p->n_tokens != p->n_entries || p->n_rows != p->n_entries) {
+    if (p->n_tokens != p->n_entries || p->n_rows != p->n_entries) {
         return false;
     }
     for (int32_t i = 0; i < p->n_entries; i++) {
@@ -14,14 +29,7 @@ static bool recordable(const nrd_runner *r, const nrd_plan *p, nrd_batch_pad *pa
         }
         ctx = e->start + 1 > ctx ? e->start + 1 : ctx;
     }
-    int32_t max = r->cfg.max_entries < r->cfg.max_tokens ? r->cfg.max_entries : r->cfg.max_tokens;
-    pad->rows = nrd_graphs_rows(p->n_entries, max);
-    pad->ctx = nrd_graphs_ctx(ctx, r->cfg.max_context);
-    pad->stride = (pad->ctx + r->cfg.block_tokens - 1) / r->cfg.block_tokens;
-    /* Steps of both buffers use one block and one array of results: the stream orders them, so that
-     * a graph serves both. */
-    pad->mem = r->batch[0].mem;
-    return pad->rows > 0 && pad->stride <= r->max_blocks;
+    return nrd_run_pad(r, p->n_entries, ctx, pad);
 }
 
 /* Masks that are still being made are waited for here, with the logits under way. A device that
@@ -61,9 +69,8 @@ static nrd_error *record(nrd_runner *r, nrd_batch *b, nrd_graph **out)
     return end;
 }
 
-/* A shape's first step runs as it is: products choose their kernels by timing them. So does one
- * whose masks are not ready: a graph would have to wait for them as a whole. */
-static nrd_error *replay(nrd_runner *r, nrd_batch *b, const nrd_batch_pad *pad)
+static nrd_graph_slot *slot_of(nrd_runner *r, const nrd_batch *b, const nrd_batch_pad *pad,
+                               bool *seen)
 {
     nrd_graph_key key = {
         .rows = pad->rows,
@@ -72,12 +79,13 @@ static nrd_error *replay(nrd_runner *r, nrd_batch *b, const nrd_batch_pad *pad)
         .banned = b->n_banned > 0 ? b->banned_mem : NULL,
         .counts = r->counts,
     };
-    bool seen = false;
-    nrd_graph_slot *slot = nrd_graphs_get(&r->graphs, &key, &seen);
+    return nrd_graphs_get(&r->graphs, &key, seen);
+}
 
-    if (!seen || r->marked || b->masks_pending) {
-        return single_tokens(r, b);
-    }
+/* The slot's graph, recorded first where it has none. Where that goes wrong, the step as it is, and
+ * no more recording. */
+static nrd_error *launch(nrd_runner *r, nrd_batch *b, nrd_graph_slot *slot)
+{
     if (!slot->graph) {
         nrd_error *err = record(r, b, &slot->graph);
         if (err) {
@@ -91,6 +99,22 @@ static nrd_error *replay(nrd_runner *r, nrd_batch *b, const nrd_batch_pad *pad)
         }
     }
     return r->dev->ops->graph_launch(r->stream, slot->graph);
+}
+
+nrd_error *nrd_run_record_and_launch(nrd_runner *r, nrd_batch *b, const nrd_batch_pad *pad)
+{
+    bool seen = false;
+    return launch(r, b, slot_of(r, b, pad, &seen));
+}
+
+/* A shape's first step runs as it is: many shapes come once, and recording takes longer than
+ * enqueueing. So does one whose masks are not ready: a graph would have to wait for them as a
+ * whole. */
+static nrd_error *replay(nrd_runner *r, nrd_batch *b, const nrd_batch_pad *pad)
+{
+    bool seen = false;
+    nrd_graph_slot *slot = slot_of(r, b, pad, &seen);
+    return !seen || r->marked || b->masks_pending ? single_tokens(r, b) : launch(r, b, slot);
 }
 
 nrd_error *nrd_run_enqueue(nrd_runner *r, const nrd_plan *p, int32_t buffer)

@@ -1,0 +1,79 @@
+/* gemm_cublaslt.cuh - the library handle and one product's descriptors, for the files that run products
+ * and choose kernels for them. */
+#ifndef NRD_CUDA_GEMM_CUBLASLT_CUH
+#define NRD_CUDA_GEMM_CUBLASLT_CUH
+
+#include "device/cuda/cuda_dev.cuh"
+#include "device/cuda/gemm_plans.cuh"
+
+#define LT_SYMBOLS(X)                                                                              \
+    X(cublasLtGetVersion)                                                                          \
+    X(cublasLtCreate)                                                                              \
+    X(cublasLtDestroy)                                                                             \
+    X(cublasLtMatmul)                                                                              \
+    X(cublasLtMatmulAlgoCheck)                                                                     \
+    X(cublasLtMatmulAlgoConfigSetAttribute)                                                        \
+    X(cublasLtMatmulAlgoGetHeuristic)                                                              \
+    X(cublasLtMatmulDescCreate)                                                                    \
+    X(cublasLtMatmulDescDestroy)                                                                   \
+    X(cublasLtMatmulDescSetAttribute)                                                              \
+    X(cublasLtMatrixLayoutCreate)                                                                  \
+    X(cublasLtMatrixLayoutDestroy)                                                                 \
+    X(cublasLtMatmulPreferenceCreate)                                                              \
+    X(cublasLtMatmulPreferenceDestroy)                                                             \
+    X(cublasLtMatmulPreferenceSetAttribute)
+
+struct cublas_lt {
+    void *dl;
+    cublasLtHandle_t handle;
+    std::mutex mu; /* guards plans, guesses, changed */
+    plan_table plans, guesses; /* tried; the library's own choices, not kept */
+    bool changed; /* since the file was read or written */
+    std::string file, machine; /* file: empty if none is kept */
+#define X(name) decltype(&::name) name;
+    LT_SYMBOLS(X)
+#undef X
+};
+
+/* Descriptors of p, whose pointers are taken over. Freed by the destructor. */
+struct lt_op {
+    cublas_lt *lt;
+    cublasLtMatmulDesc_t desc = NULL;
+    cublasLtMatrixLayout_t a = NULL, b = NULL, d = NULL;
+    cublasLtMatmulPreference_t pref = NULL;
+
+    explicit lt_op(cublas_lt *l) : lt(l) {}
+    ~lt_op();
+    bool make(const lt_problem *p);
+    cublasStatus_t run(nrd_stream *s, const lt_problem *p, const cublasLtMatmulAlgo_t *algo) const;
+    /* Up to `max` kernels, the library's best guess first; their number. */
+    int heuristics(cublasLtMatmulHeuristicResult_t *found, int max) const;
+
+  private:
+    bool set(cublasLtMatmulDescAttributes_t at, const void *v, size_t n);
+    bool layout(cublasLtMatrixLayout_t *l, cudaDataType_t t, int64_t rows, int64_t cols, int64_t ld);
+};
+
+/* Numbers of tokens that share a kernel: up to 64 the powers of two, then multiples of 64 up to 512, of
+ * 128 up to 2048, then powers of two. The class is its largest member. */
+static inline int64_t nrd_cuda_token_class(int64_t n)
+{
+    if (n <= 64 || n > 2048) {
+        int64_t c = 1;
+        while (c < n) {
+            c *= 2;
+        }
+        return c;
+    }
+    return n <= 512 ? (n + 63) / 64 * 64 : (n + 127) / 128 * 128;
+}
+
+static inline plan_key nrd_cuda_plan_key(const lt_problem *p)
+{
+    return plan_key(p->m, p->k, nrd_cuda_token_class(p->n), p->in_dtype, p->y_dtype, p->ldy);
+}
+
+/* The library's own error does not say that the device is lost; the stream does. */
+nrd_error *nrd_cuda_product_failed(nrd_stream *s, const lt_problem *p);
+
+#endif
