@@ -183,22 +183,31 @@ nrd_error *nrd_cuda_attention_ring(nrd_stream *s, const nrd_attention_args *a, v
 nrd_error *nrd_cuda_attention_prefill(nrd_stream *s, const nrd_attention_args *a, void *out,
                              nrd_dtype o_dtype, int n_single, bool *done);
 
-/* Launch with programmatic stream serialization (Hopper): the kernel may start while its
- * predecessor drains; it must execute pdl_wait() before it touches anything a kernel wrote. */
+/* Launches in clusters of blocks, with programmatic stream serialization on Hopper: the kernel may start
+ * while its predecessor drains; it must execute pdl_wait() before it touches anything a kernel wrote. */
 template <typename... P, typename... A>
-static inline nrd_error *launch(nrd_stream *s, void (*kernel)(P...), dim3 grid, dim3 block,
-                                size_t smem, A &&...args)
+static inline nrd_error *launch_cluster(nrd_stream *s, void (*kernel)(P...), dim3 cluster, dim3 grid,
+                                        dim3 block, size_t smem, A &&...args)
 {
     cudaLaunchConfig_t cfg = {};
-    cudaLaunchAttribute attr[1];
+    cudaLaunchAttribute attr[2];
     cfg.gridDim = grid;
     cfg.blockDim = block;
     cfg.dynamicSmemBytes = smem;
     cfg.stream = s->s;
-    attr[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attr[0].val.programmaticStreamSerializationAllowed = 1;
     cfg.attrs = attr;
-    cfg.numAttrs = s->dev->cc >= 90 && !s->joined ? 1 : 0;
+    if (cluster.x * cluster.y * cluster.z > 1) {
+        attr[cfg.numAttrs].id = cudaLaunchAttributeClusterDimension;
+        attr[cfg.numAttrs].val.clusterDim.x = cluster.x;
+        attr[cfg.numAttrs].val.clusterDim.y = cluster.y;
+        attr[cfg.numAttrs].val.clusterDim.z = cluster.z;
+        cfg.numAttrs++;
+    }
+    if (s->dev->cc >= 90 && !s->joined) {
+        attr[cfg.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+        attr[cfg.numAttrs].val.programmaticStreamSerializationAllowed = 1;
+        cfg.numAttrs++;
+    }
     s->joined = false;
     if (smem > 48 * 1024) {
         CUDA_TRY(cudaFuncSetAttribute((const void *)kernel,
@@ -206,6 +215,14 @@ static inline nrd_error *launch(nrd_stream *s, void (*kernel)(P...), dim3 grid, 
     }
     CUDA_TRY(cudaLaunchKernelEx(&cfg, kernel, P(args)...));
     return NULL;
+}
+
+/* The same without clusters. */
+template <typename... P, typename... A>
+static inline nrd_error *launch(nrd_stream *s, void (*kernel)(P...), dim3 grid, dim3 block,
+                                size_t smem, A &&...args)
+{
+    return launch_cluster(s, kernel, dim3(1), grid, block, smem, args...);
 }
 
 #endif

@@ -116,78 +116,122 @@ template <typename T> static __device__ void quant_row(const decode_params &p, i
     }
 }
 
-/* WHOLE: a tile lies inside one block. WARPS 4 share a (sequence, KV head); where there are plenty of
- * those each has 1, and nothing to merge. QUANT: the result is F8; the KV heads of a sequence of one
- * token are a cluster and tell each other their largest magnitudes. */
-template <typename T, typename C, int HD, int ROWS, bool WHOLE, int WARPS, bool QUANT>
-static __global__ void __launch_bounds__(WARPS * 32, decode_resident(HD, ROWS) * 4 / WARPS)
-    attention_decode_kernel(const decode_params p)
-{
-    constexpr bool F8C = sizeof(C) == 1, BF = std::is_same<C, bf16>::value;
-    constexpr int UE = 16 / sizeof(C);       /* elements in 16 bytes */
-    constexpr int TILE = 4 * UE, NJ = UE / 2; /* tokens; their groups of 8 */
-    constexpr int KC = HD / (4 * UE);        /* 16-byte loads a lane for a group of 8 keys */
-    constexpr int SM = UE / 4;               /* mma steps in a 16-byte unit */
-    constexpr int ND = HD / 8, HALVES = ROWS / 8;
-    constexpr bool SWAP = HALVES == 1;
+/* A warp's part in softmax(Q K^T) V of one (sequence, KV head, split): what it holds in registers, and the
+ * steps of its work in their order. WHOLE: a tile lies inside one block. */
+template <typename T, typename C, int HD, int ROWS, bool WHOLE, int WARPS> struct decode_warp {
+    static constexpr bool F8C = sizeof(C) == 1, BF = std::is_same<C, bf16>::value;
+    static constexpr int UE = 16 / sizeof(C);         /* elements in 16 bytes */
+    static constexpr int TILE = 4 * UE, NJ = UE / 2;  /* tokens; their groups of 8 */
+    static constexpr int KC = HD / (4 * UE);          /* 16-byte loads a lane for a group of 8 keys */
+    static constexpr int SM = UE / 4;                 /* mma steps in a 16-byte unit */
+    static constexpr int ND = HD / 8, HALVES = ROWS / 8;
+    static constexpr bool SWAP = HALVES == 1;
     /* Registers in flight. Up to 128: the keys of the next tile are asked for as soon as those of this
      * one are used, the values at the head of the tile. 256: keys in two batches, values in four. */
-    constexpr bool AHEAD = HD <= 128;
-    constexpr int KB = AHEAD ? 1 : 2, KJ = NJ / KB, VN = AHEAD ? ND : 8, VB = ND / VN;
-    const attn_params &a = p.a;
+    static constexpr bool AHEAD = HD <= 128;
+    static constexpr int KB = AHEAD ? 1 : 2, KJ = NJ / KB, VN = AHEAD ? ND : 8, VB = ND / VN;
+    /* groups of scores a lane has, in all and a batch of keys */
+    static constexpr int NS = NJ * HALVES / 2, SJ = KJ * HALVES / 2;
     /* each warp's sums, where there is room; the pitch keeps a warp's stores in different banks */
-    constexpr bool SLABS = WARPS * ROWS * HD <= 8192;
-    constexpr int PITCH = HD + 4;
-    __shared__ __align__(8) float o_s[(SLABS ? WARPS : 1) * ROWS * PITCH];
-    __shared__ float m_s[WARPS][ROWS], l_s[WARPS][ROWS], red[32];
-    __shared__ float2 slots[QUANT ? MAX_CLUSTER * WARPS : 1];
-    __shared__ uint64_t bar;
-    __shared__ int last_s;
-    __shared__ float w_s[ROWS][MAX_SPLITS + 1]; /* of each split in the merge */
+    static constexpr bool SLABS = WARPS * ROWS * HD <= 8192;
+    static constexpr int PITCH = HD + 4;
+    static constexpr float LOG2E = 1.4426950408889634f;
+
+    struct shared {
+        __align__(8) float o[(SLABS ? WARPS : 1) * ROWS * PITCH];
+        float m[WARPS][ROWS], l[WARPS][ROWS], red[32];
+        float w[ROWS][MAX_SPLITS + 1]; /* of each split in the merge */
+        int last;
+    };
+
+    const decode_params &p;
+    const attn_params &a;
+    shared &sh;
     const int split = blockIdx.x, kvh = blockIdx.y, seq = blockIdx.z;
     const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, g = lane >> 2, t = lane & 3;
+    /* what find_work finds */
+    int q0, ctx, rows, first_pos, lo, sinks, used, begin, end;
+    const int32_t *table;
+    const C *cache;
+    int bt_mask;
+    int64_t v_off;
+    /* Q: this lane's rows are g and g + 8 */
+    const T *q_src[HALVES];
+    int pos[HALVES];
+    bool q_in[HALVES];
+    uint32_t q[HD / 16][2 * HALVES];
+    uint4 kr[KJ][KC]; /* keys on their way */
+    int tile_block, next_block;
+    /* o: 16 rows: [8 dimensions][row g, g + 8 x 2 columns]; 8 rows: [16 dimensions][the same turned
+     * round]. The rows whose softmax this lane computes: g and g + 8, or 2t and 2t + 1. */
+    float o[ND * HALVES / 2][4], m_run[2], l_run[2];
+    int row_pos[2];
+    float s_mul;
 
-    /* The step's arrays were there before the kernel in front of us began (kernels let the next one
-     * start only after their own pdl_wait, except products, which write none of these). */
-    const int q0 = a.q_start[seq], q1 = a.q_start[seq + 1], ctx = a.ctx_len[seq];
-    const int q_len = q1 - q0, rows = q_len * a.group;
-    const int32_t *table = a.block_table + (int64_t)seq * a.table_stride;
-    /* tiles: those of the sinks, then from the window's start to the end */
-    if (rows > DECODE_ROWS || rows == 0) {
-        pdl_wait();
-        return;
+    __device__ __forceinline__ decode_warp(const decode_params &params, shared &s)
+        : p(params), a(params.a), sh(s)
+    {
     }
-    const int first_pos = a.positions[q0];
-    int lo = 0, sinks = 0;
-    if (a.window > 0 && first_pos - a.window + 1 > 0) {
-        lo = (first_pos - a.window + 1) / TILE;
-        sinks = (a.n_sink + TILE - 1) / TILE;
-        sinks = sinks < lo ? sinks : lo;
-    }
-    const int n_tiles = sinks + (ctx + TILE - 1) / TILE - lo;
-    int per = (n_tiles + p.n_splits - 1) / p.n_splits;
-    per = n_tiles <= p.alone ? n_tiles : per < p.min_tiles ? p.min_tiles : per;
-    const int used = n_tiles > 0 ? (n_tiles + per - 1) / per : 0;
-    if (split >= used) {
-        pdl_wait();
-        return;
-    }
-    const int begin = split * per, end = begin + per < n_tiles ? begin + per : n_tiles;
 
-    const int bt_mask = a.g.bt - 1;
-    const C *cache = (const C *)a.cache;
-    const int64_t v_off = (int64_t)a.g.n_kv * a.g.bt * HD;
+    /* ---- which tiles ---- */
 
-    auto tile_start = [&](int idx) { return (idx < sinks ? idx : lo + idx - sinks) * TILE; };
-    auto block_of = [&](int idx) { return idx < end ? table[tile_start(idx) >> p.bt_shift] : -1; };
+    /* Those of the sinks, then from the window's start to the end; of them this split's. The step's
+     * arrays were there before the kernel in front of us began (kernels let the next one start only after
+     * their own pdl_wait, except products, which write none of these). */
+    __device__ __forceinline__ bool find_work()
+    {
+        q0 = a.q_start[seq];
+        ctx = a.ctx_len[seq];
+        rows = (a.q_start[seq + 1] - q0) * a.group;
+        table = a.block_table + (int64_t)seq * a.table_stride;
+        if (rows > DECODE_ROWS || rows == 0) {
+            return false;
+        }
+        first_pos = a.positions[q0];
+        lo = sinks = 0;
+        if (a.window > 0 && first_pos - a.window + 1 > 0) {
+            lo = (first_pos - a.window + 1) / TILE;
+            sinks = (a.n_sink + TILE - 1) / TILE;
+            sinks = sinks < lo ? sinks : lo;
+        }
+        const int n_tiles = sinks + (ctx + TILE - 1) / TILE - lo;
+        int per = (n_tiles + p.n_splits - 1) / p.n_splits;
+        per = n_tiles <= p.alone ? n_tiles : per < p.min_tiles ? p.min_tiles : per;
+        used = n_tiles > 0 ? (n_tiles + per - 1) / per : 0;
+        if (split >= used) {
+            return false;
+        }
+        begin = split * per;
+        end = begin + per < n_tiles ? begin + per : n_tiles;
+        bt_mask = a.g.bt - 1;
+        cache = (const C *)a.cache;
+        v_off = (int64_t)a.g.n_kv * a.g.bt * HD;
+        tile_block = WHOLE ? block_of(begin + warp) : -1;
+        next_block = WHOLE ? block_of(begin + warp + WARPS) : -1;
+        return true;
+    }
+
+    __device__ __forceinline__ int tile_start(int idx) const
+    {
+        return (idx < sinks ? idx : lo + idx - sinks) * TILE;
+    }
+
+    __device__ __forceinline__ int block_of(int idx) const
+    {
+        return idx < end ? table[tile_start(idx) >> p.bt_shift] : -1;
+    }
+
+    /* ---- loads ---- */
+
     /* Keys of groups [kb * KJ, + KJ) of a tile; in a whole block groups lie 8 units, chunks 4 bt units
      * apart. Keys behind the context's end are masked later, whatever they are. */
-    auto load_k = [&](int tok0, int tile_block, int kb, uint4 (*to)[KC]) {
-        const C *first = cache + (int64_t)(tile_block < 0 ? 0 : tile_block) * a.g.block_elems +
+    __device__ __forceinline__ void load_k(int tok0, int in_block, int kb)
+    {
+        const C *first = cache + (int64_t)(in_block < 0 ? 0 : in_block) * a.g.block_elems +
                          ((int64_t)(kvh * (HD / UE) + t) * a.g.bt + (tok0 & bt_mask) + g) * UE;
 #pragma unroll
         for (int j = 0; j < KJ; j++) {
-            int block = tile_block;
+            int block = in_block;
             const C *src = first + 8 * (kb * KJ + j) * UE;
             if constexpr (!WHOLE) {
                 const int tok = tok0 + 8 * (kb * KJ + j) + g;
@@ -197,190 +241,194 @@ static __global__ void __launch_bounds__(WARPS * 32, decode_resident(HD, ROWS) *
             }
 #pragma unroll
             for (int i = 0; i < KC; i++) {
-                to[j][i] = make_uint4(0, 0, 0, 0);
+                kr[j][i] = make_uint4(0, 0, 0, 0);
                 if (block >= 0) {
-                    to[j][i] = __ldcs((const uint4 *)(src + 4 * i * a.g.bt * UE));
+                    kr[j][i] = __ldcs((const uint4 *)(src + 4 * i * a.g.bt * UE));
                 }
             }
         }
+    }
+
+    /* This lane's values of a tile: tokens from tok0 + UE * t on. */
+    struct values {
+        int block;
+        const C *src;
     };
-    uint4 kr[KJ][KC];
-    int tile_block = WHOLE ? block_of(begin + warp) : -1;
-    int next_block = WHOLE ? block_of(begin + warp + WARPS) : -1;
-    /* Q: this lane's rows are g and g + 8 */
-    const T *q_src[HALVES];
-    int pos[HALVES];
-    bool q_in[HALVES];
-#pragma unroll
-    for (int h = 0; h < HALVES; h++) {
-        const int r = g + 8 * h;
-        q_in[h] = r < rows;
-        const int tok = q0 + (q_in[h] ? r / a.group : 0), head = kvh * a.group + (q_in[h] ? r % a.group : 0);
-        q_src[h] = (const T *)a.q + tok * a.q_stride + (int64_t)head * HD + UE * t;
-        pos[h] = a.positions[tok];
+
+    __device__ __forceinline__ values values_at(int tok0) const
+    {
+        const int tok = tok0 + UE * t;
+        values v;
+        v.block = WHOLE ? tile_block : tok < ctx ? table[tok >> p.bt_shift] : -1;
+        v.src = cache + (int64_t)(v.block < 0 ? 0 : v.block) * a.g.block_elems + v_off +
+                ((int64_t)(kvh * (a.g.bt / UE) + (tok & bt_mask) / UE) * HD + g) * UE;
+        return v;
     }
-    if constexpr (QUANT) {
-        share_begin(&bar, a.g.n_kv * WARPS, a.g.n_kv);
+
+    __device__ __forceinline__ void load_v(const values &v, int batch, uint4 *to) const
+    {
+#pragma unroll
+        for (int n = 0; n < VN; n++) {
+            to[n] = make_uint4(0, 0, 0, 0);
+            if (v.block >= 0) {
+                to[n] = __ldcs((const uint4 *)(v.src + 8 * (batch * VN + n) * UE));
+            }
+        }
     }
-    /* everything above was there before; keys and queries are the kernel's in front of us */
-    pdl_wait();
-    pdl_go();
-    uint4 q_raw[HALVES][KC][UE / 8];
+
+    __device__ __forceinline__ void find_q()
+    {
 #pragma unroll
-    for (int h = 0; h < HALVES; h++) {
+        for (int h = 0; h < HALVES; h++) {
+            const int r = g + 8 * h;
+            q_in[h] = r < rows;
+            const int tok = q0 + (q_in[h] ? r / a.group : 0);
+            const int head = kvh * a.group + (q_in[h] ? r % a.group : 0);
+            q_src[h] = (const T *)a.q + tok * a.q_stride + (int64_t)head * HD + UE * t;
+            pos[h] = a.positions[tok];
+        }
+    }
+
+    /* Q and the first keys, all on their way before the first of them is used. */
+    __device__ __forceinline__ void load_first()
+    {
+        uint4 raw[HALVES][KC][UE / 8];
 #pragma unroll
-        for (int i = 0; i < KC; i++) {
+        for (int h = 0; h < HALVES; h++) {
 #pragma unroll
-            for (int x = 0; x < UE / 8; x++) {
-                q_raw[h][i][x] = make_uint4(0, 0, 0, 0);
-                if (q_in[h]) {
-                    q_raw[h][i][x] = load_raw(q_src[h] + 4 * UE * i + 8 * x);
+            for (int i = 0; i < KC; i++) {
+#pragma unroll
+                for (int x = 0; x < UE / 8; x++) {
+                    raw[h][i][x] = make_uint4(0, 0, 0, 0);
+                    if (q_in[h]) {
+                        raw[h][i][x] = load_raw(q_src[h] + 4 * UE * i + 8 * x);
+                    }
                 }
             }
         }
-    }
-    if (AHEAD && begin + warp < end) {
-        load_k(tile_start(begin + warp), tile_block, 0, kr);
-    }
-    uint32_t q[HD / 16][2 * HALVES];
-#pragma unroll
-    for (int h = 0; h < HALVES; h++) {
-#pragma unroll
-        for (int i = 0; i < KC; i++) {
-#pragma unroll
-            for (int m = 0; m < SM; m++) {
-                const uint4 u = q_raw[h][i][m / 2];
-                q[i * SM + m][h] = q_word<T, BF>(m % 2 ? u.z : u.x);
-                q[i * SM + m][HALVES + h] = q_word<T, BF>(m % 2 ? u.w : u.y);
-            }
+        if (AHEAD && begin + warp < end) {
+            load_k(tile_start(begin + warp), tile_block, 0);
         }
-    }
-    /* o: 16 rows: [8 dimensions][row g, g + 8 x 2 columns]; 8 rows: [16 dimensions][the same turned
-     * round]. The rows whose softmax this lane computes: g and g + 8, or 2t and 2t + 1. */
-    float o[ND * HALVES / 2][4], m_run[2], l_run[2];
-    int row_pos[2];
 #pragma unroll
-    for (int n = 0; n < ND * HALVES / 2; n++) {
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            o[n][i] = 0.0f;
-        }
-    }
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        m_run[h] = -INFINITY;
-        l_run[h] = 0.0f;
-        row_pos[h] = SWAP ? __shfl_sync(0xffffffffu, pos[0], 4 * (2 * t + h)) : pos[h * (HALVES - 1)];
-    }
-    const float log2e = 1.4426950408889634f;
-    const float s_mul = a.scale * a.k_scale * (a.softcap > 0.0f ? 1.0f / a.softcap : log2e);
-    for (int idx = begin + warp; idx < end; idx += WARPS) {
-        const int tok0 = tile_start(idx);
-        uint4 vr[AHEAD ? 1 : 2][VN];
-        const int v_tok = tok0 + UE * t;
-        const int v_block = WHOLE ? tile_block : v_tok < ctx ? table[v_tok >> p.bt_shift] : -1;
-        const C *v_src = cache + (int64_t)(v_block < 0 ? 0 : v_block) * a.g.block_elems + v_off +
-                         ((int64_t)(kvh * (a.g.bt / UE) + (v_tok & bt_mask) / UE) * HD + g) * UE;
-        auto load_v = [&](int batch, uint4 *to) {
-#pragma unroll
-            for (int n = 0; n < VN; n++) {
-                to[n] = make_uint4(0, 0, 0, 0);
-                if (v_block >= 0) {
-                    to[n] = __ldcs((const uint4 *)(v_src + 8 * (batch * VN + n) * UE));
-                }
-            }
-        };
-        if constexpr (AHEAD) {
-            load_v(0, vr[0]);
-        }
-        /* S = Q K^T */
-        float s[NJ * HALVES / 2][4]; /* [8 keys][rows x 2 keys], or [16 keys][keys x 2 rows] */
-#pragma unroll
-        for (int kb = 0; kb < KB; kb++) {
-            if constexpr (!AHEAD) {
-                load_k(tok0, tile_block, kb, kr);
-                if (kb == KB - 1) {
-                    load_v(0, vr[0]);
-                }
-            }
-            constexpr int SJ = KJ * HALVES / 2;
-#pragma unroll
-            for (int jj = 0; jj < SJ; jj++) {
-                s[kb * SJ + jj][0] = s[kb * SJ + jj][1] = 0.0f;
-                s[kb * SJ + jj][2] = s[kb * SJ + jj][3] = 0.0f;
-            }
-            /* groups of keys innermost: consecutive products do not wait for each other */
+        for (int h = 0; h < HALVES; h++) {
 #pragma unroll
             for (int i = 0; i < KC; i++) {
 #pragma unroll
                 for (int m = 0; m < SM; m++) {
+                    const uint4 u = raw[h][i][m / 2];
+                    q[i * SM + m][h] = q_word<T, BF>(m % 2 ? u.z : u.x);
+                    q[i * SM + m][HALVES + h] = q_word<T, BF>(m % 2 ? u.w : u.y);
+                }
+            }
+        }
+    }
+
+    __device__ __forceinline__ void clear_sums()
+    {
 #pragma unroll
-                    for (int jj = 0; jj < SJ; jj++) {
-                        const uint32_t *aq = q[i * SM + m];
-                        uint32_t k[2 / HALVES][2];
+        for (int n = 0; n < ND * HALVES / 2; n++) {
 #pragma unroll
-                        for (int x = 0; x < 2 / HALVES; x++) {
-                            step_of<F8C>(kr[jj * 2 / HALVES + x][i], m, &k[x][0], &k[x][1]);
-                        }
-                        if constexpr (SWAP) {
-                            mma16<BF>(s[kb * SJ + jj], k[0][0], k[1][0], k[0][1], k[1][1], aq[0], aq[1]);
-                        } else {
-                            mma16<BF>(s[kb * SJ + jj], aq[0], aq[1], aq[2], aq[3], k[0][0], k[0][1]);
-                        }
+            for (int i = 0; i < 4; i++) {
+                o[n][i] = 0.0f;
+            }
+        }
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            m_run[h] = -INFINITY;
+            l_run[h] = 0.0f;
+            row_pos[h] = SWAP ? __shfl_sync(0xffffffffu, pos[0], 4 * (2 * t + h)) : pos[h * (HALVES - 1)];
+        }
+        s_mul = a.scale * a.k_scale * (a.softcap > 0.0f ? 1.0f / a.softcap : LOG2E);
+    }
+
+    /* ---- a tile ---- */
+
+    /* S = Q K^T of one batch of keys. s: [8 keys][rows x 2 keys], or [16 keys][keys x 2 rows] */
+    __device__ __forceinline__ void scores(float (*s)[4]) const
+    {
+#pragma unroll
+        for (int jj = 0; jj < SJ; jj++) {
+            s[jj][0] = s[jj][1] = 0.0f;
+            s[jj][2] = s[jj][3] = 0.0f;
+        }
+        /* groups of keys innermost: consecutive products do not wait for each other */
+#pragma unroll
+        for (int i = 0; i < KC; i++) {
+#pragma unroll
+            for (int m = 0; m < SM; m++) {
+#pragma unroll
+                for (int jj = 0; jj < SJ; jj++) {
+                    const uint32_t *aq = q[i * SM + m];
+                    uint32_t k[2 / HALVES][2];
+#pragma unroll
+                    for (int x = 0; x < 2 / HALVES; x++) {
+                        step_of<F8C>(kr[jj * 2 / HALVES + x][i], m, &k[x][0], &k[x][1]);
+                    }
+                    if constexpr (SWAP) {
+                        mma16<BF>(s[jj], k[0][0], k[1][0], k[0][1], k[1][1], aq[0], aq[1]);
+                    } else {
+                        mma16<BF>(s[jj], aq[0], aq[1], aq[2], aq[3], k[0][0], k[0][1]);
                     }
                 }
             }
         }
-        if constexpr (AHEAD) {
-            if (idx + WARPS < end) {
-                load_k(tile_start(idx + WARPS), next_block, 0, kr);
-            }
+    }
+
+    /* Over the lanes that share a row: F of what they have. */
+    template <typename F> __device__ __forceinline__ float over_row(float v) const
+    {
+        if constexpr (SWAP) {
+            v = F::of(v, __shfl_xor_sync(0xffffffffu, v, 4));
+            v = F::of(v, __shfl_xor_sync(0xffffffffu, v, 8));
+            v = F::of(v, __shfl_xor_sync(0xffffffffu, v, 16));
         } else {
-            load_v(1, vr[1]);
+            v = F::of(v, __shfl_xor_sync(0xffffffffu, v, 1));
+            v = F::of(v, __shfl_xor_sync(0xffffffffu, v, 2));
         }
-        /* mask, online softmax */
+        return v;
+    }
+
+    /* Scaled, capped, masked scores of this lane's row h; their maximum. */
+    __device__ __forceinline__ float mask_row(int h, int tok0, float (*s)[4]) const
+    {
         const bool edge = tok0 + TILE > first_pos + 1 || a.window > 0;
-        uint32_t pr[HALVES][NJ];
+        float top = -INFINITY;
+#pragma unroll
+        for (int j = 0; j < NS; j++) {
+#pragma unroll
+            for (int c = 0; c < 2; c++) {
+                float &at = s[j][SWAP ? 2 * c + h : 2 * h + c];
+                float v = at * s_mul;
+                if (a.softcap > 0.0f) {
+                    v = a.softcap * LOG2E * tanhf(v);
+                }
+                if (edge) {
+                    const int tok = tok0 + (SWAP ? 16 * j + 8 * c + g : 8 * j + 2 * t + c);
+                    const int p_row = row_pos[h];
+                    const bool seen = tok <= p_row && tok < ctx &&
+                                      (a.window <= 0 || tok > p_row - a.window || tok < a.n_sink);
+                    v = seen ? v : -INFINITY;
+                }
+                at = v;
+                top = fmaxf(top, v);
+            }
+        }
+        return over_row<op_max>(top);
+    }
+
+    /* Scores become weights; what was summed before is made to fit the new maximum. */
+    __device__ __forceinline__ void softmax(int tok0, float (*s)[4])
+    {
         float fix[2];
 #pragma unroll
         for (int h = 0; h < 2; h++) { /* of this lane's rows */
-            float top = -INFINITY;
-#pragma unroll
-            for (int j = 0; j < NJ * HALVES / 2; j++) {
-#pragma unroll
-                for (int c = 0; c < 2; c++) {
-                    float &at = s[j][SWAP ? 2 * c + h : 2 * h + c];
-                    float v = at * s_mul;
-                    if (a.softcap > 0.0f) {
-                        v = a.softcap * log2e * tanhf(v);
-                    }
-                    if (edge) {
-                        const int tok = tok0 + (SWAP ? 16 * j + 8 * c + g : 8 * j + 2 * t + c);
-                        const int p_row = row_pos[h];
-                        const bool seen =
-                            tok <= p_row && tok < ctx &&
-                            (a.window <= 0 || tok > p_row - a.window || tok < a.n_sink);
-                        v = seen ? v : -INFINITY;
-                    }
-                    at = v;
-                    top = fmaxf(top, v);
-                }
-            }
-            if constexpr (SWAP) {
-                top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 4));
-                top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 8));
-                top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 16));
-            } else {
-                top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
-                top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
-            }
-            const float m_new = fmaxf(m_run[h], top);
+            const float m_new = fmaxf(m_run[h], mask_row(h, tok0, s));
             const float m_use = m_new == -INFINITY ? 0.0f : m_new;
             fix[h] = fast_exp2(m_run[h] - m_use);
             m_run[h] = m_new;
             l_run[h] *= fix[h];
 #pragma unroll
-            for (int j = 0; j < NJ * HALVES / 2; j++) {
+            for (int j = 0; j < NS; j++) {
 #pragma unroll
                 for (int c = 0; c < 2; c++) {
                     float &at = s[j][SWAP ? 2 * c + h : 2 * h + c];
@@ -396,8 +444,14 @@ static __global__ void __launch_bounds__(WARPS * 32, decode_resident(HD, ROWS) *
                 o[n][i] *= fix[SWAP ? i % 2 : i / 2];
             }
         }
+    }
+
+    /* P in 16 bits, on the lanes that hold its tokens of V: step m, pair s. */
+    __device__ __forceinline__ void weights(const float (*s)[4], uint32_t (*pa)[SM][2]) const
+    {
+        uint32_t pr[HALVES][NJ];
 #pragma unroll
-        for (int j = 0; j < NJ * HALVES / 2; j++) {
+        for (int j = 0; j < NS; j++) {
             const uint32_t first = pack2<BF>(s[j][0], s[j][1]), second = pack2<BF>(s[j][2], s[j][3]);
             if constexpr (SWAP) { /* rows to the lanes' rows, as they are without turning */
                 pr[0][2 * j] = transpose8(first);
@@ -407,8 +461,6 @@ static __global__ void __launch_bounds__(WARPS * 32, decode_resident(HD, ROWS) *
                 pr[HALVES - 1][j] = second;
             }
         }
-        /* P to the lanes that hold its tokens of V: step m, pair s */
-        uint32_t pa[HALVES][SM][2];
 #pragma unroll
         for (int h = 0; h < HALVES; h++) {
 #pragma unroll
@@ -425,243 +477,355 @@ static __global__ void __launch_bounds__(WARPS * 32, decode_resident(HD, ROWS) *
                 }
             }
         }
-        /* O += P V; what lies behind the context's end is not ours and may be anything */
-        const int v_bytes = (ctx - tok0 - UE * t) * (int)sizeof(C);
-        const bool cut = tok0 + TILE > ctx;
+    }
+
+    /* O += P V of one batch of dimensions. */
+    __device__ __forceinline__ void add_values(const uint32_t (*pa)[SM][2], const uint4 *v, int vb)
+    {
+        /* Dimensions innermost: consecutive products do not wait for each other. Sixteen rows have
+         * no registers left for that. */
+        constexpr int ON = VN * HALVES / 2;
+#pragma unroll
+        for (int outer = 0; outer < (SWAP ? SM : ON); outer++) {
+#pragma unroll
+            for (int inner = 0; inner < (SWAP ? ON : SM); inner++) {
+                const int m = SWAP ? outer : inner, n = SWAP ? inner : outer;
+                uint32_t w[2 / HALVES][2];
+#pragma unroll
+                for (int x = 0; x < 2 / HALVES; x++) {
+                    step_of<F8C>(v[n * 2 / HALVES + x], m, &w[x][0], &w[x][1]);
+                }
+                if constexpr (SWAP) {
+                    mma16<BF>(o[vb * ON + n], w[0][0], w[1][0], w[0][1], w[1][1], pa[0][m][0],
+                              pa[0][m][1]);
+                } else {
+                    mma16<BF>(o[vb * ON + n], pa[0][m][0], pa[HALVES - 1][m][0], pa[0][m][1],
+                              pa[HALVES - 1][m][1], w[0][0], w[0][1]);
+                }
+            }
+        }
+    }
+
+    /* What lies behind the context's end is not ours and may be anything. */
+    __device__ __forceinline__ void cut_values(int tok0, uint4 *v) const
+    {
+        const int bytes = (ctx - tok0 - UE * t) * (int)sizeof(C);
+#pragma unroll
+        for (int n = 0; n < VN; n++) {
+            v[n].x = keep_bytes(v[n].x, bytes, 0);
+            v[n].y = keep_bytes(v[n].y, bytes, 1);
+            v[n].z = keep_bytes(v[n].z, bytes, 2);
+            v[n].w = keep_bytes(v[n].w, bytes, 3);
+        }
+    }
+
+    __device__ __forceinline__ void add_tile(int idx)
+    {
+        const int tok0 = tile_start(idx);
+        const values at = values_at(tok0);
+        uint4 vr[AHEAD ? 1 : 2][VN];
+        float s[NS][4];
+        uint32_t pa[HALVES][SM][2];
+
+        if constexpr (AHEAD) {
+            load_v(at, 0, vr[0]);
+        }
+#pragma unroll
+        for (int kb = 0; kb < KB; kb++) {
+            if constexpr (!AHEAD) {
+                load_k(tok0, tile_block, kb);
+                if (kb == KB - 1) {
+                    load_v(at, 0, vr[0]);
+                }
+            }
+            scores(s + kb * SJ);
+        }
+        if constexpr (AHEAD) {
+            if (idx + WARPS < end) {
+                load_k(tile_start(idx + WARPS), next_block, 0);
+            }
+        } else {
+            load_v(at, 1, vr[1]);
+        }
+        softmax(tok0, s);
+        weights(s, pa);
 #pragma unroll
         for (int vb = 0; vb < VB; vb++) {
             uint4 *v = vr[AHEAD ? 0 : vb & 1];
-            if (cut) {
-#pragma unroll
-                for (int n = 0; n < VN; n++) {
-                    v[n].x = keep_bytes(v[n].x, v_bytes, 0);
-                    v[n].y = keep_bytes(v[n].y, v_bytes, 1);
-                    v[n].z = keep_bytes(v[n].z, v_bytes, 2);
-                    v[n].w = keep_bytes(v[n].w, v_bytes, 3);
-                }
+            if (tok0 + TILE > ctx) {
+                cut_values(tok0, v);
             }
-            /* Dimensions innermost: consecutive products do not wait for each other. Sixteen rows have
-             * no registers left for that. */
-            constexpr int ON = VN * HALVES / 2;
-#pragma unroll
-            for (int outer = 0; outer < (SWAP ? SM : ON); outer++) {
-#pragma unroll
-                for (int inner = 0; inner < (SWAP ? ON : SM); inner++) {
-                    const int m = SWAP ? outer : inner, n = SWAP ? inner : outer;
-                    uint32_t w[2 / HALVES][2];
-#pragma unroll
-                    for (int x = 0; x < 2 / HALVES; x++) {
-                        step_of<F8C>(v[n * 2 / HALVES + x], m, &w[x][0], &w[x][1]);
-                    }
-                    if constexpr (SWAP) {
-                        mma16<BF>(o[vb * ON + n], w[0][0], w[1][0], w[0][1], w[1][1], pa[0][m][0],
-                                  pa[0][m][1]);
-                    } else {
-                        mma16<BF>(o[vb * ON + n], pa[0][m][0], pa[HALVES - 1][m][0], pa[0][m][1],
-                                  pa[HALVES - 1][m][1], w[0][0], w[0][1]);
-                    }
-                }
-            }
+            add_values(pa, v, vb);
             if (vb + 2 < VB) {
-                load_v(vb + 2, vr[vb & 1]);
+                load_v(at, vb + 2, vr[vb & 1]);
             }
         }
         tile_block = next_block;
         next_block = WHOLE ? block_of(idx + 2 * WARPS) : -1;
     }
 
-    /* the four warps into one, in order */
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        if constexpr (SWAP) {
-            l_run[h] += __shfl_xor_sync(0xffffffffu, l_run[h], 4);
-            l_run[h] += __shfl_xor_sync(0xffffffffu, l_run[h], 8);
-            l_run[h] += __shfl_xor_sync(0xffffffffu, l_run[h], 16);
-        } else {
-            l_run[h] += __shfl_xor_sync(0xffffffffu, l_run[h], 1);
-            l_run[h] += __shfl_xor_sync(0xffffffffu, l_run[h], 2);
-        }
-        if ((SWAP ? g : t) == 0) {
-            m_s[warp][SWAP ? 2 * t + h : g + 8 * h] = m_run[h];
-            l_s[warp][SWAP ? 2 * t + h : g + 8 * h] = l_run[h];
-        }
-    }
-    const int active = end - begin < WARPS ? end - begin : WARPS;
-    auto put_o = [&](int slab, bool first, const float *fix) {
+    /* ---- the warps into one, in order ---- */
+
+    __device__ __forceinline__ int active() const { return end - begin < WARPS ? end - begin : WARPS; }
+
+    __device__ __forceinline__ void put_sums(int slab, bool first, const float *fix)
+    {
 #pragma unroll
         for (int n = 0; n < ND * HALVES / 2; n++) {
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 const int row = SWAP ? 2 * t + i % 2 : g + 8 * (i / 2);
                 const int d = SWAP ? 16 * n + 8 * (i / 2) + g : 8 * n + 2 * t + i % 2;
-                float *at = &o_s[(slab * ROWS + row) * PITCH + d];
+                float *at = &sh.o[(slab * ROWS + row) * PITCH + d];
                 *at = (first ? 0.0f : *at) + o[n][i] * fix[SWAP ? i % 2 : i / 2];
             }
         }
-    };
-    if constexpr (SLABS) {
-        const float ones[2] = {1.0f, 1.0f};
-        if (warp < active) {
-            put_o(warp, true, ones);
-        }
-        __syncthreads();
-    } else {
-        __syncthreads();
-        float fix[2];
+    }
+
+    __device__ __forceinline__ void share_sums()
+    {
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            float top = -INFINITY;
-            for (int w = 0; w < WARPS; w++) {
-                top = fmaxf(top, m_s[w][SWAP ? 2 * t + h : g + 8 * h]);
+            l_run[h] = over_row<op_sum>(l_run[h]);
+            if ((SWAP ? g : t) == 0) {
+                sh.m[warp][SWAP ? 2 * t + h : g + 8 * h] = m_run[h];
+                sh.l[warp][SWAP ? 2 * t + h : g + 8 * h] = l_run[h];
             }
-            fix[h] = m_run[h] == -INFINITY ? 0.0f : fast_exp2(m_run[h] - top);
         }
-        for (int w = 0; w < WARPS; w++) {
-            if (warp == w) {
-                put_o(0, w == 0, fix);
+        if constexpr (SLABS) {
+            const float ones[2] = {1.0f, 1.0f};
+            if (warp < active()) {
+                put_sums(warp, true, ones);
             }
             __syncthreads();
+        } else {
+            __syncthreads();
+            float fix[2];
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                float top = -INFINITY;
+                for (int w = 0; w < WARPS; w++) {
+                    top = fmaxf(top, sh.m[w][SWAP ? 2 * t + h : g + 8 * h]);
+                }
+                fix[h] = m_run[h] == -INFINITY ? 0.0f : fast_exp2(m_run[h] - top);
+            }
+            for (int w = 0; w < WARPS; w++) {
+                if (warp == w) {
+                    put_sums(0, w == 0, fix);
+                }
+                __syncthreads();
+            }
         }
     }
-    /* elements i and i + 1 of the block's sums, their row's maximum and sum of weights */
-    auto merged = [&](int i, float *m, float *l) {
+
+    /* Elements i and i + 1 of the block's sums, their row's maximum and sum of weights. */
+    __device__ __forceinline__ float2 merged(int i, float *m, float *l) const
+    {
         const int r = i / HD, d = i % HD;
         float2 v = make_float2(0.0f, 0.0f);
-        *m = m_s[0][r];
+        *m = sh.m[0][r];
         *l = 0.0f;
 #pragma unroll
         for (int w = 1; w < WARPS; w++) {
-            *m = fmaxf(*m, m_s[w][r]);
+            *m = fmaxf(*m, sh.m[w][r]);
         }
 #pragma unroll
         for (int w = 0; w < WARPS; w++) {
-            if (w < active) {
-                const float f = m_s[w][r] == -INFINITY ? 0.0f : fast_exp2(m_s[w][r] - *m);
-                *l += f * l_s[w][r];
+            if (w < active()) {
+                const float f = sh.m[w][r] == -INFINITY ? 0.0f : fast_exp2(sh.m[w][r] - *m);
+                *l += f * sh.l[w][r];
                 if constexpr (SLABS) {
-                    const float2 x = *(const float2 *)&o_s[(w * ROWS + r) * PITCH + d];
+                    const float2 x = *(const float2 *)&sh.o[(w * ROWS + r) * PITCH + d];
                     v.x += f * x.x;
                     v.y += f * x.y;
                 }
             }
         }
         if constexpr (!SLABS) {
-            v = *(const float2 *)&o_s[r * PITCH + d];
+            v = *(const float2 *)&sh.o[r * PITCH + d];
         }
         return v;
-    };
-    auto out_at = [&](int i) {
+    }
+
+    /* ---- results ---- */
+
+    __device__ __forceinline__ int64_t out_at(int i) const
+    {
         const int r = i / HD;
         const int64_t tok = q0 + r / a.group, head = kvh * a.group + r % a.group;
         return (tok * a.n_heads + head) * HD + i % HD;
-    };
-    if (used == 1) {
-        if constexpr (QUANT) {
-            constexpr int STEPS = ROWS * HD / (WARPS * 64);
-            float2 v[STEPS];
-            float amax = 0.0f;
-#pragma unroll
-            for (int x = 0; x < STEPS; x++) {
-                const int i = (x * WARPS * 32 + tid) * 2;
-                v[x] = make_float2(0.0f, 0.0f);
-                if (i < rows * HD) {
-                    float m, l;
-                    v[x] = merged(i, &m, &l);
-                    const float inv = l > 0.0f ? __fdividef(a.v_scale, l) : 0.0f;
-                    v[x].x *= inv;
-                    v[x].y *= inv;
-                    amax = fmaxf(amax, fmaxf(fabsf(v[x].x), fabsf(v[x].y)));
-                }
-            }
-            share_put(slots, &bar, kvh * WARPS + warp, make_float2(warp_reduce<op_amax>(amax), 0.0f),
-                      a.g.n_kv);
-            share_wait(&bar, a.g.n_kv);
-            amax = lane < a.g.n_kv * WARPS ? slots[lane].x : 0.0f;
-            const float scale = f8_scale(warp_reduce<op_amax>(amax)), f = 1.0f / scale;
-#pragma unroll
-            for (int x = 0; x < STEPS; x++) {
-                const int i = (x * WARPS * 32 + tid) * 2;
-                if (i < rows * HD) {
-                    *(uint16_t *)(p.q_out + out_at(i)) = __nv_cvt_float2_to_fp8x2(
-                        make_float2(v[x].x * f, v[x].y * f), __NV_SATFINITE, __NV_E4M3);
-                }
-            }
-            if (kvh == 0 && tid == 0) {
-                p.q_scale[q0] = scale;
-            }
-        } else {
-            for (int i = tid * 2; i < rows * HD; i += WARPS * 64) {
-                float m, l;
-                const float2 v = merged(i, &m, &l);
-                const float inv = l > 0.0f ? __fdividef(a.v_scale, l) : 0.0f;
-                attn_store2(a, out_at(i), v.x * inv, v.y * inv);
-            }
-        }
-        return;
     }
 
-    /* The splits into one: the last block to arrive. */
-    const int64_t share = ((int64_t)seq * a.g.n_kv + kvh) * p.n_splits;
-    float *part = p.ws + (share + split) * (ROWS * (HD + 2));
-    for (int i = tid * 2; i < rows * HD; i += WARPS * 64) {
+    __device__ __forceinline__ float2 result(int i) const
+    {
         float m, l;
-        const float2 v = merged(i, &m, &l);
-        __stcg((float2 *)(part + i), v);
-        if (i % HD == 0) {
-            __stcg((float2 *)(part + ROWS * HD + 2 * (i / HD)), make_float2(m, l));
+        float2 v = merged(i, &m, &l);
+        const float inv = l > 0.0f ? __fdividef(a.v_scale, l) : 0.0f;
+        v.x *= inv;
+        v.y *= inv;
+        return v;
+    }
+
+    __device__ __forceinline__ void store() const
+    {
+        for (int i = tid * 2; i < rows * HD; i += WARPS * 64) {
+            const float2 v = result(i);
+            attn_store2(a, out_at(i), v.x, v.y);
         }
     }
-    auto last = [&](int *counter, int n) {
+
+    /* The same in F8: the blocks of a cluster tell each other their largest magnitudes. */
+    __device__ __forceinline__ void store_f8(float2 *slots, uint64_t *bar) const
+    {
+        constexpr int STEPS = ROWS * HD / (WARPS * 64);
+        float2 v[STEPS];
+        float amax = 0.0f;
+#pragma unroll
+        for (int x = 0; x < STEPS; x++) {
+            const int i = (x * WARPS * 32 + tid) * 2;
+            v[x] = make_float2(0.0f, 0.0f);
+            if (i < rows * HD) {
+                v[x] = result(i);
+                amax = fmaxf(amax, fmaxf(fabsf(v[x].x), fabsf(v[x].y)));
+            }
+        }
+        share_put(slots, bar, kvh * WARPS + warp, make_float2(warp_reduce<op_amax>(amax), 0.0f), a.g.n_kv);
+        share_wait(bar, a.g.n_kv);
+        amax = lane < a.g.n_kv * WARPS ? slots[lane].x : 0.0f;
+        const float scale = f8_scale(warp_reduce<op_amax>(amax)), f = 1.0f / scale;
+#pragma unroll
+        for (int x = 0; x < STEPS; x++) {
+            const int i = (x * WARPS * 32 + tid) * 2;
+            if (i < rows * HD) {
+                *(uint16_t *)(p.q_out + out_at(i)) = __nv_cvt_float2_to_fp8x2(
+                    make_float2(v[x].x * f, v[x].y * f), __NV_SATFINITE, __NV_E4M3);
+            }
+        }
+        if (kvh == 0 && tid == 0) {
+            p.q_scale[q0] = scale;
+        }
+    }
+
+    /* ---- the splits into one: the last block to arrive ---- */
+
+    static constexpr int PART = ROWS * (HD + 2); /* floats of a split: sums, then (maximum, sum) a row */
+
+    __device__ __forceinline__ float *part_of(int i) const
+    {
+        return p.ws + (((int64_t)seq * a.g.n_kv + kvh) * p.n_splits + i) * PART;
+    }
+
+    __device__ __forceinline__ void put_part() const
+    {
+        float *part = part_of(split);
+        for (int i = tid * 2; i < rows * HD; i += WARPS * 64) {
+            float m, l;
+            const float2 v = merged(i, &m, &l);
+            __stcg((float2 *)(part + i), v);
+            if (i % HD == 0) {
+                __stcg((float2 *)(part + ROWS * HD + 2 * (i / HD)), make_float2(m, l));
+            }
+        }
+    }
+
+    /* Whether this block is the last of n to come here. */
+    __device__ __forceinline__ bool is_last(int *counter, int n)
+    {
         __threadfence();
         __syncthreads();
         if (tid == 0) {
-            last_s = atomicAdd(counter, 1) == n - 1;
-            if (last_s) {
+            sh.last = atomicAdd(counter, 1) == n - 1;
+            if (sh.last) {
                 *counter = 0;
             }
             __threadfence();
         }
         __syncthreads();
-        return last_s;
-    };
-    if (!last(&p.counters[(int64_t)seq * a.g.n_kv + kvh], used)) {
+        return sh.last;
+    }
+
+    __device__ __forceinline__ void merge_parts()
+    {
+        const float *part = part_of(0);
+        /* all loads at once: one after the other they would cost 0.6 us each */
+        for (int i = tid; i < rows * used; i += WARPS * 32) {
+            sh.w[i % rows][i / rows] = __ldcg(part + (i / rows) * PART + ROWS * HD + 2 * (i % rows));
+        }
+        __syncthreads();
+        if (tid < rows) { /* rows <= 16 < threads */
+            float m_row = -INFINITY, l_row = 0.0f;
+            for (int i = 0; i < used; i++) {
+                m_row = fmaxf(m_row, sh.w[tid][i]);
+            }
+#pragma unroll 8
+            for (int i = 0; i < used; i++) {
+                const float m = sh.w[tid][i];
+                const float w = m == -INFINITY ? 0.0f : fast_exp2(m - m_row);
+                sh.w[tid][i] = w;
+                l_row += w * __ldcg(part + i * PART + ROWS * HD + 2 * tid + 1);
+            }
+            sh.l[0][tid] = l_row > 0.0f ? a.v_scale / l_row : 0.0f;
+        }
+        __syncthreads();
+        for (int i = tid * 2; i < rows * HD; i += WARPS * 64) {
+            const int r = i / HD;
+            float v0 = 0.0f, v1 = 0.0f;
+#pragma unroll 8
+            for (int k = 0; k < used; k++) {
+                const float2 v = __ldcg((const float2 *)(part + k * PART + i));
+                v0 += sh.w[r][k] * v.x;
+                v1 += sh.w[r][k] * v.y;
+            }
+            attn_store2(a, out_at(i), v0 * sh.l[0][r], v1 * sh.l[0][r]);
+        }
+    }
+};
+
+/* WARPS 4 share a (sequence, KV head); where there are plenty of those each has 1, and nothing to merge.
+ * QUANT: the result is F8; the KV heads of a sequence of one token are a cluster. */
+template <typename T, typename C, int HD, int ROWS, bool WHOLE, int WARPS, bool QUANT>
+static __global__ void __launch_bounds__(WARPS * 32, decode_resident(HD, ROWS) * 4 / WARPS)
+    attention_decode_kernel(const decode_params p)
+{
+    typedef decode_warp<T, C, HD, ROWS, WHOLE, WARPS> warp_of;
+    __shared__ typename warp_of::shared sh;
+    __shared__ float2 slots[QUANT ? MAX_CLUSTER * WARPS : 1];
+    __shared__ uint64_t bar;
+    warp_of w(p, sh);
+
+    if (!w.find_work()) {
+        pdl_wait();
         return;
     }
-    part = p.ws + share * (ROWS * (HD + 2));
-    /* all loads at once: one after the other they would cost 0.6 us each */
-    for (int i = tid; i < rows * used; i += WARPS * 32) {
-        w_s[i % rows][i / rows] = __ldcg(part + (i / rows) * (ROWS * (HD + 2)) + ROWS * HD + 2 * (i % rows));
-    }
-    __syncthreads();
-    if (tid < rows) { /* rows <= 16 < threads */
-        float m_row = -INFINITY, l_row = 0.0f;
-        for (int i = 0; i < used; i++) {
-            m_row = fmaxf(m_row, w_s[tid][i]);
-        }
-#pragma unroll 8
-        for (int i = 0; i < used; i++) {
-            const float m = w_s[tid][i];
-            const float w = m == -INFINITY ? 0.0f : fast_exp2(m - m_row);
-            w_s[tid][i] = w;
-            l_row += w * __ldcg(part + i * (ROWS * (HD + 2)) + ROWS * HD + 2 * tid + 1);
-        }
-        l_s[0][tid] = l_row > 0.0f ? a.v_scale / l_row : 0.0f;
-    }
-    __syncthreads();
-    for (int i = tid * 2; i < rows * HD; i += WARPS * 64) {
-        const int r = i / HD;
-        float v0 = 0.0f, v1 = 0.0f;
-#pragma unroll 8
-        for (int k = 0; k < used; k++) {
-            const float2 v = __ldcg((const float2 *)(part + k * (ROWS * (HD + 2)) + i));
-            v0 += w_s[r][k] * v.x;
-            v1 += w_s[r][k] * v.y;
-        }
-        attn_store2(a, out_at(i), v0 * l_s[0][r], v1 * l_s[0][r]);
-    }
+    w.find_q();
     if constexpr (QUANT) {
-        if (last(&p.counters[(int64_t)a.n_seqs * a.g.n_kv + seq], a.g.n_kv)) {
-            quant_row<T>(p, q0, red);
+        share_begin(&bar, p.a.g.n_kv * WARPS, p.a.g.n_kv);
+    }
+    /* everything above was there before; keys and queries are the kernel's in front of us */
+    pdl_wait();
+    pdl_go();
+    w.load_first();
+    w.clear_sums();
+    for (int idx = w.begin + w.warp; idx < w.end; idx += WARPS) {
+        w.add_tile(idx);
+    }
+    w.share_sums();
+    if (w.used == 1) {
+        if constexpr (QUANT) {
+            w.store_f8(slots, &bar);
+        } else {
+            w.store();
+        }
+        return;
+    }
+    w.put_part();
+    if (!w.is_last(&p.counters[(int64_t)w.seq * p.a.g.n_kv + w.kvh], w.used)) {
+        return;
+    }
+    w.merge_parts();
+    if constexpr (QUANT) {
+        if (w.is_last(&p.counters[(int64_t)p.a.n_seqs * p.a.g.n_kv + w.seq], p.a.g.n_kv)) {
+            quant_row<T>(p, w.q0, sh.red);
         }
     }
 }

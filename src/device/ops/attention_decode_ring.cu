@@ -113,105 +113,146 @@ static __device__ __forceinline__ void ring_step(ring_at &c, const int *pre, int
 static constexpr size_t RING_SMEM =
     (size_t)RING_WARPS * RING_SLOTS * (PIECE + 8) + (R_MAX_SEQS + 1 + RING_WARPS) * 4;
 
-template <typename T>
-static __global__ void __launch_bounds__(RING_WARPS * 32, 1)
-    attention_decode_ring_kernel(const ring_params p)
-{
 #if __CUDA_ARCH__ >= 900
-    constexpr int W = RING_WARPS, S = RING_SLOTS;
-    extern __shared__ __align__(1024) char smem[];
-    constexpr bool BF = std::is_same<T, bf16>::value;
-    constexpr int NT = W * 32;
-    const attn_params &a = p.a;
-    uint64_t *bars = (uint64_t *)(smem + W * S * PIECE);
-    int *pre = (int *)(bars + W * S), *part = pre + R_MAX_SEQS + 1;
-    const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, g = lane >> 2, t = lane & 3;
-    const int n = a.n_seqs, n_kv = a.g.n_kv;
-    const uint32_t ring = smem_u32(smem) + warp * S * PIECE, bar0 = smem_u32(bars + warp * S);
+/* pre[i]: tiles of a head of the sequences before i. By the whole block, which meets at the end. */
+static __device__ __forceinline__ void ring_prefix(const attn_params &a, int *pre, int *part)
+{
+    constexpr int NT = RING_WARPS * 32;
+    const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, n = a.n_seqs;
+    const int per = (n + NT - 1) / NT, base = tid * per;
+    int sum = 0;
 
-    if (lane == 0) {
-        for (int i = 0; i < S; i++) {
-            mbar_init(bar0 + i * 8, 1);
-        }
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-        fence_async_proxy();
+    for (int i = 0; i < per && base + i < n; i++) {
+        sum += (a.ctx_len[base + i] + R_TILE - 1) / R_TILE;
     }
-    /* pre[i]: tiles of a head of the sequences before i */
-    {
-        const int per = (n + NT - 1) / NT, base = tid * per;
-        int sum = 0;
-        for (int i = 0; i < per && base + i < n; i++) {
-            sum += (a.ctx_len[base + i] + R_TILE - 1) / R_TILE;
-        }
-        int incl = sum;
+    int incl = sum;
 #pragma unroll
-        for (int d = 1; d < 32; d *= 2) {
-            const int v = __shfl_up_sync(0xffffffffu, incl, d);
-            incl += lane >= d ? v : 0;
-        }
-        if (lane == 31) {
-            part[warp] = incl;
-        }
-        __syncthreads();
-        int at = incl - sum;
-        for (int w = 0; w < warp; w++) {
-            at += part[w];
-        }
-        for (int i = 0; i < per && base + i < n; i++) {
-            pre[base + i] = at;
-            at += (a.ctx_len[base + i] + R_TILE - 1) / R_TILE;
-            if (base + i == n - 1) {
-                pre[n] = at;
-            }
+    for (int d = 1; d < 32; d *= 2) {
+        const int v = __shfl_up_sync(0xffffffffu, incl, d);
+        incl += lane >= d ? v : 0;
+    }
+    if (lane == 31) {
+        part[warp] = incl;
+    }
+    __syncthreads();
+    int at = incl - sum;
+    for (int w = 0; w < warp; w++) {
+        at += part[w];
+    }
+    for (int i = 0; i < per && base + i < n; i++) {
+        pre[base + i] = at;
+        at += (a.ctx_len[base + i] + R_TILE - 1) / R_TILE;
+        if (base + i == n - 1) {
+            pre[n] = at;
         }
     }
     __syncthreads();
-    /* the step's arrays were there before (attention_decode.cu); queries, keys and values are new */
-    pdl_wait();
-    pdl_go();
-    const int total = pre[n] * n_kv;
-    const int n_runs = min((int)gridDim.x * W, total), run = warp * gridDim.x + blockIdx.x;
-    if (run >= n_runs) {
-        return; /* no block-wide waits from here on */
-    }
-    /* the run of tile x: the largest r with begin_of(r) <= x; no run is empty as n_runs <= total */
-    auto begin_of = [&](int r) { return (int)((int64_t)r * total / n_runs); };
-    auto run_of = [&](int x) { return (int)(((int64_t)(x + 1) * n_runs - 1) / total); };
-    const int r0 = begin_of(run), r1 = begin_of(run + 1);
+}
 
-    ring_at use;
-    {
-        int lo = 0, hi = n; /* pre[lo] * n_kv <= r0 < pre[hi] * n_kv */
-        while (hi - lo > 1) {
-            const int mid = (lo + hi) / 2;
-            if (pre[mid] * n_kv <= r0) {
-                lo = mid;
-            } else {
-                hi = mid;
-            }
+/* Where tile x of all stands. */
+static __device__ __forceinline__ ring_at ring_find(const int *pre, int n, int n_kv, int x)
+{
+    ring_at at;
+    int lo = 0, hi = n; /* pre[lo] * n_kv <= x < pre[hi] * n_kv */
+    while (hi - lo > 1) {
+        const int mid = (lo + hi) / 2;
+        if (pre[mid] * n_kv <= x) {
+            lo = mid;
+        } else {
+            hi = mid;
         }
-        use.seq = lo;
-        use.n_tiles = pre[lo + 1] - pre[lo];
-        const int off = r0 - pre[lo] * n_kv;
-        use.head = off / use.n_tiles;
-        use.tile = off - use.head * use.n_tiles;
     }
-    const char *cache = (const char *)a.cache;
-    const int64_t v_off = (int64_t)n_kv * PIECE;
-    ring_at ask = use;
-    int to_ask = 2 * (r1 - r0), block = a.block_table[(int64_t)ask.seq * a.table_stride + ask.tile];
+    at.seq = lo;
+    at.n_tiles = pre[lo + 1] - pre[lo];
+    const int off = x - pre[lo] * n_kv;
+    at.head = off / at.n_tiles;
+    at.tile = off - at.head * at.n_tiles;
+    return at;
+}
+
+/* A warp with its ring: what it holds, and the steps of its work. */
+template <typename T> struct ring_warp {
+    static constexpr int W = RING_WARPS, S = RING_SLOTS;
+    static constexpr bool BF = std::is_same<T, bf16>::value;
+
+    const ring_params &p;
+    const attn_params &a;
+    const int *pre;
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, t = lane & 3;
+    const int n, n_kv;
+    const uint32_t ring, bar0;
+    /* the run: its number, how many there are, all tiles; its own are [r0, r1) */
+    int run, n_runs, total, r0, r1;
+    /* the reader: pieces still to ask for, and where the next one is */
+    ring_at ask;
+    int to_ask, block;
+    /* the consumer */
+    ring_at use;
+    int slot, ctx;
+    uint32_t parity;
+    /* Row g of the products is head g of the group; this lane's softmax is of rows 2t and 2t + 1. */
+    uint32_t k_at;
+    int tok_lo, tok_hi;
+    float s_mul;
+    uint32_t q[16];
+    uint2 q_raw[8];
+    float o[8][4], m_run[2], l_run[2];
+
+    __device__ __forceinline__ ring_warp(const ring_params &params, const int *prefix, char *smem, uint64_t *bars)
+        : p(params), a(params.a), pre(prefix), n(params.a.n_seqs), n_kv(params.a.g.n_kv),
+          ring(smem_u32(smem) + (threadIdx.x >> 5) * S * PIECE),
+          bar0(smem_u32(bars + (threadIdx.x >> 5) * S))
+    {
+    }
+
+    __device__ __forceinline__ void init_bars() const
+    {
+        if (lane == 0) {
+            for (int i = 0; i < S; i++) {
+                mbar_init(bar0 + i * 8, 1);
+            }
+            asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+            fence_async_proxy();
+        }
+    }
+
+    /* The run of tile x: the largest r with begin_of(r) <= x; no run is empty as n_runs <= total. */
+    __device__ __forceinline__ int begin_of(int r) const { return (int)((int64_t)r * total / n_runs); }
+    __device__ __forceinline__ int run_of(int x) const
+    {
+        return (int)(((int64_t)(x + 1) * n_runs - 1) / total);
+    }
+
+    /* This warp's run; false: there are fewer than warps. */
+    __device__ __forceinline__ bool find_run()
+    {
+        total = pre[n] * n_kv;
+        n_runs = min((int)gridDim.x * W, total);
+        run = warp * gridDim.x + blockIdx.x;
+        if (run >= n_runs) {
+            return false;
+        }
+        r0 = begin_of(run);
+        r1 = begin_of(run + 1);
+        ask = use = ring_find(pre, n, n_kv, r0);
+        return true;
+    }
+
+    /* ---- the ring ---- */
+
     /* The next piece into a slot that nobody reads any more. The table's next entry is looked up as soon
      * as the one before is used: its latency hides behind a tile. */
-    auto ask_next = [&](int slot) {
+    __device__ __forceinline__ void ask_next(int to)
+    {
         if (to_ask <= 0) {
             return;
         }
         const bool value = to_ask & 1;
         if (lane == 0) {
-            const char *src = cache + (int64_t)max(block, 0) * a.g.block_elems + (value ? v_off : 0) +
-                              (int64_t)ask.head * PIECE;
-            mbar_expect(bar0 + slot * 8, PIECE);
-            bulk_stream(ring + slot * PIECE, src, PIECE, bar0 + slot * 8);
+            const char *src = (const char *)a.cache + (int64_t)max(block, 0) * a.g.block_elems +
+                              (value ? (int64_t)n_kv * PIECE : 0) + (int64_t)ask.head * PIECE;
+            mbar_expect(bar0 + to * 8, PIECE);
+            bulk_stream(ring + to * PIECE, src, PIECE, bar0 + to * 8);
         }
         __syncwarp();
         to_ask--;
@@ -221,33 +262,46 @@ static __global__ void __launch_bounds__(RING_WARPS * 32, 1)
                 block = __ldg(a.block_table + (int64_t)ask.seq * a.table_stride + ask.tile);
             }
         }
-    };
-    for (int i = 0; i < S; i++) {
-        ask_next(i);
     }
-    int slot = 0;
-    uint32_t parity = 0;
-    auto next_slot = [&]() {
+
+    __device__ __forceinline__ void fill_ring()
+    {
+        to_ask = 2 * (r1 - r0);
+        block = a.block_table[(int64_t)ask.seq * a.table_stride + ask.tile];
+        for (int i = 0; i < S; i++) {
+            ask_next(i);
+        }
+        slot = 0;
+        parity = 0;
+    }
+
+    /* The piece in use is read: another one into its place. */
+    __device__ __forceinline__ void done_with_piece()
+    {
+        __syncwarp();
+        ask_next(slot);
         if (++slot == S) {
             slot = 0;
             parity ^= 1;
         }
-    };
+    }
 
-    /* Row g of the products is head g of the group; this lane's softmax is of rows 2t and 2t + 1.
-     * Keys of 16 go to rows of a product in the order 0 1 4 5 10 11 14 15 | 2 3 6 7 8 9 12 13: no
-     * two of eight in the same banks, and P comes out as V's words want it but for a swap. */
-    const int half = lane >> 3 & 1, r8 = lane & 7;
-    const int k_tok = (r8 >> 1) * 4 + (r8 & 1) + ((r8 >= 4) != (half == 1) ? 2 : 0);
-    const uint32_t k_at = (uint32_t)((lane >> 4) * 16 + k_tok) * 16;
-    const int tok_lo = (g >> 1) * 4 + (g & 1) + (g >= 4 ? 2 : 0);
-    const int tok_hi = (g >> 1) * 4 + (g & 1) + (g >= 4 ? 0 : 2);
-    const float s_mul = a.scale * a.k_scale * 1.4426950408889634f;
-    uint32_t q[16];
-    uint2 q_raw[8];
-    float o[8][4], m_run[2], l_run[2];
+    /* ---- queries ---- */
 
-    auto fetch_q = [&](const ring_at &c) {
+    /* Keys of 16 go to rows of a product in the order 0 1 4 5 10 11 14 15 | 2 3 6 7 8 9 12 13: no two of
+     * eight in the same banks, and P comes out as V's words want it but for a swap. */
+    __device__ __forceinline__ void set_order()
+    {
+        const int half = lane >> 3 & 1, r8 = lane & 7;
+        const int k_tok = (r8 >> 1) * 4 + (r8 & 1) + ((r8 >= 4) != (half == 1) ? 2 : 0);
+        k_at = (uint32_t)((lane >> 4) * 16 + k_tok) * 16;
+        tok_lo = (g >> 1) * 4 + (g & 1) + (g >= 4 ? 2 : 0);
+        tok_hi = (g >> 1) * 4 + (g & 1) + (g >= 4 ? 0 : 2);
+        s_mul = a.scale * a.k_scale * 1.4426950408889634f;
+    }
+
+    __device__ __forceinline__ void fetch_q(const ring_at &c)
+    {
         const T *src = (const T *)a.q + (int64_t)a.q_start[c.seq] * a.q_stride +
                        (int64_t)(c.head * a.group + g) * R_HD + 4 * t;
 #pragma unroll
@@ -257,8 +311,20 @@ static __global__ void __launch_bounds__(RING_WARPS * 32, 1)
                 q_raw[u] = *(const uint2 *)(src + 16 * u);
             }
         }
-    };
-    auto start_item = [&]() {
+    }
+
+    __device__ __forceinline__ void clear_sums()
+    {
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            o[i][0] = o[i][1] = o[i][2] = o[i][3] = 0.0f;
+        }
+        m_run[0] = m_run[1] = -INFINITY;
+        l_run[0] = l_run[1] = 0.0f;
+    }
+
+    __device__ __forceinline__ void start_pair()
+    {
 #pragma unroll
         for (int u = 0; u < 8; u++) {
             T e[4];
@@ -266,33 +332,19 @@ static __global__ void __launch_bounds__(RING_WARPS * 32, 1)
             q[2 * u] = pack2<false>(to_f(e[0]), to_f(e[1]));
             q[2 * u + 1] = pack2<false>(to_f(e[2]), to_f(e[3]));
         }
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            o[i][0] = o[i][1] = o[i][2] = o[i][3] = 0.0f;
-        }
-        m_run[0] = m_run[1] = -INFINITY;
-        l_run[0] = l_run[1] = 0.0f;
-    };
-    fetch_q(use);
-    start_item();
-    int ctx = a.ctx_len[use.seq];
-    for (int x = r0; x < r1; x++) {
-        const int tok0 = use.tile * R_TILE;
-        const bool cut = tok0 + R_TILE > ctx, last = use.tile == use.n_tiles - 1 || x == r1 - 1;
-        ring_at next = use;
-        int next_ctx = 0;
-        if (last && x < r1 - 1) {
-            ring_step(next, pre, n, n_kv);
-            fetch_q(next);
-            next_ctx = a.ctx_len[next.seq];
-        }
-        float s[4][4];
+        clear_sums();
+    }
+
+    /* ---- a tile ---- */
+
+    __device__ __forceinline__ void scores(float (*s)[4]) const
+    {
+        const uint32_t keys = ring + slot * PIECE + k_at;
 #pragma unroll
         for (int j = 0; j < 4; j++) {
             s[j][0] = s[j][1] = s[j][2] = s[j][3] = 0.0f;
         }
         wait_piece(bar0 + slot * 8, parity);
-        const uint32_t keys = ring + slot * PIECE + k_at;
 #pragma unroll
         for (int u = 0; u < 8; u++) {
 #pragma unroll
@@ -307,10 +359,11 @@ static __global__ void __launch_bounds__(RING_WARPS * 32, 1)
                 mma16<false>(s[2 * h + 1], lo[2], lo[3], hi[2], hi[3], q[2 * u], q[2 * u + 1]);
             }
         }
-        __syncwarp();
-        ask_next(slot);
-        next_slot();
+    }
 
+    /* Scores become weights; what was summed before is made to fit the new maximum. */
+    __device__ __forceinline__ void softmax(int tok0, bool cut, float (*s)[4])
+    {
         float fix[2];
 #pragma unroll
         for (int h = 0; h < 2; h++) {
@@ -354,7 +407,10 @@ static __global__ void __launch_bounds__(RING_WARPS * 32, 1)
                 o[i][3] *= fix[1];
             }
         }
-        uint32_t pb[4][2];
+    }
+
+    __device__ __forceinline__ void weights(const float (*s)[4], uint32_t (*pb)[2]) const
+    {
 #pragma unroll
         for (int j = 0; j < 4; j++) {
             const uint32_t x0 = transpose8(pack2<false>(s[j][0], s[j][1]));
@@ -362,99 +418,172 @@ static __global__ void __launch_bounds__(RING_WARPS * 32, 1)
             pb[j][0] = t < 2 ? x0 : x1;
             pb[j][1] = t < 2 ? x1 : x0;
         }
+    }
+
+    __device__ __forceinline__ void add_tile()
+    {
+        const int tok0 = use.tile * R_TILE;
+        const bool cut = tok0 + R_TILE > ctx;
+        float s[4][4];
+        uint32_t pb[4][2];
+
+        scores(s);
+        done_with_piece();
+        softmax(tok0, cut, s);
+        weights(s, pb);
         wait_piece(bar0 + slot * 8, parity);
         if (cut) {
             ring_values<true>(o, pb, ring + slot * PIECE, lane, ctx - tok0);
         } else {
             ring_values<false>(o, pb, ring + slot * PIECE, lane, 0);
         }
-        __syncwarp();
-        ask_next(slot);
-        next_slot();
+        done_with_piece();
+    }
 
-        if (!last) {
-            use.tile++;
-            continue;
+    /* ---- the end of a pair, or of this run's share of it ---- */
+
+    /* Leaves this run's share of a cut pair where its last run finds it; true: that is this one. */
+    __device__ __forceinline__ bool leave_share(bool first, int n_shares) const
+    {
+        float *mine = p.ws + (int64_t)(2 * run + first) * R_SHARE;
+#pragma unroll
+        for (int i = 0; i < 32; i++) {
+            __stcg(mine + i * 32 + lane, o[i / 4][i % 4]);
         }
-        /* the end of the pair, or of this run's share of it */
+        __stcg((float4 *)(mine + 1024) + lane, make_float4(m_run[0], m_run[1], l_run[0], l_run[1]));
+        __threadfence();
+        __syncwarp();
+        int before = 0;
+        int *counter = p.counters + use.seq * n_kv + use.head;
+        if (lane == 0) {
+            before = atomicAdd(counter, 1);
+        }
+        before = __shfl_sync(0xffffffffu, before, 0);
+        if (before != n_shares - 1) {
+            return false;
+        }
+        __threadfence();
+        if (lane == 0) {
+            *counter = 0;
+        }
+        return true;
+    }
+
+    __device__ __forceinline__ void add_share(const float *from)
+    {
+        const float4 ml = __ldcg((const float4 *)(from + 1024) + lane);
+        float v[32];
+#pragma unroll
+        for (int i = 0; i < 32; i++) {
+            v[i] = __ldcg(from + i * 32 + lane);
+        }
+        const float n0 = fmaxf(m_run[0], ml.x), n1 = fmaxf(m_run[1], ml.y);
+        const float f0 = fast_exp2(m_run[0] - n0), f1 = fast_exp2(m_run[1] - n1);
+        const float e0 = fast_exp2(ml.x - n0), e1 = fast_exp2(ml.y - n1);
+        m_run[0] = n0;
+        m_run[1] = n1;
+        l_run[0] = l_run[0] * f0 + ml.z * e0;
+        l_run[1] = l_run[1] * f1 + ml.w * e1;
+#pragma unroll
+        for (int i = 0; i < 32; i++) {
+            o[i / 4][i % 4] = o[i / 4][i % 4] * (i & 1 ? f1 : f0) + v[i] * (i & 1 ? e1 : e0);
+        }
+    }
+
+    /* Where runs cut the pair, the last of them to come here has it whole afterwards; false: this one
+     * is not the last. */
+    __device__ __forceinline__ bool merge_shares()
+    {
+        const int begin = pre[use.seq] * n_kv + use.head * use.n_tiles, end = begin + use.n_tiles;
+        if (begin >= r0 && end <= r1) {
+            return true;
+        }
+        const int w0 = run_of(begin), w1 = run_of(end - 1);
+        if (!leave_share(begin > r0, w1 - w0 + 1)) {
+            return false;
+        }
+        clear_sums();
+        for (int w = w0; w <= w1; w++) {
+            const bool second = w == w0 && begin > begin_of(w0);
+            add_share(p.ws + (int64_t)(2 * w + second) * R_SHARE);
+        }
+        return true;
+    }
+
+    __device__ __forceinline__ void store() const
+    {
+        const float i0 = a.v_scale / l_run[0], i1 = a.v_scale / l_run[1];
+        /* a sequence without memory fills up a recorded step; what was read is another's */
+        const bool none = a.block_table[(int64_t)use.seq * a.table_stride] < 0;
+        const int64_t at = ((int64_t)a.q_start[use.seq] * a.n_heads + use.head * a.group + g) * R_HD;
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            const uint32_t y0 = transpose8(pack2<BF>(o[i][0] * i0, o[i][1] * i1));
+            const uint32_t y1 = transpose8(pack2<BF>(o[i][2] * i0, o[i][3] * i1));
+            if (g < a.group) {
+                *(uint32_t *)((T *)a.out + at + 16 * i + 2 * t) = none ? 0 : y0;
+                *(uint32_t *)((T *)a.out + at + 16 * i + 8 + 2 * t) = none ? 0 : y1;
+            }
+        }
+    }
+
+    __device__ __forceinline__ void finish_pair()
+    {
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             l_run[h] += __shfl_xor_sync(0xffffffffu, l_run[h], 4);
             l_run[h] += __shfl_xor_sync(0xffffffffu, l_run[h], 8);
             l_run[h] += __shfl_xor_sync(0xffffffffu, l_run[h], 16);
         }
-        const int begin = pre[use.seq] * n_kv + use.head * use.n_tiles, end = begin + use.n_tiles;
-        bool write = true;
-        if (begin < r0 || end > r1) {
-            const int w0 = run_of(begin), w1 = run_of(end - 1);
-            float *mine = p.ws + (int64_t)(2 * run + (begin > r0)) * R_SHARE;
-#pragma unroll
-            for (int i = 0; i < 32; i++) {
-                __stcg(mine + i * 32 + lane, o[i / 4][i % 4]);
-            }
-            __stcg((float4 *)(mine + 1024) + lane, make_float4(m_run[0], m_run[1], l_run[0], l_run[1]));
-            __threadfence();
-            __syncwarp();
-            int before = 0;
-            int *counter = p.counters + use.seq * n_kv + use.head;
-            if (lane == 0) {
-                before = atomicAdd(counter, 1);
-            }
-            before = __shfl_sync(0xffffffffu, before, 0);
-            write = before == w1 - w0;
-            if (write) {
-                __threadfence();
-                if (lane == 0) {
-                    *counter = 0;
-                }
-                m_run[0] = m_run[1] = -INFINITY;
-                l_run[0] = l_run[1] = 0.0f;
-#pragma unroll
-                for (int i = 0; i < 8; i++) {
-                    o[i][0] = o[i][1] = o[i][2] = o[i][3] = 0.0f;
-                }
-                for (int w = w0; w <= w1; w++) {
-                    const bool second = w == w0 && begin > begin_of(w0);
-                    const float *from = p.ws + (int64_t)(2 * w + second) * R_SHARE;
-                    const float4 ml = __ldcg((const float4 *)(from + 1024) + lane);
-                    float v[32];
-#pragma unroll
-                    for (int i = 0; i < 32; i++) {
-                        v[i] = __ldcg(from + i * 32 + lane);
-                    }
-                    const float n0 = fmaxf(m_run[0], ml.x), n1 = fmaxf(m_run[1], ml.y);
-                    const float f0 = fast_exp2(m_run[0] - n0), f1 = fast_exp2(m_run[1] - n1);
-                    const float e0 = fast_exp2(ml.x - n0), e1 = fast_exp2(ml.y - n1);
-                    m_run[0] = n0;
-                    m_run[1] = n1;
-                    l_run[0] = l_run[0] * f0 + ml.z * e0;
-                    l_run[1] = l_run[1] * f1 + ml.w * e1;
-#pragma unroll
-                    for (int i = 0; i < 32; i++) {
-                        o[i / 4][i % 4] = o[i / 4][i % 4] * (i & 1 ? f1 : f0) + v[i] * (i & 1 ? e1 : e0);
-                    }
-                }
-            }
+        if (merge_shares()) {
+            store();
         }
-        if (write) {
-            const float i0 = a.v_scale / l_run[0], i1 = a.v_scale / l_run[1];
-            /* a sequence without memory fills up a recorded step; what was read is another's */
-            const bool none = a.block_table[(int64_t)use.seq * a.table_stride] < 0;
-            const int64_t at = ((int64_t)a.q_start[use.seq] * a.n_heads + use.head * a.group + g) * R_HD;
-#pragma unroll
-            for (int i = 0; i < 8; i++) {
-                const uint32_t y0 = transpose8(pack2<BF>(o[i][0] * i0, o[i][1] * i1));
-                const uint32_t y1 = transpose8(pack2<BF>(o[i][2] * i0, o[i][3] * i1));
-                if (g < a.group) {
-                    *(uint32_t *)((T *)a.out + at + 16 * i + 2 * t) = none ? 0 : y0;
-                    *(uint32_t *)((T *)a.out + at + 16 * i + 8 + 2 * t) = none ? 0 : y1;
-                }
-            }
+    }
+};
+#endif
+
+template <typename T>
+static __global__ void __launch_bounds__(RING_WARPS * 32, 1)
+    attention_decode_ring_kernel(const ring_params p)
+{
+#if __CUDA_ARCH__ >= 900
+    extern __shared__ __align__(1024) char smem[];
+    uint64_t *bars = (uint64_t *)(smem + RING_WARPS * RING_SLOTS * PIECE);
+    int *pre = (int *)(bars + RING_WARPS * RING_SLOTS);
+    ring_warp<T> w(p, pre, smem, bars);
+
+    w.init_bars();
+    ring_prefix(p.a, pre, pre + R_MAX_SEQS + 1);
+    /* the step's arrays were there before (attention_decode.cu); queries, keys and values are new */
+    pdl_wait();
+    pdl_go();
+    if (!w.find_run()) {
+        return; /* no block-wide waits from here on */
+    }
+    w.fill_ring();
+    w.set_order();
+    w.fetch_q(w.use);
+    w.start_pair();
+    w.ctx = p.a.ctx_len[w.use.seq];
+    for (int x = w.r0; x < w.r1; x++) {
+        const bool end = x == w.r1 - 1, last = w.use.tile == w.use.n_tiles - 1 || end;
+        ring_at next = w.use;
+        int next_ctx = 0;
+        if (last && !end) {
+            ring_step(next, pre, w.n, w.n_kv);
+            w.fetch_q(next);
+            next_ctx = p.a.ctx_len[next.seq];
         }
-        if (x < r1 - 1) {
-            use = next;
-            ctx = next_ctx;
-            start_item();
+        w.add_tile();
+        if (!last) {
+            w.use.tile++;
+            continue;
+        }
+        w.finish_pair();
+        if (!end) {
+            w.use = next;
+            w.ctx = next_ctx;
+            w.start_pair();
         }
     }
 #else

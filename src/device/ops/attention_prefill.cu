@@ -46,101 +46,133 @@ static __device__ __forceinline__ void widen(uint4 v, uint4 *lo, uint4 *hi)
     f8_to_f16(v.w, &hi->z, &hi->w);
 }
 
-template <typename T, typename C, int HD>
-static __global__ void __launch_bounds__(P_THREADS, 1) attention_prefill_kernel(attn_params a, int s0)
-{
-    constexpr bool F8C = sizeof(C) == 1, BF = std::is_same<C, bf16>::value;
+/* A block's piece of 128 rows of one sequence and KV head: what a thread holds, and the steps of the work. */
+template <typename T, typename C, int HD> struct prefill_piece {
+    static constexpr bool F8C = sizeof(C) == 1, BF = std::is_same<C, bf16>::value;
 #ifdef NRD_SM90A
-    constexpr bool WG = HD == 64 || HD == 128; /* two warpgroups of 64 rows, operands by wgmma */
+    static constexpr bool WG = HD == 64 || HD == 128; /* two warpgroups of 64 rows, operands by wgmma */
 #else
-    constexpr bool WG = false;
+    static constexpr bool WG = false;
 #endif
-    constexpr int ND = HD / 8, NK = HD / 16, NJ = P_TILE / 8;
-    constexpr int TILE_ELEMS = P_TILE * HD;               /* of K or of V, 16-bit in shared memory */
-    constexpr int PIECES = TILE_ELEMS * (int)sizeof(C) / 16; /* 16-byte pieces of the cache */
-    constexpr int MINE = (PIECES + P_THREADS - 1) / P_THREADS;
-    extern __shared__ __align__(128) uint16_t smem[]; /* [2 stages][K tile, V tile] */
+    static constexpr int ND = HD / 8, NK = HD / 16, NJ = P_TILE / 8;
+    static constexpr int TILE_ELEMS = P_TILE * HD; /* of K or of V, 16-bit in shared memory */
+    static constexpr int UE = 16 / sizeof(C);
+    static constexpr int PIECES = TILE_ELEMS / UE; /* 16-byte pieces of the cache */
+    static constexpr int MINE = (PIECES + P_THREADS - 1) / P_THREADS;
+    static constexpr float LOG2E = 1.4426950408889634f;
+
+    const attn_params &a;
     const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, g = lane >> 2, t = lane & 3;
-    const int kvh = blockIdx.y, slot = (int)gridDim.x - 1 - (int)blockIdx.x;
-
-    pdl_wait();
-    pdl_go();
-    /* the last sequence whose first slot is not behind ours */
-    int lo_s = s0, hi_s = a.n_seqs - 1;
-    const int t0 = s0 > 0 ? s0 : 0; /* sequences before s0 have one token each */
-    const int min_rows = s0 > 0 ? 0 : DECODE_ROWS;
-    while (lo_s < hi_s) {
-        const int mid = (lo_s + hi_s + 1) / 2;
-        if ((int)((int64_t)(a.q_start[mid] - t0) * a.group / P_ROWS) + mid - s0 <= slot) {
-            lo_s = mid;
-        } else {
-            hi_s = mid - 1;
-        }
-    }
-    const int seq = lo_s, q0 = a.q_start[seq], q_len = a.q_start[seq + 1] - q0;
-    const int rows = q_len * a.group;
-    const int row0 = (slot - (int)((int64_t)(q0 - t0) * a.group / P_ROWS) - (seq - s0)) * P_ROWS;
-    if (row0 < 0 || row0 >= rows || rows <= min_rows) {
-        return;
-    }
-    const int ctx = a.ctx_len[seq], n_rows = rows - row0 < P_ROWS ? rows - row0 : P_ROWS;
-    const int32_t *table = a.block_table + (int64_t)seq * a.table_stride;
-    const int first_pos = a.positions[q0 + row0 / a.group];
-    const int last_pos = a.positions[q0 + (row0 + n_rows - 1) / a.group];
-
-    int lo = 0, sinks = 0;
-    if (a.window > 0 && first_pos - a.window + 1 > 0) {
-        lo = (first_pos - a.window + 1) / P_TILE;
-        sinks = (a.n_sink + P_TILE - 1) / P_TILE;
-        sinks = sinks < lo ? sinks : lo;
-    }
-    const int seen_end = last_pos + 1 < ctx ? last_pos + 1 : ctx;
-    const int n_tiles = sinks + (seen_end + P_TILE - 1) / P_TILE - lo;
-
+    const int kvh = blockIdx.y;
+    /* what find_piece finds */
+    int q0, row0, n_rows, ctx, first_pos, lo, sinks, n_tiles;
+    const int32_t *table;
+    int bt, bt_shift, block_shift; /* bt: tokens of a run */
+    int64_t v_off;
+    float s_mul;
     /* Q in registers: rows g and g + 8 of the warp's sixteen */
     uint32_t q[NK][4];
     int pos[2];
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        const int r = warp * 16 + g + 8 * h;
-        const bool in = r < n_rows;
-        const int tok = q0 + (row0 + (in ? r : 0)) / a.group;
-        const int head = kvh * a.group + (row0 + (in ? r : 0)) % a.group;
-        const T *src = (const T *)a.q + tok * a.q_stride + (int64_t)head * HD;
-        pos[h] = a.positions[tok];
-#pragma unroll
-        for (int k = 0; k < NK; k++) {
-#pragma unroll
-            for (int s = 0; s < 2; s++) {
-                const T *e = src + 16 * k + 8 * s + 2 * t;
-                q[k][2 * s + h] = in ? pack2<BF>(to_f(e[0]), to_f(e[1])) : 0;
-            }
-        }
-    }
-    float o[ND][4], m_run[2] = {-INFINITY, -INFINITY}, l_run[2] = {0.0f, 0.0f};
-#pragma unroll
-    for (int n = 0; n < ND; n++) {
-        o[n][0] = o[n][1] = o[n][2] = o[n][3] = 0.0f;
-    }
-    const float log2e = 1.4426950408889634f;
-    const float s_mul = a.scale * a.k_scale * (a.softcap > 0.0f ? 1.0f / a.softcap : log2e);
-    const int bt = a.g.bt < P_TILE ? a.g.bt : P_TILE; /* tokens of a run */
-    const int bt_shift = __ffs(bt) - 1, block_shift = __ffs(a.g.bt) - 1;
-    const C *cache = (const C *)a.cache;
-    const int64_t v_off = (int64_t)a.g.n_kv * a.g.bt * HD;
+    float o[ND][4], m_run[2], l_run[2];
     uint4 kx[MINE], vx[MINE]; /* F8: the next tile waits in registers */
 
-    auto tile_start = [&](int i) { return (i < sinks ? i : lo + i - sinks) * P_TILE; };
+    __device__ __forceinline__ explicit prefill_piece(const attn_params &params) : a(params) {}
+
+    /* ---- which rows and tiles ---- */
+
+    /* The block's slot: sequences from s0 on have as many as they may need, one more than whole pieces. */
+    __device__ __forceinline__ bool find_piece(int s0)
+    {
+        const int slot = (int)gridDim.x - 1 - (int)blockIdx.x;
+        /* the last sequence whose first slot is not behind ours */
+        int lo_s = s0, hi_s = a.n_seqs - 1;
+        const int t0 = s0 > 0 ? s0 : 0; /* sequences before s0 have one token each */
+        const int min_rows = s0 > 0 ? 0 : DECODE_ROWS;
+        while (lo_s < hi_s) {
+            const int mid = (lo_s + hi_s + 1) / 2;
+            if ((int)((int64_t)(a.q_start[mid] - t0) * a.group / P_ROWS) + mid - s0 <= slot) {
+                lo_s = mid;
+            } else {
+                hi_s = mid - 1;
+            }
+        }
+        const int seq = lo_s;
+        q0 = a.q_start[seq];
+        const int rows = (a.q_start[seq + 1] - q0) * a.group;
+        row0 = (slot - (int)((int64_t)(q0 - t0) * a.group / P_ROWS) - (seq - s0)) * P_ROWS;
+        if (row0 < 0 || row0 >= rows || rows <= min_rows) {
+            return false;
+        }
+        ctx = a.ctx_len[seq];
+        n_rows = rows - row0 < P_ROWS ? rows - row0 : P_ROWS;
+        table = a.block_table + (int64_t)seq * a.table_stride;
+        return true;
+    }
+
+    /* Those of the sinks, then from the window's start to the last position of the rows. */
+    __device__ __forceinline__ void find_tiles()
+    {
+        first_pos = a.positions[q0 + row0 / a.group];
+        const int last_pos = a.positions[q0 + (row0 + n_rows - 1) / a.group];
+        lo = sinks = 0;
+        if (a.window > 0 && first_pos - a.window + 1 > 0) {
+            lo = (first_pos - a.window + 1) / P_TILE;
+            sinks = (a.n_sink + P_TILE - 1) / P_TILE;
+            sinks = sinks < lo ? sinks : lo;
+        }
+        const int seen_end = last_pos + 1 < ctx ? last_pos + 1 : ctx;
+        n_tiles = sinks + (seen_end + P_TILE - 1) / P_TILE - lo;
+        bt = a.g.bt < P_TILE ? a.g.bt : P_TILE;
+        bt_shift = __ffs(bt) - 1;
+        block_shift = __ffs(a.g.bt) - 1;
+        v_off = (int64_t)a.g.n_kv * a.g.bt * HD;
+    }
+
+    __device__ __forceinline__ int tile_start(int i) const
+    {
+        return (i < sinks ? i : lo + i - sinks) * P_TILE;
+    }
+
+    /* ---- loads ---- */
+
+    __device__ __forceinline__ void load_q()
+    {
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const int r = warp * 16 + g + 8 * h;
+            const bool in = r < n_rows;
+            const int tok = q0 + (row0 + (in ? r : 0)) / a.group;
+            const int head = kvh * a.group + (row0 + (in ? r : 0)) % a.group;
+            const T *src = (const T *)a.q + tok * a.q_stride + (int64_t)head * HD;
+            pos[h] = a.positions[tok];
+#pragma unroll
+            for (int k = 0; k < NK; k++) {
+#pragma unroll
+                for (int s = 0; s < 2; s++) {
+                    const T *e = src + 16 * k + 8 * s + 2 * t;
+                    q[k][2 * s + h] = in ? pack2<BF>(to_f(e[0]), to_f(e[1])) : 0;
+                }
+            }
+        }
+#pragma unroll
+        for (int n = 0; n < ND; n++) {
+            o[n][0] = o[n][1] = o[n][2] = o[n][3] = 0.0f;
+        }
+        m_run[0] = m_run[1] = -INFINITY;
+        l_run[0] = l_run[1] = 0.0f;
+        s_mul = a.scale * a.k_scale * (a.softcap > 0.0f ? 1.0f / a.softcap : LOG2E);
+    }
+
     /* Piece p of a tile: where it comes from and where it goes. K: [chunk][64 tokens][8]; V: [unit]
      * [d][8]. With blocks of up to 64 tokens a run is one piece of memory. */
-    auto source = [&](int tok0, int p, bool v, int *dst) -> const C * {
-        constexpr int UE = 16 / sizeof(C);
+    __device__ __forceinline__ const C *source(int tok0, int p, bool v, int *dst) const
+    {
         const int per_run = bt * HD / UE; /* at most four runs: no division */
         const int run = (p >= per_run) + (p >= 2 * per_run) + (p >= 3 * per_run);
         const int in = p - run * per_run;
         const int tok = tok0 + run * bt;
         const int block = tok < ctx ? table[tok >> block_shift] : -1;
-        const C *from = cache + (int64_t)(block < 0 ? 0 : block) * a.g.block_elems;
+        const C *from = (const C *)a.cache + (int64_t)(block < 0 ? 0 : block) * a.g.block_elems;
         if (a.g.bt <= P_TILE) {
             from += (v ? v_off : 0) + (kvh * bt * HD + in * UE);
         } else {
@@ -155,8 +187,11 @@ static __global__ void __launch_bounds__(P_THREADS, 1) attention_prefill_kernel(
             *dst = ((in >> bt_shift) * (F8C ? 2 : 1) * P_TILE + run * bt + (in & (bt - 1))) * 8;
         }
         return block < 0 ? NULL : from;
-    };
-    auto load = [&](int i, uint16_t *stage) {
+    }
+
+    /* Tile i on its way: to its stage, or in F8 to registers. */
+    __device__ __forceinline__ void load(int i, uint16_t *stage)
+    {
         const int tok0 = tile_start(i);
 #pragma unroll
         for (int x = 0; x < MINE; x++) {
@@ -180,8 +215,11 @@ static __global__ void __launch_bounds__(P_THREADS, 1) attention_prefill_kernel(
             }
         }
         asm volatile("cp.async.commit_group;" ::: "memory");
-    };
-    auto land = [&](int i, uint16_t *stage) { /* F8: registers -> shared memory */
+    }
+
+    /* F8: registers -> shared memory. */
+    __device__ __forceinline__ void land(int i, uint16_t *stage) const
+    {
         const int tok0 = tile_start(i);
 #pragma unroll
         for (int x = 0; x < MINE; x++) {
@@ -199,15 +237,11 @@ static __global__ void __launch_bounds__(P_THREADS, 1) attention_prefill_kernel(
                 *(uint4 *)(stage + TILE_ELEMS + dv + HD * 8) = second;
             }
         }
-    };
-
-    load(0, smem);
-    if constexpr (F8C) {
-        land(0, smem);
     }
-    for (int i = 0; i < n_tiles; i++) {
-        uint16_t *ks = smem + (i & 1) * 2 * TILE_ELEMS, *vs = ks + TILE_ELEMS;
-        uint16_t *next = smem + ((i + 1) & 1) * 2 * TILE_ELEMS;
+
+    /* Until tile i is in its stage, and the next one on its way. */
+    __device__ __forceinline__ void wait_tile(int i, uint16_t *vs, uint16_t *next)
+    {
         const int tok0 = tile_start(i);
         if (i + 1 < n_tiles) {
             load(i + 1, next);
@@ -225,8 +259,13 @@ static __global__ void __launch_bounds__(P_THREADS, 1) attention_prefill_kernel(
             fence_async_proxy();
             __syncthreads();
         }
-        /* S = Q K^T */
-        float s[NJ][4];
+    }
+
+    /* ---- a tile ---- */
+
+    /* S = Q K^T */
+    __device__ __forceinline__ void scores(float (*s)[4], const uint16_t *ks)
+    {
 #pragma unroll
         for (int j = 0; j < NJ; j++) {
             s[j][0] = s[j][1] = s[j][2] = s[j][3] = 0.0f;
@@ -266,8 +305,13 @@ static __global__ void __launch_bounds__(P_THREADS, 1) attention_prefill_kernel(
                 }
             }
         }
+    }
+
+    /* Scores, scaled, capped and masked, become weights in 16 bits; what was summed before is made to fit the
+     * new maximum. */
+    __device__ __forceinline__ void softmax(int tok0, float (*s)[4], uint32_t (*pr)[NJ])
+    {
         const bool edge = tok0 + P_TILE > first_pos + 1 || a.window > 0;
-        uint32_t pr[2][NJ];
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             float top = -INFINITY;
@@ -277,13 +321,12 @@ static __global__ void __launch_bounds__(P_THREADS, 1) attention_prefill_kernel(
                 for (int c = 0; c < 2; c++) {
                     float v = s[j][2 * h + c] * s_mul;
                     if (a.softcap > 0.0f) {
-                        v = a.softcap * log2e * tanhf(v);
+                        v = a.softcap * LOG2E * tanhf(v);
                     }
                     if (edge) {
                         const int tok = tok0 + 8 * j + 2 * t + c;
-                        const bool seen =
-                            tok <= pos[h] && tok < ctx &&
-                            (a.window <= 0 || tok > pos[h] - a.window || tok < a.n_sink);
+                        const bool seen = tok <= pos[h] && tok < ctx &&
+                                          (a.window <= 0 || tok > pos[h] - a.window || tok < a.n_sink);
                         v = seen ? v : -INFINITY;
                     }
                     s[j][2 * h + c] = v;
@@ -309,7 +352,12 @@ static __global__ void __launch_bounds__(P_THREADS, 1) attention_prefill_kernel(
                 o[n][2 * h + 1] *= fix;
             }
         }
-        /* O += P V: the accumulator layout of S is the operand layout of P */
+    }
+
+    /* O += P V: the accumulator layout of S is the operand layout of P. meanwhile: what may run beside. */
+    template <typename F>
+    __device__ __forceinline__ void add_values(const uint32_t (*pr)[NJ], const uint16_t *vs, F meanwhile)
+    {
         if constexpr (WG) {
             wg_hold<ND * 4>(&o[0][0]);
             wg_fence();
@@ -320,11 +368,7 @@ static __global__ void __launch_bounds__(P_THREADS, 1) attention_prefill_kernel(
                                  dv + j * (HD * 16 >> 4));
             }
             wg_commit();
-            if constexpr (F8C) { /* meanwhile the next tile goes to its stage */
-                if (i + 1 < n_tiles) {
-                    land(i + 1, next);
-                }
-            }
+            meanwhile();
             wg_wait<0>();
             wg_hold<ND * 4>(&o[0][0]);
         } else {
@@ -349,29 +393,65 @@ static __global__ void __launch_bounds__(P_THREADS, 1) attention_prefill_kernel(
                     }
                 }
             }
+            meanwhile();
         }
-        if constexpr (F8C && !WG) {
-            if (i + 1 < n_tiles) {
-                land(i + 1, next);
+    }
+
+    __device__ __forceinline__ void store()
+    {
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            l_run[h] += __shfl_xor_sync(0xffffffffu, l_run[h], 1);
+            l_run[h] += __shfl_xor_sync(0xffffffffu, l_run[h], 2);
+            const float inv = l_run[h] > 0.0f ? a.v_scale / l_run[h] : 0.0f;
+            const int r = warp * 16 + g + 8 * h;
+            if (r < n_rows) {
+                const int64_t tok = q0 + (row0 + r) / a.group, head = kvh * a.group + (row0 + r) % a.group;
+#pragma unroll
+                for (int n = 0; n < ND; n++) {
+                    attn_store2(a, (tok * a.n_heads + head) * HD + 8 * n + 2 * t, o[n][2 * h] * inv,
+                                o[n][2 * h + 1] * inv);
+                }
             }
         }
+    }
+};
+
+template <typename T, typename C, int HD>
+static __global__ void __launch_bounds__(P_THREADS, 1) attention_prefill_kernel(attn_params a, int s0)
+{
+    typedef prefill_piece<T, C, HD> piece;
+    extern __shared__ __align__(128) uint16_t smem[]; /* [2 stages][K tile, V tile] */
+    piece w(a);
+
+    pdl_wait();
+    pdl_go();
+    if (!w.find_piece(s0)) {
+        return;
+    }
+    w.find_tiles();
+    w.load_q();
+    w.load(0, smem);
+    if constexpr (piece::F8C) {
+        w.land(0, smem);
+    }
+    for (int i = 0; i < w.n_tiles; i++) {
+        uint16_t *ks = smem + (i & 1) * 2 * piece::TILE_ELEMS, *vs = ks + piece::TILE_ELEMS;
+        uint16_t *next = smem + ((i + 1) & 1) * 2 * piece::TILE_ELEMS;
+        float s[piece::NJ][4];
+        uint32_t pr[2][piece::NJ];
+
+        w.wait_tile(i, vs, next);
+        w.scores(s, ks);
+        w.softmax(w.tile_start(i), s, pr);
+        w.add_values(pr, vs, [&]() { /* F8: the next tile goes to its stage */
+            if (piece::F8C && i + 1 < w.n_tiles) {
+                w.land(i + 1, next);
+            }
+        });
         __syncthreads();
     }
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        l_run[h] += __shfl_xor_sync(0xffffffffu, l_run[h], 1);
-        l_run[h] += __shfl_xor_sync(0xffffffffu, l_run[h], 2);
-        const float inv = l_run[h] > 0.0f ? a.v_scale / l_run[h] : 0.0f;
-        const int r = warp * 16 + g + 8 * h;
-        if (r < n_rows) {
-            const int64_t tok = q0 + (row0 + r) / a.group, head = kvh * a.group + (row0 + r) % a.group;
-#pragma unroll
-            for (int n = 0; n < ND; n++) {
-                attn_store2(a, (tok * a.n_heads + head) * HD + 8 * n + 2 * t, o[n][2 * h] * inv,
-                            o[n][2 * h + 1] * inv);
-            }
-        }
-    }
+    w.store();
 }
 
 template <typename T, typename C, int HD>

@@ -93,45 +93,13 @@ template <typename T> static __device__ __forceinline__ void raw_to_f(uint4 raw,
     }
 }
 
-/* launch() of cuda_dev.cuh in clusters. */
-template <typename... P, typename... A>
-static inline nrd_error *launch_cluster(nrd_stream *s, void (*kernel)(P...), dim3 cluster, dim3 grid,
-                                        int threads, size_t smem, A &&...args)
-{
-    cudaLaunchConfig_t cfg = {};
-    cudaLaunchAttribute attr[2];
-    cfg.gridDim = grid;
-    cfg.blockDim = dim3((unsigned)threads);
-    cfg.dynamicSmemBytes = smem;
-    cfg.stream = s->s;
-    cfg.attrs = attr;
-    if (cluster.x * cluster.y * cluster.z > 1) {
-        attr[cfg.numAttrs].id = cudaLaunchAttributeClusterDimension;
-        attr[cfg.numAttrs].val.clusterDim.x = cluster.x;
-        attr[cfg.numAttrs].val.clusterDim.y = cluster.y;
-        attr[cfg.numAttrs].val.clusterDim.z = cluster.z;
-        cfg.numAttrs++;
-    }
-    if (!s->joined) {
-        attr[cfg.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-        attr[cfg.numAttrs].val.programmaticStreamSerializationAllowed = 1;
-        cfg.numAttrs++;
-    }
-    s->joined = false;
-    if (smem > 48 * 1024) {
-        CUDA_TRY(cudaFuncSetAttribute((const void *)kernel,
-                                      cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem));
-    }
-    CUDA_TRY(cudaLaunchKernelEx(&cfg, kernel, P(args)...));
-    return NULL;
-}
-
-/* The same, n blocks along x being a row and a cluster, rows along y. */
+/* A launch where n blocks along x are a row and a cluster, rows along y. */
 template <typename... P, typename... A>
 static inline nrd_error *launch_rows(nrd_stream *s, void (*kernel)(P...), int n, int rows, int threads,
                                      A &&...args)
 {
-    return launch_cluster(s, kernel, dim3((unsigned)n), dim3((unsigned)n, (unsigned)rows), threads, 0,
+    return launch_cluster(s, kernel, dim3((unsigned)n), dim3((unsigned)n, (unsigned)rows),
+                          dim3((unsigned)threads), 0,
                           args...);
 }
 

@@ -20,6 +20,7 @@
  *           narrow products into one accumulator follow each other only every 80 cycles.
  */
 #include "device/ops/hopper.cuh"
+#include "device/ops/linear_rows.cuh"
 
 #include <algorithm>
 
@@ -27,7 +28,7 @@ enum { MAX_PARTS = NRD_LINEAR_MAX_PARTS };
 
 struct skinny_params {
     CUtensorMap w[MAX_PARTS], x;
-    const float *w_scale[MAX_PARTS];
+    const float *row_scale[MAX_PARTS];
     int tile_end[MAX_PARTS];    /* tiles of the parts up to and including this one */
     int rows[MAX_PARTS], y_off[MAX_PARTS];
     const float *bias[MAX_PARTS]; /* of the caller's parts, by column of y */
@@ -52,30 +53,6 @@ static __device__ __forceinline__ tile_at find_tile(const skinny_params &a, int 
         r.part++;
     }
     r.row = (r.part ? tile - a.tile_end[r.part - 1] : tile) * a.tile_rows;
-    return r;
-}
-
-/* What belongs to a row of W: asked for long before the sums are there. */
-struct row_consts {
-    float scale, bias;
-};
-
-static __device__ __forceinline__ row_consts load_consts(const skinny_params &a, int part, int row)
-{
-    row_consts r = {1.0f, 0.0f};
-    if (row < a.rows[part]) {
-        const int col = a.y_off[part] + row;
-        int b = 0;
-        while (col >= a.bias_end[b]) {
-            b++;
-        }
-        if (a.w_scale[part]) {
-            r.scale = a.w_scale[part][row];
-        }
-        if (a.bias[b]) {
-            r.bias = a.bias[b][col - (b ? a.bias_end[b - 1] : 0)];
-        }
-    }
     return r;
 }
 
@@ -116,222 +93,305 @@ static constexpr __host__ __device__ int sets(int n, int mb)
     return mb * n <= 16 ? 4 : mb * n <= 64 ? 2 : 1;
 }
 
-/* WG consumer warpgroups of MB x 64 rows each. */
-template <int KIND, int N, int WG, int MB>
-static __global__ void __launch_bounds__(WG * 128 + 32, 2)
-    skinny_kernel(const __grid_constant__ skinny_params a)
+/* The float at `here`, an address of this block, in the shared memory of block `rank` of the cluster. */
+static __device__ __forceinline__ float cluster_load(uint32_t here, int rank)
 {
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900 /* launched on 9.0 only */
-    constexpr int CONSUMERS = WG * 128, SETS = sets(N, MB), REGS = SETS * MB * N / 2;
-    constexpr int deep = depth(N, WG, MB);
-    constexpr int K_STEP = KIND == NRD_DTYPE_F8_E4M3 ? 128 : 64; /* elements in 128 bytes */
-    extern __shared__ char raw[];
-    const uint32_t base = (smem_u32(raw) + 2047) & ~1023u; /* at least 1024 bytes in front */
-    const int column = (N + a.tile_rows) * 128, w_bytes = a.tile_rows * 128;
-    const int stage_bytes = deep * column, w_at = deep * N * 128, stages = a.stages;
-    const uint32_t full = base - 512, empty = full + 128; /* barriers: in front of the ring */
-    const int rank = (int)blockIdx.x % a.splits, cluster = (int)blockIdx.x / a.splits;
-    const int n_clusters = (int)gridDim.x / a.splits;
-    /* whole stages; columns of K behind the last are zeros from the copy engine */
-    const int n_stages = (a.k_blocks + deep - 1) / deep;
-    const int k0 = n_stages * rank / a.splits * deep, k1 = n_stages * (rank + 1) / a.splits * deep;
+    float v = 0.0f;
+#if __CUDA_ARCH__ >= 900
+    uint32_t there;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(here), "r"(rank));
+    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(v) : "r"(there) : "memory");
+#endif
+    return v;
+}
 
-    if (threadIdx.x == 0) {
-        for (int i = 0; i < stages; i++) {
-            mbar_init(full + i * 8, 1);
-            mbar_init(empty + i * 8, WG);
-        }
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+/* What all warps of a block know: sizes, where things lie in shared memory, which share is theirs. */
+template <int KIND, int N, int WG, int MB> struct skinny_block {
+    static constexpr int CONSUMERS = WG * 128, THREADS = CONSUMERS + 32;
+    static constexpr int DEEP = depth(N, WG, MB);
+    static constexpr int K_STEP = KIND == NRD_DTYPE_F8_E4M3 ? 128 : 64; /* elements in 128 bytes */
+
+    const skinny_params &a;
+    const uint32_t base; /* of the ring; at least 1024 bytes in front of it hold the barriers */
+    float *const sums;   /* where the ring is */
+    const int w_bytes, stage_bytes, w_at, stages;
+    const uint32_t full, empty;
+    const int rank, cluster, n_clusters;
+    int k0, k1;
+
+    __device__ __forceinline__ skinny_block(const skinny_params &params, char *raw)
+        : a(params), base((smem_u32(raw) + 2047) & ~1023u), sums((float *)(raw + (base - smem_u32(raw)))),
+          w_bytes(a.tile_rows * 128), stage_bytes(DEEP * (N + a.tile_rows) * 128), w_at(DEEP * N * 128),
+          stages(a.stages), full(base - 512), empty(full + 128), rank((int)blockIdx.x % a.splits),
+          cluster((int)blockIdx.x / a.splits), n_clusters((int)gridDim.x / a.splits)
+    {
+        /* whole stages; columns of K behind the last are zeros from the copy engine */
+        const int n_stages = (a.k_blocks + DEEP - 1) / DEEP;
+        k0 = n_stages * rank / a.splits * DEEP;
+        k1 = n_stages * (rank + 1) / a.splits * DEEP;
     }
-    __syncthreads();
 
-    if (threadIdx.x >= CONSUMERS) {
-        if (threadIdx.x == CONSUMERS) {
-            int slot = 0, done = 0, ahead = 0;
-            uint32_t parity = 1;
-            for (int pass = 0; pass < 2; pass++) { /* W alone as far as the ring goes, then the rest */
-                int i = 0;
-                for (int tile = cluster; tile < a.n_tiles; tile += n_clusters) {
-                    const tile_at at = find_tile(a, tile);
-                    for (int kb = k0; kb < k1; kb += deep, i++) {
-                        const uint32_t to = base + slot * stage_bytes, bar = full + slot * 8;
-                        auto load_w = [&]() {
-                            mbar_expect(bar, stage_bytes);
-                            for (int c = 0; c < deep; c++) {
-                                tma_2d(to + w_at + c * w_bytes, &a.w[at.part], (kb + c) * K_STEP,
-                                       at.row, bar, L2_EVICT_FIRST);
-                            }
-                        };
-                        if (pass == 0) {
-                            if (i == stages) {
-                                goto next;
-                            }
-                            load_w();
-                            ahead++;
-                        } else {
-                            if (done >= ahead) {
-                                mbar_wait(empty + slot * 8, parity);
-                                load_w();
-                            }
-                            for (int c = 0; c < deep; c++) {
-                                tma_2d(to + c * N * 128, &a.x, (kb + c) * K_STEP, 0, bar,
-                                       L2_EVICT_LAST);
-                            }
-                            done++;
-                        }
-                        if (++slot == stages) {
-                            slot = 0;
-                            parity ^= pass; /* the first round of pass 1 needs no free slot */
-                        }
-                    }
-                }
-                pdl_go(); /* the last of W is under way */
-            next:
-                if (pass == 0) {
-                    pdl_wait();
-                    slot = 0;
-                }
+    __device__ __forceinline__ void init_barriers() const
+    {
+        if (threadIdx.x == 0) {
+            for (int i = 0; i < stages; i++) {
+                mbar_init(full + i * 8, 1);
+                mbar_init(empty + i * 8, WG);
             }
+            asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
         }
-    } else {
-        const int wg = threadIdx.x / 128, tid = threadIdx.x, lane = tid & 31;
-        const int g = lane >> 2, t = lane & 3;
-        float acc[SETS][MB][N / 2];
+        __syncthreads();
+    }
+
+    __device__ __forceinline__ void load_w(const tile_at &at, int kb, int slot) const
+    {
+        const uint32_t to = base + slot * stage_bytes + w_at, bar = full + slot * 8;
+        mbar_expect(bar, stage_bytes);
+        for (int c = 0; c < DEEP; c++) {
+            tma_2d(to + c * w_bytes, &a.w[at.part], (kb + c) * K_STEP, at.row, bar, L2_EVICT_FIRST);
+        }
+    }
+
+    __device__ __forceinline__ void load_x(int kb, int slot) const
+    {
+        const uint32_t to = base + slot * stage_bytes, bar = full + slot * 8;
+        for (int c = 0; c < DEEP; c++) {
+            tma_2d(to + c * N * 128, &a.x, (kb + c) * K_STEP, 0, bar, L2_EVICT_LAST);
+        }
+    }
+
+    /* W alone, as far as the ring goes: it depends on no kernel. The number of stages filled. */
+    __device__ __forceinline__ int fill_ahead() const
+    {
         int slot = 0;
-        uint32_t parity = 0;
-
-        row_consts consts[MB][2];
-        float x_scale[N / 8][2];
-        auto load_rows = [&](const tile_at &at) {
-#pragma unroll
-            for (int mb = 0; mb < MB; mb++) {
-#pragma unroll
-                for (int h = 0; h < 2; h++) {
-                    const int row = (wg * MB + mb) * 64 + (tid / 32 % 4) * 16 + h * 8 + g;
-                    consts[mb][h] = load_consts(a, at.part, at.row + row);
-                }
-            }
-        };
-
-        if (a.splits == 1 && cluster < a.n_tiles) {
-            load_rows(find_tile(a, cluster)); /* constants: there before the kernel in front of us */
-        }
-        pdl_wait();
-#pragma unroll
-        for (int i = 0; i < N / 4; i++) {
-            x_scale[i / 2][i % 2] = load_x_scale(a, i / 2 * 8 + 2 * t + i % 2);
-        }
         for (int tile = cluster; tile < a.n_tiles; tile += n_clusters) {
             const tile_at at = find_tile(a, tile);
-#pragma unroll
-            for (int i = 0; i < REGS; i++) {
-                (&acc[0][0][0])[i] = 0.0f;
-            }
-            if (a.splits == 1 && tile != cluster) {
-                load_rows(at);
-            }
-            for (int kb = k0; kb < k1; kb += deep) {
-                mbar_wait(full + slot * 8, parity);
-                const uint32_t x = base + slot * stage_bytes;
-                /* rows behind the tile's last read what follows in the ring: never stored */
-                uint64_t dw = desc_sw128(x + w_at + wg * (64 * MB * 128)), dx = desc_sw128(x);
-                wg_hold<REGS>(&acc[0][0][0]);
-                wg_fence();
-#pragma unroll
-                for (int c = 0; c < deep; c++) {
-#pragma unroll
-                    for (int k = 0; k < 4; k++) {
-#pragma unroll
-                        for (int mb = 0; mb < MB; mb++) {
-                            wgmma_ss<KIND, N>(acc[k % SETS][mb], dw + mb * (8192 >> 4) + k * 2, dx + k * 2);
-                        }
-                    }
-                    dw += w_bytes >> 4;
-                    dx += (N * 128) >> 4;
+            for (int kb = k0; kb < k1; kb += DEEP) {
+                if (slot == stages) {
+                    return slot;
                 }
-                wg_commit();
-                wg_hold<REGS>(&acc[0][0][0]);
-                /* one group may run on; the stage of the one before is free */
-                wg_wait<1>();
-                const int before = slot == 0 ? stages - 1 : slot - 1;
-                if (kb > k0 && tid % 128 == 0) {
-                    mbar_arrive(empty + before * 8);
+                load_w(at, kb, slot++);
+            }
+        }
+        pdl_go(); /* the last of W is under way */
+        return slot;
+    }
+
+    /* x to the stages that have their W, then both. */
+    __device__ __forceinline__ void fill(int ahead) const
+    {
+        int slot = 0, done = 0;
+        uint32_t parity = 1;
+        for (int tile = cluster; tile < a.n_tiles; tile += n_clusters) {
+            const tile_at at = find_tile(a, tile);
+            for (int kb = k0; kb < k1; kb += DEEP) {
+                if (done >= ahead) {
+                    mbar_wait(empty + slot * 8, parity);
+                    load_w(at, kb, slot);
                 }
+                load_x(kb, slot);
+                done++;
                 if (++slot == stages) {
                     slot = 0;
                     parity ^= 1;
                 }
             }
-            wg_wait<0>();
-            wg_hold<REGS>(&acc[0][0][0]);
-            if (k1 > k0 && tid % 128 == 0) {
-                mbar_arrive(empty + (slot == 0 ? stages - 1 : slot - 1) * 8);
-            }
-#pragma unroll
-            for (int x = 1; x < SETS; x++) {
-#pragma unroll
-                for (int i = 0; i < REGS / SETS; i++) {
-                    (&acc[0][0][0])[i] += (&acc[x][0][0])[i];
-                }
-            }
-            if (a.splits > 1) {
-                /* The ring has been read to its end (a cluster has one tile): it holds the sums now,
-                 * by token. The padding keeps a warp's stores in different banks. */
-                asm volatile("bar.sync 1, %0;" ::"n"(CONSUMERS) : "memory");
-            }
-            float *sums = (float *)(raw + (base - smem_u32(raw)));
-            const int pitch = a.tile_rows + 4;
-#pragma unroll
-            for (int mb = 0; mb < MB; mb++) {
-#pragma unroll
-                for (int i = 0; i < N / 2; i++) {
-                    const int row = (wg * MB + mb) * 64 + (tid / 32 % 4) * 16 + (i / 2 % 2) * 8 + g;
-                    const int token = (i / 4) * 8 + 2 * t + i % 2;
-                    if (row < a.tile_rows && token < a.n_tokens) {
-                        if (a.splits > 1) {
-                            sums[token * pitch + row] = acc[0][mb][i];
-                        } else if (at.row + row < a.rows[at.part]) {
-                            store_one(a, at.part, at.row + row, token, consts[mb][i / 2 % 2],
-                                      x_scale[i / 4][i % 2], acc[0][mb][i]);
-                        }
-                    }
-                }
-            }
         }
+        pdl_go();
     }
-    if (a.splits > 1) {
+
+    __device__ __forceinline__ int sums_pitch() const { return a.tile_rows + 4; }
+
+    /* All warps: the sums of the cluster's blocks, in order, a piece a block. */
+    __device__ __forceinline__ void merge_splits() const
+    {
         const tile_at at = find_tile(a, cluster);
-        const int pitch = a.tile_rows + 4, all = a.tile_rows * a.n_tokens;
-        const int i0 = rank * (WG * 128 + 32) + threadIdx.x;
+        const int all = a.tile_rows * a.n_tokens, i0 = rank * THREADS + threadIdx.x;
         row_consts of_row = load_consts(a, at.part, at.row + i0 % a.tile_rows);
         pdl_wait(); /* the copying warp's other lanes have not waited yet */
         float of_token = load_x_scale(a, i0 / a.tile_rows);
-        __syncwarp();
-        asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;"
-                     ::: "memory");
-        for (int i = i0; i < all; i += a.splits * (WG * 128 + 32)) {
+        cluster_meet();
+        for (int i = i0; i < all; i += a.splits * THREADS) {
             const int token = i / a.tile_rows, row = i % a.tile_rows;
             if (i != i0) {
                 of_row = load_consts(a, at.part, at.row + row);
                 of_token = load_x_scale(a, token);
             }
-            const uint32_t mine = base + (uint32_t)(token * pitch + row) * 4;
+            const uint32_t mine = base + (uint32_t)(token * sums_pitch() + row) * 4;
             float sum = 0.0f;
             for (int r = 0; r < a.splits; r++) {
-                uint32_t there;
-                float v;
-                asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(mine), "r"(r));
-                asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(v) : "r"(there) : "memory");
-                sum += v;
+                sum += cluster_load(mine, r);
             }
             if (at.row + row < a.rows[at.part]) {
                 store_one(a, at.part, at.row + row, token, of_row, of_token, sum);
             }
         }
-        /* nobody leaves while others still read */
-        __syncwarp();
-        asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;"
-                     ::: "memory");
+        cluster_meet(); /* nobody leaves while others still read */
+    }
+};
+
+/* A thread of the WG warpgroups that multiply, MB x 64 rows each. */
+template <int KIND, int N, int WG, int MB> struct skinny_consumer {
+    typedef skinny_block<KIND, N, WG, MB> block;
+    static constexpr int SETS = sets(N, MB), REGS = SETS * MB * N / 2;
+
+    const block &b;
+    const skinny_params &a;
+    const int wg = threadIdx.x / 128, tid = threadIdx.x, lane = tid & 31, g = lane >> 2, t = lane & 3;
+    float acc[SETS][MB][N / 2];
+    row_consts consts[MB][2];
+    float x_scale[N / 8][2];
+    int slot = 0;
+    uint32_t parity = 0;
+
+    __device__ __forceinline__ explicit skinny_consumer(const block &of) : b(of), a(of.a) {}
+
+    /* Row of the tile, of 64-row block mb and half h of this thread's. */
+    __device__ __forceinline__ int row_of(int mb, int h) const
+    {
+        return (wg * MB + mb) * 64 + (tid / 32 % 4) * 16 + h * 8 + g;
+    }
+
+    __device__ __forceinline__ void load_rows(const tile_at &at)
+    {
+#pragma unroll
+        for (int mb = 0; mb < MB; mb++) {
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                consts[mb][h] = load_consts(a, at.part, at.row + row_of(mb, h));
+            }
+        }
+    }
+
+    __device__ __forceinline__ void load_tokens()
+    {
+#pragma unroll
+        for (int i = 0; i < N / 4; i++) {
+            x_scale[i / 2][i % 2] = load_x_scale(a, i / 2 * 8 + 2 * t + i % 2);
+        }
+    }
+
+    __device__ __forceinline__ void multiply_stage(bool is_first)
+    {
+        mbar_wait(b.full + slot * 8, parity);
+        const uint32_t x = b.base + slot * b.stage_bytes;
+        /* rows behind the tile's last read what follows in the ring: never stored */
+        uint64_t dw = desc_sw128(x + b.w_at + wg * (64 * MB * 128)), dx = desc_sw128(x);
+        wg_hold<REGS>(&acc[0][0][0]);
+        wg_fence();
+#pragma unroll
+        for (int c = 0; c < block::DEEP; c++) {
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+#pragma unroll
+                for (int mb = 0; mb < MB; mb++) {
+                    wgmma_ss<KIND, N>(acc[k % SETS][mb], dw + mb * (8192 >> 4) + k * 2, dx + k * 2);
+                }
+            }
+            dw += b.w_bytes >> 4;
+            dx += (N * 128) >> 4;
+        }
+        wg_commit();
+        wg_hold<REGS>(&acc[0][0][0]);
+        /* one group may run on; the stage of the one before is free */
+        wg_wait<1>();
+        const int before = slot == 0 ? b.stages - 1 : slot - 1;
+        if (!is_first && tid % 128 == 0) {
+            mbar_arrive(b.empty + before * 8);
+        }
+        if (++slot == b.stages) {
+            slot = 0;
+            parity ^= 1;
+        }
+    }
+
+    /* acc[0] = W x of this block's share of K. */
+    __device__ __forceinline__ void multiply_tile()
+    {
+#pragma unroll
+        for (int i = 0; i < REGS; i++) {
+            (&acc[0][0][0])[i] = 0.0f;
+        }
+        for (int kb = b.k0; kb < b.k1; kb += block::DEEP) {
+            multiply_stage(kb == b.k0);
+        }
+        wg_wait<0>();
+        wg_hold<REGS>(&acc[0][0][0]);
+        if (b.k1 > b.k0 && tid % 128 == 0) {
+            mbar_arrive(b.empty + (slot == 0 ? b.stages - 1 : slot - 1) * 8);
+        }
+#pragma unroll
+        for (int x = 1; x < SETS; x++) {
+#pragma unroll
+            for (int i = 0; i < REGS / SETS; i++) {
+                (&acc[0][0][0])[i] += (&acc[x][0][0])[i];
+            }
+        }
+    }
+
+    /* To y, or where the cluster adds up. */
+    __device__ __forceinline__ void store_tile(const tile_at &at) const
+    {
+        if (a.splits > 1) {
+            /* The ring has been read to its end (a cluster has one tile): it holds the sums now,
+             * by token. The padding keeps a warp's stores in different banks. */
+            asm volatile("bar.sync 1, %0;" ::"n"(block::CONSUMERS) : "memory");
+        }
+        const int pitch = b.sums_pitch();
+#pragma unroll
+        for (int mb = 0; mb < MB; mb++) {
+#pragma unroll
+            for (int i = 0; i < N / 2; i++) {
+                const int row = row_of(mb, i / 2 % 2), token = (i / 4) * 8 + 2 * t + i % 2;
+                if (row < a.tile_rows && token < a.n_tokens) {
+                    if (a.splits > 1) {
+                        b.sums[token * pitch + row] = acc[0][mb][i];
+                    } else if (at.row + row < a.rows[at.part]) {
+                        store_one(a, at.part, at.row + row, token, consts[mb][i / 2 % 2],
+                                  x_scale[i / 4][i % 2], acc[0][mb][i]);
+                    }
+                }
+            }
+        }
+    }
+
+    __device__ __forceinline__ void run()
+    {
+        if (a.splits == 1 && b.cluster < a.n_tiles) {
+            load_rows(find_tile(a, b.cluster)); /* constants: there before the kernel in front of us */
+        }
+        pdl_wait();
+        load_tokens();
+        for (int tile = b.cluster; tile < a.n_tiles; tile += b.n_clusters) {
+            const tile_at at = find_tile(a, tile);
+            if (a.splits == 1 && tile != b.cluster) {
+                load_rows(at);
+            }
+            multiply_tile();
+            store_tile(at);
+        }
+    }
+};
+
+template <int KIND, int N, int WG, int MB>
+static __global__ void __launch_bounds__(WG * 128 + 32, 2)
+    skinny_kernel(const __grid_constant__ skinny_params a)
+{
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900 /* launched on 9.0 only */
+    extern __shared__ char raw[];
+    const skinny_block<KIND, N, WG, MB> b(a, raw);
+
+    b.init_barriers();
+    if (threadIdx.x < b.CONSUMERS) {
+        skinny_consumer<KIND, N, WG, MB> consumer(b);
+        consumer.run();
+    } else if (threadIdx.x == b.CONSUMERS) {
+        const int ahead = b.fill_ahead();
+        pdl_wait();
+        b.fill(ahead);
+    }
+    if (a.splits > 1) {
+        b.merge_splits();
     }
 #else
     (void)a;
@@ -415,30 +475,8 @@ static skinny_plan choose(const nrd_weight *const *w, int n_w, int n, int size, 
 template <int KIND, int N, int WG, int MB>
 static nrd_error *skinny_launch(nrd_stream *s, const skinny_params &p, unsigned grid, size_t smem)
 {
-    void (*kernel)(const skinny_params) = skinny_kernel<KIND, N, WG, MB>;
-    cudaLaunchConfig_t cfg = {};
-    cudaLaunchAttribute attr[2];
-
-    cfg.gridDim = grid;
-    cfg.blockDim = WG * 128 + 32;
-    cfg.dynamicSmemBytes = smem;
-    cfg.stream = s->s;
-    cfg.attrs = attr;
-    cfg.numAttrs = 2;
-    attr[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attr[0].val.programmaticStreamSerializationAllowed = 1;
-    attr[1].id = cudaLaunchAttributeClusterDimension;
-    attr[1].val.clusterDim.x = (unsigned)p.splits;
-    attr[1].val.clusterDim.y = 1;
-    attr[1].val.clusterDim.z = 1;
-    static bool sized[64]; /* per instance and device; setting it twice is harmless */
-    if (!sized[s->dev->id & 63]) {
-        CUDA_TRY(cudaFuncSetAttribute((const void *)kernel,
-                                      cudaFuncAttributeMaxDynamicSharedMemorySize, WHOLE_SM));
-        sized[s->dev->id & 63] = true;
-    }
-    CUDA_TRY(cudaLaunchKernelEx(&cfg, kernel, p));
-    return NULL;
+    return launch_cluster(s, skinny_kernel<KIND, N, WG, MB>, dim3((unsigned)p.splits), dim3(grid),
+                          dim3(WG * 128 + 32), smem, p);
 }
 
 template <int KIND, int N>
@@ -483,7 +521,7 @@ static nrd_error *skinny_run(nrd_stream *s, const nrd_linear_args *a, int32_t t0
         p.tile_end[i] = p.n_tiles;
         p.rows[i] = (int)w[i]->rows;
         p.y_off[i] = (int)y_cols;
-        p.w_scale[i] = KIND == NRD_DTYPE_F8_E4M3 ? (const float *)w[i]->scales : NULL;
+        p.row_scale[i] = KIND == NRD_DTYPE_F8_E4M3 ? (const float *)w[i]->scales : NULL;
         y_cols += w[i]->rows;
     }
     if (!tma_map(dev, &p.x, (nrd_dtype)KIND, (const char *)a->x + (int64_t)t0 * cols * size, nt, cols, N)) {

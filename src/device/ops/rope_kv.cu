@@ -118,82 +118,143 @@ template <typename C> static __device__ __forceinline__ uint32_t bits_of(C v)
     }
 }
 
-/* ALONE: a block takes the heads of one of the first n_single tokens; else blocks take runs of V, then
- * others a few tokens' q and k, of the tokens behind. */
-template <typename T, typename C, int HD, bool ALONE>
-static __global__ void __launch_bounds__(256, 3)
-    rope_run_kernel(rope_params a, int n_tokens, int n_single)
+/* RMS norm of the heads that a warp's lanes hold, LANES a head: eight elements of each half. w_lo, w_hi: this
+ * lane's weights; has_w: its head has any. All lanes take part. */
+template <int HD>
+static __device__ __forceinline__ void norm_heads(float *lo, float *hi, const float *w_lo, const float *w_hi,
+                                                  bool has_w, float eps)
 {
-    constexpr int HALF = HD / 2, LANES = HD / 16, HEADS = 32 / LANES; /* a head's lanes, a warp's heads */
-    constexpr int EW = 4 / (int)sizeof(C), EU = 16 / (int)sizeof(C);
-    constexpr int WORDS = RUN / EW, DV = 4; /* dimensions of V a thread */
-    auto load_dv = [](const T *p, float *to) {
-        const uint2 u = *(const uint2 *)p;
-        T e[DV];
-        memcpy(e, &u, sizeof u);
+    constexpr int LANES = HD / 16;
+    float sum = 0.0f;
 #pragma unroll
-        for (int k = 0; k < DV; k++) {
-            to[k] = to_f(e[k]);
+    for (int k = 0; k < 8; k++) {
+        sum += lo[k] * lo[k] + hi[k] * hi[k];
+    }
+#pragma unroll
+    for (int o = LANES / 2; o > 0; o >>= 1) {
+        sum += __shfl_xor_sync(0xffffffffu, sum, o);
+    }
+    const float inv = rsqrtf(sum / (float)HD + eps);
+    if (has_w) {
+#pragma unroll
+        for (int k = 0; k < 8; k++) {
+            lo[k] *= inv * w_lo[k];
+            hi[k] *= inv * w_hi[k];
         }
+    }
+}
+
+/* Dimensions of V a thread. */
+enum { DV = 4 };
+
+template <typename T> static __device__ __forceinline__ void load_dv(const T *p, float *to)
+{
+    const uint2 u = *(const uint2 *)p;
+    T e[DV];
+    memcpy(e, &u, sizeof u);
+#pragma unroll
+    for (int k = 0; k < DV; k++) {
+        to[k] = to_f(e[k]);
+    }
+}
+
+/* A block's work. ALONE: the heads of one of the first n_single tokens; else blocks take runs of V, then
+ * others a few tokens' q and k, of the tokens behind. */
+template <typename T, typename C, int HD, bool ALONE> struct rope_block {
+    static constexpr int HALF = HD / 2, LANES = HD / 16, HEADS = 32 / LANES; /* a head's lanes, a warp's heads */
+    static constexpr int EW = 4 / (int)sizeof(C), EU = 16 / (int)sizeof(C);
+    static constexpr int WORDS = RUN / EW;
+
+    struct shared {
+        float cs[FEW][HALF], sn[FEW][HALF];
+        int64_t at[RUN]; /* the token's block in the cache; < 0: not kept */
+        int pos[RUN], seq[RUN], in[RUN]; /* in: place in the block */
     };
-    __shared__ float cs[FEW][HALF], sn[FEW][HALF];
-    __shared__ int64_t at_s[RUN]; /* the token's block in the cache; < 0: not kept */
-    __shared__ int pos_s[RUN], seq_s[RUN], in_s[RUN]; /* in_s: place in the block */
-    const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, n_kv = a.g.n_kv;
-    const int b = (int)blockIdx.x, n_runs = (n_tokens - n_single + RUN - 1) / RUN;
-    const bool do_v = ALONE || b < n_runs, do_qk = ALONE || !do_v;
-    const int step = ALONE ? 1 : do_v ? (int)RUN : (int)FEW;
-    const int first = ALONE ? b : n_single + (do_v ? b : b - n_runs) * step;
-    const int left = n_tokens - first, nt = left < step ? left : step;
+
+    const rope_params &a;
+    shared &sh;
+    const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, n_kv, rotated;
+    bool do_v, do_qk;
+    int first, nt;
+    int64_t row; /* of qkv */
+    T *qkv;
+    C *cache;
+    uint4 ahead[ALONE ? AHEAD : 1];
+
+    __device__ __forceinline__ rope_block(const rope_params &params, shared &s, int n_tokens, int n_single)
+        : a(params), sh(s), n_kv(params.g.n_kv), rotated(params.n_heads + params.g.n_kv)
+    {
+        const int b = (int)blockIdx.x, n_runs = (n_tokens - n_single + RUN - 1) / RUN;
+        do_v = ALONE || b < n_runs;
+        do_qk = ALONE || !do_v;
+        const int step = ALONE ? 1 : do_v ? (int)RUN : (int)FEW;
+        first = ALONE ? b : n_single + (do_v ? b : b - n_runs) * step;
+        nt = n_tokens - first < step ? n_tokens - first : step;
+        row = (int64_t)(a.n_heads + 2 * n_kv) * HD;
+        qkv = (T *)a.qkv + first * row;
+        cache = (C *)a.cache;
+    }
+
+    /* kv_layout.cuh, with units of 16 bytes */
+    __device__ __forceinline__ int64_t k_at(int h, int tok, int d) const
+    {
+        return ((int64_t)(h * (HD / EU) + d / EU) * a.g.bt + tok) * EU + d % EU;
+    }
+    __device__ __forceinline__ int64_t v_at(int h, int tok, int d) const
+    {
+        return (int64_t)n_kv * a.g.bt * HD + ((int64_t)(h * (a.g.bt / EU) + tok / EU) * HD + d) * EU + tok % EU;
+    }
+
+    /* ---- before the product in front is done ---- */
 
     /* The step's arrays were uploaded before any kernel of the step began; only qkv is waited for. */
-    if (tid < nt) {
-        const int pos = a.positions[first + tid], seq = a.token_seq[first + tid];
-        const int block = a.block_table[(int64_t)seq * a.table_stride + pos / a.g.bt];
-        at_s[tid] = block >= 0 && block < a.n_blocks ? (int64_t)block * a.g.block_elems : -1;
-        pos_s[tid] = pos;
-        in_s[tid] = pos % a.g.bt;
-        seq_s[tid] = seq;
+    __device__ __forceinline__ void find_tokens() const
+    {
+        if (tid < nt) {
+            const int pos = a.positions[first + tid], seq = a.token_seq[first + tid];
+            const int block = a.block_table[(int64_t)seq * a.table_stride + pos / a.g.bt];
+            sh.at[tid] = block >= 0 && block < a.n_blocks ? (int64_t)block * a.g.block_elems : -1;
+            sh.pos[tid] = pos;
+            sh.in[tid] = pos % a.g.bt;
+            sh.seq[tid] = seq;
+        }
+        __syncthreads();
     }
-    __syncthreads();
-    C *cache = (C *)a.cache;
-    /* kv_layout.cuh, with units of 16 bytes */
-    auto k_at = [&](int h, int tok, int d) {
-        return ((int64_t)(h * (HD / EU) + d / EU) * a.g.bt + tok) * EU + d % EU;
-    };
-    auto v_at = [&](int h, int tok, int d) {
-        return (int64_t)n_kv * a.g.bt * HD + ((int64_t)(h * (a.g.bt / EU) + tok / EU) * HD + d) * EU +
-               tok % EU;
-    };
+
     /* A single token's elements of V lie apart, each in a unit with those of the tokens before it. The
      * unit is changed and written whole: a byte alone would have the memory read and write a sector for
      * it. No kernel since the step before has written these units, so they are read ahead. */
-    auto unit_of = [&](int i) {
-        return (uint4 *)(cache + at_s[0] + v_at(i / HD, in_s[0] - in_s[0] % EU, i % HD));
-    };
-    uint4 ahead[ALONE ? AHEAD : 1];
-    if constexpr (ALONE) {
+    __device__ __forceinline__ uint4 *unit_of(int i) const
+    {
+        return (uint4 *)(cache + sh.at[0] + v_at(i / HD, sh.in[0] - sh.in[0] % EU, i % HD));
+    }
+
+    __device__ __forceinline__ void read_ahead()
+    {
 #pragma unroll
         for (int k = 0; k < AHEAD; k++) {
-            if (at_s[0] >= 0 && tid + k * 256 < n_kv * HD) {
+            if (sh.at[0] >= 0 && tid + k * 256 < n_kv * HD) {
                 ahead[k] = *unit_of(tid + k * 256);
             }
         }
     }
-    for (int i = tid; i < nt * HALF && do_qk; i += 256) {
-        float sin_v, cos_v;
-        sincosf((float)pos_s[i / HALF] * a.inv_freq[i % HALF], &sin_v, &cos_v);
-        cs[i / HALF][i % HALF] = cos_v * a.rope_scale;
-        sn[i / HALF][i % HALF] = sin_v * a.rope_scale;
-    }
-    __syncthreads();
-    pdl_wait();
-    pdl_go();
-    const int rotated = a.n_heads + n_kv, groups = (rotated + HEADS - 1) / HEADS;
-    const int64_t row = (int64_t)(a.n_heads + 2 * n_kv) * HD;
-    T *qkv = (T *)a.qkv + first * row;
 
-    for (int i = warp; i < nt * groups && do_qk; i += 8) {
+    __device__ __forceinline__ void make_angles() const
+    {
+        for (int i = tid; i < nt * HALF && do_qk; i += 256) {
+            float sin_v, cos_v;
+            sincosf((float)sh.pos[i / HALF] * a.inv_freq[i % HALF], &sin_v, &cos_v);
+            sh.cs[i / HALF][i % HALF] = cos_v * a.rope_scale;
+            sh.sn[i / HALF][i % HALF] = sin_v * a.rope_scale;
+        }
+        __syncthreads();
+    }
+
+    /* ---- q and k ---- */
+
+    /* Group i of the warps' heads: normed, turned, q to its place, k to the cache. */
+    __device__ __forceinline__ void rotate(int i, int groups) const
+    {
         const int t = i / groups, h = i % groups * HEADS + lane / LANES, d = lane % LANES * 8;
         const bool in = h < rotated;
         T *x = qkv + t * row + (int64_t)(in ? h : 0) * HD + d;
@@ -201,62 +262,59 @@ static __global__ void __launch_bounds__(256, 3)
         load8(x, lo);
         load8(x + HALF, hi);
         const float *w = h < a.n_heads ? a.q_norm : a.k_norm;
-        if (a.q_norm || a.k_norm) { /* all lanes take part */
-            float sum = 0.0f;
-#pragma unroll
-            for (int k = 0; k < 8; k++) {
-                sum += lo[k] * lo[k] + hi[k] * hi[k];
-            }
-#pragma unroll
-            for (int o = LANES / 2; o > 0; o >>= 1) {
-                sum += __shfl_xor_sync(0xffffffffu, sum, o);
-            }
-            const float inv = rsqrtf(sum / (float)HD + a.eps);
-            if (w) {
-#pragma unroll
-                for (int k = 0; k < 8; k++) {
-                    lo[k] *= inv * w[d + k];
-                    hi[k] *= inv * w[HALF + d + k];
-                }
-            }
+        if (a.q_norm || a.k_norm) {
+            norm_heads<HD>(lo, hi, w + d, w + HALF + d, w != NULL, a.eps);
         }
 #pragma unroll
         for (int k = 0; k < 8; k++) {
-            const float c = cs[t][d + k], s = sn[t][d + k], l = lo[k];
+            const float c = sh.cs[t][d + k], s = sh.sn[t][d + k], l = lo[k];
             lo[k] = l * c - hi[k] * s;
             hi[k] = hi[k] * c + l * s;
         }
         if (in && h < a.n_heads) {
             store8(x, lo);
             store8(x + HALF, hi);
-        } else if (in && at_s[t] >= 0) {
+        } else if (in && sh.at[t] >= 0) {
 #pragma unroll
             for (int k = 0; k < 8; k++) {
                 lo[k] *= a.k_inv;
                 hi[k] *= a.k_inv;
             }
             /* eight dimensions lie together: a unit has 8 or 16 */
-            C *to = cache + at_s[t];
-            store8(to + k_at(h - a.n_heads, in_s[t], d), lo);
-            store8(to + k_at(h - a.n_heads, in_s[t], HALF + d), hi);
+            C *to = cache + sh.at[t];
+            store8(to + k_at(h - a.n_heads, sh.in[t], d), lo);
+            store8(to + k_at(h - a.n_heads, sh.in[t], HALF + d), hi);
         }
     }
 
-    if constexpr (ALONE) {
-        if (at_s[0] < 0) {
+    __device__ __forceinline__ void rotate_all() const
+    {
+        const int groups = (rotated + HEADS - 1) / HEADS;
+        for (int i = warp; i < nt * groups && do_qk; i += 8) {
+            rotate(i, groups);
+        }
+    }
+
+    /* ---- V of a token alone ---- */
+
+    __device__ __forceinline__ void insert(int i, uint4 unit) const
+    {
+        const int place = sh.in[0] % EU, word = place / EW, shift = place % EW * 8 * (int)sizeof(C);
+        const uint32_t mask = (sizeof(C) == 1 ? 0xffu : 0xffffu) << shift;
+        const float e = to_f(qkv[(int64_t)rotated * HD + i]);
+        const uint32_t bits = bits_of(from_f<C>(e * a.v_inv)) << shift;
+        unit.x = word == 0 ? (unit.x & ~mask) | bits : unit.x;
+        unit.y = word == 1 ? (unit.y & ~mask) | bits : unit.y;
+        unit.z = word == 2 ? (unit.z & ~mask) | bits : unit.z;
+        unit.w = word == 3 ? (unit.w & ~mask) | bits : unit.w;
+        *unit_of(i) = unit;
+    }
+
+    __device__ __forceinline__ void insert_all() const
+    {
+        if (sh.at[0] < 0) {
             return;
         }
-        const int place = in_s[0] % EU, word = place / EW, shift = place % EW * 8 * (int)sizeof(C);
-        const uint32_t mask = (sizeof(C) == 1 ? 0xffu : 0xffffu) << shift;
-        auto insert = [&](int i, uint4 unit) {
-            const float e = to_f(qkv[(int64_t)rotated * HD + i]);
-            const uint32_t bits = bits_of(from_f<C>(e * a.v_inv)) << shift;
-            unit.x = word == 0 ? (unit.x & ~mask) | bits : unit.x;
-            unit.y = word == 1 ? (unit.y & ~mask) | bits : unit.y;
-            unit.z = word == 2 ? (unit.z & ~mask) | bits : unit.z;
-            unit.w = word == 3 ? (unit.w & ~mask) | bits : unit.w;
-            *unit_of(i) = unit;
-        };
 #pragma unroll
         for (int k = 0; k < AHEAD; k++) {
             if (tid + k * 256 < n_kv * HD) {
@@ -266,69 +324,115 @@ static __global__ void __launch_bounds__(256, 3)
         for (int i = tid + AHEAD * 256; i < n_kv * HD; i += 256) {
             insert(i, *unit_of(i));
         }
-    } else {
-        for (int i = tid; i < n_kv * (HD / DV) && do_v; i += 256) {
-            const int h = i / (HD / DV), d = i % (HD / DV) * DV;
-            const T *x = qkv + (int64_t)(rotated + h) * HD + d;
-            uint32_t v[DV][WORDS]; /* of dimension d + k: the run's tokens */
+    }
+
+    /* ---- V of a run ---- */
+
+    /* v[k]: of dimension d + k the run's tokens, as they lie in a unit. */
+    __device__ __forceinline__ void gather(int h, int d, uint32_t (*v)[WORDS]) const
+    {
+        const T *x = qkv + (int64_t)(rotated + h) * HD + d;
 #pragma unroll
-            for (int t = 0; t < RUN; t++) {
-                float e[DV];
-                if (t < nt) {
-                    load_dv(x + t * row, e);
-                } else {
-#pragma unroll
-                    for (int k = 0; k < DV; k++) {
-                        e[k] = 0.0f;
-                    }
-                }
+        for (int t = 0; t < RUN; t++) {
+            float e[DV];
+            if (t < nt) {
+                load_dv(x + t * row, e);
+            } else {
 #pragma unroll
                 for (int k = 0; k < DV; k++) {
-                    const uint32_t bits = bits_of(from_f<C>(e[k] * a.v_inv)) << (t % EW * 8 * (int)sizeof(C));
-                    v[k][t / EW] = t % EW == 0 ? bits : v[k][t / EW] | bits;
+                    e[k] = 0.0f;
                 }
             }
 #pragma unroll
-            for (int u = 0; u < RUN / EU; u++) {
-                const int t0 = u * EU, pos = pos_s[t0];
-                if (t0 + EU <= nt && pos % EU == 0 && seq_s[t0 + EU - 1] == seq_s[t0] && at_s[t0] >= 0) {
-                    uint4 *to = (uint4 *)(cache + at_s[t0] + v_at(h, in_s[t0], d));
+            for (int k = 0; k < DV; k++) {
+                const uint32_t bits = bits_of(from_f<C>(e[k] * a.v_inv)) << (t % EW * 8 * (int)sizeof(C));
+                v[k][t / EW] = t % EW == 0 ? bits : v[k][t / EW] | bits;
+            }
+        }
+    }
+
+    /* Tokens t .. t + n of the run are neighbours in one sequence, from a place that n divides. */
+    __device__ __forceinline__ bool together(int t, int n) const
+    {
+        return t + n <= nt && sh.pos[t] % n == 0 && sh.seq[t + n - 1] == sh.seq[t];
+    }
+
+    /* Word y of unit u: a word, or where its tokens are not neighbours, element by element. */
+    __device__ __forceinline__ void write_word(int h, int d, int u, int y, const uint32_t (*v)[WORDS]) const
+    {
+        const int t1 = u * EU + y * EW;
+        if (together(t1, EW)) {
+            C *to = cache + sh.at[t1] + v_at(h, sh.in[t1], d);
 #pragma unroll
-                    for (int k = 0; k < DV; k++) { /* a whole unit of each dimension */
-                        to[k] = make_uint4(v[k][4 * u], v[k][4 * u + 1], v[k][4 * u + 2], v[k][4 * u + 3]);
-                    }
-                    continue;
-                }
-#pragma unroll
-                for (int y = 0; y < 4; y++) {
-                    const int t1 = t0 + y * EW;
-                    if (t1 >= nt) {
-                        break;
-                    }
-                    if (t1 + EW <= nt && pos_s[t1] % EW == 0 && seq_s[t1 + EW - 1] == seq_s[t1]) {
-                        C *to = cache + at_s[t1] + v_at(h, in_s[t1], d);
-#pragma unroll
-                        for (int k = 0; k < DV; k++) {
-                            if (at_s[t1] >= 0) {
-                                *(uint32_t *)(to + k * EU) = v[k][4 * u + y];
-                            }
-                        }
-                        continue;
-                    }
-#pragma unroll
-                    for (int z = 0; z < EW; z++) {
-                        const int t = t1 + z;
-                        if (t < nt && at_s[t] >= 0) {
-                            C *to = cache + at_s[t] + v_at(h, in_s[t], d);
-#pragma unroll
-                            for (int k = 0; k < DV; k++) {
-                                const uint32_t bits = v[k][4 * u + y] >> (z * 8 * (int)sizeof(C));
-                                memcpy(to + k * EU, &bits, sizeof(C));
-                            }
-                        }
-                    }
+            for (int k = 0; k < DV; k++) {
+                if (sh.at[t1] >= 0) {
+                    *(uint32_t *)(to + k * EU) = v[k][4 * u + y];
                 }
             }
+            return;
+        }
+#pragma unroll
+        for (int z = 0; z < EW; z++) {
+            const int t = t1 + z;
+            if (t < nt && sh.at[t] >= 0) {
+                C *to = cache + sh.at[t] + v_at(h, sh.in[t], d);
+#pragma unroll
+                for (int k = 0; k < DV; k++) {
+                    const uint32_t bits = v[k][4 * u + y] >> (z * 8 * (int)sizeof(C));
+                    memcpy(to + k * EU, &bits, sizeof(C));
+                }
+            }
+        }
+    }
+
+    __device__ __forceinline__ void write_run(int i) const
+    {
+        const int h = i / (HD / DV), d = i % (HD / DV) * DV;
+        uint32_t v[DV][WORDS];
+        gather(h, d, v);
+#pragma unroll
+        for (int u = 0; u < RUN / EU; u++) {
+            const int t0 = u * EU;
+            if (together(t0, EU) && sh.at[t0] >= 0) { /* a whole unit of each dimension */
+                uint4 *to = (uint4 *)(cache + sh.at[t0] + v_at(h, sh.in[t0], d));
+#pragma unroll
+                for (int k = 0; k < DV; k++) {
+                    to[k] = make_uint4(v[k][4 * u], v[k][4 * u + 1], v[k][4 * u + 2], v[k][4 * u + 3]);
+                }
+                continue;
+            }
+#pragma unroll
+            for (int y = 0; y < 4; y++) {
+                if (t0 + y * EW >= nt) {
+                    break;
+                }
+                write_word(h, d, u, y, v);
+            }
+        }
+    }
+};
+
+template <typename T, typename C, int HD, bool ALONE>
+static __global__ void __launch_bounds__(256, 3)
+    rope_run_kernel(rope_params a, int n_tokens, int n_single)
+{
+    typedef rope_block<T, C, HD, ALONE> block;
+    __shared__ typename block::shared sh;
+    block b(a, sh, n_tokens, n_single);
+
+    b.find_tokens();
+    if constexpr (ALONE) {
+        b.read_ahead();
+    }
+    b.make_angles();
+    pdl_wait();
+    pdl_go();
+    b.rotate_all();
+    if constexpr (ALONE) {
+        b.insert_all();
+    } else {
+        for (int i = b.tid; i < b.n_kv * (HD / DV) && b.do_v; i += 256) {
+            b.write_run(i);
         }
     }
 }
@@ -404,24 +508,8 @@ static __global__ void __launch_bounds__(FEW_THREADS) rope_few_kernel(rope_param
     const uint4 first = load_raw(x), second = load_raw(x + HALF);
     raw_to_f<T>(first, lo);
     raw_to_f<T>(second, hi);
-    if (a.q_norm || a.k_norm) { /* all lanes take part */
-        float sum = 0.0f;
-#pragma unroll
-        for (int k = 0; k < 8; k++) {
-            sum += lo[k] * lo[k] + hi[k] * hi[k];
-        }
-#pragma unroll
-        for (int o = LANES / 2; o > 0; o >>= 1) {
-            sum += __shfl_xor_sync(0xffffffffu, sum, o);
-        }
-        const float inv = rsqrtf(sum / (float)HD + a.eps);
-        if (w) {
-#pragma unroll
-            for (int k = 0; k < 8; k++) {
-                lo[k] *= inv * w_lo[k];
-                hi[k] *= inv * w_hi[k];
-            }
-        }
+    if (a.q_norm || a.k_norm) {
+        norm_heads<HD>(lo, hi, w_lo, w_hi, w != NULL, a.eps);
     }
     const float mul = is_q ? 1.0f : is_v ? a.v_inv : a.k_inv;
 #pragma unroll

@@ -514,19 +514,11 @@ static __device__ void cut_gathered(sample_smem *sm, gathered *mine, u64 target,
     }
 }
 
-static __global__ void __launch_bounds__(SAMPLE_THREADS) sample_kernel(sample_params a, int n_blocks)
+/* The row's logits and what changes them; tokens that may not be chosen as bits in `ban`. */
+static __device__ __forceinline__ row_view view_of(const sample_params &a, const nrd_sample_row &q, int row,
+                                                   uint32_t *ban)
 {
-    extern __shared__ char raw[];
-    sample_smem *sm = (sample_smem *)raw;
-    uint32_t *ban = (uint32_t *)(raw + sizeof(sample_smem));
-    /* few rows: n_blocks share the first pass over one, then the first goes on alone */
-    const int row = n_blocks > 1 ? blockIdx.y : blockIdx.x, tid = threadIdx.x;
-    const int rank = n_blocks > 1 ? (int)blockIdx.x : 0;
-
-    share_begin(&sm->best_full, rank == 0 ? n_blocks * (SAMPLE_THREADS / 32) : 0, n_blocks);
-    pdl_wait();
-    pdl_go();
-    const nrd_sample_row q = a.rows[row];
+    const int tid = threadIdx.x;
     row_view r;
     r.logits = a.logits + row * a.stride;
     r.bias = q.bias;
@@ -556,33 +548,194 @@ static __global__ void __launch_bounds__(SAMPLE_THREADS) sample_kernel(sample_pa
         __syncthreads();
         r.ban = ban;
     }
+    return r;
+}
 
-    float best = -INFINITY;
-    int best_id = 0x7fffffff;
-    each(r, a.vector, [&](int id, float v) { keep_better(&best, &best_id, v, id); }, rank, n_blocks);
-    if (n_blocks > 1) {
-        warp_best(&best, &best_id);
-        if (tid % 32 == 0) {
-            share_send(sm->best, &sm->best_full, rank * (SAMPLE_THREADS / 32) + tid / 32,
-                       make_float2(best, __int_as_float(best_id)), 0);
+/* The row's best token, by n_blocks together; false: this block's part is done. */
+static __device__ __forceinline__ bool find_best(const sample_params &a, const row_view &r, sample_smem *sm,
+                                                 int rank, int n_blocks, float *best, int *best_id)
+{
+    const int tid = threadIdx.x;
+    *best = -INFINITY;
+    *best_id = 0x7fffffff;
+    each(r, a.vector, [&](int id, float v) { keep_better(best, best_id, v, id); }, rank, n_blocks);
+    if (n_blocks == 1) {
+        block_best(best, best_id, sm);
+        return true;
+    }
+    warp_best(best, best_id);
+    if (tid % 32 == 0) {
+        share_send(sm->best, &sm->best_full, rank * (SAMPLE_THREADS / 32) + tid / 32,
+                   make_float2(*best, __int_as_float(*best_id)), 0);
+    }
+    if (rank > 0) {
+        return false;
+    }
+    share_wait(&sm->best_full, n_blocks);
+    for (int i = tid % 32; i < n_blocks * (SAMPLE_THREADS / 32); i += 32) {
+        keep_better(best, best_id, sm->best[i].x, __float_as_int(sm->best[i].y));
+    }
+    warp_best(best, best_id);
+    return true;
+}
+
+/* The sum of all threads' masses. */
+static __device__ __forceinline__ u64 block_total(u64 mass, sample_smem *sm)
+{
+    const u64 upto = block_scan(mass, sm);
+    if (threadIdx.x == SAMPLE_THREADS - 1) {
+        sm->total = upto;
+    }
+    __syncthreads();
+    return sm->total;
+}
+
+/* Log probability of a choice among those that were kept, whose masses sum up to `total`. */
+static __device__ __forceinline__ float kept_log_prob(const row_view &r, int pick, u64 total)
+{
+    return (adjusted(r, pick, r.logits[pick]) - r.peak) * r.inv_t -
+           logf((float)((double)total * (1.0 / 1099511627776.0)));
+}
+
+/* A draw among candidates that all lie in shared memory, one a thread. */
+static __device__ __forceinline__ int draw_gathered(const nrd_sample_row &q, const row_view &r, sample_smem *sm,
+                                                    gathered mine, u64 target, bool some_k, bool some_p,
+                                                    float *norm)
+{
+    const int tid = threadIdx.x;
+    cut_gathered(sm, &mine, target, !some_k);
+    if (some_k && some_p) {
+        target = (u64)ceil((double)q.top_p * (double)block_total(mine.mass, sm));
+        cut_gathered(sm, &mine, target ? target : 1, true);
+    }
+    const float floor_p = q.min_p > 0.0f ? fminf(q.min_p, 1.0f) : 0.0f;
+    const bool in = mine.mass && (mine.v == r.peak || __expf((mine.v - r.peak) * r.inv_t) >= floor_p);
+    const u64 weight = in ? mass_of(r, mine.v) : 0;
+    const u64 upto = block_scan(weight, sm);
+    __syncthreads();
+    if (tid == SAMPLE_THREADS - 1) {
+        sm->total = upto;
+        sm->pick = -1;
+    }
+    if (tid < sm->n_list) {
+        sm->list_mass[tid] = weight;
+    }
+    __syncthreads();
+    const u64 total = sm->total;
+    target = (u64)((double)nrd_sample_uniform(q.seed, q.draw) * (double)total) + 1;
+    if (weight) { /* the walk in id order; the last one if the target is never reached */
+        u64 before = 0, behind = 0;
+        for (int i = 0; i < sm->n_list; i++) {
+            before += sm->list_id[i] < mine.id ? sm->list_mass[i] : 0;
+            behind += sm->list_id[i] > mine.id ? sm->list_mass[i] : 0;
         }
-        if (rank > 0) {
-            return;
+        if (before < target && (before + weight >= target || behind == 0)) {
+            sm->pick = mine.id;
         }
-        share_wait(&sm->best_full, n_blocks);
-        for (int i = tid % 32; i < n_blocks * (SAMPLE_THREADS / 32); i += 32) {
-            keep_better(&best, &best_id, sm->best[i].x, __float_as_int(sm->best[i].y));
+    }
+    __syncthreads();
+    *norm = kept_log_prob(r, sm->pick, total);
+    return sm->pick;
+}
+
+/* The same from the row itself, however many are kept. */
+static __device__ __forceinline__ int draw_row(const sample_params &a, const nrd_sample_row &q, const row_view &r,
+                                               sample_smem *sm, bool some_k, bool some_p, float *norm)
+{
+    cut kept = {1, 0x7fffffff}; /* key 0 is -NaN: everything finite is inside */
+    if (some_k) {
+        kept = select_cut(r, a.vector, sm, kept, (u64)q.top_k, false);
+    }
+    if (some_p) {
+        u64 sum = 0;
+        each(r, a.vector, [&](int id, float v) {
+            if (v != -INFINITY && inside(kept, key_of(v), id)) {
+                const u64 m = mass_of(r, v);
+                sum += m ? m : 1;
+            }
+        });
+        const u64 target = (u64)ceil((double)q.top_p * (double)block_total(sum, sm));
+        kept = select_cut(r, a.vector, sm, kept, target ? target : 1, true);
+    }
+    const float floor_p = q.min_p > 0.0f ? fminf(q.min_p, 1.0f) : 0.0f;
+    auto weight = [&](int id, float v) -> u64 {
+        if (v == -INFINITY || !inside(kept, key_of(v), id)) {
+            return 0;
         }
-        warp_best(&best, &best_id);
-    } else {
-        block_best(&best, &best_id, sm);
+        return v == r.peak || __expf((v - r.peak) * r.inv_t) >= floor_p ? mass_of(r, v) : 0;
+    };
+    u64 sum = 0;
+    each(r, a.vector, [&](int id, float v) { sum += weight(id, v); });
+    const u64 total = block_total(sum, sm);
+    const u64 target = (u64)((double)nrd_sample_uniform(q.seed, q.draw) * (double)total) + 1;
+    const int pick = walk(r, sm, target, weight);
+    *norm = kept_log_prob(r, pick, total);
+    return pick;
+}
+
+/* One thread: the choice. base: of log probabilities, the log of the sum of all. */
+static __device__ __forceinline__ void store_choice(const sample_params &a, const nrd_sample_row &q,
+                                                    const row_view &r, int row, int pick, bool any, float base,
+                                                    float norm)
+{
+    a.out_ids[row] = pick;
+    if (a.out_logprob && (q.flags & NRD_SAMPLE_LOGPROB)) {
+        a.out_logprob[row] = any ? adjusted(r, pick, r.logits[pick]) - r.peak - base : -INFINITY;
+    }
+    if (a.out_logprob_norm && (q.flags & NRD_SAMPLE_NORMALIZE)) {
+        a.out_logprob_norm[row] = norm;
+    }
+    if (a.slot_tokens && !(q.flags & NRD_SAMPLE_NO_UPDATE)) {
+        a.slot_tokens[q.slot] = pick;
+    }
+}
+
+/* The best n_top, one pass each: n_top is small. */
+static __device__ __forceinline__ void store_top(const sample_params &a, const row_view &r, sample_smem *sm,
+                                                 int row, float base)
+{
+    cut above = {0xffffffffu, -1};
+    for (int n = 0; n < a.n_top; n++) {
+        float v_best = -INFINITY;
+        int id_best = 0x7fffffff;
+        each(r, a.vector, [&](int id, float v) {
+            if (!inside(above, key_of(v), id) && (v > v_best || (v == v_best && id < id_best))) {
+                v_best = v;
+                id_best = id;
+            }
+        });
+        block_best(&v_best, &id_best, sm);
+        above = {key_of(v_best), id_best};
+        if (threadIdx.x == 0) {
+            a.out_top_ids[(int64_t)row * a.n_top + n] = id_best;
+            a.out_top_logprobs[(int64_t)row * a.n_top + n] =
+                v_best == -INFINITY ? -INFINITY : v_best - r.peak - base;
+        }
+    }
+}
+
+static __global__ void __launch_bounds__(SAMPLE_THREADS) sample_kernel(sample_params a, int n_blocks)
+{
+    extern __shared__ char raw[];
+    sample_smem *sm = (sample_smem *)raw;
+    /* few rows: n_blocks share the first pass over one, then the first goes on alone */
+    const int row = n_blocks > 1 ? blockIdx.y : blockIdx.x;
+    const int rank = n_blocks > 1 ? (int)blockIdx.x : 0;
+    float best, log_total = 0.0f;
+    int best_id;
+
+    share_begin(&sm->best_full, rank == 0 ? n_blocks * (SAMPLE_THREADS / 32) : 0, n_blocks);
+    pdl_wait();
+    pdl_go();
+    const nrd_sample_row q = a.rows[row];
+    row_view r = view_of(a, q, row, (uint32_t *)(raw + sizeof(sample_smem)));
+    if (!find_best(a, r, sm, rank, n_blocks, &best, &best_id)) {
+        return;
     }
     r.peak = best;
     const bool any = best != -INFINITY;
     const bool greedy = q.temperature <= 0.0f || q.top_k == 1 || !any;
     r.inv_t = greedy ? 1.0f : 1.0f / q.temperature;
-
-    float log_total = 0.0f;
     if (any && ((q.flags & NRD_SAMPLE_LOGPROB) || a.n_top > 0)) {
         float sum = 0.0f;
         each(r, a.vector, [&](int id, float v) {
@@ -599,119 +752,14 @@ static __global__ void __launch_bounds__(SAMPLE_THREADS) sample_kernel(sample_pa
     u64 target = 0;
     if (!greedy && (some_k ? q.top_k <= LIST : some_p) &&
         gather(r, a.vector, sm, some_k ? q.top_k : 0, q.top_p, &mine, &target)) {
-        cut_gathered(sm, &mine, target, !some_k);
-        if (some_k && some_p) {
-            const u64 upto = block_scan(mine.mass, sm);
-            if (tid == SAMPLE_THREADS - 1) {
-                sm->total = upto;
-            }
-            __syncthreads();
-            target = (u64)ceil((double)q.top_p * (double)sm->total);
-            cut_gathered(sm, &mine, target ? target : 1, true);
-        }
-        const float floor_p = q.min_p > 0.0f ? fminf(q.min_p, 1.0f) : 0.0f;
-        const bool in = mine.mass && (mine.v == r.peak ||
-                                      __expf((mine.v - r.peak) * r.inv_t) >= floor_p);
-        const u64 weight = in ? mass_of(r, mine.v) : 0;
-        const u64 upto = block_scan(weight, sm);
-        __syncthreads();
-        if (tid == SAMPLE_THREADS - 1) {
-            sm->total = upto;
-            sm->pick = -1;
-        }
-        if (tid < sm->n_list) {
-            sm->list_mass[tid] = weight;
-        }
-        __syncthreads();
-        const u64 total = sm->total;
-        target = (u64)((double)nrd_sample_uniform(q.seed, q.draw) * (double)total) + 1;
-        if (weight) { /* the walk in id order; the last one if the target is never reached */
-            u64 before = 0, behind = 0;
-            for (int i = 0; i < sm->n_list; i++) {
-                before += sm->list_id[i] < mine.id ? sm->list_mass[i] : 0;
-                behind += sm->list_id[i] > mine.id ? sm->list_mass[i] : 0;
-            }
-            if (before < target && (before + weight >= target || behind == 0)) {
-                sm->pick = mine.id;
-            }
-        }
-        __syncthreads();
-        pick = sm->pick;
-        norm = (adjusted(r, pick, r.logits[pick]) - r.peak) * r.inv_t -
-               logf((float)((double)total * (1.0 / 1099511627776.0)));
+        pick = draw_gathered(q, r, sm, mine, target, some_k, some_p, &norm);
     } else if (!greedy) {
-        cut kept = {1, 0x7fffffff}; /* key 0 is -NaN: everything finite is inside */
-        if (some_k) {
-            kept = select_cut(r, a.vector, sm, kept, (u64)q.top_k, false);
-        }
-        if (some_p) {
-            u64 sum = 0;
-            each(r, a.vector, [&](int id, float v) {
-                if (v != -INFINITY && inside(kept, key_of(v), id)) {
-                    const u64 m = mass_of(r, v);
-                    sum += m ? m : 1;
-                }
-            });
-            const u64 upto = block_scan(sum, sm);
-            if (tid == SAMPLE_THREADS - 1) {
-                sm->total = upto;
-            }
-            __syncthreads();
-            target = (u64)ceil((double)q.top_p * (double)sm->total);
-            kept = select_cut(r, a.vector, sm, kept, target ? target : 1, true);
-        }
-        const float floor_p = q.min_p > 0.0f ? fminf(q.min_p, 1.0f) : 0.0f;
-        auto weight = [&](int id, float v) -> u64 {
-            if (v == -INFINITY || !inside(kept, key_of(v), id)) {
-                return 0;
-            }
-            return v == r.peak || __expf((v - r.peak) * r.inv_t) >= floor_p ? mass_of(r, v) : 0;
-        };
-        u64 sum = 0;
-        each(r, a.vector, [&](int id, float v) { sum += weight(id, v); });
-        const u64 upto = block_scan(sum, sm);
-        if (tid == SAMPLE_THREADS - 1) {
-            sm->total = upto;
-        }
-        __syncthreads();
-        const u64 total = sm->total;
-        target =
-            (u64)((double)nrd_sample_uniform(q.seed, q.draw) * (double)total) + 1;
-        pick = walk(r, sm, target, weight);
-        norm = (adjusted(r, pick, r.logits[pick]) - r.peak) * r.inv_t -
-               logf((float)((double)total * (1.0 / 1099511627776.0)));
+        pick = draw_row(a, q, r, sm, some_k, some_p, &norm);
     }
-    if (tid == 0) {
-        a.out_ids[row] = pick;
-        if (a.out_logprob && (q.flags & NRD_SAMPLE_LOGPROB)) {
-            a.out_logprob[row] =
-                any ? adjusted(r, pick, r.logits[pick]) - best - log_total : -INFINITY;
-        }
-        if (a.out_logprob_norm && (q.flags & NRD_SAMPLE_NORMALIZE)) {
-            a.out_logprob_norm[row] = norm;
-        }
-        if (a.slot_tokens && !(q.flags & NRD_SAMPLE_NO_UPDATE)) {
-            a.slot_tokens[q.slot] = pick;
-        }
+    if (threadIdx.x == 0) {
+        store_choice(a, q, r, row, pick, any, log_total, norm);
     }
-    cut above = {0xffffffffu, -1};
-    for (int n = 0; n < a.n_top; n++) { /* the next best, one pass each: n_top is small */
-        float v_best = -INFINITY;
-        int id_best = 0x7fffffff;
-        each(r, a.vector, [&](int id, float v) {
-            if (!inside(above, key_of(v), id) && (v > v_best || (v == v_best && id < id_best))) {
-                v_best = v;
-                id_best = id;
-            }
-        });
-        block_best(&v_best, &id_best, sm);
-        above = {key_of(v_best), id_best};
-        if (tid == 0) {
-            a.out_top_ids[(int64_t)row * a.n_top + n] = id_best;
-            a.out_top_logprobs[(int64_t)row * a.n_top + n] =
-                v_best == -INFINITY ? -INFINITY : v_best - best - log_total;
-        }
-    }
+    store_top(a, r, sm, row, log_total);
 }
 
 /* After all rows: rows of one slot must not see each other's tokens in this step. */
