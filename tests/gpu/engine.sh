@@ -5,6 +5,7 @@
 #   tests/gpu/engine.sh graphs [FOLDER]  recorded steps against enqueued ones
 #   tests/gpu/engine.sh guided [FOLDER]  guided answers, with recorded steps and without
 #   tests/gpu/engine.sh latency [FOLDER] one request after the other
+#   tests/gpu/engine.sh cold [FOLDER]    the first run after a load beside the second, without kept choices and with
 #   tests/gpu/engine.sh bench [FOLDER]   that, then many requests at a time
 #   tests/gpu/engine.sh server [FOLDER]  many requests at a time through the server
 #   tests/gpu/engine.sh serve [FOLDER]   the server's answers beside a CPU's, memory, faults
@@ -82,6 +83,19 @@ throughput() { # TYPE IN OUT REQUESTS AT_A_TIME [OPTION...]
     echo "== $type $in in $out out, $requests requests, $at at a time"
     $nereid bench throughput "$(big "$type")" --device cuda --input_mean "$in" --output_mean "$out" \
         --num_requests "$requests" --concurrency "$at" --max_batch_size "$at" "$@"
+}
+
+cold() {
+    local e
+    engine smollm2-135m-bf16 smollm2-135m --dtype bfloat16 --max_batch_size 1024 --max_seq_len 2048
+    for e in "$folder/smollm2-135m-bf16" "$(big fp8)" "$(big bf16)"; do
+        rm -f "$e/timing.cache"
+        for start in first second; do
+            echo "== $e, $start start"
+            $nereid bench throughput "$e" --device cuda --input_mean 128 --output_mean 128 --num_requests 3000 \
+                --concurrency 1024 --max_batch_size 1024 --warmup 0 --runs 2
+        done
+    done
 }
 
 bench() {

@@ -6,7 +6,7 @@
  *           in turns, each with W out of the L2 as in a step; their sums decide, since at full power the
  *           fastest run is not the usual one. Long products: half of the candidates, and the L2 as it is.
  *           A file keeps the choices (gemm_plans.cuh).
- * Measured  NVIDIA H200, Llama-3.1-8B shapes, 1 to 8192 tokens: see docs/performance/gpu-engine.md.
+ * Measured  NVIDIA H200, Llama-3.1-8B shapes, 1 to 8192 tokens: see docs/performance/gpu-engine.md
  */
 #include "device/cuda/gemm_cublaslt.cuh"
 
