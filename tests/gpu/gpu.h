@@ -6,14 +6,16 @@
 #include "base/error.h"
 #include "nereid/device.h"
 
-#include <dlfcn.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static nrd_device *dev;
-static nrd_stream *st;
+/* gpu.c */
+extern nrd_device *dev;
+extern nrd_stream *st;
+extern uint64_t rng_state;
+void gpu_open(const char *path); /* ends the program where that fails */
 
 static inline void ok(nrd_error *err, const char *what)
 {
@@ -23,41 +25,6 @@ static inline void ok(nrd_error *err, const char *what)
     }
 }
 #define OK(expr) ok(expr, #expr)
-
-static nrd_error *error_new(int code, const char *message)
-{
-    return nrd_errorf((nrd_error_code)code, "%s", message);
-}
-
-static int error_code(const nrd_error *err)
-{
-    return (int)nrd_error_get_code(err);
-}
-
-static inline void gpu_open(const char *path)
-{
-    void *dl = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    nrd_device_plugin_fn open_fn = NULL;
-    static const nrd_device_host host = {error_new, nrd_error_no_memory, error_code, nrd_error_message,
-                                         nrd_error_free};
-    nrd_device_config config = {0};
-    nrd_device_info info;
-
-    if (!dl) {
-        fprintf(stderr, "FAILED %s\n", dlerror());
-        exit(1);
-    }
-    *(void **)&open_fn = dlsym(dl, NRD_DEVICE_PLUGIN_SYMBOL);
-    if (!open_fn) {
-        fprintf(stderr, "FAILED %s exports no %s\n", path, NRD_DEVICE_PLUGIN_SYMBOL);
-        exit(1);
-    }
-    OK(open_fn(&host, &config, &dev));
-    OK(dev->ops->stream_new(dev, &st));
-    dev->ops->get_info(dev, &info);
-    printf("%s, %d multiprocessors, %.1f of %.1f GB free\n", info.name, info.n_threads,
-           (double)info.mem_free_bytes / 1e9, (double)info.mem_total_bytes / 1e9);
-}
 
 static inline void *dev_new(size_t bytes)
 {
@@ -86,7 +53,6 @@ static inline void dev_get(void *dst, const void *src, size_t bytes)
 }
 
 /* SplitMix64 (Steele et al. 2014). */
-static uint64_t rng_state = 1;
 static inline uint64_t rng(void)
 {
     uint64_t z = rng_state += 0x9E3779B97F4A7C15u;

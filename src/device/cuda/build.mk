@@ -26,15 +26,17 @@ $(B)/lib/nereid_cuda.so: $(CUDA_OBJ) $(CUDA_BASE) src/device/cuda/cuda.map
 	$(Q)$(CXX) -shared -o $@ $(CUDA_OBJ) $(CUDA_BASE) -L$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt \
 	    -lpthread -lm -static-libstdc++ -static-libgcc -Wl,--version-script=src/device/cuda/cuda.map
 
-$(B)/bin/gpu_check: tests/gpu/gpu_check.c $(wildcard tests/gpu/*.h) include/nereid/device.h $(OBJ_base)
+GPU_CHECK_SRC := tests/gpu/gpu.c tests/gpu/gpu_check.c $(wildcard tests/gpu/check_*.c)
+GPU_BENCH_SRC := tests/gpu/gpu.c tests/gpu/gpu_bench.c
+$(B)/bin/gpu_check: $(GPU_CHECK_SRC) $(wildcard tests/gpu/*.h) include/nereid/device.h $(OBJ_base)
 	@mkdir -p $(@D)
 	@echo "  LINK    $@"
-	$(Q)$(CC) $(NRD_CFLAGS) $(CPPFLAGS) $(CFLAGS) -o $@ tests/gpu/gpu_check.c $(OBJ_base) $(NRD_LDFLAGS) $(LDFLAGS) $(LIBS_base)
+	$(Q)$(CC) $(NRD_CFLAGS) $(CPPFLAGS) $(CFLAGS) -o $@ $(GPU_CHECK_SRC) $(OBJ_base) $(NRD_LDFLAGS) $(LDFLAGS) $(LIBS_base)
 
-$(B)/bin/gpu_bench: tests/gpu/gpu_bench.c $(wildcard tests/gpu/*.h) include/nereid/device.h $(OBJ_base)
+$(B)/bin/gpu_bench: $(GPU_BENCH_SRC) $(wildcard tests/gpu/*.h) include/nereid/device.h $(OBJ_base)
 	@mkdir -p $(@D)
 	@echo "  LINK    $@"
-	$(Q)$(CC) $(NRD_CFLAGS) $(CPPFLAGS) $(CFLAGS) -o $@ tests/gpu/gpu_bench.c $(OBJ_base) $(NRD_LDFLAGS) $(LDFLAGS) $(LIBS_base)
+	$(Q)$(CC) $(NRD_CFLAGS) $(CPPFLAGS) $(CFLAGS) -o $@ $(GPU_BENCH_SRC) $(OBJ_base) $(NRD_LDFLAGS) $(LDFLAGS) $(LIBS_base)
 
 $(B)/tests/fault.so: tests/gpu/fault.cu
 	@mkdir -p $(@D)
