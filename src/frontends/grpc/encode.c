@@ -140,12 +140,18 @@ static nrd_error *put_output(nrd_str *s, nrd_grpc_infer *infer,
     return NULL;
 }
 
+/* "" without one. */
+static const char *id_of(const nrd_grpc_infer *infer)
+{
+    return infer && infer->message ? infer->message->id : "";
+}
+
 /* Everything but the raw contents. */
 static nrd_error *put_head(nrd_str *s, nrd_grpc_infer *infer,
                            TRITONSERVER_InferenceResponse *response, bool in_stream, bool final,
                            nrd_infer_tensor *outputs, uint32_t n_outputs)
 {
-    const char *model = NULL, *id = nrd_grpc_infer_id(infer);
+    const char *model = NULL, *id = id_of(infer);
     int64_t version = -1;
     uint32_t n = 0;
     char number[24];
@@ -306,7 +312,7 @@ grpc_byte_buffer *nrd_grpc_encode_error(const nrd_grpc_infer *infer, const nrd_e
         put_text(&s, 1, infer->message->model_name);
         put_text(&s, 2, infer->message->model_version);
     }
-    put_text(&s, 3, nrd_grpc_infer_id(infer)); /* tells the client which request it was */
+    put_text(&s, 3, id_of(infer)); /* tells the client which request it was */
     put_bool_parameter(&s, "triton_final_response", final);
     end(&s, inner);
     grpc_byte_buffer *b = buffer_of(&s);

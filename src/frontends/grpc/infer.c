@@ -45,11 +45,6 @@ void nrd_grpc_infer_unref(nrd_grpc_infer *infer)
     }
 }
 
-const char *nrd_grpc_infer_id(const nrd_grpc_infer *infer)
-{
-    return infer && infer->message ? infer->message->id : "";
-}
-
 /* ---- parameters ---- */
 
 static nrd_error *bad_type(const char *name, const char *want)

@@ -37,7 +37,6 @@ nrd_error *nrd_grpc_infer_open(nrd_grpc_infer *infer) NRD_MUST_USE;
 /* Builds the request and hands it to the core. The caller keeps its count. */
 nrd_error *nrd_grpc_infer_submit(nrd_grpc_infer *infer) NRD_MUST_USE;
 void nrd_grpc_infer_unref(nrd_grpc_infer *infer); /* NULL is fine */
-const char *nrd_grpc_infer_id(const nrd_grpc_infer *infer); /* "" without */
 
 /* Takes the response always (NULL: an empty answer). in_stream: as ModelStreamInferResponse, with
  * the parameter triton_final_response. Large outputs are not copied. */

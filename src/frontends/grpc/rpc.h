@@ -1,8 +1,9 @@
 /* frontends/grpc/rpc.h - calls: what the files of this folder share.
  *
  * Purpose   One nrd_grpc_call is one RPC, from the slot that waits for it to the sent status.
- *           server.c moves calls through the completion queues, admin.c answers the small
- *           questions, infer.c and stream.c run inferences.
+ *           call.c is what every call can do; infer.c, stream.c, watch.c and reflection.c handle
+ *           theirs, admin.c has the table of methods and answers the small questions, server.c
+ *           moves calls through the completion queues.
  * Owner     Events of a call come from the thread of its queue. Replies may be sent by any thread.
  * Errors    nrd_grpc_fail turns an error into a status; the codes map one to one.
  * Lifetime  A call is counted: one for each operation that will still post an event, one for each

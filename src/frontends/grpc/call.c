@@ -1,0 +1,231 @@
+/* One call: its message, its answer and its end, for whatever kind of call it is. */
+#include "frontends/grpc/rpc.h"
+
+#include "base/limits.h"
+#include "frontends/common/inflate.h"
+
+#include <grpc/byte_buffer_reader.h>
+#include <stdlib.h>
+#include <string.h>
+
+_Thread_local bool nrd_grpc_on_queue;
+
+/* ---- errors ---- */
+
+static grpc_status_code status_of(nrd_error_code code)
+{
+    switch (code) {
+    case NRD_ERR_INTERNAL:
+        return GRPC_STATUS_INTERNAL;
+    case NRD_ERR_NOT_FOUND:
+        return GRPC_STATUS_NOT_FOUND;
+    case NRD_ERR_INVALID_ARG:
+        return GRPC_STATUS_INVALID_ARGUMENT;
+    case NRD_ERR_UNAVAILABLE:
+    case NRD_ERR_NO_MEMORY:
+        return GRPC_STATUS_UNAVAILABLE;
+    case NRD_ERR_UNSUPPORTED:
+        return GRPC_STATUS_UNIMPLEMENTED;
+    case NRD_ERR_ALREADY_EXISTS:
+        return GRPC_STATUS_ALREADY_EXISTS;
+    case NRD_ERR_CANCELLED:
+        return GRPC_STATUS_CANCELLED;
+    case NRD_ERR_UNKNOWN:
+        break;
+    }
+    return GRPC_STATUS_UNKNOWN;
+}
+
+nrd_error *nrd_grpc_parse_version(const char *text, int64_t *out)
+{
+    return nrd_parse_version(text, 1, "", out);
+}
+
+/* ---- messages ---- */
+
+/* protobuf-c takes 40 bytes for a field of two, and a structure for an empty submessage. */
+typedef struct budget {
+    nrd_arena *arena;
+    size_t left;
+} budget;
+
+static void *budget_alloc(void *opaque, size_t n)
+{
+    budget *b = opaque;
+    if (n > b->left) {
+        b->left = 0;
+        return NULL;
+    }
+    b->left -= n;
+    return nrd_arena_alloc(b->arena, n);
+}
+
+static void budget_free(void *opaque, void *p)
+{
+    (void)opaque;
+    (void)p;
+}
+
+static nrd_error *inflate_message(const nrd_grpc_service *s, bool is_gzip, grpc_slice *io)
+{
+    grpc_slice packed = *io;
+    char *data = NULL;
+    size_t n = 0;
+    nrd_error *err = nrd_inflate(&data, &n, is_gzip, (const char *)GRPC_SLICE_START_PTR(packed),
+                                 GRPC_SLICE_LENGTH(packed), (size_t)s->options->grpc_max_message_bytes,
+                                 "grpc-max-message-size");
+    grpc_slice_unref(packed);
+    *io = err ? grpc_empty_slice() : grpc_slice_new(data, n, free);
+    return err;
+}
+
+nrd_error *nrd_grpc_bytes(const nrd_grpc_service *s, grpc_byte_buffer *payload, grpc_slice *out)
+{
+    grpc_byte_buffer_reader reader;
+    grpc_slice *first;
+    const size_t n = payload ? grpc_byte_buffer_length(payload) : 0;
+
+    *out = grpc_empty_slice();
+    if (!payload || !grpc_byte_buffer_reader_init(&reader, payload)) {
+        return nrd_errorf(NRD_ERR_INTERNAL, "the call carries no readable message");
+    }
+    if (payload->data.raw.slice_buffer.count == 1 && grpc_byte_buffer_reader_peek(&reader, &first) &&
+        GRPC_SLICE_LENGTH(*first) == n) {
+        *out = grpc_slice_ref(*first); /* nothing to put together */
+    } else {
+        *out = grpc_byte_buffer_reader_readall(&reader);
+    }
+    grpc_byte_buffer_reader_destroy(&reader);
+    const grpc_compression_algorithm c = payload->data.raw.compression;
+    return c == GRPC_COMPRESS_NONE ? NULL : inflate_message(s, c == GRPC_COMPRESS_GZIP, out);
+}
+
+nrd_error *nrd_grpc_unpack(const nrd_grpc_service *s, nrd_arena *arena,
+                           const ProtobufCMessageDescriptor *type, grpc_byte_buffer *payload,
+                           const void **out)
+{
+    budget b = {arena, NRD_LIMIT_GRPC_MESSAGE_MEMORY};
+    ProtobufCAllocator a = {budget_alloc, budget_free, &b};
+    grpc_slice bytes;
+
+    *out = NULL;
+    NRD_TRY(nrd_grpc_bytes(s, payload, &bytes));
+    *out = protobuf_c_message_unpack(type, &a, GRPC_SLICE_LENGTH(bytes), GRPC_SLICE_START_PTR(bytes));
+    grpc_slice_unref(bytes);
+    if (!*out && b.left == 0) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "the fields of the message take more than %d bytes",
+                          NRD_LIMIT_GRPC_MESSAGE_MEMORY);
+    }
+    return *out ? NULL
+                : nrd_errorf(NRD_ERR_INTERNAL, "the message is not a valid %s", type->name);
+}
+
+/* ---- life, and the answer ---- */
+
+void nrd_grpc_call_ref(nrd_grpc_call *call)
+{
+    atomic_fetch_add_explicit(&call->refs, 1, memory_order_relaxed);
+}
+
+void nrd_grpc_call_unref(nrd_grpc_call *call)
+{
+    if (atomic_fetch_sub_explicit(&call->refs, 1, memory_order_acq_rel) != 1) {
+        return;
+    }
+    if (call->free_state) {
+        call->free_state(call);
+    }
+    if (call->payload) {
+        grpc_byte_buffer_destroy(call->payload);
+    }
+    if (call->reply) {
+        grpc_byte_buffer_destroy(call->reply);
+    }
+    grpc_slice_unref(call->details_text);
+    grpc_metadata_array_destroy(&call->metadata);
+    if (call->has_details) {
+        grpc_call_details_destroy(&call->details);
+    }
+    nrd_arena_fini(&call->arena);
+    if (call->rpc) {
+        grpc_call_unref(call->rpc);
+    }
+    free(call);
+}
+
+void nrd_grpc_start(nrd_grpc_call *call, const grpc_op *ops, size_t n, nrd_grpc_tag *tag)
+{
+    nrd_grpc_call_ref(call);
+    grpc_call_error rc = grpc_call_start_batch(call->rpc, ops, n, tag, NULL);
+    NRD_ASSERT(rc == GRPC_CALL_OK, "each operation is started once and in order");
+}
+
+void nrd_grpc_metadata_op(const nrd_grpc_call *call, grpc_op *op)
+{
+    memset(op, 0, sizeof *op);
+    op->op = GRPC_OP_SEND_INITIAL_METADATA;
+    if (call->service->compression != GRPC_COMPRESS_LEVEL_NONE &&
+        (call->method->kind == NRD_GRPC_INFER || call->method->kind == NRD_GRPC_STREAM)) {
+        op->data.send_initial_metadata.maybe_compression_level.is_set = 1;
+        op->data.send_initial_metadata.maybe_compression_level.level = call->service->compression;
+    }
+}
+
+void nrd_grpc_status_op(nrd_grpc_call *call, nrd_error *err, grpc_op *op)
+{
+    memset(op, 0, sizeof *op);
+    op->op = GRPC_OP_SEND_STATUS_FROM_SERVER;
+    op->data.send_status_from_server.status = GRPC_STATUS_OK;
+    if (err) {
+        op->data.send_status_from_server.status = status_of(nrd_error_get_code(err));
+        call->details_text = grpc_slice_from_copied_string(nrd_error_message(err));
+        op->data.send_status_from_server.status_details = &call->details_text;
+        nrd_error_free(err);
+    }
+}
+
+static void run_sent(nrd_grpc_tag *tag, bool ok)
+{
+    nrd_grpc_call *call = NRD_GRPC_OF(tag, nrd_grpc_call, on_sent);
+    (void)ok; /* a peer that is gone gets nothing, and that is all */
+    atomic_fetch_sub(&call->service->busy, 1);
+    nrd_grpc_call_unref(call);
+}
+
+static void finish(nrd_grpc_call *call, grpc_byte_buffer *message, nrd_error *err)
+{
+    grpc_op ops[3];
+    size_t n = 0;
+
+    nrd_grpc_metadata_op(call, &ops[n++]);
+    if (message) {
+        memset(&ops[n], 0, sizeof ops[n]);
+        ops[n].op = GRPC_OP_SEND_MESSAGE;
+        ops[n].data.send_message.send_message = message;
+        call->reply = message;
+        n++;
+    }
+    nrd_grpc_status_op(call, err, &ops[n++]);
+    call->on_sent.run = run_sent;
+    nrd_grpc_start(call, ops, n, &call->on_sent);
+}
+
+void nrd_grpc_reply(nrd_grpc_call *call, grpc_byte_buffer *message)
+{
+    finish(call, message, NULL);
+}
+
+void nrd_grpc_fail(nrd_grpc_call *call, nrd_error *err)
+{
+    finish(call, NULL, err);
+}
+
+const grpc_slice *nrd_grpc_metadata(const nrd_grpc_call *call, const char *key)
+{
+    for (size_t i = 0; i < call->metadata.count; i++) {
+        if (grpc_slice_str_cmp(call->metadata.metadata[i].key, key) == 0) {
+            return &call->metadata.metadata[i].value;
+        }
+    }
+    return NULL;
+}
