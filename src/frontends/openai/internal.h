@@ -1,5 +1,6 @@
 /* frontends/openai/internal.h - what the files of this folder share.
  *
+ * openai.c has the routes; admit.c decides who may ask; list.c, tokenize.c and openapi.c answer questions.
  * Life of a request: params.c reads the body into an oai_request; generate.c sends one request for
  * each choice to the model and turns ids into text; answer.c writes the JSON, whole or in chunks;
  * parse.c finds reasoning and tool calls in the text. embeddings.c has a shorter life of its own.
@@ -127,7 +128,7 @@ struct oai_request {
     int refs; /* one for each running call and one for the handler; loop thread only */
 };
 
-/* openai.c */
+/* admit.c */
 /* An error of one field of the body: "field: " and the text, with the field for programs. */
 nrd_error *nrd_oai_errorf(nrd_error_code code, const char *field, const char *fmt, ...)
     NRD_PRINTF(3, 4) NRD_MUST_USE;
@@ -149,7 +150,13 @@ nrd_error *nrd_oai_find_model(nrd_openai *o, const char *name, oai_model **out) 
 oai_model *nrd_oai_known_model(nrd_openai *o, const char *name);
 void nrd_oai_model_unref(oai_model *m); /* NULL is fine; any thread */
 void nrd_oai_free_models(nrd_openai *o);
-nrd_http_handler nrd_oai_on_models, nrd_oai_on_model;
+typedef struct oai_names {
+    oai_model *v[OAI_MAX_LISTED]; /* shares */
+    size_t n;
+} oai_names;
+/* The models that are offered, each once. Opens files. */
+nrd_error *nrd_oai_offered(nrd_openai *o, oai_names *list) NRD_MUST_USE;
+void nrd_oai_names_fini(oai_names *list);
 
 /* question.c */
 typedef struct oai_question {
@@ -170,6 +177,9 @@ void nrd_oai_ask(nrd_openai *o, nrd_http_request *req, const char *model,
 /* Whether a request may be read on the loop: then the body is read, or *err says why not. */
 bool nrd_oai_is_short(nrd_openai *o, const nrd_http_request *req, nrd_json_doc **doc,
                       nrd_error **err);
+
+/* list.c */
+nrd_http_handler nrd_oai_on_models, nrd_oai_on_model;
 
 /* tokenize.c */
 nrd_http_handler nrd_oai_on_tokenize, nrd_oai_on_detokenize;

@@ -300,19 +300,14 @@ fail:
 
 /* ---- the names that are offered ---- */
 
-typedef struct name_list {
-    oai_model *v[OAI_MAX_LISTED]; /* shares */
-    size_t n;
-} name_list;
-
-static void name_list_fini(name_list *list)
+void nrd_oai_names_fini(oai_names *list)
 {
     while (list->n > 0) {
         nrd_oai_model_unref(list->v[--list->n]);
     }
 }
 
-static void offer(nrd_openai *o, const char *name, name_list *list)
+static void offer(nrd_openai *o, const char *name, oai_names *list)
 {
     oai_model *m = NULL;
     nrd_error *err = find(o, name, &m);
@@ -328,7 +323,7 @@ static void offer(nrd_openai *o, const char *name, name_list *list)
     nrd_error_free(err);
 }
 
-static void offer_each(nrd_openai *o, const char *names, name_list *list)
+static void offer_each(nrd_openai *o, const char *names, oai_names *list)
 {
     for (const char *p = names; *p; p += *p == ',') {
         size_t n = strcspn(p, ",");
@@ -341,7 +336,7 @@ static void offer_each(nrd_openai *o, const char *names, name_list *list)
 
 /* A model is offered by the names that its configuration gives it; the repository's names are then
  * aliases. A model without such names, and the ensembles around it, by the repository's. */
-static nrd_error *offered(nrd_openai *o, name_list *list)
+nrd_error *nrd_oai_offered(nrd_openai *o, oai_names *list)
 {
     nrd_json_doc *index = NULL;
     NRD_TRY(ready_models(o, &index));
@@ -368,10 +363,10 @@ static nrd_error *offered(nrd_openai *o, name_list *list)
 /* Takes why always. */
 static nrd_error *not_found(nrd_openai *o, const char *name, nrd_error *why)
 {
-    name_list list = {.n = 0};
+    oai_names list = {.n = 0};
     nrd_str names = {0};
 
-    nrd_error *err = offered(o, &list);
+    nrd_error *err = nrd_oai_offered(o, &list);
     for (size_t i = 0; i < list.n; i++) {
         nrd_str_printf(&names, "%s`%s`", i ? ", " : "", list.v[i]->name);
     }
@@ -379,7 +374,7 @@ static nrd_error *not_found(nrd_openai *o, const char *name, nrd_error *why)
         err = nrd_errorf(NRD_ERR_NOT_FOUND, "The model `%.200s` %s; %s%s.", name,
                          nrd_error_message(why), list.n ? "this server has " : "no language model is ready", nrd_str_cstr(&names));
     }
-    name_list_fini(&list);
+    nrd_oai_names_fini(&list);
     nrd_str_fini(&names);
     nrd_error_free(why);
     return err;
@@ -396,52 +391,4 @@ void nrd_oai_free_models(nrd_openai *o)
     while (o->models) {
         forget(o, o->models);
     }
-}
-
-/* ---- /v1/models ---- */
-
-static void put_model(const nrd_openai *o, nrd_str *out, const oai_model *m)
-{
-    nrd_str_puts(out, "{\"id\":");
-    nrd_json_put_cstr(out, m->name);
-    nrd_str_printf(out,
-                   ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"nereid\",\"sampling\":"
-                   "{\"temperature\":%.7g,\"top_p\":%.7g,\"min_p\":%.7g,\"top_k\":%d,"
-                   "\"repetition_penalty\":%.7g}}",
-                   (long long)o->created, m->sampling.temperature, m->sampling.top_p,
-                   m->sampling.min_p, m->sampling.top_k, m->sampling.repetition_penalty);
-}
-
-static nrd_error *put_models(oai_question *q)
-{
-    name_list list = {.n = 0};
-    NRD_TRY(offered(q->o, &list));
-    nrd_str_puts(&q->out, "{\"object\":\"list\",\"data\":[");
-    for (size_t i = 0; i < list.n; i++) {
-        nrd_str_puts(&q->out, i ? "," : "");
-        put_model(q->o, &q->out, list.v[i]);
-    }
-    nrd_str_puts(&q->out, "]}");
-    name_list_fini(&list);
-    return NULL;
-}
-
-void nrd_oai_on_models(void *user, nrd_http_request *req, const nrd_http_route *route)
-{
-    (void)route;
-    nrd_oai_ask(user, req, NULL, put_models);
-}
-
-static nrd_error *put_one(oai_question *q)
-{
-    oai_model *m = NULL;
-    NRD_TRY(nrd_oai_find_model(q->o, q->model, &m));
-    put_model(q->o, &q->out, m);
-    nrd_oai_model_unref(m);
-    return NULL;
-}
-
-void nrd_oai_on_model(void *user, nrd_http_request *req, const nrd_http_route *route)
-{
-    nrd_oai_ask(user, req, route->model, put_one);
 }

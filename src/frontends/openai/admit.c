@@ -1,0 +1,193 @@
+/* Who may ask and how often, and the answer of those who may not: before any endpoint. */
+#include "frontends/openai/internal.h"
+
+#include "base/clock.h"
+
+#include <string.h>
+#include <strings.h>
+
+/* ---- errors ---- */
+
+int nrd_oai_status(const nrd_error *err)
+{
+    nrd_error_code code = nrd_error_get_code(err);
+    return code == NRD_ERR_UNSUPPORTED ? 400 : nrd_http_status(code);
+}
+
+void nrd_oai_put_error(nrd_str *out, int status, const char *message, const char *param,
+                       const char *code)
+{
+    const char *type = status == 401   ? "authentication_error"
+                       : status == 404 ? "not_found_error"
+                       : status == 429 ? "rate_limit_error"
+                       : status < 500  ? "invalid_request_error"
+                                       : "server_error";
+    nrd_str_puts(out, "{\"error\":{\"message\":");
+    nrd_json_put_cstr(out, message);
+    nrd_str_printf(out, ",\"type\":\"%s\",\"param\":", type);
+    if (param) {
+        nrd_json_put_cstr(out, param);
+    } else {
+        nrd_str_puts(out, "null");
+    }
+    nrd_str_puts(out, ",\"code\":");
+    if (code) {
+        nrd_json_put_cstr(out, code);
+    } else {
+        nrd_str_puts(out, "null");
+    }
+    nrd_str_puts(out, "}}");
+}
+
+static void reply_error(nrd_http_request *req, int status, const char *message, const char *param,
+                        const char *code, const char *extra)
+{
+    nrd_str out = {0};
+    nrd_oai_put_error(&out, status, message, param, code);
+    nrd_http_reply(req, status, "application/json", extra, out.data, out.len);
+    nrd_str_fini(&out);
+}
+
+nrd_error *nrd_oai_errorf(nrd_error_code code, const char *field, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    nrd_error *err = nrd_errorv(code, fmt, args);
+    va_end(args);
+    return nrd_error_at(nrd_error_wrap(err, "%s", field), field);
+}
+
+void nrd_oai_fail(nrd_http_request *req, nrd_error *err, const char *extra)
+{
+    const int status = nrd_oai_status(err);
+    const char *code = nrd_error_reason(err);
+    reply_error(req, status, nrd_error_message(err), status == 400 ? nrd_error_field(err) : NULL,
+                code || status != 404 ? code : "model_not_found", extra);
+    nrd_error_free(err);
+}
+
+nrd_error *nrd_oai_body(const nrd_http_request *req, nrd_json_doc **out)
+{
+    const nrd_json_limits limits = {.max_depth = 64, .max_nodes = 4000000};
+    nrd_error *err = nrd_json_parse(out, req->body ? req->body : "", req->body_n, &limits);
+    if (!err && !nrd_json_is(nrd_json_root(*out), NRD_JSON_OBJECT)) {
+        err = nrd_errorf(NRD_ERR_INVALID_ARG, "the body must be a JSON object");
+    }
+    return nrd_error_wrap(err, "the request's body");
+}
+
+/* ---- who may ask, and how often ---- */
+
+/* The time depends on the length of what the client sent, not on where it differs. */
+static bool same_key(const char *key, const char *given, size_t n)
+{
+    size_t len = strlen(key);
+    unsigned diff = (unsigned)(len ^ n) | (unsigned)((len ^ n) >> 32);
+    for (size_t i = 0; i < n; i++) {
+        diff |= (unsigned)(unsigned char)given[i] ^
+                (unsigned)(unsigned char)(len > 0 ? key[i % len] : 0);
+    }
+    return diff == 0;
+}
+
+static oai_key *find_key(nrd_openai *o, const nrd_http_request *req)
+{
+    const nrd_view *v = nrd_http_find_field(&req->head, "Authorization");
+    oai_key *found = NULL;
+
+    if (!o->has_keys) {
+        return &o->keys[0];
+    }
+    if (!v || v->n < 7 || strncasecmp(v->p, "Bearer ", 7) != 0) {
+        return NULL;
+    }
+    for (size_t i = 0; i < o->n_keys; i++) { /* all of them, whichever fits */
+        found = same_key(o->keys[i].text, v->p + 7, v->n - 7) ? &o->keys[i] : found;
+    }
+    return found;
+}
+
+/* A bucket that refills evenly and holds one minute's worth. Gives the seconds to wait, 0: go on. */
+static int take_turn(nrd_openai *o, oai_key *k)
+{
+    double per_minute = (double)o->api->options->openai_rate_limit;
+    int wait = 0;
+
+    if (per_minute <= 0) {
+        return 0;
+    }
+    pthread_mutex_lock(&o->mu);
+    uint64_t now = nrd_now_ns();
+    double passed = k->refilled_ns ? (double)(now - k->refilled_ns) / 60e9 : 1;
+    k->tokens += passed * per_minute;
+    k->tokens = k->tokens > per_minute ? per_minute : k->tokens;
+    k->refilled_ns = now;
+    if (k->tokens >= 1) {
+        k->tokens -= 1;
+    } else {
+        wait = 1 + (int)((1 - k->tokens) * 60 / per_minute);
+    }
+    pthread_mutex_unlock(&o->mu);
+    return wait;
+}
+
+/* Header lines that allow the page of another origin to read the answer. */
+static void put_cors(const nrd_openai *o, const nrd_http_request *req, nrd_str *out)
+{
+    const nrd_option_list *list = &o->api->options->cors_origins;
+    const nrd_view *origin = nrd_http_find_field(&req->head, "Origin");
+    for (size_t i = 0; origin && i < list->n; i++) {
+        const char *allowed = list->items[i].name;
+        if (!strcmp(allowed, "*") || nrd_view_is(*origin, allowed)) {
+            nrd_str_printf(out, "Access-Control-Allow-Origin: %s\r\nVary: Origin\r\n", allowed);
+            return;
+        }
+    }
+}
+
+/* What a browser asks before it sends a request with a key. */
+static void preflight(const nrd_openai *o, nrd_http_request *req)
+{
+    nrd_str extra = {0};
+    if (!nrd_view_is(req->head.method_name, "OPTIONS")) {
+        reply_error(req, 405, "This method is not allowed here.", NULL, NULL, NULL);
+        return;
+    }
+    put_cors(o, req, &extra);
+    if (extra.len > 0) {
+        nrd_str_puts(&extra, "Access-Control-Allow-Methods: GET, POST, OPTIONS\r\n"
+                             "Access-Control-Allow-Headers: Authorization, Content-Type\r\n"
+                             "Access-Control-Max-Age: 600\r\n");
+    }
+    nrd_http_reply(req, 204, NULL, extra.data, NULL, 0);
+    nrd_str_fini(&extra);
+}
+
+bool nrd_oai_admit(nrd_openai *o, nrd_http_request *req, bool counts, char **out_extra)
+{
+    nrd_str extra = {0};
+    *out_extra = NULL;
+    if (req->head.method == NRD_HTTP_OTHER) {
+        preflight(o, req);
+        return false;
+    }
+    put_cors(o, req, &extra);
+    oai_key *key = find_key(o, req);
+    if (!key) {
+        nrd_str_puts(&extra, "WWW-Authenticate: Bearer\r\n");
+        reply_error(req, 401, "Incorrect API key provided, or none.", NULL, "invalid_api_key",
+                    extra.data);
+        nrd_str_fini(&extra);
+        return false;
+    }
+    int wait = counts ? take_turn(o, key) : 0;
+    if (wait > 0) {
+        nrd_str_printf(&extra, "Retry-After: %d\r\n", wait);
+        reply_error(req, 429, "Too many requests for this key.", NULL, "rate_limit_exceeded",
+                    extra.data);
+        nrd_str_fini(&extra);
+        return false;
+    }
+    *out_extra = extra.len > 0 ? nrd_str_steal(&extra) : NULL;
+    return true;
+}
