@@ -1,11 +1,8 @@
-/* Connections and requests: their life, and the buffers that they share. */
+/* Connections and requests: what they hold, which events they wait for, and their end. */
 #include "frontends/http/conn.h"
 
-#include "base/clock.h"
 #include "base/pool.h"
 
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -139,6 +136,35 @@ void nrd_http_conn_close(nrd_http_conn *c)
     atomic_fetch_sub(&l->n_conns, 1);
 }
 
+/* Input is read when there is a place for it; otherwise only the end of the connection is
+ * watched. */
+void nrd_http_conn_update_reading(nrd_http_conn *c)
+{
+    bool reading = true, watching = false;
+    if (c->dead) {
+        return;
+    }
+    switch (c->state) {
+    case READ_HEAD:
+        reading = c->out_bytes <= NRD_HTTP_MAX_PIPELINE_OUT;
+        watching = !reading;
+        break;
+    case BUSY:
+        /* Pipelined bytes go behind the current request; its buffer must not move. */
+        reading = c->in && c->in->len < c->in->cap;
+        watching = !reading;
+        break;
+    case CLOSING:
+        reading = false;
+        break;
+    default:
+        break;
+    }
+    nrd_http_conn_want(&c->ev_read, &c->on_read, reading);
+    /* libevent cannot mix edge and level on one descriptor; while output waits, sending tells. */
+    nrd_http_conn_want(&c->ev_closed, &c->on_closed, watching && !c->on_write);
+}
+
 /* Everything is sent and the connection shall end. Closing a socket with unread input makes the
  * kernel send a reset, which can destroy the reply on its way; so that input is read away first. */
 void nrd_http_conn_finish(nrd_http_conn *c)
@@ -151,30 +177,4 @@ void nrd_http_conn_finish(nrd_http_conn *c)
         return;
     }
     nrd_http_conn_close(c);
-}
-
-void nrd_http_conn_new(nrd_http_loop *l, int fd)
-{
-    int one = 1;
-    nrd_http_conn *c = calloc(1, sizeof *c);
-    if (!c) {
-        close(fd);
-        atomic_fetch_sub(&l->n_conns, 1);
-        return;
-    }
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    c->loop = l;
-    c->fd = fd;
-    c->out_tail = &c->out;
-    c->active_ns = nrd_now_ns();
-    event_assign(&c->ev_read, l->base, fd, EV_READ | EV_PERSIST, nrd_http_conn_on_read, c);
-    event_assign(&c->ev_closed, l->base, fd, EV_READ | EV_CLOSED | EV_ET | EV_PERSIST,
-                 nrd_http_conn_on_closed, c);
-    event_assign(&c->ev_write, l->base, fd, EV_WRITE | EV_PERSIST, nrd_http_conn_on_write, c);
-    c->next = l->conns;
-    if (l->conns) {
-        l->conns->prev = c;
-    }
-    l->conns = c;
-    nrd_http_conn_update_reading(c);
 }

@@ -1,7 +1,8 @@
 /* frontends/http/conn.h - connections and loops from inside: for the files that make up the server.
  *
  * Purpose   One connection is a state machine: read.c turns bytes into requests, reply.c answers,
- *           write.c sends; conn.c makes and ends it, loop.c gives it a thread, server.c accepts.
+ *           write.c sends, conn.c ends it; events.c makes it and calls these when something
+ *           happens; loop.c gives it a thread, inbox.c the tasks of others, server.c accepts.
  * Owner     The loop's thread, for everything here except nrd_http_post.
  * Lifetime  A caller that may see the connection die raises `depth` meanwhile and calls
  *           nrd_http_conn_release at its end; the struct is freed by the last of them.
@@ -106,6 +107,11 @@ extern _Thread_local nrd_http_loop *nrd_http_here; /* the loop that this thread 
 /* ---- loop.c ---- */
 nrd_error *nrd_http_loop_init(nrd_http_loop *l, nrd_http_server *s) NRD_MUST_USE;
 void *nrd_http_loop_main(void *loop); /* body of the thread */
+
+/* ---- inbox.c ---- */
+/* false: there is something to do, the loop must not sleep now. */
+bool nrd_http_loop_fall_asleep(nrd_http_loop *l);
+void nrd_http_loop_run_tasks(nrd_http_loop *l);
 /* At the start of every event: the loop's time is read, and tasks need not ring any more. */
 void nrd_http_loop_awake(nrd_http_loop *l);
 void nrd_http_loop_wait_posts(nrd_http_loop *l); /* until nobody is about to ring; before it goes */
@@ -114,7 +120,6 @@ void nrd_http_loop_wait_posts(nrd_http_loop *l); /* until nobody is about to rin
 nrd_http_inbuf *nrd_http_inbuf_new(size_t cap); /* NULL: no memory */
 void nrd_http_inbuf_unref(nrd_http_inbuf *b);
 nrd_http_request *nrd_http_request_new(nrd_http_conn *c); /* NULL: no memory */
-void nrd_http_conn_new(nrd_http_loop *l, int fd);         /* takes fd always */
 void nrd_http_conn_release(nrd_http_conn *c);
 void nrd_http_conn_close(nrd_http_conn *c);
 /* Everything is sent and the connection shall end. */
@@ -122,15 +127,23 @@ void nrd_http_conn_finish(nrd_http_conn *c);
 /* Adds or removes an event; *is_on remembers. */
 void nrd_http_conn_want(struct event *ev, bool *is_on, bool on);
 
-/* ---- read.c ---- */
-void nrd_http_conn_on_read(evutil_socket_t fd, short what, void *conn);
-void nrd_http_conn_on_closed(evutil_socket_t fd, short what, void *conn);
-/* Works off what has been read, as long as requests are complete and the output keeps up. */
-void nrd_http_conn_process(nrd_http_conn *c);
+/* Input is read when there is a place for it; otherwise only the end of the connection is watched. */
 void nrd_http_conn_update_reading(nrd_http_conn *c);
 
+/* ---- events.c ---- */
+void nrd_http_conn_new(nrd_http_loop *l, int fd); /* takes fd always */
+
+/* ---- read.c ---- */
+/* Where the next bytes go; false: nowhere. */
+bool nrd_http_conn_read_target(nrd_http_conn *c, char **out, size_t *out_room);
+/* n bytes have arrived there. */
+void nrd_http_conn_took(nrd_http_conn *c, char *data, size_t n);
+/* Works off what has been read, as long as requests are complete and the output keeps up. */
+void nrd_http_conn_process(nrd_http_conn *c);
+
 /* ---- write.c ---- */
-void nrd_http_conn_on_write(evutil_socket_t fd, short what, void *conn);
+/* Sends what waits. true: all of it is gone; else the connection may have ended. */
+bool nrd_http_conn_flush(nrd_http_conn *c);
 size_t nrd_http_iov_bytes(const struct iovec *iov, int from, int n);
 void nrd_http_segment_free(nrd_http_segment *s);
 /* Sends now what the socket takes, keeps the rest in order: the first n_copy pieces as copies, the

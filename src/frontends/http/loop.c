@@ -1,7 +1,4 @@
-/* Event loops: one thread each, which hears of others through a list of tasks.
- *
- * While a loop works it looks at its list before it sleeps, so others only put their tasks there.
- * When it goes to sleep it leaves a mark in the empty list; whoever finds the mark rings, once. */
+/* Event loops: one thread each, its tasks, its clock tick and its end. */
 #include "frontends/http/conn.h"
 
 #include "base/clock.h"
@@ -10,7 +7,6 @@
 
 #include <errno.h>
 #include <event2/listener.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -18,73 +14,6 @@
 
 #define MAX_TICK_SECS 5u
 #define LINGER_NS (30ull * 1000000000u) /* reading away what a refused client still sends */
-
-_Thread_local nrd_http_loop *nrd_http_here;
-
-static nrd_http_task asleep; /* the mark; never run */
-
-void nrd_http_post(nrd_http_loop *l, nrd_http_task *task)
-{
-    nrd_http_task *old = atomic_load_explicit(&l->inbox, memory_order_relaxed);
-    atomic_fetch_add_explicit(&l->n_posting, 1, memory_order_relaxed);
-    do {
-        task->next = old == &asleep ? NULL : old;
-    } while (!atomic_compare_exchange_weak_explicit(&l->inbox, &old, task, memory_order_release,
-                                                    memory_order_relaxed));
-    if (old == &asleep) {
-        uint64_t one = 1;
-        ssize_t r;
-        do {
-            r = write(l->wake_fd, &one, sizeof one);
-        } while (r < 0 && errno == EINTR);
-    }
-    /* The task may be done and its server about to go: this is the last look at the loop. */
-    atomic_fetch_sub_explicit(&l->n_posting, 1, memory_order_release);
-}
-
-void nrd_http_loop_wait_posts(nrd_http_loop *l)
-{
-    while (atomic_load_explicit(&l->n_posting, memory_order_acquire) > 0) {
-        sched_yield();
-    }
-}
-
-void nrd_http_loop_awake(nrd_http_loop *l)
-{
-    nrd_http_task *mark = &asleep;
-    l->now_ns = nrd_now_ns();
-    if (atomic_load_explicit(&l->inbox, memory_order_relaxed) == mark) {
-        atomic_compare_exchange_strong(&l->inbox, &mark, NULL);
-    }
-}
-
-/* false: there is something to do, the loop must not sleep now. */
-static bool fall_asleep(nrd_http_loop *l)
-{
-    nrd_http_task *nothing = NULL;
-    return atomic_compare_exchange_strong(&l->inbox, &nothing, &asleep);
-}
-
-static void run_tasks(nrd_http_loop *l)
-{
-    nrd_http_task *t = atomic_exchange_explicit(&l->inbox, NULL, memory_order_acquire);
-    nrd_http_task *in_order = NULL;
-    t = t == &asleep ? NULL : t;
-    if (t) {
-        l->now_ns = nrd_now_ns();
-    }
-    while (t) {
-        nrd_http_task *next = t->next;
-        t->next = in_order;
-        in_order = t;
-        t = next;
-    }
-    while (in_order) {
-        t = in_order;
-        in_order = t->next; /* the task may be freed by its run */
-        t->run(t);
-    }
-}
 
 /* Edge-triggered: every ring is an event of its own, so the counter need not be read away. */
 static void on_wake(evutil_socket_t fd, short what, void *arg)
@@ -169,15 +98,11 @@ void *nrd_http_loop_main(void *arg)
     nrd_http_here = l;
     l->now_ns = nrd_now_ns();
     while (!l->stop &&
-           event_base_loop(l->base, fall_asleep(l) ? EVLOOP_ONCE : EVLOOP_NONBLOCK) == 0) {
-        run_tasks(l);
+           event_base_loop(l->base, nrd_http_loop_fall_asleep(l) ? EVLOOP_ONCE : EVLOOP_NONBLOCK) == 0) {
+        nrd_http_loop_run_tasks(l);
     }
     while (l->conns) {
-        nrd_http_conn *c = l->conns;
-        c->depth++;
-        nrd_http_conn_close(c);
-        c->depth--;
-        nrd_http_conn_release(c);
+        end_conn(l->conns);
     }
     while (l->spare) {
         nrd_http_request *req = l->spare;

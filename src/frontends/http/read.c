@@ -1,15 +1,9 @@
 /* Input: from bytes to requests. */
 #include "frontends/http/conn.h"
 
-#include "base/clock.h"
-
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-
-#define READ_BUDGET (1u << 20) /* bytes taken from one connection before others get a turn */
 
 /* Refuses the request that is being read and ends the connection after the reply. */
 static void refuse(nrd_http_conn *c, int status, const char *message)
@@ -283,37 +277,7 @@ void nrd_http_conn_process(nrd_http_conn *c)
     nrd_http_conn_release(c);
 }
 
-/* Input is read when there is a place for it; otherwise only the end of the connection is
- * watched. */
-void nrd_http_conn_update_reading(nrd_http_conn *c)
-{
-    bool reading = true, watching = false;
-    if (c->dead) {
-        return;
-    }
-    switch (c->state) {
-    case READ_HEAD:
-        reading = c->out_bytes <= NRD_HTTP_MAX_PIPELINE_OUT;
-        watching = !reading;
-        break;
-    case BUSY:
-        /* Pipelined bytes go behind the current request; its buffer must not move. */
-        reading = c->in && c->in->len < c->in->cap;
-        watching = !reading;
-        break;
-    case CLOSING:
-        reading = false;
-        break;
-    default:
-        break;
-    }
-    nrd_http_conn_want(&c->ev_read, &c->on_read, reading);
-    /* libevent cannot mix edge and level on one descriptor; while output waits, sending tells. */
-    nrd_http_conn_want(&c->ev_closed, &c->on_closed, watching && !c->on_write);
-}
-
-/* Where the next bytes go. */
-static bool read_target(nrd_http_conn *c, char **out, size_t *out_room)
+bool nrd_http_conn_read_target(nrd_http_conn *c, char **out, size_t *out_room)
 {
     switch (c->state) {
     case READ_HEAD:
@@ -339,8 +303,7 @@ static bool read_target(nrd_http_conn *c, char **out, size_t *out_room)
     }
 }
 
-/* n bytes have arrived at the place that read_target gave. */
-static void took(nrd_http_conn *c, char *data, size_t n)
+void nrd_http_conn_took(nrd_http_conn *c, char *data, size_t n)
 {
     switch (c->state) {
     case READ_HEAD:
@@ -371,82 +334,4 @@ static void took(nrd_http_conn *c, char *data, size_t n)
     case LINGER:
         break;
     }
-}
-
-static void on_end_of_input(nrd_http_conn *c)
-{
-    if (c->state == READ_HEAD && c->out) {
-        c->close_after = true; /* the client waits for the rest of a reply */
-        c->state = CLOSING;
-        nrd_http_conn_update_reading(c);
-        return;
-    }
-    nrd_http_conn_close(c);
-}
-
-void nrd_http_conn_on_read(evutil_socket_t fd, short what, void *arg)
-{
-    nrd_http_conn *c = arg;
-    size_t budget = READ_BUDGET;
-
-    (void)fd;
-    (void)what;
-    nrd_http_loop_awake(c->loop);
-    c->active_ns = c->state == LINGER ? c->active_ns : c->loop->now_ns;
-    c->depth++;
-    c->in_process = true; /* replies sent from inside do not recurse into nrd_http_conn_process() */
-    while (!c->dead && c->on_read) {
-        char *to;
-        size_t room;
-        if (!read_target(c, &to, &room)) {
-            if (c->state == READ_HEAD) {
-                nrd_http_conn_close(c); /* no memory */
-            }
-            break;
-        }
-        ssize_t r = recv(c->fd, to, room, 0);
-        if (r < 0 && errno == EINTR) {
-            continue;
-        }
-        if (r < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
-            break;
-        }
-        if (r <= 0) {
-            r == 0 ? on_end_of_input(c) : nrd_http_conn_close(c);
-            break;
-        }
-        c->moved += (size_t)r;
-        took(c, to, (size_t)r);
-        /* A short read has emptied the socket; asking again would cost a system call. */
-        if ((size_t)r < room || (size_t)r >= budget) {
-            break;
-        }
-        budget -= (size_t)r;
-    }
-    c->in_process = false;
-    if (!c->dead) {
-        if (c->state == READ_HEAD) {
-            nrd_http_conn_process(c);
-        } else {
-            nrd_http_conn_update_reading(c);
-        }
-    }
-    c->depth--;
-    nrd_http_conn_release(c);
-}
-
-void nrd_http_conn_on_closed(evutil_socket_t fd, short what, void *arg)
-{
-    nrd_http_conn *c = arg;
-    int error = 0;
-    socklen_t n = sizeof error;
-    nrd_http_loop_awake(c->loop);
-    c->depth++;
-    if (what & EV_CLOSED) {
-        on_end_of_input(c);
-    } else if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &n) == 0 && error != 0) {
-        nrd_http_conn_close(c); /* a reset is reported as readable */
-    }
-    c->depth--;
-    nrd_http_conn_release(c);
 }

@@ -1,8 +1,6 @@
 /* Output: what the socket does not take at once waits in segments. */
 #include "frontends/http/conn.h"
 
-#include "base/clock.h"
-
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -107,7 +105,7 @@ broken:
     nrd_http_conn_close(c);
 }
 
-static void flush(nrd_http_conn *c)
+bool nrd_http_conn_flush(nrd_http_conn *c)
 {
     while (c->out) {
         struct iovec iov[NRD_HTTP_MAX_IOV];
@@ -119,11 +117,11 @@ static void flush(nrd_http_conn *c)
         }
         ssize_t r = send_some(c->fd, iov, n);
         if (r < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
-            return;
+            return false;
         }
         if (r < 0) {
             nrd_http_conn_close(c);
-            return;
+            return false;
         }
         c->active_ns = c->loop->now_ns;
         c->moved += (size_t)r;
@@ -144,23 +142,5 @@ static void flush(nrd_http_conn *c)
     }
     c->out_tail = &c->out;
     nrd_http_conn_want(&c->ev_write, &c->on_write, false);
-    if (c->state == CLOSING) {
-        nrd_http_conn_finish(c);
-    } else if (c->state == READ_HEAD) {
-        nrd_http_conn_process(c); /* a pipelined request may have waited for this */
-    } else {
-        nrd_http_conn_update_reading(c);
-    }
-}
-
-void nrd_http_conn_on_write(evutil_socket_t fd, short what, void *arg)
-{
-    nrd_http_conn *c = arg;
-    (void)fd;
-    (void)what;
-    nrd_http_loop_awake(c->loop);
-    c->depth++;
-    flush(c);
-    c->depth--;
-    nrd_http_conn_release(c);
+    return true;
 }
