@@ -15,6 +15,12 @@
     X(INPUTS,                   2048,        "inputs",    "a request, a model's configuration",             "INVALID_ARG") \
     X(OUTPUTS,                  2048,        "outputs",   "a request asks for, a model's configuration",    "INVALID_ARG") \
     X(PARAMETERS,               2048,        "parameters", "a request, a response",                         "INVALID_ARG") \
+    X(TOKENIZER_SCRATCH,        8 << 20,     "bytes",     "what a thread keeps behind a tokenized text",   "nothing: more is given back at once") \
+    X(GUIDE_BYTES,              128 << 20,   "bytes",     "the states and masks of one guide",              "INVALID_ARG; a running sequence ends, finish reason length") \
+    X(GUIDE_WORK,               4 << 20,     "places",    "of its automaton that a guide visits for one mask", "the sequence ends, finish reason length") \
+    X(GUIDE_COMPILE_MS,         5000,        "ms",        "the compile of one guide",                       "INVALID_ARG") \
+    X(GUIDES_KEPT,              64,          "guides",    "that an engine keeps compiled",                  "nothing: the longest unused goes") \
+    X(GUIDES_KEPT_BYTES,        512 << 20,   "bytes",     "the guides that an engine keeps compiled",       "nothing: the longest unused goes") \
     X(GRPC_MESSAGE_MEMORY,      512 << 20,   "bytes",     "what the fields of one gRPC message take",       "INVALID_ARG") \
     X(INSTANCES,                1024,        "instances", "all instance groups of a model, times their GPUs", "the load is refused") \
     X(REQUEST_ROWS,             4096,        "rows",      "the batch of a tensorrt_llm request",            "INVALID_ARG") \

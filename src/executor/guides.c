@@ -2,15 +2,14 @@
  *
  * Life of an entry: the first request with this type and text puts it into the table and compiles
  * without the table's lock; others with the same text wait for it, all others go on. READY entries
- * stay until 64 are there and one is the longest unused; FAILED ones leave the table at once. */
+ * stay until GUIDES_KEPT are there or they take GUIDES_KEPT_BYTES, and one is the longest unused; FAILED ones leave the table at once. */
 #include "executor/internal.h"
 
+#include "base/limits.h"
 #include "base/mem.h"
 #include "text/shared.h"
 
 #include <string.h>
-
-enum { KEPT = 64 };
 
 typedef struct entry {
     struct entry *next; /* guarded by guides.mu, as all below */
@@ -155,17 +154,30 @@ static entry *find(guides *g, const char *type, const char *text)
     return e;
 }
 
+static bool has_too_many(const guides *g)
+{
+    size_t bytes = 0;
+    for (const entry *e = g->entries; e; e = e->next) {
+        bytes += e->guide ? nrd_guide_bytes(e->guide) : 0;
+    }
+    return g->n_entries > NRD_LIMIT_GUIDES_KEPT || bytes > NRD_LIMIT_GUIDES_KEPT_BYTES;
+}
+
+/* Guides grow while they run: looked at with each request. */
 static void drop_oldest(guides *g)
 {
-    entry *oldest = NULL;
-    for (entry *e = g->entries; e; e = e->next) {
-        if (e->state == READY && (!oldest || e->used < oldest->used)) {
-            oldest = e;
+    entry *oldest;
+    do {
+        oldest = NULL;
+        for (entry *e = g->entries; e && has_too_many(g); e = e->next) {
+            if (e->state == READY && (!oldest || e->used < oldest->used)) {
+                oldest = e;
+            }
         }
-    }
-    if (oldest) {
-        drop(g, oldest);
-    }
+        if (oldest) {
+            drop(g, oldest);
+        }
+    } while (oldest);
 }
 
 /* With mu held, but not while the guide is compiled. */
@@ -190,9 +202,6 @@ static entry *compile_locked(guides *g, const char *type, const char *text)
         e->message = nrd_xstrdup(nrd_error_message(err));
         nrd_error_free(err);
         drop(g, e);
-    } else if (g->n_entries > KEPT) {
-        e->used = ++g->clock;
-        drop_oldest(g);
     }
     pthread_cond_broadcast(&g->compiled);
     return e;
@@ -216,6 +225,7 @@ nrd_error *nrd_guides_get(guides *g, const char *type, const char *text, nrd_gui
         e = compile_locked(g, type, text);
     }
     e->used = ++g->clock;
+    drop_oldest(g);
     if (e->state == READY) {
         *out = nrd_guide_ref(e->guide);
     } else {

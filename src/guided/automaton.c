@@ -4,7 +4,9 @@
  * ones are the same number, so equal sets are found by their bytes. */
 #include "guided/internal.h"
 
+#include "base/clock.h"
 #include "base/hash.h"
+#include "base/limits.h"
 
 #include <string.h>
 
@@ -61,12 +63,14 @@ static bool met(nrd_guide *g, uint32_t node, uint32_t stack)
         k = (k + 1) & g->seen_mask;
     }
     g->seen[k] = (place){node, stack};
+    g->seen_at[g->n_seen] = k;
     if (2 * ++g->n_seen > g->seen_mask) {
         place *old = g->seen;
-        uint32_t n = g->seen_mask + 1;
+        uint32_t n = g->seen_mask + 1, moved = 0;
         g->seen_mask = 2 * n - 1;
         g->seen = nrd_xmalloc(2 * (size_t)n * sizeof *g->seen);
         memset(g->seen, 0xff, 2 * (size_t)n * sizeof *g->seen);
+        g->seen_at = nrd_xrealloc(g->seen_at, (size_t)n * sizeof *g->seen_at);
         for (uint32_t i = 0; i < n; i++) {
             if (old[i].node != UINT32_MAX) {
                 uint32_t at = (uint32_t)nrd_hash_u64(old[i].node, old[i].stack) & g->seen_mask;
@@ -74,6 +78,7 @@ static bool met(nrd_guide *g, uint32_t node, uint32_t stack)
                     at = (at + 1) & g->seen_mask;
                 }
                 g->seen[at] = old[i];
+                g->seen_at[moved++] = at;
             }
         }
         free(old);
@@ -83,6 +88,10 @@ static bool met(nrd_guide *g, uint32_t node, uint32_t stack)
 
 static void add_work(nrd_guide *g, uint32_t node, uint32_t stack)
 {
+    if (++g->visited > NRD_LIMIT_GUIDE_WORK) {
+        g->full = true;
+        return;
+    }
     if (met(g, node, stack)) {
         return;
     }
@@ -99,7 +108,9 @@ static void add_work(nrd_guide *g, uint32_t node, uint32_t stack)
 
 static void begin_state(nrd_guide *g)
 {
-    memset(g->seen, 0xff, ((size_t)g->seen_mask + 1) * sizeof *g->seen);
+    for (uint32_t i = 0; i < g->n_seen; i++) { /* the table may once have been large */
+        g->seen[g->seen_at[i]] = (place){UINT32_MAX, UINT32_MAX};
+    }
     g->n_seen = g->n_found = g->n_work = 0;
     g->accepting = false;
 }
@@ -153,6 +164,25 @@ static int by_place(const void *a, const void *b)
                                  : x->stack > y->stack;
 }
 
+void nrd_guided_count_bytes(nrd_guide *g)
+{
+    size_t n = sizeof *g + (size_t)g->p.cap * sizeof *g->p.nodes + (size_t)g->cap_stacks * sizeof *g->stacks +
+               (size_t)g->stack_mask * sizeof *g->stack_table +
+               (size_t)g->cap_states * (sizeof *g->states + g->p.n_classes * sizeof *g->next) +
+               (size_t)g->state_mask * sizeof *g->state_table + g->cap_places * sizeof *g->places +
+               ((size_t)g->seen_mask + g->cap_work + g->cap_found) * sizeof *g->work + g->mask_bytes;
+
+    atomic_store_explicit(&g->bytes, n, memory_order_relaxed);
+    if (n > NRD_LIMIT_GUIDE_BYTES) {
+        g->full = true;
+    }
+}
+
+size_t nrd_guide_bytes(const nrd_guide *g)
+{
+    return atomic_load_explicit(&g->bytes, memory_order_relaxed);
+}
+
 /* The number of the set in `found`. DEAD when a limit was passed. */
 static uint32_t intern_state(nrd_guide *g)
 {
@@ -195,6 +225,7 @@ static uint32_t intern_state(nrd_guide *g)
         (state){.first = (uint32_t)g->n_places, .n = g->n_found, .accepting = g->accepting,
                 .forced = UNKNOWN};
     g->n_places += g->n_found;
+    nrd_guided_count_bytes(g);
     g->state_table[k] = ++g->n_states;
     return g->n_states - 1;
 }
@@ -208,6 +239,9 @@ uint32_t nrd_guided_step(nrd_guide *g, uint32_t from, uint8_t byte)
     uint32_t known = g->next[edge];
     if (known) {
         return known - 1;
+    }
+    if (g->full) {
+        return DEAD; /* no more work for a guide that has come to its end */
     }
     begin_state(g);
     for (uint32_t i = 0; i < g->states[from].n; i++) {
@@ -265,6 +299,7 @@ nrd_error *nrd_guide_new(nrd_guide **out, const nrd_guide_vocab *v, const char *
     atomic_init(&g->refs, 1);
     g->v = v;
     nrd_arena_init(&b.arena);
+    b.deadline_ns = nrd_now_ns() + NRD_LIMIT_GUIDE_COMPILE_MS * 1000000ull;
     NRD_TRY_GOTO(build_program(&b, type, text, &g->p), err, done);
     g->cap_stacks = g->cap_states = g->cap_work = g->cap_found = 64;
     g->cap_places = 256;
@@ -279,6 +314,8 @@ nrd_error *nrd_guide_new(nrd_guide **out, const nrd_guide_vocab *v, const char *
     g->places = nrd_xcalloc(g->cap_places, sizeof *g->places);
     g->stack_table = nrd_xcalloc((size_t)g->stack_mask + 1, sizeof *g->stack_table);
     g->seen = nrd_xcalloc((size_t)g->seen_mask + 1, sizeof *g->seen);
+    memset(g->seen, 0xff, ((size_t)g->seen_mask + 1) * sizeof *g->seen);
+    g->seen_at = nrd_xcalloc(((size_t)g->seen_mask + 1) / 2, sizeof *g->seen_at);
     g->state_table = nrd_xcalloc((size_t)g->state_mask + 1, sizeof *g->state_table);
     g->walk = nrd_xcalloc((size_t)v->longest + 1, sizeof *g->walk);
     begin_state(g);
@@ -295,6 +332,7 @@ done:
     nrd_arena_fini(&b.arena);
     free(b.sets);
     free(b.rules);
+    free(b.rule_table);
     if (err) {
         nrd_guide_unref(g);
         return err;
@@ -326,6 +364,7 @@ void nrd_guide_unref(nrd_guide *g)
     free(g->found);
     free(g->work);
     free(g->seen);
+    free(g->seen_at);
     free(g->walk);
     free(g);
 }

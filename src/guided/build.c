@@ -2,6 +2,10 @@
  * regex.c, ebnf.c, schema.c and numbers.c call, then written as nodes, each with its ways on. */
 #include "guided/internal.h"
 
+#include "base/clock.h"
+#include "base/hash.h"
+#include "base/limits.h"
+
 #include <stdarg.h>
 #include <string.h>
 
@@ -15,8 +19,18 @@ void nrd_guided_fail(builder *b, nrd_error_code code, const char *fmt, ...)
     va_end(ap);
 }
 
+/* Called for each expression and node. */
+static void check_time(builder *b)
+{
+    if (++b->n_made % 256 == 0 && nrd_now_ns() > b->deadline_ns) {
+        nrd_guided_fail(b, NRD_ERR_INVALID_ARG, "the guide takes more than %d ms to compile",
+                        NRD_LIMIT_GUIDE_COMPILE_MS);
+    }
+}
+
 static expr *new_expr(builder *b, expr_kind kind, uint32_t size)
 {
+    check_time(b);
     expr *e = b->err ? NULL : nrd_arena_alloc(&b->arena, sizeof *e);
     if (!e) {
         nrd_guided_fail(b, NRD_ERR_UNAVAILABLE, "out of memory");
@@ -120,17 +134,49 @@ uint32_t nrd_guided_new_rule(builder *b)
     return b->n_rules++;
 }
 
+static void grow_rule_table(builder *b)
+{
+    const uint32_t mask = b->rule_mask ? 2 * b->rule_mask + 1 : 63;
+    uint32_t *table = nrd_xcalloc((size_t)mask + 1, sizeof *table);
+
+    for (uint32_t i = 0; i < b->n_rules; i++) {
+        const char *name = b->rules[i].name;
+        uint32_t at = name ? (uint32_t)nrd_hash_bytes(0, name, strlen(name)) & mask : 0;
+        while (name && table[at]) {
+            at = (at + 1) & mask;
+        }
+        if (name) {
+            table[at] = i + 1;
+        }
+    }
+    free(b->rule_table);
+    b->rule_table = table;
+    b->rule_mask = mask;
+}
+
 uint32_t nrd_guided_rule(builder *b, const char *name, size_t n)
 {
-    for (uint32_t i = 0; i < b->n_rules; i++) {
-        if (b->rules[i].name && strlen(b->rules[i].name) == n &&
-            memcmp(b->rules[i].name, name, n) == 0) {
-            return i;
+    if (2 * b->n_named >= b->rule_mask) {
+        grow_rule_table(b);
+    }
+    uint32_t at = (uint32_t)nrd_hash_bytes(0, name, n) & b->rule_mask;
+    while (b->rule_table[at]) {
+        const char *known = b->rules[b->rule_table[at] - 1].name;
+        if (strlen(known) == n && memcmp(known, name, n) == 0) {
+            return b->rule_table[at] - 1;
         }
+        at = (at + 1) & b->rule_mask;
     }
     uint32_t r = nrd_guided_new_rule(b);
     if (!b->err) {
-        b->rules[r].name = nrd_arena_strndup(&b->arena, name, n);
+        char *copy = nrd_arena_strndup(&b->arena, name, n);
+        if (!copy) {
+            nrd_guided_fail(b, NRD_ERR_UNAVAILABLE, "out of memory");
+            return 0;
+        }
+        b->rules[r].name = copy;
+        b->rule_table[at] = r + 1;
+        b->n_named++;
     }
     return r;
 }
@@ -387,6 +433,7 @@ expr *nrd_guided_char(builder *b, uint32_t cp)
 
 static uint32_t add_node(builder *b, program *p, gnode_kind kind, uint32_t x, uint32_t y)
 {
+    check_time(b);
     if (p->n >= G_MAX_NODES) {
         nrd_guided_fail(b, NRD_ERR_INVALID_ARG, "the guide makes more than %d nodes", G_MAX_NODES);
         return 0;

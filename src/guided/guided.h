@@ -11,7 +11,8 @@
  *           UNSUPPORTED names a keyword or construct that is not implemented: what is accepted is
  *           also kept, so every complete text fits its guide.
  * Limits    Text 1 MiB, automaton 2^20 nodes, 32768 states and 64 MiB of masks for each guide, 256
- *           levels of nesting in the text; behind these a compile, or a sequence, ends with an error.
+ *           levels of nesting in the text, GUIDE_BYTES, GUIDE_WORK for each mask, GUIDE_COMPILE_MS
+ *           (base/limits.h); behind these a compile, or a sequence, ends with an error.
  * Lifetime  vocabulary > guide > state. Guides are counted.
  * Sources   Thompson 1968 (regular expressions); Willard and Louf 2023 (vocabulary through an
  *           automaton); JSON Schema 2020-12; ECMA 262 (patterns); the grammar notation of GBNF.
@@ -45,6 +46,7 @@ nrd_error *nrd_guide_new(nrd_guide **out, const nrd_guide_vocab *v, const char *
 nrd_guide *nrd_guide_ref(nrd_guide *g);
 void nrd_guide_unref(nrd_guide *g); /* NULL is fine */
 bool nrd_guide_is_full(const nrd_guide *g); /* a limit was passed while it ran; any thread */
+size_t nrd_guide_bytes(const nrd_guide *g); /* its memory, about; any thread */
 
 nrd_guide_state *nrd_guide_state_new(nrd_guide *g); /* at the beginning; shares the guide */
 nrd_guide_state *nrd_guide_state_copy(const nrd_guide_state *s);

@@ -58,6 +58,10 @@ typedef struct builder {
     uint32_t n_sets, cap_sets;
     rule *rules;
     uint32_t n_rules, cap_rules;
+    uint32_t *rule_table; /* [rule_mask + 1] 0 or a named rule's number + 1 */
+    uint32_t rule_mask, n_named;
+    uint64_t deadline_ns; /* of the compile */
+    uint32_t n_made;      /* expressions and nodes */
     bool json; /* characters are written as inside a JSON string */
     int depth;
 } builder;
@@ -167,15 +171,19 @@ struct nrd_guide {
     size_t n_places, cap_places;
     uint32_t *next; /* [cap_states, n_classes] 0: not known yet, else state + 1 */
     size_t mask_bytes;
+    atomic_size_t bytes; /* of everything, as last counted */
+    uint32_t visited;    /* places, since the mask or the step was begun */
 
     /* while a state is made */
     place *found, *work, *seen;
+    uint32_t *seen_at; /* [(seen_mask + 1) / 2] where in `seen` the n_seen places lie */
     uint32_t n_found, n_work, seen_mask, n_seen, cap_work, cap_found;
     bool accepting;
     uint32_t start;
     uint32_t *walk; /* [longest + 1] states along a token */
 };
 
+void nrd_guided_count_bytes(nrd_guide *g); /* more than GUIDE_BYTES: the guide is full */
 uint32_t nrd_guided_step(nrd_guide *g, uint32_t from, uint8_t byte);
 void nrd_guided_drop_masks(nrd_guide *g);
 

@@ -169,9 +169,11 @@ const uint32_t *nrd_guide_mask(nrd_guide_state *s, size_t *out_words)
             nrd_guided_drop_masks(g);
         }
         uint32_t *mask = nrd_xcalloc(1, bytes ? bytes : 1);
+        g->visited = 0;
         fill_mask(g, s->at, mask);
         g->states[s->at].mask = mask;
         g->mask_bytes += bytes;
+        nrd_guided_count_bytes(g);
     }
     return g->full ? NULL : g->states[s->at].mask;
 }
@@ -192,6 +194,7 @@ static uint32_t walk_token(nrd_guide *g, uint32_t from, int32_t token)
 
 bool nrd_guide_accept(nrd_guide_state *s, int32_t token)
 {
+    s->g->visited = 0;
     uint32_t to = walk_token(s->g, s->at, token);
     if (to == DEAD) {
         return false;
@@ -235,6 +238,7 @@ size_t nrd_guide_forced(nrd_guide_state *s, char *out, size_t cap, bool *out_fin
     uint32_t at = s->at;
     size_t n = 0;
     int byte;
+    g->visited = 0;
     while (n < cap && !g->full && (byte = forced_byte(g, at)) >= 0) {
         out[n++] = (char)byte;
         at = nrd_guided_step(g, at, (uint8_t)byte);

@@ -12,8 +12,19 @@ static nrd_error *watched_guide_new(nrd_guide **out, const nrd_guide_vocab *v, c
 #define nrd_guides_new t_guides_new
 #define nrd_guides_free t_guides_free
 #define nrd_guides_get t_guides_get
+#define nrd_guide_bytes watched_guide_bytes
+static size_t watched_guide_bytes(const nrd_guide *g);
 #include "executor/guides.c"
 #undef nrd_guide_new
+#undef nrd_guide_bytes
+
+static size_t guide_bytes; /* what each guide says that it takes */
+
+static size_t watched_guide_bytes(const nrd_guide *g)
+{
+    (void)g;
+    return guide_bytes;
+}
 
 #include "base/file.h"
 #include "base/str.h"
@@ -187,7 +198,7 @@ static void test_the_longest_unused_guide_makes_room(void **state)
     reset();
     guides *table = nrd_guides_new(dir);
     assert_null(nrd_guides_get(table, "regex", "kept", &first));
-    for (int i = 0; i < 2 * KEPT; i++) {
+    for (int i = 0; i < 2 * NRD_LIMIT_GUIDES_KEPT; i++) {
         snprintf(text, sizeof text, "a%d", i);
         assert_null(nrd_guides_get(table, "regex", text, &g));
         nrd_guide_unref(g);
@@ -195,8 +206,31 @@ static void test_the_longest_unused_guide_makes_room(void **state)
         assert_ptr_equal(again, first);
         nrd_guide_unref(again);
     }
-    assert_int_equal(table->n_entries, KEPT);
+    assert_int_equal(table->n_entries, NRD_LIMIT_GUIDES_KEPT);
     nrd_guide_unref(first);
+    nrd_guides_free(table);
+}
+
+static void test_guides_are_kept_by_their_bytes(void **state)
+{
+    enum { FIT = 5 };
+    nrd_guide *g = NULL;
+    char text[16];
+    (void)state;
+    reset();
+    guides *table = nrd_guides_new(dir);
+    guide_bytes = NRD_LIMIT_GUIDES_KEPT_BYTES / FIT;
+    for (int i = 0; i < 2 * FIT; i++) {
+        snprintf(text, sizeof text, "b%d", i);
+        assert_null(nrd_guides_get(table, "regex", text, &g));
+        nrd_guide_unref(g);
+        assert_int_equal(table->n_entries, i < FIT ? i + 1 : FIT);
+    }
+    guide_bytes = (size_t)NRD_LIMIT_GUIDES_KEPT_BYTES + 1; /* the one in use goes last, and may go too */
+    assert_null(nrd_guides_get(table, "regex", text, &g));
+    assert_int_equal(table->n_entries, 0);
+    nrd_guide_unref(g);
+    guide_bytes = 0;
     nrd_guides_free(table);
 }
 
@@ -206,6 +240,7 @@ int main(void)
         cmocka_unit_test(test_a_slow_guide_holds_up_nobody_else),
         cmocka_unit_test(test_a_wrong_guide_fails_for_all_who_wait_and_is_tried_again),
         cmocka_unit_test(test_the_longest_unused_guide_makes_room),
+        cmocka_unit_test(test_guides_are_kept_by_their_bytes),
     };
     return cmocka_run_group_tests(tests, make_tokenizer, remove_tokenizer);
 }

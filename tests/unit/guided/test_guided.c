@@ -3,6 +3,8 @@
 #include "base/json.h"
 #include "guided/guided.h"
 
+#include "base/limits.h"
+
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -392,6 +394,66 @@ static void test_compile_time(void **state)
     nrd_guide_vocab_free(v);
 }
 
+/* All words of one or two letters. */
+static const char *letters(void *user, int32_t id, size_t *out_n)
+{
+    static char word[2];
+    (void)user;
+    *out_n = id < 26 ? 1 : 2;
+    word[0] = (char)('a' + (id < 26 ? id : (id - 26) / 26));
+    word[1] = (char)('a' + id % 26);
+    return word;
+}
+
+static void test_a_mask_that_takes_too_long_ends_the_guide(void **state)
+{
+    enum { N_WORDS = 26 + 26 * 26 };
+    nrd_guide_vocab *v = NULL;
+    nrd_guide *g = NULL;
+    nrd_str text = {0};
+    size_t n;
+
+    (void)state;
+    assert_null(nrd_guide_vocab_new(&v, N_WORDS, letters, NULL));
+    nrd_str_puts(&text, "(");
+    for (char c = 'a'; c <= 'x'; c++) {
+        nrd_str_printf(&text, "[%c-%c]?", c, c + 2);
+    }
+    nrd_str_puts(&text, "){300}");
+    assert_null(nrd_guide_new(&g, v, "regex", text.data));
+    nrd_guide_state *s = nrd_guide_state_new(g);
+    assert_false(nrd_guide_is_full(g));
+    assert_null(nrd_guide_mask(s, &n));
+    assert_true(nrd_guide_is_full(g));
+    assert_in_range(nrd_guide_bytes(g), 1, NRD_LIMIT_GUIDE_BYTES);
+    nrd_guide_state_free(s);
+    nrd_guide_unref(g);
+    nrd_guide_vocab_free(v);
+    nrd_str_fini(&text);
+}
+
+static void test_a_grammar_of_many_rules_is_compiled(void **state)
+{
+    nrd_guide_vocab *v = vocab();
+    nrd_guide *g = NULL;
+    nrd_str text = {0};
+
+    (void)state;
+    nrd_str_puts(&text, "root ::= \"a\"");
+    for (int i = 0; i < 10000; i++) {
+        nrd_str_printf(&text, " | r%d", i);
+    }
+    for (int i = 0; i < 10000; i++) {
+        nrd_str_printf(&text, "\nr%d ::= \"x%d\"", i, i);
+    }
+    assert_null(nrd_guide_new(&g, v, "ebnf_grammar", text.data));
+    assert_true(nrd_guide_matches(g, "x777", 4));
+    assert_false(nrd_guide_matches(g, "x10000", 6));
+    nrd_guide_unref(g);
+    nrd_guide_vocab_free(v);
+    nrd_str_fini(&text);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -401,6 +463,8 @@ int main(void)
         cmocka_unit_test(test_masks_allow_what_can_be_accepted),
         cmocka_unit_test(test_forced_text_comes_as_tokens),
         cmocka_unit_test(test_compile_time),
+        cmocka_unit_test(test_a_mask_that_takes_too_long_ends_the_guide),
+        cmocka_unit_test(test_a_grammar_of_many_rules_is_compiled),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
