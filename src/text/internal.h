@@ -348,6 +348,8 @@ typedef struct tok_scratch { /* one a thread, reused by every call */
 } tok_scratch;
 
 tok_scratch *nrd_tok_scratch(void); /* of the calling thread; aborts on no memory */
+/* Behind a call: what one long text needed does not stay with its thread. */
+void nrd_tok_scratch_trim(tok_scratch *sc);
 bool nrd_tok_cache_get(tok_scratch *sc, const nrd_tokenizer *t, const char *s, size_t n, uint64_t *out_hash,
                nrd_ids *out);
 void nrd_tok_cache_put(tok_scratch *sc, const nrd_tokenizer *t, uint64_t hash, const char *s, size_t n,

@@ -2,6 +2,7 @@
 #include "text/internal.h"
 
 #include "base/hash.h"
+#include "base/limits.h"
 
 #include <pthread.h>
 #include <string.h>
@@ -21,12 +22,9 @@ struct cache_entry {
 
 static pthread_key_t scratch_key;
 
-static void scratch_free(void *p)
+/* What grows with the text. */
+static void buffers_free(tok_scratch *sc)
 {
-    tok_scratch *sc = p;
-    if (!sc) {
-        return;
-    }
     nrd_str_fini(&sc->clean);
     for (int i = 0; i < 2; i++) {
         nrd_str_fini(&sc->norm[i]);
@@ -42,6 +40,15 @@ static void scratch_free(void *p)
     free(sc->best);
     free(sc->best_id);
     free(sc->best_from);
+}
+
+static void scratch_free(void *p)
+{
+    tok_scratch *sc = p;
+    if (!sc) {
+        return;
+    }
+    buffers_free(sc);
     free(sc->cache);
     nrd_pattern_free_match(sc->match);
     free(sc);
@@ -78,6 +85,29 @@ tok_scratch *nrd_tok_scratch(void)
         pthread_setspecific(scratch_key, mine);
     }
     return mine;
+}
+
+static size_t scratch_bytes(const tok_scratch *sc)
+{
+    size_t n = sc->clean.cap + sc->cap_heap * sizeof *sc->heap +
+               sc->cap_sym * (4 * sizeof *sc->sym + sizeof *sc->rank) +
+               sc->cap_best * (sizeof *sc->best + sizeof *sc->best_id + sizeof *sc->best_from);
+
+    for (int i = 0; i < 2; i++) {
+        n += sc->norm[i].cap + sc->pre[i].cap + sc->cut[i].cap * sizeof *sc->cut[i].v;
+    }
+    return n;
+}
+
+void nrd_tok_scratch_trim(tok_scratch *sc)
+{
+    if (scratch_bytes(sc) <= NRD_LIMIT_TOKENIZER_SCRATCH) {
+        return;
+    }
+    cache_entry *cache = sc->cache;
+    void *match = sc->match;
+    buffers_free(sc);
+    *sc = (tok_scratch){.cache = cache, .match = match};
 }
 
 bool nrd_tok_cache_get(tok_scratch *sc, const nrd_tokenizer *t, const char *s, size_t n, uint64_t *out_hash,

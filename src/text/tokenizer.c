@@ -302,18 +302,13 @@ static nrd_error *encode_section(const nrd_tokenizer *t, tok_scratch *sc, const 
     return NULL;
 }
 
-nrd_error *nrd_tokenizer_encode(const nrd_tokenizer *t, const char *text, size_t n, uint32_t flags,
-                                nrd_ids *out)
+static nrd_error *encode(const nrd_tokenizer *t, tok_scratch *sc, const char *text, size_t n,
+                         uint32_t flags, nrd_ids *out)
 {
-    tok_scratch *sc = nrd_tok_scratch();
     bool parse_special = (flags & NRD_ENCODE_PARSE_SPECIAL) != 0;
     size_t start, end, done = 0;
     int32_t id;
 
-    if (n > TOK_MAX_TEXT_BYTES) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "the text has %zu bytes, the limit is %d", n,
-                          TOK_MAX_TEXT_BYTES);
-    }
     clean_text(sc, &text, &n);
     if (flags & NRD_ENCODE_ADD_SPECIAL) {
         nrd_ids_append(out, t->prefix, t->n_prefix);
@@ -337,6 +332,20 @@ nrd_error *nrd_tokenizer_encode(const nrd_tokenizer *t, const char *text, size_t
         nrd_ids_append(out, t->suffix, t->n_suffix);
     }
     return NULL;
+}
+
+nrd_error *nrd_tokenizer_encode(const nrd_tokenizer *t, const char *text, size_t n, uint32_t flags,
+                                nrd_ids *out)
+{
+    tok_scratch *sc = nrd_tok_scratch();
+
+    if (n > TOK_MAX_TEXT_BYTES) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "the text has %zu bytes, the limit is %d", n,
+                          TOK_MAX_TEXT_BYTES);
+    }
+    nrd_error *err = encode(t, sc, text, n, flags, out);
+    nrd_tok_scratch_trim(sc);
+    return err;
 }
 
 /* ---- questions ---- */

@@ -1,4 +1,5 @@
 #include "base/file.h"
+#include "base/limits.h"
 #include "text/internal.h"
 #include "text/tokenizer.h"
 #include "text/word_list.h"
@@ -333,6 +334,29 @@ static void test_long_words_take_no_quadratic_time(void **state)
     nrd_tokenizer_close(t);
 }
 
+static void test_a_long_text_leaves_no_large_memory_behind(void **state)
+{
+    nrd_tokenizer *t = from_json(byte_level_json());
+    const size_t n = 4 << 20;
+    char *text = nrd_xmalloc(n);
+    nrd_ids ids = {0};
+
+    (void)state;
+    memset(text, 'l', n);
+    assert_null(nrd_tokenizer_encode(t, text, n, 0, &ids));
+    const tok_scratch *sc = nrd_tok_scratch();
+    assert_in_range(sc->clean.cap + sc->norm[0].cap + sc->norm[1].cap + sc->pre[0].cap + sc->pre[1].cap, 0,
+                    NRD_LIMIT_TOKENIZER_SCRATCH);
+    assert_in_range(sc->cap_sym * sizeof *sc->sym + sc->cap_heap * sizeof *sc->heap, 0,
+                    NRD_LIMIT_TOKENIZER_SCRATCH);
+    ids.n = 0;
+    assert_null(nrd_tokenizer_encode(t, "hello", 5, 0, &ids));
+    assert_true(ids.n > 0);
+    nrd_ids_fini(&ids);
+    free(text);
+    nrd_tokenizer_close(t);
+}
+
 static void test_word_lists(void **state)
 {
     (void)state;
@@ -379,6 +403,7 @@ int main(void)
         cmocka_unit_test(test_many_threads_share_one_tokenizer),
         cmocka_unit_test(test_the_words_of_a_closed_tokenizer_are_forgotten),
         cmocka_unit_test(test_long_words_take_no_quadratic_time),
+        cmocka_unit_test(test_a_long_text_leaves_no_large_memory_behind),
         cmocka_unit_test(test_word_lists),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
