@@ -740,7 +740,8 @@ static void put_shortest(nrd_str *out, double v, bool single, int lo, int hi)
 void nrd_json_put_double(nrd_str *out, double v)
 {
     if (v == trunc(v) && fabs(v) < 1e15 && !(v == 0 && signbit(v))) {
-        nrd_str_printf(out, "%lld.0", (long long)v);
+        nrd_str_put_i64(out, (int64_t)v);
+        nrd_str_append(out, ".0", 2);
         return;
     }
     /* subnormals hold fewer digits than the 15 that normal numbers keep */
@@ -750,7 +751,8 @@ void nrd_json_put_double(nrd_str *out, double v)
 void nrd_json_put_float(nrd_str *out, float v)
 {
     if (v == truncf(v) && fabsf(v) < 1e6f && !(v == 0 && signbit(v))) {
-        nrd_str_printf(out, "%d.0", (int)v);
+        nrd_str_put_i64(out, (int64_t)v);
+        nrd_str_append(out, ".0", 2);
         return;
     }
     put_shortest(out, (double)v, true, fabsf(v) < 0x1p-126f ? 1 : 6, 9);
@@ -775,7 +777,7 @@ static void put_node(nrd_str *out, const nrd_json *node, int indent, int level)
         nrd_str_puts(out, node->boolean ? "true" : "false");
         return;
     case NRD_JSON_INT:
-        nrd_str_printf(out, "%lld", (long long)node->i);
+        nrd_str_put_i64(out, node->i);
         return;
     case NRD_JSON_UINT:
         nrd_str_printf(out, "%llu", (unsigned long long)node->u);

@@ -38,7 +38,9 @@ void nrd_str_reserve(nrd_str *s, size_t more_bytes)
 
 void nrd_str_append(nrd_str *s, const void *data, size_t n)
 {
-    nrd_str_reserve(s, n);
+    if (n >= s->cap - s->len) { /* the zero at the end needs a byte, too */
+        nrd_str_reserve(s, n);
+    }
     if (n) {
         memcpy(s->data + s->len, data, n);
     }
@@ -53,7 +55,11 @@ void nrd_str_puts(nrd_str *s, const char *text)
 
 void nrd_str_putc(nrd_str *s, char c)
 {
-    nrd_str_append(s, &c, 1);
+    if (s->cap - s->len < 2) {
+        nrd_str_reserve(s, 1);
+    }
+    s->data[s->len++] = c;
+    s->data[s->len] = '\0';
 }
 
 void nrd_str_put_i64(nrd_str *s, int64_t v)
@@ -77,11 +83,14 @@ void nrd_str_printf(nrd_str *s, const char *fmt, ...)
     va_list args, again;
     va_start(args, fmt);
     va_copy(again, args);
-    int n = vsnprintf(NULL, 0, fmt, args);
+    const size_t room = s->cap - s->len;
+    int n = vsnprintf(s->data ? s->data + s->len : NULL, room, fmt, args);
     va_end(args);
     NRD_ASSERT(n >= 0, "format strings are ours and valid");
-    nrd_str_reserve(s, (size_t)n);
-    vsnprintf(s->data + s->len, (size_t)n + 1, fmt, again);
+    if ((size_t)n >= room) {
+        nrd_str_reserve(s, (size_t)n);
+        vsnprintf(s->data + s->len, (size_t)n + 1, fmt, again);
+    }
     va_end(again);
     s->len += (size_t)n;
 }

@@ -616,10 +616,13 @@ static bool is_long_answer(nrd_http_call *call)
         err = nrd_from_triton(TRITONSERVER_InferenceResponseOutput(
             call->response, i, &name, &type, &shape, &n_dims, &base, &size, &memory, &memory_id,
             &userp));
-        const nrd_infer_output *o = err ? NULL : nrd_infer_find_output(&call->infer, name);
+        if (err || size <= NRD_HTTP_LONG_TEXT / 4 / MAX_OUTPUTS) {
+            continue; /* as many such ones as a request may name are not long */
+        }
+        const nrd_infer_output *o = nrd_infer_find_output(&call->infer, name);
         const bool text = (o ? o->form : (int)call->default_kind) == NRD_OUTPUT_JSON;
         const bool counts = call->reply_encoding != NRD_ENCODING_IDENTITY || text;
-        bytes += !err && counts && !(o && o->shared) ? size : 0;
+        bytes += counts && !(o && o->shared) ? size : 0;
     }
     nrd_error_free(err); /* it comes again where the answer is written */
     return bytes > NRD_HTTP_LONG_TEXT / 4; /* a number's digits take about four times its bytes */

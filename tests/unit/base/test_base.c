@@ -64,6 +64,29 @@ static void test_number_parsers_refuse_all_but_whole_numbers(void **state)
     assert_false(nrd_parse_f64("1e999", &d));
 }
 
+static void test_string_buffer_is_whole_at_every_length(void **state)
+{
+    (void)state;
+    for (int n = 0; n < 260; n++) { /* the buffer's sizes are 64, 128 and 256 */
+        nrd_str by_char = {0}, by_piece = {0};
+        for (int i = 0; i < n; i++) {
+            nrd_str_putc(&by_char, 'x');
+        }
+        nrd_str_append(&by_piece, nrd_str_cstr(&by_char), (size_t)n / 2);
+        nrd_str_printf(&by_piece, "%.*s", n - n / 2, nrd_str_cstr(&by_char));
+        assert_int_equal(strlen(nrd_str_cstr(&by_char)), n);
+        assert_int_equal(by_char.len, n);
+        assert_string_equal(nrd_str_cstr(&by_piece), nrd_str_cstr(&by_char));
+        assert_int_equal(by_piece.len, n);
+        nrd_str_printf(&by_piece, "%s", "");
+        nrd_str_append(&by_piece, "", 0);
+        assert_non_null(by_piece.data);
+        assert_int_equal(by_piece.len, n);
+        nrd_str_fini(&by_char);
+        nrd_str_fini(&by_piece);
+    }
+}
+
 static void test_string_buffer_grows_and_stays_terminated(void **state)
 {
     nrd_str s = {0};
@@ -272,6 +295,7 @@ int main(void)
         cmocka_unit_test(test_wrapped_error_keeps_code_and_gains_context),
         cmocka_unit_test(test_number_parsers_refuse_all_but_whole_numbers),
         cmocka_unit_test(test_string_buffer_grows_and_stays_terminated),
+        cmocka_unit_test(test_string_buffer_is_whole_at_every_length),
         cmocka_unit_test(test_arena_gives_aligned_separate_memory),
         cmocka_unit_test(test_file_write_replaces_whole_files_or_nothing),
         cmocka_unit_test(test_missing_file_is_not_found_with_its_path),

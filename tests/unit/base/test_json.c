@@ -132,6 +132,7 @@ static void test_writing_gives_the_shortest_text_that_reads_back(void **state)
     } rows[] = {
         {0, "0.0"},        {-0.0, "-0.0"},          {1, "1.0"},       {0.1, "0.1"},
         {1e-7, "1e-7"},    {1.5e-6, "0.0000015"},   {1e21, "1e21"},   {123456.789, "123456.789"},
+        {-42, "-42.0"},    {999999999999999, "999999999999999.0"},
         {1e20, "100000000000000000000.0"},          {1.0 / 3, "0.3333333333333333"},
         {1.7976931348623157e308, "1.7976931348623157e308"}, {5e-324, "5e-324"},
     };
@@ -146,8 +147,10 @@ static void test_writing_gives_the_shortest_text_that_reads_back(void **state)
     nrd_str_putc(&s, ' ');
     nrd_json_put_float(&s, 16777216.0f);
     nrd_str_putc(&s, ' ');
+    nrd_json_put_float(&s, -999999.0f);
+    nrd_str_putc(&s, ' ');
     nrd_json_put_float(&s, NAN);
-    assert_string_equal(s.data, "0.1 16777216.0 null");
+    assert_string_equal(s.data, "0.1 16777216.0 -999999.0 null");
     nrd_str_clear(&s);
     nrd_json_put_string(&s, "a\"\\\n\x01\xff\xc3\xa9", 8);
     assert_string_equal(s.data, "\"a\\\"\\\\\\n\\u0001\xef\xbf\xbd\xc3\xa9\"");
