@@ -543,6 +543,23 @@ def region():
     path.unlink()
 
 
+def test_a_region_that_is_cut_short_is_its_users_trouble(c, server, region):
+    key, _ = region
+    c.register_system_shared_memory("cut", key, 4096)
+    try:
+        i = client.InferInput("INPUT0", [3], "INT32")
+        i.set_shared_memory("cut", 12, offset=16)
+        o = client.InferRequestedOutput("OUTPUT0")
+        o.set_shared_memory("cut", 12, offset=1024)
+        os.truncate(pathlib.Path("/dev/shm") / key[1:], 0)
+        for inputs, outputs in (([i], None), (ints(1, 2, 3), [o]), ([i], [o])):
+            with pytest.raises(InferenceServerException, match="'cut' became shorter than the 4096 bytes"):
+                c.infer("ident", inputs, outputs=outputs)
+            assert c.infer("ident", ints(1)).as_numpy("OUTPUT0").tolist() == [1]
+    finally:
+        c.unregister_system_shared_memory("cut")
+
+
 def test_tensors_in_shared_memory(c, server, region):
     key, memory = region
     memory[16:28] = np.array([4, 5, 6], np.int32).tobytes()

@@ -21,6 +21,7 @@ void nrd_infer_init(nrd_infer *i, nrd_front *front, void (*destroy)(nrd_infer *i
     nrd_arena_init(&i->arena);
     atomic_init(&i->submitted, false);
     atomic_init(&i->refs, 1);
+    atomic_init(&i->lost, NULL);
     atomic_init(&i->awaited, 2);
 }
 
@@ -32,9 +33,21 @@ void nrd_infer_ref(nrd_infer *i)
 static void let_inputs_go(nrd_infer *i)
 {
     for (struct nrd_infer_use *u = i->uses; u; u = u->next) {
+        nrd_error *err = nrd_shm_check(u->region);
+        if (err) {
+            nrd_error_free(atomic_exchange(&i->lost, err));
+        }
         nrd_shm_put(i->front->shm, u->region);
         u->region = NULL;
     }
+}
+
+nrd_error *nrd_infer_check_regions(nrd_infer *i)
+{
+    for (const nrd_infer_output *o = i->outputs; o; o = o->next) {
+        NRD_TRY(nrd_shm_check(o->region));
+    }
+    return atomic_exchange(&i->lost, NULL);
 }
 
 void nrd_infer_let_go(nrd_infer *i)
@@ -55,6 +68,7 @@ void nrd_infer_unref(nrd_infer *i)
     }
     nrd_infer_let_go(i);
     let_inputs_go(i);
+    nrd_error_free(atomic_load(&i->lost));
     if (i->counted) {
         nrd_limit_give(&i->front->limit);
     }

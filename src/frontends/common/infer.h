@@ -65,6 +65,7 @@ struct nrd_infer {
     /* private to infer.c */
     struct nrd_infer_use *uses; /* regions that inputs lie in */
     uint32_t flags;             /* of a sequence */
+    _Atomic(nrd_error *) lost;  /* owns; an input's region went away under the model */
     bool counted;               /* by the limit of open requests */
     atomic_bool submitted;
     atomic_int refs;
@@ -141,6 +142,8 @@ void nrd_infer_cancel(nrd_infer *i); /* no effect before submit; any thread */
 void nrd_infer_let_go(nrd_infer *i);
 
 /* The response's error, as an error; NULL: none. */
+/* The regions that the request named were there until now. Before nrd_infer_let_go. */
+nrd_error *nrd_infer_check_regions(nrd_infer *i) NRD_MUST_USE;
 nrd_error *nrd_infer_response_error(TRITONSERVER_InferenceResponse *response) NRD_MUST_USE;
 void nrd_infer_response_delete(TRITONSERVER_InferenceResponse *response); /* NULL is fine */
 

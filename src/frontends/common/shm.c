@@ -1,5 +1,6 @@
 #include "frontends/common/shm.h"
 
+#include "base/foreign.h"
 #include "base/json.h"
 #include "base/mem.h"
 #include "frontends/common/cuda_ipc.h"
@@ -17,6 +18,7 @@ struct nrd_shm_region {
     char *name, *key;
     uint64_t offset, size;
     char *map; /* page-aligned */
+    nrd_foreign *watch; /* of map: its maker may cut it short */
     size_t map_size;
     char *base;
     bool cuda;
@@ -34,6 +36,7 @@ struct nrd_shm {
 static void region_free(nrd_shm_region *r)
 {
     if (r) {
+        nrd_foreign_remove(r->watch);
         if (r->map) {
             munmap(r->map, r->map_size);
         }
@@ -136,6 +139,7 @@ static nrd_error *map_region(nrd_shm_region *r)
         } else {
             r->map = p;
             r->base = r->map + (r->offset - from);
+            err = nrd_foreign_add(&r->watch, p, r->map_size);
         }
     }
     close(fd);
@@ -296,6 +300,19 @@ nrd_error *nrd_shm_status(nrd_shm *s, bool cuda, const char *name, nrd_str *out)
     return err;
 }
 
+static nrd_error *lost(const nrd_shm_region *r)
+{
+    return nrd_errorf(NRD_ERR_INVALID_ARG,
+                      "shared memory region '%s' became shorter than the %llu bytes that were registered; "
+                      "unregister it",
+                      r->name, (unsigned long long)r->size);
+}
+
+nrd_error *nrd_shm_check(const nrd_shm_region *region)
+{
+    return region && nrd_foreign_is_lost(region->watch) ? lost(region) : NULL;
+}
+
 nrd_error *nrd_shm_get(nrd_shm *s, const char *name, uint64_t offset, uint64_t size,
                        nrd_shm_region **out_region, void **out_base)
 {
@@ -310,6 +327,8 @@ nrd_error *nrd_shm_get(nrd_shm *s, const char *name, uint64_t offset, uint64_t s
     } else if (offset > r->size) {
         err =
             nrd_errorf(NRD_ERR_INVALID_ARG, "Invalid offset for shared memory region: '%s'", name);
+    } else if (nrd_foreign_is_lost(r->watch)) {
+        err = lost(r);
     } else if (size > r->size - offset) {
         err = nrd_errorf(NRD_ERR_INVALID_ARG,
                          "Invalid offset + byte size for shared memory region: '%s'", name);

@@ -42,6 +42,9 @@ nrd_error *nrd_shm_status(nrd_shm *s, bool cuda, const char *name, nrd_str *out)
  * region of CUDA it is the GPU's address, for the two functions below only. */
 nrd_error *nrd_shm_get(nrd_shm *s, const char *name, uint64_t offset, uint64_t size,
                        nrd_shm_region **out_region, void **out_base) NRD_MUST_USE;
+/* Whether what was read from the region, or written to it, since it was registered was there: its maker
+ * can cut it short at any time. Then reads gave zeros. For who has it from nrd_shm_get. */
+nrd_error *nrd_shm_check(const nrd_shm_region *region) NRD_MUST_USE; /* NULL is fine */
 void nrd_shm_put(nrd_shm *s, nrd_shm_region *region); /* NULL is fine */
 
 bool nrd_shm_is_cuda(const nrd_shm_region *region); /* false for NULL */

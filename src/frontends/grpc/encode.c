@@ -265,6 +265,7 @@ nrd_error *nrd_grpc_encode(nrd_grpc_infer *infer, TRITONSERVER_InferenceResponse
     *out = NULL;
     if (response) {
         NRD_TRY_GOTO(nrd_infer_response_error(response), err, done);
+        NRD_TRY_GOTO(nrd_infer_check_regions(&infer->infer), err, done);
         NRD_TRY_GOTO(nrd_from_triton(TRITONSERVER_InferenceResponseOutputCount(response, &n)),
                      err, done);
     }

@@ -664,6 +664,7 @@ static void on_response(nrd_http_call *call, TRITONSERVER_InferenceResponse *res
                   ? nrd_infer_response_error(call->response)
                   : nrd_errorf(NRD_ERR_INTERNAL, "expected a single response, got %d",
                                call->n_responses);
+        err = err ? err : nrd_infer_check_regions(&call->infer);
         if (!err) {
             answer_call(call);
             return;

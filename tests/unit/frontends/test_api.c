@@ -1029,6 +1029,32 @@ static void test_shared_memory_carries_inputs_and_outputs(void **state)
                           IN("\"shape\":[2],\"parameters\":{\"shared_memory_region\":\"r\","
                              "\"shared_memory_offset\":3996,\"shared_memory_byte_size\":8}")),
                      400);
+    /* a region that is cut short is an error to who uses it; the server lives */
+    assert_int_equal(ftruncate(fd, 0), 0);
+    expect("POST", "/v2/models/echo/infer",
+           IN("\"shape\":[2],\"parameters\":{\"shared_memory_region\":\"r\","
+              "\"shared_memory_byte_size\":8}"),
+           400,
+           "{\"error\":\"shared memory region 'r' became shorter than the 4000 bytes that were registered; "
+           "unregister it\"}");
+    assert_int_equal(
+        call("POST", "/v2/models/echo/infer",
+             "{\"inputs\":[{\"name\":\"IN\",\"datatype\":\"INT32\",\"shape\":[2],\"data\":[5,6]}],"
+             "\"outputs\":[{\"name\":\"IN\",\"parameters\":{\"shared_memory_region\":\"r\","
+             "\"shared_memory_offset\":400,\"shared_memory_byte_size\":8}}]}"),
+        400);
+    expect("POST", "/v2/systemsharedmemory/region/r/unregister", "", 200, "");
+    assert_int_equal(ftruncate(fd, 8192), 0);
+    p[25] = 11;
+    p[26] = 12;
+    expect("POST", "/v2/systemsharedmemory/region/r/register",
+           "{\"key\":\"/nrd_test_api_shm\",\"offset\":100,\"byte_size\":4000}", 200, "");
+    expect("POST", "/v2/models/echo/infer",
+           IN("\"shape\":[2],\"parameters\":{\"shared_memory_region\":\"r\","
+              "\"shared_memory_byte_size\":8}"),
+           200,
+           "{\"model_name\":\"echo\",\"model_version\":\"1\",\"outputs\":[{\"name\":\"IN\","
+           "\"datatype\":\"INT32\",\"shape\":[2],\"data\":[11,12]}]}");
     /* whoever has the answer may take the region back at once */
     expect("POST", "/v2/models/late/infer",
            IN("\"shape\":[2],\"parameters\":{\"shared_memory_region\":\"r\","
