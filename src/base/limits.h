@@ -21,6 +21,7 @@
     X(GUIDE_COMPILE_MS,         5000,        "ms",        "the compile of one guide",                       "INVALID_ARG") \
     X(GUIDES_KEPT,              64,          "guides",    "that an engine keeps compiled",                  "nothing: the longest unused goes") \
     X(GUIDES_KEPT_BYTES,        512 << 20,   "bytes",     "the guides that an engine keeps compiled",       "nothing: the longest unused goes") \
+    X(ANSWER_TEXT,              512 << 20,   "bytes",     "the JSON of one answer; binary outputs do not count", "INVALID_ARG") \
     X(GRPC_MESSAGE_MEMORY,      512 << 20,   "bytes",     "what the fields of one gRPC message take",       "INVALID_ARG") \
     X(INSTANCES,                1024,        "instances", "all instance groups of a model, times their GPUs", "the load is refused") \
     X(REQUEST_ROWS,             4096,        "rows",      "the batch of a tensorrt_llm request",            "INVALID_ARG") \

@@ -1,5 +1,6 @@
 #include "frontends/common/tensor_json.h"
 
+#include "base/limits.h"
 #include "base/mem.h"
 
 #include <string.h>
@@ -273,6 +274,18 @@ static nrd_error *wrong_size(const char *name)
                       "output tensor shape does not match size of output for '%s'", name);
 }
 
+/* Before `more` bytes are added. */
+static nrd_error *check_length(const nrd_str *out, const char *name, size_t more)
+{
+    const size_t most = NRD_LIMIT_ANSWER_TEXT;
+    return out->len > most || more > most - out->len
+               ? nrd_errorf(NRD_ERR_INVALID_ARG,
+                            "output '%s' makes the JSON of the answer longer than %zu bytes. Please use "
+                            "the binary data format for output",
+                            name, most)
+               : NULL;
+}
+
 static nrd_error *write_bytes(nrd_str *out, const char *name, const char *p, size_t left,
                               size_t count)
 {
@@ -285,6 +298,7 @@ static nrd_error *write_bytes(nrd_str *out, const char *name, const char *p, siz
         if (left - 4 < n) {
             return wrong_size(name);
         }
+        NRD_TRY(check_length(out, name, n));
         if (i) {
             nrd_str_putc(out, ',');
         }
@@ -320,6 +334,7 @@ nrd_error *nrd_tensor_json_write(nrd_str *out, const char *name, TRITONSERVER_Da
             return wrong_size(name);
         }
         for (size_t i = 0; i < count; i++) {
+            NRD_TRY(check_length(out, name, 1));
             if (i) {
                 nrd_str_putc(out, ',');
             }

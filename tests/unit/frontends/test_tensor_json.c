@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include "base/limits.h"
 #include "frontends/common/tensor_json.h"
 #include "frontends/common/tensor_text.h"
 
@@ -255,6 +256,29 @@ static void test_direct_reading_refuses_what_the_tree_refuses(void **state)
     nrd_error_free(err);
 }
 
+static void test_an_answer_in_json_has_a_limit(void **state)
+{
+    const float values[100] = {0};
+    const char text[] = "\6\0\0\0abcdef";
+    nrd_str s = {0};
+
+    (void)state;
+    nrd_str_reserve(&s, NRD_LIMIT_ANSWER_TEXT);
+    for (int pass = 0; pass < 2; pass++) {
+        s.len = NRD_LIMIT_ANSWER_TEXT - 5; /* as if so much stood there; the memory is not touched */
+        nrd_error *err = pass ? nrd_tensor_json_write(&s, "OUT", TRITONSERVER_TYPE_BYTES, text, 10, 1, false)
+                              : nrd_tensor_json_write(&s, "OUT", TRITONSERVER_TYPE_FP32, values,
+                                                      sizeof values, 100, false);
+        assert_non_null(err);
+        assert_non_null(strstr(nrd_error_message(err), "'OUT'"));
+        assert_non_null(strstr(nrd_error_message(err), "binary data"));
+        nrd_error_free(err);
+    }
+    s.len = NRD_LIMIT_ANSWER_TEXT - 500;
+    assert_null(nrd_tensor_json_write(&s, "OUT", TRITONSERVER_TYPE_FP32, values, sizeof values, 100, false));
+    nrd_str_fini(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -266,6 +290,7 @@ int main(void)
         cmocka_unit_test(test_unusual_documents_are_left_whole),
         cmocka_unit_test(test_direct_reading_refuses_what_the_tree_refuses),
         cmocka_unit_test(test_count_detects_overflow_and_negative_dims),
+        cmocka_unit_test(test_an_answer_in_json_has_a_limit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
