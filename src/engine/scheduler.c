@@ -114,64 +114,67 @@ void nrd_plan_fini(nrd_plan *p)
 
 static bool goes_before(const nrd_seq *a, const nrd_seq *b)
 {
-    return a->priority > b->priority || (a->priority == b->priority && a->arrival < b->arrival);
+    return a->req.priority > b->req.priority ||
+           (a->req.priority == b->req.priority && a->sched.arrival < b->sched.arrival);
 }
 
 static void run_insert(nrd_sched *s, nrd_seq *q)
 {
     nrd_seq *after = s->run_tail;
     while (after && goes_before(q, after)) {
-        after = after->run_prev;
+        after = after->sched.run_prev;
     }
-    q->run_prev = after;
-    q->run_next = after ? after->run_next : s->run_head;
-    *(q->run_prev ? &q->run_prev->run_next : &s->run_head) = q;
-    *(q->run_next ? &q->run_next->run_prev : &s->run_tail) = q;
+    q->sched.run_prev = after;
+    q->sched.run_next = after ? after->sched.run_next : s->run_head;
+    *(q->sched.run_prev ? &q->sched.run_prev->sched.run_next : &s->run_head) = q;
+    *(q->sched.run_next ? &q->sched.run_next->sched.run_prev : &s->run_tail) = q;
     s->n_running++;
-    s->n_needs_host += q->needs_host;
+    s->n_needs_host += q->dec.needs_host;
 }
 
 static void run_remove(nrd_sched *s, nrd_seq *q)
 {
-    *(q->run_prev ? &q->run_prev->run_next : &s->run_head) = q->run_next;
-    *(q->run_next ? &q->run_next->run_prev : &s->run_tail) = q->run_prev;
-    q->run_prev = q->run_next = NULL;
+    *(q->sched.run_prev ? &q->sched.run_prev->sched.run_next : &s->run_head) = q->sched.run_next;
+    *(q->sched.run_next ? &q->sched.run_next->sched.run_prev : &s->run_tail) = q->sched.run_prev;
+    q->sched.run_prev = q->sched.run_next = NULL;
     s->n_running--;
-    s->n_needs_host -= q->needs_host;
+    s->n_needs_host -= q->dec.needs_host;
 }
 
 static void wait_insert(nrd_sched *s, nrd_seq *q)
 {
     nrd_seq *after = s->wait_tail;
     while (after && goes_before(q, after)) {
-        after = after->wait_prev;
+        after = after->sched.wait_prev;
     }
-    q->wait_prev = after;
-    q->wait_next = after ? after->wait_next : s->wait_head;
-    *(q->wait_prev ? &q->wait_prev->wait_next : &s->wait_head) = q;
-    *(q->wait_next ? &q->wait_next->wait_prev : &s->wait_tail) = q;
+    q->sched.wait_prev = after;
+    q->sched.wait_next = after ? after->sched.wait_next : s->wait_head;
+    *(q->sched.wait_prev ? &q->sched.wait_prev->sched.wait_next : &s->wait_head) = q;
+    *(q->sched.wait_next ? &q->sched.wait_next->sched.wait_prev : &s->wait_tail) = q;
 
     after = s->age_tail;
-    while (after && q->arrival < after->arrival) {
-        after = after->age_prev;
+    while (after && q->sched.arrival < after->sched.arrival) {
+        after = after->sched.age_prev;
     }
-    q->age_prev = after;
-    q->age_next = after ? after->age_next : s->age_head;
-    *(q->age_prev ? &q->age_prev->age_next : &s->age_head) = q;
-    *(q->age_next ? &q->age_next->age_prev : &s->age_tail) = q;
-    q->state = NRD_SEQ_WAITING;
+    q->sched.age_prev = after;
+    q->sched.age_next = after ? after->sched.age_next : s->age_head;
+    *(q->sched.age_prev ? &q->sched.age_prev->sched.age_next : &s->age_head) = q;
+    *(q->sched.age_next ? &q->sched.age_next->sched.age_prev : &s->age_tail) = q;
+    q->sched.state = NRD_SEQ_WAITING;
     s->n_waiting++;
 }
 
 static void wait_remove(nrd_sched *s, nrd_seq *q)
 {
-    *(q->wait_prev ? &q->wait_prev->wait_next : &s->wait_head) = q->wait_next;
-    *(q->wait_next ? &q->wait_next->wait_prev : &s->wait_tail) = q->wait_prev;
-    *(q->age_prev ? &q->age_prev->age_next : &s->age_head) = q->age_next;
-    *(q->age_next ? &q->age_next->age_prev : &s->age_tail) = q->age_prev;
-    q->wait_prev = q->wait_next = q->age_prev = q->age_next = NULL;
+    *(q->sched.wait_prev ? &q->sched.wait_prev->sched.wait_next : &s->wait_head) =
+        q->sched.wait_next;
+    *(q->sched.wait_next ? &q->sched.wait_next->sched.wait_prev : &s->wait_tail) =
+        q->sched.wait_prev;
+    *(q->sched.age_prev ? &q->sched.age_prev->sched.age_next : &s->age_head) = q->sched.age_next;
+    *(q->sched.age_next ? &q->sched.age_next->sched.age_prev : &s->age_tail) = q->sched.age_prev;
+    q->sched.wait_prev = q->sched.wait_next = q->sched.age_prev = q->sched.age_next = NULL;
     s->n_waiting--;
-    s->n_paused_now -= q->n_paused > 0;
+    s->n_paused_now -= q->sched.n_paused > 0;
 }
 
 /* ---- blocks ---- */
@@ -210,9 +213,9 @@ int32_t nrd_sched_worst_blocks(const nrd_sched_limits *l, int32_t bt, int32_t n_
 /* Distinct blocks that a sequence holds. Beams share only blocks of equal index. */
 static int32_t held_blocks(const nrd_seq *q)
 {
-    int32_t held = 0, n_tables = q->beams_forked ? q->width : 1;
+    int32_t held = 0, n_tables = q->sched.beams_forked ? q->req.width : 1;
     for (int32_t b = 0; b < n_tables; b++) {
-        const nrd_kv_table *t = &q->tables[b];
+        const nrd_kv_table *t = &q->sched.tables[b];
         if (n_tables == 1) {
             for (int32_t i = 0; i < t->n_dropped; i++) {
                 held -= t->blocks[i] < 0;
@@ -223,7 +226,8 @@ static int32_t held_blocks(const nrd_seq *q)
         for (int32_t i = 0; i < t->n_blocks; i++) {
             bool seen = t->blocks[i] < 0;
             for (int32_t o = 0; o < b && !seen; o++) {
-                seen = i < q->tables[o].n_blocks && q->tables[o].blocks[i] == t->blocks[i];
+                seen =
+                    i < q->sched.tables[o].n_blocks && q->sched.tables[o].blocks[i] == t->blocks[i];
             }
             held += !seen;
         }
@@ -233,27 +237,28 @@ static int32_t held_blocks(const nrd_seq *q)
 
 static bool is_reserving(const nrd_sched *s, const nrd_seq *q)
 {
-    return !s->lim.max_utilization || q->width > 1;
+    return !s->lim.max_utilization || q->req.width > 1;
 }
 
 /* Sets what is still promised to a sequence from what it holds now. */
 static void update_reserve(nrd_sched *s, nrd_seq *q)
 {
     int32_t want = 0;
-    if (q->state == NRD_SEQ_RUNNING && is_reserving(s, q)) {
+    if (q->sched.state == NRD_SEQ_RUNNING && is_reserving(s, q)) {
         int32_t bt = nrd_kv_block_tokens(s->kv);
-        want = nrd_sched_worst_blocks(&s->lim, bt, q->n_prompt, q->max_total, q->width) -
-               held_blocks(q);
-        if (q->width == 1) {
+        want =
+            nrd_sched_worst_blocks(&s->lim, bt, q->req.n_prompt, q->req.max_total, q->req.width) -
+            held_blocks(q);
+        if (q->req.width == 1) {
             /* Never more than the rest of its way needs. */
-            int32_t rest =
-                nrd_kv_n_missing(s->kv, &q->tables[0], max_kv_tokens(q->n_prompt, q->max_total));
+            int32_t rest = nrd_kv_n_missing(s->kv, &q->sched.tables[0],
+                                            max_kv_tokens(q->req.n_prompt, q->req.max_total));
             want = rest < want ? rest : want;
         }
         want = want > 0 ? want : 0;
     }
-    s->n_reserved += want - q->n_reserved;
-    q->n_reserved = want;
+    s->n_reserved += want - q->sched.n_reserved;
+    q->sched.n_reserved = want;
 }
 
 /* Copies into blocks that are given up must not hit their next owner. */
@@ -274,28 +279,28 @@ static void forget_copies(nrd_sched *s, const nrd_kv_table *t)
 
 static void give_up_blocks(nrd_sched *s, nrd_seq *q)
 {
-    int32_t n_tables = q->beams_forked ? q->width : 1;
-    for (int32_t b = 0; b < n_tables && q->width > 1; b++) {
-        forget_copies(s, &q->tables[b]);
+    int32_t n_tables = q->sched.beams_forked ? q->req.width : 1;
+    for (int32_t b = 0; b < n_tables && q->req.width > 1; b++) {
+        forget_copies(s, &q->sched.tables[b]);
     }
     for (int32_t b = 0; b < n_tables; b++) {
-        nrd_kv_release(s->kv, &q->tables[b]);
+        nrd_kv_release(s->kv, &q->sched.tables[b]);
     }
-    for (int32_t b = 0; b < q->width; b++) {
-        s->free_slots[s->n_free_slots++] = q->slots[b];
-        q->slots[b] = -1;
+    for (int32_t b = 0; b < q->req.width; b++) {
+        s->free_slots[s->n_free_slots++] = q->sched.slots[b];
+        q->sched.slots[b] = -1;
     }
-    q->n_planned = q->n_computed = 0;
-    q->has_counts = false;
-    q->epoch++;
+    q->sched.n_planned = q->sched.n_computed = 0;
+    q->sched.has_counts = false;
+    q->sched.epoch++;
 }
 
 static void pause_seq(nrd_sched *s, nrd_plan *p, nrd_seq *q)
 {
     run_remove(s, q);
     give_up_blocks(s, q);
-    q->n_paused++;
-    q->n_skipped = 0;
+    q->sched.n_paused++;
+    q->sched.n_skipped = 0;
     s->n_paused_now++;
     s->n_pauses++;
     p->n_paused++;
@@ -303,31 +308,37 @@ static void pause_seq(nrd_sched *s, nrd_plan *p, nrd_seq *q)
     update_reserve(s, q);
 }
 
-void nrd_sched_end(nrd_sched *s, nrd_seq *q, nrd_seq_finish finish)
+void nrd_sched_end(nrd_sched *s, nrd_seq *q)
 {
-    if (q->state == NRD_SEQ_DONE) {
+    if (q->sched.state == NRD_SEQ_DONE) {
         return;
     }
-    if (q->state == NRD_SEQ_RUNNING) {
+    if (q->sched.state == NRD_SEQ_RUNNING) {
         run_remove(s, q);
         give_up_blocks(s, q);
-    } else if (q->state == NRD_SEQ_WAITING) {
+    } else if (q->sched.state == NRD_SEQ_WAITING) {
         wait_remove(s, q);
     }
-    q->state = NRD_SEQ_DONE;
-    q->finish = finish;
+    q->sched.state = NRD_SEQ_DONE;
     update_reserve(s, q);
-    q->run_next = s->idle_head;
+    q->sched.run_next = s->idle_head;
     s->idle_head = q;
+}
+
+void nrd_sched_forget(nrd_plan *p)
+{
+    for (int32_t i = 0; i < p->n_entries; i++) {
+        p->entries[i].seq->sched.n_inflight = 0;
+    }
 }
 
 nrd_seq *nrd_sched_take_idle(nrd_sched *s)
 {
-    for (nrd_seq **at = &s->idle_head; *at; at = &(*at)->run_next) {
+    for (nrd_seq **at = &s->idle_head; *at; at = &(*at)->sched.run_next) {
         nrd_seq *q = *at;
-        if (q->n_inflight == 0) {
-            *at = q->run_next;
-            q->run_next = NULL;
+        if (q->sched.n_inflight == 0) {
+            *at = q->sched.run_next;
+            q->sched.run_next = NULL;
             return q;
         }
     }
@@ -336,13 +347,12 @@ nrd_seq *nrd_sched_take_idle(nrd_sched *s)
 
 void nrd_sched_add(nrd_sched *s, nrd_seq *q)
 {
-    NRD_ASSERT(q->state == NRD_SEQ_NEW && q->width <= s->lim.max_beam_width && q->n_prompt > 0 &&
-                   q->n_prompt <= q->max_total,
+    NRD_ASSERT(q->sched.state == NRD_SEQ_NEW && q->req.width <= s->lim.max_beam_width &&
+                   q->req.n_prompt > 0 && q->req.n_prompt <= q->req.max_total,
                "the executor has checked the request");
-    q->arrival = ++s->n_arrived;
-    q->n_known = q->n_prompt;
-    for (int32_t b = 0; b < q->width; b++) {
-        q->slots[b] = -1;
+    q->sched.arrival = ++s->n_arrived;
+    for (int32_t b = 0; b < q->req.width; b++) {
+        q->sched.slots[b] = -1;
     }
     wait_insert(s, q);
 }
@@ -355,25 +365,26 @@ static nrd_plan_entry *add_entry(nrd_sched *s, nrd_plan *p, nrd_seq *q, int32_t 
     (void)s;
     NRD_ASSERT(p->n_entries < p->cap_entries, "slots bound the entries");
     nrd_plan_entry *e = &p->entries[p->n_entries++];
-    bool chooses = q->n_planned + n == q->n_known + q->n_pending && !q->no_sample;
+    bool chooses =
+        q->sched.n_planned + n == q->dec.n_known + q->sched.n_pending && !q->req.no_sample;
     *e = (nrd_plan_entry){
         .seq = q,
         .beam = beam,
-        .slot = q->slots[beam],
-        .start = q->n_planned,
+        .slot = q->sched.slots[beam],
+        .start = q->sched.n_planned,
         .n = n,
-        .n_generated = q->n_known + q->n_pending - q->n_prompt,
+        .n_generated = q->dec.n_known + q->sched.n_pending - q->req.n_prompt,
         .row = chooses ? p->n_rows : -1,
-        .epoch = q->epoch,
-        .from_slot = q->n_planned >= q->n_known,
-        .init_counts = chooses && q->sampling.counts && !q->has_counts,
+        .epoch = q->sched.epoch,
+        .from_slot = q->sched.n_planned >= q->dec.n_known,
+        .init_counts = chooses && q->dec.keeps_counts && !q->sched.has_counts,
         .is_context = is_context,
     };
     if (chooses) {
         p->n_rows++;
     }
     p->n_tokens += n;
-    q->n_inflight++;
+    q->sched.n_inflight++;
     return e;
 }
 
@@ -406,54 +417,56 @@ static void add_copy(nrd_sched *s, nrd_plan *p, int32_t src, int32_t dst)
  * sequence itself was paused. *out_next: who comes behind it afterwards. */
 static bool make_room(nrd_sched *s, nrd_plan *p, nrd_seq *q, int32_t n, nrd_seq **out_next)
 {
-    int32_t n_tables = q->beams_forked ? q->width : 1;
+    int32_t n_tables = q->sched.beams_forked ? q->req.width : 1;
     for (;;) {
         int32_t missing = 0;
         for (int32_t b = 0; b < n_tables; b++) {
-            missing += nrd_kv_n_missing(s->kv, &q->tables[b], q->n_planned + n);
+            missing += nrd_kv_n_missing(s->kv, &q->sched.tables[b], q->sched.n_planned + n);
         }
-        if (missing <= nrd_kv_n_available(s->kv) - (s->n_reserved - q->n_reserved)) {
+        if (missing <= nrd_kv_n_available(s->kv) - (s->n_reserved - q->sched.n_reserved)) {
             break;
         }
         nrd_seq *victim = s->run_tail;
         while (victim != q && is_reserving(s, victim)) {
-            victim = victim->run_prev;
+            victim = victim->sched.run_prev;
         }
         NRD_ASSERT(victim != q || !is_reserving(s, q), "reserved blocks are there");
-        *out_next = q->run_next;
+        *out_next = q->sched.run_next;
         pause_seq(s, p, victim);
         if (victim == q) {
             return false;
         }
     }
     for (int32_t b = 0; b < n_tables; b++) {
-        int32_t before = q->tables[b].n_blocks;
-        bool ok = nrd_kv_extend(s->kv, &q->tables[b], q->n_planned + n);
+        int32_t before = q->sched.tables[b].n_blocks;
+        bool ok = nrd_kv_extend(s->kv, &q->sched.tables[b], q->sched.n_planned + n);
         NRD_ASSERT(ok, "availability was checked");
-        q->n_new_blocks += q->tables[b].n_blocks - before;
+        q->sched.n_new_blocks += q->sched.tables[b].n_blocks - before;
     }
-    *out_next = q->run_next;
+    *out_next = q->sched.run_next;
     return true;
 }
 
 static void drop_window(nrd_sched *s, nrd_seq *q)
 {
-    if (s->lim.window > 0 && q->width == 1) {
-        nrd_kv_drop_window(s->kv, &q->tables[0], q->n_planned + 1 - s->lim.window, s->lim.n_sink);
+    if (s->lim.window > 0 && q->req.width == 1) {
+        nrd_kv_drop_window(s->kv, &q->sched.tables[0], q->sched.n_planned + 1 - s->lim.window,
+                           s->lim.n_sink);
     }
 }
 
 static bool is_decoding(const nrd_seq *q)
 {
-    return q->n_planned >= q->n_prompt && q->n_known + q->n_pending - q->n_planned == 1;
+    return q->sched.n_planned >= q->req.n_prompt &&
+           q->dec.n_known + q->sched.n_pending - q->sched.n_planned == 1;
 }
 
 /* Several known tokens behind the prompt are yet to be computed. More of them: it was paused. */
 static bool is_jumping(const nrd_seq *q)
 {
-    int32_t n = q->n_known - q->n_planned;
-    return q->may_jump && q->n_pending == 0 && q->n_planned >= q->n_prompt && n > 1 &&
-           n <= NRD_MAX_JUMP + 1;
+    int32_t n = q->dec.n_known - q->sched.n_planned;
+    return q->req.may_jump && q->sched.n_pending == 0 && q->sched.n_planned >= q->req.n_prompt &&
+           n > 1 && n <= NRD_MAX_JUMP + 1;
 }
 
 /* Of a running sequence in this step; 0: a prompt, or one that waits for its last token, or for which
@@ -461,12 +474,12 @@ static bool is_jumping(const nrd_seq *q)
 static int32_t n_to_generate(const nrd_sched *s, const nrd_seq *q)
 {
     if (is_jumping(q)) {
-        int32_t n = q->n_known - q->n_planned, bt = nrd_kv_block_tokens(s->kv);
+        int32_t n = q->dec.n_known - q->sched.n_planned, bt = nrd_kv_block_tokens(s->kv);
         /* With a window, what is promised behind a prompt holds no more than a block at a time. */
         return s->lim.window > 0 && n > bt ? bt : n;
     }
-    if (!is_decoding(q) || (q->n_pending > 0 && q->needs_host) ||
-        q->n_known + q->n_pending >= q->max_total) {
+    if (!is_decoding(q) || (q->sched.n_pending > 0 && q->dec.needs_host) ||
+        q->dec.n_known + q->sched.n_pending >= q->req.max_total) {
         return 0;
     }
     return 1;
@@ -474,15 +487,16 @@ static int32_t n_to_generate(const nrd_sched *s, const nrd_seq *q)
 
 static void plan_tokens(nrd_sched *s, nrd_plan *p, nrd_seq *q, int32_t n)
 {
-    int32_t n_beams = q->beams_forked ? q->width : 1;
+    int32_t n_beams = q->sched.beams_forked ? q->req.width : 1;
     bool chooses = false;
     for (int32_t b = 0; b < n_beams; b++) {
         nrd_plan_entry *e = add_entry(s, p, q, b, n, false);
-        q->has_counts |= e->init_counts && q->width == 1; /* beams change slots every step */
+        q->sched.has_counts |=
+            e->init_counts && q->req.width == 1; /* beams change slots every step */
         chooses = e->row >= 0;
     }
-    q->n_planned += n;
-    q->n_pending += chooses;
+    q->sched.n_planned += n;
+    q->sched.n_pending += chooses;
     p->n_generation++;
 }
 
@@ -492,12 +506,12 @@ static void plan_decodes(nrd_sched *s, nrd_plan *p)
     int32_t n_jumped = 0;
     for (nrd_seq *q = s->run_head, *next; q; q = next) {
         int32_t n = n_to_generate(s, q), room = s->lim.max_num_tokens - p->n_tokens - n_jumped;
-        next = q->run_next;
-        q->n_jump = 0;
+        next = q->sched.run_next;
+        q->sched.n_jump = 0;
         if (n == 0) {
             continue;
         }
-        if (room < q->width) {
+        if (room < q->req.width) {
             break;
         }
         n = n < room ? n : room;
@@ -509,15 +523,15 @@ static void plan_decodes(nrd_sched *s, nrd_plan *p)
         if (n == 1) {
             plan_tokens(s, p, q, 1);
         } else {
-            q->n_jump = n;
+            q->sched.n_jump = n;
             n_jumped += n;
         }
     }
-    for (nrd_seq *q = s->run_head; q && n_jumped > 0; q = q->run_next) {
-        if (q->n_jump > 0) {
-            n_jumped -= q->n_jump;
-            plan_tokens(s, p, q, q->n_jump);
-            q->n_jump = 0;
+    for (nrd_seq *q = s->run_head; q && n_jumped > 0; q = q->sched.run_next) {
+        if (q->sched.n_jump > 0) {
+            n_jumped -= q->sched.n_jump;
+            plan_tokens(s, p, q, q->sched.n_jump);
+            q->sched.n_jump = 0;
         }
     }
 }
@@ -525,7 +539,7 @@ static void plan_decodes(nrd_sched *s, nrd_plan *p)
 /* Tokens of a prompt to run in this step; 0: none. */
 static int32_t chunk_of(const nrd_sched *s, const nrd_plan *p, nrd_seq *q, int32_t n_done)
 {
-    int32_t room = s->lim.max_num_tokens - p->n_tokens, rest = q->n_known - n_done;
+    int32_t room = s->lim.max_num_tokens - p->n_tokens, rest = q->dec.n_known - n_done;
     int32_t bt = nrd_kv_block_tokens(s->kv);
     if (s->lim.chunked_context && s->lim.mixed_context_tokens > 0 && p->n_generation > 0) {
         int32_t mixed = s->lim.mixed_context_tokens - p->n_context_tokens;
@@ -540,8 +554,8 @@ static int32_t chunk_of(const nrd_sched *s, const nrd_plan *p, nrd_seq *q, int32
     /* Without chunked context a prompt runs whole, unless it never could (recomputed sequences grow
      * beyond the limit) or has been kept out by others for too long. */
     if (!s->lim.chunked_context && rest <= s->lim.max_num_tokens &&
-        q->n_skipped < NRD_SCHED_MAX_SKIPPED) {
-        q->n_skipped++;
+        q->sched.n_skipped < NRD_SCHED_MAX_SKIPPED) {
+        q->sched.n_skipped++;
         return 0;
     }
     int32_t aligned = (n_done + room) / bt * bt - n_done;
@@ -551,20 +565,21 @@ static int32_t chunk_of(const nrd_sched *s, const nrd_plan *p, nrd_seq *q, int32
 static void plan_chunk(nrd_sched *s, nrd_plan *p, nrd_seq *q, int32_t n)
 {
     nrd_plan_entry *e = add_entry(s, p, q, 0, n, true);
-    q->has_counts |= e->init_counts && q->width == 1;
-    q->n_planned += n;
-    q->n_pending += e->row >= 0;
+    q->sched.has_counts |= e->init_counts && q->req.width == 1;
+    q->sched.n_planned += n;
+    q->sched.n_pending += e->row >= 0;
     p->n_context++;
     p->n_context_tokens += n;
 }
 
 static void plan_contexts(nrd_sched *s, nrd_plan *p)
 {
-    for (nrd_seq *q = s->run_head; q; q = q->run_next) {
-        if (q->n_pending > 0 || is_decoding(q) || is_jumping(q) || q->n_planned >= q->n_known) {
+    for (nrd_seq *q = s->run_head; q; q = q->sched.run_next) {
+        if (q->sched.n_pending > 0 || is_decoding(q) || is_jumping(q) ||
+            q->sched.n_planned >= q->dec.n_known) {
             continue;
         }
-        int32_t n = chunk_of(s, p, q, q->n_planned);
+        int32_t n = chunk_of(s, p, q, q->sched.n_planned);
         if (n == 0) {
             return;
         }
@@ -574,12 +589,13 @@ static void plan_contexts(nrd_sched *s, nrd_plan *p)
 
 static bool waits_for_leader(const nrd_sched *s, const nrd_seq *q)
 {
-    const nrd_seq *l = q->leader;
-    if (!l || s->lim.is_static || l->state == NRD_SEQ_DONE || q->n_known != q->n_prompt) {
+    const nrd_seq *l = q->req.leader;
+    if (!l || s->lim.is_static || l->sched.state == NRD_SEQ_DONE ||
+        q->dec.n_known != q->req.n_prompt) {
         return false;
     }
     /* What started in this very plan may hold a block that a copy has yet to fill. */
-    return l->n_computed < l->n_prompt || l->start_step == s->n_steps;
+    return l->sched.n_computed < l->req.n_prompt || l->sched.start_step == s->n_steps;
 }
 
 /* Starts a waiting sequence. False: it does not fit now; nothing has changed. */
@@ -587,28 +603,29 @@ static bool try_start(nrd_sched *s, nrd_plan *p, nrd_seq *q)
 {
     int32_t bt = nrd_kv_block_tokens(s->kv), available = nrd_kv_n_available(s->kv) - s->n_reserved;
     int32_t n_done = 0, have = 0, copy_src = -1, copy_dst = -1;
-    const nrd_seq *l = q->leader;
+    const nrd_seq *l = q->req.leader;
     nrd_kv_match m = {.partial_block = -1};
-    bool fork = l && l->state == NRD_SEQ_RUNNING && l->n_computed >= l->n_prompt &&
-                l->start_step != s->n_steps && l->tables[0].n_dropped == 0 &&
-                q->n_known == q->n_prompt && q->n_prompt > 1 && !q->no_reuse && s->lim.window == 0;
+    bool fork = l && l->sched.state == NRD_SEQ_RUNNING && l->sched.n_computed >= l->req.n_prompt &&
+                l->sched.start_step != s->n_steps && l->sched.tables[0].n_dropped == 0 &&
+                q->dec.n_known == q->req.n_prompt && q->req.n_prompt > 1 && !q->req.no_reuse &&
+                s->lim.window == 0;
 
-    if (q->width > s->n_free_slots) {
+    if (q->req.width > s->n_free_slots) {
         return false;
     }
     if (fork) {
-        n_done = q->n_prompt - 1;
+        n_done = q->req.n_prompt - 1;
         have = n_done / bt;
-    } else if (!q->no_reuse && s->lim.window == 0) {
-        nrd_kv_find(s->kv, &q->content, q->n_known - 1, &m);
+    } else if (!q->req.no_reuse && s->lim.window == 0) {
+        nrd_kv_find(s->kv, &q->req.content, q->dec.n_known - 1, &m);
         n_done = m.n_blocks * bt + m.n_partial;
         have = m.n_blocks;
         available -= m.n_cached;
     }
-    int32_t need = ceil_div(q->n_known, bt);
+    int32_t need = ceil_div(q->dec.n_known, bt);
     if (is_reserving(s, q)) {
-        need = nrd_sched_worst_blocks(&s->lim, bt, q->n_prompt, q->max_total, q->width);
-        int32_t now = ceil_div(q->n_known, bt);
+        need = nrd_sched_worst_blocks(&s->lim, bt, q->req.n_prompt, q->req.max_total, q->req.width);
+        int32_t now = ceil_div(q->dec.n_known, bt);
         need = now > need ? now : need;
     }
     need -= have - m.n_host;
@@ -627,17 +644,17 @@ static bool try_start(nrd_sched *s, nrd_plan *p, nrd_seq *q)
     }
 
     wait_remove(s, q);
-    nrd_kv_table *t = &q->tables[0];
+    nrd_kv_table *t = &q->sched.tables[0];
     if (fork) {
-        bool ok = nrd_kv_fork(s->kv, t, &l->tables[0], n_done, &copy_src, &copy_dst);
+        bool ok = nrd_kv_fork(s->kv, t, &l->sched.tables[0], n_done, &copy_src, &copy_dst);
         NRD_ASSERT(ok, "availability was checked");
     } else if (have > 0 || m.partial_block >= 0) {
-        nrd_kv_attach(s->kv, t, &q->content, &m);
+        nrd_kv_attach(s->kv, t, &q->req.content, &m);
     }
-    q->n_reused_blocks += have;
-    bool ok = nrd_kv_extend(s->kv, t, q->n_known);
+    q->sched.n_reused_blocks += have;
+    bool ok = nrd_kv_extend(s->kv, t, q->dec.n_known);
     NRD_ASSERT(ok, "availability was checked");
-    q->n_new_blocks += t->n_blocks - have;
+    q->sched.n_new_blocks += t->n_blocks - have;
     if (m.partial_block >= 0) {
         copy_src = m.partial_block;
         copy_dst = t->blocks[m.n_blocks];
@@ -646,13 +663,13 @@ static bool try_start(nrd_sched *s, nrd_plan *p, nrd_seq *q)
     if (copy_src >= 0) {
         add_copy(s, p, copy_src, copy_dst);
     }
-    for (int32_t b = 0; b < q->width; b++) {
-        q->slots[b] = s->free_slots[--s->n_free_slots];
+    for (int32_t b = 0; b < q->req.width; b++) {
+        q->sched.slots[b] = s->free_slots[--s->n_free_slots];
     }
-    q->state = NRD_SEQ_RUNNING;
-    q->start_step = s->n_steps;
-    q->n_planned = q->n_computed = n_done;
-    q->n_skipped = 0;
+    q->sched.state = NRD_SEQ_RUNNING;
+    q->sched.start_step = s->n_steps;
+    q->sched.n_planned = q->sched.n_computed = n_done;
+    q->sched.n_skipped = 0;
     run_insert(s, q);
     update_reserve(s, q);
     plan_chunk(s, p, q, n);
@@ -665,8 +682,8 @@ static nrd_seq *next_candidate(const nrd_sched *s)
 {
     bool by_age = (s->n_started + 1) % NRD_SCHED_AGING == 0;
     nrd_seq *q = by_age ? s->age_head : s->wait_head;
-    while (q && (q->n_inflight > 0 || waits_for_leader(s, q))) {
-        q = by_age ? q->age_next : q->wait_next;
+    while (q && (q->sched.n_inflight > 0 || waits_for_leader(s, q))) {
+        q = by_age ? q->sched.age_next : q->sched.wait_next;
     }
     return q;
 }
@@ -715,87 +732,79 @@ void nrd_sched_plan(nrd_sched *s, nrd_plan *p)
 
 /* ---- committing ---- */
 
-static void keep_log_probs(nrd_seq *q, const nrd_step_result *r, int32_t row, int32_t n_new)
-{
-    q->cum_log_prob += (double)r->log_probs[row];
-    if (n_new == 0) {
-        return;
-    }
-    int32_t at = nrd_seq_n_generated(q) - 1;
-    if (q->log_probs) {
-        /* Beside alternatives, on their scale: that of the whole distribution. */
-        q->log_probs[at] =
-            r->normalize && q->n_top == 0 ? r->log_probs_norm[row] : r->log_probs[row];
-    }
-    if (q->n_top > 0 && r->n_top >= q->n_top) {
-        size_t n = (size_t)q->n_top;
-        size_t src = (size_t)row * (size_t)r->n_top, dst = (size_t)at * n;
-        memcpy(q->top_ids + dst, r->top_ids + src, n * sizeof *q->top_ids);
-        memcpy(q->top_log_probs + dst, r->top_log_probs + src, n * sizeof *q->top_log_probs);
-    }
-}
-
 static void commit_beams(nrd_sched *s, nrd_seq *q, const nrd_step_result *r, int32_t row,
                          nrd_sched_event *ev)
 {
-    int32_t n_copies = 0;
-    ev->finish = nrd_beams_step(q, s->kv, r, row, s->late_copies + s->n_late_copies, &n_copies);
+    ev->n_new = 1;
+    ev->finish = nrd_beams_step(q, r, row);
+    if (ev->finish != NRD_SEQ_FINISH_NONE) {
+        return;
+    }
+    int32_t n_copies = nrd_beams_move_tables(q->dec.beams, q->sched.tables, s->kv,
+                                             q->sched.n_planned, s->late_copies + s->n_late_copies);
+    q->sched.beams_forked = true;
+    q->sched.n_new_blocks += n_copies;
     s->n_late_copies += n_copies;
     NRD_ASSERT(s->n_late_copies <= s->cap_copies, "one copy for each beam");
-    ev->n_new = 1;
 }
 
 static void commit_entry(nrd_sched *s, const nrd_plan_entry *e, const nrd_step_result *r,
                          nrd_sched_event *ev)
 {
     nrd_seq *q = e->seq;
-    bool same_cache = q->state == NRD_SEQ_RUNNING && q->epoch == e->epoch;
+    bool same_cache = q->sched.state == NRD_SEQ_RUNNING && q->sched.epoch == e->epoch;
 
     *ev = (nrd_sched_event){.seq = q};
-    q->n_inflight--;
-    if (q->state == NRD_SEQ_DONE || e->beam > 0) {
-        q->n_pending -= e->row >= 0 && e->beam == 0;
+    q->sched.n_inflight--;
+    if (q->sched.state == NRD_SEQ_DONE || e->beam > 0) {
+        q->sched.n_pending -= e->row >= 0 && e->beam == 0;
         return; /* ended while this step ran; further beams come with the first */
     }
     if (same_cache) {
-        q->n_computed = e->start + e->n;
+        q->sched.n_computed = e->start + e->n;
     }
-    ev->context_done = e->is_context && e->start + e->n >= q->n_prompt && e->start < q->n_prompt;
+    ev->context_done =
+        e->is_context && e->start + e->n >= q->req.n_prompt && e->start < q->req.n_prompt;
     if (e->row >= 0) {
-        q->n_pending--;
-        if (q->width > 1) {
+        q->sched.n_pending--;
+        if (q->req.width > 1) {
             commit_beams(s, q, r, e->row, ev);
         } else {
             ev->finish = nrd_decode_accept(q, r->ids[e->row], &ev->n_new);
-            if (q->want_log_probs || q->n_top > 0) {
-                keep_log_probs(q, r, e->row, ev->n_new);
+            if (q->req.want_log_probs || q->req.n_top > 0) {
+                nrd_decode_keep_log_probs(q, r, e->row, ev->n_new);
             }
         }
-    } else if (q->no_sample && e->start + e->n >= q->n_prompt) {
+    } else if (q->req.no_sample && e->start + e->n >= q->req.n_prompt) {
         ev->finish = NRD_SEQ_FINISH_LENGTH;
     }
     if (same_cache && s->lim.window == 0) {
-        int32_t n = q->n_computed;
-        if (q->width > 1 && n > q->n_prompt) {
-            n = q->n_prompt; /* what beams generate is not shared with others */
+        int32_t n = q->sched.n_computed;
+        if (q->req.width > 1 && n > q->req.n_prompt) {
+            n = q->req.n_prompt; /* what beams generate is not shared with others */
         }
-        nrd_kv_publish(s->kv, &q->tables[0], &q->content, n < q->n_known ? n : q->n_known);
+        nrd_kv_publish(s->kv, &q->sched.tables[0], &q->req.content,
+                       n < q->dec.n_known ? n : q->dec.n_known);
     }
     if (same_cache) {
         update_reserve(s, q);
     }
     if (ev->finish != NRD_SEQ_FINISH_NONE) {
-        nrd_sched_end(s, q, ev->finish);
+        nrd_sched_end(s, q);
     }
 }
 
 void nrd_sched_append(nrd_sched *s, const int32_t *ids, int32_t n, nrd_sched_event *event)
 {
     nrd_seq *q = event->seq;
-    NRD_ASSERT(q->may_jump && q->state != NRD_SEQ_DONE, "it goes on, and was made for this");
+    NRD_ASSERT(q->req.may_jump && q->sched.state != NRD_SEQ_DONE,
+               "it goes on, and was made for this");
     event->finish = nrd_decode_append(q, ids, n, &event->n_new);
+    if (n > 0) {
+        q->sched.has_counts = false; /* of occurrences: the device has not seen these */
+    }
     if (event->finish != NRD_SEQ_FINISH_NONE) {
-        nrd_sched_end(s, q, event->finish);
+        nrd_sched_end(s, q);
     }
 }
 
@@ -849,22 +858,25 @@ nrd_seq *nrd_sched_first_waiting(const nrd_sched *s)
 void nrd_sched_check(const nrd_sched *s)
 {
     int32_t n_run = 0, n_wait = 0, n_age = 0, reserved = 0, slots = 0;
-    for (const nrd_seq *q = s->run_head; q; q = q->run_next) {
-        NRD_ASSERT(q->state == NRD_SEQ_RUNNING, "running sequences are in the running list");
-        NRD_ASSERT(!q->run_next || goes_before(q, q->run_next), "sorted");
-        NRD_ASSERT(q->n_computed <= q->n_planned && q->n_planned <= q->n_known + q->n_pending,
+    for (const nrd_seq *q = s->run_head; q; q = q->sched.run_next) {
+        NRD_ASSERT(q->sched.state == NRD_SEQ_RUNNING, "running sequences are in the running list");
+        NRD_ASSERT(!q->sched.run_next || goes_before(q, q->sched.run_next), "sorted");
+        NRD_ASSERT(q->sched.n_computed <= q->sched.n_planned &&
+                       q->sched.n_planned <= q->dec.n_known + q->sched.n_pending,
                    "nothing is computed before it is known");
-        reserved += q->n_reserved;
-        slots += q->width;
+        reserved += q->sched.n_reserved;
+        slots += q->req.width;
         n_run++;
     }
-    for (const nrd_seq *q = s->wait_head; q; q = q->wait_next) {
-        NRD_ASSERT(q->state == NRD_SEQ_WAITING && q->n_planned == 0 && q->n_reserved == 0,
+    for (const nrd_seq *q = s->wait_head; q; q = q->sched.wait_next) {
+        NRD_ASSERT(q->sched.state == NRD_SEQ_WAITING && q->sched.n_planned == 0 &&
+                       q->sched.n_reserved == 0,
                    "waiting sequences hold nothing");
         n_wait++;
     }
-    for (const nrd_seq *q = s->age_head; q; q = q->age_next) {
-        NRD_ASSERT(!q->age_next || q->arrival < q->age_next->arrival, "sorted");
+    for (const nrd_seq *q = s->age_head; q; q = q->sched.age_next) {
+        NRD_ASSERT(!q->sched.age_next || q->sched.arrival < q->sched.age_next->sched.arrival,
+                   "sorted");
         n_age++;
     }
     NRD_ASSERT(n_run == s->n_running && n_wait == s->n_waiting && n_age == n_wait, "counts agree");

@@ -21,6 +21,7 @@
 #ifndef NRD_ENGINE_SCHEDULER_H
 #define NRD_ENGINE_SCHEDULER_H
 
+#include "engine/decode/result.h"
 #include "engine/kv_cache.h"
 #include "engine/sequence.h"
 
@@ -60,17 +61,6 @@ typedef struct nrd_plan {
     int32_t n_context, n_generation, n_context_tokens, n_paused;
 } nrd_plan;
 
-/* What a step chose, one element for each row of its plan. */
-typedef struct nrd_step_result {
-    const int32_t *ids;
-    const float *log_probs;      /* plain */
-    const float *log_probs_norm; /* within the candidate set */
-    int32_t n_top;               /* stride of the two below; 0: none */
-    const int32_t *top_ids;
-    const float *top_log_probs;
-    bool normalize; /* report log_probs_norm */
-} nrd_step_result;
-
 typedef struct nrd_sched_event {
     nrd_seq *seq;
     int32_t n_new;         /* tokens appended */
@@ -98,7 +88,7 @@ int32_t nrd_sched_worst_blocks(const nrd_sched_limits *limits, int32_t block_tok
 
 void nrd_sched_add(nrd_sched *s, nrd_seq *q);
 /* Ends a sequence now; it becomes idle when no step in flight holds it. */
-void nrd_sched_end(nrd_sched *s, nrd_seq *q, nrd_seq_finish finish);
+void nrd_sched_end(nrd_sched *s, nrd_seq *q);
 
 /* Fills `p`; p->n_entries == 0: nothing can run now. */
 void nrd_sched_plan(nrd_sched *s, nrd_plan *p);
@@ -110,14 +100,16 @@ void nrd_sched_commit(nrd_sched *s, const nrd_plan *p, const nrd_step_result *r,
  * computed with the next step as a piece of a prompt is. Adds to n_new, and ends the sequence where they
  * end it. */
 void nrd_sched_append(nrd_sched *s, const int32_t *ids, int32_t n, nrd_sched_event *event);
+/* A plan whose step will not come back: its sequences do not wait for it any more. */
+void nrd_sched_forget(nrd_plan *p);
 /* A finished sequence that nothing refers to any more, or NULL; the caller has it back. */
 nrd_seq *nrd_sched_take_idle(nrd_sched *s);
 
 bool nrd_sched_is_empty(const nrd_sched *s);    /* nothing waits, runs or is about to become idle */
 bool nrd_sched_may_overlap(const nrd_sched *s); /* no running sequence needs the host in between */
 void nrd_sched_get_stats(const nrd_sched *s, nrd_sched_stats *out);
-nrd_seq *nrd_sched_first_running(const nrd_sched *s); /* then ->run_next */
-nrd_seq *nrd_sched_first_waiting(const nrd_sched *s); /* then ->wait_next */
+nrd_seq *nrd_sched_first_running(const nrd_sched *s);
+nrd_seq *nrd_sched_first_waiting(const nrd_sched *s);
 void nrd_sched_check(const nrd_sched *s);             /* asserts the invariants; slow */
 
 #endif

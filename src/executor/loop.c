@@ -52,11 +52,11 @@ static void score_row(const score_job *job, const nrd_seq *q, int32_t pos, const
                       int32_t vocab)
 {
     int32_t next = pos + 1; /* the row at pos speaks about the token behind it */
-    if (next >= q->n_prompt) {
+    if (next >= q->req.n_prompt) {
         return;
     }
     double total = log_sum_exp(logits, vocab);
-    int32_t id = q->tokens[next];
+    int32_t id = q->dec.tokens[next];
     job->log_probs[next] = id < vocab ? (float)((double)logits[id] - total) : -INFINITY;
     if (job->top_k > 0) {
         size_t at = (size_t)next * (size_t)job->top_k;
@@ -68,7 +68,7 @@ void nrd_exec_loop_on_context_rows(void *user, nrd_seq *q, int32_t first, int32_
                                    const float *logits, int64_t stride)
 {
     const nrd_exec *x = user;
-    request *r = q->owner;
+    request *r = q->req.owner;
     size_t vocab = (size_t)x->spec->vocab;
     for (int32_t i = 0; i < n; i++) {
         const float *row = logits + (size_t)i * (size_t)stride;
@@ -84,7 +84,7 @@ void nrd_exec_loop_on_context_rows(void *user, nrd_seq *q, int32_t first, int32_
 void nrd_exec_loop_on_states(void *user, nrd_seq *q, int32_t first, int32_t n, const float *states)
 {
     const nrd_exec *x = user;
-    request *r = q->owner;
+    request *r = q->req.owner;
     size_t hidden = (size_t)x->spec->hidden;
     if (!r->embedding) {
         return; /* it has answered */
@@ -110,10 +110,10 @@ void nrd_exec_loop_on_choice_row(void *user, nrd_seq *q, int32_t beam, int32_t n
                                  const float *logits)
 {
     const nrd_exec *x = user;
-    request *r = q->owner;
+    request *r = q->req.owner;
     size_t vocab = (size_t)x->spec->vocab;
-    buffer *b = r->generation_logits ? &r->generation_logits[q->index] : NULL;
-    if (q->state == NRD_SEQ_DONE || !b || beam > 0 ||
+    buffer *b = r->generation_logits ? &r->generation_logits[q->req.index] : NULL;
+    if (nrd_seq_is_done(q) || !b || beam > 0 ||
         !nrd_exec_buffer_reserve(b, (size_t)(n_generated + 1) * vocab * sizeof *logits)) {
         return;
     }
@@ -151,7 +151,7 @@ static void release_held(nrd_exec *x)
 
 static void answer(nrd_exec *x, nrd_seq *q, int32_t n_new, nrd_seq_finish finish)
 {
-    request *r = q->owner;
+    request *r = q->req.owner;
     bool ends = finish != NRD_SEQ_FINISH_NONE;
     if (n_new > 0) {
         int64_t now = (int64_t)nrd_now_ns();
@@ -173,7 +173,7 @@ static void reap(nrd_exec *x)
 {
     nrd_seq *q;
     while ((q = nrd_sched_take_idle(x->sched)) != NULL) {
-        request *r = q->owner;
+        request *r = q->req.owner;
         if (++r->n_idle == r->n_seqs) {
             nrd_exec_request_free(r);
         }
@@ -192,8 +192,8 @@ static void cancel_request(nrd_exec *x, request *r)
 {
     for (int32_t i = 0; i < r->n_seqs; i++) {
         nrd_seq *q = &r->seqs[i];
-        if (q->state != NRD_SEQ_DONE) {
-            nrd_sched_end(x->sched, q, NRD_SEQ_FINISH_CANCELLED);
+        if (!nrd_seq_is_done(q)) {
+            nrd_sched_end(x->sched, q);
             answer(x, q, 0, NRD_SEQ_FINISH_CANCELLED);
         }
     }
@@ -204,7 +204,7 @@ static void cancel_all(nrd_exec *x)
     nrd_seq *q;
     while ((q = nrd_sched_first_running(x->sched)) != NULL ||
            (q = nrd_sched_first_waiting(x->sched)) != NULL) {
-        cancel_request(x, q->owner);
+        cancel_request(x, q->req.owner);
     }
 }
 
@@ -217,16 +217,14 @@ static void lose(nrd_exec *x, nrd_error *err)
     pthread_mutex_unlock(&x->mu);
     nrd_error_free(err);
     for (int i = 0; i < 2; i++) {
-        for (int32_t k = 0; k < x->plans[i].n_entries; k++) {
-            x->plans[i].entries[k].seq->n_inflight = 0; /* no step will come back */
-        }
+        nrd_sched_forget(&x->plans[i]);
     }
     nrd_seq *q;
     while ((q = nrd_sched_first_running(x->sched)) != NULL ||
            (q = nrd_sched_first_waiting(x->sched)) != NULL) {
-        request *r = q->owner;
+        request *r = q->req.owner;
         for (int32_t i = 0; i < r->n_seqs; i++) {
-            nrd_sched_end(x->sched, &r->seqs[i], NRD_SEQ_FINISH_ERROR);
+            nrd_sched_end(x->sched, &r->seqs[i]);
         }
         r->n_open = 0;
         fail_request(x, r, nrd_errorf(NRD_ERR_UNAVAILABLE, "the engine was lost: %s", x->lost));
@@ -249,7 +247,7 @@ static void take_request(nrd_exec *x, request *r)
         return;
     }
     for (int32_t i = 0; i < r->n_seqs; i++) {
-        r->seqs[i].id = r->id;
+        r->seqs[i].req.id = r->id;
         nrd_sched_add(x->sched, &r->seqs[i]);
     }
 }
@@ -260,7 +258,7 @@ static void note_started(nrd_exec *x, const nrd_plan *p)
 {
     int32_t n_started = 0;
     for (int32_t i = 0; i < p->n_entries; i++) {
-        request *r = p->entries[i].seq->owner;
+        request *r = p->entries[i].seq->req.owner;
         if (r->perf.first_scheduled_ns == 0) {
             r->perf.first_scheduled_ns = (int64_t)nrd_now_ns();
             n_started++;
@@ -340,11 +338,12 @@ static void record_stats(nrd_exec *x, const nrd_plan *p, uint64_t started_ns, ui
 static void jump_forward(nrd_exec *x, nrd_sched_event *e)
 {
     nrd_seq *q = e->seq;
-    if (!q->may_jump || e->n_new == 0 || e->finish != NRD_SEQ_FINISH_NONE) {
+    if (!q->req.may_jump || e->n_new == 0 || e->finish != NRD_SEQ_FINISH_NONE) {
         return;
     }
-    int32_t ids[NRD_MAX_JUMP], room = q->max_total - q->n_known, n_before = nrd_seq_n_generated(q);
-    size_t n = nrd_guide_jump(q->guide, q->tokens + q->n_prompt, (size_t)n_before, ids,
+    int32_t ids[NRD_MAX_JUMP], room = q->req.max_total - q->dec.n_known,
+                               n_before = nrd_seq_n_generated(q);
+    size_t n = nrd_guide_jump(q->dec.guide, q->dec.tokens + q->req.n_prompt, (size_t)n_before, ids,
                               (size_t)(room < NRD_MAX_JUMP ? room : NRD_MAX_JUMP));
     nrd_sched_append(x->sched, ids, (int32_t)n, e);
 }

@@ -386,45 +386,47 @@ static nrd_sampling convert_sampling(const nrd_sampling_config *s)
 static nrd_error *seq_buffers(nrd_exec *x, request *r, nrd_seq *q)
 {
     nrd_error *err = NULL;
-    int32_t max_new = q->max_total - q->n_prompt;
+    int32_t max_new = q->req.max_total - q->req.n_prompt;
     int32_t bt = nrd_kv_block_tokens(x->kv);
 
-    NRD_NEW_GOTO(q->tokens, q->max_total, err, fail);
-    memcpy(q->tokens, r->prompt, (size_t)r->n_prompt * sizeof *q->tokens);
-    NRD_NEW_GOTO(q->slots, q->width, err, fail);
-    NRD_NEW_GOTO(q->tables, q->width, err, fail);
-    for (int32_t b = 0; b < q->width; b++) {
-        NRD_TRY_GOTO(nrd_kv_table_init(&q->tables[b], (q->max_total + bt - 1) / bt + 1), err, fail);
+    NRD_NEW_GOTO(q->dec.tokens, q->req.max_total, err, fail);
+    memcpy(q->dec.tokens, r->prompt, (size_t)r->n_prompt * sizeof *q->dec.tokens);
+    NRD_NEW_GOTO(q->sched.slots, q->req.width, err, fail);
+    NRD_NEW_GOTO(q->sched.tables, q->req.width, err, fail);
+    for (int32_t b = 0; b < q->req.width; b++) {
+        NRD_TRY_GOTO(nrd_kv_table_init(&q->sched.tables[b], (q->req.max_total + bt - 1) / bt + 1),
+                     err, fail);
     }
-    if (q->want_log_probs && q->width == 1) {
-        NRD_NEW_GOTO(q->log_probs, max_new, err, fail);
+    if (q->req.want_log_probs && q->req.width == 1) {
+        NRD_NEW_GOTO(q->dec.log_probs, max_new, err, fail);
     }
-    if (q->n_top > 0) {
-        NRD_NEW_GOTO(q->top_ids, (size_t)max_new * (size_t)q->n_top, err, fail);
-        NRD_NEW_GOTO(q->top_log_probs, (size_t)max_new * (size_t)q->n_top, err, fail);
+    if (q->req.n_top > 0) {
+        NRD_NEW_GOTO(q->dec.top_ids, (size_t)max_new * (size_t)q->req.n_top, err, fail);
+        NRD_NEW_GOTO(q->dec.top_log_probs, (size_t)max_new * (size_t)q->req.n_top, err, fail);
     }
-    if (q->width > 1) {
-        NRD_TRY_GOTO(nrd_beams_new(&q->beams, q->width, r->prompt, r->n_prompt, q->max_total), err,
-                     fail);
+    if (q->req.width > 1) {
+        NRD_TRY_GOTO(
+            nrd_beams_new(&q->dec.beams, q->req.width, r->prompt, r->n_prompt, q->req.max_total),
+            err, fail);
     }
-    q->content.tokens = q->tokens;
+    q->req.content.tokens = q->dec.tokens;
 fail:
     return err;
 }
 
 static void seq_fini(nrd_seq *q)
 {
-    for (int32_t b = 0; q->tables && b < q->width; b++) {
-        nrd_kv_table_fini(&q->tables[b]);
+    for (int32_t b = 0; q->sched.tables && b < q->req.width; b++) {
+        nrd_kv_table_fini(&q->sched.tables[b]);
     }
-    free(q->tables);
-    free(q->slots);
-    free(q->tokens);
-    free(q->log_probs);
-    free(q->top_ids);
-    free(q->top_log_probs);
-    nrd_beams_free(q->beams);
-    nrd_guide_state_free(q->guide);
+    free(q->sched.tables);
+    free(q->sched.slots);
+    free(q->dec.tokens);
+    free(q->dec.log_probs);
+    free(q->dec.top_ids);
+    free(q->dec.top_log_probs);
+    nrd_beams_free(q->dec.beams);
+    nrd_guide_state_free(q->dec.guide);
 }
 
 void nrd_exec_request_free(request *r)
@@ -492,8 +494,9 @@ static nrd_prefix_key key_of(const nrd_exec_request *in)
 /* Forced tokens have no logits, and nobody asks whether they are forbidden. */
 static bool may_jump(const nrd_seq *q)
 {
-    return q->guide && q->width == 1 && !q->want_log_probs && q->n_top == 0 && !q->want_logit_rows &&
-           q->bad.n == 0 && q->sampling.no_repeat_ngram_size <= 0;
+    return q->dec.guide && q->req.width == 1 && !q->req.want_log_probs && q->req.n_top == 0 &&
+           !q->run.want_logit_rows && q->req.bad.n == 0 &&
+           q->req.sampling.no_repeat_ngram_size <= 0;
 }
 
 static nrd_error *fill(request *r, const nrd_exec_request *in, int32_t max_total)
@@ -540,34 +543,41 @@ static nrd_error *fill(request *r, const nrd_exec_request *in, int32_t max_total
     }
     for (int32_t i = 0; i < r->n_seqs; i++) {
         nrd_seq *q = &r->seqs[i];
+        bool wants_context = in->return_context_logits && i == 0;
         *q = (nrd_seq){
-            .index = i,
-            .owner = r,
-            .priority = in->priority,
-            .width = in->sampling.beam_width,
-            .n_prompt = r->n_prompt,
-            .max_total = max_total,
-            .end_id = in->end_id,
-            .sampling = convert_sampling(&in->sampling),
-            .stop = stop,
-            .bad = bad,
-            .no_reuse = (in->return_context_logits && i == 0) || in->pooling == NRD_POOLING_MEAN,
-            .no_sample = in->pooling != NRD_POOLING_NONE,
-            .want_states = in->pooling == NRD_POOLING_MEAN,
-            .want_last_state = in->pooling == NRD_POOLING_LAST,
-            .want_log_probs = in->return_log_probs,
-            .want_context_rows = in->return_context_logits && i == 0,
-            .want_logit_rows = r->want_generation_logits,
-            .n_top = in->n_top_logprobs,
-            .guide = guide ? nrd_guide_state_new(guide) : NULL,
-            .leader = i > 0 ? &r->seqs[0] : NULL,
-            .content = {.key = key_of(in),
-                        .extra = r->extra,
-                        .n_extra = r->extra ? r->n_prompt : 0,
-                        .retention = &r->retention},
+            .req =
+                {
+                    .index = i,
+                    .owner = r,
+                    .priority = in->priority,
+                    .width = in->sampling.beam_width,
+                    .n_prompt = r->n_prompt,
+                    .max_total = max_total,
+                    .end_id = in->end_id,
+                    .sampling = convert_sampling(&in->sampling),
+                    .stop = stop,
+                    .bad = bad,
+                    .no_reuse = wants_context || in->pooling == NRD_POOLING_MEAN,
+                    .no_sample = in->pooling != NRD_POOLING_NONE,
+                    .want_log_probs = in->return_log_probs,
+                    .n_top = in->n_top_logprobs,
+                    .leader = i > 0 ? &r->seqs[0] : NULL,
+                    .content = {.key = key_of(in),
+                                .extra = r->extra,
+                                .n_extra = r->extra ? r->n_prompt : 0,
+                                .retention = &r->retention},
+                },
+            .dec = {.guide = guide ? nrd_guide_state_new(guide) : NULL},
+            .run =
+                {
+                    .want_context_rows = wants_context,
+                    .want_states = in->pooling == NRD_POOLING_MEAN,
+                    .want_last_state = in->pooling == NRD_POOLING_LAST,
+                    .want_logit_rows = r->want_generation_logits,
+                },
         };
         NRD_TRY_GOTO(seq_buffers(x, r, q), err, fail);
-        q->may_jump = may_jump(q);
+        q->req.may_jump = may_jump(q);
         nrd_decode_prepare(q);
     }
 fail:
@@ -636,9 +646,9 @@ nrd_error *nrd_exec_request_new_score(request **out, nrd_exec *x, const int32_t 
         return err;
     }
     r->score = job;
-    r->seqs[0].no_sample = true;
-    r->seqs[0].no_reuse = true;
-    r->seqs[0].want_context_rows = true;
+    r->seqs[0].req.no_sample = true;
+    r->seqs[0].req.no_reuse = true;
+    r->seqs[0].run.want_context_rows = true;
     *out = r;
     return NULL;
 }
@@ -650,7 +660,7 @@ nrd_error *nrd_exec_request_upload(request *r)
         free(r->bias);
         r->bias = NULL;
         for (int32_t i = 0; i < r->n_seqs; i++) {
-            r->seqs[i].bias = r->bias_mem;
+            r->seqs[i].run.bias = r->bias_mem;
         }
     }
     return NULL;

@@ -137,14 +137,14 @@ static bool put_ids(response *o, const request *r, nrd_beam_output *b, size_t at
 
 static bool put_beams(response *o, const request *r, const nrd_seq *q, nrd_seq_finish finish)
 {
-    size_t per = (size_t)q->max_total + 1;
-    size_t w = (size_t)q->width;
+    size_t per = (size_t)q->req.max_total + 1;
+    size_t w = (size_t)q->req.width;
     if (!nrd_exec_buffer_reserve(&o->beams, w * sizeof(nrd_beam_output)) ||
         !nrd_exec_buffer_reserve(&o->ids, w * per * sizeof(int32_t)) ||
         !nrd_exec_buffer_reserve(&o->log_probs, w * per * sizeof(float))) {
         return false;
     }
-    int32_t n_out = r->n_return < q->width ? r->n_return : q->width;
+    int32_t n_out = r->n_return < q->req.width ? r->n_return : q->req.width;
     nrd_beam_output *beams = o->beams.data;
     for (int32_t b = 0; b < n_out; b++) {
         const int32_t *ids;
@@ -153,9 +153,9 @@ static bool put_beams(response *o, const request *r, const nrd_seq *q, nrd_seq_f
         nrd_seq_finish why;
         nrd_beam_output *out = &beams[b];
         *out = (nrd_beam_output){0};
-        nrd_beams_hypothesis(q->beams, b, &ids, &n, &log_probs, &out->cum_log_prob, &why);
+        nrd_beams_hypothesis(q->dec.beams, b, &ids, &n, &log_probs, &out->cum_log_prob, &why);
         put_ids(o, r, out, (size_t)b * per, ids, n);
-        if (q->want_log_probs) {
+        if (q->req.want_log_probs) {
             float *dst = (float *)o->log_probs.data + (size_t)b * per;
             if (n > 0) {
                 memcpy(dst, log_probs, (size_t)n * sizeof *dst);
@@ -174,9 +174,9 @@ static bool put_beams(response *o, const request *r, const nrd_seq *q, nrd_seq_f
 static bool put_single(response *o, request *r, const nrd_seq *q, nrd_seq_finish finish)
 {
     int32_t total = nrd_seq_n_generated(q);
-    int32_t first = r->streaming ? r->n_sent[q->index] : 0, n = total - first;
+    int32_t first = r->streaming ? r->n_sent[q->req.index] : 0, n = total - first;
     size_t n_ids = (size_t)(n + (r->streaming ? 0 : r->n_prompt));
-    size_t n_top = (size_t)n * (size_t)q->n_top;
+    size_t n_top = (size_t)n * (size_t)q->req.n_top;
 
     if (!nrd_exec_buffer_reserve(&o->beams, sizeof(nrd_beam_output)) ||
         !nrd_exec_buffer_reserve(&o->ids, n_ids * sizeof(int32_t)) ||
@@ -187,19 +187,19 @@ static bool put_single(response *o, request *r, const nrd_seq *q, nrd_seq_finish
     }
     nrd_beam_output *b = o->beams.data;
     *b = (nrd_beam_output){
-        .cum_log_prob = (float)q->cum_log_prob,
+        .cum_log_prob = (float)q->dec.cum_log_prob,
         .finish_reason = (nrd_finish_reason)finish,
     };
-    put_ids(o, r, b, 0, q->tokens + r->n_prompt + first, n);
-    if (q->log_probs && n > 0) {
-        memcpy(o->log_probs.data, q->log_probs + first, (size_t)n * sizeof(float));
+    put_ids(o, r, b, 0, q->dec.tokens + r->n_prompt + first, n);
+    if (q->dec.log_probs && n > 0) {
+        memcpy(o->log_probs.data, q->dec.log_probs + first, (size_t)n * sizeof(float));
         b->log_probs = o->log_probs.data;
         b->n_log_probs = n;
     }
     if (n_top > 0) {
-        size_t at = (size_t)first * (size_t)q->n_top;
-        memcpy(o->top_ids.data, q->top_ids + at, n_top * sizeof(int32_t));
-        memcpy(o->top_log_probs.data, q->top_log_probs + at, n_top * sizeof(float));
+        size_t at = (size_t)first * (size_t)q->req.n_top;
+        memcpy(o->top_ids.data, q->dec.top_ids + at, n_top * sizeof(int32_t));
+        memcpy(o->top_log_probs.data, q->dec.top_log_probs + at, n_top * sizeof(float));
         b->top_ids = o->top_ids.data;
         b->top_log_probs = o->top_log_probs.data;
         b->n_log_probs = n;
@@ -210,13 +210,13 @@ static bool put_single(response *o, request *r, const nrd_seq *q, nrd_seq_finish
             return false;
         }
         memcpy(o->generation_logits.data,
-               (const float *)r->generation_logits[q->index].data + (size_t)first * vocab,
+               (const float *)r->generation_logits[q->req.index].data + (size_t)first * vocab,
                (size_t)n * vocab * sizeof(float));
         o->pub.generation_logits = o->generation_logits.data;
         o->pub.n_generation_logits = n;
     }
     o->pub.n_beams = 1;
-    r->n_sent[q->index] = total;
+    r->n_sent[q->req.index] = total;
     return true;
 }
 
@@ -243,13 +243,13 @@ response *nrd_exec_response_make_error(request *r, nrd_error *err)
 response *nrd_exec_response_make(request *r, nrd_seq *q, nrd_seq_finish finish, bool is_final)
 {
     response *o = nrd_exec_response_get(r->exec->pool);
-    put_common(o, r, q->index, is_final);
+    put_common(o, r, q->req.index, is_final);
     o->pub.is_sequence_final = finish != NRD_SEQ_FINISH_NONE;
-    if (!(q->width > 1 ? put_beams(o, r, q, finish) : put_single(o, r, q, finish))) {
+    if (!(q->req.width > 1 ? put_beams(o, r, q, finish) : put_single(o, r, q, finish))) {
         o->pub.error = nrd_error_no_memory();
     }
     o->pub.beams = o->beams.data;
-    if (r->context_logits && q->index == 0 && !r->context_logits_sent) {
+    if (r->context_logits && q->req.index == 0 && !r->context_logits_sent) {
         o->context_logits = r->context_logits;
         o->pub.context_logits = o->context_logits;
         r->context_logits = NULL;
@@ -261,10 +261,10 @@ response *nrd_exec_response_make(request *r, nrd_seq *q, nrd_seq_finish finish, 
         o->pub.n_embedding = r->exec->spec->hidden;
         r->embedding = NULL;
     }
-    r->perf.kv_new_blocks = q->n_new_blocks;
-    r->perf.kv_reused_blocks = q->n_reused_blocks;
-    r->perf.kv_total_blocks = q->n_new_blocks;
-    r->perf.n_paused = q->n_paused;
+    r->perf.kv_new_blocks = q->sched.n_new_blocks;
+    r->perf.kv_reused_blocks = q->sched.n_reused_blocks;
+    r->perf.kv_total_blocks = q->sched.n_new_blocks;
+    r->perf.n_paused = q->sched.n_paused;
     o->pub.perf = r->perf;
     return o;
 }

@@ -137,7 +137,7 @@ static int32_t collect(nrd_beams *s, const nrd_seq *q, const nrd_step_result *r,
                 continue; /* forbidden tokens, or a beam that could not be filled */
             }
             s->cand[n] = (candidate){
-                .score = cum - (double)q->sampling.diversity_rate * k,
+                .score = cum - (double)q->req.sampling.diversity_rate * k,
                 .cum = cum,
                 .log_prob = lp,
                 .beam = b,
@@ -177,12 +177,12 @@ static void finish(nrd_beams *s, const hypothesis *from, int32_t n, double cum, 
 /* Chooses the next live beams; returns how many there are. */
 static int32_t extend(nrd_beams *s, const nrd_seq *q, int32_t n_cand)
 {
-    float penalty = q->sampling.length_penalty;
+    float penalty = q->req.sampling.length_penalty;
     int32_t g = s->n_generated, n_live = 0;
     for (int32_t i = 0; i < n_cand && n_live < s->width; i++) {
         const candidate *c = &s->cand[i];
         const hypothesis *from = &s->live[c->beam];
-        if (q->end_id >= 0 && c->token == q->end_id) {
+        if (q->req.end_id >= 0 && c->token == q->req.end_id) {
             if (i < s->width) { /* an end token counts only among the best `width` */
                 finish(s, from, g, c->cum, rank_of(c->cum, g + 1, penalty), NRD_SEQ_FINISH_END_ID);
             }
@@ -208,17 +208,17 @@ static int32_t extend(nrd_beams *s, const nrd_seq *q, int32_t n_cand)
 
 static bool is_over(const nrd_beams *s, const nrd_seq *q)
 {
-    float penalty = q->sampling.length_penalty;
+    float penalty = q->req.sampling.length_penalty;
     if (s->n_done < s->width) {
         return false;
     }
-    if (q->sampling.early_stopping == 1) {
+    if (q->req.sampling.early_stopping == 1) {
         return true;
     }
     /* Could the best live beam still beat the worst finished one? Sums only fall; with a positive
      * length penalty a longer hypothesis divides by more, so 0 asks with the greatest length. */
     int32_t length = s->n_generated;
-    if (q->sampling.early_stopping == 0 && penalty > 0) {
+    if (q->req.sampling.early_stopping == 0 && penalty > 0) {
         length = s->max_total - s->n_prompt;
     }
     return rank_of(s->live[0].cum, length, penalty) <= s->done[s->width - 1].rank;
@@ -232,9 +232,9 @@ static void put_in_order(nrd_beams *s, const nrd_seq *q, int32_t n_live)
         n_live = 0;
     }
     while (n < s->width && (d < s->n_done || l < n_live)) {
-        double live_rank = l < n_live
-                               ? rank_of(s->live[l].cum, s->n_generated, q->sampling.length_penalty)
-                               : -INFINITY;
+        double live_rank =
+            l < n_live ? rank_of(s->live[l].cum, s->n_generated, q->req.sampling.length_penalty)
+                       : -INFINITY;
         if (d < s->n_done && (l >= n_live || s->done[d].rank >= live_rank)) {
             s->order[n++] = d++;
         } else {
@@ -247,24 +247,24 @@ static void put_in_order(nrd_beams *s, const nrd_seq *q, int32_t n_live)
     }
 }
 
-/* Gives every new beam its parent's blocks. The first child takes the parent's table; others share
- * its whole blocks and copy the last part into tables of parents that have no child. */
-static void move_tables(nrd_beams *s, nrd_seq *q, nrd_kv *kv, int32_t n_live, int32_t (*copies)[2],
-                        int32_t *n_copies)
+/* The first child takes the parent's table; others share its whole blocks and copy the last part into
+ * tables of parents that have no child. */
+int32_t nrd_beams_move_tables(nrd_beams *s, nrd_kv_table *tables, nrd_kv *kv, int32_t n_tokens,
+                              int32_t (*out_copies)[2])
 {
-    int32_t n_tokens = q->n_planned, spare = 0;
+    int32_t n_copies = 0, spare = 0;
     bool taken[NRD_MAX_BEAM_WIDTH] = {false}, filled[NRD_MAX_BEAM_WIDTH] = {false};
 
-    for (int32_t j = 0; j < n_live; j++) {
+    for (int32_t j = 0; j < s->width; j++) {
         int32_t p = s->parent[j];
         if (!taken[p]) {
             taken[p] = filled[j] = true;
-            s->tables[j] = q->tables[p];
+            s->tables[j] = tables[p];
         }
     }
     for (int32_t p = 0; p < s->width; p++) {
         if (!taken[p]) {
-            nrd_kv_release(kv, &q->tables[p]);
+            nrd_kv_release(kv, &tables[p]);
         }
     }
     for (int32_t j = 0; j < s->width; j++) {
@@ -274,10 +274,7 @@ static void move_tables(nrd_beams *s, nrd_seq *q, nrd_kv *kv, int32_t n_live, in
         while (taken[spare]) {
             spare++;
         }
-        s->tables[j] = q->tables[spare++];
-        if (j >= n_live) {
-            continue;
-        }
+        s->tables[j] = tables[spare++];
         int32_t first = 0; /* the sibling that took the parent's table */
         while (!filled[first] || s->parent[first] != s->parent[j]) {
             first++;
@@ -286,21 +283,19 @@ static void move_tables(nrd_beams *s, nrd_seq *q, nrd_kv *kv, int32_t n_live, in
         bool ok = nrd_kv_fork(kv, &s->tables[j], &s->tables[first], n_tokens, &src, &dst);
         NRD_ASSERT(ok, "beams reserve their blocks");
         if (src >= 0) {
-            copies[*n_copies][0] = src;
-            copies[*n_copies][1] = dst;
-            (*n_copies)++;
-            q->n_new_blocks++;
+            out_copies[n_copies][0] = src;
+            out_copies[n_copies][1] = dst;
+            n_copies++;
         }
     }
-    memcpy(q->tables, s->tables, (size_t)s->width * sizeof *s->tables);
-    q->beams_forked = true;
+    memcpy(tables, s->tables, (size_t)s->width * sizeof *s->tables);
+    return n_copies;
 }
 
-nrd_seq_finish nrd_beams_step(nrd_seq *q, nrd_kv *kv, const nrd_step_result *r, int32_t row,
-                              int32_t (*out_copies)[2], int32_t *out_n)
+nrd_seq_finish nrd_beams_step(nrd_seq *q, const nrd_step_result *r, int32_t row)
 {
-    nrd_beams *s = q->beams;
-    float penalty = q->sampling.length_penalty;
+    nrd_beams *s = q->dec.beams;
+    float penalty = q->req.sampling.length_penalty;
     int32_t n_cand = collect(s, q, r, row);
     int32_t n_live = extend(s, q, n_cand);
     nrd_seq_finish why = NRD_SEQ_FINISH_NONE;
@@ -310,15 +305,15 @@ nrd_seq_finish nrd_beams_step(nrd_seq *q, nrd_kv *kv, const nrd_step_result *r, 
     s->next = old;
     s->n_generated++;
     s->started = true;
-    q->n_known++;
+    q->dec.n_known++;
     for (int32_t b = n_live; b < s->width; b++) {
         /* Too few candidates (a small vocabulary): keep the shape, never choose from it. */
-        s->live[b].tokens[s->n_prompt + s->n_generated - 1] = q->tokens[0];
+        s->live[b].tokens[s->n_prompt + s->n_generated - 1] = q->dec.tokens[0];
         s->live[b].cum = -INFINITY;
         s->live[b].n = s->n_generated;
         s->parent[b] = n_live > 0 ? s->parent[0] : 0;
     }
-    if (q->n_known >= q->max_total || n_live == 0) {
+    if (q->dec.n_known >= q->req.max_total || n_live == 0) {
         for (int32_t b = 0; b < n_live; b++) {
             finish(s, &s->live[b], s->n_generated, s->live[b].cum,
                    rank_of(s->live[b].cum, s->n_generated, penalty), NRD_SEQ_FINISH_LENGTH);
@@ -330,10 +325,6 @@ nrd_seq_finish nrd_beams_step(nrd_seq *q, nrd_kv *kv, const nrd_step_result *r, 
     }
     s->over = why != NRD_SEQ_FINISH_NONE;
     put_in_order(s, q, n_live);
-    *out_n = 0;
-    if (!s->over) {
-        move_tables(s, q, kv, s->width, out_copies, out_n);
-    }
     return why == NRD_SEQ_FINISH_LENGTH && s->n_done > 0 ? s->done[0].finish : why;
 }
 

@@ -12,8 +12,8 @@
 #ifndef NRD_ENGINE_DECODE_BEAM_H
 #define NRD_ENGINE_DECODE_BEAM_H
 
+#include "engine/decode/result.h"
 #include "engine/kv_cache.h"
-#include "engine/scheduler.h"
 #include "engine/sequence.h"
 
 nrd_error *nrd_beams_new(nrd_beams **out, int32_t width, const int32_t *prompt, int32_t n_prompt,
@@ -24,9 +24,12 @@ void nrd_beams_free(nrd_beams *b);
 int32_t nrd_beams_n_candidates(int32_t width);
 
 /* Applies one step: `row` is the first of the sequence's rows (one after the prompt, then one for
- * each beam). Rearranges the tables; *out_n copies go to out_copies [width]. */
-nrd_seq_finish nrd_beams_step(nrd_seq *q, nrd_kv *kv, const nrd_step_result *r, int32_t row,
-                              int32_t (*out_copies)[2], int32_t *out_n);
+ * each beam). NONE: it goes on, and nrd_beams_move_tables must follow. */
+nrd_seq_finish nrd_beams_step(nrd_seq *q, const nrd_step_result *r, int32_t row);
+/* Gives every live beam the blocks of the one it came from: rearranges tables [width], of which each
+ * has n_tokens tokens. Writes the blocks to copy to out_copies [width]; returns how many. */
+int32_t nrd_beams_move_tables(nrd_beams *s, nrd_kv_table *tables, nrd_kv *kv, int32_t n_tokens,
+                              int32_t (*out_copies)[2]);
 
 /* Prompt and generated tokens of live beam b. Borrows until the next step. */
 const int32_t *nrd_beams_tokens(const nrd_beams *s, int32_t b, int32_t *out_n);

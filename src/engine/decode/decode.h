@@ -9,10 +9,11 @@
 #ifndef NRD_ENGINE_DECODE_DECODE_H
 #define NRD_ENGINE_DECODE_DECODE_H
 
+#include "engine/decode/result.h"
 #include "engine/sequence.h"
 #include "nereid/device.h"
 
-/* Sets the derived fields (greedy, counts, needs_host, top_p_now) of a new sequence. */
+/* Begins with the prompt: sets what follows from the request (seq_decode.h). */
 void nrd_decode_prepare(nrd_seq *q);
 
 /* Upper bound of what nrd_decode_banned may write for the sequence. */
@@ -21,13 +22,15 @@ int32_t nrd_decode_max_banned(const nrd_seq *q);
  * the n known tokens of the sequence (or beam). Returns how many were written. */
 int32_t nrd_decode_banned(const nrd_seq *q, const int32_t *tokens, int32_t n, int32_t vocab,
                           int32_t *out);
-/* Fills a row but for banned_start, n_banned. */
+/* Fills a row but for what is on the device: banned_start, n_banned, bias, mask. */
 void nrd_decode_row(const nrd_seq *q, int32_t slot, int32_t n_generated, bool normalize,
                     nrd_sample_row *out);
 /* Whether the generated tokens end with a stop phrase. */
 bool nrd_decode_hits_stop(const nrd_seq *q, const int32_t *generated, int32_t n);
 /* Appends a chosen token: returns the reason to end, or NONE. The end token is not appended. */
 nrd_seq_finish nrd_decode_accept(nrd_seq *q, int32_t token, int32_t *out_n_new);
+/* Behind nrd_decode_accept: log probabilities of the choice in `row`, and its candidates. */
+void nrd_decode_keep_log_probs(nrd_seq *q, const nrd_step_result *r, int32_t row, int32_t n_new);
 /* Appends tokens that nobody chose, none of them an end token; adds their number to *n_new. */
 nrd_seq_finish nrd_decode_append(nrd_seq *q, const int32_t *ids, int32_t n, int32_t *n_new);
 

@@ -7,40 +7,42 @@
 
 void nrd_decode_prepare(nrd_seq *q)
 {
-    nrd_sampling *s = &q->sampling;
+    const nrd_sampling *s = &q->req.sampling;
     bool long_bad = false;
 
     /* TensorRT-LLM: no top-k and no top-p asks for the best token. */
-    s->greedy = s->top_k == 1 || (s->top_k == 0 && s->top_p <= 0) || s->temperature <= 0;
-    s->counts =
+    q->dec.greedy = s->top_k == 1 || (s->top_k == 0 && s->top_p <= 0) || s->temperature <= 0;
+    q->dec.keeps_counts =
         s->repetition_penalty != 1.0f || s->presence_penalty != 0 || s->frequency_penalty != 0;
-    for (int32_t i = 0; i < q->bad.n; i++) {
-        int32_t start = i ? q->bad.ends[i - 1] : 0;
-        long_bad |= q->bad.ends[i] - start > 1;
+    for (int32_t i = 0; i < q->req.bad.n; i++) {
+        int32_t start = i ? q->req.bad.ends[i - 1] : 0;
+        long_bad |= q->req.bad.ends[i] - start > 1;
     }
-    q->top_p_now = s->top_p;
-    q->needs_host = long_bad || s->no_repeat_ngram_size > 0 || q->width > 1 || q->guide ||
-                    (!s->greedy && s->top_p > 0 && s->top_p_decay != 1.0f);
+    q->dec.n_known = q->req.n_prompt;
+    q->dec.top_p_now = s->top_p;
+    q->dec.needs_host = long_bad || s->no_repeat_ngram_size > 0 || q->req.width > 1 ||
+                        q->dec.guide || q->req.may_jump ||
+                        (!q->dec.greedy && s->top_p > 0 && s->top_p_decay != 1.0f);
 }
 
 int32_t nrd_decode_max_banned(const nrd_seq *q)
 {
-    return q->bad.n + (q->sampling.no_repeat_ngram_size > 0 ? q->max_total : 0);
+    return q->req.bad.n + (q->req.sampling.no_repeat_ngram_size > 0 ? q->req.max_total : 0);
 }
 
 int32_t nrd_decode_banned(const nrd_seq *q, const int32_t *tokens, int32_t n, int32_t vocab,
                           int32_t *out)
 {
     int32_t k = 0;
-    for (int32_t i = 0; i < q->bad.n; i++) {
-        int32_t start = i ? q->bad.ends[i - 1] : 0, len = q->bad.ends[i] - start - 1;
-        int32_t last = q->bad.ids[start + len];
+    for (int32_t i = 0; i < q->req.bad.n; i++) {
+        int32_t start = i ? q->req.bad.ends[i - 1] : 0, len = q->req.bad.ends[i] - start - 1;
+        int32_t last = q->req.bad.ids[start + len];
         if (last >= 0 && last < vocab && len <= n &&
-            memcmp(tokens + n - len, q->bad.ids + start, (size_t)len * sizeof *tokens) == 0) {
+            memcmp(tokens + n - len, q->req.bad.ids + start, (size_t)len * sizeof *tokens) == 0) {
             out[k++] = last;
         }
     }
-    int32_t g = q->sampling.no_repeat_ngram_size;
+    int32_t g = q->req.sampling.no_repeat_ngram_size;
     if (g > 0 && n >= g - 1) {
         /* What followed every earlier occurrence of the last g - 1 tokens. */
         const int32_t *tail = tokens + n - (g - 1);
@@ -58,37 +60,36 @@ int32_t nrd_decode_banned(const nrd_seq *q, const int32_t *tokens, int32_t n, in
 void nrd_decode_row(const nrd_seq *q, int32_t slot, int32_t n_generated, bool normalize,
                     nrd_sample_row *out)
 {
-    const nrd_sampling *s = &q->sampling;
+    const nrd_sampling *s = &q->req.sampling;
     *out = (nrd_sample_row){
         .slot = slot,
-        .top_k = s->greedy ? 1 : s->top_k,
-        .top_p = s->greedy ? 0 : q->top_p_now,
-        .min_p = s->greedy ? 0 : s->min_p,
+        .top_k = q->dec.greedy ? 1 : s->top_k,
+        .top_p = q->dec.greedy ? 0 : q->dec.top_p_now,
+        .min_p = q->dec.greedy ? 0 : s->min_p,
         .temperature = s->temperature,
         .repetition_penalty = s->repetition_penalty,
         .presence_penalty = s->presence_penalty,
         .frequency_penalty = s->frequency_penalty,
         /* Sequence 0 draws as a request with one sequence does. */
-        .seed = q->index ? nrd_hash_u64(s->seed, (uint64_t)q->index) : s->seed,
+        .seed = q->req.index ? nrd_hash_u64(s->seed, (uint64_t)q->req.index) : s->seed,
         .draw = (uint64_t)n_generated,
         .flags = 0,
         .n_suppress_end = n_generated < s->min_length,
-        .end_id = q->end_id,
-        .bias = q->bias,
+        .end_id = q->req.end_id,
     };
-    if (q->want_log_probs || q->n_top > 0 || q->width > 1) {
+    if (q->req.want_log_probs || q->req.n_top > 0 || q->req.width > 1) {
         out->flags |= NRD_SAMPLE_LOGPROB | (normalize ? NRD_SAMPLE_NORMALIZE : 0u);
     }
-    if (s->counts) {
+    if (q->dec.keeps_counts) {
         out->flags |= NRD_SAMPLE_COUNTS;
     }
 }
 
 bool nrd_decode_hits_stop(const nrd_seq *q, const int32_t *generated, int32_t n)
 {
-    for (int32_t i = 0; i < q->stop.n; i++) {
-        int32_t start = i ? q->stop.ends[i - 1] : 0, len = q->stop.ends[i] - start;
-        if (len <= n && memcmp(generated + n - len, q->stop.ids + start,
+    for (int32_t i = 0; i < q->req.stop.n; i++) {
+        int32_t start = i ? q->req.stop.ends[i - 1] : 0, len = q->req.stop.ends[i] - start;
+        if (len <= n && memcmp(generated + n - len, q->req.stop.ids + start,
                                (size_t)len * sizeof *generated) == 0) {
             return true;
         }
@@ -99,23 +100,25 @@ bool nrd_decode_hits_stop(const nrd_seq *q, const int32_t *generated, int32_t n)
 /* Adds a token that is no end token. */
 static nrd_seq_finish append(nrd_seq *q, int32_t token, int32_t *n_new)
 {
-    const nrd_sampling *s = &q->sampling;
-    if (q->guide && !nrd_guide_accept(q->guide, token)) {
+    const nrd_sampling *s = &q->req.sampling;
+    if (q->dec.guide && !nrd_guide_accept(q->dec.guide, token)) {
         return NRD_SEQ_FINISH_LENGTH; /* a limit: the text stays a beginning of one that fits */
     }
-    q->tokens[q->n_known++] = token;
+    q->dec.tokens[q->dec.n_known++] = token;
     ++*n_new;
-    if (q->guide && nrd_guide_is_final(q->guide)) {
+    if (q->dec.guide && nrd_guide_is_final(q->dec.guide)) {
         return NRD_SEQ_FINISH_END_ID; /* nothing can follow: no step for the end token */
     }
     if (s->top_p_decay != 1.0f) {
-        float p = q->top_p_now * s->top_p_decay;
-        q->top_p_now = token == s->top_p_reset_id ? s->top_p : p > s->top_p_min ? p : s->top_p_min;
+        float p = q->dec.top_p_now * s->top_p_decay;
+        q->dec.top_p_now = token == s->top_p_reset_id ? s->top_p
+                           : p > s->top_p_min         ? p
+                                                      : s->top_p_min;
     }
-    if (nrd_decode_hits_stop(q, q->tokens + q->n_prompt, nrd_seq_n_generated(q))) {
+    if (nrd_decode_hits_stop(q, q->dec.tokens + q->req.n_prompt, nrd_seq_n_generated(q))) {
         return NRD_SEQ_FINISH_STOP_WORDS;
     }
-    return q->n_known >= q->max_total ? NRD_SEQ_FINISH_LENGTH : NRD_SEQ_FINISH_NONE;
+    return q->dec.n_known >= q->req.max_total ? NRD_SEQ_FINISH_LENGTH : NRD_SEQ_FINISH_NONE;
 }
 
 nrd_seq_finish nrd_decode_append(nrd_seq *q, const int32_t *ids, int32_t n, int32_t *n_new)
@@ -124,19 +127,37 @@ nrd_seq_finish nrd_decode_append(nrd_seq *q, const int32_t *ids, int32_t n, int3
     for (int32_t i = 0; i < n && finish == NRD_SEQ_FINISH_NONE; i++) {
         finish = append(q, ids[i], n_new);
     }
-    if (n > 0) {
-        q->has_counts = false; /* of occurrences: the device has not seen these */
-    }
     return finish;
 }
 
 nrd_seq_finish nrd_decode_accept(nrd_seq *q, int32_t token, int32_t *out_n_new)
 {
     *out_n_new = 0;
-    if (q->end_id >= 0 && token == q->end_id) {
+    if (q->req.end_id >= 0 && token == q->req.end_id) {
         /* Before the text is complete only a guide that passed its limits gets here. */
-        return q->guide && !nrd_guide_is_complete(q->guide) ? NRD_SEQ_FINISH_LENGTH
-                                                            : NRD_SEQ_FINISH_END_ID;
+        return q->dec.guide && !nrd_guide_is_complete(q->dec.guide) ? NRD_SEQ_FINISH_LENGTH
+                                                                    : NRD_SEQ_FINISH_END_ID;
     }
     return append(q, token, out_n_new);
+}
+
+void nrd_decode_keep_log_probs(nrd_seq *q, const nrd_step_result *r, int32_t row, int32_t n_new)
+{
+    q->dec.cum_log_prob += (double)r->log_probs[row];
+    if (n_new == 0) {
+        return;
+    }
+    int32_t at = nrd_seq_n_generated(q) - 1;
+    if (q->dec.log_probs) {
+        /* Beside alternatives, on their scale: that of the whole distribution. */
+        q->dec.log_probs[at] =
+            r->normalize && q->req.n_top == 0 ? r->log_probs_norm[row] : r->log_probs[row];
+    }
+    if (q->req.n_top > 0 && r->n_top >= q->req.n_top) {
+        size_t n = (size_t)q->req.n_top;
+        size_t src = (size_t)row * (size_t)r->n_top, dst = (size_t)at * n;
+        memcpy(q->dec.top_ids + dst, r->top_ids + src, n * sizeof *q->dec.top_ids);
+        memcpy(q->dec.top_log_probs + dst, r->top_log_probs + src,
+               n * sizeof *q->dec.top_log_probs);
+    }
 }

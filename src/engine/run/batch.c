@@ -131,18 +131,18 @@ void nrd_batch_fini(nrd_batch *b)
 static const int32_t *entry_tokens(const nrd_plan_entry *e)
 {
     const nrd_seq *q = e->seq;
-    if (q->width > 1 && e->start >= q->n_prompt) {
+    if (q->req.width > 1 && e->start >= q->req.n_prompt) {
         int32_t n;
-        return nrd_beams_tokens(q->beams, e->beam, &n) + e->start;
+        return nrd_beams_tokens(q->dec.beams, e->beam, &n) + e->start;
     }
-    return q->tokens + e->start;
+    return q->dec.tokens + e->start;
 }
 
 /* What the guide allows; the end token where the text is complete, or where nothing else is left. */
 static void fill_mask(nrd_batch *b, const nrd_seq *q, uint32_t *out)
 {
     size_t words = mask_words(b), n = 0;
-    const uint32_t *mask = nrd_guide_mask(q->guide, &n);
+    const uint32_t *mask = nrd_guide_mask(q->dec.guide, &n);
     bool any = false;
 
     memset(out, 0, words * sizeof *out);
@@ -150,8 +150,8 @@ static void fill_mask(nrd_batch *b, const nrd_seq *q, uint32_t *out)
         out[i] = mask[i];
         any = any || mask[i];
     }
-    int32_t end = q->end_id >= 0 && q->end_id < b->lim.vocab ? q->end_id : -1;
-    if (end >= 0 && (nrd_guide_is_complete(q->guide) || !any)) {
+    int32_t end = q->req.end_id >= 0 && q->req.end_id < b->lim.vocab ? q->req.end_id : -1;
+    if (end >= 0 && (nrd_guide_is_complete(q->dec.guide) || !any)) {
         out[end / 32] |= 1u << (end % 32);
     } else if (!any) {
         out[0] |= 1u; /* some token must be chosen; the guide then ends the sequence */
@@ -182,25 +182,26 @@ static void fill_choice(nrd_batch *b, const nrd_plan_entry *e, nrd_sample_row *r
 {
     const nrd_seq *q = e->seq;
     nrd_decode_row(q, e->slot, e->n_generated, b->lim.normalize_log_probs, row);
+    row->bias = q->run.bias;
     if (nrd_decode_max_banned(q) > 0) {
-        const int32_t *tokens = q->tokens;
-        int32_t n = q->n_known;
-        if (q->width > 1 && e->start >= q->n_prompt) {
-            tokens = nrd_beams_tokens(q->beams, e->beam, &n);
+        const int32_t *tokens = q->dec.tokens;
+        int32_t n = q->dec.n_known;
+        if (q->req.width > 1 && e->start >= q->req.n_prompt) {
+            tokens = nrd_beams_tokens(q->dec.beams, e->beam, &n);
         }
         row->banned_start = b->n_banned;
         row->n_banned = nrd_decode_banned(q, tokens, n, b->lim.vocab, b->banned + b->n_banned);
         b->n_banned += row->n_banned;
     }
-    if (q->guide) {
+    if (q->dec.guide) {
         row->mask = b->masks_mem + b->n_masks;
         b->n_masks += mask_words(b);
         b->guided[b->n_guided++] = q;
-        if (!nrd_guide_has_mask(q->guide)) {
-            b->fresh[b->n_fresh++] = q->guide;
+        if (!nrd_guide_has_mask(q->dec.guide)) {
+            b->fresh[b->n_fresh++] = q->dec.guide;
         }
     }
-    int32_t n_top = q->width > 1 ? nrd_beams_n_candidates(q->width) : q->n_top;
+    int32_t n_top = q->req.width > 1 ? nrd_beams_n_candidates(q->req.width) : q->req.n_top;
     n_top = n_top < b->lim.vocab ? n_top : b->lim.vocab;
     b->n_top = n_top > b->n_top ? n_top : b->n_top;
 }
@@ -220,7 +221,7 @@ static void fill_entries(nrd_batch *b, const nrd_plan *p, const layout *l, int32
 
     for (int32_t i = 0; i < p->n_entries; i++) {
         const nrd_plan_entry *e = &p->entries[i];
-        const nrd_kv_table *t = &e->seq->tables[e->beam];
+        const nrd_kv_table *t = &e->seq->sched.tables[e->beam];
         q_start[i] = at;
         ctx_len[i] = e->start + e->n;
         if (e->from_slot) {
@@ -303,7 +304,7 @@ static nrd_error *make_room(nrd_batch *b, nrd_stream *s, const nrd_plan *p)
     for (int32_t i = 0; i < p->n_entries; i++) {
         if (p->entries[i].row >= 0) {
             need += nrd_decode_max_banned(p->entries[i].seq);
-            masks += p->entries[i].seq->guide ? mask_words(b) : 0;
+            masks += p->entries[i].seq->dec.guide ? mask_words(b) : 0;
         }
     }
     if (masks > b->cap_masks) {
@@ -328,7 +329,7 @@ nrd_error *nrd_batch_fill(nrd_batch *b, nrd_stream *s, const nrd_plan *p, const 
     uint8_t *mem = b->mem;
     NRD_TRY(make_room(b, s, p));
     for (int32_t i = 0; i < p->n_entries; i++) {
-        int32_t n = p->entries[i].seq->tables[p->entries[i].beam].n_blocks;
+        int32_t n = p->entries[i].seq->sched.tables[p->entries[i].beam].n_blocks;
         stride = n > stride ? n : stride;
     }
     if (pad) {

@@ -79,12 +79,12 @@ nrd_error *nrd_run_init_counts(nrd_runner *r, const nrd_plan_entry *e)
 {
     const nrd_device_ops *ops = r->dev->ops;
     const nrd_seq *q = e->seq;
-    const int32_t *tokens = q->tokens;
-    int32_t n = q->n_known;
+    const int32_t *tokens = q->dec.tokens;
+    int32_t n = q->dec.n_known;
     void *p = NULL;
 
-    if (q->width > 1 && e->start >= q->n_prompt) {
-        tokens = nrd_beams_tokens(q->beams, e->beam, &n);
+    if (q->req.width > 1 && e->start >= q->req.n_prompt) {
+        tokens = nrd_beams_tokens(q->dec.beams, e->beam, &n);
     }
     if (!r->counts) {
         NRD_TRY(nrd_run_alloc(r, &p, (size_t)r->cfg.max_entries * (size_t)r->spec->vocab,
@@ -149,7 +149,7 @@ bool nrd_run_only_chosen(const nrd_runner *r, const nrd_plan *p, const nrd_batch
         return false;
     }
     for (int32_t i = 0; i < p->n_entries; i++) {
-        if (p->entries[i].row >= 0 && p->entries[i].seq->want_logit_rows) {
+        if (p->entries[i].row >= 0 && p->entries[i].seq->run.want_logit_rows) {
             return false;
         }
     }
@@ -186,7 +186,7 @@ nrd_error *nrd_run_keep_choices(nrd_runner *r, const nrd_plan *p, nrd_outputs *o
     o->n_kept = 0;
     for (int32_t i = 0; i < p->n_entries; i++) {
         const nrd_plan_entry *e = &p->entries[i];
-        if (e->row < 0 || !e->seq->want_logit_rows) {
+        if (e->row < 0 || !e->seq->run.want_logit_rows) {
             continue;
         }
         NRD_ASSERT(o->logits, "keep_choice_logits was set");

@@ -92,7 +92,7 @@ static nrd_error *read_back(nrd_runner *r, const nrd_plan *p, nrd_seq *q, bool o
 /* The end of an entry's positions that belong to the prompt. */
 static int32_t prompt_end(const nrd_plan_entry *e)
 {
-    return e->start + e->n < e->seq->n_prompt ? e->start + e->n : e->seq->n_prompt;
+    return e->start + e->n < e->seq->req.n_prompt ? e->start + e->n : e->seq->req.n_prompt;
 }
 
 nrd_error *nrd_run_context_rows(nrd_runner *r, const nrd_plan *p, bool *has_delta)
@@ -100,7 +100,7 @@ nrd_error *nrd_run_context_rows(nrd_runner *r, const nrd_plan *p, bool *has_delt
     int32_t at = 0;
     for (int32_t i = 0; i < p->n_entries; at += p->entries[i].n, i++) {
         const nrd_plan_entry *e = &p->entries[i];
-        if (e->seq->want_context_rows) {
+        if (e->seq->run.want_context_rows) {
             NRD_TRY(read_back(r, p, e->seq, false, at, e->start, prompt_end(e), has_delta));
         }
     }
@@ -113,8 +113,8 @@ nrd_error *nrd_run_state_rows(nrd_runner *r, const nrd_plan *p, bool *has_delta)
     for (int32_t i = 0; i < p->n_entries; at += p->entries[i].n, i++) {
         const nrd_plan_entry *e = &p->entries[i];
         nrd_seq *q = e->seq;
-        int32_t first = q->want_states ? e->start : q->n_prompt - 1;
-        if (q->want_states || q->want_last_state) {
+        int32_t first = q->run.want_states ? e->start : q->req.n_prompt - 1;
+        if (q->run.want_states || q->run.want_last_state) {
             NRD_TRY(
                 read_back(r, p, q, true, at + first - e->start, first, prompt_end(e), has_delta));
         }

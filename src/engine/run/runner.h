@@ -27,7 +27,7 @@ typedef struct nrd_runner_config {
     bool compute_f32;   /* dequantize the weights and compute in float32 */
     bool deterministic;
     bool normalize_log_probs;
-    bool keep_choice_logits; /* nrd_seq.want_logit_rows may be set */
+    bool keep_choice_logits; /* want_logit_rows of a sequence may be set */
     int32_t max_tokens;      /* of a step */
     int32_t max_entries;     /* plan entries = slots */
     int32_t max_top;         /* largest n_top of a sequence */

@@ -24,7 +24,8 @@ static bool recordable(const nrd_runner *r, const nrd_plan *p, nrd_batch_pad *pa
     }
     for (int32_t i = 0; i < p->n_entries; i++) {
         const nrd_plan_entry *e = &p->entries[i];
-        if (e->n != 1 || e->row < 0 || (e->seq->want_context_rows && e->start < e->seq->n_prompt)) {
+        if (e->n != 1 || e->row < 0 ||
+            (e->seq->run.want_context_rows && e->start < e->seq->req.n_prompt)) {
             return false;
         }
         ctx = e->start + 1 > ctx ? e->start + 1 : ctx;

@@ -86,9 +86,9 @@ static void best_tokens(uint64_t h, int32_t n, int32_t *ids, float *log_probs)
 
 static bool ends_with_stop(const nrd_seq *q, const int32_t *gen, int32_t n)
 {
-    for (int32_t i = 0; i < q->stop.n; i++) {
-        int32_t a = i ? q->stop.ends[i - 1] : 0, len = q->stop.ends[i] - a, k = 0;
-        while (k < len && len <= n && gen[n - len + k] == q->stop.ids[a + k]) {
+    for (int32_t i = 0; i < q->req.stop.n; i++) {
+        int32_t a = i ? q->req.stop.ends[i - 1] : 0, len = q->req.stop.ends[i] - a, k = 0;
+        while (k < len && len <= n && gen[n - len + k] == q->req.stop.ids[a + k]) {
             k++;
         }
         if (k == len) {
@@ -112,9 +112,9 @@ static int32_t forced_behind(const int32_t *tokens, int32_t n, int32_t *out, int
 
 static void jump(nrd_sched *s, nrd_sched_event *e)
 {
-    int32_t ids[NRD_MAX_JUMP], room = e->seq->max_total - e->seq->n_known;
-    if (e->seq->may_jump && e->n_new > 0 && e->finish == NRD_SEQ_FINISH_NONE) {
-        int32_t n = forced_behind(e->seq->tokens, e->seq->n_known, ids,
+    int32_t ids[NRD_MAX_JUMP], room = e->seq->req.max_total - e->seq->dec.n_known;
+    if (e->seq->req.may_jump && e->n_new > 0 && e->finish == NRD_SEQ_FINISH_NONE) {
+        int32_t n = forced_behind(e->seq->dec.tokens, e->seq->dec.n_known, ids,
                                   room < NRD_MAX_JUMP ? room : NRD_MAX_JUMP);
         nrd_sched_append(s, ids, n, e);
     }
@@ -123,10 +123,10 @@ static void jump(nrd_sched *s, nrd_sched_event *e)
 /* What a sequence says when it is alone. */
 static int32_t alone(const nrd_seq *q, int32_t *tokens, nrd_seq_finish *why)
 {
-    int32_t n = q->n_prompt;
+    int32_t n = q->req.n_prompt;
     for (;;) {
         int32_t t = next_token(hash_of(tokens, n));
-        if (t == q->end_id) {
+        if (t == q->req.end_id) {
             *why = NRD_SEQ_FINISH_END_ID;
             return n;
         }
@@ -136,16 +136,17 @@ static int32_t alone(const nrd_seq *q, int32_t *tokens, nrd_seq_finish *why)
             if (i >= 0) {
                 tokens[n++] = forced[i];
             }
-            if (ends_with_stop(q, tokens + q->n_prompt, n - q->n_prompt)) {
+            if (ends_with_stop(q, tokens + q->req.n_prompt, n - q->req.n_prompt)) {
                 *why = NRD_SEQ_FINISH_STOP_WORDS;
                 return n;
             }
-            if (n == q->max_total) {
+            if (n == q->req.max_total) {
                 *why = NRD_SEQ_FINISH_LENGTH;
                 return n;
             }
             if (i < 0) {
-                n_forced = q->may_jump ? forced_behind(tokens, n, forced, q->max_total - n) : 0;
+                n_forced =
+                    q->req.may_jump ? forced_behind(tokens, n, forced, q->req.max_total - n) : 0;
             }
         }
     }
@@ -160,8 +161,9 @@ typedef struct hyp {
 
 static double rank_of(const nrd_seq *q, double cum, int32_t length)
 {
-    return q->sampling.length_penalty == 0 ? cum
-                                           : cum / pow(length, (double)q->sampling.length_penalty);
+    return q->req.sampling.length_penalty == 0
+               ? cum
+               : cum / pow(length, (double)q->req.sampling.length_penalty);
 }
 
 static void keep_best(hyp *done, int32_t *n_done, int32_t w, const hyp *h)
@@ -181,22 +183,22 @@ static void keep_best(hyp *done, int32_t *n_done, int32_t w, const hyp *h)
 static int32_t alone_beams(const nrd_seq *q, const int32_t *prompt, hyp *done)
 {
     hyp live[MAX_W], next[MAX_W];
-    int32_t w = q->width, n_live = 1, n_done = 0;
-    live[0] = (hyp){.n = q->n_prompt};
-    memcpy(live[0].tokens, prompt, (size_t)q->n_prompt * sizeof *prompt);
+    int32_t w = q->req.width, n_live = 1, n_done = 0;
+    live[0] = (hyp){.n = q->req.n_prompt};
+    memcpy(live[0].tokens, prompt, (size_t)q->req.n_prompt * sizeof *prompt);
     while (n_live > 0) {
         struct {
             double score, cum;
             int32_t from, token;
         } c[MAX_W * MAX_TOP], x;
-        int32_t n = 0, n_next = 0, gen = live[0].n - q->n_prompt;
+        int32_t n = 0, n_next = 0, gen = live[0].n - q->req.n_prompt;
         for (int32_t b = 0; b < n_live; b++) {
             int32_t ids[MAX_TOP];
             float lp[MAX_TOP];
             best_tokens(hash_of(live[b].tokens, live[b].n), 2 * w, ids, lp);
             for (int32_t k = 0; k < 2 * w; k++, n++) {
                 c[n].cum = live[b].cum + (double)lp[k];
-                c[n].score = c[n].cum - (double)q->sampling.diversity_rate * k;
+                c[n].score = c[n].cum - (double)q->req.sampling.diversity_rate * k;
                 c[n].from = b;
                 c[n].token = ids[k];
             }
@@ -212,14 +214,14 @@ static int32_t alone_beams(const nrd_seq *q, const int32_t *prompt, hyp *done)
             hyp h = live[c[i].from];
             h.cum = c[i].cum;
             h.rank = rank_of(q, h.cum, gen + 1);
-            if (c[i].token == q->end_id) {
+            if (c[i].token == q->req.end_id) {
                 if (i < w) {
                     keep_best(done, &n_done, w, &h);
                 }
                 continue;
             }
             h.tokens[h.n++] = c[i].token;
-            if (ends_with_stop(q, h.tokens + q->n_prompt, gen + 1)) {
+            if (ends_with_stop(q, h.tokens + q->req.n_prompt, gen + 1)) {
                 keep_best(done, &n_done, w, &h);
             } else {
                 next[n_next++] = h;
@@ -227,17 +229,18 @@ static int32_t alone_beams(const nrd_seq *q, const int32_t *prompt, hyp *done)
         }
         memcpy(live, next, sizeof live);
         n_live = n_next;
-        if (n_live > 0 && live[0].n == q->max_total) {
+        if (n_live > 0 && live[0].n == q->req.max_total) {
             for (int32_t b = 0; b < n_live; b++) {
                 keep_best(done, &n_done, w, &live[b]);
             }
             return n_done;
         }
         if (n_done >= w) {
-            int32_t length = q->sampling.early_stopping == 0 && q->sampling.length_penalty > 0
-                                 ? q->max_total - q->n_prompt
-                                 : gen + 1;
-            if (q->sampling.early_stopping == 1 ||
+            int32_t length =
+                q->req.sampling.early_stopping == 0 && q->req.sampling.length_penalty > 0
+                    ? q->req.max_total - q->req.n_prompt
+                    : gen + 1;
+            if (q->req.sampling.early_stopping == 1 ||
                 rank_of(q, live[0].cum, length) <= done[w - 1].rank) {
                 return n_done;
             }
@@ -251,14 +254,14 @@ static int32_t alone_beams(const nrd_seq *q, const int32_t *prompt, hyp *done)
 static const int32_t *tokens_of(const nrd_plan_entry *e)
 {
     int32_t n;
-    return e->seq->width > 1 && e->start >= e->seq->n_prompt
-               ? nrd_beams_tokens(e->seq->beams, e->beam, &n)
-               : e->seq->tokens;
+    return e->seq->req.width > 1 && e->start >= e->seq->req.n_prompt
+               ? nrd_beams_tokens(e->seq->dec.beams, e->beam, &n)
+               : e->seq->dec.tokens;
 }
 
 static void check_visible(const sim *s, const nrd_plan_entry *e, const int32_t *tokens)
 {
-    const nrd_kv_table *t = &e->seq->tables[e->beam];
+    const nrd_kv_table *t = &e->seq->sched.tables[e->beam];
     uint64_t h = 99;
     assert_true((e->start + e->n + BT - 1) / BT <= t->n_blocks);
     for (int32_t p = 0; p < e->start; p++) {
@@ -295,8 +298,8 @@ static void run_plan(sim *s, int i)
         for (int32_t t = 0; t < e->n; t++) {
             int32_t token = e->from_slot ? s->slot_tokens[e->slot] : tokens[e->start + t];
             h = nrd_hash_u64(h, (uint64_t)(uint32_t)token);
-            s->content[e->seq->tables[e->beam].blocks[(e->start + t) / BT]][(e->start + t) % BT] =
-                h;
+            s->content[e->seq->sched.tables[e->beam].blocks[(e->start + t) / BT]]
+                      [(e->start + t) % BT] = h;
         }
         n_tokens += e->n;
         if (e->row >= 0) {
@@ -324,7 +327,7 @@ static void check_all(sim *s)
     const nrd_kv_table *tables[MAX_SEQS * MAX_W];
     int32_t n = 0;
     for (int32_t i = 0; i < s->n_jobs; i++) {
-        for (int32_t b = 0; b < s->jobs[i].q.width; b++) {
+        for (int32_t b = 0; b < s->jobs[i].q.req.width; b++) {
             tables[n++] = &s->jobs[i].tables[b];
         }
     }
@@ -336,8 +339,8 @@ static void check_result(const job *j, bool cancelled)
 {
     int32_t want[MAX_LEN];
     nrd_seq_finish why;
-    memcpy(want, j->tokens, (size_t)j->q.n_prompt * sizeof *want);
-    if (j->q.width > 1) {
+    memcpy(want, j->tokens, (size_t)j->q.req.n_prompt * sizeof *want);
+    if (j->q.req.width > 1) {
         hyp done[MAX_W];
         if (cancelled) {
             return; /* half a search has no counterpart */
@@ -348,16 +351,17 @@ static void check_result(const job *j, bool cancelled)
             const float *lp;
             float cum;
             int32_t n_ids;
-            nrd_beams_hypothesis(j->q.beams, i, &ids, &n_ids, &lp, &cum, &why);
-            assert_int_equal(n_ids, done[i].n - j->q.n_prompt);
-            assert_memory_equal(ids, done[i].tokens + j->q.n_prompt, (size_t)n_ids * sizeof *ids);
+            nrd_beams_hypothesis(j->q.dec.beams, i, &ids, &n_ids, &lp, &cum, &why);
+            assert_int_equal(n_ids, done[i].n - j->q.req.n_prompt);
+            assert_memory_equal(ids, done[i].tokens + j->q.req.n_prompt,
+                                (size_t)n_ids * sizeof *ids);
             assert_true(fabs((double)cum - done[i].cum) < 1e-3);
         }
         return;
     }
     int32_t n = alone(&j->q, want, &why);
-    assert_true(cancelled ? j->q.n_known <= n : j->q.n_known == n);
-    assert_memory_equal(j->tokens, want, (size_t)j->q.n_known * sizeof *want);
+    assert_true(cancelled ? j->q.dec.n_known <= n : j->q.dec.n_known == n);
+    assert_memory_equal(j->tokens, want, (size_t)j->q.dec.n_known * sizeof *want);
     assert_int_equal(j->finish, cancelled ? NRD_SEQ_FINISH_CANCELLED : why);
 }
 
@@ -412,7 +416,7 @@ static void feed(sim *s)
             j->added = true;
         }
         if (j->added && !j->over && j->cancel_step == s->step) {
-            nrd_sched_end(s->sched, &j->q, NRD_SEQ_FINISH_CANCELLED);
+            nrd_sched_end(s->sched, &j->q);
             j->over = true;
             j->finish = NRD_SEQ_FINISH_CANCELLED;
             check_result(j, true);
@@ -420,7 +424,7 @@ static void feed(sim *s)
     }
     for (nrd_seq *q; (q = nrd_sched_take_idle(s->sched)) != NULL;) {
         job *j = job_of(s, q);
-        assert_true(j->over && !j->idle && q->n_inflight == 0);
+        assert_true(j->over && !j->idle && q->sched.n_inflight == 0);
         j->idle = true;
     }
 }
@@ -467,22 +471,21 @@ static void drive(sim *s)
 static void make_job(sim *s, job *j, rng *r)
 {
     nrd_seq *q = &j->q;
-    *q = (nrd_seq){.width = s->lim.max_beam_width > 1 && rng_in(r, 0, 2) == 0
-                                ? rng_in(r, 2, s->lim.max_beam_width)
-                                : 1,
-                   .n_prompt = rng_in(r, 1, 30),
-                   .priority = (float)rng_in(r, 0, 2) / 2,
-                   .end_id = rng_in(r, 0, 2) ? 3 : -1,
-                   .tokens = j->tokens,
-                   .tables = j->tables,
-                   .slots = j->slots,
-                   .sampling = {.repetition_penalty = 1,
-                                .top_p_decay = 1,
-                                .early_stopping = rng_in(r, 0, 2),
-                                .length_penalty = (float)rng_in(r, 0, 2) / 2,
-                                .diversity_rate = (float)rng_in(r, 0, 1) / 4}};
-    q->max_total = q->n_prompt + rng_in(r, 1, MAX_LEN - q->n_prompt - 1);
-    for (int32_t i = 0; i < q->n_prompt; i++) {
+    *q = (nrd_seq){.req = {.width = s->lim.max_beam_width > 1 && rng_in(r, 0, 2) == 0
+                                        ? rng_in(r, 2, s->lim.max_beam_width)
+                                        : 1,
+                           .n_prompt = rng_in(r, 1, 30),
+                           .priority = (float)rng_in(r, 0, 2) / 2,
+                           .end_id = rng_in(r, 0, 2) ? 3 : -1,
+                           .sampling = {.repetition_penalty = 1,
+                                        .top_p_decay = 1,
+                                        .early_stopping = rng_in(r, 0, 2),
+                                        .length_penalty = (float)rng_in(r, 0, 2) / 2,
+                                        .diversity_rate = (float)rng_in(r, 0, 1) / 4}},
+                   .dec = {.tokens = j->tokens},
+                   .sched = {.tables = j->tables, .slots = j->slots}};
+    q->req.max_total = q->req.n_prompt + rng_in(r, 1, MAX_LEN - q->req.n_prompt - 1);
+    for (int32_t i = 0; i < q->req.n_prompt; i++) {
         j->tokens[i] = i % 9 == 8 ? rng_in(r, 0, 1) : i % VOCAB;
     }
     if (rng_in(r, 0, 2) == 0) {
@@ -491,21 +494,19 @@ static void make_job(sim *s, job *j, rng *r)
         }
         j->stop_ends[0] = 2;
         j->stop_ends[1] = 4;
-        q->stop = (nrd_phrase_list){j->stop_ids, j->stop_ends, 2};
+        q->req.stop = (nrd_phrase_list){j->stop_ids, j->stop_ends, 2};
     }
-    q->content = (nrd_kv_content){.tokens = j->tokens};
-    q->no_reuse = rng_in(r, 0, 5) == 0;
-    for (int32_t b = 0; b < q->width; b++) {
+    q->req.content = (nrd_kv_content){.tokens = j->tokens};
+    q->req.no_reuse = rng_in(r, 0, 5) == 0;
+    for (int32_t b = 0; b < q->req.width; b++) {
         assert_null(nrd_kv_table_init(&j->tables[b], MAX_LEN / BT + 2));
     }
-    if (q->width > 1) {
-        assert_null(nrd_beams_new(&q->beams, q->width, j->tokens, q->n_prompt, q->max_total));
+    if (q->req.width > 1) {
+        assert_null(nrd_beams_new(&q->dec.beams, q->req.width, j->tokens, q->req.n_prompt,
+                                  q->req.max_total));
     }
+    q->req.may_jump = q->req.width == 1 && rng_in(r, 0, 2) == 0;
     nrd_decode_prepare(q);
-    if (q->width == 1 && rng_in(r, 0, 2) == 0) {
-        q->may_jump = true;
-        q->needs_host = true;
-    }
     j->start_step = rng_in(r, 0, 30);
     j->cancel_step = rng_in(r, 0, 9) == 0 ? rng_in(r, 0, 40) : -1;
 }
@@ -534,21 +535,23 @@ static void scenario(uint64_t seed)
     s->n_jobs = rng_in(&r, 1, MAX_SEQS);
     for (int32_t i = 0; i < s->n_jobs; i++) {
         make_job(s, &s->jobs[i], &r);
-        if (i > 0 && rng_in(&r, 0, 4) == 0 && s->jobs[i - 1].q.width == 1 &&
-            s->jobs[i].q.width == 1) {
+        if (i > 0 && rng_in(&r, 0, 4) == 0 && s->jobs[i - 1].q.req.width == 1 &&
+            s->jobs[i].q.req.width == 1) {
             /* a second sample of the same prompt */
             nrd_seq *a = &s->jobs[i - 1].q, *b = &s->jobs[i].q;
-            b->n_prompt = a->n_prompt;
-            memcpy(b->tokens, a->tokens, (size_t)a->n_prompt * sizeof *b->tokens);
-            b->max_total = a->max_total;
-            b->leader = a;
+            b->req.n_prompt = a->req.n_prompt;
+            memcpy(b->dec.tokens, a->dec.tokens, (size_t)a->req.n_prompt * sizeof *b->dec.tokens);
+            b->req.max_total = a->req.max_total;
+            b->req.leader = a;
+            nrd_decode_prepare(b);
             s->jobs[i].start_step = s->jobs[i - 1].start_step;
         }
     }
     int32_t need = 0;
     for (int32_t i = 0; i < s->n_jobs; i++) {
         const nrd_seq *q = &s->jobs[i].q;
-        int32_t n = nrd_sched_worst_blocks(&s->lim, BT, q->n_prompt, q->max_total, q->width);
+        int32_t n =
+            nrd_sched_worst_blocks(&s->lim, BT, q->req.n_prompt, q->req.max_total, q->req.width);
         need = n > need ? n : need;
     }
     s->n_blocks = need + rng_in(&r, 0, 40);
@@ -564,10 +567,10 @@ static void scenario(uint64_t seed)
     assert_true(nrd_sched_is_empty(s->sched));
     assert_int_equal(nrd_kv_n_available(s->kv), s->n_blocks);
     for (int32_t i = 0; i < s->n_jobs; i++) {
-        for (int32_t b = 0; b < s->jobs[i].q.width; b++) {
+        for (int32_t b = 0; b < s->jobs[i].q.req.width; b++) {
             nrd_kv_table_fini(&s->jobs[i].tables[b]);
         }
-        nrd_beams_free(s->jobs[i].q.beams);
+        nrd_beams_free(s->jobs[i].q.dec.beams);
     }
     for (int i = 0; i < 2; i++) {
         nrd_plan_fini(&s->plans[i]);

@@ -1,0 +1,22 @@
+/* engine/decode/result.h - what a step chose, as the decoder reads it.
+ *
+ * Lifetime  The arrays are the runner's and are valid until the buffer's next nrd_runner_submit.
+ */
+#ifndef NRD_ENGINE_DECODE_RESULT_H
+#define NRD_ENGINE_DECODE_RESULT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* One element for each row of the step's plan. */
+typedef struct nrd_step_result {
+    const int32_t *ids;
+    const float *log_probs;      /* plain */
+    const float *log_probs_norm; /* within the candidate set */
+    int32_t n_top;               /* stride of the two below; 0: none */
+    const int32_t *top_ids;
+    const float *top_log_probs;
+    bool normalize; /* report log_probs_norm */
+} nrd_step_result;
+
+#endif

@@ -1,0 +1,20 @@
+/* engine/run/seq_run.h - what the runner does for a sequence beside its choices.
+ *
+ * Purpose   The part of nrd_seq (engine/sequence.h) that only the runner looks at: rows that the
+ *           maker wants to see, and the sequence's own vector on the device.
+ * Owner     Set by the maker before nrd_sched_add; read by engine/run.
+ */
+#ifndef NRD_ENGINE_RUN_SEQ_RUN_H
+#define NRD_ENGINE_RUN_SEQ_RUN_H
+
+#include <stdbool.h>
+
+typedef struct nrd_seq_run {
+    bool want_context_rows; /* every prompt position goes through the LM head */
+    bool want_states;     /* the last layer's normed states of every prompt position are kept … */
+    bool want_last_state; /* … of the last one only */
+    bool want_logit_rows; /* logits of every choice are kept */
+    const float *bias;    /* [vocab] of nrd_runner_bias_new, or NULL; the maker frees it */
+} nrd_seq_run;
+
+#endif

@@ -1,0 +1,60 @@
+/* engine/seq_request.h - what a sequence was asked to be.
+ *
+ * Purpose   The part of nrd_seq (engine/sequence.h) that its maker fills in: prompt and limits, how
+ *           tokens are chosen, what ends it, what is reported.
+ * Owner     Written by the maker before nrd_sched_add, constant afterwards (but for `id`, which is
+ *           known when the request is taken in); everybody reads it.
+ * Units     Tokens.
+ * Lifetime  Borrows what its pointers name: the maker keeps it until the sequence is idle.
+ */
+#ifndef NRD_ENGINE_SEQ_REQUEST_H
+#define NRD_ENGINE_SEQ_REQUEST_H
+
+#include "engine/kv_cache.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* How tokens are chosen. Meanings and defaults: nrd_sampling_config in nereid/executor.h. */
+typedef struct nrd_sampling {
+    int32_t top_k;
+    float top_p, top_p_min, top_p_decay;
+    int32_t top_p_reset_id;
+    float min_p, temperature;
+    uint64_t seed;
+    int32_t min_length;
+    float repetition_penalty, presence_penalty, frequency_penalty;
+    float length_penalty, diversity_rate;
+    int32_t early_stopping, no_repeat_ngram_size;
+} nrd_sampling;
+
+/* Phrase i = ids[i ? ends[i-1] : 0 .. ends[i]). */
+typedef struct nrd_phrase_list {
+    const int32_t *ids, *ends;
+    int32_t n;
+} nrd_phrase_list;
+
+typedef struct nrd_seq nrd_seq;
+
+typedef struct nrd_seq_request {
+    uint64_t id;   /* of the request */
+    int32_t index; /* which of the request's sequences */
+    void *owner;   /* the maker's own */
+    float priority;
+    int32_t width; /* beams */
+    int32_t n_prompt;
+    int32_t max_total; /* prompt + generated tokens */
+    int32_t end_id;    /* -1: none */
+    nrd_sampling sampling;
+    nrd_phrase_list stop, bad;
+    bool no_reuse;  /* every prompt token must be computed (its logits are wanted) */
+    bool no_sample; /* ends after the prompt (scoring) */
+    /* Tokens that must come next may be put behind the chosen ones: nrd_sched_append. */
+    bool may_jump;
+    bool want_log_probs;
+    int32_t n_top;          /* candidates reported with each token */
+    nrd_seq *leader;        /* same prompt, wait for it and take its blocks; NULL: none */
+    nrd_kv_content content; /* content.tokens = the decoder's */
+} nrd_seq_request;
+
+#endif
