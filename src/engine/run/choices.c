@@ -1,3 +1,9 @@
+/* Tokens chosen from logits, and their way to the host.
+ *
+ * All that a step chose lies in one block of memory (nrd_outputs), so that it comes back in one
+ * copy: ids and log probabilities first, the candidates behind them, which are copied only when a
+ * sequence wants some. Counts of tokens, for penalties, are a row for each slot, which is filled
+ * from what the sequence has said before its first choice there. */
 #include "engine/run/runner_internal.h"
 
 #include "base/mem.h"

@@ -1,3 +1,9 @@
+/* The network, layer by layer: embedding, then for each layer attention and MLP with a norm before
+ * each.
+ *
+ * What a layer adds is not added at once: `delta` goes into the next norm, which adds it to `x`
+ * and normalizes in one pass. So behind the last layer a delta is left for the final norm
+ * (head.c). Every norm writes the input type that the product behind it wants. */
 #include "engine/run/runner_internal.h"
 
 #include <string.h>

@@ -1,3 +1,9 @@
+/* From the last layer to logits: the final norm and the LM head, of the rows that are wanted only.
+ *
+ * Beside the choices, a request may ask for logits or states of its prompt's positions. They go
+ * through in groups, are waited for, and are told to the runner's owner at once: a step that has
+ * them is slower. The first final norm of a step adds the last delta; later ones must not
+ * (`has_delta`). */
 #include "engine/run/runner_internal.h"
 
 #include "base/mem.h"

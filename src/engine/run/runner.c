@@ -1,3 +1,9 @@
+/* The runner's creation and end, and what its owner calls: submit enqueues a step, wait brings its
+ * result.
+ *
+ * There are two batches and two outputs, so that a step may be enqueued while the one before it
+ * runs. Whatever the engine, the device and the configuration leave open (types, windows, graphs)
+ * is settled here. */
 #include "engine/run/runner.h"
 
 #include "base/dtype.h"

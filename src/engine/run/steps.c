@@ -1,3 +1,8 @@
+/* One step: pack the plan, copy blocks, run the layers, choose, download.
+ *
+ * Steps in which every sequence has one token are filled up to one of few shapes (graphs.h) and
+ * recorded as a graph, which the device then runs without the host asking for each operation. All
+ * others, and a shape's first step, are enqueued operation by operation. */
 #include "engine/run/runner_internal.h"
 
 bool nrd_run_pad(const nrd_runner *r, int32_t n, int32_t ctx, nrd_batch_pad *pad)
