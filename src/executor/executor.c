@@ -93,7 +93,7 @@ static void settle_limits(nrd_exec *x)
 {
     const nrd_build_limits *b = nrd_engine_limits(x->engine);
     const nrd_exec_config *c = &x->cfg;
-    limits *l = &x->lim;
+    nrd_exec_limits *l = &x->lim;
 
     l->max_batch_size = min_limit(c->max_batch_size, b->max_batch_size > 0 ? b->max_batch_size : 1);
     l->max_beam_width = min_limit(c->max_beam_width, b->max_beam_width > 0 ? b->max_beam_width : 1);
@@ -355,7 +355,7 @@ static void destroy(nrd_exec *x)
     }
     nrd_engine_close(x->engine);
     while (x->out_head) {
-        response *o = x->out_head;
+        nrd_exec_response_state *o = x->out_head;
         x->out_head = o->next;
         nrd_exec_response_put(o);
     }
@@ -435,23 +435,23 @@ nrd_error *nrd_exec_health(nrd_exec *x)
 
 /* ---- tables, with mu held ---- */
 
-static request **bucket(nrd_exec *x, uint64_t id)
+static nrd_exec_request_state **bucket(nrd_exec *x, uint64_t id)
 {
     return &x->active[id % ACTIVE_BUCKETS];
 }
 
-void nrd_exec_active_add(nrd_exec *x, request *r)
+void nrd_exec_active_add(nrd_exec *x, nrd_exec_request_state *r)
 {
-    request **b = bucket(x, r->id);
+    nrd_exec_request_state **b = bucket(x, r->id);
     r->hash_next = *b;
     *b = r;
     x->n_active++;
     x->n_waiting++;
 }
 
-void nrd_exec_active_remove(nrd_exec *x, request *r)
+void nrd_exec_active_remove(nrd_exec *x, nrd_exec_request_state *r)
 {
-    for (request **at = bucket(x, r->id); *at; at = &(*at)->hash_next) {
+    for (nrd_exec_request_state **at = bucket(x, r->id); *at; at = &(*at)->hash_next) {
         if (*at == r) {
             *at = r->hash_next;
             x->n_active--;
@@ -461,22 +461,22 @@ void nrd_exec_active_remove(nrd_exec *x, request *r)
     }
 }
 
-request *nrd_exec_active_find(nrd_exec *x, uint64_t id)
+nrd_exec_request_state *nrd_exec_active_find(nrd_exec *x, uint64_t id)
 {
-    request *r = *bucket(x, id);
+    nrd_exec_request_state *r = *bucket(x, id);
     while (r && r->id != id) {
         r = r->hash_next;
     }
     return r;
 }
 
-void nrd_exec_out_push(nrd_exec *x, response *o)
+void nrd_exec_out_push(nrd_exec *x, nrd_exec_response_state *o)
 {
     o->next = NULL;
     *(x->out_tail ? &x->out_tail->next : &x->out_head) = o;
     x->out_tail = o;
     if (o->pub.is_final) {
-        request *r = nrd_exec_active_find(x, o->pub.id);
+        nrd_exec_request_state *r = nrd_exec_active_find(x, o->pub.id);
         if (r) {
             nrd_exec_active_remove(x, r);
         }
@@ -484,7 +484,7 @@ void nrd_exec_out_push(nrd_exec *x, response *o)
     pthread_cond_broadcast(&x->out_cv);
 }
 
-static void out_unlink(nrd_exec *x, response *prev, response *o)
+static void out_unlink(nrd_exec *x, nrd_exec_response_state *prev, nrd_exec_response_state *o)
 {
     *(prev ? &prev->next : &x->out_head) = o->next;
     if (x->out_tail == o) {
@@ -495,7 +495,7 @@ static void out_unlink(nrd_exec *x, response *prev, response *o)
 
 /* ---- requests ---- */
 
-static nrd_error *submit(nrd_exec *x, request *r, uint64_t *out_id)
+static nrd_error *submit(nrd_exec *x, nrd_exec_request_state *r, uint64_t *out_id)
 {
     nrd_error *err = NULL;
     pthread_mutex_lock(&x->mu);
@@ -525,7 +525,7 @@ static nrd_error *submit(nrd_exec *x, request *r, uint64_t *out_id)
 
 nrd_error *nrd_exec_enqueue(nrd_exec *x, const nrd_exec_request *in, uint64_t *out_id)
 {
-    request *r = NULL;
+    nrd_exec_request_state *r = NULL;
     *out_id = 0;
     NRD_TRY(nrd_exec_request_new(&r, x, in));
     return submit(x, r, out_id);
@@ -580,9 +580,9 @@ nrd_error *nrd_exec_await(nrd_exec *x, nrd_exec_response **out, int32_t max, int
     deadline_in(&deadline, timeout_us > 0 ? timeout_us : 0);
     pthread_mutex_lock(&x->mu);
     do {
-        response *prev = NULL, *o = x->out_head;
+        nrd_exec_response_state *prev = NULL, *o = x->out_head;
         while (o && n < max) {
-            response *next = o->next;
+            nrd_exec_response_state *next = o->next;
             if (o->is_private) { /* somebody waits for it by its id */
                 prev = o;
             } else {
@@ -609,7 +609,7 @@ nrd_error *nrd_exec_await_id(nrd_exec *x, uint64_t id, nrd_exec_response **out, 
     deadline_in(&deadline, timeout_us > 0 ? timeout_us : 0);
     pthread_mutex_lock(&x->mu);
     for (;;) {
-        response *prev = NULL, *o = x->out_head;
+        nrd_exec_response_state *prev = NULL, *o = x->out_head;
         while (o && o->pub.id != id) {
             prev = o;
             o = o->next;
@@ -635,7 +635,7 @@ nrd_error *nrd_exec_await_id(nrd_exec *x, uint64_t id, nrd_exec_response **out, 
 void nrd_exec_response_free(nrd_exec_response *r)
 {
     if (r) {
-        nrd_exec_response_put((response *)(void *)r);
+        nrd_exec_response_put((nrd_exec_response_state *)(void *)r);
     }
 }
 
@@ -777,8 +777,8 @@ void nrd_exec_error_free(nrd_error *err)
 nrd_error *nrd_exec_score(nrd_exec *x, const int32_t *ids, int32_t n, int32_t top_k,
                           float *out_logprobs, int32_t *out_top_ids, float *out_top_logprobs)
 {
-    score_job job = {out_logprobs, out_top_ids, out_top_logprobs, top_k};
-    request *r = NULL;
+    nrd_exec_score_job job = {out_logprobs, out_top_ids, out_top_logprobs, top_k};
+    nrd_exec_request_state *r = NULL;
     nrd_exec_response *o = NULL;
     uint64_t id = 0;
 
@@ -800,7 +800,7 @@ nrd_error *nrd_exec_score(nrd_exec *x, const int32_t *ids, int32_t n, int32_t to
     NRD_TRY(nrd_exec_request_new_score(&r, x, ids, n, &job));
     NRD_TRY(submit(x, r, &id));
     NRD_TRY(nrd_exec_await_id(x, id, &o, -1));
-    response *own = (response *)(void *)o;
+    nrd_exec_response_state *own = (nrd_exec_response_state *)(void *)o;
     nrd_error *err = own->pub.error;
     own->pub.error = NULL;
     nrd_exec_response_free(o);

@@ -22,7 +22,7 @@ typedef struct entry {
     char *message;
 } entry;
 
-struct guides {
+struct nrd_guides {
     char *tokenizer_dir;
     pthread_mutex_t vocab_mu; /* held while the vocabulary is read: nobody can do without it */
     nrd_text *tokenizer;      /* shares; guarded by vocab_mu until it is there, as vocab */
@@ -34,9 +34,9 @@ struct guides {
     uint64_t clock;
 };
 
-guides *nrd_guides_new(const char *tokenizer_dir)
+nrd_guides *nrd_guides_new(const char *tokenizer_dir)
 {
-    guides *g = nrd_xcalloc(1, sizeof *g);
+    nrd_guides *g = nrd_xcalloc(1, sizeof *g);
     pthread_mutex_init(&g->vocab_mu, NULL);
     pthread_mutex_init(&g->mu, NULL);
     pthread_cond_init(&g->compiled, NULL);
@@ -56,7 +56,7 @@ static void unref(entry *e)
 }
 
 /* Out of the table. */
-static void drop(guides *g, entry *e)
+static void drop(nrd_guides *g, entry *e)
 {
     entry **p = &g->entries;
     while (*p != e) {
@@ -67,7 +67,7 @@ static void drop(guides *g, entry *e)
     unref(e);
 }
 
-void nrd_guides_free(guides *g)
+void nrd_guides_free(nrd_guides *g)
 {
     if (!g) {
         return;
@@ -121,7 +121,7 @@ static size_t encode(void *user, const char *text, size_t n, int32_t *out, size_
     return k;
 }
 
-static nrd_error *read_vocab(guides *g)
+static nrd_error *read_vocab(nrd_guides *g)
 {
     nrd_text *text = NULL;
     NRD_TRY(nrd_error_wrap(nrd_text_open(&text, g->tokenizer_dir), "guided decoding: tokenizer_dir"));
@@ -136,7 +136,7 @@ static nrd_error *read_vocab(guides *g)
     return NULL;
 }
 
-static nrd_error *need_vocab(guides *g)
+static nrd_error *need_vocab(nrd_guides *g)
 {
     pthread_mutex_lock(&g->vocab_mu);
     nrd_error *err = g->vocab ? NULL : read_vocab(g);
@@ -144,7 +144,7 @@ static nrd_error *need_vocab(guides *g)
     return err;
 }
 
-static entry *find(guides *g, const char *type, const char *text)
+static entry *find(nrd_guides *g, const char *type, const char *text)
 {
     entry *e = g->entries;
     while (e && ((e->guide && nrd_guide_is_full(e->guide)) || strcmp(e->type, type) != 0 ||
@@ -154,7 +154,7 @@ static entry *find(guides *g, const char *type, const char *text)
     return e;
 }
 
-static bool has_too_many(const guides *g)
+static bool has_too_many(const nrd_guides *g)
 {
     size_t bytes = 0;
     for (const entry *e = g->entries; e; e = e->next) {
@@ -164,7 +164,7 @@ static bool has_too_many(const guides *g)
 }
 
 /* Guides grow while they run: looked at with each request. */
-static void drop_oldest(guides *g)
+static void drop_oldest(nrd_guides *g)
 {
     entry *oldest;
     do {
@@ -181,7 +181,7 @@ static void drop_oldest(guides *g)
 }
 
 /* With mu held, but not while the guide is compiled. */
-static entry *compile_locked(guides *g, const char *type, const char *text)
+static entry *compile_locked(nrd_guides *g, const char *type, const char *text)
 {
     entry *e = nrd_xcalloc(1, sizeof *e);
     nrd_guide *guide = NULL;
@@ -207,7 +207,7 @@ static entry *compile_locked(guides *g, const char *type, const char *text)
     return e;
 }
 
-nrd_error *nrd_guides_get(guides *g, const char *type, const char *text, nrd_guide **out)
+nrd_error *nrd_guides_get(nrd_guides *g, const char *type, const char *text, nrd_guide **out)
 {
     nrd_error *err = NULL;
 

@@ -21,44 +21,46 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-typedef struct request request;
-typedef struct response response;
+/* What the executor keeps of an nrd_exec_request, and around an nrd_exec_response. */
+typedef struct nrd_exec_request_state nrd_exec_request_state;
+typedef struct nrd_exec_response_state nrd_exec_response_state;
+typedef struct nrd_guides nrd_guides;
 
 /* Responses are recycled, so that a step of streaming sequences allocates nothing. */
-typedef struct response_pool {
+typedef struct nrd_exec_pool {
     pthread_mutex_t mu;
-    response *free_list; /* guarded by mu */
+    nrd_exec_response_state *free_list; /* guarded by mu */
     int32_t refs;        /* guarded by mu: the executor and every response outside */
-} response_pool;
+} nrd_exec_pool;
 
 /* A growing array of one kind; `n` bytes are in use. */
-typedef struct buffer {
+typedef struct nrd_exec_buffer {
     void *data;
     size_t cap;
-} buffer;
+} nrd_exec_buffer;
 
-struct response {
+struct nrd_exec_response_state {
     nrd_exec_response pub; /* first: callers hold a pointer to it */
-    response *next;
-    response_pool *pool;
-    buffer beams, ids, log_probs, top_ids, top_log_probs, generation_logits;
+    nrd_exec_response_state *next;
+    nrd_exec_pool *pool;
+    nrd_exec_buffer beams, ids, log_probs, top_ids, top_log_probs, generation_logits;
     float *context_logits; /* owned; or NULL */
     float *embedding;      /* owned; or NULL */
     bool is_private;       /* only for await by id */
 };
 
-typedef struct score_job {
+typedef struct nrd_exec_score_job {
     float *log_probs;
     int32_t *top_ids;
     float *top_log_probs;
     int32_t top_k;
-} score_job;
+} nrd_exec_score_job;
 
-struct request {
+struct nrd_exec_request_state {
     uint64_t id, client_id;
     nrd_exec *exec;
-    request *next;      /* inbox */
-    request *hash_next; /* active table */
+    nrd_exec_request_state *next;      /* inbox */
+    nrd_exec_request_state *hash_next; /* active table */
     bool streaming, echo_prompt;
     int32_t n_prompt, n_seqs, n_open; /* n_open: sequences without their final response */
     int32_t n_idle;                   /* sequences that the scheduler gave back */
@@ -74,8 +76,8 @@ struct request {
     int32_t n_return; /* beams in a response */
     bool want_context_logits, want_generation_logits, context_logits_sent;
     float *context_logits;     /* [n_prompt, vocab] */
-    buffer *generation_logits; /* [n_seqs]: rows of vocab */
-    score_job *score;          /* borrowed: the caller waits */
+    nrd_exec_buffer *generation_logits; /* [n_seqs]: rows of vocab */
+    nrd_exec_score_job *score;          /* borrowed: the caller waits */
     nrd_pooling pooling;
     float *embedding; /* [hidden] with pooling, until it is in the response */
     double *sums;     /* [hidden] with MEAN */
@@ -84,16 +86,16 @@ struct request {
 
 enum { ACTIVE_BUCKETS = 4096 };
 
-typedef struct limits {
+typedef struct nrd_exec_limits {
     int32_t max_batch_size, max_beam_width, max_num_tokens, max_input_len, max_seq_len;
     int32_t max_queue_size;
     bool chunked_context;
-} limits;
+} nrd_exec_limits;
 
 struct nrd_exec {
     nrd_exec_config cfg;
     nrd_exec_info info;
-    limits lim;
+    nrd_exec_limits lim;
     nrd_device *dev;
     nrd_engine *engine;
     const nrd_model_spec *spec;
@@ -109,12 +111,13 @@ struct nrd_exec {
     pthread_cond_t in_cv;  /* the loop waits for work */
     pthread_cond_t out_cv; /* callers wait for responses, shutdown for the end */
     /* guarded by mu */
-    request *inbox_head, *inbox_tail;
+    nrd_exec_request_state *inbox_head, *inbox_tail;
     uint64_t *cancels;
     size_t n_cancels, cap_cancels;
-    request *active[ACTIVE_BUCKETS]; /* accepted, final response not yet in the outbox */
+    nrd_exec_request_state
+        *active[ACTIVE_BUCKETS];     /* accepted, final response not yet in the outbox */
     int32_t n_active, n_waiting;     /* n_waiting: not started yet, for the queue limit */
-    response *out_head, *out_tail;
+    nrd_exec_response_state *out_head, *out_tail;
     uint64_t next_id;
     bool stopping, cut, stopped;
     nrd_error_code lost_code;
@@ -128,42 +131,43 @@ struct nrd_exec {
     nrd_plan plans[2];
     nrd_sched_event *events;
     int32_t inflight;                /* plan that runs now; -1: none */
-    response *held_head, *held_tail; /* V1: answers of a batch leave together */
+    nrd_exec_response_state *held_head, *held_tail; /* V1: answers of a batch leave together */
     uint64_t iteration;
     uint64_t n_terminated_step;
     int32_t n_touched_blocks; /* of the cache, most in use at once */
     uint64_t seen_id; /* next_id when the last turn began */
 
-    response_pool *pool;
-    struct guides *guides; /* NULL: no tokenizer_dir */
+    nrd_exec_pool *pool;
+    nrd_guides *guides; /* NULL: no tokenizer_dir */
 };
 
 /* guides.c */
-typedef struct guides guides;
-guides *nrd_guides_new(const char *tokenizer_dir);
-void nrd_guides_free(guides *g); /* no sequence with a guide may be left */
+nrd_guides *nrd_guides_new(const char *tokenizer_dir);
+void nrd_guides_free(nrd_guides *g); /* no sequence with a guide may be left */
 /* Compiles or finds a guide; the caller gives its reference back. Any thread. */
-nrd_error *nrd_guides_get(guides *g, const char *type, const char *text,
+nrd_error *nrd_guides_get(nrd_guides *g, const char *type, const char *text,
                           nrd_guide **out) NRD_MUST_USE;
 
 /* request.c */
-nrd_error *nrd_exec_request_new(request **out, nrd_exec *x,
+nrd_error *nrd_exec_request_new(nrd_exec_request_state **out, nrd_exec *x,
                                 const nrd_exec_request *in) NRD_MUST_USE;
-nrd_error *nrd_exec_request_new_score(request **out, nrd_exec *x, const int32_t *ids, int32_t n,
-                                      score_job *job) NRD_MUST_USE;
-void nrd_exec_request_free(request *r);
-nrd_error *
-nrd_exec_request_upload(request *r) NRD_MUST_USE; /* loop thread: what must be on the device */
+nrd_error *nrd_exec_request_new_score(nrd_exec_request_state **out, nrd_exec *x, const int32_t *ids,
+                                      int32_t n, nrd_exec_score_job *job) NRD_MUST_USE;
+void nrd_exec_request_free(nrd_exec_request_state *r);
+nrd_error *nrd_exec_request_upload(nrd_exec_request_state *r)
+    NRD_MUST_USE; /* loop thread: what must be on the device */
 
 /* response.c */
-nrd_error *nrd_exec_pool_new(response_pool **out) NRD_MUST_USE;
-void nrd_exec_pool_unref(response_pool *p);
-response *nrd_exec_response_get(response_pool *p);
-void nrd_exec_response_put(response *r);
-bool nrd_exec_buffer_reserve(buffer *b, size_t bytes);
+nrd_error *nrd_exec_pool_new(nrd_exec_pool **out) NRD_MUST_USE;
+void nrd_exec_pool_unref(nrd_exec_pool *p);
+nrd_exec_response_state *nrd_exec_response_get(nrd_exec_pool *p);
+void nrd_exec_response_put(nrd_exec_response_state *r);
+bool nrd_exec_buffer_reserve(nrd_exec_buffer *b, size_t bytes);
 /* What a sequence has to say now; `finish` NONE: it goes on. */
-response *nrd_exec_response_make(request *r, nrd_seq *q, nrd_seq_finish finish, bool is_final);
-response *nrd_exec_response_make_error(request *r, nrd_error *err); /* takes err always */
+nrd_exec_response_state *nrd_exec_response_make(nrd_exec_request_state *r, nrd_seq *q,
+                                                nrd_seq_finish finish, bool is_final);
+nrd_exec_response_state *nrd_exec_response_make_error(nrd_exec_request_state *r,
+                                                      nrd_error *err); /* takes err always */
 
 /* loop.c */
 void *nrd_exec_loop_main(void *exec);
@@ -174,10 +178,10 @@ void nrd_exec_loop_on_choice_row(void *user, nrd_seq *q, int32_t beam, int32_t n
                                  const float *logits);
 
 /* executor.c; both with mu held */
-void nrd_exec_active_add(nrd_exec *x, request *r);
-void nrd_exec_active_remove(nrd_exec *x, request *r);
-request *nrd_exec_active_find(nrd_exec *x, uint64_t id);
-void nrd_exec_out_push(nrd_exec *x, response *r);
+void nrd_exec_active_add(nrd_exec *x, nrd_exec_request_state *r);
+void nrd_exec_active_remove(nrd_exec *x, nrd_exec_request_state *r);
+nrd_exec_request_state *nrd_exec_active_find(nrd_exec *x, uint64_t id);
+void nrd_exec_out_push(nrd_exec *x, nrd_exec_response_state *r);
 void nrd_exec_log(const nrd_exec *x, int level, const char *fmt, ...) NRD_PRINTF(3, 4);
 
 #endif

@@ -48,8 +48,8 @@ static void best_of(const float *logits, int32_t n, int32_t k, double log_total,
     }
 }
 
-static void score_row(const score_job *job, const nrd_seq *q, int32_t pos, const float *logits,
-                      int32_t vocab)
+static void score_row(const nrd_exec_score_job *job, const nrd_seq *q, int32_t pos,
+                      const float *logits, int32_t vocab)
 {
     int32_t next = pos + 1; /* the row at pos speaks about the token behind it */
     if (next >= q->req.n_prompt) {
@@ -68,7 +68,7 @@ void nrd_exec_loop_on_context_rows(void *user, nrd_seq *q, int32_t first, int32_
                                    const float *logits, int64_t stride)
 {
     const nrd_exec *x = user;
-    request *r = q->req.owner;
+    nrd_exec_request_state *r = q->req.owner;
     size_t vocab = (size_t)x->spec->vocab;
     for (int32_t i = 0; i < n; i++) {
         const float *row = logits + (size_t)i * (size_t)stride;
@@ -84,7 +84,7 @@ void nrd_exec_loop_on_context_rows(void *user, nrd_seq *q, int32_t first, int32_
 void nrd_exec_loop_on_states(void *user, nrd_seq *q, int32_t first, int32_t n, const float *states)
 {
     const nrd_exec *x = user;
-    request *r = q->req.owner;
+    nrd_exec_request_state *r = q->req.owner;
     size_t hidden = (size_t)x->spec->hidden;
     if (!r->embedding) {
         return; /* it has answered */
@@ -110,9 +110,9 @@ void nrd_exec_loop_on_choice_row(void *user, nrd_seq *q, int32_t beam, int32_t n
                                  const float *logits)
 {
     const nrd_exec *x = user;
-    request *r = q->req.owner;
+    nrd_exec_request_state *r = q->req.owner;
     size_t vocab = (size_t)x->spec->vocab;
-    buffer *b = r->generation_logits ? &r->generation_logits[q->req.index] : NULL;
+    nrd_exec_buffer *b = r->generation_logits ? &r->generation_logits[q->req.index] : NULL;
     if (nrd_seq_is_done(q) || !b || beam > 0 ||
         !nrd_exec_buffer_reserve(b, (size_t)(n_generated + 1) * vocab * sizeof *logits)) {
         return;
@@ -122,7 +122,7 @@ void nrd_exec_loop_on_choice_row(void *user, nrd_seq *q, int32_t beam, int32_t n
 
 /* ---- answers ---- */
 
-static void send(nrd_exec *x, request *r, response *o)
+static void send(nrd_exec *x, nrd_exec_request_state *r, nrd_exec_response_state *o)
 {
     if (x->sched_lim.is_static) {
         o->next = NULL;
@@ -141,7 +141,7 @@ static void release_held(nrd_exec *x)
 {
     pthread_mutex_lock(&x->mu);
     while (x->held_head) {
-        response *o = x->held_head;
+        nrd_exec_response_state *o = x->held_head;
         x->held_head = o->next;
         nrd_exec_out_push(x, o);
     }
@@ -151,7 +151,7 @@ static void release_held(nrd_exec *x)
 
 static void answer(nrd_exec *x, nrd_seq *q, int32_t n_new, nrd_seq_finish finish)
 {
-    request *r = q->req.owner;
+    nrd_exec_request_state *r = q->req.owner;
     bool ends = finish != NRD_SEQ_FINISH_NONE;
     if (n_new > 0) {
         int64_t now = (int64_t)nrd_now_ns();
@@ -173,22 +173,22 @@ static void reap(nrd_exec *x)
 {
     nrd_seq *q;
     while ((q = nrd_sched_take_idle(x->sched)) != NULL) {
-        request *r = q->req.owner;
+        nrd_exec_request_state *r = q->req.owner;
         if (++r->n_idle == r->n_seqs) {
             nrd_exec_request_free(r);
         }
     }
 }
 
-static void fail_request(nrd_exec *x, request *r, nrd_error *err)
+static void fail_request(nrd_exec *x, nrd_exec_request_state *r, nrd_error *err)
 {
-    response *o = nrd_exec_response_make_error(r, err);
+    nrd_exec_response_state *o = nrd_exec_response_make_error(r, err);
     pthread_mutex_lock(&x->mu);
     nrd_exec_out_push(x, o);
     pthread_mutex_unlock(&x->mu);
 }
 
-static void cancel_request(nrd_exec *x, request *r)
+static void cancel_request(nrd_exec *x, nrd_exec_request_state *r)
 {
     for (int32_t i = 0; i < r->n_seqs; i++) {
         nrd_seq *q = &r->seqs[i];
@@ -222,7 +222,7 @@ static void lose(nrd_exec *x, nrd_error *err)
     nrd_seq *q;
     while ((q = nrd_sched_first_running(x->sched)) != NULL ||
            (q = nrd_sched_first_waiting(x->sched)) != NULL) {
-        request *r = q->req.owner;
+        nrd_exec_request_state *r = q->req.owner;
         for (int32_t i = 0; i < r->n_seqs; i++) {
             nrd_sched_end(x->sched, &r->seqs[i]);
         }
@@ -235,7 +235,7 @@ static void lose(nrd_exec *x, nrd_error *err)
 }
 
 /* What cannot be uploaded fails alone, unless the device is at fault. */
-static void take_request(nrd_exec *x, request *r)
+static void take_request(nrd_exec *x, nrd_exec_request_state *r)
 {
     nrd_error *err = nrd_exec_request_upload(r);
     if (err) {
@@ -258,7 +258,7 @@ static void note_started(nrd_exec *x, const nrd_plan *p)
 {
     int32_t n_started = 0;
     for (int32_t i = 0; i < p->n_entries; i++) {
-        request *r = p->entries[i].seq->req.owner;
+        nrd_exec_request_state *r = p->entries[i].seq->req.owner;
         if (r->perf.first_scheduled_ns == 0) {
             r->perf.first_scheduled_ns = (int64_t)nrd_now_ns();
             n_started++;
@@ -440,7 +440,7 @@ static bool take_work(nrd_exec *x)
     }
     bool more = has_work(x);
     bool cut = x->cut;
-    request *inbox = x->inbox_head;
+    nrd_exec_request_state *inbox = x->inbox_head;
     x->inbox_head = x->inbox_tail = NULL;
     /* Both at once: a cancel's request is then never still in the inbox. */
     uint64_t *ids = x->cancels;
@@ -453,7 +453,7 @@ static bool take_work(nrd_exec *x)
     pthread_mutex_unlock(&x->mu);
 
     while (inbox) {
-        request *r = inbox;
+        nrd_exec_request_state *r = inbox;
         inbox = r->next;
         if (x->lost) {
             fail_request(x, r, nrd_errorf(NRD_ERR_UNAVAILABLE, "the engine was lost: %s", x->lost));
@@ -464,7 +464,7 @@ static bool take_work(nrd_exec *x)
     }
     for (size_t i = 0; i < n_cancels; i++) {
         pthread_mutex_lock(&x->mu);
-        request *r = nrd_exec_active_find(x, x->cancels_taken[i]);
+        nrd_exec_request_state *r = nrd_exec_active_find(x, x->cancels_taken[i]);
         pthread_mutex_unlock(&x->mu);
         if (r) {
             cancel_request(x, r); /* only this thread frees requests */

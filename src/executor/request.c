@@ -310,8 +310,8 @@ static nrd_error *check(const nrd_exec *x, const nrd_exec_request *in)
 
 /* ---- making ---- */
 
-static nrd_error *copy_phrases(request *r, const nrd_exec_request *in, nrd_phrase_list *stop,
-                               nrd_phrase_list *bad)
+static nrd_error *copy_phrases(nrd_exec_request_state *r, const nrd_exec_request *in,
+                               nrd_phrase_list *stop, nrd_phrase_list *bad)
 {
     const nrd_phrases *src[2] = {&in->stop_words, &in->bad_words};
     nrd_phrase_list *dst[2] = {stop, bad};
@@ -338,7 +338,7 @@ fail:
     return err;
 }
 
-static nrd_error *copy_retention(request *r, const nrd_exec_request *in)
+static nrd_error *copy_retention(nrd_exec_request_state *r, const nrd_exec_request *in)
 {
     nrd_error *err = NULL;
     NRD_NEW_GOTO(r->ranges, in->n_retention_ranges, err, fail);
@@ -383,7 +383,7 @@ static nrd_sampling convert_sampling(const nrd_sampling_config *s)
 }
 
 /* Buffers of one sequence whose sizes and flags are set. */
-static nrd_error *seq_buffers(nrd_exec *x, request *r, nrd_seq *q)
+static nrd_error *seq_buffers(nrd_exec *x, nrd_exec_request_state *r, nrd_seq *q)
 {
     nrd_error *err = NULL;
     int32_t max_new = q->req.max_total - q->req.n_prompt;
@@ -429,7 +429,7 @@ static void seq_fini(nrd_seq *q)
     nrd_guide_state_free(q->dec.guide);
 }
 
-void nrd_exec_request_free(request *r)
+void nrd_exec_request_free(nrd_exec_request_state *r)
 {
     if (!r) {
         return;
@@ -457,10 +457,11 @@ void nrd_exec_request_free(request *r)
     free(r);
 }
 
-static nrd_error *begin(request **out, nrd_exec *x, const int32_t *ids, int32_t n, int32_t n_seqs)
+static nrd_error *begin(nrd_exec_request_state **out, nrd_exec *x, const int32_t *ids, int32_t n,
+                        int32_t n_seqs)
 {
     nrd_error *err = NULL;
-    request *r = NULL;
+    nrd_exec_request_state *r = NULL;
     *out = NULL;
     NRD_NEW_GOTO(r, 1, err, fail);
     r->exec = x;
@@ -499,7 +500,7 @@ static bool may_jump(const nrd_seq *q)
            q->req.sampling.no_repeat_ngram_size <= 0;
 }
 
-static nrd_error *fill(request *r, const nrd_exec_request *in, int32_t max_total)
+static nrd_error *fill(nrd_exec_request_state *r, const nrd_exec_request *in, int32_t max_total)
 {
     nrd_exec *x = r->exec;
     nrd_error *err = NULL;
@@ -585,10 +586,11 @@ fail:
     return err;
 }
 
-nrd_error *nrd_exec_request_new(request **out, nrd_exec *x, const nrd_exec_request *in)
+nrd_error *nrd_exec_request_new(nrd_exec_request_state **out, nrd_exec *x,
+                                const nrd_exec_request *in)
 {
     nrd_exec_request full;
-    request *r = NULL;
+    nrd_exec_request_state *r = NULL;
 
     *out = NULL;
     if (!in || in->size < offsetof(nrd_exec_request, sampling)) {
@@ -625,11 +627,11 @@ nrd_error *nrd_exec_request_new(request **out, nrd_exec *x, const nrd_exec_reque
     return NULL;
 }
 
-nrd_error *nrd_exec_request_new_score(request **out, nrd_exec *x, const int32_t *ids, int32_t n,
-                                      score_job *job)
+nrd_error *nrd_exec_request_new_score(nrd_exec_request_state **out, nrd_exec *x, const int32_t *ids,
+                                      int32_t n, nrd_exec_score_job *job)
 {
     nrd_exec_request in;
-    request *r = NULL;
+    nrd_exec_request_state *r = NULL;
 
     *out = NULL;
     nrd_exec_request_init(&in);
@@ -653,7 +655,7 @@ nrd_error *nrd_exec_request_new_score(request **out, nrd_exec *x, const int32_t 
     return NULL;
 }
 
-nrd_error *nrd_exec_request_upload(request *r)
+nrd_error *nrd_exec_request_upload(nrd_exec_request_state *r)
 {
     if (r->bias) {
         NRD_TRY(nrd_runner_bias_new(r->exec->runner, r->bias, &r->bias_mem));

@@ -11,10 +11,10 @@
 
 enum { POOL_MAX_FREE = 1024 };
 
-nrd_error *nrd_exec_pool_new(response_pool **out)
+nrd_error *nrd_exec_pool_new(nrd_exec_pool **out)
 {
     nrd_error *err = NULL;
-    response_pool *p = NULL;
+    nrd_exec_pool *p = NULL;
     NRD_NEW_GOTO(p, 1, err, fail);
     pthread_mutex_init(&p->mu, NULL);
     p->refs = 1;
@@ -23,10 +23,10 @@ fail:
     return err;
 }
 
-static void response_destroy(response *r)
+static void response_destroy(nrd_exec_response_state *r)
 {
-    buffer *bufs[] = {&r->beams,   &r->ids,           &r->log_probs,
-                      &r->top_ids, &r->top_log_probs, &r->generation_logits};
+    nrd_exec_buffer *bufs[] = {&r->beams,   &r->ids,           &r->log_probs,
+                               &r->top_ids, &r->top_log_probs, &r->generation_logits};
     for (size_t i = 0; i < sizeof bufs / sizeof bufs[0]; i++) {
         free(bufs[i]->data);
     }
@@ -36,7 +36,7 @@ static void response_destroy(response *r)
     free(r);
 }
 
-void nrd_exec_pool_unref(response_pool *p)
+void nrd_exec_pool_unref(nrd_exec_pool *p)
 {
     if (!p) {
         return;
@@ -48,7 +48,7 @@ void nrd_exec_pool_unref(response_pool *p)
         return;
     }
     while (p->free_list) {
-        response *r = p->free_list;
+        nrd_exec_response_state *r = p->free_list;
         p->free_list = r->next;
         response_destroy(r);
     }
@@ -56,10 +56,10 @@ void nrd_exec_pool_unref(response_pool *p)
     free(p);
 }
 
-response *nrd_exec_response_get(response_pool *p)
+nrd_exec_response_state *nrd_exec_response_get(nrd_exec_pool *p)
 {
     pthread_mutex_lock(&p->mu);
-    response *r = p->free_list;
+    nrd_exec_response_state *r = p->free_list;
     if (r) {
         p->free_list = r->next;
     }
@@ -74,9 +74,9 @@ response *nrd_exec_response_get(response_pool *p)
     return r;
 }
 
-void nrd_exec_response_put(response *r)
+void nrd_exec_response_put(nrd_exec_response_state *r)
 {
-    response_pool *p = r->pool;
+    nrd_exec_pool *p = r->pool;
     int32_t n = 0;
     nrd_error_free(r->pub.error);
     r->pub.error = NULL;
@@ -85,10 +85,10 @@ void nrd_exec_response_put(response *r)
     free(r->embedding);
     r->embedding = NULL;
     free(r->generation_logits.data); /* too large to keep */
-    r->generation_logits = (buffer){0};
+    r->generation_logits = (nrd_exec_buffer){0};
     pthread_mutex_lock(&p->mu);
-    for (const response *f = p->free_list; f && n < POOL_MAX_FREE && r->ids.cap > 4096;
-         f = f->next) {
+    for (const nrd_exec_response_state *f = p->free_list;
+         f && n < POOL_MAX_FREE && r->ids.cap > 4096; f = f->next) {
         n++; /* long answers are kept only while the pool is small */
     }
     if (n < 16) {
@@ -103,7 +103,7 @@ void nrd_exec_response_put(response *r)
     nrd_exec_pool_unref(p);
 }
 
-bool nrd_exec_buffer_reserve(buffer *b, size_t bytes)
+bool nrd_exec_buffer_reserve(nrd_exec_buffer *b, size_t bytes)
 {
     if (bytes <= b->cap) {
         return true;
@@ -119,8 +119,8 @@ bool nrd_exec_buffer_reserve(buffer *b, size_t bytes)
 }
 
 /* A generated part with the prompt in front when asked for. */
-static bool put_ids(response *o, const request *r, nrd_beam_output *b, size_t at,
-                    const int32_t *generated, int32_t n)
+static bool put_ids(nrd_exec_response_state *o, const nrd_exec_request_state *r, nrd_beam_output *b,
+                    size_t at, const int32_t *generated, int32_t n)
 {
     int32_t echo = r->echo_prompt && !r->streaming ? r->n_prompt : 0;
     int32_t *dst = (int32_t *)o->ids.data + at;
@@ -135,7 +135,8 @@ static bool put_ids(response *o, const request *r, nrd_beam_output *b, size_t at
     return true;
 }
 
-static bool put_beams(response *o, const request *r, const nrd_seq *q, nrd_seq_finish finish)
+static bool put_beams(nrd_exec_response_state *o, const nrd_exec_request_state *r, const nrd_seq *q,
+                      nrd_seq_finish finish)
 {
     size_t per = (size_t)q->req.max_total + 1;
     size_t w = (size_t)q->req.width;
@@ -171,7 +172,8 @@ static bool put_beams(response *o, const request *r, const nrd_seq *q, nrd_seq_f
     return true;
 }
 
-static bool put_single(response *o, request *r, const nrd_seq *q, nrd_seq_finish finish)
+static bool put_single(nrd_exec_response_state *o, nrd_exec_request_state *r, const nrd_seq *q,
+                       nrd_seq_finish finish)
 {
     int32_t total = nrd_seq_n_generated(q);
     int32_t first = r->streaming ? r->n_sent[q->req.index] : 0, n = total - first;
@@ -220,7 +222,8 @@ static bool put_single(response *o, request *r, const nrd_seq *q, nrd_seq_finish
     return true;
 }
 
-static void put_common(response *o, const request *r, int32_t sequence_index, bool is_final)
+static void put_common(nrd_exec_response_state *o, const nrd_exec_request_state *r,
+                       int32_t sequence_index, bool is_final)
 {
     o->pub.id = r->id;
     o->pub.client_id = r->client_id;
@@ -231,18 +234,19 @@ static void put_common(response *o, const request *r, int32_t sequence_index, bo
     o->is_private = r->score != NULL;
 }
 
-response *nrd_exec_response_make_error(request *r, nrd_error *err)
+nrd_exec_response_state *nrd_exec_response_make_error(nrd_exec_request_state *r, nrd_error *err)
 {
-    response *o = nrd_exec_response_get(r->exec->pool);
+    nrd_exec_response_state *o = nrd_exec_response_get(r->exec->pool);
     put_common(o, r, 0, true);
     o->pub.is_sequence_final = true;
     o->pub.error = err;
     return o;
 }
 
-response *nrd_exec_response_make(request *r, nrd_seq *q, nrd_seq_finish finish, bool is_final)
+nrd_exec_response_state *nrd_exec_response_make(nrd_exec_request_state *r, nrd_seq *q,
+                                                nrd_seq_finish finish, bool is_final)
 {
-    response *o = nrd_exec_response_get(r->exec->pool);
+    nrd_exec_response_state *o = nrd_exec_response_get(r->exec->pool);
     put_common(o, r, q->req.index, is_final);
     o->pub.is_sequence_final = finish != NRD_SEQ_FINISH_NONE;
     if (!(q->req.width > 1 ? put_beams(o, r, q, finish) : put_single(o, r, q, finish))) {

@@ -110,7 +110,7 @@ static int remove_tokenizer(void **state)
 
 typedef struct job {
     pthread_t thread;
-    guides *table;
+    nrd_guides *table;
     const char *text;
     nrd_guide *guide;
     char *error;
@@ -127,7 +127,7 @@ static void *get_guide(void *arg)
     return NULL;
 }
 
-static void start(job *j, guides *table, const char *text)
+static void start(job *j, nrd_guides *table, const char *text)
 {
     *j = (job){.table = table, .text = text};
     assert_int_equal(pthread_create(&j->thread, NULL, get_guide, j), 0);
@@ -146,7 +146,7 @@ static void test_a_slow_guide_holds_up_nobody_else(void **state)
     job slow[2];
     (void)state;
     reset();
-    guides *table = nrd_guides_new(dir);
+    nrd_guides *table = nrd_guides_new(dir);
     start(&slow[0], table, SLOW);
     wait_for_compile();
     assert_null(nrd_guides_get(table, "regex", "fast", &fast));
@@ -170,7 +170,7 @@ static void test_a_wrong_guide_fails_for_all_who_wait_and_is_tried_again(void **
     nrd_guide *g;
     (void)state;
     reset();
-    guides *table = nrd_guides_new(dir);
+    nrd_guides *table = nrd_guides_new(dir);
     for (int i = 0; i < 3; i++) {
         start(&slow[i], table, SLOW "(");
     }
@@ -196,7 +196,7 @@ static void test_the_longest_unused_guide_makes_room(void **state)
     char text[16];
     (void)state;
     reset();
-    guides *table = nrd_guides_new(dir);
+    nrd_guides *table = nrd_guides_new(dir);
     assert_null(nrd_guides_get(table, "regex", "kept", &first));
     for (int i = 0; i < 2 * NRD_LIMIT_GUIDES_KEPT; i++) {
         snprintf(text, sizeof text, "a%d", i);
@@ -218,7 +218,7 @@ static void test_guides_are_kept_by_their_bytes(void **state)
     char text[16];
     (void)state;
     reset();
-    guides *table = nrd_guides_new(dir);
+    nrd_guides *table = nrd_guides_new(dir);
     guide_bytes = NRD_LIMIT_GUIDES_KEPT_BYTES / FIT;
     for (int i = 0; i < 2 * FIT; i++) {
         snprintf(text, sizeof text, "b%d", i);
