@@ -35,6 +35,8 @@ static const struct {
     {NRD_DTYPE_Q4_K, "q4_k", {NULL, NULL, NULL}, 256, 144},
     {NRD_DTYPE_Q5_K, "q5_k", {NULL, NULL, NULL}, 256, 176},
     {NRD_DTYPE_Q6_K, "q6_k", {NULL, NULL, NULL}, 256, 210},
+    {NRD_DTYPE_IQ4_NL, "iq4_nl", {NULL, NULL, NULL}, 32, 18},
+    {NRD_DTYPE_IQ4_XS, "iq4_xs", {NULL, NULL, NULL}, 256, 136},
 };
 enum { TABLE_N = (int)(sizeof table / sizeof table[0]) };
 
@@ -86,7 +88,7 @@ size_t nrd_dtype_block_bytes(nrd_dtype t)
 
 bool nrd_dtype_is_quant(nrd_dtype t)
 {
-    return t >= NRD_DTYPE_Q4_0 && t <= NRD_DTYPE_Q6_K;
+    return t >= NRD_DTYPE_Q4_0 && t <= NRD_DTYPE_IQ4_XS;
 }
 
 bool nrd_dtype_bytes(nrd_dtype t, uint64_t n, size_t *out)

@@ -14,9 +14,12 @@ const char *nrd_dtype_name(nrd_dtype t);           /* "float32", "bfloat16", "q4
 bool nrd_dtype_parse(const char *name, nrd_dtype *out); /* also "fp16", "F32", "Q4_1", "BF16" … */
 int nrd_dtype_block(nrd_dtype t);                  /* elements in a block; 1 for plain types */
 size_t nrd_dtype_block_bytes(nrd_dtype t);         /* bytes of one block; 0 for unknown types */
-bool nrd_dtype_is_quant(nrd_dtype t);              /* the Q* block formats */
+bool nrd_dtype_is_quant(nrd_dtype t);              /* the block formats */
 /* Bytes of n elements; false when n is no multiple of the block or the size overflows. */
 bool nrd_dtype_bytes(nrd_dtype t, uint64_t n, size_t *out);
+
+/* What the four bits of IQ4_NL and IQ4_XS stand for: a fact of the format. */
+#define NRD_IQ4_VALUES {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113}
 
 static inline float nrd_bf16_to_f32(uint16_t h)
 {

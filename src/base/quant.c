@@ -10,6 +10,8 @@
 
 enum { QK = 32, QK_K = 256 };
 
+static const int8_t iq4_values[16] = NRD_IQ4_VALUES;
+
 static float get16(const uint8_t *p)
 {
     uint16_t h;
@@ -63,6 +65,14 @@ static int k3_scale(int j, const uint8_t *s)
 {
     int lo = j < 8 ? s[j] & 15 : s[j - 8] >> 4;
     int hi = (s[8 + j % 4] >> (2 * (j / 4))) & 3;
+    return (lo | hi << 4) - 32;
+}
+
+/* Sub-block scale of IQ4_XS: eight numbers of 6 bits (offset 32), four low bits in `lo`, two high ones
+ * in `hi`. */
+static int iq4_scale(int j, const uint8_t *p)
+{
+    int lo = (p[4 + j / 2] >> (j % 2 * 4)) & 15, hi = ((p[2] | p[3] << 8) >> (2 * j)) & 3;
     return (lo | hi << 4) - 32;
 }
 
@@ -156,6 +166,22 @@ static void dequant_block(nrd_dtype t, const uint8_t *p, float *y)
             lo = quarter < 2 ? lo & 15 : lo >> 4;
             int hi = (p[128 + half * 32 + l] >> (2 * quarter)) & 3;
             y[i] = d * (float)(int8_t)p[192 + i / 16] * (float)((lo | hi << 4) - 32);
+        }
+        break;
+    case NRD_DTYPE_IQ4_NL:
+        d = get16(p);
+        for (int j = 0; j < 16; j++) {
+            y[j] = d * (float)iq4_values[p[2 + j] & 15];
+            y[j + 16] = d * (float)iq4_values[p[2 + j] >> 4];
+        }
+        break;
+    case NRD_DTYPE_IQ4_XS: /* d, high bits of scales 2, low bits 4, qs 128 */
+        for (int j = 0; j < 8; j++, y += 32) {
+            d = get16(p) * (float)iq4_scale(j, p);
+            for (int i = 0; i < 16; i++) {
+                y[i] = d * (float)iq4_values[p[8 + j * 16 + i] & 15];
+                y[i + 16] = d * (float)iq4_values[p[8 + j * 16 + i] >> 4];
+            }
         }
         break;
     default:
@@ -430,6 +456,68 @@ static void quant_k_symmetric(nrd_dtype t, const float *x, uint8_t *p)
     }
 }
 
+/* ---- IQ4: values of a table ---- */
+
+static int iq4_nearest(float v)
+{
+    static const float middle[15] = {-115.5f, -93.5f, -74, -57, -42, -28.5f, -16, -4.5f,
+                                     7, 19, 31.5f, 45.5f, 61, 79, 101};
+    int i = 0;
+    for (int step = 8; step; step /= 2) {
+        i += v > middle[i + step - 1] ? step : 0;
+    }
+    return i;
+}
+
+/* A scale s with x ≈ s * value; the peak lands near the first value, which reaches furthest. */
+static float fit_iq4(const float *x)
+{
+    float peak = 0, best_gain = -1, best_scale = 0;
+
+    for (int i = 0; i < QK; i++) {
+        peak = fabsf(x[i]) > fabsf(peak) ? x[i] : peak;
+    }
+    for (int trial = -7; trial <= 7 && fabsf(peak) > 1e-30f; trial++) {
+        float inv = ((float)iq4_values[0] + (float)trial) / peak, xq = 0, qq = 0;
+        for (int i = 0; i < QK; i++) {
+            float v = (float)iq4_values[iq4_nearest(x[i] * inv)];
+            xq += x[i] * v;
+            qq += v * v;
+        }
+        if (xq * xq > best_gain * qq) {
+            best_gain = xq * xq / qq;
+            best_scale = xq / qq;
+        }
+    }
+    return best_scale;
+}
+
+static void put_iq4(const float *x, float scale, uint8_t *qs)
+{
+    float inv = scale != 0 ? 1 / scale : 0;
+    for (int i = 0; i < 16; i++) {
+        qs[i] = (uint8_t)(iq4_nearest(x[i] * inv) | iq4_nearest(x[i + 16] * inv) << 4);
+    }
+}
+
+static void quant_iq4_xs(const float *x, uint8_t *p)
+{
+    float s[8], peak = 0;
+
+    for (int j = 0; j < 8; j++) {
+        s[j] = fit_iq4(x + j * QK);
+        peak = fabsf(s[j]) > fabsf(peak) ? s[j] : peak;
+    }
+    memset(p, 0, 8);
+    float d = put16(p, peak / -32);
+    for (int j = 0; j < 8; j++) {
+        int sc = d != 0 ? round_to(s[j] / d, -32, 31) : 0, bits = sc + 32;
+        p[4 + j / 2] |= (uint8_t)((bits & 15) << (j % 2 * 4));
+        p[2 + j / 4] |= (uint8_t)((bits >> 4) << (j % 4 * 2));
+        put_iq4(x + j * QK, d * (float)sc, p + 8 + j * 16);
+    }
+}
+
 bool nrd_quantize_row(nrd_dtype t, const float *src, void *dst, int64_t n)
 {
     uint8_t *p = dst;
@@ -469,6 +557,12 @@ bool nrd_quantize_row(nrd_dtype t, const float *src, void *dst, int64_t n)
         case NRD_DTYPE_Q3_K:
         case NRD_DTYPE_Q6_K:
             quant_k_symmetric(t, src + i, p);
+            break;
+        case NRD_DTYPE_IQ4_NL:
+            put_iq4(src + i, put16(p, fit_iq4(src + i)), p + 2);
+            break;
+        case NRD_DTYPE_IQ4_XS:
+            quant_iq4_xs(src + i, p);
             break;
         default:
             return false;

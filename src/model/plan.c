@@ -169,8 +169,9 @@ static nrd_error *check_shape(const nrd_plan *p, const nrd_src_tensor *t, int64_
     }
     if (!is_float(t->dtype) && !nrd_dtype_is_quant(t->dtype) && t->dtype != NRD_DTYPE_F64) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED,
-                          "%s: tensor '%s' has type %s, which cannot be used for weights",
-                          nrd_source_path(p->src), t->name, t->type_name);
+                          "%s: tensor '%s' has type %s, which cannot be used for weights; types that "
+                          "can: F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K to Q6_K, IQ4_NL, "
+                          "IQ4_XS", nrd_source_path(p->src), t->name, t->type_name);
     }
     if (nrd_dtype_is_quant(t->dtype) && turned) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: tensor '%s' of type %s cannot be transposed",

@@ -300,8 +300,9 @@ void all_quantized(void)
     /* as files mix them; one part that is kept as bf16 */
     static const nrd_dtype mixed[][3] = {{NRD_DTYPE_Q4_K, NRD_DTYPE_Q4_K, NRD_DTYPE_Q6_K},
                                          {NRD_DTYPE_Q4_K, NRD_DTYPE_Q3_K, NRD_DTYPE_Q5_K},
-                                         {NRD_DTYPE_Q2_K, NRD_DTYPE_Q2_K, NRD_DTYPE_Q3_K}};
-    for (int i = 0; i < 12; i++) {
+                                         {NRD_DTYPE_Q2_K, NRD_DTYPE_Q2_K, NRD_DTYPE_Q3_K},
+                                         {NRD_DTYPE_IQ4_XS, NRD_DTYPE_IQ4_NL, NRD_DTYPE_Q5_K}};
+    for (int i = 0; i < 16; i++) {
         const int rows[] = {512, 128, 136}, n[] = {1, 9, 33, 150};
         quantized_up(&q, mixed[i / 4], 3, rows, 768);
         check_quantized(&q, i % 2 ? NRD_DTYPE_BF16 : NRD_DTYPE_F32, n[i % 4], i % 3 != 0, 0, i == 2);

@@ -34,7 +34,7 @@ def _tiny():
                         ("gemma3", "bfloat16"), ("llama", "float16")):
         yield row(f"{arch}-{dtype}", arch, "safetensors", dtype=dtype, shards=2, **short)
     pairs = [("llama", q) for q in ("f16", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k",
-                                    "q3_k", "q4_k", "q5_k", "q6_k")]
+                                    "q3_k", "q4_k", "q5_k", "q6_k", "iq4_nl", "iq4_xs")]
     pairs += [("gpt2", "q8_0"), ("llama3", "q5_1"), ("llama3-tied", "q4_0"), ("qwen2", "q4_1"),
               ("qwen3", "q5_0"), ("gemma2-hd", "q4_k"), ("gemma3", "q4_k"), ("gemma3", "q6_k"),
               ("gemma", "q4_k")]

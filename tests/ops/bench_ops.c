@@ -386,8 +386,10 @@ static void bench_head(nrd_dtype t, int32_t vocab, int64_t cols)
 int main(int argc, char **argv)
 {
     static const int32_t tokens[] = {1, 4, 8, 16, 32, 64, 512}, few[] = {1, 4, 8, 16, 32};
-    static const nrd_dtype types[] = {NRD_DTYPE_Q4_0, NRD_DTYPE_Q4_1, NRD_DTYPE_Q5_0, NRD_DTYPE_Q8_0, NRD_DTYPE_I8, NRD_DTYPE_BF16, NRD_DTYPE_F16};
-    static const nrd_dtype k_types[] = {NRD_DTYPE_Q2_K, NRD_DTYPE_Q3_K, NRD_DTYPE_Q4_K, NRD_DTYPE_Q5_K, NRD_DTYPE_Q6_K};
+    static const nrd_dtype types[] = {NRD_DTYPE_Q4_0, NRD_DTYPE_Q4_1, NRD_DTYPE_Q5_0, NRD_DTYPE_Q8_0, NRD_DTYPE_I8, NRD_DTYPE_BF16, NRD_DTYPE_F16,
+                                      NRD_DTYPE_IQ4_NL};
+    static const nrd_dtype k_types[] = {NRD_DTYPE_Q2_K, NRD_DTYPE_Q3_K, NRD_DTYPE_Q4_K, NRD_DTYPE_Q5_K, NRD_DTYPE_Q6_K,
+                                        NRD_DTYPE_IQ4_XS};
     const char *what = argc > 1 ? argv[1] : "all";
     nrd_device_config config = {.isa = argc > 2 ? argv[2] : ""};
     long long threads = 0;

@@ -200,6 +200,7 @@ static void free_weight(nrd_weight *w)
 static const nrd_dtype weight_types[] = {
     NRD_DTYPE_F32, NRD_DTYPE_F16, NRD_DTYPE_BF16, NRD_DTYPE_I8, NRD_DTYPE_Q4_0, NRD_DTYPE_Q4_1, NRD_DTYPE_Q5_0,
     NRD_DTYPE_Q5_1, NRD_DTYPE_Q8_0, NRD_DTYPE_Q2_K, NRD_DTYPE_Q3_K, NRD_DTYPE_Q4_K, NRD_DTYPE_Q5_K, NRD_DTYPE_Q6_K,
+    NRD_DTYPE_IQ4_NL, NRD_DTYPE_IQ4_XS,
 };
 enum { N_WEIGHT_TYPES = sizeof weight_types / sizeof weight_types[0] };
 

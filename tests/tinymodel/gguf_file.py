@@ -204,7 +204,7 @@ def rope_factors(config):
 def _metadata(arch, name, config, fmt):
     c = config
     file_types = {"f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q8_0": 7, "q5_0": 8, "q5_1": 9,
-                  "q2_k": 10, "q3_k": 12, "q4_k": 15, "q5_k": 17, "q6_k": 18, "bf16": 32}
+                  "q2_k": 10, "q3_k": 12, "q4_k": 15, "q5_k": 17, "q6_k": 18, "iq4_nl": 25, "iq4_xs": 30, "bf16": 32}
     keys = [("general.architecture", "string", arch), ("general.type", "string", "model"),
             ("general.name", "string", f"tiny {name}"),
             ("general.file_type", "uint32", file_types.get(fmt, 1024)),  # 1024: guessed

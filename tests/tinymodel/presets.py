@@ -14,8 +14,10 @@ BASE = {
     "Q4_0": "q4_0", "Q4_1": "q4_1", "Q5_0": "q5_0", "Q5_1": "q5_1", "Q8_0": "q8_0",
     "Q2_K": "q2_k", "Q3_K_S": "q3_k", "Q3_K_M": "q3_k", "Q3_K_L": "q3_k", "Q4_K_S": "q4_k",
     "Q4_K_M": "q4_k", "Q5_K_S": "q5_k", "Q5_K_M": "q5_k", "Q6_K": "q6_k", "BF16": "bf16",
+    "IQ4_NL": "iq4_nl", "IQ4_XS": "iq4_xs",
 }
-SMALLER_BLOCKS = {"q2_k": "q4_0", "q3_k": "q4_0", "q4_k": "q5_0", "q5_k": "q5_1", "q6_k": "q8_0"}
+SMALLER_BLOCKS = {"q2_k": "iq4_nl", "q3_k": "iq4_nl", "iq4_xs": "iq4_nl", "q4_k": "q5_0",
+                  "q5_k": "q5_1", "q6_k": "q8_0"}
 
 
 def _more_bits(layer, n_layers):
@@ -31,6 +33,8 @@ def _attn_v(preset, layer, n_layers, n_gqa):
         return "q5_k"
     if preset in ("Q4_K_M", "Q5_K_M") and _more_bits(layer, n_layers):
         return "q6_k"
+    if preset in ("IQ4_NL", "IQ4_XS") and n_gqa >= 4:
+        return "q5_k"
     return None
 
 
@@ -39,7 +43,7 @@ def _ffn_down(preset, layer, n_layers):
         return "q3_k"
     if preset == "Q3_K_M":
         return "q5_k" if layer < n_layers // 16 else "q4_k"
-    if preset == "Q3_K_L" or (preset == "Q4_K_S" and layer < n_layers // 8):
+    if preset == "Q3_K_L" or (preset in ("Q4_K_S", "IQ4_NL", "IQ4_XS") and layer < n_layers // 8):
         return "q5_k"
     if preset in ("Q4_K_M", "Q5_K_M") and _more_bits(layer, n_layers):
         return "q6_k"

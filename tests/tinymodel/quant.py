@@ -286,6 +286,57 @@ def _de_q6_k(b):
     return np.repeat(_f16_read(b[:, 208:210]) * sc, 16, axis=1) * q
 
 
+# ---- four bits that name one of 16 values ----
+
+IQ4_VALUES = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113],
+                      np.float32)
+
+
+def _iq4_nearest(x):
+    return np.abs(x[..., None] - IQ4_VALUES).argmin(axis=-1).astype(np.uint8)
+
+
+def _iq4_step(x):
+    """The number of largest size becomes -127."""
+    at = np.argmax(np.abs(x), axis=-1)[..., None]
+    return np.take_along_axis(x, at, axis=-1) / np.float32(-127)
+
+
+def _iq4_nl(x):
+    d = _iq4_step(x).astype(np.float16)
+    return np.hstack([_f16_bytes(d), _nibbles(_iq4_nearest(_div(x, d.astype(np.float32))))])
+
+
+def _de_iq4_nl(b):
+    return _f16_read(b[:, :2]) * IQ4_VALUES[_from_nibbles(b[:, 2:])]
+
+
+def _iq4_xs(x):
+    g = x.reshape(-1, 8, 32)
+    step = _iq4_step(g)[:, :, 0]
+    top = np.argmax(np.abs(step), axis=1)[:, None]
+    d = (np.take_along_axis(step, top, axis=1) / np.float32(-32)).astype(np.float16)
+    d32 = d.astype(np.float32)
+    sc = np.clip(_round(_div(step, d32)), -32, 31)
+    q = _iq4_nearest(_div(g, (d32 * sc)[:, :, None]))
+    bits = (sc + 32).astype(np.uint16)
+    high = np.zeros((len(x), 1), np.uint16)
+    for j in range(8):
+        high[:, 0] |= (bits[:, j] >> 4) << (2 * j)
+    low = ((bits[:, 0::2] & 15) | ((bits[:, 1::2] & 15) << 4)).astype(np.uint8)
+    qs = _nibbles(q.reshape(-1, 32)).reshape(len(x), -1)
+    return np.hstack([_f16_bytes(d), high.view(np.uint8), low, qs])
+
+
+def _de_iq4_xs(b):
+    high = np.ascontiguousarray(b[:, 2:4]).view(np.uint16)
+    low = np.stack([b[:, 4:8] & 15, b[:, 4:8] >> 4], axis=2).reshape(-1, 8)
+    top = np.concatenate([(high >> (2 * j)) & 3 for j in range(8)], axis=1)
+    sc = (low | (top << 4)).astype(np.float32) - 32
+    q = IQ4_VALUES[_from_nibbles(np.ascontiguousarray(b[:, 8:]).reshape(-1, 16))].reshape(-1, QK_K)
+    return np.repeat(_f16_read(b[:, :2]) * sc, 32, axis=1) * q
+
+
 # ---- the table ----
 
 
@@ -314,6 +365,8 @@ FORMATS = {
     "q4_k": Format(12, QK_K, 144, _q4_k, _de_q4_k, "q5_0"),
     "q5_k": Format(13, QK_K, 176, _q5_k, _de_q5_k, "q5_1"),
     "q6_k": Format(14, QK_K, 210, _q6_k, _de_q6_k, "q8_0"),
+    "iq4_nl": Format(20, 32, 18, _iq4_nl, _de_iq4_nl, "f16"),
+    "iq4_xs": Format(23, QK_K, 136, _iq4_xs, _de_iq4_xs, "iq4_nl"),
 }
 BY_TYPE_ID = {f.type_id: name for name, f in FORMATS.items()}
 

@@ -92,11 +92,21 @@ def test_hand_made_blocks_of_256_read_as_defined():
     assert x[0] == 1 - 32 and x[32] == 2 * (17 - 32) and x[64] == -(34 - 32)
 
 
+def test_hand_made_blocks_of_named_values_read_as_defined():
+    x = read("iq4_nl", half(0.5) + bytes([0xF0 | 1] + [0x88] * 15))
+    assert x[0] == -52 and x[16] == 56.5 and x[1] == 0.5
+    # group 0: scale 33 - 32, group 5: (15 | 3 << 4) - 32
+    head = half(2) + struct.pack("<H", 2 | 3 << 10) + bytes([1, 0, 0xF0, 0])
+    x = read("iq4_xs", head + bytes([0xF8] * 128))
+    assert x[0] == 2 and x[16] == 226 and x[32] == -64 and x[160] == 62 and x[176] == 62 * 113
+
+
 @pytest.mark.parametrize("fmt", list(quant.FORMATS))
 def test_quantizing_keeps_values_within_a_step(fmt):
     x = weights.normal("quant", (8, 512), 0.1, 0.0)
     got = quant.dequantize(quant.quantize(x, fmt), fmt)
-    bits = {"f32": 24, "f16": 11, "bf16": 8}.get(fmt) or int(fmt[1])
+    # the steps of IQ4 are widest (24 of 240) at its ends: as those of 3 bits
+    bits = {"f32": 24, "f16": 11, "bf16": 8, "iq4_nl": 3, "iq4_xs": 3}.get(fmt) or int(fmt[1])
     assert np.abs(got - x).max() <= 1.1 * np.abs(x).max() / (1 << (bits - 1))
     assert not quant.dequantize(quant.quantize(np.zeros((1, 256), np.float32), fmt), fmt).any()
 

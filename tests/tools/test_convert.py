@@ -135,7 +135,7 @@ def test_shards_put_together_are_the_whole(arch, tp, pp, tmp_path):
     assert set(whole) <= seen
 
 
-@pytest.mark.parametrize("quant", ["q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k", "q4_k", "q6_k", "bf16"])
+@pytest.mark.parametrize("quant", ["q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k", "q4_k", "q6_k", "iq4_nl", "iq4_xs", "bf16"])
 def test_block_formats_are_kept_bit_for_bit(quant, tmp_path):
     made = make(tmp_path / "m.gguf", "llama", format="gguf", quant=quant)
     assert made.returncode == 0, made.stderr

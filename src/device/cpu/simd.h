@@ -154,6 +154,11 @@ NRD_INLINE vi vi_and(vi a, vi b) { return _mm512_and_si512(a, b); }
 NRD_INLINE vi vi_or(vi a, vi b) { return _mm512_or_si512(a, b); }
 NRD_INLINE vi vi_srl(vi a, int n) { return _mm512_srli_epi16(a, NRD_SHIFT(n)); }
 NRD_INLINE vi vi_sll(vi a, int n) { return _mm512_slli_epi16(a, NRD_SHIFT(n)); }
+/* Each byte of `i`, which is 0 to 15, becomes the table's byte of that place. */
+NRD_INLINE vi vi_lookup(const uint8_t table[16], vi i)
+{
+    return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(const void *)table)), i);
+}
 NRD_INLINE vi vi_add(vi a, vi b) { return _mm512_add_epi32(a, b); }
 NRD_INLINE vf vf_from_vi(vi a) { return _mm512_cvtepi32_ps(a); }
 /* acc[row] += sum of 4 products: unsigned bytes of w (below `max`) with the 4 signed bytes at x. */
@@ -305,6 +310,11 @@ NRD_INLINE vi vi_and(vi x, vi y) { return VI2(_mm256_and_si256(x.a, y.a), _mm256
 NRD_INLINE vi vi_or(vi x, vi y) { return VI2(_mm256_or_si256(x.a, y.a), _mm256_or_si256(x.b, y.b)); }
 NRD_INLINE vi vi_srl(vi x, int n) { return VI2(_mm256_srli_epi16(x.a, n), _mm256_srli_epi16(x.b, n)); }
 NRD_INLINE vi vi_sll(vi x, int n) { return VI2(_mm256_slli_epi16(x.a, n), _mm256_slli_epi16(x.b, n)); }
+NRD_INLINE vi vi_lookup(const uint8_t table[16], vi i)
+{
+    __m256i t = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)table));
+    return VI2(_mm256_shuffle_epi8(t, i.a), _mm256_shuffle_epi8(t, i.b));
+}
 NRD_INLINE vi vi_add(vi x, vi y) { return VI2(_mm256_add_epi32(x.a, y.a), _mm256_add_epi32(x.b, y.b)); }
 NRD_INLINE vf vf_from_vi(vi x) { return VF2(_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)); }
 NRD_INLINE __m256i vi_dot_(__m256i acc, __m256i w, __m256i b, int max)
@@ -443,6 +453,11 @@ NRD_INLINE vi vi_sll(vi a, int n)
 {
     uint32_t m = (0xffffu << n) & 0xffffu;
     VI_EACH(((uint32_t)a.v[i] << n) & (m | m << 16));
+}
+NRD_INLINE vi vi_lookup(const uint8_t table[16], vi a)
+{
+    VI_EACH((int32_t)((uint32_t)table[a.v[i] & 15] | (uint32_t)table[a.v[i] >> 8 & 15] << 8 |
+                      (uint32_t)table[a.v[i] >> 16 & 15] << 16 | (uint32_t)table[a.v[i] >> 24 & 15] << 24));
 }
 NRD_INLINE vi vi_add(vi a, vi b) { VI_EACH(a.v[i] + b.v[i]); }
 NRD_INLINE vf vf_from_vi(vi a) { VF_EACH((float)a.v[i]); }

@@ -5,6 +5,7 @@
  * Sources   GGUF block layouts (ggml-org/ggml docs/gguf.md and the format's published tables);
  *           base/dtype.c is the definition in plain C.
  */
+#include "base/dtype.h"
 #include "device/cuda/expand.cuh"
 #include "device/ops/common.cuh"
 
@@ -25,6 +26,8 @@ static __device__ __forceinline__ void k4_scale(const uint8_t *s, int g, float *
         *mn = (float)((s[g + 4] >> 4) | (s[g] >> 6) << 4);
     }
 }
+
+static __constant__ int8_t iq4_values[16] = NRD_IQ4_VALUES;
 
 static __device__ float element_of(int dtype, const uint8_t *b, int i)
 {
@@ -74,6 +77,13 @@ static __device__ float element_of(int dtype, const uint8_t *b, int i)
         const int low = b[n * 64 + (j & 1) * 32 + l] >> (4 * (j >> 1)) & 15;
         const int q = (low | (b[128 + n * 32 + l] >> (2 * j) & 3) << 4) - 32;
         return half_at(b + 208) * (float)(int8_t)b[192 + n * 8 + j * 2 + l / 16] * (float)q;
+    }
+    case NRD_DTYPE_IQ4_NL:
+        return half_at(b) * (float)iq4_values[b[2 + lo] >> (4 * top) & 15];
+    case NRD_DTYPE_IQ4_XS: {
+        const int g = i >> 5, q = b[8 + g * 16 + (l & 15)] >> (4 * (l >> 4)) & 15;
+        const int sc = (b[4 + g / 2] >> (4 * (g & 1)) & 15) | (b[2 + g / 4] >> (2 * (g & 3)) & 3) << 4;
+        return half_at(b) * (float)(sc - 32) * (float)iq4_values[q];
     }
     case NRD_DTYPE_BF16:
         return to_f(((const bf16 *)b)[0]);

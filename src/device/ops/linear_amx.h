@@ -28,10 +28,10 @@
  *              or 128 tokens -7 to +7 %, of 512 -14 %.
  */
 #define MX_OFFSET(type)                                                                            \
-    ((type) == NRD_DTYPE_Q4_0                             ? 8                                      \
-     : (type) == NRD_DTYPE_Q5_0                           ? 16                                     \
-     : (type) == NRD_DTYPE_Q8_0 || (type) == NRD_DTYPE_I8 ? 128                                    \
-                                                          : 0)
+    ((type) == NRD_DTYPE_Q4_0                                             ? 8                      \
+     : (type) == NRD_DTYPE_Q5_0                                           ? 16                     \
+     : (type) == NRD_DTYPE_Q8_0 || (type) == NRD_DTYPE_I8 || IS_IQ4(type) ? 128                    \
+                                                                          : 0)
 
 /* Tokens from which on block types use the unit (below, unpacking the weights costs more than it
  * saves); tiles at a time; columns of bfloat16 at a time. */
@@ -452,6 +452,8 @@ MX_UNPACK(Q8_0)
 MX_UNPACK(I8)
 MX_UNPACK(Q4_K)
 MX_UNPACK(Q5_K)
+MX_UNPACK(IQ4_NL)
+MX_UNPACK(IQ4_XS)
 
 #define MX_ROW(type, name)                                                                         \
     case NRD_DTYPE_##type:                                                                         \
@@ -468,6 +470,8 @@ static void linear_mx(const nrd_linear_mx *a)
         MX_ROW(I8, int8)
         MX_ROW(Q4_K, min)
         MX_ROW(Q5_K, min)
+        MX_ROW(IQ4_NL, plain)
+        MX_ROW(IQ4_XS, plain)
     default:
         mx_bf16(a);
     }
@@ -486,6 +490,8 @@ static int32_t linear_mx_from(nrd_dtype type)
     case NRD_DTYPE_I8:
     case NRD_DTYPE_Q4_K:
     case NRD_DTYPE_Q5_K:
+    case NRD_DTYPE_IQ4_NL:
+    case NRD_DTYPE_IQ4_XS:
         return MX_FROM;
     default:
         return 0;

@@ -225,7 +225,7 @@ static int64_t do_wide(const nrd_cpu_run *r, const tiles_of *p, const uint8_t *d
     int64_t n_pieces = (kind->len + most - 1) / most, piece = (kind->len + n_pieces - 1) / n_pieces;
     size_t unit = MAX_T * (kind->is_float ? sizeof(float) : 52); /* of a panel: a column's or a block's */
 
-    if (p->w->dtype >= NRD_DTYPE_Q2_K && p->w->dtype <= NRD_DTYPE_Q6_K) {
+    if (nrd_dtype_block(p->w->dtype) == 256) {
         piece = NRD_LINEAR_WIDE_BLOCKS / 8 * 8;
     }
     piece += kind->is_float ? piece % 2 : 0; /* bfloat16 lies in pairs */

@@ -96,6 +96,10 @@ static void linear_panel(const nrd_linear_panel *a)
     }
 }
 
+/* The table of IQ4, as unsigned bytes (value + 128). */
+#define IS_IQ4(type) ((type) == NRD_DTYPE_IQ4_NL || (type) == NRD_DTYPE_IQ4_XS)
+static const uint8_t iq4_bytes[16] = {1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241};
+
 /* Integers of 32 k: eight vectors, one for each group of four k. */
 NRD_KERNEL const uint8_t *load_ints(const int type, const uint8_t *p, vi w[8])
 {
@@ -155,12 +159,16 @@ NRD_KERNEL const uint8_t *load_ints(const int type, const uint8_t *p, vi w[8])
         vi v = vi_load(p + g * 64);
         w[g] = vi_and(v, nib);
         w[g + 4] = vi_and(vi_srl(v, 4), nib);
+        if (IS_IQ4(type)) {
+            w[g] = vi_lookup(iq4_bytes, w[g]);
+            w[g + 4] = vi_lookup(iq4_bytes, w[g + 4]);
+        }
     }
     return p + 256;
 }
 
 /* What a type is made of, as the kernels see it. Arguments are constants: these cost nothing. */
-#define IS_K(type) ((type) >= NRD_DTYPE_Q2_K && (type) <= NRD_DTYPE_Q6_K)
+#define IS_K(type) (((type) >= NRD_DTYPE_Q2_K && (type) <= NRD_DTYPE_Q6_K) || (type) == NRD_DTYPE_IQ4_XS)
 #define IS_HALVES(type) ((type) == NRD_DTYPE_Q2_K || (type) == NRD_DTYPE_Q3_K || (type) == NRD_DTYPE_Q6_K)
 #define HAS_MIN(type)                                                                              \
     ((type) == NRD_DTYPE_Q4_1 || (type) == NRD_DTYPE_Q5_1 || (type) == NRD_DTYPE_Q2_K ||           \
@@ -173,7 +181,7 @@ NRD_KERNEL const uint8_t *load_ints(const int type, const uint8_t *p, vi w[8])
      : (type) == NRD_DTYPE_Q6_K                         ? 416                                      \
      : IS_5_BIT(type)                                   ? 376                                      \
                                                         : 300)
-#define MAX_INT(type) ((type) == NRD_DTYPE_Q8_0 || (type) == NRD_DTYPE_I8 ? 255 : 63)
+#define MAX_INT(type) ((type) == NRD_DTYPE_Q8_0 || (type) == NRD_DTYPE_I8 || IS_IQ4(type) ? 255 : 63)
 
 /* One of the tiles that are read side by side. */
 typedef struct tile_stream {
@@ -208,6 +216,9 @@ NRD_KERNEL void load_scales(const int type, int64_t b, tile_stream *s, vf d[2], 
         } else if (IS_HALVES(type)) {
             d[0] = vf_mul(s->head_d, vf_load_i8(w));
             d[1] = vf_mul(s->head_d, vf_load_i8(w + 16));
+        } else if (type == NRD_DTYPE_IQ4_XS) {
+            d[0] = vf_mul(s->head_d, vf_load_i8(w));
+            w -= 16;
         } else {
             d[0] = vf_mul(s->head_d, vf_load_u8(w));
             m[0] = vf_mul(s->head_m, vf_load_u8(w + 16));
@@ -553,6 +564,8 @@ UNPACK(q, Q3_K)
 UNPACK(q, Q4_K)
 UNPACK(q, Q5_K)
 UNPACK(q, Q6_K)
+UNPACK(q, IQ4_NL)
+UNPACK(q, IQ4_XS)
 UNPACK(f, F32)
 UNPACK(f, F16)
 UNPACK(f, BF16)
@@ -571,6 +584,8 @@ static nrd_linear_wide linear_wide(nrd_dtype type)
     case NRD_DTYPE_Q4_K: return (nrd_linear_wide){unpack_Q4_K, wide_min};
     case NRD_DTYPE_Q5_K: return (nrd_linear_wide){unpack_Q5_K, wide_min};
     case NRD_DTYPE_Q6_K: return (nrd_linear_wide){unpack_Q6_K, wide_offset_halves};
+    case NRD_DTYPE_IQ4_NL: return (nrd_linear_wide){unpack_IQ4_NL, wide_offset_8};
+    case NRD_DTYPE_IQ4_XS: return (nrd_linear_wide){unpack_IQ4_XS, wide_offset_8};
     case NRD_DTYPE_F32: return (nrd_linear_wide){unpack_F32, wide_f};
     case NRD_DTYPE_F16: return (nrd_linear_wide){unpack_F16, wide_f};
     case NRD_DTYPE_BF16: return (nrd_linear_wide){unpack_BF16, wide_f};
@@ -619,6 +634,8 @@ TILE(q, Q3_K)
 TILE(q, Q4_K)
 TILE(q, Q5_K)
 TILE(q, Q6_K)
+TILE(q, IQ4_NL)
+TILE(q, IQ4_XS)
 TILE(f, F32)
 TILE(f, F16)
 TILE(f, BF16)
@@ -645,6 +662,8 @@ static nrd_linear_tile_fn linear_tile(nrd_dtype type, int log2_tokens, bool side
         TILE_ROW(Q4_K)
         TILE_ROW(Q5_K)
         TILE_ROW(Q6_K)
+        TILE_ROW(IQ4_NL)
+        TILE_ROW(IQ4_XS)
         TILE_ROW(F32)
         TILE_ROW(F16)
         TILE_ROW(BF16)

@@ -11,6 +11,7 @@
  *   Q4_0 d16 lo4 | Q4_1 d16 m16 lo4 | Q5_0 d16 hi1 lo4 | Q5_1 d16 m16 hi1 lo4 | Q8_0 d16 u8 | I8 u8
  *   Q4_K d16 m16, 8 x (sc8 m8 lo4)     Q5_K d16 m16, 8 x (sc8 m8 hi1 lo4)
  *   Q6_K d16, 8 x (sc8[2] hi2 lo4)     Q3_K d16, 8 x (sc8[2] hi1 lo2)    Q2_K d16 m16, 8 x (sm8[2] lo2)
+ *   IQ4_NL d16 lo4 | IQ4_XS d16, 8 x (sc8 lo4): lo4 has the places in the table of values
  *   F32, F16 [k][16]; BF16 [k / 2][16][2], the pairs that dot-product instructions take.
  */
 #include "device/ops/pack.h"
@@ -18,6 +19,8 @@
 #include "device/ops/ops.h"
 
 #include <string.h>
+
+static const int8_t iq4_values[16] = NRD_IQ4_VALUES;
 
 static const nrd_tile16_format formats[] = {
     /* type            k   head block  sub bytes: scales, hi, lo        bits hi lo  offset */
@@ -27,6 +30,7 @@ static const nrd_tile16_format formats[] = {
     {NRD_DTYPE_Q2_K, 256, 64, 32, 0, 128, 0},    {NRD_DTYPE_Q3_K, 256, 32, 32, 64, 128, 4},
     {NRD_DTYPE_Q4_K, 256, 64, 32, 0, 256, 0},    {NRD_DTYPE_Q5_K, 256, 64, 32, 64, 256, 0},
     {NRD_DTYPE_Q6_K, 256, 32, 32, 128, 256, 32},
+    {NRD_DTYPE_IQ4_NL, 32, 0, 32, 0, 256, 128},  {NRD_DTYPE_IQ4_XS, 256, 32, 16, 0, 256, 128},
 };
 
 const nrd_tile16_format *nrd_tile16_format_of(nrd_dtype t)
@@ -174,6 +178,17 @@ static void read_block(nrd_dtype t, const uint8_t *row, int64_t b, row_block *o)
         }
         return;
     }
+    case NRD_DTYPE_IQ4_NL:
+        p = row + b * 18;
+        memcpy(o->d, p, 2);
+        low_nibbles(p + 2, o->q);
+        return;
+    case NRD_DTYPE_IQ4_XS:
+        p = row + b / 8 * 136;
+        memcpy(o->d, p, 2);
+        o->scale[0] = (uint8_t)(((p[4 + s / 2] >> (s % 2 * 4) & 15) | (p[2 + s / 4] >> (s % 4 * 2) & 3) << 4) - 32);
+        low_nibbles(p + 8 + s * 16, o->q);
+        return;
     default:
         return;
     }
@@ -257,7 +272,9 @@ static void pack_quant(const nrd_tile16_format *f, const nrd_weight *w, int64_t 
                     }
                 }
                 sub[r] = o.scale[0];
-                sub[16 + r] = f->type == NRD_DTYPE_Q4_K || f->type == NRD_DTYPE_Q5_K ? o.min[0] : o.scale[1];
+                if (f->scale_bytes == 32) {
+                    sub[16 + r] = f->type == NRD_DTYPE_Q4_K || f->type == NRD_DTYPE_Q5_K ? o.min[0] : o.scale[1];
+                }
             } else {
                 if (f->scale_bytes >= 32) {
                     memcpy(sub + r * 2, o.d, 2);
@@ -358,7 +375,7 @@ void nrd_tile16_unpack_row(nrd_dtype t, const void *tile, int64_t cols, int row,
                 p += f->head_bytes;
             }
             for (int h = 0; h < 2; h++) {
-                int sc = p[h * 16 + row];
+                int sc = p[(f->scale_bytes == 16 ? 0 : h * 16) + row];
                 d[h] = half_at(head, row);
                 if (t == NRD_DTYPE_Q2_K) {
                     m[h] = -half_at(head + 32, row) * (float)(sc >> 4);
@@ -377,7 +394,8 @@ void nrd_tile16_unpack_row(nrd_dtype t, const void *tile, int64_t cols, int row,
             }
         }
         for (int i = 0; i < 32 && b * 32 + i < cols; i++) {
-            int v = read_int(f, p + f->scale_bytes, row, i) - f->offset;
+            int v = read_int(f, p + f->scale_bytes, row, i);
+            v = t == NRD_DTYPE_IQ4_NL || t == NRD_DTYPE_IQ4_XS ? iq4_values[v] : v - f->offset;
             dst[b * 32 + i] = d[i / 16] * (float)v + m[i / 16];
         }
         p += sub_bytes(f);
