@@ -64,11 +64,30 @@ static nrd_error *table_finish(const nrd_source *s, tensor_table *t)
     return NULL;
 }
 
+/* git clones without git-lfs bring small texts where the weights should be. */
+static nrd_error *refuse_pointer(const char *path)
+{
+    static const char begin[] = "version https://git-lfs";
+    char text[sizeof begin] = "";
+    FILE *f = fopen(path, "rb");
+    size_t n = f ? fread(text, 1, sizeof begin - 1, f) : 0;
+
+    if (f) {
+        fclose(f);
+    }
+    if (n == sizeof begin - 1 && !memcmp(text, begin, n)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "'%s' is only a pointer of git-lfs; bring the file "
+                          "itself with: git lfs pull", path);
+    }
+    return NULL;
+}
+
 /* ---- GGUF ---- */
 
 static nrd_error *open_gguf(nrd_source *s)
 {
     s->kind = NRD_SOURCE_GGUF;
+    NRD_TRY(refuse_pointer(s->path));
     NRD_TRY(nrd_gguf_open(&s->gguf, s->path));
     if (nrd_gguf_int(s->gguf, "split.count", 0) > 1) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s is one of %lld parts; join them into one file "
@@ -94,6 +113,7 @@ static nrd_error *open_gguf(nrd_source *s)
 static nrd_error *add_safetensors(nrd_source *s, tensor_table *table, const char *path)
 {
     nrd_safetensors *f = NULL;
+    NRD_TRY(refuse_pointer(path));
     NRD_TRY(nrd_safetensors_open(&f, path));
     s->st = nrd_xrealloc(s->st, (s->n_st + 1) * sizeof *s->st);
     s->st[s->n_st++] = f;
@@ -111,6 +131,7 @@ static nrd_error *add_safetensors(nrd_source *s, tensor_table *table, const char
 static nrd_error *add_torch_bin(nrd_source *s, tensor_table *table, const char *path)
 {
     nrd_torch_bin *f = NULL;
+    NRD_TRY(refuse_pointer(path));
     NRD_TRY(nrd_torch_bin_open(&f, path));
     s->bin = nrd_xrealloc(s->bin, (s->n_bin + 1) * sizeof *s->bin);
     s->bin[s->n_bin++] = f;
@@ -273,6 +294,36 @@ static void settle_tie(nrd_source *s)
     }
 }
 
+/* A folder without config.json: says what it is instead, and what to give. */
+static nrd_error *refuse_folder(const char *dir)
+{
+    nrd_json_doc *adapter = NULL;
+    char **names = NULL;
+    const char *gguf = NULL;
+    size_t n = 0;
+
+    NRD_TRY(parse_optional(&adapter, dir, "adapter_config.json"));
+    if (adapter) {
+        nrd_error *err = nrd_errorf(
+            NRD_ERR_UNSUPPORTED, "%s is a LoRA adapter, which cannot be loaded by itself; merge it "
+            "into its base model (%s) and give the merged folder", dir,
+            nrd_json_get_str(nrd_json_root(adapter), "base_model_name_or_path", "not named"));
+        nrd_json_doc_free(adapter);
+        return err;
+    }
+    NRD_TRY(nrd_dir_list(&names, &n, dir));
+    for (size_t i = 0; i < n && !gguf; i++) {
+        gguf = nrd_str_has_suffix(names[i], ".gguf") ? names[i] : NULL;
+    }
+    nrd_error *err = gguf ? nrd_errorf(NRD_ERR_INVALID_ARG, "%s holds a GGUF file; give the file "
+                                       "itself: %s/%s", dir, dir, gguf)
+                          : nrd_errorf(NRD_ERR_NOT_FOUND, "%s: no config.json; expected a Hugging "
+                                       "Face model folder, a checkpoint folder, or a .gguf file",
+                                       dir);
+    nrd_names_free(names, n);
+    return err;
+}
+
 static nrd_error *open_folder(nrd_source *s)
 {
     nrd_error *err = NULL;
@@ -280,8 +331,7 @@ static nrd_error *open_folder(nrd_source *s)
 
     NRD_TRY_GOTO(parse_optional(&config, s->path, "config.json"), err, done);
     if (!config) {
-        err = nrd_errorf(NRD_ERR_NOT_FOUND, "%s: no config.json; expected a Hugging Face model "
-                         "folder, a checkpoint folder, or a .gguf file", s->path);
+        err = refuse_folder(s->path);
         goto done;
     }
     const nrd_json *root = nrd_json_root(config);

@@ -204,3 +204,31 @@ def test_repo_takes_only_names_that_the_templates_have(tmp_path):
     config = (tmp_path / "repo/tensorrt_llm/config.pbtxt").read_text()
     assert 'key: "n_threads"\n  value: { string_value: "1" }' in config
     assert 'key: "mixed_context_tokens"\n  value: { string_value: "64" }' in config
+
+
+def refused(path):
+    done = subprocess.run([NEREID, "inspect", path], capture_output=True, text=True)
+    assert done.returncode == 1 and done.stderr.count("\n") == 1
+    return done.stderr
+
+
+def test_what_is_no_model_is_told_what_it_is(tmp_path):
+    model = tmp_path / "m"
+    assert make(model, "llama").returncode == 0
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 269060552\n"
+    (model / "model.safetensors").write_text(pointer)
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        (model / file).unlink()
+    assert "git lfs pull" in refused(model)
+    (tmp_path / "p.gguf").write_text(pointer)
+    assert "git lfs pull" in refused(tmp_path / "p.gguf")
+
+    adapter = tmp_path / "lora"
+    adapter.mkdir()
+    (adapter / "adapter_config.json").write_text('{"base_model_name_or_path": "org/base"}')
+    assert "LoRA adapter" in refused(adapter) and "org/base" in refused(adapter)
+
+    folder = tmp_path / "g"
+    folder.mkdir()
+    assert make(folder / "x.gguf", "llama", format="gguf").returncode == 0
+    assert f"give the file itself: {folder}/x.gguf" in refused(folder)
