@@ -831,6 +831,14 @@ def test_models_are_loaded_and_unloaded(repository, tmp_path):
         assert s.stop() == 0
 
 
+@pytest.mark.parametrize("name", ["m" * 100_000, "\u00e9" * 50_000])
+def test_a_long_error_text_is_cut_and_keeps_its_code(c, name):
+    with pytest.raises(InferenceServerException) as e:
+        c.get_model_metadata(name)
+    assert e.value.status() == "StatusCode.NOT_FOUND", e.value
+    assert e.value.message().endswith(" ...") and name[:100] in e.value.message()
+
+
 def test_restricted_protocols_want_their_header(repository, tmp_path):
     s = start(tmp_path, repository, "--grpc-restricted-protocol=inference,logging:key=secret")
     try:

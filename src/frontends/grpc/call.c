@@ -171,6 +171,29 @@ void nrd_grpc_metadata_op(const nrd_grpc_call *call, grpc_op *op)
     }
 }
 
+/* The text travels in a header, of which clients take 8 KB in all: a longer one would reach them as
+ * RESOURCE_EXHAUSTED, without the code and without a word of it. Bytes other than printable ASCII are
+ * sent as three. A cut does not split a character. */
+static grpc_slice status_text(const char *text)
+{
+    enum { MAX_SENT = 4096 };
+    static const char more[] = " ...";
+    size_t n = 0, sent = 0, whole = 0; /* whole: bytes of complete characters */
+
+    while (text[n] && sent <= MAX_SENT) {
+        whole = ((unsigned char)text[n] & 0xc0) == 0x80 ? whole : n;
+        sent += text[n] >= 0x20 && text[n] <= 0x7e && text[n] != '%' ? 1 : 3;
+        n++;
+    }
+    if (sent <= MAX_SENT) {
+        return grpc_slice_from_copied_buffer(text, n);
+    }
+    grpc_slice out = grpc_slice_malloc(whole + sizeof more - 1);
+    memcpy(GRPC_SLICE_START_PTR(out), text, whole);
+    memcpy(GRPC_SLICE_START_PTR(out) + whole, more, sizeof more - 1);
+    return out;
+}
+
 void nrd_grpc_status_op(nrd_grpc_call *call, nrd_error *err, grpc_op *op)
 {
     memset(op, 0, sizeof *op);
@@ -178,7 +201,7 @@ void nrd_grpc_status_op(nrd_grpc_call *call, nrd_error *err, grpc_op *op)
     op->data.send_status_from_server.status = GRPC_STATUS_OK;
     if (err) {
         op->data.send_status_from_server.status = status_of(nrd_error_get_code(err));
-        call->details_text = grpc_slice_from_copied_string(nrd_error_message(err));
+        call->details_text = status_text(nrd_error_message(err));
         op->data.send_status_from_server.status_details = &call->details_text;
         nrd_error_free(err);
     }
