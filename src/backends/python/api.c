@@ -293,15 +293,16 @@ static void instance_free(py_instance *in)
     pthread_mutex_lock(&in->mu);
     in->ending = true;
     pthread_mutex_unlock(&in->mu);
-    pthread_mutex_lock(&in->conn_mu);
+    pthread_mutex_lock(&in->conn_mu); /* readiness may still be asked for */
     py_conn *c = in->conn;
     in->conn = NULL;
+    pthread_mutex_unlock(&in->conn_mu);
+    if (c) {
+        nrd_py_conn_detach(c); /* every restart that it has caused is counted now */
+    }
+    pthread_mutex_lock(&in->conn_mu);
     while (in->n_restarts) {
         pthread_cond_wait(&in->restarted, &in->conn_mu);
-    }
-    if (in->conn) { /* a restart that was under way */
-        c = in->conn;
-        in->conn = NULL;
     }
     pthread_mutex_unlock(&in->conn_mu);
     if (c) {

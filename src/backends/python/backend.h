@@ -143,6 +143,8 @@ void nrd_py_monitor_stop(py_backend *b);
 /* Starts a process and waits until it is up. `name` is the instance's or, for completing a
  * configuration, the model's. */
 TRITONSERVER_Error *nrd_py_conn_start(py_conn **out, py_model *m, const char *name);
+/* Its end is expected: no restart begins because of it. */
+void nrd_py_conn_detach(py_conn *c);
 /* Ends the process (finalize first when it was initialized) and lets go of the connection. */
 void nrd_py_conn_stop(py_conn *c);
 void nrd_py_conn_ref(py_conn *c);
@@ -184,7 +186,9 @@ void nrd_py_requests_fail(py_conn *c);
 TRITONSERVER_InferenceTrace *nrd_py_request_trace(py_conn *c, uint64_t id);
 /* (Re)starts and initializes the instance's process. */
 TRITONSERVER_Error *nrd_py_instance_start(py_instance *in);
-/* Does it again in a thread of its own, because the process is gone. */
+/* A restart will follow: the instance is not freed before it is over. */
+void nrd_py_instance_await_restart(py_instance *in);
+/* Starts again in a thread of its own, because the process is gone. No lock may be held. */
 void nrd_py_instance_restart(py_instance *in);
 
 /* ---- infer.c: inferences that a model asks for ---- */

@@ -824,6 +824,14 @@ static TRITONSERVER_Error *revive(py_instance *in)
     return nrd_py_instance_start(in);
 }
 
+static void restart_over(py_instance *in)
+{
+    pthread_mutex_lock(&in->conn_mu);
+    in->n_restarts--;
+    pthread_cond_broadcast(&in->restarted);
+    pthread_mutex_unlock(&in->conn_mu);
+}
+
 static void *restart(void *arg)
 {
     py_instance *in = arg;
@@ -832,24 +840,25 @@ static void *restart(void *arg)
         nrd_tb_log_error(revive(in), "restarting a stub process");
     }
     pthread_mutex_unlock(&in->mu);
-    pthread_mutex_lock(&in->conn_mu);
-    in->n_restarts--;
-    pthread_cond_broadcast(&in->restarted);
-    pthread_mutex_unlock(&in->conn_mu);
+    restart_over(in);
     return NULL;
+}
+
+void nrd_py_instance_await_restart(py_instance *in)
+{
+    pthread_mutex_lock(&in->conn_mu);
+    in->n_restarts++;
+    pthread_mutex_unlock(&in->conn_mu);
 }
 
 void nrd_py_instance_restart(py_instance *in)
 {
     pthread_t thread;
-    pthread_mutex_lock(&in->conn_mu);
-    in->n_restarts++;
     if (pthread_create(&thread, NULL, restart, in) == 0) {
         pthread_detach(thread);
     } else {
-        in->n_restarts--; /* the next execution does it */
+        restart_over(in); /* the next execution does it */
     }
-    pthread_mutex_unlock(&in->conn_mu);
 }
 
 TRITONSERVER_Error *nrd_py_execute(py_instance *in, TRITONBACKEND_Request **requests, uint32_t n)

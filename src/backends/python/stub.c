@@ -102,10 +102,14 @@ static void died(py_conn *c)
     nrd_py_wake(&ctl->call_tail, INT32_MAX);
     pthread_mutex_lock(&c->mu);
     pthread_cond_broadcast(&c->changed);
-    if (c->instance && !atomic_load(&c->ending)) {
-        nrd_py_instance_restart(c->instance);
+    py_instance *in = atomic_load(&c->ending) ? NULL : c->instance;
+    if (in) {
+        nrd_py_instance_await_restart(in); /* it stays until the restart is over */
     }
     pthread_mutex_unlock(&c->mu);
+    if (in) {
+        nrd_py_instance_restart(in);
+    }
 }
 
 static void *monitor(void *arg)
@@ -506,12 +510,17 @@ static bool wait_dead(py_conn *c, int limit_s)
     return atomic_load(&c->dead);
 }
 
-void nrd_py_conn_stop(py_conn *c)
+void nrd_py_conn_detach(py_conn *c)
 {
     pthread_mutex_lock(&c->mu);
     atomic_store(&c->ending, true);
     c->instance = NULL;
     pthread_mutex_unlock(&c->mu);
+}
+
+void nrd_py_conn_stop(py_conn *c)
+{
+    nrd_py_conn_detach(c);
     if (c->initialized && !atomic_load(&c->dead)) {
         nrd_tb_log_error(nrd_py_conn_text(c, NRD_PY_CMD_FINALIZE, "", NULL), "finalizing a Python model");
     } else if (!atomic_load(&c->dead)) {
