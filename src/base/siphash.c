@@ -92,3 +92,14 @@ const uint64_t *nrd_siphash_process_key(void)
     pthread_once(&once, draw_key);
     return process_key;
 }
+
+uint64_t nrd_siphash_bytes(const void *data, size_t n)
+{
+    nrd_siphash h;
+    uint64_t sum[2];
+
+    nrd_siphash_init(&h, nrd_siphash_process_key());
+    nrd_siphash_add(&h, data, n);
+    nrd_siphash_end(&h, sum);
+    return sum[0];
+}

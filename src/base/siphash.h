@@ -24,4 +24,7 @@ void nrd_siphash_end(nrd_siphash *h, uint64_t out[2]);
 /* Random, the same for the life of the process; drawn at the first call. */
 const uint64_t *nrd_siphash_process_key(void);
 
+/* Of n bytes with the process's key, for the place in a table. */
+uint64_t nrd_siphash_bytes(const void *data, size_t n);
+
 #endif

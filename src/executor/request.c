@@ -6,9 +6,9 @@
 #include "executor/internal.h"
 
 #include "base/clock.h"
-#include "base/hash.h"
 #include "base/limits.h"
 #include "base/mem.h"
+#include "base/siphash.h"
 #include "engine/decode/beam.h"
 #include "engine/decode/decode.h"
 
@@ -485,9 +485,13 @@ static nrd_prefix_key key_of(const nrd_exec_request *in)
 {
     nrd_prefix_key k = {in->lora_task_id, 0};
     if (in->cache_salt) {
-        size_t n = strlen(in->cache_salt);
-        k.a = nrd_hash_bytes(in->lora_task_id + 1, in->cache_salt, n);
-        k.b = nrd_hash_bytes(k.a ^ 0x5bf03635f0a5b1c3u, in->cache_salt, n) | 1u;
+        nrd_siphash h;
+        uint64_t sum[2];
+        nrd_siphash_init(&h, nrd_siphash_process_key());
+        nrd_siphash_add(&h, &in->lora_task_id, sizeof in->lora_task_id);
+        nrd_siphash_add(&h, in->cache_salt, strlen(in->cache_salt));
+        nrd_siphash_end(&h, sum);
+        k = (nrd_prefix_key){sum[0], sum[1] | 1u}; /* no world without a salt has this */
     }
     return k;
 }

@@ -1,7 +1,7 @@
 #include "frontends/common/models.h"
 
-#include "base/hash.h"
 #include "base/mem.h"
+#include "base/siphash.h"
 #include "frontends/common/error.h"
 #include "frontends/common/message.h"
 #include "nereid/server.h"
@@ -140,7 +140,7 @@ fail:
 
 static nrd_model_info **bucket_of(nrd_models *m, const char *name)
 {
-    return &m->buckets[nrd_hash_bytes(0, name, strlen(name)) % N_BUCKETS];
+    return &m->buckets[nrd_siphash_bytes(name, strlen(name)) % N_BUCKETS];
 }
 
 static bool is_same(const nrd_model_info *info, const char *name, int64_t version)

@@ -1,6 +1,6 @@
 #include "frontends/http/work.h"
 
-#include "base/hash.h"
+#include "base/siphash.h"
 #include "frontends/http/conn.h"
 
 #include <netinet/in.h>
@@ -30,10 +30,10 @@ static uint64_t client_of(const nrd_http_request *req)
     }
     if (a.ss_family == AF_INET) {
         const struct sockaddr_in *v4 = (const struct sockaddr_in *)(const void *)&a;
-        return nrd_hash_bytes(4, &v4->sin_addr, sizeof v4->sin_addr);
+        return nrd_siphash_bytes(&v4->sin_addr, sizeof v4->sin_addr);
     }
     const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)(const void *)&a;
-    return nrd_hash_bytes(6, &v6->sin6_addr, sizeof v6->sin6_addr);
+    return nrd_siphash_bytes(&v6->sin6_addr, sizeof v6->sin6_addr);
 }
 
 static void end(work *w)

@@ -3,7 +3,7 @@
  * compares pointers. */
 #include "text/template/internal.h"
 
-#include "base/hash.h"
+#include "base/siphash.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -36,7 +36,7 @@ const char *nrd_tpl_intern(tpl_parser *p, const char *s, size_t n)
         name_entry *grown = nrd_tpl_parse_alloc(p, cap * sizeof *grown);
         for (size_t i = 0; i < t->cap_names; i++) {
             if (t->names[i].s) {
-                size_t k = nrd_hash_bytes(0, t->names[i].s, t->names[i].n) & (cap - 1);
+                size_t k = nrd_siphash_bytes(t->names[i].s, t->names[i].n) & (cap - 1);
                 while (grown[k].s) {
                     k = (k + 1) & (cap - 1);
                 }
@@ -46,7 +46,7 @@ const char *nrd_tpl_intern(tpl_parser *p, const char *s, size_t n)
         t->names = grown;
         t->cap_names = cap;
     }
-    size_t k = nrd_hash_bytes(0, s, n) & (t->cap_names - 1);
+    size_t k = nrd_siphash_bytes(s, n) & (t->cap_names - 1);
     while (t->names[k].s) {
         if (t->names[k].n == n && memcmp(t->names[k].s, s, n) == 0) {
             return t->names[k].s;

@@ -2,6 +2,7 @@
 #include "base/base64.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/hash.h"
 #include "base/mem.h"
 #include "base/queue.h"
 #include "base/siphash.h"
@@ -285,10 +286,22 @@ static void test_siphash_is_that_of_the_paper_however_the_bytes_are_cut(void **s
     assert_true(nrd_siphash_process_key()[0] != 0 || nrd_siphash_process_key()[1] != 0);
 }
 
+/* Two names that anyone can find to share a place under a hash without a key. */
+static void test_names_that_strangers_choose_do_not_share_a_place(void **state)
+{
+    static const uint64_t one[2] = {1, 2}, other[2] = {3, 0x255c18cce20fea4cu};
+    (void)state;
+    assert_true(nrd_hash_bytes(0, one, sizeof one) == nrd_hash_bytes(0, other, sizeof other));
+    assert_true(nrd_siphash_bytes(one, sizeof one) != nrd_siphash_bytes(other, sizeof other));
+    assert_true(nrd_siphash_bytes(one, sizeof one) == nrd_siphash_bytes(one, sizeof one));
+    assert_true(nrd_siphash_bytes(one, sizeof one) != nrd_siphash_bytes(one, sizeof one - 1));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_siphash_is_that_of_the_paper_however_the_bytes_are_cut),
+        cmocka_unit_test(test_names_that_strangers_choose_do_not_share_a_place),
         cmocka_unit_test(test_base64_comes_back_and_refuses_what_is_none),
         cmocka_unit_test(test_numbers_are_put_as_decimals),
         cmocka_unit_test(test_an_error_tells_programs_its_field_and_reason),
