@@ -25,7 +25,9 @@ enum {
     OAI_MAX_PROMPTS = 128,
     OAI_MAX_INPUTS = 2048, /* of a request for embeddings */
     OAI_MAX_LISTED = 256, /* names in /v1/models */
-    OAI_SHORT_BODY = 8 << 10, /* bytes; its template and tokens take less than a millisecond */
+    /* Bytes. Processor time to turn 8 KB into tokens, SmolLM2's tokenizer on an AMD EPYC: 0.2 ms of
+     * source text, 0.6 ms of random letters, no word of which was seen before. */
+    OAI_SHORT_BODY = 8 << 10,
     OAI_MAX_NEW_TOKENS = 1 << 24, /* the engine cuts to what the sequence may hold */
 };
 
