@@ -328,7 +328,7 @@ tidy: compile_commands.json ## clang-tidy on the whole tree (TIDY="files"); `mak
 format: ## Put the lines that differ from main into the format of .clang-format
 	$(Q)git clang-format "$$(git merge-base HEAD main)" -- '*.c' '*.h' || true
 
-# Files of these rooms that may use each other in a circle. The front ends have larger ones still.
+# Files of these rooms that may use each other in a circle.
 CYCLES := core=2 frontends=2
 cycles: $(OBJ_core) $(OBJ_frontends) ## Print the largest circle of files of each room; fail where it grew
 	@scripts/check_cycles $(B)/obj $(CYCLES)

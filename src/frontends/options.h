@@ -93,6 +93,7 @@ typedef struct nrd_options {
     bool allow_client_shm;
     /* limits of both protocols; 0: none */
     int64_t http_max_connections, max_inflight_requests;
+    int64_t worker_threads; /* 0: by the processors */
     /* other front ends, refused when true */
     bool allow_sagemaker, allow_vertex;
     /* metrics */

@@ -1,6 +1,8 @@
 /* Every option, and the text of --help. */
 #include "frontends/options_table.h"
 
+#include "frontends/common/worker.h"
+
 #include <limits.h>
 #include <string.h>
 
@@ -269,6 +271,10 @@ const nrd_opt nrd_option_rows[] = {
      "integer", NULL,
      "Inference requests in progress over all protocols; one more is answered UNAVAILABLE (503) at "
      "once. 0: any number. Default is 0."),
+    ROW("Limits", "worker-thread-count", NRD_OPT_I64, F(worker_threads), 0, NRD_WORKERS_MAX_THREADS,
+     "integer", NULL,
+     "Threads that take long texts, tokenizers and compression off the event loops. 0: half of the "
+     "processors, 2 to 8. Default is 0."),
 
     ROW("Backend", "backend-directory", NRD_OPT_OWNED, F(backend_dir), 0, 0, "string", NULL,
      "Folder with backends. Default is ../backends beside the program's folder, else "

@@ -21,7 +21,7 @@ nrd_error *nrd_front_new(nrd_front **out, TRITONSERVER_Server *core, const nrd_o
     f->limit.max = (size_t)o->max_inflight_requests;
     NRD_TRY_GOTO(nrd_shm_new(&f->shm, o->allow_client_shm), err, fail);
     NRD_TRY_GOTO(nrd_models_new(&f->models, core), err, fail);
-    NRD_TRY_GOTO(nrd_workers_new(&f->workers, 0), err, fail);
+    NRD_TRY_GOTO(nrd_workers_new(&f->workers, (size_t)o->worker_threads), err, fail);
     NRD_TRY_GOTO(nrd_infer_allocator_new(&f->allocator), err, fail);
     *out = f;
     return NULL;

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #define N_BUCKETS 64
-#define MAX_THREADS 8
+#define MAX_DEFAULT_THREADS 8
 
 /* Jobs of one client that wait; there is none without a job. */
 typedef struct client {
@@ -24,7 +24,7 @@ struct nrd_workers {
     pthread_mutex_t mu;
     pthread_cond_t work;
     size_t n_threads, n_started; /* guarded by mu, as all below */
-    pthread_t threads[MAX_THREADS];
+    pthread_t threads[NRD_WORKERS_MAX_THREADS];
     bool stopping;
     client *turn; /* whose job is next; NULL: none waits */
     client *buckets[N_BUCKETS];
@@ -39,9 +39,9 @@ nrd_error *nrd_workers_new(nrd_workers **out, size_t n_threads)
     }
     if (n_threads == 0) {
         long n = sysconf(_SC_NPROCESSORS_ONLN) / 2;
-        n_threads = n < 2 ? 2 : (size_t)n;
+        n_threads = n < 2 ? 2 : n > MAX_DEFAULT_THREADS ? MAX_DEFAULT_THREADS : (size_t)n;
     }
-    w->n_threads = n_threads < MAX_THREADS ? n_threads : MAX_THREADS;
+    w->n_threads = n_threads < NRD_WORKERS_MAX_THREADS ? n_threads : NRD_WORKERS_MAX_THREADS;
     pthread_mutex_init(&w->mu, NULL);
     pthread_cond_init(&w->work, NULL);
     return NULL;

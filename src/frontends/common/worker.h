@@ -1,7 +1,7 @@
 /* frontends/common/worker.h - threads for work that is too long for an event loop.
  *
- * Purpose   A loop thread serves thousands of connections, so what takes longer than about a
- *           millisecond for one of them (long prompts, opening a tokenizer, JSON of large tensors,
+ * Purpose   A loop thread serves thousands of connections, so what takes longer than one or
+ *           two milliseconds for one of them (long prompts, opening a tokenizer, JSON of large tensors,
  *           compression) is a job here. Each client has a queue of its own and clients take turns:
  *           whoever sends a hundred long prompts holds up himself.
  * Owner     Any thread may submit and cancel. run and done are called by a worker, without a lock.
@@ -24,7 +24,8 @@
 
 enum {
     NRD_WORKERS_MAX_JOBS = 4096,       /* that wait, of all clients */
-    NRD_WORKERS_MAX_CLIENT_JOBS = 1024 /* of one */
+    NRD_WORKERS_MAX_CLIENT_JOBS = 1024, /* of one */
+    NRD_WORKERS_MAX_THREADS = 64
 };
 
 typedef struct nrd_workers nrd_workers;
@@ -45,7 +46,7 @@ typedef struct nrd_workers_stats {
     uint64_t wait_ns, run_ns; /* of those, together */
 } nrd_workers_stats;
 
-/* n_threads 0: half of the processors, 2 to 8. The threads start with the first job. */
+/* n_threads: up to NRD_WORKERS_MAX_THREADS; 0: half of the processors, 2 to 8. The threads start with the first job. */
 nrd_error *nrd_workers_new(nrd_workers **out, size_t n_threads) NRD_MUST_USE;
 /* No more jobs; those that wait are told, those that run are waited for. NULL is fine. */
 void nrd_workers_stop(nrd_workers *w);

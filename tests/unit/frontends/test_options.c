@@ -47,6 +47,15 @@ static void test_defaults_are_tritons(void **state)
     assert_int_equal(o.control_mode, TRITONSERVER_MODEL_CONTROL_NONE);
     assert_int_equal(o.poll_secs, 0); /* only with mode poll */
     assert_true(o.http_threads >= 1 && o.http_threads <= 8);
+    assert_int_equal(o.worker_threads, 0);
+    nrd_options_fini(&o);
+    assert_null(PARSE(&o, "--model-repository=/m", "--worker-thread-count=12"));
+    assert_int_equal(o.worker_threads, 12);
+    nrd_options_fini(&o);
+    char *text = PARSE(&o, "--model-repository=/m", "--worker-thread-count=65");
+    assert_non_null(text);
+    assert_non_null(strstr(text, "worker-thread-count"));
+    free(text);
     nrd_options_fini(&o);
 }
 

@@ -86,6 +86,34 @@ static void test_clients_take_turns(void **state)
     sem_destroy(&gate);
 }
 
+static void test_as_many_jobs_run_as_there_are_threads(void **state)
+{
+    enum { N = 12 };
+    nrd_workers *w = NULL;
+    sem_t gate;
+    test_job jobs[N];
+    (void)state;
+    sem_init(&gate, 0, 0);
+    assert_null(nrd_workers_new(&w, N));
+    for (int i = 0; i < N; i++) {
+        jobs[i] = make(i, &gate);
+        assert_null(nrd_workers_submit(w, &jobs[i].job, 1));
+    }
+    for (int i = 0; i < N; i++) { /* none ends before all have begun */
+        struct timespec limit;
+        clock_gettime(CLOCK_REALTIME, &limit);
+        limit.tv_sec += 20;
+        assert_int_equal(sem_timedwait(&started, &limit), 0);
+    }
+    assert_int_equal(nrd_workers_look(w).n_running, N);
+    for (int i = 0; i < N; i++) {
+        sem_post(&gate);
+    }
+    nrd_workers_free(w);
+    assert_int_equal(atomic_load(&n_ran), N);
+    sem_destroy(&gate);
+}
+
 static void test_a_job_that_waits_can_be_cancelled_one_that_runs_not(void **state)
 {
     nrd_workers *w = NULL;
@@ -153,6 +181,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(test_clients_take_turns, setup),
+        cmocka_unit_test_setup(test_as_many_jobs_run_as_there_are_threads, setup),
         cmocka_unit_test_setup(test_a_job_that_waits_can_be_cancelled_one_that_runs_not, setup),
         cmocka_unit_test_setup(
             test_more_than_the_limit_is_refused_and_stop_tells_those_that_wait, setup),
