@@ -27,7 +27,7 @@ static TRITONSERVER_Error *exec_error(nrd_error *err)
 
 /* Once the engine is lost, the model is no longer ready. Before the requests hear it, so that a client
  * that was told finds it so. */
-static void note_loss(llm_instance *inst)
+static void note_loss(nrd_llm_instance *inst)
 {
     TRITONBACKEND_Model *model = NULL;
     nrd_error *err = nrd_exec_health(inst->exec);
@@ -41,10 +41,10 @@ static void note_loss(llm_instance *inst)
 
 /* ---- the responder: answers, cancellations, statistics ---- */
 
-static void cancel_abandoned(llm_instance *inst)
+static void cancel_abandoned(nrd_llm_instance *inst)
 {
     pthread_mutex_lock(&inst->mu);
-    for (llm_request *q = inst->requests; q; q = q->next) {
+    for (nrd_llm_request *q = inst->requests; q; q = q->next) {
         bool gone = false;
         TRITONSERVER_Error *err = TRITONBACKEND_ResponseFactoryIsCancelled(q->factory, &gone);
         TRITONSERVER_ErrorDelete(err);
@@ -55,7 +55,7 @@ static void cancel_abandoned(llm_instance *inst)
     pthread_mutex_unlock(&inst->mu);
 }
 
-static void report_iterations(llm_instance *inst)
+static void report_iterations(nrd_llm_instance *inst)
 {
     nrd_iter_stats stats[MAX_ITERATIONS];
     int32_t n;
@@ -74,8 +74,8 @@ static void report_iterations(llm_instance *inst)
 
 static void *responder_main(void *arg)
 {
-    llm_instance *inst = arg;
-    const llm_model *m = inst->model;
+    nrd_llm_instance *inst = arg;
+    const nrd_llm_model *m = inst->model;
     uint64_t cancel_ns = (uint64_t)m->cancellation_check_period_ms * 1000000u;
     uint64_t stats_ns = (uint64_t)m->stats_check_period_ms * 1000000u;
     uint64_t last_cancel = 0, last_stats = 0;
@@ -112,12 +112,12 @@ static void *responder_main(void *arg)
 /* ---- requests ---- */
 
 /* A request with stop = true ends the running requests of the same id and gets an empty answer. */
-static void stop_requests(llm_instance *inst, TRITONBACKEND_Request *request, const char *id)
+static void stop_requests(nrd_llm_instance *inst, TRITONBACKEND_Request *request, const char *id)
 {
     TRITONBACKEND_Response *t = NULL;
 
     pthread_mutex_lock(&inst->mu);
-    for (llm_request *q = inst->requests; q; q = q->next) {
+    for (nrd_llm_request *q = inst->requests; q; q = q->next) {
         for (int32_t i = 0; !strcmp(q->id, id) && i < q->n_rows; i++) {
             nrd_exec_cancel(inst->exec, q->rows[i].exec_id);
         }
@@ -186,8 +186,8 @@ static TRITONSERVER_Error *read_parameters(TRITONBACKEND_Request *request, nrd_e
 
 /* *n_sequences counts those of the request's rows so far: all of them stay in memory until the last row
  * is answered. A number that the executor refuses is left to it. */
-static TRITONSERVER_Error *row_init(llm_row *row, const llm_instance *inst, const nrd_exec_request *e,
-                                    int32_t *n_sequences)
+static TRITONSERVER_Error *row_init(nrd_llm_row *row, const nrd_llm_instance *inst,
+                                    const nrd_exec_request *e, int32_t *n_sequences)
 {
     const int32_t n = e->sampling.num_return_sequences;
 
@@ -220,7 +220,8 @@ static TRITONSERVER_Error *row_init(llm_row *row, const llm_instance *inst, cons
 
 /* Hands one row over. The lock is held over enqueue so that the row's answer cannot come before its
  * id is stored; the executor only copies and queues. */
-static TRITONSERVER_Error *enqueue_row(llm_instance *inst, llm_row *row, nrd_exec_request *e)
+static TRITONSERVER_Error *enqueue_row(nrd_llm_instance *inst, nrd_llm_row *row,
+                                       nrd_exec_request *e)
 {
     e->client_id = (uint64_t)(uintptr_t)row;
     nrd_error *err = nrd_exec_prepare_guide(inst->exec, e->guide_type, e->guide);
@@ -242,7 +243,7 @@ static TRITONSERVER_Error *enqueue_row(llm_instance *inst, llm_row *row, nrd_exe
     return out;
 }
 
-static void link_request(llm_instance *inst, llm_request *q)
+static void link_request(nrd_llm_instance *inst, nrd_llm_request *q)
 {
     pthread_mutex_lock(&inst->mu);
     q->next = inst->requests;
@@ -253,7 +254,7 @@ static void link_request(llm_instance *inst, llm_request *q)
     pthread_mutex_unlock(&inst->mu);
 }
 
-static TRITONSERVER_Error *count_rows(const llm_instance *inst, const nrd_tb_inputs *in,
+static TRITONSERVER_Error *count_rows(const nrd_llm_instance *inst, const nrd_tb_inputs *in,
                                       int64_t *out_rows)
 {
     *out_rows = 1;
@@ -280,7 +281,7 @@ static TRITONSERVER_Error *count_rows(const llm_instance *inst, const nrd_tb_inp
     return NULL;
 }
 
-static void free_request(llm_request *q)
+static void free_request(nrd_llm_request *q)
 {
     if (q->factory) {
         nrd_tb_log_error(TRITONBACKEND_ResponseFactoryDelete(q->factory), "response factory");
@@ -291,10 +292,10 @@ static void free_request(llm_request *q)
 }
 
 /* Takes the request always: an error becomes its answer. */
-static void run_request(llm_instance *inst, TRITONBACKEND_Request *request)
+static void run_request(nrd_llm_instance *inst, TRITONBACKEND_Request *request)
 {
     nrd_tb_inputs in = {0};
-    llm_request *q = nrd_xcalloc(1, sizeof *q);
+    nrd_llm_request *q = nrd_xcalloc(1, sizeof *q);
     const char *id = "";
     int64_t n_rows = 0, stop = 0;
     int32_t n_sequences = 0;
@@ -349,7 +350,7 @@ static void run_request(llm_instance *inst, TRITONBACKEND_Request *request)
     q->compute_start_ns = nrd_now_ns();
     /* From the last row's enqueue on, the responder may free q at any moment. */
     for (int32_t i = 0, n = (int32_t)n_rows; i < n; i++) {
-        llm_row *row = &q->rows[i];
+        nrd_llm_row *row = &q->rows[i];
         nrd_exec_request e;
         err = nrd_llm_convert(inst, &in, n_rows, i, &in.arena, &e);
         if (!err) {
@@ -378,7 +379,7 @@ TRITONSERVER_Error *TRITONBACKEND_Initialize(TRITONBACKEND_Backend *backend)
     return NULL;
 }
 
-static void model_free(llm_model *m)
+static void model_free(nrd_llm_model *m)
 {
     if (m) {
         nrd_llm_params_fini(m);
@@ -389,7 +390,7 @@ static void model_free(llm_model *m)
 
 TRITONSERVER_Error *TRITONBACKEND_ModelInitialize(TRITONBACKEND_Model *model)
 {
-    llm_model *m = nrd_xcalloc(1, sizeof *m);
+    nrd_llm_model *m = nrd_xcalloc(1, sizeof *m);
     TRITONSERVER_Error *err = nrd_tb_config_load(&m->config, model);
     if (!err) {
         err = nrd_llm_params_read(m);
@@ -414,7 +415,7 @@ TRITONSERVER_Error *TRITONBACKEND_ModelFinalize(TRITONBACKEND_Model *model)
     return NULL;
 }
 
-static void instance_free(llm_instance *inst)
+static void instance_free(nrd_llm_instance *inst)
 {
     if (inst->responder_runs) {
         nrd_tb_log_error(exec_error(nrd_exec_shutdown(inst->exec, 0)), "engine shutdown");
@@ -431,7 +432,7 @@ static void instance_free(llm_instance *inst)
 TRITONSERVER_Error *TRITONBACKEND_ModelInstanceInitialize(TRITONBACKEND_ModelInstance *instance)
 {
     TRITONBACKEND_Model *model = NULL;
-    llm_instance *inst = nrd_xcalloc(1, sizeof *inst);
+    nrd_llm_instance *inst = nrd_xcalloc(1, sizeof *inst);
     TRITONSERVER_Error *err = TRITONBACKEND_ModelInstanceModel(instance, &model);
 
     pthread_mutex_init(&inst->mu, NULL);
@@ -470,7 +471,7 @@ TRITONSERVER_Error *TRITONBACKEND_ModelInstanceInitialize(TRITONBACKEND_ModelIns
 
 TRITONSERVER_Error *TRITONBACKEND_ModelInstanceFinalize(TRITONBACKEND_ModelInstance *instance)
 {
-    llm_instance *inst = NULL;
+    nrd_llm_instance *inst = NULL;
     NRD_TB_TRY(TRITONBACKEND_ModelInstanceState(instance, (void **)&inst));
     if (inst) {
         instance_free(inst);
@@ -482,7 +483,7 @@ TRITONSERVER_Error *TRITONBACKEND_ModelInstanceExecute(TRITONBACKEND_ModelInstan
                                                        TRITONBACKEND_Request **requests,
                                                        const uint32_t request_count)
 {
-    llm_instance *inst = NULL;
+    nrd_llm_instance *inst = NULL;
     NRD_TB_TRY(TRITONBACKEND_ModelInstanceState(instance, (void **)&inst));
     for (uint32_t i = 0; i < request_count; i++) {
         run_request(inst, requests[i]);
@@ -493,7 +494,7 @@ TRITONSERVER_Error *TRITONBACKEND_ModelInstanceExecute(TRITONBACKEND_ModelInstan
 /* Asked for by the readiness endpoints, of servers of Triton too. */
 TRITONSERVER_Error *TRITONBACKEND_ModelInstanceReady(TRITONBACKEND_ModelInstance *instance)
 {
-    llm_instance *inst = NULL;
+    nrd_llm_instance *inst = NULL;
     NRD_TB_TRY(TRITONBACKEND_ModelInstanceState(instance, (void **)&inst));
     return exec_error(nrd_exec_health(inst->exec));
 }

@@ -169,7 +169,8 @@ static TRITONSERVER_Error *get_sampling(const row_view *v, nrd_exec_request *out
     return get_i32(v, "no_repeat_ngram_size", &s->no_repeat_ngram_size);
 }
 
-static TRITONSERVER_Error *get_bias(const llm_instance *inst, const row_view *v, nrd_exec_request *out)
+static TRITONSERVER_Error *get_bias(const nrd_llm_instance *inst, const row_view *v,
+                                    nrd_exec_request *out)
 {
     const nrd_tb_tensor *t;
     int64_t first, n;
@@ -332,7 +333,7 @@ static TRITONSERVER_Error *get_prompt(const row_view *v, nrd_exec_request *out)
     return NULL;
 }
 
-TRITONSERVER_Error *nrd_llm_convert(const llm_instance *inst, const nrd_tb_inputs *in,
+TRITONSERVER_Error *nrd_llm_convert(const nrd_llm_instance *inst, const nrd_tb_inputs *in,
                                     int64_t n_rows, int64_t row, nrd_arena *arena,
                                     nrd_exec_request *out)
 {

@@ -3,8 +3,8 @@
  * Purpose   params.c reads the model's parameters; convert.c makes executor requests from tensors;
  *           respond.c makes responses from the executor's answers; metrics.c feeds nv_trt_llm_*;
  *           api.c holds the entry points and each instance's responder thread.
- * Owner     llm_model is immutable after initialisation. llm_instance owns an executor and a responder
- *           thread. An llm_request is made by Execute, listed in its instance under `mu`, and freed by
+ * Owner     nrd_llm_model is immutable after initialisation. nrd_llm_instance owns an executor and a responder
+ *           thread. An nrd_llm_request is made by Execute, listed in its instance under `mu`, and freed by
  *           the responder with its last response.
  * Lifetime  The Triton request is kept until the last response: its statistics are reported then.
  */
@@ -17,9 +17,9 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-typedef struct llm_metrics llm_metrics;
+typedef struct nrd_llm_metrics nrd_llm_metrics;
 
-typedef struct llm_model {
+typedef struct nrd_llm_model {
     nrd_tb_config config;
     nrd_exec_config exec_config;
     char *engine_dir;
@@ -33,23 +33,23 @@ typedef struct llm_model {
     bool has_sequence_index; /* v0.14 on: absent optional outputs are left out, not sent as zeros */
     bool f16_logits;         /* declared as TYPE_FP16: they are sent so */
     bool has_stream_state;   /* our own templates: postprocessing keeps track of characters */
-} llm_model;
+} nrd_llm_model;
 
-typedef struct llm_instance {
-    llm_model *model;
+typedef struct nrd_llm_instance {
+    nrd_llm_model *model;
     TRITONBACKEND_ModelInstance *triton;
     nrd_exec *exec;
     nrd_exec_info info;
-    llm_metrics *metrics;
+    nrd_llm_metrics *metrics;
     pthread_t responder;
     bool responder_runs;
     pthread_mutex_t mu;
-    struct llm_request *requests; /* in flight; guarded by mu */
-} llm_instance;
+    struct nrd_llm_request *requests; /* in flight; guarded by mu */
+} nrd_llm_instance;
 
 /* One row of a Triton request = one executor request. */
-typedef struct llm_row {
-    struct llm_request *request;
+typedef struct nrd_llm_row {
+    struct nrd_llm_request *request;
     uint64_t exec_id;
     int32_t index;           /* row of the batch */
     bool is_done;
@@ -57,19 +57,19 @@ typedef struct llm_row {
     bool streaming, exclude_input;
     bool return_log_probs, return_context_logits, return_generation_logits, return_perf_metrics;
     int32_t n_beams, n_input_ids, n_sequences, n_top;
-    struct llm_tail *tails;  /* [n_sequences], only where stream_state is sent */
+    struct nrd_llm_tail *tails; /* [n_sequences], only where stream_state is sent */
     uint64_t last_ns;        /* steady clock of the last piece of a stream; 0: none yet */
-} llm_row;
+} nrd_llm_row;
 
 /* stream_state: the newest generated ids of a sequence, all of it while it is short. Long enough that
  * decoding from its start gives the same text behind it (a character has at most four byte tokens). */
 enum { LLM_STREAM_TAIL = 64 };
-typedef struct llm_tail {
+typedef struct nrd_llm_tail {
     int32_t ids[LLM_STREAM_TAIL];
     int32_t n;
-} llm_tail;
+} nrd_llm_tail;
 
-/* Outputs, as bits of llm_request.wants. */
+/* Outputs, as bits of nrd_llm_request.wants. */
 enum {
     LLM_OUT_OUTPUT_IDS = 1u << 0,
     LLM_OUT_SEQUENCE_LENGTH = 1u << 1,
@@ -83,26 +83,26 @@ enum {
     LLM_OUT_PERF = 1u << 9, /* any of the kv_cache_*, *_time_ns and draft outputs */
 };
 
-typedef struct llm_request {
-    struct llm_request *prev, *next;
-    llm_instance *instance;
+typedef struct nrd_llm_request {
+    struct nrd_llm_request *prev, *next;
+    nrd_llm_instance *instance;
     TRITONBACKEND_Request *triton;
     TRITONBACKEND_ResponseFactory *factory;
     char *id;
-    llm_row *rows;
+    nrd_llm_row *rows;
     int32_t n_rows, n_rows_done;
     uint32_t wants;
     bool has_failed; /* guarded by the instance's mu */
     uint64_t exec_start_ns, compute_start_ns;
     int64_t n_input_tokens, n_output_tokens; /* for the length histograms */
-} llm_request;
+} nrd_llm_request;
 
 /* params.c */
-TRITONSERVER_Error *nrd_llm_params_read(llm_model *m);
-void nrd_llm_params_fini(llm_model *m);
+TRITONSERVER_Error *nrd_llm_params_read(nrd_llm_model *m);
+void nrd_llm_params_fini(nrd_llm_model *m);
 
 /* convert.c: fills `out` for row `row`; what it points to lives in `in` or in `arena`. */
-TRITONSERVER_Error *nrd_llm_convert(const llm_instance *inst, const nrd_tb_inputs *in,
+TRITONSERVER_Error *nrd_llm_convert(const nrd_llm_instance *inst, const nrd_tb_inputs *in,
                                     int64_t n_rows, int64_t row, nrd_arena *arena,
                                     nrd_exec_request *out);
 
@@ -110,18 +110,20 @@ TRITONSERVER_Error *nrd_llm_convert(const llm_instance *inst, const nrd_tb_input
 TRITONSERVER_Error *nrd_llm_wants(TRITONBACKEND_Request *request, uint32_t *out);
 
 /* respond.c: turns one executor response into Triton responses; may free the request. */
-void nrd_llm_respond(llm_instance *inst, nrd_exec_response *r);
+void nrd_llm_respond(nrd_llm_instance *inst, nrd_exec_response *r);
 /* Ends a row whose executor request was never accepted. Takes `err` always. */
-void nrd_llm_respond_error(llm_instance *inst, llm_row *row, TRITONSERVER_Error *err);
+void nrd_llm_respond_error(nrd_llm_instance *inst, nrd_llm_row *row, TRITONSERVER_Error *err);
 
 /* metrics.c: NULL metrics are accepted everywhere (a server without metrics). */
-TRITONSERVER_Error *nrd_llm_metrics_new(llm_metrics **out, const llm_instance *inst);
-void nrd_llm_metrics_free(llm_metrics *m);
-void nrd_llm_metrics_iteration(llm_metrics *m, const nrd_iter_stats *s, bool is_static_batching);
+TRITONSERVER_Error *nrd_llm_metrics_new(nrd_llm_metrics **out, const nrd_llm_instance *inst);
+void nrd_llm_metrics_free(nrd_llm_metrics *m);
+void nrd_llm_metrics_iteration(nrd_llm_metrics *m, const nrd_iter_stats *s,
+                               bool is_static_batching);
 /* One step of the engine, in order: how long, and how long nothing ran before it. */
-void nrd_llm_metrics_step(llm_metrics *m, const nrd_iter_stats *s);
-void nrd_llm_metrics_request(llm_metrics *m, int64_t n_input_tokens, int64_t n_output_tokens);
-void nrd_llm_metrics_first_token(llm_metrics *m, double ms); /* since the model got the request */
-void nrd_llm_metrics_next_token(llm_metrics *m, double ms);  /* since the token before it */
+void nrd_llm_metrics_step(nrd_llm_metrics *m, const nrd_iter_stats *s);
+void nrd_llm_metrics_request(nrd_llm_metrics *m, int64_t n_input_tokens, int64_t n_output_tokens);
+void nrd_llm_metrics_first_token(nrd_llm_metrics *m,
+                                 double ms); /* since the model got the request */
+void nrd_llm_metrics_next_token(nrd_llm_metrics *m, double ms); /* since the token before it */
 
 #endif

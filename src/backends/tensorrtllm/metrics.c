@@ -108,7 +108,7 @@ static const struct {
     [STEP_GENERATED] = {"nv_llm_step_generated_tokens", "Tokens that a step generated", TOKENS},
 };
 
-struct llm_metrics {
+struct nrd_llm_metrics {
     TRITONSERVER_MetricFamily *hist_families[HIST_COUNT];
     TRITONSERVER_Metric *hists[HIST_COUNT];
     uint64_t last_step_us; /* wall clock at the end of the last step */
@@ -157,8 +157,8 @@ static bool belongs(family_id f, bool is_static_batching)
 }
 
 static TRITONSERVER_Error *new_metric(TRITONSERVER_Metric **out, TRITONSERVER_MetricFamily *family,
-                                      const llm_instance *inst, const char *label, const char *value,
-                                      const TRITONSERVER_MetricArgs *args)
+                                      const nrd_llm_instance *inst, const char *label,
+                                      const char *value, const TRITONSERVER_MetricArgs *args)
 {
     const TRITONSERVER_Parameter *labels[3];
     uint64_t n = 0;
@@ -180,7 +180,7 @@ static TRITONSERVER_Error *new_metric(TRITONSERVER_Metric **out, TRITONSERVER_Me
     return err;
 }
 
-static TRITONSERVER_Error *new_lengths(llm_metrics *m, const llm_instance *inst)
+static TRITONSERVER_Error *new_lengths(nrd_llm_metrics *m, const nrd_llm_instance *inst)
 {
     static const double buckets[] = {10, 50, 100, 500, 1000};
     static const char *const names[] = {"nv_llm_input_token_len", "nv_llm_output_token_len"};
@@ -206,7 +206,7 @@ static TRITONSERVER_Error *new_lengths(llm_metrics *m, const llm_instance *inst)
     return err;
 }
 
-static TRITONSERVER_Error *new_hist(llm_metrics *m, const llm_instance *inst, hist_id h)
+static TRITONSERVER_Error *new_hist(nrd_llm_metrics *m, const nrd_llm_instance *inst, hist_id h)
 {
     TRITONSERVER_MetricArgs *args = NULL;
     TRITONSERVER_Error *err = TRITONSERVER_MetricArgsNew(&args);
@@ -227,10 +227,10 @@ static TRITONSERVER_Error *new_hist(llm_metrics *m, const llm_instance *inst, hi
     return err;
 }
 
-TRITONSERVER_Error *nrd_llm_metrics_new(llm_metrics **out, const llm_instance *inst)
+TRITONSERVER_Error *nrd_llm_metrics_new(nrd_llm_metrics **out, const nrd_llm_instance *inst)
 {
     bool is_static = inst->model->exec_config.batching == NRD_BATCHING_STATIC;
-    llm_metrics *m = nrd_xcalloc(1, sizeof *m);
+    nrd_llm_metrics *m = nrd_xcalloc(1, sizeof *m);
     TRITONSERVER_Error *err = NULL;
 
     for (int f = 0; f < FAM_COUNT && !err; f++) {
@@ -263,7 +263,7 @@ TRITONSERVER_Error *nrd_llm_metrics_new(llm_metrics **out, const llm_instance *i
     return err;
 }
 
-void nrd_llm_metrics_free(llm_metrics *m)
+void nrd_llm_metrics_free(nrd_llm_metrics *m)
 {
     if (!m) {
         return;
@@ -326,7 +326,7 @@ static void log_line(const double *v, uint64_t timestamp_us, bool is_static_batc
     nrd_str_fini(&line);
 }
 
-void nrd_llm_metrics_iteration(llm_metrics *m, const nrd_iter_stats *s, bool is_static_batching)
+void nrd_llm_metrics_iteration(nrd_llm_metrics *m, const nrd_iter_stats *s, bool is_static_batching)
 {
     double v[N_ROWS];
     values_of(s, v);
@@ -340,7 +340,7 @@ void nrd_llm_metrics_iteration(llm_metrics *m, const nrd_iter_stats *s, bool is_
     }
 }
 
-void nrd_llm_metrics_request(llm_metrics *m, int64_t n_input_tokens, int64_t n_output_tokens)
+void nrd_llm_metrics_request(nrd_llm_metrics *m, int64_t n_input_tokens, int64_t n_output_tokens)
 {
     if (m) {
         nrd_tb_log_error(TRITONSERVER_MetricObserve(m->lengths[0], (double)n_input_tokens), "metric");
@@ -348,12 +348,12 @@ void nrd_llm_metrics_request(llm_metrics *m, int64_t n_input_tokens, int64_t n_o
     }
 }
 
-static void observe(llm_metrics *m, hist_id h, double v)
+static void observe(nrd_llm_metrics *m, hist_id h, double v)
 {
     nrd_tb_log_error(TRITONSERVER_MetricObserve(m->hists[h], v), "metric");
 }
 
-void nrd_llm_metrics_step(llm_metrics *m, const nrd_iter_stats *s)
+void nrd_llm_metrics_step(nrd_llm_metrics *m, const nrd_iter_stats *s)
 {
     static pthread_mutex_t together = PTHREAD_MUTEX_INITIALIZER; /* instances share the series */
     if (!m) {
@@ -371,14 +371,14 @@ void nrd_llm_metrics_step(llm_metrics *m, const nrd_iter_stats *s)
     pthread_mutex_unlock(&together);
 }
 
-void nrd_llm_metrics_first_token(llm_metrics *m, double ms)
+void nrd_llm_metrics_first_token(nrd_llm_metrics *m, double ms)
 {
     if (m) {
         observe(m, TIME_FIRST, ms);
     }
 }
 
-void nrd_llm_metrics_next_token(llm_metrics *m, double ms)
+void nrd_llm_metrics_next_token(nrd_llm_metrics *m, double ms)
 {
     if (m) {
         observe(m, TIME_NEXT, ms);

@@ -10,7 +10,7 @@
 
 #define TRT_WARN(...) NRD_LOG_WARN("[TensorRT-LLM][WARNING] " __VA_ARGS__)
 
-static bool param_bool(const llm_model *m, const char *key, bool fallback, bool warn)
+static bool param_bool(const nrd_llm_model *m, const char *key, bool fallback, bool warn)
 {
     static const char *const yes[] = {"true", "True", "TRUE", "1"};
     static const char *const no[] = {"false", "False", "FALSE", "0"};
@@ -30,7 +30,7 @@ static bool param_bool(const llm_model *m, const char *key, bool fallback, bool 
 }
 
 /* A leading decimal number, as the original accepts; false: not given. */
-static bool param_num(const llm_model *m, const char *key, double *out, bool warn)
+static bool param_num(const nrd_llm_model *m, const char *key, double *out, bool warn)
 {
     const char *v = nrd_tb_config_param(&m->config, key);
     char *end = NULL;
@@ -45,14 +45,14 @@ static bool param_num(const llm_model *m, const char *key, double *out, bool war
     return true;
 }
 
-static int64_t param_int(const llm_model *m, const char *key, int64_t fallback, bool warn)
+static int64_t param_int(const nrd_llm_model *m, const char *key, int64_t fallback, bool warn)
 {
     double d;
     return param_num(m, key, &d, warn) && d > -9e15 && d < 9e15 ? (int64_t)d : fallback;
 }
 
 /* "8,8, 16"; owned result or NULL. */
-static int32_t *param_int_list(const llm_model *m, const char *key, int32_t *out_n)
+static int32_t *param_int_list(const nrd_llm_model *m, const char *key, int32_t *out_n)
 {
     const char *p = nrd_tb_config_param(&m->config, key);
     int32_t *list = NULL;
@@ -76,7 +76,7 @@ static int32_t *param_int_list(const llm_model *m, const char *key, int32_t *out
     return list;
 }
 
-static TRITONSERVER_Error *read_batching(llm_model *m)
+static TRITONSERVER_Error *read_batching(nrd_llm_model *m)
 {
     const char *type = nrd_tb_config_param(&m->config, "gpt_model_type");
     const char *policy = nrd_tb_config_param(&m->config, "batch_scheduler_policy");
@@ -102,7 +102,7 @@ static TRITONSERVER_Error *read_batching(llm_model *m)
     return NULL;
 }
 
-static nrd_decoding_mode read_decoding_mode(const llm_model *m)
+static nrd_decoding_mode read_decoding_mode(const nrd_llm_model *m)
 {
     static const struct {
         const char *name;
@@ -131,7 +131,7 @@ static nrd_decoding_mode read_decoding_mode(const llm_model *m)
 }
 
 /* Where an instance runs: the instance group's kind, or the parameter `device`. */
-static const char *find_device(const llm_model *m)
+static const char *find_device(const nrd_llm_model *m)
 {
     const char *device = nrd_tb_config_param(&m->config, "device");
     const nrd_json *group = nrd_json_at(nrd_json_get(m->config.root, "instance_group"), 0);
@@ -161,7 +161,7 @@ static void forward_log(void *user, int level, const char *message)
     }
 }
 
-static TRITONSERVER_Error *refuse_unbuilt(const llm_model *m)
+static TRITONSERVER_Error *refuse_unbuilt(const nrd_llm_model *m)
 {
     static const char *const keys[] = {"encoder_model_path", "lora_prefetch_dir",
                                        "xgrammar_tokenizer_info_path"};
@@ -184,7 +184,7 @@ static TRITONSERVER_Error *refuse_unbuilt(const llm_model *m)
 
 /* Parameters that are known and change nothing here: whoever sets one is told why, once a load.
  * executor_worker_path is not among them: it stands in every published file as a constant. */
-static void warn_of_no_effect(const llm_model *m)
+static void warn_of_no_effect(const nrd_llm_model *m)
 {
     static const char no_lora[] = "LoRA weights are not cached by this version";
     static const char no_encoder[] = "there is no encoder";
@@ -226,7 +226,7 @@ static void warn_of_no_effect(const llm_model *m)
 }
 
 /* Whether the configuration declares logits as TYPE_FP16 (the template's logits_datatype). */
-static bool has_f16_logits(const llm_model *m)
+static bool has_f16_logits(const nrd_llm_model *m)
 {
     const nrd_json *outputs = nrd_json_get(m->config.root, "output");
     for (size_t i = 0; i < nrd_json_len(outputs); i++) {
@@ -238,7 +238,7 @@ static bool has_f16_logits(const llm_model *m)
     return false;
 }
 
-TRITONSERVER_Error *nrd_llm_params_read(llm_model *m)
+TRITONSERVER_Error *nrd_llm_params_read(nrd_llm_model *m)
 {
     nrd_exec_config *c = &m->exec_config;
     const char *dir = nrd_tb_config_param(&m->config, "gpt_model_path");
@@ -319,7 +319,7 @@ TRITONSERVER_Error *nrd_llm_params_read(llm_model *m)
     return NULL;
 }
 
-void nrd_llm_params_fini(llm_model *m)
+void nrd_llm_params_fini(nrd_llm_model *m)
 {
     free(m->engine_dir);
     free(m->windows);

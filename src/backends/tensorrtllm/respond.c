@@ -106,7 +106,7 @@ static TRITONSERVER_Error *put_ids(TRITONBACKEND_Response *t, const nrd_exec_res
 }
 
 /* Asked for with return_log_probs. Repositories of v0.8 to v0.13 get zeros otherwise. */
-static TRITONSERVER_Error *put_log_probs(const llm_row *row, TRITONBACKEND_Response *t,
+static TRITONSERVER_Error *put_log_probs(const nrd_llm_row *row, TRITONBACKEND_Response *t,
                                          const nrd_exec_response *r, bool dummies)
 {
     uint32_t wants = row->request->wants;
@@ -140,7 +140,7 @@ static TRITONSERVER_Error *put_log_probs(const llm_row *row, TRITONBACKEND_Respo
 }
 
 /* top_log_prob_ids and top_log_probs [1, tokens, k], best first; only with the parameter top_logprobs. */
-static TRITONSERVER_Error *put_top(const llm_row *row, TRITONBACKEND_Response *t,
+static TRITONSERVER_Error *put_top(const nrd_llm_row *row, TRITONBACKEND_Response *t,
                                    const nrd_exec_response *r)
 {
     const nrd_beam_output *b = r->beams;
@@ -171,7 +171,7 @@ static void copy_logits(bool as_f16, void *out, const float *from, size_t n)
     }
 }
 
-static TRITONSERVER_Error *put_logits(const llm_row *row, TRITONBACKEND_Response *t,
+static TRITONSERVER_Error *put_logits(const nrd_llm_row *row, TRITONBACKEND_Response *t,
                                       const nrd_exec_response *r, bool dummies)
 {
     static const float none = 0;
@@ -207,7 +207,7 @@ static TRITONSERVER_Error *put_embedding(TRITONBACKEND_Response *t, const nrd_ex
     return NULL;
 }
 
-static TRITONSERVER_Error *put_perf(const llm_row *row, TRITONBACKEND_Response *t,
+static TRITONSERVER_Error *put_perf(const nrd_llm_row *row, TRITONBACKEND_Response *t,
                                     const nrd_exec_response *r)
 {
     const nrd_perf_metrics *p = &r->perf;
@@ -235,10 +235,10 @@ static TRITONSERVER_Error *put_perf(const llm_row *row, TRITONBACKEND_Response *
 }
 
 /* [is_last, ids before this piece]; afterwards the piece joins the tail. */
-static TRITONSERVER_Error *put_stream_state(const llm_row *row, TRITONBACKEND_Response *t,
+static TRITONSERVER_Error *put_stream_state(const nrd_llm_row *row, TRITONBACKEND_Response *t,
                                             const nrd_exec_response *r)
 {
-    llm_tail *tail = &row->tails[r->sequence_index];
+    nrd_llm_tail *tail = &row->tails[r->sequence_index];
     const nrd_beam_output *beam = &r->beams[0];
     int32_t *out;
 
@@ -255,10 +255,10 @@ static TRITONSERVER_Error *put_stream_state(const llm_row *row, TRITONBACKEND_Re
     return NULL;
 }
 
-static TRITONSERVER_Error *fill(const llm_instance *inst, const llm_row *row,
+static TRITONSERVER_Error *fill(const nrd_llm_instance *inst, const nrd_llm_row *row,
                                 TRITONBACKEND_Response *t, const nrd_exec_response *r)
 {
-    const llm_request *q = row->request;
+    const nrd_llm_request *q = row->request;
     bool dummies = !inst->model->has_sequence_index &&
                    nrd_tb_config_has_output(&inst->model->config, "context_logits");
 
@@ -290,7 +290,7 @@ static TRITONSERVER_Error *fill(const llm_instance *inst, const llm_row *row,
     return NULL;
 }
 
-static void finish_request(llm_instance *inst, llm_request *q)
+static void finish_request(nrd_llm_instance *inst, nrd_llm_request *q)
 {
     uint64_t now = nrd_now_ns();
 
@@ -326,10 +326,10 @@ static void finish_request(llm_instance *inst, llm_request *q)
 }
 
 /* Sends and, with the last answer of the last row, ends the request. Takes `err` always. */
-static void send(llm_instance *inst, llm_row *row, TRITONBACKEND_Response *t, bool is_final,
+static void send(nrd_llm_instance *inst, nrd_llm_row *row, TRITONBACKEND_Response *t, bool is_final,
                  TRITONSERVER_Error *err)
 {
-    llm_request *q = row->request;
+    nrd_llm_request *q = row->request;
     bool is_last = false;
 
     pthread_mutex_lock(&inst->mu); /* Execute answers rows that were refused, this thread the others */
@@ -358,7 +358,8 @@ static void send(llm_instance *inst, llm_row *row, TRITONBACKEND_Response *t, bo
 
 /* Times as the client of a stream sees them; a request that is answered at once gives its time to
  * the first token and one mean time between tokens. */
-static void observe_times(llm_instance *inst, llm_row *row, const nrd_exec_response *r, int64_t n_new)
+static void observe_times(nrd_llm_instance *inst, nrd_llm_row *row, const nrd_exec_response *r,
+                          int64_t n_new)
 {
     const nrd_perf_metrics *p = &r->perf;
 
@@ -384,10 +385,10 @@ static void observe_times(llm_instance *inst, llm_row *row, const nrd_exec_respo
     }
 }
 
-void nrd_llm_respond(llm_instance *inst, nrd_exec_response *r)
+void nrd_llm_respond(nrd_llm_instance *inst, nrd_exec_response *r)
 {
-    llm_row *row = (llm_row *)(uintptr_t)r->client_id;
-    llm_request *q = row->request;
+    nrd_llm_row *row = (nrd_llm_row *)(uintptr_t)r->client_id;
+    nrd_llm_request *q = row->request;
     TRITONBACKEND_Response *t = NULL;
     TRITONSERVER_Error *err = TRITONBACKEND_ResponseNewFromFactory(&t, q->factory);
 
@@ -410,7 +411,7 @@ void nrd_llm_respond(llm_instance *inst, nrd_exec_response *r)
     nrd_exec_response_free(r);
 }
 
-void nrd_llm_respond_error(llm_instance *inst, llm_row *row, TRITONSERVER_Error *err)
+void nrd_llm_respond_error(nrd_llm_instance *inst, nrd_llm_row *row, TRITONSERVER_Error *err)
 {
     TRITONBACKEND_Response *t = NULL;
     nrd_tb_log_error(TRITONBACKEND_ResponseNewFromFactory(&t, row->request->factory),

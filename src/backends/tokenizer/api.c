@@ -30,7 +30,7 @@ static bool param_bool(const nrd_tb_config *c, const char *key)
     return true;
 }
 
-static TRITONSERVER_Error *find_role(tok_model *m)
+static TRITONSERVER_Error *find_role(nrd_tok_model *m)
 {
     const char *role = nrd_tb_config_param(&m->config, "role");
     if (role && strcmp(role, "preprocessing") && strcmp(role, "postprocessing")) {
@@ -63,7 +63,7 @@ TRITONSERVER_Error *TRITONBACKEND_Initialize(TRITONBACKEND_Backend *backend)
 
 TRITONSERVER_Error *TRITONBACKEND_ModelFinalize(TRITONBACKEND_Model *model)
 {
-    tok_model *m = NULL;
+    nrd_tok_model *m = NULL;
     NRD_TB_TRY(TRITONBACKEND_ModelState(model, (void **)&m));
     if (m) {
         nrd_text_close(m->text);
@@ -73,7 +73,7 @@ TRITONSERVER_Error *TRITONBACKEND_ModelFinalize(TRITONBACKEND_Model *model)
     return NULL;
 }
 
-static TRITONSERVER_Error *model_init(tok_model *m, TRITONBACKEND_Model *model)
+static TRITONSERVER_Error *model_init(nrd_tok_model *m, TRITONBACKEND_Model *model)
 {
     NRD_TB_TRY(nrd_tb_config_load(&m->config, model));
     NRD_TB_TRY(find_role(m));
@@ -96,7 +96,7 @@ static TRITONSERVER_Error *model_init(tok_model *m, TRITONBACKEND_Model *model)
 
 TRITONSERVER_Error *TRITONBACKEND_ModelInitialize(TRITONBACKEND_Model *model)
 {
-    tok_model *m = nrd_xcalloc(1, sizeof *m);
+    nrd_tok_model *m = nrd_xcalloc(1, sizeof *m);
     TRITONSERVER_Error *err = model_init(m, model);
     if (!err) {
         err = TRITONBACKEND_ModelSetState(model, m);
@@ -118,7 +118,7 @@ TRITONSERVER_Error *TRITONBACKEND_ModelInstanceInitialize(TRITONBACKEND_ModelIns
     return TRITONBACKEND_ModelInstanceSetState(instance, m);
 }
 
-static bool run_one(const tok_model *m, TRITONBACKEND_Request *request, uint64_t *compute_start,
+static bool run_one(const nrd_tok_model *m, TRITONBACKEND_Request *request, uint64_t *compute_start,
                     uint64_t *compute_end)
 {
     nrd_tb_inputs in = {0};
@@ -151,7 +151,7 @@ TRITONSERVER_Error *TRITONBACKEND_ModelInstanceExecute(TRITONBACKEND_ModelInstan
                                                        TRITONBACKEND_Request **requests,
                                                        const uint32_t request_count)
 {
-    tok_model *m = NULL;
+    nrd_tok_model *m = NULL;
     uint64_t start = nrd_now_ns(), first = 0, last = 0;
 
     NRD_TB_TRY(TRITONBACKEND_ModelInstanceState(instance, (void **)&m));

@@ -40,8 +40,8 @@ static TRITONSERVER_Error *check_shapes(const nrd_tb_tensor *tokens, const nrd_t
     return NULL;
 }
 
-static void decode_piece(const tok_model *m, const nrd_tb_tensor *stream, const int32_t *ids, size_t n,
-                         uint32_t flags, nrd_str *text)
+static void decode_piece(const nrd_tok_model *m, const nrd_tb_tensor *stream, const int32_t *ids,
+                         size_t n, uint32_t flags, nrd_str *text)
 {
     nrd_detok *d = nrd_detok_new(m->tokenizer, flags);
     nrd_str before = {0};
@@ -62,7 +62,7 @@ static void decode_piece(const tok_model *m, const nrd_tb_tensor *stream, const 
     nrd_detok_free(d);
 }
 
-TRITONSERVER_Error *nrd_postprocess(const tok_model *m, TRITONBACKEND_Request *request,
+TRITONSERVER_Error *nrd_postprocess(const nrd_tok_model *m, TRITONBACKEND_Request *request,
                                     const nrd_tb_inputs *in, TRITONBACKEND_Response *response)
 {
     const nrd_tb_tensor *tokens = nrd_tb_find(in, "TOKENS_BATCH");

@@ -96,7 +96,7 @@ static TRITONSERVER_Error *put_lengths(TRITONBACKEND_Response *response, const c
 }
 
 /* Encodes the first string of every row into `ids` and emits ids and lengths. */
-static TRITONSERVER_Error *put_text(const tok_model *m, TRITONBACKEND_Request *request,
+static TRITONSERVER_Error *put_text(const nrd_tok_model *m, TRITONBACKEND_Request *request,
                                     const nrd_tb_tensor *text, TRITONBACKEND_Response *response,
                                     const char *ids_name, const char *len_name, nrd_ids *ids,
                                     int64_t n_rows, int32_t pad)
@@ -124,7 +124,7 @@ static TRITONSERVER_Error *put_text(const tok_model *m, TRITONBACKEND_Request *r
 }
 
 /* [B, n] phrases -> [B, 2, L]: ids in row 0, inclusive cumulative ends in row 1. */
-static TRITONSERVER_Error *put_word_list(const tok_model *m, const nrd_tb_tensor *phrases,
+static TRITONSERVER_Error *put_word_list(const nrd_tok_model *m, const nrd_tb_tensor *phrases,
                                          TRITONBACKEND_Response *response, const char *name,
                                          int64_t n_rows)
 {
@@ -175,7 +175,7 @@ static TRITONSERVER_Error *put_word_list(const tok_model *m, const nrd_tb_tensor
 
 /* Dense logit bias [B, vocab], or [B, 0] when there are no words. Every token of a phrase gets the
  * phrase's whole weight; repeated tokens add up. */
-static TRITONSERVER_Error *put_bias(const tok_model *m, const nrd_tb_tensor *words,
+static TRITONSERVER_Error *put_bias(const nrd_tok_model *m, const nrd_tb_tensor *words,
                                     const nrd_tb_tensor *weights, TRITONBACKEND_Response *response,
                                     int64_t n_rows)
 {
@@ -243,7 +243,7 @@ static TRITONSERVER_Error *put_copy(TRITONBACKEND_Response *response, const char
 }
 
 /* Per prompt token: the extra id where the id is a row of the prompt table, else 0. */
-static TRITONSERVER_Error *put_extra_ids(const tok_model *m, const nrd_tb_tensor *extra,
+static TRITONSERVER_Error *put_extra_ids(const nrd_tok_model *m, const nrd_tb_tensor *extra,
                                          TRITONBACKEND_Response *response, const nrd_ids *ids,
                                          int64_t n_rows)
 {
@@ -275,7 +275,7 @@ static TRITONSERVER_Error *put_extra_ids(const tok_model *m, const nrd_tb_tensor
 }
 
 /* The decoder's prompt; without DECODER_QUERY it is the single token pad_id. */
-static TRITONSERVER_Error *put_decoder(const tok_model *m, TRITONBACKEND_Request *request,
+static TRITONSERVER_Error *put_decoder(const nrd_tok_model *m, TRITONBACKEND_Request *request,
                                        const nrd_tb_tensor *query, TRITONBACKEND_Response *response,
                                        int64_t n_rows, int32_t pad)
 {
@@ -309,7 +309,7 @@ static TRITONSERVER_Error *put_decoder(const tok_model *m, TRITONBACKEND_Request
         }                                                                                          \
     } while (0)
 
-TRITONSERVER_Error *nrd_preprocess(const tok_model *m, TRITONBACKEND_Request *request,
+TRITONSERVER_Error *nrd_preprocess(const nrd_tok_model *m, TRITONBACKEND_Request *request,
                                    const nrd_tb_inputs *in, TRITONBACKEND_Response *response)
 {
     const nrd_tb_tensor *query = nrd_tb_find(in, "QUERY");

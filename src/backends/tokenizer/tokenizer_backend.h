@@ -12,7 +12,7 @@
 #include "backends/util/util.h"
 #include "text/shared.h"
 
-typedef struct tok_model {
+typedef struct nrd_tok_model {
     nrd_tb_config config;
     nrd_text *text; /* shares: with all of this process who name the same files */
     const nrd_tokenizer *tokenizer; /* borrows from text */
@@ -20,12 +20,12 @@ typedef struct tok_model {
     bool add_special_tokens;  /* pre */
     bool skip_special_tokens; /* post */
     int32_t end_id, pad_id;   /* the tokenizer's; -1: none */
-} tok_model;
+} nrd_tok_model;
 
 /* Both fill the response of one request. */
-TRITONSERVER_Error *nrd_preprocess(const tok_model *m, TRITONBACKEND_Request *request,
+TRITONSERVER_Error *nrd_preprocess(const nrd_tok_model *m, TRITONBACKEND_Request *request,
                                    const nrd_tb_inputs *in, TRITONBACKEND_Response *response);
-TRITONSERVER_Error *nrd_postprocess(const tok_model *m, TRITONBACKEND_Request *request,
+TRITONSERVER_Error *nrd_postprocess(const nrd_tok_model *m, TRITONBACKEND_Request *request,
                                     const nrd_tb_inputs *in, TRITONBACKEND_Response *response);
 
 #endif

@@ -90,10 +90,10 @@ static bool same_key(const char *key, const char *given, size_t n)
     return diff == 0;
 }
 
-static oai_key *find_key(nrd_openai *o, const nrd_http_request *req)
+static nrd_oai_key *find_key(nrd_openai *o, const nrd_http_request *req)
 {
     const nrd_view *v = nrd_http_find_field(&req->head, "Authorization");
-    oai_key *found = NULL;
+    nrd_oai_key *found = NULL;
 
     if (!o->has_keys) {
         return &o->keys[0];
@@ -108,7 +108,7 @@ static oai_key *find_key(nrd_openai *o, const nrd_http_request *req)
 }
 
 /* A bucket that refills evenly and holds one minute's worth. Gives the seconds to wait, 0: go on. */
-static int take_turn(nrd_openai *o, oai_key *k)
+static int take_turn(nrd_openai *o, nrd_oai_key *k)
 {
     double per_minute = (double)o->api->options->openai_rate_limit;
     int wait = 0;
@@ -172,7 +172,7 @@ bool nrd_oai_admit(nrd_openai *o, nrd_http_request *req, bool counts, char **out
         return false;
     }
     put_cors(o, req, &extra);
-    oai_key *key = find_key(o, req);
+    nrd_oai_key *key = find_key(o, req);
     if (!key) {
         nrd_str_puts(&extra, "WWW-Authenticate: Bearer\r\n");
         reply_error(req, 401, "Incorrect API key provided, or none.", NULL, "invalid_api_key",

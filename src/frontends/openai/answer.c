@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static void put_head(nrd_str *o, const oai_request *r, bool chunk)
+static void put_head(nrd_str *o, const nrd_oai_request *r, bool chunk)
 {
     nrd_str_printf(o, "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", r->id,
                    !r->chat ? "text_completion"
@@ -15,12 +15,12 @@ static void put_head(nrd_str *o, const oai_request *r, bool chunk)
     nrd_json_put_cstr(o, r->model->name);
 }
 
-static void put_usage(nrd_str *o, const oai_request *r)
+static void put_usage(nrd_str *o, const nrd_oai_request *r)
 {
     long long prompt = 0, completion = 0, cached = 0;
     for (size_t i = 0; i < r->n_prompts; i++) {
         prompt += (long long)r->prompts[i].n;
-        const oai_choice *first = &r->choices[i * (size_t)r->best_of];
+        const nrd_oai_choice *first = &r->choices[i * (size_t)r->best_of];
         long long hit = first->n_cached;
         cached += hit < (long long)first->prompt->n ? hit : (long long)first->prompt->n;
     }
@@ -33,7 +33,7 @@ static void put_usage(nrd_str *o, const oai_request *r)
     if (r->return_timings) {
         nrd_str_puts(o, ",\"timings\":[");
         for (int i = 0; i < r->n_choices; i++) {
-            const oai_choice *c = &r->choices[i];
+            const nrd_oai_choice *c = &r->choices[i];
             nrd_str_printf(o, "%s{\"arrival_ns\":%lld,\"first_token_ns\":%lld,\"last_token_ns\":%lld}",
                            i ? "," : "", (long long)c->arrival_ns, (long long)c->first_token_ns,
                            (long long)c->last_token_ns);
@@ -45,7 +45,7 @@ static void put_usage(nrd_str *o, const oai_request *r)
 
 /* ---- log probabilities ---- */
 
-static void put_token(nrd_str *o, const oai_request *r, int32_t id, nrd_str *bytes)
+static void put_token(nrd_str *o, const nrd_oai_request *r, int32_t id, nrd_str *bytes)
 {
     size_t n = 0;
     const char *s = nrd_tokenizer_token_bytes(r->model->tokenizer, id, &n);
@@ -65,7 +65,7 @@ static void put_log_prob(nrd_str *o, float v)
     nrd_json_put_float(o, isfinite(v) ? v : -9999.0f);
 }
 
-static void put_chat_log_probs(nrd_str *o, const oai_choice *c, size_t from)
+static void put_chat_log_probs(nrd_str *o, const nrd_oai_choice *c, size_t from)
 {
     nrd_str bytes = {0};
     nrd_str_puts(o, "{\"content\":[");
@@ -89,7 +89,7 @@ static void put_chat_log_probs(nrd_str *o, const oai_choice *c, size_t from)
     nrd_str_fini(&bytes);
 }
 
-static void put_text_log_probs(nrd_str *o, const oai_choice *c, size_t from)
+static void put_text_log_probs(nrd_str *o, const nrd_oai_choice *c, size_t from)
 {
     nrd_str bytes = {0};
     nrd_str_puts(o, "{\"tokens\":[");
@@ -122,7 +122,7 @@ static void put_text_log_probs(nrd_str *o, const oai_choice *c, size_t from)
     nrd_str_fini(&bytes);
 }
 
-static void put_log_probs(nrd_str *o, const oai_choice *c, size_t from)
+static void put_log_probs(nrd_str *o, const nrd_oai_choice *c, size_t from)
 {
     if (!c->r->log_probs) {
         nrd_str_puts(o, "null");
@@ -135,24 +135,25 @@ static void put_log_probs(nrd_str *o, const oai_choice *c, size_t from)
 
 /* ---- whole answers ---- */
 
-static void parse(const oai_choice *c, size_t n, bool final, bool chunk, nrd_str *calls, oai_parsed *p)
+static void parse(const nrd_oai_choice *c, size_t n, bool final, bool chunk, nrd_str *calls,
+                  nrd_oai_parsed *p)
 {
-    const oai_request *r = c->r;
+    const nrd_oai_request *r = c->r;
     char id[80];
     snprintf(id, sizeof id, "%s_%d", strchr(r->id, '-') + 1, c->index);
-    const oai_parse_options o = {.think_open = r->think_open,
-                                 .final = final,
-                                 .with_index = chunk,
-                                 .tools = r->tools,
-                                 .id = id,
-                                 .max_calls = r->parallel_tool_calls ? 64 : 1};
+    const nrd_oai_parse_options o = {.think_open = r->think_open,
+                                     .final = final,
+                                     .with_index = chunk,
+                                     .tools = r->tools,
+                                     .id = id,
+                                     .max_calls = r->parallel_tool_calls ? 64 : 1};
     nrd_oai_parse(nrd_str_cstr(&c->text), n, &o, calls, p);
 }
 
-static void put_message(nrd_str *o, oai_choice *c)
+static void put_message(nrd_str *o, nrd_oai_choice *c)
 {
     nrd_str calls = {0};
-    oai_parsed p;
+    nrd_oai_parsed p;
     const char *text = nrd_str_cstr(&c->text);
 
     parse(c, c->text.len, true, false, &calls, &p);
@@ -175,9 +176,9 @@ static void put_message(nrd_str *o, oai_choice *c)
     nrd_str_fini(&calls);
 }
 
-static void put_choice(nrd_str *o, oai_choice *c, int index)
+static void put_choice(nrd_str *o, nrd_oai_choice *c, int index)
 {
-    const oai_request *r = c->r;
+    const nrd_oai_request *r = c->r;
     nrd_str_printf(o, "{\"index\":%d,", index);
     if (r->chat) {
         nrd_str_puts(o, "\"message\":");
@@ -198,23 +199,23 @@ static void put_choice(nrd_str *o, oai_choice *c, int index)
     nrd_str_printf(o, ",\"finish_reason\":\"%s\"}", c->finish);
 }
 
-static double score(const oai_choice *c)
+static double score(const nrd_oai_choice *c)
 {
     return c->n_tokens > 0 ? (double)c->cum_log_prob / c->n_tokens : -INFINITY;
 }
 
-size_t nrd_oai_answer_bytes(const oai_request *r)
+size_t nrd_oai_answer_bytes(const nrd_oai_request *r)
 {
     size_t n = 0;
     for (int i = 0; i < r->n_choices; i++) {
-        const oai_choice *c = &r->choices[i];
+        const nrd_oai_choice *c = &r->choices[i];
         /* a token's probability with its bytes, and that of each alternative: about 80 bytes */
         n += c->text.len + (r->log_probs ? c->n_log_probs * (size_t)(1 + r->n_top) * 80 : 0);
     }
     return n;
 }
 
-void nrd_oai_put_answer(oai_request *r)
+void nrd_oai_put_answer(nrd_oai_request *r)
 {
     nrd_str *o = &r->out;
     int index = 0;
@@ -226,7 +227,7 @@ void nrd_oai_put_answer(oai_request *r)
         for (int k = 0; k < r->n; k++) { /* the n best of best_of, in order of their scores */
             int best = -1;
             for (int i = 0; i < r->best_of; i++) {
-                const oai_choice *c = &r->choices[(int)p * r->best_of + i];
+                const nrd_oai_choice *c = &r->choices[(int)p * r->best_of + i];
                 if (!used[i] && (best < 0 || (r->best_of > r->n &&
                                               score(c) > score(&r->choices[(int)p * r->best_of + best])))) {
                     best = i;
@@ -244,20 +245,20 @@ void nrd_oai_put_answer(oai_request *r)
 
 /* ---- streams ---- */
 
-static void begin_event(nrd_str *o, const oai_request *r)
+static void begin_event(nrd_str *o, const nrd_oai_request *r)
 {
     nrd_str_puts(o, "data: ");
     put_head(o, r, true);
     nrd_str_puts(o, ",\"choices\":[");
 }
 
-static void end_event(nrd_str *o, const oai_request *r)
+static void end_event(nrd_str *o, const nrd_oai_request *r)
 {
     nrd_str_puts(o, r->include_usage ? "],\"usage\":null}\n\n" : "]}\n\n");
 }
 
 /* A chunk of a chat; `delta` holds the members of the delta. */
-static void put_delta(nrd_str *o, oai_choice *c, const nrd_str *delta, const char *finish)
+static void put_delta(nrd_str *o, nrd_oai_choice *c, const nrd_str *delta, const char *finish)
 {
     begin_event(o, c->r);
     nrd_str_printf(o, "{\"index\":%d,\"delta\":{%s},\"logprobs\":", c->index, nrd_str_cstr(delta));
@@ -275,7 +276,8 @@ static void put_delta(nrd_str *o, oai_choice *c, const nrd_str *delta, const cha
     end_event(o, c->r);
 }
 
-static void put_text_chunk(nrd_str *o, oai_choice *c, const char *text, size_t n, const char *finish)
+static void put_text_chunk(nrd_str *o, nrd_oai_choice *c, const char *text, size_t n,
+                           const char *finish)
 {
     begin_event(o, c->r);
     nrd_str_printf(o, "{\"index\":%d,\"text\":", c->index);
@@ -292,7 +294,7 @@ static void put_text_chunk(nrd_str *o, oai_choice *c, const char *text, size_t n
 }
 
 /* What cannot become part of a stop string any more. */
-static size_t certain(const oai_choice *c)
+static size_t certain(const nrd_oai_choice *c)
 {
     size_t hold = 0;
     for (size_t i = 0; i < c->r->n_stops && !c->done; i++) {
@@ -303,11 +305,11 @@ static size_t certain(const oai_choice *c)
     return c->text.len - hold;
 }
 
-static void chat_chunk(nrd_str *o, oai_choice *c)
+static void chat_chunk(nrd_str *o, nrd_oai_choice *c)
 {
     nrd_str delta = {0}, calls = {0};
     const char *text = nrd_str_cstr(&c->text);
-    oai_parsed p;
+    nrd_oai_parsed p;
 
     if (!c->begun) {
         nrd_str_puts(&delta, "\"role\":\"assistant\",\"content\":\"\"");
@@ -346,9 +348,9 @@ static void chat_chunk(nrd_str *o, oai_choice *c)
     nrd_str_fini(&calls);
 }
 
-static void text_chunk(nrd_str *o, oai_choice *c)
+static void text_chunk(nrd_str *o, nrd_oai_choice *c)
 {
-    const oai_request *r = c->r;
+    const nrd_oai_request *r = c->r;
     size_t n = certain(c);
     if (!c->begun && r->echo) {
         const nrd_str *echo = &r->echoes[c->index / r->best_of];
@@ -365,9 +367,9 @@ static void text_chunk(nrd_str *o, oai_choice *c)
     }
 }
 
-void nrd_oai_chunk(oai_choice *c)
+void nrd_oai_chunk(nrd_oai_choice *c)
 {
-    oai_request *r = c->r;
+    nrd_oai_request *r = c->r;
     if (!r->streaming) {
         r->streaming = true;
         nrd_http_stream_begin(r->req, 200, "text/event-stream; charset=utf-8", r->extra);
@@ -383,7 +385,7 @@ void nrd_oai_chunk(oai_choice *c)
     }
 }
 
-void nrd_oai_last_chunks(oai_request *r)
+void nrd_oai_last_chunks(nrd_oai_request *r)
 {
     nrd_str_clear(&r->out);
     if (r->include_usage) {

@@ -20,7 +20,7 @@ typedef struct embed_input {
 struct embed_request {
     nrd_openai *o;
     nrd_http_request *req; /* shares */
-    oai_model *model;
+    nrd_oai_model *model;
     nrd_json_doc *doc;
     char *extra;
     nrd_error *err; /* of reading the body */
@@ -250,8 +250,8 @@ static nrd_error *read_response(embed_input *in, TRITONSERVER_InferenceResponse 
     NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceResponseError(response)));
     NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceResponseOutputCount(response, &n)));
     for (uint32_t i = 0; i < n; i++) {
-        oai_output o;
-        NRD_TRY(nrd_oai_output(response, i, &o));
+        nrd_oai_output o;
+        NRD_TRY(nrd_oai_output_get(response, i, &o));
         if (!strcmp(o.name, "embedding") && o.type == TRITONSERVER_TYPE_FP32) {
             return keep(in, o.base, o.bytes / sizeof(float));
         }

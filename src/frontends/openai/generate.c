@@ -36,7 +36,7 @@ nrd_error *nrd_oai_add_bool(nrd_http_call *call, const char *name, bool value)
     return nrd_oai_add(call, name, TRITONSERVER_TYPE_BOOL, shape, 2, &v, sizeof v);
 }
 
-static nrd_error *add_bias(nrd_http_call *call, const oai_request *r)
+static nrd_error *add_bias(nrd_http_call *call, const nrd_oai_request *r)
 {
     int32_t n = nrd_tokenizer_vocab_size(r->model->tokenizer);
     const int64_t shape[] = {1, n};
@@ -55,7 +55,7 @@ static nrd_error *add_bias(nrd_http_call *call, const oai_request *r)
 }
 
 /* Ids that end an answer beside the end id, each a phrase of one. [1, 2, n] */
-static nrd_error *add_stop_ids(nrd_http_call *call, const oai_request *r)
+static nrd_error *add_stop_ids(nrd_http_call *call, const nrd_oai_request *r)
 {
     size_t n = 0, n_own = nrd_json_len(r->stop_token_ids);
     const int32_t *stops = nrd_tokenizer_stop_ids(r->model->tokenizer, &n);
@@ -89,7 +89,7 @@ static nrd_error *add_string(nrd_http_call *call, const char *name, const char *
     return err;
 }
 
-static nrd_error *add_guide(nrd_http_call *call, const oai_request *r)
+static nrd_error *add_guide(nrd_http_call *call, const nrd_oai_request *r)
 {
     if (!r->guide_type) {
         return NULL;
@@ -98,14 +98,14 @@ static nrd_error *add_guide(nrd_http_call *call, const oai_request *r)
     return add_string(call, "guided_decoding_guide", nrd_str_cstr(&r->guide), r->guide.len);
 }
 
-static int32_t end_id(const oai_request *r)
+static int32_t end_id(const nrd_oai_request *r)
 {
     return r->ignore_eos ? -1 : nrd_tokenizer_eos_id(r->model->tokenizer);
 }
 
-static nrd_error *add_sampling(nrd_http_call *call, const oai_choice *c, int turn)
+static nrd_error *add_sampling(nrd_http_call *call, const nrd_oai_choice *c, int turn)
 {
-    const oai_request *r = c->r;
+    const nrd_oai_request *r = c->r;
     const int64_t one[] = {1, 1};
     uint64_t seed = r->seed + (uint64_t)turn; /* choices differ, and are the same another time */
 
@@ -137,17 +137,17 @@ static nrd_error *add_sampling(nrd_http_call *call, const oai_choice *c, int tur
     return r->logit_bias ? add_bias(call, r) : NULL;
 }
 
-static int asked_top(const oai_request *r)
+static int asked_top(const nrd_oai_request *r)
 {
     return r->n_top > 0 ? r->n_top : 1;
 }
 
-static nrd_error *fill(nrd_http_call *call, const oai_choice *c, int turn)
+static nrd_error *fill(nrd_http_call *call, const nrd_oai_choice *c, int turn)
 {
     static const char *const outputs[] = {"output_ids",       "sequence_length",
                                           "cum_log_probs",    "output_log_probs",
                                           "kv_cache_reused_blocks"};
-    const oai_request *r = c->r;
+    const nrd_oai_request *r = c->r;
     const int64_t shape[] = {1, (int64_t)c->prompt->n};
     bool scores = r->log_probs || r->best_of > r->n;
 
@@ -202,7 +202,8 @@ typedef struct piece {
     int64_t arrival_ns, first_token_ns, last_token_ns;
 } piece;
 
-nrd_error *nrd_oai_output(TRITONSERVER_InferenceResponse *response, uint32_t i, oai_output *out)
+nrd_error *nrd_oai_output_get(TRITONSERVER_InferenceResponse *response, uint32_t i,
+                              nrd_oai_output *out)
 {
     const int64_t *shape;
     uint64_t n_dims;
@@ -250,8 +251,8 @@ static nrd_error *read_piece(TRITONSERVER_InferenceResponse *response, piece *p)
     NRD_TRY(response_error(response));
     NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceResponseOutputCount(response, &n)));
     for (uint32_t i = 0; i < n; i++) {
-        oai_output o;
-        NRD_TRY(nrd_oai_output(response, i, &o));
+        nrd_oai_output o;
+        NRD_TRY(nrd_oai_output_get(response, i, &o));
         if (!strcmp(o.name, "output_ids")) {
             p->ids = o.base;
             p->n_ids = o.bytes / sizeof *p->ids;
@@ -298,7 +299,7 @@ static nrd_error *read_piece(TRITONSERVER_InferenceResponse *response, piece *p)
     return NULL;
 }
 
-static bool is_end(const oai_request *r, int32_t id)
+static bool is_end(const nrd_oai_request *r, int32_t id)
 {
     size_t n = 0;
     const int32_t *stops = nrd_tokenizer_stop_ids(r->model->tokenizer, &n);
@@ -313,7 +314,7 @@ static bool is_end(const oai_request *r, int32_t id)
 }
 
 /* Keeps token i of a piece. */
-static void add_token(oai_choice *c, const piece *p, size_t i)
+static void add_token(nrd_oai_choice *c, const piece *p, size_t i)
 {
     size_t k = (size_t)c->r->n_top, stride = (size_t)asked_top(c->r);
     if (c->n_log_probs == c->n_log_cap) {
@@ -336,9 +337,9 @@ static void add_token(oai_choice *c, const piece *p, size_t i)
 }
 
 /* Ends the text before the first stop string. `from`: where a new one can begin at the earliest. */
-static bool cut_at_stop(oai_choice *c, size_t from)
+static bool cut_at_stop(nrd_oai_choice *c, size_t from)
 {
-    const oai_request *r = c->r;
+    const nrd_oai_request *r = c->r;
     size_t best = SIZE_MAX, end = 0;
     for (size_t i = 0; i < r->n_stops && c->text.len > 0; i++) {
         size_t n = r->stops[i].n, start = from > n ? from - n : 0;
@@ -357,7 +358,7 @@ static bool cut_at_stop(oai_choice *c, size_t from)
     return true;
 }
 
-static void take_ids(oai_choice *c, const piece *p)
+static void take_ids(nrd_oai_choice *c, const piece *p)
 {
     size_t before = c->text.len;
     for (size_t i = 0; i < p->n_ids && !c->finish; i++) {
@@ -377,7 +378,7 @@ static void take_ids(oai_choice *c, const piece *p)
 
 /* ---- the end ---- */
 
-static void release_choice(oai_choice *c)
+static void release_choice(nrd_oai_choice *c)
 {
     nrd_detok_free(c->detok);
     nrd_str_fini(&c->text);
@@ -388,7 +389,7 @@ static void release_choice(oai_choice *c)
     free(c->offsets);
 }
 
-void nrd_oai_request_unref(oai_request *r)
+void nrd_oai_request_unref(nrd_oai_request *r)
 {
     if (--r->refs > 0) {
         return;
@@ -411,14 +412,14 @@ void nrd_oai_request_unref(oai_request *r)
     free(r);
 }
 
-static void cancel_choice(oai_choice *c)
+static void cancel_choice(nrd_oai_choice *c)
 {
     if (c->call) {
         nrd_infer_cancel(&c->call->infer);
     }
 }
 
-static void cancel_all(oai_request *r)
+static void cancel_all(nrd_oai_request *r)
 {
     for (int i = 0; i < r->n_choices; i++) {
         cancel_choice(&r->choices[i]);
@@ -432,7 +433,7 @@ static void on_gone(nrd_http_request *req, void *arg)
 }
 
 /* One error answers for all choices; in a stream it is its last event. Takes err. */
-static void fail(oai_request *r, nrd_error *err)
+static void fail(nrd_oai_request *r, nrd_error *err)
 {
     if (r->failed || nrd_http_is_gone(r->req)) {
         nrd_error_free(err);
@@ -456,9 +457,9 @@ static void fail(oai_request *r, nrd_error *err)
     cancel_all(r);
 }
 
-static void finish_choice(oai_choice *c)
+static void finish_choice(nrd_oai_choice *c)
 {
-    oai_request *r = c->r;
+    nrd_oai_request *r = c->r;
     size_t before = c->text.len;
     if (!c->cut) {
         nrd_detok_flush(c->detok, &c->text);
@@ -478,7 +479,7 @@ static void put_answer(void *arg)
 
 static void send_answer(void *arg, bool ran)
 {
-    oai_request *r = arg;
+    nrd_oai_request *r = arg;
     if (ran) {
         nrd_http_reply(r->req, 200, "application/json", r->extra, r->out.data, r->out.len);
     } else {
@@ -488,7 +489,7 @@ static void send_answer(void *arg, bool ran)
 }
 
 /* The whole answer, when all choices are done; a long one is written by a worker. */
-static void answer(oai_request *r)
+static void answer(nrd_oai_request *r)
 {
     r->refs++;
     if (nrd_oai_answer_bytes(r) > NRD_HTTP_LONG_TEXT) {
@@ -504,8 +505,8 @@ static void answer(oai_request *r)
 
 static void on_response(nrd_http_call *call, TRITONSERVER_InferenceResponse *response, bool final)
 {
-    oai_choice *c = call->user;
-    oai_request *r = c->r;
+    nrd_oai_choice *c = call->user;
+    nrd_oai_request *r = c->r;
     nrd_error *err = NULL;
     piece p;
 
@@ -564,9 +565,9 @@ static void on_response(nrd_http_call *call, TRITONSERVER_InferenceResponse *res
 
 /* ---- the handlers ---- */
 
-static nrd_error *start_choice(oai_choice *c, int turn)
+static nrd_error *start_choice(nrd_oai_choice *c, int turn)
 {
-    oai_request *r = c->r;
+    nrd_oai_request *r = c->r;
     nrd_http_call *call = NULL;
     NRD_TRY(nrd_http_call_new(&call, r->o->api, r->req, r->model->llm, -1));
     call->on_response = on_response;
@@ -585,12 +586,12 @@ static nrd_error *start_choice(oai_choice *c, int turn)
     return NULL;
 }
 
-static nrd_error *start(oai_request *r)
+static nrd_error *start(nrd_oai_request *r)
 {
     r->n_choices = (int)r->n_prompts * r->best_of;
     r->choices = nrd_xcalloc((size_t)r->n_choices, sizeof *r->choices);
     for (int i = 0; i < r->n_choices; i++) {
-        oai_choice *c = &r->choices[i];
+        nrd_oai_choice *c = &r->choices[i];
         bool keep = r->has_tools || !r->skip_special; /* markers of calls may be special tokens */
         c->r = r;
         c->index = i;
@@ -618,7 +619,7 @@ static void put_id(char *out, size_t n, const char *prefix, uint64_t seed)
 /* On the loop or on a worker. */
 static void read_request(void *arg)
 {
-    oai_request *r = arg;
+    nrd_oai_request *r = arg;
     if (!r->doc) {
         r->err = nrd_oai_body(r->req, &r->doc);
     }
@@ -636,7 +637,7 @@ static void read_request(void *arg)
 /* Back on the loop. */
 static void begin(void *arg, bool ran)
 {
-    oai_request *r = arg;
+    nrd_oai_request *r = arg;
     nrd_error *err = r->err;
     r->err = NULL;
     if (!ran && !err) {
@@ -659,7 +660,7 @@ static void handle(nrd_openai *o, nrd_http_request *req, bool chat)
     if (!nrd_oai_admit(o, req, true, &extra)) {
         return;
     }
-    oai_request *r = nrd_xcalloc(1, sizeof *r);
+    nrd_oai_request *r = nrd_xcalloc(1, sizeof *r);
     r->o = o;
     r->req = req;
     r->chat = chat;

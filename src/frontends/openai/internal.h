@@ -1,7 +1,7 @@
 /* frontends/openai/internal.h - what the files of this folder share.
  *
  * openai.c has the routes; admit.c decides who may ask; list.c, tokenize.c and openapi.c answer questions.
- * Life of a request: params.c reads the body into an oai_request; generate.c sends one request for
+ * Life of a request: params.c reads the body into an nrd_oai_request; generate.c sends one request for
  * each choice to the model and turns ids into text; answer.c writes the JSON, whole or in chunks;
  * parse.c finds reasoning and tool calls in the text. embeddings.c has a shorter life of its own.
  */
@@ -33,8 +33,8 @@ enum {
 
 /* A model that can be talked to. Counted: the list holds one reference until the name or its tokenizer
  * means something else, each request another. */
-typedef struct oai_model {
-    struct oai_model *next;
+typedef struct nrd_oai_model {
+    struct nrd_oai_model *next;
     char *name, *llm, *tokenizer_dir;
     char *served; /* the names that its configuration gives it, with commas; NULL: none */
     atomic_int refs;
@@ -47,30 +47,30 @@ typedef struct oai_model {
     bool decoupled;
     bool is_bls; /* reached through a bls model, which is not offered by its name */
     uint64_t checked_ns;
-} oai_model;
+} nrd_oai_model;
 
-typedef struct oai_key {
+typedef struct nrd_oai_key {
     char *text;
     double tokens;       /* of its rate limit; guarded by the front end's lock */
     uint64_t refilled_ns;
-} oai_key;
+} nrd_oai_key;
 
 struct nrd_openai {
     nrd_http_api *api; /* borrows */
     nrd_http_router *router; /* owns; of the own port, NULL: none */
     nrd_http_server *http;   /* owns; NULL: none */
-    oai_key *keys;     /* one without text where no key is asked for */
+    nrd_oai_key *keys;       /* one without text where no key is asked for */
     size_t n_keys;
     bool has_keys;
     int64_t created;
     pthread_mutex_t mu;
-    oai_model *models; /* guarded by mu */
+    nrd_oai_model *models; /* guarded by mu */
 };
 
-typedef struct oai_request oai_request;
+typedef struct nrd_oai_request nrd_oai_request;
 
-typedef struct oai_choice {
-    oai_request *r;
+typedef struct nrd_oai_choice {
+    nrd_oai_request *r;
     int index; /* in the answer */
     const nrd_ids *prompt;
     nrd_http_call *call; /* shares while it runs */
@@ -90,12 +90,12 @@ typedef struct oai_choice {
     int64_t arrival_ns, first_token_ns, last_token_ns; /* 0: not told */
     const char *finish; /* "stop", "length", "tool_calls" */
     bool done, begun, cut; /* cut: by a stop string */
-} oai_choice;
+} nrd_oai_choice;
 
-struct oai_request {
+struct nrd_oai_request {
     nrd_openai *o;
     nrd_http_request *req; /* shares */
-    oai_model *model;
+    nrd_oai_model *model;
     nrd_json_doc *doc; /* the body; strings below borrow from it */
     char id[48];
     int64_t created;
@@ -121,7 +121,7 @@ struct oai_request {
     nrd_str echoes[OAI_MAX_PROMPTS];
     size_t n_prompts;
 
-    oai_choice *choices;
+    nrd_oai_choice *choices;
     int n_choices, n_done, n_active;
     bool streaming; /* the head of the stream was sent */
     bool failed;    /* an error was answered: drop the rest */
@@ -147,35 +147,35 @@ nrd_error *nrd_oai_body(const nrd_http_request *req, nrd_json_doc **out) NRD_MUS
 /* models.c */
 /* By a name that the configuration gives, or by the repository's. NOT_FOUND names those there are.
  * Shares: the caller gives its reference back. May open files, so not on a loop thread. */
-nrd_error *nrd_oai_find_model(nrd_openai *o, const char *name, oai_model **out) NRD_MUST_USE;
+nrd_error *nrd_oai_find_model(nrd_openai *o, const char *name, nrd_oai_model **out) NRD_MUST_USE;
 /* The same where nothing has to be asked or opened, else NULL. */
-oai_model *nrd_oai_known_model(nrd_openai *o, const char *name);
-void nrd_oai_model_unref(oai_model *m); /* NULL is fine; any thread */
+nrd_oai_model *nrd_oai_known_model(nrd_openai *o, const char *name);
+void nrd_oai_model_unref(nrd_oai_model *m); /* NULL is fine; any thread */
 void nrd_oai_free_models(nrd_openai *o);
-typedef struct oai_names {
-    oai_model *v[OAI_MAX_LISTED]; /* shares */
+typedef struct nrd_oai_names {
+    nrd_oai_model *v[OAI_MAX_LISTED]; /* shares */
     size_t n;
-} oai_names;
+} nrd_oai_names;
 /* The models that are offered, each once. Opens files. */
-nrd_error *nrd_oai_offered(nrd_openai *o, oai_names *list) NRD_MUST_USE;
-void nrd_oai_names_fini(oai_names *list);
+nrd_error *nrd_oai_offered(nrd_openai *o, nrd_oai_names *list) NRD_MUST_USE;
+void nrd_oai_names_fini(nrd_oai_names *list);
 
 /* question.c */
-typedef struct oai_question {
+typedef struct nrd_oai_question {
     nrd_openai *o;
     nrd_http_request *req; /* shares */
     char *model;           /* of the path; NULL: the question is in the body */
     nrd_json_doc *doc;     /* the body */
     nrd_str out;
     /* private to question.c */
-    nrd_error *(*put)(struct oai_question *q);
+    nrd_error *(*put)(struct nrd_oai_question *q);
     nrd_error *err;
     char *extra;
-} oai_question;
+} nrd_oai_question;
 /* Answers with what put appends to q->out; put may run on a worker. Without a body `model` is what is
  * asked about, copied; NULL: nothing. */
 void nrd_oai_ask(nrd_openai *o, nrd_http_request *req, const char *model,
-                 nrd_error *(*put)(oai_question *q));
+                 nrd_error *(*put)(nrd_oai_question *q));
 /* Whether a request may be read on the loop: then the body is read, or *err says why not. */
 bool nrd_oai_is_short(nrd_openai *o, const nrd_http_request *req, nrd_json_doc **doc,
                       nrd_error **err);
@@ -188,11 +188,11 @@ nrd_http_handler nrd_oai_on_tokenize, nrd_oai_on_detokenize;
 
 /* params.c */
 /* Finds the model, checks and keeps every field, renders and tokenizes. Any thread. */
-nrd_error *nrd_oai_read(oai_request *r, const nrd_json *root) NRD_MUST_USE;
+nrd_error *nrd_oai_read(nrd_oai_request *r, const nrd_json *root) NRD_MUST_USE;
 
 /* generate.c */
 nrd_http_handler nrd_oai_on_chat, nrd_oai_on_completions;
-void nrd_oai_request_unref(oai_request *r);
+void nrd_oai_request_unref(nrd_oai_request *r);
 
 /* Inputs of one element, and any other; what `data` points to is copied. */
 nrd_error *nrd_oai_add_i32(nrd_http_call *call, const char *name, int64_t value) NRD_MUST_USE;
@@ -208,41 +208,41 @@ nrd_http_handler nrd_oai_on_embeddings;
 nrd_http_handler nrd_oai_on_openapi;
 
 /* answer.c */
-void nrd_oai_put_answer(oai_request *r);      /* whole into r->out, when all choices are done */
-size_t nrd_oai_answer_bytes(const oai_request *r); /* about what that takes */
-void nrd_oai_chunk(oai_choice *c);            /* what became new in one choice */
-void nrd_oai_last_chunks(oai_request *r);     /* usage and the end of the stream */
+void nrd_oai_put_answer(nrd_oai_request *r); /* whole into r->out, when all choices are done */
+size_t nrd_oai_answer_bytes(const nrd_oai_request *r); /* about what that takes */
+void nrd_oai_chunk(nrd_oai_choice *c);                 /* what became new in one choice */
+void nrd_oai_last_chunks(nrd_oai_request *r);          /* usage and the end of the stream */
 
 /* parse.c */
-typedef struct oai_parsed {
+typedef struct nrd_oai_parsed {
     size_t reasoning, n_reasoning; /* spans of the text */
     size_t content, n_content;
     int n_calls;
     bool pending; /* a call was begun and is not complete */
-} oai_parsed;
-typedef struct oai_parse_options {
+} nrd_oai_parsed;
+typedef struct nrd_oai_parse_options {
     bool think_open;       /* the prompt ended inside of reasoning */
     bool final;            /* nothing follows */
     bool with_index;       /* calls are parts of a stream */
     const nrd_json *tools; /* NULL: no calls are looked for */
     const char *id;        /* part of the ids of calls */
     int max_calls;
-} oai_parse_options;
+} nrd_oai_parse_options;
 /* Splits an answer. `calls` gets the members of a JSON list of tool calls. Before the end, only what
  * can no longer change is in the spans. */
-void nrd_oai_parse(const char *text, size_t n, const oai_parse_options *o, nrd_str *calls,
-                   oai_parsed *out);
+void nrd_oai_parse(const char *text, size_t n, const nrd_oai_parse_options *o, nrd_str *calls,
+                   nrd_oai_parsed *out);
 /* Bytes at the end of text[0..n) that may be the beginning of `mark`. */
 size_t nrd_oai_partial(const char *text, size_t n, const char *mark, size_t n_mark);
 
 /* An output of a response; name and base belong to the response. */
-typedef struct oai_output {
+typedef struct nrd_oai_output {
     const char *name;
     TRITONSERVER_DataType type;
     const void *base;
     size_t bytes;
-} oai_output;
-nrd_error *nrd_oai_output(TRITONSERVER_InferenceResponse *response, uint32_t i,
-                          oai_output *out) NRD_MUST_USE;
+} nrd_oai_output;
+nrd_error *nrd_oai_output_get(TRITONSERVER_InferenceResponse *response, uint32_t i,
+                              nrd_oai_output *out) NRD_MUST_USE;
 
 #endif

@@ -1,7 +1,7 @@
 /* GET /v1/models and /v1/models/NAME. */
 #include "frontends/openai/internal.h"
 
-static void put_model(const nrd_openai *o, nrd_str *out, const oai_model *m)
+static void put_model(const nrd_openai *o, nrd_str *out, const nrd_oai_model *m)
 {
     nrd_str_puts(out, "{\"id\":");
     nrd_json_put_cstr(out, m->name);
@@ -13,9 +13,9 @@ static void put_model(const nrd_openai *o, nrd_str *out, const oai_model *m)
                    m->sampling.min_p, m->sampling.top_k, m->sampling.repetition_penalty);
 }
 
-static nrd_error *put_models(oai_question *q)
+static nrd_error *put_models(nrd_oai_question *q)
 {
-    oai_names list = {.n = 0};
+    nrd_oai_names list = {.n = 0};
     NRD_TRY(nrd_oai_offered(q->o, &list));
     nrd_str_puts(&q->out, "{\"object\":\"list\",\"data\":[");
     for (size_t i = 0; i < list.n; i++) {
@@ -33,9 +33,9 @@ void nrd_oai_on_models(void *user, nrd_http_request *req, const nrd_http_route *
     nrd_oai_ask(user, req, NULL, put_models);
 }
 
-static nrd_error *put_one(oai_question *q)
+static nrd_error *put_one(nrd_oai_question *q)
 {
-    oai_model *m = NULL;
+    nrd_oai_model *m = NULL;
     NRD_TRY(nrd_oai_find_model(q->o, q->model, &m));
     put_model(q->o, &q->out, m);
     nrd_oai_model_unref(m);

@@ -36,7 +36,7 @@ static void set(char **field, const char *value)
 }
 
 /* How prompts become vectors: the parameter embedding_pooling, else as decoders usually do. */
-static nrd_error *read_pooling(oai_model *m, const nrd_json *config)
+static nrd_error *read_pooling(nrd_oai_model *m, const nrd_json *config)
 {
     const char *s = parameter(config, "embedding_pooling");
     m->pooling = !s || !strcmp(s, "last") ? "last" : !strcmp(s, "mean") ? "mean" : NULL;
@@ -63,7 +63,7 @@ static bool list_has(const char *list, const char *name)
     return false;
 }
 
-static nrd_error *take_llm(oai_model *m, const char *llm, const nrd_json *config)
+static nrd_error *take_llm(nrd_oai_model *m, const char *llm, const nrd_json *config)
 {
     set(&m->llm, llm);
     set(&m->served, parameter(config, "served_model_name"));
@@ -73,7 +73,7 @@ static nrd_error *take_llm(oai_model *m, const char *llm, const nrd_json *config
 }
 
 /* One model of those behind a name. */
-static nrd_error *take_step(nrd_openai *o, const char *step, oai_model *m)
+static nrd_error *take_step(nrd_openai *o, const char *step, nrd_oai_model *m)
 {
     const nrd_model_info *info;
     NRD_TRY(get_info(o, step, &info));
@@ -86,7 +86,8 @@ static nrd_error *take_step(nrd_openai *o, const char *step, oai_model *m)
 }
 
 /* The model itself, an ensemble's steps, or the model that a bls model calls. */
-static nrd_error *take_config(nrd_openai *o, const char *name, const nrd_json *config, oai_model *m)
+static nrd_error *take_config(nrd_openai *o, const char *name, const nrd_json *config,
+                              nrd_oai_model *m)
 {
     const nrd_json *steps = nrd_json_get(nrd_json_get(config, "ensemble_scheduling"), "step");
     if (is_llm(config)) {
@@ -106,7 +107,7 @@ static nrd_error *take_config(nrd_openai *o, const char *name, const nrd_json *c
     return NULL;
 }
 
-static nrd_error *look_up(nrd_openai *o, const char *name, oai_model *m)
+static nrd_error *look_up(nrd_openai *o, const char *name, nrd_oai_model *m)
 {
     const nrd_model_info *info;
     nrd_error *err = get_info(o, name, &info);
@@ -133,7 +134,7 @@ static nrd_error *ready_models(nrd_openai *o, nrd_json_doc **out)
 }
 
 /* A ready model whose parameter served_model_name has this name; *out_found false: none. */
-static nrd_error *look_up_served(nrd_openai *o, const char *name, oai_model *m, bool *out_found)
+static nrd_error *look_up_served(nrd_openai *o, const char *name, nrd_oai_model *m, bool *out_found)
 {
     nrd_json_doc *index = NULL;
     nrd_error *err = NULL;
@@ -157,7 +158,7 @@ static nrd_error *look_up_served(nrd_openai *o, const char *name, oai_model *m, 
     return err;
 }
 
-void nrd_oai_model_unref(oai_model *m)
+void nrd_oai_model_unref(nrd_oai_model *m)
 {
     if (m && atomic_fetch_sub(&m->refs, 1) == 1) {
         nrd_text_close(m->text);
@@ -170,7 +171,7 @@ void nrd_oai_model_unref(oai_model *m)
     }
 }
 
-static nrd_error *open_model(const nrd_openai *o, oai_model *m)
+static nrd_error *open_model(const nrd_openai *o, nrd_oai_model *m)
 {
     NRD_TRY(nrd_text_open(&m->text, m->tokenizer_dir));
     m->tokenizer = nrd_text_tokenizer(m->text);
@@ -192,9 +193,9 @@ static nrd_error *check_ready(nrd_openai *o, const char *llm)
     return ready ? NULL : nrd_errorf(NRD_ERR_UNAVAILABLE, "The model `%s` is not ready.", llm);
 }
 
-static void forget(nrd_openai *o, oai_model *m)
+static void forget(nrd_openai *o, nrd_oai_model *m)
 {
-    oai_model **p = &o->models;
+    nrd_oai_model **p = &o->models;
     while (*p != m) {
         p = &(*p)->next;
     }
@@ -207,7 +208,7 @@ static bool is_same_text(const char *a, const char *b)
     return !strcmp(a ? a : "", b ? b : "");
 }
 
-static bool is_same(const oai_model *a, const oai_model *b)
+static bool is_same(const nrd_oai_model *a, const nrd_oai_model *b)
 {
     return a->text == b->text && a->decoupled == b->decoupled && a->pooling == b->pooling &&
            is_same_text(a->llm, b->llm) && is_same_text(a->tokenizer_dir, b->tokenizer_dir) &&
@@ -215,7 +216,7 @@ static bool is_same(const oai_model *a, const oai_model *b)
 }
 
 /* By a name of the repository, else by one that a configuration gives. */
-static nrd_error *look_up_any(nrd_openai *o, const char *name, oai_model *m)
+static nrd_error *look_up_any(nrd_openai *o, const char *name, nrd_oai_model *m)
 {
     nrd_error *err = look_up(o, name, m);
     bool found = false;
@@ -231,19 +232,19 @@ static nrd_error *look_up_any(nrd_openai *o, const char *name, oai_model *m)
 }
 
 /* Lock held. */
-static oai_model *listed(const nrd_openai *o, const char *name)
+static nrd_oai_model *listed(const nrd_openai *o, const char *name)
 {
-    oai_model *m = o->models;
+    nrd_oai_model *m = o->models;
     while (m && strcmp(m->name, name) != 0) {
         m = m->next;
     }
     return m;
 }
 
-oai_model *nrd_oai_known_model(nrd_openai *o, const char *name)
+nrd_oai_model *nrd_oai_known_model(nrd_openai *o, const char *name)
 {
     pthread_mutex_lock(&o->mu);
-    oai_model *m = listed(o, name);
+    nrd_oai_model *m = listed(o, name);
     m = m && nrd_now_ns() - m->checked_ns < RECHECK_NS ? m : NULL;
     if (m) {
         atomic_fetch_add(&m->refs, 1);
@@ -254,10 +255,10 @@ oai_model *nrd_oai_known_model(nrd_openai *o, const char *name)
 
 /* Takes the place of what the name meant before, unless that is the same. Takes m; what is listed
  * comes back, shared. */
-static oai_model *list_model(nrd_openai *o, oai_model *m)
+static nrd_oai_model *list_model(nrd_openai *o, nrd_oai_model *m)
 {
     pthread_mutex_lock(&o->mu);
-    oai_model *old = listed(o, m->name), *is = old && is_same(old, m) ? old : m;
+    nrd_oai_model *old = listed(o, m->name), *is = old && is_same(old, m) ? old : m;
     is->checked_ns = nrd_now_ns();
     atomic_fetch_add(&is->refs, 1);
     if (is == m) {
@@ -275,10 +276,10 @@ static oai_model *list_model(nrd_openai *o, oai_model *m)
 }
 
 /* Shares: the caller gives its reference back. May open files. */
-static nrd_error *find(nrd_openai *o, const char *name, oai_model **out)
+static nrd_error *find(nrd_openai *o, const char *name, nrd_oai_model **out)
 {
     nrd_error *err = NULL;
-    oai_model *m = NULL;
+    nrd_oai_model *m = NULL;
 
     *out = nrd_oai_known_model(o, name);
     if (*out) {
@@ -300,16 +301,16 @@ fail:
 
 /* ---- the names that are offered ---- */
 
-void nrd_oai_names_fini(oai_names *list)
+void nrd_oai_names_fini(nrd_oai_names *list)
 {
     while (list->n > 0) {
         nrd_oai_model_unref(list->v[--list->n]);
     }
 }
 
-static void offer(nrd_openai *o, const char *name, oai_names *list)
+static void offer(nrd_openai *o, const char *name, nrd_oai_names *list)
 {
-    oai_model *m = NULL;
+    nrd_oai_model *m = NULL;
     nrd_error *err = find(o, name, &m);
     bool is_new = !err && list->n < OAI_MAX_LISTED;
     for (size_t i = 0; is_new && i < list->n; i++) {
@@ -323,7 +324,7 @@ static void offer(nrd_openai *o, const char *name, oai_names *list)
     nrd_error_free(err);
 }
 
-static void offer_each(nrd_openai *o, const char *names, oai_names *list)
+static void offer_each(nrd_openai *o, const char *names, nrd_oai_names *list)
 {
     for (const char *p = names; *p; p += *p == ',') {
         size_t n = strcspn(p, ",");
@@ -336,14 +337,14 @@ static void offer_each(nrd_openai *o, const char *names, oai_names *list)
 
 /* A model is offered by the names that its configuration gives it; the repository's names are then
  * aliases. A model without such names, and the ensembles around it, by the repository's. */
-nrd_error *nrd_oai_offered(nrd_openai *o, oai_names *list)
+nrd_error *nrd_oai_offered(nrd_openai *o, nrd_oai_names *list)
 {
     nrd_json_doc *index = NULL;
     NRD_TRY(ready_models(o, &index));
     const nrd_json *rows = nrd_json_root(index);
     for (size_t i = 0; i < nrd_json_len(rows); i++) {
         const char *name = nrd_json_get_str(&rows->child[i], "name", "");
-        oai_model *m = NULL;
+        nrd_oai_model *m = NULL;
         nrd_error *err = find(o, name, &m);
         if (err) { /* not a model to talk to */
             nrd_error_free(err);
@@ -363,7 +364,7 @@ nrd_error *nrd_oai_offered(nrd_openai *o, oai_names *list)
 /* Takes why always. */
 static nrd_error *not_found(nrd_openai *o, const char *name, nrd_error *why)
 {
-    oai_names list = {.n = 0};
+    nrd_oai_names list = {.n = 0};
     nrd_str names = {0};
 
     nrd_error *err = nrd_oai_offered(o, &list);
@@ -380,7 +381,7 @@ static nrd_error *not_found(nrd_openai *o, const char *name, nrd_error *why)
     return err;
 }
 
-nrd_error *nrd_oai_find_model(nrd_openai *o, const char *name, oai_model **out)
+nrd_error *nrd_oai_find_model(nrd_openai *o, const char *name, nrd_oai_model **out)
 {
     nrd_error *err = find(o, name, out);
     return err && nrd_error_get_code(err) == NRD_ERR_NOT_FOUND ? not_found(o, name, err) : err;

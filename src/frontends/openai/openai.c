@@ -26,7 +26,7 @@ static void add_key(nrd_openai *o, const char *text, size_t n)
 {
     if (n > 0) {
         o->keys = nrd_xrealloc(o->keys, (o->n_keys + 1) * sizeof *o->keys);
-        o->keys[o->n_keys++] = (oai_key){.text = nrd_xstrndup(text, n)};
+        o->keys[o->n_keys++] = (nrd_oai_key){.text = nrd_xstrndup(text, n)};
         o->has_keys = true;
     }
 }

@@ -1,4 +1,4 @@
-/* The body of a request -> oai_request. */
+/* The body of a request -> nrd_oai_request. */
 #include "frontends/openai/internal.h"
 
 #include <math.h>
@@ -122,7 +122,7 @@ static const struct {
     {"structured_outputs", IN_BOTH, NULL},
 };
 
-static nrd_error *check_fields(oai_request *r, const nrd_json *root)
+static nrd_error *check_fields(nrd_oai_request *r, const nrd_json *root)
 {
     for (size_t i = 0; i < root->n; i++) {
         const nrd_json *v = &root->child[i];
@@ -147,7 +147,7 @@ static nrd_error *check_fields(oai_request *r, const nrd_json *root)
 
 /* ---- sampling ---- */
 
-static nrd_error *read_stops(oai_request *r, const nrd_json *root)
+static nrd_error *read_stops(nrd_oai_request *r, const nrd_json *root)
 {
     const nrd_json *v = nrd_json_get(root, "stop"), *ids = nrd_json_get(root, "stop_token_ids");
     size_t n = nrd_json_is(v, NRD_JSON_ARRAY) ? v->n : v && v->type != NRD_JSON_NULL ? 1 : 0;
@@ -180,7 +180,7 @@ static nrd_error *read_stops(oai_request *r, const nrd_json *root)
     return NULL;
 }
 
-static nrd_error *read_bias(oai_request *r, const nrd_json *root)
+static nrd_error *read_bias(nrd_oai_request *r, const nrd_json *root)
 {
     const nrd_json *v = nrd_json_get(root, "logit_bias");
     if (!v || v->type == NRD_JSON_NULL) {
@@ -205,7 +205,7 @@ static nrd_error *read_bias(oai_request *r, const nrd_json *root)
     return NULL;
 }
 
-static nrd_error *read_logprobs(oai_request *r, const nrd_json *root)
+static nrd_error *read_logprobs(nrd_oai_request *r, const nrd_json *root)
 {
     int64_t top = 0;
     if (!r->chat) { /* a number: that many alternatives beside the token */
@@ -223,7 +223,7 @@ static nrd_error *read_logprobs(oai_request *r, const nrd_json *root)
     return NULL;
 }
 
-static nrd_error *read_sampling(oai_request *r, const nrd_json *root)
+static nrd_error *read_sampling(nrd_oai_request *r, const nrd_json *root)
 {
     const nrd_json *seed = nrd_json_get(root, "seed"), *options = nrd_json_get(root, "stream_options");
     const nrd_sampling *s = &r->model->sampling;
@@ -288,7 +288,7 @@ static nrd_error *read_sampling(oai_request *r, const nrd_json *root)
 
 /* ---- structured output ---- */
 
-static nrd_error *set_guide(oai_request *r, const char *type, const char *field)
+static nrd_error *set_guide(nrd_oai_request *r, const char *type, const char *field)
 {
     if (r->guide_type) {
         return nrd_oai_errorf(NRD_ERR_INVALID_ARG, field, "the text is already bound by another field");
@@ -322,7 +322,7 @@ static nrd_error *put_choices(nrd_str *out, const nrd_json *list)
     return NULL;
 }
 
-static nrd_error *read_format(oai_request *r, const nrd_json *format)
+static nrd_error *read_format(nrd_oai_request *r, const nrd_json *format)
 {
     const char *type = nrd_json_get_str(format, "type", "");
     if (!strcmp(type, "text")) {
@@ -342,7 +342,7 @@ static nrd_error *read_format(oai_request *r, const nrd_json *format)
     return bad("response_format", "type must be text, json_object or json_schema");
 }
 
-static nrd_error *read_guides(oai_request *r, const nrd_json *root)
+static nrd_error *read_guides(nrd_oai_request *r, const nrd_json *root)
 {
     static const struct {
         const char *field, *inner, *type;
@@ -495,7 +495,7 @@ static nrd_error *put_message(nrd_str *out, const nrd_json *m, size_t index)
 
 /* A call that must come is bound to {"name": ..., "arguments": ...} of the tool, or of one of them; the
  * answer is then read as any other call. Definitions move to where references look for them. */
-static nrd_error *force_call(oai_request *r, const char *name)
+static nrd_error *force_call(nrd_oai_request *r, const char *name)
 {
     static const char *const defs[] = {"$defs", "definitions"};
     nrd_str *out = &r->guide;
@@ -550,7 +550,7 @@ static nrd_error *force_call(oai_request *r, const char *name)
     return any ? NULL : nrd_oai_errorf(NRD_ERR_INVALID_ARG, "tool_choice", "there is no tool '%.60s'", name);
 }
 
-static nrd_error *read_tools(oai_request *r, const nrd_json *root)
+static nrd_error *read_tools(nrd_oai_request *r, const nrd_json *root)
 {
     const nrd_json *tools = nrd_json_get(root, "tools"), *choice = nrd_json_get(root, "tool_choice");
     const char *word = nrd_json_is(choice, NRD_JSON_STRING) ? choice->str : "auto";
@@ -597,7 +597,7 @@ static nrd_error *check_modes(const nrd_json *root)
     return NULL;
 }
 
-static nrd_error *render(oai_request *r, const nrd_json *root, nrd_str *out)
+static nrd_error *render(nrd_oai_request *r, const nrd_json *root, nrd_str *out)
 {
     const nrd_json *messages = nrd_json_get(root, "messages");
     const nrd_json *kwargs = nrd_json_get(root, "chat_template_kwargs");
@@ -643,7 +643,7 @@ done:
     return err;
 }
 
-static nrd_error *read_chat(oai_request *r, const nrd_json *root)
+static nrd_error *read_chat(nrd_oai_request *r, const nrd_json *root)
 {
     nrd_str text = {0};
     nrd_error *err = NULL;
@@ -669,7 +669,7 @@ done:
 
 /* ---- prompts of completions ---- */
 
-static nrd_error *add_prompt(oai_request *r, const nrd_json *p)
+static nrd_error *add_prompt(nrd_oai_request *r, const nrd_json *p)
 {
     const nrd_tokenizer *t = r->model->tokenizer;
     if (r->n_prompts == OAI_MAX_PROMPTS) {
@@ -693,7 +693,7 @@ static nrd_error *add_prompt(oai_request *r, const nrd_json *p)
     return NULL;
 }
 
-static nrd_error *read_prompts(oai_request *r, const nrd_json *root)
+static nrd_error *read_prompts(nrd_oai_request *r, const nrd_json *root)
 {
     const nrd_json *p = nrd_json_get(root, "prompt");
     if (nrd_json_is(p, NRD_JSON_STRING)) {
@@ -723,7 +723,7 @@ static nrd_error *read_prompts(oai_request *r, const nrd_json *root)
     return NULL;
 }
 
-nrd_error *nrd_oai_read(oai_request *r, const nrd_json *root)
+nrd_error *nrd_oai_read(nrd_oai_request *r, const nrd_json *root)
 {
     const nrd_json *name = nrd_json_get(root, "model");
     if (!nrd_json_is(name, NRD_JSON_STRING)) {

@@ -71,7 +71,7 @@ static size_t json_extent(const char *s, size_t n)
 }
 
 typedef struct finder {
-    const oai_parse_options *o;
+    const nrd_oai_parse_options *o;
     nrd_str *calls;
     int n_calls;
 } finder;
@@ -175,7 +175,8 @@ static void find_calls(finder *f, const char *s, size_t n)
 }
 
 /* Reads the reasoning at the beginning; gives where the rest begins, or SIZE_MAX: not yet. */
-static size_t split_reasoning(const char *s, size_t n, const oai_parse_options *o, oai_parsed *out)
+static size_t split_reasoning(const char *s, size_t n, const nrd_oai_parse_options *o,
+                              nrd_oai_parsed *out)
 {
     size_t i = skip_blank(s, 0, n), think = sizeof THINK - 1, end_think = sizeof END_THINK - 1;
     bool open = o->think_open;
@@ -198,8 +199,8 @@ static size_t split_reasoning(const char *s, size_t n, const oai_parse_options *
     return end ? skip_blank(s, stop + end_think, n) : SIZE_MAX;
 }
 
-void nrd_oai_parse(const char *s, size_t n, const oai_parse_options *o, nrd_str *calls,
-                   oai_parsed *out)
+void nrd_oai_parse(const char *s, size_t n, const nrd_oai_parse_options *o, nrd_str *calls,
+                   nrd_oai_parsed *out)
 {
     finder f = {.o = o, .calls = calls};
     size_t rest, mark = SIZE_MAX, behind = 0, hold = 0;

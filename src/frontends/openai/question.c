@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-static void release(oai_question *q)
+static void release(nrd_oai_question *q)
 {
     nrd_error_free(q->err);
     nrd_json_doc_free(q->doc);
@@ -17,7 +17,7 @@ static void release(oai_question *q)
 
 static void work(void *arg)
 {
-    oai_question *q = arg;
+    nrd_oai_question *q = arg;
     if (!q->model && !q->doc) {
         q->err = nrd_oai_body(q->req, &q->doc);
     }
@@ -28,7 +28,7 @@ static void work(void *arg)
 
 static void answer(void *arg, bool ran)
 {
-    oai_question *q = arg;
+    nrd_oai_question *q = arg;
     if (!ran && !q->err) {
         q->err = nrd_errorf(NRD_ERR_UNAVAILABLE, "the server is shutting down");
     }
@@ -53,19 +53,19 @@ bool nrd_oai_is_short(nrd_openai *o, const nrd_http_request *req, nrd_json_doc *
     if (*err) {
         return true;
     }
-    oai_model *m = nrd_oai_known_model(o, nrd_json_get_str(nrd_json_root(*doc), "model", ""));
+    nrd_oai_model *m = nrd_oai_known_model(o, nrd_json_get_str(nrd_json_root(*doc), "model", ""));
     nrd_oai_model_unref(m);
     return m != NULL;
 }
 
 void nrd_oai_ask(nrd_openai *o, nrd_http_request *req, const char *model,
-                 nrd_error *(*put)(oai_question *q))
+                 nrd_error *(*put)(nrd_oai_question *q))
 {
     char *extra = NULL;
     if (!nrd_oai_admit(o, req, false, &extra)) {
         return;
     }
-    oai_question *q = nrd_xcalloc(1, sizeof *q);
+    nrd_oai_question *q = nrd_xcalloc(1, sizeof *q);
     q->o = o;
     q->req = req;
     nrd_http_request_ref(req);

@@ -4,12 +4,12 @@
 
 #include <string.h>
 
-static nrd_error *tokenize(oai_question *q)
+static nrd_error *tokenize(nrd_oai_question *q)
 {
     const nrd_json *root = nrd_json_root(q->doc);
     nrd_str *out = &q->out;
     const nrd_json *prompt = nrd_json_get(root, "prompt"), *messages = nrd_json_get(root, "messages");
-    oai_model *m = NULL;
+    nrd_oai_model *m = NULL;
     nrd_ids ids = {0};
     nrd_str text = {0};
     nrd_error *err = NULL;
@@ -49,12 +49,12 @@ done:
     return err;
 }
 
-static nrd_error *detokenize(oai_question *q)
+static nrd_error *detokenize(nrd_oai_question *q)
 {
     const nrd_json *root = nrd_json_root(q->doc);
     nrd_str *out = &q->out;
     const nrd_json *tokens = nrd_json_get(root, "tokens");
-    oai_model *m = NULL;
+    nrd_oai_model *m = NULL;
     nrd_ids ids = {0};
     nrd_str text = {0};
 

@@ -69,13 +69,13 @@ static void test_texts(void **state)
     assert_null(nrd_json_parse(&doc, tools_text, sizeof tools_text - 1, NULL));
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         const expected *c = &cases[i];
-        oai_parse_options o = {.think_open = c->think_open,
-                               .final = true,
-                               .tools = c->tools ? nrd_json_root(doc) : NULL,
-                               .id = "t",
-                               .max_calls = 9};
+        nrd_oai_parse_options o = {.think_open = c->think_open,
+                                   .final = true,
+                                   .tools = c->tools ? nrd_json_root(doc) : NULL,
+                                   .id = "t",
+                                   .max_calls = 9};
         nrd_str calls = {0}, list = {0}, got = {0};
-        oai_parsed p, whole;
+        nrd_oai_parsed p, whole;
         size_t n = strlen(c->text);
         nrd_oai_parse(c->text, n, &o, &calls, &whole);
         expect_span(c->text, whole.reasoning, whole.n_reasoning, c->reasoning);
@@ -119,10 +119,10 @@ static void test_one_call_only(void **state)
     static const char text[] = "[TOOL_CALLS][{\"name\":\"now\",\"arguments\":{}},{\"name\":\"now\"}]";
     nrd_json_doc *doc = NULL;
     nrd_str calls = {0};
-    oai_parsed p;
+    nrd_oai_parsed p;
     (void)state;
     assert_null(nrd_json_parse(&doc, tools_text, sizeof tools_text - 1, NULL));
-    const oai_parse_options o = {
+    const nrd_oai_parse_options o = {
         .final = true, .with_index = true, .tools = nrd_json_root(doc), .id = "t", .max_calls = 1};
     nrd_oai_parse(text, sizeof text - 1, &o, &calls, &p);
     assert_int_equal(p.n_calls, 1);
