@@ -8,7 +8,7 @@
 
 typedef enum { GO_ON, GO_BREAK, GO_CONTINUE } flow;
 
-void nrd_tpl_fail(run *r, nrd_error_code code, const char *fmt, ...)
+void nrd_template_fail(nrd_template_run *r, nrd_error_code code, const char *fmt, ...)
 {
     va_list ap;
     va_start(ap, fmt);
@@ -17,19 +17,21 @@ void nrd_tpl_fail(run *r, nrd_error_code code, const char *fmt, ...)
     longjmp(r->jmp, 1);
 }
 
-void nrd_tpl_fail_undef(run *r, val v)
+void nrd_template_fail_undef(nrd_template_run *r, nrd_template_val v)
 {
     if (v.flag == UNDEF_ATTR) {
-        nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "the object has no attribute '%.*s'", (int)v.n, v.s);
+        nrd_template_fail(r, NRD_ERR_INVALID_ARG, "the object has no attribute '%.*s'", (int)v.n,
+                          v.s);
     }
     if (v.flag == UNDEF_UNSAFE) {
-        nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "access to attribute '%.*s' is unsafe", (int)v.n, v.s);
+        nrd_template_fail(r, NRD_ERR_INVALID_ARG, "access to attribute '%.*s' is unsafe", (int)v.n,
+                          v.s);
     }
-    nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, v.flag == UNDEF_NAME ? "'%.*s' is undefined" : "%.*s",
-                 (int)v.n, v.s);
+    nrd_template_fail(r, NRD_ERR_INVALID_ARG, v.flag == UNDEF_NAME ? "'%.*s' is undefined" : "%.*s",
+                      (int)v.n, v.s);
 }
 
-void *nrd_tpl_alloc(run *r, size_t n)
+void *nrd_template_alloc(nrd_template_run *r, size_t n)
 {
     void *p = NULL;
     if (n <= r->max_memory && r->memory <= r->max_memory - n) {
@@ -37,40 +39,41 @@ void *nrd_tpl_alloc(run *r, size_t n)
         p = nrd_arena_alloc(&r->arena, n);
     }
     if (!p) {
-        nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "the template takes more than %zu bytes of memory",
-                     r->max_memory);
+        nrd_template_fail(r, NRD_ERR_INVALID_ARG,
+                          "the template takes more than %zu bytes of memory", r->max_memory);
     }
     return p;
 }
 
-void nrd_tpl_step(run *r, uint64_t n)
+void nrd_template_step(nrd_template_run *r, uint64_t n)
 {
     r->steps += n;
     if (r->steps > r->max_steps) {
-        nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "the template takes more than %llu steps",
-                     (unsigned long long)r->max_steps);
+        nrd_template_fail(r, NRD_ERR_INVALID_ARG, "the template takes more than %llu steps",
+                          (unsigned long long)r->max_steps);
     }
 }
 
-static void enter(run *r)
+static void enter(nrd_template_run *r)
 {
-    nrd_tpl_step(r, 1);
+    nrd_template_step(r, 1);
     if (++r->depth > TPL_MAX_DEPTH) {
-        nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "calls and expressions nest deeper than %d",
-                     TPL_MAX_DEPTH);
+        nrd_template_fail(r, NRD_ERR_INVALID_ARG, "calls and expressions nest deeper than %d",
+                          TPL_MAX_DEPTH);
     }
 }
 
 /* ---- variables ---- */
 
-static scope *push_scope(run *r, scope *parent)
+static nrd_template_scope *push_scope(nrd_template_run *r, nrd_template_scope *parent)
 {
-    scope *s = nrd_tpl_alloc(r, sizeof *s);
-    *s = (scope){.parent = parent};
+    nrd_template_scope *s = nrd_template_alloc(r, sizeof *s);
+    *s = (nrd_template_scope){.parent = parent};
     return s;
 }
 
-static void set_var(run *r, scope *s, const char *name, val v)
+static void set_var(nrd_template_run *r, nrd_template_scope *s, const char *name,
+                    nrd_template_val v)
 {
     for (size_t i = 0; i < s->n; i++) {
         if (s->vars[i].name == name) {
@@ -80,23 +83,23 @@ static void set_var(run *r, scope *s, const char *name, val v)
     }
     if (s->n == s->cap) {
         size_t cap = s->cap ? 2 * s->cap : 4;
-        var *grown = nrd_tpl_alloc(r, cap * sizeof *grown);
+        nrd_template_var *grown = nrd_template_alloc(r, cap * sizeof *grown);
         if (s->n > 0) {
             memcpy(grown, s->vars, s->n * sizeof *grown);
         }
         s->vars = grown;
         s->cap = cap;
     }
-    s->vars[s->n++] = (var){name, v};
+    s->vars[s->n++] = (nrd_template_var){name, v};
 }
 
 enum { FUNC_RANGE, FUNC_DICT, FUNC_NAMESPACE, FUNC_RAISE, FUNC_STRFTIME };
 
-static val get_var(run *r, const char *name)
+static nrd_template_val get_var(nrd_template_run *r, const char *name)
 {
     static const char *const functions[] = {"range", "dict", "namespace", "raise_exception",
                                             "strftime_now"};
-    for (const scope *s = r->scope; s; s = s->parent) {
+    for (const nrd_template_scope *s = r->scope; s; s = s->parent) {
         for (size_t i = 0; i < s->n; i++) {
             if (s->vars[i].name == name) {
                 return s->vars[i].v;
@@ -105,81 +108,84 @@ static val get_var(run *r, const char *name)
     }
     for (size_t i = 0; i < sizeof functions / sizeof functions[0]; i++) {
         if (!strcmp(name, functions[i])) {
-            return (val){.type = V_FUNC, .flag = (uint8_t)i};
+            return (nrd_template_val){.type = V_FUNC, .flag = (uint8_t)i};
         }
     }
     if (!strcmp(name, "lipsum") || !strcmp(name, "cycler") || !strcmp(name, "joiner")) {
-        nrd_tpl_fail(r, NRD_ERR_UNSUPPORTED, "the function '%s' is not supported", name);
+        nrd_template_fail(r, NRD_ERR_UNSUPPORTED, "the function '%s' is not supported", name);
     }
     return val_undef(UNDEF_NAME, name);
 }
 
-static val eval(run *r, const node *n);
-static flow exec(run *r, const node *n);
+static nrd_template_val eval(nrd_template_run *r, const nrd_template_node *n);
+static flow exec(nrd_template_run *r, const nrd_template_node *n);
 
-static void assign(run *r, const node *target, val v)
+static void assign(nrd_template_run *r, const nrd_template_node *target, nrd_template_val v)
 {
     if (target->kind == N_NAME) {
         set_var(r, r->scope, target->name, v);
         return;
     }
     if (target->kind == N_NSREF) {
-        val ns = get_var(r, target->a->name);
+        nrd_template_val ns = get_var(r, target->a->name);
         if (ns.type != V_NS) {
-            nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "cannot assign attribute on non-namespace object");
+            nrd_template_fail(r, NRD_ERR_INVALID_ARG,
+                              "cannot assign attribute on non-namespace object");
         }
         if (target->name[0] == '_') {
-            nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "'%s': a namespace takes no such name",
-                         target->name);
+            nrd_template_fail(r, NRD_ERR_INVALID_ARG, "'%s': a namespace takes no such name",
+                              target->name);
         }
-        nrd_tpl_dict_put(r, ns.dict, val_text(target->name), v);
+        nrd_template_dict_put(r, ns.dict, val_text(target->name), v);
         return;
     }
     size_t n, i = 0;
-    val *items = nrd_tpl_iterate(r, v, &n);
-    for (const node *t = target->list; t; t = t->next, i++) {
+    nrd_template_val *items = nrd_template_iterate(r, v, &n);
+    for (const nrd_template_node *t = target->list; t; t = t->next, i++) {
         if (i >= n) {
-            nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "not enough values to unpack: there are %zu", n);
+            nrd_template_fail(r, NRD_ERR_INVALID_ARG, "not enough values to unpack: there are %zu",
+                              n);
         }
         assign(r, t, items[i]);
     }
     if (i != n) {
-        nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "too many values to unpack: there are %zu", n);
+        nrd_template_fail(r, NRD_ERR_INVALID_ARG, "too many values to unpack: there are %zu", n);
     }
 }
 
 /* ---- output ---- */
 
 /* Runs a body in its own scope and gives its text. */
-static val capture(run *r, const node *body, scope *s)
+static nrd_template_val capture(nrd_template_run *r, const nrd_template_node *body,
+                                nrd_template_scope *s)
 {
-    sb text = {0}, *out = r->out;
-    scope *outer = r->scope;
+    nrd_template_text text = {0}, *out = r->out;
+    nrd_template_scope *outer = r->scope;
     r->out = &text;
     r->scope = s;
     exec(r, body);
     r->out = out;
     r->scope = outer;
-    return nrd_sb_val(&text);
+    return nrd_template_text_val(&text);
 }
 
 /* ---- calls ---- */
 
-static void eval_args(run *r, const node *given, args *a)
+static void eval_args(nrd_template_run *r, const nrd_template_node *given, nrd_template_args *a)
 {
     size_t n = 0, n_kw = 0, n_items;
 
-    for (const node *i = given; i; i = i->next) {
+    for (const nrd_template_node *i = given; i; i = i->next) {
         n += !i->name;
         n_kw += i->name != NULL;
     }
-    a->v = nrd_tpl_alloc(r, (n + 1) * sizeof *a->v);
-    a->kw = nrd_tpl_alloc(r, (n_kw + 1) * sizeof *a->kw);
-    for (const node *i = given; i; i = i->next) {
-        val v = eval(r, i->a);
+    a->v = nrd_template_alloc(r, (n + 1) * sizeof *a->v);
+    a->kw = nrd_template_alloc(r, (n_kw + 1) * sizeof *a->kw);
+    for (const nrd_template_node *i = given; i; i = i->next) {
+        nrd_template_val v = eval(r, i->a);
         if (i->op == '*') {
-            val *items = nrd_tpl_iterate(r, v, &n_items);
-            val *grown = nrd_tpl_alloc(r, (a->n + n_items + 1) * sizeof *grown);
+            nrd_template_val *items = nrd_template_iterate(r, v, &n_items);
+            nrd_template_val *grown = nrd_template_alloc(r, (a->n + n_items + 1) * sizeof *grown);
             memcpy(grown, a->v, a->n * sizeof *grown);
             if (n_items > 0) {
                 memcpy(grown + a->n, items, n_items * sizeof *grown);
@@ -188,40 +194,42 @@ static void eval_args(run *r, const node *given, args *a)
             a->n += n_items;
         } else if (i->op == 'p') {
             if (v.type != V_DICT) {
-                nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "** needs a mapping, not %s",
-                             nrd_tpl_type_name(v));
+                nrd_template_fail(r, NRD_ERR_INVALID_ARG, "** needs a mapping, not %s",
+                                  nrd_template_type_name(v));
             }
-            kwarg *grown = nrd_tpl_alloc(r, (a->n_kw + v.dict->n + 1) * sizeof *grown);
+            nrd_template_kwarg *grown =
+                nrd_template_alloc(r, (a->n_kw + v.dict->n + 1) * sizeof *grown);
             memcpy(grown, a->kw, a->n_kw * sizeof *grown);
             a->kw = grown;
             for (size_t k = 0; k < v.dict->n; k++) {
-                val key = v.dict->e[k].key;
+                nrd_template_val key = v.dict->e[k].key;
                 if (key.type != V_STR) {
-                    nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "keywords must be strings");
+                    nrd_template_fail(r, NRD_ERR_INVALID_ARG, "keywords must be strings");
                 }
-                char *name = nrd_tpl_alloc(r, (size_t)key.n + 1);
+                char *name = nrd_template_alloc(r, (size_t)key.n + 1);
                 memcpy(name, key.s, key.n);
                 name[key.n] = '\0';
-                a->kw[a->n_kw++] = (kwarg){name, v.dict->e[k].value};
+                a->kw[a->n_kw++] = (nrd_template_kwarg){name, v.dict->e[k].value};
             }
         } else if (i->name) {
-            a->kw[a->n_kw++] = (kwarg){i->name, v};
+            a->kw[a->n_kw++] = (nrd_template_kwarg){i->name, v};
         } else {
             a->v[a->n++] = v;
         }
     }
 }
 
-static val call_macro(run *r, const macro *m, const args *a)
+static nrd_template_val call_macro(nrd_template_run *r, const nrd_template_macro *m,
+                                   const nrd_template_args *a)
 {
-    const node *def = m->def;
+    const nrd_template_node *def = m->def;
     const char *name = def->name ? def->name : "caller";
-    scope *s = push_scope(r, m->closure), *outer = r->scope;
+    nrd_template_scope *s = push_scope(r, m->closure), *outer = r->scope;
     size_t i = 0, n_params = 0, used = 0;
 
     enter(r);
-    for (const node *p = def->list2; p; p = p->next, i++) {
-        val v = val_undef(UNDEF_OTHER, "a parameter was not provided");
+    for (const nrd_template_node *p = def->list2; p; p = p->next, i++) {
+        nrd_template_val v = val_undef(UNDEF_OTHER, "a parameter was not provided");
         bool given = i < a->n;
         n_params++;
         if (given) {
@@ -230,7 +238,8 @@ static val call_macro(run *r, const macro *m, const args *a)
         for (size_t k = 0; k < a->n_kw; k++) {
             if (!strcmp(a->kw[k].name, p->name)) {
                 if (given) {
-                    nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "macro '%s' got '%s' twice", name, p->name);
+                    nrd_template_fail(r, NRD_ERR_INVALID_ARG, "macro '%s' got '%s' twice", name,
+                                      p->name);
                 }
                 v = a->kw[k].v;
                 given = true;
@@ -245,18 +254,18 @@ static val call_macro(run *r, const macro *m, const args *a)
         set_var(r, s, p->name, v);
     }
     if (a->n > n_params && !(def->flags & F_VARARGS)) {
-        nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "macro '%s' takes not more than %zu argument(s)", name,
-                     n_params);
+        nrd_template_fail(r, NRD_ERR_INVALID_ARG, "macro '%s' takes not more than %zu argument(s)",
+                          name, n_params);
     }
-    list *rest = nrd_tpl_list(r, L_TUPLE, 0);
+    nrd_template_list *rest = nrd_template_list_new(r, L_TUPLE, 0);
     for (i = n_params; i < a->n; i++) {
-        nrd_tpl_push(r, rest, a->v[i]);
+        nrd_template_push(r, rest, a->v[i]);
     }
-    dict *more = nrd_tpl_dict(r, 0);
+    nrd_template_dict *more = nrd_template_dict_new(r, 0);
     bool has_caller = false;
     for (size_t k = 0; k < a->n_kw && used < a->n_kw; k++) {
         bool is_param = false;
-        for (const node *p = def->list2; p && !is_param; p = p->next) {
+        for (const nrd_template_node *p = def->list2; p && !is_param; p = p->next) {
             is_param = !strcmp(p->name, a->kw[k].name);
         }
         if (is_param) {
@@ -266,10 +275,10 @@ static val call_macro(run *r, const macro *m, const args *a)
             set_var(r, s, r->t->n_caller, a->kw[k].v);
             has_caller = true;
         } else if (def->flags & F_KWARGS) {
-            nrd_tpl_dict_put(r, more, val_text(a->kw[k].name), a->kw[k].v);
+            nrd_template_dict_put(r, more, val_text(a->kw[k].name), a->kw[k].v);
         } else {
-            nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "macro '%s' takes no keyword argument '%s'", name,
-                         a->kw[k].name);
+            nrd_template_fail(r, NRD_ERR_INVALID_ARG, "macro '%s' takes no keyword argument '%s'",
+                              name, a->kw[k].name);
         }
     }
     if (def->kind == N_MACRO) {
@@ -280,109 +289,111 @@ static val call_macro(run *r, const macro *m, const args *a)
             set_var(r, s, r->t->n_varargs, val_list(rest));
         }
         if (def->flags & F_KWARGS) {
-            set_var(r, s, r->t->n_kwargs, (val){.type = V_DICT, .dict = more});
+            set_var(r, s, r->t->n_kwargs, (nrd_template_val){.type = V_DICT, .dict = more});
         }
     }
-    val text = capture(r, def->list, s);
+    nrd_template_val text = capture(r, def->list, s);
     r->depth--;
     return text;
 }
 
-static val call_range(run *r, const args *a)
+static nrd_template_val call_range(nrd_template_run *r, const nrd_template_args *a)
 {
     int64_t v[3] = {0, 0, 1};
     if (a->n < 1 || a->n > 3 || a->n_kw > 0) {
-        nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "range takes 1 to 3 numbers");
+        nrd_template_fail(r, NRD_ERR_INVALID_ARG, "range takes 1 to 3 numbers");
     }
     for (size_t i = 0; i < a->n; i++) {
         if (a->v[i].type != V_INT && a->v[i].type != V_BOOL) {
             if (a->v[i].type == V_UNDEF) {
-                nrd_tpl_fail_undef(r, a->v[i]);
+                nrd_template_fail_undef(r, a->v[i]);
             }
-            nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "range takes whole numbers, not %s",
-                         nrd_tpl_type_name(a->v[i]));
+            nrd_template_fail(r, NRD_ERR_INVALID_ARG, "range takes whole numbers, not %s",
+                              nrd_template_type_name(a->v[i]));
         }
         v[a->n == 1 ? 1 : i] = a->v[i].type == V_BOOL ? a->v[i].b : a->v[i].i;
     }
     if (v[2] == 0) {
-        nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "range: the step must not be 0");
+        nrd_template_fail(r, NRD_ERR_INVALID_ARG, "range: the step must not be 0");
     }
-    list *l = nrd_tpl_list(r, L_RANGE, 0);
+    nrd_template_list *l = nrd_template_list_new(r, L_RANGE, 0);
     for (int64_t i = v[0]; v[2] > 0 ? i < v[1] : i > v[1];) {
         if (l->n == TPL_MAX_RANGE) {
-            nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "range gives more than %d numbers", TPL_MAX_RANGE);
+            nrd_template_fail(r, NRD_ERR_INVALID_ARG, "range gives more than %d numbers",
+                              TPL_MAX_RANGE);
         }
-        nrd_tpl_push(r, l, val_int(i));
+        nrd_template_push(r, l, val_int(i));
         if (__builtin_add_overflow(i, v[2], &i)) {
             break;
         }
     }
-    nrd_tpl_step(r, l->n);
+    nrd_template_step(r, l->n);
     return val_list(l);
 }
 
-static val call_dict(run *r, const args *a, bool ns)
+static nrd_template_val call_dict(nrd_template_run *r, const nrd_template_args *a, bool ns)
 {
-    dict *d = nrd_tpl_dict(r, a->n_kw);
+    nrd_template_dict *d = nrd_template_dict_new(r, a->n_kw);
     if (a->n > 1) {
-        nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "%s takes one mapping and keywords",
-                     ns ? "namespace" : "dict");
+        nrd_template_fail(r, NRD_ERR_INVALID_ARG, "%s takes one mapping and keywords",
+                          ns ? "namespace" : "dict");
     }
     if (a->n == 1 && (a->v[0].type == V_DICT || a->v[0].type == V_NS)) {
         for (size_t i = 0; i < a->v[0].dict->n; i++) {
-            nrd_tpl_dict_put(r, d, a->v[0].dict->e[i].key, a->v[0].dict->e[i].value);
+            nrd_template_dict_put(r, d, a->v[0].dict->e[i].key, a->v[0].dict->e[i].value);
         }
     } else if (a->n == 1) {
         size_t n, n_pair;
-        val *items = nrd_tpl_iterate(r, a->v[0], &n);
+        nrd_template_val *items = nrd_template_iterate(r, a->v[0], &n);
         for (size_t i = 0; i < n; i++) {
-            val *pair = nrd_tpl_iterate(r, items[i], &n_pair);
+            nrd_template_val *pair = nrd_template_iterate(r, items[i], &n_pair);
             if (n_pair != 2) {
-                nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "dict: element %zu is no pair", i);
+                nrd_template_fail(r, NRD_ERR_INVALID_ARG, "dict: element %zu is no pair", i);
             }
-            nrd_tpl_dict_put(r, d, pair[0], pair[1]);
+            nrd_template_dict_put(r, d, pair[0], pair[1]);
         }
     }
     for (size_t i = 0; i < a->n_kw; i++) {
         if (ns && a->kw[i].name[0] == '_') {
-            nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "'%s': a namespace takes no such name",
-                         a->kw[i].name);
+            nrd_template_fail(r, NRD_ERR_INVALID_ARG, "'%s': a namespace takes no such name",
+                              a->kw[i].name);
         }
-        nrd_tpl_dict_put(r, d, val_text(a->kw[i].name), a->kw[i].v);
+        nrd_template_dict_put(r, d, val_text(a->kw[i].name), a->kw[i].v);
     }
-    return (val){.type = ns ? V_NS : V_DICT, .dict = d};
+    return (nrd_template_val){.type = ns ? V_NS : V_DICT, .dict = d};
 }
 
-static val call_strftime(run *r, const args *a)
+static nrd_template_val call_strftime(nrd_template_run *r, const nrd_template_args *a)
 {
     char format[256], text[1024];
     struct tm tm;
     if (a->n != 1 || a->n_kw > 0 || a->v[0].type != V_STR || a->v[0].n >= sizeof format) {
-        nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "strftime_now takes one short format");
+        nrd_template_fail(r, NRD_ERR_INVALID_ARG, "strftime_now takes one short format");
     }
     memcpy(format, a->v[0].s, a->v[0].n);
     format[a->v[0].n] = '\0';
     localtime_r(&r->now, &tm);
     size_t n = format[0] ? strftime(text, sizeof text, format, &tm) : 0;
-    sb out = {0};
-    nrd_sb_put(r, &out, text, n);
-    return nrd_sb_val(&out);
+    nrd_template_text out = {0};
+    nrd_template_text_put(r, &out, text, n);
+    return nrd_template_text_val(&out);
 }
 
-val nrd_tpl_call(run *r, val f, const args *a)
+nrd_template_val nrd_template_call(nrd_template_run *r, nrd_template_val f,
+                                   const nrd_template_args *a)
 {
-    switch ((val_type)f.type) {
+    switch ((nrd_template_val_type)f.type) {
     case V_MACRO:
         return call_macro(r, f.macro, a);
     case V_METHOD:
-        return nrd_tpl_call_row(r, f.method->row, f.method->self, a, "method");
+        return nrd_template_call_row(r, f.method->row, f.method->self, a, "method");
     case V_FUNC:
         break;
     case V_UNDEF:
-        nrd_tpl_fail_undef(r, f);
+        nrd_template_fail_undef(r, f);
     default:
-        nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "a value of type %s cannot be called",
-                     nrd_tpl_type_name(f));
+        nrd_template_fail(r, NRD_ERR_INVALID_ARG, "a value of type %s cannot be called",
+                          nrd_template_type_name(f));
     }
     switch (f.flag) {
     case FUNC_RANGE:
@@ -394,24 +405,26 @@ val nrd_tpl_call(run *r, val f, const args *a)
     case FUNC_STRFTIME:
         return call_strftime(r, a);
     default: {
-        sb text = {0};
+        nrd_template_text text = {0};
         if (a->n == 1) {
-            nrd_tpl_put(r, &text, a->v[0]);
+            nrd_template_put(r, &text, a->v[0]);
         } else if (a->n_kw == 1) {
-            nrd_tpl_put(r, &text, a->kw[0].v);
+            nrd_template_put(r, &text, a->kw[0].v);
         }
-        nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "%.*s", (int)text.n, text.s ? text.s : "");
+        nrd_template_fail(r, NRD_ERR_INVALID_ARG, "%.*s", (int)text.n, text.s ? text.s : "");
     }
     }
 }
 
-val nrd_tpl_call_row(run *r, const method_row *row, val self, const args *a, const char *what)
+nrd_template_val nrd_template_call_row(nrd_template_run *r, const nrd_template_method_row *row,
+                                       nrd_template_val self, const nrd_template_args *a,
+                                       const char *what)
 {
-    bound b = {.all = a};
+    nrd_template_bound b = {.all = a};
     if (!row->f) {
-        nrd_tpl_fail(r, NRD_ERR_UNSUPPORTED, "the %s '%s' is not supported", what, row->name);
+        nrd_template_fail(r, NRD_ERR_UNSUPPORTED, "the %s '%s' is not supported", what, row->name);
     }
-    nrd_tpl_step(r, 1);
+    nrd_template_step(r, 1);
     if (!row->params) {
         return row->f(r, self, &b);
     }
@@ -424,8 +437,9 @@ val nrd_tpl_call_row(run *r, const method_row *row, val self, const args *a, con
         p += *p == ',';
     }
     if (a->n > n) {
-        nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "the %s '%s' takes at most %zu arguments, got %zu", what,
-                     row->name, n, a->n);
+        nrd_template_fail(r, NRD_ERR_INVALID_ARG,
+                          "the %s '%s' takes at most %zu arguments, got %zu", what, row->name, n,
+                          a->n);
     }
     for (size_t i = 0; i < a->n; i++) {
         b.v[i] = a->v[i];
@@ -438,8 +452,8 @@ val nrd_tpl_call_row(run *r, const method_row *row, val self, const args *a, con
             i++;
         }
         if (i == n || b.has[i]) {
-            nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "the %s '%s' takes no argument '%s' here", what,
-                         row->name, a->kw[k].name);
+            nrd_template_fail(r, NRD_ERR_INVALID_ARG, "the %s '%s' takes no argument '%s' here",
+                              what, row->name, a->kw[k].name);
         }
         b.v[i] = a->kw[k].v;
         b.has[i] = true;
@@ -449,19 +463,21 @@ val nrd_tpl_call_row(run *r, const method_row *row, val self, const args *a, con
 
 /* ---- expressions ---- */
 
-static val call_filter(run *r, const node *n, val input)
+static nrd_template_val call_filter(nrd_template_run *r, const nrd_template_node *n,
+                                    nrd_template_val input)
 {
-    args a = {0};
+    nrd_template_args a = {0};
     eval_args(r, n->list, &a);
     r->line = n->line;
     if (!n->ref) {
-        nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "no filter named '%s'", n->name);
+        nrd_template_fail(r, NRD_ERR_INVALID_ARG, "no filter named '%s'", n->name);
     }
-    return nrd_tpl_call_row(r, n->ref, input, &a, "filter");
+    return nrd_template_call_row(r, n->ref, input, &a, "filter");
 }
 
 /* A chain of filters around the text of a block; the innermost has no input of its own. */
-static val filter_block(run *r, const node *n, val text)
+static nrd_template_val filter_block(nrd_template_run *r, const nrd_template_node *n,
+                                     nrd_template_val text)
 {
     if (!n) {
         return text;
@@ -469,37 +485,37 @@ static val filter_block(run *r, const node *n, val text)
     return call_filter(r, n, filter_block(r, n->a, text));
 }
 
-static bool compare_op(run *r, int op, val a, val b)
+static bool compare_op(nrd_template_run *r, int op, nrd_template_val a, nrd_template_val b)
 {
     switch (op) {
     case T_EQ:
-        return nrd_tpl_equal(r, a, b);
+        return nrd_template_equal(r, a, b);
     case T_NE:
-        return !nrd_tpl_equal(r, a, b);
+        return !nrd_template_equal(r, a, b);
     case T_LT:
-        return nrd_tpl_compare(r, a, b, "<") == -1;
+        return nrd_template_compare(r, a, b, "<") == -1;
     case T_LE: {
-        int c = nrd_tpl_compare(r, a, b, "<=");
+        int c = nrd_template_compare(r, a, b, "<=");
         return c == -1 || c == 0;
     }
     case T_GT:
-        return nrd_tpl_compare(r, a, b, ">") == 1;
+        return nrd_template_compare(r, a, b, ">") == 1;
     case T_GE: {
-        int c = nrd_tpl_compare(r, a, b, ">=");
+        int c = nrd_template_compare(r, a, b, ">=");
         return c == 1 || c == 0;
     }
     case 'i':
-        return nrd_tpl_contains(r, b, a);
+        return nrd_template_contains(r, b, a);
     default:
-        return !nrd_tpl_contains(r, b, a);
+        return !nrd_template_contains(r, b, a);
     }
 }
 
-static val eval_compare(run *r, const node *n)
+static nrd_template_val eval_compare(nrd_template_run *r, const nrd_template_node *n)
 {
-    val a = eval(r, n->a);
-    for (const node *o = n->list; o; o = o->next) {
-        val b = eval(r, o->a);
+    nrd_template_val a = eval(r, n->a);
+    for (const nrd_template_node *o = n->list; o; o = o->next) {
+        nrd_template_val b = eval(r, o->a);
         r->line = n->line;
         if (!compare_op(r, o->op, a, b)) {
             return val_bool(false);
@@ -509,78 +525,79 @@ static val eval_compare(run *r, const node *n)
     return val_bool(true);
 }
 
-static val eval_container(run *r, const node *n)
+static nrd_template_val eval_container(nrd_template_run *r, const nrd_template_node *n)
 {
     if (n->kind == N_DICT) {
-        dict *d = nrd_tpl_dict(r, 0);
-        for (const node *i = n->list; i; i = i->next) {
-            val key = eval(r, i->a);
-            nrd_tpl_dict_put(r, d, key, eval(r, i->b));
+        nrd_template_dict *d = nrd_template_dict_new(r, 0);
+        for (const nrd_template_node *i = n->list; i; i = i->next) {
+            nrd_template_val key = eval(r, i->a);
+            nrd_template_dict_put(r, d, key, eval(r, i->b));
         }
-        return (val){.type = V_DICT, .dict = d};
+        return (nrd_template_val){.type = V_DICT, .dict = d};
     }
-    list *l = nrd_tpl_list(r, n->kind == N_LIST ? L_LIST : L_TUPLE, 0);
-    for (const node *i = n->list; i; i = i->next) {
-        nrd_tpl_push(r, l, eval(r, i));
+    nrd_template_list *l = nrd_template_list_new(r, n->kind == N_LIST ? L_LIST : L_TUPLE, 0);
+    for (const nrd_template_node *i = n->list; i; i = i->next) {
+        nrd_template_push(r, l, eval(r, i));
     }
     return val_list(l);
 }
 
-static val eval_sign(run *r, const node *n)
+static nrd_template_val eval_sign(nrd_template_run *r, const nrd_template_node *n)
 {
-    val v = eval(r, n->a);
+    nrd_template_val v = eval(r, n->a);
     r->line = n->line;
     if (v.type == V_UNDEF) {
-        nrd_tpl_fail_undef(r, v);
+        nrd_template_fail_undef(r, v);
     }
-    if (!nrd_tpl_is_number(v)) {
-        nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "bad operand type for unary %c: %s",
-                     n->kind == N_NEG ? '-' : '+', nrd_tpl_type_name(v));
+    if (!nrd_template_is_number(v)) {
+        nrd_template_fail(r, NRD_ERR_INVALID_ARG, "bad operand type for unary %c: %s",
+                          n->kind == N_NEG ? '-' : '+', nrd_template_type_name(v));
     }
     if (v.type == V_FLOAT) {
         return val_float(n->kind == N_NEG ? -v.f : v.f);
     }
-    return nrd_tpl_binary(r, n->kind == N_NEG ? T_SUB : T_ADD, val_int(0), v);
+    return nrd_template_binary(r, n->kind == N_NEG ? T_SUB : T_ADD, val_int(0), v);
 }
 
-static val eval_item(run *r, const node *n)
+static nrd_template_val eval_item(nrd_template_run *r, const nrd_template_node *n)
 {
-    val obj = eval(r, n->a), none = val_none();
+    nrd_template_val obj = eval(r, n->a), none = val_none();
     if (n->b->kind != N_SLICE) {
-        val key = eval(r, n->b);
+        nrd_template_val key = eval(r, n->b);
         r->line = n->line;
-        return nrd_tpl_item(r, obj, key);
+        return nrd_template_item(r, obj, key);
     }
-    val from = n->b->a ? eval(r, n->b->a) : none, to = n->b->b ? eval(r, n->b->b) : none,
-        step = n->b->c ? eval(r, n->b->c) : none;
+    nrd_template_val from = n->b->a ? eval(r, n->b->a) : none,
+                     to = n->b->b ? eval(r, n->b->b) : none,
+                     step = n->b->c ? eval(r, n->b->c) : none;
     r->line = n->line;
-    return nrd_tpl_slice(r, obj, from, to, step);
+    return nrd_template_slice(r, obj, from, to, step);
 }
 
-static val eval_call(run *r, const node *n)
+static nrd_template_val eval_call(nrd_template_run *r, const nrd_template_node *n)
 {
-    val f = eval(r, n->a);
-    args a = {0};
+    nrd_template_val f = eval(r, n->a);
+    nrd_template_args a = {0};
     eval_args(r, n->list, &a);
     r->line = n->line;
-    return nrd_tpl_call(r, f, &a);
+    return nrd_template_call(r, f, &a);
 }
 
-static val eval_concat(run *r, const node *n)
+static nrd_template_val eval_concat(nrd_template_run *r, const nrd_template_node *n)
 {
-    sb text = {0};
-    for (const node *i = n->list; i; i = i->next) {
-        val v = eval(r, i);
-        nrd_tpl_put(r, &text, v);
+    nrd_template_text text = {0};
+    for (const nrd_template_node *i = n->list; i; i = i->next) {
+        nrd_template_val v = eval(r, i);
+        nrd_template_put(r, &text, v);
     }
-    return nrd_sb_val(&text);
+    return nrd_template_text_val(&text);
 }
 
-static val eval_kind(run *r, const node *n)
+static nrd_template_val eval_kind(nrd_template_run *r, const nrd_template_node *n)
 {
-    val v;
-    args a = {0};
-    switch ((node_kind)n->kind) {
+    nrd_template_val v;
+    nrd_template_args a = {0};
+    switch ((nrd_template_node_kind)n->kind) {
     case N_CONST:
         return n->value;
     case N_NAME:
@@ -593,7 +610,7 @@ static val eval_kind(run *r, const node *n)
     case N_ATTR:
         v = eval(r, n->a);
         r->line = n->line;
-        return nrd_tpl_attr(r, v, n->name);
+        return nrd_template_attr(r, v, n->name);
     case N_ITEM:
         return eval_item(r, n);
     case N_CALL:
@@ -605,32 +622,32 @@ static val eval_kind(run *r, const node *n)
         eval_args(r, n->list, &a);
         r->line = n->line;
         if (!n->ref) {
-            nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "no test named '%s'", n->name);
+            nrd_template_fail(r, NRD_ERR_INVALID_ARG, "no test named '%s'", n->name);
         }
-        return nrd_tpl_call_row(r, n->ref, v, &a, "test");
+        return nrd_template_call_row(r, n->ref, v, &a, "test");
     case N_COND:
-        if (nrd_tpl_truthy(eval(r, n->a))) {
+        if (nrd_template_truthy(eval(r, n->a))) {
             return eval(r, n->b);
         }
         return n->c ? eval(r, n->c)
                     : val_undef(UNDEF_OTHER, "an inline if was false and has no else");
     case N_AND:
         v = eval(r, n->a);
-        return nrd_tpl_truthy(v) ? eval(r, n->b) : v;
+        return nrd_template_truthy(v) ? eval(r, n->b) : v;
     case N_OR:
         v = eval(r, n->a);
-        return nrd_tpl_truthy(v) ? v : eval(r, n->b);
+        return nrd_template_truthy(v) ? v : eval(r, n->b);
     case N_NOT:
-        return val_bool(!nrd_tpl_truthy(eval(r, n->a)));
+        return val_bool(!nrd_template_truthy(eval(r, n->a)));
     case N_NEG:
     case N_POS:
         return eval_sign(r, n);
     case N_BINARY:
         v = eval(r, n->a);
         {
-            val b = eval(r, n->b);
+            nrd_template_val b = eval(r, n->b);
             r->line = n->line;
-            return nrd_tpl_binary(r, n->op, v, b);
+            return nrd_template_binary(r, n->op, v, b);
         }
     case N_CONCAT:
         return eval_concat(r, n);
@@ -641,10 +658,10 @@ static val eval_kind(run *r, const node *n)
     }
 }
 
-static val eval(run *r, const node *n)
+static nrd_template_val eval(nrd_template_run *r, const nrd_template_node *n)
 {
     enter(r);
-    val v = eval_kind(r, n);
+    nrd_template_val v = eval_kind(r, n);
     r->depth--;
     return v;
 }
@@ -652,19 +669,19 @@ static val eval(run *r, const node *n)
 /* ---- loops ---- */
 
 /* Evaluates the filter of a loop up to the next element that passes. */
-static bool loop_advance(run *r, loop *l, val *out)
+static bool loop_advance(nrd_template_run *r, nrd_template_loop *l, nrd_template_val *out)
 {
     while (l->pos < l->n) {
-        val v = l->items[l->pos++];
-        nrd_tpl_step(r, 1);
+        nrd_template_val v = l->items[l->pos++];
+        nrd_template_step(r, 1);
         if (!l->node->c) {
             *out = v;
             return true;
         }
-        scope *outer = r->scope;
+        nrd_template_scope *outer = r->scope;
         r->scope = push_scope(r, l->outer);
         assign(r, l->node->a, v);
-        bool pass = nrd_tpl_truthy(eval(r, l->node->c));
+        bool pass = nrd_template_truthy(eval(r, l->node->c));
         r->scope = outer;
         if (pass) {
             *out = v;
@@ -675,53 +692,55 @@ static bool loop_advance(run *r, loop *l, val *out)
 }
 
 /* Makes element `ahead` of those to come known; false: there is none. */
-static bool loop_peek(run *r, loop *l, size_t ahead)
+static bool loop_peek(nrd_template_run *r, nrd_template_loop *l, size_t ahead)
 {
-    val v;
+    nrd_template_val v;
     while (l->n_ready - l->at_ready <= ahead) {
         if (!loop_advance(r, l, &v)) {
             return false;
         }
         if (!l->ready) {
-            l->ready = nrd_tpl_alloc(r, (l->n + 1) * sizeof *l->ready);
+            l->ready = nrd_template_alloc(r, (l->n + 1) * sizeof *l->ready);
         }
         l->ready[l->n_ready++] = v;
     }
     return true;
 }
 
-static size_t loop_length(run *r, loop *l)
+static size_t loop_length(nrd_template_run *r, nrd_template_loop *l)
 {
     while (loop_peek(r, l, l->n_ready - l->at_ready)) {
     }
     return l->index0 + 1 + (l->n_ready - l->at_ready);
 }
 
-static val loop_cycle(run *r, val self, const bound *b)
+static nrd_template_val loop_cycle(nrd_template_run *r, nrd_template_val self,
+                                   const nrd_template_bound *b)
 {
     if (b->all->n == 0) {
-        nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "no items for cycling given");
+        nrd_template_fail(r, NRD_ERR_INVALID_ARG, "no items for cycling given");
     }
     return b->all->v[self.loop->index0 % b->all->n];
 }
 
-static val loop_changed(run *r, val self, const bound *b)
+static nrd_template_val loop_changed(nrd_template_run *r, nrd_template_val self,
+                                     const nrd_template_bound *b)
 {
-    list *now = nrd_tpl_list(r, L_TUPLE, b->all->n);
+    nrd_template_list *now = nrd_template_list_new(r, L_TUPLE, b->all->n);
     for (size_t i = 0; i < b->all->n; i++) {
-        nrd_tpl_push(r, now, b->all->v[i]);
+        nrd_template_push(r, now, b->all->v[i]);
     }
-    loop *l = self.loop;
-    bool changed = !l->has_changed || !nrd_tpl_equal(r, l->changed, val_list(now));
+    nrd_template_loop *l = self.loop;
+    bool changed = !l->has_changed || !nrd_template_equal(r, l->changed, val_list(now));
     l->changed = val_list(now);
     l->has_changed = true;
     return val_bool(changed);
 }
 
-static val loop_attr(run *r, loop *l, const char *name)
+static nrd_template_val loop_attr(nrd_template_run *r, nrd_template_loop *l, const char *name)
 {
-    static const method_row cycle = {"cycle", NULL, loop_cycle},
-                            changed = {"changed", NULL, loop_changed};
+    static const nrd_template_method_row cycle = {"cycle", NULL, loop_cycle},
+                                         changed = {"changed", NULL, loop_changed};
     if (!strcmp(name, "index0")) {
         return val_int((int64_t)l->index0);
     }
@@ -754,24 +773,25 @@ static val loop_attr(run *r, loop *l, const char *name)
         return val_int(l->depth0 + (name[5] ? 0 : 1));
     }
     if (!strcmp(name, "cycle") || !strcmp(name, "changed")) {
-        method *m = nrd_tpl_alloc(r, sizeof *m);
-        *m = (method){{.type = V_LOOP, .loop = l}, name[1] == 'y' ? &cycle : &changed};
-        return (val){.type = V_METHOD, .method = m};
+        nrd_template_method *m = nrd_template_alloc(r, sizeof *m);
+        *m = (nrd_template_method){{.type = V_LOOP, .loop = l}, name[1] == 'y' ? &cycle : &changed};
+        return (nrd_template_val){.type = V_METHOD, .method = m};
     }
     return val_undef(UNDEF_ATTR, name);
 }
 
-static void exec_for(run *r, const node *n)
+static void exec_for(nrd_template_run *r, const nrd_template_node *n)
 {
-    loop l = {.node = n, .outer = r->scope};
-    val v = eval(r, n->b), item;
-    scope *outer = r->scope;
+    nrd_template_loop l = {.node = n, .outer = r->scope};
+    nrd_template_val v = eval(r, n->b), item;
+    nrd_template_scope *outer = r->scope;
     flow f = GO_ON;
     bool any = false;
 
     r->line = n->line;
-    l.items = nrd_tpl_iterate(r, v, &l.n);
-    loop *heap = nrd_tpl_alloc(r, sizeof *heap); /* a macro made inside may keep it */
+    l.items = nrd_template_iterate(r, v, &l.n);
+    nrd_template_loop *heap =
+        nrd_template_alloc(r, sizeof *heap); /* a macro made inside may keep it */
     *heap = l;
     while (f != GO_BREAK) {
         if (heap->at_ready < heap->n_ready) {
@@ -787,7 +807,7 @@ static void exec_for(run *r, const node *n)
         any = true;
         heap->current = item;
         r->scope = push_scope(r, outer);
-        set_var(r, r->scope, r->t->n_loop, (val){.type = V_LOOP, .loop = heap});
+        set_var(r, r->scope, r->t->n_loop, (nrd_template_val){.type = V_LOOP, .loop = heap});
         assign(r, n->a, item);
         f = exec(r, n->list);
         r->scope = outer;
@@ -801,10 +821,10 @@ static void exec_for(run *r, const node *n)
 
 /* ---- statements ---- */
 
-static flow exec_if(run *r, const node *n)
+static flow exec_if(nrd_template_run *r, const nrd_template_node *n)
 {
     for (; n; n = n->b) {
-        if (nrd_tpl_truthy(eval(r, n->a))) {
+        if (nrd_template_truthy(eval(r, n->a))) {
             return exec(r, n->list);
         }
         if (!n->b) {
@@ -814,11 +834,11 @@ static flow exec_if(run *r, const node *n)
     return GO_ON;
 }
 
-static flow exec_with(run *r, const node *n)
+static flow exec_with(nrd_template_run *r, const nrd_template_node *n)
 {
-    scope *outer = r->scope, *s = push_scope(r, outer);
-    for (const node *p = n->list2; p; p = p->next) { /* values see the names outside */
-        val v = eval(r, p->b);
+    nrd_template_scope *outer = r->scope, *s = push_scope(r, outer);
+    for (const nrd_template_node *p = n->list2; p; p = p->next) { /* values see the names outside */
+        nrd_template_val v = eval(r, p->b);
         r->scope = s;
         assign(r, p->a, v);
         r->scope = outer;
@@ -829,33 +849,33 @@ static flow exec_with(run *r, const node *n)
     return f;
 }
 
-static void exec_call_block(run *r, const node *n)
+static void exec_call_block(nrd_template_run *r, const nrd_template_node *n)
 {
-    val f = eval(r, n->a->a);
-    args a = {0};
+    nrd_template_val f = eval(r, n->a->a);
+    nrd_template_args a = {0};
     eval_args(r, n->a->list, &a);
-    kwarg *grown = nrd_tpl_alloc(r, (a.n_kw + 1) * sizeof *grown);
+    nrd_template_kwarg *grown = nrd_template_alloc(r, (a.n_kw + 1) * sizeof *grown);
     memcpy(grown, a.kw, a.n_kw * sizeof *grown);
-    macro *m = nrd_tpl_alloc(r, sizeof *m);
-    *m = (macro){n, r->scope};
-    grown[a.n_kw++] = (kwarg){r->t->n_caller, {.type = V_MACRO, .macro = m}};
+    nrd_template_macro *m = nrd_template_alloc(r, sizeof *m);
+    *m = (nrd_template_macro){n, r->scope};
+    grown[a.n_kw++] = (nrd_template_kwarg){r->t->n_caller, {.type = V_MACRO, .macro = m}};
     a.kw = grown;
     r->line = n->line;
-    nrd_tpl_put(r, r->out, nrd_tpl_call(r, f, &a));
+    nrd_template_put(r, r->out, nrd_template_call(r, f, &a));
 }
 
-static flow exec_one(run *r, const node *n)
+static flow exec_one(nrd_template_run *r, const nrd_template_node *n)
 {
-    macro *m;
+    nrd_template_macro *m;
     flow f;
-    switch ((node_kind)n->kind) {
+    switch ((nrd_template_node_kind)n->kind) {
     case N_DATA:
-        nrd_sb_put(r, r->out, n->value.s, n->value.n);
+        nrd_template_text_put(r, r->out, n->value.s, n->value.n);
         return GO_ON;
     case N_PRINT: {
-        val v = eval(r, n->a);
+        nrd_template_val v = eval(r, n->a);
         r->line = n->line;
-        nrd_tpl_put(r, r->out, v);
+        nrd_template_put(r, r->out, v);
         return GO_ON;
     }
     case N_IF:
@@ -864,33 +884,33 @@ static flow exec_one(run *r, const node *n)
         exec_for(r, n);
         return GO_ON;
     case N_SET: {
-        val v = eval(r, n->b);
+        nrd_template_val v = eval(r, n->b);
         r->line = n->line;
         assign(r, n->a, v);
         return GO_ON;
     }
     case N_SET_BLOCK: {
-        val v = filter_block(r, n->b, capture(r, n->list, push_scope(r, r->scope)));
+        nrd_template_val v = filter_block(r, n->b, capture(r, n->list, push_scope(r, r->scope)));
         assign(r, n->a, v);
         return GO_ON;
     }
     case N_FILTER_BLOCK:
-        nrd_tpl_put(r, r->out,
-                    filter_block(r, n->b, capture(r, n->list, push_scope(r, r->scope))));
+        nrd_template_put(r, r->out,
+                         filter_block(r, n->b, capture(r, n->list, push_scope(r, r->scope))));
         return GO_ON;
     case N_WITH:
         return exec_with(r, n);
     case N_SCOPE: {
-        scope *outer = r->scope;
+        nrd_template_scope *outer = r->scope;
         r->scope = push_scope(r, outer);
         f = exec(r, n->list);
         r->scope = outer;
         return f;
     }
     case N_MACRO:
-        m = nrd_tpl_alloc(r, sizeof *m);
-        *m = (macro){n, r->scope};
-        set_var(r, r->scope, n->name, (val){.type = V_MACRO, .macro = m});
+        m = nrd_template_alloc(r, sizeof *m);
+        *m = (nrd_template_macro){n, r->scope};
+        set_var(r, r->scope, n->name, (nrd_template_val){.type = V_MACRO, .macro = m});
         return GO_ON;
     case N_CALL_BLOCK:
         exec_call_block(r, n);
@@ -904,17 +924,17 @@ static flow exec_one(run *r, const node *n)
     }
 }
 
-static flow exec(run *r, const node *n)
+static flow exec(nrd_template_run *r, const nrd_template_node *n)
 {
     flow f = GO_ON;
     enter(r);
     for (; n && f == GO_ON; n = n->next) {
-        nrd_tpl_step(r, 1);
+        nrd_template_step(r, 1);
         r->line = n->line;
         f = exec_one(r, n);
         if (r->out->n > r->max_output) {
-            nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "the template writes more than %zu bytes",
-                         r->max_output);
+            nrd_template_fail(r, NRD_ERR_INVALID_ARG, "the template writes more than %zu bytes",
+                              r->max_output);
         }
     }
     r->depth--;
@@ -923,26 +943,26 @@ static flow exec(run *r, const node *n)
 
 /* ---- attributes that belong to the evaluator ---- */
 
-val nrd_tpl_attr(run *r, val obj, const char *name)
+nrd_template_val nrd_template_attr(nrd_template_run *r, nrd_template_val obj, const char *name)
 {
     bool unsafe = false;
     if (obj.type == V_UNDEF) {
-        nrd_tpl_fail_undef(r, obj);
+        nrd_template_fail_undef(r, obj);
     }
     if (obj.type == V_LOOP) {
         return loop_attr(r, obj.loop, name);
     }
-    const method_row *row = nrd_tpl_find_method(obj, name, &unsafe);
+    const nrd_template_method_row *row = nrd_template_find_method(obj, name, &unsafe);
     if (unsafe || (name[0] == '_' && name[1] == '_')) {
         return val_undef(UNDEF_UNSAFE, name);
     }
     if (row) {
-        method *m = nrd_tpl_alloc(r, sizeof *m);
-        *m = (method){obj, row};
-        return (val){.type = V_METHOD, .method = m};
+        nrd_template_method *m = nrd_template_alloc(r, sizeof *m);
+        *m = (nrd_template_method){obj, row};
+        return (nrd_template_val){.type = V_METHOD, .method = m};
     }
     if (obj.type == V_DICT || obj.type == V_NS) {
-        val *v = nrd_tpl_dict_find(r, obj.dict, val_text(name));
+        nrd_template_val *v = nrd_template_dict_find(r, obj.dict, val_text(name));
         if (v) {
             return *v;
         }
@@ -952,18 +972,18 @@ val nrd_tpl_attr(run *r, val obj, const char *name)
 
 /* ---- the doors ---- */
 
-static nrd_error *compile(tpl_parser *p, const char *text, size_t n)
+static nrd_error *compile(nrd_template_parser *p, const char *text, size_t n)
 {
     if (setjmp(p->jmp) == 0) {
-        nrd_tpl_lex(p, text, n);
-        nrd_tpl_parse(p);
+        nrd_template_lex(p, text, n);
+        nrd_template_parse(p);
     }
     return p->err;
 }
 
 nrd_error *nrd_template_compile(nrd_template **out, const char *text, size_t n)
 {
-    tpl_parser p = {0};
+    nrd_template_parser p = {0};
     *out = NULL;
     if (n > TPL_MAX_SOURCE) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "a template of %zu bytes; at most %d", n,
@@ -1004,21 +1024,21 @@ bool nrd_template_mentions(const nrd_template *t, const char *name)
 }
 
 /* Variables that the template never names need not be converted. */
-static void set_vars(run *r, const nrd_json *vars)
+static void set_vars(nrd_template_run *r, const nrd_json *vars)
 {
     for (size_t i = 0; vars && i < vars->n; i++) {
         const nrd_json *v = &vars->child[i];
         for (size_t k = 0; k < r->t->cap_names; k++) {
             if (r->t->names[k].s && r->t->names[k].n == v->key_len &&
                 memcmp(r->t->names[k].s, v->key, v->key_len) == 0) {
-                set_var(r, &r->root, r->t->names[k].s, nrd_tpl_from_json(r, v));
+                set_var(r, &r->root, r->t->names[k].s, nrd_template_from_json(r, v));
                 break;
             }
         }
     }
 }
 
-static nrd_error *render(run *r, const nrd_json *vars)
+static nrd_error *render(nrd_template_run *r, const nrd_json *vars)
 {
     if (setjmp(r->jmp) == 0) {
         set_vars(r, vars);
@@ -1033,13 +1053,14 @@ nrd_error *nrd_template_render(const nrd_template *t, const nrd_json *vars, time
 {
     static const nrd_template_limits defaults = {0};
     const nrd_template_limits *l = limits ? limits : &defaults;
-    sb text = {0};
-    run r = {.t = t,
-             .max_steps = l->max_steps ? l->max_steps : 20000000,
-             .max_memory = l->max_memory_bytes ? l->max_memory_bytes : (size_t)256 << 20,
-             .max_output = l->max_output_bytes ? l->max_output_bytes : (size_t)64 << 20,
-             .now = now ? now : time(NULL),
-             .out = &text};
+    nrd_template_text text = {0};
+    nrd_template_run r = {
+        .t = t,
+        .max_steps = l->max_steps ? l->max_steps : 20000000,
+        .max_memory = l->max_memory_bytes ? l->max_memory_bytes : (size_t)256 << 20,
+        .max_output = l->max_output_bytes ? l->max_output_bytes : (size_t)64 << 20,
+        .now = now ? now : time(NULL),
+        .out = &text};
     if (vars && !nrd_json_is(vars, NRD_JSON_OBJECT)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "the variables of a template must be an object");
     }

@@ -30,16 +30,16 @@ typedef enum {
     T_ADD, T_SUB, T_MUL, T_DIV, T_FLOORDIV, T_MOD, T_POW, T_TILDE, T_LPAREN, T_RPAREN, T_LBRACKET,
     T_RBRACKET, T_LBRACE, T_RBRACE, T_EQ, T_NE, T_LT, T_LE, T_GT, T_GE, T_ASSIGN, T_DOT, T_COLON,
     T_PIPE, T_COMMA, T_SEMICOLON,
-} tok_kind;
+} nrd_template_token_kind;
 
-typedef struct token {
-    tok_kind kind;
+typedef struct nrd_template_token {
+    nrd_template_token_kind kind;
     int line;
     const char *s; /* NUL-terminated for names */
     size_t n;
     int64_t i;
     double f;
-} token;
+} nrd_template_token;
 
 /* ---- tree ---- */
 
@@ -49,122 +49,122 @@ typedef enum {
     N_CONST, N_NAME, N_NSREF, N_LIST, N_TUPLE, N_DICT, N_PAIR, N_ATTR, N_ITEM, N_SLICE, N_CALL, N_ARG,
     N_FILTER, N_TEST, N_COND, N_AND, N_OR, N_NOT, N_NEG, N_POS, N_BINARY, N_CONCAT, N_COMPARE,
     N_OPERAND,
-} node_kind;
+} nrd_template_node_kind;
 
 typedef enum { V_UNDEF, V_NONE, V_BOOL, V_INT, V_FLOAT, V_STR, V_LIST, V_DICT, V_NS, V_MACRO,
-               V_METHOD, V_FUNC, V_LOOP } val_type;
+               V_METHOD, V_FUNC, V_LOOP } nrd_template_val_type;
 
-typedef struct val {
+typedef struct nrd_template_val {
     uint8_t type;
-    uint8_t flag; /* V_STR: 1 = markup; V_UNDEF: why, see undef_kind; V_FUNC: which */
+    uint8_t flag; /* V_STR: 1 = markup; V_UNDEF: why, see nrd_template_undef_kind; V_FUNC: which */
     uint32_t n;   /* bytes of V_STR and of V_UNDEF's name */
     union {
         bool b;
         int64_t i;
         double f;
         const char *s;
-        struct list *list;
-        struct dict *dict; /* V_DICT, V_NS */
-        struct macro *macro;
-        struct method *method;
-        struct loop *loop;
+        struct nrd_template_list *list;
+        struct nrd_template_dict *dict; /* V_DICT, V_NS */
+        struct nrd_template_macro *macro;
+        struct nrd_template_method *method;
+        struct nrd_template_loop *loop;
     };
-} val;
+} nrd_template_val;
 
-typedef struct node {
+typedef struct nrd_template_node {
     uint8_t kind;
     uint8_t op; /* token of an operator; 'i' in, 'n' not in; N_ARG: 0, '*', 'p' for ** */
     uint8_t flags;
     int line;
     const char *name; /* interned: equal names are equal pointers */
-    struct node *a, *b, *c;
-    struct node *list, *list2; /* first of children, linked by next */
-    struct node *next;
-    val value;
+    struct nrd_template_node *a, *b, *c;
+    struct nrd_template_node *list, *list2; /* first of children, linked by next */
+    struct nrd_template_node *next;
+    nrd_template_val value;
     const void *ref; /* filter or test table row */
-} node;
+} nrd_template_node;
 
 enum { F_VARARGS = 1, F_KWARGS = 2, F_CALLER = 4 }; /* names that a macro's body uses */
 
-typedef struct name_entry {
+typedef struct nrd_template_name_entry {
     const char *s;
     size_t n;
-} name_entry;
+} nrd_template_name_entry;
 
 struct nrd_template {
     nrd_arena arena;
-    node *body;
-    name_entry *names; /* hash table of interned names */
+    nrd_template_node *body;
+    nrd_template_name_entry *names; /* hash table of interned names */
     size_t n_names, cap_names;
     const char *n_loop, *n_varargs, *n_kwargs, *n_caller;
 };
 
-typedef struct tpl_parser {
+typedef struct nrd_template_parser {
     nrd_template *t;
     jmp_buf jmp;
     nrd_error *err;
-    token *tokens;
+    nrd_template_token *tokens;
     size_t n_tokens, cap_tokens, pos;
     int depth, loop_depth;
-    node *macro; /* innermost */
-} tpl_parser;
+    nrd_template_node *macro; /* innermost */
+} nrd_template_parser;
 
-void nrd_tpl_fail_parse(tpl_parser *p, nrd_error_code code, int line, const char *fmt, ...)
-    NRD_PRINTF(4, 5) __attribute__((noreturn));
-void *nrd_tpl_parse_alloc(tpl_parser *p, size_t n);
-const char *nrd_tpl_intern(tpl_parser *p, const char *s, size_t n);
-void nrd_tpl_lex(tpl_parser *p, const char *s, size_t n);
-void nrd_tpl_parse(tpl_parser *p);
+void nrd_template_fail_parse(nrd_template_parser *p, nrd_error_code code, int line, const char *fmt,
+                             ...) NRD_PRINTF(4, 5) __attribute__((noreturn));
+void *nrd_template_parse_alloc(nrd_template_parser *p, size_t n);
+const char *nrd_template_intern(nrd_template_parser *p, const char *s, size_t n);
+void nrd_template_lex(nrd_template_parser *p, const char *s, size_t n);
+void nrd_template_parse(nrd_template_parser *p);
 
 /* ---- values ---- */
 
-typedef enum { UNDEF_NAME, UNDEF_ATTR, UNDEF_UNSAFE, UNDEF_OTHER } undef_kind;
+typedef enum { UNDEF_NAME, UNDEF_ATTR, UNDEF_UNSAFE, UNDEF_OTHER } nrd_template_undef_kind;
 
-typedef enum { L_LIST, L_TUPLE, L_RANGE, L_ITER, L_KEYS, L_VALUES, L_ITEMS } list_kind;
+typedef enum { L_LIST, L_TUPLE, L_RANGE, L_ITER, L_KEYS, L_VALUES, L_ITEMS } nrd_template_list_kind;
 
-typedef struct list {
-    list_kind kind;
+typedef struct nrd_template_list {
+    nrd_template_list_kind kind;
     bool spent; /* L_ITER: what it had was taken */
     size_t n, cap;
-    val *v;
-} list;
+    nrd_template_val *v;
+} nrd_template_list;
 
-typedef struct entry {
-    val key, value;
-} entry;
+typedef struct nrd_template_entry {
+    nrd_template_val key, value;
+} nrd_template_entry;
 
-typedef struct dict {
+typedef struct nrd_template_dict {
     size_t n, cap;
-    entry *e;
-} dict;
+    nrd_template_entry *e;
+} nrd_template_dict;
 
-typedef struct var {
+typedef struct nrd_template_var {
     const char *name;
-    val v;
-} var;
+    nrd_template_val v;
+} nrd_template_var;
 
-typedef struct scope {
-    struct scope *parent;
+typedef struct nrd_template_scope {
+    struct nrd_template_scope *parent;
     size_t n, cap;
-    var *vars;
-} scope;
+    nrd_template_var *vars;
+} nrd_template_scope;
 
-typedef struct macro {
-    const node *def; /* N_MACRO, or N_CALL_BLOCK for a caller */
-    scope *closure;
-} macro;
+typedef struct nrd_template_macro {
+    const nrd_template_node *def; /* N_MACRO, or N_CALL_BLOCK for a caller */
+    nrd_template_scope *closure;
+} nrd_template_macro;
 
-typedef struct method {
-    val self;
-    const struct method_row *row;
-} method;
+typedef struct nrd_template_method {
+    nrd_template_val self;
+    const struct nrd_template_method_row *row;
+} nrd_template_method;
 
-typedef struct sb { /* text under construction, in the arena */
+typedef struct nrd_template_text { /* text under construction, in the arena */
     char *s;
     size_t n, cap;
-} sb;
+} nrd_template_text;
 
-typedef struct run {
+typedef struct nrd_template_run {
     const nrd_template *t;
     jmp_buf jmp;
     nrd_error *err;
@@ -173,143 +173,191 @@ typedef struct run {
     size_t memory, max_memory, max_output;
     int depth, line;
     time_t now;
-    scope *scope;
-    scope root;
-    sb *out;
-} run;
+    nrd_template_scope *scope;
+    nrd_template_scope root;
+    nrd_template_text *out;
+} nrd_template_run;
 
-typedef struct loop {
-    val *items;  /* of the iterable */
+typedef struct nrd_template_loop {
+    nrd_template_val *items; /* of the iterable */
     size_t n, pos;
-    const node *node;
-    scope *outer;
-    val *ready;  /* passed the filter, not consumed yet */
+    const nrd_template_node *node;
+    nrd_template_scope *outer;
+    nrd_template_val *ready; /* passed the filter, not consumed yet */
     size_t n_ready, at_ready;
     size_t index0; /* of the current turn */
-    val prev, current;
+    nrd_template_val prev, current;
     bool has_prev;
     int depth0;
-    val changed;
+    nrd_template_val changed;
     bool has_changed;
-} loop;
+} nrd_template_loop;
 
-typedef struct kwarg {
+typedef struct nrd_template_kwarg {
     const char *name;
-    val v;
-} kwarg;
+    nrd_template_val v;
+} nrd_template_kwarg;
 
-typedef struct args {
-    val *v;
+typedef struct nrd_template_args {
+    nrd_template_val *v;
     size_t n;
-    kwarg *kw;
+    nrd_template_kwarg *kw;
     size_t n_kw;
-} args;
+} nrd_template_args;
 
 /* A function with named parameters: "sep,maxsplit". NULL: takes whatever comes. */
 enum { TPL_MAX_PARAMS = 5 };
-typedef struct bound {
-    val v[TPL_MAX_PARAMS];
+typedef struct nrd_template_bound {
+    nrd_template_val v[TPL_MAX_PARAMS];
     bool has[TPL_MAX_PARAMS];
-    const args *all;
-} bound;
-typedef val (*tpl_function)(run *r, val self, const bound *b);
-typedef struct method_row {
+    const nrd_template_args *all;
+} nrd_template_bound;
+typedef nrd_template_val (*nrd_template_function)(nrd_template_run *r, nrd_template_val self,
+                                                  const nrd_template_bound *b);
+typedef struct nrd_template_method_row {
     const char *name;
     const char *params;
-    tpl_function f; /* NULL: known, not implemented */
-} method_row;
+    nrd_template_function f; /* NULL: known, not implemented */
+} nrd_template_method_row;
 
-void nrd_tpl_fail(run *r, nrd_error_code code, const char *fmt, ...) NRD_PRINTF(3, 4)
-    __attribute__((noreturn));
-void nrd_tpl_fail_undef(run *r, val v) __attribute__((noreturn));
-void *nrd_tpl_alloc(run *r, size_t n);
-void nrd_tpl_step(run *r, uint64_t n);
+void nrd_template_fail(nrd_template_run *r, nrd_error_code code, const char *fmt, ...)
+    NRD_PRINTF(3, 4) __attribute__((noreturn));
+void nrd_template_fail_undef(nrd_template_run *r, nrd_template_val v) __attribute__((noreturn));
+void *nrd_template_alloc(nrd_template_run *r, size_t n);
+void nrd_template_step(nrd_template_run *r, uint64_t n);
 
-static inline val val_undef(undef_kind why, const char *name)
+static inline nrd_template_val val_undef(nrd_template_undef_kind why, const char *name)
 {
-    return (val){.type = V_UNDEF, .flag = (uint8_t)why, .n = (uint32_t)strlen(name), .s = name};
+    return (nrd_template_val){
+        .type = V_UNDEF, .flag = (uint8_t)why, .n = (uint32_t)strlen(name), .s = name};
 }
-static inline val val_none(void) { return (val){.type = V_NONE}; }
-static inline val val_bool(bool b) { return (val){.type = V_BOOL, .b = b}; }
-static inline val val_int(int64_t i) { return (val){.type = V_INT, .i = i}; }
-static inline val val_float(double f) { return (val){.type = V_FLOAT, .f = f}; }
-static inline val val_str(const char *s, size_t n)
+static inline nrd_template_val val_none(void)
 {
-    return (val){.type = V_STR, .n = (uint32_t)n, .s = s};
+    return (nrd_template_val){.type = V_NONE};
 }
-static inline val val_text(const char *s) { return val_str(s, strlen(s)); }
-static inline val val_list(list *l) { return (val){.type = V_LIST, .list = l}; }
+static inline nrd_template_val val_bool(bool b)
+{
+    return (nrd_template_val){.type = V_BOOL, .b = b};
+}
+static inline nrd_template_val val_int(int64_t i)
+{
+    return (nrd_template_val){.type = V_INT, .i = i};
+}
+static inline nrd_template_val val_float(double f)
+{
+    return (nrd_template_val){.type = V_FLOAT, .f = f};
+}
+static inline nrd_template_val val_str(const char *s, size_t n)
+{
+    return (nrd_template_val){.type = V_STR, .n = (uint32_t)n, .s = s};
+}
+static inline nrd_template_val val_text(const char *s)
+{
+    return val_str(s, strlen(s));
+}
+static inline nrd_template_val val_list(nrd_template_list *l)
+{
+    return (nrd_template_val){.type = V_LIST, .list = l};
+}
 
-const char *nrd_tpl_type_name(val v); /* "str", "dict", … */
-list *nrd_tpl_list(run *r, list_kind kind, size_t cap);
-void nrd_tpl_push(run *r, list *l, val v);
-dict *nrd_tpl_dict(run *r, size_t cap);
-val *nrd_tpl_dict_find(run *r, const dict *d, val key); /* NULL: none */
-void nrd_tpl_dict_put(run *r, dict *d, val key, val value);
-val nrd_tpl_from_json(run *r, const nrd_json *j);
+const char *nrd_template_type_name(nrd_template_val v); /* "str", "dict", … */
+nrd_template_list *nrd_template_list_new(nrd_template_run *r, nrd_template_list_kind kind,
+                                         size_t cap);
+void nrd_template_push(nrd_template_run *r, nrd_template_list *l, nrd_template_val v);
+nrd_template_dict *nrd_template_dict_new(nrd_template_run *r, size_t cap);
+nrd_template_val *nrd_template_dict_find(nrd_template_run *r, const nrd_template_dict *d,
+                                         nrd_template_val key); /* NULL: none */
+void nrd_template_dict_put(nrd_template_run *r, nrd_template_dict *d, nrd_template_val key,
+                           nrd_template_val value);
+nrd_template_val nrd_template_from_json(nrd_template_run *r, const nrd_json *j);
 
-void nrd_sb_put(run *r, sb *b, const char *s, size_t n);
-void nrd_sb_puts(run *r, sb *b, const char *s);
-void nrd_sb_putc(run *r, sb *b, char c);
-void nrd_sb_put_cp(run *r, sb *b, uint32_t cp);
-static inline val nrd_sb_val(const sb *b) { return val_str(b->s ? b->s : "", b->n); }
+void nrd_template_text_put(nrd_template_run *r, nrd_template_text *b, const char *s, size_t n);
+void nrd_template_text_puts(nrd_template_run *r, nrd_template_text *b, const char *s);
+void nrd_template_text_putc(nrd_template_run *r, nrd_template_text *b, char c);
+void nrd_template_text_put_cp(nrd_template_run *r, nrd_template_text *b, uint32_t cp);
+static inline nrd_template_val nrd_template_text_val(const nrd_template_text *b)
+{
+    return val_str(b->s ? b->s : "", b->n);
+}
 
-bool nrd_tpl_truthy(val v);
-bool nrd_tpl_equal(run *r, val a, val b);
-int nrd_tpl_compare(run *r, val a, val b, const char *op); /* < 0, 0, > 0; fails without an order */
-void nrd_tpl_put(run *r, sb *out, val v);  /* str(v) */
-void nrd_tpl_repr(run *r, sb *out, val v); /* repr(v) */
-val nrd_tpl_to_str(run *r, val v);
-bool nrd_tpl_is_number(val v);       /* bool counts, as in Python */
-double nrd_tpl_as_double(val v);
-void nrd_tpl_put_float(run *r, sb *out, double f);
-void nrd_tpl_json(run *r, sb *out, val v, bool ascii, const char *indent, const char *item_sep,
-                  const char *key_sep, bool sort_keys, int level);
-val nrd_tpl_printf(run *r, val format, val a); /* format % a */
+bool nrd_template_truthy(nrd_template_val v);
+bool nrd_template_equal(nrd_template_run *r, nrd_template_val a, nrd_template_val b);
+int nrd_template_compare(nrd_template_run *r, nrd_template_val a, nrd_template_val b,
+                         const char *op); /* < 0, 0, > 0; fails without an order */
+void nrd_template_put(nrd_template_run *r, nrd_template_text *out, nrd_template_val v); /* str(v) */
+void nrd_template_repr(nrd_template_run *r, nrd_template_text *out,
+                       nrd_template_val v); /* repr(v) */
+nrd_template_val nrd_template_to_str(nrd_template_run *r, nrd_template_val v);
+bool nrd_template_is_number(nrd_template_val v); /* bool counts, as in Python */
+double nrd_template_as_double(nrd_template_val v);
+void nrd_template_put_float(nrd_template_run *r, nrd_template_text *out, double f);
+void nrd_template_json(nrd_template_run *r, nrd_template_text *out, nrd_template_val v, bool ascii,
+                       const char *indent, const char *item_sep, const char *key_sep,
+                       bool sort_keys, int level);
+nrd_template_val nrd_template_printf(nrd_template_run *r, nrd_template_val format,
+                                     nrd_template_val a); /* format % a */
 
 /* Elements of anything iterable; takes what an iterator has. */
-val *nrd_tpl_iterate(run *r, val v, size_t *out_n);
-int64_t nrd_tpl_length(run *r, val v);
-bool nrd_tpl_contains(run *r, val container, val item);
-val nrd_tpl_binary(run *r, int op, val a, val b);
+nrd_template_val *nrd_template_iterate(nrd_template_run *r, nrd_template_val v, size_t *out_n);
+int64_t nrd_template_length(nrd_template_run *r, nrd_template_val v);
+bool nrd_template_contains(nrd_template_run *r, nrd_template_val container, nrd_template_val item);
+nrd_template_val nrd_template_binary(nrd_template_run *r, int op, nrd_template_val a,
+                                     nrd_template_val b);
 
 /* strings */
-bool nrd_tpl_is_space(uint32_t cp);
-size_t nrd_tpl_cp_count(const char *s, size_t n);
-size_t nrd_tpl_cp_offset(const char *s, size_t n, size_t index); /* byte of a code point */
-size_t nrd_tpl_lstrip(const char *s, size_t n);  /* bytes of leading white space */
-size_t nrd_tpl_rstrip(const char *s, size_t n);  /* length without trailing white space */
-val nrd_tpl_case(run *r, val s, int how); /* 'u' upper, 'l' lower, 'c' capitalize, 't' title, 's' swap */
-list *nrd_tpl_split_lines(run *r, val s);
-val nrd_tpl_escape(run *r, val v); /* HTML; makes markup */
-val nrd_tpl_replace(run *r, val s, val from, val to, int64_t count);
+bool nrd_template_is_space(uint32_t cp);
+size_t nrd_template_cp_count(const char *s, size_t n);
+size_t nrd_template_cp_offset(const char *s, size_t n, size_t index); /* byte of a code point */
+size_t nrd_template_lstrip(const char *s, size_t n); /* bytes of leading white space */
+size_t nrd_template_rstrip(const char *s, size_t n); /* length without trailing white space */
+nrd_template_val
+nrd_template_case(nrd_template_run *r, nrd_template_val s,
+                  int how); /* 'u' upper, 'l' lower, 'c' capitalize, 't' title, 's' swap */
+nrd_template_list *nrd_template_split_lines(nrd_template_run *r, nrd_template_val s);
+nrd_template_val nrd_template_escape(nrd_template_run *r,
+                                     nrd_template_val v); /* HTML; makes markup */
+nrd_template_val nrd_template_replace(nrd_template_run *r, nrd_template_val s,
+                                      nrd_template_val from, nrd_template_val to, int64_t count);
 
 /* attributes and calls */
-val nrd_tpl_attr(run *r, val obj, const char *name); /* obj.name */
-val nrd_tpl_item(run *r, val obj, val key);          /* obj[key] */
-val nrd_tpl_slice(run *r, val obj, val from, val to, val step);
-const method_row *nrd_tpl_find_method(val self, const char *name, bool *out_unsafe);
-val nrd_tpl_call_row(run *r, const method_row *row, val self, const args *a, const char *what);
-val nrd_tpl_call(run *r, val f, const args *a);
+nrd_template_val nrd_template_attr(nrd_template_run *r, nrd_template_val obj,
+                                   const char *name); /* obj.name */
+nrd_template_val nrd_template_item(nrd_template_run *r, nrd_template_val obj,
+                                   nrd_template_val key); /* obj[key] */
+nrd_template_val nrd_template_slice(nrd_template_run *r, nrd_template_val obj,
+                                    nrd_template_val from, nrd_template_val to,
+                                    nrd_template_val step);
+const nrd_template_method_row *nrd_template_find_method(nrd_template_val self, const char *name,
+                                                        bool *out_unsafe);
+nrd_template_val nrd_template_call_row(nrd_template_run *r, const nrd_template_method_row *row,
+                                       nrd_template_val self, const nrd_template_args *a,
+                                       const char *what);
+nrd_template_val nrd_template_call(nrd_template_run *r, nrd_template_val f,
+                                   const nrd_template_args *a);
 
-const method_row *nrd_tpl_find_filter(const char *name); /* NULL: none */
-const method_row *nrd_tpl_find_test(const char *name);
+const nrd_template_method_row *nrd_template_find_filter(const char *name); /* NULL: none */
+const nrd_template_method_row *nrd_template_find_test(const char *name);
 
 /* what filters and methods share */
 #define TPL_TEST(name, condition)                                                                  \
-    static val name(run *r, val v, const bound *b)                                                 \
+    static nrd_template_val name(nrd_template_run *r, nrd_template_val v,                          \
+                                 const nrd_template_bound *b)                                      \
     {                                                                                              \
         (void)r;                                                                                   \
         (void)b;                                                                                   \
         return val_bool(condition);                                                                \
     }
-val nrd_tpl_arg(const bound *b, size_t i, val fallback);
-bool nrd_tpl_flag(const bound *b, size_t i);
-int64_t nrd_tpl_int_arg(run *r, const bound *b, size_t i, int64_t fallback, const char *name);
-bool nrd_tpl_parse_int(val v, int base, int64_t *out);
-list *nrd_tpl_dict_items(run *r, const dict *d, list_kind kind);
-val nrd_tpl_strip(run *r, val s, val chars, bool left, bool right);
-bool nrd_tpl_has_case(run *r, val s, int how);
-val nrd_tpl_to_list(run *r, val v); /* a new list of what it iterates over */
+nrd_template_val nrd_template_arg(const nrd_template_bound *b, size_t i, nrd_template_val fallback);
+bool nrd_template_flag(const nrd_template_bound *b, size_t i);
+int64_t nrd_template_int_arg(nrd_template_run *r, const nrd_template_bound *b, size_t i,
+                             int64_t fallback, const char *name);
+bool nrd_template_parse_int(nrd_template_val v, int base, int64_t *out);
+nrd_template_list *nrd_template_dict_items(nrd_template_run *r, const nrd_template_dict *d,
+                                           nrd_template_list_kind kind);
+nrd_template_val nrd_template_strip(nrd_template_run *r, nrd_template_val s, nrd_template_val chars,
+                                    bool left, bool right);
+bool nrd_template_has_case(nrd_template_run *r, nrd_template_val s, int how);
+nrd_template_val nrd_template_to_list(nrd_template_run *r,
+                                      nrd_template_val v); /* a new list of what it iterates over */
 
 #endif

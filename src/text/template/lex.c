@@ -7,27 +7,27 @@
 #include <errno.h>
 
 typedef struct lexer {
-    tpl_parser *p;
+    nrd_template_parser *p;
     const char *s;
     size_t n, pos;
     int line;
     bool line_starting; /* the last match ended with a newline */
 } lexer;
 
-static token *push(lexer *l, tok_kind kind)
+static nrd_template_token *push(lexer *l, nrd_template_token_kind kind)
 {
-    tpl_parser *p = l->p;
+    nrd_template_parser *p = l->p;
     if (p->n_tokens == p->cap_tokens) {
         size_t cap = p->cap_tokens ? 2 * p->cap_tokens : 256;
-        token *grown = nrd_tpl_parse_alloc(p, cap * sizeof *grown);
+        nrd_template_token *grown = nrd_template_parse_alloc(p, cap * sizeof *grown);
         if (p->n_tokens > 0) {
             memcpy(grown, p->tokens, p->n_tokens * sizeof *grown);
         }
         p->tokens = grown;
         p->cap_tokens = cap;
     }
-    token *t = &p->tokens[p->n_tokens++];
-    *t = (token){.kind = kind, .line = l->line};
+    nrd_template_token *t = &p->tokens[p->n_tokens++];
+    *t = (nrd_template_token){.kind = kind, .line = l->line};
     return t;
 }
 
@@ -45,7 +45,7 @@ static void advance(lexer *l, size_t to)
 
 static size_t skip_space(const lexer *l, size_t i)
 {
-    return i + nrd_tpl_lstrip(l->s + i, l->n - i);
+    return i + nrd_template_lstrip(l->s + i, l->n - i);
 }
 
 static bool at(const lexer *l, size_t i, const char *text)
@@ -73,7 +73,7 @@ static size_t tag_end(const lexer *l, size_t i, const char *end, bool trims)
 static size_t strip_before(const lexer *l, size_t from, size_t to, char sign, bool is_block)
 {
     if (sign == '-') {
-        return from + nrd_tpl_rstrip(l->s + from, to - from);
+        return from + nrd_template_rstrip(l->s + from, to - from);
     }
     if (is_block && sign != '+') {
         size_t line = to;
@@ -81,7 +81,7 @@ static size_t strip_before(const lexer *l, size_t from, size_t to, char sign, bo
             line--;
         }
         bool starts_line = line > from || l->line_starting;
-        if (starts_line && nrd_tpl_lstrip(l->s + line, to - line) == to - line) {
+        if (starts_line && nrd_template_lstrip(l->s + line, to - line) == to - line) {
             return line;
         }
     }
@@ -91,7 +91,7 @@ static size_t strip_before(const lexer *l, size_t from, size_t to, char sign, bo
 static void push_data(lexer *l, size_t from, size_t to)
 {
     if (to > from) {
-        token *t = push(l, T_DATA);
+        nrd_template_token *t = push(l, T_DATA);
         t->s = l->s + from;
         t->n = to - from;
     }
@@ -107,7 +107,8 @@ static uint32_t hex_digits(lexer *l, const char *s, size_t n, size_t want)
         int d = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10
                 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
         if (d < 0) {
-            nrd_tpl_fail_parse(l->p, NRD_ERR_INVALID_ARG, l->line, "truncated escape in a string");
+            nrd_template_fail_parse(l->p, NRD_ERR_INVALID_ARG, l->line,
+                                    "truncated escape in a string");
         }
         v = v << 4 | (uint32_t)d;
     }
@@ -122,9 +123,9 @@ static void lex_string(lexer *l)
         i += l->s[i] == '\\' ? 2 : 1;
     }
     if (i >= l->n) {
-        nrd_tpl_fail_parse(l->p, NRD_ERR_INVALID_ARG, l->line, "a string is not closed");
+        nrd_template_fail_parse(l->p, NRD_ERR_INVALID_ARG, l->line, "a string is not closed");
     }
-    char *out = nrd_tpl_parse_alloc(l->p, i - l->pos + 1);
+    char *out = nrd_template_parse_alloc(l->p, i - l->pos + 1);
     for (size_t k = l->pos + 1; k < i;) {
         char c = l->s[k++];
         if (c != '\\') {
@@ -149,19 +150,20 @@ static void lex_string(lexer *l)
         } else if (c == '\n') {
             continue; /* a line that goes on */
         } else if (c == 'N') {
-            nrd_tpl_fail_parse(l->p, NRD_ERR_UNSUPPORTED, l->line, "\\N{...} in a string");
+            nrd_template_fail_parse(l->p, NRD_ERR_UNSUPPORTED, l->line, "\\N{...} in a string");
         } else {
             out[n++] = '\\';
             out[n++] = c;
         }
         if (cp != NRD_UTF8_BAD) {
             if (cp > 0x10ffff || (cp >= 0xd800 && cp < 0xe000)) {
-                nrd_tpl_fail_parse(l->p, NRD_ERR_INVALID_ARG, l->line, "U+%X is no character", cp);
+                nrd_template_fail_parse(l->p, NRD_ERR_INVALID_ARG, l->line, "U+%X is no character",
+                                        cp);
             }
             n += nrd_utf8_put(out + n, cp);
         }
     }
-    token *t = push(l, T_STR);
+    nrd_template_token *t = push(l, T_STR);
     t->s = out;
     t->n = n;
     advance(l, i + 1);
@@ -219,7 +221,7 @@ static void lex_number(lexer *l)
         }
     }
     text[n] = '\0';
-    token *t = push(l, real ? T_FLOAT : T_INT);
+    nrd_template_token *t = push(l, real ? T_FLOAT : T_INT);
     if (real) {
         t->f = strtod(text, NULL);
     } else {
@@ -227,8 +229,8 @@ static void lex_number(lexer *l)
         errno = 0;
         t->i = strtoll(text, &stop, base);
         if (errno != 0 || *stop || n == 0 || n + 1 == sizeof text) {
-            nrd_tpl_fail_parse(l->p, NRD_ERR_INVALID_ARG, l->line, "the number %.40s cannot be held",
-                               text);
+            nrd_template_fail_parse(l->p, NRD_ERR_INVALID_ARG, l->line,
+                                    "the number %.40s cannot be held", text);
         }
     }
     advance(l, end);
@@ -240,11 +242,11 @@ static bool is_name_byte(char c)
            (unsigned char)c >= 0x80;
 }
 
-static tok_kind operator_at(const lexer *l, size_t *out_n)
+static nrd_template_token_kind operator_at(const lexer *l, size_t *out_n)
 {
     static const struct {
         const char *s;
-        tok_kind kind;
+        nrd_template_token_kind kind;
     } ops[] = {
         {"**", T_POW}, {"//", T_FLOORDIV}, {"==", T_EQ}, {"!=", T_NE}, {">=", T_GE}, {"<=", T_LE},
         {"+", T_ADD}, {"-", T_SUB}, {"*", T_MUL}, {"/", T_DIV}, {"%", T_MOD}, {"~", T_TILDE},
@@ -271,7 +273,8 @@ static void lex_tag(lexer *l, bool is_block)
 
     while (true) {
         if (l->pos >= l->n) {
-            nrd_tpl_fail_parse(l->p, NRD_ERR_INVALID_ARG, begin, "the tag is not closed by %s", end);
+            nrd_template_fail_parse(l->p, NRD_ERR_INVALID_ARG, begin, "the tag is not closed by %s",
+                                    end);
         }
         size_t n = n_open == 0 ? tag_end(l, l->pos, end, is_block) : 0;
         if (n > 0) {
@@ -292,25 +295,27 @@ static void lex_tag(lexer *l, bool is_block)
             while (e < l->n && is_name_byte(l->s[e])) {
                 e++;
             }
-            token *t = push(l, T_NAME);
-            t->s = nrd_tpl_intern(l->p, l->s + l->pos, e - l->pos);
+            nrd_template_token *t = push(l, T_NAME);
+            t->s = nrd_template_intern(l->p, l->s + l->pos, e - l->pos);
             t->n = e - l->pos;
             advance(l, e);
         } else if (c == '\'' || c == '"') {
             lex_string(l);
         } else {
-            tok_kind kind = operator_at(l, &n);
+            nrd_template_token_kind kind = operator_at(l, &n);
             if (kind == T_EOF) {
-                nrd_tpl_fail_parse(l->p, NRD_ERR_INVALID_ARG, l->line, "unexpected '%c'", c);
+                nrd_template_fail_parse(l->p, NRD_ERR_INVALID_ARG, l->line, "unexpected '%c'", c);
             }
             if (kind == T_LPAREN || kind == T_LBRACKET || kind == T_LBRACE) {
                 if (n_open == sizeof open) {
-                    nrd_tpl_fail_parse(l->p, NRD_ERR_INVALID_ARG, l->line, "too many open brackets");
+                    nrd_template_fail_parse(l->p, NRD_ERR_INVALID_ARG, l->line,
+                                            "too many open brackets");
                 }
                 open[n_open++] = c == '(' ? ')' : c == '[' ? ']' : '}';
             } else if (kind == T_RPAREN || kind == T_RBRACKET || kind == T_RBRACE) {
                 if (n_open == 0 || open[n_open - 1] != c) {
-                    nrd_tpl_fail_parse(l->p, NRD_ERR_INVALID_ARG, l->line, "unexpected '%c'", c);
+                    nrd_template_fail_parse(l->p, NRD_ERR_INVALID_ARG, l->line, "unexpected '%c'",
+                                            c);
                 }
                 n_open--;
             }
@@ -331,7 +336,7 @@ static void lex_comment(lexer *l)
             return;
         }
     }
-    nrd_tpl_fail_parse(l->p, NRD_ERR_INVALID_ARG, l->line, "a comment is not closed");
+    nrd_template_fail_parse(l->p, NRD_ERR_INVALID_ARG, l->line, "a comment is not closed");
 }
 
 /* Is a "raw" tag at i? Its end, else 0. */
@@ -369,12 +374,12 @@ static bool lex_raw(lexer *l)
             return true;
         }
     }
-    nrd_tpl_fail_parse(l->p, NRD_ERR_INVALID_ARG, l->line, "a raw block is not closed");
+    nrd_template_fail_parse(l->p, NRD_ERR_INVALID_ARG, l->line, "a raw block is not closed");
 }
 
-void nrd_tpl_lex(tpl_parser *p, const char *s, size_t n)
+void nrd_template_lex(nrd_template_parser *p, const char *s, size_t n)
 {
-    char *text = nrd_tpl_parse_alloc(p, n + 1);
+    char *text = nrd_template_parse_alloc(p, n + 1);
     size_t len = 0;
     lexer l = {.p = p, .line = 1, .line_starting = true};
 

@@ -8,7 +8,8 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-void nrd_tpl_fail_parse(tpl_parser *p, nrd_error_code code, int line, const char *fmt, ...)
+void nrd_template_fail_parse(nrd_template_parser *p, nrd_error_code code, int line, const char *fmt,
+                             ...)
 {
     va_list ap;
     va_start(ap, fmt);
@@ -17,7 +18,7 @@ void nrd_tpl_fail_parse(tpl_parser *p, nrd_error_code code, int line, const char
     longjmp(p->jmp, 1);
 }
 
-void *nrd_tpl_parse_alloc(tpl_parser *p, size_t n)
+void *nrd_template_parse_alloc(nrd_template_parser *p, size_t n)
 {
     void *m = nrd_arena_alloc(&p->t->arena, n);
     if (!m) {
@@ -28,12 +29,12 @@ void *nrd_tpl_parse_alloc(tpl_parser *p, size_t n)
     return m;
 }
 
-const char *nrd_tpl_intern(tpl_parser *p, const char *s, size_t n)
+const char *nrd_template_intern(nrd_template_parser *p, const char *s, size_t n)
 {
     nrd_template *t = p->t;
     if (2 * (t->n_names + 1) > t->cap_names) {
         size_t cap = t->cap_names ? 2 * t->cap_names : 128;
-        name_entry *grown = nrd_tpl_parse_alloc(p, cap * sizeof *grown);
+        nrd_template_name_entry *grown = nrd_template_parse_alloc(p, cap * sizeof *grown);
         for (size_t i = 0; i < t->cap_names; i++) {
             if (t->names[i].s) {
                 size_t k = nrd_siphash_bytes(t->names[i].s, t->names[i].n) & (cap - 1);
@@ -53,38 +54,38 @@ const char *nrd_tpl_intern(tpl_parser *p, const char *s, size_t n)
         }
         k = (k + 1) & (t->cap_names - 1);
     }
-    char *copy = nrd_tpl_parse_alloc(p, n + 1);
+    char *copy = nrd_template_parse_alloc(p, n + 1);
     memcpy(copy, s, n);
-    t->names[k] = (name_entry){copy, n};
+    t->names[k] = (nrd_template_name_entry){copy, n};
     t->n_names++;
     return copy;
 }
 
 /* ---- the stream of tokens ---- */
 
-static const token *cur(const tpl_parser *p)
+static const nrd_template_token *cur(const nrd_template_parser *p)
 {
     return &p->tokens[p->pos];
 }
 
-static const token *look(const tpl_parser *p)
+static const nrd_template_token *look(const nrd_template_parser *p)
 {
     return &p->tokens[p->pos + (p->pos + 1 < p->n_tokens)];
 }
 
-static const token *take(tpl_parser *p)
+static const nrd_template_token *take(nrd_template_parser *p)
 {
-    const token *t = cur(p);
+    const nrd_template_token *t = cur(p);
     p->pos += p->pos + 1 < p->n_tokens;
     return t;
 }
 
-static bool is_word(const token *t, const char *word)
+static bool is_word(const nrd_template_token *t, const char *word)
 {
     return t->kind == T_NAME && strcmp(t->s, word) == 0;
 }
 
-static bool skip(tpl_parser *p, tok_kind kind)
+static bool skip(nrd_template_parser *p, nrd_template_token_kind kind)
 {
     bool is = cur(p)->kind == kind;
     if (is) {
@@ -93,7 +94,7 @@ static bool skip(tpl_parser *p, tok_kind kind)
     return is;
 }
 
-static bool skip_word(tpl_parser *p, const char *word)
+static bool skip_word(nrd_template_parser *p, const char *word)
 {
     bool is = is_word(cur(p), word);
     if (is) {
@@ -102,7 +103,7 @@ static bool skip_word(tpl_parser *p, const char *word)
     return is;
 }
 
-static const char *token_text(const token *t, char out[64])
+static const char *token_text(const nrd_template_token *t, char out[64])
 {
     static const char *const names[] = {
         "end of template", "text", "{{", "}}", "{%", "%}", "", "a string", "a number", "a number",
@@ -113,14 +114,15 @@ static const char *token_text(const token *t, char out[64])
     return out;
 }
 
-static void __attribute__((noreturn)) unexpected(tpl_parser *p, const char *wanted)
+static void __attribute__((noreturn)) unexpected(nrd_template_parser *p, const char *wanted)
 {
     char text[64];
-    nrd_tpl_fail_parse(p, NRD_ERR_INVALID_ARG, cur(p)->line, "expected %s, got '%s'", wanted,
-                       token_text(cur(p), text));
+    nrd_template_fail_parse(p, NRD_ERR_INVALID_ARG, cur(p)->line, "expected %s, got '%s'", wanted,
+                            token_text(cur(p), text));
 }
 
-static const token *expect(tpl_parser *p, tok_kind kind, const char *wanted)
+static const nrd_template_token *expect(nrd_template_parser *p, nrd_template_token_kind kind,
+                                        const char *wanted)
 {
     if (cur(p)->kind != kind) {
         unexpected(p, wanted);
@@ -128,23 +130,23 @@ static const token *expect(tpl_parser *p, tok_kind kind, const char *wanted)
     return take(p);
 }
 
-static void enter(tpl_parser *p)
+static void enter(nrd_template_parser *p)
 {
     if (++p->depth > TPL_MAX_NESTING) {
-        nrd_tpl_fail_parse(p, NRD_ERR_INVALID_ARG, cur(p)->line, "nested deeper than %d",
-                           TPL_MAX_NESTING);
+        nrd_template_fail_parse(p, NRD_ERR_INVALID_ARG, cur(p)->line, "nested deeper than %d",
+                                TPL_MAX_NESTING);
     }
 }
 
-static node *new_node(tpl_parser *p, node_kind kind)
+static nrd_template_node *new_node(nrd_template_parser *p, nrd_template_node_kind kind)
 {
-    node *n = nrd_tpl_parse_alloc(p, sizeof *n);
+    nrd_template_node *n = nrd_template_parse_alloc(p, sizeof *n);
     n->kind = (uint8_t)kind;
     n->line = cur(p)->line;
     return n;
 }
 
-static void append(node **head, node **tail, node *n)
+static void append(nrd_template_node **head, nrd_template_node **tail, nrd_template_node *n)
 {
     if (*tail) {
         (*tail)->next = n;
@@ -156,20 +158,21 @@ static void append(node **head, node **tail, node *n)
 
 /* ---- expressions, weakest first ---- */
 
-static node *parse_expr(tpl_parser *p);
-static node *parse_or(tpl_parser *p);
-static node *parse_unary(tpl_parser *p, bool with_filter);
+static nrd_template_node *parse_expr(nrd_template_parser *p);
+static nrd_template_node *parse_or(nrd_template_parser *p);
+static nrd_template_node *parse_unary(nrd_template_parser *p, bool with_filter);
 
-static node *const_node(tpl_parser *p, val v)
+static nrd_template_node *const_node(nrd_template_parser *p, nrd_template_val v)
 {
-    node *n = new_node(p, N_CONST);
+    nrd_template_node *n = new_node(p, N_CONST);
     n->value = v;
     return n;
 }
 
-static node *binary(tpl_parser *p, node_kind kind, int op, node *a, node *b)
+static nrd_template_node *binary(nrd_template_parser *p, nrd_template_node_kind kind, int op,
+                                 nrd_template_node *a, nrd_template_node *b)
 {
-    node *n = new_node(p, kind);
+    nrd_template_node *n = new_node(p, kind);
     n->op = (uint8_t)op;
     n->line = a->line;
     n->a = a;
@@ -177,22 +180,23 @@ static node *binary(tpl_parser *p, node_kind kind, int op, node *a, node *b)
     return n;
 }
 
-static bool ends_tuple(const tpl_parser *p, const char *end_word)
+static bool ends_tuple(const nrd_template_parser *p, const char *end_word)
 {
-    tok_kind k = cur(p)->kind;
+    nrd_template_token_kind k = cur(p)->kind;
     return k == T_VAR_END || k == T_BLOCK_END || k == T_RPAREN ||
            (end_word && is_word(cur(p), end_word));
 }
 
 typedef enum { TUPLE_FULL, TUPLE_NO_COND, TUPLE_TARGET, TUPLE_TARGET_NS } tuple_mode;
 
-static node *parse_target_item(tpl_parser *p, tuple_mode mode);
+static nrd_template_node *parse_target_item(nrd_template_parser *p, tuple_mode mode);
 
-static node *parse_tuple(tpl_parser *p, tuple_mode mode, const char *end_word, bool parens)
+static nrd_template_node *parse_tuple(nrd_template_parser *p, tuple_mode mode, const char *end_word,
+                                      bool parens)
 {
-    node *head = NULL, *tail = NULL;
+    nrd_template_node *head = NULL, *tail = NULL;
     bool is_tuple = false;
-    node *t = new_node(p, N_TUPLE);
+    nrd_template_node *t = new_node(p, N_TUPLE);
 
     while (!(ends_tuple(p, end_word) && (head || parens))) {
         append(&head, &tail,
@@ -211,14 +215,14 @@ static node *parse_tuple(tpl_parser *p, tuple_mode mode, const char *end_word, b
     return t;
 }
 
-static node *parse_args(tpl_parser *p)
+static nrd_template_node *parse_args(nrd_template_parser *p)
 {
-    node *head = NULL, *tail = NULL;
+    nrd_template_node *head = NULL, *tail = NULL;
     int stage = 0; /* positional, keywords, *, ** */
 
     expect(p, T_LPAREN, "'('");
     while (cur(p)->kind != T_RPAREN) {
-        node *a = new_node(p, N_ARG);
+        nrd_template_node *a = new_node(p, N_ARG);
         int now = 0;
         if (skip(p, T_MUL)) {
             a->op = '*';
@@ -232,7 +236,7 @@ static node *parse_args(tpl_parser *p)
             now = 1;
         }
         if ((now == 0 && stage > 0) || (now > 1 && stage >= now) || (now == 1 && stage == 3)) {
-            nrd_tpl_fail_parse(p, NRD_ERR_INVALID_ARG, a->line, "wrong order of arguments");
+            nrd_template_fail_parse(p, NRD_ERR_INVALID_ARG, a->line, "wrong order of arguments");
         }
         stage = now > stage ? now : stage;
         a->a = parse_expr(p);
@@ -245,9 +249,9 @@ static node *parse_args(tpl_parser *p)
     return head;
 }
 
-static node *parse_subscript(tpl_parser *p, node *obj)
+static nrd_template_node *parse_subscript(nrd_template_parser *p, nrd_template_node *obj)
 {
-    node *n = new_node(p, N_ITEM), *s;
+    nrd_template_node *n = new_node(p, N_ITEM), *s;
     n->a = obj;
     if (skip(p, T_DOT)) {
         if (cur(p)->kind == T_INT) {
@@ -278,18 +282,18 @@ static node *parse_subscript(tpl_parser *p, node *obj)
     return n;
 }
 
-static node *parse_call(tpl_parser *p, node *f)
+static nrd_template_node *parse_call(nrd_template_parser *p, nrd_template_node *f)
 {
-    node *n = new_node(p, N_CALL);
+    nrd_template_node *n = new_node(p, N_CALL);
     n->a = f;
     n->list = parse_args(p);
     return n;
 }
 
-static node *parse_postfix(tpl_parser *p, node *n)
+static nrd_template_node *parse_postfix(nrd_template_parser *p, nrd_template_node *n)
 {
     while (true) {
-        tok_kind k = cur(p)->kind;
+        nrd_template_token_kind k = cur(p)->kind;
         if (k == T_DOT || k == T_LBRACKET) {
             n = parse_subscript(p, n);
         } else if (k == T_LPAREN) {
@@ -301,13 +305,13 @@ static node *parse_postfix(tpl_parser *p, node *n)
 }
 
 /* `inner` NULL: the filter of a block. */
-static node *parse_filter(tpl_parser *p, node *inner, bool begun)
+static nrd_template_node *parse_filter(nrd_template_parser *p, nrd_template_node *inner, bool begun)
 {
     while (begun || skip(p, T_PIPE)) {
-        node *f = new_node(p, N_FILTER);
+        nrd_template_node *f = new_node(p, N_FILTER);
         begun = false;
         f->name = expect(p, T_NAME, "the name of a filter")->s;
-        f->ref = nrd_tpl_find_filter(f->name);
+        f->ref = nrd_template_find_filter(f->name);
         f->a = inner;
         if (cur(p)->kind == T_LPAREN) {
             f->list = parse_args(p);
@@ -317,17 +321,17 @@ static node *parse_filter(tpl_parser *p, node *inner, bool begun)
     return inner;
 }
 
-static node *parse_primary(tpl_parser *p);
+static nrd_template_node *parse_primary(nrd_template_parser *p);
 
-static node *parse_test(tpl_parser *p, node *value)
+static nrd_template_node *parse_test(nrd_template_parser *p, nrd_template_node *value)
 {
-    node *n = new_node(p, N_TEST);
+    nrd_template_node *n = new_node(p, N_TEST);
     take(p); /* is */
     bool negated = skip_word(p, "not");
     n->a = value;
     n->name = expect(p, T_NAME, "the name of a test")->s;
-    n->ref = nrd_tpl_find_test(n->name);
-    const token *t = cur(p);
+    n->ref = nrd_template_find_test(n->name);
+    const nrd_template_token *t = cur(p);
     if (t->kind == T_LPAREN) {
         n->list = parse_args(p);
     } else if ((t->kind == T_NAME && !is_word(t, "else") && !is_word(t, "or") &&
@@ -335,23 +339,24 @@ static node *parse_test(tpl_parser *p, node *value)
                t->kind == T_STR || t->kind == T_INT || t->kind == T_FLOAT || t->kind == T_LBRACKET ||
                t->kind == T_LBRACE) {
         if (is_word(t, "is")) {
-            nrd_tpl_fail_parse(p, NRD_ERR_INVALID_ARG, t->line, "tests cannot be chained with 'is'");
+            nrd_template_fail_parse(p, NRD_ERR_INVALID_ARG, t->line,
+                                    "tests cannot be chained with 'is'");
         }
-        node *a = new_node(p, N_ARG);
+        nrd_template_node *a = new_node(p, N_ARG);
         a->a = parse_postfix(p, parse_primary(p));
         n->list = a;
     }
     if (negated) {
-        node *not = new_node(p, N_NOT);
+        nrd_template_node *not = new_node(p, N_NOT);
         not->a = n;
         return not;
     }
     return n;
 }
 
-static node *parse_list(tpl_parser *p)
+static nrd_template_node *parse_list(nrd_template_parser *p)
 {
-    node *n = new_node(p, N_LIST), *tail = NULL;
+    nrd_template_node *n = new_node(p, N_LIST), *tail = NULL;
     take(p);
     while (cur(p)->kind != T_RBRACKET) {
         append(&n->list, &tail, parse_expr(p));
@@ -363,12 +368,12 @@ static node *parse_list(tpl_parser *p)
     return n;
 }
 
-static node *parse_dict(tpl_parser *p)
+static nrd_template_node *parse_dict(nrd_template_parser *p)
 {
-    node *n = new_node(p, N_DICT), *tail = NULL;
+    nrd_template_node *n = new_node(p, N_DICT), *tail = NULL;
     take(p);
     while (cur(p)->kind != T_RBRACE) {
-        node *pair = new_node(p, N_PAIR);
+        nrd_template_node *pair = new_node(p, N_PAIR);
         pair->a = parse_expr(p);
         expect(p, T_COLON, "':'");
         pair->b = parse_expr(p);
@@ -381,9 +386,9 @@ static node *parse_dict(tpl_parser *p)
     return n;
 }
 
-static node *parse_name(tpl_parser *p)
+static nrd_template_node *parse_name(nrd_template_parser *p)
 {
-    const token *t = take(p);
+    const nrd_template_token *t = take(p);
     if (!strcmp(t->s, "true") || !strcmp(t->s, "True")) {
         return const_node(p, val_bool(true));
     }
@@ -393,7 +398,7 @@ static node *parse_name(tpl_parser *p)
     if (!strcmp(t->s, "none") || !strcmp(t->s, "None")) {
         return const_node(p, val_none());
     }
-    node *n = new_node(p, N_NAME);
+    nrd_template_node *n = new_node(p, N_NAME);
     n->line = t->line;
     n->name = t->s;
     if (p->macro) {
@@ -405,9 +410,9 @@ static node *parse_name(tpl_parser *p)
     return n;
 }
 
-static node *parse_string(tpl_parser *p)
+static nrd_template_node *parse_string(nrd_template_parser *p)
 {
-    const token *first = take(p);
+    const nrd_template_token *first = take(p);
     size_t n = first->n;
     if (cur(p)->kind != T_STR) {
         return const_node(p, val_str(first->s, n));
@@ -416,7 +421,7 @@ static node *parse_string(tpl_parser *p)
     while (cur(p)->kind == T_STR) { /* neighbours are one string */
         n += take(p)->n;
     }
-    char *all = nrd_tpl_parse_alloc(p, n + 1);
+    char *all = nrd_template_parse_alloc(p, n + 1);
     memcpy(all, first->s, first->n);
     size_t at = first->n;
     for (size_t i = from; i < p->pos; i++) {
@@ -426,9 +431,9 @@ static node *parse_string(tpl_parser *p)
     return const_node(p, val_str(all, n));
 }
 
-static node *parse_primary(tpl_parser *p)
+static nrd_template_node *parse_primary(nrd_template_parser *p)
 {
-    node *n;
+    nrd_template_node *n;
     switch (cur(p)->kind) {
     case T_NAME:
         return parse_name(p);
@@ -452,9 +457,9 @@ static node *parse_primary(tpl_parser *p)
     }
 }
 
-static node *parse_unary(tpl_parser *p, bool with_filter)
+static nrd_template_node *parse_unary(nrd_template_parser *p, bool with_filter)
 {
-    node *n;
+    nrd_template_node *n;
     enter(p);
     if (cur(p)->kind == T_SUB || cur(p)->kind == T_ADD) {
         n = new_node(p, cur(p)->kind == T_SUB ? N_NEG : N_POS);
@@ -479,19 +484,19 @@ static node *parse_unary(tpl_parser *p, bool with_filter)
     return n;
 }
 
-static node *parse_pow(tpl_parser *p)
+static nrd_template_node *parse_pow(nrd_template_parser *p)
 {
-    node *left = parse_unary(p, true);
+    nrd_template_node *left = parse_unary(p, true);
     while (skip(p, T_POW)) {
         left = binary(p, N_BINARY, T_POW, left, parse_unary(p, true));
     }
     return left;
 }
 
-static node *parse_product(tpl_parser *p)
+static nrd_template_node *parse_product(nrd_template_parser *p)
 {
-    node *left = parse_pow(p);
-    tok_kind k;
+    nrd_template_node *left = parse_pow(p);
+    nrd_template_token_kind k;
     while ((k = cur(p)->kind) == T_MUL || k == T_DIV || k == T_FLOORDIV || k == T_MOD) {
         take(p);
         left = binary(p, N_BINARY, (int)k, left, parse_pow(p));
@@ -499,13 +504,13 @@ static node *parse_product(tpl_parser *p)
     return left;
 }
 
-static node *parse_concat(tpl_parser *p)
+static nrd_template_node *parse_concat(nrd_template_parser *p)
 {
-    node *first = parse_product(p);
+    nrd_template_node *first = parse_product(p);
     if (cur(p)->kind != T_TILDE) {
         return first;
     }
-    node *n = new_node(p, N_CONCAT), *tail = NULL;
+    nrd_template_node *n = new_node(p, N_CONCAT), *tail = NULL;
     append(&n->list, &tail, first);
     while (skip(p, T_TILDE)) {
         append(&n->list, &tail, parse_product(p));
@@ -513,10 +518,10 @@ static node *parse_concat(tpl_parser *p)
     return n;
 }
 
-static node *parse_sum(tpl_parser *p)
+static nrd_template_node *parse_sum(nrd_template_parser *p)
 {
-    node *left = parse_concat(p);
-    tok_kind k;
+    nrd_template_node *left = parse_concat(p);
+    nrd_template_token_kind k;
     while ((k = cur(p)->kind) == T_ADD || k == T_SUB) {
         take(p);
         left = binary(p, N_BINARY, (int)k, left, parse_concat(p));
@@ -524,11 +529,11 @@ static node *parse_sum(tpl_parser *p)
     return left;
 }
 
-static node *parse_compare(tpl_parser *p)
+static nrd_template_node *parse_compare(nrd_template_parser *p)
 {
-    node *first = parse_sum(p), *n = NULL, *tail = NULL;
+    nrd_template_node *first = parse_sum(p), *n = NULL, *tail = NULL;
     while (true) {
-        const token *t = cur(p);
+        const nrd_template_token *t = cur(p);
         int op = 0;
         if (t->kind >= T_EQ && t->kind <= T_GE) {
             op = (int)t->kind;
@@ -546,19 +551,19 @@ static node *parse_compare(tpl_parser *p)
             n = new_node(p, N_COMPARE);
             n->a = first;
         }
-        node *operand = new_node(p, N_OPERAND);
+        nrd_template_node *operand = new_node(p, N_OPERAND);
         operand->op = (uint8_t)op;
         operand->a = parse_sum(p);
         append(&n->list, &tail, operand);
     }
 }
 
-static node *parse_not(tpl_parser *p)
+static nrd_template_node *parse_not(nrd_template_parser *p)
 {
     if (!is_word(cur(p), "not")) {
         return parse_compare(p);
     }
-    node *n = new_node(p, N_NOT);
+    nrd_template_node *n = new_node(p, N_NOT);
     enter(p);
     take(p);
     n->a = parse_not(p);
@@ -566,30 +571,30 @@ static node *parse_not(tpl_parser *p)
     return n;
 }
 
-static node *parse_and(tpl_parser *p)
+static nrd_template_node *parse_and(nrd_template_parser *p)
 {
-    node *left = parse_not(p);
+    nrd_template_node *left = parse_not(p);
     while (skip_word(p, "and")) {
         left = binary(p, N_AND, 0, left, parse_not(p));
     }
     return left;
 }
 
-static node *parse_or(tpl_parser *p)
+static nrd_template_node *parse_or(nrd_template_parser *p)
 {
-    node *left = parse_and(p);
+    nrd_template_node *left = parse_and(p);
     while (skip_word(p, "or")) {
         left = binary(p, N_OR, 0, left, parse_and(p));
     }
     return left;
 }
 
-static node *parse_expr(tpl_parser *p)
+static nrd_template_node *parse_expr(nrd_template_parser *p)
 {
     enter(p);
-    node *n = parse_or(p);
+    nrd_template_node *n = parse_or(p);
     while (skip_word(p, "if")) {
-        node *c = new_node(p, N_COND);
+        nrd_template_node *c = new_node(p, N_COND);
         c->b = n;
         c->a = parse_or(p);
         if (skip_word(p, "else")) {
@@ -603,12 +608,12 @@ static node *parse_expr(tpl_parser *p)
 
 /* ---- statements ---- */
 
-static node *parse_body(tpl_parser *p, const char *const *ends);
+static nrd_template_node *parse_body(nrd_template_parser *p, const char *const *ends);
 
-static node *parse_target_item(tpl_parser *p, tuple_mode mode)
+static nrd_template_node *parse_target_item(nrd_template_parser *p, tuple_mode mode)
 {
     enter(p);
-    node *n;
+    nrd_template_node *n;
     if (skip(p, T_LPAREN)) {
         n = parse_tuple(p, mode, NULL, true);
         expect(p, T_RPAREN, "')'");
@@ -618,11 +623,12 @@ static node *parse_target_item(tpl_parser *p, tuple_mode mode)
         static const char *const fixed[] = {"true", "false", "none", "True", "False", "None"};
         for (size_t i = 0; i < sizeof fixed / sizeof fixed[0]; i++) {
             if (!strcmp(n->name, fixed[i])) {
-                nrd_tpl_fail_parse(p, NRD_ERR_INVALID_ARG, n->line, "can't assign to '%s'", n->name);
+                nrd_template_fail_parse(p, NRD_ERR_INVALID_ARG, n->line, "can't assign to '%s'",
+                                        n->name);
             }
         }
         if (mode == TUPLE_TARGET_NS && skip(p, T_DOT)) {
-            node *obj = n;
+            nrd_template_node *obj = n;
             n = new_node(p, N_NSREF);
             n->a = obj;
             n->name = expect(p, T_NAME, "a name after '.'")->s;
@@ -633,17 +639,19 @@ static node *parse_target_item(tpl_parser *p, tuple_mode mode)
 }
 
 /* The body up to one of `ends` ("endif"), which is taken. *out_end: which one. */
-static node *parse_block(tpl_parser *p, const char *const *ends, const char **out_end)
+static nrd_template_node *parse_block(nrd_template_parser *p, const char *const *ends,
+                                      const char **out_end)
 {
     skip(p, T_COLON);
     expect(p, T_BLOCK_END, "'%}'");
-    node *body = parse_body(p, ends);
+    nrd_template_node *body = parse_body(p, ends);
     if (cur(p)->kind == T_EOF) {
         size_t last = 0;
         while (ends[last + 1]) {
             last++;
         }
-        nrd_tpl_fail_parse(p, NRD_ERR_INVALID_ARG, cur(p)->line, "{%% %s %%} is missing", ends[last]);
+        nrd_template_fail_parse(p, NRD_ERR_INVALID_ARG, cur(p)->line, "{%% %s %%} is missing",
+                                ends[last]);
     }
     const char *end = take(p)->s;
     if (out_end) {
@@ -652,11 +660,11 @@ static node *parse_block(tpl_parser *p, const char *const *ends, const char **ou
     return body;
 }
 
-static node *parse_for(tpl_parser *p)
+static nrd_template_node *parse_for(nrd_template_parser *p)
 {
     static const char *const ends[] = {"else", "endfor", NULL}, *const end_else[] = {"endfor", NULL};
     const char *end;
-    node *n = new_node(p, N_FOR);
+    nrd_template_node *n = new_node(p, N_FOR);
 
     n->a = parse_tuple(p, TUPLE_TARGET, "in", false);
     if (!skip_word(p, "in")) {
@@ -667,7 +675,8 @@ static node *parse_for(tpl_parser *p)
         n->c = parse_expr(p);
     }
     if (is_word(cur(p), "recursive")) {
-        nrd_tpl_fail_parse(p, NRD_ERR_UNSUPPORTED, n->line, "recursive loops are not supported");
+        nrd_template_fail_parse(p, NRD_ERR_UNSUPPORTED, n->line,
+                                "recursive loops are not supported");
     }
     p->loop_depth++;
     n->list = parse_block(p, ends, &end);
@@ -678,12 +687,12 @@ static node *parse_for(tpl_parser *p)
     return n;
 }
 
-static node *parse_if(tpl_parser *p)
+static nrd_template_node *parse_if(nrd_template_parser *p)
 {
     static const char *const ends[] = {"elif", "else", "endif", NULL},
                              *const end_else[] = {"endif", NULL};
     const char *end;
-    node *n = new_node(p, N_IF), *last = n;
+    nrd_template_node *n = new_node(p, N_IF), *last = n;
 
     while (true) {
         last->a = parse_tuple(p, TUPLE_NO_COND, NULL, false);
@@ -700,10 +709,10 @@ static node *parse_if(tpl_parser *p)
     return n;
 }
 
-static node *parse_set(tpl_parser *p)
+static nrd_template_node *parse_set(nrd_template_parser *p)
 {
     static const char *const ends[] = {"endset", NULL};
-    node *n = new_node(p, N_SET);
+    nrd_template_node *n = new_node(p, N_SET);
     n->a = parse_tuple(p, TUPLE_TARGET_NS, NULL, false);
     if (skip(p, T_ASSIGN)) {
         n->b = parse_tuple(p, TUPLE_FULL, NULL, false);
@@ -715,12 +724,12 @@ static node *parse_set(tpl_parser *p)
     return n;
 }
 
-static node *parse_with(tpl_parser *p)
+static nrd_template_node *parse_with(nrd_template_parser *p)
 {
     static const char *const ends[] = {"endwith", NULL};
-    node *n = new_node(p, N_WITH), *tail = NULL;
+    nrd_template_node *n = new_node(p, N_WITH), *tail = NULL;
     while (cur(p)->kind != T_BLOCK_END && cur(p)->kind != T_EOF) {
-        node *pair = new_node(p, N_PAIR);
+        nrd_template_node *pair = new_node(p, N_PAIR);
         pair->a = parse_target_item(p, TUPLE_TARGET);
         expect(p, T_ASSIGN, "'='");
         pair->b = parse_expr(p);
@@ -734,20 +743,20 @@ static node *parse_with(tpl_parser *p)
 }
 
 /* Parameters into list2: N_ARG with name and default. */
-static void parse_signature(tpl_parser *p, node *n)
+static void parse_signature(nrd_template_parser *p, nrd_template_node *n)
 {
-    node *tail = NULL;
+    nrd_template_node *tail = NULL;
     bool defaults = false;
     expect(p, T_LPAREN, "'('");
     while (cur(p)->kind != T_RPAREN) {
-        node *a = new_node(p, N_ARG);
+        nrd_template_node *a = new_node(p, N_ARG);
         a->name = expect(p, T_NAME, "the name of a parameter")->s;
         if (skip(p, T_ASSIGN)) {
             a->a = parse_expr(p);
             defaults = true;
         } else if (defaults) {
-            nrd_tpl_fail_parse(p, NRD_ERR_INVALID_ARG, a->line,
-                               "a parameter without a default follows one with a default");
+            nrd_template_fail_parse(p, NRD_ERR_INVALID_ARG, a->line,
+                                    "a parameter without a default follows one with a default");
         }
         append(&n->list2, &tail, a);
         if (!skip(p, T_COMMA)) {
@@ -758,9 +767,10 @@ static void parse_signature(tpl_parser *p, node *n)
 }
 
 /* The body of something that is called later: no loop around it, names of its own. */
-static void parse_callable_body(tpl_parser *p, node *n, const char *const *ends)
+static void parse_callable_body(nrd_template_parser *p, nrd_template_node *n,
+                                const char *const *ends)
 {
-    node *outer = p->macro;
+    nrd_template_node *outer = p->macro;
     int loops = p->loop_depth;
     p->macro = n;
     p->loop_depth = 0;
@@ -772,13 +782,13 @@ static void parse_callable_body(tpl_parser *p, node *n, const char *const *ends)
     }
 }
 
-static node *parse_statement(tpl_parser *p)
+static nrd_template_node *parse_statement(nrd_template_parser *p)
 {
     static const char *const end_macro[] = {"endmacro", NULL}, *const end_call[] = {"endcall", NULL},
                              *const end_filter[] = {"endfilter", NULL},
                              *const end_generation[] = {"endgeneration", NULL};
-    const token *t = expect(p, T_NAME, "the name of a tag");
-    node *n;
+    const nrd_template_token *t = expect(p, T_NAME, "the name of a tag");
+    nrd_template_node *n;
 
     if (!strcmp(t->s, "for")) {
         return parse_for(p);
@@ -806,7 +816,7 @@ static node *parse_statement(tpl_parser *p)
         }
         n->a = parse_expr(p);
         if (n->a->kind != N_CALL) {
-            nrd_tpl_fail_parse(p, NRD_ERR_INVALID_ARG, n->line, "expected a call");
+            nrd_template_fail_parse(p, NRD_ERR_INVALID_ARG, n->line, "expected a call");
         }
         parse_callable_body(p, n, end_call);
         return n;
@@ -827,7 +837,8 @@ static node *parse_statement(tpl_parser *p)
     }
     if (!strcmp(t->s, "break") || !strcmp(t->s, "continue")) {
         if (p->loop_depth == 0) {
-            nrd_tpl_fail_parse(p, NRD_ERR_INVALID_ARG, t->line, "'%s' outside of a loop", t->s);
+            nrd_template_fail_parse(p, NRD_ERR_INVALID_ARG, t->line, "'%s' outside of a loop",
+                                    t->s);
         }
         return new_node(p, t->s[0] == 'b' ? N_BREAK : N_CONTINUE);
     }
@@ -840,19 +851,20 @@ static node *parse_statement(tpl_parser *p)
                                               "autoescape"};
     for (size_t i = 0; i < sizeof unsupported / sizeof unsupported[0]; i++) {
         if (!strcmp(t->s, unsupported[i])) {
-            nrd_tpl_fail_parse(p, NRD_ERR_UNSUPPORTED, t->line, "the tag '%s' is not supported", t->s);
+            nrd_template_fail_parse(p, NRD_ERR_UNSUPPORTED, t->line,
+                                    "the tag '%s' is not supported", t->s);
         }
     }
-    nrd_tpl_fail_parse(p, NRD_ERR_INVALID_ARG, t->line, "unknown tag '%s'", t->s);
+    nrd_template_fail_parse(p, NRD_ERR_INVALID_ARG, t->line, "unknown tag '%s'", t->s);
 }
 
-static node *parse_body(tpl_parser *p, const char *const *ends)
+static nrd_template_node *parse_body(nrd_template_parser *p, const char *const *ends)
 {
-    node *head = NULL, *tail = NULL, *n;
+    nrd_template_node *head = NULL, *tail = NULL, *n;
 
     enter(p);
     while (cur(p)->kind != T_EOF) {
-        const token *t = take(p);
+        const nrd_template_token *t = take(p);
         if (t->kind == T_DATA) {
             n = new_node(p, N_DATA);
             n->value = val_str(t->s, t->n);
@@ -877,11 +889,11 @@ static node *parse_body(tpl_parser *p, const char *const *ends)
     return head;
 }
 
-void nrd_tpl_parse(tpl_parser *p)
+void nrd_template_parse(nrd_template_parser *p)
 {
-    p->t->n_loop = nrd_tpl_intern(p, "loop", 4);
-    p->t->n_varargs = nrd_tpl_intern(p, "varargs", 7);
-    p->t->n_kwargs = nrd_tpl_intern(p, "kwargs", 6);
-    p->t->n_caller = nrd_tpl_intern(p, "caller", 6);
+    p->t->n_loop = nrd_template_intern(p, "loop", 4);
+    p->t->n_varargs = nrd_template_intern(p, "varargs", 7);
+    p->t->n_kwargs = nrd_template_intern(p, "kwargs", 6);
+    p->t->n_caller = nrd_template_intern(p, "caller", 6);
     p->t->body = parse_body(p, NULL);
 }

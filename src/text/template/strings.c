@@ -11,7 +11,7 @@
 #endif
 
 /* str.isspace of Python: White_Space and the four ASCII separators. */
-bool nrd_tpl_is_space(uint32_t cp)
+bool nrd_template_is_space(uint32_t cp)
 {
     if (cp < 0x80) {
         return cp == ' ' || (cp >= 9 && cp <= 13) || (cp >= 0x1c && cp <= 0x1f);
@@ -20,7 +20,7 @@ bool nrd_tpl_is_space(uint32_t cp)
            cp == 0x2028 || cp == 0x2029 || cp == 0x202f || cp == 0x205f || cp == 0x3000;
 }
 
-size_t nrd_tpl_cp_count(const char *s, size_t n)
+size_t nrd_template_cp_count(const char *s, size_t n)
 {
     size_t count = 0;
     for (size_t i = 0; i < n; i++) {
@@ -29,7 +29,7 @@ size_t nrd_tpl_cp_count(const char *s, size_t n)
     return count;
 }
 
-size_t nrd_tpl_cp_offset(const char *s, size_t n, size_t index)
+size_t nrd_template_cp_offset(const char *s, size_t n, size_t index)
 {
     size_t i = 0;
     while (i < n) {
@@ -41,20 +41,20 @@ size_t nrd_tpl_cp_offset(const char *s, size_t n, size_t index)
     return n;
 }
 
-size_t nrd_tpl_lstrip(const char *s, size_t n)
+size_t nrd_template_lstrip(const char *s, size_t n)
 {
     size_t i = 0, k;
     uint32_t cp;
     for (; i < n; i += k) {
         k = nrd_utf8_next(s + i, n - i, &cp);
-        if (!nrd_tpl_is_space(cp)) {
+        if (!nrd_template_is_space(cp)) {
             break;
         }
     }
     return i;
 }
 
-size_t nrd_tpl_rstrip(const char *s, size_t n)
+size_t nrd_template_rstrip(const char *s, size_t n)
 {
     while (n > 0) {
         size_t start = n - 1;
@@ -62,7 +62,7 @@ size_t nrd_tpl_rstrip(const char *s, size_t n)
         while (start > 0 && n - start < 4 && (s[start] & 0xc0) == 0x80) {
             start--;
         }
-        if (nrd_utf8_next(s + start, n - start, &cp) != n - start || !nrd_tpl_is_space(cp)) {
+        if (nrd_utf8_next(s + start, n - start, &cp) != n - start || !nrd_template_is_space(cp)) {
             break;
         }
         n = start;
@@ -99,18 +99,18 @@ static uint32_t to_title(uint32_t cp)
 #endif
 }
 
-static void put_upper(run *r, sb *out, uint32_t cp, bool title)
+static void put_upper(nrd_template_run *r, nrd_template_text *out, uint32_t cp, bool title)
 {
     if (cp == 0xdf) { /* the expansion that texts have; the other 100 of SpecialCasing are ligatures */
-        nrd_sb_puts(r, out, title ? "Ss" : "SS");
+        nrd_template_text_puts(r, out, title ? "Ss" : "SS");
     } else {
-        nrd_sb_put_cp(r, out, title ? to_title(cp) : to_upper(cp));
+        nrd_template_text_put_cp(r, out, title ? to_title(cp) : to_upper(cp));
     }
 }
 
-val nrd_tpl_case(run *r, val s, int how)
+nrd_template_val nrd_template_case(nrd_template_run *r, nrd_template_val s, int how)
 {
-    sb out = {0};
+    nrd_template_text out = {0};
     bool in_word = false, first = true;
     uint32_t cp;
 
@@ -120,21 +120,21 @@ val nrd_tpl_case(run *r, val s, int how)
         if (how == 'u') {
             put_upper(r, &out, cp, false);
         } else if (how == 'l') {
-            nrd_sb_put_cp(r, &out, to_lower(cp));
+            nrd_template_text_put_cp(r, &out, to_lower(cp));
         } else if (how == 's') {
             if (to_lower(cp) != cp) {
-                nrd_sb_put_cp(r, &out, to_lower(cp));
+                nrd_template_text_put_cp(r, &out, to_lower(cp));
             } else {
                 put_upper(r, &out, cp, false);
             }
         } else if (how == 'c' ? first : !in_word) {
             put_upper(r, &out, cp, true);
         } else {
-            nrd_sb_put_cp(r, &out, to_lower(cp));
+            nrd_template_text_put_cp(r, &out, to_lower(cp));
         }
         in_word = cased;
     }
-    return nrd_sb_val(&out);
+    return nrd_template_text_val(&out);
 }
 
 /* ---- lines, escapes, replacement ---- */
@@ -145,60 +145,65 @@ static bool ends_line(uint32_t cp)
            cp == 0x2029;
 }
 
-list *nrd_tpl_split_lines(run *r, val s)
+nrd_template_list *nrd_template_split_lines(nrd_template_run *r, nrd_template_val s)
 {
-    list *l = nrd_tpl_list(r, L_LIST, 0);
+    nrd_template_list *l = nrd_template_list_new(r, L_LIST, 0);
     size_t from = 0, k;
     uint32_t cp;
     for (size_t i = 0; i < s.n; i += k) {
         k = nrd_utf8_next(s.s + i, s.n - i, &cp);
         if (ends_line(cp)) {
-            nrd_tpl_push(r, l, val_str(s.s + from, i - from));
+            nrd_template_push(r, l, val_str(s.s + from, i - from));
             k += cp == '\r' && i + 1 < s.n && s.s[i + 1] == '\n';
             from = i + k;
         }
     }
     if (from < s.n) {
-        nrd_tpl_push(r, l, val_str(s.s + from, s.n - from));
+        nrd_template_push(r, l, val_str(s.s + from, s.n - from));
     }
     return l;
 }
 
-val nrd_tpl_escape(run *r, val v)
+nrd_template_val nrd_template_escape(nrd_template_run *r, nrd_template_val v)
 {
-    sb out = {0};
+    nrd_template_text out = {0};
     if (v.type == V_STR && v.flag) {
         return v;
     }
-    val s = nrd_tpl_to_str(r, v);
+    nrd_template_val s = nrd_template_to_str(r, v);
     for (size_t i = 0; i < s.n; i++) {
         char c = s.s[i];
         if (c == '&' || c == '<' || c == '>' || c == '"' || c == '\'') {
-            nrd_sb_puts(r, &out, c == '&' ? "&amp;" : c == '<' ? "&lt;" : c == '>' ? "&gt;"
-                                 : c == '"' ? "&#34;" : "&#39;");
+            nrd_template_text_puts(r, &out,
+                                   c == '&'   ? "&amp;"
+                                   : c == '<' ? "&lt;"
+                                   : c == '>' ? "&gt;"
+                                   : c == '"' ? "&#34;"
+                                              : "&#39;");
         } else {
-            nrd_sb_putc(r, &out, c);
+            nrd_template_text_putc(r, &out, c);
         }
     }
-    val e = nrd_sb_val(&out);
+    nrd_template_val e = nrd_template_text_val(&out);
     e.flag = 1;
     return e;
 }
 
-val nrd_tpl_replace(run *r, val s, val from, val to, int64_t count)
+nrd_template_val nrd_template_replace(nrd_template_run *r, nrd_template_val s,
+                                      nrd_template_val from, nrd_template_val to, int64_t count)
 {
-    sb out = {0};
+    nrd_template_text out = {0};
     size_t i = 0;
     while (i <= s.n && count != 0) {
         if (from.n == 0) { /* between all characters and at both ends */
             uint32_t cp;
-            nrd_sb_put(r, &out, to.s, to.n);
+            nrd_template_text_put(r, &out, to.s, to.n);
             count--;
             if (i == s.n) {
                 break;
             }
             size_t k = nrd_utf8_next(s.s + i, s.n - i, &cp);
-            nrd_sb_put(r, &out, s.s + i, k);
+            nrd_template_text_put(r, &out, s.s + i, k);
             i += k;
             continue;
         }
@@ -206,64 +211,67 @@ val nrd_tpl_replace(run *r, val s, val from, val to, int64_t count)
         if (!hit) {
             break;
         }
-        nrd_tpl_step(r, 1);
-        nrd_sb_put(r, &out, s.s + i, (size_t)(hit - s.s) - i);
-        nrd_sb_put(r, &out, to.s, to.n);
+        nrd_template_step(r, 1);
+        nrd_template_text_put(r, &out, s.s + i, (size_t)(hit - s.s) - i);
+        nrd_template_text_put(r, &out, to.s, to.n);
         i = (size_t)(hit - s.s) + from.n;
         count--;
     }
     if (i < s.n) {
-        nrd_sb_put(r, &out, s.s + i, s.n - i);
+        nrd_template_text_put(r, &out, s.s + i, s.n - i);
     }
-    val v = nrd_sb_val(&out);
+    nrd_template_val v = nrd_template_text_val(&out);
     v.flag = s.flag;
     return v;
 }
 
 /* ---- printf-style formatting ---- */
 
-static val next_arg(run *r, val a, size_t *used)
+static nrd_template_val next_arg(nrd_template_run *r, nrd_template_val a, size_t *used)
 {
     bool tuple = a.type == V_LIST && a.list->kind == L_TUPLE;
     size_t n = tuple ? a.list->n : 1;
     if (*used >= n) {
-        nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "not enough arguments for format string");
+        nrd_template_fail(r, NRD_ERR_INVALID_ARG, "not enough arguments for format string");
     }
-    val v = tuple ? a.list->v[*used] : a;
+    nrd_template_val v = tuple ? a.list->v[*used] : a;
     ++*used;
     return v;
 }
 
-static void put_padded(run *r, sb *out, val s, int64_t width, bool left, char fill)
+static void put_padded(nrd_template_run *r, nrd_template_text *out, nrd_template_val s,
+                       int64_t width, bool left, char fill)
 {
-    int64_t missing = width - (int64_t)nrd_tpl_cp_count(s.s, s.n);
+    int64_t missing = width - (int64_t)nrd_template_cp_count(s.s, s.n);
     bool sign = fill == '0' && s.n > 0 && (s.s[0] == '-' || s.s[0] == '+');
     if (sign) {
-        nrd_sb_putc(r, out, s.s[0]);
+        nrd_template_text_putc(r, out, s.s[0]);
         s = val_str(s.s + 1, s.n - 1);
     }
     if (left) {
-        nrd_sb_put(r, out, s.s, s.n);
+        nrd_template_text_put(r, out, s.s, s.n);
     }
     for (int64_t i = 0; i < missing; i++) {
-        nrd_sb_putc(r, out, left ? ' ' : fill);
+        nrd_template_text_putc(r, out, left ? ' ' : fill);
     }
     if (!left) {
-        nrd_sb_put(r, out, s.s, s.n);
+        nrd_template_text_put(r, out, s.s, s.n);
     }
 }
 
-static val format_one(run *r, char kind, val v, int64_t precision, bool plus)
+static nrd_template_val format_one(nrd_template_run *r, char kind, nrd_template_val v,
+                                   int64_t precision, bool plus)
 {
     char text[400];
-    sb out = {0};
+    nrd_template_text out = {0};
     switch (kind) {
     case 's':
-        v = nrd_tpl_to_str(r, v);
-        return precision >= 0 ? val_str(v.s, nrd_tpl_cp_offset(v.s, v.n, (size_t)precision)) : v;
+        v = nrd_template_to_str(r, v);
+        return precision >= 0 ? val_str(v.s, nrd_template_cp_offset(v.s, v.n, (size_t)precision))
+                              : v;
     case 'r':
-        nrd_tpl_repr(r, &out, v);
-        return nrd_sb_val(&out);
+        nrd_template_repr(r, &out, v);
+        return nrd_template_text_val(&out);
     case 'd':
     case 'i':
     case 'x':
@@ -273,8 +281,8 @@ static val format_one(run *r, char kind, val v, int64_t precision, bool plus)
             v = val_int((int64_t)v.f);
         }
         if (v.type != V_INT && v.type != V_BOOL) {
-            nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "%%%c format: a number is required, not %s", kind,
-                         nrd_tpl_type_name(v));
+            nrd_template_fail(r, NRD_ERR_INVALID_ARG, "%%%c format: a number is required, not %s",
+                              kind, nrd_template_type_name(v));
         }
         {
             int64_t i = v.type == V_BOOL ? v.b : v.i;
@@ -286,44 +294,46 @@ static val format_one(run *r, char kind, val v, int64_t precision, bool plus)
         }
         break;
     default: {
-        if (!nrd_tpl_is_number(v)) {
-            nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "must be real number, not %s", nrd_tpl_type_name(v));
+        if (!nrd_template_is_number(v)) {
+            nrd_template_fail(r, NRD_ERR_INVALID_ARG, "must be real number, not %s",
+                              nrd_template_type_name(v));
         }
         int p = precision < 0 ? 6 : precision > 60 ? 60 : (int)precision;
-        double f = nrd_tpl_as_double(v);
+        double f = nrd_template_as_double(v);
         const char *sign = plus && f >= 0 ? "+" : "";
         snprintf(text, sizeof text, kind == 'e' ? "%s%.*e" : kind == 'g' ? "%s%.*g" : "%s%.*f", sign, p,
                  f);
     }
     }
-    nrd_sb_puts(r, &out, text);
-    return nrd_sb_val(&out);
+    nrd_template_text_puts(r, &out, text);
+    return nrd_template_text_val(&out);
 }
 
-val nrd_tpl_printf(run *r, val f, val a)
+nrd_template_val nrd_template_printf(nrd_template_run *r, nrd_template_val f, nrd_template_val a)
 {
-    sb out = {0};
+    nrd_template_text out = {0};
     size_t used = 0;
     bool named = false;
 
     for (size_t i = 0; i < f.n; i++) {
         if (f.s[i] != '%') {
-            nrd_sb_putc(r, &out, f.s[i]);
+            nrd_template_text_putc(r, &out, f.s[i]);
             continue;
         }
-        val v = val_none();
+        nrd_template_val v = val_none();
         bool has = false, left = false, zero = false, plus = false;
         int64_t width = 0, precision = -1;
         i++;
         if (i < f.n && f.s[i] == '(') {
             const char *end = memchr(f.s + i, ')', f.n - i);
             if (!end || a.type != V_DICT) {
-                nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "format requires a mapping");
+                nrd_template_fail(r, NRD_ERR_INVALID_ARG, "format requires a mapping");
             }
-            val *found = nrd_tpl_dict_find(
+            nrd_template_val *found = nrd_template_dict_find(
                 r, a.dict, val_str(f.s + i + 1, (size_t)(end - f.s) - i - 1));
             if (!found) {
-                nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "the format names a key that is not there");
+                nrd_template_fail(r, NRD_ERR_INVALID_ARG,
+                                  "the format names a key that is not there");
             }
             v = *found;
             has = named = true;
@@ -344,10 +354,10 @@ val nrd_tpl_printf(run *r, val f, val a)
             }
         }
         if (i >= f.n || !f.s[i] || !strchr("sdirxXofFeg%", f.s[i])) {
-            nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "unsupported format character");
+            nrd_template_fail(r, NRD_ERR_INVALID_ARG, "unsupported format character");
         }
         if (f.s[i] == '%') {
-            nrd_sb_putc(r, &out, '%');
+            nrd_template_text_putc(r, &out, '%');
             continue;
         }
         if (!has) {
@@ -359,7 +369,8 @@ val nrd_tpl_printf(run *r, val f, val a)
     }
     bool tuple = a.type == V_LIST && a.list->kind == L_TUPLE;
     if (!named && a.type != V_DICT && used < (tuple ? a.list->n : 1)) {
-        nrd_tpl_fail(r, NRD_ERR_INVALID_ARG, "not all arguments converted during string formatting");
+        nrd_template_fail(r, NRD_ERR_INVALID_ARG,
+                          "not all arguments converted during string formatting");
     }
-    return nrd_sb_val(&out);
+    return nrd_template_text_val(&out);
 }
