@@ -6,7 +6,8 @@
 #   tests/gpu/engine.sh guided [FOLDER]  guided answers, with recorded steps and without
 #   tests/gpu/engine.sh latency [FOLDER] one request after the other
 #   tests/gpu/engine.sh cold [FOLDER]    the first run after a load beside the second, without kept choices and with
-#   tests/gpu/engine.sh bench [FOLDER]   that, then many requests at a time
+#   tests/gpu/engine.sh published [FOLDER] many requests at a time, with the recipe of the published tables
+#   tests/gpu/engine.sh bench [FOLDER]   all of these, then more of them
 #   tests/gpu/engine.sh server [FOLDER]  many requests at a time through the server
 #   tests/gpu/engine.sh serve [FOLDER]   the server's answers beside a CPU's, memory, faults
 # Engines are built into FOLDER (default build/gpu).
@@ -53,8 +54,10 @@ engine() { # NAME CONFIG OPTION...
         --model_config "tests/gpu/$config.json" --output_dir "$folder/$name" --device cuda "$@"
 }
 
-big() { # fp8 or bf16: the engine's folder
-    if [ "$1" = fp8 ]; then
+big() { # fp8, fp8-head16 (the head in 16 bits, as the published tables have it) or bf16: the engine's folder
+    if [ "$1" = fp8-head16 ]; then
+        engine llama-8b-fp8-head16 llama-3.1-8b --quantize fp8 --fp8_kv_cache --max_batch_size 1024 --max_seq_len 8192 >&2
+    elif [ "$1" = fp8 ]; then
         engine llama-8b-fp8 llama-3.1-8b --quantize fp8 --quantize_lm_head --fp8_kv_cache \
             --max_batch_size 1024 --max_seq_len 22528 >&2
     else
@@ -98,8 +101,16 @@ cold() {
     done
 }
 
+published() { # the recipe of the published tables
+    throughput fp8-head16 128 128 3000 1024
+    throughput fp8-head16 500 2000 512 512
+    throughput fp8-head16 1000 1000 1024 512
+    throughput fp8-head16 2048 128 1200 512
+}
+
 bench() {
     latency
+    published
     throughput fp8 128 128 3000 1024
     throughput fp8 128 2048 1024 768
     throughput fp8 500 2000 512 512
