@@ -72,7 +72,7 @@ static void merge_short(const nrd_tokenizer *t, int32_t *sym, size_t n, nrd_ids 
 
 /* ---- long words: a linked list of symbols and a binary heap of rank << 32 | position ---- */
 
-static void heap_push(tok_scratch *sc, size_t *n, uint64_t v)
+static void heap_push(nrd_tok_scratch *sc, size_t *n, uint64_t v)
 {
     if (*n == sc->cap_heap) {
         sc->cap_heap = sc->cap_heap ? sc->cap_heap * 2 : 1024;
@@ -86,7 +86,7 @@ static void heap_push(tok_scratch *sc, size_t *n, uint64_t v)
     sc->heap[i] = v;
 }
 
-static uint64_t heap_pop(tok_scratch *sc, size_t *n)
+static uint64_t heap_pop(nrd_tok_scratch *sc, size_t *n)
 {
     uint64_t top = sc->heap[0], last = sc->heap[--*n];
     size_t i = 0;
@@ -106,7 +106,7 @@ static uint64_t heap_pop(tok_scratch *sc, size_t *n)
     return top;
 }
 
-static void reserve_symbols(tok_scratch *sc, size_t n)
+static void reserve_symbols(nrd_tok_scratch *sc, size_t n)
 {
     if (n > sc->cap_sym) {
         size_t cap = n + n / 2;
@@ -119,7 +119,7 @@ static void reserve_symbols(tok_scratch *sc, size_t n)
     }
 }
 
-static void offer(const nrd_tokenizer *t, tok_scratch *sc, size_t *n_heap, int32_t at)
+static void offer(const nrd_tokenizer *t, nrd_tok_scratch *sc, size_t *n_heap, int32_t at)
 {
     int32_t next = sc->next[at];
     sc->rank[at] = (uint32_t)NO_RANK;
@@ -131,7 +131,7 @@ static void offer(const nrd_tokenizer *t, tok_scratch *sc, size_t *n_heap, int32
     }
 }
 
-static void merge_long(const nrd_tokenizer *t, tok_scratch *sc, size_t n, nrd_ids *out)
+static void merge_long(const nrd_tokenizer *t, nrd_tok_scratch *sc, size_t n, nrd_ids *out)
 {
     size_t n_heap = 0;
     for (size_t i = 0; i < n; i++) {
@@ -215,7 +215,7 @@ static size_t char_symbols(const nrd_tokenizer *t, const char *s, size_t n, int3
     return n_sym;
 }
 
-static void encode_chunk(const nrd_tokenizer *t, tok_scratch *sc, const char *s, size_t n,
+static void encode_chunk(const nrd_tokenizer *t, nrd_tok_scratch *sc, const char *s, size_t n,
                          nrd_ids *out)
 {
     uint64_t hash = 0;
@@ -248,7 +248,8 @@ static void encode_chunk(const nrd_tokenizer *t, tok_scratch *sc, const char *s,
                           out->n - before);
 }
 
-void nrd_tok_bpe_encode(const nrd_tokenizer *t, tok_scratch *sc, const char *s, size_t n, nrd_ids *out)
+void nrd_tok_bpe_encode(const nrd_tokenizer *t, nrd_tok_scratch *sc, const char *s, size_t n,
+                        nrd_ids *out)
 {
     while (n > 0) {
         size_t len = t->byte_level || t->ignore_merges ? n : nrd_tok_safe_chunk(t, s, n);

@@ -122,7 +122,7 @@ nrd_error *nrd_tok_set(nrd_tokenizer *t, int64_t id, const char *s, size_t n, ui
                           (long long)id, n, TOK_MAX_TOKEN_BYTES);
     }
     NRD_TRY(reserve_vocab(t, (int32_t)id));
-    tok_text *token = &t->tokens[id];
+    nrd_tok_text *token = &t->tokens[id];
     if (!token->s || token->n != n || memcmp(token->s, s, n) != 0) {
         if ((t->flags[id] & TOK_IN_MODEL) && (flags & TOK_IN_MODEL)) {
             return nrd_errorf(NRD_ERR_INVALID_ARG, "token id %lld is used twice, by '%s' and '%.*s'",
@@ -260,7 +260,7 @@ nrd_error *nrd_tok_merges_from_scores(nrd_tokenizer *t)
     }
     qsort(order, n, sizeof *order, by_score_desc);
     for (size_t i = 0; i < n; i++) {
-        const tok_text *token = &t->tokens[order[i].id];
+        const nrd_tok_text *token = &t->tokens[order[i].id];
         rank += i > 0 && order[i].score != order[i - 1].score;
         for (size_t cut = 1; cut < token->n; cut++) {
             if (((uint8_t)token->s[cut] & 0xc0) == 0x80) {
@@ -379,7 +379,7 @@ void nrd_tok_add_stop(nrd_tokenizer *t, int64_t id)
 
 /* ---- finishing ---- */
 
-static bool parse_byte_token(const tok_text *token, uint8_t *out)
+static bool parse_byte_token(const nrd_tok_text *token, uint8_t *out)
 {
     static const char digits[] = "0123456789ABCDEF";
     if (token->n != 6 || memcmp(token->s, "<0x", 3) != 0 || token->s[5] != '>') {
@@ -394,7 +394,7 @@ static bool parse_byte_token(const tok_text *token, uint8_t *out)
 }
 
 /* Byte-level: surface -> raw bytes; false when some character is outside the alphabet. */
-static bool unmap_bytes(const tok_text *token, char *out, uint32_t *out_n)
+static bool unmap_bytes(const nrd_tok_text *token, char *out, uint32_t *out_n)
 {
     uint32_t n = 0;
     for (size_t i = 0; i < token->n;) {
@@ -411,7 +411,7 @@ static bool unmap_bytes(const tok_text *token, char *out, uint32_t *out_n)
 }
 
 /* SentencePiece-like: U+2581 reads as a space. */
-static uint32_t unmap_spaces(const tok_text *token, char *out)
+static uint32_t unmap_spaces(const nrd_tok_text *token, char *out)
 {
     uint32_t n = 0;
     for (size_t i = 0; i < token->n;) {
@@ -435,8 +435,8 @@ static nrd_error *fill_bytes(nrd_tokenizer *t)
     }
     NRD_NEW_GOTO(t->bytes, (size_t)t->n_vocab, err, fail);
     for (int32_t id = 0; id < t->n_vocab; id++) {
-        const tok_text *token = &t->tokens[id];
-        tok_text *raw = &t->bytes[id];
+        const nrd_tok_text *token = &t->tokens[id];
+        nrd_tok_text *raw = &t->bytes[id];
         uint8_t byte;
         *raw = *token;
         if (!(t->flags[id] & TOK_PRESENT) || token->n == 0) {
@@ -453,7 +453,7 @@ static nrd_error *fill_bytes(nrd_tokenizer *t)
             }
         } else if (byte_tokens && parse_byte_token(token, &byte)) {
             text[0] = (char)byte;
-            *raw = (tok_text){text, 1};
+            *raw = (nrd_tok_text){text, 1};
             t->flags[id] |= TOK_BYTE;
         } else {
             raw->n = unmap_spaces(token, text);
@@ -491,7 +491,7 @@ static nrd_error *fill_symbols(nrd_tokenizer *t)
     NRD_NEW_GOTO(t->char_ids, 0x10000, err, fail);
     memset(t->char_ids, 0xff, 0x10000 * sizeof *t->char_ids);
     for (int32_t id = t->n_vocab; id-- > 0;) { /* backwards: the first of equal tokens stays */
-        const tok_text *token = &t->tokens[id];
+        const nrd_tok_text *token = &t->tokens[id];
         uint32_t cp;
         if ((t->flags[id] & TOK_IN_MODEL) && !(t->flags[id] & TOK_CONTROL) && token->n > 0 &&
             nrd_utf8_next(token->s, token->n, &cp) == token->n && cp < 0x10000) {
@@ -532,7 +532,7 @@ static void find_safe_cuts(nrd_tokenizer *t)
 {
     t->can_split = true;
     for (int32_t id = 0; id < t->n_vocab && t->can_split; id++) {
-        const tok_text *token = &t->tokens[id];
+        const nrd_tok_text *token = &t->tokens[id];
         uint32_t before = 0, cp;
         if (!(t->flags[id] & TOK_IN_MODEL) || (t->flags[id] & (TOK_CONTROL | TOK_BYTE))) {
             continue;
@@ -634,7 +634,7 @@ static nrd_error *fill_added(nrd_tokenizer *t)
     NRD_TRY(nrd_trie_init(&t->added_norm));
     for (size_t i = 0; i < t->n_added; i++) {
         const added_token *a = &t->added[i];
-        const tok_text *token = &t->tokens[a->id];
+        const nrd_tok_text *token = &t->tokens[a->id];
         nrd_strmap_put(&t->by_added, t->tokens, a->id);
         if (token->n == 0) {
             continue;
@@ -650,7 +650,7 @@ static nrd_error *fill_added(nrd_tokenizer *t)
             text = token->s; /* user-defined symbols are written in normalized form */
             n = token->n;
         } else {
-            nrd_tok_normalize(t, nrd_tok_scratch(), token->s, token->n, &text, &n);
+            nrd_tok_normalize(t, nrd_tok_scratch_get(), token->s, token->n, &text, &n);
         }
         if (n > 0) {
             NRD_TRY(nrd_trie_add(&t->added_norm, text, n, (int32_t)i));

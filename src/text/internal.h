@@ -37,14 +37,16 @@ typedef struct strmap { /* keys live outside; `keys` finds them by id */
     size_t mask, n;
 } strmap;
 
-typedef struct tok_text {
+typedef struct nrd_tok_text {
     const char *s;
     uint32_t n;
-} tok_text;
+} nrd_tok_text;
 
 nrd_error *nrd_strmap_init(strmap *m, size_t n_expected) NRD_MUST_USE;
-void nrd_strmap_put(strmap *m, const tok_text *keys, int32_t id); /* keeps the first of equal keys */
-int32_t nrd_strmap_get(const strmap *m, const tok_text *keys, const char *s, size_t n); /* -1: none */
+void nrd_strmap_put(strmap *m, const nrd_tok_text *keys,
+                    int32_t id); /* keeps the first of equal keys */
+int32_t nrd_strmap_get(const strmap *m, const nrd_tok_text *keys, const char *s,
+                       size_t n); /* -1: none */
 void nrd_strmap_fini(strmap *m);
 
 /* ---- byte trie with hashed edges ---- */
@@ -205,10 +207,10 @@ typedef struct pair_slot {
 /* What a model's files say about sampling; see sampling.h. */
 enum { TOK_TEMPERATURE, TOK_TOP_P, TOK_MIN_P, TOK_REPETITION, TOK_TOP_K, TOK_N_WISHES };
 
-typedef struct tok_wish_value {
+typedef struct nrd_tok_wish_value {
     bool given;
     double value;
-} tok_wish_value;
+} nrd_tok_wish_value;
 
 struct nrd_tokenizer {
     uint32_t serial; /* never 0; tells cache entries of different tokenizers apart */
@@ -216,8 +218,8 @@ struct nrd_tokenizer {
     model_kind model;
 
     /* vocabulary, indexed by id */
-    tok_text *tokens; /* surface forms */
-    tok_text *bytes;  /* what the id stands for in text */
+    nrd_tok_text *tokens; /* surface forms */
+    nrd_tok_text *bytes;  /* what the id stands for in text */
     uint8_t *flags;
     double *scores;   /* Unigram and SentencePiece BPE, else NULL */
     int32_t n_vocab, cap_vocab;
@@ -266,7 +268,7 @@ struct nrd_tokenizer {
     int32_t bos_id, eos_id, pad_id, unk_id;
     char *chat_template, *tool_template;
     nrd_ids stop_ids;
-    tok_wish_value wishes[TOK_N_WISHES];
+    nrd_tok_wish_value wishes[TOK_N_WISHES];
 };
 
 /* ---- sampling (sampling.c) ---- */
@@ -330,7 +332,7 @@ typedef struct pieces {
 
 typedef struct cache_entry cache_entry;
 
-typedef struct tok_scratch { /* one a thread, reused by every call */
+typedef struct nrd_tok_scratch { /* one a thread, reused by every call */
     nrd_str clean, norm[2], pre[2];
     pieces cut[2];
     /* long words */
@@ -345,24 +347,26 @@ typedef struct tok_scratch { /* one a thread, reused by every call */
     size_t cap_best;
     cache_entry *cache;
     void *match; /* PCRE2's match data; see pattern.c */
-} tok_scratch;
+} nrd_tok_scratch;
 
-tok_scratch *nrd_tok_scratch(void); /* of the calling thread; aborts on no memory */
+nrd_tok_scratch *nrd_tok_scratch_get(void); /* of the calling thread; aborts on no memory */
 /* Behind a call: what one long text needed does not stay with its thread. */
-void nrd_tok_scratch_trim(tok_scratch *sc);
-bool nrd_tok_cache_get(tok_scratch *sc, const nrd_tokenizer *t, const char *s, size_t n, uint64_t *out_hash,
-               nrd_ids *out);
-void nrd_tok_cache_put(tok_scratch *sc, const nrd_tokenizer *t, uint64_t hash, const char *s, size_t n,
-               const int32_t *ids, size_t n_ids);
+void nrd_tok_scratch_trim(nrd_tok_scratch *sc);
+bool nrd_tok_cache_get(nrd_tok_scratch *sc, const nrd_tokenizer *t, const char *s, size_t n,
+                       uint64_t *out_hash, nrd_ids *out);
+void nrd_tok_cache_put(nrd_tok_scratch *sc, const nrd_tokenizer *t, uint64_t hash, const char *s,
+                       size_t n, const int32_t *ids, size_t n_ids);
 
 /* Runs the normalizer; the result lies in *out (borrows from s or the scratch). */
-void nrd_tok_normalize(const nrd_tokenizer *t, tok_scratch *sc, const char *s, size_t n,
-                    const char **out, size_t *out_n);
+void nrd_tok_normalize(const nrd_tokenizer *t, nrd_tok_scratch *sc, const char *s, size_t n,
+                       const char **out, size_t *out_n);
 /* Cuts a section into words; *text may move to the scratch. at_start: the section begins the text. */
-void nrd_tok_pretokenize(const nrd_tokenizer *t, tok_scratch *sc, const char **text, size_t *n,
-                 bool at_start, pieces **out);
-void nrd_tok_bpe_encode(const nrd_tokenizer *t, tok_scratch *sc, const char *s, size_t n, nrd_ids *out);
-void nrd_tok_unigram_encode(const nrd_tokenizer *t, tok_scratch *sc, const char *s, size_t n, nrd_ids *out);
+void nrd_tok_pretokenize(const nrd_tokenizer *t, nrd_tok_scratch *sc, const char **text, size_t *n,
+                         bool at_start, pieces **out);
+void nrd_tok_bpe_encode(const nrd_tokenizer *t, nrd_tok_scratch *sc, const char *s, size_t n,
+                        nrd_ids *out);
+void nrd_tok_unigram_encode(const nrd_tokenizer *t, nrd_tok_scratch *sc, const char *s, size_t n,
+                            nrd_ids *out);
 /* End of the chunk that starts at s: cut before a U+2581 where no token can reach across. */
 size_t nrd_tok_safe_chunk(const nrd_tokenizer *t, const char *s, size_t n);
 

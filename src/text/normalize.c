@@ -278,8 +278,8 @@ static void apply(const nrd_tokenizer *t, const norm_step *step, const char *s, 
     }
 }
 
-void nrd_tok_normalize(const nrd_tokenizer *t, tok_scratch *sc, const char *s, size_t n,
-                    const char **out, size_t *out_n)
+void nrd_tok_normalize(const nrd_tokenizer *t, nrd_tok_scratch *sc, const char *s, size_t n,
+                       const char **out, size_t *out_n)
 {
     for (size_t i = 0; i < t->n_norm; i++) {
         nrd_str *to = &sc->norm[i % 2];

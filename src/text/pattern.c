@@ -315,7 +315,7 @@ static nrd_error *compile(pattern *p)
 /* The match data of this thread, for any expression: only the whole match is asked for. */
 static pcre2_match_data *match_data(void)
 {
-    tok_scratch *sc = nrd_tok_scratch();
+    nrd_tok_scratch *sc = nrd_tok_scratch_get();
     if (!sc->match) {
         sc->match = pcre2_match_data_create(1, NULL);
         NRD_ASSERT(sc->match, "a small allocation");

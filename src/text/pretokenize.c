@@ -209,8 +209,8 @@ static void cut(const pre_step *step, const char *s, const pieces *in, pieces *o
     }
 }
 
-void nrd_tok_pretokenize(const nrd_tokenizer *t, tok_scratch *sc, const char **text, size_t *n,
-                 bool at_start, pieces **out)
+void nrd_tok_pretokenize(const nrd_tokenizer *t, nrd_tok_scratch *sc, const char **text, size_t *n,
+                         bool at_start, pieces **out)
 {
     pieces *in = &sc->cut[0], *to = &sc->cut[1];
     in->n = 0;

@@ -21,7 +21,7 @@ static void take(nrd_tokenizer *t, int i, double value)
 {
     if (value >= rows[i].min && value <= rows[i].max) { /* not so for NAN, which stands for absent */
         /* a file's float32 0.7 is 0.699999988: nobody meant more than a millionth */
-        t->wishes[i] = (tok_wish_value){true, round(value * 1e6) / 1e6};
+        t->wishes[i] = (nrd_tok_wish_value){true, round(value * 1e6) / 1e6};
     }
 }
 

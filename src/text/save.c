@@ -237,7 +237,7 @@ static void put_template_side(const nrd_tokenizer *t, nrd_str *o, const int32_t 
                               bool before)
 {
     for (size_t i = 0; i < n; i++) {
-        const tok_text *token = &t->tokens[ids[i]];
+        const nrd_tok_text *token = &t->tokens[ids[i]];
         nrd_str_puts(o, before ? "" : ",");
         nrd_str_puts(o, "{\"SpecialToken\":{");
         put_text(o, "id", token->s, token->n);
@@ -261,7 +261,7 @@ static void put_template(const nrd_tokenizer *t, nrd_str *o)
                     "{\"Sequence\":{\"id\":\"B\",\"type_id\":1}}],\"special_tokens\":{");
     for (size_t i = 0; i < t->n_prefix + t->n_suffix; i++) {
         int32_t id = i < t->n_prefix ? t->prefix[i] : t->suffix[i - t->n_prefix];
-        const tok_text *token = &t->tokens[id];
+        const nrd_tok_text *token = &t->tokens[id];
         bool again = false;
         for (size_t k = 0; k < i; k++) {
             again = again || (k < t->n_prefix ? t->prefix[k] : t->suffix[k - t->n_prefix]) == id;
@@ -308,7 +308,7 @@ static void put_bpe(const nrd_tokenizer *t, nrd_str *o)
     }
     nrd_str_puts(o, "},\n\"merges\":[");
     for (size_t i = 0; i < t->n_merges; i++) {
-        const tok_text *l = &t->tokens[t->merges[i].left], *r = &t->tokens[t->merges[i].right];
+        const nrd_tok_text *l = &t->tokens[t->merges[i].left], *r = &t->tokens[t->merges[i].right];
         nrd_str_puts(o, i ? ",\n[" : "\n[");
         nrd_json_put_string(o, l->s, l->n);
         nrd_str_putc(o, ',');

@@ -23,7 +23,7 @@ struct cache_entry {
 static pthread_key_t scratch_key;
 
 /* What grows with the text. */
-static void buffers_free(tok_scratch *sc)
+static void buffers_free(nrd_tok_scratch *sc)
 {
     nrd_str_fini(&sc->clean);
     for (int i = 0; i < 2; i++) {
@@ -44,7 +44,7 @@ static void buffers_free(tok_scratch *sc)
 
 static void scratch_free(void *p)
 {
-    tok_scratch *sc = p;
+    nrd_tok_scratch *sc = p;
     if (!sc) {
         return;
     }
@@ -74,10 +74,10 @@ __attribute__((destructor)) static void drop_key(void)
     }
 }
 
-tok_scratch *nrd_tok_scratch(void)
+nrd_tok_scratch *nrd_tok_scratch_get(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
-    static _Thread_local tok_scratch *mine;
+    static _Thread_local nrd_tok_scratch *mine;
     if (!mine) {
         pthread_once(&once, make_key);
         mine = nrd_xcalloc(1, sizeof *mine);
@@ -87,7 +87,7 @@ tok_scratch *nrd_tok_scratch(void)
     return mine;
 }
 
-static size_t scratch_bytes(const tok_scratch *sc)
+static size_t scratch_bytes(const nrd_tok_scratch *sc)
 {
     size_t n = sc->clean.cap + sc->cap_heap * sizeof *sc->heap +
                sc->cap_sym * (4 * sizeof *sc->sym + sizeof *sc->rank) +
@@ -99,7 +99,7 @@ static size_t scratch_bytes(const tok_scratch *sc)
     return n;
 }
 
-void nrd_tok_scratch_trim(tok_scratch *sc)
+void nrd_tok_scratch_trim(nrd_tok_scratch *sc)
 {
     if (scratch_bytes(sc) <= NRD_LIMIT_TOKENIZER_SCRATCH) {
         return;
@@ -107,11 +107,11 @@ void nrd_tok_scratch_trim(tok_scratch *sc)
     cache_entry *cache = sc->cache;
     void *match = sc->match;
     buffers_free(sc);
-    *sc = (tok_scratch){.cache = cache, .match = match};
+    *sc = (nrd_tok_scratch){.cache = cache, .match = match};
 }
 
-bool nrd_tok_cache_get(tok_scratch *sc, const nrd_tokenizer *t, const char *s, size_t n, uint64_t *out_hash,
-               nrd_ids *out)
+bool nrd_tok_cache_get(nrd_tok_scratch *sc, const nrd_tokenizer *t, const char *s, size_t n,
+                       uint64_t *out_hash, nrd_ids *out)
 {
     if (n > CACHE_KEY) {
         return false;
@@ -125,8 +125,8 @@ bool nrd_tok_cache_get(tok_scratch *sc, const nrd_tokenizer *t, const char *s, s
     return true;
 }
 
-void nrd_tok_cache_put(tok_scratch *sc, const nrd_tokenizer *t, uint64_t hash, const char *s, size_t n,
-               const int32_t *ids, size_t n_ids)
+void nrd_tok_cache_put(nrd_tok_scratch *sc, const nrd_tokenizer *t, uint64_t hash, const char *s,
+                       size_t n, const int32_t *ids, size_t n_ids)
 {
     if (n > CACHE_KEY || n_ids > CACHE_IDS) {
         return;

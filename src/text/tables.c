@@ -24,9 +24,9 @@ fail:
     return err;
 }
 
-void nrd_strmap_put(strmap *m, const tok_text *keys, int32_t id)
+void nrd_strmap_put(strmap *m, const nrd_tok_text *keys, int32_t id)
 {
-    const tok_text *key = &keys[id];
+    const nrd_tok_text *key = &keys[id];
     uint64_t h = text_hash(key->s, key->n);
     uint32_t tag = (uint32_t)(h >> 32) | 1u;
     NRD_ASSERT(m->n * 2 <= m->mask + 1, "maps are sized for what is put in");
@@ -44,7 +44,7 @@ void nrd_strmap_put(strmap *m, const tok_text *keys, int32_t id)
     }
 }
 
-int32_t nrd_strmap_get(const strmap *m, const tok_text *keys, const char *s, size_t n)
+int32_t nrd_strmap_get(const strmap *m, const nrd_tok_text *keys, const char *s, size_t n)
 {
     if (!m->slots) {
         return -1;

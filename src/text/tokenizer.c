@@ -125,7 +125,7 @@ nrd_error *nrd_tokenizer_open(nrd_tokenizer **out, const char *path)
 /* ---- encoding ---- */
 
 /* The text itself when it is valid UTF-8, else a copy with U+FFFD for each invalid part. */
-static void clean_text(tok_scratch *sc, const char **s, size_t *n)
+static void clean_text(nrd_tok_scratch *sc, const char **s, size_t *n)
 {
     const char *p = *s;
     size_t i = 0, kept = 0, len = *n;
@@ -157,7 +157,7 @@ static void clean_text(tok_scratch *sc, const char **s, size_t *n)
     }
 }
 
-static void encode_words(const nrd_tokenizer *t, tok_scratch *sc, const char *s, size_t n,
+static void encode_words(const nrd_tokenizer *t, nrd_tok_scratch *sc, const char *s, size_t n,
                          bool at_start, nrd_ids *out)
 {
     pieces *words;
@@ -279,8 +279,8 @@ static bool scan_next(scan *c, size_t *out_start, size_t *out_end, int32_t *out_
 }
 
 /* A stretch of raw text between added tokens. */
-static nrd_error *encode_section(const nrd_tokenizer *t, tok_scratch *sc, const char *s, size_t n,
-                                 bool at_start, bool parse_special, nrd_ids *out)
+static nrd_error *encode_section(const nrd_tokenizer *t, nrd_tok_scratch *sc, const char *s,
+                                 size_t n, bool at_start, bool parse_special, nrd_ids *out)
 {
     size_t start, end, done = 0;
     int32_t id;
@@ -302,7 +302,7 @@ static nrd_error *encode_section(const nrd_tokenizer *t, tok_scratch *sc, const 
     return NULL;
 }
 
-static nrd_error *encode(const nrd_tokenizer *t, tok_scratch *sc, const char *text, size_t n,
+static nrd_error *encode(const nrd_tokenizer *t, nrd_tok_scratch *sc, const char *text, size_t n,
                          uint32_t flags, nrd_ids *out)
 {
     bool parse_special = (flags & NRD_ENCODE_PARSE_SPECIAL) != 0;
@@ -337,7 +337,7 @@ static nrd_error *encode(const nrd_tokenizer *t, tok_scratch *sc, const char *te
 nrd_error *nrd_tokenizer_encode(const nrd_tokenizer *t, const char *text, size_t n, uint32_t flags,
                                 nrd_ids *out)
 {
-    tok_scratch *sc = nrd_tok_scratch();
+    nrd_tok_scratch *sc = nrd_tok_scratch_get();
 
     if (n > TOK_MAX_TEXT_BYTES) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "the text has %zu bytes, the limit is %d", n,

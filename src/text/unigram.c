@@ -14,7 +14,7 @@
  * most 27 bytes, so less than 27 such steps. Longer texts are searched without the memory. */
 static const double sum_limit = 8192, clear_float = 0.05, clear_double = 1e-9;
 
-static void reserve_best(tok_scratch *sc, size_t n)
+static void reserve_best(nrd_tok_scratch *sc, size_t n)
 {
     if (n > sc->cap_best) {
         size_t cap = n + n / 2;
@@ -39,7 +39,8 @@ static double piece_score(const nrd_tokenizer *t, int32_t id, size_t n)
 }
 
 /* *gap: the closest decision so far. */
-static void reach(tok_scratch *sc, size_t to, double score, int32_t id, size_t from, double *gap)
+static void reach(nrd_tok_scratch *sc, size_t to, double score, int32_t id, size_t from,
+                  double *gap)
 {
     bool fresh = sc->best_from[to] == UINT32_MAX;
     if (!fresh) {
@@ -64,7 +65,8 @@ static void push_unknown(const nrd_tokenizer *t, const char *s, size_t n, nrd_id
 }
 
 /* Returns the closest decision. */
-static double search(const nrd_tokenizer *t, tok_scratch *sc, const char *s, size_t n, double sum)
+static double search(const nrd_tokenizer *t, nrd_tok_scratch *sc, const char *s, size_t n,
+                     double sum)
 {
     double gap = HUGE_VAL;
     sc->best[0] = sum;
@@ -96,7 +98,7 @@ static double search(const nrd_tokenizer *t, tok_scratch *sc, const char *s, siz
 }
 
 /* Returns the sum of scores up to the end of the chunk. */
-static double encode_chunk(const nrd_tokenizer *t, tok_scratch *sc, const char *s, size_t n,
+static double encode_chunk(const nrd_tokenizer *t, nrd_tok_scratch *sc, const char *s, size_t n,
                            double sum, nrd_ids *out)
 {
     uint64_t hash = 0;
@@ -144,7 +146,8 @@ static double encode_chunk(const nrd_tokenizer *t, tok_scratch *sc, const char *
     return end_sum;
 }
 
-void nrd_tok_unigram_encode(const nrd_tokenizer *t, tok_scratch *sc, const char *s, size_t n, nrd_ids *out)
+void nrd_tok_unigram_encode(const nrd_tokenizer *t, nrd_tok_scratch *sc, const char *s, size_t n,
+                            nrd_ids *out)
 {
     double sum = 0;
     while (n > 0) {

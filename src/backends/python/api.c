@@ -32,7 +32,7 @@ static TRITONSERVER_Error *option(const nrd_json *cmdline, const char *key, long
     return NULL;
 }
 
-static TRITONSERVER_Error *read_options(py_backend *b, const nrd_json *cmdline)
+static TRITONSERVER_Error *read_options(nrd_py_backend *b, const nrd_json *cmdline)
 {
     long long unused = 0, timeout = 30;
     /* The shared memory is sparse and grows by itself: sizes are checked and not needed. */
@@ -58,7 +58,7 @@ static TRITONSERVER_Error *read_options(py_backend *b, const nrd_json *cmdline)
 
 /* The stub's files lie beside this library. A backend whose own folder is another one (it has a
  * model.py there) is served by this library with that model for all its models. */
-static TRITONSERVER_Error *find_folders(py_backend *b, TRITONBACKEND_Backend *backend)
+static TRITONSERVER_Error *find_folders(nrd_py_backend *b, TRITONBACKEND_Backend *backend)
 {
     Dl_info info = {0};
     TRITONBACKEND_ArtifactType type;
@@ -91,7 +91,7 @@ static TRITONSERVER_Error *find_folders(py_backend *b, TRITONBACKEND_Backend *ba
     return NULL;
 }
 
-static void backend_free(py_backend *b)
+static void backend_free(nrd_py_backend *b)
 {
     nrd_py_monitor_stop(b);
     nrd_py_env_free_all(b);
@@ -115,7 +115,7 @@ TRITONSERVER_Error *TRITONBACKEND_Initialize(TRITONBACKEND_Backend *backend)
     NRD_TB_TRY(TRITONBACKEND_BackendName(backend, &name));
     NRD_TB_TRY(TRITONBACKEND_BackendConfig(backend, &message));
     NRD_TB_TRY(TRITONSERVER_MessageSerializeToJson(message, &text, &n));
-    py_backend *b = nrd_xcalloc(1, sizeof *b);
+    nrd_py_backend *b = nrd_xcalloc(1, sizeof *b);
     b->epoll = b->stop_fd = -1;
     pthread_mutex_init(&b->mu, NULL);
     b->name = nrd_xstrdup(name);
@@ -160,7 +160,7 @@ TRITONSERVER_Error *TRITONBACKEND_GetBackendAttribute(TRITONBACKEND_Backend *bac
 
 /* ---- model ---- */
 
-static void model_free(py_model *m)
+static void model_free(nrd_py_model *m)
 {
     nrd_tb_config_fini(&m->config);
     free(m->folder);
@@ -169,7 +169,7 @@ static void model_free(py_model *m)
     free(m);
 }
 
-static TRITONSERVER_Error *read_config(py_model *m)
+static TRITONSERVER_Error *read_config(nrd_py_model *m)
 {
     TRITONSERVER_Message *message = NULL;
     const char *text = NULL;
@@ -188,7 +188,7 @@ static TRITONSERVER_Error *read_config(py_model *m)
     return err;
 }
 
-static TRITONSERVER_Error *read_parameters(py_model *m)
+static TRITONSERVER_Error *read_parameters(nrd_py_model *m)
 {
     static const char keyword[] = "$$TRITON_MODEL_DIRECTORY";
     const char *env = nrd_tb_config_param(&m->config, "EXECUTION_ENV_PATH");
@@ -216,9 +216,9 @@ static TRITONSERVER_Error *read_parameters(py_model *m)
 }
 
 /* Runs auto_complete_config() in a process of its own, which ends before instances start. */
-static TRITONSERVER_Error *auto_complete(py_model *m)
+static TRITONSERVER_Error *auto_complete(nrd_py_model *m)
 {
-    py_conn *c = NULL;
+    nrd_py_conn *c = NULL;
     char *text = NULL;
     TRITONSERVER_Message *message = NULL;
 
@@ -256,7 +256,7 @@ TRITONSERVER_Error *TRITONBACKEND_ModelInitialize(TRITONBACKEND_Model *model)
         return nrd_tb_errorf(TRITONSERVER_ERROR_UNSUPPORTED,
                              "unsupported artifact type for a Python model");
     }
-    py_model *m = nrd_xcalloc(1, sizeof *m);
+    nrd_py_model *m = nrd_xcalloc(1, sizeof *m);
     m->backend = state;
     m->model = model;
     m->folder = nrd_xstrdup(location);
@@ -288,13 +288,13 @@ TRITONSERVER_Error *TRITONBACKEND_ModelFinalize(TRITONBACKEND_Model *model)
 
 /* ---- instance ---- */
 
-static void instance_free(py_instance *in)
+static void instance_free(nrd_py_instance *in)
 {
     pthread_mutex_lock(&in->mu);
     in->ending = true;
     pthread_mutex_unlock(&in->mu);
     pthread_mutex_lock(&in->conn_mu); /* readiness may still be asked for */
-    py_conn *c = in->conn;
+    nrd_py_conn *c = in->conn;
     in->conn = NULL;
     pthread_mutex_unlock(&in->conn_mu);
     if (c) {
@@ -330,7 +330,7 @@ TRITONSERVER_Error *TRITONBACKEND_ModelInstanceInitialize(TRITONBACKEND_ModelIns
     NRD_TB_TRY(TRITONBACKEND_ModelState(model, &state));
     NRD_LOG_INFO("TRITONBACKEND_ModelInstanceInitialize: %s (%s device %d)", name,
                  TRITONSERVER_InstanceGroupKindString(kind), (int)device);
-    py_instance *in = nrd_xcalloc(1, sizeof *in);
+    nrd_py_instance *in = nrd_xcalloc(1, sizeof *in);
     in->model = state;
     in->handle = instance;
     in->name = nrd_xstrdup(name);
@@ -373,9 +373,9 @@ TRITONSERVER_Error *TRITONBACKEND_ModelInstanceReady(TRITONBACKEND_ModelInstance
     void *state = NULL;
     bool ready = true;
     NRD_TB_TRY(TRITONBACKEND_ModelInstanceState(instance, &state));
-    py_instance *in = state;
+    nrd_py_instance *in = state;
     pthread_mutex_lock(&in->conn_mu);
-    py_conn *c = in->conn && !atomic_load(&in->conn->dead) ? in->conn : NULL;
+    nrd_py_conn *c = in->conn && !atomic_load(&in->conn->dead) ? in->conn : NULL;
     if (c) {
         nrd_py_conn_ref(c);
     }

@@ -6,8 +6,8 @@
  *           A connection is used once. When its process ends, however that happens, the connection
  *           is dead: whoever waits is woken, open requests get an error, and the instance makes a
  *           new one.
- * Owner     py_conn is counted: the instance, the monitor, the service thread and every inference
- *           in flight hold it. Commands come from one thread at a time (py_instance.mu); calls are
+ * Owner     nrd_py_conn is counted: the instance, the monitor, the service thread and every inference
+ *           in flight hold it. Commands come from one thread at a time (nrd_py_instance.mu); calls are
  *           served by the connection's service thread.
  * Errors    TRITONSERVER_Error as in backends/util. A dead stub is INTERNAL with Triton's text.
  * Lifetime  backend > model > instance > connection; memory of a connection may outlive its instance
@@ -25,14 +25,14 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
-typedef struct py_env { /* an unpacked execution environment */
-    struct py_env *next;
+typedef struct nrd_py_env { /* an unpacked execution environment */
+    struct nrd_py_env *next;
     char *source, *folder;
     int64_t mtime, size;
     bool unpacked; /* the folder is ours to delete */
-} py_env;
+} nrd_py_env;
 
-typedef struct py_backend {
+typedef struct nrd_py_backend {
     char *name;
     char *folder;       /* where the stub's files are */
     char *model_folder; /* a backend whose model.py serves all its models; NULL: ours */
@@ -40,48 +40,48 @@ typedef struct py_backend {
     char *python;       /* interpreter of models without an environment */
     int timeout_s;
     pthread_mutex_t mu; /* guards envs */
-    py_env *envs;
+    nrd_py_env *envs;
     int epoll;          /* ends of stub processes */
     int stop_fd;
     pthread_t monitor;
     bool monitor_runs;
-} py_backend;
+} nrd_py_backend;
 
-typedef struct py_model {
+typedef struct nrd_py_model {
     nrd_tb_config config;
-    py_backend *backend;
+    nrd_py_backend *backend;
     TRITONBACKEND_Model *model;
     char *folder;       /* of the model in its repository */
     char *config_text;  /* JSON */
     char *env_folder;   /* execution environment; NULL: none */
-} py_model;
+} nrd_py_model;
 
-typedef struct py_instance py_instance;
-typedef struct py_infer py_infer;
+typedef struct nrd_py_instance nrd_py_instance;
+typedef struct nrd_py_infer nrd_py_infer;
 
 /* A request that the stub knows by number. */
-typedef struct py_request {
-    struct py_request *next; /* in the connection's table */
+typedef struct nrd_py_request {
+    struct nrd_py_request *next; /* in the connection's table */
     uint64_t id;
-    int refs;                               /* guarded by py_conn.mu */
-    TRITONBACKEND_Request *request;         /* until it is released. guarded by py_conn.mu */
-    TRITONBACKEND_ResponseFactory *factory; /* made when first needed. guarded by py_conn.mu */
+    int refs;                               /* guarded by nrd_py_conn.mu */
+    TRITONBACKEND_Request *request;         /* until it is released. guarded by nrd_py_conn.mu */
+    TRITONBACKEND_ResponseFactory *factory; /* made when first needed. guarded by nrd_py_conn.mu */
     TRITONSERVER_InferenceTrace *trace;     /* valid with `request` */
     bool closed;                            /* the final response was sent. guarded by mu */
     bool answered;                          /* at least one response was sent. guarded by mu */
-} py_request;
+} nrd_py_request;
 
-typedef struct py_metric {
+typedef struct nrd_py_metric {
     TRITONSERVER_MetricFamily *family;
     TRITONSERVER_Metric *metric;
     bool is_used;
-} py_metric;
+} nrd_py_metric;
 
 enum { PY_TABLE = 256 };
 
-typedef struct py_conn {
+typedef struct nrd_py_conn {
     _Atomic int refs;
-    py_backend *backend;
+    nrd_py_backend *backend;
     TRITONSERVER_Server *server;
     TRITONSERVER_ResponseAllocator *allocator; /* of inner inferences */
     char *name;
@@ -103,19 +103,19 @@ typedef struct py_conn {
 
     pthread_mutex_t mu;       /* guards what follows */
     pthread_cond_t changed;
-    py_instance *instance;    /* whose process it is, once it is initialized */
+    nrd_py_instance *instance; /* whose process it is, once it is initialized */
     bool drained;             /* dead, and all its calls were served */
     uint64_t next_id;
-    py_request *requests[PY_TABLE];
-    py_infer *infers[PY_TABLE];
+    nrd_py_request *requests[PY_TABLE];
+    nrd_py_infer *infers[PY_TABLE];
     int n_infers, n_jobs;     /* inferences and model control calls in flight */
-    py_metric *metrics;
+    nrd_py_metric *metrics;
     size_t n_metrics;
     pthread_mutex_t aux_mu;   /* one readiness question at a time */
-} py_conn;
+} nrd_py_conn;
 
-struct py_instance {
-    py_model *model;
+struct nrd_py_instance {
+    nrd_py_model *model;
     TRITONBACKEND_ModelInstance *handle;
     char *name;
     const char *kind;
@@ -125,80 +125,83 @@ struct py_instance {
     pthread_cond_t restarted;
     int n_restarts;      /* restarts that wait or run. guarded by conn_mu */
     bool ending;         /* guarded by mu */
-    py_conn *conn;       /* NULL while a restart did not work out */
+    nrd_py_conn *conn;   /* NULL while a restart did not work out */
 };
 
 /* ---- env.c ---- */
 
 /* Folder of an execution environment (a folder, or an archive that is unpacked once). Borrows from
  * the backend. */
-TRITONSERVER_Error *nrd_py_env_get(py_backend *b, const char *path, const char **out_folder);
-void nrd_py_env_free_all(py_backend *b);
+TRITONSERVER_Error *nrd_py_env_get(nrd_py_backend *b, const char *path, const char **out_folder);
+void nrd_py_env_free_all(nrd_py_backend *b);
 
 /* ---- stub.c ---- */
 
-TRITONSERVER_Error *nrd_py_monitor_start(py_backend *b);
-void nrd_py_monitor_stop(py_backend *b);
+TRITONSERVER_Error *nrd_py_monitor_start(nrd_py_backend *b);
+void nrd_py_monitor_stop(nrd_py_backend *b);
 
 /* Starts a process and waits until it is up. `name` is the instance's or, for completing a
  * configuration, the model's. */
-TRITONSERVER_Error *nrd_py_conn_start(py_conn **out, py_model *m, const char *name);
+TRITONSERVER_Error *nrd_py_conn_start(nrd_py_conn **out, nrd_py_model *m, const char *name);
 /* Its end is expected: no restart begins because of it. */
-void nrd_py_conn_detach(py_conn *c);
+void nrd_py_conn_detach(nrd_py_conn *c);
 /* Ends the process (finalize first when it was initialized) and lets go of the connection. */
-void nrd_py_conn_stop(py_conn *c);
-void nrd_py_conn_ref(py_conn *c);
-void nrd_py_conn_unref(py_conn *c);
+void nrd_py_conn_stop(nrd_py_conn *c);
+void nrd_py_conn_ref(nrd_py_conn *c);
+void nrd_py_conn_unref(nrd_py_conn *c);
 
-typedef struct py_reply {
+typedef struct nrd_py_reply {
     uint32_t failed;
     uint64_t offset, bytes;
-} py_reply;
+} nrd_py_reply;
 
 /* Sends a command whose body is at `offset` (taken always) and waits for the reply. */
-TRITONSERVER_Error *nrd_py_conn_command(py_conn *c, nrd_py_command type, uint64_t offset,
-                                        uint64_t bytes, py_reply *out);
+TRITONSERVER_Error *nrd_py_conn_command(nrd_py_conn *c, nrd_py_command type, uint64_t offset,
+                                        uint64_t bytes, nrd_py_reply *out);
 /* The same with texts; *out_text (may be NULL) is owned by the caller. A failed reply is an error. */
-TRITONSERVER_Error *nrd_py_conn_text(py_conn *c, nrd_py_command type, const char *text, char **out_text);
+TRITONSERVER_Error *nrd_py_conn_text(nrd_py_conn *c, nrd_py_command type, const char *text,
+                                     char **out_text);
 /* Asks is_ready(); waits at most five seconds. */
-TRITONSERVER_Error *nrd_py_conn_ready(py_conn *c, bool *out_ready);
-TRITONSERVER_Error *nrd_py_conn_unhealthy(const py_conn *c);
+TRITONSERVER_Error *nrd_py_conn_ready(nrd_py_conn *c, bool *out_ready);
+TRITONSERVER_Error *nrd_py_conn_unhealthy(const nrd_py_conn *c);
 /* Kills a process that does not do what it should. */
-void nrd_py_conn_kill(py_conn *c);
+void nrd_py_conn_kill(nrd_py_conn *c);
 
 /* ---- calls.c: what the stub asks for ---- */
 
 void *nrd_py_serve(void *conn);
-void nrd_py_answer(py_conn *c, uint32_t slot, uint64_t a, uint64_t offset, uint64_t bytes);
-void nrd_py_answer_error(py_conn *c, uint32_t slot, TRITONSERVER_Error *err); /* takes err always */
-void nrd_py_metrics_free(py_conn *c);
+void nrd_py_answer(nrd_py_conn *c, uint32_t slot, uint64_t a, uint64_t offset, uint64_t bytes);
+void nrd_py_answer_error(nrd_py_conn *c, uint32_t slot,
+                         TRITONSERVER_Error *err); /* takes err always */
+void nrd_py_metrics_free(nrd_py_conn *c);
 
 /* ---- execute.c ---- */
 
-TRITONSERVER_Error *nrd_py_execute(py_instance *in, TRITONBACKEND_Request **requests, uint32_t n);
+TRITONSERVER_Error *nrd_py_execute(nrd_py_instance *in, TRITONBACKEND_Request **requests,
+                                   uint32_t n);
 /* Calls about a request. */
-void nrd_py_request_send(py_conn *c, const nrd_py_entry *e);
-void nrd_py_request_drop(py_conn *c, uint64_t id);
-void nrd_py_request_cancelled(py_conn *c, const nrd_py_entry *e);
+void nrd_py_request_send(nrd_py_conn *c, const nrd_py_entry *e);
+void nrd_py_request_drop(nrd_py_conn *c, uint64_t id);
+void nrd_py_request_cancelled(nrd_py_conn *c, const nrd_py_entry *e);
 /* Errors to every request that is still open; the stub is gone. */
-void nrd_py_requests_fail(py_conn *c);
+void nrd_py_requests_fail(nrd_py_conn *c);
 /* The trace of an open request, or NULL. */
-TRITONSERVER_InferenceTrace *nrd_py_request_trace(py_conn *c, uint64_t id);
+TRITONSERVER_InferenceTrace *nrd_py_request_trace(nrd_py_conn *c, uint64_t id);
 /* (Re)starts and initializes the instance's process. */
-TRITONSERVER_Error *nrd_py_instance_start(py_instance *in);
+TRITONSERVER_Error *nrd_py_instance_start(nrd_py_instance *in);
 /* A restart will follow: the instance is not freed before it is over. */
-void nrd_py_instance_await_restart(py_instance *in);
+void nrd_py_instance_await_restart(nrd_py_instance *in);
 /* Starts again in a thread of its own, because the process is gone. No lock may be held. */
-void nrd_py_instance_restart(py_instance *in);
+void nrd_py_instance_restart(nrd_py_instance *in);
 
 /* ---- infer.c: inferences that a model asks for ---- */
 
 TRITONSERVER_Error *nrd_py_infer_allocator(TRITONSERVER_ResponseAllocator **out);
-void nrd_py_infer_start(py_conn *c, const nrd_py_entry *e);
-void nrd_py_infer_next(py_conn *c, const nrd_py_entry *e);
-void nrd_py_infer_cancel(py_conn *c, const nrd_py_entry *e);
-void nrd_py_infer_drop(py_conn *c, uint64_t id);
+void nrd_py_infer_start(nrd_py_conn *c, const nrd_py_entry *e);
+void nrd_py_infer_next(nrd_py_conn *c, const nrd_py_entry *e);
+void nrd_py_infer_cancel(nrd_py_conn *c, const nrd_py_entry *e);
+void nrd_py_infer_drop(nrd_py_conn *c, uint64_t id);
 /* Cancels everything; used when the stub is gone. */
-void nrd_py_infer_cancel_all(py_conn *c);
+void nrd_py_infer_cancel_all(nrd_py_conn *c);
 
 #endif

@@ -12,7 +12,7 @@ enum { IDLE_MS = 1000, MAX_LABELS = 64, MAX_FILES = 65536 };
 
 /* ---- answers ---- */
 
-void nrd_py_answer(py_conn *c, uint32_t slot, uint64_t a, uint64_t offset, uint64_t bytes)
+void nrd_py_answer(nrd_py_conn *c, uint32_t slot, uint64_t a, uint64_t offset, uint64_t bytes)
 {
     if (slot >= NRD_PY_SLOTS) {
         return;
@@ -26,7 +26,7 @@ void nrd_py_answer(py_conn *c, uint32_t slot, uint64_t a, uint64_t offset, uint6
     nrd_py_wake(&s->done, 1);
 }
 
-void nrd_py_answer_error(py_conn *c, uint32_t slot, TRITONSERVER_Error *err)
+void nrd_py_answer_error(nrd_py_conn *c, uint32_t slot, TRITONSERVER_Error *err)
 {
     const char *text = TRITONSERVER_ErrorMessage(err);
     size_t n = strlen(text);
@@ -47,7 +47,7 @@ void nrd_py_answer_error(py_conn *c, uint32_t slot, TRITONSERVER_Error *err)
     TRITONSERVER_ErrorDelete(err);
 }
 
-static void settle(py_conn *c, uint32_t slot, TRITONSERVER_Error *err, uint64_t a)
+static void settle(nrd_py_conn *c, uint32_t slot, TRITONSERVER_Error *err, uint64_t a)
 {
     if (err) {
         nrd_py_answer_error(
@@ -61,7 +61,7 @@ static void settle(py_conn *c, uint32_t slot, TRITONSERVER_Error *err, uint64_t 
     }
 }
 
-static nrd_py_reader body_of(const py_conn *c, const nrd_py_entry *e)
+static nrd_py_reader body_of(const nrd_py_conn *c, const nrd_py_entry *e)
 {
     nrd_py_reader r = {.bad = true};
     if (nrd_py_map_has(&c->map, e->offset, e->bytes)) {
@@ -79,7 +79,7 @@ static TRITONSERVER_Error *bad_message(void)
 
 /* ---- log ---- */
 
-static void do_log(py_conn *c, const nrd_py_entry *e)
+static void do_log(nrd_py_conn *c, const nrd_py_entry *e)
 {
     static const TRITONSERVER_LogLevel levels[] = {TRITONSERVER_LOG_INFO, TRITONSERVER_LOG_WARN,
                                                    TRITONSERVER_LOG_ERROR,
@@ -97,7 +97,8 @@ static void do_log(py_conn *c, const nrd_py_entry *e)
 
 /* ---- metrics ---- */
 
-static uint64_t metric_add(py_conn *c, TRITONSERVER_MetricFamily *family, TRITONSERVER_Metric *metric)
+static uint64_t metric_add(nrd_py_conn *c, TRITONSERVER_MetricFamily *family,
+                           TRITONSERVER_Metric *metric)
 {
     size_t i = 0;
     while (i < c->n_metrics && c->metrics[i].is_used) {
@@ -107,19 +108,19 @@ static uint64_t metric_add(py_conn *c, TRITONSERVER_MetricFamily *family, TRITON
         c->metrics = nrd_xrealloc(c->metrics, (c->n_metrics + 1) * sizeof *c->metrics);
         c->n_metrics++;
     }
-    c->metrics[i] = (py_metric){.family = family, .metric = metric, .is_used = true};
+    c->metrics[i] = (nrd_py_metric){.family = family, .metric = metric, .is_used = true};
     return i + 1;
 }
 
 /* The service thread alone uses the table. */
-static py_metric *metric_get(py_conn *c, uint64_t handle)
+static nrd_py_metric *metric_get(nrd_py_conn *c, uint64_t handle)
 {
     return handle > 0 && handle <= c->n_metrics && c->metrics[handle - 1].is_used
                ? &c->metrics[handle - 1]
                : NULL;
 }
 
-static TRITONSERVER_Error *family_new(py_conn *c, const nrd_py_entry *e, uint64_t *out)
+static TRITONSERVER_Error *family_new(nrd_py_conn *c, const nrd_py_entry *e, uint64_t *out)
 {
     static const TRITONSERVER_MetricKind kinds[] = {TRITONSERVER_METRIC_KIND_COUNTER,
                                                     TRITONSERVER_METRIC_KIND_GAUGE,
@@ -177,14 +178,14 @@ static TRITONSERVER_Error *metric_create(TRITONSERVER_MetricFamily *family, cons
     return err;
 }
 
-static TRITONSERVER_Error *metric_new(py_conn *c, const nrd_py_entry *e, uint64_t *out)
+static TRITONSERVER_Error *metric_new(nrd_py_conn *c, const nrd_py_entry *e, uint64_t *out)
 {
     nrd_py_reader r = body_of(c, e);
     size_t n = 0;
     const char *text = nrd_py_get_str(&r, &n);
     uint32_t n_buckets = nrd_py_get_u32(&r);
     const void *bytes = nrd_py_get(&r, (size_t)n_buckets * sizeof(double));
-    py_metric *family = metric_get(c, e->a);
+    nrd_py_metric *family = metric_get(c, e->a);
     nrd_json_doc *labels = NULL;
     TRITONSERVER_Metric *metric = NULL;
 
@@ -207,7 +208,7 @@ static TRITONSERVER_Error *metric_new(py_conn *c, const nrd_py_entry *e, uint64_
     return err;
 }
 
-static TRITONSERVER_Error *metric_delete(py_metric *m)
+static TRITONSERVER_Error *metric_delete(nrd_py_metric *m)
 {
     TRITONSERVER_Error *err = NULL;
     if (m->metric) {
@@ -219,9 +220,9 @@ static TRITONSERVER_Error *metric_delete(py_metric *m)
     return err;
 }
 
-static TRITONSERVER_Error *metric_use(py_conn *c, const nrd_py_entry *e, uint64_t *out)
+static TRITONSERVER_Error *metric_use(nrd_py_conn *c, const nrd_py_entry *e, uint64_t *out)
 {
-    py_metric *m = metric_get(c, e->a);
+    nrd_py_metric *m = metric_get(c, e->a);
     double v;
     memcpy(&v, &e->b, sizeof v);
     if (!m || (!m->metric && e->type != NRD_PY_CALL_FAMILY_DELETE)) {
@@ -243,7 +244,7 @@ static TRITONSERVER_Error *metric_use(py_conn *c, const nrd_py_entry *e, uint64_
     }
 }
 
-void nrd_py_metrics_free(py_conn *c)
+void nrd_py_metrics_free(nrd_py_conn *c)
 {
     for (int pass = 0; pass < 2; pass++) { /* metrics before their families */
         for (size_t i = 0; i < c->n_metrics; i++) {
@@ -257,11 +258,11 @@ void nrd_py_metrics_free(py_conn *c)
 /* ---- model control: may take long, so each has a thread ---- */
 
 typedef struct job {
-    py_conn *conn;
+    nrd_py_conn *conn;
     nrd_py_entry e;
 } job;
 
-static TRITONSERVER_Error *load_model(py_conn *c, nrd_py_reader *r)
+static TRITONSERVER_Error *load_model(nrd_py_conn *c, nrd_py_reader *r)
 {
     const char *name = nrd_py_get_str(r, NULL);
     size_t n_config = 0, n = 0;
@@ -291,7 +292,7 @@ static TRITONSERVER_Error *load_model(py_conn *c, nrd_py_reader *r)
     return err;
 }
 
-static TRITONSERVER_Error *is_ready(py_conn *c, nrd_py_reader *r, bool *out)
+static TRITONSERVER_Error *is_ready(nrd_py_conn *c, nrd_py_reader *r, bool *out)
 {
     const char *name = nrd_py_get_str(r, NULL), *text = nrd_py_get_str(r, NULL);
     long long version = -1;
@@ -308,7 +309,7 @@ static TRITONSERVER_Error *is_ready(py_conn *c, nrd_py_reader *r, bool *out)
 static void *control(void *arg)
 {
     job *j = arg;
-    py_conn *c = j->conn;
+    nrd_py_conn *c = j->conn;
     nrd_py_reader r = body_of(c, &j->e);
     bool ready = false;
     TRITONSERVER_Error *err = NULL;
@@ -335,7 +336,7 @@ static void *control(void *arg)
     return NULL;
 }
 
-static void start_control(py_conn *c, const nrd_py_entry *e)
+static void start_control(nrd_py_conn *c, const nrd_py_entry *e)
 {
     pthread_t thread;
     job *j = nrd_xcalloc(1, sizeof *j);
@@ -353,7 +354,7 @@ static void start_control(py_conn *c, const nrd_py_entry *e)
 
 /* ---- the thread ---- */
 
-static void serve(py_conn *c, const nrd_py_entry *e)
+static void serve(nrd_py_conn *c, const nrd_py_entry *e)
 {
     TRITONSERVER_Error *err = NULL;
     uint64_t a = 0;
@@ -413,7 +414,7 @@ static void serve(py_conn *c, const nrd_py_entry *e)
     settle(c, e->slot, err, a);
 }
 
-static bool take(py_conn *c, nrd_py_entry *out)
+static bool take(nrd_py_conn *c, nrd_py_entry *out)
 {
     nrd_py_control *ctl = c->map.ctl;
     uint32_t head = atomic_load(&ctl->call_head);
@@ -430,7 +431,7 @@ static bool take(py_conn *c, nrd_py_entry *out)
 
 void *nrd_py_serve(void *arg)
 {
-    py_conn *c = arg;
+    nrd_py_conn *c = arg;
     nrd_py_control *ctl = c->map.ctl;
     nrd_py_entry e;
     bool drained = false;

@@ -49,9 +49,9 @@ static TRITONSERVER_Error *unpack(const char *archive, const char *folder)
     return NULL;
 }
 
-static py_env *find(py_backend *b, const char *path, const struct stat *st)
+static nrd_py_env *find(nrd_py_backend *b, const char *path, const struct stat *st)
 {
-    for (py_env *e = b->envs; e; e = e->next) {
+    for (nrd_py_env *e = b->envs; e; e = e->next) {
         if (!strcmp(e->source, path) && e->mtime == (int64_t)st->st_mtime &&
             e->size == (int64_t)st->st_size) {
             return e;
@@ -60,9 +60,9 @@ static py_env *find(py_backend *b, const char *path, const struct stat *st)
     return NULL;
 }
 
-static TRITONSERVER_Error *open_env(py_env **out, const char *path, const struct stat *st)
+static TRITONSERVER_Error *open_env(nrd_py_env **out, const char *path, const struct stat *st)
 {
-    py_env *e = nrd_xcalloc(1, sizeof *e);
+    nrd_py_env *e = nrd_xcalloc(1, sizeof *e);
     TRITONSERVER_Error *err = NULL;
 
     e->source = nrd_xstrdup(path);
@@ -106,7 +106,7 @@ static TRITONSERVER_Error *open_env(py_env **out, const char *path, const struct
     return NULL;
 }
 
-TRITONSERVER_Error *nrd_py_env_get(py_backend *b, const char *path, const char **out_folder)
+TRITONSERVER_Error *nrd_py_env_get(nrd_py_backend *b, const char *path, const char **out_folder)
 {
     struct stat st;
     TRITONSERVER_Error *err = NULL;
@@ -116,7 +116,7 @@ TRITONSERVER_Error *nrd_py_env_get(py_backend *b, const char *path, const char *
                              "Failed to get the canonical path for %s: %s", path, strerror(errno));
     }
     pthread_mutex_lock(&b->mu); /* two models of one archive unpack it once */
-    py_env *e = find(b, path, &st);
+    nrd_py_env *e = find(b, path, &st);
     if (!e) {
         err = open_env(&e, path, &st);
         if (!err) {
@@ -131,10 +131,10 @@ TRITONSERVER_Error *nrd_py_env_get(py_backend *b, const char *path, const char *
     return err;
 }
 
-void nrd_py_env_free_all(py_backend *b)
+void nrd_py_env_free_all(nrd_py_backend *b)
 {
     while (b->envs) {
-        py_env *e = b->envs;
+        nrd_py_env *e = b->envs;
         b->envs = e->next;
         if (e->unpacked) {
             remove_tree(e->folder);

@@ -14,14 +14,14 @@ enum { STATE_FLAGS = 0xff, STATE_TAKEN = 256 };
 
 /* ---- the table of requests ---- */
 
-static py_request **bucket(py_conn *c, uint64_t id)
+static nrd_py_request **bucket(nrd_py_conn *c, uint64_t id)
 {
     return &c->requests[id % PY_TABLE];
 }
 
-static py_request *request_add(py_conn *c, TRITONBACKEND_Request *request)
+static nrd_py_request *request_add(nrd_py_conn *c, TRITONBACKEND_Request *request)
 {
-    py_request *r = nrd_xcalloc(1, sizeof *r);
+    nrd_py_request *r = nrd_xcalloc(1, sizeof *r);
     TRITONSERVER_Error *err = TRITONBACKEND_RequestTrace(request, &r->trace);
     if (err) { /* not traced */
         TRITONSERVER_ErrorDelete(err);
@@ -37,10 +37,10 @@ static py_request *request_add(py_conn *c, TRITONBACKEND_Request *request)
     return r;
 }
 
-static py_request *request_get(py_conn *c, uint64_t id)
+static nrd_py_request *request_get(nrd_py_conn *c, uint64_t id)
 {
     pthread_mutex_lock(&c->mu);
-    py_request *r = *bucket(c, id);
+    nrd_py_request *r = *bucket(c, id);
     while (r && r->id != id) {
         r = r->next;
     }
@@ -51,7 +51,7 @@ static py_request *request_get(py_conn *c, uint64_t id)
     return r;
 }
 
-static void request_put(py_conn *c, py_request *r)
+static void request_put(nrd_py_conn *c, nrd_py_request *r)
 {
     pthread_mutex_lock(&c->mu);
     bool last = --r->refs == 0;
@@ -65,11 +65,11 @@ static void request_put(py_conn *c, py_request *r)
 }
 
 /* Takes a request out of the table, if it is still there. */
-static void request_remove(py_conn *c, py_request *r)
+static void request_remove(nrd_py_conn *c, nrd_py_request *r)
 {
     bool found = false;
     pthread_mutex_lock(&c->mu);
-    for (py_request **p = bucket(c, r->id); *p; p = &(*p)->next) {
+    for (nrd_py_request **p = bucket(c, r->id); *p; p = &(*p)->next) {
         if (*p == r) {
             *p = r->next;
             found = true;
@@ -83,7 +83,7 @@ static void request_remove(py_conn *c, py_request *r)
 }
 
 /* The request's factory, made while the request is still ours. */
-static TRITONSERVER_Error *request_factory(py_conn *c, py_request *r)
+static TRITONSERVER_Error *request_factory(nrd_py_conn *c, nrd_py_request *r)
 {
     TRITONSERVER_Error *err = NULL;
     pthread_mutex_lock(&c->mu);
@@ -96,11 +96,11 @@ static TRITONSERVER_Error *request_factory(py_conn *c, py_request *r)
     return err;
 }
 
-TRITONSERVER_InferenceTrace *nrd_py_request_trace(py_conn *c, uint64_t id)
+TRITONSERVER_InferenceTrace *nrd_py_request_trace(nrd_py_conn *c, uint64_t id)
 {
     TRITONSERVER_InferenceTrace *trace = NULL;
     pthread_mutex_lock(&c->mu);
-    for (py_request *r = *bucket(c, id); r; r = r->next) {
+    for (nrd_py_request *r = *bucket(c, id); r; r = r->next) {
         if (r->id == id && r->request) {
             trace = r->trace;
         }
@@ -187,7 +187,7 @@ static TRITONSERVER_Error *put_input(nrd_py_message *m, TRITONBACKEND_Request *r
     return NULL;
 }
 
-static TRITONSERVER_Error *put_request(nrd_py_message *m, const py_request *r)
+static TRITONSERVER_Error *put_request(nrd_py_message *m, const nrd_py_request *r)
 {
     TRITONBACKEND_Request *q = r->request;
     nrd_py_writer *w = &m->w;
@@ -240,7 +240,8 @@ static TRITONSERVER_Error *put_request(nrd_py_message *m, const py_request *r)
 
 /* ---- messages to responses ---- */
 
-static TRITONSERVER_Error *read_remote(const py_conn *c, void *to, uint64_t address, uint64_t bytes)
+static TRITONSERVER_Error *read_remote(const nrd_py_conn *c, void *to, uint64_t address,
+                                       uint64_t bytes)
 {
     uint64_t done = 0;
     while (done < bytes) {
@@ -257,7 +258,7 @@ static TRITONSERVER_Error *read_remote(const py_conn *c, void *to, uint64_t addr
     return NULL;
 }
 
-static TRITONSERVER_Error *write_output(py_conn *c, TRITONBACKEND_Response *response,
+static TRITONSERVER_Error *write_output(nrd_py_conn *c, TRITONBACKEND_Response *response,
                                         const nrd_py_tensor *t)
 {
     void *buffer = NULL;
@@ -307,8 +308,8 @@ static TRITONSERVER_Error *set_parameters(TRITONBACKEND_Response *response, cons
 
 /* Reads one response of a message into `response`; *out_error is the error that the model has set.
  * The reader always stands behind the response afterwards. */
-static TRITONSERVER_Error *read_response(py_conn *c, nrd_py_reader *r, uint64_t data_at, uint8_t kind,
-                                         TRITONBACKEND_Response *response)
+static TRITONSERVER_Error *read_response(nrd_py_conn *c, nrd_py_reader *r, uint64_t data_at,
+                                         uint8_t kind, TRITONBACKEND_Response *response)
 {
     TRITONSERVER_Error *err = NULL;
     size_t n = 0;
@@ -358,7 +359,7 @@ static TRITONSERVER_Error *closed_error(void)
                          "Unable to send response. Response sender has been closed.");
 }
 
-static TRITONSERVER_Error *send_later(py_conn *c, py_request *r, const nrd_py_entry *e)
+static TRITONSERVER_Error *send_later(nrd_py_conn *c, nrd_py_request *r, const nrd_py_entry *e)
 {
     nrd_py_reader reader;
     uint64_t data_at;
@@ -385,9 +386,9 @@ static TRITONSERVER_Error *send_later(py_conn *c, py_request *r, const nrd_py_en
     return NULL;
 }
 
-void nrd_py_request_send(py_conn *c, const nrd_py_entry *e)
+void nrd_py_request_send(nrd_py_conn *c, const nrd_py_entry *e)
 {
-    py_request *r = request_get(c, e->a);
+    nrd_py_request *r = request_get(c, e->a);
     TRITONSERVER_Error *err = r ? send_later(c, r, e) : closed_error();
 
     if (e->offset) {
@@ -411,7 +412,7 @@ void nrd_py_request_send(py_conn *c, const nrd_py_entry *e)
 
 /* Ends a request with an error; only with the final flag when it was answered before and `err` is
  * NULL. Takes err. */
-static void close_with(py_conn *c, py_request *r, TRITONSERVER_Error *err)
+static void close_with(nrd_py_conn *c, nrd_py_request *r, TRITONSERVER_Error *err)
 {
     pthread_mutex_lock(&c->mu);
     bool closed = r->closed;
@@ -437,9 +438,9 @@ static void close_with(py_conn *c, py_request *r, TRITONSERVER_Error *err)
     }
 }
 
-void nrd_py_request_drop(py_conn *c, uint64_t id)
+void nrd_py_request_drop(nrd_py_conn *c, uint64_t id)
 {
-    py_request *r = request_get(c, id);
+    nrd_py_request *r = request_get(c, id);
     if (!r) {
         return;
     }
@@ -461,9 +462,9 @@ void nrd_py_request_drop(py_conn *c, uint64_t id)
     request_put(c, r);
 }
 
-void nrd_py_request_cancelled(py_conn *c, const nrd_py_entry *e)
+void nrd_py_request_cancelled(nrd_py_conn *c, const nrd_py_entry *e)
 {
-    py_request *r = request_get(c, e->a);
+    nrd_py_request *r = request_get(c, e->a);
     bool cancelled = false;
     if (r) {
         TRITONSERVER_Error *err = NULL;
@@ -480,12 +481,12 @@ void nrd_py_request_cancelled(py_conn *c, const nrd_py_entry *e)
     nrd_py_answer(c, e->slot, cancelled, 0, 0);
 }
 
-void nrd_py_requests_fail(py_conn *c)
+void nrd_py_requests_fail(nrd_py_conn *c)
 {
     for (size_t i = 0; i < PY_TABLE; i++) {
         for (;;) {
             pthread_mutex_lock(&c->mu);
-            py_request *r = c->requests[i];
+            nrd_py_request *r = c->requests[i];
             while (r && r->request) { /* still in an execution, which answers it */
                 r = r->next;
             }
@@ -506,11 +507,11 @@ void nrd_py_requests_fail(py_conn *c)
 /* ---- executions ---- */
 
 typedef struct batch {
-    py_instance *in;
-    py_conn *conn;
+    nrd_py_instance *in;
+    nrd_py_conn *conn;
     TRITONBACKEND_Request **requests;
     uint32_t n;
-    py_request **open;  /* what the stub knows of them; NULL before that */
+    nrd_py_request **open; /* what the stub knows of them; NULL before that */
     uint32_t *release;  /* flags */
     bool *ok;
     uint64_t total, start, compute_start, compute_end;
@@ -547,7 +548,7 @@ static TRITONSERVER_Error *count_batch(batch *b)
 
 static TRITONSERVER_Error *write_batch(batch *b, uint64_t *out_offset, uint64_t *out_bytes)
 {
-    py_conn *c = b->conn;
+    nrd_py_conn *c = b->conn;
     nrd_py_message *m = &c->message;
 
     nrd_py_message_begin(m, c->heap, c->map.base);
@@ -571,8 +572,8 @@ static TRITONSERVER_Error *write_batch(batch *b, uint64_t *out_offset, uint64_t 
 /* Answers request i from the reply, or finds out that an answer follows later. */
 static void read_answer(batch *b, uint32_t i, nrd_py_reader *r, uint64_t data_at)
 {
-    py_conn *c = b->conn;
-    py_request *q = b->open[i];
+    nrd_py_conn *c = b->conn;
+    nrd_py_request *q = b->open[i];
     TRITONBACKEND_Response *response = NULL;
     uint32_t state = nrd_py_get_u32(r);
     uint8_t kind = nrd_py_get_u8(r);
@@ -613,9 +614,9 @@ static void read_answer(batch *b, uint32_t i, nrd_py_reader *r, uint64_t data_at
     }
 }
 
-static TRITONSERVER_Error *read_batch(batch *b, const py_reply *reply)
+static TRITONSERVER_Error *read_batch(batch *b, const nrd_py_reply *reply)
 {
-    py_conn *c = b->conn;
+    nrd_py_conn *c = b->conn;
     nrd_py_reader r;
     uint64_t data_at;
 
@@ -638,7 +639,7 @@ static TRITONSERVER_Error *read_batch(batch *b, const py_reply *reply)
                  : NULL;
 }
 
-static void wait_drained(py_conn *c)
+static void wait_drained(nrd_py_conn *c)
 {
     pthread_mutex_lock(&c->mu);
     while (!c->drained) {
@@ -649,9 +650,9 @@ static void wait_drained(py_conn *c)
 
 static TRITONSERVER_Error *run_batch(batch *b)
 {
-    py_conn *c = b->conn;
+    nrd_py_conn *c = b->conn;
     uint64_t offset = 0, bytes = 0;
-    py_reply reply = {0};
+    nrd_py_reply reply = {0};
 
     for (uint32_t i = 0; i < b->n; i++) {
         b->open[i] = request_add(c, b->requests[i]);
@@ -676,9 +677,9 @@ static TRITONSERVER_Error *run_batch(batch *b)
 /* Answers what is still open with `err` and forgets the requests that are over. */
 static void settle(batch *b, const TRITONSERVER_Error *err)
 {
-    py_conn *c = b->conn;
+    nrd_py_conn *c = b->conn;
     for (uint32_t i = 0; i < b->n; i++) {
-        py_request *q = b->open ? b->open[i] : NULL;
+        nrd_py_request *q = b->open ? b->open[i] : NULL;
         bool closed = false, answered = false;
         if (q) {
             pthread_mutex_lock(&c->mu);
@@ -758,10 +759,10 @@ static void release(batch *b)
 
 /* ---- the instance's process ---- */
 
-TRITONSERVER_Error *nrd_py_instance_start(py_instance *in)
+TRITONSERVER_Error *nrd_py_instance_start(nrd_py_instance *in)
 {
-    py_model *m = in->model;
-    py_conn *c = NULL;
+    nrd_py_model *m = in->model;
+    nrd_py_conn *c = NULL;
     nrd_str args = {0};
     char *ready = NULL;
 
@@ -808,9 +809,9 @@ TRITONSERVER_Error *nrd_py_instance_start(py_instance *in)
 }
 
 /* A running process: the one that is there, or a new one in the place of a dead one. */
-static TRITONSERVER_Error *revive(py_instance *in)
+static TRITONSERVER_Error *revive(nrd_py_instance *in)
 {
-    py_conn *old = in->conn;
+    nrd_py_conn *old = in->conn;
     if (old && !atomic_load(&old->dead)) {
         return NULL;
     }
@@ -824,7 +825,7 @@ static TRITONSERVER_Error *revive(py_instance *in)
     return nrd_py_instance_start(in);
 }
 
-static void restart_over(py_instance *in)
+static void restart_over(nrd_py_instance *in)
 {
     pthread_mutex_lock(&in->conn_mu);
     in->n_restarts--;
@@ -834,7 +835,7 @@ static void restart_over(py_instance *in)
 
 static void *restart(void *arg)
 {
-    py_instance *in = arg;
+    nrd_py_instance *in = arg;
     pthread_mutex_lock(&in->mu);
     if (!in->ending && in->conn) { /* no connection: the last try did not work out */
         nrd_tb_log_error(revive(in), "restarting a stub process");
@@ -844,14 +845,14 @@ static void *restart(void *arg)
     return NULL;
 }
 
-void nrd_py_instance_await_restart(py_instance *in)
+void nrd_py_instance_await_restart(nrd_py_instance *in)
 {
     pthread_mutex_lock(&in->conn_mu);
     in->n_restarts++;
     pthread_mutex_unlock(&in->conn_mu);
 }
 
-void nrd_py_instance_restart(py_instance *in)
+void nrd_py_instance_restart(nrd_py_instance *in)
 {
     pthread_t thread;
     if (pthread_create(&thread, NULL, restart, in) == 0) {
@@ -861,7 +862,8 @@ void nrd_py_instance_restart(py_instance *in)
     }
 }
 
-TRITONSERVER_Error *nrd_py_execute(py_instance *in, TRITONBACKEND_Request **requests, uint32_t n)
+TRITONSERVER_Error *nrd_py_execute(nrd_py_instance *in, TRITONBACKEND_Request **requests,
+                                   uint32_t n)
 {
     batch b = {.in = in, .requests = requests, .n = n, .start = nrd_now_ns()};
 
@@ -877,7 +879,7 @@ TRITONSERVER_Error *nrd_py_execute(py_instance *in, TRITONBACKEND_Request **requ
     }
     if (!err) {
         b.conn = in->conn;
-        b.open = nrd_xcalloc(n, sizeof(py_request *));
+        b.open = nrd_xcalloc(n, sizeof(nrd_py_request *));
         err = run_batch(&b);
     }
     settle(&b, err);

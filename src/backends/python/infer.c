@@ -17,9 +17,9 @@ typedef struct waiting {
     uint64_t offset, bytes;
 } waiting;
 
-struct py_infer {
-    py_infer *next; /* in the connection's table, which counts one */
-    py_conn *conn;
+struct nrd_py_infer {
+    nrd_py_infer *next; /* in the connection's table, which counts one */
+    nrd_py_conn *conn;
     uint64_t id;
     bool decoupled;
     nrd_py_entry input;     /* the stub's message, its again after the release */
@@ -48,7 +48,7 @@ static TRITONSERVER_Error *buffer_alloc(TRITONSERVER_ResponseAllocator *allocato
                                         void *user, void **buffer, void **buffer_user,
                                         TRITONSERVER_MemoryType *actual_type, int64_t *actual_id)
 {
-    py_infer *f = user;
+    nrd_py_infer *f = user;
     (void)allocator, (void)name, (void)type, (void)type_id;
     *actual_type = TRITONSERVER_MEMORY_CPU;
     *actual_id = 0;
@@ -87,14 +87,14 @@ TRITONSERVER_Error *nrd_py_infer_allocator(TRITONSERVER_ResponseAllocator **out)
 
 /* ---- table ---- */
 
-static void put_locked(py_infer *f, bool *out_last)
+static void put_locked(nrd_py_infer *f, bool *out_last)
 {
     *out_last = --f->refs == 0;
 }
 
-static void infer_free(py_infer *f)
+static void infer_free(nrd_py_infer *f)
 {
-    py_conn *c = f->conn;
+    nrd_py_conn *c = f->conn;
     while (f->first) {
         waiting *w = f->first;
         f->first = w->next;
@@ -108,7 +108,7 @@ static void infer_free(py_infer *f)
     pthread_mutex_unlock(&c->mu);
 }
 
-static void infer_put(py_infer *f)
+static void infer_put(nrd_py_infer *f)
 {
     bool last;
     pthread_mutex_lock(&f->conn->mu);
@@ -119,19 +119,19 @@ static void infer_put(py_infer *f)
     }
 }
 
-static py_infer *find_locked(py_conn *c, uint64_t id)
+static nrd_py_infer *find_locked(nrd_py_conn *c, uint64_t id)
 {
-    py_infer *f = c->infers[id % PY_TABLE];
+    nrd_py_infer *f = c->infers[id % PY_TABLE];
     while (f && f->id != id) {
         f = f->next;
     }
     return f;
 }
 
-static void remove_locked(py_infer *f, bool *out_last)
+static void remove_locked(nrd_py_infer *f, bool *out_last)
 {
     *out_last = false;
-    for (py_infer **p = &f->conn->infers[f->id % PY_TABLE]; *p; p = &(*p)->next) {
+    for (nrd_py_infer **p = &f->conn->infers[f->id % PY_TABLE]; *p; p = &(*p)->next) {
         if (*p == f) {
             *p = f->next;
             put_locked(f, out_last);
@@ -204,7 +204,7 @@ static TRITONSERVER_Error *put_outputs(nrd_py_message *m, TRITONSERVER_Inference
     return NULL;
 }
 
-static void give_back_outputs(py_conn *c, TRITONSERVER_InferenceResponse *response)
+static void give_back_outputs(nrd_py_conn *c, TRITONSERVER_InferenceResponse *response)
 {
     uint32_t n = 0;
     TRITONSERVER_Error *err = TRITONSERVER_InferenceResponseOutputCount(response, &n);
@@ -230,7 +230,7 @@ static void give_back_outputs(py_conn *c, TRITONSERVER_InferenceResponse *respon
     }
 }
 
-static bool error_message(py_conn *c, const char *text, uint32_t code, waiting *w)
+static bool error_message(nrd_py_conn *c, const char *text, uint32_t code, waiting *w)
 {
     nrd_py_message m = {0};
     nrd_py_message_begin(&m, c->heap, c->map.base);
@@ -243,7 +243,7 @@ static bool error_message(py_conn *c, const char *text, uint32_t code, waiting *
     return ok;
 }
 
-static bool end_message(py_conn *c, waiting *w)
+static bool end_message(nrd_py_conn *c, waiting *w)
 {
     nrd_py_message m = {0};
     nrd_py_message_begin(&m, c->heap, c->map.base);
@@ -255,10 +255,10 @@ static bool end_message(py_conn *c, waiting *w)
 }
 
 /* A message of a response; `response` may be NULL: the stream ends without one. */
-static bool response_message(py_infer *f, TRITONSERVER_InferenceResponse *response, bool last,
+static bool response_message(nrd_py_infer *f, TRITONSERVER_InferenceResponse *response, bool last,
                              waiting *w)
 {
-    py_conn *c = f->conn;
+    nrd_py_conn *c = f->conn;
     nrd_py_message m = {0};
     TRITONSERVER_Error *err = NULL;
 
@@ -306,9 +306,9 @@ static bool response_message(py_infer *f, TRITONSERVER_InferenceResponse *respon
 /* ---- giving responses to the stub ---- */
 
 /* Gives the oldest response to whoever waits. Called after every change. */
-static void deliver(py_infer *f)
+static void deliver(nrd_py_infer *f)
 {
-    py_conn *c = f->conn;
+    nrd_py_conn *c = f->conn;
     waiting *w = NULL;
     uint32_t slot = NRD_PY_NO_SLOT;
     bool end = false;
@@ -338,7 +338,7 @@ static void deliver(py_infer *f)
     }
 }
 
-static void delete_request(py_infer *f)
+static void delete_request(nrd_py_infer *f)
 {
     TRITONSERVER_InferenceRequest *q = NULL;
     pthread_mutex_lock(&f->conn->mu);
@@ -355,8 +355,8 @@ static void delete_request(py_infer *f)
 
 static void on_response(TRITONSERVER_InferenceResponse *response, const uint32_t flags, void *user)
 {
-    py_infer *f = user;
-    py_conn *c = f->conn;
+    nrd_py_infer *f = user;
+    nrd_py_conn *c = f->conn;
     bool final = flags & TRITONSERVER_RESPONSE_COMPLETE_FINAL;
     waiting *w = nrd_xcalloc(1, sizeof *w);
     bool ok = false;
@@ -395,7 +395,7 @@ static void on_response(TRITONSERVER_InferenceResponse *response, const uint32_t
 }
 
 /* Forgets an inference once neither the server nor the stub needs it. */
-static void forget(py_infer *f)
+static void forget(nrd_py_infer *f)
 {
     bool last = false;
     pthread_mutex_lock(&f->conn->mu);
@@ -438,7 +438,7 @@ static asked read_asked(nrd_py_reader *r)
 }
 
 /* The stub's message and the blocks in it are the stub's again. */
-static void give_back_input(py_conn *c, const nrd_py_entry *e)
+static void give_back_input(nrd_py_conn *c, const nrd_py_entry *e)
 {
     nrd_py_reader r;
     uint64_t data_at;
@@ -460,8 +460,8 @@ static void give_back_input(py_conn *c, const nrd_py_entry *e)
 
 static void on_release(TRITONSERVER_InferenceRequest *request, const uint32_t flags, void *user)
 {
-    py_infer *f = user;
-    py_conn *c = f->conn;
+    nrd_py_infer *f = user;
+    nrd_py_conn *c = f->conn;
 
     if (!request || /* rescheduled: it comes back */ !(flags & TRITONSERVER_REQUEST_RELEASE_ALL)) {
         return;
@@ -505,7 +505,7 @@ static TRITONSERVER_Error *set_parameters(TRITONSERVER_InferenceRequest *q, cons
     return err;
 }
 
-static TRITONSERVER_Error *check_model(py_infer *f, const asked *a)
+static TRITONSERVER_Error *check_model(nrd_py_infer *f, const asked *a)
 {
     bool ready = false;
     uint32_t policy = 0;
@@ -528,7 +528,7 @@ static TRITONSERVER_Error *check_model(py_infer *f, const asked *a)
     return NULL;
 }
 
-static TRITONSERVER_Error *fill(py_infer *f, TRITONSERVER_InferenceRequest *q, const asked *a,
+static TRITONSERVER_Error *fill(nrd_py_infer *f, TRITONSERVER_InferenceRequest *q, const asked *a,
                                 nrd_py_reader *r, uint64_t data_at)
 {
     NRD_TB_TRY(TRITONSERVER_InferenceRequestSetId(q, a->id));
@@ -565,9 +565,10 @@ static TRITONSERVER_Error *fill(py_infer *f, TRITONSERVER_InferenceRequest *q, c
                                                             f);
 }
 
-static TRITONSERVER_Error *begin(py_infer *f, const asked *a, nrd_py_reader *r, uint64_t data_at)
+static TRITONSERVER_Error *begin(nrd_py_infer *f, const asked *a, nrd_py_reader *r,
+                                 uint64_t data_at)
 {
-    py_conn *c = f->conn;
+    nrd_py_conn *c = f->conn;
     TRITONSERVER_InferenceRequest *q = NULL;
     TRITONSERVER_InferenceTrace *child = NULL;
 
@@ -598,11 +599,11 @@ static TRITONSERVER_Error *begin(py_infer *f, const asked *a, nrd_py_reader *r, 
     return err;
 }
 
-void nrd_py_infer_start(py_conn *c, const nrd_py_entry *e)
+void nrd_py_infer_start(nrd_py_conn *c, const nrd_py_entry *e)
 {
     nrd_py_reader r;
     uint64_t data_at;
-    py_infer *f = nrd_xcalloc(1, sizeof *f);
+    nrd_py_infer *f = nrd_xcalloc(1, sizeof *f);
 
     f->conn = c;
     f->decoupled = e->b != 0;
@@ -645,10 +646,10 @@ void nrd_py_infer_start(py_conn *c, const nrd_py_entry *e)
 
 /* ---- calls about one ---- */
 
-void nrd_py_infer_next(py_conn *c, const nrd_py_entry *e)
+void nrd_py_infer_next(nrd_py_conn *c, const nrd_py_entry *e)
 {
     pthread_mutex_lock(&c->mu);
-    py_infer *f = find_locked(c, e->a);
+    nrd_py_infer *f = find_locked(c, e->a);
     if (f) {
         f->refs++;
         f->slot = e->slot;
@@ -665,7 +666,7 @@ void nrd_py_infer_next(py_conn *c, const nrd_py_entry *e)
     }
 }
 
-static void cancel(py_infer *f)
+static void cancel(nrd_py_infer *f)
 {
     /* The lock keeps the request from being deleted meanwhile; cancelling calls nobody back. */
     TRITONSERVER_Error *err = NULL;
@@ -677,10 +678,10 @@ static void cancel(py_infer *f)
     nrd_tb_log_error(err, "cancelling an inference");
 }
 
-void nrd_py_infer_cancel(py_conn *c, const nrd_py_entry *e)
+void nrd_py_infer_cancel(nrd_py_conn *c, const nrd_py_entry *e)
 {
     pthread_mutex_lock(&c->mu);
-    py_infer *f = find_locked(c, e->a);
+    nrd_py_infer *f = find_locked(c, e->a);
     if (f) {
         f->refs++;
     }
@@ -692,10 +693,10 @@ void nrd_py_infer_cancel(py_conn *c, const nrd_py_entry *e)
     nrd_py_answer(c, e->slot, f != NULL, 0, 0);
 }
 
-void nrd_py_infer_drop(py_conn *c, uint64_t id)
+void nrd_py_infer_drop(nrd_py_conn *c, uint64_t id)
 {
     pthread_mutex_lock(&c->mu);
-    py_infer *f = find_locked(c, id);
+    nrd_py_infer *f = find_locked(c, id);
     if (f) {
         f->refs++;
         f->dropped = true;
@@ -707,12 +708,12 @@ void nrd_py_infer_drop(py_conn *c, uint64_t id)
     }
 }
 
-void nrd_py_infer_cancel_all(py_conn *c)
+void nrd_py_infer_cancel_all(nrd_py_conn *c)
 {
     for (size_t i = 0; i < PY_TABLE; i++) {
         for (;;) {
             pthread_mutex_lock(&c->mu);
-            py_infer *f = c->infers[i];
+            nrd_py_infer *f = c->infers[i];
             while (f && f->dropped) {
                 f = f->next;
             }

@@ -30,12 +30,12 @@ enum { READY_TIMEOUT_MS = 5000, BEAT_MS = 1000 };
 /* The low half of a reply's number counts replies, the high half deaths. */
 #define DEATH 0x10000u
 
-void nrd_py_conn_ref(py_conn *c)
+void nrd_py_conn_ref(nrd_py_conn *c)
 {
     atomic_fetch_add(&c->refs, 1);
 }
 
-void nrd_py_conn_unref(py_conn *c)
+void nrd_py_conn_unref(nrd_py_conn *c)
 {
     if (atomic_fetch_sub(&c->refs, 1) != 1) {
         return;
@@ -61,12 +61,12 @@ void nrd_py_conn_unref(py_conn *c)
     free(c);
 }
 
-TRITONSERVER_Error *nrd_py_conn_unhealthy(const py_conn *c)
+TRITONSERVER_Error *nrd_py_conn_unhealthy(const nrd_py_conn *c)
 {
     return nrd_tb_errorf(TRITONSERVER_ERROR_INTERNAL, "Stub process '%s' is not healthy.", c->name);
 }
 
-void nrd_py_conn_kill(py_conn *c)
+void nrd_py_conn_kill(nrd_py_conn *c)
 {
     if (!atomic_load(&c->dead)) {
         kill(c->pid, SIGKILL); /* not waited for yet, so the number is still its */
@@ -75,7 +75,7 @@ void nrd_py_conn_kill(py_conn *c)
 
 /* ---- the end of a process ---- */
 
-static void died(py_conn *c)
+static void died(nrd_py_conn *c)
 {
     int status = 0;
     nrd_py_control *ctl = c->map.ctl;
@@ -102,7 +102,7 @@ static void died(py_conn *c)
     nrd_py_wake(&ctl->call_tail, INT32_MAX);
     pthread_mutex_lock(&c->mu);
     pthread_cond_broadcast(&c->changed);
-    py_instance *in = atomic_load(&c->ending) ? NULL : c->instance;
+    nrd_py_instance *in = atomic_load(&c->ending) ? NULL : c->instance;
     if (in) {
         nrd_py_instance_await_restart(in); /* it stays until the restart is over */
     }
@@ -114,7 +114,7 @@ static void died(py_conn *c)
 
 static void *monitor(void *arg)
 {
-    py_backend *b = arg;
+    nrd_py_backend *b = arg;
     prctl(PR_SET_NAME, "nrd_py_monitor");
     for (;;) {
         struct epoll_event e;
@@ -122,7 +122,7 @@ static void *monitor(void *arg)
         if (n <= 0) {
             continue;
         }
-        py_conn *c = e.data.ptr;
+        nrd_py_conn *c = e.data.ptr;
         if (!c) {
             return NULL; /* stop_fd */
         }
@@ -132,7 +132,7 @@ static void *monitor(void *arg)
     }
 }
 
-TRITONSERVER_Error *nrd_py_monitor_start(py_backend *b)
+TRITONSERVER_Error *nrd_py_monitor_start(nrd_py_backend *b)
 {
     struct epoll_event e = {.events = EPOLLIN, .data = {.ptr = NULL}};
     b->epoll = epoll_create1(EPOLL_CLOEXEC);
@@ -146,7 +146,7 @@ TRITONSERVER_Error *nrd_py_monitor_start(py_backend *b)
     return NULL;
 }
 
-void nrd_py_monitor_stop(py_backend *b)
+void nrd_py_monitor_stop(nrd_py_backend *b)
 {
     if (b->monitor_runs) {
         uint64_t one = 1;
@@ -164,9 +164,9 @@ void nrd_py_monitor_stop(py_backend *b)
 
 /* ---- start ---- */
 
-static TRITONSERVER_Error *spawn(py_conn *c, const py_model *m, int memory, int sock)
+static TRITONSERVER_Error *spawn(nrd_py_conn *c, const nrd_py_model *m, int memory, int sock)
 {
-    const py_backend *b = m->backend;
+    const nrd_py_backend *b = m->backend;
     char fd_memory[16], fd_sock[16], version[32], *python = NULL, *activate = NULL;
     char *script = nrd_path_join(b->folder, "triton_python_backend_stub.py");
     const char *file = nrd_json_get_str(m->config.root, "default_model_filename", "");
@@ -229,7 +229,7 @@ static TRITONSERVER_Error *spawn(py_conn *c, const py_model *m, int memory, int 
     return err;
 }
 
-static TRITONSERVER_Error *watch(py_conn *c)
+static TRITONSERVER_Error *watch(nrd_py_conn *c)
 {
     struct epoll_event e = {.events = EPOLLIN, .data = {.ptr = c}};
 #ifdef SYS_pidfd_open
@@ -247,7 +247,7 @@ static TRITONSERVER_Error *watch(py_conn *c)
     return NULL;
 }
 
-static bool can_read(const py_conn *c)
+static bool can_read(const nrd_py_conn *c)
 {
     uint64_t word = 0;
     struct iovec to = {.iov_base = &word, .iov_len = sizeof word};
@@ -265,7 +265,8 @@ static bool replied(nrd_py_channel *c, uint32_t seen, int timeout_ms)
 
 /* Waits for the reply that follows number `seen`. limit_s > 0: in total; a process without a
  * heartbeat for the backend's time limit is killed in any case. */
-static TRITONSERVER_Error *await_reply(py_conn *c, uint32_t seen, int limit_s, py_reply *out)
+static TRITONSERVER_Error *await_reply(nrd_py_conn *c, uint32_t seen, int limit_s,
+                                       nrd_py_reply *out)
 {
     nrd_py_control *ctl = c->map.ctl;
     uint64_t start = nrd_now_ns(), alive = start;
@@ -289,14 +290,14 @@ static TRITONSERVER_Error *await_reply(py_conn *c, uint32_t seen, int limit_s, p
             return nrd_py_conn_unhealthy(c);
         }
     }
-    *out = (py_reply){ctl->reply.failed, ctl->reply.offset, ctl->reply.bytes};
+    *out = (nrd_py_reply){ctl->reply.failed, ctl->reply.offset, ctl->reply.bytes};
     if (!nrd_py_map_has(&c->map, out->offset, out->bytes)) {
         out->bytes = 0;
     }
     return NULL;
 }
 
-static char *take_text(py_conn *c, const py_reply *r)
+static char *take_text(nrd_py_conn *c, const nrd_py_reply *r)
 {
     char *text = nrd_xstrndup(r->bytes ? (const char *)c->map.base + r->offset : "", r->bytes);
     if (r->offset) {
@@ -305,11 +306,11 @@ static char *take_text(py_conn *c, const py_reply *r)
     return text;
 }
 
-static TRITONSERVER_Error *conn_new(py_conn **out, py_model *m, const char *name, int *out_memory,
-                                    int *out_sock)
+static TRITONSERVER_Error *conn_new(nrd_py_conn **out, nrd_py_model *m, const char *name,
+                                    int *out_memory, int *out_sock)
 {
     int pair[2];
-    py_conn *c = nrd_xcalloc(1, sizeof *c);
+    nrd_py_conn *c = nrd_xcalloc(1, sizeof *c);
     TRITONSERVER_Error *err = NULL;
 
     atomic_store(&c->refs, 1);
@@ -362,11 +363,11 @@ fail:
     return err;
 }
 
-TRITONSERVER_Error *nrd_py_conn_start(py_conn **out, py_model *m, const char *name)
+TRITONSERVER_Error *nrd_py_conn_start(nrd_py_conn **out, nrd_py_model *m, const char *name)
 {
     int memory, sock;
-    py_conn *c = NULL;
-    py_reply reply = {0};
+    nrd_py_conn *c = NULL;
+    nrd_py_reply reply = {0};
     char *text = NULL;
 
     *out = NULL;
@@ -412,8 +413,8 @@ TRITONSERVER_Error *nrd_py_conn_start(py_conn **out, py_model *m, const char *na
 
 /* ---- commands ---- */
 
-TRITONSERVER_Error *nrd_py_conn_command(py_conn *c, nrd_py_command type, uint64_t offset, uint64_t bytes,
-                                        py_reply *out)
+TRITONSERVER_Error *nrd_py_conn_command(nrd_py_conn *c, nrd_py_command type, uint64_t offset,
+                                        uint64_t bytes, nrd_py_reply *out)
 {
     nrd_py_control *ctl = c->map.ctl;
     uint32_t seen = atomic_load(&ctl->reply.seq);
@@ -428,12 +429,12 @@ TRITONSERVER_Error *nrd_py_conn_command(py_conn *c, nrd_py_command type, uint64_
     return await_reply(c, seen, type == NRD_PY_CMD_FINALIZE ? c->backend->timeout_s : 0, out);
 }
 
-TRITONSERVER_Error *nrd_py_conn_text(py_conn *c, nrd_py_command type, const char *text,
+TRITONSERVER_Error *nrd_py_conn_text(nrd_py_conn *c, nrd_py_command type, const char *text,
                                      char **out_text)
 {
     size_t n = strlen(text);
     uint64_t offset = 0;
-    py_reply reply = {0};
+    nrd_py_reply reply = {0};
 
     if (n) {
         offset = nrd_py_heap_alloc(c->heap, n);
@@ -454,7 +455,7 @@ TRITONSERVER_Error *nrd_py_conn_text(py_conn *c, nrd_py_command type, const char
     return err;
 }
 
-TRITONSERVER_Error *nrd_py_conn_ready(py_conn *c, bool *out_ready)
+TRITONSERVER_Error *nrd_py_conn_ready(nrd_py_conn *c, bool *out_ready)
 {
     nrd_py_control *ctl = c->map.ctl;
     TRITONSERVER_Error *err = NULL;
@@ -473,7 +474,7 @@ TRITONSERVER_Error *nrd_py_conn_ready(py_conn *c, bool *out_ready)
            nrd_now_ns() < end) {
     }
     if (got) {
-        py_reply r = {ctl->aux_reply.failed, ctl->aux_reply.offset, ctl->aux_reply.bytes};
+        nrd_py_reply r = {ctl->aux_reply.failed, ctl->aux_reply.offset, ctl->aux_reply.bytes};
         if (!nrd_py_map_has(&c->map, r.offset, r.bytes)) {
             r.bytes = 0;
         }
@@ -496,7 +497,7 @@ TRITONSERVER_Error *nrd_py_conn_ready(py_conn *c, bool *out_ready)
 
 /* ---- end ---- */
 
-static bool wait_dead(py_conn *c, int limit_s)
+static bool wait_dead(nrd_py_conn *c, int limit_s)
 {
     uint64_t end = nrd_now_ns() + (uint64_t)limit_s * 1000000000u;
     pthread_mutex_lock(&c->mu);
@@ -510,7 +511,7 @@ static bool wait_dead(py_conn *c, int limit_s)
     return atomic_load(&c->dead);
 }
 
-void nrd_py_conn_detach(py_conn *c)
+void nrd_py_conn_detach(nrd_py_conn *c)
 {
     pthread_mutex_lock(&c->mu);
     atomic_store(&c->ending, true);
@@ -518,7 +519,7 @@ void nrd_py_conn_detach(py_conn *c)
     pthread_mutex_unlock(&c->mu);
 }
 
-void nrd_py_conn_stop(py_conn *c)
+void nrd_py_conn_stop(nrd_py_conn *c)
 {
     nrd_py_conn_detach(c);
     if (c->initialized && !atomic_load(&c->dead)) {

@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-static py_conn *conn;
+static nrd_py_conn *conn;
 static int n_awaited, n_restarted;
 
 static bool is_locked(void)
@@ -19,14 +19,14 @@ static bool is_locked(void)
     return false;
 }
 
-void nrd_py_instance_await_restart(py_instance *in)
+void nrd_py_instance_await_restart(nrd_py_instance *in)
 {
     assert_ptr_equal(in, conn->instance);
     assert_true(is_locked()); /* else the instance may be freed in between */
     n_awaited++;
 }
 
-void nrd_py_instance_restart(py_instance *in)
+void nrd_py_instance_restart(nrd_py_instance *in)
 {
     assert_ptr_equal(in, conn->instance);
     assert_false(is_locked());
@@ -39,11 +39,11 @@ void *nrd_py_serve(void *c)
 {
     return c;
 }
-void nrd_py_metrics_free(py_conn *c)
+void nrd_py_metrics_free(nrd_py_conn *c)
 {
     (void)c;
 }
-void nrd_py_infer_cancel_all(py_conn *c)
+void nrd_py_infer_cancel_all(nrd_py_conn *c)
 {
     (void)c;
 }
@@ -80,7 +80,7 @@ TRITONSERVER_Error_Code TRITONSERVER_ErrorCode(TRITONSERVER_Error *err)
 }
 
 /* A connection whose process has ended already. */
-static void open_conn(py_instance *in)
+static void open_conn(nrd_py_instance *in)
 {
     conn = nrd_xcalloc(1, sizeof *conn);
     atomic_store(&conn->refs, 1);
@@ -103,7 +103,7 @@ static void open_conn(py_instance *in)
 
 static void test_a_restart_begins_without_the_connection_s_lock(void **state)
 {
-    py_instance in = {0};
+    nrd_py_instance in = {0};
     (void)state;
     open_conn(&in);
     died(conn);
@@ -114,7 +114,7 @@ static void test_a_restart_begins_without_the_connection_s_lock(void **state)
 
 static void test_a_connection_that_was_given_up_starts_nothing(void **state)
 {
-    py_instance in = {0};
+    nrd_py_instance in = {0};
     (void)state;
     open_conn(&in);
     nrd_py_conn_detach(conn);

@@ -344,7 +344,7 @@ static void test_a_long_text_leaves_no_large_memory_behind(void **state)
     (void)state;
     memset(text, 'l', n);
     assert_null(nrd_tokenizer_encode(t, text, n, 0, &ids));
-    const tok_scratch *sc = nrd_tok_scratch();
+    const nrd_tok_scratch *sc = nrd_tok_scratch_get();
     assert_in_range(sc->clean.cap + sc->norm[0].cap + sc->norm[1].cap + sc->pre[0].cap + sc->pre[1].cap, 0,
                     NRD_LIMIT_TOKENIZER_SCRATCH);
     assert_in_range(sc->cap_sym * sizeof *sc->sym + sc->cap_heap * sizeof *sc->heap, 0,
