@@ -174,6 +174,54 @@ static void format_prefix(char *buf, size_t size, nrd_log_level level, const cha
     }
 }
 
+/* Bytes of a control character at `p`: of ASCII 1, of the second range (U+0080 to U+009F, to which
+ * terminals listen too) 2; 0: it is none. */
+static size_t control_bytes(const unsigned char *p)
+{
+    return p[0] < 0x20 || p[0] == 0x7f                       ? 1
+           : p[0] == 0xc2 && p[1] >= 0x80 && p[1] <= 0x9f ? 2
+                                                             : 0;
+}
+
+/* Names and identifiers of clients come into messages: none of them may begin a line of its own or
+ * speak to the terminal. Takes `text`; gives an owned copy where something had to be written out. */
+static char *escape(char *text)
+{
+    static const char hex[] = "0123456789abcdef";
+    const unsigned char *p = (const unsigned char *)text;
+    size_t n = 0, n_control = 0;
+
+    for (; p[n]; n++) {
+        n_control += control_bytes(p + n) && p[n] != '\t';
+    }
+    char *out = n_control ? malloc(n + 5 * n_control + 1) : NULL, *to = out;
+    if (!out) {
+        for (char *c = text; n_control && *c; c++) { /* no memory: the line all the same */
+            *c = control_bytes((const unsigned char *)c) ? ' ' : *c;
+        }
+        return text;
+    }
+    while (*p) {
+        const size_t k = *p == '\t' ? 0 : control_bytes(p);
+        const unsigned char c = p[k == 2];
+        if (k == 0) {
+            *to++ = (char)*p;
+        } else if (c == '\n' || c == '\r') {
+            *to++ = '\\';
+            *to++ = c == '\n' ? 'n' : 'r';
+        } else {
+            memcpy(to, "\\u00", 4);
+            to[4] = hex[c >> 4];
+            to[5] = hex[c & 15];
+            to += 6;
+        }
+        p += k ? k : 1;
+    }
+    *to = '\0';
+    free(text);
+    return out;
+}
+
 void nrd_log_write(nrd_log_level level, const char *file, int line, const char *fmt, ...)
 {
     char *message = NULL, *whole = NULL;
@@ -186,6 +234,7 @@ void nrd_log_write(nrd_log_level level, const char *file, int line, const char *
     if (n < 0) {
         return;
     }
+    message = escape(message);
     pthread_mutex_lock(&mu);
     nrd_log_sink sink = log_sink;
     void *user = sink_user;

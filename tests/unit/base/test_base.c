@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/hash.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/queue.h"
 #include "base/siphash.h"
@@ -148,6 +149,23 @@ static void test_file_write_replaces_whole_files_or_nothing(void **state)
     unlink(path);
     free(path);
     rmdir(dir);
+}
+
+static void keep_message(void *user, nrd_log_level level, const char *file, int line, const char *message)
+{
+    (void)level, (void)file, (void)line;
+    snprintf(user, 128, "%s", message);
+}
+
+static void test_a_log_message_is_one_line_without_control_characters(void **state)
+{
+    char kept[128] = "";
+    (void)state;
+    nrd_log_set_sink(keep_message, kept);
+    NRD_LOG_ERROR("id '%s'", "a\r\nE1121 00:00 forged]\t\x1b[2J\x7f \xc2\x9b \xc3\xa9 \\n");
+    nrd_log_set_sink(NULL, NULL);
+    assert_string_equal(kept,
+                        "id 'a\\r\\nE1121 00:00 forged]\t\\u001b[2J\\u007f \\u009b \xc3\xa9 \\n'");
 }
 
 static void test_missing_file_is_not_found_with_its_path(void **state)
@@ -311,6 +329,7 @@ int main(void)
         cmocka_unit_test(test_string_buffer_is_whole_at_every_length),
         cmocka_unit_test(test_arena_gives_aligned_separate_memory),
         cmocka_unit_test(test_file_write_replaces_whole_files_or_nothing),
+        cmocka_unit_test(test_a_log_message_is_one_line_without_control_characters),
         cmocka_unit_test(test_missing_file_is_not_found_with_its_path),
         cmocka_unit_test(test_queue_passes_every_item_once_between_threads),
     };
