@@ -233,7 +233,8 @@ void nrd_options_fini(nrd_options *o)
         &o->repositories,    &o->startup_models, &o->http_restricted, &o->grpc_restricted,
         &o->metrics_config,  &o->trace_config,   &o->trace_old,       &o->backend_config,
         &o->cache_config,    &o->rate_resources, &o->cuda_pools,      &o->cuda_va,
-        &o->gpu_load_limits, &o->host_policies,  &o->api_keys,        &o->cors_origins};
+        &o->gpu_load_limits, &o->host_policies,  &o->api_keys,        &o->cors_origins,
+        &o->allowed_hosts};
     for (size_t i = 0; i < sizeof strings / sizeof *strings; i++) {
         free(*strings[i]);
         *strings[i] = NULL;

@@ -70,6 +70,7 @@ typedef struct nrd_options {
     nrd_option_list api_keys;     /* name */
     char *api_key_file;           /* "" without */
     nrd_option_list cors_origins; /* name */
+    nrd_option_list allowed_hosts; /* name: without port; "*": any */
     int64_t openai_port;          /* a port of their own besides; -1: none */
     int64_t openai_rate_limit;    /* requests a minute and key; 0: any number */
     char *generation_config;      /* "auto": sampling defaults of the model; "none": OpenAI's */

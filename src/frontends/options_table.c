@@ -104,6 +104,10 @@ const nrd_opt nrd_option_rows[] = {
     ROW("HTTP", "http-max-input-size", NRD_OPT_I64, F(http_max_input_bytes), 1, INT64_MAX / 2,
      "integer", NULL,
      "Largest request body in bytes, before and after decompression. Default is 67108864."),
+    ROW("HTTP", "allowed-host", NRD_OPT_CUSTOM, 0, 0, 0, "string", nrd_option_parse_allowed_host,
+     "Name, without port, by which browsers may call the HTTP port, or *; others are answered 403. A "
+     "server at a loopback address always takes localhost and loopback addresses. May be given several "
+     "times. Default is any name, at a loopback address none."),
 
     ROW("GRPC", "allow-grpc", NRD_OPT_CUSTOM, 0, 0, 0, "boolean", nrd_option_parse_allow_grpc,
      "Serve gRPC requests. Default is true where the build has the gRPC library."),
@@ -246,7 +250,8 @@ const nrd_opt nrd_option_rows[] = {
     ROW("OpenAI", "api-key-file", NRD_OPT_OWNED, F(api_key_file), 0, 0, "string", NULL,
      "File with such keys, one a line; lines with # are remarks."),
     ROW("OpenAI", "cors-origin", NRD_OPT_CUSTOM, 0, 0, 0, "string", nrd_option_parse_cors_origin,
-     "Origin of pages that may call /v1 from a browser, or *. May be given several times."),
+     "Origin of pages that may call /v1 from a browser, or *; one that is named may also load models and "
+     "change settings. May be given several times."),
     ROW("OpenAI", "openai-rate-limit", NRD_OPT_I64, F(openai_rate_limit), 0, INT_MAX, "integer", NULL,
      "Requests a minute for each key; more are answered 429. 0: any number. Default is 0."),
 

@@ -345,6 +345,15 @@ nrd_error *nrd_option_parse_cors_origin(void *values, const char *name, const ch
     return add_name(&o->cors_origins, name, value);
 }
 
+nrd_error *nrd_option_parse_allowed_host(void *values, const char *name, const char *value)
+{
+    nrd_options *o = values;
+    if (strpbrk(value, "/ \r\n")) {
+        return nrd_option_bad(name, "Error: a host is a name or an address, without scheme and port.");
+    }
+    return add_name(&o->allowed_hosts, name, value);
+}
+
 nrd_error *nrd_option_parse_startup_model(void *values, const char *name, const char *value)
 {
     nrd_options *o = values;

@@ -611,7 +611,7 @@ def test_a_long_prompt_does_not_hold_up_other_requests(tiny_model, cache):
 def test_a_client_that_leaves_while_a_worker_reads_leaves_nothing(tiny_model, cache):
     s = Server(tiny_model, cache, "--http-thread-count=1")
     body = json.dumps({"model": MODEL, "prompt": "the quick brown fox " * 200000}).encode()
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: h\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n".encode()
     try:
         s.wait_ready()
         for _ in range(6):

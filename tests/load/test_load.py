@@ -64,7 +64,7 @@ class Client:
                 await asyncio.sleep(0.2)
 
     def send(self, method, path, body=b""):
-        self.writer.write((f"{method} {path} HTTP/1.1\r\nHost: h\r\n"
+        self.writer.write((f"{method} {path} HTTP/1.1\r\nHost: localhost\r\n"
                            f"Content-Length: {len(body)}\r\n\r\n").encode() + body)
 
     async def head(self):
@@ -177,7 +177,7 @@ class Mix:
         """Half-open: a head that never ends, until the server has had enough (after two minutes)."""
         while self.running():
             c = await Client(self.server.http).open()
-            c.writer.write(b"POST /v2/models/ident/infer HTTP/1.1\r\nHost: h\r\n")
+            c.writer.write(b"POST /v2/models/ident/infer HTTP/1.1\r\nHost: localhost\r\n")
             while self.running() and not c.ended():
                 c.writer.write(b"X")
                 await asyncio.sleep(0.5)

@@ -31,7 +31,7 @@ def server(tmp_path_factory):
 
 
 def http_request(method, path, body=b"", fields=()):
-    lines = [f"{method} {path} HTTP/1.1", "Host: h", "Connection: close", *fields]
+    lines = [f"{method} {path} HTTP/1.1", "Host: localhost", "Connection: close", *fields]
     if not any(f.startswith("Transfer") for f in fields):
         lines.append(f"Content-Length: {len(body)}")
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body

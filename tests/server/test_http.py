@@ -291,24 +291,24 @@ def test_input_limit_can_be_changed(launch, repository):
 
 
 @pytest.mark.parametrize("head, status", [
-    ("POST /v2/models/ident/infer HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n"
-     "Transfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /v2 HTTP/1.1\r\nHost: h\r\n\r\n", 400),
-    ("POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n", 400),
-    ("POST / HTTP/1.1\r\nHost: h\r\nContent-Length: -5\r\n\r\n", 400),
-    ("POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 99999999999999999999\r\n\r\n", 400),
-    ("POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 1 1\r\n\r\n", 400),
-    ("POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: gzip\r\n\r\n", 501),
-    ("POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", 400),
+    ("POST /v2/models/ident/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n"
+     "Transfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /v2 HTTP/1.1\r\nHost: localhost\r\n\r\n", 400),
+    ("POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n", 400),
+    ("POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: -5\r\n\r\n", 400),
+    ("POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999999999999\r\n\r\n", 400),
+    ("POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1 1\r\n\r\n", 400),
+    ("POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: gzip\r\n\r\n", 501),
+    ("POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", 400),
     ("GET / HTTP/1.1\r\n\r\n", 400),
-    ("GET / HTTP/9.9\r\nHost: h\r\n\r\n", 505),
+    ("GET / HTTP/9.9\r\nHost: localhost\r\n\r\n", 505),
     ("nonsense\r\n\r\n", 400),
-    ("GET / HTTP/1.1\nHost: h\n\n", 400),
-    ("GET / HTTP/1.1\r\nHost: h\r\nHost: i\r\n\r\n", 400),
+    ("GET / HTTP/1.1\nHost: localhost\n\n", 400),
+    ("GET / HTTP/1.1\r\nHost: localhost\r\nHost: i\r\n\r\n", 400),
     ("GET / HTTP/1.1\r\nHost : h\r\n\r\n", 400),
-    ("GET / HTTP/1.1\r\nHost: h\r\nx: a\r\n b\r\n\r\n", 400),
-    ("GET / HTTP/1.1\r\nHost: h\n\r\n", 400),
-    ("GET / HTTP/1.1\r\nHost: h\r\n" + "x: " + "y" * 70_000 + "\r\n\r\n", 431),
-    ("GET / HTTP/1.1\r\nHost: h\r\n" + "x: y\r\n" * 200 + "\r\n", 431),
+    ("GET / HTTP/1.1\r\nHost: localhost\r\nx: a\r\n b\r\n\r\n", 400),
+    ("GET / HTTP/1.1\r\nHost: localhost\n\r\n", 400),
+    ("GET / HTTP/1.1\r\nHost: localhost\r\n" + "x: " + "y" * 70_000 + "\r\n\r\n", 431),
+    ("GET / HTTP/1.1\r\nHost: localhost\r\n" + "x: y\r\n" * 200 + "\r\n", 431),
 ])
 def test_malformed_http_gets_one_answer_and_the_connection_ends(server, head, status):
     with server.connect() as c:
@@ -323,7 +323,7 @@ def test_malformed_http_gets_one_answer_and_the_connection_ends(server, head, st
 def test_chunked_request_bodies(server):
     body = json.dumps(infer_body([4, 5])).encode()
     with server.connect() as c:
-        c.send(f"POST {INFER} HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n")
+        c.send(f"POST {INFER} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
         for i in range(0, len(body), 7):
             piece = body[i:i + 7]
             c.send(b"%x\r\n%s\r\n" % (len(piece), piece))

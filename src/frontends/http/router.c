@@ -1,5 +1,7 @@
 #include "frontends/http/router.h"
 
+#include "frontends/http/origin.h"
+
 #include "base/json.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -10,7 +12,7 @@
 #define MAX_TABLES 8
 
 struct nrd_http_router {
-    const nrd_option_list *restricted;
+    const nrd_options *options;
     struct {
         const nrd_http_route_row *rows;
         size_t n;
@@ -19,13 +21,13 @@ struct nrd_http_router {
     size_t n_tables;
 };
 
-nrd_error *nrd_http_router_new(nrd_http_router **out, const nrd_option_list *restricted)
+nrd_error *nrd_http_router_new(nrd_http_router **out, const nrd_options *options)
 {
     *out = calloc(1, sizeof **out);
     if (!*out) {
         return nrd_error_no_memory();
     }
-    (*out)->restricted = restricted;
+    (*out)->options = options;
     return NULL;
 }
 
@@ -106,8 +108,9 @@ static bool matches(const char *pattern, nrd_view path, nrd_http_route *out)
 static const char *restriction(const nrd_http_router *r, const char *group,
                                const nrd_http_request *req)
 {
-    for (size_t i = 0; group && r->restricted && i < r->restricted->n; i++) {
-        const nrd_option_entry *e = &r->restricted->items[i];
+    const nrd_option_list *list = &r->options->http_restricted;
+    for (size_t i = 0; group && i < list->n; i++) {
+        const nrd_option_entry *e = &list->items[i];
         if (strcmp(e->name, group) == 0) {
             const nrd_view *v = nrd_http_find_field(&req->head, e->setting);
             return v && nrd_view_is(*v, e->value) ? NULL : e->setting;
@@ -116,11 +119,43 @@ static const char *restriction(const nrd_http_router *r, const char *group,
     return NULL;
 }
 
+/* A POST there changes the server, or what it shares with others. */
+static bool is_control(const nrd_http_route_row *row, const nrd_http_request *req)
+{
+    static const char *const groups[] = {"model-repository", "trace", "logging", "shared-memory"};
+    bool found = false;
+
+    for (size_t i = 0; row->group && i < sizeof groups / sizeof *groups; i++) {
+        found = found || strcmp(row->group, groups[i]) == 0;
+    }
+    return found && req->head.method == NRD_HTTP_POST;
+}
+
+/* NULL: it may go on, else why not. Health is asked by machines under any name. */
+static const char *foreign(const nrd_http_router *r, const nrd_http_route_row *row,
+                           const nrd_http_request *req)
+{
+    const nrd_options *o = r->options;
+
+    if (row->group && strcmp(row->group, "health") == 0) {
+        return NULL;
+    }
+    if (!nrd_http_host_is_ours(&req->head, o->http_address, &o->allowed_hosts)) {
+        return "The request's Host is not a name of this server; --allowed-host=NAME allows one";
+    }
+    if (is_control(row, req) && !nrd_http_origin_may_change(&req->head, &o->cors_origins)) {
+        return "Pages of another origin may not change this server; --cors-origin=ORIGIN allows one";
+    }
+    return NULL;
+}
+
 static void run_row(const nrd_http_router *r, const nrd_http_route_row *row, void *user,
                     nrd_http_request *req, const nrd_http_route *route)
 {
-    const char *header = restriction(r, row->group, req);
-    if (header) {
+    const char *header = restriction(r, row->group, req), *why = foreign(r, row, req);
+    if (why) {
+        nrd_http_reply_error(req, 403, why);
+    } else if (header) {
         nrd_str text = {0};
         nrd_str_printf(&text, "This API is restricted, expecting header '%s'", header);
         nrd_http_reply_error(req, 403, nrd_str_cstr(&text));

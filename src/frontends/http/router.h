@@ -6,7 +6,8 @@
  *           nrd_http_api_listen.
  * Owner     Built by one thread; read-only once the server runs, then used by its loop threads.
  * Errors    Answered here: 404 for an unknown path, 405 for another method, 403 where a restricted
- *           group asks for a header that is not there.
+ *           group asks for a header that is not there, for a Host that is not the server's and for
+ *           orders from pages of another origin (origin.h).
  * Lifetime  Tables and `user` are borrowed until the server is freed.
  *
  * A handler gets the request with its whole body (req->body, body_n), its header fields
@@ -49,9 +50,8 @@ typedef struct nrd_http_route_row {
 
 typedef struct nrd_http_router nrd_http_router;
 
-/* restricted: entries {name: group, setting: header, value}, borrowed; NULL: none. */
-nrd_error *nrd_http_router_new(nrd_http_router **out,
-                               const nrd_option_list *restricted) NRD_MUST_USE;
+/* The options say which groups are restricted, which hosts and origins are known. Borrowed. */
+nrd_error *nrd_http_router_new(nrd_http_router **out, const nrd_options *options) NRD_MUST_USE;
 void nrd_http_router_free(nrd_http_router *r); /* NULL is fine */
 /* Adds a table; earlier tables and rows win. Every handler of the table gets `user`. */
 nrd_error *nrd_http_router_add(nrd_http_router *r, const nrd_http_route_row *rows, size_t n,

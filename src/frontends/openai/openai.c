@@ -89,7 +89,7 @@ nrd_error *nrd_openai_listen(nrd_openai *o)
     if (opt->openai_port < 0) {
         return NULL;
     }
-    NRD_TRY(nrd_http_router_new(&o->router, &opt->http_restricted));
+    NRD_TRY(nrd_http_router_new(&o->router, opt));
     NRD_TRY(nrd_http_router_add(o->router, routes, N_ROUTES, o));
     const nrd_http_config cfg = {
         .name = "OpenAI",

@@ -665,13 +665,16 @@ static nrd_options options;
 static nrd_tracer *tracer;
 static nrd_front *front;
 
-static int start_with(const char *extra)
+static int start_with_all(const char *const *extra, int n)
 {
-    char *argv[] = {(char *)(uintptr_t) "t", (char *)(uintptr_t) "--http-port=0",
-                    (char *)(uintptr_t) "--http-address=127.0.0.1",
-                    (char *)(uintptr_t) "--http-thread-count=2", (char *)(uintptr_t)extra};
+    char *argv[16] = {(char *)(uintptr_t) "t", (char *)(uintptr_t) "--http-port=0",
+                      (char *)(uintptr_t) "--http-address=127.0.0.1",
+                      (char *)(uintptr_t) "--http-thread-count=2"};
+    for (int i = 0; i < n; i++) {
+        argv[4 + i] = (char *)(uintptr_t)extra[i];
+    }
     nrd_options_init(&options);
-    nrd_error *err = nrd_options_parse(&options, extra ? 5 : 4, argv);
+    nrd_error *err = nrd_options_parse(&options, 4 + n, argv);
     if (!err) {
         err = nrd_tracer_new(&tracer, &options);
     }
@@ -690,6 +693,11 @@ static int start_with(const char *extra)
         return -1;
     }
     return 0;
+}
+
+static int start_with(const char *extra)
+{
+    return start_with_all(&extra, extra ? 1 : 0);
 }
 
 static int start(void **state)
@@ -738,9 +746,9 @@ static int call_n(const char *method, const char *path, const char *fields, cons
     char buf[65536];
     int fd = dial(), status = 0;
     nrd_str_printf(&in,
-                   "%s %s HTTP/1.1\r\nHost: h\r\nConnection: close\r\n%sContent-Length: %zu\r\n"
+                   "%s %s HTTP/1.1\r\n%sConnection: close\r\n%sContent-Length: %zu\r\n"
                    "\r\n",
-                   method, path, fields, n);
+                   method, path, strstr(fields, "Host: ") ? "" : "Host: localhost\r\n", fields, n);
     nrd_str_append(&in, data, n);
     assert_int_equal(send(fd, in.data, in.len, MSG_NOSIGNAL), (ssize_t)in.len);
     nrd_str_fini(&in);
@@ -1171,7 +1179,7 @@ static void test_disconnect_cancels(void **state)
         nrd_str in = {0};
         int fd = dial();
         nrd_str_printf(&in,
-                       "POST /v2/models/hold/%s HTTP/1.1\r\nHost: h\r\nContent-Length: %zu\r\n"
+                       "POST /v2/models/hold/%s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %zu\r\n"
                        "\r\n%s",
                        paths[i], strlen(bodies[i]), bodies[i]);
         assert_int_equal(send(fd, in.data, in.len, 0), (ssize_t)in.len);
@@ -1252,6 +1260,52 @@ static void test_restricted_apis_ask_for_their_header(void **state)
     assert_int_equal(call("GET", "/v2", ""), 200);
 }
 
+static int start_local(void **state)
+{
+    (void)state;
+    static const char *const extra[] = {"--cors-origin=*", "--cors-origin=http://app.example",
+                                        "--allowed-host=gpu.example"};
+    return start_with_all(extra, sizeof extra / sizeof *extra);
+}
+
+static void test_pages_of_other_origins_give_no_orders(void **state)
+{
+    static const char *const orders[] = {"/v2/repository/models/echo/load", "/v2/repository/models/echo/unload",
+                                         "/v2/logging", "/v2/trace/setting",
+                                         "/v2/systemsharedmemory/unregister"};
+    (void)state;
+    for (size_t i = 0; i < sizeof orders / sizeof *orders; i++) {
+        assert_int_equal(call_n("POST", orders[i], "Origin: http://evil.example\r\n", "{}", 2), 403);
+        assert_int_equal(call_n("POST", orders[i], "Origin: null\r\n", "{}", 2), 403);
+        assert_int_equal(call_n("POST", orders[i], "Origin: http://localhost:1\r\n", "{}", 2), 403);
+        assert_int_not_equal(call_n("POST", orders[i], "", "{}", 2), 403);
+        assert_int_not_equal(call_n("POST", orders[i], "Origin: http://app.example\r\n", "{}", 2), 403);
+        assert_int_not_equal(
+            call_n("POST", orders[i], "Host: gpu.example:80\r\nOrigin: https://gpu.example:80\r\n", "{}", 2),
+            403);
+    }
+    assert_int_equal(call_n("GET", "/v2/logging", "Origin: http://evil.example\r\n", "", 0), 200);
+}
+
+static void test_a_local_server_answers_to_its_own_names(void **state)
+{
+    static const char *const ours[] = {"localhost", "LocalHost:8000", "a.localhost.", "127.0.0.1", "127.8.0.1:1",
+                                       "[::1]",     "[::1]:8000",     "gpu.example"};
+    static const char *const others[] = {"evil.example", "localhost.evil.example:80", "10.0.0.1", "[::2]", "[",
+                                         "notlocalhost", "127.0.0.1.evil.example"};
+    char field[64];
+    (void)state;
+    for (size_t i = 0; i < sizeof ours / sizeof *ours; i++) {
+        snprintf(field, sizeof field, "Host: %s\r\n", ours[i]);
+        assert_int_equal(call_n("GET", "/v2", field, "", 0), 200);
+    }
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        snprintf(field, sizeof field, "Host: %s\r\n", others[i]);
+        assert_int_equal(call_n("GET", "/v2", field, "", 0), 403);
+        assert_int_equal(call_n("GET", "/v2/health/live", field, "", 0), 200);
+    }
+}
+
 static int start_forward(void **state)
 {
     (void)state;
@@ -1290,6 +1344,8 @@ int main(void)
         T(test_disconnect_cancels),
         T(test_compressed_bodies_are_unpacked_and_replies_packed),
         T(test_log_settings_are_read_and_written),
+        cmocka_unit_test_setup_teardown(test_pages_of_other_origins_give_no_orders, start_local, finish),
+        cmocka_unit_test_setup_teardown(test_a_local_server_answers_to_its_own_names, start_local, finish),
         cmocka_unit_test_setup_teardown(test_restricted_apis_ask_for_their_header, start_restricted,
                                         finish),
         cmocka_unit_test_setup_teardown(test_matching_headers_become_parameters, start_forward,

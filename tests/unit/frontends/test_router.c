@@ -39,12 +39,13 @@ static nrd_http_server *server;
 static nrd_option_entry entry = {.name = (char *)(uintptr_t) "metadata",
                                  .setting = (char *)(uintptr_t) "key",
                                  .value = (char *)(uintptr_t) "secret"};
-static const nrd_option_list restricted = {&entry, 1};
+static const nrd_options options = {.http_address = (char *)(uintptr_t) "0.0.0.0",
+                                    .http_restricted = {&entry, 1}};
 
 static int start(void **state)
 {
     (void)state;
-    nrd_error *err = nrd_http_router_new(&router, &restricted);
+    nrd_error *err = nrd_http_router_new(&router, &options);
     if (!err) {
         err = nrd_http_router_add(router, first, 3, (void *)(uintptr_t) "first");
     }
