@@ -7,6 +7,7 @@
 #endif
 #include "frontends/common/front.h"
 #include "frontends/http/api.h"
+#include "frontends/http/origin.h"
 #include "frontends/metrics/server.h"
 #include "frontends/openai/openai.h"
 #include "frontends/options.h"
@@ -111,6 +112,21 @@ static void free_grpc(services *s)
 }
 #endif
 
+/* Once, and for the one mistake that is easily made: everybody's server without anybody's key. */
+static void warn_if_open(const nrd_options *o)
+{
+    const bool has_key = o->api_keys.n > 0 || o->api_key_file[0] != '\0';
+    const bool http = o->allow_http && !nrd_http_is_loopback(o->http_address);
+    const bool grpc = o->allow_grpc && !nrd_http_is_loopback(o->grpc_address);
+
+    if ((http || grpc) && !has_key) {
+        NRD_LOG_WARN("%s open to whoever reaches %s, and no key is asked for (--api-key; "
+                     "--http-restricted-api, --grpc-restricted-protocol)",
+                     !grpc ? "HTTP is" : http ? "HTTP and gRPC are" : "gRPC is",
+                     http ? o->http_address : o->grpc_address);
+    }
+}
+
 static nrd_error *start_services(services *s, const nrd_options *o)
 {
     const bool own_port = o->allow_openai && o->openai_port >= 0;
@@ -150,6 +166,7 @@ static nrd_error *start_services(services *s, const nrd_options *o)
         NRD_LOG_INFO("Chat and live view at http://%s:%d/", any ? "localhost" : o->http_address,
                      nrd_http_api_port(s->http));
     }
+    warn_if_open(o);
     if (o->ready_message[0]) {
         fprintf(stderr, "%s\n", o->ready_message);
     }

@@ -110,6 +110,14 @@ static nrd_error *on_host(void *values, const char *name, const char *value)
     return NULL;
 }
 
+/* Others have to be let in; tritonserver keeps the addresses of Triton. Options that come later win; the
+ * address of metrics is that of HTTP unless one is given. */
+static nrd_error *stay_local(options *o)
+{
+    NRD_TRY(add_word(&o->server, nrd_xstrdup("--http-address=127.0.0.1")));
+    return add_word(&o->server, nrd_xstrdup("--grpc-address=127.0.0.1"));
+}
+
 /* An option of tritonserver goes to it. */
 static nrd_error *on_server(void *values, const char *name, const char *value)
 {
@@ -123,7 +131,8 @@ static nrd_error *on_server(void *values, const char *name, const char *value)
      .alias = alias_, .def = def_}
 static const nrd_opt rows[] = {
     CALLS("port", "-p --http_port", on_port, "N", "8000", "port of the page, /v1 and /v2"),
-    CALLS("host", NULL, on_host, "ADDRESS", "0.0.0.0", "address of every port; 127.0.0.1: this machine only"),
+    CALLS("host", NULL, on_host, "ADDRESS", "127.0.0.1",
+          "address of every port; 0.0.0.0 opens them to other machines (--api-key)"),
     CALLS("max_seq_len", "-c --ctx_size --max_model_len", on_context, "N", "what the model was made for",
           "tokens of prompt and answer"),
     OPT(STR, "served_model_name", "--alias", served_names, "NAME[,NAME…]", "its file's or folder's name",
@@ -530,9 +539,10 @@ int nrd_tool_serve(int argc, char **argv)
     char *repo = NULL, *engine = NULL;
 
     nrd_options_init(&server);
-    int status = read_options(o, &server, argc, argv);
+    nrd_error *err = stay_local(o);
+    int status = err ? nrd_tool_finish("serve", err) : read_options(o, &server, argc, argv);
     if (status < 0) {
-        nrd_error *err = check_installation();
+        err = check_installation();
         if (!err) {
             err = check_ports(&server);
         }

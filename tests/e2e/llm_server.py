@@ -19,7 +19,7 @@ BIN = pathlib.Path(os.environ.get("NEREID_BIN", ROOT / "build/bin"))
 class Server:
     """One running server; requests as a client makes them."""
 
-    def __init__(self, path, cache, *args):
+    def __init__(self, path, cache, *args, address="127.0.0.1"):
         self.http, self.metrics, self.grpc = free_ports(3)
         self.log_path = pathlib.Path(cache) / f"server-{self.http}.log"
         env = dict(os.environ, NEREID_CACHE=str(cache))
@@ -27,7 +27,7 @@ class Server:
         self.process = subprocess.Popen(
             [BIN / "nereid", "serve", path, f"--http-port={self.http}",
              f"--metrics-port={self.metrics}", f"--grpc-port={self.grpc}",
-             "--http-address=127.0.0.1", "--metrics-address=127.0.0.1", *args],
+             *([f"--host={address}"] if address else []), *args],
             stdout=self.log, stderr=subprocess.STDOUT, env=env)
 
     def wait_ready(self, seconds=60):

@@ -91,6 +91,20 @@ def test_short_names_mean_the_long_ones(tiny_model, cache):
         assert s.stop() == 0
 
 
+@pytest.mark.parametrize("options, address, warns", [
+    ((), "127.0.0.1", False), (("--host=0.0.0.0",), "0.0.0.0", True),
+    (("--http-address=0.0.0.0",), "0.0.0.0", True), (("--host=0.0.0.0", "--api-key=k"), "0.0.0.0", False)])
+def test_other_machines_have_to_be_let_in(tiny_model, cache, options, address, warns):
+    s = Server(tiny_model, cache, *options, address=None)
+    try:
+        log = s.wait_ready().log_text()
+        for service, port in (("HTTPService", s.http), ("Metrics Service", s.metrics)):
+            assert f"Started {service} at {address}:{port}" in log
+        assert log.count("no key is asked for") == warns
+    finally:
+        assert s.stop() == 0
+
+
 def test_a_key_may_come_from_the_environment(tiny_model, cache, monkeypatch):
     monkeypatch.setenv("NEREID_API_KEY", "secret")
     s = Server(tiny_model, cache)
