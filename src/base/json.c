@@ -1,3 +1,7 @@
+/* The JSON reader: one pass over a private copy of the text, strings decoded in place, nodes in
+ * arrays of their container; depth and size are limited. Then questions about a node, and the
+ * writer with the shortest text of each number. Used by every part that reads requests,
+ * configurations or tokenizers. */
 #include "base/json.h"
 
 #include "base/file.h"

@@ -1,3 +1,7 @@
+/* Log lines: prefix, text, one write for each line, to stderr, a file, or the function of a hosting
+ * server. The file is counted, so that a line can be written without a lock while another file
+ * takes its place. When the reader of a pipe stops, a line waits a second; then lines are dropped
+ * and counted. */
 #include "base/log.h"
 
 #include <errno.h>

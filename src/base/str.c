@@ -1,3 +1,5 @@
+/* The growing byte buffer, and reading numbers from whole strings. Capacity doubles; the bytes
+ * always end with a NUL. Used everywhere. */
 #include "base/str.h"
 
 #include "base/mem.h"

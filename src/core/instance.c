@@ -1,3 +1,6 @@
+/* Instances: made from the instance groups of a configuration, with their device and host policy;
+ * executed with a batch by a worker; freed with the model. Then the functions of TRITONBACKEND that
+ * backends call about an instance, with the statistics of requests, batches and responses. */
 #include "core/instance.h"
 
 #include "core/api.h"

@@ -1,3 +1,6 @@
+/* Responses and their factory. A factory belongs to one request and outlives it while answers may
+ * come. With preserve_ordering, responses that are too early wait in a list until those of earlier
+ * requests were sent. Memory of outputs comes from the client's allocator. */
 #include "core/response.h"
 
 #include "core/api.h"

@@ -1,3 +1,8 @@
+/* The list of tensors that a checkpoint or an engine will hold, and how each is made. The family's
+ * weight rules (arch.c) are applied to every layer of this rank: find the source tensors, take the
+ * rank's share, choose the type. A checkpoint of our own needs no rules: its tensors are taken as
+ * they are. Afterwards nrd_plan_read produces any rows of a tensor: read, transpose, convert or
+ * quantize, row by row. Called by model/build.c, which writes files from it. */
 #include "model/plan.h"
 
 #include "base/dtype.h"

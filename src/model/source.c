@@ -1,3 +1,7 @@
+/* Opens a model of any kind and lists its tensors by name. The kind is found by looking: a GGUF
+ * file, a folder with config.json and weights, a checkpoint, or a configuration alone, whose
+ * weights are random. Called by `nereid convert`, `build`, `inspect` and those that build on
+ * demand. */
 #include "model/source.h"
 
 #include "base/dtype.h"

@@ -1,3 +1,6 @@
+/* What the verbs of `nereid` share around the option tables of base/options.h: help, error messages
+ * with a suggestion, the end of a verb with its exit code, sizes for people. Called first by each
+ * verb. */
 #include "tools/tools.h"
 
 #include "base/dtype.h"

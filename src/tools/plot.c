@@ -1,3 +1,5 @@
+/* Line charts as SVG: axes with round steps, one curve for each series, all in one HTML or SVG
+ * file. Called by `nereid bench --plot`. */
 #include "tools/plot.h"
 
 #include "base/file.h"

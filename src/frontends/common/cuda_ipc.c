@@ -1,3 +1,6 @@
+/* GPU memory of another process: the CUDA driver is opened once with dlopen, its functions are
+ * looked up by name, and each call makes the device's primary context current for its own time
+ * only. Called by shm.c for regions that clients registered as CUDA shared memory. */
 #include "frontends/common/cuda_ipc.h"
 
 #include <dlfcn.h>

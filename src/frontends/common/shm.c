@@ -1,3 +1,6 @@
+/* The table of registered shared-memory regions. Life: register (opened and mapped outside the
+ * lock) -> used by requests, counted -> unregister -> unmapped with the last user. Called by the
+ * shared-memory endpoints of HTTP and gRPC and for each input or output that names a region. */
 #include "frontends/common/shm.h"
 
 #include "base/foreign.h"

@@ -1,3 +1,6 @@
+/* The values of one tensor from and to JSON: sizes first, then nested arrays element by element
+ * into the tensor's memory, with checks of type and range; and the other direction for answers.
+ * Called by infer and generate; long arrays of numbers are read by tensor_text.c instead. */
 #include "frontends/common/tensor_json.h"
 
 #include "base/limits.h"

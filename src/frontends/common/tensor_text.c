@@ -1,3 +1,6 @@
+/* Finds the long arrays of numbers in the text of a request, cuts them out before the rest is
+ * parsed, and reads them straight into tensor memory. Errors have the offset in the whole text.
+ * Called by http/infer.c. */
 #include "frontends/common/tensor_text.h"
 
 #include "frontends/common/tensor_json.h"

@@ -1,3 +1,7 @@
+/* Trace settings, sampling and records. A request asks once whether it is traced; if so, a record
+ * collects time stamps and tensors until the handler and the core have both given it up, and is
+ * then written to the file or handed to the exporter. Settings are changed by options and by the
+ * trace endpoints. */
 #include "frontends/common/tracer.h"
 
 #include "base/clock.h"

@@ -1,3 +1,7 @@
+/* ModelInferRequest to an inference: parameters, metadata, inputs as typed lists, raw bytes or
+ * shared memory, wanted outputs; and the unary ModelInfer call, which answers with the one
+ * response. A call that ends early cancels its inference. Streams use the same reading (stream.c).
+ */
 #include "frontends/grpc/infer.h"
 
 #include "base/clock.h"
