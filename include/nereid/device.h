@@ -61,7 +61,8 @@ typedef struct nrd_device_info {
     int32_t n_threads;        /* CPU threads; multiprocessors of a GPU */
 } nrd_device_info;
 
-/* The most that a device was seen to do, by programs that do nothing else. Sums over its threads. */
+/* The highest rates that were measured on a device, each by a loop that does only this. Sums over
+ * all threads. */
 typedef struct nrd_device_limits {
     double read_bytes_per_s;  /* memory far larger than every cache's share of a core */
     double float_ops_per_s;   /* products and sums counted: of float32 on a CPU, of 16-bit inputs on a GPU */
@@ -372,9 +373,9 @@ typedef struct nrd_device_ops {
     /* Measures for about a second, with nothing else running (a GPU: in 2 GiB of its memory). NULL pointer: not measured. */
     nrd_error *(*limits)(nrd_device *dev, nrd_device_limits *out);
 
-    /* linear() and then sample() of its results, which nobody else reads: the device need not write
-     * l->y (= a->logits). Same choices as of the two calls. The rows, and what they point to, must be
-     * there at the call. NULL pointer: the two calls. */
+    /* linear() and then sample() of its results, which no other operation reads: the device need
+     * not write l->y (= a->logits). Same choices as of the two calls. The rows, and what they
+     * point to, must be there at the call. NULL pointer: the two calls. */
     nrd_error *(*linear_sample)(nrd_stream *s, const nrd_linear_args *l, const nrd_sample_args *a);
 
     /* Settles which kernels linear() takes for these weights with 1 to a->n_tokens rows, by trying those

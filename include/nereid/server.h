@@ -1,11 +1,12 @@
 /* nereid/server.h - what libtritonserver.so offers beyond Triton's C API.
  *
- * Purpose   A backend finds out while it serves that a model cannot go on, and the program around the
- *           server wants to know. A backend knows of inputs that clients send for nothing. Whoever
- *           keeps what it once read of a model wants to know whether that is still true.
+ * Purpose   A backend reports that a model has failed while it served, and the program around the
+ *           server can ask for such models. A backend names inputs that clients may send and that
+ *           it does not use. A caller that keeps metadata of a model asks whether it is still
+ *           valid.
  * Owner     Any thread; all return at once.
- * ABI       Who also runs with other builds of libtritonserver.so refers to them weakly (#pragma weak)
- *           and does without where they are NULL.
+ * ABI       A backend or program that must also run with other builds of libtritonserver.so
+ *           declares these functions weak (#pragma weak) and calls none that is NULL.
  */
 #ifndef NEREID_SERVER_H
 #define NEREID_SERVER_H
@@ -19,7 +20,8 @@
 
 /* The model is no longer ready, with this reason (copied) in the repository index and in the errors of
  * requests to come. Its running requests are answered by the backend as always; when they are, the
- * model is finalized, and it may be loaded again. Of an older copy of the model: nothing happens. */
+ * model is finalized, and it may be loaded again. The call has no effect when a newer copy of the
+ * model has already replaced this one. */
 NRD_SERVER_API void nrd_backend_model_failed(TRITONBACKEND_Model *model, const char *reason);
 
 /* Requests may carry an input of this name (copied) and type although the model's configuration does

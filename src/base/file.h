@@ -32,7 +32,8 @@ nrd_error *nrd_file_read(char **out, size_t *out_len, const char *path, size_t m
 /* Writes to "<path>.tmp.<pid>", syncs, renames: the old or the new file, never half of one. */
 nrd_error *nrd_file_write(const char *path, const void *data, size_t n) NRD_MUST_USE;
 
-/* The same for streams: open, fwrite yourself, commit (takes always) or abort (takes always). */
+/* The same for streams: open, fwrite yourself, commit or abort; both free the writer, commit also
+ * on error. */
 typedef struct nrd_file_writer nrd_file_writer;
 nrd_error *nrd_file_writer_open(nrd_file_writer **out, const char *path) NRD_MUST_USE;
 FILE *nrd_file_writer_stream(nrd_file_writer *w); /* borrows */

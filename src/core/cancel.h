@@ -1,4 +1,5 @@
-/* core/cancel.h - a flag that says "nobody waits for this any more"; it is set when a parent's is.
+/* core/cancel.h - a flag that says "the answer is not needed any more"; setting a parent's
+ * flag sets it too.
  * Counted; any thread. */
 #ifndef NRD_CORE_CANCEL_H
 #define NRD_CORE_CANCEL_H

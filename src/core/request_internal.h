@@ -73,7 +73,7 @@ struct nrd_request {       /* TRITONSERVER_InferenceRequest and TRITONBACKEND_Re
     uint64_t start_ns, queue_ns, deadline_ns; /* deadline 0: none */
     nrd_request *next, *prev; /* of the queue that holds it; guarded by that queue's lock */
     uint64_t batch_ns;        /* entered the queue that forms its batch */
-    bool is_null;             /* stands for an empty slot of a batch: nobody waits for an answer */
+    bool is_null;             /* fills an empty slot of a batch; its answer is dropped */
     bool made_corr_id;        /* the correlation id is the sequence batcher's own */
     nrd_scheduler *owner;     /* borrowed: to be told of the release; NULL: none */
     nrd_sequence_slot *seq_slot; /* borrowed: where it runs; NULL until it does */

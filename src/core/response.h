@@ -1,7 +1,7 @@
 /* core/response.h - responses, and the factories that make them.
  *
  * Owner     nrd_factory: counted; it outlives the request while responses may still come.
- *           nrd_response: whoever it was handed to last.
+ *           nrd_response: the last function that took it as an argument.
  */
 #ifndef NRD_CORE_RESPONSE_H
 #define NRD_CORE_RESPONSE_H

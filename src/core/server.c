@@ -199,7 +199,8 @@ static void sweep_model(void *user, nrd_model *m)
     nrd_scheduler_sweep(m->scheduler);
 }
 
-/* Looks after queues whose workers are all busy, and refreshes the machine's figures. */
+/* Sweeps queues (cancelled, expired and idle requests), also while all workers are busy, and
+ * refreshes the metrics of the machine. */
 static void *run_housekeeping(void *arg)
 {
     const uint64_t sweep_ns = 50 * 1000000u; /* how late a queue time-out may be noticed */
@@ -218,7 +219,7 @@ static void *run_housekeeping(void *arg)
     return NULL;
 }
 
-/* Options of the published server that change nothing here: who set one should know. */
+/* Options of the published server that have no effect here: setting one is logged as a warning. */
 static void warn_of_idle_options(const nrd_server_options *o)
 {
     if (o->buffer_threads > 0) {
@@ -322,7 +323,7 @@ nrd_error *nrd_server_new(nrd_server **out, const nrd_server_options *opt)
     return NULL;
 
 fail:
-    nrd_server_print_options(s); /* who looks for the fault wants to see them */
+    nrd_server_print_options(s); /* they help to find the fault */
     nrd_server_free(s);
     return err;
 }

@@ -250,7 +250,7 @@ static nrd_error *run_once(nrd_instance *inst, const sample_config *c, nrd_buf *
                          nrd_str_cstr(&u.errors));
     }
     /* A backend's thread may still be on its way out of the last answer, with a share. */
-    while (atomic_load(&m->refs) > 1) { /* nobody else knows the model yet */
+    while (atomic_load(&m->refs) > 1) { /* no other thread can reach the model yet */
         const struct timespec pause = {.tv_nsec = 100000};
         nanosleep(&pause, NULL);
     }

@@ -2,9 +2,10 @@
  *
  * Life of a block: free -> held by the table of a sequence (counted; several sequences may hold one with
  * the same content) -> published, when all its tokens are computed: the prefix tree knows its content ->
- * cached, when nobody holds it any more: its content can be found again, and the block can be taken.
- * Taken blocks leave the tree, the lowest priority and longest unused first, leaves before their parents;
- * where there is host memory their content moves there first and comes back when it is found. */
+ * cached, when no sequence holds it any more: its content can be found again, and the block can be
+ * taken. Taken blocks leave the tree, the lowest priority and longest unused first, leaves before
+ * their parents; where there is host memory their content moves there first and comes back when it
+ * is found. */
 #include "engine/kv_cache.h"
 
 #include "base/mem.h"

@@ -1,4 +1,4 @@
-/* engine/kv_cache.h - who holds which block of the paged KV cache.
+/* engine/kv_cache.h - which sequence holds which block of the paged KV cache.
  *
  * Purpose   Bookkeeping only: block ids, reference counts, prefix reuse, eviction. No device memory
  *           here; the runner owns the memory that the ids name.

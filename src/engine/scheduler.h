@@ -8,7 +8,7 @@
  *           one before it is still running (never two): decode tokens then come from the slot.
  * Rules     Running sequences decode first, then prompts continue, then new ones start, by
  *           priority, then arrival; every NRD_SCHED_AGING-th start goes to the oldest, so that
- *           nobody starves.
+ *           every sequence runs at some time.
  *           guaranteed_no_evict: a sequence starts only when all blocks that it can ever need are
  *           there. max_utilization: it starts when its prompt fits; when blocks run out the last in
  *           order is paused, gives up its blocks and is computed again later.

@@ -593,7 +593,7 @@ nrd_error *nrd_exec_await(nrd_exec *x, nrd_exec_response **out, int32_t max, int
         }
     } while (n == 0 && !x->stopped && wait_out(x, timeout_us, &deadline));
     if (!x->out_head) {
-        pthread_cond_broadcast(&x->out_cv); /* whoever waits for "done" */
+        pthread_cond_broadcast(&x->out_cv); /* threads that wait for "done" */
     }
     pthread_mutex_unlock(&x->mu);
     *out_n = n;

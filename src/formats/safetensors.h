@@ -54,7 +54,7 @@ nrd_error *nrd_safetensors_writer_begin(nrd_safetensors_writer *w) NRD_MUST_USE;
 /* Bytes of the tensors, in the order of add, in pieces of any length. */
 nrd_error *nrd_safetensors_writer_write(nrd_safetensors_writer *w, const void *data, size_t n)
     NRD_MUST_USE;
-nrd_error *nrd_safetensors_writer_commit(nrd_safetensors_writer *w) NRD_MUST_USE; /* takes always */
-void nrd_safetensors_writer_abort(nrd_safetensors_writer *w);                     /* takes always */
+nrd_error *nrd_safetensors_writer_commit(nrd_safetensors_writer *w) NRD_MUST_USE; /* frees w */
+void nrd_safetensors_writer_abort(nrd_safetensors_writer *w);                     /* frees w */
 
 #endif

@@ -29,8 +29,8 @@ nrd_error *nrd_engine_writer_add(nrd_engine_writer *w, const char *name, const n
 nrd_error *nrd_engine_writer_begin(nrd_engine_writer *w) NRD_MUST_USE;
 nrd_error *nrd_engine_writer_put(nrd_engine_writer *w, size_t i, const void *data,
                                  const float *scales) NRD_MUST_USE;
-nrd_error *nrd_engine_writer_commit(nrd_engine_writer *w) NRD_MUST_USE; /* takes always */
-void nrd_engine_writer_abort(nrd_engine_writer *w);                     /* takes always */
+nrd_error *nrd_engine_writer_commit(nrd_engine_writer *w) NRD_MUST_USE; /* frees w */
+void nrd_engine_writer_abort(nrd_engine_writer *w);                     /* frees w */
 
 /* For tests and fuzzing: an engine over memory that outlives it (64-byte aligned), and the checksums
  * of header and table made right again after an edit (does nothing to what is no engine). */

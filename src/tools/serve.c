@@ -44,7 +44,7 @@ typedef struct words {
     int n;
 } words;
 
-/* Takes always. */
+/* Takes ownership of word, also on error. */
 static nrd_error *add_word(words *w, char *word)
 {
     if (w->n == MAX_WORDS) {

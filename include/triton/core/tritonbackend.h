@@ -5,9 +5,9 @@
  *           by the core. Binary compatible with the published interface, API version 1.19.
  * Owner     A request belongs to the backend from ModelInstanceExecute until RequestRelease, unless
  *           Execute returned an error. A response belongs to the backend from ResponseNew until
- *           ResponseSend, which takes it always.
+ *           ResponseSend, which takes ownership also when it fails.
  * Units     Times in nanoseconds of the steady clock, sizes in bytes.
- * Errors    NULL or an error object; whoever receives it deletes it.
+ * Errors    NULL or an error object; the receiver deletes it.
  * Lifetime  backend > model > instance > execution; each has a state pointer for the library's use.
  */
 #ifndef TRITON_CORE_TRITONBACKEND_H

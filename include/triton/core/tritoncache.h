@@ -70,7 +70,7 @@ TRITONCACHE_DECLSPEC TRITONSERVER_Error *TRITONCACHE_Copy(TRITONCACHE_Allocator 
 TRITONCACHE_ISPEC TRITONSERVER_Error *TRITONCACHE_CacheInitialize(TRITONCACHE_Cache **cache,
                                                                   const char *config);
 
-/* Frees the cache; nobody uses it any more. */
+/* Frees the cache. The server makes no further call with it. */
 TRITONCACHE_ISPEC TRITONSERVER_Error *TRITONCACHE_CacheFinalize(TRITONCACHE_Cache *cache);
 
 /* Keeps an entry under a key. Gets the sizes from the entry, sets its own buffers in it, then

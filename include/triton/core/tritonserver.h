@@ -679,7 +679,7 @@ TRITONSERVER_DECLSPEC TRITONSERVER_Error *
 TRITONSERVER_BufferAttributesMemoryType(TRITONSERVER_BufferAttributes *buffer_attributes,
                                         TRITONSERVER_MemoryType *memory_type);
 
-/* Gives the handle that was set, NULL when none was; borrowed from whoever set it. */
+/* Gives the handle that was set, NULL when none was; borrowed from the caller that set it. */
 TRITONSERVER_DECLSPEC TRITONSERVER_Error *
 TRITONSERVER_BufferAttributesCudaIpcHandle(TRITONSERVER_BufferAttributes *buffer_attributes,
                                            void **cuda_ipc_handle);

@@ -162,7 +162,7 @@ static void flow_unlink(bls_flow *f)
     pthread_mutex_unlock(&m->mu);
 }
 
-/* Ends the flow once: with an error (takes it always), or the final flag alone where answers have
+/* Ends the flow once: with an error (which it takes), or the final flag alone where answers have
  * already been sent. Later callbacks find is_over and only clean up. */
 static void flow_end(bls_flow *f, TRITONSERVER_Error *err)
 {
@@ -171,7 +171,7 @@ static void flow_end(bls_flow *f, TRITONSERVER_Error *err)
     f->is_over = true;
     f->has_failed |= err != NULL;
     TRITONSERVER_InferenceRequest *llm = err ? f->llm_request : NULL;
-    if (llm && first) { /* nobody wants the rest; only marks it, so the lock may be held */
+    if (llm && first) { /* the rest is not needed; this only sets a flag, so the lock may be held */
         nrd_tb_log_error(TRITONSERVER_InferenceRequestCancel(llm), "cancel");
     }
     pthread_mutex_unlock(&f->mu);

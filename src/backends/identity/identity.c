@@ -284,7 +284,7 @@ static uint64_t batch_of(TRITONBACKEND_Request *request)
     return n_dims > 0 && shape[0] > 0 ? (uint64_t)shape[0] : 1;
 }
 
-/* Tells in the verbose log that an execution begins, for whoever must know when. */
+/* Writes to the verbose log that an execution begins. */
 static void log_begin(TRITONBACKEND_Model *model, TRITONBACKEND_ModelInstance *instance, uint32_t n)
 {
     char line[256];

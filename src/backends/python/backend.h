@@ -4,8 +4,8 @@
  *           that it has open, and the inferences that it has asked for.
  *
  *           A connection is used once. When its process ends, however that happens, the connection
- *           is dead: whoever waits is woken, open requests get an error, and the instance makes a
- *           new one.
+ *           is dead: waiting threads are woken, open requests get an error, and the instance makes
+ *           a new one.
  * Owner     nrd_py_conn is counted: the instance, the monitor, the service thread and every inference
  *           in flight hold it. Commands come from one thread at a time (nrd_py_instance.mu); calls are
  *           served by the connection's service thread.

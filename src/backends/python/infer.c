@@ -305,7 +305,8 @@ static bool response_message(nrd_py_infer *f, TRITONSERVER_InferenceResponse *re
 
 /* ---- giving responses to the stub ---- */
 
-/* Gives the oldest response to whoever waits. Called after every change. */
+/* Gives the oldest response to the waiting call of the stub, if there is one. Called after every
+ * change. */
 static void deliver(nrd_py_infer *f)
 {
     nrd_py_conn *c = f->conn;

@@ -116,7 +116,7 @@ typedef struct nrd_py_control {
     uint64_t file_bytes, server_base, stub_base, half_bytes;
     uint64_t probe;                    /* address of a word in the stub that holds NRD_PY_PROBE */
     _Atomic uint32_t heartbeat;        /* counts up while the stub's watcher thread runs */
-    _Atomic uint32_t server_gone;      /* the server's side is closed: nobody waits any more */
+    _Atomic uint32_t server_gone;      /* the server's side is closed: no answer will come */
     nrd_py_channel command, reply;     /* server -> stub -> server */
     _Atomic uint32_t reply_read;       /* number of the last reply whose data the server has */
     nrd_py_channel aux, aux_reply;     /* the same for readiness, beside a running command */
@@ -126,7 +126,7 @@ typedef struct nrd_py_control {
     nrd_py_returns to_server, to_stub; /* blocks given back to that side */
 } nrd_py_control;
 
-#define NRD_PY_NO_SLOT UINT32_MAX /* nobody waits for an answer */
+#define NRD_PY_NO_SLOT UINT32_MAX /* no answer is wanted */
 
 #define NRD_PY_PROBE 0x4e65726569645079u
 

@@ -182,8 +182,8 @@ static TRITONSERVER_Error *refuse_unbuilt(const nrd_llm_model *m)
     return NULL;
 }
 
-/* Parameters that are known and change nothing here: whoever sets one is told why, once a load.
- * executor_worker_path is not among them: it stands in every published file as a constant. */
+/* Parameters that are known and have no effect here: setting one is logged with the reason, once a
+ * load. executor_worker_path is not among them: it stands in every published file as a constant. */
 static void warn_of_no_effect(const nrd_llm_model *m)
 {
     static const char no_lora[] = "LoRA weights are not cached by this version";

@@ -9,9 +9,9 @@
  *           With model namespacing each repository is a namespace and models of equal names live
  *           side by side. A step of an ensemble means the model beside it, else the only one of
  *           that name; a request can name only what is unique. Without it there is one, "".
- * Owner     Loading, unloading and polling keep their books under control_mu, which they give back
- *           while a version is being made: different models load at the same time, and who wants a
- *           model that is being loaded waits for it (entry.loader). The table that requests read is
+ * Owner     Loading, unloading and polling change their tables under control_mu, which they release
+ *           while a version is being made: different models load at the same time, and a second
+ *           request for the same model waits (entry.loader). The table that requests read is
  *           guarded by mu, which is held for look-ups and swaps only. control_mu comes before mu.
  *           `_locked` is called with mu held, the rest without; "control": with control_mu held.
  * Errors    For users: INVALID_ARG, NOT_FOUND, UNAVAILABLE with Triton's words.
@@ -122,8 +122,9 @@ bool nrd_locations_unmap(nrd_repo *r, const char *path);
 
 /* ---- load.c: loading ---- */
 
-/* Waits until nobody loads the model. False: whoever does waits, perhaps through others, for this
- * thread. Control, given back while waiting. */
+/* Waits until no thread loads the model any more. False: the loading thread waits for this one,
+ * directly or through others, so that waiting would never end. Control, which is released while
+ * waiting. */
 bool nrd_repo_wait_idle(nrd_repo *r, nrd_repo_entry *e);
 /* Loads the versions of the model in folder `dir`, and before them what an ensemble names. All or
  * none: on errors, which are kept with the entry, the versions that served before still do.

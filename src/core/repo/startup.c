@@ -19,7 +19,7 @@ static bool load_location(nrd_repo *r, const nrd_location *p)
     nrd_error *err;
     nrd_repo_entry *e = nrd_repo_find_or_add(r, p->namespace, p->name);
 
-    (void)nrd_repo_wait_idle(r, e); /* at the start nobody waits for this thread */
+    (void)nrd_repo_wait_idle(r, e); /* at the start no thread waits for this one */
     pthread_mutex_lock(&r->mu);
     bool done = nrd_repo_entry_is_ready_locked(e) || e->error; /* as part of an ensemble */
     bool failed = e->error && !nrd_repo_entry_is_ready_locked(e);

@@ -1,9 +1,9 @@
-/* The queue in front of a model's instances. Instance threads pull: whoever is free forms the next
- * batch, so a request makes one hop from the caller's thread to the instance's.
+/* The queue in front of a model's instances. Each worker takes its own work: a free worker forms
+ * the next batch, so a request changes threads once, from the caller's thread to the worker.
  *
  * Threads without work (workers, see sched/worker.h) sleep in a stack, each on its own semaphore:
- * the one that slept last is woken first, and by name, so nobody wakes in vain. A thread is taken
- * off the stack under the lock and woken after it; until then it cannot go away.
+ * the one that slept last is woken first. Only this one wakes, so none wakes without work. A
+ * thread is taken off the stack under the lock and woken after unlocking; it cannot end in between.
  *
  * Without dynamic_batching a batch is one request. With it, requests of equal shapes are put
  * together up to max_batch_size; a batch smaller than every preferred size waits until its oldest
@@ -707,7 +707,7 @@ void nrd_batcher_follow(nrd_worker *w)
 
     w->kept = NULL;
     if (to == from) {
-        return; /* it comes by there anyway */
+        return; /* this worker looks at that queue anyway */
     }
     lock_both(from, to);
     if (to->n_queued > 0) { /* else somebody was faster, or it was cancelled */

@@ -24,7 +24,7 @@ void nrd_batcher_follow(nrd_worker *w);
 /* One that is fed by a sequence batcher, with the batching of its oldest strategy. */
 nrd_batcher *nrd_batcher_new_inner(nrd_model *m,
                                    const Inference__ModelSequenceBatching__StrategyOldest *o);
-void nrd_batcher_enqueue_inner(nrd_batcher *s, nrd_request *r); /* takes always */
+void nrd_batcher_enqueue_inner(nrd_batcher *s, nrd_request *r); /* always takes the request */
 /* Waits for work of the worker's slot; 0: stopped, or it has another slot now. At most cap requests
  * that may run as one batch. */
 uint32_t nrd_batcher_take(nrd_batcher *s, nrd_worker *w, nrd_request **batch, uint32_t cap);

@@ -1,7 +1,7 @@
 /* core/sched/scheduler.h - what stands between a model and the requests for it.
  *
  * Purpose   One interface for the dynamic batcher, the sequence batcher and the ensemble. A model
- *           has one scheduler; nobody outside this folder asks which.
+ *           has one scheduler; code outside this folder does not depend on its kind.
  * Owner     The model. Any thread, except where an operation says otherwise.
  * Errors    enqueue and released: the client's; making one: the configuration's.
  * Lifetime  Made after the model's instances; stopped, then its workers end, then freed.
@@ -23,8 +23,9 @@ typedef struct nrd_scheduler_ops {
      * has another slot now. cap: max_batch. NULL where there are no instances. */
     uint32_t (*take)(nrd_scheduler *s, uint32_t slot, nrd_worker *w, nrd_request **batch,
                      uint32_t cap);
-    /* A request whose `owner` this is was released. *goes_on: it was queued again, do not touch it.
-     * An error: it may not be released with these flags, and runs on. */
+    /* A request whose `owner` is this scheduler was released. *goes_on: it was queued again; the
+     * caller must not use it any more. Error: these flags are not allowed; the request stays with
+     * the backend. */
     nrd_error *(*released)(nrd_scheduler *s, nrd_request *r, uint32_t flags, bool *goes_on);
     /* Answers cancelled, expired and idle requests. */
     void (*sweep)(nrd_scheduler *s);

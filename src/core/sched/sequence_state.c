@@ -231,7 +231,7 @@ bool nrd_sequence_plan_is_empty(const nrd_sequence_plan *p)
 
 /* ---- the states of one sequence ---- */
 
-static void put_buf(side *s, nrd_buf *b) /* takes always */
+static void put_buf(side *s, nrd_buf *b) /* takes the reference */
 {
     nrd_buf_unref(s->buf);
     s->buf = b;

@@ -74,7 +74,7 @@ nrd_error *nrd_profile_mark(nrd_profile *p, nrd_profile_op op, nrd_profile_sum w
 nrd_error *nrd_profile_end(nrd_profile *p, int32_t buffer);
 nrd_error *nrd_profile_done(nrd_profile *p, int32_t buffer); /* the step is over */
 
-/* The sums so far; with `reset` they and the spans start anew. */
+/* The sums so far; with `reset` they and the spans are cleared afterwards. */
 void nrd_profile_read(nrd_profile *p, nrd_profile_sums *out, bool reset);
 /* Up to `max` spans from number `first` on; their number. */
 int32_t nrd_profile_spans(nrd_profile *p, nrd_profile_span *out, int32_t first, int32_t max);

@@ -52,7 +52,7 @@ typedef struct nrd_runner_config {
      * called inside wait. */
     void (*on_choice_row)(void *user, nrd_seq *q, int32_t beam, int32_t n_generated,
                           const float *logits);
-    /* Why recording was given up; NULL: nobody asks. */
+    /* Told why recording of graphs was given up. May be NULL. */
     void (*on_warning)(void *user, const char *message);
     void *user;
 } nrd_runner_config;

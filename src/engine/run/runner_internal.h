@@ -97,7 +97,7 @@ void nrd_run_free_activations(nrd_runner *r);
 nrd_error *nrd_run_copy_blocks(nrd_runner *r, const nrd_plan *p) NRD_MUST_USE;
 void nrd_run_free_kv(nrd_runner *r);
 
-/* ---- marks.c: nothing happens in steps that are not timed by operation ---- */
+/* ---- marks.c: these have no effect in steps that are not timed by operation ---- */
 
 double nrd_run_bytes(double n, nrd_dtype t); /* of n elements */
 /* The operation enqueued last moved so many bytes a row. */
@@ -145,7 +145,8 @@ void nrd_run_outputs_fini(nrd_runner *r, nrd_outputs *o);
 /* Fills a slot's occurrences. Rare (once for each sequence with a penalty), so it may wait. */
 nrd_error *nrd_run_init_counts(nrd_runner *r, const nrd_plan_entry *e) NRD_MUST_USE;
 nrd_error *nrd_run_choose(nrd_runner *r, const nrd_batch *b, const nrd_outputs *o) NRD_MUST_USE;
-/* Whether nobody but the choice reads the logits, and what it needs is there before they are. */
+/* Whether only the choice of tokens reads the logits, and all its arguments are known before they
+ * are computed: then head and choice can be one operation. */
 bool nrd_run_only_chosen(const nrd_runner *r, const nrd_plan *p, const nrd_batch *b);
 /* Head and choice, by a device that need not store the logits. */
 nrd_error *nrd_run_head_choose(nrd_runner *r, int32_t n_tokens, bool has_delta, const nrd_batch *b,

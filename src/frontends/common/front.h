@@ -1,7 +1,7 @@
 /* frontends/common/front.h - what all protocols of one server have in common.
  *
  * Purpose   One core, one table of shared-memory regions, one limit of open requests, one way of
- *           giving memory to outputs: whichever protocol a request comes by.
+ *           giving memory to outputs, for requests of every protocol.
  * Owner     Made and freed by main.c; read-only in between, its parts have locks of their own.
  * Lifetime  new after the core server exists; freed when every service is, before the core.
  */
@@ -36,8 +36,8 @@ void nrd_front_stop(nrd_front *f);
 /* No request may be in flight in the core. NULL is fine. */
 void nrd_front_free(nrd_front *f);
 
-/* A model's version as requests name it; -1 for NULL and "". `least`: the lowest that is taken;
- * `note`: words that the protocol's message has in its middle. */
+/* Reads the version in a request; -1 for NULL and "". `least`: the lowest allowed number; `note`:
+ * the words that this protocol has in the middle of the error message. */
 nrd_error *nrd_parse_version(const char *text, long long least, const char *note,
                              int64_t *out) NRD_MUST_USE;
 

@@ -5,7 +5,7 @@
  *           "compute" span inside, the reports being their events.
  * Owner     The trace record, which has the lock.
  * Units     Time stamps in nanoseconds of the steady clock; written as Unix time.
- * Errors    A traceparent that is malformed is as none: the trace gets an identity of its own.
+ * Errors    A malformed traceparent is ignored: the trace gets an identity of its own.
  * Lifetime  init, add..., write once, fini.
  * Sources   W3C Trace Context; OTLP's JSON encoding; names as Triton's tracer gives them.
  */

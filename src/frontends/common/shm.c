@@ -172,7 +172,7 @@ static bool put_in_table(nrd_shm *s, nrd_shm_region *r)
 }
 
 /* Opens the region, which may take a while and so is done without the lock, and adds it to the
- * table. Takes it always. handle NULL: of the system. */
+ * table. Takes ownership of r, also on error. handle NULL: of the system. */
 static nrd_error *add(nrd_shm *s, nrd_shm_region *r, const void *handle)
 {
     nrd_error *err = NULL;

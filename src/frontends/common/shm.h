@@ -7,7 +7,7 @@
  * Units     Bytes. Offsets of a request are relative to the registered part.
  * Errors    INVALID_ARG, ALREADY_EXISTS, NOT_FOUND with Triton's words. Ranges are checked against
  *           the size of the object at registration. A region in use is not
- *           unregistered; requests let go of theirs before their answer is sent (infer.h).
+ *           unregistered; a request gives its regions back before its answer is sent (infer.h).
  * Lifetime  A region is mapped from register to unregister; nrd_shm_get counts a user until
  *           nrd_shm_put.
  * Sources   Triton's system and CUDA shared memory extensions.

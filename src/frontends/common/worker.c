@@ -16,7 +16,7 @@
 
 /* Jobs of one client that wait; there is none without a job. */
 typedef struct client {
-    struct client *prev, *next; /* the circle of those whose turn comes */
+    struct client *prev, *next; /* the circle of clients that have jobs */
     struct client *same;        /* in the bucket */
     uint64_t key;
     nrd_job *first, **last;
@@ -109,7 +109,7 @@ static nrd_job *take(nrd_workers *w, client *c, nrd_job **at)
     return job;
 }
 
-/* The next job; the turn goes on. */
+/* The next job, of the client whose turn it is; then it is the next client's turn. */
 static nrd_job *take_next(nrd_workers *w)
 {
     client *c = w->turn;

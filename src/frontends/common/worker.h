@@ -3,7 +3,7 @@
  * Purpose   A loop thread serves thousands of connections, so what takes longer than one or
  *           two milliseconds for one of them (long prompts, opening a tokenizer, JSON of large tensors,
  *           compression) is a job here. Each client has a queue of its own and clients take turns:
- *           whoever sends a hundred long prompts holds up himself.
+ *           a client that sends a hundred long prompts delays only its own.
  * Owner     Any thread may submit and cancel. run and done are called by a worker, without a lock.
  * Errors    UNAVAILABLE: too many jobs wait, of this client or of all; or the pool has stopped.
  * Lifetime  A job is the caller's memory, borrowed from a successful submit until done is called or
@@ -52,7 +52,7 @@ nrd_error *nrd_workers_new(nrd_workers **out, size_t n_threads) NRD_MUST_USE;
 void nrd_workers_stop(nrd_workers *w);
 void nrd_workers_free(nrd_workers *w); /* stops; NULL is fine */
 
-/* client: whose turn it takes; equal for jobs of the same client. */
+/* client: a key of the client that the job is for; the same for all its jobs. */
 nrd_error *nrd_workers_submit(nrd_workers *w, nrd_job *job, uint64_t client) NRD_MUST_USE;
 /* true: the job waited and will not run, nor will done be called. */
 bool nrd_workers_cancel(nrd_workers *w, nrd_job *job);

@@ -405,7 +405,7 @@ static void accept_request(stream *s, grpc_byte_buffer *payload)
         /* From a successful submit on, r belongs to the final response. */
         nrd_infer_ref(&infer->infer);
         err = nrd_grpc_infer_submit(infer);
-        if (!err && is_over(s)) { /* whoever ended the stream did not see this one */
+        if (!err && is_over(s)) { /* the stream ended before it could cancel this one */
             nrd_infer_cancel(&infer->infer);
         }
         nrd_grpc_infer_unref(infer);

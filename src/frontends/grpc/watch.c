@@ -131,7 +131,7 @@ void nrd_grpc_health_watch(nrd_grpc_call *call)
     call->state = w;
     call->closed = watch_closed;
     call->free_state = watch_free;
-    atomic_fetch_sub(&s->busy, 1); /* whoever only watches keeps no stop waiting */
+    atomic_fetch_sub(&s->busy, 1); /* a stop does not wait for watching calls */
     tell(w, w->known ? state_now(s) : SERVICE_UNKNOWN);
 }
 

@@ -46,7 +46,7 @@ struct nrd_http_api {
 };
 
 int nrd_http_status(nrd_error_code code);
-void nrd_http_fail(nrd_http_request *req, nrd_error *err); /* takes always; answers */
+void nrd_http_fail(nrd_http_request *req, nrd_error *err); /* takes err; answers */
 /* The same as text/plain: Triton names no type where it fails before or after reading JSON. */
 void nrd_http_fail_plain(nrd_http_request *req, nrd_error *err);
 

@@ -35,7 +35,7 @@ struct nrd_http_call {
 
     /* Called on the loop thread for every response (NULL: none) until final. Takes it. */
     void (*on_response)(nrd_http_call *call, TRITONSERVER_InferenceResponse *response, bool final);
-    void *user; /* of whoever set on_response */
+    void *user; /* argument for on_response */
 
     /* state of the handler and of on_response */
     TRITONSERVER_InferenceResponse *response; /* infer: the one answer, owns */

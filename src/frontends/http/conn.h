@@ -114,7 +114,7 @@ bool nrd_http_loop_fall_asleep(nrd_http_loop *l);
 void nrd_http_loop_run_tasks(nrd_http_loop *l);
 /* At the start of every event: the loop's time is read, and tasks need not ring any more. */
 void nrd_http_loop_awake(nrd_http_loop *l);
-void nrd_http_loop_wait_posts(nrd_http_loop *l); /* until nobody is about to ring; before it goes */
+void nrd_http_loop_wait_posts(nrd_http_loop *l); /* before free: until none will wake it */
 
 /* ---- conn.c ---- */
 nrd_http_inbuf *nrd_http_inbuf_new(size_t cap); /* NULL: no memory */

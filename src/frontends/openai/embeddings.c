@@ -126,7 +126,7 @@ static nrd_error *read_inputs(embed_request *r, const nrd_json *v)
     return NULL;
 }
 
-/* Names of fields that nobody knows become a header line. */
+/* Names of unknown fields are listed in a header of the answer. */
 static void note_unknown(embed_request *r, const nrd_json *root)
 {
     static const char *const known[] = {"model", "input", "encoding_format", "dimensions", "user"};

@@ -100,7 +100,7 @@ struct nrd_oai_request {
     char id[48];
     int64_t created;
     char *extra; /* header lines of the answer; owned */
-    nrd_str unknown; /* names of fields that nobody knows */
+    nrd_str unknown; /* names of unknown fields, for a header of the answer */
 
     bool chat, stream, include_usage, return_timings, echo, log_probs, has_tools, parallel_tool_calls, ignore_eos;
     bool skip_special, include_stop, think_open;

@@ -5,7 +5,7 @@
 #include <pthread.h>
 
 static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER; /* guards the ring's producing end */
-/* Slots in which nobody waits for an answer; guarded by mu. */
+/* Free slots, in which no thread waits for an answer; guarded by mu. */
 static pthread_cond_t slot_free = PTHREAD_COND_INITIALIZER;
 static uint16_t free_slots[NRD_PY_SLOTS];
 static size_t n_free;
