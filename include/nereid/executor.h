@@ -1,7 +1,7 @@
-/* nereid/executor.h - door 3: tokens in, tokens out.
+/* nereid/executor.h - the executor API: tokens in, tokens out.
  *
  * Purpose   Everything that a server or a tool asks of the engine: open a model, enqueue requests,
- *           take responses, cancel, read statistics. In-flight batching happens behind this door.
+ *           take responses, cancel, read statistics. In-flight batching happens behind this API.
  * Owner     An nrd_exec may be used from any number of threads. Requests are copied at enqueue.
  * Units     Tokens are int32 ids. Times are steady-clock nanoseconds. Log probabilities are natural.
  * Errors    Functions return NULL or an error that the caller frees with nrd_exec_error_free:

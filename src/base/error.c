@@ -5,7 +5,8 @@
 #include <string.h>
 
 /* Nobody but these functions knows the layout. Where errors cross shared objects, both sides call the
- * functions of one of them: libnereid.so exports its own, plug-ins of door 4 are given the program's. */
+ * functions of one of them: libnereid.so exports its own, device plug-ins are given the program's.
+ * */
 struct nrd_error {
     nrd_error_code code;
     int is_static;

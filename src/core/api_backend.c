@@ -1,5 +1,5 @@
-/* Door 2: what backends call about themselves, requests and responses. The functions about models
- * and instances are with those objects, in model.c and instance.c. */
+/* TRITONBACKEND API: what backends call about themselves, requests and responses. The functions
+ * about models and instances are with those objects, in model.c and instance.c. */
 #include "core/api.h"
 #include "core/backend_internal.h"
 #include "core/cancel.h"
@@ -17,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- door 2: backend ---- */
+/* ---- TRITONBACKEND: backend ---- */
 
 static nrd_backend *b_of(TRITONBACKEND_Backend *b)
 {
@@ -110,7 +110,7 @@ TRITONSERVER_Error *TRITONBACKEND_BackendAttributeSetParallelModelInstanceLoadin
     return NULL;
 }
 
-/* ---- door 2: inputs ---- */
+/* ---- TRITONBACKEND: inputs ---- */
 
 TRITONSERVER_Error *TRITONBACKEND_InputProperties(TRITONBACKEND_Input *input, const char **name,
                                                   TRITONSERVER_DataType *datatype,
@@ -199,7 +199,7 @@ TRITONBACKEND_InputBufferAttributes(TRITONBACKEND_Input *input, const uint32_t i
     return NULL;
 }
 
-/* ---- door 2: outputs ---- */
+/* ---- TRITONBACKEND: outputs ---- */
 
 TRITONSERVER_Error *TRITONBACKEND_OutputBuffer(TRITONBACKEND_Output *output, void **buffer,
                                                const uint64_t buffer_byte_size,
@@ -222,7 +222,7 @@ TRITONBACKEND_OutputBufferAttributes(TRITONBACKEND_Output *output,
     return NULL;
 }
 
-/* ---- door 2: requests ---- */
+/* ---- TRITONBACKEND: requests ---- */
 
 static nrd_request *r_of(TRITONBACKEND_Request *r)
 {
@@ -399,7 +399,7 @@ TRITONSERVER_Error *TRITONBACKEND_RequestTrace(TRITONBACKEND_Request *request,
     return NULL;
 }
 
-/* ---- door 2: factories and responses ---- */
+/* ---- TRITONBACKEND: factories and responses ---- */
 
 static nrd_factory *f_of(TRITONBACKEND_ResponseFactory *f)
 {

@@ -1,4 +1,4 @@
-/* Door 1: metrics, those of the core and those made by backends. */
+/* TRITONSERVER API: metrics, those of the core and those made by backends. */
 #include "core/api.h"
 #include "core/context.h"
 #include "core/metrics.h"

@@ -1,4 +1,4 @@
-/* Door 1: building requests, sending them, cancelling them. */
+/* TRITONSERVER API: building requests, sending them, cancelling them. */
 #include "core/api.h"
 #include "core/cancel.h"
 #include "core/catalog.h"

@@ -1,4 +1,4 @@
-/* Door 1: the server and questions about it. */
+/* TRITONSERVER API: the server and questions about it. */
 #include "core/api.h"
 #include "core/config/pbtext.h"
 #include "core/model.h"

@@ -178,7 +178,7 @@ void nrd_instance_execute(nrd_instance *inst, nrd_request **requests, uint32_t n
     nrd_error_free(err);
 }
 
-/* ---- door 2: instance functions ---- */
+/* ---- TRITONBACKEND: instance functions ---- */
 
 static nrd_instance *of_api(TRITONBACKEND_ModelInstance *i)
 {
@@ -316,7 +316,7 @@ TRITONSERVER_Error *TRITONBACKEND_ModelInstanceReportBatchStatistics(
     return NULL;
 }
 
-/* ---- door 2: statistics of single responses ---- */
+/* ---- TRITONBACKEND: statistics of single responses ---- */
 
 typedef struct response_statistics {
     nrd_model *model;     /* borrowed */

@@ -148,7 +148,7 @@ void nrd_model_metadata_json(nrd_model *m, const int64_t *versions, size_t n, nr
     nrd_str_puts(out, "]}");
 }
 
-/* ---- door 2: model ---- */
+/* ---- TRITONBACKEND: model ---- */
 
 static nrd_model *of_api(TRITONBACKEND_Model *m)
 {

@@ -1,4 +1,4 @@
-/* Door 1: options, collected before the server starts. */
+/* TRITONSERVER API: options, collected before the server starts. */
 #include "core/options.h"
 
 #include "core/api.h"

@@ -311,7 +311,7 @@ void nrd_response_send(nrd_response *r, uint32_t flags, nrd_error *err)
     nrd_factory_unref(f);
 }
 
-/* ---- door 1: allocators ---- */
+/* ---- TRITONSERVER: allocators ---- */
 
 TRITONSERVER_Error *
 TRITONSERVER_ResponseAllocatorNew(TRITONSERVER_ResponseAllocator **allocator,
@@ -349,7 +349,7 @@ TRITONSERVER_Error *TRITONSERVER_ResponseAllocatorDelete(TRITONSERVER_ResponseAl
     return NULL;
 }
 
-/* ---- door 1: reading a response ---- */
+/* ---- TRITONSERVER: reading a response ---- */
 
 static nrd_response *of_api(TRITONSERVER_InferenceResponse *r)
 {

@@ -1,5 +1,5 @@
-/* Small objects of door 1: versions, data types, errors, parameters, messages, buffer attributes,
- * the log. */
+/* Small objects of the TRITONSERVER API: versions, data types, errors, parameters, messages,
+ * buffer attributes, the log. */
 #include "core/types.h"
 
 #include "core/api.h"

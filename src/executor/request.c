@@ -1,4 +1,4 @@
-/* From a request of door 3 to the sequences that the scheduler runs.
+/* From a request of the executor API to the sequences that the scheduler runs.
  *
  * check refuses, by field and limit, what is wrong or not supported; begin and fill copy everything that
  * is needed later, so that the caller's memory may go. A request owns its sequences with their tokens,

@@ -374,7 +374,7 @@ static bool search(const pattern *p, const char *s, size_t n, size_t from, size_
 
 #endif
 
-/* ---- the door ---- */
+/* ---- functions for other files ---- */
 
 nrd_error *nrd_pattern_init(pattern *p, bool regex, const char *text, size_t n)
 {

@@ -341,7 +341,7 @@ bool nrd_sequence_states_input(const nrd_sequence_states *s, size_t i,
     return true;
 }
 
-/* ---- door 2 ---- */
+/* ---- TRITONBACKEND ---- */
 
 static side *of_api(TRITONBACKEND_State *s)
 {

@@ -45,7 +45,7 @@ typedef CUresult (*tensor_map_encode_fn)(CUtensorMap *, CUtensorMapDataType, cuu
                                          CUtensorMapFloatOOBfill);
 
 struct cuda_device {
-    nrd_device base; /* first: the door's object */
+    nrd_device base; /* first: what callers see */
     nrd_device_ops ops;
     int id;
     int n_sm;

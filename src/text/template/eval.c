@@ -970,7 +970,7 @@ nrd_template_val nrd_template_attr(nrd_template_run *r, nrd_template_val obj, co
     return val_undef(UNDEF_ATTR, name);
 }
 
-/* ---- the doors ---- */
+/* ---- functions for other files ---- */
 
 static nrd_error *compile(nrd_template_parser *p, const char *text, size_t n)
 {
