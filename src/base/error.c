@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Nobody but these functions knows the layout. Where errors cross shared objects, both sides call the
- * functions of one of them: libnereid.so exports its own, device plug-ins are given the program's.
- * */
+/* Only the functions of this file know the layout. Where errors cross shared objects, both sides
+ * call the functions of one of them: libnereid.so exports its own, device plug-ins are given
+ * the program's. */
 struct nrd_error {
     nrd_error_code code;
     int is_static;

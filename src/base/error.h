@@ -2,7 +2,7 @@
  *
  * Purpose   A function that can fail returns nrd_error *: NULL is success, else an owned object
  *           with a code and a message written for the user (expected, got, where).
- * Owner     An error belongs to whoever received it. Not shared between threads.
+ * Owner     An error belongs to the function that received it. Not shared between threads.
  * Errors    Codes are numerically equal to TRITONSERVER_Error_Code but for NO_MEMORY, which it does
  *           not have: nrd_error_triton_code. When memory runs out a static error object with that
  *           code is returned; freeing it is a no-op.

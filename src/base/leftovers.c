@@ -17,8 +17,8 @@
 
 enum { MAX_NOTED = 16, QUIET_SECS = 60 };
 
-/* Whoever takes a path out of its slot owns it, and a signal frees nothing: so what a slot holds may be
- * read under the lock, which a signal does not take. */
+/* The thread that takes a path out of its slot owns it, and a signal frees nothing: so what a slot
+ * holds may be read under the lock, which a signal does not take. */
 static _Atomic(char *) noted[MAX_NOTED];
 static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
 

@@ -119,7 +119,7 @@ nrd_error *nrd_log_set_file(const char *path)
 }
 
 /* false: the reader made no room in time. The first line waits for it, those behind it do not, so that
- * whoever logs much while nobody reads is not held up by each line. */
+ * a thread that logs much is not delayed by each line. */
 static bool write_all(const target *t, const char *text, size_t n)
 {
     while (n > 0) {

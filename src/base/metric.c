@@ -598,7 +598,7 @@ static void put_doubles(nrd_str *out, const char *name, const double *v, size_t 
     nrd_str_putc(out, ']');
 }
 
-/* The lock is held for the copies only: whoever observes does not wait for the sorting. */
+/* The lock is held for the copies only: observing threads do not wait for the sorting. */
 static void put_observed(nrd_str *out, nrd_metric *m)
 {
     static const struct {

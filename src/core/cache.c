@@ -2,7 +2,7 @@
  *
  * A key stands for the model, its version, the inputs (name, type, shape, content) and, when a
  * request asks for some of the outputs only, their names: their hash under a secret of this process, so
- * that nobody can make a second request with the key of another's. (A cache outside the process is
+ * that no client can make a request with the key of another one. (A cache outside the process is
  * therefore not shared with other servers, nor with this one after a new start.) The bytes of a response
  * are its outputs in the layout that published servers use:
  * count (u32), then per output its size (u64) and name, type and shape (u32 length, bytes each) and

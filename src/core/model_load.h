@@ -7,7 +7,7 @@
 
 #include <stdint.h>
 
-/* Loads one version. Takes cfg always. */
+/* Loads one version. Always takes cfg. */
 nrd_error *nrd_model_new(nrd_model **out, nrd_context *ctx, const char *namespace, const char *name,
                          int64_t version, const char *dir, nrd_config *cfg) NRD_MUST_USE;
 /* Gives the repository's share back: no request will find the model any more. */

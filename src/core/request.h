@@ -49,7 +49,7 @@ void nrd_request_set_running(nrd_request *r); /* left the queue */
 /* Only a sequence batcher's refusal to run the request again is an error: it stays running. */
 nrd_error *nrd_request_try_release(nrd_request *r, uint32_t flags) NRD_MUST_USE;
 void nrd_request_release(nrd_request *r, uint32_t flags);
-/* Answers with the error, counts the failure, releases. Takes err always. */
+/* Answers with the error, counts the failure, releases. Always takes err. */
 void nrd_request_fail(nrd_request *r, nrd_error *err, nrd_fail_reason reason);
 bool nrd_request_is_cancelled(const nrd_request *r);
 /* "[request id: X] " in front of a message, as clients know it. */

@@ -32,6 +32,6 @@ nrd_error *nrd_response_add_output(nrd_output **out, nrd_response *r, const char
 /* memory type: wish on entry, fact on return. */
 nrd_error *nrd_output_alloc(nrd_output *o, size_t byte_size, TRITONSERVER_MemoryType *type,
                             int64_t *type_id) NRD_MUST_USE;
-void nrd_response_send(nrd_response *r, uint32_t flags, nrd_error *err); /* takes both always */
+void nrd_response_send(nrd_response *r, uint32_t flags, nrd_error *err); /* always takes both */
 
 #endif

@@ -1,5 +1,5 @@
-/* Whoever brings a response that may go delivers it, and those behind it that may go then; no lock
- * is held across a callback, and only one thread delivers at a time. */
+/* The thread that brings a response whose turn it is delivers it, and then those whose turn comes
+ * by this; no lock is held across a callback, and only one thread delivers at a time. */
 #include "core/response_order.h"
 
 #include "base/error.h"

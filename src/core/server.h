@@ -1,6 +1,6 @@
 /* core/server.h - the server: what is there once in a process that serves.
  *
- * Owner     Whoever made it. Any thread.
+ * Owner     Its creator. Any thread.
  */
 #ifndef NRD_CORE_SERVER_H
 #define NRD_CORE_SERVER_H

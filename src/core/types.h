@@ -2,7 +2,7 @@
  *
  * Purpose   What TRITONSERVER_Parameter and TRITONSERVER_Message are inside, and what data types
  *           mean.
- * Owner     Whoever holds them, one thread at a time.
+ * Owner     Their holder, one thread at a time.
  */
 #ifndef NRD_CORE_TYPES_H
 #define NRD_CORE_TYPES_H
@@ -55,6 +55,6 @@ typedef struct nrd_message { /* TRITONSERVER_Message */
     size_t len;
 } nrd_message;
 
-nrd_message *nrd_message_new(nrd_str *json); /* takes the text always */
+nrd_message *nrd_message_new(nrd_str *json); /* always takes the text */
 
 #endif

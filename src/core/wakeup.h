@@ -1,6 +1,6 @@
 /* core/wakeup.h - one thread sleeps with a limit, others wake it early.
  *
- * Owner     Whoever the thread belongs to. Signals from any thread; they are not counted.
+ * Owner     The owner of the sleeping thread. Signals from any thread; they are not counted.
  */
 #ifndef NRD_CORE_WAKEUP_H
 #define NRD_CORE_WAKEUP_H

@@ -220,7 +220,7 @@ static void leaf_link(nrd_kv *kv, int32_t b)
     x->evictable = true;
 }
 
-/* Nobody holds it, and no child is where it is (children of host blocks are host blocks). */
+/* No sequence holds it, and no child is where it is (children of host blocks are host blocks). */
 static bool is_evictable(const nrd_kv *kv, int32_t b)
 {
     return kv->tree && nrd_prefix_has(kv->tree, b) && kv->blocks[b].refs == 0 &&

@@ -692,7 +692,8 @@ static void plan_starts(nrd_sched *s, nrd_plan *p)
 {
     while (s->n_running < s->lim.max_batch_size && p->n_tokens < s->lim.max_num_tokens) {
         nrd_seq *q = next_candidate(s);
-        /* Nobody overtakes the first in order that does not fit, or long ones would starve. */
+        /* When the first in order does not fit, no later one may start before it, or long ones
+         * would wait for ever. */
         if (!q || !try_start(s, p, q)) {
             return;
         }
@@ -712,8 +713,8 @@ void nrd_sched_plan(nrd_sched *s, nrd_plan *p)
     add_moves(s, p);
     plan_decodes(s, p);
     plan_contexts(s, p);
-    /* Who was paused now needs the blocks that others just gave up: nobody starts, unless the step
-     * would be empty. */
+    /* A paused sequence needs the blocks that others just gave up: no new one starts, unless the
+     * step would be empty. */
     if ((p->n_paused == 0 || p->n_entries == 0) &&
         (!s->lim.is_static || was_empty || s->n_running == 0)) {
         plan_starts(s, p);

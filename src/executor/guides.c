@@ -24,7 +24,7 @@ typedef struct entry {
 
 struct nrd_guides {
     char *tokenizer_dir;
-    pthread_mutex_t vocab_mu; /* held while the vocabulary is read: nobody can do without it */
+    pthread_mutex_t vocab_mu; /* held while the vocabulary is read: every guide needs it */
     nrd_text *tokenizer;      /* shares; guarded by vocab_mu until it is there, as vocab */
     nrd_guide_vocab *vocab;
     pthread_mutex_t mu;

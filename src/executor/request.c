@@ -496,7 +496,7 @@ static nrd_prefix_key key_of(const nrd_exec_request *in)
     return k;
 }
 
-/* Forced tokens have no logits, and nobody asks whether they are forbidden. */
+/* Forced tokens have no logits, and it is not checked whether they are forbidden. */
 static bool may_jump(const nrd_seq *q)
 {
     return q->dec.guide && q->req.width == 1 && !q->req.want_log_probs && q->req.n_top == 0 &&

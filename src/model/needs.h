@@ -38,7 +38,7 @@ typedef struct nrd_need {
     nrd_need_form form;
 } nrd_need;
 
-/* The row of a name as in the table; NULL: nobody needs it. */
+/* The row of a name as in the table; NULL: not needed. */
 const nrd_need *nrd_need_of(const char *name);
 
 /* The shape of a weight by its full name; false: there is none. */

@@ -6,8 +6,8 @@
  *           that files that were replaced since are read anew, while earlier users keep what they have.
  * Owner     Any thread. The tokenizer and the template are immutable.
  * Errors    Those of nrd_tokenizer_open and nrd_chat_open.
- * Lifetime  open/close; the last close frees. Files are read outside the registry's lock: who opens
- *           the same files at that time waits for them, nobody else does.
+ * Lifetime  open/close; the last close frees. Files are read outside the registry's lock: a thread
+ *           that opens the same files at that time waits, other threads do not.
  */
 #ifndef NRD_TEXT_SHARED_H
 #define NRD_TEXT_SHARED_H

@@ -469,8 +469,8 @@ static void put_addresses(nrd_str *out, const options *o, const nrd_options *s, 
     free(own);
 }
 
-/* What the device that the model will use says of itself. One that is not there is told before an engine
- * is built for it. A repository names its own. */
+/* Information about the device that the model will use. A missing device is an error here, before
+ * an engine is built for it. A repository names its own device. */
 static nrd_error *ask_device(const options *o, nrd_device_info *out)
 {
     nrd_template_values given = {0};

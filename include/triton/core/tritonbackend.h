@@ -272,7 +272,7 @@ TRITONBACKEND_ResponseOutput(TRITONBACKEND_Response *response, TRITONBACKEND_Out
                              const char *name, const TRITONSERVER_DataType datatype,
                              const int64_t *shape, const uint32_t dims_count);
 
-/* Sends a response, on any thread. Takes the response always. The error, which may be NULL, is
+/* Sends a response, on any thread. Always takes the response. The error, which may be NULL, is
  * copied and stays with the caller. */
 TRITONBACKEND_DECLSPEC TRITONSERVER_Error *
 TRITONBACKEND_ResponseSend(TRITONBACKEND_Response *response, const uint32_t send_flags,

@@ -32,7 +32,7 @@ typedef struct bls_model {
     bool watcher_runs, stop;
 } bls_model;
 
-/* Takes the request always: an error becomes its answer. */
+/* Always takes the request: an error becomes its answer. */
 void nrd_bls_flow_start(bls_model *m, TRITONBACKEND_ModelInstance *instance,
                         TRITONBACKEND_Request *request);
 /* Cancels the inner requests of flows whose client has gone. */

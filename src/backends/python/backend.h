@@ -171,8 +171,7 @@ void nrd_py_conn_kill(nrd_py_conn *c);
 
 void *nrd_py_serve(void *conn);
 void nrd_py_answer(nrd_py_conn *c, uint32_t slot, uint64_t a, uint64_t offset, uint64_t bytes);
-void nrd_py_answer_error(nrd_py_conn *c, uint32_t slot,
-                         TRITONSERVER_Error *err); /* takes err always */
+void nrd_py_answer_error(nrd_py_conn *c, uint32_t slot, TRITONSERVER_Error *err); /* always takes err */
 void nrd_py_metrics_free(nrd_py_conn *c);
 
 /* ---- execute.c ---- */

@@ -710,7 +710,7 @@ static void settle(batch *b, const TRITONSERVER_Error *err)
             q->request = NULL;
             bool over = q->closed, orphan = !over && c->drained;
             pthread_mutex_unlock(&c->mu);
-            if (orphan) { /* the process died after its reply: nobody else will answer */
+            if (orphan) { /* the process died after its reply: this is the only answer */
                 close_with(c, q, nrd_py_conn_unhealthy(c));
             }
             if (over || orphan) {

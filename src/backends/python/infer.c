@@ -26,7 +26,7 @@ struct nrd_py_infer {
     TRITONSERVER_InferenceRequest *request; /* until it is released and answered, so that it can
                                              * be cancelled all the time. guarded by conn->mu */
     int refs;               /* guarded by conn->mu, like everything below */
-    waiting *first, **last; /* responses that nobody has asked for yet */
+    waiting *first, **last; /* responses that the stub has not asked for yet */
     uint32_t slot;          /* who waits, or NRD_PY_NO_SLOT */
     bool over;              /* the last response is in the list or was given */
     bool dropped;
@@ -669,7 +669,7 @@ void nrd_py_infer_next(nrd_py_conn *c, const nrd_py_entry *e)
 
 static void cancel(nrd_py_infer *f)
 {
-    /* The lock keeps the request from being deleted meanwhile; cancelling calls nobody back. */
+    /* The lock keeps the request from being deleted meanwhile; cancelling makes no callback. */
     TRITONSERVER_Error *err = NULL;
     pthread_mutex_lock(&f->conn->mu);
     if (f->request) {

@@ -7,9 +7,9 @@
  *               [control page][half of the server][half of the stub]
  *
  *           The file is made with memfd_create: it has no name, so nothing can be left behind
- *           whoever dies. It is sparse and has its full size from the start; pages exist once
- *           they are written. Each half is handed out by one process only, whose bookkeeping is
- *           private memory: a crash of the other side cannot damage it.
+ *           when a process dies. It is sparse and has its full size from the start; pages exist
+ *           once they are written. Each half is handed out by one process only, whose bookkeeping
+ *           is private memory: a crash of the other side cannot damage it.
  * Owner     Commands (server -> stub, one at a time): the thread that sent one waits for its reply.
  *           Calls (stub -> server, many threads): entries of a ring; answers arrive in slots.
  *           Blocks: allocated by the half's owner; the receiver gives a block back through the

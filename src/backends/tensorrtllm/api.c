@@ -291,7 +291,7 @@ static void free_request(nrd_llm_request *q)
     free(q);
 }
 
-/* Takes the request always: an error becomes its answer. */
+/* Always takes the request: an error becomes its answer. */
 static void run_request(nrd_llm_instance *inst, TRITONBACKEND_Request *request)
 {
     nrd_tb_inputs in = {0};

@@ -284,8 +284,8 @@ static void wake(nrd_worker *w)
     }
 }
 
-/* Somebody has to look at the queue: the worker that forms a batch, else a sleeping one (returned,
- * as above). If there is neither, all workers are about and will come by. */
+/* A worker has to look at the queue: the one that forms a batch, else a sleeping one (returned, as
+ * above). If there is neither, all workers are busy and look at the queue when they are done. */
 static nrd_worker *notify_locked(nrd_batcher *s)
 {
     if (s->forming) {
@@ -317,8 +317,8 @@ static bool sleep_locked(nrd_batcher *s, nrd_worker *w)
 
 static uint32_t leaving_locked(const nrd_batcher *s);
 
-/* Whether the worker that queues the request, a step of an ensemble, runs it itself: nobody needs
- * to be woken. */
+/* Whether the worker that queues the request, a step of an ensemble, runs it itself: no other
+ * worker needs to be woken. */
 static bool keeps_locked(nrd_batcher *s, uint64_t now_ns)
 {
     nrd_worker *w = nrd_worker_current();
@@ -710,7 +710,7 @@ void nrd_batcher_follow(nrd_worker *w)
         return; /* this worker looks at that queue anyway */
     }
     lock_both(from, to);
-    if (to->n_queued > 0) { /* else somebody was faster, or it was cancelled */
+    if (to->n_queued > 0) { /* else another worker was faster, or it was cancelled */
         other = pop_idle_locked(to);
     }
     if (other && from->n_queued == 0 && !from->stopping) {

@@ -5,11 +5,11 @@
  * it itself: it leaves the others asleep and remembers the step's queue (`kept`). Once the
  * execution is over and the limiter's resources are given back, it follows the step. If nothing
  * waits where it comes from, it changes places with a worker that sleeps at the step's queue: two
- * records change, nobody wakes. If something waits there, it wakes a worker for the step instead,
- * so neither queue stands still while a worker could run it.
+ * records change, no thread wakes. If something waits there, it wakes a worker for the step
+ * instead, so neither queue stands still while a worker could run it.
  *
- * How soon an execution is over after its last answer is the backend's affair. Each slot counts how
- * often in a row that was at once (`n_quick_ends`); only where it is the rule does a worker keep
+ * How soon an execution is over after its last answer depends on the backend. Each slot counts how
+ * often in a row it was over at once (`n_quick_ends`); only where this is usual does a worker keep
  * steps to itself. One long execution ends that for a while, and the server's housekeeping wakes a
  * worker for what waits regardless. */
 #include "core/sched/workers.h"

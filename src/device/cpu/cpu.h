@@ -3,7 +3,7 @@
  * Purpose   An enqueued operation is a command: copied arguments, one to four phases, each a
  *           number of tasks. stream_sync lets all threads walk the list: they take tasks from the
  *           phase's counter and go on when all of them are done; a thread that is late finds
- *           nothing left to take and holds up nobody.
+ *           nothing left to take and delays no other.
  * Owner     Commands belong to their stream. run() is called by many threads at once, each task
  *           once; what a task writes is its own. Results never depend on which thread ran a task.
  * Lifetime  Scratch is grown at enqueue, never in a run; steady steps allocate nothing.

@@ -39,7 +39,7 @@ void nrd_threads_run(nrd_threads *p, nrd_threads_fn fn, void *user);
 void nrd_threads_barrier(nrd_thread *self); /* every thread of the run must come */
 
 /* Work counted instead of threads: `finish` adds one to a counter that began at 0, `wait` returns
- * when it has reached the target. A thread that the system runs late holds up nobody. */
+ * when it has reached the target. A thread that the system runs late delays no other. */
 void nrd_threads_finish(nrd_thread *self, _Atomic uint32_t *count, uint32_t target);
 void nrd_threads_wait(nrd_thread *self, _Atomic uint32_t *count, uint32_t target);
 

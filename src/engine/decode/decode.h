@@ -31,7 +31,8 @@ bool nrd_decode_hits_stop(const nrd_seq *q, const int32_t *generated, int32_t n)
 nrd_seq_finish nrd_decode_accept(nrd_seq *q, int32_t token, int32_t *out_n_new);
 /* Behind nrd_decode_accept: log probabilities of the choice in `row`, and its candidates. */
 void nrd_decode_keep_log_probs(nrd_seq *q, const nrd_step_result *r, int32_t row, int32_t n_new);
-/* Appends tokens that nobody chose, none of them an end token; adds their number to *n_new. */
+/* Appends tokens that were not sampled (a guide forces them), none of them an end token; adds their
+ * number to *n_new. */
 nrd_seq_finish nrd_decode_append(nrd_seq *q, const int32_t *ids, int32_t n, int32_t *n_new);
 
 #endif

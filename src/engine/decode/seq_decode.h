@@ -13,7 +13,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Numerically equal to nrd_finish_reason of door 3. */
+/* Numerically equal to nrd_finish_reason of the executor API. */
 typedef enum {
     NRD_SEQ_FINISH_NONE = 0,
     NRD_SEQ_FINISH_END_ID = 1,

@@ -1,6 +1,6 @@
-/* The k largest values of each row of an output: a heap keeps the best k candidates of the row, then
- * they are sorted and written as "value:index[:label]". Called by the encoders of HTTP and gRPC for outputs
- * with the parameter `classification`. */
+/* The k largest values of each row of an output: a heap keeps the best k candidates, then they
+ * are sorted and written as "value:index[:label]". Called by output.c for outputs with the
+ * parameter `classification`. */
 #include "frontends/common/classify.h"
 
 #include "base/mem.h"

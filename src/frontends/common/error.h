@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "triton/core/tritonserver.h"
 
-/* Takes e always: NULL stays NULL. The codes are equal by number (base/error.h). */
+/* Always takes e: NULL stays NULL. The codes are equal by number (base/error.h). */
 nrd_error *nrd_from_triton(TRITONSERVER_Error *e) NRD_MUST_USE;
 
 #endif

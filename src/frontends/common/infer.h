@@ -162,7 +162,7 @@ typedef struct nrd_infer_tensor {
     int64_t class_shape[2];
 } nrd_infer_tensor;
 
-/* Also copies to a GPU's shared memory. fini is due even on error. */
+/* Also copies to a GPU's shared memory. Call fini also after an error. */
 nrd_error *nrd_infer_read_tensor(nrd_infer *i, TRITONSERVER_InferenceResponse *response,
                                  uint32_t index, nrd_infer_tensor *out) NRD_MUST_USE;
 void nrd_infer_tensor_fini(nrd_infer_tensor *t);

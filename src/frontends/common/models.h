@@ -5,7 +5,7 @@
  *           until the model is loaded again.
  * Owner     Any thread; the table has a lock of its own, under which the core is not asked.
  * Errors    Those of the core, in its words: a model that is not known or not ready.
- * Lifetime  An entry is shared: it stays as long as somebody holds it, also when the model is gone.
+ * Lifetime  An entry is shared: it stays as long as it is held, also when the model is gone.
  *           The table keeps at most NRD_MODELS_MAX of them. With a core that does not count loads
  *           (nereid/server.h) nothing is kept.
  */

@@ -48,7 +48,8 @@ typedef struct nrd_workers_stats {
 
 /* n_threads: up to NRD_WORKERS_MAX_THREADS; 0: half of the processors, 2 to 8. The threads start with the first job. */
 nrd_error *nrd_workers_new(nrd_workers **out, size_t n_threads) NRD_MUST_USE;
-/* No more jobs; those that wait are told, those that run are waited for. NULL is fine. */
+/* No more jobs: done(ran = false) for those that wait; returns when those that run are over. NULL
+ * is fine. */
 void nrd_workers_stop(nrd_workers *w);
 void nrd_workers_free(nrd_workers *w); /* stops; NULL is fine */
 

@@ -80,7 +80,7 @@ static nrd_error *on_model_ready(nrd_grpc_call *call, const void *in, ProtobufCM
 /* ---- answers that the core gives as JSON ---- */
 
 /* Turns the document into a message of `type`; with `wrap`, the document is its one field of that
- * name. Takes the document always. */
+ * name. Always takes the document. */
 static nrd_error *from_document(nrd_grpc_call *call, TRITONSERVER_Message *document,
                                 const char *wrap, const ProtobufCMessageDescriptor *type,
                                 ProtobufCMessage **out)

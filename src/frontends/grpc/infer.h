@@ -38,7 +38,7 @@ nrd_error *nrd_grpc_infer_open(nrd_grpc_infer *infer) NRD_MUST_USE;
 nrd_error *nrd_grpc_infer_submit(nrd_grpc_infer *infer) NRD_MUST_USE;
 void nrd_grpc_infer_unref(nrd_grpc_infer *infer); /* NULL is fine */
 
-/* Takes the response always (NULL: an empty answer). in_stream: as ModelStreamInferResponse, with
+/* Always takes the response (NULL: an empty answer). in_stream: as ModelStreamInferResponse, with
  * the parameter triton_final_response. Large outputs are not copied. */
 nrd_error *nrd_grpc_encode(nrd_grpc_infer *infer, TRITONSERVER_InferenceResponse *response,
                            bool in_stream, bool final, grpc_byte_buffer **out) NRD_MUST_USE;

@@ -1,6 +1,6 @@
-/* The service: slots for new calls, the threads of the completion queues, start and end. A slot for
- * each method waits for the next call; when one comes, a new slot is requested and the handler runs.
- * Life: start -> drain (no new calls) -> free. */
+/* The service: slots for new calls, the threads of the completion queues, start and end.
+ * A slot for each method waits for the next call; when one comes, a new slot is requested and the
+ * handler runs. Life: start -> drain (no new calls) -> free. */
 #include "frontends/grpc/rpc.h"
 
 #include "base/file.h"
@@ -468,7 +468,7 @@ static void stop_calls(nrd_grpc_service *s)
     while (!atomic_load(&s->stopped)) {
         if (s->queues[0].started) {
             nanosleep(&pause, NULL);
-        } else { /* nobody else takes the events */
+        } else { /* no other thread takes the events */
             take_event(&s->queues[0]);
         }
     }

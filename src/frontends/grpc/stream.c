@@ -101,7 +101,7 @@ static void fifo_clear(fifo *f)
     }
 }
 
-/* Drops what waits. Lock held, or nobody else left. */
+/* Drops what waits. Lock held, or no other thread uses the stream. */
 static void clear_waiting(stream *s, fifo *f)
 {
     for (const pending *p = f->head; p; p = p->next) {
@@ -486,6 +486,6 @@ void nrd_grpc_stream_infer(nrd_grpc_call *call)
     call->state = s;
     call->closed = stream_closed;
     call->free_state = stream_free;
-    atomic_fetch_sub(&call->service->busy, 1); /* an idle stream keeps nobody waiting */
+    atomic_fetch_sub(&call->service->busy, 1); /* a stop does not wait for an idle stream */
     start_read(s);
 }

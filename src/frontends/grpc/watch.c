@@ -1,8 +1,8 @@
 /* grpc.health.v1 Watch: one message now, and one whenever the state changes.
  *
  * The core does not tell when it becomes ready, so the thread of the first queue looks four times a
- * second while somebody watches; everything here runs on that thread. A call ends when its client
- * cancels it or the server has stopped. */
+ * second while there are watching calls; everything here runs on that thread. A call ends when its
+ * client cancels it or the server has stopped. */
 #include "frontends/grpc/rpc.h"
 
 #include "base/clock.h"

@@ -86,7 +86,7 @@ void nrd_http_segment_free(nrd_http_segment *s)
 }
 
 /* ev_closed is edge-triggered: with the level form a reset would be reported again and again
- * while nobody reads. */
+ * as long as the connection is not read. */
 void nrd_http_conn_want(struct event *ev, bool *is_on, bool on)
 {
     if (on != *is_on) {

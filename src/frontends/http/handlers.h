@@ -30,7 +30,7 @@ nrd_http_handler nrd_http_on_shm_status, nrd_http_on_shm_register, nrd_http_on_s
 /* status.c */
 /* 200 with an empty body, or the error, which is taken. */
 void nrd_http_finish(nrd_http_request *req, nrd_error *err);
-/* Answers with a JSON document of the core. Takes both always. */
+/* Answers with a JSON document of the core. Always takes both. */
 void nrd_http_reply_message(nrd_http_request *req, TRITONSERVER_Error *e, TRITONSERVER_Message *m);
 /* The body as JSON, or NULL without a body. */
 nrd_error *nrd_http_optional_json(const nrd_http_request *req, nrd_json_doc **out) NRD_MUST_USE;

@@ -1,7 +1,8 @@
-/* How a loop hears of other threads: a list of tasks.
+/* How other threads give work to an event loop: a list of tasks.
  *
- * While a loop works it looks at its list before it sleeps, so others only put their tasks there.
- * When it goes to sleep it leaves a mark in the empty list; whoever finds the mark rings, once. */
+ * A loop looks at its list before it sleeps, so while it works other threads only add their tasks.
+ * When it goes to sleep it leaves a mark in the empty list; the thread that finds the mark wakes
+ * it, once. */
 #include "frontends/http/conn.h"
 
 #include "base/clock.h"

@@ -48,7 +48,7 @@ void nrd_http_finish(nrd_http_request *req, nrd_error *err)
     }
 }
 
-/* Answers with a JSON document of the core. Takes both always. */
+/* Answers with a JSON document of the core. Always takes both. */
 void nrd_http_reply_message(nrd_http_request *req, TRITONSERVER_Error *e, TRITONSERVER_Message *m)
 {
     const char *text;

@@ -134,7 +134,7 @@ struct nrd_oai_request {
 /* An error of one field of the body: "field: " and the text, with the field for programs. */
 nrd_error *nrd_oai_errorf(nrd_error_code code, const char *field, const char *fmt, ...)
     NRD_PRINTF(3, 4) NRD_MUST_USE;
-/* Takes err always. */
+/* Always takes err. */
 void nrd_oai_fail(nrd_http_request *req, nrd_error *err, const char *extra);
 /* Appends {"error": {...}}; param and code may be NULL. */
 void nrd_oai_put_error(nrd_str *out, int status, const char *message, const char *param,

@@ -361,7 +361,7 @@ nrd_error *nrd_oai_offered(nrd_openai *o, nrd_oai_names *list)
     return NULL;
 }
 
-/* Takes why always. */
+/* Always takes why. */
 static nrd_error *not_found(nrd_openai *o, const char *name, nrd_error *why)
 {
     nrd_oai_names list = {.n = 0};

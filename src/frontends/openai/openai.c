@@ -1,5 +1,5 @@
-/* The service of /v1: its API keys, its routes, and a port of its own where one is asked for. Handlers
- * are in the other files of this folder. Set up by main.c before the HTTP service listens. */
+/* The service of /v1: its API keys, its routes, and a port of its own where one is asked for.
+ * Handlers are in the other files of this folder. Set up by main.c before HTTP listens. */
 #include "frontends/openai/internal.h"
 
 #include "base/clock.h"

@@ -1,7 +1,7 @@
 /* Walks the syntax tree of a template with the variables of one rendering, and writes the text.
  *
- * Each node costs a step of a budget and each value memory of a budget, so that a template of a model
- * that somebody downloaded can neither run for ever nor fill the memory. */
+ * Each node costs a step of a budget and each value memory of a budget, so that the template of a
+ * downloaded model can neither run for ever nor fill the memory. */
 #include "text/template/internal.h"
 
 #include <stdarg.h>

@@ -226,7 +226,7 @@ static PyObject *tensor_from_message(const nrd_py_tensor *w, PyObject *block)
     return (PyObject *)t;
 }
 
-/* Takes the item always. */
+/* Always takes the item. */
 static bool list_take(PyObject *list, PyObject *item)
 {
     const bool ok = item && PyList_Append(list, item) == 0;

@@ -124,7 +124,7 @@ bool nrd_stub_put_response(nrd_py_message *m, PyObject *response, PyObject *name
 /* A request of the model to another one, as the tuple that _infer takes. */
 bool nrd_stub_put_infer(nrd_py_message *m, PyObject *request, bool decoupled);
 bool nrd_stub_finish(nrd_py_message *m, uint64_t *out_offset, uint64_t *out_bytes);
-/* Requests of an execute command, as a list. Takes the message always. */
+/* Requests of an execute command, as a list. Always takes the message. */
 PyObject *nrd_stub_get_requests(uint64_t offset, uint64_t bytes);
 /* (outputs, code, message, parameters, last) of a response, or None: the stream has ended. Takes
  * the message always. */
