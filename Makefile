@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Nereid. `make help` lists the targets; every source file is found by its folder (LAYOUT: rooms),
 # so adding a file needs no change here.
 
@@ -314,6 +315,7 @@ check: compile_commands.json ## Under a minute: house rules, changed lines, unit
 	@scripts/check_includes
 	@scripts/check_banned
 	@scripts/check_headers
+	@scripts/check_license
 	@scripts/check_changed
 	@$(MAKE) --no-print-directory WERROR=1 cycles
 	@$(MAKE) --no-print-directory BUILD=asan WERROR=1 unit

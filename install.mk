@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # `make install`: the folders of build/ as they are, so that what is installed can be moved as a whole:
 # programs find everything relative to themselves. Included by the Makefile.
 PREFIX ?= /opt/nereid

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A skip that tests/allowed_skips.txt does not name fails the run. NEREID_ANY_SKIP=1 lets all pass."""
 import fnmatch
 import os

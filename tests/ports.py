@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ports for the servers of a test."""
 import contextlib
 import socket

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where NVIDIA's server is, for the tests that compare with it."""
 import os
 import pathlib

@@ -1,4 +1,5 @@
-/* nereid/device.h - the device interface: arithmetic.
+/* SPDX-License-Identifier: Apache-2.0
+ * nereid/device.h - the device interface: arithmetic.
  *
  * Purpose   What an engine asks of hardware: memory, ordered streams, and the operations of a
  *           decoder, over ragged batches and a paged KV cache. "cpu" is built in; others are shared

@@ -1,4 +1,5 @@
-/* nereid/dtype.h - element types of tensors, activations and weights.
+/* SPDX-License-Identifier: Apache-2.0
+ * nereid/dtype.h - element types of tensors, activations and weights.
  *
  * Purpose   One list for checkpoints, engine files and devices. Block formats (Q*) are those of
  *           GGUF (ggml-org/ggml docs/gguf.md); a row's length must be a multiple of the block.

@@ -1,4 +1,5 @@
-/* nereid/executor.h - the executor API: tokens in, tokens out.
+/* SPDX-License-Identifier: Apache-2.0
+ * nereid/executor.h - the executor API: tokens in, tokens out.
  *
  * Purpose   Everything that a server or a tool asks of the engine: open a model, enqueue requests,
  *           take responses, cancel, read statistics. In-flight batching happens behind this API.

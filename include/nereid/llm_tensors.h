@@ -1,4 +1,5 @@
-/* nereid/llm_tensors.h - what the model "tensorrt_llm" says in numbers and words.
+/* SPDX-License-Identifier: Apache-2.0
+ * nereid/llm_tensors.h - what the model "tensorrt_llm" says in numbers and words.
  *
  * Purpose   Read by clients inside this program (front ends, bls) and written by the backend: values
  *           of its response parameters that no tensor's name explains.

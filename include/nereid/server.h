@@ -1,4 +1,5 @@
-/* nereid/server.h - what libtritonserver.so offers beyond Triton's C API.
+/* SPDX-License-Identifier: Apache-2.0
+ * nereid/server.h - what libtritonserver.so offers beyond Triton's C API.
  *
  * Purpose   A backend reports that a model has failed while it served, and the program around the
  *           server can ask for such models. A backend names inputs that clients may send and that

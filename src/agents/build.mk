@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Repository agents: build/repoagents/<name>/libtritonrepoagent_<name>.so, one folder each. Core
 # functions are taken from the server that opens them.
 AGENTS := $(sort $(notdir $(patsubst %/,%,$(dir $(wildcard src/agents/*/*.c)))))

@@ -1,4 +1,5 @@
-/* base/base64.h - bytes inside text: the standard alphabet of RFC 4648 section 4.
+/* SPDX-License-Identifier: Apache-2.0
+ * base/base64.h - bytes inside text: the standard alphabet of RFC 4648 section 4.
  *
  * Purpose   Both directions, for JSON (handles, files of models, embeddings, tables of tokenizers).
  * Owner     Stateless; any thread.

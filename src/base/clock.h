@@ -1,4 +1,5 @@
-/* base/clock.h - time. Steady time orders events; wall time is for people and time stamps.
+/* SPDX-License-Identifier: Apache-2.0
+ * base/clock.h - time. Steady time orders events; wall time is for people and time stamps.
  * Stateless, any thread. */
 #ifndef NRD_BASE_CLOCK_H
 #define NRD_BASE_CLOCK_H

@@ -1,4 +1,5 @@
-/* The table of element types (name, block, bytes of a block), and the conversion of single numbers
+/* SPDX-License-Identifier: Apache-2.0
+ * The table of element types (name, block, bytes of a block), and the conversion of single numbers
  * between float32 and the 16-bit and 8-bit types. Used by every part that reads weights. */
 #include "base/dtype.h"
 

@@ -1,4 +1,5 @@
-/* base/dtype.h - sizes and names of element types, conversions of single numbers.
+/* SPDX-License-Identifier: Apache-2.0
+ * base/dtype.h - sizes and names of element types, conversions of single numbers.
  * Stateless, any thread. Block layouts: GGUF. */
 #ifndef NRD_BASE_DTYPE_H
 #define NRD_BASE_DTYPE_H

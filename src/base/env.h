@@ -1,4 +1,5 @@
-/* base/env.h - the environment variables that Nereid reads, in one place.
+/* SPDX-License-Identifier: Apache-2.0
+ * base/env.h - the environment variables that Nereid reads, in one place.
  * Stateless; the returned text borrows from the process environment. */
 #ifndef NRD_BASE_ENV_H
 #define NRD_BASE_ENV_H

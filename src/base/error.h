@@ -1,4 +1,5 @@
-/* base/error.h - how functions that can fail say so.
+/* SPDX-License-Identifier: Apache-2.0
+ * base/error.h - how functions that can fail say so.
  *
  * Purpose   A function that can fail returns nrd_error *: NULL is success, else an owned object
  *           with a code and a message written for the user (expected, got, where).

@@ -1,4 +1,5 @@
-/* Files, folders and paths: whole files read with a limit, read-only mappings, files written under
+/* SPDX-License-Identifier: Apache-2.0
+ * Files, folders and paths: whole files read with a limit, read-only mappings, files written under
  * a temporary name and renamed when complete. Used by loaders, the builder and the server. */
 #include "base/file.h"
 

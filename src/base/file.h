@@ -1,4 +1,5 @@
-/* base/file.h - files, folders, paths.
+/* SPDX-License-Identifier: Apache-2.0
+ * base/file.h - files, folders, paths.
  *
  * Purpose   Reading whole files with a limit, mapping, writing through a temporary name and rename,
  *           folder listing, path arithmetic.

@@ -1,4 +1,5 @@
-/* base/foreign.h - mapped memory that another process can take away.
+/* SPDX-License-Identifier: Apache-2.0
+ * base/foreign.h - mapped memory that another process can take away.
  *
  * Purpose   Who maps a file or a shared-memory object that another process may cut short gets SIGBUS
  *           at the first access to a page that is gone, wherever that access is: in a copy, a kernel

@@ -1,4 +1,5 @@
-/* base/hash.h - 64-bit hashing for tables and for telling blocks of tokens apart.
+/* SPDX-License-Identifier: Apache-2.0
+ * base/hash.h - 64-bit hashing for tables and for telling blocks of tokens apart.
  * Stateless, any thread. Not cryptographic. Mixing after wyhash/splitmix64 (Steele et al., 2014). */
 #ifndef NRD_BASE_HASH_H
 #define NRD_BASE_HASH_H

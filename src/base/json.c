@@ -1,4 +1,5 @@
-/* The JSON reader: one pass over a private copy of the text, strings decoded in place, nodes in
+/* SPDX-License-Identifier: Apache-2.0
+ * The JSON reader: one pass over a private copy of the text, strings decoded in place, nodes in
  * arrays of their container; depth and size are limited. Then questions about a node, and the
  * writer with the shortest text of each number. Used by every part that reads requests,
  * configurations or tokenizers. */

@@ -1,4 +1,5 @@
-/* base/json.h - reading and writing JSON.
+/* SPDX-License-Identifier: Apache-2.0
+ * base/json.h - reading and writing JSON.
  *
  * Purpose   A strict RFC 8259 reader into an immutable tree, and append-style writing into nrd_str.
  *           Our own and not a library because the engine must build with nothing but a C compiler,

@@ -1,4 +1,5 @@
-/* base/leftovers.h - unfinished files of programs that were ended.
+/* SPDX-License-Identifier: Apache-2.0
+ * base/leftovers.h - unfinished files of programs that were ended.
  *
  * Purpose   What is under way is noted; a program that asks for it removes that when a signal ends it.
  *           What a crash or a power cut left is found by its name, "<name>.tmp.<pid>", and removed by

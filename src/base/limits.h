@@ -1,4 +1,5 @@
-/* base/limits.h - what one request, one load order or one connection may ask for, by name.
+/* SPDX-License-Identifier: Apache-2.0
+ * base/limits.h - what one request, one load order or one connection may ask for, by name.
  *
  * Purpose   One table of fixed limits: name, value, unit, what is limited, what is answered. A request
  *           that exceeds one is refused before memory is taken or time is spent. docs/limits.md is

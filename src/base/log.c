@@ -1,4 +1,5 @@
-/* Log lines: prefix, text, one write for each line, to stderr, a file, or the function of a hosting
+/* SPDX-License-Identifier: Apache-2.0
+ * Log lines: prefix, text, one write for each line, to stderr, a file, or the function of a hosting
  * server. The file is counted, so that a line can be written without a lock while another file
  * takes its place. When the reader of a pipe stops, a line waits a second; then lines are dropped
  * and counted. */

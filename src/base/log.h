@@ -1,4 +1,5 @@
-/* base/log.h - log lines in Triton's format.
+/* SPDX-License-Identifier: Apache-2.0
+ * base/log.h - log lines in Triton's format.
  *
  * Purpose   Levels error, warning, info, verbose(n); default format
  *           "I1121 10:20:30.123456 4242 file.c:12] text" or ISO 8601. A message is one line:

@@ -1,4 +1,5 @@
-/* base/mem.h - allocation with checked sizes.
+/* SPDX-License-Identifier: Apache-2.0
+ * base/mem.h - allocation with checked sizes.
  *
  * Purpose   Zeroed, aligned and arena allocation; overflow-checked size arithmetic.
  * Owner     No state of its own except inside nrd_arena (one thread at a time).

@@ -1,4 +1,5 @@
-/* The registry of metrics. Families are found by name, series by their labels; both are counted.
+/* SPDX-License-Identifier: Apache-2.0
+ * The registry of metrics. Families are found by name, series by their labels; both are counted.
  * Counters and gauges are atomic numbers; histograms and summaries have a lock of their own.
  * Printed as Prometheus text or as JSON. Used by the core, by backends through the metrics API, and
  * by the page's statistics. */

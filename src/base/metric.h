@@ -1,4 +1,5 @@
-/* base/metric.h - counters, gauges, histograms and summaries, printed in the Prometheus text form.
+/* SPDX-License-Identifier: Apache-2.0
+ * base/metric.h - counters, gauges, histograms and summaries, printed in the Prometheus text form.
  *
  * Purpose   A registry of families; a family has a name, a help text and a kind; a metric is one
  *           labelled series of a family. Asking twice for the same series gives the same object.

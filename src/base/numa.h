@@ -1,4 +1,5 @@
-/* base/numa.h - which memory is near which processor.
+/* SPDX-License-Identifier: Apache-2.0
+ * base/numa.h - which memory is near which processor.
  *
  * Purpose   Weights and the cache are read whole by every thread in every step: their pages lie on all
  *           memory nodes in turn, so that all channels of the machine serve all threads.

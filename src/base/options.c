@@ -1,4 +1,5 @@
-/* Reads a command line with a table of options: finds the row (exact name, unique prefix, alias),
+/* SPDX-License-Identifier: Apache-2.0
+ * Reads a command line with a table of options: finds the row (exact name, unique prefix, alias),
  * takes its value, checks form and range, stores it in the caller's struct. Stops at the first
  * fault and describes it; the programs word it. Used by tritonserver and by every verb of nereid.
  */

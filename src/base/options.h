@@ -1,4 +1,5 @@
-/* base/options.h - command lines from tables.
+/* SPDX-License-Identifier: Apache-2.0
+ * base/options.h - command lines from tables.
  *
  * Purpose   A program lists its options as rows: name, form, the field that takes the value, default
  *           and one sentence. Reading, help, documentation and completion come from the same rows.

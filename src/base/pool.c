@@ -1,4 +1,5 @@
-/* Memory blocks by size class. Each thread keeps two batches of each class; full batches go to a
+/* SPDX-License-Identifier: Apache-2.0
+ * Memory blocks by size class. Each thread keeps two batches of each class; full batches go to a
  * depot that all threads share, empty threads take one there. What a thread still holds goes to the
  * depot when it ends. Used for requests, responses and other small objects that one thread makes
  * and another frees. */

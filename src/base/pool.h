@@ -1,4 +1,5 @@
-/* base/pool.h - small memory that one thread takes and another gives back.
+/* SPDX-License-Identifier: Apache-2.0
+ * base/pool.h - small memory that one thread takes and another gives back.
  *
  * Purpose   The allocator of the C library keeps blocks per thread group behind a lock; a server
  *           whose requests are made on one thread and freed on another meets that lock all the

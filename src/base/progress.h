@@ -1,4 +1,5 @@
-/* base/progress.h - a bar with rate and time left for conversion, build and download.
+/* SPDX-License-Identifier: Apache-2.0
+ * base/progress.h - a bar with rate and time left for conversion, build and download.
  * On a terminal the line is redrawn at most 10 times a second; elsewhere one line at the end.
  * Owner: one thread. All calls accept NULL. */
 #ifndef NRD_BASE_PROGRESS_H

@@ -1,4 +1,5 @@
-/* Block formats of GGUF in plain C: what each byte means, and a quantizer for each.
+/* SPDX-License-Identifier: Apache-2.0
+ * Block formats of GGUF in plain C: what each byte means, and a quantizer for each.
  *
  * Dequantization is exact by definition. Quantization is free to choose scales; ours fits them by
  * least squares over a few candidates (the integers follow from a trial scale, then the best scale

@@ -1,4 +1,5 @@
-/* base/queue.h - bounded queue of pointers between threads.
+/* SPDX-License-Identifier: Apache-2.0
+ * base/queue.h - bounded queue of pointers between threads.
  *
  * Purpose   Messages from many producers to one or more consumers.
  * Owner     Any thread may push and pop.

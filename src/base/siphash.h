@@ -1,4 +1,5 @@
-/* base/siphash.h - hashing with a secret key, for tables and caches that strangers fill.
+/* SPDX-License-Identifier: Apache-2.0
+ * base/siphash.h - hashing with a secret key, for tables and caches that strangers fill.
  *
  * Purpose   Who does not know the key cannot make two inputs with one hash: SipHash-2-4 with 128 bits.
  * Owner     A state belongs to one thread at a time; the process's key may be asked for by any.

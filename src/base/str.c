@@ -1,4 +1,5 @@
-/* The growing byte buffer, and reading numbers from whole strings. Capacity doubles; the bytes
+/* SPDX-License-Identifier: Apache-2.0
+ * The growing byte buffer, and reading numbers from whole strings. Capacity doubles; the bytes
  * always end with a NUL. Used everywhere. */
 #include "base/str.h"
 

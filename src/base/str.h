@@ -1,4 +1,5 @@
-/* base/str.h - a growing byte buffer that is always NUL-terminated.
+/* SPDX-License-Identifier: Apache-2.0
+ * base/str.h - a growing byte buffer that is always NUL-terminated.
  *
  * Purpose   Building text and byte strings without counting by hand.
  * Owner     One thread at a time. `nrd_str s = {0};` is an empty buffer; nrd_str_fini frees it.

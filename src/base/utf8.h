@@ -1,4 +1,5 @@
-/* base/utf8.h - one step through UTF-8 that may be broken.
+/* SPDX-License-Identifier: Apache-2.0
+ * base/utf8.h - one step through UTF-8 that may be broken.
  *
  * Purpose   The single definition of "valid" that JSON, tokenizers and writers share.
  * Owner     Stateless, any thread.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Response caches: build/caches/<name>/libtritoncache_<name>.so, one folder each. Core functions are
 # taken from the server that opens them.
 CACHES := $(sort $(notdir $(patsubst %/,%,$(dir $(wildcard src/caches/*/*.c)))))

@@ -1,4 +1,5 @@
-/* Repository agents. A library is opened once and shared by count. For one load of a model the
+/* SPDX-License-Identifier: Apache-2.0
+ * Repository agents. A library is opened once and shared by count. For one load of a model the
  * named agents form a row: each is told LOAD in order, then LOAD_COMPLETE or LOAD_FAIL, and at the
  * end UNLOAD and UNLOAD_COMPLETE. Called by the loader; the functions of TRITONREPOAGENT are at the
  * end. */

@@ -1,4 +1,5 @@
-/* core/agent.h - repository agents: libraries that look at a model's folder, or put another in its
+/* SPDX-License-Identifier: Apache-2.0
+ * core/agent.h - repository agents: libraries that look at a model's folder, or put another in its
  * place, before it is loaded.
  *
  * Purpose   nrd_agents is the row of agents that one load of a model named, each told what happens

@@ -1,4 +1,5 @@
-/* core/api.h - errors between the core and the Triton interfaces.
+/* SPDX-License-Identifier: Apache-2.0
+ * core/api.h - errors between the core and the Triton interfaces.
  *
  * nrd_error and TRITONSERVER_Error are the same object inside this library. */
 #ifndef NRD_CORE_API_H

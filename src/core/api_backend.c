@@ -1,4 +1,5 @@
-/* TRITONBACKEND API: what backends call about themselves, requests and responses. The functions
+/* SPDX-License-Identifier: Apache-2.0
+ * TRITONBACKEND API: what backends call about themselves, requests and responses. The functions
  * about models and instances are with those objects, in model.c and instance.c. */
 #include "core/api.h"
 #include "core/backend_internal.h"

@@ -1,4 +1,5 @@
-/* TRITONSERVER API: metrics, those of the core and those made by backends. */
+/* SPDX-License-Identifier: Apache-2.0
+ * TRITONSERVER API: metrics, those of the core and those made by backends. */
 #include "core/api.h"
 #include "core/context.h"
 #include "core/metrics.h"

@@ -1,4 +1,5 @@
-/* TRITONSERVER API: building requests, sending them, cancelling them. */
+/* SPDX-License-Identifier: Apache-2.0
+ * TRITONSERVER API: building requests, sending them, cancelling them. */
 #include "core/api.h"
 #include "core/cancel.h"
 #include "core/catalog.h"

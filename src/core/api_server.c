@@ -1,4 +1,5 @@
-/* TRITONSERVER API: the server and questions about it. */
+/* SPDX-License-Identifier: Apache-2.0
+ * TRITONSERVER API: the server and questions about it. */
 #include "core/api.h"
 #include "core/config/pbtext.h"
 #include "core/model.h"

@@ -1,4 +1,5 @@
-/* Backend libraries: finding, opening, sharing. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Backend libraries: finding, opening, sharing. */
 #include "core/backend.h"
 
 #include "core/api.h"

@@ -1,4 +1,5 @@
-/* core/backend.h - backend libraries: found, opened and shared by the models that name them.
+/* SPDX-License-Identifier: Apache-2.0
+ * core/backend.h - backend libraries: found, opened and shared by the models that name them.
  *
  * Owner     Counted: the server keeps one share, each model another.
  */

@@ -1,4 +1,5 @@
-/* core/backend_internal.h - what a backend is made of: its entry points and what it said about itself. */
+/* SPDX-License-Identifier: Apache-2.0
+ * core/backend_internal.h - what a backend is made of: its entry points and what it said about itself. */
 #ifndef NRD_CORE_BACKEND_INTERNAL_H
 #define NRD_CORE_BACKEND_INTERNAL_H
 

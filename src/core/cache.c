@@ -1,4 +1,5 @@
-/* The response cache: a library that keeps bytes under keys, and what this core puts into it.
+/* SPDX-License-Identifier: Apache-2.0
+ * The response cache: a library that keeps bytes under keys, and what this core puts into it.
  *
  * A key stands for the model, its version, the inputs (name, type, shape, content) and, when a
  * request asks for some of the outputs only, their names: their hash under a secret of this process, so

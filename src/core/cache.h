@@ -1,4 +1,5 @@
-/* core/cache.h - the response cache. */
+/* SPDX-License-Identifier: Apache-2.0
+ * core/cache.h - the response cache. */
 #ifndef NRD_CORE_CACHE_H
 #define NRD_CORE_CACHE_H
 

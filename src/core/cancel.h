@@ -1,4 +1,5 @@
-/* core/cancel.h - a flag that says "the answer is not needed any more"; setting a parent's
+/* SPDX-License-Identifier: Apache-2.0
+ * core/cancel.h - a flag that says "the answer is not needed any more"; setting a parent's
  * flag sets it too.
  * Counted; any thread. */
 #ifndef NRD_CORE_CANCEL_H

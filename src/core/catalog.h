@@ -1,4 +1,5 @@
-/* core/catalog.h - finding models by name.
+/* SPDX-License-Identifier: Apache-2.0
+ * core/catalog.h - finding models by name.
  *
  * Purpose   What requests and ensembles need of the repository, which is made of models and
  *           therefore stands above them: functions of it that the server puts here.

@@ -1,4 +1,5 @@
-/* core/context.h - what the layers below the server use of it.
+/* SPDX-License-Identifier: Apache-2.0
+ * core/context.h - what the layers below the server use of it.
  *
  * Purpose   Models, requests and the repository hold this instead of the server, which stands above
  *           them.

@@ -1,4 +1,5 @@
-/* Figures of the GPUs for the metrics page, read through the driver's management library. The
+/* SPDX-License-Identifier: Apache-2.0
+ * Figures of the GPUs for the metrics page, read through the driver's management library. The
  * library is opened at run time, so that one build serves machines with and without GPUs; a machine
  * without it, or a figure that a device does not have (a slice of a GPU has no power reading), is
  * simply not shown.

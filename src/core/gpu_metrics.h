@@ -1,4 +1,5 @@
-/* core/gpu_metrics.h - figures of GPUs.
+/* SPDX-License-Identifier: Apache-2.0
+ * core/gpu_metrics.h - figures of GPUs.
  *
  * Owner     The server; updated by its housekeeping thread alone.
  */

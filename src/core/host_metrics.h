@@ -1,4 +1,5 @@
-/* core/host_metrics.h - figures of the machine (CPU, memory) and of the memory pool.
+/* SPDX-License-Identifier: Apache-2.0
+ * core/host_metrics.h - figures of the machine (CPU, memory) and of the memory pool.
  *
  * Owner     The server; updated by its housekeeping thread alone.
  */

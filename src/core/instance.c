@@ -1,4 +1,5 @@
-/* Instances: made from the instance groups of a configuration, with their device and host policy;
+/* SPDX-License-Identifier: Apache-2.0
+ * Instances: made from the instance groups of a configuration, with their device and host policy;
  * executed with a batch by a worker; freed with the model. Then the functions of TRITONBACKEND that
  * backends call about an instance, with the statistics of requests, batches and responses. */
 #include "core/instance.h"

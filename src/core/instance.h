@@ -1,4 +1,5 @@
-/* core/instance.h - instances of a model.
+/* SPDX-License-Identifier: Apache-2.0
+ * core/instance.h - instances of a model.
  *
  * Owner     The model; run by one thread at a time.
  */

@@ -1,4 +1,5 @@
-/* core/instance_internal.h - what an instance is made of. */
+/* SPDX-License-Identifier: Apache-2.0
+ * core/instance_internal.h - what an instance is made of. */
 #ifndef NRD_CORE_INSTANCE_INTERNAL_H
 #define NRD_CORE_INSTANCE_INTERNAL_H
 

@@ -1,4 +1,5 @@
-/* core/memory.h - memory that travels with requests, and the memory manager of backends.
+/* SPDX-License-Identifier: Apache-2.0
+ * core/memory.h - memory that travels with requests, and the memory manager of backends.
  *
  * Purpose   nrd_buf is a counted buffer: tensors go from step to step as shares of it, without
  *           copies.

@@ -1,4 +1,5 @@
-/* core/metrics.h - the process's registry of metrics. Any thread. */
+/* SPDX-License-Identifier: Apache-2.0
+ * core/metrics.h - the process's registry of metrics. Any thread. */
 #ifndef NRD_CORE_METRICS_H
 #define NRD_CORE_METRICS_H
 

@@ -1,4 +1,5 @@
-/* A loaded version of a model: its share count, its inputs and outputs by name, whether it is
+/* SPDX-License-Identifier: Apache-2.0
+ * A loaded version of a model: its share count, its inputs and outputs by name, whether it is
  * ready, its metadata. The last share is given back to the server's finalizer thread, which ends
  * the model (model_load.c makes it). The functions of TRITONBACKEND that concern a model are here
  * too. */

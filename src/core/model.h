@@ -1,4 +1,5 @@
-/* core/model.h - models: one version that was loaded.
+/* SPDX-License-Identifier: Apache-2.0
+ * core/model.h - models: one version that was loaded.
  *
  * Owner     Counted: the repository, requests and response factories share it. The last share gives
  *           it to the server's finalizer thread, never a thread of the model itself.

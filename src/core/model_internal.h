@@ -1,4 +1,5 @@
-/* core/model_internal.h - what a model is made of. */
+/* SPDX-License-Identifier: Apache-2.0
+ * core/model_internal.h - what a model is made of. */
 #ifndef NRD_CORE_MODEL_INTERNAL_H
 #define NRD_CORE_MODEL_INTERNAL_H
 

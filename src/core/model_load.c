@@ -1,4 +1,5 @@
-/* A version of a model is made whole or not at all: nrd_model_new either returns it ready to serve
+/* SPDX-License-Identifier: Apache-2.0
+ * A version of a model is made whole or not at all: nrd_model_new either returns it ready to serve
  * or undoes everything. Afterwards its configuration does not change. It ends when the last share
  * is given back (repository, requests, response factories); the finalizer thread then stops the
  * queue, joins the instance threads, finalizes instances and model, in this order. */

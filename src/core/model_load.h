@@ -1,4 +1,5 @@
-/* core/model_load.h - making a model from its folder and configuration, and taking it apart. */
+/* SPDX-License-Identifier: Apache-2.0
+ * core/model_load.h - making a model from its folder and configuration, and taking it apart. */
 #ifndef NRD_CORE_MODEL_LOAD_H
 #define NRD_CORE_MODEL_LOAD_H
 

@@ -1,4 +1,5 @@
-/* The metric series of one model: which families the settings ask for, their labels, and the
+/* SPDX-License-Identifier: Apache-2.0
+ * The metric series of one model: which families the settings ask for, their labels, and the
  * functions that update them. Made when a model is loaded, updated by statistics.c and the
  * schedulers, freed with the model. */
 #include "core/model_metrics.h"

@@ -1,4 +1,5 @@
-/* core/model_metrics.h - the metric series of one model. NULL stands for metrics that are off.
+/* SPDX-License-Identifier: Apache-2.0
+ * core/model_metrics.h - the metric series of one model. NULL stands for metrics that are off.
  *
  * Owner     The model. Any thread.
  */

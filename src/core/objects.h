@@ -1,4 +1,5 @@
-/* core/objects.h - the names of the objects inside the server.
+/* SPDX-License-Identifier: Apache-2.0
+ * core/objects.h - the names of the objects inside the server.
  *
  * Purpose   An object that only passes by needs no more than its name. Each has a header of its
  *           own, which says who owns it and what can be done with it. The opaque types of the

@@ -1,4 +1,5 @@
-/* TRITONSERVER API: options, collected before the server starts. */
+/* SPDX-License-Identifier: Apache-2.0
+ * TRITONSERVER API: options, collected before the server starts. */
 #include "core/options.h"
 
 #include "core/api.h"

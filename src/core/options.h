@@ -1,4 +1,5 @@
-/* core/options.h - the server's options.
+/* SPDX-License-Identifier: Apache-2.0
+ * core/options.h - the server's options.
  *
  * Owner     TRITONSERVER_ServerOptions: its creator. The server has a copy of its own, which does
  *           not change.

@@ -1,4 +1,5 @@
-/* The object of a request: made, filled with inputs, outputs and parameters, prepared for a run,
+/* SPDX-License-Identifier: Apache-2.0
+ * The object of a request: made, filled with inputs, outputs and parameters, prepared for a run,
  * released to its creator, used again or freed. Inputs that a request has for one run only are
  * dropped when it is released. Also the null requests that fill empty slots of sequence batches. */
 #include "core/request.h"

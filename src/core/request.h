@@ -1,4 +1,5 @@
-/* core/request.h - requests.
+/* SPDX-License-Identifier: Apache-2.0
+ * core/request.h - requests.
  *
  * Purpose   A request's life: NEW (its creator builds it) - PREPARED (checked) - PENDING (queued) -
  *           RUNNING (with a backend or an ensemble) - NEW again through the release callback.

@@ -1,4 +1,5 @@
-/* Whether a request suits its model: names, types, shapes, sizes. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Whether a request suits its model: names, types, shapes, sizes. */
 #include "core/request_check.h"
 
 #include "core/memory.h"

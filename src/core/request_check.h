@@ -1,4 +1,5 @@
-/* core/request_check.h - whether a request suits its model.
+/* SPDX-License-Identifier: Apache-2.0
+ * core/request_check.h - whether a request suits its model.
  *
  * Errors    INVALID_ARG with the words that clients know.
  */

@@ -1,4 +1,5 @@
-/* core/request_internal.h - what a request is made of: for the files that it passes through. */
+/* SPDX-License-Identifier: Apache-2.0
+ * core/request_internal.h - what a request is made of: for the files that it passes through. */
 #ifndef NRD_CORE_REQUEST_INTERNAL_H
 #define NRD_CORE_REQUEST_INTERNAL_H
 

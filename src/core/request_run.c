@@ -1,4 +1,5 @@
-/* A request enters: checked, answered from the cache, or queued. */
+/* SPDX-License-Identifier: Apache-2.0
+ * A request enters: checked, answered from the cache, or queued. */
 #include "core/request_run.h"
 
 #include "core/cache.h"

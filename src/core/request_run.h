@@ -1,4 +1,5 @@
-/* core/request_run.h - sending a request on its way.
+/* SPDX-License-Identifier: Apache-2.0
+ * core/request_run.h - sending a request on its way.
  *
  * Errors    The client's: INVALID_ARG; the model's or the server's: UNAVAILABLE.
  */

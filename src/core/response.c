@@ -1,4 +1,5 @@
-/* Responses and their factory. A factory belongs to one request and outlives it while answers may
+/* SPDX-License-Identifier: Apache-2.0
+ * Responses and their factory. A factory belongs to one request and outlives it while answers may
  * come. With preserve_ordering, responses that are too early wait in a list until those of earlier
  * requests were sent. Memory of outputs comes from the client's allocator. */
 #include "core/response.h"

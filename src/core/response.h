@@ -1,4 +1,5 @@
-/* core/response.h - responses, and the factories that make them.
+/* SPDX-License-Identifier: Apache-2.0
+ * core/response.h - responses, and the factories that make them.
  *
  * Owner     nrd_factory: counted; it outlives the request while responses may still come.
  *           nrd_response: the last function that took it as an argument.

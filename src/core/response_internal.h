@@ -1,4 +1,5 @@
-/* core/response_internal.h - what responses and their factories are made of. */
+/* SPDX-License-Identifier: Apache-2.0
+ * core/response_internal.h - what responses and their factories are made of. */
 #ifndef NRD_CORE_RESPONSE_INTERNAL_H
 #define NRD_CORE_RESPONSE_INTERNAL_H
 

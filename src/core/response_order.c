@@ -1,4 +1,5 @@
-/* The thread that brings a response whose turn it is delivers it, and then those whose turn comes
+/* SPDX-License-Identifier: Apache-2.0
+ * The thread that brings a response whose turn it is delivers it, and then those whose turn comes
  * by this; no lock is held across a callback, and only one thread delivers at a time. */
 #include "core/response_order.h"
 

@@ -1,4 +1,5 @@
-/* core/response_order.h - responses in the order of their requests (preserve_ordering).
+/* SPDX-License-Identifier: Apache-2.0
+ * core/response_order.h - responses in the order of their requests (preserve_ordering).
  *
  * Purpose   Every request has an entry; responses of an entry that is not first wait in it, however
  *           the requests overtake each other while they run.

@@ -1,4 +1,5 @@
-/* The server object. Life: made from its options -> threads start (finalizer, housekeeping) ->
+/* SPDX-License-Identifier: Apache-2.0
+ * The server object. Life: made from its options -> threads start (finalizer, housekeeping) ->
  * models are loaded -> serving -> stop: new requests are refused, running ones get the exit
  * time-out, models are unloaded, threads end. The tables that are logged at the start are here too.
  * Called through api_server.c. */

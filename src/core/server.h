@@ -1,4 +1,5 @@
-/* core/server.h - the server: what is there once in a process that serves.
+/* SPDX-License-Identifier: Apache-2.0
+ * core/server.h - the server: what is there once in a process that serves.
  *
  * Owner     Its creator. Any thread.
  */

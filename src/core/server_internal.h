@@ -1,4 +1,5 @@
-/* core/server_internal.h - what the server is made of. */
+/* SPDX-License-Identifier: Apache-2.0
+ * core/server_internal.h - what the server is made of. */
 #ifndef NRD_CORE_SERVER_INTERNAL_H
 #define NRD_CORE_SERVER_INTERNAL_H
 

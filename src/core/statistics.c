@@ -1,4 +1,5 @@
-/* Sums and counts of one model, under one lock, and their JSON for the statistics endpoints. Called
+/* SPDX-License-Identifier: Apache-2.0
+ * Sums and counts of one model, under one lock, and their JSON for the statistics endpoints. Called
  * when requests end, batches were executed, responses were sent, and by the response cache; the
  * metric series (model_metrics.c) are updated by the same calls. */
 #include "core/statistics.h"

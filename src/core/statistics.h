@@ -1,4 +1,5 @@
-/* core/statistics.h - the figures of one model: requests, batches, responses.
+/* SPDX-License-Identifier: Apache-2.0
+ * core/statistics.h - the figures of one model: requests, batches, responses.
  *
  * Purpose   What a client gets as model statistics, and the metric series that are fed with it.
  * Owner     The model. Any thread.

@@ -1,4 +1,5 @@
-/* core/statistics_internal.h - the figures themselves. */
+/* SPDX-License-Identifier: Apache-2.0
+ * core/statistics_internal.h - the figures themselves. */
 #ifndef NRD_CORE_STATISTICS_INTERNAL_H
 #define NRD_CORE_STATISTICS_INTERNAL_H
 

@@ -1,4 +1,5 @@
-/* core/strings.h - a growing list of texts, which it owns. For one thread at a time. */
+/* SPDX-License-Identifier: Apache-2.0
+ * core/strings.h - a growing list of texts, which it owns. For one thread at a time. */
 #ifndef NRD_CORE_STRINGS_H
 #define NRD_CORE_STRINGS_H
 

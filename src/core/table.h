@@ -1,4 +1,5 @@
-/* core/table.h - tables of the start-up log. */
+/* SPDX-License-Identifier: Apache-2.0
+ * core/table.h - tables of the start-up log. */
 #ifndef NRD_CORE_TABLE_H
 #define NRD_CORE_TABLE_H
 

@@ -1,4 +1,5 @@
-/* Traces: time stamps of one request on its way. A trace belongs to its creator until
+/* SPDX-License-Identifier: Apache-2.0
+ * Traces: time stamps of one request on its way. A trace belongs to its creator until
  * ServerInferAsync, then to the core until every user (request, response factory) let go of it; the
  * release callback gives it back. */
 #include "core/trace.h"

@@ -1,4 +1,5 @@
-/* core/trace.h - traces: time stamps and tensors of one request on its way.
+/* SPDX-License-Identifier: Apache-2.0
+ * core/trace.h - traces: time stamps and tensors of one request on its way.
  *
  * Owner     Its creator until ServerInferAsync, then shared by the request and its response
  *           factory; the release callback gives it back.

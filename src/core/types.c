@@ -1,4 +1,5 @@
-/* Small objects of the TRITONSERVER API: versions, data types, errors, parameters, messages,
+/* SPDX-License-Identifier: Apache-2.0
+ * Small objects of the TRITONSERVER API: versions, data types, errors, parameters, messages,
  * buffer attributes, the log. */
 #include "core/types.h"
 

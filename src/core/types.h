@@ -1,4 +1,5 @@
-/* core/types.h - data types, shapes, parameters and messages of the interfaces.
+/* SPDX-License-Identifier: Apache-2.0
+ * core/types.h - data types, shapes, parameters and messages of the interfaces.
  *
  * Purpose   What TRITONSERVER_Parameter and TRITONSERVER_Message are inside, and what data types
  *           mean.

@@ -1,4 +1,5 @@
-/* core/wakeup.h - one thread sleeps with a limit, others wake it early.
+/* SPDX-License-Identifier: Apache-2.0
+ * core/wakeup.h - one thread sleeps with a limit, others wake it early.
  *
  * Owner     The owner of the sleeping thread. Signals from any thread; they are not counted.
  */

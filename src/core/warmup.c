@@ -1,4 +1,5 @@
-/* Warm-up: requests made up from model_warmup, run on every instance before the model is ready.
+/* SPDX-License-Identifier: Apache-2.0
+ * Warm-up: requests made up from model_warmup, run on every instance before the model is ready.
  *
  * They go straight to the instance, past the queue: a sample of batch size n is one execution with
  * n requests. Inputs that the configuration does not declare are controls or states, given as they

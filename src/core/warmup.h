@@ -1,4 +1,5 @@
-/* core/warmup.h - samples of model_warmup, run before a model is ready. */
+/* SPDX-License-Identifier: Apache-2.0
+ * core/warmup.h - samples of model_warmup, run before a model is ready. */
 #ifndef NRD_CORE_WARMUP_H
 #define NRD_CORE_WARMUP_H
 

@@ -1,4 +1,5 @@
-/* device/device.h - opening a device by name.
+/* SPDX-License-Identifier: Apache-2.0
+ * device/device.h - opening a device by name.
  *
  * Purpose   "cpu" is built in; "cuda" and others are dlopen'ed: nereid_<name>.so beside libnereid.so,
  *           then in $NEREID_DEVICE_DIR. "auto": cuda if it opens, else cpu.

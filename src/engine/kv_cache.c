@@ -1,4 +1,5 @@
-/* The block table of the KV cache: which block holds which tokens, and who refers to it.
+/* SPDX-License-Identifier: Apache-2.0
+ * The block table of the KV cache: which block holds which tokens, and who refers to it.
  *
  * Life of a block: free -> held by the table of a sequence (counted; several sequences may hold one with
  * the same content) -> published, when all its tokens are computed: the prefix tree knows its content ->

@@ -1,4 +1,5 @@
-/* engine/kv_cache.h - which sequence holds which block of the paged KV cache.
+/* SPDX-License-Identifier: Apache-2.0
+ * engine/kv_cache.h - which sequence holds which block of the paged KV cache.
  *
  * Purpose   Bookkeeping only: block ids, reference counts, prefix reuse, eviction. No device memory
  *           here; the runner owns the memory that the ids name.

@@ -1,4 +1,5 @@
-/* Nodes lie in an array, by the number of their block; children of a node are a list, and a hash table
+/* SPDX-License-Identifier: Apache-2.0
+ * Nodes lie in an array, by the number of their block; children of a node are a list, and a hash table
  * finds the child of a node by its tokens. A hash only chooses the place: tokens are always compared. */
 #include "engine/prefix_tree.h"
 

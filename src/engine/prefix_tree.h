@@ -1,4 +1,5 @@
-/* engine/prefix_tree.h - which full KV blocks hold which token prefixes.
+/* SPDX-License-Identifier: Apache-2.0
+ * engine/prefix_tree.h - which full KV blocks hold which token prefixes.
  *
  * Purpose   A tree of blocks: a node is one block of exactly block_tokens tokens, its path from the
  *           root spells a prefix. Structure only: reference counts, eviction order and the blocks

@@ -1,4 +1,5 @@
-/* What runs in the next step, and what follows from its result.
+/* SPDX-License-Identifier: Apache-2.0
+ * What runs in the next step, and what follows from its result.
  *
  * Life of a sequence: waiting -> running -> done -> idle, when no step in flight refers to it. A running
  * sequence without room is paused: it gives its blocks up, waits again, and computes its tokens anew

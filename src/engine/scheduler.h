@@ -1,4 +1,5 @@
-/* engine/scheduler.h - what runs in the next step.
+/* SPDX-License-Identifier: Apache-2.0
+ * engine/scheduler.h - what runs in the next step.
  *
  * Purpose   nrd_sched_plan turns the queues into one step's batch; nrd_sched_commit applies the
  *           tokens that the step chose. Integers only: no clock, no device, no I/O, no allocation

@@ -1,4 +1,5 @@
-/* engine/seq_request.h - what a sequence was asked to be.
+/* SPDX-License-Identifier: Apache-2.0
+ * engine/seq_request.h - what a sequence was asked to be.
  *
  * Purpose   The part of nrd_seq (engine/sequence.h) that its maker fills in: prompt and limits, how
  *           tokens are chosen, what ends it, what is reported.

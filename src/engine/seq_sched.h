@@ -1,4 +1,5 @@
-/* engine/seq_sched.h - what the scheduler knows about a sequence.
+/* SPDX-License-Identifier: Apache-2.0
+ * engine/seq_sched.h - what the scheduler knows about a sequence.
  *
  * Purpose   The part of nrd_seq (engine/sequence.h) that says how far its KV cache has come, which
  *           blocks and slots hold it, and in which list it stands.

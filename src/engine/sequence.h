@@ -1,4 +1,5 @@
-/* engine/sequence.h - one sequence on its way through the engine.
+/* SPDX-License-Identifier: Apache-2.0
+ * engine/sequence.h - one sequence on its way through the engine.
  *
  * Purpose   Gathers what the maker asks for and what scheduler, decoder and runner know about a
  *           sequence. Each part is described in its own header and written by its owner only. One

@@ -1,4 +1,5 @@
-/* The executor API: opening an engine, the queue of requests, the outbox of responses, statistics.
+/* SPDX-License-Identifier: Apache-2.0
+ * The executor API: opening an engine, the queue of requests, the outbox of responses, statistics.
  *
  * Life of an executor: open (device, engine file, runner, cache, loop thread) -> requests and responses ->
  * stopping: new requests are refused, those under way end, or are cut when the time is up -> stopped: the

@@ -1,4 +1,5 @@
-/* Guides of requests: the vocabulary is read when the first one comes, compiled guides are kept.
+/* SPDX-License-Identifier: Apache-2.0
+ * Guides of requests: the vocabulary is read when the first one comes, compiled guides are kept.
  *
  * Life of an entry: the first request with this type and text puts it into the table and compiles
  * without the table's lock; others with the same text wait for it, all others go on. READY entries

@@ -1,4 +1,5 @@
-/* executor/internal.h - what the files of this room share.
+/* SPDX-License-Identifier: Apache-2.0
+ * executor/internal.h - what the files of this room share.
  *
  * Purpose   Requests (owned by the loop thread once they are in the inbox), responses (owned by the
  *           outbox, then by the caller), and the executor itself.

@@ -1,4 +1,5 @@
-/* The engine loop: takes requests and cancels from the inbox, plans, runs, commits, answers.
+/* SPDX-License-Identifier: Apache-2.0
+ * The engine loop: takes requests and cancels from the inbox, plans, runs, commits, answers.
  *
  * A request's life here: inbox -> scheduler (all its sequences) -> responses in the outbox, the
  * last of which is final -> the scheduler gives its sequences back as idle -> freed. Between the

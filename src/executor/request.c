@@ -1,4 +1,5 @@
-/* From a request of the executor API to the sequences that the scheduler runs.
+/* SPDX-License-Identifier: Apache-2.0
+ * From a request of the executor API to the sequences that the scheduler runs.
  *
  * check refuses, by field and limit, what is wrong or not supported; begin and fill copy everything that
  * is needed later, so that the caller's memory may go. A request owns its sequences with their tokens,

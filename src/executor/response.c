@@ -1,4 +1,5 @@
-/* Answers: made from what a sequence has said since the last one, kept in buffers that are used again.
+/* SPDX-License-Identifier: Apache-2.0
+ * Answers: made from what a sequence has said since the last one, kept in buffers that are used again.
  *
  * A response goes from the pool to the outbox, to the caller, and back; the pool ends with the executor
  * or with the last response that is outside, whichever is later. */

@@ -1,4 +1,5 @@
-/* version.c - what this build is: version, commit, and what it was compiled with. */
+/* SPDX-License-Identifier: Apache-2.0
+ * version.c - what this build is: version, commit, and what it was compiled with. */
 #include "nereid/executor.h"
 
 #include "base/str.h"

@@ -1,4 +1,5 @@
-/* Reads a GGUF file in one pass: counts, metadata, tensor descriptions, then the start of the data;
+/* SPDX-License-Identifier: Apache-2.0
+ * Reads a GGUF file in one pass: counts, metadata, tensor descriptions, then the start of the data;
  * checks every length against the file; sorts keys and names for searching. Called by
  * model/source.c and by the tokenizer's loader. */
 #include "formats/gguf.h"

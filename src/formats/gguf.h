@@ -1,4 +1,5 @@
-/* formats/gguf.h - reading a GGUF file, version 2 and 3, little endian.
+/* SPDX-License-Identifier: Apache-2.0
+ * formats/gguf.h - reading a GGUF file, version 2 and 3, little endian.
  *
  * Purpose   Names, types and spans of a mapped file: metadata and tensors, nothing copied but the
  *           index.

@@ -1,4 +1,5 @@
-/* Reader: checks the header's length, parses it as JSON, checks every tensor's span, and sorts the
+/* SPDX-License-Identifier: Apache-2.0
+ * Reader: checks the header's length, parses it as JSON, checks every tensor's span, and sorts the
  * names. Writer: add all tensors, begin (writes the header), put the data in the same order,
  * commit. Called by model/source.c and model/build.c. */
 #include "formats/safetensors.h"

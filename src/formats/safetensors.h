@@ -1,4 +1,5 @@
-/* formats/safetensors.h - reading and writing safetensors files.
+/* SPDX-License-Identifier: Apache-2.0
+ * formats/safetensors.h - reading and writing safetensors files.
  *
  * Purpose   Reader: names, types, shapes and spans of a mapped file; nothing is copied but the
  *           index. Writer: the header first, then the data of each tensor in order, streaming.

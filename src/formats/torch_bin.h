@@ -1,4 +1,5 @@
-/* formats/torch_bin.h - reading pytorch_model.bin (a zip of a pickle and raw storages).
+/* SPDX-License-Identifier: Apache-2.0
+ * formats/torch_bin.h - reading pytorch_model.bin (a zip of a pickle and raw storages).
  *
  * Purpose   Names, types, shapes and spans of the tensors in a mapped file. The pickle is read by
  *           an interpreter that can only build numbers, strings, tuples, lists, dictionaries and

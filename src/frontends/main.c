@@ -1,4 +1,5 @@
-/* tritonserver: reads the command line, starts the core and the services, waits for a signal. */
+/* SPDX-License-Identifier: Apache-2.0
+ * tritonserver: reads the command line, starts the core and the services, waits for a signal. */
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"

@@ -1,4 +1,5 @@
-/* Reads tritonserver's command line: defaults, the table of options_table.c, checks that concern
+/* SPDX-License-Identifier: Apache-2.0
+ * Reads tritonserver's command line: defaults, the table of options_table.c, checks that concern
  * more than one option, and the log settings. A fault becomes one error with the option's name.
  * Called once by main.c, and by `nereid serve` to check options before it builds anything. */
 #include "frontends/options_table.h"

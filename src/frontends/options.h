@@ -1,4 +1,5 @@
-/* frontends/options.h - the command line of tritonserver.
+/* SPDX-License-Identifier: Apache-2.0
+ * frontends/options.h - the command line of tritonserver.
  *
  * Purpose   One table holds every option of Triton 2.51: its group, form, default, range and one
  *           sentence. An option is used, or refused with a sentence that says why, or, where nothing

@@ -1,4 +1,5 @@
-/* Every option, and the text of --help. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Every option, and the text of --help. */
 #include "frontends/options_table.h"
 
 #include "frontends/common/worker.h"

@@ -1,4 +1,5 @@
-/* frontends/options_table.h - the command line from inside: rows, and how values are read.
+/* SPDX-License-Identifier: Apache-2.0
+ * frontends/options_table.h - the command line from inside: rows, and how values are read.
  *
  * Purpose   options_table.c lists every option, options_values.c reads the values that have parts
  *           or words of their own, options.c walks over argv.

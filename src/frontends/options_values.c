@@ -1,4 +1,5 @@
-/* How the values of options are read. */
+/* SPDX-License-Identifier: Apache-2.0
+ * How the values of options are read. */
 #include "frontends/options_table.h"
 
 #include "base/mem.h"

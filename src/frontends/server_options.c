@@ -1,4 +1,5 @@
-/* The command line as the core's option object. */
+/* SPDX-License-Identifier: Apache-2.0
+ * The command line as the core's option object. */
 #include "base/json.h"
 #include "frontends/options.h"
 

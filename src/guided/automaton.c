@@ -1,4 +1,5 @@
-/* Running the nodes: sets of places become numbered states, made when first reached and kept.
+/* SPDX-License-Identifier: Apache-2.0
+ * Running the nodes: sets of places become numbered states, made when first reached and kept.
  *
  * A place is a node that reads a byte and a stack of nodes to return to. Stacks are shared lists, equal
  * ones are the same number, so equal sets are found by their bytes. */

@@ -1,4 +1,5 @@
-/* From a guide to the program of its automaton: expressions are combined here by the functions that
+/* SPDX-License-Identifier: Apache-2.0
+ * From a guide to the program of its automaton: expressions are combined here by the functions that
  * regex.c, ebnf.c, schema.c and numbers.c call, then written as nodes, each with its ways on. */
 #include "guided/internal.h"
 

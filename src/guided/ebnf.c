@@ -1,4 +1,5 @@
-/* Grammars: name ::= "text" [a-z] other (a | b)* x{2,5}, # a remark. The text is what `root` gives. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Grammars: name ::= "text" [a-z] other (a | b)* x{2,5}, # a remark. The text is what `root` gives. */
 #include "guided/internal.h"
 
 #include "base/utf8.h"

@@ -1,4 +1,5 @@
-/* guided/guided.h - structured output: which tokens may come next.
+/* SPDX-License-Identifier: Apache-2.0
+ * guided/guided.h - structured output: which tokens may come next.
  *
  * Purpose   A guide (regular expression, JSON schema, grammar, any JSON object) becomes an automaton
  *           over bytes; walking the tokenizer's vocabulary through it gives the mask of tokens that

@@ -1,4 +1,5 @@
-/* guided/internal.h - expressions and the automaton that they become.
+/* SPDX-License-Identifier: Apache-2.0
+ * guided/internal.h - expressions and the automaton that they become.
  *
  * regex.c, ebnf.c, schema.c and numbers.c build expressions; build.c turns them into nodes; automaton.c
  * runs the nodes, vocab.c orders the tokens, tokens.c brings the two together. Expressions live in the

@@ -1,4 +1,5 @@
-/* Numbers between two bounds, as JSON writes them. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Numbers between two bounds, as JSON writes them. */
 #include "guided/internal.h"
 
 #include <math.h>

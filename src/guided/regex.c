@@ -1,4 +1,5 @@
-/* Regular expressions in the notation that ECMA 262, Python and PCRE share. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Regular expressions in the notation that ECMA 262, Python and PCRE share. */
 #include "guided/internal.h"
 
 #include "base/utf8.h"

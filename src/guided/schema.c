@@ -1,4 +1,5 @@
-/* JSON Schema -> expressions over JSON text. Only texts that fit the schema come out; where a keyword
+/* SPDX-License-Identifier: Apache-2.0
+ * JSON Schema -> expressions over JSON text. Only texts that fit the schema come out; where a keyword
  * cannot be kept, it is refused by name. Members come in the order of `properties`; members that the
  * schema merely allows are not written. */
 #include "guided/internal.h"

@@ -1,4 +1,5 @@
-/* States of the automaton and tokens of the vocabulary: masks, steps, text that is forced. */
+/* SPDX-License-Identifier: Apache-2.0
+ * States of the automaton and tokens of the vocabulary: masks, steps, text that is forced. */
 #include "guided/internal.h"
 
 #include <string.h>

@@ -1,4 +1,5 @@
-/* The tokens as a tree of their bytes, laid out in the order of a walk, so that a walk reads memory
+/* SPDX-License-Identifier: Apache-2.0
+ * The tokens as a tree of their bytes, laid out in the order of a walk, so that a walk reads memory
  * forwards and skips what a dead beginning begins in one step. */
 #include "guided/internal.h"
 

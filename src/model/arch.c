@@ -1,4 +1,5 @@
-/* The families of models: weight maps, the table with one row for each family, and the readers that
+/* SPDX-License-Identifier: Apache-2.0
+ * The families of models: weight maps, the table with one row for each family, and the readers that
  * turn config.json, GGUF metadata or a TensorRT-LLM configuration into an nrd_model_spec. What no
  * runner can compute is refused here by its name. Called by model/source.c. */
 #include "model/arch.h"

@@ -1,4 +1,5 @@
-/* model/arch.h - the table of model families.
+/* SPDX-License-Identifier: Apache-2.0
+ * model/arch.h - the table of model families.
  *
  * Purpose   A row says under which names a family appears (Hugging Face, GGUF, TensorRT-LLM), how
  *           its config becomes an nrd_model_spec, and its weight map: which tensors of the source

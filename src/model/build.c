@@ -1,4 +1,5 @@
-/* Writes what a plan describes. A checkpoint: one safetensors file for each rank. An engine:
+/* SPDX-License-Identifier: Apache-2.0
+ * Writes what a plan describes. A checkpoint: one safetensors file for each rank. An engine:
  * threads take one tensor after another, read its rows from the plan, pack them for the device and
  * write them to their place in the file. config.json comes last. Called by `nereid convert`,
  * `build` and those that build on demand. */

@@ -1,4 +1,5 @@
-/* model/build.h - a plan becomes a checkpoint folder or an engine folder.
+/* SPDX-License-Identifier: Apache-2.0
+ * model/build.h - a plan becomes a checkpoint folder or an engine folder.
  *
  * Purpose   Writes all ranks of a model as rankN.safetensors + config.json, or one rank0.engine +
  *           config.json, with weights packed for a device.

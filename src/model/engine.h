@@ -1,4 +1,5 @@
-/* model/engine.h - an engine folder, opened for running.
+/* SPDX-License-Identifier: Apache-2.0
+ * model/engine.h - an engine folder, opened for running.
  *
  * Purpose   config.json (pretrained_config, build_config) and this rank's rankN.engine, mapped:
  *           weights by their checkpoint names.

@@ -1,4 +1,5 @@
-/* Engine files. Writer: add every weight's description, begin (offsets are fixed), put data from
+/* SPDX-License-Identifier: Apache-2.0
+ * Engine files. Writer: add every weight's description, begin (offsets are fixed), put data from
  * any thread, commit (table, header, rename). Reader: map the file, check header, table and
  * config.json, index weights by name. Called by model/build.c and by the runner. */
 #include "model/engine_file.h"

@@ -1,4 +1,5 @@
-/* model/engine_file.h - writing rankN.engine; reading is model/engine.h.
+/* SPDX-License-Identifier: Apache-2.0
+ * model/engine_file.h - writing rankN.engine; reading is model/engine.h.
  *
  * Purpose   One file that is mapped and used as it is: header, table, names, then the data of every
  *           weight at an aligned offset. docs/engine-file.md has the layout byte by byte.

@@ -1,4 +1,5 @@
-/* The table of weights that the runner needs, and the checks against it: names and shapes for each
+/* SPDX-License-Identifier: Apache-2.0
+ * The table of weights that the runner needs, and the checks against it: names and shapes for each
  * layer, scales of an 8-bit KV cache, the number of ranks. The build calls it with its plan, the
  * runner with the opened engine; each gives a function that finds a weight's shape. */
 #include "model/needs.h"

@@ -1,4 +1,5 @@
-/* model/needs.h - which weights the runner asks of an engine, with their shapes.
+/* SPDX-License-Identifier: Apache-2.0
+ * model/needs.h - which weights the runner asks of an engine, with their shapes.
  *
  * Purpose   One table for both sides: the build checks its plan against it before anything is
  *           written, so that no engine is made which cannot be opened; the runner asks for no weight

@@ -1,4 +1,5 @@
-/* The list of tensors that a checkpoint or an engine will hold, and how each is made. The family's
+/* SPDX-License-Identifier: Apache-2.0
+ * The list of tensors that a checkpoint or an engine will hold, and how each is made. The family's
  * weight rules (arch.c) are applied to every layer of this rank: find the source tensors, take the
  * rank's share, choose the type. A checkpoint of our own needs no rules: its tensors are taken as
  * they are. Afterwards nrd_plan_read produces any rows of a tensor: read, transpose, convert or

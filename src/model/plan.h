@@ -1,4 +1,5 @@
-/* model/plan.h - what a rank's weights are and how each is made from the source.
+/* SPDX-License-Identifier: Apache-2.0
+ * model/plan.h - what a rank's weights are and how each is made from the source.
  *
  * Purpose   Weight maps, sharding and type changes come together here: a list of tensors with their
  *           checkpoint names, and a function that produces any range of their rows. Writing a

@@ -1,4 +1,5 @@
-/* Opens a model of any kind and lists its tensors by name. The kind is found by looking: a GGUF
+/* SPDX-License-Identifier: Apache-2.0
+ * Opens a model of any kind and lists its tensors by name. The kind is found by looking: a GGUF
  * file, a folder with config.json and weights, a checkpoint, or a configuration alone, whose
  * weights are random. Called by `nereid convert`, `build`, `inspect` and those that build on
  * demand. */

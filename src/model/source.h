@@ -1,4 +1,5 @@
-/* model/source.h - where weights come from.
+/* SPDX-License-Identifier: Apache-2.0
+ * model/source.h - where weights come from.
  *
  * Purpose   One view of a Hugging Face folder (safetensors or pytorch_model.bin), a GGUF file, a
  *           checkpoint folder, or random weights for a config alone: the spec of the model and its

@@ -1,4 +1,5 @@
-/* The description of a network: checks of its sizes, its JSON in config.json of checkpoints and
+/* SPDX-License-Identifier: Apache-2.0
+ * The description of a network: checks of its sizes, its JSON in config.json of checkpoints and
  * engines in both directions, and the frequencies of rotary positions. Used by the readers of
  * models, the builder and the runner. */
 #include "model/spec.h"

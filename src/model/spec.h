@@ -1,4 +1,5 @@
-/* model/spec.h - what a decoder network is: sizes and the recipe of its block.
+/* SPDX-License-Identifier: Apache-2.0
+ * model/spec.h - what a decoder network is: sizes and the recipe of its block.
  *
  * Purpose   One struct describes every family; src/model/arch.c holds the table of families (a row
  *           = how config.json or GGUF metadata become this struct, and a weight map). The runner

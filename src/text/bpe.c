@@ -1,4 +1,5 @@
-/* Byte-pair encoding: of all neighbouring pairs the one with the lowest rank merges first, the
+/* SPDX-License-Identifier: Apache-2.0
+ * Byte-pair encoding: of all neighbouring pairs the one with the lowest rank merges first, the
  * leftmost of equals (Sennrich et al. 2016). Short words are searched linearly, long ones through a
  * heap, so that no input takes quadratic time. */
 #include "text/internal.h"

@@ -1,4 +1,5 @@
-/* Putting a tokenizer together: the calls that loaders make, and the tables made at the end. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Putting a tokenizer together: the calls that loaders make, and the tables made at the end. */
 #include "text/internal.h"
 
 #include "base/hash.h"

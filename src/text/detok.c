@@ -1,4 +1,5 @@
-/* Ids to text. One machine for whole sequences and for streams: it holds back what later ids may
+/* SPDX-License-Identifier: Apache-2.0
+ * Ids to text. One machine for whole sequences and for streams: it holds back what later ids may
  * still change - the bytes of an unfinished character, or a run of byte tokens. */
 #include "text/internal.h"
 

@@ -1,4 +1,5 @@
-/* text/internal.h - what the files of this room share about a tokenizer.
+/* SPDX-License-Identifier: Apache-2.0
+ * text/internal.h - what the files of this room share about a tokenizer.
  *
  * Purpose   The compiled pipeline: added tokens -> normalizer -> pre-tokenizer -> model ->
  *           post-processor, and the decoder on the way back. Loaders (load_*.c) fill it through the

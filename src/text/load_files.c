@@ -1,4 +1,5 @@
-/* The small files of a Hugging Face folder: vocab.json with merges.txt, and what says which tokens
+/* SPDX-License-Identifier: Apache-2.0
+ * The small files of a Hugging Face folder: vocab.json with merges.txt, and what says which tokens
  * begin, end and pad a text. */
 #include "text/internal.h"
 

@@ -1,4 +1,5 @@
-/* The tokenizer inside a GGUF file. Its metadata name a model and a pre-tokenizer; the expressions
+/* SPDX-License-Identifier: Apache-2.0
+ * The tokenizer inside a GGUF file. Its metadata name a model and a pre-tokenizer; the expressions
  * behind those names are the published ones of the model families. */
 #include "text/internal.h"
 

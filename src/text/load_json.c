@@ -1,4 +1,5 @@
-/* tokenizer.json. Every element is either understood in full or refused by its name. */
+/* SPDX-License-Identifier: Apache-2.0
+ * tokenizer.json. Every element is either understood in full or refused by its name. */
 #include "text/internal.h"
 
 #include "base/base64.h"

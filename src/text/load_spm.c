@@ -1,4 +1,5 @@
-/* tokenizer.model: SentencePiece's protobuf, read by hand with every length checked. */
+/* SPDX-License-Identifier: Apache-2.0
+ * tokenizer.model: SentencePiece's protobuf, read by hand with every length checked. */
 #include "text/internal.h"
 
 #include <string.h>

@@ -1,4 +1,5 @@
-/* Normalizers: text to text, before it is cut into words. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Normalizers: text to text, before it is cut into words. */
 #include "text/internal.h"
 
 #include <string.h>

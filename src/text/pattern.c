@@ -1,4 +1,5 @@
-/* Patterns that cut text into words. The expressions that published models use are recognised by
+/* SPDX-License-Identifier: Apache-2.0
+ * Patterns that cut text into words. The expressions that published models use are recognised by
  * their exact text and have matchers written by hand, which read each byte about once; any other
  * expression is compiled by PCRE2. */
 #include "text/internal.h"

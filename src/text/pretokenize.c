@@ -1,4 +1,5 @@
-/* Pre-tokenizers: text to words. A step either cuts words further, or writes the text anew because
+/* SPDX-License-Identifier: Apache-2.0
+ * Pre-tokenizers: text to words. A step either cuts words further, or writes the text anew because
  * it changes characters (Metaspace, ByteLevel's leading space). */
 #include "text/internal.h"
 

@@ -1,4 +1,5 @@
-/* text/sampling.h - how the makers of a model want its next token to be chosen.
+/* SPDX-License-Identifier: Apache-2.0
+ * text/sampling.h - how the makers of a model want its next token to be chosen.
  *
  * Purpose   What generation_config.json beside a tokenizer, or general.sampling.* in the metadata of a
  *           GGUF file, says; and the values that hold where a model says nothing.

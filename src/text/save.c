@@ -1,4 +1,5 @@
-/* Writing a tokenizer as the files of a Hugging Face folder. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Writing a tokenizer as the files of a Hugging Face folder. */
 #include "text/internal.h"
 
 #include "base/base64.h"

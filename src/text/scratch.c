@@ -1,4 +1,5 @@
-/* Memory that encoding needs again and again, one set a thread, and the thread's memory of words. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Memory that encoding needs again and again, one set a thread, and the thread's memory of words. */
 #include "text/internal.h"
 
 #include "base/hash.h"

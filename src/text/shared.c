@@ -1,4 +1,5 @@
-/* The registry of opened tokenizers.
+/* SPDX-License-Identifier: Apache-2.0
+ * The registry of opened tokenizers.
  *
  * Life of an entry: the first who asks for a key puts it into the list as OPENING and reads the files
  * without the lock; others who ask for the key meanwhile hold a reference and wait. Then it is READY

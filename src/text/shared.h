@@ -1,4 +1,5 @@
-/* text/shared.h - one tokenizer for everybody in a process who names the same files.
+/* SPDX-License-Identifier: Apache-2.0
+ * text/shared.h - one tokenizer for everybody in a process who names the same files.
  *
  * Purpose   A counted registry: preprocessing and postprocessing models, guides of the engine and the
  *           OpenAI front end hold one vocabulary and one compiled chat template between them. Two

@@ -1,4 +1,5 @@
-/* The two lookup structures of a vocabulary: whole strings, and prefixes. */
+/* SPDX-License-Identifier: Apache-2.0
+ * The two lookup structures of a vocabulary: whole strings, and prefixes. */
 #include "text/internal.h"
 
 #include "base/hash.h"

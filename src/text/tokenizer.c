@@ -1,4 +1,5 @@
-/* Opening, encoding, and the small questions about a tokenizer. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Opening, encoding, and the small questions about a tokenizer. */
 #include "text/internal.h"
 
 #include "base/file.h"

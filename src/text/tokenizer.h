@@ -1,4 +1,5 @@
-/* text/tokenizer.h - characters to token ids and back.
+/* SPDX-License-Identifier: Apache-2.0
+ * text/tokenizer.h - characters to token ids and back.
  *
  * Purpose   One object for every tokenizer kind: byte-level BPE, SentencePiece BPE with byte
  *           fallback, Unigram; read from tokenizer.json, tokenizer.model, vocab.json + merges.txt,

@@ -1,4 +1,5 @@
-/* Questions about a character: its class from the generated table, spread out once for quick looks;
+/* SPDX-License-Identifier: Apache-2.0
+ * Questions about a character: its class from the generated table, spread out once for quick looks;
  * normal forms, case and grapheme borders from utf8proc where that is there. */
 #include "text/unicode.h"
 

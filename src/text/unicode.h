@@ -1,4 +1,5 @@
-/* text/unicode.h - categories, classes and normal forms.
+/* SPDX-License-Identifier: Apache-2.0
+ * text/unicode.h - categories, classes and normal forms.
  *
  * Purpose   What tokenizers ask of Unicode. Categories come from a generated table; normal forms,
  *           case and grapheme borders from utf8proc (NRD_HAVE_UTF8PROC).

@@ -1,4 +1,5 @@
-/* Unigram: the segmentation with the best sum of piece scores, by dynamic programming over byte
+/* SPDX-License-Identifier: Apache-2.0
+ * Unigram: the segmentation with the best sum of piece scores, by dynamic programming over byte
  * positions (Kudo 2018). Characters that no piece covers cost unk_score each.
  *
  * Words are searched one by one, which is exact where no piece reaches across (nrd_tok_safe_chunk).

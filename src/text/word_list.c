@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "text/word_list.h"
 
 nrd_error *nrd_word_list_encode(const nrd_tokenizer *t, const char *const *phrases,

@@ -1,4 +1,5 @@
-/* text/word_list.h - stop, bad and biased phrases as token ids.
+/* SPDX-License-Identifier: Apache-2.0
+ * text/word_list.h - stop, bad and biased phrases as token ids.
  *
  * Purpose   The tensor layout of stop_words_list / bad_words_list: [2, L], row 0 all phrase ids one
  *           after the other, zero padded; row 1 inclusive cumulative ends, padded with -1.

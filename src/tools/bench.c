@@ -1,4 +1,5 @@
-/* nereid bench: how fast an engine is on this machine.
+/* SPDX-License-Identifier: Apache-2.0
+ * nereid bench: how fast an engine is on this machine.
  *
  *   nereid bench PATH                  a table: prefill, and decode with 1, 2, 4 … sequences
  *   nereid bench throughput PATH …     many requests at once: tokens and requests a second

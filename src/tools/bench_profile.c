@@ -1,4 +1,5 @@
-/* The tables and traces of `nereid bench`: what the device reads and multiplies in a second (bench
+/* SPDX-License-Identifier: Apache-2.0
+ * The tables and traces of `nereid bench`: what the device reads and multiplies in a second (bench
  * hw), the time of each operation beside the least time that the device needs for it (--profile),
  * and the steps as a timeline (--trace). Called by bench.c after or before the measured run. */
 #include "tools/bench_profile.h"

@@ -1,4 +1,5 @@
-/* tools/bench_profile.h - where the time of steps goes, beside what the device could do.
+/* SPDX-License-Identifier: Apache-2.0
+ * tools/bench_profile.h - where the time of steps goes, beside what the device could do.
  *
  * Purpose   The tables of `nereid bench hw` and `nereid bench … --profile`. The floor of an
  *           operation is the longer of two times: its bytes at the device's reading rate, its

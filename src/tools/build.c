@@ -1,4 +1,5 @@
-/* nereid build: a checkpoint, a model folder or a GGUF file becomes an engine folder. */
+/* SPDX-License-Identifier: Apache-2.0
+ * nereid build: a checkpoint, a model folder or a GGUF file becomes an engine folder. */
 #include "tools/tools.h"
 
 #include "base/clock.h"

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # `nereid top` speaks HTTP through libevent, where that is; the other verbs need no library.
 ifneq ($(HAVE_EVENT),)
 $(B)/obj/tools/top.o: NRD_CFLAGS += -DNRD_HAVE_EVENT

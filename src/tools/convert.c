@@ -1,4 +1,5 @@
-/* nereid convert: a Hugging Face folder or a GGUF file becomes a checkpoint folder. */
+/* SPDX-License-Identifier: Apache-2.0
+ * nereid convert: a Hugging Face folder or a GGUF file becomes a checkpoint folder. */
 #include "tools/tools.h"
 
 #include "base/clock.h"

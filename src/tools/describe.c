@@ -1,4 +1,5 @@
-/* nereid options, nereid completion: what the tables of options hold, for people and programs. */
+/* SPDX-License-Identifier: Apache-2.0
+ * nereid options, nereid completion: what the tables of options hold, for people and programs. */
 #include "tools/tools.h"
 
 #include "base/json.h"

@@ -1,4 +1,5 @@
-/* nereid eval: how well a model predicts given text or tokens. */
+/* SPDX-License-Identifier: Apache-2.0
+ * nereid eval: how well a model predicts given text or tokens. */
 #include "tools/model_path.h"
 #include "tools/tools.h"
 

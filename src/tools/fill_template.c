@@ -1,4 +1,5 @@
-/* nereid fill_template [-i] FILE SUBSTITUTIONS: the command line of tools/fill_template.py. */
+/* SPDX-License-Identifier: Apache-2.0
+ * nereid fill_template [-i] FILE SUBSTITUTIONS: the command line of tools/fill_template.py. */
 #include "tools/template.h"
 #include "tools/tools.h"
 

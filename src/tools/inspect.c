@@ -1,4 +1,5 @@
-/* nereid inspect PATH: what a file or folder is, and what is in it. */
+/* SPDX-License-Identifier: Apache-2.0
+ * nereid inspect PATH: what a file or folder is, and what is in it. */
 #include "tools/tools.h"
 
 #include "base/dtype.h"

@@ -1,4 +1,5 @@
-/* Finds or makes the engine folder for what the user named. An engine is used as it is; anything
+/* SPDX-License-Identifier: Apache-2.0
+ * Finds or makes the engine folder for what the user named. An engine is used as it is; anything
  * else is built into the cache under a key of the file and the device, or, when small, into a
  * temporary folder. Called by run, chat, eval and bench; the options that open the executor are
  * read here too. */

@@ -1,4 +1,5 @@
-/* tools/model_path.h - from what a user names to an engine folder.
+/* SPDX-License-Identifier: Apache-2.0
+ * tools/model_path.h - from what a user names to an engine folder.
  *
  * Purpose   PATH may be an engine folder, a GGUF file, a Hugging Face or a checkpoint folder. What
  *           is no engine yet is built once into $NEREID_CACHE/engines; small models (under

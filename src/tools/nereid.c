@@ -1,4 +1,5 @@
-/* nereid: one program, one verb for everything besides the server itself. */
+/* SPDX-License-Identifier: Apache-2.0
+ * nereid: one program, one verb for everything besides the server itself. */
 #include "tools/tools.h"
 
 #include "base/leftovers.h"

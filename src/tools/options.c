@@ -1,4 +1,5 @@
-/* What the verbs of `nereid` share around the option tables of base/options.h: help, error messages
+/* SPDX-License-Identifier: Apache-2.0
+ * What the verbs of `nereid` share around the option tables of base/options.h: help, error messages
  * with a suggestion, the end of a verb with its exit code, sizes for people. Called first by each
  * verb. */
 #include "tools/tools.h"

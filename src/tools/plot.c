@@ -1,4 +1,5 @@
-/* Line charts as SVG: axes with round steps, one curve for each series, all in one HTML or SVG
+/* SPDX-License-Identifier: Apache-2.0
+ * Line charts as SVG: axes with round steps, one curve for each series, all in one HTML or SVG
  * file. Called by `nereid bench --plot`. */
 #include "tools/plot.h"
 

@@ -1,4 +1,5 @@
-/* tools/plot.h - line charts as SVG, alone or in a page of HTML with the text they belong to.
+/* SPDX-License-Identifier: Apache-2.0
+ * tools/plot.h - line charts as SVG, alone or in a page of HTML with the text they belong to.
  *
  * Purpose   What `nereid bench --plot FILE` writes: a file that any browser opens, in its light or
  * dark colours, with nothing loaded from elsewhere.

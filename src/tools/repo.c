@@ -1,4 +1,5 @@
-/* nereid repo: writes the five-model repository for an engine and a tokenizer. */
+/* SPDX-License-Identifier: Apache-2.0
+ * nereid repo: writes the five-model repository for an engine and a tokenizer. */
 #include "tools/repo.h"
 
 #include "base/file.h"

@@ -1,4 +1,5 @@
-/* tools/repo.h - writing the five-model repository. Owner: one thread. Errors: the path concerned. */
+/* SPDX-License-Identifier: Apache-2.0
+ * tools/repo.h - writing the five-model repository. Owner: one thread. Errors: the path concerned. */
 #ifndef NRD_TOOLS_REPO_H
 #define NRD_TOOLS_REPO_H
 

@@ -1,4 +1,5 @@
-/* nereid run and nereid chat: text generation at the terminal. */
+/* SPDX-License-Identifier: Apache-2.0
+ * nereid run and nereid chat: text generation at the terminal. */
 #include "tools/model_path.h"
 #include "tools/tools.h"
 

@@ -1,4 +1,5 @@
-/* nereid serve PATH: whichever steps are missing, in a cache, then the server.
+/* SPDX-License-Identifier: Apache-2.0
+ * nereid serve PATH: whichever steps are missing, in a cache, then the server.
  *
  * PATH                     steps
  * GGUF file, HF folder,    build the engine (cache), repository (cache), tritonserver

@@ -1,4 +1,5 @@
-/* tools/template.h - "${name}" in the templates of the five models.
+/* SPDX-License-Identifier: Apache-2.0
+ * tools/template.h - "${name}" in the templates of the five models.
  *
  * Purpose   The substitution rules of fill_template.py: unknown names stay literally; in a list
  *           "name:value,name:value" a comma inside a value needs one backslash, a colon two.

@@ -1,4 +1,5 @@
-/* nereid tokenize | detokenize PATH: lines in, lines out. */
+/* SPDX-License-Identifier: Apache-2.0
+ * nereid tokenize | detokenize PATH: lines in, lines out. */
 #include "tools/tools.h"
 
 #include "base/json.h"

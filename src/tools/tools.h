@@ -1,4 +1,5 @@
-/* tools/tools.h - the verbs of `nereid` and what they share.
+/* SPDX-License-Identifier: Apache-2.0
+ * tools/tools.h - the verbs of `nereid` and what they share.
  *
  * Purpose   A verb is `int nrd_tool_<verb>(int argc, char **argv)` in its own file, argv[0] being the
  *           verb; it returns the exit status: 0 fine, 1 failed, 2 wrong usage.

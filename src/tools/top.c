@@ -1,4 +1,5 @@
-/* nereid top: what a server does, in the terminal. Asks GET /ui/stats again and again; one loop has
+/* SPDX-License-Identifier: Apache-2.0
+ * nereid top: what a server does, in the terminal. Asks GET /ui/stats again and again; one loop has
  * the answers, the keys, the clock and the signals. */
 #include "tools/tools.h"
 

@@ -1,4 +1,5 @@
-/* tools/top.h - how `nereid top` draws what GET /ui/stats says.
+/* SPDX-License-Identifier: Apache-2.0
+ * tools/top.h - how `nereid top` draws what GET /ui/stats says.
  *
  * Purpose   top.c asks and handles the terminal; top_draw.c turns two answers into lines.
  * Owner     The main thread.

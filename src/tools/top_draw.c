@@ -1,4 +1,5 @@
-/* The screen of `nereid top`: lines, bars and tables from two documents of /ui/stats, now and
+/* SPDX-License-Identifier: Apache-2.0
+ * The screen of `nereid top`: lines, bars and tables from two documents of /ui/stats, now and
  * before, whose differences are the rates. Text of the server is cleaned of control characters.
  * Called by top.c for each new document. */
 #include "tools/top.h"

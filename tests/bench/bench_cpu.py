@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Nereid beside llama.cpp (llama-cpp-python) and transformers on the same GGUF, threads and minutes.
 
     bench_cpu.py MODEL.gguf [--rounds 5] [--threads 0] [--formats Q4_0,Q8_0] [--transformers]

@@ -1,4 +1,5 @@
-/* What structured output costs: compiling, the mask of a token when its state is new and when it is
+/* SPDX-License-Identifier: Apache-2.0
+ * What structured output costs: compiling, the mask of a token when its state is new and when it is
  * known, and guides that are meant to be too large.
  *
  *   bench_guided TOKENIZER        a GGUF file, a tokenizer.json or a folder

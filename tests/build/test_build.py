@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the Makefile promises, tried in a copy of the tree: nothing stale, the user's flags, hardening."""
 
 import pathlib

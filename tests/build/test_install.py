@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What `make install` puts into a folder serves a model from wherever that folder is moved to."""
 import json
 import os

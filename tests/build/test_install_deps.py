@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is installed is said before; without root and sudo a sentence says what to do."""
 import pathlib
 import subprocess

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """docs/limits.md shows the limits that the programs have."""
 import pathlib
 import subprocess

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The rules of scripts/rooms.txt are checked: a tree that breaks one is refused by name."""
 import pathlib
 import shutil

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A skip that nobody allowed fails the run, one that is allowed does not."""
 import os
 import pathlib

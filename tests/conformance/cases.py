@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The model repository and the requests that both servers get.
 
 A case is (name, method, path, body, headers). Names are stable: known_differences.md refers to

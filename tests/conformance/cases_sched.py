@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sequences, the response cache and warm-up: repository and requests for both servers.
 
 The models are made of the probe backend, which answers with the inputs that it was given. Each

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Sends the same requests to two Triton servers and prints every difference in their answers.
 
     compare.py [--ours PROGRAM] [--theirs PROGRAM] [--backends FOLDER] [--only PATTERN] [-v]

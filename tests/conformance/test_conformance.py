@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The server answers as NVIDIA's does: every difference is explained in known_differences.md.
 
 scripts/fetch_triton brings NVIDIA's program. Without it there is nothing to compare with.

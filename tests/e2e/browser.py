@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Chromium without a window, driven through a pair of pipes: no package is needed for it."""
 import base64
 import itertools

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A real server over a real repository: a small random model, built and served by `nereid serve`."""
 import subprocess
 import sys

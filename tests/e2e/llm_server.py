@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`nereid serve` as a process, on free ports."""
 import json
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Devices that cannot be had: one line that names what is wrong and offers the CPU."""
 import os
 import subprocess

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The five-model repository through the generate extension."""
 import concurrent.futures
 import http.client

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A device that fails in a step: what clients and operators see, and the way back without a restart."""
 import http.client
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The same models in other modes: plain (not decoupled), static batching, accumulated tokens, few blocks."""
 import concurrent.futures
 import re

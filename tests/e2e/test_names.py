@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A model is offered under its own name; the repository's names keep working."""
 import shutil
 import subprocess

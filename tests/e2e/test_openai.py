@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """OpenAI's endpoints, driven by OpenAI's own Python package, over a small random model."""
 import asyncio
 import concurrent.futures

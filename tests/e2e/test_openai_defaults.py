@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How /v1 samples where a request does not say: as the model's files tell, else general values."""
 import json
 import shutil

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """/openapi.json describes what these endpoints really take and give."""
 import json
 import urllib.error

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a request through the front door costs beyond the engine's own time."""
 import http.client
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """NVIDIA's perf_analyzer and the ensemble of a language model: named by PERF_ANALYZER or in PATH."""
 import json
 import os

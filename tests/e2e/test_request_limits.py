@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What one request names is refused before memory is taken, and the server lives."""
 import queue
 

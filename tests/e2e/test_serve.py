@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`nereid serve`: what it checks before it builds, and what it tells once it is ready."""
 import json
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`nereid top`: one view as text, the live one in a terminal of its own."""
 import fcntl
 import http.server

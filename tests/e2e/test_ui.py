@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The page at /: what the server sends for it, and the page itself in a browser where there is one."""
 import gzip
 import http.client

@@ -1,4 +1,5 @@
-/* Bodies of /v1 requests, and what models write. The sources are included because the front ends are
+/* SPDX-License-Identifier: Apache-2.0
+ * Bodies of /v1 requests, and what models write. The sources are included because the front ends are
  * no room that the fuzz programs link. First byte: 0 a chat, 1 a completion, 2 a model's text. What is
  * read twice is the same; prompts hold ids of the model only; spans of an answer lie within it. */
 #include "frontends/openai/params.c"

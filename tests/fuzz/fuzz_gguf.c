@@ -1,4 +1,5 @@
-/* Any bytes as a GGUF file: open, read everything that is given away, make a spec, close. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Any bytes as a GGUF file: open, read everything that is given away, make a spec, close. */
 #include "formats/gguf.h"
 #include "model/arch.h"
 

@@ -1,4 +1,5 @@
-/* Input: a byte that picks the type, then a guide. Compiling ends with an automaton or an error; walks
+/* SPDX-License-Identifier: Apache-2.0
+ * Input: a byte that picks the type, then a guide. Compiling ends with an automaton or an error; walks
  * through its masks only take allowed tokens, and what they say is complete fits the guide. */
 #include "base/str.h"
 #include "guided/guided.h"

@@ -1,4 +1,5 @@
-/* Request heads, chunked bodies and the JSON of infer requests. First byte: what to feed. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Request heads, chunked bodies and the JSON of infer requests. First byte: what to feed. */
 #include "frontends/common/tensor_json.h"
 #include "frontends/common/tensor_text.h"
 #include "frontends/http/parser.h"

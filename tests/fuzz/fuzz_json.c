@@ -1,4 +1,5 @@
-/* Any bytes: parsing ends with a document or an error; what was parsed, written and parsed again is
+/* SPDX-License-Identifier: Apache-2.0
+ * Any bytes: parsing ends with a document or an error; what was parsed, written and parsed again is
  * written the same way. */
 #include "base/json.h"
 

@@ -1,4 +1,5 @@
-/* config.pbtxt and its JSON form: whatever is accepted as text must print as JSON that reads back
+/* SPDX-License-Identifier: Apache-2.0
+ * config.pbtxt and its JSON form: whatever is accepted as text must print as JSON that reads back
  * to the same JSON. The sources are included because the core is no room that the fuzz programs
  * link. */
 #include "core/config/pbtext.c"

@@ -1,4 +1,5 @@
-/* Any bytes as a safetensors file: open, read everything that is given away, close. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Any bytes as a safetensors file: open, read everything that is given away, close. */
 #include "formats/safetensors.h"
 
 #include <stddef.h>

@@ -1,4 +1,5 @@
-/* Input: a template, a NUL byte, JSON variables. Compiling and rendering end with a text or an error,
+/* SPDX-License-Identifier: Apache-2.0
+ * Input: a template, a NUL byte, JSON variables. Compiling and rendering end with a text or an error,
  * within small limits, and twice with the same result. */
 #include "base/json.h"
 #include "text/template/template.h"

@@ -1,4 +1,5 @@
-/* Input: a tokenizer.json, a NUL byte, a text. Loading ends with a tokenizer or an error; a tokenizer
+/* SPDX-License-Identifier: Apache-2.0
+ * Input: a tokenizer.json, a NUL byte, a text. Loading ends with a tokenizer or an error; a tokenizer
  * encodes and decodes the text, whole and streamed, with equal results. */
 #include "text/internal.h"
 

@@ -1,4 +1,5 @@
-/* Input: a length of a tokenizer.model (two bytes, little endian), the model, a text. Loading ends with a tokenizer or an error; a tokenizer
+/* SPDX-License-Identifier: Apache-2.0
+ * Input: a length of a tokenizer.model (two bytes, little endian), the model, a text. Loading ends with a tokenizer or an error; a tokenizer
  * encodes and decodes the text, whole and streamed, with equal results. */
 #include "text/internal.h"
 

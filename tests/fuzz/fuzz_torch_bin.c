@@ -1,4 +1,5 @@
-/* Any bytes as a torch_bin file: open, read everything that is given away, close. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Any bytes as a torch_bin file: open, read everything that is given away, close. */
 #include "formats/torch_bin.h"
 
 #include <stddef.h>

@@ -1,4 +1,5 @@
-/* rope_kv and attention over one paged cache against plain loops. */
+/* SPDX-License-Identifier: Apache-2.0
+ * rope_kv and attention over one paged cache against plain loops. */
 #include "gpu_check.h"
 
 /* ---- rope_kv and attention over one paged cache ---- */

@@ -1,4 +1,5 @@
-/* linear against plain loops: 16-bit and F8 weights, quantized ones, deterministic mode. */
+/* SPDX-License-Identifier: Apache-2.0
+ * linear against plain loops: 16-bit and F8 weights, quantized ones, deterministic mode. */
 #include "gpu_check.h"
 
 /* ---- linear ---- */

@@ -1,4 +1,5 @@
-/* norm, act, embed and the formats of weights against plain loops. */
+/* SPDX-License-Identifier: Apache-2.0
+ * norm, act, embed and the formats of weights against plain loops. */
 #include "gpu_check.h"
 
 /* ---- norm ---- */

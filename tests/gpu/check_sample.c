@@ -1,4 +1,5 @@
-/* sample, counts, copy_blocks and graphs against plain loops. */
+/* SPDX-License-Identifier: Apache-2.0
+ * sample, counts, copy_blocks and graphs against plain loops. */
 #include "gpu_check.h"
 
 /* ---- sample, counts, copy_blocks, graphs ---- */

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # The engine on a GPU, end to end: small models against Hugging Face's results, then throughput and
 # latency of big shapes with random weights. Needs nvcc, a GPU and Python with numpy.
 #   tests/gpu/engine.sh check            goldens on the GPU

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """How much two orders of the same sums differ at the end of a model, with bf16 and with F8 activations.
 
     f8_noise.py        needs numpy

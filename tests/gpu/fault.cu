@@ -1,4 +1,5 @@
-/* fault.so: a test's fault of the GPU. Preloaded into a process (LD_PRELOAD), it runs a kernel that traps
+/* SPDX-License-Identifier: Apache-2.0
+ * fault.so: a test's fault of the GPU. Preloaded into a process (LD_PRELOAD), it runs a kernel that traps
  * in the process's primary context whenever the file appears that NEREID_TEST_FAULT names. */
 #include <cuda_runtime.h>
 

@@ -1,4 +1,5 @@
-/* Opening the plug-in, and the state that the files of a program share. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Opening the plug-in, and the state that the files of a program share. */
 #include "gpu.h"
 
 #include <dlfcn.h>

@@ -1,4 +1,5 @@
-/* gpu.h - what gpu_check and gpu_bench share: opening the plug-in, device buffers, random data. */
+/* SPDX-License-Identifier: Apache-2.0
+ * gpu.h - what gpu_check and gpu_bench share: opening the plug-in, device buffers, random data. */
 #ifndef NRD_TESTS_GPU_H
 #define NRD_TESTS_GPU_H
 

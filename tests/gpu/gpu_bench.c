@@ -1,4 +1,5 @@
-/* gpu_bench - times every operation of a device plug-in on the shapes of Llama-3.1-8B.
+/* SPDX-License-Identifier: Apache-2.0
+ * gpu_bench - times every operation of a device plug-in on the shapes of Llama-3.1-8B.
  *
  *   gpu_bench build/lib/nereid_cuda.so [linear|quantized|attention|mixed|rest]
  * Each row is a captured graph of at least 16 calls whose weights or cache lie at different places of

@@ -1,4 +1,5 @@
-/* gpu_check - every operation of a device plug-in against plain loops in double.
+/* SPDX-License-Identifier: Apache-2.0
+ * gpu_check - every operation of a device plug-in against plain loops in double.
  *
  *   gpu_check build/lib/nereid_cuda.so [small] [SECTION]
  * Fresh random data for every case; outputs are filled with NaN bits before each call, so that an

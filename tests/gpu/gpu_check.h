@@ -1,4 +1,5 @@
-/* gpu_check.h - what the files of gpu_check share: verdicts, tolerances, results brought back as floats. */
+/* SPDX-License-Identifier: Apache-2.0
+ * gpu_check.h - what the files of gpu_check share: verdicts, tolerances, results brought back as floats. */
 #ifndef NRD_TESTS_GPU_CHECK_H
 #define NRD_TESTS_GPU_CHECK_H
 

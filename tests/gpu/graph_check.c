@@ -1,4 +1,5 @@
-/* Tokens with and without recorded steps must be the same. Arguments: engine folders with random
+/* SPDX-License-Identifier: Apache-2.0
+ * Tokens with and without recorded steps must be the same. Arguments: engine folders with random
  * weights. Several sequences at once are compared in deterministic mode, where a row's result does
  * not depend on its neighbours; one alone also in the fast mode. Then the fast mode's log probabilities
  * against those of the deterministic one, whose kernels are plain, with prompts and single tokens in

@@ -1,4 +1,5 @@
-/* Guided answers do not depend on how a step runs: with recorded steps or without, with masks that are
+/* SPDX-License-Identifier: Apache-2.0
+ * Guided answers do not depend on how a step runs: with recorded steps or without, with masks that are
  * made while the device computes or known already. Prints the ids, so that their text can be looked at.
  *
  *   guided_check ENGINE TOKENIZER [DEVICE]        cuda */

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """The server on a device beside the server on a CPU: same engine, same requests. Standard library only.
 
     server_check.py ENGINE TOKENIZER [--device cuda] [--fault FAULT.so] [--folder DIR] [--bin build/bin]

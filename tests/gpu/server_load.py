@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Output tokens a second of a server's tensorrt_llm model, over HTTP's generate.
 
     server_load.py HOST:PORT [--requests N] [--concurrency N] [--input_len N] [--output_len N] [--vocab N]

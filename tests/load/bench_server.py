@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Speed of the server, alone or beside another one, on the same repository with the same backend.
 
     bench_server.py [--ours PROGRAM] [--theirs PROGRAM] [--seconds 2] [--rounds 5] [--only PATTERN]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Load and speed of the server. Included by the Makefile.
 .PHONY: bench-server
 $(B)/tests/load/grpc_load: $(B)/tests/load/grpc_load.o

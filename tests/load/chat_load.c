@@ -1,4 +1,5 @@
-/* Streaming chats from one thread, any number at a time.
+/* SPDX-License-Identifier: Apache-2.0
+ * Streaming chats from one thread, any number at a time.
  *
  *   chat_load [options] PORT
  *     --model NAME      ensemble

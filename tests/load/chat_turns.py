@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """A conversation of several turns against a running server: the time to the first text of each turn.
 
   chat_turns.py --port 8000 [--model ensemble] [--turns 10] [--tokens 64] [--rounds 3]

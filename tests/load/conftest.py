@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The load tests use the server and the models of tests/server."""
 import importlib.util
 import pathlib

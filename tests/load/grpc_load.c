@@ -1,4 +1,5 @@
-/* A gRPC client that costs little: one thread, any number of calls at a time.
+/* SPDX-License-Identifier: Apache-2.0
+ * A gRPC client that costs little: one thread, any number of calls at a time.
  *
  *   grpc_load ADDRESS MODEL CALLS SECONDS BYTES                unary: each call follows the last
  * one grpc_load ADDRESS MODEL STREAMS SECONDS BYTES ANSWERS      streams: each request brings

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Answers bound by a schema with long keys, one after the other, from a running server.
 
   guided_keys.py --port 8000 [--model ensemble] [--answers 8] [--logprobs]

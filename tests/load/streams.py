@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Many streaming clients at once against a running server on this machine, standard library only.
 
   streams.py --port 8000 --clients 1000 --requests 1000             every stream must be complete

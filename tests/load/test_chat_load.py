@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Thousands of streaming chats at once over a small random model: none is lost, and clients that stop
 reading cost the others nothing.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Thousands of connections, models that come and go meanwhile, clients that vanish.
 
 NEREID_LOAD_SECONDS (20) is how long the mix runs, NEREID_LOAD_IDLE (10000) and NEREID_LOAD_BUSY (1000)

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Hold a program's log probabilities against the goldens.
 
     check_goldens.py [--program "build/bin/nereid eval"] [--tolerance T] [NAME ...]

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Expected results of the models, by transformers in float32: goldens/<name>.json.
 
 How the committed files were made (torch, transformers, gguf and numpy of the versions that each

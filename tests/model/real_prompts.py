@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Prompts for the real models as token ids, from the vocabulary in their GGUF files.
 
 Any valid ids would do for comparing arithmetic; real text makes the logits lifelike. So these

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Files with the mixes of types that people download: every family, every preset of llama.cpp.
 
 A file is written with the `gguf` package and read by `nereid eval`. Its reference is the same model

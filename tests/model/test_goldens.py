@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`nereid eval` gives the log probabilities that transformers gives (see make_goldens.py).
 
 NEREID_EVAL names another program; NEREID_REQUIRE_MODELS makes an absent real model a failure.

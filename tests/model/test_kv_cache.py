@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A cache of 8-bit integers: with a checkpoint's calibrated scales it works, without it is refused."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The perplexity of a text with the weights computed in their own format is that of float32 arithmetic
 over the same dequantized weights, within half a percent."""
 import pathlib

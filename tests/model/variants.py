@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which models have goldens, and where to find or make them. Standard library (numpy to write).
 
 A tiny variant: architecture, how it is stored, the prompts' lengths, alternatives kept per token,

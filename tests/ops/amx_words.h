@@ -1,4 +1,5 @@
-/* The words of device/cpu/amx.h in plain C, after the operation sections of the manual (Intel SDM,
+/* SPDX-License-Identifier: Apache-2.0
+ * The words of device/cpu/amx.h in plain C, after the operation sections of the manual (Intel SDM,
  * TDPBSSD, TDPBF16PS): the kernels of the matrix unit run with them on machines without it. */
 #include <math.h>
 #include <stdbool.h>

@@ -1,4 +1,5 @@
-/* Speed of the CPU device's operations beside the machine's limits, measured in the same run.
+/* SPDX-License-Identifier: Apache-2.0
+ * Speed of the CPU device's operations beside the machine's limits, measured in the same run.
  *
  *   make build/tests/ops/bench_ops && build/tests/ops/bench_ops [op [isa [threads]]]
  *   op: all, linear, tokens (linear, fewer shapes and shorter), q41, attention, rows, sample, head

@@ -1,4 +1,5 @@
-/* Every operation of the CPU device against its reference: shapes x types x instruction sets x
+/* SPDX-License-Identifier: Apache-2.0
+ * Every operation of the CPU device against its reference: shapes x types x instruction sets x
  * numbers of threads. Random data; NEREID_TEST_SEED=n repeats a run. The worst error of every group
  * is printed beside what is allowed. */
 #include "base/dtype.h"

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A running tritonserver over repositories of the identity backend, and a plain HTTP client."""
 import contextlib
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Repository agents: checksums, the order of actions, folders that agents put in a model's place."""
 import hashlib
 

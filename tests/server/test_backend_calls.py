@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What backends see and may do: forwarded headers, figures reported late, log levels, priorities of
 any size, tags of metrics. The probe backend answers with what it was given."""
 import threading

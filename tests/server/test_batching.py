@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Batching: custom strategies, tensors about batches, limits of queues, remote repositories."""
 import threading
 import time

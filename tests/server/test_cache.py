@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The response cache: hits, misses, what makes a key, eviction, order, figures."""
 import struct
 import threading

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every public method of the four clients of tritonclient, each with an answer that is checked."""
 import asyncio
 import base64

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Damaged requests against the whole server: every one gets an answer or a closed connection, and the
 server goes on. NEREID_FUZZ_SECONDS (5) for each protocol, NEREID_FUZZ_SEED to repeat a run; most useful
 with NEREID_BUILD naming a sanitizer build."""

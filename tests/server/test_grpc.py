@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The gRPC service, asked by the public client and by bare gRPC calls."""
 import concurrent.futures
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The HTTP service of a real server: endpoints, errors, limits, connections."""
 import concurrent.futures
 import gzip

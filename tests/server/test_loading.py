@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Loading: at the same time, again after a failure, beside the old version, by other names."""
 import base64
 import threading

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """NVIDIA's perf_analyzer against this server, unmodified: named by PERF_ANALYZER or found in PATH."""
 import os
 import shutil

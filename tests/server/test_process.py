@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The program: options, start-up lines, shutdown."""
 import re
 import signal

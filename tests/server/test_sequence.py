@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sequences over HTTP: order, slots, controls, implicit state, ends of every kind. The probe backend
 answers with the inputs that it was given."""
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sequences over gRPC, alone and in streams, through the public client."""
 import json
 import queue

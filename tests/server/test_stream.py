@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Streams of a decoupled model; what happens when the client leaves."""
 import json
 import socket

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Traces: files with time stamps and tensors, and spans for an OpenTelemetry collector."""
 import http.server
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """model_warmup: runs before the model is ready, for every instance; a failure fails the load."""
 import pytest
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Encoding speed, one thread, against `tokenizers`, on the same text in the same run.
 
 usage: bench_tokenizers.py [MEGABYTES]     (reference first, then ours, three passes each, best taken)

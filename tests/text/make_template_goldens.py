@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes template_goldens.json: what Jinja, set up as transformers does it, makes of templates.
 
     python tests/text/make_template_goldens.py          (needs transformers and jinja2)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Our tokenizers against `tokenizers` and `sentencepiece`, id by id and character by character.
 
 Small tokenizers of every family are trained here on generated text; those of two published models

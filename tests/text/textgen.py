@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Generated text for tokenizer tests: words of many scripts, and everything that trips tokenizers."""
 import random
 

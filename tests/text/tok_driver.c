@@ -1,4 +1,5 @@
-/* tok_driver tokenize|detokenize|stream|save|bench PATH [--parse-special] [--no-bos] [--skip-special]
+/* SPDX-License-Identifier: Apache-2.0
+ * tok_driver tokenize|detokenize|stream|save|bench PATH [--parse-special] [--no-bos] [--skip-special]
  *
  * tokenize    JSON lines {"text": …} -> {"ids": […]}
  * detokenize  {"ids": […]} -> {"text": …}

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """GGUF files: the container (write, read) and what llama.cpp calls and stores differently.
 
 `to_gguf` turns the tensors of a Hugging Face model into those of a file, `from_gguf` is its

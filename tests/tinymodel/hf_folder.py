@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hugging Face folders: safetensors, and pytorch_model.bin written without torch.
 
 A .bin file is a zip archive: `data.pkl`, a pickle whose storages are named by persistent ids, and

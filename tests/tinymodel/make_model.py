@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Write a small random model: a Hugging Face folder or a GGUF file, the same bits every time.
 
     make_model.py --arch llama3 --out /tmp/tiny                       folder, safetensors, float32

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which type each matrix gets in the files that people download: the mixes of llama.cpp's quantizer.
 
 A preset names one type for most matrices; a few that matter more (attn_v, ffn_down of some layers,

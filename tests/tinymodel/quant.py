@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Block formats of GGUF files in numpy: float32 rows -> bytes and back.
 
 The layouts are facts of the file format; the quantizers here are the plain ones (scale from the

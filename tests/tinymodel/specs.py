@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The tiny architectures: their config.json, tensor names and shapes, and how large weights are.
 
 The shapes are chosen to break assumptions, not to be pretty: grouped and multi-query attention,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The tiny models are the same bits everywhere, and the block formats mean what they should."""
 
 import hashlib

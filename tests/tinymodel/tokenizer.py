@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A byte-level BPE tokenizer small enough for a tiny model, as tokenizer.json and as GGUF keys.
 
 Ids: 0..3 specials, 4..259 the bytes, then the merges, then two chat markers, then unused entries

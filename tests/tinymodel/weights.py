@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Weights that are the same on every machine: a counter, a hash, and exact arithmetic.
 
 No library generator (their streams may change) and no log or cos (their last bits differ): a value

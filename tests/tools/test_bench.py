@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """nereid bench: its tables, what it writes as JSON, what it refuses."""
 import json
 import os

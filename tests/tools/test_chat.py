@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """nereid run --chat and nereid chat on a small random model."""
 import os
 import pathlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """nereid convert, build and inspect on tiny models of every family.
 
 Needs numpy and the built program (NEREID, else build/bin/nereid).

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the tools leave behind, what they say first, and what they say when something is missing."""
 import os
 import pathlib

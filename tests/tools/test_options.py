@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The command line of nereid: one way for every verb, and what is made from its tables."""
 import json
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How `nereid run` and `nereid chat` draw tokens: the model's own values, general ones, or what the user says."""
 import json
 import os

@@ -1,4 +1,5 @@
-/* triton/core/tritonbackend.h - how the core and a backend library talk.
+/* SPDX-License-Identifier: Apache-2.0
+ * triton/core/tritonbackend.h - how the core and a backend library talk.
  *
  * Purpose   A backend is a shared library libtriton_<name>.so. TRITONBACKEND_ISPEC functions are
  *           written by the backend and found by name; TRITONBACKEND_DECLSPEC functions are offered

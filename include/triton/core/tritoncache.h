@@ -1,4 +1,5 @@
-/* triton/core/tritoncache.h - how the core and a response cache library talk.
+/* SPDX-License-Identifier: Apache-2.0
+ * triton/core/tritoncache.h - how the core and a response cache library talk.
  *
  * Purpose   A cache is a shared library libtritoncache_<name>.so that keeps the buffers of
  * responses under a key. Binary compatible with the published interface, API version 0.1. Owner The

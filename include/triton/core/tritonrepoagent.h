@@ -1,4 +1,5 @@
-/* triton/core/tritonrepoagent.h - how the core and a repository agent library talk.
+/* SPDX-License-Identifier: Apache-2.0
+ * triton/core/tritonrepoagent.h - how the core and a repository agent library talk.
  *
  * Purpose   An agent is a shared library libtritonrepoagent_<name>.so that may look at a model's
  *           folder, or put another in its place, before the model is loaded. Binary compatible with

@@ -1,4 +1,5 @@
-/* triton/core/tritonserver.h - the in-process API of the server.
+/* SPDX-License-Identifier: Apache-2.0
+ * triton/core/tritonserver.h - the in-process API of the server.
  *
  * Purpose   Everything a front end needs: start a server over model repositories, ask it about its
  *           models, run inferences, read metrics. Binary compatible with the published interface,

@@ -1,4 +1,5 @@
-/* checksum - a repository agent that loads a model only if its files are what they should be.
+/* SPDX-License-Identifier: Apache-2.0
+ * checksum - a repository agent that loads a model only if its files are what they should be.
  *
  * Parameters in the model's configuration: "MD5:<file below the model's folder>" with the sum in
  * hexadecimal as value, one for each file. */

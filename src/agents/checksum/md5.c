@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "agents/checksum/md5.h"
 
 #include <math.h>

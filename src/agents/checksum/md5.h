@@ -1,4 +1,5 @@
-/* agents/checksum/md5.h - MD5 sums, for telling whether a file is the one that was meant. Not a
+/* SPDX-License-Identifier: Apache-2.0
+ * agents/checksum/md5.h - MD5 sums, for telling whether a file is the one that was meant. Not a
  * defence against someone who wants two files of one sum.
  * Owner: the caller. Units: bytes. Errors: none. Lifetime: init, any number of updates, one text.
  * Source: RFC 1321. */

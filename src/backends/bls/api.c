@@ -1,4 +1,5 @@
-/* The TRITONBACKEND entry points of the model "tensorrt_llm_bls". */
+/* SPDX-License-Identifier: Apache-2.0
+ * The TRITONBACKEND entry points of the model "tensorrt_llm_bls". */
 #include "backends/bls/flow.h"
 
 #include "base/str.h"

@@ -1,4 +1,5 @@
-/* One request of tensorrt_llm_bls. States: preprocessing -> tensorrt_llm -> postprocessing, one
+/* SPDX-License-Identifier: Apache-2.0
+ * One request of tensorrt_llm_bls. States: preprocessing -> tensorrt_llm -> postprocessing, one
  * answer at a time -> ended, with an error or the final flag. The sections below stand in the
  * reverse order, since each step starts the next. Everything runs in callbacks of the core; f->mu
  * guards what they share. */

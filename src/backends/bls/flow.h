@@ -1,4 +1,5 @@
-/* backends/bls/flow.h - one request of the model "tensorrt_llm_bls" on its way through the others.
+/* SPDX-License-Identifier: Apache-2.0
+ * backends/bls/flow.h - one request of the model "tensorrt_llm_bls" on its way through the others.
  *
  * Purpose   preprocessing -> tensorrt_llm -> postprocessing, driven by callbacks: no thread waits for
  *           a request, so the number of requests in flight is not bound by instances.

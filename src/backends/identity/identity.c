@@ -1,4 +1,5 @@
-/* identity - the smallest backend: every output is a copy of the input at the same place.
+/* SPDX-License-Identifier: Apache-2.0
+ * identity - the smallest backend: every output is a copy of the input at the same place.
  *
  * Read it first, copy it to start a new one. It shows the whole life: a model state made from the
  * configuration, requests answered one by one inside one execution, statistics for each request

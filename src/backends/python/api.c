@@ -1,4 +1,5 @@
-/* The TRITONBACKEND entry points of the Python backend. */
+/* SPDX-License-Identifier: Apache-2.0
+ * The TRITONBACKEND entry points of the Python backend. */
 #include "backends/python/backend.h"
 
 #include "base/file.h"

@@ -1,4 +1,5 @@
-/* backends/python/backend.h - the server's side of the Python backend.
+/* SPDX-License-Identifier: Apache-2.0
+ * backends/python/backend.h - the server's side of the Python backend.
  *
  * Purpose   One connection per stub process: starting and ending it, commands, calls, the requests
  *           that it has open, and the inferences that it has asked for.

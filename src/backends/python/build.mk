@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # The Python backend: the library by the general rule; beside it the stub's files, whose extension
 # module is built against the stable ABI of Python 3.8 and serves every later version.
 PYTHON_INCLUDE := $(shell $(PYTHON) -c 'import os, sysconfig; d = sysconfig.get_paths()["include"]; print(d if os.path.exists(d + "/Python.h") else "")' 2>/dev/null)

@@ -1,4 +1,5 @@
-/* The service thread of a connection: logs, metrics, model control; the rest is passed on. */
+/* SPDX-License-Identifier: Apache-2.0
+ * The service thread of a connection: logs, metrics, model control; the rest is passed on. */
 #include "backends/python/backend.h"
 
 #include "base/log.h"

@@ -1,4 +1,5 @@
-/* Execution environments: a folder, or an archive (conda-pack) that is unpacked once. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Execution environments: a folder, or an archive (conda-pack) that is unpacked once. */
 #include "backends/python/backend.h"
 
 #include "base/file.h"

@@ -1,4 +1,5 @@
-/* Executions: requests to the stub, responses back, and what a request's sender does later. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Executions: requests to the stub, responses back, and what a request's sender does later. */
 #include "backends/python/backend.h"
 
 #include "base/clock.h"

@@ -1,4 +1,5 @@
-/* Inferences that a model asks the server for.
+/* SPDX-License-Identifier: Apache-2.0
+ * Inferences that a model asks the server for.
  *
  * Life of one: start -> responses (any thread) -> release (any thread). The answer to a request
  * that is not decoupled waits for both, because its inputs may lie in the model's memory. Responses

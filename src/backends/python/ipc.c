@@ -1,4 +1,5 @@
-/* The memory file that the server and a stub process share: mapping, sleeping and waking with
+/* SPDX-License-Identifier: Apache-2.0
+ * The memory file that the server and a stub process share: mapping, sleeping and waking with
  * futexes, an allocator for each side's half, blocks that one side gives back to the other through
  * a ring, and the encoding of messages and tensors. Compiled into both sides; each uses its own
  * half of the functions. */

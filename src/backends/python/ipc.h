@@ -1,4 +1,5 @@
-/* backends/python/ipc.h - what the server and a stub process share: one memory file.
+/* SPDX-License-Identifier: Apache-2.0
+ * backends/python/ipc.h - what the server and a stub process share: one memory file.
  *
  * Purpose   Layout of the file, commands, calls, an allocator for each side's half, and the bytes
  *           of messages. Used by the backend library and by the Python extension of the stub, so

@@ -1,4 +1,5 @@
-/* Stub processes: start, commands, end. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Stub processes: start, commands, end. */
 #include "backends/python/backend.h"
 
 #include "base/clock.h"

@@ -1,4 +1,5 @@
-/* The TRITONBACKEND entry points of the model "tensorrt_llm". */
+/* SPDX-License-Identifier: Apache-2.0
+ * The TRITONBACKEND entry points of the model "tensorrt_llm". */
 #include "backends/tensorrtllm/llm.h"
 
 #include "base/clock.h"

@@ -1,4 +1,5 @@
-/* Tensors of one row -> nrd_exec_request. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Tensors of one row -> nrd_exec_request. */
 #include "backends/tensorrtllm/llm.h"
 
 #include "base/str.h"

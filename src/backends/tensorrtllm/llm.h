@@ -1,4 +1,5 @@
-/* backends/tensorrtllm/llm.h - the model "tensorrt_llm": Triton requests <-> executor requests.
+/* SPDX-License-Identifier: Apache-2.0
+ * backends/tensorrtllm/llm.h - the model "tensorrt_llm": Triton requests <-> executor requests.
  *
  * Purpose   params.c reads the model's parameters; convert.c makes executor requests from tensors;
  *           respond.c makes responses from the executor's answers; metrics.c feeds nv_trt_llm_*;

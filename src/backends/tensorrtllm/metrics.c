@@ -1,4 +1,5 @@
-/* The nv_trt_llm_* and nv_llm_* families and the verbose statistics line: one table, so that the line's
+/* SPDX-License-Identifier: Apache-2.0
+ * The nv_trt_llm_* and nv_llm_* families and the verbose statistics line: one table, so that the line's
  * keys and the metrics' labels stay the same set. */
 #include "backends/tensorrtllm/llm.h"
 

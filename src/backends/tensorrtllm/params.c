@@ -1,4 +1,5 @@
-/* The parameters of the model "tensorrt_llm". A value that is empty or still "${…}" counts as not
+/* SPDX-License-Identifier: Apache-2.0
+ * The parameters of the model "tensorrt_llm". A value that is empty or still "${…}" counts as not
  * given: the default applies and one warning line says so, as users of TensorRT-LLM know it. */
 #include "backends/tensorrtllm/llm.h"
 

@@ -1,4 +1,5 @@
-/* Executor responses -> Triton responses. Runs on the instance's responder thread only, but for
+/* SPDX-License-Identifier: Apache-2.0
+ * Executor responses -> Triton responses. Runs on the instance's responder thread only, but for
  * nrd_llm_respond_error, which Execute calls for rows that were never accepted. */
 #include "backends/tensorrtllm/llm.h"
 

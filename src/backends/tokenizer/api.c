@@ -1,4 +1,5 @@
-/* The TRITONBACKEND entry points of the tokenizer backend. */
+/* SPDX-License-Identifier: Apache-2.0
+ * The TRITONBACKEND entry points of the tokenizer backend. */
 #include "backends/tokenizer/tokenizer_backend.h"
 
 #include "base/clock.h"

@@ -1,4 +1,5 @@
-/* postprocessing: output ids of tensorrt_llm to text.
+/* SPDX-License-Identifier: Apache-2.0
+ * postprocessing: output ids of tensorrt_llm to text.
  *
  * While streaming, tensorrt_llm hands over only the new ids, and a piece decoded alone would lose the
  * space in front of a word or cut a character in two. Our tensorrt_llm therefore sends STREAM_STATE

@@ -1,4 +1,5 @@
-/* preprocessing: text to the input tensors of tensorrt_llm. */
+/* SPDX-License-Identifier: Apache-2.0
+ * preprocessing: text to the input tensors of tensorrt_llm. */
 #include "backends/tokenizer/tokenizer_backend.h"
 #include "base/limits.h"
 #include "text/word_list.h"

@@ -1,4 +1,5 @@
-/* backends/tokenizer/tokenizer_backend.h - the models "preprocessing" and "postprocessing".
+/* SPDX-License-Identifier: Apache-2.0
+ * backends/tokenizer/tokenizer_backend.h - the models "preprocessing" and "postprocessing".
  *
  * Purpose   Text to the input tensors of tensorrt_llm (pre.c) and its output ids to text (post.c).
  *           One backend library with two roles, named by the model parameter `role` or, without it,

@@ -1,4 +1,5 @@
-/* Helpers of all backends: logs and errors through the hosting server, the model's configuration,
+/* SPDX-License-Identifier: Apache-2.0
+ * Helpers of all backends: logs and errors through the hosting server, the model's configuration,
  * inputs of a request as contiguous arrays, single values of tensors, one call for an error
  * response. Called on the threads of the core that run an instance. */
 #include "backends/util/util.h"

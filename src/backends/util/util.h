@@ -1,4 +1,5 @@
-/* backends/util/util.h - what every backend of ours needs around the TRITONBACKEND interface.
+/* SPDX-License-Identifier: Apache-2.0
+ * backends/util/util.h - what every backend of ours needs around the TRITONBACKEND interface.
  *
  * Purpose   Errors from nrd_error, the inputs of a request as plain arrays, outputs in one call,
  *           parameters of the model configuration, logs through the hosting server.

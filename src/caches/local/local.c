@@ -1,4 +1,5 @@
-/* local - the response cache inside the server's process: entries under keys, up to a number of
+/* SPDX-License-Identifier: Apache-2.0
+ * local - the response cache inside the server's process: entries under keys, up to a number of
  * bytes; the least recently used one goes first.
  *
  * Setting `size`: bytes, as a number or as text. What an entry takes is its buffers, its key and

@@ -1,4 +1,5 @@
-/* core/config/config.h - a model's configuration: read, completed, made uniform, checked.
+/* SPDX-License-Identifier: Apache-2.0
+ * core/config/config.h - a model's configuration: read, completed, made uniform, checked.
  *
  * Errors    For users, with Triton's words; what cannot be read as well.
  */

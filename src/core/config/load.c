@@ -1,4 +1,5 @@
-/* config.pbtxt (or an override in JSON) -> nrd_config. */
+/* SPDX-License-Identifier: Apache-2.0
+ * config.pbtxt (or an override in JSON) -> nrd_config. */
 #include "core/config/config.h"
 #include "core/config/pbtext.h"
 #include "core/context.h"

@@ -1,4 +1,5 @@
-/* Defaults that a configuration gets before it is checked. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Defaults that a configuration gets before it is checked. */
 #include "core/config/config.h"
 #include "core/config/pbtext.h"
 

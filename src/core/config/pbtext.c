@@ -1,4 +1,5 @@
-/* config.pbtxt and JSON to protobuf messages and back. Nothing here knows the fields of a message:
+/* SPDX-License-Identifier: Apache-2.0
+ * config.pbtxt and JSON to protobuf messages and back. Nothing here knows the fields of a message:
  * a lexer and a recursive reader follow the descriptors that protobuf-c generates, and the JSON
  * printer and reader do the same. Called by config/load.c and by everything that prints a
  * configuration. */

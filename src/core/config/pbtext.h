@@ -1,4 +1,5 @@
-/* core/config/pbtext.h - protobuf messages as text and as JSON, by reflection.
+/* SPDX-License-Identifier: Apache-2.0
+ * core/config/pbtext.h - protobuf messages as text and as JSON, by reflection.
  *
  * Purpose   Reads config.pbtxt (text format) and JSON into any protobuf-c message, and prints a
  *           message as JSON the way the model configuration endpoint does: published field names,

@@ -1,4 +1,5 @@
-/* Checks of sequence_batching, in the words that users know. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Checks of sequence_batching, in the words that users know. */
 #include "core/config/config.h"
 
 #include "base/error.h"

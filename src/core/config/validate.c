@@ -1,4 +1,5 @@
-/* Checks of a normalized configuration, in the words that users know. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Checks of a normalized configuration, in the words that users know. */
 #include "core/config/config.h"
 #include "core/types.h"
 

@@ -1,4 +1,5 @@
-/* What a request to load or unload must keep to. */
+/* SPDX-License-Identifier: Apache-2.0
+ * What a request to load or unload must keep to. */
 #include "core/context.h"
 #include "core/repo/internal.h"
 

@@ -1,4 +1,5 @@
-/* What clients ask for: load, with files of their own, and unload. */
+/* SPDX-License-Identifier: Apache-2.0
+ * What clients ask for: load, with files of their own, and unload. */
 #include "core/agent.h"
 #include "core/repo/internal.h"
 #include "core/repo/repository.h"

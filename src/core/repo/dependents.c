@@ -1,4 +1,5 @@
-/* Ensembles follow the models that they are made of. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Ensembles follow the models that they are made of. */
 #include "core/context.h"
 #include "core/model_internal.h"
 #include "core/model_load.h"

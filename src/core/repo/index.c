@@ -1,4 +1,5 @@
-/* Asking: which model a request means, what is ready, and the lists of models. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Asking: which model a request means, what is ready, and the lists of models. */
 #include "core/model.h"
 #include "core/repo/internal.h"
 #include "core/repo/repository.h"

@@ -1,4 +1,5 @@
-/* core/repo/internal.h - which versions of which models serve: what the files of this folder share.
+/* SPDX-License-Identifier: Apache-2.0
+ * core/repo/internal.h - which versions of which models serve: what the files of this folder share.
  *
  * Purpose   A version goes LOADING - READY - UNLOADING - UNAVAILABLE ("unloaded"), or LOADING -
  *           UNAVAILABLE with the reason. While a new copy of a version loads, the old one keeps

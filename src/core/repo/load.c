@@ -1,4 +1,5 @@
-/* Loading: from a folder to versions that serve. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Loading: from a folder to versions that serve. */
 #include "core/agent.h"
 #include "core/config/config.h"
 #include "core/context.h"

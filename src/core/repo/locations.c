@@ -1,4 +1,5 @@
-/* Where models lie: repositories, folders mapped to names, and what is in them. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Where models lie: repositories, folders mapped to names, and what is in them. */
 #include "core/context.h"
 #include "core/repo/internal.h"
 #include "core/repo/repository.h"

@@ -1,4 +1,5 @@
-/* core/repo/repository.h - which versions of which models serve.
+/* SPDX-License-Identifier: Apache-2.0
+ * core/repo/repository.h - which versions of which models serve.
  *
  * Owner     The server. Any thread.
  * Errors    For users: INVALID_ARG, NOT_FOUND, UNAVAILABLE with Triton's words.

@@ -1,4 +1,5 @@
-/* What goes out of service: unloaded or failed versions. */
+/* SPDX-License-Identifier: Apache-2.0
+ * What goes out of service: unloaded or failed versions. */
 #include "core/context.h"
 #include "core/model_internal.h"
 #include "core/model_load.h"

@@ -1,4 +1,5 @@
-/* Reads the folders of a repository: names of models, numbers of versions that the version policy
+/* SPDX-License-Identifier: Apache-2.0
+ * Reads the folders of a repository: names of models, numbers of versions that the version policy
  * selects, and one signature of everything in a folder, by which polling finds changes. Called by
  * the files of core/repo while models are loaded, polled and listed. */
 #include "core/repo/scan.h"

@@ -1,4 +1,5 @@
-/* core/repo/scan.h - what lies in model repositories: model folders, versions, changes.
+/* SPDX-License-Identifier: Apache-2.0
+ * core/repo/scan.h - what lies in model repositories: model folders, versions, changes.
  * Stateless, any thread. Errors: NOT_FOUND, INVALID_ARG with the folder's name. */
 #ifndef NRD_CORE_REPO_SCAN_H
 #define NRD_CORE_REPO_SCAN_H

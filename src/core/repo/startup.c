@@ -1,4 +1,5 @@
-/* The models that are loaded without being asked for: at the start, and by polling. */
+/* SPDX-License-Identifier: Apache-2.0
+ * The models that are loaded without being asked for: at the start, and by polling. */
 #include "core/context.h"
 #include "core/options.h"
 #include "core/repo/internal.h"

@@ -1,4 +1,5 @@
-/* The table of models and their versions: a row for each, sorted by name. */
+/* SPDX-License-Identifier: Apache-2.0
+ * The table of models and their versions: a row for each, sorted by name. */
 #include "core/context.h"
 #include "core/repo/internal.h"
 #include "core/repo/repository.h"

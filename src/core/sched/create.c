@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "core/sched/create.h"
 
 #include "core/model_internal.h"

@@ -1,4 +1,5 @@
-/* core/sched/create.h - the scheduler that a model's configuration asks for. */
+/* SPDX-License-Identifier: Apache-2.0
+ * core/sched/create.h - the scheduler that a model's configuration asks for. */
 #ifndef NRD_CORE_SCHED_CREATE_H
 #define NRD_CORE_SCHED_CREATE_H
 

@@ -1,4 +1,5 @@
-/* The queue in front of a model's instances. Each worker takes its own work: a free worker forms
+/* SPDX-License-Identifier: Apache-2.0
+ * The queue in front of a model's instances. Each worker takes its own work: a free worker forms
  * the next batch, so a request changes threads once, from the caller's thread to the worker.
  *
  * Threads without work (workers, see sched/worker.h) sleep in a stack, each on its own semaphore:

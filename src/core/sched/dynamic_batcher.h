@@ -1,4 +1,5 @@
-/* core/sched/dynamic_batcher.h - the queue in front of a model's instances, which forms batches.
+/* SPDX-License-Identifier: Apache-2.0
+ * core/sched/dynamic_batcher.h - the queue in front of a model's instances, which forms batches.
  *
  * Purpose   The scheduler of most models, and what a sequence batcher with the strategy `oldest`
  *           puts before each instance.

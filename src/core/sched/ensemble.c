@@ -1,4 +1,5 @@
-/* A graph of models. Nothing waits here: the response callback of one step starts the next ones, so
+/* SPDX-License-Identifier: Apache-2.0
+ * A graph of models. Nothing waits here: the response callback of one step starts the next ones, so
  * a request costs no thread, and tensors go from step to step as shares of the same buffer.
  *
  * Life of one request: enqueue makes a `job` and starts the steps whose inputs are there. Every

@@ -1,4 +1,5 @@
-/* core/sched/ensemble.h - a graph of models. */
+/* SPDX-License-Identifier: Apache-2.0
+ * core/sched/ensemble.h - a graph of models. */
 #ifndef NRD_CORE_SCHED_ENSEMBLE_H
 #define NRD_CORE_SCHED_ENSEMBLE_H
 

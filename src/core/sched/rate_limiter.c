@@ -1,4 +1,5 @@
-/* Who may execute next, when instances share named resources.
+/* SPDX-License-Identifier: Apache-2.0
+ * Who may execute next, when instances share named resources.
  *
  * An instance that has a batch asks for everything its group's rate_limiter names and gets all of
  * it or waits. Of those that could start, the one with the smallest executions x priority goes

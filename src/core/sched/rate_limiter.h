@@ -1,4 +1,5 @@
-/* core/sched/rate_limiter.h - shared resources of instances. A NULL limiter limits nothing. */
+/* SPDX-License-Identifier: Apache-2.0
+ * core/sched/rate_limiter.h - shared resources of instances. A NULL limiter limits nothing. */
 #ifndef NRD_CORE_SCHED_RATE_LIMITER_H
 #define NRD_CORE_SCHED_RATE_LIMITER_H
 

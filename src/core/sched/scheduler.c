@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "core/sched/scheduler.h"
 
 #include <stdlib.h>

@@ -1,4 +1,5 @@
-/* core/sched/scheduler.h - what stands between a model and the requests for it.
+/* SPDX-License-Identifier: Apache-2.0
+ * core/sched/scheduler.h - what stands between a model and the requests for it.
  *
  * Purpose   One interface for the dynamic batcher, the sequence batcher and the ensemble. A model
  *           has one scheduler; code outside this folder does not depend on its kind.

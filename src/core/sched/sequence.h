@@ -1,4 +1,5 @@
-/* core/sched/sequence.h - the parts of the sequence batcher: controls and implicit state.
+/* SPDX-License-Identifier: Apache-2.0
+ * core/sched/sequence.h - the parts of the sequence batcher: controls and implicit state.
  *
  * Purpose   Tensors that the core adds to requests of a sequence model: START, END, READY and
  *           CORRID as the configuration asks for, and the state that one request leaves for the

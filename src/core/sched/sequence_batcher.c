@@ -1,4 +1,5 @@
-/* Sequences: requests of one correlation id run in order, one at a time, in one slot of one
+/* SPDX-License-Identifier: Apache-2.0
+ * Sequences: requests of one correlation id run in order, one at a time, in one slot of one
  * instance.
  *
  * A sequence begins with a START request, which takes the lowest free slot or, when there is none,

@@ -1,4 +1,5 @@
-/* core/sched/sequence_batcher.h - requests of one correlation id go to one slot of one instance, in
+/* SPDX-License-Identifier: Apache-2.0
+ * core/sched/sequence_batcher.h - requests of one correlation id go to one slot of one instance, in
  * order. */
 #ifndef NRD_CORE_SCHED_SEQUENCE_BATCHER_H
 #define NRD_CORE_SCHED_SEQUENCE_BATCHER_H

@@ -1,4 +1,5 @@
-/* What the core adds to requests of sequence models. Control tensors have one element, since the
+/* SPDX-License-Identifier: Apache-2.0
+ * What the core adds to requests of sequence models. Control tensors have one element, since the
  * sequence batcher takes requests of batch size 1 only. */
 #include "core/memory.h"
 #include "core/request.h"

@@ -1,4 +1,5 @@
-/* Implicit state: tensors that a request leaves for the next one of its sequence. Each has an input
+/* SPDX-License-Identifier: Apache-2.0
+ * Implicit state: tensors that a request leaves for the next one of its sequence. Each has an input
  * side, which the backend reads, and an output side, which it fills; StateUpdate makes the new
  * output the next input. A buffer that a request still reads is never written: the output side gets
  * a fresh one then, unless the configuration says that both sides are one buffer. */

@@ -1,4 +1,5 @@
-/* Custom batching: a library that decides which requests may share a batch. Named by the parameter
+/* SPDX-License-Identifier: Apache-2.0
+ * Custom batching: a library that decides which requests may share a batch. Named by the parameter
  * TRITON_BATCH_STRATEGY_PATH, or lying as batchstrategy.so with the version, the model or the
  * backend.
  */

@@ -1,4 +1,5 @@
-/* core/sched/strategy.h - custom batching: a library that decides what shares a batch. */
+/* SPDX-License-Identifier: Apache-2.0
+ * core/sched/strategy.h - custom batching: a library that decides what shares a batch. */
 #ifndef NRD_CORE_SCHED_STRATEGY_H
 #define NRD_CORE_SCHED_STRATEGY_H
 

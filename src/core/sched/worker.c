@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "core/sched/worker.h"
 
 static _Thread_local nrd_worker *current;

@@ -1,4 +1,5 @@
-/* core/sched/worker.h - worker threads, and the slots of a model where they work.
+/* SPDX-License-Identifier: Apache-2.0
+ * core/sched/worker.h - worker threads, and the slots of a model where they work.
  *
  * Purpose   A slot is one instance, or those that share a device, and the duty to run them. A
  *           worker is the thread in a slot; every slot has exactly one, which sleeps when the queue

@@ -1,4 +1,5 @@
-/* The threads that run the instances of a model (see sched/worker.h).
+/* SPDX-License-Identifier: Apache-2.0
+ * The threads that run the instances of a model (see sched/worker.h).
  *
  * A request of an ensemble goes from model to model, and waking the next model's thread costs more
  * than a cheap step. So a worker that queues the next step at the end of its own execution may run

@@ -1,4 +1,5 @@
-/* core/sched/workers.h - the worker threads of a model.
+/* SPDX-License-Identifier: Apache-2.0
+ * core/sched/workers.h - the worker threads of a model.
  *
  * Errors    INTERNAL: no more threads.
  */

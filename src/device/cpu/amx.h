@@ -1,4 +1,5 @@
-/* device/cpu/amx.h - the tile instructions (AMX-TILE, AMX-INT8, AMX-BF16) as words.
+/* SPDX-License-Identifier: Apache-2.0
+ * device/cpu/amx.h - the tile instructions (AMX-TILE, AMX-INT8, AMX-BF16) as words.
  *
  * Purpose   A tile is up to 16 rows of up to 64 bytes, in one of eight registers of a thread. The
  *           words take the register's number as a literal. Instructions are written as such, so

@@ -1,4 +1,5 @@
-/* The CPU device: memory, streams, weights, and the vtable. */
+/* SPDX-License-Identifier: Apache-2.0
+ * The CPU device: memory, streams, weights, and the vtable. */
 #include "device/cpu/cpu.h"
 
 #include "base/clock.h"

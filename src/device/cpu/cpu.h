@@ -1,4 +1,5 @@
-/* device/cpu/cpu.h - inside the CPU device: what an operation's fast form is given.
+/* SPDX-License-Identifier: Apache-2.0
+ * device/cpu/cpu.h - inside the CPU device: what an operation's fast form is given.
  *
  * Purpose   An enqueued operation is a command: copied arguments, one to four phases, each a
  *           number of tasks. stream_sync lets all threads walk the list: they take tasks from the

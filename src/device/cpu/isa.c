@@ -1,4 +1,5 @@
-/* Which instruction set: asked once, at open. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Which instruction set: asked once, at open. */
 #include "device/cpu/kernels.h"
 
 #include <string.h>

@@ -1,4 +1,5 @@
-/* The body of every isa_<name>.c: all kernels, then their table. */
+/* SPDX-License-Identifier: Apache-2.0
+ * The body of every isa_<name>.c: all kernels, then their table. */
 #include "device/cpu/kernels.h"
 #include "device/cpu/simd.h" /* switches the instruction set on */
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #if defined(__x86_64__)
 #define NRD_ISA 1
 #define NRD_KERNELS nrd_cpu_kernels_avx2

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #define NRD_ISA 0
 #define NRD_KERNELS nrd_cpu_kernels_generic
 #define NRD_KERNELS_NAME "generic"

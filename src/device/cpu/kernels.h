@@ -1,4 +1,5 @@
-/* device/cpu/kernels.h - the kernels of one instruction set, as a table.
+/* SPDX-License-Identifier: Apache-2.0
+ * device/cpu/kernels.h - the kernels of one instruction set, as a table.
  *
  * Purpose   Chosen once when the device opens. Every table computes the same operations.
  * Owner     Constant data.

@@ -1,4 +1,5 @@
-/* The CPU's limits, measured with the instructions that the kernels use. */
+/* SPDX-License-Identifier: Apache-2.0
+ * The CPU's limits, measured with the instructions that the kernels use. */
 #include "device/cpu/cpu.h"
 
 #include "base/clock.h"

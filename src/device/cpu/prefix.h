@@ -1,4 +1,5 @@
-/* device/cpu/prefix.h - which sequences of a step begin with the same cache blocks.
+/* SPDX-License-Identifier: Apache-2.0
+ * device/cpu/prefix.h - which sequences of a step begin with the same cache blocks.
  *
  * Purpose   Requests with a common beginning (a system prompt, the history of a chat) share its
  *           blocks of the KV cache. Attention of sequences with one new token each reads such

@@ -1,4 +1,5 @@
-/* device/cpu/simd.h - sixteen floats, sixty-four bytes: one vocabulary for every instruction set.
+/* SPDX-License-Identifier: Apache-2.0
+ * device/cpu/simd.h - sixteen floats, sixty-four bytes: one vocabulary for every instruction set.
  *
  * Purpose   The kernels (device/ops/<op>_cpu.h) are written once in these words; each
  *           device/cpu/isa_<name>.c picks a meaning with NRD_ISA (0 generic C, 1 AVX2+FMA+F16C,

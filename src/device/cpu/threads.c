@@ -1,4 +1,5 @@
-/* The thread pool of the CPU device. Each call of nrd_threads_run gives all threads one function;
+/* SPDX-License-Identifier: Apache-2.0
+ * The thread pool of the CPU device. Each call of nrd_threads_run gives all threads one function;
  * threads that have nothing to do first spin, then sleep on a futex. Also which processors they are
  * pinned to, and how many the process may use (affinity mask, quota of the control group). */
 #include "device/cpu/threads.h"

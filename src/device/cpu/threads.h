@@ -1,4 +1,5 @@
-/* device/cpu/threads.h - a pool that runs one function on all its threads.
+/* SPDX-License-Identifier: Apache-2.0
+ * device/cpu/threads.h - a pool that runs one function on all its threads.
  *
  * Purpose   Fork-join with barriers inside. The caller is thread 0; n - 1 workers wait, first
  *           spinning for some tens of microseconds, then asleep on a futex: an idle pool costs

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # The CUDA plug-in and its test programs; included by the root Makefile. CUDA_ARCHS chooses the
 # targets: Ampere, Ada, Hopper's own code, and PTX that newer GPUs compile at start.
 CUDA_ARCHS ?= -gencode=arch=compute_80,code=sm_80 -gencode=arch=compute_89,code=sm_89 \

@@ -1,4 +1,5 @@
-/* cuda.cu - the plug-in: opens a GPU, or says in one line why it cannot. */
+/* SPDX-License-Identifier: Apache-2.0
+ * cuda.cu - the plug-in: opens a GPU, or says in one line why it cannot. */
 #include "device/cuda/cuda_dev.cuh"
 #include "device/cuda/kv_layout.cuh"
 #include "device/plugin/plugin.h"

@@ -1,4 +1,5 @@
-/* cuda_dev.cuh - what the files of the CUDA plug-in share: device and stream objects, launches.
+/* SPDX-License-Identifier: Apache-2.0
+ * cuda_dev.cuh - what the files of the CUDA plug-in share: device and stream objects, launches.
  *
  * Purpose   Behind include/nereid/device.h. One nrd_device per opened GPU; each nrd_stream owns its
  *           scratch memory, so that two streams never share a buffer.

@@ -1,4 +1,5 @@
-/* expand.cuh - conversions of weights on the device, at load. See ops/expand.cu. */
+/* SPDX-License-Identifier: Apache-2.0
+ * expand.cuh - conversions of weights on the device, at load. See ops/expand.cu. */
 #ifndef NRD_CUDA_EXPAND_CUH
 #define NRD_CUDA_EXPAND_CUH
 

@@ -1,4 +1,5 @@
-/* gemm_cublaslt.cu - large matrix products through cuBLASLt, loaded at run time.
+/* SPDX-License-Identifier: Apache-2.0
+ * gemm_cublaslt.cu - large matrix products through cuBLASLt, loaded at run time.
  *
  * Purpose   y [n, m] = x [n, k] W^T [k, m] with row scales of both sides for F8 (outer-vector scaling,
  *           Hopper). In column-major words: D (m x n, ld ldy) = op_T(W: k x m) x.

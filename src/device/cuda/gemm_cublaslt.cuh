@@ -1,4 +1,5 @@
-/* gemm_cublaslt.cuh - the library handle and one product's descriptors, for the files that run products
+/* SPDX-License-Identifier: Apache-2.0
+ * gemm_cublaslt.cuh - the library handle and one product's descriptors, for the files that run products
  * and choose kernels for them. */
 #ifndef NRD_CUDA_GEMM_CUBLASLT_CUH
 #define NRD_CUDA_GEMM_CUBLASLT_CUH

@@ -1,4 +1,5 @@
-/* gemm_plans.cuh - which library kernel each shape of product runs with, and the file that keeps it.
+/* SPDX-License-Identifier: Apache-2.0
+ * gemm_plans.cuh - which library kernel each shape of product runs with, and the file that keeps it.
  *
  * Purpose   So that a start does not repeat the trials of the one before. The file is text: a line with
  *           its version, the GPU and the library's version, then a line a plan. Another GPU's or library's

@@ -1,4 +1,5 @@
-/* gemm_tune.cu - which of the library's kernels a product takes, by trying them.
+/* SPDX-License-Identifier: Apache-2.0
+ * gemm_tune.cu - which of the library's kernels a product takes, by trying them.
  *
  * Purpose   The library's first guess is up to twice as slow as its best kernel. Trials belong to the
  *           start of an engine: a request never waits for one.

@@ -1,4 +1,5 @@
-/* kv_layout.cuh - where an element lies inside a KV block.
+/* SPDX-License-Identifier: Apache-2.0
+ * kv_layout.cuh - where an element lies inside a KV block.
  *
  * A block of one layer holds K then V. With e = 16 bytes' worth of elements (8 for 16-bit types):
  *   K [n_kv_heads][head_dim / e][block_tokens][e]      V [n_kv_heads][block_tokens / e][head_dim][e]

@@ -1,4 +1,5 @@
-/* limits.cu - the GPU's limits, measured: a sum over memory, and large products by the library on random
+/* SPDX-License-Identifier: Apache-2.0
+ * limits.cu - the GPU's limits, measured: a sum over memory, and large products by the library on random
  * data (zeros would run faster than any real product: less power). */
 #include "device/cuda/cuda_dev.cuh"
 #include "device/ops/common.cuh"

@@ -1,4 +1,5 @@
-/* pool.cu - device and pinned memory with names, and the slabs of the weights. */
+/* SPDX-License-Identifier: Apache-2.0
+ * pool.cu - device and pinned memory with names, and the slabs of the weights. */
 #include "device/cuda/cuda_dev.cuh"
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-/* stream.cu - streams, events, graphs, copies, and the scratch memory of a stream. */
+/* SPDX-License-Identifier: Apache-2.0
+ * stream.cu - streams, events, graphs, copies, and the scratch memory of a stream. */
 #include "device/cuda/cuda_dev.cuh"
 
 #include <new>

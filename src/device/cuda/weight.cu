@@ -1,4 +1,5 @@
-/* weight.cu - how weights live on the GPU.
+/* SPDX-License-Identifier: Apache-2.0
+ * weight.cu - how weights live on the GPU.
  *
  *   bf16, fp16, f32   as they are
  *   F8 (e4m3)         as it is, with a scale for every row (a per-tensor scale is repeated), on Hopper

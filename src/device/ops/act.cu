@@ -1,4 +1,5 @@
-/* act: out[t,i] = f(x[t,i]) (* x[t, inter+i] if gated), and row_quant: out = x, both optionally
+/* SPDX-License-Identifier: Apache-2.0
+ * act: out[t,i] = f(x[t,i]) (* x[t, inter+i] if gated), and row_quant: out = x, both optionally
  * quantized to F8 with one scale a row.
  * Shapes    x [n_tokens, inter or 2 inter] act dtype; out [n_tokens, inter].
  * Work      F8, up to 64 rows: a row over the blocks of a cluster (cluster.cuh), eight elements a

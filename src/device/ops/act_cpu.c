@@ -1,4 +1,5 @@
-/* act on the CPU: (token, 2048 columns) a task. Bound: exponentials, about 12 instructions a vector. */
+/* SPDX-License-Identifier: Apache-2.0
+ * act on the CPU: (token, 2048 columns) a task. Bound: exponentials, about 12 instructions a vector. */
 #include "device/cpu/cpu.h"
 
 enum { COLS = 2048 };

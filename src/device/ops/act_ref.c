@@ -1,4 +1,5 @@
-/* act: out = f(x) or f(x[:inter]) * x[inter:]. */
+/* SPDX-License-Identifier: Apache-2.0
+ * act: out = f(x) or f(x[:inter]) * x[inter:]. */
 #include "device/ops/ops.h"
 
 #include "base/mem.h"

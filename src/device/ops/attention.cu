@@ -1,4 +1,5 @@
-/* attention: which kernel takes which sequence, and the plain one for everything unusual.
+/* SPDX-License-Identifier: Apache-2.0
+ * attention: which kernel takes which sequence, and the plain one for everything unusual.
  *
  *   attention_decode.cu    few new tokens: 16 rows (token x head of the group) at the most
  *   attention_prefill.cu   more of them

@@ -1,4 +1,5 @@
-/* attention.cuh - what the attention kernels share: parameters, stores, warp-level mma. */
+/* SPDX-License-Identifier: Apache-2.0
+ * attention.cuh - what the attention kernels share: parameters, stores, warp-level mma. */
 #ifndef NRD_OPS_ATTENTION_CUH
 #define NRD_OPS_ATTENTION_CUH
 

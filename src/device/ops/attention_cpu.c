@@ -1,4 +1,5 @@
-/* attention on the CPU: tasks, splits of the context, output.
+/* SPDX-License-Identifier: Apache-2.0
+ * attention on the CPU: tasks, splits of the context, output.
  *
  * A task is a tile of query rows of one sequence and KV head. Where there are few tiles (decode of
  * few sequences) and the context is long, the splits of the context become tasks of their own and

@@ -1,4 +1,5 @@
-/* attention of one tile of query rows over a range of the cache; included once per instruction set.
+/* SPDX-License-Identifier: Apache-2.0
+ * attention of one tile of query rows over a range of the cache; included once per instruction set.
  *
  * Method    Flash attention (Dao et al. 2022): the cache is walked in chunks of 4 groups of 16
  *           tokens; scores, running maximum, exponentials and the weighted sum of V stay in L1. All

@@ -1,4 +1,5 @@
-/* attention_decode: softmax(scale q K^T + mask) V for sequences with few new tokens, over paged KV.
+/* SPDX-License-Identifier: Apache-2.0
+ * attention_decode: softmax(scale q K^T + mask) V for sequences with few new tokens, over paged KV.
  * Shapes    rows = new tokens x heads of a KV head, <= 16; head_dim 64, 128, 256; cache bf16, fp16, F8;
  *           block_tokens a power of two >= 16. Ragged contexts, window, sinks, softcap.
  * Work      one block (4 warps, 1 where sequences are many) a (sequence, KV head, split); a warp takes tiles of 32 (16-bit) or 64

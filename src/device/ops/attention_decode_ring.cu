@@ -1,4 +1,5 @@
-/* attention_decode_ring: decode attention that needs few multiprocessors, so that others have the rest.
+/* SPDX-License-Identifier: Apache-2.0
+ * attention_decode_ring: decode attention that needs few multiprocessors, so that others have the rest.
  * Shapes    one new token a sequence; F8 cache, head_dim 128, blocks of 64 tokens, up to 8 heads a KV
  *           head; activations bf16 or fp16. Hopper. No window, no softcap.
  * Work      One block a multiprocessor, RING_WARPS warps, each with a ring of its own of RING_SLOTS

@@ -1,4 +1,5 @@
-/* attention_prefill: softmax(scale q K^T + mask) V for sequences with many new tokens, paged KV,
+/* SPDX-License-Identifier: Apache-2.0
+ * attention_prefill: softmax(scale q K^T + mask) V for sequences with many new tokens, paged KV,
  * where attention_prefill_hopper.cu does not do it.
  * Shapes    rows = new tokens x heads of a KV head (> 16); head_dim 64, 96, 128, 256; cache bf16, fp16,
  *           F8 (turned into fp16 on its way to shared memory); block_tokens a power of two, 16..64, or

@@ -1,4 +1,5 @@
-/* attention_prefill_hopper: the prefill kernel's work on Hopper, where copies, products and softmax
+/* SPDX-License-Identifier: Apache-2.0
+ * attention_prefill_hopper: the prefill kernel's work on Hopper, where copies, products and softmax
  * overlap.
  * Shapes    rows = new tokens x heads of a KV head; head_dim 64 or 128; cache bf16, fp16 or F8 (turned
  *           into fp16 on its way to shared memory) of the activations' type; blocks of 64 tokens.

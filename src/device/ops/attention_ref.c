@@ -1,4 +1,5 @@
-/* attention: out[t] = softmax(softcap(scale q K^T) + mask) V over the paged cache, two passes in
+/* SPDX-License-Identifier: Apache-2.0
+ * attention: out[t] = softmax(softcap(scale q K^T) + mask) V over the paged cache, two passes in
  * double. Blocks of the table that are -1 are skipped. No visible token: zeros. */
 #include "device/ops/ops.h"
 

@@ -1,4 +1,5 @@
-/* cluster.cuh - a row over the few blocks of a cluster: what each warp found of it goes to all of them.
+/* SPDX-License-Identifier: Apache-2.0
+ * cluster.cuh - a row over the few blocks of a cluster: what each warp found of it goes to all of them.
  *
  * Purpose   Kernels between two products of one token are nothing but latency: one block brings a long
  *           row in slowly, and several blocks that meet in global memory meet slowly. Here a warp writes

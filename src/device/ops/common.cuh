@@ -1,4 +1,5 @@
-/* common.cuh - element types, warp and block reductions, programmatic launch, for all kernels. */
+/* SPDX-License-Identifier: Apache-2.0
+ * common.cuh - element types, warp and block reductions, programmatic launch, for all kernels. */
 #ifndef NRD_OPS_COMMON_CUH
 #define NRD_OPS_COMMON_CUH
 

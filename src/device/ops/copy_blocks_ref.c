@@ -1,4 +1,5 @@
-/* copy_blocks: whole KV blocks of each layer, pair after pair. */
+/* SPDX-License-Identifier: Apache-2.0
+ * copy_blocks: whole KV blocks of each layer, pair after pair. */
 #include "device/ops/ops.h"
 
 #include <string.h>

@@ -1,4 +1,5 @@
-/* counts: starts a slot's row of occurrences. Counters saturate. */
+/* SPDX-License-Identifier: Apache-2.0
+ * counts: starts a slot's row of occurrences. Counters saturate. */
 #include "device/ops/ops.h"
 
 #include <string.h>

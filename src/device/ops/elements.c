@@ -1,4 +1,5 @@
-/* Rows and elements of activations and weights, one at a time: what every reference is made of. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Rows and elements of activations and weights, one at a time: what every reference is made of. */
 #include "device/ops/ops.h"
 
 #include <math.h>

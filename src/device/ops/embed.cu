@@ -1,4 +1,5 @@
-/* embed: x[t,:] = table[id[t],:] * scale (+ pos_table[position[t],:])
+/* SPDX-License-Identifier: Apache-2.0
+ * embed: x[t,:] = table[id[t],:] * scale (+ pos_table[position[t],:])
  * Shapes    table [vocab, hidden] f32, bf16, fp16 or F8 with row scales; out any activation type.
  * Work      a block takes 1,024 columns of a token, eight a thread; odd sizes one block a token. Ids < 0 are read
  *           from slot_tokens on the device: the step is enqueued before the last one is known.

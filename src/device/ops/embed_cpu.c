@@ -1,4 +1,5 @@
-/* embed on the CPU: a task is some tokens; tables in any layout (an embedding tied to the LM head is
+/* SPDX-License-Identifier: Apache-2.0
+ * embed on the CPU: a task is some tokens; tables in any layout (an embedding tied to the LM head is
  * read from its packed tiles). Bound: memory latency. */
 #include "device/cpu/cpu.h"
 

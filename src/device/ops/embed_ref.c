@@ -1,4 +1,5 @@
-/* embed: out[i] = table[id_i] * scale (+ pos_table[position_i]). Bound: memory. */
+/* SPDX-License-Identifier: Apache-2.0
+ * embed: out[i] = table[id_i] * scale (+ pos_table[position_i]). Bound: memory. */
 #include "device/ops/ops.h"
 
 #include <stdlib.h>

@@ -1,4 +1,5 @@
-/* expand: rows of any weight format -> bf16 or f32, at load.
+/* SPDX-License-Identifier: Apache-2.0
+ * expand: rows of any weight format -> bf16 or f32, at load.
  * Shapes    src [rows, cols] in the blocks of its format (GGUF; cols a multiple of the block).
  * Work      one thread an element. Runs once for each weight, behind the upload over PCIe.
  * Bound     none that matters: load time is the file's.

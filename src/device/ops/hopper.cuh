@@ -1,4 +1,5 @@
-/* hopper.cuh - mbarriers, bulk copies and wgmma of sm_90a.
+/* SPDX-License-Identifier: Apache-2.0
+ * hopper.cuh - mbarriers, bulk copies and wgmma of sm_90a.
  * Sources   PTX ISA 9.0: "mbarrier", "cp.async.bulk", "Asynchronous Warpgroup Level Matrix
  *           Instructions" (descriptor fields: 9.7.15.5.1).
  */

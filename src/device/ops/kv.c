@@ -1,4 +1,5 @@
-/* Elements of the KV cache of the CPU device. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Elements of the KV cache of the CPU device. */
 #include "device/ops/ops.h"
 
 #include <math.h>

@@ -1,4 +1,5 @@
-/* copy_blocks, counts: whole KV blocks from pool to pool; a slot's row of token counts.
+/* SPDX-License-Identifier: Apache-2.0
+ * copy_blocks, counts: whole KV blocks from pool to pool; a slot's row of token counts.
  * Work      copy_blocks: 16-byte copies, 64 pairs a launch in the kernel's parameters (the pairs are
  *           host memory and copied at the call, so a graph may hold them); counts: one block, atomics
  *           on 16-bit halves.

@@ -1,4 +1,5 @@
-/* linear: y = concat over parts of (x W_p^T + b_p), softcapped if asked: which way each shape takes.
+/* SPDX-License-Identifier: Apache-2.0
+ * linear: y = concat over parts of (x W_p^T + b_p), softcapped if asked: which way each shape takes.
  *
  *   weights of 4 and 8 bits on Hopper     linear_wq.cu, a launch for each run of parts of one format
  *   few rows on Hopper                    linear_skinny.cu, one launch for all parts (F8 up to 16,

@@ -1,4 +1,5 @@
-/* linear on the matrix unit (AMX), for instruction set 4. See amx.h for the words.
+/* SPDX-License-Identifier: Apache-2.0
+ * linear on the matrix unit (AMX), for instruction set 4. See amx.h for the words.
  *
  * Block types  With one scale in 32 k. Two tiles of 16 rows are unpacked once into L1 as signed
  *              bytes - the tile that the instruction takes, since packed integers lie in groups

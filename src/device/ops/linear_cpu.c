@@ -1,4 +1,5 @@
-/* linear on the CPU: which tiles meet which tokens, and when.
+/* SPDX-License-Identifier: Apache-2.0
+ * linear on the CPU: which tiles meet which tokens, and when.
  *
  * Tokens come in tiles of 16, the rest in 8, 4, 2, 1; each is regrouped into a panel (linear_cpu.h).
  * Up to 16 tokens every thread makes its own panels (cheaper than a barrier); above, phase 0 makes

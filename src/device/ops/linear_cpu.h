@@ -1,4 +1,5 @@
-/* linear, one tile of 16 rows against up to 16 tokens; included once per instruction set.
+/* SPDX-License-Identifier: Apache-2.0
+ * linear, one tile of 16 rows against up to 16 tokens; included once per instruction set.
  *
  * Shapes    Tile: NRD_LAYOUT_TILE16. Panel: the tokens of one token tile, regrouped by
  *           linear_panel() so that all that belongs to 32 k of T tokens lies together:

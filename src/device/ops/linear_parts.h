@@ -1,4 +1,5 @@
-/* device/ops/linear_parts.h - parts of linear on the CPU that other commands begin with.
+/* SPDX-License-Identifier: Apache-2.0
+ * device/ops/linear_parts.h - parts of linear on the CPU that other commands begin with.
  *
  * Purpose   linear_sample takes the products of a few tiles of rows at a time and keeps none of them.
  * Owner     The command was set up by nrd_linear_cpu; its scratch and shared memory up to what that

@@ -1,4 +1,5 @@
-/* linear: y[t, :] = concat_p(W_p x[t] + b_p), softcapped if asked. Sums in double. */
+/* SPDX-License-Identifier: Apache-2.0
+ * linear: y[t, :] = concat_p(W_p x[t] + b_p), softcapped if asked. Sums in double. */
 #include "device/ops/ops.h"
 
 #include "base/mem.h"

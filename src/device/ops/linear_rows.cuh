@@ -1,4 +1,5 @@
-/* linear_rows.cuh - what products of several parts know about a row of W, wherever its part begins. */
+/* SPDX-License-Identifier: Apache-2.0
+ * linear_rows.cuh - what products of several parts know about a row of W, wherever its part begins. */
 #ifndef NRD_OPS_LINEAR_ROWS_CUH
 #define NRD_OPS_LINEAR_ROWS_CUH
 

@@ -1,4 +1,5 @@
-/* linear and sample in one on the CPU: the logits of a vocabulary are not stored.
+/* SPDX-License-Identifier: Apache-2.0
+ * linear and sample in one on the CPU: the logits of a vocabulary are not stored.
  *
  * Slabs     A thread takes a few tiles of the vocabulary against all rows into a slab in L1 or L2, puts
  *           what is among the best k of a row so far on its own list for the row, and forgets the rest.

@@ -1,4 +1,5 @@
-/* linear_skinny: y = x W^T (+ bias, softcap) for 1..64 rows of x on Hopper, at the speed of memory.
+/* SPDX-License-Identifier: Apache-2.0
+ * linear_skinny: y = x W^T (+ bias, softcap) for 1..64 rows of x on Hopper, at the speed of memory.
  * Shapes    x [n <= 64, K], W parts [rows_p, K], bf16, fp16 or F8 with row scales of both sides;
  *           y [n, sum rows_p] bf16, fp16 or f32. K * size and the pointers are multiples of 16 bytes.
  * Work      W is the left operand of wgmma (64 weight rows x N tokens), so that the padding to 64

@@ -1,4 +1,5 @@
-/* linear_wq: y = x W^T (+ bias, softcap) for weights of 4 or 8 bits in the layout of wq.cuh and any number
+/* SPDX-License-Identifier: Apache-2.0
+ * linear_wq: y = x W^T (+ bias, softcap) for weights of 4 or 8 bits in the layout of wq.cuh and any number
  * of rows of x, on Hopper.
  * Shapes    x [n, K] bf16; W parts of one format; y bf16, fp16 or f32. Any n, K and rows.
  * Work      W is the left operand of wgmma, from registers: a chunk of wq.cuh is what a warp of a

@@ -1,4 +1,5 @@
-/* linear_wq_few.cuh - few tokens and weights of 4 bits: the integers themselves are multiplied, group by group.
+/* SPDX-License-Identifier: Apache-2.0
+ * linear_wq_few.cuh - few tokens and weights of 4 bits: the integers themselves are multiplied, group by group.
  * Part of linear_wq.cu. */
 #ifndef NRD_OPS_LINEAR_WQ_FEW_CUH
 #define NRD_OPS_LINEAR_WQ_FEW_CUH

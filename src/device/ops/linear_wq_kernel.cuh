@@ -1,4 +1,5 @@
-/* linear_wq_kernel.cuh - the kernel of linear_wq.cu: its parameters, roles of its warps, and results.
+/* SPDX-License-Identifier: Apache-2.0
+ * linear_wq_kernel.cuh - the kernel of linear_wq.cu: its parameters, roles of its warps, and results.
  *
  * A block has two warps that copy (fill_w, fill_x), and warpgroups that multiply (wq_consumer); barriers of
  * full and empty stages lie between them. Blocks of a cluster share K and add up at the end (merge_splits). */

@@ -1,4 +1,5 @@
-/* linear_wq_numbers.cuh - numbers of 4 and 8 bits become bf16 operands; what a warp keeps of a chunk's scales.
+/* SPDX-License-Identifier: Apache-2.0
+ * linear_wq_numbers.cuh - numbers of 4 and 8 bits become bf16 operands; what a warp keeps of a chunk's scales.
  * Part of linear_wq.cu. */
 #ifndef NRD_OPS_LINEAR_WQ_NUMBERS_CUH
 #define NRD_OPS_LINEAR_WQ_NUMBERS_CUH

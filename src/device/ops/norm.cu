@@ -1,4 +1,5 @@
-/* norm: residual[t,:] += delta (or its norm); out[r,:] = norm(residual[row,:]) * w (+ b), RMS
+/* SPDX-License-Identifier: Apache-2.0
+ * norm: residual[t,:] += delta (or its norm); out[r,:] = norm(residual[row,:]) * w (+ b), RMS
  * (Zhang & Sennrich 2019) or layer norm, optionally quantized to F8 with one scale a row.
  * Shapes    all [rows, hidden] in act dtype; weights f32 [hidden]; out act dtype, other act dtype,
  *           or F8. The residual is rounded to act dtype before it is normed: what is stored is what

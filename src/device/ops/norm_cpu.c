@@ -1,4 +1,5 @@
-/* norm on the CPU: rows divided among threads. Bound: memory, 3 to 4 rows read or written a row. */
+/* SPDX-License-Identifier: Apache-2.0
+ * norm on the CPU: rows divided among threads. Bound: memory, 3 to 4 rows read or written a row. */
 #include "device/cpu/cpu.h"
 
 /* Vector as floats: where it lies, or converted into `room`. */

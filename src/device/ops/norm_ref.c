@@ -1,4 +1,5 @@
-/* norm: residual += norm?(delta); out = norm(residual). float32 inside; with a delta the residual
+/* SPDX-License-Identifier: Apache-2.0
+ * norm: residual += norm?(delta); out = norm(residual). float32 inside; with a delta the residual
  * is rounded to the activation type before it is normed, as what the next layer will read. */
 #include "device/ops/ops.h"
 

@@ -1,4 +1,5 @@
-/* device/ops/ops.h - what the files of one operation share.
+/* SPDX-License-Identifier: Apache-2.0
+ * device/ops/ops.h - what the files of one operation share.
  *
  * Purpose   For each operation of nereid/device.h: a check of its arguments, valid for every
  *           device, and a plain C reference that defines the result. Also the private layouts of

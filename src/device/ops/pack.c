@@ -1,4 +1,5 @@
-/* Weights in tiles of 16 rows (NRD_LAYOUT_TILE16).
+/* SPDX-License-Identifier: Apache-2.0
+ * Weights in tiles of 16 rows (NRD_LAYOUT_TILE16).
  *
  * Why       One layout serves a single token (memory bound: a tile is one contiguous stream) and
  *           many tokens (a tile's integers stay in registers), with 16 results per vector and no

@@ -1,4 +1,5 @@
-/* device/ops/pack.h - the numbers that describe a packed block format. See pack.c for the bytes. */
+/* SPDX-License-Identifier: Apache-2.0
+ * device/ops/pack.h - the numbers that describe a packed block format. See pack.c for the bytes. */
 #ifndef NRD_DEVICE_OPS_PACK_H
 #define NRD_DEVICE_OPS_PACK_H
 

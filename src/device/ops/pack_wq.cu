@@ -1,4 +1,5 @@
-/* pack_wq: weights into the layout of wq.cuh at load.
+/* SPDX-License-Identifier: Apache-2.0
+ * pack_wq: weights into the layout of wq.cuh at load.
  * Work      one thread a 32-bit word of the chunks.
  * Bound     runs once for each weight, behind the upload over PCIe.
  * Sources   base/dtype.c is the definition of the formats in plain C.

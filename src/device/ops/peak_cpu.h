@@ -1,4 +1,5 @@
-/* What the machine can do, measured with the same instructions as the kernels: the limits that
+/* SPDX-License-Identifier: Apache-2.0
+ * What the machine can do, measured with the same instructions as the kernels: the limits that
  * tests/ops/bench_ops.c prints beside its numbers. */
 #include "device/cpu/simd.h"
 

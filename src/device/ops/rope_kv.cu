@@ -1,4 +1,5 @@
-/* rope_kv: RMS norm of q and k heads (optional), rotary embedding (Su et al. 2021), K and V into the
+/* SPDX-License-Identifier: Apache-2.0
+ * rope_kv: RMS norm of q and k heads (optional), rotary embedding (Su et al. 2021), K and V into the
  * paged cache.
  * Shapes    qkv [n_tokens, (n_heads + 2 n_kv_heads) head_dim] act dtype, q rotated in place; cache
  *           blocks as kv_layout.cuh says, f32, fp16, bf16, F8 or I8.

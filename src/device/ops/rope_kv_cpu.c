@@ -1,4 +1,5 @@
-/* rope_kv on the CPU: a task is some neighbouring tokens, whose K lie in the same cache lines.
+/* SPDX-License-Identifier: Apache-2.0
+ * rope_kv on the CPU: a task is some neighbouring tokens, whose K lie in the same cache lines.
  * Bound: memory, and the scattered store of K. */
 #include "device/cpu/cpu.h"
 

@@ -1,4 +1,5 @@
-/* rope_kv: norm of q and k heads, rotary embedding (Su et al. 2021), K and V into the cache.
+/* SPDX-License-Identifier: Apache-2.0
+ * rope_kv: norm of q and k heads, rotary embedding (Su et al. 2021), K and V into the cache.
  * Angles: position * inv_freq in float32, cos and sin of that, times rope_scale. */
 #include "device/ops/ops.h"
 

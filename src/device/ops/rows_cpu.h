@@ -1,4 +1,5 @@
-/* Row-wise operations: quantization to ACT_Q8, norm, activation, rotary embedding. Bound: memory. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Row-wise operations: quantization to ACT_Q8, norm, activation, rotary embedding. Bound: memory. */
 #include "device/cpu/simd.h"
 #include "device/ops/ops.h"
 

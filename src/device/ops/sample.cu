@@ -1,4 +1,5 @@
-/* sample: one token a row, wholly on the device. Order and ties as sample_ref.c says: bias, penalties,
+/* SPDX-License-Identifier: Apache-2.0
+ * sample: one token a row, wholly on the device. Order and ties as sample_ref.c says: bias, penalties,
  * min length, banned, mask, temperature, top-k, top-p, min-p; the draw walks the kept in id order.
  * Shapes    logits f32 [n_rows, stride]; rows of nrd_sample_row in device memory.
  * Work      one block of 1024 a row; passes over the row come from L2. Greedy rows need one. A cut

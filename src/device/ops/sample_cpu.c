@@ -1,4 +1,5 @@
-/* sample on the CPU: one row a task, without sorting the vocabulary.
+/* SPDX-License-Identifier: Apache-2.0
+ * sample on the CPU: one row a task, without sorting the vocabulary.
  *
  * Greedy    One pass for the maximum, one for its first place.
  * top-k     A threshold found by bisection with counting passes leaves k to 4k candidates; only

@@ -1,4 +1,5 @@
-/* Passes over a row of logits: the building blocks of sample_cpu.c. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Passes over a row of logits: the building blocks of sample_cpu.c. */
 #include "device/cpu/simd.h"
 
 /* Largest number and the first place that has it; NaN is passed over. */

@@ -1,4 +1,5 @@
-/* device/ops/sample_list.h - parts of sample on the CPU for logits that come piece by piece.
+/* SPDX-License-Identifier: Apache-2.0
+ * device/ops/sample_list.h - parts of sample on the CPU for logits that come piece by piece.
  *
  * Purpose   linear_sample keeps the best candidates of a row instead of its logits; what becomes of a
  *           logit, and what is drawn from the best k, is the same code as where the row is in memory.

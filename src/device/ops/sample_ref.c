@@ -1,4 +1,5 @@
-/* sample: choice of one token a row, by sorting the whole vocabulary.
+/* SPDX-License-Identifier: Apache-2.0
+ * sample: choice of one token a row, by sorting the whole vocabulary.
  *
  * Order     bias, penalties, min length, banned, mask; then temperature, top-k, top-p, min-p, draw.
  * top-p     the shortest prefix of the candidates, best first (ties: lowest id), whose probability

@@ -1,4 +1,5 @@
-/* Operations that run as one task of their reference. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Operations that run as one task of their reference. */
 #include "device/cpu/cpu.h"
 
 #define SIMPLE(name)                                                                               \

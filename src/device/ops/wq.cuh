@@ -1,4 +1,5 @@
-/* wq.cuh - how weights of 4 and 8 bits lie on a Hopper GPU.
+/* SPDX-License-Identifier: Apache-2.0
+ * wq.cuh - how weights of 4 and 8 bits lie on a Hopper GPU.
  *
  * Purpose   One layout for the formats that weight_load keeps as they are: integers with a scale, and
  *           an offset where the format has one, for each group of a row. Nothing is rounded: every

@@ -1,4 +1,5 @@
-/* device/plugin/plugin.h - what every device plug-in is linked with.
+/* SPDX-License-Identifier: Apache-2.0
+ * device/plugin/plugin.h - what every device plug-in is linked with.
  *
  * Purpose   plugin.c exports the id that the plug-in was compiled with, and has the functions of
  *           base/error.h by those of the program that opened the plug-in: an error has one maker.

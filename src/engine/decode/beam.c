@@ -1,4 +1,5 @@
-/* One step of a beam search: candidates of all live beams -> the best `width` of them live on, those that
+/* SPDX-License-Identifier: Apache-2.0
+ * One step of a beam search: candidates of all live beams -> the best `width` of them live on, those that
  * ended go into the list of finished ones -> over, when no live beam can still beat those. */
 #include "engine/decode/beam.h"
 

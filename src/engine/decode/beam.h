@@ -1,4 +1,5 @@
-/* engine/decode/beam.h - beam search.
+/* SPDX-License-Identifier: Apache-2.0
+ * engine/decode/beam.h - beam search.
  *
  * Purpose   The hypotheses of a sequence with width > 1: after the prompt, every step extends each
  *           live beam by its best candidates, keeps the best `width`, and moves finished ones (end

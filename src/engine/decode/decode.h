@@ -1,4 +1,5 @@
-/* engine/decode/decode.h - how a sequence's next token is chosen and when it ends.
+/* SPDX-License-Identifier: Apache-2.0
+ * engine/decode/decode.h - how a sequence's next token is chosen and when it ends.
  *
  * Purpose   Rules on integers: the sampling row of a choice, forbidden tokens, stop phrases, end.
  *           The arithmetic on logits is the device's.

@@ -1,4 +1,5 @@
-/* engine/decode/result.h - what a step chose, as the decoder reads it.
+/* SPDX-License-Identifier: Apache-2.0
+ * engine/decode/result.h - what a step chose, as the decoder reads it.
  *
  * Lifetime  The arrays are the runner's and are valid until the buffer's next nrd_runner_submit.
  */

@@ -1,4 +1,5 @@
-/* engine/decode/seq_decode.h - what a sequence has said, and what its next choice depends on.
+/* SPDX-License-Identifier: Apache-2.0
+ * engine/decode/seq_decode.h - what a sequence has said, and what its next choice depends on.
  *
  * Purpose   The part of nrd_seq (engine/sequence.h) that the decoder keeps: tokens and their log
  *           probabilities, hypotheses of a beam search, where its guide and its sampling stand.

@@ -1,4 +1,5 @@
-/* Fills the arrays of one step from its plan: ids, positions, block tables, sampling rows; places come
+/* SPDX-License-Identifier: Apache-2.0
+ * Fills the arrays of one step from its plan: ids, positions, block tables, sampling rows; places come
  * from the plan's counts, so that everything goes to the device in one copy. */
 #include "engine/run/batch.h"
 

@@ -1,4 +1,5 @@
-/* engine/run/batch.h - a plan packed into the arrays that the device reads.
+/* SPDX-License-Identifier: Apache-2.0
+ * engine/run/batch.h - a plan packed into the arrays that the device reads.
  *
  * Purpose   One host block (pinned where that helps) and its twin on the device, filled tightly so
  *           that a step costs one upload.

@@ -1,4 +1,5 @@
-/* Tokens chosen from logits, and their way to the host.
+/* SPDX-License-Identifier: Apache-2.0
+ * Tokens chosen from logits, and their way to the host.
  *
  * All that a step chose lies in one block of memory (nrd_outputs), so that it comes back in one
  * copy: ids and log probabilities first, the candidates behind them, which are copied only when a

@@ -1,4 +1,5 @@
-/* The network, layer by layer: embedding, then for each layer attention and MLP with a norm before
+/* SPDX-License-Identifier: Apache-2.0
+ * The network, layer by layer: embedding, then for each layer attention and MLP with a norm before
  * each.
  *
  * What a layer adds is not added at once: `delta` goes into the next norm, which adds it to `x`

@@ -1,4 +1,5 @@
-/* engine/run/graphs.h - recorded steps, found again by their shape.
+/* SPDX-License-Identifier: Apache-2.0
+ * engine/run/graphs.h - recorded steps, found again by their shape.
  *
  * Purpose   A step of few rows is bound by the host, which enqueues some hundred operations; a
  *           graph replays them with one call. A graph fits every step that has the same key.

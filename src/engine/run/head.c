@@ -1,4 +1,5 @@
-/* From the last layer to logits: the final norm and the LM head, of the rows that are wanted only.
+/* SPDX-License-Identifier: Apache-2.0
+ * From the last layer to logits: the final norm and the LM head, of the rows that are wanted only.
  *
  * Beside the choices, a request may ask for logits or states of its prompt's positions. They go
  * through in groups, are waited for, and are told to the runner's owner at once: a step that has

@@ -1,4 +1,5 @@
-/* The memory of the KV cache: one array of blocks for each layer on the device, and one in host
+/* SPDX-License-Identifier: Apache-2.0
+ * The memory of the KV cache: one array of blocks for each layer on the device, and one in host
  * memory where the cache has host blocks; block numbers from n_kv_blocks on are host ones. Also
  * the copies of blocks that a plan asks for, in the order in which it asks. */
 #include "engine/run/runner_internal.h"

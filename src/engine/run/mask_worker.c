@@ -1,4 +1,5 @@
-/* One thread, one job at a time: `states` is set by begin and becomes NULL again when all their
+/* SPDX-License-Identifier: Apache-2.0
+ * One thread, one job at a time: `states` is set by begin and becomes NULL again when all their
  * masks are made. The masks are kept by the states; nothing is handed back. */
 #include "engine/run/mask_worker.h"
 

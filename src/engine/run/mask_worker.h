@@ -1,4 +1,5 @@
-/* engine/run/mask_worker.h - masks of new guide states, made while the device computes.
+/* SPDX-License-Identifier: Apache-2.0
+ * engine/run/mask_worker.h - masks of new guide states, made while the device computes.
  *
  * Purpose   A choice needs its mask only when the logits are there. States whose mask is not known yet
  *           go to a thread of their own, so that the step does not wait for the vocabulary's walk

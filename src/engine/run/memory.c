@@ -1,4 +1,5 @@
-/* Buffers of the runner on the device, taken once when it is made and as large as its limits
+/* SPDX-License-Identifier: Apache-2.0
+ * Buffers of the runner on the device, taken once when it is made and as large as its limits
  * allow, but for what few requests need (counts of tokens, rows of prompts). An allocation that
  * fails says what to change. Rope tables are computed on the host and uploaded. */
 #include "engine/run/runner_internal.h"

@@ -1,4 +1,5 @@
-/* Marks between the operations of a step, read when the step is over, and summed by operation. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Marks between the operations of a step, read when the step is over, and summed by operation. */
 #include "engine/run/profile.h"
 
 #include "base/clock.h"

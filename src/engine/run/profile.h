@@ -1,4 +1,5 @@
-/* engine/run/profile.h - where the time of a step goes.
+/* SPDX-License-Identifier: Apache-2.0
+ * engine/run/profile.h - where the time of a step goes.
  *
  * Purpose   Every step is timed as a whole, with the gap before it; every n-th one operation by
  *           operation, with the bytes and operations that its shapes ask for at least. Steps of one

@@ -1,4 +1,5 @@
-/* The runner's creation and end, and what its owner calls: submit enqueues a step, wait brings its
+/* SPDX-License-Identifier: Apache-2.0
+ * The runner's creation and end, and what its owner calls: submit enqueues a step, wait brings its
  * result.
  *
  * There are two batches and two outputs, so that a step may be enqueued while the one before it

@@ -1,4 +1,5 @@
-/* engine/run/runner.h - a plan becomes tokens.
+/* SPDX-License-Identifier: Apache-2.0
+ * engine/run/runner.h - a plan becomes tokens.
  *
  * Purpose   Owns what is on the device for one engine: weights, KV memory, activations; packs a
  *           plan into batch arrays (one upload), enqueues the network and the choice of tokens.

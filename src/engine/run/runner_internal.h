@@ -1,4 +1,5 @@
-/* engine/run/runner_internal.h - the runner from the inside, for the files that make it up.
+/* SPDX-License-Identifier: Apache-2.0
+ * engine/run/runner_internal.h - the runner from the inside, for the files that make it up.
  *
  *   runner.c    creation, submit and wait
  *   memory.c    buffers on the device, rope tables

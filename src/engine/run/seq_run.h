@@ -1,4 +1,5 @@
-/* engine/run/seq_run.h - what the runner does for a sequence beside its choices.
+/* SPDX-License-Identifier: Apache-2.0
+ * engine/run/seq_run.h - what the runner does for a sequence beside its choices.
  *
  * Purpose   The part of nrd_seq (engine/sequence.h) that only the runner looks at: rows that the
  *           maker wants to see, and the sequence's own vector on the device.

@@ -1,4 +1,5 @@
-/* One step: pack the plan, copy blocks, run the layers, choose, download.
+/* SPDX-License-Identifier: Apache-2.0
+ * One step: pack the plan, copy blocks, run the layers, choose, download.
  *
  * Steps in which every sequence has one token are filled up to one of few shapes (graphs.h) and
  * recorded as a graph, which the device then runs without the host asking for each operation. All

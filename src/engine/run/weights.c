@@ -1,4 +1,5 @@
-/* Loads an engine's weights in the order of the network, by the names of the table of needs
+/* SPDX-License-Identifier: Apache-2.0
+ * Loads an engine's weights in the order of the network, by the names of the table of needs
  * (model/needs.h); what is there and its shapes are checked before the first is loaded. With
  * float32 arithmetic, weights are dequantized on the host first, and the copies live as long as
  * the weights. */

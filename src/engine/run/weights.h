@@ -1,4 +1,5 @@
-/* engine/run/weights.h - an engine folder's weights, on a device, by their place in the network.
+/* SPDX-License-Identifier: Apache-2.0
+ * engine/run/weights.h - an engine folder's weights, on a device, by their place in the network.
  *
  * Purpose   Finds every weight that the spec asks for, loads it through the device (mapped in place
  *           where it can be), and notes the input type that each product wants.

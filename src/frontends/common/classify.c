@@ -1,4 +1,5 @@
-/* The k largest values of each row of an output: a heap keeps the best k candidates, then they
+/* SPDX-License-Identifier: Apache-2.0
+ * The k largest values of each row of an output: a heap keeps the best k candidates, then they
  * are sorted and written as "value:index[:label]". Called by output.c for outputs with the
  * parameter `classification`. */
 #include "frontends/common/classify.h"

@@ -1,4 +1,5 @@
-/* frontends/common/classify.h - the classification extension: the k largest values of an output.
+/* SPDX-License-Identifier: Apache-2.0
+ * frontends/common/classify.h - the classification extension: the k largest values of an output.
  *
  * Purpose   Turns a row of numbers into strings "value:index[:label]", largest first.
  * Owner     Loop thread; stateless.

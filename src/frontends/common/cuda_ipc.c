@@ -1,4 +1,5 @@
-/* GPU memory of another process: the CUDA driver is opened once with dlopen, its functions are
+/* SPDX-License-Identifier: Apache-2.0
+ * GPU memory of another process: the CUDA driver is opened once with dlopen, its functions are
  * looked up by name, and each call makes the device's primary context current for its own time
  * only. Called by shm.c for regions that clients registered as CUDA shared memory. */
 #include "frontends/common/cuda_ipc.h"

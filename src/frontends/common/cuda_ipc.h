@@ -1,4 +1,5 @@
-/* frontends/common/cuda_ipc.h - memory that another process allocated on a GPU, through the CUDA driver.
+/* SPDX-License-Identifier: Apache-2.0
+ * frontends/common/cuda_ipc.h - memory that another process allocated on a GPU, through the CUDA driver.
  *
  * Purpose   What cudaIpcMemHandle_t stands for, mapped here, and copies from and to it. The driver
  *           is loaded at run time, so that the program also starts where there is none.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "frontends/common/error.h"
 
 nrd_error *nrd_from_triton(TRITONSERVER_Error *e)

@@ -1,4 +1,5 @@
-/* frontends/common/error.h - errors of the core as errors of this house.
+/* SPDX-License-Identifier: Apache-2.0
+ * frontends/common/error.h - errors of the core as errors of this house.
  *
  * Purpose   The one place where a TRITONSERVER_Error becomes an nrd_error. Each protocol then has
  *           a table from our codes to its own (http/status.c, grpc/server.c).

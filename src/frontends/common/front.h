@@ -1,4 +1,5 @@
-/* frontends/common/front.h - what all protocols of one server have in common.
+/* SPDX-License-Identifier: Apache-2.0
+ * frontends/common/front.h - what all protocols of one server have in common.
  *
  * Purpose   One core, one table of shared-memory regions, one limit of open requests, one way of
  *           giving memory to outputs, for requests of every protocol.

@@ -1,4 +1,5 @@
-/* frontends/common/header_pattern.h - which headers become request parameters.
+/* SPDX-License-Identifier: Apache-2.0
+ * frontends/common/header_pattern.h - which headers become request parameters.
  *
  * Purpose   The expression of --http-header-forward-pattern and --grpc-header-forward-pattern. It
  *           may match anywhere in a name; letters match in both cases unless the expression says

@@ -1,4 +1,5 @@
-/* An inference from its request to its last response; output.c has what becomes of outputs. */
+/* SPDX-License-Identifier: Apache-2.0
+ * An inference from its request to its last response; output.c has what becomes of outputs. */
 #include "frontends/common/infer.h"
 
 #include "base/clock.h"

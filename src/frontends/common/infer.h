@@ -1,4 +1,5 @@
-/* frontends/common/infer.h - one inference on its way through the core, for every protocol.
+/* SPDX-License-Identifier: Apache-2.0
+ * frontends/common/infer.h - one inference on its way through the core, for every protocol.
  *
  * Purpose   Holds what must outlive the message it came in: the core's request, bytes of inputs,
  *           where outputs go, regions of shared memory, the trace, its place among the open

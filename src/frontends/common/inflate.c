@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "frontends/common/inflate.h"
 
 #include "base/mem.h"

@@ -1,4 +1,5 @@
-/* frontends/common/inflate.h - what clients compressed, up to a limit.
+/* SPDX-License-Identifier: Apache-2.0
+ * frontends/common/inflate.h - what clients compressed, up to a limit.
  * Stateless, any thread. INVALID_ARG for broken data or data over the limit, which names the option.
  * Sources: RFC 1950, 1952. */
 #ifndef NRD_FRONTENDS_COMMON_INFLATE_H

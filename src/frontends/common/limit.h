@@ -1,4 +1,5 @@
-/* frontends/common/limit.h - how many requests may be open at the same time, over all protocols.
+/* SPDX-License-Identifier: Apache-2.0
+ * frontends/common/limit.h - how many requests may be open at the same time, over all protocols.
  *
  * Purpose   Overload is answered at once instead of queued: a request that finds the limit reached
  *           gets UNAVAILABLE (HTTP 503).

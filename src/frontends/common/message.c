@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "frontends/common/message.h"
 
 #include "frontends/common/error.h"

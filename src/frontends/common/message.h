@@ -1,4 +1,5 @@
-/* frontends/common/message.h - documents of the core as JSON trees.
+/* SPDX-License-Identifier: Apache-2.0
+ * frontends/common/message.h - documents of the core as JSON trees.
  *
  * Purpose   The core answers questions about models with text; this reads it.
  * Owner     Stateless; any thread.

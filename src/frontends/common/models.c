@@ -1,4 +1,5 @@
-/* The table of what is known of models: their inputs and their configuration. An entry is read from
+/* SPDX-License-Identifier: Apache-2.0
+ * The table of what is known of models: their inputs and their configuration. An entry is read from
  * the core at the first request after a load and is shared by count; it is replaced when the core
  * counts a newer load. Called by the handlers of generate, of /v1 and of the page. */
 #include "frontends/common/models.h"

@@ -1,4 +1,5 @@
-/* frontends/common/models.h - what the models look like, read from the core once for each load.
+/* SPDX-License-Identifier: Apache-2.0
+ * frontends/common/models.h - what the models look like, read from the core once for each load.
  *
  * Purpose   A request that names keys instead of tensors is read with the model's metadata; the
  *           OpenAI endpoints look into configurations. Both are documents of the core, the same

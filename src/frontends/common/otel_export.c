@@ -1,4 +1,5 @@
-/* One thread that posts finished spans to a collector. Spans wait in a queue of bounded length; the
+/* SPDX-License-Identifier: Apache-2.0
+ * One thread that posts finished spans to a collector. Spans wait in a queue of bounded length; the
  * thread wakes when a batch is full or its delay is over, connects, sends one HTTP request and
  * reads the status. What cannot be delivered is dropped with a warning. Fed by tracer.c. */
 #include "frontends/common/otel_export.h"

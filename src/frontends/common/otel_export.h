@@ -1,4 +1,5 @@
-/* frontends/common/otel_export.h - sends finished spans to an OpenTelemetry collector, OTLP/HTTP with
+/* SPDX-License-Identifier: Apache-2.0
+ * frontends/common/otel_export.h - sends finished spans to an OpenTelemetry collector, OTLP/HTTP with
  * JSON.
  *
  * Purpose   A queue and a thread: spans are collected and posted in batches, so that no request

@@ -1,4 +1,5 @@
-/* Time stamps of one traced request become spans. Reports of the front end and the core open, mark
+/* SPDX-License-Identifier: Apache-2.0
+ * Time stamps of one traced request become spans. Reports of the front end and the core open, mark
  * and end spans as they come; at the end all are written as OTLP JSON. Called by tracer.c under the
  * record's lock. */
 #include "frontends/common/otel_spans.h"

@@ -1,4 +1,5 @@
-/* frontends/common/otel_spans.h - the events of one traced request as OpenTelemetry spans.
+/* SPDX-License-Identifier: Apache-2.0
+ * frontends/common/otel_spans.h - the events of one traced request as OpenTelemetry spans.
  *
  * Purpose   Collects what the front end and the core report, in order, and writes it as spans: one
  *           "InferRequest" for the whole, below it one for each model that ran (its name) with a

@@ -1,4 +1,5 @@
-/* Outputs of an inference: which are asked for, where the core puts them, how they are read. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Outputs of an inference: which are asked for, where the core puts them, how they are read. */
 #include "base/pool.h"
 #include "frontends/common/classify.h"
 #include "frontends/common/infer.h"

@@ -1,4 +1,5 @@
-/* The table of registered shared-memory regions. Life: register (opened and mapped outside the
+/* SPDX-License-Identifier: Apache-2.0
+ * The table of registered shared-memory regions. Life: register (opened and mapped outside the
  * lock) -> used by requests, counted -> unregister -> unmapped with the last user. Called by the
  * shared-memory endpoints of HTTP and gRPC and for each input or output that names a region. */
 #include "frontends/common/shm.h"

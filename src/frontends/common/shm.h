@@ -1,4 +1,5 @@
-/* frontends/common/shm.h - registered regions of shared memory, of the system and of CUDA.
+/* SPDX-License-Identifier: Apache-2.0
+ * frontends/common/shm.h - registered regions of shared memory, of the system and of CUDA.
  *
  * Purpose   Clients name a POSIX shared-memory object once; inputs and outputs of later requests
  *           then say "region, offset, size" instead of carrying bytes. Regions of CUDA lie on a

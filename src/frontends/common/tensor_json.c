@@ -1,4 +1,5 @@
-/* The values of one tensor from and to JSON: sizes first, then nested arrays element by element
+/* SPDX-License-Identifier: Apache-2.0
+ * The values of one tensor from and to JSON: sizes first, then nested arrays element by element
  * into the tensor's memory, with checks of type and range; and the other direction for answers.
  * Called by infer and generate; long arrays of numbers are read by tensor_text.c instead. */
 #include "frontends/common/tensor_json.h"

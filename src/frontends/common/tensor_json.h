@@ -1,4 +1,5 @@
-/* frontends/common/tensor_json.h - JSON values as tensor bytes and back.
+/* SPDX-License-Identifier: Apache-2.0
+ * frontends/common/tensor_json.h - JSON values as tensor bytes and back.
  *
  * Purpose   The two directions of the "data" field of infer, and of the values of generate.
  * Owner     Stateless.

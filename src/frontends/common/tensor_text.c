@@ -1,4 +1,5 @@
-/* Finds the long arrays of numbers in the text of a request, cuts them out before the rest is
+/* SPDX-License-Identifier: Apache-2.0
+ * Finds the long arrays of numbers in the text of a request, cuts them out before the rest is
  * parsed, and reads them straight into tensor memory. Errors have the offset in the whole text.
  * Called by http/infer.c. */
 #include "frontends/common/tensor_text.h"

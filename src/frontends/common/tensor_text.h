@@ -1,4 +1,5 @@
-/* frontends/common/tensor_text.h - long "data" arrays of numbers, read without a JSON tree.
+/* SPDX-License-Identifier: Apache-2.0
+ * frontends/common/tensor_text.h - long "data" arrays of numbers, read without a JSON tree.
  *
  * Purpose   A tree takes 40 bytes for each number, so a body of 64 MB would need gigabytes. The
  *           long arrays of numbers are cut out of the text first and later read straight into

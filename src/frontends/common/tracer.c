@@ -1,4 +1,5 @@
-/* Trace settings, sampling and records. A request asks once whether it is traced; if so, a record
+/* SPDX-License-Identifier: Apache-2.0
+ * Trace settings, sampling and records. A request asks once whether it is traced; if so, a record
  * collects time stamps and tensors until the handler and the core have both given it up, and is
  * then written to the file or handed to the exporter. Settings are changed by options and by the
  * trace endpoints. */

@@ -1,4 +1,5 @@
-/* frontends/common/tracer.h - which requests are traced, and where their time stamps go: a file or a
+/* SPDX-License-Identifier: Apache-2.0
+ * frontends/common/tracer.h - which requests are traced, and where their time stamps go: a file or a
  * collector.
  *
  * Purpose   Settings for all models and for single ones, changed at start and through

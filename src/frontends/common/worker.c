@@ -1,4 +1,5 @@
-/* The worker threads of the front ends. Each client that has jobs is in a circle; a free thread
+/* SPDX-License-Identifier: Apache-2.0
+ * The worker threads of the front ends. Each client that has jobs is in a circle; a free thread
  * takes one job of the client whose turn it is. Threads start when there is work for them. A job
  * is: waiting -> running -> done, or waiting -> cancelled. Called by handlers on loop threads. */
 #include "frontends/common/worker.h"

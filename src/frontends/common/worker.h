@@ -1,4 +1,5 @@
-/* frontends/common/worker.h - threads for work that is too long for an event loop.
+/* SPDX-License-Identifier: Apache-2.0
+ * frontends/common/worker.h - threads for work that is too long for an event loop.
  *
  * Purpose   A loop thread serves thousands of connections, so what takes longer than one or
  *           two milliseconds for one of them (long prompts, opening a tokenizer, JSON of large tensors,

@@ -1,4 +1,5 @@
-/* Everything but inference: health, metadata, repository, shared memory, log and trace settings,
+/* SPDX-License-Identifier: Apache-2.0
+ * Everything but inference: health, metadata, repository, shared memory, log and trace settings,
  * and the table of all methods. */
 #include "frontends/grpc/json_message.h"
 #include "frontends/grpc/rpc.h"

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # The gRPC front end: only where the gRPC C-core library is (pkg-config: grpc). Included before the
 # rules of the artifacts; adds to what tritonserver and the front ends' tests link.
 

@@ -1,4 +1,5 @@
-/* One call: its message, its answer and its end, for whatever kind of call it is. */
+/* SPDX-License-Identifier: Apache-2.0
+ * One call: its message, its answer and its end, for whatever kind of call it is. */
 #include "frontends/grpc/rpc.h"
 
 #include "base/limits.h"

@@ -1,4 +1,5 @@
-/* ModelInferRequest from its bytes. The generated code copies every tensor once; of long messages
+/* SPDX-License-Identifier: Apache-2.0
+ * ModelInferRequest from its bytes. The generated code copies every tensor once; of long messages
  * raw_input_contents stay where they are, and the rest is what the generated code reads. */
 #include "frontends/grpc/infer.h"
 

@@ -1,4 +1,5 @@
-/* Responses as protobuf bytes. Written by hand and not through the generated code: the answer is
+/* SPDX-License-Identifier: Apache-2.0
+ * Responses as protobuf bytes. Written by hand and not through the generated code: the answer is
  * written once, from front to back, and large outputs are not copied at all. Field numbers are
  * those of protos/grpc_service.proto; tests/server/test_grpc.py reads them with a public client. */
 #include "frontends/grpc/infer.h"

@@ -1,4 +1,5 @@
-/* ModelInferRequest to an inference: parameters, metadata, inputs as typed lists, raw bytes or
+/* SPDX-License-Identifier: Apache-2.0
+ * ModelInferRequest to an inference: parameters, metadata, inputs as typed lists, raw bytes or
  * shared memory, wanted outputs; and the unary ModelInfer call, which answers with the one
  * response. A call that ends early cancels its inference. Streams use the same reading (stream.c).
  */

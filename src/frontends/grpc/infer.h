@@ -1,4 +1,5 @@
-/* frontends/grpc/infer.h - one inference that came by gRPC.
+/* SPDX-License-Identifier: Apache-2.0
+ * frontends/grpc/infer.h - one inference that came by gRPC.
  *
  * Purpose   What gRPC adds to an inference (common/infer.h): infer.c reads a ModelInferRequest into
  *           it, encode.c makes the messages of its responses. Used by the unary call (infer.c) and

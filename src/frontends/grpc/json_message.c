@@ -1,4 +1,5 @@
-/* JSON documents of the core as protobuf messages: one walk over the descriptor of the message,
+/* SPDX-License-Identifier: Apache-2.0
+ * JSON documents of the core as protobuf messages: one walk over the descriptor of the message,
  * with a function for each kind of field. Called by admin.c for metadata, configurations,
  * statistics and the index. */
 #include "frontends/grpc/json_message.h"

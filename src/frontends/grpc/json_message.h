@@ -1,4 +1,5 @@
-/* frontends/grpc/json_message.h - the core's JSON documents as protobuf messages.
+/* SPDX-License-Identifier: Apache-2.0
+ * frontends/grpc/json_message.h - the core's JSON documents as protobuf messages.
  *
  * Purpose   The core answers questions (metadata, configuration, statistics, index) with JSON whose
  *           keys are the field names of the messages; one walk over the descriptors turns any of

@@ -1,4 +1,5 @@
-/* grpc.reflection: tells clients (grpcurl and the like) which services and messages there are.
+/* SPDX-License-Identifier: Apache-2.0
+ * grpc.reflection: tells clients (grpcurl and the like) which services and messages there are.
  *
  * The descriptors of protos/ are part of the program (build.mk). A call is a stream of questions;
  * each is answered before the next is read, on the first queue. */

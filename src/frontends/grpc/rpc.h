@@ -1,4 +1,5 @@
-/* frontends/grpc/rpc.h - calls: what the files of this folder share.
+/* SPDX-License-Identifier: Apache-2.0
+ * frontends/grpc/rpc.h - calls: what the files of this folder share.
  *
  * Purpose   One nrd_grpc_call is one RPC, from the slot that waits for it to the sent status.
  *           call.c is what every call can do; infer.c, stream.c, watch.c and reflection.c handle

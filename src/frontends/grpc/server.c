@@ -1,4 +1,5 @@
-/* The service: slots for new calls, the threads of the completion queues, start and end.
+/* SPDX-License-Identifier: Apache-2.0
+ * The service: slots for new calls, the threads of the completion queues, start and end.
  * A slot for each method waits for the next call; when one comes, a new slot is requested and the
  * handler runs. Life: start -> drain (no new calls) -> free. */
 #include "frontends/grpc/rpc.h"

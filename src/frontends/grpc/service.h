@@ -1,4 +1,5 @@
-/* frontends/grpc/service.h - the gRPC service: GRPCInferenceService and grpc.health.v1.
+/* SPDX-License-Identifier: Apache-2.0
+ * frontends/grpc/service.h - the gRPC service: GRPCInferenceService and grpc.health.v1.
  *
  * Purpose   For main.c: start, drain, stop. The files of this folder share rpc.h.
  * Owner     The main thread; the service runs threads of its own, one for each completion queue.

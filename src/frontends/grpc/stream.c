@@ -1,4 +1,5 @@
-/* ModelStreamInfer: many requests and answers in one call.
+/* SPDX-License-Identifier: Apache-2.0
+ * ModelStreamInfer: many requests and answers in one call.
  *
  * Life cycle: messages are read one after the other, each becomes a request in the core. Answers
  * go into one queue, of which one at a time is written. Answers of models that give exactly one

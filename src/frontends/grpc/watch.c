@@ -1,4 +1,5 @@
-/* grpc.health.v1 Watch: one message now, and one whenever the state changes.
+/* SPDX-License-Identifier: Apache-2.0
+ * grpc.health.v1 Watch: one message now, and one whenever the state changes.
  *
  * The core does not tell when it becomes ready, so the thread of the first queue looks four times a
  * second while there are watching calls; everything here runs on that thread. A call ends when its

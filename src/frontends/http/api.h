@@ -1,4 +1,5 @@
-/* frontends/http/api.h - the HTTP/REST service: Triton's v2 protocol over the in-process API.
+/* SPDX-License-Identifier: Apache-2.0
+ * frontends/http/api.h - the HTTP/REST service: Triton's v2 protocol over the in-process API.
  *
  * Purpose   The endpoints (routes.c is their table). infer.c and generate.c answer later through
  *           call.c; the rest answers at once, slow model loads from a thread of their own.

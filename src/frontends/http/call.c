@@ -1,4 +1,5 @@
-/* One inference by HTTP. Life: new -> fill (read the body, on a worker when it is long) -> submit
+/* SPDX-License-Identifier: Apache-2.0
+ * One inference by HTTP. Life: new -> fill (read the body, on a worker when it is long) -> submit
  * -> each response is posted to the loop thread -> freed after release and last response. A closed
  * connection cancels it. Called by the handlers of infer and generate. */
 #include "frontends/http/call.h"

@@ -1,4 +1,5 @@
-/* frontends/http/call.h - one inference that came by HTTP.
+/* SPDX-License-Identifier: Apache-2.0
+ * frontends/http/call.h - one inference that came by HTTP.
  *
  * Purpose   What HTTP adds to an inference (common/infer.h): its request, its reply, and the way of
  *           responses from the core's threads back to the loop thread.

@@ -1,4 +1,5 @@
-/* gzip and deflate with zlib: which coding a header names or prefers, bodies unpacked up to a
+/* SPDX-License-Identifier: Apache-2.0
+ * gzip and deflate with zlib: which coding a header names or prefers, bodies unpacked up to a
  * limit, answers packed. Called for requests and replies of the HTTP service; long bodies on a
  * worker. */
 #include "frontends/http/compress.h"

@@ -1,4 +1,5 @@
-/* frontends/http/compress.h - gzip and deflate for bodies.
+/* SPDX-License-Identifier: Apache-2.0
+ * frontends/http/compress.h - gzip and deflate for bodies.
  * Stateless, any thread. INVALID_ARG for broken data or data over the limit.
  * Sources: RFC 1950, 1952; RFC 9110 sections 8.4 and 12.5.3. */
 #ifndef NRD_FRONTENDS_HTTP_COMPRESS_H

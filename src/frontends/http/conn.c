@@ -1,4 +1,5 @@
-/* Connections and requests: what they hold, which events they wait for, and their end. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Connections and requests: what they hold, which events they wait for, and their end. */
 #include "frontends/http/conn.h"
 
 #include "base/pool.h"

@@ -1,4 +1,5 @@
-/* frontends/http/conn.h - connections and loops from inside: for the files that make up the server.
+/* SPDX-License-Identifier: Apache-2.0
+ * frontends/http/conn.h - connections and loops from inside: for the files that make up the server.
  *
  * Purpose   One connection is a state machine: read.c turns bytes into requests, reply.c answers,
  *           write.c sends, conn.c ends it; events.c makes it and calls these when something

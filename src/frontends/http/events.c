@@ -1,4 +1,5 @@
-/* What the event loop tells of a connection: bytes have come, there is room for more, it has ended. */
+/* SPDX-License-Identifier: Apache-2.0
+ * What the event loop tells of a connection: bytes have come, there is room for more, it has ended. */
 #include "frontends/http/conn.h"
 
 #include "base/clock.h"

@@ -1,4 +1,5 @@
-/* POST /v2/models/M[/versions/V]/generate and .../generate_stream: one flat JSON object in, one
+/* SPDX-License-Identifier: Apache-2.0
+ * POST /v2/models/M[/versions/V]/generate and .../generate_stream: one flat JSON object in, one
  * flat JSON object out, or a stream of server-sent events.
  *
  * Mapping  A key that is an input of the model becomes a tensor, `id` the request id, the members

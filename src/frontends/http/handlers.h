@@ -1,4 +1,5 @@
-/* frontends/http/handlers.h - the endpoints of the HTTP service, for the table that names them.
+/* SPDX-License-Identifier: Apache-2.0
+ * frontends/http/handlers.h - the endpoints of the HTTP service, for the table that names them.
  *
  * Purpose   One function for each row of routes.c, and the small answers that they share.
  * Owner     Loop threads; `user` is the nrd_http_api.

@@ -1,4 +1,5 @@
-/* How other threads give work to an event loop: a list of tasks.
+/* SPDX-License-Identifier: Apache-2.0
+ * How other threads give work to an event loop: a list of tasks.
  *
  * A loop looks at its list before it sleeps, so while it works other threads only add their tasks.
  * When it goes to sleep it leaves a mark in the empty list; the thread that finds the mark wakes

@@ -1,4 +1,5 @@
-/* POST /v2/models/M[/versions/V]/infer: JSON and binary tensors in, JSON and binary tensors out. */
+/* SPDX-License-Identifier: Apache-2.0
+ * POST /v2/models/M[/versions/V]/infer: JSON and binary tensors in, JSON and binary tensors out. */
 #include "base/json.h"
 #include "frontends/common/inflate.h"
 #include "frontends/common/tensor_json.h"

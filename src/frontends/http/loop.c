@@ -1,4 +1,5 @@
-/* Event loops: one thread each, its tasks, its clock tick and its end. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Event loops: one thread each, its tasks, its clock tick and its end. */
 #include "frontends/http/conn.h"
 
 #include "base/clock.h"

@@ -1,4 +1,5 @@
-/* Health, metadata, configuration and statistics: what the core answers at once. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Health, metadata, configuration and statistics: what the core answers at once. */
 #include "frontends/http/handlers.h"
 
 void nrd_http_on_health(void *user, nrd_http_request *req, const nrd_http_route *route)

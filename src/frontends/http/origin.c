@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "frontends/http/origin.h"
 
 #include <arpa/inet.h>

@@ -1,4 +1,5 @@
-/* frontends/http/origin.h - whether a browser's request comes from where it may.
+/* SPDX-License-Identifier: Apache-2.0
+ * frontends/http/origin.h - whether a browser's request comes from where it may.
  *
  * Purpose   A page of another site can send requests to a server that its reader reaches, and a name
  *           that is pointed at this machine makes that page the server's own in the browser's eyes.

@@ -1,4 +1,5 @@
-/* Parses the head of a request and the chunks of a body. The head is parsed once it is there as a
+/* SPDX-License-Identifier: Apache-2.0
+ * Parses the head of a request and the chunks of a body. The head is parsed once it is there as a
  * whole: the request line, then the fields, of which those that decide the body's length are
  * checked strictly. Called by read.c. */
 #include "frontends/http/parser.h"

@@ -1,4 +1,5 @@
-/* frontends/http/parser.h - HTTP/1.1 request heads and chunked bodies, strictly.
+/* SPDX-License-Identifier: Apache-2.0
+ * frontends/http/parser.h - HTTP/1.1 request heads and chunked bodies, strictly.
  *
  * Purpose   Turns bytes into a request line, header views and the framing of the body. Anything
  *           that two parsers could read differently (request smuggling) is refused, not guessed.

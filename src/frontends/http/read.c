@@ -1,4 +1,5 @@
-/* Input: from bytes to requests. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Input: from bytes to requests. */
 #include "frontends/http/conn.h"
 
 #include <stdio.h>

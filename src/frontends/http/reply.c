@@ -1,4 +1,5 @@
-/* Replies, whole or in pieces. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Replies, whole or in pieces. */
 #include "frontends/http/conn.h"
 
 #include "base/json.h"

@@ -1,4 +1,5 @@
-/* The model repository: index, load, unload. */
+/* SPDX-License-Identifier: Apache-2.0
+ * The model repository: index, load, unload. */
 #include "frontends/http/handlers.h"
 
 #include "base/log.h"

@@ -1,4 +1,5 @@
-/* Finds the handler of a request: splits the path, compares it with the patterns of all tables,
+/* SPDX-License-Identifier: Apache-2.0
+ * Finds the handler of a request: splits the path, compares it with the patterns of all tables,
  * checks the method and the header of a restricted group, and answers 404, 405 or 403 itself.
  * Tables are added before the server listens; afterwards the loop threads only read them. */
 #include "frontends/http/router.h"

@@ -1,4 +1,5 @@
-/* frontends/http/router.h - which handler answers which URL: how a front end adds its endpoints.
+/* SPDX-License-Identifier: Apache-2.0
+ * frontends/http/router.h - which handler answers which URL: how a front end adds its endpoints.
  *
  * Purpose   Tables of routes over nrd_http_server (server.h). A front end with a port of its own
  *           makes a router, adds its table and gives nrd_http_router_handle to the server; one that

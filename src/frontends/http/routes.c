@@ -1,4 +1,5 @@
-/* The table of all endpoints of the HTTP service. */
+/* SPDX-License-Identifier: Apache-2.0
+ * The table of all endpoints of the HTTP service. */
 #include "frontends/http/handlers.h"
 
 const nrd_http_route_row nrd_http_routes[] = {

@@ -1,4 +1,5 @@
-/* The listening socket: accepts connections and spreads them over the loops. */
+/* SPDX-License-Identifier: Apache-2.0
+ * The listening socket: accepts connections and spreads them over the loops. */
 #include "frontends/http/conn.h"
 
 #include "base/log.h"

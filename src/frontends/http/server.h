@@ -1,4 +1,5 @@
-/* frontends/http/server.h - connections and event loops; knows HTTP, knows nothing of models.
+/* SPDX-License-Identifier: Apache-2.0
+ * frontends/http/server.h - connections and event loops; knows HTTP, knows nothing of models.
  *
  * Purpose   Accepts connections, reads requests with limits, hands each to one handler, writes the
  *           reply. Used by the HTTP service and the metrics service.

@@ -1,4 +1,5 @@
-/* Log and trace settings while the server runs. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Log and trace settings while the server runs. */
 #include "frontends/http/handlers.h"
 
 #include "base/log.h"

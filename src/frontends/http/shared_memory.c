@@ -1,4 +1,5 @@
-/* Registration of shared memory, of the system and of CUDA. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Registration of shared memory, of the system and of CUDA. */
 #include "frontends/http/handlers.h"
 
 #include "base/mem.h"

@@ -1,4 +1,5 @@
-/* Errors as answers, and the documents that several handlers read or send. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Errors as answers, and the documents that several handlers read or send. */
 #include "frontends/http/handlers.h"
 
 #include <string.h>

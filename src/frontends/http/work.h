@@ -1,4 +1,5 @@
-/* frontends/http/work.h - a part of a request that a worker does.
+/* SPDX-License-Identifier: Apache-2.0
+ * frontends/http/work.h - a part of a request that a worker does.
  *
  * Purpose   Takes work off the request's loop thread and comes back to it (common/worker.h).
  * Owner     Called on the request's loop thread; work(arg) runs on a worker and must not touch the

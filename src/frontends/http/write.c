@@ -1,4 +1,5 @@
-/* Output: what the socket does not take at once waits in segments. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Output: what the socket does not take at once waits in segments. */
 #include "frontends/http/conn.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "frontends/metrics/server.h"
 
 #include "frontends/http/api.h"

@@ -1,4 +1,5 @@
-/* frontends/metrics/server.h - GET /metrics in the Prometheus text form.
+/* SPDX-License-Identifier: Apache-2.0
+ * frontends/metrics/server.h - GET /metrics in the Prometheus text form.
  * Owner: started and freed by the main thread; one loop thread of its own, so that a scrape never
  * waits for inference traffic. Errors: UNAVAILABLE when the port is taken. */
 #ifndef NRD_FRONTENDS_METRICS_SERVER_H

@@ -1,4 +1,5 @@
-/* Who may ask and how often, and the answer of those who may not: before any endpoint. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Who may ask and how often, and the answer of those who may not: before any endpoint. */
 #include "frontends/openai/internal.h"
 
 #include "base/clock.h"

@@ -1,4 +1,5 @@
-/* The JSON of answers, whole and in chunks. */
+/* SPDX-License-Identifier: Apache-2.0
+ * The JSON of answers, whole and in chunks. */
 #include "frontends/openai/internal.h"
 
 #include <math.h>

@@ -1,4 +1,5 @@
-/* POST /v1/embeddings {model, input, encoding_format, dimensions}: one request to the model for each
+/* SPDX-License-Identifier: Apache-2.0
+ * POST /v1/embeddings {model, input, encoding_format, dimensions}: one request to the model for each
  * input, whose answer is a vector; vectors leave with length 1. */
 #include "frontends/openai/internal.h"
 

@@ -1,4 +1,5 @@
-/* Choices: one request to the model for each, ids back into text, stop strings. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Choices: one request to the model for each, ids back into text, stop strings. */
 #include "frontends/openai/internal.h"
 
 #include "nereid/llm_tensors.h"

@@ -1,4 +1,5 @@
-/* frontends/openai/internal.h - what the files of this folder share.
+/* SPDX-License-Identifier: Apache-2.0
+ * frontends/openai/internal.h - what the files of this folder share.
  *
  * openai.c has the routes; admit.c decides who may ask; list.c, tokenize.c and openapi.c answer questions.
  * Life of a request: params.c reads the body into an nrd_oai_request; generate.c sends one request for

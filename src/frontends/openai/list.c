@@ -1,4 +1,5 @@
-/* GET /v1/models and /v1/models/NAME. */
+/* SPDX-License-Identifier: Apache-2.0
+ * GET /v1/models and /v1/models/NAME. */
 #include "frontends/openai/internal.h"
 
 static void put_model(const nrd_openai *o, nrd_str *out, const nrd_oai_model *m)

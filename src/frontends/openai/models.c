@@ -1,4 +1,5 @@
-/* Which models of the repository can be talked to, and their tokenizers. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Which models of the repository can be talked to, and their tokenizers. */
 #include "frontends/openai/internal.h"
 
 #include "base/clock.h"

@@ -1,4 +1,5 @@
-/* The service of /v1: its API keys, its routes, and a port of its own where one is asked for.
+/* SPDX-License-Identifier: Apache-2.0
+ * The service of /v1: its API keys, its routes, and a port of its own where one is asked for.
  * Handlers are in the other files of this folder. Set up by main.c before HTTP listens. */
 #include "frontends/openai/internal.h"
 

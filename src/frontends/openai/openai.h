@@ -1,4 +1,5 @@
-/* frontends/openai/openai.h - OpenAI's API on the port of the HTTP service, or on one of its own.
+/* SPDX-License-Identifier: Apache-2.0
+ * frontends/openai/openai.h - OpenAI's API on the port of the HTTP service, or on one of its own.
  *
  * Purpose   /v1/models, /v1/chat/completions, /v1/completions, /tokenize, /detokenize. Text becomes
  *           tokens here, tokens go through the core to the model that generates (the same as v2's

@@ -1,4 +1,5 @@
-/* GET /openapi.json: what these endpoints take and give, for tools that read OpenAPI 3.1.
+/* SPDX-License-Identifier: Apache-2.0
+ * GET /openapi.json: what these endpoints take and give, for tools that read OpenAPI 3.1.
  *
  * The text below writes ' for " (JSON has no other use for it here). Fields that are taken without
  * effect are described as anything, since nothing about them is checked. tests/e2e/test_openapi.py

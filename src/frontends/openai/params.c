@@ -1,4 +1,5 @@
-/* The body of a request -> nrd_oai_request. */
+/* SPDX-License-Identifier: Apache-2.0
+ * The body of a request -> nrd_oai_request. */
 #include "frontends/openai/internal.h"
 
 #include <math.h>

@@ -1,4 +1,5 @@
-/* Reasoning and tool calls in the text of an answer.
+/* SPDX-License-Identifier: Apache-2.0
+ * Reasoning and tool calls in the text of an answer.
  *
  * Formats  <think>...</think> before the answer (DeepSeek R1, Qwen3, SmolLM3);
  *          <tool_call>{"name", "arguments"}</tool_call> (Hermes, Qwen, SmolLM3, Granite);

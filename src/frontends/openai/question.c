@@ -1,4 +1,5 @@
-/* Questions that are answered with one JSON text: models, tokens. They are worked on by a worker,
+/* SPDX-License-Identifier: Apache-2.0
+ * Questions that are answered with one JSON text: models, tokens. They are worked on by a worker,
  * unless a short body asks about a model whose tokenizer is known to be open. */
 #include "frontends/openai/internal.h"
 

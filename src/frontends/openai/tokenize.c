@@ -1,4 +1,5 @@
-/* POST /tokenize {model, prompt | messages, add_special_tokens, add_generation_prompt} and
+/* SPDX-License-Identifier: Apache-2.0
+ * POST /tokenize {model, prompt | messages, add_special_tokens, add_generation_prompt} and
  * POST /detokenize {model, tokens}, as vLLM has them. */
 #include "frontends/openai/internal.h"
 

@@ -1,4 +1,5 @@
-/* The bytes of page/, put here by the assembler (build.mk names the folder). */
+/* SPDX-License-Identifier: Apache-2.0
+ * The bytes of page/, put here by the assembler (build.mk names the folder). */
 #include "frontends/ui/internal.h"
 
 #define FILE_BYTES(symbol, name)                                                                   \

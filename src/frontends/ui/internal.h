@@ -1,4 +1,5 @@
-/* frontends/ui/internal.h - what the files of this folder share.
+/* SPDX-License-Identifier: Apache-2.0
+ * frontends/ui/internal.h - what the files of this folder share.
  *
  * Purpose   files.c holds the bytes of the page, ui.c serves them, stats.c makes /ui/stats.
  * Owner     The files are constant; the statistics' text is guarded by its lock.

@@ -1,4 +1,5 @@
-/* GET /ui/stats: the repository's index, the models' statistics and the registry of metrics, brought
+/* SPDX-License-Identifier: Apache-2.0
+ * GET /ui/stats: the repository's index, the models' statistics and the registry of metrics, brought
  * into the shape that a live view draws. Counters are cumulative; a viewer takes differences. */
 #include "frontends/ui/internal.h"
 

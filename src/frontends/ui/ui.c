@@ -1,4 +1,5 @@
-/* The routes of the page: its files, which are compiled into the program, with their content
+/* SPDX-License-Identifier: Apache-2.0
+ * The routes of the page: its files, which are compiled into the program, with their content
  * security policy and conditional requests; and GET /ui/stats, whose text stats.c makes. Set up
  * once by the program before the HTTP service listens. */
 #include "frontends/ui/internal.h"

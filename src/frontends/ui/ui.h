@@ -1,4 +1,5 @@
-/* frontends/ui/ui.h - the page at / of the HTTP port: chat, and a live view of the server.
+/* SPDX-License-Identifier: Apache-2.0
+ * frontends/ui/ui.h - the page at / of the HTTP port: chat, and a live view of the server.
  *
  * Purpose   Serves the files of page/ (they are inside the program) and GET /ui/stats, one JSON
  *           document with what the live view and `nereid top` draw. The page does the rest through

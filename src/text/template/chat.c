@@ -1,4 +1,5 @@
-/* Puts the variables of a conversation together (messages, tools, special tokens) and renders the
+/* SPDX-License-Identifier: Apache-2.0
+ * Puts the variables of a conversation together (messages, tools, special tokens) and renders the
  * model's template with them. */
 #include "text/template/chat.h"
 

@@ -1,4 +1,5 @@
-/* text/template/chat.h - from messages to the prompt of a model.
+/* SPDX-License-Identifier: Apache-2.0
+ * text/template/chat.h - from messages to the prompt of a model.
  *
  * Purpose   Holds a tokenizer's chat templates, compiled, and renders conversations as transformers'
  *           apply_chat_template does: None members of messages left out, reasoning under the names

@@ -1,4 +1,5 @@
-/* Walks the syntax tree of a template with the variables of one rendering, and writes the text.
+/* SPDX-License-Identifier: Apache-2.0
+ * Walks the syntax tree of a template with the variables of one rendering, and writes the text.
  *
  * Each node costs a step of a budget and each value memory of a budget, so that the template of a
  * downloaded model can neither run for ever nor fill the memory. */

@@ -1,4 +1,5 @@
-/* Jinja's filters and tests (value | filter, value is test), as tables of names and functions. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Jinja's filters and tests (value | filter, value is test), as tables of names and functions. */
 #include "text/template/internal.h"
 
 #include "base/utf8.h"

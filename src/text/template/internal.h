@@ -1,4 +1,5 @@
-/* text/template/internal.h - syntax tree, values and the state of one rendering.
+/* SPDX-License-Identifier: Apache-2.0
+ * text/template/internal.h - syntax tree, values and the state of one rendering.
  *
  * Purpose   What lex.c, parse.c, eval.c, value.c, filters.c and methods.c share.
  * Owner     Tree: the compiled template. Values: the arena of one rendering, one thread.

@@ -1,4 +1,5 @@
-/* The text of a template as tokens: literal text, and what stands in {{ }}, {% %} and {# #}; blanks and
+/* SPDX-License-Identifier: Apache-2.0
+ * The text of a template as tokens: literal text, and what stands in {{ }}, {% %} and {# #}; blanks and
  * line ends beside them are kept or cut as Jinja's trim_blocks and lstrip_blocks do. */
 #include "text/template/internal.h"
 

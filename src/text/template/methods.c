@@ -1,4 +1,5 @@
-/* What str, dict and list can be asked to do. */
+/* SPDX-License-Identifier: Apache-2.0
+ * What str, dict and list can be asked to do. */
 #include "text/template/internal.h"
 
 #include "base/utf8.h"

@@ -1,4 +1,5 @@
-/* Tokens of a template as a syntax tree: expressions by descent, one function for each strength of
+/* SPDX-License-Identifier: Apache-2.0
+ * Tokens of a template as a syntax tree: expressions by descent, one function for each strength of
  * operators; statements with the blocks that belong to them. Names are kept once, so that the evaluator
  * compares pointers. */
 #include "text/template/internal.h"

@@ -1,4 +1,5 @@
-/* Functions on texts for filters and methods, by characters where Python counts characters. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Functions on texts for filters and methods, by characters where Python counts characters. */
 #include "text/template/internal.h"
 
 #include "base/utf8.h"

@@ -1,4 +1,5 @@
-/* text/template/template.h - chat templates: the part of Jinja that model templates use.
+/* SPDX-License-Identifier: Apache-2.0
+ * text/template/template.h - chat templates: the part of Jinja that model templates use.
  *
  * Purpose   Compiles a template and renders it over JSON values with the results of Jinja 3.1 as
  *           transformers sets it up: trim_blocks, lstrip_blocks, loop controls, generation blocks,

@@ -1,4 +1,5 @@
-/* The values of a rendering: numbers, texts, lists, dictionaries. How they are made from JSON, compared,
+/* SPDX-License-Identifier: Apache-2.0
+ * The values of a rendering: numbers, texts, lists, dictionaries. How they are made from JSON, compared,
  * counted, and written as text; all behave as Python's do, since templates rely on it. */
 #include "text/template/internal.h"
 

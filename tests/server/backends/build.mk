@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Backends that only tests use: build/tests/backends/<name>/libtriton_<name>.so.
 TEST_BACKENDS := $(notdir $(patsubst %/,%,$(dir $(wildcard tests/server/backends/*/*.c))))
 TEST_BACKEND_LIBS := $(foreach b,$(TEST_BACKENDS),$(B)/tests/backends/$(b)/libtriton_$(b).so)

@@ -1,4 +1,5 @@
-/* nereid_faulty.so: the CPU as a device whose steps, and whose opening, fail while a file exists that the
+/* SPDX-License-Identifier: Apache-2.0
+ * nereid_faulty.so: the CPU as a device whose steps, and whose opening, fail while a file exists that the
  * environment variable NEREID_TEST_FAULT names; whose memory is all taken while a file exists that
  * NEREID_TEST_NO_MEMORY names. Built as nereid_stale.so it is one of another version. */
 #include "base/env.h"

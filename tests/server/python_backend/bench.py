@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Requests per second of a Python model over HTTP, this server beside NVIDIA's, in turns.
 
     bench.py [--rounds N] [--seconds S] [--backend-in-theirs]

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Runs the same Python models in this server and in NVIDIA's and prints every difference.
 
     compare.py [-v] [PATTERN]

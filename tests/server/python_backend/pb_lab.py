@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Starts a server over Python models: ours, NVIDIA's, or one with the other's backend.
 
 The models under models/ run unchanged in both. The most general is `lab`: its input is Python code,

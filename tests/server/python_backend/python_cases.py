@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What both servers are asked: code for the model `lab` (CODE), and requests to other models.
 
 The answers of NVIDIA's server 2.51.0 to CODE are the expectation of test_api.py's cases too: `want`

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Everything that a model.py can do, as NVIDIA's server does it (compare.py checks that)."""
 import os
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Models that fail, hang, crash; servers that are killed; nothing is left behind."""
 import os
 import pathlib

@@ -1,4 +1,5 @@
-/* The memory file of the Python backend: its heap against a slow model, messages, hostile bytes. */
+/* SPDX-License-Identifier: Apache-2.0
+ * The memory file of the Python backend: its heap against a slow model, messages, hostile bytes. */
 #include "backends/python/ipc.c"
 
 #include <setjmp.h>

@@ -1,4 +1,5 @@
-/* Errors, strings, memory, files, queues. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Errors, strings, memory, files, queues. */
 #include "base/base64.h"
 #include "base/error.h"
 #include "base/file.h"

@@ -1,4 +1,5 @@
-/* Unfinished files: a signal removes what is noted, a sweep what others left. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Unfinished files: a signal removes what is noted, a sweep what others left. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

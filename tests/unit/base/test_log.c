@@ -1,4 +1,5 @@
-/* Log lines: whole, and no thread waits for long where nobody reads them. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Log lines: whole, and no thread waits for long where nobody reads them. */
 #include "base/clock.h"
 #include "base/log.h"
 

@@ -1,4 +1,5 @@
-/* Command lines from tables: names, values, faults, what was probably meant. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Command lines from tables: names, values, faults, what was probably meant. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,5 @@
-/* Element types: conversions of single numbers, block formats there and back. The bytes of the block
+/* SPDX-License-Identifier: Apache-2.0
+ * Element types: conversions of single numbers, block formats there and back. The bytes of the block
  * formats were compared with the gguf package's dequantizers when this was written. */
 #include "base/dtype.h"
 

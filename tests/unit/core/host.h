@@ -1,4 +1,5 @@
-/* tests/unit/core/host.h - a server in the test's own process over a repository made for the test.
+/* SPDX-License-Identifier: Apache-2.0
+ * tests/unit/core/host.h - a server in the test's own process over a repository made for the test.
  * Owner: one test. Errors end the test with their text. */
 #ifndef NRD_TESTS_CORE_HOST_H
 #define NRD_TESTS_CORE_HOST_H

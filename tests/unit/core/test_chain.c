@@ -1,4 +1,5 @@
-/* Threads that go on with the next step of an ensemble and change places for that: every place
+/* SPDX-License-Identifier: Apache-2.0
+ * Threads that go on with the next step of an ensemble and change places for that: every place
  * keeps its thread, whatever comes and goes. A place without one shows as a model that does not
  * answer, or whose unloading never ends (the alarm then ends the test). */
 #include "host.h"

@@ -1,4 +1,5 @@
-/* Defaults and checks of a model configuration. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Defaults and checks of a model configuration. */
 #include "core/config/config.h"
 #include "core/config/pbtext.h"
 

@@ -1,4 +1,5 @@
-/* The registry of metrics and its text form. */
+/* SPDX-License-Identifier: Apache-2.0
+ * The registry of metrics and its text form. */
 #include "base/metric.h"
 
 #include "base/json.h"

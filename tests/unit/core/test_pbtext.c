@@ -1,4 +1,5 @@
-/* Text and JSON forms of the model configuration. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Text and JSON forms of the model configuration. */
 #include "core/config/pbtext.h"
 #include "model_config.pb-c.h"
 

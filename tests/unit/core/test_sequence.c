@@ -1,4 +1,5 @@
-/* Sequences in one process: clients that start, continue, end, cancel and forget sequences at
+/* SPDX-License-Identifier: Apache-2.0
+ * Sequences in one process: clients that start, continue, end, cancel and forget sequences at
  * random, over both strategies; every request must be answered once and released once. The seed
  * comes from NRD_SEED. */
 #include "host.h"

@@ -1,4 +1,5 @@
-/* The whole core in one process: a repository of identity models, requests through the C API. */
+/* SPDX-License-Identifier: Apache-2.0
+ * The whole core in one process: a repository of identity models, requests through the C API. */
 #include "host.h"
 
 static const int32_t DATA[] = {3, 1, 4, 1, 5};

@@ -1,4 +1,5 @@
-/* The CPU device as its users see it: opening, memory, streams, order, steady steps. */
+/* SPDX-License-Identifier: Apache-2.0
+ * The CPU device as its users see it: opening, memory, streams, order, steady steps. */
 #include "base/mem.h"
 #include "base/numa.h"
 #include "device/cpu/prefix.h"

@@ -1,4 +1,5 @@
-/* Seeds of random tests: printed, and taken back from NRD_SEED. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Seeds of random tests: printed, and taken back from NRD_SEED. */
 #ifndef NRD_TEST_ENGINE_RANDOM_H
 #define NRD_TEST_ENGINE_RANDOM_H
 

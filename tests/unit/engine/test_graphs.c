@@ -1,4 +1,5 @@
-/* Shapes of recorded steps: every step fits the one it is filled up to, and little of it is padding. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Shapes of recorded steps: every step fits the one it is filled up to, and little of it is padding. */
 #include "engine/run/graphs.h"
 
 #include <setjmp.h>

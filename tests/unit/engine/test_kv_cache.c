@@ -1,4 +1,5 @@
-/* KV bookkeeping and the prefix tree against slow, obvious models of the same. */
+/* SPDX-License-Identifier: Apache-2.0
+ * KV bookkeeping and the prefix tree against slow, obvious models of the same. */
 #include "engine/kv_cache.h"
 #include "engine/prefix_tree.h"
 

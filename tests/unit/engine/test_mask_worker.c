@@ -1,4 +1,5 @@
-/* Masks made by the worker are those made at once, and nothing is lost when work comes in quick
+/* SPDX-License-Identifier: Apache-2.0
+ * Masks made by the worker are those made at once, and nothing is lost when work comes in quick
  * succession or the worker goes while it works. */
 #include "engine/run/mask_worker.h"
 #include "guided/guided.h"

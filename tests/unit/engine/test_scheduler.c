@@ -1,4 +1,5 @@
-/* The scheduler, with integers: a pretended device whose KV blocks hold the hash of everything up
+/* SPDX-License-Identifier: Apache-2.0
+ * The scheduler, with integers: a pretended device whose KV blocks hold the hash of everything up
  * to each position, and whose next token is a function of that hash. Whatever the policy, batch,
  * chunks, pauses, reuse, window or overlap, every sequence must get the tokens that it gets alone,
  * and every position that a step may look at must hold what belongs there. */

@@ -1,4 +1,5 @@
-/* Door 3 with a small random model on the CPU device. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Door 3 with a small random model on the CPU device. */
 #include "executor/internal.h"
 #include "nereid/executor.h"
 

@@ -1,4 +1,5 @@
-/* The table of compiled guides, with a compiler that waits when told to. */
+/* SPDX-License-Identifier: Apache-2.0
+ * The table of compiled guides, with a compiler that waits when told to. */
 #include "guided/guided.h"
 
 #include <pthread.h>

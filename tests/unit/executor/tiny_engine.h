@@ -1,4 +1,5 @@
-/* Engines with random weights for tests, made in a temporary folder. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Engines with random weights for tests, made in a temporary folder. */
 #ifndef NRD_TEST_TINY_ENGINE_H
 #define NRD_TEST_TINY_ENGINE_H
 

@@ -1,4 +1,5 @@
-/* Helpers of the format tests: append to a growing file in memory, and damage it in every place. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Helpers of the format tests: append to a growing file in memory, and damage it in every place. */
 #ifndef NRD_TESTS_UNIT_FORMATS_DAMAGE_H
 #define NRD_TESTS_UNIT_FORMATS_DAMAGE_H
 

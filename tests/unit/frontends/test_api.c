@@ -1,4 +1,5 @@
-/* The HTTP API against a small stand-in for the core, which lives in this file only: what reaches
+/* SPDX-License-Identifier: Apache-2.0
+ * The HTTP API against a small stand-in for the core, which lives in this file only: what reaches
  * the in-process API, and what its answers look like on the wire. Models of the stand-in:
  *   echo   every input comes back as an output of the same name
  *   late   the same, but the request is released long after its answer

@@ -1,4 +1,5 @@
-/* The connection layer over real loopback sockets: framing, pipelining, late answers, streams,
+/* SPDX-License-Identifier: Apache-2.0
+ * The connection layer over real loopback sockets: framing, pipelining, late answers, streams,
  * slow readers, disconnects, draining. */
 #include <setjmp.h>
 #include <stdarg.h>

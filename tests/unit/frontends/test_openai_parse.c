@@ -1,4 +1,5 @@
-/* Reasoning and tool calls found in texts, whole and while they grow. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Reasoning and tool calls found in texts, whole and while they grow. */
 #include "frontends/openai/internal.h"
 
 #include <setjmp.h>

@@ -1,4 +1,5 @@
-/* The command line: forms, defaults, refusals. */
+/* SPDX-License-Identifier: Apache-2.0
+ * The command line: forms, defaults, refusals. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,5 @@
-/* HTTP heads and chunked bodies: what is taken, and what two parsers could read differently and is
+/* SPDX-License-Identifier: Apache-2.0
+ * HTTP heads and chunked bodies: what is taken, and what two parsers could read differently and is
  * therefore refused. */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,4 +1,5 @@
-/* Routes: what a path names, methods, restricted groups, tables one after the other. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Routes: what a path names, methods, restricted groups, tables one after the other. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,5 @@
-/* Regions of shared memory: one in use is not taken away, a name is registered once. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Regions of shared memory: one in use is not taken away, a name is registered once. */
 #include "frontends/common/shm.h"
 
 #include <fcntl.h>

@@ -1,4 +1,5 @@
-/* JSON values as tensor bytes and back. */
+/* SPDX-License-Identifier: Apache-2.0
+ * JSON values as tensor bytes and back. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

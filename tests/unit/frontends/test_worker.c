@@ -1,4 +1,5 @@
-/* The pool of workers: fair turns, bounds, cancelling, and that every job has one end. */
+/* SPDX-License-Identifier: Apache-2.0
+ * The pool of workers: fair turns, bounds, cancelling, and that every job has one end. */
 #include "frontends/common/worker.h"
 
 #include <pthread.h>

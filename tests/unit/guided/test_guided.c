@@ -1,4 +1,5 @@
-/* Guides: which texts fit, which guides are refused, and texts drawn at random from the masks. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Guides: which texts fit, which guides are refused, and texts drawn at random from the masks. */
 #include "base/clock.h"
 #include "base/json.h"
 #include "guided/guided.h"

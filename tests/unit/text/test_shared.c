@@ -1,4 +1,5 @@
-/* One tokenizer for all who name the same files. */
+/* SPDX-License-Identifier: Apache-2.0
+ * One tokenizer for all who name the same files. */
 #include "base/file.h"
 #include "base/mem.h"
 #include "text/shared.h"

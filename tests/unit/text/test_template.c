@@ -1,4 +1,5 @@
-/* Templates against what Jinja made of them (tests/text/make_template_goldens.py), and the sandbox. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Templates against what Jinja made of them (tests/text/make_template_goldens.py), and the sandbox. */
 #include "base/file.h"
 #include "base/json.h"
 #include "text/template/template.h"

@@ -1,4 +1,5 @@
-/* NumPy arrays: views of a tensor's memory, and tensors over an array's. */
+/* SPDX-License-Identifier: Apache-2.0
+ * NumPy arrays: views of a tensor's memory, and tensors over an array's. */
 #include "backends/python/stub/stub.h"
 
 #include <stdlib.h>

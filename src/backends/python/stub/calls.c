@@ -1,4 +1,5 @@
-/* Calls to the server: entries of a ring, and slots in which answers arrive. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Calls to the server: entries of a ring, and slots in which answers arrive. */
 #include "backends/python/stub/stub.h"
 
 #include <limits.h>

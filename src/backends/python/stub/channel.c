@@ -1,4 +1,5 @@
-/* The channel: its memory file, the watcher that keeps the heartbeat, and blocks of memory. */
+/* SPDX-License-Identifier: Apache-2.0
+ * The channel: its memory file, the watcher that keeps the heartbeat, and blocks of memory. */
 #include "backends/python/stub/stub.h"
 
 #include <errno.h>

@@ -1,4 +1,5 @@
-/* Commands of the server and the replies to them. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Commands of the server and the replies to them. */
 #include "backends/python/stub/stub.h"
 
 static uint32_t command_seen, aux_seen;

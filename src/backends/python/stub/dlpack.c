@@ -1,4 +1,5 @@
-/* DLPack: tensors from and for other frameworks, without a copy. */
+/* SPDX-License-Identifier: Apache-2.0
+ * DLPack: tensors from and for other frameworks, without a copy. */
 #include "backends/python/stub/stub.h"
 
 #include <stdlib.h>

@@ -1,4 +1,5 @@
-/* What messages to and from the server say: requests, responses and their tensors. */
+/* SPDX-License-Identifier: Apache-2.0
+ * What messages to and from the server say: requests, responses and their tensors. */
 #include "backends/python/stub/stub.h"
 
 #include <string.h>

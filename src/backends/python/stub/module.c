@@ -1,4 +1,5 @@
-/* The module: its exception, its start. */
+/* SPDX-License-Identifier: Apache-2.0
+ * The module: its exception, its start. */
 #include "backends/python/stub/stub.h"
 
 PyObject *nrd_stub_exception;

@@ -1,4 +1,5 @@
-/* backends/python/stub/stub.h - c_python_backend_utils, the part of the stub process written in C.
+/* SPDX-License-Identifier: Apache-2.0
+ * backends/python/stub/stub.h - c_python_backend_utils, the part of the stub process written in C.
  *
  * Purpose   Tensors over shared memory (NumPy views through __array_struct__, DLPack capsules), and
  *           the two ends of the channel to the server: commands in, calls out. Everything that a

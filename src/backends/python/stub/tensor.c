@@ -1,4 +1,5 @@
-/* Tensor: a name, a shape and memory that something else owns. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Tensor: a name, a shape and memory that something else owns. */
 #include "backends/python/stub/stub.h"
 
 PyObject *nrd_stub_tensor_type;

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One model instance: runs model.py and talks to the server that started this process.
 
     python3 triton_python_backend_stub.py MEMORY_FD SOCKET_FD MODEL_FILE VERSION BACKEND_FOLDER NAME

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a model.py sees of the server: tensors, requests, responses, and calls to other models.
 
 The names and the meaning of everything public here are those of Triton's Python backend, so that

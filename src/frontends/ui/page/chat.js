@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Views, settings and the chat. Answers stream from /v1/chat/completions; a model without a chat
 // template continues plain text through /v1/completions, a server without /v1 through /v2's
 // generate_stream.

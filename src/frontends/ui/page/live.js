@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Asks the server how it is (GET /ui/stats) and draws the live view. Counters are cumulative, so rates
 // are differences between two answers. chat.js imports this file; its listeners get null where the
 // server does not tell.

@@ -1,4 +1,5 @@
-/* teller - a repository agent for tests: writes every action into the log. Parameter "to": load
+/* SPDX-License-Identifier: Apache-2.0
+ * teller - a repository agent for tests: writes every action into the log. Parameter "to": load
  * from that folder instead. "copy": load from a folder of its own with a config.pbtxt and one empty
  * version. "refuse": the name of the action to refuse. */
 #include "base/file.h"

@@ -1,4 +1,5 @@
-/* probe - a backend for tests that tells what it was given.
+/* SPDX-License-Identifier: Apache-2.0
+ * probe - a backend for tests that tells what it was given.
  *
  * Output SEEN (STRING, one element): JSON with every input of the request ("inputs"), its flags and
  * correlation id, text parameters, its place in the batch and the batch. Output SUM (INT32, one

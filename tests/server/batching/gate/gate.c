@@ -1,4 +1,5 @@
-/* A batching strategy for tests that takes its time: asked about a request, it says so in the log and
+/* SPDX-License-Identifier: Apache-2.0
+ * A batching strategy for tests that takes its time: asked about a request, it says so in the log and
  * goes on when the file $NRD_TEST_GATE is there. Everything may share a batch. */
 #include "triton/core/tritonbackend.h"
 

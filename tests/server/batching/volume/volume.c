@@ -1,4 +1,5 @@
-/* A batching strategy for tests: a batch may hold as many elements of input INPUT0 as the model
+/* SPDX-License-Identifier: Apache-2.0
+ * A batching strategy for tests: a batch may hold as many elements of input INPUT0 as the model
  * parameter MAX_VOLUME says. */
 #include "base/json.h"
 #include "base/mem.h"

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 import triton_python_backend_utils as pb_utils
 
 

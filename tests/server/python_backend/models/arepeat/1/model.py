@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """async def execute of a decoupled model; a negative N raises."""
 import asyncio
 

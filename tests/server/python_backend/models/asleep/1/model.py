@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """async def execute that answers; the code of a request is the body of an async function."""
 import asyncio
 import textwrap

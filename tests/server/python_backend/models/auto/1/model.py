@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """No config.pbtxt is needed for it."""
 import numpy as np
 import triton_python_backend_utils as pb_utils

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """IN comes back as OUT."""
 import triton_python_backend_utils as pb_utils
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Comes back N times before it answers."""
 import numpy as np
 import triton_python_backend_utils as pb_utils

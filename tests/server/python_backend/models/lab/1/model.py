@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs the code that comes in. It may leave `result` (a text), `response` (what to answer with) or
 `answer` (what execute() returns)."""
 import json  # noqa: F401

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ready while X was not negative; asked beside a running execute."""
 import time
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sends N responses from a thread. HOW: "error" in the middle, "drop" the sender, "raise", "return"
 a value, "late" final flag with the last response, "two" finals, "until" cancelled, "none"."""
 import threading

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fails in the way that its parameter `how` says."""
 import json
 import os
