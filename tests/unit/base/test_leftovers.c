@@ -36,6 +36,7 @@ static int child(const char *const paths[3], int sig)
 {
     pid_t pid = fork();
     if (pid == 0) {
+        signal(sig, SIG_DFL); /* nohup hands SIGHUP down as ignored, and it would stay so */
         nrd_leftovers_remove_on_signals();
         nrd_leftover_note(paths[2]);
         nrd_leftover_note(paths[0]);
