@@ -151,8 +151,10 @@ static void put(const char *text, size_t n)
     if (!write_all(t, text, n)) {
         atomic_fetch_add(&n_dropped, 1);
     } else if (lost && atomic_compare_exchange_strong(&n_dropped, &(unsigned long){lost}, 0)) {
-        const int m = snprintf(note, sizeof note, "(%lu log lines before this were dropped: "
-                                                  "nobody read them)\n", lost);
+        const int m = snprintf(note, sizeof note,
+                               "(%lu log lines before this were dropped: "
+                               "nobody read them)\n",
+                               lost);
         (void)write_all(t, note, (size_t)m);
     }
     target_unref(t);
@@ -183,31 +185,34 @@ static void format_prefix(char *buf, size_t size, nrd_log_level level, const cha
  * terminals listen too) 2; 0: it is none. */
 static size_t control_bytes(const unsigned char *p)
 {
-    return p[0] < 0x20 || p[0] == 0x7f                       ? 1
-           : p[0] == 0xc2 && p[1] >= 0x80 && p[1] <= 0x9f ? 2
-                                                             : 0;
+    return p[0] < 0x20 || p[0] == 0x7f ? 1 : p[0] == 0xc2 && p[1] >= 0x80 && p[1] <= 0x9f ? 2 : 0;
+}
+
+static size_t bytes_to_write_out(const unsigned char *p, bool keep_lines)
+{
+    return *p == '\t' || (keep_lines && *p == '\n') ? 0 : control_bytes(p);
 }
 
 /* Names and identifiers of clients come into messages: none of them may begin a line of its own or
  * speak to the terminal. Takes `text`; gives an owned copy where something had to be written out. */
-static char *escape(char *text)
+static char *escape(char *text, bool keep_lines)
 {
     static const char hex[] = "0123456789abcdef";
     const unsigned char *p = (const unsigned char *)text;
     size_t n = 0, n_control = 0;
 
     for (; p[n]; n++) {
-        n_control += control_bytes(p + n) && p[n] != '\t';
+        n_control += bytes_to_write_out(p + n, keep_lines) > 0;
     }
     char *out = n_control ? malloc(n + 5 * n_control + 1) : NULL, *to = out;
     if (!out) {
         for (char *c = text; n_control && *c; c++) { /* no memory: the line all the same */
-            *c = control_bytes((const unsigned char *)c) ? ' ' : *c;
+            *c = bytes_to_write_out((const unsigned char *)c, keep_lines) ? ' ' : *c;
         }
         return text;
     }
     while (*p) {
-        const size_t k = *p == '\t' ? 0 : control_bytes(p);
+        const size_t k = bytes_to_write_out(p, keep_lines);
         const unsigned char c = p[k == 2];
         if (k == 0) {
             *to++ = (char)*p;
@@ -227,19 +232,14 @@ static char *escape(char *text)
     return out;
 }
 
-void nrd_log_write(nrd_log_level level, const char *file, int line, const char *fmt, ...)
+/* Takes `message`. */
+static void write_message(nrd_log_level level, const char *file, int line, char *message,
+                          bool keep_lines)
 {
-    char *message = NULL, *whole = NULL;
+    char *whole = NULL;
     char prefix[256];
-    va_list args;
 
-    va_start(args, fmt);
-    int n = vasprintf(&message, fmt, args);
-    va_end(args);
-    if (n < 0) {
-        return;
-    }
-    message = escape(message);
+    message = escape(message, keep_lines);
     pthread_mutex_lock(&mu);
     nrd_log_sink sink = log_sink;
     void *user = sink_user;
@@ -248,13 +248,34 @@ void nrd_log_write(nrd_log_level level, const char *file, int line, const char *
         sink(user, level, file, line, message);
     } else {
         format_prefix(prefix, sizeof prefix, level, file, line);
-        n = asprintf(&whole, "%s%s\n", prefix, message);
+        int n = asprintf(&whole, "%s%s\n", prefix, message);
         if (n >= 0) {
             put(whole, (size_t)n);
             free(whole);
         }
     }
     free(message);
+}
+
+void nrd_log_write(nrd_log_level level, const char *file, int line, const char *fmt, ...)
+{
+    char *message = NULL;
+    va_list args;
+
+    va_start(args, fmt);
+    int n = vasprintf(&message, fmt, args);
+    va_end(args);
+    if (n >= 0) {
+        write_message(level, file, line, message, false);
+    }
+}
+
+void nrd_log_write_lines(nrd_log_level level, const char *file, int line, const char *text)
+{
+    char *message = NULL;
+    if (asprintf(&message, "\n%s", text) >= 0) {
+        write_message(level, file, line, message, true);
+    }
 }
 
 void nrd_log_raw(const char *text)

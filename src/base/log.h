@@ -41,6 +41,9 @@ nrd_error *nrd_log_set_file(const char *path) NRD_MUST_USE; /* "" or NULL: stder
 
 void nrd_log_write(nrd_log_level level, const char *file, int line, const char *fmt, ...)
     NRD_PRINTF(4, 5);
+/* The same for text of several lines (a table), which begins on a line of its own. Whoever makes it sees
+ * to it that no line of it comes from outside. */
+void nrd_log_write_lines(nrd_log_level level, const char *file, int line, const char *text);
 /* Writes `text` as it is (tables), with a newline, to the same place. */
 void nrd_log_raw(const char *text);
 
@@ -48,6 +51,12 @@ void nrd_log_raw(const char *text);
     do {                                                                                           \
         if (nrd_log_is_enabled(lvl)) {                                                             \
             nrd_log_write(lvl, __FILE__, __LINE__, __VA_ARGS__);                                   \
+        }                                                                                          \
+    } while (0)
+#define NRD_LOG_INFO_LINES(text)                                                                   \
+    do {                                                                                           \
+        if (nrd_log_is_enabled(NRD_LOG_LEVEL_INFO)) {                                              \
+            nrd_log_write_lines(NRD_LOG_LEVEL_INFO, __FILE__, __LINE__, text);                     \
         }                                                                                          \
     } while (0)
 #define NRD_LOG_ERROR(...) NRD_LOG_AT_(NRD_LOG_LEVEL_ERROR, __VA_ARGS__)

@@ -71,7 +71,7 @@ static void print_backends(nrd_server *s)
     nrd_strings_add(&cells, "Path");
     nrd_agents_list(&cells);
     nrd_table_put(&table, (const char *const *)cells.items, cells.n / 2, 2);
-    NRD_LOG_INFO("\n%s", nrd_str_cstr(&table));
+    NRD_LOG_INFO_LINES(nrd_str_cstr(&table));
     nrd_str_clear(&table);
     nrd_strings_fini(&cells);
     nrd_strings_add(&cells, "Backend");
@@ -79,7 +79,7 @@ static void print_backends(nrd_server *s)
     nrd_strings_add(&cells, "Config");
     nrd_backends_list(s->ctx.backends, &cells);
     nrd_table_put(&table, (const char *const *)cells.items, cells.n / 3, 3);
-    NRD_LOG_INFO("\n%s", nrd_str_cstr(&table));
+    NRD_LOG_INFO_LINES(nrd_str_cstr(&table));
     nrd_str_fini(&table);
     nrd_strings_fini(&cells);
 }
@@ -168,7 +168,7 @@ void nrd_server_print_options(nrd_server *s)
     add_option(&cells, "cache_enabled", nrd_xstrdup(o->cache_config ? "1" : "0"));
     nrd_str_fini(&text);
     nrd_table_put(&text, (const char *const *)cells.items, cells.n / 2, 2);
-    NRD_LOG_INFO("\n%s", nrd_str_cstr(&text));
+    NRD_LOG_INFO_LINES(nrd_str_cstr(&text));
     nrd_str_fini(&text);
     nrd_strings_fini(&cells);
 }

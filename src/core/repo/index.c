@@ -223,7 +223,7 @@ void nrd_repo_print_models(nrd_repo *r)
     }
     pthread_mutex_unlock(&r->mu);
     nrd_table_put(&table, (const char *const *)cells.items, cells.n / 3, 3);
-    NRD_LOG_INFO("\n%s", nrd_str_cstr(&table));
+    NRD_LOG_INFO_LINES(nrd_str_cstr(&table));
     nrd_str_fini(&table);
     nrd_strings_fini(&cells);
 }

@@ -163,6 +163,8 @@ static void test_a_log_message_is_one_line_without_control_characters(void **sta
     char kept[128] = "";
     (void)state;
     nrd_log_set_sink(keep_message, kept);
+    NRD_LOG_INFO_LINES("| a |\n| \x1b[2J |\n");
+    assert_string_equal(kept, "\n| a |\n| \\u001b[2J |\n");
     NRD_LOG_ERROR("id '%s'", "a\r\nE1121 00:00 forged]\t\x1b[2J\x7f \xc2\x9b \xc3\xa9 \\n");
     nrd_log_set_sink(NULL, NULL);
     assert_string_equal(kept,
