@@ -53,10 +53,7 @@ def main():
     data = "\n".join(docs).encode()
     tmp = pathlib.Path(tempfile.mkdtemp())
     driver = tmp / "tok_driver"
-    subprocess.run("cc -std=c11 -D_GNU_SOURCE -O2 -DNRD_HAVE_PCRE2 -DNRD_HAVE_UTF8PROC -Isrc -Iinclude -o %s "
-                   "tests/text/tok_driver.c src/text/*.c src/formats/gguf.c src/base/json.c src/base/str.c src/base/mem.c src/base/pool.c "
-                   "src/base/error.c src/base/file.c src/base/dtype.c -lpcre2-8 -lutf8proc -lm -lpthread" % driver,
-                   shell=True, cwd=tt.ROOT, check=True)
+    tt.build_driver(driver)
     corpus = textgen.corpus(tt.SEED, 6000) + docs[:1500]
     rows = [("SmolLM2 (published)", *tt.smollm2_reference(tt.CACHE / tt.PUBLISHED[0][0])[:1], tt.CACHE / tt.PUBLISHED[0][0]),
             ("Gemma 3 (published)", *tt.gemma_reference(tt.CACHE / tt.PUBLISHED[1][0])[:1], tt.CACHE / tt.PUBLISHED[1][0])]

@@ -43,11 +43,14 @@ CL100K = LLAMA3.replace(r"]?\p{L}", r"]?+\p{L}").replace(r"\p{N}]+[\r\n]*|\s*[\r
 @pytest.fixture(scope="session")
 def driver(tmp_path_factory):
     out = tmp_path_factory.mktemp("bin") / "tok_driver"
-    room = ["src/text/*.c", "src/formats/gguf.c"] + [f"src/base/{f}.c" for f in "json str mem pool error file dtype".split()]
-    cmd = ("cc -std=c11 -D_GNU_SOURCE -O2 -g -DNRD_HAVE_PCRE2 -DNRD_HAVE_UTF8PROC -Isrc -Iinclude "
-           f"-o {out} tests/text/tok_driver.c {' '.join(room)} -lpcre2-8 -lutf8proc -lm -lpthread")
-    subprocess.run(cmd, shell=True, cwd=ROOT, check=True)
+    build_driver(out)
     return str(out)
+
+
+def build_driver(out):
+    subprocess.run("cc -std=c11 -D_GNU_SOURCE -O2 -g -DNRD_HAVE_PCRE2 -DNRD_HAVE_UTF8PROC -Isrc -Iinclude "
+                   f"-o {out} tests/text/tok_driver.c src/text/*.c src/text/template/*.c src/formats/*.c src/base/*.c "
+                   "-lpcre2-8 -lutf8proc -lm -ldl -lpthread", shell=True, cwd=ROOT, check=True)
 
 
 def lines(cmd, rows):

@@ -48,7 +48,7 @@ def test_a_signal_leaves_nothing(real, tmp_path, verb, ending, sig):
     """With one thread, requantizing takes long enough for the file to be seen."""
     words = ["--workers", "1", "--dtype", "float32", "--quantize", "q4_0"] if verb == "build" else ["--quantize", "q4_0"]
     p = subprocess.Popen([NEREID, verb, real, "--output_dir", tmp_path, *words], stdout=subprocess.DEVNULL,
-                         stderr=subprocess.DEVNULL)
+                         stderr=subprocess.DEVNULL, preexec_fn=lambda: signal.signal(sig, signal.SIG_DFL))  # not ignored as under nohup or &
     wait_for(lambda: list(tmp_path.glob(ending)), p)
     p.send_signal(sig)
     assert p.wait(30) == -sig

@@ -35,7 +35,7 @@ $(B)/tests/devices/stale_plugin.o: src/device/plugin/plugin.c $(FLAGS_FILE)
 	$(call compile,-DNRD_DEVICE_ID='"0123456789abcdef"')
 $(B)/tests/devices/nereid_faulty.so: $(B)/obj/device/plugin/plugin.o
 $(B)/tests/devices/nereid_stale.so: $(B)/tests/devices/stale_plugin.o
-$(B)/tests/devices/nereid_%.so: $(B)/tests/devices/faulty.o $(filter-out %/base/error.o,$(OBJ_nereid))
+$(B)/tests/devices/nereid_%.so: $(B)/tests/devices/faulty.o $(filter-out %/base/error.o,$(OBJ_base) $(OBJ_device))
 	$(link)
 	$(Q)$(CC) -shared -o $@ $^ $(NRD_LDFLAGS) $(LDFLAGS) $(text_LIBS) $(LIBS_base)
 test-backends: $(B)/tests/devices/nereid_faulty.so $(B)/tests/devices/nereid_stale.so

@@ -201,7 +201,7 @@ def test_a_model_sees_that_its_request_is_cancelled(server):
     import json
     body = json.dumps({"N": 1, "HOW": "until"}).encode()
     with socket.create_connection(("127.0.0.1", server.http)) as s:
-        s.sendall(b"POST /v2/models/repeat/generate_stream HTTP/1.1\r\nHost: x\r\n"
+        s.sendall(b"POST /v2/models/repeat/generate_stream HTTP/1.1\r\nHost: localhost\r\n"
                   b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
         s.settimeout(20)
         data = b""
