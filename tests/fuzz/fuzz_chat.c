@@ -11,9 +11,9 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static oai_model model;
+static nrd_oai_model model;
 
-nrd_error *nrd_oai_find_model(nrd_openai *o, const char *name, oai_model **out)
+nrd_error *nrd_oai_find_model(nrd_openai *o, const char *name, nrd_oai_model **out)
 {
     (void)o;
     *out = &model;
@@ -45,7 +45,7 @@ static nrd_error *open_model(void)
     return nrd_chat_open(&model.chat, model.tokenizer, template);
 }
 
-static void check(const oai_request *r)
+static void check(const nrd_oai_request *r)
 {
     if (r->n_prompts == 0 || r->n_prompts > OAI_MAX_PROMPTS || r->n < 1 || r->best_of < r->n ||
         r->n_prompts * (size_t)r->best_of > OAI_MAX_CHOICES || r->n_stops > OAI_MAX_STOPS ||
@@ -64,7 +64,7 @@ static void check(const oai_request *r)
 
 static uint64_t read_once(const char *data, size_t n, bool chat, bool *ok)
 {
-    oai_request *r = calloc(1, sizeof *r);
+    nrd_oai_request *r = calloc(1, sizeof *r);
     uint64_t sum = 0;
     nrd_error *err = r ? nrd_json_parse(&r->doc, data, n, NULL) : nrd_error_no_memory();
     if (r && !err) {
@@ -107,12 +107,12 @@ static void feed_answer(const char *text, size_t n, uint8_t flags)
         "{\"name\":\"get\"}}]";
     nrd_json_doc *tools = NULL, *parsed = NULL;
     nrd_str calls = {0}, list = {0};
-    oai_parsed p, before = {0};
+    nrd_oai_parsed p, before = {0};
 
     if (nrd_json_parse(&tools, tools_text, sizeof tools_text - 1, NULL)) {
         abort();
     }
-    oai_parse_options o = {.think_open = flags & 1,
+    nrd_oai_parse_options o = {.think_open = flags & 1,
                            .tools = flags & 2 ? nrd_json_root(tools) : NULL,
                            .id = "x_0",
                            .max_calls = flags & 4 ? 1 : 64};

@@ -49,15 +49,6 @@ static void reply_error(nrd_http_request *req, int status, const char *message, 
     nrd_str_fini(&out);
 }
 
-nrd_error *nrd_oai_errorf(nrd_error_code code, const char *field, const char *fmt, ...)
-{
-    va_list args;
-    va_start(args, fmt);
-    nrd_error *err = nrd_errorv(code, fmt, args);
-    va_end(args);
-    return nrd_error_at(nrd_error_wrap(err, "%s", field), field);
-}
-
 void nrd_oai_fail(nrd_http_request *req, nrd_error *err, const char *extra)
 {
     const int status = nrd_oai_status(err);

@@ -6,6 +6,15 @@
 #include <string.h>
 #include <sys/random.h>
 
+nrd_error *nrd_oai_errorf(nrd_error_code code, const char *field, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    nrd_error *err = nrd_errorv(code, fmt, args);
+    va_end(args);
+    return nrd_error_at(nrd_error_wrap(err, "%s", field), field);
+}
+
 static nrd_error *bad(const char *name, const char *why)
 {
     return nrd_oai_errorf(NRD_ERR_INVALID_ARG, name, "%s", why);

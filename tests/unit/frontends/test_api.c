@@ -596,9 +596,10 @@ static void add_output(TRITONSERVER_InferenceRequest *r, TRITONSERVER_InferenceR
     a->n_out++;
 }
 
-static void *model_main(void *arg)
+static atomic_int n_models; /* threads that still use a request or what it holds */
+
+static void run_model(TRITONSERVER_InferenceRequest *r)
 {
-    TRITONSERVER_InferenceRequest *r = arg;
     TRITONSERVER_InferenceResponseCompleteFn_t complete = r->complete;
     void *userp = r->complete_userp;
     const struct timespec nap = {0, 200000};
@@ -637,10 +638,16 @@ static void *model_main(void *arg)
         complete(a, TRITONSERVER_RESPONSE_COMPLETE_FINAL, userp);
         nanosleep(&long_nap, NULL);
         r->release(r, TRITONSERVER_REQUEST_RELEASE_ALL, r->release_userp);
-        return NULL;
+        return;
     }
     r->release(r, TRITONSERVER_REQUEST_RELEASE_ALL, r->release_userp);
     complete(a, TRITONSERVER_RESPONSE_COMPLETE_FINAL, userp);
+}
+
+static void *model_main(void *request)
+{
+    run_model(request);
+    atomic_fetch_sub(&n_models, 1);
     return NULL;
 }
 
@@ -654,6 +661,7 @@ TRITONSERVER_Error *TRITONSERVER_ServerInferAsync(TRITONSERVER_Server *s,
     if (r->n_in == 0) {
         return TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_INVALID_ARG, "expected 1 inputs but got 0");
     }
+    atomic_fetch_add(&n_models, 1);
     pthread_create(&thread, NULL, model_main, r);
     pthread_detach(thread);
     return NULL;
@@ -713,7 +721,8 @@ static int finish(void **state)
 {
     const struct timespec nap = {0, 1000000};
     (void)state;
-    for (int i = 0; i < 5000 && (atomic_load(&n_requests) || atomic_load(&n_responses)); i++) {
+    for (int i = 0; i < 5000 && (atomic_load(&n_requests) || atomic_load(&n_responses) ||
+                                 atomic_load(&n_models)); i++) {
         nanosleep(&nap, NULL);
     }
     nrd_front_stop(front);
