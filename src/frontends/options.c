@@ -169,6 +169,7 @@ void nrd_options_init(nrd_options *o)
     o->http_threads = default_http_threads();
     o->http_forward_pattern = nrd_xstrdup("");
     o->http_max_input_bytes = 64 << 20;
+    o->http_idle_secs = 300;
     o->grpc_address = nrd_xstrdup("0.0.0.0");
     o->grpc_port = 8001;
 #ifdef NRD_HAVE_GRPC

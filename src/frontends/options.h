@@ -94,7 +94,7 @@ typedef struct nrd_options {
     nrd_option_list grpc_restricted;                /* name: protocol, setting: header, value */
     bool allow_client_shm;
     /* limits of both protocols; 0: none */
-    int64_t http_max_connections, max_inflight_requests;
+    int64_t http_max_connections, http_idle_secs, max_inflight_requests;
     int64_t worker_threads; /* 0: by the processors */
     /* other front ends, refused when true */
     bool allow_sagemaker, allow_vertex;

@@ -273,6 +273,9 @@ const nrd_opt nrd_option_rows[] = {
     ROW("Limits", "http-max-connections", NRD_OPT_I64, F(http_max_connections), 0, INT_MAX, "integer",
      NULL,
      "Open HTTP connections; one more is answered 503 and closed. 0: any number. Default is 0."),
+    ROW("Limits", "http-idle-timeout-secs", NRD_OPT_I64, F(http_idle_secs), 0, 1000000, "integer", NULL,
+     "Seconds after which an HTTP connection that waits for its next request is closed. 0: never. "
+     "Default is 300."),
     ROW("Limits", "max-inflight-requests", NRD_OPT_I64, F(max_inflight_requests), 0, INT_MAX,
      "integer", NULL,
      "Inference requests in progress over all protocols; one more is answered UNAVAILABLE (503) at "

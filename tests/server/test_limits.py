@@ -3,11 +3,12 @@
 import json
 import pathlib
 import random
+import resource
 import time
 
 import pytest
 
-from conftest import infer_body, write_model
+from conftest import infer_body, wait_until, write_model
 
 
 def rss(server):
@@ -133,3 +134,21 @@ def test_compressed_grpc_messages_are_understood(server):
         i.contents.int_contents.extend(values)
         for compression in (grpc.Compression.Gzip, grpc.Compression.Deflate):
             assert grpc_infer(server, r.SerializeToString(), compression=compression)[0] == grpc.StatusCode.OK
+
+
+def test_idle_connections_give_way_when_descriptors_run_out(launch, repository):
+    s = launch(repository, "--http-thread-count=2").wait_ready()
+    open_now = len(list(pathlib.Path(f"/proc/{s.process.pid}/fd").iterdir()))
+    limit = open_now + 20
+    resource.prlimit(s.process.pid, resource.RLIMIT_NOFILE, (limit, limit))
+    busy = s.connect()
+    busy.request("POST", "/v2/models/slow/infer", infer_body([7]))
+    idle = [s.connect(timeout=20) for _ in range(100)]
+    with s.connect(timeout=20) as c:
+        assert c.call("GET", "/v2/health/live").status == 200
+    assert busy.reply().json()["outputs"][0]["data"] == [7]
+    assert idle[0].is_closed() and idle[1].is_closed()
+    for c in [busy, *idle]:
+        c.close()
+    wait_until(lambda: len(list(pathlib.Path(f"/proc/{s.process.pid}/fd").iterdir())) <= open_now + 2)
+    assert s.call("GET", "/v2/health/live").status == 200

@@ -99,6 +99,9 @@ struct nrd_http_server {
     int port;
     struct evconnlistener *listener; /* on loop 0 */
     struct event *ev_accept_again;
+    int spare_fd;       /* given up for a connection when descriptors have run out; -1: given up */
+    int next_to_shed;   /* the loop that makes room next: they take turns */
+    uint64_t warned_ns; /* of that; once in a while */
     nrd_http_loop *loops;
     int n_loops;
 };
@@ -108,6 +111,8 @@ extern _Thread_local nrd_http_loop *nrd_http_here; /* the loop that this thread 
 /* ---- loop.c ---- */
 nrd_error *nrd_http_loop_init(nrd_http_loop *l, nrd_http_server *s) NRD_MUST_USE;
 void *nrd_http_loop_main(void *loop); /* body of the thread */
+/* Closes the connection that has waited longest for a request. false: none waits. */
+bool nrd_http_loop_shed(nrd_http_loop *l);
 
 /* ---- inbox.c ---- */
 /* false: there is something to do, the loop must not sleep now. */

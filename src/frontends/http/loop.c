@@ -11,9 +11,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #define MAX_TICK_SECS 5u
+#define MAX_SHED_LOOKS 16
 #define LINGER_NS (30ull * 1000000000u) /* reading away what a refused client still sends */
 
 /* Edge-triggered: every ring is an event of its own, so the counter need not be read away. */
@@ -54,6 +56,48 @@ static bool is_stalled(nrd_http_conn *c)
     return stalled;
 }
 
+/* It waits for a request, of which at most a part of the head has come. */
+static bool is_waiting(const nrd_http_conn *c)
+{
+    return c->state == READ_HEAD && !c->out;
+}
+
+static bool is_idle_too_long(const nrd_http_conn *c)
+{
+    const uint64_t limit_ns = c->loop->server->cfg.idle_secs * 1000000000ull;
+    return limit_ns && is_waiting(c) && (!c->in || c->start == c->in->len) &&
+           c->loop->now_ns - c->active_ns >= limit_ns;
+}
+
+static nrd_http_conn *longest_waiting(nrd_http_loop *l)
+{
+    nrd_http_conn *longest = NULL;
+    for (nrd_http_conn *c = l->conns; c; c = c->next) {
+        if ((is_waiting(c) || c->state == LINGER) &&
+            (!longest || c->active_ns < longest->active_ns)) {
+            longest = c;
+        }
+    }
+    return longest;
+}
+
+bool nrd_http_loop_shed(nrd_http_loop *l)
+{
+    char b;
+    for (int i = 0; i < MAX_SHED_LOOKS; i++) {
+        nrd_http_conn *c = longest_waiting(l);
+        if (!c) {
+            break;
+        }
+        if (c->state == LINGER || recv(c->fd, &b, 1, MSG_PEEK | MSG_DONTWAIT) <= 0) {
+            end_conn(c);
+            return true;
+        }
+        c->active_ns = l->now_ns; /* its request has come and will be read next */
+    }
+    return false;
+}
+
 static void on_tick(evutil_socket_t fd, short what, void *arg)
 {
     nrd_http_loop *l = arg;
@@ -62,7 +106,8 @@ static void on_tick(evutil_socket_t fd, short what, void *arg)
     nrd_http_loop_awake(l);
     for (nrd_http_conn *c = l->conns, *next; c; c = next) {
         next = c->next;
-        if (is_stalled(c) || (c->state == LINGER && l->now_ns - c->active_ns > LINGER_NS)) {
+        if (is_stalled(c) || is_idle_too_long(c) ||
+            (c->state == LINGER && l->now_ns - c->active_ns > LINGER_NS)) {
             end_conn(c);
         }
     }
@@ -116,7 +161,9 @@ void *nrd_http_loop_main(void *arg)
 
 nrd_error *nrd_http_loop_init(nrd_http_loop *l, nrd_http_server *s)
 {
-    const unsigned quarter = s->cfg.stall_secs / 4;
+    const nrd_http_config *c = &s->cfg;
+    const unsigned quarter =
+        (c->idle_secs && c->idle_secs < c->stall_secs ? c->idle_secs : c->stall_secs) / 4;
     struct timeval tick = {quarter < 1 ? 1 : quarter > MAX_TICK_SECS ? MAX_TICK_SECS : quarter, 0};
     struct event_config *cfg = event_config_new();
     l->server = s;

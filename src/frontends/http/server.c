@@ -2,11 +2,13 @@
  * The listening socket: accepts connections and spreads them over the loops. */
 #include "frontends/http/conn.h"
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
 
 #include <errno.h>
 #include <event2/listener.h>
+#include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <stdio.h>
@@ -16,23 +18,65 @@
 
 #define DEFAULT_STALL_SECS 120
 #define DEFAULT_MIN_RATE 1024 /* bytes a second */
+#define WARN_EVERY_NS (5ull * 1000000000u)
 
 typedef struct hand_over {
     nrd_http_task task;
     nrd_http_loop *loop;
     int fd;
+    bool make_room;
 } hand_over;
+
+static void refuse(int fd, const char *answer, size_t n)
+{
+    (void)!send(fd, answer, n, MSG_NOSIGNAL | MSG_DONTWAIT);
+    close(fd);
+}
+
+/* On the loop's thread. make_room: another connection of this loop goes first. */
+static void take(nrd_http_loop *l, int fd, bool make_room)
+{
+    static const char full[] = "HTTP/1.1 503 Service Unavailable\r\n"
+                               "Content-Type: application/json\r\nContent-Length: 53\r\n"
+                               "Connection: close\r\n\r\n"
+                               "{\"error\":\"no descriptor for a connection, try later\"}";
+    if (!l->draining && (!make_room || nrd_http_loop_shed(l))) {
+        nrd_http_conn_new(l, fd);
+        return;
+    }
+    atomic_fetch_sub(&l->n_conns, 1);
+    if (l->draining) {
+        close(fd);
+    } else {
+        refuse(fd, full, sizeof full - 1);
+    }
+}
 
 static void run_hand_over(nrd_http_task *task)
 {
     hand_over *h = (hand_over *)(void *)task;
-    if (h->loop->draining) {
-        close(h->fd);
-        atomic_fetch_sub(&h->loop->n_conns, 1);
-    } else {
-        nrd_http_conn_new(h->loop, h->fd);
-    }
+    take(h->loop, h->fd, h->make_room);
     free(h);
+}
+
+static void place(nrd_http_loop *l, int fd, bool make_room)
+{
+    atomic_fetch_add(&l->n_conns, 1);
+    if (l == nrd_http_here) {
+        take(l, fd, make_room);
+        return;
+    }
+    hand_over *h = malloc(sizeof *h);
+    if (!h) {
+        close(fd);
+        atomic_fetch_sub(&l->n_conns, 1);
+        return;
+    }
+    h->task.run = run_hand_over;
+    h->loop = l;
+    h->fd = fd;
+    h->make_room = make_room;
+    nrd_http_post(l, &h->task);
 }
 
 static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struct sockaddr *addr,
@@ -48,8 +92,7 @@ static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struc
                                    "Content-Type: application/json\r\nContent-Length: 43\r\n"
                                    "Connection: close\r\n\r\n"
                                    "{\"error\":\"too many connections, try later\"}";
-        (void)!send(fd, full, sizeof full - 1, MSG_NOSIGNAL | MSG_DONTWAIT);
-        close(fd);
+        refuse(fd, full, sizeof full - 1);
         return;
     }
     for (int i = 1; i < s->n_loops; i++) {
@@ -57,30 +100,50 @@ static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struc
             best = &s->loops[i];
         }
     }
-    atomic_fetch_add(&best->n_conns, 1);
-    if (best == nrd_http_here) {
-        nrd_http_conn_new(best, fd);
-        return;
+    place(best, fd, false);
+}
+
+static void keep_spare(nrd_http_server *s)
+{
+    if (s->spare_fd < 0) {
+        s->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
     }
-    hand_over *h = malloc(sizeof *h);
-    if (!h) {
-        close(fd);
-        atomic_fetch_sub(&best->n_conns, 1);
-        return;
+}
+
+/* Out of descriptors: the spare one takes the connection, and a loop closes another for it. */
+static bool accept_with_spare(nrd_http_server *s)
+{
+    keep_spare(s);
+    if (s->spare_fd < 0) {
+        return false;
     }
-    h->task.run = run_hand_over;
-    h->loop = best;
-    h->fd = fd;
-    nrd_http_post(best, &h->task);
+    close(s->spare_fd);
+    s->spare_fd = -1;
+    int fd = accept4(evconnlistener_get_fd(s->listener), NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    if (fd >= 0) {
+        place(&s->loops[s->next_to_shed], fd, true);
+        s->next_to_shed = (s->next_to_shed + 1) % s->n_loops;
+    }
+    keep_spare(s);
+    return fd >= 0;
 }
 
 static void on_accept_error(struct evconnlistener *listener, void *arg)
 {
-    /* Out of descriptors: retrying at once would spin, so wait a little. */
     nrd_http_server *s = arg;
-    struct timeval pause = {0, 100000};
-    NRD_LOG_WARN("%s service cannot accept a connection: %s", s->cfg.name, strerror(errno));
-    evconnlistener_disable(listener);
+    const int error = errno;
+    const uint64_t now = nrd_now_ns();
+    struct timeval pause = {0, 10000};
+
+    nrd_http_loop_awake(&s->loops[0]);
+    if (!s->warned_ns || now - s->warned_ns > WARN_EVERY_NS) {
+        s->warned_ns = now;
+        NRD_LOG_WARN("%s service cannot accept a connection: %s", s->cfg.name, strerror(error));
+    }
+    if ((error == EMFILE || error == ENFILE) && accept_with_spare(s)) {
+        return;
+    }
+    evconnlistener_disable(listener); /* trying again at once would spin */
     event_add(s->ev_accept_again, &pause);
 }
 
@@ -89,6 +152,7 @@ static void on_accept_again(evutil_socket_t fd, short what, void *arg)
     nrd_http_server *s = arg;
     (void)fd;
     (void)what;
+    keep_spare(s);
     if (s->listener) {
         evconnlistener_enable(s->listener);
     }
@@ -154,6 +218,7 @@ nrd_error *nrd_http_server_start(nrd_http_server **out, const nrd_http_config *c
     s->cfg = *cfg;
     s->cfg.stall_secs = cfg->stall_secs ? cfg->stall_secs : DEFAULT_STALL_SECS;
     s->cfg.min_rate = cfg->min_rate ? cfg->min_rate : DEFAULT_MIN_RATE;
+    s->spare_fd = -1;
     NRD_NEW_GOTO(s->loops, cfg->n_threads, err, fail);
     s->n_loops = cfg->n_threads;
     for (int i = 0; i < s->n_loops; i++) {
@@ -176,6 +241,7 @@ nrd_error *nrd_http_server_start(nrd_http_server **out, const nrd_http_config *c
         err = nrd_error_no_memory();
         goto fail;
     }
+    keep_spare(s);
     for (int i = 0; i < s->n_loops; i++) {
         char name[16];
         if (pthread_create(&s->loops[i].thread, NULL, nrd_http_loop_main, &s->loops[i]) != 0) {
@@ -254,6 +320,9 @@ void nrd_http_server_free(nrd_http_server *s)
         if (l->wake_fd >= 0) {
             close(l->wake_fd);
         }
+    }
+    if (s->spare_fd >= 0) {
+        close(s->spare_fd);
     }
     free(s->loops);
     free(s);

@@ -67,8 +67,12 @@ typedef struct nrd_http_config {
     size_t max_body_bytes;
     size_t max_connections; /* one more is answered 503 and closed; 0: any number */
     /* A connection that stands in the middle of a request or a reply must move min_rate bytes a
-     * second over each stall_secs, or it is closed. 0: 120 s, 1024. Idle ones may stay. */
+     * second over each stall_secs, or it is closed. 0: 120 s, 1024. */
     unsigned stall_secs, min_rate;
+    /* A connection that has waited this long for its next request is closed. 0: it may stay. When
+     * the process has no descriptor for a new connection, the longest idle one of a loop is closed
+     * at once; a loop without an idle one answers the new connection 503. */
+    unsigned idle_secs;
     void (*handle)(nrd_http_request *req, void *user);
     void *user;
 } nrd_http_config;

@@ -47,6 +47,7 @@ nrd_error *nrd_metrics_service_start(nrd_http_server **out, TRITONSERVER_Server 
         .port = (int)o->metrics_port,
         .n_threads = 1,
         .max_body_bytes = MAX_BODY,
+        .idle_secs = (unsigned)o->http_idle_secs,
         .handle = handle,
         .user = server,
     };

@@ -101,6 +101,7 @@ nrd_error *nrd_openai_listen(nrd_openai *o)
         .reuse_port = opt->reuse_http_port,
         .n_threads = (int)opt->http_threads,
         .max_connections = (size_t)opt->http_max_connections,
+        .idle_secs = (unsigned)opt->http_idle_secs,
         .max_body_bytes = (size_t)opt->http_max_input_bytes,
         .handle = nrd_http_router_handle,
         .user = o->router,

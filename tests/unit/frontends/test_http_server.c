@@ -520,6 +520,38 @@ static void test_connections_that_crawl_are_closed_and_idle_ones_stay(void **sta
     server = first;
 }
 
+static void test_connection_idle_too_long_is_closed_and_a_waiting_one_stays(void **state)
+{
+    nrd_http_server *first = server;
+    nrd_http_config cfg = {.name = "idle",
+                           .address = "127.0.0.1",
+                           .n_threads = 1,
+                           .max_body_bytes = MAX_BODY,
+                           .idle_secs = 1,
+                           .handle = handle,
+                           .user = (void *)(uintptr_t) "user"};
+    nrd_str s = {0};
+    char b;
+    (void)state;
+    assert_null(nrd_http_server_start(&server, &cfg));
+    int silent = dial(0), used = dial(0), busy = dial(0);
+    put(busy, "GET /park HTTP/1.1\r\nHost: h\r\n\r\n");
+    nrd_http_request *req = wait_parked();
+    put(used, "POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\n\r\nlive");
+    get(used, &s, "live");
+    assert_int_equal(recv(silent, &b, 1, 0), 0);
+    assert_int_equal(recv(used, &b, 1, 0), 0);
+    answer_late(req);
+    nrd_str_clear(&s);
+    get(busy, &s, "late");
+    nrd_str_fini(&s);
+    close(silent);
+    close(used);
+    close(busy);
+    nrd_http_server_free(server);
+    server = first;
+}
+
 static void test_one_connection_too_many_is_told_so(void **state)
 {
     int fd[4];
@@ -565,6 +597,7 @@ int main(void)
         T(test_drain_closes_idle_and_lets_busy_finish),
         T(test_port_in_use_is_an_error),
         T(test_connections_that_crawl_are_closed_and_idle_ones_stay),
+        T(test_connection_idle_too_long_is_closed_and_a_waiting_one_stays),
         T(test_one_connection_too_many_is_told_so),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
