@@ -137,6 +137,26 @@ def test_a_client_that_goes_away_frees_its_blocks(server):
                                             **model) == 0 or server.generate(body())[0] != 200)
 
 
+def test_gauges_are_zero_when_the_last_request_was_cancelled(server):
+    conn = http.client.HTTPConnection("127.0.0.1", server.http, timeout=20)
+    conn.request("POST", "/v2/models/ensemble/generate_stream",
+                 json.dumps(body(max_tokens=100000, stream=True, end_id=-1)))
+    assert conn.getresponse().read(20)
+    kinds = [("nv_trt_llm_request_metrics", "request_type", "active"),
+             ("nv_trt_llm_request_metrics", "request_type", "scheduled"),
+             ("nv_trt_llm_inflight_batcher_metrics", "inflight_batcher_specific_metric",
+              "generation_requests"),
+             ("nv_trt_llm_kv_cache_block_metrics", "kv_cache_block_type", "used")]
+
+    def values():
+        return [server.metric(name, model="tensorrt_llm", **{label: v}) for name, label, v in kinds]
+
+    assert wait_until(lambda: all(values()))
+    conn.sock.shutdown(socket.SHUT_RDWR)  # the client vanishes
+    conn.close()
+    assert wait_until(lambda: not any(values())), values()
+
+
 def test_many_streams_at_once_lose_nothing(server):
     whole = server.generate(body(exclude_input_in_output=True))[1]["text_output"]
     with concurrent.futures.ThreadPoolExecutor(64) as pool:

@@ -58,19 +58,26 @@ static void cancel_abandoned(nrd_llm_instance *inst)
 
 static void report_iterations(nrd_llm_instance *inst)
 {
+    const bool is_static = inst->model->exec_config.batching == NRD_BATCHING_STATIC;
     nrd_iter_stats stats[MAX_ITERATIONS];
     int32_t n;
+
+    pthread_mutex_lock(&inst->mu);
+    const bool idle = inst->requests == NULL;
+    pthread_mutex_unlock(&inst->mu);
     do {
         for (int32_t i = 0; i < MAX_ITERATIONS; i++) {
             stats[i].size = sizeof stats[i];
         }
         n = nrd_exec_take_iter_stats(inst->exec, stats, MAX_ITERATIONS);
         for (int32_t i = 0; i < n; i++) {
-            nrd_llm_metrics_iteration(inst->metrics, &stats[i],
-                                      inst->model->exec_config.batching == NRD_BATCHING_STATIC);
+            nrd_llm_metrics_iteration(inst->metrics, &stats[i], is_static);
             nrd_llm_metrics_step(inst->metrics, &stats[i]);
         }
     } while (n == MAX_ITERATIONS);
+    if (idle) {
+        nrd_llm_metrics_idle(inst->metrics, is_static);
+    }
 }
 
 static void *responder_main(void *arg)

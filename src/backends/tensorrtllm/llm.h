@@ -120,6 +120,8 @@ TRITONSERVER_Error *nrd_llm_metrics_new(nrd_llm_metrics **out, const nrd_llm_ins
 void nrd_llm_metrics_free(nrd_llm_metrics *m);
 void nrd_llm_metrics_iteration(nrd_llm_metrics *m, const nrd_iter_stats *s,
                                bool is_static_batching);
+/* No request runs: the gauges of the last step's work go back to zero. */
+void nrd_llm_metrics_idle(nrd_llm_metrics *m, bool is_static_batching);
 /* One step of the engine, in order: how long, and how long nothing ran before it. */
 void nrd_llm_metrics_step(nrd_llm_metrics *m, const nrd_iter_stats *s);
 void nrd_llm_metrics_request(nrd_llm_metrics *m, int64_t n_input_tokens, int64_t n_output_tokens);

@@ -113,6 +113,7 @@ struct nrd_llm_metrics {
     TRITONSERVER_MetricFamily *hist_families[HIST_COUNT];
     TRITONSERVER_Metric *hists[HIST_COUNT];
     uint64_t last_step_us; /* wall clock at the end of the last step */
+    nrd_iter_stats last;   /* what the gauges show */
     TRITONSERVER_MetricFamily *families[FAM_COUNT];
     TRITONSERVER_Metric *rows[N_ROWS];
     TRITONSERVER_MetricFamily *length_families[2];
@@ -327,14 +328,38 @@ static void log_line(const double *v, uint64_t timestamp_us, bool is_static_batc
     nrd_str_fini(&line);
 }
 
+static void set_gauges(nrd_llm_metrics *m, const nrd_iter_stats *s, const double *v)
+{
+    m->last = *s;
+    for (int i = 0; i < N_ROWS; i++) {
+        if (m->rows[i] && families[rows[i].family].kind == TRITONSERVER_METRIC_KIND_GAUGE) {
+            nrd_tb_log_error(TRITONSERVER_MetricSet(m->rows[i], v[i]), "metric");
+        }
+    }
+}
+
+void nrd_llm_metrics_idle(nrd_llm_metrics *m, bool is_static_batching)
+{
+    double v[N_ROWS];
+    if (!m || (m->last.n_active == 0 && m->last.n_scheduled == 0 && m->last.kv_used_blocks == 0)) {
+        return;
+    }
+    nrd_iter_stats s = m->last;
+    s.n_active = s.n_scheduled = s.n_context = s.n_generation = s.n_waiting = s.n_paused = 0;
+    s.n_context_tokens = s.n_generated_tokens = 0;
+    s.n_empty_generation_slots = is_static_batching ? s.max_active : 0;
+    s.kv_free_blocks = s.kv_max_blocks; /* only running sequences hold some */
+    s.kv_used_blocks = 0;
+    values_of(&s, v);
+    set_gauges(m, &s, v);
+}
+
 void nrd_llm_metrics_iteration(nrd_llm_metrics *m, const nrd_iter_stats *s, bool is_static_batching)
 {
     double v[N_ROWS];
     values_of(s, v);
-    for (int i = 0; m && i < N_ROWS; i++) {
-        if (m->rows[i] && families[rows[i].family].kind == TRITONSERVER_METRIC_KIND_GAUGE) {
-            nrd_tb_log_error(TRITONSERVER_MetricSet(m->rows[i], v[i]), "metric");
-        }
+    if (m) {
+        set_gauges(m, s, v);
     }
     if (TRITONSERVER_LogIsEnabled(TRITONSERVER_LOG_VERBOSE)) {
         log_line(v, s->timestamp_us, is_static_batching);
