@@ -182,11 +182,15 @@ def test_shutdown_waits_for_requests_in_flight(launch, tmp_path):
             c.request("POST", "/v2/models/slow/infer", infer_body([7]))
         s.signal()
         s.wait_log("Found 1 HTTP service connections")
-        with pytest.raises(ConnectionError):
-            s.connect()
+        assert s.call("GET", "/v2/health/ready").status == 400
+        assert s.call("GET", "/v2/health/live").status == 200
+        reply = s.call("POST", "/v2/models/slow/infer", infer_body([8]))
+        assert reply.status == 503 and "shutting down" in reply.error()
+        silent = s.connect()  # holds nothing up
         s.signal()  # a second signal does no harm
         assert c.reply().json()["outputs"][0]["data"] == [7]
-    assert s.wait() == 0
+    assert s.wait(10) == 0
+    silent.close()
 
 
 def test_shutdown_gives_up_after_the_exit_timeout(launch, tmp_path):

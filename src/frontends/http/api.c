@@ -47,6 +47,7 @@ nrd_error *nrd_http_api_listen(nrd_http_api *api)
         .max_connections = (size_t)o->http_max_connections,
         .idle_secs = (unsigned)o->http_idle_secs,
         .max_body_bytes = (size_t)o->http_max_input_bytes,
+        .drain_prefix = "/v2/health/",
         .handle = nrd_http_router_handle,
         .user = api->router,
     };

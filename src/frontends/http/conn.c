@@ -134,7 +134,11 @@ void nrd_http_conn_close(nrd_http_conn *c)
         }
         nrd_http_request_unref(req);
     }
-    atomic_fetch_sub(&l->n_conns, 1);
+    if (c->late) {
+        l->n_late--;
+    } else {
+        atomic_fetch_sub(&l->n_conns, 1);
+    }
 }
 
 /* Input is read when there is a place for it; otherwise only the end of the connection is

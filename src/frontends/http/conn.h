@@ -61,6 +61,7 @@ struct nrd_http_conn {
     nrd_http_conn_state state;
     bool in_process;
     bool close_after, linger_after;
+    bool late; /* it came when the loop drained already */
     nrd_http_inbuf *in;
     size_t start;   /* first unconsumed byte of in */
     size_t scanned; /* nrd_http_find_head's memory, relative to start */
@@ -84,7 +85,8 @@ struct nrd_http_loop {
     _Atomic(nrd_http_task *) inbox; /* newest first */
     atomic_int n_posting;           /* threads within nrd_http_post */
     nrd_http_conn *conns;
-    atomic_size_t n_conns;
+    atomic_size_t n_conns; /* without the late ones */
+    int n_late;
     uint64_t now_ns; /* refreshed at each wake-up */
     nrd_http_request *spare;
     int n_spare;
@@ -137,7 +139,7 @@ void nrd_http_conn_want(struct event *ev, bool *is_on, bool on);
 void nrd_http_conn_update_reading(nrd_http_conn *c);
 
 /* ---- events.c ---- */
-void nrd_http_conn_new(nrd_http_loop *l, int fd); /* takes fd always */
+void nrd_http_conn_new(nrd_http_loop *l, int fd); /* takes fd always; n_conns counts it already */
 
 /* ---- read.c ---- */
 /* Where the next bytes go; false: nowhere. */

@@ -131,6 +131,11 @@ void nrd_http_conn_new(nrd_http_loop *l, int fd)
     c->fd = fd;
     c->out_tail = &c->out;
     c->active_ns = nrd_now_ns();
+    if (l->draining) {
+        c->late = true;
+        l->n_late++;
+        atomic_fetch_sub(&l->n_conns, 1);
+    }
     event_assign(&c->ev_read, l->base, fd, EV_READ | EV_PERSIST, on_read, c);
     event_assign(&c->ev_closed, l->base, fd, EV_READ | EV_CLOSED | EV_ET | EV_PERSIST,
                  on_closed, c);

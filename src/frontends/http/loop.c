@@ -118,7 +118,7 @@ static void run_drain(nrd_http_task *task)
     nrd_http_loop *l =
         (nrd_http_loop *)(void *)((char *)task - offsetof(nrd_http_loop, drain_task));
     l->draining = true;
-    if (l == &l->server->loops[0] && l->server->listener) {
+    if (l == &l->server->loops[0] && l->server->listener && !l->server->cfg.drain_prefix) {
         evconnlistener_free(l->server->listener);
         l->server->listener = NULL;
     }

@@ -71,6 +71,14 @@ static void recycle_inbuf(nrd_http_conn *c)
     }
 }
 
+static bool may_ask_late(const nrd_http_conn *c)
+{
+    const char *prefix = c->loop->server->cfg.drain_prefix;
+    const nrd_view path = c->req->head.path;
+    const size_t n = strlen(prefix);
+    return path.n >= n && memcmp(path.p, prefix, n) == 0;
+}
+
 static void dispatch(nrd_http_conn *c)
 {
     nrd_http_server *s = c->loop->server;
@@ -78,6 +86,10 @@ static void dispatch(nrd_http_conn *c)
     c->req->ready_ns = c->loop->now_ns;
     if (!c->req->head.keep_alive) {
         c->close_after = true;
+    }
+    if (c->late && !may_ask_late(c)) {
+        nrd_http_reply_error(c->req, 503, "the server is shutting down");
+        return;
     }
     s->cfg.handle(c->req, s->cfg.user);
 }

@@ -18,6 +18,7 @@
 
 #define DEFAULT_STALL_SECS 120
 #define DEFAULT_MIN_RATE 1024 /* bytes a second */
+#define MAX_LATE 64           /* connections of a loop that drains */
 #define WARN_EVERY_NS (5ull * 1000000000u)
 
 typedef struct hand_over {
@@ -40,12 +41,13 @@ static void take(nrd_http_loop *l, int fd, bool make_room)
                                "Content-Type: application/json\r\nContent-Length: 53\r\n"
                                "Connection: close\r\n\r\n"
                                "{\"error\":\"no descriptor for a connection, try later\"}";
-    if (!l->draining && (!make_room || nrd_http_loop_shed(l))) {
+    const bool closed = l->draining && (!l->server->cfg.drain_prefix || l->n_late >= MAX_LATE);
+    if (!closed && (!make_room || nrd_http_loop_shed(l))) {
         nrd_http_conn_new(l, fd);
         return;
     }
     atomic_fetch_sub(&l->n_conns, 1);
-    if (l->draining) {
+    if (closed) {
         close(fd);
     } else {
         refuse(fd, full, sizeof full - 1);

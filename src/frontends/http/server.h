@@ -73,6 +73,9 @@ typedef struct nrd_http_config {
      * the process has no descriptor for a new connection, the longest idle one of a loop is closed
      * at once; a loop without an idle one answers the new connection 503. */
     unsigned idle_secs;
+    /* Once it drains, new connections may ask for paths that begin so, and get 503 for others; they
+     * do not count as connections. NULL: the port closes. */
+    const char *drain_prefix;
     void (*handle)(nrd_http_request *req, void *user);
     void *user;
 } nrd_http_config;
@@ -81,7 +84,7 @@ typedef struct nrd_http_config {
 nrd_error *nrd_http_server_start(nrd_http_server **out, const nrd_http_config *cfg) NRD_MUST_USE;
 int nrd_http_server_port(const nrd_http_server *s);
 
-/* No new connections; idle ones are closed, busy ones after their current reply. */
+/* No new connections but for drain_prefix; idle ones are closed, busy ones after their current reply. */
 void nrd_http_server_drain(nrd_http_server *s);
 size_t nrd_http_server_connections(const nrd_http_server *s);
 /* Closes what is left (on_gone is called), ends the threads. Tasks posted later are dropped, so
