@@ -28,6 +28,7 @@ typedef enum {
     NRD_ERR_ALREADY_EXISTS = 6,
     NRD_ERR_CANCELLED = 7,
     NRD_ERR_NO_MEMORY = 8, /* of the host; UNAVAILABLE for those outside */
+    NRD_ERR_UNAUTHENTICATED = 9, /* no key, or a wrong one; of front ends only */
 } nrd_error_code;
 
 #define NRD_MUST_USE __attribute__((warn_unused_result))
@@ -59,7 +60,9 @@ NRD_API void nrd_error_free(nrd_error *err);
 static inline int nrd_error_triton_code(const nrd_error *err)
 {
     nrd_error_code code = nrd_error_get_code(err);
-    return code == NRD_ERR_NO_MEMORY ? NRD_ERR_UNAVAILABLE : (int)code;
+    return code == NRD_ERR_NO_MEMORY         ? NRD_ERR_UNAVAILABLE
+           : code == NRD_ERR_UNAUTHENTICATED ? NRD_ERR_INVALID_ARG
+                                             : (int)code;
 }
 
 /* Passes an error up. Use where nothing is held. */

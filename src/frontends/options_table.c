@@ -245,8 +245,9 @@ const nrd_opt nrd_option_rows[] = {
      "A port that answers OpenAI's API and nothing else, at --http-address, besides the HTTP port (or "
      "instead, with --allow-http=false); 0 takes any free one. Default is none."),
     ROW("OpenAI", "api-key", NRD_OPT_CUSTOM, 0, 0, 0, "string", nrd_option_parse_api_key,
-     "Key that /v1 asks for (Authorization: Bearer). May be given several times. Where it is not given, "
-     "the environment variable NEREID_API_KEY is one, which no list of processes shows.",
+     "Key that /v1 asks for, and on /v2 and gRPC inference, model repository, shared memory, trace and log "
+     "settings (Authorization: Bearer). May be given several times. Where it is not given, the environment "
+     "variable NEREID_API_KEY is one, which no list of processes shows.",
      .env = "NEREID_API_KEY"),
     ROW("OpenAI", "api-key-file", NRD_OPT_OWNED, F(api_key_file), 0, 0, "string", NULL,
      "File with such keys, one a line; lines with # are remarks."),

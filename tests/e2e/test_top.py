@@ -75,7 +75,7 @@ def test_what_is_wrong_is_told(server):
 
 
 def test_restricted_statistics_want_their_header(tiny_model, cache):
-    s = Server(tiny_model, cache, "--http-restricted-api=statistics:x-who=me")
+    s = Server(tiny_model, cache, "--http-restricted-api=statistics:x-who=me", "--api-key=secret")
     try:
         s.wait_ready()
         assert "restricted" in top(s.url("/")).stderr

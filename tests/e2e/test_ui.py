@@ -490,6 +490,39 @@ def test_api_key_in_a_browser(page, tiny_model, cache):
 
 
 @needs_browser
+def test_orders_of_a_browser_bring_the_key(page, tiny_model, cache):
+    s = Server(tiny_model, cache, "--api-key=secret", "--model-control-mode=explicit", "--load-model=*")
+    status = "document.getElementById('control-status').textContent"
+    button = "document.querySelector('[aria-label$=\"load tensorrt_llm_bls\" i]')"
+    try:
+        page.open(s.wait_ready().url("/#live"))
+        page.wait("document.querySelectorAll('#models tr').length === 5 && !document.getElementById('key-row').hidden")
+        page.call("Runtime.evaluate", expression=f"setTimeout(() => {button}.click())")
+        page.wait(f"{status}.includes('API key')")
+        set_field(page, "key", "secret")
+        for verb, then in (("unload", "Load"), ("load", "Unload")):
+            page.call("Runtime.evaluate", expression=f"setTimeout(() => {button}.click())")
+            page.wait(f"{status}.endsWith(': {verb}ed') && {button}.textContent === '{then}' && !{button}.disabled")
+        leave(page, "401")
+    finally:
+        assert s.stop() == 0
+
+
+@needs_browser
+def test_chat_without_v1_brings_the_key(page, tiny_model, cache):
+    s = Server(tiny_model, cache, "--api-key=secret", "--allow-openai=false")
+    try:
+        page.open(s.wait_ready().url("/"))
+        page.wait("document.getElementById('model').value && !document.getElementById('key-row').hidden")
+        set_field(page, "key", "secret")
+        set_field(page, "max_tokens", 5)
+        ask(page, "hello")
+        page.wait(f"{ANSWERS} === 1")
+    finally:
+        assert s.stop() == 0
+
+
+@needs_browser
 def test_chat_needs_no_statistics(page, tiny_model, cache):
     s = Server(tiny_model, cache, "--http-restricted-api=statistics:x-who=me")
     try:

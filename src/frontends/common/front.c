@@ -20,6 +20,7 @@ nrd_error *nrd_front_new(nrd_front **out, TRITONSERVER_Server *core, const nrd_o
     f->options = o;
     f->tracer = tracer;
     f->limit.max = (size_t)o->max_inflight_requests;
+    NRD_TRY_GOTO(nrd_keys_new(&f->keys, o), err, fail);
     NRD_TRY_GOTO(nrd_shm_new(&f->shm, o->allow_client_shm), err, fail);
     NRD_TRY_GOTO(nrd_models_new(&f->models, core), err, fail);
     NRD_TRY_GOTO(nrd_workers_new(&f->workers, (size_t)o->worker_threads), err, fail);
@@ -50,6 +51,7 @@ void nrd_front_free(nrd_front *f)
     nrd_workers_free(f->workers);
     nrd_models_free(f->models);
     nrd_shm_free(f->shm);
+    nrd_keys_free(f->keys);
     free(f);
 }
 

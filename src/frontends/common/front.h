@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * frontends/common/front.h - what all protocols of one server have in common.
  *
- * Purpose   One core, one table of shared-memory regions, one limit of open requests, one way of
- *           giving memory to outputs, for requests of every protocol.
+ * Purpose   One core, one set of API keys, one table of shared-memory regions, one limit of open
+ *           requests, one way of giving memory to outputs, for requests of every protocol.
  * Owner     Made and freed by main.c; read-only in between, its parts have locks of their own.
  * Lifetime  new after the core server exists; freed when every service is, before the core.
  */
@@ -10,6 +10,7 @@
 #define NRD_FRONTENDS_COMMON_FRONT_H
 
 #include "base/error.h"
+#include "frontends/common/keys.h"
 #include "frontends/common/limit.h"
 #include "frontends/common/models.h"
 #include "frontends/common/shm.h"
@@ -22,6 +23,7 @@ typedef struct nrd_front {
     TRITONSERVER_Server *core;  /* borrows */
     const nrd_options *options; /* borrows */
     nrd_tracer *tracer;         /* borrows */
+    nrd_keys *keys;             /* owns */
     nrd_shm *shm;               /* owns */
     nrd_models *models;         /* owns */
     nrd_workers *workers;       /* owns */

@@ -31,6 +31,8 @@ static grpc_status_code status_of(nrd_error_code code)
         return GRPC_STATUS_ALREADY_EXISTS;
     case NRD_ERR_CANCELLED:
         return GRPC_STATUS_CANCELLED;
+    case NRD_ERR_UNAUTHENTICATED:
+        return GRPC_STATUS_UNAUTHENTICATED;
     case NRD_ERR_UNKNOWN:
         break;
     }

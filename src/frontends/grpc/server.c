@@ -86,13 +86,27 @@ static nrd_error *check_restriction(const nrd_grpc_call *call)
         const nrd_option_entry *e = &list->items[i];
         if (strcmp(e->name, call->method->protocol) == 0) {
             const grpc_slice *v = nrd_grpc_metadata(call, e->setting);
-            if (!v || grpc_slice_str_cmp(*v, e->value) != 0) {
+            if (!v || !nrd_same_secret(GRPC_SLICE_START_PTR(*v), GRPC_SLICE_LENGTH(*v), e->value,
+                                       strlen(e->value))) {
                 return nrd_errorf(NRD_ERR_UNAVAILABLE,
                                   "This protocol is restricted, expecting header '%s'", e->setting);
             }
         }
     }
     return NULL;
+}
+
+static nrd_error *check_key(const nrd_grpc_call *call)
+{
+    const nrd_keys *keys = call->service->front->keys;
+    if (nrd_keys_count(keys) == 0 || !nrd_keys_guard(call->method->protocol)) {
+        return NULL;
+    }
+    const grpc_slice *v = nrd_grpc_metadata(call, "authorization");
+    if (v && nrd_keys_find(keys, (const char *)GRPC_SLICE_START_PTR(*v), GRPC_SLICE_LENGTH(*v)) >= 0) {
+        return NULL;
+    }
+    return nrd_errorf(NRD_ERR_UNAUTHENTICATED, NRD_KEYS_REFUSAL);
 }
 
 /* ---- new calls ---- */
@@ -115,6 +129,7 @@ static void request_slot(nrd_grpc_queue *q, size_t method_id);
 static void dispatch(nrd_grpc_call *call)
 {
     nrd_error *err = check_restriction(call);
+    err = err ? err : check_key(call);
     if (err) {
         nrd_grpc_fail(call, err);
         return;

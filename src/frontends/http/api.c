@@ -19,7 +19,7 @@ nrd_error *nrd_http_api_new(nrd_http_api **out, nrd_front *front)
     NRD_TRY_GOTO(nrd_header_pattern_new(&api->forward, "http-header-forward-pattern",
                                         o->http_forward_pattern),
                  err, fail);
-    NRD_TRY_GOTO(nrd_http_router_new(&api->router, o), err, fail);
+    NRD_TRY_GOTO(nrd_http_router_new(&api->router, o, front->keys), err, fail);
     NRD_TRY_GOTO(nrd_http_router_add(api->router, nrd_http_routes, nrd_http_n_routes, api), err,
                  fail);
     *out = api;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Finds the handler of a request: splits the path, compares it with the patterns of all tables,
- * checks the method and the header of a restricted group, and answers 404, 405 or 403 itself.
+ * checks the method, the header of a restricted group and the API key, and answers 404, 405, 403 or 401
+ * itself.
  * Tables are added before the server listens; afterwards the loop threads only read them. */
 #include "frontends/http/router.h"
 
@@ -17,6 +18,7 @@
 
 struct nrd_http_router {
     const nrd_options *options;
+    const nrd_keys *keys;
     struct {
         const nrd_http_route_row *rows;
         size_t n;
@@ -25,13 +27,15 @@ struct nrd_http_router {
     size_t n_tables;
 };
 
-nrd_error *nrd_http_router_new(nrd_http_router **out, const nrd_options *options)
+nrd_error *nrd_http_router_new(nrd_http_router **out, const nrd_options *options,
+                               const nrd_keys *keys)
 {
     *out = calloc(1, sizeof **out);
     if (!*out) {
         return nrd_error_no_memory();
     }
     (*out)->options = options;
+    (*out)->keys = keys;
     return NULL;
 }
 
@@ -117,10 +121,26 @@ static const char *restriction(const nrd_http_router *r, const char *group,
         const nrd_option_entry *e = &list->items[i];
         if (strcmp(e->name, group) == 0) {
             const nrd_view *v = nrd_http_find_field(&req->head, e->setting);
-            return v && nrd_view_is(*v, e->value) ? NULL : e->setting;
+            const bool fits = v && nrd_same_secret(v->p, v->n, e->value, strlen(e->value));
+            return fits ? NULL : e->setting;
         }
     }
     return NULL;
+}
+
+static bool has_key(const nrd_http_router *r, const char *group, const nrd_http_request *req)
+{
+    if (nrd_keys_count(r->keys) == 0 || !nrd_keys_guard(group)) {
+        return true;
+    }
+    const nrd_view *v = nrd_http_find_field(&req->head, "Authorization");
+    return v && nrd_keys_find(r->keys, v->p, v->n) >= 0;
+}
+
+static void ask_for_key(nrd_http_request *req)
+{
+    static const char text[] = "{\"error\":\"" NRD_KEYS_REFUSAL "\"}";
+    nrd_http_reply(req, 401, "application/json", "WWW-Authenticate: Bearer\r\n", text, sizeof text - 1);
 }
 
 /* A POST there changes the server, or what it shares with others. */
@@ -164,6 +184,8 @@ static void run_row(const nrd_http_router *r, const nrd_http_route_row *row, voi
         nrd_str_printf(&text, "This API is restricted, expecting header '%s'", header);
         nrd_http_reply_error(req, 403, nrd_str_cstr(&text));
         nrd_str_fini(&text);
+    } else if (!has_key(r, row->group, req)) {
+        ask_for_key(req);
     } else if (row->methods & 1u << req->head.method) {
         row->handle(user, req, route);
     } else if (row->plain_errors) {

@@ -8,7 +8,7 @@
  * Owner     Built by one thread; read-only once the server runs, then used by its loop threads.
  * Errors    Answered here: 404 for an unknown path, 405 for another method, 403 where a restricted
  *           group asks for a header that is not there, for a Host that is not the server's and for
- *           orders from pages of another origin (origin.h).
+ *           orders from pages of another origin (origin.h), 401 without an API key (keys.h).
  * Lifetime  Tables and `user` are borrowed until the server is freed.
  *
  * A handler gets the request with its whole body (req->body, body_n), its header fields
@@ -23,6 +23,7 @@
 #ifndef NRD_FRONTENDS_HTTP_ROUTER_H
 #define NRD_FRONTENDS_HTTP_ROUTER_H
 
+#include "frontends/common/keys.h"
 #include "frontends/http/server.h"
 #include "frontends/options.h"
 
@@ -51,8 +52,9 @@ typedef struct nrd_http_route_row {
 
 typedef struct nrd_http_router nrd_http_router;
 
-/* The options say which groups are restricted, which hosts and origins are known. Borrowed. */
-nrd_error *nrd_http_router_new(nrd_http_router **out, const nrd_options *options) NRD_MUST_USE;
+/* The options say which groups are restricted, which hosts and origins are known. Both are borrowed. */
+nrd_error *nrd_http_router_new(nrd_http_router **out, const nrd_options *options,
+                               const nrd_keys *keys) NRD_MUST_USE;
 void nrd_http_router_free(nrd_http_router *r); /* NULL is fine */
 /* Adds a table; earlier tables and rows win. Every handler of the table gets `user`. */
 nrd_error *nrd_http_router_add(nrd_http_router *r, const nrd_http_route_row *rows, size_t n,

@@ -18,6 +18,8 @@ int nrd_http_status(nrd_error_code code)
         return 503;
     case NRD_ERR_UNSUPPORTED:
         return 501;
+    case NRD_ERR_UNAUTHENTICATED:
+        return 401;
     case NRD_ERR_UNKNOWN: /* Triton has no status of its own for these */
     case NRD_ERR_INVALID_ARG:
     case NRD_ERR_ALREADY_EXISTS:

@@ -5,7 +5,6 @@
 #include "base/clock.h"
 
 #include <string.h>
-#include <strings.h>
 
 /* ---- errors ---- */
 
@@ -70,37 +69,21 @@ nrd_error *nrd_oai_body(const nrd_http_request *req, nrd_json_doc **out)
 
 /* ---- who may ask, and how often ---- */
 
-/* The time depends on the length of what the client sent, not on where it differs. */
-static bool same_key(const char *key, const char *given, size_t n)
+/* NULL: no key fits. */
+static nrd_oai_turns *find_turns(nrd_openai *o, const nrd_http_request *req)
 {
-    size_t len = strlen(key);
-    unsigned diff = (unsigned)(len ^ n) | (unsigned)((len ^ n) >> 32);
-    for (size_t i = 0; i < n; i++) {
-        diff |= (unsigned)(unsigned char)given[i] ^
-                (unsigned)(unsigned char)(len > 0 ? key[i % len] : 0);
-    }
-    return diff == 0;
-}
-
-static nrd_oai_key *find_key(nrd_openai *o, const nrd_http_request *req)
-{
+    const nrd_keys *keys = o->api->front->keys;
     const nrd_view *v = nrd_http_find_field(&req->head, "Authorization");
-    nrd_oai_key *found = NULL;
 
-    if (!o->has_keys) {
-        return &o->keys[0];
+    if (nrd_keys_count(keys) == 0) {
+        return &o->turns[0];
     }
-    if (!v || v->n < 7 || strncasecmp(v->p, "Bearer ", 7) != 0) {
-        return NULL;
-    }
-    for (size_t i = 0; i < o->n_keys; i++) { /* all of them, whichever fits */
-        found = same_key(o->keys[i].text, v->p + 7, v->n - 7) ? &o->keys[i] : found;
-    }
-    return found;
+    const int i = v ? nrd_keys_find(keys, v->p, v->n) : -1;
+    return i >= 0 ? &o->turns[i] : NULL;
 }
 
 /* A bucket that refills evenly and holds one minute's worth. Gives the seconds to wait, 0: go on. */
-static int take_turn(nrd_openai *o, nrd_oai_key *k)
+static int take_turn(nrd_openai *o, nrd_oai_turns *k)
 {
     double per_minute = (double)o->api->options->openai_rate_limit;
     int wait = 0;
@@ -111,13 +94,13 @@ static int take_turn(nrd_openai *o, nrd_oai_key *k)
     pthread_mutex_lock(&o->mu);
     uint64_t now = nrd_now_ns();
     double passed = k->refilled_ns ? (double)(now - k->refilled_ns) / 60e9 : 1;
-    k->tokens += passed * per_minute;
-    k->tokens = k->tokens > per_minute ? per_minute : k->tokens;
+    k->left += passed * per_minute;
+    k->left = k->left > per_minute ? per_minute : k->left;
     k->refilled_ns = now;
-    if (k->tokens >= 1) {
-        k->tokens -= 1;
+    if (k->left >= 1) {
+        k->left -= 1;
     } else {
-        wait = 1 + (int)((1 - k->tokens) * 60 / per_minute);
+        wait = 1 + (int)((1 - k->left) * 60 / per_minute);
     }
     pthread_mutex_unlock(&o->mu);
     return wait;
@@ -164,15 +147,15 @@ bool nrd_oai_admit(nrd_openai *o, nrd_http_request *req, bool counts, char **out
         return false;
     }
     put_cors(o, req, &extra);
-    nrd_oai_key *key = find_key(o, req);
-    if (!key) {
+    nrd_oai_turns *turns = find_turns(o, req);
+    if (!turns) {
         nrd_str_puts(&extra, "WWW-Authenticate: Bearer\r\n");
-        reply_error(req, 401, "Incorrect API key provided, or none.", NULL, "invalid_api_key",
+        reply_error(req, 401, NRD_KEYS_REFUSAL, NULL, "invalid_api_key",
                     extra.data);
         nrd_str_fini(&extra);
         return false;
     }
-    int wait = counts ? take_turn(o, key) : 0;
+    int wait = counts ? take_turn(o, turns) : 0;
     if (wait > 0) {
         nrd_str_printf(&extra, "Retry-After: %d\r\n", wait);
         reply_error(req, 429, "Too many requests for this key.", NULL, "rate_limit_exceeded",

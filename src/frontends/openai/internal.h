@@ -50,19 +50,16 @@ typedef struct nrd_oai_model {
     uint64_t checked_ns;
 } nrd_oai_model;
 
-typedef struct nrd_oai_key {
-    char *text;
-    double tokens;       /* of its rate limit; guarded by the front end's lock */
+typedef struct nrd_oai_turns { /* of one key's rate limit; guarded by the front end's lock */
+    double left;
     uint64_t refilled_ns;
-} nrd_oai_key;
+} nrd_oai_turns;
 
 struct nrd_openai {
     nrd_http_api *api; /* borrows */
     nrd_http_router *router; /* owns; of the own port, NULL: none */
     nrd_http_server *http;   /* owns; NULL: none */
-    nrd_oai_key *keys;       /* one without text where no key is asked for */
-    size_t n_keys;
-    bool has_keys;
+    nrd_oai_turns *turns;    /* one for each of front->keys; one for all where there are none */
     int64_t created;
     pthread_mutex_t mu;
     nrd_oai_model *models; /* guarded by mu */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Routes: what a path names, methods, restricted groups, tables one after the other. */
+ * Routes: what a path names, methods, restricted groups, keys, tables one after the other. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -37,16 +37,23 @@ static const nrd_http_route_row second[] = {
 
 static nrd_http_router *router;
 static nrd_http_server *server;
+static nrd_keys *keys;
 static nrd_option_entry entry = {.name = (char *)(uintptr_t) "metadata",
                                  .setting = (char *)(uintptr_t) "key",
                                  .value = (char *)(uintptr_t) "secret"};
+static nrd_option_entry api_key = {.name = (char *)(uintptr_t) "k1"};
 static const nrd_options options = {.http_address = (char *)(uintptr_t) "0.0.0.0",
-                                    .http_restricted = {&entry, 1}};
+                                    .http_restricted = {&entry, 1},
+                                    .api_key_file = (char *)(uintptr_t) "",
+                                    .api_keys = {&api_key, 1}};
 
 static int start(void **state)
 {
     (void)state;
-    nrd_error *err = nrd_http_router_new(&router, &options);
+    nrd_error *err = nrd_keys_new(&keys, &options);
+    if (!err) {
+        err = nrd_http_router_new(&router, &options, keys);
+    }
     if (!err) {
         err = nrd_http_router_add(router, first, 3, (void *)(uintptr_t) "first");
     }
@@ -71,6 +78,7 @@ static int finish(void **state)
     (void)state;
     nrd_http_server_free(server);
     nrd_http_router_free(router);
+    nrd_keys_free(keys);
     return 0;
 }
 
@@ -109,7 +117,7 @@ static void test_the_root_has_a_row(void **state)
 static void test_paths_are_taken_apart(void **state)
 {
     (void)state;
-    ask("POST /v2/models/a%20b/infer", "Content-Length: 0\r\n", "200", "first m=a b v=- r=-");
+    ask("POST /v2/models/a%20b/infer", "Authorization: bearer k1\r\nContent-Length: 0\r\n", "200", "first m=a b v=- r=-");
     ask("GET /v2/models/m/versions/12", "key: secret\r\n", "200", "first m=m v=12 r=-");
     ask("GET /v2/region/x/status?q=1", "", "200", "first m=- v=- r=x");
     ask("GET /v1/models/org/name/x", "", "200", "second m=org/name/x");
@@ -125,10 +133,21 @@ static void test_what_does_not_match_is_refused(void **state)
     ask("GET /v1/models", "", "404", "Not Found");
     ask("GET /v1/models/", "", "404", "Not Found");
     ask("GET /v2/region/%00/status", "", "404", "Not Found");
-    ask("GET /v2/models/m/infer", "", "405", "text/plain"); /* the earlier table decides */
+    ask("GET /v2/models/m/infer", "Authorization: Bearer k1\r\n", "405", "text/plain"); /* the earlier table decides */
     ask("DELETE /v2/region/x/status", "", "405", "application/json");
     ask("GET /v2/models/m/versions/12", "", "403", "expecting header 'key'");
     ask("GET /v2/models/m/versions/12", "key: Secret\r\n", "403", "expecting header 'key'");
+}
+
+static void test_a_guarded_group_asks_for_the_key(void **state)
+{
+    const char *const wrong[] = {"", "Authorization: Bearer k\r\n", "Authorization: Bearer k12\r\n",
+                                 "Authorization: Bearer K1\r\n", "Authorization: Bearer\r\n",
+                                 "Authorization: k1\r\n", "Authorization: Basic k1\r\n"};
+    (void)state;
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        ask("GET /v2/models/m/infer", wrong[i], "401", "WWW-Authenticate: Bearer");
+    }
 }
 
 int main(void)
@@ -137,6 +156,7 @@ int main(void)
         cmocka_unit_test(test_the_root_has_a_row),
         cmocka_unit_test(test_paths_are_taken_apart),
         cmocka_unit_test(test_what_does_not_match_is_refused),
+        cmocka_unit_test(test_a_guarded_group_asks_for_the_key),
     };
     return cmocka_run_group_tests(tests, start, finish);
 }

@@ -2,7 +2,7 @@
 // Views, settings and the chat. Answers stream from /v1/chat/completions; a model without a chat
 // template continues plain text through /v1/completions, a server without /v1 through /v2's
 // generate_stream.
-import {onStats, hurryUp, poll, el, number} from "/ui/live.js";
+import {onStats, hurryUp, poll, el, number, headers} from "/ui/live.js";
 
 const $ = (id) => document.getElementById(id);
 const fields = ["system", "temperature", "max_tokens", "top_p", "top_k", "repetition_penalty", "seed"];
@@ -49,8 +49,6 @@ $("model").addEventListener("change", () => { saved(local, "model", $("model").v
 $("defaults").onclick = () => { for (const f of fields) { $(f).value = ""; saved(local, f, ""); } };
 if (matchMedia("(max-width: 860px)").matches) $("settings").open = false;
 
-const headers = (more = {}) => $("key").value ? {...more, Authorization: `Bearer ${$("key").value}`} : more;
-
 // ---- models ----
 
 // What is in force where a field is empty: as /v1/models tells for each model, else these.
@@ -68,7 +66,7 @@ let listed = null; // the ready models that the list was made from
 async function textModels(names) { // without /v1: the models that take text
   const list = [];
   for (const name of names) {
-    const answer = await fetch(`/v2/models/${encodeURIComponent(name)}`);
+    const answer = await fetch(`/v2/models/${encodeURIComponent(name)}`, {headers: headers()});
     const m = answer.ok ? await answer.json() : {};
     if ((m.inputs || []).some((i) => i.name === "text_input")) list.push(name);
   }
@@ -115,7 +113,7 @@ async function listModels() {
 onStats((s) => {
   stats = s || {models: [], openai: true, needs_key: false, unknown: true};
   s = stats;
-  if (s.needs_key && s.openai) $("key-row").hidden = false;
+  if (s.needs_key) $("key-row").hidden = false;
   listModels();
 });
 

@@ -12,6 +12,9 @@ const cards = new Map(); // of engines, by key
 export const onStats = (f) => listeners.add(f);
 export const hurryUp = (on) => { hurry = on; if (on) poll(); };
 
+// With the API key of the settings, where there is one.
+export const headers = (more = {}) => $("key").value ? {...more, Authorization: `Bearer ${$("key").value}`} : more;
+
 export function el(tag, props = {}, ...children) {
   const e = Object.assign(document.createElement(tag), props);
   e.append(...children);
@@ -284,7 +287,7 @@ async function control(name, verb) {
   $("control-status").textContent = `${pending.get(name)} ${name}`;
   poll();
   try {
-    const answer = await fetch(`/v2/repository/models/${encodeURIComponent(name)}/${verb}`, {method: "POST"});
+    const answer = await fetch(`/v2/repository/models/${encodeURIComponent(name)}/${verb}`, {method: "POST", headers: headers()});
     const text = await answer.text();
     let message = text;
     try { message = JSON.parse(text).error || text; } catch { /* it is plain text */ }

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * frontends/common/keys.h - the API keys of the server, and the comparison of secrets.
+ *
+ * Purpose   --api-key, --api-key-file and NEREID_API_KEY, asked for in the same way by every protocol:
+ *           a field "Authorization: Bearer KEY" (metadata "authorization" of gRPC).
+ * Owner     Read-only after new; any thread.
+ * Errors    new: the key file cannot be read or holds no key; out of memory.
+ */
+#ifndef NRD_FRONTENDS_COMMON_KEYS_H
+#define NRD_FRONTENDS_COMMON_KEYS_H
+
+#include "base/error.h"
+#include "frontends/options.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* What whoever brings no key, or a wrong one, is told. */
+#define NRD_KEYS_REFUSAL "Incorrect API key provided, or none."
+
+typedef struct nrd_keys nrd_keys;
+
+nrd_error *nrd_keys_new(nrd_keys **out, const nrd_options *o) NRD_MUST_USE;
+void nrd_keys_free(nrd_keys *k); /* NULL is fine */
+size_t nrd_keys_count(const nrd_keys *k); /* 0: no key is asked for */
+
+/* field[0..n): the value "Bearer KEY"; NULL: there is none. Gives the key's place, below count, or -1. */
+int nrd_keys_find(const nrd_keys *k, const char *field, size_t n);
+
+/* Whether a key is asked for in this group of calls, as --http-restricted-api and
+ * --grpc-restricted-protocol name it: inference, and whatever changes the server or tells of others'
+ * memory. Not "openai", which asks by itself, as its errors have another form. NULL: no group. */
+bool nrd_keys_guard(const char *group);
+
+/* Whether both texts are the same. The time depends on their lengths only. */
+bool nrd_same_secret(const void *a, size_t n_a, const void *b, size_t n_b);
+
+#endif

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""--api-key: inference and orders want it at every port, health and reading do not."""
+import numpy as np
+import pytest
+
+from conftest import Server, infer_body, write_model
+
+grpc = pytest.importorskip("grpc")
+client = pytest.importorskip("tritonclient.grpc")
+from tritonclient.grpc import service_pb2 as pb  # noqa: E402
+from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub  # noqa: E402
+from tritonclient.utils import InferenceServerException  # noqa: E402
+
+KEY = "secret-key"
+BEARER = {"Authorization": f"Bearer {KEY}"}
+METADATA = (("authorization", f"Bearer {KEY}"),)
+OPEN = ("/v2/health/live", "/v2/health/ready", "/v2", "/v2/models/echo", "/v2/models/echo/ready", "/v2/models/echo/config",
+        "/v2/models/echo/stats", "/v2/models/stats", "/ui/stats", "/")
+GUARDED = [("POST", "/v2/models/echo/infer"), ("POST", "/v2/models/echo/versions/1/infer"), ("POST", "/v2/models/echo/generate"),
+           ("POST", "/v2/models/echo/versions/1/generate"), ("POST", "/v2/models/echo/generate_stream"),
+           ("POST", "/v2/models/echo/versions/1/generate_stream"),
+           ("POST", "/v2/repository/index"), ("POST", "/v2/repository/models/echo/load"),
+           ("POST", "/v2/repository/models/echo/unload"), ("POST", "/v2/repository/r/models/echo/load"),
+           ("POST", "/v2/trace/setting"), ("GET", "/v2/trace/setting"), ("POST", "/v2/models/echo/trace/setting"),
+           ("POST", "/v2/logging"), ("GET", "/v2/logging")]
+GUARDED += [(method, f"/v2/{kind}sharedmemory/{path}") for kind in ("system", "cuda")
+            for method, path in (("GET", "status"), ("POST", "unregister"), ("POST", "region/r/register"),
+                                 ("POST", "region/r/unregister"), ("GET", "region/r/status"))]
+OPEN_CALLS = [("ServerLive", pb.ServerLiveRequest()), ("ServerReady", pb.ServerReadyRequest()),
+              ("ModelReady", pb.ModelReadyRequest(name="echo")), ("ServerMetadata", pb.ServerMetadataRequest()),
+              ("ModelMetadata", pb.ModelMetadataRequest(name="echo")), ("ModelConfig", pb.ModelConfigRequest(name="echo")),
+              ("ModelStatistics", pb.ModelStatisticsRequest(name="echo"))]
+GUARDED_CALLS = [("ModelInfer", pb.ModelInferRequest(model_name="echo")), ("RepositoryIndex", pb.RepositoryIndexRequest()),
+                 ("RepositoryModelLoad", pb.RepositoryModelLoadRequest(model_name="echo")),
+                 ("RepositoryModelUnload", pb.RepositoryModelUnloadRequest(model_name="other")),
+                 ("SystemSharedMemoryStatus", pb.SystemSharedMemoryStatusRequest()),
+                 ("SystemSharedMemoryRegister", pb.SystemSharedMemoryRegisterRequest(name="r", key="/none", byte_size=4)),
+                 ("SystemSharedMemoryUnregister", pb.SystemSharedMemoryUnregisterRequest()),
+                 ("CudaSharedMemoryStatus", pb.CudaSharedMemoryStatusRequest()),
+                 ("CudaSharedMemoryRegister", pb.CudaSharedMemoryRegisterRequest(name="r")),
+                 ("CudaSharedMemoryUnregister", pb.CudaSharedMemoryUnregisterRequest()),
+                 ("TraceSetting", pb.TraceSettingRequest()), ("LogSettings", pb.LogSettingsRequest())]
+WRONG = [None, "", "Bearer", "Bearer ", "Bearer secret-ke", "Bearer  secret-key", "Bearer secret-kez", "Bearer secret-key2",
+         "Basic secret-key", KEY]
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    write_model(folder, "echo")
+    s = Server(tmp_path_factory.mktemp("log"), folder, "--model-control-mode=explicit", "--load-model=echo",
+               f"--api-key={KEY}", "--grpc-address=127.0.0.1")
+    try:
+        yield s.wait_ready()
+    finally:
+        assert s.stop() == 0
+
+
+@pytest.fixture(scope="module")
+def stub(guarded):
+    if "without the gRPC library" in guarded.log():
+        pytest.skip("the server was built without gRPC")
+    with grpc.insecure_channel(f"127.0.0.1:{guarded.grpc}") as channel:
+        yield GRPCInferenceServiceStub(channel)
+
+
+@pytest.mark.parametrize("path", OPEN)
+def test_reading_is_open(guarded, path):
+    assert guarded.call("GET", path).status == 200
+
+
+def test_metrics_are_open(guarded):
+    assert any(name.startswith("nv_") for name in guarded.call_metrics())
+
+
+@pytest.mark.parametrize("method, path", GUARDED)
+def test_v2_wants_the_key(guarded, method, path):
+    body = {} if method == "POST" else b""
+    for value in WRONG:
+        fields = {} if value is None else {"Authorization": value}
+        reply = guarded.call(method, path, body, fields)
+        assert reply.status == 401 and reply.error() == "Incorrect API key provided, or none.", (value, reply.body)
+        assert reply.fields["www-authenticate"] == "Bearer"
+    assert guarded.call("GET", "/v2/models/echo/ready").status == 200  # no order was carried out
+
+
+def test_with_the_key_v2_answers(guarded):
+    reply = guarded.call("POST", "/v2/models/echo/infer", infer_body([3, 4]), BEARER)
+    assert reply.status == 200 and reply.json()["outputs"][0]["data"] == [3, 4]
+    for verb in ("unload", "load"):
+        assert guarded.call("POST", f"/v2/repository/models/echo/{verb}", {}, BEARER).status == 200
+    assert guarded.call("GET", "/v2/systemsharedmemory/status", b"", BEARER).status == 200
+    assert guarded.call("POST", "/v2/logging", {"log_verbose_level": 0}, {"authorization": f"bearer {KEY}"}).status == 200
+
+
+@pytest.mark.parametrize("name, request_", OPEN_CALLS)
+def test_reading_by_grpc_is_open(stub, name, request_):
+    getattr(stub, name)(request_, timeout=20)
+
+
+@pytest.mark.parametrize("name, request_", GUARDED_CALLS)
+def test_grpc_wants_the_key(stub, name, request_):
+    for value in WRONG:
+        with pytest.raises(grpc.RpcError) as e:
+            getattr(stub, name)(request_, timeout=20, metadata=() if value is None else (("authorization", value),))
+        assert e.value.code() == grpc.StatusCode.UNAUTHENTICATED, value
+        assert e.value.details() == "Incorrect API key provided, or none."
+    assert stub.ModelReady(pb.ModelReadyRequest(name="echo"), timeout=20).ready
+
+
+def test_a_grpc_stream_wants_the_key(stub):
+    request = pb.ModelInferRequest(model_name="echo", inputs=[pb.ModelInferRequest.InferInputTensor(
+        name="INPUT0", datatype="INT32", shape=[1])], raw_input_contents=[np.array([7], np.int32).tobytes()])
+    with pytest.raises(grpc.RpcError) as e:
+        next(stub.ModelStreamInfer(iter([request]), timeout=20))
+    assert e.value.code() == grpc.StatusCode.UNAUTHENTICATED
+    answer = next(stub.ModelStreamInfer(iter([request]), timeout=20, metadata=METADATA))
+    assert answer.infer_response.raw_output_contents == [np.array([7], np.int32).tobytes()]
+
+
+def test_with_the_key_the_grpc_client_answers(guarded, stub):
+    headers = {"authorization": f"Bearer {KEY}"}
+    x = client.InferInput("INPUT0", [2], "INT32")
+    x.set_data_from_numpy(np.array([5, 6], np.int32))
+    with client.InferenceServerClient(f"127.0.0.1:{guarded.grpc}") as c:
+        assert c.infer("echo", [x], headers=headers).as_numpy("OUTPUT0").tolist() == [5, 6]
+        c.load_model("echo", headers=headers)
+        with pytest.raises(InferenceServerException, match="API key"):
+            c.load_model("echo")
+
+
+def test_a_restricted_header_is_wanted_besides_the_key(launch, tmp_path):
+    write_model(tmp_path / "models", "echo")
+    s = launch(tmp_path / "models", "--api-key=a", "--http-restricted-api=inference:x-who=me").wait_ready()
+    for fields, status in (({}, 403), ({"Authorization": "Bearer a"}, 403), ({"x-who": "me"}, 401),
+                           ({"x-who": "mE", "Authorization": "Bearer a"}, 403),
+                           ({"x-who": "me", "Authorization": "Bearer a"}, 200)):
+        assert s.call("POST", "/v2/models/echo/infer", infer_body([1]), fields).status == status, fields
+
+
+def test_keys_of_a_file_count_without_v1(launch, tmp_path):
+    write_model(tmp_path / "models", "echo")
+    keys = tmp_path / "keys"
+    keys.write_text("# for tests\none\ntwo\r\n")
+    s = launch(tmp_path / "models", f"--api-key-file={keys}", "--allow-openai=false").wait_ready()
+    for key, status in (("one", 200), ("two", 200), ("# for tests", 401), ("three", 401)):
+        reply = s.call("POST", "/v2/models/echo/infer", infer_body([1]), {"Authorization": f"Bearer {key}"})
+        assert reply.status == status, key
