@@ -2,208 +2,16 @@
  * nereid inspect PATH: what a file or folder is, and what is in it. */
 #include "tools/tools.h"
 
-#include "base/dtype.h"
 #include "base/file.h"
-#include "base/mem.h"
-#include "base/str.h"
-#include "model/arch.h"
-#include "model/engine.h"
-#include "model/source.h"
-#include "text/tokenizer.h"
+#include "tools/inspect.h"
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-
-typedef struct {
-    bool tensors, verify;
-    int32_t rank;
-} options;
 
 static const char usage[] =
     "Usage: nereid inspect PATH [options]\n\n"
-    "PATH is a checkpoint, Hugging Face or engine folder, a GGUF file, or a tokenizer.\n";
-
-/* ---- bytes by type ---- */
-
-typedef struct {
-    uint64_t bytes, elements, n;
-} share;
-
-typedef struct {
-    share types[NRD_DTYPE_COUNT_];
-    uint64_t bytes, elements, n;
-} mix;
-
-static void mix_add(mix *m, nrd_dtype t, uint64_t elements, uint64_t bytes)
-{
-    share *s = &m->types[(unsigned)t < NRD_DTYPE_COUNT_ ? t : NRD_DTYPE_NONE];
-    s->bytes += bytes;
-    s->elements += elements;
-    s->n++;
-    m->bytes += bytes;
-    m->elements += elements;
-    m->n++;
-}
-
-static void print_mix(const mix *m)
-{
-    char size[32];
-    printf("parameters    %.2f million in %llu tensors, %s, %.2f bits each\n",
-           (double)m->elements / 1e6, (unsigned long long)m->n, nrd_human_bytes(m->bytes, size),
-           m->elements ? 8.0 * (double)m->bytes / (double)m->elements : 0);
-    printf("types         ");
-    bool first = true;
-    for (int t = 0; t < NRD_DTYPE_COUNT_; t++) {
-        const share *s = &m->types[t];
-        if (s->n) {
-            printf("%s%s %.1f %% (%llu tensors)", first ? "" : ", ", nrd_dtype_name((nrd_dtype)t),
-                   m->bytes ? 100.0 * (double)s->bytes / (double)m->bytes : 0,
-                   (unsigned long long)s->n);
-            first = false;
-        }
-    }
-    printf("\n");
-}
-
-/* ---- the model ---- */
-
-static void print_rope(const char *label, const nrd_rope_spec *r)
-{
-    static const char *const scalings[] = {"", ", linear scaling", ", llama3 scaling",
-                                           ", yarn scaling", ", factors from a tensor",
-                                           ", dynamic scaling"};
-    if (r->kind != NRD_ROPE_NONE) {
-        printf("%-13s rotary over %d, base %g, %s pairs%s", label, r->rotary_dim, r->base,
-               r->kind == NRD_ROPE_INTERLEAVED ? "interleaved" : "split",
-               scalings[r->scaling]);
-        printf(r->scaling && r->scaling != NRD_ROPE_SCALING_FACTORS ? " by %g\n" : "\n", r->factor);
-    }
-}
-
-static void print_spec(const nrd_model_spec *s)
-{
-    int32_t n_sliding = 0;
-    for (int32_t i = 0; i < s->n_layers; i++) {
-        n_sliding += s->layer_is_sliding[i] != 0;
-    }
-    printf("architecture  %s (%s), %s%s%s\n", s->architecture, s->model_type,
-           nrd_dtype_name(s->dtype), *s->quant_algo ? ", quantized " : "", s->quant_algo);
-    printf("layers        %d of hidden size %d, %s MLP of %d (%s)\n", s->n_layers, s->hidden,
-           s->gated_mlp ? "gated" : "plain", s->inter, nrd_act_name(s->act));
-    printf("attention     %d heads of %d, %d for keys and values", s->n_heads, s->head_dim,
-           s->n_kv_heads);
-    if (n_sliding) {
-        printf(", %d layers see %d tokens", n_sliding, s->sliding_window);
-    }
-    printf("\nvocabulary    %d tokens%s, %d positions%s\n", s->vocab,
-           s->tied_embeddings ? ", LM head tied" : "", s->max_positions,
-           s->learned_positions ? " (learned)" : "");
-    print_rope("positions", &s->rope);
-    print_rope("  sliding", &s->rope_local);
-    printf("tokens        bos %d, eos %d, pad %d, stop", s->bos_id, s->eos_id, s->pad_id);
-    for (int32_t i = 0; i < s->n_stop_ids; i++) {
-        printf(" %d", s->stop_ids[i]);
-    }
-    printf("\n");
-    if (s->tp_size * s->pp_size > 1) {
-        printf("ranks         %d: tp %d, pp %d\n", s->tp_size * s->pp_size, s->tp_size, s->pp_size);
-    }
-    /* keys and values of one token in 16 bits, all ranks together */
-    char size[32];
-    uint64_t kv = (uint64_t)s->n_layers * (uint64_t)s->n_kv_heads * (uint64_t)s->head_dim * 4;
-    printf("cache         %s a token in 16 bits\n", nrd_human_bytes(kv, size));
-}
-
-static void print_row(const char *name, nrd_dtype dtype, const char *type, const int64_t *dims,
-                      int n_dims, uint64_t bytes)
-{
-    char shape[96] = "", size[32];
-    size_t at = 0;
-    for (int i = 0; i < n_dims; i++) {
-        at += (size_t)snprintf(shape + at, sizeof shape - at, "%s%lld", i ? " x " : "",
-                               (long long)dims[i]);
-    }
-    printf("  %-60s %-9s %-18s %s\n", name, dtype == NRD_DTYPE_NONE ? type : nrd_dtype_name(dtype),
-           shape, nrd_human_bytes(bytes, size));
-}
-
-static nrd_error *inspect_source(const char *path, const options *o)
-{
-    nrd_source *s = NULL;
-    mix m = {0};
-
-    NRD_TRY(nrd_source_open(&s, path));
-    printf("%s: %s\n", path, nrd_source_kind_name(nrd_source_get_kind(s)));
-    print_spec(nrd_source_spec(s));
-    for (int32_t r = 0; r < nrd_source_n_ranks(s); r++) {
-        for (size_t i = 0; i < nrd_source_n_tensors(s, r); i++) {
-            const nrd_src_tensor *t = nrd_source_tensor_at(s, r, i);
-            uint64_t n = 1;
-            for (int d = 0; d < t->n_dims; d++) {
-                n *= (uint64_t)t->dims[d];
-            }
-            mix_add(&m, t->dtype, n, t->data_bytes);
-        }
-    }
-    print_mix(&m);
-    for (size_t i = 0; o->tensors && i < nrd_source_n_tensors(s, o->rank); i++) {
-        const nrd_src_tensor *t = nrd_source_tensor_at(s, o->rank, i);
-        print_row(t->name, t->dtype, t->type_name, t->dims, t->n_dims, t->data_bytes);
-    }
-    nrd_source_close(s);
-    return NULL;
-}
-
-static nrd_error *inspect_engine(const char *path, const options *o)
-{
-    nrd_engine *e = NULL;
-    mix m = {0};
-    size_t packed = 0;
-
-    NRD_TRY(nrd_engine_open(&e, path, o->rank, o->verify));
-    const nrd_build_limits *l = nrd_engine_limits(e);
-    printf("%s: engine, rank %d%s\n", path, o->rank, o->verify ? ", checksums are right" : "");
-    print_spec(nrd_engine_spec(e));
-    for (size_t i = 0; i < nrd_engine_n_weights(e); i++) {
-        const nrd_weight *w = nrd_engine_weight_at(e, i, NULL);
-        mix_add(&m, w->dtype, (uint64_t)w->rows * (uint64_t)w->cols,
-                w->data_bytes + (w->scales ? (uint64_t)w->rows * 4 : 0));
-        packed += w->layout != NRD_LAYOUT_ROWS;
-    }
-    print_mix(&m);
-    printf("packed        %zu weights%s%s\n", packed, *nrd_engine_device(e) ? " for " : "",
-           nrd_engine_device(e));
-    printf("limits        batch %d, input %d, sequence %d, tokens in a step %d, beams %d, draft %d\n",
-           l->max_batch_size, l->max_input_len, l->max_seq_len, l->max_num_tokens,
-           l->max_beam_width, l->max_draft_len);
-    printf("KV cache      %s, blocks of %d tokens%s\n",
-           l->kv_dtype == NRD_DTYPE_NONE ? "type of the device's choice" : nrd_dtype_name(l->kv_dtype),
-           l->tokens_per_block, l->use_paged_context_fmha ? ", prefix reuse possible" : "");
-    for (size_t i = 0; o->tensors && i < nrd_engine_n_weights(e); i++) {
-        const char *name;
-        const nrd_weight *w = nrd_engine_weight_at(e, i, &name);
-        int64_t dims[2] = {w->rows, w->cols};
-        print_row(name, w->dtype, "", dims, w->cols == 1 ? 1 : 2, w->data_bytes);
-    }
-    nrd_engine_close(e);
-    return NULL;
-}
-
-static nrd_error *inspect_tokenizer(const char *path)
-{
-    nrd_tokenizer *t = NULL;
-    size_t n_stops;
-
-    NRD_TRY(nrd_tokenizer_open(&t, path));
-    nrd_tokenizer_stop_ids(t, &n_stops);
-    printf("tokenizer     %s, %d tokens, bos %d, eos %d, pad %d, unk %d, %zu stop ids, %s\n",
-           nrd_tokenizer_kind(t), nrd_tokenizer_vocab_size(t), nrd_tokenizer_bos_id(t),
-           nrd_tokenizer_eos_id(t), nrd_tokenizer_pad_id(t), nrd_tokenizer_unk_id(t), n_stops,
-           nrd_tokenizer_chat_template(t) ? "with a chat template" : "no chat template");
-    nrd_tokenizer_close(t);
-    return NULL;
-}
+    "PATH is a checkpoint, Hugging Face or engine folder, a GGUF file, a tokenizer, a model\n"
+    "repository or one model of it (a folder with config.pbtxt).\n";
 
 static bool is_engine(const char *path)
 {
@@ -213,16 +21,22 @@ static bool is_engine(const char *path)
     return yes;
 }
 
-static nrd_error *inspect(const char *path, const options *o)
+static nrd_error *inspect(const char *path, const nrd_inspect_options *o)
 {
     if (!nrd_path_exists(path)) {
         return nrd_errorf(NRD_ERR_NOT_FOUND, "'%s' does not exist", path);
     }
     if (nrd_path_is_dir(path) && is_engine(path)) {
-        return inspect_engine(path, o);
+        return nrd_inspect_engine(path, o);
     }
-    nrd_error *model = inspect_source(path, o);
-    nrd_error *tokenizer = inspect_tokenizer(path);
+    if (nrd_inspect_is_served_model(path)) {
+        return nrd_inspect_served_model(path, o);
+    }
+    if (nrd_inspect_is_repository(path)) {
+        return nrd_inspect_repository(path, o);
+    }
+    nrd_error *model = nrd_inspect_source(path, o);
+    nrd_error *tokenizer = nrd_inspect_tokenizer(path);
     if (model && tokenizer) { /* neither: the reason for the model says more */
         nrd_error_free(tokenizer);
         return model;
@@ -232,7 +46,7 @@ static nrd_error *inspect(const char *path, const options *o)
     return NULL;
 }
 
-#define OPT(...) NRD_OPT_ROW(options, __VA_ARGS__)
+#define OPT(...) NRD_OPT_ROW(nrd_inspect_options, __VA_ARGS__)
 static const nrd_opt rows[] = {
     OPT(FLAG, "tensors", "-t", tensors, NULL, NULL, "a line for every tensor"),
     OPT(FLAG, "verify", NULL, verify, NULL, NULL, "check the checksums of an engine's weights"),
@@ -242,7 +56,7 @@ const nrd_tool_table nrd_inspect_table = NRD_TOOL_TABLE("inspect", usage, rows, 
 
 int nrd_tool_inspect(int argc, char **argv)
 {
-    options o = {0};
+    nrd_inspect_options o = {0};
     const char *path[1] = {NULL};
     size_t n = 0;
     int status = nrd_tool_parse(&nrd_inspect_table, argc, argv, &o, path, &n);

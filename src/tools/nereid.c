@@ -32,7 +32,7 @@ static const struct {
      "checkpoint, Hugging Face folder or GGUF -> engine folder"},
     {"repo", nrd_tool_repo, &nrd_repo_table, "engine + tokenizer -> five-model repository"},
     {"inspect", nrd_tool_inspect, &nrd_inspect_table,
-     "what is in a checkpoint, GGUF, engine or tokenizer"},
+     "what is in a checkpoint, GGUF, engine, tokenizer or model repository"},
     {"tokenize", nrd_tool_tokenize, &nrd_tokenize_table, "text lines -> token ids"},
     {"detokenize", nrd_tool_detokenize, &nrd_detokenize_table, "token ids -> text lines"},
     {"eval", nrd_tool_eval, &nrd_eval_table, "perplexity, log probabilities"},
