@@ -161,9 +161,11 @@ static TRITONSERVER_Error *read_request_type(nrd_exec_request *e, TRITONSERVER_P
     return NULL;
 }
 
-/* The parameters of a request: request_type, which phases it means; top_logprobs, that many alternatives to each token are reported;
+/* The parameters of a request: request_type, which phases it means; top_logprobs, that many alternatives
+ * to each token are reported; logit_bias, a JSON object of token ids and what is added to their logits;
  * pooling ("last", "mean"), the answer is the output "embedding" [1, hidden]. */
-static TRITONSERVER_Error *read_parameters(TRITONBACKEND_Request *request, nrd_exec_request *e)
+static TRITONSERVER_Error *read_parameters(TRITONBACKEND_Request *request, nrd_arena *arena,
+                                           nrd_exec_request *e)
 {
     uint32_t n = 0;
     NRD_TB_TRY(TRITONBACKEND_RequestParameterCount(request, &n));
@@ -175,6 +177,9 @@ static TRITONSERVER_Error *read_parameters(TRITONBACKEND_Request *request, nrd_e
         if (!strcmp(key, "top_logprobs") && type == TRITONSERVER_PARAMETER_INT) {
             int64_t k = *(const int64_t *)value;
             e->n_top_logprobs = k < 0 || k > INT32_MAX ? -1 : (int32_t)k;
+        }
+        if (!strcmp(key, "logit_bias") && type == TRITONSERVER_PARAMETER_STRING) {
+            NRD_TB_TRY(nrd_llm_read_bias(value, arena, e));
         }
         if (!strcmp(key, "request_type")) {
             NRD_TB_TRY(read_request_type(e, type, value));
@@ -362,7 +367,7 @@ static void run_request(nrd_llm_instance *inst, TRITONBACKEND_Request *request)
         nrd_exec_request e;
         err = nrd_llm_convert(inst, &in, n_rows, i, &in.arena, &e);
         if (!err) {
-            err = read_parameters(request, &e);
+            err = read_parameters(request, &in.arena, &e);
         }
         if (!err) {
             err = row_init(row, inst, &e, &n_sequences);

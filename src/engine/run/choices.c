@@ -63,23 +63,32 @@ void nrd_run_outputs_fini(nrd_runner *r, nrd_outputs *o)
     free(o->kept);
 }
 
-nrd_error *nrd_runner_bias_new(nrd_runner *r, const float *values, const float **out)
+nrd_error *nrd_runner_bias_new(nrd_runner *r, const nrd_token_bias *from, nrd_token_bias *out)
 {
-    size_t bytes = (size_t)r->spec->vocab * sizeof(float);
+    size_t n = (size_t)from->n, bytes = n * sizeof *from->values;
     void *p = NULL;
-    NRD_TRY(nrd_run_alloc(r, &p, bytes, 1, "embedding bias"));
-    nrd_error *err = nrd_run_upload(r, p, values, bytes);
+
+    *out = (nrd_token_bias){0};
+    NRD_TRY(nrd_run_alloc(r, &p, n, sizeof *from->values + (from->ids ? sizeof *from->ids : 0),
+                          "token bias"));
+    nrd_error *err = nrd_run_upload(r, p, from->values, bytes);
+    if (!err && from->ids) {
+        err = nrd_run_upload(r, (uint8_t *)p + bytes, from->ids, n * sizeof *from->ids);
+    }
     if (err) {
         nrd_run_free(r, p);
         return err;
     }
-    *out = p;
+    out->values = p;
+    out->ids = from->ids ? (const int32_t *)(const void *)((const uint8_t *)p + bytes) : NULL;
+    out->n = from->n;
     return NULL;
 }
 
-void nrd_runner_bias_free(nrd_runner *r, const float *bias)
+void nrd_runner_bias_free(nrd_runner *r, nrd_token_bias *bias)
 {
-    nrd_run_free(r, (void *)(uintptr_t)bias);
+    nrd_run_free(r, (void *)(uintptr_t)bias->values);
+    *bias = (nrd_token_bias){0};
 }
 
 nrd_error *nrd_run_init_counts(nrd_runner *r, const nrd_plan_entry *e)
