@@ -31,6 +31,40 @@ static bool param_bool(const nrd_tb_config *c, const char *key)
     return true;
 }
 
+/* Repositories before v0.11 (their preprocessing has no DECODER_QUERY) take a value that is none, or is
+ * still a template's, as false. */
+static bool adds_special_tokens(const nrd_tb_config *c)
+{
+    static const char key[] = "add_special_tokens";
+    const bool is_old = !nrd_tb_config_has_input(c, "DECODER_QUERY");
+    const bool is_there = nrd_json_get(nrd_json_get(c->root, "parameters"), key) != NULL;
+
+    if (is_old && is_there && !nrd_tb_config_param(c, key)) {
+        NRD_LOG_WARN("model '%s': %s is not specified, will be set to false", c->name, key);
+        return false;
+    }
+    return param_bool(c, key);
+}
+
+/* `auto`: as the files say. `llama`: a BOS in front, if special tokens are added, even where the files
+ * do not ask for one. `t5`: an end token behind. Repositories from v0.5 to v0.8 name one of them. */
+static TRITONSERVER_Error *read_type(nrd_tok_model *m)
+{
+    const char *type = nrd_tb_config_param(&m->config, "tokenizer_type");
+
+    m->type = !type || !strcmp(type, "auto")           ? NRD_TOK_AUTO
+              : !strcmp(type, "llama")                 ? NRD_TOK_LLAMA
+              : !strcmp(type, "t5")                    ? NRD_TOK_T5
+              : !strcmp(type, "sp")                    ? NRD_TOK_AUTO
+                                                       : NRD_TOK_UNKNOWN;
+    if (m->type == NRD_TOK_UNKNOWN) {
+        return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG,
+                             "model '%s': Unexpected tokenizer type: %s (auto, llama, t5 or sp)",
+                             m->config.name, type);
+    }
+    return NULL;
+}
+
 static TRITONSERVER_Error *find_role(nrd_tok_model *m)
 {
     const char *role = nrd_tb_config_param(&m->config, "role");
@@ -78,6 +112,7 @@ static TRITONSERVER_Error *model_init(nrd_tok_model *m, TRITONBACKEND_Model *mod
 {
     NRD_TB_TRY(nrd_tb_config_load(&m->config, model));
     NRD_TB_TRY(find_role(m));
+    NRD_TB_TRY(read_type(m));
     const char *dir = nrd_tb_config_param(&m->config, "tokenizer_dir");
     if (!dir) {
         return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG,
@@ -85,7 +120,7 @@ static TRITONSERVER_Error *model_init(nrd_tok_model *m, TRITONBACKEND_Model *mod
     }
     NRD_TB_TRY(nrd_tb_error(nrd_error_wrap(nrd_text_open(&m->text, dir), "model '%s'", m->config.name)));
     m->tokenizer = nrd_text_tokenizer(m->text);
-    m->add_special_tokens = m->is_pre && param_bool(&m->config, "add_special_tokens");
+    m->add_special_tokens = m->is_pre && adds_special_tokens(&m->config);
     m->skip_special_tokens = !m->is_pre && param_bool(&m->config, "skip_special_tokens");
     m->end_id = nrd_tokenizer_eos_id(m->tokenizer);
     m->pad_id = nrd_tokenizer_pad_id(m->tokenizer);

@@ -63,6 +63,32 @@ static void decode_piece(const nrd_tok_model *m, const nrd_tb_tensor *stream, co
     nrd_detok_free(d);
 }
 
+/* What repositories from v0.6 to v0.13 send through this model on its way to the client. */
+static TRITONSERVER_Error *pass_on(TRITONBACKEND_Request *request, const nrd_tb_inputs *in,
+                                   TRITONBACKEND_Response *response)
+{
+    static const struct {
+        const char *from, *to;
+    } rows[] = {
+        {"CUM_LOG_PROBS", "OUT_CUM_LOG_PROBS"},   {"OUTPUT_LOG_PROBS", "OUT_OUTPUT_LOG_PROBS"},
+        {"CONTEXT_LOGITS", "OUT_CONTEXT_LOGITS"}, {"GENERATION_LOGITS", "OUT_GENERATION_LOGITS"},
+        {"BATCH_INDEX", "OUT_BATCH_INDEX"},
+    };
+
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const nrd_tb_tensor *t = nrd_tb_find(in, rows[i].from);
+        void *out;
+        if (!t || !nrd_tb_wants(request, rows[i].to)) {
+            continue;
+        }
+        NRD_TB_TRY(nrd_tb_output(response, rows[i].to, t->dtype, t->shape, t->n_dims, t->bytes, &out));
+        if (t->bytes) {
+            memcpy(out, t->data, t->bytes);
+        }
+    }
+    return NULL;
+}
+
 TRITONSERVER_Error *nrd_postprocess(const nrd_tok_model *m, TRITONBACKEND_Request *request,
                                     const nrd_tb_inputs *in, TRITONBACKEND_Response *response)
 {
@@ -74,6 +100,9 @@ TRITONSERVER_Error *nrd_postprocess(const nrd_tok_model *m, TRITONBACKEND_Reques
     nrd_str out = {0};
     void *buffer;
 
+    if (!err) {
+        err = pass_on(request, in, response);
+    }
     if (err || !nrd_tb_wants(request, "OUTPUT")) {
         return err;
     }

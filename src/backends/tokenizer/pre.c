@@ -96,13 +96,34 @@ static TRITONSERVER_Error *put_lengths(TRITONBACKEND_Response *response, const c
     return NULL;
 }
 
+/* The ids of one text. What tokenizer_type adds is added only where the files' own rules did not. */
+static TRITONSERVER_Error *encode_text(const nrd_tok_model *m, const text_ref *t, nrd_ids *ids)
+{
+    const uint32_t flags =
+        NRD_ENCODE_PARSE_SPECIAL | (m->add_special_tokens ? NRD_ENCODE_ADD_SPECIAL : 0u);
+    const int32_t bos = nrd_tokenizer_bos_id(m->tokenizer), eos = m->end_id;
+
+    NRD_TB_TRY(nrd_tb_error(nrd_tokenizer_encode(m->tokenizer, t->s, t->n, flags, ids)));
+    if (!m->add_special_tokens) {
+        return NULL;
+    }
+    if (m->type == NRD_TOK_LLAMA && bos >= 0 && (ids->n == 0 || ids->ids[0] != bos)) {
+        nrd_ids_push(ids, bos);
+        memmove(ids->ids + 1, ids->ids, (ids->n - 1) * sizeof *ids->ids);
+        ids->ids[0] = bos;
+    }
+    if (m->type == NRD_TOK_T5 && eos >= 0 && (ids->n == 0 || ids->ids[ids->n - 1] != eos)) {
+        nrd_ids_push(ids, eos);
+    }
+    return NULL;
+}
+
 /* Encodes the first string of every row into `ids` and emits ids and lengths. */
 static TRITONSERVER_Error *put_text(const nrd_tok_model *m, TRITONBACKEND_Request *request,
                                     const nrd_tb_tensor *text, TRITONBACKEND_Response *response,
                                     const char *ids_name, const char *len_name, nrd_ids *ids,
                                     int64_t n_rows, int32_t pad)
 {
-    uint32_t flags = NRD_ENCODE_PARSE_SPECIAL | (m->add_special_tokens ? NRD_ENCODE_ADD_SPECIAL : 0u);
     text_ref *refs = NULL;
     size_t per_row = 0;
     TRITONSERVER_Error *err = read_strings(text, n_rows, &refs, &per_row);
@@ -111,8 +132,7 @@ static TRITONSERVER_Error *put_text(const nrd_tok_model *m, TRITONBACKEND_Reques
         err = nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG, "%s is empty", text->name);
     }
     for (int64_t r = 0; !err && r < n_rows; r++) {
-        const text_ref *t = &refs[(size_t)r * per_row];
-        err = nrd_tb_error(nrd_tokenizer_encode(m->tokenizer, t->s, t->n, flags, &ids[r]));
+        err = encode_text(m, &refs[(size_t)r * per_row], &ids[r]);
     }
     free(refs);
     if (!err && nrd_tb_wants(request, ids_name)) {

@@ -13,10 +13,14 @@
 #include "backends/util/util.h"
 #include "text/shared.h"
 
+/* The parameter tokenizer_type. */
+typedef enum { NRD_TOK_AUTO, NRD_TOK_LLAMA, NRD_TOK_T5, NRD_TOK_UNKNOWN } nrd_tok_type;
+
 typedef struct nrd_tok_model {
     nrd_tb_config config;
     nrd_text *text; /* shares: with all of this process who name the same files */
     const nrd_tokenizer *tokenizer; /* borrows from text */
+    nrd_tok_type type;
     bool is_pre;
     bool add_special_tokens;  /* pre */
     bool skip_special_tokens; /* post */

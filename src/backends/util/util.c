@@ -98,15 +98,24 @@ const char *nrd_tb_config_param(const nrd_tb_config *c, const char *key)
     return v && *v && !nrd_str_has_prefix(v, "${") ? v : NULL;
 }
 
-bool nrd_tb_config_has_output(const nrd_tb_config *c, const char *name)
+static bool has_tensor(const nrd_json *tensors, const char *name)
 {
-    const nrd_json *outputs = nrd_json_get(c->root, "output");
-    for (size_t i = 0; i < nrd_json_len(outputs); i++) {
-        if (!strcmp(nrd_json_get_str(nrd_json_at(outputs, i), "name", ""), name)) {
+    for (size_t i = 0; i < nrd_json_len(tensors); i++) {
+        if (!strcmp(nrd_json_get_str(nrd_json_at(tensors, i), "name", ""), name)) {
             return true;
         }
     }
     return false;
+}
+
+bool nrd_tb_config_has_input(const nrd_tb_config *c, const char *name)
+{
+    return has_tensor(nrd_json_get(c->root, "input"), name);
+}
+
+bool nrd_tb_config_has_output(const nrd_tb_config *c, const char *name)
+{
+    return has_tensor(nrd_json_get(c->root, "output"), name);
 }
 
 /* ---- inputs ---- */

@@ -50,6 +50,7 @@ TRITONSERVER_Error *nrd_tb_config_load(nrd_tb_config *out, TRITONBACKEND_Model *
 void nrd_tb_config_fini(nrd_tb_config *c);
 /* parameters[key].string_value; NULL when absent, empty or still a "${…}" of a template. */
 const char *nrd_tb_config_param(const nrd_tb_config *c, const char *key);
+bool nrd_tb_config_has_input(const nrd_tb_config *c, const char *name);
 bool nrd_tb_config_has_output(const nrd_tb_config *c, const char *name);
 
 /* ---- inputs ---- */
