@@ -80,6 +80,9 @@ static void model_free(bls_model *m)
     }
     pthread_cond_destroy(&m->wake);
     pthread_mutex_destroy(&m->mu);
+    if (m->llm_name) {
+        nrd_bls_steps_fini(&m->steps);
+    }
     free(m->llm_name);
     nrd_tb_config_fini(&m->config);
     free(m);
@@ -99,11 +102,11 @@ TRITONSERVER_Error *TRITONBACKEND_ModelInitialize(TRITONBACKEND_Model *model)
 
     pthread_mutex_init(&m->mu, NULL);
     pthread_cond_init(&m->wake, NULL);
-    m->llm_has_stream_state = -1;
     err = nrd_tb_config_load(&m->config, model);
     if (!err) {
         const char *name = nrd_tb_config_param(&m->config, "tensorrt_llm_model_name");
         m->llm_name = nrd_xstrdup(name ? name : "tensorrt_llm");
+        nrd_bls_steps_init(&m->steps, m->config.server, m->llm_name);
         m->has_draft_model = nrd_tb_config_param(&m->config, "tensorrt_llm_draft_model_name") != NULL;
         m->accumulate_tokens = is_yes(nrd_tb_config_param(&m->config, "accumulate_tokens"));
         if (nrd_tb_config_param(&m->config, "multimodal_encoders_name")) {

@@ -45,6 +45,7 @@ struct bls_flow {
     bool post_runs, llm_done, is_over, has_failed, has_answered, is_streaming;
     int32_t *buffer;     /* accumulate_tokens */
     int32_t n_buffer;
+    const nrd_tb_config *steps[NRD_BLS_N_STEPS]; /* borrows from model->steps */
 };
 
 /* ---- tensor maps ---- */
@@ -87,6 +88,13 @@ static const map_row to_llm[] = {
     {"min_p", "runtime_min_p"},
     {"length_penalty", "len_penalty"},
     {"stream", "streaming"},
+};
+
+/* What repositories up to v0.13 pass through postprocessing; older ones cannot do without. */
+static const map_row llm_to_post[] = {
+    {"cum_log_probs", "CUM_LOG_PROBS"},         {"output_log_probs", "OUTPUT_LOG_PROBS"},
+    {"context_logits", "CONTEXT_LOGITS"},       {"generation_logits", "GENERATION_LOGITS"},
+    {"batch_index", "BATCH_INDEX"},
 };
 
 static const char *const own_inputs[] = {"num_draft_tokens", "use_draft_logits"};
@@ -229,10 +237,13 @@ static void request_released(TRITONSERVER_InferenceRequest *request, const uint3
     flow_unref(f);
 }
 
-static TRITONSERVER_Error *add_input(TRITONSERVER_InferenceRequest *r, const char *name,
-                                     const tensor *t)
+static TRITONSERVER_Error *add_input(TRITONSERVER_InferenceRequest *r, const nrd_tb_config *step,
+                                     const char *name, const tensor *t)
 {
-    NRD_TB_TRY(TRITONSERVER_InferenceRequestAddInput(r, name, t->dtype, t->shape, t->n_dims));
+    int64_t shape[NRD_TB_MAX_DIMS];
+    uint32_t n_dims = nrd_bls_wire_shape(step, name, t->shape, (uint32_t)t->n_dims, shape);
+
+    NRD_TB_TRY(TRITONSERVER_InferenceRequestAddInput(r, name, t->dtype, shape, n_dims));
     return TRITONSERVER_InferenceRequestAppendInputData(r, name, t->data, t->bytes,
                                                         TRITONSERVER_MEMORY_CPU, 0);
 }
@@ -403,7 +414,8 @@ static void on_post(TRITONSERVER_InferenceResponse *response, const uint32_t fla
 static TRITONSERVER_Error *start_post(bls_flow *f, const answer *a)
 {
     TRITONSERVER_InferenceRequest *r = NULL;
-    tensor ids, lengths, stream;
+    const nrd_tb_config *step = f->steps[NRD_BLS_POST];
+    tensor ids, lengths, t;
     TRITONSERVER_Error *err = new_request(f, "postprocessing", on_post, f, &r);
 
     if (!err && (!find_output(a->response, "output_ids", &ids) ||
@@ -419,13 +431,20 @@ static TRITONSERVER_Error *start_post(bls_flow *f, const answer *a)
         lengths.data = &a->length;
     }
     if (!err) {
-        err = add_input(r, "TOKENS_BATCH", &ids);
+        err = add_input(r, step, "TOKENS_BATCH", &ids);
     }
     if (!err) {
-        err = add_input(r, "SEQUENCE_LENGTH", &lengths);
+        err = add_input(r, step, "SEQUENCE_LENGTH", &lengths);
     }
-    if (!err && !a->ids && find_output(a->response, "stream_state", &stream)) {
-        err = add_input(r, "STREAM_STATE", &stream);
+    if (!err && !a->ids && nrd_tb_config_has_input(step, "STREAM_STATE") &&
+        find_output(a->response, "stream_state", &t)) {
+        err = add_input(r, step, "STREAM_STATE", &t);
+    }
+    for (size_t i = 0; !err && i < COUNT(llm_to_post); i++) {
+        if (nrd_tb_config_has_input(step, llm_to_post[i].to) &&
+            find_output(a->response, llm_to_post[i].from, &t)) {
+            err = add_input(r, step, llm_to_post[i].to, &t);
+        }
     }
     return submit(f, r, err);
 }
@@ -542,88 +561,76 @@ static void on_llm(TRITONSERVER_InferenceResponse *response, const uint32_t flag
     flow_unref(f);
 }
 
-/* Whether the loaded tensorrt_llm sends what postprocessing needs to keep characters whole. */
-static bool llm_has_stream_state(bls_model *m)
+/* What the client sends for preprocessing goes to tensorrt_llm where preprocessing does not take it: an
+ * end_id does up to v0.7. */
+static TRITONSERVER_Error *add_client_input(bls_flow *f, TRITONSERVER_InferenceRequest *r,
+                                            const nrd_tb_tensor *in)
 {
-    pthread_mutex_lock(&m->mu);
-    int known = m->llm_has_stream_state;
-    pthread_mutex_unlock(&m->mu);
-    if (known >= 0) {
-        return known;
+    const char *pre = map_name(to_pre, COUNT(to_pre), in->name);
+    const char *name = map_name(to_llm, COUNT(to_llm), in->name);
+
+    if (pre && nrd_tb_config_has_input(f->steps[NRD_BLS_PRE], pre)) {
+        return NULL;
     }
-    TRITONSERVER_Message *message = NULL;
-    const char *text = NULL;
-    size_t n = 0;
-    nrd_tb_config config = {0};
-    TRITONSERVER_Error *err =
-        TRITONSERVER_ServerModelConfig(m->config.server, m->llm_name, -1, 1, &message);
-    if (!err) {
-        err = TRITONSERVER_MessageSerializeToJson(message, &text, &n);
+    for (size_t k = 0; k < COUNT(own_inputs); k++) {
+        if (!strcmp(in->name, own_inputs[k])) {
+            return NULL;
+        }
     }
-    if (!err) {
-        err = nrd_tb_error(nrd_json_parse(&config.doc, text, n, NULL));
-    }
-    if (!err) {
-        config.root = nrd_json_root(config.doc);
-        known = nrd_tb_config_has_output(&config, "stream_state");
-        pthread_mutex_lock(&m->mu);
-        m->llm_has_stream_state = known;
-        pthread_mutex_unlock(&m->mu);
-    }
-    TRITONSERVER_ErrorDelete(err);
-    if (message) {
-        nrd_tb_log_error(TRITONSERVER_MessageDelete(message), "message");
-    }
-    nrd_tb_config_fini(&config);
-    return known > 0;
+    tensor t = from_input(in);
+    return add_input(r, f->steps[NRD_BLS_LLM], name ? name : in->name, &t);
 }
 
 static TRITONSERVER_Error *add_llm_inputs(bls_flow *f, TRITONSERVER_InferenceRequest *r)
 {
+    const nrd_tb_config *step = f->steps[NRD_BLS_LLM];
     tensor t;
     uint32_t n = 0;
+
     NRD_TB_TRY(TRITONSERVER_InferenceResponseOutputCount(f->pre, &n));
     for (uint32_t i = 0; i < n; i++) {
         NRD_TB_TRY(get_output(f->pre, i, &t));
         const char *name = map_name(pre_to_llm, COUNT(pre_to_llm), t.name);
-        if (name) {
-            NRD_TB_TRY(add_input(r, name, &t));
+        if (name && nrd_tb_config_has_input(step, name)) {
+            NRD_TB_TRY(add_input(r, step, name, &t));
         }
     }
     for (uint32_t i = 0; i < f->inputs.n; i++) {
-        const nrd_tb_tensor *in = &f->inputs.t[i];
-        const char *name = map_name(to_llm, COUNT(to_llm), in->name);
-        bool skip = map_name(to_pre, COUNT(to_pre), in->name) != NULL;
-        for (size_t k = 0; k < COUNT(own_inputs); k++) {
-            skip |= !strcmp(in->name, own_inputs[k]);
-        }
-        if (!skip) {
-            t = from_input(in);
-            NRD_TB_TRY(add_input(r, name ? name : in->name, &t));
-        }
+        NRD_TB_TRY(add_client_input(f, r, &f->inputs.t[i]));
     }
     return NULL;
 }
 
-static void start_llm(bls_flow *f)
+/* The outputs that the client or postprocessing asks for. */
+static TRITONSERVER_Error *add_llm_outputs(bls_flow *f, TRITONSERVER_InferenceRequest *r)
 {
     static const char *const always[] = {"output_ids", "sequence_length"};
+
+    for (size_t i = 0; i < COUNT(always); i++) {
+        NRD_TB_TRY(TRITONSERVER_InferenceRequestAddRequestedOutput(r, always[i]));
+    }
+    for (size_t i = 0; i < COUNT(llm_to_client); i++) {
+        const char *post = map_name(llm_to_post, COUNT(llm_to_post), llm_to_client[i]);
+        bool is_passed = post && nrd_tb_config_has_input(f->steps[NRD_BLS_POST], post);
+        if (is_passed || nrd_tb_wants(f->request, llm_to_client[i])) {
+            NRD_TB_TRY(TRITONSERVER_InferenceRequestAddRequestedOutput(r, llm_to_client[i]));
+        }
+    }
+    return nrd_tb_config_has_output(f->steps[NRD_BLS_LLM], "stream_state")
+               ? TRITONSERVER_InferenceRequestAddRequestedOutput(r, "stream_state")
+               : NULL;
+}
+
+static void start_llm(bls_flow *f)
+{
     TRITONSERVER_InferenceRequest *r = NULL;
     TRITONSERVER_Error *err = new_request(f, f->model->llm_name, on_llm, f, &r);
 
     if (!err) {
         err = add_llm_inputs(f, r);
     }
-    for (size_t i = 0; !err && i < COUNT(always); i++) {
-        err = TRITONSERVER_InferenceRequestAddRequestedOutput(r, always[i]);
-    }
-    for (size_t i = 0; !err && i < COUNT(llm_to_client); i++) {
-        if (nrd_tb_wants(f->request, llm_to_client[i])) {
-            err = TRITONSERVER_InferenceRequestAddRequestedOutput(r, llm_to_client[i]);
-        }
-    }
-    if (!err && llm_has_stream_state(f->model)) {
-        err = TRITONSERVER_InferenceRequestAddRequestedOutput(r, "stream_state");
+    if (!err) {
+        err = add_llm_outputs(f, r);
     }
     pthread_mutex_lock(&f->mu);
     f->llm_request = err ? NULL : r;
@@ -695,13 +702,14 @@ static TRITONSERVER_Error *validate(bls_flow *f)
 
 static TRITONSERVER_Error *start_pre(bls_flow *f)
 {
+    const nrd_tb_config *step = f->steps[NRD_BLS_PRE];
     TRITONSERVER_InferenceRequest *r = NULL;
     TRITONSERVER_Error *err = new_request(f, "preprocessing", on_pre, f, &r);
     for (size_t i = 0; !err && i < COUNT(to_pre); i++) {
         const nrd_tb_tensor *in = nrd_tb_find(&f->inputs, to_pre[i].from);
-        if (in) {
+        if (in && nrd_tb_config_has_input(step, to_pre[i].to)) {
             tensor t = from_input(in);
-            err = add_input(r, to_pre[i].to, &t);
+            err = add_input(r, step, to_pre[i].to, &t);
         }
     }
     return submit(f, r, err);
@@ -740,6 +748,9 @@ void nrd_bls_flow_start(bls_model *m, TRITONBACKEND_ModelInstance *instance,
     err = nrd_tb_inputs_read(&f->inputs, request);
     if (!err) {
         err = validate(f);
+    }
+    for (int i = 0; !err && i < NRD_BLS_N_STEPS; i++) {
+        err = nrd_bls_steps_get(&m->steps, (nrd_bls_step)i, &f->steps[i]);
     }
     if (!err) {
         err = start_pre(f);

@@ -13,6 +13,7 @@
 #ifndef NRD_BACKENDS_BLS_FLOW_H
 #define NRD_BACKENDS_BLS_FLOW_H
 
+#include "backends/bls/steps.h"
 #include "backends/util/util.h"
 
 #include <pthread.h>
@@ -27,7 +28,7 @@ typedef struct bls_model {
     bool has_draft_model;
     pthread_mutex_t mu;
     bls_flow *flows;     /* in flight; guarded by mu */
-    int llm_has_stream_state; /* -1: not asked yet; guarded by mu */
+    nrd_bls_steps steps;
     pthread_t watcher;   /* passes cancellations of clients on */
     pthread_cond_t wake;
     bool watcher_runs, stop;
