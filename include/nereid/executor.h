@@ -231,11 +231,6 @@ typedef struct nrd_exec_request {
     const char *cache_salt;         /* prefix blocks are shared only within one salt; NULL: none */
     nrd_pooling pooling;            /* not NONE: the answer is nrd_exec_response.embedding alone;
                                        max_new_tokens, streaming and sampling are not looked at */
-    /* embedding_bias for few tokens: bias_values[i] is added to the logit of bias_ids[i] (the last one
-     * of equal ids holds). Not beside embedding_bias; at most LOGIT_BIAS of them. */
-    const int32_t *bias_ids;
-    const float *bias_values;
-    int32_t n_bias;
 } nrd_exec_request;
 
 NRD_API void nrd_exec_request_init(nrd_exec_request *request);

@@ -300,7 +300,6 @@ static nrd_error *check(const nrd_exec *x, const nrd_exec_request *in)
                             "at least 1");
     }
     NRD_TRY(check_sampling(x, in));
-    NRD_TRY(nrd_exec_bias_check(in, x->info.vocab));
     NRD_TRY(check_phrases("stop_words_list", &in->stop_words));
     NRD_TRY(check_phrases("bad_words_list", &in->bad_words));
     if (!(in->priority >= 0 && in->priority <= 1)) {
@@ -442,8 +441,8 @@ void nrd_exec_request_free(nrd_exec_request_state *r)
     for (int32_t i = 0; r->generation_logits && i < r->n_seqs; i++) {
         free(r->generation_logits[i].data);
     }
-    if (r->bias.n > 0) {
-        nrd_runner_bias_free(r->exec->runner, &r->bias);
+    if (r->bias_mem) {
+        nrd_runner_bias_free(r->exec->runner, r->bias_mem);
     }
     free(r->generation_logits);
     free(r->context_logits);
@@ -455,8 +454,7 @@ void nrd_exec_request_free(nrd_exec_request_state *r)
     free(r->extra);
     free(r->ranges);
     free(r->phrase_ids);
-    free(r->bias_values);
-    free(r->bias_ids);
+    free(r->bias);
     free(r);
 }
 
@@ -533,7 +531,10 @@ static nrd_error *fill(nrd_exec_request_state *r, const nrd_exec_request *in, in
         NRD_NEW_GOTO(r->extra, r->n_prompt, err, fail);
         memcpy(r->extra, in->prompt_table_extra_ids, (size_t)r->n_prompt * sizeof *r->extra);
     }
-    NRD_TRY_GOTO(nrd_exec_bias_copy(r, in), err, fail);
+    if (in->embedding_bias) {
+        NRD_NEW_GOTO(r->bias, x->spec->vocab, err, fail);
+        memcpy(r->bias, in->embedding_bias, (size_t)x->spec->vocab * sizeof *r->bias);
+    }
     if (r->want_context_logits) {
         NRD_NEW_GOTO(r->context_logits, (size_t)r->n_prompt * (size_t)x->spec->vocab, err, fail);
     }
@@ -661,16 +662,12 @@ nrd_error *nrd_exec_request_new_score(nrd_exec_request_state **out, nrd_exec *x,
 
 nrd_error *nrd_exec_request_upload(nrd_exec_request_state *r)
 {
-    if (r->n_bias > 0) {
-        const nrd_token_bias from = {r->bias_values, r->bias_ids, r->n_bias};
-        NRD_TRY(nrd_runner_bias_new(r->exec->runner, &from, &r->bias));
-        free(r->bias_values);
-        free(r->bias_ids);
-        r->bias_values = NULL;
-        r->bias_ids = NULL;
-        r->n_bias = 0;
+    if (r->bias) {
+        NRD_TRY(nrd_runner_bias_new(r->exec->runner, r->bias, &r->bias_mem));
+        free(r->bias);
+        r->bias = NULL;
         for (int32_t i = 0; i < r->n_seqs; i++) {
-            r->seqs[i].run.bias = r->bias;
+            r->seqs[i].run.bias = r->bias_mem;
         }
     }
     return NULL;

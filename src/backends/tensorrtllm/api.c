@@ -119,19 +119,49 @@ static void *responder_main(void *arg)
 
 /* ---- requests ---- */
 
-/* A request with stop = true ends the running requests of the same id and gets an empty answer. */
-static void stop_requests(nrd_llm_instance *inst, TRITONBACKEND_Request *request, const char *id)
+/* Whether a running request has this id. The caller holds inst->mu. */
+static bool has_id(const nrd_llm_instance *inst, const char *id)
 {
-    TRITONBACKEND_Response *t = NULL;
+    const nrd_llm_request *q = inst->requests;
+    while (q && strcmp(q->id, id)) {
+        q = q->next;
+    }
+    return q != NULL;
+}
 
+/* Cancels the running requests of this id. Repositories up to v0.9 hear it when there is none. */
+static TRITONSERVER_Error *cancel_id(nrd_llm_instance *inst, const char *id)
+{
+    if (!id[0]) {
+        return nrd_tb_errorf(TRITONSERVER_ERROR_INTERNAL, "%s",
+                             inst->model->rules.has_unique_ids
+                                 ? "Cannot send stop request without specifying a request_id"
+                                 : "Trying to stop a request but request ID is not provided");
+    }
     pthread_mutex_lock(&inst->mu);
+    const bool is_active = has_id(inst, id);
     for (nrd_llm_request *q = inst->requests; q; q = q->next) {
         for (int32_t i = 0; !strcmp(q->id, id) && i < q->n_rows; i++) {
             nrd_exec_cancel(inst->exec, q->rows[i].exec_id);
         }
     }
     pthread_mutex_unlock(&inst->mu);
+    if (is_active || !inst->model->rules.has_unique_ids) {
+        return NULL;
+    }
+    return nrd_tb_errorf(TRITONSERVER_ERROR_INTERNAL,
+                         "Received stop request for requestId %s but it's not active (might be completed "
+                         "already).",
+                         id);
+}
 
+/* A request with stop = true ends the running requests of the same id and gets an empty answer. */
+static TRITONSERVER_Error *stop_requests(nrd_llm_instance *inst, TRITONBACKEND_Request *request,
+                                         const char *id)
+{
+    TRITONBACKEND_Response *t = NULL;
+
+    NRD_TB_TRY(cancel_id(inst, id));
     TRITONSERVER_Error *err = TRITONBACKEND_ResponseNew(&t, request);
     if (!err) {
         err = TRITONBACKEND_ResponseSend(t, TRITONSERVER_RESPONSE_COMPLETE_FINAL, NULL);
@@ -139,6 +169,7 @@ static void stop_requests(nrd_llm_instance *inst, TRITONBACKEND_Request *request
     nrd_tb_log_error(err, "cannot answer a stop request");
     nrd_tb_log_error(TRITONBACKEND_RequestRelease(request, TRITONSERVER_REQUEST_RELEASE_ALL),
                      "cannot release a request");
+    return NULL;
 }
 
 static TRITONSERVER_Error *read_request_type(nrd_exec_request *e, TRITONSERVER_ParameterType type,
@@ -161,11 +192,9 @@ static TRITONSERVER_Error *read_request_type(nrd_exec_request *e, TRITONSERVER_P
     return NULL;
 }
 
-/* The parameters of a request: request_type, which phases it means; top_logprobs, that many alternatives
- * to each token are reported; logit_bias, a JSON object of token ids and what is added to their logits;
+/* The parameters of a request: request_type, which phases it means; top_logprobs, that many alternatives to each token are reported;
  * pooling ("last", "mean"), the answer is the output "embedding" [1, hidden]. */
-static TRITONSERVER_Error *read_parameters(TRITONBACKEND_Request *request, nrd_arena *arena,
-                                           nrd_exec_request *e)
+static TRITONSERVER_Error *read_parameters(TRITONBACKEND_Request *request, nrd_exec_request *e)
 {
     uint32_t n = 0;
     NRD_TB_TRY(TRITONBACKEND_RequestParameterCount(request, &n));
@@ -177,9 +206,6 @@ static TRITONSERVER_Error *read_parameters(TRITONBACKEND_Request *request, nrd_a
         if (!strcmp(key, "top_logprobs") && type == TRITONSERVER_PARAMETER_INT) {
             int64_t k = *(const int64_t *)value;
             e->n_top_logprobs = k < 0 || k > INT32_MAX ? -1 : (int32_t)k;
-        }
-        if (!strcmp(key, "logit_bias") && type == TRITONSERVER_PARAMETER_STRING) {
-            NRD_TB_TRY(nrd_llm_read_bias(value, arena, e));
         }
         if (!strcmp(key, "request_type")) {
             NRD_TB_TRY(read_request_type(e, type, value));
@@ -219,6 +245,7 @@ static TRITONSERVER_Error *row_init(nrd_llm_row *row, const nrd_llm_instance *in
     row->return_generation_logits = e->return_generation_logits;
     row->return_perf_metrics = e->return_perf_metrics;
     row->n_input_ids = e->n_input_ids;
+    row->end_id = e->end_id;
     row->n_top = e->n_top_logprobs;
     row->n_beams = e->sampling.beam_width;
     if (e->streaming && e->sampling.beam_width <= 1 && inst->model->has_stream_state &&
@@ -256,15 +283,22 @@ static TRITONSERVER_Error *enqueue_row(nrd_llm_instance *inst, nrd_llm_row *row,
     return out;
 }
 
-static void link_request(nrd_llm_instance *inst, nrd_llm_request *q)
+/* Repositories up to v0.9 refuse an id that is in flight; later ones let a stop end all of them. */
+static TRITONSERVER_Error *link_request(nrd_llm_instance *inst, nrd_llm_request *q)
 {
     pthread_mutex_lock(&inst->mu);
-    q->next = inst->requests;
-    if (q->next) {
-        q->next->prev = q;
+    const bool is_taken = inst->model->rules.has_unique_ids && q->id[0] && has_id(inst, q->id);
+    if (!is_taken) {
+        q->next = inst->requests;
+        if (q->next) {
+            q->next->prev = q;
+        }
+        inst->requests = q;
     }
-    inst->requests = q;
     pthread_mutex_unlock(&inst->mu);
+    return is_taken ? nrd_tb_errorf(TRITONSERVER_ERROR_INTERNAL,
+                                    "requestId %s is already in progress, request is ignored.", q->id)
+                    : NULL;
 }
 
 static TRITONSERVER_Error *count_rows(const nrd_llm_instance *inst, const nrd_tb_inputs *in,
@@ -304,70 +338,33 @@ static void free_request(nrd_llm_request *q)
     free(q);
 }
 
-/* Always takes the request: an error becomes its answer. */
-static void run_request(nrd_llm_instance *inst, TRITONBACKEND_Request *request)
+/* Answers a request that never ran, and ends it. Takes `err` always. */
+static void refuse_request(nrd_llm_instance *inst, nrd_llm_request *q, TRITONSERVER_Error *err)
 {
-    nrd_tb_inputs in = {0};
-    nrd_llm_request *q = nrd_xcalloc(1, sizeof *q);
-    const char *id = "";
-    int64_t n_rows = 0, stop = 0;
+    uint64_t now = nrd_now_ns();
+
+    nrd_tb_send_error(q->triton, err);
+    nrd_tb_log_error(TRITONBACKEND_ModelInstanceReportStatistics(inst->triton, q->triton, false,
+                                                                 q->exec_start_ns, now, now, now),
+                     "statistics");
+    nrd_tb_log_error(TRITONBACKEND_RequestRelease(q->triton, TRITONSERVER_REQUEST_RELEASE_ALL),
+                     "cannot release a request");
+    free_request(q);
+}
+
+/* Hands over the rows. From the last one's enqueue on, the responder may free q at any moment. */
+static void run_rows(nrd_llm_instance *inst, nrd_llm_request *q, nrd_tb_inputs *in)
+{
+    const int32_t n = q->n_rows;
     int32_t n_sequences = 0;
 
-    q->instance = inst;
-    q->triton = request;
-    q->exec_start_ns = nrd_now_ns();
-    TRITONSERVER_Error *err = TRITONBACKEND_RequestId(request, &id);
-    if (!err) {
-        err = nrd_tb_inputs_read(&in, request);
-    }
-    const nrd_tb_tensor *stop_tensor = err ? NULL : nrd_tb_find(&in, "stop");
-    if (stop_tensor && nrd_tb_get_i64(stop_tensor, 0, &stop) && stop) {
-        if (id[0]) {
-            stop_requests(inst, request, id);
-            nrd_tb_inputs_fini(&in);
-            free(q);
-            return;
-        }
-        err = nrd_tb_errorf(TRITONSERVER_ERROR_INTERNAL,
-                            "Trying to stop a request but request ID is not provided");
-    }
-    if (!err) {
-        err = nrd_llm_wants(request, &q->wants);
-    }
-    if (!err) {
-        err = count_rows(inst, &in, &n_rows);
-    }
-    if (!err) {
-        err = TRITONBACKEND_ResponseFactoryNew(&q->factory, request);
-    }
-    if (err) {
-        uint64_t now = nrd_now_ns();
-        nrd_tb_send_error(request, err);
-        nrd_tb_log_error(TRITONBACKEND_ModelInstanceReportStatistics(inst->triton, request, false,
-                                                                     q->exec_start_ns, now, now, now),
-                         "statistics");
-        free_request(q);
-        nrd_tb_log_error(TRITONBACKEND_RequestRelease(request, TRITONSERVER_REQUEST_RELEASE_ALL),
-                         "cannot release a request");
-        nrd_tb_inputs_fini(&in);
-        return;
-    }
-    q->id = nrd_xstrdup(id);
-    q->n_rows = (int32_t)n_rows;
-    q->rows = nrd_xcalloc((size_t)n_rows, sizeof *q->rows);
-    for (int32_t i = 0; i < q->n_rows; i++) {
-        q->rows[i].request = q;
-        q->rows[i].index = i;
-    }
-    link_request(inst, q);
     q->compute_start_ns = nrd_now_ns();
-    /* From the last row's enqueue on, the responder may free q at any moment. */
-    for (int32_t i = 0, n = (int32_t)n_rows; i < n; i++) {
+    for (int32_t i = 0; i < n; i++) {
         nrd_llm_row *row = &q->rows[i];
         nrd_exec_request e;
-        err = nrd_llm_convert(inst, &in, n_rows, i, &in.arena, &e);
+        TRITONSERVER_Error *err = nrd_llm_convert(inst, in, n, i, &in->arena, &e);
         if (!err) {
-            err = read_parameters(request, &in.arena, &e);
+            err = read_parameters(q->triton, &e);
         }
         if (!err) {
             err = row_init(row, inst, &e, &n_sequences);
@@ -379,6 +376,59 @@ static void run_request(nrd_llm_instance *inst, TRITONBACKEND_Request *request)
         if (err) {
             nrd_llm_respond_error(inst, row, err);
         }
+    }
+}
+
+/* Everything that a request needs before its rows run; the last step puts it into the table. */
+static TRITONSERVER_Error *begin_request(nrd_llm_instance *inst, nrd_llm_request *q,
+                                         const nrd_tb_inputs *in, const char *id)
+{
+    int64_t n_rows = 0;
+
+    NRD_TB_TRY(nrd_llm_wants(&inst->model->rules, q->triton, &q->wants));
+    NRD_TB_TRY(count_rows(inst, in, &n_rows));
+    NRD_TB_TRY(TRITONBACKEND_ResponseFactoryNew(&q->factory, q->triton));
+    q->id = strdup(id);
+    q->rows = calloc((size_t)n_rows, sizeof *q->rows);
+    if (!q->id || !q->rows) {
+        return nrd_tb_error(nrd_error_no_memory());
+    }
+    q->n_rows = (int32_t)n_rows;
+    for (int32_t i = 0; i < q->n_rows; i++) {
+        q->rows[i].request = q;
+        q->rows[i].index = i;
+    }
+    return link_request(inst, q);
+}
+
+/* Always takes the request: an error becomes its answer. */
+static void run_request(nrd_llm_instance *inst, TRITONBACKEND_Request *request)
+{
+    nrd_tb_inputs in = {0};
+    nrd_llm_request *q = nrd_xcalloc(1, sizeof *q);
+    const char *id = "";
+    int64_t stop = 0;
+
+    q->instance = inst;
+    q->triton = request;
+    q->exec_start_ns = nrd_now_ns();
+    TRITONSERVER_Error *err = TRITONBACKEND_RequestId(request, &id);
+    if (!err) {
+        err = nrd_tb_inputs_read(&in, request);
+    }
+    const nrd_tb_tensor *stop_tensor = err ? NULL : nrd_tb_find(&in, "stop");
+    const bool is_stop = stop_tensor && nrd_tb_get_i64(stop_tensor, 0, &stop) && stop;
+    if (is_stop) {
+        err = stop_requests(inst, request, id);
+    } else if (!err) {
+        err = begin_request(inst, q, &in, id);
+    }
+    if (err) {
+        refuse_request(inst, q, err);
+    } else if (is_stop) {
+        free_request(q);
+    } else {
+        run_rows(inst, q, &in);
     }
     nrd_tb_inputs_fini(&in);
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * backends/tensorrtllm/llm.h - the model "tensorrt_llm": Triton requests <-> executor requests.
  *
- * Purpose   params.c reads the model's parameters; convert.c makes executor requests from tensors;
+ * Purpose   params.c reads the model's parameters, rules.c tells which release a repository was written
+ *           for; convert.c makes executor requests from tensors;
  *           respond.c makes responses from the executor's answers; metrics.c feeds nv_trt_llm_*;
  *           api.c holds the entry points and each instance's responder thread.
  * Owner     nrd_llm_model is immutable after initialisation. nrd_llm_instance owns an executor and a responder
@@ -20,6 +21,23 @@
 
 typedef struct nrd_llm_metrics nrd_llm_metrics;
 
+/* Zeros in the place of log probabilities that were not asked for. */
+typedef enum {
+    LLM_DUMMY_NONE,          /* the output is left out */
+    LLM_DUMMY_OF_NEW_TOKENS, /* one for each new token */
+    LLM_DUMMY_OF_PROMPT,     /* one for each token of the prompt */
+} nrd_llm_dummy;
+
+/* What differs from release to release. */
+typedef struct nrd_llm_rules {
+    bool has_sequence_length; /* v0.6 on: must be asked for. Before, beams are padded with end_id */
+    bool has_sequence_index;  /* v0.14 on */
+    bool has_unique_ids;      /* up to v0.9: an id is refused while another request has it */
+    bool has_dummy_logits;    /* v0.8 to v0.13 */
+    bool has_reuse_by_default; /* v0.19: enable_kv_cache_reuse is true where it is not given */
+    nrd_llm_dummy dummy_log_probs;
+} nrd_llm_rules;
+
 typedef struct nrd_llm_model {
     nrd_tb_config config;
     nrd_exec_config exec_config;
@@ -29,9 +47,7 @@ typedef struct nrd_llm_model {
     char *device;
     bool exclude_input_in_output;
     int32_t cancellation_check_period_ms, stats_check_period_ms;
-    /* What the loaded repository's generation expects (told from its declared outputs). */
-    bool has_batch_index;    /* v0.12 on: batches, cut into rows */
-    bool has_sequence_index; /* v0.14 on: absent optional outputs are left out, not sent as zeros */
+    nrd_llm_rules rules;
     bool f16_logits;         /* declared as TYPE_FP16: they are sent so */
     bool has_stream_state;   /* our own templates: postprocessing keeps track of characters */
 } nrd_llm_model;
@@ -57,7 +73,7 @@ typedef struct nrd_llm_row {
     const char *error_reason; /* of its error, nereid/llm_tensors.h; NULL: none */
     bool streaming, exclude_input;
     bool return_log_probs, return_context_logits, return_generation_logits, return_perf_metrics;
-    int32_t n_beams, n_input_ids, n_sequences, n_top;
+    int32_t n_beams, n_input_ids, n_sequences, n_top, end_id;
     struct nrd_llm_tail *tails; /* [n_sequences], only where stream_state is sent */
     uint64_t last_ns;        /* steady clock of the last piece of a stream; 0: none yet */
 } nrd_llm_row;
@@ -98,20 +114,25 @@ typedef struct nrd_llm_request {
     int64_t n_input_tokens, n_output_tokens; /* for the length histograms */
 } nrd_llm_request;
 
+/* rules.c */
+nrd_llm_rules nrd_llm_rules_of(const nrd_tb_config *c);
+
 /* params.c */
 TRITONSERVER_Error *nrd_llm_params_read(nrd_llm_model *m);
 void nrd_llm_params_fini(nrd_llm_model *m);
+
+/* warnings.c: one line a parameter, in the log. */
+void nrd_llm_warn_of_open(const nrd_llm_model *m);
+void nrd_llm_warn_of_no_effect(const nrd_llm_model *m);
 
 /* convert.c: fills `out` for row `row`; what it points to lives in `in` or in `arena`. */
 TRITONSERVER_Error *nrd_llm_convert(const nrd_llm_instance *inst, const nrd_tb_inputs *in,
                                     int64_t n_rows, int64_t row, nrd_arena *arena,
                                     nrd_exec_request *out);
 
-/* bias.c: a JSON object of token ids and numbers -> bias_ids, bias_values; they live in `arena`. */
-TRITONSERVER_Error *nrd_llm_read_bias(const char *text, nrd_arena *arena, nrd_exec_request *out);
-
 /* The outputs that a request asks for; an error when a mandatory one is missing. */
-TRITONSERVER_Error *nrd_llm_wants(TRITONBACKEND_Request *request, uint32_t *out);
+TRITONSERVER_Error *nrd_llm_wants(const nrd_llm_rules *rules, TRITONBACKEND_Request *request,
+                                  uint32_t *out);
 
 /* respond.c: turns one executor response into Triton responses; may free the request. */
 void nrd_llm_respond(nrd_llm_instance *inst, nrd_exec_response *r);

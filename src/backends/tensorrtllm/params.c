@@ -11,7 +11,7 @@
 
 #define TRT_WARN(...) NRD_LOG_WARN("[TensorRT-LLM][WARNING] " __VA_ARGS__)
 
-static bool param_bool(const nrd_llm_model *m, const char *key, bool fallback, bool warn)
+static bool param_bool(const nrd_llm_model *m, const char *key, bool fallback)
 {
     static const char *const yes[] = {"true", "True", "TRUE", "1"};
     static const char *const no[] = {"false", "False", "FALSE", "0"};
@@ -24,21 +24,21 @@ static bool param_bool(const nrd_llm_model *m, const char *key, bool fallback, b
             return false;
         }
     }
-    if (warn) {
-        TRT_WARN("%s is not specified, will be set to %s", key, fallback ? "true" : "false");
+    if (v) {
+        TRT_WARN("%s '%s' is not a boolean, will be set to %s", key, v, fallback ? "true" : "false");
     }
     return fallback;
 }
 
 /* A leading decimal number, as the original accepts; false: not given. */
-static bool param_num(const nrd_llm_model *m, const char *key, double *out, bool warn)
+static bool param_num(const nrd_llm_model *m, const char *key, double *out)
 {
     const char *v = nrd_tb_config_param(&m->config, key);
     char *end = NULL;
     double d = v ? strtod(v, &end) : 0;
     if (!v || end == v) {
-        if (warn) {
-            TRT_WARN("%s is not specified, will use default value", key);
+        if (v) {
+            TRT_WARN("%s '%s' is not a number, will use default value", key, v);
         }
         return false;
     }
@@ -46,10 +46,10 @@ static bool param_num(const nrd_llm_model *m, const char *key, double *out, bool
     return true;
 }
 
-static int64_t param_int(const nrd_llm_model *m, const char *key, int64_t fallback, bool warn)
+static int64_t param_int(const nrd_llm_model *m, const char *key, int64_t fallback)
 {
     double d;
-    return param_num(m, key, &d, warn) && d > -9e15 && d < 9e15 ? (int64_t)d : fallback;
+    return param_num(m, key, &d) && d > -9e15 && d < 9e15 ? (int64_t)d : fallback;
 }
 
 /* "8,8, 16"; owned result or NULL. */
@@ -174,56 +174,13 @@ static TRITONSERVER_Error *refuse_unbuilt(const nrd_llm_model *m)
                                  m->config.name, keys[i]);
         }
     }
-    if (param_num(m, "gpu_weights_percent", &percent, false) && percent < 1) {
+    if (param_num(m, "gpu_weights_percent", &percent) && percent < 1) {
         return nrd_tb_errorf(TRITONSERVER_ERROR_UNSUPPORTED,
                              "model '%s': gpu_weights_percent %g: weight streaming is not supported by "
                              "this version",
                              m->config.name, percent);
     }
     return NULL;
-}
-
-/* Parameters that are known and have no effect here: setting one is logged with the reason, once a
- * load. executor_worker_path is not among them: it stands in every published file as a constant. */
-static void warn_of_no_effect(const nrd_llm_model *m)
-{
-    static const char no_lora[] = "LoRA weights are not cached by this version";
-    static const char no_encoder[] = "there is no encoder";
-    static const char no_orchestrator[] = "the engine runs in this process";
-    static const char no_draft[] = "drafts are not made by this version";
-    static const struct {
-        const char *key, *why, *common; /* common: the value that published files hold */
-    } rows[] = {
-        {"cross_kv_cache_fraction", no_encoder, NULL},
-        {"kv_cache_onboard_blocks", "blocks in host memory are always copied back before use", NULL},
-        {"request_stats_max_iterations", "statistics of single requests are not kept", "0"},
-        {"participant_ids", no_orchestrator, NULL},
-        {"worker_path", no_orchestrator, NULL},
-        {"num_nodes", no_orchestrator, NULL},
-        {"lora_cache_optimal_adapter_size", no_lora, NULL},
-        {"lora_cache_max_adapter_size", no_lora, NULL},
-        {"lora_cache_gpu_memory_fraction", no_lora, NULL},
-        {"lora_cache_host_memory_bytes", no_lora, NULL},
-        {"medusa_choices", no_draft, NULL},
-        {"eagle_choices", no_draft, NULL},
-        {"speculative_decoding_fast_logits", no_draft, NULL},
-        {"lookahead_window_size", no_draft, NULL},
-        {"lookahead_ngram_size", no_draft, NULL},
-        {"lookahead_verification_set_size", no_draft, NULL},
-        {"enable_context_fmha_fp32_acc", "sums are always kept in FP32", NULL},
-        {"multi_block_mode", "the kernels decide it by themselves", NULL},
-        {"enable_trt_overlap", "steps are prepared the same way with and without it", NULL},
-        {"max_num_sequences", "the engine's batch size is the limit", NULL},
-        {"max_kv_cache_length", "max_attention_window_size sets it", NULL},
-    };
-
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        const char *v = nrd_tb_config_param(&m->config, rows[i].key);
-        if (v && !(rows[i].common && !strcmp(v, rows[i].common))) {
-            TRT_WARN("model '%s': %s '%s' has no effect: %s", m->config.name, rows[i].key, v,
-                     rows[i].why);
-        }
-    }
 }
 
 /* Whether the configuration declares logits as TYPE_FP16 (the template's logits_datatype). */
@@ -247,6 +204,8 @@ TRITONSERVER_Error *nrd_llm_params_read(nrd_llm_model *m)
 
     c->size = sizeof *c;
     nrd_exec_config_init(c);
+    m->rules = nrd_llm_rules_of(&m->config);
+    m->has_stream_state = nrd_tb_config_has_output(&m->config, "stream_state");
     if (!dir) {
         return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG,
                              "model '%s': parameter gpt_model_path (the engine folder) is not set",
@@ -260,10 +219,10 @@ TRITONSERVER_Error *nrd_llm_params_read(nrd_llm_model *m)
     NRD_TB_TRY(refuse_unbuilt(m));
     NRD_TB_TRY(read_batching(m));
 
-    c->max_beam_width = (int32_t)param_int(m, "max_beam_width", 1, true);
+    c->max_beam_width = (int32_t)param_int(m, "max_beam_width", 1);
     c->decoding_mode = read_decoding_mode(m);
-    c->max_tokens_in_paged_kv_cache = param_int(m, "max_tokens_in_paged_kv_cache", 0, false);
-    if (param_num(m, "kv_cache_free_gpu_mem_fraction", &d, false)) {
+    c->max_tokens_in_paged_kv_cache = param_int(m, "max_tokens_in_paged_kv_cache", 0);
+    if (param_num(m, "kv_cache_free_gpu_mem_fraction", &d)) {
         if (!(d > 0 && d <= 1)) {
             return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG,
                                  "kv_cache_free_gpu_mem_fraction is %g, expected above 0 and at most 1",
@@ -273,50 +232,48 @@ TRITONSERVER_Error *nrd_llm_params_read(nrd_llm_model *m)
     }
     m->windows = param_int_list(m, "max_attention_window_size", &c->n_max_attention_window);
     c->max_attention_window = m->windows;
-    c->sink_token_length = (int32_t)param_int(m, "sink_token_length", 0, true);
-    c->enable_kv_cache_reuse = param_bool(m, "enable_kv_cache_reuse", false, true);
-    int64_t host_bytes = param_int(m, "kv_cache_host_memory_bytes", 0, true);
+    c->sink_token_length = (int32_t)param_int(m, "sink_token_length", 0);
+    c->enable_kv_cache_reuse = param_bool(m, "enable_kv_cache_reuse", m->rules.has_reuse_by_default);
+    int64_t host_bytes = param_int(m, "kv_cache_host_memory_bytes", 0);
     if (host_bytes < 0) {
         return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG,
                              "kv_cache_host_memory_bytes is %lld, expected 0 or more",
                              (long long)host_bytes);
     }
     c->kv_cache_host_memory_bytes = (uint64_t)host_bytes;
-    c->normalize_log_probs = param_bool(m, "normalize_log_probs", true, true);
-    c->enable_chunked_context = param_bool(m, "enable_chunked_context", false, true);
+    c->normalize_log_probs = param_bool(m, "normalize_log_probs", true);
+    c->enable_chunked_context = param_bool(m, "enable_chunked_context", false);
     if (c->enable_chunked_context) {
         NRD_LOG_INFO("[TensorRT-LLM][INFO] enable_chunked_context is set to true, will use context chunking.");
     }
-    c->mixed_context_tokens = (int32_t)param_int(m, "mixed_context_tokens", 0, false);
-    m->exclude_input_in_output = param_bool(m, "exclude_input_in_output", false, true);
+    c->mixed_context_tokens = (int32_t)param_int(m, "mixed_context_tokens", 0);
+    m->exclude_input_in_output = param_bool(m, "exclude_input_in_output", false);
     m->device_ids = param_int_list(m, "gpu_device_ids", &c->n_device_ids);
     c->device_ids = m->device_ids;
     m->device = nrd_xstrdup(find_device(m));
     c->device = m->device;
-    c->cuda_graph_mode = param_bool(m, "cuda_graph_mode", true, false);
-    c->cuda_graph_cache_size = (int32_t)param_int(m, "cuda_graph_cache_size", 0, false);
-    c->iter_stats_max_iterations = (int32_t)param_int(m, "iter_stats_max_iterations", 1000, true);
-    if (param_int(m, "request_stats_max_iterations", 0, true) > 0) {
+    c->cuda_graph_mode = param_bool(m, "cuda_graph_mode", true);
+    c->cuda_graph_cache_size = (int32_t)param_int(m, "cuda_graph_cache_size", 0);
+    c->iter_stats_max_iterations = (int32_t)param_int(m, "iter_stats_max_iterations", 1000);
+    if (param_int(m, "request_stats_max_iterations", 0) > 0) {
         TRT_WARN("request_stats_max_iterations has no effect: nothing reads statistics of single requests");
     }
     c->max_queue_size = (int32_t)nrd_json_get_int(
         nrd_json_get(nrd_json_get(m->config.root, "dynamic_batching"), "default_queue_policy"),
         "max_queue_size", 0);
-    c->n_threads = (int32_t)param_int(m, "n_threads", 0, false);
+    c->n_threads = (int32_t)param_int(m, "n_threads", 0);
     c->log = forward_log;
     c->tokenizer_dir = nrd_tb_config_param(&m->config, "tokenizer_dir");
     c->guided_decoding_backend = nrd_tb_config_param(&m->config, "guided_decoding_backend");
-    m->cancellation_check_period_ms = (int32_t)param_int(m, "cancellation_check_period_ms", 100, true);
-    m->stats_check_period_ms = (int32_t)param_int(m, "stats_check_period_ms", 100, true);
+    m->cancellation_check_period_ms = (int32_t)param_int(m, "cancellation_check_period_ms", 100);
+    m->stats_check_period_ms = (int32_t)param_int(m, "stats_check_period_ms", 100);
     if (m->cancellation_check_period_ms <= 0 || m->stats_check_period_ms <= 0) {
         return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG,
                              "cancellation_check_period_ms and stats_check_period_ms must be above 0");
     }
-    m->has_batch_index = nrd_tb_config_has_output(&m->config, "batch_index");
-    m->has_sequence_index = nrd_tb_config_has_output(&m->config, "sequence_index");
     m->f16_logits = has_f16_logits(m);
-    warn_of_no_effect(m);
-    m->has_stream_state = nrd_tb_config_has_output(&m->config, "stream_state");
+    nrd_llm_warn_of_open(m);
+    nrd_llm_warn_of_no_effect(m);
     return NULL;
 }
 

@@ -32,7 +32,8 @@ static const perf_output perf_outputs[] = {
 };
 enum { N_PERF = sizeof perf_outputs / sizeof *perf_outputs };
 
-TRITONSERVER_Error *nrd_llm_wants(TRITONBACKEND_Request *request, uint32_t *out)
+TRITONSERVER_Error *nrd_llm_wants(const nrd_llm_rules *rules, TRITONBACKEND_Request *request,
+                                  uint32_t *out)
 {
     static const struct {
         const char *name;
@@ -61,7 +62,7 @@ TRITONSERVER_Error *nrd_llm_wants(TRITONBACKEND_Request *request, uint32_t *out)
             *out |= strcmp(name, perf_outputs[k].name) ? 0 : LLM_OUT_PERF;
         }
     }
-    for (size_t k = 0; k < 2; k++) {
+    for (size_t k = 0; k < (rules->has_sequence_length ? 2u : 1u); k++) {
         if (!(*out & table[k].bit)) {
             return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG,
                                  "output tensor '%s' must be requested", table[k].name);
@@ -87,38 +88,62 @@ static TRITONSERVER_Error *put_i32(TRITONBACKEND_Response *t, const char *name, 
     return NULL;
 }
 
-/* output_ids [1, beams, longest] padded with -1, sequence_length [1, beams]. */
-static TRITONSERVER_Error *put_ids(TRITONBACKEND_Response *t, const nrd_exec_response *r)
+/* output_ids [1, beams, longest] padded with -1, sequence_length [1, beams]. Where no length is sent,
+ * the padding is decoded too. */
+static TRITONSERVER_Error *put_ids(const nrd_llm_row *row, TRITONBACKEND_Response *t,
+                                   const nrd_exec_response *r)
 {
-    int32_t longest = 0, *ids, *lengths;
+    const bool has_length = row->request->instance->model->rules.has_sequence_length;
+    const int32_t pad = has_length ? -1 : row->end_id;
+    int32_t longest = 0, *ids, *lengths = NULL;
     for (int32_t b = 0; b < r->n_beams; b++) {
         longest = r->beams[b].n_ids > longest ? r->beams[b].n_ids : longest;
     }
     NRD_TB_TRY(put(t, "output_ids", I32, r->n_beams, longest, 0, 3, (void **)&ids));
-    NRD_TB_TRY(put(t, "sequence_length", I32, r->n_beams, 0, 0, 2, (void **)&lengths));
+    if (has_length) {
+        NRD_TB_TRY(put(t, "sequence_length", I32, r->n_beams, 0, 0, 2, (void **)&lengths));
+    }
     for (int32_t b = 0; b < r->n_beams; b++) {
         const nrd_beam_output *beam = &r->beams[b];
         for (int32_t i = 0; i < longest; i++) {
-            *ids++ = i < beam->n_ids ? beam->ids[i] : -1;
+            *ids++ = i < beam->n_ids ? beam->ids[i] : pad;
         }
-        lengths[b] = beam->n_ids;
+        if (lengths) {
+            lengths[b] = beam->n_ids;
+        }
     }
     return NULL;
 }
 
-/* Asked for with return_log_probs. Repositories of v0.8 to v0.13 get zeros otherwise. */
-static TRITONSERVER_Error *put_log_probs(const nrd_llm_row *row, TRITONBACKEND_Response *t,
-                                         const nrd_exec_response *r, bool dummies)
+/* How many log probabilities the longest beam of an answer has, or zeros in their place. */
+static int32_t count_log_probs(const nrd_llm_row *row, const nrd_exec_response *r)
 {
-    uint32_t wants = row->request->wants;
-    int32_t longest = dummies ? row->n_input_ids : 0;
+    const bool echoed = !row->streaming && !row->exclude_input;
+    int32_t longest = 0;
+
+    if (!row->return_log_probs &&
+        row->request->instance->model->rules.dummy_log_probs == LLM_DUMMY_OF_PROMPT) {
+        return row->n_input_ids;
+    }
+    for (int32_t b = 0; b < r->n_beams; b++) {
+        int32_t n = row->return_log_probs ? r->beams[b].n_log_probs
+                                          : r->beams[b].n_ids - (echoed ? row->n_input_ids : 0);
+        longest = n > longest ? n : longest;
+    }
+    return longest;
+}
+
+/* Asked for with return_log_probs. Repositories up to v0.13 get zeros otherwise. */
+static TRITONSERVER_Error *put_log_probs(const nrd_llm_row *row, TRITONBACKEND_Response *t,
+                                         const nrd_exec_response *r)
+{
+    const uint32_t wants = row->request->wants;
+    const int32_t longest = count_log_probs(row, r);
     float *out;
 
-    if (!row->return_log_probs && !dummies) {
+    if (!row->return_log_probs &&
+        row->request->instance->model->rules.dummy_log_probs == LLM_DUMMY_NONE) {
         return NULL;
-    }
-    for (int32_t b = 0; row->return_log_probs && b < r->n_beams; b++) {
-        longest = b == 0 || r->beams[b].n_log_probs > longest ? r->beams[b].n_log_probs : longest;
     }
     if (wants & LLM_OUT_CUM_LOG_PROBS) {
         NRD_TB_TRY(put(t, "cum_log_probs", F32, r->n_beams, 0, 0, 2, (void **)&out));
@@ -260,19 +285,18 @@ static TRITONSERVER_Error *fill(const nrd_llm_instance *inst, const nrd_llm_row 
                                 TRITONBACKEND_Response *t, const nrd_exec_response *r)
 {
     const nrd_llm_request *q = row->request;
-    bool dummies = !inst->model->has_sequence_index &&
-                   nrd_tb_config_has_output(&inst->model->config, "context_logits");
+    const nrd_llm_rules *rules = &inst->model->rules;
 
-    NRD_TB_TRY(put_ids(t, r));
-    NRD_TB_TRY(put_log_probs(row, t, r, dummies));
+    NRD_TB_TRY(put_ids(row, t, r));
+    NRD_TB_TRY(put_log_probs(row, t, r));
     if (row->n_top > 0) {
         NRD_TB_TRY(put_top(row, t, r));
     }
     if (r->embedding) {
         NRD_TB_TRY(put_embedding(t, r));
     }
-    NRD_TB_TRY(put_logits(row, t, r, dummies));
-    if ((q->wants & LLM_OUT_BATCH_INDEX) && (q->n_rows > 1 || !inst->model->has_sequence_index)) {
+    NRD_TB_TRY(put_logits(row, t, r, rules->has_dummy_logits));
+    if ((q->wants & LLM_OUT_BATCH_INDEX) && (q->n_rows > 1 || !rules->has_sequence_index)) {
         NRD_TB_TRY(put_i32(t, "batch_index", row->index));
     }
     if ((q->wants & LLM_OUT_SEQUENCE_INDEX) && row->n_sequences > 1) {

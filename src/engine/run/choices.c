@@ -63,32 +63,23 @@ void nrd_run_outputs_fini(nrd_runner *r, nrd_outputs *o)
     free(o->kept);
 }
 
-nrd_error *nrd_runner_bias_new(nrd_runner *r, const nrd_token_bias *from, nrd_token_bias *out)
+nrd_error *nrd_runner_bias_new(nrd_runner *r, const float *values, const float **out)
 {
-    size_t n = (size_t)from->n, bytes = n * sizeof *from->values;
+    size_t bytes = (size_t)r->spec->vocab * sizeof(float);
     void *p = NULL;
-
-    *out = (nrd_token_bias){0};
-    NRD_TRY(nrd_run_alloc(r, &p, n, sizeof *from->values + (from->ids ? sizeof *from->ids : 0),
-                          "token bias"));
-    nrd_error *err = nrd_run_upload(r, p, from->values, bytes);
-    if (!err && from->ids) {
-        err = nrd_run_upload(r, (uint8_t *)p + bytes, from->ids, n * sizeof *from->ids);
-    }
+    NRD_TRY(nrd_run_alloc(r, &p, bytes, 1, "embedding bias"));
+    nrd_error *err = nrd_run_upload(r, p, values, bytes);
     if (err) {
         nrd_run_free(r, p);
         return err;
     }
-    out->values = p;
-    out->ids = from->ids ? (const int32_t *)(const void *)((const uint8_t *)p + bytes) : NULL;
-    out->n = from->n;
+    *out = p;
     return NULL;
 }
 
-void nrd_runner_bias_free(nrd_runner *r, nrd_token_bias *bias)
+void nrd_runner_bias_free(nrd_runner *r, const float *bias)
 {
-    nrd_run_free(r, (void *)(uintptr_t)bias->values);
-    *bias = (nrd_token_bias){0};
+    nrd_run_free(r, (void *)(uintptr_t)bias);
 }
 
 nrd_error *nrd_run_init_counts(nrd_runner *r, const nrd_plan_entry *e)

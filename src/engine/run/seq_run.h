@@ -9,21 +9,13 @@
 #define NRD_ENGINE_RUN_SEQ_RUN_H
 
 #include <stdbool.h>
-#include <stdint.h>
-
-/* What is added to the logits before a choice. */
-typedef struct nrd_token_bias {
-    const float *values; /* [n] */
-    const int32_t *ids;  /* [n] rising; NULL: values has one for every token of the vocabulary */
-    int32_t n;           /* 0: no bias */
-} nrd_token_bias;
 
 typedef struct nrd_seq_run {
     bool want_context_rows; /* every prompt position goes through the LM head */
     bool want_states;     /* the last layer's normed states of every prompt position are kept … */
     bool want_last_state; /* … of the last one only */
     bool want_logit_rows; /* logits of every choice are kept */
-    nrd_token_bias bias;  /* of nrd_runner_bias_new; the maker frees it */
+    const float *bias;    /* [vocab] of nrd_runner_bias_new, or NULL; the maker frees it */
 } nrd_seq_run;
 
 #endif

@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What is said about parameters at the load of a model: which were left open and what applies then, and
+ * which are set but change nothing here. */
+#include "backends/tensorrtllm/llm.h"
+
+#include "base/log.h"
+
+#include <string.h>
+
+#define TRT_WARN(...) NRD_LOG_WARN("[TensorRT-LLM][WARNING] " __VA_ARGS__)
+
+/* A parameter that stands in the file without a value: empty, or still a template's "${…}". */
+static bool is_open(const nrd_llm_model *m, const char *key)
+{
+    return nrd_json_get(nrd_json_get(m->config.root, "parameters"), key) &&
+           !nrd_tb_config_param(&m->config, key);
+}
+
+/* In the words of the published backend, which users look for in the log. Repositories that `nereid
+ * repo` wrote leave open on purpose what they do not set. */
+void nrd_llm_warn_of_open(const nrd_llm_model *m)
+{
+    static const struct {
+        const char *key, *text;
+    } rows[] = {
+        {"max_beam_width", "is not specified, will use default value of 1"},
+        {"max_tokens_in_paged_kv_cache", "is not specified, will use default value"},
+        {"kv_cache_free_gpu_mem_fraction",
+         "is not specified, will use default value of 0.9 or max_tokens_in_paged_kv_cache"},
+        {"cross_kv_cache_fraction", "is not specified, error if it's encoder-decoder model, otherwise ok"},
+        {"kv_cache_host_memory_bytes", "not set, defaulting to 0"},
+        {"kv_cache_onboard_blocks", "not set, defaulting to true"},
+        {"max_num_sequences", "is not specified, will be set to the TRT engine max_batch_size"},
+        {"max_kv_cache_length", "is not specified, will use default value (i.e. max_sequence_length)"},
+        {"max_attention_window_size",
+         "is not specified, will use default value (i.e. max_sequence_length)"},
+        {"sink_token_length", "is not specified, will use default value"},
+        {"multi_block_mode", "is not specified, will be set to true"},
+        {"enable_context_fmha_fp32_acc", "is not specified, will be set to false"},
+        {"cuda_graph_mode", "is not specified, will be set to true"},
+        {"cuda_graph_cache_size", "is not specified, will be set to 0"},
+        {"speculative_decoding_fast_logits", "is not specified, will be set to false"},
+        {"num_nodes", "is not specified, will be set to 1"},
+        {"lora_cache_max_adapter_size", "not set, defaulting to 64"},
+        {"lora_cache_optimal_adapter_size", "not set, defaulting to 8"},
+        {"lora_cache_gpu_memory_fraction", "not set, defaulting to 0.05"},
+        {"lora_cache_host_memory_bytes", "not set, defaulting to 1GB"},
+        {"lora_prefetch_dir", "not set, no adapter is loaded at the start"},
+        {"normalize_log_probs", "is not specified, will be set to true"},
+        {"exclude_input_in_output", "is not specified, will be set to false"},
+        {"enable_chunked_context", "is not specified, will be set to false."},
+        {"enable_trt_overlap", "is not specified, will be set to false"},
+        {"gpu_device_ids", "is not specified, will be automatically set"},
+        {"participant_ids", "is not specified, will be automatically set"},
+        {"medusa_choices",
+         "parameter is not specified. Will be using default mc_sim_7b_63 choices instead."},
+        {"eagle_choices", "parameter is not specified. Will be using default mc_sim_7b_63 choices instead "
+                          "or choices specified per-request."},
+        {"gpu_weights_percent", "parameter is not specified, will use default value of 1.0"},
+        {"encoder_model_path", "is not specified, will be left empty"},
+        {"cancellation_check_period_ms", "is not specified, will be set to 100 (ms)"},
+        {"stats_check_period_ms", "is not specified, will be set to 100 (ms)"},
+        {"iter_stats_max_iterations", "is not specified, will use default value of 1000"},
+        {"request_stats_max_iterations", "is not specified, will use default value of 0"},
+        {"tokenizer_dir", "is not specified, guided decoding is off"},
+        {"guided_decoding_backend", "is not specified, will be left empty"},
+        {"xgrammar_tokenizer_info_path", "is not specified, will be left empty"},
+        {"lookahead_window_size", "is not specified, will be left empty"},
+        {"lookahead_ngram_size", "is not specified, will be left empty"},
+        {"lookahead_verification_set_size", "is not specified, will be left empty"},
+        {"executor_worker_path", "is not specified, will use default value"},
+        {"worker_path", "is not specified, will use default value"},
+    };
+
+    for (size_t i = 0; i < sizeof rows / sizeof *rows && !m->has_stream_state; i++) {
+        if (is_open(m, rows[i].key)) {
+            TRT_WARN("%s %s", rows[i].key, rows[i].text);
+        }
+    }
+    if (!m->has_stream_state && is_open(m, "enable_kv_cache_reuse")) {
+        TRT_WARN("enable_kv_cache_reuse is not specified, will be set to %s",
+                 m->rules.has_reuse_by_default ? "true" : "false");
+    }
+}
+
+/* Parameters that are known and have no effect here: setting one is logged with the reason, once a
+ * load. executor_worker_path is not among them: it stands in every published file as a constant. */
+void nrd_llm_warn_of_no_effect(const nrd_llm_model *m)
+{
+    static const char no_lora[] = "LoRA weights are not cached by this version";
+    static const char no_encoder[] = "there is no encoder";
+    static const char no_orchestrator[] = "the engine runs in this process";
+    static const char no_draft[] = "drafts are not made by this version";
+    static const struct {
+        const char *key, *why, *common; /* common: the value that published files hold */
+    } rows[] = {
+        {"cross_kv_cache_fraction", no_encoder, NULL},
+        {"kv_cache_onboard_blocks", "blocks in host memory are always copied back before use", NULL},
+        {"request_stats_max_iterations", "statistics of single requests are not kept", "0"},
+        {"participant_ids", no_orchestrator, NULL},
+        {"worker_path", no_orchestrator, NULL},
+        {"num_nodes", no_orchestrator, NULL},
+        {"lora_cache_optimal_adapter_size", no_lora, NULL},
+        {"lora_cache_max_adapter_size", no_lora, NULL},
+        {"lora_cache_gpu_memory_fraction", no_lora, NULL},
+        {"lora_cache_host_memory_bytes", no_lora, NULL},
+        {"medusa_choices", no_draft, NULL},
+        {"eagle_choices", no_draft, NULL},
+        {"speculative_decoding_fast_logits", no_draft, NULL},
+        {"lookahead_window_size", no_draft, NULL},
+        {"lookahead_ngram_size", no_draft, NULL},
+        {"lookahead_verification_set_size", no_draft, NULL},
+        {"enable_context_fmha_fp32_acc", "sums are always kept in FP32", NULL},
+        {"multi_block_mode", "the kernels decide it by themselves", NULL},
+        {"enable_trt_overlap", "steps are prepared the same way with and without it", NULL},
+        {"max_num_sequences", "the engine's batch size is the limit", NULL},
+        {"max_kv_cache_length", "max_attention_window_size sets it", NULL},
+    };
+
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const char *v = nrd_tb_config_param(&m->config, rows[i].key);
+        if (v && !(rows[i].common && !strcmp(v, rows[i].common))) {
+            TRT_WARN("model '%s': %s '%s' has no effect: %s", m->config.name, rows[i].key, v,
+                     rows[i].why);
+        }
+    }
+}
