@@ -102,6 +102,9 @@ UNIT_SRC := $(sort $(shell find tests/unit tests/ops -name 'test_*.c' 2>/dev/nul
 ifeq ($(HAVE_SERVER),)
 UNIT_SRC := $(filter-out tests/unit/core/% tests/unit/frontends/%,$(UNIT_SRC))
 endif
+ifeq ($(HAVE_GRPC),)
+UNIT_SRC := $(filter-out tests/unit/frontends/grpc/%,$(UNIT_SRC))
+endif
 UNIT_BIN := $(patsubst tests/%.c,$(B)/tests/%,$(UNIT_SRC))
 ifeq ($(ARCH),x86_64)
 UNIT_BIN += $(B)/tests/ops/test_ops_amx
@@ -239,6 +242,7 @@ unit: $(UNIT_BIN) ## Build and run the C unit tests (BUILD=asan|tsan for sanitiz
 # Compiled and linked apart, so that each test knows its headers.
 $(B)/tests/%.o: tests/%.c $(FLAGS_FILE)
 	$(call compile,-Itests $(text_CFLAGS) $(grpc_CFLAGS))
+$(patsubst %.c,$(B)/%.o,$(wildcard tests/unit/frontends/grpc/*.c)): | $(PROTO_C)
 $(B)/tests/unit/core/%: $(B)/tests/unit/core/%.o $(B)/lib/libtritonserver.so $(OBJ_core) $(OBJ_proto) $(OBJ_base)
 	$(link)
 	$(Q)$(CC) -o $@ $(filter %.o,$^) $(NRD_LDFLAGS) $(LDFLAGS) -rdynamic $(proto_LIBS) -lcmocka $(LIBS_base)

@@ -35,6 +35,8 @@ def make_repository(folder):
                         ("uint64", "TYPE_UINT64"), ("fp32", "TYPE_FP32"), ("fp64", "TYPE_FP64"),
                         ("half", "TYPE_FP16")):
         write_model(folder, name, dtype)
+    write_model(folder, "two", extra='input [ { name: "INPUT1" data_type: TYPE_INT32 dims: [ -1 ] } ]\n'
+                'output [ { name: "OUTPUT1" data_type: TYPE_INT32 dims: [ -1 ] } ]\n')
     write_model(folder, "slow", count=4, extra=delay(400))
     write_model(folder, "endless", count=4, extra=delay(60000))
     write_model(folder, "three", extra=responses(3))
@@ -251,10 +253,30 @@ def test_raw_contents_come_back(c):
     assert m.outputs[0].datatype == "INT32" and list(m.outputs[0].shape) == [3]
 
 
-@pytest.mark.parametrize("n", [0, 1, 2047, 2049, 100_003, 5_000_011])
+@pytest.mark.parametrize("n", [0, 1, 2047, 2049, 100_003, 262_145, 5_000_011])
 def test_any_size_comes_back(c, n):
     x = np.arange(n, dtype=np.int32) * 7
     assert np.array_equal(c.infer("ident", [tensor(x)]).as_numpy("OUTPUT0"), x)
+
+
+@pytest.mark.parametrize("packed", [None, "gzip", "deflate"])
+def test_two_large_inputs_come_back(c, packed):
+    x = [np.arange(n, dtype=np.int32) * k for n, k in ((1_000_003, 3), (700_001, -5))]
+    r = c.infer("two", [tensor(v, name=f"INPUT{k}") for k, v in enumerate(x)],
+                compression_algorithm=packed)
+    assert all(np.array_equal(r.as_numpy(f"OUTPUT{k}"), v) for k, v in enumerate(x))
+
+
+def test_large_strings_come_back(c):
+    """So many that their lengths, too, lie across what gRPC receives at a time."""
+    x = np.array([bytes([k % 251]) * (k % 4) for k in range(500_000)], np.object_)
+    assert c.infer("text", [tensor(x, "BYTES")]).as_numpy("OUTPUT0").tolist() == x.tolist()
+
+
+def test_a_large_tensor_of_the_wrong_size_is_refused(stub):
+    r = pb.ModelInferRequest(model_name="ident", raw_input_contents=[bytes(4_000_001)])
+    r.inputs.add(name="INPUT0", datatype="INT32", shape=[1_000_000])
+    assert "4000001" in refused(lambda: stub.ModelInfer(r), grpc.StatusCode.INVALID_ARGUMENT)
 
 
 def test_strings_come_back(c):

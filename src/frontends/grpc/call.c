@@ -103,24 +103,35 @@ nrd_error *nrd_grpc_bytes(const nrd_grpc_service *s, grpc_byte_buffer *payload, 
     return c == GRPC_COMPRESS_NONE ? NULL : inflate_message(s, c == GRPC_COMPRESS_GZIP, out);
 }
 
-nrd_error *nrd_grpc_unpack(const nrd_grpc_service *s, nrd_arena *arena,
-                           const ProtobufCMessageDescriptor *type, grpc_byte_buffer *payload,
-                           const void **out)
+nrd_error *nrd_grpc_unpack_bytes(nrd_arena *arena, const ProtobufCMessageDescriptor *type,
+                                 const uint8_t *p, size_t n, const void **out)
 {
     budget b = {arena, NRD_LIMIT_GRPC_MESSAGE_MEMORY};
     ProtobufCAllocator a = {budget_alloc, budget_free, &b};
-    grpc_slice bytes;
 
-    *out = NULL;
-    NRD_TRY(nrd_grpc_bytes(s, payload, &bytes));
-    *out = protobuf_c_message_unpack(type, &a, GRPC_SLICE_LENGTH(bytes), GRPC_SLICE_START_PTR(bytes));
-    grpc_slice_unref(bytes);
+    *out = protobuf_c_message_unpack(type, &a, n, p);
     if (!*out && b.left == 0) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "the fields of the message take more than %d bytes",
                           NRD_LIMIT_GRPC_MESSAGE_MEMORY);
     }
     return *out ? NULL
                 : nrd_errorf(NRD_ERR_INTERNAL, "the message is not a valid %s", type->name);
+}
+
+nrd_error *nrd_grpc_unpack(const nrd_grpc_service *s, nrd_arena *arena,
+                           const ProtobufCMessageDescriptor *type, grpc_byte_buffer *payload,
+                           const void **out)
+{
+    grpc_slice bytes;
+
+    *out = NULL;
+    nrd_error *err = nrd_grpc_bytes(s, payload, &bytes);
+    if (!err) {
+        err = nrd_grpc_unpack_bytes(arena, type, GRPC_SLICE_START_PTR(bytes),
+                                    GRPC_SLICE_LENGTH(bytes), out);
+    }
+    grpc_slice_unref(bytes);
+    return err;
 }
 
 /* ---- life, and the answer ---- */

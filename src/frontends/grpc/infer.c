@@ -14,7 +14,7 @@
 static void destroy(nrd_infer *i)
 {
     nrd_grpc_infer *infer = (nrd_grpc_infer *)(void *)i;
-    grpc_slice_unref(infer->bytes);
+    grpc_slice_buffer_destroy(&infer->parts);
     nrd_grpc_call_unref(infer->call);
     free(infer);
 }
@@ -39,7 +39,7 @@ nrd_error *nrd_grpc_infer_new(nrd_grpc_infer **out, nrd_grpc_call *call, grpc_by
     infer->infer.on_response = pass_on;
     infer->call = call;
     nrd_grpc_call_ref(call);
-    infer->bytes = grpc_empty_slice();
+    grpc_slice_buffer_init(&infer->parts);
     return nrd_grpc_infer_decode(infer, payload);
 }
 
@@ -360,8 +360,7 @@ static nrd_error *add_inputs(nrd_grpc_infer *infer)
             }
             NRD_TRY(append_contents(infer, io, type));
         } else if (n_raw < m->n_raw_input_contents) {
-            const ProtobufCBinaryData *raw = &m->raw_input_contents[n_raw++];
-            NRD_TRY(nrd_infer_append(&infer->infer, io->name, raw->data, raw->len));
+            NRD_TRY(nrd_grpc_infer_append_raw(infer, io->name, type, n_raw++));
         } else {
             return nrd_errorf(NRD_ERR_INVALID_ARG,
                               "unable to find data for input tensor '%s' for model '%s' in "

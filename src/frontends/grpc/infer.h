@@ -15,11 +15,19 @@
 #include "frontends/grpc/rpc.h"
 #include "grpc_service.pb-c.h"
 
+/* Where something begins in a list of slices. */
+typedef struct nrd_grpc_place {
+    size_t slice, offset;
+} nrd_grpc_place;
+
 typedef struct nrd_grpc_infer {
     nrd_infer infer;     /* first: a pointer to it is one to this; its arena holds the message */
     nrd_grpc_call *call; /* shares */
-    grpc_slice bytes;    /* what raw_input_contents of a long message point into */
     const Inference__ModelInferRequest *message; /* NULL: it could not be read */
+    /* Of a long message: the slices in which its raw_input_contents lie, and where each begins. One
+     * that has no data in `message` goes on from its place over as many slices as it needs. */
+    grpc_slice_buffer parts; /* owns */
+    nrd_grpc_place *places;  /* [n_raw_input_contents] in the arena; NULL: all data in `message` */
     bool want_empty_final;
 
     /* Takes the response (NULL: none). Any thread, one call after the other. */
@@ -31,8 +39,11 @@ typedef struct nrd_grpc_infer {
 /* Parses the message. Even on error *out is set (unless out of memory), so that it can be named. */
 nrd_error *nrd_grpc_infer_new(nrd_grpc_infer **out, nrd_grpc_call *call,
                               grpc_byte_buffer *payload) NRD_MUST_USE;
-/* decode.c: sets `message`. */
+/* decode.c: sets `message`. Of a long message the slices are moved out of the payload. */
 nrd_error *nrd_grpc_infer_decode(nrd_grpc_infer *infer, grpc_byte_buffer *payload) NRD_MUST_USE;
+/* decode.c: gives raw content k to the input of that type: as one buffer, or as one for each slice. */
+nrd_error *nrd_grpc_infer_append_raw(nrd_grpc_infer *infer, const char *name,
+                                     TRITONSERVER_DataType type, size_t k) NRD_MUST_USE;
 /* Checks the model (sets infer.decoupled). */
 nrd_error *nrd_grpc_infer_open(nrd_grpc_infer *infer) NRD_MUST_USE;
 /* Builds the request and hands it to the core. The caller keeps its count. */

@@ -131,13 +131,17 @@ void nrd_grpc_metadata_op(const nrd_grpc_call *call, grpc_op *op);
 /* Value of a metadata key, or NULL. */
 const grpc_slice *nrd_grpc_metadata(const nrd_grpc_call *call, const char *key);
 
-/* Parses a message into the arena. */
 /* The bytes of a message as one slice that the caller unrefs; decompressed up to
  * --grpc-max-message-size. */
 nrd_error *nrd_grpc_bytes(const nrd_grpc_service *s, grpc_byte_buffer *payload,
                           grpc_slice *out) NRD_MUST_USE;
+/* Parses a message into the arena; its fields are copied. */
 nrd_error *nrd_grpc_unpack(const nrd_grpc_service *s, nrd_arena *arena, const ProtobufCMessageDescriptor *type,
                            grpc_byte_buffer *payload, const void **out) NRD_MUST_USE;
+
+/* Likewise, of n bytes that are already in one piece. */
+nrd_error *nrd_grpc_unpack_bytes(nrd_arena *arena, const ProtobufCMessageDescriptor *type,
+                                 const uint8_t *p, size_t n, const void **out) NRD_MUST_USE;
 
 /* -1 for "". */
 nrd_error *nrd_grpc_parse_version(const char *text, int64_t *out) NRD_MUST_USE;
