@@ -97,6 +97,7 @@ OBJ_nereid := $(OBJ_base) $(OBJ_formats) $(OBJ_text) $(OBJ_guided) $(OBJ_model) 
 BACKENDS := $(filter-out util,$(sort $(notdir $(patsubst %/,%,$(dir $(wildcard src/backends/*/*.c))))))
 
 -include src/backends/python/build.mk
+-include src/tls/build.mk
 
 UNIT_SRC := $(sort $(shell find tests/unit tests/ops -name 'test_*.c' 2>/dev/null))
 ifeq ($(HAVE_SERVER),)
@@ -134,6 +135,7 @@ server:
 	@echo "$(no_server)" >&2; exit 1
 else
 server: $(B)/lib/libtritonserver.so $(B)/bin/tritonserver \
+        $(if $(HAVE_TLS),$(B)/lib/nereid_tls.so) \
         $(foreach b,$(BACKENDS),$(B)/backends/$(b)/libtriton_$(b).so) $(B)/share/nereid/.templates ## The server, its core and backends
 endif
 
@@ -198,14 +200,14 @@ $(B)/lib/$(SONAME): $(OBJ_nereid)
 $(B)/lib/libnereid.so: $(B)/lib/$(SONAME)
 	$(Q)ln -sfn $(SONAME) $@
 # What tritonserver takes, `nereid serve` checks before it builds anything.
-$(B)/bin/nereid: $(OBJ_nereid) $(OBJ_tools) $(addprefix $(B)/obj/frontends/,options.o options_table.o options_values.o)
+$(B)/bin/nereid: $(OBJ_nereid) $(OBJ_tools) $(OBJ_tls) $(addprefix $(B)/obj/frontends/,options.o options_table.o options_values.o)
 	$(link)
 	$(Q)$(CC) -pie -o $@ $^ $(NRD_LDFLAGS) $(LDFLAGS) $(tools_LIBS) $(text_LIBS) $(LIBS_base)
 $(B)/lib/libtritonserver.so: $(OBJ_base) $(OBJ_core) $(OBJ_proto) $(wildcard src/core/libtritonserver.map)
 	$(link)
 	$(Q)$(CC) -shared -o $@ $(filter %.o,$^) $(NRD_LDFLAGS) $(LDFLAGS) $(proto_LIBS) $(LIBS_base) \
 	    $(addprefix -Wl$(comma)--version-script=,$(filter %.map,$^)) -Wl,-soname,libtritonserver.so
-$(B)/bin/tritonserver: $(OBJ_base_nereid) $(OBJ_frontends) $(B)/lib/libtritonserver.so $(B)/lib/libnereid.so
+$(B)/bin/tritonserver: $(OBJ_base_nereid) $(OBJ_frontends) $(OBJ_tls) $(B)/lib/libtritonserver.so $(B)/lib/libnereid.so
 	$(link)
 	$(Q)$(CC) -pie -o $@ $(filter %.o,$^) $(NRD_LDFLAGS) $(LDFLAGS) -L$(B)/lib -ltritonserver -lnereid -levent -levent_pthreads -lz \
 	    $(frontends_LIBS) $(text_LIBS) $(LIBS_base) -Wl,-rpath,'$$ORIGIN/../lib'
@@ -247,7 +249,7 @@ $(B)/tests/unit/core/%: $(B)/tests/unit/core/%.o $(B)/lib/libtritonserver.so $(O
 	$(link)
 	$(Q)$(CC) -o $@ $(filter %.o,$^) $(NRD_LDFLAGS) $(LDFLAGS) -rdynamic $(proto_LIBS) -lcmocka $(LIBS_base)
 $(B)/tests/unit/core/test_server $(B)/tests/unit/core/test_sequence $(B)/tests/unit/core/test_chain: | $(B)/backends/identity/libtriton_identity.so
-$(B)/tests/unit/frontends/%: $(B)/tests/unit/frontends/%.o $(OBJ_frontends) $(OBJ_formats) $(OBJ_text) $(OBJ_base) $(B)/lib/libtritonserver.so
+$(B)/tests/unit/frontends/%: $(B)/tests/unit/frontends/%.o $(OBJ_frontends) $(OBJ_tls) $(OBJ_formats) $(OBJ_text) $(OBJ_base) $(B)/lib/libtritonserver.so
 	$(link)
 	$(Q)$(CC) -o $@ $(filter-out $(B)/obj/frontends/main.o,$(filter %.o,$^)) $(NRD_LDFLAGS) $(LDFLAGS) \
 	    -L$(B)/lib -ltritonserver -levent -levent_pthreads -lz $(frontends_LIBS) $(text_LIBS) -lcmocka $(LIBS_base) -Wl,-rpath,$(abspath $(B)/lib)

@@ -44,12 +44,15 @@ typedef struct services {
 } services;
 
 /* Signals are blocked in every thread and taken by the main thread only, so that nothing has to be
- * safe inside a handler, and a second signal while stopping does no harm. */
-static void block_signals(sigset_t *out)
+ * safe inside a handler, and a second signal while stopping does no harm. with_hangup: SIGHUP too. */
+static void block_signals(sigset_t *out, bool with_hangup)
 {
     sigemptyset(out);
     sigaddset(out, SIGINT);
     sigaddset(out, SIGTERM);
+    if (with_hangup) {
+        sigaddset(out, SIGHUP);
+    }
     pthread_sigmask(SIG_BLOCK, out, NULL);
     signal(SIGPIPE, SIG_IGN);
 }
@@ -157,14 +160,14 @@ static nrd_error *start_services(services *s, const nrd_options *o)
         NRD_LOG_INFO("Started HTTPService at %s:%d", o->http_address, nrd_http_api_port(s->http));
     }
     if (o->allow_metrics) {
-        NRD_TRY(nrd_error_wrap(nrd_metrics_service_start(&s->metrics, s->server, o),
+        NRD_TRY(nrd_error_wrap(nrd_metrics_service_start(&s->metrics, s->server, o, s->front->tls),
                                "failed to start Metrics service"));
         NRD_LOG_INFO("Started Metrics Service at %s:%d", o->metrics_address,
                      nrd_http_server_port(s->metrics));
     }
     if (s->ui) {
         const bool any = !strcmp(o->http_address, "0.0.0.0") || !strcmp(o->http_address, "::");
-        NRD_LOG_INFO("Chat and live view at http://%s:%d/", any ? "localhost" : o->http_address,
+        NRD_LOG_INFO("Chat and live view at http%s://%s:%d/", s->front->tls ? "s" : "", any ? "localhost" : o->http_address,
                      nrd_http_api_port(s->http));
     }
     warn_if_open(o);
@@ -174,17 +177,36 @@ static nrd_error *start_services(services *s, const nrd_options *o)
     return NULL;
 }
 
+/* New connections get the new certificate; a failure leaves the old one. */
+static void look_at_certificates(nrd_tls *tls, bool force)
+{
+    bool changed = false;
+    nrd_error *err = nrd_tls_reload(tls, force, &changed);
+    if (err) {
+        NRD_LOG_ERROR("HTTP keeps its certificate: %s", nrd_error_message(err));
+        nrd_error_free(err);
+    } else if (changed) {
+        NRD_LOG_INFO("HTTP has read its certificate again");
+    }
+}
+
 /* Until a signal, or 0: until a model fails with --restart-on-failure. With --model-control-mode=poll
  * the repository is looked at now and then. */
-static int wait_for_signal(const sigset_t *set, TRITONSERVER_Server *server, const nrd_options *o)
+static int wait_for_signal(const sigset_t *set, const services *s, const nrd_options *o)
 {
+    TRITONSERVER_Server *server = s->server;
+    nrd_tls *tls = s->front->tls;
     const bool watch = o->restart_on_failure && nrd_server_has_failed;
     int64_t waited = 0;
 
     for (;;) {
-        struct timespec wait = {watch ? 1 : o->poll_secs ? (time_t)o->poll_secs : 3600, 0};
+        const bool often = watch || tls;
+        struct timespec wait = {often ? 1 : o->poll_secs ? (time_t)o->poll_secs : 3600, 0};
         int sig = sigtimedwait(set, NULL, &wait);
-        if (sig > 0) {
+        if (tls) {
+            look_at_certificates(tls, sig == SIGHUP);
+        }
+        if (sig > 0 && sig != SIGHUP) {
             return sig;
         }
         if (watch && nrd_server_has_failed(server)) {
@@ -306,7 +328,7 @@ static int serve(const nrd_options *o, char **argv)
     nrd_error *err = NULL;
 
     raise_descriptor_limit();
-    block_signals(&signals); /* before any thread exists, so that all inherit it */
+    block_signals(&signals, o->http_use_ssl || o->http_use_ssl_mutual); /* before any thread exists, so that all inherit it */
     NRD_TRY_GOTO(nrd_options_apply_log(o), err, fail);
     NRD_TRY_GOTO(nrd_tracer_new(&s.tracer, o), err, fail);
     err = nrd_from_triton(nrd_options_build(o, &t));
@@ -326,7 +348,7 @@ static int serve(const nrd_options *o, char **argv)
         return 1;
     }
     NRD_TRY_GOTO(start_services(&s, o), err, fail);
-    int sig = wait_for_signal(&signals, s.server, o);
+    int sig = wait_for_signal(&signals, &s, o);
     if (sig) {
         printf("Signal (%d) received.\n", sig); /* plain, as Triton: no log option hides it */
         fflush(stdout);

@@ -102,8 +102,28 @@ static void default_dir(char **field, const char *name)
     free(exe);
 }
 
+static nrd_error *check_ssl(const nrd_options *o)
+{
+    const bool on = o->http_use_ssl || o->http_use_ssl_mutual;
+
+    if (on && (!o->http_server_cert[0] || !o->http_server_key[0])) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG,
+                          "--http-use-ssl needs --http-server-cert and --http-server-key");
+    }
+    if (o->http_use_ssl_mutual && !o->http_root_cert[0]) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "--http-use-ssl-mutual needs --http-root-cert");
+    }
+    if (!on && (o->http_server_cert[0] || o->http_server_key[0] || o->http_root_cert[0])) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG,
+                          "--http-server-cert, --http-server-key and --http-root-cert have an effect only "
+                          "with --http-use-ssl or --http-use-ssl-mutual");
+    }
+    return NULL;
+}
+
 static nrd_error *finish(nrd_options *o)
 {
+    NRD_TRY(check_ssl(o));
     if (o->control_mode != TRITONSERVER_MODEL_CONTROL_POLL) {
         o->poll_secs = 0;
     }
@@ -170,12 +190,17 @@ void nrd_options_init(nrd_options *o)
     o->http_forward_pattern = nrd_xstrdup("");
     o->http_max_input_bytes = 64 << 20;
     o->http_idle_secs = 300;
+    o->http_server_cert = nrd_xstrdup("");
+    o->http_server_key = nrd_xstrdup("");
+    o->http_root_cert = nrd_xstrdup("");
+    o->metrics_use_ssl = true;
     o->grpc_address = nrd_xstrdup("0.0.0.0");
     o->grpc_port = 8001;
 #ifdef NRD_HAVE_GRPC
     o->allow_grpc = true;
 #endif
     o->grpc_max_message_bytes = 64 << 20;
+    o->grpc_idle_secs = 300;
     o->grpc_infer_threads = 2;
     o->grpc_infer_pool = 8;
     o->allow_client_shm = true;
@@ -227,6 +252,9 @@ void nrd_options_fini(nrd_options *o)
                         &o->grpc_server_cert,
                         &o->grpc_server_key,
                         &o->grpc_root_cert,
+                        &o->http_server_cert,
+                        &o->http_server_key,
+                        &o->http_root_cert,
                         &o->grpc_compression,
                         &o->metrics_address,
                         &o->http_forward_pattern,

@@ -66,6 +66,8 @@ typedef struct nrd_options {
     char *http_forward_pattern;
     nrd_option_list http_restricted; /* name: api, setting: header, value */
     int64_t http_max_input_bytes;
+    bool http_use_ssl, http_use_ssl_mutual, metrics_use_ssl; /* the last: only with one of the others */
+    char *http_server_cert, *http_server_key, *http_root_cert; /* paths; "" without */
     /* OpenAI's API */
     bool allow_openai;
     nrd_option_list api_keys;     /* name */
@@ -91,6 +93,7 @@ typedef struct nrd_options {
     bool grpc_keepalive_idle; /* pings without calls */
     int64_t grpc_max_pings, grpc_min_ping_interval_ms, grpc_max_ping_strikes;
     int64_t grpc_max_age_ms, grpc_max_age_grace_ms; /* of a connection; 0: no limit */
+    int64_t grpc_idle_secs;                         /* of a connection without calls; 0: no limit */
     nrd_option_list grpc_restricted;                /* name: protocol, setting: header, value */
     bool allow_client_shm;
     /* limits of both protocols; 0: none */

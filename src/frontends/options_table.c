@@ -105,6 +105,18 @@ const nrd_opt nrd_option_rows[] = {
     ROW("HTTP", "http-max-input-size", NRD_OPT_I64, F(http_max_input_bytes), 1, INT64_MAX / 2,
      "integer", NULL,
      "Largest request body in bytes, before and after decompression. Default is 67108864."),
+    ROW("HTTP", "http-use-ssl", NRD_OPT_BOOL, F(http_use_ssl), 0, 0, "boolean", NULL,
+     "Encrypt HTTP, the OpenAI port and metrics (TLS 1.2 or 1.3); needs --http-server-cert and "
+     "--http-server-key. Default is false."),
+    ROW("HTTP", "http-use-ssl-mutual", NRD_OPT_BOOL, F(http_use_ssl_mutual), 0, 0, "boolean", NULL,
+     "Encrypt and ask for the client's certificate; needs --http-root-cert too. Default is false."),
+    ROW("HTTP", "http-server-cert", NRD_OPT_OWNED, F(http_server_cert), 0, 0, "string", NULL,
+     "File with the server's certificate chain (PEM). It is read again when it or the key has changed, and "
+     "at SIGHUP."),
+    ROW("HTTP", "http-server-key", NRD_OPT_OWNED, F(http_server_key), 0, 0, "string", NULL,
+     "File with the server's private key (PEM, without passphrase)."),
+    ROW("HTTP", "http-root-cert", NRD_OPT_OWNED, F(http_root_cert), 0, 0, "string", NULL,
+     "File with the certificates that sign clients (PEM)."),
     ROW("HTTP", "allowed-host", NRD_OPT_CUSTOM, 0, 0, 0, "string", nrd_option_parse_allowed_host,
      "Name, without port, by which browsers may call the HTTP port, or *; others are answered 403. A "
      "server at a loopback address always takes localhost and loopback addresses. May be given several "
@@ -136,7 +148,7 @@ const nrd_opt nrd_option_rows[] = {
     ROW("GRPC", "grpc-use-ssl-mutual", NRD_OPT_BOOL, F(grpc_use_ssl_mutual), 0, 0, "boolean", NULL,
      "Encrypt and ask for the client's certificate; needs --grpc-root-cert too. Default is false."),
     ROW("GRPC", "grpc-server-cert", NRD_OPT_OWNED, F(grpc_server_cert), 0, 0, "string", NULL,
-     "File with the server's certificate chain (PEM)."),
+     "File with the server's certificate chain (PEM). It is read again when it has changed."),
     ROW("GRPC", "grpc-server-key", NRD_OPT_OWNED, F(grpc_server_key), 0, 0, "string", NULL,
      "File with the server's private key (PEM)."),
     ROW("GRPC", "grpc-root-cert", NRD_OPT_OWNED, F(grpc_root_cert), 0, 0, "string", NULL,
@@ -163,6 +175,8 @@ const nrd_opt nrd_option_rows[] = {
     ROW("GRPC", "grpc-max-connection-age-grace", NRD_OPT_I64, F(grpc_max_age_grace_ms), 0, INT_MAX,
      "integer", NULL,
      "Milliseconds that its calls get then; 0: as long as they take. Default is 0."),
+    ROW("GRPC", "grpc-idle-timeout-secs", NRD_OPT_I64, F(grpc_idle_secs), 0, 1000000, "integer", NULL,
+     "Seconds after which a gRPC connection without calls is closed. 0: never. Default is 300."),
     ROW("GRPC", "grpc-restricted-protocol", NRD_OPT_CUSTOM, 0, 0, 0, "string:string=string",
      nrd_option_parse_restricted_protocol,
      "<protocol>,<protocol>:<key>=<value>: these protocols answer only calls whose metadata "
@@ -194,6 +208,7 @@ const nrd_opt nrd_option_rows[] = {
     REFUSED("GRPC", "grpc-http2-max-ping-strikes", NRD_OPT_CUSTOM, 0, 0, 0, "integer", NULL, NO_GRPC),
     REFUSED("GRPC", "grpc-max-connection-age", NRD_OPT_CUSTOM, 0, 0, 0, "integer", NULL, NO_GRPC),
     REFUSED("GRPC", "grpc-max-connection-age-grace", NRD_OPT_CUSTOM, 0, 0, 0, "integer", NULL, NO_GRPC),
+    REFUSED("GRPC", "grpc-idle-timeout-secs", NRD_OPT_CUSTOM, 0, 0, 0, "integer", NULL, NO_GRPC),
     REFUSED("GRPC", "grpc-restricted-protocol", NRD_OPT_CUSTOM, 0, 0, 0, "string:string=string", NULL,
      NO_GRPC),
 #endif
@@ -225,6 +240,8 @@ const nrd_opt nrd_option_rows[] = {
      "Address of the metrics service. Default is that of --http-address."),
     ROW("Metrics", "metrics-port", NRD_OPT_I64, F(metrics_port), 0, 65535, "integer", NULL,
      "Port of the metrics service; 0 takes any free one. Default is 8002."),
+    ROW("Metrics", "metrics-use-ssl", NRD_OPT_BOOL, F(metrics_use_ssl), 0, 0, "boolean", NULL,
+     "false: metrics are not encrypted, though HTTP is. Default is true."),
     ROW("Metrics", "metrics-interval-ms", NRD_OPT_NUM, F(metrics_interval_ms), 1, INT_MAX, "float",
      NULL, "Milliseconds between two readings of GPU and CPU metrics. Default is 2000."),
     ROW("Metrics", "metrics-config", NRD_OPT_CUSTOM, 0, 0, 0, "string=string",

@@ -4,4 +4,4 @@ ifneq ($(HAVE_EVENT),)
 $(B)/obj/tools/top.o: NRD_CFLAGS += -DNRD_HAVE_EVENT
 tools_LIBS := -levent
 endif
-$(B)/obj/tools/nereid.o: NRD_CFLAGS += $(if $(PYTHON_INCLUDE),-DNRD_HAVE_PYTHON)
+$(B)/obj/tools/nereid.o: NRD_CFLAGS += $(if $(HAVE_TLS),-DNRD_HAVE_TLS) $(if $(PYTHON_INCLUDE),-DNRD_HAVE_PYTHON)

@@ -10,9 +10,14 @@
 
 /* What the build has beside the engine. */
 #ifdef NRD_HAVE_PYTHON
-#define SERVER_FEATURES "python-backend"
+#define PYTHON_FEATURE "python-backend"
 #else
-#define SERVER_FEATURES "no-python-backend(Python.h)"
+#define PYTHON_FEATURE "no-python-backend(Python.h)"
+#endif
+#ifdef NRD_HAVE_TLS
+#define TLS_FEATURE "tls"
+#else
+#define TLS_FEATURE "no-tls(libssl-dev)"
 #endif
 
 static const struct {
@@ -116,7 +121,7 @@ int main(int argc, char **argv)
         return verbs[i].run(argc - 1, argv + 1);
     }
     if (is(argv[1], "version")) {
-        printf("nereid %s\n%s %s\n", nrd_version(), nrd_features(), SERVER_FEATURES);
+        printf("nereid %s\n%s %s %s\n", nrd_version(), nrd_features(), PYTHON_FEATURE, TLS_FEATURE);
         return 0;
     }
     if (!is(argv[1], "help") && strcmp(argv[1], "-h") != 0) {

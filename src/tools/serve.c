@@ -66,6 +66,7 @@ static void words_fini(words *w)
 
 typedef struct options {
     const char *path, *tokenizer_dir, *served_names;
+    const char *ssl_cert, *ssl_key, *ssl_ca;
     const char *sets[MAX_WORDS];
     size_t n_sets;
     words build, server;
@@ -119,6 +120,51 @@ static nrd_error *stay_local(options *o)
     return add_word(&o->server, nrd_xstrdup("--grpc-address=127.0.0.1"));
 }
 
+static bool takes_grpc_ssl(void)
+{
+    for (size_t i = 0; i < nrd_option_n_rows; i++) {
+        if (!strcmp(nrd_option_rows[i].name, "grpc-use-ssl")) {
+            return nrd_option_rows[i].state == NRD_OPT_USED;
+        }
+    }
+    return false;
+}
+
+/* One certificate for every port. Options of tritonserver that are given win, wherever they stand. */
+static nrd_error *add_ssl(options *o)
+{
+    static const char *const each[] = {"http", "grpc"};
+    const words given = o->server;
+    nrd_error *err = NULL;
+
+    if (!o->ssl_cert && !o->ssl_key && !o->ssl_ca) {
+        return NULL;
+    }
+    if (!o->ssl_cert || !o->ssl_key) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "TLS needs --ssl-certfile and --ssl-keyfile");
+    }
+    o->server.n = 0;
+    for (size_t i = 0; i < (takes_grpc_ssl() ? 2 : 1) && !err; i++) {
+        const char *p = each[i];
+        NRD_TRY_GOTO(add_word(&o->server, nrd_xasprintf("--%s-use-ssl=true", p)), err, done);
+        NRD_TRY_GOTO(add_word(&o->server, nrd_xasprintf("--%s-server-cert=%s", p, o->ssl_cert)), err, done);
+        NRD_TRY_GOTO(add_word(&o->server, nrd_xasprintf("--%s-server-key=%s", p, o->ssl_key)), err, done);
+        if (o->ssl_ca) {
+            NRD_TRY_GOTO(add_word(&o->server, nrd_xasprintf("--%s-use-ssl-mutual=true", p)), err, done);
+            NRD_TRY_GOTO(add_word(&o->server, nrd_xasprintf("--%s-root-cert=%s", p, o->ssl_ca)), err, done);
+        }
+    }
+done:
+    for (int i = 0; i < given.n; i++) { /* also after an error: their memory is freed with the list */
+        if (err) {
+            free(given.v[i]);
+        } else {
+            err = add_word(&o->server, given.v[i]);
+        }
+    }
+    return err;
+}
+
 /* An option of tritonserver goes to it. */
 static nrd_error *on_server(void *values, const char *name, const char *value)
 {
@@ -139,6 +185,10 @@ static const nrd_opt rows[] = {
     OPT(STR, "served_model_name", "--alias", served_names, "NAME[,NAME…]", "its file's or folder's name",
         "what clients of /v1 call the model"),
     OPT(STR, "tokenizer_dir", NULL, tokenizer_dir, "DIR", NULL, "the tokenizer, where PATH has none"),
+    OPT(STR, "ssl_certfile", NULL, ssl_cert, "FILE", NULL, "certificate chain (PEM): every port speaks TLS"),
+    OPT(STR, "ssl_keyfile", NULL, ssl_key, "FILE", NULL, "its private key (PEM)"),
+    OPT(STR, "ssl_ca_certs", NULL, ssl_ca, "FILE", NULL,
+        "certificates that sign clients (PEM): clients without one are refused"),
     CALLS("set", NULL, on_set, "NAME:VALUE[,…]", NULL, "values for the model repository (nereid help repo)"),
     CALLS("build", NULL, on_build, "OPTION[=VALUE]", NULL,
           "an option for nereid build, for example --build --max_batch_size=128; may be repeated"),
@@ -193,8 +243,12 @@ static int read_options(options *o, nrd_options *server, int argc, char **argv)
         fputs("nereid serve: PATH is missing (see --help)\n", stderr);
         return 2;
     }
+    nrd_error *err = add_ssl(o);
+    if (err) {
+        return nrd_tool_finish("serve", err) + 1;
+    }
     memcpy(list + 1, o->server.v, (size_t)o->server.n * sizeof *list);
-    nrd_error *err = nrd_options_parse(server, o->server.n + 1, list);
+    err = nrd_options_parse(server, o->server.n + 1, list);
     return err ? nrd_tool_finish("serve", err) + 1 : -1;
 }
 
@@ -451,21 +505,22 @@ static void put_addresses(nrd_str *out, const options *o, const nrd_options *s, 
                            ? "localhost" : s->http_address;
     char *own = nrd_repo_model_name(o->path);
     const char *name = o->served_names ? o->served_names : own;
+    const char *scheme = s->http_use_ssl || s->http_use_ssl_mutual ? "https" : "http";
     long long port = s->http_port;
 
     if (s->allow_http && port > 0) {
         if (s->ui) {
-            nrd_str_printf(out, "  chat      http://%s:%lld/\n", host, port);
+            nrd_str_printf(out, "  chat      %s://%s:%lld/\n", scheme, host, port);
         }
         if (s->allow_openai) {
-            nrd_str_printf(out, "  OpenAI    http://%s:%lld/v1\n", host, port);
+            nrd_str_printf(out, "  OpenAI    %s://%s:%lld/v1\n", scheme, host, port);
         }
-        nrd_str_printf(out, "  Triton    http://%s:%lld/v2\n", host, port);
+        nrd_str_printf(out, "  Triton    %s://%s:%lld/v2\n", scheme, host, port);
     }
     if (s->allow_http && port > 0 && s->allow_openai && has_model) {
-        nrd_str_printf(out, "\n  curl http://%s:%lld/v1/chat/completions -d '{\"model\": \"%.*s\", \"messages\": "
+        nrd_str_printf(out, "\n  curl %s://%s:%lld/v1/chat/completions -d '{\"model\": \"%.*s\", \"messages\": "
                             "[{\"role\": \"user\", \"content\": \"What is the capital of France?\"}]}'\n",
-                       host, port, (int)strcspn(name, ","), name);
+                       scheme, host, port, (int)strcspn(name, ","), name);
     }
     free(own);
 }

@@ -20,9 +20,11 @@ int nrd_tool_top(int argc, char **argv)
 
 #include "base/env.h"
 #include "base/mem.h"
+#include "tls/tls.h"
 #include "tools/top.h"
 
 #include <event2/buffer.h>
+#include <event2/bufferevent.h>
 #include <event2/event.h>
 #include <event2/http.h>
 #include <langinfo.h>
@@ -40,7 +42,7 @@ enum { MAX_BODY = 8 << 20, MAX_HEADERS = 64 << 10, ANSWER_SECS = 5 };
 static const char usage[] =
     "Usage: nereid top [URL] [options]\n"
     "Shows what a server does: models, requests, tokens, latencies, steps, CPU and GPUs. URL is that of\n"
-    "its HTTP service, by default http://localhost:8000. q ends. Where the output is no terminal, one\n"
+    "its HTTP service (http or https), by default http://localhost:8000. q ends. Where the output is no terminal, one\n"
     "view is printed as plain text.\n";
 
 typedef struct top {
@@ -50,6 +52,9 @@ typedef struct top {
     char *url, *host, *path;
     int port;
     const char *header; /* "Name: value" or NULL */
+    const char *ca_cert; /* NULL: the system's */
+    const nrd_tls_ops *tls; /* NULL: the server is asked by http:// */
+    char why[200]; /* of TLS, for the answer that does not come */
     double interval;
     bool once, raw;
     struct termios before_raw;
@@ -186,7 +191,11 @@ static void on_answer(struct evhttp_request *req, void *arg)
 {
     top *t = arg;
     nrd_error_free(t->err);
-    t->err = nrd_error_wrap(take(t, req), "%s", t->url);
+    if (t->tls && t->con && !t->why[0]) {
+        t->tls->client_why(evhttp_connection_get_bufferevent(t->con), t->why, sizeof t->why);
+    }
+    t->err = t->why[0] ? nrd_errorf(NRD_ERR_UNAVAILABLE, "%s: %s", t->url, t->why)
+                       : nrd_error_wrap(take(t, req), "%s", t->url);
     t->n_answers++;
     if (t->once && (t->err || t->n_answers == 2)) { /* rates need two answers */
         if (!t->err) {
@@ -225,7 +234,13 @@ static void ask(evutil_socket_t fd, short what, void *arg)
     }
     /* Only the first address of a name is tried, which for this one may be that of IPv6. */
     const char *address = strcmp(t->host, "localhost") == 0 ? "127.0.0.1" : t->host;
-    t->con = evhttp_connection_base_new(t->base, NULL, address, (unsigned short)t->port);
+    struct bufferevent *bev = NULL;
+    t->why[0] = '\0';
+    if (t->tls && !(bev = t->tls->client_new(t->base, t->host, t->ca_cert, t->why, sizeof t->why))) {
+        t->con = NULL;
+    } else { /* without bev one is made */
+        t->con = evhttp_connection_base_bufferevent_new(t->base, NULL, bev, address, (unsigned short)t->port);
+    }
     struct evhttp_request *req = t->con ? evhttp_request_new(on_answer, t) : NULL;
     if (req) {
         evhttp_connection_set_timeout(t->con, ANSWER_SECS);
@@ -284,8 +299,10 @@ static nrd_error *read_url(top *t, const char *text)
     const char *scheme = uri ? evhttp_uri_get_scheme(uri) : NULL, *host = uri ? evhttp_uri_get_host(uri) : NULL;
     if (!scheme || !host || !host[0]) {
         err = nrd_errorf(NRD_ERR_INVALID_ARG, "'%s' is no URL", text);
-    } else if (strcmp(scheme, "http") != 0) {
-        err = nrd_errorf(NRD_ERR_UNSUPPORTED, "'%s': only http:// is spoken here", text);
+    } else if (strcmp(scheme, "http") != 0 && strcmp(scheme, "https") != 0) {
+        err = nrd_errorf(NRD_ERR_UNSUPPORTED, "'%s': only http:// and https:// are spoken here", text);
+    } else if (strcmp(scheme, "https") == 0 && (err = nrd_tls_load(&t->tls))) {
+        /* no TLS in this build */
     } else {
         const char *prefix = evhttp_uri_get_path(uri) ? evhttp_uri_get_path(uri) : "";
         size_t n = strlen(prefix);
@@ -297,7 +314,7 @@ static nrd_error *read_url(top *t, const char *text)
         t->path = nrd_str_steal(&path);
         t->host = host[0] == '[' && host[strlen(host) - 1] == ']' ? nrd_xstrndup(host + 1, strlen(host) - 2)
                                                                  : nrd_xstrdup(host);
-        t->port = evhttp_uri_get_port(uri) > 0 ? evhttp_uri_get_port(uri) : 80;
+        t->port = evhttp_uri_get_port(uri) > 0 ? evhttp_uri_get_port(uri) : t->tls ? 443 : 80;
         t->url = nrd_str_steal(&full);
     }
     if (uri) {
@@ -372,6 +389,8 @@ static nrd_error *check(const top *t, double interval)
 static const nrd_opt rows[] = {
     OPT(NUM, "interval", "-i", interval, "SECONDS", "1", "Time between two looks."),
     OPT(FLAG, "once", NULL, once, NULL, NULL, "One view as plain text, after one interval."),
+    OPT(STR, "ca_cert", NULL, ca_cert, "FILE", "those of the system",
+        "Certificates (PEM) that sign the server's, for https."),
     OPT(STR, "header", NULL, header, "\"NAME: VALUE\"", NULL,
         "What --http-restricted-api asks for at \"statistics\"."),
 };

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from conftest import infer_body, wait_until, write_model
+from conftest import Connection, infer_body, wait_until, write_model
 
 
 def rss(server):
@@ -152,3 +152,62 @@ def test_idle_connections_give_way_when_descriptors_run_out(launch, repository):
         c.close()
     wait_until(lambda: len(list(pathlib.Path(f"/proc/{s.process.pid}/fd").iterdir())) <= open_now + 2)
     assert s.call("GET", "/v2/health/live").status == 200
+
+
+def descriptors(server):
+    return len(list(pathlib.Path(f"/proc/{server.process.pid}/fd").iterdir()))
+
+
+def test_grpc_connections_do_not_take_every_descriptor(launch, repository):
+    """Connections to the gRPC port that never speak HTTP/2 are closed; health is answered meanwhile."""
+    pytest.importorskip("grpc")
+    s = launch(repository, "--http-thread-count=2").wait_ready()
+    if "without the gRPC library" in s.log():
+        pytest.skip("the server was built without gRPC")
+    assert s.call("GET", "/v2/health/live").status == 200
+    limit = descriptors(s) + 20
+    resource.prlimit(s.process.pid, resource.RLIMIT_NOFILE, (limit, limit))
+    silent = [Connection(s.grpc, timeout=60) for _ in range(60)]
+    wait_until(lambda: descriptors(s) >= limit)
+    for _ in range(20):
+        assert s.call("GET", "/v2/health/live").status == 200
+        assert s.call("GET", "/v2/models/ident").status in (200, 503)
+    held = [s.connect() for _ in range(20)]  # nor do HTTP ones that say nothing
+    assert s.call("GET", "/v2/health/ready").status == 200
+    for c in [*silent, *held]:
+        c.close()
+    wait_until(lambda: descriptors(s) < limit - 10)
+    assert s.call("POST", "/v2/models/ident/infer", infer_body([1])).status == 200
+
+
+def test_idle_grpc_connections_are_closed(launch, repository):
+    grpc = pytest.importorskip("grpc")
+    from tritonclient.grpc import service_pb2 as pb
+    from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
+    s = launch(repository, "--grpc-idle-timeout-secs=1").wait_ready()
+    if "without the gRPC library" in s.log():
+        pytest.skip("the server was built without gRPC")
+    before = descriptors(s)
+    channels = [grpc.insecure_channel(f"127.0.0.1:{s.grpc}", options=[("grpc.use_local_subchannel_pool", 1)])
+                for _ in range(10)]
+    for channel in channels:
+        assert GRPCInferenceServiceStub(channel).ServerLive(pb.ServerLiveRequest(), timeout=20).live
+    assert descriptors(s) >= before + 10
+    wait_until(lambda: descriptors(s) <= before + 1)
+    for channel in channels:  # the client connects again by itself
+        assert GRPCInferenceServiceStub(channel).ServerLive(pb.ServerLiveRequest(), timeout=20).live
+        channel.close()
+
+
+def test_silent_grpc_connections_are_closed(launch, repository):
+    s = launch(repository).wait_ready()
+    if "without the gRPC library" in s.log():
+        pytest.skip("the server was built without gRPC")
+    begin = time.monotonic()
+    silent = [Connection(s.grpc, timeout=60) for _ in range(5)]
+    silent[0].send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")  # without settings
+    for c in silent:
+        while c.sock.recv(4096):
+            pass
+        c.close()
+    assert time.monotonic() - begin < 25

@@ -20,6 +20,11 @@ nrd_error *nrd_front_new(nrd_front **out, TRITONSERVER_Server *core, const nrd_o
     f->options = o;
     f->tracer = tracer;
     f->limit.max = (size_t)o->max_inflight_requests;
+    if (o->http_use_ssl || o->http_use_ssl_mutual) {
+        NRD_TRY_GOTO(nrd_tls_new(&f->tls, o->http_server_cert, o->http_server_key,
+                                 o->http_use_ssl_mutual ? o->http_root_cert : NULL),
+                     err, fail);
+    }
     NRD_TRY_GOTO(nrd_keys_new(&f->keys, o), err, fail);
     NRD_TRY_GOTO(nrd_shm_new(&f->shm, o->allow_client_shm), err, fail);
     NRD_TRY_GOTO(nrd_models_new(&f->models, core), err, fail);
@@ -52,6 +57,7 @@ void nrd_front_free(nrd_front *f)
     nrd_models_free(f->models);
     nrd_shm_free(f->shm);
     nrd_keys_free(f->keys);
+    nrd_tls_free(f->tls);
     free(f);
 }
 

@@ -17,12 +17,14 @@
 #include "frontends/common/tracer.h"
 #include "frontends/common/worker.h"
 #include "frontends/options.h"
+#include "tls/tls.h"
 #include "triton/core/tritonserver.h"
 
 typedef struct nrd_front {
     TRITONSERVER_Server *core;  /* borrows */
     const nrd_options *options; /* borrows */
     nrd_tracer *tracer;         /* borrows */
+    nrd_tls *tls;               /* owns; of HTTP; NULL: not encrypted */
     nrd_keys *keys;             /* owns */
     nrd_shm *shm;               /* owns */
     nrd_models *models;         /* owns */

@@ -77,6 +77,7 @@ struct nrd_grpc_service {
     nrd_header_pattern *forward; /* owns; metadata that become parameters; NULL: none */
     grpc_compression_level compression;
     grpc_server *grpc;
+    struct nrd_grpc_certs *certs; /* owns; NULL: not encrypted */
     void **handles;         /* of registered methods, in order of the table */
     nrd_grpc_queue *queues; /* [0]: administration, then inference */
     size_t n_queues;

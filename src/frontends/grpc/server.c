@@ -4,19 +4,20 @@
  * handler runs. Life: start -> drain (no new calls) -> free. */
 #include "frontends/grpc/rpc.h"
 
-#include "base/file.h"
+#include "base/limits.h"
 #include "base/log.h"
+#include "frontends/grpc/credentials.h"
 
 #include <grpc/grpc_security.h>
 #include <grpc/support/alloc.h>
 #if __has_include(<grpc/support/log.h>) /* newer releases log by other means */
 #include <grpc/support/log.h>
 #endif
+#include <limits.h>
 #include <string.h>
 #include <time.h>
 
 #define MAX_BACKGROUND 16 /* model loads and unloads at the same time */
-#define MAX_PEM (1u << 20)
 
 static const nrd_grpc_method other_method = {"", "", NRD_GRPC_OTHER, NULL, NULL};
 
@@ -286,50 +287,6 @@ static void on_grpc_log(gpr_log_func_args *a)
 }
 #endif
 
-static nrd_error *read_pem(const char *path, char **out)
-{
-    size_t n = 0;
-    *out = NULL;
-    return path[0] ? nrd_file_read(out, &n, path, MAX_PEM) : NULL;
-}
-
-static nrd_error *make_credentials(const nrd_options *o, grpc_server_credentials **out)
-{
-    char *cert = NULL, *key = NULL, *root = NULL;
-    nrd_error *err = NULL;
-
-    if (!o->grpc_use_ssl && !o->grpc_use_ssl_mutual) {
-        *out = grpc_insecure_server_credentials_create();
-        return NULL;
-    }
-    NRD_TRY_GOTO(read_pem(o->grpc_server_cert, &cert), err, done);
-    NRD_TRY_GOTO(read_pem(o->grpc_server_key, &key), err, done);
-    NRD_TRY_GOTO(read_pem(o->grpc_root_cert, &root), err, done);
-    if (!cert || !key || (o->grpc_use_ssl_mutual && !root)) {
-        err = nrd_errorf(NRD_ERR_INVALID_ARG,
-                         "--grpc-use-ssl needs --grpc-server-cert and --grpc-server-key, "
-                         "--grpc-use-ssl-mutual also --grpc-root-cert");
-        goto done;
-    }
-    grpc_ssl_pem_key_cert_pair pair = {key, cert};
-    grpc_ssl_server_certificate_config *config =
-        grpc_ssl_server_certificate_config_create(root, &pair, 1);
-    *out = grpc_ssl_server_credentials_create_with_options(
-        grpc_ssl_server_credentials_create_options_using_config(
-            o->grpc_use_ssl_mutual ? GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY
-                                   : GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE,
-            config));
-    if (!*out) {
-        err = nrd_errorf(NRD_ERR_INVALID_ARG, "the certificates are not usable");
-    }
-
-done:
-    free(cert);
-    free(key);
-    free(root);
-    return err;
-}
-
 static void add_arg(grpc_arg *args, size_t *n, const char *key, int64_t value)
 {
     args[*n].type = GRPC_ARG_INTEGER;
@@ -340,7 +297,7 @@ static void add_arg(grpc_arg *args, size_t *n, const char *key, int64_t value)
 static nrd_error *create_server(nrd_grpc_service *s)
 {
     const nrd_options *o = s->options;
-    grpc_arg args[13];
+    grpc_arg args[15];
     grpc_channel_args list = {0, args};
     size_t *n = &list.num_args;
 
@@ -356,6 +313,12 @@ static nrd_error *create_server(nrd_grpc_service *s)
     add_arg(args, n, GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
             o->grpc_min_ping_interval_ms);
     add_arg(args, n, GRPC_ARG_HTTP2_MAX_PING_STRIKES, o->grpc_max_ping_strikes);
+    /* Until the client has introduced itself, TLS included. */
+    add_arg(args, n, "grpc.server_handshake_timeout_ms", NRD_LIMIT_GRPC_HANDSHAKE_SECS * 1000);
+    if (o->grpc_idle_secs > 0) {
+        add_arg(args, n, GRPC_ARG_MAX_CONNECTION_IDLE_MS,
+                o->grpc_idle_secs < INT_MAX / 1000 ? o->grpc_idle_secs * 1000 : INT_MAX);
+    }
     if (o->grpc_max_age_ms > 0) {
         add_arg(args, n, GRPC_ARG_MAX_CONNECTION_AGE_MS, o->grpc_max_age_ms);
     }
@@ -384,7 +347,7 @@ static nrd_error *bind_port(nrd_grpc_service *s)
 {
     const nrd_options *o = s->options;
     grpc_server_credentials *creds = NULL;
-    NRD_TRY(make_credentials(o, &creds));
+    NRD_TRY(nrd_grpc_certs_new(&s->certs, o, &creds));
     const bool v6 = strchr(o->grpc_address, ':') && o->grpc_address[0] != '[';
     char *address =
         nrd_xasprintf(v6 ? "[%s]:%lld" : "%s:%lld", o->grpc_address, (long long)o->grpc_port);
@@ -516,6 +479,7 @@ void nrd_grpc_service_free(nrd_grpc_service *s)
     if (s->grpc_on) {
         grpc_shutdown();
     }
+    nrd_grpc_certs_free(s->certs);
     nrd_header_pattern_free(s->forward);
     free(s->queues);
     free(s->handles);

@@ -43,6 +43,7 @@ nrd_error *nrd_http_api_listen(nrd_http_api *api)
         .address = o->http_address,
         .port = (int)o->http_port,
         .reuse_port = o->reuse_http_port,
+        .tls = api->front->tls,
         .n_threads = (int)o->http_threads,
         .max_connections = (size_t)o->http_max_connections,
         .idle_secs = (unsigned)o->http_idle_secs,

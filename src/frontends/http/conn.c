@@ -113,6 +113,7 @@ void nrd_http_conn_close(nrd_http_conn *c)
     nrd_http_conn_want(&c->ev_read, &c->on_read, false);
     nrd_http_conn_want(&c->ev_closed, &c->on_closed, false);
     nrd_http_conn_want(&c->ev_write, &c->on_write, false);
+    nrd_http_conn_end_tls(c);
     close(c->fd);
     *(c->prev ? &c->prev->next : &l->conns) = c->next;
     if (c->next) {
@@ -162,10 +163,20 @@ void nrd_http_conn_update_reading(nrd_http_conn *c)
     case CLOSING:
         reading = false;
         break;
+    case LINGER:
+    case HANDSHAKE:
+        break;
     default:
         break;
     }
+    if (c->input_ended) { /* the end would be told again and again; a reset comes as a new event */
+        reading = false;
+        watching = c->state == BUSY;
+    }
     nrd_http_conn_want(&c->ev_read, &c->on_read, reading);
+    if (reading && nrd_http_conn_has_pending(c)) {
+        event_active(&c->ev_read, EV_READ, 0);
+    }
     /* libevent cannot mix edge and level on one descriptor; while output waits, sending tells. */
     nrd_http_conn_want(&c->ev_closed, &c->on_closed, watching && !c->on_write);
 }
@@ -176,6 +187,7 @@ void nrd_http_conn_finish(nrd_http_conn *c)
 {
     if (c->linger_after) {
         c->state = LINGER;
+        nrd_http_conn_end_tls(c);
         shutdown(c->fd, SHUT_WR);
         c->active_ns = c->loop->now_ns;
         nrd_http_conn_update_reading(c);

@@ -2,7 +2,7 @@
  * frontends/http/conn.h - connections and loops from inside: for the files that make up the server.
  *
  * Purpose   One connection is a state machine: read.c turns bytes into requests, reply.c answers,
- *           write.c sends, conn.c ends it; events.c makes it and calls these when something
+ *           write.c sends, both through transport.c; conn.c ends it; events.c makes it and calls these when something
  *           happens; loop.c gives it a thread, inbox.c the tasks of others, server.c accepts.
  * Owner     The loop's thread, for everything here except nrd_http_post.
  * Lifetime  A caller that may see the connection die raises `depth` meanwhile and calls
@@ -12,6 +12,7 @@
 #define NRD_FRONTENDS_HTTP_CONN_H
 
 #include "frontends/http/server.h"
+#include "tls/tls.h"
 
 #include <event2/event.h>
 #include <event2/event_struct.h>
@@ -21,6 +22,7 @@
 #define NRD_HTTP_MAX_IOV 64
 #define NRD_HTTP_SCRATCH (64u << 10)
 #define NRD_HTTP_SPARE_REQUESTS 64
+#define NRD_HTTP_SPARE_FDS 8
 /* The next pipelined request waits until less than this is unsent. */
 #define NRD_HTTP_MAX_PIPELINE_OUT (64u << 10)
 
@@ -48,12 +50,15 @@ typedef enum {
     BUSY,    /* the handler has the request */
     CLOSING, /* output is being sent, then the connection ends */
     LINGER,  /* our side is shut, the rest of the input is read away */
+    HANDSHAKE, /* TLS is being agreed on; then READ_HEAD */
 } nrd_http_conn_state;
 
 struct nrd_http_conn {
     nrd_http_loop *loop;
     nrd_http_conn *prev, *next; /* all connections of the loop */
     int fd;
+    void *tls; /* owns; NULL: the bytes are sent as they are */
+    bool hello_seen, read_wants_write; /* of TLS */
     struct event ev_read, ev_closed, ev_write;
     bool on_read, on_closed, on_write;
     bool dead; /* fd is closed; freed when depth is 0 */
@@ -61,7 +66,8 @@ struct nrd_http_conn {
     nrd_http_conn_state state;
     bool in_process;
     bool close_after, linger_after;
-    bool late; /* it came when the loop drained already */
+    bool input_ended; /* the client sends nothing more, but may wait for answers */
+    bool late; /* it came when the loop drained, or on a reserved descriptor: it may ask for health only */
     nrd_http_inbuf *in;
     size_t start;   /* first unconsumed byte of in */
     size_t scanned; /* nrd_http_find_head's memory, relative to start */
@@ -101,7 +107,8 @@ struct nrd_http_server {
     int port;
     struct evconnlistener *listener; /* on loop 0 */
     struct event *ev_accept_again;
-    int spare_fd;       /* given up for a connection when descriptors have run out; -1: given up */
+    int spare_fds[NRD_HTTP_SPARE_FDS]; /* given up for connections when descriptors have run out; loop 0 */
+    int n_spare_fds;
     int next_to_shed;   /* the loop that makes room next: they take turns */
     uint64_t warned_ns; /* of that; once in a while */
     nrd_http_loop *loops;
@@ -139,7 +146,20 @@ void nrd_http_conn_want(struct event *ev, bool *is_on, bool on);
 void nrd_http_conn_update_reading(nrd_http_conn *c);
 
 /* ---- events.c ---- */
-void nrd_http_conn_new(nrd_http_loop *l, int fd); /* takes fd always; n_conns counts it already */
+/* Takes fd always; n_conns counts it already. */
+void nrd_http_conn_new(nrd_http_loop *l, int fd, bool late);
+
+/* ---- transport.c ---- */
+/* As recv and sendmsg; n pieces, or the first 64 of them. */
+ssize_t nrd_http_conn_recv(nrd_http_conn *c, void *to, size_t n);
+ssize_t nrd_http_conn_sendv(nrd_http_conn *c, struct iovec *iov, int n);
+/* Input has been taken from the socket that no event will tell of. */
+bool nrd_http_conn_has_pending(const nrd_http_conn *c);
+/* Goes on with it. true: done, the state is READ_HEAD; else it waits, or the connection has ended. */
+bool nrd_http_conn_handshake(nrd_http_conn *c);
+bool nrd_http_conn_handshake_is_late(const nrd_http_conn *c);
+/* Says the end where it can be said at once; what follows is not encrypted. */
+void nrd_http_conn_end_tls(nrd_http_conn *c);
 
 /* ---- read.c ---- */
 /* Where the next bytes go; false: nowhere. */
@@ -160,6 +180,9 @@ void nrd_http_conn_send(nrd_http_conn *c, struct iovec *iov, int n, int n_copy,
                         void (*done)(void *arg), void *arg);
 
 /* ---- reply.c ---- */
+/* Sends something without meaning, so that the system of a client that is gone says so. false: there is
+ * nothing of that kind for this request. */
+bool nrd_http_conn_probe(nrd_http_conn *c);
 /* The reply is complete: on to the next request, or to the end of the connection. */
 void nrd_http_conn_end_request(nrd_http_conn *c);
 

@@ -15,25 +15,33 @@
 
 static void on_end_of_input(nrd_http_conn *c)
 {
-    if (c->state == READ_HEAD && c->out) {
-        c->close_after = true; /* the client waits for the rest of a reply */
-        c->state = CLOSING;
-        nrd_http_conn_update_reading(c);
-        return;
+    if (c->input_ended) {
+        return; /* told again */
     }
-    nrd_http_conn_close(c);
+    c->input_ended = true;
+    if (c->state == BUSY && nrd_http_conn_probe(c)) {
+        nrd_http_conn_update_reading(c);
+    } else if (c->state == READ_HEAD) {
+        nrd_http_conn_process(c); /* it may wait for the rest of a reply, or of several */
+    } else if (c->state != CLOSING) {
+        nrd_http_conn_close(c);
+    }
 }
 
 static void on_read(evutil_socket_t fd, short what, void *arg)
 {
     nrd_http_conn *c = arg;
     size_t budget = READ_BUDGET;
+    bool got = false;
 
     (void)fd;
     (void)what;
     nrd_http_loop_awake(c->loop);
-    c->active_ns = c->state == LINGER ? c->active_ns : c->loop->now_ns;
+    c->active_ns = c->state == LINGER || c->state == HANDSHAKE ? c->active_ns : c->loop->now_ns;
     c->depth++;
+    if (c->state == HANDSHAKE && !nrd_http_conn_handshake(c)) {
+        goto done;
+    }
     c->in_process = true; /* replies sent from inside do not recurse into nrd_http_conn_process() */
     while (!c->dead && c->on_read) {
         char *to;
@@ -44,10 +52,7 @@ static void on_read(evutil_socket_t fd, short what, void *arg)
             }
             break;
         }
-        ssize_t r = recv(c->fd, to, room, 0);
-        if (r < 0 && errno == EINTR) {
-            continue;
-        }
+        ssize_t r = nrd_http_conn_recv(c, to, room);
         if (r < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
             break;
         }
@@ -55,22 +60,23 @@ static void on_read(evutil_socket_t fd, short what, void *arg)
             r == 0 ? on_end_of_input(c) : nrd_http_conn_close(c);
             break;
         }
+        got = true;
         c->moved += (size_t)r;
         nrd_http_conn_took(c, to, (size_t)r);
-        /* A short read has emptied the socket; asking again would cost a system call. */
-        if ((size_t)r < room || (size_t)r >= budget) {
+        /* A short read has emptied the socket; asking again would cost a system call. Of TLS it is the
+         * end of a record. */
+        if (((size_t)r < room && !c->tls) || (size_t)r >= budget) {
             break;
         }
         budget -= (size_t)r;
     }
     c->in_process = false;
-    if (!c->dead) {
-        if (c->state == READ_HEAD) {
-            nrd_http_conn_process(c);
-        } else {
-            nrd_http_conn_update_reading(c);
-        }
+    if (!c->dead && c->state == READ_HEAD && got) {
+        nrd_http_conn_process(c);
+    } else {
+        nrd_http_conn_update_reading(c);
     }
+done:
     c->depth--;
     nrd_http_conn_release(c);
 }
@@ -109,6 +115,16 @@ static void on_write(evutil_socket_t fd, short what, void *arg)
     (void)fd;
     (void)what;
     nrd_http_loop_awake(c->loop);
+    if (c->state == HANDSHAKE || c->read_wants_write) {
+        c->read_wants_write = false;
+        if (c->on_read) {
+            event_active(&c->ev_read, EV_READ, 0);
+        }
+        if (c->state == HANDSHAKE) {
+            nrd_http_conn_want(&c->ev_write, &c->on_write, false); /* the handshake asks again */
+            return;
+        }
+    }
     c->depth++;
     if (nrd_http_conn_flush(c)) {
         sent_all(c);
@@ -117,7 +133,7 @@ static void on_write(evutil_socket_t fd, short what, void *arg)
     nrd_http_conn_release(c);
 }
 
-void nrd_http_conn_new(nrd_http_loop *l, int fd)
+void nrd_http_conn_new(nrd_http_loop *l, int fd, bool late)
 {
     int one = 1;
     nrd_http_conn *c = calloc(1, sizeof *c);
@@ -131,7 +147,7 @@ void nrd_http_conn_new(nrd_http_loop *l, int fd)
     c->fd = fd;
     c->out_tail = &c->out;
     c->active_ns = nrd_now_ns();
-    if (l->draining) {
+    if (late) {
         c->late = true;
         l->n_late++;
         atomic_fetch_sub(&l->n_conns, 1);
@@ -140,10 +156,19 @@ void nrd_http_conn_new(nrd_http_loop *l, int fd)
     event_assign(&c->ev_closed, l->base, fd, EV_READ | EV_CLOSED | EV_ET | EV_PERSIST,
                  on_closed, c);
     event_assign(&c->ev_write, l->base, fd, EV_WRITE | EV_PERSIST, on_write, c);
+    if (l->server->cfg.tls) {
+        c->state = HANDSHAKE;
+        c->tls = nrd_tls_conn_new(l->server->cfg.tls, fd);
+    }
     c->next = l->conns;
     if (l->conns) {
         l->conns->prev = c;
     }
     l->conns = c;
+    if (c->state == HANDSHAKE && !c->tls) {
+        nrd_http_conn_close(c); /* no memory */
+        nrd_http_conn_release(c);
+        return;
+    }
     nrd_http_conn_update_reading(c);
 }

@@ -16,6 +16,7 @@
 
 #define MAX_TICK_SECS 5u
 #define MAX_SHED_LOOKS 16
+#define LATE_NS (10ull * 1000000000u)   /* for the one question of a connection that may only ask for health */
 #define LINGER_NS (30ull * 1000000000u) /* reading away what a refused client still sends */
 
 /* Edge-triggered: every ring is an event of its own, so the counter need not be read away. */
@@ -59,13 +60,13 @@ static bool is_stalled(nrd_http_conn *c)
 /* It waits for a request, of which at most a part of the head has come. */
 static bool is_waiting(const nrd_http_conn *c)
 {
-    return c->state == READ_HEAD && !c->out;
+    return (c->state == READ_HEAD && !c->out) || c->state == HANDSHAKE;
 }
 
 static bool is_idle_too_long(const nrd_http_conn *c)
 {
-    const uint64_t limit_ns = c->loop->server->cfg.idle_secs * 1000000000ull;
-    return limit_ns && is_waiting(c) && (!c->in || c->start == c->in->len) &&
+    const uint64_t limit_ns = c->late ? LATE_NS : c->loop->server->cfg.idle_secs * 1000000000ull;
+    return limit_ns && is_waiting(c) && c->state != HANDSHAKE && (!c->in || c->start == c->in->len) &&
            c->loop->now_ns - c->active_ns >= limit_ns;
 }
 
@@ -89,7 +90,7 @@ bool nrd_http_loop_shed(nrd_http_loop *l)
         if (!c) {
             break;
         }
-        if (c->state == LINGER || recv(c->fd, &b, 1, MSG_PEEK | MSG_DONTWAIT) <= 0) {
+        if (c->state == LINGER || c->state == HANDSHAKE || recv(c->fd, &b, 1, MSG_PEEK | MSG_DONTWAIT) <= 0) {
             end_conn(c);
             return true;
         }
@@ -106,7 +107,7 @@ static void on_tick(evutil_socket_t fd, short what, void *arg)
     nrd_http_loop_awake(l);
     for (nrd_http_conn *c = l->conns, *next; c; c = next) {
         next = c->next;
-        if (is_stalled(c) || is_idle_too_long(c) ||
+        if (is_stalled(c) || is_idle_too_long(c) || nrd_http_conn_handshake_is_late(c) ||
             (c->state == LINGER && l->now_ns - c->active_ns > LINGER_NS)) {
             end_conn(c);
         }

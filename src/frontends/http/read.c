@@ -84,11 +84,13 @@ static void dispatch(nrd_http_conn *c)
     nrd_http_server *s = c->loop->server;
     c->state = BUSY;
     c->req->ready_ns = c->loop->now_ns;
-    if (!c->req->head.keep_alive) {
+    if (!c->req->head.keep_alive || c->late) {
         c->close_after = true;
     }
     if (c->late && !may_ask_late(c)) {
-        nrd_http_reply_error(c->req, 503, "the server is shutting down");
+        nrd_http_reply_error(c->req, 503,
+                             c->loop->draining ? "the server is shutting down"
+                                               : "no descriptor for a connection, try later");
         return;
     }
     s->cfg.handle(c->req, s->cfg.user);
@@ -282,6 +284,12 @@ void nrd_http_conn_process(nrd_http_conn *c)
         if (c->state == READ_HEAD && c->loop->draining && !c->out &&
             (!c->in || c->start == c->in->len)) {
             nrd_http_conn_close(c); /* idle while the server stops */
+        } else if (c->state == READ_HEAD && c->input_ended &&
+                   c->out_bytes <= NRD_HTTP_MAX_PIPELINE_OUT) {
+            /* Nothing complete is left to read, and nothing more will come. */
+            c->close_after = true;
+            c->state = CLOSING;
+            c->out ? nrd_http_conn_update_reading(c) : nrd_http_conn_finish(c);
         } else {
             nrd_http_conn_update_reading(c);
         }
@@ -345,6 +353,7 @@ void nrd_http_conn_took(nrd_http_conn *c, char *data, size_t n)
         break;
     case CLOSING:
     case LINGER:
+    case HANDSHAKE:
         break;
     }
 }

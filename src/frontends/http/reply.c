@@ -108,6 +108,23 @@ static size_t put_head(nrd_http_conn *c, int status, const char *content_type, c
     return (size_t)(h.p - c->loop->scratch);
 }
 
+bool nrd_http_conn_probe(nrd_http_conn *c)
+{
+    /* RFC 9110 15.2: a client reads away interim answers that it did not ask for. Within a stream a
+     * remark of its format. HTTP/1.0 knows neither. */
+    static const char interim[] = "HTTP/1.1 100 Continue\r\n\r\n", remark[] = "3\r\n:\n\n\r\n";
+    const char *text = c->req->streaming ? remark : interim;
+    struct iovec iov = {(void *)(uintptr_t)text, strlen(text)};
+
+    if (c->req->head.http_1_0) {
+        return false;
+    }
+    if (!c->out) { /* else what waits tells the same */
+        nrd_http_conn_send(c, &iov, 1, 1, NULL, NULL);
+    }
+    return true;
+}
+
 /* The reply is complete: on to the next request, or to the end of the connection. */
 void nrd_http_conn_end_request(nrd_http_conn *c)
 {

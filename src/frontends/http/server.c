@@ -28,29 +28,38 @@ typedef struct hand_over {
     bool make_room;
 } hand_over;
 
-static void refuse(int fd, const char *answer, size_t n)
+/* Behind TLS nobody could read the answer. */
+static void refuse(const nrd_http_server *s, int fd, const char *answer, size_t n)
 {
-    (void)!send(fd, answer, n, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (!s->cfg.tls) {
+        (void)!send(fd, answer, n, MSG_NOSIGNAL | MSG_DONTWAIT);
+    }
     close(fd);
 }
 
-/* On the loop's thread. make_room: another connection of this loop goes first. */
+/* On the loop's thread. make_room: descriptors have run out, another connection of this loop goes first;
+ * where none waits, the new one may at least ask for health. */
 static void take(nrd_http_loop *l, int fd, bool make_room)
 {
     static const char full[] = "HTTP/1.1 503 Service Unavailable\r\n"
                                "Content-Type: application/json\r\nContent-Length: 53\r\n"
                                "Connection: close\r\n\r\n"
                                "{\"error\":\"no descriptor for a connection, try later\"}";
-    const bool closed = l->draining && (!l->server->cfg.drain_prefix || l->n_late >= MAX_LATE);
-    if (!closed && (!make_room || nrd_http_loop_shed(l))) {
-        nrd_http_conn_new(l, fd);
+    const bool has_room = !make_room || nrd_http_loop_shed(l);
+    const bool may_be_late = l->server->cfg.drain_prefix && l->n_late < MAX_LATE;
+    if (has_room && !l->draining) {
+        nrd_http_conn_new(l, fd, false);
+        return;
+    }
+    if (may_be_late) {
+        nrd_http_conn_new(l, fd, true);
         return;
     }
     atomic_fetch_sub(&l->n_conns, 1);
-    if (closed) {
+    if (l->draining) {
         close(fd);
     } else {
-        refuse(fd, full, sizeof full - 1);
+        refuse(l->server, fd, full, sizeof full - 1);
     }
 }
 
@@ -94,7 +103,7 @@ static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struc
                                    "Content-Type: application/json\r\nContent-Length: 43\r\n"
                                    "Connection: close\r\n\r\n"
                                    "{\"error\":\"too many connections, try later\"}";
-        refuse(fd, full, sizeof full - 1);
+        refuse(s, fd, full, sizeof full - 1);
         return;
     }
     for (int i = 1; i < s->n_loops; i++) {
@@ -107,20 +116,23 @@ static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struc
 
 static void keep_spare(nrd_http_server *s)
 {
-    if (s->spare_fd < 0) {
-        s->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    while (s->n_spare_fds < NRD_HTTP_SPARE_FDS) {
+        const int fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+        if (fd < 0) {
+            break;
+        }
+        s->spare_fds[s->n_spare_fds++] = fd;
     }
 }
 
-/* Out of descriptors: the spare one takes the connection, and a loop closes another for it. */
+/* Out of descriptors: a spare one takes the connection, and a loop closes another for it. */
 static bool accept_with_spare(nrd_http_server *s)
 {
     keep_spare(s);
-    if (s->spare_fd < 0) {
+    if (s->n_spare_fds == 0) {
         return false;
     }
-    close(s->spare_fd);
-    s->spare_fd = -1;
+    close(s->spare_fds[--s->n_spare_fds]);
     int fd = accept4(evconnlistener_get_fd(s->listener), NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd >= 0) {
         place(&s->loops[s->next_to_shed], fd, true);
@@ -220,7 +232,6 @@ nrd_error *nrd_http_server_start(nrd_http_server **out, const nrd_http_config *c
     s->cfg = *cfg;
     s->cfg.stall_secs = cfg->stall_secs ? cfg->stall_secs : DEFAULT_STALL_SECS;
     s->cfg.min_rate = cfg->min_rate ? cfg->min_rate : DEFAULT_MIN_RATE;
-    s->spare_fd = -1;
     NRD_NEW_GOTO(s->loops, cfg->n_threads, err, fail);
     s->n_loops = cfg->n_threads;
     for (int i = 0; i < s->n_loops; i++) {
@@ -323,8 +334,8 @@ void nrd_http_server_free(nrd_http_server *s)
             close(l->wake_fd);
         }
     }
-    if (s->spare_fd >= 0) {
-        close(s->spare_fd);
+    while (s->n_spare_fds > 0) {
+        close(s->spare_fds[--s->n_spare_fds]);
     }
     free(s->loops);
     free(s);

@@ -25,6 +25,7 @@
 #include "base/error.h"
 #include "base/str.h"
 #include "frontends/http/parser.h"
+#include "tls/tls.h"
 
 #include <stdatomic.h>
 #include <sys/uio.h>
@@ -63,6 +64,7 @@ typedef struct nrd_http_config {
     const char *address;
     int port; /* 0: any free port */
     bool reuse_port;
+    nrd_tls *tls; /* borrows; NULL: not encrypted */
     int n_threads;
     size_t max_body_bytes;
     size_t max_connections; /* one more is answered 503 and closed; 0: any number */
@@ -71,7 +73,8 @@ typedef struct nrd_http_config {
     unsigned stall_secs, min_rate;
     /* A connection that has waited this long for its next request is closed. 0: it may stay. When
      * the process has no descriptor for a new connection, the longest idle one of a loop is closed
-     * at once; a loop without an idle one answers the new connection 503. */
+     * at once; where a loop has no idle one, the new connection may ask for paths with drain_prefix,
+     * one request, and gets 503 for others. */
     unsigned idle_secs;
     /* Once it drains, new connections may ask for paths that begin so, and get 503 for others; they
      * do not count as connections. NULL: the port closes. */

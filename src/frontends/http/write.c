@@ -5,17 +5,6 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-
-static ssize_t send_some(int fd, struct iovec *iov, int n)
-{
-    struct msghdr m = {.msg_iov = iov, .msg_iovlen = (size_t)n};
-    ssize_t r;
-    do {
-        r = sendmsg(fd, &m, MSG_NOSIGNAL);
-    } while (r < 0 && errno == EINTR);
-    return r;
-}
 
 /* Moves i and the first piece on by r bytes. */
 static void advance(struct iovec *iov, int n, int *i, size_t r)
@@ -76,7 +65,7 @@ void nrd_http_conn_send(nrd_http_conn *c, struct iovec *iov, int n, int n_copy,
 {
     int i = 0;
     if (!c->out) {
-        ssize_t r = send_some(c->fd, iov, n);
+        ssize_t r = nrd_http_conn_sendv(c, iov, n);
         if (r < 0 && errno != EAGAIN && errno != EWOULDBLOCK) {
             goto broken;
         }
@@ -116,7 +105,7 @@ bool nrd_http_conn_flush(nrd_http_conn *c)
                 iov[n++] = s->iov[i];
             }
         }
-        ssize_t r = send_some(c->fd, iov, n);
+        ssize_t r = nrd_http_conn_sendv(c, iov, n);
         if (r < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
             return false;
         }

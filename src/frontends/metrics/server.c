@@ -39,12 +39,13 @@ static void handle(nrd_http_request *req, void *user)
 }
 
 nrd_error *nrd_metrics_service_start(nrd_http_server **out, TRITONSERVER_Server *server,
-                                     const nrd_options *o)
+                                     const nrd_options *o, nrd_tls *tls)
 {
     nrd_http_config cfg = {
         .name = "metrics",
         .address = o->metrics_address,
         .port = (int)o->metrics_port,
+        .tls = o->metrics_use_ssl ? tls : NULL,
         .n_threads = 1,
         .max_body_bytes = MAX_BODY,
         .idle_secs = (unsigned)o->http_idle_secs,

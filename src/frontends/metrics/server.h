@@ -9,7 +9,8 @@
 #include "frontends/http/server.h"
 #include "frontends/options.h"
 
+/* Borrows tls until the server is freed; NULL: not encrypted. */
 nrd_error *nrd_metrics_service_start(nrd_http_server **out, TRITONSERVER_Server *server,
-                                     const nrd_options *o) NRD_MUST_USE;
+                                     const nrd_options *o, nrd_tls *tls) NRD_MUST_USE;
 
 #endif

@@ -56,6 +56,7 @@ nrd_error *nrd_openai_listen(nrd_openai *o)
         .address = opt->http_address,
         .port = (int)opt->openai_port,
         .reuse_port = opt->reuse_http_port,
+        .tls = o->api->front->tls,
         .n_threads = (int)opt->http_threads,
         .max_connections = (size_t)opt->http_max_connections,
         .idle_secs = (unsigned)opt->http_idle_secs,
