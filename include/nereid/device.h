@@ -105,7 +105,8 @@ void nrd_weight_row(const nrd_weight *w, int64_t row, float *dst);
 /* x[n_tokens, hidden] = table[id] * scale (+ pos_table[pos]).
  * An id < 0 means "the token sampled last for slot -1-id", read from slot_tokens on the device, so
  * that a step can be enqueued before the host has seen the previous one's result. Ids from
- * table->rows upwards take rows of prompt_table (p-tuning), if given; else id 0 is used. */
+ * table->rows upwards take rows of prompt_table (p-tuning), if given, which are scaled too; else id 0
+ * is used. */
 typedef struct nrd_embed_args {
     int32_t n_tokens, hidden;
     const int32_t *ids;         /* [n_tokens] */

@@ -198,9 +198,10 @@ typedef struct nrd_exec_request {
     int32_t n_top_logprobs;        /* per token, in responses; 0: none (at most 20) */
 
     const float *embedding_bias;   /* [vocab] or NULL */
-    /* p-tuning / multimodal */
-    const void *prompt_embedding_table;
-    int32_t prompt_vocab_size;
+    /* Prompt tuning, pictures: id `vocab` + i of the prompt is row i of the table. Prompts are shared
+     * in the cache only where the rows and the extra ids of their tokens are the same. */
+    const void *prompt_embedding_table; /* [prompt_vocab_size, hidden] of prompt_table_dtype, or NULL */
+    int32_t prompt_vocab_size;          /* at most the engine's max_prompt_embedding_table_size */
     const uint64_t *prompt_table_extra_ids; /* [n_input_ids] or NULL */
     const float *mrope_rotary_cos_sin;
     /* LoRA */
@@ -231,6 +232,7 @@ typedef struct nrd_exec_request {
     const char *cache_salt;         /* prefix blocks are shared only within one salt; NULL: none */
     nrd_pooling pooling;            /* not NONE: the answer is nrd_exec_response.embedding alone;
                                        max_new_tokens, streaming and sampling are not looked at */
+    nrd_dtype prompt_table_dtype;   /* F16, BF16 or F32; NONE: F16 */
 } nrd_exec_request;
 
 NRD_API void nrd_exec_request_init(nrd_exec_request *request);

@@ -74,6 +74,10 @@ struct nrd_exec_request_state {
     int32_t *phrase_ids; /* stop and bad words, and their ends */
     float *bias;         /* host, until uploaded */
     const float *bias_mem;
+    uint8_t *table; /* prompt table in the runner's type, host, until uploaded */
+    const uint8_t *table_mem;
+    size_t table_bytes;
+    int32_t n_table_rows;
     int32_t n_return; /* beams in a response */
     bool want_context_logits, want_generation_logits, context_logits_sent;
     float *context_logits;     /* [n_prompt, vocab] */
@@ -157,6 +161,13 @@ nrd_error *nrd_exec_request_new_score(nrd_exec_request_state **out, nrd_exec *x,
 void nrd_exec_request_free(nrd_exec_request_state *r);
 nrd_error *nrd_exec_request_upload(nrd_exec_request_state *r)
     NRD_MUST_USE; /* loop thread: what must be on the device */
+
+/* prompt_table.c */
+nrd_error *nrd_exec_prompt_table_check(const nrd_exec *x, const nrd_exec_request *in) NRD_MUST_USE;
+/* After the prompt: also the extra ids of its tokens. */
+nrd_error *nrd_exec_prompt_table_copy(nrd_exec_request_state *r, const nrd_exec_request *in) NRD_MUST_USE;
+nrd_error *nrd_exec_prompt_table_upload(nrd_exec_request_state *r) NRD_MUST_USE; /* loop thread */
+void nrd_exec_prompt_table_free(nrd_exec_request_state *r);
 
 /* response.c */
 nrd_error *nrd_exec_pool_new(nrd_exec_pool **out) NRD_MUST_USE;

@@ -59,7 +59,6 @@ static nrd_error *check_supported(const nrd_exec_request *in)
         {in->kind == NRD_REQUEST_CONTEXT_ONLY, "request type context_only"},
         {in->kind == NRD_REQUEST_GENERATION_ONLY, "request type generation_only"},
         {in->context_phase_params != NULL, "context_phase_params"},
-        {in->prompt_embedding_table != NULL, "prompt_embedding_table"},
         {in->mrope_rotary_cos_sin != NULL, "mrope_rotary_cos_sin"},
         {in->lora_task_id != 0 || in->lora_weights || in->lora_config, "LoRA (lora_task_id)"},
         {in->n_draft_input_ids > 0, "draft_input_ids"},
@@ -195,8 +194,14 @@ static nrd_error *check_phrases(const char *name, const nrd_phrases *p)
     return NULL;
 }
 
-static nrd_error *check_prompt(const nrd_exec *x, const int32_t *ids, int32_t n)
+/* Ids past the vocabulary are rows of the prompt table. */
+static nrd_error *check_prompt(const nrd_exec *x, const nrd_exec_request *in)
 {
+    const int32_t *ids = in->input_ids;
+    const int32_t n = in->n_input_ids;
+    const int64_t n_ids = (int64_t)x->info.vocab + (in->prompt_embedding_table ? in->prompt_vocab_size : 0);
+
+
     if (!ids || n < 1) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "input_ids must hold at least one token");
     }
@@ -205,10 +210,11 @@ static nrd_error *check_prompt(const nrd_exec *x, const int32_t *ids, int32_t n)
             return nrd_errorf(NRD_ERR_INVALID_ARG, "input_ids[%d] is %d: ids must not be negative",
                               i, ids[i]);
         }
-        if (ids[i] >= x->info.vocab) {
+        if (ids[i] >= n_ids) {
             return nrd_errorf(NRD_ERR_INVALID_ARG,
-                              "input_ids[%d] is %d, expected at most %d (the model's vocabulary)", i,
-                              ids[i], x->info.vocab - 1);
+                              "input_ids[%d] is %d, expected at most %lld (the model's vocabulary%s)", i,
+                              ids[i], (long long)n_ids - 1,
+                              in->prompt_embedding_table ? " and the prompt table" : "");
         }
     }
     if (n > x->lim.max_input_len) {
@@ -294,7 +300,8 @@ static nrd_error *check(const nrd_exec *x, const nrd_exec_request *in)
     NRD_TRY(check_supported(in));
     NRD_TRY(check_pooling(in));
     NRD_TRY(check_guide(x, in));
-    NRD_TRY(check_prompt(x, in->input_ids, in->n_input_ids));
+    NRD_TRY(nrd_exec_prompt_table_check(x, in));
+    NRD_TRY(check_prompt(x, in));
     if (in->max_new_tokens < 1 && in->pooling == NRD_POOLING_NONE) {
         return out_of_range("max_new_tokens (request_output_len)", in->max_new_tokens,
                             "at least 1");
@@ -444,6 +451,7 @@ void nrd_exec_request_free(nrd_exec_request_state *r)
     if (r->bias_mem) {
         nrd_runner_bias_free(r->exec->runner, r->bias_mem);
     }
+    nrd_exec_prompt_table_free(r);
     free(r->generation_logits);
     free(r->context_logits);
     free(r->embedding);
@@ -527,10 +535,7 @@ static nrd_error *fill(nrd_exec_request_state *r, const nrd_exec_request *in, in
     }
     NRD_TRY_GOTO(copy_phrases(r, in, &stop, &bad), err, fail);
     NRD_TRY_GOTO(copy_retention(r, in), err, fail);
-    if (in->prompt_table_extra_ids) {
-        NRD_NEW_GOTO(r->extra, r->n_prompt, err, fail);
-        memcpy(r->extra, in->prompt_table_extra_ids, (size_t)r->n_prompt * sizeof *r->extra);
-    }
+    NRD_TRY_GOTO(nrd_exec_prompt_table_copy(r, in), err, fail);
     if (in->embedding_bias) {
         NRD_NEW_GOTO(r->bias, x->spec->vocab, err, fail);
         memcpy(r->bias, in->embedding_bias, (size_t)x->spec->vocab * sizeof *r->bias);
@@ -662,6 +667,7 @@ nrd_error *nrd_exec_request_new_score(nrd_exec_request_state **out, nrd_exec *x,
 
 nrd_error *nrd_exec_request_upload(nrd_exec_request_state *r)
 {
+    NRD_TRY(nrd_exec_prompt_table_upload(r));
     if (r->bias) {
         NRD_TRY(nrd_runner_bias_new(r->exec->runner, r->bias, &r->bias_mem));
         free(r->bias);

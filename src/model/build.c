@@ -385,8 +385,6 @@ static nrd_error *check_supported(const nrd_source *src, const nrd_build_options
         int32_t v;
     } rows[] = {
         {"max_draft_len", "speculative decoding", opt->limits.max_draft_len},
-        {"max_prompt_embedding_table_size", "prompt tuning",
-         opt->limits.max_prompt_embedding_table_size},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         if (rows[i].v) {

@@ -257,7 +257,7 @@ static const nrd_opt rows[] = {
     OPT(INT, "max_draft_len", NULL, max_draft_len, "N", NULL, "draft tokens in one step: only 0"),
     OPT(STR, "speculative_decoding_mode", NULL, spec_mode, "MODE", NULL, "only none"),
     OPT(INT, "max_prompt_embedding_table_size", "--max_multimodal_len", max_prompt, "N", NULL,
-        "rows of a prompt table: only 0"),
+        "rows that a request's prompt table may have (0)"),
     OPT(INT, "tokens_per_block", NULL, tokens_per_block, "N", "32; for cuda 64",
         "tokens in a block of the KV cache"),
     OPT(STR, "kv_cache_type", NULL, kv_cache_type, "TYPE", NULL,

@@ -31,10 +31,11 @@ THROUGH_POST = ["cum_log_probs", "output_log_probs", "context_logits", "generati
 
 
 def build(folder, *more, arch="llama"):
-    """(engine, tokenizer) of a small random model."""
+    """(engine, tokenizer) of a small random model; "-f16" behind the name: with float16 weights."""
     model = folder / "model"
-    subprocess.run([sys.executable, ROOT / "tests/tinymodel/make_model.py", "--arch", arch, "--out", model],
-                   check=True, stdout=subprocess.DEVNULL)
+    kind = ["--dtype", "float16"] if arch.endswith("-f16") else []
+    subprocess.run([sys.executable, ROOT / "tests/tinymodel/make_model.py", "--arch", arch.removesuffix("-f16"), *kind,
+                    "--out", model], check=True, stdout=subprocess.DEVNULL)
     subprocess.run([BIN / "nereid", "build", model, "--output_dir", folder / "engine", "--gather_all_token_logits",
                     "--max_beam_width", "4", *more], check=True, capture_output=True)
     return folder / "engine", model

@@ -263,7 +263,7 @@ void check_embed(nrd_dtype t, nrd_dtype out_t, int n, int vocab, int hidden, boo
         for (int c = 0; c < hidden; c++) {
             const int32_t id = ids[i] < 0 ? slots[-1 - ids[i]] : ids[i] >= vocab ? 0 : ids[i];
             const size_t at = (size_t)i * (size_t)hidden + (size_t)c;
-            want[at] = (prompt[i] ? (double)get(out_t, rows, at) : 3.0 * weight_at(&table, id, c)) +
+            want[at] = 3.0 * (prompt[i] ? (double)get(out_t, rows, at) : weight_at(&table, id, c)) +
                        (pos ? weight_at(&pt, positions[i], c) : 0);
         }
     }

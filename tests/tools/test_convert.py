@@ -181,7 +181,6 @@ def test_options_of_trtllm_build_are_used_refused_or_named(tmp_path):
         (["--pp_size", "2"], "pp_size 2"),
         (["--max_draft_len", "5"], "max_draft_len 5"),
         (["--speculative_decoding_mode", "draft_tokens_external"], "only none"),
-        (["--max_prompt_embedding_table_size", "8"], "max_prompt_embedding_table_size 8"),
         (["--lora_dir", "adapter"], "merge the adapter into the model"),
         (["--lora_plugin", "auto"], "merge the adapter into the model"),
         (["--max_lora_rank", "8"], "merge the adapter into the model"),

@@ -243,13 +243,6 @@ static TRITONSERVER_Error *get_features(const row_view *v, nrd_exec_request *out
     out->n_draft_input_ids = (int32_t)n;
     NRD_TB_TRY(get_f32(v, "draft_acceptance_threshold", &out->draft_acceptance_threshold));
     out->draft_logits = row_data(v, "draft_logits", &t);
-    out->prompt_embedding_table = row_data(v, "prompt_embedding_table", &t);
-    if (out->prompt_embedding_table) {
-        out->prompt_vocab_size = t->n_dims >= 3 ? (int32_t)t->shape[1] : 0;
-    }
-    if (!out->prompt_embedding_table && nrd_tb_find(v->in, "prompt_vocab_size")) {
-        return bad("prompt_vocab_size", "needs the input 'prompt_embedding_table' beside it");
-    }
     NRD_TB_TRY(get_u64(v, "lora_task_id", &out->lora_task_id));
     out->lora_weights = row_data(v, "lora_weights", &t);
     if (out->lora_weights) {
@@ -277,6 +270,71 @@ static TRITONSERVER_Error *get_features(const row_view *v, nrd_exec_request *out
     NRD_TB_TRY(get_i32(v, "lookahead_verification_set_size", &out->lookahead_verification_set_size));
     NRD_TB_TRY(get_string(v, "guided_decoding_guide_type", &out->guide_type));
     return get_string(v, "guided_decoding_guide", &out->guide);
+}
+
+/* Extra ids of another length than the prompt are ignored, as in TensorRT-LLM. */
+static TRITONSERVER_Error *get_extra_ids(const row_view *v, nrd_exec_request *out)
+{
+    const nrd_tb_tensor *t;
+    int64_t first, n, x;
+
+    if (!find_row(v, "prompt_table_extra_ids", &t, &first, &n) || n < out->n_input_ids ||
+        (n > out->n_input_ids && v->n_rows == 1)) {
+        return NULL;
+    }
+    uint64_t *ids = nrd_arena_alloc(v->arena, (size_t)out->n_input_ids * sizeof *ids);
+    if (!ids) {
+        return nrd_tb_error(nrd_error_no_memory());
+    }
+    for (int32_t i = 0; i < out->n_input_ids; i++) {
+        if (!nrd_tb_get_i64(t, first + i, &x)) {
+            return bad("prompt_table_extra_ids", "must hold integers");
+        }
+        ids[i] = (uint64_t)x;
+    }
+    out->prompt_table_extra_ids = ids;
+    return NULL;
+}
+
+/* The table gives the number of rows; prompt_vocab_size may only say that there are fewer. */
+static TRITONSERVER_Error *get_prompt_table(const nrd_llm_instance *inst, const row_view *v,
+                                            nrd_exec_request *out)
+{
+    const nrd_tb_tensor *t;
+    int32_t rows = 0;
+
+    NRD_TB_TRY(get_extra_ids(v, out));
+    out->prompt_embedding_table = row_data(v, "prompt_embedding_table", &t);
+    if (!out->prompt_embedding_table) {
+        return nrd_tb_find(v->in, "prompt_vocab_size")
+                   ? bad("prompt_vocab_size", "needs the input 'prompt_embedding_table' beside it")
+                   : NULL;
+    }
+    if (t->n_dims < 2 || t->shape[t->n_dims - 1] != inst->info.hidden ||
+        t->shape[t->n_dims - 2] > INT32_MAX) {
+        return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG,
+                             "input 'prompt_embedding_table' must have the shape [rows, %d] (the model's "
+                             "hidden size), its last dimension is %lld",
+                             inst->info.hidden,
+                             t->n_dims ? (long long)t->shape[t->n_dims - 1] : 0LL);
+    }
+    out->prompt_table_dtype = t->dtype == TRITONSERVER_TYPE_FP16   ? NRD_DTYPE_F16
+                              : t->dtype == TRITONSERVER_TYPE_BF16 ? NRD_DTYPE_BF16
+                              : t->dtype == TRITONSERVER_TYPE_FP32 ? NRD_DTYPE_F32
+                                                                   : NRD_DTYPE_I32;
+    if (out->prompt_table_dtype == NRD_DTYPE_I32) {
+        return bad("prompt_embedding_table", "must be FP16, BF16 or FP32");
+    }
+    rows = out->prompt_vocab_size = (int32_t)t->shape[t->n_dims - 2];
+    NRD_TB_TRY(get_i32(v, "prompt_vocab_size", &rows));
+    if (rows < 1 || rows > out->prompt_vocab_size) {
+        return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG,
+                             "input 'prompt_vocab_size' is %d, expected 1 to %d (the rows of "
+                             "'prompt_embedding_table')",
+                             rows, out->prompt_vocab_size);
+    }
+    out->prompt_vocab_size = rows;
+    return NULL;
 }
 
 static TRITONSERVER_Error *get_retention(const row_view *v, nrd_exec_request *out)
@@ -363,6 +421,7 @@ TRITONSERVER_Error *nrd_llm_convert(const nrd_llm_instance *inst, const nrd_tb_i
     NRD_TB_TRY(get_phrases(v, "bad_words_list", &out->bad_words));
     NRD_TB_TRY(get_bias(inst, v, out));
     NRD_TB_TRY(get_retention(v, out));
+    NRD_TB_TRY(get_prompt_table(inst, v, out));
     NRD_TB_TRY(get_features(v, out));
     if (out->streaming && !inst->model->config.decoupled) {
         return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG,

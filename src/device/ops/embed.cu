@@ -122,7 +122,7 @@ template <typename T> static __global__ void embed_kernel(embed_params a)
     T *out = (T *)a.out + t * a.hidden;
 
     for (int i = threadIdx.x; i < a.hidden; i += blockDim.x) {
-        float v = prompt ? to_f(((const T *)prompt)[i]) : element(a.table, a.table_dtype, row + i) * s;
+        float v = prompt ? to_f(((const T *)prompt)[i]) * a.scale : element(a.table, a.table_dtype, row + i) * s;
         if (a.pos_table && pos < a.max_pos) {
             v += element(a.pos_table, a.pos_dtype, pos * a.hidden + i);
         }

@@ -13,7 +13,7 @@
 enum { ALIGN = 64, BANNED_START = 4096 };
 
 typedef struct layout {
-    size_t ids, positions, token_seq, q_start, ctx_len, row_ids, rows, table, end;
+    size_t ids, positions, token_seq, q_start, ctx_len, row_ids, rows, prompts, table, end;
 } layout;
 
 static size_t take(size_t *at, size_t n, size_t elem)
@@ -23,7 +23,9 @@ static size_t take(size_t *at, size_t n, size_t elem)
     return start;
 }
 
-static layout lay_out(size_t n_tokens, size_t n_entries, size_t n_rows, size_t stride)
+/* n_prompts: n_tokens with prompt tables, else 0. */
+static layout lay_out(size_t n_tokens, size_t n_entries, size_t n_rows, size_t stride,
+                      size_t n_prompts)
 {
     layout l;
     size_t at = 0;
@@ -34,6 +36,7 @@ static layout lay_out(size_t n_tokens, size_t n_entries, size_t n_rows, size_t s
     l.ctx_len = take(&at, n_entries, sizeof(int32_t));
     l.row_ids = take(&at, n_rows, sizeof(int32_t));
     l.rows = take(&at, n_rows, sizeof(nrd_sample_row));
+    l.prompts = take(&at, n_prompts, sizeof(void *));
     l.table = take(&at, n_entries * stride, sizeof(int32_t));
     l.end = at;
     return l;
@@ -98,7 +101,7 @@ nrd_error *nrd_batch_init(nrd_batch *b, nrd_device *dev, const nrd_batch_limits 
     dev->ops->get_info(dev, &info);
     b->shared = info.host_is_device;
     b->cap_bytes = lay_out((size_t)lim->max_tokens, (size_t)lim->max_entries,
-                           (size_t)lim->max_entries, (size_t)lim->max_blocks)
+                           (size_t)lim->max_entries, (size_t)lim->max_blocks, (size_t)lim->max_tokens)
                        .end;
     NRD_TRY(dev->ops->alloc(dev, &p, NRD_MEM_HOST, b->cap_bytes, "batch"));
     b->host = p;
@@ -205,6 +208,33 @@ static void fill_choice(nrd_batch *b, const nrd_plan_entry *e, nrd_sample_row *r
     int32_t n_top = q->req.width > 1 ? nrd_beams_n_candidates(q->req.width) : q->req.n_top;
     n_top = n_top < b->lim.vocab ? n_top : b->lim.vocab;
     b->n_top = n_top > b->n_top ? n_top : b->n_top;
+}
+
+bool nrd_batch_has_prompts(const nrd_plan *p)
+{
+    for (int32_t i = 0; i < p->n_entries; i++) {
+        const nrd_plan_entry *e = &p->entries[i];
+        if (e->seq->run.prompt_table && e->start < e->seq->req.n_prompt) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Where the embedding of each token is that is a row of a prompt table. */
+static void fill_prompts(const nrd_batch *b, const nrd_plan *p, const void **prompts)
+{
+    for (int32_t i = 0; i < p->n_entries; i++) {
+        const nrd_plan_entry *e = &p->entries[i];
+        const nrd_seq_run *run = &e->seq->run;
+        for (int32_t k = 0; k < e->n; k++) {
+            const bool is_prompt = run->prompt_table && e->start + k < e->seq->req.n_prompt;
+            int32_t row = is_prompt ? e->seq->dec.tokens[e->start + k] - b->lim.vocab : -1;
+            *prompts++ = row >= 0 && row < run->n_prompt_rows
+                             ? run->prompt_table + (size_t)row * b->lim.row_bytes
+                             : NULL;
+        }
+    }
 }
 
 static void fill_entries(nrd_batch *b, const nrd_plan *p, const layout *l, int32_t stride)
@@ -341,7 +371,9 @@ nrd_error *nrd_batch_fill(nrd_batch *b, nrd_stream *s, const nrd_plan *p, const 
         stride = pad->stride;
         mem = pad->mem;
     }
-    layout l = lay_out((size_t)n_tokens, (size_t)n_entries, (size_t)n_rows, (size_t)stride);
+    const bool has_prompts = nrd_batch_has_prompts(p);
+    layout l = lay_out((size_t)n_tokens, (size_t)n_entries, (size_t)n_rows, (size_t)stride,
+                       has_prompts ? (size_t)n_tokens : 0);
     NRD_ASSERT(l.end <= b->cap_bytes, "plans stay within the limits");
     b->n_bytes = l.end;
     b->n_banned = 0;
@@ -351,6 +383,10 @@ nrd_error *nrd_batch_fill(nrd_batch *b, nrd_stream *s, const nrd_plan *p, const 
     b->n_rows = n_rows;
     b->view = (nrd_batch_view){.n_tokens = n_tokens, .n_seqs = n_entries};
     fill_entries(b, p, &l, stride);
+    if (has_prompts) {
+        NRD_ASSERT(!pad, "steps with prompt tables are not padded");
+        fill_prompts(b, p, (const void **)(void *)(b->host + l.prompts));
+    }
     if (pad) {
         NRD_ASSERT(b->view.max_q_len <= 1 && b->view.max_ctx_len <= pad->ctx, "as declared");
         fill_padding(b, p->n_entries, &l, pad);
@@ -360,6 +396,7 @@ nrd_error *nrd_batch_fill(nrd_batch *b, nrd_stream *s, const nrd_plan *p, const 
     }
 
     b->ids = (const int32_t *)(const void *)(mem + l.ids);
+    b->prompts = has_prompts ? (const void *const *)(const void *)(mem + l.prompts) : NULL;
     b->row_ids = (const int32_t *)(const void *)(mem + l.row_ids);
     b->rows = (const nrd_sample_row *)(const void *)(mem + l.rows);
     b->view.positions = (const int32_t *)(const void *)(mem + l.positions);

@@ -16,6 +16,7 @@
 typedef struct nrd_batch_limits {
     int32_t max_tokens, max_entries, max_blocks; /* max_blocks: of one sequence */
     int32_t vocab;
+    size_t row_bytes; /* of an embedding */
     bool normalize_log_probs;
     bool overlap; /* the view says how much work there is */
 } nrd_batch_limits;
@@ -38,6 +39,7 @@ typedef struct nrd_batch {
     /* of the current plan; device addresses */
     nrd_batch_view view;
     const int32_t *ids;
+    const void *const *prompts; /* [n_tokens] rows of prompt tables or NULL; NULL: the plan has none */
     const int32_t *row_ids; /* [n_rows] packed token of each choice */
     const nrd_sample_row *rows;
     int32_t n_rows, n_top;
@@ -51,6 +53,9 @@ typedef struct nrd_batch_pad {
     int32_t stride;     /* of the block table */
     uint8_t *mem;       /* where the block goes on the device; the stream orders its users */
 } nrd_batch_pad;
+
+/* Whether an entry computes prompt tokens of a sequence with a prompt table. */
+bool nrd_batch_has_prompts(const nrd_plan *p);
 
 nrd_error *nrd_batch_init(nrd_batch *b, nrd_device *dev, const nrd_batch_limits *lim) NRD_MUST_USE;
 void nrd_batch_fini(nrd_batch *b);

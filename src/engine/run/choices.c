@@ -63,11 +63,10 @@ void nrd_run_outputs_fini(nrd_runner *r, nrd_outputs *o)
     free(o->kept);
 }
 
-nrd_error *nrd_runner_bias_new(nrd_runner *r, const float *values, const float **out)
+static nrd_error *vector_new(nrd_runner *r, const void *values, size_t bytes, const char *what, void **out)
 {
-    size_t bytes = (size_t)r->spec->vocab * sizeof(float);
     void *p = NULL;
-    NRD_TRY(nrd_run_alloc(r, &p, bytes, 1, "embedding bias"));
+    NRD_TRY(nrd_run_alloc(r, &p, bytes, 1, what));
     nrd_error *err = nrd_run_upload(r, p, values, bytes);
     if (err) {
         nrd_run_free(r, p);
@@ -77,9 +76,35 @@ nrd_error *nrd_runner_bias_new(nrd_runner *r, const float *values, const float *
     return NULL;
 }
 
+nrd_error *nrd_runner_bias_new(nrd_runner *r, const float *values, const float **out)
+{
+    void *p = NULL;
+    NRD_TRY(vector_new(r, values, (size_t)r->spec->vocab * sizeof(float), "embedding bias", &p));
+    *out = p;
+    return NULL;
+}
+
 void nrd_runner_bias_free(nrd_runner *r, const float *bias)
 {
     nrd_run_free(r, (void *)(uintptr_t)bias);
+}
+
+nrd_dtype nrd_runner_embedding_dtype(const nrd_runner *r)
+{
+    return r->act;
+}
+
+nrd_error *nrd_runner_table_new(nrd_runner *r, const void *rows, size_t bytes, const uint8_t **out)
+{
+    void *p = NULL;
+    NRD_TRY(vector_new(r, rows, bytes, "prompt table", &p));
+    *out = p;
+    return NULL;
+}
+
+void nrd_runner_table_free(nrd_runner *r, const uint8_t *table)
+{
+    nrd_run_free(r, (void *)(uintptr_t)table);
 }
 
 nrd_error *nrd_run_init_counts(nrd_runner *r, const nrd_plan_entry *e)

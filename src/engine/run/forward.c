@@ -151,6 +151,7 @@ nrd_error *nrd_run_layers(nrd_runner *r, const nrd_batch *b)
         .scale = m->embed_scale == 0 ? 1.0f : m->embed_scale,
         .pos_table = r->w.pos_embed,
         .positions = b->view.positions,
+        .prompt_table = b->prompts,
         .out = r->x,
         .out_dtype = r->act,
     };

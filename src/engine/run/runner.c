@@ -83,6 +83,7 @@ static nrd_error *init(nrd_runner *r)
         .max_entries = r->cfg.max_entries,
         .max_blocks = (r->cfg.max_context + r->cfg.block_tokens - 1) / r->cfg.block_tokens + 1,
         .vocab = m->vocab,
+        .row_bytes = (size_t)m->hidden * r->act_bytes,
         .normalize_log_probs = r->cfg.normalize_log_probs,
         .overlap = !r->cfg.no_overlap && !r->cfg.deterministic,
     };

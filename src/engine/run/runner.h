@@ -81,6 +81,12 @@ int32_t nrd_runner_spans(nrd_runner *r, nrd_profile_span *out, int32_t first, in
 nrd_error *nrd_runner_bias_new(nrd_runner *r, const float *values, const float **out) NRD_MUST_USE;
 void nrd_runner_bias_free(nrd_runner *r, const float *bias);
 
+/* The type of a row of embeddings, and a table of them on the device for a sequence's prompt_table. */
+nrd_dtype nrd_runner_embedding_dtype(const nrd_runner *r);
+nrd_error *nrd_runner_table_new(nrd_runner *r, const void *rows, size_t bytes,
+                                const uint8_t **out) NRD_MUST_USE;
+void nrd_runner_table_free(nrd_runner *r, const uint8_t *table);
+
 nrd_error *nrd_runner_submit(nrd_runner *r, const nrd_plan *p, int32_t buffer) NRD_MUST_USE;
 /* The result borrows until the buffer's next submit. */
 nrd_error *nrd_runner_wait(nrd_runner *r, int32_t buffer, nrd_step_result *out) NRD_MUST_USE;

@@ -25,7 +25,7 @@ bool nrd_run_pad(const nrd_runner *r, int32_t n, int32_t ctx, nrd_batch_pad *pad
 static bool recordable(const nrd_runner *r, const nrd_plan *p, nrd_batch_pad *pad)
 {
     int32_t ctx = 1;
-    if (p->n_tokens != p->n_entries || p->n_rows != p->n_entries) {
+    if (p->n_tokens != p->n_entries || p->n_rows != p->n_entries || nrd_batch_has_prompts(p)) {
         return false;
     }
     for (int32_t i = 0; i < p->n_entries; i++) {

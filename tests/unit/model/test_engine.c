@@ -575,10 +575,6 @@ static void test_what_no_runner_has_is_refused_by_name(void **state)
     b.limits.max_input_len = 10;
     b.limits.max_draft_len = 4;
     assert_true(is_error(nrd_build_folder(src, &b, f->out, &stats), "max_draft_len 4"));
-    b.limits.max_draft_len = 0;
-    b.limits.max_prompt_embedding_table_size = 16;
-    assert_true(is_error(nrd_build_folder(src, &b, f->out, &stats),
-                         "max_prompt_embedding_table_size 16"));
     assert_false(nrd_path_exists(f->out));
     nrd_source_close(src);
 }
