@@ -54,13 +54,13 @@ class Repository(Server):
         values = {"input_ids": IDS, "input_lengths": len(IDS), "request_output_len": n_new, **more}
         return [self.tensor(name, value) for name, value in values.items()]
 
-    def ask(self, *requests):
-        """All answers of some requests to tensorrt_llm on one stream: [(id, result or error)]."""
+    def ask(self, *requests, model="tensorrt_llm"):
+        """All answers of some requests on one stream: [(id, result or error)]."""
         got, n_final, out = queue.Queue(), 0, []
         with grpc.InferenceServerClient(f"127.0.0.1:{self.grpc}") as c:
             c.start_stream(lambda result, error: got.put((result, error)))
             for inputs, name in requests:
-                c.async_stream_infer("tensorrt_llm", inputs, request_id=name, enable_empty_final_response=True)
+                c.async_stream_infer(model, inputs, request_id=name, enable_empty_final_response=True)
             while n_final < len(requests):
                 result, error = got.get(timeout=60)
                 if error:
@@ -183,6 +183,14 @@ def test_a_stop_without_an_id_ends_nothing(repository):
 def test_an_id_is_free_again_when_its_request_has_ended(repository):
     for _ in range(2):
         assert all(name == "8" for name, _ in repository.ask((repository.inputs(), "8")))
+
+
+def test_ids_past_the_vocabulary_are_taken(repository):
+    """As random prompts of the published benchmark are; warned of once."""
+    for _ in range(2):
+        answers = repository.ask((repository.inputs(input_ids=[2**31 - 1, 5, 6, 7]), "1"))
+        assert all(name == "1" for name, _ in answers), answers
+    assert repository.log_text().count("input_ids past the vocabulary") == 1
 
 
 def test_every_parameter_left_open_is_named(repository):

@@ -123,7 +123,7 @@ static void *responder_main(void *arg)
 static bool has_id(const nrd_llm_instance *inst, const char *id)
 {
     const nrd_llm_request *q = inst->requests;
-    while (q && strcmp(q->id, id)) {
+    while (q && (q->is_answered || strcmp(q->id, id))) {
         q = q->next;
     }
     return q != NULL;

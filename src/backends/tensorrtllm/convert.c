@@ -2,6 +2,7 @@
  * Tensors of one row -> nrd_exec_request. */
 #include "backends/tensorrtllm/llm.h"
 
+#include "base/log.h"
 #include "base/str.h"
 
 #include <limits.h>
@@ -372,7 +373,27 @@ static TRITONSERVER_Error *get_retention(const row_view *v, nrd_exec_request *ou
     return NULL;
 }
 
-static TRITONSERVER_Error *get_prompt(const row_view *v, nrd_exec_request *out)
+/* The published benchmark sends random integers of 31 bits as a prompt, and their backend takes them. In
+ * its repositories they stand for some token; in our own ones the executor refuses them. */
+static void wrap_ids(nrd_llm_instance *inst, const row_view *v, int32_t *ids, int32_t n)
+{
+    bool any = false;
+
+    if (inst->model->has_stream_state || nrd_tb_find(v->in, "prompt_embedding_table")) {
+        return;
+    }
+    for (int32_t i = 0; i < n; i++) {
+        any |= ids[i] >= inst->info.vocab;
+        ids[i] = ids[i] >= 0 ? ids[i] % inst->info.vocab : ids[i];
+    }
+    if (any && !atomic_exchange(&inst->told_of_ids, true)) {
+        NRD_LOG_WARN("[TensorRT-LLM][WARNING] model '%s': input_ids past the vocabulary (%d) without a "
+                     "prompt_embedding_table are taken modulo its size; this is said once",
+                     inst->model->config.name, inst->info.vocab);
+    }
+}
+
+static TRITONSERVER_Error *get_prompt(nrd_llm_instance *inst, const row_view *v, nrd_exec_request *out)
 {
     int32_t *ids, length;
     int64_t n;
@@ -387,12 +408,13 @@ static TRITONSERVER_Error *get_prompt(const row_view *v, nrd_exec_request *out)
                              "input 'input_lengths' is %d, expected 1 to %lld (the ids of the row)",
                              length, (long long)n);
     }
+    wrap_ids(inst, v, ids, length);
     out->input_ids = ids;
     out->n_input_ids = length;
     return NULL;
 }
 
-TRITONSERVER_Error *nrd_llm_convert(const nrd_llm_instance *inst, const nrd_tb_inputs *in,
+TRITONSERVER_Error *nrd_llm_convert(nrd_llm_instance *inst, const nrd_tb_inputs *in,
                                     int64_t n_rows, int64_t row, nrd_arena *arena,
                                     nrd_exec_request *out)
 {
@@ -401,7 +423,7 @@ TRITONSERVER_Error *nrd_llm_convert(const nrd_llm_instance *inst, const nrd_tb_i
 
     out->size = sizeof *out;
     nrd_exec_request_init(out);
-    NRD_TB_TRY(get_prompt(v, out));
+    NRD_TB_TRY(get_prompt(inst, v, out));
     if (!nrd_tb_find(in, "request_output_len")) {
         return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG, "input 'request_output_len' is missing");
     }

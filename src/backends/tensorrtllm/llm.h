@@ -62,6 +62,7 @@ typedef struct nrd_llm_instance {
     bool responder_runs;
     pthread_mutex_t mu;
     struct nrd_llm_request *requests; /* in flight; guarded by mu */
+    atomic_bool told_of_ids;          /* ids past the vocabulary were warned of */
 } nrd_llm_instance;
 
 /* One row of a Triton request = one executor request. */
@@ -109,7 +110,7 @@ typedef struct nrd_llm_request {
     nrd_llm_row *rows;
     int32_t n_rows, n_rows_done;
     uint32_t wants;
-    bool has_failed; /* guarded by the instance's mu */
+    bool has_failed, is_answered; /* guarded by the instance's mu; is_answered: its id is free again */
     uint64_t exec_start_ns, compute_start_ns;
     int64_t n_input_tokens, n_output_tokens; /* for the length histograms */
 } nrd_llm_request;
@@ -126,7 +127,7 @@ void nrd_llm_warn_of_open(const nrd_llm_model *m);
 void nrd_llm_warn_of_no_effect(const nrd_llm_model *m);
 
 /* convert.c: fills `out` for row `row`; what it points to lives in `in` or in `arena`. */
-TRITONSERVER_Error *nrd_llm_convert(const nrd_llm_instance *inst, const nrd_tb_inputs *in,
+TRITONSERVER_Error *nrd_llm_convert(nrd_llm_instance *inst, const nrd_tb_inputs *in,
                                     int64_t n_rows, int64_t row, nrd_arena *arena,
                                     nrd_exec_request *out);
 

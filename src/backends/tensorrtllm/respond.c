@@ -363,6 +363,7 @@ static void send(nrd_llm_instance *inst, nrd_llm_row *row, TRITONBACKEND_Respons
         row->is_done = true;
         q->n_rows_done++;
         is_last = q->n_rows_done == q->n_rows;
+        q->is_answered = is_last; /* before the client knows: it may use the id at once */
     }
     pthread_mutex_unlock(&inst->mu);
     if (t && err && row->error_reason) {

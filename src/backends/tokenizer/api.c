@@ -65,6 +65,20 @@ static TRITONSERVER_Error *read_type(nrd_tok_model *m)
     return NULL;
 }
 
+static TRITONSERVER_Error *refuse_unbuilt(const nrd_tb_config *c)
+{
+    static const char *const keys[] = {"visual_model_path", "multimodal_model_path"};
+
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        if (nrd_tb_config_param(c, keys[i])) {
+            return nrd_tb_errorf(TRITONSERVER_ERROR_UNSUPPORTED,
+                                 "model '%s': parameter %s is not supported by this version", c->name,
+                                 keys[i]);
+        }
+    }
+    return NULL;
+}
+
 static TRITONSERVER_Error *find_role(nrd_tok_model *m)
 {
     const char *role = nrd_tb_config_param(&m->config, "role");
@@ -113,6 +127,7 @@ static TRITONSERVER_Error *model_init(nrd_tok_model *m, TRITONBACKEND_Model *mod
     NRD_TB_TRY(nrd_tb_config_load(&m->config, model));
     NRD_TB_TRY(find_role(m));
     NRD_TB_TRY(read_type(m));
+    NRD_TB_TRY(refuse_unbuilt(&m->config));
     const char *dir = nrd_tb_config_param(&m->config, "tokenizer_dir");
     if (!dir) {
         return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG,

@@ -323,6 +323,19 @@ static TRITONSERVER_Error *put_decoder(const nrd_tok_model *m, TRITONBACKEND_Req
     return err;
 }
 
+/* A text model sees no pictures: what it cannot obey is refused, not left out. */
+static TRITONSERVER_Error *check_supported(const nrd_tb_inputs *in)
+{
+    static const char *const names[] = {"IMAGE", "IMAGE_BYTES", "IMAGE_URL", "VIDEO_BYTES"};
+
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        if (nrd_tb_find(in, names[i])) {
+            return nrd_tb_errorf(TRITONSERVER_ERROR_UNSUPPORTED, "%s is not supported by this version", names[i]);
+        }
+    }
+    return NULL;
+}
+
 #define PUT_IF_WANTED(name, call)                                                                  \
     do {                                                                                           \
         if (!err && nrd_tb_wants(request, name)) {                                                 \
@@ -337,9 +350,11 @@ TRITONSERVER_Error *nrd_preprocess(const nrd_tok_model *m, TRITONBACKEND_Request
     const nrd_tb_tensor *output_len = nrd_tb_find(in, "REQUEST_OUTPUT_LEN");
     const nrd_tb_tensor *end = nrd_tb_find(in, "END_ID"), *pad = nrd_tb_find(in, "PAD_ID");
     const nrd_tb_tensor *extra = nrd_tb_find(in, "PROMPT_TABLE_EXTRA_ID");
+    const nrd_tb_tensor *table = nrd_tb_find(in, "PROMPT_EMBEDDING_TABLE"); /* v0.12: passes through */
     TRITONSERVER_Error *err = NULL;
     int64_t v, n_rows;
 
+    NRD_TB_TRY(check_supported(in));
     if (!query || query->n_dims < 1) {
         return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG, "QUERY is missing");
     }
@@ -364,6 +379,10 @@ TRITONSERVER_Error *nrd_preprocess(const nrd_tok_model *m, TRITONBACKEND_Request
     PUT_IF_WANTED("OUT_PAD_ID", put_scalar(response, "OUT_PAD_ID", pad, m->pad_id, n_rows));
     if (output_len) {
         PUT_IF_WANTED("REQUEST_OUTPUT_LEN", put_copy(response, "REQUEST_OUTPUT_LEN", output_len));
+    }
+    if (table) {
+        PUT_IF_WANTED("OUT_PROMPT_EMBEDDING_TABLE",
+                      put_copy(response, "OUT_PROMPT_EMBEDDING_TABLE", table));
     }
     if (!err) {
         err = put_decoder(m, request, nrd_tb_find(in, "DECODER_QUERY"), response, n_rows, pad_id);
