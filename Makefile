@@ -322,6 +322,7 @@ check: compile_commands.json ## Under a minute: house rules, changed lines, unit
 	@scripts/check_banned
 	@scripts/check_headers
 	@scripts/check_license
+	@scripts/check_alloc
 	@scripts/check_changed
 	@$(MAKE) --no-print-directory WERROR=1 cycles
 	@$(MAKE) --no-print-directory BUILD=asan WERROR=1 unit

@@ -451,6 +451,9 @@ nrd_error *nrd_json_parse(nrd_json_doc **out, const char *text, size_t len,
                           max_bytes);
     }
     ps.doc = nrd_pool_zget(sizeof *ps.doc);
+    if (!ps.doc) {
+        return nrd_error_no_memory();
+    }
     ps.stack = ps.few;
     ps.n_stack = ps.n_nodes = 0;
     ps.cap_stack = sizeof ps.few / sizeof ps.few[0];

@@ -130,14 +130,25 @@ nrd_error *nrd_metric_family_get(nrd_metric_family **out, nrd_metrics *r, nrd_me
             *out = *p;
         }
     } else {
-        nrd_metric_family *f = nrd_xcalloc(1, sizeof *f);
-        f->registry = r;
-        f->refs = 1;
-        f->kind = kind;
-        f->name = nrd_xstrdup(name);
-        f->help = nrd_xstrdup(help ? help : "");
-        *p = f;
-        *out = f;
+        nrd_metric_family *f = calloc(1, sizeof *f);
+        if (f) {
+            f->registry = r;
+            f->refs = 1;
+            f->kind = kind;
+            f->name = strdup(name);
+            f->help = strdup(help ? help : "");
+        }
+        if (f && f->name && f->help) {
+            *p = f;
+            *out = f;
+        } else {
+            if (f) {
+                free(f->name);
+                free(f->help);
+            }
+            free(f);
+            err = nrd_error_no_memory();
+        }
     }
     pthread_mutex_unlock(&r->mu);
     return err;
@@ -165,10 +176,13 @@ static int by_label_name(const void *a, const void *b)
 
 static nrd_error *label_text(char **out, const nrd_metric_label *labels, size_t n)
 {
-    nrd_metric_label *sorted = nrd_xcalloc(n + 1, sizeof *sorted);
+    nrd_metric_label *sorted = calloc(n + 1, sizeof *sorted);
     nrd_str s = {0};
     nrd_error *err = NULL;
 
+    if (!sorted) {
+        return nrd_error_no_memory();
+    }
     for (size_t i = 0; i < n; i++) {
         sorted[i] = labels[i];
         if (!is_name(labels[i].name, false) || !labels[i].value) {
@@ -197,7 +211,8 @@ static nrd_error *label_text(char **out, const nrd_metric_label *labels, size_t 
         }
         nrd_str_putc(&s, '"');
     }
-    *out = nrd_xstrdup(nrd_str_cstr(&s));
+    *out = nrd_str_steal(&s);
+    err = *out ? NULL : nrd_error_no_memory();
 done:
     nrd_str_fini(&s);
     free(sorted);
@@ -222,27 +237,52 @@ static nrd_error *check_shape(nrd_metric_kind kind, const nrd_metric_shape *shap
     return NULL;
 }
 
+static void metric_free(nrd_metric *m)
+{
+    for (size_t i = 0; i < SUMMARY_AGES; i++) {
+        free(m->slices[i].samples);
+    }
+    pthread_mutex_destroy(&m->mu);
+    free(m->buckets);
+    free(m->bucket_counts);
+    free(m->quantiles);
+    free(m->recent);
+    free(m->labels);
+    free(m);
+}
+
+/* Takes labels on success. NULL: no memory. */
 static nrd_metric *metric_new(nrd_metric_family *f, char *labels, const nrd_metric_shape *shape)
 {
-    nrd_metric *m = nrd_xcalloc(1, sizeof *m);
+    nrd_metric *m = calloc(1, sizeof *m);
 
+    if (!m) {
+        return NULL;
+    }
     m->family = f;
     m->refs = 1;
-    m->labels = labels;
     m->rng = 0x9e3779b97f4a7c15u;
     pthread_mutex_init(&m->mu, NULL);
     if (f->kind == NRD_METRIC_HISTOGRAM) {
         m->n_buckets = shape->n_buckets;
-        m->buckets = nrd_xcalloc(shape->n_buckets + 1, sizeof *m->buckets);
-        if (shape->n_buckets) {
+        m->buckets = calloc(shape->n_buckets + 1, sizeof *m->buckets);
+        m->bucket_counts = calloc(shape->n_buckets + 1, sizeof *m->bucket_counts);
+        if (m->buckets && shape->n_buckets) {
             memcpy(m->buckets, shape->buckets, shape->n_buckets * sizeof *m->buckets);
         }
-        m->bucket_counts = nrd_xcalloc(shape->n_buckets + 1, sizeof *m->bucket_counts);
     } else if (f->kind == NRD_METRIC_SUMMARY) {
         m->n_quantiles = shape->n_quantiles;
-        m->quantiles = nrd_xcalloc(shape->n_quantiles, sizeof *m->quantiles);
-        memcpy(m->quantiles, shape->quantiles, shape->n_quantiles * sizeof *m->quantiles);
+        m->quantiles = calloc(shape->n_quantiles, sizeof *m->quantiles);
+        if (m->quantiles) {
+            memcpy(m->quantiles, shape->quantiles, shape->n_quantiles * sizeof *m->quantiles);
+        }
     }
+    if ((f->kind == NRD_METRIC_HISTOGRAM && (!m->buckets || !m->bucket_counts)) ||
+        (f->kind == NRD_METRIC_SUMMARY && !m->quantiles)) {
+        metric_free(m);
+        return NULL;
+    }
+    m->labels = labels;
     return m;
 }
 
@@ -263,11 +303,15 @@ nrd_error *nrd_metric_get(nrd_metric **out, nrd_metric_family *f, const nrd_metr
         free(text);
     } else {
         *p = metric_new(f, text, shape);
-        f->refs++;
+        if (*p) {
+            f->refs++;
+        } else {
+            free(text);
+        }
     }
     *out = *p;
     pthread_mutex_unlock(&f->registry->mu);
-    return NULL;
+    return *out ? NULL : nrd_error_no_memory();
 }
 
 void nrd_metric_unref(nrd_metric *m)
@@ -284,16 +328,7 @@ void nrd_metric_unref(nrd_metric *m)
             p = &(*p)->next;
         }
         *p = m->next;
-        for (size_t i = 0; i < SUMMARY_AGES; i++) {
-            free(m->slices[i].samples);
-        }
-        pthread_mutex_destroy(&m->mu);
-        free(m->buckets);
-        free(m->bucket_counts);
-        free(m->quantiles);
-        free(m->recent);
-        free(m->labels);
-        free(m);
+        metric_free(m);
         family_unref_locked(f);
     }
     pthread_mutex_unlock(&r->mu);
@@ -367,7 +402,10 @@ static void summary_add(nrd_metric *m, double v)
         s->n = 0;
         s->n_seen = 0;
         if (!s->samples) {
-            s->samples = nrd_xcalloc(SUMMARY_SAMPLES, sizeof *s->samples);
+            s->samples = calloc(SUMMARY_SAMPLES, sizeof *s->samples);
+        }
+        if (!s->samples) { /* counted, and not kept */
+            return;
         }
     }
     s->n_seen++;
@@ -392,9 +430,11 @@ nrd_error *nrd_metric_observe(nrd_metric *m, double v)
     pthread_mutex_lock(&m->mu);
     if (m->family->kind == NRD_METRIC_HISTOGRAM) {
         if (!m->recent) {
-            m->recent = nrd_xcalloc(NRD_METRIC_RECENT, sizeof *m->recent);
+            m->recent = calloc(NRD_METRIC_RECENT, sizeof *m->recent);
         }
-        m->recent[m->count % NRD_METRIC_RECENT] = v;
+        if (m->recent) {
+            m->recent[m->count % NRD_METRIC_RECENT] = v;
+        }
     }
     m->count++;
     m->sum += v;
@@ -480,15 +520,15 @@ static int by_value(const void *a, const void *b)
 }
 
 /* The samples that are not forgotten yet, in no order; the caller frees. *out_seen counts also the
- * values that were not kept as samples. */
+ * values that were not kept as samples. NULL: no memory, as if there were none. */
 static double *window_of(const nrd_metric *m, size_t *out_n, uint64_t *out_seen)
 {
     uint64_t now = nrd_now_ns();
-    double *all = nrd_xcalloc((size_t)SUMMARY_AGES * SUMMARY_SAMPLES, sizeof *all);
+    double *all = calloc((size_t)SUMMARY_AGES * SUMMARY_SAMPLES, sizeof *all);
     size_t n = 0;
 
     *out_seen = 0;
-    for (size_t i = 0; i < SUMMARY_AGES; i++) {
+    for (size_t i = 0; all && i < SUMMARY_AGES; i++) {
         const summary_slice *s = &m->slices[i];
         if (s->samples && now - s->started_ns < SUMMARY_AGES * SUMMARY_SLICE_NS) {
             memcpy(all + n, s->samples, s->n * sizeof *all);
@@ -513,7 +553,9 @@ static void put_summary(nrd_str *out, nrd_metric *m)
     uint64_t n_seen;
     double *all = window_of(m, &n, &n_seen);
 
-    qsort(all, n, sizeof *all, by_value);
+    if (n > 0) {
+        qsort(all, n, sizeof *all, by_value);
+    }
     for (size_t i = 0; i < m->n_quantiles; i++) {
         put_line(out, m, "", "quantile", m->quantiles[i].quantile,
                  quantile_of(all, n, m->quantiles[i].quantile));
@@ -621,7 +663,7 @@ static void put_observed(nrd_str *out, nrd_metric *m)
             nrd_str_printf(out, "%s%llu", i ? "," : "", (unsigned long long)m->bucket_counts[i]);
         }
         nrd_str_putc(out, ']');
-        n_recent = m->count < NRD_METRIC_RECENT ? (size_t)m->count : NRD_METRIC_RECENT;
+        n_recent = !m->recent ? 0 : m->count < NRD_METRIC_RECENT ? (size_t)m->count : NRD_METRIC_RECENT;
         for (size_t i = 0; i < n_recent; i++) {
             recent[i] = m->recent[(m->count - n_recent + i) % NRD_METRIC_RECENT];
         }
@@ -630,7 +672,9 @@ static void put_observed(nrd_str *out, nrd_metric *m)
     if (m->family->kind == NRD_METRIC_HISTOGRAM) {
         put_doubles(out, "recent", recent, n_recent);
     }
-    qsort(all, n, sizeof *all, by_value);
+    if (n > 0) {
+        qsort(all, n, sizeof *all, by_value);
+    }
     nrd_str_printf(out, ",\"window\":{\"n\":%llu", (unsigned long long)n_seen);
     for (size_t i = 0; i < sizeof quantiles / sizeof *quantiles; i++) {
         nrd_str_printf(out, ",\"%s\":", quantiles[i].name);

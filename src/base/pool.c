@@ -101,16 +101,20 @@ static void make_depots(void)
 static void make_mine(void)
 {
     pthread_once(&once, make_depots);
-    mine = nrd_xcalloc(N_CLASSES, sizeof *mine);
-    pthread_setspecific(leaving, mine);
+    mine = calloc(N_CLASSES, sizeof *mine);
+    if (mine && pthread_setspecific(leaving, mine) != 0) {
+        free(mine);
+        mine = NULL;
+    }
 }
 
+/* NULL: no memory for one. */
 static stock *stock_of(size_t c)
 {
     if (!mine) {
         make_mine();
     }
-    return &mine[c];
+    return mine ? &mine[c] : NULL;
 }
 
 /* This code may be part of a library that is closed while its threads live on. */
@@ -123,8 +127,7 @@ __attribute__((destructor)) static void close_library(void)
 static void *fresh(size_t size)
 {
     void *p = NULL;
-    NRD_ASSERT(posix_memalign(&p, ALIGN, size ? size : 1) == 0, "out of memory");
-    return p;
+    return posix_memalign(&p, ALIGN, size ? size : 1) == 0 ? p : NULL;
 }
 
 static block *take_batch(depot *d)
@@ -156,6 +159,9 @@ void *nrd_pool_get(size_t size)
     }
     const size_t c = class_of(size);
     stock *s = stock_of(c);
+    if (!s) {
+        return fresh(size_of(c));
+    }
     block *b = s->list;
     if (!b) {
         b = s->reserve ? s->reserve : take_batch(&depots[c]);
@@ -173,8 +179,7 @@ void *nrd_pool_get(size_t size)
 void *nrd_pool_zget(size_t size)
 {
     void *p = nrd_pool_get(size);
-    memset(p, 0, size);
-    return p;
+    return p ? memset(p, 0, size) : NULL;
 }
 
 void nrd_pool_put(void *p, size_t size)
@@ -186,6 +191,10 @@ void nrd_pool_put(void *p, size_t size)
     const size_t c = class_of(size);
     stock *s = stock_of(c);
     block *b = p;
+    if (!s) {
+        free(p);
+        return;
+    }
     if (s->n == batch_of(c)) {
         if (s->reserve) {
             give_batch(&depots[c], s->reserve);
@@ -199,34 +208,21 @@ void nrd_pool_put(void *p, size_t size)
     s->n++;
 }
 
-static void *move(void *to, void *p, size_t old_bytes)
+void *nrd_pool_grow(void *p, size_t old_bytes, size_t new_bytes)
 {
-    if (p) {
+    void *to = nrd_pool_get(new_bytes);
+    if (p && to) {
         memcpy(to, p, old_bytes);
         nrd_pool_put(p, old_bytes);
     }
     return to;
 }
 
-void *nrd_pool_grow(void *p, size_t old_bytes, size_t new_bytes)
-{
-    return move(nrd_pool_get(new_bytes), p, old_bytes);
-}
-
-void *nrd_pool_try_grow(void *p, size_t old_bytes, size_t new_bytes)
-{
-    void *q = NULL;
-
-    if (!NO_STOCK && new_bytes <= NRD_POOL_MAX) {
-        return nrd_pool_grow(p, old_bytes, new_bytes);
-    }
-    return posix_memalign(&q, ALIGN, new_bytes ? new_bytes : 1) == 0 ? move(q, p, old_bytes) : NULL;
-}
-
 char *nrd_pool_strdup(const char *s)
 {
     const size_t n = strlen(s) + 1;
-    return memcpy(nrd_pool_get(n), s, n);
+    char *copy = nrd_pool_get(n);
+    return copy ? memcpy(copy, s, n) : NULL;
 }
 
 void nrd_pool_strput(char *s)

@@ -7,7 +7,7 @@
  *           change hands between threads.
  * Owner     Any thread. A block may be given back by another thread than took it.
  * Units     Bytes. The size given back must be the size that was taken (or grown to).
- * Errors    Aborts on no memory, as nrd_xmalloc, except where a function says otherwise.
+ * Errors    NULL on no memory.
  * Lifetime  Blocks are 64-byte aligned. What is given back stays with the process up to a limit of
  *           a few megabytes for each size; sizes above NRD_POOL_MAX go to malloc and free.
  *           Under the address and the thread sanitizer every block is its own allocation.
@@ -19,14 +19,13 @@
 
 #define NRD_POOL_MAX 4160u /* a page and a list's head; between 1024 and this: one size */
 
-void *nrd_pool_get(size_t size_bytes);         /* contents undefined */
+void *nrd_pool_get(size_t size_bytes);         /* contents undefined; NULL: no memory */
 void *nrd_pool_zget(size_t size_bytes);        /* zeroed */
 void nrd_pool_put(void *p, size_t size_bytes); /* NULL is fine */
-/* Moves the first old_bytes to a block of new_bytes; p may be NULL when old_bytes is 0. */
+/* Moves the first old_bytes to a block of new_bytes; p may be NULL when old_bytes is 0. Without
+ * memory p is as it was. */
 void *nrd_pool_grow(void *p, size_t old_bytes, size_t new_bytes);
-/* Likewise, for sizes that a client chooses; NULL: no memory, and p is as it was. */
-void *nrd_pool_try_grow(void *p, size_t old_bytes, size_t new_bytes);
-/* A copy of a text that is not changed in length until it is given back. */
+/* NULL: no memory. A copy of a text that is not changed in length until it is given back. */
 char *nrd_pool_strdup(const char *s);
 void nrd_pool_strput(char *s); /* NULL is fine */
 

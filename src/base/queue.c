@@ -44,7 +44,11 @@ bool nrd_queue_push(nrd_queue *q, void *item)
     if (!q->closed && (!q->max_items || q->n < q->max_items)) {
         if (q->n == q->cap) {
             size_t cap = q->cap ? q->cap * 2 : 16;
-            void **items = nrd_xmalloc(cap * sizeof *items);
+            void **items = malloc(cap * sizeof *items);
+            if (!items) {
+                pthread_mutex_unlock(&q->mu);
+                return false;
+            }
             for (size_t i = 0; i < q->n; i++) {
                 items[i] = q->items[(q->head + i) % q->cap];
             }

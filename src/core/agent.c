@@ -518,8 +518,7 @@ TRITONSERVER_Error *TRITONREPOAGENT_ModelConfig(TRITONREPOAGENT_Agent *agent,
                                  config_version));
     }
     nrd_str_puts(&text, m_of(model)->config_json);
-    *model_config = (TRITONSERVER_Message *)(void *)nrd_message_new(&text);
-    return NULL;
+    return as_api(nrd_message_new((nrd_message **)(void *)model_config, &text));
 }
 
 TRITONSERVER_Error *TRITONREPOAGENT_ModelState(TRITONREPOAGENT_AgentModel *model, void **state)

@@ -91,13 +91,18 @@ TRITONSERVER_Error *TRITONBACKEND_BackendAttributeAddPreferredInstanceGroup(
         INFERENCE__MODEL_INSTANCE_GROUP__KIND__KIND_MODEL};
     nrd_backend *b = (nrd_backend *)(void *)backend_attributes;
 
-    b->groups = nrd_xrealloc(b->groups, (b->n_groups + 1) * sizeof *b->groups);
+    nrd_preferred_group *groups = realloc(b->groups, (b->n_groups + 1) * sizeof *groups);
+    b->groups = groups ? groups : b->groups;
+    int32_t *gpus = groups ? calloc(id_count + 1, sizeof *gpus) : NULL;
+    if (!gpus) {
+        return as_api(nrd_error_no_memory());
+    }
     nrd_preferred_group *g = &b->groups[b->n_groups++];
     memset(g, 0, sizeof *g);
     g->kind = kinds[(unsigned)kind < 4 ? (unsigned)kind : 0];
     g->count = (int32_t)count;
     g->n_gpus = id_count;
-    g->gpus = nrd_xcalloc(id_count + 1, sizeof *g->gpus);
+    g->gpus = gpus;
     for (uint64_t i = 0; i < id_count; i++) {
         g->gpus[i] = (int32_t)device_ids[i];
     }
@@ -442,15 +447,15 @@ TRITONSERVER_Error *TRITONBACKEND_ResponseFactoryIsCancelled(TRITONBACKEND_Respo
 TRITONSERVER_Error *TRITONBACKEND_ResponseNew(TRITONBACKEND_Response **response,
                                               TRITONBACKEND_Request *request)
 {
-    *response = (TRITONBACKEND_Response *)(void *)nrd_response_new(r_of(request)->factory);
-    return NULL;
+    *response = (TRITONBACKEND_Response *)(void *)nrd_response_new_or_reserve(r_of(request)->factory);
+    return *response ? NULL : as_api(nrd_error_no_memory());
 }
 
 TRITONSERVER_Error *TRITONBACKEND_ResponseNewFromFactory(TRITONBACKEND_Response **response,
                                                          TRITONBACKEND_ResponseFactory *factory)
 {
-    *response = (TRITONBACKEND_Response *)(void *)nrd_response_new(f_of(factory));
-    return NULL;
+    *response = (TRITONBACKEND_Response *)(void *)nrd_response_new_or_reserve(f_of(factory));
+    return *response ? NULL : as_api(nrd_error_no_memory());
 }
 
 TRITONSERVER_Error *TRITONBACKEND_ResponseDelete(TRITONBACKEND_Response *response)

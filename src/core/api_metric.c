@@ -29,8 +29,8 @@ TRITONSERVER_Error *TRITONSERVER_ServerMetrics(TRITONSERVER_Server *server,
     if (!nrd_server_context(s)->opt.metrics) {
         return as_api(nrd_errorf(NRD_ERR_UNSUPPORTED, "metrics not supported"));
     }
-    *metrics = (TRITONSERVER_Metrics *)nrd_xcalloc(1, sizeof(snapshot));
-    return NULL;
+    *metrics = (TRITONSERVER_Metrics *)calloc(1, sizeof(snapshot));
+    return *metrics ? NULL : as_api(nrd_error_no_memory());
 }
 
 TRITONSERVER_Error *TRITONSERVER_MetricsFormatted(TRITONSERVER_Metrics *metrics,
@@ -48,6 +48,7 @@ TRITONSERVER_Error *TRITONSERVER_MetricsFormatted(TRITONSERVER_Metrics *metrics,
     } else {
         nrd_metrics_json(nrd_core_metrics(), &m->text);
     }
+    NRD_API_TRY(nrd_str_error(&m->text));
     *base = nrd_str_cstr(&m->text);
     *byte_size = m->text.len;
     return NULL;
@@ -119,8 +120,8 @@ TRITONSERVER_Error *TRITONSERVER_GetMetricFamilyKind(TRITONSERVER_MetricFamily *
 
 TRITONSERVER_Error *TRITONSERVER_MetricArgsNew(TRITONSERVER_MetricArgs **args)
 {
-    *args = (TRITONSERVER_MetricArgs *)nrd_xcalloc(1, sizeof(metric_args));
-    return NULL;
+    *args = (TRITONSERVER_MetricArgs *)calloc(1, sizeof(metric_args));
+    return *args ? NULL : as_api(nrd_error_no_memory());
 }
 
 TRITONSERVER_Error *TRITONSERVER_MetricArgsSetHistogram(TRITONSERVER_MetricArgs *args,
@@ -129,10 +130,14 @@ TRITONSERVER_Error *TRITONSERVER_MetricArgsSetHistogram(TRITONSERVER_MetricArgs 
 {
     metric_args *a = (metric_args *)(void *)args;
 
+    double *copy = buckets_count < SIZE_MAX / sizeof *copy ? calloc(buckets_count + 1, sizeof *copy) : NULL;
+    if (!copy) {
+        return as_api(nrd_error_no_memory());
+    }
     free(a->buckets);
     a->is_set = true;
     a->n_buckets = buckets_count;
-    a->buckets = nrd_xcalloc(buckets_count + 1, sizeof *a->buckets);
+    a->buckets = copy;
     for (uint64_t i = 0; i < buckets_count; i++) {
         a->buckets[i] = buckets[i];
     }

@@ -39,7 +39,7 @@ TRITONSERVER_InferenceRequestNew(TRITONSERVER_InferenceRequest **inference_reque
     NRD_API_TRY(c->get(&m, c->repo, model_name, model_version));
     *inference_request = (TRITONSERVER_InferenceRequest *)(void *)nrd_request_new(m, model_version);
     nrd_model_unref(m);
-    return NULL;
+    return *inference_request ? NULL : as_api(nrd_error_no_memory());
 }
 
 TRITONSERVER_Error *
@@ -60,8 +60,12 @@ TRITONSERVER_Error *
 TRITONSERVER_InferenceRequestSetId(TRITONSERVER_InferenceRequest *inference_request, const char *id)
 {
     nrd_request *r = of_api(inference_request);
+    char *copy = nrd_pool_strdup(id ? id : "");
+    if (!copy) {
+        return as_api(nrd_error_no_memory());
+    }
     nrd_pool_strput(r->id);
-    r->id = nrd_pool_strdup(id ? id : "");
+    r->id = copy;
     return NULL;
 }
 
@@ -128,8 +132,12 @@ TRITONSERVER_Error *TRITONSERVER_InferenceRequestSetCorrelationIdString(
                                  "string correlation ID cannot be longer than %d characters",
                                  (int)MAX_CORRELATION_ID));
     }
+    char *copy = strdup(correlation_id);
+    if (!copy) {
+        return as_api(nrd_error_no_memory());
+    }
     free(r->corr_str);
-    r->corr_str = nrd_xstrdup(correlation_id);
+    r->corr_str = copy;
     return NULL;
 }
 

@@ -27,9 +27,9 @@ static nrd_server *of_api(TRITONSERVER_Server *s)
     return (nrd_server *)(void *)s;
 }
 
-static TRITONSERVER_Message *message(nrd_str *json)
+static TRITONSERVER_Error *message(TRITONSERVER_Message **out, nrd_str *json)
 {
-    return (TRITONSERVER_Message *)(void *)nrd_message_new(json);
+    return as_api(nrd_message_new((nrd_message **)(void *)out, json));
 }
 
 TRITONSERVER_Error *TRITONSERVER_ServerNew(TRITONSERVER_Server **server,
@@ -209,19 +209,24 @@ TRITONSERVER_Error *TRITONSERVER_ServerMetadata(TRITONSERVER_Server *server,
         nrd_json_put_cstr(&j, nrd_server_extensions[i]);
     }
     nrd_str_puts(&j, "]}");
-    *server_metadata = message(&j);
-    return NULL;
+    return message(server_metadata, &j);
 }
 
 typedef struct version_list {
     int64_t *items;
     size_t n;
+    bool no_memory;
 } version_list;
 
 static void add_version(void *user, nrd_model *m)
 {
     version_list *l = user;
-    l->items = nrd_xrealloc(l->items, (l->n + 1) * sizeof *l->items);
+    int64_t *items = realloc(l->items, (l->n + 1) * sizeof *items);
+    if (!items) {
+        l->no_memory = true;
+        return;
+    }
+    l->items = items;
     l->items[l->n++] = m->version;
 }
 
@@ -243,10 +248,12 @@ TRITONSERVER_Error *TRITONSERVER_ServerModelMetadata(TRITONSERVER_Server *server
         add_version(&versions, m);
     }
     nrd_model_metadata_json(m, versions.items, versions.n, &j);
+    if (versions.no_memory) {
+        nrd_str_spoil(&j);
+    }
     nrd_model_unref(m);
     free(versions.items);
-    *model_metadata = message(&j);
-    return NULL;
+    return message(model_metadata, &j);
 }
 
 typedef struct stats_query {
@@ -288,8 +295,7 @@ TRITONSERVER_Error *TRITONSERVER_ServerModelStatistics(TRITONSERVER_Server *serv
                                        "requested model version is not available for model '%s'",
                                        model_name));
     }
-    *model_stats = message(&q.json);
-    return NULL;
+    return message(model_stats, &q.json);
 }
 
 TRITONSERVER_Error *TRITONSERVER_ServerModelConfig(TRITONSERVER_Server *server,
@@ -311,8 +317,7 @@ TRITONSERVER_Error *TRITONSERVER_ServerModelConfig(TRITONSERVER_Server *server,
     NRD_API_TRY(get_model(&m, of_api(server), model_name, model_version));
     nrd_pbjson_put(&j, &m->config->base);
     nrd_model_unref(m);
-    *model_config = message(&j);
-    return NULL;
+    return message(model_config, &j);
 }
 
 TRITONSERVER_Error *TRITONSERVER_ServerModelIndex(TRITONSERVER_Server *server, uint32_t flags,
@@ -324,8 +329,7 @@ TRITONSERVER_Error *TRITONSERVER_ServerModelIndex(TRITONSERVER_Server *server, u
     *model_index = NULL;
     NRD_API_TRY(nrd_server_require_ready(s));
     nrd_repo_index_json(s->repo, (flags & TRITONSERVER_INDEX_FLAG_READY) != 0, &j);
-    *model_index = message(&j);
-    return NULL;
+    return message(model_index, &j);
 }
 
 TRITONSERVER_Error *TRITONSERVER_ServerLoadModel(TRITONSERVER_Server *server,

@@ -163,14 +163,18 @@ static bool wants_all(const nrd_request *r)
     return true;
 }
 
-/* NULL: the request has data that is not readable from here. */
+/* NULL: the request has data that is not readable from here, or there is no memory. */
 static char *make_key(const nrd_request *r)
 {
     nrd_siphash h;
     uint64_t key[2];
-    nrd_input **inputs = nrd_xcalloc(r->n_inputs + 1u, sizeof *inputs);
+    nrd_input **inputs = calloc(r->n_inputs + 1u, sizeof *inputs);
     bool readable = true;
+    char *text = NULL;
 
+    if (!inputs) {
+        return NULL;
+    }
     nrd_siphash_init(&h, nrd_siphash_process_key());
     memcpy(inputs, r->inputs, r->n_inputs * sizeof *inputs);
     qsort(inputs, r->n_inputs, sizeof *inputs, by_name);
@@ -198,7 +202,10 @@ static char *make_key(const nrd_request *r)
         }
     }
     nrd_siphash_end(&h, key);
-    return readable ? nrd_xasprintf("%" PRIu64 "-%" PRIu64, key[0], key[1]) : NULL;
+    if (readable && asprintf(&text, "%" PRIu64 "-%" PRIu64, key[0], key[1]) < 0) {
+        text = NULL;
+    }
+    return text;
 }
 
 /* ---- responses as bytes ---- */
@@ -397,6 +404,10 @@ bool nrd_cache_answer(nrd_request *r)
         return false;
     }
     a.response = nrd_response_new(f);
+    if (!a.response || nrd_factory_join_order(f, r->model->scheduler->order)) {
+        nrd_response_free(a.response);
+        return false; /* the model answers, if it has memory */
+    }
     const uint64_t start = nrd_now_ns();
     nrd_error *err = from_api(c->lookup(c->impl, f->cache_key, (TRITONCACHE_CacheEntry *)(void *)&e,
                                         (TRITONCACHE_Allocator *)(void *)&a));
@@ -417,7 +428,6 @@ bool nrd_cache_answer(nrd_request *r)
     r->queue_ns = start;
     nrd_trace_report(r->trace, TRITONSERVER_TRACE_QUEUE_START, start);
     nrd_stats_cache_hit(r, f->cache_ns);
-    nrd_factory_join_order(f, r->model->scheduler->order);
     nrd_response_send(a.response, TRITONSERVER_RESPONSE_COMPLETE_FINAL, NULL);
     nrd_request_release(r, TRITONSERVER_REQUEST_RELEASE_ALL);
     return true;
@@ -461,7 +471,11 @@ TRITONCACHE_CacheEntryAddBuffer(TRITONCACHE_CacheEntry *opaque, void *base,
         return as_api(nrd_errorf(NRD_ERR_INVALID_ARG, "Buffer byte size was zero"));
     }
     NRD_API_TRY(check_type(attr));
-    e->items = nrd_xrealloc(e->items, (e->n + 1) * sizeof *e->items);
+    buffer *items = realloc(e->items, (e->n + 1) * sizeof *items);
+    if (!items) {
+        return as_api(nrd_error_no_memory());
+    }
+    e->items = items;
     e->items[e->n++] = (buffer){.base = base, .size = attr->byte_size};
     return NULL;
 }

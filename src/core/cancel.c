@@ -14,6 +14,9 @@ struct nrd_cancel {
 nrd_cancel *nrd_cancel_new(nrd_cancel *parent)
 {
     nrd_cancel *c = nrd_pool_zget(sizeof *c);
+    if (!c) {
+        return NULL;
+    }
     atomic_init(&c->refs, 1);
     c->parent = parent ? nrd_cancel_ref(parent) : NULL;
     return c;

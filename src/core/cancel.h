@@ -9,7 +9,7 @@
 
 #include <stdbool.h>
 
-nrd_cancel *nrd_cancel_new(nrd_cancel *parent); /* shares parent (may be NULL) */
+nrd_cancel *nrd_cancel_new(nrd_cancel *parent); /* shares parent (may be NULL); NULL: no memory */
 nrd_cancel *nrd_cancel_ref(nrd_cancel *c);
 void nrd_cancel_unref(nrd_cancel *c);
 void nrd_cancel_set(nrd_cancel *c);

@@ -147,22 +147,38 @@ void nrd_instances_free(nrd_model *m)
 
 /* ---- executing ---- */
 
+/* Answers all of them without running. */
+static void refuse(nrd_request **requests, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        nrd_request_set_running(requests[i]);
+        nrd_request_fail(requests[i], nrd_error_no_memory(), NRD_FAIL_OTHER);
+    }
+}
+
 void nrd_instance_execute(nrd_instance *inst, nrd_request **requests, uint32_t n)
 {
     enum { USUAL_BATCH = 64 };
     nrd_request *room[USUAL_BATCH];
-    nrd_request **kept = n <= USUAL_BATCH ? room : nrd_xcalloc(n, sizeof(nrd_request *));
+    nrd_request **kept = n <= USUAL_BATCH ? room : calloc(n, sizeof(nrd_request *));
+    bool lacks = !kept;
 
+    if (!kept) {
+        refuse(requests, n);
+        return;
+    }
     for (uint32_t i = 0; i < n; i++) {
         kept[i] = nrd_request_keep(requests[i]); /* the list is the backend's to change */
         nrd_request_set_running(requests[i]);
         nrd_sequence_states_apply(requests[i]);
+        lacks = lacks || requests[i]->no_memory;
         if (requests[i]->trace) {
             nrd_trace_inputs(requests[i]->trace, requests[i],
                              TRITONSERVER_TRACE_TENSOR_BACKEND_INPUT);
         }
     }
-    nrd_error *err =
+    /* Rows of a batch belong to sequences by their place, so none is taken out. */
+    nrd_error *err = lacks ? nrd_error_no_memory() :
         from_api(inst->model->backend->execute((TRITONBACKEND_ModelInstance *)(void *)inst,
                                                (TRITONBACKEND_Request **)(void *)requests, n));
     for (uint32_t i = 0; i < n; i++) {
@@ -334,7 +350,10 @@ static response_statistics *stat_of_api(TRITONBACKEND_ModelInstanceResponseStati
 TRITONSERVER_Error *TRITONBACKEND_ModelInstanceResponseStatisticsNew(
     TRITONBACKEND_ModelInstanceResponseStatistics **response_statistics_out)
 {
-    response_statistics *s = nrd_xcalloc(1, sizeof *s);
+    response_statistics *s = calloc(1, sizeof *s);
+    if (!s) {
+        return as_api(nrd_error_no_memory());
+    }
     *response_statistics_out = (TRITONBACKEND_ModelInstanceResponseStatistics *)(void *)s;
     return NULL;
 }

@@ -27,6 +27,9 @@ nrd_buf *nrd_buf_new(size_t size_bytes)
     }
     if (total <= NRD_POOL_MAX) {
         p = nrd_pool_get(total);
+        if (!p) {
+            return NULL;
+        }
     } else if (posix_memalign(&p, BUF_ALIGN, total) != 0) {
         return NULL;
     }

@@ -88,8 +88,14 @@ nrd_error *nrd_model_ready(nrd_model *m)
 void nrd_usage_replace(pthread_mutex_t *mu, nrd_attr ***list, uint32_t *n,
                        TRITONSERVER_BufferAttributes **usage, uint32_t n_usage)
 {
-    nrd_attr **fresh = nrd_xcalloc(n_usage + 1u, sizeof *fresh);
+    nrd_attr **fresh = calloc(n_usage + 1u, sizeof *fresh);
 
+    if (!fresh) { /* the figures stay as they were */
+        for (uint32_t i = 0; i < n_usage; i++) {
+            free(usage[i]);
+        }
+        return;
+    }
     for (uint32_t i = 0; i < n_usage; i++) {
         fresh[i] = (nrd_attr *)(void *)usage[i];
     }
@@ -195,8 +201,7 @@ TRITONSERVER_Error *TRITONBACKEND_ModelConfig(TRITONBACKEND_Model *model,
     *model_config = NULL;
     NRD_API_TRY(check_config_version(config_version));
     nrd_pbjson_put(&j, &of_api(model)->config->base);
-    *model_config = (TRITONSERVER_Message *)(void *)nrd_message_new(&j);
-    return NULL;
+    return as_api(nrd_message_new((nrd_message **)(void *)model_config, &j));
 }
 
 TRITONSERVER_Error *TRITONBACKEND_ModelAutoCompleteConfig(TRITONBACKEND_Model *model,
@@ -283,8 +288,13 @@ TRITONSERVER_Error *nrd_backend_ignore_input(TRITONBACKEND_Model *model, const c
                                  "TRITONBACKEND_ModelInitialize only",
                                  m->name));
     }
-    m->ignored = nrd_xrealloc(m->ignored, (m->n_ignored + 1) * sizeof *m->ignored);
-    m->ignored[m->n_ignored++] = (nrd_ignored_input){nrd_xstrdup(name), datatype};
+    nrd_ignored_input *list = realloc(m->ignored, (m->n_ignored + 1) * sizeof *list);
+    m->ignored = list ? list : m->ignored;
+    char *copy = list ? strdup(name) : NULL;
+    if (!copy) {
+        return as_api(nrd_error_no_memory());
+    }
+    list[m->n_ignored++] = (nrd_ignored_input){copy, datatype};
     return NULL;
 }
 

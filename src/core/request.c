@@ -35,12 +35,19 @@
 nrd_request *nrd_request_new(nrd_model *m, int64_t version)
 {
     nrd_request *r = nrd_pool_zget(sizeof *r);
+    if (!r) {
+        return NULL;
+    }
     atomic_init(&r->refs, 1);
     r->ctx = m->ctx;
     r->model = nrd_model_ref(m);
     r->model_name = nrd_pool_strdup(m->name);
     r->model_version = version;
     r->id = nrd_pool_strdup("");
+    if (!r->model_name || !r->id) {
+        nrd_request_free(r);
+        return NULL;
+    }
     return r;
 }
 
@@ -120,19 +127,35 @@ nrd_input *nrd_request_find_input(const nrd_request *r, const char *name)
 static nrd_input *input_new(const char *name)
 {
     nrd_input *in = nrd_pool_get(sizeof *in);
+    if (!in) {
+        return NULL;
+    }
     memset(in, 0, offsetof(nrd_input, given));
     memset((char *)in + offsetof(nrd_input, segments), 0,
            sizeof *in - offsetof(nrd_input, segments));
     in->name = nrd_pool_strdup(name);
+    if (!in->name) {
+        input_free(in);
+        return NULL;
+    }
     return in;
 }
 
-static void grow_inputs(nrd_request *r)
+/* Takes in on success. */
+static bool push_input(nrd_request *r, nrd_input *in)
 {
-    const uint32_t cap = r->cap_inputs ? r->cap_inputs * 2 : 8;
-    r->inputs =
-        nrd_pool_grow(r->inputs, r->cap_inputs * sizeof *r->inputs, cap * sizeof *r->inputs);
-    r->cap_inputs = cap;
+    if (r->n_inputs == r->cap_inputs) {
+        const uint32_t cap = r->cap_inputs ? r->cap_inputs * 2 : 8;
+        nrd_input **grown =
+            nrd_pool_grow(r->inputs, r->cap_inputs * sizeof *r->inputs, cap * sizeof *r->inputs);
+        if (!grown) {
+            return false;
+        }
+        r->inputs = grown;
+        r->cap_inputs = cap;
+    }
+    r->inputs[r->n_inputs++] = in;
+    return true;
 }
 
 nrd_error *nrd_request_add_input(nrd_input **out, nrd_request *r, const char *name,
@@ -151,15 +174,17 @@ nrd_error *nrd_request_add_input(nrd_input **out, nrd_request *r, const char *na
         return nrd_request_errorf(r, NRD_ERR_INVALID_ARG, "more than %d inputs", NRD_LIMIT_INPUTS);
     }
     nrd_input *in = input_new(name);
+    if (!in || !push_input(r, in)) {
+        if (in) {
+            input_free(in);
+        }
+        return nrd_error_no_memory();
+    }
     in->dtype = dtype;
     in->n_given = (uint32_t)n;
     if (n) {
         memcpy(in->given, dims, n * sizeof *dims);
     }
-    if (r->n_inputs == r->cap_inputs) {
-        grow_inputs(r);
-    }
-    r->inputs[r->n_inputs++] = in;
     *out = in;
     return NULL;
 }
@@ -185,7 +210,7 @@ nrd_error *nrd_input_append(nrd_input *in, const void *base, const nrd_attr *att
     }
     if (in->n_segments == in->cap_segments) {
         const uint32_t cap = in->cap_segments ? in->cap_segments * 2 : 1;
-        nrd_segment *grown = nrd_pool_try_grow(
+        nrd_segment *grown = nrd_pool_grow(
             in->segments, in->cap_segments * sizeof *in->segments, cap * sizeof *in->segments);
         if (!grown) {
             return nrd_error_no_memory();
@@ -222,25 +247,39 @@ nrd_error *nrd_request_add_output(nrd_request *r, const char *name)
     }
     if (r->n_outputs == r->cap_outputs) {
         const uint32_t cap = r->cap_outputs ? r->cap_outputs * 2 : 8;
-        r->outputs = nrd_pool_grow(r->outputs, r->cap_outputs * sizeof *r->outputs,
-                                   cap * sizeof *r->outputs);
+        char **grown = nrd_pool_grow(r->outputs, r->cap_outputs * sizeof *r->outputs,
+                                     cap * sizeof *r->outputs);
+        if (!grown) {
+            return nrd_error_no_memory();
+        }
+        r->outputs = grown;
         r->cap_outputs = cap;
     }
-    r->outputs[r->n_outputs++] = nrd_pool_strdup(name);
+    char *copy = nrd_pool_strdup(name);
+    if (!copy) {
+        return nrd_error_no_memory();
+    }
+    r->outputs[r->n_outputs++] = copy;
     return NULL;
 }
 
 void nrd_request_override(nrd_request *r, const char *name, TRITONSERVER_DataType dtype,
                           const int64_t *dims, uint32_t n_dims, nrd_buf *data, size_t byte_size)
 {
-    nrd_input *in = input_new(name);
+    nrd_input *in = data ? input_new(name) : NULL;
     nrd_attr attr = {.byte_size = byte_size};
 
+    if (!in) {
+        r->no_memory = true;
+        return;
+    }
     in->dtype = dtype;
     in->is_override = true;
     in->n_dims = n_dims < NRD_MAX_RANK ? n_dims : NRD_MAX_RANK;
     memcpy(in->dims, dims, in->n_dims * sizeof *dims);
-    nrd_error_free(nrd_input_append(in, data->data, &attr, data)); /* one segment cannot be many */
+    nrd_error *err = nrd_input_append(in, data->data, &attr, data); /* one segment cannot be many */
+    r->no_memory = r->no_memory || err;
+    nrd_error_free(err);
     for (uint32_t i = 0; i < r->n_inputs; i++) {
         if (strcmp(r->inputs[i]->name, name) == 0) {
             in->shadowed = r->inputs[i];
@@ -248,15 +287,17 @@ void nrd_request_override(nrd_request *r, const char *name, TRITONSERVER_DataTyp
             return;
         }
     }
-    if (r->n_inputs == r->cap_inputs) {
-        grow_inputs(r);
+    if (!push_input(r, in)) {
+        input_free(in);
+        r->no_memory = true;
     }
-    r->inputs[r->n_inputs++] = in;
 }
 
 void nrd_request_drop_overrides(nrd_request *r)
 {
     uint32_t kept = 0;
+
+    r->no_memory = false;
 
     for (uint32_t i = 0; i < r->n_inputs; i++) {
         nrd_input *in = r->inputs[i];
@@ -437,6 +478,9 @@ nrd_request *nrd_request_new_null(const nrd_request *like)
 {
     nrd_request *r = nrd_request_new(like->model, like->model_version);
 
+    if (!r) {
+        return NULL;
+    }
     r->is_null = true;
     r->core_buffers = true;
     r->batch_size = like->batch_size;
@@ -444,8 +488,8 @@ nrd_request *nrd_request_new_null(const nrd_request *like)
     r->response_fn = null_answered;
     r->start_ns = r->queue_ns = nrd_now_ns();
     r->cancel = nrd_cancel_new(NULL);
-    r->factory = nrd_factory_new(r);
-    nrd_error *err = add_null_inputs(r, like);
+    r->factory = r->cancel ? nrd_factory_new(r) : NULL;
+    nrd_error *err = r->factory ? add_null_inputs(r, like) : nrd_error_no_memory();
     if (err) {
         nrd_error_free(err);
         nrd_request_free(r);
@@ -457,7 +501,7 @@ nrd_request *nrd_request_new_null(const nrd_request *like)
 void nrd_request_fail(nrd_request *r, nrd_error *err, nrd_fail_reason reason)
 {
     nrd_stats_failure(r->model, nrd_now_ns() - r->start_ns, reason);
-    nrd_response_send(nrd_response_new(r->factory), TRITONSERVER_RESPONSE_COMPLETE_FINAL, err);
+    nrd_factory_send_error(r->factory, TRITONSERVER_RESPONSE_COMPLETE_FINAL, err);
     nrd_request_release(r, TRITONSERVER_REQUEST_RELEASE_ALL);
 }
 

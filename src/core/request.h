@@ -22,7 +22,7 @@
 
 enum { NRD_MAX_INPUT_SEGMENTS = 1 << 20 }; /* buffers of one input */
 
-nrd_request *nrd_request_new(nrd_model *m, int64_t version); /* shares m */
+nrd_request *nrd_request_new(nrd_model *m, int64_t version); /* shares m; NULL: no memory */
 void nrd_request_free(nrd_request *r);
 /* The memory stays until one more nrd_request_free: backends report figures of requests that they
  * have released. */
@@ -38,7 +38,8 @@ nrd_input *nrd_request_find_input(const nrd_request *r, const char *name);
 nrd_error *nrd_request_add_output(nrd_request *r, const char *name) NRD_MUST_USE;
 bool nrd_request_wants(const nrd_request *r, const char *output);
 /* Adds an input that the client did not send; it hides one of the same name. Dropped before the
- * request goes back to its creator. dims include the batch dimension. Shares data. */
+ * request goes back to its creator. dims include the batch dimension. Shares data (NULL: there was
+ * no memory for it). Without memory the request is marked: it fails where it would be executed. */
 void nrd_request_override(nrd_request *r, const char *name, TRITONSERVER_DataType dtype,
                           const int64_t *dims, uint32_t n_dims, nrd_buf *data, size_t byte_size);
 void nrd_request_drop_overrides(nrd_request *r);

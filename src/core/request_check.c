@@ -92,8 +92,12 @@ static nrd_error *complete_raw_input(nrd_request *r)
                                  ? (int64_t)(in->byte_size / count / nrd_datatype_size(in->dtype))
                                  : 0;
     }
+    char *name = nrd_pool_strdup(ci->name);
+    if (!name) {
+        return nrd_error_no_memory();
+    }
     nrd_pool_strput(in->name);
-    in->name = nrd_pool_strdup(ci->name);
+    in->name = name;
     in->raw = false;
     return NULL;
 }

@@ -74,6 +74,7 @@ struct nrd_request {       /* TRITONSERVER_InferenceRequest and TRITONBACKEND_Re
     uint64_t start_ns, queue_ns, deadline_ns; /* deadline 0: none */
     nrd_request *next, *prev; /* of the queue that holds it; guarded by that queue's lock */
     uint64_t batch_ns;        /* entered the queue that forms its batch */
+    bool no_memory; /* an override is missing: it must not be executed */
     bool is_null;             /* fills an empty slot of a batch; its answer is dropped */
     bool made_corr_id;        /* the correlation id is the sequence batcher's own */
     nrd_scheduler *owner;     /* borrowed: to be told of the release; NULL: none */

@@ -38,7 +38,10 @@ nrd_error *nrd_request_prepare(nrd_request *r)
     nrd_cancel_unref(r->cancel);
     r->cancel = nrd_cancel_new(r->parent);
     nrd_factory_unref(r->factory);
-    r->factory = nrd_factory_new(r);
+    r->factory = r->cancel ? nrd_factory_new(r) : NULL;
+    if (!r->factory) {
+        return nrd_error_no_memory();
+    }
     atomic_store(&r->state, NRD_REQ_PREPARED);
     return NULL;
 }

@@ -33,10 +33,19 @@
 nrd_factory *nrd_factory_new(const nrd_request *r)
 {
     nrd_factory *f = nrd_pool_zget(sizeof *f);
+    nrd_response *reserve = nrd_pool_zget(sizeof *reserve);
+    char *id = nrd_pool_strdup(r->id);
+    if (!f || !reserve || !id) {
+        nrd_pool_put(f, sizeof *f);
+        nrd_pool_put(reserve, sizeof *reserve);
+        nrd_pool_strput(id);
+        return NULL;
+    }
     atomic_init(&f->refs, 1);
+    f->reserve = reserve;
     f->model = nrd_model_ref(r->model);
     f->model_version = r->model->version;
-    f->id = nrd_pool_strdup(r->id);
+    f->id = id;
     f->allocator = r->allocator;
     f->allocator_userp = r->allocator_userp;
     f->core_buffers = r->core_buffers;
@@ -66,18 +75,23 @@ void nrd_factory_unref(nrd_factory *f)
     nrd_trace_unshare(f->trace);
     nrd_cancel_unref(f->cancel);
     nrd_pool_strput(f->id);
+    nrd_pool_put(f->reserve, sizeof *f->reserve);
     atomic_fetch_sub(&f->model->ctx->n_in_flight, 1);
     atomic_fetch_sub(&f->model->n_in_flight, 1);
     nrd_model_unref(f->model);
     nrd_pool_put(f, sizeof *f);
 }
 
-void nrd_factory_join_order(nrd_factory *f, nrd_response_order *o)
+nrd_error *nrd_factory_join_order(nrd_factory *f, nrd_response_order *o)
 {
     if (o && !f->order) {
-        f->order = nrd_response_order_ref(o);
         f->order_entry = nrd_response_order_join(o);
+        if (!f->order_entry) {
+            return nrd_error_no_memory();
+        }
+        f->order = nrd_response_order_ref(o);
     }
+    return NULL;
 }
 
 void nrd_factory_leave_order(nrd_factory *f)
@@ -99,7 +113,11 @@ void nrd_factory_deliver(nrd_factory *f, nrd_response *r, uint32_t flags)
 
 static void push_in_order(nrd_factory *f, nrd_response *r, uint32_t flags)
 {
-    if (!nrd_response_order_push(f->order, &f->order_entry, nrd_factory_ref(f), r, flags)) {
+    if (!r && !(flags & TRITONSERVER_RESPONSE_COMPLETE_FINAL)) {
+        return; /* it tells nothing */
+    }
+    if (!nrd_response_order_push(f->order, &f->order_entry, nrd_factory_ref(f), r, flags,
+                                 r ? &r->order_item : NULL)) {
         NRD_LOG_ERROR("a response after the last one of its request; dropped");
         nrd_response_free(r);
         nrd_factory_unref(f);
@@ -151,8 +169,37 @@ void nrd_factory_send_flags(nrd_factory *f, uint32_t flags)
 nrd_response *nrd_response_new(nrd_factory *f)
 {
     nrd_response *r = nrd_pool_zget(sizeof *r);
-    r->factory = nrd_factory_ref(f);
+    if (r) {
+        r->factory = nrd_factory_ref(f);
+    }
     return r;
+}
+
+static nrd_response *take_reserve(nrd_factory *f)
+{
+    if (atomic_exchange(&f->reserve_used, true)) {
+        return NULL;
+    }
+    *f->reserve = (nrd_response){
+        .factory = nrd_factory_ref(f), .error = nrd_error_no_memory(), .is_reserve = true};
+    return f->reserve;
+}
+
+nrd_response *nrd_response_new_or_reserve(nrd_factory *f)
+{
+    nrd_response *r = nrd_response_new(f);
+    return r ? r : take_reserve(f);
+}
+
+void nrd_factory_send_error(nrd_factory *f, uint32_t flags, nrd_error *err)
+{
+    nrd_response *r = nrd_response_new_or_reserve(f);
+    if (r) {
+        nrd_response_send(r, flags, err);
+    } else { /* an error is already on its way */
+        nrd_error_free(err);
+        nrd_factory_send_flags(f, flags);
+    }
 }
 
 static void output_free(nrd_output *o)
@@ -188,8 +235,11 @@ void nrd_response_free(nrd_response *r)
     nrd_pool_put(r->outputs, r->cap_outputs * sizeof *r->outputs);
     nrd_params_fini(&r->params);
     nrd_error_free(r->error);
-    nrd_factory_unref(r->factory);
-    nrd_pool_put(r, sizeof *r);
+    nrd_factory *f = r->factory;
+    if (!r->is_reserve) {
+        nrd_pool_put(r, sizeof *r);
+    }
+    nrd_factory_unref(f);
 }
 
 /* A backend speaks of the shape after the configuration's reshape, clients of the one before. */
@@ -217,6 +267,22 @@ static void undo_reshape(nrd_output *o, const nrd_model *m)
     o->n_dims = first + (uint32_t)c->n_dims;
 }
 
+/* Room for one more. */
+static bool reserve_output(nrd_response *r)
+{
+    if (r->n_outputs == r->cap_outputs) {
+        const uint32_t cap = r->cap_outputs ? r->cap_outputs * 2 : 8;
+        nrd_output **grown = nrd_pool_grow(r->outputs, r->cap_outputs * sizeof *r->outputs,
+                                           cap * sizeof *r->outputs);
+        if (!grown) {
+            return false;
+        }
+        r->outputs = grown;
+        r->cap_outputs = cap;
+    }
+    return true;
+}
+
 nrd_error *nrd_response_add_output(nrd_output **out, nrd_response *r, const char *name,
                                    TRITONSERVER_DataType dtype, const int64_t *dims, uint32_t n)
 {
@@ -226,23 +292,23 @@ nrd_error *nrd_response_add_output(nrd_output **out, nrd_response *r, const char
                           (int)NRD_MAX_RANK);
     }
     nrd_output *o = nrd_pool_get(sizeof *o);
+    char *copy = nrd_pool_strdup(name);
+    if (!o || !copy || !reserve_output(r)) {
+        nrd_pool_put(o, sizeof *o);
+        nrd_pool_strput(copy);
+        return nrd_error_no_memory();
+    }
     memset(o, 0, offsetof(nrd_output, dims)); /* of the dimensions only the first n_dims count */
     memset((char *)o + offsetof(nrd_output, has_buffer), 0,
            sizeof *o - offsetof(nrd_output, has_buffer));
     o->response = r;
-    o->name = nrd_pool_strdup(name);
+    o->name = copy;
     o->dtype = dtype;
     o->n_dims = n;
     if (n) {
         memcpy(o->dims, dims, n * sizeof *dims);
     }
     undo_reshape(o, r->factory->model);
-    if (r->n_outputs == r->cap_outputs) {
-        const uint32_t cap = r->cap_outputs ? r->cap_outputs * 2 : 8;
-        r->outputs = nrd_pool_grow(r->outputs, r->cap_outputs * sizeof *r->outputs,
-                                   cap * sizeof *r->outputs);
-        r->cap_outputs = cap;
-    }
     r->outputs[r->n_outputs++] = o;
     *out = o;
     return NULL;
@@ -304,9 +370,11 @@ nrd_error *nrd_output_alloc(nrd_output *o, size_t byte_size, TRITONSERVER_Memory
 void nrd_response_send(nrd_response *r, uint32_t flags, nrd_error *err)
 {
     nrd_factory *f = nrd_factory_ref(r->factory);
-    if (err) {
+    if (err && !r->is_reserve) {
         nrd_error_free(r->error);
         r->error = err;
+    } else { /* the reserve says what it is for */
+        nrd_error_free(err);
     }
     deliver(f, r, flags);
     nrd_factory_unref(f);
@@ -320,7 +388,11 @@ TRITONSERVER_ResponseAllocatorNew(TRITONSERVER_ResponseAllocator **allocator,
                                   TRITONSERVER_ResponseAllocatorReleaseFn_t release_fn,
                                   TRITONSERVER_ResponseAllocatorStartFn_t start_fn)
 {
-    nrd_allocator *a = nrd_xcalloc(1, sizeof *a);
+    nrd_allocator *a = calloc(1, sizeof *a);
+    *allocator = NULL;
+    if (!a) {
+        return as_api(nrd_error_no_memory());
+    }
     a->alloc_fn = alloc_fn;
     a->release_fn = release_fn;
     a->start_fn = start_fn;

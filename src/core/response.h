@@ -14,18 +14,22 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-nrd_factory *nrd_factory_new(const nrd_request *r);
+nrd_factory *nrd_factory_new(const nrd_request *r); /* NULL: no memory */
 nrd_factory *nrd_factory_ref(nrd_factory *f);
 void nrd_factory_unref(nrd_factory *f); /* NULL is fine */
 void nrd_factory_send_flags(nrd_factory *f, uint32_t flags);
+/* A response with this error, which is taken; it needs no memory. */
+void nrd_factory_send_error(nrd_factory *f, uint32_t flags, nrd_error *err);
 /* Its responses come in the place of its request among those of o (NULL: none), unless they have
  * one already. */
-void nrd_factory_join_order(nrd_factory *f, nrd_response_order *o);
+nrd_error *nrd_factory_join_order(nrd_factory *f, nrd_response_order *o) NRD_MUST_USE;
 void nrd_factory_leave_order(nrd_factory *f); /* they need not wait for others */
 /* nrd_deliver_fn: calls the response callback. */
 void nrd_factory_deliver(nrd_factory *f, nrd_response *r, uint32_t flags);
 
-nrd_response *nrd_response_new(nrd_factory *f);
+nrd_response *nrd_response_new(nrd_factory *f); /* NULL: no memory */
+/* The same; without memory one that carries that error whatever is put into it, once for a factory. */
+nrd_response *nrd_response_new_or_reserve(nrd_factory *f);
 void nrd_response_free(nrd_response *r);
 nrd_error *nrd_response_add_output(nrd_output **out, nrd_response *r, const char *name,
                                    TRITONSERVER_DataType dtype, const int64_t *dims,

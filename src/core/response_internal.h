@@ -3,6 +3,7 @@
 #ifndef NRD_CORE_RESPONSE_INTERNAL_H
 #define NRD_CORE_RESPONSE_INTERNAL_H
 
+#include "core/response_order.h"
 #include "core/memory.h"
 #include "core/objects.h"
 #include "core/types.h"
@@ -31,6 +32,8 @@ struct nrd_factory { /* TRITONBACKEND_ResponseFactory */
     char *cache_key;              /* under which the response is kept; NULL: it is not */
     void (*keep_fn)(nrd_factory *f, nrd_response *r); /* of the cache, where there is a key */
     uint64_t cache_ns;                                /* what the look-up took */
+    nrd_response *reserve; /* owns: says that there is no memory, when there is none for another */
+    _Atomic bool reserve_used;
 };
 
 struct nrd_output {         /* TRITONBACKEND_Output */
@@ -52,7 +55,9 @@ struct nrd_response {     /* TRITONSERVER_InferenceResponse and TRITONBACKEND_Re
     nrd_params params;
     nrd_output **outputs;
     uint32_t n_outputs, cap_outputs;
-    bool started; /* the allocator's start function was called */
+    bool started;    /* the allocator's start function was called */
+    bool is_reserve; /* it belongs to its factory */
+    nrd_order_item order_item;
 };
 
 typedef struct nrd_allocator { /* TRITONSERVER_ResponseAllocator */

@@ -11,16 +11,10 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-typedef struct item {
-    struct item *next;
-    nrd_factory *factory; /* shared */
-    nrd_response *response;
-    uint32_t flags;
-} item;
-
 struct nrd_order_entry {
     nrd_order_entry *next;
-    item *first, **last;
+    nrd_order_item *first, **last;
+    nrd_order_item end; /* room for a last one of flags alone */
     bool is_over; /* no further response will come */
 };
 
@@ -34,7 +28,10 @@ struct nrd_response_order {
 
 nrd_response_order *nrd_response_order_new(nrd_deliver_fn *deliver)
 {
-    nrd_response_order *o = nrd_xcalloc(1, sizeof *o);
+    nrd_response_order *o = calloc(1, sizeof *o);
+    if (!o) {
+        return NULL;
+    }
     atomic_init(&o->refs, 1);
     o->deliver = deliver;
     pthread_mutex_init(&o->mu, NULL);
@@ -59,8 +56,11 @@ void nrd_response_order_unref(nrd_response_order *o)
 
 nrd_order_entry *nrd_response_order_join(nrd_response_order *o)
 {
-    nrd_order_entry *t = nrd_xcalloc(1, sizeof *t);
+    nrd_order_entry *t = calloc(1, sizeof *t);
 
+    if (!t) {
+        return NULL;
+    }
     t->last = &t->first;
     pthread_mutex_lock(&o->mu);
     *o->tail = t;
@@ -79,18 +79,17 @@ static void deliver_locked(nrd_response_order *o)
     o->delivering = true;
     while (o->head && (o->head->first || o->head->is_over)) {
         nrd_order_entry *t = o->head;
-        item *i = t->first;
-        if (!i) {
+        if (!t->first) {
             o->head = t->next;
             o->tail = o->head ? o->tail : &o->head;
             free(t);
             continue;
         }
-        t->first = i->next;
+        const nrd_order_item i = *t->first; /* delivering ends what it lies in */
+        t->first = i.next;
         t->last = t->first ? t->last : &t->first;
         pthread_mutex_unlock(&o->mu);
-        o->deliver(i->factory, i->response, i->flags);
-        free(i);
+        o->deliver(i.factory, i.response, i.flags);
         pthread_mutex_lock(&o->mu);
     }
     o->delivering = false;
@@ -98,20 +97,18 @@ static void deliver_locked(nrd_response_order *o)
 }
 
 bool nrd_response_order_push(nrd_response_order *o, nrd_order_entry **entry, nrd_factory *f,
-                             nrd_response *r, uint32_t flags)
+                             nrd_response *r, uint32_t flags, nrd_order_item *room)
 {
-    item *i = nrd_xcalloc(1, sizeof *i);
-
-    *i = (item){.factory = f, .response = r, .flags = flags};
     nrd_response_order_ref(o); /* the callback may end the last other user */
     pthread_mutex_lock(&o->mu);
     nrd_order_entry *t = *entry;
     if (!t) {
         pthread_mutex_unlock(&o->mu);
-        free(i);
         nrd_response_order_unref(o);
         return false;
     }
+    nrd_order_item *i = r ? room : &t->end;
+    *i = (nrd_order_item){.factory = f, .response = r, .flags = flags};
     *t->last = i;
     t->last = &i->next;
     if (flags & TRITONSERVER_RESPONSE_COMPLETE_FINAL) {

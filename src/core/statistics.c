@@ -118,7 +118,12 @@ void nrd_stats_batch(nrd_model *m, uint64_t batch_size, uint64_t input_ns, uint6
         i++;
     }
     if (i == s->n_batches || s->batches[i].batch_size != batch_size) {
-        s->batches = nrd_xrealloc(s->batches, (s->n_batches + 1) * sizeof *s->batches);
+        nrd_batch_stat *grown = realloc(s->batches, (s->n_batches + 1) * sizeof *grown);
+        if (!grown) { /* a figure is lost, and no request */
+            pthread_mutex_unlock(&s->mu);
+            return;
+        }
+        s->batches = grown;
         memmove(s->batches + i + 1, s->batches + i, (s->n_batches - i) * sizeof *s->batches);
         s->n_batches++;
         s->batches[i] = (nrd_batch_stat){.batch_size = batch_size};
@@ -182,7 +187,12 @@ nrd_error *nrd_stats_response(nrd_model *m, uint64_t index, nrd_resp_outcome out
     size_t i = index < MAX_INDEX ? (size_t)index : MAX_INDEX;
     pthread_mutex_lock(&s->mu);
     if (i >= s->n_responses) {
-        s->responses = nrd_xrealloc(s->responses, (i + 1) * sizeof *s->responses);
+        nrd_response_stat *grown = realloc(s->responses, (i + 1) * sizeof *grown);
+        if (!grown) {
+            pthread_mutex_unlock(&s->mu);
+            return nrd_error_no_memory();
+        }
+        s->responses = grown;
         memset(s->responses + s->n_responses, 0, (i + 1 - s->n_responses) * sizeof *s->responses);
         s->n_responses = i + 1;
     }

@@ -68,8 +68,8 @@ void nrd_trace_begin(nrd_trace *t, const nrd_request *r)
     if (t) {
         free(t->model_name);
         free(t->request_id);
-        t->model_name = nrd_xstrdup(r->model_name);
-        t->request_id = nrd_xstrdup(r->id);
+        t->model_name = strdup(r->model_name); /* a trace without names, where memory ends */
+        t->request_id = strdup(r->id);
         t->model_version = r->model ? r->model->version : r->model_version;
         nrd_trace_report(t, TRITONSERVER_TRACE_REQUEST_START, r->start_ns);
         nrd_trace_inputs(t, r, TRITONSERVER_TRACE_TENSOR_QUEUE_INPUT);
@@ -136,7 +136,10 @@ static nrd_trace *trace_new(uint32_t level, uint64_t parent_id,
                             TRITONSERVER_InferenceTraceTensorActivityFn_t tensor_fn,
                             TRITONSERVER_InferenceTraceReleaseFn_t release_fn, void *userp)
 {
-    nrd_trace *t = nrd_xcalloc(1, sizeof *t);
+    nrd_trace *t = calloc(1, sizeof *t);
+    if (!t) {
+        return NULL;
+    }
     t->id = atomic_fetch_add(&next_id, 1);
     t->parent_id = parent_id;
     /* The two oldest levels mean time stamps. */
@@ -157,7 +160,9 @@ nrd_trace *nrd_trace_child(nrd_trace *t)
     }
     nrd_trace *c =
         trace_new(t->level, t->id, t->activity_fn, t->tensor_fn, t->release_fn, t->userp);
-    c->context = t->context ? nrd_xstrdup(t->context) : NULL;
+    if (c) {
+        c->context = t->context ? strdup(t->context) : NULL;
+    }
     return c;
 }
 
@@ -208,7 +213,7 @@ TRITONSERVER_Error *TRITONSERVER_InferenceTraceTensorNew(
     }
     *trace = to_api(trace_new((uint32_t)level, parent_id, activity_fn, tensor_activity_fn,
                               release_fn, trace_userp));
-    return NULL;
+    return *trace ? NULL : as_api(nrd_error_no_memory());
 }
 
 TRITONSERVER_Error *TRITONSERVER_InferenceTraceReportActivity(TRITONSERVER_InferenceTrace *trace,
@@ -283,8 +288,12 @@ TRITONSERVER_Error *TRITONSERVER_InferenceTraceSetContext(TRITONSERVER_Inference
                                                           const char *trace_context)
 {
     nrd_trace *t = of_api(trace);
+    char *copy = strdup(trace_context ? trace_context : "");
+    if (!copy) {
+        return as_api(nrd_error_no_memory());
+    }
     free(t->context);
-    t->context = nrd_xstrdup(trace_context ? trace_context : "");
+    t->context = copy;
     return NULL;
 }
 

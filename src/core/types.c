@@ -182,15 +182,15 @@ const char *TRITONSERVER_ErrorMessage(TRITONSERVER_Error *error)
 
 /* ---- parameters ---- */
 
-void nrd_param_init(nrd_param *p, const char *name, TRITONSERVER_ParameterType type,
+bool nrd_param_init(nrd_param *p, const char *name, TRITONSERVER_ParameterType type,
                     const void *value)
 {
     memset(p, 0, sizeof *p);
-    p->name = nrd_xstrdup(name);
+    p->name = strdup(name);
     p->type = type;
     switch (type) {
     case TRITONSERVER_PARAMETER_STRING:
-        p->str = nrd_xstrdup(value ? value : "");
+        p->str = strdup(value ? value : "");
         break;
     case TRITONSERVER_PARAMETER_INT:
         p->i = *(const int64_t *)value;
@@ -205,6 +205,12 @@ void nrd_param_init(nrd_param *p, const char *name, TRITONSERVER_ParameterType t
         p->bytes = value;
         break;
     }
+    if (!p->name || (type == TRITONSERVER_PARAMETER_STRING && !p->str)) {
+        nrd_param_fini(p);
+        memset(p, 0, sizeof *p);
+        return false;
+    }
+    return true;
 }
 
 void nrd_param_fini(nrd_param *p)
@@ -233,35 +239,32 @@ const void *nrd_param_value(const nrd_param *p)
 nrd_error *nrd_params_set(nrd_params *l, const char *name, TRITONSERVER_ParameterType type,
                           const void *value)
 {
-    const bool is_text = type == TRITONSERVER_PARAMETER_STRING; /* as long as a client likes */
-    char *text = is_text ? strdup(value ? value : "") : NULL;
-    nrd_param *p = NULL;
+    nrd_param fresh, *p = NULL;
 
-    if (is_text && !text) {
-        return nrd_error_no_memory();
-    }
     for (uint32_t i = 0; i < l->n; i++) {
-        if (strcmp(l->items[i].name, name) == 0) {
-            p = &l->items[i];
-            nrd_param_fini(p);
-        }
+        p = strcmp(l->items[i].name, name) == 0 ? &l->items[i] : p;
     }
     if (!p && l->n >= NRD_LIMIT_PARAMETERS) {
-        free(text);
         return nrd_errorf(NRD_ERR_INVALID_ARG, "more than %d parameters", NRD_LIMIT_PARAMETERS);
     }
-    if (!p) {
-        if (l->n == l->cap) {
-            l->cap = l->cap ? l->cap * 2 : 4;
-            l->items = nrd_xrealloc(l->items, l->cap * sizeof *l->items);
+    if (!p && l->n == l->cap) {
+        const uint32_t cap = l->cap ? l->cap * 2 : 4;
+        nrd_param *items = realloc(l->items, cap * sizeof *items);
+        if (!items) {
+            return nrd_error_no_memory();
         }
+        l->items = items;
+        l->cap = cap;
+    }
+    if (!nrd_param_init(&fresh, name, type, value)) {
+        return nrd_error_no_memory();
+    }
+    if (p) {
+        nrd_param_fini(p);
+    } else {
         p = &l->items[l->n++];
     }
-    if (is_text) {
-        *p = (nrd_param){.name = nrd_xstrdup(name), .type = type, .str = text};
-    } else {
-        nrd_param_init(p, name, type, value);
-    }
+    *p = fresh;
     return NULL;
 }
 
@@ -296,17 +299,25 @@ TRITONSERVER_Parameter *TRITONSERVER_ParameterNew(const char *name,
     if (type == TRITONSERVER_PARAMETER_BYTES) {
         return NULL; /* bytes need a length: ParameterBytesNew */
     }
-    nrd_param *p = nrd_xmalloc(sizeof *p);
-    nrd_param_init(p, name, type, value);
+    nrd_param *p = malloc(sizeof *p);
+    if (p && !nrd_param_init(p, name, type, value)) {
+        free(p);
+        p = NULL;
+    }
     return (TRITONSERVER_Parameter *)(void *)p;
 }
 
 TRITONSERVER_Parameter *TRITONSERVER_ParameterBytesNew(const char *name, const void *byte_ptr,
                                                        const uint64_t size)
 {
-    nrd_param *p = nrd_xmalloc(sizeof *p);
-    nrd_param_init(p, name, TRITONSERVER_PARAMETER_BYTES, byte_ptr);
-    p->n_bytes = size;
+    nrd_param *p = malloc(sizeof *p);
+    if (p && !nrd_param_init(p, name, TRITONSERVER_PARAMETER_BYTES, byte_ptr)) {
+        free(p);
+        p = NULL;
+    }
+    if (p) {
+        p->n_bytes = size;
+    }
     return (TRITONSERVER_Parameter *)(void *)p;
 }
 
@@ -321,12 +332,22 @@ void TRITONSERVER_ParameterDelete(TRITONSERVER_Parameter *parameter)
 
 /* ---- messages ---- */
 
-nrd_message *nrd_message_new(nrd_str *json)
+nrd_error *nrd_message_new(nrd_message **out, nrd_str *json)
 {
-    nrd_message *m = nrd_xcalloc(1, sizeof *m);
-    m->len = json->len;
-    m->text = json->data ? nrd_str_steal(json) : nrd_xstrdup("");
-    return m;
+    nrd_message *m = calloc(1, sizeof *m);
+    const size_t n = json->len;
+    char *text = nrd_str_steal(json);
+
+    *out = NULL;
+    if (!m || !text) {
+        free(m);
+        free(text);
+        return nrd_error_no_memory();
+    }
+    m->len = n;
+    m->text = text;
+    *out = m;
+    return NULL;
 }
 
 TRITONSERVER_Error *TRITONSERVER_MessageNewFromSerializedJson(TRITONSERVER_Message **message,
@@ -338,8 +359,7 @@ TRITONSERVER_Error *TRITONSERVER_MessageNewFromSerializedJson(TRITONSERVER_Messa
     NRD_API_TRY(nrd_json_parse(&doc, base, byte_size, NULL));
     nrd_json_doc_free(doc);
     nrd_str_append(&s, base, byte_size);
-    *message = (TRITONSERVER_Message *)(void *)nrd_message_new(&s);
-    return NULL;
+    return as_api(nrd_message_new((nrd_message **)(void *)message, &s));
 }
 
 TRITONSERVER_Error *TRITONSERVER_MessageDelete(TRITONSERVER_Message *message)
@@ -371,7 +391,10 @@ static nrd_attr *attr_of(TRITONSERVER_BufferAttributes *a)
 TRITONSERVER_Error *
 TRITONSERVER_BufferAttributesNew(TRITONSERVER_BufferAttributes **buffer_attributes)
 {
-    nrd_attr *a = nrd_xcalloc(1, sizeof *a);
+    nrd_attr *a = calloc(1, sizeof *a);
+    if (!a) {
+        return as_api(nrd_error_no_memory());
+    }
     *buffer_attributes = (TRITONSERVER_BufferAttributes *)(void *)a;
     return NULL;
 }

@@ -42,7 +42,8 @@ typedef struct nrd_params {
     uint32_t n, cap;
 } nrd_params;
 
-void nrd_param_init(nrd_param *p, const char *name, TRITONSERVER_ParameterType type,
+/* false: no memory, and p is empty. */
+bool nrd_param_init(nrd_param *p, const char *name, TRITONSERVER_ParameterType type,
                     const void *value);
 void nrd_param_fini(nrd_param *p);
 const void *nrd_param_value(const nrd_param *p); /* as the API gives it out */
@@ -56,6 +57,6 @@ typedef struct nrd_message { /* TRITONSERVER_Message */
     size_t len;
 } nrd_message;
 
-nrd_message *nrd_message_new(nrd_str *json); /* always takes the text */
+nrd_error *nrd_message_new(nrd_message **out, nrd_str *json) NRD_MUST_USE; /* always takes the text */
 
 #endif

@@ -364,9 +364,9 @@ static void destroy(nrd_exec *x)
     nrd_guides_free(x->guides);
     free(x->iter_ring);
     free(x->events);
-    free(x->cancels);
-    free(x->cancels_taken);
-    free(x->lost);
+    if (!x->lost_is_static) {
+        free(x->lost);
+    }
     pthread_cond_destroy(&x->in_cv);
     pthread_cond_destroy(&x->out_cv);
     pthread_mutex_destroy(&x->mu);
@@ -450,8 +450,22 @@ void nrd_exec_active_add(nrd_exec *x, nrd_exec_request_state *r)
     x->n_waiting++;
 }
 
+static void leave_cancels(nrd_exec_request_state **list, const nrd_exec_request_state *r)
+{
+    for (; *list; list = &(*list)->cancel_next) {
+        if (*list == r) {
+            *list = r->cancel_next;
+            return;
+        }
+    }
+}
+
 void nrd_exec_active_remove(nrd_exec *x, nrd_exec_request_state *r)
 {
+    if (r->cancel_asked) {
+        leave_cancels(&x->cancels, r);
+        leave_cancels(&x->cancels_taken, r);
+    }
     for (nrd_exec_request_state **at = bucket(x, r->id); *at; at = &(*at)->hash_next) {
         if (*at == r) {
             *at = r->hash_next;
@@ -535,12 +549,11 @@ nrd_error *nrd_exec_enqueue(nrd_exec *x, const nrd_exec_request *in, uint64_t *o
 void nrd_exec_cancel(nrd_exec *x, uint64_t id)
 {
     pthread_mutex_lock(&x->mu);
-    if (nrd_exec_active_find(x, id)) {
-        if (x->n_cancels == x->cap_cancels) {
-            x->cap_cancels = x->cap_cancels ? x->cap_cancels * 2 : 64;
-            x->cancels = nrd_xrealloc(x->cancels, x->cap_cancels * sizeof *x->cancels);
-        }
-        x->cancels[x->n_cancels++] = id;
+    nrd_exec_request_state *r = nrd_exec_active_find(x, id);
+    if (r && !r->cancel_asked) {
+        r->cancel_asked = true;
+        r->cancel_next = x->cancels;
+        x->cancels = r;
         pthread_cond_signal(&x->in_cv);
     }
     pthread_mutex_unlock(&x->mu);

@@ -87,6 +87,9 @@ struct nrd_exec_request_state {
     float *embedding; /* [hidden] with pooling, until it is in the response */
     double *sums;     /* [hidden] with MEAN */
     nrd_perf_metrics perf;
+    nrd_exec_response_state *spare; /* so many that its ends can be told without memory; owns */
+    nrd_exec_request_state *cancel_next; /* guarded by mu, as cancel_asked: in a list of cancels */
+    bool cancel_asked;
 };
 
 enum { ACTIVE_BUCKETS = 4096 };
@@ -117,8 +120,8 @@ struct nrd_exec {
     pthread_cond_t out_cv; /* callers wait for responses, shutdown for the end */
     /* guarded by mu */
     nrd_exec_request_state *inbox_head, *inbox_tail;
-    uint64_t *cancels;
-    size_t n_cancels, cap_cancels;
+    nrd_exec_request_state *cancels;       /* active ones, asked to end */
+    nrd_exec_request_state *cancels_taken; /* likewise, by the loop */
     nrd_exec_request_state
         *active[ACTIVE_BUCKETS];     /* accepted, final response not yet in the outbox */
     int32_t n_active, n_waiting;     /* n_waiting: not started yet, for the queue limit */
@@ -127,12 +130,11 @@ struct nrd_exec {
     bool stopping, cut, stopped;
     nrd_error_code lost_code;
     char *lost; /* why the engine is lost; or NULL */
+    bool lost_is_static;
     nrd_iter_stats *iter_ring;
     int32_t iter_cap, iter_first, iter_n;
 
     /* loop thread only */
-    uint64_t *cancels_taken;
-    size_t cap_cancels_taken;
     nrd_plan plans[2];
     nrd_sched_event *events;
     int32_t inflight;                /* plan that runs now; -1: none */
@@ -172,10 +174,14 @@ void nrd_exec_prompt_table_free(nrd_exec_request_state *r);
 /* response.c */
 nrd_error *nrd_exec_pool_new(nrd_exec_pool **out) NRD_MUST_USE;
 void nrd_exec_pool_unref(nrd_exec_pool *p);
-nrd_exec_response_state *nrd_exec_response_get(nrd_exec_pool *p);
+nrd_exec_response_state *nrd_exec_response_get(nrd_exec_pool *p); /* NULL: no memory */
 void nrd_exec_response_put(nrd_exec_response_state *r);
 bool nrd_exec_buffer_reserve(nrd_exec_buffer *b, size_t bytes);
 /* What a sequence has to say now; `finish` NONE: it goes on. */
+/* Answers that a request has from its start, one for each end: telling it needs no memory. */
+nrd_error *nrd_exec_spare_new(nrd_exec_request_state *r) NRD_MUST_USE;
+void nrd_exec_spare_free(nrd_exec_request_state *r);
+/* NULL: no memory for an answer that is not the last one of its sequence. */
 nrd_exec_response_state *nrd_exec_response_make(nrd_exec_request_state *r, nrd_seq *q,
                                                 nrd_seq_finish finish, bool is_final);
 nrd_exec_response_state *nrd_exec_response_make_error(nrd_exec_request_state *r,

@@ -164,7 +164,10 @@ static void answer(nrd_exec *x, nrd_seq *q, int32_t n_new, nrd_seq_finish finish
         x->n_terminated_step += r->n_open == 0;
     }
     if (ends || (r->streaming && n_new > 0)) {
-        send(x, r, nrd_exec_response_make(r, q, finish, ends && r->n_open == 0));
+        nrd_exec_response_state *o = nrd_exec_response_make(r, q, finish, ends && r->n_open == 0);
+        if (o) { /* else the next answer brings these tokens */
+            send(x, r, o);
+        }
     }
 }
 
@@ -214,7 +217,10 @@ static void lose(nrd_exec *x, nrd_error *err)
 {
     nrd_exec_log(x, 0, "engine lost: %s", nrd_error_message(err));
     pthread_mutex_lock(&x->mu);
-    x->lost = nrd_xstrdup(nrd_error_message(err));
+    static char no_reason[] = "out of memory";
+    char *reason = strdup(nrd_error_message(err));
+    x->lost = reason ? reason : no_reason;
+    x->lost_is_static = !reason;
     pthread_mutex_unlock(&x->mu);
     nrd_error_free(err);
     for (int i = 0; i < 2; i++) {
@@ -408,7 +414,7 @@ static nrd_error *turn(nrd_exec *x)
 
 static bool has_work(const nrd_exec *x)
 {
-    return x->inbox_head || x->n_cancels > 0 || x->inflight >= 0 || !nrd_sched_is_empty(x->sched);
+    return x->inbox_head || x->cancels || x->inflight >= 0 || !nrd_sched_is_empty(x->sched);
 }
 
 enum { BURST = 32, BURST_GOES_ON = 8 /* a millisecond */, BURST_MAX_MS = 64 };
@@ -432,6 +438,19 @@ static void let_burst_in(nrd_exec *x)
     pthread_mutex_unlock(&x->mu);
 }
 
+/* The next request whose end is asked for; NULL: none. */
+static nrd_exec_request_state *take_cancel(nrd_exec *x)
+{
+    pthread_mutex_lock(&x->mu);
+    nrd_exec_request_state *r = x->cancels_taken;
+    if (r) {
+        x->cancels_taken = r->cancel_next;
+        r->cancel_asked = false;
+    }
+    pthread_mutex_unlock(&x->mu);
+    return r;
+}
+
 /* Waits for work and takes it. False: shut down and nothing is left. */
 static bool take_work(nrd_exec *x)
 {
@@ -444,13 +463,8 @@ static bool take_work(nrd_exec *x)
     nrd_exec_request_state *inbox = x->inbox_head;
     x->inbox_head = x->inbox_tail = NULL;
     /* Both at once: a cancel's request is then never still in the inbox. */
-    uint64_t *ids = x->cancels;
-    size_t n_cancels = x->n_cancels, cap = x->cap_cancels;
-    x->cancels = x->cancels_taken;
-    x->cap_cancels = x->cap_cancels_taken;
-    x->cancels_taken = ids;
-    x->cap_cancels_taken = cap;
-    x->n_cancels = 0;
+    x->cancels_taken = x->cancels;
+    x->cancels = NULL;
     pthread_mutex_unlock(&x->mu);
 
     while (inbox) {
@@ -463,13 +477,8 @@ static bool take_work(nrd_exec *x)
             take_request(x, r);
         }
     }
-    for (size_t i = 0; i < n_cancels; i++) {
-        pthread_mutex_lock(&x->mu);
-        nrd_exec_request_state *r = nrd_exec_active_find(x, x->cancels_taken[i]);
-        pthread_mutex_unlock(&x->mu);
-        if (r) {
-            cancel_request(x, r); /* only this thread frees requests */
-        }
+    for (nrd_exec_request_state *r; (r = take_cancel(x)) != NULL;) {
+        cancel_request(x, r); /* only this thread frees requests */
     }
     if (cut) {
         cancel_all(x);

@@ -463,6 +463,7 @@ void nrd_exec_request_free(nrd_exec_request_state *r)
     free(r->ranges);
     free(r->phrase_ids);
     free(r->bias);
+    nrd_exec_spare_free(r);
     free(r);
 }
 
@@ -480,6 +481,7 @@ static nrd_error *begin(nrd_exec_request_state **out, nrd_exec *x, const int32_t
     memcpy(r->prompt, ids, (size_t)n * sizeof *ids);
     NRD_NEW_GOTO(r->seqs, n_seqs, err, fail);
     NRD_NEW_GOTO(r->n_sent, n_seqs, err, fail);
+    NRD_TRY_GOTO(nrd_exec_spare_new(r), err, fail);
     r->perf.arrival_ns = (int64_t)nrd_now_ns();
     *out = r;
     return NULL;

@@ -67,7 +67,11 @@ nrd_exec_response_state *nrd_exec_response_get(nrd_exec_pool *p)
     p->refs++;
     pthread_mutex_unlock(&p->mu);
     if (!r) {
-        r = nrd_xcalloc(1, sizeof *r);
+        r = calloc(1, sizeof *r);
+    }
+    if (!r) {
+        nrd_exec_pool_unref(p);
+        return NULL;
     }
     r->next = NULL;
     r->pool = p;
@@ -235,9 +239,38 @@ static void put_common(nrd_exec_response_state *o, const nrd_exec_request_state 
     o->is_private = r->score != NULL;
 }
 
+nrd_error *nrd_exec_spare_new(nrd_exec_request_state *r)
+{
+    for (int32_t i = 0; i <= r->n_seqs; i++) { /* each sequence's end, and one error */
+        nrd_exec_response_state *o = nrd_exec_response_get(r->exec->pool);
+        if (!o) {
+            return nrd_error_no_memory();
+        }
+        o->next = r->spare;
+        r->spare = o;
+    }
+    return NULL;
+}
+
+static nrd_exec_response_state *take_spare(nrd_exec_request_state *r)
+{
+    nrd_exec_response_state *o = r->spare;
+    NRD_ASSERT(o, "each sequence ends once, and a request fails once");
+    r->spare = o->next;
+    o->next = NULL;
+    return o;
+}
+
+void nrd_exec_spare_free(nrd_exec_request_state *r)
+{
+    while (r->spare) {
+        nrd_exec_response_put(take_spare(r));
+    }
+}
+
 nrd_exec_response_state *nrd_exec_response_make_error(nrd_exec_request_state *r, nrd_error *err)
 {
-    nrd_exec_response_state *o = nrd_exec_response_get(r->exec->pool);
+    nrd_exec_response_state *o = take_spare(r);
     put_common(o, r, 0, true);
     o->pub.is_sequence_final = true;
     o->pub.error = err;
@@ -247,7 +280,11 @@ nrd_exec_response_state *nrd_exec_response_make_error(nrd_exec_request_state *r,
 nrd_exec_response_state *nrd_exec_response_make(nrd_exec_request_state *r, nrd_seq *q,
                                                 nrd_seq_finish finish, bool is_final)
 {
-    nrd_exec_response_state *o = nrd_exec_response_get(r->exec->pool);
+    const bool ends = finish != NRD_SEQ_FINISH_NONE || is_final;
+    nrd_exec_response_state *o = ends ? take_spare(r) : nrd_exec_response_get(r->exec->pool);
+    if (!o) {
+        return NULL;
+    }
     put_common(o, r, q->req.index, is_final);
     o->pub.is_sequence_final = finish != NRD_SEQ_FINISH_NONE;
     if (!(q->req.width > 1 ? put_beams(o, r, q, finish) : put_single(o, r, q, finish))) {

@@ -76,8 +76,12 @@ static void merge_short(const nrd_tokenizer *t, int32_t *sym, size_t n, nrd_ids 
 static void heap_push(nrd_tok_scratch *sc, size_t *n, uint64_t v)
 {
     if (*n == sc->cap_heap) {
-        sc->cap_heap = sc->cap_heap ? sc->cap_heap * 2 : 1024;
-        sc->heap = nrd_xrealloc(sc->heap, sc->cap_heap * sizeof *sc->heap);
+        size_t cap = sc->cap_heap ? sc->cap_heap * 2 : 1024;
+        if (!nrd_tok_grow((void **)&sc->heap, cap, sizeof *sc->heap)) {
+            sc->no_memory = true;
+            return;
+        }
+        sc->cap_heap = cap;
     }
     size_t i = (*n)++;
     while (i > 0 && sc->heap[(i - 1) / 2] > v) {
@@ -107,17 +111,20 @@ static uint64_t heap_pop(nrd_tok_scratch *sc, size_t *n)
     return top;
 }
 
-static void reserve_symbols(nrd_tok_scratch *sc, size_t n)
+static bool reserve_symbols(nrd_tok_scratch *sc, size_t n)
 {
-    if (n > sc->cap_sym) {
-        size_t cap = n + n / 2;
-        sc->sym = nrd_xrealloc(sc->sym, cap * sizeof *sc->sym);
-        sc->prev = nrd_xrealloc(sc->prev, cap * sizeof *sc->prev);
-        sc->next = nrd_xrealloc(sc->next, cap * sizeof *sc->next);
-        sc->new_id = nrd_xrealloc(sc->new_id, cap * sizeof *sc->new_id);
-        sc->rank = nrd_xrealloc(sc->rank, cap * sizeof *sc->rank);
-        sc->cap_sym = cap;
+    if (n <= sc->cap_sym) {
+        return true;
     }
+    size_t cap = n + n / 2;
+    const bool ok = nrd_tok_grow((void **)&sc->sym, cap, sizeof *sc->sym) &&
+                    nrd_tok_grow((void **)&sc->prev, cap, sizeof *sc->prev) &&
+                    nrd_tok_grow((void **)&sc->next, cap, sizeof *sc->next) &&
+                    nrd_tok_grow((void **)&sc->new_id, cap, sizeof *sc->new_id) &&
+                    nrd_tok_grow((void **)&sc->rank, cap, sizeof *sc->rank);
+    sc->cap_sym = ok ? cap : sc->cap_sym;
+    sc->no_memory = sc->no_memory || !ok;
+    return ok;
 }
 
 static void offer(const nrd_tokenizer *t, nrd_tok_scratch *sc, size_t *n_heap, int32_t at)
@@ -239,12 +246,15 @@ static void encode_chunk(const nrd_tokenizer *t, nrd_tok_scratch *sc, const char
         n_sym = t->byte_level ? byte_symbols(t, s, n, sym) : char_symbols(t, s, n, sym);
         merge_short(t, sym, n_sym, out);
     } else {
-        reserve_symbols(sc, n);
+        if (!reserve_symbols(sc, n)) {
+            return;
+        }
         n_sym = t->byte_level ? byte_symbols(t, s, n, sc->sym) : char_symbols(t, s, n, sc->sym);
         if (n_sym) {
             merge_long(t, sc, n_sym, out);
         }
     }
+    sc->no_memory = sc->no_memory || out->no_memory; /* wrong ids must not be remembered */
     nrd_tok_cache_put(sc, t, hash, s, n, out->n > before ? &out->ids[before] : NULL,
                           out->n - before);
 }

@@ -651,7 +651,15 @@ static nrd_error *fill_added(nrd_tokenizer *t)
             text = token->s; /* user-defined symbols are written in normalized form */
             n = token->n;
         } else {
-            nrd_tok_normalize(t, nrd_tok_scratch_get(), token->s, token->n, &text, &n);
+            nrd_tok_scratch *sc = nrd_tok_scratch_get();
+            if (!sc) {
+                return nrd_error_no_memory();
+            }
+            sc->no_memory = false;
+            nrd_tok_normalize(t, sc, token->s, token->n, &text, &n);
+            if (sc->no_memory) {
+                return nrd_error_no_memory();
+            }
         }
         if (n > 0) {
             NRD_TRY(nrd_trie_add(&t->added_norm, text, n, (int32_t)i));

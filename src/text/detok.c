@@ -36,7 +36,10 @@ void nrd_detok_reset(nrd_detok *d)
 
 nrd_detok *nrd_detok_new(const nrd_tokenizer *t, uint32_t flags)
 {
-    nrd_detok *d = nrd_xcalloc(1, sizeof *d);
+    nrd_detok *d = calloc(1, sizeof *d);
+    if (!d) {
+        return NULL;
+    }
     d->t = t;
     d->flags = flags;
     nrd_detok_reset(d);
@@ -97,9 +100,11 @@ static void drain(nrd_detok *d, bool end, bool byte_by_byte, nrd_str *out)
         from = at;
     }
     put(d, s + from, at - from, out);
-    memmove(d->held.data, d->held.data + at, n - at);
-    d->held.len = n - at;
-    d->held.data[d->held.len] = '\0';
+    if (at > 0) {
+        memmove(d->held.data, d->held.data + at, n - at);
+        d->held.len = n - at;
+        d->held.data[d->held.len] = '\0';
+    }
 }
 
 static void replace(const dec_step *step, const char *s, size_t n, nrd_str *out)
@@ -157,6 +162,9 @@ static void put_token(nrd_detok *d, size_t from, const char *s, size_t n, bool f
             marks.to_n = first && step->prepend != PREPEND_NEVER ? 0 : 1;
             replace(&marks, s, n, to);
         }
+        if (to->no_memory) {
+            nrd_str_spoil(out);
+        }
         s = nrd_str_cstr(to);
         n = to->len;
         w = 1 - w;
@@ -207,6 +215,15 @@ static void end_run(nrd_detok *d, nrd_str *out)
     nrd_str_clear(&d->held);
 }
 
+/* Bytes that are not known to be whole characters. */
+static void hold(nrd_detok *d, const char *s, size_t n, nrd_str *out)
+{
+    nrd_str_append(&d->held, s, n);
+    if (d->held.no_memory) {
+        nrd_str_spoil(out);
+    }
+}
+
 void nrd_detok_push(nrd_detok *d, int32_t id, nrd_str *out)
 {
     const nrd_tokenizer *t = d->t;
@@ -218,12 +235,12 @@ void nrd_detok_push(nrd_detok *d, int32_t id, nrd_str *out)
     }
     d->started = true;
     if (t->n_dec && t->dec[0].kind == DEC_BYTE_LEVEL) {
-        nrd_str_append(&d->held, t->bytes[id].s, t->bytes[id].n);
+        hold(d, t->bytes[id].s, t->bytes[id].n, out);
         drain(d, false, false, out);
         return;
     }
     if ((t->flags[id] & TOK_BYTE) && byte_fallback_step(t) != SIZE_MAX) {
-        nrd_str_append(&d->held, t->bytes[id].s, 1);
+        hold(d, t->bytes[id].s, 1, out);
         if (t->decode_per_char) {
             drain(d, false, true, out);
         }

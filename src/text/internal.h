@@ -329,6 +329,7 @@ typedef struct piece {
 typedef struct pieces {
     piece *v;
     size_t n, cap;
+    bool no_memory; /* one was not kept */
 } pieces;
 
 typedef struct cache_entry cache_entry;
@@ -347,10 +348,13 @@ typedef struct nrd_tok_scratch { /* one a thread, reused by every call */
     uint32_t *best_from;
     size_t cap_best;
     cache_entry *cache;
-    void *match; /* PCRE2's match data; see pattern.c */
+    void *match;    /* PCRE2's match data; see pattern.c */
+    bool no_memory; /* of this call: what comes out of it is wrong */
 } nrd_tok_scratch;
 
-nrd_tok_scratch *nrd_tok_scratch_get(void); /* of the calling thread; aborts on no memory */
+nrd_tok_scratch *nrd_tok_scratch_get(void); /* of the calling thread; NULL: no memory */
+/* n elements at *p; false: no memory, and *p is as it was. */
+bool nrd_tok_grow(void **p, size_t n, size_t size);
 /* Behind a call: what one long text needed does not stay with its thread. */
 void nrd_tok_scratch_trim(nrd_tok_scratch *sc);
 bool nrd_tok_cache_get(nrd_tok_scratch *sc, const nrd_tokenizer *t, const char *s, size_t n,
@@ -374,8 +378,14 @@ size_t nrd_tok_safe_chunk(const nrd_tokenizer *t, const char *s, size_t n);
 static inline void pieces_push(pieces *p, size_t start, size_t end)
 {
     if (p->n == p->cap) {
-        p->cap = p->cap ? p->cap * 2 : 256;
-        p->v = nrd_xrealloc(p->v, p->cap * sizeof *p->v);
+        size_t cap = p->cap ? p->cap * 2 : 256;
+        piece *v = realloc(p->v, cap * sizeof *v);
+        if (!v) {
+            p->no_memory = true;
+            return;
+        }
+        p->v = v;
+        p->cap = cap;
     }
     p->v[p->n++] = (piece){(uint32_t)start, (uint32_t)end};
 }

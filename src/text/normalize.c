@@ -286,6 +286,7 @@ void nrd_tok_normalize(const nrd_tokenizer *t, nrd_tok_scratch *sc, const char *
         nrd_str *to = &sc->norm[i % 2];
         nrd_str_clear(to);
         apply(t, &t->norm[i], s, n, to);
+        sc->no_memory = sc->no_memory || to->no_memory;
         s = nrd_str_cstr(to);
         n = to->len;
     }

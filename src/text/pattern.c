@@ -297,6 +297,7 @@ static nrd_error *compile(pattern *p)
     PCRE2_UCHAR message[128];
 
     nrd_error *err = translate(p->text, p->n, &text);
+    err = err ? err : nrd_str_error(&text);
     if (err) {
         nrd_str_fini(&text);
         return nrd_error_wrap(err, "regex '%s'", p->text);
@@ -313,13 +314,11 @@ static nrd_error *compile(pattern *p)
     return NULL;
 }
 
-/* The match data of this thread, for any expression: only the whole match is asked for. */
-static pcre2_match_data *match_data(void)
+/* The match data of a thread, for any expression: only the whole match is asked for. */
+static pcre2_match_data *match_data(nrd_tok_scratch *sc)
 {
-    nrd_tok_scratch *sc = nrd_tok_scratch_get();
     if (!sc->match) {
         sc->match = pcre2_match_data_create(1, NULL);
-        NRD_ASSERT(sc->match, "a small allocation");
     }
     return sc->match;
 }
@@ -332,11 +331,19 @@ void nrd_pattern_free_match(void *match)
 static bool search(const pattern *p, const char *s, size_t n, size_t from, size_t *out_start,
                    size_t *out_end)
 {
-    pcre2_match_data *data = match_data();
+    nrd_tok_scratch *sc = nrd_tok_scratch_get(); /* who encodes has it already */
+    pcre2_match_data *data = sc ? match_data(sc) : NULL;
+    if (!data) {
+        if (sc) {
+            sc->no_memory = true;
+        }
+        return false;
+    }
     while (from <= n) {
         /* the text is known to be valid UTF-8 */
         int rc = pcre2_match(p->re, (PCRE2_SPTR)s, n, from, PCRE2_NO_UTF_CHECK, data, NULL);
         if (rc < 0) {
+            sc->no_memory = sc->no_memory || rc == PCRE2_ERROR_NOMEMORY;
             return false;
         }
         const PCRE2_SIZE *ends = pcre2_get_ovector_pointer(data);

@@ -161,7 +161,7 @@ static void byte_level(const pre_step *step, const char **s, const pieces *in, n
             nrd_str_append(text, p + start, end - start);
             start = at;
             end = text->len;
-            p = text->data;
+            p = nrd_str_cstr(text);
         }
         if (!step->use_regex) {
             pieces_push(out, start, end);
@@ -215,10 +215,11 @@ void nrd_tok_pretokenize(const nrd_tokenizer *t, nrd_tok_scratch *sc, const char
 {
     pieces *in = &sc->cut[0], *to = &sc->cut[1];
     in->n = 0;
+    in->no_memory = to->no_memory = false;
     if (*n) {
         pieces_push(in, 0, *n);
     }
-    for (size_t i = 0; i < t->n_pre; i++) {
+    for (size_t i = 0; i < t->n_pre && !sc->no_memory; i++) {
         const pre_step *step = &t->pre[i];
         nrd_str *fresh = &sc->pre[i % 2];
         to->n = 0;
@@ -232,9 +233,11 @@ void nrd_tok_pretokenize(const nrd_tokenizer *t, nrd_tok_scratch *sc, const char
         } else {
             cut(step, *text, in, to);
         }
+        sc->no_memory = sc->no_memory || fresh->no_memory || in->no_memory || to->no_memory;
         pieces *swap = in;
         in = to;
         to = swap;
     }
+    sc->no_memory = sc->no_memory || in->no_memory;
     *out = in;
 }

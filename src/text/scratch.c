@@ -6,6 +6,7 @@
 #include "base/limits.h"
 
 #include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum {
@@ -75,15 +76,29 @@ __attribute__((destructor)) static void drop_key(void)
     }
 }
 
+bool nrd_tok_grow(void **p, size_t n, size_t size)
+{
+    size_t bytes;
+    void *fresh = nrd_size_mul(n, size, &bytes) ? realloc(*p, bytes) : NULL;
+    *p = fresh ? fresh : *p;
+    return fresh != NULL;
+}
+
 nrd_tok_scratch *nrd_tok_scratch_get(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     static _Thread_local nrd_tok_scratch *mine;
     if (!mine) {
         pthread_once(&once, make_key);
-        mine = nrd_xcalloc(1, sizeof *mine);
-        mine->cache = nrd_xcalloc((size_t)1 << CACHE_BITS, sizeof *mine->cache);
-        pthread_setspecific(scratch_key, mine);
+        nrd_tok_scratch *sc = calloc(1, sizeof *sc);
+        cache_entry *cache = calloc((size_t)1 << CACHE_BITS, sizeof *cache);
+        if (!sc || !cache || pthread_setspecific(scratch_key, sc) != 0) {
+            free(sc);
+            free(cache);
+            return NULL;
+        }
+        sc->cache = cache;
+        mine = sc;
     }
     return mine;
 }
@@ -108,7 +123,7 @@ void nrd_tok_scratch_trim(nrd_tok_scratch *sc)
     cache_entry *cache = sc->cache;
     void *match = sc->match;
     buffers_free(sc);
-    *sc = (nrd_tok_scratch){.cache = cache, .match = match};
+    *sc = (nrd_tok_scratch){.cache = cache, .match = match}; /* the call's outcome is read */
 }
 
 bool nrd_tok_cache_get(nrd_tok_scratch *sc, const nrd_tokenizer *t, const char *s, size_t n,
@@ -129,7 +144,7 @@ bool nrd_tok_cache_get(nrd_tok_scratch *sc, const nrd_tokenizer *t, const char *
 void nrd_tok_cache_put(nrd_tok_scratch *sc, const nrd_tokenizer *t, uint64_t hash, const char *s,
                        size_t n, const int32_t *ids, size_t n_ids)
 {
-    if (n > CACHE_KEY || n_ids > CACHE_IDS) {
+    if (n > CACHE_KEY || n_ids > CACHE_IDS || sc->no_memory) {
         return;
     }
     cache_entry *e = &sc->cache[hash >> (64 - CACHE_BITS)];

@@ -4,31 +4,53 @@
 
 #include "base/file.h"
 
+#include <stdlib.h>
 #include <string.h>
+
+static bool reserve(nrd_ids *v, size_t more)
+{
+    size_t need, bytes, cap = v->cap ? v->cap : 64;
+    if (v->no_memory || (v->cap - v->n >= more)) {
+        return !v->no_memory;
+    }
+    v->no_memory = true;
+    if (!nrd_size_add(v->n, more, &need)) {
+        return false;
+    }
+    while (cap < need) {
+        cap = cap > SIZE_MAX / 2 ? need : cap * 2;
+    }
+    int32_t *ids = nrd_size_mul(cap, sizeof *ids, &bytes) ? realloc(v->ids, bytes) : NULL;
+    if (!ids) {
+        return false;
+    }
+    v->ids = ids;
+    v->cap = cap;
+    v->no_memory = false;
+    return true;
+}
 
 void nrd_ids_push(nrd_ids *v, int32_t id)
 {
-    if (v->n == v->cap) {
-        v->cap = v->cap ? v->cap * 2 : 64;
-        v->ids = nrd_xrealloc(v->ids, v->cap * sizeof *v->ids);
+    if (reserve(v, 1)) {
+        v->ids[v->n++] = id;
     }
-    v->ids[v->n++] = id;
 }
 
 void nrd_ids_append(nrd_ids *v, const int32_t *ids, size_t n)
 {
-    if (v->cap - v->n < n) {
-        size_t cap = v->cap ? v->cap : 64;
-        while (cap < v->n + n) {
-            cap *= 2;
-        }
-        v->ids = nrd_xrealloc(v->ids, cap * sizeof *v->ids);
-        v->cap = cap;
+    if (n == 0 || !reserve(v, n)) {
+        return;
     }
     for (size_t i = 0; i < n; i++) {
         v->ids[v->n + i] = ids[i];
     }
     v->n += n;
+}
+
+nrd_error *nrd_ids_error(const nrd_ids *v)
+{
+    return v->no_memory ? nrd_error_no_memory() : NULL;
 }
 
 void nrd_ids_fini(nrd_ids *v)
@@ -153,7 +175,8 @@ static void clean_text(nrd_tok_scratch *sc, const char **s, size_t *n)
     }
     if (copied) {
         nrd_str_append(&sc->clean, p + kept, len - kept);
-        *s = sc->clean.data;
+        sc->no_memory = sc->no_memory || sc->clean.no_memory;
+        *s = nrd_str_cstr(&sc->clean);
         *n = sc->clean.len;
     }
 }
@@ -163,7 +186,7 @@ static void encode_words(const nrd_tokenizer *t, nrd_tok_scratch *sc, const char
 {
     pieces *words;
     nrd_tok_pretokenize(t, sc, &s, &n, at_start, &words);
-    for (size_t i = 0; i < words->n; i++) {
+    for (size_t i = 0; i < words->n && !sc->no_memory; i++) {
         size_t start = words->v[i].start, len = words->v[i].end - start;
         if (t->model == MODEL_BPE) {
             nrd_tok_bpe_encode(t, sc, s + start, len, out);
@@ -344,9 +367,16 @@ nrd_error *nrd_tokenizer_encode(const nrd_tokenizer *t, const char *text, size_t
         return nrd_errorf(NRD_ERR_INVALID_ARG, "the text has %zu bytes, the limit is %d", n,
                           TOK_MAX_TEXT_BYTES);
     }
+    if (!sc) {
+        return nrd_error_no_memory();
+    }
+    sc->no_memory = false;
     nrd_error *err = encode(t, sc, text, n, flags, out);
+    if (!err && sc->no_memory) {
+        err = nrd_error_no_memory();
+    }
     nrd_tok_scratch_trim(sc);
-    return err;
+    return err ? err : nrd_ids_error(out);
 }
 
 /* ---- questions ---- */

@@ -29,9 +29,12 @@ typedef struct nrd_tokenizer nrd_tokenizer;
 typedef struct nrd_ids { /* zero-initialised = empty */
     int32_t *ids;
     size_t n, cap;
+    bool no_memory; /* something is missing: nrd_ids_error */
 } nrd_ids;
+/* Without memory a list keeps what it has and takes nothing more: who uses it asks nrd_ids_error. */
 NRD_API void nrd_ids_push(nrd_ids *v, int32_t id);
 NRD_API void nrd_ids_append(nrd_ids *v, const int32_t *ids, size_t n);
+NRD_API nrd_error *nrd_ids_error(const nrd_ids *v) NRD_MUST_USE; /* NO_MEMORY, or NULL */
 NRD_API void nrd_ids_fini(nrd_ids *v);
 
 /* `path`: a folder (Hugging Face layout), a tokenizer.json, a tokenizer.model, or a .gguf file. */
@@ -57,7 +60,7 @@ NRD_API void nrd_tokenizer_decode(const nrd_tokenizer *t, const int32_t *ids, si
 /* Streaming: the concatenation of all pieces equals nrd_tokenizer_decode of all ids; a piece never
  * holds half a character and no space is lost at the borders. */
 typedef struct nrd_detok nrd_detok;
-NRD_API nrd_detok *nrd_detok_new(const nrd_tokenizer *t, uint32_t flags);
+NRD_API nrd_detok *nrd_detok_new(const nrd_tokenizer *t, uint32_t flags); /* NULL: no memory */
 NRD_API void nrd_detok_push(nrd_detok *d, int32_t id, nrd_str *out); /* appends what became certain */
 NRD_API void nrd_detok_flush(nrd_detok *d, nrd_str *out);            /* end of sequence: the held-back rest */
 NRD_API void nrd_detok_reset(nrd_detok *d);

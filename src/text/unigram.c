@@ -15,15 +15,18 @@
  * most 27 bytes, so less than 27 such steps. Longer texts are searched without the memory. */
 static const double sum_limit = 8192, clear_float = 0.05, clear_double = 1e-9;
 
-static void reserve_best(nrd_tok_scratch *sc, size_t n)
+static bool reserve_best(nrd_tok_scratch *sc, size_t n)
 {
-    if (n > sc->cap_best) {
-        size_t cap = n + n / 2;
-        sc->best = nrd_xrealloc(sc->best, cap * sizeof *sc->best);
-        sc->best_id = nrd_xrealloc(sc->best_id, cap * sizeof *sc->best_id);
-        sc->best_from = nrd_xrealloc(sc->best_from, cap * sizeof *sc->best_from);
-        sc->cap_best = cap;
+    if (n <= sc->cap_best) {
+        return true;
     }
+    size_t cap = n + n / 2;
+    const bool ok = nrd_tok_grow((void **)&sc->best, cap, sizeof *sc->best) &&
+                    nrd_tok_grow((void **)&sc->best_id, cap, sizeof *sc->best_id) &&
+                    nrd_tok_grow((void **)&sc->best_from, cap, sizeof *sc->best_from);
+    sc->cap_best = ok ? cap : sc->cap_best;
+    sc->no_memory = sc->no_memory || !ok;
+    return ok;
 }
 
 static inline double add_scores(const nrd_tokenizer *t, double a, double b)
@@ -112,7 +115,9 @@ static double encode_chunk(const nrd_tokenizer *t, nrd_tok_scratch *sc, const ch
         }
         return sum;
     }
-    reserve_best(sc, n + 1);
+    if (!reserve_best(sc, n + 1)) {
+        return sum;
+    }
     double gap = search(t, sc, s, n, sum), end_sum = sc->best[n];
     for (size_t at = n; at > 0; at = sc->best_from[at]) { /* back to front, reversed below */
         int32_t id = sc->best_id[at];
@@ -140,6 +145,7 @@ static double encode_chunk(const nrd_tokenizer *t, nrd_tok_scratch *sc, const ch
         out->ids[i] = out->ids[--j];
         out->ids[j] = swap;
     }
+    sc->no_memory = sc->no_memory || out->no_memory; /* wrong ids must not be remembered */
     if (all_known && fabs(sum) < sum_limit && gap > (t->scores_are_float ? clear_float : clear_double)) {
         nrd_tok_cache_put(sc, t, hash, s, n, out->n > before ? &out->ids[before] : NULL,
                           out->n - before);

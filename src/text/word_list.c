@@ -14,7 +14,7 @@ nrd_error *nrd_word_list_encode(const nrd_tokenizer *t, const char *const *phras
             nrd_ids_push(ends, (int32_t)ids->n);
         }
     }
-    return NULL;
+    return nrd_ids_error(ends);
 }
 
 nrd_error *nrd_word_list_check(const char *list_name, const int32_t *tensor, size_t n_elements,

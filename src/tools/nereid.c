@@ -2,6 +2,7 @@
  * nereid: one program, one verb for everything besides the server itself. */
 #include "tools/tools.h"
 
+#include "base/str.h"
 #include "base/leftovers.h"
 #include "nereid/executor.h"
 
@@ -109,6 +110,7 @@ static bool is(const char *word, const char *name)
 
 int main(int argc, char **argv)
 {
+    nrd_str_end_on_no_memory(); /* a tool has nothing to go on with */
     static char help[] = "--help";
     int i = argc > 1 ? find_verb(argv[1]) : -1;
 

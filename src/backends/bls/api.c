@@ -97,7 +97,10 @@ TRITONSERVER_Error *TRITONBACKEND_Initialize(TRITONBACKEND_Backend *backend)
 
 TRITONSERVER_Error *TRITONBACKEND_ModelInitialize(TRITONBACKEND_Model *model)
 {
-    bls_model *m = nrd_xcalloc(1, sizeof *m);
+    bls_model *m = calloc(1, sizeof *m);
+    if (!m) {
+        return nrd_tb_error(nrd_error_no_memory());
+    }
     TRITONSERVER_Error *err;
 
     pthread_mutex_init(&m->mu, NULL);
@@ -105,7 +108,8 @@ TRITONSERVER_Error *TRITONBACKEND_ModelInitialize(TRITONBACKEND_Model *model)
     err = nrd_tb_config_load(&m->config, model);
     if (!err) {
         const char *name = nrd_tb_config_param(&m->config, "tensorrt_llm_model_name");
-        m->llm_name = nrd_xstrdup(name ? name : "tensorrt_llm");
+        m->llm_name = strdup(name ? name : "tensorrt_llm");
+        err = m->llm_name ? NULL : nrd_tb_error(nrd_error_no_memory());
         nrd_bls_steps_init(&m->steps, m->config.server, m->llm_name);
         m->has_draft_model = nrd_tb_config_param(&m->config, "tensorrt_llm_draft_model_name") != NULL;
         m->accumulate_tokens = is_yes(nrd_tb_config_param(&m->config, "accumulate_tokens"));

@@ -501,12 +501,20 @@ static TRITONSERVER_Error *accumulate(bls_flow *f, answer *a)
                              "accumulate_tokens needs a batch of 1 and a beam width of 1");
     }
     int32_t n = (int32_t)(ids.bytes / sizeof *f->buffer);
-    f->buffer = nrd_xrealloc(f->buffer, (size_t)(f->n_buffer + n) * sizeof *f->buffer);
+    const size_t bytes = (size_t)(f->n_buffer + n) * sizeof *f->buffer;
+    int32_t *grown = realloc(f->buffer, bytes > 0 ? bytes : 1);
+    if (!grown) {
+        return nrd_tb_error(nrd_error_no_memory());
+    }
+    f->buffer = grown;
     if (n) {
         memcpy(f->buffer + f->n_buffer, ids.data, ids.bytes);
     }
     f->n_buffer += n;
-    a->ids = nrd_xmalloc((size_t)f->n_buffer * sizeof *a->ids);
+    a->ids = malloc(bytes > 0 ? bytes : 1);
+    if (!a->ids) {
+        return nrd_tb_error(nrd_error_no_memory());
+    }
     if (f->n_buffer) {
         memcpy(a->ids, f->buffer, (size_t)f->n_buffer * sizeof *a->ids);
     }
@@ -529,7 +537,10 @@ static void on_llm(TRITONSERVER_InferenceResponse *response, const uint32_t flag
     }
     answer *a = NULL;
     if (response && !err && n_outputs > 0) {
-        a = nrd_xcalloc(1, sizeof *a);
+        a = calloc(1, sizeof *a);
+        err = a ? NULL : nrd_tb_error(nrd_error_no_memory());
+    }
+    if (a) {
         a->response = response;
         response = NULL;
         if (f->model->accumulate_tokens && f->model->config.decoupled && f->is_streaming) {
@@ -718,9 +729,15 @@ static TRITONSERVER_Error *start_pre(bls_flow *f)
 void nrd_bls_flow_start(bls_model *m, TRITONBACKEND_ModelInstance *instance,
                         TRITONBACKEND_Request *request)
 {
-    bls_flow *f = nrd_xcalloc(1, sizeof *f);
+    bls_flow *f = calloc(1, sizeof *f);
     TRITONSERVER_Error *err;
 
+    if (!f) {
+        nrd_tb_send_error(request, nrd_tb_error(nrd_error_no_memory()));
+        nrd_tb_log_error(TRITONBACKEND_RequestRelease(request, TRITONSERVER_REQUEST_RELEASE_ALL),
+                         "cannot release a request");
+        return;
+    }
     pthread_mutex_init(&f->mu, NULL);
     f->refs = 1;
     f->model = m;

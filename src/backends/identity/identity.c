@@ -51,10 +51,10 @@ static TRITONSERVER_Error *to_core(nrd_error *err)
 static void log_and_drop(TRITONSERVER_Error *err, const char *what)
 {
     if (err) {
-        char *text = nrd_xasprintf("%s: %s", what, TRITONSERVER_ErrorMessage(err));
+        char text[512];
+        snprintf(text, sizeof text, "%s: %s", what, TRITONSERVER_ErrorMessage(err));
         TRITONSERVER_ErrorDelete(
             TRITONSERVER_LogMessage(TRITONSERVER_LOG_ERROR, __FILE__, __LINE__, text));
-        free(text);
         TRITONSERVER_ErrorDelete(err);
     }
 }
@@ -68,8 +68,16 @@ static uint64_t parameter(const nrd_json *config, const char *name, uint64_t fal
     return nrd_parse_u64(nrd_json_get_str(p, "string_value", ""), &v) ? v : fallback;
 }
 
+static TRITONSERVER_Error *no_memory(void)
+{
+    return TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_UNAVAILABLE, "out of memory");
+}
+
 static void state_free(identity *s)
 {
+    if (!s) {
+        return;
+    }
     for (size_t i = 0; i < s->n; i++) {
         free(s->outputs[i]);
         free(s->inputs[i]);
@@ -89,13 +97,21 @@ static TRITONSERVER_Error *state_new(identity **out, const nrd_json *config)
         return TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_INVALID_ARG,
                                      "identity: every output needs an input at the same place");
     }
-    s = nrd_xcalloc(1, sizeof *s);
-    s->outputs = nrd_xcalloc(n + 1, sizeof *s->outputs);
-    s->inputs = nrd_xcalloc(n + 1, sizeof *s->inputs);
+    s = calloc(1, sizeof *s);
+    if (!s || !(s->outputs = calloc(n + 1, sizeof *s->outputs)) ||
+        !(s->inputs = calloc(n + 1, sizeof *s->inputs))) {
+        state_free(s);
+        return no_memory();
+    }
     for (; s->n < n; s->n++) {
         const nrd_json *in = nrd_json_at(ins, s->n), *o = nrd_json_at(outs, s->n);
-        s->outputs[s->n] = nrd_xstrdup(nrd_json_get_str(o, "name", ""));
-        s->inputs[s->n] = nrd_xstrdup(nrd_json_get_str(in, "name", ""));
+        s->outputs[s->n] = strdup(nrd_json_get_str(o, "name", ""));
+        s->inputs[s->n] = strdup(nrd_json_get_str(in, "name", ""));
+        if (!s->outputs[s->n] || !s->inputs[s->n]) {
+            s->n++; /* one of them may be there */
+            state_free(s);
+            return no_memory();
+        }
     }
     s->batching = nrd_json_get_int(config, "max_batch_size", 0) > 0;
     s->delay_ms = parameter(config, "execute_delay_ms", 0);

@@ -20,9 +20,13 @@ static nrd_py_request **bucket(nrd_py_conn *c, uint64_t id)
     return &c->requests[id % PY_TABLE];
 }
 
+/* NULL: no memory. */
 static nrd_py_request *request_add(nrd_py_conn *c, TRITONBACKEND_Request *request)
 {
-    nrd_py_request *r = nrd_xcalloc(1, sizeof *r);
+    nrd_py_request *r = calloc(1, sizeof *r);
+    if (!r) {
+        return NULL;
+    }
     TRITONSERVER_Error *err = TRITONBACKEND_RequestTrace(request, &r->trace);
     if (err) { /* not traced */
         TRITONSERVER_ErrorDelete(err);
@@ -147,6 +151,7 @@ static void put_parameters(nrd_py_writer *w, TRITONBACKEND_Request *request, uin
     }
     nrd_str_putc(&json, '}');
     nrd_py_put_str(w, json.data, json.len);
+    w->failed = w->failed || json.no_memory;
     nrd_str_fini(&json);
 }
 
@@ -622,11 +627,8 @@ static TRITONSERVER_Error *read_batch(batch *b, const nrd_py_reply *reply)
     uint64_t data_at;
 
     if (reply->failed) {
-        char *text = nrd_xstrndup(reply->bytes ? (const char *)c->map.base + reply->offset : "",
-                                  reply->bytes);
-        TRITONSERVER_Error *err = TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_INTERNAL, text);
-        free(text);
-        return err;
+        return nrd_tb_errorf(TRITONSERVER_ERROR_INTERNAL, "%.*s", (int)reply->bytes,
+                             reply->bytes ? (const char *)c->map.base + reply->offset : "");
     }
     nrd_py_reader_begin(&r, &data_at, &c->map, reply->offset, reply->bytes);
     if (nrd_py_get_u32(&r) != b->n) {
@@ -657,6 +659,9 @@ static TRITONSERVER_Error *run_batch(batch *b)
 
     for (uint32_t i = 0; i < b->n; i++) {
         b->open[i] = request_add(c, b->requests[i]);
+        if (!b->open[i]) {
+            return nrd_tb_error(nrd_error_no_memory());
+        }
     }
     NRD_TB_TRY(write_batch(b, &offset, &bytes));
     b->compute_start = nrd_now_ns();
@@ -789,8 +794,10 @@ TRITONSERVER_Error *nrd_py_instance_start(nrd_py_instance *in)
                    "\"decoupled\":%s,\"remote\":%s}",
                    (int)in->device, (unsigned long long)m->config.version,
                    m->config.decoupled ? "true" : "false", c->remote ? "true" : "false");
-    TRITONSERVER_Error *err =
-        nrd_py_conn_text(c, NRD_PY_CMD_INITIALIZE, nrd_str_cstr(&args), &ready);
+    TRITONSERVER_Error *err = nrd_tb_error(nrd_str_error(&args));
+    if (!err) {
+        err = nrd_py_conn_text(c, NRD_PY_CMD_INITIALIZE, nrd_str_cstr(&args), &ready);
+    }
     nrd_str_fini(&args);
     if (err) {
         NRD_LOG_INFO("Failed to initialize Python stub: %s", TRITONSERVER_ErrorMessage(err));
@@ -868,8 +875,15 @@ TRITONSERVER_Error *nrd_py_execute(nrd_py_instance *in, TRITONBACKEND_Request **
 {
     batch b = {.in = in, .requests = requests, .n = n, .start = nrd_now_ns()};
 
-    b.release = nrd_xcalloc(n, sizeof *b.release);
-    b.ok = nrd_xcalloc(n, sizeof *b.ok);
+    b.release = calloc(n, sizeof *b.release);
+    b.ok = calloc(n, sizeof *b.ok);
+    b.open = calloc(n, sizeof(nrd_py_request *));
+    if (!b.release || !b.ok || !b.open) {
+        free(b.release);
+        free(b.ok);
+        free(b.open);
+        return nrd_tb_error(nrd_error_no_memory()); /* the core answers the requests */
+    }
     for (uint32_t i = 0; i < n; i++) {
         b.release[i] = TRITONSERVER_REQUEST_RELEASE_ALL;
     }
@@ -880,7 +894,6 @@ TRITONSERVER_Error *nrd_py_execute(nrd_py_instance *in, TRITONBACKEND_Request **
     }
     if (!err) {
         b.conn = in->conn;
-        b.open = nrd_xcalloc(n, sizeof(nrd_py_request *));
         err = run_batch(&b);
     }
     settle(&b, err);

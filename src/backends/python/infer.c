@@ -173,6 +173,7 @@ static void put_parameters(nrd_py_writer *w, TRITONSERVER_InferenceResponse *res
     }
     nrd_str_putc(&json, '}');
     nrd_py_put_str(w, json.data, json.len);
+    w->failed = w->failed || json.no_memory;
     nrd_str_fini(&json);
 }
 

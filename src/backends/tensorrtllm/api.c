@@ -405,10 +405,16 @@ static TRITONSERVER_Error *begin_request(nrd_llm_instance *inst, nrd_llm_request
 static void run_request(nrd_llm_instance *inst, TRITONBACKEND_Request *request)
 {
     nrd_tb_inputs in = {0};
-    nrd_llm_request *q = nrd_xcalloc(1, sizeof *q);
+    nrd_llm_request *q = calloc(1, sizeof *q);
     const char *id = "";
     int64_t stop = 0;
 
+    if (!q) {
+        nrd_tb_send_error(request, nrd_tb_error(nrd_error_no_memory()));
+        nrd_tb_log_error(TRITONBACKEND_RequestRelease(request, TRITONSERVER_REQUEST_RELEASE_ALL),
+                         "cannot release a request");
+        return;
+    }
     q->instance = inst;
     q->triton = request;
     q->exec_start_ns = nrd_now_ns();
@@ -453,7 +459,10 @@ static void model_free(nrd_llm_model *m)
 
 TRITONSERVER_Error *TRITONBACKEND_ModelInitialize(TRITONBACKEND_Model *model)
 {
-    nrd_llm_model *m = nrd_xcalloc(1, sizeof *m);
+    nrd_llm_model *m = calloc(1, sizeof *m);
+    if (!m) {
+        return nrd_tb_error(nrd_error_no_memory());
+    }
     TRITONSERVER_Error *err = nrd_tb_config_load(&m->config, model);
     if (!err) {
         err = nrd_llm_params_read(m);
@@ -495,7 +504,10 @@ static void instance_free(nrd_llm_instance *inst)
 TRITONSERVER_Error *TRITONBACKEND_ModelInstanceInitialize(TRITONBACKEND_ModelInstance *instance)
 {
     TRITONBACKEND_Model *model = NULL;
-    nrd_llm_instance *inst = nrd_xcalloc(1, sizeof *inst);
+    nrd_llm_instance *inst = calloc(1, sizeof *inst);
+    if (!inst) {
+        return nrd_tb_error(nrd_error_no_memory());
+    }
     TRITONSERVER_Error *err = TRITONBACKEND_ModelInstanceModel(instance, &model);
 
     pthread_mutex_init(&inst->mu, NULL);

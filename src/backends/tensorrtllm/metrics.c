@@ -232,8 +232,11 @@ static TRITONSERVER_Error *new_hist(nrd_llm_metrics *m, const nrd_llm_instance *
 TRITONSERVER_Error *nrd_llm_metrics_new(nrd_llm_metrics **out, const nrd_llm_instance *inst)
 {
     bool is_static = inst->model->exec_config.batching == NRD_BATCHING_STATIC;
-    nrd_llm_metrics *m = nrd_xcalloc(1, sizeof *m);
-    TRITONSERVER_Error *err = NULL;
+    nrd_llm_metrics *m = calloc(1, sizeof *m);
+    TRITONSERVER_Error *err = m ? NULL : nrd_tb_error(nrd_error_no_memory());
+    if (err) {
+        return err;
+    }
 
     for (int f = 0; f < FAM_COUNT && !err; f++) {
         if (belongs((family_id)f, is_static)) {

@@ -52,7 +52,7 @@ static int64_t param_int(const nrd_llm_model *m, const char *key, int64_t fallba
     return param_num(m, key, &d) && d > -9e15 && d < 9e15 ? (int64_t)d : fallback;
 }
 
-/* "8,8, 16"; owned result or NULL. */
+/* "8,8, 16"; owned result or NULL. *out_n -1: no memory. */
 static int32_t *param_int_list(const nrd_llm_model *m, const char *key, int32_t *out_n)
 {
     const char *p = nrd_tb_config_param(&m->config, key);
@@ -68,7 +68,13 @@ static int32_t *param_int_list(const nrd_llm_model *m, const char *key, int32_t 
             *out_n = 0;
             return NULL;
         }
-        list = nrd_xrealloc(list, (size_t)(*out_n + 1) * sizeof *list);
+        int32_t *grown = realloc(list, (size_t)(*out_n + 1) * sizeof *list);
+        if (!grown) {
+            free(list);
+            *out_n = -1;
+            return NULL;
+        }
+        list = grown;
         list[(*out_n)++] = (int32_t)v;
         p = end + strspn(end, " ");
         p += *p == ',';
@@ -215,7 +221,10 @@ TRITONSERVER_Error *nrd_llm_params_read(nrd_llm_model *m)
         return nrd_tb_errorf(TRITONSERVER_ERROR_NOT_FOUND,
                              "model '%s': gpt_model_path '%s' is not a folder", m->config.name, dir);
     }
-    m->engine_dir = nrd_xstrdup(dir);
+    m->engine_dir = strdup(dir);
+    if (!m->engine_dir) {
+        return nrd_tb_error(nrd_error_no_memory());
+    }
     NRD_TB_TRY(refuse_unbuilt(m));
     NRD_TB_TRY(read_batching(m));
 
@@ -250,7 +259,10 @@ TRITONSERVER_Error *nrd_llm_params_read(nrd_llm_model *m)
     m->exclude_input_in_output = param_bool(m, "exclude_input_in_output", false);
     m->device_ids = param_int_list(m, "gpu_device_ids", &c->n_device_ids);
     c->device_ids = m->device_ids;
-    m->device = nrd_xstrdup(find_device(m));
+    m->device = strdup(find_device(m));
+    if (!m->device || c->n_device_ids < 0 || c->n_max_attention_window < 0) {
+        return nrd_tb_error(nrd_error_no_memory());
+    }
     c->device = m->device;
     c->cuda_graph_mode = param_bool(m, "cuda_graph_mode", true);
     c->cuda_graph_cache_size = (int32_t)param_int(m, "cuda_graph_cache_size", 0);

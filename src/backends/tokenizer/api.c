@@ -147,7 +147,10 @@ static TRITONSERVER_Error *model_init(nrd_tok_model *m, TRITONBACKEND_Model *mod
 
 TRITONSERVER_Error *TRITONBACKEND_ModelInitialize(TRITONBACKEND_Model *model)
 {
-    nrd_tok_model *m = nrd_xcalloc(1, sizeof *m);
+    nrd_tok_model *m = calloc(1, sizeof *m);
+    if (!m) {
+        return nrd_tb_error(nrd_error_no_memory());
+    }
     TRITONSERVER_Error *err = model_init(m, model);
     if (!err) {
         err = TRITONBACKEND_ModelSetState(model, m);

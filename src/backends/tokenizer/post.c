@@ -48,6 +48,10 @@ static void decode_piece(const nrd_tok_model *m, const nrd_tb_tensor *stream, co
     nrd_str before = {0};
     int64_t v = 0, is_last = 0;
 
+    if (!d) {
+        nrd_str_spoil(text);
+        return;
+    }
     nrd_tb_get_i64(stream, 0, &is_last);
     for (int64_t i = 1; i < stream->n_elements; i++) {
         nrd_tb_get_i64(stream, i, &v);
@@ -58,6 +62,9 @@ static void decode_piece(const nrd_tok_model *m, const nrd_tb_tensor *stream, co
     }
     if (is_last) {
         nrd_detok_flush(d, text);
+    }
+    if (before.no_memory) { /* what comes behind depends on it */
+        nrd_str_spoil(text);
     }
     nrd_str_fini(&before);
     nrd_detok_free(d);
@@ -128,12 +135,18 @@ TRITONSERVER_Error *nrd_postprocess(const nrd_tok_model *m, TRITONBACKEND_Reques
         } else {
             nrd_tokenizer_decode(m->tokenizer, ids, (size_t)n, flags, &out);
         }
+        if (out.no_memory) {
+            break;
+        }
         text_len = (uint32_t)(out.len - at - 4);
         memcpy(out.data + at, &text_len, sizeof text_len);
     }
     free(ids);
     int64_t shape[] = {n_seqs};
-    err = nrd_tb_output(response, "OUTPUT", TRITONSERVER_TYPE_BYTES, shape, 1, out.len, &buffer);
+    err = nrd_tb_error(nrd_str_error(&out));
+    if (!err) {
+        err = nrd_tb_output(response, "OUTPUT", TRITONSERVER_TYPE_BYTES, shape, 1, out.len, &buffer);
+    }
     if (!err && out.len) {
         memcpy(buffer, out.data, out.len);
     }

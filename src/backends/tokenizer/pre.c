@@ -152,15 +152,19 @@ static TRITONSERVER_Error *put_word_list(const nrd_tok_model *m, const nrd_tb_te
     TRITONSERVER_Error *err = NULL;
     text_ref *refs = NULL;
     size_t per_row = 0, longest = phrases ? 1 : 0;
-    nrd_ids *lists = nrd_xcalloc((size_t)n_rows * 2, sizeof *lists); /* ids, ends of each row */
+    nrd_ids *lists = calloc((size_t)n_rows * 2, sizeof *lists); /* ids, ends of each row */
     const char **s = NULL;
     size_t *n = NULL;
     int32_t *out;
 
+    if (!lists) {
+        return nrd_tb_error(nrd_error_no_memory());
+    }
     if (phrases) {
         err = read_strings(phrases, n_rows, &refs, &per_row);
-        s = nrd_xcalloc(per_row, sizeof *s);
-        n = nrd_xcalloc(per_row, sizeof *n);
+        s = calloc(per_row + 1, sizeof *s);
+        n = calloc(per_row + 1, sizeof *n);
+        err = err || (s && n) ? err : nrd_tb_error(nrd_error_no_memory());
     }
     for (int64_t r = 0; !err && phrases && r < n_rows; r++) {
         for (size_t i = 0; i < per_row; i++) {
@@ -300,16 +304,20 @@ static TRITONSERVER_Error *put_decoder(const nrd_tok_model *m, TRITONBACKEND_Req
                                        const nrd_tb_tensor *query, TRITONBACKEND_Response *response,
                                        int64_t n_rows, int32_t pad)
 {
-    nrd_ids *ids = nrd_xcalloc((size_t)n_rows, sizeof *ids);
+    nrd_ids *ids = calloc((size_t)n_rows, sizeof *ids);
     TRITONSERVER_Error *err = NULL;
+    if (!ids) {
+        return nrd_tb_error(nrd_error_no_memory());
+    }
     if (query) {
         err = put_text(m, request, query, response, "DECODER_INPUT_ID", "REQUEST_DECODER_INPUT_LEN",
                        ids, n_rows, pad);
     } else {
-        for (int64_t r = 0; r < n_rows; r++) {
+        for (int64_t r = 0; r < n_rows && !err; r++) {
             nrd_ids_push(&ids[r], pad);
+            err = nrd_tb_error(nrd_ids_error(&ids[r]));
         }
-        if (nrd_tb_wants(request, "DECODER_INPUT_ID")) {
+        if (!err && nrd_tb_wants(request, "DECODER_INPUT_ID")) {
             err = put_ids(response, "DECODER_INPUT_ID", ids, n_rows, pad);
         }
         if (!err && nrd_tb_wants(request, "REQUEST_DECODER_INPUT_LEN")) {
@@ -365,7 +373,10 @@ TRITONSERVER_Error *nrd_preprocess(const nrd_tok_model *m, TRITONBACKEND_Request
                              NRD_LIMIT_TEXT_ROWS);
     }
     int32_t pad_id = pad && nrd_tb_get_i64(pad, 0, &v) ? (int32_t)v : m->pad_id;
-    nrd_ids *ids = nrd_xcalloc((size_t)n_rows, sizeof *ids);
+    nrd_ids *ids = calloc((size_t)n_rows, sizeof *ids);
+    if (!ids) {
+        return nrd_tb_error(nrd_error_no_memory());
+    }
 
     err = put_text(m, request, query, response, "INPUT_ID", "REQUEST_INPUT_LEN", ids, n_rows, pad_id);
     PUT_IF_WANTED("BAD_WORDS_IDS", put_word_list(m, nrd_tb_find(in, "BAD_WORDS_DICT"), response,

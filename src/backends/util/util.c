@@ -75,7 +75,8 @@ TRITONSERVER_Error *nrd_tb_config_load(nrd_tb_config *out, TRITONBACKEND_Model *
     }
     if (!err) {
         out->root = nrd_json_root(out->doc);
-        out->name = nrd_xstrdup(name);
+        out->name = strdup(name);
+        err = out->name ? NULL : nrd_tb_error(nrd_error_no_memory());
         out->max_batch_size = nrd_json_get_int(out->root, "max_batch_size", 0);
         out->decoupled = nrd_json_get_bool(nrd_json_get(out->root, "model_transaction_policy"),
                                            "decoupled", false);

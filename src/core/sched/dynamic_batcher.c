@@ -119,21 +119,28 @@ static level *level_locked(nrd_batcher *s, uint64_t number)
     return &s->levels[at];
 }
 
-/* While a model is loaded. */
-static level *fixed_level(nrd_batcher *s, uint64_t number)
+/* While a model is loaded. policy NULL: the usual one. */
+static nrd_error *fix_level(nrd_batcher *s, uint64_t number, const Inference__ModelQueuePolicy *policy)
 {
     level *l = level_locked(s, number);
 
-    NRD_ASSERT(l, "out of memory");
+    if (!l) {
+        return nrd_error_no_memory();
+    }
     l->fixed = true;
-    return l;
+    set_policy(l, policy);
+    return NULL;
 }
 
-static nrd_batcher *sched_new(nrd_model *m)
+static nrd_error *sched_new(nrd_batcher **out, nrd_model *m)
 {
-    nrd_batcher *s = nrd_xcalloc(1, sizeof *s);
+    nrd_batcher *s = calloc(1, sizeof *s);
     pthread_condattr_t attr;
 
+    *out = s;
+    if (!s) {
+        return nrd_error_no_memory();
+    }
     atomic_init(&s->refs, 1);
     s->model = m;
     pthread_mutex_init(&s->mu, NULL);
@@ -143,11 +150,10 @@ static nrd_batcher *sched_new(nrd_model *m)
     pthread_condattr_destroy(&attr);
     s->base.max_batch = 1;
     s->last_level = s->default_level = 1;
-    fixed_level(s, 1); /* there is always one */
-    return s;
+    return fix_level(s, 1, NULL); /* there is always one */
 }
 
-static void set_batching(nrd_batcher *s, const int32_t *preferred, size_t n, uint64_t delay_us,
+static nrd_error *set_batching(nrd_batcher *s, const int32_t *preferred, size_t n, uint64_t delay_us,
                          bool preserve_order)
 {
     const int32_t max = s->model->config->max_batch_size;
@@ -157,13 +163,35 @@ static void set_batching(nrd_batcher *s, const int32_t *preferred, size_t n, uin
     s->delay_ns = delay_us < UINT64_MAX / 2000u ? delay_us * 1000u : UINT64_MAX / 2;
     s->base.order = preserve_order ? nrd_response_order_new(nrd_factory_deliver) : NULL;
     s->n_preferred = n;
-    s->preferred = nrd_xcalloc(n + 1, sizeof *s->preferred);
+    s->preferred = calloc(n + 1, sizeof *s->preferred);
+    if (!s->preferred || (preserve_order && !s->base.order)) {
+        return nrd_error_no_memory();
+    }
     for (size_t i = 0; i < n; i++) {
         s->preferred[i] = (uint32_t)preferred[i];
     }
+    return NULL;
 }
 
 static const nrd_scheduler_ops ops;
+
+static nrd_error *configure(nrd_batcher *s, const Inference__ModelDynamicBatching *db)
+{
+    s->last_level = db->priority_levels > 0 ? db->priority_levels : 1;
+    s->default_level = db->default_priority_level > 0 ? db->default_priority_level : 1;
+    NRD_TRY(set_batching(s, db->preferred_batch_size, db->n_preferred_batch_size,
+                         db->max_queue_delay_microseconds, db->preserve_ordering));
+    set_policy(&s->usual, db->default_queue_policy);
+    set_policy(&s->levels[0], db->default_queue_policy);
+    NRD_TRY(fix_level(s, s->default_level, NULL));
+    for (size_t i = 0; i < db->n_priority_queue_policy; i++) {
+        uint64_t key = db->priority_queue_policy[i]->key;
+        if (key >= 1 && key <= s->last_level) {
+            NRD_TRY(fix_level(s, key, db->priority_queue_policy[i]->value));
+        }
+    }
+    return NULL;
+}
 
 nrd_error *nrd_batcher_new(nrd_scheduler **out, nrd_model *m)
 {
@@ -174,22 +202,12 @@ nrd_error *nrd_batcher_new(nrd_scheduler **out, nrd_model *m)
             : NULL;
     nrd_batcher *s;
 
+    nrd_error *err;
+
     *out = NULL;
-    s = sched_new(m);
+    NRD_TRY_GOTO(sched_new(&s, m), err, fail);
     if (db) {
-        s->last_level = db->priority_levels > 0 ? db->priority_levels : 1;
-        s->default_level = db->default_priority_level > 0 ? db->default_priority_level : 1;
-        set_batching(s, db->preferred_batch_size, db->n_preferred_batch_size,
-                     db->max_queue_delay_microseconds, db->preserve_ordering);
-        set_policy(&s->usual, db->default_queue_policy);
-        set_policy(&s->levels[0], db->default_queue_policy);
-        fixed_level(s, s->default_level);
-        for (size_t i = 0; i < db->n_priority_queue_policy; i++) {
-            uint64_t key = db->priority_queue_policy[i]->key;
-            if (key >= 1 && key <= s->last_level) {
-                set_policy(fixed_level(s, key), db->priority_queue_policy[i]->value);
-            }
-        }
+        NRD_TRY_GOTO(configure(s, db), err, fail);
     }
     s->open = s->delay_ns == 0;
     for (size_t i = 0; i < cfg->n_instance_group; i++) {
@@ -200,16 +218,26 @@ nrd_error *nrd_batcher_new(nrd_scheduler **out, nrd_model *m)
     s->base.ops = &ops;
     *out = &s->base;
     return NULL;
+
+fail:
+    nrd_batcher_unref(s);
+    return err;
 }
 
-nrd_batcher *nrd_batcher_new_inner(nrd_model *m,
-                                   const Inference__ModelSequenceBatching__StrategyOldest *o)
+nrd_error *nrd_batcher_new_inner(nrd_batcher **out, nrd_model *m,
+                                 const Inference__ModelSequenceBatching__StrategyOldest *o)
 {
-    nrd_batcher *s = sched_new(m);
+    nrd_error *err = sched_new(out, m);
 
-    set_batching(s, o->preferred_batch_size, o->n_preferred_batch_size,
-                 o->max_queue_delay_microseconds, o->preserve_ordering);
-    return s;
+    if (!err) {
+        err = set_batching(*out, o->preferred_batch_size, o->n_preferred_batch_size,
+                           o->max_queue_delay_microseconds, o->preserve_ordering);
+    }
+    if (err) {
+        nrd_batcher_unref(*out);
+        *out = NULL;
+    }
+    return err;
 }
 
 void nrd_batcher_unref(nrd_batcher *s)
@@ -370,11 +398,10 @@ static nrd_error *enqueue(nrd_scheduler *base, nrd_request *r)
                                "inference requests");
     } else if (l->max_size && l->n >= l->max_size && l->n - leaving_locked(s) >= l->max_size) {
         err = nrd_request_errorf(r, NRD_ERR_UNAVAILABLE, "Exceeds maximum queue size");
-    } else {
+    } else if ((err = nrd_factory_join_order(r->factory, s->base.order)) == NULL) {
         atomic_store(&r->state, NRD_REQ_PENDING);
         atomic_fetch_add(&r->model->n_pending, 1);
         nrd_model_metrics_pending(r->model->metrics, 1);
-        nrd_factory_join_order(r->factory, s->base.order);
         push(&l->head, &l->tail, r);
         l->n++;
         s->n_queued++;
@@ -392,7 +419,8 @@ void nrd_batcher_enqueue_inner(nrd_batcher *s, nrd_request *r)
     r->batch_ns = nrd_now_ns();
     r->deadline_ns = 0;
     pthread_mutex_lock(&s->mu);
-    nrd_factory_join_order(r->factory, s->base.order);
+    /* Without memory for a place its answers come when they are made, and not in their turn. */
+    nrd_error_free(nrd_factory_join_order(r->factory, s->base.order));
     push(&s->levels[0].head, &s->levels[0].tail, r);
     s->levels[0].n++;
     s->n_queued++;

@@ -23,8 +23,8 @@ nrd_error *nrd_batcher_new(nrd_scheduler **out, nrd_model *m) NRD_MUST_USE;
 void nrd_batcher_follow(nrd_worker *w);
 
 /* One that is fed by a sequence batcher, with the batching of its oldest strategy. */
-nrd_batcher *nrd_batcher_new_inner(nrd_model *m,
-                                   const Inference__ModelSequenceBatching__StrategyOldest *o);
+nrd_error *nrd_batcher_new_inner(nrd_batcher **out, nrd_model *m,
+                                 const Inference__ModelSequenceBatching__StrategyOldest *o) NRD_MUST_USE;
 void nrd_batcher_enqueue_inner(nrd_batcher *s, nrd_request *r); /* always takes the request */
 /* Waits for work of the worker's slot; 0: stopped, or it has another slot now. At most cap requests
  * that may run as one batch. */

@@ -116,6 +116,7 @@ typedef struct job {
     nrd_error *error; /* the first one */
     bool failed, sent_any, finished, sending;
     outgoing *outbox, **outbox_tail;
+    outgoing end; /* the last one of all, where it is none with outputs: it needs no memory */
 } job;
 
 typedef struct run {  /* one inner request */
@@ -132,6 +133,7 @@ typedef struct run {  /* one inner request */
 
 /* ---- the graph ---- */
 
+/* UINT32_MAX: no memory. */
 static uint32_t tensor_id(nrd_ensemble *e, const char *name)
 {
     for (uint32_t i = 0; i < e->n_tensors; i++) {
@@ -139,20 +141,30 @@ static uint32_t tensor_id(nrd_ensemble *e, const char *name)
             return i;
         }
     }
-    e->tensors = nrd_xrealloc(e->tensors, (e->n_tensors + 1) * sizeof *e->tensors);
-    e->tensors[e->n_tensors] = (tensor){.name = nrd_xstrdup(name)};
+    tensor *list = realloc(e->tensors, (e->n_tensors + 1) * sizeof *list);
+    e->tensors = list ? list : e->tensors;
+    char *copy = list ? strdup(name) : NULL;
+    if (!copy) {
+        return UINT32_MAX;
+    }
+    list[e->n_tensors] = (tensor){.name = copy};
     return e->n_tensors++;
 }
 
-static void add_reader(tensor *t, uint32_t step_id)
+static nrd_error *add_reader(tensor *t, uint32_t step_id)
 {
     for (uint32_t i = 0; i < t->n_readers; i++) {
         if (t->readers[i] == step_id) {
-            return;
+            return NULL;
         }
     }
-    t->readers = nrd_xrealloc(t->readers, (t->n_readers + 1) * sizeof *t->readers);
+    uint32_t *list = realloc(t->readers, (t->n_readers + 1) * sizeof *list);
+    if (!list) {
+        return nrd_error_no_memory();
+    }
+    t->readers = list;
     t->readers[t->n_readers++] = step_id;
+    return NULL;
 }
 
 static void free_ensemble(nrd_scheduler *base)
@@ -260,13 +272,17 @@ static nrd_error *check_step(const nrd_config *cfg, const Inference__ModelEnsemb
     return NULL;
 }
 
-static void mark_decoupled(nrd_config *cfg, bool decoupled)
+static nrd_error *mark_decoupled(nrd_config *cfg, bool decoupled)
 {
     if (!cfg->model_transaction_policy) {
-        cfg->model_transaction_policy = nrd_xmalloc(sizeof *cfg->model_transaction_policy);
+        cfg->model_transaction_policy = malloc(sizeof *cfg->model_transaction_policy);
+        if (!cfg->model_transaction_policy) {
+            return nrd_error_no_memory();
+        }
         inference__model_transaction_policy__init(cfg->model_transaction_policy);
     }
     cfg->model_transaction_policy->decoupled = decoupled;
+    return NULL;
 }
 
 nrd_error *nrd_ensemble_check(nrd_context *ctx, nrd_config *cfg)
@@ -280,7 +296,10 @@ nrd_error *nrd_ensemble_check(nrd_context *ctx, nrd_config *cfg)
     for (size_t i = 0; i < en->n_step; i++) {
         cap += en->step[i]->n_input_map + en->step[i]->n_output_map;
     }
-    list = nrd_xcalloc(cap + 1, sizeof *list);
+    list = calloc(cap + 1, sizeof *list);
+    if (!list) {
+        return nrd_error_no_memory();
+    }
     for (size_t i = 0; i < cfg->n_input && !err; i++) {
         err = note(list, &n, cfg->name, cfg->input[i]->name, cfg->name, cfg->input[i]->data_type);
     }
@@ -292,6 +311,9 @@ nrd_error *nrd_ensemble_check(nrd_context *ctx, nrd_config *cfg)
         int64_t version = en->step[i]->model_version ? en->step[i]->model_version : -1;
         err = ctx->catalog.get_step(&m, ctx->catalog.repo, en->step[i]->model_namespace,
                                     en->step[i]->model_name, version);
+        if (err && nrd_error_get_code(err) == NRD_ERR_NO_MEMORY) {
+            break;
+        }
         if (err) {
             nrd_error_free(err);
             err = nrd_errorf(NRD_ERR_INVALID_ARG,
@@ -304,10 +326,7 @@ nrd_error *nrd_ensemble_check(nrd_context *ctx, nrd_config *cfg)
         nrd_model_unref(m);
     }
     free(list);
-    if (!err) {
-        mark_decoupled(cfg, decoupled);
-    }
-    return err;
+    return err ? err : mark_decoupled(cfg, decoupled);
 }
 
 /* ---- values ---- */
@@ -322,26 +341,44 @@ static void value_free(value *v)
     nrd_pool_put(v, sizeof *v);
 }
 
-/* Of the dimensions only the first n_dims count. */
+/* Of the dimensions only the first n_dims count. NULL: no memory. */
 static value *value_new(void)
 {
     value *v = nrd_pool_get(sizeof *v);
+    if (!v) {
+        return NULL;
+    }
     memset(v, 0, offsetof(value, dims));
     memset((char *)v + offsetof(value, segments), 0, sizeof *v - offsetof(value, segments));
     return v;
 }
 
 /* Shares the owners. */
-static void set_segments(value *v, const nrd_segment *from, uint32_t n)
+static bool set_segments(value *v, const nrd_segment *from, uint32_t n)
 {
-    v->n_segments = n;
     v->segments = n ? nrd_pool_get(n * sizeof *v->segments) : NULL;
+    if (n && !v->segments) {
+        return false;
+    }
+    v->n_segments = n;
     for (uint32_t i = 0; i < n; i++) {
         v->segments[i] = from[i];
         if (v->segments[i].owner) {
             nrd_buf_ref(v->segments[i].owner);
         }
     }
+    return true;
+}
+
+static bool set_text(char **field, const char *text)
+{
+    char *copy = text ? strdup(text) : NULL;
+    if (text && !copy) {
+        return false;
+    }
+    free(*field);
+    *field = copy;
+    return true;
 }
 
 /* Everybody who may read a value of the tensor: its steps, and the response. */
@@ -393,28 +430,45 @@ static value *consume_locked(job *j, uint32_t t, value *v)
 static value *copy_value(const value *v)
 {
     value *c = nrd_pool_get(sizeof *c);
+    if (!c) {
+        return NULL;
+    }
     *c = *v;
     c->next = NULL;
-    c->corr_str = v->corr_str ? nrd_xstrdup(v->corr_str) : NULL;
-    set_segments(c, v->segments, v->n_segments);
+    c->corr_str = NULL;
+    c->segments = NULL;
+    c->n_segments = 0;
+    if (!set_text(&c->corr_str, v->corr_str) || !set_segments(c, v->segments, v->n_segments)) {
+        value_free(c);
+        return NULL;
+    }
     return c;
 }
 
 static value *value_of_input(const nrd_input *in, uint32_t batch_size)
 {
     value *v = value_new();
+    /* The segments are borrowed: the outer request lives longer. */
+    if (!v || !set_segments(v, in->segments, in->n_segments)) {
+        if (v) {
+            value_free(v);
+        }
+        return NULL;
+    }
     v->present = true;
     v->dtype = in->dtype;
     v->batch_size = batch_size;
     v->n_dims = in->n_dims;
     memcpy(v->dims, in->dims, in->n_dims * sizeof *v->dims);
-    set_segments(v, in->segments, in->n_segments); /* borrowed: the outer request lives longer */
     return v;
 }
 
 static value *value_of_output(const nrd_output *o, uint32_t batch_size)
 {
     value *v = value_new();
+    if (!v) {
+        return NULL;
+    }
     v->present = true;
     v->from_step = true;
     v->dtype = o->dtype;
@@ -423,7 +477,10 @@ static value *value_of_output(const nrd_output *o, uint32_t batch_size)
     memcpy(v->dims, o->dims, o->n_dims * sizeof *v->dims);
     if (o->buf && o->attr.byte_size > 0) {
         const nrd_segment s = {.base = o->base, .attr = o->attr, .owner = o->buf};
-        set_segments(v, &s, 1);
+        if (!set_segments(v, &s, 1)) {
+            value_free(v);
+            return NULL;
+        }
     }
     return v;
 }
@@ -525,9 +582,8 @@ static void set_error_locked(job *j, nrd_error *err)
     nrd_cancel_set(j->cancel);
 }
 
-static outgoing *push_outgoing_locked(job *j)
+static outgoing *push_outgoing_locked(job *j, outgoing *o)
 {
-    outgoing *o = nrd_pool_zget(sizeof *o);
     *j->outbox_tail = o;
     j->outbox_tail = &o->next;
     return o;
@@ -568,8 +624,9 @@ static nrd_error *fill_request_locked(job *j, run *u, const step *s, nrd_model *
         }
         if (v->from_step) { /* the response of a step may name another sequence */
             u->corr_id = v->corr_id;
-            free(u->corr_str);
-            u->corr_str = v->corr_str ? nrd_xstrdup(v->corr_str) : NULL;
+            if (!set_text(&u->corr_str, v->corr_str)) {
+                return nrd_error_no_memory();
+            }
             u->flags = v->flags;
         }
     }
@@ -590,22 +647,41 @@ static nrd_error *fill_request_locked(job *j, run *u, const step *s, nrd_model *
     return NULL;
 }
 
+/* The id and the sequence that a step's request has. */
+static nrd_error *name_request(const run *u, const nrd_request *outer)
+{
+    char *id = nrd_pool_strdup(outer->id);
+    if (!id || !set_text(&u->req->corr_str, u->corr_str)) {
+        nrd_pool_strput(id);
+        return nrd_error_no_memory();
+    }
+    nrd_pool_strput(u->req->id);
+    u->req->id = id;
+    return NULL;
+}
+
 static nrd_error *make_run_locked(job *j, uint32_t step_id, uint32_t iteration, run **list)
 {
     const step *s = &j->ens->steps[step_id];
     nrd_model *m = j->models[step_id];
     run *u = nrd_pool_zget(sizeof *u);
-    nrd_error *err;
+    nrd_error *err = NULL;
 
+    if (!u) {
+        return nrd_error_no_memory();
+    }
     atomic_init(&u->parts, 2);
     u->j = j;
     u->step = step_id;
     u->iteration = iteration;
     u->corr_id = j->req->corr_id;
-    u->corr_str = j->req->corr_str ? nrd_xstrdup(j->req->corr_str) : NULL;
     u->flags = j->req->flags;
     u->req = nrd_request_new(m, s->version);
-    err = fill_request_locked(j, u, s, m, iteration);
+    if (!u->req || !set_text(&u->corr_str, j->req->corr_str)) {
+        err = nrd_error_no_memory();
+    }
+    err = err ? err : fill_request_locked(j, u, s, m, iteration);
+    err = err ? err : name_request(u, j->req);
     if (!err) {
         err = nrd_params_copy(&u->req->params, &j->req->params);
     }
@@ -620,12 +696,7 @@ static nrd_error *make_run_locked(job *j, uint32_t step_id, uint32_t iteration, 
         r->inputs[0]->given[0] > 0) {
         u->batch_size = (uint32_t)r->inputs[0]->given[0];
     }
-    if (j->req->id[0]) {
-        nrd_pool_strput(r->id);
-        r->id = nrd_pool_strdup(j->req->id);
-    }
     r->corr_id = u->corr_id;
-    r->corr_str = u->corr_str ? nrd_xstrdup(u->corr_str) : NULL;
     r->flags = u->flags;
     r->priority = j->req->priority;
     r->timeout_us = j->req->timeout_us;
@@ -697,6 +768,18 @@ static void start_runs(run *list)
 
 /* ---- answering ---- */
 
+static void free_outgoing(job *j, outgoing *o)
+{
+    for (uint32_t i = 0; i < o->n_outputs; i++) {
+        value_free(o->outputs[i].v);
+    }
+    nrd_error_free(o->error);
+    nrd_pool_put(o->outputs, j->ens->n_tensors * sizeof *o->outputs);
+    if (o != &j->end) {
+        nrd_pool_put(o, sizeof *o);
+    }
+}
+
 /* If all outputs have a value of the iteration, takes them for a response. */
 static outgoing *take_outputs_locked(job *j, const uint32_t *tensors, const uint32_t *iterations,
                                      uint32_t n)
@@ -719,17 +802,31 @@ static outgoing *take_outputs_locked(job *j, const uint32_t *tensors, const uint
     if (!any) {
         return NULL;
     }
-    outgoing *o = push_outgoing_locked(j);
+    outgoing *o = nrd_pool_zget(sizeof *o);
+    if (o) {
+        o->outputs = nrd_pool_get(e->n_tensors * sizeof *o->outputs);
+    }
+    if (!o || !o->outputs) {
+        nrd_pool_put(o, sizeof *o);
+        set_error_locked(j, nrd_error_no_memory());
+        return NULL;
+    }
     o->has_response = true;
-    o->outputs = nrd_pool_get(e->n_tensors * sizeof *o->outputs);
     for (uint32_t t = 0; t < e->n_tensors; t++) {
         if (e->tensors[t].output && nrd_request_wants(j->req, e->tensors[t].name)) {
             value *v = find_value_locked(j, t, iteration);
             value *mine = consume_locked(j, t, v);
+            mine = mine ? mine : copy_value(v);
+            if (!mine) {
+                free_outgoing(j, o);
+                set_error_locked(j, nrd_error_no_memory());
+                return NULL;
+            }
             o->outputs[o->n_outputs].tensor = t;
-            o->outputs[o->n_outputs++].v = mine ? mine : copy_value(v);
+            o->outputs[o->n_outputs++].v = mine;
         }
     }
+    push_outgoing_locked(j, o);
     j->sent_any = true;
     return o;
 }
@@ -749,7 +846,7 @@ static void finish_locked(job *j, outgoing *response)
                                             "while no more ensemble steps can be made"));
     }
     if (j->failed || !response) {
-        response = push_outgoing_locked(j);
+        response = push_outgoing_locked(j, &j->end);
     }
     response->flags = TRITONSERVER_RESPONSE_COMPLETE_FINAL;
     response->last = true;
@@ -818,9 +915,13 @@ static void send_one(job *j, outgoing *o)
         nrd_factory_send_flags(f, o->flags);
         return;
     }
-    nrd_response *r = nrd_response_new(f);
     nrd_error *err = o->error;
     o->error = NULL;
+    nrd_response *r = err ? NULL : nrd_response_new(f);
+    if (!r) {
+        nrd_factory_send_error(f, o->flags, err ? err : nrd_error_no_memory());
+        return;
+    }
     for (uint32_t i = 0; i < o->n_outputs && !err; i++) {
         value *v = o->outputs[i].v;
         if (v->present) {
@@ -850,12 +951,7 @@ static void send_outbox(job *j)
             pthread_mutex_unlock(&j->mu);
             send_one(j, o);
             last = last || o->last;
-            for (uint32_t i = 0; i < o->n_outputs; i++) {
-                value_free(o->outputs[i].v);
-            }
-            nrd_error_free(o->error);
-            nrd_pool_put(o->outputs, j->ens->n_tensors * sizeof *o->outputs);
-            nrd_pool_put(o, sizeof *o);
+            free_outgoing(j, o);
             pthread_mutex_lock(&j->mu);
         }
         j->sending = false;
@@ -877,7 +973,7 @@ static void step_released(TRITONSERVER_InferenceRequest *request, const uint32_t
 }
 
 /* What a step's response says about sequences goes on with its tensors. */
-static void read_sequence_params(const nrd_response *r, value *v)
+static bool read_sequence_params(const nrd_response *r, value *v)
 {
     bool flags_set = false;
     for (uint32_t i = 0; i < r->params.n; i++) {
@@ -888,8 +984,9 @@ static void read_sequence_params(const nrd_response *r, value *v)
             v->corr_id = (uint64_t)p->i;
         } else if (strcmp(p->name, "sequence_id") == 0 &&
                    p->type == TRITONSERVER_PARAMETER_STRING) {
-            free(v->corr_str);
-            v->corr_str = nrd_xstrdup(p->str);
+            if (!set_text(&v->corr_str, p->str)) {
+                return false;
+            }
         } else if (p->type == TRITONSERVER_PARAMETER_BOOL &&
                    (strcmp(p->name, "sequence_start") == 0 ||
                     strcmp(p->name, "sequence_end") == 0)) {
@@ -900,6 +997,7 @@ static void read_sequence_params(const nrd_response *r, value *v)
             v->flags |= p->b ? bit : 0;
         }
     }
+    return true;
 }
 
 /* Puts the outputs of a response into their tensors. Outputs that are missing count as optional
@@ -916,11 +1014,18 @@ static uint32_t store_outputs_locked(job *j, const run *u, const nrd_response *r
             o = strcmp(r->outputs[k]->name, s->out[i].name) == 0 ? r->outputs[k] : o;
         }
         value *v = o ? value_of_output(o, u->batch_size) : value_new();
-        v->from_step = true;
-        v->corr_id = u->corr_id;
-        v->corr_str = u->corr_str ? nrd_xstrdup(u->corr_str) : NULL;
-        v->flags = u->flags;
-        read_sequence_params(r, v);
+        if (v) {
+            v->from_step = true;
+            v->corr_id = u->corr_id;
+            v->flags = u->flags;
+        }
+        if (!v || !set_text(&v->corr_str, u->corr_str) || !read_sequence_params(r, v)) {
+            if (v) {
+                value_free(v);
+            }
+            set_error_locked(j, nrd_error_no_memory());
+            return 0;
+        }
         tensors[n] = s->out[i].tensor;
         iterations[n] = j->slots[s->out[i].tensor].n_made;
         n++;
@@ -928,6 +1033,8 @@ static uint32_t store_outputs_locked(job *j, const run *u, const nrd_response *r
     }
     return n;
 }
+
+enum { USUAL_OUTPUTS = 32 };
 
 static void step_answered(TRITONSERVER_InferenceResponse *response, const uint32_t flags,
                           void *userp)
@@ -938,7 +1045,8 @@ static void step_answered(TRITONSERVER_InferenceResponse *response, const uint32
     bool final = (flags & TRITONSERVER_RESPONSE_COMPLETE_FINAL) != 0;
     uint32_t n_out = j->ens->steps[u->step].n_out, n = 0;
     const size_t changed_bytes = 2u * n_out * sizeof(uint32_t);
-    uint32_t *changed = nrd_pool_get(changed_bytes);
+    uint32_t usual[2 * USUAL_OUTPUTS];
+    uint32_t *changed = n_out <= USUAL_OUTPUTS ? usual : nrd_pool_get(changed_bytes);
     outgoing *out = NULL;
     run *list = NULL;
 
@@ -949,6 +1057,8 @@ static void step_answered(TRITONSERVER_InferenceResponse *response, const uint32
     if (r && r->error) {
         set_error_locked(
             j, nrd_errorf(nrd_error_get_code(r->error), "%s", nrd_error_message(r->error)));
+    } else if (r && !j->failed && !changed) {
+        set_error_locked(j, nrd_error_no_memory());
     } else if (r && !j->failed) {
         n = store_outputs_locked(j, u, r, changed, changed + n_out);
     }
@@ -968,7 +1078,9 @@ static void step_answered(TRITONSERVER_InferenceResponse *response, const uint32
     finish_locked(j, out);
     bool failed = j->failed;
     pthread_mutex_unlock(&j->mu);
-    nrd_pool_put(changed, changed_bytes);
+    if (changed != usual) {
+        nrd_pool_put(changed, changed_bytes);
+    }
     nrd_response_free(r);
     if (failed) {
         nrd_wakeup_signal(
@@ -989,7 +1101,7 @@ static void step_answered(TRITONSERVER_InferenceResponse *response, const uint32
 
 static void free_unstarted(job *j)
 {
-    for (uint32_t i = 0; i < j->ens->n_steps; i++) {
+    for (uint32_t i = 0; j->models && i < j->ens->n_steps; i++) {
         if (j->models[i]) {
             nrd_model_unref(j->models[i]);
         }
@@ -1006,6 +1118,9 @@ static nrd_error *enqueue(nrd_scheduler *base, nrd_request *r)
     run *list = NULL;
     nrd_error *err = NULL;
 
+    if (!j) {
+        return nrd_error_no_memory();
+    }
     r->queue_ns = nrd_now_ns();
     nrd_trace_report(r->trace, TRITONSERVER_TRACE_QUEUE_START, r->queue_ns);
     atomic_init(&j->refs, 2); /* the graph's, and one for this call */
@@ -1016,26 +1131,35 @@ static nrd_error *enqueue(nrd_scheduler *base, nrd_request *r)
     j->outbox_tail = &j->outbox;
     j->slots = nrd_pool_zget(e->n_tensors * sizeof *j->slots);
     j->models = nrd_pool_zget(e->n_steps * sizeof *j->models);
+    changed = nrd_pool_zget(changed_bytes); /* iterations stay 0 */
+    if (!j->cancel || !j->slots || !j->models || !changed) {
+        err = nrd_error_no_memory();
+    }
     for (uint32_t i = 0; i < e->n_steps && !err; i++) {
         err = r->ctx->catalog.get_step(&j->models[i], r->ctx->catalog.repo, e->steps[i].namespace,
                                        e->steps[i].model, e->steps[i].version);
     }
     if (err) {
+        nrd_pool_put(changed, changed_bytes);
         free_unstarted(j);
         return nrd_error_wrap(err, "in ensemble '%s'", e->model->name);
     }
     atomic_store(&r->state, NRD_REQ_RUNNING);
-    changed = nrd_pool_zget(changed_bytes); /* iterations stay 0 */
     pthread_mutex_lock(&j->mu);
     uint32_t n = 0;
-    for (uint32_t t = 0; t < e->n_tensors; t++) {
+    for (uint32_t t = 0; t < e->n_tensors && !err; t++) {
         if (e->tensors[t].input) {
             const nrd_input *in = nrd_request_find_input(r, e->tensors[t].name);
-            add_value_locked(j, t, in ? value_of_input(in, r->batch_size) : value_new());
-            changed[n++] = t;
+            value *v = in ? value_of_input(in, r->batch_size) : value_new();
+            if (v) {
+                add_value_locked(j, t, v);
+                changed[n++] = t;
+            } else {
+                err = nrd_error_no_memory();
+            }
         }
     }
-    err = make_runs_locked(j, changed, changed + e->n_tensors, n, &list);
+    err = err ? err : make_runs_locked(j, changed, changed + e->n_tensors, n, &list);
     if (err) {
         set_error_locked(j, err);
     }
@@ -1056,40 +1180,83 @@ static const nrd_scheduler_ops ops = {
     .free = free_ensemble,
 };
 
+/* The pins of one side of a step. */
+static nrd_error *add_pin(nrd_ensemble *e, pin *list, uint32_t *n, const char *name,
+                          const char *tensor_name, uint32_t *out_tensor)
+{
+    const uint32_t t = tensor_id(e, tensor_name);
+    char *copy = strdup(name);
+
+    if (t == UINT32_MAX || !copy) {
+        free(copy);
+        return nrd_error_no_memory();
+    }
+    list[(*n)++] = (pin){copy, t};
+    *out_tensor = t;
+    return NULL;
+}
+
+static nrd_error *add_step(nrd_ensemble *e, const Inference__ModelEnsembling__Step *cs)
+{
+    const uint32_t i = e->n_steps;
+    step *s = &e->steps[e->n_steps++];
+    uint32_t t;
+
+    s->model = strdup(cs->model_name);
+    s->namespace = strdup(cs->model_namespace);
+    s->version = cs->model_version ? cs->model_version : -1;
+    s->in = calloc(cs->n_input_map + 1, sizeof *s->in);
+    s->out = calloc(cs->n_output_map + 1, sizeof *s->out);
+    if (!s->model || !s->namespace || !s->in || !s->out) {
+        return nrd_error_no_memory();
+    }
+    for (size_t k = 0; k < cs->n_input_map; k++) {
+        NRD_TRY(add_pin(e, s->in, &s->n_in, cs->input_map[k]->key, cs->input_map[k]->value, &t));
+        NRD_TRY(add_reader(&e->tensors[t], i));
+    }
+    for (size_t k = 0; k < cs->n_output_map; k++) {
+        NRD_TRY(add_pin(e, s->out, &s->n_out, cs->output_map[k]->key, cs->output_map[k]->value, &t));
+    }
+    return NULL;
+}
+
 nrd_error *nrd_ensemble_new(nrd_scheduler **out, nrd_model *m)
 {
     const Inference__ModelEnsembling *cfg = m->config->ensemble_scheduling;
-    nrd_ensemble *e = nrd_xcalloc(1, sizeof *e);
+    nrd_ensemble *e = NULL;
+    nrd_error *err = NULL;
+    uint32_t t = 0;
 
+    *out = NULL;
+    NRD_NEW_GOTO(e, 1, err, fail);
     e->base = (nrd_scheduler){.ops = &ops};
     e->model = m;
-    for (size_t i = 0; i < m->config->n_input; i++) {
-        uint32_t t = tensor_id(e, m->config->input[i]->name);
-        e->tensors[t].input = m->config->input[i];
-    }
-    for (size_t i = 0; i < m->config->n_output; i++) {
-        uint32_t t = tensor_id(e, m->config->output[i]->name);
-        e->tensors[t].output = m->config->output[i];
-    }
-    e->steps = nrd_xcalloc(cfg->n_step, sizeof *e->steps);
-    for (uint32_t i = 0; i < cfg->n_step; i++) {
-        const Inference__ModelEnsembling__Step *cs = cfg->step[i];
-        step *s = &e->steps[e->n_steps++];
-        s->model = nrd_xstrdup(cs->model_name);
-        s->namespace = nrd_xstrdup(cs->model_namespace);
-        s->version = cs->model_version ? cs->model_version : -1;
-        s->in = nrd_xcalloc(cs->n_input_map, sizeof *s->in);
-        for (size_t k = 0; k < cs->n_input_map; k++) {
-            uint32_t t = tensor_id(e, cs->input_map[k]->value);
-            s->in[s->n_in++] = (pin){nrd_xstrdup(cs->input_map[k]->key), t};
-            add_reader(&e->tensors[t], i);
+    for (size_t i = 0; i < m->config->n_input && t != UINT32_MAX; i++) {
+        t = tensor_id(e, m->config->input[i]->name);
+        if (t != UINT32_MAX) {
+            e->tensors[t].input = m->config->input[i];
         }
-        s->out = nrd_xcalloc(cs->n_output_map, sizeof *s->out);
-        for (size_t k = 0; k < cs->n_output_map; k++) {
-            uint32_t t = tensor_id(e, cs->output_map[k]->value);
-            s->out[s->n_out++] = (pin){nrd_xstrdup(cs->output_map[k]->key), t};
+    }
+    for (size_t i = 0; i < m->config->n_output && t != UINT32_MAX; i++) {
+        t = tensor_id(e, m->config->output[i]->name);
+        if (t != UINT32_MAX) {
+            e->tensors[t].output = m->config->output[i];
         }
+    }
+    if (t == UINT32_MAX) {
+        err = nrd_error_no_memory();
+        goto fail;
+    }
+    NRD_NEW_GOTO(e->steps, cfg->n_step, err, fail);
+    for (size_t i = 0; i < cfg->n_step; i++) {
+        NRD_TRY_GOTO(add_step(e, cfg->step[i]), err, fail);
     }
     *out = &e->base;
     return NULL;
+
+fail:
+    if (e) {
+        free_ensemble(&e->base);
+    }
+    return err;
 }

@@ -50,7 +50,10 @@ struct nrd_limiter {
 
 nrd_limiter *nrd_limiter_new(const nrd_setting *given)
 {
-    nrd_limiter *l = nrd_xcalloc(1, sizeof *l);
+    nrd_limiter *l = calloc(1, sizeof *l);
+    if (!l) {
+        return NULL;
+    }
     pthread_mutex_init(&l->mu, NULL);
     pthread_cond_init(&l->cond, NULL);
     l->given = given;
@@ -78,20 +81,30 @@ static int32_t device_of(const nrd_instance *i, const Inference__ModelRateLimite
     return need->global ? GLOBAL_DEVICE : i->device_id;
 }
 
-static resource *resource_locked(nrd_limiter *l, const char *name, int32_t device)
+/* Every need of an instance that was added has its resource. */
+static resource *resource_locked(const nrd_limiter *l, const char *name, int32_t device)
 {
     resource *r = l->resources;
     while (r && (r->device != device || strcasecmp(r->name, name) != 0)) {
         r = r->next;
     }
-    if (!r) {
-        r = nrd_xcalloc(1, sizeof *r);
-        r->name = nrd_xstrdup(name);
-        r->device = device;
-        r->next = l->resources;
-        l->resources = r;
-    }
     return r;
+}
+
+static nrd_error *make_resource_locked(nrd_limiter *l, const char *name, int32_t device)
+{
+    if (resource_locked(l, name, device)) {
+        return NULL;
+    }
+    resource *r = calloc(1, sizeof *r);
+    if (!r || !(r->name = strdup(name))) {
+        free(r);
+        return nrd_error_no_memory();
+    }
+    r->device = device;
+    r->next = l->resources;
+    l->resources = r;
+    return NULL;
 }
 
 /* How much there is: as given for the device, as given for all, else the largest need. */
@@ -148,10 +161,17 @@ nrd_error *nrd_limiter_add(nrd_limiter *l, const nrd_instance *inst)
                              rl->resources[k]->name, (unsigned long long)total,
                              rl->resources[k]->count);
         }
+        err = err ? err
+                  : make_resource_locked(l, rl->resources[k]->name, device_of(inst, rl->resources[k]));
     }
     if (!err) {
-        l->members = nrd_xrealloc(l->members, (l->n_members + 1) * sizeof *l->members);
-        l->members[l->n_members++] = inst;
+        const nrd_instance **list = realloc(l->members, (l->n_members + 1) * sizeof *list);
+        if (list) {
+            l->members = list;
+            l->members[l->n_members++] = inst;
+        } else {
+            err = nrd_error_no_memory();
+        }
     }
     pthread_mutex_unlock(&l->mu);
     return err;

@@ -7,7 +7,7 @@
 #include "core/objects.h"
 #include "core/options.h"
 
-nrd_limiter *nrd_limiter_new(const nrd_setting *given); /* borrows */
+nrd_limiter *nrd_limiter_new(const nrd_setting *given); /* borrows; NULL: no memory */
 void nrd_limiter_free(nrd_limiter *l);
 nrd_error *nrd_limiter_add(nrd_limiter *l, const nrd_instance *inst) NRD_MUST_USE; /* borrows */
 void nrd_limiter_remove(nrd_limiter *l, const nrd_instance *inst);

@@ -30,7 +30,7 @@ const nrd_control *nrd_control_find(const nrd_config *cfg, nrd_control_kind kind
                                     const char **out_name);
 
 typedef struct nrd_sequence_controls nrd_sequence_controls;
-nrd_sequence_controls *nrd_sequence_controls_new(const nrd_config *cfg);
+nrd_sequence_controls *nrd_sequence_controls_new(const nrd_config *cfg); /* NULL: no memory */
 void nrd_sequence_controls_free(nrd_sequence_controls *c);
 /* By the request's flags and correlation id; a null request gets "not ready". */
 void nrd_sequence_controls_apply(const nrd_sequence_controls *c, nrd_request *r);
@@ -40,7 +40,7 @@ typedef struct nrd_sequence_plan
 nrd_error *nrd_sequence_plan_new(nrd_sequence_plan **out, const nrd_model *m) NRD_MUST_USE;
 void nrd_sequence_plan_free(nrd_sequence_plan *p);
 bool nrd_sequence_plan_is_empty(const nrd_sequence_plan *p);
-nrd_sequence_states *nrd_sequence_states_new(const nrd_sequence_plan *p);
+nrd_sequence_states *nrd_sequence_states_new(const nrd_sequence_plan *p); /* NULL: no memory */
 nrd_sequence_states *
 nrd_sequence_states_new_null(const nrd_sequence_states *like); /* same shapes, zero data;
                                                                NULL: no memory */

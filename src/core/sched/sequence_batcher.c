@@ -349,7 +349,8 @@ static void add_tensors_locked(nrd_sequence_batcher *s, nrd_sequence_slot *slot,
         slot->states = nrd_sequence_states_new(s->plan);
     }
     nrd_sequence_states_unref(r->states);
-    r->states = nrd_sequence_states_ref(slot->states);
+    r->states = slot->states ? nrd_sequence_states_ref(slot->states) : NULL;
+    r->no_memory = r->no_memory || !slot->states;
 }
 
 /* Oldest: forwards the next request of the slot, if none is in flight. */
@@ -718,7 +719,7 @@ static nrd_request *null_locked(nrd_sequence_batcher *s, const nrd_request *like
     }
     nrd_sequence_controls_apply(s->controls, r);
     r->states = states ? nrd_sequence_states_new_null(states) : NULL;
-    if (states && !r->states) {
+    if ((states && !r->states) || r->no_memory) {
         nrd_request_free(r);
         return NULL;
     }
@@ -823,7 +824,7 @@ static nrd_sequence_states *first_states(const nrd_scheduler *base)
 
 /* ---- making ---- */
 
-static void add_inst(nrd_sequence_batcher *s, nrd_instance *instance)
+static nrd_error *add_inst(nrd_sequence_batcher *s, nrd_instance *instance)
 {
     inst *in = &s->insts[s->n_insts++];
     pthread_condattr_t attr;
@@ -833,28 +834,33 @@ static void add_inst(nrd_sequence_batcher *s, nrd_instance *instance)
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_cond_init(&in->cond, &attr);
     pthread_condattr_destroy(&attr);
-    in->slots = nrd_xcalloc(s->n_slots, sizeof *in->slots);
+    in->slots = calloc(s->n_slots, sizeof *in->slots);
+    if (!in->slots) {
+        return nrd_error_no_memory();
+    }
     for (uint32_t k = 0; k < s->n_slots; k++) {
         in->slots[k].inst = in;
     }
     if (s->oldest) {
-        in->inner = nrd_batcher_new_inner(s->model, s->model->config->sequence_batching->oldest);
+        NRD_TRY(nrd_batcher_new_inner(&in->inner, s->model,
+                                      s->model->config->sequence_batching->oldest));
     }
     s->n_free += s->n_slots;
+    return NULL;
 }
 
 static void free_batcher(nrd_scheduler *base)
 {
     nrd_sequence_batcher *s = (nrd_sequence_batcher *)base;
 
-    for (size_t i = 0; i < s->n_buckets; i++) { /* sequences that never ended */
+    for (size_t i = 0; s->buckets && i < s->n_buckets; i++) { /* sequences that never ended */
         while (s->buckets[i]) {
             forget_locked(s, s->buckets[i]);
         }
     }
     NRD_ASSERT(!s->first, "requests that wait keep their model");
     for (uint32_t i = 0; i < s->n_insts; i++) {
-        for (uint32_t k = 0; k < s->n_slots; k++) {
+        for (uint32_t k = 0; s->insts[i].slots && k < s->n_slots; k++) {
             nrd_sequence_states_unref(s->insts[i].slots[k].states);
         }
         nrd_batcher_unref(s->insts[i].inner);
@@ -885,10 +891,13 @@ static const nrd_scheduler_ops ops = {
 nrd_error *nrd_sequence_batcher_new(nrd_scheduler **out, nrd_model *m)
 {
     const Inference__ModelSequenceBatching *sb = m->config->sequence_batching;
-    nrd_sequence_batcher *s = nrd_xcalloc(1, sizeof *s);
+    nrd_sequence_batcher *s = calloc(1, sizeof *s);
     nrd_error *err;
 
     *out = NULL;
+    if (!s) {
+        return nrd_error_no_memory();
+    }
     pthread_mutex_init(&s->mu, NULL);
     s->base.ops = &ops;
     s->base.by_instance = true;
@@ -912,18 +921,19 @@ nrd_error *nrd_sequence_batcher_new(nrd_scheduler **out, nrd_model *m)
         s->min_utilization = sb->direct->minimum_slot_utilization;
     }
     s->n_buckets = 64;
-    s->buckets = nrd_xcalloc(s->n_buckets, sizeof *s->buckets);
+    s->buckets = calloc(s->n_buckets, sizeof *s->buckets);
     s->controls = nrd_sequence_controls_new(m->config);
-    err = nrd_sequence_plan_new(&s->plan, m);
+    s->insts = calloc(m->n_instances + 1u, sizeof *s->insts);
+    err = s->buckets && s->controls && s->insts ? nrd_sequence_plan_new(&s->plan, m)
+                                                : nrd_error_no_memory();
+    for (uint32_t i = 0; i < m->n_instances && !err; i++) {
+        if (!m->instances[i]->passive) {
+            err = add_inst(s, m->instances[i]);
+        }
+    }
     if (err) {
         free_batcher(&s->base);
         return err;
-    }
-    s->insts = nrd_xcalloc(m->n_instances + 1u, sizeof *s->insts);
-    for (uint32_t i = 0; i < m->n_instances; i++) {
-        if (!m->instances[i]->passive) {
-            add_inst(s, m->instances[i]);
-        }
     }
     *out = &s->base;
     return NULL;

@@ -46,11 +46,13 @@ const nrd_control *nrd_control_find(const nrd_config *cfg, nrd_control_kind kind
     return NULL;
 }
 
+/* NULL: no memory. */
 static nrd_buf *value(const void *data, size_t n)
 {
     nrd_buf *b = nrd_buf_new(n);
-    NRD_ASSERT(b, "a control is a few bytes");
-    memcpy(b->data, data, n);
+    if (b) {
+        memcpy(b->data, data, n);
+    }
     return b;
 }
 
@@ -81,9 +83,12 @@ static flag_control flag(const nrd_config *cfg, nrd_control_kind kind)
 
 nrd_sequence_controls *nrd_sequence_controls_new(const nrd_config *cfg)
 {
-    nrd_sequence_controls *c = nrd_xcalloc(1, sizeof *c);
+    nrd_sequence_controls *c = calloc(1, sizeof *c);
     const nrd_control *id;
 
+    if (!c) {
+        return NULL;
+    }
 #define KIND(x) INFERENCE__MODEL_SEQUENCE_BATCHING__CONTROL__KIND__CONTROL_SEQUENCE_##x
     c->start = flag(cfg, KIND(START));
     c->end = flag(cfg, KIND(END));
@@ -92,6 +97,13 @@ nrd_sequence_controls *nrd_sequence_controls_new(const nrd_config *cfg)
 #undef KIND
     c->id_type = id ? nrd_datatype_from_config(id->data_type) : TRITONSERVER_TYPE_INVALID;
     c->n_dims = cfg->max_batch_size > 0 ? 2 : 1;
+    const flag_control *all[] = {&c->start, &c->end, &c->ready};
+    for (int i = 0; i < 3; i++) {
+        if (all[i]->name && (!all[i]->no || !all[i]->yes)) {
+            nrd_sequence_controls_free(c);
+            return NULL;
+        }
+    }
     return c;
 }
 
@@ -130,7 +142,9 @@ static nrd_buf *id_value(const nrd_sequence_controls *c, const nrd_request *r)
     const char *text = r->is_null ? "" : r->corr_str ? r->corr_str : digits;
     uint32_t len = (uint32_t)strlen(text);
     nrd_buf *b = nrd_buf_new(sizeof len + len);
-    NRD_ASSERT(b, "a correlation id is at most 128 bytes");
+    if (!b) {
+        return NULL;
+    }
     memcpy(b->data, &len, sizeof len);
     memcpy((char *)b->data + sizeof len, text, len);
     return b;
@@ -144,7 +158,7 @@ void nrd_sequence_controls_apply(const nrd_sequence_controls *c, nrd_request *r)
     apply_flag(c, &c->ready, r, !r->is_null);
     if (c->id_name) {
         nrd_buf *b = id_value(c, r);
-        nrd_request_override(r, c->id_name, c->id_type, ones, c->n_dims, b, b->size_bytes);
+        nrd_request_override(r, c->id_name, c->id_type, ones, c->n_dims, b, b ? b->size_bytes : 0);
         nrd_buf_unref(b);
     }
 }

@@ -16,6 +16,7 @@
 #include "base/mem.h"
 
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -113,7 +114,9 @@ static nrd_error *read_initial(const nrd_model *m, const state_config *st, uint6
                           "initial_state setting expects state'%s' to have state_data set",
                           st->input_name);
     }
-    path = nrd_xasprintf("%s/initial_state/%s", m->dir, in->data_file);
+    if (asprintf(&path, "%s/initial_state/%s", m->dir, in->data_file) < 0) {
+        return nrd_error_no_memory();
+    }
     err = nrd_model_read_file(&data, &len, path);
     free(path);
     if (!err && !is_text && len < size) {
@@ -194,10 +197,13 @@ static nrd_error *plan_state(struct planned *p, const nrd_model *m, const state_
 nrd_error *nrd_sequence_plan_new(nrd_sequence_plan **out, const nrd_model *m)
 {
     const Inference__ModelSequenceBatching *sb = m->config->sequence_batching;
-    nrd_sequence_plan *p = nrd_xcalloc(1, sizeof *p + (sb->n_state + 1) * sizeof p->items[0]);
+    nrd_sequence_plan *p = calloc(1, sizeof *p + (sb->n_state + 1) * sizeof p->items[0]);
     nrd_error *err = NULL;
 
     *out = NULL;
+    if (!p) {
+        return nrd_error_no_memory();
+    }
     for (size_t i = 0; i < sb->n_state && !err; i++) {
         if (is_repeated(sb, i)) {
             NRD_LOG_WARN("Detected duplicate 'input_name' in the state configuration: '%s.' This "
@@ -241,7 +247,10 @@ static void put_buf(side *s, nrd_buf *b) /* takes the reference */
 
 static nrd_sequence_states *states_new(size_t n)
 {
-    nrd_sequence_states *s = nrd_xcalloc(1, sizeof *s + (n + 1) * sizeof s->pairs[0]);
+    nrd_sequence_states *s = calloc(1, sizeof *s + (n + 1) * sizeof s->pairs[0]);
+    if (!s) {
+        return NULL;
+    }
     atomic_init(&s->refs, 1);
     s->n = n;
     for (size_t i = 0; i < n; i++) {
@@ -253,8 +262,9 @@ static nrd_sequence_states *states_new(size_t n)
 static nrd_buf *copy_of(const nrd_buf *from)
 {
     nrd_buf *b = nrd_buf_new(from->size_bytes);
-    NRD_ASSERT(b, "as large as one that is there");
-    memcpy(b->data, from->data, from->size_bytes);
+    if (b) {
+        memcpy(b->data, from->data, from->size_bytes);
+    }
     return b;
 }
 
@@ -262,6 +272,9 @@ nrd_sequence_states *nrd_sequence_states_new(const nrd_sequence_plan *p)
 {
     nrd_sequence_states *s = states_new(p->n);
 
+    if (!s) {
+        return NULL;
+    }
     for (size_t i = 0; i < p->n; i++) {
         const struct planned *plan = &p->items[i];
         pair *t = &s->pairs[i];
@@ -274,6 +287,10 @@ nrd_sequence_states *nrd_sequence_states_new(const nrd_sequence_plan *p)
         memcpy(t->in.dims, plan->dims, sizeof t->in.dims);
         memcpy(t->out.dims, plan->dims, sizeof t->out.dims);
         put_buf(&t->in, t->one_buffer ? copy_of(plan->initial) : nrd_buf_ref(plan->initial));
+        if (!t->in.buf) {
+            nrd_sequence_states_unref(s);
+            return NULL;
+        }
         if (t->one_buffer) {
             put_buf(&t->out, nrd_buf_ref(t->in.buf));
         }
@@ -285,6 +302,9 @@ nrd_sequence_states *nrd_sequence_states_new_null(const nrd_sequence_states *lik
 {
     nrd_sequence_states *s = states_new(like->n);
 
+    if (!s) {
+        return NULL;
+    }
     for (size_t i = 0; i < like->n; i++) {
         const pair *from = &like->pairs[i];
         pair *t = &s->pairs[i];

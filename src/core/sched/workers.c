@@ -122,9 +122,12 @@ static void *run_worker(void *arg)
 
 static nrd_error *start_worker(nrd_worker_slot *slot)
 {
-    nrd_worker *w = nrd_xcalloc(1, sizeof *w);
+    nrd_worker *w = calloc(1, sizeof *w);
     pthread_t thread;
 
+    if (!w) {
+        return nrd_error_no_memory();
+    }
     w->slot = slot;
     sem_init(&w->wake, 0, 0);
     if (pthread_create(&thread, NULL, run_worker, w) != 0) {
@@ -152,7 +155,10 @@ nrd_error *nrd_workers_start(nrd_model *m)
                      m->name);
         shared = false;
     }
-    m->workers = nrd_xcalloc(m->n_instances + 1u, sizeof *m->workers);
+    m->workers = calloc(m->n_instances + 1u, sizeof *m->workers);
+    if (!m->workers) {
+        return nrd_error_no_memory();
+    }
     for (uint32_t k = 0; k < m->n_instances; k++) {
         nrd_worker_slot *slot = NULL;
         if (m->instances[k]->passive) {
@@ -165,11 +171,14 @@ nrd_error *nrd_workers_start(nrd_model *m)
             slot = &m->workers[m->n_workers++];
             slot->model = m;
             slot->cap = m->scheduler->max_batch;
-            slot->batch = nrd_xcalloc(slot->cap, sizeof *slot->batch);
+            slot->batch = calloc(slot->cap, sizeof *slot->batch);
             sem_init(&slot->closed, 0, 0);
         }
-        slot->instances =
-            nrd_xrealloc(slot->instances, (slot->n_instances + 1) * sizeof *slot->instances);
+        nrd_instance **list = realloc(slot->instances, (slot->n_instances + 1) * sizeof *list);
+        slot->instances = list ? list : slot->instances;
+        if (!list || !slot->batch) {
+            return nrd_error_no_memory();
+        }
         slot->instances[slot->n_instances++] = m->instances[k];
     }
     for (uint32_t j = 0; j < m->n_workers; j++) {

@@ -45,12 +45,17 @@ bool nrd_same_secret(const void *a, size_t n_a, const void *b, size_t n_b)
     return same(&x, &y);
 }
 
-static void add(nrd_keys *k, const char *text, size_t n)
+static nrd_error *add(nrd_keys *k, const char *text, size_t n)
 {
     if (n > 0) {
-        k->v = nrd_xrealloc(k->v, (k->n + 1) * sizeof *k->v);
+        digest *v = realloc(k->v, (k->n + 1) * sizeof *v);
+        if (!v) {
+            return nrd_error_no_memory();
+        }
+        k->v = v;
         k->v[k->n++] = digest_of(text, n);
     }
+    return NULL;
 }
 
 /* One a line; # begins a remark. */
@@ -60,15 +65,16 @@ static nrd_error *read_file(nrd_keys *k, const char *path)
     size_t n = 0;
 
     NRD_TRY(nrd_error_wrap(nrd_file_read(&text, &n, path, MAX_KEY_FILE), "--api-key-file"));
-    for (char *line = text; line < text + n;) {
+    nrd_error *err = NULL;
+    for (char *line = text; line < text + n && !err;) {
         const size_t len = strcspn(line, "\r\n");
         if (line[0] != '#') {
-            add(k, line, len);
+            err = add(k, line, len);
         }
         line += len + 1;
     }
     free(text);
-    return NULL;
+    return err;
 }
 
 nrd_error *nrd_keys_new(nrd_keys **out, const nrd_options *o)
@@ -79,7 +85,7 @@ nrd_error *nrd_keys_new(nrd_keys **out, const nrd_options *o)
     *out = NULL;
     NRD_NEW_GOTO(k, 1, err, fail);
     for (size_t i = 0; i < o->api_keys.n; i++) {
-        add(k, o->api_keys.items[i].name, strlen(o->api_keys.items[i].name));
+        NRD_TRY_GOTO(add(k, o->api_keys.items[i].name, strlen(o->api_keys.items[i].name)), err, fail);
     }
     if (o->api_key_file[0]) {
         NRD_TRY_GOTO(read_file(k, o->api_key_file), err, fail);

@@ -123,7 +123,11 @@ static nrd_error *read_model(const nrd_models *m, const char *name, int64_t vers
     NRD_NEW_GOTO(info, 1, err, fail);
     atomic_init(&info->refs, 1);
     info->version = version;
-    info->name = nrd_xstrdup(name);
+    info->name = strdup(name);
+    if (!info->name) {
+        err = nrd_error_no_memory();
+        goto fail;
+    }
     TRITONSERVER_Error *e = TRITONSERVER_ServerModelMetadata(m->core, name, version, &message);
     NRD_TRY_GOTO(nrd_from_message(&info->metadata_doc, e, message), err, fail);
     message = NULL;

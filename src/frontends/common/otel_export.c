@@ -52,9 +52,12 @@ static nrd_error *parse_url(nrd_otel *x, const char *url)
                           "collector is reached without TLS), got %s",
                           url);
     }
-    x->host = nrd_xstrndup(host, host_n);
-    x->port = colon ? nrd_xstrndup(colon + 1, n - host_n - 1) : nrd_xstrdup("80");
-    x->path = nrd_xstrdup(host[n] ? host + n : "/");
+    x->host = strndup(host, host_n);
+    x->port = colon ? strndup(colon + 1, n - host_n - 1) : strdup("80");
+    x->path = strdup(host[n] ? host + n : "/");
+    if (!x->host || !x->port || !x->path) {
+        return nrd_error_no_memory();
+    }
     return NULL;
 }
 
@@ -126,14 +129,14 @@ static void post(const nrd_otel *x, const nrd_str *spans, size_t n_spans)
                    "{\"resourceSpans\":[{\"resource\":{\"attributes\":[%s]},\"scopeSpans\":"
                    "[{\"scope\":{\"name\":\"triton-server\"},\"spans\":[",
                    x->attributes);
-    nrd_str_append(&body, spans->data, spans->len);
+    nrd_str_put(&body, spans);
     nrd_str_puts(&body, "]}]}]}");
     nrd_str_printf(&head,
                    "POST %s HTTP/1.1\r\nHost: %s:%s\r\nContent-Type: application/json\r\n"
                    "Content-Length: %zu\r\nConnection: close\r\n\r\n",
                    x->path, x->host, x->port, body.len);
     int status = 0;
-    const int fd = dial(x);
+    const int fd = body.no_memory || head.no_memory ? -1 : dial(x);
     if (fd >= 0) {
         if (send_all(fd, head.data, head.len) && send_all(fd, body.data, body.len)) {
             status = read_status(fd);
@@ -163,7 +166,7 @@ static size_t take(nrd_otel *x, nrd_str *out)
         if (n) {
             nrd_str_putc(out, ',');
         }
-        nrd_str_append(out, b->spans.data, b->spans.len);
+        nrd_str_put(out, &b->spans);
         n += b->n;
         x->n_queued -= b->n;
         nrd_str_fini(&b->spans);
@@ -213,8 +216,18 @@ void nrd_otel_add(nrd_otel *x, const nrd_str *spans, size_t n)
     if (n == 0) {
         return;
     }
-    batch *b = nrd_xcalloc(1, sizeof *b);
-    nrd_str_append(&b->spans, spans->data, spans->len);
+    batch *b = calloc(1, sizeof *b);
+    if (b) {
+        nrd_str_put(&b->spans, spans);
+    }
+    if (!b || b->spans.no_memory) {
+        NRD_LOG_WARN("%zu spans are lost: out of memory", n);
+        if (b) {
+            nrd_str_fini(&b->spans);
+        }
+        free(b);
+        return;
+    }
     b->n = n;
     pthread_mutex_lock(&x->mu);
     if (x->n_queued + n > x->max_queue) {
@@ -253,14 +266,20 @@ nrd_error *nrd_otel_new(nrd_otel **out, const char *url, const char *attributes,
                         int64_t delay_ms, int64_t max_batch)
 {
     pthread_condattr_t attr;
-    nrd_otel *x = nrd_xcalloc(1, sizeof *x);
+    nrd_otel *x = calloc(1, sizeof *x);
     *out = NULL;
+    if (!x) {
+        return nrd_error_no_memory();
+    }
     nrd_error *err = parse_url(x, url);
+    x->attributes = strdup(attributes);
+    if (!err && !x->attributes) {
+        err = nrd_error_no_memory();
+    }
     if (err) {
         fini(x);
         return err;
     }
-    x->attributes = nrd_xstrdup(attributes);
     x->max_queue = (size_t)max_queue;
     x->max_batch = (size_t)max_batch;
     x->delay_ms = delay_ms;

@@ -71,7 +71,11 @@ static nrd_otel_span *open_span(nrd_otel_spans *s, const char *name, uint64_t tr
         return NULL;
     }
     if ((s->n & (s->n - 1)) == 0) { /* a power of two is full */
-        s->items = nrd_xrealloc(s->items, (s->n ? 2 * s->n : 1) * sizeof *s->items);
+        nrd_otel_span *items = realloc(s->items, (s->n ? 2 * s->n : 1) * sizeof *items);
+        if (!items) { /* as one too many */
+            return NULL;
+        }
+        s->items = items;
     }
     nrd_otel_span *span = &s->items[s->n++];
     memset(span, 0, sizeof *span);
@@ -84,7 +88,7 @@ static nrd_otel_span *open_span(nrd_otel_spans *s, const char *name, uint64_t tr
     return span;
 }
 
-void nrd_otel_spans_init(nrd_otel_spans *s, const char *traceparent, size_t n, uint64_t now_ns)
+bool nrd_otel_spans_init(nrd_otel_spans *s, const char *traceparent, size_t n, uint64_t now_ns)
 {
     struct timespec t;
     memset(s, 0, sizeof *s);
@@ -96,7 +100,7 @@ void nrd_otel_spans_init(nrd_otel_spans *s, const char *traceparent, size_t n, u
     } else {
         random_hex(s->trace_id, 16);
     }
-    open_span(s, "InferRequest", 0, s->parent_id, now_ns);
+    return open_span(s, "InferRequest", 0, s->parent_id, now_ns) != NULL;
 }
 
 void nrd_otel_spans_fini(nrd_otel_spans *s)
@@ -230,13 +234,16 @@ size_t nrd_otel_spans_write(nrd_otel_spans *s, uint64_t now_ns, nrd_str *out)
             nrd_str_printf(out, "\"parentSpanId\":\"%s\",", p->parent);
         }
         nrd_str_printf(out,
-                       "\"name\":%s,\"kind\":2,\"startTimeUnixNano\":\"%lld\","
-                       "\"endTimeUnixNano\":\"%lld\",\"attributes\":[%s],\"events\":[%s],"
-                       "\"status\":{}}",
-                       nrd_str_cstr(&p->name),
+                       "\"kind\":2,\"startTimeUnixNano\":\"%lld\","
+                       "\"endTimeUnixNano\":\"%lld\",\"name\":",
                        (long long)p->begin_ns + (long long)s->clock_offset_ns,
-                       (long long)end + (long long)s->clock_offset_ns, nrd_str_cstr(&p->attributes),
-                       nrd_str_cstr(&p->events));
+                       (long long)end + (long long)s->clock_offset_ns);
+        nrd_str_put(out, &p->name);
+        nrd_str_puts(out, ",\"attributes\":[");
+        nrd_str_put(out, &p->attributes);
+        nrd_str_puts(out, "],\"events\":[");
+        nrd_str_put(out, &p->events);
+        nrd_str_puts(out, "],\"status\":{}}");
     }
     return s->n;
 }

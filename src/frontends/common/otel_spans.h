@@ -32,7 +32,7 @@ typedef struct nrd_otel_spans {
 /* true: a valid W3C traceparent. */
 bool nrd_otel_is_traceparent(const char *text, size_t n);
 
-void nrd_otel_spans_init(nrd_otel_spans *s, const char *traceparent, size_t n, uint64_t now_ns);
+bool nrd_otel_spans_init(nrd_otel_spans *s, const char *traceparent, size_t n, uint64_t now_ns);
 void nrd_otel_spans_fini(nrd_otel_spans *s);
 /* An event of the front end, on the span of the whole request. */
 void nrd_otel_spans_stamp(nrd_otel_spans *s, const char *name, uint64_t ns);

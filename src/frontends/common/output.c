@@ -45,15 +45,15 @@ nrd_error *nrd_infer_add_output(nrd_infer *i, const char *name, uint64_t n_class
 
 static TRITONSERVER_Error *too_small(const nrd_infer_output *o, size_t need)
 {
-    nrd_str text = {0};
-    nrd_str_printf(&text,
+    nrd_error *err =
+        nrd_errorf(NRD_ERR_INTERNAL,
                    "shared memory size specified with the request for output '%s' (%zu bytes) "
                    "should be at least %zu bytes to hold the results",
                    o->name, o->size_bytes, need);
-    TRITONSERVER_Error *err =
-        TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_INTERNAL, nrd_str_cstr(&text));
-    nrd_str_fini(&text);
-    return err;
+    TRITONSERVER_Error *e = TRITONSERVER_ErrorNew(
+        (TRITONSERVER_Error_Code)nrd_error_triton_code(err), nrd_error_message(err));
+    nrd_error_free(err);
+    return e;
 }
 
 static TRITONSERVER_Error *alloc_output(TRITONSERVER_ResponseAllocator *allocator,

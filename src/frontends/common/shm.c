@@ -196,9 +196,11 @@ nrd_error *nrd_shm_register(nrd_shm *s, const char *name, const char *key, uint6
                             uint64_t size)
 {
     NRD_TRY(check_allowed(s));
-    nrd_shm_region *r = nrd_xcalloc(1, sizeof *r);
-    r->name = nrd_xstrdup(name);
-    r->key = nrd_xstrdup(key);
+    nrd_shm_region *r = calloc(1, sizeof *r);
+    if (!r || !(r->name = strdup(name)) || !(r->key = strdup(key))) {
+        region_free(r);
+        return nrd_error_no_memory();
+    }
     r->offset = offset;
     r->size = size;
     return add(s, r, NULL);
@@ -213,8 +215,11 @@ nrd_error *nrd_shm_register_cuda(nrd_shm *s, const char *name, const void *handl
                           "failed to register CUDA shared memory region: '%s', GPUs not supported",
                           name);
     }
-    nrd_shm_region *r = nrd_xcalloc(1, sizeof *r);
-    r->name = nrd_xstrdup(name);
+    nrd_shm_region *r = calloc(1, sizeof *r);
+    if (!r || !(r->name = strdup(name))) {
+        region_free(r);
+        return nrd_error_no_memory();
+    }
     r->cuda = true;
     r->device = device < 0 || device > INT32_MAX ? -1 : (int)device;
     r->size = size;

@@ -187,8 +187,8 @@ static nrd_error *set_from_option(nrd_tracer *t, otel_options *x, const nrd_opti
     }
     if (triton && strcmp(e->setting, "file") == 0) {
         free(t->path);
-        t->path = nrd_xstrdup(e->value);
-        return NULL;
+        t->path = strdup(e->value);
+        return t->path ? NULL : nrd_error_no_memory();
     }
     if (triton && strcmp(e->setting, "log-frequency") == 0) {
         return parse_number("log_frequency", e->value, 0, INT32_MAX, &t->global.log_frequency);
@@ -276,7 +276,11 @@ nrd_error *nrd_tracer_new(nrd_tracer **out, const nrd_options *o)
     NRD_NEW_GOTO(t, 1, err, done);
     pthread_mutex_init(&t->mu, NULL);
     t->global = (settings){0, 1000, -1, 0};
-    t->path = nrd_xstrdup("");
+    t->path = strdup("");
+    if (!t->path) {
+        err = nrd_error_no_memory();
+        goto done;
+    }
     NRD_TRY_GOTO(env_number("OTEL_BSP_MAX_QUEUE_SIZE", "2048", &x.max_queue), err, done);
     NRD_TRY_GOTO(env_number("OTEL_BSP_SCHEDULE_DELAY", "5000", &x.delay_ms), err, done);
     NRD_TRY_GOTO(env_number("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "512", &x.max_batch), err, done);
@@ -407,13 +411,19 @@ nrd_error *nrd_tracer_update(nrd_tracer *t, const char *model, const nrd_json *d
     nrd_error *err = build_settings(t, doc, &next);
     if (!err && !model) {
         t->global = next.s;
-    } else if (!err) {
-        if (!m) {
-            m = nrd_xcalloc(1, sizeof *m);
-            next.model = nrd_xstrdup(model);
-            next.next = t->models;
+    } else if (!err && !m) {
+        m = calloc(1, sizeof *m);
+        next.model = strdup(model);
+        next.next = t->models;
+        if (m && next.model) {
             t->models = m;
+            *m = next;
+        } else {
+            free(m);
+            free(next.model);
+            err = nrd_error_no_memory();
         }
+    } else if (!err) {
         *m = next;
     }
     refresh_active(t);
@@ -435,7 +445,9 @@ void nrd_tracer_put_settings(nrd_tracer *t, const char *model, nrd_str *out)
                    stamps && tensors ? "," : "", tensors ? "\"TENSORS\"" : "", (long long)s.rate,
                    (long long)s.count);
     if (t->otel_mode) {
-        nrd_str_printf(out, "\"trace_mode\":\"opentelemetry\"%s}", nrd_str_cstr(&t->otel_shown));
+        nrd_str_puts(out, "\"trace_mode\":\"opentelemetry\"");
+        nrd_str_put(out, &t->otel_shown);
+        nrd_str_putc(out, '}');
     } else {
         nrd_str_printf(out,
                        "\"log_frequency\":\"%lld\",\"trace_file\":", (long long)s.log_frequency);
@@ -463,17 +475,24 @@ static void close_file(nrd_tracer *t)
 /* Appends a finished record. With a frequency each file takes that many and has a number. */
 static void write_record(nrd_tracer *t, const nrd_trace_record *r)
 {
+    if (r->text.no_memory) { /* the file stays valid JSON */
+        NRD_LOG_WARN("a trace is lost: out of memory");
+        return;
+    }
     pthread_mutex_lock(&t->mu);
     if (!t->file) {
-        char *path = r->frequency ? nrd_xasprintf("%s.%lld", t->path, (long long)t->n_files++)
-                                  : nrd_xstrdup(t->path);
-        t->file = fopen(path, "we");
+        nrd_str path = {0};
+        nrd_str_puts(&path, t->path);
+        if (r->frequency) {
+            nrd_str_printf(&path, ".%lld", (long long)t->n_files++);
+        }
+        t->file = path.no_memory ? NULL : fopen(nrd_str_cstr(&path), "we");
         if (t->file) {
             fputs("[", t->file);
         } else {
-            NRD_LOG_ERROR("trace file '%s': %s", path, strerror(errno));
+            NRD_LOG_ERROR("trace file '%s': %s", nrd_str_cstr(&path), strerror(errno));
         }
-        free(path);
+        nrd_str_fini(&path);
     }
     if (t->file && r->text.len) {
         fprintf(t->file, "%s%s", t->in_file ? "," : "", r->text.data);
@@ -606,6 +625,9 @@ static void on_tensor(TRITONSERVER_InferenceTrace *trace,
     if (nrd_tensor_count(shape, n_dims, &count)) {
         nrd_error_free(nrd_tensor_json_write(&data, name, type, base, size, count, true));
     }
+    if (data.no_memory) {
+        nrd_str_clear(&data); /* as a tensor that cannot be written */
+    }
     pthread_mutex_lock(&r->mu);
     introduce(r, trace, id);
     separate(r);
@@ -679,7 +701,10 @@ nrd_trace_record *nrd_tracer_sample(nrd_tracer *t, const char *model, const char
     if (!take_sample(t, model, forced, &s)) {
         return NULL;
     }
-    nrd_trace_record *r = nrd_xcalloc(1, sizeof *r);
+    nrd_trace_record *r = calloc(1, sizeof *r);
+    if (!r) { /* the request is more than its trace */
+        return NULL;
+    }
     r->tracer = t;
     r->frequency = s.log_frequency;
     r->stamps = (s.level & TRITONSERVER_TRACE_LEVEL_TIMESTAMPS) != 0;
@@ -700,7 +725,10 @@ nrd_trace_record *nrd_tracer_sample(nrd_tracer *t, const char *model, const char
     drop(TRITONSERVER_InferenceTraceId(r->trace, &r->id));
     if (t->otel_mode) {
         r->otel = true;
-        nrd_otel_spans_init(&r->spans, traceparent, n, nrd_now_ns());
+        if (!nrd_otel_spans_init(&r->spans, traceparent, n, nrd_now_ns())) {
+            nrd_trace_not_taken(r);
+            return NULL;
+        }
     }
     return r;
 }

@@ -258,6 +258,7 @@ static nrd_error *shm_status(nrd_grpc_call *call, bool cuda, const char *name,
     nrd_json_doc *doc = NULL;
     nrd_str text = {0};
     nrd_error *err = nrd_shm_status(call->service->front->shm, cuda, name[0] ? name : NULL, &text);
+    err = err ? err : nrd_str_error(&text);
     if (!err) {
         err = nrd_json_parse(&doc, text.data, text.len, NULL);
     }
@@ -373,7 +374,10 @@ static nrd_error *update_trace(nrd_tracer *tracer, const char *model,
         nrd_str_puts(&text, n > 0 && is_list ? "]" : "");
     }
     nrd_str_putc(&text, '}');
-    nrd_error *err = nrd_json_parse(&doc, text.data, text.len, NULL);
+    nrd_error *err = nrd_str_error(&text);
+    if (!err) {
+        err = nrd_json_parse(&doc, text.data, text.len, NULL);
+    }
     if (!err) {
         err = nrd_tracer_update(tracer, model, nrd_json_root(doc));
     }
@@ -389,7 +393,10 @@ static nrd_error *trace_reply(nrd_grpc_call *call, const char *model, ProtobufCM
     nrd_error *err;
 
     nrd_tracer_put_settings(call->service->front->tracer, model, &text);
-    err = nrd_json_parse(&doc, text.data, text.len, NULL);
+    err = nrd_str_error(&text);
+    if (!err) {
+        err = nrd_json_parse(&doc, text.data, text.len, NULL);
+    }
     nrd_str_fini(&text);
     if (err) {
         return err;
@@ -408,7 +415,10 @@ static nrd_error *trace_reply(nrd_grpc_call *call, const char *model, ProtobufCM
     nrd_str_puts(&text, "}}");
     nrd_json_doc_free(doc);
     doc = NULL;
-    err = nrd_json_parse(&doc, text.data, text.len, NULL);
+    err = nrd_str_error(&text);
+    if (!err) {
+        err = nrd_json_parse(&doc, text.data, text.len, NULL);
+    }
     if (!err) {
         err = nrd_grpc_message_from_json(
             &call->arena, &inference__trace_setting_response__descriptor, nrd_json_root(doc), out);
@@ -524,7 +534,10 @@ static nrd_error *on_log(nrd_grpc_call *call, const void *in, ProtobufCMessage *
                    nrd_log_is_enabled(NRD_LOG_LEVEL_WARNING) ? "true" : "false",
                    nrd_log_is_enabled(NRD_LOG_LEVEL_ERROR) ? "true" : "false", nrd_log_verbose(),
                    nrd_log_get_format() == NRD_LOG_FORMAT_ISO8601 ? "ISO8601" : "default");
-    nrd_error *err = nrd_json_parse(&doc, text.data, text.len, NULL);
+    nrd_error *err = nrd_str_error(&text);
+    if (!err) {
+        err = nrd_json_parse(&doc, text.data, text.len, NULL);
+    }
     if (!err) {
         err = nrd_grpc_message_from_json(
             &call->arena, &inference__log_settings_response__descriptor, nrd_json_root(doc), out);

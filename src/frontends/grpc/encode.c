@@ -62,8 +62,13 @@ static void end(nrd_str *s, size_t at)
     uint8_t b[10];
     const size_t n = s->len - at, width = varint(b, n);
     if (width > 1) {
+        nrd_str_append(s, b, width - 1); /* makes room; the content is moved over it */
+    }
+    if (s->no_memory) {
+        return;
+    }
+    if (width > 1) {
         const size_t more = width - 1;
-        nrd_str_append(s, b, more); /* makes room; the content is moved over it */
         memmove(s->data + at + more, s->data + at, n);
     }
     memcpy(s->data + at - 1, b, width);
@@ -213,26 +218,38 @@ static grpc_byte_buffer *buffer_of(const nrd_str *s)
     return b;
 }
 
-/* raw_output_contents behind the head. Small outputs go into the text, large ones get slices. */
+/* NULL without memory: then the outputs are copied, or the answer fails. */
+static shared_response *share(TRITONSERVER_InferenceResponse *response)
+{
+    shared_response *shared = calloc(1, sizeof *shared);
+    if (shared) {
+        shared->response = response;
+        atomic_init(&shared->refs, 1);
+    }
+    return shared;
+}
+
+/* raw_output_contents behind the head. Small outputs go into the text, large ones get slices. Takes
+ * the response. NULL: no memory. */
 static grpc_byte_buffer *gather(nrd_str *s, TRITONSERVER_InferenceResponse *response,
                                 const nrd_infer_tensor *outputs, uint32_t n)
 {
     shared_response *shared = NULL;
+    bool lost = false;
     grpc_byte_buffer *b = grpc_raw_byte_buffer_create(NULL, 0);
     grpc_slice_buffer *list = &b->data.raw.slice_buffer;
 
     for (uint32_t i = 0; i < n; i++) {
         put_tag(s, 6, WIRE_BYTES);
         put_varint(s, outputs[i].size);
-        if (outputs[i].size <= COPY_MAX || outputs[i].classes.data) {
+        if (!shared && outputs[i].size > COPY_MAX && !outputs[i].classes.data) {
+            shared = share(response);
+        }
+        if (outputs[i].size <= COPY_MAX || outputs[i].classes.data || !shared) {
             nrd_str_append(s, outputs[i].base, outputs[i].size);
             continue;
         }
-        if (!shared) {
-            shared = nrd_xcalloc(1, sizeof *shared);
-            shared->response = response;
-            atomic_init(&shared->refs, 1);
-        }
+        lost = lost || s->no_memory;
         atomic_fetch_add(&shared->refs, 1);
         grpc_slice_buffer_add(list, grpc_slice_from_copied_buffer(s->data, s->len));
         nrd_str_clear(s);
@@ -242,6 +259,10 @@ static grpc_byte_buffer *gather(nrd_str *s, TRITONSERVER_InferenceResponse *resp
     }
     if (s->len) {
         grpc_slice_buffer_add(list, grpc_slice_from_copied_buffer(s->data, s->len));
+    }
+    if (lost || s->no_memory) {
+        grpc_byte_buffer_destroy(b);
+        b = NULL;
     }
     if (shared) {
         release(shared);
@@ -276,6 +297,7 @@ nrd_error *nrd_grpc_encode(nrd_grpc_infer *infer, TRITONSERVER_InferenceResponse
         memset(few, 0, sizeof few);
     }
     NRD_TRY_GOTO(put_head(&s, infer, response, in_stream, final, outputs, n), err, done);
+    NRD_TRY_GOTO(nrd_str_error(&s), err, done);
     if (in_stream) { /* field 2 of the outer message; its length counts the raw contents */
         uint8_t b[10];
         size_t size = s.len;
@@ -284,12 +306,13 @@ nrd_error *nrd_grpc_encode(nrd_grpc_infer *infer, TRITONSERVER_InferenceResponse
         }
         put_tag(&whole, 2, WIRE_BYTES);
         put_varint(&whole, size);
-        nrd_str_append(&whole, s.data, s.len);
+        nrd_str_put(&whole, &s);
         *out = gather(&whole, response, outputs, n);
     } else {
         *out = gather(&s, response, outputs, n);
     }
     response = NULL;
+    err = *out ? NULL : nrd_error_no_memory();
 
 done:
     nrd_infer_response_delete(response);

@@ -167,6 +167,14 @@ static void put(nrd_str *s, unsigned field, const char *data, size_t n)
     nrd_str_append(s, data, n);
 }
 
+static void put_part(nrd_str *s, unsigned field, const nrd_str *part)
+{
+    put(s, field, nrd_str_cstr(part), part->len);
+    if (part->no_memory) {
+        nrd_str_spoil(s);
+    }
+}
+
 enum { ASK_FILE = 3, ASK_SYMBOL = 4, ASK_EXTENSION = 5, ASK_EXTENSIONS = 6, ASK_SERVICES = 7 };
 enum { TELL_HOST = 1, TELL_REQUEST = 2, TELL_FILES = 4, TELL_SERVICES = 6, TELL_ERROR = 7 };
 
@@ -185,12 +193,12 @@ static void put_services(nrd_str *out)
                 nrd_str_append(&full, package.p, package.n);
                 nrd_str_putc(&full, '.');
                 nrd_str_append(&full, name.p, name.n);
-                put(&entry, 1, full.data, full.len);
-                put(&list, 1, entry.data, entry.len);
+                put_part(&entry, 1, &full);
+                put_part(&list, 1, &entry);
             }
         }
     }
-    put(out, TELL_SERVICES, list.data, list.len);
+    put_part(out, TELL_SERVICES, &list);
     nrd_str_fini(&list);
     nrd_str_fini(&entry);
     nrd_str_fini(&full);
@@ -202,7 +210,7 @@ static void put_error(nrd_str *out, int code, const char *text)
     put_varint(&e, 1 << 3);
     put_varint(&e, (uint64_t)code);
     put(&e, 2, text, strlen(text));
-    put(out, TELL_ERROR, e.data, e.len);
+    put_part(out, TELL_ERROR, &e);
     nrd_str_fini(&e);
 }
 
@@ -215,7 +223,7 @@ static void put_file(nrd_str *out, span what, bool by_name)
         if (by_name ? equal(name, what) : declares(file, what)) {
             nrd_str list = {0};
             put(&list, 1, file.p, file.n);
-            put(out, TELL_FILES, list.data, list.len);
+            put_part(out, TELL_FILES, &list);
             nrd_str_fini(&list);
             return;
         }
@@ -266,7 +274,8 @@ typedef struct talk {
     bool begun, ending;
 } talk;
 
-static void end_talk(talk *t)
+/* Takes err. */
+static void end_talk(talk *t, nrd_error *err)
 {
     grpc_op ops[2];
     size_t n = 0;
@@ -274,7 +283,7 @@ static void end_talk(talk *t)
     if (!t->begun) {
         nrd_grpc_metadata_op(t->call, &ops[n++]);
     }
-    nrd_grpc_status_op(t->call, NULL, &ops[n++]);
+    nrd_grpc_status_op(t->call, err, &ops[n++]);
     nrd_grpc_start(t->call, ops, n, &t->on_written);
 }
 
@@ -313,12 +322,15 @@ static void run_read(nrd_grpc_tag *tag, bool ok)
     if (ok && t->incoming && !err) {
         nrd_str out = {0};
         answer((span){(const char *)GRPC_SLICE_START_PTR(whole), GRPC_SLICE_LENGTH(whole)}, &out);
-        start_write(t, &out);
+        err = nrd_str_error(&out);
+        if (!err) {
+            start_write(t, &out);
+        }
         nrd_str_fini(&out);
-    } else {
-        end_talk(t);
     }
-    nrd_error_free(err); /* such a message ends the talk */
+    if (err || !ok || !t->incoming) {
+        end_talk(t, err); /* a message that cannot be read ends the talk, too */
+    }
     grpc_slice_unref(whole);
     if (t->incoming) {
         grpc_byte_buffer_destroy(t->incoming);
@@ -336,7 +348,7 @@ static void run_written(nrd_grpc_tag *tag, bool ok)
         t->outgoing = NULL;
     }
     if (!t->ending) {
-        ok ? start_read(t) : end_talk(t);
+        ok ? start_read(t) : end_talk(t, NULL);
     }
     nrd_grpc_call_unref(call);
 }
@@ -348,7 +360,11 @@ static void talk_free(nrd_grpc_call *call)
 
 void nrd_grpc_reflection(nrd_grpc_call *call)
 {
-    talk *t = nrd_xcalloc(1, sizeof *t);
+    talk *t = calloc(1, sizeof *t);
+    if (!t) {
+        nrd_grpc_fail(call, nrd_error_no_memory());
+        return;
+    }
     t->call = call;
     t->on_read.run = run_read;
     t->on_written.run = run_written;

@@ -44,6 +44,8 @@ typedef struct nrd_grpc_queue {
     grpc_completion_queue *cq;
     pthread_t thread;
     bool started;
+    size_t *owed; /* by method: slots that had no memory and are made later; own thread, or before it */
+    bool owes;
 } nrd_grpc_queue;
 
 typedef struct nrd_grpc_call nrd_grpc_call;

@@ -187,9 +187,14 @@ static bool has_first_message(nrd_grpc_kind kind)
 static void request_slot(nrd_grpc_queue *q, size_t method_id)
 {
     nrd_grpc_service *s = q->service;
-    nrd_grpc_call *call = nrd_xcalloc(1, sizeof *call);
+    nrd_grpc_call *call = calloc(1, sizeof *call);
     grpc_call_error rc;
 
+    if (!call) { /* without a slot nobody could call the method again */
+        q->owed[method_id]++;
+        q->owes = true;
+        return;
+    }
     call->service = s;
     call->queue = q;
     call->method_id = method_id;
@@ -219,13 +224,28 @@ static void request_slot(nrd_grpc_queue *q, size_t method_id)
 
 /* ---- queues ---- */
 
+static void make_owed_slots(nrd_grpc_queue *q)
+{
+    q->owes = false;
+    for (size_t m = 0; m <= nrd_grpc_n_methods; m++) {
+        const size_t n = q->owed[m];
+        q->owed[m] = 0;
+        for (size_t i = 0; i < n; i++) {
+            request_slot(q, m);
+        }
+    }
+}
+
 /* false: the queue was shut down and is empty. */
 static bool take_event(nrd_grpc_queue *q)
 {
     nrd_grpc_service *s = q->service;
     const bool looks = q == s->queues && s->watches;
+    if (q->owes && !atomic_load(&s->draining)) {
+        make_owed_slots(q);
+    }
     const gpr_timespec until =
-        looks ? gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_millis(100, GPR_TIMESPAN))
+        looks || q->owes ? gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_millis(100, GPR_TIMESPAN))
               : gpr_inf_future(GPR_CLOCK_REALTIME);
     grpc_event e = grpc_completion_queue_next(q->cq, until, NULL);
     if (e.type == GRPC_OP_COMPLETE) {
@@ -349,8 +369,7 @@ static nrd_error *bind_port(nrd_grpc_service *s)
     grpc_server_credentials *creds = NULL;
     NRD_TRY(nrd_grpc_certs_new(&s->certs, o, &creds));
     const bool v6 = strchr(o->grpc_address, ':') && o->grpc_address[0] != '[';
-    char *address =
-        nrd_xasprintf(v6 ? "[%s]:%lld" : "%s:%lld", o->grpc_address, (long long)o->grpc_port);
+    char *address = nrd_xasprintf(v6 ? "[%s]:%lld" : "%s:%lld", o->grpc_address, (long long)o->grpc_port);
     s->port = grpc_server_add_http2_port(s->grpc, address, creds);
     grpc_server_credentials_release(creds);
     nrd_error *err = s->port > 0
@@ -399,11 +418,12 @@ nrd_error *nrd_grpc_service_start(nrd_grpc_service **out, nrd_front *front)
     s->on_stopped.run = run_stopped;
     NRD_TRY_GOTO(create_server(s), err, fail);
     NRD_NEW_GOTO(s->queues, (size_t)o->grpc_infer_threads + 1, err, fail);
-    s->n_queues = (size_t)o->grpc_infer_threads + 1;
-    for (size_t i = 0; i < s->n_queues; i++) {
+    for (size_t i = 0; i <= (size_t)o->grpc_infer_threads; i++) {
         s->queues[i].service = s;
+        NRD_NEW_GOTO(s->queues[i].owed, nrd_grpc_n_methods + 1, err, fail);
         s->queues[i].cq = grpc_completion_queue_create_for_next(NULL);
         grpc_server_register_completion_queue(s->grpc, s->queues[i].cq, NULL);
+        s->n_queues++;
     }
     NRD_TRY_GOTO(bind_port(s), err, fail);
     grpc_server_start(s->grpc);
@@ -475,6 +495,7 @@ void nrd_grpc_service_free(nrd_grpc_service *s)
     }
     for (size_t i = 0; i < s->n_queues; i++) {
         grpc_completion_queue_destroy(s->queues[i].cq);
+        free(s->queues[i].owed);
     }
     if (s->grpc_on) {
         grpc_shutdown();

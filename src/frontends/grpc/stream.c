@@ -38,7 +38,8 @@ typedef struct stream_request {
     stream *stream;
     nrd_grpc_infer *infer; /* shares */
     bool ordered, done;
-    bool answered; /* responses come one after the other */
+    bool answered;  /* responses come one after the other */
+    bool cancelled; /* guarded by mu */
     fifo held; /* guarded by mu: answers that wait for older requests */
 } stream_request;
 
@@ -225,18 +226,23 @@ static void deliver(stream_request *r, grpc_byte_buffer *message, bool final)
     stream *s = r->stream;
     nrd_grpc_call *call = s->call;
     stream_request *dead = NULL;
-    bool cut = false;
+    bool cut = false, lost = false;
 
     nrd_grpc_call_ref(call); /* the last request may hold the last count */
     pthread_mutex_lock(&s->mu);
     if (message) {
-        pending *p = nrd_xmalloc(sizeof *p);
-        cut = !s->cut && s->waiting_bytes > NRD_GRPC_MAX_STREAM_BACKLOG;
+        pending *p = malloc(sizeof *p);
+        cut = !s->cut && (!p || s->waiting_bytes > NRD_GRPC_MAX_STREAM_BACKLOG);
+        lost = !p;
         s->cut = s->cut || cut;
-        p->message = message;
-        s->n_waiting++;
-        s->waiting_bytes += grpc_byte_buffer_length(message);
-        fifo_push(!r->ordered || oldest_ordered(s) == r ? &s->out : &r->held, p);
+        if (p) {
+            p->message = message;
+            s->n_waiting++;
+            s->waiting_bytes += grpc_byte_buffer_length(message);
+            fifo_push(!r->ordered || oldest_ordered(s) == r ? &s->out : &r->held, p);
+        } else { /* a stream with a hole must not go on */
+            grpc_byte_buffer_destroy(message);
+        }
     }
     r->done = final;
     if (final && !r->ordered) {
@@ -253,7 +259,9 @@ static void deliver(stream_request *r, grpc_byte_buffer *message, bool final)
         dead = o;
     }
     pthread_mutex_unlock(&s->mu);
-    if (cut) {
+    if (cut && lost) {
+        grpc_call_cancel_with_status(call->rpc, GRPC_STATUS_RESOURCE_EXHAUSTED, "out of memory", NULL);
+    } else if (cut) {
         NRD_LOG_WARN("a client does not read its stream: cut off with more than %u bytes unsent",
                      NRD_GRPC_MAX_STREAM_BACKLOG);
         grpc_call_cancel_with_status(call->rpc, GRPC_STATUS_RESOURCE_EXHAUSTED,
@@ -269,28 +277,41 @@ static void deliver(stream_request *r, grpc_byte_buffer *message, bool final)
 }
 
 /* Cancels whatever is in flight. The requests are held while the core is called without the lock.
- */
+ * Takes no memory: it runs where there is none. */
 static void cancel_all(stream *s)
 {
-    nrd_grpc_infer **list = NULL;
-    size_t n = 0, cap = 0;
+    enum { SOME = 16 };
+    nrd_grpc_infer *list[SOME];
+    size_t n;
+    do {
+        n = 0;
+        pthread_mutex_lock(&s->mu);
+        for (stream_request *r = s->oldest; r && n < SOME; r = r->next) {
+            if (r->infer && !r->cancelled) {
+                r->cancelled = true;
+                nrd_infer_ref(&r->infer->infer);
+                list[n++] = r->infer;
+            }
+        }
+        pthread_mutex_unlock(&s->mu);
+        for (size_t i = 0; i < n; i++) {
+            nrd_infer_cancel(&list[i]->infer);
+            nrd_grpc_infer_unref(list[i]);
+        }
+    } while (n == SOME);
+}
+
+/* The stream ends with this error, which is taken. */
+static void end_with(stream *s, nrd_error *err)
+{
     pthread_mutex_lock(&s->mu);
-    for (stream_request *r = s->oldest; r; r = r->next) {
-        if (n == cap) {
-            cap = cap ? 2 * cap : 16;
-            list = nrd_xrealloc(list, cap * sizeof *list);
-        }
-        if (r->infer) {
-            nrd_infer_ref(&r->infer->infer);
-            list[n++] = r->infer;
-        }
+    if (s->fatal || s->ending) {
+        nrd_error_free(err);
+    } else {
+        s->fatal = err;
     }
     pthread_mutex_unlock(&s->mu);
-    for (size_t i = 0; i < n; i++) {
-        nrd_infer_cancel(&list[i]->infer);
-        nrd_grpc_infer_unref(list[i]);
-    }
-    free(list);
+    cancel_all(s);
 }
 
 /* An error as a message, or as the end of the stream. Takes the error. */
@@ -303,14 +324,7 @@ static void deliver_error(stream_request *r, nrd_error *err, bool of_model, bool
         message = nrd_grpc_encode_error(r->infer, err, of_model, final);
         nrd_error_free(err);
     } else {
-        pthread_mutex_lock(&s->mu);
-        if (s->fatal || s->ending) {
-            nrd_error_free(err);
-        } else {
-            s->fatal = err;
-        }
-        pthread_mutex_unlock(&s->mu);
-        cancel_all(s);
+        end_with(s, err);
     }
     deliver(r, message, final);
 }
@@ -383,9 +397,14 @@ static void stream_response(nrd_grpc_infer *infer, TRITONSERVER_InferenceRespons
 
 static void accept_request(stream *s, grpc_byte_buffer *payload)
 {
-    stream_request *r = nrd_xcalloc(1, sizeof *r);
+    stream_request *r = calloc(1, sizeof *r);
     nrd_error *err;
 
+    if (!r) {
+        end_with(s, nrd_error_no_memory());
+        pump(s);
+        return;
+    }
     r->stream = s;
     fifo_init(&r->held);
     atomic_fetch_add(&s->call->service->busy, 1);
@@ -475,8 +494,12 @@ static void stream_free(nrd_grpc_call *call)
 void nrd_grpc_stream_infer(nrd_grpc_call *call)
 {
     const grpc_slice *fail_fast = nrd_grpc_metadata(call, "triton_grpc_error");
-    stream *s = nrd_xcalloc(1, sizeof *s);
+    stream *s = calloc(1, sizeof *s);
 
+    if (!s) {
+        nrd_grpc_fail(call, nrd_error_no_memory());
+        return;
+    }
     s->call = call;
     s->on_read.run = run_read;
     s->on_written.run = run_written;

@@ -119,7 +119,11 @@ void nrd_grpc_health_watch(nrd_grpc_call *call)
         nrd_grpc_fail(call, err);
         return;
     }
-    watch *w = nrd_xcalloc(1, sizeof *w);
+    watch *w = calloc(1, sizeof *w);
+    if (!w) {
+        nrd_grpc_fail(call, nrd_error_no_memory());
+        return;
+    }
     w->call = call;
     w->known = nrd_grpc_health_knows(((const Grpc__Health__V1__HealthCheckRequest *)in)->service);
     w->told = -1;

@@ -33,12 +33,16 @@ nrd_error *nrd_http_call_new(nrd_http_call **out, nrd_http_api *api, nrd_http_re
 {
     nrd_http_call *call = nrd_pool_zget(sizeof *call);
     *out = NULL;
+    if (!call) {
+        return nrd_error_no_memory();
+    }
     nrd_infer_init(&call->infer, api->front, destroy);
     call->infer.on_response = on_response;
     call->api = api;
     call->req = req;
     nrd_http_request_ref(req);
     atomic_init(&call->n_messages, 0);
+    atomic_init(&call->lost, false);
     nrd_error *err = nrd_infer_open(&call->infer, model, version);
     if (err) {
         nrd_infer_unref(&call->infer);
@@ -83,6 +87,10 @@ static void run_message(nrd_http_task *task)
             nrd_trace_stamp(call->infer.trace, "HTTP_SEND_START", nrd_now_ns());
         }
     }
+    if (final && atomic_load(&call->lost)) { /* whatever comes last: the answer has a hole */
+        nrd_infer_response_delete(response);
+        response = NULL;
+    }
     call->on_response(call, response, final);
     if (final) {
         if (call->infer.trace) {
@@ -98,7 +106,13 @@ static void on_response(nrd_infer *i, TRITONSERVER_InferenceResponse *response, 
     nrd_http_call *call = (nrd_http_call *)(void *)i;
     nrd_http_message *m = final                                         ? &call->last
                           : atomic_fetch_add(&call->n_messages, 1) == 0 ? &call->first
-                                                                        : nrd_xmalloc(sizeof *m);
+                                                                        : malloc(sizeof *m);
+    if (!m) { /* what follows is of no use any more */
+        atomic_store(&call->lost, true);
+        nrd_infer_response_delete(response);
+        nrd_infer_cancel(i);
+        return;
+    }
     m->task.run = run_message;
     m->call = call;
     m->response = response;
@@ -119,6 +133,11 @@ nrd_error *nrd_http_call_submit(nrd_http_call *call)
     }
     nrd_infer_unref(&call->infer);
     return NULL;
+}
+
+nrd_error *nrd_http_call_error(nrd_http_call *call)
+{
+    return atomic_load(&call->lost) ? nrd_error_no_memory() : NULL;
 }
 
 /* ---- from the body to the core ---- */

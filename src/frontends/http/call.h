@@ -52,6 +52,7 @@ struct nrd_http_call {
 
     /* private to call.c */
     atomic_int n_messages;
+    atomic_bool lost; /* a response between the first and the last had no memory to be posted */
     nrd_http_message first, last; /* most calls need no other */
 };
 
@@ -63,6 +64,8 @@ void nrd_http_call_read(nrd_http_call *call, nrd_error *(*read)(nrd_http_call *c
 /* From here on errors come as responses. On error the caller still has the call. */
 nrd_error *nrd_http_call_submit(nrd_http_call *call) NRD_MUST_USE;
 void nrd_http_call_abandon(nrd_http_call *call);
+/* At the last response: NO_MEMORY if one before it is missing. The last one is NULL then. */
+nrd_error *nrd_http_call_error(nrd_http_call *call) NRD_MUST_USE;
 
 /* Appends name:value of one response parameter. */
 nrd_error *nrd_http_put_parameter(nrd_str *out, const char *name, TRITONSERVER_ParameterType type,

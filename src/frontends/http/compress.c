@@ -95,7 +95,10 @@ nrd_error *nrd_http_deflate(nrd_str *out, nrd_http_encoding e, const struct iove
         int rc;
         do {
             size_t now = left > UINT32_MAX ? UINT32_MAX : left;
-            nrd_str_reserve(out, 16384);
+            if (!nrd_str_reserve(out, 16384)) {
+                deflateEnd(&z);
+                return nrd_error_no_memory();
+            }
             z.next_in = (Bytef *)(uintptr_t)p;
             z.avail_in = (uInt)now;
             z.next_out = (Bytef *)out->data + out->len;

@@ -35,6 +35,9 @@ nrd_http_request *nrd_http_request_new(nrd_http_conn *c)
         l->n_spare--;
     } else {
         req = nrd_pool_get(sizeof *req);
+        if (!req) {
+            return NULL;
+        }
     }
     atomic_init(&req->refs, 1);
     req->body = NULL;

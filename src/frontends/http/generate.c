@@ -266,11 +266,12 @@ static int build(nrd_http_call *call, TRITONSERVER_InferenceResponse *response)
     if (call->stream) {
         nrd_str_puts(t, "data: ");
     }
-    size_t mark = t->len;
     nrd_error *err = put_answer(t, call, response);
+    err = err ? err : nrd_str_error(t);
     if (err) {
         status = nrd_http_status(nrd_error_get_code(err));
-        t->len = mark;
+        nrd_str_clear(t);
+        nrd_str_puts(t, call->stream ? "data: " : "");
         nrd_str_puts(t, "{\"error\":");
         nrd_json_put_cstr(t, nrd_error_message(err));
         nrd_str_putc(t, '}');
@@ -292,9 +293,13 @@ static void on_stream_response(nrd_http_call *call, TRITONSERVER_InferenceRespon
             nrd_http_stream_begin(call->req, status, "text/event-stream; charset=utf-8", NULL);
         }
         if (response) {
-            nrd_http_stream_write(call->req, call->text.data, call->text.len);
+            nrd_http_stream_put(call->req, &call->text);
         }
         if (final) {
+            if (nrd_http_call_error(call)) {
+                nrd_str_spoil(&call->text);
+                nrd_http_stream_put(call->req, &call->text);
+            }
             nrd_http_stream_end(call->req);
         }
     }
@@ -324,9 +329,11 @@ static void on_single_response(nrd_http_call *call, TRITONSERVER_InferenceRespon
     if (!final) {
         return;
     }
-    if (call->n_responses == 1) {
-        nrd_http_reply(call->req, call->status, "application/json", NULL, call->text.data,
-                       call->text.len);
+    nrd_error *err = nrd_http_call_error(call);
+    if (err) {
+        nrd_http_fail(call->req, err);
+    } else if (call->n_responses == 1) {
+        nrd_http_reply_str(call->req, call->status, "application/json", NULL, &call->text);
     } else {
         nrd_http_reply(call->req, call->status, "application/json", NULL, too_many,
                        sizeof too_many - 1);

@@ -523,7 +523,7 @@ static nrd_error *put_answer(nrd_http_call *call, TRITONSERVER_InferenceResponse
         NRD_TRY(put_output(call, response, i, a));
     }
     nrd_str_puts(json, "]}");
-    return NULL;
+    return nrd_str_error(json);
 }
 
 /* The reply is sent: output buffers go back, the call loses its hold. */
@@ -661,7 +661,9 @@ static void on_response(nrd_http_call *call, TRITONSERVER_InferenceResponse *res
         return;
     }
     if (!nrd_http_is_gone(call->req)) {
-        err = call->n_responses == 1
+        err = nrd_http_call_error(call);
+        err = err                      ? err
+              : call->n_responses == 1
                   ? nrd_infer_response_error(call->response)
                   : nrd_errorf(NRD_ERR_INTERNAL, "expected a single response, got %d",
                                call->n_responses);

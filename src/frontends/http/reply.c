@@ -187,13 +187,25 @@ void nrd_http_reply(nrd_http_request *req, int status, const char *content_type,
     nrd_http_replyv(req, status, content_type, extra, &part, n ? 1 : 0, NULL, NULL);
 }
 
+static const char no_memory[] = "{\"error\":\"out of memory\"}";
+
+void nrd_http_reply_str(nrd_http_request *req, int status, const char *content_type,
+                        const char *extra, const nrd_str *body)
+{
+    if (body->no_memory) {
+        nrd_http_reply(req, 503, "application/json", NULL, no_memory, sizeof no_memory - 1);
+    } else {
+        nrd_http_reply(req, status, content_type, extra, body->data, body->len);
+    }
+}
+
 static void reply_error(nrd_http_request *req, int status, const char *type, const char *message)
 {
     nrd_str s = {0};
     nrd_str_puts(&s, "{\"error\":");
     nrd_json_put_cstr(&s, message);
     nrd_str_putc(&s, '}');
-    nrd_http_reply(req, status, type, NULL, s.data, s.len);
+    nrd_http_reply_str(req, status, type, NULL, &s);
     nrd_str_fini(&s);
 }
 
@@ -252,6 +264,16 @@ void nrd_http_stream_write(nrd_http_request *req, const void *data, size_t n)
     nrd_http_conn_send(c, iov, 3, 3, NULL, NULL);
     c->depth--;
     nrd_http_conn_release(c);
+}
+
+void nrd_http_stream_put(nrd_http_request *req, const nrd_str *event)
+{
+    static const char lost[] = "data: {\"error\":\"out of memory\"}\n\n";
+    if (event->no_memory) {
+        nrd_http_stream_write(req, lost, sizeof lost - 1);
+    } else {
+        nrd_http_stream_write(req, event->data, event->len);
+    }
 }
 
 void nrd_http_stream_end(nrd_http_request *req)

@@ -166,7 +166,11 @@ static void control(nrd_http_api *api, nrd_http_request *req, const nrd_http_rou
                                           "unload_dependents", &b->dependents),
                      err, fail);
     }
-    b->model = nrd_xstrdup(route->model);
+    b->model = strdup(route->model);
+    if (!b->model) {
+        err = nrd_error_no_memory();
+        goto fail;
+    }
     b->req = req;
     nrd_http_request_ref(req);
     start_background(b);

@@ -182,7 +182,7 @@ static void run_row(const nrd_http_router *r, const nrd_http_route_row *row, voi
     } else if (header) {
         nrd_str text = {0};
         nrd_str_printf(&text, "This API is restricted, expecting header '%s'", header);
-        nrd_http_reply_error(req, 403, nrd_str_cstr(&text));
+        nrd_http_reply_error(req, 403, text.no_memory ? "This API is restricted" : nrd_str_cstr(&text));
         nrd_str_fini(&text);
     } else if (!has_key(r, row->group, req)) {
         ask_for_key(req);

@@ -108,6 +108,9 @@ void nrd_http_post(nrd_http_loop *loop, nrd_http_task *task);
  * lines, each with CRLF, or NULL. */
 void nrd_http_reply(nrd_http_request *req, int status, const char *content_type, const char *extra,
                     const void *body, size_t n);
+/* With a body that was built; where memory did not suffice for it, 503 that says so. */
+void nrd_http_reply_str(nrd_http_request *req, int status, const char *content_type,
+                        const char *extra, const nrd_str *body);
 /* The same from several pieces that are not copied: done(arg) is called, now or later, when they
  * are no longer needed. At most 64 pieces. */
 void nrd_http_replyv(nrd_http_request *req, int status, const char *content_type, const char *extra,
@@ -120,6 +123,8 @@ void nrd_http_reply_plain_error(nrd_http_request *req, int status, const char *m
 /* A reply in pieces; `extra` as above. write sends nothing when the client is gone. */
 void nrd_http_stream_begin(nrd_http_request *req, int status, const char *content_type,
                            const char *extra);
+/* One event of a stream; where memory did not suffice for it, an event that says so. */
+void nrd_http_stream_put(nrd_http_request *req, const nrd_str *event);
 void nrd_http_stream_write(nrd_http_request *req, const void *data, size_t n);
 void nrd_http_stream_end(nrd_http_request *req);
 bool nrd_http_is_gone(const nrd_http_request *req);

@@ -86,7 +86,7 @@ void nrd_http_on_logging(void *user, nrd_http_request *req, const nrd_http_route
                    nrd_log_is_enabled(NRD_LOG_LEVEL_WARNING) ? "true" : "false",
                    nrd_log_is_enabled(NRD_LOG_LEVEL_ERROR) ? "true" : "false", nrd_log_verbose(),
                    nrd_log_get_format() == NRD_LOG_FORMAT_ISO8601 ? "ISO8601" : "default");
-    nrd_http_reply(req, 200, NRD_HTTP_JSON, NULL, out.data, out.len);
+    nrd_http_reply_str(req, 200, NRD_HTTP_JSON, NULL, &out);
     nrd_str_fini(&out);
 }
 
@@ -120,6 +120,6 @@ void nrd_http_on_trace(void *user, nrd_http_request *req, const nrd_http_route *
         }
     }
     nrd_tracer_put_settings(api->front->tracer, route->model, &out);
-    nrd_http_reply(req, 200, NRD_HTTP_JSON, NULL, out.data, out.len);
+    nrd_http_reply_str(req, 200, NRD_HTTP_JSON, NULL, &out);
     nrd_str_fini(&out);
 }

@@ -16,7 +16,7 @@ static void reply_status(void *user, nrd_http_request *req, const nrd_http_route
     if (err) {
         nrd_http_fail(req, err);
     } else {
-        nrd_http_reply(req, 200, NRD_HTTP_JSON, NULL, out.data, out.len);
+        nrd_http_reply_str(req, 200, NRD_HTTP_JSON, NULL, &out);
     }
     nrd_str_fini(&out);
 }
@@ -106,7 +106,10 @@ static nrd_error *read_handle(const nrd_json *root, char handle[NRD_CUDA_HANDLE_
         return nrd_errorf(NRD_ERR_INVALID_ARG,
                           "Shared memory register request has no 'raw_handle' field");
     }
-    char *bytes = nrd_xmalloc((nrd_json_is(b64, NRD_JSON_STRING) ? b64->n : 0) + 1);
+    char *bytes = malloc((nrd_json_is(b64, NRD_JSON_STRING) ? b64->n : 0) + 1);
+    if (!bytes) {
+        return nrd_error_no_memory();
+    }
     const bool ok = nrd_json_is(b64, NRD_JSON_STRING) &&
                     nrd_base64_decode(b64->str, b64->n, bytes, &n) && n == NRD_CUDA_HANDLE_BYTES;
     if (ok) {

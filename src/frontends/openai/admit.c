@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* ---- errors ---- */
@@ -44,7 +45,7 @@ static void reply_error(nrd_http_request *req, int status, const char *message, 
 {
     nrd_str out = {0};
     nrd_oai_put_error(&out, status, message, param, code);
-    nrd_http_reply(req, status, "application/json", extra, out.data, out.len);
+    nrd_http_reply_str(req, status, "application/json", extra, &out);
     nrd_str_fini(&out);
 }
 
@@ -55,6 +56,16 @@ void nrd_oai_fail(nrd_http_request *req, nrd_error *err, const char *extra)
     reply_error(req, status, nrd_error_message(err), status == 400 ? nrd_error_field(err) : NULL,
                 code || status != 404 ? code : "model_not_found", extra);
     nrd_error_free(err);
+}
+
+char *nrd_oai_warn_unknown(char *extra, const char *names)
+{
+    char *with = NULL;
+    if (asprintf(&with, "%sx-nereid-warning: unknown fields: %s\r\n", extra ? extra : "", names) < 0) {
+        return extra; /* without memory the answer comes without the warning */
+    }
+    free(extra);
+    return with;
 }
 
 nrd_error *nrd_oai_body(const nrd_http_request *req, nrd_json_doc **out)
@@ -134,7 +145,11 @@ static void preflight(const nrd_openai *o, nrd_http_request *req)
                              "Access-Control-Allow-Headers: Authorization, Content-Type\r\n"
                              "Access-Control-Max-Age: 600\r\n");
     }
-    nrd_http_reply(req, 204, NULL, extra.data, NULL, 0);
+    if (extra.no_memory) {
+        reply_error(req, 503, "out of memory", NULL, NULL, NULL);
+    } else {
+        nrd_http_reply(req, 204, NULL, extra.data, NULL, 0);
+    }
     nrd_str_fini(&extra);
 }
 
@@ -151,7 +166,7 @@ bool nrd_oai_admit(nrd_openai *o, nrd_http_request *req, bool counts, char **out
     if (!turns) {
         nrd_str_puts(&extra, "WWW-Authenticate: Bearer\r\n");
         reply_error(req, 401, NRD_KEYS_REFUSAL, NULL, "invalid_api_key",
-                    extra.data);
+                    extra.no_memory ? NULL : extra.data);
         nrd_str_fini(&extra);
         return false;
     }
@@ -159,8 +174,13 @@ bool nrd_oai_admit(nrd_openai *o, nrd_http_request *req, bool counts, char **out
     if (wait > 0) {
         nrd_str_printf(&extra, "Retry-After: %d\r\n", wait);
         reply_error(req, 429, "Too many requests for this key.", NULL, "rate_limit_exceeded",
-                    extra.data);
+                    extra.no_memory ? NULL : extra.data);
         nrd_str_fini(&extra);
+        return false;
+    }
+    if (extra.no_memory) {
+        nrd_str_fini(&extra);
+        reply_error(req, 503, "out of memory", NULL, NULL, NULL);
         return false;
     }
     *out_extra = extra.len > 0 ? nrd_str_steal(&extra) : NULL;

@@ -75,14 +75,18 @@ static void put_chat_log_probs(nrd_str *o, const nrd_oai_choice *c, size_t from)
         put_token(o, c->r, c->ids.ids[i], &bytes);
         nrd_str_puts(o, ",\"logprob\":");
         put_log_prob(o, c->log_probs[i]);
-        nrd_str_printf(o, ",\"bytes\":[%s],\"top_logprobs\":[", nrd_str_cstr(&bytes));
+        nrd_str_puts(o, ",\"bytes\":[");
+        nrd_str_put(o, &bytes);
+        nrd_str_puts(o, "],\"top_logprobs\":[");
         const size_t k = (size_t)c->r->n_top;
         for (size_t j = i * k, first = j; j < (i + 1) * k && c->top_ids[j] >= 0; j++) {
             nrd_str_puts(o, j > first ? ",{\"token\":" : "{\"token\":");
             put_token(o, c->r, c->top_ids[j], &bytes);
             nrd_str_puts(o, ",\"logprob\":");
             put_log_prob(o, c->top_log_probs[j]);
-            nrd_str_printf(o, ",\"bytes\":[%s]}", nrd_str_cstr(&bytes));
+            nrd_str_puts(o, ",\"bytes\":[");
+            nrd_str_put(o, &bytes);
+            nrd_str_puts(o, "]}");
         }
         nrd_str_puts(o, "]}");
     }
@@ -170,7 +174,9 @@ static void put_message(nrd_str *o, nrd_oai_choice *c)
         nrd_json_put_string(o, text + p.reasoning, p.n_reasoning);
     }
     if (p.n_calls > 0) {
-        nrd_str_printf(o, ",\"tool_calls\":[%s]", nrd_str_cstr(&calls));
+        nrd_str_puts(o, ",\"tool_calls\":[");
+        nrd_str_put(o, &calls);
+        nrd_str_putc(o, ']');
         c->finish = "tool_calls";
     }
     nrd_str_putc(o, '}');
@@ -193,6 +199,9 @@ static void put_choice(nrd_str *o, nrd_oai_choice *c, int index)
         nrd_str_append(&text, nrd_str_cstr(&c->text), c->text.len);
         nrd_str_puts(o, "\"text\":");
         nrd_json_put_string(o, nrd_str_cstr(&text), text.len);
+        if (text.no_memory) {
+            nrd_str_spoil(o);
+        }
         nrd_str_fini(&text);
     }
     nrd_str_puts(o, ",\"logprobs\":");
@@ -262,7 +271,9 @@ static void end_event(nrd_str *o, const nrd_oai_request *r)
 static void put_delta(nrd_str *o, nrd_oai_choice *c, const nrd_str *delta, const char *finish)
 {
     begin_event(o, c->r);
-    nrd_str_printf(o, "{\"index\":%d,\"delta\":{%s},\"logprobs\":", c->index, nrd_str_cstr(delta));
+    nrd_str_printf(o, "{\"index\":%d,\"delta\":{", c->index);
+    nrd_str_put(o, delta);
+    nrd_str_puts(o, "},\"logprobs\":");
     if (c->n_log_sent < c->n_log_probs && !finish) {
         put_log_probs(o, c, c->n_log_sent);
         c->n_log_sent = c->n_log_probs;
@@ -335,7 +346,9 @@ static void chat_chunk(nrd_str *o, nrd_oai_choice *c)
         c->n_content_sent = p.n_content;
     }
     if (p.n_calls > 0) {
-        nrd_str_printf(&delta, "%s\"tool_calls\":[%s]", delta.len ? "," : "", nrd_str_cstr(&calls));
+        nrd_str_puts(&delta, delta.len ? ",\"tool_calls\":[" : "\"tool_calls\":[");
+        nrd_str_put(&delta, &calls);
+        nrd_str_putc(&delta, ']');
         c->finish = "tool_calls";
     }
     if (delta.len > 0) {
@@ -368,7 +381,7 @@ static void text_chunk(nrd_str *o, nrd_oai_choice *c)
     }
 }
 
-void nrd_oai_chunk(nrd_oai_choice *c)
+nrd_error *nrd_oai_chunk(nrd_oai_choice *c)
 {
     nrd_oai_request *r = c->r;
     if (!r->streaming) {
@@ -381,9 +394,11 @@ void nrd_oai_chunk(nrd_oai_choice *c)
     } else {
         text_chunk(&r->out, c);
     }
+    NRD_TRY(nrd_str_error(&r->out));
     if (r->out.len > 0) {
         nrd_http_stream_write(r->req, r->out.data, r->out.len);
     }
+    return NULL;
 }
 
 void nrd_oai_last_chunks(nrd_oai_request *r)
@@ -396,6 +411,6 @@ void nrd_oai_last_chunks(nrd_oai_request *r)
         nrd_str_puts(&r->out, "}\n\n");
     }
     nrd_str_puts(&r->out, "data: [DONE]\n\n");
-    nrd_http_stream_write(r->req, r->out.data, r->out.len);
+    nrd_http_stream_put(r->req, &r->out);
     nrd_http_stream_end(r->req);
 }

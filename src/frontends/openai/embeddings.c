@@ -105,6 +105,7 @@ static nrd_error *add_input(embed_request *r, const nrd_json *v)
     } else {
         return bad_input();
     }
+    NRD_TRY(nrd_ids_error(&in->ids));
     return in->ids.n > 0 ? NULL
                          : nrd_oai_errorf(NRD_ERR_INVALID_ARG, "input", "element %zu has no token",
                                       r->n_inputs - 1);
@@ -120,7 +121,10 @@ static nrd_error *read_inputs(embed_request *r, const nrd_json *v)
     if (n > OAI_MAX_INPUTS) {
         return nrd_oai_errorf(NRD_ERR_INVALID_ARG, "input", "at most %d in one request", OAI_MAX_INPUTS);
     }
-    r->inputs = nrd_xcalloc(n, sizeof *r->inputs);
+    r->inputs = calloc(n, sizeof *r->inputs);
+    if (!r->inputs) {
+        return nrd_error_no_memory();
+    }
     for (size_t i = 0; i < n; i++) {
         NRD_TRY(add_input(r, list ? &v->child[i] : v));
     }
@@ -145,11 +149,8 @@ static void note_unknown(embed_request *r, const nrd_json *root)
             nrd_str_printf(&names, names.len ? ", %s" : "%s", v->key);
         }
     }
-    if (names.len > 0) {
-        char *with = nrd_xasprintf("%sx-nereid-warning: unknown fields: %s\r\n",
-                                   r->extra ? r->extra : "", names.data);
-        free(r->extra);
-        r->extra = with;
+    if (names.len > 0 && !names.no_memory) {
+        r->extra = nrd_oai_warn_unknown(r->extra, names.data);
     }
     nrd_str_fini(&names);
 }
@@ -215,7 +216,7 @@ static void answer(embed_request *r)
     nrd_str_puts(&out, "],\"model\":");
     nrd_json_put_cstr(&out, r->model->name);
     nrd_str_printf(&out, ",\"usage\":{\"prompt_tokens\":%zu,\"total_tokens\":%zu}}", n_tokens, n_tokens);
-    nrd_http_reply(r->req, 200, "application/json", r->extra, out.data, out.len);
+    nrd_http_reply_str(r->req, 200, "application/json", r->extra, &out);
     nrd_str_fini(&out);
 }
 
@@ -237,7 +238,10 @@ static nrd_error *keep(embed_input *in, const float *v, size_t n)
         sum += (double)v[i] * (double)v[i];
     }
     free(in->vector);
-    in->vector = nrd_xcalloc(n, sizeof *in->vector);
+    in->vector = calloc(n > 0 ? n : 1, sizeof *in->vector);
+    if (!in->vector) {
+        return nrd_error_no_memory();
+    }
     in->n = n;
     for (size_t i = 0; i < n && sum > 0; i++) {
         in->vector[i] = (float)((double)v[i] / sqrt(sum));
@@ -378,7 +382,12 @@ void nrd_oai_on_embeddings(void *user, nrd_http_request *req, const nrd_http_rou
     if (!nrd_oai_admit(o, req, true, &extra)) {
         return;
     }
-    embed_request *r = nrd_xcalloc(1, sizeof *r);
+    embed_request *r = calloc(1, sizeof *r);
+    if (!r) {
+        nrd_oai_fail(req, nrd_error_no_memory(), extra);
+        free(extra);
+        return;
+    }
     r->o = o;
     r->req = req;
     r->extra = extra;

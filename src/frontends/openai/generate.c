@@ -42,7 +42,10 @@ static nrd_error *add_bias(nrd_http_call *call, const nrd_oai_request *r)
     int32_t n = nrd_tokenizer_vocab_size(r->model->tokenizer);
     const int64_t shape[] = {1, n};
     long long id;
-    float *bias = nrd_xcalloc((size_t)n, sizeof *bias);
+    float *bias = calloc((size_t)n, sizeof *bias);
+    if (!bias) {
+        return nrd_error_no_memory();
+    }
     for (size_t i = 0; i < r->logit_bias->n; i++) {
         const nrd_json *v = &r->logit_bias->child[i];
         if (nrd_parse_i64(v->key, &id) && id >= 0 && id < n) {
@@ -66,7 +69,10 @@ static nrd_error *add_stop_ids(nrd_http_call *call, const nrd_oai_request *r)
     if (all == 0) {
         return NULL;
     }
-    int32_t *v = nrd_xcalloc(2 * all, sizeof *v);
+    int32_t *v = calloc(2 * all, sizeof *v);
+    if (!v) {
+        return nrd_error_no_memory();
+    }
     for (size_t i = 0; i < all; i++) {
         v[i] = i < n ? stops[i] : (int32_t)nrd_json_int(nrd_json_at(r->stop_token_ids, i - n), 0);
         v[all + i] = (int32_t)i + 1;
@@ -85,7 +91,10 @@ static nrd_error *add_string(nrd_http_call *call, const char *name, const char *
     nrd_str bytes = {0};
     nrd_str_append(&bytes, &len, sizeof len);
     nrd_str_append(&bytes, s, n);
-    nrd_error *err = nrd_oai_add(call, name, TRITONSERVER_TYPE_BYTES, shape, 2, bytes.data, bytes.len);
+    nrd_error *err = nrd_str_error(&bytes);
+    if (!err) {
+        err = nrd_oai_add(call, name, TRITONSERVER_TYPE_BYTES, shape, 2, bytes.data, bytes.len);
+    }
     nrd_str_fini(&bytes);
     return err;
 }
@@ -314,18 +323,35 @@ static bool is_end(const nrd_oai_request *r, int32_t id)
     return end;
 }
 
+static bool grow(void **p, size_t n, size_t size)
+{
+    void *fresh = realloc(*p, n * size);
+    *p = fresh ? fresh : *p;
+    return fresh != NULL;
+}
+
+/* Room for one more token's probabilities. */
+static nrd_error *reserve_token(nrd_oai_choice *c)
+{
+    const size_t k = (size_t)c->r->n_top, cap = c->n_log_cap ? 2 * c->n_log_cap : 64;
+    if (c->n_log_probs < c->n_log_cap) {
+        return NULL;
+    }
+    if (!grow((void **)&c->log_probs, cap, sizeof *c->log_probs) ||
+        !grow((void **)&c->offsets, cap, sizeof *c->offsets) ||
+        !grow((void **)&c->top_ids, cap * k + 1, sizeof *c->top_ids) ||
+        !grow((void **)&c->top_log_probs, cap * k + 1, sizeof *c->top_log_probs)) {
+        return nrd_error_no_memory();
+    }
+    c->n_log_cap = cap;
+    return NULL;
+}
+
 /* Keeps token i of a piece. */
-static void add_token(nrd_oai_choice *c, const piece *p, size_t i)
+static nrd_error *add_token(nrd_oai_choice *c, const piece *p, size_t i)
 {
     size_t k = (size_t)c->r->n_top, stride = (size_t)asked_top(c->r);
-    if (c->n_log_probs == c->n_log_cap) {
-        c->n_log_cap = c->n_log_cap ? 2 * c->n_log_cap : 64;
-        c->log_probs = nrd_xrealloc(c->log_probs, c->n_log_cap * sizeof *c->log_probs);
-        c->offsets = nrd_xrealloc(c->offsets, c->n_log_cap * sizeof *c->offsets);
-        c->top_ids = nrd_xrealloc(c->top_ids, (c->n_log_cap * k + 1) * sizeof *c->top_ids);
-        c->top_log_probs =
-            nrd_xrealloc(c->top_log_probs, (c->n_log_cap * k + 1) * sizeof *c->top_log_probs);
-    }
+    NRD_TRY(reserve_token(c));
     for (size_t j = 0; j < k; j++) {
         size_t at = i * stride + j;
         bool has = at < p->n_top_ids && at < p->n_top_log_probs;
@@ -335,6 +361,7 @@ static void add_token(nrd_oai_choice *c, const piece *p, size_t i)
     c->log_probs[c->n_log_probs] = i < p->n_log_probs ? p->log_probs[i] : 0;
     c->offsets[c->n_log_probs++] = (uint32_t)c->text.len;
     nrd_ids_push(&c->ids, p->ids[i]);
+    return nrd_ids_error(&c->ids);
 }
 
 /* Ends the text before the first stop string. `from`: where a new one can begin at the earliest. */
@@ -359,7 +386,7 @@ static bool cut_at_stop(nrd_oai_choice *c, size_t from)
     return true;
 }
 
-static void take_ids(nrd_oai_choice *c, const piece *p)
+static nrd_error *take_ids(nrd_oai_choice *c, const piece *p)
 {
     size_t before = c->text.len;
     for (size_t i = 0; i < p->n_ids && !c->finish; i++) {
@@ -368,13 +395,15 @@ static void take_ids(nrd_oai_choice *c, const piece *p)
             c->finish = "stop";
             break;
         }
-        add_token(c, p, i);
+        NRD_TRY(add_token(c, p, i));
         nrd_detok_push(c->detok, p->ids[i], &c->text);
+        NRD_TRY(nrd_str_error(&c->text));
         if (cut_at_stop(c, before)) {
             c->finish = "stop";
             c->cut = true;
         }
     }
+    return NULL;
 }
 
 /* ---- the end ---- */
@@ -448,7 +477,7 @@ static void fail(nrd_oai_request *r, nrd_error *err)
         nrd_oai_put_error(&r->out, nrd_oai_status(err), nrd_error_message(err), NULL,
                           nrd_error_reason(err));
         nrd_str_puts(&r->out, "\n\n");
-        nrd_http_stream_write(r->req, r->out.data, r->out.len);
+        nrd_http_stream_put(r->req, &r->out);
         nrd_http_stream_end(r->req);
         nrd_error_free(err);
     } else {
@@ -458,7 +487,7 @@ static void fail(nrd_oai_request *r, nrd_error *err)
     cancel_all(r);
 }
 
-static void finish_choice(nrd_oai_choice *c)
+static nrd_error *finish_choice(nrd_oai_choice *c)
 {
     nrd_oai_request *r = c->r;
     size_t before = c->text.len;
@@ -471,6 +500,7 @@ static void finish_choice(nrd_oai_choice *c)
     }
     c->done = true;
     r->n_done++;
+    return nrd_str_error(&c->text);
 }
 
 static void put_answer(void *arg)
@@ -482,7 +512,7 @@ static void send_answer(void *arg, bool ran)
 {
     nrd_oai_request *r = arg;
     if (ran) {
-        nrd_http_reply(r->req, 200, "application/json", r->extra, r->out.data, r->out.len);
+        nrd_http_reply_str(r->req, 200, "application/json", r->extra, &r->out);
     } else {
         fail(r, nrd_errorf(NRD_ERR_UNAVAILABLE, "the server is shutting down"));
     }
@@ -522,7 +552,7 @@ static void on_response(nrd_http_call *call, TRITONSERVER_InferenceResponse *res
                 c->last_token_ns = p.last_token_ns;
             }
             bool had_finish = c->finish != NULL;
-            take_ids(c, &p);
+            err = take_ids(c, &p);
             if (!c->finish && (p.finish_reason == NRD_FINISH_END_ID || p.finish_reason == NRD_FINISH_STOP_WORDS)) {
                 c->finish = "stop"; /* a guide's text that was complete needs no end token */
             }
@@ -539,18 +569,19 @@ static void on_response(nrd_http_call *call, TRITONSERVER_InferenceResponse *res
         r->n_active--;
         r->req->on_gone = r->n_active > 0 && !r->failed ? on_gone : NULL;
         r->req->gone_arg = r;
+        err = err ? err : nrd_http_call_error(call);
         if (!err && !r->failed) {
-            finish_choice(c);
+            err = finish_choice(c);
         }
     }
     if (err) {
         fail(r, err);
     }
     if (!r->failed && !nrd_http_is_gone(r->req)) {
-        if (r->stream) {
-            nrd_oai_chunk(c);
-        }
-        if (r->n_done == r->n_choices) {
+        err = r->stream ? nrd_oai_chunk(c) : NULL;
+        if (err) {
+            fail(r, err);
+        } else if (r->n_done == r->n_choices) {
             if (r->stream) {
                 nrd_oai_last_chunks(r);
             } else {
@@ -590,7 +621,11 @@ static nrd_error *start_choice(nrd_oai_choice *c, int turn)
 static nrd_error *start(nrd_oai_request *r)
 {
     r->n_choices = (int)r->n_prompts * r->best_of;
-    r->choices = nrd_xcalloc((size_t)r->n_choices, sizeof *r->choices);
+    r->choices = calloc((size_t)r->n_choices, sizeof *r->choices);
+    if (!r->choices) {
+        r->n_choices = 0;
+        return nrd_error_no_memory();
+    }
     for (int i = 0; i < r->n_choices; i++) {
         nrd_oai_choice *c = &r->choices[i];
         bool keep = r->has_tools || !r->skip_special; /* markers of calls may be special tokens */
@@ -598,6 +633,9 @@ static nrd_error *start(nrd_oai_request *r)
         c->index = i;
         c->prompt = &r->prompts[i / r->best_of];
         c->detok = nrd_detok_new(r->model->tokenizer, keep ? 0 : NRD_DECODE_SKIP_SPECIAL);
+        if (!c->detok) {
+            return nrd_error_no_memory();
+        }
     }
     for (int i = 0; i < r->n_choices; i++) {
         NRD_TRY(start_choice(&r->choices[i], i % r->best_of));
@@ -627,11 +665,8 @@ static void read_request(void *arg)
     if (!r->err) {
         r->err = nrd_oai_read(r, nrd_json_root(r->doc));
     }
-    if (!r->err && r->unknown.len > 0) {
-        char *with = nrd_xasprintf("%sx-nereid-warning: unknown fields: %s\r\n",
-                                   r->extra ? r->extra : "", r->unknown.data);
-        free(r->extra);
-        r->extra = with;
+    if (!r->err && r->unknown.len > 0 && !r->unknown.no_memory) {
+        r->extra = nrd_oai_warn_unknown(r->extra, r->unknown.data);
     }
 }
 
@@ -661,7 +696,12 @@ static void handle(nrd_openai *o, nrd_http_request *req, bool chat)
     if (!nrd_oai_admit(o, req, true, &extra)) {
         return;
     }
-    nrd_oai_request *r = nrd_xcalloc(1, sizeof *r);
+    nrd_oai_request *r = calloc(1, sizeof *r);
+    if (!r) {
+        nrd_oai_fail(req, nrd_error_no_memory(), extra);
+        free(extra);
+        return;
+    }
     r->o = o;
     r->req = req;
     r->chat = chat;

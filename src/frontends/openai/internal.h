@@ -140,6 +140,8 @@ void nrd_oai_put_error(nrd_str *out, int status, const char *message, const char
 int nrd_oai_status(const nrd_error *err);
 /* Authentication, rate limit, CORS. False: it was answered. *out_extra: header lines or NULL, owned. */
 bool nrd_oai_admit(nrd_openai *o, nrd_http_request *req, bool counts, char **out_extra);
+/* The header lines with a warning behind them. Takes extra (or NULL); the caller frees what comes. */
+char *nrd_oai_warn_unknown(char *extra, const char *names);
 nrd_error *nrd_oai_body(const nrd_http_request *req, nrd_json_doc **out) NRD_MUST_USE;
 
 /* models.c */
@@ -208,7 +210,7 @@ nrd_http_handler nrd_oai_on_openapi;
 /* answer.c */
 void nrd_oai_put_answer(nrd_oai_request *r); /* whole into r->out, when all choices are done */
 size_t nrd_oai_answer_bytes(const nrd_oai_request *r); /* about what that takes */
-void nrd_oai_chunk(nrd_oai_choice *c);                 /* what became new in one choice */
+nrd_error *nrd_oai_chunk(nrd_oai_choice *c) NRD_MUST_USE; /* what became new in one choice */
 void nrd_oai_last_chunks(nrd_oai_request *r);          /* usage and the end of the stream */
 
 /* parse.c */

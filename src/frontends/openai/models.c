@@ -28,12 +28,17 @@ static bool is_llm(const nrd_json *config)
     return !strcmp(nrd_json_get_str(config, "backend", ""), "tensorrtllm");
 }
 
-static void set(char **field, const char *value)
+static nrd_error *set(char **field, const char *value)
 {
     if (value) {
+        char *copy = strdup(value);
+        if (!copy) {
+            return nrd_error_no_memory();
+        }
         free(*field);
-        *field = nrd_xstrdup(value);
+        *field = copy;
     }
+    return NULL;
 }
 
 /* How prompts become vectors: the parameter embedding_pooling, else as decoders usually do. */
@@ -66,8 +71,8 @@ static bool list_has(const char *list, const char *name)
 
 static nrd_error *take_llm(nrd_oai_model *m, const char *llm, const nrd_json *config)
 {
-    set(&m->llm, llm);
-    set(&m->served, parameter(config, "served_model_name"));
+    NRD_TRY(set(&m->llm, llm));
+    NRD_TRY(set(&m->served, parameter(config, "served_model_name")));
     m->decoupled =
         nrd_json_get_bool(nrd_json_get(config, "model_transaction_policy"), "decoupled", false);
     return read_pooling(m, config);
@@ -79,9 +84,7 @@ static nrd_error *take_step(nrd_openai *o, const char *step, nrd_oai_model *m)
     const nrd_model_info *info;
     NRD_TRY(get_info(o, step, &info));
     nrd_error *err = is_llm(info->config) ? take_llm(m, step, info->config) : NULL;
-    if (!err) {
-        set(&m->tokenizer_dir, parameter(info->config, "tokenizer_dir"));
-    }
+    err = err ? err : set(&m->tokenizer_dir, parameter(info->config, "tokenizer_dir"));
     nrd_model_info_unref(info);
     return err;
 }
@@ -93,7 +96,7 @@ static nrd_error *take_config(nrd_openai *o, const char *name, const nrd_json *c
     const nrd_json *steps = nrd_json_get(nrd_json_get(config, "ensemble_scheduling"), "step");
     if (is_llm(config)) {
         NRD_TRY(take_llm(m, name, config));
-        set(&m->tokenizer_dir, parameter(config, "tokenizer_dir"));
+        NRD_TRY(set(&m->tokenizer_dir, parameter(config, "tokenizer_dir")));
     } else if (!strcmp(nrd_json_get_str(config, "backend", ""), "bls")) {
         const char *llm = parameter(config, "tensorrt_llm_model_name");
         m->is_bls = true;
@@ -112,7 +115,8 @@ static nrd_error *look_up(nrd_openai *o, const char *name, nrd_oai_model *m)
 {
     const nrd_model_info *info;
     nrd_error *err = get_info(o, name, &info);
-    if (err && nrd_error_get_code(err) != NRD_ERR_UNAVAILABLE) {
+    if (err && nrd_error_get_code(err) != NRD_ERR_UNAVAILABLE &&
+        nrd_error_get_code(err) != NRD_ERR_NO_MEMORY) {
         nrd_error_free(err);
         return nrd_errorf(NRD_ERR_NOT_FOUND, "does not exist");
     }
@@ -180,9 +184,13 @@ static nrd_error *open_model(const nrd_openai *o, nrd_oai_model *m)
                       ? NRD_SAMPLING_BARE
                       : nrd_tokenizer_sampling(m->tokenizer);
     nrd_error *err = nrd_text_chat(m->text, &m->chat);
+    if (err && nrd_error_get_code(err) == NRD_ERR_NO_MEMORY) {
+        return err; /* the next request tries again */
+    }
     if (err) { /* completions still work */
-        m->chat_error = nrd_xstrdup(nrd_error_message(err));
+        m->chat_error = strdup(nrd_error_message(err));
         nrd_error_free(err);
+        return m->chat_error ? NULL : nrd_error_no_memory();
     }
     return NULL;
 }
@@ -288,7 +296,7 @@ static nrd_error *find(nrd_openai *o, const char *name, nrd_oai_model **out)
     }
     NRD_NEW_GOTO(m, 1, err, fail);
     atomic_init(&m->refs, 1);
-    m->name = nrd_xstrdup(name);
+    NRD_TRY_GOTO(set(&m->name, name), err, fail);
     NRD_TRY_GOTO(look_up_any(o, name, m), err, fail);
     NRD_TRY_GOTO(check_ready(o, m->llm), err, fail);
     NRD_TRY_GOTO(open_model(o, m), err, fail);
@@ -325,15 +333,19 @@ static void offer(nrd_openai *o, const char *name, nrd_oai_names *list)
     nrd_error_free(err);
 }
 
-static void offer_each(nrd_openai *o, const char *names, nrd_oai_names *list)
+static nrd_error *offer_each(nrd_openai *o, const char *names, nrd_oai_names *list)
 {
     for (const char *p = names; *p; p += *p == ',') {
         size_t n = strcspn(p, ",");
-        char *name = nrd_xstrndup(p, n);
+        char *name = strndup(p, n);
+        if (!name) {
+            return nrd_error_no_memory();
+        }
         offer(o, name, list);
         free(name);
         p += n;
     }
+    return NULL;
 }
 
 /* A model is offered by the names that its configuration gives it; the repository's names are then
@@ -341,25 +353,26 @@ static void offer_each(nrd_openai *o, const char *names, nrd_oai_names *list)
 nrd_error *nrd_oai_offered(nrd_openai *o, nrd_oai_names *list)
 {
     nrd_json_doc *index = NULL;
-    NRD_TRY(ready_models(o, &index));
+    nrd_error *err = ready_models(o, &index);
     const nrd_json *rows = nrd_json_root(index);
-    for (size_t i = 0; i < nrd_json_len(rows); i++) {
+    for (size_t i = 0; i < nrd_json_len(rows) && !err; i++) {
         const char *name = nrd_json_get_str(&rows->child[i], "name", "");
         nrd_oai_model *m = NULL;
-        nrd_error *err = find(o, name, &m);
-        if (err) { /* not a model to talk to */
+        err = find(o, name, &m);
+        if (err && nrd_error_get_code(err) != NRD_ERR_NO_MEMORY) { /* not a model to talk to */
             nrd_error_free(err);
-        } else if (!m->served) {
+            err = NULL;
+        } else if (!err && !m->served) {
             if (!m->is_bls) {
                 offer(o, name, list);
             }
-        } else if (!strcmp(name, m->llm)) {
-            offer_each(o, m->served, list);
+        } else if (!err && !strcmp(name, m->llm)) {
+            err = offer_each(o, m->served, list);
         }
         nrd_oai_model_unref(m);
     }
     nrd_json_doc_free(index);
-    return NULL;
+    return err;
 }
 
 /* Always takes why. */
@@ -374,7 +387,8 @@ static nrd_error *not_found(nrd_openai *o, const char *name, nrd_error *why)
     }
     if (!err) {
         err = nrd_errorf(NRD_ERR_NOT_FOUND, "The model `%.200s` %s; %s%s.", name,
-                         nrd_error_message(why), list.n ? "this server has " : "no language model is ready", nrd_str_cstr(&names));
+                         nrd_error_message(why), list.n ? "this server has " : "no language model is ready",
+                         names.no_memory ? "others" : nrd_str_cstr(&names));
     }
     nrd_oai_names_fini(&list);
     nrd_str_fini(&names);

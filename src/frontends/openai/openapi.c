@@ -212,7 +212,7 @@ void nrd_oai_on_openapi(void *user, nrd_http_request *req, const nrd_http_route 
     for (size_t i = 0; i < out.len; i++) {
         out.data[i] = out.data[i] == '\'' ? '"' : out.data[i];
     }
-    nrd_http_reply(req, 200, "application/json", extra, out.data, out.len);
+    nrd_http_reply_str(req, 200, "application/json", extra, &out);
     nrd_str_fini(&out);
     free(extra);
 }

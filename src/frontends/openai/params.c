@@ -393,9 +393,15 @@ static nrd_error *read_guides(nrd_oai_request *r, const nrd_json *root)
 
 /* ---- messages ---- */
 
+/* The next member is an object's first. */
+static bool ends_open(const nrd_str *out)
+{
+    return out->len > 0 && out->data[out->len - 1] == '{';
+}
+
 static void put_members(nrd_str *out, const nrd_json *object, const char *except)
 {
-    bool first = out->data[out->len - 1] == '{';
+    bool first = ends_open(out);
     for (size_t i = 0; i < object->n; i++) {
         const nrd_json *v = &object->child[i];
         if (strcmp(v->key, except) != 0) {
@@ -427,8 +433,9 @@ static nrd_error *put_parts(nrd_str *out, const nrd_json *parts, size_t index)
         nrd_str_append(&text, s->str, s->n);
     }
     nrd_json_put_string(out, nrd_str_cstr(&text), text.len);
+    nrd_error *err = nrd_str_error(&text);
     nrd_str_fini(&text);
-    return NULL;
+    return err;
 }
 
 /* Arguments come as text; templates write them as JSON values. */
@@ -440,7 +447,11 @@ static void put_calls(nrd_str *out, const nrd_json *calls)
         const nrd_json *arguments = nrd_json_get(f, "arguments");
         nrd_json_doc *doc = NULL;
         if (nrd_json_is(arguments, NRD_JSON_STRING)) {
-            nrd_error_free(nrd_json_parse(&doc, arguments->str, arguments->n, NULL));
+            nrd_error *err = nrd_json_parse(&doc, arguments->str, arguments->n, NULL);
+            if (err && nrd_error_get_code(err) == NRD_ERR_NO_MEMORY) {
+                nrd_str_spoil(out);
+            }
+            nrd_error_free(err); /* what is no JSON stays text */
             arguments = doc ? nrd_json_root(doc) : arguments;
         }
         nrd_str_puts(out, i ? ",{" : "{");
@@ -448,10 +459,10 @@ static void put_calls(nrd_str *out, const nrd_json *calls)
             put_members(out, c, "function");
         }
         if (nrd_json_is(f, NRD_JSON_OBJECT)) {
-            nrd_str_puts(out, out->data[out->len - 1] == '{' ? "\"function\":{" : ",\"function\":{");
+            nrd_str_puts(out, ends_open(out) ? "\"function\":{" : ",\"function\":{");
             put_members(out, f, "arguments");
             if (arguments) {
-                nrd_str_puts(out, out->data[out->len - 1] == '{' ? "\"arguments\":" : ",\"arguments\":");
+                nrd_str_puts(out, ends_open(out) ? "\"arguments\":" : ",\"arguments\":");
                 nrd_json_put(out, arguments, -1);
             }
             nrd_str_putc(out, '}');
@@ -641,6 +652,7 @@ static nrd_error *render(nrd_oai_request *r, const nrd_json *root, nrd_str *out)
         put_members(&text, kwargs, "reasoning_effort");
     }
     nrd_str_puts(&text, "}}");
+    NRD_TRY_GOTO(nrd_str_error(&text), err, done);
     NRD_TRY_GOTO(nrd_json_parse(&doc, text.data, text.len, NULL), err, done);
     const nrd_chat_input in = {.messages = nrd_json_get(nrd_json_root(doc), "messages"),
                                .variables = nrd_json_get(nrd_json_root(doc), "variables"),
@@ -689,6 +701,7 @@ static nrd_error *add_prompt(nrd_oai_request *r, const nrd_json *p)
     nrd_str *echo = &r->echoes[r->n_prompts++];
     if (p->type == NRD_JSON_STRING) {
         nrd_str_append(echo, p->str, p->n);
+        NRD_TRY(nrd_str_error(echo));
         return nrd_tokenizer_encode(t, p->str, p->n,
                                     NRD_ENCODE_ADD_SPECIAL | NRD_ENCODE_PARSE_SPECIAL, ids);
     }
@@ -699,8 +712,9 @@ static nrd_error *add_prompt(nrd_oai_request *r, const nrd_json *p)
         }
         nrd_ids_push(ids, (int32_t)id);
     }
+    NRD_TRY(nrd_ids_error(ids));
     nrd_tokenizer_decode(t, ids->ids, ids->n, 0, echo);
-    return NULL;
+    return nrd_str_error(echo);
 }
 
 static nrd_error *read_prompts(nrd_oai_request *r, const nrd_json *root)
@@ -725,6 +739,7 @@ static nrd_error *read_prompts(nrd_oai_request *r, const nrd_json *root)
     for (size_t i = 0; i < r->n_prompts; i++) {
         if (r->prompts[i].n == 0 && nrd_tokenizer_bos_id(r->model->tokenizer) >= 0) {
             nrd_ids_push(&r->prompts[i], nrd_tokenizer_bos_id(r->model->tokenizer));
+            NRD_TRY(nrd_ids_error(&r->prompts[i]));
         }
         if (r->prompts[i].n == 0) {
             return bad("prompt", "has no token");
@@ -744,6 +759,7 @@ nrd_error *nrd_oai_read(nrd_oai_request *r, const nrd_json *root)
     NRD_TRY(read_sampling(r, root));
     NRD_TRY(read_guides(r, root));
     NRD_TRY(r->chat ? read_chat(r, root) : read_prompts(r, root));
+    NRD_TRY(nrd_str_error(&r->guide));
     if (r->n_prompts * (size_t)r->best_of > OAI_MAX_CHOICES) {
         return nrd_oai_errorf(NRD_ERR_INVALID_ARG, "n", "at most %d answers in one request",
                           OAI_MAX_CHOICES);

@@ -111,6 +111,9 @@ static void put_call(finder *f, const char *name, size_t n, const nrd_json *argu
     nrd_str_puts(o, ",\"arguments\":");
     nrd_json_put_string(o, nrd_str_cstr(&text), text.len);
     nrd_str_puts(o, "}}");
+    if (text.no_memory) {
+        nrd_str_spoil(o);
+    }
     f->n_calls++;
     nrd_str_fini(&text);
 }

@@ -37,7 +37,7 @@ static void answer(void *arg, bool ran)
         nrd_oai_fail(q->req, q->err, q->extra);
         q->err = NULL;
     } else {
-        nrd_http_reply(q->req, 200, "application/json", q->extra, q->out.data, q->out.len);
+        nrd_http_reply_str(q->req, 200, "application/json", q->extra, &q->out);
     }
     release(q);
 }
@@ -66,14 +66,24 @@ void nrd_oai_ask(nrd_openai *o, nrd_http_request *req, const char *model,
     if (!nrd_oai_admit(o, req, false, &extra)) {
         return;
     }
-    nrd_oai_question *q = nrd_xcalloc(1, sizeof *q);
+    nrd_oai_question *q = calloc(1, sizeof *q);
+    if (!q) {
+        nrd_oai_fail(req, nrd_error_no_memory(), extra);
+        free(extra);
+        return;
+    }
     q->o = o;
     q->req = req;
     nrd_http_request_ref(req);
     q->extra = extra;
     q->put = put;
     if (req->head.method == NRD_HTTP_GET) {
-        q->model = nrd_xstrdup(model ? model : "");
+        q->model = strdup(model ? model : "");
+        if (!q->model) {
+            q->err = nrd_error_no_memory();
+            answer(q, true);
+            return;
+        }
     } else if (nrd_oai_is_short(o, req, &q->doc, &q->err)) {
         if (!q->err) {
             work(q);

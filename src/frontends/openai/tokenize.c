@@ -72,14 +72,16 @@ static nrd_error *detokenize(nrd_oai_question *q)
         }
         nrd_ids_push(&ids, (int32_t)id);
     }
+    nrd_error *err = nrd_ids_error(&ids);
     nrd_tokenizer_decode(m->tokenizer, ids.ids, ids.n, 0, &text);
+    err = err ? err : nrd_str_error(&text);
     nrd_str_puts(out, "{\"prompt\":");
     nrd_json_put_string(out, nrd_str_cstr(&text), text.len);
     nrd_str_putc(out, '}');
     nrd_oai_model_unref(m);
     nrd_ids_fini(&ids);
     nrd_str_fini(&text);
-    return NULL;
+    return err;
 }
 
 void nrd_oai_on_tokenize(void *user, nrd_http_request *req, const nrd_http_route *route)

@@ -52,12 +52,17 @@ static void reply_file(nrd_ui *ui, nrd_http_request *req, size_t i)
 
     nrd_str_printf(&extra, PAGE_GUARDS "Cache-Control: no-cache\r\nETag: %s\r\nVary: Accept-Encoding\r\n",
                    f->etag);
+    nrd_str_puts(&extra, gzip ? "Content-Encoding: gzip\r\n" : "");
+    if (extra.no_memory) { /* a page without its guards must not be shown */
+        nrd_http_reply_error(req, 503, "out of memory");
+        nrd_str_fini(&extra);
+        return;
+    }
     /* The quotes are part of the tag, so a tag within a list or behind W/ is found as it is. */
     if (known && (nrd_view_is(*known, "*") ||
                   memmem(known->p, known->n, f->etag, strlen(f->etag)) != NULL)) {
         nrd_http_reply(req, 304, NULL, extra.data, NULL, 0);
     } else {
-        nrd_str_puts(&extra, gzip ? "Content-Encoding: gzip\r\n" : "");
         nrd_http_reply(req, 200, nrd_ui_files[i].type, extra.data, f->data, f->n);
     }
     nrd_str_fini(&extra);
@@ -87,15 +92,16 @@ static void on_stats(void *user, nrd_http_request *req, const nrd_http_route *ro
     if (ui->stats_ns == 0 || now - ui->stats_ns >= FRESH_NS) {
         nrd_str_clear(&ui->stats);
         err = nrd_ui_put_stats(&ui->stats, ui->api, ui->since_ns);
-        ui->stats_ns = err ? 0 : now;
+        ui->stats_ns = err || ui->stats.no_memory ? 0 : now;
     }
-    nrd_str_append(&text, ui->stats.data, err ? 0 : ui->stats.len);
+    if (!err) {
+        nrd_str_put(&text, &ui->stats);
+    }
     pthread_mutex_unlock(&ui->mu);
     if (err) {
         nrd_http_fail(req, err);
     } else {
-        nrd_http_reply(req, 200, "application/json", GUARDS "Cache-Control: no-store\r\n", text.data,
-                       text.len);
+        nrd_http_reply_str(req, 200, "application/json", GUARDS "Cache-Control: no-store\r\n", &text);
     }
     nrd_str_fini(&text);
 }

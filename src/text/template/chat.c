@@ -151,6 +151,7 @@ nrd_error *nrd_chat_render(const nrd_chat *c, const nrd_chat_input *in, nrd_str 
         return nrd_errorf(NRD_ERR_INVALID_ARG, "messages must be a list with at least one message");
     }
     NRD_TRY_GOTO(put_variables(&vars, c, in), err, done);
+    NRD_TRY_GOTO(nrd_str_error(&vars), err, done);
     NRD_TRY_GOTO(nrd_json_parse(&doc, nrd_str_cstr(&vars), vars.len, NULL), err, done);
     err = nrd_template_render(in->tools && c->with_tools ? c->with_tools : c->plain,
                               nrd_json_root(doc), in->now, NULL, out);

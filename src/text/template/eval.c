@@ -1069,6 +1069,7 @@ nrd_error *nrd_template_render(const nrd_template *t, const nrd_json *vars, time
     nrd_error *err = render(&r, vars);
     if (!err && text.n > 0) {
         nrd_str_append(out, text.s, text.n);
+        err = nrd_str_error(out);
     }
     nrd_arena_fini(&r.arena);
     return err;

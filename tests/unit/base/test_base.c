@@ -106,6 +106,36 @@ static void test_string_buffer_grows_and_stays_terminated(void **state)
     free(text);
 }
 
+static void test_string_buffer_without_memory_keeps_what_it_has(void **state)
+{
+    nrd_str s = {0}, whole = {0};
+    nrd_error *err;
+    (void)state;
+    nrd_str_puts(&s, "kept");
+    assert_null(nrd_str_error(&s));
+    assert_false(nrd_str_reserve(&s, SIZE_MAX)); /* more than there can be */
+    nrd_str_puts(&s, " not");
+    nrd_str_putc(&s, 'x');
+    nrd_str_printf(&s, "%d", 1);
+    nrd_str_put_i64(&s, 1);
+    assert_string_equal(nrd_str_cstr(&s), "kept");
+    err = nrd_str_error(&s);
+    assert_int_equal(nrd_error_get_code(err), NRD_ERR_NO_MEMORY);
+    nrd_error_free(err);
+    nrd_str_puts(&whole, "[");
+    nrd_str_put(&whole, &s); /* what holds it lacks something, too */
+    assert_true(whole.no_memory);
+    assert_null(nrd_str_steal(&s)); /* a text that ends early is none */
+    assert_false(s.no_memory);
+    nrd_str_clear(&whole);
+    nrd_str_puts(&whole, "again");
+    assert_null(nrd_str_error(&whole));
+    assert_string_equal(nrd_str_cstr(&whole), "again");
+    nrd_str_spoil(&whole);
+    assert_true(whole.no_memory);
+    nrd_str_fini(&whole);
+}
+
 static void test_arena_gives_aligned_separate_memory(void **state)
 {
     nrd_arena a;
@@ -329,6 +359,7 @@ int main(void)
         cmocka_unit_test(test_wrapped_error_keeps_code_and_gains_context),
         cmocka_unit_test(test_number_parsers_refuse_all_but_whole_numbers),
         cmocka_unit_test(test_string_buffer_grows_and_stays_terminated),
+        cmocka_unit_test(test_string_buffer_without_memory_keeps_what_it_has),
         cmocka_unit_test(test_string_buffer_is_whole_at_every_length),
         cmocka_unit_test(test_arena_gives_aligned_separate_memory),
         cmocka_unit_test(test_file_write_replaces_whole_files_or_nothing),
