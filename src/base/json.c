@@ -7,11 +7,11 @@
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "base/number.h"
 #include "base/pool.h"
 #include "base/utf8.h"
 
 #include <errno.h>
-#include <locale.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -184,21 +184,6 @@ static nrd_error *parse_string(struct parser *ps, const char **out, size_t *out_
     return NULL;
 }
 
-/* Decimal text to double whatever the process's locale says. */
-static double read_double(const char *text)
-{
-    static locale_t c_locale; /* made once; a lost race leaks one small object */
-    locale_t l = __atomic_load_n(&c_locale, __ATOMIC_ACQUIRE);
-    if (!l) {
-        l = newlocale(LC_ALL_MASK, "C", (locale_t)0);
-        if (!l) {
-            return strtod(text, NULL);
-        }
-        __atomic_store_n(&c_locale, l, __ATOMIC_RELEASE);
-    }
-    return strtod_l(text, NULL, l);
-}
-
 static bool is_digit(char c)
 {
     return c >= '0' && c <= '9';
@@ -295,7 +280,7 @@ static nrd_error *parse_number(struct parser *ps, nrd_json *node)
         node->real = negative ? -v : v;
         return NULL;
     }
-    node->real = read_double(start);
+    node->real = nrd_number_read(start, NULL);
     if (isinf(node->real)) {
         return fault(ps, "Number too big to be stored in double.", start);
     }
@@ -721,11 +706,8 @@ static void put_shortest(nrd_str *out, double v, bool single, int lo, int hi)
         return;
     }
     for (int precision = lo; precision <= hi; precision++) {
-        snprintf(text, sizeof text, "%.*e", precision - 1, v);
-        for (char *c = text; *c; c++) {
-            *c = *c == ',' ? '.' : *c; /* a locale's decimal comma */
-        }
-        double back = read_double(text);
+        nrd_number_print(text, sizeof text, "%.*e", precision - 1, v);
+        double back = nrd_number_read(text, NULL);
         if (single ? (float)back == (float)v : back == v) {
             break;
         }

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/json.h"
 #include "base/mem.h"
+#include "base/number.h"
 
 #include <ctype.h>
 #include <math.h>
@@ -484,8 +485,8 @@ static void put_number(nrd_str *out, double v)
     } else {
         char buf[40];
         for (int digits = 6; digits <= 17; digits++) { /* the fewest that read back equal */
-            snprintf(buf, sizeof buf, "%.*g", digits, v);
-            if (strtod(buf, NULL) == v) {
+            nrd_number_print(buf, sizeof buf, "%.*g", digits, v);
+            if (nrd_number_read(buf, NULL) == v) {
                 break;
             }
         }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The growing byte buffer, and reading numbers from whole strings. Capacity doubles; the bytes
  * always end with a NUL. Used everywhere. */
+#include "base/number.h"
 #include "base/str.h"
 
 #include "base/mem.h"
@@ -222,7 +223,7 @@ bool nrd_parse_f64(const char *text, double *out)
 {
     char *end = NULL;
     errno = 0;
-    double v = strtod(text, &end);
+    double v = nrd_number_read(text, &end);
     if (!parsed_whole(text, end)) {
         return false;
     }

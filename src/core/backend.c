@@ -13,6 +13,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/number.h"
 #include "base/str.h"
 
 #include <dlfcn.h>
@@ -52,7 +53,7 @@ void nrd_backend_config_json(nrd_context *ctx, const char *name, nrd_str *out)
     };
     bool first = true;
 
-    snprintf(capability, sizeof capability, "%f", ctx->opt.min_compute_capability);
+    nrd_number_print(capability, sizeof capability, "%f", ctx->opt.min_compute_capability);
     nrd_str_puts(out, "{\"cmdline\":{");
     for (size_t i = 0; i < sizeof defaults / sizeof defaults[0]; i++) {
         if (!settings_have(ctx->opt.backend_config, name, defaults[i].key) &&

@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/mem.h"
 #include "base/metric.h"
+#include "base/number.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -170,12 +171,12 @@ static nrd_error *read_quantiles(const nrd_context *ctx, nrd_metric_quantile *q,
     }
     while (*text && *n < MAX_QUANTILES) {
         char *stop;
-        q[*n].quantile = strtod(text, &stop);
+        q[*n].quantile = nrd_number_read(text, &stop);
         if (stop == text || *stop != ':') {
             break;
         }
         text = stop + 1;
-        q[*n].error = strtod(text, &stop);
+        q[*n].error = nrd_number_read(text, &stop);
         if (stop == text || q[*n].quantile < 0 || q[*n].quantile > 1) {
             break;
         }

@@ -2,6 +2,8 @@
  * Numbers between two bounds, as JSON writes them. */
 #include "guided/internal.h"
 
+#include "base/number.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -296,7 +298,7 @@ static decimal to_decimal(num_bound x, int n, bool up)
     int64_t steps = (int64_t)llround((x.at - whole) * scale);
 
     snprintf(text, sizeof text, "%.0f.%0*lld", whole, n, (long long)steps);
-    if (strtod(text, NULL) != x.at && steps < (int64_t)scale) { /* no such decimal: a neighbour inside */
+    if (nrd_number_read(text, NULL) != x.at && steps < (int64_t)scale) { /* no such decimal: a neighbour inside */
         steps = (int64_t)(up ? ceil((x.at - whole) * scale) : floor((x.at - whole) * scale));
         d.open = false;
     }

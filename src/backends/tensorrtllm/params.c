@@ -5,6 +5,7 @@
 
 #include "base/file.h"
 #include "base/log.h"
+#include "base/number.h"
 #include "base/str.h"
 
 #include <string.h>
@@ -35,7 +36,7 @@ static bool param_num(const nrd_llm_model *m, const char *key, double *out)
 {
     const char *v = nrd_tb_config_param(&m->config, key);
     char *end = NULL;
-    double d = v ? strtod(v, &end) : 0;
+    double d = v ? nrd_number_read(v, &end) : 0;
     if (!v || end == v) {
         if (v) {
             TRT_WARN("%s '%s' is not a number, will use default value", key, v);

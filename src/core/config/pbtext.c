@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/mem.h"
+#include "base/number.h"
 #include "base/str.h"
 
 #include <ctype.h>
@@ -386,7 +387,7 @@ static nrd_error *read_double(lexer *lx, double *out)
             return text_error(lx, "Expected double, got: %s", buf);
         }
     } else {
-        v = strtod(buf, &stop);
+        v = nrd_number_read(buf, &stop);
         if (*stop == 'f' || *stop == 'F') {
             stop++;
         }

@@ -5,6 +5,7 @@
 #include "frontends/common/classify.h"
 
 #include "base/mem.h"
+#include "base/number.h"
 #include "frontends/common/error.h"
 #include "frontends/common/tensor_json.h"
 
@@ -127,7 +128,7 @@ static nrd_error *put_class(nrd_str *out, TRITONSERVER_InferenceResponse *respon
                 ? snprintf(text, sizeof text, "%lld:%zu", (long long)c->v.i, c->index)
             : kind == KIND_UNSIGNED
                 ? snprintf(text, sizeof text, "%llu:%zu", (unsigned long long)c->v.u, c->index)
-                : snprintf(text, sizeof text, "%f:%zu", c->v.d, c->index);
+                : nrd_number_print(text, sizeof text, "%f:%zu", c->v.d, c->index);
     NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceResponseOutputClassificationLabel(
         response, index, c->index, &label)));
     size_t label_n = label ? strlen(label) + 1 : 0;

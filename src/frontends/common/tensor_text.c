@@ -4,6 +4,8 @@
  * Called by http/infer.c. */
 #include "frontends/common/tensor_text.h"
 
+#include "base/number.h"
+
 #include "frontends/common/tensor_json.h"
 
 #include <math.h>
@@ -273,8 +275,8 @@ static const char *scan_number(const char *p, const char *end, nrd_json *out)
         return p;
     }
     out->type = NRD_JSON_REAL;
-    /* A bracket or comma follows inside the same text, so strtod stops there. */
-    out->real = strtod(start, NULL);
+    /* A bracket or comma follows inside the same text, so the number ends there. */
+    out->real = nrd_number_read(start, NULL);
     return isinf(out->real) ? NULL : p;
 }
 

@@ -2,6 +2,7 @@
  * Jinja's filters and tests (value | filter, value is test), as tables of names and functions. */
 #include "text/template/internal.h"
 
+#include "base/number.h"
 #include "base/utf8.h"
 #include "text/unicode.h"
 
@@ -809,8 +810,8 @@ static nrd_template_val f_round(nrd_template_run *r, nrd_template_val v,
     }
     double f = nrd_template_as_double(v);
     if (precision >= 0) { /* the decimal form rounds half to even on the exact value, as Python */
-        snprintf(text, sizeof text, "%.*f", (int)precision, f);
-        return val_float(strtod(text, NULL));
+        nrd_number_print(text, sizeof text, "%.*f", (int)precision, f);
+        return val_float(nrd_number_read(text, NULL));
     }
     double scale = pow(10, (double)-precision);
     f = nearbyint(f / scale) * scale;

@@ -3,6 +3,7 @@
  * line ends beside them are kept or cut as Jinja's trim_blocks and lstrip_blocks do. */
 #include "text/template/internal.h"
 
+#include "base/number.h"
 #include "base/utf8.h"
 
 #include <errno.h>
@@ -224,7 +225,7 @@ static void lex_number(lexer *l)
     text[n] = '\0';
     nrd_template_token *t = push(l, real ? T_FLOAT : T_INT);
     if (real) {
-        t->f = strtod(text, NULL);
+        t->f = nrd_number_read(text, NULL);
     } else {
         char *stop;
         errno = 0;

@@ -2,6 +2,7 @@
  * Functions on texts for filters and methods, by characters where Python counts characters. */
 #include "text/template/internal.h"
 
+#include "base/number.h"
 #include "base/utf8.h"
 #include "text/unicode.h"
 
@@ -302,8 +303,11 @@ static nrd_template_val format_one(nrd_template_run *r, char kind, nrd_template_
         int p = precision < 0 ? 6 : precision > 60 ? 60 : (int)precision;
         double f = nrd_template_as_double(v);
         const char *sign = plus && f >= 0 ? "+" : "";
-        snprintf(text, sizeof text, kind == 'e' ? "%s%.*e" : kind == 'g' ? "%s%.*g" : "%s%.*f", sign, p,
-                 f);
+        nrd_number_print(text, sizeof text,
+                         kind == 'e'   ? "%s%.*e"
+                         : kind == 'g' ? "%s%.*g"
+                                       : "%s%.*f",
+                         sign, p, f);
     }
     }
     nrd_template_text_puts(r, &out, text);

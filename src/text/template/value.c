@@ -3,6 +3,7 @@
  * counted, and written as text; all behave as Python's do, since templates rely on it. */
 #include "text/template/internal.h"
 
+#include "base/number.h"
 #include "base/utf8.h"
 #include "text/unicode.h"
 
@@ -346,6 +347,7 @@ int nrd_template_compare(nrd_template_run *r, nrd_template_val a, nrd_template_v
 void nrd_template_put_float(nrd_template_run *r, nrd_template_text *out, double f)
 {
     char text[40], digits[24];
+    double back;
     int precision = 1, exponent;
 
     if (isnan(f) || isinf(f)) {
@@ -353,8 +355,9 @@ void nrd_template_put_float(nrd_template_run *r, nrd_template_text *out, double 
         return;
     }
     do {
-        snprintf(text, sizeof text, "%.*e", precision - 1, f);
-    } while (strtod(text, NULL) < f || strtod(text, NULL) > f ? ++precision <= 17 : false);
+        nrd_number_print(text, sizeof text, "%.*e", precision - 1, f);
+        back = nrd_number_read(text, NULL);
+    } while (back < f || back > f ? ++precision <= 17 : false);
     char *e = strchr(text, 'e');
     exponent = (int)strtol(e + 1, NULL, 10);
     int n = 0;

@@ -6,9 +6,11 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/number.h"
 #include "base/queue.h"
 #include "base/siphash.h"
 #include "base/str.h"
+#include "comma_locale.h"
 
 #include <pthread.h>
 #include <setjmp.h>
@@ -348,9 +350,29 @@ static void test_names_that_strangers_choose_do_not_share_a_place(void **state)
     assert_true(nrd_siphash_bytes(one, sizeof one) != nrd_siphash_bytes(one, sizeof one - 1));
 }
 
+static void test_numbers_have_a_point_where_the_locale_has_a_comma(void **state)
+{
+    char text[40], *end;
+    double v = 0;
+    (void)state;
+    assert_true(comma_locale_begin());
+    assert_true(nrd_number_read("2.5,1", &end) == 2.5);
+    assert_string_equal(end, ",1");
+    assert_true(nrd_parse_f64("-0.25", &v) && v == -0.25);
+    assert_false(nrd_parse_f64("0,25", &v));
+    assert_int_equal(nrd_number_print(text, sizeof text, "%.2f %s", 1.5, "x"), 6);
+    assert_string_equal(text, "1.50 x");
+    snprintf(text, sizeof text, "%.1f", 1.5); /* the caller's locale is as it was */
+    assert_string_equal(text, "1,5");
+    comma_locale_end();
+    snprintf(text, sizeof text, "%.1f", 1.5);
+    assert_string_equal(text, "1.5");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_numbers_have_a_point_where_the_locale_has_a_comma),
         cmocka_unit_test(test_siphash_is_that_of_the_paper_however_the_bytes_are_cut),
         cmocka_unit_test(test_names_that_strangers_choose_do_not_share_a_place),
         cmocka_unit_test(test_base64_comes_back_and_refuses_what_is_none),

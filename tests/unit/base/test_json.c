@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/json.h"
+#include "comma_locale.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -208,5 +209,7 @@ int main(void)
         cmocka_unit_test(test_random_doubles_survive_writing_and_reading),
         cmocka_unit_test(test_a_tree_is_written_as_it_was_read),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    return failed + cmocka_run_group_tests_name("with a decimal comma", tests, comma_locale_setup,
+                                                comma_locale_teardown);
 }

@@ -4,6 +4,7 @@
 
 #include "base/json.h"
 #include "base/mem.h"
+#include "comma_locale.h"
 
 #include <stdarg.h>
 #include <setjmp.h>
@@ -260,5 +261,7 @@ int main(void)
         cmocka_unit_test(test_wrong_use_is_refused),
         cmocka_unit_test(test_threads_lose_no_increments),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    return failed + cmocka_run_group_tests_name("with a decimal comma", tests, comma_locale_setup,
+                                                comma_locale_teardown);
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Text and JSON forms of the model configuration. */
+#include "comma_locale.h"
 #include "core/config/pbtext.h"
 #include "model_config.pb-c.h"
 
@@ -195,5 +196,7 @@ int main(void)
         cmocka_unit_test(test_json_prints_defaults_and_reads_back_equal),
         cmocka_unit_test(test_wrong_json_is_refused),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    return failed + cmocka_run_group_tests_name("with a decimal comma", tests, comma_locale_setup,
+                                                comma_locale_teardown);
 }

@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include "base/limits.h"
+#include "comma_locale.h"
 #include "frontends/common/tensor_json.h"
 #include "frontends/common/tensor_text.h"
 
@@ -293,5 +294,7 @@ int main(void)
         cmocka_unit_test(test_count_detects_overflow_and_negative_dims),
         cmocka_unit_test(test_an_answer_in_json_has_a_limit),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    return failed + cmocka_run_group_tests_name("with a decimal comma", tests, comma_locale_setup,
+                                                comma_locale_teardown);
 }

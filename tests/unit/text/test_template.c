@@ -2,6 +2,7 @@
  * Templates against what Jinja made of them (tests/text/make_template_goldens.py), and the sandbox. */
 #include "base/file.h"
 #include "base/json.h"
+#include "comma_locale.h"
 #include "text/template/template.h"
 
 #include <setjmp.h>
@@ -145,5 +146,7 @@ int main(void)
         cmocka_unit_test(test_messages),
         cmocka_unit_test(test_mentions),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    return failed + cmocka_run_group_tests_name("with a decimal comma", tests, comma_locale_setup,
+                                                comma_locale_teardown);
 }
