@@ -200,7 +200,7 @@ $(B)/lib/$(SONAME): $(OBJ_nereid)
 $(B)/lib/libnereid.so: $(B)/lib/$(SONAME)
 	$(Q)ln -sfn $(SONAME) $@
 # What tritonserver takes, `nereid serve` checks before it builds anything.
-$(B)/bin/nereid: $(OBJ_nereid) $(OBJ_tools) $(OBJ_tls) $(addprefix $(B)/obj/frontends/,options.o options_table.o options_values.o)
+$(B)/bin/nereid: $(OBJ_nereid) $(OBJ_tools) $(OBJ_tls) $(addprefix $(B)/obj/frontends/,options_read.o options_table.o options_values.o)
 	$(link)
 	$(Q)$(CC) -pie -o $@ $^ $(NRD_LDFLAGS) $(LDFLAGS) $(tools_LIBS) $(text_LIBS) $(LIBS_base)
 $(B)/lib/libtritonserver.so: $(OBJ_base) $(OBJ_core) $(OBJ_proto) $(wildcard src/core/libtritonserver.map)

@@ -2,7 +2,7 @@
  * frontends/options_table.h - the command line from inside: rows, and how values are read.
  *
  * Purpose   options_table.c lists every option, options_values.c reads the values that have parts
- *           or words of their own, options.c walks over argv.
+ *           or words of their own, options_read.c walks over argv.
  * Owner     As options.h.
  */
 #ifndef NRD_FRONTENDS_OPTIONS_TABLE_H

@@ -168,7 +168,7 @@ nrd_error *nrd_infer_read_tensor(nrd_infer *i, TRITONSERVER_InferenceResponse *r
                                  uint32_t index, nrd_infer_tensor *out) NRD_MUST_USE;
 void nrd_infer_tensor_fini(nrd_infer_tensor *t);
 
-/* For front.c. */
+/* For front_life.c. */
 nrd_error *nrd_infer_allocator_new(TRITONSERVER_ResponseAllocator **out) NRD_MUST_USE;
 
 #endif

@@ -3,7 +3,7 @@
  *
  * Purpose   One connection is a state machine: read.c turns bytes into requests, reply.c answers,
  *           write.c sends, both through transport.c; conn.c ends it; events.c makes it and calls these when something
- *           happens; loop.c gives it a thread, inbox.c the tasks of others, server.c accepts.
+ *           happens; loop.c gives it a thread, inbox.c the tasks of others, accept.c accepts.
  * Owner     The loop's thread, for everything here except nrd_http_post.
  * Lifetime  A caller that may see the connection die raises `depth` meanwhile and calls
  *           nrd_http_conn_release at its end; the struct is freed by the last of them.

@@ -11,9 +11,9 @@
 
 #include "base/json.h"
 #include "base/str.h"
+#include "frontends/http/api.h"
 #include "frontends/http/call.h"
 #include "frontends/http/work.h"
-#include "frontends/openai/openai.h"
 #include "text/sampling.h"
 #include "text/shared.h"
 
@@ -31,6 +31,8 @@ enum {
     OAI_SHORT_BODY = 8 << 10,
     OAI_MAX_NEW_TOKENS = 1 << 24, /* the engine cuts to what the sequence may hold */
 };
+
+typedef struct nrd_openai nrd_openai; /* as openai.h, which stands above this header */
 
 /* A model that can be talked to. Counted: the list holds one reference until the name or its tokenizer
  * means something else, each request another. */

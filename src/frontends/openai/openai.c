@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The service of /v1: its routes, and a port of its own where one is asked for.
  * Handlers are in the other files of this folder. Set up by main.c before HTTP listens. */
-#include "frontends/openai/internal.h"
+#include "frontends/openai/openai.h"
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "frontends/openai/internal.h"
 
 #include <string.h>
 #include <time.h>

@@ -7,7 +7,7 @@
 #ifndef NRD_FRONTENDS_UI_INTERNAL_H
 #define NRD_FRONTENDS_UI_INTERNAL_H
 
-#include "frontends/ui/ui.h"
+#include "frontends/http/api.h"
 
 #include <pthread.h>
 

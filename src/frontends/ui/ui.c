@@ -2,12 +2,13 @@
  * The routes of the page: its files, which are compiled into the program, with their content
  * security policy and conditional requests; and GET /ui/stats, whose text stats.c makes. Set up
  * once by the program before the HTTP service listens. */
-#include "frontends/ui/internal.h"
+#include "frontends/ui/ui.h"
 
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/mem.h"
 #include "frontends/http/compress.h"
+#include "frontends/ui/internal.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Makes, opens and ends the HTTP service (api.h). */
 #include "frontends/http/handlers.h"
 
 #include "base/mem.h"

@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Makes and ends what the protocols share (front.h). */
 #include "frontends/common/front.h"
 
 #include "base/mem.h"
