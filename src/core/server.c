@@ -302,6 +302,7 @@ nrd_error *nrd_server_new(nrd_server **out, const nrd_server_options *opt)
         }
     }
     NRD_TRY_GOTO(start_threads(s), err, fail);
+    NRD_TRY_GOTO(nrd_repo_check_paths(s->repo), err, fail);
     err = nrd_repo_load_startup(s->repo);
     const bool models_failed = err && nrd_error_get_code(err) == NRD_ERR_INTERNAL;
     if (!err || models_failed) {

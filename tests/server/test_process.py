@@ -122,6 +122,18 @@ def test_index_shows_what_serves_although_its_folder_is_gone(launch, tmp_path):
     assert s.call("POST", "/v2/repository/index").json() == []
 
 
+@pytest.mark.parametrize("kind,words", [
+    ("missing", "Internal - failed to stat file {}"),
+    ("file", "Invalid argument - repository path is not a valid directory: {}")])
+def test_a_repository_that_is_no_folder_ends_the_start(launch, tmp_path, kind, words):
+    path = tmp_path / kind
+    if kind == "file":
+        path.write_text("")
+    s = launch(path)
+    assert s.wait() == 1
+    assert f"error: creating server: {words.format(path)}\n" in s.log()
+
+
 def test_signal_is_told_whatever_the_log_shows(launch, repository):
     s = launch(repository, "--log-info=false")
     until = time.monotonic() + 30

@@ -142,6 +142,9 @@ nrd_error *nrd_locations_check_path(const char *path)
                               path, remote[i].store);
         }
     }
+    if (!nrd_path_exists(path)) { /* code and words are Triton's */
+        return nrd_errorf(NRD_ERR_INTERNAL, "failed to stat file %s", path);
+    }
     return nrd_path_is_dir(path) ? NULL
                                  : nrd_errorf(NRD_ERR_INVALID_ARG,
                                               "repository path is not a valid directory: %s", path);

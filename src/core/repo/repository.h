@@ -26,6 +26,9 @@ typedef enum {
 
 nrd_error *nrd_repo_new(nrd_repo **out, nrd_context *ctx) NRD_MUST_USE;
 void nrd_repo_free(nrd_repo *r);
+/* Each path that the options name must be a local folder; before the start, on its thread. */
+nrd_error *nrd_repo_check_paths(nrd_repo *r) NRD_MUST_USE;
+/* INTERNAL: some models could not be loaded, which the server may live with. */
 nrd_error *nrd_repo_load_startup(nrd_repo *r) NRD_MUST_USE;
 nrd_error *nrd_repo_poll(nrd_repo *r) NRD_MUST_USE;
 nrd_error *nrd_repo_load(nrd_repo *r, const char *name, const nrd_param *const *params,

@@ -78,6 +78,17 @@ static bool load_all(nrd_repo *r, const nrd_locations *list)
     return st.ok;
 }
 
+nrd_error *nrd_repo_check_paths(nrd_repo *r)
+{
+    nrd_error *err = NULL;
+    pthread_mutex_lock(&r->control_mu);
+    for (size_t i = 0; i < r->paths.n && !err; i++) {
+        err = nrd_locations_check_path(r->paths.items[i]);
+    }
+    pthread_mutex_unlock(&r->control_mu);
+    return err;
+}
+
 nrd_error *nrd_repo_load_startup(nrd_repo *r)
 {
     const nrd_server_options *opt = &r->ctx->opt;
@@ -96,10 +107,7 @@ nrd_error *nrd_repo_load_startup(nrd_repo *r)
         }
     }
     pthread_mutex_lock(&r->control_mu);
-    for (size_t i = 0; i < r->paths.n && !err; i++) {
-        err = nrd_locations_check_path(r->paths.items[i]);
-    }
-    if (!err && all) {
+    if (all) {
         err = nrd_locations_scan(r, &list, &ok);
     }
     for (size_t i = 0; i < opt->startup_models.n && !err && !all; i++) {
