@@ -8,6 +8,10 @@
 #ifndef NEREID_LLM_TENSORS_H
 #define NEREID_LLM_TENSORS_H
 
+/* Request parameters: prompts share cached blocks only with those of the same two texts. The second is the
+ * front ends', where --cache-salt-per-key asks for it. */
+#define NRD_LLM_CACHE_SALT "cache_salt"
+#define NRD_LLM_CACHE_SALT_OF_KEY "cache_salt_of_key"
 /* Response parameter, of the final response: why the first beam ended, an nrd_finish_reason. */
 #define NRD_LLM_FINISH_REASON "finish_reason"
 /* Response parameter, of the final response: tokens in a block of the KV cache. */

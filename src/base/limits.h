@@ -24,6 +24,7 @@
     X(GUIDES_KEPT_BYTES,        512 << 20,   "bytes",     "the guides that an engine keeps compiled",       "nothing: the longest unused goes") \
     X(GRPC_HANDSHAKE_SECS,      10,          "s",         "from a gRPC connection to the client's first HTTP/2 settings, TLS included", "the connection is closed") \
     X(TLS_HANDSHAKE_SECS,       10,          "s",         "from the connection to the end of the TLS handshake, HTTP and metrics", "the connection is closed, within 5 s more") \
+    X(CACHE_SALT,               1024,        "bytes",     "cache_salt, of /v1 and as a parameter of tensorrt_llm", "INVALID_ARG") \
     X(ANSWER_TEXT,              512 << 20,   "bytes",     "the JSON of one answer; binary outputs do not count", "INVALID_ARG") \
     X(GRPC_MESSAGE_MEMORY,      512 << 20,   "bytes",     "what the fields of one gRPC message take",       "INVALID_ARG") \
     X(INSTANCES,                1024,        "instances", "all instance groups of a model, times their GPUs", "the load is refused") \

@@ -72,6 +72,7 @@ typedef struct nrd_options {
     bool allow_openai;
     nrd_option_list api_keys;     /* name */
     char *api_key_file;           /* "" without */
+    bool cache_salt_per_key;
     nrd_option_list cors_origins; /* name */
     nrd_option_list allowed_hosts; /* name: without port; "*": any */
     int64_t openai_port;          /* a port of their own besides; -1: none */

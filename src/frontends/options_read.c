@@ -124,6 +124,9 @@ static nrd_error *check_ssl(const nrd_options *o)
 static nrd_error *finish(nrd_options *o)
 {
     NRD_TRY(check_ssl(o));
+    if (o->cache_salt_per_key && o->api_keys.n == 0 && !o->api_key_file[0]) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "--cache-salt-per-key needs --api-key or --api-key-file");
+    }
     if (o->control_mode != TRITONSERVER_MODEL_CONTROL_POLL) {
         o->poll_secs = 0;
     }

@@ -268,6 +268,9 @@ const nrd_opt nrd_option_rows[] = {
      .env = "NEREID_API_KEY"),
     ROW("OpenAI", "api-key-file", NRD_OPT_OWNED, F(api_key_file), 0, 0, "string", NULL,
      "File with such keys, one a line; lines with # are remarks."),
+    ROW("OpenAI", "cache-salt-per-key", NRD_OPT_BOOL, F(cache_salt_per_key), 0, 0, "boolean", NULL,
+     "Prompts of different keys share no blocks of the prefix cache, so that nobody learns from the time of an "
+     "answer what others asked. Needs --api-key or --api-key-file. Default is false."),
     ROW("OpenAI", "cors-origin", NRD_OPT_CUSTOM, 0, 0, 0, "string", nrd_option_parse_cors_origin,
      "Origin of pages that may call /v1 from a browser, or *; one that is named may also load models and "
      "change settings. May be given several times."),

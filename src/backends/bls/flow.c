@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/str.h"
+#include "nereid/llm_tensors.h"
 
 #include <string.h>
 
@@ -632,6 +633,24 @@ static TRITONSERVER_Error *add_llm_outputs(bls_flow *f, TRITONSERVER_InferenceRe
                : NULL;
 }
 
+/* Whose cached blocks may be used is the client's matter, not this model's. */
+static TRITONSERVER_Error *pass_salts(bls_flow *f, TRITONSERVER_InferenceRequest *r)
+{
+    uint32_t n = 0;
+    NRD_TB_TRY(TRITONBACKEND_RequestParameterCount(f->request, &n));
+    for (uint32_t i = 0; i < n; i++) {
+        const char *key;
+        TRITONSERVER_ParameterType type;
+        const void *value;
+        NRD_TB_TRY(TRITONBACKEND_RequestParameter(f->request, i, &key, &type, &value));
+        if (type == TRITONSERVER_PARAMETER_STRING &&
+            (!strcmp(key, NRD_LLM_CACHE_SALT) || !strcmp(key, NRD_LLM_CACHE_SALT_OF_KEY))) {
+            NRD_TB_TRY(TRITONSERVER_InferenceRequestSetStringParameter(r, key, value));
+        }
+    }
+    return NULL;
+}
+
 static void start_llm(bls_flow *f)
 {
     TRITONSERVER_InferenceRequest *r = NULL;
@@ -642,6 +661,9 @@ static void start_llm(bls_flow *f)
     }
     if (!err) {
         err = add_llm_outputs(f, r);
+    }
+    if (!err) {
+        err = pass_salts(f, r);
     }
     pthread_mutex_lock(&f->mu);
     f->llm_request = err ? NULL : r;

@@ -6,6 +6,7 @@
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/str.h"
+#include "nereid/llm_tensors.h"
 #include "nereid/server.h"
 
 #include <string.h>
@@ -192,10 +193,32 @@ static TRITONSERVER_Error *read_request_type(nrd_exec_request *e, TRITONSERVER_P
     return NULL;
 }
 
-/* The parameters of a request: request_type, which phases it means; top_logprobs, that many alternatives to each token are reported;
- * pooling ("last", "mean"), the answer is the output "embedding" [1, hidden]. */
-static TRITONSERVER_Error *read_parameters(TRITONBACKEND_Request *request, nrd_exec_request *e)
+/* The client's, the key's, or both as one: a client may name its own, but cannot leave its key's world. */
+static TRITONSERVER_Error *add_salt(const char *salt, const char *salt_of_key, nrd_arena *arena,
+                                    nrd_exec_request *e)
 {
+    if (!salt || !salt_of_key) {
+        e->cache_salt = salt ? salt : salt_of_key;
+        return NULL;
+    }
+    const size_t n = strlen(salt), n_key = strlen(salt_of_key);
+    char *both = nrd_arena_alloc(arena, n_key + 1 + n + 1);
+    if (!both) {
+        return nrd_tb_error(nrd_error_no_memory());
+    }
+    memcpy(both, salt_of_key, n_key);
+    both[n_key] = '/';
+    memcpy(both + n_key + 1, salt, n + 1);
+    e->cache_salt = both;
+    return NULL;
+}
+
+/* The parameters of a request: request_type, which phases it means; top_logprobs, that many alternatives to each token are reported;
+ * cache_salt, prompts share cached blocks only within one; pooling ("last", "mean"), the answer is the output "embedding" [1, hidden]. */
+static TRITONSERVER_Error *read_parameters(TRITONBACKEND_Request *request, nrd_arena *arena,
+                                           nrd_exec_request *e)
+{
+    const char *salt = NULL, *salt_of_key = NULL;
     uint32_t n = 0;
     NRD_TB_TRY(TRITONBACKEND_RequestParameterCount(request, &n));
     for (uint32_t i = 0; i < n; i++) {
@@ -206,6 +229,13 @@ static TRITONSERVER_Error *read_parameters(TRITONBACKEND_Request *request, nrd_e
         if (!strcmp(key, "top_logprobs") && type == TRITONSERVER_PARAMETER_INT) {
             int64_t k = *(const int64_t *)value;
             e->n_top_logprobs = k < 0 || k > INT32_MAX ? -1 : (int32_t)k;
+        }
+        if (!strcmp(key, NRD_LLM_CACHE_SALT) || !strcmp(key, NRD_LLM_CACHE_SALT_OF_KEY)) {
+            if (type != TRITONSERVER_PARAMETER_STRING || strlen(value) > NRD_LIMIT_CACHE_SALT) {
+                return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG,
+                                     "%s must be a string of at most %d bytes", key, NRD_LIMIT_CACHE_SALT);
+            }
+            *(strcmp(key, NRD_LLM_CACHE_SALT) ? &salt_of_key : &salt) = value;
         }
         if (!strcmp(key, "request_type")) {
             NRD_TB_TRY(read_request_type(e, type, value));
@@ -220,7 +250,7 @@ static TRITONSERVER_Error *read_parameters(TRITONBACKEND_Request *request, nrd_e
             }
         }
     }
-    return NULL;
+    return add_salt(salt, salt_of_key, arena, e);
 }
 
 /* *n_sequences counts those of the request's rows so far: all of them stay in memory until the last row
@@ -364,7 +394,7 @@ static void run_rows(nrd_llm_instance *inst, nrd_llm_request *q, nrd_tb_inputs *
         nrd_exec_request e;
         TRITONSERVER_Error *err = nrd_llm_convert(inst, in, n, i, &in->arena, &e);
         if (!err) {
-            err = read_parameters(q->triton, &e);
+            err = read_parameters(q->triton, &in->arena, &e);
         }
         if (!err) {
             err = row_init(row, inst, &e, &n_sequences);

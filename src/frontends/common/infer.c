@@ -3,6 +3,7 @@
 #include "frontends/common/infer.h"
 
 #include "base/clock.h"
+#include "nereid/llm_tensors.h"
 
 #include <string.h>
 
@@ -131,6 +132,19 @@ static TRITONSERVER_Error *set_custom(TRITONSERVER_InferenceRequest *r, const ch
         break;
     }
     return TRITONSERVER_InferenceRequestSetStringParameter(r, name, value.v.s);
+}
+
+nrd_error *nrd_infer_salt(nrd_infer *i, const char *field, size_t n)
+{
+    char salt[33];
+    const int key = i->front->options->cache_salt_per_key ? nrd_keys_find(i->front->keys, field, n) : -1;
+
+    if (key < 0) {
+        return NULL;
+    }
+    nrd_keys_salt(i->front->keys, key, salt);
+    return nrd_from_triton(
+        TRITONSERVER_InferenceRequestSetStringParameter(i->request, NRD_LLM_CACHE_SALT_OF_KEY, salt));
 }
 
 nrd_error *nrd_infer_set(nrd_infer *i, nrd_infer_param what, const char *name,

@@ -111,6 +111,9 @@ nrd_infer_param nrd_infer_param_of(const char *name);
  * TIMEOUT (microseconds): UINT, CUSTOM: any (UINT becomes a double). Not for RESERVED. */
 nrd_error *nrd_infer_set(nrd_infer *i, nrd_infer_param what, const char *name,
                          nrd_infer_value value) NRD_MUST_USE;
+/* With --cache-salt-per-key the parameter that keeps the blocks of this key's prompts apart; field[0..n):
+ * as nrd_keys_find takes it. */
+nrd_error *nrd_infer_salt(nrd_infer *i, const char *field, size_t n) NRD_MUST_USE;
 /* A header as a parameter, where the pattern (NULL: none) matches its name. */
 nrd_error *nrd_infer_forward(nrd_infer *i, const nrd_header_pattern *pattern, const char *name,
                              size_t name_n, const char *value, size_t value_n) NRD_MUST_USE;

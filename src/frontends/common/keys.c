@@ -8,6 +8,7 @@
 #include "base/siphash.h"
 
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -130,6 +131,12 @@ int nrd_keys_find(const nrd_keys *k, const char *field, size_t n)
         found = same(&k->v[i], &given) ? (int)i : found;
     }
     return found;
+}
+
+void nrd_keys_salt(const nrd_keys *k, int i, char out[33])
+{
+    const digest d = digest_of(&k->v[i], sizeof k->v[i]); /* of the digest: the table stays secret */
+    snprintf(out, 33, "%016llx%016llx", (unsigned long long)d.v[0], (unsigned long long)d.v[1]);
 }
 
 bool nrd_keys_guard(const char *group)

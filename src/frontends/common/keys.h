@@ -27,6 +27,9 @@ size_t nrd_keys_count(const nrd_keys *k); /* 0: no key is asked for */
 /* field[0..n): the value "Bearer KEY"; NULL: there is none. Gives the key's place, below count, or -1. */
 int nrd_keys_find(const nrd_keys *k, const char *field, size_t n);
 
+/* A name of key i < count that others cannot guess, another in each process: 32 digits and the end. */
+void nrd_keys_salt(const nrd_keys *k, int i, char out[33]);
+
 /* Whether a key is asked for in this group of calls, as --http-restricted-api and
  * --grpc-restricted-protocol name it: inference, and whatever changes the server or tells of others'
  * memory. Not "openai", which asks by itself, as its errors have another form. NULL: no group. */

@@ -148,6 +148,9 @@ static nrd_error *set_parameter(nrd_grpc_infer *infer, const char *name,
 /* Metadata that matches --grpc-header-forward-pattern, as string parameters. */
 static nrd_error *forward_metadata(nrd_grpc_infer *infer)
 {
+    const grpc_slice *key = nrd_grpc_metadata(infer->call, "authorization");
+    NRD_TRY(nrd_infer_salt(&infer->infer, key ? (const char *)GRPC_SLICE_START_PTR(*key) : NULL,
+                           key ? GRPC_SLICE_LENGTH(*key) : 0));
     const nrd_grpc_call *call = infer->call;
     for (size_t i = 0; call->service->forward && i < call->metadata.count; i++) {
         const grpc_metadata *m = &call->metadata.metadata[i];

@@ -251,6 +251,8 @@ nrd_error *nrd_http_set_parameter(nrd_http_call *call, const char *name, const n
 
 nrd_error *nrd_http_forward_headers(nrd_http_call *call)
 {
+    const nrd_view *key = nrd_http_find_field(&call->req->head, "Authorization");
+    NRD_TRY(nrd_infer_salt(&call->infer, key ? key->p : NULL, key ? key->n : 0));
     const nrd_http_head *h = &call->req->head;
     for (size_t i = 0; call->api->forward && i < h->n_fields; i++) {
         const nrd_http_field *f = &h->fields[i];

@@ -73,7 +73,7 @@ nrd_error *nrd_http_put_parameter(nrd_str *out, const char *name, TRITONSERVER_P
 /* A JSON value as a request parameter. */
 nrd_error *nrd_http_set_parameter(nrd_http_call *call, const char *name,
                                   const nrd_json *value) NRD_MUST_USE;
-/* Headers that match --http-header-forward-pattern as parameters. */
+/* What the headers bring: those that match --http-header-forward-pattern as parameters, the key's salt. */
 nrd_error *nrd_http_forward_headers(nrd_http_call *call) NRD_MUST_USE;
 
 #endif

@@ -179,6 +179,10 @@ static nrd_error *fill(nrd_http_call *call, const nrd_oai_choice *c, int turn)
         NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceRequestSetIntParameter(
             call->infer.request, "top_logprobs", asked_top(r))));
     }
+    if (r->cache_salt) {
+        NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceRequestSetStringParameter(
+            call->infer.request, NRD_LLM_CACHE_SALT, r->cache_salt)));
+    }
     if (r->priority > 0) {
         NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceRequestSetPriorityUInt64(
             call->infer.request, (uint64_t)r->priority)));

@@ -117,6 +117,7 @@ struct nrd_oai_request {
     } stops[OAI_MAX_STOPS];
     size_t n_stops;
     const nrd_json *stop_token_ids;
+    const char *cache_salt; /* NULL: none */
     nrd_ids prompts[OAI_MAX_PROMPTS];
     nrd_str echoes[OAI_MAX_PROMPTS];
     size_t n_prompts;

@@ -74,6 +74,7 @@ static const char *const parts[] = {
     COUNT("max_tokens", "1", "16777216") COUNT("min_tokens", "0", "16777216") COUNT("n", "1", "128")
     COUNT("priority", "0", "4294967295") FLAG("ignore_eos") FLAG("skip_special_tokens")
     FLAG("include_stop_str_in_output") FLAG("stream") FLAG("return_timings")
+    "'cache_salt':{'type':['string','null'],'minLength':1,'maxLength':1024},"
     "'stream_options':{'type':['object','null'],'description':'Only with stream: true','properties':{"
     "'include_usage':{'type':['boolean','null']}}},"
     "'seed':{'type':['integer','null'],'minimum':-9223372036854775808,'maximum':18446744073709551615},"

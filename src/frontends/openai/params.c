@@ -2,6 +2,7 @@
  * The body of a request -> nrd_oai_request. */
 #include "frontends/openai/internal.h"
 
+#include "base/limits.h"
 #include <math.h>
 #include <string.h>
 #include <sys/random.h>
@@ -103,6 +104,7 @@ static const struct {
     {"min_tokens", IN_BOTH, NULL},
     {"ignore_eos", IN_BOTH, NULL},
     {"priority", IN_BOTH, NULL},
+    {"cache_salt", IN_BOTH, NULL},
     {"return_timings", IN_BOTH, NULL},
     {"stop_token_ids", IN_BOTH, NULL},
     {"skip_special_tokens", IN_BOTH, NULL},
@@ -233,6 +235,20 @@ static nrd_error *read_logprobs(nrd_oai_request *r, const nrd_json *root)
     return NULL;
 }
 
+static nrd_error *read_salt(nrd_oai_request *r, const nrd_json *root)
+{
+    const nrd_json *salt = nrd_json_get(root, "cache_salt");
+
+    if (salt && !nrd_json_is(salt, NRD_JSON_NULL)) {
+        if (!nrd_json_is(salt, NRD_JSON_STRING) || salt->n == 0 || salt->n > NRD_LIMIT_CACHE_SALT ||
+            strlen(salt->str) != salt->n) {
+            return bad("cache_salt", "must be a string of 1 to 1024 bytes without zeros");
+        }
+        r->cache_salt = salt->str;
+    }
+    return NULL;
+}
+
 static nrd_error *read_sampling(nrd_oai_request *r, const nrd_json *root)
 {
     const nrd_json *seed = nrd_json_get(root, "seed"), *options = nrd_json_get(root, "stream_options");
@@ -291,6 +307,7 @@ static nrd_error *read_sampling(nrd_oai_request *r, const nrd_json *root)
     } else if (getrandom(&r->seed, sizeof r->seed, 0) != (ssize_t)sizeof r->seed) {
         return nrd_errorf(NRD_ERR_INTERNAL, "no random numbers from the system");
     }
+    NRD_TRY(read_salt(r, root));
     NRD_TRY(read_stops(r, root));
     NRD_TRY(read_bias(r, root));
     return read_logprobs(r, root);
