@@ -54,6 +54,12 @@ static TRITONSERVER_Error *read_options(nrd_py_backend *b, const nrd_json *cmdli
     b->prefix = prefix ? nrd_xstrndup(prefix, strnlen(prefix, 200))
                        : nrd_xasprintf("triton_%s_backend_shm_region_", b->name);
     b->python = nrd_xstrdup(nrd_json_get_str(cmdline, "python-interpreter", "python3"));
+    const char *sandbox = nrd_json_get_str(cmdline, "sandbox", "false");
+    b->sandbox = strcmp(sandbox, "true") == 0;
+    if (!b->sandbox && strcmp(sandbox, "false") != 0) {
+        return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG, "--backend-config=python,sandbox: true or false, not '%s'",
+                             sandbox);
+    }
     return NULL;
 }
 

@@ -40,6 +40,7 @@ typedef struct nrd_py_backend {
     char *prefix;       /* name of shared memory, as far as it has one */
     char *python;       /* interpreter of models without an environment */
     int timeout_s;
+    bool sandbox;
     pthread_mutex_t mu; /* guards envs */
     nrd_py_env *envs;
     int epoll;          /* ends of stub processes */

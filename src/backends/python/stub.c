@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Stub processes: start, commands, end. */
 #include "backends/python/backend.h"
+#include "backends/python/sandbox.h"
 
 #include "base/clock.h"
 #include "base/file.h"
@@ -165,6 +166,39 @@ void nrd_py_monitor_stop(nrd_py_backend *b)
 
 /* ---- start ---- */
 
+typedef struct launch {
+    pid_t pid;
+    int status;
+    const char *const *argv;
+    const posix_spawn_file_actions_t *files;
+    const posix_spawnattr_t *attr;
+} launch;
+
+static void spawn_now(void *arg)
+{
+    launch *s = arg;
+    s->status = posix_spawnp(&s->pid, s->argv[0], s->files, s->attr, (char *const *)(uintptr_t)s->argv, environ);
+}
+
+static bool is_in_tmp(const char *path)
+{
+    return path && strncmp(path, "/tmp/", 5) == 0;
+}
+
+/* true: s->status tells how it went. */
+static bool start_stub(launch *s, const nrd_py_model *m, char *why, size_t n)
+{
+    const nrd_py_backend *b = m->backend;
+    if (!b->sandbox) {
+        spawn_now(s);
+        return true;
+    }
+    return nrd_py_sandbox_run(spawn_now, s,
+                              !is_in_tmp(m->folder) && !is_in_tmp(m->env_folder) && !is_in_tmp(b->folder) &&
+                                  !is_in_tmp(b->model_folder) && !is_in_tmp(b->python),
+                              why, n);
+}
+
 static TRITONSERVER_Error *spawn(nrd_py_conn *c, const nrd_py_model *m, int memory, int sock)
 {
     const nrd_py_backend *b = m->backend;
@@ -178,7 +212,7 @@ static TRITONSERVER_Error *spawn(nrd_py_conn *c, const nrd_py_model *m, int memo
     posix_spawn_file_actions_t files;
     posix_spawnattr_t attr;
     sigset_t none, defaults;
-    int status;
+    char why[160] = "";
 
     snprintf(fd_memory, sizeof fd_memory, "%d", memory);
     snprintf(fd_sock, sizeof fd_sock, "%d", sock);
@@ -213,18 +247,23 @@ static TRITONSERVER_Error *spawn(nrd_py_conn *c, const nrd_py_model *m, int memo
     posix_spawnattr_setsigmask(&attr, &none);
     posix_spawnattr_setsigdefault(&attr, &defaults);
     posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-    status = posix_spawnp(&c->pid, argv[0], &files, &attr, (char *const *)(uintptr_t)argv, environ);
+    launch s = {.argv = argv, .files = &files, .attr = &attr};
+    const bool started = start_stub(&s, m, why, sizeof why);
+    c->pid = s.pid;
     posix_spawn_file_actions_destroy(&files);
     posix_spawnattr_destroy(&attr);
     free(script);
     free(model_file);
     free(activate);
     TRITONSERVER_Error *err = NULL;
-    if (status != 0) {
+    if (!started) {
+        c->pid = 0;
+        err = nrd_tb_errorf(TRITONSERVER_ERROR_UNAVAILABLE, "--backend-config=python,sandbox=true: %s", why);
+    } else if (s.status != 0) {
         c->pid = 0;
         err = nrd_tb_errorf(TRITONSERVER_ERROR_INTERNAL,
                             "Failed to run python backend stub with '%s': %s", argv[0],
-                            strerror(status));
+                            strerror(s.status));
     }
     free(python);
     return err;

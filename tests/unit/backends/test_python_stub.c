@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The end of a stub process: when the instance is told to start another. */
 #include "backends/python/ipc.c"
+#include "backends/python/sandbox.c"
 #include "backends/python/stub.c"
 
 #include <setjmp.h>
