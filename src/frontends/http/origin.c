@@ -30,6 +30,19 @@ bool nrd_http_origin_may_change(const nrd_http_head *head, const nrd_option_list
     return false;
 }
 
+bool nrd_http_type_is_json(const nrd_http_head *head)
+{
+    static const char json[] = "application/json";
+    const nrd_view *type = nrd_http_find_field(head, "Content-Type");
+    const size_t n = sizeof json - 1;
+
+    if (!nrd_http_find_field(head, "Origin") && !nrd_http_find_field(head, "Sec-Fetch-Site")) {
+        return true;
+    }
+    return type && type->n >= n && strncasecmp(type->p, json, n) == 0 &&
+           (type->n == n || type->p[n] == ';' || type->p[n] == ' ');
+}
+
 /* The name of a Host field, without port, final dot and brackets, into out[0..cap). */
 static bool take_name(nrd_view host, char *out, size_t cap)
 {

@@ -17,6 +17,10 @@
  * `allowed` (name: an origin; "*" is not looked at: it lets pages read, not change). */
 bool nrd_http_origin_may_change(const nrd_http_head *head, const nrd_option_list *allowed);
 
+/* Whether the body may be read as JSON: programs may leave its type out or say another, as curl does; a page
+ * (Origin or Sec-Fetch-Site) must name application/json, which a form cannot and which asks browsers first. */
+bool nrd_http_type_is_json(const nrd_http_head *head);
+
 /* No Host field, or a name that the server goes by. A server at a loopback address goes by
  * localhost, names below it, 127.0.0.0/8, [::1], that address, and `hosts` (name: without port; "*":
  * any); at another address by any name unless there are `hosts`: then by them and by addresses. */

@@ -184,6 +184,8 @@ static void run_row(const nrd_http_router *r, const nrd_http_route_row *row, voi
         nrd_str_printf(&text, "This API is restricted, expecting header '%s'", header);
         nrd_http_reply_error(req, 403, text.no_memory ? "This API is restricted" : nrd_str_cstr(&text));
         nrd_str_fini(&text);
+    } else if (is_control(row, req) && req->body_n > 0 && !nrd_http_type_is_json(&req->head)) {
+        nrd_http_reply_error(req, 415, "A page must send this with Content-Type: application/json");
     } else if (!has_key(r, row->group, req)) {
         ask_for_key(req);
     } else if (row->methods & 1u << req->head.method) {
