@@ -342,6 +342,11 @@ CYCLES := core=2 frontends=2
 cycles: $(OBJ_core) $(OBJ_frontends) ## Print the largest circle of files of each room; fail where it grew
 	@scripts/check_cycles $(B)/obj $(CYCLES)
 
+.PHONY: chaos
+SECONDS ?= 60
+chaos: venv ## Mixed load while stubs are killed, clients leave, descriptors and disk run out (SECONDS=3600)
+	$(Q)$(VENV)/bin/python tests/chaos/chaos.py $(SECONDS)
+
 # Python packages of the tests, in a folder of their own.
 VENV := build/venv
 venv: $(VENV)/.done

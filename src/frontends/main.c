@@ -55,6 +55,7 @@ static void block_signals(sigset_t *out, bool with_hangup)
     }
     pthread_sigmask(SIG_BLOCK, out, NULL);
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* a log or trace file that reaches a limit of the system: the write fails */
 }
 
 #ifdef NRD_HAVE_GRPC

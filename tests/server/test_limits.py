@@ -211,3 +211,11 @@ def test_silent_grpc_connections_are_closed(launch, repository):
             pass
         c.close()
     assert time.monotonic() - begin < 25
+
+
+def test_a_log_that_may_not_grow_does_not_end_the_server(launch, repository):
+    s = launch(repository, "--log-verbose=1").wait_ready()
+    resource.prlimit(s.process.pid, resource.RLIMIT_FSIZE, (1, resource.RLIM_INFINITY))
+    for _ in range(3):
+        assert s.call("POST", "/v2/models/ident/infer", infer_body([1])).status == 200
+    assert s.process.poll() is None
