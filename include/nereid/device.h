@@ -310,6 +310,42 @@ typedef struct nrd_copy_blocks_args {
     const int32_t *pairs;          /* [n_pairs, 2] host array, copied */
 } nrd_copy_blocks_args;
 
+/* ---- ranks: devices that compute one step together ---- */
+
+/* Each rank has a process (or a thread), a device and a stream of its own, and enqueues the same collective
+ * operations in the same order with the same sizes. */
+typedef struct nrd_comm nrd_comm;
+
+typedef struct nrd_comm_config {
+    int32_t rank, size; /* rank: 0 .. size - 1 */
+    /* comm_bytes() of memory that all ranks of this host see, zero before the first one opens, 64-byte
+     * aligned; outlives the comm. Its first word is the stop word. */
+    void *shared;
+} nrd_comm_config;
+
+/* Whoever stores a number other than 0 into the stop word of `shared` (the lost rank + 1) ends all waits of
+ * all ranks: what their streams compute from then on is void, and stream_sync says UNAVAILABLE. */
+static inline uint32_t *nrd_comm_stop_word(void *shared)
+{
+    return (uint32_t *)shared;
+}
+
+/* x becomes the sum of all ranks' x, added in the order of the ranks: the same bits in every rank. */
+typedef struct nrd_all_reduce_args {
+    nrd_comm *comm;
+    void *x; /* [n] */
+    int64_t n;
+    nrd_dtype dtype;
+} nrd_all_reduce_args;
+
+/* Columns of all ranks side by side: out[row, rank * cols + c] = that rank's x[row, c], in rank 0. */
+typedef struct nrd_gather_args {
+    nrd_comm *comm;
+    const float *x; /* [n_rows, cols] */
+    float *out;     /* [n_rows, size * cols]; not read or written by other ranks */
+    int32_t n_rows, cols;
+} nrd_gather_args;
+
 /* ---- the vtable ---- */
 
 typedef struct nrd_device_ops {
@@ -385,6 +421,14 @@ typedef struct nrd_device_ops {
      * and a->y are filled with something else. Without it, and beyond that time, linear() estimates. Not
      * while a graph is recorded. NULL pointer: there is nothing to settle. */
     nrd_error *(*linear_tune)(nrd_stream *s, const nrd_linear_args *a, void *x, double seconds);
+
+    /* Collective operations; all five NULL: this device works alone. comm_open waits for nobody. A comm is
+     * closed when its last operation is over. */
+    size_t (*comm_bytes)(nrd_device *dev, int32_t size);
+    nrd_error *(*comm_open)(nrd_device *dev, const nrd_comm_config *config, nrd_comm **out);
+    void (*comm_close)(nrd_comm *c); /* NULL is fine */
+    nrd_error *(*all_reduce)(nrd_stream *s, const nrd_all_reduce_args *a);
+    nrd_error *(*gather)(nrd_stream *s, const nrd_gather_args *a);
 } nrd_device_ops;
 
 /* First member of every device object. */
@@ -394,7 +438,8 @@ struct nrd_device {
 
 typedef struct nrd_device_config {
     int32_t device_id;      /* GPU number */
-    int32_t n_threads;      /* CPU; 0: as many cores as this process may use */
+    int32_t n_threads;      /* CPU; 0: as many cores as this process may use, divided by n_shares */
+    int32_t share, n_shares; /* CPU: of the processors of this process the share-th of so many parts; 0, 0: all */
     const char *isa;        /* CPU: "" best, or "generic", "avx2", "avx512", "avx512vnni", "amx" */
     const char *timing_cache; /* file that keeps the choice of kernels from run to run; or NULL */
 } nrd_device_config;

@@ -354,6 +354,10 @@ NRD_API int32_t nrd_exec_spans(nrd_exec *exec, nrd_exec_span *out, int32_t first
 NRD_API nrd_error *nrd_exec_shutdown(nrd_exec *exec, int64_t timeout_us);
 NRD_API void nrd_exec_close(nrd_exec *exec); /* shuts down at once if that has not happened */
 
+/* The program of a rank above 0, which an executor with an engine of several ranks starts (`nereid worker
+ * RANK`). It has the descriptors that the executor gave it, and does not return before that is closed. */
+NRD_API int nrd_exec_worker_main(int32_t rank);
+
 /* ---- errors ---- */
 
 NRD_API int nrd_exec_error_code(const nrd_error *err); /* TRITONSERVER_Error_Code values */

@@ -45,6 +45,11 @@ static const nrd_device_host host = {
 
 /* ---- opening ---- */
 
+const char *nrd_device_id(void)
+{
+    return NRD_DEVICE_ID;
+}
+
 static nrd_error *open_plugin(nrd_device **out, const char *name, const nrd_device_config *config)
 {
     char *file = nrd_xasprintf("nereid_%s.so", name), *dir = own_dir(), *path = NULL;

@@ -131,7 +131,7 @@ static void warn_of_runner(void *user, const char *message)
     nrd_exec_log(user, 1, "steps are not recorded as graphs any more: %s", message);
 }
 
-static nrd_error *open_runner(nrd_exec *x)
+static nrd_error *open_runner(nrd_exec *x, const char *engine_dir)
 {
     const nrd_build_limits *b = nrd_engine_limits(x->engine);
     int32_t n_slots = x->lim.max_batch_size * x->lim.max_beam_width;
@@ -161,6 +161,10 @@ static nrd_error *open_runner(nrd_exec *x)
         .on_choice_row = nrd_exec_loop_on_choice_row,
         .user = x,
     };
+    NRD_TRY(nrd_exec_start_ranks(x, engine_dir, &rc));
+    if (x->ranks) {
+        rc.rank = nrd_ranks_runner(x->ranks);
+    }
     NRD_TRY(nrd_runner_new(&x->runner, x->dev, x->engine, &rc));
     if (nrd_runner_tune_seconds(x->runner) > 0.01) {
         nrd_exec_log(x, 2, "kernels chosen in %.2f s", nrd_runner_tune_seconds(x->runner));
@@ -186,6 +190,7 @@ static nrd_error *size_kv(nrd_exec *x)
     uint64_t block_bytes = nrd_runner_kv_block_bytes(x->runner);
 
     x->dev->ops->get_info(x->dev, &di);
+    NRD_TRY(nrd_exec_free_bytes(x, &di));
     double share = x->cfg.kv_cache_free_mem_fraction > 0 ? x->cfg.kv_cache_free_mem_fraction
                    : di.host_is_device                   ? 0.5
                                                          : 0.9;
@@ -236,6 +241,7 @@ static nrd_error *size_kv(nrd_exec *x)
                      (double)kc.n_host_blocks * (double)block_bytes / 1e6);
     }
     NRD_TRY(nrd_runner_alloc_kv(x->runner, kc.n_blocks, kc.n_host_blocks));
+    NRD_TRY(nrd_exec_share_kv(x, kc.n_blocks, kc.n_host_blocks));
     return nrd_runner_record_ahead(x->runner);
 }
 
@@ -275,6 +281,7 @@ static nrd_error *open_device(nrd_exec *x, const char *engine_dir)
     nrd_device_config dc = {
         .device_id = x->cfg.n_device_ids > 0 ? x->cfg.device_ids[0] : 0,
         .n_threads = x->cfg.n_threads,
+        .n_shares = x->spec->tp_size * x->spec->pp_size,
         .isa = x->cfg.cpu_isa ? x->cfg.cpu_isa : "",
         .timing_cache = timing_cache,
     };
@@ -307,7 +314,7 @@ static nrd_error *open_all(nrd_exec *x, const char *engine_dir)
     if (di.host_is_device && nrd_engine_settle(x->engine, di.mem_free_bytes)) {
         nrd_exec_log(x, 2, "weights are in memory of large pages");
     }
-    NRD_TRY(open_runner(x));
+    NRD_TRY(open_runner(x, engine_dir));
     int32_t window = nrd_runner_common_window(x->runner);
     if (window > 0 && window < x->lim.max_seq_len && x->cfg.enable_kv_cache_reuse) {
         nrd_exec_log(x, 1, "every layer has an attention window: KV cache reuse is off");
@@ -345,7 +352,9 @@ fail:
 
 static void destroy(nrd_exec *x)
 {
+    nrd_ranks_stop(x->ranks);
     nrd_runner_free(x->runner);
+    nrd_ranks_free(x->ranks); /* the runner used its memory */
     nrd_sched_free(x->sched);
     nrd_kv_free(x->kv);
     for (int i = 0; i < 2; i++) {
@@ -364,9 +373,6 @@ static void destroy(nrd_exec *x)
     nrd_guides_free(x->guides);
     free(x->iter_ring);
     free(x->events);
-    if (!x->lost_is_static) {
-        free(x->lost);
-    }
     pthread_cond_destroy(&x->in_cv);
     pthread_cond_destroy(&x->out_cv);
     pthread_mutex_destroy(&x->mu);

@@ -14,6 +14,7 @@
 #include "engine/run/runner.h"
 #include "engine/scheduler.h"
 #include "engine/sequence.h"
+#include "executor/ranks/ranks.h"
 #include "guided/guided.h"
 #include "model/engine.h"
 #include "nereid/device.h"
@@ -107,6 +108,7 @@ struct nrd_exec {
     nrd_device *dev;
     nrd_engine *engine;
     const nrd_model_spec *spec;
+    nrd_ranks *ranks; /* NULL: this is the only one */
     nrd_runner *runner;
     nrd_kv *kv;
     nrd_sched *sched;
@@ -129,8 +131,9 @@ struct nrd_exec {
     uint64_t next_id;
     bool stopping, cut, stopped;
     nrd_error_code lost_code;
-    char *lost; /* why the engine is lost; or NULL */
-    bool lost_is_static;
+    const char *lost;    /* why the engine is lost: lost_text; or NULL */
+    char lost_text[512];
+    char rank_lost[256]; /* which rank was lost, and how; empty: none */
     nrd_iter_stats *iter_ring;
     int32_t iter_cap, iter_first, iter_n;
 
@@ -186,6 +189,15 @@ nrd_exec_response_state *nrd_exec_response_make(nrd_exec_request_state *r, nrd_s
                                                 nrd_seq_finish finish, bool is_final);
 nrd_exec_response_state *nrd_exec_response_make_error(nrd_exec_request_state *r,
                                                       nrd_error *err); /* takes err always */
+
+/* world.c */
+/* Starts the other ranks of the engine, which is open, as its device is; they load while this one does.
+ * Nothing for an engine of one rank. */
+nrd_error *nrd_exec_start_ranks(nrd_exec *x, const char *engine_dir,
+                                const nrd_runner_config *rc) NRD_MUST_USE;
+/* Waits until the other ranks are loaded. di->mem_free_bytes: what each rank may count on. */
+nrd_error *nrd_exec_free_bytes(nrd_exec *x, nrd_device_info *di) NRD_MUST_USE;
+nrd_error *nrd_exec_share_kv(nrd_exec *x, int32_t n_blocks, int32_t n_host_blocks) NRD_MUST_USE;
 
 /* loop.c */
 void *nrd_exec_loop_main(void *exec);

@@ -10,6 +10,7 @@
 #include "base/mem.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 #include <time.h>
 
@@ -215,14 +216,12 @@ static void cancel_all(nrd_exec *x)
 /* The device is gone: everybody hears it once. */
 static void lose(nrd_exec *x, nrd_error *err)
 {
-    nrd_exec_log(x, 0, "engine lost: %s", nrd_error_message(err));
     pthread_mutex_lock(&x->mu);
-    static char no_reason[] = "out of memory";
-    char *reason = strdup(nrd_error_message(err));
-    x->lost = reason ? reason : no_reason;
-    x->lost_is_static = !reason;
+    snprintf(x->lost_text, sizeof x->lost_text, "%s", x->rank_lost[0] ? x->rank_lost : nrd_error_message(err));
+    x->lost = x->lost_text;
     pthread_mutex_unlock(&x->mu);
     nrd_error_free(err);
+    nrd_exec_log(x, 0, "engine lost: %s", x->lost);
     for (int i = 0; i < 2; i++) {
         nrd_sched_forget(&x->plans[i]);
     }
@@ -239,6 +238,15 @@ static void lose(nrd_exec *x, nrd_error *err)
     x->inflight = -1;
     release_held(x);
     reap(x);
+}
+
+/* An error where a rank was lost while no step was under way. */
+static nrd_error *lost_rank(nrd_exec *x)
+{
+    pthread_mutex_lock(&x->mu);
+    nrd_error *err = x->rank_lost[0] ? nrd_errorf(NRD_ERR_UNAVAILABLE, "%s", x->rank_lost) : NULL;
+    pthread_mutex_unlock(&x->mu);
+    return err;
 }
 
 /* What cannot be uploaded fails alone, unless the device is at fault. */
@@ -414,7 +422,8 @@ static nrd_error *turn(nrd_exec *x)
 
 static bool has_work(const nrd_exec *x)
 {
-    return x->inbox_head || x->cancels || x->inflight >= 0 || !nrd_sched_is_empty(x->sched);
+    return x->inbox_head || x->cancels || x->inflight >= 0 || (x->rank_lost[0] && !x->lost) ||
+           !nrd_sched_is_empty(x->sched);
 }
 
 enum { BURST = 32, BURST_GOES_ON = 8 /* a millisecond */, BURST_MAX_MS = 64 };
@@ -499,7 +508,8 @@ void *nrd_exec_loop_main(void *exec)
             break;
         }
         if (!x->lost) {
-            nrd_error *err = turn(x);
+            nrd_error *err = lost_rank(x);
+            err = err ? err : turn(x);
             if (err) {
                 lose(x, err);
             }

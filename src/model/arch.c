@@ -256,6 +256,8 @@ int64_t nrd_dim_of(const nrd_model_spec *s, nrd_dim dim)
         return s->inter;
     case NRD_DIM_VOCAB:
         return s->vocab;
+    case NRD_DIM_VOCAB_PART:
+        return ((int64_t)s->vocab + s->tp_size - 1) / s->tp_size;
     case NRD_DIM_HEAD:
         return s->head_dim;
     case NRD_DIM_POSITIONS:

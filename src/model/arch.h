@@ -29,6 +29,7 @@ typedef enum {
     NRD_DIM_KV,       /* n_kv_heads * head_dim */
     NRD_DIM_INTER,
     NRD_DIM_VOCAB,
+    NRD_DIM_VOCAB_PART, /* of a rank: vocab / tp_size, rounded up */
     NRD_DIM_HEAD,
     NRD_DIM_POSITIONS,
     NRD_DIM_ROPE_HALF,

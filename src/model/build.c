@@ -354,14 +354,18 @@ static nrd_error *build_engine(const nrd_plan *p, const nrd_build_options *opt, 
 {
     nrd_error *err = NULL;
     pack_job j = {.plan = p, .dev = opt->dev};
+    const nrd_model_spec *m = nrd_plan_spec(p);
     uint64_t bytes;
+    char name[32];
 
+    snprintf(name, sizeof name, "rank%d.engine", nrd_plan_rank(p));
     NRD_NEW_GOTO(j.weights, nrd_plan_n_tensors(p), err, done);
-    NRD_TRY_GOTO(nrd_engine_writer_open(&j.writer, dir, 0, 1, opt->dev ? opt->device_name : ""), err,
-                 done);
+    NRD_TRY_GOTO(nrd_engine_writer_open(&j.writer, dir, nrd_plan_rank(p), m->tp_size * m->pp_size,
+                                        opt->dev ? opt->device_name : ""),
+                 err, done);
     NRD_TRY_GOTO(announce_weights(&j, &bytes), err, done);
     NRD_TRY_GOTO(nrd_engine_writer_begin(j.writer), err, done);
-    j.bar = nrd_progress_new("rank0.engine", bytes);
+    j.bar = nrd_progress_new(name, bytes);
     pack_all(&j, opt->n_threads);
     nrd_progress_done(j.bar);
     err = j.err;
@@ -374,6 +378,19 @@ done:
     nrd_engine_writer_abort(j.writer);
     free(j.weights);
     return err;
+}
+
+/* Those of an engine of more ranks that was there before. */
+static void remove_ranks(const char *dir, int32_t first)
+{
+    for (int32_t i = first;; i++) {
+        char *path = nrd_xasprintf("%s/rank%d.engine", dir, i);
+        bool removed = remove(path) == 0;
+        free(path);
+        if (!removed) {
+            return;
+        }
+    }
 }
 
 /* What no runner has yet: an engine that promises it would only disappoint later. */
@@ -392,8 +409,7 @@ static nrd_error *check_supported(const nrd_source *src, const nrd_build_options
                               rows[i].name, rows[i].v, rows[i].why);
         }
     }
-    return nrd_needs_one_rank(opt->plan.tp_size ? opt->plan.tp_size : m->tp_size,
-                              opt->plan.pp_size ? opt->plan.pp_size : m->pp_size);
+    return nrd_needs_stages(opt->plan.pp_size ? opt->plan.pp_size : m->pp_size);
 }
 
 nrd_error *nrd_build_plan(nrd_plan **out, const nrd_source *src, const nrd_build_options *opt)
@@ -420,11 +436,19 @@ nrd_error *nrd_build_folder(const nrd_source *src, const nrd_build_options *opt,
     memset(stats, 0, sizeof *stats);
     NRD_TRY(nrd_build_plan(&p, src, opt));
     NRD_TRY_GOTO(start_folder(out_dir), err, done);
+    remove_ranks(out_dir, nrd_plan_spec(p)->tp_size);
     stats->n_weights = nrd_plan_n_tensors(p);
     nrd_engine_config_json(nrd_plan_spec(p), &opt->limits, nrd_source_path(src), opt->extra_config,
                            &config);
     note(stats, p);
-    NRD_TRY_GOTO(build_engine(p, opt, out_dir, stats), err, done);
+    for (int32_t rank = 0, n = nrd_plan_spec(p)->tp_size; rank < n; rank++) {
+        if (rank > 0) {
+            nrd_plan_free(p);
+            p = NULL;
+            NRD_TRY_GOTO(nrd_plan_make(&p, src, &opt->plan, rank), err, done);
+        }
+        NRD_TRY_GOTO(build_engine(p, opt, out_dir, stats), err, done);
+    }
     err = write_config(out_dir, &config);
 done:
     nrd_plan_free(p);

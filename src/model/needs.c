@@ -53,9 +53,9 @@ static const nrd_need needs[] = {
     {"transformer.ln_f.bias", false, false, false, NRD_DIM_HIDDEN, NRD_DIM_ONE,
      NRD_WHEN_LAYER_NORM, NRD_NEED_ALWAYS},
     /* without one the embedding is the head */
-    {"lm_head.weight", false, true, true, NRD_DIM_VOCAB, NRD_DIM_HIDDEN, NRD_WHEN_ALWAYS,
+    {"lm_head.weight", false, true, true, NRD_DIM_VOCAB_PART, NRD_DIM_HIDDEN, NRD_WHEN_ALWAYS,
      NRD_NEED_IF_THERE},
-    {"lm_head.bias", false, false, true, NRD_DIM_VOCAB, NRD_DIM_ONE, NRD_WHEN_LM_HEAD_BIAS,
+    {"lm_head.bias", false, false, true, NRD_DIM_VOCAB_PART, NRD_DIM_ONE, NRD_WHEN_LM_HEAD_BIAS,
      NRD_NEED_ALWAYS},
     {"rope_factors", false, false, true, NRD_DIM_ROPE_HALF, NRD_DIM_ONE, NRD_WHEN_ROPE_FACTORS,
      NRD_NEED_ALWAYS},
@@ -117,16 +117,17 @@ static nrd_error *check_layer(const nrd_model_spec *s, int32_t layer, nrd_need_s
     return NULL;
 }
 
-nrd_error *nrd_needs_check(const nrd_model_spec *s, nrd_need_shape *shape, const void *weights)
+nrd_error *nrd_needs_check(const nrd_model_spec *model, nrd_need_shape *shape, const void *weights)
 {
-    NRD_TRY(nrd_needs_one_rank(s->tp_size, s->pp_size));
+    NRD_TRY(nrd_needs_stages(model->pp_size));
+    const nrd_model_spec s = nrd_spec_of_rank(model);
     for (const nrd_need *n = needs; n < needs + N_NEEDS; n++) {
-        if (!n->is_layered && nrd_when_holds(s, n->when)) {
-            NRD_TRY(check_one(s, n, n->name, shape, weights));
+        if (!n->is_layered && nrd_when_holds(&s, n->when)) {
+            NRD_TRY(check_one(&s, n, n->name, shape, weights));
         }
     }
-    for (int32_t i = 0; i < s->n_layers; i++) {
-        NRD_TRY(check_layer(s, i, shape, weights));
+    for (int32_t i = 0; i < s.n_layers; i++) {
+        NRD_TRY(check_layer(&s, i, shape, weights));
     }
     return NULL;
 }
@@ -148,12 +149,9 @@ nrd_error *nrd_needs_kv_scales(const nrd_model_spec *s, nrd_dtype kv_dtype, nrd_
     return NULL;
 }
 
-nrd_error *nrd_needs_one_rank(int32_t tp_size, int32_t pp_size)
+nrd_error *nrd_needs_stages(int32_t pp_size)
 {
-    if (tp_size <= 1 && pp_size <= 1) {
-        return NULL;
-    }
-    return nrd_errorf(NRD_ERR_UNSUPPORTED, "tp_size %d, pp_size %d: an engine of several ranks "
-                      "cannot be run; only 1 and 1 can", tp_size > 1 ? tp_size : 1,
-                      pp_size > 1 ? pp_size : 1);
+    return pp_size <= 1 ? NULL
+                        : nrd_errorf(NRD_ERR_UNSUPPORTED, "pp_size %d: an engine of several pipeline stages "
+                                     "cannot be run; tp_size divides a model over ranks", pp_size);
 }

@@ -45,7 +45,7 @@ const nrd_need *nrd_need_of(const char *name);
 /* The shape of a weight by its full name; false: there is none. */
 typedef bool nrd_need_shape(const void *weights, const char *name, int64_t *rows, int64_t *cols);
 
-/* Whether `weights` has all that a runner of `spec` asks for. */
+/* Whether `weights` has all that a runner of one rank of `spec` asks for. */
 nrd_error *nrd_needs_check(const nrd_model_spec *spec, nrd_need_shape *shape,
                            const void *weights) NRD_MUST_USE;
 
@@ -54,7 +54,7 @@ nrd_error *nrd_needs_check(const nrd_model_spec *spec, nrd_need_shape *shape,
 nrd_error *nrd_needs_kv_scales(const nrd_model_spec *spec, nrd_dtype kv_dtype, nrd_need_shape *shape,
                                const void *weights) NRD_MUST_USE;
 
-/* An engine runs on one device: UNSUPPORTED for more than one rank. */
-nrd_error *nrd_needs_one_rank(int32_t tp_size, int32_t pp_size) NRD_MUST_USE;
+/* UNSUPPORTED for more than one pipeline stage, which nothing can run. */
+nrd_error *nrd_needs_stages(int32_t pp_size) NRD_MUST_USE;
 
 #endif

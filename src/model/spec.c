@@ -534,6 +534,15 @@ static double llama3(const nrd_rope_spec *r, double f)
     return f * (smooth + (1 - smooth) / r->factor);
 }
 
+nrd_model_spec nrd_spec_of_rank(const nrd_model_spec *spec)
+{
+    nrd_model_spec s = *spec;
+    s.n_heads /= s.tp_size;
+    s.n_kv_heads = s.n_kv_heads > s.tp_size ? s.n_kv_heads / s.tp_size : 1;
+    s.inter /= s.tp_size;
+    return s;
+}
+
 nrd_rope_spec nrd_rope_for_length(const nrd_rope_spec *rope, int32_t seq_len)
 {
     nrd_rope_spec r = *rope;

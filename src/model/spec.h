@@ -83,6 +83,10 @@ typedef struct nrd_model_spec {
 nrd_error *nrd_model_spec_from_json(nrd_model_spec *out, const nrd_json *config) NRD_MUST_USE;
 void nrd_model_spec_to_json(const nrd_model_spec *spec, nrd_str *out);
 
+/* The network that one tensor-parallel rank computes: its share of the heads and of inter. Where there are
+ * fewer KV heads than ranks, several ranks have the same one. */
+nrd_model_spec nrd_spec_of_rank(const nrd_model_spec *spec);
+
 /* NRD_ROPE_SCALING_DYNAMIC settled for sequences of up to seq_len tokens: plain up to
  * original_max_positions, else the base that the rule gives for seq_len, at every position (a base that
  * changed within a sequence would not fit the keys that are cached). Other ropes stay as they are. */

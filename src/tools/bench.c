@@ -476,7 +476,7 @@ static nrd_error *bench(const char *verb, const char *path, options *o)
     if (o->profile) {
         NRD_TRY_GOTO(nrd_bench_limits(&o->exec, &limits), err, done);
     }
-    NRD_TRY_GOTO(nrd_model_path_open(&m, path, o->exec.device), err, done);
+    NRD_TRY_GOTO(nrd_model_path_open(&m, path, o->exec.device, o->exec.tp_size), err, done);
     uint64_t start_ns = nrd_now_ns();
     nrd_exec_config_init(&c);
     NRD_TRY_GOTO(nrd_exec_options_apply(&o->exec, &c), err, done);

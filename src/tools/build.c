@@ -279,7 +279,7 @@ static const nrd_opt rows[] = {
         "linear weights: int8, fp8, q8_0, q4_0, q4_1, q5_0, q4_k, q6_k, bfloat16, …"),
     OPT(FLAG, "quantize_lm_head", NULL, quantize_lm_head, NULL, "else q8_0 with a block type, or unchanged",
         "the LM head too"),
-    OPT(INT, "tp_size", NULL, tp_size, "N", NULL, "tensor-parallel ranks: only 1"),
+    OPT(INT, "tp_size", NULL, tp_size, "N", NULL, "tensor-parallel ranks (1, or those of the checkpoint)"),
     OPT(INT, "pp_size", NULL, pp_size, "N", NULL, "pipeline stages: only 1"),
     OPT(INT, "workers", NULL, workers, "N", "one for each core", "threads that pack"),
     OPT(STR, "device", NULL, device, "NAME", "cpu", "whose weight layouts to use: cpu, cuda, rows"),

@@ -221,7 +221,7 @@ static nrd_error *run(const char *path, options *o)
     nrd_exec *x = NULL;
     nrd_exec_config c;
 
-    NRD_TRY_GOTO(nrd_model_path_open(&m, path, o->exec.device), err, done);
+    NRD_TRY_GOTO(nrd_model_path_open(&m, path, o->exec.device, o->exec.tp_size), err, done);
     nrd_exec_config_init(&c);
     NRD_TRY_GOTO(nrd_exec_options_apply(&o->exec, &c), err, done);
     c.enable_chunked_context = true;

@@ -79,7 +79,7 @@ nrd_error *nrd_tool_check_device(const char *name)
     return NULL;
 }
 
-static char *cache_entry(const char *path, const char *layouts)
+static char *cache_entry(const char *path, const char *layouts, int32_t tp_size)
 {
     struct stat st = {0};
     char *cache = nrd_env_cache_dir(), *real = realpath(path, NULL);
@@ -88,6 +88,7 @@ static char *cache_entry(const char *path, const char *layouts)
 
     h = nrd_hash_bytes(h, name, strlen(name));
     h = nrd_hash_bytes(h, layouts, strlen(layouts));
+    h = nrd_hash_u64(h, (uint64_t)tp_size);
     if (stat(name, &st) == 0) {
         h = nrd_hash_u64(h, size_of(name));
         h = nrd_hash_u64(h,
@@ -101,23 +102,22 @@ static char *cache_entry(const char *path, const char *layouts)
 }
 
 /* A signal removes the folder too, with the files that building makes in it. */
-static void note_folder(const char *dir, void (*note)(const char *path))
+static void note_folder(const char *dir, int32_t tp_size, void (*note)(const char *path))
 {
-    static const char *const files[] = {"rank0.engine", "config.json"};
     note(dir);
-    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
-        char *file = nrd_path_join(dir, files[i]);
+    for (int32_t i = -1; i < (tp_size > 1 ? tp_size : 1); i++) {
+        char *file = i < 0 ? nrd_path_join(dir, "config.json") : nrd_xasprintf("%s/rank%d.engine", dir, i);
         note(file);
         free(file);
     }
 }
 
-static nrd_error *build(const char *path, const char *layouts, const char *out_dir)
+static nrd_error *build(const char *path, const char *layouts, int32_t tp_size, const char *out_dir)
 {
     nrd_error *err = NULL;
     nrd_source *src = NULL;
     nrd_build_stats stats = {0};
-    nrd_build_options b = {.device_name = ""};
+    nrd_build_options b = {.device_name = "", .plan.tp_size = tp_size};
 
     if (!strcmp(layouts, "cpu")) {
         b.device_name = layouts;
@@ -138,15 +138,26 @@ done:
     return err;
 }
 
+/* An engine has the ranks that it was built for. */
+static nrd_error *check_ranks(const char *engine, int32_t tp_size)
+{
+    char *last = nrd_xasprintf("rank%d.engine", tp_size - 1), *more = nrd_xasprintf("rank%d.engine", tp_size);
+    bool same = tp_size <= 0 || (has_file(engine, last) && !has_file(engine, more));
+    free(last);
+    free(more);
+    return same ? NULL : nrd_errorf(NRD_ERR_INVALID_ARG, "--tp-size %d: '%s' was built for another number of "
+                                    "ranks; build it again with --tp-size %d", tp_size, engine, tp_size);
+}
+
 /* Builds beside the final place and renames: several processes may do so at once. */
-static nrd_error *build_cached(const char *path, const char *layouts, const char *entry)
+static nrd_error *build_cached(const char *path, const char *layouts, int32_t tp_size, const char *entry)
 {
     char *dir = nrd_path_dir(entry), *tmp = nrd_xasprintf("%s.tmp.%ld", entry, (long)getpid());
     nrd_error *err = nrd_mkdirs(dir);
     nrd_leftovers_sweep(dir);
-    note_folder(tmp, nrd_leftover_note);
+    note_folder(tmp, tp_size, nrd_leftover_note);
     if (!err) {
-        err = build(path, layouts, tmp);
+        err = build(path, layouts, tp_size, tmp);
     }
     if (!err && rename(tmp, entry) != 0 && !is_engine(entry)) {
         err = nrd_errorf(NRD_ERR_INTERNAL, "cannot rename '%s' to '%s'", tmp, entry);
@@ -154,13 +165,13 @@ static nrd_error *build_cached(const char *path, const char *layouts, const char
     if (nrd_path_is_dir(tmp)) {
         nrd_folder_remove(tmp);
     }
-    note_folder(tmp, nrd_leftover_forget);
+    note_folder(tmp, tp_size, nrd_leftover_forget);
     free(dir);
     free(tmp);
     return err;
 }
 
-nrd_error *nrd_model_path_open(nrd_model_path *out, const char *path, const char *device)
+nrd_error *nrd_model_path_open(nrd_model_path *out, const char *path, const char *device, int32_t tp_size)
 {
     const char *layouts = nrd_build_layouts(device);
     nrd_error *err = NULL;
@@ -170,6 +181,7 @@ nrd_error *nrd_model_path_open(nrd_model_path *out, const char *path, const char
         return nrd_errorf(NRD_ERR_NOT_FOUND, "'%s' does not exist", path);
     }
     if (nrd_path_is_dir(path) && is_engine(path)) {
+        NRD_TRY(check_ranks(path, tp_size));
         out->tokenizer = nrd_xstrdup(path);
         out->engine = nrd_xstrdup(path);
         return NULL;
@@ -182,13 +194,14 @@ nrd_error *nrd_model_path_open(nrd_model_path *out, const char *path, const char
             err = nrd_errorf(NRD_ERR_INTERNAL, "cannot make a folder '%s'", out->engine);
         } else {
             out->is_temporary = true;
-            note_folder(out->engine, nrd_leftover_note);
-            err = build(path, layouts, out->engine);
+            out->tp_size = tp_size;
+            note_folder(out->engine, tp_size, nrd_leftover_note);
+            err = build(path, layouts, tp_size, out->engine);
         }
     } else {
-        out->engine = cache_entry(path, layouts);
+        out->engine = cache_entry(path, layouts, tp_size);
         if (!is_engine(out->engine)) {
-            err = build_cached(path, layouts, out->engine);
+            err = build_cached(path, layouts, tp_size, out->engine);
         }
     }
     if (err) {
@@ -201,7 +214,7 @@ void nrd_model_path_close(nrd_model_path *m)
 {
     if (m->is_temporary) {
         nrd_folder_remove(m->engine);
-        note_folder(m->engine, nrd_leftover_forget);
+        note_folder(m->engine, m->tp_size, nrd_leftover_forget);
     }
     free(m->engine);
     free(m->tokenizer);

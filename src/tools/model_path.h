@@ -22,11 +22,13 @@ typedef struct nrd_model_path {
     char *engine;      /* folder to open */
     char *tokenizer;   /* where a tokenizer should be: PATH as given, or the engine's folder */
     bool is_temporary;
+    int32_t tp_size; /* of a temporary one */
 } nrd_model_path;
 
-/* device: the --device option, NULL for auto; a new engine's weights are packed for it. */
-nrd_error *nrd_model_path_open(nrd_model_path *out, const char *path,
-                               const char *device) NRD_MUST_USE;
+/* device: the --device option, NULL for auto; a new engine's weights are packed for it. tp_size: ranks of a
+ * new engine, 0 for one; INVALID_ARG where PATH is an engine of another number. */
+nrd_error *nrd_model_path_open(nrd_model_path *out, const char *path, const char *device,
+                               int32_t tp_size) NRD_MUST_USE;
 void nrd_model_path_close(nrd_model_path *m);
 
 /* Opens and closes a device that is named (not NULL, auto or cpu): is it there, does it work? */
@@ -35,11 +37,11 @@ nrd_error *nrd_tool_check_device(const char *name) NRD_MUST_USE;
 /* Whose layouts an engine for `device` gets: "cpu" or "rows", which a GPU converts while it loads. */
 const char *nrd_build_layouts(const char *device);
 
-/* Options of the verbs that open an engine: --device --threads --isa --compute-dtype --kv-dtype
+/* Options of the verbs that open an engine: --device --tp-size --threads --isa --compute-dtype --kv-dtype
  * --max-num-tokens --max-batch-size --kv-cache-free-mem-fraction. */
 typedef struct nrd_exec_options {
     const char *device, *isa, *compute_dtype, *kv_dtype;
-    int32_t threads, max_num_tokens, max_batch_size, device_id;
+    int32_t threads, max_num_tokens, max_batch_size, device_id, tp_size;
     double kv_fraction;
     bool no_cuda_graphs, no_overlap;
 } nrd_exec_options;
@@ -48,7 +50,9 @@ typedef struct nrd_exec_options {
 #define NRD_EXEC_OPTION_ROWS(type, field)                                                          \
     NRD_OPT_ROW(type, STR, "device", NULL, field.device, "NAME", "auto", "auto, cpu or cuda"),     \
     NRD_OPT_ROW(type, INT, "device_id", NULL, field.device_id, "N", "0", "which GPU"),             \
-    NRD_OPT_ROW(type, INT, "threads", "-t", field.threads, "N", "one a core", "CPU threads"),      \
+    NRD_OPT_ROW(type, INT, "tp_size", "--tensor_parallel_size", field.tp_size, "N", "1",           \
+                "ranks that share the model: so many processes"),                                  \
+    NRD_OPT_ROW(type, INT, "threads", "-t", field.threads, "N", "one a core", "CPU threads of a rank"),      \
     NRD_OPT_ROW(type, STR, "isa", NULL, field.isa, "NAME", "best",                                 \
                 "generic, avx2, avx512, avx512vnni, amx"),                                         \
     NRD_OPT_ROW(type, STR, "compute_dtype", NULL, field.compute_dtype, "TYPE", "native",           \

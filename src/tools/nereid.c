@@ -4,8 +4,10 @@
 
 #include "base/str.h"
 #include "base/leftovers.h"
+#include "base/str.h"
 #include "nereid/executor.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -121,6 +123,10 @@ int main(int argc, char **argv)
     if (i >= 0) {
         nrd_leftovers_remove_on_signals();
         return verbs[i].run(argc - 1, argv + 1);
+    }
+    long long rank;
+    if (argc == 3 && !strcmp(argv[1], "worker") && nrd_parse_i64(argv[2], &rank) && rank > 0 && rank < INT_MAX) {
+        return nrd_exec_worker_main((int32_t)rank); /* for the executor, not for people */
     }
     if (is(argv[1], "version")) {
         printf("nereid %s\n%s %s %s\n", nrd_version(), nrd_features(), PYTHON_FEATURE, TLS_FEATURE);

@@ -415,7 +415,7 @@ static nrd_error *run(const char *path, const options *o, bool conversation)
     char *text = NULL, *template = NULL;
     size_t len = 0;
 
-    NRD_TRY_GOTO(nrd_model_path_open(&m, path, o->exec.device), err, done);
+    NRD_TRY_GOTO(nrd_model_path_open(&m, path, o->exec.device, o->exec.tp_size), err, done);
     NRD_TRY_GOTO(find_tokenizer(&s.text, o, &m), err, done);
     s.t = nrd_text_tokenizer(s.text);
     s.sampling = resolve(o, s.t);

@@ -96,6 +96,12 @@ static nrd_error *on_context(void *values, const char *name, const char *value)
     return add_word(&((options *)values)->build, nrd_xasprintf("--max_seq_len=%s", value));
 }
 
+static nrd_error *on_tp_size(void *values, const char *name, const char *value)
+{
+    (void)name;
+    return add_word(&((options *)values)->build, nrd_xasprintf("--tp_size=%s", value));
+}
+
 static nrd_error *on_port(void *values, const char *name, const char *value)
 {
     (void)name;
@@ -182,6 +188,8 @@ static const nrd_opt rows[] = {
           "address of every port; 0.0.0.0 opens them to other machines (--api-key)"),
     CALLS("max_seq_len", "-c --ctx_size --max_model_len", on_context, "N", "what the model was made for",
           "tokens of prompt and answer"),
+    CALLS("tp_size", "--tensor_parallel_size", on_tp_size, "N", "1",
+          "ranks that share the model: so many processes"),
     OPT(STR, "served_model_name", "--alias", served_names, "NAME[,NAME…]", "its file's or folder's name",
         "what clients of /v1 call the model"),
     OPT(STR, "tokenizer_dir", NULL, tokenizer_dir, "DIR", NULL, "the tokenizer, where PATH has none"),

@@ -40,6 +40,14 @@ def test_every_instruction_set_gives_the_logprobs_of_the_reference(name, isa, tm
     print(f"{name}, {isa}: worst {worst.error:.2e} at {worst.where}")
 
 
+@pytest.mark.parametrize("name, tp_size", [
+    ("gpt2", 2), ("gpt2", 3), ("llama3", 2), ("llama3-tied", 4), ("qwen2", 4), ("qwen3", 2), ("mistral", 2),
+    ("gemma2", 2), ("gemma3", 4), ("gemma", 2), ("llama-gguf-q4_0", 2), ("gemma3-bin-bfloat16", 2)])
+def test_several_ranks_give_the_logprobs_of_the_reference(name, tp_size, tmp_path):
+    worst = cg.check(name, [*PROGRAM, "--tp-size", str(tp_size), "--threads", "1"], cg.TOLERANCE, str(tmp_path))
+    print(f"{name}, {tp_size} ranks: worst {worst.error:.2e} at {worst.where}")
+
+
 @pytest.mark.parametrize("name", list(cg.REAL))
 def test_real_model_gives_the_logprobs_of_the_reference(name, tmp_path):
     if cg.real_path(name) is None and not os.environ.get("NEREID_REQUIRE_MODELS"):

@@ -177,7 +177,7 @@ def test_options_of_trtllm_build_are_used_refused_or_named(tmp_path):
         (["--strip_plan"], "not supported"),
         (["--max_batch_size", "0", "--max_num_tokens", "-4"], "max_num_tokens"),
         (["--quantize", "awq"], "awq"),
-        (["--tp_size", "2"], "tp_size 2"),
+        (["--tp_size", "5"], "tp_size 5 must divide num_attention_heads"),
         (["--pp_size", "2"], "pp_size 2"),
         (["--max_draft_len", "5"], "max_draft_len 5"),
         (["--speculative_decoding_mode", "draft_tokens_external"], "only none"),

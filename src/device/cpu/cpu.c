@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "base/numa.h"
 #include "base/str.h"
+#include "device/cpu/comm.h"
 #include "device/device.h"
 #include "device/ops/pack.h"
 
@@ -54,6 +55,7 @@ struct nrd_stream {
     uint8_t *arena;
     size_t arena_used;
     nrd_cpu_prefix prefix;
+    const nrd_comm *comm; /* of the collective operations that were enqueued; or NULL */
 };
 
 struct nrd_event {
@@ -280,7 +282,7 @@ static nrd_error *cpu_stream_sync(nrd_stream *s)
     s->n = 0;
     s->arena_used = 0;
     s->prefix.view.n_seqs = 0;
-    return NULL;
+    return s->comm ? nrd_cpu_comm_health(s->comm) : NULL;
 }
 
 static nrd_error *cpu_event_new(nrd_device *dev, nrd_event **out)
@@ -304,7 +306,13 @@ static nrd_error *cpu_event_record(nrd_stream *s, nrd_event *e)
 
 static nrd_error *cpu_event_wait(nrd_event *e)
 {
-    return e->stream && e->stream->done < e->at ? cpu_stream_sync(e->stream) : NULL;
+    if (!e->stream) {
+        return NULL;
+    }
+    if (e->stream->done < e->at) {
+        return cpu_stream_sync(e->stream);
+    }
+    return e->stream->comm ? nrd_cpu_comm_health(e->stream->comm) : NULL; /* of an earlier run */
 }
 
 static nrd_error *cpu_stream_wait(nrd_stream *s, nrd_event *e)
@@ -402,6 +410,43 @@ static nrd_error *cpu_attention(nrd_stream *s, const nrd_attention_args *args)
     c->prefix = shares && s->prefix.n_groups > 0 ? &s->prefix : NULL;
     NRD_TRY(nrd_attention_cpu(c, nrd_threads_size(s->dev->threads)));
     return commit(s, c);
+}
+
+static nrd_error *cpu_all_reduce(nrd_stream *s, const nrd_all_reduce_args *a)
+{
+    nrd_cpu_comm_part done = {0};
+    nrd_cpu_cmd *c;
+
+    NRD_TRY(nrd_all_reduce_check(a));
+    if (a->dtype != NRD_DTYPE_F32) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "cpu: all_reduce of %s", nrd_dtype_name(a->dtype));
+    }
+    s->comm = a->comm;
+    for (;;) {
+        NRD_TRY(new_command(s, &c));
+        c->u.all_reduce = *a;
+        if (!nrd_all_reduce_cpu(c, &done, nrd_threads_size(s->dev->threads))) {
+            return NULL;
+        }
+        NRD_TRY(commit(s, c));
+    }
+}
+
+static nrd_error *cpu_gather(nrd_stream *s, const nrd_gather_args *a)
+{
+    nrd_cpu_comm_part done = {0};
+    nrd_cpu_cmd *c;
+
+    NRD_TRY(nrd_gather_check(a));
+    s->comm = a->comm;
+    for (;;) {
+        NRD_TRY(new_command(s, &c));
+        c->u.gather = *a;
+        if (!nrd_gather_cpu(c, &done, nrd_threads_size(s->dev->threads))) {
+            return NULL;
+        }
+        NRD_TRY(commit(s, c));
+    }
 }
 
 static void run_copy(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)
@@ -658,6 +703,11 @@ static const nrd_device_ops ops = {
     .copy_blocks = cpu_copy_blocks,
     .limits = cpu_limits,
     .linear_sample = cpu_linear_sample,
+    .comm_bytes = nrd_cpu_comm_bytes,
+    .comm_open = nrd_cpu_comm_open,
+    .comm_close = nrd_cpu_comm_close,
+    .all_reduce = cpu_all_reduce,
+    .gather = cpu_gather,
 };
 
 nrd_error *nrd_cpu_open(nrd_device **out, const nrd_device_config *config)
@@ -672,7 +722,8 @@ nrd_error *nrd_cpu_open(nrd_device **out, const nrd_device_config *config)
     NRD_NEW_GOTO(cpu, 1, err, fail);
     cpu->dev.ops = &ops;
     NRD_TRY_GOTO(nrd_cpu_kernels_choose(&cpu->k, config->isa), err, fail);
-    NRD_TRY_GOTO(nrd_threads_new(&cpu->threads, config->n_threads ? config->n_threads : nrd_threads_default()),
+    NRD_TRY_GOTO(nrd_threads_new(&cpu->threads, config->n_threads, config->share,
+                                 config->n_shares > 1 ? config->n_shares : 1),
                  err, fail);
     pthread_mutex_init(&cpu->lock, NULL);
     *out = &cpu->dev;

@@ -63,6 +63,8 @@ struct nrd_cpu_cmd {
         nrd_counts_args counts;
         nrd_copy_blocks_args copy_blocks;
         nrd_cpu_copy_args copy;
+        nrd_all_reduce_args all_reduce;
+        nrd_gather_args gather;
         struct {
             nrd_linear_args linear; /* first: also u.linear */
             nrd_sample_args sample;

@@ -266,7 +266,7 @@ int nrd_threads_default(void)
     return quota > 0 && quota < n ? quota : n > 0 ? n : 1;
 }
 
-nrd_error *nrd_threads_new(nrd_threads **out, int n_threads)
+nrd_error *nrd_threads_new(nrd_threads **out, int n_threads, int share, int n_shares)
 {
     nrd_error *err = NULL;
     cpu_set_t set;
@@ -277,19 +277,25 @@ nrd_error *nrd_threads_new(nrd_threads **out, int n_threads)
     if (!p) {
         return nrd_error_no_memory();
     }
+    if (n_threads == 0) {
+        n_threads = nrd_threads_default() / n_shares;
+        n_threads = n_threads > 0 ? n_threads : 1;
+    }
     p->n = n_threads;
     pthread_mutex_init(&p->run_lock, NULL);
     NRD_NEW_GOTO(p->workers, n_threads, err, fail);
     if (sched_getaffinity(0, sizeof set, &set) == 0) {
         n_cpus = nrd_threads_order_cpus(topology, &set, cpus, &n_cores);
     }
-    p->spins = n_threads <= n_cpus ? SPINS : 0; /* with fewer processors a spinner blocks a worker */
+    bool fits = n_threads * n_shares <= n_cpus;
+    int first = fits ? share * n_threads : 0; /* beside the other shares' */
+    p->spins = fits ? SPINS : 0; /* with fewer processors a spinner blocks a worker */
     for (int i = 1; i < n_threads; i++) {
         worker_start *w;
         NRD_NEW_GOTO(w, 1, err, fail);
         w->pool = p;
         w->id = i;
-        w->cpu = n_threads <= n_cpus ? cpus[i] : -1; /* thread 0 stays the caller's */
+        w->cpu = fits ? cpus[first + i] : -1; /* thread 0 stays the caller's */
         if (pthread_create(&p->workers[i], NULL, worker, w) != 0) {
             free(w);
             err = nrd_errorf(NRD_ERR_UNAVAILABLE, "cpu: no thread %d of %d", i + 1, n_threads);

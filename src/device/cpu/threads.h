@@ -33,7 +33,9 @@ typedef void (*nrd_threads_fn)(void *user, nrd_thread *self);
 int nrd_threads_order_cpus(const char *topology, const cpu_set_t *set, int out[CPU_SETSIZE],
                            int *out_n_cores);
 int nrd_threads_default(void); /* cores in the affinity mask, cgroup quota */
-nrd_error *nrd_threads_new(nrd_threads **out, int n_threads) NRD_MUST_USE;
+/* n_threads 0: the default, divided by n_shares. The pool is the share-th of n_shares that have as many
+ * threads each, so that pools of several processes do not use the same processors. */
+nrd_error *nrd_threads_new(nrd_threads **out, int n_threads, int share, int n_shares) NRD_MUST_USE;
 void nrd_threads_free(nrd_threads *p);
 int nrd_threads_size(const nrd_threads *p);
 void nrd_threads_run(nrd_threads *p, nrd_threads_fn fn, void *user);

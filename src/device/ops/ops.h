@@ -127,6 +127,8 @@ void nrd_sample_ref(const nrd_sample_args *a);
 nrd_error *nrd_linear_sample_check(const nrd_linear_args *l, const nrd_sample_args *a) NRD_MUST_USE;
 
 nrd_error *nrd_counts_check(const nrd_counts_args *a) NRD_MUST_USE;
+nrd_error *nrd_all_reduce_check(const nrd_all_reduce_args *a) NRD_MUST_USE;
+nrd_error *nrd_gather_check(const nrd_gather_args *a) NRD_MUST_USE;
 void nrd_counts_ref(const nrd_counts_args *a);
 
 nrd_error *nrd_copy_blocks_check(const nrd_copy_blocks_args *a) NRD_MUST_USE;

@@ -353,6 +353,44 @@ static nrd_error *make_room(nrd_batch *b, nrd_stream *s, const nrd_plan *p)
     return alloc_banned(b, (int32_t)need * 2);
 }
 
+/* An empty batch of these sizes, with its arrays at `mem` on the device. */
+static void point_to(nrd_batch *b, const layout *l, int32_t n_tokens, int32_t n_entries, int32_t n_rows,
+                     int32_t stride, uint8_t *mem)
+{
+    NRD_ASSERT(l->end <= b->cap_bytes, "plans stay within the limits");
+    b->n_bytes = l->end;
+    b->n_banned = 0;
+    b->n_masks = 0;
+    b->n_guided = b->n_fresh = 0;
+    b->n_top = 0;
+    b->n_rows = n_rows;
+    b->prompts = NULL;
+    b->ids = (const int32_t *)(const void *)(mem + l->ids);
+    b->row_ids = (const int32_t *)(const void *)(mem + l->row_ids);
+    b->rows = (const nrd_sample_row *)(const void *)(mem + l->rows);
+    b->view = (nrd_batch_view){
+        .n_tokens = n_tokens,
+        .n_seqs = n_entries,
+        .positions = (const int32_t *)(const void *)(mem + l->positions),
+        .token_seq = (const int32_t *)(const void *)(mem + l->token_seq),
+        .q_start = (const int32_t *)(const void *)(mem + l->q_start),
+        .ctx_len = (const int32_t *)(const void *)(mem + l->ctx_len),
+        .block_table = (const int32_t *)(const void *)(mem + l->table),
+        .block_table_stride = stride,
+    };
+}
+
+size_t nrd_batch_layout_bytes(int32_t n_tokens, int32_t n_entries, int32_t n_rows, int32_t stride)
+{
+    return lay_out((size_t)n_tokens, (size_t)n_entries, (size_t)n_rows, (size_t)stride, 0).end;
+}
+
+void nrd_batch_lay_out(nrd_batch *b, int32_t n_tokens, int32_t n_entries, int32_t n_rows, int32_t stride)
+{
+    layout l = lay_out((size_t)n_tokens, (size_t)n_entries, (size_t)n_rows, (size_t)stride, 0);
+    point_to(b, &l, n_tokens, n_entries, n_rows, stride, b->mem);
+}
+
 nrd_error *nrd_batch_fill(nrd_batch *b, nrd_stream *s, const nrd_plan *p, const nrd_batch_pad *pad,
                           nrd_mask_worker *worker)
 {
@@ -374,14 +412,8 @@ nrd_error *nrd_batch_fill(nrd_batch *b, nrd_stream *s, const nrd_plan *p, const 
     const bool has_prompts = nrd_batch_has_prompts(p);
     layout l = lay_out((size_t)n_tokens, (size_t)n_entries, (size_t)n_rows, (size_t)stride,
                        has_prompts ? (size_t)n_tokens : 0);
-    NRD_ASSERT(l.end <= b->cap_bytes, "plans stay within the limits");
-    b->n_bytes = l.end;
-    b->n_banned = 0;
-    b->n_masks = 0;
-    b->n_guided = b->n_fresh = 0;
-    b->n_top = 0;
-    b->n_rows = n_rows;
-    b->view = (nrd_batch_view){.n_tokens = n_tokens, .n_seqs = n_entries};
+    point_to(b, &l, n_tokens, n_entries, n_rows, stride, mem);
+    b->prompts = has_prompts ? (const void *const *)(const void *)(mem + l.prompts) : NULL;
     fill_entries(b, p, &l, stride);
     if (has_prompts) {
         NRD_ASSERT(!pad, "steps with prompt tables are not padded");
@@ -395,16 +427,6 @@ nrd_error *nrd_batch_fill(nrd_batch *b, nrd_stream *s, const nrd_plan *p, const 
         b->view.n_single = pad->rows;
     }
 
-    b->ids = (const int32_t *)(const void *)(mem + l.ids);
-    b->prompts = has_prompts ? (const void *const *)(const void *)(mem + l.prompts) : NULL;
-    b->row_ids = (const int32_t *)(const void *)(mem + l.row_ids);
-    b->rows = (const nrd_sample_row *)(const void *)(mem + l.rows);
-    b->view.positions = (const int32_t *)(const void *)(mem + l.positions);
-    b->view.token_seq = (const int32_t *)(const void *)(mem + l.token_seq);
-    b->view.q_start = (const int32_t *)(const void *)(mem + l.q_start);
-    b->view.ctx_len = (const int32_t *)(const void *)(mem + l.ctx_len);
-    b->view.block_table = (const int32_t *)(const void *)(mem + l.table);
-    b->view.block_table_stride = stride;
     if (!b->shared) {
         NRD_TRY(b->dev->ops->copy(s, mem, b->host, b->n_bytes));
         if (b->n_banned > 0) {

@@ -65,6 +65,11 @@ void nrd_batch_fini(nrd_batch *b);
  * uses those guides, nrd_batch_finish_masks must wait for it and enqueue their upload. */
 nrd_error *nrd_batch_fill(nrd_batch *b, nrd_stream *s, const nrd_plan *p, const nrd_batch_pad *pad,
                           nrd_mask_worker *worker) NRD_MUST_USE;
+/* Makes the batch one of so many tokens, sequences and choices without filling it: its arrays, of which
+ * nrd_batch_layout_bytes are at `host`, are somebody else's (another rank packed them). The caller fills the
+ * numbers of the view and enqueues the upload. */
+size_t nrd_batch_layout_bytes(int32_t n_tokens, int32_t n_entries, int32_t n_rows, int32_t stride);
+void nrd_batch_lay_out(nrd_batch *b, int32_t n_tokens, int32_t n_entries, int32_t n_rows, int32_t stride);
 nrd_error *nrd_batch_finish_masks(nrd_batch *b, nrd_stream *s, nrd_mask_worker *worker) NRD_MUST_USE;
 
 #endif

@@ -41,7 +41,7 @@ nrd_error *nrd_run_outputs_init(nrd_runner *r, nrd_outputs *o)
     o->mem = p;
     if (r->cfg.keep_choice_logits) {
         NRD_TRY_GOTO(r->dev->ops->alloc(r->dev, &p, NRD_MEM_HOST,
-                                        n * (size_t)r->w.lm_head.rows * sizeof(float), "outputs"),
+                                        n * r->logit_cols * sizeof(float), "outputs"),
                      err, done);
         o->logits = p;
     }
@@ -97,6 +97,9 @@ nrd_dtype nrd_runner_embedding_dtype(const nrd_runner *r)
 nrd_error *nrd_runner_table_new(nrd_runner *r, const void *rows, size_t bytes, const uint8_t **out)
 {
     void *p = NULL;
+    if (r->comm) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "prompt_embedding_table: an engine of several ranks takes none");
+    }
     NRD_TRY(vector_new(r, rows, bytes, "prompt table", &p));
     *out = p;
     return NULL;
@@ -152,7 +155,7 @@ static nrd_sample_args choice_args(const nrd_runner *r, const nrd_batch *b, cons
         .n_rows = b->n_rows,
         .vocab = r->spec->vocab,
         .logits = r->logits,
-        .logits_stride = r->w.lm_head.rows,
+        .logits_stride = (int64_t)r->logit_cols,
         .rows = b->rows,
         .banned_ids = b->banned_mem,
         .counts = r->counts,
@@ -177,7 +180,7 @@ nrd_error *nrd_run_choose(nrd_runner *r, const nrd_batch *b, const nrd_outputs *
 bool nrd_run_only_chosen(const nrd_runner *r, const nrd_plan *p, const nrd_batch *b)
 {
     const nrd_device_ops *ops = r->dev->ops;
-    if (!ops->linear_sample || b->masks_pending) {
+    if (!ops->linear_sample || r->comm || b->masks_pending) {
         return false;
     }
     for (int32_t i = 0; i < p->n_entries; i++) {
@@ -214,7 +217,7 @@ nrd_error *nrd_run_download(nrd_runner *r, const nrd_batch *b, nrd_outputs *o, c
 
 nrd_error *nrd_run_keep_choices(nrd_runner *r, const nrd_plan *p, nrd_outputs *o)
 {
-    size_t row_bytes = (size_t)r->w.lm_head.rows * sizeof(float);
+    size_t row_bytes = r->logit_cols * sizeof(float);
     o->n_kept = 0;
     for (int32_t i = 0; i < p->n_entries; i++) {
         const nrd_plan_entry *e = &p->entries[i];
@@ -222,8 +225,8 @@ nrd_error *nrd_run_keep_choices(nrd_runner *r, const nrd_plan *p, nrd_outputs *o
             continue;
         }
         NRD_ASSERT(o->logits, "keep_choice_logits was set");
-        NRD_TRY(r->dev->ops->copy(r->stream, o->logits + (size_t)e->row * (size_t)r->w.lm_head.rows,
-                                  r->logits + (size_t)e->row * (size_t)r->w.lm_head.rows,
+        NRD_TRY(r->dev->ops->copy(r->stream, o->logits + (size_t)e->row * r->logit_cols,
+                                  r->logits + (size_t)e->row * r->logit_cols,
                                   row_bytes));
         o->kept[o->n_kept++] = (nrd_kept_choice){e->seq, e->beam, e->n_generated, e->row};
     }

@@ -65,6 +65,22 @@ nrd_error *nrd_run_norm(nrd_runner *r, int32_t n_tokens, bool has_delta,
                         0);
 }
 
+nrd_error *nrd_run_all_reduce(nrd_runner *r, void *x, int32_t n_tokens)
+{
+    nrd_all_reduce_args a = {
+        .comm = r->comm,
+        .x = x,
+        .n = (int64_t)n_tokens * r->spec->hidden,
+        .dtype = r->act,
+    };
+    if (!r->comm) {
+        return NULL;
+    }
+    NRD_TRY(r->dev->ops->all_reduce(r->stream, &a));
+    return nrd_run_mark(r, NRD_PROFILE_ALL_REDUCE, n_tokens,
+                        2.0 * r->spec->hidden * (double)r->act_bytes, 0);
+}
+
 static nrd_error *attention(nrd_runner *r, const nrd_batch_view *v, int32_t layer)
 {
     const nrd_model_spec *m = r->spec;
@@ -135,7 +151,8 @@ static nrd_error *mlp(nrd_runner *r, const nrd_layer *y, int32_t n_tokens)
                              (double)y->down.in_row_bytes,
                          0));
     NRD_TRY(nrd_run_product(r, &y->down, r->mid, n_tokens, r->delta, r->act, 0));
-    return nrd_run_mark_product(r, NRD_PROFILE_DOWN, &y->down, n_tokens, r->act);
+    NRD_TRY(nrd_run_mark_product(r, NRD_PROFILE_DOWN, &y->down, n_tokens, r->act));
+    return nrd_run_all_reduce(r, r->delta, n_tokens);
 }
 
 nrd_error *nrd_run_layers(nrd_runner *r, const nrd_batch *b)
@@ -166,6 +183,7 @@ nrd_error *nrd_run_layers(nrd_runner *r, const nrd_batch *b)
         NRD_TRY(attention(r, &b->view, i));
         NRD_TRY(nrd_run_product(r, &y->dense, r->att, n, r->delta, r->act, 0));
         NRD_TRY(nrd_run_mark_product(r, NRD_PROFILE_DENSE, &y->dense, n, r->act));
+        NRD_TRY(nrd_run_all_reduce(r, r->delta, n));
         NRD_TRY(nrd_run_norm(r, n, true, y->post_attn_norm, y->mlp_norm, y->mlp_norm_bias, &y->up,
                              NULL, 0));
         NRD_TRY(mlp(r, y, n));

@@ -21,9 +21,17 @@ nrd_error *nrd_run_head(nrd_runner *r, int32_t n_tokens, bool has_delta, const i
                         int32_t n_rows)
 {
     NRD_TRY(nrd_run_final_norm(r, n_tokens, has_delta, row_ids, n_rows));
-    NRD_TRY(nrd_run_product(r, &r->w.lm_head, r->normed, n_rows, r->logits, NRD_DTYPE_F32,
-                            r->spec->logits_softcap));
-    return nrd_run_mark_product(r, NRD_PROFILE_HEAD, &r->w.lm_head, n_rows, NRD_DTYPE_F32);
+    NRD_TRY(nrd_run_product(r, &r->w.lm_head, r->normed, n_rows, r->comm ? r->part_logits : r->logits,
+                            NRD_DTYPE_F32, r->spec->logits_softcap));
+    NRD_TRY(nrd_run_mark_product(r, NRD_PROFILE_HEAD, &r->w.lm_head, n_rows, NRD_DTYPE_F32));
+    nrd_gather_args a = {
+        .comm = r->comm,
+        .x = r->part_logits,
+        .out = r->logits,
+        .n_rows = n_rows,
+        .cols = (int32_t)r->w.lm_head.rows,
+    };
+    return r->comm ? r->dev->ops->gather(r->stream, &a) : NULL;
 }
 
 /* The final norm's rows as float32, into the memory of the logits. */
@@ -49,15 +57,44 @@ static nrd_error *states(nrd_runner *r, int32_t n_tokens, bool has_delta, int32_
     return r->dev->ops->norm(r->stream, &a);
 }
 
+/* How many rows of `width` numbers the memory of the logits takes at a time. */
+static int32_t group_rows(const nrd_runner *r, size_t width)
+{
+    size_t n = (size_t)r->logit_rows * r->logit_cols / width;
+    return n < (size_t)r->logit_rows ? (int32_t)n : r->logit_rows;
+}
+
+static nrd_error *set_row_ids(nrd_runner *r, int32_t at, int32_t n)
+{
+    for (int32_t k = 0; k < n; k++) {
+        r->row_ids_host[k] = at + k;
+    }
+    return r->shared ? NULL
+                     : r->dev->ops->copy(r->stream, r->row_ids, r->row_ids_host,
+                                         (size_t)n * sizeof *r->row_ids);
+}
+
+nrd_error *nrd_run_head_rows(nrd_runner *r, int32_t n_tokens, int32_t at, int32_t n, bool *has_delta)
+{
+    for (int32_t k, group = group_rows(r, r->logit_cols); n > 0; n -= k, at += k) {
+        k = n < group ? n : group;
+        NRD_TRY(set_row_ids(r, at, k));
+        NRD_TRY(nrd_run_head(r, n_tokens, *has_delta, r->row_ids, k));
+        *has_delta = false;
+        NRD_TRY(r->dev->ops->stream_sync(r->stream)); /* row_ids are filled again */
+    }
+    return NULL;
+}
+
 /* Positions [first, end) of a prompt whose position `first` is packed token `at`: their logits or
  * states in groups, each read back at once and told. */
 static nrd_error *read_back(nrd_runner *r, const nrd_plan *p, nrd_seq *q, bool of_states,
                             int32_t at, int32_t first, int32_t end, bool *has_delta)
 {
     const nrd_device_ops *ops = r->dev->ops;
-    size_t row = (size_t)r->w.lm_head.rows, hidden = (size_t)r->spec->hidden;
+    size_t row = r->logit_cols, hidden = (size_t)r->spec->hidden;
     size_t room = (size_t)r->logit_rows * row, width = of_states ? hidden : row;
-    int32_t group = room / width < (size_t)r->logit_rows ? (int32_t)(room / width) : r->logit_rows;
+    int32_t group = group_rows(r, width);
     void *mem = NULL;
 
     if (first >= end) {
@@ -70,13 +107,7 @@ static nrd_error *read_back(nrd_runner *r, const nrd_plan *p, nrd_seq *q, bool o
     }
     for (int32_t n; first < end; first += n, at += n) {
         n = end - first < group ? end - first : group;
-        for (int32_t k = 0; k < n; k++) {
-            r->row_ids_host[k] = at + k;
-        }
-        if (!r->shared) {
-            NRD_TRY(
-                ops->copy(r->stream, r->row_ids, r->row_ids_host, (size_t)n * sizeof *r->row_ids));
-        }
+        NRD_TRY(set_row_ids(r, at, n));
         NRD_TRY(of_states ? states(r, p->n_tokens, *has_delta, n)
                           : nrd_run_head(r, p->n_tokens, *has_delta, r->row_ids, n));
         *has_delta = false;
@@ -96,8 +127,7 @@ static nrd_error *read_back(nrd_runner *r, const nrd_plan *p, nrd_seq *q, bool o
     return NULL;
 }
 
-/* The end of an entry's positions that belong to the prompt. */
-static int32_t prompt_end(const nrd_plan_entry *e)
+int32_t nrd_run_prompt_end(const nrd_plan_entry *e)
 {
     return e->start + e->n < e->seq->req.n_prompt ? e->start + e->n : e->seq->req.n_prompt;
 }
@@ -108,7 +138,7 @@ nrd_error *nrd_run_context_rows(nrd_runner *r, const nrd_plan *p, bool *has_delt
     for (int32_t i = 0; i < p->n_entries; at += p->entries[i].n, i++) {
         const nrd_plan_entry *e = &p->entries[i];
         if (e->seq->run.want_context_rows) {
-            NRD_TRY(read_back(r, p, e->seq, false, at, e->start, prompt_end(e), has_delta));
+            NRD_TRY(read_back(r, p, e->seq, false, at, e->start, nrd_run_prompt_end(e), has_delta));
         }
     }
     return NULL;
@@ -123,7 +153,7 @@ nrd_error *nrd_run_state_rows(nrd_runner *r, const nrd_plan *p, bool *has_delta)
         int32_t first = q->run.want_states ? e->start : q->req.n_prompt - 1;
         if (q->run.want_states || q->run.want_last_state) {
             NRD_TRY(
-                read_back(r, p, q, true, at + first - e->start, first, prompt_end(e), has_delta));
+                read_back(r, p, q, true, at + first - e->start, first, nrd_run_prompt_end(e), has_delta));
         }
     }
     return NULL;

@@ -104,9 +104,13 @@ nrd_error *nrd_run_init_activations(nrd_runner *r)
     NRD_TRY(nrd_run_alloc(r, &p, t > (size_t)r->logit_rows ? t : (size_t)r->logit_rows,
                           sizeof(float), "activations"));
     r->row_scale = p;
-    NRD_TRY(nrd_run_alloc(r, &p, (size_t)r->logit_rows * (size_t)r->w.lm_head.rows, sizeof(float),
-                          "logits"));
+    NRD_TRY(nrd_run_alloc(r, &p, (size_t)r->logit_rows * r->logit_cols, sizeof(float), "logits"));
     r->logits = p;
+    if (r->comm) {
+        NRD_TRY(nrd_run_alloc(r, &p, (size_t)r->logit_rows * (size_t)r->w.lm_head.rows, sizeof(float),
+                              "logits"));
+        r->part_logits = p;
+    }
     NRD_TRY(nrd_run_alloc(r, &p, (size_t)r->cfg.max_entries, sizeof(int32_t), "slots"));
     r->slot_tokens = p;
     NRD_TRY(r->dev->ops->alloc(r->dev, &p, NRD_MEM_HOST, (size_t)r->logit_rows * sizeof(int32_t),
@@ -121,7 +125,7 @@ nrd_error *nrd_run_init_activations(nrd_runner *r)
     widest = qkv > widest ? qkv : widest;
     return nrd_run_advised(r->dev->ops->reserve(r->stream, r->cfg.max_tokens, r->cfg.max_entries,
                                                 (int32_t)widest, r->cfg.max_context,
-                                                (int32_t)r->w.lm_head.rows),
+                                                (int32_t)r->logit_cols),
                            "workspace");
 }
 
@@ -129,7 +133,7 @@ void nrd_run_free_activations(nrd_runner *r)
 {
     void *mem[] = {
         r->x,      r->normed,    r->qkv,         r->att,      r->delta,          r->up,    r->mid,
-        r->logits, r->row_scale, r->slot_tokens, r->inv_freq, r->inv_freq_local, r->counts};
+        r->logits, r->part_logits, r->row_scale, r->slot_tokens, r->inv_freq, r->inv_freq_local, r->counts};
     for (size_t i = 0; i < sizeof mem / sizeof mem[0]; i++) {
         nrd_run_free(r, mem[i]);
     }

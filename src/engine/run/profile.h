@@ -35,6 +35,7 @@ typedef enum nrd_profile_op {
     NRD_PROFILE_SAMPLE,
     NRD_PROFILE_HEAD_SAMPLE, /* the two in one */
     NRD_PROFILE_DOWNLOAD,
+    NRD_PROFILE_ALL_REDUCE, /* of ranks: what each waits for the others is in it */
     NRD_PROFILE_N,
 } nrd_profile_op;
 

@@ -50,6 +50,22 @@ static nrd_dtype kv_default(nrd_dtype act, nrd_dtype device)
     return act16 && device16 ? act : device;
 }
 
+static nrd_error *open_comm(nrd_runner *r)
+{
+    const nrd_device_ops *ops = r->dev->ops;
+    const nrd_runner_rank *rank = &r->cfg.rank;
+    nrd_comm_config cc = {.rank = rank->rank, .size = rank->size, .shared = rank->shared};
+
+    if (rank->size <= 1) {
+        return NULL;
+    }
+    if (!ops->comm_open) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "tp_size %d: this device works alone; use the device \"cpu\", or "
+                                               "an engine of one rank", rank->size);
+    }
+    return ops->comm_open(r->dev, &cc, &r->comm);
+}
+
 static nrd_error *init(nrd_runner *r)
 {
     const nrd_device_ops *ops = r->dev->ops;
@@ -69,10 +85,13 @@ static nrd_error *init(nrd_runner *r)
                   : lim->kv_dtype != NRD_DTYPE_NONE ? lim->kv_dtype
                                                     : kv_default(r->act, info.kv_dtype);
     NRD_TRY(ops->stream_new(r->dev, &r->stream));
-    NRD_TRY(nrd_run_advised(
-        nrd_weights_load(&r->w, r->stream, r->dev, r->engine, r->act, r->kv_dtype,
-                         r->cfg.compute_f32),
-        "weights"));
+    NRD_TRY(open_comm(r));
+    nrd_weights_config wc = {.act_dtype = r->act,
+                             .kv_dtype = r->kv_dtype,
+                             .compute_f32 = r->cfg.compute_f32,
+                             .adds_bias = r->cfg.rank.rank == 0};
+    NRD_TRY(nrd_run_advised(nrd_weights_load(&r->w, r->stream, r->dev, r->engine, &wc), "weights"));
+    r->logit_cols = (size_t)r->w.lm_head.rows * (size_t)(r->comm ? r->cfg.rank.size : 1);
     NRD_TRY(nrd_run_init_rope(r, &m->rope, &r->inv_freq, &r->rope_scale));
     NRD_TRY(nrd_run_init_rope(r, &m->rope_local, &r->inv_freq_local, &r->rope_scale_local));
     NRD_TRY(init_windows(r));
@@ -95,7 +114,7 @@ static nrd_error *init(nrd_runner *r)
     r->max_blocks = bl.max_blocks;
     if (r->cfg.profile_every > 0) {
         NRD_TRY(nrd_profile_new(&r->profile, r->dev, r->stream, r->cfg.profile_every,
-                                16 + 10 * m->n_layers, r->cfg.profile_spans));
+                                16 + 12 * m->n_layers, r->cfg.profile_spans));
     }
     return r->cfg.no_graphs || r->shared ? NULL
                                          : nrd_graphs_init(&r->graphs, r->dev, r->cfg.max_graphs);
@@ -111,7 +130,8 @@ nrd_error *nrd_runner_new(nrd_runner **out, nrd_device *dev, const nrd_engine *e
     NRD_NEW_GOTO(r, 1, err, fail);
     r->dev = dev;
     r->engine = engine;
-    r->spec = nrd_engine_spec(engine);
+    r->own = nrd_spec_of_rank(nrd_engine_spec(engine));
+    r->spec = &r->own;
     r->cfg = *cfg;
     NRD_TRY_GOTO(init(r), err, fail);
     *out = r;
@@ -140,6 +160,9 @@ void nrd_runner_free(nrd_runner *r)
     nrd_run_free_kv(r);
     nrd_run_free_activations(r);
     nrd_weights_unload(&r->w);
+    if (r->comm) {
+        r->dev->ops->comm_close(r->comm);
+    }
     if (r->stream) {
         r->dev->ops->stream_free(r->stream);
     }
@@ -202,7 +225,7 @@ nrd_error *nrd_runner_wait(nrd_runner *r, int32_t buffer, nrd_step_result *out)
     for (int32_t i = 0; i < o->n_kept; i++) {
         const nrd_kept_choice *k = &o->kept[i];
         r->cfg.on_choice_row(r->cfg.user, k->seq, k->beam, k->n_generated,
-                             o->logits + (size_t)k->row * (size_t)r->w.lm_head.rows);
+                             o->logits + (size_t)k->row * r->logit_cols);
     }
     return NULL;
 }

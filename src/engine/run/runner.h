@@ -8,6 +8,8 @@
  *           Nothing allocates between steps unless a step has more forbidden tokens than any
  *           before. Where the device has graphs, steps of one token a sequence are recorded when
  *           their shape comes a second time, or ahead, and replayed from then on.
+ * Ranks     Several runners, each with its rank's engine, compute a step together. Rank 0's gets plans
+ *           and gives each step to its sink as plain bytes; the others follow.
  * Errors    UNSUPPORTED, INVALID_ARG, UNAVAILABLE at creation; an error of submit or wait means
  *           that the device is lost.
  *           The device chooses its kernels inside new, so that no step has to.
@@ -23,6 +25,21 @@
 
 typedef struct nrd_runner nrd_runner;
 
+/* Where rank 0 leaves its steps for the other ranks. */
+typedef struct nrd_step_sink {
+    /* Memory for a step, nrd_runner_step_bytes long; waits until the ranks have read what was there. */
+    nrd_error *(*begin)(void *user, void **out);
+    void (*end)(void *user, size_t bytes); /* the step is there */
+    void *user;
+} nrd_step_sink;
+
+/* One of several ranks; size 0 or 1: alone. */
+typedef struct nrd_runner_rank {
+    int32_t rank, size;
+    void *shared;       /* nrd_comm_config.shared; outlives the runner */
+    nrd_step_sink sink; /* rank 0 only */
+} nrd_runner_rank;
+
 typedef struct nrd_runner_config {
     nrd_dtype kv_dtype; /* NONE: the engine's, else the device's */
     bool compute_f32;   /* dequantize the weights and compute in float32 */
@@ -34,6 +51,7 @@ typedef struct nrd_runner_config {
     int32_t max_top;         /* largest n_top of a sequence */
     int32_t max_context;     /* tokens of a sequence */
     int32_t block_tokens;
+    nrd_runner_rank rank;
     const int32_t *windows; /* attention window per layer, cyclic; borrows during new; or NULL */
     int32_t n_windows;
     int32_t n_sink;
@@ -86,6 +104,11 @@ nrd_dtype nrd_runner_embedding_dtype(const nrd_runner *r);
 nrd_error *nrd_runner_table_new(nrd_runner *r, const void *rows, size_t bytes,
                                 const uint8_t **out) NRD_MUST_USE;
 void nrd_runner_table_free(nrd_runner *r, const uint8_t *table);
+
+/* At most so long is a step as bytes, of plans like this one. */
+size_t nrd_runner_step_bytes(const nrd_runner *r, const nrd_plan *p);
+/* A rank above 0: computes its share of a step that rank 0's sink was given; returns when it is over. */
+nrd_error *nrd_runner_follow(nrd_runner *r, const void *step, size_t bytes) NRD_MUST_USE;
 
 nrd_error *nrd_runner_submit(nrd_runner *r, const nrd_plan *p, int32_t buffer) NRD_MUST_USE;
 /* The result borrows until the buffer's next submit. */

@@ -8,6 +8,7 @@
  *   head.c      final norm, logits, rows that requests ask for
  *   choices.c   tokens chosen from logits, and their way to the host
  *   steps.c     one step; recording and replaying it
+ *   share.c     a step as bytes, for other ranks, and what they do with it
  *   warm_up.c   what would otherwise make the first steps slow
  *   marks.c     what the operations of a timed step had to move and compute
  *
@@ -42,8 +43,12 @@ typedef struct nrd_outputs {
 struct nrd_runner {
     nrd_device *dev;
     const nrd_engine *engine;
-    const nrd_model_spec *spec;
+    const nrd_model_spec *spec; /* of this rank: `own` */
+    nrd_model_spec own;
     nrd_runner_config cfg;
+    nrd_comm *comm; /* NULL: alone */
+    float *part_logits; /* [logit_rows, lm_head.rows] of this rank; NULL: alone */
+    size_t logit_cols; /* of a row of logits, of all ranks */
     nrd_stream *stream;
     nrd_weights w;
     nrd_dtype act, kv_dtype;
@@ -125,6 +130,9 @@ nrd_error *nrd_run_norm(nrd_runner *r, int32_t n_tokens, bool has_delta,
 /* Everything up to the last layer's delta. */
 nrd_error *nrd_run_layers(nrd_runner *r, const nrd_batch *b) NRD_MUST_USE;
 
+/* Where ranks each have a part of a sum: all of it. x: [n_tokens, hidden] in the activation type. */
+nrd_error *nrd_run_all_reduce(nrd_runner *r, void *x, int32_t n_tokens) NRD_MUST_USE;
+
 /* ---- head.c: the first call of a step has has_delta, which adds the last delta to all rows ----
  */
 
@@ -138,6 +146,12 @@ nrd_error *nrd_run_head(nrd_runner *r, int32_t n_tokens, bool has_delta, const i
  * waits for each group. *has_delta becomes false where any were. */
 nrd_error *nrd_run_context_rows(nrd_runner *r, const nrd_plan *p, bool *has_delta) NRD_MUST_USE;
 nrd_error *nrd_run_state_rows(nrd_runner *r, const nrd_plan *p, bool *has_delta) NRD_MUST_USE;
+/* Rows [at, at + n) of x through the head, in the groups of nrd_run_context_rows, for the ranks that do not
+ * see what comes out. */
+nrd_error *nrd_run_head_rows(nrd_runner *r, int32_t n_tokens, int32_t at, int32_t n,
+                             bool *has_delta) NRD_MUST_USE;
+/* The end of an entry's positions that belong to the prompt. */
+int32_t nrd_run_prompt_end(const nrd_plan_entry *e);
 
 /* ---- choices.c ---- */
 
@@ -168,6 +182,11 @@ nrd_error *nrd_run_record_and_launch(nrd_runner *r, nrd_batch *b,
                                      const nrd_batch_pad *pad) NRD_MUST_USE;
 
 nrd_error *nrd_run_enqueue(nrd_runner *r, const nrd_plan *p, int32_t buffer) NRD_MUST_USE;
+
+/* ---- share.c ---- */
+
+/* Gives the step that is packed in b to the other ranks. Nothing where this one is alone. */
+nrd_error *nrd_run_share(nrd_runner *r, const nrd_plan *p, const nrd_batch *b) NRD_MUST_USE;
 
 /* ---- warm_up.c ---- */
 

@@ -133,6 +133,7 @@ nrd_error *nrd_run_enqueue(nrd_runner *r, const nrd_plan *p, int32_t buffer)
 
     o->n_rows = o->n_top = o->n_kept = 0;
     NRD_TRY(nrd_batch_fill(b, r->stream, p, padded ? &pad : NULL, r->mask_worker));
+    NRD_TRY(nrd_run_share(r, p, b));
     NRD_TRY(nrd_run_copy_blocks(r, p));
     for (int32_t i = 0; i < p->n_entries; i++) {
         if (p->entries[i].init_counts) {

@@ -24,7 +24,7 @@ typedef struct loader {
     nrd_stream *stream;
     const nrd_engine *engine;
     const nrd_model_spec *spec;
-    bool compute_f32;
+    bool compute_f32, adds_bias;
 } loader;
 
 enum { MAX_NAME = 128 };
@@ -140,6 +140,17 @@ static nrd_error *add_part(loader *l, nrd_product *p, int32_t layer, const char 
     return NULL;
 }
 
+/* A product whose results are added up over the ranks. */
+static nrd_error *add_summed(loader *l, nrd_product *p, int32_t layer, const char *weight, const char *bias)
+{
+    NRD_TRY(add_part(l, p, layer, weight, bias));
+    if (!l->adds_bias) {
+        p->bias[0] = NULL;
+    }
+    finish_product(l, p);
+    return NULL;
+}
+
 static nrd_error *load_attention(loader *l, int32_t i, nrd_layer *y)
 {
     char full[MAX_NAME];
@@ -155,9 +166,7 @@ static nrd_error *load_attention(loader *l, int32_t i, nrd_layer *y)
     finish_product(l, &y->qkv);
     NRD_TRY(load(l, i, "attention.q_layernorm.weight", &y->q_norm));
     NRD_TRY(load(l, i, "attention.k_layernorm.weight", &y->k_norm));
-    NRD_TRY(add_part(l, &y->dense, i, "attention.dense.weight", "attention.dense.bias"));
-    finish_product(l, &y->dense);
-    return NULL;
+    return add_summed(l, &y->dense, i, "attention.dense.weight", "attention.dense.bias");
 }
 
 static nrd_error *load_kv_scale(loader *l, int32_t i, nrd_layer *y)
@@ -183,9 +192,7 @@ static nrd_error *load_mlp(loader *l, int32_t i, nrd_layer *y)
     NRD_TRY(add_part(l, &y->up, i, "mlp.fc.weight", "mlp.fc.bias"));
     NRD_TRY(add_part(l, &y->up, i, "mlp.gate.weight", "mlp.gate.bias"));
     finish_product(l, &y->up);
-    NRD_TRY(add_part(l, &y->down, i, "mlp.proj.weight", "mlp.proj.bias"));
-    finish_product(l, &y->down);
-    return NULL;
+    return add_summed(l, &y->down, i, "mlp.proj.weight", "mlp.proj.bias");
 }
 
 static nrd_error *load_one_layer(loader *l, int32_t i, nrd_layer *y)
@@ -271,15 +278,20 @@ static bool engine_shape(const void *engine, const char *name, int64_t *rows, in
 }
 
 nrd_error *nrd_weights_load(nrd_weights *out, nrd_stream *s, nrd_device *dev, const nrd_engine *e,
-                            nrd_dtype act_dtype, nrd_dtype kv_dtype, bool compute_f32)
+                            const nrd_weights_config *config)
 {
     nrd_error *err = NULL;
     const nrd_model_spec *m = nrd_engine_spec(e);
-    loader l = {.ws = out, .stream = s, .engine = e, .spec = m, .compute_f32 = compute_f32};
+    loader l = {.ws = out,
+                .stream = s,
+                .engine = e,
+                .spec = m,
+                .compute_f32 = config->compute_f32,
+                .adds_bias = config->adds_bias};
 
-    *out = (nrd_weights){.dev = dev, .act_dtype = act_dtype};
+    *out = (nrd_weights){.dev = dev, .act_dtype = config->act_dtype};
     NRD_TRY(nrd_needs_check(m, engine_shape, e));
-    NRD_TRY(nrd_needs_kv_scales(m, kv_dtype, engine_shape, e));
+    NRD_TRY(nrd_needs_kv_scales(m, config->kv_dtype, engine_shape, e));
     out->cap_loaded = (size_t)m->n_layers * 24 + 16;
     NRD_NEW_GOTO(out->layers, m->n_layers, err, fail);
     NRD_NEW_GOTO(out->loaded, out->cap_loaded, err, fail);

@@ -49,9 +49,14 @@ typedef struct nrd_weights {
     size_t n_loaded, cap_loaded;
 } nrd_weights;
 
-/* compute_f32: dequantize everything to float32 first. */
+typedef struct nrd_weights_config {
+    nrd_dtype act_dtype, kv_dtype;
+    bool compute_f32; /* dequantize everything to float32 first */
+    bool adds_bias;   /* of products whose results ranks add up, one rank adds the bias: 0 */
+} nrd_weights_config;
+
 nrd_error *nrd_weights_load(nrd_weights *out, nrd_stream *s, nrd_device *dev, const nrd_engine *e,
-                            nrd_dtype act_dtype, nrd_dtype kv_dtype, bool compute_f32) NRD_MUST_USE;
+                            const nrd_weights_config *config) NRD_MUST_USE;
 void nrd_weights_unload(nrd_weights *w);
 
 #endif

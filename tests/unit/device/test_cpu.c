@@ -279,7 +279,7 @@ static void test_a_barrier_lets_nobody_through_early(void **state)
     (void)state;
     for (int n = 1; n <= 5; n++) {
         nrd_threads *p;
-        ok(nrd_threads_new(&p, n));
+        ok(nrd_threads_new(&p, n, 0, 1));
         for (int run = 0; run < 20; run++) {
             barrier_check b = {0};
             nrd_threads_run(p, barrier_worker, &b);

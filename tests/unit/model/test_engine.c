@@ -370,15 +370,33 @@ static void test_what_the_runner_would_miss_is_refused_before_anything_is_writte
     free(ckpt);
 }
 
-static void test_engines_of_several_ranks_are_refused(void **state)
+static void expect_ranks(const folder *f, int32_t n)
+{
+    char name[32];
+    for (int32_t i = 0; i < n; i++) {
+        nrd_engine *e = NULL;
+        must(nrd_engine_open(&e, f->out, i, true));
+        assert_int_equal(nrd_engine_spec(e)->tp_size, n);
+        nrd_engine_close(e);
+    }
+    snprintf(name, sizeof name, "rank%d.engine", n);
+    char *path = nrd_path_join(f->out, name);
+    assert_false(nrd_path_exists(path));
+    free(path);
+}
+
+static void test_an_engine_has_a_file_for_each_rank(void **state)
 {
     const folder *f = *state;
     char *ckpt = nrd_path_join(f->dir, "ckpt");
     convert_with(f->model, ckpt, (nrd_plan_options){.tp_size = 2});
-    assert_true(is_error(build_with(f, ckpt, (nrd_plan_options){0}), "tp_size 2"));
-    assert_true(is_error(build_with(f, f->model, (nrd_plan_options){.tp_size = 2}), "tp_size 2"));
+    must(build_with(f, ckpt, (nrd_plan_options){0}));
+    expect_ranks(f, 2);
+    must(build_with(f, f->model, (nrd_plan_options){.tp_size = 2}));
+    expect_ranks(f, 2);
+    must(build_with(f, f->model, (nrd_plan_options){0})); /* in the same folder */
+    expect_ranks(f, 1);
     assert_true(is_error(build_with(f, f->model, (nrd_plan_options){.pp_size = 2}), "pp_size 2"));
-    assert_false(nrd_path_exists(f->out));
     free(ckpt);
 }
 
@@ -590,7 +608,7 @@ int main(void)
         T(test_rows_with_scales_come_near_the_source),
         T(test_a_missing_or_misshapen_tensor_is_named),
         T(test_what_the_runner_would_miss_is_refused_before_anything_is_written),
-        T(test_engines_of_several_ranks_are_refused),
+        T(test_an_engine_has_a_file_for_each_rank),
         T(test_a_model_without_head_is_tied),
         T(test_random_weights_need_only_a_config),
         T(test_damage_is_refused_with_the_reason_and_the_remedy),

@@ -1,0 +1,345 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Rank 0's side of an executor's ranks: starts the workers, waits for what they say, watches over them.
+ *
+ * Each worker has a socket to this process. What it says (loaded, or why not) comes through it, and it closes
+ * with the process at the other end: so a worker ends with its server, however that ended, and a worker that
+ * died is seen at once. One that lives but does nothing is seen by the age of its last sign of life. */
+#include "executor/ranks/ranks.h"
+
+#include "base/clock.h"
+#include "base/env.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "executor/ranks/reply.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum {
+    WATCH_MS = 250,
+    SILENT_MS = 4000, /* a worker shows life every NRD_RANK_BEAT_MS */
+};
+
+typedef struct worker {
+    pid_t pid; /* 0: never started, or waited for */
+    int sock;  /* -1: none */
+} worker;
+
+struct nrd_ranks {
+    nrd_segment *segment;
+    int32_t size;
+    worker workers[NRD_RANKS_MAX]; /* [0] is not used */
+    void (*on_lost)(void *user, const char *reason);
+    void *user;
+    pthread_t watcher;
+    bool watches;
+    int wake[2]; /* pipe: ends the watcher */
+};
+
+extern char **environ;
+
+/* ---- starting ---- */
+
+/* The program `nereid`: beside the object that this code lies in, or in bin/ next to lib/. */
+static char *worker_program(void)
+{
+    static const char here = 0;
+    const char *asked = nrd_env("NEREID_WORKER", NULL);
+    Dl_info info;
+
+    if (asked) {
+        return nrd_xasprintf("%s", asked);
+    }
+    char *dir = dladdr(&here, &info) && info.dli_fname && strchr(info.dli_fname, '/')
+                    ? nrd_path_dir(info.dli_fname)
+                    : nrd_path_exe_dir();
+    char *path = nrd_path_join(dir, "nereid");
+    if (!nrd_path_exists(path)) {
+        free(path);
+        path = nrd_path_join(dir, "../bin/nereid");
+    }
+    free(dir);
+    return path;
+}
+
+/* Out of the way of the numbers that a worker has its descriptors under. */
+static int move_up(int fd)
+{
+    int moved = fcntl(fd, F_DUPFD_CLOEXEC, 64);
+    close(fd);
+    return moved;
+}
+
+static nrd_error *spawn(nrd_ranks *r, const char *program, int32_t rank, int segment_fd)
+{
+    char rank_arg[16];
+    char *argv[] = {(char[]){"nereid"}, (char[]){"worker"}, rank_arg, NULL};
+    posix_spawn_file_actions_t actions;
+    int pair[2];
+
+    snprintf(rank_arg, sizeof rank_arg, "%d", rank);
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0) {
+        return nrd_errorf(NRD_ERR_UNAVAILABLE, "no socket for rank %d: %s", rank, strerror(errno));
+    }
+    r->workers[rank].sock = pair[0];
+    pair[1] = move_up(pair[1]);
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, segment_fd, NRD_RANK_SEGMENT_FD);
+    posix_spawn_file_actions_adddup2(&actions, pair[1], NRD_RANK_SOCKET_FD);
+    posix_spawn_file_actions_adddup2(&actions, STDERR_FILENO, STDOUT_FILENO);
+    int failed = posix_spawn(&r->workers[rank].pid, program, &actions, NULL, argv, environ);
+    posix_spawn_file_actions_destroy(&actions);
+    close(pair[1]);
+    if (failed) {
+        r->workers[rank].pid = 0;
+        return nrd_errorf(NRD_ERR_UNAVAILABLE, "cannot start %s for rank %d: %s", program, rank,
+                          strerror(failed));
+    }
+    return NULL;
+}
+
+nrd_error *nrd_ranks_start(nrd_ranks **out, int32_t size, size_t comm_bytes, const nrd_rank_config *config,
+                           void (*on_lost)(void *user, const char *reason), void *user)
+{
+    nrd_error *err = NULL;
+    nrd_ranks *r = NULL;
+    int segment_fd = -1;
+    char *program = NULL;
+
+    *out = NULL;
+    if (size < 2 || size > NRD_RANKS_MAX) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "an engine of %d ranks: the limit is %d", size,
+                          (int)NRD_RANKS_MAX);
+    }
+    NRD_NEW_GOTO(r, 1, err, fail);
+    r->size = size;
+    r->on_lost = on_lost;
+    r->user = user;
+    r->wake[0] = r->wake[1] = -1;
+    for (int32_t i = 0; i < NRD_RANKS_MAX; i++) {
+        r->workers[i].sock = -1;
+    }
+    NRD_TRY_GOTO(nrd_segment_new(&r->segment, size, comm_bytes, config, &segment_fd), err, fail);
+    segment_fd = move_up(segment_fd);
+    program = worker_program();
+    for (int32_t i = 1; i < size; i++) {
+        nrd_segment_beat(r->segment, i, (int64_t)(nrd_now_ns() / 1000000));
+        NRD_TRY_GOTO(spawn(r, program, i, segment_fd), err, fail);
+    }
+    *out = r;
+    r = NULL;
+fail:
+    if (segment_fd >= 0) {
+        close(segment_fd);
+    }
+    free(program);
+    nrd_ranks_stop(r);
+    nrd_ranks_free(r);
+    return err;
+}
+
+/* ---- what workers say ---- */
+
+/* How an ended worker ended, in words. */
+static void describe_end(worker *w, char *out, size_t size)
+{
+    int status = 0;
+    pid_t pid = w->pid, got;
+
+    if (pid <= 0) {
+        snprintf(out, size, "ended");
+        return;
+    }
+    for (int i = 0; (got = waitpid(pid, &status, WNOHANG)) == 0 && i < 100; i++) {
+        const struct timespec pause = {0, 1000000}; /* its socket closes a little before it has ended */
+        nanosleep(&pause, NULL);
+    }
+    w->pid = got == 0 ? pid : 0;
+    if (got == pid && WIFSIGNALED(status)) {
+        snprintf(out, size, "process %d was ended by signal %d", (int)pid, WTERMSIG(status));
+    } else {
+        snprintf(out, size, "process %d ended with status %d", (int)pid,
+                 got == pid && WIFEXITED(status) ? WEXITSTATUS(status) : -1);
+    }
+}
+
+static nrd_error *read_reply(nrd_ranks *r, int32_t rank, nrd_rank_reply *out)
+{
+    char how[96];
+    ssize_t n;
+
+    do {
+        n = recv(r->workers[rank].sock, out, sizeof *out, 0);
+    } while (n < 0 && errno == EINTR);
+    if (n != (ssize_t)sizeof *out) {
+        describe_end(&r->workers[rank], how, sizeof how);
+        return nrd_errorf(NRD_ERR_UNAVAILABLE, "rank %d of %d was lost while it loaded: %s", rank, r->size, how);
+    }
+    out->text[sizeof out->text - 1] = '\0';
+    return out->failed ? nrd_errorf((nrd_error_code)out->code, "rank %d of %d: %s", rank, r->size, out->text)
+                       : NULL;
+}
+
+static nrd_error *read_replies(nrd_ranks *r, uint64_t *least_free)
+{
+    nrd_rank_reply reply;
+    for (int32_t i = 1; i < r->size; i++) {
+        NRD_TRY(read_reply(r, i, &reply));
+        *least_free = reply.free_bytes < *least_free ? reply.free_bytes : *least_free;
+    }
+    return NULL;
+}
+
+/* ---- watching ---- */
+
+static void lose(nrd_ranks *r, int32_t rank, const char *how)
+{
+    char reason[192];
+    snprintf(reason, sizeof reason, "rank %d of %d was lost: %s", rank, r->size, how);
+    nrd_segment_stop(r->segment, rank);
+    r->on_lost(r->user, reason);
+}
+
+static bool look(nrd_ranks *r, const struct pollfd *fds)
+{
+    char how[96];
+    int64_t now_ms = (int64_t)(nrd_now_ns() / 1000000);
+
+    for (int32_t i = 1; i < r->size; i++) {
+        if (fds[i].revents) { /* nothing more is said after loading: it closed */
+            describe_end(&r->workers[i], how, sizeof how);
+            lose(r, i, how);
+            return false;
+        }
+        int64_t silent_ms = now_ms - nrd_segment_last_beat(r->segment, i);
+        if (silent_ms > SILENT_MS) {
+            snprintf(how, sizeof how, "process %d has shown no sign of life for %.1f s",
+                     (int)r->workers[i].pid, (double)silent_ms / 1e3);
+            lose(r, i, how);
+            return false;
+        }
+    }
+    return true;
+}
+
+static void *watch(void *user)
+{
+    nrd_ranks *r = user;
+    struct pollfd fds[NRD_RANKS_MAX];
+
+    pthread_setname_np(pthread_self(), "nrd-ranks");
+    fds[0] = (struct pollfd){.fd = r->wake[0], .events = POLLIN};
+    for (int32_t i = 1; i < r->size; i++) {
+        fds[i] = (struct pollfd){.fd = r->workers[i].sock, .events = POLLIN};
+    }
+    for (;;) {
+        int n = poll(fds, (nfds_t)r->size, WATCH_MS);
+        if (n < 0 && errno != EINTR) {
+            return NULL;
+        }
+        if (n < 0) {
+            continue;
+        }
+        if (fds[0].revents || !look(r, fds)) {
+            return NULL;
+        }
+    }
+}
+
+nrd_error *nrd_ranks_wait_loaded(nrd_ranks *r, uint64_t *least_free)
+{
+    *least_free = UINT64_MAX;
+    return read_replies(r, least_free);
+}
+
+nrd_error *nrd_ranks_alloc_kv(nrd_ranks *r, int32_t n_blocks, int32_t n_host_blocks)
+{
+    const nrd_rank_kv kv = {n_blocks, n_host_blocks};
+    uint64_t least_free;
+    void *mem = NULL;
+
+    NRD_TRY(nrd_segment_begin(r->segment, &mem));
+    memcpy(mem, &kv, sizeof kv);
+    nrd_segment_end(r->segment, NRD_MESSAGE_ALLOC_KV, sizeof kv);
+    NRD_TRY(read_replies(r, &least_free));
+    if (pipe(r->wake) != 0 || pthread_create(&r->watcher, NULL, watch, r) != 0) {
+        return nrd_errorf(NRD_ERR_UNAVAILABLE, "cannot watch over the ranks: %s", strerror(errno));
+    }
+    r->watches = true;
+    return NULL;
+}
+
+/* ---- taking part, ending ---- */
+
+static nrd_error *begin_step(void *user, void **out)
+{
+    return nrd_segment_begin(((nrd_ranks *)user)->segment, out);
+}
+
+static void end_step(void *user, size_t bytes)
+{
+    nrd_segment_end(((nrd_ranks *)user)->segment, NRD_MESSAGE_STEP, bytes);
+}
+
+nrd_runner_rank nrd_ranks_runner(nrd_ranks *r)
+{
+    return (nrd_runner_rank){
+        .rank = 0,
+        .size = r->size,
+        .shared = nrd_segment_comm(r->segment),
+        .sink = {.begin = begin_step, .end = end_step, .user = r},
+    };
+}
+
+void nrd_ranks_stop(nrd_ranks *r)
+{
+    if (!r) {
+        return;
+    }
+    if (r->watches) {
+        close(r->wake[1]); /* the watcher's poll returns */
+        r->wake[1] = -1;
+        pthread_join(r->watcher, NULL);
+        r->watches = false;
+    }
+    if (r->segment) {
+        nrd_segment_stop(r->segment, 0);
+    }
+    for (int32_t i = 1; i < r->size; i++) {
+        if (r->workers[i].sock >= 0) {
+            close(r->workers[i].sock);
+            r->workers[i].sock = -1;
+        }
+        if (r->workers[i].pid > 0) {
+            kill(r->workers[i].pid, SIGKILL); /* it holds nothing that must be put away */
+            while (waitpid(r->workers[i].pid, NULL, 0) < 0 && errno == EINTR) {
+            }
+            r->workers[i].pid = 0;
+        }
+    }
+}
+
+void nrd_ranks_free(nrd_ranks *r)
+{
+    if (!r) {
+        return;
+    }
+    for (int i = 0; i < 2; i++) {
+        if (r->wake[i] >= 0) {
+            close(r->wake[i]);
+        }
+    }
+    nrd_segment_free(r->segment);
+    free(r);
+}

@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The shared memory of an executor's ranks, and messages through it.
+ *
+ * `published` counts messages; message n (from 1) lies in slot n % 2. Each rank counts in `read[rank]` the
+ * messages that it is done with; rank 0 fills a slot again when everyone has read what was there. Who waits
+ * spins for about the time between two steps, then sleeps on a futex and looks now and then whether the ranks
+ * were stopped. */
+#include "executor/ranks/segment.h"
+
+#include "base/mem.h"
+#include "device/device.h"
+
+#include <errno.h>
+#include <linux/futex.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { SPINS = 4000, SLEEP_MS = 50, ALIGN = 4096 };
+
+typedef struct shared {
+    char build[40]; /* nrd_device_id() of who made it */
+    int32_t size;
+    size_t comm_offset, slot_offset, total;
+    nrd_rank_config config;
+    nrd_message_kind kind[2];
+    size_t bytes[2];
+    _Alignas(64) _Atomic uint32_t published;
+    _Atomic uint32_t sleepers;
+    struct {
+        _Alignas(64) _Atomic uint32_t read;
+        _Atomic int64_t beat_ms;
+    } rank[NRD_RANKS_MAX];
+} shared;
+
+struct nrd_segment {
+    shared *at;
+    int32_t rank;
+    uint32_t held; /* the message that is being read; 0: none yet */
+};
+
+static size_t align(size_t n)
+{
+    return (n + ALIGN - 1) / ALIGN * ALIGN;
+}
+
+static nrd_error *map(nrd_segment **out, int fd, size_t bytes, int32_t rank)
+{
+    nrd_error *err = NULL;
+    nrd_segment *s = NULL;
+
+    NRD_NEW_GOTO(s, 1, err, fail);
+    s->rank = rank;
+    s->at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+    if (s->at == MAP_FAILED) {
+        free(s);
+        return nrd_errorf(NRD_ERR_UNAVAILABLE, "no shared memory for ranks: %s", strerror(errno));
+    }
+    *out = s;
+fail:
+    return err;
+}
+
+nrd_error *nrd_segment_new(nrd_segment **out, int32_t size, size_t comm_bytes,
+                           const nrd_rank_config *config, int *out_fd)
+{
+    size_t comm = align(sizeof(shared)), slots = comm + align(comm_bytes);
+    size_t total = slots + 2 * (size_t)NRD_RANKS_MESSAGE_BYTES;
+    int fd = (int)syscall(SYS_memfd_create, "nereid-ranks", 1u /* MFD_CLOEXEC */);
+
+    *out = NULL;
+    *out_fd = -1;
+    if (fd < 0 || ftruncate(fd, (off_t)total) != 0) {
+        nrd_error *err = nrd_errorf(NRD_ERR_UNAVAILABLE, "no shared memory for ranks: %s", strerror(errno));
+        if (fd >= 0) {
+            close(fd);
+        }
+        return err;
+    }
+    nrd_error *err = map(out, fd, total, 0);
+    if (err) {
+        close(fd);
+        return err;
+    }
+    shared *at = (*out)->at;
+    at->size = size;
+    at->comm_offset = comm;
+    at->slot_offset = slots;
+    at->total = total;
+    at->config = *config;
+    strncpy(at->build, nrd_device_id(), sizeof at->build - 1);
+    *out_fd = fd;
+    return NULL;
+}
+
+nrd_error *nrd_segment_open(nrd_segment **out, int fd, int32_t rank)
+{
+    off_t bytes = lseek(fd, 0, SEEK_END);
+
+    *out = NULL;
+    if (bytes < (off_t)sizeof(shared)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "descriptor %d is no memory of ranks", fd);
+    }
+    NRD_TRY(map(out, fd, (size_t)bytes, rank));
+    const shared *at = (*out)->at;
+    bool same = !strncmp(at->build, nrd_device_id(), sizeof at->build - 1);
+    if (!same || at->total != (size_t)bytes || rank < 1 || rank >= at->size) {
+        nrd_segment_free(*out);
+        *out = NULL;
+        return nrd_errorf(NRD_ERR_INVALID_ARG,
+                          same ? "rank %d is none of this executor" : "rank %d is of another build", rank);
+    }
+    return NULL;
+}
+
+void nrd_segment_free(nrd_segment *s)
+{
+    if (s) {
+        munmap(s->at, s->at->total);
+        free(s);
+    }
+}
+
+int32_t nrd_segment_size(const nrd_segment *s)
+{
+    return s->at->size;
+}
+
+const nrd_rank_config *nrd_segment_config(const nrd_segment *s)
+{
+    return &s->at->config;
+}
+
+void *nrd_segment_comm(const nrd_segment *s)
+{
+    return (uint8_t *)s->at + s->at->comm_offset;
+}
+
+static _Atomic uint32_t *stop_word(const nrd_segment *s)
+{
+    return (_Atomic uint32_t *)(void *)nrd_comm_stop_word(nrd_segment_comm(s));
+}
+
+void nrd_segment_stop(nrd_segment *s, int32_t lost_rank)
+{
+    uint32_t none = 0;
+    atomic_compare_exchange_strong(stop_word(s), &none, (uint32_t)lost_rank + 1); /* the first is the cause */
+}
+
+bool nrd_segment_is_stopped(const nrd_segment *s)
+{
+    return atomic_load_explicit(stop_word(s), memory_order_relaxed) != 0;
+}
+
+void nrd_segment_beat(nrd_segment *s, int32_t rank, int64_t now_ms)
+{
+    atomic_store(&s->at->rank[rank].beat_ms, now_ms);
+}
+
+int64_t nrd_segment_last_beat(const nrd_segment *s, int32_t rank)
+{
+    return atomic_load(&s->at->rank[rank].beat_ms);
+}
+
+/* ---- messages ---- */
+
+static void *slot(const nrd_segment *s, uint32_t n)
+{
+    return (uint8_t *)s->at + s->at->slot_offset + (size_t)(n & 1u) * NRD_RANKS_MESSAGE_BYTES;
+}
+
+static void wake(nrd_segment *s, _Atomic uint32_t *at)
+{
+    if (atomic_load(&s->at->sleepers)) {
+        syscall(SYS_futex, at, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+    }
+}
+
+/* Waits until *at has reached n; false: the ranks were stopped. */
+static bool wait_for(nrd_segment *s, _Atomic uint32_t *at, uint32_t n)
+{
+    const struct timespec most = {0, SLEEP_MS * 1000000};
+
+    for (int spins = 0; (int32_t)(atomic_load_explicit(at, memory_order_acquire) - n) < 0; spins++) {
+        if (nrd_segment_is_stopped(s)) {
+            return false;
+        }
+        if (spins < SPINS) {
+#if defined(__x86_64__) || defined(__i386__)
+            __builtin_ia32_pause();
+#endif
+            continue;
+        }
+        atomic_fetch_add(&s->at->sleepers, 1); /* before the last look: the waker looks after its write */
+        uint32_t seen = atomic_load(at);
+        if ((int32_t)(seen - n) < 0) {
+            syscall(SYS_futex, at, FUTEX_WAIT, seen, &most, NULL, 0);
+        }
+        atomic_fetch_sub(&s->at->sleepers, 1);
+    }
+    return true;
+}
+
+static nrd_error *stopped(void)
+{
+    return nrd_errorf(NRD_ERR_UNAVAILABLE, "the ranks were stopped");
+}
+
+nrd_error *nrd_segment_begin(nrd_segment *s, void **out)
+{
+    uint32_t n = atomic_load(&s->at->published) + 1;
+
+    *out = NULL;
+    for (int32_t i = 1; i < s->at->size && n > 2; i++) {
+        if (!wait_for(s, &s->at->rank[i].read, n - 2)) {
+            return stopped();
+        }
+    }
+    *out = slot(s, n);
+    return NULL;
+}
+
+void nrd_segment_end(nrd_segment *s, nrd_message_kind kind, size_t bytes)
+{
+    uint32_t n = atomic_load(&s->at->published) + 1;
+
+    s->at->kind[n & 1u] = kind;
+    s->at->bytes[n & 1u] = bytes;
+    atomic_store(&s->at->published, n);
+    wake(s, &s->at->published);
+}
+
+nrd_error *nrd_segment_next(nrd_segment *s, nrd_message_kind *kind, const void **out, size_t *out_bytes)
+{
+    if (s->held > 0) {
+        atomic_store(&s->at->rank[s->rank].read, s->held);
+        wake(s, &s->at->rank[s->rank].read);
+    }
+    if (!wait_for(s, &s->at->published, s->held + 1)) {
+        return stopped();
+    }
+    s->held++;
+    *kind = s->at->kind[s->held & 1u];
+    *out = slot(s, s->held);
+    *out_bytes = s->at->bytes[s->held & 1u];
+    return NULL;
+}

@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The process of a rank above 0: opens its share of the engine, then does what rank 0 says, message by
+ * message. A second thread shows signs of life and ends the process when rank 0's end of the socket closes. */
+#include "base/clock.h"
+#include "base/mem.h"
+#include "device/device.h"
+#include "executor/ranks/ranks.h"
+#include "executor/ranks/reply.h"
+#include "nereid/executor.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+typedef struct rank_process {
+    nrd_segment *segment;
+    int socket;
+    int32_t rank;
+    nrd_device *dev;
+    nrd_engine *engine;
+    nrd_runner *runner;
+} rank_process;
+
+static void *live(void *user)
+{
+    rank_process *w = user;
+    struct pollfd fd = {.fd = w->socket, .events = POLLIN};
+
+    for (;;) {
+        nrd_segment_beat(w->segment, w->rank, (int64_t)(nrd_now_ns() / 1000000));
+        if (poll(&fd, 1, NRD_RANK_BEAT_MS) > 0 && (fd.revents & (POLLHUP | POLLIN))) {
+            _exit(0); /* nothing is ever sent: it was closed */
+        }
+    }
+}
+
+static nrd_error *open_rank(rank_process *w)
+{
+    const nrd_rank_config *c = nrd_segment_config(w->segment);
+    int32_t size = nrd_segment_size(w->segment);
+    nrd_device_config dc = {
+        .device_id = c->device_ids[w->rank],
+        .n_threads = c->n_threads,
+        .share = w->rank,
+        .n_shares = size,
+        .isa = c->cpu_isa,
+    };
+    nrd_runner_config rc = {
+        .kv_dtype = c->kv_dtype,
+        .compute_f32 = c->compute_f32,
+        .deterministic = c->deterministic,
+        .max_tokens = c->max_tokens,
+        .max_entries = c->max_entries,
+        .max_top = 1,
+        .max_context = c->max_context,
+        .block_tokens = c->block_tokens,
+        .rank = {.rank = w->rank, .size = size, .shared = nrd_segment_comm(w->segment)},
+        .windows = c->n_windows > 0 ? c->windows : NULL,
+        .n_windows = c->n_windows,
+        .n_sink = c->n_sink,
+    };
+    nrd_device_info di;
+
+    NRD_TRY(nrd_engine_open(&w->engine, c->engine_dir, w->rank, c->verify_checksums));
+    NRD_TRY(nrd_device_open(&w->dev, c->device, &dc));
+    w->dev->ops->get_info(w->dev, &di);
+    if (di.host_is_device) {
+        (void)nrd_engine_settle(w->engine, di.mem_free_bytes / (uint64_t)size);
+    }
+    return nrd_runner_new(&w->runner, w->dev, w->engine, &rc);
+}
+
+/* Says how something went. Takes err. */
+static bool reply(rank_process *w, nrd_error *err)
+{
+    nrd_rank_reply out = {.failed = err != NULL, .code = err ? (int32_t)nrd_error_get_code(err) : 0};
+    nrd_device_info di;
+
+    if (err) {
+        snprintf(out.text, sizeof out.text, "%s", nrd_error_message(err));
+    } else {
+        w->dev->ops->get_info(w->dev, &di);
+        out.free_bytes = di.mem_free_bytes;
+    }
+    bool said = send(w->socket, &out, sizeof out, MSG_NOSIGNAL) == (ssize_t)sizeof out;
+    nrd_error_free(err);
+    return said && !out.failed;
+}
+
+static nrd_error *alloc_kv(rank_process *w, const void *message)
+{
+    nrd_rank_kv kv;
+    memcpy(&kv, message, sizeof kv);
+    return nrd_runner_alloc_kv(w->runner, kv.n_blocks, kv.n_host_blocks);
+}
+
+/* Until rank 0 stops the ranks. */
+static nrd_error *serve(rank_process *w)
+{
+    for (;;) {
+        nrd_message_kind kind;
+        const void *message = NULL;
+        size_t bytes = 0;
+        NRD_TRY(nrd_segment_next(w->segment, &kind, &message, &bytes));
+        if (kind == NRD_MESSAGE_STEP) {
+            NRD_TRY(nrd_runner_follow(w->runner, message, bytes));
+        } else if (!reply(w, alloc_kv(w, message))) {
+            return nrd_errorf(NRD_ERR_UNAVAILABLE, "no cache");
+        }
+    }
+}
+
+int nrd_exec_worker_main(int32_t rank)
+{
+    rank_process w = {.socket = NRD_RANK_SOCKET_FD, .rank = rank};
+    pthread_t thread;
+
+    /* These go to all processes of a terminal or service; rank 0 decides when the end has come. */
+    (void)syscall(SYS_close_range, NRD_RANK_SOCKET_FD + 1, ~0u, 0); /* ports and files of rank 0 */
+    signal(SIGINT, SIG_IGN);
+    signal(SIGTERM, SIG_IGN);
+    signal(SIGHUP, SIG_IGN);
+    nrd_error *err = nrd_segment_open(&w.segment, NRD_RANK_SEGMENT_FD, rank);
+    if (!err && pthread_create(&thread, NULL, live, &w) != 0) {
+        err = nrd_errorf(NRD_ERR_UNAVAILABLE, "no thread");
+    }
+    if (!err) {
+        err = open_rank(&w);
+        if (reply(&w, err)) {
+            err = serve(&w);
+            if (!nrd_segment_is_stopped(w.segment)) {
+                fprintf(stderr, "nereid worker: rank %d: %s\n", rank, nrd_error_message(err));
+            }
+        } else {
+            err = nrd_errorf(NRD_ERR_UNAVAILABLE, "rank %d was not loaded", rank);
+        }
+    }
+    nrd_error_free(err);
+    _exit(1); /* the device may wait for ranks that are gone; the system takes the memory back */
+}

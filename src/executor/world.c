@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * An executor whose engine has several ranks: what the other ranks are told, and what happens when one is
+ * lost. */
+#include "base/mem.h"
+#include "base/str.h"
+#include "executor/internal.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static nrd_error *copy_text(char *out, size_t size, const char *text, const char *what)
+{
+    size_t n = text ? strlen(text) : 0;
+    if (n >= size) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "%s has %zu characters, the limit is %zu", what, n, size - 1);
+    }
+    memcpy(out, text ? text : "", n + 1);
+    return NULL;
+}
+
+static nrd_error *fill_config(const nrd_exec *x, const char *engine_dir, const nrd_runner_config *rc,
+                              nrd_rank_config *out)
+{
+    *out = (nrd_rank_config){
+        .n_threads = x->cfg.n_threads,
+        .verify_checksums = x->cfg.verify_checksums,
+        .compute_f32 = rc->compute_f32,
+        .deterministic = rc->deterministic,
+        .kv_dtype = rc->kv_dtype,
+        .max_tokens = rc->max_tokens,
+        .max_entries = rc->max_entries,
+        .max_context = rc->max_context,
+        .block_tokens = rc->block_tokens,
+        .n_sink = rc->n_sink,
+        .n_windows = rc->n_windows,
+    };
+    if (rc->n_windows > NRD_RANKS_MAX_WINDOWS) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "max_attention_window_size has %d numbers, the limit is %d",
+                          rc->n_windows, (int)NRD_RANKS_MAX_WINDOWS);
+    }
+    for (int32_t i = 0; i < rc->n_windows; i++) {
+        out->windows[i] = rc->windows[i];
+    }
+    for (int32_t i = 0; i < NRD_RANKS_MAX; i++) {
+        out->device_ids[i] = i < x->cfg.n_device_ids ? x->cfg.device_ids[i] : i;
+    }
+    NRD_TRY(copy_text(out->engine_dir, sizeof out->engine_dir, engine_dir, "the engine's folder"));
+    NRD_TRY(copy_text(out->device, sizeof out->device, x->cfg.device ? x->cfg.device : "auto", "device"));
+    return copy_text(out->cpu_isa, sizeof out->cpu_isa, x->cfg.cpu_isa, "cpu_isa");
+}
+
+/* From the thread that watches over the ranks. The loop ends what is under way: a step that waits for the
+ * lost rank fails by itself. */
+static void on_lost(void *user, const char *reason)
+{
+    nrd_exec *x = user;
+    pthread_mutex_lock(&x->mu);
+    snprintf(x->rank_lost, sizeof x->rank_lost, "%s", reason);
+    pthread_cond_signal(&x->in_cv);
+    pthread_mutex_unlock(&x->mu);
+}
+
+nrd_error *nrd_exec_start_ranks(nrd_exec *x, const char *engine_dir, const nrd_runner_config *rc)
+{
+    int32_t size = x->spec->tp_size * x->spec->pp_size;
+    nrd_rank_config *config = NULL;
+    nrd_error *err = NULL;
+
+    if (size <= 1) {
+        return NULL;
+    }
+    if (!x->dev->ops->comm_bytes) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "tp_size %d: this device works alone; use the device \"cpu\", or "
+                                               "an engine of one rank", size);
+    }
+    NRD_NEW_GOTO(config, 1, err, done);
+    NRD_TRY_GOTO(fill_config(x, engine_dir, rc, config), err, done);
+    err = nrd_ranks_start(&x->ranks, size, x->dev->ops->comm_bytes(x->dev, size), config, on_lost, x);
+done:
+    free(config);
+    return err;
+}
+
+nrd_error *nrd_exec_free_bytes(nrd_exec *x, nrd_device_info *di)
+{
+    uint64_t least = UINT64_MAX;
+    if (!x->ranks) {
+        return NULL;
+    }
+    NRD_TRY(nrd_ranks_wait_loaded(x->ranks, &least));
+    if (di->host_is_device) { /* they share it */
+        x->dev->ops->get_info(x->dev, di);
+        di->mem_free_bytes /= (uint64_t)(x->spec->tp_size * x->spec->pp_size);
+    } else if (least < di->mem_free_bytes) {
+        di->mem_free_bytes = least;
+    }
+    return NULL;
+}
+
+nrd_error *nrd_exec_share_kv(nrd_exec *x, int32_t n_blocks, int32_t n_host_blocks)
+{
+    return x->ranks ? nrd_ranks_alloc_kv(x->ranks, n_blocks, n_host_blocks) : NULL;
+}

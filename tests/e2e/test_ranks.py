@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model over several ranks: the same answers, nothing left behind, and what is heard when a rank is lost."""
+import http.client
+import json
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+from llm_server import Server
+
+PROMPTS = ["A", "Once upon a time", "The quick brown fox jumps over the lazy dog. " * 3]
+LONG = {"text_input": "A", "max_tokens": 60, "top_k": 1}
+
+
+def workers(server):
+    """Process ids of the ranks above 0."""
+    found = []
+    for name in os.listdir("/proc"):
+        try:
+            with open(f"/proc/{name}/stat", encoding="utf-8") as f:
+                fields = f.read().rsplit(")", 1)[1].split()
+            with open(f"/proc/{name}/cmdline", encoding="utf-8") as f:
+                command = f.read().split("\0")
+        except (OSError, IndexError):
+            continue
+        if int(fields[1]) == server.process.pid and fields[0] != "Z" and command[1:2] == ["worker"]:
+            found.append(int(name))
+    return sorted(found)
+
+
+def alive(pid):
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8") as f:
+            return f.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def wait_until(condition, seconds=20):
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def server(tiny_model, cache):
+    s = Server(tiny_model, cache, "--tp-size=2", "--restart-on-failure=false")
+    try:
+        yield s.wait_ready()
+    finally:
+        if s.process.poll() is None:
+            assert s.stop() == 0, s.log_text()[-4000:]
+
+
+def answers(s):
+    out = []
+    for prompt in PROMPTS:
+        for more in ({}, {"beam_width": 2}, {"temperature": 0.8, "top_k": 5, "random_seed": 7},
+                     {"embedding_bias_words": ["A"], "embedding_bias_weights": [-3.0]}):
+            status, answer = s.generate({"text_input": prompt, "max_tokens": 20, "return_log_probs": True, **more})
+            assert status == 200, answer
+            out.append((answer["text_output"], answer["cum_log_probs"]))
+    return out
+
+
+def test_two_ranks_answer_as_one_and_leave_nothing(tiny_model, cache):
+    results = []
+    for n in (1, 2):
+        s = Server(tiny_model, cache, f"--tp-size={n}", "--set", "max_beam_width:2", "--build",
+                   "--max_beam_width=2").wait_ready()
+        ranks = workers(s)
+        assert len(ranks) == n - 1
+        results.append(answers(s))
+        os.kill(s.process.pid, signal.SIGTERM)
+        assert s.process.wait(30) == 0
+        assert not [pid for pid in ranks if alive(pid)]
+    for one, two in zip(*results):
+        assert one[0] == two[0]
+        assert two[1] == pytest.approx(one[1], abs=1e-3)
+
+
+def test_streams_that_are_left_do_not_stop_the_ranks(server):
+    def leave():
+        c = http.client.HTTPConnection("127.0.0.1", server.http, timeout=60)
+        c.request("POST", "/v2/models/ensemble/generate_stream", json.dumps(dict(LONG, max_tokens=100)))
+        c.getresponse().readline()
+        c.close()
+
+    threads = [threading.Thread(target=leave) for _ in range(6)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert server.generate(LONG)[0] == 200
+    assert len(workers(server)) == 1
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("busy", [True, False])
+def test_a_lost_rank_is_heard_soon_and_a_load_brings_it_back(server, how, busy):
+    status, before = server.generate(LONG)
+    assert status == 200
+    (rank,) = workers(server)
+    heard = []
+
+    def ask():
+        while not heard:
+            status, answer = server.generate(LONG)
+            if status != 200:
+                heard.append((status, answer))
+
+    threads = [threading.Thread(target=ask) for _ in range(3 if busy else 0)]
+    for t in threads:
+        t.start()
+    os.kill(rank, how)
+    start = time.monotonic()
+    wait_until(lambda: server.request("/v2/models/tensorrt_llm/ready")[0] != 200)
+    assert time.monotonic() - start < 8
+    if not busy:
+        heard.append(server.generate(LONG))
+    for t in threads:
+        t.join(30)
+    assert heard[0][0] == 503 and "rank 1 of 2 was lost" in heard[0][1]["error"], heard
+    assert server.request("/v2/health/live")[0] == 200
+
+    status, answer = server.request("/v2/repository/models/tensorrt_llm/load", b"")
+    assert status == 200, answer
+    wait_until(lambda: server.request("/v2/models/ensemble/ready")[0] == 200)
+    assert server.generate(LONG) == (200, before)
+    assert not alive(rank)
+
+
+def test_no_rank_outlives_a_server_that_is_killed(server):
+    ranks = workers(server)
+    assert ranks
+    os.kill(server.process.pid, signal.SIGKILL)
+    server.process.wait(30)
+    wait_until(lambda: not [pid for pid in ranks if alive(pid)], seconds=5)
