@@ -1,0 +1,370 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the published repositories, clients and scripts of the TensorRT-LLM backend, unmodified, against this
+server, and writes a table: script, options, release, pass or fail with the last line of what it said.
+
+    published.py CHECKOUT --python PYTHON --out TABLE.tsv [--tags v0.5.0 …] [--work FOLDER]
+
+CHECKOUT is a git clone of the backend's repository; each release is unpacked from its tag. PYTHON is an
+interpreter with numpy, torch, transformers, tritonclient and pandas: their models and clients import them.
+The ports 8000, 8001 and 8002 must be free: some scripts know no others. The model is a small random GPT-2
+with the vocabulary's size of the real one, which the scripts check.
+"""
+import argparse
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+sys.path[:0] = [str(HERE), str(ROOT / "tests/tinymodel")]
+BIN = pathlib.Path(os.environ.get("NEREID_BIN", ROOT / "build/bin"))
+TAGS = ["v0.5.0", "v0.7.2", "v0.8.0", "v0.9.0", "v0.11.0", "v0.13.0", "v0.16.0", "v0.19.0"]
+MODELS = ["preprocessing", "tensorrt_llm", "postprocessing", "ensemble", "tensorrt_llm_bls"]
+VOCABULARY = 50257
+CLIENT = "inflight_batcher_llm/client/inflight_batcher_llm_client.py"
+TEXT_CLIENT = "inflight_batcher_llm/client/end_to_end_grpc_client.py"
+TOOLS = "tools/inflight_batcher_llm/"
+METRICS = "ci/L0_backend_trtllm/base_metrics_verification_tests.py"
+
+# The published images have Python 3.10. 3.11 refuses arrays as defaults of a dataclass, which the models of
+# tensorrt_llm_bls from v0.9 on have: this brings back what 3.10 does, around the unchanged files.
+AS_PYTHON_3_10 = """import dataclasses, inspect, sys
+if sys.version_info >= (3, 11):
+    text = inspect.getsource(dataclasses._get_field)
+    exec(text.replace("f.default.__class__.__hash__ is None", "isinstance(f.default, (list, dict, set))"),
+         dataclasses.__dict__)
+"""
+
+# What is known to fail: (first, last release, script, option, why).
+KNOWN = [
+    ("v0.9.0", "v0.19.0", CLIENT, "--draft-tokens-csv", "draft tokens are not verified by this version"),
+    ("v0.9.0", "v0.19.0", TOOLS + "speculative_decoding_test.py", "", "draft tokens are not verified by this version"),
+    # The rest lies in the script or the machine.
+    ("v0.7.2", "v0.13.0", CLIENT, "--streaming --beam-width 4",
+     "the script compares an array of four lengths with None, which NumPy refuses"),
+    ("v0.8.0", "v0.13.0", CLIENT, "--streaming --return-generation-logits",
+     "the script keeps logits only when it does not stream, and prints the shape of None"),
+    ("v0.8.0", "v0.19.0", TOOLS + "end_to_end_test.py", "--return-context-logits",
+     "the script puts the logits on a GPU"),
+    ("v0.13.0", "v0.13.0", TOOLS + "end_to_end_test.py", "",
+     "the script puts the logits, which are zeros here, on a GPU"),
+    ("v0.7.2", "v0.9.0", METRICS, "",
+     "the script wants an ensemble's time to be no less than its steps' together, which later releases of it dropped"),
+]
+
+
+def version(tag):
+    return tuple(int(p) for p in tag[1:].split("."))
+
+
+def make_model(folder, words):
+    """A GPT-2 folder: random weights, a byte-level tokenizer whose tokens beyond the bytes are fillers."""
+    import numpy as np
+    hidden, layers = 32, 2
+    rng = np.random.default_rng(7)
+    shapes = {"wte.weight": (VOCABULARY, hidden), "wpe.weight": (1024, hidden), "ln_f.weight": (hidden,),
+              "ln_f.bias": (hidden,)}
+    for i in range(layers):
+        h = f"h.{i}."
+        shapes.update({h + "ln_1.weight": (hidden,), h + "ln_1.bias": (hidden,), h + "ln_2.weight": (hidden,),
+                       h + "ln_2.bias": (hidden,), h + "attn.c_attn.weight": (hidden, 3 * hidden),
+                       h + "attn.c_attn.bias": (3 * hidden,), h + "attn.c_proj.weight": (hidden, hidden),
+                       h + "attn.c_proj.bias": (hidden,), h + "mlp.c_fc.weight": (hidden, 4 * hidden),
+                       h + "mlp.c_fc.bias": (4 * hidden,), h + "mlp.c_proj.weight": (4 * hidden, hidden),
+                       h + "mlp.c_proj.bias": (hidden,)})
+    head, data, at = {}, [], 0
+    for name, shape in shapes.items():
+        values = (rng.standard_normal(shape) * 0.3).astype(np.float32)
+        if name.endswith(("ln_1.weight", "ln_2.weight", "ln_f.weight")):
+            values[:] = 1
+        head[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [at, at + values.nbytes]}
+        data.append(values.tobytes())
+        at += values.nbytes
+    folder.mkdir(parents=True)
+    text = json.dumps(head).encode()
+    with open(folder / "model.safetensors", "wb") as f:
+        f.write(len(text).to_bytes(8, "little") + text + b"".join(data))
+    (folder / "config.json").write_text(json.dumps({
+        "model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "vocab_size": VOCABULARY, "n_positions": 1024,
+        "n_ctx": 1024, "n_embd": hidden, "n_layer": layers, "n_head": 2, "activation_function": "gelu_new",
+        "layer_norm_epsilon": 1e-5, "bos_token_id": VOCABULARY - 1, "eos_token_id": VOCABULARY - 1}))
+    write_tokenizer(folder, words)
+    return folder
+
+
+def byte_letters():
+    """GPT-2's letters for the 256 bytes."""
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    letters, n = {}, 0
+    for b in range(256):
+        letters[b] = chr(b) if b in plain else chr(256 + n)
+        n += b not in plain
+    return letters
+
+
+def write_tokenizer(folder, words):
+    """A token for each byte and, letter by letter, for each of `words`, as long prompts need few."""
+    letters = byte_letters()
+    vocab = {letters[b]: i for i, b in enumerate(sorted(letters))}
+    merges = []
+    for word in words:
+        text = "".join(letters[b] for b in word.encode())
+        for n in range(2, len(text) + 1):
+            if text[:n] not in vocab and len(vocab) < 40000:
+                merges.append(f"{text[:n - 1]} {text[n - 1]}")
+                vocab[text[:n]] = len(vocab)
+    for i in range(len(vocab), VOCABULARY - 1):
+        vocab[f"filler{i}"] = i
+    end = "<|endoftext|>"
+    vocab[end] = VOCABULARY - 1
+    (folder / "vocab.json").write_text(json.dumps(vocab))
+    (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *merges]) + "\n")
+    (folder / "tokenizer_config.json").write_text(json.dumps({
+        "tokenizer_class": "GPT2Tokenizer", "model_max_length": 1024, "bos_token": end, "eos_token": end,
+        "unk_token": end}))
+
+
+class Release:
+    """One tag: its files, a filled repository, a server."""
+
+    def __init__(self, tag, checkout, work, python, engine, tokenizer):
+        self.tag, self.python, self.engine, self.tokenizer = tag, python, engine, tokenizer
+        self.root = work / tag / "backend"
+        self.root.mkdir(parents=True)
+        files = subprocess.run(["git", "-C", checkout, "archive", tag], check=True, capture_output=True).stdout
+        subprocess.run(["tar", "x", "-C", self.root], input=files, check=True)
+        self.work = work / tag
+        self.server = None
+        self.token_env = {}
+
+    def has(self, path):
+        return (self.root / path).is_file()
+
+    def repository(self, mode):
+        """Their models, copied and filled with their own tool. Their test of counts wants no BLS model."""
+        repo = self.work / f"repo-{mode}"
+        shutil.copytree(self.root / "all_models/inflight_batcher_llm", repo)
+        if mode.startswith("base"):
+            shutil.rmtree(repo / "tensorrt_llm_bls", ignore_errors=True)
+        values = {"tokenizer_dir": self.tokenizer, "engine_dir": self.engine, "tokenizer_type": "auto",
+                  "triton_max_batch_size": 64, "decoupled_mode": mode in ("stream", "accumulate"), "triton_backend": "tensorrtllm",
+                  "batching_strategy": "V1" if mode == "v1" else "inflight_fused_batching",
+                  "max_queue_delay_microseconds": 0, "max_queue_size": 2 if mode == "queue" else 0, "preprocessing_instance_count": 1,
+                  "postprocessing_instance_count": 1, "bls_instance_count": 2, "max_beam_width": 4,
+                  "logits_datatype": "TYPE_FP32", "encoder_input_features_data_type": "TYPE_FP16",
+                  "tensorrt_llm_model_name": "tensorrt_llm", "accumulate_tokens": mode == "accumulate", "enable_kv_cache_reuse": True}
+        for model in MODELS:
+            config = repo / model / "config.pbtxt"
+            if not config.is_file():
+                continue
+            text = config.read_text()
+            given = ",".join(f"{k}:{v}" for k, v in values.items() if "${%s}" % k in text)
+            if given:
+                self.call([self.python, self.root / "tools/fill_template.py", "-i", config, given])
+            if mode == "v1" and "inflight_fused_batching" in config.read_text():
+                config.write_text(config.read_text().replace("inflight_fused_batching", "V1"))
+        return repo
+
+    def call(self, words, **more):
+        return subprocess.run([str(w) for w in words], capture_output=True, text=True, cwd=self.work,
+                              timeout=150, **more)
+
+    def start(self, mode):
+        repo = self.repository(mode)
+        self.log = open(self.work / f"server-{mode}.log", "w")
+        env = dict(os.environ, PATH=f"{pathlib.Path(self.python).parent}:{os.environ['PATH']}",
+                   PYTHONPATH=str(self.work.parent / "shim"), TOKENIZERS_PARALLELISM="false", OMP_NUM_THREADS="1")
+        self.server = subprocess.Popen(
+            [BIN / "tritonserver", f"--model-repository={repo}", "--log-verbose=1", "--http-port=8000", "--grpc-port=8001",
+             "--metrics-port=8002"], stdout=self.log, stderr=subprocess.STDOUT, env=env)
+        until = time.monotonic() + 90
+        while time.monotonic() < until:
+            try:
+                with urllib.request.urlopen("http://localhost:8000/v2/health/ready", timeout=5) as r:
+                    if r.status == 200:
+                        return True
+            except OSError:
+                pass
+            if self.server.poll() is not None:
+                return False
+            time.sleep(0.1)
+        return False
+
+    def keep_token_metrics(self):
+        """What their CI does before its test of metrics: one stream, and the metrics behind it in a file."""
+        prompt = "My name is"
+        ids = subprocess.run([BIN / "nereid", "tokenize", self.tokenizer], input=prompt + "\n",
+                             capture_output=True, text=True).stdout.split()
+        self.run(TEXT_CLIENT, ["--prompt=" + prompt, "--streaming", "-o=50"])
+        time.sleep(1)
+        with urllib.request.urlopen("http://localhost:8002/metrics", timeout=10) as r:
+            (self.root / "ci/L0_backend_trtllm/end_to_end_token_metrics.out").write_bytes(r.read())
+        self.token_env = {"STREAM_INPUT_SIZE": str(len(ids)), "STREAM_OUTPUT_SIZE": "50"}
+
+    def stop(self):
+        if self.server:
+            self.server.send_signal(signal.SIGINT)
+            try:
+                self.server.wait(40)
+            except subprocess.TimeoutExpired:
+                self.server.kill()
+                self.server.wait()
+            self.log.close()
+            self.server = None
+
+    def run(self, script, options):
+        """(passed, last words)"""
+        path = self.root / script
+        env = dict(os.environ, PYTHONPATH=str(self.root / "tools/utils" if script.startswith("ci/") else ""),
+                   BACKEND_ROOT=str(self.root),
+                   TOKENIZERS_PARALLELISM="false", OMP_NUM_THREADS="1")
+        env.update(self.token_env)
+        try:
+            if script.startswith("ci/"):
+                done = subprocess.run([self.python, "-m", "unittest", ".".join([path.stem, *options])],
+                                      capture_output=True, text=True, cwd=path.parent, env=env, timeout=150)
+            else:
+                done = self.call([self.python, path, *options], env=env)
+        except subprocess.TimeoutExpired:
+            return False, "no end after 150 s"
+        said = done.stdout + done.stderr
+        lines = [x.strip() for x in said.splitlines() if x.strip() and "Warning" not in x and "warnings.warn" not in x]
+        errors = [x for x in lines if ("rror" in x or "Exception" in x) and not x.startswith("raise ")]
+        # Their clients end with 0 although they got an error from the server.
+        bad = done.returncode != 0 or any("StatusCode" in x or "Received an error" in x or "[FAILED]" in x
+                                          or "Request failed" in x for x in lines)
+        return not bad, (errors or lines or [f"status {done.returncode}"])[-1][:300]
+
+
+def known(tag, script, options):
+    """Why it fails, or None."""
+    for first, last, name, option, why in KNOWN:
+        if version(first) <= version(tag) <= version(last) and name == script and option in options:
+            return why
+    return None
+
+
+def steps(r):
+    """(mode, script, options) of one release, as its documents and its CI script use them."""
+    v = version(r.tag)
+    data = str(r.root / "ci/L0_backend_trtllm/simple_data.json")
+    dash = "-" if v >= (0, 7) else "_"
+    tok = ["--tokenizer" + dash + "dir", str(r.tokenizer)]
+    out = []
+    for mode in ("v1", "plain"):
+        out.append((mode, TOOLS + "identity_test.py", ["--max_input_len=500", "--dataset", data, *tok]))
+        bench = [f"--max{dash}input{dash}len=500"]
+        for more in (["dataset", "--dataset", data, "--tokenizer-dir", str(r.tokenizer)],
+                     ["token-norm-dist", "--input-mean", "20", "--input-stdev", "4", "--output-mean", "12",
+                      "--output-stdev", "2"]):
+            count = ["--num-requests", "24"] if v >= (0, 7) else []
+            out.append((mode, TOOLS + "benchmark_core_model.py", [*bench, *count, *more]))
+        out.append((mode, TOOLS + "end_to_end_test.py", [f"--max{dash}input{dash}len=500", "--dataset", data]))
+    if v >= (0, 9):
+        out.append(("plain", TOOLS + "end_to_end_test.py", ["--max-input-len=500", "--dataset", data, "--test-bls"]))
+        out.append(("plain", TOOLS + "end_to_end_test.py", ["--max-input-len=500", "--dataset", data,
+                                                            "--return-context-logits", "--return-generation-logits"]))
+    plain_client = ["--request-output-len", "16", *tok]
+    out.append(("plain", CLIENT, plain_client))
+    out.append(("plain", TEXT_CLIENT, ["-p", "My name is", "-o", "12"]))
+    if v >= (0, 7):
+        out.append(("plain", CLIENT, [*plain_client, "--return-log-probs", "--top-k", "0", "--top-p", "0.5"]))
+        out.append(("plain", CLIENT, [*plain_client, "--beam-width", "4"]))
+    if v >= (0, 8):
+        out.append(("plain", CLIENT, [*plain_client, "--return-context-logits", "--return-generation-logits"]))
+    if r.has(METRICS):
+        text = (r.root / METRICS).read_text()
+        out += [(f"base-{t}", METRICS, ["TRTLLMBaseMetricsTest", t])
+                for t in ("test_end_to_end", "test_end_to_end_beam_width") if f"def {t}(" in text]
+    out += [("stream", TOOLS + "end_to_end_streaming_client.py", ["--prompt=My name is"]),
+            ("stream", TEXT_CLIENT, ["-p", "My name is", "--streaming", "-o", "12"]),
+            ("stream", CLIENT, [*plain_client, "--streaming"])]
+    if v >= (0, 7):
+        long = ["--request-output-len", "900", *tok, "--request-id", "1", "--streaming"]
+        out += [("stream", CLIENT, [*long, "--stop-after-ms", "100"]),
+                ("stream", CLIENT, [*long, "--stop-after-ms", "100", "--stop-via-request-cancel"]),
+                ("stream", CLIENT, [*plain_client, "--streaming", "--beam-width", "4"]),
+                ("stream", CLIENT, [*plain_client, "--streaming", "--return-log-probs"]),
+                ("stream", TEXT_CLIENT, ["-p", "My name is", "--streaming", "-o", "12", "--beam-width", "2"])]
+    if v >= (0, 8):
+        out.append(("stream", CLIENT, [*plain_client, "--streaming", "--return-generation-logits"]))
+    if v >= (0, 9):
+        bls = ["-p", "My name is", "-o", "12", "--model-name", "tensorrt_llm_bls"]
+        out += [("stream", TEXT_CLIENT, [*bls, "--streaming"]),
+                ("stream", TEXT_CLIENT, [*bls, "--streaming", "--return-generation-logits"]),
+                ("accumulate", TEXT_CLIENT, [*bls, "--streaming", "--overwrite-output-text"])]
+    if v >= (0, 13):
+        out.append(("queue", TOOLS + "test_max_queue_size.py",
+                    [*tok, "--request-output-len", "900", "--num-requests", "300"]))
+    if (0, 16) <= v < (0, 19):
+        out.append(("stream", CLIENT, [*plain_client, "--streaming", "--return-kv-cache-reuse-stats"]))
+    if v >= (0, 19):
+        out.append(("stream", CLIENT, [*plain_client, "--streaming", "--return-perf-metrics"]))
+    if v >= (0, 9):
+        draft = [*tok, "--request-output-len", "6", "--input-tokens-csv", str(r.work.parent / "csv/prompt.csv"),
+                 "--draft-tokens-csv", str(r.work.parent / "csv/draft.csv")]
+        out.append(("plain", CLIENT, draft))
+        out.append(("plain", TOOLS + "speculative_decoding_test.py",
+                    ["--max-input-len", "200", "--dataset", data, "--url-target", "localhost:8001", "--url-draft",
+                     "localhost:8001", *(["--url-control", "localhost:8001"] if v >= (0, 13) else [])]))
+    return [s for s in out if r.has(s[1])]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("checkout")
+    parser.add_argument("--python", default=sys.executable)
+    parser.add_argument("--out", required=True)
+    parser.add_argument("--work", default="published")
+    parser.add_argument("--tags", nargs="*", default=TAGS)
+    parser.add_argument("--only", default="")
+    args = parser.parse_args()
+    work = pathlib.Path(args.work).resolve()
+    shutil.rmtree(work, ignore_errors=True)
+    (work / "csv").mkdir(parents=True)
+    (work / "shim").mkdir()
+    (work / "shim/sitecustomize.py").write_text(AS_PYTHON_3_10)
+    (work / "csv/prompt.csv").write_text("5,6,7,8\n")
+    (work / "csv/draft.csv").write_text("9,10,11\n")
+    texts = subprocess.run(["git", "-C", args.checkout, "show", "v0.16.0:ci/L0_backend_trtllm/simple_data.json"], check=True,
+                           capture_output=True, text=True).stdout
+    words = re.findall(r" ?[A-Za-z]+", " ".join(x["input"] for x in json.loads(texts)))
+    model = make_model(work / "model", words)
+    subprocess.run([BIN / "nereid", "build", model, "--output_dir", work / "engine", "--gather_all_token_logits",
+                    "--max_beam_width", "4", "--max_batch_size", "64"], check=True, capture_output=True)
+    rows = []
+    for tag in args.tags:
+        r = Release(tag, args.checkout, work, args.python, work / "engine", model)
+        todo = [s for s in steps(r) if args.only in s[1]]
+        if version(tag) >= (0, 15) and any(s[0].startswith("base") for s in todo) and r.start("stream"):
+            r.keep_token_metrics()
+        r.stop()
+        shutil.rmtree(r.work / "repo-stream", ignore_errors=True)
+        for mode in dict.fromkeys(s[0] for s in todo):
+            ready = r.start(mode)
+            for _, script, options in [s for s in todo if s[0] == mode]:
+                passed, words = r.run(script, options) if ready else (False, "the server did not start")
+                shown = " ".join(pathlib.Path(o).name if o.startswith("/") else o for o in options)
+                why = "" if passed else known(tag, script, shown) or words
+                rows.append((tag, mode.split("-")[0], script, shown, "pass" if passed else "fail", why))
+                print("\t".join(rows[-1]), flush=True)
+            r.stop()
+    with open(args.out, "w") as f:
+        f.write("release\tmode\tscript\toptions\tresult\treason\n")
+        f.writelines("\t".join(row) + "\n" for row in rows)
+    failed = [row for row in rows if row[4] == "fail"]
+    unknown = [row for row in failed if not known(row[0], row[2], row[3])]
+    print(f"{len(rows) - len(failed)} passed, {len(failed)} failed, {len(unknown)} of them for no known reason")
+    sys.exit(bool(unknown))
+
+
+if __name__ == "__main__":
+    main()
