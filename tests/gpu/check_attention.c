@@ -307,18 +307,18 @@ void all_attention(void)
 /* Prompts of many tiles, whole and in chunks, alone and beside single tokens. */
 void long_prompts(void)
 {
-    for (int i = 0; i < 12; i++) {
+    for (int i = 0; i < (small_only ? 12 : 30); i++) {
         const nrd_dtype act = i % 5 == 4 ? NRD_DTYPE_F16 : NRD_DTYPE_BF16;
         attn_case c = {.act = act, .out = i % 4 == 3 ? NRD_DTYPE_F8_E4M3 : act,
                        .kv = i % 2 ? NRD_DTYPE_F8_E4M3 : act, .n_kv = 1 + i % 2,
-                       .hd = i % 3 == 2 ? 64 : 128, .bt = i % 6 == 5 ? 32 : 64, .n_seqs = 2 + i % 4,
+                       .hd = i % 3 == 2 ? 64 : i % 7 == 3 ? 96 : 128, .bt = i % 6 == 5 ? 32 : 64, .n_seqs = 2 + i % 4,
                        .rope = NRD_ROPE_NEOX, .qk_norm = i % 4 == 1, .declare = i % 3 != 0};
-        c.n_heads = c.n_kv * (i % 3 == 1 ? 1 : 4);
-        c.window = i == 6 ? 200 : 0;
-        c.n_sink = i == 6 ? 3 : 0;
-        c.softcap = i == 8 ? 15.0f : 0;
+        c.n_heads = c.n_kv * (i % 3 == 1 ? 1 : i % 10 == 2 ? 20 : i % 8 == 4 ? 3 : 4);
+        c.window = i % 7 == 6 ? 200 : 0;
+        c.n_sink = i % 14 == 6 ? 3 : 0;
+        c.softcap = i % 9 == 8 ? 15.0f : 0;
         for (int s = 0; s < c.n_seqs; s++) {
-            c.ctx[s] = rnd(1, 900);
+            c.ctx[s] = rnd(1, i == 17 || i == 24 ? 3000 : 900);
             c.q_len[s] = i % 2 && s < 2 ? 1 : i % 4 == 2 ? c.ctx[s] - c.ctx[s] / 3 : c.ctx[s];
         }
         check_attention(&c);

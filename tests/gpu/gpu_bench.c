@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * gpu_bench - times every operation of a device plug-in on the shapes of Llama-3.1-8B.
  *
- *   gpu_bench build/lib/nereid_cuda.so [linear|quantized|attention|mixed|rest]
+ *   gpu_bench build/lib/nereid_cuda.so [linear|quantized|attention|mixed|rest [ROWS]]
  * Each row is a captured graph of at least 16 calls whose weights or cache lie at different places of
  * a pool of 2 GiB (the L2 of an H200 holds 60 MB), replayed 7 times; the median is printed. The floor
  * is the larger of bytes over 4.42 TB/s and operations over 768 (bf16) or 1,330 (F8) TFLOP/s, both
@@ -121,6 +121,8 @@ static double bench_linear(const char *name, nrd_dtype t, nrd_dtype y_t, int n, 
     return s;
 }
 
+static int rows_only; /* products of so many rows; 0: all */
+
 static void all_linear(void)
 {
     static const int tokens[] = {1, 4, 8, 16, 32, 64, 128, 256, 512, 2048};
@@ -129,6 +131,9 @@ static void all_linear(void)
         const nrd_dtype type = t ? NRD_DTYPE_F8_E4M3 : NRD_DTYPE_BF16;
         for (int i = 0; i < 10; i++) {
             const int n = tokens[i];
+            if (rows_only && n != rows_only) {
+                continue;
+            }
             double s = bench_linear("qkv", type, NRD_DTYPE_BF16, n, 6144, 4096);
             s += bench_linear("o", type, NRD_DTYPE_BF16, n, 4096, 4096);
             s += bench_linear("gate_up", type, NRD_DTYPE_BF16, n, 28672, 4096);
@@ -226,9 +231,14 @@ static void call_attention(int i, void *p)
     OK(dev->ops->attention(st, &c->a));
 }
 
-static void bench_attention(nrd_dtype kv, nrd_dtype out, int n_seqs, int q_len, int ctx, bool ragged)
+typedef struct heads {
+    int q, kv, dim;
+} heads;
+static const heads llama = {32, 8, 128};
+
+static void bench_heads(heads h, nrd_dtype kv, nrd_dtype out, int n_seqs, int q_len, int ctx, bool ragged)
 {
-    enum { BT = 64, HEADS = 32, KV = 8, HD = 128 };
+    enum { BT = 64 };
     const int stride = (ctx + BT - 1) / BT, n_blocks = stride * n_seqs, n = n_seqs * q_len;
     int32_t *table = malloc((size_t)n_blocks * 4), *pos = malloc((size_t)n * 4), *seq = malloc((size_t)n * 4);
     int32_t *start = malloc((size_t)(n_seqs + 1) * 4), *len = malloc((size_t)n_seqs * 4);
@@ -253,7 +263,7 @@ static void bench_attention(nrd_dtype kv, nrd_dtype out, int n_seqs, int q_len, 
         }
     }
     attn_ctx c = {.base = kv == NRD_DTYPE_F8_E4M3 ? pool8 : pool16,
-                  .layer_bytes = dev->ops->kv_block_bytes(dev, kv, BT, KV, HD) * (size_t)n_blocks};
+                  .layer_bytes = dev->ops->kv_block_bytes(dev, kv, BT, h.kv, h.dim) * (size_t)n_blocks};
     c.layers = (int)(POOL_BYTES / c.layer_bytes);
     if (c.layers == 0) {
         return;
@@ -266,17 +276,21 @@ static void bench_attention(nrd_dtype kv, nrd_dtype out, int n_seqs, int q_len, 
                               .block_table = dev_put(table, (size_t)n_blocks * 4),
                               .block_table_stride = stride};
     c.a = (nrd_attention_args){.batch = &c.view, .q = x_buf,
-                               .q_stride = (HEADS + 2 * KV) * HD, .out = y_buf,
+                               .q_stride = (h.q + 2 * h.kv) * h.dim, .out = y_buf,
                                .act_dtype = NRD_DTYPE_BF16, .out_dtype = out,
                                .out_row_scale = out == NRD_DTYPE_F8_E4M3 ? f_scales : NULL,
-                               .n_heads = HEADS, .scale = 0.0883883f,
+                               .n_heads = h.q, .scale = 1.0f / sqrtf((float)h.dim),
                                .kv = {.dtype = kv, .n_blocks = n_blocks, .block_tokens = BT,
-                                      .n_kv_heads = KV, .head_dim = HD, .k_scale = 1, .v_scale = 1}};
+                                      .n_kv_heads = h.kv, .head_dim = h.dim, .k_scale = 1, .v_scale = 1}};
     const double s = measure(call_attention, &c, c.layers < 16 ? 16 : c.layers > 32 ? 32 : c.layers);
-    snprintf(what, sizeof what, "attention kv %s%s %d x (%d of %d)%s", kv == NRD_DTYPE_BF16 ? "bf16" : "f8",
-             out == NRD_DTYPE_F8_E4M3 ? " -> f8" : "", n_seqs, q_len, ctx, ragged ? " ragged" : "");
-    row(what, s, tokens * 2 * KV * HD * (double)elem(kv) + (double)n * HEADS * HD * 4,
-        pairs * HEADS * HD * 4, 768e12);
+    char shape[40] = "";
+    if (memcmp(&h, &llama, sizeof h) != 0) {
+        snprintf(shape, sizeof shape, " %d/%d x %d", h.q, h.kv, h.dim);
+    }
+    snprintf(what, sizeof what, "attention kv %s%s%s %d x (%d of %d)%s", kv == NRD_DTYPE_BF16 ? "bf16" : "f8",
+             out == NRD_DTYPE_F8_E4M3 ? " -> f8" : "", shape, n_seqs, q_len, ctx, ragged ? " ragged" : "");
+    row(what, s, tokens * 2 * h.kv * h.dim * (double)elem(kv) + (double)n * h.q * h.dim * 4,
+        pairs * h.q * h.dim * 4, 768e12);
     dev_free((void *)(uintptr_t)c.view.positions);
     dev_free((void *)(uintptr_t)c.view.token_seq);
     dev_free((void *)(uintptr_t)c.view.q_start);
@@ -287,6 +301,11 @@ static void bench_attention(nrd_dtype kv, nrd_dtype out, int n_seqs, int q_len, 
     free(seq);
     free(start);
     free(len);
+}
+
+static void bench_attention(nrd_dtype kv, nrd_dtype out, int n_seqs, int q_len, int ctx, bool ragged)
+{
+    bench_heads(llama, kv, out, n_seqs, q_len, ctx, ragged);
 }
 
 static void call_mixed(int i, void *p)
@@ -393,6 +412,11 @@ static void all_attention(void)
         bench_attention(kv, NRD_DTYPE_BF16, 1, 2048, 2048, false);
         bench_attention(kv, NRD_DTYPE_BF16, 4, 512, 2048, false);
         bench_attention(kv, NRD_DTYPE_BF16, 1, 8192, 8192, false);
+        bench_attention(kv, NRD_DTYPE_BF16, 1, 20000, 20000, false);
+        bench_attention(kv, NRD_DTYPE_BF16, 2, 1024, 16384, false);
+        bench_heads((heads){32, 8, 64}, kv, NRD_DTYPE_BF16, 1, 8192, 8192, false);
+        bench_heads((heads){32, 32, 96}, kv, NRD_DTYPE_BF16, 1, 2048, 2048, false);
+        bench_heads((heads){16, 8, 256}, kv, NRD_DTYPE_BF16, 1, 2048, 2048, false);
     }
 }
 
@@ -561,9 +585,10 @@ int main(int argc, char **argv)
     float *ones = malloc((size_t)262144 * 4);
 
     if (argc < 2) {
-        fprintf(stderr, "usage: gpu_bench nereid_cuda.so [linear|quantized|attention|mixed|rest]\n");
+        fprintf(stderr, "usage: gpu_bench nereid_cuda.so [linear|quantized|attention|mixed|rest [ROWS]]\n");
         return 2;
     }
+    rows_only = argc > 3 ? atoi(argv[3]) : 0;
     gpu_open(argv[1]);
     OK(dev->ops->reserve(st, 8192, 256, 28672, 32768, 128256));
     for (int i = 0; i < 262144; i++) {

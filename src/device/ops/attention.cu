@@ -8,11 +8,13 @@
  *                          a (token, head), warps take every fourth position. Right, not fast.
  * A row of F8 needs all its heads for its scale: those go to scratch and row_quant follows.
  */
+#include <limits.h>
+
 #include "device/cuda/kv_layout.cuh"
 #include "device/ops/attention.cuh"
 
 template <typename T, typename C>
-static __global__ void __launch_bounds__(128) attention_any_kernel(attn_params a, int min_rows)
+static __global__ void __launch_bounds__(128) attention_any_kernel(attn_params a, int min_rows, int max_rows)
 {
     constexpr int MAX_D = 16; /* head_dim <= 512 */
     extern __shared__ float smem[];
@@ -24,8 +26,8 @@ static __global__ void __launch_bounds__(128) attention_any_kernel(attn_params a
     pdl_wait();
     pdl_go();
     const int seq = a.token_seq[t], q0 = a.q_start[seq], q_len = a.q_start[seq + 1] - q0;
-    if (q_len * a.group < min_rows) {
-        return; /* the decode kernel's */
+    if (q_len * a.group < min_rows || q_len * a.group > max_rows) {
+        return; /* another kernel's */
     }
     const int ctx = a.ctx_len[seq], pos = a.positions[t], kvh = head / a.group;
     const int32_t *table = a.block_table + (int64_t)seq * a.table_stride;
@@ -102,38 +104,38 @@ static __global__ void __launch_bounds__(128) attention_any_kernel(attn_params a
 }
 
 template <typename T, typename C>
-static nrd_error *any_launch(nrd_stream *s, const attn_params &p, int n_tokens, int min_rows)
+static nrd_error *any_launch(nrd_stream *s, const attn_params &p, int n_tokens, int min_rows, int max_rows)
 {
     return launch(s, attention_any_kernel<T, C>, dim3((unsigned)n_tokens, (unsigned)p.n_heads),
-                  dim3(128), (size_t)p.g.hd * 5 * sizeof(float), p, min_rows);
+                  dim3(128), (size_t)p.g.hd * 5 * sizeof(float), p, min_rows, max_rows);
 }
 
 static nrd_error *attention_any(nrd_stream *s, const nrd_attention_args *a, void *out,
-                                nrd_dtype o_dtype, int min_rows)
+                                nrd_dtype o_dtype, int min_rows, int max_rows)
 {
     const attn_params p = attn_params_of(a, out, o_dtype);
     const int n = a->batch->n_tokens;
 
     switch (a->kv.dtype) {
     case NRD_DTYPE_F32:
-        ACT_TYPE(a->act_dtype, return (any_launch<T, float>(s, p, n, min_rows)));
+        ACT_TYPE(a->act_dtype, return (any_launch<T, float>(s, p, n, min_rows, max_rows)));
     case NRD_DTYPE_F16:
-        ACT_TYPE(a->act_dtype, return (any_launch<T, f16>(s, p, n, min_rows)));
+        ACT_TYPE(a->act_dtype, return (any_launch<T, f16>(s, p, n, min_rows, max_rows)));
     case NRD_DTYPE_BF16:
-        ACT_TYPE(a->act_dtype, return (any_launch<T, bf16>(s, p, n, min_rows)));
+        ACT_TYPE(a->act_dtype, return (any_launch<T, bf16>(s, p, n, min_rows, max_rows)));
     case NRD_DTYPE_F8_E4M3:
-        ACT_TYPE(a->act_dtype, return (any_launch<T, f8>(s, p, n, min_rows)));
+        ACT_TYPE(a->act_dtype, return (any_launch<T, f8>(s, p, n, min_rows, max_rows)));
     default:
-        ACT_TYPE(a->act_dtype, return (any_launch<T, int8_t>(s, p, n, min_rows)));
+        ACT_TYPE(a->act_dtype, return (any_launch<T, int8_t>(s, p, n, min_rows, max_rows)));
     }
 }
 
 /* Single tokens wait for memory, prompts for the tensor cores: side by side on multiprocessors of their
  * own they take hardly longer than the longer of the two. Measured on an H200 (2026-11-21): what one
  * multiprocessor reads and multiplies in attention_decode_ring.cu, what it computes in
- * attention_prefill_hopper.cu (450 TFLOP/s on 132), what fork and join and a later start cost. */
+ * attention_prefill_hopper.cu (500 TFLOP/s on 132), what fork and join and a later start cost. */
 #define RING_SM_RATE 89e9
-#define PREFILL_SM_FLOPS 3.4e12
+#define PREFILL_SM_FLOPS 3.8e12
 #define FORK_SECONDS 6e-6
 #define WORTH_SECONDS 5e-6
 enum { SHARE_STEP = 4, SHARE_LEAST = 8, LONG_CONTEXT = 4096 };
@@ -262,8 +264,13 @@ nrd_error *nrd_cuda_attention(nrd_stream *s, const nrd_attention_args *a)
             NRD_TRY(nrd_cuda_attention_prefill(s, a, out, o_dtype, 0, &prefilled));
         }
     }
+    bool prompts = false; /* of a shape that decode does not know: single tokens are the plain kernel's */
+    if (plain && !decoded && b->max_q_len * group > DECODE_ROWS) {
+        NRD_TRY(nrd_cuda_attention_prefill(s, a, out, o_dtype, 0, &prompts));
+    }
     if (!prefilled) {
-        NRD_TRY(attention_any(s, a, out, o_dtype, decoded ? DECODE_ROWS + 1 : 0));
+        NRD_TRY(attention_any(s, a, out, o_dtype, decoded ? DECODE_ROWS + 1 : 0,
+                              prompts ? (int)DECODE_ROWS : INT_MAX));
     }
     if (quant && !(decoded && quantized)) {
         return nrd_cuda_row_quant(s, out, a->act_dtype, b->n_tokens, cols, a->out, a->out_row_scale);

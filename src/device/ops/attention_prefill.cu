@@ -14,7 +14,7 @@
  * Measured  NVIDIA H200, one sequence of 8,192 tokens, 32 heads over 8 x 128, causal: bf16 184, F8
  *           cache 222 TFLOP/s (2026-11-21, make gpu-bench). One block an SM: softmax, copies and
  *           products follow each other.
- * Tried     mma.sync with ldmatrix (still the path of other GPUs and of head_dim 96 and 256): 150
+ * Tried     mma.sync with ldmatrix (still the path of other GPUs and of head_dim 256): 150
  *           TFLOP/s at 8,192 tokens on an H200; every warp reads both tiles for 16 rows only.
  * Sources   FlashAttention-2 (Dao 2023), FlashAttention-3 (Shah et al. 2024).
  */

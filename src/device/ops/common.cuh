@@ -156,6 +156,14 @@ static __device__ __forceinline__ float fast_exp2(float x)
     return y;
 }
 
+/* Within 2 units of the last place; y / inf = 0. */
+static __device__ __forceinline__ float fast_div(float x, float y)
+{
+    float q;
+    asm("div.approx.f32 %0, %1, %2;" : "=f"(q) : "f"(x), "f"(y));
+    return q;
+}
+
 static __device__ __forceinline__ float act_apply(int kind, float x)
 {
     switch (kind) {

@@ -137,6 +137,15 @@ static __device__ __forceinline__ float4 cluster_load4(uint32_t here, int rank)
     return v;
 }
 
+/* Four 8 x 8 matrices of 16-bit elements; lane i gives the address of row i % 8 of matrix i / 8. */
+static __device__ __forceinline__ void ldmatrix4(uint32_t *r, uint32_t addr)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(addr)
+                 : "memory");
+}
+
 static __device__ __forceinline__ void mbar_fence_init()
 {
 #if __CUDA_ARCH__ >= 900
@@ -190,6 +199,9 @@ static __device__ __forceinline__ uint64_t desc_plain(uint32_t addr, uint32_t le
 #define REGS32                                                                                     \
     "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,"  \
     "%25,%26,%27,%28,%29,%30,%31}"
+#define REGS48                                                                                     \
+    "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,"  \
+    "%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47}"
 #define REGS64                                                                                     \
     "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,"  \
     "%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47," \
@@ -259,11 +271,37 @@ static __device__ __forceinline__ void wgmma_rs(float *d, uint32_t a0, uint32_t 
         WGMMA_RS_N("32", REGS16, "{%16,%17,%18,%19}", "%20", F16R(d, 0))
     } else if constexpr (N == 64) {
         WGMMA_RS_N("64", REGS32, "{%32,%33,%34,%35}", "%36", F32R(d, 0))
+    } else if constexpr (N == 96) {
+        WGMMA_RS_N("96", REGS48, "{%48,%49,%50,%51}", "%52", F32R(d, 0), F16R(d, 32))
     } else {
         WGMMA_RS_N("128", REGS64, "{%64,%65,%66,%67}", "%68", F32R(d, 0), F32R(d, 32))
     }
 #else
     (void)d, (void)a0, (void)a1, (void)a2, (void)a3, (void)b;
+#endif
+}
+
+/* D (64 x 64, f32) = A (registers) B: the first of a group. Its D is only written, so that the compiler has
+ * nothing to move there while other products are under way. */
+#define N4(d, i) "=f"(d[i]), "=f"(d[i + 1]), "=f"(d[i + 2]), "=f"(d[i + 3])
+#define N16(d, i) N4(d, i), N4(d, i + 4), N4(d, i + 8), N4(d, i + 12)
+#define WGMMA_RS_NEW(TYPES)                                                                        \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPES " " REGS32                    \
+                 ", {%32,%33,%34,%35}, %36, 0, 1, 1, 0;\n"                                         \
+                 : N16(d, 0), N16(d, 16)                                                           \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b)                              \
+                 : "memory")
+
+template <bool BF> static __device__ __forceinline__ void wgmma_rs_new(float *d, const uint32_t *a, uint64_t b)
+{
+#ifdef NRD_SM90A
+    if constexpr (BF) {
+        WGMMA_RS_NEW("bf16.bf16");
+    } else {
+        WGMMA_RS_NEW("f16.f16");
+    }
+#else
+    (void)d, (void)a, (void)b;
 #endif
 }
 
