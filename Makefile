@@ -249,6 +249,7 @@ $(B)/tests/unit/core/%: $(B)/tests/unit/core/%.o $(B)/lib/libtritonserver.so $(O
 	$(link)
 	$(Q)$(CC) -o $@ $(filter %.o,$^) $(NRD_LDFLAGS) $(LDFLAGS) -rdynamic $(proto_LIBS) -lcmocka $(LIBS_base)
 $(B)/tests/unit/core/test_server $(B)/tests/unit/core/test_sequence $(B)/tests/unit/core/test_chain: | $(B)/backends/identity/libtriton_identity.so
+$(B)/tests/unit/core/test_lend: | $(B)/backends/identity/libtriton_identity.so $(B)/tests/backends/fickle/libtriton_fickle.so
 $(B)/tests/unit/frontends/%: $(B)/tests/unit/frontends/%.o $(OBJ_frontends) $(OBJ_tls) $(OBJ_formats) $(OBJ_text) $(OBJ_base) $(B)/lib/libtritonserver.so
 	$(link)
 	$(Q)$(CC) -o $@ $(filter-out $(B)/obj/frontends/main.o,$(filter %.o,$^)) $(NRD_LDFLAGS) $(LDFLAGS) \

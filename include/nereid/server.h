@@ -4,10 +4,12 @@
  * Purpose   A backend reports that a model has failed while it served, and the program around the
  *           server can ask for such models. A backend names inputs that clients may send and that
  *           it does not use. A caller that keeps metadata of a model asks whether it is still
- *           valid.
+ *           valid. A backend says that executing a model never blocks; the server may then do that
+ *           on a thread that the program has lent it, and wakes none.
  * Owner     Any thread; all return at once.
  * ABI       A backend or program that must also run with other builds of libtritonserver.so
- *           declares these functions weak (#pragma weak) and calls none that is NULL.
+ *           declares these functions weak (#pragma weak) and calls none that is NULL. A function
+ *           that a backend defines is not seen by other builds.
  */
 #ifndef NEREID_SERVER_H
 #define NEREID_SERVER_H
@@ -31,6 +33,24 @@ NRD_SERVER_API void nrd_backend_model_failed(TRITONBACKEND_Model *model, const c
 NRD_SERVER_API TRITONSERVER_Error *nrd_backend_ignore_input(TRITONBACKEND_Model *model,
                                                             const char *name,
                                                             TRITONSERVER_DataType datatype);
+
+/* Defined by a backend that has such models; called once for each, after
+ * TRITONBACKEND_ModelInitialize. true: TRITONBACKEND_ModelInstanceExecute never blocks for this model:
+ * it waits for no other thread, device, file or network and does not sleep, and a request whose
+ * inputs have 64 KB or less usually takes well below 20 microseconds. It may then be called on
+ * threads that were lent (nrd_server_lend_thread), on another one each time, but for one instance
+ * never on two at once. The server measures: when an execution took longer, or returned before all
+ * its requests were released, the model's own threads run the next 16, or up to 1,016 where that
+ * happens again and again. A backend that does not define it is never called on such threads. */
+NRD_SERVER_API bool nrd_backend_never_blocks(TRITONBACKEND_Model *model);
+
+/* true: TRITONSERVER_ServerInferAsync, called on this thread, may execute the model before it
+ * returns, where that saves waking another thread: when nothing waits for the model and the model's
+ * backend never blocks. The callbacks of the request's allocator, responses and release are then
+ * called on this thread, before that call returns; a caller must not hold a lock that they take.
+ * After 0.1 ms it begins no further step of an ensemble. false (as every thread begins): no longer.
+ */
+NRD_SERVER_API void nrd_server_lend_thread(bool lent);
 
 /* Whether a model failed that way and has neither been loaded again nor unloaded. */
 NRD_SERVER_API bool nrd_server_has_failed(TRITONSERVER_Server *server);

@@ -9,6 +9,8 @@
 #include "core/request.h"
 #include "core/request_internal.h"
 #include "core/request_run.h"
+#include "core/sched/worker.h"
+#include "core/sched/workers.h"
 #include "core/server.h"
 #include "core/trace.h"
 #include "core/types.h"
@@ -17,6 +19,7 @@
 #include "base/error.h"
 #include "base/mem.h"
 #include "base/pool.h"
+#include "nereid/server.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -417,6 +420,11 @@ TRITONSERVER_InferenceRequestSetDoubleParameter(TRITONSERVER_InferenceRequest *r
         nrd_params_set(&of_api(request)->params, key, TRITONSERVER_PARAMETER_DOUBLE, &value));
 }
 
+void nrd_server_lend_thread(bool lent)
+{
+    nrd_lent_here()->is_lent = lent;
+}
+
 TRITONSERVER_Error *TRITONSERVER_ServerInferAsync(TRITONSERVER_Server *server,
                                                   TRITONSERVER_InferenceRequest *inference_request,
                                                   TRITONSERVER_InferenceTrace *trace)
@@ -431,6 +439,7 @@ TRITONSERVER_Error *TRITONSERVER_ServerInferAsync(TRITONSERVER_Server *server,
     }
     r->trace = nrd_trace_share((nrd_trace *)(void *)trace);
     err = nrd_request_run(r);
+    nrd_workers_run_lent();
     if (err) { /* undo the share without the release callback: the caller keeps the trace */
         nrd_trace_forget(r->trace);
         r->trace = NULL;

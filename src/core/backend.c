@@ -128,6 +128,7 @@ static nrd_error *backend_open(nrd_backend **out, nrd_context *ctx, const char *
     entry_point(b, "TRITONBACKEND_ModelInstanceFinalize", &b->instance_finalize);
     entry_point(b, "TRITONBACKEND_ModelInstanceExecute", &b->execute);
     entry_point(b, "TRITONBACKEND_ModelInstanceReady", &b->instance_ready);
+    entry_point(b, "nrd_backend_never_blocks", &b->never_blocks);
     if (!b->execute) {
         err = nrd_errorf(NRD_ERR_NOT_FOUND,
                          "unable to find required entrypoint 'TRITONBACKEND_ModelInstanceExecute' "

@@ -35,6 +35,7 @@ struct nrd_backend { /* TRITONBACKEND_Backend */
     nrd_instance_fn instance_initialize, instance_finalize, instance_ready;
     nrd_execute_fn execute;
     nrd_attribute_fn get_attribute;
+    bool (*never_blocks)(TRITONBACKEND_Model *); /* nereid/server.h; NULL: it may block */
 };
 
 #endif

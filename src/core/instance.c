@@ -156,16 +156,16 @@ static void refuse(nrd_request **requests, uint32_t n)
     }
 }
 
-void nrd_instance_execute(nrd_instance *inst, nrd_request **requests, uint32_t n)
+bool nrd_instance_execute(nrd_instance *inst, nrd_request **requests, uint32_t n)
 {
     enum { USUAL_BATCH = 64 };
     nrd_request *room[USUAL_BATCH];
     nrd_request **kept = n <= USUAL_BATCH ? room : calloc(n, sizeof(nrd_request *));
-    bool lacks = !kept;
+    bool lacks = !kept, all_released = true;
 
     if (!kept) {
         refuse(requests, n);
-        return;
+        return true;
     }
     for (uint32_t i = 0; i < n; i++) {
         kept[i] = nrd_request_keep(requests[i]); /* the list is the backend's to change */
@@ -187,12 +187,14 @@ void nrd_instance_execute(nrd_instance *inst, nrd_request **requests, uint32_t n
                              nrd_errorf(nrd_error_get_code(err), "%s", nrd_error_message(err)),
                              NRD_FAIL_BACKEND);
         }
+        all_released = all_released && atomic_load(&kept[i]->state) == NRD_REQ_NEW;
         nrd_request_free(kept[i]);
     }
     if (kept != room) {
         free(kept);
     }
     nrd_error_free(err);
+    return all_released;
 }
 
 /* ---- TRITONBACKEND: instance functions ---- */

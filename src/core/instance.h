@@ -9,10 +9,12 @@
 #include "base/error.h"
 #include "core/objects.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 nrd_error *nrd_instances_new(nrd_model *m) NRD_MUST_USE;
 void nrd_instances_free(nrd_model *m);
-void nrd_instance_execute(nrd_instance *inst, nrd_request **requests, uint32_t n);
+/* true: every request was released before the backend returned. */
+bool nrd_instance_execute(nrd_instance *inst, nrd_request **requests, uint32_t n);
 
 #endif

@@ -32,6 +32,7 @@ struct nrd_model { /* TRITONBACKEND_Model */
     bool config_open;     /* during ModelInitialize: ModelSetConfig may replace it */
     bool auto_complete;
     bool decoupled;
+    bool never_blocks;   /* says its backend (nrd_backend_never_blocks); fixed once it is ready */
     bool cached;         /* responses are kept in the server's cache */
     uint32_t n_required; /* inputs that are not optional */
     nrd_ignored_input *ignored; /* fixed once the model is ready */

@@ -147,6 +147,8 @@ static nrd_error *build(nrd_model *m)
             INFERENCE__MODEL_CONFIG__SCHEDULING_CHOICE_SEQUENCE_BATCHING) {
             NRD_TRY(nrd_strategy_new(&m->strategy, m));
         }
+        m->never_blocks = m->backend->never_blocks &&
+                          m->backend->never_blocks((TRITONBACKEND_Model *)(void *)m);
         NRD_TRY(nrd_instances_new(m));
         NRD_TRY(nrd_scheduler_new(&m->scheduler, m));
         NRD_TRY(nrd_model_warm_up(m)); /* before any other thread may use an instance */

@@ -13,6 +13,7 @@
 #include "base/json.h"
 #include "base/mem.h"
 
+#include "nereid/server.h"
 #include "triton/core/tritonbackend.h"
 
 #include <stdio.h>
@@ -145,6 +146,15 @@ TRITONSERVER_Error *TRITONBACKEND_ModelInitialize(TRITONBACKEND_Model *model)
     nrd_json_doc_free(doc);
     TRITONSERVER_ErrorDelete(TRITONSERVER_MessageDelete(message));
     return err;
+}
+
+/* Then the server may copy small tensors on the thread that has received them. */
+bool nrd_backend_never_blocks(TRITONBACKEND_Model *model)
+{
+    void *state = NULL;
+    TRITONSERVER_ErrorDelete(TRITONBACKEND_ModelState(model, &state));
+    const identity *s = state;
+    return s && s->delay_ms == 0 && !s->decoupled;
 }
 
 TRITONSERVER_Error *TRITONBACKEND_ModelFinalize(TRITONBACKEND_Model *model)
@@ -330,7 +340,9 @@ TRITONSERVER_Error *TRITONBACKEND_ModelInstanceExecute(TRITONBACKEND_ModelInstan
     TRY(TRITONBACKEND_ModelState(model, &state));
     const identity *s = state;
     log_begin(model, instance, request_count);
-    wait_a_while(s, requests, request_count);
+    if (s->delay_ms > 0) {
+        wait_a_while(s, requests, request_count);
+    }
     uint64_t compute_start = nrd_now_ns();
     for (uint32_t i = 0; i < request_count; i++) {
         TRITONBACKEND_Request *r = requests[i];

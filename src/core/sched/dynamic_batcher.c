@@ -15,6 +15,7 @@
  * them are locked in the order of their addresses. */
 #include "core/sched/dynamic_batcher.h"
 
+#include "core/context.h"
 #include "core/model_internal.h"
 #include "core/model_metrics.h"
 #include "core/request.h"
@@ -57,7 +58,8 @@ struct nrd_batcher {
     atomic_int refs;
     nrd_model *model; /* borrowed: lives longer than its requests; NULL-safe use only before stop */
     bool batching;
-    bool open; /* its workers may change places with those of others */
+    bool open;  /* its workers may change places with those of others */
+    bool lends; /* its slots, to threads of front ends */
     uint64_t delay_ns;
     uint32_t *preferred;
     size_t n_preferred;
@@ -215,6 +217,8 @@ nrd_error *nrd_batcher_new(nrd_scheduler **out, nrd_model *m)
         s->open = s->open &&
                   cfg->instance_group[i]->kind != INFERENCE__MODEL_INSTANCE_GROUP__KIND__KIND_GPU;
     }
+    s->lends = s->open && m->never_blocks && !s->base.order && !m->strategy && !m->cached &&
+               !m->ctx->limiter;
     s->base.ops = &ops;
     *out = &s->base;
     return NULL;
@@ -351,7 +355,7 @@ static uint32_t leaving_locked(const nrd_batcher *s);
 static bool keeps_locked(nrd_batcher *s, uint64_t now_ns)
 {
     nrd_worker *w = nrd_worker_current();
-    nrd_scheduler *own = w && w->queues_next_step ? w->slot->model->scheduler : NULL;
+    nrd_scheduler *own = w && nrd_worker_queues_next_step() ? w->slot->model->scheduler : NULL;
 
     if (!own || own->ops != &ops ||
         (own == &s->base ? s->delay_ns > 0 : !s->open || !((nrd_batcher *)own)->open)) {
@@ -367,6 +371,39 @@ static bool keeps_locked(nrd_batcher *s, uint64_t now_ns)
         atomic_fetch_add(&s->refs, 1);
     }
     w->kept = s;
+    return true;
+}
+
+static bool is_small(const nrd_request *r)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < r->n_inputs; i++) {
+        bytes += r->inputs[i]->byte_size;
+    }
+    return bytes <= nrd_lent_limits.bytes;
+}
+
+/* Whether the thread that has sent the request runs it itself, in the slot of a worker that sleeps
+ * on: nrd_workers_run_lent does that once the request is sent. While it runs one, it goes on with a
+ * step of an ensemble that follows. */
+static bool lends_locked(nrd_batcher *s, nrd_request *r)
+{
+    nrd_lent *t = nrd_lent_here();
+
+    if (!t->is_lent || t->worker || !s->lends || s->n_queued > 0 || s->forming || !s->idle ||
+        s->idle->slot->n_quick_runs < NRD_QUICK_ENOUGH) {
+        return false;
+    }
+    if (t->is_running &&
+        (!nrd_worker_queues_next_step() || r->queue_ns - t->begin_ns > nrd_lent_limits.chain_ns)) {
+        return false;
+    }
+    if (!is_small(r) || nrd_request_is_cancelled(r)) {
+        return false;
+    }
+    t->begin_ns = t->is_running ? t->begin_ns : r->queue_ns;
+    t->worker = pop_idle_locked(s);
+    t->request = r;
     return true;
 }
 
@@ -402,11 +439,13 @@ static nrd_error *enqueue(nrd_scheduler *base, nrd_request *r)
         atomic_store(&r->state, NRD_REQ_PENDING);
         atomic_fetch_add(&r->model->n_pending, 1);
         nrd_model_metrics_pending(r->model->metrics, 1);
-        push(&l->head, &l->tail, r);
-        l->n++;
-        s->n_queued++;
-        if (s->forming || !keeps_locked(s, r->queue_ns)) {
-            next = notify_locked(s);
+        if (!lends_locked(s, r)) {
+            push(&l->head, &l->tail, r);
+            l->n++;
+            s->n_queued++;
+            if (s->forming || !keeps_locked(s, r->queue_ns)) {
+                next = notify_locked(s);
+            }
         }
     }
     pthread_mutex_unlock(&s->mu);
@@ -755,6 +794,22 @@ void nrd_batcher_follow(nrd_worker *w)
     pthread_mutex_unlock(&to->mu);
     wake(other);
     nrd_batcher_unref(to);
+}
+
+/* ---- a slot that was lent ---- */
+
+void nrd_batcher_give_back(nrd_worker *w)
+{
+    nrd_batcher *s = (nrd_batcher *)w->slot->model->scheduler; /* no other one lends */
+
+    pthread_mutex_lock(&s->mu);
+    const bool is_needed = s->stopping || s->n_queued > 0;
+    if (!is_needed) {
+        w->next = s->idle;
+        s->idle = w;
+    }
+    pthread_mutex_unlock(&s->mu); /* asleep among the others it may be gone from here on */
+    wake(is_needed ? w : NULL);
 }
 
 /* ---- as the scheduler of a model ---- */

@@ -22,6 +22,10 @@ nrd_error *nrd_batcher_new(nrd_scheduler **out, nrd_model *m) NRD_MUST_USE;
  * step's queue; else it wakes one. */
 void nrd_batcher_follow(nrd_worker *w);
 
+/* The worker whose slot a lent thread has used (nrd_lent.worker) sleeps on, or is woken for what has
+ * come meanwhile. The model may be gone afterwards. */
+void nrd_batcher_give_back(nrd_worker *w);
+
 /* One that is fed by a sequence batcher, with the batching of its oldest strategy. */
 nrd_error *nrd_batcher_new_inner(nrd_batcher **out, nrd_model *m,
                                  const Inference__ModelSequenceBatching__StrategyOldest *o) NRD_MUST_USE;

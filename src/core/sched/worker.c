@@ -1,7 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/sched/worker.h"
 
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+enum { SLOWED = 50 }; /* else nothing would be quick, and never run this way */
+#else
+enum { SLOWED = 1 };
+#endif
+
+nrd_lent_bounds nrd_lent_limits = {
+    .quick_run_ns = 20 * 1000 * SLOWED, .chain_ns = 100 * 1000 * SLOWED, .bytes = 64 * 1024};
+
 static _Thread_local nrd_worker *current;
+static _Thread_local bool queues_next_step;
+static _Thread_local nrd_lent lent;
 
 nrd_worker *nrd_worker_current(void)
 {
@@ -15,16 +26,22 @@ void nrd_worker_set_current(nrd_worker *w)
 
 bool nrd_worker_begin_next_steps(void)
 {
-    bool was = current && current->queues_next_step;
-    if (current) {
-        current->queues_next_step = true;
-    }
+    const bool was = queues_next_step;
+    queues_next_step = true;
     return was;
 }
 
 void nrd_worker_end_next_steps(bool was)
 {
-    if (current) {
-        current->queues_next_step = was;
-    }
+    queues_next_step = was;
+}
+
+bool nrd_worker_queues_next_step(void)
+{
+    return queues_next_step;
+}
+
+nrd_lent *nrd_lent_here(void)
+{
+    return &lent;
 }

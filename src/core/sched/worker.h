@@ -5,7 +5,9 @@
  *           worker is the thread in a slot; every slot has exactly one, which sleeps when the queue
  *           is empty. Workers may change slots, also those of different models
  *           (nrd_batcher_follow), so a worker looks at its slot again whenever it woke.
- * Owner     A slot: its model. A worker: itself.
+ *           A thread that a front end has lent may run a request in the slot of a sleeping worker,
+ *           which it takes from the queue of sleepers for that time: one thread runs a slot.
+ * Owner     A slot: its model. A worker: itself. nrd_lent: its thread.
  * Lifetime  nrd_workers_join (sched/workers.h) ends both.
  */
 #ifndef NRD_CORE_SCHED_WORKER_H
@@ -28,6 +30,9 @@ struct nrd_worker_slot {
     nrd_request **batch; /* what its worker has taken */
     uint32_t cap;
     int n_quick_ends; /* how often in a row an execution ended at once after its last answer */
+    int pause;        /* runs that the last slow one of those cost */
+    int n_quick_runs; /* how often in a row an execution was over within quick_run_ns, with its
+                       * requests released; counted where lent threads may run it */
     bool started;
     sem_t closed; /* posted when its worker has left for good */
     pthread_t last;
@@ -38,7 +43,6 @@ struct nrd_worker {
     nrd_worker_slot *slot; /* changed by the worker itself or, while it sleeps, by who moves it */
     unsigned n_moved;      /* by others; tells, as an address may come back */
     sem_t wake;
-    bool queues_next_step; /* a step of an ensemble is queued, after the one before it ended */
     uint64_t next_step_ns; /* when this batch first did that; 0: not yet */
     nrd_batcher *kept;     /* where it queued a step that it runs itself, shared unless it is its
                             * own queue; NULL: nowhere */
@@ -48,9 +52,31 @@ struct nrd_worker {
 /* The worker that this thread is; NULL: another thread. */
 nrd_worker *nrd_worker_current(void);
 void nrd_worker_set_current(nrd_worker *w);
-/* Around the queuing of steps whose predecessor has just given its last answer: a worker that will
+/* Around the queuing of steps whose predecessor has just given its last answer: a thread that will
  * be free in a moment may run such a step itself. Returns what end gets. */
 bool nrd_worker_begin_next_steps(void);
 void nrd_worker_end_next_steps(bool was);
+bool nrd_worker_queues_next_step(void);
+
+/* What this thread runs for models although it is no worker. */
+typedef struct nrd_lent {
+    bool is_lent; /* by its front end */
+    bool is_running;
+    uint64_t begin_ns;    /* of its first run for the request that it has sent */
+    nrd_worker *worker;   /* borrowed, and asleep: `request` runs next, in its slot; NULL: none */
+    nrd_request *request; /* taken from its sender, in no queue */
+} nrd_lent;
+
+nrd_lent *nrd_lent_here(void); /* never NULL */
+
+/* Bounds of what lent threads run, for the sake of what else they have to do. Fixed; a test may give
+ * itself time on a crowded machine before it starts a server. */
+typedef struct nrd_lent_bounds {
+    uint64_t quick_run_ns; /* an execution, as a rule */
+    uint64_t chain_ns;     /* no further step of an ensemble after that time */
+    uint64_t bytes;        /* of a request's inputs */
+} nrd_lent_bounds;
+
+extern nrd_lent_bounds nrd_lent_limits;
 
 #endif

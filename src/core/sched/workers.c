@@ -12,7 +12,13 @@
  * How soon an execution is over after its last answer depends on the backend. Each slot counts how
  * often in a row it was over at once (`n_quick_ends`); only where this is usual does a worker keep
  * steps to itself. One long execution ends that for a while, and the server's housekeeping wakes a
- * worker for what waits regardless. */
+ * worker for what waits regardless.
+ *
+ * A request that a front end's thread sends need not wake a worker either, where the thread is lent
+ * and the backend never blocks: the scheduler takes a sleeping worker off its list, and the thread
+ * runs the request in that worker's slot before it returns from sending it. The worker sleeps on; a
+ * model that is stopped waits for it, and so for the thread. The thread's own work must not wait for
+ * long: each slot counts how often in a row an execution was short (`n_quick_runs`). */
 #include "core/sched/workers.h"
 
 #include "core/backend_internal.h"
@@ -20,6 +26,7 @@
 #include "core/instance.h"
 #include "core/instance_internal.h"
 #include "core/model_internal.h"
+#include "core/request_internal.h"
 #include "core/sched/dynamic_batcher.h"
 #include "core/sched/rate_limiter.h"
 #include "core/sched/scheduler.h"
@@ -39,11 +46,11 @@
 enum {
     QUICK_NS = 50 * 1000, /* about what it costs to wake a thread */
     QUICK_PENALTY = 64,
+    MANY_RUNS = 100,
+    LONGEST_PAUSE = 1000, /* runs */
 };
 
-/* ---- steps of ensembles ---- */
-
-static void count_quick_ends(nrd_worker_slot *slot, uint64_t took_ns)
+static void count_quick_end(nrd_worker_slot *slot, uint64_t took_ns)
 {
     if (took_ns > QUICK_NS) {
         slot->n_quick_ends = -QUICK_PENALTY;
@@ -51,6 +58,23 @@ static void count_quick_ends(nrd_worker_slot *slot, uint64_t took_ns)
         slot->n_quick_ends++;
     }
 }
+
+/* One slow run among many is the kernel's, which has set the thread aside; several are the model's
+ * own, and it is run by its workers for longer each time. */
+static void count_run(nrd_worker_slot *slot, bool is_quick)
+{
+    if (!is_quick) {
+        const int longer = 4 * slot->pause + NRD_QUICK_ENOUGH;
+        slot->pause = slot->n_quick_runs >= MANY_RUNS ? 0
+                      : longer < LONGEST_PAUSE        ? longer
+                                                      : LONGEST_PAUSE;
+        slot->n_quick_runs = -slot->pause;
+    } else if (slot->n_quick_runs < MANY_RUNS) {
+        slot->n_quick_runs++;
+    }
+}
+
+/* ---- steps of ensembles ---- */
 
 /* Its first move ends that a thread's name tells its instance. */
 static void use_common_name(nrd_worker *w)
@@ -61,7 +85,7 @@ static void use_common_name(nrd_worker *w)
     }
 }
 
-/* ---- threads ---- */
+/* ---- executing ---- */
 
 static uint32_t take(nrd_worker_slot *slot, nrd_worker *w)
 {
@@ -70,17 +94,28 @@ static uint32_t take(nrd_worker_slot *slot, nrd_worker *w)
                                    slot->cap);
 }
 
+/* Runs the slot's batch; begin_ns is now, or 0: how long it takes is not of interest. */
+static void execute(nrd_worker_slot *slot, uint32_t n, uint64_t begin_ns)
+{
+    nrd_instance *inst = slot->instances[slot->next];
+    const bool all_released = nrd_instance_execute(inst, slot->batch, n);
+
+    if (begin_ns) {
+        count_run(slot, all_released && nrd_now_ns() - begin_ns <= nrd_lent_limits.quick_run_ns);
+    }
+    slot->next = (slot->next + 1) % slot->n_instances;
+}
+
 static void run_batch(nrd_worker_slot *slot, nrd_worker *w, uint32_t n)
 {
     nrd_instance *inst = slot->instances[slot->next];
     nrd_limiter *limiter = slot->model->ctx->limiter;
 
     nrd_limiter_acquire(limiter, inst);
-    nrd_instance_execute(inst, slot->batch, n);
+    execute(slot, n, slot->model->never_blocks ? nrd_now_ns() : 0);
     nrd_limiter_release(limiter, inst);
-    slot->next = (slot->next + 1) % slot->n_instances;
     if (w->next_step_ns) {
-        count_quick_ends(slot, nrd_now_ns() - w->next_step_ns);
+        count_quick_end(slot, nrd_now_ns() - w->next_step_ns);
         w->next_step_ns = 0;
     }
     if (w->kept) {
@@ -91,6 +126,27 @@ static void run_batch(nrd_worker_slot *slot, nrd_worker *w, uint32_t n)
         }
     }
 }
+
+void nrd_workers_run_lent(void)
+{
+    nrd_lent *t = nrd_lent_here();
+
+    if (t->is_running || !t->worker) {
+        return;
+    }
+    t->is_running = true;
+    while (t->worker) {
+        nrd_worker *w = t->worker;
+        w->slot->batch[0] = t->request;
+        t->worker = NULL;
+        /* May leave a next step, in the slot of another worker. */
+        execute(w->slot, 1, t->request->queue_ns);
+        nrd_batcher_give_back(w);
+    }
+    t->is_running = false;
+}
+
+/* ---- threads ---- */
 
 static void *run_worker(void *arg)
 {

@@ -4,8 +4,11 @@
 
 #include "base/clock.h"
 #include "nereid/llm_tensors.h"
+#include "nereid/server.h"
 
 #include <string.h>
+
+#pragma weak nrd_server_lend_thread /* another core may lack it */
 
 /* A region of shared memory that an input borrows. */
 struct nrd_infer_use {
@@ -279,6 +282,13 @@ static void on_complete(TRITONSERVER_InferenceResponse *response, const uint32_t
         }
     }
     hand_on(i, response, final);
+}
+
+void nrd_infer_lend_thread(void)
+{
+    if (nrd_server_lend_thread) {
+        nrd_server_lend_thread(true);
+    }
 }
 
 nrd_error *nrd_infer_submit(nrd_infer *i)

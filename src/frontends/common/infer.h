@@ -140,6 +140,9 @@ nrd_infer_output *nrd_infer_find_output(const nrd_infer *i, const char *name);
 
 /* ---- to the core and back ---- */
 
+/* From now on nrd_infer_submit may run models on this thread; on_response then comes before it
+ * returns. */
+void nrd_infer_lend_thread(void);
 nrd_error *nrd_infer_submit(nrd_infer *i) NRD_MUST_USE;
 void nrd_infer_cancel(nrd_infer *i); /* no effect before submit; any thread */
 /* Gives the regions of outputs back; before the last answer is sent. */

@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/pool.h"
+#include "frontends/common/infer.h"
 
 #include <errno.h>
 #include <event2/listener.h>
@@ -143,6 +144,7 @@ void *nrd_http_loop_main(void *arg)
 {
     nrd_http_loop *l = arg;
     nrd_http_here = l;
+    nrd_infer_lend_thread();
     l->now_ns = nrd_now_ns();
     while (!l->stop &&
            event_base_loop(l->base, nrd_http_loop_fall_asleep(l) ? EVLOOP_ONCE : EVLOOP_NONBLOCK) == 0) {
