@@ -16,7 +16,7 @@ import time
 
 import pytest
 
-from server_conftest import IDENTITY, Connection, delay, write_model
+from triton_server import IDENTITY, Connection, delay, write_model
 
 SECONDS = float(os.environ.get("NEREID_LOAD_SECONDS", 20))
 IDLE = int(os.environ.get("NEREID_LOAD_IDLE", 10000))

@@ -4,7 +4,7 @@ import hashlib
 
 import pytest
 
-from conftest import BUILD, write_model
+from triton_server import BUILD, write_model
 
 TELLER = BUILD / "tests/repoagents"
 

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from conftest import BUILD, delay, wait_until, write_model
+from triton_server import BUILD, delay, wait_until, write_model
 
 VOLUME = BUILD / "tests/batching/volume/batchstrategy.so"
 GATE = BUILD / "tests/batching/gate/batchstrategy.so"

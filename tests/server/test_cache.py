@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from conftest import BUILD, delay, write_model
+from triton_server import BUILD, delay, write_model
 
 CACHE = "response_cache { enable: true }"
 

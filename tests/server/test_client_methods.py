@@ -12,7 +12,7 @@ import queue
 import numpy as np
 import pytest
 
-from conftest import Server, write_model
+from triton_server import Server, write_model
 
 DECOUPLED = ("model_transaction_policy { decoupled: true }\n"
              'parameters { key: "responses" value: { string_value: "3" } }\n')

@@ -11,7 +11,7 @@ import zlib
 
 import pytest
 
-from conftest import Server, infer_body, write_model
+from triton_server import Server, infer_body, write_model
 
 SECONDS = float(os.environ.get("NEREID_FUZZ_SECONDS", 5))
 SEED = int(os.environ.get("NEREID_FUZZ_SEED", time.time_ns() % 10**6))

@@ -12,7 +12,7 @@ import time
 import numpy as np
 import pytest
 
-from conftest import Server, delay, wait_until, write_model
+from triton_server import Server, delay, wait_until, write_model
 
 grpc = pytest.importorskip("grpc")
 client = pytest.importorskip("tritonclient.grpc")

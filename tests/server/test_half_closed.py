@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from conftest import Connection, Server, delay, infer_body, wait_until, write_model
+from triton_server import Connection, Server, delay, infer_body, wait_until, write_model
 
 SLOW_MS = 1500
 CANCELLED = 'nv_inference_request_failure{model="slow",reason="CANCELED",version="1"}'

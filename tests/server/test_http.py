@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from conftest import Connection, infer_body
+from triton_server import Connection, infer_body
 
 INFER = "/v2/models/ident/infer"
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from conftest import Server, infer_body, write_model
+from triton_server import Server, infer_body, write_model
 
 grpc = pytest.importorskip("grpc")
 client = pytest.importorskip("tritonclient.grpc")

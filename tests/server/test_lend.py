@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from conftest import BUILD, infer_body, wait_until, write_model
+from triton_server import BUILD, infer_body, wait_until, write_model
 
 FICKLE = BUILD / "tests/backends/fickle/libtriton_fickle.so"
 PATH = "/v2/models/{}/infer"

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from conftest import Connection, infer_body, wait_until, write_model
+from triton_server import Connection, infer_body, wait_until, write_model
 
 
 def rss(server):

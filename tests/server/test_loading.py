@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from conftest import wait_until, write_model
+from triton_server import wait_until, write_model
 from test_sequence import PROBE, ask, param, write_probe
 
 pytestmark = pytest.mark.skipif(not (PROBE / "probe/libtriton_probe.so").exists(),

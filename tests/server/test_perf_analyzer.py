@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from conftest import Server, write_model
+from triton_server import Server, write_model
 
 PROGRAM = os.environ.get("PERF_ANALYZER") or shutil.which("perf_analyzer")
 

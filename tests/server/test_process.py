@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from conftest import BUILD, delay, infer_body, write_model
+from triton_server import BUILD, delay, infer_body, write_model
 
 PROGRAM = BUILD / "bin/tritonserver"
 

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from conftest import BUILD, Server, wait_until
+from triton_server import BUILD, Server, wait_until
 
 PROBE = BUILD / "tests/backends"
 pytestmark = pytest.mark.skipif(not (PROBE / "probe/libtriton_probe.so").exists(),

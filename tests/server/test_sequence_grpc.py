@@ -6,7 +6,7 @@ import queue
 import numpy as np
 import pytest
 
-from conftest import Server
+from triton_server import Server
 from test_sequence import CONTROLS, PROBE, STATE, param, write_probe
 
 client = pytest.importorskip("tritonclient.grpc")

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from conftest import Connection, Server, delay, write_model
+from triton_server import Connection, Server, delay, write_model
 
 DECOUPLED = """model_transaction_policy { decoupled: true }
 parameters { key: "responses" value: { string_value: "%d" } }

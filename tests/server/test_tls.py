@@ -12,7 +12,7 @@ import time
 import pytest
 
 from certificates import Authority
-from conftest import BUILD, Connection, Server, delay, infer_body, wait_until, write_model
+from triton_server import BUILD, Connection, Server, delay, infer_body, wait_until, write_model
 
 pytestmark = pytest.mark.skipif("no-tls" in subprocess.run([BUILD / "bin/nereid", "--version"], capture_output=True,
                                                            text=True).stdout, reason="the build is without OpenSSL")

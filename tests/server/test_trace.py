@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from conftest import infer_body, write_model
+from triton_server import infer_body, write_model
 
 CHAIN = """name: "chain"
 platform: "ensemble"
