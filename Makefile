@@ -238,6 +238,7 @@ include install.mk
 
 # ---- tests ----
 -include tests/server/backends/build.mk
+-include tests/torture/build.mk
 unit: $(UNIT_BIN) ## Build and run the C unit tests (BUILD=asan|tsan for sanitizers)
 	@scripts/run_unit $(UNIT_BIN)
 

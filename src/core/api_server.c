@@ -119,7 +119,7 @@ TRITONSERVER_Error *TRITONSERVER_ServerIsReady(TRITONSERVER_Server *server, bool
     if (*ready && s->ctx.opt.strict_readiness) {
         *ready = nrd_repo_all_ready(s->repo);
         if (*ready) {
-            nrd_repo_each(s->repo, NULL, check_ready, ready);
+            NRD_API_TRY(nrd_repo_each(s->repo, NULL, check_ready, ready));
         }
     }
     return NULL;
@@ -243,7 +243,9 @@ TRITONSERVER_Error *TRITONSERVER_ServerModelMetadata(TRITONSERVER_Server *server
     *model_metadata = NULL;
     NRD_API_TRY(get_model(&m, s, model_name, model_version));
     if (model_version == -1) {
-        nrd_repo_each(s->repo, model_name, add_version, &versions);
+        nrd_error *err = nrd_repo_each(s->repo, model_name, add_version, &versions);
+        versions.no_memory = versions.no_memory || err;
+        nrd_error_free(err);
     } else {
         add_version(&versions, m);
     }
@@ -284,7 +286,11 @@ TRITONSERVER_Error *TRITONSERVER_ServerModelStatistics(TRITONSERVER_Server *serv
     *model_stats = NULL;
     NRD_API_TRY(nrd_server_require_ready(s));
     nrd_str_puts(&q.json, "{\"model_stats\":[");
-    nrd_repo_each(s->repo, all ? NULL : model_name, add_stats, &q);
+    nrd_error *err = nrd_repo_each(s->repo, all ? NULL : model_name, add_stats, &q);
+    if (err) {
+        nrd_str_fini(&q.json);
+        return as_api(err);
+    }
     nrd_str_puts(&q.json, "]}");
     if (!all && q.n_matches == 0) {
         nrd_str_fini(&q.json);

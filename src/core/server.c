@@ -210,7 +210,7 @@ static void *run_housekeeping(void *arg)
 
     pthread_setname_np(pthread_self(), "housekeeping");
     while (nrd_wakeup_wait(&s->ctx.housekeeping, sweep_ns)) {
-        nrd_repo_each(s->repo, NULL, sweep_model, NULL);
+        nrd_error_free(nrd_repo_each(s->repo, NULL, sweep_model, NULL)); /* else the next time */
         if (nrd_now_ns() >= next_update) {
             nrd_host_metrics_update(s->host_metrics);
             nrd_gpu_metrics_update(s->gpu_metrics);
@@ -352,7 +352,11 @@ static void count_busy(void *user, nrd_model *m)
 static int busy_count(nrd_server *s, bool tell)
 {
     busy_models b = {.tell = tell};
-    nrd_repo_each(s->repo, NULL, count_busy, &b);
+    nrd_error *err = nrd_repo_each(s->repo, NULL, count_busy, &b);
+    if (err) { /* not known: ask again */
+        nrd_error_free(err);
+        return 1;
+    }
     return b.n;
 }
 
@@ -433,8 +437,14 @@ nrd_error *nrd_server_stop(nrd_server *s)
         return NULL;
     }
     uint64_t deadline = nrd_now_ns() + atomic_load(&s->exit_timeout_s) * 1000000000ull;
+    nrd_error *err;
     NRD_LOG_INFO("Waiting for in-flight requests to complete.");
-    nrd_repo_each(s->repo, NULL, drain_model, NULL);
+    while ((err = nrd_repo_each(s->repo, NULL, drain_model, NULL)) != NULL && nrd_now_ns() < deadline) {
+        const struct timespec pause = {.tv_nsec = 10000000};
+        nrd_error_free(err);
+        nanosleep(&pause, NULL);
+    }
+    nrd_error_free(err);
     NRD_TRY(wait_until_empty(s, deadline));
     atomic_store(&s->state, NRD_SERVER_STOPPED);
     return NULL;

@@ -228,11 +228,12 @@ void nrd_repo_print_models(nrd_repo *r)
     nrd_strings_fini(&cells);
 }
 
-void nrd_repo_each(nrd_repo *r, const char *name_or_null, void (*fn)(void *user, nrd_model *m),
-                   void *user)
+nrd_error *nrd_repo_each(nrd_repo *r, const char *name_or_null,
+                         void (*fn)(void *user, nrd_model *m), void *user)
 {
     nrd_model **list = NULL;
     size_t n = 0;
+    bool no_memory = false;
 
     pthread_mutex_lock(&r->mu);
     for (size_t i = 0; i < r->n_entries; i++) {
@@ -240,17 +241,24 @@ void nrd_repo_each(nrd_repo *r, const char *name_or_null, void (*fn)(void *user,
         if (name_or_null && strcmp(e->name, name_or_null) != 0) {
             continue;
         }
-        for (size_t k = 0; k < e->n_versions; k++) {
+        for (size_t k = 0; k < e->n_versions && !no_memory; k++) {
             if (e->versions[k].model) {
-                list = nrd_xrealloc(list, (n + 1) * sizeof *list);
-                list[n++] = nrd_model_ref(e->versions[k].model);
+                nrd_model **grown = realloc(list, (n + 1) * sizeof *list);
+                no_memory = !grown;
+                list = grown ? grown : list;
+                if (grown) {
+                    list[n++] = nrd_model_ref(e->versions[k].model);
+                }
             }
         }
     }
     pthread_mutex_unlock(&r->mu);
     for (size_t i = 0; i < n; i++) {
-        fn(user, list[i]);
+        if (!no_memory) {
+            fn(user, list[i]);
+        }
         nrd_model_unref(list[i]);
     }
     free(list);
+    return no_memory ? nrd_error_no_memory() : NULL;
 }

@@ -54,8 +54,9 @@ nrd_error *nrd_repo_get_step(nrd_model **out, nrd_repo *r, const char *namespace
 bool nrd_repo_all_ready(nrd_repo *r);
 void nrd_repo_index_json(nrd_repo *r, bool ready_only, nrd_str *out);
 void nrd_repo_print_models(nrd_repo *r);
-/* Calls fn for every model that is loaded, with a share of its own for the call, no lock held. */
-void nrd_repo_each(nrd_repo *r, const char *name_or_null, void (*fn)(void *user, nrd_model *m),
-                   void *user);
+/* Calls fn for every model that is loaded, with a share of its own for the call, no lock held.
+ * NO_MEMORY: for none. */
+nrd_error *nrd_repo_each(nrd_repo *r, const char *name_or_null,
+                         void (*fn)(void *user, nrd_model *m), void *user) NRD_MUST_USE;
 
 #endif
