@@ -27,6 +27,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/number.h"
 #include "base/queue.h"
 #include "base/str.h"
 #include "nereid/server.h"
@@ -161,8 +162,8 @@ void nrd_server_print_options(nrd_server *s)
         snprintf(name, sizeof name, "cuda_memory_pool_byte_size{%s}", p->key);
         add_option(&cells, name, nrd_xstrdup(p->value));
     }
-    add_option(&cells, "min_supported_compute_capability",
-               nrd_xasprintf("%.1f", o->min_compute_capability));
+    nrd_number_print(name, sizeof name, "%.1f", o->min_compute_capability);
+    add_option(&cells, "min_supported_compute_capability", nrd_xstrdup(name));
     add_option(&cells, "strict_readiness", nrd_xasprintf("%d", o->strict_readiness));
     add_option(&cells, "exit_timeout", nrd_xasprintf("%u", o->exit_timeout_s));
     add_option(&cells, "cache_enabled", nrd_xstrdup(o->cache_config ? "1" : "0"));
