@@ -13,7 +13,8 @@ enum {
     NO_RANK = -1,
 };
 
-static inline const pair_slot *find_pair(const nrd_tokenizer *t, int32_t left, int32_t right)
+static inline const nrd_tok_pair_slot *find_pair(const nrd_tokenizer *t, int32_t left,
+                                                 int32_t right)
 {
     uint64_t key = (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
     size_t at = (size_t)nrd_hash_mix(key) & t->pair_mask;
@@ -28,7 +29,7 @@ static inline const pair_slot *find_pair(const nrd_tokenizer *t, int32_t left, i
 
 static inline uint32_t look_up(const nrd_tokenizer *t, int32_t left, int32_t right, int32_t *out_id)
 {
-    const pair_slot *p = find_pair(t, left, right);
+    const nrd_tok_pair_slot *p = find_pair(t, left, right);
     if (!p) {
         return (uint32_t)NO_RANK;
     }

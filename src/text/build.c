@@ -156,9 +156,9 @@ set:
     return NULL;
 }
 
-nrd_error *nrd_tok_add_added(nrd_tokenizer *t, const added_token *a)
+nrd_error *nrd_tok_add_added(nrd_tokenizer *t, const nrd_tok_added_token *a)
 {
-    added_token *grown = realloc(t->added, (t->n_added + 1) * sizeof *grown);
+    nrd_tok_added_token *grown = realloc(t->added, (t->n_added + 1) * sizeof *grown);
     if (!grown) {
         return nrd_error_no_memory();
     }
@@ -180,11 +180,11 @@ nrd_error *nrd_tok_index_vocab(nrd_tokenizer *t)
     return NULL;
 }
 
-static nrd_error *push_merge(nrd_tokenizer *t, merge m)
+static nrd_error *push_merge(nrd_tokenizer *t, nrd_tok_merge m)
 {
     if (t->n_merges == t->cap_merges) {
         size_t cap = t->cap_merges ? t->cap_merges * 2 : 4096;
-        merge *grown = realloc(t->merges, cap * sizeof *grown);
+        nrd_tok_merge *grown = realloc(t->merges, cap * sizeof *grown);
         if (!grown) {
             return nrd_error_no_memory();
         }
@@ -199,7 +199,7 @@ nrd_error *nrd_tok_add_merge(nrd_tokenizer *t, const char *l, size_t ln, const c
 {
     char joined[512];
     char *text = joined, *heap = NULL;
-    merge m = {.rank = (uint32_t)t->n_merges};
+    nrd_tok_merge m = {.rank = (uint32_t)t->n_merges};
 
     if (ln > TOK_MAX_TOKEN_BYTES || rn > TOK_MAX_TOKEN_BYTES || t->n_merges >= TOK_MAX_ID * 4) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "merge %zu is over the limits", t->n_merges);
@@ -267,7 +267,7 @@ nrd_error *nrd_tok_merges_from_scores(nrd_tokenizer *t)
             if (((uint8_t)token->s[cut] & 0xc0) == 0x80) {
                 continue; /* not between characters */
             }
-            merge m = {.id = order[i].id, .rank = rank};
+            nrd_tok_merge m = {.id = order[i].id, .rank = rank};
             m.left = mergeable(t, token->s, cut);
             if (m.left < 0) {
                 continue;
@@ -293,13 +293,13 @@ fail:
         (*(out))->kind = kind;                                                                     \
     } while (0)
 
-nrd_error *nrd_tok_new_norm(nrd_tokenizer *t, norm_kind kind, norm_step **out)
+nrd_error *nrd_tok_new_norm(nrd_tokenizer *t, nrd_tok_norm_kind kind, nrd_tok_norm_step **out)
 {
     NEW_STEP(t, norm, n_norm, "normalizers", out);
     return NULL;
 }
 
-nrd_error *nrd_tok_new_pre(nrd_tokenizer *t, pre_kind kind, pre_step **out)
+nrd_error *nrd_tok_new_pre(nrd_tokenizer *t, nrd_tok_pre_kind kind, nrd_tok_pre_step **out)
 {
     *out = NULL;
     if (t->n_pre && t->pre[t->n_pre - 1].kind == PRE_BYTE_LEVEL) {
@@ -309,7 +309,7 @@ nrd_error *nrd_tok_new_pre(nrd_tokenizer *t, pre_kind kind, pre_step **out)
     return NULL;
 }
 
-nrd_error *nrd_tok_new_dec(nrd_tokenizer *t, dec_kind kind, dec_step **out)
+nrd_error *nrd_tok_new_dec(nrd_tokenizer *t, nrd_tok_dec_kind kind, nrd_tok_dec_step **out)
 {
     t->has_decoder = true;
     NEW_STEP(t, dec, n_dec, "decoders", out);
@@ -318,7 +318,7 @@ nrd_error *nrd_tok_new_dec(nrd_tokenizer *t, dec_kind kind, dec_step **out)
 
 nrd_error *nrd_tok_add_replace(nrd_tokenizer *t, bool regex, const char *from, const char *to)
 {
-    norm_step *step = NULL;
+    nrd_tok_norm_step *step = NULL;
     NRD_TRY(nrd_tok_new_norm(t, NORM_REPLACE, &step));
     step->content = nrd_xstrdup(to);
     step->content_n = strlen(to);
@@ -326,9 +326,9 @@ nrd_error *nrd_tok_add_replace(nrd_tokenizer *t, bool regex, const char *from, c
 }
 
 nrd_error *nrd_tok_add_split(nrd_tokenizer *t, bool regex, const char *text, size_t n,
-                             split_kind behavior, bool invert)
+                             nrd_tok_split_kind behavior, bool invert)
 {
-    pre_step *step = NULL;
+    nrd_tok_pre_step *step = NULL;
     NRD_TRY(nrd_tok_new_pre(t, PRE_SPLIT, &step));
     step->behavior = behavior;
     step->invert = invert;
@@ -337,7 +337,7 @@ nrd_error *nrd_tok_add_split(nrd_tokenizer *t, bool regex, const char *text, siz
 
 nrd_error *nrd_tok_add_byte_level(nrd_tokenizer *t, bool add_prefix_space, bool use_regex)
 {
-    pre_step *step = NULL;
+    nrd_tok_pre_step *step = NULL;
     NRD_TRY(nrd_tok_new_pre(t, PRE_BYTE_LEVEL, &step));
     step->add_prefix_space = add_prefix_space;
     step->use_regex = use_regex;
@@ -514,14 +514,14 @@ static nrd_error *fill_pairs(nrd_tokenizer *t)
     memset(t->pairs, 0xff, cap * sizeof *t->pairs);
     t->pair_mask = cap - 1;
     for (size_t i = 0; i < t->n_merges; i++) {
-        const merge *m = &t->merges[i];
+        const nrd_tok_merge *m = &t->merges[i];
         uint64_t key = (uint64_t)(uint32_t)m->left << 32 | (uint32_t)m->right;
         size_t at = (size_t)nrd_hash_mix(key) & t->pair_mask;
         while (t->pairs[at].key != UINT64_MAX && t->pairs[at].key != key) {
             at = (at + 1) & t->pair_mask;
         }
         /* a pair listed twice has the rank of its last line in the reference */
-        t->pairs[at] = (pair_slot){key, m->rank, m->id};
+        t->pairs[at] = (nrd_tok_pair_slot){key, m->rank, m->id};
     }
 fail:
     return err;
@@ -634,7 +634,7 @@ static nrd_error *fill_added(nrd_tokenizer *t)
     NRD_TRY(nrd_trie_init(&t->added_raw));
     NRD_TRY(nrd_trie_init(&t->added_norm));
     for (size_t i = 0; i < t->n_added; i++) {
-        const added_token *a = &t->added[i];
+        const nrd_tok_added_token *a = &t->added[i];
         const nrd_tok_text *token = &t->tokens[a->id];
         nrd_strmap_put(&t->by_added, t->tokens, a->id);
         if (token->n == 0) {
@@ -673,7 +673,7 @@ static nrd_error *check_decoder(nrd_tokenizer *t)
 {
     bool fused = false, bytes = false;
     for (size_t i = 0; i < t->n_dec; i++) {
-        const dec_step *d = &t->dec[i];
+        const nrd_tok_dec_step *d = &t->dec[i];
         if (d->kind == DEC_BYTE_LEVEL && t->n_dec > 1) {
             return nrd_errorf(NRD_ERR_UNSUPPORTED, "decoder ByteLevel together with others");
         }

@@ -14,7 +14,7 @@ struct nrd_detok {
     nrd_str work[2];
 };
 
-static const dec_step *fused_strip(const nrd_tokenizer *t)
+static const nrd_tok_dec_step *fused_strip(const nrd_tokenizer *t)
 {
     bool fused = false;
     for (size_t i = 0; i < t->n_dec; i++) {
@@ -28,7 +28,7 @@ static const dec_step *fused_strip(const nrd_tokenizer *t)
 
 void nrd_detok_reset(nrd_detok *d)
 {
-    const dec_step *strip = fused_strip(d->t);
+    const nrd_tok_dec_step *strip = fused_strip(d->t);
     d->started = false;
     d->strip_left = strip ? strip->start : 0;
     nrd_str_clear(&d->held);
@@ -60,7 +60,7 @@ void nrd_detok_free(nrd_detok *d)
 static void put(nrd_detok *d, const char *s, size_t n, nrd_str *out)
 {
     if (d->strip_left && n) {
-        const dec_step *strip = fused_strip(d->t);
+        const nrd_tok_dec_step *strip = fused_strip(d->t);
         while (d->strip_left && n >= strip->from_n && memcmp(s, strip->from, strip->from_n) == 0) {
             s += strip->from_n;
             n -= strip->from_n;
@@ -107,7 +107,7 @@ static void drain(nrd_detok *d, bool end, bool byte_by_byte, nrd_str *out)
     }
 }
 
-static void replace(const dec_step *step, const char *s, size_t n, nrd_str *out)
+static void replace(const nrd_tok_dec_step *step, const char *s, size_t n, nrd_str *out)
 {
     while (n) {
         const char *hit = memmem(s, n, step->from, step->from_n);
@@ -122,7 +122,7 @@ static void replace(const dec_step *step, const char *s, size_t n, nrd_str *out)
     }
 }
 
-static void strip(const dec_step *step, const char *s, size_t n, nrd_str *out)
+static void strip(const nrd_tok_dec_step *step, const char *s, size_t n, nrd_str *out)
 {
     for (size_t i = 0; i < step->start && n >= step->from_n; i++) {
         if (memcmp(s, step->from, step->from_n) != 0) {
@@ -145,7 +145,7 @@ static void put_token(nrd_detok *d, size_t from, const char *s, size_t n, bool f
 {
     const nrd_tokenizer *t = d->t;
     for (size_t i = from, w = 0; i < t->n_dec && t->dec[i].kind != DEC_FUSE; i++) {
-        const dec_step *step = &t->dec[i];
+        const nrd_tok_dec_step *step = &t->dec[i];
         nrd_str *to = &d->work[w];
         if (step->kind == DEC_BYTE_FALLBACK) {
             continue;
@@ -156,7 +156,7 @@ static void put_token(nrd_detok *d, size_t from, const char *s, size_t n, bool f
         } else if (step->kind == DEC_STRIP) {
             strip(step, s, n, to);
         } else { /* Metaspace: in the first token the marks vanish */
-            dec_step marks = *step;
+            nrd_tok_dec_step marks = *step;
             char space[] = " ";
             marks.to = space;
             marks.to_n = first && step->prepend != PREPEND_NEVER ? 0 : 1;

@@ -28,49 +28,50 @@ enum {
 
 /* ---- strings to ids ---- */
 
-typedef struct strmap_slot {
+typedef struct nrd_tok_strmap_slot {
     uint32_t tag; /* upper hash bits, 0 only in empty slots */
     int32_t id;
-} strmap_slot;
+} nrd_tok_strmap_slot;
 
-typedef struct strmap { /* keys live outside; `keys` finds them by id */
-    strmap_slot *slots;
+typedef struct nrd_tok_strmap { /* keys live outside; `keys` finds them by id */
+    nrd_tok_strmap_slot *slots;
     size_t mask, n;
-} strmap;
+} nrd_tok_strmap;
 
 typedef struct nrd_tok_text {
     const char *s;
     uint32_t n;
 } nrd_tok_text;
 
-nrd_error *nrd_strmap_init(strmap *m, size_t n_expected) NRD_MUST_USE;
-void nrd_strmap_put(strmap *m, const nrd_tok_text *keys,
+nrd_error *nrd_strmap_init(nrd_tok_strmap *m, size_t n_expected) NRD_MUST_USE;
+void nrd_strmap_put(nrd_tok_strmap *m, const nrd_tok_text *keys,
                     int32_t id); /* keeps the first of equal keys */
-int32_t nrd_strmap_get(const strmap *m, const nrd_tok_text *keys, const char *s,
+int32_t nrd_strmap_get(const nrd_tok_strmap *m, const nrd_tok_text *keys, const char *s,
                        size_t n); /* -1: none */
-void nrd_strmap_fini(strmap *m);
+void nrd_strmap_fini(nrd_tok_strmap *m);
 
 /* ---- byte trie with hashed edges ---- */
 
-typedef struct trie_edge {
+typedef struct nrd_tok_trie_edge {
     uint32_t key; /* node << 8 | byte, plus 1; 0 = empty */
     uint32_t node;
-} trie_edge;
+} nrd_tok_trie_edge;
 
-typedef struct trie {
-    trie_edge *edges;
+typedef struct nrd_tok_trie {
+    nrd_tok_trie_edge *edges;
     size_t mask, n_edges;
     int32_t *value; /* per node, -1: no word ends here */
     uint32_t n_nodes, cap_nodes;
     uint32_t root[256]; /* first step without hashing; 0 = none */
-} trie;
+} nrd_tok_trie;
 
-nrd_error *nrd_trie_init(trie *t) NRD_MUST_USE;
-nrd_error *nrd_trie_add(trie *t, const char *s, size_t n, int32_t value) NRD_MUST_USE;
-uint32_t nrd_trie_step(const trie *t, uint32_t node, uint8_t byte); /* node 0 is the root; 0: no edge */
+nrd_error *nrd_trie_init(nrd_tok_trie *t) NRD_MUST_USE;
+nrd_error *nrd_trie_add(nrd_tok_trie *t, const char *s, size_t n, int32_t value) NRD_MUST_USE;
+uint32_t nrd_trie_step(const nrd_tok_trie *t, uint32_t node,
+                       uint8_t byte); /* node 0 is the root; 0: no edge */
 /* Longest word at s; its length or 0. */
-size_t nrd_trie_longest(const trie *t, const char *s, size_t n, int32_t *out_value);
-void nrd_trie_fini(trie *t);
+size_t nrd_trie_longest(const nrd_tok_trie *t, const char *s, size_t n, int32_t *out_value);
+void nrd_trie_fini(nrd_tok_trie *t);
 
 /* ---- patterns ---- */
 
@@ -81,22 +82,23 @@ typedef enum {
     PATTERN_LLAMA3, /* digits in groups of up to `max_digits` */
     PATTERN_DIGITS, /* \p{N}{1,max_digits} */
     PATTERN_DEEPSEEK,
-    PATTERN_CJK,    /* [一-龥぀-ゟ゠-ヿ]+ */
-} pattern_kind;
+    PATTERN_CJK, /* [一-龥぀-ゟ゠-ヿ]+ */
+} nrd_tok_pattern_kind;
 
-typedef struct pattern {
-    pattern_kind kind;
+typedef struct nrd_tok_pattern {
+    nrd_tok_pattern_kind kind;
     int max_digits; /* 0: any number */
     char *text;     /* as in the file; owned */
     size_t n;
     void *re;       /* PCRE2 code */
-} pattern;
+} nrd_tok_pattern;
 
-nrd_error *nrd_pattern_init(pattern *p, bool regex, const char *text, size_t n) NRD_MUST_USE;
-void nrd_pattern_fini(pattern *p);
+nrd_error *nrd_pattern_init(nrd_tok_pattern *p, bool regex, const char *text,
+                            size_t n) NRD_MUST_USE;
+void nrd_pattern_fini(nrd_tok_pattern *p);
 /* First match in s[from..n). Empty matches are skipped. */
-bool nrd_pattern_find(const pattern *p, const char *s, size_t n, size_t from, size_t *out_start,
-                  size_t *out_end);
+bool nrd_pattern_find(const nrd_tok_pattern *p, const char *s, size_t n, size_t from,
+                      size_t *out_start, size_t *out_end);
 void nrd_pattern_free_match(void *match); /* what a thread's scratch keeps for PCRE2 */
 size_t nrd_pattern_gpt2(const char *s, size_t n); /* bytes of the word at s */
 extern const char nrd_pattern_text_gpt2[], nrd_pattern_text_llama3[], nrd_pattern_text_qwen2[],
@@ -113,31 +115,38 @@ typedef enum {
     NORM_STRIP_ACCENTS,
     NORM_PRECOMPILED,
     NORM_SENTENCEPIECE, /* the whole normalizer of a tokenizer.model */
-} norm_kind;
+} nrd_tok_norm_kind;
 
-typedef struct charsmap { /* SentencePiece's precompiled_charsmap: a double array and its strings */
+/* SentencePiece's precompiled_charsmap: a double array and its strings. */
+typedef struct nrd_tok_charsmap {
     char *blob;           /* owned; as in the file */
     size_t blob_n;
     uint32_t *units;
     size_t n_units;
     const char *strings;  /* inside blob, the last byte is NUL */
     size_t strings_n;
-} charsmap;
+} nrd_tok_charsmap;
 
-typedef struct norm_step {
-    norm_kind kind;
+typedef struct nrd_tok_norm_step {
+    nrd_tok_norm_kind kind;
     nrd_uni_form form;
-    pattern pat;
+    nrd_tok_pattern pat;
     char *content; /* owned */
     size_t content_n;
     bool left, right;                                      /* Strip */
-    charsmap map;                                          /* Precompiled, SentencePiece */
+    nrd_tok_charsmap map;                                  /* Precompiled, SentencePiece */
     bool add_dummy_prefix, remove_extra_spaces, escape_spaces; /* SentencePiece */
-} norm_step;
+} nrd_tok_norm_step;
 
-nrd_error *nrd_charsmap_init(charsmap *m, const void *blob, size_t n) NRD_MUST_USE;
+nrd_error *nrd_charsmap_init(nrd_tok_charsmap *m, const void *blob, size_t n) NRD_MUST_USE;
 
-typedef enum { SPLIT_REMOVED, SPLIT_ISOLATED, SPLIT_PREVIOUS, SPLIT_NEXT, SPLIT_CONTIGUOUS } split_kind;
+typedef enum {
+    SPLIT_REMOVED,
+    SPLIT_ISOLATED,
+    SPLIT_PREVIOUS,
+    SPLIT_NEXT,
+    SPLIT_CONTIGUOUS
+} nrd_tok_split_kind;
 
 typedef enum {
     PRE_SPLIT,
@@ -147,20 +156,20 @@ typedef enum {
     PRE_WHITESPACE,
     PRE_WHITESPACE_SPLIT,
     PRE_PUNCTUATION,
-} pre_kind;
+} nrd_tok_pre_kind;
 
-typedef enum { PREPEND_ALWAYS, PREPEND_FIRST, PREPEND_NEVER } prepend_kind;
+typedef enum { PREPEND_ALWAYS, PREPEND_FIRST, PREPEND_NEVER } nrd_tok_prepend_kind;
 
-typedef struct pre_step {
-    pre_kind kind;
-    pattern pat;
-    split_kind behavior;
+typedef struct nrd_tok_pre_step {
+    nrd_tok_pre_kind kind;
+    nrd_tok_pattern pat;
+    nrd_tok_split_kind behavior;
     bool invert, add_prefix_space, use_regex, individual, split;
-    prepend_kind prepend;
+    nrd_tok_prepend_kind prepend;
     char replacement[5]; /* Metaspace; NUL-terminated character */
-} pre_step;
+} nrd_tok_pre_step;
 
-typedef enum { MODEL_BPE, MODEL_UNIGRAM } model_kind;
+typedef enum { MODEL_BPE, MODEL_UNIGRAM } nrd_tok_model_kind;
 
 typedef enum {
     DEC_BYTE_LEVEL,
@@ -169,15 +178,15 @@ typedef enum {
     DEC_REPLACE,
     DEC_STRIP,
     DEC_METASPACE,
-} dec_kind;
+} nrd_tok_dec_kind;
 
-typedef struct dec_step {
-    dec_kind kind;
+typedef struct nrd_tok_dec_step {
+    nrd_tok_dec_kind kind;
     char *from, *to; /* Replace; `from` of one character for Strip and Metaspace. Owned */
     size_t from_n, to_n;
     size_t start, stop; /* Strip */
-    prepend_kind prepend;
-} dec_step;
+    nrd_tok_prepend_kind prepend;
+} nrd_tok_dec_step;
 
 enum { /* flags of a token */
     TOK_PRESENT = 1,
@@ -189,21 +198,21 @@ enum { /* flags of a token */
     TOK_USER = 64,    /* SentencePiece user-defined symbol */
 };
 
-typedef struct added_token {
+typedef struct nrd_tok_added_token {
     int32_t id;
     bool single_word, lstrip, rstrip, normalized, special;
-} added_token;
+} nrd_tok_added_token;
 
-typedef struct merge {
+typedef struct nrd_tok_merge {
     int32_t left, right, id;
     uint32_t rank;
-} merge;
+} nrd_tok_merge;
 
-typedef struct pair_slot {
+typedef struct nrd_tok_pair_slot {
     uint64_t key; /* left << 32 | right; UINT64_MAX = empty */
     uint32_t rank;
     int32_t id;
-} pair_slot;
+} nrd_tok_pair_slot;
 
 /* What a model's files say about sampling; see sampling.h. */
 enum { TOK_TEMPERATURE, TOK_TOP_P, TOK_MIN_P, TOK_REPETITION, TOK_TOP_K, TOK_N_WISHES };
@@ -216,7 +225,7 @@ typedef struct nrd_tok_wish_value {
 struct nrd_tokenizer {
     uint32_t serial; /* never 0; tells cache entries of different tokenizers apart */
     nrd_arena arena;
-    model_kind model;
+    nrd_tok_model_kind model;
 
     /* vocabulary, indexed by id */
     nrd_tok_text *tokens; /* surface forms */
@@ -224,25 +233,25 @@ struct nrd_tokenizer {
     uint8_t *flags;
     double *scores;   /* Unigram and SentencePiece BPE, else NULL */
     int32_t n_vocab, cap_vocab;
-    strmap by_token; /* model vocabulary */
-    strmap by_added;
-    strmap by_bytes; /* byte-level: raw bytes -> id */
+    nrd_tok_strmap by_token; /* model vocabulary */
+    nrd_tok_strmap by_added;
+    nrd_tok_strmap by_bytes; /* byte-level: raw bytes -> id */
 
-    added_token *added;
+    nrd_tok_added_token *added;
     size_t n_added;
-    trie added_raw, added_norm; /* values: indices into added */
+    nrd_tok_trie added_raw, added_norm; /* values: indices into added */
     bool has_added_raw, has_added_norm;
 
-    norm_step norm[TOK_MAX_STEPS];
+    nrd_tok_norm_step norm[TOK_MAX_STEPS];
     size_t n_norm;
-    pre_step pre[TOK_MAX_STEPS];
+    nrd_tok_pre_step pre[TOK_MAX_STEPS];
     size_t n_pre;
 
     /* BPE */
     bool byte_level, byte_fallback, fuse_unk, ignore_merges, by_score, scores_are_float;
-    merge *merges; /* by rank */
+    nrd_tok_merge *merges; /* by rank */
     size_t n_merges, cap_merges;
-    pair_slot *pairs;
+    nrd_tok_pair_slot *pairs;
     size_t pair_mask;
     int32_t byte_ids[256];  /* byte-level symbols, or <0xXX> tokens */
     bool has_all_bytes;
@@ -252,14 +261,14 @@ struct nrd_tokenizer {
     size_t n_no_split;
 
     /* Unigram */
-    trie pieces;
+    nrd_tok_trie pieces;
     double unk_score, max_score;
 
     /* post-processor */
     int32_t *prefix, *suffix;
     size_t n_prefix, n_suffix;
 
-    dec_step dec[TOK_MAX_STEPS];
+    nrd_tok_dec_step dec[TOK_MAX_STEPS];
     size_t n_dec;
     bool has_decoder;        /* false: tokens are joined with spaces */
     bool decode_per_char;    /* byte runs become text character by character (SentencePiece) */
@@ -286,19 +295,22 @@ nrd_tokenizer *nrd_tok_new(void);
 nrd_error *nrd_tok_set(nrd_tokenizer *t, int64_t id, const char *s, size_t n,
                        uint8_t flags) NRD_MUST_USE;
 nrd_error *nrd_tok_set_score(nrd_tokenizer *t, int32_t id, double score) NRD_MUST_USE;
-nrd_error *nrd_tok_add_added(nrd_tokenizer *t, const added_token *a) NRD_MUST_USE;
+nrd_error *nrd_tok_add_added(nrd_tokenizer *t, const nrd_tok_added_token *a) NRD_MUST_USE;
 /* by_token must be complete: call nrd_tok_index_vocab first. */
 nrd_error *nrd_tok_index_vocab(nrd_tokenizer *t) NRD_MUST_USE;
 nrd_error *nrd_tok_add_merge(nrd_tokenizer *t, const char *l, size_t ln, const char *r,
                              size_t rn) NRD_MUST_USE;
 nrd_error *nrd_tok_merges_from_scores(nrd_tokenizer *t) NRD_MUST_USE;
-nrd_error *nrd_tok_new_norm(nrd_tokenizer *t, norm_kind kind, norm_step **out) NRD_MUST_USE;
-nrd_error *nrd_tok_new_pre(nrd_tokenizer *t, pre_kind kind, pre_step **out) NRD_MUST_USE;
-nrd_error *nrd_tok_new_dec(nrd_tokenizer *t, dec_kind kind, dec_step **out) NRD_MUST_USE;
+nrd_error *nrd_tok_new_norm(nrd_tokenizer *t, nrd_tok_norm_kind kind,
+                            nrd_tok_norm_step **out) NRD_MUST_USE;
+nrd_error *nrd_tok_new_pre(nrd_tokenizer *t, nrd_tok_pre_kind kind,
+                           nrd_tok_pre_step **out) NRD_MUST_USE;
+nrd_error *nrd_tok_new_dec(nrd_tokenizer *t, nrd_tok_dec_kind kind,
+                           nrd_tok_dec_step **out) NRD_MUST_USE;
 nrd_error *nrd_tok_add_replace(nrd_tokenizer *t, bool regex, const char *from,
                                const char *to) NRD_MUST_USE;
 nrd_error *nrd_tok_add_split(nrd_tokenizer *t, bool regex, const char *text, size_t n,
-                             split_kind behavior, bool invert) NRD_MUST_USE;
+                             nrd_tok_split_kind behavior, bool invert) NRD_MUST_USE;
 nrd_error *nrd_tok_add_byte_level(nrd_tokenizer *t, bool add_prefix_space,
                                   bool use_regex) NRD_MUST_USE;
 nrd_error *nrd_tok_set_affix(nrd_tokenizer *t, bool suffix, const int32_t *ids,
@@ -322,21 +334,21 @@ nrd_error *nrd_tok_load_side_files(nrd_tokenizer *t, const char *dir) NRD_MUST_U
 
 /* ---- encoding ---- */
 
-typedef struct piece {
+typedef struct nrd_tok_piece {
     uint32_t start, end;
-} piece;
+} nrd_tok_piece;
 
-typedef struct pieces {
-    piece *v;
+typedef struct nrd_tok_pieces {
+    nrd_tok_piece *v;
     size_t n, cap;
     bool no_memory; /* one was not kept */
-} pieces;
+} nrd_tok_pieces;
 
-typedef struct cache_entry cache_entry;
+typedef struct nrd_tok_cache_entry nrd_tok_cache_entry;
 
 typedef struct nrd_tok_scratch { /* one a thread, reused by every call */
     nrd_str clean, norm[2], pre[2];
-    pieces cut[2];
+    nrd_tok_pieces cut[2];
     /* long words */
     int32_t *sym, *prev, *next, *new_id;
     uint32_t *rank;
@@ -347,7 +359,7 @@ typedef struct nrd_tok_scratch { /* one a thread, reused by every call */
     int32_t *best_id;
     uint32_t *best_from;
     size_t cap_best;
-    cache_entry *cache;
+    nrd_tok_cache_entry *cache;
     void *match;    /* PCRE2's match data; see pattern.c */
     bool no_memory; /* of this call: what comes out of it is wrong */
 } nrd_tok_scratch;
@@ -367,7 +379,7 @@ void nrd_tok_normalize(const nrd_tokenizer *t, nrd_tok_scratch *sc, const char *
                        const char **out, size_t *out_n);
 /* Cuts a section into words; *text may move to the scratch. at_start: the section begins the text. */
 void nrd_tok_pretokenize(const nrd_tokenizer *t, nrd_tok_scratch *sc, const char **text, size_t *n,
-                         bool at_start, pieces **out);
+                         bool at_start, nrd_tok_pieces **out);
 void nrd_tok_bpe_encode(const nrd_tokenizer *t, nrd_tok_scratch *sc, const char *s, size_t n,
                         nrd_ids *out);
 void nrd_tok_unigram_encode(const nrd_tokenizer *t, nrd_tok_scratch *sc, const char *s, size_t n,
@@ -375,11 +387,11 @@ void nrd_tok_unigram_encode(const nrd_tokenizer *t, nrd_tok_scratch *sc, const c
 /* End of the chunk that starts at s: cut before a U+2581 where no token can reach across. */
 size_t nrd_tok_safe_chunk(const nrd_tokenizer *t, const char *s, size_t n);
 
-static inline void pieces_push(pieces *p, size_t start, size_t end)
+static inline void nrd_tok_pieces_push(nrd_tok_pieces *p, size_t start, size_t end)
 {
     if (p->n == p->cap) {
         size_t cap = p->cap ? p->cap * 2 : 256;
-        piece *v = realloc(p->v, cap * sizeof *v);
+        nrd_tok_piece *v = realloc(p->v, cap * sizeof *v);
         if (!v) {
             p->no_memory = true;
             return;
@@ -387,7 +399,7 @@ static inline void pieces_push(pieces *p, size_t start, size_t end)
         p->v = v;
         p->cap = cap;
     }
-    p->v[p->n++] = (piece){(uint32_t)start, (uint32_t)end};
+    p->v[p->n++] = (nrd_tok_piece){(uint32_t)start, (uint32_t)end};
 }
 
 #endif

@@ -189,12 +189,13 @@ static nrd_error *add_special(nrd_tokenizer *t, int64_t id, const nrd_json *text
         return NULL; /* named in a map, but nowhere given an id */
     }
     NRD_TRY(nrd_tok_set(t, id, text->str, text->n, 0));
-    return nrd_tok_add_added(t, &(added_token){.id = (int32_t)id,
-                                               .single_word = nrd_json_get_bool(how, "single_word", false),
-                                               .lstrip = nrd_json_get_bool(how, "lstrip", false),
-                                               .rstrip = nrd_json_get_bool(how, "rstrip", false),
-                                               .normalized = nrd_json_get_bool(how, "normalized", false),
-                                               .special = special});
+    return nrd_tok_add_added(
+        t, &(nrd_tok_added_token){.id = (int32_t)id,
+                                  .single_word = nrd_json_get_bool(how, "single_word", false),
+                                  .lstrip = nrd_json_get_bool(how, "lstrip", false),
+                                  .rstrip = nrd_json_get_bool(how, "rstrip", false),
+                                  .normalized = nrd_json_get_bool(how, "normalized", false),
+                                  .special = special});
 }
 
 static bool is_special_name(const nrd_json *map, const char *name, size_t n)
@@ -259,8 +260,8 @@ static nrd_error *add_pipeline(nrd_tokenizer *t, const nrd_json *config)
 {
     const char *class = nrd_json_get_str(config, "tokenizer_class", "GPT2Tokenizer");
     bool prefix = nrd_json_get_bool(config, "add_prefix_space", false);
-    norm_step *norm = NULL;
-    dec_step *dec = NULL;
+    nrd_tok_norm_step *norm = NULL;
+    nrd_tok_dec_step *dec = NULL;
 
     NRD_TRY(nrd_tok_new_dec(t, DEC_BYTE_LEVEL, &dec));
     if (nrd_str_has_prefix(class, "Qwen2Tokenizer")) {

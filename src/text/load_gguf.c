@@ -63,8 +63,8 @@ static nrd_error *load_tokens(nrd_tokenizer *t, const nrd_gguf *g, bool byte_lev
             NRD_TRY(nrd_tok_set_score(t, (int32_t)i, score == score ? score : 0));
         }
         if (added) {
-            NRD_TRY(nrd_tok_add_added(t, &(added_token){.id = (int32_t)i,
-                                                        .special = type != GG_USER_DEFINED}));
+            NRD_TRY(nrd_tok_add_added(
+                t, &(nrd_tok_added_token){.id = (int32_t)i, .special = type != GG_USER_DEFINED}));
         }
     }
     return nrd_tok_index_vocab(t);
@@ -87,8 +87,8 @@ static nrd_error *load_pre(nrd_tokenizer *t, const nrd_gguf *g)
                                          "exaone", "minerva-7b", NULL};
     static const char *const deepseek[] = {"deepseek-v3", "deepseek3", NULL};
     nrd_gguf_span pre = {"default", 7};
-    pre_step *step = NULL;
-    norm_step *norm = NULL;
+    nrd_tok_pre_step *step = NULL;
+    nrd_tok_norm_step *norm = NULL;
 
     nrd_gguf_str(g, "tokenizer.ggml.pre", &pre);
     if (is_one_of(&pre, gpt2)) {
@@ -140,7 +140,7 @@ static nrd_error *load_byte_level(nrd_tokenizer *t, const nrd_gguf *g)
 {
     const nrd_gguf_value *merges = nrd_gguf_find(g, "tokenizer.ggml.merges");
     nrd_gguf_span s;
-    dec_step *dec = NULL;
+    nrd_tok_dec_step *dec = NULL;
 
     NRD_TRY(load_tokens(t, g, true));
     NRD_TRY(load_pre(t, g));
@@ -164,8 +164,8 @@ static nrd_error *load_sentencepiece(nrd_tokenizer *t, const nrd_gguf *g, bool u
 {
     bool prefix = nrd_gguf_bool(g, "tokenizer.ggml.add_space_prefix", true);
     const nrd_gguf_value *map = nrd_gguf_find(g, "tokenizer.ggml.precompiled_charsmap");
-    norm_step *norm = NULL;
-    dec_step *dec = NULL;
+    nrd_tok_norm_step *norm = NULL;
+    nrd_tok_dec_step *dec = NULL;
 
     t->byte_fallback = true;
     t->fuse_unk = true;

@@ -42,7 +42,7 @@ static nrd_error *get_pattern(const nrd_json *object, const char *what, bool *re
 static nrd_error *load_precompiled(nrd_tokenizer *t, const nrd_json *node)
 {
     const nrd_json *map;
-    norm_step *step = NULL;
+    nrd_tok_norm_step *step = NULL;
     NRD_TRY(get_string(node, "precompiled_charsmap", "normalizer Precompiled", &map));
     if (!nrd_uni_has_forms()) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "normalizer Precompiled: this build has no utf8proc");
@@ -65,7 +65,7 @@ static nrd_error *load_normalizer(nrd_tokenizer *t, const nrd_json *node)
     static const char *const forms[] = {"NFC", "NFD", "NFKC", "NFKD"};
     const char *type = nrd_json_get_str(node, "type", "");
     const nrd_json *a, *b;
-    norm_step *step = NULL;
+    nrd_tok_norm_step *step = NULL;
     bool regex;
 
     if (is_null(node)) {
@@ -124,21 +124,21 @@ static nrd_error *load_normalizer(nrd_tokenizer *t, const nrd_json *node)
 
 /* ---- pre-tokenizers ---- */
 
-static nrd_error *get_behavior(const nrd_json *node, split_kind *out)
+static nrd_error *get_behavior(const nrd_json *node, nrd_tok_split_kind *out)
 {
     static const char *const names[] = {"Removed", "Isolated", "MergedWithPrevious",
                                         "MergedWithNext", "Contiguous"};
     const char *name = nrd_json_get_str(node, "behavior", "Isolated");
     for (int i = 0; i < 5; i++) {
         if (strcmp(name, names[i]) == 0) {
-            *out = (split_kind)i;
+            *out = (nrd_tok_split_kind)i;
             return NULL;
         }
     }
     return nrd_errorf(NRD_ERR_INVALID_ARG, "unknown split behavior '%s'", name);
 }
 
-static nrd_error *get_prepend(const nrd_json *node, prepend_kind *out)
+static nrd_error *get_prepend(const nrd_json *node, nrd_tok_prepend_kind *out)
 {
     const char *name = nrd_json_get_str(node, "prepend_scheme", NULL);
     if (!name) {
@@ -167,7 +167,7 @@ static nrd_error *get_replacement(const nrd_json *node, const char **out)
 
 static nrd_error *load_metaspace(nrd_tokenizer *t, const nrd_json *node)
 {
-    pre_step *step = NULL;
+    nrd_tok_pre_step *step = NULL;
     const char *mark;
     NRD_TRY(nrd_tok_new_pre(t, PRE_METASPACE, &step));
     NRD_TRY(get_replacement(node, &mark));
@@ -180,8 +180,8 @@ static nrd_error *load_pre_tokenizer(nrd_tokenizer *t, const nrd_json *node)
 {
     const char *type = nrd_json_get_str(node, "type", "");
     const nrd_json *a;
-    split_kind behavior;
-    pre_step *step = NULL;
+    nrd_tok_split_kind behavior;
+    nrd_tok_pre_step *step = NULL;
     bool regex;
 
     if (is_null(node)) {
@@ -332,12 +332,12 @@ static nrd_error *load_added(nrd_tokenizer *t, const nrd_json *list)
         NRD_TRY(nrd_tok_set(t, id, content->str, content->n, 0));
         bool special = nrd_json_get_bool(a, "special", false);
         NRD_TRY(nrd_tok_add_added(
-            t, &(added_token){.id = (int32_t)id,
-                              .single_word = nrd_json_get_bool(a, "single_word", false),
-                              .lstrip = nrd_json_get_bool(a, "lstrip", false),
-                              .rstrip = nrd_json_get_bool(a, "rstrip", false),
-                              .normalized = nrd_json_get_bool(a, "normalized", !special),
-                              .special = special}));
+            t, &(nrd_tok_added_token){.id = (int32_t)id,
+                                      .single_word = nrd_json_get_bool(a, "single_word", false),
+                                      .lstrip = nrd_json_get_bool(a, "lstrip", false),
+                                      .rstrip = nrd_json_get_bool(a, "rstrip", false),
+                                      .normalized = nrd_json_get_bool(a, "normalized", !special),
+                                      .special = special}));
     }
     return NULL;
 }
@@ -411,7 +411,7 @@ static nrd_error *load_decoder(nrd_tokenizer *t, const nrd_json *node)
 {
     const char *type = nrd_json_get_str(node, "type", ""), *mark;
     const nrd_json *a, *b;
-    dec_step *step = NULL;
+    nrd_tok_dec_step *step = NULL;
     bool regex;
 
     if (is_null(node)) {

@@ -127,9 +127,9 @@ static nrd_error *read_piece(nrd_tokenizer *t, int32_t id, const field *message)
         t->unk_id = id;
     }
     if (type == SP_UNKNOWN || type == SP_CONTROL || (type == SP_USER_DEFINED)) {
-        return nrd_tok_add_added(t, &(added_token){.id = id,
-                                                   .normalized = type == SP_USER_DEFINED,
-                                                   .special = type != SP_USER_DEFINED});
+        return nrd_tok_add_added(t, &(nrd_tok_added_token){.id = id,
+                                                           .normalized = type == SP_USER_DEFINED,
+                                                           .special = type != SP_USER_DEFINED});
     }
     return NULL;
 }
@@ -196,7 +196,7 @@ static nrd_error *read_normalizer(spm *m, const field *message)
 
 static nrd_error *add_decoder(nrd_tokenizer *t, const spm *m)
 {
-    dec_step *step = NULL;
+    nrd_tok_dec_step *step = NULL;
     NRD_TRY(nrd_tok_new_dec(t, DEC_REPLACE, &step));
     step->from = nrd_xstrdup(TOK_SPACE);
     step->from_n = 3;
@@ -228,7 +228,7 @@ nrd_error *nrd_tok_load_spm_bytes(nrd_tokenizer *t, const void *data, size_t n)
     spm m = {.model_type = 1, .bos_id = 1, .eos_id = 2, .pad_id = -1, .add_dummy_prefix = true,
              .remove_extra = true, .escape = true};
     reader r = {data, (const uint8_t *)data + n};
-    norm_step *step = NULL;
+    nrd_tok_norm_step *step = NULL;
     field f;
     int32_t id = 0;
     bool more;

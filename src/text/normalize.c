@@ -14,7 +14,7 @@ static uint32_t read_u32(const char *p)
     return (uint32_t)u[0] | (uint32_t)u[1] << 8 | (uint32_t)u[2] << 16 | (uint32_t)u[3] << 24;
 }
 
-nrd_error *nrd_charsmap_init(charsmap *m, const void *blob, size_t n)
+nrd_error *nrd_charsmap_init(nrd_tok_charsmap *m, const void *blob, size_t n)
 {
     nrd_error *err = NULL;
     memset(m, 0, sizeof *m);
@@ -55,7 +55,7 @@ static uint32_t unit_offset(uint32_t u)
 }
 
 /* Length of the shortest (first) or longest prefix in the map; 0: none. */
-static size_t charsmap_find(const charsmap *m, const char *s, size_t n, bool longest,
+static size_t charsmap_find(const nrd_tok_charsmap *m, const char *s, size_t n, bool longest,
                             const char **out, size_t *out_n)
 {
     size_t found = 0;
@@ -92,7 +92,7 @@ static size_t charsmap_find(const charsmap *m, const char *s, size_t n, bool lon
 
 /* Grapheme by grapheme, as the tokenizers library applies these maps: a cluster of less than six
  * bytes is replaced as a whole by what its shortest prefix maps to, a longer one char by char. */
-static void apply_precompiled(const charsmap *m, const char *s, size_t n, nrd_str *out)
+static void apply_precompiled(const nrd_tok_charsmap *m, const char *s, size_t n, nrd_str *out)
 {
     const char *to;
     size_t to_n;
@@ -120,8 +120,8 @@ static void apply_precompiled(const charsmap *m, const char *s, size_t n, nrd_st
 
 /* One step of SentencePiece: user-defined symbols stay as they are, else the longest prefix in the
  * map, else one character. */
-static size_t sp_step(const nrd_tokenizer *t, const norm_step *step, const char *s, size_t n,
-                      const char **out, size_t *out_n)
+static size_t sp_step(const nrd_tokenizer *t, const nrd_tok_norm_step *step, const char *s,
+                      size_t n, const char **out, size_t *out_n)
 {
     int32_t index;
     uint32_t cp;
@@ -137,8 +137,8 @@ static size_t sp_step(const nrd_tokenizer *t, const norm_step *step, const char 
     return len;
 }
 
-static void apply_sentencepiece(const nrd_tokenizer *t, const norm_step *step, const char *s,
-                                size_t n, nrd_str *out)
+static void apply_sentencepiece(const nrd_tokenizer *t, const nrd_tok_norm_step *step,
+                                const char *s, size_t n, nrd_str *out)
 {
     const char *space = step->escape_spaces ? TOK_SPACE : " ", *to;
     size_t space_n = strlen(space), i = 0, to_n, start = out->len;
@@ -185,7 +185,7 @@ static void apply_sentencepiece(const nrd_tokenizer *t, const norm_step *step, c
 
 /* ---- the others ---- */
 
-static void apply_replace(const norm_step *step, const char *s, size_t n, nrd_str *out)
+static void apply_replace(const nrd_tok_norm_step *step, const char *s, size_t n, nrd_str *out)
 {
     size_t from = 0, start, end;
     nrd_str_reserve(out, n + n / 2);
@@ -210,7 +210,7 @@ static void apply_replace(const norm_step *step, const char *s, size_t n, nrd_st
     nrd_str_append(out, s + from, n - from);
 }
 
-static void apply_strip(const norm_step *step, const char *s, size_t n, nrd_str *out)
+static void apply_strip(const nrd_tok_norm_step *step, const char *s, size_t n, nrd_str *out)
 {
     uint32_t cp;
     size_t len;
@@ -245,7 +245,7 @@ static void apply_strip_accents(const char *s, size_t n, nrd_str *out)
     }
 }
 
-static void apply(const nrd_tokenizer *t, const norm_step *step, const char *s, size_t n,
+static void apply(const nrd_tokenizer *t, const nrd_tok_norm_step *step, const char *s, size_t n,
                   nrd_str *out)
 {
     switch (step->kind) {

@@ -289,7 +289,7 @@ static nrd_error *translate(const char *s, size_t n, nrd_str *out)
     return NULL;
 }
 
-static nrd_error *compile(pattern *p)
+static nrd_error *compile(nrd_tok_pattern *p)
 {
     nrd_str text = {0};
     int code = 0;
@@ -328,8 +328,8 @@ void nrd_pattern_free_match(void *match)
     pcre2_match_data_free(match);
 }
 
-static bool search(const pattern *p, const char *s, size_t n, size_t from, size_t *out_start,
-                   size_t *out_end)
+static bool search(const nrd_tok_pattern *p, const char *s, size_t n, size_t from,
+                   size_t *out_start, size_t *out_end)
 {
     nrd_tok_scratch *sc = nrd_tok_scratch_get(); /* who encodes has it already */
     pcre2_match_data *data = sc ? match_data(sc) : NULL;
@@ -368,13 +368,13 @@ void nrd_pattern_free_match(void *match)
     (void)match;
 }
 
-static nrd_error *compile(pattern *p)
+static nrd_error *compile(nrd_tok_pattern *p)
 {
     return nrd_errorf(NRD_ERR_UNSUPPORTED, "regex '%s': this build has no PCRE2", p->text);
 }
 
-static bool search(const pattern *p, const char *s, size_t n, size_t from, size_t *out_start,
-                   size_t *out_end)
+static bool search(const nrd_tok_pattern *p, const char *s, size_t n, size_t from,
+                   size_t *out_start, size_t *out_end)
 {
     (void)p, (void)s, (void)n, (void)from, (void)out_start, (void)out_end;
     return false;
@@ -384,11 +384,11 @@ static bool search(const pattern *p, const char *s, size_t n, size_t from, size_
 
 /* ---- functions for other files ---- */
 
-nrd_error *nrd_pattern_init(pattern *p, bool regex, const char *text, size_t n)
+nrd_error *nrd_pattern_init(nrd_tok_pattern *p, bool regex, const char *text, size_t n)
 {
     static const struct {
         const char *text;
-        pattern_kind kind;
+        nrd_tok_pattern_kind kind;
         int max_digits;
     } known[] = {
         {nrd_pattern_text_gpt2, PATTERN_GPT2, 0},      {nrd_pattern_text_llama3, PATTERN_LLAMA3, 3},
@@ -416,7 +416,7 @@ nrd_error *nrd_pattern_init(pattern *p, bool regex, const char *text, size_t n)
     return compile(p);
 }
 
-void nrd_pattern_fini(pattern *p)
+void nrd_pattern_fini(nrd_tok_pattern *p)
 {
 #ifdef NRD_HAVE_PCRE2
     pcre2_code_free(p->re);
@@ -425,7 +425,7 @@ void nrd_pattern_fini(pattern *p)
     memset(p, 0, sizeof *p);
 }
 
-static size_t match_at(const pattern *p, const char *s, size_t n)
+static size_t match_at(const nrd_tok_pattern *p, const char *s, size_t n)
 {
     switch (p->kind) {
     case PATTERN_GPT2:
@@ -445,8 +445,8 @@ static size_t match_at(const pattern *p, const char *s, size_t n)
     return 0;
 }
 
-bool nrd_pattern_find(const pattern *p, const char *s, size_t n, size_t from, size_t *out_start,
-                  size_t *out_end)
+bool nrd_pattern_find(const nrd_tok_pattern *p, const char *s, size_t n, size_t from,
+                      size_t *out_start, size_t *out_end)
 {
     if (p->kind == PATTERN_STRING) {
         const char *hit = from < n ? memmem(s + from, n - from, p->text, p->n) : NULL;

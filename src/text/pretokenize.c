@@ -6,15 +6,15 @@
 #include <string.h>
 
 typedef struct cutter { /* joins matches and gaps into words as the behaviour says */
-    pieces *out;
-    split_kind behavior;
+    nrd_tok_pieces *out;
+    nrd_tok_split_kind behavior;
     bool invert, last_match;
     size_t first; /* words of this run start here */
 } cutter;
 
 static void emit(cutter *c, size_t start, size_t end, bool match)
 {
-    pieces *out = c->out;
+    nrd_tok_pieces *out = c->out;
     match = match != c->invert;
     if (start == end) {
         return;
@@ -22,39 +22,40 @@ static void emit(cutter *c, size_t start, size_t end, bool match)
     bool has_last = out->n > c->first;
     switch (c->behavior) {
     case SPLIT_ISOLATED:
-        pieces_push(out, start, end);
+        nrd_tok_pieces_push(out, start, end);
         break;
     case SPLIT_REMOVED:
         if (!match) {
-            pieces_push(out, start, end);
+            nrd_tok_pieces_push(out, start, end);
         }
         break;
     case SPLIT_PREVIOUS: /* a match joins the gap before it */
         if (match && !c->last_match && has_last) {
             out->v[out->n - 1].end = (uint32_t)end;
         } else {
-            pieces_push(out, start, end);
+            nrd_tok_pieces_push(out, start, end);
         }
         break;
     case SPLIT_NEXT: /* a gap joins the match before it, unless another match already follows */
         if (!match && c->last_match && has_last) {
             out->v[out->n - 1].end = (uint32_t)end;
         } else {
-            pieces_push(out, start, end);
+            nrd_tok_pieces_push(out, start, end);
         }
         break;
     case SPLIT_CONTIGUOUS:
         if (match == c->last_match && has_last) {
             out->v[out->n - 1].end = (uint32_t)end;
         } else {
-            pieces_push(out, start, end);
+            nrd_tok_pieces_push(out, start, end);
         }
         break;
     }
     c->last_match = match;
 }
 
-static void cut_by_pattern(cutter *c, const pattern *p, const char *s, size_t start, size_t end)
+static void cut_by_pattern(cutter *c, const nrd_tok_pattern *p, const char *s, size_t start,
+                           size_t end)
 {
     size_t from = 0, n = end - start, a, b;
     while (nrd_pattern_find(p, s + start, n, from, &a, &b)) {
@@ -87,7 +88,7 @@ static void cut_by_class(cutter *c, uint8_t any, const char *s, size_t start, si
 }
 
 /* \w+|[^\w\s]+ */
-static void cut_words(pieces *out, const char *s, size_t start, size_t end)
+static void cut_words(nrd_tok_pieces *out, const char *s, size_t start, size_t end)
 {
     const uint8_t known = NRD_UNI_WORD | NRD_UNI_SPACE;
     size_t from = start;
@@ -99,7 +100,7 @@ static void cut_words(pieces *out, const char *s, size_t start, size_t end)
         c = c & NRD_UNI_WORD ? NRD_UNI_WORD : c;
         if (c != kind) {
             if (kind != NRD_UNI_SPACE) {
-                pieces_push(out, from, i);
+                nrd_tok_pieces_push(out, from, i);
             }
             from = i;
             kind = c;
@@ -107,17 +108,18 @@ static void cut_words(pieces *out, const char *s, size_t start, size_t end)
         i += len;
     }
     if (kind != NRD_UNI_SPACE && from < end) {
-        pieces_push(out, from, end);
+        nrd_tok_pieces_push(out, from, end);
     }
 }
 
 /* Writes the words of `in` into `text` with U+2581 for spaces and in front; cuts before each. */
-static void metaspace(const pre_step *step, const char *s, const pieces *in, bool at_start,
-                      nrd_str *text, pieces *out)
+static void metaspace(const nrd_tok_pre_step *step, const char *s, const nrd_tok_pieces *in,
+                      bool at_start, nrd_str *text, nrd_tok_pieces *out)
 {
     const char *mark = step->replacement;
     size_t mark_n = strlen(mark);
-    pattern by_mark = {.kind = PATTERN_STRING, .text = (char *)(uintptr_t)mark, .n = mark_n};
+    nrd_tok_pattern by_mark = {
+        .kind = PATTERN_STRING, .text = (char *)(uintptr_t)mark, .n = mark_n};
     for (size_t i = 0; i < in->n; i++) {
         const char *p = s + in->v[i].start;
         size_t n = in->v[i].end - in->v[i].start, start = text->len;
@@ -142,13 +144,13 @@ static void metaspace(const pre_step *step, const char *s, const pieces *in, boo
             cutter c = {.out = out, .behavior = SPLIT_NEXT, .first = out->n};
             cut_by_pattern(&c, &by_mark, text->data, start, text->len);
         } else {
-            pieces_push(out, start, text->len);
+            nrd_tok_pieces_push(out, start, text->len);
         }
     }
 }
 
-static void byte_level(const pre_step *step, const char **s, const pieces *in, nrd_str *text,
-                       pieces *out)
+static void byte_level(const nrd_tok_pre_step *step, const char **s, const nrd_tok_pieces *in,
+                       nrd_str *text, nrd_tok_pieces *out)
 {
     for (size_t i = 0; i < in->n; i++) {
         size_t start = in->v[i].start, end = in->v[i].end;
@@ -164,12 +166,12 @@ static void byte_level(const pre_step *step, const char **s, const pieces *in, n
             p = nrd_str_cstr(text);
         }
         if (!step->use_regex) {
-            pieces_push(out, start, end);
+            nrd_tok_pieces_push(out, start, end);
             continue;
         }
         while (start < end) {
             size_t len = nrd_pattern_gpt2(p + start, end - start);
-            pieces_push(out, start, start + len);
+            nrd_tok_pieces_push(out, start, start + len);
             start += len;
         }
     }
@@ -178,7 +180,8 @@ static void byte_level(const pre_step *step, const char **s, const pieces *in, n
     }
 }
 
-static void cut(const pre_step *step, const char *s, const pieces *in, pieces *out)
+static void cut(const nrd_tok_pre_step *step, const char *s, const nrd_tok_pieces *in,
+                nrd_tok_pieces *out)
 {
     cutter c = {.out = out, .behavior = step->behavior, .invert = step->invert};
     if (step->kind == PRE_DIGITS) {
@@ -211,16 +214,16 @@ static void cut(const pre_step *step, const char *s, const pieces *in, pieces *o
 }
 
 void nrd_tok_pretokenize(const nrd_tokenizer *t, nrd_tok_scratch *sc, const char **text, size_t *n,
-                         bool at_start, pieces **out)
+                         bool at_start, nrd_tok_pieces **out)
 {
-    pieces *in = &sc->cut[0], *to = &sc->cut[1];
+    nrd_tok_pieces *in = &sc->cut[0], *to = &sc->cut[1];
     in->n = 0;
     in->no_memory = to->no_memory = false;
     if (*n) {
-        pieces_push(in, 0, *n);
+        nrd_tok_pieces_push(in, 0, *n);
     }
     for (size_t i = 0; i < t->n_pre && !sc->no_memory; i++) {
-        const pre_step *step = &t->pre[i];
+        const nrd_tok_pre_step *step = &t->pre[i];
         nrd_str *fresh = &sc->pre[i % 2];
         to->n = 0;
         nrd_str_clear(fresh);
@@ -234,7 +237,7 @@ void nrd_tok_pretokenize(const nrd_tokenizer *t, nrd_tok_scratch *sc, const char
             cut(step, *text, in, to);
         }
         sc->no_memory = sc->no_memory || fresh->no_memory || in->no_memory || to->no_memory;
-        pieces *swap = in;
+        nrd_tok_pieces *swap = in;
         in = to;
         to = swap;
     }

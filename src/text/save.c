@@ -18,7 +18,7 @@ static void put_text(nrd_str *o, const char *key, const char *s, size_t n)
     nrd_json_put_string(o, s, n);
 }
 
-static void put_pattern(nrd_str *o, const pattern *p)
+static void put_pattern(nrd_str *o, const nrd_tok_pattern *p)
 {
     nrd_str_printf(o, "\"pattern\":{\"%s\":", p->kind == PATTERN_STRING ? "String" : "Regex");
     nrd_json_put_string(o, p->text, p->n);
@@ -42,7 +42,7 @@ static void end_list(nrd_str *o, size_t n)
     }
 }
 
-static void put_charsmap(nrd_str *o, const charsmap *m)
+static void put_charsmap(nrd_str *o, const nrd_tok_charsmap *m)
 {
     nrd_str_puts(o, "{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"");
     nrd_base64_encode(m->blob, m->blob_n, o);
@@ -51,8 +51,9 @@ static void put_charsmap(nrd_str *o, const charsmap *m)
 
 static void put_replace(nrd_str *o, bool regex, const char *from, const char *to)
 {
-    pattern p = {.kind = regex ? PATTERN_REGEX : PATTERN_STRING, .text = (char *)(uintptr_t)from,
-                 .n = strlen(from)};
+    nrd_tok_pattern p = {.kind = regex ? PATTERN_REGEX : PATTERN_STRING,
+                         .text = (char *)(uintptr_t)from,
+                         .n = strlen(from)};
     nrd_str_puts(o, "{\"type\":\"Replace\",");
     put_pattern(o, &p);
     nrd_str_putc(o, ',');
@@ -61,7 +62,7 @@ static void put_replace(nrd_str *o, bool regex, const char *from, const char *to
 }
 
 /* SentencePiece's one normalizer in the words of tokenizer.json. */
-static void put_sentencepiece(nrd_str *o, const norm_step *s)
+static void put_sentencepiece(nrd_str *o, const nrd_tok_norm_step *s)
 {
     const char *separator = "";
     nrd_str_puts(o, "{\"type\":\"Sequence\",\"normalizers\":[");
@@ -88,7 +89,7 @@ static void put_sentencepiece(nrd_str *o, const norm_step *s)
     nrd_str_puts(o, "]}");
 }
 
-static void put_norm(nrd_str *o, const norm_step *s)
+static void put_norm(nrd_str *o, const nrd_tok_norm_step *s)
 {
     static const char *const forms[] = {"NFC", "NFD", "NFKC", "NFKD"};
     switch (s->kind) {
@@ -129,12 +130,12 @@ static void put_norm(nrd_str *o, const norm_step *s)
     }
 }
 
-static const char *prepend_name(prepend_kind kind)
+static const char *prepend_name(nrd_tok_prepend_kind kind)
 {
     return kind == PREPEND_ALWAYS ? "always" : kind == PREPEND_FIRST ? "first" : "never";
 }
 
-static void put_pre(nrd_str *o, const pre_step *s)
+static void put_pre(nrd_str *o, const nrd_tok_pre_step *s)
 {
     static const char *const behaviors[] = {"Removed", "Isolated", "MergedWithPrevious",
                                             "MergedWithNext", "Contiguous"};
@@ -178,7 +179,7 @@ static void put_pre(nrd_str *o, const pre_step *s)
     }
 }
 
-static void put_dec(nrd_str *o, const dec_step *s)
+static void put_dec(nrd_str *o, const nrd_tok_dec_step *s)
 {
     switch (s->kind) {
     case DEC_BYTE_LEVEL:
@@ -216,7 +217,7 @@ static void put_added(const nrd_tokenizer *t, nrd_str *o)
 {
     nrd_str_puts(o, "\"added_tokens\":[");
     for (size_t i = 0; i < t->n_added; i++) {
-        const added_token *a = &t->added[i];
+        const nrd_tok_added_token *a = &t->added[i];
         nrd_str_printf(o, "%s\n{\"id\":%d,", i ? "," : "", a->id);
         put_text(o, "content", t->tokens[a->id].s, t->tokens[a->id].n);
         nrd_str_putc(o, ',');

@@ -15,7 +15,7 @@ enum {
     CACHE_IDS = 7,
 };
 
-struct cache_entry {
+struct nrd_tok_cache_entry {
     uint32_t serial; /* of the tokenizer; 0 = empty */
     uint8_t key_n, n_ids;
     char key[CACHE_KEY];
@@ -91,7 +91,7 @@ nrd_tok_scratch *nrd_tok_scratch_get(void)
     if (!mine) {
         pthread_once(&once, make_key);
         nrd_tok_scratch *sc = calloc(1, sizeof *sc);
-        cache_entry *cache = calloc((size_t)1 << CACHE_BITS, sizeof *cache);
+        nrd_tok_cache_entry *cache = calloc((size_t)1 << CACHE_BITS, sizeof *cache);
         if (!sc || !cache || pthread_setspecific(scratch_key, sc) != 0) {
             free(sc);
             free(cache);
@@ -120,7 +120,7 @@ void nrd_tok_scratch_trim(nrd_tok_scratch *sc)
     if (scratch_bytes(sc) <= NRD_LIMIT_TOKENIZER_SCRATCH) {
         return;
     }
-    cache_entry *cache = sc->cache;
+    nrd_tok_cache_entry *cache = sc->cache;
     void *match = sc->match;
     buffers_free(sc);
     *sc = (nrd_tok_scratch){.cache = cache, .match = match}; /* the call's outcome is read */
@@ -133,7 +133,7 @@ bool nrd_tok_cache_get(nrd_tok_scratch *sc, const nrd_tokenizer *t, const char *
         return false;
     }
     *out_hash = nrd_hash_bytes(t->serial, s, n);
-    const cache_entry *e = &sc->cache[*out_hash >> (64 - CACHE_BITS)];
+    const nrd_tok_cache_entry *e = &sc->cache[*out_hash >> (64 - CACHE_BITS)];
     if (e->serial != t->serial || e->key_n != n || memcmp(e->key, s, n) != 0) {
         return false;
     }
@@ -147,7 +147,7 @@ void nrd_tok_cache_put(nrd_tok_scratch *sc, const nrd_tokenizer *t, uint64_t has
     if (n > CACHE_KEY || n_ids > CACHE_IDS || sc->no_memory) {
         return;
     }
-    cache_entry *e = &sc->cache[hash >> (64 - CACHE_BITS)];
+    nrd_tok_cache_entry *e = &sc->cache[hash >> (64 - CACHE_BITS)];
     e->serial = t->serial;
     e->key_n = (uint8_t)n;
     e->n_ids = (uint8_t)n_ids;

@@ -11,7 +11,7 @@ static uint64_t text_hash(const char *s, size_t n)
     return nrd_hash_bytes(0x6e7264u, s, n);
 }
 
-nrd_error *nrd_strmap_init(strmap *m, size_t n_expected)
+nrd_error *nrd_strmap_init(nrd_tok_strmap *m, size_t n_expected)
 {
     nrd_error *err = NULL;
     size_t cap = 64;
@@ -25,16 +25,16 @@ fail:
     return err;
 }
 
-void nrd_strmap_put(strmap *m, const nrd_tok_text *keys, int32_t id)
+void nrd_strmap_put(nrd_tok_strmap *m, const nrd_tok_text *keys, int32_t id)
 {
     const nrd_tok_text *key = &keys[id];
     uint64_t h = text_hash(key->s, key->n);
     uint32_t tag = (uint32_t)(h >> 32) | 1u;
     NRD_ASSERT(m->n * 2 <= m->mask + 1, "maps are sized for what is put in");
     for (size_t i = h & m->mask;; i = (i + 1) & m->mask) {
-        strmap_slot *slot = &m->slots[i];
+        nrd_tok_strmap_slot *slot = &m->slots[i];
         if (!slot->tag) {
-            *slot = (strmap_slot){tag, id};
+            *slot = (nrd_tok_strmap_slot){tag, id};
             m->n++;
             return;
         }
@@ -45,7 +45,7 @@ void nrd_strmap_put(strmap *m, const nrd_tok_text *keys, int32_t id)
     }
 }
 
-int32_t nrd_strmap_get(const strmap *m, const nrd_tok_text *keys, const char *s, size_t n)
+int32_t nrd_strmap_get(const nrd_tok_strmap *m, const nrd_tok_text *keys, const char *s, size_t n)
 {
     if (!m->slots) {
         return -1;
@@ -53,7 +53,7 @@ int32_t nrd_strmap_get(const strmap *m, const nrd_tok_text *keys, const char *s,
     uint64_t h = text_hash(s, n);
     uint32_t tag = (uint32_t)(h >> 32) | 1u;
     for (size_t i = h & m->mask;; i = (i + 1) & m->mask) {
-        const strmap_slot *slot = &m->slots[i];
+        const nrd_tok_strmap_slot *slot = &m->slots[i];
         if (!slot->tag) {
             return -1;
         }
@@ -63,7 +63,7 @@ int32_t nrd_strmap_get(const strmap *m, const nrd_tok_text *keys, const char *s,
     }
 }
 
-void nrd_strmap_fini(strmap *m)
+void nrd_strmap_fini(nrd_tok_strmap *m)
 {
     free(m->slots);
     memset(m, 0, sizeof *m);
@@ -73,7 +73,7 @@ void nrd_strmap_fini(strmap *m)
 
 enum { TRIE_MAX_NODES = 1 << 24 }; /* so that node << 8 | byte fits 32 bits */
 
-nrd_error *nrd_trie_init(trie *t)
+nrd_error *nrd_trie_init(nrd_tok_trie *t)
 {
     nrd_error *err = NULL;
     memset(t, 0, sizeof *t);
@@ -89,12 +89,12 @@ fail:
     return err;
 }
 
-static size_t edge_home(const trie *t, uint32_t key)
+static size_t edge_home(const nrd_tok_trie *t, uint32_t key)
 {
     return (size_t)nrd_hash_mix(key) & t->mask;
 }
 
-uint32_t nrd_trie_step(const trie *t, uint32_t node, uint8_t byte)
+uint32_t nrd_trie_step(const nrd_tok_trie *t, uint32_t node, uint8_t byte)
 {
     if (node == 0) {
         return t->root[byte];
@@ -110,7 +110,7 @@ uint32_t nrd_trie_step(const trie *t, uint32_t node, uint8_t byte)
     }
 }
 
-static void put_edge(trie *t, trie_edge e)
+static void put_edge(nrd_tok_trie *t, nrd_tok_trie_edge e)
 {
     size_t i = edge_home(t, e.key);
     while (t->edges[i].key) {
@@ -119,10 +119,10 @@ static void put_edge(trie *t, trie_edge e)
     t->edges[i] = e;
 }
 
-static nrd_error *grow_edges(trie *t)
+static nrd_error *grow_edges(nrd_tok_trie *t)
 {
     nrd_error *err = NULL;
-    trie_edge *old = t->edges, *grown;
+    nrd_tok_trie_edge *old = t->edges, *grown;
     size_t n_old = t->mask + 1;
     NRD_NEW_GOTO(grown, n_old * 2, err, fail);
     t->edges = grown;
@@ -137,7 +137,7 @@ fail:
     return err;
 }
 
-static nrd_error *new_node(trie *t, uint32_t *out)
+static nrd_error *new_node(nrd_tok_trie *t, uint32_t *out)
 {
     if (t->n_nodes == TRIE_MAX_NODES - 1) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "the vocabulary is too large for a prefix tree");
@@ -155,7 +155,7 @@ static nrd_error *new_node(trie *t, uint32_t *out)
     return NULL;
 }
 
-nrd_error *nrd_trie_add(trie *t, const char *s, size_t n, int32_t value)
+nrd_error *nrd_trie_add(nrd_tok_trie *t, const char *s, size_t n, int32_t value)
 {
     uint32_t node = 0;
     for (size_t i = 0; i < n; i++) {
@@ -169,7 +169,7 @@ nrd_error *nrd_trie_add(trie *t, const char *s, size_t n, int32_t value)
                 if ((t->n_edges + 1) * 2 > t->mask) {
                     NRD_TRY(grow_edges(t));
                 }
-                put_edge(t, (trie_edge){(node << 8 | byte) + 1, next});
+                put_edge(t, (nrd_tok_trie_edge){(node << 8 | byte) + 1, next});
                 t->n_edges++;
             }
         }
@@ -181,7 +181,7 @@ nrd_error *nrd_trie_add(trie *t, const char *s, size_t n, int32_t value)
     return NULL;
 }
 
-size_t nrd_trie_longest(const trie *t, const char *s, size_t n, int32_t *out_value)
+size_t nrd_trie_longest(const nrd_tok_trie *t, const char *s, size_t n, int32_t *out_value)
 {
     uint32_t node = 0;
     size_t found = 0;
@@ -198,7 +198,7 @@ size_t nrd_trie_longest(const trie *t, const char *s, size_t n, int32_t *out_val
     return found;
 }
 
-void nrd_trie_fini(trie *t)
+void nrd_trie_fini(nrd_tok_trie *t)
 {
     free(t->edges);
     free(t->value);

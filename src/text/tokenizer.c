@@ -184,7 +184,7 @@ static void clean_text(nrd_tok_scratch *sc, const char **s, size_t *n)
 static void encode_words(const nrd_tokenizer *t, nrd_tok_scratch *sc, const char *s, size_t n,
                          bool at_start, nrd_ids *out)
 {
-    pieces *words;
+    nrd_tok_pieces *words;
     nrd_tok_pretokenize(t, sc, &s, &n, at_start, &words);
     for (size_t i = 0; i < words->n && !sc->no_memory; i++) {
         size_t start = words->v[i].start, len = words->v[i].end - start;
@@ -252,7 +252,7 @@ static size_t spaces_after(const char *s, size_t at, size_t n)
 
 typedef struct scan { /* walks a text from one added token to the next */
     const nrd_tokenizer *t;
-    const trie *words;
+    const nrd_tok_trie *words;
     const char *s;
     size_t n;
     bool parse_special;
@@ -275,7 +275,7 @@ static bool scan_next(scan *c, size_t *out_start, size_t *out_end, int32_t *out_
             c->at++;
             continue;
         }
-        const added_token *a = &c->t->added[index];
+        const nrd_tok_added_token *a = &c->t->added[index];
         size_t end = start + len;
         c->at = end;
         if (a->special && !c->parse_special) {

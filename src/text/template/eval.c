@@ -115,7 +115,7 @@ static nrd_template_val get_var(nrd_template_run *r, const char *name)
     if (!strcmp(name, "lipsum") || !strcmp(name, "cycler") || !strcmp(name, "joiner")) {
         nrd_template_fail(r, NRD_ERR_UNSUPPORTED, "the function '%s' is not supported", name);
     }
-    return val_undef(UNDEF_NAME, name);
+    return nrd_template_val_undef(UNDEF_NAME, name);
 }
 
 static nrd_template_val eval(nrd_template_run *r, const nrd_template_node *n);
@@ -137,7 +137,7 @@ static void assign(nrd_template_run *r, const nrd_template_node *target, nrd_tem
             nrd_template_fail(r, NRD_ERR_INVALID_ARG, "'%s': a namespace takes no such name",
                               target->name);
         }
-        nrd_template_dict_put(r, ns.dict, val_text(target->name), v);
+        nrd_template_dict_put(r, ns.dict, nrd_template_val_text(target->name), v);
         return;
     }
     size_t n, i = 0;
@@ -230,7 +230,7 @@ static nrd_template_val call_macro(nrd_template_run *r, const nrd_template_macro
 
     enter(r);
     for (const nrd_template_node *p = def->list2; p; p = p->next, i++) {
-        nrd_template_val v = val_undef(UNDEF_OTHER, "a parameter was not provided");
+        nrd_template_val v = nrd_template_val_undef(UNDEF_OTHER, "a parameter was not provided");
         bool given = i < a->n;
         n_params++;
         if (given) {
@@ -276,7 +276,7 @@ static nrd_template_val call_macro(nrd_template_run *r, const nrd_template_macro
             set_var(r, s, r->t->n_caller, a->kw[k].v);
             has_caller = true;
         } else if (def->flags & F_KWARGS) {
-            nrd_template_dict_put(r, more, val_text(a->kw[k].name), a->kw[k].v);
+            nrd_template_dict_put(r, more, nrd_template_val_text(a->kw[k].name), a->kw[k].v);
         } else {
             nrd_template_fail(r, NRD_ERR_INVALID_ARG, "macro '%s' takes no keyword argument '%s'",
                               name, a->kw[k].name);
@@ -284,10 +284,10 @@ static nrd_template_val call_macro(nrd_template_run *r, const nrd_template_macro
     }
     if (def->kind == N_MACRO) {
         if (def->flags & F_CALLER && !has_caller) {
-            set_var(r, s, r->t->n_caller, val_undef(UNDEF_OTHER, "No caller defined"));
+            set_var(r, s, r->t->n_caller, nrd_template_val_undef(UNDEF_OTHER, "No caller defined"));
         }
         if (def->flags & F_VARARGS) {
-            set_var(r, s, r->t->n_varargs, val_list(rest));
+            set_var(r, s, r->t->n_varargs, nrd_template_val_list(rest));
         }
         if (def->flags & F_KWARGS) {
             set_var(r, s, r->t->n_kwargs, (nrd_template_val){.type = V_DICT, .dict = more});
@@ -323,13 +323,13 @@ static nrd_template_val call_range(nrd_template_run *r, const nrd_template_args 
             nrd_template_fail(r, NRD_ERR_INVALID_ARG, "range gives more than %d numbers",
                               TPL_MAX_RANGE);
         }
-        nrd_template_push(r, l, val_int(i));
+        nrd_template_push(r, l, nrd_template_val_int(i));
         if (__builtin_add_overflow(i, v[2], &i)) {
             break;
         }
     }
     nrd_template_step(r, l->n);
-    return val_list(l);
+    return nrd_template_val_list(l);
 }
 
 static nrd_template_val call_dict(nrd_template_run *r, const nrd_template_args *a, bool ns)
@@ -359,7 +359,7 @@ static nrd_template_val call_dict(nrd_template_run *r, const nrd_template_args *
             nrd_template_fail(r, NRD_ERR_INVALID_ARG, "'%s': a namespace takes no such name",
                               a->kw[i].name);
         }
-        nrd_template_dict_put(r, d, val_text(a->kw[i].name), a->kw[i].v);
+        nrd_template_dict_put(r, d, nrd_template_val_text(a->kw[i].name), a->kw[i].v);
     }
     return (nrd_template_val){.type = ns ? V_NS : V_DICT, .dict = d};
 }
@@ -519,11 +519,11 @@ static nrd_template_val eval_compare(nrd_template_run *r, const nrd_template_nod
         nrd_template_val b = eval(r, o->a);
         r->line = n->line;
         if (!compare_op(r, o->op, a, b)) {
-            return val_bool(false);
+            return nrd_template_val_bool(false);
         }
         a = b;
     }
-    return val_bool(true);
+    return nrd_template_val_bool(true);
 }
 
 static nrd_template_val eval_container(nrd_template_run *r, const nrd_template_node *n)
@@ -540,7 +540,7 @@ static nrd_template_val eval_container(nrd_template_run *r, const nrd_template_n
     for (const nrd_template_node *i = n->list; i; i = i->next) {
         nrd_template_push(r, l, eval(r, i));
     }
-    return val_list(l);
+    return nrd_template_val_list(l);
 }
 
 static nrd_template_val eval_sign(nrd_template_run *r, const nrd_template_node *n)
@@ -555,14 +555,14 @@ static nrd_template_val eval_sign(nrd_template_run *r, const nrd_template_node *
                           n->kind == N_NEG ? '-' : '+', nrd_template_type_name(v));
     }
     if (v.type == V_FLOAT) {
-        return val_float(n->kind == N_NEG ? -v.f : v.f);
+        return nrd_template_val_float(n->kind == N_NEG ? -v.f : v.f);
     }
-    return nrd_template_binary(r, n->kind == N_NEG ? T_SUB : T_ADD, val_int(0), v);
+    return nrd_template_binary(r, n->kind == N_NEG ? T_SUB : T_ADD, nrd_template_val_int(0), v);
 }
 
 static nrd_template_val eval_item(nrd_template_run *r, const nrd_template_node *n)
 {
-    nrd_template_val obj = eval(r, n->a), none = val_none();
+    nrd_template_val obj = eval(r, n->a), none = nrd_template_val_none();
     if (n->b->kind != N_SLICE) {
         nrd_template_val key = eval(r, n->b);
         r->line = n->line;
@@ -631,7 +631,7 @@ static nrd_template_val eval_kind(nrd_template_run *r, const nrd_template_node *
             return eval(r, n->b);
         }
         return n->c ? eval(r, n->c)
-                    : val_undef(UNDEF_OTHER, "an inline if was false and has no else");
+                    : nrd_template_val_undef(UNDEF_OTHER, "an inline if was false and has no else");
     case N_AND:
         v = eval(r, n->a);
         return nrd_template_truthy(v) ? eval(r, n->b) : v;
@@ -639,7 +639,7 @@ static nrd_template_val eval_kind(nrd_template_run *r, const nrd_template_node *
         v = eval(r, n->a);
         return nrd_template_truthy(v) ? v : eval(r, n->b);
     case N_NOT:
-        return val_bool(!nrd_template_truthy(eval(r, n->a)));
+        return nrd_template_val_bool(!nrd_template_truthy(eval(r, n->a)));
     case N_NEG:
     case N_POS:
         return eval_sign(r, n);
@@ -732,10 +732,11 @@ static nrd_template_val loop_changed(nrd_template_run *r, nrd_template_val self,
         nrd_template_push(r, now, b->all->v[i]);
     }
     nrd_template_loop *l = self.loop;
-    bool changed = !l->has_changed || !nrd_template_equal(r, l->changed, val_list(now));
-    l->changed = val_list(now);
+    bool changed =
+        !l->has_changed || !nrd_template_equal(r, l->changed, nrd_template_val_list(now));
+    l->changed = nrd_template_val_list(now);
     l->has_changed = true;
-    return val_bool(changed);
+    return nrd_template_val_bool(changed);
 }
 
 static nrd_template_val loop_attr(nrd_template_run *r, nrd_template_loop *l, const char *name)
@@ -743,42 +744,43 @@ static nrd_template_val loop_attr(nrd_template_run *r, nrd_template_loop *l, con
     static const nrd_template_method_row cycle = {"cycle", NULL, loop_cycle},
                                          changed = {"changed", NULL, loop_changed};
     if (!strcmp(name, "index0")) {
-        return val_int((int64_t)l->index0);
+        return nrd_template_val_int((int64_t)l->index0);
     }
     if (!strcmp(name, "index")) {
-        return val_int((int64_t)l->index0 + 1);
+        return nrd_template_val_int((int64_t)l->index0 + 1);
     }
     if (!strcmp(name, "first")) {
-        return val_bool(l->index0 == 0);
+        return nrd_template_val_bool(l->index0 == 0);
     }
     if (!strcmp(name, "last")) {
-        return val_bool(!loop_peek(r, l, 0));
+        return nrd_template_val_bool(!loop_peek(r, l, 0));
     }
     if (!strcmp(name, "length")) {
-        return val_int((int64_t)loop_length(r, l));
+        return nrd_template_val_int((int64_t)loop_length(r, l));
     }
     if (!strcmp(name, "revindex")) {
-        return val_int((int64_t)(loop_length(r, l) - l->index0));
+        return nrd_template_val_int((int64_t)(loop_length(r, l) - l->index0));
     }
     if (!strcmp(name, "revindex0")) {
-        return val_int((int64_t)(loop_length(r, l) - l->index0) - 1);
+        return nrd_template_val_int((int64_t)(loop_length(r, l) - l->index0) - 1);
     }
     if (!strcmp(name, "previtem")) {
-        return l->has_prev ? l->prev : val_undef(UNDEF_OTHER, "there is no previous item");
+        return l->has_prev ? l->prev
+                           : nrd_template_val_undef(UNDEF_OTHER, "there is no previous item");
     }
     if (!strcmp(name, "nextitem")) {
         return loop_peek(r, l, 0) ? l->ready[l->at_ready]
-                                  : val_undef(UNDEF_OTHER, "there is no next item");
+                                  : nrd_template_val_undef(UNDEF_OTHER, "there is no next item");
     }
     if (!strcmp(name, "depth") || !strcmp(name, "depth0")) {
-        return val_int(l->depth0 + (name[5] ? 0 : 1));
+        return nrd_template_val_int(l->depth0 + (name[5] ? 0 : 1));
     }
     if (!strcmp(name, "cycle") || !strcmp(name, "changed")) {
         nrd_template_method *m = nrd_template_alloc(r, sizeof *m);
         *m = (nrd_template_method){{.type = V_LOOP, .loop = l}, name[1] == 'y' ? &cycle : &changed};
         return (nrd_template_val){.type = V_METHOD, .method = m};
     }
-    return val_undef(UNDEF_ATTR, name);
+    return nrd_template_val_undef(UNDEF_ATTR, name);
 }
 
 static void exec_for(nrd_template_run *r, const nrd_template_node *n)
@@ -955,7 +957,7 @@ nrd_template_val nrd_template_attr(nrd_template_run *r, nrd_template_val obj, co
     }
     const nrd_template_method_row *row = nrd_template_find_method(obj, name, &unsafe);
     if (unsafe || (name[0] == '_' && name[1] == '_')) {
-        return val_undef(UNDEF_UNSAFE, name);
+        return nrd_template_val_undef(UNDEF_UNSAFE, name);
     }
     if (row) {
         nrd_template_method *m = nrd_template_alloc(r, sizeof *m);
@@ -963,12 +965,12 @@ nrd_template_val nrd_template_attr(nrd_template_run *r, nrd_template_val obj, co
         return (nrd_template_val){.type = V_METHOD, .method = m};
     }
     if (obj.type == V_DICT || obj.type == V_NS) {
-        nrd_template_val *v = nrd_template_dict_find(r, obj.dict, val_text(name));
+        nrd_template_val *v = nrd_template_dict_find(r, obj.dict, nrd_template_val_text(name));
         if (v) {
             return *v;
         }
     }
-    return val_undef(UNDEF_ATTR, name);
+    return nrd_template_val_undef(UNDEF_ATTR, name);
 }
 
 /* ---- functions for other files ---- */

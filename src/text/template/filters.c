@@ -44,14 +44,14 @@ static nrd_template_val get_path(nrd_template_run *r, nrd_template_val item, nrd
     for (size_t i = 0; i <= path.n;) {
         const char *dot = memchr(path.s + i, '.', path.n - i);
         size_t end = dot ? (size_t)(dot - path.s) : path.n;
-        nrd_template_val key = val_str(path.s + i, end - i);
+        nrd_template_val key = nrd_template_val_str(path.s + i, end - i);
         bool digits = end > i && end - i < 18;
         int64_t number = 0;
         for (size_t k = i; k < end && digits; k++) {
             digits = path.s[k] >= '0' && path.s[k] <= '9';
             number = digits ? number * 10 + (path.s[k] - '0') : 0;
         }
-        item = nrd_template_item(r, item, digits ? val_int(number) : key);
+        item = nrd_template_item(r, item, digits ? nrd_template_val_int(number) : key);
         if (item.type == V_UNDEF && fallback.type != V_NONE) {
             return fallback;
         }
@@ -64,7 +64,7 @@ static nrd_template_val sort_key(nrd_template_run *r, nrd_template_val item,
                                  nrd_template_val attribute, bool case_sensitive)
 {
     if (attribute.type != V_NONE) {
-        item = get_path(r, item, attribute, val_none());
+        item = get_path(r, item, attribute, nrd_template_val_none());
     }
     return item.type == V_STR && !case_sensitive ? nrd_template_case(r, item, 'l') : item;
 }
@@ -80,11 +80,12 @@ static nrd_template_val sort_keys(nrd_template_run *r, nrd_template_val item,
     for (size_t i = 0; i <= attribute.n;) {
         const char *comma = memchr(attribute.s + i, ',', attribute.n - i);
         size_t end = comma ? (size_t)(comma - attribute.s) : attribute.n;
-        nrd_template_push(r, l,
-                          sort_key(r, item, val_str(attribute.s + i, end - i), case_sensitive));
+        nrd_template_push(
+            r, l,
+            sort_key(r, item, nrd_template_val_str(attribute.s + i, end - i), case_sensitive));
         i = end + 1;
     }
-    return val_list(l);
+    return nrd_template_val_list(l);
 }
 
 typedef struct keyed {
@@ -133,21 +134,22 @@ static nrd_template_val f_abs(nrd_template_run *r, nrd_template_val v, const nrd
                           nrd_template_type_name(v));
     }
     if (v.type == V_FLOAT) {
-        return val_float(fabs(v.f));
+        return nrd_template_val_float(fabs(v.f));
     }
-    return v.type == V_INT && v.i < 0 ? nrd_template_binary(r, T_SUB, val_int(0), v)
-                                      : val_int(v.type == V_BOOL ? v.b : v.i);
+    return v.type == V_INT && v.i < 0 ? nrd_template_binary(r, T_SUB, nrd_template_val_int(0), v)
+                                      : nrd_template_val_int(v.type == V_BOOL ? v.b : v.i);
 }
 
 static nrd_template_val f_attr(nrd_template_run *r, nrd_template_val v, const nrd_template_bound *b)
 {
-    nrd_template_val name = nrd_template_to_str(r, nrd_template_arg(b, 0, val_text("")));
+    nrd_template_val name =
+        nrd_template_to_str(r, nrd_template_arg(b, 0, nrd_template_val_text("")));
     if (v.type == V_DICT) { /* an attribute only, never a key */
         bool unsafe;
         char text[64];
         snprintf(text, sizeof text, "%.*s", (int)name.n, name.s);
         if (!nrd_template_find_method(v, text, &unsafe)) {
-            return val_undef(UNDEF_OTHER, "the object has no such attribute");
+            return nrd_template_val_undef(UNDEF_OTHER, "the object has no such attribute");
         }
     }
     char *text = nrd_template_alloc(r, (size_t)name.n + 1);
@@ -162,12 +164,12 @@ static nrd_template_val f_batch(nrd_template_run *r, nrd_template_val v,
     int64_t size = nrd_template_int_arg(r, b, 0, 0, "linecount");
     size_t n;
     nrd_template_val *items = nrd_template_iterate(r, v, &n),
-                     fill = nrd_template_arg(b, 1, val_none());
+                     fill = nrd_template_arg(b, 1, nrd_template_val_none());
     nrd_template_list *all = nrd_template_list_new(r, L_ITER, 0), *l = NULL;
     for (size_t i = 0; i < n; i++) {
         if (!l || (int64_t)l->n == size) {
             l = nrd_template_list_new(r, L_LIST, 0);
-            nrd_template_push(r, all, val_list(l));
+            nrd_template_push(r, all, nrd_template_val_list(l));
         }
         nrd_template_push(r, l, items[i]);
     }
@@ -175,7 +177,7 @@ static nrd_template_val f_batch(nrd_template_run *r, nrd_template_val v,
         nrd_template_step(r, 1);
         nrd_template_push(r, l, fill);
     }
-    return val_list(all);
+    return nrd_template_val_list(all);
 }
 
 static nrd_template_val f_slice(nrd_template_run *r, nrd_template_val v,
@@ -184,7 +186,7 @@ static nrd_template_val f_slice(nrd_template_run *r, nrd_template_val v,
     int64_t slices = nrd_template_int_arg(r, b, 0, 1, "slices");
     size_t n, at = 0;
     nrd_template_val *items = nrd_template_iterate(r, v, &n),
-                     fill = nrd_template_arg(b, 1, val_none());
+                     fill = nrd_template_arg(b, 1, nrd_template_val_none());
     nrd_template_list *all = nrd_template_list_new(r, L_ITER, 0);
     if (slices < 1) {
         nrd_template_fail(r, NRD_ERR_INVALID_ARG, "slices must be positive");
@@ -200,9 +202,9 @@ static nrd_template_val f_slice(nrd_template_run *r, nrd_template_val v,
         if (fill.type != V_NONE && !extra) {
             nrd_template_push(r, l, fill);
         }
-        nrd_template_push(r, all, val_list(l));
+        nrd_template_push(r, all, nrd_template_val_list(l));
     }
-    return val_list(all);
+    return nrd_template_val_list(all);
 }
 
 static nrd_template_val f_case(nrd_template_run *r, nrd_template_val v, int how)
@@ -243,7 +245,8 @@ static nrd_template_val f_title(nrd_template_run *r, nrd_template_val v,
     for (size_t i = 0, k; i < v.n; i += k) {
         k = nrd_utf8_next(v.s + i, v.n - i, &cp);
         bool separator = nrd_template_is_space(cp) || (cp < 0x80 && cp && strchr("-({[<", (int)cp));
-        nrd_template_val one = nrd_template_case(r, val_str(v.s + i, k), start ? 'u' : 'l');
+        nrd_template_val one =
+            nrd_template_case(r, nrd_template_val_str(v.s + i, k), start ? 'u' : 'l');
         nrd_template_text_put(r, &out, one.s, one.n);
         start = separator;
     }
@@ -273,19 +276,19 @@ static nrd_template_val f_default(nrd_template_run *r, nrd_template_val v,
 {
     (void)r;
     bool use = v.type == V_UNDEF || (nrd_template_flag(b, 1) && !nrd_template_truthy(v));
-    return use ? nrd_template_arg(b, 0, val_text("")) : v;
+    return use ? nrd_template_arg(b, 0, nrd_template_val_text("")) : v;
 }
 
 static nrd_template_val f_dictsort(nrd_template_run *r, nrd_template_val v,
                                    const nrd_template_bound *b)
 {
-    nrd_template_val by = nrd_template_arg(b, 1, val_text("key"));
+    nrd_template_val by = nrd_template_arg(b, 1, nrd_template_val_text("key"));
     if (v.type != V_DICT) {
         nrd_template_fail(r, NRD_ERR_INVALID_ARG, "dictsort needs a mapping, not %s",
                           nrd_template_type_name(v));
     }
-    bool by_key = nrd_template_equal(r, by, val_text("key"));
-    if (!by_key && !nrd_template_equal(r, by, val_text("value"))) {
+    bool by_key = nrd_template_equal(r, by, nrd_template_val_text("key"));
+    if (!by_key && !nrd_template_equal(r, by, nrd_template_val_text("value"))) {
         nrd_template_fail(r, NRD_ERR_INVALID_ARG,
                           "You can only sort by either \"key\" or \"value\"");
     }
@@ -294,14 +297,14 @@ static nrd_template_val f_dictsort(nrd_template_run *r, nrd_template_val v,
         nrd_template_list *pair = nrd_template_list_new(r, L_TUPLE, 2);
         nrd_template_push(r, pair, v.dict->e[i].key);
         nrd_template_push(r, pair, v.dict->e[i].value);
-        nrd_template_push(r, pairs, val_list(pair));
+        nrd_template_push(r, pairs, nrd_template_val_list(pair));
     }
-    keyed *k = sorted(r, pairs->v, pairs->n, val_int(by_key ? 0 : 1), nrd_template_flag(b, 0),
-                      nrd_template_flag(b, 2));
+    keyed *k = sorted(r, pairs->v, pairs->n, nrd_template_val_int(by_key ? 0 : 1),
+                      nrd_template_flag(b, 0), nrd_template_flag(b, 2));
     for (size_t i = 0; i < pairs->n; i++) {
         pairs->v[i] = k[i].item;
     }
-    return val_list(pairs);
+    return nrd_template_val_list(pairs);
 }
 
 static nrd_template_val f_escape(nrd_template_run *r, nrd_template_val v,
@@ -342,7 +345,7 @@ static nrd_template_val f_first(nrd_template_run *r, nrd_template_val v,
     if (v.type == V_LIST && v.list->kind == L_ITER) { /* the rest stays there */
         nrd_template_list *l = v.list;
         if (l->spent || l->n == 0) {
-            return val_undef(UNDEF_OTHER, "No first item, sequence was empty.");
+            return nrd_template_val_undef(UNDEF_OTHER, "No first item, sequence was empty.");
         }
         nrd_template_val head = l->v[0];
         l->v++;
@@ -352,7 +355,8 @@ static nrd_template_val f_first(nrd_template_run *r, nrd_template_val v,
     }
     size_t n;
     nrd_template_val *items = nrd_template_iterate(r, v, &n);
-    return n > 0 ? items[0] : val_undef(UNDEF_OTHER, "No first item, sequence was empty.");
+    return n > 0 ? items[0]
+                 : nrd_template_val_undef(UNDEF_OTHER, "No first item, sequence was empty.");
 }
 
 static nrd_template_val f_last(nrd_template_run *r, nrd_template_val v, const nrd_template_bound *b)
@@ -363,7 +367,8 @@ static nrd_template_val f_last(nrd_template_run *r, nrd_template_val v, const nr
         nrd_template_fail(r, NRD_ERR_INVALID_ARG, "'generator' object is not reversible");
     }
     nrd_template_val *items = nrd_template_iterate(r, v, &n);
-    return n > 0 ? items[n - 1] : val_undef(UNDEF_OTHER, "No last item, sequence was empty.");
+    return n > 0 ? items[n - 1]
+                 : nrd_template_val_undef(UNDEF_OTHER, "No last item, sequence was empty.");
 }
 
 static bool parse_number(nrd_template_val v, double *out)
@@ -394,10 +399,11 @@ static nrd_template_val f_float(nrd_template_run *r, nrd_template_val v,
         nrd_template_fail_undef(r, v);
     }
     if (nrd_template_is_number(v)) {
-        return val_float(nrd_template_as_double(v));
+        return nrd_template_val_float(nrd_template_as_double(v));
     }
-    return v.type == V_STR && parse_number(v, &f) ? val_float(f)
-                                                  : nrd_template_arg(b, 0, val_float(0));
+    return v.type == V_STR && parse_number(v, &f)
+               ? nrd_template_val_float(f)
+               : nrd_template_arg(b, 0, nrd_template_val_float(0));
 }
 
 bool nrd_template_parse_int(nrd_template_val v, int base, int64_t *out)
@@ -440,17 +446,18 @@ static nrd_template_val f_int(nrd_template_run *r, nrd_template_val v, const nrd
         nrd_template_fail(r, NRD_ERR_INVALID_ARG, "int() base must be >= 2 and <= 36");
     }
     if (v.type == V_INT || v.type == V_BOOL) {
-        return val_int(v.type == V_BOOL ? v.b : v.i);
+        return nrd_template_val_int(v.type == V_BOOL ? v.b : v.i);
     }
     if (v.type == V_STR && nrd_template_parse_int(v, (int)base, &i)) {
-        return val_int(i);
+        return nrd_template_val_int(i);
     }
     if (v.type == V_FLOAT) {
         f = v.f;
     } else if (v.type != V_STR || !parse_number(v, &f)) {
-        return nrd_template_arg(b, 0, val_int(0));
+        return nrd_template_arg(b, 0, nrd_template_val_int(0));
     }
-    return f > -9.2e18 && f < 9.2e18 ? val_int((int64_t)f) : nrd_template_arg(b, 0, val_int(0));
+    return f > -9.2e18 && f < 9.2e18 ? nrd_template_val_int((int64_t)f)
+                                     : nrd_template_arg(b, 0, nrd_template_val_int(0));
 }
 
 static nrd_template_val f_format(nrd_template_run *r, nrd_template_val v,
@@ -464,7 +471,7 @@ static nrd_template_val f_format(nrd_template_run *r, nrd_template_val v,
     if (a->n_kw > 0) {
         nrd_template_dict *d = nrd_template_dict_new(r, a->n_kw);
         for (size_t i = 0; i < a->n_kw; i++) {
-            nrd_template_dict_put(r, d, val_text(a->kw[i].name), a->kw[i].v);
+            nrd_template_dict_put(r, d, nrd_template_val_text(a->kw[i].name), a->kw[i].v);
         }
         return nrd_template_printf(r, nrd_template_to_str(r, v),
                                    (nrd_template_val){.type = V_DICT, .dict = d});
@@ -473,7 +480,7 @@ static nrd_template_val f_format(nrd_template_run *r, nrd_template_val v,
     for (size_t i = 0; i < a->n; i++) {
         nrd_template_push(r, l, a->v[i]);
     }
-    return nrd_template_printf(r, nrd_template_to_str(r, v), val_list(l));
+    return nrd_template_printf(r, nrd_template_to_str(r, v), nrd_template_val_list(l));
 }
 
 static nrd_template_val f_groupby(nrd_template_run *r, nrd_template_val v,
@@ -481,8 +488,8 @@ static nrd_template_val f_groupby(nrd_template_run *r, nrd_template_val v,
 {
     size_t n;
     nrd_template_val *items = nrd_template_iterate(r, v, &n),
-                     attribute = nrd_template_arg(b, 0, val_none());
-    nrd_template_val fallback = nrd_template_arg(b, 1, val_none());
+                     attribute = nrd_template_arg(b, 0, nrd_template_val_none());
+    nrd_template_val fallback = nrd_template_arg(b, 1, nrd_template_val_none());
     bool exact = nrd_template_flag(b, 2);
     keyed *k = nrd_template_alloc(r, (n + 1) * sizeof *k),
           *tmp = nrd_template_alloc(r, (n + 1) * sizeof *k);
@@ -499,18 +506,18 @@ static nrd_template_val f_groupby(nrd_template_run *r, nrd_template_val v,
             nrd_template_list *group = nrd_template_list_new(r, L_TUPLE, 2);
             members = nrd_template_list_new(r, L_LIST, 0);
             nrd_template_push(r, group, get_path(r, k[i].item, attribute, fallback));
-            nrd_template_push(r, group, val_list(members));
-            nrd_template_push(r, out, val_list(group));
+            nrd_template_push(r, group, nrd_template_val_list(members));
+            nrd_template_push(r, out, nrd_template_val_list(group));
         }
         nrd_template_push(r, members, k[i].item);
     }
-    return val_list(out);
+    return nrd_template_val_list(out);
 }
 
 static nrd_template_val f_indent(nrd_template_run *r, nrd_template_val v,
                                  const nrd_template_bound *b)
 {
-    nrd_template_val width = nrd_template_arg(b, 0, val_int(4));
+    nrd_template_val width = nrd_template_arg(b, 0, nrd_template_val_int(4));
     bool first = nrd_template_flag(b, 1), blank = nrd_template_flag(b, 2);
     nrd_template_text indent = {0}, out = {0};
 
@@ -554,7 +561,7 @@ nrd_template_list *nrd_template_dict_items(nrd_template_run *r, const nrd_templa
         nrd_template_list *pair = nrd_template_list_new(r, L_TUPLE, 2);
         nrd_template_push(r, pair, d->e[i].key);
         nrd_template_push(r, pair, d->e[i].value);
-        nrd_template_push(r, l, val_list(pair));
+        nrd_template_push(r, l, nrd_template_val_list(pair));
     }
     return l;
 }
@@ -564,20 +571,20 @@ static nrd_template_val f_items(nrd_template_run *r, nrd_template_val v,
 {
     (void)b;
     if (v.type == V_UNDEF) {
-        return val_list(nrd_template_list_new(r, L_ITER, 0));
+        return nrd_template_val_list(nrd_template_list_new(r, L_ITER, 0));
     }
     if (v.type != V_DICT) {
         nrd_template_fail(r, NRD_ERR_INVALID_ARG, "Can only get item pairs from a mapping.");
     }
-    return val_list(nrd_template_dict_items(r, v.dict, L_ITER));
+    return nrd_template_val_list(nrd_template_dict_items(r, v.dict, L_ITER));
 }
 
 static nrd_template_val f_join(nrd_template_run *r, nrd_template_val v, const nrd_template_bound *b)
 {
     size_t n;
     nrd_template_val *items = nrd_template_iterate(r, v, &n),
-                     d = nrd_template_to_str(r, nrd_template_arg(b, 0, val_text("")));
-    nrd_template_val attribute = nrd_template_arg(b, 1, val_none());
+                     d = nrd_template_to_str(r, nrd_template_arg(b, 0, nrd_template_val_text("")));
+    nrd_template_val attribute = nrd_template_arg(b, 1, nrd_template_val_none());
     nrd_template_text out = {0};
     for (size_t i = 0; i < n; i++) {
         nrd_template_step(r, 1);
@@ -585,8 +592,9 @@ static nrd_template_val f_join(nrd_template_run *r, nrd_template_val v, const nr
             nrd_template_text_put(r, &out, d.s, d.n);
         }
         nrd_template_put(r, &out,
-                         attribute.type == V_NONE ? items[i]
-                                                  : get_path(r, items[i], attribute, val_none()));
+                         attribute.type == V_NONE
+                             ? items[i]
+                             : get_path(r, items[i], attribute, nrd_template_val_none()));
     }
     return nrd_template_text_val(&out);
 }
@@ -595,7 +603,7 @@ static nrd_template_val f_length(nrd_template_run *r, nrd_template_val v,
                                  const nrd_template_bound *b)
 {
     (void)b;
-    return val_int(nrd_template_length(r, v));
+    return nrd_template_val_int(nrd_template_length(r, v));
 }
 
 nrd_template_val nrd_template_to_list(nrd_template_run *r, nrd_template_val v)
@@ -606,7 +614,7 @@ nrd_template_val nrd_template_to_list(nrd_template_run *r, nrd_template_val v)
     for (size_t i = 0; i < n; i++) {
         nrd_template_push(r, l, items[i]);
     }
-    return val_list(l);
+    return nrd_template_val_list(l);
 }
 
 static nrd_template_val f_list(nrd_template_run *r, nrd_template_val v, const nrd_template_bound *b)
@@ -645,7 +653,7 @@ static nrd_template_val f_map(nrd_template_run *r, nrd_template_val v, const nrd
 {
     const nrd_template_args *a = b->all;
     nrd_template_list *out = nrd_template_list_new(r, L_ITER, 0);
-    nrd_template_val attribute = val_none(), fallback = val_none();
+    nrd_template_val attribute = nrd_template_val_none(), fallback = nrd_template_val_none();
     size_t n;
 
     for (size_t i = 0; i < a->n_kw && a->n == 0; i++) {
@@ -659,7 +667,7 @@ static nrd_template_val f_map(nrd_template_run *r, nrd_template_val v, const nrd
         }
     }
     if (!nrd_template_truthy(v)) {
-        return val_list(out);
+        return nrd_template_val_list(out);
     }
     if (a->n == 0 && attribute.type == V_NONE) {
         nrd_template_fail(r, NRD_ERR_INVALID_ARG, "map requires a filter argument");
@@ -670,7 +678,7 @@ static nrd_template_val f_map(nrd_template_run *r, nrd_template_val v, const nrd
                           a->n == 0 ? get_path(r, items[i], attribute, fallback)
                                     : call_named(r, false, a->v[0], items[i], a, 1));
     }
-    return val_list(out);
+    return nrd_template_val_list(out);
 }
 
 static nrd_template_val select_items(nrd_template_run *r, nrd_template_val v,
@@ -679,14 +687,15 @@ static nrd_template_val select_items(nrd_template_run *r, nrd_template_val v,
     nrd_template_list *out = nrd_template_list_new(r, L_ITER, 0);
     size_t n, skip = by_attr;
     if (!nrd_template_truthy(v)) {
-        return val_list(out);
+        return nrd_template_val_list(out);
     }
     if (a->n < skip) {
         nrd_template_fail(r, NRD_ERR_INVALID_ARG, "Missing parameter for attribute name");
     }
     nrd_template_val *items = nrd_template_iterate(r, v, &n);
     for (size_t i = 0; i < n; i++) {
-        nrd_template_val x = by_attr ? get_path(r, items[i], a->v[0], val_none()) : items[i];
+        nrd_template_val x =
+            by_attr ? get_path(r, items[i], a->v[0], nrd_template_val_none()) : items[i];
         nrd_template_step(r, 1);
         if (a->n > skip) {
             x = call_named(r, true, a->v[skip], x, a, skip + 1);
@@ -695,7 +704,7 @@ static nrd_template_val select_items(nrd_template_run *r, nrd_template_val v,
             nrd_template_push(r, out, items[i]);
         }
     }
-    return val_list(out);
+    return nrd_template_val_list(out);
 }
 
 static nrd_template_val f_select(nrd_template_run *r, nrd_template_val v,
@@ -727,9 +736,10 @@ static nrd_template_val extreme(nrd_template_run *r, nrd_template_val v,
 {
     size_t n, best = 0;
     nrd_template_val *items = nrd_template_iterate(r, v, &n),
-                     attribute = nrd_template_arg(b, 1, val_none()), best_key = val_none();
+                     attribute = nrd_template_arg(b, 1, nrd_template_val_none()),
+                     best_key = nrd_template_val_none();
     if (n == 0) {
-        return val_undef(UNDEF_OTHER, "No aggregated item, sequence was empty.");
+        return nrd_template_val_undef(UNDEF_OTHER, "No aggregated item, sequence was empty.");
     }
     for (size_t i = 0; i < n; i++) {
         nrd_template_val key = sort_key(r, items[i], attribute, nrd_template_flag(b, 0));
@@ -754,8 +764,9 @@ static nrd_template_val f_max(nrd_template_run *r, nrd_template_val v, const nrd
 static nrd_template_val f_replace(nrd_template_run *r, nrd_template_val v,
                                   const nrd_template_bound *b)
 {
-    nrd_template_val from = nrd_template_to_str(r, nrd_template_arg(b, 0, val_text(""))),
-                     to = nrd_template_to_str(r, nrd_template_arg(b, 1, val_text("")));
+    nrd_template_val from =
+                         nrd_template_to_str(r, nrd_template_arg(b, 0, nrd_template_val_text(""))),
+                     to = nrd_template_to_str(r, nrd_template_arg(b, 1, nrd_template_val_text("")));
     if (!b->has[0] || !b->has[1]) {
         nrd_template_fail(r, NRD_ERR_INVALID_ARG, "replace needs two strings");
     }
@@ -782,16 +793,16 @@ static nrd_template_val f_reverse(nrd_template_run *r, nrd_template_val v,
     while (n-- > 0) {
         nrd_template_push(r, l, items[n]);
     }
-    return val_list(l);
+    return nrd_template_val_list(l);
 }
 
 static nrd_template_val f_round(nrd_template_run *r, nrd_template_val v,
                                 const nrd_template_bound *b)
 {
     int64_t precision = nrd_template_int_arg(r, b, 0, 0, "precision");
-    nrd_template_val how = nrd_template_arg(b, 1, val_text("common"));
-    bool ceil_it = nrd_template_equal(r, how, val_text("ceil")),
-         floor_it = nrd_template_equal(r, how, val_text("floor"));
+    nrd_template_val how = nrd_template_arg(b, 1, nrd_template_val_text("common"));
+    bool ceil_it = nrd_template_equal(r, how, nrd_template_val_text("ceil")),
+         floor_it = nrd_template_equal(r, how, nrd_template_val_text("floor"));
     char text[512];
 
     if (!nrd_template_is_number(v) || precision < -300 || precision > 300) {
@@ -800,48 +811,49 @@ static nrd_template_val f_round(nrd_template_run *r, nrd_template_val v,
     }
     if (ceil_it || floor_it) {
         double scale = pow(10, (double)precision), f = nrd_template_as_double(v) * scale;
-        return val_float((ceil_it ? ceil(f) : floor(f)) / scale);
+        return nrd_template_val_float((ceil_it ? ceil(f) : floor(f)) / scale);
     }
-    if (!nrd_template_equal(r, how, val_text("common"))) {
+    if (!nrd_template_equal(r, how, nrd_template_val_text("common"))) {
         nrd_template_fail(r, NRD_ERR_INVALID_ARG, "method must be common, ceil or floor");
     }
     if (v.type != V_FLOAT && precision >= 0) {
-        return val_int(v.type == V_BOOL ? v.b : v.i);
+        return nrd_template_val_int(v.type == V_BOOL ? v.b : v.i);
     }
     double f = nrd_template_as_double(v);
     if (precision >= 0) { /* the decimal form rounds half to even on the exact value, as Python */
         nrd_number_print(text, sizeof text, "%.*f", (int)precision, f);
-        return val_float(nrd_number_read(text, NULL));
+        return nrd_template_val_float(nrd_number_read(text, NULL));
     }
     double scale = pow(10, (double)-precision);
     f = nearbyint(f / scale) * scale;
-    return v.type == V_FLOAT ? val_float(f) : val_int((int64_t)f);
+    return v.type == V_FLOAT ? nrd_template_val_float(f) : nrd_template_val_int((int64_t)f);
 }
 
 static nrd_template_val f_sort(nrd_template_run *r, nrd_template_val v, const nrd_template_bound *b)
 {
     size_t n;
     nrd_template_val *items = nrd_template_iterate(r, v, &n);
-    keyed *k = sorted(r, items, n, nrd_template_arg(b, 2, val_none()), nrd_template_flag(b, 1),
-                      nrd_template_flag(b, 0));
+    keyed *k = sorted(r, items, n, nrd_template_arg(b, 2, nrd_template_val_none()),
+                      nrd_template_flag(b, 1), nrd_template_flag(b, 0));
     nrd_template_list *l = nrd_template_list_new(r, L_LIST, n);
     for (size_t i = 0; i < n; i++) {
         nrd_template_push(r, l, k[i].item);
     }
-    return val_list(l);
+    return nrd_template_val_list(l);
 }
 
 static nrd_template_val f_sum(nrd_template_run *r, nrd_template_val v, const nrd_template_bound *b)
 {
     size_t n;
     nrd_template_val *items = nrd_template_iterate(r, v, &n),
-                     attribute = nrd_template_arg(b, 0, val_none());
-    nrd_template_val total = nrd_template_arg(b, 1, val_int(0));
+                     attribute = nrd_template_arg(b, 0, nrd_template_val_none());
+    nrd_template_val total = nrd_template_arg(b, 1, nrd_template_val_int(0));
     for (size_t i = 0; i < n; i++) {
         nrd_template_step(r, 1);
         total = nrd_template_binary(
             r, T_ADD, total,
-            attribute.type == V_NONE ? items[i] : get_path(r, items[i], attribute, val_none()));
+            attribute.type == V_NONE ? items[i]
+                                     : get_path(r, items[i], attribute, nrd_template_val_none()));
     }
     return total;
 }
@@ -849,8 +861,8 @@ static nrd_template_val f_sum(nrd_template_run *r, nrd_template_val v, const nrd
 static nrd_template_val f_tojson(nrd_template_run *r, nrd_template_val v,
                                  const nrd_template_bound *b)
 {
-    nrd_template_val indent = nrd_template_arg(b, 1, val_none()),
-                     separators = nrd_template_arg(b, 2, val_none());
+    nrd_template_val indent = nrd_template_arg(b, 1, nrd_template_val_none()),
+                     separators = nrd_template_arg(b, 2, nrd_template_val_none());
     const char *item_sep = indent.type == V_NONE ? ", " : ",", *key_sep = ": ";
     char *pad = NULL;
     nrd_template_text out = {0};
@@ -928,22 +940,23 @@ nrd_template_val nrd_template_strip(nrd_template_run *r, nrd_template_val s, nrd
             to = start;
         }
     }
-    nrd_template_val v = val_str(s.s + from, to - from);
+    nrd_template_val v = nrd_template_val_str(s.s + from, to - from);
     v.flag = s.flag;
     return v;
 }
 
 static nrd_template_val f_trim(nrd_template_run *r, nrd_template_val v, const nrd_template_bound *b)
 {
-    return nrd_template_strip(r, nrd_template_to_str(r, v), nrd_template_arg(b, 0, val_none()),
-                              true, true);
+    return nrd_template_strip(r, nrd_template_to_str(r, v),
+                              nrd_template_arg(b, 0, nrd_template_val_none()), true, true);
 }
 
 static nrd_template_val f_truncate(nrd_template_run *r, nrd_template_val v,
                                    const nrd_template_bound *b)
 {
     nrd_template_val s = nrd_template_to_str(r, v),
-                     end = nrd_template_to_str(r, nrd_template_arg(b, 2, val_text("...")));
+                     end = nrd_template_to_str(
+                         r, nrd_template_arg(b, 2, nrd_template_val_text("...")));
     int64_t length = nrd_template_int_arg(r, b, 0, 255, "length"),
             leeway = nrd_template_int_arg(r, b, 3, 5, "leeway");
     int64_t n_end = (int64_t)nrd_template_cp_count(end.s, end.n);
@@ -967,17 +980,17 @@ static nrd_template_val f_unique(nrd_template_run *r, nrd_template_val v,
 {
     size_t n;
     nrd_template_val *items = nrd_template_iterate(r, v, &n),
-                     attribute = nrd_template_arg(b, 1, val_none());
+                     attribute = nrd_template_arg(b, 1, nrd_template_val_none());
     nrd_template_list *out = nrd_template_list_new(r, L_ITER, 0);
     nrd_template_dict *seen = nrd_template_dict_new(r, 0);
     for (size_t i = 0; i < n; i++) {
         nrd_template_val key = sort_key(r, items[i], attribute, nrd_template_flag(b, 0));
         if (!nrd_template_dict_find(r, seen, key)) {
-            nrd_template_dict_put(r, seen, key, val_none());
+            nrd_template_dict_put(r, seen, key, nrd_template_val_none());
             nrd_template_push(r, out, items[i]);
         }
     }
-    return val_list(out);
+    return nrd_template_val_list(out);
 }
 
 static nrd_template_val f_urlencode(nrd_template_run *r, nrd_template_val v,
@@ -1016,7 +1029,7 @@ static nrd_template_val f_wordcount(nrd_template_run *r, nrd_template_val v,
         n += word && !in_word;
         in_word = word;
     }
-    return val_int(n);
+    return nrd_template_val_int(n);
 }
 
 const nrd_template_method_row *nrd_template_find_filter(const char *name)
@@ -1103,44 +1116,46 @@ TPL_TEST(t_number, nrd_template_is_number(v))
 TPL_TEST(t_sequence, v.type == V_STR || v.type == V_DICT || v.type == V_UNDEF ||
                      (v.type == V_LIST && v.list->kind <= L_RANGE))
 TPL_TEST(t_string, v.type == V_STR)
-TPL_TEST(t_eq, nrd_template_equal(r, v, nrd_template_arg(b, 0, val_none())))
-TPL_TEST(t_ne, !nrd_template_equal(r, v, nrd_template_arg(b, 0, val_none())))
-TPL_TEST(t_lt, nrd_template_compare(r, v, nrd_template_arg(b, 0, val_none()), "<") == -1)
-TPL_TEST(t_gt, nrd_template_compare(r, v, nrd_template_arg(b, 0, val_none()), ">") == 1)
-TPL_TEST(t_in, nrd_template_contains(r, nrd_template_arg(b, 0, val_none()), v))
+TPL_TEST(t_eq, nrd_template_equal(r, v, nrd_template_arg(b, 0, nrd_template_val_none())))
+TPL_TEST(t_ne, !nrd_template_equal(r, v, nrd_template_arg(b, 0, nrd_template_val_none())))
+TPL_TEST(t_lt,
+         nrd_template_compare(r, v, nrd_template_arg(b, 0, nrd_template_val_none()), "<") == -1)
+TPL_TEST(t_gt,
+         nrd_template_compare(r, v, nrd_template_arg(b, 0, nrd_template_val_none()), ">") == 1)
+TPL_TEST(t_in, nrd_template_contains(r, nrd_template_arg(b, 0, nrd_template_val_none()), v))
 
 static nrd_template_val t_le(nrd_template_run *r, nrd_template_val v, const nrd_template_bound *b)
 {
-    int c = nrd_template_compare(r, v, nrd_template_arg(b, 0, val_none()), "<=");
-    return val_bool(c == -1 || c == 0);
+    int c = nrd_template_compare(r, v, nrd_template_arg(b, 0, nrd_template_val_none()), "<=");
+    return nrd_template_val_bool(c == -1 || c == 0);
 }
 
 static nrd_template_val t_ge(nrd_template_run *r, nrd_template_val v, const nrd_template_bound *b)
 {
-    int c = nrd_template_compare(r, v, nrd_template_arg(b, 0, val_none()), ">=");
-    return val_bool(c == 1 || c == 0);
+    int c = nrd_template_compare(r, v, nrd_template_arg(b, 0, nrd_template_val_none()), ">=");
+    return nrd_template_val_bool(c == 1 || c == 0);
 }
 
 static bool remainder_is(nrd_template_run *r, nrd_template_val v, nrd_template_val by, int64_t want)
 {
-    return nrd_template_equal(r, nrd_template_binary(r, T_MOD, v, by), val_int(want));
+    return nrd_template_equal(r, nrd_template_binary(r, T_MOD, v, by), nrd_template_val_int(want));
 }
 
-TPL_TEST(t_even, remainder_is(r, v, val_int(2), 0))
-TPL_TEST(t_odd, remainder_is(r, v, val_int(2), 1))
-TPL_TEST(t_divisibleby, remainder_is(r, v, nrd_template_arg(b, 0, val_none()), 0))
+TPL_TEST(t_even, remainder_is(r, v, nrd_template_val_int(2), 0))
+TPL_TEST(t_odd, remainder_is(r, v, nrd_template_val_int(2), 1))
+TPL_TEST(t_divisibleby, remainder_is(r, v, nrd_template_arg(b, 0, nrd_template_val_none()), 0))
 
 static nrd_template_val t_sameas(nrd_template_run *r, nrd_template_val v,
                                  const nrd_template_bound *b)
 {
-    nrd_template_val o = nrd_template_arg(b, 0, val_none());
+    nrd_template_val o = nrd_template_arg(b, 0, nrd_template_val_none());
     if (v.type != o.type) {
-        return val_bool(false);
+        return nrd_template_val_bool(false);
     }
     if (v.type == V_LIST || v.type == V_DICT || v.type == V_NS) {
-        return val_bool(v.list == o.list);
+        return nrd_template_val_bool(v.list == o.list);
     }
-    return val_bool(nrd_template_equal(r, v, o));
+    return nrd_template_val_bool(nrd_template_equal(r, v, o));
 }
 
 /* islower, isupper: all that has case is so, and something has. */

@@ -227,36 +227,36 @@ void nrd_template_fail_undef(nrd_template_run *r, nrd_template_val v) __attribut
 void *nrd_template_alloc(nrd_template_run *r, size_t n);
 void nrd_template_step(nrd_template_run *r, uint64_t n);
 
-static inline nrd_template_val val_undef(nrd_template_undef_kind why, const char *name)
+static inline nrd_template_val nrd_template_val_undef(nrd_template_undef_kind why, const char *name)
 {
     return (nrd_template_val){
         .type = V_UNDEF, .flag = (uint8_t)why, .n = (uint32_t)strlen(name), .s = name};
 }
-static inline nrd_template_val val_none(void)
+static inline nrd_template_val nrd_template_val_none(void)
 {
     return (nrd_template_val){.type = V_NONE};
 }
-static inline nrd_template_val val_bool(bool b)
+static inline nrd_template_val nrd_template_val_bool(bool b)
 {
     return (nrd_template_val){.type = V_BOOL, .b = b};
 }
-static inline nrd_template_val val_int(int64_t i)
+static inline nrd_template_val nrd_template_val_int(int64_t i)
 {
     return (nrd_template_val){.type = V_INT, .i = i};
 }
-static inline nrd_template_val val_float(double f)
+static inline nrd_template_val nrd_template_val_float(double f)
 {
     return (nrd_template_val){.type = V_FLOAT, .f = f};
 }
-static inline nrd_template_val val_str(const char *s, size_t n)
+static inline nrd_template_val nrd_template_val_str(const char *s, size_t n)
 {
     return (nrd_template_val){.type = V_STR, .n = (uint32_t)n, .s = s};
 }
-static inline nrd_template_val val_text(const char *s)
+static inline nrd_template_val nrd_template_val_text(const char *s)
 {
-    return val_str(s, strlen(s));
+    return nrd_template_val_str(s, strlen(s));
 }
-static inline nrd_template_val val_list(nrd_template_list *l)
+static inline nrd_template_val nrd_template_val_list(nrd_template_list *l)
 {
     return (nrd_template_val){.type = V_LIST, .list = l};
 }
@@ -278,7 +278,7 @@ void nrd_template_text_putc(nrd_template_run *r, nrd_template_text *b, char c);
 void nrd_template_text_put_cp(nrd_template_run *r, nrd_template_text *b, uint32_t cp);
 static inline nrd_template_val nrd_template_text_val(const nrd_template_text *b)
 {
-    return val_str(b->s ? b->s : "", b->n);
+    return nrd_template_val_str(b->s ? b->s : "", b->n);
 }
 
 bool nrd_template_truthy(nrd_template_val v);
@@ -346,7 +346,7 @@ const nrd_template_method_row *nrd_template_find_test(const char *name);
     {                                                                                              \
         (void)r;                                                                                   \
         (void)b;                                                                                   \
-        return val_bool(condition);                                                                \
+        return nrd_template_val_bool(condition);                                                   \
     }
 nrd_template_val nrd_template_arg(const nrd_template_bound *b, size_t i, nrd_template_val fallback);
 bool nrd_template_flag(const nrd_template_bound *b, size_t i);

@@ -19,19 +19,19 @@ static nrd_template_val str_arg(nrd_template_run *r, const nrd_template_bound *b
 static nrd_template_val m_strip(nrd_template_run *r, nrd_template_val s,
                                 const nrd_template_bound *b)
 {
-    return nrd_template_strip(r, s, nrd_template_arg(b, 0, val_none()), true, true);
+    return nrd_template_strip(r, s, nrd_template_arg(b, 0, nrd_template_val_none()), true, true);
 }
 
 static nrd_template_val m_lstrip(nrd_template_run *r, nrd_template_val s,
                                  const nrd_template_bound *b)
 {
-    return nrd_template_strip(r, s, nrd_template_arg(b, 0, val_none()), true, false);
+    return nrd_template_strip(r, s, nrd_template_arg(b, 0, nrd_template_val_none()), true, false);
 }
 
 static nrd_template_val m_rstrip(nrd_template_run *r, nrd_template_val s,
                                  const nrd_template_bound *b)
 {
-    return nrd_template_strip(r, s, nrd_template_arg(b, 0, val_none()), false, true);
+    return nrd_template_strip(r, s, nrd_template_arg(b, 0, nrd_template_val_none()), false, true);
 }
 
 static nrd_template_val m_title(nrd_template_run *r, nrd_template_val s,
@@ -95,34 +95,37 @@ static nrd_template_val part(nrd_template_run *r, nrd_template_val s, const nrd_
     if (!b->has[from] && !b->has[from + 1]) {
         return s;
     }
-    return nrd_template_slice(r, s, nrd_template_arg(b, from, val_none()),
-                              nrd_template_arg(b, from + 1, val_none()), val_none());
+    return nrd_template_slice(r, s, nrd_template_arg(b, from, nrd_template_val_none()),
+                              nrd_template_arg(b, from + 1, nrd_template_val_none()),
+                              nrd_template_val_none());
 }
 
 static nrd_template_val m_startswith(nrd_template_run *r, nrd_template_val s,
                                      const nrd_template_bound *b)
 {
-    return val_bool(has_affix(r, part(r, s, b, 1), nrd_template_arg(b, 0, val_none()), false));
+    return nrd_template_val_bool(
+        has_affix(r, part(r, s, b, 1), nrd_template_arg(b, 0, nrd_template_val_none()), false));
 }
 
 static nrd_template_val m_endswith(nrd_template_run *r, nrd_template_val s,
                                    const nrd_template_bound *b)
 {
-    return val_bool(has_affix(r, part(r, s, b, 1), nrd_template_arg(b, 0, val_none()), true));
+    return nrd_template_val_bool(
+        has_affix(r, part(r, s, b, 1), nrd_template_arg(b, 0, nrd_template_val_none()), true));
 }
 
 static nrd_template_val m_removeprefix(nrd_template_run *r, nrd_template_val s,
                                        const nrd_template_bound *b)
 {
     nrd_template_val p = str_arg(r, b, 0);
-    return has_affix(r, s, p, false) ? val_str(s.s + p.n, s.n - p.n) : s;
+    return has_affix(r, s, p, false) ? nrd_template_val_str(s.s + p.n, s.n - p.n) : s;
 }
 
 static nrd_template_val m_removesuffix(nrd_template_run *r, nrd_template_val s,
                                        const nrd_template_bound *b)
 {
     nrd_template_val p = str_arg(r, b, 0);
-    return has_affix(r, s, p, true) ? val_str(s.s, s.n - p.n) : s;
+    return has_affix(r, s, p, true) ? nrd_template_val_str(s.s, s.n - p.n) : s;
 }
 
 static nrd_template_val m_replace(nrd_template_run *r, nrd_template_val s,
@@ -159,7 +162,7 @@ static nrd_template_val split_space(nrd_template_run *r, nrd_template_val s, int
         size_t end = i, k;
         uint32_t cp;
         if (max >= 0 && (int64_t)l->n == max) {
-            nrd_template_push(r, l, val_str(s.s + i, s.n - i));
+            nrd_template_push(r, l, nrd_template_val_str(s.s + i, s.n - i));
             break;
         }
         for (; end < s.n; end += k) {
@@ -168,10 +171,10 @@ static nrd_template_val split_space(nrd_template_run *r, nrd_template_val s, int
                 break;
             }
         }
-        nrd_template_push(r, l, val_str(s.s + i, end - i));
+        nrd_template_push(r, l, nrd_template_val_str(s.s + i, end - i));
         i = end + nrd_template_lstrip(s.s + end, s.n - end);
     }
-    return val_list(l);
+    return nrd_template_val_list(l);
 }
 
 static nrd_template_val rsplit_space(nrd_template_run *r, nrd_template_val s, int64_t max)
@@ -182,7 +185,7 @@ static nrd_template_val rsplit_space(nrd_template_run *r, nrd_template_val s, in
         size_t from = n;
         if (max >= 0 && (int64_t)l->n == max) {
             from = nrd_template_lstrip(s.s, n);
-            nrd_template_push(r, l, val_str(s.s + from, n - from));
+            nrd_template_push(r, l, nrd_template_val_str(s.s + from, n - from));
             break;
         }
         while (from > 0 && nrd_template_rstrip(s.s, from) == from) {
@@ -191,10 +194,10 @@ static nrd_template_val rsplit_space(nrd_template_run *r, nrd_template_val s, in
                 from--;
             }
         }
-        nrd_template_push(r, l, val_str(s.s + from, n - from));
+        nrd_template_push(r, l, nrd_template_val_str(s.s + from, n - from));
         n = nrd_template_rstrip(s.s, from);
     }
-    return val_list(reversed_list(r, l));
+    return nrd_template_val_list(reversed_list(r, l));
 }
 
 static nrd_template_val m_split(nrd_template_run *r, nrd_template_val s,
@@ -216,12 +219,12 @@ static nrd_template_val m_split(nrd_template_run *r, nrd_template_val s,
             break;
         }
         nrd_template_step(r, 1);
-        nrd_template_push(r, l, val_str(s.s + i, (size_t)(hit - s.s) - i));
+        nrd_template_push(r, l, nrd_template_val_str(s.s + i, (size_t)(hit - s.s) - i));
         i = (size_t)(hit - s.s) + sep.n;
     }
-    nrd_template_push(r, l, val_str(s.s + i, s.n - i));
+    nrd_template_push(r, l, nrd_template_val_str(s.s + i, s.n - i));
     nrd_template_step(r, s.n / 64);
-    return val_list(l);
+    return nrd_template_val_list(l);
 }
 
 static nrd_template_val m_rsplit(nrd_template_run *r, nrd_template_val s,
@@ -244,11 +247,11 @@ static nrd_template_val m_rsplit(nrd_template_run *r, nrd_template_val s,
             break;
         }
         size_t end = (size_t)(hit - s.s) + sep.n;
-        nrd_template_push(r, l, val_str(s.s + end, n - end));
+        nrd_template_push(r, l, nrd_template_val_str(s.s + end, n - end));
         n = (size_t)(hit - s.s);
     }
-    nrd_template_push(r, l, val_str(s.s, n));
-    return val_list(reversed_list(r, l));
+    nrd_template_push(r, l, nrd_template_val_str(s.s, n));
+    return nrd_template_val_list(reversed_list(r, l));
 }
 
 static nrd_template_val m_splitlines(nrd_template_run *r, nrd_template_val s,
@@ -257,7 +260,7 @@ static nrd_template_val m_splitlines(nrd_template_run *r, nrd_template_val s,
     if (nrd_template_flag(b, 0)) {
         nrd_template_fail(r, NRD_ERR_UNSUPPORTED, "splitlines(keepends) is not supported");
     }
-    return val_list(nrd_template_split_lines(r, s));
+    return nrd_template_val_list(nrd_template_split_lines(r, s));
 }
 
 static nrd_template_val partition(nrd_template_run *r, nrd_template_val s, nrd_template_val sep,
@@ -271,10 +274,10 @@ static nrd_template_val partition(nrd_template_run *r, nrd_template_val s, nrd_t
     const char *hit = last ? last_of(s.s, s.n, sep) : memmem(s.s, s.n, sep.s, sep.n);
     size_t at = hit ? (size_t)(hit - s.s) : last ? 0 : s.n;
     size_t end = hit ? at + sep.n : at;
-    nrd_template_push(r, l, val_str(s.s, at));
-    nrd_template_push(r, l, hit ? sep : val_str("", 0));
-    nrd_template_push(r, l, val_str(s.s + end, s.n - end));
-    return val_list(l);
+    nrd_template_push(r, l, nrd_template_val_str(s.s, at));
+    nrd_template_push(r, l, hit ? sep : nrd_template_val_str("", 0));
+    nrd_template_push(r, l, nrd_template_val_str(s.s + end, s.n - end));
+    return nrd_template_val_list(l);
 }
 
 static nrd_template_val m_partition(nrd_template_run *r, nrd_template_val s,
@@ -303,13 +306,13 @@ static int64_t find(nrd_template_run *r, nrd_template_val s, const nrd_template_
 
 static nrd_template_val m_find(nrd_template_run *r, nrd_template_val s, const nrd_template_bound *b)
 {
-    return val_int(find(r, s, b, false));
+    return nrd_template_val_int(find(r, s, b, false));
 }
 
 static nrd_template_val m_rfind(nrd_template_run *r, nrd_template_val s,
                                 const nrd_template_bound *b)
 {
-    return val_int(find(r, s, b, true));
+    return nrd_template_val_int(find(r, s, b, true));
 }
 
 static nrd_template_val m_index(nrd_template_run *r, nrd_template_val s,
@@ -319,7 +322,7 @@ static nrd_template_val m_index(nrd_template_run *r, nrd_template_val s,
     if (i < 0) {
         nrd_template_fail(r, NRD_ERR_INVALID_ARG, "substring not found");
     }
-    return val_int(i);
+    return nrd_template_val_int(i);
 }
 
 static nrd_template_val m_count(nrd_template_run *r, nrd_template_val s,
@@ -328,7 +331,7 @@ static nrd_template_val m_count(nrd_template_run *r, nrd_template_val s,
     nrd_template_val what = str_arg(r, b, 0);
     int64_t n = 0;
     if (what.n == 0) {
-        return val_int((int64_t)nrd_template_cp_count(s.s, s.n) + 1);
+        return nrd_template_val_int((int64_t)nrd_template_cp_count(s.s, s.n) + 1);
     }
     for (size_t i = 0; i < s.n; n++) {
         const char *hit = memmem(s.s + i, s.n - i, what.s, what.n);
@@ -338,13 +341,14 @@ static nrd_template_val m_count(nrd_template_run *r, nrd_template_val s,
         nrd_template_step(r, 1);
         i = (size_t)(hit - s.s) + what.n;
     }
-    return val_int(n);
+    return nrd_template_val_int(n);
 }
 
 static nrd_template_val m_join(nrd_template_run *r, nrd_template_val s, const nrd_template_bound *b)
 {
     size_t n;
-    nrd_template_val *items = nrd_template_iterate(r, nrd_template_arg(b, 0, val_none()), &n);
+    nrd_template_val *items =
+        nrd_template_iterate(r, nrd_template_arg(b, 0, nrd_template_val_none()), &n);
     nrd_template_text out = {0};
     for (size_t i = 0; i < n; i++) {
         if (items[i].type != V_STR) {
@@ -385,7 +389,7 @@ static nrd_template_val pad(nrd_template_run *r, nrd_template_val s, const nrd_t
                             bool left)
 {
     int64_t width = nrd_template_int_arg(r, b, 0, 0, "width");
-    nrd_template_val fill = nrd_template_arg(b, 1, val_text(" "));
+    nrd_template_val fill = nrd_template_arg(b, 1, nrd_template_val_text(" "));
     int64_t missing = width - (int64_t)nrd_template_cp_count(s.s, s.n);
     nrd_template_text out = {0};
     if (fill.type != V_STR || nrd_template_cp_count(fill.s, fill.n) != 1) {
@@ -419,13 +423,14 @@ static nrd_template_val m_rjust(nrd_template_run *r, nrd_template_val s,
 static nrd_template_val m_zfill(nrd_template_run *r, nrd_template_val s,
                                 const nrd_template_bound *b)
 {
-    nrd_template_bound zeros = {.has = {true, true},
-                                .v = {nrd_template_arg(b, 0, val_int(0)), val_text("0")}};
+    nrd_template_bound zeros = {
+        .has = {true, true},
+        .v = {nrd_template_arg(b, 0, nrd_template_val_int(0)), nrd_template_val_text("0")}};
     if (s.n > 0 && (s.s[0] == '-' || s.s[0] == '+')) {
-        zeros.v[0] = val_int(nrd_template_int_arg(r, &zeros, 0, 0, "width") - 1);
+        zeros.v[0] = nrd_template_val_int(nrd_template_int_arg(r, &zeros, 0, 0, "width") - 1);
         nrd_template_text out = {0};
         nrd_template_text_putc(r, &out, s.s[0]);
-        nrd_template_val rest = pad(r, val_str(s.s + 1, s.n - 1), &zeros, false);
+        nrd_template_val rest = pad(r, nrd_template_val_str(s.s + 1, s.n - 1), &zeros, false);
         nrd_template_text_put(r, &out, rest.s, rest.n);
         return nrd_template_text_val(&out);
     }
@@ -459,7 +464,8 @@ static nrd_template_val m_format(nrd_template_run *r, nrd_template_val s,
         while (k < stop && s.s[k] != '.' && s.s[k] != '[') {
             k++;
         }
-        nrd_template_val name = val_str(s.s + i + 1, k - i - 1), v = val_none();
+        nrd_template_val name = nrd_template_val_str(s.s + i + 1, k - i - 1),
+                         v = nrd_template_val_none();
         bool has = false;
         int64_t index = 0;
         if (name.n == 0 || nrd_template_parse_int(name, 10, &index)) {
@@ -485,9 +491,11 @@ static nrd_template_val m_format(nrd_template_run *r, nrd_template_val s,
             while (to < stop && (item ? s.s[to] != ']' : s.s[to] != '.' && s.s[to] != '[')) {
                 to++;
             }
-            nrd_template_val key = val_str(s.s + from, to - from);
-            v = nrd_template_item(
-                r, v, item && nrd_template_parse_int(key, 10, &index) ? val_int(index) : key);
+            nrd_template_val key = nrd_template_val_str(s.s + from, to - from);
+            v = nrd_template_item(r, v,
+                                  item && nrd_template_parse_int(key, 10, &index)
+                                      ? nrd_template_val_int(index)
+                                      : key);
             k = to + item;
         }
         nrd_template_put(r, &out, v);
@@ -503,7 +511,7 @@ static nrd_template_val d_keys(nrd_template_run *r, nrd_template_val v, const nr
     for (size_t i = 0; i < v.dict->n; i++) {
         nrd_template_push(r, l, v.dict->e[i].key);
     }
-    return val_list(l);
+    return nrd_template_val_list(l);
 }
 
 static nrd_template_val d_values(nrd_template_run *r, nrd_template_val v,
@@ -514,20 +522,21 @@ static nrd_template_val d_values(nrd_template_run *r, nrd_template_val v,
     for (size_t i = 0; i < v.dict->n; i++) {
         nrd_template_push(r, l, v.dict->e[i].value);
     }
-    return val_list(l);
+    return nrd_template_val_list(l);
 }
 
 static nrd_template_val d_items(nrd_template_run *r, nrd_template_val v,
                                 const nrd_template_bound *b)
 {
     (void)b;
-    return val_list(nrd_template_dict_items(r, v.dict, L_ITEMS));
+    return nrd_template_val_list(nrd_template_dict_items(r, v.dict, L_ITEMS));
 }
 
 static nrd_template_val d_get(nrd_template_run *r, nrd_template_val v, const nrd_template_bound *b)
 {
-    nrd_template_val *found = nrd_template_dict_find(r, v.dict, nrd_template_arg(b, 0, val_none()));
-    return found ? *found : nrd_template_arg(b, 1, val_none());
+    nrd_template_val *found =
+        nrd_template_dict_find(r, v.dict, nrd_template_arg(b, 0, nrd_template_val_none()));
+    return found ? *found : nrd_template_arg(b, 1, nrd_template_val_none());
 }
 
 static nrd_template_val d_copy(nrd_template_run *r, nrd_template_val v, const nrd_template_bound *b)
@@ -544,8 +553,8 @@ static nrd_template_val l_index(nrd_template_run *r, nrd_template_val v,
                                 const nrd_template_bound *b)
 {
     for (size_t i = 0; i < v.list->n; i++) {
-        if (nrd_template_equal(r, v.list->v[i], nrd_template_arg(b, 0, val_none()))) {
-            return val_int((int64_t)i);
+        if (nrd_template_equal(r, v.list->v[i], nrd_template_arg(b, 0, nrd_template_val_none()))) {
+            return nrd_template_val_int((int64_t)i);
         }
     }
     nrd_template_fail(r, NRD_ERR_INVALID_ARG, "the value is not in the list");
@@ -556,9 +565,9 @@ static nrd_template_val l_count(nrd_template_run *r, nrd_template_val v,
 {
     int64_t n = 0;
     for (size_t i = 0; i < v.list->n; i++) {
-        n += nrd_template_equal(r, v.list->v[i], nrd_template_arg(b, 0, val_none()));
+        n += nrd_template_equal(r, v.list->v[i], nrd_template_arg(b, 0, nrd_template_val_none()));
     }
-    return val_int(n);
+    return nrd_template_val_int(n);
 }
 
 static nrd_template_val l_copy(nrd_template_run *r, nrd_template_val v, const nrd_template_bound *b)

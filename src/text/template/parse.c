@@ -256,7 +256,7 @@ static nrd_template_node *parse_subscript(nrd_template_parser *p, nrd_template_n
     n->a = obj;
     if (skip(p, T_DOT)) {
         if (cur(p)->kind == T_INT) {
-            n->b = const_node(p, val_int(take(p)->i));
+            n->b = const_node(p, nrd_template_val_int(take(p)->i));
             return n;
         }
         n->kind = N_ATTR;
@@ -391,13 +391,13 @@ static nrd_template_node *parse_name(nrd_template_parser *p)
 {
     const nrd_template_token *t = take(p);
     if (!strcmp(t->s, "true") || !strcmp(t->s, "True")) {
-        return const_node(p, val_bool(true));
+        return const_node(p, nrd_template_val_bool(true));
     }
     if (!strcmp(t->s, "false") || !strcmp(t->s, "False")) {
-        return const_node(p, val_bool(false));
+        return const_node(p, nrd_template_val_bool(false));
     }
     if (!strcmp(t->s, "none") || !strcmp(t->s, "None")) {
-        return const_node(p, val_none());
+        return const_node(p, nrd_template_val_none());
     }
     nrd_template_node *n = new_node(p, N_NAME);
     n->line = t->line;
@@ -416,7 +416,7 @@ static nrd_template_node *parse_string(nrd_template_parser *p)
     const nrd_template_token *first = take(p);
     size_t n = first->n;
     if (cur(p)->kind != T_STR) {
-        return const_node(p, val_str(first->s, n));
+        return const_node(p, nrd_template_val_str(first->s, n));
     }
     size_t from = p->pos;
     while (cur(p)->kind == T_STR) { /* neighbours are one string */
@@ -429,7 +429,7 @@ static nrd_template_node *parse_string(nrd_template_parser *p)
         memcpy(all + at, p->tokens[i].s, p->tokens[i].n);
         at += p->tokens[i].n;
     }
-    return const_node(p, val_str(all, n));
+    return const_node(p, nrd_template_val_str(all, n));
 }
 
 static nrd_template_node *parse_primary(nrd_template_parser *p)
@@ -441,9 +441,9 @@ static nrd_template_node *parse_primary(nrd_template_parser *p)
     case T_STR:
         return parse_string(p);
     case T_INT:
-        return const_node(p, val_int(take(p)->i));
+        return const_node(p, nrd_template_val_int(take(p)->i));
     case T_FLOAT:
-        return const_node(p, val_float(take(p)->f));
+        return const_node(p, nrd_template_val_float(take(p)->f));
     case T_LPAREN:
         take(p);
         n = parse_tuple(p, TUPLE_FULL, NULL, true);
@@ -868,7 +868,7 @@ static nrd_template_node *parse_body(nrd_template_parser *p, const char *const *
         const nrd_template_token *t = take(p);
         if (t->kind == T_DATA) {
             n = new_node(p, N_DATA);
-            n->value = val_str(t->s, t->n);
+            n->value = nrd_template_val_str(t->s, t->n);
         } else if (t->kind == T_VAR_BEGIN) {
             n = new_node(p, N_PRINT);
             n->a = parse_tuple(p, TUPLE_FULL, NULL, false);

@@ -155,13 +155,13 @@ nrd_template_list *nrd_template_split_lines(nrd_template_run *r, nrd_template_va
     for (size_t i = 0; i < s.n; i += k) {
         k = nrd_utf8_next(s.s + i, s.n - i, &cp);
         if (ends_line(cp)) {
-            nrd_template_push(r, l, val_str(s.s + from, i - from));
+            nrd_template_push(r, l, nrd_template_val_str(s.s + from, i - from));
             k += cp == '\r' && i + 1 < s.n && s.s[i + 1] == '\n';
             from = i + k;
         }
     }
     if (from < s.n) {
-        nrd_template_push(r, l, val_str(s.s + from, s.n - from));
+        nrd_template_push(r, l, nrd_template_val_str(s.s + from, s.n - from));
     }
     return l;
 }
@@ -248,7 +248,7 @@ static void put_padded(nrd_template_run *r, nrd_template_text *out, nrd_template
     bool sign = fill == '0' && s.n > 0 && (s.s[0] == '-' || s.s[0] == '+');
     if (sign) {
         nrd_template_text_putc(r, out, s.s[0]);
-        s = val_str(s.s + 1, s.n - 1);
+        s = nrd_template_val_str(s.s + 1, s.n - 1);
     }
     if (left) {
         nrd_template_text_put(r, out, s.s, s.n);
@@ -269,8 +269,9 @@ static nrd_template_val format_one(nrd_template_run *r, char kind, nrd_template_
     switch (kind) {
     case 's':
         v = nrd_template_to_str(r, v);
-        return precision >= 0 ? val_str(v.s, nrd_template_cp_offset(v.s, v.n, (size_t)precision))
-                              : v;
+        return precision >= 0
+                   ? nrd_template_val_str(v.s, nrd_template_cp_offset(v.s, v.n, (size_t)precision))
+                   : v;
     case 'r':
         nrd_template_repr(r, &out, v);
         return nrd_template_text_val(&out);
@@ -280,7 +281,7 @@ static nrd_template_val format_one(nrd_template_run *r, char kind, nrd_template_
     case 'X':
     case 'o':
         if (v.type == V_FLOAT && (kind == 'd' || kind == 'i') && v.f > -9e18 && v.f < 9e18) {
-            v = val_int((int64_t)v.f);
+            v = nrd_template_val_int((int64_t)v.f);
         }
         if (v.type != V_INT && v.type != V_BOOL) {
             nrd_template_fail(r, NRD_ERR_INVALID_ARG, "%%%c format: a number is required, not %s",
@@ -325,7 +326,7 @@ nrd_template_val nrd_template_printf(nrd_template_run *r, nrd_template_val f, nr
             nrd_template_text_putc(r, &out, f.s[i]);
             continue;
         }
-        nrd_template_val v = val_none();
+        nrd_template_val v = nrd_template_val_none();
         bool has = false, left = false, zero = false, plus = false;
         int64_t width = 0, precision = -1;
         i++;
@@ -335,7 +336,7 @@ nrd_template_val nrd_template_printf(nrd_template_run *r, nrd_template_val f, nr
                 nrd_template_fail(r, NRD_ERR_INVALID_ARG, "format requires a mapping");
             }
             nrd_template_val *found = nrd_template_dict_find(
-                r, a.dict, val_str(f.s + i + 1, (size_t)(end - f.s) - i - 1));
+                r, a.dict, nrd_template_val_str(f.s + i + 1, (size_t)(end - f.s) - i - 1));
             if (!found) {
                 nrd_template_fail(r, NRD_ERR_INVALID_ARG,
                                   "the format names a key that is not there");

@@ -120,30 +120,30 @@ nrd_template_val nrd_template_from_json(nrd_template_run *r, const nrd_json *j)
     nrd_template_step(r, 1);
     switch (j->type) {
     case NRD_JSON_NULL:
-        return val_none();
+        return nrd_template_val_none();
     case NRD_JSON_BOOL:
-        return val_bool(j->boolean);
+        return nrd_template_val_bool(j->boolean);
     case NRD_JSON_INT:
-        return val_int(j->i);
+        return nrd_template_val_int(j->i);
     case NRD_JSON_UINT:
-        return val_float((double)j->u);
+        return nrd_template_val_float((double)j->u);
     case NRD_JSON_REAL:
-        return val_float(j->real);
+        return nrd_template_val_float(j->real);
     case NRD_JSON_STRING:
         if (j->n > UINT32_MAX / 2) {
             nrd_template_fail(r, NRD_ERR_INVALID_ARG, "a string of %zu bytes is too long", j->n);
         }
-        return val_str(j->str, j->n);
+        return nrd_template_val_str(j->str, j->n);
     case NRD_JSON_ARRAY:
         l = nrd_template_list_new(r, L_LIST, j->n);
         for (size_t i = 0; i < j->n; i++) {
             nrd_template_push(r, l, nrd_template_from_json(r, &j->child[i]));
         }
-        return val_list(l);
+        return nrd_template_val_list(l);
     default:
         d = nrd_template_dict_new(r, j->n);
         for (size_t i = 0; i < j->n; i++) {
-            nrd_template_dict_put(r, d, val_str(j->child[i].key, j->child[i].key_len),
+            nrd_template_dict_put(r, d, nrd_template_val_str(j->child[i].key, j->child[i].key_len),
                                   nrd_template_from_json(r, &j->child[i]));
         }
         return (nrd_template_val){.type = V_DICT, .dict = d};
@@ -701,7 +701,7 @@ nrd_template_val *nrd_template_iterate(nrd_template_run *r, nrd_template_val v, 
         for (size_t i = 0, k; i < v.n; i += k) {
             uint32_t cp;
             k = nrd_utf8_next(v.s + i, v.n - i, &cp);
-            nrd_template_push(r, l, val_str(v.s + i, k));
+            nrd_template_push(r, l, nrd_template_val_str(v.s + i, k));
         }
         break;
     case V_DICT:
@@ -799,7 +799,7 @@ static nrd_template_val undef_key(nrd_template_run *r, nrd_template_val key)
     char *name = nrd_template_alloc(r, (size_t)text.n + 1);
     memcpy(name, text.s, text.n);
     name[text.n] = '\0';
-    return val_undef(UNDEF_ATTR, name);
+    return nrd_template_val_undef(UNDEF_ATTR, name);
 }
 
 nrd_template_val nrd_template_item(nrd_template_run *r, nrd_template_val obj, nrd_template_val key)
@@ -824,7 +824,7 @@ nrd_template_val nrd_template_item(nrd_template_run *r, nrd_template_val obj, nr
         if (index_of(key, nrd_template_cp_count(obj.s, obj.n), &i)) {
             size_t at = nrd_template_cp_offset(obj.s, obj.n, i);
             uint32_t cp;
-            return val_str(obj.s + at, nrd_utf8_next(obj.s + at, obj.n - at, &cp));
+            return nrd_template_val_str(obj.s + at, nrd_utf8_next(obj.s + at, obj.n - at, &cp));
         }
     }
     if (key.type == V_STR && obj.type != V_NONE) {
@@ -863,7 +863,8 @@ nrd_template_val nrd_template_slice(nrd_template_run *r, nrd_template_val obj,
     }
     bool sequence = obj.type == V_STR || (obj.type == V_LIST && obj.list->kind <= L_RANGE);
     if (!sequence || !is_bound(from) || !is_bound(to) || !is_bound(step_val)) {
-        return val_undef(UNDEF_OTHER, "there is no such slice"); /* Jinja swallows the TypeError */
+        return nrd_template_val_undef(UNDEF_OTHER,
+                                      "there is no such slice"); /* Jinja swallows the TypeError */
     }
     if (step_val.type != V_NONE) {
         step = as_int(step_val);
@@ -879,7 +880,7 @@ nrd_template_val nrd_template_slice(nrd_template_run *r, nrd_template_val obj,
     if (obj.type == V_STR && step == 1) {
         size_t a = nrd_template_cp_offset(obj.s, obj.n, (size_t)i),
                b = end > i ? nrd_template_cp_offset(obj.s, obj.n, (size_t)end) : a;
-        nrd_template_val v = val_str(obj.s + a, b - a);
+        nrd_template_val v = nrd_template_val_str(obj.s + a, b - a);
         v.flag = obj.flag;
         return v;
     }
@@ -895,7 +896,7 @@ nrd_template_val nrd_template_slice(nrd_template_run *r, nrd_template_val obj,
             nrd_template_push(r, l, items[i]);
         }
     }
-    return obj.type == V_STR ? nrd_template_text_val(&text) : val_list(l);
+    return obj.type == V_STR ? nrd_template_text_val(&text) : nrd_template_val_list(l);
 }
 
 /* ---- arithmetic ---- */
@@ -916,7 +917,7 @@ static nrd_template_val int_binary(nrd_template_run *r, int op, int64_t a, int64
         break;
     case T_POW:
         if (b < 0) {
-            return val_float(pow((double)a, (double)b));
+            return nrd_template_val_float(pow((double)a, (double)b));
         }
         c = 1;
         while (b > 0 && !bad) {
@@ -942,7 +943,7 @@ static nrd_template_val int_binary(nrd_template_run *r, int op, int64_t a, int64
     if (bad) {
         nrd_template_fail(r, NRD_ERR_INVALID_ARG, "a whole number leaves 64 bits");
     }
-    return val_int(c);
+    return nrd_template_val_int(c);
 }
 
 static nrd_template_val number_binary(nrd_template_run *r, int op, nrd_template_val a,
@@ -958,22 +959,22 @@ static nrd_template_val number_binary(nrd_template_run *r, int op, nrd_template_
     }
     switch (op) {
     case T_ADD:
-        return val_float(x + y);
+        return nrd_template_val_float(x + y);
     case T_SUB:
-        return val_float(x - y);
+        return nrd_template_val_float(x - y);
     case T_MUL:
-        return val_float(x * y);
+        return nrd_template_val_float(x * y);
     case T_DIV:
-        return val_float(x / y);
+        return nrd_template_val_float(x / y);
     case T_FLOORDIV:
-        return val_float(floor(x / y));
+        return nrd_template_val_float(floor(x / y));
     case T_MOD: {
         double m = fmod(x, y);
         bool odd = (m < 0 || m > 0) && (m < 0) != (y < 0);
-        return val_float(odd ? m + y : m);
+        return nrd_template_val_float(odd ? m + y : m);
     }
     default:
-        return val_float(pow(x, y));
+        return nrd_template_val_float(pow(x, y));
     }
 }
 
@@ -994,7 +995,7 @@ static nrd_template_val repeat(nrd_template_run *r, nrd_template_val seq, int64_
             nrd_template_push(r, l, seq.list->v[k]);
         }
     }
-    return val_list(l);
+    return nrd_template_val_list(l);
 }
 
 static bool is_list(nrd_template_val v)
@@ -1022,7 +1023,7 @@ static nrd_template_val add_sequences(nrd_template_run *r, nrd_template_val a, n
         nrd_template_push(r, l, i < a.list->n ? a.list->v[i] : b.list->v[i - a.list->n]);
     }
     nrd_template_step(r, l->n / 8);
-    return val_list(l);
+    return nrd_template_val_list(l);
 }
 
 nrd_template_val nrd_template_binary(nrd_template_run *r, int op, nrd_template_val a,

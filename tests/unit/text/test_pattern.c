@@ -37,7 +37,7 @@ static size_t random_text(char *out, size_t cap)
 
 static void agree(const char *expression)
 {
-    pattern hand = {0}, compiled = {0};
+    nrd_tok_pattern hand = {0}, compiled = {0};
     char wrapped[1024], text[64];
     snprintf(wrapped, sizeof wrapped, "(?:%s)", expression);
     assert_null(nrd_pattern_init(&hand, true, expression, strlen(expression)));
@@ -102,7 +102,7 @@ static void test_what_cannot_be_translated_is_refused(void **state)
     (void)state;
     static const char *const bad[] = {"[a-z&&[^aeiou]]", "(", "\\u{41}", "[[a]b]"};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-        pattern p = {0};
+        nrd_tok_pattern p = {0};
         nrd_error *err = nrd_pattern_init(&p, true, bad[i], strlen(bad[i]));
         assert_non_null(err);
         assert_int_equal(nrd_error_get_code(err), NRD_ERR_UNSUPPORTED);
