@@ -273,7 +273,9 @@ typedef struct nrd_sample_row {
     int32_t banned_start, n_banned; /* into banned_ids */
     int32_t n_suppress_end;     /* 1: end_id may not be chosen (min_length) */
     int32_t end_id;             /* -1: none */
-    const float *bias;          /* [vocab] device memory or NULL */
+    const float *bias;          /* device memory or NULL; [vocab], or [n_bias] with bias_ids */
+    const int32_t *bias_ids;    /* [n_bias] rising ids, device memory; NULL: every token has a bias */
+    int32_t n_bias;
     const uint32_t *mask;       /* [(vocab+31)/32] bit set = allowed, device memory, or NULL */
 } nrd_sample_row;
 

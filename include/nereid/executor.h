@@ -233,6 +233,11 @@ typedef struct nrd_exec_request {
     nrd_pooling pooling;            /* not NONE: the answer is nrd_exec_response.embedding alone;
                                        max_new_tokens, streaming and sampling are not looked at */
     nrd_dtype prompt_table_dtype;   /* F16, BF16 or F32; NONE: F16 */
+    /* embedding_bias for few tokens: bias_values[i] is added to the logit of bias_ids[i] (the last one
+     * of equal ids holds). Not beside embedding_bias; at most LOGIT_BIAS of them. */
+    const int32_t *bias_ids;
+    const float *bias_values;
+    int32_t n_bias;
 } nrd_exec_request;
 
 NRD_API void nrd_exec_request_init(nrd_exec_request *request);

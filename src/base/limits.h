@@ -31,6 +31,7 @@
     X(REQUEST_ROWS,             4096,        "rows",      "the batch of a tensorrt_llm request",            "INVALID_ARG") \
     X(RETURN_SEQUENCES,         1024,        "sequences", "num_return_sequences of one row",                "INVALID_ARG") \
     X(REQUEST_SEQUENCES,        4096,        "sequences", "rows of a tensorrt_llm request, times their num_return_sequences", "INVALID_ARG to the rows that are too many") \
+    X(LOGIT_BIAS,               4096,        "tokens",    "that logit_bias of a request names; embedding_bias with more non-zero values takes a vector of the vocabulary", "INVALID_ARG") \
     X(TEXT_ROWS,                65536,       "rows",      "the batch of a preprocessing request, the sequences of a postprocessing request", "INVALID_ARG") \
     X(TEXT_ELEMENTS,            64 << 20,    "elements",  "one output of preprocessing: rows, times the longest or the vocabulary", "INVALID_ARG")
 /* clang-format on */

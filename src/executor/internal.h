@@ -73,8 +73,10 @@ struct nrd_exec_request_state {
     nrd_kv_range *ranges;
     nrd_kv_retention retention;
     int32_t *phrase_ids; /* stop and bad words, and their ends */
-    float *bias;         /* host, until uploaded */
-    const float *bias_mem;
+    float *bias_values; /* [n_bias] host, until uploaded */
+    int32_t *bias_ids;  /* [n_bias] rising; NULL: n_bias is the vocabulary */
+    int32_t n_bias;
+    nrd_token_bias bias; /* on the device; all sequences share it */
     uint8_t *table; /* prompt table in the runner's type, host, until uploaded */
     const uint8_t *table_mem;
     size_t table_bytes;
@@ -157,6 +159,11 @@ void nrd_guides_free(nrd_guides *g); /* no sequence with a guide may be left */
 /* Compiles or finds a guide; the caller gives its reference back. Any thread. */
 nrd_error *nrd_guides_get(nrd_guides *g, const char *type, const char *text,
                           nrd_guide **out) NRD_MUST_USE;
+
+/* bias.c */
+nrd_error *nrd_exec_bias_check(const nrd_exec_request *in, int32_t vocab) NRD_MUST_USE;
+/* Copies the request's bias, as few values as hold it. */
+nrd_error *nrd_exec_bias_copy(nrd_exec_request_state *r, const nrd_exec_request *in) NRD_MUST_USE;
 
 /* request.c */
 nrd_error *nrd_exec_request_new(nrd_exec_request_state **out, nrd_exec *x,

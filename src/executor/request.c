@@ -307,6 +307,7 @@ static nrd_error *check(const nrd_exec *x, const nrd_exec_request *in)
                             "at least 1");
     }
     NRD_TRY(check_sampling(x, in));
+    NRD_TRY(nrd_exec_bias_check(in, x->info.vocab));
     NRD_TRY(check_phrases("stop_words_list", &in->stop_words));
     NRD_TRY(check_phrases("bad_words_list", &in->bad_words));
     if (!(in->priority >= 0 && in->priority <= 1)) {
@@ -448,8 +449,8 @@ void nrd_exec_request_free(nrd_exec_request_state *r)
     for (int32_t i = 0; r->generation_logits && i < r->n_seqs; i++) {
         free(r->generation_logits[i].data);
     }
-    if (r->bias_mem) {
-        nrd_runner_bias_free(r->exec->runner, r->bias_mem);
+    if (r->bias.n > 0) {
+        nrd_runner_bias_free(r->exec->runner, &r->bias);
     }
     nrd_exec_prompt_table_free(r);
     free(r->generation_logits);
@@ -462,7 +463,8 @@ void nrd_exec_request_free(nrd_exec_request_state *r)
     free(r->extra);
     free(r->ranges);
     free(r->phrase_ids);
-    free(r->bias);
+    free(r->bias_values);
+    free(r->bias_ids);
     nrd_exec_spare_free(r);
     free(r);
 }
@@ -538,10 +540,7 @@ static nrd_error *fill(nrd_exec_request_state *r, const nrd_exec_request *in, in
     NRD_TRY_GOTO(copy_phrases(r, in, &stop, &bad), err, fail);
     NRD_TRY_GOTO(copy_retention(r, in), err, fail);
     NRD_TRY_GOTO(nrd_exec_prompt_table_copy(r, in), err, fail);
-    if (in->embedding_bias) {
-        NRD_NEW_GOTO(r->bias, x->spec->vocab, err, fail);
-        memcpy(r->bias, in->embedding_bias, (size_t)x->spec->vocab * sizeof *r->bias);
-    }
+    NRD_TRY_GOTO(nrd_exec_bias_copy(r, in), err, fail);
     if (r->want_context_logits) {
         NRD_NEW_GOTO(r->context_logits, (size_t)r->n_prompt * (size_t)x->spec->vocab, err, fail);
     }
@@ -670,12 +669,16 @@ nrd_error *nrd_exec_request_new_score(nrd_exec_request_state **out, nrd_exec *x,
 nrd_error *nrd_exec_request_upload(nrd_exec_request_state *r)
 {
     NRD_TRY(nrd_exec_prompt_table_upload(r));
-    if (r->bias) {
-        NRD_TRY(nrd_runner_bias_new(r->exec->runner, r->bias, &r->bias_mem));
-        free(r->bias);
-        r->bias = NULL;
+    if (r->n_bias > 0) {
+        const nrd_token_bias from = {r->bias_values, r->bias_ids, r->n_bias};
+        NRD_TRY(nrd_runner_bias_new(r->exec->runner, &from, &r->bias));
+        free(r->bias_values);
+        free(r->bias_ids);
+        r->bias_values = NULL;
+        r->bias_ids = NULL;
+        r->n_bias = 0;
         for (int32_t i = 0; i < r->n_seqs; i++) {
-            r->seqs[i].run.bias = r->bias_mem;
+            r->seqs[i].run.bias = r->bias;
         }
     }
     return NULL;

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What one request names is refused before memory is taken, and the server lives."""
+import json
 import queue
 
 import numpy as np
@@ -72,3 +73,40 @@ def test_each_row_of_a_batch_follows_its_own_guide(server):
             row = int(result.as_numpy("batch_index").flat[0])
             found[row] = text_of(server, ids)
     assert found == {0: "theeeeeeee", 1: "qqqqqqqqq"}
+
+
+
+def model_of(server):
+    return server.request("/v1/models")[1]["data"][0]["id"]
+
+
+def ask_tokens(server, n=1, **more):
+    """A request to the model of tokens itself."""
+    return server.generate({"input_ids": [3], "input_lengths": [1], "request_output_len": [n],
+                            "exclude_input_in_output": [True], **more}, model="tensorrt_llm")
+
+
+def test_a_bias_of_more_tokens_than_the_limit_is_refused(server):
+    body = {"model": model_of(server), "prompt": "the", "max_tokens": 1,
+            "logit_bias": {"0" * i: 1 for i in range(1, 4098)}}
+    status, answer = server.request("/v1/completions", body)
+    assert status == 400 and answer["error"]["param"] == "logit_bias", answer
+    assert "4097 entries, at most 4096" in answer["error"]["message"]
+    status, answer = ask_tokens(server, logit_bias=json.dumps({str(i): 1 for i in range(4097)}))
+    assert status == 400 and "logit_bias has 4097 entries, at most 4096" in str(answer), answer
+    still_answers(server)
+
+
+@pytest.mark.parametrize("text", ["[1]", '{"a": 1}', '{"-1": 1}', '{"1": "x"}', '{"1": NaN}', "{",
+                                  '{"999999999": 1}'])
+def test_a_wrong_bias_names_itself(server, text):
+    status, answer = ask_tokens(server, logit_bias=text)
+    assert status == 400 and "logit_bias" in str(answer), answer
+
+
+def test_a_bias_given_as_a_parameter_and_as_a_vector_choose_the_same(server):
+    token = 7
+    for more in ({"logit_bias": json.dumps({str(token): 100})}, {"embedding_bias": [0.0] * token + [100.0]}):
+        status, answer = ask_tokens(server, 4, **more)
+        assert status == 200, answer
+        assert answer["output_ids"] == [token] * 4, answer

@@ -764,6 +764,16 @@ static void test_sequences_that_share_blocks_get_the_bits_they_get_alone(void **
 
 /* ---- sampling ---- */
 
+/* At most n ids of a vocabulary, in order, each once. */
+static int32_t rising_ids(int32_t *out, int32_t n, int32_t vocab)
+{
+    int32_t k = 0;
+    for (int32_t id = rnd_in(0, (vocab - 1) / n); k < n && id < vocab; id += rnd_in(1, vocab / n + 1)) {
+        out[k++] = id;
+    }
+    return k;
+}
+
 static void test_sample_chooses_as_the_reference(void **state)
 {
     (void)state;
@@ -773,6 +783,7 @@ static void test_sample_chooses_as_the_reference(void **state)
         for (int k = 0; k < 120; k++) {
             int32_t vocab = k % 4 == 0 ? rnd_in(1, 40) : rnd_in(41, 5000), n = rnd_in(1, 5), n_top = k % 5 == 0 ? rnd_in(1, vocab < 9 ? vocab : 9) : 0;
             float *logits = rnd_floats((int64_t)n * vocab, k % 3 ? 3.0f : 0.3f), *bias = rnd_floats(vocab, 1);
+            int32_t some[7], n_some = rising_ids(some, 7, vocab);
             uint32_t *mask = nrd_xcalloc((size_t)(vocab + 31) / 32, 4);
             uint16_t *counts1 = nrd_xcalloc((size_t)(n * vocab), 2), *counts2 = nrd_xcalloc((size_t)(n * vocab), 2);
             int32_t banned[3], slots1[5] = {0}, slots2[5] = {0}, id1[5], id2[5], t1[45], t2[45];
@@ -804,6 +815,9 @@ static void test_sample_chooses_as_the_reference(void **state)
                     .flags = NRD_SAMPLE_LOGPROB | NRD_SAMPLE_NORMALIZE | (rnd() % 2 ? NRD_SAMPLE_COUNTS : 0) | (rnd() % 5 == 0 ? NRD_SAMPLE_NO_UPDATE : 0),
                     .banned_start = 0, .n_banned = rnd() % 2 ? 3 : 0, .n_suppress_end = rnd() % 2, .end_id = rnd_in(-1, vocab - 1),
                     .bias = rnd() % 3 ? NULL : bias, .mask = rnd() % 3 ? NULL : mask};
+                if (rows[r].bias && rnd() % 2) {
+                    rows[r].bias_ids = some, rows[r].n_bias = n_some;
+                }
             }
             nrd_sample_args a = {.n_rows = n, .vocab = vocab, .logits = logits, .rows = rows, .banned_ids = banned,
                                  .counts = counts1, .slot_tokens = slots1, .out_ids = id1, .out_logprob = lp1, .out_logprob_norm = ln1,
@@ -877,6 +891,7 @@ static void fused_case(int k)
     bool ties = k % 3 == 1, plain = k % 8 == 3, packed = rnd() % 2;
     nrd_weight w = new_weight(type, rows, cols), b = new_weight(NRD_DTYPE_F32, rows, 1), used = w;
     float *x = rnd_floats(n * cols, 1), *y = nrd_xcalloc((size_t)(n * rows), 4), *bias = rnd_floats(vocab, 1);
+    int32_t some[9], n_some = rising_ids(some, 9, vocab);
     float *b_data = (float *)(uintptr_t)b.data, top_lp[FUSED_MAX_ROWS];
     uint32_t *mask = nrd_xcalloc((size_t)(vocab + 31) / 32, 4);
     int32_t banned[3] = {rnd_in(0, vocab - 1), rnd_in(0, vocab - 1), rnd_in(0, vocab - 1)}, top_ids[FUSED_MAX_ROWS];
@@ -905,6 +920,9 @@ static void fused_case(int k)
     }
     for (int32_t i = 0; i < n; i++) {
         row[i] = fused_row(i, vocab, plain && i == n / 2, bias, mask);
+        if (row[i].bias && rnd() % 2) {
+            row[i].bias_ids = some, row[i].n_bias = n_some;
+        }
     }
     if (packed) {
         data = pack(&w, &used);

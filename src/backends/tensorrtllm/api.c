@@ -213,7 +213,8 @@ static TRITONSERVER_Error *add_salt(const char *salt, const char *salt_of_key, n
     return NULL;
 }
 
-/* The parameters of a request: request_type, which phases it means; top_logprobs, that many alternatives to each token are reported;
+/* The parameters of a request: request_type, which phases it means; top_logprobs, that many alternatives
+ * to each token are reported; logit_bias, a JSON object of token ids and what is added to their logits;
  * cache_salt, prompts share cached blocks only within one; pooling ("last", "mean"), the answer is the output "embedding" [1, hidden]. */
 static TRITONSERVER_Error *read_parameters(TRITONBACKEND_Request *request, nrd_arena *arena,
                                            nrd_exec_request *e)
@@ -236,6 +237,9 @@ static TRITONSERVER_Error *read_parameters(TRITONBACKEND_Request *request, nrd_a
                                      "%s must be a string of at most %d bytes", key, NRD_LIMIT_CACHE_SALT);
             }
             *(strcmp(key, NRD_LLM_CACHE_SALT) ? &salt_of_key : &salt) = value;
+        }
+        if (!strcmp(key, "logit_bias") && type == TRITONSERVER_PARAMETER_STRING) {
+            NRD_TB_TRY(nrd_llm_read_bias(value, arena, e));
         }
         if (!strcmp(key, "request_type")) {
             NRD_TB_TRY(read_request_type(e, type, value));

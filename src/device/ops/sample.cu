@@ -36,10 +36,11 @@ struct sample_params {
 /* One row's view of its logits. */
 struct row_view {
     const float *logits, *bias;
+    const int32_t *bias_ids; /* with n_bias of them `bias` has no others */
     const uint16_t *counts;
     const uint32_t *ban; /* shared memory: bit set = may not be chosen; NULL: all may */
     float rep, presence, frequency, peak, inv_t;
-    int vocab;
+    int vocab, n_bias;
 };
 
 /* Kept are the tokens with a larger key, and those with the same one up to an id. */
@@ -71,10 +72,25 @@ static __device__ __forceinline__ uint32_t key_of(float v)
     return u & 0x80000000u ? ~u : u | 0x80000000u;
 }
 
+/* The ids rise. */
+static __device__ __forceinline__ float sparse_bias(const float *bias, const int32_t *ids, int n, int id)
+{
+    int lo = 0, hi = n;
+    while (lo < hi) {
+        const int mid = (lo + hi) / 2;
+        if (ids[mid] < id) {
+            lo = mid + 1;
+        } else {
+            hi = mid;
+        }
+    }
+    return lo < n && ids[lo] == id ? bias[lo] : 0.0f;
+}
+
 static __device__ __forceinline__ float adjusted(const row_view &r, int i, float v)
 {
     if (r.bias) {
-        v += r.bias[i];
+        v += r.bias_ids ? sparse_bias(r.bias, r.bias_ids, r.n_bias, i) : r.bias[i];
     }
     if (r.counts) {
         const unsigned n = r.counts[i];
@@ -523,6 +539,8 @@ static __device__ __forceinline__ row_view view_of(const sample_params &a, const
     row_view r;
     r.logits = a.logits + row * a.stride;
     r.bias = q.bias;
+    r.bias_ids = q.bias_ids;
+    r.n_bias = q.n_bias;
     r.counts = (q.flags & NRD_SAMPLE_COUNTS) && a.counts ? a.counts + (int64_t)q.slot * a.vocab : NULL;
     r.rep = q.repetition_penalty;
     r.presence = q.presence_penalty;

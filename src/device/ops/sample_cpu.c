@@ -86,6 +86,23 @@ static int32_t best_k(const nrd_cpu_kernels *kern, const float *x, int32_t n, in
     return got < k ? got : k;
 }
 
+/* The ids rise: those of [first, end) stand together. */
+static void add_sparse_bias(const nrd_sample_row *r, int32_t first, int32_t end, float *room)
+{
+    int32_t lo = 0, hi = r->n_bias;
+    while (lo < hi) {
+        int32_t mid = lo + (hi - lo) / 2;
+        if (r->bias_ids[mid] < first) {
+            lo = mid + 1;
+        } else {
+            hi = mid;
+        }
+    }
+    for (; lo < r->n_bias && r->bias_ids[lo] < end; lo++) {
+        room[r->bias_ids[lo] - first] += r->bias[lo];
+    }
+}
+
 const float *nrd_sample_adjust(const nrd_sample_args *a, const nrd_sample_row *r, const float *x, int32_t first,
                                int32_t n, float *room)
 {
@@ -98,12 +115,15 @@ const float *nrd_sample_adjust(const nrd_sample_args *a, const nrd_sample_row *r
         !(a->banned_ids && r->n_banned > 0)) {
         return x;
     }
-    if (r->bias) {
+    if (r->bias && !r->bias_ids) {
         for (int32_t i = 0; i < n; i++) {
             room[i] = x[i] + r->bias[first + i];
         }
     } else if (room != x) {
         memcpy(room, x, (size_t)n * 4);
+    }
+    if (r->bias_ids) {
+        add_sparse_bias(r, first, end, room);
     }
     for (int32_t i = 0; penal && i < n; i++) {
         if (counts[i]) {

@@ -78,8 +78,11 @@ static void adjust(const nrd_sample_args *a, const nrd_sample_row *r, const floa
 
     for (int32_t i = 0; i < a->vocab; i++) {
         float v = logits[i];
-        if (r->bias) {
+        if (r->bias && !r->bias_ids) {
             v += r->bias[i];
+        }
+        for (int32_t k = 0; r->bias_ids && k < r->n_bias; k++) {
+            v += r->bias_ids[k] == i ? r->bias[k] : 0;
         }
         if (counts && counts[i]) {
             v = v > 0 ? v / r->repetition_penalty : v * r->repetition_penalty;

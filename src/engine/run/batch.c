@@ -186,7 +186,9 @@ static void fill_choice(nrd_batch *b, const nrd_plan_entry *e, nrd_sample_row *r
 {
     const nrd_seq *q = e->seq;
     nrd_decode_row(q, e->slot, e->n_generated, b->lim.normalize_log_probs, row);
-    row->bias = q->run.bias;
+    row->bias = q->run.bias.values;
+    row->bias_ids = q->run.bias.ids;
+    row->n_bias = q->run.bias.n;
     if (nrd_decode_max_banned(q) > 0) {
         const int32_t *tokens = q->dec.tokens;
         int32_t n = q->dec.n_known;

@@ -63,30 +63,32 @@ void nrd_run_outputs_fini(nrd_runner *r, nrd_outputs *o)
     free(o->kept);
 }
 
-static nrd_error *vector_new(nrd_runner *r, const void *values, size_t bytes, const char *what, void **out)
+nrd_error *nrd_runner_bias_new(nrd_runner *r, const nrd_token_bias *from, nrd_token_bias *out)
 {
+    size_t n = (size_t)from->n, bytes = n * sizeof *from->values;
     void *p = NULL;
-    NRD_TRY(nrd_run_alloc(r, &p, bytes, 1, what));
-    nrd_error *err = nrd_run_upload(r, p, values, bytes);
+
+    *out = (nrd_token_bias){0};
+    NRD_TRY(nrd_run_alloc(r, &p, n, sizeof *from->values + (from->ids ? sizeof *from->ids : 0),
+                          "token bias"));
+    nrd_error *err = nrd_run_upload(r, p, from->values, bytes);
+    if (!err && from->ids) {
+        err = nrd_run_upload(r, (uint8_t *)p + bytes, from->ids, n * sizeof *from->ids);
+    }
     if (err) {
         nrd_run_free(r, p);
         return err;
     }
-    *out = p;
+    out->values = p;
+    out->ids = from->ids ? (const int32_t *)(const void *)((const uint8_t *)p + bytes) : NULL;
+    out->n = from->n;
     return NULL;
 }
 
-nrd_error *nrd_runner_bias_new(nrd_runner *r, const float *values, const float **out)
+void nrd_runner_bias_free(nrd_runner *r, nrd_token_bias *bias)
 {
-    void *p = NULL;
-    NRD_TRY(vector_new(r, values, (size_t)r->spec->vocab * sizeof(float), "embedding bias", &p));
-    *out = p;
-    return NULL;
-}
-
-void nrd_runner_bias_free(nrd_runner *r, const float *bias)
-{
-    nrd_run_free(r, (void *)(uintptr_t)bias);
+    nrd_run_free(r, (void *)(uintptr_t)bias->values);
+    *bias = (nrd_token_bias){0};
 }
 
 nrd_dtype nrd_runner_embedding_dtype(const nrd_runner *r)
@@ -100,7 +102,12 @@ nrd_error *nrd_runner_table_new(nrd_runner *r, const void *rows, size_t bytes, c
     if (r->comm) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "prompt_embedding_table: an engine of several ranks takes none");
     }
-    NRD_TRY(vector_new(r, rows, bytes, "prompt table", &p));
+    NRD_TRY(nrd_run_alloc(r, &p, bytes, 1, "prompt table"));
+    nrd_error *err = nrd_run_upload(r, p, rows, bytes);
+    if (err) {
+        nrd_run_free(r, p);
+        return err;
+    }
     *out = p;
     return NULL;
 }

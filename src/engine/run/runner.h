@@ -95,9 +95,10 @@ int32_t nrd_runner_common_window(const nrd_runner *r);
 void nrd_runner_profile(nrd_runner *r, nrd_profile_sums *out, bool reset);
 int32_t nrd_runner_spans(nrd_runner *r, nrd_profile_span *out, int32_t first, int32_t max);
 
-/* A [vocab] vector on the device, for a sequence's bias. */
-nrd_error *nrd_runner_bias_new(nrd_runner *r, const float *values, const float **out) NRD_MUST_USE;
-void nrd_runner_bias_free(nrd_runner *r, const float *bias);
+/* A copy of a bias on the device, which any number of sequences may use. */
+nrd_error *nrd_runner_bias_new(nrd_runner *r, const nrd_token_bias *from,
+                               nrd_token_bias *out) NRD_MUST_USE;
+void nrd_runner_bias_free(nrd_runner *r, nrd_token_bias *bias); /* an empty one is fine */
 
 /* The type of a row of embeddings, and a table of them on the device for a sequence's prompt_table. */
 nrd_dtype nrd_runner_embedding_dtype(const nrd_runner *r);

@@ -11,6 +11,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* What is added to the logits before a choice. */
+typedef struct nrd_token_bias {
+    const float *values; /* [n] */
+    const int32_t *ids;  /* [n] rising; NULL: values has one for every token of the vocabulary */
+    int32_t n;           /* 0: no bias */
+} nrd_token_bias;
+
 typedef struct nrd_seq_run {
     bool want_context_rows; /* every prompt position goes through the LM head */
     bool want_states;     /* the last layer's normed states of every prompt position are kept … */
@@ -19,7 +26,7 @@ typedef struct nrd_seq_run {
     const uint8_t *prompt_table; /* rows of the hidden size in the runner's type, of nrd_runner_table_new;
                                   * token `vocab` + i of the prompt is row i; NULL: none */
     int32_t n_prompt_rows;
-    const float *bias;    /* [vocab] of nrd_runner_bias_new, or NULL; the maker frees it */
+    nrd_token_bias bias;  /* of nrd_runner_bias_new; the maker frees it */
 } nrd_seq_run;
 
 #endif

@@ -37,27 +37,6 @@ nrd_error *nrd_oai_add_bool(nrd_http_call *call, const char *name, bool value)
     return nrd_oai_add(call, name, TRITONSERVER_TYPE_BOOL, shape, 2, &v, sizeof v);
 }
 
-static nrd_error *add_bias(nrd_http_call *call, const nrd_oai_request *r)
-{
-    int32_t n = nrd_tokenizer_vocab_size(r->model->tokenizer);
-    const int64_t shape[] = {1, n};
-    long long id;
-    float *bias = calloc((size_t)n, sizeof *bias);
-    if (!bias) {
-        return nrd_error_no_memory();
-    }
-    for (size_t i = 0; i < r->logit_bias->n; i++) {
-        const nrd_json *v = &r->logit_bias->child[i];
-        if (nrd_parse_i64(v->key, &id) && id >= 0 && id < n) {
-            bias[id] = (float)nrd_json_num(v, 0);
-        }
-    }
-    nrd_error *err = nrd_oai_add(call, "embedding_bias", TRITONSERVER_TYPE_FP32, shape, 2, bias,
-                         (size_t)n * sizeof *bias);
-    free(bias);
-    return err;
-}
-
 /* Ids that end an answer beside the end id, each a phrase of one. [1, 2, n] */
 static nrd_error *add_stop_ids(nrd_http_call *call, const nrd_oai_request *r)
 {
@@ -144,7 +123,10 @@ static nrd_error *add_sampling(nrd_http_call *call, const nrd_oai_choice *c, int
     if (r->min_tokens > 0) {
         NRD_TRY(nrd_oai_add_i32(call, "min_length", r->min_tokens));
     }
-    return r->logit_bias ? add_bias(call, r) : NULL;
+    return r->logit_bias.len == 0
+               ? NULL
+               : nrd_from_triton(TRITONSERVER_InferenceRequestSetStringParameter(
+                     call->infer.request, "logit_bias", nrd_str_cstr(&r->logit_bias)));
 }
 
 static int asked_top(const nrd_oai_request *r)
@@ -439,6 +421,7 @@ void nrd_oai_request_unref(nrd_oai_request *r)
     free(r->extra);
     nrd_str_fini(&r->unknown);
     nrd_str_fini(&r->guide);
+    nrd_str_fini(&r->logit_bias);
     nrd_str_fini(&r->out);
     nrd_json_doc_free(r->doc);
     nrd_oai_model_unref(r->model);

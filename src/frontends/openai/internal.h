@@ -108,7 +108,8 @@ struct nrd_oai_request {
     int64_t max_tokens, min_tokens, top_k, priority;
     double temperature, top_p, min_p, presence, frequency, repetition;
     uint64_t seed;
-    const nrd_json *tools, *logit_bias;
+    const nrd_json *tools;
+    nrd_str logit_bias; /* JSON, as the model reads it; empty: none */
     const char *guide_type; /* NULL: free text */
     nrd_str guide;
     struct {

@@ -201,6 +201,10 @@ static nrd_error *read_bias(nrd_oai_request *r, const nrd_json *root)
     if (v->type != NRD_JSON_OBJECT) {
         return bad("logit_bias", "must be an object of token ids and numbers");
     }
+    if (v->n > NRD_LIMIT_LOGIT_BIAS) {
+        return nrd_oai_errorf(NRD_ERR_INVALID_ARG, "logit_bias", "has %zu entries, at most %d are allowed",
+                              (size_t)v->n, NRD_LIMIT_LOGIT_BIAS);
+    }
     for (size_t i = 0; i < v->n; i++) {
         long long id;
         double x = nrd_json_num(&v->child[i], NAN);
@@ -213,7 +217,9 @@ static nrd_error *read_bias(nrd_oai_request *r, const nrd_json *root)
             return bad("logit_bias", "values must be from -100 to 100");
         }
     }
-    r->logit_bias = v->n > 0 ? v : NULL;
+    if (v->n > 0) {
+        nrd_json_put(&r->logit_bias, v, 0);
+    }
     return NULL;
 }
 

@@ -3,6 +3,7 @@
 #include "executor/internal.h"
 #include "nereid/executor.h"
 
+#include "base/limits.h"
 #include "tiny_engine.h"
 
 #include <math.h>
@@ -495,6 +496,36 @@ static void test_bias_moves_the_choice(void **state)
     nrd_exec_close(x);
 }
 
+static void test_bias_of_few_tokens_is_that_of_a_vector(void **state)
+{
+    enum { N = 4 };
+    const int32_t ids[N] = {60, 3, 60, 17};
+    const float values[N] = {-50, 4, 6, 5}; /* of equal ids the last one holds */
+    float all[TINY_VOCAB] = {[3] = 4, [17] = 5, [60] = 6};
+    nrd_exec_config c = config();
+    nrd_exec *x = open_exec(&c);
+    nrd_exec_request r = ask(2);
+    uint64_t id;
+    result plain, dense, sparse;
+    (void)state;
+    r.sampling.num_return_sequences = 2;
+    must(nrd_exec_enqueue(x, &r, &id));
+    collect(x, id, &plain);
+    r.embedding_bias = all;
+    must(nrd_exec_enqueue(x, &r, &id));
+    collect(x, id, &dense);
+    r.embedding_bias = NULL;
+    r.bias_ids = ids;
+    r.bias_values = values;
+    r.n_bias = N;
+    must(nrd_exec_enqueue(x, &r, &id));
+    collect(x, id, &sparse);
+    assert_int_equal(dense.n, sparse.n);
+    assert_memory_equal(dense.ids, sparse.ids, (size_t)dense.n * sizeof *dense.ids);
+    assert_true(plain.n != dense.n || memcmp(plain.ids, dense.ids, (size_t)dense.n * sizeof *dense.ids));
+    nrd_exec_close(x);
+}
+
 static void test_sequences_of_one_request_differ_and_repeat(void **state)
 {
     nrd_exec_config c = config();
@@ -755,6 +786,16 @@ static void test_bad_requests_are_refused_by_name(void **state)
     r.n_input_ids = 2;
     must_fail(nrd_exec_enqueue(x, &r, &id), 3, "input_ids[1] is -5");
     r = ask(2);
+    r.bias_ids = negative;
+    r.bias_values = (const float[2]){1, 1};
+    r.n_bias = 2;
+    must_fail(nrd_exec_enqueue(x, &r, &id), 3, "logit_bias has the token id -5");
+    r.n_bias = NRD_LIMIT_LOGIT_BIAS + 1;
+    must_fail(nrd_exec_enqueue(x, &r, &id), 3, "logit_bias has 4097 entries, at most 4096");
+    r.n_bias = 1;
+    r.embedding_bias = r.bias_values;
+    must_fail(nrd_exec_enqueue(x, &r, &id), 3, "logit_bias and embedding_bias are both given");
+    r = ask(2);
     r.sampling.temperature = -1;
     must_fail(nrd_exec_enqueue(x, &r, &id), 3, "temperature");
     r = ask(2);
@@ -981,7 +1022,7 @@ static void test_device_lost_before_a_step_is_lost_too(void **state)
     nrd_exec_config c = config();
     nrd_exec *x = open_exec(&c);
     nrd_exec_response *o = NULL;
-    float bias[TINY_VOCAB] = {0};
+    float bias[TINY_VOCAB] = {1};
     uint64_t id = 0;
     assert_null(nrd_exec_health(x));
     dying_ops = *x->dev->ops;
@@ -1203,6 +1244,7 @@ int main(void)
         cmocka_unit_test(test_end_token_ends_and_is_left_out_and_stop_phrase_stays),
         cmocka_unit_test(test_bad_words_and_repeated_ngrams_never_come),
         cmocka_unit_test(test_bias_moves_the_choice),
+        cmocka_unit_test(test_bias_of_few_tokens_is_that_of_a_vector),
         cmocka_unit_test(test_sequences_of_one_request_differ_and_repeat),
         cmocka_unit_test(test_scores_agree_with_generation),
         cmocka_unit_test(test_pooled_states_of_a_prompt_and_its_beginnings),
