@@ -243,13 +243,11 @@ typedef struct nrd_exec_request {
 NRD_API void nrd_exec_request_init(nrd_exec_request *request);
 
 /* Copies and accepts the request; *out_id (> 0) names it until its final response was taken.
- * Bad fields are refused here, by name. Prompt + max_new_tokens over max_seq_len is cut, not an
+ * Bad fields are refused here, by name; a guide that is wrong, by the final response: guides are compiled
+ * by threads of their own, and kept for requests that bring the same. Prompt + max_new_tokens over max_seq_len is cut, not an
  * error. */
 NRD_API nrd_error *nrd_exec_enqueue(nrd_exec *exec, const nrd_exec_request *request,
                                     uint64_t *out_id);
-/* Compiles a guide and keeps it for requests that bring the same: the first one opens the tokenizer,
- * which takes up to a second. Not needed, but enqueue then only copies and queues. */
-NRD_API nrd_error *nrd_exec_prepare_guide(nrd_exec *exec, const char *guide_type, const char *guide);
 /* Asks a request to end early: it gets its final response with what it has. Unknown ids: no-op. */
 NRD_API void nrd_exec_cancel(nrd_exec *exec, uint64_t id);
 

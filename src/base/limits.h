@@ -17,8 +17,13 @@
     X(OUTPUTS,                  2048,        "outputs",   "a request asks for, a model's configuration",    "INVALID_ARG") \
     X(PARAMETERS,               2048,        "parameters", "a request, a response",                         "INVALID_ARG") \
     X(TOKENIZER_SCRATCH,        8 << 20,     "bytes",     "what a thread keeps behind a tokenized text",   "nothing: more is given back at once") \
-    X(GUIDE_BYTES,              128 << 20,   "bytes",     "the states and masks of one guide",              "INVALID_ARG; a running sequence ends, finish reason length") \
-    X(GUIDE_WORK,               4 << 20,     "places",    "of its automaton that a guide visits for one mask", "the sequence ends, finish reason length") \
+    X(GUIDE_TEXT,               1 << 20,     "bytes",     "the text of one guide",                          "INVALID_ARG") \
+    X(GUIDE_NODES,              1 << 20,     "nodes",     "of the automaton that one guide becomes",        "INVALID_ARG") \
+    X(GUIDE_STATES,             32768,       "states",    "that one guide comes to while it runs",          "INVALID_ARG; a running request ends with this error") \
+    X(GUIDE_PLACES,             1 << 14,     "places",    "of its automaton that one state of a guide holds", "INVALID_ARG; a running request ends with this error") \
+    X(GUIDE_BYTES,              128 << 20,   "bytes",     "the states and masks of one guide",              "INVALID_ARG; a running request ends with this error") \
+    X(GUIDE_WORK,               4 << 20,     "places",    "of its automaton that a guide visits for one mask", "INVALID_ARG: the request ends with this error") \
+    X(GUIDE_STEP_MS,            5,           "ms",        "that a step waits for masks of guides when its logits are there", "nothing: the sequence sits out steps until its mask is made") \
     X(GUIDE_COMPILE_MS,         5000,        "ms",        "the compile of one guide",                       "INVALID_ARG") \
     X(GUIDES_KEPT,              64,          "guides",    "that an engine keeps compiled",                  "nothing: the longest unused goes") \
     X(GUIDES_KEPT_BYTES,        512 << 20,   "bytes",     "the guides that an engine keeps compiled",       "nothing: the longest unused goes") \

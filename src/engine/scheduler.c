@@ -474,6 +474,9 @@ static bool is_jumping(const nrd_seq *q)
  * that token is its last. */
 static int32_t n_to_generate(const nrd_sched *s, const nrd_seq *q)
 {
+    if (nrd_decode_is_held(q)) {
+        return 0;
+    }
     if (is_jumping(q)) {
         int32_t n = q->dec.n_known - q->sched.n_planned, bt = nrd_kv_block_tokens(s->kv);
         /* With a window, what is promised behind a prompt holds no more than a block at a time. */
@@ -509,6 +512,7 @@ static void plan_decodes(nrd_sched *s, nrd_plan *p)
         int32_t n = n_to_generate(s, q), room = s->lim.max_num_tokens - p->n_tokens - n_jumped;
         next = q->sched.run_next;
         q->sched.n_jump = 0;
+        p->n_held += nrd_decode_is_held(q);
         if (n == 0) {
             continue;
         }
@@ -577,7 +581,7 @@ static void plan_contexts(nrd_sched *s, nrd_plan *p)
 {
     for (nrd_seq *q = s->run_head; q; q = q->sched.run_next) {
         if (q->sched.n_pending > 0 || is_decoding(q) || is_jumping(q) ||
-            q->sched.n_planned >= q->dec.n_known) {
+            q->sched.n_planned >= q->dec.n_known || nrd_decode_is_held(q)) {
             continue;
         }
         int32_t n = chunk_of(s, p, q, q->sched.n_planned);
@@ -679,11 +683,12 @@ static bool try_start(nrd_sched *s, nrd_plan *p, nrd_seq *q)
 }
 
 /* The next waiting sequence that may start. */
-static nrd_seq *next_candidate(const nrd_sched *s)
+static nrd_seq *next_candidate(const nrd_sched *s, nrd_plan *p)
 {
     bool by_age = (s->n_started + 1) % NRD_SCHED_AGING == 0;
     nrd_seq *q = by_age ? s->age_head : s->wait_head;
-    while (q && (q->sched.n_inflight > 0 || waits_for_leader(s, q))) {
+    while (q && (q->sched.n_inflight > 0 || waits_for_leader(s, q) || nrd_decode_is_held(q))) {
+        p->n_held += nrd_decode_is_held(q);
         q = by_age ? q->sched.age_next : q->sched.wait_next;
     }
     return q;
@@ -692,7 +697,7 @@ static nrd_seq *next_candidate(const nrd_sched *s)
 static void plan_starts(nrd_sched *s, nrd_plan *p)
 {
     while (s->n_running < s->lim.max_batch_size && p->n_tokens < s->lim.max_num_tokens) {
-        nrd_seq *q = next_candidate(s);
+        nrd_seq *q = next_candidate(s, p);
         /* When the first in order does not fit, no later one may start before it, or long ones
          * would wait for ever. */
         if (!q || !try_start(s, p, q)) {
@@ -706,7 +711,7 @@ void nrd_sched_plan(nrd_sched *s, nrd_plan *p)
     bool was_empty = s->n_running == 0;
     p->step = s->n_steps;
     p->n_entries = p->n_copies = p->n_tokens = p->n_rows = 0;
-    p->n_context = p->n_generation = p->n_context_tokens = p->n_paused = 0;
+    p->n_context = p->n_generation = p->n_context_tokens = p->n_paused = p->n_held = 0;
     s->n_planned_moves = 0;
     for (int32_t i = 0; i < s->n_late_copies; i++) {
         add_copy(s, p, s->late_copies[i][0], s->late_copies[i][1]);
@@ -750,6 +755,19 @@ static void commit_beams(nrd_sched *s, nrd_seq *q, const nrd_step_result *r, int
     NRD_ASSERT(s->n_late_copies <= s->cap_copies, "one copy for each beam");
 }
 
+/* The mask was not ready: the step counts but for its last token, which a later one computes again, with
+ * the choice behind it. */
+static void choose_again(nrd_sched *s, const nrd_plan_entry *e, bool same_cache)
+{
+    nrd_seq *q = e->seq;
+    q->sched.n_pending--;
+    q->sched.has_counts = false; /* the choice that has no meaning was counted */
+    if (same_cache) {
+        q->sched.n_computed = q->sched.n_planned = e->start + e->n - 1;
+        update_reserve(s, q);
+    }
+}
+
 static void commit_entry(nrd_sched *s, const nrd_plan_entry *e, const nrd_step_result *r,
                          nrd_sched_event *ev)
 {
@@ -761,6 +779,10 @@ static void commit_entry(nrd_sched *s, const nrd_plan_entry *e, const nrd_step_r
     if (q->sched.state == NRD_SEQ_DONE || e->beam > 0) {
         q->sched.n_pending -= e->row >= 0 && e->beam == 0;
         return; /* ended while this step ran; further beams come with the first */
+    }
+    if (e->row >= 0 && r->no_choice && r->no_choice[e->row]) {
+        choose_again(s, e, same_cache);
+        return;
     }
     if (same_cache) {
         q->sched.n_computed = e->start + e->n;

@@ -60,6 +60,7 @@ typedef struct nrd_plan {
     int32_t n_copies, cap_copies;
     int32_t n_tokens, n_rows;
     int32_t n_context, n_generation, n_context_tokens, n_paused;
+    int32_t n_held; /* > 0: sequences were left out whose guide's mask is being made */
 } nrd_plan;
 
 typedef struct nrd_sched_event {
@@ -91,7 +92,8 @@ void nrd_sched_add(nrd_sched *s, nrd_seq *q);
 /* Ends a sequence now; it becomes idle when no step in flight holds it. */
 void nrd_sched_end(nrd_sched *s, nrd_seq *q);
 
-/* Fills `p`; p->n_entries == 0: nothing can run now. */
+/* Fills `p`; p->n_entries == 0: nothing can run now. A sequence whose guide's mask is being made is left
+ * out and keeps its blocks. */
 void nrd_sched_plan(nrd_sched *s, nrd_plan *p);
 /* Applies a plan's result. Writes at most p->n_entries events. */
 void nrd_sched_commit(nrd_sched *s, const nrd_plan *p, const nrd_step_result *r,

@@ -159,6 +159,7 @@ static nrd_error *open_runner(nrd_exec *x, const char *engine_dir)
         .profile_spans = x->cfg.profile_spans,
         .on_warning = warn_of_runner,
         .on_choice_row = nrd_exec_loop_on_choice_row,
+        .on_mask_ready = nrd_exec_loop_on_mask_ready,
         .user = x,
     };
     NRD_TRY(nrd_exec_start_ranks(x, engine_dir, &rc));
@@ -516,31 +517,77 @@ static void out_unlink(nrd_exec *x, nrd_exec_response_state *prev, nrd_exec_resp
 
 /* ---- requests ---- */
 
+/* With mu held. */
+static void push_inbox(nrd_exec *x, nrd_exec_request_state *r)
+{
+    r->next = NULL;
+    *(x->inbox_tail ? &x->inbox_tail->next : &x->inbox_head) = r;
+    x->inbox_tail = r;
+    pthread_cond_signal(&x->in_cv);
+}
+
+/* The guide, or why there is none: the loop takes the request. */
+static void on_guide(void *user, nrd_guide *guide, nrd_error *err)
+{
+    nrd_exec_request_state *r = user;
+    nrd_exec *x = r->exec;
+
+    r->guide = guide;
+    r->guide_err = err;
+    pthread_mutex_lock(&x->mu);
+    x->n_compiling--;
+    push_inbox(x, r);
+    pthread_mutex_unlock(&x->mu);
+}
+
+static nrd_error *admit(nrd_exec *x, nrd_exec_request_state *r)
+{
+    if (x->lost) {
+        return lost_error_locked(x);
+    }
+    if (x->stopping) {
+        return nrd_errorf(NRD_ERR_UNAVAILABLE, "the executor is shutting down");
+    }
+    if (x->lim.max_queue_size > 0 && x->n_waiting >= x->lim.max_queue_size) {
+        return nrd_errorf(NRD_ERR_UNAVAILABLE,
+                          "Maximum queue size of %d has been reached, please try again later",
+                          x->lim.max_queue_size);
+    }
+    r->id = x->next_id++;
+    nrd_exec_active_add(x, r);
+    return NULL;
+}
+
+/* Takes the request always. Once it is admitted the loop may end it at any moment. */
 static nrd_error *submit(nrd_exec *x, nrd_exec_request_state *r, uint64_t *out_id)
 {
-    nrd_error *err = NULL;
+    const bool guided = r->is_guided;
+    char *type = r->guide_type, *text = r->guide_text;
+    nrd_guide *guide = NULL;
+
+    r->guide_type = r->guide_text = NULL;
+    r->guide_wait = (nrd_guide_waiter){.done = on_guide, .user = r};
     pthread_mutex_lock(&x->mu);
-    if (x->lost) {
-        err = lost_error_locked(x);
-    } else if (x->stopping) {
-        err = nrd_errorf(NRD_ERR_UNAVAILABLE, "the executor is shutting down");
-    } else if (x->lim.max_queue_size > 0 && x->n_waiting >= x->lim.max_queue_size) {
-        err = nrd_errorf(NRD_ERR_UNAVAILABLE,
-                         "Maximum queue size of %d has been reached, please try again later",
-                         x->lim.max_queue_size);
-    } else {
-        r->id = x->next_id++;
+    nrd_error *err = admit(x, r);
+    if (!err) {
         *out_id = r->id;
-        nrd_exec_active_add(x, r);
-        r->next = NULL;
-        *(x->inbox_tail ? &x->inbox_tail->next : &x->inbox_head) = r;
-        x->inbox_tail = r;
-        pthread_cond_signal(&x->in_cv);
+        if (guided) {
+            x->n_compiling++;
+        } else {
+            push_inbox(x, r);
+        }
     }
     pthread_mutex_unlock(&x->mu);
     if (err) {
         nrd_exec_request_free(r);
+    } else if (guided) { /* what goes wrong now is an answer, not an error of this call */
+        nrd_error *wrong = nrd_guides_want(x->guides, type, text, &r->guide_wait, &guide);
+        if (wrong || guide) {
+            on_guide(r, guide, wrong);
+        }
     }
+    free(type);
+    free(text);
     return err;
 }
 

@@ -58,6 +58,14 @@ typedef struct nrd_exec_score_job {
     int32_t top_k;
 } nrd_exec_score_job;
 
+typedef struct nrd_guide_waiter {
+    /* By a worker, without a lock: takes both, of which one is NULL. */
+    void (*done)(void *user, nrd_guide *guide, nrd_error *err);
+    void *user;
+    struct nrd_guide_waiter *prev, *next; /* guides.c */
+    struct nrd_guide_entry *entry;
+} nrd_guide_waiter;
+
 struct nrd_exec_request_state {
     uint64_t id, client_id;
     nrd_exec *exec;
@@ -86,6 +94,13 @@ struct nrd_exec_request_state {
     float *context_logits;     /* [n_prompt, vocab] */
     nrd_exec_buffer *generation_logits; /* [n_seqs]: rows of vocab */
     nrd_exec_score_job *score;          /* borrowed: the caller waits */
+    bool is_guided;
+    char *guide_type, *guide_text; /* until it is in the inbox or asked for */
+    nrd_guide_waiter guide_wait;
+    nrd_guide *guide;    /* between the compile and the loop */
+    nrd_error *guide_err;
+    bool is_taken;     /* loop thread: the scheduler has, or had, its sequences */
+    bool is_cancelled; /* loop thread: before that */
     nrd_pooling pooling;
     float *embedding; /* [hidden] with pooling, until it is in the response */
     double *sums;     /* [hidden] with MEAN */
@@ -129,9 +144,11 @@ struct nrd_exec {
     nrd_exec_request_state
         *active[ACTIVE_BUCKETS];     /* accepted, final response not yet in the outbox */
     int32_t n_active, n_waiting;     /* n_waiting: not started yet, for the queue limit */
+    int32_t n_compiling;             /* of them, their guide is not there yet */
     nrd_exec_response_state *out_head, *out_tail;
     uint64_t next_id;
     bool stopping, cut, stopped;
+    bool mask_news; /* a guide is ready that a step did not wait for */
     nrd_error_code lost_code;
     const char *lost;    /* why the engine is lost: lost_text; or NULL */
     char lost_text[512];
@@ -143,6 +160,7 @@ struct nrd_exec {
     nrd_plan plans[2];
     nrd_sched_event *events;
     int32_t inflight;                /* plan that runs now; -1: none */
+    bool is_held;                    /* nothing can run before a mask is made */
     nrd_exec_response_state *held_head, *held_tail; /* V1: answers of a batch leave together */
     uint64_t iteration;
     uint64_t n_terminated_step;
@@ -153,12 +171,16 @@ struct nrd_exec {
     nrd_guides *guides; /* NULL: no tokenizer_dir */
 };
 
-/* guides.c */
+/* guides.c; any thread */
 nrd_guides *nrd_guides_new(const char *tokenizer_dir);
-void nrd_guides_free(nrd_guides *g); /* no sequence with a guide may be left */
-/* Compiles or finds a guide; the caller gives its reference back. Any thread. */
-nrd_error *nrd_guides_get(nrd_guides *g, const char *type, const char *text,
-                          nrd_guide **out) NRD_MUST_USE;
+void nrd_guides_free(nrd_guides *g); /* no sequence with a guide, and nobody who waits, may be left */
+/* Finds a guide, which the caller then has a reference to, or has it compiled: *out is NULL, and w->done
+ * will be called once, unless nrd_guides_leave is in time. `w` with done and user set, else zero, must stay
+ * until then. */
+nrd_error *nrd_guides_want(nrd_guides *g, const char *type, const char *text, nrd_guide_waiter *w,
+                           nrd_guide **out) NRD_MUST_USE;
+/* True: done will not be called. False: it was, or is about to be. */
+bool nrd_guides_leave(nrd_guides *g, nrd_guide_waiter *w);
 
 /* bias.c */
 nrd_error *nrd_exec_bias_check(const nrd_exec_request *in, int32_t vocab) NRD_MUST_USE;
@@ -173,6 +195,8 @@ nrd_error *nrd_exec_request_new_score(nrd_exec_request_state **out, nrd_exec *x,
 void nrd_exec_request_free(nrd_exec_request_state *r);
 nrd_error *nrd_exec_request_upload(nrd_exec_request_state *r)
     NRD_MUST_USE; /* loop thread: what must be on the device */
+nrd_error *nrd_exec_request_bind_guide(nrd_exec_request_state *r)
+    NRD_MUST_USE; /* loop thread: the guide, or its error, is there */
 
 /* prompt_table.c */
 nrd_error *nrd_exec_prompt_table_check(const nrd_exec *x, const nrd_exec_request *in) NRD_MUST_USE;
@@ -208,6 +232,7 @@ nrd_error *nrd_exec_share_kv(nrd_exec *x, int32_t n_blocks, int32_t n_host_block
 
 /* loop.c */
 void *nrd_exec_loop_main(void *exec);
+void nrd_exec_loop_on_mask_ready(void *user);
 void nrd_exec_loop_on_context_rows(void *user, nrd_seq *q, int32_t first, int32_t n,
                                    const float *logits, int64_t stride);
 void nrd_exec_loop_on_states(void *user, nrd_seq *q, int32_t first, int32_t n, const float *states);

@@ -193,8 +193,39 @@ static void fail_request(nrd_exec *x, nrd_exec_request_state *r, nrd_error *err)
     pthread_mutex_unlock(&x->mu);
 }
 
+/* All of a request's sequences end here, with one error. Takes err always. */
+static void end_request(nrd_exec *x, nrd_exec_request_state *r, nrd_error *err)
+{
+    for (int32_t i = 0; i < r->n_seqs; i++) {
+        nrd_sched_end(x->sched, &r->seqs[i]);
+    }
+    r->n_open = 0;
+    fail_request(x, r, err);
+}
+
+/* A guide that passed a limit has no more tokens to offer; the request's sequences share it. */
+static void end_guided(nrd_exec *x, nrd_seq *q)
+{
+    nrd_exec_request_state *r = q->req.owner;
+    const char *limit = nrd_guide_limit(nrd_guide_state_guide(q->dec.guide));
+
+    x->n_terminated_step++;
+    end_request(x, r, nrd_errorf(NRD_ERR_INVALID_ARG, "guided_decoding_guide: the guide passes the limit %s",
+                                 limit ? limit : "of its automaton"));
+}
+
 static void cancel_request(nrd_exec *x, nrd_exec_request_state *r)
 {
+    if (!r->is_taken && !(r->is_guided && nrd_guides_leave(x->guides, &r->guide_wait))) {
+        r->is_cancelled = true; /* it is about to come */
+        return;
+    }
+    if (!r->is_taken) {
+        r->is_taken = true;
+        pthread_mutex_lock(&x->mu);
+        x->n_compiling--;
+        pthread_mutex_unlock(&x->mu);
+    }
     for (int32_t i = 0; i < r->n_seqs; i++) {
         nrd_seq *q = &r->seqs[i];
         if (!nrd_seq_is_done(q)) {
@@ -210,6 +241,19 @@ static void cancel_all(nrd_exec *x)
     while ((q = nrd_sched_first_running(x->sched)) != NULL ||
            (q = nrd_sched_first_waiting(x->sched)) != NULL) {
         cancel_request(x, q->req.owner);
+    }
+    /* Those whose guides are being compiled. Only this thread takes requests out of the table. */
+    for (int i = 0; i < ACTIVE_BUCKETS; i++) {
+        nrd_exec_request_state *r, *next;
+        pthread_mutex_lock(&x->mu);
+        r = x->active[i];
+        pthread_mutex_unlock(&x->mu);
+        for (; r; r = next) {
+            next = r->hash_next;
+            if (!r->is_taken) {
+                cancel_request(x, r);
+            }
+        }
     }
 }
 
@@ -228,12 +272,7 @@ static void lose(nrd_exec *x, nrd_error *err)
     nrd_seq *q;
     while ((q = nrd_sched_first_running(x->sched)) != NULL ||
            (q = nrd_sched_first_waiting(x->sched)) != NULL) {
-        nrd_exec_request_state *r = q->req.owner;
-        for (int32_t i = 0; i < r->n_seqs; i++) {
-            nrd_sched_end(x->sched, &r->seqs[i]);
-        }
-        r->n_open = 0;
-        fail_request(x, r, nrd_errorf(NRD_ERR_UNAVAILABLE, "the engine was lost: %s", x->lost));
+        end_request(x, q->req.owner, nrd_errorf(NRD_ERR_UNAVAILABLE, "the engine was lost: %s", x->lost));
     }
     x->inflight = -1;
     release_held(x);
@@ -252,7 +291,18 @@ static nrd_error *lost_rank(nrd_exec *x)
 /* What cannot be uploaded fails alone, unless the device is at fault. */
 static void take_request(nrd_exec *x, nrd_exec_request_state *r)
 {
-    nrd_error *err = nrd_exec_request_upload(r);
+    r->is_taken = true;
+    if (r->is_cancelled) {
+        cancel_request(x, r);
+        return;
+    }
+    nrd_error *err = nrd_exec_request_bind_guide(r);
+    if (err) {
+        fail_request(x, r, err);
+        nrd_exec_request_free(r);
+        return;
+    }
+    err = nrd_exec_request_upload(r);
     if (err) {
         if (nrd_error_get_code(err) == NRD_ERR_INTERNAL) {
             lose(x, nrd_errorf(NRD_ERR_INTERNAL, "%s", nrd_error_message(err)));
@@ -373,9 +423,17 @@ static nrd_error *finish_step(nrd_exec *x, int32_t i, uint64_t started_ns)
     nrd_sched_commit(x->sched, &x->plans[i], &result, x->events, &n);
     for (int32_t k = 0; k < n; k++) {
         nrd_sched_event *e = &x->events[k];
+        const nrd_exec_request_state *r = e->seq->req.owner;
+        if (r->n_open == 0) {
+            continue; /* it ended with an event before this one */
+        }
         jump_forward(x, e);
         n_new += e->n_new;
-        answer(x, e->seq, e->n_new, e->finish);
+        if (e->finish == NRD_SEQ_FINISH_ERROR) {
+            end_guided(x, e->seq);
+        } else {
+            answer(x, e->seq, e->n_new, e->finish);
+        }
     }
     record_stats(x, &x->plans[i], started_ns, device_ns, n_new);
     x->plans[i].n_entries = 0;
@@ -402,7 +460,8 @@ static nrd_error *turn(nrd_exec *x)
     if (x->inflight < 0) {
         NRD_TRY(start_step(x, 0, &started));
         if (!started) {
-            NRD_ASSERT(nrd_sched_first_running(x->sched) || !nrd_sched_first_waiting(x->sched),
+            x->is_held = x->plans[0].n_held > 0;
+            NRD_ASSERT(nrd_sched_first_running(x->sched) || !nrd_sched_first_waiting(x->sched) || x->is_held,
                        "with nothing running the first in order fits");
             return NULL;
         }
@@ -424,6 +483,24 @@ static bool has_work(const nrd_exec *x)
 {
     return x->inbox_head || x->cancels || x->inflight >= 0 || (x->rank_lost[0] && !x->lost) ||
            !nrd_sched_is_empty(x->sched);
+}
+
+/* All sequences may be waiting for a mask: then only something new gives a step. With mu held. */
+static bool has_news(const nrd_exec *x)
+{
+    if (x->is_held) {
+        return x->inbox_head || x->cancels || x->mask_news || x->cut;
+    }
+    return has_work(x) || x->cut || (x->stopping && x->n_compiling == 0);
+}
+
+void nrd_exec_loop_on_mask_ready(void *user)
+{
+    nrd_exec *x = user;
+    pthread_mutex_lock(&x->mu);
+    x->mask_news = true;
+    pthread_cond_signal(&x->in_cv);
+    pthread_mutex_unlock(&x->mu);
 }
 
 enum { BURST = 32, BURST_GOES_ON = 8 /* a millisecond */, BURST_MAX_MS = 64 };
@@ -464,10 +541,11 @@ static nrd_exec_request_state *take_cancel(nrd_exec *x)
 static bool take_work(nrd_exec *x)
 {
     pthread_mutex_lock(&x->mu);
-    while (!has_work(x) && !x->stopping) {
+    while (!has_news(x)) {
         pthread_cond_wait(&x->in_cv, &x->mu);
     }
-    bool more = has_work(x);
+    x->is_held = x->mask_news = false;
+    bool more = has_work(x) || x->n_compiling > 0;
     bool cut = x->cut;
     nrd_exec_request_state *inbox = x->inbox_head;
     x->inbox_head = x->inbox_tail = NULL;

@@ -80,17 +80,6 @@ static nrd_error *check_supported(const nrd_exec_request *in)
     return NULL;
 }
 
-nrd_error *nrd_exec_prepare_guide(nrd_exec *x, const char *type, const char *text)
-{
-    nrd_guide *g = NULL;
-    if (!type || !x->guides) {
-        return NULL; /* enqueue says what is missing */
-    }
-    NRD_TRY(nrd_guides_get(x->guides, type, text, &g));
-    nrd_guide_unref(g);
-    return NULL;
-}
-
 static nrd_error *check_guide(const nrd_exec *x, const nrd_exec_request *in)
 {
     if (!in->guide_type) {
@@ -465,6 +454,10 @@ void nrd_exec_request_free(nrd_exec_request_state *r)
     free(r->phrase_ids);
     free(r->bias_values);
     free(r->bias_ids);
+    free(r->guide_type);
+    free(r->guide_text);
+    nrd_guide_unref(r->guide);
+    nrd_error_free(r->guide_err);
     nrd_exec_spare_free(r);
     free(r);
 }
@@ -522,7 +515,6 @@ static nrd_error *fill(nrd_exec_request_state *r, const nrd_exec_request *in, in
     nrd_exec *x = r->exec;
     nrd_error *err = NULL;
     nrd_phrase_list stop, bad;
-    nrd_guide *guide = NULL;
     bool greedy_beams = in->sampling.beam_width > 1;
 
     r->client_id = in->client_id;
@@ -534,8 +526,14 @@ static nrd_error *fill(nrd_exec_request_state *r, const nrd_exec_request *in, in
                                                         : in->sampling.beam_width;
     r->want_context_logits = in->return_context_logits;
     r->want_generation_logits = in->return_generation_logits && !greedy_beams;
+    r->is_guided = in->guide_type != NULL;
     if (in->guide_type) {
-        NRD_TRY_GOTO(nrd_guides_get(x->guides, in->guide_type, in->guide, &guide), err, fail);
+        r->guide_type = strdup(in->guide_type);
+        r->guide_text = strdup(in->guide ? in->guide : "");
+        err = r->guide_type && r->guide_text ? NULL : nrd_error_no_memory();
+        if (err) {
+            goto fail;
+        }
     }
     NRD_TRY_GOTO(copy_phrases(r, in, &stop, &bad), err, fail);
     NRD_TRY_GOTO(copy_retention(r, in), err, fail);
@@ -579,7 +577,6 @@ static nrd_error *fill(nrd_exec_request_state *r, const nrd_exec_request *in, in
                                 .n_extra = r->extra ? r->n_prompt : 0,
                                 .retention = &r->retention},
                 },
-            .dec = {.guide = guide ? nrd_guide_state_new(guide) : NULL},
             .run =
                 {
                     .want_context_rows = wants_context,
@@ -589,11 +586,9 @@ static nrd_error *fill(nrd_exec_request_state *r, const nrd_exec_request *in, in
                 },
         };
         NRD_TRY_GOTO(seq_buffers(x, r, q), err, fail);
-        q->req.may_jump = may_jump(q);
         nrd_decode_prepare(q);
     }
 fail:
-    nrd_guide_unref(guide);
     return err;
 }
 
@@ -682,4 +677,20 @@ nrd_error *nrd_exec_request_upload(nrd_exec_request_state *r)
         }
     }
     return NULL;
+}
+
+nrd_error *nrd_exec_request_bind_guide(nrd_exec_request_state *r)
+{
+    nrd_error *err = r->guide_err;
+
+    r->guide_err = NULL;
+    for (int32_t i = 0; r->guide && i < r->n_seqs; i++) {
+        nrd_seq *q = &r->seqs[i];
+        q->dec.guide = nrd_guide_state_new(r->guide);
+        q->req.may_jump = may_jump(q);
+        nrd_decode_prepare(q);
+    }
+    nrd_guide_unref(r->guide);
+    r->guide = NULL;
+    return err;
 }

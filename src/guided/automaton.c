@@ -90,14 +90,14 @@ static bool met(nrd_guide *g, uint32_t node, uint32_t stack)
 static void add_work(nrd_guide *g, uint32_t node, uint32_t stack)
 {
     if (++g->visited > NRD_LIMIT_GUIDE_WORK) {
-        g->full = true;
+        nrd_guided_pass(g, LIMIT_WORK);
         return;
     }
     if (met(g, node, stack)) {
         return;
     }
     if (g->n_seen > 8 * G_MAX_CONFIGS) {
-        g->full = true;
+        nrd_guided_pass(g, LIMIT_PLACES);
         return;
     }
     if (g->n_work == g->cap_work) {
@@ -119,7 +119,7 @@ static void begin_state(nrd_guide *g)
 /* Follows what reads no byte. */
 static void close_state(nrd_guide *g)
 {
-    while (g->n_work > 0 && !g->full) {
+    while (g->n_work > 0 && !g->limit) {
         place at = g->work[--g->n_work];
         const gnode *n = &g->p.nodes[at.node];
         switch ((gnode_kind)n->kind) {
@@ -165,6 +165,28 @@ static int by_place(const void *a, const void *b)
                                  : x->stack > y->stack;
 }
 
+void nrd_guided_pass(nrd_guide *g, guide_limit which)
+{
+    int none = LIMIT_NONE;
+    atomic_compare_exchange_strong(&g->limit, &none, which);
+}
+
+const char *nrd_guide_limit(const nrd_guide *g)
+{
+    static const char *const names[] = {
+        [LIMIT_NONE] = NULL,
+        [LIMIT_WORK] = "GUIDE_WORK (one mask visits more than 4194304 places of the automaton)",
+        [LIMIT_BYTES] = "GUIDE_BYTES (its states and masks take more than 128 MiB)",
+        [LIMIT_STATES] = "GUIDE_STATES (more than 32768 states)",
+        [LIMIT_PLACES] = "GUIDE_PLACES (a state of more than 16384 places)",
+        [LIMIT_MEMORY] = "the server's memory",
+    };
+    _Static_assert(NRD_LIMIT_GUIDE_WORK == 4194304 && NRD_LIMIT_GUIDE_BYTES == 128 << 20 &&
+                       NRD_LIMIT_GUIDE_STATES == 32768 && NRD_LIMIT_GUIDE_PLACES == 16384,
+                   "the texts above say so");
+    return names[atomic_load(&g->limit)];
+}
+
 void nrd_guided_count_bytes(nrd_guide *g)
 {
     size_t n = sizeof *g + (size_t)g->p.cap * sizeof *g->p.nodes + (size_t)g->cap_stacks * sizeof *g->stacks +
@@ -175,7 +197,7 @@ void nrd_guided_count_bytes(nrd_guide *g)
 
     atomic_store_explicit(&g->bytes, n, memory_order_relaxed);
     if (n > NRD_LIMIT_GUIDE_BYTES) {
-        g->full = true;
+        nrd_guided_pass(g, LIMIT_BYTES);
     }
 }
 
@@ -187,8 +209,10 @@ size_t nrd_guide_bytes(const nrd_guide *g)
 /* The number of the set in `found`. DEAD when a limit was passed. */
 static uint32_t intern_state(nrd_guide *g)
 {
-    if (g->full || g->n_found > G_MAX_CONFIGS) {
-        g->full = true;
+    if (g->n_found > G_MAX_CONFIGS) {
+        nrd_guided_pass(g, LIMIT_PLACES);
+    }
+    if (g->limit) {
         return DEAD;
     }
     if (g->n_found > 1) {
@@ -206,7 +230,7 @@ static uint32_t intern_state(nrd_guide *g)
         k = (k + 1) & g->state_mask;
     }
     if (g->n_states >= G_MAX_STATES || g->n_places + g->n_found > (1u << 24)) {
-        g->full = true;
+        nrd_guided_pass(g, LIMIT_STATES);
         return DEAD;
     }
     if (g->n_states == g->cap_states) {
@@ -231,6 +255,17 @@ static uint32_t intern_state(nrd_guide *g)
     return g->n_states - 1;
 }
 
+/* Between two steps: is the work at hand to go on another time? */
+static bool must_stop(nrd_guide *g)
+{
+    if (g->stopped) {
+        return true;
+    }
+    g->stopped = (g->max_visited && g->visited > g->max_visited) || (g->stop && atomic_load(g->stop)) ||
+                 (g->until_ns && ++g->n_stepped % 8 == 0 && nrd_now_ns() > g->until_ns);
+    return g->stopped;
+}
+
 uint32_t nrd_guided_step(nrd_guide *g, uint32_t from, uint8_t byte)
 {
     if (from == DEAD) {
@@ -241,9 +276,10 @@ uint32_t nrd_guided_step(nrd_guide *g, uint32_t from, uint8_t byte)
     if (known) {
         return known - 1;
     }
-    if (g->full) {
+    if (g->limit || must_stop(g)) {
         return DEAD; /* no more work for a guide that has come to its end */
     }
+    g->visited += g->states[from].n / 8; /* looking is quicker than following */
     begin_state(g);
     for (uint32_t i = 0; i < g->states[from].n; i++) {
         place at = g->places[g->states[from].first + i];
@@ -267,8 +303,9 @@ static nrd_error *build_program(builder *b, const char *type, const char *text, 
     size_t n = text ? strlen(text) : 0;
     expr *root = NULL;
 
-    if (n > G_MAX_TEXT) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "a guide of %zu bytes; at most %d", n, G_MAX_TEXT);
+    if (n > NRD_LIMIT_GUIDE_TEXT) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "a guide of %zu bytes; at most %d (GUIDE_TEXT)", n,
+                          NRD_LIMIT_GUIDE_TEXT);
     }
     if (!strcmp(type, "json")) {
         root = nrd_guided_json_object(b);
@@ -291,7 +328,13 @@ static nrd_error *build_program(builder *b, const char *type, const char *text, 
 
 nrd_error *nrd_guide_new(nrd_guide **out, const nrd_guide_vocab *v, const char *type, const char *text)
 {
-    builder b = {0};
+    return nrd_guide_new_unless(out, v, type, text, NULL);
+}
+
+nrd_error *nrd_guide_new_unless(nrd_guide **out, const nrd_guide_vocab *v, const char *type,
+                                const char *text, const atomic_bool *stop)
+{
+    builder b = {.stop = stop};
     nrd_error *err = NULL;
     nrd_guide *g = NULL;
 
@@ -325,9 +368,10 @@ nrd_error *nrd_guide_new(nrd_guide **out, const nrd_guide_vocab *v, const char *
     add_work(g, g->p.start, 0);
     close_state(g);
     g->start = intern_state(g);
-    if (g->full || g->start == DEAD) {
-        err = nrd_errorf(NRD_ERR_INVALID_ARG, g->full ? "the guide is too large to run"
-                                                      : "no text fits this guide");
+    if (g->limit) {
+        err = nrd_errorf(NRD_ERR_INVALID_ARG, "the guide passes the limit %s", nrd_guide_limit(g));
+    } else if (g->start == DEAD) {
+        err = nrd_errorf(NRD_ERR_INVALID_ARG, "no text fits this guide");
     }
 done:
     nrd_arena_fini(&b.arena);
@@ -368,11 +412,6 @@ void nrd_guide_unref(nrd_guide *g)
     free(g->seen_at);
     free(g->walk);
     free(g);
-}
-
-bool nrd_guide_is_full(const nrd_guide *g)
-{
-    return atomic_load(&g->full);
 }
 
 bool nrd_guide_matches(nrd_guide *g, const char *text, size_t n)

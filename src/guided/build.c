@@ -20,12 +20,18 @@ void nrd_guided_fail(builder *b, nrd_error_code code, const char *fmt, ...)
     va_end(ap);
 }
 
-/* Called for each expression and node. */
+/* Called for each expression and node, and each visit to one. */
 static void check_time(builder *b)
 {
-    if (++b->n_made % 256 == 0 && nrd_now_ns() > b->deadline_ns) {
-        nrd_guided_fail(b, NRD_ERR_INVALID_ARG, "the guide takes more than %d ms to compile",
+    if (++b->n_made % 256 != 0) {
+        return;
+    }
+    if (nrd_now_ns() > b->deadline_ns) {
+        nrd_guided_fail(b, NRD_ERR_INVALID_ARG, "the guide takes more than %d ms to compile (GUIDE_COMPILE_MS)",
                         NRD_LIMIT_GUIDE_COMPILE_MS);
+    }
+    if (b->stop && atomic_load(b->stop)) {
+        nrd_guided_fail(b, NRD_ERR_UNAVAILABLE, "nobody waits for this guide any more");
     }
 }
 
@@ -73,7 +79,7 @@ void nrd_guided_add(builder *b, expr *list, expr *e)
     list->last = e;
     list->size += e->size + (list->kind == E_ALT);
     if (list->size > G_MAX_NODES) {
-        nrd_guided_fail(b, NRD_ERR_INVALID_ARG, "the guide makes more than %d nodes", G_MAX_NODES);
+        nrd_guided_fail(b, NRD_ERR_INVALID_ARG, "the guide makes more than %d nodes (GUIDE_NODES)", G_MAX_NODES);
     }
 }
 
@@ -100,7 +106,7 @@ expr *nrd_guided_repeat(builder *b, expr *e, int32_t min, int32_t max)
         x->max = max;
         x->size = size > UINT32_MAX ? UINT32_MAX : (uint32_t)size;
         if (size > G_MAX_NODES) {
-            nrd_guided_fail(b, NRD_ERR_INVALID_ARG, "the guide makes more than %d nodes",
+            nrd_guided_fail(b, NRD_ERR_INVALID_ARG, "the guide makes more than %d nodes (GUIDE_NODES)",
                             G_MAX_NODES);
         }
     }
@@ -436,7 +442,7 @@ static uint32_t add_node(builder *b, program *p, gnode_kind kind, uint32_t x, ui
 {
     check_time(b);
     if (p->n >= G_MAX_NODES) {
-        nrd_guided_fail(b, NRD_ERR_INVALID_ARG, "the guide makes more than %d nodes", G_MAX_NODES);
+        nrd_guided_fail(b, NRD_ERR_INVALID_ARG, "the guide makes more than %d nodes (GUIDE_NODES)", G_MAX_NODES);
         return 0;
     }
     grow((void **)&p->nodes, p->n, &p->cap, sizeof *p->nodes);
@@ -509,20 +515,22 @@ typedef struct left_walk {
     uint8_t *nullable; /* of rules */
     uint8_t *color;    /* of rules: 0 new, 1 on the way, 2 done */
     uint32_t *seen;    /* of nodes: the walk that saw it */
+    uint32_t *queue;   /* of nodes, for one walk at a time */
     uint32_t walk;
 } left_walk;
 
 /* Can the end be reached from this node without a byte? */
-static bool reaches_end(left_walk *w, uint32_t *queue, uint32_t start)
+static bool reaches_end(left_walk *w, uint32_t start)
 {
-    uint32_t n = 0;
+    uint32_t *queue = w->queue, n = 0;
     bool end = false;
     w->walk++;
     queue[n++] = start;
     w->seen[start] = w->walk;
-    while (n > 0) {
+    while (n > 0 && !w->b->err) {
         const gnode *g = &w->p->nodes[queue[--n]];
         uint32_t next[2], k = 0;
+        check_time(w->b);
         end = end || g->kind == N_END;
         if (g->kind == N_SPLIT) {
             next[k++] = g->a;
@@ -545,13 +553,14 @@ static void check_left(left_walk *w, uint32_t r, int depth)
 {
     w->color[r] = 1;
     /* Every rule that is called before a byte must have been read. */
-    uint32_t *queue = nrd_xcalloc(w->p->n + 1, sizeof *queue), n = 0, mark = ++w->walk;
+    uint32_t *queue = w->queue, n = 0, mark = ++w->walk;
     uint32_t *calls = NULL, n_calls = 0, cap = 0;
     queue[n++] = w->b->rules[r].start;
     w->seen[queue[0]] = mark;
-    while (n > 0) {
+    while (n > 0 && !w->b->err) {
         const gnode *g = &w->p->nodes[queue[--n]];
         uint32_t next[2], k = 0;
+        check_time(w->b);
         if (g->kind == N_SPLIT) {
             next[k++] = g->a;
             next[k++] = g->b;
@@ -570,7 +579,6 @@ static void check_left(left_walk *w, uint32_t r, int depth)
             }
         }
     }
-    free(queue);
     for (uint32_t i = 0; i < n_calls && !w->b->err; i++) {
         if (w->color[calls[i]] == 1) {
             const char *name = w->b->rules[calls[i]].name;
@@ -595,24 +603,24 @@ static void check_rules(builder *b, const program *p)
     w.nullable = nrd_xcalloc(b->n_rules + 1, 1);
     w.color = nrd_xcalloc(b->n_rules + 1, 1);
     w.seen = nrd_xcalloc(p->n + 1, sizeof *w.seen);
-    uint32_t *queue = nrd_xcalloc(p->n + 1, sizeof *queue);
-    uint64_t work = 0;
-    for (bool changed = true; changed && work < 400000000u;) {
+    w.queue = nrd_xcalloc(p->n + 1, sizeof *w.queue);
+    bool backwards = true; /* in turn: rules mostly call those behind them, or those before them */
+    for (bool changed = true; changed && !b->err; backwards = !backwards) {
         changed = false;
-        for (uint32_t r = 0; r < b->n_rules; r++) {
-            work += 64;
-            if (!w.nullable[r] && reaches_end(&w, queue, b->rules[r].start)) {
+        for (uint32_t i = 0; i < b->n_rules && !b->err; i++) {
+            uint32_t r = backwards ? b->n_rules - 1 - i : i;
+            if (!w.nullable[r] && reaches_end(&w, b->rules[r].start)) {
                 w.nullable[r] = 1;
                 changed = true;
             }
         }
     }
-    free(queue);
     for (uint32_t r = 0; r < b->n_rules && !b->err; r++) {
         if (w.color[r] == 0) {
             check_left(&w, r, 0);
         }
     }
+    free(w.queue);
     free(w.nullable);
     free(w.color);
     free(w.seen);

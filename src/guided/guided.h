@@ -6,14 +6,16 @@
  *           keep the text on the way to a complete one. States and masks are made when first needed
  *           and kept. Text that leaves no choice is given as tokens, without a mask for each.
  * Owner     A vocabulary is immutable: any thread. A guide may be made on any thread; its states
- *           belong to one thread at a time together with all others of the same guide.
+ *           belong to one thread at a time together with all others of the same guide: their owner,
+ *           or, between nrd_guide_lend and nrd_guide_give_back, who makes a mask for the owner.
  * Units     Masks: one bit a token, [(n_tokens + 31) / 32] words, set = allowed.
  * Errors    INVALID_ARG: the guide's text is wrong, with place and reason, or too large;
  *           UNSUPPORTED names a keyword or construct that is not implemented: what is accepted is
  *           also kept, so every complete text fits its guide.
- * Limits    Text 1 MiB, automaton 2^20 nodes, 32768 states and 64 MiB of masks for each guide, 256
- *           levels of nesting in the text, GUIDE_BYTES, GUIDE_WORK for each mask, GUIDE_COMPILE_MS
- *           (base/limits.h); behind these a compile, or a sequence, ends with an error.
+ * Limits    GUIDE_TEXT, GUIDE_NODES, GUIDE_STATES, GUIDE_PLACES, GUIDE_BYTES, GUIDE_WORK for each
+ *           mask, GUIDE_COMPILE_MS (base/limits.h); behind these a compile, or a sequence, ends with
+ *           an error that names the limit. 64 MiB of masks are kept, 256 levels of nesting in the
+ *           text are offered.
  * Lifetime  vocabulary > guide > state. Guides are counted.
  * Sources   Thompson 1968 (regular expressions); Willard and Louf 2023 (vocabulary through an
  *           automaton); JSON Schema 2020-12; ECMA 262 (patterns); the grammar notation of GBNF.
@@ -23,6 +25,7 @@
 
 #include "base/error.h"
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -44,9 +47,13 @@ void nrd_guide_vocab_free(nrd_guide_vocab *v);
 /* type: "json" (an object; text is not read), "json_schema", "regex", "ebnf_grammar". */
 nrd_error *nrd_guide_new(nrd_guide **out, const nrd_guide_vocab *v, const char *type,
                          const char *text) NRD_MUST_USE;
+/* The same, but ends with an error (UNAVAILABLE) soon after *stop becomes true. */
+nrd_error *nrd_guide_new_unless(nrd_guide **out, const nrd_guide_vocab *v, const char *type,
+                                const char *text, const atomic_bool *stop) NRD_MUST_USE;
 nrd_guide *nrd_guide_ref(nrd_guide *g);
 void nrd_guide_unref(nrd_guide *g); /* NULL is fine */
-bool nrd_guide_is_full(const nrd_guide *g); /* a limit was passed while it ran; any thread */
+/* The limit that was passed while it ran, by name, number and unit; NULL: none. Any thread. */
+const char *nrd_guide_limit(const nrd_guide *g);
 size_t nrd_guide_bytes(const nrd_guide *g); /* its memory, about; any thread */
 
 nrd_guide_state *nrd_guide_state_new(nrd_guide *g); /* at the beginning; shares the guide */
@@ -56,6 +63,21 @@ void nrd_guide_state_free(nrd_guide_state *s);
  * NULL: a limit was passed. */
 const uint32_t *nrd_guide_mask(nrd_guide_state *s, size_t *out_words);
 bool nrd_guide_has_mask(const nrd_guide_state *s); /* the next call above finds it ready */
+const nrd_guide *nrd_guide_state_guide(const nrd_guide_state *s);
+
+/* The mask of a state, to be made by another thread. While a guide is lent, the owner of its states
+ * must not ask about them or move them; it may make, copy and free them. */
+typedef struct nrd_guide_loan {
+    nrd_guide *guide; /* shares */
+    uint32_t at;
+} nrd_guide_loan;
+nrd_guide_loan nrd_guide_lend(const nrd_guide_state *s); /* again and again, too */
+/* By one thread at a time: false when *stop became true or until_ns (nrd_now_ns; 0: never) was over
+ * first. What was found until then is kept, so that calls for the same state come to an end. */
+bool nrd_guide_make_mask(const nrd_guide_loan *loan, const atomic_bool *stop, uint64_t until_ns);
+void nrd_guide_give_back(nrd_guide_loan *loan);
+bool nrd_guide_is_lent(const nrd_guide *g);   /* any thread */
+bool nrd_guide_is_wanted(const nrd_guide *g); /* somebody has a state of it; any thread */
 bool nrd_guide_accept(nrd_guide_state *s, int32_t token); /* false: not allowed, or a limit */
 bool nrd_guide_is_complete(const nrd_guide_state *s);     /* the text may end here */
 bool nrd_guide_is_final(nrd_guide_state *s);              /* and nothing can follow */

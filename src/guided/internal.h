@@ -9,6 +9,7 @@
 #define NRD_GUIDED_INTERNAL_H
 
 #include "base/json.h"
+#include "base/limits.h"
 #include "base/mem.h"
 #include "base/str.h"
 #include "guided/guided.h"
@@ -16,15 +17,15 @@
 #include <stdatomic.h>
 
 enum {
-    G_MAX_TEXT = 1 << 20,
-    G_MAX_NODES = 1 << 20,
+    G_MAX_NODES = NRD_LIMIT_GUIDE_NODES,
     G_MAX_RULES = 1 << 16,
     G_MAX_REPEAT = 100000,
     G_MAX_NESTING = 200, /* of expressions in the guide's text */
     G_MAX_STACK = 256,   /* of rules within rules while running */
-    G_MAX_STATES = 32768,
+    G_MAX_STATES = NRD_LIMIT_GUIDE_STATES,
     G_MAX_MASK_BYTES = 64 << 20,
-    G_MAX_CONFIGS = 1 << 14, /* of one state */
+    G_MAX_CONFIGS = NRD_LIMIT_GUIDE_PLACES, /* of one state */
+    G_MAX_JUMP_WORK = 1 << 16, /* places: about 2 ms; a guide that takes longer forces no text */
 };
 
 /* ---- expressions ---- */
@@ -62,6 +63,7 @@ typedef struct builder {
     uint32_t *rule_table; /* [rule_mask + 1] 0 or a named rule's number + 1 */
     uint32_t rule_mask, n_named;
     uint64_t deadline_ns; /* of the compile */
+    const atomic_bool *stop; /* nobody wants it any more; or NULL */
     uint32_t n_made;      /* expressions and nodes */
     bool json; /* characters are written as inside a JSON string */
     int depth;
@@ -153,11 +155,15 @@ typedef struct state {
 
 enum { DEAD = 0 }; /* the first state: no place, not accepting */
 
+typedef enum { LIMIT_NONE, LIMIT_WORK, LIMIT_BYTES, LIMIT_STATES, LIMIT_PLACES, LIMIT_MEMORY } guide_limit;
+
 struct nrd_guide {
     atomic_int refs;
     const nrd_guide_vocab *v;
     program p;
-    atomic_bool full; /* a limit was passed */
+    atomic_int limit;    /* a guide_limit: the first one that was passed */
+    atomic_int n_lent;   /* loans */
+    atomic_int n_users;  /* states outside */
 
     stack_node *stacks; /* [0] is the empty one */
     uint32_t n_stacks, cap_stacks;
@@ -174,6 +180,13 @@ struct nrd_guide {
     size_t mask_bytes;
     atomic_size_t bytes; /* of everything, as last counted */
     uint32_t visited;    /* places, since the mask or the step was begun */
+    uint32_t making;     /* state + 1 whose mask was begun and not finished: visited goes on */
+    uint32_t max_visited; /* then the work at hand stops, to go on another time; 0: no such limit */
+    const atomic_bool *stop; /* the same when it becomes true; or NULL */
+    uint64_t until_ns;       /* the same at this time; 0: never */
+    uint32_t n_stepped;      /* since the clock was looked at */
+    bool stopped;            /* it did: what was found last is not true of any state */
+    bool no_jump;            /* forced text took too long */
 
     /* while a state is made */
     place *found, *work, *seen;
@@ -184,7 +197,9 @@ struct nrd_guide {
     uint32_t *walk; /* [longest + 1] states along a token */
 };
 
-void nrd_guided_count_bytes(nrd_guide *g); /* more than GUIDE_BYTES: the guide is full */
+void nrd_guided_pass(nrd_guide *g, guide_limit which); /* its automaton grows no more */
+void nrd_guided_count_bytes(nrd_guide *g);
+/* DEAD too when a limit was passed (g->limit) or the work was stopped (g->stopped). */
 uint32_t nrd_guided_step(nrd_guide *g, uint32_t from, uint8_t byte);
 void nrd_guided_drop_masks(nrd_guide *g);
 

@@ -13,6 +13,7 @@ nrd_guide_state *nrd_guide_state_new(nrd_guide *g)
 {
     nrd_guide_state *s = nrd_xcalloc(1, sizeof *s);
     s->g = nrd_guide_ref(g);
+    atomic_fetch_add(&g->n_users, 1);
     s->at = g->start;
     return s;
 }
@@ -27,6 +28,7 @@ nrd_guide_state *nrd_guide_state_copy(const nrd_guide_state *from)
 void nrd_guide_state_free(nrd_guide_state *s)
 {
     if (s) {
+        atomic_fetch_sub(&s->g->n_users, 1);
         nrd_guide_unref(s->g);
         free(s);
     }
@@ -110,6 +112,9 @@ static uint32_t after_plain(nrd_guide *g, uint32_t at)
         for (size_t i = 0; i < sizeof forms / sizeof forms[0] && one; i++) {
             one = leads_to(g, at, forms[i].r, forms[i].n, &to);
         }
+        if (g->stopped) {
+            return MANY; /* what it leads to is to be found another time */
+        }
         g->states[at].plain = one ? ONE + to : MANY;
     }
     return g->states[at].plain;
@@ -160,23 +165,83 @@ bool nrd_guide_has_mask(const nrd_guide_state *s)
     return s->g->states[s->at].mask != NULL;
 }
 
+const nrd_guide *nrd_guide_state_guide(const nrd_guide_state *s)
+{
+    return s->g;
+}
+
+/* False: stopped before the mask was there. A guide that passed a limit is done with it. */
+static bool make_mask(nrd_guide *g, uint32_t at)
+{
+    size_t bytes = ((size_t)g->v->n_tokens + 31) / 32 * sizeof(uint32_t);
+    if (g->limit || g->states[at].mask) {
+        return true;
+    }
+    if (g->mask_bytes + bytes > G_MAX_MASK_BYTES) {
+        nrd_guided_drop_masks(g);
+    }
+    uint32_t *mask = calloc(1, bytes ? bytes : 1);
+    if (!mask) {
+        nrd_guided_pass(g, LIMIT_MEMORY);
+        return true;
+    }
+    if (g->making != at + 1) {
+        g->making = at + 1;
+        g->visited = 0;
+    }
+    fill_mask(g, at, mask);
+    if (g->stopped || g->limit) {
+        free(mask);
+        return !g->stopped;
+    }
+    g->making = 0;
+    g->states[at].mask = mask;
+    g->mask_bytes += bytes;
+    nrd_guided_count_bytes(g);
+    return true;
+}
+
 const uint32_t *nrd_guide_mask(nrd_guide_state *s, size_t *out_words)
 {
     nrd_guide *g = s->g;
     *out_words = ((size_t)g->v->n_tokens + 31) / 32;
-    size_t bytes = *out_words * sizeof(uint32_t);
-    if (!g->states[s->at].mask) {
-        if (g->mask_bytes + bytes > G_MAX_MASK_BYTES) {
-            nrd_guided_drop_masks(g);
-        }
-        uint32_t *mask = nrd_xcalloc(1, bytes ? bytes : 1);
-        g->visited = 0;
-        fill_mask(g, s->at, mask);
-        g->states[s->at].mask = mask;
-        g->mask_bytes += bytes;
-        nrd_guided_count_bytes(g);
-    }
-    return g->full ? NULL : g->states[s->at].mask;
+    make_mask(g, s->at);
+    return g->limit ? NULL : g->states[s->at].mask;
+}
+
+nrd_guide_loan nrd_guide_lend(const nrd_guide_state *s)
+{
+    atomic_fetch_add(&s->g->n_lent, 1);
+    return (nrd_guide_loan){nrd_guide_ref(s->g), s->at};
+}
+
+bool nrd_guide_make_mask(const nrd_guide_loan *loan, const atomic_bool *stop, uint64_t until_ns)
+{
+    nrd_guide *g = loan->guide;
+    g->stop = stop;
+    g->until_ns = until_ns;
+    bool made = make_mask(g, loan->at);
+    g->stop = NULL;
+    g->until_ns = 0;
+    g->stopped = false;
+    return made;
+}
+
+void nrd_guide_give_back(nrd_guide_loan *loan)
+{
+    atomic_fetch_sub(&loan->guide->n_lent, 1);
+    nrd_guide_unref(loan->guide);
+    *loan = (nrd_guide_loan){0};
+}
+
+bool nrd_guide_is_lent(const nrd_guide *g)
+{
+    return atomic_load(&g->n_lent) > 0;
+}
+
+bool nrd_guide_is_wanted(const nrd_guide *g)
+{
+    return atomic_load(&g->n_users) > 0;
 }
 
 /* ---- steps ---- */
@@ -195,7 +260,7 @@ static uint32_t walk_token(nrd_guide *g, uint32_t from, int32_t token)
 
 bool nrd_guide_accept(nrd_guide_state *s, int32_t token)
 {
-    s->g->visited = 0;
+    s->g->visited = s->g->making = 0;
     uint32_t to = walk_token(s->g, s->at, token);
     if (to == DEAD) {
         return false;
@@ -228,6 +293,9 @@ static int forced_byte(nrd_guide *g, uint32_t at)
                 found = g->p.first_of[c];
             }
         }
+        if (g->stopped) {
+            return FREE;
+        }
         g->states[at].forced = (int16_t)(single ? found : FREE);
     }
     return g->states[at].forced;
@@ -239,12 +307,25 @@ size_t nrd_guide_forced(nrd_guide_state *s, char *out, size_t cap, bool *out_fin
     uint32_t at = s->at;
     size_t n = 0;
     int byte;
-    g->visited = 0;
-    while (n < cap && !g->full && (byte = forced_byte(g, at)) >= 0) {
-        out[n++] = (char)byte;
-        at = nrd_guided_step(g, at, (uint8_t)byte);
+
+    *out_final = false;
+    if (g->no_jump) {
+        return 0;
     }
-    *out_final = !g->full && g->states[at].accepting && g->states[at].n == 0;
+    g->visited = g->making = 0;
+    g->max_visited = G_MAX_JUMP_WORK;
+    while (n < cap && !g->limit && (byte = forced_byte(g, at)) >= 0) {
+        uint32_t to = nrd_guided_step(g, at, (uint8_t)byte);
+        if (to == DEAD) {
+            break; /* stopped: a forced byte leads on */
+        }
+        out[n++] = (char)byte;
+        at = to;
+    }
+    *out_final = !g->limit && g->states[at].accepting && g->states[at].n == 0;
+    g->no_jump = g->stopped;
+    g->max_visited = 0;
+    g->stopped = false;
     return n;
 }
 

@@ -152,7 +152,7 @@ static void measure(const nrd_guide_vocab *v, const char *name, const char *type
     double known = walk(g, 1, &n_known, &long_known, &again);
     printf("%-22s %8zu bytes  compile %7.2f ms  token: first text %7.4f ms, 64 texts %8.4f ms (longest %.2f), known %.5f ms%s\n", name,
            strlen(text), compile, first, fresh / (double)(n_new ? n_new : 1), long_new,
-           known / (double)(n_known ? n_known : 1), nrd_guide_is_full(g) ? "  LIMIT PASSED" : "");
+           known / (double)(n_known ? n_known : 1), nrd_guide_limit(g) ? "  LIMIT PASSED" : "");
     nrd_guide_unref(g);
 }
 

@@ -74,20 +74,20 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         int32_t forced[16];
         size_t n_forced = nrd_guide_jump(s, NULL, 0, forced, 16);
         nrd_guide_state *ahead = nrd_guide_state_copy(s);
-        for (size_t i = 0; i < n_forced && !nrd_guide_is_full(g); i++) {
-            if (!nrd_guide_accept(ahead, forced[i]) && !nrd_guide_is_full(g)) {
+        for (size_t i = 0; i < n_forced && !nrd_guide_limit(g); i++) {
+            if (!nrd_guide_accept(ahead, forced[i]) && !nrd_guide_limit(g)) {
                 abort();
             }
         }
         nrd_guide_state_free(ahead);
         size_t len = 0;
         const char *p = get_token(NULL, pick, &len);
-        if (!nrd_guide_accept(s, pick) && !nrd_guide_is_full(g)) {
+        if (!nrd_guide_accept(s, pick) && !nrd_guide_limit(g)) {
             abort();
         }
         nrd_str_append(&text, p, len);
-        if (nrd_guide_is_complete(s) && !nrd_guide_is_full(g) &&
-            !nrd_guide_matches(g, text.data, text.len) && !nrd_guide_is_full(g)) {
+        if (nrd_guide_is_complete(s) && !nrd_guide_limit(g) &&
+            !nrd_guide_matches(g, text.data, text.len) && !nrd_guide_limit(g)) {
             abort();
         }
     }

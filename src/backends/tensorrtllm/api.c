@@ -298,12 +298,9 @@ static TRITONSERVER_Error *enqueue_row(nrd_llm_instance *inst, nrd_llm_row *row,
                                        nrd_exec_request *e)
 {
     e->client_id = (uint64_t)(uintptr_t)row;
-    nrd_error *err = nrd_exec_prepare_guide(inst->exec, e->guide_type, e->guide);
-    if (!err) {
-        pthread_mutex_lock(&inst->mu);
-        err = nrd_exec_enqueue(inst->exec, e, &row->exec_id);
-        pthread_mutex_unlock(&inst->mu);
-    }
+    pthread_mutex_lock(&inst->mu);
+    nrd_error *err = nrd_exec_enqueue(inst->exec, e, &row->exec_id);
+    pthread_mutex_unlock(&inst->mu);
     if (!err) {
         return NULL;
     }

@@ -17,6 +17,9 @@
 /* Begins with the prompt: sets what follows from the request (seq_decode.h). */
 void nrd_decode_prepare(nrd_seq *q);
 
+/* Its guide's mask is being made: no step may choose for it. */
+bool nrd_decode_is_held(const nrd_seq *q);
+
 /* Upper bound of what nrd_decode_banned may write for the sequence. */
 int32_t nrd_decode_max_banned(const nrd_seq *q);
 /* Tokens that may not come next: bad words whose beginning is there, repeated n-grams. `tokens` are

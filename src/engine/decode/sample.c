@@ -26,6 +26,11 @@ void nrd_decode_prepare(nrd_seq *q)
                         (!q->dec.greedy && s->top_p > 0 && s->top_p_decay != 1.0f);
 }
 
+bool nrd_decode_is_held(const nrd_seq *q)
+{
+    return q->dec.guide && nrd_guide_is_lent(nrd_guide_state_guide(q->dec.guide));
+}
+
 int32_t nrd_decode_max_banned(const nrd_seq *q)
 {
     return q->req.bad.n + (q->req.sampling.no_repeat_ngram_size > 0 ? q->req.max_total : 0);
@@ -98,12 +103,18 @@ bool nrd_decode_hits_stop(const nrd_seq *q, const int32_t *generated, int32_t n)
     return false;
 }
 
+/* The guide goes no further: a limit, or no token of the vocabulary spells what must come next. */
+static nrd_seq_finish refused(const nrd_seq *q)
+{
+    return nrd_guide_limit(nrd_guide_state_guide(q->dec.guide)) ? NRD_SEQ_FINISH_ERROR : NRD_SEQ_FINISH_LENGTH;
+}
+
 /* Adds a token that is no end token. */
 static nrd_seq_finish append(nrd_seq *q, int32_t token, int32_t *n_new)
 {
     const nrd_sampling *s = &q->req.sampling;
     if (q->dec.guide && !nrd_guide_accept(q->dec.guide, token)) {
-        return NRD_SEQ_FINISH_LENGTH; /* a limit: the text stays a beginning of one that fits */
+        return refused(q);
     }
     q->dec.tokens[q->dec.n_known++] = token;
     ++*n_new;
@@ -135,9 +146,7 @@ nrd_seq_finish nrd_decode_accept(nrd_seq *q, int32_t token, int32_t *out_n_new)
 {
     *out_n_new = 0;
     if (q->req.end_id >= 0 && token == q->req.end_id) {
-        /* Before the text is complete only a guide that passed its limits gets here. */
-        return q->dec.guide && !nrd_guide_is_complete(q->dec.guide) ? NRD_SEQ_FINISH_LENGTH
-                                                                    : NRD_SEQ_FINISH_END_ID;
+        return q->dec.guide && !nrd_guide_is_complete(q->dec.guide) ? refused(q) : NRD_SEQ_FINISH_END_ID;
     }
     return append(q, token, out_n_new);
 }

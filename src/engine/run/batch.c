@@ -3,6 +3,7 @@
  * from the plan's counts, so that everything goes to the device in one copy. */
 #include "engine/run/batch.h"
 
+#include "base/limits.h"
 #include "base/mem.h"
 #include "engine/decode/beam.h"
 #include "engine/decode/decode.h"
@@ -111,7 +112,9 @@ nrd_error *nrd_batch_init(nrd_batch *b, nrd_device *dev, const nrd_batch_limits 
     b->mem = p;
     b->guided = calloc((size_t)lim->max_entries + 1, sizeof *b->guided);
     b->fresh = calloc((size_t)lim->max_entries + 1, sizeof *b->fresh);
-    return b->guided && b->fresh ? alloc_banned(b, BANNED_START) : nrd_error_no_memory();
+    b->guided_rows = calloc((size_t)lim->max_entries + 1, sizeof *b->guided_rows);
+    b->no_choice = calloc((size_t)lim->max_entries + 1, sizeof *b->no_choice);
+    return b->guided && b->fresh && b->guided_rows && b->no_choice ? alloc_banned(b, BANNED_START) : nrd_error_no_memory();
 }
 
 void nrd_batch_fini(nrd_batch *b)
@@ -122,6 +125,8 @@ void nrd_batch_fini(nrd_batch *b)
     free_masks(b);
     free(b->guided);
     free(b->fresh);
+    free(b->guided_rows);
+    free(b->no_choice);
     b->dev->ops->free(b->dev, NRD_MEM_HOST, b->host);
     b->dev->ops->free(b->dev, NRD_MEM_HOST, b->banned);
     if (!b->shared) {
@@ -162,10 +167,24 @@ static void fill_mask(nrd_batch *b, const nrd_seq *q, uint32_t *out)
     }
 }
 
+/* A guide that passed a limit is: the choice then ends its sequence. */
+static bool is_ready(const nrd_seq *q)
+{
+    const nrd_guide *g = nrd_guide_state_guide(q->dec.guide);
+    return !nrd_guide_is_lent(g) && (nrd_guide_limit(g) || nrd_guide_has_mask(q->dec.guide));
+}
+
 static nrd_error *upload_masks(nrd_batch *b, nrd_stream *s)
 {
     for (int32_t i = 0; i < b->n_guided; i++) {
-        fill_mask(b, b->guided[i], b->masks + (size_t)i * mask_words(b));
+        uint32_t *out = b->masks + (size_t)i * mask_words(b);
+        if (is_ready(b->guided[i])) {
+            fill_mask(b, b->guided[i], out);
+        } else {
+            memset(out, 0xff, mask_words(b) * sizeof *out);
+            b->no_choice[b->guided_rows[i]] = true;
+            b->n_no_choice++;
+        }
     }
     return b->shared || b->n_masks == 0
                ? NULL
@@ -177,7 +196,7 @@ nrd_error *nrd_batch_finish_masks(nrd_batch *b, nrd_stream *s, nrd_mask_worker *
     if (!b->masks_pending) {
         return NULL;
     }
-    nrd_mask_worker_wait(worker);
+    nrd_mask_worker_wait(worker, NRD_LIMIT_GUIDE_STEP_MS * 1000000ull);
     b->masks_pending = false;
     return upload_masks(b, s);
 }
@@ -202,6 +221,7 @@ static void fill_choice(nrd_batch *b, const nrd_plan_entry *e, nrd_sample_row *r
     if (q->dec.guide) {
         row->mask = b->masks_mem + b->n_masks;
         b->n_masks += mask_words(b);
+        b->guided_rows[b->n_guided] = e->row;
         b->guided[b->n_guided++] = q;
         if (!nrd_guide_has_mask(q->dec.guide)) {
             b->fresh[b->n_fresh++] = q->dec.guide;
@@ -416,6 +436,10 @@ nrd_error *nrd_batch_fill(nrd_batch *b, nrd_stream *s, const nrd_plan *p, const 
                        has_prompts ? (size_t)n_tokens : 0);
     point_to(b, &l, n_tokens, n_entries, n_rows, stride, mem);
     b->prompts = has_prompts ? (const void *const *)(const void *)(mem + l.prompts) : NULL;
+    if (b->n_no_choice > 0) {
+        memset(b->no_choice, 0, (size_t)b->lim.max_entries * sizeof *b->no_choice);
+        b->n_no_choice = 0;
+    }
     fill_entries(b, p, &l, stride);
     if (has_prompts) {
         NRD_ASSERT(!pad, "steps with prompt tables are not padded");

@@ -31,6 +31,9 @@ typedef struct nrd_batch {
     uint32_t *masks, *masks_mem; /* [cap_masks] words: one row of the vocabulary for each guided choice */
     size_t cap_masks, n_masks;
     const nrd_seq **guided; /* [max_entries] whose rows these are, in order */
+    int32_t *guided_rows;   /* [max_entries] their places among the choices */
+    bool *no_choice;        /* [max_entries] by row: its mask was not ready, what is chosen has no meaning */
+    int32_t n_no_choice;
     struct nrd_guide_state **fresh; /* [max_entries] states whose mask is not known yet */
     int32_t n_guided, n_fresh;
     bool masks_pending; /* the worker makes some; their upload is to come */
@@ -60,9 +63,10 @@ bool nrd_batch_has_prompts(const nrd_plan *p);
 nrd_error *nrd_batch_init(nrd_batch *b, nrd_device *dev, const nrd_batch_limits *lim) NRD_MUST_USE;
 void nrd_batch_fini(nrd_batch *b);
 /* Packs and enqueues the upload. pad: NULL or the shape of a step whose entries have one token and
- * one choice each (of none: a step of nothing but padding); not where host and device memory are one. Guide states without a mask go to the
- * worker; then, and only then, masks_pending is set: before the choices are made, and before anybody
- * uses those guides, nrd_batch_finish_masks must wait for it and enqueue their upload. */
+ * one choice each (of none: a step of nothing but padding); not where host and device memory are one.
+ * Guide states without a mask go to the worker; then, and only then, masks_pending is set: before the
+ * choices are made, and before anybody uses those guides, nrd_batch_finish_masks must wait for it, at
+ * most GUIDE_STEP_MS, and enqueue the upload. Rows whose mask is not there then get no_choice. */
 nrd_error *nrd_batch_fill(nrd_batch *b, nrd_stream *s, const nrd_plan *p, const nrd_batch_pad *pad,
                           nrd_mask_worker *worker) NRD_MUST_USE;
 /* Makes the batch one of so many tokens, sequences and choices without filling it: its arrays, of which

@@ -106,7 +106,8 @@ static nrd_error *init(nrd_runner *r)
         .normalize_log_probs = r->cfg.normalize_log_probs,
         .overlap = !r->cfg.no_overlap && !r->cfg.deterministic,
     };
-    NRD_TRY(nrd_mask_worker_new(&r->mask_worker));
+    NRD_TRY(nrd_mask_worker_new(&r->mask_worker, (size_t)bl.max_entries, r->cfg.on_mask_ready,
+                                r->cfg.user));
     for (int i = 0; i < 2; i++) {
         NRD_TRY(nrd_batch_init(&r->batch[i], r->dev, &bl));
         NRD_TRY(nrd_run_outputs_init(r, &r->out[i]));
@@ -191,7 +192,6 @@ nrd_error *nrd_runner_submit(nrd_runner *r, const nrd_plan *p, int32_t buffer)
     NRD_TRY(nrd_profile_begin(r->profile, buffer, p->n_entries, p->n_tokens, &by_op));
     r->marked = by_op ? p : NULL;
     nrd_error *err = nrd_run_enqueue(r, p, buffer);
-    nrd_mask_worker_wait(r->mask_worker); /* after an error: the guides are the caller's again */
     r->marked = NULL;
     NRD_TRY(err);
     NRD_TRY(nrd_profile_end(r->profile, buffer));
@@ -221,6 +221,7 @@ nrd_error *nrd_runner_wait(nrd_runner *r, int32_t buffer, nrd_step_result *out)
         .top_ids = (const int32_t *)(const void *)(o->host + o->off_top_ids),
         .top_log_probs = (const float *)(const void *)(o->host + o->off_top_log_probs),
         .normalize = r->cfg.normalize_log_probs,
+        .no_choice = r->batch[buffer].n_no_choice > 0 ? r->batch[buffer].no_choice : NULL,
     };
     for (int32_t i = 0; i < o->n_kept; i++) {
         const nrd_kept_choice *k = &o->kept[i];

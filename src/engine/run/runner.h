@@ -71,6 +71,9 @@ typedef struct nrd_runner_config {
      * called inside wait. */
     void (*on_choice_row)(void *user, nrd_seq *q, int32_t beam, int32_t n_generated,
                           const float *logits);
+    /* A guide is ready whose mask took longer than its step waited: sequences may go on. Any thread,
+     * also after the step. May be NULL. */
+    void (*on_mask_ready)(void *user);
     /* Told why recording of graphs was given up. May be NULL. */
     void (*on_warning)(void *user, const char *message);
     void *user;

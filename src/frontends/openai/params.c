@@ -3,6 +3,7 @@
 #include "frontends/openai/internal.h"
 
 #include "base/limits.h"
+
 #include <math.h>
 #include <string.h>
 #include <sys/random.h>

@@ -2,8 +2,10 @@
  * Masks made by the worker are those made at once, and nothing is lost when work comes in quick
  * succession or the worker goes while it works. */
 #include "engine/run/mask_worker.h"
+#include "base/str.h"
 #include "guided/guided.h"
 
+#include <semaphore.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,6 +13,8 @@
 #include <string.h>
 
 #include <cmocka.h>
+
+static const uint64_t FOR_EVER = 3600ull * 1000000000ull;
 
 enum { N_TOKENS = 26 * 26, N_STATES = 8 };
 
@@ -30,8 +34,8 @@ static void test_masks_are_there_after_waiting(void **state)
     nrd_mask_worker *w = NULL;
     (void)state;
     assert_null(nrd_guide_vocab_new(&v, N_TOKENS, get_token, NULL));
-    assert_null(nrd_mask_worker_new(&w));
-    nrd_mask_worker_wait(w); /* nothing begun */
+    assert_null(nrd_mask_worker_new(&w, N_STATES, NULL, NULL));
+    nrd_mask_worker_wait(w, FOR_EVER); /* nothing begun */
     for (int round = 0; round < 200; round++) {
         nrd_guide *made[N_STATES], *other = NULL;
         nrd_guide_state *states[N_STATES], *s;
@@ -42,7 +46,7 @@ static void test_masks_are_there_after_waiting(void **state)
             assert_false(nrd_guide_has_mask(states[i]));
         }
         nrd_mask_worker_begin(w, states, N_STATES);
-        nrd_mask_worker_wait(w);
+        nrd_mask_worker_wait(w, FOR_EVER);
         for (int i = 0; i < N_STATES; i++) {
             size_t words, n = 0;
             assert_true(nrd_guide_has_mask(states[i]));
@@ -55,12 +59,12 @@ static void test_masks_are_there_after_waiting(void **state)
             nrd_guide_state_free(states[i]);
             nrd_guide_unref(made[i]);
         }
-        if (round == 199) { /* it ends when its work is done */
+        if (round == 199) { /* it ends while it works, and gives back what it has */
             assert_null(nrd_guide_new(&other, v, "regex", "[a-z]*"));
             s = nrd_guide_state_new(other);
             nrd_mask_worker_begin(w, &s, 1);
             nrd_mask_worker_free(w);
-            assert_true(nrd_guide_has_mask(s));
+            assert_false(nrd_guide_is_lent(other));
             nrd_guide_state_free(s);
             nrd_guide_unref(other);
         }
@@ -68,8 +72,99 @@ static void test_masks_are_there_after_waiting(void **state)
     nrd_guide_vocab_free(v);
 }
 
+static sem_t ready;
+
+static void on_ready(void *user)
+{
+    (void)user;
+    sem_post(&ready);
+}
+
+/* Places whose number of ways on grows with each letter: its first mask passes GUIDE_WORK. */
+static nrd_guide_state *slow_state(const nrd_guide_vocab *v)
+{
+    nrd_guide *g = NULL;
+    nrd_str text = {0};
+    nrd_str_puts(&text, "(");
+    for (char c = 'a'; c <= 'x'; c++) {
+        nrd_str_printf(&text, "[%c-%c]?", c, c + 2);
+    }
+    nrd_str_puts(&text, "){300}");
+    assert_null(nrd_guide_new(&g, v, "regex", nrd_str_cstr(&text)));
+    nrd_guide_state *s = nrd_guide_state_new(g);
+    nrd_guide_unref(g);
+    nrd_str_fini(&text);
+    return s;
+}
+
+static void test_a_slow_mask_holds_up_no_other(void **state)
+{
+    nrd_guide_vocab *v = NULL;
+    nrd_mask_worker *w = NULL;
+    nrd_guide *g = NULL;
+    size_t words;
+    (void)state;
+    assert_int_equal(sem_init(&ready, 0, 0), 0);
+    assert_null(nrd_guide_vocab_new(&v, N_TOKENS, get_token, NULL));
+    assert_null(nrd_mask_worker_new(&w, N_STATES, on_ready, NULL));
+    nrd_guide_state *slow[3] = {slow_state(v), NULL, slow_state(v)};
+    slow[1] = nrd_guide_state_copy(slow[0]);
+    const nrd_guide *guides[2] = {nrd_guide_state_guide(slow[0]), nrd_guide_state_guide(slow[2])};
+    nrd_mask_worker_begin(w, slow, 3);
+    nrd_mask_worker_wait(w, 0);
+    assert_true(nrd_guide_is_lent(guides[0]) && nrd_guide_is_lent(guides[1]));
+    for (int round = 0; round < 50; round++) {
+        assert_null(nrd_guide_new(&g, v, "regex", "(ab|cd)+"));
+        nrd_guide_state *s = nrd_guide_state_new(g);
+        nrd_mask_worker_begin(w, &s, 1);
+        nrd_mask_worker_wait(w, FOR_EVER);
+        assert_false(nrd_guide_is_lent(g));
+        assert_true(nrd_guide_has_mask(s));
+        nrd_guide_state_free(s);
+        nrd_guide_unref(g);
+    }
+    while (nrd_guide_is_lent(guides[0]) || nrd_guide_is_lent(guides[1])) {
+        sem_wait(&ready);
+    }
+    for (int i = 0; i < 2; i++) {
+        assert_null(nrd_guide_mask(slow[2 * i], &words));
+        assert_non_null(strstr(nrd_guide_limit(guides[i]), "GUIDE_WORK"));
+    }
+    for (int i = 0; i < 3; i++) {
+        nrd_guide_state_free(slow[i]);
+    }
+    nrd_mask_worker_free(w);
+    nrd_guide_vocab_free(v);
+    sem_destroy(&ready);
+}
+
+/* What nobody has a state of any more is given back without more work. */
+static void test_a_slow_mask_that_nobody_wants_is_dropped(void **state)
+{
+    nrd_guide_vocab *v = NULL;
+    nrd_mask_worker *w = NULL;
+    (void)state;
+    assert_int_equal(sem_init(&ready, 0, 0), 0);
+    assert_null(nrd_guide_vocab_new(&v, N_TOKENS, get_token, NULL));
+    assert_null(nrd_mask_worker_new(&w, 2, on_ready, NULL));
+    for (int round = 0; round < 20; round++) { /* more than the worker has room for */
+        nrd_guide_state *s[2] = {slow_state(v), slow_state(v)};
+        nrd_mask_worker_begin(w, s, 2);
+        nrd_mask_worker_wait(w, 0);
+        nrd_guide_state_free(s[0]);
+        nrd_guide_state_free(s[1]);
+    }
+    nrd_mask_worker_free(w);
+    nrd_guide_vocab_free(v);
+    sem_destroy(&ready);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_masks_are_there_after_waiting)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_masks_are_there_after_waiting),
+        cmocka_unit_test(test_a_slow_mask_holds_up_no_other),
+        cmocka_unit_test(test_a_slow_mask_that_nobody_wants_is_dropped),
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
