@@ -3,6 +3,7 @@
 #include "core/backend.h"
 
 #include "core/api.h"
+#include "core/backend_folder.h"
 #include "core/backend_internal.h"
 #include "core/context.h"
 #include "core/options.h"
@@ -155,21 +156,31 @@ fail:
     return err;
 }
 
-/* A backend that is a model.py in its own folder: the Python backend runs it for all its models. */
-static char *find_python_based(nrd_context *ctx, const char *name, char **out_dir)
+/* A backend that is a file in its own folder: another one runs it for all its models. */
+static char *find_runner(nrd_context *ctx, const char *name, char **out_dir)
 {
-    char *dir = nrd_path_join(ctx->opt.backend_dir, name), *model = nrd_path_join(dir, "model.py");
-    char *path = nrd_path_join(ctx->opt.backend_dir, "python/libtriton_python.so");
-    bool found = nrd_path_exists(model) && nrd_path_exists(path);
+    char *dir = nrd_path_join(ctx->opt.backend_dir, name), *found = NULL;
+    nrd_backend_folders backends;
 
-    free(model);
+    nrd_backend_folders_read(&backends, ctx->opt.backend_dir);
+    for (size_t i = 0; i < backends.n && !found; i++) {
+        const nrd_backend_folder *b = &backends.v[i];
+        char *file = nrd_path_join(dir, b->model_file);
+        char *lib = nrd_xasprintf("%s/%s/libtriton_%s.so", ctx->opt.backend_dir, b->name, b->name);
+        if (b->runs_backends && nrd_path_exists(file) && nrd_path_exists(lib)) {
+            found = lib;
+        } else {
+            free(lib);
+        }
+        free(file);
+    }
+    nrd_backend_folders_fini(&backends);
     if (!found) {
-        free(path);
         free(dir);
         return NULL;
     }
     *out_dir = dir;
-    return path;
+    return found;
 }
 
 /* The first of version folder, model folder, backend folder that has the library. */
@@ -193,7 +204,7 @@ static char *find_library(nrd_context *ctx, const char *name, const char *model_
     }
     free(file);
     if (!found) {
-        found = find_python_based(ctx, name, out_dir);
+        found = find_runner(ctx, name, out_dir);
     }
     return found;
 }

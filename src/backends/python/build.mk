@@ -10,7 +10,7 @@ BACKENDS := $(filter-out python,$(BACKENDS))
 else
 PYSTUB := $(B)/backends/python
 python_DEPS := $(PYSTUB)/c_python_backend_utils.abi3.so $(PYSTUB)/triton_python_backend_utils.py \
-               $(PYSTUB)/triton_python_backend_stub.py
+               $(PYSTUB)/triton_python_backend_stub.py $(PYSTUB)/backend.json
 # No sanitizer in here: the interpreter that loads it has none.
 PYSTUB_OBJ := $(patsubst src/%.c,$(B)/obj/pystub/%.o,$(wildcard src/backends/python/stub/*.c) src/backends/python/ipc.c)
 $(PYSTUB_OBJ): $(B)/obj/pystub/%.o: src/%.c $(FLAGS_FILE)
@@ -19,6 +19,9 @@ $(PYSTUB)/c_python_backend_utils.abi3.so: $(PYSTUB_OBJ)
 	$(link)
 	$(Q)$(CC) -shared -o $@ $^ $(filter-out -fsanitize% -fno-sanitize%,$(NRD_LDFLAGS)) $(LDFLAGS)
 $(PYSTUB)/%.py: src/backends/python/stub/%.py
+	@mkdir -p $(@D)
+	$(Q)cp $< $@
+$(PYSTUB)/backend.json: src/backends/python/backend.json
 	@mkdir -p $(@D)
 	$(Q)cp $< $@
 endif

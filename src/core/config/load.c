@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * config.pbtxt (or an override in JSON) -> nrd_config. */
+#include "core/backend_folder.h"
 #include "core/config/config.h"
 #include "core/config/pbtext.h"
 #include "core/context.h"
@@ -210,32 +211,50 @@ static bool any_version_has(const char *dir, const char *file)
     return found;
 }
 
+/* The backend of a model that names none: the one whose file a version has, or the end of its name. */
+static nrd_error *find_backend(nrd_config *cfg, const nrd_backend_folders *backends,
+                               const char *dir)
+{
+    const char *dot = strchr(cfg->name, '.');
+
+    for (size_t i = 0; i < backends->n; i++) {
+        if (any_version_has(dir, backends->v[i].model_file)) {
+            nrd_pb_set_string(&cfg->backend, backends->v[i].name);
+            return NULL;
+        }
+    }
+    if (!dot || !dot[1]) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG,
+                          "Invalid model name: Could not determine backend for model '%s' with "
+                          "no backend in model configuration. Expected model name of the form "
+                          "'model.<backend_name>'.",
+                          cfg->name);
+    }
+    nrd_pb_set_string(&cfg->backend, dot + 1);
+    return NULL;
+}
+
 nrd_error *nrd_config_autofill(nrd_context *ctx, nrd_config *cfg, const char *dir)
 {
-    const char *dot;
+    nrd_backend_folders backends;
+    nrd_error *err = NULL;
 
-    (void)ctx;
     if (nrd_config_is_ensemble(cfg)) {
         if (cfg->platform[0] == '\0') {
             nrd_pb_set_string(&cfg->platform, "ensemble");
         }
         return NULL;
     }
+    nrd_backend_folders_read(&backends, ctx->opt.backend_dir);
     if (cfg->backend[0] == '\0' && cfg->platform[0] == '\0') {
-        if (any_version_has(dir, "model.py")) {
-            nrd_pb_set_string(&cfg->backend, "python");
-        } else if ((dot = strchr(cfg->name, '.')) != NULL && dot[1]) {
-            nrd_pb_set_string(&cfg->backend, dot + 1);
-        } else {
-            return nrd_errorf(NRD_ERR_INVALID_ARG,
-                              "Invalid model name: Could not determine backend for model '%s' with "
-                              "no backend in model configuration. Expected model name of the form "
-                              "'model.<backend_name>'.",
-                              cfg->name);
+        err = find_backend(cfg, &backends, dir);
+    }
+    for (size_t i = 0; i < backends.n; i++) {
+        if (cfg->default_model_filename[0] == '\0' &&
+            strcmp(cfg->backend, backends.v[i].name) == 0) {
+            nrd_pb_set_string(&cfg->default_model_filename, backends.v[i].model_file);
         }
     }
-    if (strcmp(cfg->backend, "python") == 0 && cfg->default_model_filename[0] == '\0') {
-        nrd_pb_set_string(&cfg->default_model_filename, "model.py");
-    }
-    return NULL;
+    nrd_backend_folders_fini(&backends);
+    return err;
 }

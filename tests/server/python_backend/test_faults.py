@@ -3,6 +3,7 @@
 import contextlib
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -357,6 +358,39 @@ class TritonPythonModel:
     for name in ("one", "two"):
         assert s.infer(name, tensor("X", "FP32", [1], [1])).output("NAME") == [name]
     assert s.run("result = 'both'").output() == ["both"]
+
+
+def test_a_model_py_needs_no_backend_in_its_configuration(launch, tmp_path):
+    """Also where the Python backend was built elsewhere and brings no backend.json."""
+    theirs = tmp_path / "backends"
+    shutil.copytree(pb_lab.BACKEND, theirs / "python", ignore=shutil.ignore_patterns("backend.json"))
+    pb_lab.add_model(launch.models, "lab")
+    config = launch.models / "lab/config.pbtxt"
+    text = config.read_text()
+    config.write_text(text.replace('backend: "python"', ""))
+    assert config.read_text() != text
+    for backends in (None, theirs):
+        s = launch(backends=backends)
+        config = s.call("GET", "/v2/models/lab/config").json()
+        assert (config["backend"], config["default_model_filename"]) == ("python", "model.py")
+        assert s.run("result = 'here'").output() == ["here"]
+        s.stop()
+
+
+def test_any_backend_may_say_which_file_it_runs(launch, tmp_path):
+    identity = tmp_path / "backends/identity"
+    shutil.copytree(pb_lab.BUILD / "backends/identity", identity)
+    (identity / "backend.json").write_text('{"default_model_filename": "model.echo"}')
+    (launch.models / "echo/1").mkdir(parents=True)
+    (launch.models / "echo/1/model.echo").write_text("")
+    (launch.models / "echo/config.pbtxt").write_text('''
+input { name: "INPUT0" data_type: TYPE_FP32 dims: 1 }
+output { name: "OUTPUT0" data_type: TYPE_FP32 dims: 1 }
+''')
+    s = launch(backends=tmp_path / "backends")
+    config = s.call("GET", "/v2/models/echo/config").json()
+    assert (config["backend"], config["default_model_filename"]) == ("identity", "model.echo")
+    assert s.infer("echo", tensor("INPUT0", "FP32", [1], [2])).output("OUTPUT0") == [2.0]
 
 
 THEIRS = pb_lab.find_theirs()
