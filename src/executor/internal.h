@@ -165,7 +165,6 @@ struct nrd_exec {
     uint64_t iteration;
     uint64_t n_terminated_step;
     int32_t n_touched_blocks; /* of the cache, most in use at once */
-    uint64_t seen_id; /* next_id when the last turn began */
 
     nrd_exec_pool *pool;
     nrd_guides *guides; /* NULL: no tokenizer_dir */

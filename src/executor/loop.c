@@ -12,7 +12,6 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 /* ---- rows of logits ---- */
 
@@ -503,27 +502,6 @@ void nrd_exec_loop_on_mask_ready(void *user)
     pthread_mutex_unlock(&x->mu);
 }
 
-enum { BURST = 32, BURST_GOES_ON = 8 /* a millisecond */, BURST_MAX_MS = 64 };
-
-/* On a CPU the steps take the cores from those who bring the requests. When many came during the last
- * turn and more keep coming, the next step waits until they are in: they start together, instead of one
- * half waiting in sockets for the steps of the other. */
-static void let_burst_in(nrd_exec *x)
-{
-    const struct timespec pause = {0, 1000000};
-    pthread_mutex_lock(&x->mu);
-    uint64_t now = x->next_id, n = now - x->seen_id;
-    for (int i = 0; i < BURST_MAX_MS && n >= (i ? BURST_GOES_ON : BURST) && !x->stopping; i++) {
-        pthread_mutex_unlock(&x->mu);
-        nanosleep(&pause, NULL);
-        pthread_mutex_lock(&x->mu);
-        n = x->next_id - now;
-        now = x->next_id;
-    }
-    x->seen_id = now;
-    pthread_mutex_unlock(&x->mu);
-}
-
 /* The next request whose end is asked for; NULL: none. */
 static nrd_exec_request_state *take_cancel(nrd_exec *x)
 {
@@ -577,11 +555,7 @@ void *nrd_exec_loop_main(void *exec)
 {
     nrd_exec *x = exec;
     pthread_setname_np(pthread_self(), "nrd-engine");
-    const bool shares_cores = strncmp(x->info.device, "cpu", 3) == 0;
     for (;;) {
-        if (shares_cores) {
-            let_burst_in(x);
-        }
         if (!take_work(x)) {
             break;
         }
