@@ -4,7 +4,7 @@
 AGENTS := $(sort $(notdir $(patsubst %/,%,$(dir $(wildcard src/agents/*/*.c)))))
 AGENT_LIBS := $(foreach a,$(AGENTS),$(B)/repoagents/$(a)/libtritonrepoagent_$(a).so)
 define agent_rule
-$(B)/repoagents/$(1)/libtritonrepoagent_$(1).so: $$(OBJ_base) $$(call obj_of,agents/$(1)) src/agents/libtritonrepoagent.map \
+$(B)/repoagents/$(1)/libtritonrepoagent_$(1).so: $$(OBJ_base) $$(call obj_of,agents/$(1)) $(B)/obj/backends/util/error.o src/agents/libtritonrepoagent.map \
         $(B)/lib/libtritonserver.so
 	$$(link)
 	$$(Q)$$(CC) -shared -o $$@ $$(filter %.o,$$^) $$(NRD_LDFLAGS) $$(LDFLAGS) -L$(B)/lib -ltritonserver $$(LIBS_base) \

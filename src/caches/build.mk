@@ -4,7 +4,7 @@
 CACHES := $(sort $(notdir $(patsubst %/,%,$(dir $(wildcard src/caches/*/*.c)))))
 CACHE_LIBS := $(foreach c,$(CACHES),$(B)/caches/$(c)/libtritoncache_$(c).so)
 define cache_rule
-$(B)/caches/$(1)/libtritoncache_$(1).so: $$(OBJ_base) $$(call obj_of,caches/$(1)) src/caches/libtritoncache.map \
+$(B)/caches/$(1)/libtritoncache_$(1).so: $$(OBJ_base) $$(call obj_of,caches/$(1)) $(B)/obj/backends/util/error.o src/caches/libtritoncache.map \
         $(B)/lib/libtritonserver.so
 	$$(link)
 	$$(Q)$$(CC) -shared -o $$@ $$(filter %.o,$$^) $$(NRD_LDFLAGS) $$(LDFLAGS) -L$(B)/lib -ltritonserver $$(LIBS_base) \

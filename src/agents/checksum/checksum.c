@@ -5,7 +5,7 @@
  * hexadecimal as value, one for each file. */
 #include "agents/checksum/md5.h"
 
-#include "base/error.h"
+#include "backends/util/error.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/str.h"
@@ -18,28 +18,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-
-#define TRY(expr)                                                                                  \
-    do {                                                                                           \
-        TRITONSERVER_Error *try_err_ = (expr);                                                     \
-        if (try_err_) {                                                                            \
-            return try_err_;                                                                       \
-        }                                                                                          \
-    } while (0)
-
-NRD_PRINTF(2, 3)
-static TRITONSERVER_Error *errorf(TRITONSERVER_Error_Code code, const char *fmt, ...)
-{
-    va_list args;
-    nrd_error *e;
-
-    va_start(args, fmt);
-    e = nrd_errorv((nrd_error_code)code, fmt, args);
-    va_end(args);
-    TRITONSERVER_Error *err = TRITONSERVER_ErrorNew(code, nrd_error_message(e));
-    nrd_error_free(e);
-    return err;
-}
 
 /* A path that stays below the folder it is joined to. */
 static bool stays_below(const char *p)
@@ -66,8 +44,8 @@ static TRITONSERVER_Error *sum_file(char out[NRD_MD5_TEXT], const char *folder, 
 
     free(path);
     if (!f) {
-        return errorf(TRITONSERVER_ERROR_INVALID_ARG, "failed to open text file for read %s: %s",
-                      file, strerror(why));
+        return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG,
+                             "failed to open text file for read %s: %s", file, strerror(why));
     }
     nrd_md5_init(&sum);
     while ((n = fread(block, 1, sizeof block, f)) > 0) {
@@ -76,7 +54,7 @@ static TRITONSERVER_Error *sum_file(char out[NRD_MD5_TEXT], const char *folder, 
     const bool bad = ferror(f) != 0;
     fclose(f);
     if (bad) {
-        return errorf(TRITONSERVER_ERROR_INVALID_ARG, "cannot read %s", file);
+        return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG, "cannot read %s", file);
     }
     nrd_md5_text(&sum, out);
     return NULL;
@@ -88,21 +66,21 @@ static TRITONSERVER_Error *check(const char *folder, const char *key, const char
     char sum[NRD_MD5_TEXT];
 
     if (!colon) {
-        return errorf(TRITONSERVER_ERROR_INVALID_ARG, "failed to parse key: %s", key);
+        return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG, "failed to parse key: %s", key);
     }
     if (colon - key != 3 || strncasecmp(key, "md5", 3) != 0) {
-        return errorf(TRITONSERVER_ERROR_UNSUPPORTED, "Unsupported checksum algorithm: %.*s",
-                      (int)(colon - key), key);
+        return nrd_tb_errorf(TRITONSERVER_ERROR_UNSUPPORTED, "Unsupported checksum algorithm: %.*s",
+                             (int)(colon - key), key);
     }
     if (!stays_below(colon + 1)) {
-        return errorf(TRITONSERVER_ERROR_INVALID_ARG,
-                      "the path of '%s' must stay within the model's folder", key);
+        return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG,
+                             "the path of '%s' must stay within the model's folder", key);
     }
-    TRY(sum_file(sum, folder, colon + 1));
+    NRD_TB_TRY(sum_file(sum, folder, colon + 1));
     if (strcmp(sum, expected) != 0) {
-        return errorf(TRITONSERVER_ERROR_INVALID_ARG,
-                      "Mismatched MD5 hash for file %s, expect: %s, got: %s", colon + 1, expected,
-                      sum);
+        return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG,
+                             "Mismatched MD5 hash for file %s, expect: %s, got: %s", colon + 1,
+                             expected, sum);
     }
     return NULL;
 }
@@ -118,15 +96,16 @@ TRITONSERVER_Error *TRITONREPOAGENT_ModelAction(TRITONREPOAGENT_Agent *agent,
     if (action_type != TRITONREPOAGENT_ACTION_LOAD) {
         return NULL;
     }
-    TRY(TRITONREPOAGENT_ModelRepositoryLocation(agent, model, &kind, &folder));
+    NRD_TB_TRY(TRITONREPOAGENT_ModelRepositoryLocation(agent, model, &kind, &folder));
     if (kind != TRITONREPOAGENT_ARTIFACT_FILESYSTEM) {
-        return errorf(TRITONSERVER_ERROR_UNSUPPORTED, "Unsupported filesystem: %d", (int)kind);
+        return nrd_tb_errorf(TRITONSERVER_ERROR_UNSUPPORTED, "Unsupported filesystem: %d",
+                             (int)kind);
     }
-    TRY(TRITONREPOAGENT_ModelParameterCount(agent, model, &n));
+    NRD_TB_TRY(TRITONREPOAGENT_ModelParameterCount(agent, model, &n));
     for (uint32_t i = 0; i < n; i++) {
         const char *key = NULL, *value = NULL;
-        TRY(TRITONREPOAGENT_ModelParameter(agent, model, i, &key, &value));
-        TRY(check(folder, key, value));
+        NRD_TB_TRY(TRITONREPOAGENT_ModelParameter(agent, model, i, &key, &value));
+        NRD_TB_TRY(check(folder, key, value));
     }
     return NULL;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Helpers of all backends: logs and errors through the hosting server, the model's configuration,
+ * Helpers of all backends: logs through the hosting server, the model's configuration,
  * inputs of a request as contiguous arrays, single values of tensors, one call for an error
  * response. Called on the threads of the core that run an instance. */
 #include "backends/util/util.h"
@@ -25,26 +25,6 @@ static void server_sink(void *user, nrd_log_level level, const char *file, int l
 void nrd_tb_use_server_log(void)
 {
     nrd_log_set_sink(server_sink, NULL);
-}
-
-TRITONSERVER_Error *nrd_tb_error(nrd_error *err)
-{
-    if (!err) {
-        return NULL;
-    }
-    TRITONSERVER_Error *out = TRITONSERVER_ErrorNew((TRITONSERVER_Error_Code)nrd_error_triton_code(err),
-                                                    nrd_error_message(err));
-    nrd_error_free(err);
-    return out;
-}
-
-TRITONSERVER_Error *nrd_tb_errorf(TRITONSERVER_Error_Code code, const char *fmt, ...)
-{
-    va_list args;
-    va_start(args, fmt);
-    nrd_error *err = nrd_errorv((nrd_error_code)code, fmt, args);
-    va_end(args);
-    return nrd_tb_error(err);
 }
 
 void nrd_tb_log_error(TRITONSERVER_Error *err, const char *what)

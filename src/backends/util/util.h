@@ -9,6 +9,7 @@
 #ifndef NRD_BACKENDS_UTIL_UTIL_H
 #define NRD_BACKENDS_UTIL_UTIL_H
 
+#include "backends/util/error.h"
 #include "base/error.h"
 #include "base/json.h"
 #include "base/mem.h"
@@ -17,20 +18,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define NRD_TB_TRY(expr)                                                                           \
-    do {                                                                                           \
-        TRITONSERVER_Error *nrd_tb_err_ = (expr);                                                  \
-        if (nrd_tb_err_) {                                                                         \
-            return nrd_tb_err_;                                                                    \
-        }                                                                                          \
-    } while (0)
-
 /* Logs go to the server that hosts us from now on. */
 void nrd_tb_use_server_log(void);
-/* Same code and message; takes `err` always. */
-TRITONSERVER_Error *nrd_tb_error(nrd_error *err);
-TRITONSERVER_Error *nrd_tb_errorf(TRITONSERVER_Error_Code code, const char *fmt, ...)
-    NRD_PRINTF(2, 3);
 /* For calls whose failure can only be noted. Takes `err` always. */
 void nrd_tb_log_error(TRITONSERVER_Error *err, const char *what);
 

@@ -7,6 +7,7 @@
  *
  * Lock: mu guards the table, the order of use and the figures. It is not held while the server
  * copies: an entry that was taken out of the table lives on until its last reader is done. */
+#include "backends/util/error.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/hash.h"
@@ -64,28 +65,6 @@ typedef struct cache {
 } cache;
 
 /* ---- small things ---- */
-
-#define TRY(expr)                                                                                  \
-    do {                                                                                           \
-        TRITONSERVER_Error *try_err_ = (expr);                                                     \
-        if (try_err_) {                                                                            \
-            return try_err_;                                                                       \
-        }                                                                                          \
-    } while (0)
-
-NRD_PRINTF(2, 3)
-static TRITONSERVER_Error *errorf(TRITONSERVER_Error_Code code, const char *fmt, ...)
-{
-    va_list args;
-    nrd_error *e;
-
-    va_start(args, fmt);
-    e = nrd_errorv((nrd_error_code)code, fmt, args);
-    va_end(args);
-    TRITONSERVER_Error *err = TRITONSERVER_ErrorNew(code, nrd_error_message(e));
-    nrd_error_free(e);
-    return err;
-}
 
 static void note(TRITONSERVER_LogLevel level, const char *text)
 {
@@ -241,17 +220,18 @@ static TRITONSERVER_Error *read_size(const char *config, size_t *out)
 
     if (err) {
         TRITONSERVER_Error *e =
-            errorf(TRITONSERVER_ERROR_INVALID_ARG, "Failed to initialize LocalCache: %s",
-                   nrd_error_message(err));
+            nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG, "Failed to initialize LocalCache: %s",
+                          nrd_error_message(err));
         nrd_error_free(err);
         return e;
     }
     size = nrd_json_get(nrd_json_root(doc), "size");
     if (!size) {
         nrd_json_doc_free(doc);
-        return errorf(TRITONSERVER_ERROR_INVALID_ARG,
-                      "Failed to initialize LocalCache: config didn't contain a valid 'size' "
-                      "field.");
+        return nrd_tb_errorf(
+            TRITONSERVER_ERROR_INVALID_ARG,
+            "Failed to initialize LocalCache: config didn't contain a valid 'size' "
+            "field.");
     }
     const char *text = nrd_json_get_str(nrd_json_root(doc), "size", NULL);
     const bool ok =
@@ -261,8 +241,9 @@ static TRITONSERVER_Error *read_size(const char *config, size_t *out)
     }
     nrd_json_doc_free(doc);
     if (!ok || v == 0) {
-        return errorf(TRITONSERVER_ERROR_INVALID_ARG, "Failed to initialize LocalCache: 'size' "
-                                                      "config must be a string or uint type");
+        return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG,
+                             "Failed to initialize LocalCache: 'size' "
+                             "config must be a string or uint type");
     }
     *out = (size_t)v;
     return NULL;
@@ -276,7 +257,7 @@ TRITONSERVER_Error *TRITONCACHE_CacheInitialize(TRITONCACHE_Cache **out, const c
     *out = NULL;
     note(TRITONSERVER_LOG_INFO, text);
     free(text);
-    TRY(read_size(config, &capacity));
+    NRD_TB_TRY(read_size(config, &capacity));
     cache *c = nrd_xcalloc(1, sizeof *c);
     pthread_mutex_init(&c->mu, NULL);
     c->capacity = capacity;
@@ -295,7 +276,7 @@ TRITONSERVER_Error *TRITONCACHE_CacheFinalize(TRITONCACHE_Cache *opaque)
     cache *c = (cache *)(void *)opaque;
 
     if (!c) {
-        return errorf(TRITONSERVER_ERROR_INVALID_ARG, "cache was nullptr");
+        return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG, "cache was nullptr");
     }
     note(TRITONSERVER_LOG_INFO, "Cleaning up LocalCache");
     while (c->oldest) {
@@ -317,7 +298,8 @@ TRITONSERVER_Error *TRITONCACHE_CacheLookup(TRITONCACHE_Cache *opaque, const cha
     TRITONSERVER_Error *err = NULL;
 
     if (!c || !key || !entry || !allocator) {
-        return errorf(TRITONSERVER_ERROR_INVALID_ARG, "cache, key, entry or allocator was nullptr");
+        return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG,
+                             "cache, key, entry or allocator was nullptr");
     }
     const uint64_t start = nrd_now_ns(), hash = hash_of(key);
     pthread_mutex_lock(&c->mu);
@@ -333,7 +315,7 @@ TRITONSERVER_Error *TRITONCACHE_CacheLookup(TRITONCACHE_Cache *opaque, const cha
     }
     unlock_and_show(c);
     if (!r) {
-        return errorf(TRITONSERVER_ERROR_NOT_FOUND, "key [%s] does not exist", key);
+        return nrd_tb_errorf(TRITONSERVER_ERROR_NOT_FOUND, "key [%s] does not exist", key);
     }
     err = TRITONSERVER_BufferAttributesNew(&attr);
     for (size_t i = 0; i < r->n && !err; i++) {
@@ -360,8 +342,8 @@ static TRITONSERVER_Error *make_record(record **out, const cache *c, const char 
     TRITONSERVER_Error *err = TRITONCACHE_CacheEntryBufferCount(entry, &n);
 
     *out = NULL;
-    TRY(err);
-    TRY(TRITONSERVER_BufferAttributesNew(&attr));
+    NRD_TB_TRY(err);
+    NRD_TB_TRY(TRITONSERVER_BufferAttributesNew(&attr));
     record *r = nrd_xcalloc(1, sizeof *r + len);
     atomic_init(&r->refs, 1);
     memcpy(r->key, key, len);
@@ -374,16 +356,16 @@ static TRITONSERVER_Error *make_record(record **out, const cache *c, const char 
         err = TRITONCACHE_CacheEntryGetBuffer(entry, r->n, &base, attr);
         err = err ? err : TRITONSERVER_BufferAttributesByteSize(attr, &p->size);
         if (!err && p->size == 0) {
-            err = errorf(TRITONSERVER_ERROR_INTERNAL, "buffer size was zero");
+            err = nrd_tb_errorf(TRITONSERVER_ERROR_INTERNAL, "buffer size was zero");
         }
         if (!err && (p->size > c->capacity || r->size > c->capacity - p->size)) {
-            err = errorf(TRITONSERVER_ERROR_INTERNAL,
-                         "Requested byte_size: %zu is greater than total cache size: %zu", p->size,
-                         c->capacity);
+            err = nrd_tb_errorf(TRITONSERVER_ERROR_INTERNAL,
+                                "Requested byte_size: %zu is greater than total cache size: %zu",
+                                p->size, c->capacity);
         }
         p->base = err ? NULL : malloc(p->size);
         if (!err && !p->base) {
-            err = errorf(TRITONSERVER_ERROR_UNAVAILABLE, "no memory for %zu bytes", p->size);
+            err = nrd_tb_errorf(TRITONSERVER_ERROR_UNAVAILABLE, "no memory for %zu bytes", p->size);
         }
         err = err ? err : TRITONCACHE_CacheEntrySetBuffer(entry, r->n, p->base, NULL);
         r->size += p->size;
@@ -399,7 +381,7 @@ static TRITONSERVER_Error *make_record(record **out, const cache *c, const char 
 
 static TRITONSERVER_Error *already_there(const char *key)
 {
-    return errorf(TRITONSERVER_ERROR_ALREADY_EXISTS, "key '%s' already exists", key);
+    return nrd_tb_errorf(TRITONSERVER_ERROR_ALREADY_EXISTS, "key '%s' already exists", key);
 }
 
 TRITONSERVER_Error *TRITONCACHE_CacheInsert(TRITONCACHE_Cache *opaque, const char *key,
@@ -411,7 +393,8 @@ TRITONSERVER_Error *TRITONCACHE_CacheInsert(TRITONCACHE_Cache *opaque, const cha
     TRITONSERVER_Error *err;
 
     if (!c || !key || !entry || !allocator) {
-        return errorf(TRITONSERVER_ERROR_INVALID_ARG, "cache, key, entry or allocator was nullptr");
+        return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG,
+                             "cache, key, entry or allocator was nullptr");
     }
     const uint64_t start = nrd_now_ns(), hash = hash_of(key);
     pthread_mutex_lock(&c->mu);
@@ -420,7 +403,7 @@ TRITONSERVER_Error *TRITONCACHE_CacheInsert(TRITONCACHE_Cache *opaque, const cha
     if (there) {
         return already_there(key);
     }
-    TRY(make_record(&r, c, key, entry));
+    NRD_TB_TRY(make_record(&r, c, key, entry));
     err = TRITONCACHE_Copy(allocator, entry);
     pthread_mutex_lock(&c->mu);
     if (!err && find_locked(c, key, hash)) { /* another thread was faster */
