@@ -161,6 +161,42 @@ typedef struct nrd_linear_args {
     bool deterministic;       /* same result for a row in every batch composition */
 } nrd_linear_args;
 
+/* One low-rank pair of an adapter (Hu et al., LoRA, ICLR 2022): it adds scale * (x A^T) B^T to some rows
+ * of a product. */
+typedef struct nrd_lora_pair {
+    const void *a;    /* [rank, cols], 16-byte aligned */
+    const void *b;    /* B transposed: [rank, rows of the part], 16-byte aligned */
+    int32_t rank;     /* 0: the adapter leaves this part as it is; a and b are not read */
+    int32_t dtype;    /* nrd_dtype of a and b: F32, F16 or BF16 */
+    float scale;
+    int32_t reserved; /* 0 */
+} nrd_lora_pair;
+
+/* y[t, row0_p + i] += the pair of token t's adapter for part p, for all parts and all adapters at once.
+ * Parts may overlap (a pair for all of q, k, v beside one for q). A token's result does not depend on
+ * the other tokens. */
+enum { NRD_LORA_MAX_PARTS = 4, NRD_LORA_MAX_RANK = 512 };
+typedef struct nrd_lora_args {
+    int32_t n_tokens;
+    const int32_t *token_slot;  /* [n_tokens] which adapter; -1: none */
+    bool single_tokens;         /* a hint: neighbours are tokens of different sequences */
+    const nrd_lora_pair *pairs; /* part p of adapter s is pairs[s * slot_stride + p] */
+    int64_t slot_stride;
+    int32_t max_rank;           /* of all pairs that may be met, 1 to NRD_LORA_MAX_RANK */
+    int32_t n_parts;
+    struct {
+        int32_t row0, n_rows;   /* columns of y */
+    } part[NRD_LORA_MAX_PARTS];
+    const void *x;              /* [n_tokens, cols] in x_dtype: the product's own input */
+    nrd_dtype x_dtype;
+    const float *x_row_scale;   /* [n_tokens] for F8 with per-token scales, else NULL */
+    int64_t cols;
+    void *y;                    /* [n_tokens, y_stride] */
+    nrd_dtype y_dtype;          /* F32, F16, BF16 */
+    int64_t y_stride;
+    float *hidden;              /* [n_tokens, n_parts, max_rank]: the device's to write */
+} nrd_lora_args;
+
 typedef enum {
     NRD_ROPE_NONE = 0,
     NRD_ROPE_NEOX = 1,        /* pairs (i, i + rotary_dim/2) */
@@ -431,6 +467,9 @@ typedef struct nrd_device_ops {
     void (*comm_close)(nrd_comm *c); /* NULL is fine */
     nrd_error *(*all_reduce)(nrd_stream *s, const nrd_all_reduce_args *a);
     nrd_error *(*gather)(nrd_stream *s, const nrd_gather_args *a);
+
+    /* NULL pointer: no adapters on this device. */
+    nrd_error *(*lora)(nrd_stream *s, const nrd_lora_args *a);
 } nrd_device_ops;
 
 /* First member of every device object. */

@@ -101,6 +101,10 @@ int main(int argc, char **argv)
         ring();
     }
     section("ring", &c, &f);
+    if (wanted("lora")) {
+        all_lora();
+    }
+    section("lora", &c, &f);
     if (wanted("graph")) {
         check_graph();
     }

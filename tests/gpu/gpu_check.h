@@ -74,5 +74,6 @@ void many_pairs(void);
 void check_sample(int n_rows, int vocab, int kind);
 void check_copy_blocks(void);
 void check_graph(void);
+void all_lora(void);
 
 #endif

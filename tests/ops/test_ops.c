@@ -976,6 +976,144 @@ static void test_linear_sample_chooses_as_linear_and_sample_and_stores_no_logits
     }
 }
 
+/* ---- low-rank pairs ---- */
+
+typedef struct lora_case {
+    nrd_lora_args a;
+    int32_t n_slots;
+    nrd_lora_pair *pairs;
+    int32_t *slots;
+    float *x, *y;
+    void *x_row;
+    double size; /* of what the pairs add, about */
+} lora_case;
+
+static void *as_type(nrd_dtype t, int64_t n, float scale)
+{
+    float *x = rnd_floats(n, scale);
+    uint8_t *out = nrd_aligned_zalloc(64, (size_t)(n + 1) * 4);
+    for (int64_t i = 0; i < n; i++) {
+        nrd_store_f32(t, out, i, x[i]);
+    }
+    free(x);
+    return out;
+}
+
+/* Adapters of mixed ranks and types, some parts left out; runs of tokens of one adapter, of others, of none. */
+static void lora_new(lora_case *c, bool q8)
+{
+    static const nrd_dtype types[] = {NRD_DTYPE_F32, NRD_DTYPE_F16, NRD_DTYPE_BF16};
+    static const int32_t columns[] = {1, 15, 64, 127, 576, 1024};
+    nrd_lora_args *a = &c->a;
+    int32_t at = 0;
+
+    *c = (lora_case){.n_slots = rnd_in(1, 5)};
+    a->n_tokens = rnd_in(0, 40);
+    a->cols = q8 ? 32 * rnd_in(1, 20) : columns[rnd_in(0, 5)];
+    a->n_parts = rnd_in(1, NRD_LORA_MAX_PARTS);
+    a->max_rank = rnd_in(1, 70);
+    a->slot_stride = a->n_parts + rnd_in(0, 3);
+    for (int32_t p = 0; p < a->n_parts; p++) { /* the last may lie over the others */
+        a->part[p].n_rows = rnd_in(1, 900);
+        a->part[p].row0 = p == 3 ? 0 : at;
+        at += p == 3 ? 0 : a->part[p].n_rows;
+        a->y_stride = a->part[p].row0 + a->part[p].n_rows > a->y_stride ? a->part[p].row0 + a->part[p].n_rows
+                                                                        : a->y_stride;
+    }
+    a->y_stride += rnd_in(0, 9);
+    c->pairs = nrd_xcalloc((size_t)(c->n_slots * a->slot_stride), sizeof *c->pairs);
+    for (int32_t s = 0; s < c->n_slots; s++) {
+        for (int32_t p = 0; p < a->n_parts; p++) {
+            nrd_dtype t = types[rnd_in(0, 2)];
+            int32_t rank = rnd_in(0, 3) ? rnd_in(1, a->max_rank) : 0;
+            nrd_lora_pair *w = &c->pairs[s * a->slot_stride + p];
+            *w = (nrd_lora_pair){.rank = rank, .dtype = (int32_t)t, .scale = 0.25f * (float)rnd_in(1, 9)};
+            w->a = rank ? as_type(t, rank * a->cols, 0.1f) : NULL;
+            w->b = rank ? as_type(t, (int64_t)rank * a->part[p].n_rows, 0.1f) : NULL;
+        }
+    }
+    c->slots = nrd_xcalloc((size_t)a->n_tokens + 1, sizeof *c->slots);
+    for (int32_t t = 0; t < a->n_tokens;) {
+        int32_t slot = rnd_in(-1, c->n_slots - 1);
+        for (int32_t n = rnd_in(1, 9); n > 0 && t < a->n_tokens; n--) {
+            c->slots[t++] = slot;
+        }
+    }
+    c->x = rnd_floats(a->n_tokens * a->cols, 1);
+    c->y = rnd_floats(a->n_tokens * a->y_stride, 1);
+    size_t row = nrd_row_bytes(NRD_DTYPE_ACT_Q8, a->cols);
+    c->x_row = nrd_aligned_zalloc(64, row * (size_t)(a->n_tokens + 1));
+    for (int32_t t = 0; t < a->n_tokens; t++) {
+        nrd_act_q8_quantize(c->x + t * a->cols, a->cols, (uint8_t *)c->x_row + (size_t)t * row);
+    }
+    a->x = q8 ? c->x_row : c->x;
+    a->x_dtype = q8 ? NRD_DTYPE_ACT_Q8 : NRD_DTYPE_F32;
+    a->y_dtype = NRD_DTYPE_F32;
+    a->token_slot = c->slots;
+    a->pairs = c->pairs;
+    a->hidden = rnd_floats((int64_t)a->n_tokens * a->n_parts * a->max_rank, 1e20f); /* what lies there does not count */
+    c->size = 2.25 * 0.01 * sqrt((double)a->cols) * sqrt((double)a->max_rank) * 4;
+}
+
+static void lora_free(lora_case *c)
+{
+    for (int32_t i = 0; i < c->n_slots * c->a.slot_stride; i++) {
+        free((void *)(uintptr_t)c->pairs[i].a);
+        free((void *)(uintptr_t)c->pairs[i].b);
+    }
+    free(c->pairs), free(c->slots), free(c->x), free(c->y), free(c->x_row), free(c->a.hidden);
+}
+
+/* Also each token alone: the same bits as in the batch. */
+static void lora_target(const lora_case *c, const target *t, const float *want, worst *w)
+{
+    nrd_lora_args a = c->a;
+    size_t bytes = (size_t)(a.n_tokens * a.y_stride) * sizeof(float);
+    float *together = nrd_xmalloc(bytes + 4), *alone = nrd_xmalloc(bytes + 4);
+
+    memcpy(together, c->y, bytes);
+    memcpy(alone, c->y, bytes);
+    a.y = together;
+    ok(t->dev->ops->lora(t->s, &a));
+    ok(t->dev->ops->stream_sync(t->s));
+    compare(w, together, want, a.n_tokens * a.y_stride, 1e-5 + 2e-6 * c->size * sqrt((double)a.cols), 1e-5);
+    for (int32_t i = 0; i < c->a.n_tokens; i++) {
+        nrd_lora_args one = c->a;
+        one.n_tokens = 1;
+        one.token_slot = c->slots + i;
+        one.x = (const uint8_t *)c->a.x + (size_t)i * nrd_row_bytes(one.x_dtype, one.cols);
+        one.y = alone + i * one.y_stride;
+        ok(t->dev->ops->lora(t->s, &one));
+        ok(t->dev->ops->stream_sync(t->s));
+    }
+    assert_memory_equal(together, alone, bytes);
+    free(together), free(alone);
+}
+
+static void test_lora_matches_the_reference_bit_equal_for_threads_and_batches(void **state)
+{
+    worst w[12] = {0};
+    (void)state;
+    for (int k = 0; k < 80; k++) {
+        lora_case c;
+        lora_new(&c, k % 2);
+        size_t bytes = (size_t)(c.a.n_tokens * c.a.y_stride) * sizeof(float);
+        float *want = nrd_xmalloc(bytes + 4);
+        memcpy(want, c.y, bytes);
+        c.a.y = want;
+        ok(nrd_lora_check(&c.a));
+        nrd_lora_ref(&c.a);
+        for (int i = 0; i < n_targets; i++) {
+            lora_target(&c, &targets[i], want, &w[i]);
+        }
+        free(want);
+        lora_free(&c);
+    }
+    for (int i = 0; i < n_targets; i++) {
+        report("lora", targets[i].name, &w[i]);
+    }
+}
+
 int main(int argc, char **argv)
 {
     only = argc > 1 ? argv[1] : NULL;
@@ -989,6 +1127,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_sequences_that_share_blocks_get_the_bits_they_get_alone),
         cmocka_unit_test(test_sample_chooses_as_the_reference),
         cmocka_unit_test(test_linear_sample_chooses_as_linear_and_sample_and_stores_no_logits),
+        cmocka_unit_test(test_lora_matches_the_reference_bit_equal_for_threads_and_batches),
     };
     return cmocka_run_group_tests(tests, open_targets, close_targets);
 }

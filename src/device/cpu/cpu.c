@@ -368,6 +368,7 @@ ENQUEUE(rope_kv, TAKE_VIEW(rope_kv))
 ENQUEUE(act, (void)0)
 ENQUEUE(sample, (void)0)
 ENQUEUE(counts, (void)0)
+ENQUEUE(lora, (void)0)
 
 static nrd_error *cpu_linear_sample(nrd_stream *s, const nrd_linear_args *l, const nrd_sample_args *a)
 {
@@ -708,6 +709,7 @@ static const nrd_device_ops ops = {
     .comm_close = nrd_cpu_comm_close,
     .all_reduce = cpu_all_reduce,
     .gather = cpu_gather,
+    .lora = cpu_lora,
 };
 
 nrd_error *nrd_cpu_open(nrd_device **out, const nrd_device_config *config)

@@ -62,6 +62,7 @@ struct nrd_cpu_cmd {
         nrd_sample_args sample;
         nrd_counts_args counts;
         nrd_copy_blocks_args copy_blocks;
+        nrd_lora_args lora;
         nrd_cpu_copy_args copy;
         nrd_all_reduce_args all_reduce;
         nrd_gather_args gather;
@@ -88,6 +89,7 @@ nrd_error *nrd_sample_cpu(nrd_cpu_cmd *c, int n_threads) NRD_MUST_USE;
 nrd_error *nrd_linear_sample_cpu(nrd_cpu_cmd *c, int n_threads, bool *out_fits) NRD_MUST_USE;
 nrd_error *nrd_counts_cpu(nrd_cpu_cmd *c, int n_threads) NRD_MUST_USE;
 nrd_error *nrd_copy_blocks_cpu(nrd_cpu_cmd *c, int n_threads) NRD_MUST_USE;
+nrd_error *nrd_lora_cpu(nrd_cpu_cmd *c, int n_threads) NRD_MUST_USE;
 
 /* nrd_device_ops.limits */
 nrd_error *nrd_cpu_limits(const nrd_cpu_kernels *k, nrd_threads *pool, nrd_device_limits *out)

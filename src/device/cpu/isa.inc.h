@@ -8,6 +8,7 @@
 #if NRD_ISA >= 4
 #include "device/ops/linear_amx.h"
 #endif
+#include "device/ops/lora_cpu.h"
 #include "device/ops/peak_cpu.h"
 #include "device/ops/rows_cpu.h"
 #include "device/ops/sample_cpu.h"
@@ -33,6 +34,8 @@ const nrd_cpu_kernels NRD_KERNELS = {
     .rope_angles = rope_angles,
     .rope_head = rope_head,
     .kv_store_head = kv_store_head,
+    .lora_dots = lora_dots,
+    .lora_add = lora_add,
     .attention_tile = attention_tile,
     .attention_merge = merge_rows,
     .max_row = max_row,

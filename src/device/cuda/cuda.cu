@@ -140,6 +140,7 @@ static void fill_ops(nrd_device_ops *ops)
     ops->sample = nrd_cuda_sample;
     ops->counts = nrd_cuda_counts;
     ops->copy_blocks = nrd_cuda_copy_blocks;
+    ops->lora = nrd_cuda_lora;
     ops->limits = nrd_cuda_limits;
     nrd_cuda_stream_fill_ops(ops);
     nrd_cuda_weight_fill_ops(ops);

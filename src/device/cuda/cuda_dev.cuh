@@ -160,6 +160,7 @@ nrd_error *nrd_cuda_act(nrd_stream *s, const nrd_act_args *a);
 nrd_error *nrd_cuda_sample(nrd_stream *s, const nrd_sample_args *a);
 nrd_error *nrd_cuda_counts(nrd_stream *s, const nrd_counts_args *a);
 nrd_error *nrd_cuda_copy_blocks(nrd_stream *s, const nrd_copy_blocks_args *a);
+nrd_error *nrd_cuda_lora(nrd_stream *s, const nrd_lora_args *a);
 
 /* linear_skinny.cu: 1..64 rows at memory speed on Hopper. *done = false: not for this shape. */
 nrd_error *nrd_cuda_linear_skinny(nrd_stream *s, const nrd_linear_args *a, int32_t t0, int32_t nt, bool *done);

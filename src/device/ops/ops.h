@@ -101,6 +101,9 @@ void nrd_norm_ref(const nrd_norm_args *a);
 nrd_error *nrd_linear_check(const nrd_linear_args *a) NRD_MUST_USE;
 void nrd_linear_ref(const nrd_linear_args *a); /* uses x as it comes: no quantization of its own */
 
+nrd_error *nrd_lora_check(const nrd_lora_args *a) NRD_MUST_USE;
+void nrd_lora_ref(const nrd_lora_args *a); /* leaves a->hidden alone */
+
 /* Where new token t lies in its sequence's cache: at its position; the branches of a tree, some of
  * which share a position, lie one behind the other after the tokens of earlier steps. */
 static inline int32_t nrd_kv_slot(const nrd_batch_view *b, int32_t t)
