@@ -98,6 +98,14 @@ typedef struct nrd_exec_config {
     int32_t profile_every; /* > 0: times are kept, those of every so-many-th step by operation */
     int32_t profile_spans; /* with it: how many spans of time to keep for nrd_exec_spans */
     bool no_overlap;       /* a device never runs two operations side by side */
+    /* LoRA adapters. Memory is taken when the first one comes, or at once with enable_lora or an engine that
+     * was built for adapters (max_lora_rank). */
+    bool enable_lora;
+    int32_t lora_cache_max_adapter_size;     /* largest rank; 0: the engine's max_lora_rank, else 64 */
+    int32_t lora_cache_optimal_adapter_size; /* rank that fills a page of the device's cache; 0: 8 */
+    double lora_cache_gpu_memory_fraction;   /* of memory free after weights and KV cache; 0: 0.05 */
+    uint64_t lora_cache_host_memory_bytes;   /* 0: 1 GiB */
+    const char *lora_prefetch_dir; /* adapters that are loaded at once: in folders whose names are their ids */
 } nrd_exec_config;
 
 /* Defaults for every field. */
@@ -204,10 +212,10 @@ typedef struct nrd_exec_request {
     int32_t prompt_vocab_size;          /* at most the engine's max_prompt_embedding_table_size */
     const uint64_t *prompt_table_extra_ids; /* [n_input_ids] or NULL */
     const float *mrope_rotary_cos_sin;
-    /* LoRA */
+    /* LoRA: an adapter by its id; the first request with an id brings its weights */
     uint64_t lora_task_id;         /* 0: none */
-    const void *lora_weights;      /* [rows, width] f16 */
-    const int32_t *lora_config;    /* [rows, 3] */
+    const void *lora_weights;      /* [rows, width] of lora_weights_dtype; NULL: the id is known */
+    const int32_t *lora_config;    /* [rows, lora_config_width]: module, layer, rank */
     int64_t lora_rows, lora_width;
     /* draft tokens */
     const int32_t *draft_input_ids;
@@ -230,6 +238,9 @@ typedef struct nrd_exec_request {
     const void *context_phase_params;
     const char *guide_type, *guide; /* "json", "json_schema", "regex", "ebnf_grammar"; NULL: none */
     const char *cache_salt;         /* prefix blocks are shared only within one salt; NULL: none */
+    nrd_dtype lora_weights_dtype;   /* F16, BF16, F32; NONE: F16 */
+    void *lora_prepared;            /* of nrd_exec_prepare_lora; NULL */
+    int32_t lora_config_width;      /* numbers in a row of lora_config: 3, or 4 with a last one for DoRA; 0: 3 */
     nrd_pooling pooling;            /* not NONE: the answer is nrd_exec_response.embedding alone;
                                        max_new_tokens, streaming and sampling are not looked at */
     nrd_dtype prompt_table_dtype;   /* F16, BF16 or F32; NONE: F16 */
@@ -250,6 +261,33 @@ NRD_API nrd_error *nrd_exec_enqueue(nrd_exec *exec, const nrd_exec_request *requ
                                     uint64_t *out_id);
 /* Asks a request to end early: it gets its final response with what it has. Unknown ids: no-op. */
 NRD_API void nrd_exec_cancel(nrd_exec *exec, uint64_t id);
+
+/* ---- LoRA adapters ---- */
+
+/* Reads a folder (PEFT, or model.lora_weights.npy beside model.lora_config.npy) and keeps the adapter under
+ * this id (above 0), in place of what had it. `dir` is remembered: where the cache lets the adapter go, the
+ * next request with the id reads it again. NOT_FOUND: no adapter there. */
+NRD_API nrd_error *nrd_exec_lora_load(nrd_exec *exec, uint64_t id, const char *dir);
+/* Whether requests with this id find their adapter: in the cache, or in a remembered folder. */
+NRD_API bool nrd_exec_lora_has(nrd_exec *exec, uint64_t id);
+/* Forgets an id; requests under way keep the adapter. NOT_FOUND: no such id. */
+NRD_API nrd_error *nrd_exec_lora_unload(nrd_exec *exec, uint64_t id);
+
+/* A request's adapter checked, copied and kept, or read from its folder, which takes milliseconds: the
+ * request's lora_prepared is set, and enqueue only copies and queues. Not needed; after enqueue, or in its
+ * place, it must be released. No adapter: does nothing. */
+NRD_API nrd_error *nrd_exec_prepare_lora(nrd_exec *exec, nrd_exec_request *request);
+NRD_API void nrd_exec_release_lora(nrd_exec *exec, nrd_exec_request *request);
+
+typedef struct nrd_exec_lora_stats {
+    uint32_t size;
+    int32_t n_host, n_device;     /* adapters there */
+    int32_t n_pinned;             /* uses by requests under way */
+    int32_t n_pages, n_free_pages; /* of the device's cache; 0 where it reads host memory */
+    uint64_t host_bytes;
+    uint64_t n_loaded, n_evicted_host, n_evicted_device; /* since the start */
+} nrd_exec_lora_stats;
+NRD_API void nrd_exec_lora_get_stats(nrd_exec *exec, nrd_exec_lora_stats *out); /* set out->size first */
 
 /* ---- responses ---- */
 
@@ -380,6 +418,10 @@ NRD_API const char *nrd_features(void); /* what this build has: "avx512 vnni pcr
 NRD_API nrd_error *nrd_exec_score(nrd_exec *exec, const int32_t *ids, int32_t n, int32_t top_k,
                                   float *out_logprobs, int32_t *out_top_ids,
                                   float *out_top_logprobs);
+/* The same with a LoRA adapter; 0: none. */
+NRD_API nrd_error *nrd_exec_score_lora(nrd_exec *exec, uint64_t lora_task_id, const int32_t *ids,
+                                       int32_t n, int32_t top_k, float *out_logprobs,
+                                       int32_t *out_top_ids, float *out_top_logprobs);
 
 #ifdef __cplusplus
 }

@@ -74,6 +74,15 @@ static nrd_error *check_config(const nrd_exec_config *c)
     if (c->gpu_weights_percent < 1) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "gpu_weights_percent below 1 is not supported yet");
     }
+    if (c->lora_cache_max_adapter_size < 0 || c->lora_cache_max_adapter_size > NRD_LORA_MAX_RANK ||
+        c->lora_cache_optimal_adapter_size < 0 || c->lora_cache_optimal_adapter_size > NRD_LORA_MAX_RANK) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG,
+                          "lora_cache_max_adapter_size and lora_cache_optimal_adapter_size must be in [0, %d]",
+                          NRD_LORA_MAX_RANK);
+    }
+    if (!(c->lora_cache_gpu_memory_fraction >= 0 && c->lora_cache_gpu_memory_fraction <= 1)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "lora_cache_gpu_memory_fraction must be in [0, 1]");
+    }
     if (c->max_beam_width < 0 || c->max_batch_size < 0 || c->max_num_tokens < 0 ||
         c->max_queue_size < 0 || c->max_tokens_in_paged_kv_cache < 0 || c->sink_token_length < 0) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "limits must not be negative");
@@ -341,18 +350,30 @@ static nrd_error *open_all(nrd_exec *x, const char *engine_dir)
     x->iter_cap = x->cfg.iter_stats_max_iterations > 0 ? x->cfg.iter_stats_max_iterations : 0;
     NRD_NEW_GOTO(x->iter_ring, x->iter_cap, err, fail);
     NRD_NEW_GOTO(x->events, x->plans[0].cap_entries, err, fail);
+    NRD_TRY_GOTO(nrd_exec_lora_open(x), err, fail);
     fill_info(x);
     x->overlap = !di.host_is_device;
     if (pthread_create(&x->thread, NULL, nrd_exec_loop_main, x) != 0) {
         return nrd_errorf(NRD_ERR_UNAVAILABLE, "cannot start the engine thread");
     }
     x->thread_started = true;
+    err = x->cfg.lora_prefetch_dir ? nrd_exec_lora_prefetch(x, x->cfg.lora_prefetch_dir) : NULL;
 fail:
     return err;
 }
 
+/* The loop thread's end; it runs only once all of an executor is there. */
+static void join(nrd_exec *x)
+{
+    if (x->thread_started) {
+        nrd_error_free(nrd_exec_shutdown(x, 0));
+        pthread_join(x->thread, NULL);
+    }
+}
+
 static void destroy(nrd_exec *x)
 {
+    nrd_exec_lora_close(x);
     nrd_ranks_stop(x->ranks);
     nrd_runner_free(x->runner);
     nrd_ranks_free(x->ranks); /* the runner used its memory */
@@ -407,6 +428,7 @@ nrd_error *nrd_exec_open(nrd_exec **out, const char *engine_dir, const nrd_exec_
     x->info.size = sizeof x->info;
     err = open_all(x, engine_dir);
     if (err) {
+        join(x);
         destroy(x);
         return err;
     }
@@ -416,6 +438,7 @@ nrd_error *nrd_exec_open(nrd_exec **out, const char *engine_dir, const nrd_exec_
     /* Strings and arrays of the config belong to the caller: not kept. */
     x->cfg.max_attention_window = x->cfg.device_ids = NULL;
     x->cfg.device = x->cfg.cpu_isa = x->cfg.guided_decoding_backend = x->cfg.tokenizer_dir = NULL;
+    x->cfg.lora_prefetch_dir = NULL;
     *out = x;
 fail:
     return err;
@@ -810,10 +833,7 @@ void nrd_exec_close(nrd_exec *x)
     if (!x) {
         return;
     }
-    nrd_error_free(nrd_exec_shutdown(x, 0));
-    if (x->thread_started) {
-        pthread_join(x->thread, NULL);
-    }
+    join(x);
     destroy(x);
 }
 
@@ -844,6 +864,13 @@ void nrd_exec_error_free(nrd_error *err)
 nrd_error *nrd_exec_score(nrd_exec *x, const int32_t *ids, int32_t n, int32_t top_k,
                           float *out_logprobs, int32_t *out_top_ids, float *out_top_logprobs)
 {
+    return nrd_exec_score_lora(x, 0, ids, n, top_k, out_logprobs, out_top_ids, out_top_logprobs);
+}
+
+nrd_error *nrd_exec_score_lora(nrd_exec *x, uint64_t lora_task_id, const int32_t *ids, int32_t n,
+                               int32_t top_k, float *out_logprobs, int32_t *out_top_ids,
+                               float *out_top_logprobs)
+{
     nrd_exec_score_job job = {out_logprobs, out_top_ids, out_top_logprobs, top_k};
     nrd_exec_request_state *r = NULL;
     nrd_exec_response *o = NULL;
@@ -864,7 +891,7 @@ nrd_error *nrd_exec_score(nrd_exec *x, const int32_t *ids, int32_t n, int32_t to
         out_top_ids[k] = -1;
         out_top_logprobs[k] = 0;
     }
-    NRD_TRY(nrd_exec_request_new_score(&r, x, ids, n, &job));
+    NRD_TRY(nrd_exec_request_new_score(&r, x, lora_task_id, ids, n, &job));
     NRD_TRY(submit(x, r, &id));
     NRD_TRY(nrd_exec_await_id(x, id, &o, -1));
     nrd_exec_response_state *own = (nrd_exec_response_state *)(void *)o;

@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "engine/kv_cache.h"
+#include "engine/lora.h"
 #include "engine/run/runner.h"
 #include "engine/scheduler.h"
 #include "engine/sequence.h"
@@ -27,6 +28,7 @@
 typedef struct nrd_exec_request_state nrd_exec_request_state;
 typedef struct nrd_exec_response_state nrd_exec_response_state;
 typedef struct nrd_guides nrd_guides;
+typedef struct nrd_lora_folders nrd_lora_folders;
 
 /* Responses are recycled, so that a step of streaming sequences allocates nothing. */
 typedef struct nrd_exec_pool {
@@ -108,6 +110,9 @@ struct nrd_exec_request_state {
     nrd_exec_response_state *spare; /* so many that its ends can be told without memory; owns */
     nrd_exec_request_state *cancel_next; /* guarded by mu, as cancel_asked: in a list of cancels */
     bool cancel_asked;
+    nrd_adapter *adapter; /* pinned; or NULL */
+    bool adapter_held;    /* it is on the device, or on its way there */
+    int32_t n_overtaken;  /* by requests whose adapters were there */
 };
 
 enum { ACTIVE_BUCKETS = 4096 };
@@ -149,6 +154,7 @@ struct nrd_exec {
     uint64_t next_id;
     bool stopping, cut, stopped;
     bool mask_news; /* a guide is ready that a step did not wait for */
+    bool adapter_news; /* one has come to the device, or room there may be free */
     nrd_error_code lost_code;
     const char *lost;    /* why the engine is lost: lost_text; or NULL */
     char lost_text[512];
@@ -157,6 +163,8 @@ struct nrd_exec {
     int32_t iter_cap, iter_first, iter_n;
 
     /* loop thread only */
+    nrd_exec_request_state *held_back, *held_back_tail; /* their adapters are not on the device yet */
+    int32_t bank_rank; /* that the runner knows */
     nrd_plan plans[2];
     nrd_sched_event *events;
     int32_t inflight;                /* plan that runs now; -1: none */
@@ -168,7 +176,27 @@ struct nrd_exec {
 
     nrd_exec_pool *pool;
     nrd_guides *guides; /* NULL: no tokenizer_dir */
+    nrd_lora_cache *adapters;
+    nrd_lora_folders *folders;
 };
+
+/* lora.c */
+nrd_error *nrd_exec_lora_open(nrd_exec *x) NRD_MUST_USE;
+void nrd_exec_lora_close(nrd_exec *x);
+/* Loads the folders in `dir` whose names are ids; others are logged and left out. */
+nrd_error *nrd_exec_lora_prefetch(nrd_exec *x, const char *dir) NRD_MUST_USE;
+/* The request's adapter, pinned; NULL: none. Any thread. */
+nrd_error *nrd_exec_lora_of(nrd_exec *x, const nrd_exec_request *in, nrd_adapter **out) NRD_MUST_USE;
+
+/* admit.c; loop thread */
+/* Gives the request to the scheduler, now or when its adapter is on the device. */
+void nrd_exec_admit(nrd_exec *x, nrd_exec_request_state *r);
+/* Those held back whose adapters have come. */
+void nrd_exec_admit_held_back(nrd_exec *x);
+bool nrd_exec_is_held_back(const nrd_exec *x, const nrd_exec_request_state *r);
+void nrd_exec_take_back(nrd_exec *x, nrd_exec_request_state *r); /* out of those held back */
+/* Its adapter may leave the device. Before the request is freed. */
+void nrd_exec_drop_adapter(nrd_exec_request_state *r);
 
 /* guides.c; any thread */
 nrd_guides *nrd_guides_new(const char *tokenizer_dir);
@@ -189,8 +217,9 @@ nrd_error *nrd_exec_bias_copy(nrd_exec_request_state *r, const nrd_exec_request 
 /* request.c */
 nrd_error *nrd_exec_request_new(nrd_exec_request_state **out, nrd_exec *x,
                                 const nrd_exec_request *in) NRD_MUST_USE;
-nrd_error *nrd_exec_request_new_score(nrd_exec_request_state **out, nrd_exec *x, const int32_t *ids,
-                                      int32_t n, nrd_exec_score_job *job) NRD_MUST_USE;
+nrd_error *nrd_exec_request_new_score(nrd_exec_request_state **out, nrd_exec *x,
+                                      uint64_t lora_task_id, const int32_t *ids, int32_t n,
+                                      nrd_exec_score_job *job) NRD_MUST_USE;
 void nrd_exec_request_free(nrd_exec_request_state *r);
 nrd_error *nrd_exec_request_upload(nrd_exec_request_state *r)
     NRD_MUST_USE; /* loop thread: what must be on the device */
@@ -230,6 +259,8 @@ nrd_error *nrd_exec_free_bytes(nrd_exec *x, nrd_device_info *di) NRD_MUST_USE;
 nrd_error *nrd_exec_share_kv(nrd_exec *x, int32_t n_blocks, int32_t n_host_blocks) NRD_MUST_USE;
 
 /* loop.c */
+/* An error as the final answer; takes `err`. The request is the caller's still. */
+void nrd_exec_fail_request(nrd_exec *x, nrd_exec_request_state *r, nrd_error *err);
 void *nrd_exec_loop_main(void *exec);
 void nrd_exec_loop_on_mask_ready(void *user);
 void nrd_exec_loop_on_context_rows(void *user, nrd_seq *q, int32_t first, int32_t n,

@@ -184,7 +184,7 @@ static void reap(nrd_exec *x)
     }
 }
 
-static void fail_request(nrd_exec *x, nrd_exec_request_state *r, nrd_error *err)
+void nrd_exec_fail_request(nrd_exec *x, nrd_exec_request_state *r, nrd_error *err)
 {
     nrd_exec_response_state *o = nrd_exec_response_make_error(r, err);
     pthread_mutex_lock(&x->mu);
@@ -199,7 +199,7 @@ static void end_request(nrd_exec *x, nrd_exec_request_state *r, nrd_error *err)
         nrd_sched_end(x->sched, &r->seqs[i]);
     }
     r->n_open = 0;
-    fail_request(x, r, err);
+    nrd_exec_fail_request(x, r, err);
 }
 
 /* A guide that passed a limit has no more tokens to offer; the request's sequences share it. */
@@ -225,6 +225,9 @@ static void cancel_request(nrd_exec *x, nrd_exec_request_state *r)
         x->n_compiling--;
         pthread_mutex_unlock(&x->mu);
     }
+    if (nrd_exec_is_held_back(x, r)) {
+        nrd_exec_take_back(x, r);
+    }
     for (int32_t i = 0; i < r->n_seqs; i++) {
         nrd_seq *q = &r->seqs[i];
         if (!nrd_seq_is_done(q)) {
@@ -237,6 +240,9 @@ static void cancel_request(nrd_exec *x, nrd_exec_request_state *r)
 static void cancel_all(nrd_exec *x)
 {
     nrd_seq *q;
+    while (x->held_back) {
+        cancel_request(x, x->held_back);
+    }
     while ((q = nrd_sched_first_running(x->sched)) != NULL ||
            (q = nrd_sched_first_waiting(x->sched)) != NULL) {
         cancel_request(x, q->req.owner);
@@ -269,6 +275,12 @@ static void lose(nrd_exec *x, nrd_error *err)
         nrd_sched_forget(&x->plans[i]);
     }
     nrd_seq *q;
+    while (x->held_back) {
+        nrd_exec_request_state *r = x->held_back;
+        nrd_exec_take_back(x, r);
+        nrd_exec_fail_request(x, r, nrd_errorf(NRD_ERR_UNAVAILABLE, "the engine was lost: %s", x->lost));
+        nrd_exec_request_free(r);
+    }
     while ((q = nrd_sched_first_running(x->sched)) != NULL ||
            (q = nrd_sched_first_waiting(x->sched)) != NULL) {
         end_request(x, q->req.owner, nrd_errorf(NRD_ERR_UNAVAILABLE, "the engine was lost: %s", x->lost));
@@ -297,7 +309,7 @@ static void take_request(nrd_exec *x, nrd_exec_request_state *r)
     }
     nrd_error *err = nrd_exec_request_bind_guide(r);
     if (err) {
-        fail_request(x, r, err);
+        nrd_exec_fail_request(x, r, err);
         nrd_exec_request_free(r);
         return;
     }
@@ -306,14 +318,11 @@ static void take_request(nrd_exec *x, nrd_exec_request_state *r)
         if (nrd_error_get_code(err) == NRD_ERR_INTERNAL) {
             lose(x, nrd_errorf(NRD_ERR_INTERNAL, "%s", nrd_error_message(err)));
         }
-        fail_request(x, r, err);
+        nrd_exec_fail_request(x, r, err);
         nrd_exec_request_free(r);
         return;
     }
-    for (int32_t i = 0; i < r->n_seqs; i++) {
-        r->seqs[i].req.id = r->id;
-        nrd_sched_add(x->sched, &r->seqs[i]);
-    }
+    nrd_exec_admit(x, r);
 }
 
 /* ---- steps ---- */
@@ -480,7 +489,8 @@ static nrd_error *turn(nrd_exec *x)
 
 static bool has_work(const nrd_exec *x)
 {
-    return x->inbox_head || x->cancels || x->inflight >= 0 || (x->rank_lost[0] && !x->lost) ||
+    return x->inbox_head || x->cancels || (x->held_back && x->adapter_news) || x->inflight >= 0 ||
+           (x->rank_lost[0] && !x->lost) ||
            !nrd_sched_is_empty(x->sched);
 }
 
@@ -488,9 +498,9 @@ static bool has_work(const nrd_exec *x)
 static bool has_news(const nrd_exec *x)
 {
     if (x->is_held) {
-        return x->inbox_head || x->cancels || x->mask_news || x->cut;
+        return x->inbox_head || x->cancels || x->mask_news || x->cut || (x->held_back && x->adapter_news);
     }
-    return has_work(x) || x->cut || (x->stopping && x->n_compiling == 0);
+    return has_work(x) || x->cut || (x->stopping && x->n_compiling == 0 && !x->held_back);
 }
 
 void nrd_exec_loop_on_mask_ready(void *user)
@@ -522,8 +532,8 @@ static bool take_work(nrd_exec *x)
     while (!has_news(x)) {
         pthread_cond_wait(&x->in_cv, &x->mu);
     }
-    x->is_held = x->mask_news = false;
-    bool more = has_work(x) || x->n_compiling > 0;
+    x->is_held = x->mask_news = x->adapter_news = false;
+    bool more = has_work(x) || x->n_compiling > 0 || x->held_back;
     bool cut = x->cut;
     nrd_exec_request_state *inbox = x->inbox_head;
     x->inbox_head = x->inbox_tail = NULL;
@@ -536,7 +546,7 @@ static bool take_work(nrd_exec *x)
         nrd_exec_request_state *r = inbox;
         inbox = r->next;
         if (x->lost) {
-            fail_request(x, r, nrd_errorf(NRD_ERR_UNAVAILABLE, "the engine was lost: %s", x->lost));
+            nrd_exec_fail_request(x, r, nrd_errorf(NRD_ERR_UNAVAILABLE, "the engine was lost: %s", x->lost));
             nrd_exec_request_free(r);
         } else {
             take_request(x, r);
@@ -548,6 +558,7 @@ static bool take_work(nrd_exec *x)
     if (cut) {
         cancel_all(x);
     }
+    nrd_exec_admit_held_back(x);
     return more;
 }
 

@@ -60,7 +60,6 @@ static nrd_error *check_supported(const nrd_exec_request *in)
         {in->kind == NRD_REQUEST_GENERATION_ONLY, "request type generation_only"},
         {in->context_phase_params != NULL, "context_phase_params"},
         {in->mrope_rotary_cos_sin != NULL, "mrope_rotary_cos_sin"},
-        {in->lora_task_id != 0 || in->lora_weights || in->lora_config, "LoRA (lora_task_id)"},
         {in->n_draft_input_ids > 0, "draft_input_ids"},
         {in->draft_logits != NULL, "draft_logits"},
         {in->lookahead_window_size > 0 || in->lookahead_ngram_size > 0 ||
@@ -438,6 +437,7 @@ void nrd_exec_request_free(nrd_exec_request_state *r)
     for (int32_t i = 0; r->generation_logits && i < r->n_seqs; i++) {
         free(r->generation_logits[i].data);
     }
+    nrd_exec_drop_adapter(r);
     if (r->bias.n > 0) {
         nrd_runner_bias_free(r->exec->runner, &r->bias);
     }
@@ -486,20 +486,23 @@ fail:
     return err;
 }
 
-/* Worlds of blocks that must not be shared. The salt is a secret of its users: 128 bits. */
-static nrd_prefix_key key_of(const nrd_exec_request *in)
+/* Worlds of blocks that must not be shared: those of other adapters, by their content, and of other salts.
+ * The salt is a secret of its users: 128 bits. */
+static nrd_prefix_key key_of(const nrd_exec_request_state *r, const nrd_exec_request *in)
 {
-    nrd_prefix_key k = {in->lora_task_id, 0};
-    if (in->cache_salt) {
-        nrd_siphash h;
-        uint64_t sum[2];
-        nrd_siphash_init(&h, nrd_siphash_process_key());
-        nrd_siphash_add(&h, &in->lora_task_id, sizeof in->lora_task_id);
-        nrd_siphash_add(&h, in->cache_salt, strlen(in->cache_salt));
-        nrd_siphash_end(&h, sum);
-        k = (nrd_prefix_key){sum[0], sum[1] | 1u}; /* no world without a salt has this */
+    uint64_t adapter[2] = {0, 0}, sum[2];
+    if (r->adapter) {
+        nrd_adapter_hash(r->adapter, adapter);
     }
-    return k;
+    if (!in->cache_salt) {
+        return (nrd_prefix_key){adapter[0], adapter[1] & ~(uint64_t)1};
+    }
+    nrd_siphash h;
+    nrd_siphash_init(&h, nrd_siphash_process_key());
+    nrd_siphash_add(&h, adapter, sizeof adapter);
+    nrd_siphash_add(&h, in->cache_salt, strlen(in->cache_salt));
+    nrd_siphash_end(&h, sum);
+    return (nrd_prefix_key){sum[0], sum[1] | 1u}; /* no world without a salt has this */
 }
 
 /* Forced tokens have no logits, and it is not checked whether they are forbidden. */
@@ -517,6 +520,7 @@ static nrd_error *fill(nrd_exec_request_state *r, const nrd_exec_request *in, in
     nrd_phrase_list stop, bad;
     bool greedy_beams = in->sampling.beam_width > 1;
 
+    NRD_TRY(nrd_exec_lora_of(x, in, &r->adapter));
     r->client_id = in->client_id;
     r->pooling = in->pooling;
     r->streaming = in->streaming && !in->pooling;
@@ -572,7 +576,7 @@ static nrd_error *fill(nrd_exec_request_state *r, const nrd_exec_request *in, in
                     .want_log_probs = in->return_log_probs,
                     .n_top = in->n_top_logprobs,
                     .leader = i > 0 ? &r->seqs[0] : NULL,
-                    .content = {.key = key_of(in),
+                    .content = {.key = key_of(r, in),
                                 .extra = r->extra,
                                 .n_extra = r->extra ? r->n_prompt : 0,
                                 .retention = &r->retention},
@@ -633,8 +637,9 @@ nrd_error *nrd_exec_request_new(nrd_exec_request_state **out, nrd_exec *x,
     return NULL;
 }
 
-nrd_error *nrd_exec_request_new_score(nrd_exec_request_state **out, nrd_exec *x, const int32_t *ids,
-                                      int32_t n, nrd_exec_score_job *job)
+nrd_error *nrd_exec_request_new_score(nrd_exec_request_state **out, nrd_exec *x,
+                                      uint64_t lora_task_id, const int32_t *ids, int32_t n,
+                                      nrd_exec_score_job *job)
 {
     nrd_exec_request in;
     nrd_exec_request_state *r = NULL;
@@ -643,6 +648,7 @@ nrd_error *nrd_exec_request_new_score(nrd_exec_request_state **out, nrd_exec *x,
     nrd_exec_request_init(&in);
     in.input_ids = ids;
     in.n_input_ids = n;
+    in.lora_task_id = lora_task_id;
     if (n > x->lim.max_seq_len) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "%d tokens exceed max_seq_len (%d)", n,
                           x->lim.max_seq_len);

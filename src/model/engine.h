@@ -37,6 +37,9 @@ typedef struct nrd_build_limits {
     bool paged_kv_cache, use_paged_context_fmha;
     bool gather_context_logits, gather_generation_logits;
     nrd_dtype kv_dtype;       /* NONE: the device's choice */
+    bool lora_plugin;         /* built for LoRA adapters: */
+    int32_t max_lora_rank;    /* 0: any that the executor allows */
+    uint32_t lora_modules;    /* bit i: module i of model/lora.h may come; 0: all */
 } nrd_build_limits;
 
 nrd_error *nrd_engine_open(nrd_engine **out, const char *dir, int32_t rank, bool verify) NRD_MUST_USE;

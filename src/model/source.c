@@ -310,8 +310,8 @@ static nrd_error *refuse_folder(const char *dir)
     NRD_TRY(parse_optional(&adapter, dir, "adapter_config.json"));
     if (adapter) {
         nrd_error *err = nrd_errorf(
-            NRD_ERR_UNSUPPORTED, "%s is a LoRA adapter, which cannot be loaded by itself; merge it "
-            "into its base model (%s) and give the merged folder", dir,
+            NRD_ERR_UNSUPPORTED, "%s is a LoRA adapter, which cannot be loaded by itself; give its base "
+            "model (%s), and the adapter with --lora_dir", dir,
             nrd_json_get_str(nrd_json_root(adapter), "base_model_name_or_path", "not named"));
         nrd_json_doc_free(adapter);
         return err;

@@ -36,6 +36,7 @@ typedef struct {
     int32_t profile_every, mixed_context_tokens, runs;
     bool reuse, streaming, max_utilization, profile, steady;
     nrd_exec_options exec;
+    uint64_t lora_id; /* 0: no adapter */
 } options;
 
 typedef struct {
@@ -101,6 +102,7 @@ static nrd_error *send_one(nrd_exec *x, const nrd_exec_info *info, const options
     r.streaming = o->streaming || o->steady;
     r.exclude_input_in_output = true;
     r.client_id = index;
+    r.lora_task_id = o->lora_id;
     s->sent_ns = (int64_t)nrd_now_ns();
     nrd_error *err = nrd_exec_enqueue(x, &r, &s->id);
     free(ids);
@@ -494,6 +496,7 @@ static nrd_error *bench(const char *verb, const char *path, options *o)
     int32_t at_once = is_table ? o->max_sequences : o->concurrency;
     c.max_batch_size = c.max_batch_size ? c.max_batch_size : at_once;
     NRD_TRY_GOTO(nrd_exec_open(&x, m.engine, &c), err, done);
+    NRD_TRY_GOTO(nrd_exec_options_adapter(&o->exec, x, &o->lora_id), err, done);
     double load_s = (double)(nrd_now_ns() - start_ns) / 1e9;
     nrd_exec_get_info(x, &info);
     nrd_str_printf(&heading, "%s, %s, input %d, output %d", info.architecture, info.device,

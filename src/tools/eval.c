@@ -28,6 +28,7 @@ typedef struct {
     const char *file, *tokens, *out, *tokenizer_dir;
     int32_t top, window;
     nrd_exec_options exec;
+    uint64_t lora_id; /* 0: no adapter */
 } options;
 
 typedef struct scores { /* of one list of tokens */
@@ -35,14 +36,14 @@ typedef struct scores { /* of one list of tokens */
     int32_t *top_ids;
 } scores;
 
-static nrd_error *score(nrd_exec *x, const int32_t *ids, int32_t n, int32_t top, scores *out)
+static nrd_error *score(nrd_exec *x, uint64_t lora_id, const int32_t *ids, int32_t n, int32_t top, scores *out)
 {
     nrd_error *err = NULL;
     *out = (scores){0};
     NRD_NEW_GOTO(out->log_probs, n, err, fail);
     NRD_NEW_GOTO(out->top_ids, (size_t)n * (size_t)top, err, fail);
     NRD_NEW_GOTO(out->top_log_probs, (size_t)n * (size_t)top, err, fail);
-    err = nrd_exec_score(x, ids, n, top, out->log_probs, out->top_ids, out->top_log_probs);
+    err = nrd_exec_score_lora(x, lora_id, ids, n, top, out->log_probs, out->top_ids, out->top_log_probs);
 fail:
     return err;
 }
@@ -110,7 +111,7 @@ static nrd_error *one_line(nrd_exec *x, const options *o, const char *text, size
     }
     nrd_exec_get_info(x, &info);
     int32_t top = o->top < info.vocab ? o->top : info.vocab;
-    NRD_TRY_GOTO(score(x, ids, (int32_t)n, top, &s), err, done);
+    NRD_TRY_GOTO(score(x, o->lora_id, ids, (int32_t)n, top, &s), err, done);
     put_line(out, nrd_json_get(nrd_json_root(doc), "id"), (int32_t)n, top, &s);
 done:
     scores_fini(&s);
@@ -188,7 +189,7 @@ static nrd_error *eval_text(nrd_exec *x, const options *o, const char *tokenizer
         nrd_ids_append(&part, ids.ids + at, n);
         at += n;
         if (part.n > 1) {
-            err = score(x, part.ids, (int32_t)part.n, 0, &s);
+            err = score(x, o->lora_id, part.ids, (int32_t)part.n, 0, &s);
         }
         for (size_t i = 1; !err && i < part.n; i++) {
             sum += (double)s.log_probs[i];
@@ -229,6 +230,7 @@ static nrd_error *run(const char *path, options *o)
     c.max_beam_width = 1;
     c.max_num_tokens = c.max_num_tokens ? c.max_num_tokens : 1024;
     NRD_TRY_GOTO(nrd_exec_open(&x, m.engine, &c), err, done);
+    NRD_TRY_GOTO(nrd_exec_options_adapter(&o->exec, x, &o->lora_id), err, done);
     if (o->tokens) {
         err = eval_tokens(x, o);
     } else {

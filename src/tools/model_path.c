@@ -240,10 +240,26 @@ nrd_error *nrd_exec_options_apply(const nrd_exec_options *o, nrd_exec_config *c)
     c->kv_cache_free_mem_fraction = o->kv_fraction;
     c->cuda_graph_mode = !o->no_cuda_graphs;
     c->no_overlap = o->no_overlap;
+    if (o->lora_dir) { /* one adapter, of any rank */
+        c->enable_lora = true;
+        c->lora_cache_max_adapter_size = NRD_LORA_MAX_RANK;
+        c->lora_cache_host_memory_bytes = UINT64_MAX / 2;
+    }
     if (o->device_id > 0) {
         c->device_ids = &o->device_id;
         c->n_device_ids = 1;
     }
     NRD_TRY(parse_type("--compute_dtype", o->compute_dtype, &c->compute_dtype));
     return parse_type("--kv_dtype", o->kv_dtype, &c->kv_dtype);
+}
+
+nrd_error *nrd_exec_options_adapter(const nrd_exec_options *o, nrd_exec *x, uint64_t *out_id)
+{
+    *out_id = 0;
+    if (!o->lora_dir) {
+        return NULL;
+    }
+    nrd_error *err = nrd_exec_lora_load(x, 1, o->lora_dir);
+    *out_id = err ? 0 : 1;
+    return err;
 }

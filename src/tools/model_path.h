@@ -38,9 +38,9 @@ nrd_error *nrd_tool_check_device(const char *name) NRD_MUST_USE;
 const char *nrd_build_layouts(const char *device);
 
 /* Options of the verbs that open an engine: --device --tp-size --threads --isa --compute-dtype --kv-dtype
- * --max-num-tokens --max-batch-size --kv-cache-free-mem-fraction. */
+ * --max-num-tokens --max-batch-size --kv-cache-free-mem-fraction --lora-dir. */
 typedef struct nrd_exec_options {
-    const char *device, *isa, *compute_dtype, *kv_dtype;
+    const char *device, *isa, *compute_dtype, *kv_dtype, *lora_dir;
     int32_t threads, max_num_tokens, max_batch_size, device_id, tp_size;
     double kv_fraction;
     bool no_cuda_graphs, no_overlap;
@@ -65,11 +65,15 @@ typedef struct nrd_exec_options {
                 "sequences in one step"),                                                          \
     NRD_OPT_ROW(type, NUM, "kv_cache_free_mem_fraction", "--kv_cache_free_gpu_mem_fraction",       \
                 field.kv_fraction, "X", NULL, "share of free memory for the KV cache"),            \
+    NRD_OPT_ROW(type, STR, "lora_dir", NULL, field.lora_dir, "DIR", NULL,                          \
+                "a LoRA adapter for every request: a PEFT folder, or what hf_lora_convert wrote"),   \
     NRD_OPT_ROW(type, FLAG, "no_cuda_graphs", NULL, field.no_cuda_graphs, NULL, NULL,              \
                 "enqueue every operation of every step"),                                          \
     NRD_OPT_ROW(type, FLAG, "no_overlap", NULL, field.no_overlap, NULL, NULL,                      \
                 "never run two operations side by side")
 
 nrd_error *nrd_exec_options_apply(const nrd_exec_options *o, nrd_exec_config *config) NRD_MUST_USE;
+/* Loads the adapter that was named. *out_id: what requests say in lora_task_id; 0: none was. */
+nrd_error *nrd_exec_options_adapter(const nrd_exec_options *o, nrd_exec *x, uint64_t *out_id) NRD_MUST_USE;
 
 #endif

@@ -52,6 +52,7 @@ typedef struct session {
     nrd_ids stop_ids, stop_ends; /* phrases: end-of-generation ids beyond eos, and --stop */
     int32_t end_id;
     nrd_sampling sampling; /* in force */
+    uint64_t lora_id;      /* 0: no adapter */
     uint64_t seed;         /* of the answer that is being made */
 } session;
 
@@ -143,6 +144,7 @@ static void make_request(const session *s, const nrd_ids *ids, nrd_exec_request 
     r->n_input_ids = (int32_t)ids->n;
     r->max_new_tokens = o->n;
     r->streaming = o->beam_width <= 1;
+    r->lora_task_id = s->lora_id;
     r->exclude_input_in_output = true;
     r->end_id = s->end_id;
     r->stop_words = (nrd_phrases){s->stop_ids.ids, s->stop_ends.ids, (int32_t)s->stop_ends.n};
@@ -431,6 +433,7 @@ static nrd_error *run(const char *path, const options *o, bool conversation)
     c.max_beam_width = o->beam_width;
     c.max_num_tokens = c.max_num_tokens ? c.max_num_tokens : 1024;
     NRD_TRY_GOTO(nrd_exec_open(&s.x, m.engine, &c), err, done);
+    NRD_TRY_GOTO(nrd_exec_options_adapter(&o->exec, s.x, &s.lora_id), err, done);
     NRD_TRY_GOTO(find_stops(&s), err, done);
     if (conversation) {
         err = converse(&s);

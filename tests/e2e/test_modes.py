@@ -75,11 +75,10 @@ def plain(tiny_model, cache, tmp_path_factory):
 
 
 def test_parameters_without_effect_are_named_once(plain):
-    for name, value in (("participant_ids", "0"), ("lora_cache_max_adapter_size", "64"),
-                        ("multi_block_mode", "false")):
+    for name, value in (("participant_ids", "0"), ("multi_block_mode", "false")):
         line = f"[TensorRT-LLM][WARNING] model 'tensorrt_llm': {name} '{value}' has no effect: "
         assert plain.log_text().count(line) == 1
-    assert plain.log_text().count("has no effect: ") == 3  # nothing else was given
+    assert plain.log_text().count("has no effect: ") == 2  # nothing else was given
 
 
 def test_logits_have_the_declared_type(plain):

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Expected results of the models, by transformers in float32: goldens/<name>.json.
 
-How the committed files were made (torch, transformers, gguf and numpy of the versions that each
-file names; two real models fetched with scripts/fetch_model):
+How the committed files were made (torch, transformers, gguf, numpy and, for lora-*, peft of the versions
+that each file names; two real models fetched with scripts/fetch_model):
 
     python tests/model/make_goldens.py              # all
     python tests/model/make_goldens.py llama q8     # those whose name contains a word
@@ -29,6 +29,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "tinymodel"))
+import adapter  # noqa: E402
 import gguf_file  # noqa: E402
 import make_model  # noqa: E402
 import quant  # noqa: E402
@@ -126,8 +127,8 @@ def results(model, name, tokens, top_k, n_logits, n_greedy=N_GREEDY):
     return entry
 
 
-def provenance(source):
-    packages = ("torch", "transformers", "numpy", "gguf")
+def provenance(source, *more):
+    packages = ("torch", "transformers", "numpy", "gguf", *more)
     return {
         "made_with": "tests/model/make_goldens.py",
         "date": DATE,
@@ -185,18 +186,41 @@ def make_real(name):
             "prompts": prompts}
 
 
+def make_adapted(name, folder):
+    """A tiny model with a LoRA adapter, which PEFT reads from the folder and applies without merging."""
+    import peft
+
+    arch = adapter.ADAPTERS[name]["arch"]
+    path = os.path.join(folder, "base")
+    make_model.write_folder(arch, path)
+    model = peft.PeftModel.from_pretrained(
+        model_from_folder(path), adapter.write(name, os.path.join(folder, "adapter"))).eval()
+    vocab = SPECS[arch].config["vocab_size"]
+    prompts = [results(model, f"n{n}", weights.tokens(f"{name}/lora{n}", n, vocab), 8, None) for n in (7, 33)]
+    return {"model": {"kind": "lora", "name": name, **adapter.ADAPTERS[name]}, "n_vocab": vocab,
+            "provenance": provenance("tests/tinymodel/adapter.py", "peft"), "prompts": prompts}
+
+
+def make(name, folder):
+    if name in TINY:
+        return make_tiny(name, folder)
+    if name.startswith("lora-"):
+        return make_adapted(name.removeprefix("lora-"), folder)
+    return make_real(name)
+
+
 def main():
     parser = argparse.ArgumentParser(description="Make the expected results of the models.")
     parser.add_argument("words", nargs="*", help="only goldens whose name contains one of these")
     args = parser.parse_args()
     torch.set_num_threads(2)
     torch.manual_seed(0)
-    for name in [*TINY, *REAL]:
+    for name in [*TINY, *(f"lora-{a}" for a in adapter.ADAPTERS), *REAL]:
         if args.words and not any(w in name for w in args.words):
             continue
         start = time.monotonic()
         with tempfile.TemporaryDirectory() as folder:
-            golden = make_tiny(name, folder) if name in TINY else make_real(name)
+            golden = make(name, folder)
         size = write(name, golden)
         margins = sorted(m for p in golden["prompts"] for m in p["greedy"]["margins"])
         worst = f", margins from {margins[0]:.4f}" if margins else ""

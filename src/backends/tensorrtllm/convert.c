@@ -232,6 +232,47 @@ static TRITONSERVER_Error *get_string(const row_view *v, const char *name, const
     return *out ? NULL : nrd_tb_error(nrd_error_no_memory());
 }
 
+static nrd_dtype lora_dtype(TRITONSERVER_DataType t)
+{
+    return t == TRITONSERVER_TYPE_FP16   ? NRD_DTYPE_F16
+           : t == TRITONSERVER_TYPE_BF16 ? NRD_DTYPE_BF16
+           : t == TRITONSERVER_TYPE_FP32 ? NRD_DTYPE_F32
+                                         : NRD_DTYPE_NONE;
+}
+
+/* Weights [1, rows, width] and config [1, rows, 3] of an adapter; the executor checks what is in them. */
+static TRITONSERVER_Error *get_lora(const row_view *v, nrd_exec_request *out)
+{
+    const nrd_tb_tensor *w, *c;
+    int32_t *config;
+    int64_t n;
+
+    NRD_TB_TRY(get_u64(v, "lora_task_id", &out->lora_task_id));
+    out->lora_weights = row_data(v, "lora_weights", &w);
+    if (out->lora_weights) {
+        out->lora_weights_dtype = lora_dtype(w->dtype);
+        if (out->lora_weights_dtype == NRD_DTYPE_NONE) {
+            return bad("lora_weights", "must be of FP16, BF16 or FP32");
+        }
+        if (w->n_dims < 2) {
+            return bad("lora_weights", "must have the shape [1, rows, width]");
+        }
+        out->lora_rows = w->n_dims > 2 ? w->shape[w->n_dims - 2] : 1;
+        out->lora_width = w->shape[w->n_dims - 1];
+    }
+    NRD_TB_TRY(get_ids(v, "lora_config", &config, &n));
+    if (!config || n == 0) {
+        return NULL;
+    }
+    c = nrd_tb_find(v->in, "lora_config");
+    out->lora_config_width = c->shape[c->n_dims - 1] > 4 ? 5 : (int32_t)c->shape[c->n_dims - 1];
+    if (c->n_dims < 2 || (out->lora_weights && n != out->lora_rows * out->lora_config_width)) {
+        return bad("lora_config", "must have the shape [1, rows, 3], as many rows as lora_weights");
+    }
+    out->lora_config = config;
+    return NULL;
+}
+
 /* Inputs that belong to features the executor refuses by name: hand them over so that it can. */
 static TRITONSERVER_Error *get_features(const row_view *v, nrd_exec_request *out)
 {
@@ -244,14 +285,7 @@ static TRITONSERVER_Error *get_features(const row_view *v, nrd_exec_request *out
     out->n_draft_input_ids = (int32_t)n;
     NRD_TB_TRY(get_f32(v, "draft_acceptance_threshold", &out->draft_acceptance_threshold));
     out->draft_logits = row_data(v, "draft_logits", &t);
-    NRD_TB_TRY(get_u64(v, "lora_task_id", &out->lora_task_id));
-    out->lora_weights = row_data(v, "lora_weights", &t);
-    if (out->lora_weights) {
-        out->lora_rows = t->n_dims >= 3 ? t->shape[1] : 0;
-        out->lora_width = t->n_dims >= 3 ? t->shape[2] : 0;
-    }
-    NRD_TB_TRY(get_ids(v, "lora_config", &ids, &n));
-    out->lora_config = ids;
+    NRD_TB_TRY(get_lora(v, out));
     out->encoder_input_features = row_data(v, "encoder_input_features", &t);
     out->context_phase_params = row_data(v, "context_phase_params", &t);
     if (out->context_phase_params) {

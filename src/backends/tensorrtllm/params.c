@@ -171,8 +171,7 @@ static void forward_log(void *user, int level, const char *message)
 
 static TRITONSERVER_Error *refuse_unbuilt(const nrd_llm_model *m)
 {
-    static const char *const keys[] = {"encoder_model_path", "lora_prefetch_dir",
-                                       "xgrammar_tokenizer_info_path"};
+    static const char *const keys[] = {"encoder_model_path", "xgrammar_tokenizer_info_path"};
     double percent = 1;
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         if (nrd_tb_config_param(&m->config, keys[i])) {
@@ -201,6 +200,30 @@ static bool has_f16_logits(const nrd_llm_model *m)
         }
     }
     return false;
+}
+
+/* Sizes of the caches of adapters. Ranks and the share are checked by the executor. */
+static TRITONSERVER_Error *read_lora(nrd_llm_model *m)
+{
+    nrd_exec_config *c = &m->exec_config;
+    int64_t host_bytes = param_int(m, "lora_cache_host_memory_bytes", 0);
+    double fraction = 0;
+
+    c->lora_cache_max_adapter_size = (int32_t)param_int(m, "lora_cache_max_adapter_size", 0);
+    c->lora_cache_optimal_adapter_size = (int32_t)param_int(m, "lora_cache_optimal_adapter_size", 0);
+    if (param_num(m, "lora_cache_gpu_memory_fraction", &fraction) && !(fraction > 0 && fraction <= 1)) {
+        return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG,
+                             "lora_cache_gpu_memory_fraction is %g, expected above 0 and at most 1", fraction);
+    }
+    c->lora_cache_gpu_memory_fraction = fraction;
+    if (host_bytes < 0) {
+        return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG,
+                             "lora_cache_host_memory_bytes is %lld, expected 0 (the default of 1 GiB) or more",
+                             (long long)host_bytes);
+    }
+    c->lora_cache_host_memory_bytes = (uint64_t)host_bytes;
+    c->lora_prefetch_dir = nrd_tb_config_param(&m->config, "lora_prefetch_dir");
+    return NULL;
 }
 
 TRITONSERVER_Error *nrd_llm_params_read(nrd_llm_model *m)
@@ -251,6 +274,7 @@ TRITONSERVER_Error *nrd_llm_params_read(nrd_llm_model *m)
                              (long long)host_bytes);
     }
     c->kv_cache_host_memory_bytes = (uint64_t)host_bytes;
+    NRD_TB_TRY(read_lora(m));
     c->normalize_log_probs = param_bool(m, "normalize_log_probs", true);
     c->enable_chunked_context = param_bool(m, "enable_chunked_context", false);
     if (c->enable_chunked_context) {

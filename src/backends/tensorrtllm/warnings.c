@@ -87,7 +87,6 @@ void nrd_llm_warn_of_open(const nrd_llm_model *m)
  * load. executor_worker_path is not among them: it stands in every published file as a constant. */
 void nrd_llm_warn_of_no_effect(const nrd_llm_model *m)
 {
-    static const char no_lora[] = "LoRA weights are not cached by this version";
     static const char no_encoder[] = "there is no encoder";
     static const char no_orchestrator[] = "the engine runs in this process";
     static const char no_draft[] = "drafts are not made by this version";
@@ -100,10 +99,6 @@ void nrd_llm_warn_of_no_effect(const nrd_llm_model *m)
         {"participant_ids", no_orchestrator, NULL},
         {"worker_path", no_orchestrator, NULL},
         {"num_nodes", no_orchestrator, NULL},
-        {"lora_cache_optimal_adapter_size", no_lora, NULL},
-        {"lora_cache_max_adapter_size", no_lora, NULL},
-        {"lora_cache_gpu_memory_fraction", no_lora, NULL},
-        {"lora_cache_host_memory_bytes", no_lora, NULL},
         {"medusa_choices", no_draft, NULL},
         {"eagle_choices", no_draft, NULL},
         {"speculative_decoding_fast_logits", no_draft, NULL},

@@ -14,7 +14,7 @@
 enum { ALIGN = 64, BANNED_START = 4096 };
 
 typedef struct layout {
-    size_t ids, positions, token_seq, q_start, ctx_len, row_ids, rows, prompts, table, end;
+    size_t ids, positions, token_seq, token_slot, q_start, ctx_len, row_ids, rows, prompts, table, end;
 } layout;
 
 static size_t take(size_t *at, size_t n, size_t elem)
@@ -24,15 +24,16 @@ static size_t take(size_t *at, size_t n, size_t elem)
     return start;
 }
 
-/* n_prompts: n_tokens with prompt tables, else 0. */
+/* n_prompts: n_tokens with prompt tables, else 0; n_adapters: n_tokens with adapters, else 0. */
 static layout lay_out(size_t n_tokens, size_t n_entries, size_t n_rows, size_t stride,
-                      size_t n_prompts)
+                      size_t n_prompts, size_t n_adapters)
 {
     layout l;
     size_t at = 0;
     l.ids = take(&at, n_tokens, sizeof(int32_t));
     l.positions = take(&at, n_tokens, sizeof(int32_t));
     l.token_seq = take(&at, n_tokens, sizeof(int32_t));
+    l.token_slot = take(&at, n_adapters, sizeof(int32_t));
     l.q_start = take(&at, n_entries + 1, sizeof(int32_t));
     l.ctx_len = take(&at, n_entries, sizeof(int32_t));
     l.row_ids = take(&at, n_rows, sizeof(int32_t));
@@ -102,7 +103,8 @@ nrd_error *nrd_batch_init(nrd_batch *b, nrd_device *dev, const nrd_batch_limits 
     dev->ops->get_info(dev, &info);
     b->shared = info.host_is_device;
     b->cap_bytes = lay_out((size_t)lim->max_tokens, (size_t)lim->max_entries,
-                           (size_t)lim->max_entries, (size_t)lim->max_blocks, (size_t)lim->max_tokens)
+                           (size_t)lim->max_entries, (size_t)lim->max_blocks, (size_t)lim->max_tokens,
+                           (size_t)lim->max_tokens)
                        .end;
     NRD_TRY(dev->ops->alloc(dev, &p, NRD_MEM_HOST, b->cap_bytes, "batch"));
     b->host = p;
@@ -259,6 +261,30 @@ static void fill_prompts(const nrd_batch *b, const nrd_plan *p, const void **pro
     }
 }
 
+/* Which adapter each of the n tokens has; those behind the plan's are padding. */
+static void fill_adapters(nrd_batch *b, const nrd_plan *p, const layout *l, int32_t n)
+{
+    int32_t *slots = (int32_t *)(void *)(b->host + l->token_slot), at = 0;
+
+    for (int32_t i = 0; i < p->n_entries; i++) {
+        for (int32_t k = 0; k < p->entries[i].n; k++) {
+            slots[at++] = p->entries[i].seq->run.adapter - 1;
+        }
+    }
+    for (; at < n; at++) {
+        slots[at] = -1;
+    }
+}
+
+static bool any_adapter(const nrd_plan *p)
+{
+    bool any = false;
+    for (int32_t i = 0; i < p->n_entries && !any; i++) {
+        any = p->entries[i].seq->run.adapter > 0;
+    }
+    return any;
+}
+
 static void fill_entries(nrd_batch *b, const nrd_plan *p, const layout *l, int32_t stride)
 {
     int32_t *ids = (int32_t *)(void *)(b->host + l->ids);
@@ -387,6 +413,7 @@ static void point_to(nrd_batch *b, const layout *l, int32_t n_tokens, int32_t n_
     b->n_top = 0;
     b->n_rows = n_rows;
     b->prompts = NULL;
+    b->token_slot = NULL;
     b->ids = (const int32_t *)(const void *)(mem + l->ids);
     b->row_ids = (const int32_t *)(const void *)(mem + l->row_ids);
     b->rows = (const nrd_sample_row *)(const void *)(mem + l->rows);
@@ -404,12 +431,12 @@ static void point_to(nrd_batch *b, const layout *l, int32_t n_tokens, int32_t n_
 
 size_t nrd_batch_layout_bytes(int32_t n_tokens, int32_t n_entries, int32_t n_rows, int32_t stride)
 {
-    return lay_out((size_t)n_tokens, (size_t)n_entries, (size_t)n_rows, (size_t)stride, 0).end;
+    return lay_out((size_t)n_tokens, (size_t)n_entries, (size_t)n_rows, (size_t)stride, 0, 0).end;
 }
 
 void nrd_batch_lay_out(nrd_batch *b, int32_t n_tokens, int32_t n_entries, int32_t n_rows, int32_t stride)
 {
-    layout l = lay_out((size_t)n_tokens, (size_t)n_entries, (size_t)n_rows, (size_t)stride, 0);
+    layout l = lay_out((size_t)n_tokens, (size_t)n_entries, (size_t)n_rows, (size_t)stride, 0, 0);
     point_to(b, &l, n_tokens, n_entries, n_rows, stride, b->mem);
 }
 
@@ -431,11 +458,12 @@ nrd_error *nrd_batch_fill(nrd_batch *b, nrd_stream *s, const nrd_plan *p, const 
         stride = pad->stride;
         mem = pad->mem;
     }
-    const bool has_prompts = nrd_batch_has_prompts(p);
+    const bool has_prompts = nrd_batch_has_prompts(p), adapters = any_adapter(p);
     layout l = lay_out((size_t)n_tokens, (size_t)n_entries, (size_t)n_rows, (size_t)stride,
-                       has_prompts ? (size_t)n_tokens : 0);
+                       has_prompts ? (size_t)n_tokens : 0, adapters ? (size_t)n_tokens : 0);
     point_to(b, &l, n_tokens, n_entries, n_rows, stride, mem);
     b->prompts = has_prompts ? (const void *const *)(const void *)(mem + l.prompts) : NULL;
+    b->token_slot = adapters ? (const int32_t *)(const void *)(mem + l.token_slot) : NULL;
     if (b->n_no_choice > 0) {
         memset(b->no_choice, 0, (size_t)b->lim.max_entries * sizeof *b->no_choice);
         b->n_no_choice = 0;
@@ -444,6 +472,9 @@ nrd_error *nrd_batch_fill(nrd_batch *b, nrd_stream *s, const nrd_plan *p, const 
     if (has_prompts) {
         NRD_ASSERT(!pad, "steps with prompt tables are not padded");
         fill_prompts(b, p, (const void **)(void *)(b->host + l.prompts));
+    }
+    if (adapters) {
+        fill_adapters(b, p, &l, n_tokens);
     }
     if (pad) {
         NRD_ASSERT(b->view.max_q_len <= 1 && b->view.max_ctx_len <= pad->ctx, "as declared");

@@ -43,6 +43,7 @@ typedef struct nrd_batch {
     nrd_batch_view view;
     const int32_t *ids;
     const void *const *prompts; /* [n_tokens] rows of prompt tables or NULL; NULL: the plan has none */
+    const int32_t *token_slot; /* [n_tokens] each token's adapter, -1: none; NULL: nobody has one */
     const int32_t *row_ids; /* [n_rows] packed token of each choice */
     const nrd_sample_row *rows;
     int32_t n_rows, n_top;

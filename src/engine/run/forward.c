@@ -2,6 +2,7 @@
  * The network, layer by layer: embedding, then for each layer attention and MLP with a norm before
  * each.
  *
+ * Behind each product of a layer come the low-rank pairs of adapters (adapters.c), where there are any.
  * What a layer adds is not added at once: `delta` goes into the next norm, which adds it to `x`
  * and normalizes in one pass. So behind the last layer a delta is left for the final norm
  * (head.c). Every norm writes the input type that the product behind it wants. */
@@ -129,11 +130,14 @@ static nrd_error *attention(nrd_runner *r, const nrd_batch_view *v, int32_t laye
     return nrd_run_mark_attention(r, layer, &y->dense);
 }
 
-static nrd_error *mlp(nrd_runner *r, const nrd_layer *y, int32_t n_tokens)
+static nrd_error *mlp(nrd_runner *r, const nrd_batch *b, int32_t layer)
 {
     const nrd_model_spec *m = r->spec;
+    const nrd_layer *y = &r->w.layers[layer];
+    int32_t n_tokens = b->view.n_tokens;
     NRD_TRY(nrd_run_product(r, &y->up, r->normed, n_tokens, r->up, r->act, 0));
     NRD_TRY(nrd_run_mark_product(r, NRD_PROFILE_UP, &y->up, n_tokens, r->act));
+    NRD_TRY(nrd_run_adapters(r, b, layer, NRD_LORA_AT_UP, &y->up, r->normed, r->up));
     nrd_act_args a = {
         .kind = m->act,
         .gated = m->gated_mlp,
@@ -152,6 +156,7 @@ static nrd_error *mlp(nrd_runner *r, const nrd_layer *y, int32_t n_tokens)
                          0));
     NRD_TRY(nrd_run_product(r, &y->down, r->mid, n_tokens, r->delta, r->act, 0));
     NRD_TRY(nrd_run_mark_product(r, NRD_PROFILE_DOWN, &y->down, n_tokens, r->act));
+    NRD_TRY(nrd_run_adapters(r, b, layer, NRD_LORA_AT_DOWN, &y->down, r->mid, r->delta));
     return nrd_run_all_reduce(r, r->delta, n_tokens);
 }
 
@@ -180,13 +185,15 @@ nrd_error *nrd_run_layers(nrd_runner *r, const nrd_batch *b)
         NRD_TRY(nrd_run_norm(r, n, i > 0, post, y->attn_norm, y->attn_norm_bias, &y->qkv, NULL, 0));
         NRD_TRY(nrd_run_product(r, &y->qkv, r->normed, n, r->qkv, r->act, 0));
         NRD_TRY(nrd_run_mark_product(r, NRD_PROFILE_QKV, &y->qkv, n, r->act));
+        NRD_TRY(nrd_run_adapters(r, b, i, NRD_LORA_AT_QKV, &y->qkv, r->normed, r->qkv));
         NRD_TRY(attention(r, &b->view, i));
         NRD_TRY(nrd_run_product(r, &y->dense, r->att, n, r->delta, r->act, 0));
         NRD_TRY(nrd_run_mark_product(r, NRD_PROFILE_DENSE, &y->dense, n, r->act));
+        NRD_TRY(nrd_run_adapters(r, b, i, NRD_LORA_AT_DENSE, &y->dense, r->att, r->delta));
         NRD_TRY(nrd_run_all_reduce(r, r->delta, n));
         NRD_TRY(nrd_run_norm(r, n, true, y->post_attn_norm, y->mlp_norm, y->mlp_norm_bias, &y->up,
                              NULL, 0));
-        NRD_TRY(mlp(r, y, n));
+        NRD_TRY(mlp(r, b, i));
     }
     return NULL;
 }

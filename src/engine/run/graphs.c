@@ -68,6 +68,7 @@ int32_t nrd_graphs_ctx(int32_t ctx, int32_t max)
 static bool same(const nrd_graph_key *a, const nrd_graph_key *b)
 {
     return a->rows == b->rows && a->ctx == b->ctx && a->n_top == b->n_top &&
+           a->adapter_rank == b->adapter_rank &&
            a->banned == b->banned && a->counts == b->counts;
 }
 

@@ -133,7 +133,8 @@ void nrd_run_free_activations(nrd_runner *r)
 {
     void *mem[] = {
         r->x,      r->normed,    r->qkv,         r->att,      r->delta,          r->up,    r->mid,
-        r->logits, r->part_logits, r->row_scale, r->slot_tokens, r->inv_freq, r->inv_freq_local, r->counts};
+        r->logits, r->part_logits, r->row_scale, r->slot_tokens, r->inv_freq, r->inv_freq_local, r->counts,
+        r->adapter_hidden};
     for (size_t i = 0; i < sizeof mem / sizeof mem[0]; i++) {
         nrd_run_free(r, mem[i]);
     }

@@ -293,7 +293,7 @@ const char *nrd_profile_name(nrd_profile_op op)
 {
     static const char *const names[NRD_PROFILE_N] = {
         "step", "gap", "enqueue", "upload", "embed", "norm", "qkv",    "rope+kv",
-        "attention", "dense", "up",      "act",    "down",  "head", "sample", "head+sample", "download",
+        "attention", "dense", "up",      "act",    "down",  "adapters", "head", "sample", "head+sample", "download",
         "all_reduce"};
     return names[op];
 }

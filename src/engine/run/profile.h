@@ -31,6 +31,7 @@ typedef enum nrd_profile_op {
     NRD_PROFILE_UP,
     NRD_PROFILE_ACT,
     NRD_PROFILE_DOWN,
+    NRD_PROFILE_ADAPTERS,
     NRD_PROFILE_HEAD,
     NRD_PROFILE_SAMPLE,
     NRD_PROFILE_HEAD_SAMPLE, /* the two in one */

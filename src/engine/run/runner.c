@@ -115,7 +115,7 @@ static nrd_error *init(nrd_runner *r)
     r->max_blocks = bl.max_blocks;
     if (r->cfg.profile_every > 0) {
         NRD_TRY(nrd_profile_new(&r->profile, r->dev, r->stream, r->cfg.profile_every,
-                                16 + 12 * m->n_layers, r->cfg.profile_spans));
+                                16 + 16 * m->n_layers, r->cfg.profile_spans));
     }
     return r->cfg.no_graphs || r->shared ? NULL
                                          : nrd_graphs_init(&r->graphs, r->dev, r->cfg.max_graphs);

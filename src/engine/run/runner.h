@@ -18,6 +18,7 @@
 #ifndef NRD_ENGINE_RUN_RUNNER_H
 #define NRD_ENGINE_RUN_RUNNER_H
 
+#include "engine/lora.h"
 #include "engine/run/profile.h"
 #include "engine/scheduler.h"
 #include "model/engine.h"
@@ -93,6 +94,10 @@ double nrd_runner_tune_seconds(const nrd_runner *r); /* that new took to choose 
 nrd_dtype nrd_runner_kv_dtype(const nrd_runner *r);
 /* The smallest window of any length that every layer keeps; 0: some layer sees all. */
 int32_t nrd_runner_common_window(const nrd_runner *r);
+
+/* Where adapters are, before the first step with one, and again when ranks above bank.max_rank came. The
+ * slots of sequences point into it. */
+nrd_error *nrd_runner_set_bank(nrd_runner *r, const nrd_lora_bank *bank) NRD_MUST_USE;
 
 /* What was timed so far (profile_every), from any thread. */
 void nrd_runner_profile(nrd_runner *r, nrd_profile_sums *out, bool reset);

@@ -5,6 +5,7 @@
  *   memory.c    buffers on the device, rope tables
  *   kv_pools.c  the cache's memory and copies of its blocks
  *   forward.c   the network up to the last layer
+ *   adapters.c  what LoRA adapters add to products
  *   head.c      final norm, logits, rows that requests ask for
  *   choices.c   tokens chosen from logits, and their way to the host
  *   steps.c     one step; recording and replaying it
@@ -66,6 +67,9 @@ struct nrd_runner {
 
     void *x, *normed, *qkv, *att, *delta, *up, *mid;
     float *row_scale, *logits;
+    nrd_lora_bank bank;   /* pairs NULL: no adapters yet */
+    float *adapter_hidden; /* [max_tokens, NRD_LORA_MAX_PARTS, adapter_rank] or NULL */
+    int32_t adapter_rank;
     int32_t logit_rows; /* capacity of logits */
     int32_t *slot_tokens;
     uint16_t *counts; /* allocated when first needed: [max_entries, vocab] */
@@ -132,6 +136,13 @@ nrd_error *nrd_run_layers(nrd_runner *r, const nrd_batch *b) NRD_MUST_USE;
 
 /* Where ranks each have a part of a sum: all of it. x: [n_tokens, hidden] in the activation type. */
 nrd_error *nrd_run_all_reduce(nrd_runner *r, void *x, int32_t n_tokens) NRD_MUST_USE;
+
+/* ---- adapters.c ---- */
+
+/* Adds to y = product p of x in this layer; position: NRD_LORA_AT_*. Nothing where no sequence of the step
+ * has an adapter. */
+nrd_error *nrd_run_adapters(nrd_runner *r, const nrd_batch *b, int32_t layer, int32_t position,
+                            const nrd_product *p, const void *x, void *y) NRD_MUST_USE;
 
 /* ---- head.c: the first call of a step has has_delta, which adds the last delta to all rows ----
  */

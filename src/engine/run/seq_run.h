@@ -27,6 +27,7 @@ typedef struct nrd_seq_run {
                                   * token `vocab` + i of the prompt is row i; NULL: none */
     int32_t n_prompt_rows;
     nrd_token_bias bias;  /* of nrd_runner_bias_new; the maker frees it */
+    int32_t adapter;      /* 1 + the slot of its LoRA adapter on the device; 0: none */
 } nrd_seq_run;
 
 #endif

@@ -83,6 +83,7 @@ static nrd_graph_slot *slot_of(nrd_runner *r, const nrd_batch *b, const nrd_batc
         .rows = pad->rows,
         .ctx = pad->ctx,
         .n_top = b->n_top,
+        .adapter_rank = b->token_slot ? r->bank.max_rank : 0,
         .banned = b->n_banned > 0 ? b->banned_mem : NULL,
         .counts = r->counts,
     };

@@ -806,7 +806,7 @@ static void test_bad_requests_are_refused_by_name(void **state)
     must_fail(nrd_exec_enqueue(x, &r, &id), 3, "max_new_tokens");
     r = ask(2);
     r.lora_task_id = 3;
-    must_fail(nrd_exec_enqueue(x, &r, &id), 5, "LoRA");
+    must_fail(nrd_exec_enqueue(x, &r, &id), 2, "LoRA task 3 not found in cache. Please send LoRA weights with request");
     r = ask(2);
     r.guide_type = "json";
     must_fail(nrd_exec_enqueue(x, &r, &id), 5, "guided decoding");

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * engine/lora_internal.h - the caches of adapters from the inside.
+ *
+ *   lora.c         ids, pins, what leaves host memory
+ *   lora_device.c  slots and pages, what leaves the device, the thread that brings adapters there
+ *
+ * One lock guards everything that changes but the content of pages and of the table, which belongs to the
+ * loading thread while an adapter is LOADING, and to nobody else afterwards. It is not held during copies. */
+#ifndef NRD_ENGINE_LORA_INTERNAL_H
+#define NRD_ENGINE_LORA_INTERNAL_H
+
+#include "engine/lora.h"
+
+#include <pthread.h>
+
+enum { NRD_LORA_SLOTS = 1024, NRD_LORA_NO_SLOT = -1 };
+
+typedef enum { ADAPTER_AWAY, ADAPTER_LOADING, ADAPTER_READY, ADAPTER_FAILED } nrd_adapter_state;
+
+struct nrd_adapter {
+    uint64_t id;
+    nrd_lora *lora;
+    int32_t pins;       /* requests, and the loading thread */
+    int32_t holds;      /* requests that may be in a step */
+    uint64_t used;      /* when it was asked for last */
+    bool is_gone;       /* not to be found any more */
+    nrd_adapter_state state;
+    int32_t slot;
+    int32_t *pages;     /* [n_pages] */
+    int32_t n_pages;
+    nrd_adapter *next_load;
+};
+
+struct nrd_lora_cache {
+    nrd_lora_cache_config cfg;
+    bool shared; /* host memory is device memory: no pages, no thread */
+    pthread_mutex_t mu;
+    pthread_mutex_t prepare_mu; /* orders those who need the device's memory; taken before mu */
+    bool is_prepared;           /* guarded by prepare_mu */
+
+    nrd_adapter **all; /* those that can be found */
+    size_t n, cap;
+    uint64_t now, host_bytes;
+    uint64_t n_evicted_host, n_evicted_device, n_loaded;
+    int32_t n_pinned; /* sum of pins */
+
+    nrd_lora_pair *pairs; /* device memory */
+    int64_t slot_stride;
+    nrd_adapter **slots;  /* [n_slots] who is there; NULL: free */
+    int32_t n_slots, max_rank;
+    uint8_t *pool; /* [n_pages, page_bytes] device memory */
+    size_t page_bytes;
+    int32_t n_pages, n_free;
+    int32_t *free_pages; /* [n_pages], the first n_free are free */
+
+    pthread_t thread;
+    bool thread_started, stopping;
+    pthread_cond_t cv; /* something to load, or the end */
+    nrd_adapter *load_head, *load_tail;
+    nrd_stream *stream;      /* the thread's */
+    nrd_lora_pair *slot_row; /* [slot_stride] the thread's */
+};
+
+/* lora.c; with mu held */
+void nrd_lora_cache_unpin_locked(nrd_lora_cache *c, nrd_adapter *a);
+/* lora_device.c */
+void nrd_lora_device_free(nrd_lora_cache *c);
+void nrd_lora_device_evict_locked(nrd_lora_cache *c, nrd_adapter *a); /* nobody holds it */
+int32_t nrd_lora_device_pages_of(const nrd_lora_cache *c, const nrd_lora *l);
+
+#endif

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * model/lora.h - one LoRA adapter for one model, as operations read it.
+ *
+ * Purpose   From the rows that requests bring, from a folder of NumPy files and from a PEFT folder to one
+ *           object: for each module and layer the pair A [rank, in] and B transposed [rank, out], with its
+ *           scale, checked against the model. TensorRT-LLM's numbers of modules.
+ * Owner     Immutable once made; any thread may read.
+ * Errors    INVALID_ARG names the row or tensor, its module and layer, and the limit. UNSUPPORTED names what
+ *           an adapter has that no operation here computes. NOT_FOUND: no adapter in a folder.
+ * Sources   LoRA (Hu et al., ICLR 2022); rank-stabilised scales (Kalajdzievski, 2023); the configuration
+ *           file of Hugging Face PEFT; TensorRT-LLM's description of lora_weights and lora_config.
+ */
+#ifndef NRD_MODEL_LORA_H
+#define NRD_MODEL_LORA_H
+
+#include "model/spec.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Places of pairs in a layer, in the order of nrd_lora_position; those of one product lie together. */
+enum {
+    NRD_LORA_AT_QKV = 0,   /* q, k, v, all three at once */
+    NRD_LORA_AT_DENSE = 4,
+    NRD_LORA_AT_UP = 5,    /* fc, gate */
+    NRD_LORA_AT_DOWN = 7,
+    NRD_LORA_POSITIONS = 8,
+};
+
+enum { NRD_LORA_MODULES = 19, NRD_LORA_DEFAULT_RANK = 64 };
+
+const char *nrd_lora_module_name(int32_t id); /* "attn_q"; NULL: no such module */
+int32_t nrd_lora_module_id(const char *name); /* -1: no such module */
+/* Lengths of a module's input and output; false: this model has no such module. */
+bool nrd_lora_module_dims(const nrd_model_spec *spec, int32_t id, int64_t *out_in, int64_t *out_out);
+int32_t nrd_lora_position(int32_t id); /* of a module that some model has */
+
+typedef struct nrd_lora_row {
+    int32_t module, layer, rank;
+    nrd_dtype dtype;    /* F32, F16, BF16 */
+    float scale;
+    int64_t in, out;
+    const void *a, *b;  /* [rank, in], [rank, out]; 64-byte aligned, inside the adapter's data */
+} nrd_lora_row;
+
+typedef struct nrd_lora {
+    nrd_lora_row *rows;
+    int32_t n_rows, max_rank;
+    size_t bytes;      /* of data */
+    uint64_t hash[2];  /* of all rows, with the process's key */
+    void *data;
+} nrd_lora;
+
+/* What an adapter may be. */
+typedef struct nrd_lora_limits {
+    int32_t max_rank;     /* 0: NRD_LORA_DEFAULT_RANK */
+    uint32_t modules;     /* bit i: module i may come; 0: all that the model has */
+} nrd_lora_limits;
+
+/* One pair as it comes: B is [out, rank], of which the transposed is made. */
+typedef struct nrd_lora_pair_in {
+    const char *name; /* for messages; or NULL: "row i" */
+    int32_t module, layer, rank;
+    nrd_dtype dtype;
+    float scale;
+    int64_t in, out;
+    const void *a, *b;
+} nrd_lora_pair_in;
+
+nrd_error *nrd_lora_make(nrd_lora **out, const nrd_model_spec *spec, const nrd_lora_limits *lim,
+                         const nrd_lora_pair_in *pairs, int32_t n) NRD_MUST_USE;
+/* weights [rows, width] of F16, BF16 or F32: A and B of each row one behind the other, zeros behind them;
+ * config [rows, config_width]: module, layer, rank, and with width 4 whether it is DoRA. */
+nrd_error *nrd_lora_from_rows(nrd_lora **out, const nrd_model_spec *spec, const nrd_lora_limits *lim,
+                              const void *weights, nrd_dtype dtype, int64_t rows, int64_t width,
+                              const int32_t *config, int64_t config_width) NRD_MUST_USE;
+/* A PEFT folder, or one with model.lora_weights.npy and model.lora_config.npy (or model.lora_keys.npy). */
+nrd_error *nrd_lora_open(nrd_lora **out, const nrd_model_spec *spec, const nrd_lora_limits *lim,
+                         const char *dir) NRD_MUST_USE;
+void nrd_lora_free(nrd_lora *l); /* NULL is fine */
+
+/* A PEFT folder -> model.lora_weights.npy [1, rows, width] of `dtype` (F32, F16, BF16), scales multiplied
+ * into B, and model.lora_config.npy [1, rows, 3]. Needs no base model; refuses what serving refuses. */
+nrd_error *nrd_lora_convert(const char *peft_dir, const char *out_dir, nrd_dtype dtype) NRD_MUST_USE;
+
+#endif
