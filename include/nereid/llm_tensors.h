@@ -8,6 +8,9 @@
 #ifndef NEREID_LLM_TENSORS_H
 #define NEREID_LLM_TENSORS_H
 
+#include <stddef.h>
+#include <stdint.h>
+
 /* Request parameters: prompts share cached blocks only with those of the same two texts. The second is the
  * front ends', where --cache-salt-per-key asks for it. */
 #define NRD_LLM_CACHE_SALT "cache_salt"
@@ -21,6 +24,23 @@
 
 /* Values of NRD_LLM_ERROR_REASON. */
 #define NRD_LLM_PROMPT_TOO_LONG "context_length_exceeded" /* OpenAI's word */
+
+/* Parameter of the model's configuration: adapters that have names, "NAME=FOLDER;NAME=FOLDER". */
+#define NRD_LLM_ADAPTERS "lora_adapters"
+/* Request parameter beside lora_task_id: the adapter's folder, which is read where the number is not known.
+ * For front ends alone: they refuse it where it comes from a client. */
+#define NRD_LLM_ADAPTER_DIR "triton_lora_dir"
+
+/* lora_task_id of an adapter that has a name: FNV-1a of the n bytes. From 2^63 on, where clients that count
+ * their adapters do not come. */
+static inline uint64_t nrd_llm_adapter_number(const char *name, size_t n)
+{
+    uint64_t h = 0xcbf29ce484222325u;
+    for (size_t i = 0; i < n; i++) {
+        h = (h ^ (unsigned char)name[i]) * 0x100000001b3u;
+    }
+    return h | (uint64_t)1 << 63;
+}
 
 typedef enum {
     NRD_FINISH_NONE = 0,

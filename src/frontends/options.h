@@ -77,6 +77,7 @@ typedef struct nrd_options {
     nrd_option_list allowed_hosts; /* name: without port; "*": any */
     int64_t openai_port;          /* a port of their own besides; -1: none */
     int64_t openai_rate_limit;    /* requests a minute and key; 0: any number */
+    bool allow_lora_loading;      /* /v1/load_lora_adapter and its counterpart */
     char *generation_config;      /* "auto": sampling defaults of the model; "none": OpenAI's */
     bool ui;                      /* the page at / */
     /* gRPC */

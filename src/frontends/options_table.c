@@ -277,6 +277,9 @@ const nrd_opt nrd_option_rows[] = {
     ROW("OpenAI", "openai-rate-limit", NRD_OPT_I64, F(openai_rate_limit), 0, INT_MAX, "integer", NULL,
      "Requests a minute for each key; more are answered 429. 0: any number. Default is 0."),
 
+    ROW("OpenAI", "allow-lora-loading", NRD_OPT_BOOL, F(allow_lora_loading), 0, 0, "boolean", NULL,
+     "Answer /v1/load_lora_adapter and /v1/unload_lora_adapter: clients name folders of this machine, which the "
+     "server then reads. Default is false."),
     ROW("OpenAI", "generation-config", NRD_OPT_CUSTOM, 0, 0, 0, "string",
      nrd_option_parse_generation_config,
      "How /v1 samples where a request does not say. \"auto\": as generation_config.json in the tokenizer's "

@@ -10,6 +10,7 @@
 #include "base/mem.h"
 #include "base/numa.h"
 #include "model/arch.h"
+#include "model/lora.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -310,6 +311,24 @@ static void put_indented(nrd_str *o, const char *text)
     }
 }
 
+/* Nothing for an engine that was not built for adapters. */
+static void put_lora(const nrd_build_limits *l, nrd_str *o)
+{
+    const char *comma = "";
+    if (l->max_lora_rank == 0 && l->lora_modules == 0) {
+        return;
+    }
+    nrd_str_printf(o, "    \"lora_config\": {\"max_lora_rank\": %d, \"lora_target_modules\": [",
+                   l->max_lora_rank > 0 ? l->max_lora_rank : NRD_LORA_DEFAULT_RANK);
+    for (int32_t i = 0; i < NRD_LORA_MODULES; i++) {
+        if (l->lora_modules >> i & 1u) {
+            nrd_str_printf(o, "%s\"%s\"", comma, nrd_lora_module_name(i));
+            comma = ", ";
+        }
+    }
+    nrd_str_puts(o, "]},\n");
+}
+
 void nrd_engine_config_json(const nrd_model_spec *spec, const nrd_build_limits *l,
                             const char *source, const char *extra, nrd_str *o)
 {
@@ -327,7 +346,7 @@ void nrd_engine_config_json(const nrd_model_spec *spec, const nrd_build_limits *
                    "    \"kv_cache_type\": \"%s\",\n    \"gather_context_logits\": %s,\n"
                    "    \"gather_generation_logits\": %s,\n    \"strongly_typed\": true,\n"
                    "    \"plugin_config\": {\n      \"paged_kv_cache\": %s,\n"
-                   "      \"tokens_per_block\": %d,\n      \"use_paged_context_fmha\": %s,\n"
+                   "      \"tokens_per_block\": %d,\n      \"use_paged_context_fmha\": %s,\n%s"
                    "      \"remove_input_padding\": true\n    },\n",
                    l->max_batch_size, l->max_input_len, l->max_seq_len, l->max_num_tokens,
                    l->max_num_tokens < l->max_batch_size * l->max_beam_width
@@ -337,7 +356,9 @@ void nrd_engine_config_json(const nrd_model_spec *spec, const nrd_build_limits *
                    l->gather_context_logits ? "true" : "false",
                    l->gather_generation_logits ? "true" : "false",
                    l->paged_kv_cache ? "true" : "false", l->tokens_per_block,
-                   l->use_paged_context_fmha ? "true" : "false");
+                   l->use_paged_context_fmha ? "true" : "false",
+                   l->lora_plugin ? "      \"lora_plugin\": \"auto\",\n" : "");
+    put_lora(l, o);
     if (extra && *extra) {
         nrd_str_printf(o, "%s,\n", extra);
     }
@@ -363,6 +384,31 @@ static nrd_error *limit(const nrd_json *o, const char *key, int32_t *out)
     return NULL;
 }
 
+/* In lora_config, or as older versions have it beside the other limits. */
+static nrd_error *read_lora(nrd_build_limits *l, const nrd_json *b, const nrd_json *plugin)
+{
+    const nrd_json *lora = nrd_json_get(b, "lora_config"), *list = nrd_json_get(lora, "lora_target_modules");
+    const nrd_json *word = nrd_json_get(plugin, "lora_plugin");
+
+    list = list ? list : nrd_json_get(b, "lora_target_modules");
+    l->lora_plugin = nrd_json_is(word, NRD_JSON_STRING) || nrd_json_bool(word, false);
+    NRD_TRY(limit(b, "max_lora_rank", &l->max_lora_rank));
+    NRD_TRY(limit(lora, "max_lora_rank", &l->max_lora_rank));
+    if (l->max_lora_rank < 0 || l->max_lora_rank > NRD_LORA_MAX_RANK) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "build_config.max_lora_rank is %d, expected 0 to %d", l->max_lora_rank,
+                          NRD_LORA_MAX_RANK);
+    }
+    for (size_t i = 0; i < nrd_json_len(list); i++) {
+        const char *name = nrd_json_str(nrd_json_at(list, i), "");
+        int32_t id = nrd_lora_module_id(name);
+        if (id < 0) {
+            return nrd_errorf(NRD_ERR_INVALID_ARG, "build_config.lora_target_modules: there is no module '%.40s'", name);
+        }
+        l->lora_modules |= 1u << id;
+    }
+    return NULL;
+}
+
 static nrd_error *read_limits(nrd_build_limits *l, const nrd_model_spec *spec, const nrd_json *b)
 {
     const nrd_json *plugin = nrd_json_get(b, "plugin_config"), *ours = nrd_json_get(b, "nereid");
@@ -382,6 +428,7 @@ static nrd_error *read_limits(nrd_build_limits *l, const nrd_model_spec *spec, c
     l->use_paged_context_fmha = nrd_json_get_bool(plugin, "use_paged_context_fmha", true);
     l->gather_context_logits = nrd_json_get_bool(b, "gather_context_logits", false);
     l->gather_generation_logits = nrd_json_get_bool(b, "gather_generation_logits", false);
+    NRD_TRY(read_lora(l, b, plugin));
     if (strcmp(kv, "auto") && !nrd_dtype_parse(kv, &l->kv_dtype)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "build_config.nereid.kv_dtype: '%s' is no known "
                           "element type", kv);

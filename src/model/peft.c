@@ -33,7 +33,7 @@ typedef struct pair {
 } pair;
 
 struct nrd_peft {
-    char *dir;
+    const char *dir; /* the caller's */
     nrd_json_doc *doc;
     const nrd_json *config;
     nrd_safetensors *st;
@@ -328,7 +328,7 @@ nrd_error *nrd_peft_open(nrd_peft **out, const char *dir)
 
     *out = NULL;
     NRD_NEW_GOTO(p, 1, err, fail);
-    p->dir = nrd_xstrdup(dir);
+    p->dir = dir;
     NRD_TRY_GOTO(nrd_json_parse_file(&p->doc, path, &limits), err, fail);
     p->config = nrd_json_root(p->doc);
     NRD_TRY_GOTO(check_config(p), err, fail);
@@ -356,7 +356,6 @@ void nrd_peft_close(nrd_peft *p)
     nrd_torch_bin_close(p->bin);
     free(p->pairs);
     free(p->out);
-    free(p->dir);
     free(p);
 }
 

@@ -8,7 +8,7 @@
  * Errors    UNSUPPORTED names what is not computed here: DoRA, biases, embeddings, modules_to_save, initial
  *           values that change the base weights, other methods than LoRA. INVALID_ARG names the tensor.
  * Limits    adapter_config.json of 4 MiB.
- * Lifetime  Names and matrices borrow from the object until close.
+ * Lifetime  Names and matrices borrow from the object until close, the object the folder's name.
  */
 #ifndef NRD_MODEL_PEFT_H
 #define NRD_MODEL_PEFT_H

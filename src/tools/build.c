@@ -6,10 +6,12 @@
 #include "base/dtype.h"
 #include "base/file.h"
 #include "base/leftovers.h"
+#include "base/mem.h"
 #include "base/str.h"
 #include "device/device.h"
 #include "model/build.h"
 #include "model/engine_file.h"
+#include "model/lora.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,7 +21,8 @@ typedef struct {
     const char *checkpoint_dir, *model_config, *build_config, *output_dir, *load_format, *dtype, *quantize;
     const char *kv_cache_type, *kv_cache_dtype, *paged_kv_cache, *logits_dtype, *device;
     const char *gather_all, *input_timing_cache, *spec_mode, *gpt_attention, *remove_padding;
-    const char *precision;
+    const char *precision, *lora_plugin, *lora_modules, *lora_dir, *lora_source;
+    int32_t max_lora_rank;
     bool weight_only, fp8_kv, int8_kv, use_paged_fmha, gather_context, gather_generation, quantize_lm_head, dry_run;
     int32_t max_output_len, workers, seed, tp_size, pp_size;
     int32_t max_input_len, max_seq_len, max_batch_size, max_num_tokens, max_beam_width;
@@ -52,6 +55,8 @@ static void warn(const char *text)
 {
     fprintf(stderr, "nereid build: %s\n", text);
 }
+
+static nrd_error *fill_lora(nrd_build_limits *l, const options *o, const nrd_model_spec *spec);
 
 static nrd_error *fill_limits(nrd_build_limits *l, const options *o, const nrd_model_spec *spec)
 {
@@ -99,6 +104,98 @@ static nrd_error *fill_limits(nrd_build_limits *l, const options *o, const nrd_m
     if (off(o->remove_padding)) {
         warn("--remove_input_padding disable has no effect: tokens are always packed");
     }
+    return fill_lora(l, o, spec);
+}
+
+/* The next of the words in a list, separated by spaces or commas; *n: its length, 0: no more. */
+static const char *next_word(const char *list, size_t *n)
+{
+    list += strspn(list, " ,");
+    *n = strcspn(list, " ,");
+    return list;
+}
+
+static nrd_error *fill_lora_modules(nrd_build_limits *l, const char *list, const nrd_model_spec *spec)
+{
+    size_t n = 0;
+    for (const char *w = next_word(list, &n); n > 0; w = next_word(w + n, &n)) {
+        char name[32];
+        int64_t in, out;
+        snprintf(name, sizeof name, "%.*s", (int)(n < sizeof name ? n : sizeof name - 1), w);
+        int32_t id = nrd_lora_module_id(name);
+        if (id < 0 || !nrd_lora_module_dims(spec, id, &in, &out)) {
+            return nrd_errorf(NRD_ERR_INVALID_ARG, "--lora_target_modules: %s %s", id < 0 ? "there is no module"
+                              : "this model has no module", name);
+        }
+        l->lora_modules |= 1u << id;
+    }
+    return NULL;
+}
+
+/* Adapters must fit what the engine will take; where modules are not named, theirs are taken. */
+static nrd_error *check_adapters(nrd_build_limits *l, const char *list, const nrd_model_spec *spec)
+{
+    const nrd_lora_limits lim = {.max_rank = l->max_lora_rank, .modules = l->lora_modules};
+    uint32_t found = 0;
+    size_t n = 0;
+    for (const char *w = next_word(list, &n); n > 0; w = next_word(w + n, &n)) {
+        nrd_lora *a = NULL;
+        char *dir = nrd_xstrndup(w, n);
+        nrd_error *err = nrd_error_wrap(nrd_lora_open(&a, spec, &lim, dir), "--lora_dir");
+        for (int32_t i = 0; a && i < a->n_rows; i++) {
+            found |= 1u << a->rows[i].module;
+        }
+        nrd_lora_free(a);
+        free(dir);
+        NRD_TRY(err);
+    }
+    l->lora_modules = l->lora_modules ? l->lora_modules : found;
+    return NULL;
+}
+
+static nrd_error *fill_lora(nrd_build_limits *l, const options *o, const nrd_model_spec *spec)
+{
+    l->lora_plugin = o->lora_plugin && !off(o->lora_plugin);
+    if (o->max_lora_rank < 0 || o->max_lora_rank > NRD_LORA_MAX_RANK) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "--max_lora_rank %d, expected 1 to %d", o->max_lora_rank,
+                          NRD_LORA_MAX_RANK);
+    }
+    if (o->lora_source && strcmp(o->lora_source, "hf") != 0) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "--lora_ckpt_source: only hf is supported, got '%s'", o->lora_source);
+    }
+    l->max_lora_rank = o->max_lora_rank ? o->max_lora_rank : l->lora_plugin ? NRD_LORA_DEFAULT_RANK : 0;
+    NRD_TRY(o->lora_modules ? fill_lora_modules(l, o->lora_modules, spec) : NULL);
+    return o->lora_dir ? check_adapters(l, o->lora_dir, spec) : NULL;
+}
+
+/* Options with several words, as argparse takes them: "--name a b c" becomes "--name=a b c". The words that
+ * are made are freed with `made`. */
+static nrd_error *join_lists(int *argc, char **argv, nrd_arena *made)
+{
+    static const char *const names[] = {"--lora_target_modules", "--lora-target-modules", "--lora_dir", "--lora-dir"};
+    int to = 1;
+    for (int i = 1; i < *argc; i++) {
+        size_t k = 0;
+        while (k < sizeof names / sizeof names[0] && strcmp(argv[i], names[k]) != 0) {
+            k++;
+        }
+        if (k == sizeof names / sizeof names[0]) {
+            argv[to++] = argv[i];
+            continue;
+        }
+        nrd_str all = {0};
+        nrd_str_printf(&all, "%s=", argv[i]);
+        for (bool first = true; i + 1 < *argc && argv[i + 1][0] != '-'; first = false) {
+            nrd_str_printf(&all, "%s%s", first ? "" : " ", argv[++i]);
+        }
+        argv[to] = nrd_arena_strndup(made, nrd_str_cstr(&all), all.len);
+        nrd_str_fini(&all);
+        if (!argv[to++]) {
+            return nrd_error_no_memory();
+        }
+    }
+    argv[to] = NULL;
+    *argc = to;
     return NULL;
 }
 
@@ -228,6 +325,9 @@ static nrd_error *read_build_config(options *o, const char *path)
         *rows[i].value = (int32_t)n;
     }
     const nrd_json *plugin = nrd_json_get(b, "plugin_config");
+    const nrd_json *lora = nrd_json_get(b, "lora_config");
+    int64_t rank = nrd_json_get_int(lora, "max_lora_rank", nrd_json_get_int(b, "max_lora_rank", 0));
+    o->max_lora_rank = rank > 0 && rank <= NRD_LORA_MAX_RANK ? (int32_t)rank : 0;
     o->gather_context = nrd_json_get_bool(b, "gather_context_logits", false);
     o->gather_generation = nrd_json_get_bool(b, "gather_generation_logits", false);
     o->use_paged_fmha = nrd_json_get_bool(plugin, "use_paged_context_fmha", o->use_paged_fmha);
@@ -256,6 +356,14 @@ static const nrd_opt rows[] = {
     OPT(INT, "max_beam_width", NULL, max_beam_width, "N", "1", "beams"),
     OPT(INT, "max_draft_len", NULL, max_draft_len, "N", NULL, "draft tokens in one step: only 0"),
     OPT(STR, "speculative_decoding_mode", NULL, spec_mode, "MODE", NULL, "only none"),
+    OPT(WORD, "lora_plugin", NULL, lora_plugin, "TYPE|disable", NULL,
+        "memory for LoRA adapters is taken when the engine is opened; any engine takes adapters"),
+    OPT(INT, "max_lora_rank", NULL, max_lora_rank, "N", "64", "the largest rank of an adapter"),
+    OPT(STR, "lora_target_modules", NULL, lora_modules, "NAME …", "all",
+        "what adapters may change: attn_q attn_k attn_v attn_qkv attn_dense mlp_h_to_4h mlp_4h_to_h mlp_gate"),
+    OPT(STR, "lora_dir", NULL, lora_dir, "DIR …", NULL,
+        "adapters that must fit; without lora_target_modules, their modules may come"),
+    OPT(STR, "lora_ckpt_source", NULL, lora_source, "hf", NULL, "what wrote them; nemo is not read"),
     OPT(INT, "max_prompt_embedding_table_size", "--max_multimodal_len", max_prompt, "N", NULL,
         "rows that a request's prompt table may have (0)"),
     OPT(INT, "tokens_per_block", NULL, tokens_per_block, "N", "32; for cuda 64",
@@ -366,11 +474,6 @@ static const nrd_opt rows[] = {
     REFUSED("strip_plan", NULL, "an engine file always holds its weights"),
     REFUSED("weight_streaming", NULL, "weights stay in memory, or in mapped pages"),
     REFUSED("auto_parallel", NULL, "an engine runs on one device"),
-    REFUSED("lora_dir", NULL, "merge the adapter into the model and build that"),
-    REFUSED("lora_plugin", NULL, "merge the adapter into the model and build that"),
-    REFUSED("lora_ckpt_source", NULL, "merge the adapter into the model and build that"),
-    REFUSED("lora_target_modules", NULL, "merge the adapter into the model and build that"),
-    REFUSED("max_lora_rank", NULL, "merge the adapter into the model and build that"),
 };
 const nrd_tool_table nrd_build_table = NRD_TOOL_TABLE("build", usage, rows, 1);
 
@@ -388,7 +491,7 @@ static const char *find_build_config(int argc, char **argv)
     return NULL;
 }
 
-int nrd_tool_build(int argc, char **argv)
+static int build_verb(int argc, char **argv)
 {
     options o = {.output_dir = "engine_outputs", .load_format = "auto", .use_paged_fmha = true,
                  .device = "cpu", .precision = "int8"};
@@ -411,4 +514,14 @@ int nrd_tool_build(int argc, char **argv)
         return 2;
     }
     return nrd_tool_finish("build", build(&o));
+}
+
+int nrd_tool_build(int argc, char **argv)
+{
+    nrd_arena made;
+    nrd_arena_init(&made);
+    nrd_error *err = join_lists(&argc, argv, &made);
+    int status = err ? nrd_tool_finish("build", err) : build_verb(argc, argv);
+    nrd_arena_fini(&made);
+    return status;
 }

@@ -36,6 +36,8 @@ static const struct {
     {"top", nrd_tool_top, &nrd_top_table, "what a server does, live in the terminal"},
     {"convert", nrd_tool_convert, &nrd_convert_table,
      "Hugging Face folder or GGUF -> checkpoint folder"},
+    {"hf_lora_convert", nrd_tool_hf_lora_convert, &nrd_hf_lora_convert_table,
+     "LoRA adapter of PEFT -> the arrays that requests carry"},
     {"build", nrd_tool_build, &nrd_build_table,
      "checkpoint, Hugging Face folder or GGUF -> engine folder"},
     {"repo", nrd_tool_repo, &nrd_repo_table, "engine + tokenizer -> five-model repository"},
@@ -67,7 +69,7 @@ static void usage(FILE *f)
 {
     fputs("Usage: nereid VERB [options]\n\n", f);
     for (int i = 0; i < N_VERBS; i++) {
-        fprintf(f, "  %-14s %s\n", verbs[i].name, verbs[i].summary);
+        fprintf(f, "  %-15s %s\n", verbs[i].name, verbs[i].summary);
     }
     fputs("\n  nereid help VERB      options of a verb (also nereid VERB --help)\n"
           "  nereid version        version and what this build has (also --version)\n",

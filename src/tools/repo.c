@@ -236,6 +236,9 @@ nrd_error *nrd_repo_write(const char *repo, const nrd_repo_options *o)
         nrd_template_set(&values, "engine_dir", engine);
         nrd_template_set(&values, "tokenizer_dir", tokenizer);
         nrd_template_set(&values, "served_model_name", o->served_names);
+        if (o->adapters && o->adapters[0]) {
+            nrd_template_set(&values, "lora_adapters", o->adapters);
+        }
     }
     for (size_t i = 0; !err && i < o->n_lists; i++) {
         err = nrd_template_set_list(&given, o->lists[i]);

@@ -70,6 +70,7 @@ typedef struct options {
     const char *sets[MAX_WORDS];
     size_t n_sets;
     words build, server;
+    nrd_str adapters; /* "NAME=FOLDER;…" */
 } options;
 
 /* ---- options ---- */
@@ -88,6 +89,28 @@ static nrd_error *on_build(void *values, const char *name, const char *value)
 {
     (void)name;
     return add_word(&((options *)values)->build, nrd_xstrdup(value));
+}
+
+/* The server may run in another folder: paths are made whole. */
+static nrd_error *on_lora(void *values, const char *name, const char *value)
+{
+    options *o = values;
+    const char *equals = strchr(value, '=');
+    char *dir = equals ? realpath(equals + 1, NULL) : NULL;
+    nrd_error *err = NULL;
+
+    if (!equals || equals == value) {
+        err = nrd_errorf(NRD_ERR_INVALID_ARG, "--%s: expected NAME=FOLDER, got '%s'", name, value);
+    } else if (!dir) {
+        err = nrd_errorf(NRD_ERR_NOT_FOUND, "--%s: '%s' does not exist", name, equals + 1);
+    } else if (strpbrk(dir, ";\"\\") || strcspn(value, ";,\"\\") < (size_t)(equals - value)) {
+        err = nrd_errorf(NRD_ERR_INVALID_ARG, "--%s: quotes, backslashes, semicolons and, in names, commas are not "
+                         "allowed in '%s'", name, value);
+    } else {
+        nrd_str_printf(&o->adapters, "%s%.*s=%s", o->adapters.len ? ";" : "", (int)(equals - value), value, dir);
+    }
+    free(dir);
+    return err;
 }
 
 static nrd_error *on_context(void *values, const char *name, const char *value)
@@ -197,6 +220,8 @@ static const nrd_opt rows[] = {
     OPT(STR, "ssl_keyfile", NULL, ssl_key, "FILE", NULL, "its private key (PEM)"),
     OPT(STR, "ssl_ca_certs", NULL, ssl_ca, "FILE", NULL,
         "certificates that sign clients (PEM): clients without one are refused"),
+    CALLS("lora", "--lora_modules", on_lora, "NAME=FOLDER", NULL,
+          "a LoRA adapter, which clients of /v1 call NAME; may be repeated"),
     CALLS("set", NULL, on_set, "NAME:VALUE[,…]", NULL, "values for the model repository (nereid help repo)"),
     CALLS("build", NULL, on_build, "OPTION[=VALUE]", NULL,
           "an option for nereid build, for example --build --max_batch_size=128; may be repeated"),
@@ -387,6 +412,10 @@ static nrd_error *prepare(const options *o, char **out_repo, char **out_engine)
         return nrd_errorf(NRD_ERR_NOT_FOUND, "'%s' does not exist", o->path);
     }
     if (is_repository(o->path)) {
+        if (o->adapters.len > 0) {
+            return nrd_errorf(NRD_ERR_INVALID_ARG, "--lora: a repository tells its adapters itself, as the parameter "
+                              "lora_adapters in %s/tensorrt_llm/config.pbtxt", o->path);
+        }
         if (o->served_names) {
             return nrd_errorf(NRD_ERR_INVALID_ARG, "--served-model-name: a repository tells the name itself, "
                               "as the parameter served_model_name in %s/tensorrt_llm/config.pbtxt", o->path);
@@ -412,6 +441,7 @@ static nrd_error *prepare(const options *o, char **out_repo, char **out_engine)
         err = nrd_repo_write(repo, &(nrd_repo_options){.engine_dir = engine,
                                                        .tokenizer_dir = tokenizer,
                                                        .served_names = o->served_names ? o->served_names : name,
+                                                       .adapters = nrd_str_cstr(&o->adapters),
                                                        .lists = o->sets,
                                                        .n_lists = o->n_sets});
         free(name);
@@ -625,6 +655,7 @@ int nrd_tool_serve(int argc, char **argv)
     free(engine);
     nrd_options_fini(&server);
     words_fini(&o->build);
+    nrd_str_fini(&o->adapters);
     words_fini(&o->server);
     free(o);
     return status;

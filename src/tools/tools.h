@@ -17,6 +17,7 @@
 #include <stdint.h>
 
 int nrd_tool_convert(int argc, char **argv);
+int nrd_tool_hf_lora_convert(int argc, char **argv);
 int nrd_tool_build(int argc, char **argv);
 int nrd_tool_repo(int argc, char **argv);
 int nrd_tool_serve(int argc, char **argv);
@@ -43,7 +44,7 @@ typedef struct nrd_tool_table {
 
 extern const nrd_tool_table nrd_build_table, nrd_bench_table, nrd_chat_table,
     nrd_completion_table, nrd_convert_table, nrd_detokenize_table, nrd_eval_table,
-    nrd_fill_template_table, nrd_inspect_table, nrd_options_table, nrd_repo_table,
+    nrd_fill_template_table, nrd_hf_lora_convert_table, nrd_inspect_table, nrd_options_table, nrd_repo_table,
     nrd_run_table, nrd_serve_table, nrd_tokenize_table, nrd_top_table;
 
 #define NO_EFFECT(...) NRD_OPT_WITHOUT_EFFECT(__VA_ARGS__)

@@ -40,7 +40,8 @@ def elsewhere(test):
 
 
 WHOLE = "test_repositories.py::test_the_ensemble_and_the_bls_model_answer_the_same"
-NO_LORA = "LoRA"
+ADAPTER = "../e2e/test_lora.py::test_first_request_brings_the_weights_later_ones_the_number"
+ADAPTER_CACHE = "../e2e/test_lora.py::test_small_caches_and_prefetched_folders"
 NO_PICTURES = "unexpected inference input|not supported|IMAGE|image"
 
 LLM_INPUTS = {
@@ -62,8 +63,7 @@ LLM_INPUTS = {
     "draft_logits": refused(np.zeros((1, 4), np.float32), "draft_logits is not supported"),
     "draft_acceptance_threshold": same(0.5), "return_context_logits": gives(True, "context_logits"),
     "return_generation_logits": gives(True, "generation_logits"),
-    "lora_weights": refused(np.zeros((1, 8), np.float16), NO_LORA),
-    "lora_config": refused(np.zeros((1, 3), np.int32), NO_LORA), "lora_task_id": refused(7, NO_LORA),
+    "lora_weights": elsewhere(ADAPTER), "lora_config": elsewhere(ADAPTER), "lora_task_id": elsewhere(ADAPTER),
     "runtime_top_p_min": changes(0.9, runtime_top_p=0.95, runtime_top_p_decay=0.1, temperature=4.0, random_seed=3),
     "runtime_top_p_decay": changes(0.05, runtime_top_p=0.99, temperature=4.0, random_seed=3),
     "runtime_top_p_reset_ids": elsewhere("test_features.py::test_a_reset_id_restores_top_p"),
@@ -106,8 +106,7 @@ TEXT_INPUTS = {
     "prompt_embedding_table": elsewhere("test_features.py::test_a_table_through_the_text_models"),
     "prompt_vocab_size": refused(3, "prompt_vocab_size"),
     "num_return_sequences": elsewhere("test_repositories.py::test_several_sequences_through_the_bls_model"),
-    "lora_task_id": refused(7, NO_LORA), "lora_weights": elsewhere("test_features.py::test_input[tensorrt_llm-lora_weights]"),
-    "lora_config": elsewhere("test_features.py::test_input[tensorrt_llm-lora_config]"), "exclude_input_in_output": changes(True),
+    "lora_task_id": elsewhere(ADAPTER), "lora_weights": elsewhere(ADAPTER), "lora_config": elsewhere(ADAPTER), "exclude_input_in_output": changes(True),
     "return_kv_cache_reuse_stats": gives(True, "kv_cache_alloc_new_blocks"),
     "return_perf_metrics": gives(True, "first_token_time_ns"),
     "guided_decoding_guide_type": changes("json"),
@@ -149,18 +148,20 @@ OUTPUTS = {**{n: gives(True, n) for n in ASK}, "output_ids": elsewhere(WHOLE), "
 SET = "test_features.py::test_parameters_that_change_nothing_say_so"
 REFUSED = "test_features.py::test_parameters_that_are_refused"
 NO_EFFECT = {"max_num_sequences": "4", "enable_trt_overlap": "true", "max_kv_cache_length": "64", "worker_path": "/x",
-             "lora_cache_optimal_adapter_size": "8", "lora_cache_max_adapter_size": "64", "lora_cache_gpu_memory_fraction": "0.1",
-             "lora_cache_host_memory_bytes": "1000", "medusa_choices": "{0\\\\, 0}", "kv_cache_onboard_blocks": "false",
+             "medusa_choices": "{0\\\\, 0}", "kv_cache_onboard_blocks": "false",
              "enable_context_fmha_fp32_acc": "true", "multi_block_mode": "false", "participant_ids": "0",
              "cross_kv_cache_fraction": "0.5", "speculative_decoding_fast_logits": "true", "eagle_choices": "{0}", "num_nodes": "2",
              "lookahead_window_size": "4", "lookahead_ngram_size": "4", "lookahead_verification_set_size": "4",
              "request_stats_max_iterations": "10"}
-REFUSE = {"encoder_model_path": "/x", "lora_prefetch_dir": "/x", "xgrammar_tokenizer_info_path": "/x", "gpu_weights_percent": "0.5",
+REFUSE = {"encoder_model_path": "/x", "xgrammar_tokenizer_info_path": "/x", "gpu_weights_percent": "0.5",
           "multimodal_encoders_name": "multimodal", "multimodal_model_path": "/x"}
 OPEN = "test_repositories.py::test_every_parameter_left_open_is_named"
 MODES = "../e2e/test_modes.py::test_every_mode_gives_the_same_text"
 EXECUTOR = "../unit/executor/test_executor.c"
 LLM_PARAMETERS = {
+    "lora_cache_max_adapter_size": elsewhere(ADAPTER_CACHE), "lora_cache_host_memory_bytes": elsewhere(ADAPTER_CACHE),
+    "lora_prefetch_dir": elsewhere(ADAPTER_CACHE), "lora_cache_optimal_adapter_size": elsewhere("../unit/engine/test_lora.c"),
+    "lora_cache_gpu_memory_fraction": elsewhere("../unit/engine/test_lora.c"),
     **{n: elsewhere(SET) for n in NO_EFFECT}, **{n: elsewhere(REFUSED) for n in REFUSE if not n.startswith("multimodal")},
     "max_beam_width": elsewhere("test_repositories.py::test_beams_while_streaming"), "FORCE_CPU_ONLY_INPUT_TENSORS": elsewhere(WHOLE),
     "gpt_model_type": elsewhere("../e2e/test_modes.py::test_a_wrong_parameter_ends_the_start_with_its_reason"),

@@ -181,9 +181,7 @@ def test_options_of_trtllm_build_are_used_refused_or_named(tmp_path):
         (["--pp_size", "2"], "pp_size 2"),
         (["--max_draft_len", "5"], "max_draft_len 5"),
         (["--speculative_decoding_mode", "draft_tokens_external"], "only none"),
-        (["--lora_dir", "adapter"], "merge the adapter into the model"),
-        (["--lora_plugin", "auto"], "merge the adapter into the model"),
-        (["--max_lora_rank", "8"], "merge the adapter into the model"),
+        (["--lora_dir", "adapter"], "adapter holds no LoRA adapter"),
         (["--auto_parallel", "2"], "an engine runs on one device"),
     ):
         done = subprocess.run([NEREID, "build", tmp_path / "m", "-o", tmp_path / "f", *words],

@@ -62,7 +62,7 @@ def test_version_is_a_verb_too():
     (["run", "m", "n"], "unexpected word 'n'"),
     (["run", "m", "--quiet=yes"], "takes no value"),
     (["repo", "--engine_dir"], "needs a value"),
-    (["build", "--lora_plugin", "x"], "is not supported"),
+    (["build", "--weight_streaming"], "is not supported"),
 ])
 def test_what_cannot_be_is_refused(words, part):
     r = nereid(*words)

@@ -215,9 +215,10 @@ static TRITONSERVER_Error *add_salt(const char *salt, const char *salt_of_key, n
 
 /* The parameters of a request: request_type, which phases it means; top_logprobs, that many alternatives
  * to each token are reported; logit_bias, a JSON object of token ids and what is added to their logits;
- * cache_salt, prompts share cached blocks only within one; pooling ("last", "mean"), the answer is the output "embedding" [1, hidden]. */
+ * cache_salt, prompts share cached blocks only within one; pooling ("last", "mean"), the answer is the output
+ * "embedding" [1, hidden]; of front ends, where an adapter lies (borrows). */
 static TRITONSERVER_Error *read_parameters(TRITONBACKEND_Request *request, nrd_arena *arena,
-                                           nrd_exec_request *e)
+                                           nrd_exec_request *e, const char **out_adapter_dir)
 {
     const char *salt = NULL, *salt_of_key = NULL;
     uint32_t n = 0;
@@ -240,6 +241,9 @@ static TRITONSERVER_Error *read_parameters(TRITONBACKEND_Request *request, nrd_a
         }
         if (!strcmp(key, "logit_bias") && type == TRITONSERVER_PARAMETER_STRING) {
             NRD_TB_TRY(nrd_llm_read_bias(value, arena, e));
+        }
+        if (!strcmp(key, NRD_LLM_ADAPTER_DIR) && type == TRITONSERVER_PARAMETER_STRING) {
+            *out_adapter_dir = value;
         }
         if (!strcmp(key, "request_type")) {
             NRD_TB_TRY(read_request_type(e, type, value));
@@ -295,12 +299,19 @@ static TRITONSERVER_Error *row_init(nrd_llm_row *row, const nrd_llm_instance *in
 /* Hands one row over. The lock is held over enqueue so that the row's answer cannot come before its
  * id is stored; the executor only copies and queues. */
 static TRITONSERVER_Error *enqueue_row(nrd_llm_instance *inst, nrd_llm_row *row,
-                                       nrd_exec_request *e)
+                                       nrd_exec_request *e, const char *adapter_dir)
 {
     e->client_id = (uint64_t)(uintptr_t)row;
-    pthread_mutex_lock(&inst->mu);
-    nrd_error *err = nrd_exec_enqueue(inst->exec, e, &row->exec_id);
-    pthread_mutex_unlock(&inst->mu);
+    nrd_error *err = adapter_dir ? nrd_llm_adapter_ensure(inst, e->lora_task_id, adapter_dir) : NULL;
+    if (!err) {
+        err = nrd_exec_prepare_lora(inst->exec, e);
+    }
+    if (!err) {
+        pthread_mutex_lock(&inst->mu);
+        err = nrd_exec_enqueue(inst->exec, e, &row->exec_id);
+        pthread_mutex_unlock(&inst->mu);
+        nrd_exec_release_lora(inst->exec, e);
+    }
     if (!err) {
         return NULL;
     }
@@ -393,16 +404,17 @@ static void run_rows(nrd_llm_instance *inst, nrd_llm_request *q, nrd_tb_inputs *
     for (int32_t i = 0; i < n; i++) {
         nrd_llm_row *row = &q->rows[i];
         nrd_exec_request e;
+        const char *adapter_dir = NULL;
         TRITONSERVER_Error *err = nrd_llm_convert(inst, in, n, i, &in->arena, &e);
         if (!err) {
-            err = read_parameters(q->triton, &in->arena, &e);
+            err = read_parameters(q->triton, &in->arena, &e, &adapter_dir);
         }
         if (!err) {
             err = row_init(row, inst, &e, &n_sequences);
         }
         if (!err) {
             q->n_input_tokens = e.n_input_ids; /* the last row's, as in the original's histogram */
-            err = enqueue_row(inst, row, &e);
+            err = enqueue_row(inst, row, &e, adapter_dir);
         }
         if (err) {
             nrd_llm_respond_error(inst, row, err);
@@ -552,6 +564,9 @@ TRITONSERVER_Error *TRITONBACKEND_ModelInstanceInitialize(TRITONBACKEND_ModelIns
     if (!err) {
         inst->info.size = sizeof inst->info;
         nrd_exec_get_info(inst->exec, &inst->info);
+        err = nrd_llm_adapters_load(inst);
+    }
+    if (!err) {
         err = nrd_llm_metrics_new(&inst->metrics, inst);
     }
     if (!err) {

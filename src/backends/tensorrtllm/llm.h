@@ -126,6 +126,12 @@ void nrd_llm_params_fini(nrd_llm_model *m);
 void nrd_llm_warn_of_open(const nrd_llm_model *m);
 void nrd_llm_warn_of_no_effect(const nrd_llm_model *m);
 
+/* adapters.c */
+/* Loads the adapters that the configuration names. */
+TRITONSERVER_Error *nrd_llm_adapters_load(nrd_llm_instance *inst);
+/* Reads the adapter from its folder unless it is there. */
+nrd_error *nrd_llm_adapter_ensure(nrd_llm_instance *inst, uint64_t number, const char *dir);
+
 /* convert.c: fills `out` for row `row`; what it points to lives in `in` or in `arena`. */
 TRITONSERVER_Error *nrd_llm_convert(nrd_llm_instance *inst, const nrd_tb_inputs *in,
                                     int64_t n_rows, int64_t row, nrd_arena *arena,

@@ -7,6 +7,7 @@
 #include "nereid/server.h"
 
 #include <string.h>
+#include <strings.h>
 
 #pragma weak nrd_server_lend_thread /* another core may lack it */
 
@@ -174,6 +175,10 @@ nrd_error *nrd_infer_set(nrd_infer *i, nrd_infer_param what, const char *name,
     case NRD_INFER_RESERVED:
         break;
     }
+    if (!strcmp(name, NRD_LLM_ADAPTER_DIR)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "the parameter '%s' is reserved: folders of this machine are not named by "
+                          "clients", name);
+    }
     return nrd_from_triton(set_custom(r, name, value));
 }
 
@@ -187,8 +192,8 @@ nrd_error *nrd_infer_forward(nrd_infer *i, const nrd_header_pattern *pattern, co
     if (!key) {
         return nrd_error_no_memory();
     }
-    if (!nrd_header_pattern_matches(pattern, key, name_n)) {
-        return NULL;
+    if (!nrd_header_pattern_matches(pattern, key, name_n) || !strcasecmp(key, NRD_LLM_ADAPTER_DIR)) {
+        return NULL; /* the latter says what clients may not say */
     }
     const char *text = nrd_arena_strndup(&i->arena, value, value_n);
     return text ? nrd_from_triton(

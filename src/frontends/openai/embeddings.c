@@ -300,6 +300,7 @@ static nrd_error *fill(nrd_http_call *call, const embed_input *in)
                         in->ids.n * sizeof *in->ids.ids));
     NRD_TRY(nrd_oai_add_i32(call, "input_lengths", (int64_t)in->ids.n));
     NRD_TRY(nrd_oai_add_i32(call, "request_output_len", 1));
+    NRD_TRY(nrd_oai_add_adapter(call, in->r->model));
     NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceRequestSetStringParameter(
         call->infer.request, "pooling", in->r->model->pooling)));
     for (size_t i = 0; i < sizeof outputs / sizeof outputs[0]; i++) {

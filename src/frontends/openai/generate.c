@@ -129,6 +129,18 @@ static nrd_error *add_sampling(nrd_http_call *call, const nrd_oai_choice *c, int
                      call->infer.request, "logit_bias", nrd_str_cstr(&r->logit_bias)));
 }
 
+nrd_error *nrd_oai_add_adapter(nrd_http_call *call, const nrd_oai_model *m)
+{
+    const int64_t shape[] = {1, 1};
+    if (!m->adapter) {
+        return NULL;
+    }
+    NRD_TRY(nrd_oai_add(call, "lora_task_id", TRITONSERVER_TYPE_UINT64, shape, 2, &m->adapter, sizeof m->adapter));
+    return m->adapter_loads ? nrd_from_triton(TRITONSERVER_InferenceRequestSetStringParameter(
+                                  call->infer.request, NRD_LLM_ADAPTER_DIR, m->adapter_dir))
+                            : NULL;
+}
+
 static int asked_top(const nrd_oai_request *r)
 {
     return r->n_top > 0 ? r->n_top : 1;
@@ -154,6 +166,7 @@ static nrd_error *fill(nrd_http_call *call, const nrd_oai_choice *c, int turn)
     if (scores) {
         NRD_TRY(nrd_oai_add_bool(call, "return_log_probs", true));
     }
+    NRD_TRY(nrd_oai_add_adapter(call, r->model));
     NRD_TRY(add_stop_ids(call, r));
     NRD_TRY(add_guide(call, r));
     NRD_TRY(add_sampling(call, c, turn));

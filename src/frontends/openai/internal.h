@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * frontends/openai/internal.h - what the files of this folder share.
  *
- * openai.c has the routes; admit.c decides who may ask; list.c, tokenize.c and openapi.c answer questions.
+ * openai.c has the routes; adapters.c loads and unloads LoRA adapters, which
+ * adapter_list.c keeps; admit.c decides who may ask; list.c, tokenize.c and openapi.c answer questions.
  * Life of a request: params.c reads the body into an nrd_oai_request; generate.c sends one request for
  * each choice to the model and turns ids into text; answer.c writes the JSON, whole or in chunks;
  * parse.c finds reasoning and tool calls in the text. embeddings.c has a shorter life of its own.
@@ -39,6 +40,10 @@ typedef struct nrd_openai nrd_openai; /* as openai.h, which stands above this he
 typedef struct nrd_oai_model {
     struct nrd_oai_model *next;
     char *name, *llm, *tokenizer_dir;
+    uint64_t adapter;  /* lora_task_id; 0: the model itself */
+    char *adapter_dir; /* where the adapter lies; owned */
+    char *parent;      /* of an adapter: its model's name; owned */
+    bool adapter_loads; /* requests tell the model where the adapter lies */
     char *served; /* the names that its configuration gives it, with commas; NULL: none */
     atomic_int refs;
     nrd_text *text;                 /* shares */
@@ -51,6 +56,13 @@ typedef struct nrd_oai_model {
     bool is_bls; /* reached through a bls model, which is not offered by its name */
     uint64_t checked_ns;
 } nrd_oai_model;
+
+/* Loaded at run time. */
+typedef struct nrd_oai_adapter {
+    struct nrd_oai_adapter *next;
+    char *name, *dir, *llm;
+    uint64_t number;
+} nrd_oai_adapter;
 
 typedef struct nrd_oai_turns { /* of one key's rate limit; guarded by the front end's lock */
     double left;
@@ -65,6 +77,8 @@ struct nrd_openai {
     int64_t created;
     pthread_mutex_t mu;
     nrd_oai_model *models; /* guarded by mu */
+    nrd_oai_adapter *adapters; /* loaded at run time, the newest first; guarded by mu */
+    uint64_t n_adapters;              /* loaded so far; guarded by mu */
 };
 
 typedef struct nrd_oai_request nrd_oai_request;
@@ -148,7 +162,25 @@ bool nrd_oai_admit(nrd_openai *o, nrd_http_request *req, bool counts, char **out
 char *nrd_oai_warn_unknown(char *extra, const char *names);
 nrd_error *nrd_oai_body(const nrd_http_request *req, nrd_json_doc **out) NRD_MUST_USE;
 
+/* adapters.c */
+nrd_http_handler nrd_oai_on_load_adapter, nrd_oai_on_unload_adapter;
+
+/* adapter_list.c */
+/* An adapter that was loaded at run time: fills in what requests need, and the model's name in the repository,
+ * owned by the caller; it and the folder are NULL without memory. False: there is none of this name. */
+bool nrd_oai_adapter_get(nrd_openai *o, const char *name, nrd_oai_model *m, char **out_llm);
+/* The n-th name among those of a model; owned; NULL: no more. */
+char *nrd_oai_adapter_name(nrd_openai *o, const char *llm, size_t n);
+bool nrd_oai_adapter_add(nrd_openai *o, nrd_oai_adapter *a); /* false: the name is taken, a the caller's still */
+bool nrd_oai_adapter_remove(nrd_openai *o, const char *name); /* false: there is none */
+/* A number that no other call gets; *out_n: how many adapters there are. */
+uint64_t nrd_oai_adapter_turn(nrd_openai *o, size_t *out_n);
+void nrd_oai_adapter_free(nrd_oai_adapter *a); /* NULL is fine */
+void nrd_oai_free_adapters(nrd_openai *o);
+
 /* models.c */
+/* The name is asked for anew the next time. */
+void nrd_oai_forget_model(nrd_openai *o, const char *name);
 /* By a name that the configuration gives, or by the repository's. NOT_FOUND names those there are.
  * Shares: the caller gives its reference back. May open files, so not on a loop thread. */
 nrd_error *nrd_oai_find_model(nrd_openai *o, const char *name, nrd_oai_model **out) NRD_MUST_USE;
@@ -200,6 +232,8 @@ void nrd_oai_request_unref(nrd_oai_request *r);
 
 /* Inputs of one element, and any other; what `data` points to is copied. */
 nrd_error *nrd_oai_add_i32(nrd_http_call *call, const char *name, int64_t value) NRD_MUST_USE;
+/* Those that name the model's adapter; nothing where it is none. */
+nrd_error *nrd_oai_add_adapter(nrd_http_call *call, const nrd_oai_model *m) NRD_MUST_USE;
 nrd_error *nrd_oai_add_bool(nrd_http_call *call, const char *name, bool value) NRD_MUST_USE;
 nrd_error *nrd_oai_add(nrd_http_call *call, const char *name, TRITONSERVER_DataType type,
                        const int64_t *shape, size_t n_dims, const void *data,

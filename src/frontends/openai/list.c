@@ -9,9 +9,16 @@ static void put_model(const nrd_openai *o, nrd_str *out, const nrd_oai_model *m)
     nrd_str_printf(out,
                    ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"nereid\",\"sampling\":"
                    "{\"temperature\":%.7g,\"top_p\":%.7g,\"min_p\":%.7g,\"top_k\":%d,"
-                   "\"repetition_penalty\":%.7g}}",
+                   "\"repetition_penalty\":%.7g}",
                    (long long)o->created, m->sampling.temperature, m->sampling.top_p,
                    m->sampling.min_p, m->sampling.top_k, m->sampling.repetition_penalty);
+    if (m->adapter) {
+        nrd_str_puts(out, ",\"parent\":");
+        nrd_json_put_cstr(out, m->parent);
+        nrd_str_puts(out, ",\"root\":");
+        nrd_json_put_cstr(out, m->adapter_dir);
+    }
+    nrd_str_putc(out, '}');
 }
 
 static nrd_error *put_models(nrd_oai_question *q)

@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "frontends/common/message.h"
+#include "nereid/llm_tensors.h"
 
 #include <string.h>
 
@@ -67,6 +68,25 @@ static bool list_has(const char *list, const char *name)
         p += len;
     }
     return false;
+}
+
+/* The folder of one of the adapters of a configuration, "NAME=FOLDER;…"; owned; NULL: none of this name, or no
+ * memory.
+ * name NULL: the n-th name, owned. */
+static char *configured(const nrd_json *config, const char *name, size_t n)
+{
+    const char *p = parameter(config, NRD_LLM_ADAPTERS);
+    for (; p && *p; p += *p == ';') {
+        size_t len = strcspn(p, ";"), key = strcspn(p, "=");
+        if (key < len && name && strlen(name) == key && !memcmp(p, name, key)) {
+            return strndup(p + key + 1, len - key - 1);
+        }
+        if (key < len && !name && n-- == 0) {
+            return strndup(p, key);
+        }
+        p += len;
+    }
+    return NULL;
 }
 
 static nrd_error *take_llm(nrd_oai_model *m, const char *llm, const nrd_json *config)
@@ -138,7 +158,41 @@ static nrd_error *ready_models(nrd_openai *o, nrd_json_doc **out)
     return nrd_from_message(out, e, message);
 }
 
-/* A ready model whose parameter served_model_name has this name; *out_found false: none. */
+/* What an adapter is called after: the first of its model's names. */
+static nrd_error *set_parent(nrd_oai_model *m)
+{
+    free(m->parent);
+    m->parent = m->served ? strndup(m->served, strcspn(m->served, ",")) : strdup(m->llm);
+    return m->parent ? NULL : nrd_error_no_memory();
+}
+
+/* An adapter of a model: it answers as the model does. */
+static nrd_error *look_up_adapter(nrd_openai *o, const char *name, const char *model, const nrd_json *config,
+                                  nrd_oai_model *m)
+{
+    NRD_TRY(look_up(o, model, m));
+    free(m->adapter_dir);
+    m->adapter_dir = configured(config, name, 0);
+    m->adapter = nrd_llm_adapter_number(name, strlen(name));
+    return m->adapter_dir ? set_parent(m) : nrd_error_no_memory();
+}
+
+static nrd_error *look_up_loaded(nrd_openai *o, const char *name, nrd_oai_model *m, bool *out_found)
+{
+    char *llm = NULL;
+    nrd_error *err = NULL;
+
+    *out_found = nrd_oai_adapter_get(o, name, m, &llm);
+    if (*out_found) {
+        err = llm && m->adapter_dir ? look_up(o, llm, m) : nrd_error_no_memory();
+        err = err ? err : set_parent(m);
+    }
+    free(llm);
+    return err;
+}
+
+/* A ready model whose parameter served_model_name has this name, or one of whose adapters has; *out_found
+ * false: none. */
 static nrd_error *look_up_served(nrd_openai *o, const char *name, nrd_oai_model *m, bool *out_found)
 {
     nrd_json_doc *index = NULL;
@@ -151,11 +205,13 @@ static nrd_error *look_up_served(nrd_openai *o, const char *name, nrd_oai_model 
         const char *model = nrd_json_get_str(&list->child[i], "name", "");
         const nrd_model_info *info;
         nrd_error_free(get_info(o, model, &info)); /* it may have gone since */
-        found = info && is_llm(info->config) &&
-                list_has(parameter(info->config, "served_model_name"), name);
+        bool llm = info && is_llm(info->config);
+        char *dir = llm ? configured(info->config, name, 0) : NULL;
+        found = llm && (dir || list_has(parameter(info->config, "served_model_name"), name));
         if (found) {
-            err = look_up(o, model, m);
+            err = dir ? look_up_adapter(o, name, model, info->config, m) : look_up(o, model, m);
         }
+        free(dir);
         nrd_model_info_unref(info);
     }
     nrd_json_doc_free(index);
@@ -172,6 +228,8 @@ void nrd_oai_model_unref(nrd_oai_model *m)
         free(m->llm);
         free(m->served);
         free(m->tokenizer_dir);
+        free(m->adapter_dir);
+        free(m->parent);
         free(m);
     }
 }
@@ -221,7 +279,8 @@ static bool is_same(const nrd_oai_model *a, const nrd_oai_model *b)
 {
     return a->text == b->text && a->decoupled == b->decoupled && a->pooling == b->pooling &&
            is_same_text(a->llm, b->llm) && is_same_text(a->tokenizer_dir, b->tokenizer_dir) &&
-           is_same_text(a->served, b->served);
+           is_same_text(a->served, b->served) && a->adapter == b->adapter &&
+           is_same_text(a->adapter_dir, b->adapter_dir);
 }
 
 /* By a name of the repository, else by one that a configuration gives. */
@@ -232,6 +291,9 @@ static nrd_error *look_up_any(nrd_openai *o, const char *name, nrd_oai_model *m)
 
     if (err && nrd_error_get_code(err) == NRD_ERR_NOT_FOUND) {
         nrd_error *other = look_up_served(o, name, m, &found);
+        if (!other && !found) {
+            other = look_up_loaded(o, name, m, &found);
+        }
         if (other || found) {
             nrd_error_free(err);
             return other;
@@ -260,6 +322,16 @@ nrd_oai_model *nrd_oai_known_model(nrd_openai *o, const char *name)
     }
     pthread_mutex_unlock(&o->mu);
     return m;
+}
+
+void nrd_oai_forget_model(nrd_openai *o, const char *name)
+{
+    pthread_mutex_lock(&o->mu);
+    nrd_oai_model *m = listed(o, name);
+    if (m) {
+        forget(o, m);
+    }
+    pthread_mutex_unlock(&o->mu);
 }
 
 /* Takes the place of what the name meant before, unless that is the same. Takes m; what is listed
@@ -348,6 +420,24 @@ static nrd_error *offer_each(nrd_openai *o, const char *names, nrd_oai_names *li
     return NULL;
 }
 
+/* The adapters of a model: those of its configuration, and those that were loaded since. */
+static void offer_adapters(nrd_openai *o, const char *llm, nrd_oai_names *list)
+{
+    const nrd_model_info *info;
+    char *name;
+
+    nrd_error_free(get_info(o, llm, &info));
+    for (size_t i = 0; info && (name = configured(info->config, NULL, i)) != NULL; i++) {
+        offer(o, name, list);
+        free(name);
+    }
+    nrd_model_info_unref(info);
+    for (size_t i = 0; (name = nrd_oai_adapter_name(o, llm, i)) != NULL; i++) {
+        offer(o, name, list);
+        free(name);
+    }
+}
+
 /* A model is offered by the names that its configuration gives it; the repository's names are then
  * aliases. A model without such names, and the ensembles around it, by the repository's. */
 nrd_error *nrd_oai_offered(nrd_openai *o, nrd_oai_names *list)
@@ -368,6 +458,9 @@ nrd_error *nrd_oai_offered(nrd_openai *o, nrd_oai_names *list)
             }
         } else if (!err && !strcmp(name, m->llm)) {
             err = offer_each(o, m->served, list);
+        }
+        if (m && !strcmp(name, m->llm)) {
+            offer_adapters(o, name, list);
         }
         nrd_oai_model_unref(m);
     }

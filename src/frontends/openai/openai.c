@@ -15,6 +15,8 @@ static const nrd_http_route_row routes[] = {
     {"v1/models/{m*}", NRD_HTTP_ON_GET | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_model, false},
     {"v1/chat/completions", NRD_HTTP_ON_POST | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_chat, false},
     {"v1/completions", NRD_HTTP_ON_POST | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_completions, false},
+    {"v1/load_lora_adapter", NRD_HTTP_ON_POST | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_load_adapter, false},
+    {"v1/unload_lora_adapter", NRD_HTTP_ON_POST | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_unload_adapter, false},
     {"v1/embeddings", NRD_HTTP_ON_POST | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_embeddings, false},
     {"openapi.json", NRD_HTTP_ON_GET | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_openapi, false},
     {"tokenize", NRD_HTTP_ON_POST | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_tokenize, false},
@@ -101,6 +103,7 @@ void nrd_openai_free(nrd_openai *o)
     nrd_openai_close(o);
     nrd_http_router_free(o->router);
     nrd_oai_free_models(o);
+    nrd_oai_free_adapters(o);
     free(o->turns);
     pthread_mutex_destroy(&o->mu);
     free(o);

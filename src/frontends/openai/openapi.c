@@ -38,6 +38,11 @@ static const char *const parts[] = {
          ANSWER("CompletionAnswer") STREAM) ",",
     POST("/v1/embeddings", "createEmbedding", "Texts or token ids in, vectors out", "EmbeddingRequest",
          ANSWER("EmbeddingAnswer")) ",",
+    POST("/v1/load_lora_adapter", "loadLoraAdapter",
+         "A folder of the server's machine becomes a model; needs --allow-lora-loading", "LoadAdapterRequest",
+         "'text/plain':{'schema':{'type':'string'}}") ",",
+    POST("/v1/unload_lora_adapter", "unloadLoraAdapter", "The name means nothing any more", "UnloadAdapterRequest",
+         "'text/plain':{'schema':{'type':'string'}}") ",",
     POST("/tokenize", "tokenize", "Text or messages in, token ids out", "TokenizeRequest",
          ANSWER("TokenizeAnswer")) ",",
     POST("/detokenize", "detokenize", "Token ids in, text out", "DetokenizeRequest",
@@ -54,7 +59,8 @@ static const char *const parts[] = {
     "'param':{'type':['string','null']},'code':{'type':['string','null']}}}}},"
     "'Model':{'type':'object','required':['id','object','created','owned_by'],'properties':{"
     "'id':{'type':'string'},'object':{'const':'model'},'created':{'type':'integer'},"
-    "'owned_by':{'type':'string'},'sampling':{'type':'object','description':'In force where a request "
+    "'owned_by':{'type':'string'},'parent':{'type':'string','description':'Of a LoRA adapter: its model'},"
+    "'root':{'type':'string','description':'Of a LoRA adapter: its folder'},'sampling':{'type':'object','description':'In force where a request "
     "does not say','required':['temperature','top_p','min_p','top_k','repetition_penalty'],"
     "'additionalProperties':{'type':'number'}}}},"
     "'ModelList':{'type':'object','required':['object','data'],'properties':{'object':{'const':'list'},"
@@ -122,6 +128,11 @@ static const char *const parts[] = {
     "'model':{'type':'string'},'input':{'$ref':'#/components/schemas/Texts'},"
     "'encoding_format':{'enum':['float','base64',null]},"
     "'dimensions':{'type':['integer','null'],'minimum':1},'user':{}}},",
+    "'LoadAdapterRequest':{'type':'object','required':['lora_name','lora_path'],'properties':{"
+    "'lora_name':{'type':'string','minLength':1,'maxLength':256},"
+    "'lora_path':{'type':'string','minLength':1,'maxLength':4096},'base_model_name':{'type':'string'}}},"
+    "'UnloadAdapterRequest':{'type':'object','required':['lora_name'],'properties':{"
+    "'lora_name':{'type':'string'}}},",
     /* ---- answers ---- */
     "'Usage':{'type':'object','required':['prompt_tokens','completion_tokens','total_tokens'],'properties':{"
     "'prompt_tokens':{'type':'integer'},'completion_tokens':{'type':'integer'},"
