@@ -132,21 +132,14 @@ static __device__ __forceinline__ void zero8(float *v)
     }
 }
 
-/* One block a row. ONE: RMS to F8 without bias; then x w takes the place of x, and sum and largest
- * magnitude are known at once. */
-template <typename T, typename O, int VPT, bool LAYER, bool ONE>
-static __global__ void __launch_bounds__(1024) norm_kernel(norm_params a)
+/* What a thread of a block holds of row `in_row`: the residual, to which the delta (normed first where it has
+ * a norm of its own) is added on the way. post: moments of the delta's runs. */
+template <typename T, int VPT>
+static __device__ __forceinline__ void norm_load(const norm_params &a, int64_t in_row, float2 *post, float *v)
 {
-    __shared__ float red[32];
-    __shared__ float2 slots[SLOTS], post[SLOTS];
-    const int row = blockIdx.x, hidden = a.hidden, step = blockDim.x * 8;
+    const int hidden = a.hidden, step = blockDim.x * 8;
     const int warp = threadIdx.x >> 5, n_warps = blockDim.x >> 5;
     const bool first = (threadIdx.x & 31) == 0;
-    float v[VPT * 8];
-
-    pdl_wait();
-    pdl_go();
-    const int64_t in_row = a.row_ids ? a.row_ids[row] : row;
     T *res = (T *)a.residual + in_row * hidden;
     const T *delta = (const T *)a.delta;
 
@@ -200,6 +193,48 @@ static __global__ void __launch_bounds__(1024) norm_kernel(norm_params a)
             }
         }
     }
+}
+
+/* A row whose largest magnitude is known only now, to F8 with its scale. */
+template <typename O, int VPT>
+static __device__ __forceinline__ void norm_store_f8(const norm_params &a, float *v, float amax, float *red)
+{
+    const int row = blockIdx.x, hidden = a.hidden, step = blockDim.x * 8;
+    O *out = (O *)a.out + (int64_t)row * hidden;
+    const float scale = f8_scale(block_reduce<op_max>(amax, red)), q = 1.0f / scale;
+
+    if (threadIdx.x == 0) {
+        a.out_scale[row] = scale;
+    }
+#pragma unroll
+    for (int j = 0; j < VPT; j++) {
+        const int i = threadIdx.x * 8 + j * step;
+        if (i < hidden) {
+#pragma unroll
+            for (int k = 0; k < 8; k++) {
+                v[j * 8 + k] *= q;
+            }
+            store8(out + i, v + j * 8);
+        }
+    }
+}
+
+/* One block a row. ONE: RMS to F8 without bias; then x w takes the place of x, and sum and largest
+ * magnitude are known at once. */
+template <typename T, typename O, int VPT, bool LAYER, bool ONE>
+static __global__ void __launch_bounds__(1024) norm_kernel(norm_params a)
+{
+    __shared__ float red[32];
+    __shared__ float2 slots[SLOTS], post[SLOTS];
+    const int row = blockIdx.x, hidden = a.hidden, step = blockDim.x * 8;
+    const int warp = threadIdx.x >> 5, n_warps = blockDim.x >> 5;
+    const bool first = (threadIdx.x & 31) == 0;
+    float v[VPT * 8];
+
+    pdl_wait();
+    pdl_go();
+    const int64_t in_row = a.row_ids ? a.row_ids[row] : row;
+    norm_load<T, VPT>(a, in_row, post, v);
     if (!a.weight) {
         return;
     }
@@ -255,21 +290,7 @@ static __global__ void __launch_bounds__(1024) norm_kernel(norm_params a)
         }
     }
     if constexpr (sizeof(O) == 1 && !ONE) {
-        const float scale = f8_scale(block_reduce<op_max>(amax, red)), q = 1.0f / scale;
-        if (threadIdx.x == 0) {
-            a.out_scale[row] = scale;
-        }
-#pragma unroll
-        for (int j = 0; j < VPT; j++) {
-            const int i = threadIdx.x * 8 + j * step;
-            if (i < hidden) {
-#pragma unroll
-                for (int k = 0; k < 8; k++) {
-                    v[j * 8 + k] *= q;
-                }
-                store8(out + i, v + j * 8);
-            }
-        }
+        norm_store_f8<O, VPT>(a, v, amax, red);
     }
 }
 
