@@ -39,11 +39,21 @@ class Server:
             try:
                 with urllib.request.urlopen(self.url("/v2/health/ready"), timeout=5) as r:
                     if r.status == 200:
-                        return self
+                        break
             except (urllib.error.URLError, ConnectionError, OSError):
                 pass
             time.sleep(0.02)
-        raise RuntimeError(f"server not ready after {seconds} s:\n{self.log_text()}")
+        else:
+            raise RuntimeError(f"server not ready after {seconds} s:\n{self.log_text()}")
+        if not any("allow-metrics" in str(a) for a in self.process.args):
+            self.wait_log("Started Metrics Service")  # the last to start
+        return self
+
+    def wait_log(self, text, seconds=20):
+        until = time.monotonic() + seconds
+        while text not in self.log_text():
+            assert time.monotonic() < until, f"no '{text}' in the log:\n{self.log_text()}"
+            time.sleep(0.02)
 
     def url(self, path):
         return f"http://127.0.0.1:{self.http}{path}"

@@ -98,9 +98,10 @@ def test_short_names_mean_the_long_ones(tiny_model, cache):
 def test_other_machines_have_to_be_let_in(tiny_model, cache, options, address, warns):
     s = Server(tiny_model, cache, *options, address=None)
     try:
-        log = s.wait_ready().log_text()
+        s.wait_ready()
         for service, port in (("HTTPService", s.http), ("Metrics Service", s.metrics)):
-            assert f"Started {service} at {address}:{port}" in log
+            s.wait_log(f"Started {service} at {address}:{port}")
+        log = s.log_text()
         assert log.count("no key is asked for") == warns
     finally:
         assert s.stop() == 0

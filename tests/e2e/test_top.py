@@ -65,7 +65,7 @@ def test_a_rate_is_a_difference(server):
 def test_what_is_wrong_is_told(server):
     closed = top("http://127.0.0.1:9")
     assert closed.returncode == 1 and "no answer" in closed.stderr
-    assert "only http://" in top("https://localhost").stderr
+    assert "only http:// and https://" in top("ftp://localhost").stderr
     assert "no URL" in top("http://").stderr
     assert top(server.url("/"), "--interval=0").returncode == 1
     assert "NAME: VALUE" in top(server.url("/"), "--header", "x").stderr
