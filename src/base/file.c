@@ -3,6 +3,7 @@
  * a temporary name and renamed when complete. Used by loaders, the builder and the server. */
 #include "base/file.h"
 
+#include "base/foreign.h"
 #include "base/leftovers.h"
 #include "base/mem.h"
 #include "base/str.h"
@@ -52,6 +53,9 @@ nrd_error *nrd_map_open(nrd_map *out, const char *path)
     void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
     nrd_error *err = p == MAP_FAILED ? sys_error("map", path) : NULL;
     close(fd);
+    if (!err && (err = nrd_foreign_add(&out->watch, p, (size_t)st.st_size)) != NULL) {
+        munmap(p, (size_t)st.st_size);
+    }
     if (!err) {
         out->data = p;
         out->size_bytes = (size_t)st.st_size;
@@ -59,9 +63,15 @@ nrd_error *nrd_map_open(nrd_map *out, const char *path)
     return err;
 }
 
+bool nrd_map_is_lost(const nrd_map *m)
+{
+    return nrd_foreign_is_lost(m->watch);
+}
+
 void nrd_map_close(nrd_map *m)
 {
     if (m->size_bytes) {
+        nrd_foreign_remove(m->watch);
         munmap((void *)(uintptr_t)m->data, m->size_bytes);
     }
     memset(m, 0, sizeof *m);

@@ -17,14 +17,17 @@
 #include <stdint.h>
 #include <stdio.h>
 
-/* Read-only mapping of a whole file. An empty file has data != NULL and size 0. */
+/* Read-only mapping of a whole file. An empty file has data != NULL and size 0. Where the file is made
+ * shorter meanwhile, what is gone reads as zeros (base/foreign.h): who used it asks nrd_map_is_lost. */
 typedef struct nrd_map {
     const uint8_t *data;
     size_t size_bytes;
+    struct nrd_foreign *watch;
 } nrd_map;
 
 nrd_error *nrd_map_open(nrd_map *out, const char *path) NRD_MUST_USE;
-void nrd_map_close(nrd_map *m); /* safe on a zeroed struct */
+bool nrd_map_is_lost(const nrd_map *m); /* a part that somebody looked at was gone */
+void nrd_map_close(nrd_map *m);         /* safe on a zeroed struct */
 
 /* Whole file as owned, NUL-terminated bytes (free). Refuses files over max_bytes. */
 nrd_error *nrd_file_read(char **out, size_t *out_len, const char *path, size_t max_bytes)

@@ -20,7 +20,7 @@
 
 typedef struct nrd_foreign nrd_foreign;
 
-/* base: as mmap gave it; n: bytes. The mapping must be readable and writable. */
+/* base: as mmap gave it; n: bytes. What replaces a page may be written to, whatever the mapping allows. */
 nrd_error *nrd_foreign_add(nrd_foreign **out, void *base, size_t n) NRD_MUST_USE;
 bool nrd_foreign_is_lost(const nrd_foreign *f); /* a page of it was gone when somebody looked */
 void nrd_foreign_remove(nrd_foreign *f);        /* NULL is fine */

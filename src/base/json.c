@@ -489,6 +489,11 @@ nrd_error *nrd_json_parse_file(nrd_json_doc **out, const char *path, const nrd_j
     *out = NULL;
     NRD_TRY(nrd_map_open(&map, path));
     nrd_error *err = nrd_json_parse(out, (const char *)map.data, map.size_bytes, limits);
+    if (!err && nrd_map_is_lost(&map)) {
+        nrd_json_doc_free(*out);
+        *out = NULL;
+        err = nrd_errorf(NRD_ERR_UNAVAILABLE, "made shorter while it was read");
+    }
     nrd_map_close(&map);
     return nrd_error_wrap(err, "%s", path);
 }

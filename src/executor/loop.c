@@ -427,6 +427,7 @@ static nrd_error *finish_step(nrd_exec *x, int32_t i, uint64_t started_ns)
     int32_t n = 0, n_new = 0;
     uint64_t before = nrd_now_ns();
     NRD_TRY(nrd_runner_wait(x->runner, i, &result));
+    NRD_TRY(nrd_engine_check(x->engine)); /* before a token of this step is anybody's */
     uint64_t device_ns = nrd_now_ns() - before;
     nrd_sched_commit(x->sched, &x->plans[i], &result, x->events, &n);
     for (int32_t k = 0; k < n; k++) {

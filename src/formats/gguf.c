@@ -508,6 +508,11 @@ fail:
     return err;
 }
 
+bool nrd_gguf_is_lost(const nrd_gguf *g)
+{
+    return nrd_map_is_lost(&g->map);
+}
+
 void nrd_gguf_close(nrd_gguf *g)
 {
     if (!g) {

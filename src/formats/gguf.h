@@ -65,6 +65,7 @@ typedef struct nrd_gguf_tensor {
 nrd_error *nrd_gguf_open(nrd_gguf **out, const char *path) NRD_MUST_USE;
 /* The same over memory that outlives the object (fuzzing, tests). */
 nrd_error *nrd_gguf_open_memory(nrd_gguf **out, const void *data, size_t n) NRD_MUST_USE;
+bool nrd_gguf_is_lost(const nrd_gguf *g); /* the file was made shorter, and what was read is not its content */
 void nrd_gguf_close(nrd_gguf *g);
 
 uint32_t nrd_gguf_version(const nrd_gguf *g);

@@ -240,6 +240,11 @@ nrd_error *nrd_safetensors_open_memory(nrd_safetensors **out, const void *data, 
     return open_any(out, NULL, data, n);
 }
 
+bool nrd_safetensors_is_lost(const nrd_safetensors *s)
+{
+    return nrd_map_is_lost(&s->map);
+}
+
 void nrd_safetensors_close(nrd_safetensors *s)
 {
     if (!s) {

@@ -20,6 +20,7 @@
 #include "nereid/dtype.h"
 
 #include <stddef.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 typedef struct nrd_safetensors nrd_safetensors;
@@ -38,6 +39,7 @@ nrd_error *nrd_safetensors_open(nrd_safetensors **out, const char *path) NRD_MUS
 /* Over memory that outlives the object. */
 nrd_error *nrd_safetensors_open_memory(nrd_safetensors **out, const void *data, size_t n)
     NRD_MUST_USE;
+bool nrd_safetensors_is_lost(const nrd_safetensors *s); /* the file was made shorter while it was read */
 void nrd_safetensors_close(nrd_safetensors *s);
 size_t nrd_safetensors_n(const nrd_safetensors *s);
 const nrd_safetensor *nrd_safetensors_at(const nrd_safetensors *s, size_t i); /* in file order */

@@ -885,6 +885,11 @@ nrd_error *nrd_torch_bin_open_memory(nrd_torch_bin **out, const void *data, size
     return open_any(out, NULL, data, n);
 }
 
+bool nrd_torch_bin_is_lost(const nrd_torch_bin *t)
+{
+    return nrd_map_is_lost(&t->map);
+}
+
 void nrd_torch_bin_close(nrd_torch_bin *t)
 {
     if (!t) {

@@ -17,6 +17,7 @@
 #include "base/error.h"
 #include "nereid/dtype.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -34,6 +35,7 @@ typedef struct nrd_torch_tensor {
 nrd_error *nrd_torch_bin_open(nrd_torch_bin **out, const char *path) NRD_MUST_USE;
 /* Over memory that outlives the object. */
 nrd_error *nrd_torch_bin_open_memory(nrd_torch_bin **out, const void *data, size_t n) NRD_MUST_USE;
+bool nrd_torch_bin_is_lost(const nrd_torch_bin *t); /* the file was made shorter while it was read */
 void nrd_torch_bin_close(nrd_torch_bin *t);
 size_t nrd_torch_bin_n(const nrd_torch_bin *t);
 const nrd_torch_tensor *nrd_torch_bin_at(const nrd_torch_bin *t, size_t i);

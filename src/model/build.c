@@ -174,6 +174,7 @@ static nrd_error *convert_rank(const nrd_plan *p, const char *dir)
         err = stream_tensor(w, p, nrd_plan_at(p, i), bar);
     }
     nrd_progress_done(bar);
+    err = err ? err : nrd_plan_check(p);
     if (!err) {
         err = nrd_safetensors_writer_commit(w);
         w = NULL;
@@ -368,7 +369,7 @@ static nrd_error *build_engine(const nrd_plan *p, const nrd_build_options *opt, 
     j.bar = nrd_progress_new(name, bytes);
     pack_all(&j, opt->n_threads);
     nrd_progress_done(j.bar);
-    err = j.err;
+    err = j.err ? j.err : nrd_plan_check(p);
     stats->weight_bytes += bytes;
     if (!err) {
         err = nrd_engine_writer_commit(j.writer);

@@ -43,6 +43,9 @@ typedef struct nrd_build_limits {
 } nrd_build_limits;
 
 nrd_error *nrd_engine_open(nrd_engine **out, const char *dir, int32_t rank, bool verify) NRD_MUST_USE;
+/* UNAVAILABLE where the file was made shorter and a weight that is gone was read as zeros: what was
+ * computed with it is wrong. NULL: all is as it was. Any thread. */
+nrd_error *nrd_engine_check(const nrd_engine *e) NRD_MUST_USE;
 void nrd_engine_close(nrd_engine *e);
 
 /* Right after open: moves the file's content from the mapping, whose pages are small, into memory of

@@ -6,6 +6,7 @@
 
 #include "base/dtype.h"
 #include "base/file.h"
+#include "base/foreign.h"
 #include "base/hash.h"
 #include "base/mem.h"
 #include "base/numa.h"
@@ -444,6 +445,7 @@ struct nrd_engine {
     const uint8_t *data;
     size_t size;
     bool is_mapped;
+    nrd_foreign *watch; /* of the file's mapping */
     char *path, *dir, *source;
     const file_entry *entries;
     const char *names;
@@ -497,6 +499,7 @@ static nrd_error *map_file(nrd_engine *e)
         e->data = p;
         e->size = (size_t)st.st_size;
         e->is_mapped = true;
+        err = nrd_foreign_add(&e->watch, p, e->size);
     }
     close(fd);
     return err;
@@ -743,12 +746,20 @@ nrd_error *nrd_engine_open(nrd_engine **out, const char *dir, int32_t rank, bool
     NRD_TRY_GOTO(map_file(e), err, fail);
     NRD_TRY_GOTO(check_header(e, &h, rank), err, fail);
     NRD_TRY_GOTO(read_table(e, &h, verify), err, fail);
+    NRD_TRY_GOTO(nrd_engine_check(e), err, fail);
     *out = e;
     return NULL;
 
 fail:
     nrd_engine_close(e);
     return err;
+}
+
+nrd_error *nrd_engine_check(const nrd_engine *e)
+{
+    return nrd_foreign_is_lost(e->watch)
+               ? nrd_errorf(NRD_ERR_UNAVAILABLE, "'%s' was made shorter while it was in use", e->path)
+               : NULL;
 }
 
 static bool has_large_pages(void)
@@ -808,6 +819,8 @@ bool nrd_engine_settle(nrd_engine *e, uint64_t free_bytes)
     e->entries = (const file_entry *)(const void *)(p + (entries - old));
     e->names = (const char *)p + ((const uint8_t *)(const void *)e->names - old);
     e->data = p;
+    nrd_foreign_remove(e->watch);
+    e->watch = NULL;
     munmap((void *)(uintptr_t)old, e->size);
     return true;
 }
@@ -818,6 +831,7 @@ void nrd_engine_close(nrd_engine *e)
         return;
     }
     if (e->is_mapped) {
+        nrd_foreign_remove(e->watch);
         munmap((void *)(uintptr_t)e->data, e->size);
     }
     free(e->weights);

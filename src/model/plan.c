@@ -1026,3 +1026,8 @@ done:
     free(sc.turned);
     return err;
 }
+
+nrd_error *nrd_plan_check(const nrd_plan *p)
+{
+    return nrd_source_check(p->src);
+}

@@ -60,6 +60,7 @@ typedef struct nrd_plan nrd_plan;
 
 nrd_error *nrd_plan_make(nrd_plan **out, const nrd_source *src, const nrd_plan_options *opt,
                          int32_t rank) NRD_MUST_USE;
+nrd_error *nrd_plan_check(const nrd_plan *p) NRD_MUST_USE; /* nrd_source_check of what it was made from */
 void nrd_plan_free(nrd_plan *p);
 
 const nrd_model_spec *nrd_plan_spec(const nrd_plan *p); /* with tp, pp, dtype, quantization set */

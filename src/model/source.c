@@ -441,6 +441,19 @@ fail:
     return err;
 }
 
+nrd_error *nrd_source_check(const nrd_source *s)
+{
+    bool lost = s->gguf && nrd_gguf_is_lost(s->gguf);
+    for (size_t i = 0; i < s->n_st; i++) {
+        lost = lost || nrd_safetensors_is_lost(s->st[i]);
+    }
+    for (size_t i = 0; i < s->n_bin; i++) {
+        lost = lost || nrd_torch_bin_is_lost(s->bin[i]);
+    }
+    return lost ? nrd_errorf(NRD_ERR_UNAVAILABLE, "a file of '%s' was made shorter while it was read", s->path)
+                : NULL;
+}
+
 void nrd_source_close(nrd_source *s)
 {
     if (!s) {

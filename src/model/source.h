@@ -42,6 +42,8 @@ nrd_error *nrd_source_open(nrd_source **out, const char *path) NRD_MUST_USE;
  * or of a checkpoint, or a folder that holds one. */
 nrd_error *nrd_source_open_dummy(nrd_source **out, const char *config_path, uint64_t seed)
     NRD_MUST_USE;
+/* UNAVAILABLE where a file was made shorter while it was read: then the weights are not what they were. */
+nrd_error *nrd_source_check(const nrd_source *s) NRD_MUST_USE;
 void nrd_source_close(nrd_source *s);
 
 nrd_source_kind nrd_source_get_kind(const nrd_source *s);

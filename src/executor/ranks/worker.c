@@ -110,6 +110,7 @@ static nrd_error *serve(rank_process *w)
         NRD_TRY(nrd_segment_next(w->segment, &kind, &message, &bytes));
         if (kind == NRD_MESSAGE_STEP) {
             NRD_TRY(nrd_runner_follow(w->runner, message, bytes));
+            NRD_TRY(nrd_engine_check(w->engine));
         } else if (!reply(w, alloc_kv(w, message))) {
             return nrd_errorf(NRD_ERR_UNAVAILABLE, "no cache");
         }

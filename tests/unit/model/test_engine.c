@@ -10,10 +10,13 @@
 
 #include <math.h>
 #include <setjmp.h>
+#include <spawn.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include <cmocka.h>
 
@@ -235,6 +238,46 @@ static void test_moved_weights_are_those_of_the_file(void **state)
     nrd_engine_close(mapped);
     assert_false(has && nrd_engine_settle(moved, 1000));
     nrd_engine_close(moved);
+}
+
+/* Its end is gone: what a kernel reads there is zeros, and the process lives. In a process of its own: cmocka
+ * puts a handler of SIGBUS into the place of the one that is tested. Gives the exit status. */
+static int shorten_engine(const char *dir)
+{
+    char *path = nrd_path_join(dir, "rank0.engine");
+    nrd_engine *e = NULL;
+    unsigned sum = 0;
+    nrd_error *err = nrd_engine_open(&e, dir, 0, false);
+    if (err || nrd_engine_check(e) || truncate(path, 4096) != 0) {
+        return 10;
+    }
+    for (size_t i = 0; i < nrd_engine_n_weights(e); i++) {
+        const char *name = NULL;
+        const nrd_weight *w = nrd_engine_weight_at(e, i, &name);
+        for (size_t k = 0; k < w->data_bytes; k++) {
+            sum += ((const volatile unsigned char *)w->data)[k];
+        }
+    }
+    (void)sum;
+    err = nrd_engine_check(e);
+    bool told = err && nrd_error_get_code(err) == NRD_ERR_UNAVAILABLE && strstr(nrd_error_message(err), "made shorter");
+    nrd_error_free(err);
+    nrd_engine_close(e);
+    free(path);
+    return told ? 0 : 11;
+}
+
+static void test_an_engine_that_is_made_shorter_is_lost(void **state)
+{
+    const folder *f = *state;
+    char *argv[] = {"test_engine", "shorten", f->out, NULL};
+    pid_t pid = 0;
+    int status = 0;
+
+    must(build_with(f, f->model, (nrd_plan_options){0}));
+    assert_int_equal(posix_spawn(&pid, "/proc/self/exe", NULL, NULL, argv, environ), 0);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
 }
 
 static void convert_with(const char *from, const char *to, nrd_plan_options plan)
@@ -597,12 +640,16 @@ static void test_what_no_runner_has_is_refused_by_name(void **state)
     nrd_source_close(src);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    if (argc == 3 && !strcmp(argv[1], "shorten")) {
+        return shorten_engine(argv[2]);
+    }
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
     const struct CMUnitTest tests[] = {
         T(test_weights_of_a_built_engine_equal_the_source),
         T(test_moved_weights_are_those_of_the_file),
+        T(test_an_engine_that_is_made_shorter_is_lost),
         T(test_ranks_together_hold_every_value),
         T(test_a_checkpoint_in_between_changes_nothing),
         T(test_rows_with_scales_come_near_the_source),
