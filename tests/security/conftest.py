@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two servers to attack: small models with orders allowed, and a language model."""
-import importlib.util
 import pathlib
 import subprocess
 import sys
@@ -9,21 +8,19 @@ import pytest
 
 TESTS = pathlib.Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(TESTS / "e2e"))
-_spec = importlib.util.spec_from_file_location("server_lab", TESTS / "server/conftest.py")
-server_lab = importlib.util.module_from_spec(_spec)
-sys.modules["server_lab"] = server_lab
-_spec.loader.exec_module(server_lab)
+sys.path.insert(0, str(TESTS / "server"))
 
 import llm_server  # noqa: E402
+import triton_server  # noqa: E402
 
 
 @pytest.fixture(scope="session")
 def lab(tmp_path_factory):
     folder = tmp_path_factory.mktemp("lab")
-    server_lab.write_model(folder / "models", "echo")
-    server_lab.write_model(folder / "models", "text", "TYPE_STRING")
-    server_lab.write_model(folder / "models", "slow", extra=server_lab.delay(300))
-    s = server_lab.Server(folder, folder / "models", "--model-control-mode=explicit", "--load-model=*", "--log-verbose=1")
+    triton_server.write_model(folder / "models", "echo")
+    triton_server.write_model(folder / "models", "text", "TYPE_STRING")
+    triton_server.write_model(folder / "models", "slow", extra=triton_server.delay(300))
+    s = triton_server.Server(folder, folder / "models", "--model-control-mode=explicit", "--load-model=*", "--log-verbose=1")
     s.models = folder / "models"
     try:
         yield s.wait_ready()

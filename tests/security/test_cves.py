@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from server_lab import Connection, infer_body, wait_until
+from triton_server import Connection, infer_body, wait_until
 
 INFER = "/v2/models/echo/infer"
 CHAT = "/v1/chat/completions"
@@ -178,7 +178,7 @@ def test_cve_2024_0087_the_log_file_cannot_be_set_by_a_request(lab, tmp_path):
 
 
 def test_cve_2026_24206_24207_the_key_is_asked_for_by_the_path_that_is_served(lab, tmp_path):
-    from server_lab import Server
+    from triton_server import Server
     s = Server(tmp_path, lab.models, "--api-key=secret").wait_ready()
     try:
         for path in ("/v2/models/echo/infer", "/v2//models/echo/infer", "//v2/models/echo/infer", "/v2/models/%65cho/infer",
@@ -308,7 +308,7 @@ def test_cve_2026_44222_special_tokens_in_a_user_s_text_are_text(llm):
 
 
 def test_cve_2026_48746_the_host_field_decides_nothing(lab, tmp_path):
-    from server_lab import Server
+    from triton_server import Server
     s = Server(tmp_path, lab.models, "--api-key=secret", "--allowed-host=*").wait_ready()
     try:
         for host in ("localhost/v2/health/live?", "/v2/health/live", "a@b", "localhost:1/..", "[::1]/v2", "\\", "*"):

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A server whose n-th call of a kind fails (faults.c), and what has to hold then."""
 import ctypes
-import importlib.util
 import mmap
 import os
 import pathlib
@@ -12,14 +11,9 @@ import time
 
 TESTS = pathlib.Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(TESTS))
+sys.path.insert(0, str(TESTS / "server"))
 from ports import free_ports  # noqa: E402
-
-# `conftest` names another file where pytest runs this one.
-_spec = importlib.util.spec_from_file_location("server_conftest", TESTS / "server/conftest.py")
-_server = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(_server)
-BUILD, ROOT, Connection, write_model = (_server.BUILD, _server.ROOT, _server.Connection,
-                                        _server.write_model)
+from triton_server import BUILD, ROOT, Connection, write_model  # noqa: E402
 
 KINDS = {"alloc": 1, "read": 2, "write": 4, "mmap": 8, "thread": 16, "open": 32, "accept": 64,
          "epoll": 128}

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-import cases  # noqa: E402
+import torture_cases as cases  # noqa: E402
 import harness  # noqa: E402
 
 ALL = {c.name: c for c in cases.all_cases(True)}

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 
-import cases
+import torture_cases as cases
 import harness
 
 
