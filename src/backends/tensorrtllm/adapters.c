@@ -3,7 +3,6 @@
 #include "backends/tensorrtllm/llm.h"
 
 #include "base/log.h"
-#include "base/mem.h"
 
 #include <string.h>
 
@@ -16,10 +15,12 @@ static TRITONSERVER_Error *refuse(const nrd_llm_instance *inst, const char *why,
 /* "NAME=FOLDER" of n bytes, which are not ended by a zero. */
 static TRITONSERVER_Error *load_one(nrd_llm_instance *inst, const char *text, size_t n)
 {
-    char *pair = nrd_xstrndup(text, n), *equals = strchr(pair, '=');
+    char *pair = strndup(text, n), *equals = pair ? strchr(pair, '=') : NULL;
     TRITONSERVER_Error *err = NULL;
 
-    if (!equals || equals == pair || !equals[1]) {
+    if (!pair) {
+        err = nrd_tb_error(nrd_error_no_memory());
+    } else if (!equals || equals == pair || !equals[1]) {
         err = refuse(inst, "expected NAME=FOLDER, got", pair);
     } else {
         nrd_error *e = nrd_exec_lora_load(inst->exec, nrd_llm_adapter_number(pair, (size_t)(equals - pair)), equals + 1);
