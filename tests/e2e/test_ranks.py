@@ -99,6 +99,12 @@ def test_streams_that_are_left_do_not_stop_the_ranks(server):
     assert len(workers(server)) == 1
 
 
+def test_adapters_are_refused_by_name(server):
+    status, answer = server.generate(dict(LONG, lora_task_id=7))
+    assert status != 200 and "LoRA adapters (lora_task_id) are not supported with several ranks" in answer["error"]
+    assert server.generate(LONG)[0] == 200
+
+
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 @pytest.mark.parametrize("busy", [True, False])
 def test_a_lost_rank_is_heard_soon_and_a_load_brings_it_back(server, how, busy):
