@@ -93,6 +93,7 @@ static uint64_t read_once(const char *data, size_t n, bool chat, bool *ok)
     if (r) {
         nrd_str_fini(&r->unknown);
         nrd_str_fini(&r->guide);
+        nrd_str_fini(&r->logit_bias);
         nrd_json_doc_free(r->doc);
     }
     free(r);
