@@ -39,7 +39,7 @@ static const char *const parts[] = {
     POST("/v1/embeddings", "createEmbedding", "Texts or token ids in, vectors out", "EmbeddingRequest",
          ANSWER("EmbeddingAnswer")) ",",
     POST("/v1/load_lora_adapter", "loadLoraAdapter",
-         "A folder of the server's machine becomes a model; needs --allow-lora-loading", "LoadAdapterRequest",
+         "A folder on the machine of the server becomes a model; needs --allow-lora-loading", "LoadAdapterRequest",
          "'text/plain':{'schema':{'type':'string'}}") ",",
     POST("/v1/unload_lora_adapter", "unloadLoraAdapter", "The name means nothing any more", "UnloadAdapterRequest",
          "'text/plain':{'schema':{'type':'string'}}") ",",
