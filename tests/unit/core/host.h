@@ -96,6 +96,33 @@ static inline void add_model(const host *h, const char *name, const char *config
     free(file);
 }
 
+/* An ensemble whose steps are these models, one after the other. */
+static inline void add_steps(const host *h, const char *name, const char *const *models, int n)
+{
+    nrd_str s = {0};
+    nrd_str_puts(&s, "platform: \"ensemble\"\n"
+                     "input [ { name: \"IN\" data_type: TYPE_INT32 dims: [ -1 ] } ]\n"
+                     "output [ { name: \"OUT\" data_type: TYPE_INT32 dims: [ -1 ] } ]\n"
+                     "ensemble_scheduling { step [\n");
+    for (int i = 0; i < n; i++) {
+        char from[16] = "IN", to[16] = "OUT";
+        if (i > 0) {
+            snprintf(from, sizeof from, "t%d", i);
+        }
+        if (i < n - 1) {
+            snprintf(to, sizeof to, "t%d", i + 1);
+        }
+        nrd_str_printf(&s,
+                       "%s{ model_name: \"%s\" model_version: -1 "
+                       "input_map { key: \"IN\" value: \"%s\" } "
+                       "output_map { key: \"OUT\" value: \"%s\" } }\n",
+                       i ? "," : "", models[i], from, to);
+    }
+    nrd_str_puts(&s, "] }\n");
+    add_model(h, name, nrd_str_cstr(&s));
+    nrd_str_fini(&s);
+}
+
 /* An identity model with one INT32 tensor [-1]; `more` goes into its configuration. */
 static inline void add_identity(const host *h, const char *name, const char *more)
 {

@@ -13,37 +13,10 @@ static const int32_t DATA[4] = {7, -1, 0, 42};
 
 enum { STEPS = 3, CLIENTS = 4, TIME_LIMIT_S = 240 };
 
-/* An ensemble of identity models, one after the other. */
-static void add_steps(const host *h, const char *name, const char *const models[STEPS])
-{
-    nrd_str s = {0};
-    nrd_str_puts(&s, "platform: \"ensemble\"\n"
-                     "input [ { name: \"IN\" data_type: TYPE_INT32 dims: [ -1 ] } ]\n"
-                     "output [ { name: \"OUT\" data_type: TYPE_INT32 dims: [ -1 ] } ]\n"
-                     "ensemble_scheduling { step [\n");
-    for (int i = 0; i < STEPS; i++) {
-        char from[16] = "IN", to[16] = "OUT";
-        if (i > 0) {
-            snprintf(from, sizeof from, "t%d", i);
-        }
-        if (i < STEPS - 1) {
-            snprintf(to, sizeof to, "t%d", i + 1);
-        }
-        nrd_str_printf(&s,
-                       "%s{ model_name: \"%s\" model_version: -1 "
-                       "input_map { key: \"IN\" value: \"%s\" } "
-                       "output_map { key: \"OUT\" value: \"%s\" } }\n",
-                       i ? "," : "", models[i], from, to);
-    }
-    nrd_str_puts(&s, "] }\n");
-    add_model(h, name, nrd_str_cstr(&s));
-    nrd_str_fini(&s);
-}
-
 static void add_three(const host *h, const char *name, const char *a, const char *b, const char *c)
 {
     const char *const models[STEPS] = {a, b, c};
-    add_steps(h, name, models);
+    add_steps(h, name, models, STEPS);
 }
 
 /* Threads that have changed places at least once: their name tells. */

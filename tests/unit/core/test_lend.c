@@ -109,33 +109,6 @@ static void add_fickle(const host *h, const char *name, const char *more)
     free(text);
 }
 
-/* An ensemble whose steps are these models, one after the other. */
-static void add_steps(const host *h, const char *name, const char *const *models, int n)
-{
-    nrd_str s = {0};
-    nrd_str_puts(&s, "platform: \"ensemble\"\n"
-                     "input [ { name: \"IN\" data_type: TYPE_INT32 dims: [ -1 ] } ]\n"
-                     "output [ { name: \"OUT\" data_type: TYPE_INT32 dims: [ -1 ] } ]\n"
-                     "ensemble_scheduling { step [\n");
-    for (int i = 0; i < n; i++) {
-        char from[16] = "IN", to[16] = "OUT";
-        if (i > 0) {
-            snprintf(from, sizeof from, "t%d", i);
-        }
-        if (i < n - 1) {
-            snprintf(to, sizeof to, "t%d", i + 1);
-        }
-        nrd_str_printf(&s,
-                       "%s{ model_name: \"%s\" model_version: -1 "
-                       "input_map { key: \"IN\" value: \"%s\" } "
-                       "output_map { key: \"OUT\" value: \"%s\" } }\n",
-                       i ? "," : "", models[i], from, to);
-    }
-    nrd_str_puts(&s, "] }\n");
-    add_model(h, name, nrd_str_cstr(&s));
-    nrd_str_fini(&s);
-}
-
 static int lend(void **state)
 {
     (void)state;
