@@ -49,12 +49,15 @@ remember = $(shell mkdir -p $(dir $(1)); t='$(subst ','\'',$(2))'; \
     [ "$$(cat $(1) 2>/dev/null)" = "$$t" ] || printf '%s\n' "$$t" > $(1))
 hash := \#
 
-NRD_VERSION := 0.1.0
+# The one place: `scripts/check_version --write` carries it to the files that cannot ask.
+NRD_VERSION := 0.2.0
 $(call remember,$(B)/gen/commit.h,$(hash)define NRD_COMMIT "$(shell git rev-parse --short=10 HEAD 2>/dev/null || echo unknown)")
 
 # CFLAGS, CPPFLAGS and LDFLAGS are the user's, from the environment or the command line, and come
 # after these.
-NRD_CFLAGS := -std=c11 -D_GNU_SOURCE -fPIC -fvisibility=hidden -ffp-contract=off $(WARN) $(OPT) \
+# Equal sources give equal bytes: where the tree lies is not in what is built (see scripts/check_reproducible).
+PREFIX_MAP := -ffile-prefix-map=$(CURDIR)=.
+NRD_CFLAGS := -std=c11 -D_GNU_SOURCE -fPIC -fvisibility=hidden -ffp-contract=off $(PREFIX_MAP) $(WARN) $(OPT) \
               -Isrc -Iinclude -I$(B)/gen -DNRD_VERSION='"$(NRD_VERSION)"'
 NRD_LDFLAGS := $(OPT) -pthread -Wl,--as-needed -Wl,-z,relro,-z,now
 FLAGS_FILE := $(B)/obj/.flags
@@ -69,6 +72,7 @@ HAVE_EVENT := $(and $(call pkg,libevent),$(call pkg,libevent_pthreads))
 HAVE_ZLIB := $(call pkg,zlib)
 HAVE_SERVER := $(and $(HAVE_PROTOBUFC),$(HAVE_EVENT),$(HAVE_ZLIB))
 HAVE_GRPC := $(and $(HAVE_PROTOBUFC),$(call pkg,grpc))
+HAVE_REDIS := $(and $(HAVE_SERVER),$(call pkg,hiredis),$(call pkg,libssl),$(call pkg,libcrypto))
 grpc_CFLAGS := $(if $(HAVE_GRPC),-DNRD_HAVE_GRPC)
 text_CFLAGS := $(if $(HAVE_PCRE2),-DNRD_HAVE_PCRE2) $(if $(HAVE_UTF8PROC),-DNRD_HAVE_UTF8PROC)
 text_LIBS := $(if $(HAVE_PCRE2),-lpcre2-8) $(if $(HAVE_UTF8PROC),-lutf8proc)
@@ -98,6 +102,8 @@ BACKENDS := $(filter-out util,$(sort $(notdir $(patsubst %/,%,$(dir $(wildcard s
 
 -include src/backends/python/build.mk
 -include src/tls/build.mk
+-include src/cloud/build.mk
+-include src/hub/build.mk
 
 UNIT_SRC := $(sort $(shell find tests/unit tests/ops -name 'test_*.c' 2>/dev/null))
 ifeq ($(HAVE_SERVER),)
@@ -106,12 +112,13 @@ endif
 ifeq ($(HAVE_GRPC),)
 UNIT_SRC := $(filter-out tests/unit/frontends/grpc/%,$(UNIT_SRC))
 endif
+ifeq ($(HAVE_CLOUD),)
+UNIT_SRC := $(filter-out tests/unit/cloud/%,$(UNIT_SRC))
+endif
 UNIT_BIN := $(patsubst tests/%.c,$(B)/tests/%,$(UNIT_SRC))
 ifeq ($(ARCH),x86_64)
 UNIT_BIN += $(B)/tests/ops/test_ops_amx
 endif
-FUZZ_SRC := $(filter-out $(if $(HAVE_PROTOBUFC),,%/fuzz_pbtext.c),$(sort $(wildcard tests/fuzz/fuzz_*.c)))
-FUZZ_BIN := $(patsubst tests/fuzz/%.c,$(B)/fuzz/%,$(FUZZ_SRC))
 PROTO_SRC := $(wildcard protos/*.proto)
 PROTO_C := $(patsubst protos/%.proto,$(B)/gen/%.pb-c.c,$(PROTO_SRC))
 OBJ_proto := $(B)/obj/gen/model_config.pb-c.o # what the core needs; the rest belongs to front ends
@@ -120,11 +127,11 @@ OBJ_proto := $(B)/obj/gen/model_config.pb-c.o # what the core needs; the rest be
 .PHONY: all engine server help clean deps unit
 .SECONDARY:
 
-all: engine $(if $(HAVE_SERVER),server,no-server) ## Build everything that this machine has the libraries for
+all: engine $(if $(HAVE_SERVER),server,no-server) $(if $(PYTHON_INCLUDE),python) ## Build everything that this machine has the libraries for
 
 # The CUDA plug-in takes minutes for all architectures: built where a GPU is, or with CUDA=1.
 WANT_CUDA := $(if $(NVCC),$(wildcard /dev/nvidiactl)$(CUDA))
-engine: $(B)/lib/libnereid.so $(B)/bin/nereid $(if $(WANT_CUDA),$(B)/lib/nereid_cuda.so) ## The engine and its tools: needs only a C compiler (CUDA plug-in where nvcc and a GPU are)
+engine: $(B)/lib/libnereid.so $(B)/bin/nereid $(B)/bin/trtllm-build tensorrt_llm/examples $(if $(HAVE_HUB),$(B)/lib/nereid_hub.so) $(if $(WANT_CUDA),$(B)/lib/nereid_cuda.so) ## The engine and its tools: needs only a C compiler (CUDA plug-in where nvcc and a GPU are)
 
 no_server := The server needs libevent, zlib, protobuf-c and protoc-c: 'make deps' installs them.
 .PHONY: no-server
@@ -136,11 +143,12 @@ server:
 else
 server: $(B)/lib/libtritonserver.so $(B)/bin/tritonserver \
         $(if $(HAVE_TLS),$(B)/lib/nereid_tls.so) \
+        $(if $(HAVE_CLOUD),$(B)/lib/nereid_cloud.so) \
         $(foreach b,$(BACKENDS),$(B)/backends/$(b)/libtriton_$(b).so) $(B)/share/nereid/.templates ## The server, its core and backends
 endif
 
 # ---- objects: headers found by the compiler, rebuilt when options change ----
-$(call remember,$(FLAGS_FILE),$(CC) $(filter-out -Werror,$(NRD_CFLAGS)) $(CPPFLAGS) $(CFLAGS) $(text_CFLAGS) $(grpc_CFLAGS) $(NRD_LDFLAGS) $(LDFLAGS))
+$(call remember,$(FLAGS_FILE),$(CC) $(filter-out -Werror $(PREFIX_MAP),$(NRD_CFLAGS)) $(CPPFLAGS) $(CFLAGS) $(text_CFLAGS) $(grpc_CFLAGS) $(NRD_LDFLAGS) $(LDFLAGS))
 # Objects that were made without -Werror prove nothing about warnings: with WERROR=1 all are made
 # again. The other way round they stay.
 UNPROVED := $(B)/obj/.unproved
@@ -192,17 +200,25 @@ endef
 # Before 1.0 a minor version may change the interface, so the name carries it. libtritonserver.so has none:
 # backends of others are linked with that name.
 SONAME := libnereid.so.$(basename $(NRD_VERSION))
-# A libnereid.so of another version is none.
-$(shell [ "$$(readlink $(B)/lib/libnereid.so)" = $(SONAME) ] || rm -f $(B)/lib/libnereid.so)
+# A libnereid.so of another version is none, and is not installed beside this one's.
+$(shell [ "$$(readlink $(B)/lib/libnereid.so)" = $(SONAME) ] || rm -f $(B)/lib/libnereid.so; \
+    rm -f $(filter-out $(B)/lib/$(SONAME),$(wildcard $(B)/lib/libnereid.so.*)))
 $(B)/lib/$(SONAME): $(OBJ_nereid)
 	$(link)
 	$(Q)$(CC) -shared -o $@ $^ $(NRD_LDFLAGS) $(LDFLAGS) $(text_LIBS) $(LIBS_base) -Wl,-soname,$(SONAME)
 $(B)/lib/libnereid.so: $(B)/lib/$(SONAME)
 	$(Q)ln -sfn $(SONAME) $@
 # What tritonserver takes, `nereid serve` checks before it builds anything.
-$(B)/bin/nereid: $(OBJ_nereid) $(OBJ_tools) $(OBJ_tls) $(addprefix $(B)/obj/frontends/,options_read.o options_table.o options_values.o)
+$(B)/bin/nereid: $(OBJ_nereid) $(OBJ_tools) $(OBJ_tls) $(OBJ_hub) $(addprefix $(B)/obj/frontends/,options_read.o options_table.o options_values.o)
 	$(link)
 	$(Q)$(CC) -pie -o $@ $^ $(NRD_LDFLAGS) $(LDFLAGS) $(tools_LIBS) $(text_LIBS) $(LIBS_base)
+# The path of the guides. Not a file of the repository: some ways to hand on a tree lose symbolic links.
+tensorrt_llm/examples:
+	@mkdir -p $(@D)
+	$(Q)ln -sfn ../examples $@
+# The verb `build` under the name that the guides call.
+$(B)/bin/trtllm-build: $(B)/bin/nereid
+	$(Q)ln -sfn nereid $@
 $(B)/lib/libtritonserver.so: $(OBJ_base) $(OBJ_core) $(OBJ_proto) $(wildcard src/core/libtritonserver.map)
 	$(link)
 	$(Q)$(CC) -shared -o $@ $(filter %.o,$^) $(NRD_LDFLAGS) $(LDFLAGS) $(proto_LIBS) $(LIBS_base) \
@@ -228,17 +244,19 @@ $(foreach b,$(BACKENDS),$(eval $(call backend_rule,$(b))))
 -include src/caches/build.mk
 -include src/agents/build.mk
 
-# The templates of the five models, where the programs look for them.
+# The templates of repositories, where the programs look for them.
 $(B)/share/nereid/.templates: $(wildcard all_models/*/*/config.pbtxt)
 	@mkdir -p $(@D)
 	$(Q)cp -r all_models $(@D)/ && touch $@
 
 -include src/device/cuda/build.mk
 include install.mk
+-include src/python/build.mk
 
 # ---- tests ----
 -include tests/server/backends/build.mk
 -include tests/torture/build.mk
+-include tests/chaos/build.mk
 unit: $(UNIT_BIN) ## Build and run the C unit tests (BUILD=asan|tsan for sanitizers)
 	@scripts/run_unit $(UNIT_BIN)
 
@@ -255,46 +273,31 @@ $(B)/tests/unit/frontends/%: $(B)/tests/unit/frontends/%.o $(OBJ_frontends) $(OB
 	$(link)
 	$(Q)$(CC) -o $@ $(filter-out $(B)/obj/frontends/main.o,$(filter %.o,$^)) $(NRD_LDFLAGS) $(LDFLAGS) \
 	    -L$(B)/lib -ltritonserver -levent -levent_pthreads -lz $(frontends_LIBS) $(text_LIBS) -lcmocka $(LIBS_base) -Wl,-rpath,$(abspath $(B)/lib)
+$(B)/tests/unit/cloud/%: $(B)/tests/unit/cloud/%.o $(OBJ_cloud) $(OBJ_base)
+	$(link)
+	$(Q)$(CC) -o $@ $^ $(NRD_LDFLAGS) $(LDFLAGS) -lcurl -lexpat -lcrypto -lcmocka $(LIBS_base)
+$(B)/tests/unit/hub/%: $(B)/tests/unit/hub/%.o $(OBJ_hub) $(OBJ_base)
+	$(link)
+	$(Q)$(CC) -o $@ $^ $(NRD_LDFLAGS) $(LDFLAGS) -lcmocka $(LIBS_base)
 # The kernels of the matrix unit with its instructions in plain C, for machines without them.
 AMX_WORDS := -Itests -DNRD_AMX_WORDS='"ops/amx_words.h"'
 $(B)/tests/ops/isa_amx.o: src/device/cpu/isa_amx.c $(FLAGS_FILE)
 	$(call compile,-O3 -fno-math-errno $(AMX_WORDS))
-$(B)/tests/ops/test_ops_amx.o: tests/ops/test_ops.c $(FLAGS_FILE)
+$(B)/tests/ops/harness_amx.o: tests/ops/harness.c $(FLAGS_FILE)
 	$(call compile,$(AMX_WORDS))
-$(B)/tests/ops/test_ops_amx: $(B)/tests/ops/test_ops_amx.o $(B)/tests/ops/isa_amx.o $(filter-out %/isa_amx.o,$(OBJ_nereid))
+# One program for all devices; it needs neither the engine nor a test library.
+OPS_OBJ := $(patsubst %.c,$(B)/%.o,$(sort $(wildcard tests/ops/*.c)))
+$(B)/tests/ops/test_ops: $(OPS_OBJ) $(OBJ_base) $(OBJ_device)
+$(B)/tests/ops/test_ops_amx: $(filter-out %/harness.o,$(OPS_OBJ)) $(B)/tests/ops/harness_amx.o $(B)/tests/ops/isa_amx.o \
+    $(OBJ_base) $(filter-out %/isa_amx.o,$(OBJ_device))
+$(B)/tests/ops/test_ops $(B)/tests/ops/test_ops_amx:
 	$(link)
-	$(Q)$(CC) -o $@ $^ $(NRD_LDFLAGS) $(LDFLAGS) $(text_LIBS) -lcmocka $(LIBS_base)
+	$(Q)$(CC) -o $@ $^ $(NRD_LDFLAGS) $(LDFLAGS) $(LIBS_base)
 $(B)/tests/%: $(B)/tests/%.o $(OBJ_nereid)
 	$(link)
 	$(Q)$(CC) -o $@ $^ $(NRD_LDFLAGS) $(LDFLAGS) $(text_LIBS) -lcmocka $(LIBS_base)
 
-# libFuzzer needs clang; `make fuzz T=seconds` runs every target with its corpus.
-T ?= 10
-FUZZ_CFLAGS := -std=c11 -D_GNU_SOURCE -O1 -g -fsanitize=fuzzer-no-link,address,undefined \
-               -fno-sanitize-recover=undefined -Isrc -Iinclude -I$(B)/gen -DNRD_VERSION='"fuzz"' $(DEVICE_ID)
-FUZZ_ROOMS := base formats text guided model device engine executor
-FUZZ_OBJ := $(foreach r,$(FUZZ_ROOMS),$(patsubst src/%.c,build/fuzz/obj/%.o,$(filter-out src/device/cuda/% src/device/plugin/%,$(call src_of,$(r)))))
-FUZZ_FLAGS_FILE := build/fuzz/.flags
-$(call remember,$(FUZZ_FLAGS_FILE),$(FUZZ_CFLAGS) $(text_CFLAGS))
-define fuzz_compile
-	@mkdir -p $(@D)
-	$(Q)$(firstword $(filter ccache,$(CC))) clang $(FUZZ_CFLAGS) $(text_CFLAGS) -Itests -MMD -MP -c $< -o $@
-endef
-build/fuzz/obj/tests/%.o: tests/fuzz/%.c $(FUZZ_FLAGS_FILE)
-	$(fuzz_compile)
-build/fuzz/obj/%.o: src/%.c $(FUZZ_FLAGS_FILE)
-	$(fuzz_compile)
-build/fuzz/bin/%: build/fuzz/obj/tests/%.o $(FUZZ_OBJ)
-	@mkdir -p $(@D)
-	@echo "  LD  $@"
-	$(Q)clang $(FUZZ_CFLAGS) -fsanitize=fuzzer -o $@ $(filter %.o,$^) -pthread $(text_LIBS) $(if $(HAVE_PROTOBUFC),$(proto_LIBS)) $(FUZZ_LIBS) $(LIBS_base)
-# What reads requests in the front ends, which need nothing of the core but the sizes of its types.
-build/fuzz/bin/fuzz_http_json: $(patsubst %,build/fuzz/obj/frontends/%.o,common/tensor_json common/tensor_text http/parser) build/lib/libtritonserver.so
-build/fuzz/bin/fuzz_http_json: FUZZ_LIBS := -Lbuild/lib -ltritonserver -Wl,-rpath,$(abspath build/lib)
-build/fuzz/obj/tests/fuzz_pbtext.o: | $(PROTO_C)
-.PHONY: fuzz
-fuzz: $(patsubst tests/fuzz/%.c,build/fuzz/bin/%,$(FUZZ_SRC)) ## Fuzz every parser for T seconds each (libFuzzer)
-	@scripts/run_fuzz $(T) $^
+include tests/fuzz/build.mk
 
 -include $(shell find $(B)/obj $(B)/tests build/fuzz/obj -name '*.d' 2>/dev/null)
 
@@ -324,6 +327,7 @@ check: compile_commands.json ## Under a minute: house rules, changed lines, unit
 	@scripts/check_banned
 	@scripts/check_headers
 	@scripts/check_license
+	@scripts/check_version
 	@scripts/check_alloc
 	@scripts/check_changed
 	@$(MAKE) --no-print-directory WERROR=1 cycles
@@ -339,15 +343,8 @@ tidy: compile_commands.json ## clang-tidy on the whole tree (TIDY="files"); `mak
 format: ## Put the lines that differ from main into the format of .clang-format
 	$(Q)git clang-format "$$(git merge-base HEAD main)" -- '*.c' '*.h' || true
 
-# Files of these rooms that may use each other in a circle.
-CYCLES := core=2 frontends=2
 cycles: $(OBJ_core) $(OBJ_frontends) ## Print the largest circle of files of each room; fail where it grew
-	@scripts/check_cycles $(B)/obj $(CYCLES)
-
-.PHONY: chaos
-SECONDS ?= 60
-chaos: venv ## Mixed load while stubs are killed, clients leave, descriptors and disk run out (SECONDS=3600)
-	$(Q)$(VENV)/bin/python tests/chaos/chaos.py $(SECONDS)
+	@scripts/check_cycles $(B)/obj
 
 # Python packages of the tests, in a folder of their own.
 VENV := build/venv
@@ -358,8 +355,10 @@ arm64-test: venv ## The engine compiled for ARM gives the reference's results (g
 	$(Q)$(MAKE) --no-print-directory BUILD=arm64 WERROR=1 engine
 	$(Q)NEREID_EVAL="$(ARM64_RUN) build/arm64/bin/nereid eval" $(VENV)/bin/python -m pytest -q \
 	    -p no:cacheprovider --timeout 300 tests/model -k tiny_model
-bench: build/tests/ops/bench_ops ## Each operation beside the machine's limits (OP=linear|attention|rows|sample|head ISA= THREADS=)
-	$(Q)build/tests/ops/bench_ops "$(or $(OP),all)" "$(ISA)" $(THREADS)
+slurm-check: engine ## Ranks under a real Slurm with two nodes on this machine (slurm-wlm, munge; as root)
+	$(Q)scripts/check_slurm
+bench: build/tests/ops/test_ops ## Each operation beside the machine's limits (OP=linear|norm|attention|sample|head ISA= THREADS=)
+	$(Q)build/tests/ops/test_ops --speed $(if $(ISA),--isa $(ISA)) $(if $(THREADS),--threads $(THREADS)) $(OP)
 BENCH_ARGS ?= --formats Q4_0,Q8_0
 bench-cpu: engine ## Beside llama.cpp, compiled for this machine (MODEL=smollm2|gemma3, BENCH_ARGS)
 	$(Q)[ -d build/venv-bench ] || $(PYTHON) -m venv build/venv-bench

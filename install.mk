@@ -6,8 +6,14 @@ DESTDIR ?=
 INSTALL_ROOT = $(DESTDIR)$(PREFIX)
 INSTALL_LIST = share/nereid/installed
 
-.PHONY: install uninstall
-install: all ## Install under PREFIX (/opt/nereid), staged under DESTDIR
+SBOM := $(B)/share/nereid/sbom.spdx.json
+
+.PHONY: install uninstall sbom
+sbom: all ## What the build is linked with, as SPDX JSON in build/share/nereid (needs Python)
+	@mkdir -p $(dir $(SBOM))
+	$(Q)$(PYTHON) scripts/sbom.py $(B) $(NRD_VERSION) >$(SBOM).tmp && mv $(SBOM).tmp $(SBOM)
+# Without Python an installation has no list.
+install: all $(if $(shell command -v $(PYTHON) 2>/dev/null),sbom) ## Install under PREFIX (/opt/nereid), staged under DESTDIR
 	$(Q)scripts/install_tree "$(B)" "$(INSTALL_ROOT)" "$(NRD_VERSION)" $(INSTALL_LIST)
 	@echo "installed under $(INSTALL_ROOT)"
 uninstall: ## Remove what `make install` put under PREFIX

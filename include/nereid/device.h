@@ -21,7 +21,8 @@
  *           sizes or versions in the structures. A function pointer that is NULL is absent. Errors are
  *           made, read and freed by the program's functions, which the plug-in is given.
  * Sources   Paged attention (Kwon et al., SOSP 2023); rotary embedding (Su et al., 2021);
- *           RMSNorm (Zhang & Sennrich, 2019); min-p (Nguyen et al., 2024).
+ *           RMSNorm (Zhang & Sennrich, 2019); min-p (Nguyen et al., 2024); mixture of experts (Shazeer et al.,
+ *           2017), groups of experts and corrected scores (DeepSeek-V3, 2024).
  */
 #ifndef NEREID_DEVICE_H
 #define NEREID_DEVICE_H
@@ -83,7 +84,8 @@ typedef enum {
     /* other values: packed for a device; see nrd_device_ops.weight_plan */
 } nrd_layout;
 
-/* One matrix [rows, cols] (cols = input features, contiguous) or a vector (cols = 1). */
+/* One matrix [rows, cols] (cols = input features, contiguous) or a vector (cols = 1). Or a stack of n_stacked
+ * matrices with rows / n_stacked rows each: every one is laid out and packed by itself, the next one behind it. */
 typedef struct nrd_weight {
     nrd_dtype dtype;
     uint32_t layout;    /* nrd_layout or a device's own number */
@@ -92,6 +94,7 @@ typedef struct nrd_weight {
     const void *scales; /* f32 [rows] for I8 and per-channel F8; NULL otherwise */
     float scale;        /* per-tensor scale (F8), else 1 */
     uint64_t data_bytes;
+    int32_t n_stacked;  /* 0 and 1: one matrix */
 } nrd_weight;
 
 /* Type, layout, sizes and data_bytes of a weight in host memory agree. `what` names it. */
@@ -102,7 +105,7 @@ void nrd_weight_row(const nrd_weight *w, int64_t row, float *dst);
 
 /* ---- operations: argument structs ---- */
 
-/* x[n_tokens, hidden] = table[id] * scale (+ pos_table[pos]).
+/* x[n_tokens, hidden] = table[id] * scale (+ pos_table[pos]) (+ type_table[0]).
  * An id < 0 means "the token sampled last for slot -1-id", read from slot_tokens on the device, so
  * that a step can be enqueued before the host has seen the previous one's result. Ids from
  * table->rows upwards take rows of prompt_table (p-tuning), if given, which are scaled too; else id 0
@@ -115,6 +118,7 @@ typedef struct nrd_embed_args {
     float scale;
     const nrd_weight *pos_table; /* [max_positions, hidden] or NULL */
     const int32_t *positions;    /* [n_tokens], needed with pos_table */
+    const nrd_weight *type_table; /* [n_types, hidden] or NULL: row 0 is added too; only with NRD_FEATURE_ENCODER */
     const void *const *prompt_table; /* [n_tokens] row pointers in act dtype or NULL entries; NULL */
     void *out;                   /* [n_tokens, hidden] */
     nrd_dtype out_dtype;
@@ -127,6 +131,8 @@ typedef enum { NRD_NORM_RMS = 0, NRD_NORM_LAYER = 1 } nrd_norm_kind;
  *   residual += d                                              (written back in place)
  *   out = norm(residual[row_ids ? row_ids[i] : i], weight, bias)
  * With delta NULL the residual is only read; with weight NULL nothing is written to out.
+ * With to_residual out is written back as the residual, too (norms of the sum, as in BERT); weight and no row_ids
+ * then, only with NRD_FEATURE_ENCODER.
  * With row_ids only those rows are normed (LM head), but every row gets its delta added. */
 typedef struct nrd_norm_args {
     nrd_norm_kind kind;
@@ -138,6 +144,7 @@ typedef struct nrd_norm_args {
     const nrd_weight *weight, *bias; /* [hidden] or NULL */
     const int32_t *row_ids;         /* [n_rows] or NULL */
     int32_t n_rows;                 /* with row_ids */
+    bool to_residual;
     void *out;                      /* [n_tokens or n_rows, row of out_dtype] */
     nrd_dtype out_dtype;            /* act dtype, or what linear_input asked for */
     float *out_row_scale;           /* [rows] for F8 with per-token scales, else NULL */
@@ -243,6 +250,8 @@ typedef struct nrd_rope_kv_args {
     int32_t n_heads;
     const nrd_weight *q_norm, *k_norm; /* [head_dim] RMS, or NULL */
     float norm_eps;
+    bool wide_norm;                  /* q_norm [n_heads * head_dim], k_norm [n_kv_heads * head_dim]: all heads
+                                      * together; only with NRD_FEATURE_WIDE_QK_NORM */
     nrd_rope_kind rope;
     int32_t rotary_dim;
     const float *inv_freq;           /* [rotary_dim / 2], scaling applied; NULL with ROPE_NONE */
@@ -251,7 +260,10 @@ typedef struct nrd_rope_kv_args {
 } nrd_rope_kv_args;
 
 /* out[t] = softmax(softcap(scale * q K^T) + mask) V over the sequence's cached tokens.
- * Token at position p sees positions (p - window, p] (window 0: all) and the first n_sink ones. */
+ * Token at position p sees positions (p - window, p + ahead] (window 0: all behind it) and the first n_sink ones.
+ * ahead > 0, only with NRD_FEATURE_ENCODER, without a tree and without alibi: an encoder's tokens also see those that
+ * follow, as far as they are in the cache. */
+enum { NRD_ATTENTION_MAX_AHEAD = 1 << 23 };
 typedef struct nrd_attention_args {
     const nrd_batch_view *batch;     /* host struct, copied */
     const void *q;                   /* [n_tokens, q_stride], heads first in each row */
@@ -261,7 +273,9 @@ typedef struct nrd_attention_args {
     float *out_row_scale;
     int32_t n_heads;
     float scale, softcap;
-    int32_t window, n_sink;
+    const float *alibi;              /* [n_heads] or NULL: slope * (position of the key - of the query) is added
+                                      * (Press et al., 2022); only with NRD_FEATURE_ALIBI */
+    int32_t window, n_sink, ahead;
     nrd_kv_layer kv;
     bool deterministic;
 } nrd_attention_args;
@@ -286,6 +300,79 @@ typedef struct nrd_act_args {
     nrd_dtype out_dtype;
     float *out_row_scale;
 } nrd_act_args;
+
+/* ---- mixture of experts ----
+ * Of many MLPs a layer runs a few for each token. moe_route chooses them and sorts the pairs (token, chosen expert) by
+ * expert; moe_linear is a product whose matrix depends on the pair; act() takes pairs as it takes tokens; moe_sum
+ * adds up what a token's experts gave. Which expert has how many pairs is known on the device only, so a recorded
+ * step serves every routing. */
+
+enum { NRD_MOE_MAX_EXPERTS = 1024, NRD_MOE_MAX_TOP_K = 32 };
+
+typedef enum {
+    NRD_MOE_SOFTMAX = 0,
+    NRD_MOE_SIGMOID = 1,
+    NRD_MOE_SPARSEMIXER = 2, /* needs nrd_moe_route_args.jitter */
+} nrd_moe_score;
+
+/* What moe_route writes and the others read. Device memory; n_pairs = n_tokens * top_k. */
+typedef struct nrd_moe_pairs {
+    int32_t n_experts, top_k;
+    int32_t *expert; /* [n_tokens, top_k] chosen experts, best first */
+    float *weight;   /* [n_tokens, top_k] what each is multiplied by */
+    int32_t *first;  /* [n_experts + 1] the sorted pairs of expert e are first[e] to first[e + 1] - 1 */
+    int32_t *token;  /* [n_pairs] of each sorted pair; ascending within an expert */
+    int32_t *place;  /* [n_tokens, top_k] which sorted pair each is */
+} nrd_moe_pairs;
+
+/* Scores s = softmax or sigmoid of a token's logits; those chosen have the highest s + bias. With n_groups > 1
+ * experts form as many groups of neighbours, and only the best top_groups of them may be chosen from; a group's
+ * score is the sum of its two highest s + bias. Weights are the chosen s, divided by their sum (normalize),
+ * times scale. Ties: lowest id.
+ * SPARSEMIXER (Liu et al., 2024) takes the highest logit x_1, then the highest of the others, and so on; the weight
+ * of choice j is its share of a softmax over what is left and has (x_j - x) / max(|x|, x_j) <= 2 jitter. No bias, groups
+ * or normalize there. */
+typedef struct nrd_moe_route_args {
+    int32_t n_tokens;
+    const float *logits;   /* [n_tokens, logits_stride], the experts' first */
+    int64_t logits_stride;
+    nrd_moe_score score;
+    const float *bias;     /* [n_experts] or NULL */
+    int32_t n_groups, top_groups; /* 1, 1: no groups */
+    bool normalize;
+    float scale;
+    float jitter;
+    nrd_moe_pairs pairs;
+} nrd_moe_route_args;
+
+/* y[i] = concat over parts of W_p,e x for each sorted pair i, e its expert. A pair's result does not depend on the
+ * other pairs where `deterministic` asks for it. */
+typedef struct nrd_moe_linear_args {
+    int32_t n_tokens;
+    nrd_moe_pairs pairs;      /* first and token are read */
+    const void *x;            /* [n_tokens, cols] in x_dtype, or with x_sorted [n_pairs, cols] */
+    bool x_sorted;
+    nrd_dtype x_dtype;
+    const float *x_row_scale; /* of each row of x for F8 with per-token scales, else NULL */
+    int32_t n_parts;
+    const nrd_weight *w[NRD_LINEAR_MAX_PARTS]; /* [n_experts * rows_p, cols], stacked */
+    void *y;                  /* [n_pairs, sum of rows_p] */
+    nrd_dtype y_dtype;        /* act dtype */
+    bool deterministic;
+} nrd_moe_linear_args;
+
+/* out[t] = sum over j of weight[t, j] * y[place[t, j]], j ascending, + shared[t] * (shared_gate ? sigmoid of
+ * shared_gate[t * gate_stride] : 1). */
+typedef struct nrd_moe_sum_args {
+    int32_t n_tokens, hidden;
+    nrd_moe_pairs pairs;      /* weight and place are read */
+    const void *y;            /* [n_pairs, hidden] act dtype */
+    const void *shared;       /* [n_tokens, hidden] act dtype, or NULL; may be out */
+    const float *shared_gate; /* logits, or NULL */
+    int64_t gate_stride;
+    void *out;                /* [n_tokens, hidden] act dtype */
+    nrd_dtype act_dtype;
+} nrd_moe_sum_args;
 
 /* Choice of tokens. One row = one sampled position. Array in device memory. */
 enum {
@@ -356,7 +443,13 @@ typedef struct nrd_comm nrd_comm;
 
 typedef struct nrd_comm_config {
     int32_t rank, size; /* rank: 0 .. size - 1 */
-    /* comm_bytes() of memory that all ranks of this host see, zero before the first one opens, 64-byte
+    /* Ranks g * group to (g + 1) * group - 1 share their layers: all_reduce and gather are theirs alone. 0, or
+     * size: all ranks do. */
+    int32_t group;
+    /* With several groups: the longest message of send in one piece, and how many may be under way to a rank. */
+    size_t piece_bytes;
+    int32_t n_pieces;
+    /* comm_bytes() of this configuration, of memory that all ranks of this host see, zero before the first one opens, 64-byte
      * aligned; outlives the comm. Its first word is the stop word. */
     void *shared;
 } nrd_comm_config;
@@ -371,20 +464,54 @@ static inline uint32_t *nrd_comm_stop_word(void *shared)
 /* x becomes the sum of all ranks' x, added in the order of the ranks: the same bits in every rank. */
 typedef struct nrd_all_reduce_args {
     nrd_comm *comm;
-    void *x; /* [n] */
+    void *x; /* [n], of comm_alloc where there is one */
     int64_t n;
     nrd_dtype dtype;
 } nrd_all_reduce_args;
 
-/* Columns of all ranks side by side: out[row, rank * cols + c] = that rank's x[row, c], in rank 0. */
+/* all_reduce() of norm.delta and then norm(). The ranks may divide the rows among them: then a rank has the
+ * residual of its own rows only, until an operation with as many tokens asks for all of it again. What is in
+ * norm.delta afterwards has no meaning. No row_ids; all arrays but the weights are of comm_alloc. */
+typedef struct nrd_all_reduce_norm_args {
+    nrd_comm *comm;
+    nrd_norm_args norm;
+    bool whole_residual; /* every rank gets all rows of the residual */
+} nrd_all_reduce_norm_args;
+
+/* Columns of all ranks side by side: out[row, rank * cols + c] = that rank's x[row, c], in the group's first. */
 typedef struct nrd_gather_args {
     nrd_comm *comm;
-    const float *x; /* [n_rows, cols] */
+    const float *x; /* [n_rows, cols], of comm_alloc where there is one */
     float *out;     /* [n_rows, size * cols]; not read or written by other ranks */
     int32_t n_rows, cols;
 } nrd_gather_args;
 
+/* x of rank 0 becomes that of every rank. */
+typedef struct nrd_broadcast_args {
+    nrd_comm *comm;
+    void *x; /* [bytes], of comm_alloc */
+    int64_t bytes;
+} nrd_broadcast_args;
+
+/* Rows from one rank to another; both name the same numbers. Messages of two ranks arrive in the order in which
+ * they were sent. A sender waits only where n_pieces are under way to the same rank. */
+typedef struct nrd_transfer_args {
+    nrd_comm *comm;
+    int32_t peer; /* to whom, or from whom */
+    void *x;      /* n_rows rows of row_bytes, `stride` bytes apart; send does not write to it */
+    int64_t row_bytes, stride;
+    int32_t n_rows;
+} nrd_transfer_args;
+
 /* ---- the vtable ---- */
+
+/* Modes of operations that a device may lack. */
+typedef enum {
+    NRD_FEATURE_WIDE_QK_NORM = 0, /* rope_kv */
+    NRD_FEATURE_ALIBI = 1,        /* attention */
+    NRD_FEATURE_EXPERTS = 2,      /* moe_route, moe_linear, moe_sum */
+    NRD_FEATURE_ENCODER = 3,      /* embed, norm, attention */
+} nrd_feature;
 
 typedef struct nrd_device_ops {
     void (*close)(nrd_device *dev);
@@ -413,7 +540,8 @@ typedef struct nrd_device_ops {
 
     /* How this device wants a weight kept: its layout number and byte count; layout ROWS means "as
      * it is". Asked at build (packed bytes go into the engine file) and at load (a file with another
-     * layout is converted). `is_linear`: used by linear(), else only by embed(). */
+     * layout is converted). `is_linear`: used by linear(), else only by embed(). Of a stack: one of its
+     * matrices. */
     nrd_error *(*weight_plan)(nrd_device *dev, nrd_dtype dtype, int64_t rows, int64_t cols,
                               bool is_linear, uint32_t *out_layout, uint64_t *out_bytes);
     /* Packs host rows into host memory `dst` of the planned size. */
@@ -460,9 +588,9 @@ typedef struct nrd_device_ops {
      * while a graph is recorded. NULL pointer: there is nothing to settle. */
     nrd_error *(*linear_tune)(nrd_stream *s, const nrd_linear_args *a, void *x, double seconds);
 
-    /* Collective operations; all five NULL: this device works alone. comm_open waits for nobody. A comm is
+    /* Collective operations; these five NULL: this device works alone. comm_open waits for nobody. A comm is
      * closed when its last operation is over. */
-    size_t (*comm_bytes)(nrd_device *dev, int32_t size);
+    size_t (*comm_bytes)(nrd_device *dev, const nrd_comm_config *config);
     nrd_error *(*comm_open)(nrd_device *dev, const nrd_comm_config *config, nrd_comm **out);
     void (*comm_close)(nrd_comm *c); /* NULL is fine */
     nrd_error *(*all_reduce)(nrd_stream *s, const nrd_all_reduce_args *a);
@@ -470,6 +598,28 @@ typedef struct nrd_device_ops {
 
     /* NULL pointer: no adapters on this device. */
     nrd_error *(*lora)(nrd_stream *s, const nrd_lora_args *a);
+
+    /* Where ranks reach into each other's memory; NULL pointers: they need not, any memory will do.
+     * comm_alloc: device memory for what collective operations read and write; zeroed, 256-byte aligned, freed
+     * with the comm. Every rank asks for the same sizes in the same order. Behind that comm_meet, before the first
+     * operation: waits for ranks that have not asked yet. */
+    nrd_error *(*comm_alloc)(nrd_comm *c, void **out, size_t bytes, const char *pool_name);
+    nrd_error *(*comm_meet)(nrd_comm *c);
+    /* Needed where steps are enqueued ahead: only rank 0 chooses tokens. NULL pointer: they are not. */
+    nrd_error *(*broadcast)(nrd_stream *s, const nrd_broadcast_args *a);
+    /* NULL pointer: the two calls. */
+    nrd_error *(*all_reduce_norm)(nrd_stream *s, const nrd_all_reduce_norm_args *a);
+    /* Between groups. A rank hears from one other only. NULL pointers: no pipeline stages on this device. */
+    nrd_error *(*send)(nrd_stream *s, const nrd_transfer_args *a);
+    nrd_error *(*receive)(nrd_stream *s, const nrd_transfer_args *a);
+
+    /* Asked before a model's weights are loaded. NULL pointer: none of them. */
+    bool (*has_feature)(nrd_device *dev, nrd_feature feature);
+
+    /* NULL pointers: not on this device. Models run on them where has_feature says NRD_FEATURE_EXPERTS. */
+    nrd_error *(*moe_route)(nrd_stream *s, const nrd_moe_route_args *a);
+    nrd_error *(*moe_linear)(nrd_stream *s, const nrd_moe_linear_args *a);
+    nrd_error *(*moe_sum)(nrd_stream *s, const nrd_moe_sum_args *a);
 } nrd_device_ops;
 
 /* First member of every device object. */

@@ -80,6 +80,9 @@ typedef struct nrd_exec_config {
     const char *device;                   /* "auto", "cpu", "cuda"; NULL: auto */
     const int32_t *device_ids;
     int32_t n_device_ids;
+    /* Where a launcher started ranks: which of them runs each of the engine's; the first one's work is this process's. */
+    const int32_t *participant_ids;
+    int32_t n_participant_ids;            /* 0: in their order */
     int32_t n_threads;                    /* CPU; 0: one for each core that it may use */
     const char *cpu_isa;                  /* NULL: best */
     int32_t iter_stats_max_iterations;    /* kept records; default 1000 */
@@ -106,7 +109,20 @@ typedef struct nrd_exec_config {
     double lora_cache_gpu_memory_fraction;   /* of memory free after weights and KV cache; 0: 0.05 */
     uint64_t lora_cache_host_memory_bytes;   /* 0: 1 GiB */
     const char *lora_prefetch_dir; /* adapters that are loaded at once: in folders whose names are their ids */
+    /* What the scheduler was told and decided is kept in this much memory, for crash reports and nereid repro;
+     * default 4 MiB, 0: not at all. With a path in a file, which is there also when the process is gone. */
+    uint64_t scheduler_record_bytes;
+    const char *scheduler_record; /* NULL: memory only */
+    /* Several tokens a step, the same ones: {"method": "ngram", "num_speculative_tokens": 8, "prompt_lookup_min": 2,
+     * "prompt_lookup_max": 8}, or {"method": "draft_model", "model": PATH, "num_speculative_tokens": 4}, where PATH is
+     * an engine, a GGUF file, a Hugging Face or a checkpoint folder (docs/speculation.md). NULL: off. */
+    const char *speculative_config;
+    int32_t choices_at_once; /* sequences of one request or group that run at a time, where KV blocks are reused;
+                              * 0: 16 on a CPU, no limit on a GPU; < 0: no limit */
 } nrd_exec_config;
+
+/* Whether speculative_config says something that this version does; nrd_exec_open asks as well. */
+NRD_API nrd_error *nrd_exec_check_speculative_config(const char *json);
 
 /* Defaults for every field. */
 NRD_API void nrd_exec_config_init(nrd_exec_config *config);
@@ -124,6 +140,8 @@ typedef struct nrd_exec_info {
     nrd_dtype dtype, kv_dtype, logits_dtype;
     bool gather_context_logits, gather_generation_logits;
     int32_t bos_id, eos_id, pad_id;
+    int32_t tp_size, pp_size;
+    int32_t mixed_context_tokens; /* prompt tokens of a step that also generates; 0 or less: no limit */
 } nrd_exec_info;
 
 NRD_API nrd_error *nrd_exec_open(nrd_exec **out, const char *engine_dir,
@@ -147,6 +165,8 @@ typedef enum {
     NRD_POOLING_NONE = 0,
     NRD_POOLING_LAST = 1, /* that of the last token */
     NRD_POOLING_MEAN = 2, /* the mean over all tokens */
+    NRD_POOLING_FIRST = 3, /* that of the first token, as encoders are trained for with their [CLS] */
+    NRD_POOLING_MODEL = 4, /* an encoder's own; of a decoder the last token's */
 } nrd_pooling;
 
 typedef struct nrd_sampling_config {
@@ -217,11 +237,13 @@ typedef struct nrd_exec_request {
     const void *lora_weights;      /* [rows, width] of lora_weights_dtype; NULL: the id is known */
     const int32_t *lora_config;    /* [rows, lora_config_width]: module, layer, rank */
     int64_t lora_rows, lora_width;
-    /* draft tokens */
+    /* Tokens that may come first (at most the engine's max_draft_len): those that hold come out of one step,
+     * with one more behind them. What is generated has the same distribution as without; without logits, or
+     * greedy, it is the same. Not used beside penalties, a guide, a top-p that decays, or a window. */
     const int32_t *draft_input_ids;
     int32_t n_draft_input_ids;
     const float *draft_logits;     /* [n_draft_input_ids, vocab] or NULL */
-    float draft_acceptance_threshold; /* < 0: absent */
+    float draft_acceptance_threshold; /* with logits: a token stays where p >= threshold * q; < 0: absent */
     int32_t lookahead_window_size, lookahead_ngram_size, lookahead_verification_set_size;
     /* encoder-decoder */
     const int32_t *decoder_input_ids;
@@ -249,6 +271,13 @@ typedef struct nrd_exec_request {
     const int32_t *bias_ids;
     const float *bias_values;
     int32_t n_bias;
+    /* Steady clock; 0: none. At its deadline a request ends where it is: its final response has what there
+     * is, with NRD_FINISH_TIMED_OUT. One that has not begun by start_by_ns ends with UNAVAILABLE. Both are
+     * looked at between steps; for a guide that is being compiled, when that is done. */
+    int64_t deadline_ns, start_by_ns;
+    bool deterministic; /* refused where the tokens may depend on what runs beside them: on a GPU, unless
+                         * nrd_exec_config.deterministic is set */
+    uint64_t group;     /* requests that are choices of one share choices_at_once; 0: only its own sequences do */
 } nrd_exec_request;
 
 NRD_API void nrd_exec_request_init(nrd_exec_request *request);
@@ -259,6 +288,10 @@ NRD_API void nrd_exec_request_init(nrd_exec_request *request);
  * error. */
 NRD_API nrd_error *nrd_exec_enqueue(nrd_exec *exec, const nrd_exec_request *request,
                                     uint64_t *out_id);
+/* The host memory that enqueue takes for this request and its answers at most, in bytes: tokens, logits,
+ * probabilities, tables, biases, the weights of an adapter that it brings. What enqueue would refuse counts as
+ * far as it can be told. */
+NRD_API uint64_t nrd_exec_request_bytes(nrd_exec *exec, const nrd_exec_request *request);
 /* Asks a request to end early: it gets its final response with what it has. Unknown ids: no-op. */
 NRD_API void nrd_exec_cancel(nrd_exec *exec, uint64_t id);
 
@@ -285,7 +318,10 @@ typedef struct nrd_exec_lora_stats {
     int32_t n_pinned;             /* uses by requests under way */
     int32_t n_pages, n_free_pages; /* of the device's cache; 0 where it reads host memory */
     uint64_t host_bytes;
-    uint64_t n_loaded, n_evicted_host, n_evicted_device; /* since the start */
+    uint64_t n_loaded, n_evicted_host, n_evicted_device; /* since the start, as what follows */
+    uint64_t n_hits, n_misses; /* ids that requests asked for: in host memory, and not */
+    uint64_t n_stored;         /* adapters that came to host memory, with requests or from folders */
+    uint64_t host_us, device_us; /* that it took to bring adapters there, and from there to the device */
 } nrd_exec_lora_stats;
 NRD_API void nrd_exec_lora_get_stats(nrd_exec *exec, nrd_exec_lora_stats *out); /* set out->size first */
 
@@ -325,6 +361,7 @@ typedef struct nrd_exec_response {
     nrd_perf_metrics perf;     /* filled in the final response */
     const float *embedding;    /* [n_embedding] with pooling, not normalised; or NULL */
     int32_t n_embedding;
+    int32_t n_top;             /* of the beams' top_ids: the request's n_top_logprobs */
 } nrd_exec_response;
 
 /* Waits up to timeout_us (0: do not wait, -1: for ever) for responses of any request; at most max,
@@ -354,6 +391,9 @@ typedef struct nrd_iter_stats {
     uint64_t mem_cpu_bytes, mem_gpu_bytes, mem_pinned_bytes; /* in use */
     uint64_t host_ns, device_ns; /* of this step */
     uint64_t mem_reserved_bytes; /* with what is set aside: a CPU's cache takes memory as it fills */
+    int32_t n_drafts;            /* sequences with a draft in this step, */
+    int32_t n_draft_tokens, n_accepted_draft_tokens; /* its tokens, and those that held */
+    uint64_t draft_ns;           /* that a draft model took before it */
 } nrd_iter_stats;
 
 /* Takes up to max records, oldest first, that were not taken before. */
@@ -407,6 +447,7 @@ NRD_API const char *nrd_exec_error_message(const nrd_error *err);
 NRD_API const char *nrd_exec_error_reason(const nrd_error *err);
 NRD_API void nrd_exec_error_free(nrd_error *err);
 
+NRD_API bool nrd_exec_is_launched(void); /* this is rank 0 of several that a launcher started */
 NRD_API const char *nrd_version(void); /* "0.1.0 (commit)" */
 NRD_API const char *nrd_features(void); /* what this build has: "avx512 vnni pcre2 utf8proc …" */
 

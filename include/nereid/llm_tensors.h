@@ -14,7 +14,13 @@
 /* Request parameters: prompts share cached blocks only with those of the same two texts. The second is the
  * front ends', where --cache-salt-per-key asks for it. */
 #define NRD_LLM_CACHE_SALT "cache_salt"
+#define NRD_LLM_GROUP "choice_group" /* a number, not to be guessed, of requests that are choices of one */
 #define NRD_LLM_CACHE_SALT_OF_KEY "cache_salt_of_key"
+/* Request parameters for what a release's repository does not declare as an input: a number, and two of true or
+ * false. */
+#define NRD_LLM_MIN_P "min_p"
+#define NRD_LLM_EXCLUDE_INPUT "exclude_input_in_output"
+#define NRD_LLM_PERF_METRICS "return_perf_metrics"
 /* Response parameter, of the final response: why the first beam ended, an nrd_finish_reason. */
 #define NRD_LLM_FINISH_REASON "finish_reason"
 /* Response parameter, of the final response: tokens in a block of the KV cache. */
@@ -49,6 +55,7 @@ typedef enum {
     NRD_FINISH_LENGTH = 3,
     NRD_FINISH_CANCELLED = 4,
     NRD_FINISH_ERROR = 5,
+    NRD_FINISH_TIMED_OUT = 6, /* the request's deadline came first */
 } nrd_finish_reason;
 
 #endif

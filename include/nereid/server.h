@@ -5,7 +5,8 @@
  *           server can ask for such models. A backend names inputs that clients may send and that
  *           it does not use. A caller that keeps metadata of a model asks whether it is still
  *           valid. A backend says that executing a model never blocks; the server may then do that
- *           on a thread that the program has lent it, and wakes none.
+ *           on a thread that the program has lent it, and wakes none. A backend asks how long a
+ *           request may take. Programs and backends account for the memory that requests take.
  * Owner     Any thread; all return at once.
  * ABI       A backend or program that must also run with other builds of libtritonserver.so
  *           declares these functions weak (#pragma weak) and calls none that is NULL. A function
@@ -34,6 +35,16 @@ NRD_SERVER_API TRITONSERVER_Error *nrd_backend_ignore_input(TRITONBACKEND_Model 
                                                             const char *name,
                                                             TRITONSERVER_DataType datatype);
 
+/* On the steady clock in nanoseconds, 0 for none: by when the request must be running (its queue policy
+ * rejects what waits longer), and by when it must be over (its timeout, counted from its arrival). For a
+ * backend whose own queue goes on where the server's ends. */
+NRD_SERVER_API void nrd_backend_request_times(TRITONBACKEND_Request *request, uint64_t *out_start_by_ns,
+                                              uint64_t *out_end_by_ns);
+
+/* A response parameter (true), which ensembles hand on: the request's time was over, and the response holds
+ * what there was. Such a response is not cached. */
+#define NRD_SERVER_TIMED_OUT "timed_out"
+
 /* Defined by a backend that has such models; called once for each, after
  * TRITONBACKEND_ModelInitialize. true: TRITONBACKEND_ModelInstanceExecute never blocks for this model:
  * it waits for no other thread, device, file or network and does not sleep, and a request whose
@@ -59,6 +70,43 @@ NRD_SERVER_API bool nrd_server_has_failed(TRITONSERVER_Server *server);
  * other load of this process has. 0: no version of it is ready. */
 NRD_SERVER_API uint64_t nrd_server_load_number(TRITONSERVER_Server *server, const char *model,
                                                int64_t version);
+
+/* ---- memory of requests ----
+ * Who is about to take memory whose size a request decides claims it before, and gives it back with the
+ * memory. One sum for the process; pieces below NRD_CLAIM_LEAST bytes are not counted. What the parts of
+ * the server claim for one request (its body, its inputs, tensors between models, what an engine keeps, its
+ * answers) is one account: each part's claim joins it. */
+#define NRD_CLAIM_LEAST 8192u
+#define NRD_CLAIM_ALL UINT64_MAX
+typedef struct nrd_account nrd_account; /* counted; any thread */
+/* What one request, or one part of the server on its behalf, has claimed. Zeroed at first; changed by these
+ * functions alone. */
+typedef struct nrd_claim {
+    uint64_t bytes;
+    nrd_account *account; /* shared; NULL: the request is this claim */
+} nrd_claim;
+/* c NULL: the bytes belong to nobody's claim, and are given back with NULL. what ("its body"): for the message.
+ * INVALID_ARG: more than one request may have; UNAVAILABLE: all together would have more than they may. On
+ * errors nothing is claimed. */
+NRD_SERVER_API TRITONSERVER_Error *nrd_server_claim(nrd_claim *c, uint64_t bytes, const char *what);
+/* The same number as was claimed, or NRD_CLAIM_ALL: what c has, and its share of an account. */
+NRD_SERVER_API void nrd_server_unclaim(nrd_claim *c, uint64_t bytes);
+
+/* From now on the part counts in the account of the whole, which may be the part itself: others can then join
+ * it. What each has already is counted with it. No other thread may be using either claim. Without memory for an
+ * account, here and below, claims stay apart. */
+NRD_SERVER_API void nrd_server_claim_join(nrd_claim *part, nrd_claim *whole);
+/* What the server and its backends claim for this request counts with the whole. Before ServerInferAsync. */
+NRD_SERVER_API void nrd_server_request_join(TRITONSERVER_InferenceRequest *request, nrd_claim *whole);
+/* The claim counts with the request, which was given to ServerInferAsync and is not deleted. No effect on a
+ * claim that has joined. */
+NRD_SERVER_API void nrd_server_claim_join_request(nrd_claim *c, TRITONSERVER_InferenceRequest *request);
+/* The same for a backend, and for a request that it makes on behalf of another. */
+NRD_SERVER_API void nrd_backend_claim_join(nrd_claim *c, TRITONBACKEND_Request *request);
+NRD_SERVER_API void nrd_backend_request_join(TRITONSERVER_InferenceRequest *inner, TRITONBACKEND_Request *outer);
+/* Bytes that all requests, and that one, may have; 0: any number, as every process begins. */
+NRD_SERVER_API void nrd_server_limit_memory(uint64_t all, uint64_t one);
+NRD_SERVER_API uint64_t nrd_server_claimed(void);
 
 /* The Triton release whose interfaces these are: what clients are told and check. */
 #define NRD_TRITON_VERSION "2.51.0"

@@ -214,6 +214,16 @@ bool nrd_path_stays_inside(const char *path)
     return true;
 }
 
+nrd_error *nrd_path_make(char **out, const char *dir, const char *name)
+{
+    bool slash = dir[0] == '\0' || nrd_str_has_suffix(dir, "/");
+    if (asprintf(out, "%s%s%s", dir, slash ? "" : "/", name) < 0) {
+        *out = NULL;
+        return nrd_error_no_memory();
+    }
+    return NULL;
+}
+
 char *nrd_path_join(const char *dir, const char *name)
 {
     bool slash = dir[0] == '\0' || nrd_str_has_suffix(dir, "/");
@@ -279,6 +289,7 @@ nrd_error *nrd_dir_list(char ***out_names, size_t *out_n, const char *path)
 {
     char **names = NULL;
     size_t n = 0, cap = 0;
+    bool no_memory = false;
     DIR *d = opendir(path);
 
     *out_names = NULL;
@@ -286,17 +297,27 @@ nrd_error *nrd_dir_list(char ***out_names, size_t *out_n, const char *path)
     if (!d) {
         return sys_error("open folder", path);
     }
-    for (struct dirent *e; (e = readdir(d));) {
+    for (struct dirent *e; !no_memory && (e = readdir(d));) {
         if (!strcmp(e->d_name, ".") || !strcmp(e->d_name, "..")) {
             continue;
         }
         if (n == cap) {
-            cap = cap ? cap * 2 : 16;
-            names = nrd_xrealloc(names, cap * sizeof *names);
+            char **grown = realloc(names, (cap ? cap * 2 : 16) * sizeof *names);
+            no_memory = !grown;
+            names = grown ? grown : names;
+            cap = grown ? (cap ? cap * 2 : 16) : cap;
         }
-        names[n++] = nrd_xstrdup(e->d_name);
+        char *name = no_memory ? NULL : strdup(e->d_name);
+        no_memory = !name;
+        if (name) {
+            names[n++] = name;
+        }
     }
     closedir(d);
+    if (no_memory) {
+        nrd_names_free(names, n);
+        return nrd_error_no_memory();
+    }
     if (n) {
         qsort(names, n, sizeof *names, by_name);
     }

@@ -49,7 +49,8 @@ bool nrd_path_is_dir(const char *path);
 /* A relative path that does not climb: not empty, no leading slash, no part "..". Links that lie in
  * the folder are its owner's affair. */
 bool nrd_path_stays_inside(const char *path);
-char *nrd_path_join(const char *dir, const char *name);  /* owned */
+char *nrd_path_join(const char *dir, const char *name);  /* owned; ends the program without memory */
+nrd_error *nrd_path_make(char **out, const char *dir, const char *name) NRD_MUST_USE; /* the same, or NO_MEMORY */
 const char *nrd_path_base(const char *path);             /* borrows */
 char *nrd_path_dir(const char *path);                    /* owned; "." when there is none */
 char *nrd_path_exe_dir(void);                            /* owned; folder of the running program */

@@ -16,6 +16,11 @@
     X(INPUTS,                   2048,        "inputs",    "a request, a model's configuration",             "INVALID_ARG") \
     X(OUTPUTS,                  2048,        "outputs",   "a request asks for, a model's configuration",    "INVALID_ARG") \
     X(PARAMETERS,               2048,        "parameters", "a request, a response",                         "INVALID_ARG") \
+    X(INFLIGHT_MEMORY,          50,          "%",         "of the machine's memory: what the requests in progress take together; --max-inflight-memory-mb sets bytes", "UNAVAILABLE: try later") \
+    X(REQUEST_MEMORY,           25,          "%",         "of that: what one request takes, from its body over tensors between models and the engine's part of it to its answer; --max-request-memory-mb sets bytes", "INVALID_ARG") \
+    X(GRPC_RECEIVE_MEMORY,      100,         "%",         "of INFLIGHT_MEMORY: what gRPC's library holds, above all messages that have not come whole; at least one message and 16 MB", "nothing: no more is read; then streams are reset (ENHANCE_YOUR_CALM)") \
+    X(ORDER_TEXT,               64 << 10,    "bytes",     "the body of an order over HTTP (settings, shared memory, index, unload), but for one that loads a model", "INVALID_ARG") \
+    X(PROMPT_TEXT,              64 << 10,    "bytes",     "a prompt's text before it is tokenized; more where an engine's max_input_len times the vocabulary's longest token is more", "INVALID_ARG") \
     X(TOKENIZER_SCRATCH,        8 << 20,     "bytes",     "what a thread keeps behind a tokenized text",   "nothing: more is given back at once") \
     X(GUIDE_TEXT,               1 << 20,     "bytes",     "the text of one guide",                          "INVALID_ARG") \
     X(GUIDE_NODES,              1 << 20,     "nodes",     "of the automaton that one guide becomes",        "INVALID_ARG") \
@@ -27,11 +32,14 @@
     X(GUIDE_COMPILE_MS,         5000,        "ms",        "the compile of one guide",                       "INVALID_ARG") \
     X(GUIDES_KEPT,              64,          "guides",    "that an engine keeps compiled",                  "nothing: the longest unused goes") \
     X(GUIDES_KEPT_BYTES,        512 << 20,   "bytes",     "the guides that an engine keeps compiled",       "nothing: the longest unused goes") \
+    X(RESPONSES_KEPT,           1024,        "answers",   "of /v1/responses that are kept; --openai-responses-kept sets it", "nothing: the longest unused goes") \
+    X(RESPONSES_KEPT_BYTES,     64 << 20,    "bytes",     "the kept answers and what they answer; --openai-responses-kept-mb sets it", "nothing: the longest unused goes") \
     X(GRPC_HANDSHAKE_SECS,      10,          "s",         "from a gRPC connection to the client's first HTTP/2 settings, TLS included", "the connection is closed") \
     X(TLS_HANDSHAKE_SECS,       10,          "s",         "from the connection to the end of the TLS handshake, HTTP and metrics", "the connection is closed, within 5 s more") \
     X(CACHE_SALT,               1024,        "bytes",     "cache_salt, of /v1 and as a parameter of tensorrt_llm", "INVALID_ARG") \
     X(ANSWER_TEXT,              512 << 20,   "bytes",     "the JSON of one answer; binary outputs do not count", "INVALID_ARG") \
     X(GRPC_MESSAGE_MEMORY,      512 << 20,   "bytes",     "what the fields of one gRPC message take",       "INVALID_ARG") \
+    X(REMOTE_OBJECTS,           100000,      "objects",   "a model's folder, or a repository's folders, in S3, GCS or Azure", "the load is refused") \
     X(INSTANCES,                1024,        "instances", "all instance groups of a model, times their GPUs", "the load is refused") \
     X(REQUEST_ROWS,             4096,        "rows",      "the batch of a tensorrt_llm request",            "INVALID_ARG") \
     X(RETURN_SEQUENCES,         1024,        "sequences", "num_return_sequences of one row",                "INVALID_ARG") \

@@ -14,6 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* true: *out = a op b. false: overflow, *out untouched. */
 static inline bool nrd_size_mul(size_t a, size_t b, size_t *out)
@@ -40,6 +41,16 @@ static inline bool nrd_size_add(size_t a, size_t b, size_t *out)
 #define NRD_NEW_GOTO(p, n, err, label)                                                             \
     do {                                                                                           \
         (p) = calloc((size_t)(n) > 0 ? (size_t)(n) : 1, sizeof *(p));                              \
+        if (!(p)) {                                                                                \
+            (err) = nrd_error_no_memory();                                                         \
+            goto label;                                                                            \
+        }                                                                                          \
+    } while (0)
+
+/* p = a copy of the text, which the caller owns; on no memory sets err, jumps. */
+#define NRD_DUP_GOTO(p, text, err, label)                                                          \
+    do {                                                                                           \
+        (p) = strdup(text);                                                                        \
         if (!(p)) {                                                                                \
             (err) = nrd_error_no_memory();                                                         \
             goto label;                                                                            \

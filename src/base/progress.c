@@ -9,18 +9,20 @@
 
 struct nrd_progress {
     char *label;
-    uint64_t total, done, start_ns, drawn_ns;
+    uint64_t total, done, skipped, start_ns, drawn_ns;
     bool tty;
 };
 
 enum { BAR_WIDTH = 28 };
+#define TTY_NS 100000000u
+#define LINE_NS 10000000000u
 
 static void draw(nrd_progress *p, bool last)
 {
     char bar[BAR_WIDTH + 1];
     double secs = (double)(nrd_now_ns() - p->start_ns) / 1e9;
     double part = p->total ? (double)p->done / (double)p->total : 1;
-    double rate = secs > 0 ? (double)p->done / secs : 0;
+    double rate = secs > 0 ? (double)(p->done - p->skipped) / secs : 0;
     int fill = (int)(part * BAR_WIDTH);
 
     for (int i = 0; i < BAR_WIDTH; i++) {
@@ -33,7 +35,7 @@ static void draw(nrd_progress *p, bool last)
         fprintf(stderr, "  %.2f s%s\n", secs, p->tty ? "\033[K" : "");
     } else {
         double left = rate > 0 && p->total > p->done ? (double)(p->total - p->done) / rate : 0;
-        fprintf(stderr, "  %.0f s left\033[K", left);
+        fprintf(stderr, "  %.0f s left%s", left, p->tty ? "\033[K" : "\n");
     }
     fflush(stderr);
 }
@@ -43,7 +45,7 @@ nrd_progress *nrd_progress_new(const char *label, uint64_t total_bytes)
     nrd_progress *p = nrd_xcalloc(1, sizeof *p);
     p->label = nrd_xstrdup(label);
     p->total = total_bytes;
-    p->start_ns = nrd_now_ns();
+    p->start_ns = p->drawn_ns = nrd_now_ns();
     p->tty = isatty(STDERR_FILENO) == 1;
     return p;
 }
@@ -55,9 +57,17 @@ void nrd_progress_add(nrd_progress *p, uint64_t bytes)
     }
     p->done += bytes;
     uint64_t now = nrd_now_ns();
-    if (p->tty && now - p->drawn_ns > 100000000u) {
+    if (now - p->drawn_ns > (p->tty ? TTY_NS : LINE_NS)) {
         p->drawn_ns = now;
         draw(p, false);
+    }
+}
+
+void nrd_progress_skip(nrd_progress *p, uint64_t bytes)
+{
+    if (p) {
+        p->skipped += bytes;
+        nrd_progress_add(p, bytes);
     }
 }
 

@@ -37,26 +37,37 @@ fail:
     return err;
 }
 
+/* Lock held. False: no memory. */
+static bool grow(nrd_queue *q, size_t cap)
+{
+    void **items = malloc(cap * sizeof *items);
+    if (!items) {
+        return false;
+    }
+    for (size_t i = 0; i < q->n; i++) {
+        items[i] = q->items[(q->head + i) % q->cap];
+    }
+    free(q->items);
+    q->items = items;
+    q->cap = cap;
+    q->head = 0;
+    return true;
+}
+
+nrd_error *nrd_queue_reserve(nrd_queue *q, size_t n)
+{
+    pthread_mutex_lock(&q->mu);
+    const bool ok = n <= q->cap || (n <= SIZE_MAX / 2 / sizeof *q->items && grow(q, n));
+    pthread_mutex_unlock(&q->mu);
+    return ok ? NULL : nrd_error_no_memory();
+}
+
 bool nrd_queue_push(nrd_queue *q, void *item)
 {
     bool ok = false;
     pthread_mutex_lock(&q->mu);
-    if (!q->closed && (!q->max_items || q->n < q->max_items)) {
-        if (q->n == q->cap) {
-            size_t cap = q->cap ? q->cap * 2 : 16;
-            void **items = malloc(cap * sizeof *items);
-            if (!items) {
-                pthread_mutex_unlock(&q->mu);
-                return false;
-            }
-            for (size_t i = 0; i < q->n; i++) {
-                items[i] = q->items[(q->head + i) % q->cap];
-            }
-            free(q->items);
-            q->items = items;
-            q->cap = cap;
-            q->head = 0;
-        }
+    if (!q->closed && (!q->max_items || q->n < q->max_items) &&
+        (q->n < q->cap || grow(q, q->cap ? q->cap * 2 : 16))) {
         q->items[(q->head + q->n) % q->cap] = item;
         q->n++;
         ok = true;

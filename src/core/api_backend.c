@@ -14,6 +14,7 @@
 
 #include "base/error.h"
 #include "base/mem.h"
+#include "nereid/server.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -266,6 +267,24 @@ TRITONBACKEND_InferenceRequestTimeoutMicroseconds(TRITONBACKEND_Request *request
 {
     *timeout = r_of(request)->timeout_us;
     return NULL;
+}
+
+void nrd_backend_request_times(TRITONBACKEND_Request *request, uint64_t *out_start_by_ns,
+                               uint64_t *out_end_by_ns)
+{
+    const nrd_request *r = r_of(request);
+    *out_start_by_ns = r->start_by_ns;
+    *out_end_by_ns = nrd_request_end_by(r);
+}
+
+void nrd_backend_claim_join(nrd_claim *c, TRITONBACKEND_Request *request)
+{
+    nrd_claim_enter(c, nrd_cancel_account(r_of(request)->cancel));
+}
+
+void nrd_backend_request_join(TRITONSERVER_InferenceRequest *inner, TRITONBACKEND_Request *outer)
+{
+    nrd_request_set_account((nrd_request *)(void *)inner, nrd_cancel_account(r_of(outer)->cancel));
 }
 
 TRITONSERVER_Error *TRITONBACKEND_RequestFlags(TRITONBACKEND_Request *request, uint32_t *flags)

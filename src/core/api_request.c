@@ -420,6 +420,16 @@ TRITONSERVER_InferenceRequestSetDoubleParameter(TRITONSERVER_InferenceRequest *r
         nrd_params_set(&of_api(request)->params, key, TRITONSERVER_PARAMETER_DOUBLE, &value));
 }
 
+void nrd_server_request_join(TRITONSERVER_InferenceRequest *request, nrd_claim *whole)
+{
+    nrd_request_set_account(of_api(request), nrd_account_of(whole));
+}
+
+void nrd_server_claim_join_request(nrd_claim *c, TRITONSERVER_InferenceRequest *request)
+{
+    nrd_claim_enter(c, nrd_cancel_account(of_api(request)->cancel));
+}
+
 void nrd_server_lend_thread(bool lent)
 {
     nrd_lent_here()->is_lent = lent;

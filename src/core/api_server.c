@@ -334,7 +334,11 @@ TRITONSERVER_Error *TRITONSERVER_ServerModelIndex(TRITONSERVER_Server *server, u
 
     *model_index = NULL;
     NRD_API_TRY(nrd_server_require_ready(s));
-    nrd_repo_index_json(s->repo, (flags & TRITONSERVER_INDEX_FLAG_READY) != 0, &j);
+    nrd_error *err = nrd_repo_index_json(s->repo, (flags & TRITONSERVER_INDEX_FLAG_READY) != 0, &j);
+    if (err) {
+        nrd_str_fini(&j);
+        return as_api(err);
+    }
     return message(model_index, &j);
 }
 

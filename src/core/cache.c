@@ -2,12 +2,17 @@
  * The response cache: a library that keeps bytes under keys, and what this core puts into it.
  *
  * A key stands for the model, its version, the inputs (name, type, shape, content) and, when a
- * request asks for some of the outputs only, their names: their hash under a secret of this process, so
- * that no client can make a request with the key of another one. (A cache outside the process is
- * therefore not shared with other servers, nor with this one after a new start.) The bytes of a response
- * are its outputs in the layout that published servers use:
+ * request asks for some of the outputs only, their names: their hash under a secret, so that no client
+ * can make a request with the key of another one. The bytes of a response are its outputs in the layout
+ * that published servers use:
  * count (u32), then per output its size (u64) and name, type and shape (u32 length, bytes each) and
- * content (u64 length, bytes). */
+ * content (u64 length, bytes).
+ *
+ * A cache outside the process may be shared. Its keys stand for the model's configuration and a salt as
+ * well, and behind the bytes of a response comes a seal (16 bytes): the hash of the key and the bytes
+ * under another secret, so that who can write into the cache cannot make up answers, nor put one under
+ * the key of another. Both secrets come from one that the operator gives to all servers that share;
+ * without one they are this process's own. */
 #include "core/cache.h"
 
 #include "core/api.h"
@@ -24,8 +29,10 @@
 #include "core/types.h"
 
 #include "base/clock.h"
+#include "base/env.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/siphash.h"
@@ -46,7 +53,13 @@ struct nrd_cache {
     TRITONCACHE_Cache *impl;
     fini_fn finalize;
     access_fn insert, lookup;
+    bool is_outside;      /* of this process: keys and values as the first comment says */
+    uint64_t key_key[2];  /* for keys */
+    uint64_t seal_key[2]; /* for seals */
+    uint64_t salt[2];
 };
+
+enum { SEAL_BYTES = 16, MIN_SECRET = 16, MAX_SECRET_FILE = 65536 };
 
 typedef struct buffer {
     void *base;
@@ -61,7 +74,99 @@ typedef struct entry { /* TRITONCACHE_CacheEntry: lives for one call */
 typedef struct allocator { /* TRITONCACHE_Allocator */
     bool is_insert;
     nrd_response *response; /* read on insert, filled on lookup */
+    const nrd_cache *cache;
+    const char *key;
 } allocator;
+
+/* ---- secrets ---- */
+
+/* Keys for several purposes from one secret. */
+static void derive(uint64_t out[2], const char *purpose, const char *secret)
+{
+    static const uint64_t none[2];
+    nrd_siphash h;
+    nrd_siphash_init(&h, none);
+    nrd_siphash_add(&h, purpose, strlen(purpose) + 1);
+    nrd_siphash_add(&h, secret, strlen(secret));
+    nrd_siphash_end(&h, out);
+}
+
+/* The secret that servers share, owned; NULL in *out: none is given. */
+static nrd_error *read_secret(char **out, const nrd_json *config)
+{
+    const char *path = nrd_json_get_str(config, "secret_file", NULL);
+    const char *text = nrd_json_get_str(config, "secret", nrd_env("NEREID_CACHE_SECRET", NULL));
+    size_t n = 0;
+
+    *out = NULL;
+    if (path) {
+        NRD_TRY(nrd_error_wrap(nrd_file_read(out, &n, path, MAX_SECRET_FILE), "response cache, 'secret_file'"));
+        (*out)[strcspn(*out, "\r\n")] = '\0'; /* its first line */
+    } else if (text) {
+        *out = strdup(text);
+        if (!*out) {
+            return nrd_error_no_memory();
+        }
+    }
+    if (*out && strlen(*out) < MIN_SECRET) {
+        free(*out);
+        *out = NULL;
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "response cache: the secret must have at least %d characters",
+                          (int)MIN_SECRET);
+    }
+    return NULL;
+}
+
+static nrd_error *read_sharing(nrd_cache *c, const char *name, const nrd_json *config)
+{
+    char *secret = NULL;
+
+    c->is_outside = strcmp(name, "local") != 0;
+    memcpy(c->key_key, nrd_siphash_process_key(), sizeof c->key_key);
+    memcpy(c->seal_key, nrd_siphash_process_key(), sizeof c->seal_key);
+    c->seal_key[0] = ~c->seal_key[0];
+    if (!c->is_outside) {
+        return NULL;
+    }
+    NRD_TRY(read_secret(&secret, config));
+    derive(c->salt, "salt", nrd_json_get_str(config, "salt", ""));
+    if (secret) {
+        derive(c->key_key, "keys", secret);
+        derive(c->seal_key, "seals", secret);
+    } else {
+        NRD_LOG_INFO("response cache '%s': no secret is configured, so no other server, nor this one after a new "
+                     "start, finds what it keeps (secret_file)",
+                     name);
+    }
+    free(secret);
+    return NULL;
+}
+
+/* The configuration for the log. Owned; NULL: no memory. */
+static char *without_secrets(const nrd_json *config)
+{
+    static const char *const hidden[] = {"password", "secret"};
+    nrd_str text = {0};
+
+    nrd_str_putc(&text, '{');
+    for (size_t i = 0; i < nrd_json_len(config); i++) {
+        const nrd_json *v = &config->child[i];
+        bool hide = false;
+        for (size_t k = 0; k < sizeof hidden / sizeof *hidden; k++) {
+            hide = hide || strcmp(v->key, hidden[k]) == 0;
+        }
+        nrd_str_puts(&text, i ? "," : "");
+        nrd_json_put_string(&text, v->key, v->key_len);
+        nrd_str_putc(&text, ':');
+        if (hide) {
+            nrd_str_puts(&text, "\"***\"");
+        } else {
+            nrd_json_put(&text, v, -1);
+        }
+    }
+    nrd_str_putc(&text, '}');
+    return nrd_str_steal(&text);
+}
 
 /* ---- the library ---- */
 
@@ -82,7 +187,8 @@ nrd_error *nrd_cache_open(nrd_cache **out, const char *name, const char *cache_d
 {
     nrd_cache *c = NULL;
     init_fn initialize = NULL;
-    char *path;
+    nrd_json_doc *doc = NULL;
+    char *path, *shown = NULL;
     nrd_error *err = NULL;
 
     *out = NULL;
@@ -96,9 +202,12 @@ nrd_error *nrd_cache_open(nrd_cache **out, const char *name, const char *cache_d
                          cache_dir);
         goto done;
     }
+    NRD_TRY_GOTO(nrd_json_parse(&doc, config, strlen(config), NULL), err, done);
+    shown = without_secrets(nrd_json_root(doc));
     NRD_LOG_INFO("Creating TritonCache with name: '%s', libpath: '%s', cache_config: '%s'", name,
-                 path, config);
+                 path, shown ? shown : "");
     c = nrd_xcalloc(1, sizeof *c);
+    NRD_TRY_GOTO(read_sharing(c, name, nrd_json_root(doc)), err, done);
     c->dl = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!c->dl) {
         err = nrd_errorf(NRD_ERR_NOT_FOUND, "unable to load shared library: %s", dlerror());
@@ -113,6 +222,8 @@ nrd_error *nrd_cache_open(nrd_cache **out, const char *name, const char *cache_d
         err = nrd_errorf(NRD_ERR_INTERNAL, "Failed to initialize cache implementation");
     }
 done:
+    nrd_json_doc_free(doc);
+    free(shown);
     free(path);
     if (err) {
         nrd_cache_close(c);
@@ -163,6 +274,24 @@ static bool wants_all(const nrd_request *r)
     return true;
 }
 
+nrd_error *nrd_cache_hash_config(nrd_model *m)
+{
+    static const uint64_t none[2];
+    const size_t n = inference__model_config__get_packed_size(m->config);
+    uint8_t *packed = malloc(n + 1);
+    nrd_siphash h;
+
+    if (!packed) {
+        return nrd_error_no_memory();
+    }
+    inference__model_config__pack(m->config, packed);
+    nrd_siphash_init(&h, none);
+    nrd_siphash_add(&h, packed, n);
+    nrd_siphash_end(&h, m->config_hash);
+    free(packed);
+    return NULL;
+}
+
 /* NULL: the request has data that is not readable from here, or there is no memory. */
 static char *make_key(const nrd_request *r)
 {
@@ -175,7 +304,12 @@ static char *make_key(const nrd_request *r)
     if (!inputs) {
         return NULL;
     }
-    nrd_siphash_init(&h, nrd_siphash_process_key());
+    const nrd_cache *c = r->model->ctx->cache;
+    nrd_siphash_init(&h, c->key_key);
+    if (c->is_outside) {
+        nrd_siphash_add(&h, c->salt, sizeof c->salt);
+        nrd_siphash_add(&h, r->model->config_hash, sizeof r->model->config_hash);
+    }
     memcpy(inputs, r->inputs, r->n_inputs * sizeof *inputs);
     qsort(inputs, r->n_inputs, sizeof *inputs, by_name);
     take_text(&h, r->model->name);
@@ -247,14 +381,31 @@ static char *put_part(char *to, const void *data, size_t n)
     return put(put(to, &len, sizeof len), data, n);
 }
 
-static nrd_error *pack(const nrd_response *r, const buffer *b)
+/* Bytes that a cache keeps of a response. */
+static size_t kept_size(const nrd_cache *c, const nrd_response *r)
 {
-    char *to = b->base;
+    return packed_size(r) + (c->is_outside ? SEAL_BYTES : 0);
+}
 
-    if (!to || b->size != packed_size(r)) {
+static void make_seal(uint64_t out[2], const allocator *a, const void *bytes, size_t n)
+{
+    nrd_siphash h;
+    nrd_siphash_init(&h, a->cache->seal_key);
+    take_text(&h, a->key);
+    nrd_siphash_add(&h, bytes, n);
+    nrd_siphash_end(&h, out);
+}
+
+static nrd_error *pack(const allocator *a, const buffer *b)
+{
+    const nrd_response *r = a->response;
+    char *to = b->base;
+    uint64_t seal[2];
+
+    if (!to || b->size != kept_size(a->cache, r)) {
         return nrd_errorf(NRD_ERR_INTERNAL,
                           "Serialized buffer size does not match. Expected: %zu, received: %zu",
-                          packed_size(r), b->size);
+                          kept_size(a->cache, r), b->size);
     }
     to = put(to, &r->n_outputs, sizeof r->n_outputs);
     for (uint32_t i = 0; i < r->n_outputs; i++) {
@@ -267,6 +418,10 @@ static nrd_error *pack(const nrd_response *r, const buffer *b)
         to = put_part(to, o->dims, o->n_dims * sizeof o->dims[0]);
         to = put(to, &bytes, sizeof bytes);
         to = put(to, o->base, bytes);
+    }
+    if (a->cache->is_outside) {
+        make_seal(seal, a, b->base, (size_t)(to - (char *)b->base));
+        put(to, seal, sizeof seal);
     }
     return NULL;
 }
@@ -344,9 +499,28 @@ static nrd_error *unpack_output(nrd_response *r, reader *in)
     return NULL;
 }
 
-static nrd_error *unpack(nrd_response *r, const buffer *b)
+/* Takes the seal off; false: it is not ours, or not for this key. */
+static bool is_sealed(const allocator *a, reader *all)
 {
+    uint64_t seal[2];
+
+    if (all->left < SEAL_BYTES) {
+        return false;
+    }
+    all->left -= SEAL_BYTES;
+    make_seal(seal, a, all->at, all->left);
+    return memcmp(seal, all->at + all->left, SEAL_BYTES) == 0;
+}
+
+static nrd_error *unpack(const allocator *a, const buffer *b)
+{
+    nrd_response *r = a->response;
     reader all = {.at = b->base, .left = b->size};
+
+    if (a->cache->is_outside && !is_sealed(a, &all)) {
+        NRD_LOG_VERBOSE(1, "what the response cache has under key [%s] is not from a server with this secret", a->key);
+        return nrd_errorf(NRD_ERR_NOT_FOUND, "key [%s] does not exist", a->key);
+    }
     uint64_t n = get_number(&all, sizeof(uint32_t));
 
     for (uint64_t i = 0; i < n; i++) {
@@ -365,8 +539,8 @@ static nrd_error *unpack(nrd_response *r, const buffer *b)
 static void keep(nrd_factory *f, nrd_response *r)
 {
     nrd_cache *c = f->model->ctx->cache;
-    allocator a = {.is_insert = true, .response = r};
-    buffer b = {.size = packed_size(r)};
+    allocator a = {.is_insert = true, .response = r, .cache = c, .key = f->cache_key};
+    buffer b = {.size = kept_size(c, r)};
     entry e = {.items = &b, .n = 1};
     nrd_error *err = NULL;
     const uint64_t start = nrd_now_ns();
@@ -395,7 +569,7 @@ bool nrd_cache_answer(nrd_request *r)
 {
     nrd_cache *c = r->model->ctx->cache;
     nrd_factory *f = r->factory;
-    allocator a = {.response = NULL};
+    allocator a = {.cache = c};
     entry e = {0};
 
     f->cache_key = make_key(r);
@@ -403,6 +577,7 @@ bool nrd_cache_answer(nrd_request *r)
     if (!f->cache_key) {
         return false;
     }
+    a.key = f->cache_key;
     a.response = nrd_response_new(f);
     if (!a.response || nrd_factory_join_order(f, r->model->scheduler->order)) {
         nrd_response_free(a.response);
@@ -537,6 +712,5 @@ TRITONSERVER_Error *TRITONCACHE_Copy(TRITONCACHE_Allocator *opaque, TRITONCACHE_
                                  "1, received: %zu",
                                  e->n));
     }
-    return as_api(a->is_insert ? pack(a->response, &e->items[0])
-                               : unpack(a->response, &e->items[0]));
+    return as_api(a->is_insert ? pack(a, &e->items[0]) : unpack(a, &e->items[0]));
 }

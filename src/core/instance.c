@@ -57,7 +57,7 @@ static void host_policy_json(nrd_context *ctx, const char *policy, nrd_message *
     out->text = nrd_str_steal(&j);
 }
 
-static void add_instance(nrd_model *m, const Inference__ModelInstanceGroup *g, int count_id,
+static nrd_error *add_instance(nrd_model *m, const Inference__ModelInstanceGroup *g, int count_id,
                          TRITONSERVER_InstanceGroupKind kind, int32_t device)
 {
     nrd_instance *i = nrd_xcalloc(1, sizeof *i);
@@ -80,6 +80,33 @@ static void add_instance(nrd_model *m, const Inference__ModelInstanceGroup *g, i
     host_policy_json(m->ctx, policy, &i->host_policy);
     m->instances = nrd_xrealloc(m->instances, (m->n_instances + 1) * sizeof *m->instances);
     m->instances[m->n_instances++] = i;
+    return nrd_host_policy_read(&i->place, m->ctx->opt.host_policy, policy);
+}
+
+/* Threads that the backend starts in this call are the instance's, and run where it does. */
+static nrd_error *initialize(nrd_instance *i)
+{
+    const nrd_backend *b = i->model->backend;
+    nrd_host_home home = {0};
+
+    i->initialized = true; /* finalized also when this call refuses: backends count on it */
+    if (!b->instance_initialize) {
+        return NULL;
+    }
+    NRD_TRY(nrd_host_policy_enter(&i->place, &home));
+    nrd_error *err = from_api(b->instance_initialize((TRITONBACKEND_ModelInstance *)(void *)i));
+    nrd_host_policy_leave(&home);
+    return err;
+}
+
+bool nrd_instances_have_place(const nrd_model *m)
+{
+    for (uint32_t k = 0; k < m->n_instances; k++) {
+        if (m->instances[k]->place.is_set) {
+            return true;
+        }
+    }
+    return false;
 }
 
 nrd_error *nrd_instances_new(nrd_model *m)
@@ -91,14 +118,14 @@ nrd_error *nrd_instances_new(nrd_model *m)
         for (int c = 0; c < g->count; c++) {
             switch (g->kind) {
             case INFERENCE__MODEL_INSTANCE_GROUP__KIND__KIND_CPU:
-                add_instance(m, g, c, TRITONSERVER_INSTANCEGROUPKIND_CPU, 0);
+                NRD_TRY(add_instance(m, g, c, TRITONSERVER_INSTANCEGROUPKIND_CPU, 0));
                 break;
             case INFERENCE__MODEL_INSTANCE_GROUP__KIND__KIND_MODEL:
-                add_instance(m, g, c, TRITONSERVER_INSTANCEGROUPKIND_MODEL, 0);
+                NRD_TRY(add_instance(m, g, c, TRITONSERVER_INSTANCEGROUPKIND_MODEL, 0));
                 break;
             case INFERENCE__MODEL_INSTANCE_GROUP__KIND__KIND_GPU:
                 for (size_t d = 0; d < g->n_gpus; d++) {
-                    add_instance(m, g, c, TRITONSERVER_INSTANCEGROUPKIND_GPU, g->gpus[d]);
+                    NRD_TRY(add_instance(m, g, c, TRITONSERVER_INSTANCEGROUPKIND_GPU, g->gpus[d]));
                 }
                 break;
             default:
@@ -110,11 +137,7 @@ nrd_error *nrd_instances_new(nrd_model *m)
     for (uint32_t k = 0; k < m->n_instances; k++) {
         nrd_instance *i = m->instances[k];
         NRD_TRY(nrd_limiter_add(m->ctx->limiter, i));
-        i->initialized = true; /* finalized also when this call refuses: backends count on it */
-        if (m->backend->instance_initialize) {
-            NRD_TRY(from_api(
-                m->backend->instance_initialize((TRITONBACKEND_ModelInstance *)(void *)i)));
-        }
+        NRD_TRY(initialize(i));
     }
     return NULL;
 }

@@ -14,6 +14,7 @@
 
 nrd_error *nrd_instances_new(nrd_model *m) NRD_MUST_USE;
 void nrd_instances_free(nrd_model *m);
+bool nrd_instances_have_place(const nrd_model *m); /* a host policy says where some of them run */
 /* true: every request was released before the backend returned. */
 bool nrd_instance_execute(nrd_instance *inst, nrd_request **requests, uint32_t n);
 

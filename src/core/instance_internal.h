@@ -3,6 +3,7 @@
 #ifndef NRD_CORE_INSTANCE_INTERNAL_H
 #define NRD_CORE_INSTANCE_INTERNAL_H
 
+#include "core/host_policy.h"
 #include "core/memory.h"
 #include "core/objects.h"
 #include "core/types.h"
@@ -18,6 +19,7 @@ struct nrd_instance { /* TRITONBACKEND_ModelInstance */
     bool passive;
     const Inference__ModelInstanceGroup *group; /* borrowed from the model's config */
     nrd_message host_policy;
+    nrd_host_policy place; /* what of it is done here: where its threads run */
     void *state;
     bool initialized;
     uint64_t n_executions; /* guarded by the limiter; counted only where it limits */

@@ -2,6 +2,7 @@
 #include "core/memory.h"
 
 #include "core/api.h"
+#include "nereid/server.h"
 
 #include "base/error.h"
 #include "base/mem.h"
@@ -36,6 +37,7 @@ nrd_buf *nrd_buf_new(size_t size_bytes)
     nrd_buf *b = p;
     atomic_init(&b->refs, 1);
     b->size_bytes = size_bytes;
+    b->claim = (nrd_claim){0};
     b->data = (char *)p + BUF_HEADER;
     return b;
 }
@@ -49,6 +51,9 @@ nrd_buf *nrd_buf_ref(nrd_buf *b)
 void nrd_buf_unref(nrd_buf *b)
 {
     if (b && atomic_fetch_sub(&b->refs, 1) == 1) {
+        if (b->claim.bytes > 0) {
+            nrd_server_unclaim(&b->claim, NRD_CLAIM_ALL);
+        }
         nrd_pool_put(b, BUF_HEADER + b->size_bytes);
     }
 }

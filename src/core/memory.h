@@ -9,15 +9,18 @@
 #ifndef NRD_CORE_MEMORY_H
 #define NRD_CORE_MEMORY_H
 
+#include "nereid/server.h"
 #include "triton/core/tritonserver.h"
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 typedef struct nrd_buf {
     atomic_int refs;
     size_t size_bytes;
+    nrd_claim claim; /* with bytes: it counts as memory of a request until it is freed */
     void *data; /* 64-byte aligned, part of the same allocation */
 } nrd_buf;
 
@@ -31,6 +34,12 @@ typedef struct nrd_attr { /* TRITONSERVER_BufferAttributes */
     int64_t memory_type_id;
     void *cuda_ipc_handle;
 } nrd_attr;
+
+typedef struct nrd_segment { /* a piece of a tensor */
+    const void *base;
+    nrd_attr attr;
+    nrd_buf *owner; /* NULL: borrowed from the request's creator */
+} nrd_segment;
 
 /* The process's pool figures, for metrics. "Pinned" memory is limited, but ordinary memory: to make a
  * GPU know it would need a CUDA context in the server, which takes memory of every GPU. */

@@ -28,12 +28,15 @@ struct nrd_model { /* TRITONBACKEND_Model */
     int64_t version;
     uint64_t load_number; /* no other load of this process has it; from 1 */
     char *dir;            /* the model's folder */
+    nrd_files *files;     /* shared: what keeps that folder; NULL: nobody needs to */
+    void (*files_unref)(nrd_files *f); /* gives the share back: the repository stands above models */
     nrd_config *config;   /* fixed once the model is ready */
     bool config_open;     /* during ModelInitialize: ModelSetConfig may replace it */
     bool auto_complete;
     bool decoupled;
     bool never_blocks;   /* says its backend (nrd_backend_never_blocks); fixed once it is ready */
     bool cached;         /* responses are kept in the server's cache */
+    uint64_t config_hash[2]; /* of the configuration, the same in every process; where cached */
     uint32_t n_required; /* inputs that are not optional */
     nrd_ignored_input *ignored; /* fixed once the model is ready */
     size_t n_ignored;

@@ -9,6 +9,7 @@
 #include "core/api.h"
 #include "core/backend.h"
 #include "core/backend_internal.h"
+#include "core/cache.h"
 #include "core/config/config.h"
 #include "core/context.h"
 #include "core/instance.h"
@@ -16,7 +17,7 @@
 #include "core/model_internal.h"
 #include "core/model_metrics.h"
 #include "core/sched/create.h"
-#include "core/sched/ensemble.h"
+#include "core/sched/ensemble_check.h"
 #include "core/sched/scheduler.h"
 #include "core/sched/strategy.h"
 #include "core/sched/workers.h"
@@ -29,6 +30,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/queue.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -139,6 +141,9 @@ static nrd_error *build(nrd_model *m)
     NRD_TRY(read_labels(m));
     m->cached = m->ctx->cache && m->config->response_cache && m->config->response_cache->enable &&
                 !m->decoupled;
+    if (m->cached) {
+        NRD_TRY(nrd_cache_hash_config(m));
+    }
     if (m->ctx->opt.metrics) {
         NRD_TRY(nrd_model_metrics_new(&m->metrics, m->ctx, m));
     }
@@ -150,6 +155,8 @@ static nrd_error *build(nrd_model *m)
         m->never_blocks = m->backend->never_blocks &&
                           m->backend->never_blocks((TRITONBACKEND_Model *)(void *)m);
         NRD_TRY(nrd_instances_new(m));
+        /* Run by a thread that happens to be there, it would not run where its policy says. */
+        m->never_blocks = m->never_blocks && !nrd_instances_have_place(m);
         NRD_TRY(nrd_scheduler_new(&m->scheduler, m));
         NRD_TRY(nrd_model_warm_up(m)); /* before any other thread may use an instance */
         NRD_TRY(nrd_workers_start(m));
@@ -176,8 +183,9 @@ nrd_error *nrd_model_new(nrd_model **out, nrd_context *ctx, const char *namespac
     m->config = cfg;
     pthread_mutex_init(&m->mu, NULL);
     nrd_stats_init(&m->stats);
-    atomic_fetch_add(&ctx->n_live_models, 1);
-    err = build(m);
+    const int64_t n_live = atomic_fetch_add(&ctx->n_live_models, 1) + 1;
+    err = nrd_queue_reserve(ctx->to_finalize, 2 * (size_t)n_live); /* when it fails, and when it ends */
+    err = err ? err : build(m);
     if (err) {
         nrd_model_destroy(m);
         return err;
@@ -213,6 +221,9 @@ void nrd_model_destroy(nrd_model *m)
         }
     }
     nrd_agents_unref(m->agents);
+    if (m->files) {
+        m->files_unref(m->files);
+    }
     if (m->on_destroy) {
         m->on_destroy(m->on_destroy_user, m);
     }

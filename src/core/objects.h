@@ -42,5 +42,6 @@ typedef struct nrd_stats nrd_stats;
 typedef struct nrd_step_sums nrd_step_sums;
 typedef struct nrd_model_metrics nrd_model_metrics;
 typedef struct nrd_agents nrd_agents;
+typedef struct nrd_files nrd_files;
 
 #endif

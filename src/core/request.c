@@ -87,6 +87,7 @@ void nrd_request_free(nrd_request *r)
     nrd_factory_unref(r->factory);
     nrd_cancel_unref(r->cancel);
     nrd_cancel_unref(r->parent);
+    nrd_account_unref(r->account);
     nrd_sequence_states_unref(r->states);
     if (r->model) {
         nrd_model_unref(r->model);
@@ -503,6 +504,25 @@ void nrd_request_fail(nrd_request *r, nrd_error *err, nrd_fail_reason reason)
     nrd_stats_failure(r->model, nrd_now_ns() - r->start_ns, reason);
     nrd_factory_send_error(r->factory, TRITONSERVER_RESPONSE_COMPLETE_FINAL, err);
     nrd_request_release(r, TRITONSERVER_REQUEST_RELEASE_ALL);
+}
+
+uint64_t nrd_request_end_by(const nrd_request *r)
+{
+    return r->timeout_us && r->timeout_us < UINT64_MAX / 2000u ? r->start_ns + r->timeout_us * 1000u : 0;
+}
+
+uint64_t nrd_request_time_left_us(const nrd_request *r)
+{
+    const uint64_t end = nrd_request_end_by(r), now = end ? nrd_now_ns() : 0;
+    return end == 0 ? 0 : end > now + 1000u ? (end - now) / 1000u : 1;
+}
+
+void nrd_request_set_account(nrd_request *r, nrd_account *a)
+{
+    if (a) {
+        nrd_account_unref(r->account);
+        r->account = nrd_account_ref(a);
+    }
 }
 
 bool nrd_request_is_cancelled(const nrd_request *r)

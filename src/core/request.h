@@ -54,6 +54,12 @@ void nrd_request_release(nrd_request *r, uint32_t flags);
 /* Answers with the error, counts the failure, releases. Always takes err. */
 void nrd_request_fail(nrd_request *r, nrd_error *err, nrd_fail_reason reason);
 bool nrd_request_is_cancelled(const nrd_request *r);
+/* Shares the account; NULL: as it is. Before the request runs. */
+void nrd_request_set_account(nrd_request *r, nrd_account *a);
+/* When its timeout, counted from its arrival, is over: steady clock, in nanoseconds; 0: it has none. */
+uint64_t nrd_request_end_by(const nrd_request *r);
+/* What is left of its timeout for a request made on its behalf: at least a microsecond; 0: it has none. */
+uint64_t nrd_request_time_left_us(const nrd_request *r);
 /* "[request id: X] " in front of a message, as clients know it. */
 nrd_error *nrd_request_errorf(const nrd_request *r, nrd_error_code code, const char *fmt, ...)
     NRD_PRINTF(3, 4) NRD_MUST_USE;

@@ -11,12 +11,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-typedef struct nrd_segment {
-    const void *base;
-    nrd_attr attr;
-    nrd_buf *owner; /* NULL: borrowed from the request's creator */
-} nrd_segment;
-
 struct nrd_input { /* TRITONBACKEND_Input */
     char *name;
     TRITONSERVER_DataType dtype;
@@ -67,11 +61,13 @@ struct nrd_request {       /* TRITONSERVER_InferenceRequest and TRITONBACKEND_Re
     nrd_step_sums *step_sums; /* borrowed until release; NULL outside ensembles */
     nrd_trace *trace;         /* shared */
     /* since the last ServerInferAsync */
+    nrd_account *account; /* shared; its memory counts there. NULL: in one of its own, or its parent's */
     nrd_cancel *cancel;   /* shared; kept after release, so that a late cancel is harmless */
     nrd_factory *factory; /* shared; NULL after release */
     _Atomic int state;    /* nrd_req_state */
     uint32_t batch_size;  /* 0: the model does not batch */
     uint64_t start_ns, queue_ns, deadline_ns; /* deadline 0: none */
+    uint64_t start_by_ns; /* its deadline where the queue rejects what is late; 0: none */
     nrd_request *next, *prev; /* of the queue that holds it; guarded by that queue's lock */
     uint64_t batch_ns;        /* entered the queue that forms its batch */
     bool no_memory; /* an override is missing: it must not be executed */

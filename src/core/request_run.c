@@ -37,6 +37,9 @@ nrd_error *nrd_request_prepare(nrd_request *r)
     NRD_TRY(nrd_request_check(r));
     nrd_cancel_unref(r->cancel);
     r->cancel = nrd_cancel_new(r->parent);
+    if (r->cancel && r->account) {
+        nrd_cancel_set_account(r->cancel, r->account);
+    }
     nrd_factory_unref(r->factory);
     r->factory = r->cancel ? nrd_factory_new(r) : NULL;
     if (!r->factory) {

@@ -6,6 +6,7 @@
 
 #include "core/api.h"
 #include "core/cancel.h"
+#include "core/claim.h"
 #include "core/context.h"
 #include "core/memory.h"
 #include "core/model.h"
@@ -22,6 +23,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/pool.h"
+#include "nereid/server.h"
 
 #include <stdatomic.h>
 #include <stddef.h>
@@ -147,7 +149,7 @@ static void deliver(nrd_factory *f, nrd_response *r, uint32_t flags)
             nrd_trace_report(f->trace, TRITONSERVER_TRACE_REQUEST_END, nrd_now_ns());
         }
     }
-    if (r && f->cache_key) {
+    if (r && f->cache_key && !nrd_response_is_timed_out(r)) {
         f->keep_fn(f, r);
     }
     if (f->order) {
@@ -165,6 +167,22 @@ void nrd_factory_send_flags(nrd_factory *f, uint32_t flags)
 }
 
 /* ---- responses ---- */
+
+nrd_error *nrd_response_set_timed_out(nrd_response *r)
+{
+    const bool yes = true;
+    return nrd_params_set(&r->params, NRD_SERVER_TIMED_OUT, TRITONSERVER_PARAMETER_BOOL, &yes);
+}
+
+bool nrd_response_is_timed_out(const nrd_response *r)
+{
+    bool yes = false;
+    for (uint32_t i = 0; i < r->params.n && !yes; i++) {
+        const nrd_param *p = &r->params.items[i];
+        yes = p->type == TRITONSERVER_PARAMETER_BOOL && p->b && !strcmp(p->name, NRD_SERVER_TIMED_OUT);
+    }
+    return yes;
+}
 
 nrd_response *nrd_response_new(nrd_factory *f)
 {
@@ -340,6 +358,25 @@ static nrd_error *alloc_from_client(nrd_output *o, size_t byte_size)
     return NULL;
 }
 
+/* Of an inner request: counted with the request that it belongs to. */
+static nrd_error *core_buffer(nrd_output *o, size_t byte_size)
+{
+    nrd_claim claim = {0};
+    nrd_error *err = NULL;
+
+    if (byte_size >= NRD_CLAIM_LEAST) {
+        nrd_claim_enter(&claim, nrd_cancel_account(o->response->factory->cancel));
+        err = nrd_claim_take(&claim, byte_size, o->name);
+    }
+    o->buf = err ? NULL : nrd_buf_new(byte_size);
+    if (!o->buf) {
+        nrd_server_unclaim(&claim, NRD_CLAIM_ALL);
+        return err ? err : nrd_error_no_memory();
+    }
+    o->buf->claim = claim;
+    return NULL;
+}
+
 nrd_error *nrd_output_alloc(nrd_output *o, size_t byte_size, TRITONSERVER_MemoryType *type,
                             int64_t *type_id)
 {
@@ -351,10 +388,7 @@ nrd_error *nrd_output_alloc(nrd_output *o, size_t byte_size, TRITONSERVER_Memory
     o->attr.memory_type = *type;
     o->attr.memory_type_id = *type_id;
     if (o->response->factory->core_buffers) {
-        o->buf = nrd_buf_new(byte_size);
-        if (!o->buf) {
-            return nrd_error_no_memory();
-        }
+        NRD_TRY(core_buffer(o, byte_size));
         o->base = byte_size ? o->buf->data : NULL;
         o->has_buffer = true;
         o->attr.memory_type = TRITONSERVER_MEMORY_CPU;

@@ -37,6 +37,9 @@ nrd_error *nrd_response_add_output(nrd_output **out, nrd_response *r, const char
 /* memory type: wish on entry, fact on return. */
 nrd_error *nrd_output_alloc(nrd_output *o, size_t byte_size, TRITONSERVER_MemoryType *type,
                             int64_t *type_id) NRD_MUST_USE;
+/* NRD_SERVER_TIMED_OUT. */
+nrd_error *nrd_response_set_timed_out(nrd_response *r) NRD_MUST_USE;
+bool nrd_response_is_timed_out(const nrd_response *r);
 void nrd_response_send(nrd_response *r, uint32_t flags, nrd_error *err); /* always takes both */
 
 #endif

@@ -9,6 +9,7 @@
 #include "core/backend.h"
 #include "core/cache.h"
 #include "core/catalog.h"
+#include "core/claim.h"
 #include "core/gpu_metrics.h"
 #include "core/host_metrics.h"
 #include "core/memory.h"
@@ -21,6 +22,7 @@
 #include "core/server_internal.h"
 #include "core/strings.h"
 #include "core/table.h"
+#include "core/trim.h"
 #include "core/wakeup.h"
 
 #include "base/clock.h"
@@ -207,17 +209,21 @@ static void *run_housekeeping(void *arg)
 {
     const uint64_t sweep_ns = 50 * 1000000u; /* how late a queue time-out may be noticed */
     nrd_server *s = arg;
+    nrd_repo_room room = {0}; /* the sweep takes memory only where there are more models than ever */
+    nrd_trim trim = {0};
     uint64_t next_update = 0;
 
     pthread_setname_np(pthread_self(), "housekeeping");
     while (nrd_wakeup_wait(&s->ctx.housekeeping, sweep_ns)) {
-        nrd_error_free(nrd_repo_each(s->repo, NULL, sweep_model, NULL)); /* else the next time */
+        nrd_error_free(nrd_repo_each_in(s->repo, NULL, &room, sweep_model, NULL)); /* else the next time */
+        nrd_trim_look(&trim, nrd_now_ns(), nrd_server_claimed());
         if (nrd_now_ns() >= next_update) {
             nrd_host_metrics_update(s->host_metrics);
             nrd_gpu_metrics_update(s->gpu_metrics);
             next_update = nrd_now_ns() + s->ctx.opt.metrics_interval_ms * 1000000u;
         }
     }
+    free(room.models);
     return NULL;
 }
 
@@ -471,6 +477,7 @@ void nrd_server_free(nrd_server *s)
         nrd_queue_close(s->ctx.to_finalize);
         pthread_join(s->finalizer, NULL);
     }
+    nrd_claim_check_end();
     nrd_backends_free(s->ctx.backends);
     if (s->ctx.to_finalize) {
         nrd_queue_free(s->ctx.to_finalize);

@@ -7,14 +7,9 @@
 
 void nrd_wakeup_init(nrd_wakeup *w)
 {
-    pthread_condattr_t attr;
-
     *w = (nrd_wakeup){.set = false};
     pthread_mutex_init(&w->mu, NULL);
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&w->cond, &attr);
-    pthread_condattr_destroy(&attr);
+    nrd_cond_init_steady(&w->cond);
 }
 
 void nrd_wakeup_fini(nrd_wakeup *w)
@@ -41,9 +36,7 @@ void nrd_wakeup_stop(nrd_wakeup *w)
 
 bool nrd_wakeup_wait(nrd_wakeup *w, uint64_t max_ns)
 {
-    const uint64_t when = nrd_now_ns() + max_ns;
-    const struct timespec t = {.tv_sec = (time_t)(when / 1000000000u),
-                               .tv_nsec = (long)(when % 1000000000u)};
+    const struct timespec t = nrd_steady_in(max_ns);
     bool expired = false;
 
     pthread_mutex_lock(&w->mu);

@@ -150,6 +150,7 @@ void nrd_kv_get_stats(const nrd_kv *kv, nrd_kv_stats *out)
         .n_host_free = kv->n_free[HOST],
         .n_offloaded_total = kv->n_offloaded,
         .n_onboarded_total = kv->n_onboarded,
+        .now_ms = kv->now_ms,
     };
 }
 

@@ -70,6 +70,7 @@ typedef struct nrd_kv_stats {
     int64_t n_alloc_total, n_reused_total, n_missed_total, n_evicted_total;
     int32_t n_host_blocks, n_host_free;
     int64_t n_offloaded_total, n_onboarded_total; /* moves to host memory, and back */
+    int64_t now_ms;                               /* nrd_kv_set_time */
 } nrd_kv_stats;
 
 typedef struct nrd_kv_match {

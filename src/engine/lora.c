@@ -21,7 +21,8 @@ nrd_error *nrd_lora_cache_new(nrd_lora_cache **out, const nrd_lora_cache_config 
     c->cfg.optimal_rank = cfg->optimal_rank > 0 ? cfg->optimal_rank : 8;
     c->cfg.mem_fraction = cfg->mem_fraction > 0 ? cfg->mem_fraction : 0.05;
     c->cfg.host_bytes = cfg->host_bytes > 0 ? cfg->host_bytes : default_host_bytes;
-    c->slot_stride = (int64_t)cfg->spec->n_layers * NRD_LORA_POSITIONS;
+    c->own = nrd_spec_of_rank(cfg->spec, 0);
+    c->slot_stride = (int64_t)c->own.n_layers * NRD_LORA_POSITIONS;
     cfg->dev->ops->get_info(cfg->dev, &info);
     c->shared = info.host_is_device;
     pthread_mutex_init(&c->mu, NULL);
@@ -32,9 +33,27 @@ fail:
     return err;
 }
 
+static bool has_ranks(const nrd_lora_cache *c)
+{
+    return c->cfg.spec->tp_size * c->cfg.spec->pp_size > 1;
+}
+
+static size_t bytes_of(const nrd_lora *whole, const nrd_lora *part)
+{
+    return whole->bytes + (part != whole ? part->bytes : 0);
+}
+
+static void free_both(nrd_lora *whole, nrd_lora *part)
+{
+    if (part != whole) {
+        nrd_lora_free(part);
+    }
+    nrd_lora_free(whole);
+}
+
 static void adapter_free(nrd_adapter *a)
 {
-    nrd_lora_free(a->lora);
+    free_both(a->lora, a->part);
     free(a->pages);
     free(a);
 }
@@ -83,7 +102,7 @@ static void destroy(nrd_lora_cache *c, nrd_adapter *a)
     if (a->slot != NRD_LORA_NO_SLOT) {
         nrd_lora_device_evict_locked(c, a);
     }
-    c->host_bytes -= a->lora->bytes;
+    c->host_bytes -= bytes_of(a->lora, a->part);
     adapter_free(a);
 }
 
@@ -144,12 +163,12 @@ static nrd_error *make_room(nrd_lora_cache *c, size_t bytes)
     return NULL;
 }
 
-static nrd_error *append(nrd_lora_cache *c, uint64_t id, nrd_lora *l, nrd_adapter **out)
+static nrd_error *append(nrd_lora_cache *c, uint64_t id, nrd_lora *l, nrd_lora *part, nrd_adapter **out)
 {
     nrd_error *err = NULL;
     nrd_adapter *a = NULL;
 
-    NRD_TRY(make_room(c, l->bytes));
+    NRD_TRY(make_room(c, bytes_of(l, part)));
     if (c->n == c->cap) {
         size_t cap = c->cap ? c->cap * 2 : 64;
         nrd_adapter **all = realloc(c->all, cap * sizeof *all);
@@ -162,8 +181,9 @@ static nrd_error *append(nrd_lora_cache *c, uint64_t id, nrd_lora *l, nrd_adapte
     NRD_NEW_GOTO(a, 1, err, fail);
     a->id = id;
     a->lora = l;
+    a->part = part;
     a->slot = NRD_LORA_NO_SLOT;
-    c->host_bytes += l->bytes;
+    c->host_bytes += bytes_of(l, part);
     c->all[c->n++] = a;
     *out = a;
 fail:
@@ -172,13 +192,13 @@ fail:
 
 /* ---- any thread ---- */
 
-static nrd_error *check_size(const nrd_lora_cache *c, const nrd_lora *l)
+static nrd_error *check_size(const nrd_lora_cache *c, const nrd_lora *l, const nrd_lora *part)
 {
-    if (l->bytes > c->cfg.host_bytes) {
+    if (bytes_of(l, part) > c->cfg.host_bytes) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "the LoRA adapter has %zu bytes, more than lora_cache_host_memory_bytes "
-                          "(%llu)", l->bytes, (unsigned long long)c->cfg.host_bytes);
+                          "(%llu)", bytes_of(l, part), (unsigned long long)c->cfg.host_bytes);
     }
-    int32_t pages = nrd_lora_device_pages_of(c, l);
+    int32_t pages = nrd_lora_device_pages_of(c, part);
     if (!c->shared && pages > c->n_pages) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "the LoRA adapter needs %d pages of the device's cache, which has %d "
                           "(lora_cache_gpu_memory_fraction)", pages, c->n_pages);
@@ -189,22 +209,26 @@ static nrd_error *check_size(const nrd_lora_cache *c, const nrd_lora *l)
 nrd_error *nrd_lora_cache_put(nrd_lora_cache *c, uint64_t id, nrd_lora *l, nrd_adapter **out)
 {
     nrd_adapter *a = NULL;
+    nrd_lora *part = l;
 
     *out = NULL;
     nrd_error *err = nrd_lora_cache_prepare(c);
-    err = err ? err : check_size(c, l);
+    err = err || !has_ranks(c) ? err : nrd_lora_cut(&part, l, c->cfg.spec, 0);
+    err = err ? err : check_size(c, l, part);
     if (err) {
-        nrd_lora_free(l);
+        free_both(l, part);
         return err;
     }
     pthread_mutex_lock(&c->mu);
     size_t i = find(c, id);
     if (i < c->n && !memcmp(c->all[i]->lora->hash, l->hash, sizeof l->hash)) {
         a = c->all[i];
+        c->n_hits++;
     } else {
-        err = append(c, id, l, &a);
-        l = err ? l : NULL;
+        err = append(c, id, l, part, &a);
         if (a) {
+            l = part = NULL;
+            c->n_stored++;
             forget_others(c, id, a);
         }
     }
@@ -212,7 +236,7 @@ nrd_error *nrd_lora_cache_put(nrd_lora_cache *c, uint64_t id, nrd_lora *l, nrd_a
         pin(c, a);
     }
     pthread_mutex_unlock(&c->mu);
-    nrd_lora_free(l);
+    free_both(l, part);
     *out = a;
     return err;
 }
@@ -222,6 +246,8 @@ nrd_error *nrd_lora_cache_get(nrd_lora_cache *c, uint64_t id, nrd_adapter **out)
     pthread_mutex_lock(&c->mu);
     size_t i = find(c, id);
     *out = i < c->n ? c->all[i] : NULL;
+    c->n_hits += *out != NULL;
+    c->n_misses += *out == NULL;
     if (*out) {
         pin(c, *out);
     }
@@ -229,6 +255,14 @@ nrd_error *nrd_lora_cache_get(nrd_lora_cache *c, uint64_t id, nrd_adapter **out)
     return *out ? NULL
                 : nrd_errorf(NRD_ERR_NOT_FOUND, "LoRA task %llu not found in cache. Please send LoRA weights with "
                              "request", (unsigned long long)id);
+}
+
+bool nrd_lora_cache_has(nrd_lora_cache *c, uint64_t id)
+{
+    pthread_mutex_lock(&c->mu);
+    bool there = find(c, id) < c->n;
+    pthread_mutex_unlock(&c->mu);
+    return there;
 }
 
 bool nrd_lora_cache_remove(nrd_lora_cache *c, uint64_t id)
@@ -271,6 +305,10 @@ void nrd_lora_cache_get_stats(nrd_lora_cache *c, nrd_lora_stats *out)
         .n_evicted_device = c->n_evicted_device,
         .n_loaded = c->n_loaded,
         .n_pinned = c->n_pinned,
+        .n_hits = c->n_hits,
+        .n_misses = c->n_misses,
+        .n_stored = c->n_stored,
+        .device_us = c->device_ns / 1000u,
     };
     for (int32_t i = 0; i < c->n_slots; i++) {
         out->n_device += c->slots[i] != NULL;

@@ -5,12 +5,13 @@
  * host's memory only the row is written, at once. */
 #include "engine/lora_internal.h"
 
+#include "base/clock.h"
 #include "base/dtype.h"
 #include "base/mem.h"
 
 #include <string.h>
 
-enum { ALIGN = 256, MIN_RANK = 8 };
+enum { ALIGN = 256 };
 
 /* ---- sizes ---- */
 
@@ -18,7 +19,7 @@ static size_t row_bytes(const nrd_lora_row *r)
 {
     /* rows lie one behind the other: A, then B, both aligned */
     size_t elem = nrd_dtype_block_bytes(r->dtype), b = (size_t)r->rank * (size_t)r->out * elem;
-    return (size_t)((const uint8_t *)r->b - (const uint8_t *)r->a) + ((b + 63) & ~(size_t)63);
+    return (size_t)((const uint8_t *)r->b - (const uint8_t *)r->a) + nrd_lora_padded(b);
 }
 
 /* Rows [first, *end) share a page. */
@@ -51,13 +52,13 @@ static size_t page_bytes(const nrd_lora_cache *c)
     size_t whole = 0, widest = 0;
     for (int32_t id = 0; id < NRD_LORA_MODULES; id++) {
         int64_t in, out;
-        if ((lim->modules && !(lim->modules >> id & 1u)) || !nrd_lora_module_dims(c->cfg.spec, id, &in, &out)) {
+        if ((lim->modules && !(lim->modules >> id & 1u)) || !nrd_lora_module_dims(&c->own, id, &in, &out)) {
             continue;
         }
         size_t values = (size_t)(in + out), row = values * (size_t)lim->max_rank * sizeof(float) + 128;
         widest = row > widest ? row : widest;
         if (nrd_lora_position(id) != NRD_LORA_AT_QKV + 3) { /* q, k and v at once are not beside q, k, v */
-            whole += (values * (size_t)c->cfg.optimal_rank * 2 + 128) * (size_t)c->cfg.spec->n_layers;
+            whole += (values * (size_t)c->cfg.optimal_rank * 2 + 128) * (size_t)c->own.n_layers;
         }
     }
     size_t bytes = whole > widest ? whole : widest;
@@ -69,7 +70,7 @@ static size_t page_bytes(const nrd_lora_cache *c)
 /* Row of the table for an adapter whose first page is at pages[0], …; NULL pages: where it lies. */
 static void fill_row(const nrd_lora_cache *c, const nrd_adapter *a, nrd_lora_pair *row)
 {
-    const nrd_lora *l = a->lora;
+    const nrd_lora *l = a->part;
     int32_t end = 0, page = -1;
     const uint8_t *from = NULL, *to = NULL;
 
@@ -82,13 +83,8 @@ static void fill_row(const nrd_lora_cache *c, const nrd_adapter *a, nrd_lora_pai
             to = c->pool + (size_t)a->pages[++page] * c->page_bytes;
         }
         const uint8_t *at = r->a, *bt = r->b;
-        row[r->layer * NRD_LORA_POSITIONS + nrd_lora_position(r->module)] = (nrd_lora_pair){
-            .a = c->shared ? at : to + (at - from),
-            .b = c->shared ? bt : to + (bt - from),
-            .rank = r->rank,
-            .dtype = (int32_t)r->dtype,
-            .scale = r->scale,
-        };
+        row[r->layer * NRD_LORA_POSITIONS + nrd_lora_position(r->module)] =
+            c->shared ? nrd_lora_pair_at(r, at, bt) : nrd_lora_pair_at(r, to + (at - from), to + (bt - from));
     }
 }
 
@@ -97,7 +93,7 @@ static void fill_row(const nrd_lora_cache *c, const nrd_adapter *a, nrd_lora_pai
 static nrd_error *bring(nrd_lora_cache *c, nrd_adapter *a)
 {
     const nrd_device_ops *ops = c->cfg.dev->ops;
-    const nrd_lora *l = a->lora;
+    const nrd_lora *l = a->part;
     int32_t page = 0;
 
     for (int32_t i = 0, end; i < l->n_rows; i = end, page++) {
@@ -128,8 +124,11 @@ static void *load_main(void *cache)
         c->load_head = a->next_load;
         c->load_tail = c->load_head ? c->load_tail : NULL;
         pthread_mutex_unlock(&c->mu);
+        const uint64_t start_ns = nrd_now_ns();
         nrd_error *err = bring(c, a);
+        const uint64_t took_ns = nrd_now_ns() - start_ns;
         pthread_mutex_lock(&c->mu);
+        c->device_ns += took_ns;
         a->state = err ? ADAPTER_FAILED : ADAPTER_READY;
         c->n_loaded += err == NULL;
         nrd_lora_cache_unpin_locked(c, a);
@@ -192,13 +191,15 @@ static void free_memory(nrd_lora_cache *c)
     free(c->free_pages);
     free(c->slot_row);
     free(c->slots);
+    free(c->changed);
     c->stream = NULL;
     c->pool = NULL;
     c->pairs = NULL;
     c->free_pages = NULL;
     c->slot_row = NULL;
     c->slots = NULL;
-    c->n_slots = c->n_pages = c->n_free = 0;
+    c->changed = NULL;
+    c->n_slots = c->n_pages = c->n_free = c->n_changed = 0;
 }
 
 static nrd_error *take_memory(nrd_lora_cache *c)
@@ -211,10 +212,11 @@ static nrd_error *take_memory(nrd_lora_cache *c)
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "this device has no LoRA adapters");
     }
     NRD_NEW_GOTO(c->slots, NRD_LORA_SLOTS, err, fail);
+    NRD_NEW_GOTO(c->changed, NRD_LORA_SLOTS, err, fail);
     NRD_TRY(ops->alloc(c->cfg.dev, &p, NRD_MEM_DEVICE,
                        (size_t)NRD_LORA_SLOTS * (size_t)c->slot_stride * sizeof *c->pairs, "lora adapters"));
     c->pairs = p;
-    c->max_rank = MIN_RANK;
+    c->max_rank = NRD_LORA_MIN_RANK;
     if (!c->shared) {
         NRD_TRY(take_pages(c));
     }
@@ -257,11 +259,18 @@ void nrd_lora_device_free(nrd_lora_cache *c)
 
 /* ---- who is there; with mu held ---- */
 
+static void put_in_slot(nrd_lora_cache *c, int32_t slot, nrd_adapter *a)
+{
+    c->slots[slot] = a;
+    c->n_changed += !c->changed[slot];
+    c->changed[slot] = true;
+}
+
 void nrd_lora_device_evict_locked(nrd_lora_cache *c, nrd_adapter *a)
 {
     NRD_ASSERT(a->holds == 0 && a->state != ADAPTER_LOADING, "held adapters stay");
     if (c->n_slots > 0) { /* else the memory is gone already */
-        c->slots[a->slot] = NULL;
+        put_in_slot(c, a->slot, NULL);
         for (int32_t i = 0; i < a->n_pages; i++) {
             c->free_pages[c->n_free++] = a->pages[i];
         }
@@ -308,7 +317,7 @@ static void note_rank(nrd_lora_cache *c, int32_t rank)
 
 static bool start(nrd_lora_cache *c, nrd_adapter *a)
 {
-    int32_t n = nrd_lora_device_pages_of(c, a->lora), slot;
+    int32_t n = nrd_lora_device_pages_of(c, a->part), slot;
     int32_t *pages = calloc((size_t)n + 1, sizeof *pages);
 
     if (!pages || !make_room(c, n, &slot)) {
@@ -318,15 +327,17 @@ static bool start(nrd_lora_cache *c, nrd_adapter *a)
     a->pages = pages;
     a->n_pages = n;
     a->slot = slot;
-    c->slots[slot] = a;
+    put_in_slot(c, slot, a);
     for (int32_t i = 0; i < n; i++) {
         pages[i] = c->free_pages[--c->n_free];
     }
     note_rank(c, a->lora->max_rank);
     if (c->shared) {
+        const uint64_t start_ns = nrd_now_ns();
         fill_row(c, a, c->pairs + slot * c->slot_stride);
         a->state = ADAPTER_READY;
         c->n_loaded++;
+        c->device_ns += nrd_now_ns() - start_ns;
         return true;
     }
     a->state = ADAPTER_LOADING;
@@ -382,4 +393,31 @@ nrd_lora_bank nrd_lora_cache_bank(nrd_lora_cache *c)
     nrd_lora_bank b = {c->pairs, c->slot_stride, c->max_rank};
     pthread_mutex_unlock(&c->mu);
     return b;
+}
+
+static int32_t find_change(const nrd_lora_cache *c, bool emptied)
+{
+    for (int32_t i = 0; i < c->n_slots; i++) {
+        if (c->changed[i] && (c->slots[i] == NULL) == emptied) {
+            return i;
+        }
+    }
+    return NRD_LORA_NO_SLOT;
+}
+
+bool nrd_lora_cache_next_change(nrd_lora_cache *c, int32_t *out_slot, const nrd_lora **out_lora)
+{
+    bool any = false;
+
+    pthread_mutex_lock(&c->mu);
+    if (c->n_changed > 0) {
+        const int32_t empty = find_change(c, true), slot = empty != NRD_LORA_NO_SLOT ? empty : find_change(c, false);
+        c->changed[slot] = false;
+        c->n_changed--;
+        *out_slot = slot;
+        *out_lora = c->slots[slot] ? c->slots[slot]->lora : NULL;
+        any = true;
+    }
+    pthread_mutex_unlock(&c->mu);
+    return any;
 }

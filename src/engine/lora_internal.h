@@ -13,13 +13,14 @@
 
 #include <pthread.h>
 
-enum { NRD_LORA_SLOTS = 1024, NRD_LORA_NO_SLOT = -1 };
+enum { NRD_LORA_NO_SLOT = -1, NRD_LORA_MIN_RANK = 8 /* max_rank of a bank, at least */ };
 
 typedef enum { ADAPTER_AWAY, ADAPTER_LOADING, ADAPTER_READY, ADAPTER_FAILED } nrd_adapter_state;
 
 struct nrd_adapter {
     uint64_t id;
     nrd_lora *lora;
+    nrd_lora *part;     /* this rank's share of it; with one rank the same */
     int32_t pins;       /* requests, and the loading thread */
     int32_t holds;      /* requests that may be in a step */
     uint64_t used;      /* when it was asked for last */
@@ -33,6 +34,7 @@ struct nrd_adapter {
 
 struct nrd_lora_cache {
     nrd_lora_cache_config cfg;
+    nrd_model_spec own; /* of this rank */
     bool shared; /* host memory is device memory: no pages, no thread */
     pthread_mutex_t mu;
     pthread_mutex_t prepare_mu; /* orders those who need the device's memory; taken before mu */
@@ -41,12 +43,14 @@ struct nrd_lora_cache {
     nrd_adapter **all; /* those that can be found */
     size_t n, cap;
     uint64_t now, host_bytes;
-    uint64_t n_evicted_host, n_evicted_device, n_loaded;
+    uint64_t n_evicted_host, n_evicted_device, n_loaded, n_hits, n_misses, n_stored, device_ns;
     int32_t n_pinned; /* sum of pins */
 
     nrd_lora_pair *pairs; /* device memory */
     int64_t slot_stride;
     nrd_adapter **slots;  /* [n_slots] who is there; NULL: free */
+    bool *changed;        /* [n_slots] not told yet (next_change) */
+    int32_t n_changed;
     int32_t n_slots, max_rank;
     uint8_t *pool; /* [n_pages, page_bytes] device memory */
     size_t page_bytes;
@@ -60,6 +64,12 @@ struct nrd_lora_cache {
     nrd_stream *stream;      /* the thread's */
     nrd_lora_pair *slot_row; /* [slot_stride] the thread's */
 };
+
+/* How operations find a pair whose A and B lie there. */
+static inline nrd_lora_pair nrd_lora_pair_at(const nrd_lora_row *r, const uint8_t *a, const uint8_t *b)
+{
+    return (nrd_lora_pair){.a = a, .b = b, .rank = r->rank, .dtype = (int32_t)r->dtype, .scale = r->scale};
+}
 
 /* lora.c; with mu held */
 void nrd_lora_cache_unpin_locked(nrd_lora_cache *c, nrd_adapter *a);

@@ -12,10 +12,14 @@
 #include "base/mem.h"
 #include "engine/decode/beam.h"
 #include "engine/decode/decode.h"
+#include "engine/speculate/plan.h"
+#include "engine/speculate/proposer.h"
+#include "engine/speculate/verify.h"
 
 #include <string.h>
 
 struct nrd_sched {
+    const nrd_sched_tap *tap; /* NULL: nobody listens */
     nrd_sched_limits lim;
     nrd_kv *kv;
     nrd_seq *run_head, *run_tail;   /* by priority, then arrival */
@@ -24,6 +28,7 @@ struct nrd_sched {
     nrd_seq *idle_head;             /* done; linked by run_next; may still be in flight */
     int32_t *free_slots;
     int32_t n_free_slots;
+    nrd_draft_plan drafts;
     int32_t *held_refs; /* blocks held until the plan is complete */
     int32_t n_held_refs;
     int32_t (*late_copies)[2]; /* asked for at commit (beams), go into the next plan */
@@ -31,7 +36,7 @@ struct nrd_sched {
     int32_t n_planned_moves; /* of the cache's pending ones, in the plan being made */
     int32_t n_reserved; /* sum over sequences */
     int32_t n_running, n_waiting, n_paused_now, n_needs_host;
-    uint64_t n_arrived, n_started, n_steps, n_pauses;
+    uint64_t n_arrived, n_started, n_steps, n_pauses, n_accepted;
 };
 
 static int32_t n_slots(const nrd_sched_limits *l)
@@ -63,10 +68,12 @@ nrd_error *nrd_sched_new(nrd_sched **out, const nrd_sched_limits *limits, nrd_kv
     NRD_NEW_GOTO(s, 1, err, fail);
     s->n_steps = 1;
     s->lim = *limits;
+    s->lim.max_draft_rows = limits->window > 0 ? 0 : limits->max_draft_rows;
     s->kv = kv;
     s->cap_copies = max_copies(limits);
     NRD_NEW_GOTO(s->free_slots, n_slots(limits), err, fail);
     NRD_NEW_GOTO(s->held_refs, limits->max_batch_size, err, fail);
+    NRD_TRY_GOTO(nrd_draft_plan_init(&s->drafts, limits->max_batch_size), err, fail);
     NRD_NEW_GOTO(s->late_copies, s->cap_copies, err, fail);
     for (int32_t i = n_slots(limits) - 1; i >= 0; i--) {
         s->free_slots[s->n_free_slots++] = i;
@@ -86,8 +93,14 @@ void nrd_sched_free(nrd_sched *s)
     }
     free(s->free_slots);
     free(s->held_refs);
+    nrd_draft_plan_fini(&s->drafts);
     free(s->late_copies);
     free(s);
+}
+
+void nrd_sched_set_tap(nrd_sched *s, const nrd_sched_tap *tap)
+{
+    s->tap = tap;
 }
 
 nrd_error *nrd_plan_init(nrd_plan *p, const nrd_sched_limits *limits, const nrd_kv *kv)
@@ -309,7 +322,7 @@ static void pause_seq(nrd_sched *s, nrd_plan *p, nrd_seq *q)
     update_reserve(s, q);
 }
 
-void nrd_sched_end(nrd_sched *s, nrd_seq *q)
+static void end_seq(nrd_sched *s, nrd_seq *q)
 {
     if (q->sched.state == NRD_SEQ_DONE) {
         return;
@@ -326,8 +339,19 @@ void nrd_sched_end(nrd_sched *s, nrd_seq *q)
     s->idle_head = q;
 }
 
-void nrd_sched_forget(nrd_plan *p)
+void nrd_sched_end(nrd_sched *s, nrd_seq *q)
 {
+    if (s->tap && s->tap->ended && q->sched.state != NRD_SEQ_DONE) {
+        s->tap->ended(s->tap->user, q);
+    }
+    end_seq(s, q);
+}
+
+void nrd_sched_forget(nrd_sched *s, nrd_plan *p)
+{
+    if (s->tap && s->tap->forgotten && p->n_entries > 0) {
+        s->tap->forgotten(s->tap->user);
+    }
     for (int32_t i = 0; i < p->n_entries; i++) {
         p->entries[i].seq->sched.n_inflight = 0;
     }
@@ -356,10 +380,37 @@ void nrd_sched_add(nrd_sched *s, nrd_seq *q)
         q->sched.slots[b] = -1;
     }
     wait_insert(s, q);
+    if (s->tap && s->tap->added) {
+        s->tap->added(s->tap->user, q);
+    }
 }
 
 /* ---- planning ---- */
 
+/* Another thread makes masks: the only answer here that does not follow from what the scheduler was told. */
+static bool is_held(const nrd_sched *s, const nrd_seq *q)
+{
+    if (s->tap && s->tap->held && q->sched.is_guided) {
+        return s->tap->held(s->tap->user, q, nrd_decode_is_held(q));
+    }
+    return nrd_decode_is_held(q);
+}
+
+/* Tokens of a step, its drafts with them, so that every running sequence can have its token too. */
+static int32_t draft_room(const nrd_sched *s)
+{
+    return s->lim.max_num_tokens - n_slots(&s->lim) + s->n_free_slots;
+}
+
+static void take_draft(nrd_sched *s, nrd_seq *q, int32_t k)
+{
+    nrd_draft_take(q, s->kv, nrd_kv_n_available(s->kv) - (s->n_reserved - q->sched.n_reserved), k);
+    if (q->spec.n_draft > 0) {
+        update_reserve(s, q);
+    }
+}
+
+/* n: known tokens. */
 static nrd_plan_entry *add_entry(nrd_sched *s, nrd_plan *p, nrd_seq *q, int32_t beam, int32_t n,
                                  bool is_context)
 {
@@ -373,18 +424,23 @@ static nrd_plan_entry *add_entry(nrd_sched *s, nrd_plan *p, nrd_seq *q, int32_t 
         .beam = beam,
         .slot = q->sched.slots[beam],
         .start = q->sched.n_planned,
-        .n = n,
+        .n = n + q->spec.n_draft,
+        .n_draft = q->spec.n_draft,
+        .first_draft = p->n_draft,
         .n_generated = q->dec.n_known + q->sched.n_pending - q->req.n_prompt,
         .row = chooses ? p->n_rows : -1,
         .epoch = q->sched.epoch,
         .from_slot = q->sched.n_planned >= q->dec.n_known,
-        .init_counts = chooses && q->dec.keeps_counts && !q->sched.has_counts,
+        .init_counts = chooses && q->dec.keeps_counts && (!q->sched.has_counts || q->spec.n_draft > 0),
         .is_context = is_context,
     };
     if (chooses) {
-        p->n_rows++;
+        p->n_rows += 1 + q->spec.n_draft;
     }
-    p->n_tokens += n;
+    p->n_tokens += n + q->spec.n_draft;
+    p->n_draft += q->spec.n_draft;
+    q->spec.n_proposed += q->spec.n_draft;
+    q->spec.n_draft = 0;
     q->sched.n_inflight++;
     return e;
 }
@@ -474,7 +530,7 @@ static bool is_jumping(const nrd_seq *q)
  * that token is its last. */
 static int32_t n_to_generate(const nrd_sched *s, const nrd_seq *q)
 {
-    if (nrd_decode_is_held(q)) {
+    if (is_held(s, q) || (s->lim.n_micro > 1 && q->sched.n_pending > 0)) {
         return 0;
     }
     if (is_jumping(q)) {
@@ -504,19 +560,26 @@ static void plan_tokens(nrd_sched *s, nrd_plan *p, nrd_seq *q, int32_t n)
     p->n_generation++;
 }
 
+/* How many of so many sequences one plan takes, where several run at once. */
+static int32_t share_of(const nrd_sched *s, int32_t n)
+{
+    n = n < s->lim.max_batch_size ? n : s->lim.max_batch_size;
+    return s->lim.n_micro > 1 ? ceil_div(n, s->lim.n_micro) : n;
+}
+
 /* In order, since who needs room takes it from those behind; entries of one token stand first. */
 static void plan_decodes(nrd_sched *s, nrd_plan *p)
 {
-    int32_t n_jumped = 0;
+    int32_t n_jumped = 0, n_drafting = 0, n_left = share_of(s, s->n_running);
     for (nrd_seq *q = s->run_head, *next; q; q = next) {
         int32_t n = n_to_generate(s, q), room = s->lim.max_num_tokens - p->n_tokens - n_jumped;
         next = q->sched.run_next;
         q->sched.n_jump = 0;
-        p->n_held += nrd_decode_is_held(q);
+        p->n_held += is_held(s, q);
         if (n == 0) {
             continue;
         }
-        if (room < q->req.width) {
+        if (room < q->req.width || n_left == 0) {
             break;
         }
         n = n < room ? n : room;
@@ -525,11 +588,31 @@ static void plan_decodes(nrd_sched *s, nrd_plan *p)
             continue; /* those behind it hold reserved blocks and go on */
         }
         update_reserve(s, q);
-        if (n == 1) {
+        n_left--;
+        if (n == 1 && q->spec.proposer) {
+            n_drafting++; /* planned below: a draft is for what the others leave */
+            n_jumped++;
+            q->sched.n_jump = 1;
+        } else if (n == 1) {
             plan_tokens(s, p, q, 1);
         } else {
             q->sched.n_jump = n;
             n_jumped += n;
+        }
+    }
+    if (n_drafting > 0) {
+        nrd_draft_weigh(&s->drafts, s->run_head, p->n_tokens, s->lim.max_draft_rows - p->n_draft, draft_room(s));
+    }
+    /* Those that turn out to have no draft have one token, and stand before the longer ones. */
+    for (nrd_seq *q = s->run_head; q && n_drafting > 0; q = q->sched.run_next) {
+        if (q->sched.n_jump == 1) {
+            n_drafting--;
+            take_draft(s, q, q->spec.n_draft);
+            if (q->spec.n_draft == 0) {
+                n_jumped--;
+                q->sched.n_jump = 0;
+                plan_tokens(s, p, q, 1);
+            }
         }
     }
     for (nrd_seq *q = s->run_head; q && n_jumped > 0; q = q->sched.run_next) {
@@ -569,6 +652,8 @@ static int32_t chunk_of(const nrd_sched *s, const nrd_plan *p, nrd_seq *q, int32
 
 static void plan_chunk(nrd_sched *s, nrd_plan *p, nrd_seq *q, int32_t n)
 {
+    const int32_t room = draft_room(s) - p->n_tokens - n, rows = s->lim.max_draft_rows - p->n_draft;
+    take_draft(s, q, nrd_draft_behind_prompt(q, n, rows < room ? rows : room));
     nrd_plan_entry *e = add_entry(s, p, q, 0, n, true);
     q->sched.has_counts |= e->init_counts && q->req.width == 1;
     q->sched.n_planned += n;
@@ -581,7 +666,7 @@ static void plan_contexts(nrd_sched *s, nrd_plan *p)
 {
     for (nrd_seq *q = s->run_head; q; q = q->sched.run_next) {
         if (q->sched.n_pending > 0 || is_decoding(q) || is_jumping(q) ||
-            q->sched.n_planned >= q->dec.n_known || nrd_decode_is_held(q)) {
+            q->sched.n_planned >= q->dec.n_known || is_held(s, q)) {
             continue;
         }
         int32_t n = chunk_of(s, p, q, q->sched.n_planned);
@@ -601,6 +686,28 @@ static bool waits_for_leader(const nrd_sched *s, const nrd_seq *q)
     }
     /* What started in this very plan may hold a block that a copy has yet to fill. */
     return l->sched.n_computed < l->req.n_prompt || l->sched.start_step == s->n_steps;
+}
+
+typedef struct group_count {
+    uint64_t group; /* 0: not counted yet */
+    int32_t n;      /* of it that run */
+} group_count;
+
+/* As many of its group run as may. Later ones find the prompt's blocks in the cache, if the first have gone. c keeps
+ * the last count, since those of a group mostly wait behind each other. */
+static bool waits_for_group(const nrd_sched *s, const nrd_seq *q, group_count *c)
+{
+    const uint64_t group = q->req.group;
+    if (!group || s->lim.choices_at_once <= 0 || s->lim.is_static || q->req.no_reuse) {
+        return false;
+    }
+    if (c->group != group) {
+        *c = (group_count){.group = group};
+        for (const nrd_seq *o = s->run_head; o; o = o->sched.run_next) {
+            c->n += o->req.group == group;
+        }
+    }
+    return c->n >= s->lim.choices_at_once;
 }
 
 /* Starts a waiting sequence. False: it does not fit now; nothing has changed. */
@@ -687,8 +794,9 @@ static nrd_seq *next_candidate(const nrd_sched *s, nrd_plan *p)
 {
     bool by_age = (s->n_started + 1) % NRD_SCHED_AGING == 0;
     nrd_seq *q = by_age ? s->age_head : s->wait_head;
-    while (q && (q->sched.n_inflight > 0 || waits_for_leader(s, q) || nrd_decode_is_held(q))) {
-        p->n_held += nrd_decode_is_held(q);
+    group_count c = {0};
+    while (q && (q->sched.n_inflight > 0 || waits_for_leader(s, q) || waits_for_group(s, q, &c) || is_held(s, q))) {
+        p->n_held += is_held(s, q);
         q = by_age ? q->sched.age_next : q->sched.wait_next;
     }
     return q;
@@ -696,7 +804,9 @@ static nrd_seq *next_candidate(const nrd_sched *s, nrd_plan *p)
 
 static void plan_starts(nrd_sched *s, nrd_plan *p)
 {
-    while (s->n_running < s->lim.max_batch_size && p->n_tokens < s->lim.max_num_tokens) {
+    const int32_t share = share_of(s, s->n_running + s->n_waiting);
+    while (s->n_running < s->lim.max_batch_size && p->n_tokens < s->lim.max_num_tokens &&
+           p->n_context + p->n_generation < share) {
         nrd_seq *q = next_candidate(s, p);
         /* When the first in order does not fit, no later one may start before it, or long ones
          * would wait for ever. */
@@ -710,7 +820,7 @@ void nrd_sched_plan(nrd_sched *s, nrd_plan *p)
 {
     bool was_empty = s->n_running == 0;
     p->step = s->n_steps;
-    p->n_entries = p->n_copies = p->n_tokens = p->n_rows = 0;
+    p->n_entries = p->n_copies = p->n_tokens = p->n_rows = p->n_draft = 0;
     p->n_context = p->n_generation = p->n_context_tokens = p->n_paused = p->n_held = 0;
     s->n_planned_moves = 0;
     for (int32_t i = 0; i < s->n_late_copies; i++) {
@@ -734,6 +844,9 @@ void nrd_sched_plan(nrd_sched *s, nrd_plan *p)
         nrd_kv_moves_done(s->kv);
         s->n_late_copies = 0;
         s->n_steps++;
+    }
+    if (s->tap && s->tap->planned) {
+        s->tap->planned(s->tap->user, p);
     }
 }
 
@@ -763,8 +876,40 @@ static void choose_again(nrd_sched *s, const nrd_plan_entry *e, bool same_cache)
     q->sched.n_pending--;
     q->sched.has_counts = false; /* the choice that has no meaning was counted */
     if (same_cache) {
-        q->sched.n_computed = q->sched.n_planned = e->start + e->n - 1;
+        q->sched.n_computed = q->sched.n_planned = e->start + e->n - e->n_draft - 1;
         update_reserve(s, q);
+    }
+}
+
+/* The tokens that hold are as good as if they had been known before the step; what the step wrote behind them,
+ * the next one writes over. */
+static void commit_draft(nrd_sched *s, nrd_seq *q, const nrd_plan_entry *e, const nrd_step_result *r, bool same_cache,
+                         nrd_sched_event *ev)
+{
+    int32_t n_accepted = 0;
+    ev->finish = nrd_speculate_accept(q, r, e->row, e->n_draft, &ev->n_new, &n_accepted);
+    q->spec.n_accepted += n_accepted;
+    s->n_accepted += (uint64_t)n_accepted;
+    q->spec.proposer->hear(q->spec.proposer, e->n_draft, n_accepted);
+    q->sched.has_counts = false; /* which of its rows holds, the device does not know */
+    if (same_cache) {
+        q->sched.n_computed += n_accepted;
+        if (q->sched.n_computed == q->dec.n_known) { /* no choice behind the last one that holds: it is made again */
+            q->sched.n_computed--;
+        }
+        q->sched.n_planned = q->sched.n_computed;
+    }
+}
+
+/* What was computed can be shared with others. */
+static void publish(nrd_sched *s, nrd_seq *q)
+{
+    int32_t n = q->sched.n_computed < q->dec.n_known ? q->sched.n_computed : q->dec.n_known;
+    if (q->req.width > 1 && n > q->req.n_prompt) {
+        n = q->req.n_prompt; /* what beams generate is not */
+    }
+    if (s->lim.window == 0) {
+        nrd_kv_publish(s->kv, &q->sched.tables[0], &q->req.content, n);
     }
 }
 
@@ -785,16 +930,25 @@ static void commit_entry(nrd_sched *s, const nrd_plan_entry *e, const nrd_step_r
         return;
     }
     if (same_cache) {
-        q->sched.n_computed = e->start + e->n;
+        q->sched.n_computed = e->start + e->n - e->n_draft;
+        if (q->req.width > 1 && !q->sched.beams_forked) {
+            /* Before the beams have tables of their own: another sequence's equal block that one of them took would
+             * not be the one that the others keep, and more blocks be held than were promised. */
+            publish(s, q);
+        }
     }
     ev->context_done =
-        e->is_context && e->start + e->n >= q->req.n_prompt && e->start < q->req.n_prompt;
+        e->is_context && e->start + e->n - e->n_draft >= q->req.n_prompt && e->start < q->req.n_prompt;
     if (e->row >= 0) {
         q->sched.n_pending--;
         if (q->req.width > 1) {
             commit_beams(s, q, r, e->row, ev);
+        } else if (e->n_draft > 0) {
+            commit_draft(s, q, e, r, same_cache, ev);
         } else {
-            ev->finish = nrd_decode_accept(q, r->ids[e->row], &ev->n_new);
+            ev->finish = s->tap && s->tap->accept
+                             ? s->tap->accept(s->tap->user, q, e->row, &ev->n_new)
+                             : nrd_decode_accept(q, r->ids[e->row], &ev->n_new);
             if (q->req.want_log_probs || q->req.n_top > 0) {
                 nrd_decode_keep_log_probs(q, r, e->row, ev->n_new);
             }
@@ -802,19 +956,14 @@ static void commit_entry(nrd_sched *s, const nrd_plan_entry *e, const nrd_step_r
     } else if (q->req.no_sample && e->start + e->n >= q->req.n_prompt) {
         ev->finish = NRD_SEQ_FINISH_LENGTH;
     }
-    if (same_cache && s->lim.window == 0) {
-        int32_t n = q->sched.n_computed;
-        if (q->req.width > 1 && n > q->req.n_prompt) {
-            n = q->req.n_prompt; /* what beams generate is not shared with others */
-        }
-        nrd_kv_publish(s->kv, &q->sched.tables[0], &q->req.content,
-                       n < q->dec.n_known ? n : q->dec.n_known);
+    if (same_cache && q->req.width == 1) {
+        publish(s, q);
     }
     if (same_cache) {
         update_reserve(s, q);
     }
     if (ev->finish != NRD_SEQ_FINISH_NONE) {
-        nrd_sched_end(s, q);
+        end_seq(s, q);
     }
 }
 
@@ -823,12 +972,17 @@ void nrd_sched_append(nrd_sched *s, const int32_t *ids, int32_t n, nrd_sched_eve
     nrd_seq *q = event->seq;
     NRD_ASSERT(q->req.may_jump && q->sched.state != NRD_SEQ_DONE,
                "it goes on, and was made for this");
-    event->finish = nrd_decode_append(q, ids, n, &event->n_new);
+    event->finish = s->tap && s->tap->append
+                        ? s->tap->append(s->tap->user, q, ids, n, &event->n_new)
+                        : nrd_decode_append(q, ids, n, &event->n_new);
     if (n > 0) {
         q->sched.has_counts = false; /* of occurrences: the device has not seen these */
     }
     if (event->finish != NRD_SEQ_FINISH_NONE) {
-        nrd_sched_end(s, q);
+        end_seq(s, q);
+    }
+    if (s->tap && s->tap->appended) {
+        s->tap->appended(s->tap->user, q, n, event->finish);
     }
 }
 
@@ -844,6 +998,9 @@ void nrd_sched_commit(nrd_sched *s, const nrd_plan *p, const nrd_step_result *r,
         }
     }
     *out_n = n;
+    if (s->tap && s->tap->committed) {
+        s->tap->committed(s->tap->user, p, r, out_events, n);
+    }
 }
 
 /* ---- looking ---- */
@@ -851,6 +1008,18 @@ void nrd_sched_commit(nrd_sched *s, const nrd_plan *p, const nrd_step_result *r,
 bool nrd_sched_is_empty(const nrd_sched *s)
 {
     return !s->run_head && !s->wait_head && !s->idle_head;
+}
+
+void nrd_sched_hear_cost(nrd_sched *s, const nrd_plan *p, uint64_t device_ns)
+{
+    if (p->n_context == 0) {
+        nrd_costs_hear(&s->drafts.costs, p->n_tokens, device_ns);
+    }
+}
+
+const nrd_step_costs *nrd_sched_costs(const nrd_sched *s)
+{
+    return &s->drafts.costs;
 }
 
 bool nrd_sched_may_overlap(const nrd_sched *s)
@@ -866,6 +1035,7 @@ void nrd_sched_get_stats(const nrd_sched *s, nrd_sched_stats *out)
         .n_paused_now = s->n_paused_now,
         .n_steps = s->n_steps,
         .n_pauses = s->n_pauses,
+        .n_accepted = s->n_accepted,
     };
 }
 

@@ -7,14 +7,22 @@
  * Owner     The engine loop thread.
  * Order     Plans are committed in the order in which they were made. A plan may be made while the
  *           one before it is still running (never two): decode tokens then come from the slot.
+ *           With n_micro above 1, so many plans may be running, and a sequence generates in one of
+ *           them at a time: the stages of a pipeline work at different sequences. Those that generate
+ *           or start are dealt evenly over the plans.
  * Rules     Running sequences decode first, then prompts continue, then new ones start, by
  *           priority, then arrival; every NRD_SCHED_AGING-th start goes to the oldest, so that
  *           every sequence runs at some time.
+ *           Sequences of one group (the choices of a request) run a few at a time: who asks for a hundred does
+ *           not make everybody's steps a hundred sequences longer. The others follow as these end.
  *           guaranteed_no_evict: a sequence starts only when all blocks that it can ever need are
  *           there. max_utilization: it starts when its prompt fits; when blocks run out the last in
  *           order is paused, gives up its blocks and is computed again later.
  *           With a window, sequences share no blocks: what one lets go of must be free, or promised
  *           blocks might be missing.
+ * Drafts    A sequence with a proposer (engine/speculate) has guessed tokens behind its known ones computed with
+ *           them, where there is room and they are worth their time (engine/speculate/budget.h); how many hold is
+ *           known at commit, and the KV cache of the others is written over. Not with a window.
  * Errors    None: what cannot run is refused by the executor before it comes here.
  * Sources   Iteration-level scheduling (Yu et al., Orca, OSDI 2022); chunked prefill
  *           (Agrawal et al., Sarathi-Serve, OSDI 2024).
@@ -26,7 +34,7 @@
 #include "engine/kv_cache.h"
 #include "engine/sequence.h"
 
-enum { NRD_SCHED_AGING = 8, NRD_SCHED_MAX_SKIPPED = 8 };
+enum { NRD_SCHED_AGING = 8, NRD_SCHED_MAX_SKIPPED = 8, NRD_SCHED_MAX_MICRO = 8 };
 
 typedef struct nrd_sched_limits {
     int32_t max_batch_size; /* sequences at a time */
@@ -37,18 +45,23 @@ typedef struct nrd_sched_limits {
     bool is_static;         /* a batch is formed once and leaves together */
     bool chunked_context;   /* prompts may be split over steps */
     int32_t mixed_context_tokens; /* with it, > 0: prompt tokens of a step that also generates */
+    int32_t choices_at_once; /* > 0: sequences of one group that run at a time; for KV blocks that are reused */
+    int32_t max_draft_rows; /* draft tokens of a step, each a choice more; 0: no drafts */
+    int32_t n_micro; /* plans of different sequences that run at once, up to NRD_SCHED_MAX_MICRO; 0, 1: Order */
 } nrd_sched_limits;
 
 typedef struct nrd_plan_entry {
     nrd_seq *seq;
     int32_t beam;
     int32_t slot;
-    int32_t start, n;    /* tokens [start, start + n) of the sequence */
+    int32_t start, n;    /* tokens [start, start + n) of the sequence, its draft with them */
+    int32_t n_draft;     /* the last so many are a draft, with a choice behind each */
+    int32_t first_draft; /* the draft's first token among those of the step */
     int32_t n_generated; /* tokens chosen before this step's choice */
-    int32_t row;         /* index among the step's choices; -1: none */
+    int32_t row;         /* index among the step's choices, of 1 + n_draft; -1: none */
     uint32_t epoch;
     bool from_slot;   /* its one token is the slot's last choice, not yet known to the host */
-    bool init_counts; /* fill the slot's counts from the known tokens first */
+    bool init_counts; /* fill the slot's counts from the known tokens first, and those behind the draft */
     bool is_context;
 } nrd_plan_entry;
 
@@ -58,7 +71,7 @@ typedef struct nrd_plan {
     int32_t n_entries, cap_entries;
     int32_t (*copies)[2]; /* owns; KV blocks to copy (from, to) before the step, in this order */
     int32_t n_copies, cap_copies;
-    int32_t n_tokens, n_rows;
+    int32_t n_tokens, n_rows, n_draft;
     int32_t n_context, n_generation, n_context_tokens, n_paused;
     int32_t n_held; /* > 0: sequences were left out whose guide's mask is being made */
 } nrd_plan;
@@ -73,13 +86,32 @@ typedef struct nrd_sched_event {
 typedef struct nrd_sched_stats {
     int32_t n_waiting, n_running, n_paused_now;
     uint64_t n_steps, n_pauses;
+    uint64_t n_accepted; /* draft tokens that held */
 } nrd_sched_stats;
 
 typedef struct nrd_sched nrd_sched;
 
+/* Who listens to what the scheduler is told and decides (engine/record.h), or says again what it was told
+ * (engine/replay.h). Each may be NULL; called on the loop thread, at the end of what it speaks of. */
+typedef struct nrd_sched_tap {
+    void *user;
+    void (*added)(void *user, nrd_seq *q);
+    void (*ended)(void *user, const nrd_seq *q); /* by nrd_sched_end, not by a token */
+    bool (*held)(void *user, const nrd_seq *q, bool is_held); /* of a guided one: gives what counts */
+    void (*planned)(void *user, const nrd_plan *p);
+    void (*committed)(void *user, const nrd_plan *p, const nrd_step_result *r, const nrd_sched_event *events,
+                      int32_t n);
+    void (*appended)(void *user, nrd_seq *q, int32_t n, nrd_seq_finish finish);
+    void (*forgotten)(void *user);
+    /* Instead of nrd_decode_accept and nrd_decode_append. */
+    nrd_seq_finish (*accept)(void *user, nrd_seq *q, int32_t row, int32_t *out_n_new);
+    nrd_seq_finish (*append)(void *user, nrd_seq *q, const int32_t *ids, int32_t n, int32_t *n_new);
+} nrd_sched_tap;
+
 /* Borrows kv until nrd_sched_free. */
 nrd_error *nrd_sched_new(nrd_sched **out, const nrd_sched_limits *limits, nrd_kv *kv) NRD_MUST_USE;
 void nrd_sched_free(nrd_sched *s);
+void nrd_sched_set_tap(nrd_sched *s, const nrd_sched_tap *tap); /* before the first sequence; borrows */
 nrd_error *nrd_plan_init(nrd_plan *p, const nrd_sched_limits *limits,
                          const nrd_kv *kv) NRD_MUST_USE;
 void nrd_plan_fini(nrd_plan *p);
@@ -104,9 +136,13 @@ void nrd_sched_commit(nrd_sched *s, const nrd_plan *p, const nrd_step_result *r,
  * end it. */
 void nrd_sched_append(nrd_sched *s, const int32_t *ids, int32_t n, nrd_sched_event *event);
 /* A plan whose step will not come back: its sequences do not wait for it any more. */
-void nrd_sched_forget(nrd_plan *p);
+void nrd_sched_forget(nrd_sched *s, nrd_plan *p);
 /* A finished sequence that nothing refers to any more, or NULL; the caller has it back. */
 nrd_seq *nrd_sched_take_idle(nrd_sched *s);
+
+/* What the step of a plan took: later plans weigh drafts by it. */
+void nrd_sched_hear_cost(nrd_sched *s, const nrd_plan *p, uint64_t device_ns);
+const struct nrd_step_costs *nrd_sched_costs(const nrd_sched *s); /* what it heard; borrows (engine/speculate/budget.h) */
 
 bool nrd_sched_is_empty(const nrd_sched *s);    /* nothing waits, runs or is about to become idle */
 bool nrd_sched_may_overlap(const nrd_sched *s); /* no running sequence needs the host in between */

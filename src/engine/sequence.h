@@ -15,6 +15,7 @@
 #include "engine/run/seq_run.h"
 #include "engine/seq_request.h"
 #include "engine/seq_sched.h"
+#include "engine/speculate/seq_speculate.h"
 
 enum { NRD_MAX_JUMP = 64, NRD_MAX_BEAM_WIDTH = 64, NRD_MAX_TOP_LOGPROBS = 20 };
 
@@ -23,6 +24,7 @@ struct nrd_seq {
     nrd_seq_sched sched;
     nrd_seq_decode dec;
     nrd_seq_run run;
+    nrd_seq_speculate spec;
 };
 
 static inline int32_t nrd_seq_n_generated(const nrd_seq *q)

@@ -29,27 +29,42 @@ static nrd_error *tell_runner(nrd_exec *x)
     return NULL;
 }
 
+/* The other ranks hear before the first step with it what lies where. */
+static nrd_error *tell_ranks(nrd_exec *x)
+{
+    const nrd_lora *l = NULL;
+    int32_t slot;
+    while (x->ranks && nrd_lora_cache_next_change(x->adapters, &slot, &l)) {
+        NRD_TRY(nrd_ranks_place_adapter(x->ranks, slot, l));
+    }
+    return NULL;
+}
+
 /* True: the request is the scheduler's, or over. */
 static bool try_one(nrd_exec *x, nrd_exec_request_state *r, bool only_there)
 {
     int32_t slot = -1;
     nrd_lora_hold h;
+    nrd_error *err = NULL;
 
     if (r->adapter_held) {
         h = nrd_lora_cache_state(x->adapters, r->adapter);
     } else {
         h = nrd_lora_cache_hold(x->adapters, r->adapter, only_there, &slot);
         r->adapter_held = h != NRD_LORA_NO_ROOM;
+        err = tell_ranks(x);
         for (int32_t i = 0; i < r->n_seqs && r->adapter_held; i++) {
             r->seqs[i].run.adapter = slot + 1;
         }
     }
-    if (h == NRD_LORA_NO_ROOM || h == NRD_LORA_LOADING) {
+    if (!err && (h == NRD_LORA_NO_ROOM || h == NRD_LORA_LOADING)) {
         return false;
     }
-    nrd_error *err = h == NRD_LORA_FAILED
-                         ? nrd_errorf(NRD_ERR_UNAVAILABLE, "the LoRA adapter could not be brought to the device")
-                         : tell_runner(x);
+    if (!err) {
+        err = h == NRD_LORA_FAILED
+                  ? nrd_errorf(NRD_ERR_UNAVAILABLE, "the LoRA adapter could not be brought to the device")
+                  : tell_runner(x);
+    }
     if (err) {
         nrd_exec_fail_request(x, r, err);
         nrd_exec_request_free(r);

@@ -14,9 +14,12 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "device/device.h"
+#include "executor/draft_model.h"
 #include "executor/internal.h"
+#include "text/prompt_limit.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -28,6 +31,7 @@ void nrd_exec_config_init(nrd_exec_config *c)
         .cuda_graph_mode = true,
         .iter_stats_max_iterations = 1000,
         .gpu_weights_percent = 1,
+        .scheduler_record_bytes = NRD_RECORD_DEFAULT_BYTES,
     };
 }
 
@@ -122,13 +126,14 @@ static void settle_limits(nrd_exec *x)
     }
     l->max_input_len = b->max_input_len > 0 && b->max_input_len < l->max_seq_len
                            ? b->max_input_len
-                           : l->max_seq_len - 1;
-    l->chunked_context = c->enable_chunked_context;
+                           : l->max_seq_len - !x->spec->encoder; /* room for what is generated */
+    l->chunked_context = c->enable_chunked_context && !x->spec->encoder; /* its tokens see those behind them */
     if (!l->chunked_context && l->max_input_len > l->max_num_tokens) {
         nrd_exec_log(x, 2, "maximum input length is max_num_tokens (%d) without chunked context",
                      l->max_num_tokens);
         l->max_input_len = l->max_num_tokens;
     }
+    l->max_seq_len = x->spec->encoder ? l->max_input_len : l->max_seq_len;
     nrd_exec_log(x, 2,
                  "maximum input length %d (max_input_len %d, max_seq_len %d, max_num_tokens %d)",
                  l->max_input_len, b->max_input_len, b->max_seq_len, l->max_num_tokens);
@@ -138,6 +143,17 @@ static void settle_limits(nrd_exec *x)
 static void warn_of_runner(void *user, const char *message)
 {
     nrd_exec_log(user, 1, "steps are not recorded as graphs any more: %s", message);
+}
+
+/* Each is a row of logits: all sequences' drafts at once are worth it only while they are few. */
+enum { MAX_DRAFT_ROWS = 128 };
+
+static int32_t draft_rows(const nrd_exec *x, const nrd_build_limits *b)
+{
+    const int32_t longest = b->max_draft_len > x->speculative.max_draft ? b->max_draft_len : x->speculative.max_draft;
+    const int64_t all = (int64_t)x->lim.max_batch_size * longest;
+    const int32_t most = longest > MAX_DRAFT_ROWS ? longest : MAX_DRAFT_ROWS;
+    return all < most ? (int32_t)all : most;
 }
 
 static nrd_error *open_runner(nrd_exec *x, const char *engine_dir)
@@ -150,7 +166,8 @@ static nrd_error *open_runner(nrd_exec *x, const char *engine_dir)
         .compute_f32 = x->cfg.compute_dtype == NRD_DTYPE_F32,
         .deterministic = x->cfg.deterministic,
         .normalize_log_probs = x->cfg.normalize_log_probs,
-        .keep_choice_logits = b->gather_generation_logits,
+        .keep_choice_logits = b->gather_generation_logits || b->max_draft_len > 0,
+        .max_draft_rows = draft_rows(x, b),
         .max_tokens = x->lim.max_num_tokens,
         .max_entries = n_slots,
         .max_top = top > NRD_MAX_TOP_LOGPROBS ? top : NRD_MAX_TOP_LOGPROBS,
@@ -187,7 +204,7 @@ static nrd_error *open_runner(nrd_exec *x, const char *engine_dir)
  * kernels that the driver loads when they are first used. Never given to the cache, whatever its share. */
 static double run_time_bytes(const nrd_exec *x)
 {
-    const double slots = (double)x->lim.max_batch_size * (double)x->lim.max_beam_width;
+    const double slots = (double)x->lim.max_batch_size * (double)x->lim.max_beam_width + (double)x->sched_lim.max_draft_rows;
     return 256e6 + slots * (double)x->spec->vocab * (sizeof(uint16_t) + 0.25 /* two masks, a bit each */);
 }
 
@@ -198,6 +215,7 @@ static nrd_error *size_kv(nrd_exec *x)
     nrd_device_info di;
     int32_t bt = x->info.tokens_per_block;
     uint64_t block_bytes = nrd_runner_kv_block_bytes(x->runner);
+    const uint64_t with_draft = block_bytes + nrd_exec_draft_block_bytes(x);
 
     x->dev->ops->get_info(x->dev, &di);
     NRD_TRY(nrd_exec_free_bytes(x, &di));
@@ -207,16 +225,19 @@ static nrd_error *size_kv(nrd_exec *x)
     double room = share * (double)di.mem_free_bytes;
     double most = (double)di.mem_free_bytes - (di.host_is_device ? 0 : run_time_bytes(x));
     room = room > most ? most > 0 ? most : 0 : room;
-    double n = room / (double)block_bytes;
+    double n = room / (double)with_draft;
     double by_tokens = x->cfg.max_tokens_in_paged_kv_cache > 0
                            ? (double)((x->cfg.max_tokens_in_paged_kv_cache + bt - 1) / bt)
                            : n;
     double useful = ((double)((x->lim.max_seq_len + bt - 1) / bt) + 1) *
                     (double)x->lim.max_batch_size * (double)x->lim.max_beam_width;
+    if (x->spec->encoder) { /* one step at a time, whose sequences end with it */
+        useful = (double)x->lim.max_num_tokens / bt + 2.0 * x->lim.max_batch_size;
+    }
     n = by_tokens < n ? by_tokens : n;
     if (x->cfg.max_tokens_in_paged_kv_cache == 0) {
         /* With reuse, room for the prefixes of those who have left. */
-        double cap = x->cfg.enable_kv_cache_reuse ? useful * 4 : useful;
+        double cap = x->cfg.enable_kv_cache_reuse && !x->spec->encoder ? useful * 4 : useful;
         n = n > cap ? cap : n;
     }
     n = n > 1e9 ? 1e9 : n;
@@ -243,6 +264,7 @@ static nrd_error *size_kv(nrd_exec *x)
         nrd_exec_log(x, 1, "kv_cache_host_memory_bytes has no effect without KV cache reuse");
     }
     NRD_TRY(nrd_kv_new(&x->kv, &kc));
+    x->kv_config = kc;
     x->info.n_kv_blocks = kc.n_blocks;
     x->info.n_kv_host_blocks = kc.n_host_blocks;
     x->info.kv_cache_bytes = (uint64_t)kc.n_blocks * block_bytes;
@@ -273,7 +295,7 @@ static void fill_info(nrd_exec *x)
     o->max_num_tokens = x->lim.max_num_tokens;
     o->max_beam_width = x->lim.max_beam_width;
     o->max_draft_len = b->max_draft_len;
-    o->weight_bytes = nrd_engine_weight_bytes(x->engine);
+    o->weight_bytes += nrd_engine_weight_bytes(x->engine); /* a draft model's are there */
     o->dtype = x->spec->dtype;
     o->kv_dtype = nrd_runner_kv_dtype(x->runner);
     o->logits_dtype = NRD_DTYPE_F32;
@@ -282,6 +304,9 @@ static void fill_info(nrd_exec *x)
     o->bos_id = x->spec->bos_id;
     o->eos_id = x->spec->eos_id;
     o->pad_id = x->spec->pad_id;
+    o->tp_size = x->spec->tp_size;
+    o->pp_size = x->spec->pp_size;
+    o->mixed_context_tokens = x->sched_lim.mixed_context_tokens;
 }
 
 static nrd_error *open_device(nrd_exec *x, const char *engine_dir)
@@ -311,10 +336,41 @@ static int32_t mixed_context_tokens(const nrd_exec *x)
                                             : 0;
 }
 
+/* Beside the choices of one request, others' tokens wait for a step of all of them. A CPU gains little from
+ * more at a time (docs/performance/attacks.md has the figures); a GPU computes a hundred as quickly as one.
+ * Without reuse of blocks each late choice would compute the prompt again. */
+static int32_t choices_at_once(const nrd_exec *x)
+{
+    nrd_device_info di;
+    x->dev->ops->get_info(x->dev, &di);
+    const int32_t n = x->cfg.choices_at_once != 0 ? x->cfg.choices_at_once : di.host_is_device ? 16 : 0;
+    return x->cfg.enable_kv_cache_reuse && n > 0 ? n : 0;
+}
+
+static nrd_error *start_record(nrd_exec *x, const char *engine_dir)
+{
+    const uint64_t bytes = x->cfg.scheduler_record_bytes;
+    const char *slash = strrchr(engine_dir, '/');
+
+    if (bytes == 0) {
+        return x->cfg.scheduler_record ? nrd_errorf(NRD_ERR_INVALID_ARG, "scheduler_record needs scheduler_record_bytes")
+                                       : NULL;
+    }
+    if (bytes < NRD_RECORD_MIN_BYTES || bytes > NRD_RECORD_MAX_BYTES) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "scheduler_record_bytes is %" PRIu64 ", expected 0 or %u to %u", bytes,
+                          NRD_RECORD_MIN_BYTES, NRD_RECORD_MAX_BYTES);
+    }
+    NRD_TRY(nrd_record_new(&x->record, slash && slash[1] ? slash + 1 : engine_dir, (size_t)bytes, x->cfg.scheduler_record,
+                           &x->sched_lim, &x->kv_config, x->kv));
+    nrd_sched_set_tap(x->sched, nrd_record_tap(x->record));
+    return NULL;
+}
+
 static nrd_error *open_all(nrd_exec *x, const char *engine_dir)
 {
     nrd_error *err = NULL;
     NRD_TRY(check_config(&x->cfg));
+    NRD_TRY(nrd_exec_speculative_read(x->cfg.speculative_config, &x->speculative));
     NRD_TRY(nrd_engine_open(&x->engine, engine_dir, 0, x->cfg.verify_checksums));
     x->spec = nrd_engine_spec(x->engine);
     settle_limits(x);
@@ -325,6 +381,7 @@ static nrd_error *open_all(nrd_exec *x, const char *engine_dir)
         nrd_exec_log(x, 2, "weights are in memory of large pages");
     }
     NRD_TRY(open_runner(x, engine_dir));
+    NRD_TRY(nrd_exec_draft_open(x, engine_dir));
     int32_t window = nrd_runner_common_window(x->runner);
     if (window > 0 && window < x->lim.max_seq_len && x->cfg.enable_kv_cache_reuse) {
         nrd_exec_log(x, 1, "every layer has an attention window: KV cache reuse is off");
@@ -340,10 +397,16 @@ static nrd_error *open_all(nrd_exec *x, const char *engine_dir)
         .is_static = x->cfg.batching == NRD_BATCHING_STATIC,
         .chunked_context = x->lim.chunked_context,
         .mixed_context_tokens = mixed_context_tokens(x),
+        .choices_at_once = choices_at_once(x),
+        .max_draft_rows = draft_rows(x, nrd_engine_limits(x->engine)),
+        .n_micro = x->spec->pp_size > 1 ? nrd_runner_n_buffers(x->spec) : 0,
     };
     NRD_TRY(size_kv(x));
     NRD_TRY(nrd_sched_new(&x->sched, &x->sched_lim, x->kv));
-    for (int i = 0; i < 2; i++) {
+    NRD_TRY(nrd_exec_draft_start(x));
+    NRD_TRY(start_record(x, engine_dir));
+    x->n_plans = nrd_runner_n_buffers(x->spec);
+    for (int i = 0; i < x->n_plans; i++) {
         NRD_TRY(nrd_plan_init(&x->plans[i], &x->sched_lim, x->kv));
     }
     NRD_TRY(nrd_exec_pool_new(&x->pool));
@@ -373,13 +436,19 @@ static void join(nrd_exec *x)
 
 static void destroy(nrd_exec *x)
 {
+    if (x->lists_prompts) {
+        nrd_prompt_limit_remove(x->lim.max_input_len);
+    }
     nrd_exec_lora_close(x);
     nrd_ranks_stop(x->ranks);
+    nrd_exec_draft_close(x);
+    nrd_exec_speculative_fini(&x->speculative);
     nrd_runner_free(x->runner);
     nrd_ranks_free(x->ranks); /* the runner used its memory */
     nrd_sched_free(x->sched);
+    nrd_record_free(x->record);
     nrd_kv_free(x->kv);
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < NRD_SCHED_MAX_MICRO; i++) {
         nrd_plan_fini(&x->plans[i]);
     }
     if (x->dev) {
@@ -427,18 +496,21 @@ nrd_error *nrd_exec_open(nrd_exec **out, const char *engine_dir, const nrd_exec_
     x->inflight = -1;
     x->info.size = sizeof x->info;
     err = open_all(x, engine_dir);
+    if (!err && x->cfg.tokenizer_dir && x->cfg.tokenizer_dir[0]) {
+        x->guides = nrd_guides_new(x->cfg.tokenizer_dir);
+        err = x->guides ? NULL : nrd_error_no_memory();
+    }
     if (err) {
         join(x);
         destroy(x);
         return err;
     }
-    if (x->cfg.tokenizer_dir && x->cfg.tokenizer_dir[0]) {
-        x->guides = nrd_guides_new(x->cfg.tokenizer_dir);
-    }
+    nrd_prompt_limit_add(x->lim.max_input_len);
+    x->lists_prompts = true;
     /* Strings and arrays of the config belong to the caller: not kept. */
-    x->cfg.max_attention_window = x->cfg.device_ids = NULL;
+    x->cfg.max_attention_window = x->cfg.device_ids = x->cfg.participant_ids = NULL;
     x->cfg.device = x->cfg.cpu_isa = x->cfg.guided_decoding_backend = x->cfg.tokenizer_dir = NULL;
-    x->cfg.lora_prefetch_dir = NULL;
+    x->cfg.lora_prefetch_dir = x->cfg.scheduler_record = x->cfg.speculative_config = NULL;
     *out = x;
 fail:
     return err;

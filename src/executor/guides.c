@@ -4,7 +4,8 @@
  * Life of an entry: the first request with this type and text puts it into the table, QUEUED; a worker
  * compiles it without the table's lock (COMPILING) and tells all who wait for it. When the last of them
  * leaves, the compile is stopped. READY entries stay until GUIDES_KEPT are there or they take
- * GUIDES_KEPT_BYTES, and one is the longest unused; FAILED ones leave the table at once. */
+ * GUIDES_KEPT_BYTES, and one is the longest unused; FAILED ones leave the table at once, as do those
+ * that passed a limit while they ran. */
 #include "executor/internal.h"
 
 #include "base/limits.h"
@@ -49,11 +50,17 @@ struct nrd_guides {
 
 nrd_guides *nrd_guides_new(const char *tokenizer_dir)
 {
-    nrd_guides *g = nrd_xcalloc(1, sizeof *g);
+    nrd_guides *g = calloc(1, sizeof *g);
+    char *dir = strdup(tokenizer_dir);
+    if (!g || !dir) {
+        free(g);
+        free(dir);
+        return NULL;
+    }
     pthread_mutex_init(&g->vocab_mu, NULL);
     pthread_mutex_init(&g->mu, NULL);
     pthread_cond_init(&g->work, NULL);
-    g->tokenizer_dir = nrd_xstrdup(tokenizer_dir);
+    g->tokenizer_dir = dir;
     return g;
 }
 
@@ -122,9 +129,12 @@ static size_t encode(void *user, const char *text, size_t n, int32_t *out, size_
 {
     const nrd_tokenizer *t = user;
     nrd_ids line = {0}, ids = {0};
-    char *whole = nrd_xmalloc(n + 1);
+    char *whole = malloc(n + 1);
     size_t k = 0;
 
+    if (!whole) {
+        return 0; /* no tokens: nothing is forced */
+    }
     whole[0] = '\n';
     memcpy(whole + 1, text, n);
     nrd_error *err = nrd_tokenizer_encode(t, whole, 1, 0, &line);
@@ -345,6 +355,18 @@ nrd_error *nrd_guides_want(nrd_guides *g, const char *type, const char *text, nr
     }
     pthread_mutex_unlock(&g->mu);
     return err;
+}
+
+void nrd_guides_forget(nrd_guides *g, const nrd_guide *guide)
+{
+    pthread_mutex_lock(&g->mu);
+    for (entry *e = g->entries; e; e = e->next) {
+        if (e->guide == guide) {
+            drop(g, e);
+            break;
+        }
+    }
+    pthread_mutex_unlock(&g->mu);
 }
 
 bool nrd_guides_leave(nrd_guides *g, nrd_guide_waiter *w)

@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "engine/kv_cache.h"
 #include "engine/lora.h"
+#include "engine/record.h"
 #include "engine/run/runner.h"
 #include "engine/scheduler.h"
 #include "engine/sequence.h"
@@ -28,6 +29,7 @@
 typedef struct nrd_exec_request_state nrd_exec_request_state;
 typedef struct nrd_exec_response_state nrd_exec_response_state;
 typedef struct nrd_guides nrd_guides;
+typedef struct nrd_draft_model nrd_draft_model;
 typedef struct nrd_lora_folders nrd_lora_folders;
 
 /* Responses are recycled, so that a step of streaming sequences allocates nothing. */
@@ -113,6 +115,9 @@ struct nrd_exec_request_state {
     nrd_adapter *adapter; /* pinned; or NULL */
     bool adapter_held;    /* it is on the device, or on its way there */
     int32_t n_overtaken;  /* by requests whose adapters were there */
+    int64_t deadline_ns, start_by_ns; /* 0: none */
+    int64_t due_ns;       /* deadlines.c, as the two below: the next of both; 0: in no list */
+    nrd_exec_request_state *due_prev, *due_next;
 };
 
 enum { ACTIVE_BUCKETS = 4096 };
@@ -123,10 +128,19 @@ typedef struct nrd_exec_limits {
     bool chunked_context;
 } nrd_exec_limits;
 
+/* Who guesses: a draft model, or what the text has said before (engine/speculate/ngram.c). */
+typedef struct nrd_exec_speculative {
+    int32_t max_draft; /* 0: off */
+    int32_t min_match, max_match;
+    bool always; /* drafts are not weighed against their cost */
+    char *model; /* path of the draft model, owns; NULL: none */
+} nrd_exec_speculative;
+
 struct nrd_exec {
     nrd_exec_config cfg;
     nrd_exec_info info;
     nrd_exec_limits lim;
+    bool lists_prompts; /* with text/prompt_limit.h */
     nrd_device *dev;
     nrd_engine *engine;
     const nrd_model_spec *spec;
@@ -135,6 +149,8 @@ struct nrd_exec {
     nrd_kv *kv;
     nrd_sched *sched;
     nrd_sched_limits sched_lim;
+    nrd_kv_config kv_config;
+    nrd_record *record; /* NULL: nothing is recorded */
     bool overlap;
 
     pthread_t thread;
@@ -163,18 +179,25 @@ struct nrd_exec {
     int32_t iter_cap, iter_first, iter_n;
 
     /* loop thread only */
+    nrd_exec_request_state *due_head, *due_tail; /* by due_ns */
     nrd_exec_request_state *held_back, *held_back_tail; /* their adapters are not on the device yet */
     int32_t bank_rank; /* that the runner knows */
-    nrd_plan plans[2];
+    nrd_plan plans[NRD_SCHED_MAX_MICRO]; /* [n_plans] */
+    int32_t n_plans;
+    int32_t first_plan, n_under_way; /* with pipeline stages: the oldest plan that runs, and how many do */
     nrd_sched_event *events;
     int32_t inflight;                /* plan that runs now; -1: none */
     bool is_held;                    /* nothing can run before a mask is made */
     nrd_exec_response_state *held_head, *held_tail; /* V1: answers of a batch leave together */
     uint64_t iteration;
     uint64_t n_terminated_step;
+    uint64_t n_accepted; /* draft tokens that held, of all steps before */
+    uint64_t draft_ns;   /* of the step that was started last */
     int32_t n_touched_blocks; /* of the cache, most in use at once */
 
     nrd_exec_pool *pool;
+    nrd_exec_speculative speculative;
+    nrd_draft_model *draft; /* draft_model.c; NULL: none */
     nrd_guides *guides; /* NULL: no tokenizer_dir */
     nrd_lora_cache *adapters;
     nrd_lora_folders *folders;
@@ -198,8 +221,24 @@ void nrd_exec_take_back(nrd_exec *x, nrd_exec_request_state *r); /* out of those
 /* Its adapter may leave the device. Before the request is freed. */
 void nrd_exec_drop_adapter(nrd_exec_request_state *r);
 
+/* deadlines.c; loop thread */
+/* From now on the request is in nrd_exec_deadline_due, if it has a deadline; until remove. */
+void nrd_exec_deadline_add(nrd_exec_request_state *r);
+void nrd_exec_deadline_remove(nrd_exec_request_state *r); /* fine where it is not there */
+/* Takes out a request whose time is over, and says whether it is that to start; NULL: none. */
+nrd_exec_request_state *nrd_exec_deadline_due(nrd_exec *x, int64_t now_ns, bool *out_to_start);
+int64_t nrd_exec_deadline_next(const nrd_exec *x); /* when to ask; 0: never */
+
+/* speculative.c */
+nrd_error *nrd_exec_speculative_read(const char *json, nrd_exec_speculative *out) NRD_MUST_USE; /* NULL or "": off */
+void nrd_exec_speculative_fini(nrd_exec_speculative *c);
+/* Of one sequence of so many tokens. */
+size_t nrd_exec_speculative_bytes(const nrd_exec *x, int32_t max_total);
+/* Prepares a sequence's decoding, with a proposer where the executor has a method for it. Any thread. */
+nrd_error *nrd_exec_speculative_prepare(const nrd_exec *x, nrd_seq *q) NRD_MUST_USE;
+
 /* guides.c; any thread */
-nrd_guides *nrd_guides_new(const char *tokenizer_dir);
+nrd_guides *nrd_guides_new(const char *tokenizer_dir); /* NULL: no memory */
 void nrd_guides_free(nrd_guides *g); /* no sequence with a guide, and nobody who waits, may be left */
 /* Finds a guide, which the caller then has a reference to, or has it compiled: *out is NULL, and w->done
  * will be called once, unless nrd_guides_leave is in time. `w` with done and user set, else zero, must stay
@@ -208,6 +247,8 @@ nrd_error *nrd_guides_want(nrd_guides *g, const char *type, const char *text, nr
                            nrd_guide **out) NRD_MUST_USE;
 /* True: done will not be called. False: it was, or is about to be. */
 bool nrd_guides_leave(nrd_guides *g, nrd_guide_waiter *w);
+/* A guide that passed a limit is of no use to later requests: its memory goes with those that have it. */
+void nrd_guides_forget(nrd_guides *g, const nrd_guide *guide);
 
 /* bias.c */
 nrd_error *nrd_exec_bias_check(const nrd_exec_request *in, int32_t vocab) NRD_MUST_USE;

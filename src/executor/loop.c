@@ -7,8 +7,10 @@
 #include "executor/internal.h"
 
 #include "base/clock.h"
+#include "executor/draft_model.h"
 #include "base/mem.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -92,6 +94,12 @@ void nrd_exec_loop_on_states(void *user, nrd_seq *q, int32_t first, int32_t n, c
     }
     if (r->pooling == NRD_POOLING_LAST) {
         memcpy(r->embedding, states + (size_t)(n - 1) * hidden, hidden * sizeof *states);
+        return;
+    }
+    if (r->pooling == NRD_POOLING_FIRST) {
+        if (first == 0) {
+            memcpy(r->embedding, states, hidden * sizeof *states);
+        }
         return;
     }
     if (first == 0) {
@@ -206,14 +214,17 @@ static void end_request(nrd_exec *x, nrd_exec_request_state *r, nrd_error *err)
 static void end_guided(nrd_exec *x, nrd_seq *q)
 {
     nrd_exec_request_state *r = q->req.owner;
-    const char *limit = nrd_guide_limit(nrd_guide_state_guide(q->dec.guide));
+    const nrd_guide *guide = nrd_guide_state_guide(q->dec.guide);
+    const char *limit = nrd_guide_limit(guide);
 
+    nrd_guides_forget(x->guides, guide);
     x->n_terminated_step++;
     end_request(x, r, nrd_errorf(NRD_ERR_INVALID_ARG, "guided_decoding_guide: the guide passes the limit %s",
                                  limit ? limit : "of its automaton"));
 }
 
-static void cancel_request(nrd_exec *x, nrd_exec_request_state *r)
+/* Ends it with what it has; why: CANCELLED or TIMED_OUT. */
+static void end_early(nrd_exec *x, nrd_exec_request_state *r, nrd_seq_finish why)
 {
     if (!r->is_taken && !(r->is_guided && nrd_guides_leave(x->guides, &r->guide_wait))) {
         r->is_cancelled = true; /* it is about to come */
@@ -232,7 +243,35 @@ static void cancel_request(nrd_exec *x, nrd_exec_request_state *r)
         nrd_seq *q = &r->seqs[i];
         if (!nrd_seq_is_done(q)) {
             nrd_sched_end(x->sched, q);
-            answer(x, q, 0, NRD_SEQ_FINISH_CANCELLED);
+            answer(x, q, 0, why);
+        }
+    }
+}
+
+static void cancel_request(nrd_exec *x, nrd_exec_request_state *r)
+{
+    end_early(x, r, NRD_SEQ_FINISH_CANCELLED);
+}
+
+/* Between steps, so that a request overruns its time by the steps that are under way, at most two. */
+static void end_late(nrd_exec *x)
+{
+    bool to_start;
+    nrd_exec_request_state *r = NULL;
+    const int64_t now = x->due_head ? (int64_t)nrd_now_ns() : 0;
+
+    while ((r = nrd_exec_deadline_due(x, now, &to_start)) != NULL) {
+        /* A vector or scores are there as a whole or not at all. */
+        if (!to_start && !r->pooling && !r->score) {
+            end_early(x, r, NRD_SEQ_FINISH_TIMED_OUT);
+            continue;
+        }
+        if (nrd_exec_is_held_back(x, r)) {
+            nrd_exec_take_back(x, r);
+        }
+        if (r->n_open > 0) {
+            x->n_terminated_step++;
+            end_request(x, r, nrd_errorf(NRD_ERR_UNAVAILABLE, "Request timeout expired"));
         }
     }
 }
@@ -271,8 +310,8 @@ static void lose(nrd_exec *x, nrd_error *err)
     pthread_mutex_unlock(&x->mu);
     nrd_error_free(err);
     nrd_exec_log(x, 0, "engine lost: %s", x->lost);
-    for (int i = 0; i < 2; i++) {
-        nrd_sched_forget(&x->plans[i]);
+    for (int i = 0; i < x->n_plans; i++) {
+        nrd_sched_forget(x->sched, &x->plans[i]);
     }
     nrd_seq *q;
     while (x->held_back) {
@@ -286,6 +325,7 @@ static void lose(nrd_exec *x, nrd_error *err)
         end_request(x, q->req.owner, nrd_errorf(NRD_ERR_UNAVAILABLE, "the engine was lost: %s", x->lost));
     }
     x->inflight = -1;
+    x->n_under_way = 0;
     release_held(x);
     reap(x);
 }
@@ -322,6 +362,7 @@ static void take_request(nrd_exec *x, nrd_exec_request_state *r)
         nrd_exec_request_free(r);
         return;
     }
+    nrd_exec_deadline_add(r);
     nrd_exec_admit(x, r);
 }
 
@@ -360,6 +401,20 @@ static void put_memory(nrd_exec *x, const nrd_kv_stats *kv, nrd_iter_stats *st)
     }
 }
 
+static void put_drafts(nrd_exec *x, const nrd_plan *p, nrd_iter_stats *st)
+{
+    nrd_sched_stats sched;
+    nrd_sched_get_stats(x->sched, &sched);
+    for (int32_t i = 0; i < p->n_entries; i++) {
+        st->n_drafts += p->entries[i].n_draft > 0;
+    }
+    st->n_draft_tokens = p->n_draft;
+    st->n_accepted_draft_tokens = (int32_t)(sched.n_accepted - x->n_accepted);
+    st->draft_ns = x->draft ? x->draft_ns : 0;
+    st->host_ns -= st->draft_ns < st->host_ns ? st->draft_ns : 0;
+    x->n_accepted = sched.n_accepted;
+}
+
 static void record_stats(nrd_exec *x, const nrd_plan *p, uint64_t started_ns, uint64_t device_ns,
                          int32_t n_events)
 {
@@ -392,6 +447,7 @@ static void record_stats(nrd_exec *x, const nrd_plan *p, uint64_t started_ns, ui
         .device_ns = device_ns,
     };
     put_memory(x, &kv, &st);
+    put_drafts(x, p, &st);
     x->n_terminated_step = 0;
     pthread_mutex_lock(&x->mu);
     st.n_active = x->n_active;
@@ -429,6 +485,8 @@ static nrd_error *finish_step(nrd_exec *x, int32_t i, uint64_t started_ns)
     NRD_TRY(nrd_runner_wait(x->runner, i, &result));
     NRD_TRY(nrd_engine_check(x->engine)); /* before a token of this step is anybody's */
     uint64_t device_ns = nrd_now_ns() - before;
+    /* Over pipeline stages, where steps run at once, a step costs the time until the next one is done. */
+    nrd_sched_hear_cost(x->sched, &x->plans[i], x->sched_lim.n_micro > 1 ? nrd_now_ns() - started_ns : device_ns);
     nrd_sched_commit(x->sched, &x->plans[i], &result, x->events, &n);
     for (int32_t k = 0; k < n; k++) {
         nrd_sched_event *e = &x->events[k];
@@ -458,7 +516,40 @@ static nrd_error *start_step(nrd_exec *x, int32_t i, bool *started)
         return NULL;
     }
     note_started(x, &x->plans[i]);
+    const uint64_t before = nrd_now_ns();
+    NRD_TRY(nrd_exec_draft_run(x, &x->plans[i]));
+    x->draft_ns = x->plans[i].n_draft > 0 ? nrd_now_ns() - before : 0;
     return nrd_runner_submit(x->runner, &x->plans[i], i);
+}
+
+/* Nothing could be started: somebody waits for a mask, or nobody for anything. */
+static void note_idle(nrd_exec *x, const nrd_plan *p)
+{
+    x->is_held = p->n_held > 0;
+    NRD_ASSERT(nrd_sched_first_running(x->sched) || !nrd_sched_first_waiting(x->sched) || x->is_held,
+               "with nothing running the first in order fits");
+}
+
+/* As many steps under way as there are stages, each of other sequences; the oldest ends this turn. */
+static nrd_error *turn_of_stages(nrd_exec *x)
+{
+    uint64_t t = nrd_now_ns();
+    bool started = true;
+    int32_t i = x->first_plan;
+
+    while (started && x->n_under_way < x->n_plans) {
+        i = (x->first_plan + x->n_under_way) % x->n_plans;
+        NRD_TRY(start_step(x, i, &started));
+        x->n_under_way += started;
+    }
+    if (x->n_under_way == 0) {
+        note_idle(x, &x->plans[i]);
+        return NULL;
+    }
+    int32_t done = x->first_plan;
+    x->first_plan = (done + 1) % x->n_plans;
+    x->n_under_way--;
+    return finish_step(x, done, t);
 }
 
 /* One turn: with overlap the next step is enqueued before the last one is read. */
@@ -466,12 +557,13 @@ static nrd_error *turn(nrd_exec *x)
 {
     uint64_t t = nrd_now_ns();
     bool started = false;
+    if (x->sched_lim.n_micro > 1) {
+        return turn_of_stages(x);
+    }
     if (x->inflight < 0) {
         NRD_TRY(start_step(x, 0, &started));
         if (!started) {
-            x->is_held = x->plans[0].n_held > 0;
-            NRD_ASSERT(nrd_sched_first_running(x->sched) || !nrd_sched_first_waiting(x->sched) || x->is_held,
-                       "with nothing running the first in order fits");
+            note_idle(x, &x->plans[0]);
             return NULL;
         }
         x->inflight = 0;
@@ -491,7 +583,7 @@ static nrd_error *turn(nrd_exec *x)
 static bool has_work(const nrd_exec *x)
 {
     return x->inbox_head || x->cancels || (x->held_back && x->adapter_news) || x->inflight >= 0 ||
-           (x->rank_lost[0] && !x->lost) ||
+           x->n_under_way > 0 || (x->rank_lost[0] && !x->lost) ||
            !nrd_sched_is_empty(x->sched);
 }
 
@@ -526,12 +618,23 @@ static nrd_exec_request_state *take_cancel(nrd_exec *x)
     return r;
 }
 
+/* Waits for something new; false: a request's time is over. With mu held. */
+static bool wait_in(nrd_exec *x)
+{
+    const int64_t next = nrd_exec_deadline_next(x);
+    struct timespec t = {.tv_sec = next / 1000000000, .tv_nsec = next % 1000000000};
+    if (next == 0) {
+        pthread_cond_wait(&x->in_cv, &x->mu);
+        return true;
+    }
+    return pthread_cond_timedwait(&x->in_cv, &x->mu, &t) != ETIMEDOUT;
+}
+
 /* Waits for work and takes it. False: shut down and nothing is left. */
 static bool take_work(nrd_exec *x)
 {
     pthread_mutex_lock(&x->mu);
-    while (!has_news(x)) {
-        pthread_cond_wait(&x->in_cv, &x->mu);
+    while (!has_news(x) && wait_in(x)) {
     }
     x->is_held = x->mask_news = x->adapter_news = false;
     bool more = has_work(x) || x->n_compiling > 0 || x->held_back;
@@ -560,6 +663,7 @@ static bool take_work(nrd_exec *x)
         cancel_all(x);
     }
     nrd_exec_admit_held_back(x);
+    end_late(x);
     return more;
 }
 

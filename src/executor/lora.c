@@ -3,10 +3,12 @@
  * were loaded under an id are remembered and read again where the cache let their adapter go. */
 #include "executor/internal.h"
 
+#include "base/clock.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/str.h"
 
+#include <stdatomic.h>
 #include <string.h>
 
 typedef struct folder {
@@ -18,6 +20,7 @@ struct nrd_lora_folders {
     pthread_mutex_t mu;
     folder *all; /* guarded by mu */
     size_t n, cap;
+    atomic_uint_least64_t host_ns; /* that adapters took to come to host memory */
 };
 
 static void on_change(void *user)
@@ -27,12 +30,6 @@ static void on_change(void *user)
     x->adapter_news = true;
     pthread_cond_signal(&x->in_cv);
     pthread_mutex_unlock(&x->mu);
-}
-
-/* Each rank of an engine would need its part of every adapter. */
-static bool has_ranks(const nrd_exec *x)
-{
-    return x->spec->tp_size > 1 || x->spec->pp_size > 1;
 }
 
 nrd_error *nrd_exec_lora_open(nrd_exec *x)
@@ -54,7 +51,7 @@ nrd_error *nrd_exec_lora_open(nrd_exec *x)
     NRD_NEW_GOTO(x->folders, 1, err, fail);
     pthread_mutex_init(&x->folders->mu, NULL);
     NRD_TRY(nrd_lora_cache_new(&x->adapters, &c));
-    if ((x->cfg.enable_lora || b->lora_plugin) && !has_ranks(x)) {
+    if (x->cfg.enable_lora || b->lora_plugin) {
         NRD_TRY(nrd_lora_cache_prepare(x->adapters));
         nrd_exec_log(x, 2, "LoRA adapters: rank up to %d", c.limits.max_rank);
     }
@@ -76,13 +73,6 @@ void nrd_exec_lora_close(nrd_exec *x)
     pthread_mutex_destroy(&x->folders->mu);
     free(x->folders);
     x->folders = NULL;
-}
-
-static nrd_error *check_ranks(const nrd_exec *x)
-{
-    return has_ranks(x)
-               ? nrd_errorf(NRD_ERR_UNSUPPORTED, "LoRA adapters (lora_task_id) are not supported with several ranks")
-               : NULL;
 }
 
 /* ---- folders ---- */
@@ -146,8 +136,11 @@ static nrd_error *remember_folder(nrd_lora_folders *f, uint64_t id, const char *
 static nrd_error *read_folder(nrd_exec *x, uint64_t id, const char *dir, nrd_adapter **out)
 {
     nrd_lora *l = NULL;
+    const uint64_t start_ns = nrd_now_ns();
     NRD_TRY(nrd_lora_open(&l, x->spec, nrd_lora_cache_limits(x->adapters), dir));
-    return nrd_error_wrap(nrd_lora_cache_put(x->adapters, id, l, out), "%s", dir);
+    nrd_error *err = nrd_lora_cache_put(x->adapters, id, l, out);
+    atomic_fetch_add(&x->folders->host_ns, nrd_now_ns() - start_ns);
+    return nrd_error_wrap(err, "%s", dir);
 }
 
 nrd_error *nrd_exec_lora_load(nrd_exec *x, uint64_t id, const char *dir)
@@ -157,7 +150,6 @@ nrd_error *nrd_exec_lora_load(nrd_exec *x, uint64_t id, const char *dir)
     if (id == 0) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "a LoRA adapter's id must be above 0");
     }
-    NRD_TRY(check_ranks(x));
     NRD_TRY(read_folder(x, id, dir, &a));
     nrd_error *err = remember_folder(x->folders, id, dir);
     nrd_lora_cache_unpin(x->adapters, a);
@@ -166,19 +158,11 @@ nrd_error *nrd_exec_lora_load(nrd_exec *x, uint64_t id, const char *dir)
 
 bool nrd_exec_lora_has(nrd_exec *x, uint64_t id)
 {
-    nrd_adapter *a = NULL;
     char *dir = folder_of(x->folders, id);
     bool found = dir != NULL;
 
     free(dir);
-    if (!found) {
-        nrd_error_free(nrd_lora_cache_get(x->adapters, id, &a));
-        found = a != NULL;
-    }
-    if (a) {
-        nrd_lora_cache_unpin(x->adapters, a);
-    }
-    return found;
+    return found || nrd_lora_cache_has(x->adapters, id);
 }
 
 nrd_error *nrd_exec_lora_unload(nrd_exec *x, uint64_t id)
@@ -198,8 +182,9 @@ nrd_error *nrd_exec_lora_prefetch(nrd_exec *x, const char *dir)
     NRD_TRY(nrd_error_wrap(nrd_dir_list(&names, &n, dir), "lora_prefetch_dir"));
     for (size_t i = 0; i < n && !err; i++) {
         unsigned long long id = 0;
-        char *path = nrd_path_join(dir, names[i]);
-        if (!nrd_path_is_dir(path)) {
+        char *path = NULL;
+        err = nrd_path_make(&path, dir, names[i]);
+        if (err || !nrd_path_is_dir(path)) {
             /* not an adapter's */
         } else if (!nrd_parse_u64(names[i], &id) || id == 0) {
             nrd_exec_log(x, 1, "lora_prefetch_dir: folder '%s' is left out: its name is no id above 0", names[i]);
@@ -232,6 +217,11 @@ void nrd_exec_lora_get_stats(nrd_exec *x, nrd_exec_lora_stats *out)
         .n_loaded = s.n_loaded,
         .n_evicted_host = s.n_evicted_host,
         .n_evicted_device = s.n_evicted_device,
+        .n_hits = s.n_hits,
+        .n_misses = s.n_misses,
+        .n_stored = s.n_stored,
+        .host_us = atomic_load(&x->folders->host_ns) / 1000u,
+        .device_us = s.device_us,
     };
     memcpy(out, &full, size < sizeof full ? size : sizeof full);
 }
@@ -241,11 +231,14 @@ void nrd_exec_lora_get_stats(nrd_exec *x, nrd_exec_lora_stats *out)
 static nrd_error *from_request(nrd_exec *x, const nrd_exec_request *in, nrd_adapter **out)
 {
     nrd_lora *l = NULL;
+    const uint64_t start_ns = nrd_now_ns();
     nrd_dtype t = in->lora_weights_dtype == NRD_DTYPE_NONE ? NRD_DTYPE_F16 : in->lora_weights_dtype;
 
     NRD_TRY(nrd_lora_from_rows(&l, x->spec, nrd_lora_cache_limits(x->adapters), in->lora_weights, t, in->lora_rows,
                                in->lora_width, in->lora_config, in->lora_config_width ? in->lora_config_width : 3));
-    return nrd_error_wrap(nrd_lora_cache_put(x->adapters, in->lora_task_id, l, out), "lora_task_id");
+    nrd_error *err = nrd_lora_cache_put(x->adapters, in->lora_task_id, l, out);
+    atomic_fetch_add(&x->folders->host_ns, nrd_now_ns() - start_ns);
+    return nrd_error_wrap(err, "lora_task_id");
 }
 
 nrd_error *nrd_exec_prepare_lora(nrd_exec *x, nrd_exec_request *r)
@@ -276,7 +269,6 @@ nrd_error *nrd_exec_lora_of(nrd_exec *x, const nrd_exec_request *in, nrd_adapter
                    ? nrd_errorf(NRD_ERR_INVALID_ARG, "lora_weights and lora_config need a lora_task_id above 0")
                    : NULL;
     }
-    NRD_TRY(check_ranks(x));
     if ((in->lora_weights != NULL) != (in->lora_config != NULL)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "%s is given without %s", in->lora_weights ? "lora_weights" : "lora_config",
                           in->lora_weights ? "lora_config" : "lora_weights");

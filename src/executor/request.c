@@ -12,6 +12,8 @@
 #include "base/siphash.h"
 #include "engine/decode/beam.h"
 #include "engine/decode/decode.h"
+#include "engine/speculate/proposer.h"
+#include "engine/speculate/verify.h"
 
 #include <math.h>
 #include <string.h>
@@ -60,8 +62,6 @@ static nrd_error *check_supported(const nrd_exec_request *in)
         {in->kind == NRD_REQUEST_GENERATION_ONLY, "request type generation_only"},
         {in->context_phase_params != NULL, "context_phase_params"},
         {in->mrope_rotary_cos_sin != NULL, "mrope_rotary_cos_sin"},
-        {in->n_draft_input_ids > 0, "draft_input_ids"},
-        {in->draft_logits != NULL, "draft_logits"},
         {in->lookahead_window_size > 0 || in->lookahead_ngram_size > 0 ||
              in->lookahead_verification_set_size > 0,
          "lookahead decoding (lookahead_window_size)"},
@@ -239,6 +239,44 @@ static nrd_error *check_outputs(const nrd_exec *x, const nrd_exec_request *in)
     return NULL;
 }
 
+/* The draft of a request, by field and limit. */
+static nrd_error *check_draft(const nrd_exec *x, const nrd_exec_request *in)
+{
+    const int32_t n = in->n_draft_input_ids;
+    const float t = in->draft_acceptance_threshold;
+
+    if (n <= 0 || !in->draft_input_ids) {
+        return in->draft_logits
+                   ? nrd_errorf(NRD_ERR_INVALID_ARG, "draft_logits is given without draft_input_ids")
+                   : NULL;
+    }
+    if (n > x->info.max_draft_len) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG,
+                          "draft_input_ids has %d tokens, the engine was built with max_draft_len %d", n,
+                          x->info.max_draft_len);
+    }
+    if (in->sampling.beam_width != 1) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "draft_input_ids needs beam_width 1, got %d",
+                          in->sampling.beam_width);
+    }
+    for (int32_t i = 0; i < n; i++) {
+        if (in->draft_input_ids[i] < 0 || in->draft_input_ids[i] >= x->info.vocab) {
+            return nrd_errorf(NRD_ERR_INVALID_ARG, "draft_input_ids[%d] is %d, expected 0 to %d (the model's "
+                              "vocabulary)", i, in->draft_input_ids[i], x->info.vocab - 1);
+        }
+    }
+    if (!(t < 0) && !(t >= 0 && t <= 1)) {
+        return out_of_range("draft_acceptance_threshold", (double)t, "in [0, 1]");
+    }
+    for (int64_t i = 0; in->draft_logits && i < (int64_t)n * x->info.vocab; i++) {
+        if (isnan(in->draft_logits[i])) {
+            return nrd_errorf(NRD_ERR_INVALID_ARG, "draft_logits has NaN for draft token %d",
+                              (int)(i / x->info.vocab));
+        }
+    }
+    return NULL;
+}
+
 static nrd_error *check_ranges(const nrd_exec_request *in)
 {
     if (in->n_retention_ranges < 0 || in->n_retention_ranges > MAX_RANGES ||
@@ -258,7 +296,7 @@ static nrd_error *check_ranges(const nrd_exec_request *in)
     return NULL;
 }
 
-static nrd_error *check_pooling(const nrd_exec_request *in)
+static nrd_error *check_pooling(const nrd_exec *x, const nrd_exec_request *in)
 {
     const struct {
         bool used;
@@ -270,9 +308,14 @@ static nrd_error *check_pooling(const nrd_exec_request *in)
         {in->return_log_probs || in->n_top_logprobs > 0, "log probabilities"},
         {in->return_context_logits, "return_context_logits"},
         {in->return_generation_logits, "return_generation_logits"},
+        {in->n_draft_input_ids > 0, "draft_input_ids"},
     };
-    if (in->pooling < NRD_POOLING_NONE || in->pooling > NRD_POOLING_MEAN) {
-        return out_of_range("pooling", in->pooling, "0 (none), 1 (last) or 2 (mean)");
+    if (in->pooling < NRD_POOLING_NONE || in->pooling > NRD_POOLING_MODEL) {
+        return out_of_range("pooling", in->pooling, "0 (none), 1 (last), 2 (mean), 3 (first) or 4 (the model's)");
+    }
+    if (in->pooling == NRD_POOLING_NONE && x->spec->encoder) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "this model is an encoder (%s): it makes embeddings and no text; "
+                          "ask /v1/embeddings, or set pooling", x->spec->model_type);
     }
     for (size_t i = 0; i < sizeof fields / sizeof fields[0] && in->pooling; i++) {
         if (fields[i].used) {
@@ -283,10 +326,22 @@ static nrd_error *check_pooling(const nrd_exec_request *in)
     return NULL;
 }
 
+/* A CPU computes every row by itself, whatever stands beside it. */
+static nrd_error *check_deterministic(const nrd_exec *x, const nrd_exec_request *in)
+{
+    if (!in->deterministic || x->cfg.deterministic || !strncmp(x->info.device, "cpu", 3)) {
+        return NULL;
+    }
+    return nrd_errorf(NRD_ERR_INVALID_ARG,
+                      "deterministic: on this device the tokens depend on what runs beside them, unless the model "
+                      "is loaded with the parameter deterministic");
+}
+
 static nrd_error *check(const nrd_exec *x, const nrd_exec_request *in)
 {
     NRD_TRY(check_supported(in));
-    NRD_TRY(check_pooling(in));
+    NRD_TRY(check_deterministic(x, in));
+    NRD_TRY(check_pooling(x, in));
     NRD_TRY(check_guide(x, in));
     NRD_TRY(nrd_exec_prompt_table_check(x, in));
     NRD_TRY(check_prompt(x, in));
@@ -302,6 +357,7 @@ static nrd_error *check(const nrd_exec *x, const nrd_exec_request *in)
         return out_of_range("priority", (double)in->priority, "in [0, 1]");
     }
     NRD_TRY(check_ranges(in));
+    NRD_TRY(check_draft(x, in));
     return check_outputs(x, in);
 }
 
@@ -424,6 +480,7 @@ static void seq_fini(nrd_seq *q)
     free(q->dec.top_log_probs);
     nrd_beams_free(q->dec.beams);
     nrd_guide_state_free(q->dec.guide);
+    nrd_proposer_free(q->spec.proposer);
 }
 
 void nrd_exec_request_free(nrd_exec_request_state *r)
@@ -437,6 +494,7 @@ void nrd_exec_request_free(nrd_exec_request_state *r)
     for (int32_t i = 0; r->generation_logits && i < r->n_seqs; i++) {
         free(r->generation_logits[i].data);
     }
+    nrd_exec_deadline_remove(r);
     nrd_exec_drop_adapter(r);
     if (r->bias.n > 0) {
         nrd_runner_bias_free(r->exec->runner, &r->bias);
@@ -522,6 +580,8 @@ static nrd_error *fill(nrd_exec_request_state *r, const nrd_exec_request *in, in
 
     NRD_TRY(nrd_exec_lora_of(x, in, &r->adapter));
     r->client_id = in->client_id;
+    r->deadline_ns = in->deadline_ns > 0 ? in->deadline_ns : 0;
+    r->start_by_ns = in->start_by_ns > 0 ? in->start_by_ns : 0;
     r->pooling = in->pooling;
     r->streaming = in->streaming && !in->pooling;
     r->echo_prompt = !in->exclude_input_in_output && !in->pooling;
@@ -549,6 +609,7 @@ static nrd_error *fill(nrd_exec_request_state *r, const nrd_exec_request *in, in
     if (in->pooling) {
         NRD_NEW_GOTO(r->embedding, x->spec->hidden, err, fail);
     }
+    const bool all_states = in->pooling == NRD_POOLING_MEAN || in->pooling == NRD_POOLING_FIRST;
     if (in->pooling == NRD_POOLING_MEAN) {
         NRD_NEW_GOTO(r->sums, x->spec->hidden, err, fail);
     }
@@ -562,6 +623,7 @@ static nrd_error *fill(nrd_exec_request_state *r, const nrd_exec_request *in, in
             .req =
                 {
                     .index = i,
+                    .group = in->group ? in->group : r->n_seqs > 1 ? (uint64_t)(uintptr_t)r : 0,
                     .owner = r,
                     .priority = in->priority,
                     .width = in->sampling.beam_width,
@@ -571,7 +633,7 @@ static nrd_error *fill(nrd_exec_request_state *r, const nrd_exec_request *in, in
                     .sampling = convert_sampling(&in->sampling),
                     .stop = stop,
                     .bad = bad,
-                    .no_reuse = wants_context || in->pooling == NRD_POOLING_MEAN,
+                    .no_reuse = wants_context || all_states || x->spec->encoder,
                     .no_sample = in->pooling != NRD_POOLING_NONE,
                     .want_log_probs = in->return_log_probs,
                     .n_top = in->n_top_logprobs,
@@ -584,16 +646,30 @@ static nrd_error *fill(nrd_exec_request_state *r, const nrd_exec_request *in, in
             .run =
                 {
                     .want_context_rows = wants_context,
-                    .want_states = in->pooling == NRD_POOLING_MEAN,
+                    .want_states = all_states,
                     .want_last_state = in->pooling == NRD_POOLING_LAST,
                     .want_logit_rows = r->want_generation_logits,
                 },
         };
         NRD_TRY_GOTO(seq_buffers(x, r, q), err, fail);
-        nrd_decode_prepare(q);
+        if (in->n_draft_input_ids > 0) {
+            NRD_TRY_GOTO(nrd_proposer_of_request(&q->spec.proposer, in->draft_input_ids, in->n_draft_input_ids,
+                                                 in->draft_logits, x->spec->vocab, in->draft_acceptance_threshold),
+                         err, fail);
+            q->run.want_logit_rows |= nrd_speculate_wants_logits(q);
+        }
+        NRD_TRY_GOTO(nrd_exec_speculative_prepare(x, q), err, fail);
     }
 fail:
     return err;
+}
+
+static nrd_pooling pooling_of(const nrd_model_spec *m)
+{
+    return !m->encoder                          ? NRD_POOLING_LAST
+           : m->pooling == NRD_SPEC_POOL_MEAN   ? NRD_POOLING_MEAN
+           : m->pooling == NRD_SPEC_POOL_FIRST  ? NRD_POOLING_FIRST
+                                                : NRD_POOLING_LAST;
 }
 
 nrd_error *nrd_exec_request_new(nrd_exec_request_state **out, nrd_exec *x,
@@ -609,6 +685,7 @@ nrd_error *nrd_exec_request_new(nrd_exec_request_state **out, nrd_exec *x,
     nrd_exec_request_init(&full);
     memcpy(&full, in, in->size < sizeof full ? in->size : sizeof full);
     NRD_TRY(check(x, &full));
+    full.pooling = full.pooling == NRD_POOLING_MODEL ? pooling_of(x->spec) : full.pooling;
     /* With beams num_return_sequences only caps how many come back; else it is a count. */
     int32_t n_seqs = full.sampling.beam_width > 1 ? 1 : full.sampling.num_return_sequences;
     int64_t total = (int64_t)full.n_input_ids + (full.pooling ? 0 : full.max_new_tokens);
@@ -635,6 +712,82 @@ nrd_error *nrd_exec_request_new(nrd_exec_request_state **out, nrd_exec *x,
     }
     *out = r;
     return NULL;
+}
+
+/* a * b * c, as much as fits. */
+static uint64_t times(uint64_t a, uint64_t b, uint64_t c)
+{
+    uint64_t ab, abc;
+    return __builtin_mul_overflow(a, b, &ab) || __builtin_mul_overflow(ab, c, &abc) ? UINT64_MAX / 64 : abc;
+}
+
+static uint64_t at_least_0(int64_t n)
+{
+    return n > 0 ? (uint64_t)n : 0;
+}
+
+static uint64_t phrases_bytes(const nrd_phrases *p)
+{
+    return p->n > 0 && p->n <= MAX_PHRASES && p->ends
+               ? times(at_least_0(p->n) + at_least_0(p->ends[p->n - 1]), sizeof(int32_t), 1)
+               : 0;
+}
+
+uint64_t nrd_exec_request_bytes(nrd_exec *x, const nrd_exec_request *in)
+{
+    nrd_exec_request full;
+
+    if (!in || in->size < offsetof(nrd_exec_request, sampling)) {
+        return 0;
+    }
+    nrd_exec_request_init(&full);
+    memcpy(&full, in, in->size < sizeof full ? in->size : sizeof full);
+    const nrd_exec_request *e = &full;
+    const int32_t n_return = e->sampling.num_return_sequences, beams = e->sampling.beam_width;
+    const uint64_t width = beams > 1 && beams <= x->lim.max_beam_width ? (uint64_t)beams : 1; /* else: refused */
+    const uint64_t n_seqs = width > 1 || n_return < 1 || n_return > NRD_LIMIT_RETURN_SEQUENCES ? 1 : (uint64_t)n_return;
+    const int32_t most = x->lim.max_input_len, n_table_most = nrd_engine_limits(x->engine)->max_prompt_embedding_table_size;
+    const uint64_t n_prompt = at_least_0(e->n_input_ids < most ? e->n_input_ids : most);
+    const uint64_t vocab = at_least_0(x->spec->vocab);
+    uint64_t total = n_prompt + (e->pooling ? 0 : at_least_0(e->max_new_tokens));
+    total = total > at_least_0(x->lim.max_seq_len) ? at_least_0(x->lim.max_seq_len) : total;
+    const uint64_t n_new = total > n_prompt ? total - n_prompt : 0;
+    const uint64_t n_top = e->n_top_logprobs > NRD_MAX_TOP_LOGPROBS ? 0 : at_least_0(e->n_top_logprobs);
+    /* Each count of tokens twice: they are kept, and once more in answers. */
+    uint64_t bytes = times(n_prompt, sizeof(int32_t) + sizeof(uint64_t), 1);
+    bytes += times(n_seqs * width, total, 2 * sizeof(int32_t));
+    bytes += times(n_seqs, sizeof(nrd_seq) + sizeof(nrd_exec_response_state), 1);
+    if (e->return_log_probs) {
+        bytes += times(n_seqs * width, n_new, 2 * sizeof(float));
+    }
+    bytes += times(n_seqs, n_new, 2 * n_top * (sizeof(int32_t) + sizeof(float)));
+    if (e->return_context_logits && x->info.gather_context_logits) { /* handed on to the answer, not copied */
+        bytes += times(n_prompt, vocab, sizeof(float));
+    }
+    if (e->return_generation_logits && x->info.gather_generation_logits) { /* kept in a buffer that doubles; an answer has a copy */
+        bytes += times(n_seqs * n_new, vocab, 2 * sizeof(float));
+    }
+    bytes += times(n_seqs, nrd_exec_speculative_bytes(x, (int32_t)total), 1);
+    if (e->draft_input_ids && e->n_draft_input_ids <= x->info.max_draft_len) { /* copied for each sequence */
+        const uint64_t n_draft = at_least_0(e->n_draft_input_ids);
+        bytes += times(n_seqs, n_draft, sizeof(int32_t));
+        if (e->draft_logits) {
+            bytes += times(n_seqs * n_draft, vocab, sizeof(float));
+            bytes += times(n_seqs, nrd_speculate_scratch_bytes(x->spec->vocab), 1);
+        }
+    }
+    if (e->prompt_embedding_table && e->prompt_vocab_size <= n_table_most) {
+        bytes += times(at_least_0(e->prompt_vocab_size), at_least_0(x->spec->hidden), sizeof(float));
+    }
+    if (e->embedding_bias) {
+        bytes += times(vocab, sizeof(float), 1);
+    }
+    if (e->lora_weights) { /* copied into the adapters' cache */
+        bytes += times(at_least_0(e->lora_rows), at_least_0(e->lora_width), sizeof(float));
+    }
+    bytes += times(at_least_0(e->n_bias), sizeof(float) + sizeof(int32_t), 1);
+    bytes += phrases_bytes(&e->stop_words) + phrases_bytes(&e->bad_words);
+    return bytes + (e->guide ? strlen(e->guide) : 0);
 }
 
 nrd_error *nrd_exec_request_new_score(nrd_exec_request_state **out, nrd_exec *x,
@@ -690,9 +843,13 @@ nrd_error *nrd_exec_request_bind_guide(nrd_exec_request_state *r)
     nrd_error *err = r->guide_err;
 
     r->guide_err = NULL;
-    for (int32_t i = 0; r->guide && i < r->n_seqs; i++) {
+    for (int32_t i = 0; r->guide && i < r->n_seqs && !err; i++) {
         nrd_seq *q = &r->seqs[i];
         q->dec.guide = nrd_guide_state_new(r->guide);
+        if (!q->dec.guide) {
+            err = nrd_error_no_memory();
+            break;
+        }
         q->req.may_jump = may_jump(q);
         nrd_decode_prepare(q);
     }

@@ -204,6 +204,7 @@ static bool put_single(nrd_exec_response_state *o, nrd_exec_request_state *r, co
         b->n_log_probs = n;
     }
     if (n_top > 0) {
+        o->pub.n_top = q->req.n_top;
         size_t at = (size_t)first * (size_t)q->req.n_top;
         memcpy(o->top_ids.data, q->dec.top_ids + at, n_top * sizeof(int32_t));
         memcpy(o->top_log_probs.data, q->dec.top_log_probs + at, n_top * sizeof(float));
@@ -236,6 +237,7 @@ static void put_common(nrd_exec_response_state *o, const nrd_exec_request_state 
     o->pub.sequence_index = sequence_index;
     o->pub.n_input_ids = r->n_prompt;
     o->pub.vocab = r->exec->spec->vocab;
+    o->pub.n_top = 0;
     o->is_private = r->score != NULL;
 }
 
@@ -307,6 +309,11 @@ nrd_exec_response_state *nrd_exec_response_make(nrd_exec_request_state *r, nrd_s
     r->perf.kv_reused_blocks = q->sched.n_reused_blocks;
     r->perf.kv_total_blocks = q->sched.n_new_blocks;
     r->perf.n_paused = q->sched.n_paused;
+    r->perf.n_draft_tokens = r->perf.n_accepted_draft_tokens = 0;
+    for (int32_t i = 0; i < r->n_seqs; i++) {
+        r->perf.n_draft_tokens += r->seqs[i].spec.n_proposed;
+        r->perf.n_accepted_draft_tokens += r->seqs[i].spec.n_accepted;
+    }
     o->pub.perf = r->perf;
     return o;
 }

@@ -4,6 +4,7 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "executor/internal.h"
+#include "executor/ranks/launched.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -29,6 +30,7 @@ static nrd_error *fill_config(const nrd_exec *x, const char *engine_dir, const n
         .kv_dtype = rc->kv_dtype,
         .max_tokens = rc->max_tokens,
         .max_entries = rc->max_entries,
+        .max_draft_rows = rc->max_draft_rows,
         .max_context = rc->max_context,
         .block_tokens = rc->block_tokens,
         .n_sink = rc->n_sink,
@@ -42,7 +44,9 @@ static nrd_error *fill_config(const nrd_exec *x, const char *engine_dir, const n
         out->windows[i] = rc->windows[i];
     }
     for (int32_t i = 0; i < NRD_RANKS_MAX; i++) {
-        out->device_ids[i] = i < x->cfg.n_device_ids ? x->cfg.device_ids[i] : i;
+        const int32_t n = x->cfg.n_device_ids;
+        out->launched[i] = i < x->cfg.n_participant_ids ? x->cfg.participant_ids[i] : i;
+        out->device_ids[i] = i < n ? x->cfg.device_ids[i] : n > 0 ? x->cfg.device_ids[n - 1] + i - n + 1 : i;
     }
     NRD_TRY(copy_text(out->engine_dir, sizeof out->engine_dir, engine_dir, "the engine's folder"));
     NRD_TRY(copy_text(out->device, sizeof out->device, x->cfg.device ? x->cfg.device : "auto", "device"));
@@ -60,22 +64,27 @@ static void on_lost(void *user, const char *reason)
     pthread_mutex_unlock(&x->mu);
 }
 
+bool nrd_exec_is_launched(void)
+{
+    return nrd_launched();
+}
+
 nrd_error *nrd_exec_start_ranks(nrd_exec *x, const char *engine_dir, const nrd_runner_config *rc)
 {
-    int32_t size = x->spec->tp_size * x->spec->pp_size;
+    const nrd_comm_config cc = nrd_runner_comm_config(x->spec, rc);
+    const int32_t size = cc.size;
     nrd_rank_config *config = NULL;
     nrd_error *err = NULL;
 
+    NRD_TRY(nrd_launched_check(size, x->cfg.participant_ids, x->cfg.n_participant_ids));
     if (size <= 1) {
         return NULL;
     }
-    if (!x->dev->ops->comm_bytes) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "tp_size %d: this device works alone; use the device \"cpu\", or "
-                                               "an engine of one rank", size);
-    }
+    NRD_TRY(nrd_runner_check_ranks(x->dev, x->spec)); /* before a process is started for nothing */
     NRD_NEW_GOTO(config, 1, err, done);
     NRD_TRY_GOTO(fill_config(x, engine_dir, rc, config), err, done);
-    err = nrd_ranks_start(&x->ranks, size, x->dev->ops->comm_bytes(x->dev, size), config, on_lost, x);
+    err = nrd_ranks_start(&x->ranks, size, nrd_runner_n_buffers(x->spec), x->dev->ops->comm_bytes(x->dev, &cc), config,
+                          on_lost, x);
 done:
     free(config);
     return err;

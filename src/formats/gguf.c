@@ -38,6 +38,7 @@ struct nrd_gguf {
     uint32_t *tensor_order; /* indices of tensors, sorted by name */
     uint64_t *tensor_offset; /* as the file says, until the data section is known */
     nrd_arena names;
+    nrd_gguf *next; /* owns: a part whose tensors are among these */
 };
 
 /* Tensor types by their number in the file. Those without an nrd_dtype are listed so that a
@@ -351,23 +352,12 @@ static int by_name(const void *a, const void *b, void *user)
     return strcmp(t[*(const uint32_t *)a].name, t[*(const uint32_t *)b].name);
 }
 
-static nrd_error *index_all(nrd_gguf *g)
+static nrd_error *index_tensors(nrd_gguf *g)
 {
-    for (uint32_t i = 0; i < g->n_values; i++) {
-        g->value_order[i] = i;
-    }
     for (uint32_t i = 0; i < g->n_tensors; i++) {
         g->tensor_order[i] = i;
     }
-    qsort_r(g->value_order, g->n_values, sizeof(uint32_t), by_key, g->values);
     qsort_r(g->tensor_order, g->n_tensors, sizeof(uint32_t), by_name, g->tensors);
-    for (size_t i = 1; i < g->n_values; i++) {
-        const nrd_gguf_span *k = &g->values[g->value_order[i]].key;
-        if (!by_key(&g->value_order[i - 1], &g->value_order[i], g->values)) {
-            return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: metadata key '%.*s' appears twice", g->path,
-                              (int)k->n, k->data);
-        }
-    }
     for (size_t i = 1; i < g->n_tensors; i++) {
         if (!by_name(&g->tensor_order[i - 1], &g->tensor_order[i], g->tensors)) {
             return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: tensor '%s' appears twice", g->path,
@@ -375,6 +365,22 @@ static nrd_error *index_all(nrd_gguf *g)
         }
     }
     return NULL;
+}
+
+static nrd_error *index_all(nrd_gguf *g)
+{
+    for (uint32_t i = 0; i < g->n_values; i++) {
+        g->value_order[i] = i;
+    }
+    qsort_r(g->value_order, g->n_values, sizeof(uint32_t), by_key, g->values);
+    for (size_t i = 1; i < g->n_values; i++) {
+        const nrd_gguf_span *k = &g->values[g->value_order[i]].key;
+        if (!by_key(&g->value_order[i - 1], &g->value_order[i], g->values)) {
+            return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: metadata key '%.*s' appears twice", g->path,
+                              (int)k->n, k->data);
+        }
+    }
+    return index_tensors(g);
 }
 
 /* ---- open ---- */
@@ -476,7 +482,7 @@ nrd_error *nrd_gguf_open(nrd_gguf **out, const char *path)
 
     *out = NULL;
     NRD_NEW_GOTO(g, 1, err, fail);
-    g->path = nrd_xstrdup(path);
+    NRD_DUP_GOTO(g->path, path, err, fail);
     NRD_TRY_GOTO(nrd_map_open(&g->map, path), err, fail);
     g->data = g->map.data;
     g->size = g->map.size_bytes;
@@ -496,7 +502,7 @@ nrd_error *nrd_gguf_open_memory(nrd_gguf **out, const void *data, size_t n)
 
     *out = NULL;
     NRD_NEW_GOTO(g, 1, err, fail);
-    g->path = nrd_xstrdup("<memory>");
+    NRD_DUP_GOTO(g->path, "<memory>", err, fail);
     g->data = data;
     g->size = n;
     NRD_TRY_GOTO(parse(g), err, fail);
@@ -508,9 +514,38 @@ fail:
     return err;
 }
 
+nrd_error *nrd_gguf_join(nrd_gguf *g, nrd_gguf *part)
+{
+    const size_t n = g->n_tensors + part->n_tensors;
+    nrd_gguf_tensor *tensors = n <= MAX_TENSORS ? realloc(g->tensors, (n + 1) * sizeof *tensors) : NULL;
+    if (tensors) {
+        g->tensors = tensors;
+    }
+    uint32_t *order = tensors ? realloc(g->tensor_order, (n + 1) * sizeof *order) : NULL;
+    if (order) {
+        g->tensor_order = order;
+    }
+    if (!tensors || !order) {
+        return n <= MAX_TENSORS ? nrd_error_no_memory()
+                                : nrd_errorf(NRD_ERR_INVALID_ARG, "%s: more than %d tensors in all parts", g->path, MAX_TENSORS);
+    }
+    const size_t before = g->n_tensors;
+    memcpy(g->tensors + before, part->tensors, part->n_tensors * sizeof *tensors);
+    g->n_tensors = n;
+    nrd_error *err = index_tensors(g);
+    if (err) {
+        g->n_tensors = before;
+        nrd_error_free(index_tensors(g)); /* fine before, and so now */
+        return err;
+    }
+    part->next = g->next;
+    g->next = part;
+    return NULL;
+}
+
 bool nrd_gguf_is_lost(const nrd_gguf *g)
 {
-    return nrd_map_is_lost(&g->map);
+    return nrd_map_is_lost(&g->map) || (g->next && nrd_gguf_is_lost(g->next));
 }
 
 void nrd_gguf_close(nrd_gguf *g)
@@ -518,6 +553,7 @@ void nrd_gguf_close(nrd_gguf *g)
     if (!g) {
         return;
     }
+    nrd_gguf_close(g->next);
     for (size_t i = 0; g->values && i < g->n_values; i++) {
         free((void *)(uintptr_t)g->values[i].str_off);
     }

@@ -65,6 +65,9 @@ typedef struct nrd_gguf_tensor {
 nrd_error *nrd_gguf_open(nrd_gguf **out, const char *path) NRD_MUST_USE;
 /* The same over memory that outlives the object (fuzzing, tests). */
 nrd_error *nrd_gguf_open_memory(nrd_gguf **out, const void *data, size_t n) NRD_MUST_USE;
+/* Adds the tensors of another file, a later part of the same model, and its lifetime: takes `part` on success.
+ * INVALID_ARG: a tensor appears twice. */
+nrd_error *nrd_gguf_join(nrd_gguf *g, nrd_gguf *part) NRD_MUST_USE;
 bool nrd_gguf_is_lost(const nrd_gguf *g); /* the file was made shorter, and what was read is not its content */
 void nrd_gguf_close(nrd_gguf *g);
 

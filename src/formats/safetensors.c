@@ -44,7 +44,7 @@ static const struct {
     {"I8", NRD_DTYPE_I8, 1},    {"I16", NRD_DTYPE_I16, 2},   {"I32", NRD_DTYPE_I32, 4},
     {"I64", NRD_DTYPE_I64, 8},  {"U8", NRD_DTYPE_U8, 1},     {"BOOL", NRD_DTYPE_BOOL, 1},
     {"U16", NRD_DTYPE_NONE, 2}, {"U32", NRD_DTYPE_NONE, 4},  {"U64", NRD_DTYPE_NONE, 8},
-    {"F8_E5M2", NRD_DTYPE_NONE, 1},
+    {"F8_E5M2", NRD_DTYPE_NONE, 1}, {"F8_E8M0", NRD_DTYPE_U8, 1}, /* exponents of scales */
 };
 enum { N_TYPES = (int)(sizeof types / sizeof types[0]) };
 
@@ -213,7 +213,7 @@ static nrd_error *open_any(nrd_safetensors **out, const char *path, const void *
 
     *out = NULL;
     NRD_NEW_GOTO(s, 1, err, fail);
-    s->path = nrd_xstrdup(path ? path : "<memory>");
+    NRD_DUP_GOTO(s->path, path ? path : "<memory>", err, fail);
     if (path) {
         NRD_TRY_GOTO(nrd_map_open(&s->map, path), err, fail);
         data = s->map.data;
@@ -309,7 +309,7 @@ nrd_error *nrd_safetensors_writer_open(nrd_safetensors_writer **out, const char 
 
     *out = NULL;
     NRD_NEW_GOTO(w, 1, err, fail);
-    w->path = nrd_xstrdup(path);
+    NRD_DUP_GOTO(w->path, path, err, fail);
     NRD_TRY_GOTO(nrd_file_writer_open(&w->file, path), err, fail);
     nrd_str_puts(&w->meta, "\"format\":\"pt\"");
     *out = w;

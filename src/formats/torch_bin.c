@@ -279,8 +279,13 @@ static nrd_error *push(machine *m, value *v)
         return bad(m, "the stack is deeper than any state dictionary needs");
     }
     if (m->depth == m->stack_cap) {
-        m->stack_cap = m->stack_cap ? m->stack_cap * 2 : 256;
-        m->stack = nrd_xrealloc(m->stack, m->stack_cap * sizeof *m->stack);
+        const size_t cap = m->stack_cap ? 2 * m->stack_cap : 256;
+        value **stack = realloc((void *)m->stack, cap * sizeof *stack);
+        if (!stack) {
+            return nrd_error_no_memory();
+        }
+        m->stack = stack;
+        m->stack_cap = cap;
     }
     m->stack[m->depth++] = v;
     return NULL;
@@ -564,7 +569,11 @@ static nrd_error *memo_put(machine *m, uint64_t i)
         while (n <= i) {
             n *= 2;
         }
-        m->memo = nrd_xrealloc(m->memo, n * sizeof *m->memo);
+        value **memo = realloc((void *)m->memo, n * sizeof *memo);
+        if (!memo) {
+            return nrd_error_no_memory();
+        }
+        m->memo = memo;
         memset(m->memo + m->memo_n, 0, (n - m->memo_n) * sizeof *m->memo);
         m->memo_n = n;
     }
@@ -775,8 +784,13 @@ static nrd_error *describe(nrd_torch_bin *t, const char *prefix, size_t prefix_b
     out.data = data->data + (size_t)v->i * each;
     out.data_bytes = (size_t)n * each;
     if (t->n == t->cap) {
-        t->cap = t->cap ? t->cap * 2 : 256;
-        t->tensors = nrd_xrealloc(t->tensors, t->cap * sizeof *t->tensors);
+        const size_t cap = t->cap ? 2 * t->cap : 256;
+        nrd_torch_tensor *tensors = realloc(t->tensors, cap * sizeof *tensors);
+        if (!tensors) {
+            return nrd_error_no_memory();
+        }
+        t->tensors = tensors;
+        t->cap = cap;
     }
     t->tensors[t->n++] = out;
     return NULL;
@@ -858,7 +872,7 @@ static nrd_error *open_any(nrd_torch_bin **out, const char *path, const void *da
 
     *out = NULL;
     NRD_NEW_GOTO(t, 1, err, fail);
-    t->path = nrd_xstrdup(path ? path : "<memory>");
+    NRD_DUP_GOTO(t->path, path ? path : "<memory>", err, fail);
     if (path) {
         NRD_TRY_GOTO(nrd_map_open(&t->map, path), err, fail);
         data = t->map.data;

@@ -3,21 +3,29 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/running.h"
 #ifdef NRD_HAVE_GRPC
 #include "frontends/grpc/service.h"
 #endif
+#include "frontends/common/claim.h"
 #include "frontends/common/front.h"
+#include "frontends/hosted/hosted.h"
 #include "frontends/http/api.h"
 #include "frontends/http/origin.h"
 #include "frontends/metrics/server.h"
 #include "frontends/openai/openai.h"
 #include "frontends/options.h"
+#include "frontends/running.h"
+#include "frontends/service_manager.h"
 #include "frontends/ui/ui.h"
+#include "nereid/crash.h"
+#include "nereid/ranks.h"
 #include "nereid/server.h"
 
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <linux/close_range.h>
 #include <string.h>
@@ -32,12 +40,16 @@
 
 typedef struct services {
     TRITONSERVER_Server *server;
+    nrd_watchdog *watchdog;
+    _Atomic(nrd_http_api *) watched; /* http, once it has started */
     nrd_tracer *tracer;
     nrd_front *front;
     nrd_http_api *http;
     nrd_openai *openai;
     nrd_ui *ui;
     nrd_http_server *metrics;
+    nrd_sagemaker *sagemaker;
+    nrd_vertex *vertex;
 #ifdef NRD_HAVE_GRPC
     nrd_grpc_service *grpc;
 #endif
@@ -70,6 +82,11 @@ static nrd_error *start_grpc(services *s, const nrd_options *o)
     return NULL;
 }
 
+static int grpc_port(const services *s)
+{
+    return s->grpc ? nrd_grpc_service_port(s->grpc) : 0;
+}
+
 static void drain_grpc(services *s)
 {
     if (s->grpc) {
@@ -87,6 +104,12 @@ static void free_grpc(services *s)
     nrd_grpc_service_free(s->grpc);
 }
 #else
+static int grpc_port(const services *s)
+{
+    (void)s;
+    return 0;
+}
+
 static nrd_error *start_grpc(services *s, const nrd_options *o)
 {
     (void)s;
@@ -121,7 +144,7 @@ static void free_grpc(services *s)
 static void warn_if_open(const nrd_options *o)
 {
     const bool has_key = o->api_keys.n > 0 || o->api_key_file[0] != '\0';
-    const bool http = o->allow_http && !nrd_http_is_loopback(o->http_address);
+    const bool http = (o->allow_http || o->allow_sagemaker || o->allow_vertex) && !nrd_http_is_loopback(o->http_address);
     const bool grpc = o->allow_grpc && !nrd_http_is_loopback(o->grpc_address);
 
     if ((http || grpc) && !has_key) {
@@ -132,9 +155,23 @@ static void warn_if_open(const nrd_options *o)
     }
 }
 
+static nrd_error *start_hosted(services *s, const nrd_options *o)
+{
+    if (o->allow_sagemaker) {
+        NRD_TRY(nrd_error_wrap(nrd_sagemaker_start(&s->sagemaker, s->front), "failed to start Sagemaker service"));
+        NRD_LOG_INFO("Started Sagemaker HTTPService at %s:%d", o->http_address, nrd_sagemaker_port(s->sagemaker));
+    }
+    if (o->allow_vertex) {
+        NRD_TRY(nrd_error_wrap(nrd_vertex_start(&s->vertex, s->front), "failed to start Vertex AI service"));
+        NRD_LOG_INFO("Started Vertex AI HTTPService at %s:%d", o->http_address, nrd_vertex_port(s->vertex));
+    }
+    return NULL;
+}
+
 static nrd_error *start_services(services *s, const nrd_options *o)
 {
     const bool own_port = o->allow_openai && o->openai_port >= 0;
+    nrd_claim_set_limits((uint64_t)o->inflight_memory_mb, (uint64_t)o->request_memory_mb);
     NRD_TRY(nrd_front_new(&s->front, s->server, o, s->tracer));
     if (o->allow_http || own_port) {
         NRD_TRY(nrd_error_wrap(nrd_http_api_new(&s->http, s->front),
@@ -157,6 +194,7 @@ static nrd_error *start_services(services *s, const nrd_options *o)
         NRD_TRY(nrd_error_wrap(nrd_http_api_listen(s->http), "failed to start HTTP service"));
     }
     NRD_TRY(start_grpc(s, o));
+    NRD_TRY(start_hosted(s, o));
     if (o->allow_http) {
         NRD_LOG_INFO("Started HTTPService at %s:%d", o->http_address, nrd_http_api_port(s->http));
     }
@@ -172,10 +210,23 @@ static nrd_error *start_services(services *s, const nrd_options *o)
                      nrd_http_api_port(s->http));
     }
     warn_if_open(o);
+    nrd_running_announce(s->server, o, &(nrd_running_ports){.http = o->allow_http ? nrd_http_api_port(s->http) : 0,
+                                                            .grpc = grpc_port(s),
+                                                            .metrics = o->allow_metrics ? nrd_http_server_port(s->metrics) : 0});
     if (o->ready_message[0]) {
         fprintf(stderr, "%s\n", o->ready_message);
     }
+    atomic_store(&s->watched, s->http);
+    nrd_service_notify("READY=1\nSTATUS=Serving");
     return NULL;
+}
+
+/* For the service manager. What is not there yet does not hang: a model may take long to load. */
+static bool responds(void *arg)
+{
+    services *s = arg;
+    nrd_http_api *http = atomic_load(&s->watched);
+    return !http || nrd_http_api_responds(http);
 }
 
 /* New connections get the new certificate; a failure leaves the old one. */
@@ -227,7 +278,8 @@ static int wait_for_signal(const sigset_t *set, const services *s, const nrd_opt
 
 static size_t http_connections(const services *s)
 {
-    return (s->http ? nrd_http_api_connections(s->http) : 0) + nrd_openai_connections(s->openai);
+    return (s->http ? nrd_http_api_connections(s->http) : 0) + nrd_openai_connections(s->openai) +
+           nrd_sagemaker_connections(s->sagemaker) + nrd_vertex_connections(s->vertex);
 }
 
 /* Waits for open connections and calls, one line a second as Triton does. Returns the seconds
@@ -242,6 +294,8 @@ static unsigned drain(services *s, unsigned timeout_secs)
         nrd_http_api_drain(s->http);
     }
     nrd_openai_drain(s->openai);
+    nrd_sagemaker_drain(s->sagemaker);
+    nrd_vertex_drain(s->vertex);
     drain_grpc(s);
     nanosleep(&pause, NULL); /* the loops close idle connections first */
     while (left > 0 && http_connections(s) + grpc_busy(s) > 0) {
@@ -295,8 +349,11 @@ static int stop(services *s, const nrd_options *o, char **again)
         fflush(NULL);
         _exit(0);
     }
+    nrd_watchdog_stop(s->watchdog);
     nrd_front_stop(s->front);
     free_grpc(s);
+    nrd_sagemaker_free(s->sagemaker);
+    nrd_vertex_free(s->vertex);
     nrd_openai_close(s->openai); /* its requests use what the service owns */
     nrd_http_api_free(s->http);
     nrd_openai_free(s->openai);
@@ -321,7 +378,20 @@ static void raise_descriptor_limit(void)
     }
 }
 
-static int serve(const nrd_options *o, char **argv)
+/* Workers of other ranks write theirs into the same folder. */
+static nrd_error *report_crashes(const nrd_options *o, int argc, char **argv)
+{
+    const nrd_crash_config c = {
+        .dir = o->crash_dir[0] ? o->crash_dir : NULL,
+        .keep = (int32_t)o->crash_keep,
+        .program = "tritonserver",
+        .argc = argc,
+        .argv = argv,
+    };
+    return o->crash_keep > 0 ? nrd_crash_install(&c) : NULL;
+}
+
+static int serve(const nrd_options *o, int argc, char **argv)
 {
     services s = {0};
     sigset_t signals;
@@ -331,11 +401,14 @@ static int serve(const nrd_options *o, char **argv)
     raise_descriptor_limit();
     block_signals(&signals, o->http_use_ssl || o->http_use_ssl_mutual); /* before any thread exists, so that all inherit it */
     NRD_TRY_GOTO(nrd_options_apply_log(o), err, fail);
+    NRD_TRY_GOTO(report_crashes(o, argc, argv), err, fail);
+    NRD_TRY_GOTO(nrd_watchdog_start(&s.watchdog, responds, &s), err, fail);
     NRD_TRY_GOTO(nrd_tracer_new(&s.tracer, o), err, fail);
     err = nrd_from_triton(nrd_options_build(o, &t));
     if (err) {
         fprintf(stderr, "Failed to build Triton option:\n%s\n", nrd_error_message(err));
         nrd_error_free(err);
+        nrd_watchdog_stop(s.watchdog);
         return 1;
     }
     NRD_LOG_INFO("Nereid %s, with the interfaces of Triton %s", NRD_VERSION, NRD_TRITON_VERSION);
@@ -345,6 +418,7 @@ static int serve(const nrd_options *o, char **argv)
         fprintf(stderr, "error: creating server: %s - %s\n", TRITONSERVER_ErrorCodeString(e),
                 TRITONSERVER_ErrorMessage(e));
         TRITONSERVER_ErrorDelete(e);
+        nrd_watchdog_stop(s.watchdog);
         nrd_tracer_free(s.tracer);
         return 1;
     }
@@ -356,15 +430,20 @@ static int serve(const nrd_options *o, char **argv)
     } else {
         NRD_LOG_WARN("A model failed while it served: this server starts again (--restart-on-failure)");
     }
+    nrd_running_forget();
+    nrd_service_notify(sig ? "STOPPING=1\nSTATUS=Answering what is under way" : "STATUS=Starting again");
     return stop(&s, o, sig ? NULL : argv);
 
 fail:
     NRD_LOG_ERROR("%s", nrd_error_message(err));
     nrd_error_free(err);
+    nrd_watchdog_stop(s.watchdog);
     if (s.server) {
         nrd_error_free(nrd_from_triton(TRITONSERVER_ServerStop(s.server)));
         nrd_front_stop(s.front);
         free_grpc(&s);
+        nrd_sagemaker_free(s.sagemaker);
+        nrd_vertex_free(s.vertex);
         nrd_openai_close(s.openai);
         nrd_http_api_free(s.http);
         nrd_openai_free(s.openai);
@@ -397,7 +476,8 @@ int main(int argc, char **argv)
     } else if (o.version) {
         printf("tritonserver %s (Nereid %s)\n", NRD_TRITON_VERSION, NRD_VERSION);
     } else {
-        rc = serve(&o, argv);
+        nrd_ranks_enter();
+        rc = serve(&o, argc, argv);
     }
     nrd_options_fini(&o);
     return rc;

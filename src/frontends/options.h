@@ -45,6 +45,8 @@ typedef struct nrd_options {
     char *id;
     int64_t exit_timeout_secs;
     char *ready_message; /* "" without */
+    char *crash_dir;     /* "": the default */
+    int64_t crash_keep;  /* reports; 0: none is written */
     /* log */
     int64_t log_verbose;
     bool log_info, log_warning, log_error;
@@ -77,6 +79,7 @@ typedef struct nrd_options {
     nrd_option_list allowed_hosts; /* name: without port; "*": any */
     int64_t openai_port;          /* a port of their own besides; -1: none */
     int64_t openai_rate_limit;    /* requests a minute and key; 0: any number */
+    int64_t openai_responses_kept, openai_responses_kept_mb; /* answers of /v1/responses; megabytes */
     bool allow_lora_loading;      /* /v1/load_lora_adapter and its counterpart */
     char *generation_config;      /* "auto": sampling defaults of the model; "none": OpenAI's */
     bool ui;                      /* the page at / */
@@ -100,9 +103,13 @@ typedef struct nrd_options {
     bool allow_client_shm;
     /* limits of both protocols; 0: none */
     int64_t http_max_connections, http_idle_secs, max_inflight_requests;
+    int64_t inflight_memory_mb, request_memory_mb; /* 0: by the machine's memory */
     int64_t worker_threads; /* 0: by the processors */
-    /* other front ends, refused when true */
+    /* SageMaker, Vertex AI */
     bool allow_sagemaker, allow_vertex;
+    int64_t sagemaker_port, sagemaker_threads, vertex_port, vertex_threads;
+    int64_t sagemaker_low, sagemaker_high; /* ports that may be used; -1: any */
+    char *vertex_model;                    /* "" without */
     /* metrics */
     bool allow_metrics, allow_gpu_metrics, allow_cpu_metrics;
     char *metrics_address; /* "" becomes http_address */

@@ -4,7 +4,9 @@
  * Called once by main.c, and by `nereid serve` to check options before it builds anything. */
 #include "frontends/options_table.h"
 
+#include "base/env.h"
 #include "base/file.h"
+#include "base/limits.h"
 #include "base/mem.h"
 
 #include <string.h>
@@ -69,9 +71,16 @@ static nrd_error *check_ports(const nrd_options *o)
     } s[] = {{"HTTP", o->http_address, o->http_port, o->allow_http},
              {"GRPC", o->grpc_address, o->grpc_port, o->allow_grpc},
              {"metrics", o->metrics_address, o->metrics_port, o->allow_metrics},
-             {"OpenAI", o->http_address, o->openai_port, o->allow_openai && o->openai_port >= 0}};
+             {"OpenAI", o->http_address, o->openai_port, o->allow_openai && o->openai_port >= 0},
+             {"SageMaker", o->http_address, o->sagemaker_port, o->allow_sagemaker},
+             {"Vertex AI", o->http_address, o->vertex_port, o->allow_vertex}};
     const size_t n = sizeof s / sizeof s[0];
     for (size_t i = 0; i < n; i++) {
+        if (s[i].on && o->sagemaker_low >= 0 && (s[i].port < o->sagemaker_low || s[i].port > o->sagemaker_high)) {
+            return nrd_errorf(NRD_ERR_INVALID_ARG,
+                              "The server cannot listen to %s requests at port %lld, allowed port range is [%lld, %lld]",
+                              s[i].name, (long long)s[i].port, (long long)o->sagemaker_low, (long long)o->sagemaker_high);
+        }
         for (size_t j = i + 1; j < n; j++) {
             if (s[i].on && s[j].on && s[i].port != 0 && s[i].port == s[j].port &&
                 strcmp(s[i].address, s[j].address) == 0) {
@@ -168,11 +177,29 @@ static int64_t default_http_threads(void)
     return n < 1 ? 1 : n > 8 ? 8 : n; /* Triton starts 8; more loops than cores only wait */
 }
 
+/* What Vertex AI says in the environment of its containers. */
+static void init_hosted(nrd_options *o)
+{
+    long long port = 0;
+
+    o->sagemaker_port = 8080;
+    o->sagemaker_low = o->sagemaker_high = -1;
+    o->sagemaker_threads = o->vertex_threads = default_http_threads();
+    o->vertex_model = nrd_xstrdup("");
+    o->vertex_port = nrd_parse_i64(nrd_env("AIP_HTTP_PORT", ""), &port) && port >= 0 && port <= 65535 ? port : 8080;
+    if (strcmp(nrd_env("AIP_MODE", ""), "PREDICTION") == 0) {
+        o->allow_vertex = true;
+        o->allow_http = o->allow_grpc = false;
+    }
+}
+
 void nrd_options_init(nrd_options *o)
 {
     memset(o, 0, sizeof *o);
     o->id = nrd_xstrdup("triton");
     o->exit_timeout_secs = 30;
+    o->crash_keep = 8;
+    o->crash_dir = nrd_xstrdup("");
     o->ready_message = nrd_xstrdup("");
     o->log_info = o->log_warning = o->log_error = true;
     o->log_format = nrd_xstrdup("default");
@@ -189,6 +216,8 @@ void nrd_options_init(nrd_options *o)
     o->http_address = nrd_xstrdup("0.0.0.0");
     o->http_port = 8000;
     o->openai_port = -1;
+    o->openai_responses_kept = NRD_LIMIT_RESPONSES_KEPT;
+    o->openai_responses_kept_mb = NRD_LIMIT_RESPONSES_KEPT_BYTES >> 20;
     o->http_threads = default_http_threads();
     o->http_forward_pattern = nrd_xstrdup("");
     o->http_max_input_bytes = 64 << 20;
@@ -227,6 +256,7 @@ void nrd_options_init(nrd_options *o)
     o->rate_limit = TRITONSERVER_RATE_LIMIT_OFF;
     o->pinned_pool_bytes = 1 << 28;
     o->min_compute_capability = 6.0;
+    init_hosted(o);
 }
 
 static void list_fini(nrd_option_list *list)
@@ -246,6 +276,7 @@ void nrd_options_fini(nrd_options *o)
     char **strings[] = {&o->id,
                         &o->log_format,
                         &o->log_file,
+                        &o->crash_dir,
                         &o->backend_dir,
                         &o->agent_dir,
                         &o->cache_dir,
@@ -264,7 +295,8 @@ void nrd_options_fini(nrd_options *o)
                         &o->model_config_name,
                         &o->api_key_file,
                         &o->generation_config,
-                        &o->ready_message};
+                        &o->ready_message,
+                        &o->vertex_model};
     nrd_option_list *lists[] = {
         &o->repositories,    &o->startup_models, &o->http_restricted, &o->grpc_restricted,
         &o->metrics_config,  &o->trace_config,   &o->trace_old,       &o->backend_config,

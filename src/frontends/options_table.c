@@ -12,8 +12,6 @@
 #define ROW(...) {__VA_ARGS__, .state = NRD_OPT_USED}
 #define REFUSED(...) {__VA_ARGS__, .state = NRD_OPT_REFUSED}
 #define NO_GRPC "refused: this build was made without the gRPC library."
-#define NO_SAGEMAKER "refused: this build has no SageMaker endpoint."
-#define NO_VERTEX "refused: this build has no Vertex AI endpoint."
 
 const nrd_opt nrd_option_rows[] = {
     ROW("", "help", NRD_OPT_FLAG, F(help), 0, 0, "", NULL, "Print this text and exit."),
@@ -21,6 +19,11 @@ const nrd_opt nrd_option_rows[] = {
 
     ROW("Server", "id", NRD_OPT_OWNED, F(id), 0, 0, "string", NULL,
      "Name of this server in its metadata. Default is triton."),
+    ROW("Server", "crash-report-dir", NRD_OPT_OWNED, F(crash_dir), 0, 0, "string", NULL,
+     "Folder for the report that a server leaves when it dies of a fault (nereid repro). Default is "
+     "$NEREID_CACHE/crashes, else ~/.cache/nereid/crashes; where that cannot be written, $TMPDIR."),
+    ROW("Server", "crash-report-count", NRD_OPT_I64, F(crash_keep), 0, 1000, "integer", NULL,
+     "Reports that are kept in that folder; 0: none is written. Default is 8."),
     ROW("Server", "exit-timeout-secs", NRD_OPT_I64, F(exit_timeout_secs), 0, INT_MAX, "integer", NULL,
      "How long the server waits for requests in flight when it stops; after that it exits all the "
      "same. Default is 30."),
@@ -47,8 +50,8 @@ const nrd_opt nrd_option_rows[] = {
      nrd_option_parse_repository, "The same as --model-repository."),
     ROW("Model Repository", "model-repository", NRD_OPT_CUSTOM, 0, 0, 0, "string",
      nrd_option_parse_repository,
-     "Folder with models. May be given several times; a model name found in two repositories is "
-     "not served."),
+     "Folder with models, here or in a store (s3://, gs://, as://). May be given several times; a model name found "
+     "in two repositories is not served."),
     ROW("Model Repository", "exit-on-error", NRD_OPT_BOOL, F(exit_on_error), 0, 0, "boolean", NULL,
      "End the server when a model cannot be loaded at start. Default is true."),
     ROW("Model Repository", "restart-on-failure", NRD_OPT_BOOL, F(restart_on_failure), 0, 0, "boolean", NULL,
@@ -213,22 +216,27 @@ const nrd_opt nrd_option_rows[] = {
      NO_GRPC),
 #endif
 
-    ROW("Sagemaker", "allow-sagemaker", NRD_OPT_CUSTOM, 0, 0, 0, "boolean",
-     nrd_option_parse_no_service,
-     "Serve SageMaker requests; true is refused: this build has no SageMaker endpoint. Default is "
+    ROW("Sagemaker", "allow-sagemaker", NRD_OPT_BOOL, F(allow_sagemaker), 0, 0, "boolean", NULL,
+     "Answer Amazon SageMaker (/ping, /invocations, /models) on a port of its own at --http-address. Default is "
      "false."),
-    REFUSED("Sagemaker", "sagemaker-port", NRD_OPT_CUSTOM, 0, 0, 0, "integer", NULL, NO_SAGEMAKER),
-    REFUSED("Sagemaker", "sagemaker-safe-port-range", NRD_OPT_CUSTOM, 0, 0, 0, "integer-integer", NULL,
-     NO_SAGEMAKER),
-    REFUSED("Sagemaker", "sagemaker-thread-count", NRD_OPT_CUSTOM, 0, 0, 0, "integer", NULL,
-     NO_SAGEMAKER),
+    ROW("Sagemaker", "sagemaker-port", NRD_OPT_I64, F(sagemaker_port), 0, 65535, "integer", NULL,
+     "Port of the SageMaker service; 0 takes any free one. Default is 8080."),
+    ROW("Sagemaker", "sagemaker-safe-port-range", NRD_OPT_CUSTOM, 0, 0, 0, "integer-integer",
+     nrd_option_parse_port_range,
+     "<low>-<high>: ports outside of it are refused for all services. Default is any."),
+    ROW("Sagemaker", "sagemaker-thread-count", NRD_OPT_I64, F(sagemaker_threads), 1, 256, "integer", NULL,
+     "Event loop threads of the SageMaker service. Default is one per core, at most 8."),
 
-    ROW("Vertex", "allow-vertex-ai", NRD_OPT_CUSTOM, 0, 0, 0, "boolean", nrd_option_parse_no_service,
-     "Serve Vertex AI requests; true is refused: this build has no Vertex AI endpoint. Default is "
+    ROW("Vertex", "allow-vertex-ai", NRD_OPT_BOOL, F(allow_vertex), 0, 0, "boolean", NULL,
+     "Answer Vertex AI (the routes AIP_HEALTH_ROUTE and AIP_PREDICT_ROUTE of the environment) on a port of its own "
+     "at --http-address. Default is true if AIP_MODE=PREDICTION, which turns HTTP and gRPC off by default, else "
      "false."),
-    REFUSED("Vertex", "vertex-ai-port", NRD_OPT_CUSTOM, 0, 0, 0, "integer", NULL, NO_VERTEX),
-    REFUSED("Vertex", "vertex-ai-thread-count", NRD_OPT_CUSTOM, 0, 0, 0, "integer", NULL, NO_VERTEX),
-    REFUSED("Vertex", "vertex-ai-default-model", NRD_OPT_CUSTOM, 0, 0, 0, "string", NULL, NO_VERTEX),
+    ROW("Vertex", "vertex-ai-port", NRD_OPT_I64, F(vertex_port), 0, 65535, "integer", NULL,
+     "Port of the Vertex AI service; 0 takes any free one. Default is AIP_HTTP_PORT if set, else 8080."),
+    ROW("Vertex", "vertex-ai-thread-count", NRD_OPT_I64, F(vertex_threads), 1, 256, "integer", NULL,
+     "Event loop threads of the Vertex AI service. Default is one per core, at most 8."),
+    ROW("Vertex", "vertex-ai-default-model", NRD_OPT_OWNED, F(vertex_model), 0, 0, "string", NULL,
+     "Model that predictions go to. Default is the one in the repository, if there is one only."),
 
     ROW("Metrics", "allow-metrics", NRD_OPT_BOOL, F(allow_metrics), 0, 0, "boolean", NULL,
      "Serve metrics. Default is true."),
@@ -277,6 +285,12 @@ const nrd_opt nrd_option_rows[] = {
     ROW("OpenAI", "openai-rate-limit", NRD_OPT_I64, F(openai_rate_limit), 0, INT_MAX, "integer", NULL,
      "Requests a minute for each key; more are answered 429. 0: any number. Default is 0."),
 
+    ROW("OpenAI", "openai-responses-kept", NRD_OPT_I64, F(openai_responses_kept), 0, 1 << 20, "integer", NULL,
+     "Answers of /v1/responses that are kept for previous_response_id; the longest unused go first. 0: none. "
+     "Default is 1024."),
+    ROW("OpenAI", "openai-responses-kept-mb", NRD_OPT_I64, F(openai_responses_kept_mb), 1, 1 << 20, "integer", NULL,
+     "Megabytes that they may take together. Default is 64."),
+
     ROW("OpenAI", "allow-lora-loading", NRD_OPT_BOOL, F(allow_lora_loading), 0, 0, "boolean", NULL,
      "Answer /v1/load_lora_adapter and /v1/unload_lora_adapter: clients name folders of this machine, which the "
      "server then reads. Default is false."),
@@ -304,6 +318,14 @@ const nrd_opt nrd_option_rows[] = {
      "integer", NULL,
      "Inference requests in progress over all protocols; one more is answered UNAVAILABLE (503) at "
      "once. 0: any number. Default is 0."),
+    ROW("Limits", "max-inflight-memory-mb", NRD_OPT_I64, F(inflight_memory_mb), 0, INT_MAX, "integer", NULL,
+     "MB of memory that the requests in progress may take together: bodies, what is read from them, what the "
+     "engine keeps for them, answers. One that would take more is answered UNAVAILABLE (503) before it does. "
+     "0: half of the machine's memory. Default is 0."),
+    ROW("Limits", "max-request-memory-mb", NRD_OPT_I64, F(request_memory_mb), 0, INT_MAX, "integer", NULL,
+     "MB of memory that one request may take, from its body over tensors between models and the engine's part "
+     "of it to its answer, all choices of /v1 together. One that would take more is answered INVALID_ARG (400) before it does. 0: a quarter of what all "
+     "may take. Default is 0."),
     ROW("Limits", "worker-thread-count", NRD_OPT_I64, F(worker_threads), 0, NRD_WORKERS_MAX_THREADS,
      "integer", NULL,
      "Threads that take long texts, tokenizers and compression off the event loops. 0: half of the "
@@ -322,7 +344,8 @@ const nrd_opt nrd_option_rows[] = {
 
     ROW("Response Cache", "cache-config", NRD_OPT_CUSTOM, 0, 0, 0, "string,string=string",
      nrd_option_parse_cache_config,
-     "<cache name>,<setting>=<value>, such as local,size=1048576: turns that response cache on."),
+     "<cache name>,<setting>=<value>, such as local,size=1048576: turns that response cache on. In this build: "
+     "local, and redis where hiredis is."),
     ROW("Response Cache", "cache-directory", NRD_OPT_OWNED, F(cache_dir), 0, 0, "string", NULL,
      "Folder with response caches. Default is ../caches beside the program's folder, else "
      "/opt/tritonserver/caches."),
@@ -351,7 +374,8 @@ const nrd_opt nrd_option_rows[] = {
      1024, "integer", NULL, "Without effect: tensors are passed on, not copied together. Default is 0."),
     ROW("Memory/Device Management", "host-policy", NRD_OPT_CUSTOM, 0, 0, 0, "string,string=string",
      nrd_option_parse_host_policy,
-     "<policy name>,<setting>=<value> with the settings numa-node and cpu-cores."),
+     "<policy name>,<setting>=<value> with the settings numa-node (a number) and cpu-cores (0-3 or 0,2): where the "
+     "threads of instances with this policy run. Without one of its own an instance has cpu, model or gpu_<N>."),
     ROW("Memory/Device Management", "model-load-gpu-limit", NRD_OPT_CUSTOM, 0, 0, 0,
      "device_id:fraction", nrd_option_parse_gpu_limit,
      "No model is loaded on a GPU whose memory is used above this fraction."),

@@ -26,7 +26,7 @@ nrd_opt_parser nrd_option_parse_api_key, nrd_option_parse_cors_origin, nrd_optio
 nrd_opt_parser nrd_option_parse_allow_grpc, nrd_option_parse_backend_config,
     nrd_option_parse_cache_config, nrd_option_parse_cache_size, nrd_option_parse_control_mode,
     nrd_option_parse_cuda_pool, nrd_option_parse_cuda_va, nrd_option_parse_gpu_limit,
-    nrd_option_parse_host_policy, nrd_option_parse_log_format, nrd_option_parse_log_verbose,
+    nrd_option_parse_host_policy, nrd_option_parse_port_range, nrd_option_parse_log_format, nrd_option_parse_log_verbose,
     nrd_option_parse_metrics_config, nrd_option_parse_model_config_name,
     nrd_option_parse_no_service, nrd_option_parse_rate_limit, nrd_option_parse_rate_resource,
     nrd_option_parse_repository, nrd_option_parse_restricted_api, nrd_option_parse_startup_model,

@@ -382,17 +382,21 @@ nrd_error *nrd_option_parse_allow_grpc(void *values, const char *name, const cha
     return nrd_option_read_bool(name, value, &o->allow_grpc);
 }
 
-nrd_error *nrd_option_parse_no_service(void *values, const char *name, const char *value)
+/* "<low>-<high>" */
+nrd_error *nrd_option_parse_port_range(void *values, const char *name, const char *value)
 {
     nrd_options *o = values;
-    bool on;
-    (void)o;
-    NRD_TRY(nrd_option_read_bool(name, value, &on));
-    if (on) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED,
-                          "Bad option: \"--%s\".\nthis build has no such endpoint", name);
+    const char *dash = strchr(value, '-');
+    if (!dash || dash == value) {
+        return nrd_option_bad(name, "--%s option format is '<low>-<high>'. Got %s", name, value);
     }
-    return NULL;
+    char *low = nrd_xstrndup(value, (size_t)(dash - value));
+    nrd_error *err = nrd_option_read_int(name, low, 0, 65535, &o->sagemaker_low);
+    free(low);
+    if (err) {
+        return err;
+    }
+    return nrd_option_read_int(name, dash + 1, o->sagemaker_low, 65535, &o->sagemaker_high);
 }
 
 /* "<api>,<api>:<header>=<value>"; `prefix` is put before the header's name. */

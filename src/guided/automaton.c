@@ -11,6 +11,20 @@
 
 #include <string.h>
 
+/* A list gets room for n items. Without memory it stays as it is and the guide is at its end. */
+#define RESIZE(g, list, n) resize((g), (void **)&(list), (n), sizeof *(list))
+static bool resize(nrd_guide *g, void **list, size_t n, size_t size)
+{
+    void *more = n > SIZE_MAX / size ? NULL : realloc(*list, n * size);
+    if (!more) {
+        nrd_guided_pass(g, LIMIT_MEMORY);
+        return false;
+    }
+    *list = more;
+    return true;
+}
+
+/* 0: none; deeper texts are not offered, and without memory the guide is at its end. */
 static uint32_t push_stack(nrd_guide *g, uint32_t ret, uint32_t parent)
 {
     uint64_t h = nrd_hash_u64(ret, parent);
@@ -24,11 +38,15 @@ static uint32_t push_stack(nrd_guide *g, uint32_t ret, uint32_t parent)
     }
     uint32_t depth = g->stacks[parent].depth + 1;
     if (depth > G_MAX_STACK || g->n_stacks >= G_MAX_NODES) {
-        return 0; /* deeper texts are not offered */
+        return 0;
     }
     if (2 * (g->n_stacks + 1) > g->stack_mask) {
         uint32_t mask = 2 * g->stack_mask + 1;
-        uint32_t *table = nrd_xcalloc((size_t)mask + 1, sizeof *table);
+        uint32_t *table = calloc((size_t)mask + 1, sizeof *table);
+        if (!table) {
+            nrd_guided_pass(g, LIMIT_MEMORY);
+            return 0;
+        }
         for (uint32_t i = 1; i < g->n_stacks; i++) {
             uint32_t at = (uint32_t)nrd_hash_u64(g->stacks[i].ret, g->stacks[i].parent) & mask;
             while (table[at]) {
@@ -45,15 +63,17 @@ static uint32_t push_stack(nrd_guide *g, uint32_t ret, uint32_t parent)
         }
     }
     if (g->n_stacks == g->cap_stacks) {
+        if (!RESIZE(g, g->stacks, 2 * (size_t)g->cap_stacks)) {
+            return 0;
+        }
         g->cap_stacks = 2 * g->cap_stacks;
-        g->stacks = nrd_xrealloc(g->stacks, g->cap_stacks * sizeof *g->stacks);
     }
     g->stacks[g->n_stacks] = (stack_node){ret, parent, depth};
     g->stack_table[k] = g->n_stacks;
     return g->n_stacks++;
 }
 
-/* Was this place met while the current state is made? Remembers it. */
+/* Was this place met while the current state is made? Remembers it. Without memory the guide is at its end. */
 static bool met(nrd_guide *g, uint32_t node, uint32_t stack)
 {
     uint32_t k = (uint32_t)nrd_hash_u64(node, stack) & g->seen_mask;
@@ -66,12 +86,14 @@ static bool met(nrd_guide *g, uint32_t node, uint32_t stack)
     g->seen[k] = (place){node, stack};
     g->seen_at[g->n_seen] = k;
     if (2 * ++g->n_seen > g->seen_mask) {
-        place *old = g->seen;
+        place *old = g->seen, *table = NULL;
         uint32_t n = g->seen_mask + 1, moved = 0;
+        if (!RESIZE(g, g->seen_at, (size_t)n) || !RESIZE(g, table, 2 * (size_t)n)) {
+            return false;
+        }
         g->seen_mask = 2 * n - 1;
-        g->seen = nrd_xmalloc(2 * (size_t)n * sizeof *g->seen);
+        g->seen = table;
         memset(g->seen, 0xff, 2 * (size_t)n * sizeof *g->seen);
-        g->seen_at = nrd_xrealloc(g->seen_at, (size_t)n * sizeof *g->seen_at);
         for (uint32_t i = 0; i < n; i++) {
             if (old[i].node != UINT32_MAX) {
                 uint32_t at = (uint32_t)nrd_hash_u64(old[i].node, old[i].stack) & g->seen_mask;
@@ -89,6 +111,9 @@ static bool met(nrd_guide *g, uint32_t node, uint32_t stack)
 
 static void add_work(nrd_guide *g, uint32_t node, uint32_t stack)
 {
+    if (g->limit) {
+        return; /* `seen` may have been without room */
+    }
     if (++g->visited > NRD_LIMIT_GUIDE_WORK) {
         nrd_guided_pass(g, LIMIT_WORK);
         return;
@@ -101,8 +126,10 @@ static void add_work(nrd_guide *g, uint32_t node, uint32_t stack)
         return;
     }
     if (g->n_work == g->cap_work) {
+        if (!RESIZE(g, g->work, 2 * (size_t)g->cap_work)) {
+            return;
+        }
         g->cap_work = 2 * g->cap_work;
-        g->work = nrd_xrealloc(g->work, g->cap_work * sizeof *g->work);
     }
     g->work[g->n_work++] = (place){node, stack};
 }
@@ -125,8 +152,10 @@ static void close_state(nrd_guide *g)
         switch ((gnode_kind)n->kind) {
         case N_BYTES:
             if (g->n_found == g->cap_found) {
+                if (!RESIZE(g, g->found, 2 * (size_t)g->cap_found)) {
+                    return;
+                }
                 g->cap_found = 2 * g->cap_found;
-                g->found = nrd_xrealloc(g->found, g->cap_found * sizeof *g->found);
             }
             g->found[g->n_found++] = at;
             break;
@@ -234,13 +263,17 @@ static uint32_t intern_state(nrd_guide *g)
         return DEAD;
     }
     if (g->n_states == g->cap_states) {
-        g->cap_states = 2 * g->cap_states;
-        g->states = nrd_xrealloc(g->states, g->cap_states * sizeof *g->states);
-        g->next = nrd_xrealloc(g->next, g->cap_states * (size_t)g->p.n_classes * sizeof *g->next);
+        size_t cap = 2 * (size_t)g->cap_states;
+        if (!RESIZE(g, g->states, cap) || !RESIZE(g, g->next, cap * g->p.n_classes)) {
+            return DEAD;
+        }
+        g->cap_states = (uint32_t)cap;
     }
     while (g->n_places + g->n_found > g->cap_places) {
+        if (!RESIZE(g, g->places, 2 * g->cap_places)) {
+            return DEAD;
+        }
         g->cap_places = 2 * g->cap_places;
-        g->places = nrd_xrealloc(g->places, g->cap_places * sizeof *g->places);
     }
     if (bytes > 0) {
         memcpy(g->places + g->n_places, g->found, bytes);
@@ -349,26 +382,28 @@ nrd_error *nrd_guide_new_unless(nrd_guide **out, const nrd_guide_vocab *v, const
     g->cap_places = 256;
     g->stack_mask = g->seen_mask = 127;
     g->state_mask = 4 * G_MAX_STATES - 1;
-    g->stacks = nrd_xcalloc(g->cap_stacks, sizeof *g->stacks);
+    NRD_NEW_GOTO(g->stacks, g->cap_stacks, err, done);
     g->n_stacks = 1;
-    g->states = nrd_xcalloc(g->cap_states, sizeof *g->states);
-    g->next = nrd_xcalloc(g->cap_states * (size_t)g->p.n_classes, sizeof *g->next);
-    g->work = nrd_xcalloc(g->cap_work, sizeof *g->work);
-    g->found = nrd_xcalloc(g->cap_found, sizeof *g->found);
-    g->places = nrd_xcalloc(g->cap_places, sizeof *g->places);
-    g->stack_table = nrd_xcalloc((size_t)g->stack_mask + 1, sizeof *g->stack_table);
-    g->seen = nrd_xcalloc((size_t)g->seen_mask + 1, sizeof *g->seen);
+    NRD_NEW_GOTO(g->states, g->cap_states, err, done);
+    NRD_NEW_GOTO(g->next, g->cap_states * (size_t)g->p.n_classes, err, done);
+    NRD_NEW_GOTO(g->work, g->cap_work, err, done);
+    NRD_NEW_GOTO(g->found, g->cap_found, err, done);
+    NRD_NEW_GOTO(g->places, g->cap_places, err, done);
+    NRD_NEW_GOTO(g->stack_table, (size_t)g->stack_mask + 1, err, done);
+    NRD_NEW_GOTO(g->seen, (size_t)g->seen_mask + 1, err, done);
     memset(g->seen, 0xff, ((size_t)g->seen_mask + 1) * sizeof *g->seen);
-    g->seen_at = nrd_xcalloc(((size_t)g->seen_mask + 1) / 2, sizeof *g->seen_at);
-    g->state_table = nrd_xcalloc((size_t)g->state_mask + 1, sizeof *g->state_table);
-    g->walk = nrd_xcalloc((size_t)v->longest + 1, sizeof *g->walk);
+    NRD_NEW_GOTO(g->seen_at, ((size_t)g->seen_mask + 1) / 2, err, done);
+    NRD_NEW_GOTO(g->state_table, (size_t)g->state_mask + 1, err, done);
+    NRD_NEW_GOTO(g->walk, (size_t)v->longest + 1, err, done);
     begin_state(g);
     intern_state(g); /* DEAD */
     begin_state(g);
     add_work(g, g->p.start, 0);
     close_state(g);
     g->start = intern_state(g);
-    if (g->limit) {
+    if (g->limit == LIMIT_MEMORY) {
+        err = nrd_error_no_memory();
+    } else if (g->limit) {
         err = nrd_errorf(NRD_ERR_INVALID_ARG, "the guide passes the limit %s", nrd_guide_limit(g));
     } else if (g->start == DEAD) {
         err = nrd_errorf(NRD_ERR_INVALID_ARG, "no text fits this guide");

@@ -20,6 +20,13 @@ void nrd_guided_fail(builder *b, nrd_error_code code, const char *fmt, ...)
     va_end(ap);
 }
 
+void nrd_guided_no_memory(builder *b)
+{
+    if (!b->err) {
+        b->err = nrd_error_no_memory();
+    }
+}
+
 /* Called for each expression and node, and each visit to one. */
 static void check_time(builder *b)
 {
@@ -40,7 +47,7 @@ static expr *new_expr(builder *b, expr_kind kind, uint32_t size)
     check_time(b);
     expr *e = b->err ? NULL : nrd_arena_alloc(&b->arena, sizeof *e);
     if (!e) {
-        nrd_guided_fail(b, NRD_ERR_UNAVAILABLE, "out of memory");
+        nrd_guided_no_memory(b);
         return NULL;
     }
     *e = (expr){.kind = kind, .size = size};
@@ -122,12 +129,20 @@ expr *nrd_guided_rule_ref(builder *b, uint32_t r)
     return e;
 }
 
-static void grow(void **p, uint32_t n, uint32_t *cap, size_t size)
+/* Room for one more behind n items. False: no memory (b->err), the list is as it was. */
+static bool grow(builder *b, void **p, uint32_t n, uint32_t *cap, size_t size)
 {
     if (n == *cap) {
-        *cap = *cap ? 2 * *cap : 64;
-        *p = nrd_xrealloc(*p, *cap * size);
+        const uint32_t more = *cap ? 2 * *cap : 64;
+        void *list = realloc(*p, more * size);
+        if (!list) {
+            nrd_guided_no_memory(b);
+            return false;
+        }
+        *p = list;
+        *cap = more;
     }
+    return true;
 }
 
 uint32_t nrd_guided_new_rule(builder *b)
@@ -136,16 +151,22 @@ uint32_t nrd_guided_new_rule(builder *b)
         nrd_guided_fail(b, NRD_ERR_INVALID_ARG, "the guide makes more than %d rules", G_MAX_RULES);
         return 0;
     }
-    grow((void **)&b->rules, b->n_rules, &b->cap_rules, sizeof *b->rules);
+    if (!grow(b, (void **)&b->rules, b->n_rules, &b->cap_rules, sizeof *b->rules)) {
+        return 0;
+    }
     b->rules[b->n_rules] = (rule){0};
     return b->n_rules++;
 }
 
-static void grow_rule_table(builder *b)
+static bool grow_rule_table(builder *b)
 {
     const uint32_t mask = b->rule_mask ? 2 * b->rule_mask + 1 : 63;
-    uint32_t *table = nrd_xcalloc((size_t)mask + 1, sizeof *table);
+    uint32_t *table = calloc((size_t)mask + 1, sizeof *table);
 
+    if (!table) {
+        nrd_guided_no_memory(b);
+        return false;
+    }
     for (uint32_t i = 0; i < b->n_rules; i++) {
         const char *name = b->rules[i].name;
         uint32_t at = name ? (uint32_t)nrd_hash_bytes(0, name, strlen(name)) & mask : 0;
@@ -159,12 +180,13 @@ static void grow_rule_table(builder *b)
     free(b->rule_table);
     b->rule_table = table;
     b->rule_mask = mask;
+    return true;
 }
 
 uint32_t nrd_guided_rule(builder *b, const char *name, size_t n)
 {
-    if (2 * b->n_named >= b->rule_mask) {
-        grow_rule_table(b);
+    if (2 * b->n_named >= b->rule_mask && !grow_rule_table(b)) {
+        return 0;
     }
     uint32_t at = (uint32_t)nrd_hash_bytes(0, name, n) & b->rule_mask;
     while (b->rule_table[at]) {
@@ -178,7 +200,7 @@ uint32_t nrd_guided_rule(builder *b, const char *name, size_t n)
     if (!b->err) {
         char *copy = nrd_arena_strndup(&b->arena, name, n);
         if (!copy) {
-            nrd_guided_fail(b, NRD_ERR_UNAVAILABLE, "out of memory");
+            nrd_guided_no_memory(b);
             return 0;
         }
         b->rules[r].name = copy;
@@ -207,7 +229,9 @@ static expr *bytes_of(builder *b, const byte_set *set)
             return e;
         }
     }
-    grow((void **)&b->sets, b->n_sets, &b->cap_sets, sizeof *b->sets);
+    if (!grow(b, (void **)&b->sets, b->n_sets, &b->cap_sets, sizeof *b->sets)) {
+        return NULL;
+    }
     b->sets[b->n_sets] = *set;
     e->set = b->n_sets++;
     return e;
@@ -244,7 +268,7 @@ void nrd_guided_cp_add(builder *b, cp_set *s, uint32_t lo, uint32_t hi)
         size_t cap = s->cap ? 2 * s->cap : 8;
         cp_range *r = nrd_arena_alloc(&b->arena, cap * sizeof *r);
         if (!r) {
-            nrd_guided_fail(b, NRD_ERR_UNAVAILABLE, "out of memory");
+            nrd_guided_no_memory(b);
             return;
         }
         if (s->n > 0) {
@@ -445,7 +469,9 @@ static uint32_t add_node(builder *b, program *p, gnode_kind kind, uint32_t x, ui
         nrd_guided_fail(b, NRD_ERR_INVALID_ARG, "the guide makes more than %d nodes (GUIDE_NODES)", G_MAX_NODES);
         return 0;
     }
-    grow((void **)&p->nodes, p->n, &p->cap, sizeof *p->nodes);
+    if (!grow(b, (void **)&p->nodes, p->n, &p->cap, sizeof *p->nodes)) {
+        return 0;
+    }
     p->nodes[p->n] = (gnode){(uint8_t)kind, x, y};
     return p->n++;
 }
@@ -496,7 +522,11 @@ static uint32_t emit(builder *b, program *p, const expr *e, uint32_t next)
     for (const expr *c = e->a; c; c = c->next) {
         n++;
     }
-    const expr **list = nrd_xcalloc(n + 1, sizeof *list);
+    const expr **list = calloc(n + 1, sizeof *list);
+    if (!list) {
+        nrd_guided_no_memory(b);
+        return 0;
+    }
     n = 0;
     for (const expr *c = e->a; c; c = c->next) {
         list[n++] = c;
@@ -565,7 +595,9 @@ static void check_left(left_walk *w, uint32_t r, int depth)
             next[k++] = g->a;
             next[k++] = g->b;
         } else if (g->kind == N_CALL) {
-            grow((void **)&calls, n_calls, &cap, sizeof *calls);
+            if (!grow(w->b, (void **)&calls, n_calls, &cap, sizeof *calls)) {
+                break;
+            }
             calls[n_calls++] = g->a;
             if (w->nullable[g->a]) {
                 next[k++] = g->b;
@@ -600,10 +632,13 @@ static void check_left(left_walk *w, uint32_t r, int depth)
 static void check_rules(builder *b, const program *p)
 {
     left_walk w = {.b = b, .p = p};
-    w.nullable = nrd_xcalloc(b->n_rules + 1, 1);
-    w.color = nrd_xcalloc(b->n_rules + 1, 1);
-    w.seen = nrd_xcalloc(p->n + 1, sizeof *w.seen);
-    w.queue = nrd_xcalloc(p->n + 1, sizeof *w.queue);
+    w.nullable = calloc((size_t)b->n_rules + 1, 1);
+    w.color = calloc((size_t)b->n_rules + 1, 1);
+    w.seen = calloc((size_t)p->n + 1, sizeof *w.seen);
+    w.queue = calloc((size_t)p->n + 1, sizeof *w.queue);
+    if (!w.nullable || !w.color || !w.seen || !w.queue) {
+        nrd_guided_no_memory(b);
+    }
     bool backwards = true; /* in turn: rules mostly call those behind them, or those before them */
     for (bool changed = true; changed && !b->err; backwards = !backwards) {
         changed = false;

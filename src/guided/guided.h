@@ -56,7 +56,7 @@ void nrd_guide_unref(nrd_guide *g); /* NULL is fine */
 const char *nrd_guide_limit(const nrd_guide *g);
 size_t nrd_guide_bytes(const nrd_guide *g); /* its memory, about; any thread */
 
-nrd_guide_state *nrd_guide_state_new(nrd_guide *g); /* at the beginning; shares the guide */
+nrd_guide_state *nrd_guide_state_new(nrd_guide *g); /* at the beginning; shares the guide. NULL: no memory */
 nrd_guide_state *nrd_guide_state_copy(const nrd_guide_state *s);
 void nrd_guide_state_free(nrd_guide_state *s);
 /* Allowed tokens, *out_words of them by 32; borrows until the next call for a state of the guide.

@@ -70,6 +70,7 @@ typedef struct builder {
 } builder;
 
 void nrd_guided_fail(builder *b, nrd_error_code code, const char *fmt, ...) NRD_PRINTF(3, 4);
+void nrd_guided_no_memory(builder *b);
 expr *nrd_guided_empty(builder *b);
 expr *nrd_guided_seq(builder *b); /* then nrd_guided_add */
 expr *nrd_guided_alt(builder *b); /* an alternative of nothing matches nothing */

@@ -115,7 +115,11 @@ enum { MAX_LISTED = 4096 };
 /* Rule i: digits behind those of a number whose remainder is i, up to one without a remainder. */
 static expr *any_multiple(builder *b, int32_t m, bool negative)
 {
-    uint32_t *rest = nrd_xcalloc((size_t)m, sizeof *rest);
+    uint32_t *rest = calloc((size_t)m, sizeof *rest);
+    if (!rest) {
+        nrd_guided_no_memory(b);
+        return NULL;
+    }
     expr *seq = nrd_guided_seq(b), *first = nrd_guided_alt(b);
     for (int32_t i = 0; i < m; i++) {
         rest[i] = nrd_guided_new_rule(b);

@@ -234,13 +234,25 @@ static bool read_bounds(const nrd_json *s, num_bound *lo, num_bound *hi)
 
 static expr *read_schema(schema_reader *r, const nrd_json *s);
 
+/* Takes the text. One that ends early for want of memory would be another guide. */
+static expr *text_of(builder *b, nrd_str *text)
+{
+    nrd_error *err = nrd_str_error(text);
+    expr *e = err ? NULL : nrd_guided_text(b, nrd_str_cstr(text), text->len);
+
+    if (err) {
+        nrd_guided_no_memory(b);
+        nrd_error_free(err);
+    }
+    nrd_str_fini(text);
+    return e;
+}
+
 static expr *literal(schema_reader *r, const nrd_json *v)
 {
     nrd_str text = {0};
     nrd_json_put(&text, v, -1);
-    expr *e = nrd_guided_text(r->b, nrd_str_cstr(&text), text.len);
-    nrd_str_fini(&text);
-    return e;
+    return text_of(r->b, &text);
 }
 
 static int32_t count(schema_reader *r, const nrd_json *s, const char *name, int32_t fallback)
@@ -375,8 +387,7 @@ static expr *member(schema_reader *r, const nrd_json *p, uint32_t value, bool co
         nrd_guided_add(b, seq, nrd_guided_rule_ref(b, r->j.space));
     }
     nrd_json_put_string(&key, p->key, p->key_len);
-    nrd_guided_add(b, seq, nrd_guided_text(b, nrd_str_cstr(&key), key.len));
-    nrd_str_fini(&key);
+    nrd_guided_add(b, seq, text_of(b, &key));
     add_word(b, seq, ":");
     nrd_guided_add(b, seq, nrd_guided_rule_ref(b, r->j.space));
     nrd_guided_add(b, seq, nrd_guided_rule_ref(b, value));
@@ -552,8 +563,14 @@ static expr *read_ref(schema_reader *r, const char *ref)
         }
     }
     if (r->n_refs == r->cap_refs) {
-        r->cap_refs = r->cap_refs ? 2 * r->cap_refs : 16;
-        r->refs = nrd_xrealloc(r->refs, r->cap_refs * sizeof *r->refs);
+        const size_t cap = r->cap_refs ? 2 * r->cap_refs : 16;
+        seen_ref *refs = realloc(r->refs, cap * sizeof *refs);
+        if (!refs) {
+            nrd_guided_no_memory(b);
+            return NULL;
+        }
+        r->refs = refs;
+        r->cap_refs = cap;
     }
     uint32_t made = nrd_guided_new_rule(b);
     r->refs[r->n_refs++] = (seen_ref){target, made};

@@ -11,7 +11,10 @@ struct nrd_guide_state {
 
 nrd_guide_state *nrd_guide_state_new(nrd_guide *g)
 {
-    nrd_guide_state *s = nrd_xcalloc(1, sizeof *s);
+    nrd_guide_state *s = calloc(1, sizeof *s);
+    if (!s) {
+        return NULL;
+    }
     s->g = nrd_guide_ref(g);
     atomic_fetch_add(&g->n_users, 1);
     s->at = g->start;
@@ -21,7 +24,9 @@ nrd_guide_state *nrd_guide_state_new(nrd_guide *g)
 nrd_guide_state *nrd_guide_state_copy(const nrd_guide_state *from)
 {
     nrd_guide_state *s = nrd_guide_state_new(from->g);
-    s->at = from->at;
+    if (s) {
+        s->at = from->at;
+    }
     return s;
 }
 

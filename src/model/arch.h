@@ -3,9 +3,10 @@
  *
  * Purpose   A row says under which names a family appears (Hugging Face, GGUF, TensorRT-LLM), how
  *           its config becomes an nrd_model_spec, and its weight map: which tensors of the source
- *           make which tensor of the checkpoint. To add a family, add a row and two weight maps.
+ *           make which tensor of the checkpoint. Rows live in model/families, a file for those that
+ *           are alike; docs/adding-a-model.md says how to add one.
  * Owner     Constant data and pure functions, any thread.
- * Errors    UNSUPPORTED names the family that is not in the table and lists those that are.
+ * Errors    UNSUPPORTED names the family that is not in the table, the nearest that are, and all.
  * Sources   Configuration classes of Hugging Face transformers; GGUF's key list (ggml-org/ggml,
  *           docs/gguf.md); TensorRT-LLM's checkpoint documentation. Facts only.
  */
@@ -30,9 +31,14 @@ typedef enum {
     NRD_DIM_INTER,
     NRD_DIM_VOCAB,
     NRD_DIM_VOCAB_PART, /* of a rank: vocab / tp_size, rounded up */
-    NRD_DIM_HEAD,
+    NRD_DIM_Q_NORM,   /* one head, or all heads of a row */
+    NRD_DIM_K_NORM,
     NRD_DIM_POSITIONS,
+    NRD_DIM_TOKEN_TYPES,
     NRD_DIM_ROPE_HALF,
+    NRD_DIM_EXPERTS,      /* how many there are */
+    NRD_DIM_EXPERT_INTER, /* of one of them */
+    NRD_DIM_SHARED_INTER, /* of the shared experts together */
 } nrd_dim;
 
 /* How tensor parallelism divides a weight. */
@@ -51,30 +57,47 @@ typedef enum {
     NRD_WHEN_DENSE_BIAS,
     NRD_WHEN_MLP_BIAS,
     NRD_WHEN_GATED,
-    NRD_WHEN_GATE_BIAS,  /* gated, and the MLP has biases */
-    NRD_WHEN_LAYER_NORM, /* norms with a bias */
+    NRD_WHEN_GATE_BIAS,     /* gated, and the MLP has biases */
+    NRD_WHEN_PRE_NORMS,
+    NRD_WHEN_PRE_NORM_BIAS,
+    NRD_WHEN_MLP_NORM,      /* a norm before the MLP that is not the attention's */
+    NRD_WHEN_MLP_NORM_BIAS,
+    NRD_WHEN_NORM_BIAS,
+    NRD_WHEN_EMBED_NORM,
+    NRD_WHEN_EMBED_NORM_BIAS,
+    NRD_WHEN_FINAL_NORM,
+    NRD_WHEN_FINAL_NORM_BIAS,
+    NRD_WHEN_TOKEN_TYPES,
     NRD_WHEN_QK_NORM,
     NRD_WHEN_POST_NORMS,
     NRD_WHEN_UNTIED,
     NRD_WHEN_LM_HEAD_BIAS,
     NRD_WHEN_POSITIONS,
     NRD_WHEN_ROPE_FACTORS,
+    NRD_WHEN_EXPERTS,
+    NRD_WHEN_SCORE_BIAS,
+    NRD_WHEN_SHARED,        /* experts that all tokens see */
+    NRD_WHEN_SHARED_GATE,
 } nrd_when;
 
 enum {
-    NRD_RULE_TRANSPOSE = 1u, /* the source keeps [in, out] (GPT-2's Conv1D) */
-    NRD_RULE_ADD_ONE = 2u,   /* the source keeps w of a norm that multiplies by 1 + w */
-    NRD_RULE_LINEAR = 4u,    /* used by linear(): quantized and packed */
+    NRD_RULE_TRANSPOSE = 1u,    /* the source keeps [in, out] (GPT-2's Conv1D) */
+    NRD_RULE_ADD_ONE = 2u,      /* the source keeps w of a norm that multiplies by 1 + w */
+    NRD_RULE_LINEAR = 4u,       /* used by linear(): quantized and packed; set by the plan */
+    NRD_RULE_FIRST_HALF = 8u,   /* the source has two such matrices, one above the other: the upper */
+    NRD_RULE_SECOND_HALF = 16u, /* … the lower */
+    NRD_RULE_GROUPED_QKV = 32u, /* the source has for each KV head its queries, its key, its value */
+    NRD_RULE_SKIP_TWO = 64u,    /* the source's first two rows are not used (OPT's positions) */
 };
 
-/* '*' in a name is the layer. Several sources are stacked along the rows in their order; a single
- * source of a QKV weight is already q, k, v stacked. */
+/* `dst` as in the table of needs (model/needs.h), which knows its shape and when it exists. In a source's name '*' is
+ * the layer and '#' the expert; '|' stands between two names of which it has one (not beside '#'). A source without '#'
+ * of a weight of experts has all of them: [experts, rows, cols], or one below the other. Several sources are stacked
+ * along the rows in their order; a single source of a QKV weight is already q, k, v stacked. Rules for what a model has
+ * not got are ignored. */
 typedef struct nrd_weight_rule {
     const char *dst;
     const char *src[3];
-    nrd_dim rows, cols;
-    nrd_shard shard;
-    nrd_when when;
     uint32_t flags;
 } nrd_weight_rule;
 
@@ -87,10 +110,16 @@ typedef struct nrd_arch {
     const char *hf_prefixes[4];     /* put before the names of hf_rules, tried in order */
     const nrd_weight_rule *hf_rules;   /* ends with dst NULL */
     const nrd_weight_rule *gguf_rules;
-    uint32_t traits;
+    uint64_t traits;                /* model/families/family.h */
+    /* What of config.json only this family has, read after the common keys; or NULL. */
+    nrd_error *(*hf)(nrd_model_spec *spec, const nrd_json *config);
+    /* The same of GGUF metadata. */
+    nrd_error *(*gguf)(nrd_model_spec *spec, const nrd_gguf *file);
 } nrd_arch;
 
 const nrd_arch *nrd_arch_at(int i); /* NULL behind the last */
+/* What follows from the family alone; `spec` is initialized. */
+void nrd_arch_of_family(nrd_model_spec *spec, const nrd_arch *arch);
 const nrd_arch *nrd_arch_by_model_type(const char *model_type);
 
 /* config.json of a Hugging Face folder. `generation` is generation_config.json or NULL. */
@@ -100,6 +129,10 @@ nrd_error *nrd_arch_from_gguf(nrd_model_spec *out, const nrd_arch **out_arch, co
     NRD_MUST_USE;
 /* Completes a spec whose common fields were read from a config.json without our section. */
 nrd_error *nrd_arch_from_trtllm(nrd_model_spec *spec, const nrd_json *config) NRD_MUST_USE;
+
+/* UNSUPPORTED for a family that is not in the table: `kind` is the field that named it. Says which names are
+ * near to it, and what the configuration has that no row could compute (`config` may be NULL). */
+nrd_error *nrd_arch_unknown(const char *kind, const char *name, const nrd_json *config) NRD_MUST_USE;
 
 int64_t nrd_dim_of(const nrd_model_spec *spec, nrd_dim dim);
 bool nrd_when_holds(const nrd_model_spec *spec, nrd_when when);

@@ -32,6 +32,7 @@ static void note(nrd_build_stats *stats, const nrd_plan *p)
         nrd_str_printf(&stats->notes, "%s\n", nrd_plan_notes(p));
     }
     size_t shown = 0;
+    n = nrd_plan_spec(p)->pp_size > 1 ? 0 : n; /* another stage may use them */
     for (size_t i = 0; i < n; i++) {
         /* buffers that old versions saved; never weights */
         if (nrd_str_has_suffix(unused[i], ".rotary_emb.inv_freq") ||
@@ -270,7 +271,7 @@ static nrd_error *pack_one(pack_job *j, size_t i)
     if (out->layout != NRD_LAYOUT_ROWS) {
         nrd_weight from = {.dtype = t->dtype, .layout = NRD_LAYOUT_ROWS, .rows = t->rows,
                            .cols = t->cols, .data = data, .scales = scales, .scale = 1,
-                           .data_bytes = t->data_bytes};
+                           .data_bytes = t->data_bytes, .n_stacked = t->n_stacked};
         packed = nrd_aligned_zalloc(64, out->data_bytes);
         if (!packed) {
             err = nrd_error_no_memory();
@@ -336,13 +337,20 @@ static nrd_error *announce_weights(pack_job *j, uint64_t *out_bytes)
         const nrd_plan_tensor *t = nrd_plan_at(j->plan, i);
         nrd_weight *w = &j->weights[i];
         *w = (nrd_weight){.dtype = t->dtype, .layout = NRD_LAYOUT_ROWS, .rows = t->rows,
-                          .cols = t->cols, .scale = 1, .data_bytes = t->data_bytes};
+                          .cols = t->cols, .scale = 1, .data_bytes = t->data_bytes, .n_stacked = t->n_stacked};
         if (j->dev && j->dev->ops->weight_plan && !t->is_vector) {
+            if (t->n_stacked > 1 && !(j->dev->ops->has_feature &&
+                                      j->dev->ops->has_feature(j->dev, NRD_FEATURE_EXPERTS))) {
+                return nrd_errorf(NRD_ERR_UNSUPPORTED, "weight '%s' is of a mixture of experts, which the device has not; "
+                                  "use --device cpu", t->name);
+            }
+            const int64_t n = t->n_stacked > 1 ? t->n_stacked : 1; /* packed one by one */
             NRD_TRY(nrd_error_wrap(
-                j->dev->ops->weight_plan(j->dev, t->dtype, t->rows, t->cols,
+                j->dev->ops->weight_plan(j->dev, t->dtype, t->rows / n, t->cols,
                                          (t->flags & NRD_RULE_LINEAR) != 0, &w->layout,
                                          &w->data_bytes),
                 "weight '%s'", t->name));
+            w->data_bytes *= (uint64_t)n;
         }
         NRD_TRY(nrd_engine_writer_add(j->writer, t->name, w, t->has_row_scales ? t->rows : 0));
         *out_bytes += w->data_bytes;
@@ -394,32 +402,28 @@ static void remove_ranks(const char *dir, int32_t first)
     }
 }
 
-/* What no runner has yet: an engine that promises it would only disappoint later. */
-static nrd_error *check_supported(const nrd_source *src, const nrd_build_options *opt)
+/* Another stage has other weights. */
+static nrd_error *check_last_stage(const nrd_source *src, const nrd_build_options *opt, const nrd_model_spec *m)
 {
-    const nrd_model_spec *m = nrd_source_spec(src);
-    const struct {
-        const char *name, *why;
-        int32_t v;
-    } rows[] = {
-        {"max_draft_len", "speculative decoding", opt->limits.max_draft_len},
-    };
-    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        if (rows[i].v) {
-            return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s %d: %s is not supported; only 0 can be built",
-                              rows[i].name, rows[i].v, rows[i].why);
-        }
+    nrd_plan *p = NULL;
+    if (m->pp_size == 1) {
+        return NULL;
     }
-    return nrd_needs_stages(opt->plan.pp_size ? opt->plan.pp_size : m->pp_size);
+    NRD_TRY(nrd_plan_make(&p, src, &opt->plan, m->tp_size * m->pp_size - 1));
+    nrd_error *err = nrd_plan_check_engine(p, opt->limits.kv_dtype);
+    nrd_plan_free(p);
+    return err;
 }
 
 nrd_error *nrd_build_plan(nrd_plan **out, const nrd_source *src, const nrd_build_options *opt)
 {
     *out = NULL;
     NRD_TRY(nrd_build_limits_check(&opt->limits));
-    NRD_TRY(check_supported(src, opt));
     NRD_TRY(nrd_plan_make(out, src, &opt->plan, 0));
     nrd_error *err = nrd_plan_check_engine(*out, opt->limits.kv_dtype);
+    if (!err) { /* the head is the last stage's */
+        err = check_last_stage(src, opt, nrd_plan_spec(*out));
+    }
     if (err) {
         nrd_plan_free(*out);
         *out = NULL;
@@ -437,12 +441,13 @@ nrd_error *nrd_build_folder(const nrd_source *src, const nrd_build_options *opt,
     memset(stats, 0, sizeof *stats);
     NRD_TRY(nrd_build_plan(&p, src, opt));
     NRD_TRY_GOTO(start_folder(out_dir), err, done);
-    remove_ranks(out_dir, nrd_plan_spec(p)->tp_size);
+    const int32_t n = nrd_plan_spec(p)->tp_size * nrd_plan_spec(p)->pp_size;
+    remove_ranks(out_dir, n);
     stats->n_weights = nrd_plan_n_tensors(p);
     nrd_engine_config_json(nrd_plan_spec(p), &opt->limits, nrd_source_path(src), opt->extra_config,
                            &config);
     note(stats, p);
-    for (int32_t rank = 0, n = nrd_plan_spec(p)->tp_size; rank < n; rank++) {
+    for (int32_t rank = 0; rank < n; rank++) {
         if (rank > 0) {
             nrd_plan_free(p);
             p = NULL;

@@ -42,6 +42,12 @@ typedef struct nrd_build_limits {
     uint32_t lora_modules;    /* bit i: module i of model/lora.h may come; 0: all */
 } nrd_build_limits;
 
+/* A rank's file: rankN.engine, or where that is not the first file `…_rankN.engine`, as builders up to v0.8 called
+ * it (gpt_float16_tp2_rank0.engine). *out is owned (free). NO_MEMORY; a file that is not there is no error. */
+nrd_error *nrd_engine_path(char **out, const char *dir, int32_t rank) NRD_MUST_USE;
+bool nrd_engine_has_rank(const char *dir, int32_t rank);
+bool nrd_engine_is_folder(const char *dir); /* config.json, which is written last, and the file of rank 0 */
+
 nrd_error *nrd_engine_open(nrd_engine **out, const char *dir, int32_t rank, bool verify) NRD_MUST_USE;
 /* UNAVAILABLE where the file was made shorter and a weight that is gone was read as zeros: what was
  * computed with it is wrong. NULL: all is as it was. Any thread. */

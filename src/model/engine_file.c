@@ -58,7 +58,7 @@ typedef struct {
     uint64_t offset, bytes;
     uint64_t scales_offset, n_scales; /* f32; 0: none */
     float scale;
-    uint32_t reserved;
+    uint32_t n_stacked; /* 0: one matrix */
     uint64_t checksum; /* of data, then scales */
 } file_entry;
 _Static_assert(sizeof(file_entry) == 80, "the entry's layout is part of the format");
@@ -160,6 +160,7 @@ nrd_error *nrd_engine_writer_add(nrd_engine_writer *w, const char *name, const n
     e->bytes = weight->data_bytes;
     e->n_scales = (uint64_t)n_scales;
     e->scale = weight->scale;
+    e->n_stacked = (uint32_t)weight->n_stacked;
     return NULL;
 }
 
@@ -480,7 +481,9 @@ static nrd_error *map_file(nrd_engine *e)
     int fd = open(e->path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) {
         return nrd_errorf(errno == ENOENT ? NRD_ERR_NOT_FOUND : NRD_ERR_INTERNAL,
-                          "cannot open '%s': %s", e->path, strerror(errno));
+                          "cannot open '%s': %s%s", e->path, strerror(errno),
+                          errno == ENOENT ? "; an engine has a file for each rank: copy all of them, or build it again"
+                                          : "");
     }
     if (fstat(fd, &st) || !S_ISREG(st.st_mode)) {
         close(fd);
@@ -579,6 +582,9 @@ static nrd_error *check_entry(nrd_engine *e, const file_header *h, size_t i)
         return refuse(e, "weight '%s' has %llu bytes, which is not what its shape needs", name,
                       (unsigned long long)t->bytes);
     }
+    if (t->n_stacked > NRD_MOE_MAX_EXPERTS || (t->n_stacked > 1 && t->rows % t->n_stacked)) {
+        return refuse(e, "weight '%s' of %lld rows cannot be a stack of %u", name, (long long)t->rows, t->n_stacked);
+    }
     if (t->n_scales && t->n_scales != (uint64_t)t->rows) {
         return refuse(e, "weight '%s' has %llu scales for %lld rows", name,
                       (unsigned long long)t->n_scales, (long long)t->rows);
@@ -592,6 +598,7 @@ static nrd_error *check_entry(nrd_engine *e, const file_header *h, size_t i)
     w->scales = t->n_scales ? e->data + t->scales_offset : NULL;
     w->scale = t->scale;
     w->data_bytes = t->bytes;
+    w->n_stacked = (int32_t)t->n_stacked;
     e->weight_bytes += t->bytes + t->n_scales * sizeof(float);
     return NULL;
 }
@@ -730,18 +737,60 @@ void nrd_engine_reseal(void *file, size_t n)
     memcpy(file, &h, sizeof h);
 }
 
+nrd_error *nrd_engine_path(char **out, const char *dir, int32_t rank)
+{
+    nrd_error *err = NULL;
+    char **names = NULL, end[40];
+    size_t n = 0;
+
+    snprintf(end, sizeof end, "_rank%d.engine", rank);
+    NRD_TRY(nrd_path_make(out, dir, end + 1));
+    if (nrd_path_exists(*out)) {
+        return NULL;
+    }
+    nrd_error_free(nrd_dir_list(&names, &n, dir)); /* a folder that is not there has no such file */
+    for (size_t i = 0; i < n; i++) {
+        if (nrd_str_has_suffix(names[i], end)) {
+            free(*out);
+            *out = NULL;
+            err = nrd_path_make(out, dir, names[i]);
+            break;
+        }
+    }
+    nrd_names_free(names, n);
+    return err;
+}
+
+bool nrd_engine_has_rank(const char *dir, int32_t rank)
+{
+    char *file = NULL;
+    nrd_error *err = nrd_engine_path(&file, dir, rank);
+    bool has = !err && nrd_path_exists(file);
+    nrd_error_free(err);
+    free(file);
+    return has;
+}
+
+bool nrd_engine_is_folder(const char *dir)
+{
+    char *config = NULL;
+    nrd_error *err = nrd_path_make(&config, dir, "config.json");
+    bool is = !err && nrd_path_exists(config) && nrd_engine_has_rank(dir, 0);
+    nrd_error_free(err);
+    free(config);
+    return is;
+}
+
 nrd_error *nrd_engine_open(nrd_engine **out, const char *dir, int32_t rank, bool verify)
 {
     nrd_error *err = NULL;
     nrd_engine *e = NULL;
     file_header h;
-    char name[32];
 
     *out = NULL;
     NRD_NEW_GOTO(e, 1, err, fail);
-    snprintf(name, sizeof name, "rank%d.engine", rank);
     e->dir = nrd_xstrdup(dir);
-    e->path = nrd_path_join(dir, name);
+    NRD_TRY_GOTO(nrd_engine_path(&e->path, dir, rank), err, fail);
     NRD_TRY_GOTO(read_config_file(e), err, fail);
     NRD_TRY_GOTO(map_file(e), err, fail);
     NRD_TRY_GOTO(check_header(e, &h, rank), err, fail);

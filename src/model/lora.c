@@ -13,8 +13,6 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { ALIGN = 64 };
-
 typedef struct module_row {
     const char *name;
     bool exists; /* in some model that runs here */
@@ -67,7 +65,8 @@ int32_t nrd_lora_position(int32_t id)
 bool nrd_lora_module_dims(const nrd_model_spec *spec, int32_t id, int64_t *out_in, int64_t *out_out)
 {
     if (id < 0 || id >= NRD_LORA_MODULES || !modules[id].exists ||
-        (!spec->gated_mlp && modules[id].position == NRD_LORA_AT_UP + 1)) {
+        (!spec->gated_mlp && modules[id].position == NRD_LORA_AT_UP + 1) ||
+        (spec->has_experts && modules[id].position >= NRD_LORA_AT_UP)) { /* not of experts, so of no MLP */
         return false;
     }
     *out_in = nrd_dim_of(spec, modules[id].in);
@@ -150,11 +149,6 @@ static nrd_error *check_pair(maker *m, const nrd_lora_pair_in *p, int32_t i)
 
 /* ---- copies ---- */
 
-static size_t padded(size_t n)
-{
-    return (n + ALIGN - 1) & ~(size_t)(ALIGN - 1);
-}
-
 static bool all_finite(nrd_dtype t, const void *x, size_t n)
 {
     if (t == NRD_DTYPE_F32) {
@@ -214,7 +208,7 @@ static nrd_error *copy_pair(nrd_lora *l, const nrd_model_spec *spec, const nrd_l
 {
     size_t elem = nrd_dtype_block_bytes(p->dtype), rank = (size_t)p->rank;
     size_t a_bytes = rank * (size_t)p->in * elem, b_bytes = rank * (size_t)p->out * elem;
-    uint8_t *a = (uint8_t *)l->data + *at, *b = a + padded(a_bytes);
+    uint8_t *a = (uint8_t *)l->data + *at, *b = a + nrd_lora_padded(a_bytes);
     char what[192];
 
     if (!all_finite(p->dtype, p->a, rank * (size_t)p->in) || !all_finite(p->dtype, p->b, rank * (size_t)p->out)) {
@@ -223,7 +217,7 @@ static nrd_error *copy_pair(nrd_lora *l, const nrd_model_spec *spec, const nrd_l
     }
     memcpy(a, p->a, a_bytes);
     turn_b(spec, p, b);
-    *at += padded(a_bytes) + padded(b_bytes);
+    *at += nrd_lora_padded(a_bytes) + nrd_lora_padded(b_bytes);
     const int32_t numbers[] = {p->module, p->layer, p->rank, (int32_t)p->dtype};
     nrd_siphash_add(h, numbers, sizeof numbers);
     nrd_siphash_add(h, &p->scale, sizeof p->scale);
@@ -253,13 +247,35 @@ void nrd_lora_free(nrd_lora *l)
     }
 }
 
+nrd_error *nrd_lora_alloc(nrd_lora **out, int32_t n_rows, size_t bytes)
+{
+    nrd_error *err = NULL;
+    nrd_lora *l = NULL;
+
+    *out = NULL;
+    NRD_NEW_GOTO(l, 1, err, fail);
+    l->bytes = bytes;
+    NRD_NEW_GOTO(l->rows, (size_t)n_rows, err, fail);
+    l->data = nrd_aligned_zalloc(NRD_LORA_ALIGN, bytes > 0 ? bytes : 1);
+    if (!l->data) {
+        err = nrd_error_no_memory();
+        goto fail;
+    }
+    *out = l;
+    return NULL;
+
+fail:
+    nrd_lora_free(l);
+    return err;
+}
+
 nrd_error *nrd_lora_make(nrd_lora **out, const nrd_model_spec *spec, const nrd_lora_limits *lim,
                          const nrd_lora_pair_in *pairs, int32_t n)
 {
     nrd_error *err = NULL;
     nrd_lora *l = NULL;
     nrd_siphash h;
-    size_t at = 0;
+    size_t at = 0, bytes = 0;
     maker m = {.spec = spec,
                .max_rank = lim->max_rank > 0 ? lim->max_rank : NRD_LORA_DEFAULT_RANK,
                .allowed = lim->modules};
@@ -269,18 +285,13 @@ nrd_error *nrd_lora_make(nrd_lora **out, const nrd_model_spec *spec, const nrd_l
         return nrd_errorf(NRD_ERR_INVALID_ARG, "an adapter needs at least one row");
     }
     NRD_NEW_GOTO(m.seen, (size_t)spec->n_layers * NRD_LORA_POSITIONS, err, fail);
-    NRD_NEW_GOTO(l, 1, err, fail);
     for (int32_t i = 0; i < n; i++) { /* within the model's sizes: no overflow */
         NRD_TRY_GOTO(check_pair(&m, &pairs[i], i), err, fail);
         size_t elem = nrd_dtype_block_bytes(pairs[i].dtype), rank = (size_t)pairs[i].rank;
-        l->bytes += padded(rank * (size_t)pairs[i].in * elem) + padded(rank * (size_t)pairs[i].out * elem);
+        bytes += nrd_lora_padded(rank * (size_t)pairs[i].in * elem) +
+                 nrd_lora_padded(rank * (size_t)pairs[i].out * elem);
     }
-    NRD_NEW_GOTO(l->rows, n, err, fail);
-    l->data = nrd_aligned_zalloc(ALIGN, l->bytes);
-    if (!l->data) {
-        err = nrd_error_no_memory();
-        goto fail;
-    }
+    NRD_TRY_GOTO(nrd_lora_alloc(&l, n, bytes), err, fail);
     nrd_siphash_init(&h, nrd_siphash_process_key());
     for (int32_t i = 0; i < n; i++) {
         NRD_TRY_GOTO(copy_pair(l, spec, &pairs[i], i, &at, &h), err, fail);
@@ -313,9 +324,10 @@ static nrd_error *fill_row(nrd_lora_pair_in *p, const nrd_model_spec *spec, int3
                            nrd_dtype dtype, int64_t width, const int32_t *config, int64_t config_width, int64_t i)
 {
     size_t elem = nrd_dtype_block_bytes(dtype);
-    *p = (nrd_lora_pair_in){
-        .module = config[0], .layer = config[1], .rank = config[2], .dtype = dtype, .scale = 1, .a = row};
-    if (config_width == 4 && config[3] != 0) {
+    int32_t c[4] = {0}; /* a file's numbers may lie at any address */
+    memcpy(c, config, (size_t)(config_width < 4 ? config_width : 4) * sizeof *c);
+    *p = (nrd_lora_pair_in){.module = c[0], .layer = c[1], .rank = c[2], .dtype = dtype, .scale = 1, .a = row};
+    if (c[3] != 0) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "lora_config: row %lld says DoRA, which is not supported", (long long)i);
     }
     /* Modules and ranks that cannot be are named by nrd_lora_make, which does not look at a row before. */

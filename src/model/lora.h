@@ -27,7 +27,7 @@ enum {
     NRD_LORA_POSITIONS = 8,
 };
 
-enum { NRD_LORA_MODULES = 19, NRD_LORA_DEFAULT_RANK = 64 };
+enum { NRD_LORA_MODULES = 19, NRD_LORA_DEFAULT_RANK = 64, NRD_LORA_ALIGN = 64 };
 
 const char *nrd_lora_module_name(int32_t id); /* "attn_q"; NULL: no such module */
 int32_t nrd_lora_module_id(const char *name); /* -1: no such module */
@@ -40,8 +40,14 @@ typedef struct nrd_lora_row {
     nrd_dtype dtype;    /* F32, F16, BF16 */
     float scale;
     int64_t in, out;
-    const void *a, *b;  /* [rank, in], [rank, out]; 64-byte aligned, inside the adapter's data */
+    const void *a, *b;  /* [rank, in], [rank, out]; NRD_LORA_ALIGN, inside the adapter's data */
 } nrd_lora_row;
+
+/* Bytes of A or B with what lies between it and the next. */
+static inline size_t nrd_lora_padded(size_t n)
+{
+    return (n + NRD_LORA_ALIGN - 1) & ~(size_t)(NRD_LORA_ALIGN - 1);
+}
 
 typedef struct nrd_lora {
     nrd_lora_row *rows;
@@ -78,6 +84,13 @@ nrd_error *nrd_lora_from_rows(nrd_lora **out, const nrd_model_spec *spec, const 
 nrd_error *nrd_lora_open(nrd_lora **out, const nrd_model_spec *spec, const nrd_lora_limits *lim,
                          const char *dir) NRD_MUST_USE;
 void nrd_lora_free(nrd_lora *l); /* NULL is fine */
+
+/* Room for so many rows and so many bytes of data, all zero; n_rows says 0. For those who fill it themselves. */
+nrd_error *nrd_lora_alloc(nrd_lora **out, int32_t n_rows, size_t bytes) NRD_MUST_USE;
+/* What one rank of a model over several needs: the rows of its layers, numbered from 0, and of each the part that
+ * belongs to its share of the weights. Where a product's outputs are divided B is cut, where its inputs are, A: the
+ * ranks' results add up to the whole. spec: of all ranks. Its hash is that of the whole. */
+nrd_error *nrd_lora_cut(nrd_lora **out, const nrd_lora *l, const nrd_model_spec *spec, int32_t rank) NRD_MUST_USE;
 
 /* A PEFT folder -> model.lora_weights.npy [1, rows, width] of `dtype` (F32, F16, BF16), scales multiplied
  * into B, and model.lora_config.npy [1, rows, 3]. Needs no base model; refuses what serving refuses. */

@@ -56,10 +56,12 @@ static nrd_error *from_arrays(nrd_lora **out, const nrd_model_spec *spec, const 
 static nrd_error *open_arrays(nrd_lora **out, const nrd_model_spec *spec, const nrd_lora_limits *lim, const char *dir,
                               const char *weights_path)
 {
-    char *path = nrd_path_join(dir, "model.lora_config.npy"), *old = nrd_path_join(dir, "model.lora_keys.npy");
+    char *path = NULL, *old = NULL;
     nrd_npy weights = {0}, config = {0};
     nrd_error *err = NULL;
 
+    NRD_TRY_GOTO(nrd_path_make(&path, dir, "model.lora_config.npy"), err, done);
+    NRD_TRY_GOTO(nrd_path_make(&old, dir, "model.lora_keys.npy"), err, done);
     NRD_TRY_GOTO(nrd_npy_open(&weights, weights_path), err, done);
     NRD_TRY_GOTO(nrd_npy_open(&config, !nrd_path_exists(path) && nrd_path_exists(old) ? old : path), err, done);
     err = nrd_error_wrap(from_arrays(out, spec, lim, &weights, &config), "%s", dir);
@@ -90,10 +92,12 @@ static nrd_error *open_peft(nrd_lora **out, const nrd_model_spec *spec, const nr
 
 nrd_error *nrd_lora_open(nrd_lora **out, const nrd_model_spec *spec, const nrd_lora_limits *lim, const char *dir)
 {
-    char *peft = nrd_path_join(dir, "adapter_config.json"), *arrays = nrd_path_join(dir, "model.lora_weights.npy");
-    nrd_error *err;
+    char *peft = NULL, *arrays = NULL;
+    nrd_error *err = NULL;
 
     *out = NULL;
+    NRD_TRY_GOTO(nrd_path_make(&peft, dir, "adapter_config.json"), err, done);
+    NRD_TRY_GOTO(nrd_path_make(&arrays, dir, "model.lora_weights.npy"), err, done);
     if (nrd_path_exists(peft)) {
         err = open_peft(out, spec, lim, dir);
     } else if (nrd_path_exists(arrays)) {
@@ -102,6 +106,7 @@ nrd_error *nrd_lora_open(nrd_lora **out, const nrd_model_spec *spec, const nrd_l
         err = nrd_errorf(NRD_ERR_NOT_FOUND, "%s holds no LoRA adapter: neither adapter_config.json (PEFT) nor "
                          "model.lora_weights.npy (hf_lora_convert)", dir);
     }
+done:
     free(peft);
     free(arrays);
     return err;
@@ -137,9 +142,11 @@ static nrd_error *write_arrays(const char *dir, nrd_dtype dtype, const uint8_t *
 {
     const nrd_npy_type type = dtype == NRD_DTYPE_F32 ? NRD_NPY_F32 : dtype == NRD_DTYPE_F16 ? NRD_NPY_F16 : NRD_NPY_BF16;
     const int64_t weight_dims[3] = {1, rows, width}, config_dims[3] = {1, rows, 3};
-    char *w = nrd_path_join(dir, "model.lora_weights.npy"), *c = nrd_path_join(dir, "model.lora_config.npy");
+    char *w = NULL, *c = NULL;
 
     nrd_error *err = nrd_mkdirs(dir);
+    err = err ? err : nrd_path_make(&w, dir, "model.lora_weights.npy");
+    err = err ? err : nrd_path_make(&c, dir, "model.lora_config.npy");
     err = err ? err : nrd_npy_write(w, type, weight_dims, 3, weights);
     err = err ? err : nrd_npy_write(c, NRD_NPY_I32, config_dims, 3, config);
     free(w);

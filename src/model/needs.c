@@ -9,56 +9,79 @@
 
 enum { MAX_NAME = 128 };
 
-#define NORM(name, when) {name, true, false, false, NRD_DIM_HIDDEN, NRD_DIM_ONE, when, NRD_NEED_ALWAYS}
-#define LINEAR(stem, rows, cols, when, bias_when, form)                                            \
-    {stem ".weight", true, true, false, rows, cols, when, form},                                   \
+#define VECTOR(name, rows, when)                                                                   \
+    {name, true, false, false, false, rows, NRD_DIM_ONE, NRD_SHARD_NONE, when, NRD_NEED_ALWAYS}
+#define NORM(stem, when, bias_when)                                                                \
+    VECTOR(stem ".weight", NRD_DIM_HIDDEN, when), VECTOR(stem ".bias", NRD_DIM_HIDDEN, bias_when)
+/* bias_shard: the bias of a product whose columns are divided is whole in every rank. */
+#define LINEAR(stem, rows, cols, shard, bias_shard, when, bias_when, form)                         \
+    {stem ".weight", true, true, false, false, rows, cols, shard, when, form},                     \
     {                                                                                              \
-        stem ".bias", true, false, false, rows, NRD_DIM_ONE, bias_when, form                       \
+        stem ".bias", true, false, false, false, rows, NRD_DIM_ONE, bias_shard, bias_when, form    \
     }
+#define QKV(stem, rows, form)                                                                      \
+    LINEAR(stem, rows, NRD_DIM_HIDDEN, NRD_SHARD_QKV, NRD_SHARD_QKV, NRD_WHEN_ALWAYS,              \
+           NRD_WHEN_QKV_BIAS, form)
+#define ONCE(name, linear, at_least, rows, cols, shard, when, form)                                \
+    {name, false, linear, at_least, false, rows, cols, shard, when, form}
+/* Of layers with experts; `stacked`: each expert's own. */
+#define OF_EXPERTS(name, linear, stacked, rows, cols, shard, when)                                 \
+    {"mlp." name, true, linear, false, stacked, rows, cols, shard, when, NRD_NEED_EXPERTS}
 
 static const nrd_need needs[] = {
-    {"transformer.vocab_embedding.weight", false, false, true, NRD_DIM_VOCAB, NRD_DIM_HIDDEN,
-     NRD_WHEN_ALWAYS, NRD_NEED_ALWAYS},
-    {"transformer.position_embedding.weight", false, false, false, NRD_DIM_POSITIONS,
-     NRD_DIM_HIDDEN, NRD_WHEN_POSITIONS, NRD_NEED_ALWAYS},
-    NORM("input_layernorm.weight", NRD_WHEN_ALWAYS),
-    NORM("input_layernorm.bias", NRD_WHEN_LAYER_NORM),
-    LINEAR("attention.qkv", NRD_DIM_QKV, NRD_DIM_HIDDEN, NRD_WHEN_ALWAYS, NRD_WHEN_QKV_BIAS,
-           NRD_NEED_STACKED),
-    LINEAR("attention.q", NRD_DIM_Q, NRD_DIM_HIDDEN, NRD_WHEN_ALWAYS, NRD_WHEN_QKV_BIAS,
-           NRD_NEED_SPLIT),
-    LINEAR("attention.k", NRD_DIM_KV, NRD_DIM_HIDDEN, NRD_WHEN_ALWAYS, NRD_WHEN_QKV_BIAS,
-           NRD_NEED_SPLIT),
-    LINEAR("attention.v", NRD_DIM_KV, NRD_DIM_HIDDEN, NRD_WHEN_ALWAYS, NRD_WHEN_QKV_BIAS,
-           NRD_NEED_SPLIT),
-    {"attention.q_layernorm.weight", true, false, false, NRD_DIM_HEAD, NRD_DIM_ONE,
-     NRD_WHEN_QK_NORM, NRD_NEED_ALWAYS},
-    {"attention.k_layernorm.weight", true, false, false, NRD_DIM_HEAD, NRD_DIM_ONE,
-     NRD_WHEN_QK_NORM, NRD_NEED_ALWAYS},
-    LINEAR("attention.dense", NRD_DIM_HIDDEN, NRD_DIM_Q, NRD_WHEN_ALWAYS, NRD_WHEN_DENSE_BIAS,
-           NRD_NEED_ALWAYS),
-    {NRD_KV_SCALE, true, false, false, NRD_DIM_ONE, NRD_DIM_ONE, NRD_WHEN_ALWAYS, NRD_NEED_IF_THERE},
-    NORM("post_attention_layernorm.weight", NRD_WHEN_POST_NORMS),
-    NORM("post_layernorm.weight", NRD_WHEN_ALWAYS),
-    NORM("post_layernorm.bias", NRD_WHEN_LAYER_NORM),
-    LINEAR("mlp.fc", NRD_DIM_INTER, NRD_DIM_HIDDEN, NRD_WHEN_ALWAYS, NRD_WHEN_MLP_BIAS,
-           NRD_NEED_ALWAYS),
-    LINEAR("mlp.gate", NRD_DIM_INTER, NRD_DIM_HIDDEN, NRD_WHEN_GATED, NRD_WHEN_GATE_BIAS,
-           NRD_NEED_ALWAYS),
-    LINEAR("mlp.proj", NRD_DIM_HIDDEN, NRD_DIM_INTER, NRD_WHEN_ALWAYS, NRD_WHEN_MLP_BIAS,
-           NRD_NEED_ALWAYS),
-    NORM("post_feedforward_layernorm.weight", NRD_WHEN_POST_NORMS),
-    {"transformer.ln_f.weight", false, false, false, NRD_DIM_HIDDEN, NRD_DIM_ONE, NRD_WHEN_ALWAYS,
-     NRD_NEED_ALWAYS},
-    {"transformer.ln_f.bias", false, false, false, NRD_DIM_HIDDEN, NRD_DIM_ONE,
-     NRD_WHEN_LAYER_NORM, NRD_NEED_ALWAYS},
-    /* without one the embedding is the head */
-    {"lm_head.weight", false, true, true, NRD_DIM_VOCAB_PART, NRD_DIM_HIDDEN, NRD_WHEN_ALWAYS,
+    ONCE("transformer.vocab_embedding.weight", false, true, NRD_DIM_VOCAB, NRD_DIM_HIDDEN,
+         NRD_SHARD_NONE, NRD_WHEN_ALWAYS, NRD_NEED_ALWAYS),
+    ONCE("transformer.position_embedding.weight", false, false, NRD_DIM_POSITIONS, NRD_DIM_HIDDEN,
+         NRD_SHARD_NONE, NRD_WHEN_POSITIONS, NRD_NEED_ALWAYS),
+    ONCE("transformer.type_embedding.weight", false, false, NRD_DIM_TOKEN_TYPES, NRD_DIM_HIDDEN, NRD_SHARD_NONE,
+         NRD_WHEN_TOKEN_TYPES, NRD_NEED_ALWAYS),
+    ONCE("transformer.ln_embed.weight", false, false, NRD_DIM_HIDDEN, NRD_DIM_ONE, NRD_SHARD_NONE,
+         NRD_WHEN_EMBED_NORM, NRD_NEED_ALWAYS),
+    ONCE("transformer.ln_embed.bias", false, false, NRD_DIM_HIDDEN, NRD_DIM_ONE, NRD_SHARD_NONE,
+         NRD_WHEN_EMBED_NORM_BIAS, NRD_NEED_ALWAYS),
+    NORM("input_layernorm", NRD_WHEN_PRE_NORMS, NRD_WHEN_PRE_NORM_BIAS),
+    QKV("attention.qkv", NRD_DIM_QKV, NRD_NEED_STACKED),
+    QKV("attention.q", NRD_DIM_Q, NRD_NEED_SPLIT),
+    QKV("attention.k", NRD_DIM_KV, NRD_NEED_SPLIT),
+    QKV("attention.v", NRD_DIM_KV, NRD_NEED_SPLIT),
+    VECTOR("attention.q_layernorm.weight", NRD_DIM_Q_NORM, NRD_WHEN_QK_NORM),
+    VECTOR("attention.k_layernorm.weight", NRD_DIM_K_NORM, NRD_WHEN_QK_NORM),
+    LINEAR("attention.dense", NRD_DIM_HIDDEN, NRD_DIM_Q, NRD_SHARD_COLS, NRD_SHARD_NONE,
+           NRD_WHEN_ALWAYS, NRD_WHEN_DENSE_BIAS, NRD_NEED_ALWAYS),
+    {NRD_KV_SCALE, true, false, false, false, NRD_DIM_ONE, NRD_DIM_ONE, NRD_SHARD_NONE, NRD_WHEN_ALWAYS,
      NRD_NEED_IF_THERE},
-    {"lm_head.bias", false, false, true, NRD_DIM_VOCAB_PART, NRD_DIM_ONE, NRD_WHEN_LM_HEAD_BIAS,
-     NRD_NEED_ALWAYS},
-    {"rope_factors", false, false, true, NRD_DIM_ROPE_HALF, NRD_DIM_ONE, NRD_WHEN_ROPE_FACTORS,
-     NRD_NEED_ALWAYS},
+    VECTOR("post_attention_layernorm.weight", NRD_DIM_HIDDEN, NRD_WHEN_POST_NORMS),
+    NORM("post_layernorm", NRD_WHEN_MLP_NORM, NRD_WHEN_MLP_NORM_BIAS),
+    LINEAR("mlp.fc", NRD_DIM_INTER, NRD_DIM_HIDDEN, NRD_SHARD_ROWS, NRD_SHARD_ROWS, NRD_WHEN_ALWAYS,
+           NRD_WHEN_MLP_BIAS, NRD_NEED_DENSE),
+    LINEAR("mlp.gate", NRD_DIM_INTER, NRD_DIM_HIDDEN, NRD_SHARD_ROWS, NRD_SHARD_ROWS, NRD_WHEN_GATED,
+           NRD_WHEN_GATE_BIAS, NRD_NEED_DENSE),
+    LINEAR("mlp.proj", NRD_DIM_HIDDEN, NRD_DIM_INTER, NRD_SHARD_COLS, NRD_SHARD_NONE,
+           NRD_WHEN_ALWAYS, NRD_WHEN_MLP_BIAS, NRD_NEED_DENSE),
+    OF_EXPERTS("router.weight", true, false, NRD_DIM_EXPERTS, NRD_DIM_HIDDEN, NRD_SHARD_NONE, NRD_WHEN_EXPERTS),
+    OF_EXPERTS(NRD_SCORE_BIAS, false, false, NRD_DIM_EXPERTS, NRD_DIM_ONE, NRD_SHARD_NONE, NRD_WHEN_SCORE_BIAS),
+    OF_EXPERTS("experts.fc.weight", true, true, NRD_DIM_EXPERT_INTER, NRD_DIM_HIDDEN, NRD_SHARD_ROWS,
+               NRD_WHEN_EXPERTS),
+    OF_EXPERTS("experts.gate.weight", true, true, NRD_DIM_EXPERT_INTER, NRD_DIM_HIDDEN, NRD_SHARD_ROWS,
+               NRD_WHEN_EXPERTS),
+    OF_EXPERTS("experts.proj.weight", true, true, NRD_DIM_HIDDEN, NRD_DIM_EXPERT_INTER, NRD_SHARD_COLS,
+               NRD_WHEN_EXPERTS),
+    OF_EXPERTS("shared.fc.weight", true, false, NRD_DIM_SHARED_INTER, NRD_DIM_HIDDEN, NRD_SHARD_ROWS, NRD_WHEN_SHARED),
+    OF_EXPERTS("shared.gate.weight", true, false, NRD_DIM_SHARED_INTER, NRD_DIM_HIDDEN, NRD_SHARD_ROWS, NRD_WHEN_SHARED),
+    OF_EXPERTS("shared.proj.weight", true, false, NRD_DIM_HIDDEN, NRD_DIM_SHARED_INTER, NRD_SHARD_COLS, NRD_WHEN_SHARED),
+    OF_EXPERTS("shared_router.weight", true, false, NRD_DIM_ONE, NRD_DIM_HIDDEN, NRD_SHARD_NONE, NRD_WHEN_SHARED_GATE),
+    VECTOR("post_feedforward_layernorm.weight", NRD_DIM_HIDDEN, NRD_WHEN_POST_NORMS),
+    ONCE("transformer.ln_f.weight", false, false, NRD_DIM_HIDDEN, NRD_DIM_ONE, NRD_SHARD_NONE,
+         NRD_WHEN_FINAL_NORM, NRD_NEED_ALWAYS),
+    ONCE("transformer.ln_f.bias", false, false, NRD_DIM_HIDDEN, NRD_DIM_ONE, NRD_SHARD_NONE,
+         NRD_WHEN_FINAL_NORM_BIAS, NRD_NEED_ALWAYS),
+    /* without one the embedding is the head */
+    ONCE("lm_head.weight", true, true, NRD_DIM_VOCAB_PART, NRD_DIM_HIDDEN, NRD_SHARD_VOCAB,
+         NRD_WHEN_ALWAYS, NRD_NEED_IF_THERE),
+    ONCE("lm_head.bias", false, true, NRD_DIM_VOCAB_PART, NRD_DIM_ONE, NRD_SHARD_VOCAB,
+         NRD_WHEN_LM_HEAD_BIAS, NRD_NEED_ALWAYS),
+    ONCE("rope_factors", false, true, NRD_DIM_ROPE_HALF, NRD_DIM_ONE, NRD_SHARD_NONE,
+         NRD_WHEN_ROPE_FACTORS, NRD_NEED_ALWAYS),
 };
 enum { N_NEEDS = (int)(sizeof needs / sizeof needs[0]) };
 
@@ -72,11 +95,29 @@ const nrd_need *nrd_need_of(const char *name)
     return NULL;
 }
 
+const nrd_need *nrd_need_of_full(const char *name)
+{
+    const char *layers = "transformer.layers.", *rest = name;
+    if (!strncmp(name, layers, strlen(layers))) {
+        rest = strchr(name + strlen(layers), '.');
+        rest = rest ? rest + 1 : name;
+    }
+    return nrd_need_of(rest);
+}
+
+bool nrd_need_is_in(const nrd_need *n, const nrd_model_spec *s, int32_t layer)
+{
+    return n->form == NRD_NEED_DENSE     ? !nrd_spec_layer_has_experts(s, layer)
+           : n->form == NRD_NEED_EXPERTS ? nrd_spec_layer_has_experts(s, layer)
+                                         : true;
+}
+
 static nrd_error *check_one(const nrd_model_spec *s, const nrd_need *n, const char *name,
                             nrd_need_shape *shape, const void *weights)
 {
     int64_t rows, cols, want_rows = nrd_dim_of(s, n->rows), want_cols = nrd_dim_of(s, n->cols);
 
+    want_rows *= n->is_stacked ? s->moe.n_experts : 1;
     if (!shape(weights, name, &rows, &cols)) {
         return n->form == NRD_NEED_IF_THERE
                    ? NULL
@@ -107,7 +148,7 @@ static nrd_error *check_layer(const nrd_model_spec *s, int32_t layer, nrd_need_s
     snprintf(name, sizeof name, NRD_LAYER_PREFIX "attention.q.weight", layer);
     stacked = stacked || !shape(weights, name, &rows, &cols);
     for (const nrd_need *n = needs; n < needs + N_NEEDS; n++) {
-        if (!n->is_layered || !nrd_when_holds(s, n->when) ||
+        if (!n->is_layered || !nrd_when_holds(s, n->when) || !nrd_need_is_in(n, s, layer) ||
             n->form == (stacked ? NRD_NEED_SPLIT : NRD_NEED_STACKED)) {
             continue;
         }
@@ -117,12 +158,29 @@ static nrd_error *check_layer(const nrd_model_spec *s, int32_t layer, nrd_need_s
     return NULL;
 }
 
-nrd_error *nrd_needs_check(const nrd_model_spec *model, nrd_need_shape *shape, const void *weights)
+/* A head that is not there is the embedding. */
+static bool has_head(nrd_need_shape *shape, const void *weights)
 {
-    NRD_TRY(nrd_needs_stages(model->pp_size));
-    const nrd_model_spec s = nrd_spec_of_rank(model);
+    int64_t rows, cols;
+    return shape(weights, "lm_head.weight", &rows, &cols);
+}
+
+bool nrd_need_is_of(const nrd_need *n, const nrd_model_spec *m, int32_t rank)
+{
+    if (n->is_layered || n->when == NRD_WHEN_ROPE_FACTORS) {
+        return true;
+    }
+    return strstr(n->name, "_embedding.") || strstr(n->name, ".ln_embed.") ? nrd_spec_is_first(m, rank) : nrd_spec_is_last(m, rank);
+}
+
+nrd_error *nrd_needs_check(const nrd_model_spec *model, int32_t rank, nrd_need_shape *shape,
+                           const void *weights)
+{
+    const nrd_model_spec s = nrd_spec_of_rank(model, rank);
+    const bool head_is_embedding = nrd_spec_is_last(model, rank) && !has_head(shape, weights);
     for (const nrd_need *n = needs; n < needs + N_NEEDS; n++) {
-        if (!n->is_layered && nrd_when_holds(&s, n->when)) {
+        const bool is_head = head_is_embedding && n == &needs[0];
+        if (!n->is_layered && nrd_when_holds(&s, n->when) && (is_head || nrd_need_is_of(n, model, rank))) {
             NRD_TRY(check_one(&s, n, n->name, shape, weights));
         }
     }
@@ -132,13 +190,14 @@ nrd_error *nrd_needs_check(const nrd_model_spec *model, nrd_need_shape *shape, c
     return NULL;
 }
 
-nrd_error *nrd_needs_kv_scales(const nrd_model_spec *s, nrd_dtype kv_dtype, nrd_need_shape *shape,
+nrd_error *nrd_needs_kv_scales(const nrd_model_spec *s, int32_t rank, nrd_dtype kv_dtype, nrd_need_shape *shape,
                                const void *weights)
 {
+    const int32_t n_layers = nrd_spec_of_rank(s, rank).n_layers;
     char name[MAX_NAME];
     int64_t rows, cols;
 
-    for (int32_t i = 0; kv_dtype == NRD_DTYPE_I8 && i < s->n_layers; i++) {
+    for (int32_t i = 0; kv_dtype == NRD_DTYPE_I8 && i < n_layers; i++) {
         snprintf(name, sizeof name, NRD_LAYER_PREFIX NRD_KV_SCALE, i);
         if (!shape(weights, name, &rows, &cols)) {
             return nrd_errorf(NRD_ERR_UNSUPPORTED, "kv_cache_dtype int8 needs a calibrated scale in "
@@ -147,11 +206,4 @@ nrd_error *nrd_needs_kv_scales(const nrd_model_spec *s, nrd_dtype kv_dtype, nrd_
         }
     }
     return NULL;
-}
-
-nrd_error *nrd_needs_stages(int32_t pp_size)
-{
-    return pp_size <= 1 ? NULL
-                        : nrd_errorf(NRD_ERR_UNSUPPORTED, "pp_size %d: an engine of several pipeline stages "
-                                     "cannot be run; tp_size divides a model over ranks", pp_size);
 }

@@ -24,37 +24,49 @@ typedef enum {
     NRD_NEED_STACKED, /* q, k, v in one tensor: where attention.qkv.weight is there */
     NRD_NEED_SPLIT,   /* q, k, v apart: where attention.q.weight is there instead */
     NRD_NEED_IF_THERE,
+    NRD_NEED_DENSE,   /* in layers that have an MLP */
+    NRD_NEED_EXPERTS, /* in layers that have experts instead */
 } nrd_need_form;
 
 /* One number a layer: a value of an 8-bit cache times this is the key's or value's number. */
 #define NRD_KV_SCALE "attention.kv_cache_scaling_factor"
+
+/* Of layers with experts, behind "mlp.": float32, whatever the rest is. */
+#define NRD_SCORE_BIAS "router.e_score_correction_bias"
 
 typedef struct nrd_need {
     const char *name; /* of a layer: what follows NRD_LAYER_PREFIX */
     bool is_layered;
     bool is_linear;   /* used by linear() */
     bool at_least;    /* more rows than these are fine: padding */
+    bool is_stacked;  /* as many times these rows as there are experts */
     nrd_dim rows, cols;
+    nrd_shard shard;
     nrd_when when;    /* of models for which this does not hold it is not asked for */
     nrd_need_form form;
 } nrd_need;
 
 /* The row of a name as in the table; NULL: not needed. */
 const nrd_need *nrd_need_of(const char *name);
+/* The same by the full name of a weight of a checkpoint. */
+const nrd_need *nrd_need_of_full(const char *name);
+/* Whether a layer of `spec` has this weight of layers, as far as that depends on the layer. */
+bool nrd_need_is_in(const nrd_need *need, const nrd_model_spec *spec, int32_t layer);
 
 /* The shape of a weight by its full name; false: there is none. */
 typedef bool nrd_need_shape(const void *weights, const char *name, int64_t *rows, int64_t *cols);
 
-/* Whether `weights` has all that a runner of one rank of `spec` asks for. */
-nrd_error *nrd_needs_check(const nrd_model_spec *spec, nrd_need_shape *shape,
+/* Whether a rank's pipeline stage has this weight: the embedding is the first one's, final norm and head are the
+ * last one's. Without a head of its own the last stage has the embedding for it. */
+bool nrd_need_is_of(const nrd_need *need, const nrd_model_spec *spec, int32_t rank);
+
+/* Whether `weights` has all that the runner of this rank of `spec` asks for. */
+nrd_error *nrd_needs_check(const nrd_model_spec *spec, int32_t rank, nrd_need_shape *shape,
                            const void *weights) NRD_MUST_USE;
 
 /* UNSUPPORTED where the cache would be int8 and a layer's NRD_KV_SCALE is missing: with a wrong scale
  * the answers are nonsense. `kv_dtype` NONE: the device's choice, which is never int8. */
-nrd_error *nrd_needs_kv_scales(const nrd_model_spec *spec, nrd_dtype kv_dtype, nrd_need_shape *shape,
-                               const void *weights) NRD_MUST_USE;
-
-/* UNSUPPORTED for more than one pipeline stage, which nothing can run. */
-nrd_error *nrd_needs_stages(int32_t pp_size) NRD_MUST_USE;
+nrd_error *nrd_needs_kv_scales(const nrd_model_spec *spec, int32_t rank, nrd_dtype kv_dtype,
+                               nrd_need_shape *shape, const void *weights) NRD_MUST_USE;
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Reads PEFT folders. The configuration is checked first: whatever would change the result and is not
  * computed here is refused by its name. Then every tensor of the file must be lora_A or lora_B of a linear
- * module; modules are found by the names in the families' weight maps (arch.c). Called by lora_files.c. */
+ * module; modules are found by the names in the families' weight maps (model/families). Called by lora_files.c. */
 #include "model/peft.h"
 
 #include "base/dtype.h"
@@ -259,10 +259,12 @@ static nrd_error *add_tensor(nrd_peft *p, const tensor *t)
 
 static nrd_error *read_tensors(nrd_peft *p)
 {
-    char *st = nrd_path_join(p->dir, "adapter_model.safetensors"), *bin = nrd_path_join(p->dir, "adapter_model.bin");
+    char *st = NULL, *bin = NULL;
     nrd_error *err = NULL;
     size_t n = 0;
 
+    NRD_TRY_GOTO(nrd_path_make(&st, p->dir, "adapter_model.safetensors"), err, done);
+    NRD_TRY_GOTO(nrd_path_make(&bin, p->dir, "adapter_model.bin"), err, done);
     if (nrd_path_exists(st)) {
         NRD_TRY_GOTO(nrd_safetensors_open(&p->st, st), err, done);
         n = nrd_safetensors_n(p->st);
@@ -323,10 +325,11 @@ nrd_error *nrd_peft_open(nrd_peft **out, const char *dir)
 {
     nrd_error *err = NULL;
     nrd_peft *p = NULL;
-    char *path = nrd_path_join(dir, "adapter_config.json");
+    char *path = NULL;
     const nrd_json_limits limits = {.max_bytes = MAX_CONFIG};
 
     *out = NULL;
+    NRD_TRY_GOTO(nrd_path_make(&path, dir, "adapter_config.json"), err, fail);
     NRD_NEW_GOTO(p, 1, err, fail);
     p->dir = dir;
     NRD_TRY_GOTO(nrd_json_parse_file(&p->doc, path, &limits), err, fail);
@@ -385,17 +388,19 @@ static bool is_name(const char *prefix, const char *pattern, const char *name, i
     return strlen(end) == (size_t)(tail - rest) && !strncmp(end, rest, (size_t)(tail - rest));
 }
 
+/* Which module is the i-th source of a rule; -1: none that adapters can have. Where the rows of a source
+ * are not those of the product (halves, groups), a pair for it would have to be taken apart. */
 static int32_t module_of_rule(const nrd_weight_rule *r, int i)
 {
     static const struct {
         const char *dst;
         int32_t one, many;
     } modules[] = {
-        {".attention.qkv.weight", 0, 1}, {".attention.dense.weight", 4, 4}, {".mlp.fc.weight", 5, 5},
-        {".mlp.proj.weight", 6, 6},      {".mlp.gate.weight", 7, 7},
+        {"attention.qkv.weight", 0, 1}, {"attention.dense.weight", 4, 4}, {"mlp.fc.weight", 5, 5},
+        {"mlp.proj.weight", 6, 6},      {"mlp.gate.weight", 7, 7},
     };
     for (size_t k = 0; k < sizeof modules / sizeof modules[0]; k++) {
-        if (nrd_str_has_suffix(r->dst, modules[k].dst)) {
+        if (!strcmp(r->dst, modules[k].dst) && !(r->flags & ~(uint32_t)NRD_RULE_TRANSPOSE)) {
             return r->src[1] ? modules[k].many + i : modules[k].one;
         }
     }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The list of tensors that a checkpoint or an engine will hold, and how each is made. The family's
- * weight rules (arch.c) are applied to every layer of this rank: find the source tensors, take the
+ * weight rules (model/families) are applied to every layer of this rank: find the source tensors, take the
  * rank's share, choose the type. A checkpoint of our own needs no rules: its tensors are taken as
  * they are. Afterwards nrd_plan_read produces any rows of a tensor: read, transpose, convert or
  * quantize, row by row. Called by model/build.c, which writes files from it. */
@@ -10,7 +10,9 @@
 #include "base/hash.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "model/families/family.h"
 #include "model/needs.h"
+#include "model/quant/quant.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -19,7 +21,7 @@
 
 enum {
     CONVERT_CHUNK = 8192, /* elements through a float buffer at once: a multiple of every block */
-    TURN_ROWS = 32,       /* rows that a transposition gathers together: one cache line of bf16 */
+    TURN_ROWS = 32,       /* rows that are gathered from columns together: one cache line of bf16 */
     MAX_NAME = 256,
     POOL = 1 << 18,       /* random numbers kept for dummy weights */
 };
@@ -55,7 +57,7 @@ static bool has_row_scales(nrd_dtype t)
 
 static nrd_dtype plain_dtype(const nrd_plan *p, nrd_dtype src)
 {
-    if (nrd_dtype_is_quant(src)) { /* "--quantize float32" means all of the model */
+    if (nrd_dtype_is_quant(src) || has_row_scales(src)) { /* "--quantize float32" means all of the model */
         return is_float(p->opt.quantize) ? p->opt.quantize : src;
     }
     if (p->opt.dtype != NRD_DTYPE_NONE) {
@@ -71,7 +73,7 @@ static nrd_dtype linear_dtype(nrd_plan *p, const char *name, nrd_dtype src, int6
     nrd_dtype want = p->opt.quantize;
     bool head = !strcmp(name, "lm_head.weight") || !strcmp(name, "transformer.vocab_embedding.weight");
 
-    if (want == NRD_DTYPE_NONE) {
+    if (want == NRD_DTYPE_NONE || strstr(name, "router.")) { /* a wrong expert costs more than a router's bytes */
         return plain_dtype(p, src);
     }
     if (head && !p->opt.quantize_lm_head && !is_float(want)) {
@@ -135,7 +137,7 @@ static void expand(char out[MAX_NAME], const char *prefix, const char *pattern, 
     }
 }
 
-static const nrd_src_tensor *lookup(nrd_plan *p, const char *pattern, int32_t layer)
+static const nrd_src_tensor *lookup_one(nrd_plan *p, const char *pattern, int32_t layer)
 {
     static const char *const no_prefix[] = {"", NULL};
     bool hf = nrd_source_get_kind(p->src) == NRD_SOURCE_HF;
@@ -158,6 +160,21 @@ static const nrd_src_tensor *lookup(nrd_plan *p, const char *pattern, int32_t la
     return NULL;
 }
 
+/* `pattern`: one name, or several with '|' between them. */
+static const nrd_src_tensor *lookup(nrd_plan *p, const char *pattern, int32_t layer)
+{
+    char one[MAX_NAME];
+    const nrd_src_tensor *t = NULL;
+
+    for (const char *at = pattern; *at && !t;) {
+        size_t n = strcspn(at, "|");
+        snprintf(one, sizeof one, "%.*s", (int)n, at);
+        t = lookup_one(p, one, layer);
+        at += n + (at[n] == '|');
+    }
+    return t;
+}
+
 static nrd_error *check_shape(const nrd_plan *p, const nrd_src_tensor *t, int64_t rows,
                               int64_t cols, bool is_vector, bool turned)
 {
@@ -173,7 +190,7 @@ static nrd_error *check_shape(const nrd_plan *p, const nrd_src_tensor *t, int64_
                           (long long)want[0], is_vector ? " x " : ", ",
                           (long long)(is_vector ? 1 : want[1]));
     }
-    if (!is_float(t->dtype) && !nrd_dtype_is_quant(t->dtype) && t->dtype != NRD_DTYPE_F64) {
+    if (!t->packed && !is_float(t->dtype) && !nrd_dtype_is_quant(t->dtype) && t->dtype != NRD_DTYPE_F64) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED,
                           "%s: tensor '%s' has type %s, which cannot be used for weights; types that "
                           "can: F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K to Q6_K, IQ4_NL, "
@@ -195,12 +212,36 @@ static void share(const nrd_plan *p, int64_t total, int64_t *row0, int64_t *n)
 
 typedef struct {
     const nrd_weight_rule *rule;
+    const nrd_need *need; /* of rule->dst */
+    uint32_t flags;       /* the rule's, and what follows from need, family and source */
     int32_t layer, out_layer; /* -1: none */
+    const nrd_src_tensor **stack; /* [experts] of a stacked weight; its first is src[0] */
     char name[MAX_NAME];
     int n_src;
     const nrd_src_tensor *src[3];
     nrd_dtype dtype[3]; /* of each part */
 } job;
+
+/* Rows of the whole weight. */
+static int64_t whole_rows(const nrd_plan *p, const nrd_need *n)
+{
+    return nrd_dim_of(&p->spec, n->shard == NRD_SHARD_VOCAB ? NRD_DIM_VOCAB : n->rows);
+}
+
+/* Rows that its source has. */
+static int64_t source_rows(const nrd_plan *p, const job *j)
+{
+    int64_t rows = whole_rows(p, j->need);
+    if (j->flags & (NRD_RULE_FIRST_HALF | NRD_RULE_SECOND_HALF)) {
+        return 2 * rows;
+    }
+    return j->flags & NRD_RULE_SKIP_TWO ? rows + 2 : rows;
+}
+
+static int64_t first_row(const job *j, int64_t rows)
+{
+    return j->flags & NRD_RULE_SECOND_HALF ? rows : j->flags & NRD_RULE_SKIP_TWO ? 2 : 0;
+}
 
 /* The row ranges of q, k, v of this rank, in a source where they are stacked. */
 static void qkv_shares(const nrd_plan *p, int64_t row0[3], int64_t n[3], int64_t total[3])
@@ -234,8 +275,16 @@ static nrd_error *add_qkv(nrd_plan *p, job *j, nrd_plan_tensor *t)
     char name[MAX_NAME];
 
     qkv_shares(p, row0, n, total);
+    bool grouped = (j->flags & NRD_RULE_GROUPED_QKV) != 0;
+    int64_t d = p->spec.head_dim, queries = total[0] / p->spec.n_kv_heads;
     for (int i = 0; i < 3; i++) {
         nrd_plan_part *part = &t->parts[i];
+        if (grouped) {
+            *part = (nrd_plan_part){.src = j->src[0], .row0 = row0[i], .n_rows = n[i],
+                                    .group0 = i ? queries + (i - 1) * d : 0, .group_rows = i ? d : queries,
+                                    .group_stride = queries + 2 * d};
+            continue;
+        }
         int64_t before = stacked ? (i > 0 ? total[0] : 0) + (i > 1 ? total[1] : 0) : 0;
         part->src = j->src[stacked ? 0 : i];
         part->row0 = before + row0[i];
@@ -245,7 +294,7 @@ static nrd_error *add_qkv(nrd_plan *p, job *j, nrd_plan_tensor *t)
         t->n_parts = 3;
         /* a bias of several types: float32 holds them all */
         t->dtype = stacked || one_type(j) ? j->dtype[0] : NRD_DTYPE_F32;
-        if (stacked && p->spec.tp_size == 1) { /* one piece, so that it need not be copied */
+        if (stacked && !grouped && p->spec.tp_size == 1) { /* one piece, so that it need not be copied */
             t->parts[0].n_rows = total[0] + total[1] + total[2];
             t->n_parts = 1;
         }
@@ -266,16 +315,18 @@ static nrd_error *add_qkv(nrd_plan *p, job *j, nrd_plan_tensor *t)
 
 static nrd_error *add_sharded(nrd_plan *p, job *j)
 {
-    const nrd_weight_rule *r = j->rule;
+    const nrd_need *r = j->need;
     const nrd_model_spec *s = &p->spec;
-    int64_t rows = nrd_dim_of(s, r->rows), cols = nrd_dim_of(s, r->cols);
-    nrd_plan_tensor t = {.flags = r->flags, .is_vector = r->cols == NRD_DIM_ONE, .n_parts = 1};
+    int64_t rows = whole_rows(p, r), cols = nrd_dim_of(s, r->cols);
+    nrd_plan_tensor t = {.flags = j->flags, .is_vector = r->cols == NRD_DIM_ONE, .n_parts = 1,
+                         .is_divided = r->shard != NRD_SHARD_NONE};
     nrd_plan_part *part = &t.parts[0];
 
     t.cols = cols;
     t.dtype = j->dtype[0];
     part->src = j->src[0];
     part->n_rows = rows;
+    part->stack = j->stack;
     switch (r->shard) {
     case NRD_SHARD_NONE:
         break;
@@ -299,6 +350,7 @@ static nrd_error *add_sharded(nrd_plan *p, job *j)
         break;
     }
     }
+    part->row0 += first_row(j, rows);
     if (part->src && t.cols != cols && t.dtype == part->src->dtype &&
         (t.cols % nrd_dtype_block(t.dtype) || part->col0 % nrd_dtype_block(t.dtype))) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED,
@@ -307,7 +359,93 @@ static nrd_error *add_sharded(nrd_plan *p, job *j)
                           j->name, nrd_dtype_name(t.dtype), s->tp_size, (long long)t.cols,
                           nrd_dtype_block(t.dtype));
     }
+    if (r->is_stacked) {
+        t.n_stacked = s->moe.n_experts;
+        part->stack_rows = part->n_rows;
+        part->n_rows *= t.n_stacked;
+    }
     return add(p, &t, j->name);
+}
+
+/* ---- experts ---- */
+
+static const nrd_src_tensor *lookup_expert(nrd_plan *p, const char *pattern, int32_t layer, int32_t expert)
+{
+    const char *hash = strchr(pattern, '#');
+    char name[MAX_NAME];
+
+    snprintf(name, sizeof name, "%.*s%d%s", (int)(hash - pattern), pattern, expert, hash + 1);
+    return lookup(p, name, layer);
+}
+
+/* One of `n` matrices that lie in a source behind each other. */
+static nrd_src_tensor one_of(const nrd_src_tensor *all, int32_t i, int32_t n)
+{
+    nrd_src_tensor t = *all;
+    const bool apart = all->n_dims == 3;
+
+    t.n_dims = 2;
+    t.dims[0] = apart ? all->dims[1] : all->dims[0] / n;
+    t.dims[1] = apart ? all->dims[2] : all->dims[1];
+    t.data_bytes = all->data_bytes / (size_t)n;
+    t.data = (const char *)all->data + (size_t)i * t.data_bytes;
+    return t;
+}
+
+/* The experts of a stacked weight: a source each, or all in one. */
+static nrd_error *find_experts(nrd_plan *p, job *j)
+{
+    const int32_t n = p->spec.moe.n_experts;
+    const char *pattern = j->rule->src[0];
+    const bool each = strchr(pattern, '#') != NULL;
+    const nrd_src_tensor *all = each ? NULL : lookup(p, pattern, j->layer);
+    nrd_src_tensor *own = all ? nrd_arena_alloc(&p->arena, (size_t)n * sizeof *own) : NULL;
+
+    j->stack = nrd_arena_alloc(&p->arena, (size_t)n * sizeof *j->stack);
+    if (!j->stack || (all && !own)) {
+        return nrd_error_no_memory();
+    }
+    if (all && (all->n_dims == 3 ? all->dims[0] != n : all->n_dims != 2 || all->dims[0] % n)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: tensor '%s' of %lld rows does not hold %d experts",
+                          nrd_source_path(p->src), all->name, (long long)all->dims[0], n);
+    }
+    for (int32_t e = 0; e < n; e++) {
+        if (all) {
+            own[e] = one_of(all, e, n);
+        }
+        j->stack[e] = all ? &own[e] : each ? lookup_expert(p, pattern, j->layer, e) : NULL;
+        if (!j->stack[e]) {
+            char name[MAX_NAME];
+            expand(name, "", pattern, j->layer);
+            return nrd_errorf(NRD_ERR_NOT_FOUND, "%s: tensor '%s' of expert %d is missing",
+                              nrd_source_path(p->src), name, e);
+        }
+        NRD_TRY(check_shape(p, j->stack[e], source_rows(p, j), nrd_dim_of(&p->spec, j->need->cols), false,
+                            (j->flags & NRD_RULE_TRANSPOSE) != 0));
+        if (j->stack[e]->dtype != j->stack[0]->dtype) {
+            return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: tensor '%s' has type %s, that of expert 0 %s",
+                              nrd_source_path(p->src), j->stack[e]->name, j->stack[e]->type_name,
+                              j->stack[0]->type_name);
+        }
+    }
+    j->n_src = 1;
+    j->src[0] = j->stack[0];
+    return NULL;
+}
+
+/* A matrix of one row that the file has as a vector. */
+static nrd_error *as_row(nrd_plan *p, const nrd_src_tensor **t)
+{
+    nrd_src_tensor *row = nrd_arena_alloc(&p->arena, sizeof *row);
+    if (!row) {
+        return nrd_error_no_memory();
+    }
+    *row = **t;
+    row->n_dims = 2;
+    row->dims[1] = row->dims[0];
+    row->dims[0] = 1;
+    *t = row;
+    return NULL;
 }
 
 static nrd_error *find_sources(nrd_plan *p, job *j)
@@ -315,9 +453,12 @@ static nrd_error *find_sources(nrd_plan *p, job *j)
     const nrd_weight_rule *r = j->rule;
     int64_t kv = nrd_dim_of(&p->spec, NRD_DIM_KV);
     int64_t part_rows[3] = {nrd_dim_of(&p->spec, NRD_DIM_Q), kv, kv};
-    int64_t cols = nrd_dim_of(&p->spec, r->cols);
-    bool vector = r->cols == NRD_DIM_ONE, turned = (r->flags & NRD_RULE_TRANSPOSE) != 0;
+    int64_t cols = nrd_dim_of(&p->spec, j->need->cols);
+    bool vector = j->need->cols == NRD_DIM_ONE;
 
+    if (j->need->is_stacked) {
+        return find_experts(p, j);
+    }
     for (j->n_src = 0; j->n_src < 3 && r->src[j->n_src]; j->n_src++) {
         const nrd_src_tensor *t = lookup(p, r->src[j->n_src], j->layer);
         if (!t) {
@@ -328,31 +469,75 @@ static nrd_error *find_sources(nrd_plan *p, job *j)
         }
         j->src[j->n_src] = t;
     }
+    if (j->src[0]->packed) { /* readers give [out, in], whatever the family's own files have */
+        j->flags &= ~(uint32_t)NRD_RULE_TRANSPOSE;
+    }
     for (int i = 0; i < j->n_src; i++) {
-        int64_t rows = j->n_src > 1 ? part_rows[i] : nrd_dim_of(&p->spec, r->rows);
-        NRD_TRY(check_shape(p, j->src[i], rows, cols, vector, turned));
+        int64_t rows = j->n_src > 1 ? part_rows[i] : source_rows(p, j);
+        if (j->need->rows == NRD_DIM_ONE && !vector && j->src[i]->n_dims == 1) {
+            NRD_TRY(as_row(p, &j->src[i]));
+        }
+        NRD_TRY(check_shape(p, j->src[i], rows, cols, vector, (j->flags & NRD_RULE_TRANSPOSE) != 0));
     }
     return NULL;
 }
 
-static nrd_dtype part_dtype(nrd_plan *p, const job *j, const nrd_src_tensor *t, uint32_t flags)
+static nrd_dtype part_dtype(nrd_plan *p, const job *j, const nrd_src_tensor *t)
 {
+    const uint32_t flags = j->flags;
     nrd_dtype src = t ? t->dtype : p->spec.dtype;
-    int64_t cols = nrd_dim_of(&p->spec, j->rule->cols);
-    if (j->rule->shard == NRD_SHARD_COLS) {
+    int64_t cols = nrd_dim_of(&p->spec, j->need->cols);
+    if (j->need->shard == NRD_SHARD_COLS) {
         cols /= p->spec.tp_size;
     }
     if (flags & NRD_RULE_LINEAR) {
         return linear_dtype(p, j->name, src, cols);
     }
     /* 1 + w would lose bits of a small w in 16 bits; the factors of a rope are always float32 */
-    if ((flags & NRD_RULE_ADD_ONE) || !strcmp(j->name, "rope_factors")) {
+    if ((flags & NRD_RULE_ADD_ONE) || !strcmp(j->name, "rope_factors") || nrd_str_has_suffix(j->name, NRD_SCORE_BIAS)) {
         return NRD_DTYPE_F32;
     }
-    if (j->rule->cols == NRD_DIM_ONE && nrd_dtype_is_quant(src)) {
+    if (j->need->cols == NRD_DIM_ONE && nrd_dtype_is_quant(src)) {
         return NRD_DTYPE_F32;
     }
     return plain_dtype(p, src);
+}
+
+/* A rule with what follows from the table of needs, from the family and from the kind of the source. */
+static job job_of(const nrd_plan *p, const nrd_weight_rule *r, int32_t layer, int32_t out_layer)
+{
+    job j = {.rule = r, .need = nrd_need_of(r->dst), .flags = r->flags, .layer = layer, .out_layer = out_layer};
+    nrd_source_kind kind = nrd_source_get_kind(p->src);
+
+    NRD_ASSERT(j.need, "a rule makes a weight of the table of needs");
+    bool embedding = !strcmp(r->dst, "transformer.vocab_embedding.weight");
+    bool norm = j.need->cols == NRD_DIM_ONE && strstr(r->dst, "ln_f.weight");
+    norm = norm || strstr(r->dst, "layernorm.weight");
+    if (j.need->is_linear || (embedding && p->spec.tied_embeddings)) { /* the LM head multiplies by it */
+        j.flags |= NRD_RULE_LINEAR;
+    }
+    if (norm && kind == NRD_SOURCE_HF && (nrd_source_arch(p->src)->traits & T_NORM_PLUS_ONE)) {
+        j.flags |= NRD_RULE_ADD_ONE;
+    }
+    if (kind == NRD_SOURCE_DUMMY) {
+        j.flags &= NRD_RULE_LINEAR;
+    }
+    if (j.need->is_layered) {
+        snprintf(j.name, sizeof j.name, NRD_LAYER_PREFIX "%s", out_layer, r->dst);
+    } else {
+        snprintf(j.name, sizeof j.name, "%s", r->dst);
+    }
+    return j;
+}
+
+static bool applies(const nrd_plan *p, const job *j)
+{
+    /* who asks for weights takes the embedding where there is no head */
+    if (j->need->is_layered && !nrd_need_is_in(j->need, &p->spec, j->layer)) {
+        return false;
+    }
+    return strcmp(j->rule->dst, "lm_head.weight") ? nrd_when_holds(&p->spec, j->need->when)
+                                                  : !p->spec.tied_embeddings;
 }
 
 /* Whether the weights of q, k and v of a layer differ in type, so that no single tensor holds them. */
@@ -360,14 +545,13 @@ static nrd_error *split_qkv(nrd_plan *p, const nrd_weight_rule *rules, int32_t l
 {
     *out = false;
     for (; rules->dst; rules++) {
-        job j = {.rule = rules, .layer = layer};
-        if (rules->shard != NRD_SHARD_QKV || rules->cols == NRD_DIM_ONE) {
+        job j = job_of(p, rules, layer, layer);
+        if (j.need->shard != NRD_SHARD_QKV || j.need->cols == NRD_DIM_ONE) {
             continue;
         }
-        expand(j.name, "", rules->dst, layer);
         NRD_TRY(find_sources(p, &j));
         for (int i = 0; i < j.n_src; i++) {
-            j.dtype[i] = part_dtype(p, &j, j.src[i], rules->flags);
+            j.dtype[i] = part_dtype(p, &j, j.src[i]);
         }
         *out = j.n_src > 1 && !one_type(&j);
     }
@@ -377,41 +561,30 @@ static nrd_error *split_qkv(nrd_plan *p, const nrd_weight_rule *rules, int32_t l
 /* Which constant stands for a weight that a dummy source has not got. */
 static nrd_fill dummy_fill(const job *j)
 {
-    if (j->rule->cols != NRD_DIM_ONE) {
+    if (j->need->cols != NRD_DIM_ONE) {
         return NRD_FILL_RANDOM;
     }
     return strstr(j->name, ".bias") ? NRD_FILL_ZERO : NRD_FILL_ONE;
 }
 
-static nrd_error *apply_rule(nrd_plan *p, const nrd_weight_rule *r, int32_t layer, int32_t out_layer)
+static nrd_error *apply_rule(nrd_plan *p, job *j)
 {
-    job j = {.rule = r, .layer = layer, .out_layer = out_layer};
-    nrd_weight_rule copy = *r;
     bool dummy = nrd_source_get_kind(p->src) == NRD_SOURCE_DUMMY;
-    bool embedding = !strcmp(r->dst, "transformer.vocab_embedding.weight");
 
-    expand(j.name, "", r->dst, out_layer);
-    if (embedding && p->spec.tied_embeddings) {
-        copy.flags |= NRD_RULE_LINEAR; /* the LM head multiplies by it */
-    }
     if (dummy) {
-        copy.flags &= ~(uint32_t)(NRD_RULE_TRANSPOSE | NRD_RULE_ADD_ONE);
-    }
-    j.rule = &copy;
-    if (dummy) {
-        j.n_src = 1;
+        j->n_src = 1;
     } else {
-        NRD_TRY(find_sources(p, &j));
+        NRD_TRY(find_sources(p, j));
     }
-    for (int i = 0; i < j.n_src; i++) {
-        j.dtype[i] = part_dtype(p, &j, j.src[i], copy.flags);
+    for (int i = 0; i < j->n_src; i++) {
+        j->dtype[i] = part_dtype(p, j, j->src[i]);
     }
     size_t first = p->n;
-    NRD_TRY(add_sharded(p, &j));
+    NRD_TRY(add_sharded(p, j));
     for (size_t i = first; dummy && i < p->n; i++) {
         for (int k = 0; k < p->tensors[i].n_parts; k++) {
             nrd_plan_part *part = &p->tensors[i].parts[k];
-            part->fill = part->fill == NRD_FILL_NONE ? dummy_fill(&j) : part->fill;
+            part->fill = part->fill == NRD_FILL_NONE ? dummy_fill(j) : part->fill;
         }
     }
     return NULL;
@@ -424,8 +597,6 @@ static const nrd_weight_rule *tied_head(const nrd_weight_rule *rules, nrd_weight
         if (!strcmp(rules->dst, "transformer.vocab_embedding.weight")) {
             *out = *rules;
             out->dst = "lm_head.weight";
-            out->shard = NRD_SHARD_VOCAB;
-            out->flags = NRD_RULE_LINEAR;
             return out;
         }
     }
@@ -438,7 +609,8 @@ static bool on_this_stage(const nrd_plan *p, const nrd_weight_rule *r)
     if (!strcmp(r->dst, "transformer.vocab_embedding.weight")) {
         return first || (last && p->spec.tied_embeddings);
     }
-    if (!strcmp(r->dst, "transformer.position_embedding.weight")) {
+    if (!strcmp(r->dst, "transformer.position_embedding.weight") ||
+        nrd_str_has_prefix(r->dst, "transformer.ln_embed")) {
         return first;
     }
     return !strcmp(r->dst, "rope_factors") || last;
@@ -448,9 +620,10 @@ typedef enum { RULES_FRONT, RULES_LAYER, RULES_BACK } rule_group;
 
 static rule_group group_of(const nrd_weight_rule *r)
 {
+    const nrd_need *n = nrd_need_of(r->dst);
     bool back = nrd_str_has_prefix(r->dst, "transformer.ln_f") ||
                 nrd_str_has_prefix(r->dst, "lm_head");
-    return strchr(r->dst, '*') ? RULES_LAYER : back ? RULES_BACK : RULES_FRONT;
+    return n && n->is_layered ? RULES_LAYER : back ? RULES_BACK : RULES_FRONT;
 }
 
 /* The rules of one group; `layer` counts from this stage's first. */
@@ -462,12 +635,12 @@ static nrd_error *apply_rules(nrd_plan *p, const nrd_weight_rule *rules, int32_t
         NRD_TRY(split_qkv(p, rules, first + layer, &p->qkv_is_split));
     }
     for (const nrd_weight_rule *r = rules; r->dst; r++) {
-        if (group_of(r) != group || !nrd_when_holds(&p->spec, r->when) ||
-            (group != RULES_LAYER && !on_this_stage(p, r)) ||
+        job j = job_of(p, r, first + layer, layer);
+        if (group_of(r) != group || !applies(p, &j) || (group != RULES_LAYER && !on_this_stage(p, r)) ||
             (split_head && !strcmp(r->dst, "lm_head.weight"))) {
             continue;
         }
-        NRD_TRY(apply_rule(p, r, first + layer, layer));
+        NRD_TRY(apply_rule(p, &j));
     }
     return NULL;
 }
@@ -492,7 +665,8 @@ static nrd_error *plan_from_rules(nrd_plan *p)
     }
     NRD_TRY(apply_rules(p, rules, -1, RULES_BACK, split_head));
     if (split_head && p->pp_rank == p->spec.pp_size - 1) {
-        NRD_TRY(apply_rule(p, tied_head(rules, &head), -1, 0));
+        job j = job_of(p, tied_head(rules, &head), -1, 0);
+        NRD_TRY(apply_rule(p, &j));
     }
     return NULL;
 }
@@ -511,13 +685,15 @@ static nrd_error *add_ready(nrd_plan *p, const nrd_src_tensor *t)
     if (!out.is_vector && (!strstr(t->name, "_embedding.") || tied)) {
         out.flags = NRD_RULE_LINEAR;
     }
+    const nrd_need *need = nrd_need_of_full(t->name);
+    out.n_stacked = need && need->is_stacked ? p->spec.moe.n_experts : 0;
     out.cols = out.is_vector ? 1 : t->dims[1];
     out.parts[0] = (nrd_plan_part){.src = t, .n_rows = t->dims[0]};
     if (has_row_scales(t->dtype) && !nrd_str_has_suffix(t->name, ".weight")) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: '%s' has type %s; only weights can have it",
                           nrd_source_path(p->src), t->name, nrd_dtype_name(t->dtype));
     }
-    if (nrd_str_has_suffix(t->name, NRD_KV_SCALE)) {
+    if (nrd_str_has_suffix(t->name, NRD_KV_SCALE) || nrd_str_has_suffix(t->name, NRD_SCORE_BIAS)) {
         out.dtype = NRD_DTYPE_F32;
     } else if (!has_row_scales(t->dtype)) {
         out.dtype = out.flags & NRD_RULE_LINEAR ? linear_dtype(p, t->name, t->dtype, out.cols)
@@ -666,6 +842,9 @@ nrd_error *nrd_plan_make(nrd_plan **out, const nrd_source *src, const nrd_plan_o
     if (!checkpoint || opt->quantize != NRD_DTYPE_NONE) {
         set_quant_algo(p);
     }
+    if (*nrd_source_notes(src)) {
+        nrd_str_printf(&p->notes, "%s%s", p->notes.len ? "; " : "", nrd_source_notes(src));
+    }
     *out = p;
     return NULL;
 
@@ -739,9 +918,9 @@ static bool planned_shape(const void *plan, const char *name, int64_t *rows, int
 
 nrd_error *nrd_plan_check_engine(const nrd_plan *p, nrd_dtype kv_dtype)
 {
-    nrd_error *err = nrd_needs_check(&p->spec, planned_shape, p);
+    nrd_error *err = nrd_needs_check(&p->spec, nrd_plan_rank(p), planned_shape, p);
     if (!err) {
-        err = nrd_needs_kv_scales(&p->spec, kv_dtype, planned_shape, p);
+        err = nrd_needs_kv_scales(&p->spec, nrd_plan_rank(p), kv_dtype, planned_shape, p);
     }
     return nrd_error_wrap(err, "%s", nrd_source_path(p->src));
 }
@@ -756,7 +935,7 @@ static int64_t src_cols(const nrd_src_tensor *s)
 /* True when a part's rows lie one behind the other in the source, in [out, in] order. */
 static bool is_contiguous(const nrd_plan_tensor *t, const nrd_plan_part *part)
 {
-    return !(t->flags & NRD_RULE_TRANSPOSE) && part->col0 == 0 && t->cols == src_cols(part->src);
+    return !(t->flags & NRD_RULE_TRANSPOSE) && part->group_rows == 0 && part->col0 == 0 && t->cols == src_cols(part->src);
 }
 
 static const uint8_t *src_row(const nrd_src_tensor *s, int64_t row)
@@ -768,7 +947,7 @@ static const uint8_t *src_row(const nrd_src_tensor *s, int64_t row)
 const void *nrd_plan_direct(const nrd_plan_tensor *t)
 {
     const nrd_plan_part *part = &t->parts[0];
-    if (t->n_parts != 1 || !part->src || part->src->dtype != t->dtype ||
+    if (t->n_parts != 1 || !part->src || part->stack || part->src->packed || part->src->dtype != t->dtype ||
         (t->flags & NRD_RULE_ADD_ONE) || !is_contiguous(t, part) || t->has_row_scales) {
         return NULL;
     }
@@ -885,12 +1064,54 @@ static nrd_error *read_turned(const nrd_plan_tensor *t, const nrd_plan_part *par
     return NULL;
 }
 
+/* Where row `row` of a part lies in its source. */
+static int64_t row_place(const nrd_plan_part *part, int64_t row)
+{
+    return part->group_rows ? part->group0 + row / part->group_rows * part->group_stride + row % part->group_rows
+                            : row;
+}
+
+/* Rows that a reader of quantized folders makes: in the type that the plan wants, else as float32 that is converted. */
+static nrd_error *read_packed(const nrd_plan_tensor *t, const nrd_plan_part *part, int64_t row0, int64_t n,
+                              uint8_t *dst, float *scales, const scratch *sc)
+{
+    nrd_error *err = NULL;
+    const nrd_src_tensor *s = part->src;
+    bool same = s->dtype == t->dtype;
+    nrd_dtype made = same ? s->dtype : NRD_DTYPE_F32;
+    size_t made_bytes = elements_bytes(made, s->dims[1]), row_bytes = elements_bytes(t->dtype, t->cols);
+    uint8_t *rows = NULL;
+
+    NRD_NEW_GOTO(rows, made_bytes * TURN_ROWS, err, done);
+    for (int64_t r = 0, k; r < n; r += k) {
+        int64_t from = row_place(part, row0 + r);
+        for (k = 1; k < TURN_ROWS && r + k < n && row_place(part, row0 + r + k) == from + k; k++) {
+        }
+        NRD_TRY_GOTO(nrd_quant_rows(s->packed, made, from, k, rows, same && scales ? scales + r : NULL), err, done);
+        for (int64_t i = 0; i < k; i++) {
+            const uint8_t *row = rows + (size_t)i * made_bytes + elements_bytes(made, part->col0);
+            if (same) {
+                memcpy(dst + (size_t)(r + i) * row_bytes, row, row_bytes);
+            } else {
+                NRD_TRY_GOTO(emit_row(t, made, row, dst + (size_t)(r + i) * row_bytes, scales ? scales + r + i : NULL,
+                                      sc), err, done);
+            }
+        }
+    }
+done:
+    free(rows);
+    return err;
+}
+
 static nrd_error *read_source(const nrd_plan_tensor *t, const nrd_plan_part *part, int64_t row0,
                               int64_t n, uint8_t *dst, float *scales, const scratch *sc)
 {
     const nrd_src_tensor *s = part->src;
     size_t row_bytes = elements_bytes(t->dtype, t->cols);
 
+    if (s->packed) {
+        return read_packed(t, part, row0, n, dst, scales, sc);
+    }
     if (t->flags & NRD_RULE_TRANSPOSE) {
         return read_turned(t, part, row0, n, dst, scales, sc);
     }
@@ -898,9 +1119,27 @@ static nrd_error *read_source(const nrd_plan_tensor *t, const nrd_plan_part *par
         return convert(t, s->dtype, src_row(s, row0), dst, n * t->cols, sc->buf, sc->buf_n);
     }
     for (int64_t r = 0; r < n; r++) {
-        const uint8_t *from = src_row(s, row0 + r) + elements_bytes(s->dtype, part->col0);
+        const uint8_t *from = src_row(s, row_place(part, row0 + r)) + elements_bytes(s->dtype, part->col0);
         NRD_TRY(emit_row(t, s->dtype, from, dst + (size_t)r * row_bytes,
                          scales ? scales + r : NULL, sc));
+    }
+    return NULL;
+}
+
+/* Rows of experts, counted as they are stacked. */
+static nrd_error *read_stack(const nrd_plan_tensor *t, const nrd_plan_part *part, int64_t row, int64_t n, uint8_t *dst,
+                             float *scales, const scratch *sc)
+{
+    while (n > 0) {
+        const int64_t at = row % part->stack_rows, k = n < part->stack_rows - at ? n : part->stack_rows - at;
+        nrd_plan_part one = *part;
+        one.src = part->stack[row / part->stack_rows];
+        one.stack = NULL;
+        NRD_TRY(read_source(t, &one, part->row0 + at, k, dst, scales, sc));
+        dst += (size_t)k * elements_bytes(t->dtype, t->cols);
+        scales = scales ? scales + k : NULL;
+        row += k;
+        n -= k;
     }
     return NULL;
 }
@@ -914,7 +1153,7 @@ static nrd_error *read_random(const nrd_plan *p, const nrd_plan_tensor *t, int64
     uint8_t *pool = NULL;
     size_t row_bytes = elements_bytes(t->dtype, t->cols), pool_bytes;
     size_t block = nrd_dtype_block_bytes(t->dtype), n_blocks = POOL / (size_t)nrd_dtype_block(t->dtype);
-    uint64_t seed = nrd_hash_bytes((uint64_t)p->rank, t->name, strlen(t->name));
+    uint64_t seed = nrd_hash_bytes(t->is_divided ? (uint64_t)p->rank : 0, t->name, strlen(t->name));
     float scale = 1;
 
     pool_bytes = n_blocks * block;
@@ -989,7 +1228,8 @@ nrd_error *nrd_plan_read(const nrd_plan *p, const nrd_plan_tensor *t, int64_t ro
 
     NRD_ASSERT(row0 >= 0 && n_rows >= 0 && row0 <= t->rows && n_rows <= t->rows - row0,
                "callers ask for rows that exist");
-    if (t->has_row_scales && t->parts[0].src && has_row_scales(t->parts[0].src->dtype)) {
+    if (t->has_row_scales && t->parts[0].src && !t->parts[0].src->packed &&
+        has_row_scales(t->parts[0].src->dtype)) {
         return read_ready(p, t, row0, n_rows, dst, scales);
     }
     sc.buf_n -= sc.buf_n % 256; /* whole blocks; a row that is shorter than that fits anyway */
@@ -1005,7 +1245,9 @@ nrd_error *nrd_plan_read(const nrd_plan *p, const nrd_plan_tensor *t, int64_t ro
             continue;
         }
         int64_t n = part->n_rows - first < n_rows ? part->n_rows - first : n_rows;
-        if (part->src) {
+        if (part->stack) {
+            err = read_stack(t, part, first, n, out, scales, &sc);
+        } else if (part->src) {
             err = read_source(t, part, part->row0 + first, n, out, scales, &sc);
         } else if (part->fill == NRD_FILL_RANDOM) {
             err = read_random(p, t, row0, n, out, scales);

@@ -35,6 +35,13 @@ typedef struct nrd_plan_part {
     nrd_fill fill;
     int64_t row0, n_rows; /* rows of the source as [out, in] */
     int64_t col0;
+    /* Of experts: the same rows of each of these, one expert below the other; stack_rows are one
+     * expert's, n_rows all. NULL: src alone. */
+    const nrd_src_tensor *const *stack;
+    int64_t stack_rows;
+    /* Rows that lie apart in the source: row r of it, counted as if they did not, is at group0 +
+     * r / group_rows * group_stride + r % group_rows. 0: they do not. */
+    int64_t group0, group_rows, group_stride;
 } nrd_plan_part;
 
 typedef struct nrd_plan_tensor {
@@ -43,7 +50,9 @@ typedef struct nrd_plan_tensor {
     int64_t rows, cols; /* vectors: cols = 1 */
     uint32_t flags;     /* NRD_RULE_* */
     bool is_vector;
+    bool is_divided; /* ranks have different shares; else all have the same */
     bool has_row_scales; /* I8 and F8_E4M3: one f32 a row */
+    int32_t n_stacked;   /* experts; 0: one matrix */
     int n_parts;
     nrd_plan_part parts[NRD_PLAN_MAX_PARTS];
     size_t data_bytes;

@@ -8,10 +8,13 @@
 #include "base/dtype.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "base/parts.h"
 #include "base/str.h"
+#include "formats/ft_folder.h"
 #include "formats/gguf.h"
 #include "formats/safetensors.h"
 #include "formats/torch_bin.h"
+#include "model/quant/quant.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,10 +36,12 @@ struct nrd_source {
     tensor_table *ranks;
     int32_t n_ranks;
     nrd_gguf *gguf;
+    nrd_ft *ft;
     nrd_safetensors **st;
     size_t n_st;
     nrd_torch_bin **bin;
     size_t n_bin;
+    nrd_quant *quant; /* NULL: not quantized, or by a format that needs no reader */
 };
 
 /* ---- tables ---- */
@@ -89,16 +94,46 @@ static nrd_error *refuse_pointer(const char *path)
 
 /* ---- GGUF ---- */
 
+/* The other parts of a model in parts, which is named by its first. */
+static nrd_error *open_parts(nrd_source *s, int64_t n)
+{
+    size_t at = 0;
+    const size_t told = nrd_parts_of_name(s->path, &at);
+
+    if (told != (uint64_t)n || nrd_gguf_int(s->gguf, "split.no", 0) != 0) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "%s is one of %lld parts: give the first, NAME-00001-of-%05lld.gguf, with the "
+                          "others beside it", s->path, (long long)n, (long long)n);
+    }
+    for (size_t i = 2; i <= told; i++) {
+        nrd_gguf *part = NULL;
+        char *path = nrd_part_name(s->path, at, i);
+        nrd_error *err = refuse_pointer(path);
+        err = err ? err : nrd_gguf_open(&part, path);
+        if (!err && nrd_gguf_int(part, "split.no", -1) != (int64_t)i - 1) {
+            err = nrd_errorf(NRD_ERR_INVALID_ARG, "%s: split.no is %lld, expected %zu", path,
+                             (long long)nrd_gguf_int(part, "split.no", -1), i - 1);
+        }
+        err = err ? err : nrd_gguf_join(s->gguf, part);
+        if (err) {
+            nrd_gguf_close(part);
+        }
+        free(path);
+        NRD_TRY(err);
+    }
+    const int64_t all = nrd_gguf_int(s->gguf, "split.tensors.count", -1);
+    return all < 0 || all == (int64_t)nrd_gguf_n_tensors(s->gguf)
+               ? NULL
+               : nrd_errorf(NRD_ERR_INVALID_ARG, "%s: its parts have %zu tensors, expected %lld", s->path,
+                            nrd_gguf_n_tensors(s->gguf), (long long)all);
+}
+
 static nrd_error *open_gguf(nrd_source *s)
 {
     s->kind = NRD_SOURCE_GGUF;
     NRD_TRY(refuse_pointer(s->path));
     NRD_TRY(nrd_gguf_open(&s->gguf, s->path));
-    if (nrd_gguf_int(s->gguf, "split.count", 0) > 1) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s is one of %lld parts; join them into one file "
-                          "first (llama-gguf-split --merge)", s->path,
-                          (long long)nrd_gguf_int(s->gguf, "split.count", 0));
-    }
+    const int64_t n_parts = nrd_gguf_int(s->gguf, "split.count", 0);
+    NRD_TRY(n_parts > 1 ? open_parts(s, n_parts) : NULL);
     NRD_TRY(nrd_error_wrap(nrd_arch_from_gguf(&s->spec, &s->arch, s->gguf), "%s", s->path));
     for (size_t i = 0; i < nrd_gguf_n_tensors(s->gguf); i++) {
         const nrd_gguf_tensor *g = nrd_gguf_tensor_at(s->gguf, i);
@@ -289,14 +324,60 @@ static nrd_error *open_checkpoint(nrd_source *s, const nrd_json *config)
     return NULL;
 }
 
+static bool has_any(const nrd_source *s, const char *prefix, const char *names)
+{
+    char name[256];
+    for (const char *at = names; *at;) {
+        size_t n = strcspn(at, "|");
+        snprintf(name, sizeof name, "%s%.*s", prefix, (int)n, at);
+        if (nrd_source_find(s, 0, name)) {
+            return true;
+        }
+        at += n + (at[n] == '|');
+    }
+    return false;
+}
+
 /* Some files lie about ties, or leave the key out: what is in the file decides. */
 static void settle_tie(nrd_source *s)
 {
-    bool has_head = nrd_source_find(s, 0, "lm_head.weight") ||
-                    nrd_source_find(s, 0, "language_model.lm_head.weight");
+    bool has_head = false;
+    for (const nrd_weight_rule *r = s->arch->hf_rules; r->dst; r++) {
+        for (const char *const *p = s->arch->hf_prefixes; *p && !strcmp(r->dst, "lm_head.weight"); p++) {
+            has_head = has_head || has_any(s, *p, r->src[0]);
+        }
+    }
     if (!s->spec.tied_embeddings && !has_head) {
         s->spec.tied_embeddings = true;
     }
+}
+
+/* GPT-2 as hf_gpt_convert.py of v0.5 to v0.8 writes it: the tensors are those of Hugging Face again. */
+static nrd_error *open_ft(nrd_source *s)
+{
+    nrd_error *err = NULL;
+    nrd_str text = {0};
+    nrd_json_doc *config = NULL;
+
+    s->kind = NRD_SOURCE_HF;
+    NRD_TRY(nrd_ft_open(&s->ft, s->path));
+    nrd_ft_config_json(s->ft, &text);
+    NRD_TRY_GOTO(nrd_json_parse(&config, text.data, text.len, NULL), err, done);
+    NRD_TRY_GOTO(nrd_error_wrap(nrd_arch_from_hf(&s->spec, &s->arch, nrd_json_root(config), NULL), "%s/config.ini",
+                                s->path), err, done);
+    for (size_t i = 0; i < nrd_ft_n(s->ft); i++) {
+        const nrd_ft_tensor *e = nrd_ft_at(s->ft, i);
+        nrd_src_tensor t = {.name = e->name, .dtype = nrd_ft_dtype(s->ft), .n_dims = e->n_dims, .data = e->data,
+                            .data_bytes = e->data_bytes, .type_name = nrd_dtype_name(nrd_ft_dtype(s->ft))};
+        memcpy(t.dims, e->dims, sizeof e->dims);
+        table_add(&s->ranks[0], &t);
+    }
+    NRD_TRY_GOTO(table_finish(s, &s->ranks[0]), err, done);
+    s->spec.tied_embeddings = !nrd_source_find(s, 0, "lm_head.weight");
+done:
+    nrd_json_doc_free(config);
+    nrd_str_fini(&text);
+    return err;
 }
 
 /* A folder without config.json: says what it is instead, and what to give. */
@@ -329,6 +410,64 @@ static nrd_error *refuse_folder(const char *dir)
     return err;
 }
 
+/* 1_Pooling/config.json, as the sentence-transformers library writes it. */
+static nrd_error *read_pooling(nrd_model_spec *spec, const nrd_json *o)
+{
+    static const struct {
+        const char *key;
+        nrd_spec_pooling pooling;
+    } modes[] = {
+        {"pooling_mode_cls_token", NRD_SPEC_POOL_FIRST},
+        {"pooling_mode_mean_tokens", NRD_SPEC_POOL_MEAN},
+        {"pooling_mode_lasttoken", NRD_SPEC_POOL_LAST},
+    };
+    int n = 0;
+
+    for (size_t i = 0; i < sizeof modes / sizeof modes[0]; i++) {
+        if (nrd_json_get_bool(o, modes[i].key, false)) {
+            spec->pooling = modes[i].pooling;
+            n++;
+        }
+    }
+    if (n != 1 || nrd_json_get_bool(o, "pooling_mode_max_tokens", false) ||
+        nrd_json_get_bool(o, "pooling_mode_mean_sqrt_len_tokens", false) ||
+        nrd_json_get_bool(o, "pooling_mode_weightedmean_tokens", false)) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "a pooling other than one of cls_token, mean_tokens and lasttoken is "
+                          "not supported");
+    }
+    return NULL;
+}
+
+/* What sentence-transformers puts behind an encoder: modules.json lists it. Without the file its pooling is what
+ * the family says. */
+static nrd_error *read_modules(nrd_source *s)
+{
+    nrd_error *err = NULL;
+    nrd_json_doc *modules = NULL, *pooling = NULL;
+    const nrd_json *list;
+
+    NRD_TRY_GOTO(parse_optional(&modules, s->path, "modules.json"), err, done);
+    list = modules ? nrd_json_root(modules) : NULL;
+    for (size_t i = 0; i < nrd_json_len(list) && !err; i++) {
+        const char *type = nrd_json_get_str(nrd_json_at(list, i), "type", "");
+        const char *name = strrchr(type, '.') ? strrchr(type, '.') + 1 : type;
+        if (strcmp(name, "Transformer") && strcmp(name, "Pooling") && strcmp(name, "Normalize")) {
+            err = nrd_errorf(NRD_ERR_UNSUPPORTED, "%s/modules.json: the module '%.80s' is not supported", s->path, type);
+        }
+    }
+    if (err || !modules) {
+        goto done;
+    }
+    NRD_TRY_GOTO(parse_optional(&pooling, s->path, "1_Pooling/config.json"), err, done);
+    if (pooling) {
+        err = nrd_error_wrap(read_pooling(&s->spec, nrd_json_root(pooling)), "%s/1_Pooling/config.json", s->path);
+    }
+done:
+    nrd_json_doc_free(modules);
+    nrd_json_doc_free(pooling);
+    return err;
+}
+
 static nrd_error *open_folder(nrd_source *s)
 {
     nrd_error *err = NULL;
@@ -336,7 +475,7 @@ static nrd_error *open_folder(nrd_source *s)
 
     NRD_TRY_GOTO(parse_optional(&config, s->path, "config.json"), err, done);
     if (!config) {
-        err = refuse_folder(s->path);
+        err = nrd_ft_is_folder(s->path) ? open_ft(s) : refuse_folder(s->path);
         goto done;
     }
     const nrd_json *root = nrd_json_root(config);
@@ -355,7 +494,12 @@ static nrd_error *open_folder(nrd_source *s)
                                                  generation ? nrd_json_root(generation) : NULL),
                                 "%s/config.json", s->path),
                  err, done);
+    if (s->spec.encoder) {
+        NRD_TRY_GOTO(read_modules(s), err, done);
+    }
     NRD_TRY_GOTO(open_hf_weights(s), err, done);
+    NRD_TRY_GOTO(nrd_error_wrap(nrd_quant_open(&s->quant, root, s->path, s->spec.dtype, s->ranks[0].tensors,
+                                               &s->ranks[0].n), "%s", s->path), err, done);
     settle_tie(s);
 
 done:
@@ -420,6 +564,10 @@ nrd_error *nrd_source_open_dummy(nrd_source **out, const char *config_path, uint
         NRD_TRY_GOTO(nrd_model_spec_from_json(&s->spec, root), err, fail);
         s->arch = nrd_arch_by_model_type(s->spec.model_type);
         s->spec.tp_size = s->spec.pp_size = 1;
+    } else if (nrd_json_is(nrd_json_get(root, "quantization_config"), NRD_JSON_OBJECT)) {
+        err = nrd_errorf(NRD_ERR_UNSUPPORTED, "'quantization_config' is not supported for random weights; remove it and "
+                         "give --quantize");
+        goto fail;
     } else {
         NRD_TRY_GOTO(nrd_arch_from_hf(&s->spec, &s->arch, root, NULL), err, fail);
     }
@@ -443,7 +591,7 @@ fail:
 
 nrd_error *nrd_source_check(const nrd_source *s)
 {
-    bool lost = s->gguf && nrd_gguf_is_lost(s->gguf);
+    bool lost = (s->gguf && nrd_gguf_is_lost(s->gguf)) || (s->ft && nrd_ft_is_lost(s->ft));
     for (size_t i = 0; i < s->n_st; i++) {
         lost = lost || nrd_safetensors_is_lost(s->st[i]);
     }
@@ -452,6 +600,17 @@ nrd_error *nrd_source_check(const nrd_source *s)
     }
     return lost ? nrd_errorf(NRD_ERR_UNAVAILABLE, "a file of '%s' was made shorter while it was read", s->path)
                 : NULL;
+}
+
+void nrd_source_licence(const nrd_source *s, char *out, size_t n)
+{
+    nrd_gguf_span span = {0};
+    out[0] = '\0';
+    if (s->gguf && nrd_gguf_str(s->gguf, "general.license", &span)) {
+        const size_t len = span.n < n - 1 ? span.n : n - 1;
+        memcpy(out, span.data, len);
+        out[len] = '\0';
+    }
 }
 
 void nrd_source_close(nrd_source *s)
@@ -463,7 +622,9 @@ void nrd_source_close(nrd_source *s)
         free(s->ranks[r].tensors);
     }
     free(s->ranks);
+    nrd_quant_close(s->quant);
     nrd_gguf_close(s->gguf);
+    nrd_ft_close(s->ft);
     for (size_t i = 0; i < s->n_st; i++) {
         nrd_safetensors_close(s->st[i]);
     }
@@ -516,6 +677,11 @@ const nrd_model_spec *nrd_source_spec(const nrd_source *s)
 const nrd_arch *nrd_source_arch(const nrd_source *s)
 {
     return s->arch;
+}
+
+const char *nrd_source_notes(const nrd_source *s)
+{
+    return nrd_quant_notes(s->quant);
 }
 
 int32_t nrd_source_n_ranks(const nrd_source *s)

@@ -3,7 +3,8 @@
  *
  * Purpose   One view of a Hugging Face folder (safetensors or pytorch_model.bin), a GGUF file, a
  *           checkpoint folder, or random weights for a config alone: the spec of the model and its
- *           tensors by name. Tensors stay in the mapped files; nothing is copied.
+ *           tensors by name. Tensors stay in the mapped files; nothing is copied. What a quantized
+ *           folder keeps in several tensors is one here (model/quant/quant.h).
  * Owner     Immutable after open; any thread may read.
  * Errors    NOT_FOUND, INVALID_ARG (file, field, expected, got), UNSUPPORTED (family, type).
  * Lifetime  Names and data borrow from the source until close.
@@ -32,8 +33,9 @@ typedef struct nrd_src_tensor {
     nrd_dtype dtype;
     int n_dims;
     int64_t dims[4];    /* outermost first, in elements (not in blocks) */
-    const void *data;   /* NULL in a dummy source */
+    const void *data;   /* NULL in a dummy source, and with `packed` */
     size_t data_bytes;
+    const struct nrd_quant_weight *packed; /* rows must be made: nrd_quant_rows; else NULL */
     const char *type_name; /* as the file calls its type, for messages */
 } nrd_src_tensor;
 
@@ -52,6 +54,10 @@ const char *nrd_source_path(const nrd_source *s);
 uint64_t nrd_source_seed(const nrd_source *s);
 const nrd_model_spec *nrd_source_spec(const nrd_source *s);
 const nrd_arch *nrd_source_arch(const nrd_source *s); /* NULL for a checkpoint */
+const char *nrd_source_notes(const nrd_source *s); /* one line about weights that take more than in the file; "" */
+
+/* What a GGUF file says of its licence, at most n - 1 bytes of it; "": nothing, or no such file. */
+void nrd_source_licence(const nrd_source *s, char *out, size_t n);
 
 /* Ranks of a checkpoint; 1 for everything else. */
 int32_t nrd_source_n_ranks(const nrd_source *s);

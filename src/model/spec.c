@@ -6,6 +6,7 @@
 
 #include "base/dtype.h"
 #include "model/arch.h"
+#include "model/spec_moe.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -20,6 +21,7 @@ enum {
     MAX_INTER = 1 << 20,
     MAX_VOCAB = 1 << 22,
     MAX_POSITIONS = 1 << 26,
+    MAX_TOKEN_TYPES = 1 << 16,
     MAX_RANKS = 1024,
 };
 
@@ -36,6 +38,7 @@ static const char *const scaling_names[] = {
     [NRD_ROPE_SCALING_NONE] = "none",     [NRD_ROPE_SCALING_LINEAR] = "linear",
     [NRD_ROPE_SCALING_LLAMA3] = "llama3", [NRD_ROPE_SCALING_YARN] = "yarn",
     [NRD_ROPE_SCALING_FACTORS] = "factors", [NRD_ROPE_SCALING_DYNAMIC] = "dynamic",
+    [NRD_ROPE_SCALING_LONGROPE] = "longrope",
 };
 static const char *const norm_names[] = {[NRD_NORM_RMS] = "rms", [NRD_NORM_LAYER] = "layer"};
 
@@ -116,7 +119,16 @@ static nrd_error *check_rope(const char *field, const nrd_rope_spec *r, int32_t 
                           "%s: expected 0 < low_freq_factor < high_freq_factor, got %g and %g",
                           field, r->low_freq_factor, r->high_freq_factor);
     }
-    if (scaled && r->scaling != NRD_ROPE_SCALING_LINEAR &&
+    const bool longrope = r->scaling == NRD_ROPE_SCALING_LONGROPE;
+    for (int32_t i = 0; longrope && i < r->rotary_dim / 2; i++) {
+        if (!(r->short_factors[i] > 0) || !(r->long_factors[i] > 0) || !isfinite(r->short_factors[i]) ||
+            !isfinite(r->long_factors[i])) {
+            return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: short_factor and long_factor must have %d numbers "
+                              "above 0, got %g and %g at %d", field, r->rotary_dim / 2,
+                              (double)r->short_factors[i], (double)r->long_factors[i], i);
+        }
+    }
+    if ((scaled || longrope) && r->scaling != NRD_ROPE_SCALING_LINEAR &&
         r->original_max_positions < 1) {
         return nrd_errorf(NRD_ERR_INVALID_ARG,
                           "%s: original_max_position_embeddings must be above 0, got %d", field,
@@ -135,6 +147,7 @@ nrd_error *nrd_model_spec_check(const nrd_model_spec *s)
     NRD_TRY(in_range("intermediate_size", s->inter, 1, MAX_INTER));
     NRD_TRY(in_range("vocab_size", s->vocab, 1, MAX_VOCAB));
     NRD_TRY(in_range("max_position_embeddings", s->max_positions, 1, MAX_POSITIONS));
+    NRD_TRY(in_range("type_vocab_size", s->n_token_types, 0, MAX_TOKEN_TYPES));
     NRD_TRY(in_range("sliding_window", s->sliding_window, 0, MAX_POSITIONS));
     NRD_TRY(in_range("tp_size", s->tp_size, 1, MAX_RANKS));
     NRD_TRY(in_range("pp_size", s->pp_size, 1, s->n_layers));
@@ -154,6 +167,7 @@ nrd_error *nrd_model_spec_check(const nrd_model_spec *s)
         return nrd_errorf(NRD_ERR_INVALID_ARG, "pp_size %d must divide num_hidden_layers (%d)",
                           s->pp_size, s->n_layers);
     }
+    NRD_TRY(nrd_moe_spec_check(s));
     if (!(s->norm_eps >= 0 && s->norm_eps < 1)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "norm_epsilon must be between 0 and 1, got %g",
                           (double)s->norm_eps);
@@ -170,6 +184,31 @@ nrd_error *nrd_model_spec_check(const nrd_model_spec *s)
         return nrd_errorf(NRD_ERR_INVALID_ARG, "soft caps must not be negative, got %g and %g",
                           (double)s->attn_softcap, (double)s->logits_softcap);
     }
+    if (s->qk_norm_wide && s->tp_size > 1) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "tp_size %d: the norm of q and k goes over all heads, which "
+                          "cannot be divided", s->tp_size);
+    }
+    if (s->alibi && !(s->alibi_max > 0 && s->alibi_max <= 64)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "alibi_bias_max must be above 0 and at most 64, got %g",
+                          (double)s->alibi_max);
+    }
+    if (s->encoder && s->max_positions >= NRD_ATTENTION_MAX_AHEAD) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "max_position_embeddings of an encoder must be below %d, got %d",
+                          (int)NRD_ATTENTION_MAX_AHEAD, s->max_positions);
+    }
+    if (s->encoder && s->sliding_window > 0) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "sliding_window %d: an encoder with a window is not supported",
+                          s->sliding_window);
+    }
+    if ((s->encoder || s->sum_norms) && s->pp_size > 1) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "pp_size %d: an encoder cannot be divided into stages", s->pp_size);
+    }
+    if (s->sum_norms && (!s->pre_norms || s->post_norms || s->parallel || !s->embed_norm)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "sum_norms goes with a norm of the embeddings and no other norms");
+    }
+    if (!s->pre_norms && (s->parallel || !s->post_norms)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "layers need norms before or behind attention and MLP");
+    }
     NRD_TRY(check_rope("rope", &s->rope, s->head_dim));
     return check_rope("rope_local", &s->rope_local, s->head_dim);
 }
@@ -181,6 +220,10 @@ void nrd_model_spec_init(nrd_model_spec *s)
     s->norm_eps = 1e-5f;
     s->embed_scale = 1;
     s->logits_scale = 1;
+    s->pre_norms = true;
+    s->alibi_max = 8;
+    s->moe.n_groups = s->moe.top_groups = 1;
+    s->moe.scale = 1;
     s->bos_id = s->eos_id = s->pad_id = -1;
     s->tp_size = s->pp_size = 1;
 }
@@ -199,6 +242,8 @@ void nrd_model_spec_add_stop_id(nrd_model_spec *s, int64_t id)
 }
 
 /* ---- writing ---- */
+
+static const char *const pooling_names[] = {"first", "mean", "last"};
 
 static void put_key(nrd_str *o, int indent, const char *key)
 {
@@ -236,6 +281,27 @@ static void put_float(nrd_str *o, int indent, const char *key, float v)
     nrd_json_put_float(o, v);
 }
 
+static void put_floats(nrd_str *o, int indent, const char *key, const float *v, int32_t n)
+{
+    put_key(o, indent, key);
+    for (int32_t i = 0; i < n; i++) {
+        nrd_str_puts(o, i ? ", " : "[");
+        nrd_json_put_float(o, v[i]);
+    }
+    nrd_str_putc(o, ']');
+}
+
+/* One character a layer. */
+static void put_layers(nrd_str *o, int indent, const char *key, const uint8_t *v, int32_t n)
+{
+    char text[NRD_SPEC_MAX_LAYERS + 1];
+    for (int32_t i = 0; i < n; i++) {
+        text[i] = v[i] ? '1' : '0';
+    }
+    text[n] = '\0';
+    put_text(o, indent, key, text);
+}
+
 static void put_rope(nrd_str *o, int indent, const char *key, const nrd_rope_spec *r)
 {
     put_key(o, indent, key);
@@ -255,32 +321,51 @@ static void put_rope(nrd_str *o, int indent, const char *key, const nrd_rope_spe
         put_num(o, indent + 2, "attention_factor", r->attention_factor);
         put_int(o, indent + 2, "original_max_positions", r->original_max_positions);
     }
+    if (r->scaling == NRD_ROPE_SCALING_LONGROPE) {
+        put_floats(o, indent + 2, "short_factors", r->short_factors, r->rotary_dim / 2);
+        put_floats(o, indent + 2, "long_factors", r->long_factors, r->rotary_dim / 2);
+    }
     nrd_str_printf(o, "\n%*s}", indent, "");
 }
 
 static void put_nereid(const nrd_model_spec *s, nrd_str *o)
 {
-    char sliding[NRD_SPEC_MAX_LAYERS + 1];
-    for (int32_t i = 0; i < s->n_layers; i++) {
-        sliding[i] = s->layer_is_sliding[i] ? '1' : '0';
-    }
-    sliding[s->n_layers] = '\0';
-
     put_key(o, 2, "nereid");
     nrd_str_putc(o, '{');
     put_text(o, 4, "model_type", s->model_type);
     put_text(o, 4, "norm", norm_names[s->norm]);
+    put_bool(o, 4, "norm_bias", s->norm_bias);
+    put_bool(o, 4, "pre_norms", s->pre_norms);
     put_bool(o, 4, "post_norms", s->post_norms);
+    put_bool(o, 4, "parallel", s->parallel);
+    put_bool(o, 4, "shared_norm", s->shared_norm);
+    put_bool(o, 4, "embed_norm", s->embed_norm);
+    if (s->encoder) {
+        put_bool(o, 4, "encoder", true);
+        put_text(o, 4, "pooling", pooling_names[s->pooling]);
+    }
+    put_bool(o, 4, "sum_norms", s->sum_norms);
+    put_int(o, 4, "n_token_types", s->n_token_types);
+    put_bool(o, 4, "qk_norm_wide", s->qk_norm_wide);
+    if (s->alibi) {
+        put_float(o, 4, "alibi_max", s->alibi_max);
+    }
     put_text(o, 4, "act", nrd_act_name(s->act));
     put_bool(o, 4, "gated_mlp", s->gated_mlp);
     put_bool(o, 4, "qkv_bias", s->qkv_bias);
     put_bool(o, 4, "dense_bias", s->dense_bias);
     put_bool(o, 4, "mlp_bias", s->mlp_bias);
     put_bool(o, 4, "lm_head_bias", s->lm_head_bias);
+    if (s->has_experts) {
+        put_key(o, 4, "moe");
+        nrd_moe_spec_put(&s->moe, o);
+        put_layers(o, 4, "layer_is_dense", s->layer_is_dense, s->n_layers);
+    }
     put_rope(o, 4, "rope", &s->rope);
     put_rope(o, 4, "rope_local", &s->rope_local);
     put_int(o, 4, "sliding_window", s->sliding_window);
-    put_text(o, 4, "layer_is_sliding", sliding);
+    put_layers(o, 4, "layer_is_sliding", s->layer_is_sliding, s->n_layers);
+    put_layers(o, 4, "layer_has_no_rope", s->layer_has_no_rope, s->n_layers);
     put_float(o, 4, "embed_scale", s->embed_scale);
     put_float(o, 4, "attn_scale", s->attn_scale);
     put_float(o, 4, "attn_softcap", s->attn_softcap);
@@ -300,6 +385,7 @@ static void put_nereid(const nrd_model_spec *s, nrd_str *o)
 void nrd_model_spec_to_json(const nrd_model_spec *s, nrd_str *o)
 {
     const char *positions = s->learned_positions                        ? "learned_absolute"
+                            : s->alibi                                  ? "alibi"
                             : s->rope.kind == NRD_ROPE_INTERLEAVED ? "rope_gptj"
                                                                    : "rope_gpt_neox";
     nrd_str_putc(o, '{');
@@ -327,8 +413,12 @@ void nrd_model_spec_to_json(const nrd_model_spec *s, nrd_str *o)
     put_bool(o, 2, "use_parallel_embedding", false);
     put_int(o, 2, "embedding_sharding_dim", 0);
     put_key(o, 2, "mapping");
-    nrd_str_printf(o, "{\"world_size\": %d, \"tp_size\": %d, \"pp_size\": %d}",
-                   s->tp_size * s->pp_size, s->tp_size, s->pp_size);
+    nrd_str_printf(o, "{\"world_size\": %d, \"tp_size\": %d, \"pp_size\": %d", s->tp_size * s->pp_size, s->tp_size,
+                   s->pp_size);
+    if (s->has_experts) { /* every rank has a part of every expert */
+        nrd_str_printf(o, ", \"moe_tp_size\": %d, \"moe_ep_size\": 1", s->tp_size);
+    }
+    nrd_str_putc(o, '}');
     put_key(o, 2, "quantization");
     nrd_str_puts(o, "{\"quant_algo\": ");
     if (s->quant_algo[0]) {
@@ -393,6 +483,27 @@ static nrd_error *get_name(const nrd_json *o, const char *key, const char *const
                       "file, or the file is damaged", key, s);
 }
 
+static void read_floats(const nrd_json *v, float *out, int32_t max)
+{
+    for (int32_t i = 0; i < max && nrd_json_is(v, NRD_JSON_ARRAY) && (size_t)i < nrd_json_len(v); i++) {
+        out[i] = (float)nrd_json_num(nrd_json_at(v, (size_t)i), 0);
+    }
+}
+
+static nrd_error *read_layers(const nrd_json *o, const char *key, uint8_t *out, int32_t n_layers)
+{
+    const char *text = nrd_json_get_str(o, key, "");
+    size_t n = strlen(text);
+    if (n && n != (size_t)n_layers) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "%s has %zu characters, expected one for each of %d layers", key,
+                          n, n_layers);
+    }
+    for (size_t i = 0; i < n; i++) {
+        out[i] = text[i] == '1';
+    }
+    return NULL;
+}
+
 static nrd_error *read_rope(const nrd_json *o, nrd_rope_spec *r)
 {
     int kind = 0, scaling = 0;
@@ -409,7 +520,22 @@ static nrd_error *read_rope(const nrd_json *o, nrd_rope_spec *r)
     r->beta_fast = nrd_json_get_num(o, "beta_fast", 0);
     r->beta_slow = nrd_json_get_num(o, "beta_slow", 0);
     r->attention_factor = nrd_json_get_num(o, "attention_factor", 0);
+    read_floats(nrd_json_get(o, "short_factors"), r->short_factors, NRD_SPEC_MAX_ROTARY / 2);
+    read_floats(nrd_json_get(o, "long_factors"), r->long_factors, NRD_SPEC_MAX_ROTARY / 2);
     return NULL;
+}
+
+static nrd_error *read_pooling(const nrd_json *o, nrd_model_spec *s)
+{
+    const char *name = nrd_json_get_str(o, "pooling", pooling_names[0]);
+
+    for (int i = NRD_SPEC_POOL_FIRST; i <= NRD_SPEC_POOL_LAST; i++) {
+        if (!strcmp(name, pooling_names[i])) {
+            s->pooling = (nrd_spec_pooling)i;
+            return NULL;
+        }
+    }
+    return nrd_errorf(NRD_ERR_INVALID_ARG, "pooling must be first, mean or last, got '%.40s'", name);
 }
 
 static nrd_error *read_nereid(const nrd_json *o, nrd_model_spec *s)
@@ -421,12 +547,26 @@ static nrd_error *read_nereid(const nrd_json *o, nrd_model_spec *s)
     NRD_TRY(get_name(o, "act", act_names, COUNT(act_names), &act));
     s->norm = (nrd_norm_kind)norm;
     s->act = (nrd_act_kind)act;
+    s->norm_bias = nrd_json_get_bool(o, "norm_bias", s->norm == NRD_NORM_LAYER);
+    s->pre_norms = nrd_json_get_bool(o, "pre_norms", true);
     s->post_norms = nrd_json_get_bool(o, "post_norms", false);
+    s->parallel = nrd_json_get_bool(o, "parallel", false);
+    s->shared_norm = nrd_json_get_bool(o, "shared_norm", false);
+    s->embed_norm = nrd_json_get_bool(o, "embed_norm", false);
+    s->encoder = nrd_json_get_bool(o, "encoder", false);
+    s->sum_norms = nrd_json_get_bool(o, "sum_norms", false);
+    NRD_TRY(get_i32(o, "n_token_types", 0, &s->n_token_types));
+    NRD_TRY(read_pooling(o, s));
+    s->qk_norm_wide = nrd_json_get_bool(o, "qk_norm_wide", false);
+    s->alibi = nrd_json_get(o, "alibi_max") != NULL;
+    s->alibi_max = (float)nrd_json_get_num(o, "alibi_max", 8);
     s->gated_mlp = nrd_json_get_bool(o, "gated_mlp", false);
     s->qkv_bias = nrd_json_get_bool(o, "qkv_bias", false);
     s->dense_bias = nrd_json_get_bool(o, "dense_bias", false);
     s->mlp_bias = nrd_json_get_bool(o, "mlp_bias", false);
     s->lm_head_bias = nrd_json_get_bool(o, "lm_head_bias", false);
+    NRD_TRY(nrd_error_wrap(nrd_moe_spec_read(nrd_json_get(o, "moe"), s), "moe"));
+    NRD_TRY(read_layers(o, "layer_is_dense", s->layer_is_dense, s->n_layers));
     NRD_TRY(nrd_error_wrap(read_rope(nrd_json_get(o, "rope"), &s->rope), "rope"));
     NRD_TRY(nrd_error_wrap(read_rope(nrd_json_get(o, "rope_local"), &s->rope_local), "rope_local"));
     NRD_TRY(get_i32(o, "sliding_window", 0, &s->sliding_window));
@@ -442,17 +582,8 @@ static nrd_error *read_nereid(const nrd_json *o, nrd_model_spec *s)
     for (size_t i = 0; nrd_json_is(stops, NRD_JSON_ARRAY) && i < nrd_json_len(stops); i++) {
         nrd_model_spec_add_stop_id(s, nrd_json_int(nrd_json_at(stops, i), -1));
     }
-    const char *sliding = nrd_json_get_str(o, "layer_is_sliding", "");
-    size_t n = strlen(sliding);
-    if (n && n != (size_t)s->n_layers) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG,
-                          "layer_is_sliding has %zu characters, expected one for each of %d layers",
-                          n, s->n_layers);
-    }
-    for (size_t i = 0; i < n; i++) {
-        s->layer_is_sliding[i] = sliding[i] == '1';
-    }
-    return NULL;
+    NRD_TRY(read_layers(o, "layer_is_sliding", s->layer_is_sliding, s->n_layers));
+    return read_layers(o, "layer_has_no_rope", s->layer_has_no_rope, s->n_layers);
 }
 
 nrd_error *nrd_model_spec_from_json(nrd_model_spec *s, const nrd_json *config)
@@ -534,9 +665,15 @@ static double llama3(const nrd_rope_spec *r, double f)
     return f * (smooth + (1 - smooth) / r->factor);
 }
 
-nrd_model_spec nrd_spec_of_rank(const nrd_model_spec *spec)
+nrd_model_spec nrd_spec_of_rank(const nrd_model_spec *spec, int32_t rank)
 {
     nrd_model_spec s = *spec;
+    s.n_layers /= s.pp_size;
+    memmove(s.layer_is_sliding, s.layer_is_sliding + nrd_spec_first_layer(spec, rank), (size_t)s.n_layers);
+    memmove(s.layer_has_no_rope, s.layer_has_no_rope + nrd_spec_first_layer(spec, rank), (size_t)s.n_layers);
+    memmove(s.layer_is_dense, s.layer_is_dense + nrd_spec_first_layer(spec, rank), (size_t)s.n_layers);
+    s.moe.inter /= s.tp_size;
+    s.moe.shared_inter /= s.tp_size;
     s.n_heads /= s.tp_size;
     s.n_kv_heads = s.n_kv_heads > s.tp_size ? s.n_kv_heads / s.tp_size : 1;
     s.inter /= s.tp_size;
@@ -546,6 +683,9 @@ nrd_model_spec nrd_spec_of_rank(const nrd_model_spec *spec)
 nrd_rope_spec nrd_rope_for_length(const nrd_rope_spec *rope, int32_t seq_len)
 {
     nrd_rope_spec r = *rope;
+    if (r.scaling == NRD_ROPE_SCALING_LONGROPE && seq_len <= r.original_max_positions) {
+        memcpy(r.long_factors, r.short_factors, sizeof r.long_factors);
+    }
     if (r.scaling != NRD_ROPE_SCALING_DYNAMIC) {
         return r;
     }
@@ -573,6 +713,9 @@ float nrd_rope_inv_freq(const nrd_rope_spec *r, const float *factors, float *out
             break;
         case NRD_ROPE_SCALING_YARN:
             f = yarn(r, i, f);
+            break;
+        case NRD_ROPE_SCALING_LONGROPE: /* nrd_rope_for_length */
+            f /= (double)r->long_factors[i];
             break;
         case NRD_ROPE_SCALING_FACTORS:
             if (factors) {

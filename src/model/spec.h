@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
- * model/spec.h - what a decoder network is: sizes and the recipe of its block.
+ * model/spec.h - what a network is: sizes and the recipe of its block.
  *
  * Purpose   One struct describes every family; src/model/arch.c holds the table of families (a row
  *           = how config.json or GGUF metadata become this struct, and a weight map). The runner
  *           knows only this struct, never a family's name.
  * Owner     A plain value, immutable once made.
- * Units     Sizes of the whole model; a rank's share follows from tp/pp (heads, inter and vocab are
- *           divided by tp, layers by pp).
+ * Units     Sizes of the whole model; a rank's share follows from tp/pp (heads, inter, also of experts, and vocab
+ *           are divided by tp, layers by pp).
  */
 #ifndef NRD_MODEL_SPEC_H
 #define NRD_MODEL_SPEC_H
@@ -27,8 +27,11 @@ typedef enum {
     NRD_ROPE_SCALING_LLAMA3 = 2,
     NRD_ROPE_SCALING_YARN = 3,
     NRD_ROPE_SCALING_DYNAMIC = 5, /* NTK: the base grows with the length of the sequence */
-    NRD_ROPE_SCALING_FACTORS = 4, /* per-frequency factors given in a tensor (LongRoPE, GGUF) */
+    NRD_ROPE_SCALING_FACTORS = 4, /* per-frequency factors given in a tensor (GGUF) */
+    NRD_ROPE_SCALING_LONGROPE = 6, /* factors for short and for long sequences (Phi-3) */
 } nrd_rope_scaling;
+
+typedef enum { NRD_SPEC_POOL_FIRST, NRD_SPEC_POOL_MEAN, NRD_SPEC_POOL_LAST } nrd_spec_pooling;
 
 typedef struct nrd_rope_spec {
     nrd_rope_kind kind;
@@ -38,7 +41,22 @@ typedef struct nrd_rope_spec {
     double factor, low_freq_factor, high_freq_factor, beta_fast, beta_slow;
     double attention_factor; /* on cos and sin; 0 = what the scaling says */
     int32_t original_max_positions;
+    float short_factors[NRD_SPEC_MAX_ROTARY / 2], long_factors[NRD_SPEC_MAX_ROTARY / 2]; /* LONGROPE */
 } nrd_rope_spec;
+
+/* Layers with experts: a router gives every token to top_k of n_experts MLPs; shared experts see all tokens. */
+typedef struct nrd_moe_spec {
+    int32_t n_experts, top_k;
+    int32_t inter;         /* of one expert */
+    int32_t shared_inter;  /* of all shared experts together; 0: none */
+    bool shared_gate;      /* what they add is multiplied by a sigmoid of a product with the token */
+    nrd_moe_score score;
+    bool score_bias;       /* experts are ranked by score + bias (DeepSeek-V3) */
+    int32_t n_groups, top_groups; /* 1, 1: no groups */
+    bool normalize;        /* the chosen scores are divided by their sum */
+    float scale;
+    float jitter;          /* of NRD_MOE_SPARSEMIXER */
+} nrd_moe_spec;
 
 typedef struct nrd_model_spec {
     char architecture[64]; /* "LlamaForCausalLM", as config.json of the checkpoint says */
@@ -52,18 +70,34 @@ typedef struct nrd_model_spec {
 
     nrd_norm_kind norm;
     float norm_eps;
-    bool post_norms;       /* Gemma: norm behind attention and MLP, before the residual add */
-    bool qk_norm;
+    bool norm_bias;        /* norms have a bias */
+    bool pre_norms;        /* norms before attention and MLP; false: only behind (OLMo 2) */
+    bool post_norms;       /* norms behind attention and MLP, before the residual add (Gemma) */
+    bool parallel;         /* attention and MLP read the same state, both are added to it (GPT-J) */
+    bool shared_norm;      /* with parallel: one norm for both */
+    bool sum_norms;        /* with pre_norms: behind attention and MLP the sum is normed, and is the state then (BERT) */
+    bool embed_norm;       /* a norm of the embeddings (BLOOM) */
+    bool qk_norm;          /* of each head of q and k, with one weight for all heads */
+    bool qk_norm_wide;     /* with qk_norm: of all heads together, each number with its own weight */
 
     nrd_act_kind act;
     bool gated_mlp;
+    bool has_experts;      /* instead of the MLP, but in layers where layer_is_dense says otherwise */
+    nrd_moe_spec moe;      /* with has_experts */
+    uint8_t layer_is_dense[NRD_SPEC_MAX_LAYERS];
     bool qkv_bias, dense_bias, mlp_bias, lm_head_bias;
 
+    bool encoder;             /* tokens see those behind them, too; it makes embeddings, no text */
+    int32_t n_token_types;    /* rows of an embedding of the token's kind; tokens are of kind 0 here (BERT). 0: none */
+    nrd_spec_pooling pooling; /* how an encoder's states become one vector */
     bool learned_positions;
+    bool alibi;               /* a bias that falls with the distance, instead of positions (BLOOM) */
+    float alibi_max;          /* the slopes are 2^(-alibi_max * i / heads); 8 */
     nrd_rope_spec rope;       /* global layers */
     nrd_rope_spec rope_local; /* sliding layers, where they differ (Gemma 3); kind NONE: same */
     int32_t sliding_window;   /* 0: none */
     uint8_t layer_is_sliding[NRD_SPEC_MAX_LAYERS];
+    uint8_t layer_has_no_rope[NRD_SPEC_MAX_LAYERS]; /* no positions at all there (SmolLM3) */
 
     float embed_scale;        /* 1, or sqrt(hidden) rounded to dtype (Gemma) */
     float attn_scale;         /* on q·k */
@@ -83,13 +117,38 @@ typedef struct nrd_model_spec {
 nrd_error *nrd_model_spec_from_json(nrd_model_spec *out, const nrd_json *config) NRD_MUST_USE;
 void nrd_model_spec_to_json(const nrd_model_spec *spec, nrd_str *out);
 
-/* The network that one tensor-parallel rank computes: its share of the heads and of inter. Where there are
- * fewer KV heads than ranks, several ranks have the same one. */
-nrd_model_spec nrd_spec_of_rank(const nrd_model_spec *spec);
+/* Whether this layer of the network has experts. */
+static inline bool nrd_spec_layer_has_experts(const nrd_model_spec *spec, int32_t layer)
+{
+    return spec->has_experts && !spec->layer_is_dense[layer];
+}
+
+/* Ranks lie stage by stage: rank r is number r % tp_size of pipeline stage r / tp_size. */
+static inline bool nrd_spec_is_first(const nrd_model_spec *spec, int32_t rank)
+{
+    return rank < spec->tp_size;
+}
+
+static inline bool nrd_spec_is_last(const nrd_model_spec *spec, int32_t rank)
+{
+    return rank / spec->tp_size == spec->pp_size - 1;
+}
+
+/* The first layer of the rank's stage, counted in the whole network. */
+static inline int32_t nrd_spec_first_layer(const nrd_model_spec *spec, int32_t rank)
+{
+    return rank / spec->tp_size * (spec->n_layers / spec->pp_size);
+}
+
+/* The network that one rank computes: its stage's layers, and of them its share of the heads and of inter. Where
+ * there are fewer KV heads than tensor-parallel ranks, several ranks have the same one. */
+nrd_model_spec nrd_spec_of_rank(const nrd_model_spec *spec, int32_t rank);
 
 /* NRD_ROPE_SCALING_DYNAMIC settled for sequences of up to seq_len tokens: plain up to
  * original_max_positions, else the base that the rule gives for seq_len, at every position (a base that
- * changed within a sequence would not fit the keys that are cached). Other ropes stay as they are. */
+ * changed within a sequence would not fit the keys that are cached). LONGROPE likewise: the short
+ * factors up to original_max_positions, else the long ones (in long_factors then). Other ropes stay as
+ * they are. */
 nrd_rope_spec nrd_rope_for_length(const nrd_rope_spec *rope, int32_t seq_len);
 
 /* Inverse frequencies of a rope: out[rotary_dim / 2], scaling applied. `factors` [rotary_dim / 2]

@@ -19,6 +19,9 @@ nrd_tokenizer *nrd_tok_new(void)
     } while (t->serial == 0);
     nrd_arena_init(&t->arena);
     t->bos_id = t->eos_id = t->pad_id = t->unk_id = -1;
+    for (int i = 0; i < TOK_N_FIM; i++) {
+        t->fim[i] = -1;
+    }
     return t;
 }
 
@@ -39,6 +42,7 @@ void nrd_tokenizer_close(nrd_tokenizer *t)
     nrd_trie_fini(&t->added_raw);
     nrd_trie_fini(&t->added_norm);
     nrd_trie_fini(&t->pieces);
+    nrd_trie_fini(&t->inner_pieces);
     for (size_t i = 0; i < t->n_norm; i++) {
         nrd_pattern_fini(&t->norm[i].pat);
         free(t->norm[i].content);
@@ -683,6 +687,9 @@ static nrd_error *check_decoder(nrd_tokenizer *t)
             }
             bytes = true;
         }
+        if (d->kind == DEC_WORDPIECE && t->n_dec > 1) {
+            return nrd_errorf(NRD_ERR_UNSUPPORTED, "decoder WordPiece together with others");
+        }
         if (d->kind == DEC_METASPACE && (bytes || fused)) {
             return nrd_errorf(NRD_ERR_UNSUPPORTED, "decoder Metaspace in this place");
         }
@@ -702,8 +709,8 @@ nrd_error *nrd_tok_finish(nrd_tokenizer *t)
     if (t->n_vocab == 0) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "the vocabulary is empty");
     }
-    if (t->byte_level && t->model == MODEL_UNIGRAM) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "Unigram with ByteLevel");
+    if (t->byte_level && t->model != MODEL_BPE) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s with ByteLevel", nrd_tokenizer_kind(t));
     }
     for (size_t i = 0; i < t->n_prefix + t->n_suffix; i++) {
         int32_t id = i < t->n_prefix ? t->prefix[i] : t->suffix[i - t->n_prefix];
@@ -718,6 +725,8 @@ nrd_error *nrd_tok_finish(nrd_tokenizer *t)
     NRD_TRY(fill_symbols(t));
     if (t->model == MODEL_BPE) {
         NRD_TRY(fill_pairs(t));
+    } else if (t->model == MODEL_WORDPIECE) {
+        NRD_TRY(nrd_tok_wordpiece_fill(t));
     } else {
         NRD_TRY(fill_unigram(t));
     }

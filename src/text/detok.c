@@ -155,6 +155,8 @@ static void put_token(nrd_detok *d, size_t from, const char *s, size_t n, bool f
             replace(step, s, n, to);
         } else if (step->kind == DEC_STRIP) {
             strip(step, s, n, to);
+        } else if (step->kind == DEC_WORDPIECE) {
+            nrd_tok_wordpiece_decode(step, s, n, first, to, &d->work[1 - w]);
         } else { /* Metaspace: in the first token the marks vanish */
             nrd_tok_dec_step marks = *step;
             char space[] = " ";

@@ -22,6 +22,7 @@ enum {
     TOK_MAX_TEXT_BYTES = 1 << 27,
     TOK_MAX_STEPS = 32,
     TOK_MAX_FILE_BYTES = 512 << 20,
+    TOK_N_FIM = 3,
 };
 
 #define TOK_SPACE "\xe2\x96\x81" /* U+2581, SentencePiece's visible space */
@@ -115,6 +116,8 @@ typedef enum {
     NORM_STRIP_ACCENTS,
     NORM_PRECOMPILED,
     NORM_SENTENCEPIECE, /* the whole normalizer of a tokenizer.model */
+    NORM_BERT_CLEAN,       /* BertNormalizer: its parts are steps of their own; */
+    NORM_STRIP_NONSPACING, /* this one is behind NFD */
 } nrd_tok_norm_kind;
 
 /* SentencePiece's precompiled_charsmap: a double array and its strings. */
@@ -134,6 +137,7 @@ typedef struct nrd_tok_norm_step {
     char *content; /* owned */
     size_t content_n;
     bool left, right;                                      /* Strip */
+    bool clean, split_ideographs;                          /* BertNormalizer */
     nrd_tok_charsmap map;                                  /* Precompiled, SentencePiece */
     bool add_dummy_prefix, remove_extra_spaces, escape_spaces; /* SentencePiece */
 } nrd_tok_norm_step;
@@ -169,7 +173,7 @@ typedef struct nrd_tok_pre_step {
     char replacement[5]; /* Metaspace; NUL-terminated character */
 } nrd_tok_pre_step;
 
-typedef enum { MODEL_BPE, MODEL_UNIGRAM } nrd_tok_model_kind;
+typedef enum { MODEL_BPE, MODEL_UNIGRAM, MODEL_WORDPIECE } nrd_tok_model_kind;
 
 typedef enum {
     DEC_BYTE_LEVEL,
@@ -178,14 +182,16 @@ typedef enum {
     DEC_REPLACE,
     DEC_STRIP,
     DEC_METASPACE,
+    DEC_WORDPIECE,
 } nrd_tok_dec_kind;
 
 typedef struct nrd_tok_dec_step {
     nrd_tok_dec_kind kind;
-    char *from, *to; /* Replace; `from` of one character for Strip and Metaspace. Owned */
+    char *from, *to; /* Replace; `from` alone for Strip, Metaspace, WordPiece. Owned */
     size_t from_n, to_n;
     size_t start, stop; /* Strip */
     nrd_tok_prepend_kind prepend;
+    bool cleanup; /* WordPiece */
 } nrd_tok_dec_step;
 
 enum { /* flags of a token */
@@ -260,9 +266,12 @@ struct nrd_tokenizer {
     uint32_t no_split[32];
     size_t n_no_split;
 
-    /* Unigram */
+    /* Unigram, WordPiece */
     nrd_tok_trie pieces;
     double unk_score, max_score;
+    nrd_tok_trie inner_pieces; /* WordPiece: tokens that go on with a word, without their mark */
+    char word_mark[9];         /* "##" */
+    size_t max_word_chars;
 
     /* post-processor */
     int32_t *prefix, *suffix;
@@ -278,6 +287,7 @@ struct nrd_tokenizer {
     int32_t bos_id, eos_id, pad_id, unk_id;
     char *chat_template, *tool_template;
     nrd_ids stop_ids;
+    int32_t fim[TOK_N_FIM]; /* that the files name, in the order of nrd_tok_fim_keys; -1: none */
     nrd_tok_wish_value wishes[TOK_N_WISHES];
 };
 
@@ -287,6 +297,12 @@ void nrd_tok_take_sampling_json(nrd_tokenizer *t, const nrd_json *generation_con
 void nrd_tok_take_sampling_gguf(nrd_tokenizer *t, const nrd_gguf *g);
 /* Members of an object that was begun in `out` with nothing before it. */
 void nrd_tok_put_sampling(const nrd_tokenizer *t, nrd_str *out);
+
+/* ---- filling in the middle (fim.c) ---- */
+
+/* Members of tokenizer_config.json: prefix, suffix, middle. */
+extern const char *const nrd_tok_fim_keys[TOK_N_FIM];
+void nrd_tok_take_fim_gguf(nrd_tokenizer *t, const nrd_gguf *g);
 
 /* ---- builder ---- */
 
@@ -384,6 +400,16 @@ void nrd_tok_bpe_encode(const nrd_tokenizer *t, nrd_tok_scratch *sc, const char 
                         nrd_ids *out);
 void nrd_tok_unigram_encode(const nrd_tokenizer *t, nrd_tok_scratch *sc, const char *s, size_t n,
                             nrd_ids *out);
+/* ---- WordPiece (wordpiece.c) ---- */
+
+nrd_error *nrd_tok_wordpiece_fill(nrd_tokenizer *t) NRD_MUST_USE;
+void nrd_tok_wordpiece_encode(const nrd_tokenizer *t, const char *s, size_t n, nrd_ids *out);
+void nrd_tok_bert_clean(const nrd_tok_norm_step *step, const char *s, size_t n, nrd_str *out);
+void nrd_tok_strip_nonspacing(const char *s, size_t n, nrd_str *out);
+/* One token's text, appended to the empty `out`. */
+void nrd_tok_wordpiece_decode(const nrd_tok_dec_step *step, const char *s, size_t n, bool first, nrd_str *out,
+                              nrd_str *spare);
+
 /* End of the chunk that starts at s: cut before a U+2581 where no token can reach across. */
 size_t nrd_tok_safe_chunk(const nrd_tokenizer *t, const char *s, size_t n);
 

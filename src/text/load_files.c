@@ -44,6 +44,10 @@ static void take_names(nrd_tokenizer *t, const nrd_json *config)
             *ids[i] = id; /* the unknown token of the model decides, if it has one */
         }
     }
+    for (int i = 0; i < TOK_N_FIM; i++) { /* CodeLlama's files say so */
+        int32_t id = token_named(t, config, nrd_tok_fim_keys[i]);
+        t->fim[i] = id >= 0 ? id : t->fim[i];
+    }
 }
 
 static void take_template(nrd_tokenizer *t, const nrd_json *node)

@@ -80,7 +80,7 @@ static nrd_error *load_pre(nrd_tokenizer *t, const nrd_gguf *g)
 {
     static const char *const gpt2[] = {"gpt-2", "gpt2", "phi-2", "mpt", "olmo", "jais", "exaone4", NULL};
     static const char *const llama3[] = {"llama-bpe", "llama3", "llama-v3", "falcon3", "dbrx",
-                                         "smaug-bpe", NULL};
+                                         "smaug-bpe", "glm4", "chatglm-bpe", NULL};
     static const char *const qwen2[] = {"qwen2", "deepseek-r1-qwen", "megrez", "stablelm2", "hunyuan",
                                         NULL};
     static const char *const digits[] = {"smollm", "starcoder", "refact", "command-r", "codeshell",
@@ -124,6 +124,8 @@ static nrd_error *load_pre(nrd_tokenizer *t, const nrd_gguf *g)
                            "\\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}"
                            "\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
                            "\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"));
+    } else if (span_is(&pre, "bloom")) {
+        NRD_TRY(isolate(t, " ?[^(\\s|.,!?…。，、।۔،)]+"));
     } else if (span_is(&pre, "default")) {
         NRD_TRY(isolate(t, "[\\p{P}\\$\\+<=>\\^~\\|]+"));
         NRD_TRY(isolate(t, nrd_pattern_text_gpt2));
@@ -241,6 +243,7 @@ static nrd_error *load_ids(nrd_tokenizer *t, const nrd_gguf *g, bool llama)
     if (nrd_gguf_bool(g, "tokenizer.ggml.add_eos_token", false) && t->eos_id >= 0) {
         NRD_TRY(nrd_tok_set_affix(t, true, &t->eos_id, 1));
     }
+    nrd_tok_take_fim_gguf(t, g);
     nrd_tok_take_sampling_gguf(t, g);
     if (nrd_gguf_str(g, "tokenizer.chat_template", &s) && s.n) {
         t->chat_template = nrd_xstrndup(s.data, s.n);

@@ -60,6 +60,26 @@ static nrd_error *load_precompiled(nrd_tokenizer *t, const nrd_json *node)
     return err;
 }
 
+static nrd_error *load_bert_normalizer(nrd_tokenizer *t, const nrd_json *node)
+{
+    const bool lower = nrd_json_get_bool(node, "lowercase", true);
+    const bool accents = nrd_json_get_bool(node, "strip_accents", lower); /* null: as lowercase says */
+    nrd_tok_norm_step *step = NULL;
+
+    if (!nrd_uni_has_forms()) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "normalizer BertNormalizer: this build has no utf8proc");
+    }
+    NRD_TRY(nrd_tok_new_norm(t, NORM_BERT_CLEAN, &step));
+    step->clean = nrd_json_get_bool(node, "clean_text", true);
+    step->split_ideographs = nrd_json_get_bool(node, "handle_chinese_chars", true);
+    if (accents) {
+        NRD_TRY(nrd_tok_new_norm(t, NORM_FORM, &step));
+        step->form = NRD_UNI_NFD;
+        NRD_TRY(nrd_tok_new_norm(t, NORM_STRIP_NONSPACING, &step));
+    }
+    return lower ? nrd_tok_new_norm(t, NORM_LOWERCASE, &step) : NULL;
+}
+
 static nrd_error *load_normalizer(nrd_tokenizer *t, const nrd_json *node)
 {
     static const char *const forms[] = {"NFC", "NFD", "NFKC", "NFKD"};
@@ -88,6 +108,9 @@ static nrd_error *load_normalizer(nrd_tokenizer *t, const nrd_json *node)
             NRD_TRY(load_normalizer(t, nrd_json_at(list, i)));
         }
         return NULL;
+    }
+    if (strcmp(type, "BertNormalizer") == 0) {
+        return load_bert_normalizer(t, node);
     }
     if (strcmp(type, "Lowercase") == 0) {
         return nrd_tok_new_norm(t, NORM_LOWERCASE, &step);
@@ -218,6 +241,12 @@ static nrd_error *load_pre_tokenizer(nrd_tokenizer *t, const nrd_json *node)
     if (strcmp(type, "WhitespaceSplit") == 0) {
         return nrd_tok_new_pre(t, PRE_WHITESPACE_SPLIT, &step);
     }
+    if (strcmp(type, "BertPreTokenizer") == 0) {
+        NRD_TRY(nrd_tok_new_pre(t, PRE_WHITESPACE_SPLIT, &step));
+        NRD_TRY(nrd_tok_new_pre(t, PRE_PUNCTUATION, &step));
+        step->behavior = SPLIT_ISOLATED;
+        return NULL;
+    }
     if (strcmp(type, "Punctuation") == 0) {
         NRD_TRY(nrd_tok_new_pre(t, PRE_PUNCTUATION, &step));
         return get_behavior(node, &step->behavior);
@@ -249,6 +278,43 @@ static nrd_error *load_merges(nrd_tokenizer *t, const nrd_json *list)
     return NULL;
 }
 
+static nrd_error *load_vocab(nrd_tokenizer *t, const nrd_json *vocab)
+{
+    if (!nrd_json_is(vocab, NRD_JSON_OBJECT)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "model: 'vocab' must be an object, got %s",
+                          nrd_json_type_name(vocab));
+    }
+    for (size_t i = 0; i < vocab->n; i++) {
+        const nrd_json *v = &vocab->child[i];
+        NRD_TRY(nrd_tok_set(t, nrd_json_int(v, -1), v->key, v->key_len, TOK_IN_MODEL));
+    }
+    return nrd_tok_index_vocab(t);
+}
+
+static nrd_error *load_wordpiece(nrd_tokenizer *t, const nrd_json *model)
+{
+    const nrd_json *unk = nrd_json_get(model, "unk_token");
+    const char *mark = nrd_json_get_str(model, "continuing_subword_prefix", "##");
+    const int64_t most = nrd_json_get_int(model, "max_input_chars_per_word", 100);
+
+    t->model = MODEL_WORDPIECE;
+    if (strlen(mark) == 0 || strlen(mark) >= sizeof t->word_mark) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "continuing_subword_prefix must have 1 to %zu bytes, got '%.40s'",
+                          sizeof t->word_mark - 1, mark);
+    }
+    if (most < 1 || most > TOK_MAX_TOKEN_BYTES) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "max_input_chars_per_word must be between 1 and %d, got %lld",
+                          (int)TOK_MAX_TOKEN_BYTES, (long long)most);
+    }
+    memcpy(t->word_mark, mark, strlen(mark) + 1);
+    t->max_word_chars = (size_t)most;
+    NRD_TRY(load_vocab(t, nrd_json_get(model, "vocab")));
+    if (nrd_json_is(unk, NRD_JSON_STRING)) {
+        t->unk_id = nrd_strmap_get(&t->by_token, t->tokens, unk->str, unk->n);
+    }
+    return NULL;
+}
+
 static nrd_error *load_bpe(nrd_tokenizer *t, const nrd_json *model)
 {
     static const char *const affixes[] = {"continuing_subword_prefix", "end_of_word_suffix"};
@@ -263,15 +329,7 @@ static nrd_error *load_bpe(nrd_tokenizer *t, const nrd_json *model)
             return nrd_errorf(NRD_ERR_UNSUPPORTED, "BPE with %s is not implemented", affixes[i]);
         }
     }
-    if (!nrd_json_is(vocab, NRD_JSON_OBJECT)) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "model: 'vocab' must be an object, got %s",
-                          nrd_json_type_name(vocab));
-    }
-    for (size_t i = 0; i < vocab->n; i++) {
-        const nrd_json *v = &vocab->child[i];
-        NRD_TRY(nrd_tok_set(t, nrd_json_int(v, -1), v->key, v->key_len, TOK_IN_MODEL));
-    }
-    NRD_TRY(nrd_tok_index_vocab(t));
+    NRD_TRY(load_vocab(t, vocab));
     t->byte_fallback = nrd_json_get_bool(model, "byte_fallback", false);
     t->fuse_unk = nrd_json_get_bool(model, "fuse_unk", false);
     t->ignore_merges = nrd_json_get_bool(model, "ignore_merges", false);
@@ -318,6 +376,9 @@ static nrd_error *load_model(nrd_tokenizer *t, const nrd_json *model)
     }
     if (type && strcmp(type, "Unigram") == 0) {
         return load_unigram(t, model);
+    }
+    if (type && strcmp(type, "WordPiece") == 0) {
+        return load_wordpiece(t, model);
     }
     return unsupported("model", model);
 }
@@ -458,6 +519,16 @@ static nrd_error *load_decoder(nrd_tokenizer *t, const nrd_json *node)
         step->from_n = a->n;
         step->start = (size_t)start;
         step->stop = (size_t)stop;
+        return NULL;
+    }
+    if (strcmp(type, "WordPiece") == 0) {
+        NRD_TRY(nrd_tok_new_dec(t, DEC_WORDPIECE, &step));
+        step->from = strdup(nrd_json_get_str(node, "prefix", "##"));
+        if (!step->from) {
+            return nrd_error_no_memory();
+        }
+        step->from_n = strlen(step->from);
+        step->cleanup = nrd_json_get_bool(node, "cleanup", true);
         return NULL;
     }
     if (strcmp(type, "Metaspace") == 0) {

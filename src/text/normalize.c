@@ -276,6 +276,12 @@ static void apply(const nrd_tokenizer *t, const nrd_tok_norm_step *step, const c
     case NORM_SENTENCEPIECE:
         apply_sentencepiece(t, step, s, n, out);
         break;
+    case NORM_BERT_CLEAN:
+        nrd_tok_bert_clean(step, s, n, out);
+        break;
+    case NORM_STRIP_NONSPACING:
+        nrd_tok_strip_nonspacing(s, n, out);
+        break;
     }
 }
 

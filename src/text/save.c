@@ -127,6 +127,16 @@ static void put_norm(nrd_str *o, const nrd_tok_norm_step *s)
     case NORM_SENTENCEPIECE:
         put_sentencepiece(o, s);
         break;
+    case NORM_BERT_CLEAN:
+    case NORM_STRIP_NONSPACING:
+        nrd_str_puts(o, "{\"type\":\"BertNormalizer\",\"lowercase\":false,");
+        put_bool(o, "clean_text", s->clean);
+        nrd_str_putc(o, ',');
+        put_bool(o, "handle_chinese_chars", s->split_ideographs);
+        nrd_str_putc(o, ',');
+        put_bool(o, "strip_accents", s->kind == NORM_STRIP_NONSPACING);
+        nrd_str_putc(o, '}');
+        break;
     }
 }
 
@@ -203,6 +213,13 @@ static void put_dec(nrd_str *o, const nrd_tok_dec_step *s)
         nrd_str_puts(o, "{\"type\":\"Strip\",");
         put_text(o, "content", s->from, s->from_n);
         nrd_str_printf(o, ",\"start\":%zu,\"stop\":%zu}", s->start, s->stop);
+        break;
+    case DEC_WORDPIECE:
+        nrd_str_puts(o, "{\"type\":\"WordPiece\",");
+        put_text(o, "prefix", s->from, s->from_n);
+        nrd_str_putc(o, ',');
+        put_bool(o, "cleanup", s->cleanup);
+        nrd_str_putc(o, '}');
         break;
     case DEC_METASPACE:
         nrd_str_printf(o, "{\"type\":\"Metaspace\",\"prepend_scheme\":\"%s\",\"split\":true,",
@@ -282,9 +299,36 @@ static void put_template(const nrd_tokenizer *t, nrd_str *o)
     nrd_str_puts(o, "}},\n");
 }
 
-static void put_bpe(const nrd_tokenizer *t, nrd_str *o)
+static void put_vocab(const nrd_tokenizer *t, nrd_str *o)
 {
     const char *separator = "";
+    nrd_str_puts(o, ",\n\"vocab\":{");
+    for (int32_t id = 0; id < t->n_vocab; id++) {
+        /* of equal tokens the first is the one in use */
+        if ((t->flags[id] & TOK_IN_MODEL) &&
+            nrd_strmap_get(&t->by_token, t->tokens, t->tokens[id].s, t->tokens[id].n) == id) {
+            nrd_str_printf(o, "%s\n", separator);
+            nrd_json_put_string(o, t->tokens[id].s, t->tokens[id].n);
+            nrd_str_printf(o, ":%d", id);
+            separator = ",";
+        }
+    }
+    nrd_str_putc(o, '}');
+}
+
+static void put_wordpiece(const nrd_tokenizer *t, nrd_str *o)
+{
+    nrd_str_puts(o, "{\"type\":\"WordPiece\",");
+    put_text(o, "unk_token", t->tokens[t->unk_id].s, t->tokens[t->unk_id].n);
+    nrd_str_putc(o, ',');
+    put_text(o, "continuing_subword_prefix", t->word_mark, strlen(t->word_mark));
+    nrd_str_printf(o, ",\"max_input_chars_per_word\":%zu", t->max_word_chars);
+    put_vocab(t, o);
+    nrd_str_putc(o, '}');
+}
+
+static void put_bpe(const nrd_tokenizer *t, nrd_str *o)
+{
     nrd_str_puts(o, "{\"type\":\"BPE\",\"dropout\":null,\"unk_token\":");
     if (t->unk_id >= 0) {
         nrd_json_put_string(o, t->tokens[t->unk_id].s, t->tokens[t->unk_id].n);
@@ -297,18 +341,8 @@ static void put_bpe(const nrd_tokenizer *t, nrd_str *o)
     put_bool(o, "byte_fallback", t->byte_fallback);
     nrd_str_putc(o, ',');
     put_bool(o, "ignore_merges", t->ignore_merges);
-    nrd_str_puts(o, ",\n\"vocab\":{");
-    for (int32_t id = 0; id < t->n_vocab; id++) {
-        /* of equal tokens the first is the one in use */
-        if ((t->flags[id] & TOK_IN_MODEL) &&
-            nrd_strmap_get(&t->by_token, t->tokens, t->tokens[id].s, t->tokens[id].n) == id) {
-            nrd_str_printf(o, "%s\n", separator);
-            nrd_json_put_string(o, t->tokens[id].s, t->tokens[id].n);
-            nrd_str_printf(o, ":%d", id);
-            separator = ",";
-        }
-    }
-    nrd_str_puts(o, "},\n\"merges\":[");
+    put_vocab(t, o);
+    nrd_str_puts(o, ",\n\"merges\":[");
     for (size_t i = 0; i < t->n_merges; i++) {
         const nrd_tok_text *l = &t->tokens[t->merges[i].left], *r = &t->tokens[t->merges[i].right];
         nrd_str_puts(o, i ? ",\n[" : "\n[");
@@ -373,6 +407,8 @@ static void put_tokenizer(const nrd_tokenizer *t, nrd_str *o)
     nrd_str_puts(o, ",\n\"model\":");
     if (t->model == MODEL_BPE) {
         put_bpe(t, o);
+    } else if (t->model == MODEL_WORDPIECE) {
+        put_wordpiece(t, o);
     } else {
         put_unigram(t, o);
     }
@@ -389,6 +425,12 @@ static void put_config(const nrd_tokenizer *t, nrd_str *o)
         if (ids[i] >= 0) {
             nrd_str_puts(o, ",\n");
             put_text(o, names[i], t->tokens[ids[i]].s, t->tokens[ids[i]].n);
+        }
+    }
+    for (int i = 0; i < TOK_N_FIM; i++) {
+        if (t->fim[i] >= 0) {
+            nrd_str_puts(o, ",\n");
+            put_text(o, nrd_tok_fim_keys[i], t->tokens[t->fim[i]].s, t->tokens[t->fim[i]].n);
         }
     }
     if (t->chat_template && t->tool_template) {

@@ -64,38 +64,52 @@ static file_id identify(const char *path)
                      (int64_t)st.st_mtim.tv_sec, (int64_t)st.st_mtim.tv_nsec};
 }
 
-static void identify_folder(text_key *k, const char *dir)
+static nrd_error *identify_folder(text_key *k, const char *dir)
 {
     for (int i = 0; i < N_SIDE; i++) {
-        char *path = nrd_path_join(dir, side_files[i]);
+        char *path = NULL;
+        NRD_TRY(nrd_path_make(&path, dir, side_files[i]));
         k->files[i] = identify(path);
         free(path);
     }
+    return NULL;
 }
 
-static char *real_path(const char *path)
+static nrd_error *real_path(char **out, const char *path)
 {
-    char *real = realpath(path, NULL);
-    return real ? real : nrd_xstrdup(path);
+    *out = realpath(path, NULL);
+    *out = *out ? *out : strdup(path);
+    return *out ? NULL : nrd_error_no_memory();
 }
 
-/* A GGUF file holds everything itself; other files have the rest beside them. */
-static void key_init(text_key *k, const char *path)
+/* A GGUF file holds everything itself; other files have the rest beside them. The caller frees k->path,
+ * after an error too. */
+static nrd_error *key_init(text_key *k, const char *path)
 {
+    const char *name = nrd_path_base(path);
+    char *dir = NULL, *real = NULL;
+    nrd_error *err = NULL;
+
     *k = (text_key){0};
     if (nrd_path_is_dir(path)) {
-        k->path = real_path(path);
-        identify_folder(k, path);
-        return;
+        NRD_TRY(real_path(&k->path, path));
+        return identify_folder(k, path);
     }
-    char *dir = nrd_path_dir(path), *real = real_path(dir);
-    k->path = nrd_path_join(real, nrd_path_base(path));
+    dir = name == path ? strdup(".") : strndup(path, (size_t)(name - path));
+    if (!dir) {
+        err = nrd_error_no_memory();
+        goto done;
+    }
+    NRD_TRY_GOTO(real_path(&real, dir), err, done);
+    NRD_TRY_GOTO(nrd_path_make(&k->path, real, name), err, done);
     k->files[N_SIDE] = identify(path);
     if (!nrd_str_has_suffix(path, ".gguf")) {
-        identify_folder(k, dir);
+        err = identify_folder(k, dir);
     }
+done:
     free(real);
     free(dir);
+    return err;
 }
 
 static bool key_equal(const text_key *a, const text_key *b)
@@ -105,9 +119,12 @@ static bool key_equal(const text_key *a, const text_key *b)
 
 /* ---- entries ---- */
 
-static nrd_text *text_new(const text_key *k) /* takes the key's path */
+static nrd_text *text_new(const text_key *k) /* takes the key's path; NULL: no memory */
 {
-    nrd_text *t = nrd_xcalloc(1, sizeof *t);
+    nrd_text *t = calloc(1, sizeof *t);
+    if (!t) {
+        return NULL;
+    }
     t->key = *k;
     pthread_mutex_init(&t->chat_mu, NULL);
     return t;
@@ -134,10 +151,16 @@ static void unlink_locked(nrd_text *t)
     }
 }
 
+/* Said again from what is kept; without a text memory was missing. */
+static nrd_error *say_again(nrd_error_code code, const char *message)
+{
+    return message ? nrd_errorf(code, "%s", message) : nrd_error_no_memory();
+}
+
 static void keep_error(nrd_error *err, nrd_error_code *code, char **message)
 {
     *code = nrd_error_get_code(err);
-    *message = nrd_xstrdup(nrd_error_message(err));
+    *message = strdup(nrd_error_message(err));
     nrd_error_free(err);
 }
 
@@ -166,7 +189,7 @@ nrd_error *nrd_text_open(nrd_text **out, const char *path)
     text_key key;
 
     *out = NULL;
-    key_init(&key, path);
+    NRD_TRY_GOTO(key_init(&key, path), err, fail);
     pthread_mutex_lock(&mu);
     nrd_text *t = texts;
     while (t && !key_equal(&t->key, &key)) {
@@ -180,11 +203,16 @@ nrd_error *nrd_text_open(nrd_text **out, const char *path)
         }
     } else {
         t = text_new(&key);
+        if (!t) {
+            pthread_mutex_unlock(&mu);
+            err = nrd_error_no_memory();
+            goto fail;
+        }
         t->refs = 1;
         open_locked(t, path);
     }
     if (t->state == FAILED) {
-        err = nrd_errorf(t->code, "%s", t->message);
+        err = say_again(t->code, t->message);
     }
     bool is_last = err && --t->refs == 0;
     pthread_mutex_unlock(&mu);
@@ -192,6 +220,10 @@ nrd_error *nrd_text_open(nrd_text **out, const char *path)
         text_free(t);
     }
     *out = err ? NULL : t;
+    return err;
+
+fail:
+    free(key.path);
     return err;
 }
 
@@ -220,13 +252,15 @@ nrd_error *nrd_text_chat(nrd_text *t, const nrd_chat **out)
 {
     pthread_mutex_lock(&t->chat_mu);
     if (!t->chat_tried) {
-        nrd_error *err = nrd_chat_open(&t->chat, t->tokenizer, NULL);
-        if (err) {
-            keep_error(err, &t->chat_code, &t->chat_message);
+        nrd_error *e = nrd_chat_open(&t->chat, t->tokenizer, NULL);
+        t->chat_tried = !e || nrd_error_get_code(e) != NRD_ERR_NO_MEMORY; /* the next one tries again */
+        if (e) {
+            free(t->chat_message);
+            keep_error(e, &t->chat_code, &t->chat_message);
         }
-        t->chat_tried = true;
     }
     *out = t->chat;
+    nrd_error *err = *out ? NULL : say_again(t->chat_code, t->chat_message);
     pthread_mutex_unlock(&t->chat_mu);
-    return *out ? NULL : nrd_errorf(t->chat_code, "%s", t->chat_message);
+    return err;
 }

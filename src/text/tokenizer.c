@@ -190,6 +190,8 @@ static void encode_words(const nrd_tokenizer *t, nrd_tok_scratch *sc, const char
         size_t start = words->v[i].start, len = words->v[i].end - start;
         if (t->model == MODEL_BPE) {
             nrd_tok_bpe_encode(t, sc, s + start, len, out);
+        } else if (t->model == MODEL_WORDPIECE) {
+            nrd_tok_wordpiece_encode(t, s + start, len, out);
         } else {
             nrd_tok_unigram_encode(t, sc, s + start, len, out);
         }
@@ -440,7 +442,8 @@ const char *nrd_tokenizer_token_bytes(const nrd_tokenizer *t, int32_t id, size_t
 
 const char *nrd_tokenizer_kind(const nrd_tokenizer *t)
 {
-    return t->model == MODEL_UNIGRAM ? "Unigram"
+    return t->model == MODEL_UNIGRAM   ? "Unigram"
+           : t->model == MODEL_WORDPIECE ? "WordPiece"
            : t->byte_level           ? "byte-level BPE"
            : t->byte_fallback        ? "BPE with byte fallback"
                                      : "BPE";

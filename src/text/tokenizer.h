@@ -87,6 +87,18 @@ NRD_API const char *nrd_tokenizer_tool_template(const nrd_tokenizer *t);
 /* End-of-generation ids beyond eos (generation_config.json, GGUF eot/eom); borrows. */
 NRD_API const int32_t *nrd_tokenizer_stop_ids(const nrd_tokenizer *t, size_t *out_n);
 
+/* What marks the parts of a text that is to be filled in the middle; -1: there is no such token. */
+typedef struct nrd_fim_tokens {
+    int32_t prefix, suffix, middle;
+    bool suffix_first; /* the suffix, the prefix, and the answer: no middle */
+    int32_t repo, file; /* a repository's name and each file's name follow these */
+    int32_t ends[10];   /* end an answer besides the usual ids */
+    size_t n_ends;
+} nrd_fim_tokens;
+/* By what the tokenizer's files say (tokenizer_config.json, GGUF metadata), else by the names that families
+ * of models use. False: the model has none. Whether a model was trained with them is not known. */
+NRD_API bool nrd_tokenizer_fim(const nrd_tokenizer *t, nrd_fim_tokens *out);
+
 /* Writes the tokenizer as a folder holding tokenizer.json, tokenizer_config.json (and
  * generation_config.json) that this library and Hugging Face read with equal results. */
 NRD_API nrd_error *nrd_tokenizer_save(const nrd_tokenizer *t, const char *dir) NRD_MUST_USE;

@@ -148,6 +148,17 @@ void nrd_uni_normalize(nrd_uni_form form, const char *s, size_t n, nrd_str *out)
     nrd_str_append(out, s + done, n - done);
 }
 
+bool nrd_uni_is_nonspacing(uint32_t cp)
+{
+    return utf8proc_category((utf8proc_int32_t)cp) == UTF8PROC_CATEGORY_MN;
+}
+
+bool nrd_uni_is_other(uint32_t cp)
+{
+    const utf8proc_category_t c = utf8proc_category((utf8proc_int32_t)cp);
+    return c == UTF8PROC_CATEGORY_CC || c == UTF8PROC_CATEGORY_CF || c == UTF8PROC_CATEGORY_CO;
+}
+
 static uint32_t lower_of(uint32_t cp)
 {
     return (uint32_t)utf8proc_tolower((utf8proc_int32_t)cp);
@@ -183,6 +194,17 @@ void nrd_uni_normalize(nrd_uni_form form, const char *s, size_t n, nrd_str *out)
 {
     (void)form;
     nrd_str_append(out, s, n);
+}
+
+bool nrd_uni_is_nonspacing(uint32_t cp)
+{
+    (void)cp;
+    return false;
+}
+
+bool nrd_uni_is_other(uint32_t cp)
+{
+    return cp < ' ' || cp == 0x7f;
 }
 
 static uint32_t lower_of(uint32_t cp)

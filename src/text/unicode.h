@@ -41,6 +41,10 @@ static inline uint8_t nrd_uni_class(uint32_t cp)
 
 typedef enum { NRD_UNI_NFC, NRD_UNI_NFD, NRD_UNI_NFKC, NRD_UNI_NFKD } nrd_uni_form;
 
+/* Categories Mn, and Cc, Cf or Co; false without utf8proc but for ASCII's control characters. */
+bool nrd_uni_is_nonspacing(uint32_t cp);
+bool nrd_uni_is_other(uint32_t cp);
+
 bool nrd_uni_has_forms(void); /* false: built without utf8proc; only ASCII passes unchanged */
 /* Appends the normal form of valid UTF-8. */
 void nrd_uni_normalize(nrd_uni_form form, const char *s, size_t n, nrd_str *out);

@@ -4,9 +4,12 @@
  *   nereid bench PATH                  a table: prefill, and decode with 1, 2, 4 … sequences
  *   nereid bench throughput PATH …     many requests at once: tokens and requests a second
  *   nereid bench latency PATH …        one after the other: percentiles of what a user waits
+ *   nereid bench steps PATH …          how long steps take, for nereid simulate
  *   nereid bench hw                    what the machine could do at best
+ *   nereid bench serve URL …           another verb: a load on a server (bench_serve.c)
  */
 #include "tools/bench_profile.h"
+#include "tools/bench_steps.h"
 #include "tools/model_path.h"
 #include "tools/plot.h"
 #include "tools/tools.h"
@@ -17,6 +20,7 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "nereid/executor.h"
+#include "nereid/ranks.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -26,13 +30,16 @@ static const char usage[] =
     "Usage: nereid bench PATH [options]             table of prefill and decode rates\n"
     "       nereid bench throughput PATH [options]  many requests at a time\n"
     "       nereid bench latency PATH [options]     requests one after the other\n"
-    "       nereid bench hw [options]               limits of the machine: reading, arithmetic\n\n"
+    "       nereid bench steps PATH [options]       how long steps take, over sequences and contexts, for nereid simulate\n"
+    "       nereid bench hw [options]               limits of the machine: reading, arithmetic\n"
+    "       nereid bench serve [URL] [options]      a load on a server (nereid bench serve "
+    "--help)\n\n"
     "Prompts are random token ids; the end token is ignored, so lengths are as asked.\n";
 
 typedef struct {
     const char *json, *seed, *trace, *plot;
     int32_t num_requests, input_mean, output_mean, input_stdev, output_stdev, concurrency, warmup;
-    int32_t max_sequences, common_len;
+    int32_t max_sequences, max_context, common_len;
     int32_t profile_every, mixed_context_tokens, runs;
     bool reuse, streaming, max_utilization, profile, steady;
     nrd_exec_options exec;
@@ -473,15 +480,17 @@ static nrd_error *bench(const char *verb, const char *path, options *o)
     outcome out = {0};
     nrd_str j = {0}, heading = {0}, text = {0};
     nrd_device_limits limits = {0};
-    bool is_table = !strcmp(verb, "table");
+    const bool steps = !strcmp(verb, "steps"), is_table = !strcmp(verb, "table") || steps;
 
     if (o->profile) {
         NRD_TRY_GOTO(nrd_bench_limits(&o->exec, &limits), err, done);
     }
-    NRD_TRY_GOTO(nrd_model_path_open(&m, path, o->exec.device, o->exec.tp_size), err, done);
+    nrd_ranks_enter();
+    NRD_TRY_GOTO(nrd_exec_options_open(&o->exec, path, &m), err, done);
     uint64_t start_ns = nrd_now_ns();
     nrd_exec_config_init(&c);
     NRD_TRY_GOTO(nrd_exec_options_apply(&o->exec, &c), err, done);
+    c.tokenizer_dir = m.tokenizer; /* a draft model's is compared with it */
     c.enable_chunked_context = true;
     if (o->profile || o->profile_every > 0) {
         c.profile_every = o->profile_every > 0 ? o->profile_every : 16;
@@ -515,7 +524,12 @@ static nrd_error *bench(const char *verb, const char *path, options *o)
         int32_t n = 0;
         NRD_TRY_GOTO(nrd_exec_profile(x, &row, 1, &n, true), err, done);
     }
-    if (is_table) {
+    if (steps) {
+        nrd_step_table t;
+        NRD_TRY_GOTO(nrd_bench_steps(x, o->max_sequences, o->max_context, &t), err, done);
+        nrd_str_puts(&j, ",\n  \"steps\": ");
+        nrd_step_table_put(&t, &j);
+    } else if (is_table) {
         NRD_TRY_GOTO(table(x, o, nrd_str_cstr(&heading), &j), err, done);
     } else {
         nrd_str_printf(&text, "load                %.2f s\n", load_s);
@@ -572,6 +586,7 @@ static const nrd_opt rows[] = {
     OPT(INT, "concurrency", NULL, concurrency, "N", "8", "requests at a time"),
     OPT(INT, "runs", NULL, runs, "N", "1", "the same so many times; the figures are the last one's"),
     OPT(INT, "max_sequences", NULL, max_sequences, "N", "8", "last row of the table"),
+    OPT(INT, "max_context", NULL, max_context, "N", "what fits", "steps: longest context"),
     OPT(INT, "warmup", NULL, warmup, "N", "1", "requests before measuring"),
     OPT(STR, "seed", "--random_seed", seed, "N", "0", "of prompts and lengths"),
     OPT(FLAG, "streaming", NULL, streaming, NULL, NULL, "one response a token"),
@@ -597,6 +612,9 @@ int nrd_tool_bench(int argc, char **argv)
     options o = {
         .num_requests = 0, .input_mean = 128, .output_mean = 128, .warmup = 1, .max_sequences = 8, .runs = 1};
     const char *words[2] = {NULL, NULL}, *verb = "table";
+    if (argc > 1 && !strcmp(argv[1], "serve")) {
+        return nrd_tool_bench_serve(argc - 1, argv + 1);
+    }
     size_t n = 0;
     int status =
         nrd_tool_parse(&nrd_bench_table, argc, argv, &o, words, &n);
@@ -611,8 +629,8 @@ int nrd_tool_bench(int argc, char **argv)
         words[0] = words[1];
     }
     bool latency = !strcmp(verb, "latency");
-    if (n == 0 || (n == 2 && !latency && strcmp(verb, "throughput") != 0)) {
-        fputs("nereid bench: [throughput|latency] PATH, or hw, is needed (see --help)\n", stderr);
+    if (n == 0 || (n == 2 && !latency && strcmp(verb, "throughput") != 0 && strcmp(verb, "steps") != 0)) {
+        fputs("nereid bench: [throughput|latency|steps] PATH, or hw, is needed (see --help)\n", stderr);
         return 2;
     }
     o.concurrency = latency ? 1 : o.concurrency > 0 ? o.concurrency : 8;

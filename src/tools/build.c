@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * nereid build: a checkpoint, a model folder or a GGUF file becomes an engine folder. */
+#include "tools/old_layout.h"
 #include "tools/tools.h"
 
 #include "base/clock.h"
@@ -9,6 +10,7 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "device/device.h"
+#include "hub/pull.h"
 #include "model/build.h"
 #include "model/engine_file.h"
 #include "model/lora.h"
@@ -16,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 typedef struct {
     const char *checkpoint_dir, *model_config, *build_config, *output_dir, *load_format, *dtype, *quantize;
@@ -23,7 +26,7 @@ typedef struct {
     const char *gather_all, *input_timing_cache, *spec_mode, *gpt_attention, *remove_padding;
     const char *precision, *lora_plugin, *lora_modules, *lora_dir, *lora_source;
     int32_t max_lora_rank;
-    bool weight_only, fp8_kv, int8_kv, use_paged_fmha, gather_context, gather_generation, quantize_lm_head, dry_run;
+    bool old_layout, weight_only, fp8_kv, int8_kv, use_paged_fmha, gather_context, gather_generation, quantize_lm_head, dry_run;
     int32_t max_output_len, workers, seed, tp_size, pp_size;
     int32_t max_input_len, max_seq_len, max_batch_size, max_num_tokens, max_beam_width;
     int32_t opt_num_tokens, max_draft_len, max_prompt, tokens_per_block;
@@ -237,6 +240,20 @@ static nrd_error *dry_run(const nrd_source *src, const nrd_build_options *b)
     return NULL;
 }
 
+static nrd_error *check_spec_mode(const options *o)
+{
+    const bool external = o->spec_mode && !strcmp(o->spec_mode, "draft_tokens_external");
+    if (o->spec_mode && !external && strcmp(o->spec_mode, "none")) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "--speculative_decoding_mode %s is not supported; only none and "
+                          "draft_tokens_external can be built", o->spec_mode);
+    }
+    if (external && o->max_draft_len < 1) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "--speculative_decoding_mode draft_tokens_external needs "
+                          "--max_draft_len");
+    }
+    return NULL;
+}
+
 static nrd_error *build(const options *o)
 {
     nrd_error *err = NULL;
@@ -244,20 +261,18 @@ static nrd_error *build(const options *o)
     nrd_build_options b = {.n_threads = o->workers, .device_name = ""};
     nrd_build_stats stats = {0};
     uint64_t start = nrd_now_ns();
-    char size[32];
+    char size[32], *path = NULL;
     const char *quant = o->quantize || !o->weight_only ? o->quantize : o->precision;
-    bool dummy = !strcmp(o->load_format, "dummy");
+    /* a configuration alone has no weights: as the published program, take random ones */
+    bool dummy = !strcmp(o->load_format, "dummy") || !o->checkpoint_dir;
 
-    if (o->spec_mode && strcmp(o->spec_mode, "none")) {
-        err = nrd_errorf(NRD_ERR_UNSUPPORTED, "--speculative_decoding_mode %s is not supported; only "
-                         "none can be built", o->spec_mode);
-        goto done;
-    }
+    NRD_TRY_GOTO(check_spec_mode(o), err, done);
     if (dummy) {
         const char *config = o->model_config ? o->model_config : o->checkpoint_dir;
         NRD_TRY_GOTO(nrd_source_open_dummy(&src, config, (uint64_t)(uint32_t)o->seed), err, done);
     } else {
-        NRD_TRY_GOTO(nrd_source_open(&src, o->checkpoint_dir), err, done);
+        NRD_TRY_GOTO(nrd_hub_resolve(o->checkpoint_dir, &path), err, done);
+        NRD_TRY_GOTO(nrd_source_open(&src, path), err, done);
     }
     NRD_TRY_GOTO(fill_limits(&b.limits, o, nrd_source_spec(src)), err, done);
     NRD_TRY_GOTO(parse_dtype("--dtype", o->dtype, &b.plan.dtype), err, done);
@@ -265,7 +280,8 @@ static nrd_error *build(const options *o)
     b.plan.quantize_lm_head = o->quantize_lm_head;
     b.plan.tp_size = o->tp_size;
     b.plan.pp_size = o->pp_size;
-    b.extra_config = "    \"speculative_decoding_mode\": \"none\"";
+    b.extra_config = o->max_draft_len > 0 ? "    \"speculative_decoding_mode\": \"draft_tokens_external\""
+                                          : "    \"speculative_decoding_mode\": \"none\"";
     NRD_TRY_GOTO(open_device(o, &b), err, done);
     if (o->dry_run) {
         NRD_TRY_GOTO(dry_run(src, &b), err, done);
@@ -273,6 +289,9 @@ static nrd_error *build(const options *o)
     }
     nrd_leftovers_sweep(o->output_dir);
     NRD_TRY_GOTO(nrd_build_folder(src, &b, o->output_dir, &stats), err, done);
+    if (o->old_layout) {
+        NRD_TRY_GOTO(nrd_old_layout(o->output_dir, b.limits.max_seq_len - b.limits.max_input_len), err, done);
+    }
     if (o->input_timing_cache) {
         NRD_TRY_GOTO(copy_timing_cache(o->input_timing_cache, o->output_dir), err, done);
     }
@@ -281,6 +300,7 @@ static nrd_error *build(const options *o)
            (double)(nrd_now_ns() - start) / 1e9);
     fputs(nrd_str_cstr(&stats.notes), stderr);
 done:
+    free(path);
     if (b.dev) {
         b.dev->ops->close(b.dev);
     }
@@ -354,8 +374,8 @@ static const nrd_opt rows[] = {
         "old form: max_seq_len = max_input_len + this"),
     OPT(INT, "max_num_tokens", NULL, max_num_tokens, "N", "8192", "packed tokens in one step"),
     OPT(INT, "max_beam_width", NULL, max_beam_width, "N", "1", "beams"),
-    OPT(INT, "max_draft_len", NULL, max_draft_len, "N", NULL, "draft tokens in one step: only 0"),
-    OPT(STR, "speculative_decoding_mode", NULL, spec_mode, "MODE", NULL, "only none"),
+    OPT(INT, "max_draft_len", NULL, max_draft_len, "N", NULL, "draft tokens that a request may bring"),
+    OPT(STR, "speculative_decoding_mode", NULL, spec_mode, "MODE", NULL, "none, or draft_tokens_external with max_draft_len"),
     OPT(WORD, "lora_plugin", NULL, lora_plugin, "TYPE|disable", NULL,
         "memory for LoRA adapters is taken when the engine is opened; any engine takes adapters"),
     OPT(INT, "max_lora_rank", NULL, max_lora_rank, "N", "64", "the largest rank of an adapter"),
@@ -388,13 +408,15 @@ static const nrd_opt rows[] = {
     OPT(FLAG, "quantize_lm_head", NULL, quantize_lm_head, NULL, "else q8_0 with a block type, or unchanged",
         "the LM head too"),
     OPT(INT, "tp_size", NULL, tp_size, "N", NULL, "tensor-parallel ranks (1, or those of the checkpoint)"),
-    OPT(INT, "pp_size", NULL, pp_size, "N", NULL, "pipeline stages: only 1"),
+    OPT(INT, "pp_size", NULL, pp_size, "N", NULL, "pipeline stages (1, or those of the checkpoint)"),
     OPT(INT, "workers", NULL, workers, "N", "one for each core", "threads that pack"),
     OPT(STR, "device", NULL, device, "NAME", "cpu", "whose weight layouts to use: cpu, cuda, rows"),
     OPT(STR, "input_timing_cache", "--timing_cache", input_timing_cache, "FILE", NULL,
         "kernel choices measured before"),
     OPT(WORD, "remove_input_padding", NULL, remove_padding, "enable", NULL,
         "tokens are always packed"),
+    OPT(FLAG, "old_layout", NULL, old_layout, NULL, NULL,
+        "files and config.json as builders up to v0.8 left them: gpt_float16_tp2_rank0.engine, builder_config"),
     OPT(FLAG, "dry_run", NULL, dry_run, NULL, NULL, "check everything, write nothing"),
     OPT(STR, "build_config", NULL, build_config, "FILE", NULL,
         "JSON with the same names; options on the command line win"),
@@ -523,5 +545,26 @@ int nrd_tool_build(int argc, char **argv)
     nrd_error *err = join_lists(&argc, argv, &made);
     int status = err ? nrd_tool_finish("build", err) : build_verb(argc, argv);
     nrd_arena_fini(&made);
+    return status;
+}
+
+int nrd_tool_trtllm_build(int argc, char **argv)
+{
+    const uint64_t start = nrd_now_ns();
+    int status = nrd_tool_build(argc, argv);
+    const time_t now = time(NULL);
+    const int took = (int)((nrd_now_ns() - start) / 1000000000u);
+    char stamp[40] = "";
+    struct tm when;
+    for (int i = 1; i < argc; i++) {
+        if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h")) {
+            return status;
+        }
+    }
+    if (status == 0 && localtime_r(&now, &when)) {
+        strftime(stamp, sizeof stamp, "%m/%d/%Y-%H:%M:%S", &when);
+        printf("[%s] [TRT-LLM] [I] Total time of building all engines: %02d:%02d:%02d\n", stamp, took / 3600,
+               took / 60 % 60, took % 60);
+    }
     return status;
 }

@@ -6,6 +6,7 @@
 #include "base/dtype.h"
 #include "base/leftovers.h"
 #include "base/str.h"
+#include "hub/pull.h"
 #include "model/build.h"
 
 #include <stdio.h>
@@ -13,9 +14,9 @@
 #include <string.h>
 
 typedef struct {
-    const char *model_dir, *output_dir, *dtype, *precision, *quantize, *qformat;
-    bool use_weight_only, quantize_lm_head;
-    int32_t tp_size, pp_size;
+    const char *model_dir, *output_dir, *dtype, *precision, *quantize, *qformat, *ckpt_type;
+    bool use_weight_only, quantize_lm_head, use_fp8;
+    int32_t tp_size, pp_size, moe_tp_size, moe_ep_size;
 } options;
 
 static const char usage[] =
@@ -23,6 +24,21 @@ static const char usage[] =
     "PATH is a Hugging Face folder (safetensors or pytorch_model.bin) or a GGUF file. DIR gets\n"
     "config.json and one rankN.safetensors for each rank (docs/checkpoint-format.md). Block formats\n"
     "of GGUF files are kept as they are.\n";
+
+/* Every rank has a part of every expert; 0: not given. */
+static nrd_error *check_moe_ranks(const options *o)
+{
+    const int32_t tp = o->tp_size ? o->tp_size : 1;
+    if (o->moe_ep_size > 1) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "--moe_ep_size %d is not supported: ranks divide every expert, not the list "
+                          "of experts; give --moe_ep_size 1 and --moe_tp_size %d, or neither", o->moe_ep_size, tp);
+    }
+    if (o->moe_tp_size > 0 && o->moe_tp_size != tp) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "--moe_tp_size %d times --moe_ep_size 1 must be --tp_size %d", o->moe_tp_size,
+                          tp);
+    }
+    return NULL;
+}
 
 static nrd_error *convert(const options *o)
 {
@@ -37,12 +53,21 @@ static nrd_error *convert(const options *o)
     if (o->dtype && strcmp(o->dtype, "auto") && !nrd_dtype_parse(o->dtype, &plan.dtype)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "--dtype: '%s' is no known element type", o->dtype);
     }
+    if (o->ckpt_type && strcmp(o->ckpt_type, "hf") != 0) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "--ckpt_type '%s' is not supported; export the model to Hugging "
+                          "Face (hf) first", o->ckpt_type);
+    }
+    NRD_TRY(check_moe_ranks(o));
     const char *word = o->quantize ? o->quantize : o->qformat;
-    if (!word && o->use_weight_only) {
-        word = o->precision;
+    if (!word) {
+        word = o->use_weight_only ? o->precision : o->use_fp8 ? "fp8" : NULL;
     }
     NRD_TRY(nrd_tool_parse_quant(word, &plan.quantize));
-    NRD_TRY(nrd_source_open(&src, o->model_dir));
+    char *path = NULL;
+    NRD_TRY(nrd_hub_resolve(o->model_dir, &path));
+    err = nrd_source_open(&src, path);
+    free(path);
+    NRD_TRY(err);
     nrd_leftovers_sweep(o->output_dir);
     NRD_TRY_GOTO(nrd_convert_folder(src, &plan, o->output_dir, &stats), err, done);
     printf("%s: %s, %d rank%s, %llu weights in the first, %s, %.2f s\n", o->output_dir,
@@ -61,18 +86,23 @@ done:
 static const nrd_opt rows[] = {
     OPT(STR, "model_dir", "--in_file -i", model_dir, "PATH", NULL,
         "Hugging Face folder or GGUF file"),
-    OPT(STR, "output_dir", "--out_dir -o", output_dir, "DIR", "tllm_checkpoint",
+    OPT(STR, "output_dir", "--out_dir -o --output_model_dir --export_path", output_dir, "DIR", "tllm_checkpoint",
         "checkpoint folder to write"),
-    OPT(INT, "tp_size", "--tensor_parallelism -tp", tp_size, "N", "1", "tensor-parallel ranks"),
+    OPT(INT, "tp_size", "--tensor_parallelism -tp --world_size", tp_size, "N", "1", "tensor-parallel ranks"),
     OPT(INT, "pp_size", NULL, pp_size, "N", "1", "pipeline stages"),
+    OPT(INT, "moe_tp_size", NULL, moe_tp_size, "N", "tp_size", "ranks that divide an expert: as many as tp_size"),
+    OPT(INT, "moe_ep_size", NULL, moe_ep_size, "N", "1", "ranks that divide the list of experts: only 1"),
     OPT(STR, "dtype", "--storage_type -t", dtype, "TYPE", NULL,
         "of unquantized weights: auto, float32, float16, bfloat16"),
     OPT(FLAG, "use_weight_only", NULL, use_weight_only, NULL, NULL,
         "linear weights as integers, see --weight_only_precision"),
     OPT(STR, "weight_only_precision", NULL, precision, "int8|int4", NULL,
         "int8: one scale a row; int4: q4_0, one scale for 32 columns"),
-    OPT(STR, "quantize", NULL, quantize, "TYPE", NULL,
+    OPT(STR, "quantize", "--use_weight_only_with_precision", quantize, "TYPE", NULL,
         "linear weights: int8, fp8, q8_0, q4_0, q4_k, bfloat16, …"),
+    OPT(FLAG, "use_fp8", "--enable_fp8 --use_fp8_rowwise", use_fp8, NULL, NULL,
+        "the same as --quantize fp8, which has one scale a row"),
+    OPT(STR, "ckpt_type", NULL, ckpt_type, "hf", NULL, "what wrote the model: only hf"),
     OPT(STR, "qformat", NULL, qformat, "NAME", NULL, "full_prec, fp8, int8_wo, int4_wo"),
     OPT(FLAG, "quantize_lm_head", NULL, quantize_lm_head, NULL, "else q8_0 with a block type, or unchanged",
         "the LM head too"),
@@ -95,22 +125,44 @@ static const nrd_opt rows[] = {
     NO_EFFECT("tokenizer_max_seq_length", NULL, "no scheme here needs samples"),
     NO_EFFECT("seed", NULL, "no scheme here needs samples"),
     NO_EFFECT("awq_block_size", NULL, "int4 has one scale for 32 columns"),
-    NO_EFFECT("kv_cache_dtype", NULL,
+    NO_EFFECT("kv_cache_dtype", "--fp8_kv_cache",
         "the type of the cache is chosen at build: nereid build --kv_cache_dtype"),
     NO_EFFECT("device", NULL, NULL),
+    NO_EFFECT("tokenizer_dir", NULL, "a checkpoint has no tokenizer"),
+    NO_EFFECT("load_by_shard", NULL, "always"),
+    NO_EFFECT("disable_weight_only_quant_plugin", NULL, "kernels are chosen by the device"),
+    NO_EFFECT("use_prompt_tuning", NULL, "every engine may have it: nereid build --max_prompt_embedding_table_size"),
+    NO_EFFECT("vocab_size", NULL, "config.json tells"),
+    NO_EFFECT("n_positions", NULL, "config.json tells"),
+    NO_EFFECT("n_layer", NULL, "config.json tells"),
+    NO_EFFECT("n_head", NULL, "config.json tells"),
+    NO_EFFECT("n_kv_head", NULL, "config.json tells"),
+    NO_EFFECT("n_embd", NULL, "config.json tells"),
+    NO_EFFECT("inter_size", NULL, "config.json tells"),
+    NO_EFFECT("rms_norm_eps", NULL, "config.json tells"),
+    NO_EFFECT("hidden_act", NULL, "config.json tells"),
+    NO_EFFECT("rotary_base", NULL, "config.json tells"),
     REFUSED("cp_size", NULL, "there is no context parallelism"),
     REFUSED("num_medusa_heads", NULL, "no family with heads is known"),
     REFUSED("num_medusa_layers", NULL, "no family with heads is known"),
     REFUSED("medusa_model_dir", NULL, "no family with heads is known"),
     REFUSED("autoq_format", NULL, "choose one type with --quantize"),
     REFUSED("auto_quantize_bits", NULL, "choose a type with --quantize"),
-    REFUSED("moe_tp_size", NULL, "no family with experts is known"),
-    REFUSED("moe_ep_size", NULL, "no family with experts is known"),
     REFUSED("nemo_ckpt_path", NULL, "export it to Hugging Face first"),
-    REFUSED("smoothquant", "-sq", "use --quantize int8 or fp8"),
+    REFUSED("meta_ckpt_dir", NULL, "export it to Hugging Face first"),
+    REFUSED("quant_ckpt_path", "--ammo_quant_ckpt_path --modelopt_quant_ckpt_path",
+            "give the folder of quantized weights as --model_dir where its form is known"),
+    REFUSED("per_group", NULL, "belongs to GPTQ and AWQ"),
+    REFUSED("use_meta_fp8_rowwise_recipe", NULL, "all linear weights get one type"),
+    REFUSED("use_int8_weight_only_embedding", NULL, "embeddings keep their type"),
+    REFUSED("save_config_only", NULL, "see nereid build --dry_run"),
+    REFUSED("hf_lora_dir", NULL, "adapters belong to the engine: nereid build --lora_dir"),
+    REFUSED("medusa_hidden_act", NULL, "no family with heads is known"),
+    REFUSED("max_draft_len", NULL, "belongs to the engine: nereid build --max_draft_len"),
+    REFUSED("smoothquant", "-sq --use_smooth_quant", "use --quantize int8 or fp8"),
     REFUSED("per_channel", NULL, "belongs to SmoothQuant"),
     REFUSED("per_token", NULL, "belongs to SmoothQuant"),
-    REFUSED("int8_kv_cache", "-kv", "the type of the cache is chosen at build: --kv_cache_dtype"),
+    REFUSED("int8_kv_cache", "-kv --calibrate_kv_cache", "the type of the cache is chosen at build: --kv_cache_dtype"),
 };
 const nrd_tool_table nrd_convert_table = NRD_TOOL_TABLE("convert", usage, rows, 1);
 

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * nereid options, nereid completion: what the tables of options hold, for people and programs. */
-#include "tools/tools.h"
+#include "tools/describe.h"
 
 #include "base/json.h"
-#include "base/str.h"
 #include "frontends/options_table.h"
 
 #include <ctype.h>
@@ -12,16 +11,18 @@
 
 typedef struct options {
     bool markdown, json;
+    const char *man;
 } options;
 
 static const char options_usage[] =
-    "Usage: nereid options [--markdown | --json]\n"
+    "Usage: nereid options [--markdown | --json | --man DIR]\n"
     "Lists every option of the verbs and of tritonserver. docs/options.md is made with --markdown.\n";
 
 #define OPT(...) NRD_OPT_ROW(options, __VA_ARGS__)
 static const nrd_opt options_rows[] = {
     OPT(FLAG, "markdown", NULL, markdown, NULL, NULL, "tables for documentation"),
     OPT(FLAG, "json", NULL, json, NULL, NULL, "one JSON document"),
+    OPT(STR, "man", NULL, man, "DIR", NULL, "writes the manual pages of all programs there"),
 };
 const nrd_tool_table nrd_options_table = NRD_TOOL_TABLE("options", options_usage, options_rows, 0);
 
@@ -41,8 +42,7 @@ static nrd_tool_table server_table(void)
     return (nrd_tool_table){.verb = "tritonserver", .rows = nrd_option_rows, .n_rows = nrd_option_n_rows};
 }
 
-/* False behind the last. */
-static bool program_at(size_t i, nrd_tool_table *out, const char **out_summary)
+bool nrd_tool_program_at(size_t i, nrd_tool_table *out, const char **out_summary)
 {
     const nrd_tool_table *table = NULL;
     const char *before = NULL;
@@ -55,7 +55,7 @@ static bool program_at(size_t i, nrd_tool_table *out, const char **out_summary)
     return i == 0 || nrd_tool_verb(i - 1, &before, &table) != NULL;
 }
 
-static bool is_server(const nrd_tool_table *t)
+bool nrd_tool_is_server(const nrd_tool_table *t)
 {
     return t->rows == nrd_option_rows;
 }
@@ -65,8 +65,7 @@ static const char *state_name(const nrd_opt *o)
     return o->state == NRD_OPT_USED ? "used" : o->state == NRD_OPT_NO_EFFECT ? "no effect" : "refused";
 }
 
-/* As users write it: hyphens. */
-static void put_option(nrd_str *out, const nrd_opt *o)
+void nrd_tool_put_option(nrd_str *out, const nrd_opt *o)
 {
     nrd_str_puts(out, "--");
     for (const char *c = o->name; *c; c++) {
@@ -91,7 +90,7 @@ static void put_markdown_row(nrd_str *out, const nrd_opt *o, bool server)
 {
     const bool has_value = o->arg && o->arg[0];
     nrd_str_puts(out, "| `");
-    put_option(out, o);
+    nrd_tool_put_option(out, o);
     nrd_str_puts(out, has_value ? server ? " <" : " " : "");
     for (const char *c = has_value ? o->arg : ""; *c; c++) {
         nrd_str_printf(out, *c == '|' ? "\\%c" : "%c", *c); /* a bar ends a cell in code too */
@@ -116,7 +115,7 @@ static void put_list(nrd_str *out, const nrd_tool_table *t, nrd_opt_state state,
         const nrd_opt *o = &t->rows[i];
         if (o->state == state) {
             nrd_str_printf(out, "%s`", any ? ", " : heading);
-            put_option(out, o);
+            nrd_tool_put_option(out, o);
             nrd_str_putc(out, '`');
             if (o->help) {
                 nrd_str_puts(out, " (");
@@ -135,8 +134,8 @@ static void put_markdown(nrd_str *out)
     const char *summary;
     nrd_str_puts(out, "# Options\n\nMade by `nereid options --markdown`; a test compares. In names, `-` and `_` "
                       "mean the same. `nereid help VERB` and `tritonserver --help` print the same tables.\n");
-    for (size_t i = 0; program_at(i, &t, &summary); i++) {
-        const bool server = is_server(&t);
+    for (size_t i = 0; nrd_tool_program_at(i, &t, &summary); i++) {
+        const bool server = nrd_tool_is_server(&t);
         bool head = false;
         nrd_str_printf(out, "\n## `%s%s`\n\n%c%s.\n", server ? "" : "nereid ", t.verb,
                        toupper((unsigned char)summary[0]), summary + 1);
@@ -172,7 +171,7 @@ static void put_json_row(nrd_str *out, const nrd_opt *o)
         [NRD_OPT_CUSTOM] = "string", [NRD_OPT_CALL] = "flag",
     };
     nrd_str_puts(out, "{\"name\":\"");
-    put_option(out, o);
+    nrd_tool_put_option(out, o);
     nrd_str_printf(out, "\",\"type\":\"%s\",\"state\":\"%s\"", types[o->form], state_name(o));
     put_member(out, "group", o->group);
     put_member(out, "aliases", o->alias);
@@ -191,7 +190,7 @@ static void put_json(nrd_str *out)
     nrd_tool_table t;
     const char *summary;
     nrd_str_putc(out, '{');
-    for (size_t i = 0; program_at(i, &t, &summary); i++) {
+    for (size_t i = 0; nrd_tool_program_at(i, &t, &summary); i++) {
         nrd_str_printf(out, "%s\"%s\":[", i ? ",\n" : "", t.verb);
         for (size_t k = 0; k < t.n_rows; k++) {
             nrd_str_puts(out, k ? ",\n  " : "\n  ");
@@ -208,10 +207,10 @@ static void put_plain(nrd_str *out)
 {
     nrd_tool_table t;
     const char *summary;
-    for (size_t i = 0; program_at(i, &t, &summary); i++) {
+    for (size_t i = 0; nrd_tool_program_at(i, &t, &summary); i++) {
         for (size_t k = 0; k < t.n_rows; k++) {
             nrd_str_printf(out, "%s ", t.verb);
-            put_option(out, &t.rows[k]);
+            nrd_tool_put_option(out, &t.rows[k]);
             nrd_str_printf(out, "  %s%s%s\n", t.rows[k].state == NRD_OPT_USED ? "" : state_name(&t.rows[k]),
                            t.rows[k].state == NRD_OPT_USED || !t.rows[k].help ? "" : ": ",
                            t.rows[k].help ? t.rows[k].help : "");
@@ -227,6 +226,9 @@ int nrd_tool_options(int argc, char **argv)
 
     if (status >= 0) {
         return status;
+    }
+    if (o.man) {
+        return nrd_tool_finish("options", nrd_tool_write_man(o.man));
     }
     if (o.markdown) {
         put_markdown(&out);
@@ -248,7 +250,7 @@ static void put_words(nrd_str *out, const nrd_tool_table *t)
     for (size_t k = 0; k < t->n_rows; k++) {
         if (t->rows[k].state == NRD_OPT_USED && t->rows[k].help) {
             nrd_str_puts(out, first ? "" : " ");
-            put_option(out, &t->rows[k]);
+            nrd_tool_put_option(out, &t->rows[k]);
             first = false;
         }
     }
@@ -263,11 +265,11 @@ static void put_bash(nrd_str *out)
                       "  case ${COMP_WORDS[0]##*/} in\n  tritonserver) set -- tritonserver ;;\n"
                       "  *) set -- \"${COMP_WORDS[1]}\" ;;\n  esac\n"
                       "  if [ \"$1\" != tritonserver ] && [ \"$COMP_CWORD\" -eq 1 ]; then\n    words='help version");
-    for (size_t i = 0; program_at(i, &t, &summary); i++) {
-        nrd_str_printf(out, is_server(&t) ? "" : " %s", t.verb);
+    for (size_t i = 0; nrd_tool_program_at(i, &t, &summary); i++) {
+        nrd_str_printf(out, nrd_tool_is_server(&t) ? "" : " %s", t.verb);
     }
     nrd_str_puts(out, "'\n  else\n    case $1 in\n");
-    for (size_t i = 0; program_at(i, &t, &summary); i++) {
+    for (size_t i = 0; nrd_tool_program_at(i, &t, &summary); i++) {
         nrd_str_printf(out, "    %s) words='", t.verb);
         put_words(out, &t);
         if (!strcmp(t.verb, "serve")) {
@@ -303,8 +305,8 @@ static void put_fish(nrd_str *out)
 {
     nrd_tool_table t;
     const char *summary;
-    for (size_t i = 0; program_at(i, &t, &summary); i++) {
-        const bool server = is_server(&t);
+    for (size_t i = 0; nrd_tool_program_at(i, &t, &summary); i++) {
+        const bool server = nrd_tool_is_server(&t);
         if (!server) {
             nrd_str_printf(out, "complete -c nereid -n __fish_use_subcommand -a %s -d ", t.verb);
             put_quoted(out, summary);
@@ -316,7 +318,7 @@ static void put_fish(nrd_str *out)
             if (o->state != NRD_OPT_USED || !o->help) {
                 continue;
             }
-            put_option(&name, o);
+            nrd_tool_put_option(&name, o);
             if (server) {
                 nrd_str_puts(out, "complete -c tritonserver");
             } else {

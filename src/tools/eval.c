@@ -8,6 +8,7 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "nereid/executor.h"
+#include "nereid/ranks.h"
 #include "text/tokenizer.h"
 
 #include <errno.h>
@@ -222,9 +223,11 @@ static nrd_error *run(const char *path, options *o)
     nrd_exec *x = NULL;
     nrd_exec_config c;
 
-    NRD_TRY_GOTO(nrd_model_path_open(&m, path, o->exec.device, o->exec.tp_size), err, done);
+    nrd_ranks_enter();
+    NRD_TRY_GOTO(nrd_exec_options_open(&o->exec, path, &m), err, done);
     nrd_exec_config_init(&c);
     NRD_TRY_GOTO(nrd_exec_options_apply(&o->exec, &c), err, done);
+    c.tokenizer_dir = m.tokenizer; /* a draft model's is compared with it */
     c.enable_chunked_context = true;
     c.max_batch_size = c.max_batch_size ? c.max_batch_size : 1;
     c.max_beam_width = 1;

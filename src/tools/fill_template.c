@@ -11,8 +11,9 @@
 
 static const char usage[] =
     "Usage: nereid fill_template [-i] FILE NAME:VALUE[,NAME:VALUE…]\n"
-    "Replaces ${NAME} in FILE; names that are not given stay as they are. A comma inside a value\n"
-    "needs one backslash, a colon two: gpu_device_ids:0\\,1\n";
+    "Replaces ${NAME} in FILE; names that are not given stay as they are, but for a few that stand where\n"
+    "only a value may (max_queue_size, logits_datatype, …). A comma inside a value needs one backslash,\n"
+    "a colon two: gpu_device_ids:0\\,1\n";
 
 typedef struct options {
     bool in_place;
@@ -23,6 +24,21 @@ static const nrd_opt rows[] = {
                 "rewrite FILE (else the result goes to the standard output)"),
 };
 const nrd_tool_table nrd_fill_template_table = NRD_TOOL_TABLE("fill_template", usage, rows, 2);
+
+/* max_queue_size as the published tool fills it. The others came later than some guides, which leave them
+ * out, and a configuration with ${NAME} in their place does not load. */
+static const struct {
+    const char *name, *value;
+} defaults[] = {
+    {"max_queue_size", "0"},
+    {"max_queue_delay_microseconds", "0"},
+    {"triton_backend", "tensorrtllm"},
+    {"logits_datatype", "TYPE_FP32"},
+    {"encoder_input_features_data_type", "TYPE_FP16"},
+    {"preprocessing_instance_count", "1"},
+    {"postprocessing_instance_count", "1"},
+    {"bls_instance_count", "1"},
+};
 
 enum { MAX_TEMPLATE = 16 << 20 };
 
@@ -44,7 +60,9 @@ int nrd_tool_fill_template(int argc, char **argv)
         return 2;
     }
     const char *file = words[0], *list = words[1];
-    nrd_template_set(&values, "max_queue_size", "0"); /* as the published tool fills it */
+    for (size_t i = 0; i < sizeof defaults / sizeof defaults[0]; i++) {
+        nrd_template_set(&values, defaults[i].name, defaults[i].value);
+    }
     nrd_error *err = nrd_template_set_list(&values, list);
     if (!err) {
         err = nrd_file_read(&text, &n, file, MAX_TEMPLATE);

@@ -3,30 +3,24 @@
 #include "tools/tools.h"
 
 #include "base/file.h"
+#include "model/engine.h"
 #include "tools/inspect.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
 static const char usage[] =
-    "Usage: nereid inspect PATH [options]\n\n"
+    "Usage: nereid inspect PATH [options]     what a file or folder is\n"
+    "       nereid inspect --families         which families of models can be run\n\n"
     "PATH is a checkpoint, Hugging Face or engine folder, a GGUF file, a tokenizer, a model\n"
     "repository or one model of it (a folder with config.pbtxt).\n";
 
-static bool is_engine(const char *path)
-{
-    char *file = nrd_path_join(path, "rank0.engine");
-    bool yes = nrd_path_exists(file);
-    free(file);
-    return yes;
-}
-
-static nrd_error *inspect(const char *path, const nrd_inspect_options *o)
+nrd_error *nrd_inspect(const char *path, const nrd_inspect_options *o)
 {
     if (!nrd_path_exists(path)) {
         return nrd_errorf(NRD_ERR_NOT_FOUND, "'%s' does not exist", path);
     }
-    if (nrd_path_is_dir(path) && is_engine(path)) {
+    if (nrd_path_is_dir(path) && nrd_engine_has_rank(path, 0)) {
         return nrd_inspect_engine(path, o);
     }
     if (nrd_inspect_is_served_model(path)) {
@@ -50,6 +44,7 @@ static nrd_error *inspect(const char *path, const nrd_inspect_options *o)
 static const nrd_opt rows[] = {
     OPT(FLAG, "tensors", "-t", tensors, NULL, NULL, "a line for every tensor"),
     OPT(FLAG, "verify", NULL, verify, NULL, NULL, "check the checksums of an engine's weights"),
+    OPT(FLAG, "families", NULL, families, NULL, NULL, "the families of models and what works with each"),
     OPT(INT, "rank", NULL, rank, "N", "0", "which rank's tensors"),
 };
 const nrd_tool_table nrd_inspect_table = NRD_TOOL_TABLE("inspect", usage, rows, 1);
@@ -63,9 +58,13 @@ int nrd_tool_inspect(int argc, char **argv)
     if (status >= 0) {
         return status;
     }
+    if (o.families) {
+        nrd_inspect_families();
+        return 0;
+    }
     if (!path[0]) {
         fprintf(stderr, "nereid inspect: PATH is missing (see --help)\n");
         return 2;
     }
-    return nrd_tool_finish("inspect", inspect(path[0], &o));
+    return nrd_tool_finish("inspect", nrd_inspect(path[0], &o));
 }

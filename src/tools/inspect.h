@@ -16,12 +16,18 @@
 typedef struct nrd_inspect_options {
     bool tensors; /* a line for every tensor of `rank` */
     bool verify;  /* checksums of an engine */
+    bool families; /* the table of families instead */
     int32_t rank;
 } nrd_inspect_options;
 
+/* Finds out what PATH is, and prints it. */
+nrd_error *nrd_inspect(const char *path, const nrd_inspect_options *o) NRD_MUST_USE;
 nrd_error *nrd_inspect_source(const char *path, const nrd_inspect_options *o) NRD_MUST_USE;
 nrd_error *nrd_inspect_engine(const char *path, const nrd_inspect_options *o) NRD_MUST_USE;
 nrd_error *nrd_inspect_tokenizer(const char *path) NRD_MUST_USE;
+
+/* The table of families, as docs/models.md holds it. */
+void nrd_inspect_families(void);
 
 /* A model's folder, with a config.pbtxt; a folder of such folders. */
 bool nrd_inspect_is_served_model(const char *path);

@@ -62,7 +62,8 @@ static void print_rope(const char *label, const nrd_rope_spec *r)
                                            ", llama3 scaling",
                                            ", yarn scaling",
                                            ", factors from a tensor",
-                                           ", dynamic scaling"};
+                                           ", dynamic scaling",
+                                           ", long-sequence factors"};
     if (r->kind != NRD_ROPE_NONE) {
         printf("%-13s rotary over %d, base %g, %s pairs%s", label, r->rotary_dim, r->base,
                r->kind == NRD_ROPE_INTERLEAVED ? "interleaved" : "split", scalings[r->scaling]);
@@ -80,6 +81,21 @@ static void print_spec(const nrd_model_spec *s)
            nrd_dtype_name(s->dtype), *s->quant_algo ? ", quantized " : "", s->quant_algo);
     printf("layers        %d of hidden size %d, %s MLP of %d (%s)\n", s->n_layers, s->hidden,
            s->gated_mlp ? "gated" : "plain", s->inter, nrd_act_name(s->act));
+    if (s->has_experts) {
+        const nrd_moe_spec *m = &s->moe;
+        int32_t n_dense = 0;
+        for (int32_t i = 0; i < s->n_layers; i++) {
+            n_dense += s->layer_is_dense[i] != 0;
+        }
+        printf("experts       %d of %d, each of %d", m->top_k, m->n_experts, m->inter);
+        if (m->shared_inter) {
+            printf(", shared of %d%s", m->shared_inter, m->shared_gate ? " with a gate" : "");
+        }
+        if (m->n_groups > 1) {
+            printf(", from %d of %d groups", m->top_groups, m->n_groups);
+        }
+        printf(n_dense ? ", none in %d layers\n" : "\n", n_dense);
+    }
     printf("attention     %d heads of %d, %d for keys and values", s->n_heads, s->head_dim,
            s->n_kv_heads);
     if (n_sliding) {
@@ -97,6 +113,13 @@ static void print_spec(const nrd_model_spec *s)
     printf("\n");
     if (s->tp_size * s->pp_size > 1) {
         printf("ranks         %d: tp %d, pp %d\n", s->tp_size * s->pp_size, s->tp_size, s->pp_size);
+        for (int32_t r = 0; s->pp_size > 1 && r < s->tp_size * s->pp_size; r++) {
+            const int32_t first = nrd_spec_first_layer(s, r);
+            printf("  rank %-3d    layers %d to %d%s\n", r, first, first + s->n_layers / s->pp_size - 1,
+                   nrd_spec_is_first(s, r)  ? ", embedding"
+                   : nrd_spec_is_last(s, r) ? ", LM head"
+                                            : "");
+        }
     }
     /* keys and values of one token in 16 bits, all ranks together */
     char size[32];

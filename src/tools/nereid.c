@@ -2,9 +2,10 @@
  * nereid: one program, one verb for everything besides the server itself. */
 #include "tools/tools.h"
 
-#include "base/str.h"
+#include "base/env.h"
 #include "base/leftovers.h"
 #include "base/str.h"
+#include "nereid/crash.h"
 #include "nereid/executor.h"
 
 #include <limits.h>
@@ -23,6 +24,22 @@
 #define TLS_FEATURE "no-tls(libssl-dev)"
 #endif
 
+#ifdef NRD_HAVE_REDIS
+#define REDIS_FEATURE "redis"
+#else
+#define REDIS_FEATURE "no-redis(libhiredis-dev)"
+#endif
+#ifdef NRD_HAVE_HUB
+#define HUB_FEATURE "hub"
+#else
+#define HUB_FEATURE "no-hub(libcurl4-openssl-dev,libssl-dev)"
+#endif
+#ifdef NRD_HAVE_CLOUD
+#define CLOUD_FEATURE "cloud"
+#else
+#define CLOUD_FEATURE "no-cloud(libcurl4-openssl-dev,libexpat1-dev)"
+#endif
+
 static const struct {
     const char *name;
     int (*run)(int argc, char **argv);
@@ -31,6 +48,12 @@ static const struct {
 } verbs[] = {
     {"serve", nrd_tool_serve, &nrd_serve_table,
      "serve a model: converts, builds and writes a repository if needed"},
+    {"pull", nrd_tool_pull, &nrd_pull_table, "fetch a model by its name"},
+    {"list", nrd_tool_list, &nrd_list_table, "the models of the cache"},
+    {"show", nrd_tool_show, &nrd_show_table, "what a model of the cache is"},
+    {"rm", nrd_tool_rm, &nrd_rm_table, "remove models from the cache"},
+    {"prune", nrd_tool_prune, &nrd_prune_table, "remove what was not used for long"},
+    {"ps", nrd_tool_ps, &nrd_ps_table, "the servers of this user, and their models"},
     {"run", nrd_tool_run, &nrd_run_table, "generate text at the terminal"},
     {"chat", nrd_tool_chat, &nrd_chat_table, "talk with a model at the terminal"},
     {"top", nrd_tool_top, &nrd_top_table, "what a server does, live in the terminal"},
@@ -38,6 +61,8 @@ static const struct {
      "Hugging Face folder or GGUF -> checkpoint folder"},
     {"hf_lora_convert", nrd_tool_hf_lora_convert, &nrd_hf_lora_convert_table,
      "LoRA adapter of PEFT -> the arrays that requests carry"},
+    {"hf_gpt_convert", nrd_tool_hf_gpt_convert, &nrd_hf_gpt_convert_table,
+     "GPT-2 -> the .bin files of TensorRT-LLM v0.5 to v0.8"},
     {"build", nrd_tool_build, &nrd_build_table,
      "checkpoint, Hugging Face folder or GGUF -> engine folder"},
     {"repo", nrd_tool_repo, &nrd_repo_table, "engine + tokenizer -> five-model repository"},
@@ -47,8 +72,15 @@ static const struct {
     {"detokenize", nrd_tool_detokenize, &nrd_detokenize_table, "token ids -> text lines"},
     {"eval", nrd_tool_eval, &nrd_eval_table, "perplexity, log probabilities"},
     {"bench", nrd_tool_bench, &nrd_bench_table, "throughput and latency of an engine"},
+    {"bench_serve", nrd_tool_bench_serve, &nrd_bench_serve_table,
+     "bench serve: a load on a server, and what its users feel"},
+    {"simulate", nrd_tool_simulate, &nrd_simulate_table,
+     "what a load would feel on engines that were measured, and how many it needs"},
+    {"client", nrd_tool_client, &nrd_client_table, "ask a server: generate, chat, completions, infer"},
     {"fill_template", nrd_tool_fill_template, &nrd_fill_template_table,
      "replace ${NAME} in a config.pbtxt"},
+    {"repro", nrd_tool_repro, &nrd_repro_table,
+     "a scheduler's record, or that of a crash report, done again"},
     {"options", nrd_tool_options, &nrd_options_table,
      "every option of these programs, for people and programs"},
     {"completion", nrd_tool_completion, &nrd_completion_table, "completion for bash, zsh or fish"},
@@ -112,10 +144,32 @@ static bool is(const char *word, const char *name)
     return !strcmp(word, name) || (!strncmp(word, "--", 2) && !strcmp(word + 2, name));
 }
 
+/* Of a rank: where its server reports. A folder that is gone does not keep it from working. */
+static void report_crashes(int argc, char **argv)
+{
+    const nrd_crash_config c = {
+        .dir = nrd_env(NRD_CRASH_DIR_VARIABLE, NULL), .keep = 8, .program = "nereid", .argc = argc, .argv = argv};
+    if (c.dir) {
+        nrd_error_free(nrd_crash_install(&c));
+    }
+}
+
+/* Programs of other names that are a verb: links to this one. */
+static int (*find_program(const char *argv0))(int argc, char **argv)
+{
+    const char *slash = argv0 ? strrchr(argv0, '/') : NULL, *name = slash ? slash + 1 : argv0;
+    return name && !strcmp(name, "trtllm-build") ? nrd_tool_trtllm_build : NULL;
+}
+
 int main(int argc, char **argv)
 {
     nrd_str_end_on_no_memory(); /* a tool has nothing to go on with */
     static char help[] = "--help";
+    int (*program)(int, char **) = find_program(argv[0]);
+    if (program) {
+        nrd_leftovers_remove_on_signals();
+        return program(argc, argv);
+    }
     int i = argc > 1 ? find_verb(argv[1]) : -1;
 
     if (argc < 2) {
@@ -128,10 +182,12 @@ int main(int argc, char **argv)
     }
     long long rank;
     if (argc == 3 && !strcmp(argv[1], "worker") && nrd_parse_i64(argv[2], &rank) && rank > 0 && rank < INT_MAX) {
+        report_crashes(argc, argv);
         return nrd_exec_worker_main((int32_t)rank); /* for the executor, not for people */
     }
     if (is(argv[1], "version")) {
-        printf("nereid %s\n%s %s %s\n", nrd_version(), nrd_features(), PYTHON_FEATURE, TLS_FEATURE);
+        printf("nereid %s\n%s %s %s %s %s %s\n", nrd_version(), nrd_features(), PYTHON_FEATURE, TLS_FEATURE, REDIS_FEATURE,
+               CLOUD_FEATURE, HUB_FEATURE);
         return 0;
     }
     if (!is(argv[1], "help") && strcmp(argv[1], "-h") != 0) {

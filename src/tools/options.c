@@ -9,6 +9,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 static const nrd_tool_table *current; /* of the verb that runs */
 
@@ -132,6 +133,19 @@ const char *nrd_human_bytes(uint64_t n, char out[32])
     }
     snprintf(out, 32, u ? "%.1f %s" : "%.0f %s", v, units[u]);
     return out;
+}
+
+nrd_error *nrd_tool_confirm(bool *out_yes, const char *question)
+{
+    char answer[16] = "";
+
+    *out_yes = false;
+    if (!isatty(STDIN_FILENO)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "%s? Nobody is at the terminal to answer: add --yes", question);
+    }
+    fprintf(stderr, "%s? [y/N] ", question);
+    *out_yes = fgets(answer, sizeof answer, stdin) && (answer[0] == 'y' || answer[0] == 'Y');
+    return NULL;
 }
 
 int nrd_tool_finish(const char *verb, nrd_error *err)

@@ -3,6 +3,7 @@
 #include "tools/repo.h"
 
 #include "base/file.h"
+#include "base/json.h"
 #include "base/mem.h"
 #include "tools/template.h"
 #include "tools/tools.h"
@@ -218,6 +219,16 @@ char *nrd_repo_model_name(const char *path)
     return name;
 }
 
+/* A value that stands between quotes in a config.pbtxt, where JSON's escapes mean the same. */
+static void set_quoted(nrd_template_values *values, const char *name, const char *value)
+{
+    nrd_str quoted = {0};
+    nrd_json_put_cstr(&quoted, value);
+    quoted.data[quoted.len - 1] = '\0';
+    nrd_template_set(values, name, quoted.data + 1);
+    nrd_str_fini(&quoted);
+}
+
 nrd_error *nrd_repo_write(const char *repo, const nrd_repo_options *o)
 {
     nrd_template_values values = {0}, given = {0};
@@ -238,6 +249,12 @@ nrd_error *nrd_repo_write(const char *repo, const nrd_repo_options *o)
         nrd_template_set(&values, "served_model_name", o->served_names);
         if (o->adapters && o->adapters[0]) {
             nrd_template_set(&values, "lora_adapters", o->adapters);
+        }
+        if (o->record) {
+            nrd_template_set(&values, "scheduler_record", o->record);
+        }
+        if (o->speculative) {
+            set_quoted(&values, "speculative_config", o->speculative);
         }
     }
     for (size_t i = 0; !err && i < o->n_lists; i++) {

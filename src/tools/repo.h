@@ -12,6 +12,8 @@ typedef struct nrd_repo_options {
     const char *templates;    /* NULL: the built-in ones */
     const char *served_names; /* "a,b": what clients of /v1 call the model */
     const char *adapters;     /* "NAME=FOLDER;…"; NULL or "": none */
+    const char *record;       /* file of the scheduler's record; NULL: none */
+    const char *speculative;  /* speculative_config of nrd_exec_config; NULL: none */
     const char *const *lists; /* "name:value,…" over the defaults, in order */
     size_t n_lists;
 } nrd_repo_options;

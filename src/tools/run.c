@@ -8,6 +8,7 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "nereid/executor.h"
+#include "nereid/ranks.h"
 #include "text/sampling.h"
 #include "text/shared.h"
 
@@ -22,11 +23,13 @@
 static const char usage[] =
     "Usage: nereid run PATH -p \"text\" [options]\n"
     "       nereid run PATH < prompts.txt            one prompt a line\n\n"
-    "PATH is an engine folder, a GGUF file, a Hugging Face or checkpoint folder.\n";
+    "PATH is an engine folder, a GGUF file, a Hugging Face or checkpoint folder, or the name of a model that is\n"
+    "fetched (nereid help pull).\n";
 
 static const char chat_usage[] =
     "Usage: nereid chat PATH [--system \"text\"] [options]\n\n"
-    "PATH is an engine folder, a GGUF file, a Hugging Face or checkpoint folder.\n"
+    "PATH is an engine folder, a GGUF file, a Hugging Face or checkpoint folder, or the name of a model that is\n"
+    "fetched (nereid help pull).\n"
     "Lines are messages; Ctrl-C stops an answer, Ctrl-D ends.\n"
     "  /system TEXT  another system prompt and a new conversation\n"
     "  /clear        a new conversation\n"
@@ -174,6 +177,9 @@ static void print_rates(const session *s, const nrd_perf_metrics *p, size_t n_pr
             first > 0 ? (double)n_prompt / first : 0, (long long)n_new);
     if (n_new > 1 && rest > 0) {
         fprintf(stderr, ", %.1f tokens/s", (double)(n_new - 1) / rest);
+    }
+    if (p->n_draft_tokens > 0) {
+        fprintf(stderr, "; %d of %d drafted tokens held", p->n_accepted_draft_tokens, p->n_draft_tokens);
     }
     if (draws(s)) {
         fprintf(stderr, "; seed %llu", (unsigned long long)s->seed);
@@ -417,7 +423,8 @@ static nrd_error *run(const char *path, const options *o, bool conversation)
     char *text = NULL, *template = NULL;
     size_t len = 0;
 
-    NRD_TRY_GOTO(nrd_model_path_open(&m, path, o->exec.device, o->exec.tp_size), err, done);
+    nrd_ranks_enter();
+    NRD_TRY_GOTO(nrd_exec_options_open(&o->exec, path, &m), err, done);
     NRD_TRY_GOTO(find_tokenizer(&s.text, o, &m), err, done);
     s.t = nrd_text_tokenizer(s.text);
     s.sampling = resolve(o, s.t);
@@ -427,6 +434,7 @@ static nrd_error *run(const char *path, const options *o, bool conversation)
     }
     nrd_exec_config_init(&c);
     NRD_TRY_GOTO(nrd_exec_options_apply(&o->exec, &c), err, done);
+    c.tokenizer_dir = m.tokenizer; /* a draft model's is compared with it */
     c.enable_chunked_context = true;
     c.enable_kv_cache_reuse = true;
     c.max_batch_size = c.max_batch_size ? c.max_batch_size : 1;

@@ -2,6 +2,7 @@
  * nereid serve PATH: whichever steps are missing, in a cache, then the server.
  *
  * PATH                     steps
+ * name of a model          fetch it (cache), then as below
  * GGUF file, HF folder,    build the engine (cache), repository (cache), tritonserver
  *   checkpoint folder
  * engine folder            repository (cache), tritonserver
@@ -20,9 +21,13 @@
 #include "base/str.h"
 #include "device/device.h"
 #include "frontends/options_table.h"
+#include "hub/pull.h"
+#include "model/engine.h"
+#include "nereid/ranks.h"
 #include "text/tokenizer.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <netdb.h>
 #include <stdio.h>
@@ -33,7 +38,8 @@
 
 static const char usage[] =
     "Usage: nereid serve PATH [options] [options of tritonserver]\n"
-    "Serves a GGUF file, a Hugging Face or checkpoint folder, an engine folder or a model repository.\n"
+    "Serves a GGUF file, a Hugging Face or checkpoint folder, an engine folder or a model repository; or a model\n"
+    "by its name, which is fetched: ORG/NAME[:QUANT] (nereid help pull).\n"
     "Steps that are missing are done once and kept in $NEREID_CACHE (default ~/.cache/nereid).\n"
     "Every option of tritonserver is taken too: --grpc-port, --metrics-port, --api-key, --log-verbose, …\n"
     "(tritonserver --help)\n";
@@ -65,12 +71,16 @@ static void words_fini(words *w)
 }
 
 typedef struct options {
-    const char *path, *tokenizer_dir, *served_names;
+    char *path; /* what was named, or where it lies in the cache; owned */
+    const char *tokenizer_dir, *served_names;
     const char *ssl_cert, *ssl_key, *ssl_ca;
     const char *sets[MAX_WORDS];
     size_t n_sets;
     words build, server;
+    nrd_ranks_asked ranks;
     nrd_str adapters; /* "NAME=FOLDER;…" */
+    char *record;     /* whole path; NULL: none */
+    const char *speculative;
 } options;
 
 /* ---- options ---- */
@@ -113,16 +123,34 @@ static nrd_error *on_lora(void *values, const char *name, const char *value)
     return err;
 }
 
+static nrd_error *on_speculative(void *values, const char *name, const char *value)
+{
+    (void)name;
+    ((options *)values)->speculative = value;
+    return nrd_exec_check_speculative_config(value);
+}
+
+static nrd_error *on_record(void *values, const char *name, const char *value)
+{
+    options *o = values;
+    char *dir = nrd_path_dir(value), *whole = realpath(dir, NULL);
+    nrd_error *err = NULL;
+
+    if (!whole || strpbrk(whole, "\"\\") || strpbrk(value, "\"\\")) {
+        err = nrd_errorf(NRD_ERR_INVALID_ARG, "--%s: '%s' does not exist, or has quotes or backslashes in its path", name, dir);
+    } else {
+        free(o->record);
+        o->record = nrd_path_join(whole, nrd_path_base(value));
+    }
+    free(whole);
+    free(dir);
+    return err;
+}
+
 static nrd_error *on_context(void *values, const char *name, const char *value)
 {
     (void)name;
     return add_word(&((options *)values)->build, nrd_xasprintf("--max_seq_len=%s", value));
-}
-
-static nrd_error *on_tp_size(void *values, const char *name, const char *value)
-{
-    (void)name;
-    return add_word(&((options *)values)->build, nrd_xasprintf("--tp_size=%s", value));
 }
 
 static nrd_error *on_port(void *values, const char *name, const char *value)
@@ -211,8 +239,10 @@ static const nrd_opt rows[] = {
           "address of every port; 0.0.0.0 opens them to other machines (--api-key)"),
     CALLS("max_seq_len", "-c --ctx_size --max_model_len", on_context, "N", "what the model was made for",
           "tokens of prompt and answer"),
-    CALLS("tp_size", "--tensor_parallel_size", on_tp_size, "N", "1",
-          "ranks that share the model: so many processes"),
+    OPT(INT, "tp_size", "--tensor_parallel_size", ranks.tp_size, "N", "1",
+          "ranks that share each layer: so many processes"),
+    OPT(INT, "pp_size", "--pipeline_parallel_size", ranks.pp_size, "N", "1",
+          "pipeline stages, each of some layers: so many processes, times tp_size"),
     OPT(STR, "served_model_name", "--alias", served_names, "NAME[,NAME…]", "its file's or folder's name",
         "what clients of /v1 call the model"),
     OPT(STR, "tokenizer_dir", NULL, tokenizer_dir, "DIR", NULL, "the tokenizer, where PATH has none"),
@@ -222,6 +252,10 @@ static const nrd_opt rows[] = {
         "certificates that sign clients (PEM): clients without one are refused"),
     CALLS("lora", "--lora_modules", on_lora, "NAME=FOLDER", NULL,
           "a LoRA adapter, which clients of /v1 call NAME; may be repeated"),
+    CALLS("speculative_config", NULL, on_speculative, "JSON", "off",
+          "several tokens a step, the same ones: {\"method\": \"ngram\"}, or a draft model"),
+    CALLS("scheduler_record", NULL, on_record, "FILE", NULL,
+          "keep in this file what the scheduler is told and decides: nereid repro FILE does it again"),
     CALLS("set", NULL, on_set, "NAME:VALUE[,…]", NULL, "values for the model repository (nereid help repo)"),
     CALLS("build", NULL, on_build, "OPTION[=VALUE]", NULL,
           "an option for nereid build, for example --build --max_batch_size=128; may be repeated"),
@@ -256,6 +290,7 @@ static int read_options(options *o, nrd_options *server, int argc, char **argv)
 {
     char program[] = "tritonserver", *list[MAX_WORDS + 2] = {program};
     nrd_tool_table table = nrd_serve_table;
+    const char *path = NULL;
     size_t n = 0;
     nrd_opt *all = all_rows(&n);
 
@@ -267,11 +302,12 @@ static int read_options(options *o, nrd_options *server, int argc, char **argv)
     }
     table.rows = all;
     table.n_rows = n;
-    int status = nrd_tool_parse(&table, argc, argv, o, &o->path, &n);
+    int status = nrd_tool_parse(&table, argc, argv, o, &path, &n);
     free(all);
     if (status >= 0) {
         return status;
     }
+    o->path = path ? nrd_xstrdup(path) : NULL;
     if (!o->path) {
         fputs("nereid serve: PATH is missing (see --help)\n", stderr);
         return 2;
@@ -311,11 +347,6 @@ static bool has_file(const char *dir, const char *name)
     return found;
 }
 
-static bool is_engine(const char *path)
-{
-    return has_file(path, "rank0.engine") && has_file(path, "config.json"); /* written last */
-}
-
 /* The program alone cannot serve: said before an engine is built. */
 static nrd_error *check_installation(void)
 {
@@ -350,11 +381,14 @@ static char *cache_entry(const char *kind, const char *path, const options *o)
         h = nrd_hash_u64(h, (uint64_t)st.st_mtim.tv_sec * 1000000000u + (uint64_t)st.st_mtim.tv_nsec);
     }
     h = nrd_hash_bytes(h, nrd_build_layouts(NULL), 3);
+    h = nrd_hash_u64(h, (uint64_t)(o->ranks.tp_size > 1 ? o->ranks.tp_size : 1));
+    h = nrd_hash_u64(h, (uint64_t)(o->ranks.pp_size > 1 ? o->ranks.pp_size : 1));
     for (int i = 0; i < o->build.n; i++) {
         h = nrd_hash_bytes(h, o->build.v[i], strlen(o->build.v[i]));
     }
-    char *entry = nrd_xasprintf("%s/%s/%s-%012llx", cache, kind, nrd_path_base(real ? real : path),
-                                (unsigned long long)(h & 0xffffffffffffu));
+    char *label = nrd_model_path_label(path);
+    char *entry = nrd_xasprintf("%s/%s/%s-%012llx", cache, kind, label, (unsigned long long)(h & 0xffffffffffffu));
+    free(label);
     free(cache);
     free(real);
     return entry;
@@ -386,12 +420,16 @@ static nrd_error *find_tokenizer(const char *path, const options *o, const char 
     return err;
 }
 
-static nrd_error *build_engine(const options *o, const char *engine)
+/* With options of `nereid build`: an engine of its own. */
+static nrd_error *build_engine(void *user, const char *dir)
 {
-    char *argv[MAX_WORDS + 8] = {"build", (char *)(uintptr_t)o->path, "--output_dir",
-                                 (char *)(uintptr_t)engine, "--device", /* what follows may name another */
-                                 (char *)(uintptr_t)nrd_build_layouts(NULL)};
-    int argc = 6;
+    options *o = user;
+    char tp[32], pp[32];
+    char *argv[MAX_WORDS + 10] = {"build", o->path, "--output_dir", (char *)(uintptr_t)dir, tp, pp,
+                                  "--device", (char *)(uintptr_t)nrd_build_layouts(NULL)}; /* what follows may name another */
+    int argc = 8;
+    snprintf(tp, sizeof tp, "--tp_size=%d", o->ranks.tp_size);
+    snprintf(pp, sizeof pp, "--pp_size=%d", o->ranks.pp_size);
     for (int i = 0; i < o->build.n; i++) {
         argv[argc++] = o->build.v[i];
     }
@@ -401,20 +439,39 @@ static nrd_error *build_engine(const options *o, const char *engine)
                   : NULL;
 }
 
+/* The one that run and bench use too, unless options ask for another. */
+static nrd_error *find_engine(options *o, char **out)
+{
+    if (nrd_path_is_dir(o->path) && nrd_engine_is_folder(o->path)) {
+        *out = nrd_xstrdup(o->path);
+        return NULL;
+    }
+    if (o->build.n == 0) {
+        return nrd_model_path_keep(out, o->path, NULL, o->ranks);
+    }
+    *out = cache_entry("engines", o->path, o);
+    return nrd_model_path_make(*out, o->ranks, build_engine, o);
+}
+
 /* Makes whatever is missing between PATH and a repository. *out_engine: NULL where a repository was
  * given. Both owned by the caller. */
-static nrd_error *prepare(const options *o, char **out_repo, char **out_engine)
+static nrd_error *prepare(options *o, char **out_repo, char **out_engine)
 {
     nrd_error *err = NULL;
     char *engine = NULL, *tokenizer = NULL, *repo = NULL, *tokenizer_dir = NULL;
 
-    if (!nrd_path_exists(o->path)) {
-        return nrd_errorf(NRD_ERR_NOT_FOUND, "'%s' does not exist", o->path);
-    }
     if (is_repository(o->path)) {
         if (o->adapters.len > 0) {
             return nrd_errorf(NRD_ERR_INVALID_ARG, "--lora: a repository tells its adapters itself, as the parameter "
                               "lora_adapters in %s/tensorrt_llm/config.pbtxt", o->path);
+        }
+        if (o->record) {
+            return nrd_errorf(NRD_ERR_INVALID_ARG, "--scheduler-record: a repository names the file itself, as the "
+                              "parameter scheduler_record in %s/tensorrt_llm/config.pbtxt", o->path);
+        }
+        if (o->speculative) {
+            return nrd_errorf(NRD_ERR_INVALID_ARG, "--speculative-config: a repository tells it itself, as the "
+                              "parameter speculative_config in %s/tensorrt_llm/config.pbtxt", o->path);
         }
         if (o->served_names) {
             return nrd_errorf(NRD_ERR_INVALID_ARG, "--served-model-name: a repository tells the name itself, "
@@ -423,14 +480,7 @@ static nrd_error *prepare(const options *o, char **out_repo, char **out_engine)
         *out_repo = nrd_xstrdup(o->path);
         return NULL;
     }
-    if (nrd_path_is_dir(o->path) && is_engine(o->path)) {
-        engine = nrd_xstrdup(o->path);
-    } else {
-        engine = cache_entry("engines", o->path, o);
-        if (!is_engine(engine)) {
-            err = build_engine(o, engine);
-        }
-    }
+    err = find_engine(o, &engine);
     repo = cache_entry("repositories", o->path, o);
     tokenizer_dir = cache_entry("tokenizers", o->path, o);
     if (!err) {
@@ -442,11 +492,14 @@ static nrd_error *prepare(const options *o, char **out_repo, char **out_engine)
                                                        .tokenizer_dir = tokenizer,
                                                        .served_names = o->served_names ? o->served_names : name,
                                                        .adapters = nrd_str_cstr(&o->adapters),
+                                                       .record = o->record,
+                                                       .speculative = o->speculative,
                                                        .lists = o->sets,
                                                        .n_lists = o->n_sets});
         free(name);
     }
     if (!err) {
+        (void)utimensat(AT_FDCWD, repo, NULL, 0); /* its date is its last use: nereid prune */
         *out_repo = repo;
         *out_engine = engine;
         repo = engine = NULL;
@@ -459,6 +512,16 @@ static nrd_error *prepare(const options *o, char **out_repo, char **out_engine)
 }
 
 /* ---- before the model is loaded ---- */
+
+/* A name becomes the path of what was pulled. */
+static nrd_error *find_model(options *o)
+{
+    char *path = NULL;
+    NRD_TRY(nrd_hub_resolve(o->path, &path));
+    free(o->path);
+    o->path = path;
+    return NULL;
+}
 
 static nrd_error *check_port(const char *option, const char *address, int64_t port)
 {
@@ -514,8 +577,10 @@ static int64_t context_of(const char *engine)
 static uint64_t bytes_of(const char *engine)
 {
     struct stat st = {0};
-    char *file = nrd_path_join(engine, "rank0.engine");
-    uint64_t n = stat(file, &st) == 0 ? (uint64_t)st.st_size : 0;
+    char *file = NULL;
+    nrd_error *err = nrd_engine_path(&file, engine, 0);
+    uint64_t n = !err && stat(file, &st) == 0 ? (uint64_t)st.st_size : 0;
+    nrd_error_free(err);
     free(file);
     return n;
 }
@@ -636,9 +701,13 @@ int nrd_tool_serve(int argc, char **argv)
     nrd_error *err = stay_local(o);
     int status = err ? nrd_tool_finish("serve", err) : read_options(o, &server, argc, argv);
     if (status < 0) {
+        nrd_ranks_enter_above_0(); /* rank 0 becomes the server */
         err = check_installation();
         if (!err) {
             err = check_ports(&server);
+        }
+        if (!err) {
+            err = find_model(o);
         }
         if (!err) {
             err = ask_device(o, &info);
@@ -656,6 +725,8 @@ int nrd_tool_serve(int argc, char **argv)
     nrd_options_fini(&server);
     words_fini(&o->build);
     nrd_str_fini(&o->adapters);
+    free(o->record);
+    free(o->path);
     words_fini(&o->server);
     free(o);
     return status;

@@ -18,13 +18,26 @@
 
 int nrd_tool_convert(int argc, char **argv);
 int nrd_tool_hf_lora_convert(int argc, char **argv);
+int nrd_tool_hf_gpt_convert(int argc, char **argv);
 int nrd_tool_build(int argc, char **argv);
+/* The same under the name that the guides call: it says how long it took. */
+int nrd_tool_trtllm_build(int argc, char **argv);
 int nrd_tool_repo(int argc, char **argv);
+int nrd_tool_repro(int argc, char **argv);
+int nrd_tool_simulate(int argc, char **argv);
 int nrd_tool_serve(int argc, char **argv);
+int nrd_tool_pull(int argc, char **argv);
+int nrd_tool_list(int argc, char **argv);
+int nrd_tool_show(int argc, char **argv);
+int nrd_tool_rm(int argc, char **argv);
+int nrd_tool_prune(int argc, char **argv);
+int nrd_tool_ps(int argc, char **argv);
 int nrd_tool_run(int argc, char **argv);
 int nrd_tool_chat(int argc, char **argv);
 int nrd_tool_top(int argc, char **argv);
 int nrd_tool_bench(int argc, char **argv);
+int nrd_tool_bench_serve(int argc, char **argv);
+int nrd_tool_client(int argc, char **argv);
 int nrd_tool_eval(int argc, char **argv);
 int nrd_tool_inspect(int argc, char **argv);
 int nrd_tool_tokenize(int argc, char **argv);
@@ -42,10 +55,14 @@ typedef struct nrd_tool_table {
     size_t n_rows, max_words; /* words that are no options */
 } nrd_tool_table;
 
-extern const nrd_tool_table nrd_build_table, nrd_bench_table, nrd_chat_table,
+extern const nrd_tool_table nrd_build_table, nrd_bench_table, nrd_bench_serve_table, nrd_chat_table,
+    nrd_client_table,
     nrd_completion_table, nrd_convert_table, nrd_detokenize_table, nrd_eval_table,
-    nrd_fill_template_table, nrd_hf_lora_convert_table, nrd_inspect_table, nrd_options_table, nrd_repo_table,
-    nrd_run_table, nrd_serve_table, nrd_tokenize_table, nrd_top_table;
+    nrd_fill_template_table, nrd_hf_gpt_convert_table, nrd_hf_lora_convert_table, nrd_inspect_table,
+    nrd_list_table, nrd_options_table, nrd_prune_table, nrd_ps_table, nrd_pull_table, nrd_rm_table, nrd_show_table,
+    nrd_repo_table, nrd_repro_table, nrd_run_table, nrd_serve_table,
+    nrd_simulate_table, nrd_tokenize_table,
+    nrd_top_table;
 
 #define NO_EFFECT(...) NRD_OPT_WITHOUT_EFFECT(__VA_ARGS__)
 #define REFUSED(...) NRD_OPT_REFUSAL(__VA_ARGS__)
@@ -66,6 +83,8 @@ const char *nrd_tool_verb(size_t i, const char **out_summary, const nrd_tool_tab
 nrd_error *nrd_tool_parse_quant(const char *word, nrd_dtype *out) NRD_MUST_USE;
 /* "12.3 MB" into `out`. */
 const char *nrd_human_bytes(uint64_t n, char out[32]);
+/* Asks before something is removed. *out_yes: go on. INVALID_ARG: nobody is at the terminal to answer. */
+nrd_error *nrd_tool_confirm(bool *out_yes, const char *question) NRD_MUST_USE;
 /* Prints "nereid VERB: message", frees the error, gives 1; gives 0 for NULL. */
 int nrd_tool_finish(const char *verb, nrd_error *err);
 

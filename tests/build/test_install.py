@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,10 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 from ports import free_ports  # noqa: E402
+
+
+VERSION = re.search(r"^NRD_VERSION := (\S+)", (ROOT / "Makefile").read_text(), re.M)[1]
+ABI = VERSION.rpartition(".")[0]
 
 
 def make(*args, check=True):
@@ -64,6 +69,21 @@ def test_a_model_is_served_from_there(installed, tmp_path):
         assert server.wait(60) == 0
 
 
+def test_the_programs_of_the_guides_work_from_there(installed, tmp_path):
+    share = installed / "share/nereid"
+    model = tmp_path / "tiny"
+    subprocess.run([sys.executable, ROOT / "tests/tinymodel/make_model.py", "--arch", "gpt2", "--out", model], check=True,
+                   stdout=subprocess.DEVNULL)
+    maps = subprocess.run([sys.executable, "-c", f"import sys; sys.path.insert(0, '{share}/scripts'); import nereid_programs; "
+                           "print(nereid_programs.find('tritonserver'))"], check=True, text=True, capture_output=True)
+    assert maps.stdout.strip() == str(installed / "bin/tritonserver")
+    subprocess.run([sys.executable, share / "tensorrt_llm/examples/gpt/convert_checkpoint.py", "--model_dir", model,
+                    "--output_dir", tmp_path / "c"], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([installed / "bin/trtllm-build", "--checkpoint_dir", tmp_path / "c", "--output_dir", tmp_path / "e"],
+                   check=True, stdout=subprocess.DEVNULL)
+    assert (tmp_path / "e/rank0.engine").exists()
+
+
 def test_a_program_is_built_with_the_installed_headers_and_library(installed, tmp_path):
     (tmp_path / "p.c").write_text("#include <nereid/executor.h>\n#include <stdio.h>\n"
                                   "int main(void) { puts(nrd_version()); return 0; }\n")
@@ -72,11 +92,52 @@ def test_a_program_is_built_with_the_installed_headers_and_library(installed, tm
                            text=True, capture_output=True).stdout.split()
     subprocess.run(["cc", tmp_path / "p.c", "-o", tmp_path / "p", *flags], check=True)
     needed = subprocess.check_output(["readelf", "-d", tmp_path / "p"], text=True)
-    assert "libnereid.so.0.1" in needed  # the version that it was built with, not any
+    assert f"libnereid.so.{ABI}" in needed  # the version that it was built with, not any
     env["LD_LIBRARY_PATH"] = str(installed / "lib")
     said = subprocess.check_output([tmp_path / "p"], env=env, text=True)
     assert said == subprocess.check_output([installed / "bin/nereid", "--version"],
                                            text=True).splitlines()[0].removeprefix("nereid ") + "\n"
+
+
+def test_cmake_finds_the_libraries(installed, tmp_path):
+    def project(wanted):
+        (tmp_path / "CMakeLists.txt").write_text(
+            f"cmake_minimum_required(VERSION 3.16)\nproject(p C)\nfind_package(nereid {wanted} REQUIRED)\n"
+            "add_executable(p p.c)\ntarget_link_libraries(p nereid::nereid nereid::tritonserver)\n")
+        return subprocess.run(["cmake", "-S", tmp_path, "-B", tmp_path / "b", f"-DCMAKE_PREFIX_PATH={installed}"], text=True,
+                              capture_output=True)
+
+    (tmp_path / "p.c").write_text("#include <nereid/executor.h>\n#include <triton/core/tritonserver.h>\n#include <stdio.h>\n"
+                                  "int main(void) { uint32_t a, b; TRITONSERVER_ApiVersion(&a, &b); puts(nrd_version()); return 0; }\n")
+    assert project(f"{ABI}.999").returncode != 0 and project("99.0").returncode != 0
+    done = project(ABI)
+    assert done.returncode == 0, done.stderr
+    subprocess.run(["cmake", "--build", tmp_path / "b"], check=True, stdout=subprocess.DEVNULL)
+    assert subprocess.check_output([tmp_path / "b/p"], text=True).startswith(VERSION + " ")
+
+
+def test_everything_says_the_same_version(installed):
+    """The files of the tree by scripts/check_version; what was built, by asking it."""
+    subprocess.run([ROOT / "scripts/check_version"], check=True)
+    ask = {name: subprocess.check_output([installed / "bin" / name, "--version"], text=True) for name in ("nereid", "tritonserver")}
+    assert ask["nereid"].startswith(f"nereid {VERSION} ") and f"(Nereid {VERSION})" in ask["tritonserver"]
+    soname = subprocess.check_output(["readelf", "-d", installed / "lib/libnereid.so"], text=True)
+    assert f"[libnereid.so.{ABI}]" in soname and os.readlink(installed / "lib/libnereid.so") == f"libnereid.so.{ABI}"
+    for name in ("nereid", "tritonserver"):
+        assert f"\nVersion: {VERSION}\n" in (installed / f"lib/pkgconfig/{name}.pc").read_text()
+    assert f'"Nereid {VERSION}"' in (installed / "share/man/man1/nereid.1").read_text()
+    python = subprocess.run([sys.executable, "-c", "import nereid; print(nereid.__version__)"], text=True, capture_output=True, check=True,
+                            env={**os.environ, "PYTHONPATH": str(installed / "python"), "PYTHONDONTWRITEBYTECODE": "1"})
+    assert python.stdout == VERSION + "\n"
+
+
+def test_python_imports_the_module_from_there(installed):
+    done = subprocess.run(
+        [sys.executable, "-B", "-c", "import nereid\nprint(nereid.__file__)\nprint(open('/proc/self/maps').read())"],
+        env={**os.environ, "PYTHONPATH": str(installed / "python")}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    where, maps = done.stdout.split("\n", 1)
+    assert where.startswith(str(installed)) and f"{installed}/lib/libnereid.so" in maps
 
 
 def test_uninstall_removes_what_was_installed_and_nothing_else(tmp_path):

@@ -37,7 +37,7 @@ def build(folder, *more, arch="llama"):
     subprocess.run([sys.executable, ROOT / "tests/tinymodel/make_model.py", "--arch", arch.removesuffix("-f16"), *kind,
                     "--out", model], check=True, stdout=subprocess.DEVNULL)
     subprocess.run([BIN / "nereid", "build", model, "--output_dir", folder / "engine", "--gather_all_token_logits",
-                    "--max_beam_width", "4", *more], check=True, capture_output=True)
+                    "--max_beam_width", "4", *(() if "--max_draft_len" in more else ("--max_draft_len", "8")), *more], check=True, capture_output=True)
     return folder / "engine", model
 
 

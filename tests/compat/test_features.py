@@ -2,6 +2,8 @@
 """Every input, output and parameter of features.tsv, tried on the last release that has it: what it changes,
 what it gives, or by which words it is refused. A row without an entry below fails."""
 import json
+import re
+import time
 
 import numpy as np
 import pytest
@@ -42,6 +44,10 @@ def elsewhere(test):
 WHOLE = "test_repositories.py::test_the_ensemble_and_the_bls_model_answer_the_same"
 ADAPTER = "../e2e/test_lora.py::test_first_request_brings_the_weights_later_ones_the_number"
 ADAPTER_CACHE = "../e2e/test_lora.py::test_small_caches_and_prefetched_folders"
+GUIDE = "test_features.py::test_a_guide_holds"
+RETENTION = "test_features.py::test_retention_keeps_what_it_names"
+TABLE_TEST = "test_features.py::test_a_table_through_the_text_models"
+DRAFTS = "test_draft_model.py::test_the_answer_is_the_one_without_drafts"
 NO_PICTURES = "unexpected inference input|not supported|IMAGE|image"
 
 LLM_INPUTS = {
@@ -59,15 +65,16 @@ LLM_INPUTS = {
     "prompt_embedding_table": elsewhere("test_prompt_table.py::test_logits_are_those_of_inputs_embeds"),
     "prompt_vocab_size": elsewhere("test_prompt_table.py::test_a_wrong_table_is_refused_by_field_and_limit"),
     "prompt_table_extra_ids": elsewhere("test_prompt_table.py::test_extra_ids_keep_blocks_apart"),
-    "draft_input_ids": refused([5, 6], "draft_input_ids is not supported"),
-    "draft_logits": refused(np.zeros((1, 4), np.float32), "draft_logits is not supported"),
-    "draft_acceptance_threshold": same(0.5), "return_context_logits": gives(True, "context_logits"),
+    "draft_input_ids": elsewhere("test_drafts.py::test_answer_is_the_one_without_a_draft"),
+    "draft_logits": elsewhere("test_drafts.py::test_logits_of_the_draft"),
+    "draft_acceptance_threshold": elsewhere("test_drafts.py::test_logits_of_the_draft"),
+    "return_context_logits": gives(True, "context_logits"),
     "return_generation_logits": gives(True, "generation_logits"),
     "lora_weights": elsewhere(ADAPTER), "lora_config": elsewhere(ADAPTER), "lora_task_id": elsewhere(ADAPTER),
     "runtime_top_p_min": changes(0.9, runtime_top_p=0.95, runtime_top_p_decay=0.1, temperature=4.0, random_seed=3),
     "runtime_top_p_decay": changes(0.05, runtime_top_p=0.99, temperature=4.0, random_seed=3),
     "runtime_top_p_reset_ids": elsewhere("test_features.py::test_a_reset_id_restores_top_p"),
-    "early_stopping": elsewhere("../unit/engine/test_scheduler.c"),
+    "early_stopping": elsewhere("../unit/engine/test_scheduler.c::test_every_sequence_gets_what_it_gets_alone"),
     "beam_search_diversity_rate": changes(5.0, beam_width=4), "decoder_input_ids": same([4]),
     "decoder_input_lengths": same(1),
     "num_return_sequences": elsewhere("test_repositories.py::test_several_sequences_through_the_bls_model"),
@@ -78,15 +85,15 @@ LLM_INPUTS = {
     "cross_attention_mask": refused(np.ones((1, 1), bool), "cross_attention_mask is not supported"),
     "return_kv_cache_reuse_stats": gives(True, "kv_cache_alloc_new_blocks"),
     "skip_cross_attn_blocks": refused(True, "skip_cross_attn_blocks is not supported"),
-    "retention_token_range_starts": elsewhere("test_features.py::test_retention_ranges_are_checked"),
-    "retention_token_range_ends": elsewhere("test_features.py::test_retention_ranges_are_checked"),
-    "retention_token_range_priorities": elsewhere("test_features.py::test_retention_ranges_are_checked"),
-    "retention_token_range_durations_ms": elsewhere("test_features.py::test_retention_ranges_are_checked"),
-    "retention_decode_priority": same(50), "retention_decode_duration_ms": same(1000),
+    "retention_token_range_starts": elsewhere(RETENTION),
+    "retention_token_range_ends": elsewhere(RETENTION),
+    "retention_token_range_priorities": elsewhere(RETENTION),
+    "retention_token_range_durations_ms": elsewhere(RETENTION),
+    "retention_decode_priority": elsewhere(RETENTION), "retention_decode_duration_ms": elsewhere(RETENTION),
     "return_perf_metrics": gives(True, "first_token_time_ns"),
     "mrope_rotary_cos_sin": refused([0.0] * 4, "mrope_rotary_cos_sin is not supported"),
     "mrope_position_deltas": refused(1, "mrope_rotary_cos_sin"),
-    "guided_decoding_guide_type": changes("json"), "guided_decoding_guide": refused("x", "guided_decoding_guide"),
+    "guided_decoding_guide_type": changes("json"), "guided_decoding_guide": elsewhere(GUIDE),
     "lookahead_window_size": refused(2, "lookahead"), "lookahead_ngram_size": refused(2, "lookahead"),
     "lookahead_verification_set_size": refused(2, "lookahead"),
 }
@@ -103,16 +110,15 @@ TEXT_INPUTS = {
     "embedding_bias_weights": elsewhere("test_features.py::test_bias_by_words"),
     "return_context_logits": gives(True, "context_logits"), "return_generation_logits": gives(True, "generation_logits"),
     "decoder_text_input": same("a"), "prompt_table_extra_id": same(7),
-    "prompt_embedding_table": elsewhere("test_features.py::test_a_table_through_the_text_models"),
-    "prompt_vocab_size": refused(3, "prompt_vocab_size"),
+    "prompt_embedding_table": elsewhere(TABLE_TEST), "prompt_vocab_size": elsewhere(TABLE_TEST),
     "num_return_sequences": elsewhere("test_repositories.py::test_several_sequences_through_the_bls_model"),
     "lora_task_id": elsewhere(ADAPTER), "lora_weights": elsewhere(ADAPTER), "lora_config": elsewhere(ADAPTER), "exclude_input_in_output": changes(True),
     "return_kv_cache_reuse_stats": gives(True, "kv_cache_alloc_new_blocks"),
     "return_perf_metrics": gives(True, "first_token_time_ns"),
     "guided_decoding_guide_type": changes("json"),
-    "guided_decoding_guide": refused("x", "guided_decoding_guide"),
-    "image_input": elsewhere("test_features.py::test_pictures_are_refused"), "num_draft_tokens": refused(2, "without draft model"),
-    "use_draft_logits": same(True), "image_bytes_input": elsewhere("test_features.py::test_pictures_are_refused"),
+    "guided_decoding_guide": elsewhere(GUIDE),
+    "image_input": elsewhere("test_features.py::test_pictures_are_refused"), "num_draft_tokens": elsewhere(DRAFTS),
+    "use_draft_logits": elsewhere("test_draft_model.py::test_logits_of_the_draft_model"), "image_bytes_input": elsewhere("test_features.py::test_pictures_are_refused"),
     "image_url_input": elsewhere("test_features.py::test_pictures_are_refused"),
     "video_bytes_input": elsewhere("test_features.py::test_pictures_are_refused"),
 }
@@ -157,12 +163,11 @@ REFUSE = {"encoder_model_path": "/x", "xgrammar_tokenizer_info_path": "/x", "gpu
           "multimodal_encoders_name": "multimodal", "multimodal_model_path": "/x"}
 OPEN = "test_repositories.py::test_every_parameter_left_open_is_named"
 MODES = "../e2e/test_modes.py::test_every_mode_gives_the_same_text"
-EXECUTOR = "../unit/executor/test_executor.c"
 LLM_PARAMETERS = {
     "lora_cache_max_adapter_size": elsewhere(ADAPTER_CACHE), "lora_cache_host_memory_bytes": elsewhere(ADAPTER_CACHE),
-    "lora_prefetch_dir": elsewhere(ADAPTER_CACHE), "lora_cache_optimal_adapter_size": elsewhere("../unit/engine/test_lora.c"),
-    "lora_cache_gpu_memory_fraction": elsewhere("../unit/engine/test_lora.c"),
-    **{n: elsewhere(SET) for n in NO_EFFECT}, **{n: elsewhere(REFUSED) for n in REFUSE if not n.startswith("multimodal")},
+    "lora_prefetch_dir": elsewhere(ADAPTER_CACHE), "lora_cache_optimal_adapter_size": elsewhere("../unit/engine/test_lora.c::test_pages_are_brought_and_given_up_by_those_not_held"),
+    "lora_cache_gpu_memory_fraction": elsewhere("../unit/engine/test_lora.c::test_an_adapter_that_can_never_fit_is_refused"),
+    **{n: elsewhere(SET) for n in NO_EFFECT if n != "participant_ids"}, **{n: elsewhere(REFUSED) for n in REFUSE if not n.startswith("multimodal")},
     "max_beam_width": elsewhere("test_repositories.py::test_beams_while_streaming"), "FORCE_CPU_ONLY_INPUT_TENSORS": elsewhere(WHOLE),
     "gpt_model_type": elsewhere("../e2e/test_modes.py::test_a_wrong_parameter_ends_the_start_with_its_reason"),
     "gpt_model_path": elsewhere(WHOLE), "max_tokens_in_paged_kv_cache": elsewhere(MODES), "batch_scheduler_policy": elsewhere(MODES),
@@ -171,11 +176,13 @@ LLM_PARAMETERS = {
     "sink_token_length": elsewhere("test_features.py::test_an_attention_window_changes_long_answers"),
     "enable_kv_cache_reuse": elsewhere("test_repositories.py::test_reuse_is_on_by_default_in_the_newest_release"),
     "normalize_log_probs": elsewhere("test_features.py::test_log_probabilities_of_the_whole_distribution"),
-    "enable_chunked_context": elsewhere("test_prompt_table.py::test_prompts_in_chunks"), "gpu_device_ids": elsewhere(OPEN),
-    "decoding_mode": elsewhere(EXECUTOR), "kv_cache_host_memory_bytes": elsewhere(EXECUTOR), "cancellation_check_period_ms": elsewhere(OPEN),
-    "stats_check_period_ms": elsewhere(OPEN), "iter_stats_max_iterations": elsewhere(EXECUTOR), "executor_worker_path": elsewhere(WHOLE),
-    "cuda_graph_mode": elsewhere("../gpu/graph_check.c"), "cuda_graph_cache_size": elsewhere("../gpu/graph_check.c"),
-    "tokenizer_dir": elsewhere("../unit/executor/test_guides.c"), "guided_decoding_backend": elsewhere("../unit/executor/test_guides.c"),
+    "enable_chunked_context": elsewhere("test_prompt_table.py::test_prompts_in_chunks"), "gpu_device_ids": elsewhere("../unit/backends/test_places.c::test_each_instance_has_its_list_and_one_alone_is_everyones"),
+    "decoding_mode": elsewhere("test_features.py::test_decoding_modes"),
+    "kv_cache_host_memory_bytes": elsewhere("../unit/executor/test_executor.c::test_blocks_come_back_from_host_memory"), "cancellation_check_period_ms": elsewhere(OPEN),
+    "stats_check_period_ms": elsewhere(OPEN), "iter_stats_max_iterations": elsewhere(OPEN), "executor_worker_path": elsewhere(WHOLE),
+    "cuda_graph_mode": elsewhere("../gpu/graph_check.c::compare_modes"), "cuda_graph_cache_size": elsewhere("../gpu/graph_check.c::compare_modes"),
+    "participant_ids": elsewhere("../e2e/test_orchestrator.py::test_models_take_the_ranks_that_they_name"),
+    "tokenizer_dir": elsewhere(GUIDE), "guided_decoding_backend": elsewhere(GUIDE),
 }
 PRE_PARAMETERS = {"tokenizer_dir": elsewhere(WHOLE), "tokenizer_type": elsewhere("test_repositories.py::test_tokenizer_type_has_its_effect"),
                   "add_special_tokens": elsewhere("test_repositories.py::test_tokenizer_type_has_its_effect"),
@@ -184,7 +191,7 @@ PRE_PARAMETERS = {"tokenizer_dir": elsewhere(WHOLE), "tokenizer_type": elsewhere
                   **{n: elsewhere(REFUSED) for n in ("visual_model_path", "multimodal_model_path")}}
 BLS_PARAMETERS = {"accumulate_tokens": elsewhere("../e2e/test_modes.py::test_bls_accumulates_tokens_when_told_to"),
                   "tensorrt_llm_model_name": elsewhere(WHOLE), "multimodal_encoders_name": elsewhere(REFUSED),
-                  "tensorrt_llm_draft_model_name": elsewhere("test_features.py::test_input[tensorrt_llm_bls-num_draft_tokens]")}
+                  "tensorrt_llm_draft_model_name": elsewhere(DRAFTS)}
 
 TABLES = {(LLM, "input"): LLM_INPUTS, (ENSEMBLE, "input"): TEXT_INPUTS, (BLS, "input"): TEXT_INPUTS, (PRE, "input"): PRE_INPUTS,
           (PRE, "output"): PRE_OUTPUTS, (PRE, "parameter"): PRE_PARAMETERS, (POST, "parameter"): PRE_PARAMETERS,
@@ -254,8 +261,10 @@ def test_every_row_has_a_test():
 @pytest.mark.parametrize("test", sorted({s[1] for t in TABLES.values() for s in t.values() if s[0] == "elsewhere"}))
 def test_the_tests_that_rows_name_are_there(test):
     file, _, function = test.partition("::")
+    name = function.partition("[")[0]
     text = (repositories.HERE / file).read_text()
-    assert f"def {function.partition('[')[0]}(" in text if function else text
+    assert re.search(rf"^def {name}\(" if file.endswith(".py") else rf"^static \w+ {name}\(", text, re.M)
+    assert file.endswith(".py") or file.startswith("../gpu/") or f"cmocka_unit_test({name})" in text
 
 
 def test_the_page_is_that_of_this_table():
@@ -390,13 +399,102 @@ def test_retention_ranges_are_checked(servers):
     assert "priority" in ask_ids(s, **{**whole, "retention_token_range_priorities": [101]})
 
 
-def test_a_table_through_the_text_models(servers):
-    """It gets as far as the engine, which was built without room for one."""
+def test_a_table_through_the_text_models(tmp_path):
+    """Texts have no ids past the vocabulary: a table is checked, and changes nothing."""
+    s = Repository("v0.19.0", tmp_path, repositories.build(tmp_path, "--max_prompt_embedding_table_size", "2"))
+
+    def answer(model, table, rows):
+        values = (("text_input", b"ab"), ("max_tokens", 4), ("prompt_embedding_table", table), ("prompt_vocab_size", rows))
+        got = s.ask(([tensor(s, model, n, v) for n, v in values], "1"), model=model)
+        return got[0][1] if got[0][0] is None else got[0][1].as_numpy("text_output").item()
+
+    try:
+        s.open()
+        for model in (ENSEMBLE, BLS):
+            assert "max_prompt_embedding_table_size" in answer(model, TABLE, 3)
+            assert "'prompt_vocab_size' is 3, expected 1 to 2" in answer(model, TABLE[:2], 3)
+            assert answer(model, TABLE[:2], 2).startswith(b"ab")
+    finally:
+        s.close()
+
+
+def test_a_guide_holds(servers):
     s = servers("v0.19.0")
-    for model in (ENSEMBLE, BLS):
-        inputs = [tensor(s, model, n, v) for n, v in (("text_input", b"ab"), ("max_tokens", 4), ("prompt_embedding_table", TABLE))]
-        (_, text), = s.ask((inputs, "1"), model=model)
-        assert "max_prompt_embedding_table_size" in text
+    for guide, shape in (("[0-9]{4}", r"\d{4}"), ("(yes|no)", "(yes|no)")):
+        more = {"guided_decoding_guide_type": "regex", "guided_decoding_guide": guide}
+        for model in (ENSEMBLE, BLS):
+            for answer, _ in ask_texts(s, model, exclude_input_in_output=True, **more):
+                assert re.fullmatch(shape, answer), answer
+        ids = {str(a) for a, _ in ask_ids(s, exclude_input_in_output=True, **more)}
+        assert not ids & {str(a) for a, _ in ask_ids(s, exclude_input_in_output=True)}
+    assert "guided_decoding_guide" in ask_ids(s, guided_decoding_guide="x")
+
+
+def test_retention_keeps_what_it_names(engine, tmp_path):
+    """A cache of few blocks: what other prompts push out, and what a priority keeps as long as it lasts."""
+    repo = with_values(engine, tmp_path, "v0.19.0", {"max_tokens_in_paged_kv_cache": "512", "enable_kv_cache_reuse": "true"})
+    s = Prepared("v0.19.0", repo, tmp_path)
+    count = iter(range(1, 10000))
+
+    def ask_one(ids, n_new=1, **more):
+        values = {"input_ids": ids, "input_lengths": len(ids), "request_output_len": n_new, "return_perf_metrics": True,
+                  "exclude_input_in_output": True, **more}
+        answers = s.ask(([tensor(s, LLM, n, v) for n, v in values.items()], "1"))
+        assert answers[0][0] is not None, answers
+        return answers[0][1]
+
+    def prompt(n=100):
+        start = next(count)
+        return [3 + start % 300] * 2 + [3 + (start * 7 + i) % 300 for i in range(n - 2)]
+
+    def reused(ids):
+        return ask_one(ids).as_numpy("kv_cache_reused_blocks").item()
+
+    def push_out():
+        for _ in range(12):
+            ask_one(prompt())
+
+    def retained(**more):
+        return {"retention_token_range_starts": [0], "retention_token_range_ends": [96], "retention_token_range_priorities": [100], **more}
+
+    try:
+        s.open()
+        plain, kept, brief = prompt(), prompt(), prompt()
+        ask_one(plain)
+        assert reused(plain) > 0
+        push_out()
+        assert reused(plain) == 0
+        ask_one(kept, **retained())
+        ask_one(brief, **retained(retention_token_range_durations_ms=[50]))
+        time.sleep(0.1)  # the duration of the second
+        push_out()
+        assert reused(kept) > 0 == reused(brief)
+        # The answer's own blocks, beside a prompt of no priority.
+        answers = []
+        for more in ({"retention_decode_priority": 100}, {"retention_decode_priority": 100, "retention_decode_duration_ms": 50}):
+            ids = prompt()
+            new = ask_one(ids, n_new=100, **retained(), **more).as_numpy("output_ids").flatten().tolist()
+            time.sleep(0.1)
+            push_out()
+            answers.append(reused(ids + new))
+        assert answers[0] > answers[1] > 0
+    finally:
+        s.close()
+
+
+def test_decoding_modes(engine, tmp_path, servers):
+    for mode in ("auto", "top_k_top_p", "medusa"):
+        folder = tmp_path / mode
+        folder.mkdir()
+        s = Prepared("v0.19.0", with_values(engine, folder, "v0.19.0", {"decoding_mode": mode}), folder)
+        if mode == "medusa":
+            assert s.process.wait(30) != 0 and "medusa" in s.log_text()
+            s.stop()
+            continue
+        try:
+            assert ask_ids(s.open()) == ask_ids(servers("v0.19.0"))
+        finally:
+            s.close()
 
 
 def test_length_penalty(servers):
@@ -517,7 +615,8 @@ def test_parameters_that_are_refused(engine, tmp_path, name):
 
 def test_an_attention_window_changes_long_answers(engine, tmp_path):
     answers = []
-    for i, values in enumerate(({}, {"max_attention_window_size": "6"}, {"max_attention_window_size": "6", "sink_token_length": "2"})):
+    for i, values in enumerate(({}, {"max_attention_window_size": "6"}, {"max_attention_window_size": "6", "sink_token_length": "2"},
+                                {"max_attention_window_size": "6,64"})):  # layers in turns
         folder = tmp_path / str(i)
         folder.mkdir()
         s = Prepared("v0.19.0", with_values(engine, folder, "v0.19.0", values), folder)
@@ -525,7 +624,7 @@ def test_an_attention_window_changes_long_answers(engine, tmp_path):
             answers.append(str(ask_ids(s.open(), request_output_len=24)))
         finally:
             s.close()
-    assert len(set(answers)) == 3
+    assert len(set(answers)) == 4
 
 
 def test_log_probabilities_of_the_whole_distribution(engine, tmp_path, servers):

@@ -34,6 +34,17 @@ def family(request, tmp_path_factory):
         s.close()
 
 
+@pytest.fixture(scope="module", params=[("llama", 1, 2), ("gpt2", 2, 2)], ids=str)
+def ranks(request, tmp_path_factory):
+    arch, tp, pp = request.param
+    s = start(tmp_path_factory.mktemp("ranks"), arch, "--tp_size", str(tp), "--pp_size", str(pp))
+    s.arch = arch
+    try:
+        yield s
+    finally:
+        s.close()
+
+
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory):
     s = start(tmp_path_factory.mktemp("llama"), "llama")
@@ -86,12 +97,20 @@ def embeddings(folder):
     return np.frombuffer(data[8 + n + a:8 + n + b], np.float16).reshape(entry["shape"])
 
 
-def test_logits_are_those_of_inputs_embeds(family):
-    """Against Hugging Face in float32; prompt_goldens.json holds the first 64 logits of each position."""
+def check_logits(family):
     golden = np.array(json.loads((pathlib.Path(prompt_rows.__file__).parent / "prompt_goldens.json").read_text())[family.arch])
     got = context(family)[:, :golden.shape[1]]
     assert got.shape == golden.shape
     assert np.abs(got - golden).max() < 1e-5 * np.abs(golden).max()
+
+
+def test_logits_are_those_of_inputs_embeds(family):
+    """Against Hugging Face in float32; prompt_goldens.json holds the first 64 logits of each position."""
+    check_logits(family)
+
+
+def test_logits_of_several_ranks_are_those_of_inputs_embeds(ranks):
+    check_logits(ranks)
 
 
 def test_rows_that_are_the_models_own_embeddings(tmp_path):

@@ -90,6 +90,22 @@ def test_the_ensemble_and_the_bls_model_answer_the_same(repository):
     assert texts.pop().startswith(PROMPT["text_input"])
 
 
+def test_v1_answers_as_the_ensemble(repository):
+    """With what a release does not declare as an input: min_p; no prompt in the answer; the blocks' statistics."""
+    text = PROMPT["text_input"]
+    _, expected = repository.generate(PROMPT, "ensemble")
+    ids = input_ids(repository, text)  # releases differ in the special tokens that they add
+    for more in ({"temperature": 0}, {"temperature": 1, "min_p": 1.0, "return_timings": True}):
+        status, answer = repository.request("/v1/completions", dict(
+            model="ensemble", prompt=ids, max_tokens=PROMPT["max_tokens"], **more))
+        assert status == 200, answer
+        assert expected["text_output"] == text + answer["choices"][0]["text"]
+    assert ("timings" in answer["usage"]) == at_least(repository.tag, "v0.19.0")
+    assert ("prompt_tokens_details" in answer["usage"]) == at_least(repository.tag, "v0.16.0")
+    status, answer = repository.request("/v1/completions", dict(model="ensemble", prompt=text, min_p=1.5))
+    assert status == 400 and "min_p" in answer["error"]["message"]
+
+
 def test_streams_have_a_piece_for_each_token(repository):
     for model in answering(repository):
         pieces = repository.stream(dict(PROMPT, stream=True), model)

@@ -20,10 +20,10 @@ BIN = pathlib.Path(os.environ.get("NEREID_BIN", ROOT / "build/bin"))
 class Server:
     """One running server; requests as a client makes them."""
 
-    def __init__(self, path, cache, *args, address="127.0.0.1"):
+    def __init__(self, path, cache, *args, address="127.0.0.1", env=None):
         self.http, self.metrics, self.grpc = free_ports(3)
         self.log_path = pathlib.Path(cache) / f"server-{self.http}.log"
-        env = dict(os.environ, NEREID_CACHE=str(cache))
+        env = dict(os.environ, NEREID_CACHE=str(cache), **(env or {}))
         self.log = open(self.log_path, "w")
         self.process = subprocess.Popen(
             [BIN / "nereid", "serve", path, f"--http-port={self.http}",

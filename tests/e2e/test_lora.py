@@ -5,6 +5,7 @@ import concurrent.futures
 import re
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -163,6 +164,18 @@ def test_small_caches_and_prefetched_folders(tiny_model, cache, tmp_path):
         with http.InferenceServerClient(f"127.0.0.1:{s.http}") as c:
             for number in (7, 8, 9, 7, 8, 9):  # more than fit: read again
                 assert answer(c, "tensorrt_llm", number) == answer(c, "tensorrt_llm", 50, arrays(f"folder{number}"))
+                answer(c, "tensorrt_llm", number)  # is still there
+            cached = {"host_adapters": 2, "pinned": 0}
+            want = {"hit": 6, "miss": 6, "stored": 15, "evicted_host": 13}
+            until = time.monotonic() + 20
+            while True:  # they are brought up to date ten times a second
+                events = {n: s.metric("nv_llm_lora_events", lora_event=n) for n in want}
+                now = {n: s.metric("nv_llm_lora_cache", lora_cache_type=n) for n in cached}
+                if (events, now) == (want, cached):
+                    break
+                assert time.monotonic() < until, (events, now)
+            assert 0 < s.metric("nv_llm_lora_cache", lora_cache_type="host_bytes") <= 2 * size
+            assert s.metric("nv_llm_lora_swap_us", lora_swap_to="host") > 0
             w, k = arrays("big")
             k[0, 0, 2] = 5
             with pytest.raises(InferenceServerException, match="rank 5, expected 1 to 4"):

@@ -156,3 +156,23 @@ def test_a_server_with_a_lost_engine_ends_as_always(server, fault):
     start = time.monotonic()
     assert server.stop() == 0
     assert time.monotonic() - start < 10
+
+
+def memory(server):
+    return int(pathlib.Path(f"/proc/{server.process.pid}/statm").read_text().split()[1]) * 4096
+
+
+def test_what_loads_needed_for_a_moment_comes_back(tiny_model, cache):
+    """The C library keeps what a thread has freed in that thread's arena; each load has threads of its own."""
+    s = Server(tiny_model, cache, "--model-control-mode=explicit", "--load-model=*").wait_ready()
+    try:
+        for i in range(24):
+            assert s.request("/v2/repository/models/tensorrt_llm/load", b"")[0] == 200
+            if i == 3:
+                before = memory(s)
+        deadline = time.monotonic() + 10  # the last model goes after the answer to the load
+        while memory(s) >= before + (12 << 20) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert memory(s) < before + (12 << 20)
+    finally:
+        assert s.stop() == 0

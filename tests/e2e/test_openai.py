@@ -182,9 +182,14 @@ def test_stream_adds_up_to_the_whole(client, n):
 
 def test_completions_of_several_prompts_with_echo_and_log_probs(client, server):
     prompts = ["the quick", ids_of(server, {"prompt": "brown fox"})]
-    r = client.completions.create(model=MODEL, prompt="the quick", max_tokens=6, temperature=0, echo=True, logprobs=1)
-    (c,) = r.choices
-    assert c.text.startswith("the quick")
+    bare = dict(model=MODEL, prompt="the quick", max_tokens=6, temperature=0)
+    (c,) = client.completions.create(logprobs=1, **bare).choices
+    (echoed,) = client.completions.create(echo=True, **bare).choices
+    assert echoed.text == "the quick" + c.text
+    for more, field in (({"echo": True, "logprobs": 1}, "echo"), ({"extra_body": {"prompt_logprobs": 1}}, "prompt_logprobs")):
+        with pytest.raises(openai.BadRequestError) as e:
+            client.completions.create(**bare, **more)
+        assert e.value.param == field and "log probabilities of prompts" in e.value.message
     assert len(c.logprobs.tokens) == len(c.logprobs.token_logprobs) == len(c.logprobs.text_offset)
     assert all(p <= 0 for p in c.logprobs.token_logprobs)
     r = client.completions.create(model=MODEL, prompt=[prompts[1], prompts[1]], max_tokens=6, temperature=0)
@@ -300,7 +305,7 @@ def test_a_prompt_that_is_too_long_has_its_code(client):
     assert e.value.code == "context_length_exceeded"
 
 
-def test_suffix_is_refused_and_unknown_fields_give_a_warning(server):
+def test_a_suffix_needs_marks_of_the_model_and_unknown_fields_give_a_warning(server):
     status, answer = server.request("/v1/completions", {"model": MODEL, "prompt": "a", "suffix": "b"})
     assert status == 400 and answer["error"]["param"] == "suffix"
     c = http.client.HTTPConnection("127.0.0.1", server.http, timeout=30)

@@ -42,13 +42,16 @@ def test_it_is_well_formed(description):
 
 def test_every_path_answers(server, description):
     for path, methods in description["paths"].items():
+        url = path.format(model=MODEL, response_id="resp_none")
         for method in methods:
-            status, answer = server.request(path.format(model=MODEL), b"{" if method == "post" else None)
-            assert status == (400 if method == "post" else 200), (path, answer)
-            if status == 400:
-                check(description, "Error", answer)
-        wrong = "GET" if "post" in methods else "DELETE"
-        assert server.request(path.format(model=MODEL), method=wrong)[0] in (400, 404, 405)
+            status, answer = server.request(url, b"{" if method == "post" else None, method.upper())
+            wanted = 404 if "response_id" in path else 400 if method == "post" else 200
+            assert status == wanted, (path, answer)
+            if status != 200:
+                error = methods[method]["responses"][str(status)]["$ref"].rsplit("/", 1)[1]
+                check(description, error, answer)
+        wrong = "GET" if "post" in methods else "PUT"
+        assert server.request(url, method=wrong)[0] in (400, 404, 405)
 
 
 FULL = {
@@ -59,17 +62,40 @@ FULL = {
         "include_stop_str_in_output": False, "seed": 3, "stop": ["zzz"], "stop_token_ids": [5],
         "logit_bias": {"7": -3}, "logprobs": True, "top_logprobs": 2, "user": "me", "metadata": {"a": "b"},
         "add_generation_prompt": True, "chat_template_kwargs": {"x": 1}, "reasoning_effort": "low"}),
+    "messages": ("/v1/messages", "MessagesRequest", "MessagesAnswer", {
+        "model": MODEL, "messages": HELLO, "max_tokens": 6, "system": "kind", "temperature": 0.7, "top_p": 0.9, "top_k": 9,
+        "stop_sequences": ["zzz"], "metadata": {"user_id": "me"}, "service_tier": "auto", "tool_choice": {"type": "auto"},
+        "thinking": {"type": "disabled"}, "stream": False}),
+    "responses": ("/v1/responses", "ResponsesRequest", "Response", {
+        "model": MODEL, "input": [{"role": "user", "content": "fox"}], "max_output_tokens": 6, "instructions": "kind",
+        "temperature": 0.7, "top_p": 0.9, "top_logprobs": 1, "metadata": {"a": "b"}, "store": False, "stream": False,
+        "text": {"format": {"type": "text"}}, "reasoning": {"effort": "low"}, "include": [], "truncation": "disabled",
+        "tool_choice": "auto", "parallel_tool_calls": True, "background": False}),
+    "ollama": ("/api/chat", "OllamaChatRequest", "OllamaAnswer", {
+        "model": MODEL, "messages": HELLO, "stream": False, "options": {"num_predict": 4, "temperature": 0.7}, "format": "",
+        "keep_alive": "5m", "think": False}),
+    "prompt": ("/api/generate", "OllamaGenerateRequest", "OllamaAnswer", {
+        "model": MODEL, "prompt": "fox", "stream": False, "raw": True, "options": {"num_predict": 4}}),
+    "vectors": ("/api/embed", "OllamaEmbedRequest", "OllamaEmbedAnswer", {"model": MODEL, "input": ["fox"], "truncate": True}),
+    "count": ("/v1/messages/count_tokens", "CountRequest", "CountAnswer", {"model": MODEL, "messages": HELLO}),
     "guided": ("/v1/chat/completions", "ChatRequest", "ChatAnswer", {
         "model": MODEL, "messages": HELLO, "max_tokens": 40, "response_format": {
             "type": "json_schema", "json_schema": {"name": "x", "strict": True, "schema": {
                 "type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"],
                 "additionalProperties": False}}}}),
     "completion": ("/v1/completions", "CompletionRequest", "CompletionAnswer", {
-        "model": MODEL, "prompt": ["the", "fox"], "max_tokens": 4, "logprobs": 2, "echo": True, "best_of": 2, "n": 1}),
+        "model": MODEL, "prompt": ["the", "fox"], "max_tokens": 4, "logprobs": 2, "best_of": 2, "n": 1}),
+    "echo": ("/v1/completions", "CompletionRequest", "CompletionAnswer", {"model": MODEL, "prompt": "the", "max_tokens": 2, "echo": True}),
     "embedding": ("/v1/embeddings", "EmbeddingRequest", "EmbeddingAnswer", {
         "model": MODEL, "input": [[1, 2], [3]], "encoding_format": "float", "dimensions": None}),
     "base64": ("/v1/embeddings", "EmbeddingRequest", "EmbeddingAnswer", {
         "model": MODEL, "input": "fox", "encoding_format": "base64"}),
+    "llama": ("/completion", "LlamaRequest", "LlamaAnswer", {
+        "prompt": "fox", "n_predict": 4, "temperature": 0.7, "n_probs": 1, "seed": -1, "cache_prompt": True, "id_slot": -1,
+        "logit_bias": [[5, False]], "stop": ["zzz"], "return_tokens": True, "samplers": ["top_k"]}),
+    "template": ("/apply-template", "TemplateRequest", "DetokenizeAnswer", {"messages": HELLO}),
+    "tokens": ("/v1/chat/completions/input_tokens", "ChatRequest", "InputTokens", {"model": MODEL, "messages": HELLO}),
+    "content": ("/tokenize", "TokenizeRequest", "TokenizeAnswer", {"content": "fox", "add_special": True}),
     "tokenize": ("/tokenize", "TokenizeRequest", "TokenizeAnswer", {"model": MODEL, "messages": HELLO}),
     "detokenize": ("/detokenize", "DetokenizeRequest", "DetokenizeAnswer", {"model": MODEL, "tokens": [1, 2]}),
 }
@@ -86,6 +112,9 @@ def test_answers_are_as_described(server, description, case):
     for node in schemas(description["components"]["schemas"][takes]):
         named |= set(node.get("properties", {}))
     named |= set(description["components"]["schemas"]["Sampling"]["properties"])
+    named |= set(description["components"]["schemas"]["CountRequest"]["properties"])
+    named |= set(description["components"]["schemas"]["OllamaShared"]["properties"])
+    named |= set(description["components"]["schemas"]["LlamaOptions"]["properties"])
     assert set(body) <= named
 
 
@@ -105,6 +134,17 @@ def test_chunks_are_as_described(server, description, path, body, schema):
 
 def test_fields_described_are_the_fields_known(server, description):
     """No described field is reported as unknown, and each that is checked refuses a wrong type."""
+    spec = description["components"]["schemas"]
+    for field in spec["CountRequest"]["properties"] | spec["MessagesRequest"]["allOf"][1]["properties"]:
+        body = {"model": MODEL, "messages": HELLO, "max_tokens": 2}
+        req = urllib.request.Request(server.url("/v1/messages"), data=json.dumps({field: None, **body}).encode())
+        with urllib.request.urlopen(req, timeout=60) as r:
+            assert r.headers.get("x-nereid-warning") is None, field
+    for field in spec["ResponsesRequest"]["properties"]:
+        body = {field: None, "model": MODEL, "input": "fox", "max_output_tokens": 2}
+        req = urllib.request.Request(server.url("/v1/responses"), data=json.dumps(body).encode())
+        with urllib.request.urlopen(req, timeout=60) as r:
+            assert r.headers.get("x-nereid-warning") is None, field
     for path, name in (("/v1/chat/completions", "ChatRequest"), ("/v1/completions", "CompletionRequest"),
                        ("/v1/embeddings", "EmbeddingRequest")):
         spec = description["components"]["schemas"]
@@ -137,10 +177,21 @@ def test_random_requests_are_answered_as_described(server, description):
 
     d = json.loads(json.dumps(description))
     spec = d["components"]["schemas"]
-    for s in (spec["Sampling"], spec["EmbeddingRequest"], spec["TokenizeRequest"], spec["DetokenizeRequest"]):
+    for s in (spec["Sampling"], spec["EmbeddingRequest"], spec["TokenizeRequest"], spec["DetokenizeRequest"],
+              spec["CountRequest"], spec["ResponsesRequest"], spec["LlamaOptions"], spec["TemplateRequest"], spec["OllamaShared"], spec["OllamaEmbedRequest"], spec["OllamaShowRequest"]):
         s["properties"]["model"] = {"enum": [MODEL]}
     for name in ("max_tokens", "min_tokens"):  # short, since the model is random and seldom ends
         spec["Sampling"]["properties"][name] = {"type": "integer", "minimum": 1, "maximum": 3}
+    spec["MessagesRequest"]["allOf"][1]["properties"]["max_tokens"]["maximum"] = 3
+    spec["ResponsesRequest"]["properties"]["max_output_tokens"] = {"type": "integer", "minimum": 1, "maximum": 3}
+    spec["ResponsesRequest"]["required"] += ["max_output_tokens"]
+    spec["LlamaOptions"]["properties"]["n_predict"] = {"type": "integer", "minimum": 0, "maximum": 3}
+    spec["LlamaOptions"]["required"] = ["n_predict"]
+    spec["LlamaRequest"]["allOf"][1]["properties"]["n_cmpl"]["maximum"] = 3
+    spec["OllamaOptions"]["properties"]["num_predict"] = {"type": "integer", "minimum": 1, "maximum": 3}
+    spec["OllamaOptions"]["required"] = ["num_predict"]
+    spec["OllamaShared"]["properties"]["options"] = {"$ref": "#/components/schemas/OllamaOptions"}
+    spec["OllamaShared"]["required"] += ["options"]
     spec["Sampling"]["required"] += ["max_tokens"]
     spec["Sampling"]["properties"]["n"]["maximum"] = 3
     schema = schemathesis.openapi.from_dict(d)
@@ -148,7 +199,7 @@ def test_random_requests_are_answered_as_described(server, description):
 
     for operation in schema.get_all_operations():
         @hypothesis.given(case=operation.ok().as_strategy())
-        @hypothesis.settings(max_examples=60, deadline=None, derandomize=True, database=None,
+        @hypothesis.settings(max_examples=40, deadline=None, derandomize=True, database=None,
                              suppress_health_check=list(hypothesis.HealthCheck))
         def run(case):
             response = case.call(base_url=server.url(""), timeout=60)

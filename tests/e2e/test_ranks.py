@@ -67,20 +67,51 @@ def answers(s):
     return out
 
 
-def test_two_ranks_answer_as_one_and_leave_nothing(tiny_model, cache):
+GUIDE = {"guided_decoding_guide_type": "regex", "guided_decoding_guide": "(ab|ba){2,6}c"}
+
+
+def in_flight(s):
+    """Many different requests at a time, so that every stage has something to do: their texts, in order."""
+    texts = [None] * 24
+
+    def ask(i):
+        more = GUIDE if i % 4 == 3 else {"repetition_penalty": 1.3} if i % 4 == 2 else {}
+        status, answer = s.generate({"text_input": PROMPTS[i % 3] + "x" * i, "max_tokens": 8 + i, "top_k": 1, **more})
+        assert status == 200, answer
+        texts[i] = answer["text_output"]
+
+    threads = [threading.Thread(target=ask, args=(i,)) for i in range(len(texts))]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    return texts
+
+
+def embeddings(s):
+    status, answer = s.request("/v1/embeddings", json.dumps({"model": "ensemble", "input": PROMPTS}).encode())
+    assert status == 200, answer
+    return [v for item in answer["data"] for v in item["embedding"][:8]]
+
+
+def test_several_ranks_answer_as_one_and_leave_nothing(tiny_model, cache):
     results = []
-    for n in (1, 2):
-        s = Server(tiny_model, cache, f"--tp-size={n}", "--set", "max_beam_width:2", "--build",
+    for tp, pp in ((1, 1), (2, 1), (1, 2), (2, 2)):
+        s = Server(tiny_model, cache, f"--tp-size={tp}", f"--pp-size={pp}", "--set", "max_beam_width:2", "--build",
                    "--max_beam_width=2").wait_ready()
         ranks = workers(s)
-        assert len(ranks) == n - 1
-        results.append(answers(s))
+        assert len(ranks) == tp * pp - 1
+        results.append((answers(s), in_flight(s), embeddings(s)))
         os.kill(s.process.pid, signal.SIGTERM)
         assert s.process.wait(30) == 0
         assert not [pid for pid in ranks if alive(pid)]
-    for one, two in zip(*results):
-        assert one[0] == two[0]
-        assert two[1] == pytest.approx(one[1], abs=1e-3)
+    alone = results[0]
+    for several in results[1:]:
+        for one, two in zip(alone[0], several[0]):
+            assert one[0] == two[0]
+            assert two[1] == pytest.approx(one[1], abs=1e-3)
+        assert several[1] == alone[1]
+        assert several[2] == pytest.approx(alone[2], abs=1e-3)
 
 
 def test_streams_that_are_left_do_not_stop_the_ranks(server):
@@ -97,12 +128,6 @@ def test_streams_that_are_left_do_not_stop_the_ranks(server):
         t.join()
     assert server.generate(LONG)[0] == 200
     assert len(workers(server)) == 1
-
-
-def test_adapters_are_refused_by_name(server):
-    status, answer = server.generate(dict(LONG, lora_task_id=7))
-    assert status != 200 and "LoRA adapters (lora_task_id) are not supported with several ranks" in answer["error"]
-    assert server.generate(LONG)[0] == 200
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
@@ -138,6 +163,48 @@ def test_a_lost_rank_is_heard_soon_and_a_load_brings_it_back(server, how, busy):
     wait_until(lambda: server.request("/v2/models/ensemble/ready")[0] == 200)
     assert server.generate(LONG) == (200, before)
     assert not alive(rank)
+
+
+def shared_memory():
+    return set(os.listdir("/dev/shm"))
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize(("tp", "pp"), [(2, 1), (1, 2), (2, 2)])
+def test_each_rank_may_be_lost_under_load(tiny_model, cache, tp, pp, how):
+    """All requests under way are told within 8 s, and a load brings everything back."""
+    memory = shared_memory()
+    s = Server(tiny_model, cache, f"--tp-size={tp}", f"--pp-size={pp}", "--restart-on-failure=false").wait_ready()
+    status, before = s.generate(LONG)
+    assert status == 200
+    for which in range(tp * pp - 1):
+        ranks = workers(s)
+        told = []
+
+        def ask():
+            while True:
+                status, answer = s.generate(LONG)
+                if status != 200:
+                    told.append((time.monotonic(), status, answer))
+                    return
+
+        threads = [threading.Thread(target=ask) for _ in range(6)]
+        for t in threads:
+            t.start()
+        lost = time.monotonic()
+        os.kill(ranks[which], how)
+        for t in threads:
+            t.join(30)
+        assert len(told) == len(threads)
+        assert max(at for at, _, _ in told) - lost < 8
+        for _, status, answer in told:
+            assert status == 503 and f"of {tp * pp} was lost" in answer["error"], told
+        wait_until(lambda: not [pid for pid in ranks if alive(pid)])
+        wait_until(lambda: s.request("/v2/repository/models/tensorrt_llm/load", b"")[0] == 200)
+        wait_until(lambda: s.request("/v2/models/ensemble/ready")[0] == 200)
+        assert s.generate(LONG) == (200, before)
+    assert s.stop() == 0
+    assert shared_memory() <= memory
 
 
 def test_no_rank_outlives_a_server_that_is_killed(server):

@@ -2,9 +2,13 @@
 """What one request names is refused before memory is taken, and the server lives."""
 import json
 import queue
+import subprocess
+import time
 
 import numpy as np
 import pytest
+
+from llm_server import BIN, Server
 
 
 def infer(server, model, inputs, **more):
@@ -136,3 +140,103 @@ def test_a_guide_that_is_wrong_is_an_error_of_its_request(server):
         status, answer = server.request("/v1/completions", body)
         assert status == 400 and "guided_decoding_guide" in answer["error"]["message"], answer
     still_answers(server)
+
+
+def test_a_prompt_that_no_engine_can_take_is_refused_before_it_is_tokenized(server):
+    """40 MB: tokenizing them took 30 s. Of a chat 8 MB, which its template can take."""
+    model = server.request("/v1/models")[1]["data"][0]["id"]
+    text = "word " * 8_000_000
+    asks = [("/v1/completions", {"model": model, "prompt": text, "max_tokens": 1}),
+            ("/v1/chat/completions", {"model": model, "messages": [{"role": "user", "content": text[:8 << 20]}]}),
+            ("/v2/models/ensemble/generate", {"text_input": text, "max_tokens": 1}),
+            ("/v2/models/preprocessing/generate", {"QUERY": text, "REQUEST_OUTPUT_LEN": 1})]
+    for path, body in asks:
+        began = time.monotonic()
+        status, answer = server.request(path, body)
+        took = time.monotonic() - began
+        assert status == 400 and "bytes) exceeds maximum input length" in json.dumps(answer), (path, answer)
+        if path.startswith("/v1"):
+            assert answer["error"]["code"] == "context_length_exceeded", answer
+        assert took < 5, (path, took)
+    still_answers(server)
+
+
+def test_a_prompt_a_little_too_long_is_counted_in_tokens(server):
+    """Short texts are tokenized, so that the message tells the tokens."""
+    model = server.request("/v1/models")[1]["data"][0]["id"]
+    status, answer = server.request("/v1/completions", {"model": model, "prompt": "the quick " * 5000,
+                                                        "max_tokens": 1})
+    assert status == 400 and "bytes)" not in answer["error"]["message"], answer
+    assert answer["error"]["code"] == "context_length_exceeded", answer
+
+
+def test_logits_that_one_request_may_not_have_are_refused(tiny_model, cache, tmp_path):
+    engine, repo = tmp_path / "engine", tmp_path / "repo"
+    for words in (["build", tiny_model, "--output_dir", engine, "--gather_context_logits",
+                   "--gather_generation_logits"],
+                  ["repo", "--engine_dir", engine, "--tokenizer_dir", tiny_model, "--output_dir", repo]):
+        subprocess.run([BIN / "nereid", *map(str, words)], check=True, capture_output=True)
+    s = Server(repo, cache, "--max-request-memory-mb=1", "--max-inflight-memory-mb=2")
+    try:
+        s.wait_ready()
+
+        def ask(n_prompt, n_new, n=1, **more):
+            return s.request("/v2/models/tensorrt_llm/generate_stream", {
+                "input_ids": [5] * n_prompt, "input_lengths": [n_prompt], "request_output_len": [n_new],
+                "num_return_sequences": [n], "streaming": [True], **more})
+
+        def event(answer):
+            return answer if isinstance(answer, str) else json.dumps(answer)
+
+        status, answer = ask(4, 4, return_context_logits=[True], return_generation_logits=[True])
+        assert status == 200 and "context_logits" in event(answer), answer
+        for more in ({"n": 1024, "return_generation_logits": [True]}, {"n": 1024, "return_log_probs": [True]}):
+            status, answer = ask(4, 200, **more)
+            assert status == 400 and "--max-request-memory-mb" in event(answer), (more, answer)
+        assert ask(4, 4)[0] == 200
+    finally:
+        assert s.stop() == 0
+    assert "were not given back" not in s.log_text()
+
+
+def test_the_choices_of_one_request_are_one_account(tiny_model, cache):
+    """The engine's memory of each is below what one request may have."""
+    s = Server(tiny_model, cache, "--max-request-memory-mb=1", "--max-inflight-memory-mb=64")
+    try:
+        s.wait_ready()
+
+        def ask(n, **more):
+            return s.request("/v1/completions", {"model": model_of(s), "prompt": "the quick", "max_tokens": 200, "n": n,
+                                                 "logprobs": 5, **more})
+
+        assert ask(2)[0] == 200
+        for more in ({}, {"stream": True}):
+            status, answer = ask(64, **more)
+            assert "--max-request-memory-mb" in str(answer) and (more or status == 400), answer
+        assert ask(2)[0] == 200
+    finally:
+        assert s.stop() == 0
+    assert "were not given back" not in s.log_text()
+
+
+@pytest.mark.parametrize("model", ["ensemble", "tensorrt_llm_bls"])
+def test_a_body_and_the_engines_part_of_its_request_are_one_account(tiny_model, cache, model):
+    """Each alone is below the limit; the engine is reached over the steps of a model."""
+    s = Server(tiny_model, cache, "--max-request-memory-mb=1", "--max-inflight-memory-mb=64")
+    try:
+        s.wait_ready()
+
+        def ask(n_blanks, n_sequences):
+            body = {"text_input": "the quick", "max_tokens": 200, "stream": True, "return_log_probs": True,
+                    "num_return_sequences": n_sequences}
+            return s.request(f"/v2/models/{model}/generate_stream", json.dumps(body).encode() + b" " * n_blanks)[1]
+
+        long_body, many = 300_000, 110
+        for blanks, n in ((long_body, 1), (0, many)):
+            answer = ask(blanks, n)
+            assert "text_output" in str(answer) and "error" not in str(answer), str(answer)[:300]
+        assert "--max-request-memory-mb" in str(ask(long_body, many))
+        assert "error" not in str(ask(long_body, 1))
+    finally:
+        assert s.stop() == 0
+    assert "were not given back" not in s.log_text()

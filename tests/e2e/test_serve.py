@@ -2,8 +2,11 @@
 """`nereid serve`: what it checks before it builds, and what it tells once it is ready."""
 import json
 import os
+import re
 import socket
 import subprocess
+import time
+import urllib.request
 
 import pytest
 
@@ -52,6 +55,7 @@ def test_what_is_off_is_not_in_it(tiny_model, cache):
     (["--http-port=99999"], '"--http-port"'), (["--log-verbose=x"], '"--log-verbose"'), (["--nonsense"], "unknown option"),
     (["--hots=1"], "did you mean --host"), (["--http-port=4", "--metrics-port=4"], "same address and port"),
     (["--model-repo=x"], "unknown option"), (["--strict-readiness"], "needs a value"),
+    (["--speculative-config", '{"method": "medusa"}'], "method 'medusa' is not supported; known: ngram, draft_model"),
 ])
 def test_options_are_checked_first(tiny_model, tmp_path, words, part):
     r = serve(tiny_model, *words, cache=tmp_path / "cache")
@@ -92,6 +96,45 @@ def test_short_names_mean_the_long_ones(tiny_model, cache):
         assert s.stop() == 0
 
 
+def drafts_counted(server, total):
+    """What the metrics say of drafts, when the last step is among them."""
+    for _ in range(100):
+        text = urllib.request.urlopen(f"http://127.0.0.1:{server.metrics}/metrics", timeout=10).read().decode()
+        counts = {name: sum(float(v) for v in re.findall(pattern + r"\S* (\S+)", text)) for name, pattern in (
+            ("drafts", r"nv_llm_drafts\{"), ("proposed", r'nv_llm_draft_tokens\{draft_token_type="proposed"'),
+            ("accepted", r'nv_llm_draft_tokens\{draft_token_type="accepted"'), ("us", r"nv_llm_draft_us\{"))}
+        if counts["proposed"] == total:
+            break
+        time.sleep(0.05)
+    return counts
+
+
+@pytest.mark.parametrize("config", [{"method": "ngram", "prompt_lookup_min": 1},
+                                    {"method": "draft_model", "adaptive": False}], ids=["ngram", "draft_model"])
+def test_drafts_change_no_answer(tiny_model, cache, config):
+    if config["method"] == "draft_model":
+        config["model"] = str(tiny_model)
+    answers = []
+    for options in ((), ("--speculative-config", json.dumps(config))):
+        s = Server(tiny_model, cache, *options)
+        try:
+            s.wait_ready()
+            body = {"text_input": "one two three one two three one two", "max_tokens": 40, "return_perf_metrics": True}
+            r = urllib.request.urlopen(urllib.request.Request(
+                f"http://127.0.0.1:{s.http}/v2/models/ensemble/generate", json.dumps(body).encode()), timeout=60)
+            answers.append(json.loads(r.read()))
+            answers[-1]["metrics"] = drafts_counted(s, answers[-1]["total_draft_tokens"])
+        finally:
+            assert s.stop() == 0
+    assert answers[0]["text_output"] == answers[1]["text_output"]
+    assert answers[0]["total_draft_tokens"] == 0 and answers[1]["total_draft_tokens"] > 0
+    for a in answers:
+        drafted, held = a["total_draft_tokens"], a["total_accepted_draft_tokens"]
+        assert a["metrics"]["proposed"] == drafted and a["metrics"]["accepted"] == held
+        assert (a["metrics"]["drafts"] > 0) == (drafted > 0) and a["acceptance_rate"] == pytest.approx(held / max(drafted, 1))
+    assert (answers[1]["metrics"]["us"] > 0) == (config["method"] == "draft_model")
+
+
 @pytest.mark.parametrize("options, address, warns", [
     ((), "127.0.0.1", False), (("--host=0.0.0.0",), "0.0.0.0", True),
     (("--http-address=0.0.0.0",), "0.0.0.0", True), (("--host=0.0.0.0", "--api-key=k"), "0.0.0.0", False)])
@@ -123,3 +166,27 @@ def test_a_key_may_come_from_the_environment(tiny_model, cache, monkeypatch):
         assert b"invalid_api_key" in r.stdout
     finally:
         assert s.stop() == 0
+
+
+def test_run_and_serve_have_one_engine_in_the_cache(tiny_model, tmp_path):
+    """What serve has packed, run opens, also where it alone would pack for itself; with other options there are two."""
+    env = dict(os.environ, NEREID_CACHE=str(tmp_path))
+    s = Server(tiny_model, tmp_path)
+    try:
+        s.wait_ready()
+    finally:
+        assert s.stop() == 0
+    (engine,) = (tmp_path / "engines").iterdir()
+    before = (engine / "rank0.engine").stat()
+    os.utime(engine, (1, 1))
+    r = subprocess.run([BIN / "nereid", "run", tiny_model, "-p", "a", "-n", "1", "-q"], env=env, capture_output=True, text=True)
+    assert r.returncode == 0 and "[####" not in r.stderr, r.stderr
+    after = (engine / "rank0.engine").stat()
+    assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns) and engine.stat().st_mtime > 1
+    s = Server(tiny_model, tmp_path, "--max-seq-len=40")
+    try:
+        s.wait_ready()
+        assert "40 tokens" in s.log_text()
+    finally:
+        assert s.stop() == 0
+    assert len(list((tmp_path / "engines").iterdir())) == 2

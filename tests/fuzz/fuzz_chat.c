@@ -1,48 +1,61 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Bodies of /v1 requests, and what models write. The sources are included because the front ends are
- * no room that the fuzz programs link. First byte: 0 a chat, 1 a completion, 2 a model's text. What is
+ * no room that the fuzz programs link. First byte: 0 a chat, 1 a completion, 2 a model's text, 3 messages
+ * as Anthropic's clients send them, 7 and 11 as Ollama's, 15 as /v1/responses has them, which go on from
+ * a kept answer, 19 and 23 as llama.cpp's. What is
  * read twice is the same; prompts hold ids of the model only; spans of an answer lie within it. */
+#include "frontends/openai/fim.c"
+#include "frontends/openai/forms.c"
+#include "frontends/openai/llama_in.c"
+#include "frontends/openai/messages_in.c"
+#include "frontends/openai/mixed_ids.c"
+#include "frontends/openai/ollama_in.c"
 #include "frontends/openai/params.c"
 #include "frontends/openai/parse.c"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <unistd.h>
+#include "frontends/openai/response_store.c"
+#include "frontends/openai/responses_in.c"
+#include "frontends/openai/responses_items.c"
+#include "oai_model.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static nrd_oai_model model;
-
-nrd_error *nrd_oai_find_model(nrd_openai *o, const char *name, nrd_oai_model **out)
+/* Memory is the sanitizer's to count. */
+nrd_error *nrd_claim_json(nrd_claim *c, const char *text, size_t n, size_t max_values)
 {
-    (void)o;
-    *out = &model;
-    return name[0] ? NULL : nrd_errorf(NRD_ERR_NOT_FOUND, "The model `` does not exist.");
+    (void)c;
+    (void)text;
+    (void)n;
+    (void)max_values;
+    return NULL;
 }
 
-static nrd_error *open_model(void)
+/* Without the answers. */
+const nrd_oai_form nrd_oai_form_chat = {.is_chat = true};
+const nrd_oai_form nrd_oai_form_text = {.is_chat = false};
+const nrd_oai_form nrd_oai_form_messages = {.is_chat = true, .convert = nrd_oai_messages_convert};
+const nrd_oai_form nrd_oai_form_ollama_chat = {.is_chat = true, .convert = nrd_oai_ollama_chat};
+const nrd_oai_form nrd_oai_form_ollama_generate = {.is_chat = true, .convert = nrd_oai_ollama_generate};
+const nrd_oai_form nrd_oai_form_responses = {.is_chat = true, .id_prefix = "", .convert = nrd_oai_responses_convert};
+
+const nrd_oai_form nrd_oai_form_llama = {.convert = nrd_oai_llama_completion};
+const nrd_oai_form nrd_oai_form_infill = {.convert = nrd_oai_llama_infill};
+
+static nrd_openai front;
+
+/* One answer, for bodies that name it. */
+static void keep_one(void)
 {
-    static const char text[] =
-        "{\"version\":\"1.0\",\"added_tokens\":[{\"id\":256,\"content\":\"<s>\",\"special\":true}],"
-        "\"normalizer\":null,\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,"
-        "\"trim_offsets\":true,\"use_regex\":true},\"post_processor\":null,\"decoder\":{\"type\":"
-        "\"ByteLevel\"},\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,\"c\":2,\"\\u0120\":3,"
-        "\"e\":4,\"s\":5,\"u\":6,\"r\":7,\"<\":8,\">\":9},\"merges\":[]}}";
-    static const char template[] =
-        "{% for t in tools or [] %}{{ t.function.name }}{% endfor %}{% for m in messages %}<{{ m.role }}>"
-        "{{ m.content }}{% for c in m.tool_calls or [] %}{{ c.function | tojson }}{% endfor %}{% endfor %}"
-        "{% if add_generation_prompt %}<a>{% endif %}";
-    char path[] = "/tmp/fuzz-chat-XXXXXX", file[64], *folder = mkdtemp(path);
-    snprintf(file, sizeof file, "%s/tokenizer.json", folder ? folder : "");
-    FILE *f = fopen(file, "w");
-    if (!f || fwrite(text, 1, sizeof text - 1, f) != sizeof text - 1 || fclose(f)) {
+    static const char said[] = "{\"output\":[{\"type\":\"reasoning\",\"content\":[{\"type\":\"reasoning_text\",\"text\":"
+                               "\"e\"}]},{\"type\":\"message\",\"role\":\"assistant\",\"content\":[{\"type\":\"output_text\","
+                               "\"text\":\"a\"}]},{\"type\":\"function_call\",\"call_id\":\"c\",\"name\":\"f\","
+                               "\"arguments\":\"{}\"}]}";
+    nrd_str input = {0}, answer = {0};
+    nrd_str_puts(&input, "[{\"role\":\"user\",\"content\":\"b\"}]");
+    nrd_str_puts(&answer, said);
+    if (nrd_response_store_new(&front.kept, 4, 1 << 20) ||
+        nrd_response_store_add(front.kept, 0, "r", NULL, &input, &answer)) {
         abort();
     }
-    nrd_error *err = nrd_tokenizer_open(&model.tokenizer, file);
-    unlink(file);
-    rmdir(folder);
-    NRD_TRY(err);
-    return nrd_chat_open(&model.chat, model.tokenizer, template);
 }
 
 static void check(const nrd_oai_request *r)
@@ -62,15 +75,34 @@ static void check(const nrd_oai_request *r)
     }
 }
 
-static uint64_t read_once(const char *data, size_t n, bool chat, bool *ok)
+/* What is kept or answered must be JSON. */
+static void check_json(const nrd_str *text, char before, char behind)
+{
+    nrd_str all = {0};
+    nrd_json_doc *doc = NULL;
+    nrd_str_putc(&all, before);
+    nrd_str_put(&all, text);
+    nrd_str_putc(&all, behind);
+    nrd_error *err = nrd_json_parse(&doc, all.data, all.len, NULL);
+    if (err) {
+        abort();
+    }
+    nrd_json_doc_free(doc);
+    nrd_str_fini(&all);
+}
+
+static uint64_t read_once(const char *data, size_t n, const nrd_oai_form *form, bool *ok)
 {
     nrd_oai_request *r = calloc(1, sizeof *r);
     uint64_t sum = 0;
     nrd_error *err = r ? nrd_json_parse(&r->doc, data, n, NULL) : nrd_error_no_memory();
     if (r && !err) {
-        r->chat = chat;
+        r->o = &front;
+        r->form = form;
+        r->chat = form->is_chat;
         if (nrd_json_is(nrd_json_root(r->doc), NRD_JSON_OBJECT)) {
-            err = nrd_oai_read(r, nrd_json_root(r->doc));
+            nrd_claim claim = {0};
+            err = nrd_oai_read_form(r, &claim);
         } else {
             err = nrd_errorf(NRD_ERR_INVALID_ARG, "no object");
         }
@@ -84,6 +116,10 @@ static uint64_t read_once(const char *data, size_t n, bool chat, bool *ok)
             }
         }
         sum = sum * 31 + r->guide.len;
+        if (r->resp.echoed.len > 0) {
+            check_json(&r->resp.echoed, '{', '}');
+            check_json(&r->resp.input, ' ', ' ');
+        }
     }
     nrd_error_free(err);
     for (size_t i = 0; r && i < r->n_prompts; i++) {
@@ -94,6 +130,11 @@ static uint64_t read_once(const char *data, size_t n, bool chat, bool *ok)
         nrd_str_fini(&r->unknown);
         nrd_str_fini(&r->guide);
         nrd_str_fini(&r->logit_bias);
+        nrd_ids_fini(&r->stop_ids);
+        nrd_str_fini(&r->llama.fields);
+        nrd_str_fini(&r->resp.echoed);
+        nrd_str_fini(&r->resp.input);
+        nrd_response_store_give_back(front.kept, r->resp.previous);
         nrd_json_doc_free(r->doc);
     }
     free(r);
@@ -145,23 +186,24 @@ static void feed_answer(const char *text, size_t n, uint8_t flags)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    if (!model.chat) {
-        nrd_error *err = open_model();
-        if (err) {
-            fprintf(stderr, "%s\n", nrd_error_message(err));
-            abort();
-        }
+    open_model_once();
+    if (!front.kept) {
+        keep_one();
     }
     if (size < 1 || size > 16384) {
         return 0;
     }
-    if (data[0] % 4 >= 2) {
+    if (data[0] % 4 == 2) {
         feed_answer((const char *)data + 1, size - 1, data[0] / 4);
         return 0;
     }
+    const nrd_oai_form *const others[] = {&nrd_oai_form_messages, &nrd_oai_form_ollama_chat,
+                                          &nrd_oai_form_ollama_generate, &nrd_oai_form_responses,
+                                          &nrd_oai_form_llama, &nrd_oai_form_infill};
+    const nrd_oai_form *const of[] = {&nrd_oai_form_chat, &nrd_oai_form_text, NULL, others[data[0] / 4 % 6]};
     bool ok, again;
-    uint64_t a = read_once((const char *)data + 1, size - 1, data[0] % 4 == 0, &ok);
-    uint64_t b = read_once((const char *)data + 1, size - 1, data[0] % 4 == 0, &again);
+    uint64_t a = read_once((const char *)data + 1, size - 1, of[data[0] % 4], &ok);
+    uint64_t b = read_once((const char *)data + 1, size - 1, of[data[0] % 4], &again);
     if (a != b || ok != again) {
         abort();
     }

@@ -5,6 +5,7 @@
 #   tests/gpu/engine.sh check            goldens on the GPU
 #   tests/gpu/engine.sh graphs [FOLDER]  recorded steps against enqueued ones
 #   tests/gpu/engine.sh guided [FOLDER]  guided answers, with recorded steps and without
+#   tests/gpu/engine.sh ranks [FOLDER]   two ranks on two GPUs beside one, and a rank that is lost
 #   tests/gpu/engine.sh latency [FOLDER] one request after the other
 #   tests/gpu/engine.sh cold [FOLDER]    the first run after a load beside the second, without kept choices and with
 #   tests/gpu/engine.sh published [FOLDER] many requests at a time, with the recipe of the published tables
@@ -30,6 +31,14 @@ graphs() { # tokens with recorded steps are those without
     mkdir -p build/bin
     cc -std=c11 -D_GNU_SOURCE -O2 -Iinclude -Isrc tests/gpu/graph_check.c -o build/bin/graph_check \
         -Lbuild/lib -lnereid -Wl,-rpath,'$ORIGIN/../lib' && build/bin/graph_check "$e"
+}
+
+ranks() {
+    python3 tests/gpu/ranks_check.py --nereid "$nereid" --folder "$folder"
+    for model in llama gpt2 qwen2 gemma3 mistral; do
+        python3 tests/model/check_goldens.py --tolerance 0.15 \
+            --program "$nereid eval --device cuda --tp-size 2 --kv_cache_free_mem_fraction 0.02" "$model"
+    done
 }
 
 guided() {

@@ -223,8 +223,8 @@ class Memory:
         self.thread.join()
 
 
-def run(port, pid, name, seconds, clients):
-    """A dict of what was seen; name None: no attack."""
+def run(port, pid, name, seconds, clients, then=lambda: None):
+    """A dict of what was seen; name None: no attack. `then` is called behind the attack, before memory is to come back."""
     set_model(port)
     times, answers = multiprocessing.Queue(), multiprocessing.Queue()
     memory = Memory(pid)
@@ -246,6 +246,7 @@ def run(port, pid, name, seconds, clients):
             pass
     for p in probes + attackers:
         p.join()
+    then()
     ended = time.monotonic()
     while name and time.monotonic() < ended + SETTLE_S and memory.now() > rss + (32 << 20):
         time.sleep(0.1)

@@ -9,5 +9,9 @@ $(B)/tests/load/chat_load: $(B)/tests/load/chat_load.o
 	$(link)
 	$(Q)$(CC) -o $@ $< $(NRD_LDFLAGS) $(LDFLAGS)
 
+$(B)/tests/load/responder: $(B)/tests/load/responder.o
+	$(link)
+	$(Q)$(CC) -o $@ $< $(NRD_LDFLAGS) $(LDFLAGS)
+
 bench-server: server $(if $(HAVE_GRPC),$(B)/tests/load/grpc_load) ## Speed of the server; TRITONSERVER=program compares with another one, BENCH="options of bench_server.py"
 	$(Q)$(PYTHON) tests/load/bench_server.py $(if $(TRITONSERVER),--theirs $(TRITONSERVER)) $(BENCH)

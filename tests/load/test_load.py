@@ -220,7 +220,7 @@ def test_busy_and_idle_connections_while_models_come_and_go(launch, tmp_path):
                 extra="model_transaction_policy { decoupled: true }\n"
                       'parameters { key: "responses" value: { string_value: "10" } }\n')
     s = launch(models, "--model-control-mode=explicit", "--load-model=ident", "--load-model=stream",
-               "--load-model=churn").wait_ready()
+               "--load-model=churn", f"--http-idle-timeout-secs={int(SECONDS) + 300}").wait_ready()
     mix = Mix(s, models)
     memory = asyncio.run(mix.run())
     print(dict(mix.count), f"memory {memory[0]:.0f} to {max(memory):.0f} MB")

@@ -31,8 +31,11 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "tinymodel"))
 import adapter  # noqa: E402
 import gguf_file  # noqa: E402
+import hf_folder  # noqa: E402
 import make_model  # noqa: E402
 import quant  # noqa: E402
+import quantized  # noqa: E402
+import quantized_libraries  # noqa: E402
 import weights  # noqa: E402
 from real_prompts import prompts_of  # noqa: E402
 from specs import SPECS  # noqa: E402
@@ -63,11 +66,23 @@ def model_from_gguf(path, config=None):
 
 def model_from_folder(path):
     model, info = AutoModelForCausalLM.from_pretrained(
-        path, dtype=torch.float32, attn_implementation="eager", output_loading_info=True)
+        path, dtype=torch.float32, attn_implementation="eager", experts_implementation="eager",
+        output_loading_info=True)
     wrong = {key: value for key, value in info.items() if value}
     if wrong:
         raise RuntimeError(f"{path}: {wrong}")
     return model.eval()
+
+
+def model_of_quantized(v, path):
+    """The weights that the parts of a quantized folder stand for, the others rounded as it has them."""
+    spec = SPECS[v["arch"]]
+    _, _, meant = quantized.quantized(weights.build(spec), v["quantized"])
+    meant = {name: x if quantized.is_linear(name, x) else hf_folder.rounded(x, v["dtype"]) for name, x in meant.items()}
+    os.makedirs(path)
+    hf_folder.write_safetensors(os.path.join(path, "model.safetensors"), make_model.stored_tensors(spec, meant), "float32")
+    hf_folder.write_json(os.path.join(path, "config.json"), make_model.config_json(spec, "float32"))
+    return model_from_folder(path)
 
 
 def check_quant_against_gguf(path):
@@ -157,6 +172,9 @@ def make_tiny(name, folder):
         # The config comes from the spec, so that wrong metadata cannot agree with itself.
         kept = {k: x for k, x in spec.config.items() if k != "architectures"}
         model = model_from_gguf(path, kept)
+    elif "quantized" in v:
+        quantized_libraries.check(v["arch"], v["quantized"])
+        model = model_of_quantized(v, os.path.join(folder, "meant"))
     else:
         model = model_from_folder(path)
     vocab = spec.config["vocab_size"]

@@ -48,6 +48,15 @@ def test_several_ranks_give_the_logprobs_of_the_reference(name, tp_size, tmp_pat
     print(f"{name}, {tp_size} ranks: worst {worst.error:.2e} at {worst.where}")
 
 
+@pytest.mark.parametrize("name, tp_size, pp_size", [
+    ("gpt2", 1, 2), ("gpt2", 2, 2), ("llama3", 1, 3), ("llama3-tied", 1, 4), ("llama3-tied", 2, 4), ("qwen3", 2, 3),
+    ("gemma2", 1, 4), ("gemma2", 2, 2), ("gemma3", 2, 3), ("llama-gguf-q4_0", 2, 2)])
+def test_pipeline_stages_give_the_logprobs_of_the_reference(name, tp_size, pp_size, tmp_path):
+    ranks = ["--tp-size", str(tp_size), "--pp-size", str(pp_size), "--threads", "1"]
+    worst = cg.check(name, [*PROGRAM, *ranks], cg.TOLERANCE, str(tmp_path))
+    print(f"{name}, tp {tp_size}, pp {pp_size}: worst {worst.error:.2e} at {worst.where}")
+
+
 @pytest.mark.parametrize("name", list(cg.REAL))
 def test_real_model_gives_the_logprobs_of_the_reference(name, tmp_path):
     if cg.real_path(name) is None and not os.environ.get("NEREID_REQUIRE_MODELS"):

@@ -11,9 +11,13 @@ import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "tinymodel"))
+from families import FAMILIES  # noqa: E402
 
 LENGTHS = [1, 7, 33, 130]
 TOLERANCE = 2e-3
+# 4-bit weights with zero points become Q4_1, whose m = -scale * zero is rounded to half precision (2^-11 of it); what the
+# quantization itself changes is thirty times that.
+HALF_MINS = {"tolerance": 2e-2}
 
 
 def _tiny():
@@ -31,6 +35,14 @@ def _tiny():
     yield row("llama-dynamic-long", "llama-dynamic", "safetensors", **dynamic, lengths=[150],
               n_greedy=0, build=["--max_seq_len", "150"])
     short = {"lengths": [7, 33], "top": 4}
+    for arch in FAMILIES:
+        if arch not in ("phi3-longrope", "internlm2"):
+            yield row(arch, arch, "safetensors", **dynamic, **short)
+    # The long factors hold for all positions of an engine for long sequences, transformers takes the short ones
+    # while a sequence is short.
+    yield row("phi3-longrope", "phi3-longrope", "safetensors", **dynamic, lengths=[33], top=4)
+    yield row("phi3-longrope-short", "phi3-longrope", "safetensors", **dynamic, lengths=[13], n_greedy=2, top=4,
+              build=["--max_seq_len", "16"])
     for arch, dtype in (("gpt2", "float16"), ("llama3", "bfloat16"), ("qwen2", "bfloat16"),
                         ("gemma3", "bfloat16"), ("llama", "float16")):
         yield row(f"{arch}-{dtype}", arch, "safetensors", dtype=dtype, shards=2, **short)
@@ -39,6 +51,15 @@ def _tiny():
     pairs += [("gpt2", "q8_0"), ("llama3", "q5_1"), ("llama3-tied", "q4_0"), ("qwen2", "q4_1"),
               ("qwen3", "q5_0"), ("gemma2-hd", "q4_k"), ("gemma3", "q4_k"), ("gemma3", "q6_k"),
               ("gemma", "q4_k")]
+    for arch, recipe in (("llama", "gptq-4"), ("llama", "gptq-4-asym"), ("llama", "gptq-3"), ("llama", "gptq-2"),
+                         ("llama", "gptq-8"), ("llama", "gptq-8-row"), ("llama", "gptq-4-order"), ("gpt2", "gptq-4-32"),
+                         ("llama", "gptq-4-16"), ("qwen2", "awq"), ("llama", "fp8"), ("llama", "fp8-tensor"),
+                         ("llama", "ct-fp8"), ("llama", "ct-mxfp4"), ("llama", "ct-nvfp4"), ("phi3", "ct-8-row"),
+                         ("gpt_neox", "ct-fp8"), ("qwen3_moe", "ct-8-row"), ("llama", "bnb-nf4"), ("llama", "bnb-nf4-double")):
+        mins = HALF_MINS if recipe in ("gptq-4-asym", "gptq-4-32", "awq") else {}
+        # what must be unpacked keeps its numbers in float32 only
+        dtype = "float32" if recipe in ("gptq-4-order", "gptq-4-16", "fp8", "ct-nvfp4", "bnb-nf4", "bnb-nf4-double") else "float16"
+        yield row(f"{arch}-{recipe}", arch, "safetensors", dtype=dtype, shards=1, quantized=recipe, **short, **mins)
     # several types in one layer: what most people download
     pairs += [("qwen2", "Q4_K_M"), ("llama", "Q4_K_M"), ("gpt2", "Q5_K_M"), ("gemma3", "Q4_K_S")]
     for arch, fmt in pairs:
@@ -47,8 +68,30 @@ def _tiny():
 
 TINY = dict(_tiny())
 
+def _same_quantized(arch, golden, recipe, **more):
+    return {f"{arch}-{recipe}": {"golden": f"{arch}-{golden}", "arch": arch, "format": "safetensors", "shards": 1, "dtype": "float16",
+                                 "quantized": recipe, **more}}
+
+
 # The same weights stored otherwise: no golden of their own.
 SAME = {
+    **_same_quantized("llama", "gptq-4", "gptq-4-v2", shards=3),
+    **_same_quantized("llama", "gptq-4-asym", "awq", **HALF_MINS),
+    **_same_quantized("llama", "gptq-4-asym", "awq-gemv", **HALF_MINS),
+    **_same_quantized("llama", "gptq-4", "ct-4"),
+    **_same_quantized("llama", "gptq-4-asym", "ct-4-asym", **HALF_MINS),
+    **_same_quantized("llama", "gptq-4-order", "ct-4-order", dtype="float32"),
+    **_same_quantized("llama", "gptq-8", "ct-8"),
+    **_same_quantized("llama", "gptq-8-row", "ct-8-row"),
+    **_same_quantized("llama", "fp8-tensor", "ct-fp8-tensor"),
+    **_same_quantized("llama", "ct-nvfp4", "modelopt-nvfp4", dtype="float32"),
+    **_same_quantized("llama", "fp8-tensor", "modelopt-fp8"),
+    **_same_quantized("llama", "gptq-4", "modelopt-awq"),
+    **_same_quantized("llama", "gptq-8-row", "bnb-int8"),
+    "internlm2": {"golden": "llama-odd", "arch": "internlm2", "format": "safetensors", "dtype": "float32",
+                  "shards": 1},
+    **{f"{arch}-gguf-f32": {"golden": family.seed, "arch": arch, "format": "gguf", "quant": "f32", "gguf_version": 3}
+       for arch, family in FAMILIES.items() if family.gguf_arch},
     "gpt2-plain": {"golden": "gpt2", "arch": "gpt2-plain", "format": "safetensors",
                    "dtype": "float32", "shards": 1},
     "gpt2-plain-bin": {"golden": "gpt2", "arch": "gpt2-plain", "format": "bin",
@@ -106,5 +149,5 @@ def write_tiny(name, folder):
         make_model.write_gguf(v["arch"], path, v["quant"], v["gguf_version"])
     else:
         path = os.path.join(folder, name)
-        make_model.write_folder(v["arch"], path, v["dtype"], v["format"], v["shards"])
+        make_model.write_folder(v["arch"], path, v["dtype"], v["format"], v["shards"], v.get("quantized"))
     return path

@@ -157,6 +157,16 @@ def test_cve_2025_23325_nested_json(lab, path, opening):
     alive(lab)
 
 
+@pytest.mark.parametrize("byte", [b"\0", b"\x01", b"\xff", b"\\"])
+def test_long_bodies_with_bytes_that_are_no_json(lab, byte):
+    """Where long arrays are looked for, the search stood at a zero byte for ever."""
+    for body in (b'{"a":[' + byte, b'{"inputs":[{"b":{' + byte, b'{"inputs":[{"data":[1,' + byte):
+        with lab.connect(timeout=20) as c:
+            c.request("POST", INFER, body + b" " * 5000)
+            assert c.reply().status >= 400
+    alive(lab)
+
+
 def test_cve_2025_33201_33211_lengths_that_are_not_true(lab):
     for length in ("4294967296", "18446744073709551615", "18446744073709551616", "-1", "+5", "0x10", "1e3", "5 5", ""):
         with lab.connect(timeout=20) as c:

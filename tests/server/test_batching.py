@@ -142,12 +142,3 @@ def test_full_queue_answers_at_once(tmp_path, launch):
     answered = [t for status, t in times if status == 200]
     assert len(refused) == 7 and len(answered) == 3
     assert max(refused) < min(answered)
-
-
-@pytest.mark.parametrize("path,store", [("s3://bucket/models", "Amazon S3"),
-                                        ("gs://bucket/models", "Google Cloud Storage"),
-                                        ("as://account/container", "Azure")])
-def test_remote_repositories_are_refused_by_name(launch, path, store):
-    s = launch(path)
-    assert s.wait(30) == 1
-    assert f"model repository '{path}'" in s.log() and store in s.log()

@@ -149,7 +149,7 @@ def environment():
 
 
 class Server:
-    def __init__(self, folder, repository, *args):
+    def __init__(self, folder, repository, *args, env=None):
         self.http, self.metrics, self.grpc = free_ports(3)
         self.log_path = pathlib.Path(folder) / f"log-{self.http}"
         with open(self.log_path, "w") as log:
@@ -157,7 +157,7 @@ class Server:
                 [BUILD / "bin/tritonserver", f"--model-repository={repository}",
                  "--http-address=127.0.0.1", f"--http-port={self.http}",
                  f"--metrics-port={self.metrics}", f"--grpc-port={self.grpc}", *args],
-                stdout=log, stderr=subprocess.STDOUT, env=environment())
+                stdout=log, stderr=subprocess.STDOUT, env={**environment(), **(env or {})})
 
     def log(self):
         return self.log_path.read_text(errors="replace")
@@ -237,8 +237,8 @@ def launch(tmp_path):
     """Starts further servers; all are stopped at the end."""
     servers = []
 
-    def start(repository, *args):
-        servers.append(Server(tmp_path, repository, *args))
+    def start(repository, *args, **kwargs):
+        servers.append(Server(tmp_path, repository, *args, **kwargs))
         return servers[-1]
 
     yield start

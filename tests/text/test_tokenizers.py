@@ -11,6 +11,7 @@ import os
 import pathlib
 import random
 import subprocess
+import sys
 import threading
 
 import pytest
@@ -20,6 +21,9 @@ spm = pytest.importorskip("sentencepiece")
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers  # noqa: E402
 
 import textgen  # noqa: E402
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "tinymodel"))
+import gguf_file  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 N = int(os.environ.get("NRD_TOK_STRINGS", "100000"))
@@ -244,6 +248,33 @@ def t5(corpus):
     return t
 
 
+def bert(corpus, **normalizer):
+    t = Tokenizer(models.WordPiece(unk_token="[UNK]", max_input_chars_per_word=40))
+    t.normalizer = normalizers.BertNormalizer(**normalizer)
+    t.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    t.decoder = decoders.WordPiece(prefix="##", cleanup=True)
+    t.train_from_iterator(corpus, trainers.WordPieceTrainer(
+        vocab_size=1500, limit_alphabet=400, show_progress=False,
+        special_tokens=["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]))
+    t.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", t.token_to_id("[CLS]")), ("[SEP]", t.token_to_id("[SEP]"))])
+    return t
+
+
+def bert_without_accents(corpus):
+    return bert(corpus, lowercase=False, strip_accents=True, handle_chinese_chars=False, clean_text=False)
+
+
+def xlm_roberta(corpus):
+    t = t5(corpus)
+    t.normalizer = normalizers.Sequence([t.normalizer[0], normalizers.Replace(Regex(" {2,}"), " ")])
+    t.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
+    t.post_processor = processors.TemplateProcessing(single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>",
+                                                     special_tokens=[("<s>", 1), ("</s>", 2)])
+    return t
+
+
 def pre_tokenizer_zoo(corpus):
     t = byte_level(corpus, pre_tokenizers.Sequence([
         pre_tokenizers.Punctuation("merged_with_next"), pre_tokenizers.Digits(individual_digits=False),
@@ -254,7 +285,7 @@ def pre_tokenizer_zoo(corpus):
 
 
 FAMILIES = [gpt2, gpt2_prefix, llama3, qwen2, smollm2, deepseek, tekken, cl100k, odd_tokens, llama2, mistral, gemma, t5,
-            pre_tokenizer_zoo]
+            bert, bert_without_accents, xlm_roberta, pre_tokenizer_zoo]
 FAMILY_SPECIALS = SPECIALS + ["<s>", "</s>", "<unk>", "<tool_call>", " word ", "words", "<l>", " <r> ", "<lr>", "NORM", "<|im_"]
 
 
@@ -293,6 +324,28 @@ def test_vocab_and_merges_files_give_the_same_ids(driver, corpus, tmp_path):
     (tmp_path / "special_tokens_map.json").write_text(json.dumps({"eos_token": SPECIALS[0], "additional_special_tokens": SPECIALS[1:]}))
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": False}))
     compare(driver, tmp_path, ref, SPECIALS, n=min(N, 20000))
+
+
+# ---- GGUF: the name that says how text is cut into words ----
+
+GGUF_PRE = {"glm4": LLAMA3, "chatglm-bpe": LLAMA3, "bloom": " ?[^(\\s|.,!?…。，、।۔،)]+"}
+
+
+@pytest.mark.parametrize("pre", list(GGUF_PRE))
+def test_a_gguf_file_cuts_words_by_the_rule_that_it_names(pre, driver, corpus, tmp_path):
+    ref = byte_level(corpus, split(GGUF_PRE[pre]))
+    state = json.loads(ref.to_str())
+    by_id = sorted(ref.get_vocab().items(), key=lambda item: item[1])
+    merges = [m if isinstance(m, str) else " ".join(m) for m in state["model"]["merges"]]
+    special = {t["content"] for t in state["added_tokens"]}
+    keys = [("general.architecture", "string", "llama"), ("tokenizer.ggml.model", "string", "gpt2"),
+            ("tokenizer.ggml.pre", "string", pre), ("tokenizer.ggml.tokens", "strings", [word for word, _ in by_id]),
+            ("tokenizer.ggml.token_type", "int32s", [3 if word in special else 1 for word, _ in by_id]),
+            ("tokenizer.ggml.merges", "strings", merges), ("tokenizer.ggml.add_bos_token", "bool", False)]
+    path = tmp_path / "m.gguf"
+    gguf_file.write(path, keys, [])
+    texts = textgen.texts(SEED + 3, min(N, 5000), SPECIALS)
+    assert_same(pre, texts, encode(driver, path, texts, "--parse-special"), [e.ids for e in ref.encode_batch(texts)])
 
 
 # ---- tokenizer.model ----

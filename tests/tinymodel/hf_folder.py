@@ -19,6 +19,11 @@ DTYPES = {
     "float16": ("F16", "HalfStorage", lambda x: x.astype("<f2").tobytes()),
     "bfloat16": ("BF16", "BFloat16Storage", lambda x: quant.bf16_from_f32(x).tobytes()),
     "uint8": ("U8", "ByteStorage", lambda x: x.astype(np.uint8).tobytes()),
+    "int8": ("I8", "CharStorage", lambda x: x.tobytes()),
+    "int32": ("I32", "IntStorage", lambda x: x.tobytes()),
+    "int64": ("I64", "LongStorage", lambda x: x.tobytes()),
+    "void8": ("F8_E4M3", None, lambda x: x.tobytes()),  # bytes of a type that numpy lacks
+    "void32": ("F32", None, lambda x: x.tobytes()),  # float32 whatever the folder's type is
 }
 
 
@@ -32,7 +37,8 @@ def rounded(x, dtype):
 
 
 def dtype_of(x, dtype):
-    return "uint8" if x.dtype == np.uint8 else dtype
+    """float32 arrays are stored as the folder's type, others as what they are."""
+    return dtype if x.dtype == np.float32 else x.dtype.name
 
 
 def write_json(path, value):

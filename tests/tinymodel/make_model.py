@@ -7,6 +7,7 @@
     make_model.py --arch gpt2 --out /tmp/tiny --format bin            pytorch_model.bin
     make_model.py --arch llama --out /tmp/tiny.gguf --format gguf --quant q4_k
     make_model.py --arch qwen2 --out /tmp/tiny.gguf --format gguf --quant Q4_K_M
+    make_model.py --arch llama --out /tmp/tiny --dtype float16 --quantized awq
     make_model.py --list                                              the architectures
 
 The folder has config.json, weights and a small tokenizer, so that it can be served. Needs numpy.
@@ -23,6 +24,7 @@ import gguf_file  # noqa: E402
 import hf_folder  # noqa: E402
 import presets  # noqa: E402
 import quant  # noqa: E402
+import quantized  # noqa: E402
 import tokenizer  # noqa: E402
 import weights  # noqa: E402
 from specs import SPECS  # noqa: E402
@@ -40,6 +42,8 @@ def config_json(spec, dtype):
 
 def stored_tensors(spec, tensors):
     """The names that published folders of the family use."""
+    if hasattr(spec, "stored"):
+        return spec.stored(tensors)
     if spec.prefix is None or spec.prefix == "transformer.":
         return tensors
     out = {name.replace("transformer.", spec.prefix): x for name, x in tensors.items()}
@@ -50,17 +54,20 @@ def stored_tensors(spec, tensors):
     return out
 
 
-def write_folder(arch, out, dtype="float32", form="safetensors", n_shards=1):
+def write_folder(arch, out, dtype="float32", form="safetensors", n_shards=1, recipe=None):
+    """`recipe`: one of quantized.RECIPES."""
     spec = SPECS[arch]
     os.makedirs(out, exist_ok=True)
-    tensors = weights.build(spec)
+    config, tensors = config_json(spec, dtype), weights.build(spec)
+    if recipe:
+        tensors, config["quantization_config"], _ = quantized.quantized(tensors, recipe)
     aliases = []
     if spec.config.get("tie_word_embeddings"):
         aliases = [("lm_head.weight", "model.embed_tokens.weight")]
     hf_folder.write_weights(out, stored_tensors(spec, tensors), dtype, form, n_shards, aliases)
     add_bos = starts_with_bos(spec)
     files = {
-        "config.json": config_json(spec, dtype),
+        "config.json": config,
         "generation_config.json": {"bos_token_id": tokenizer.BOS, "eos_token_id": tokenizer.EOS},
         "tokenizer.json": tokenizer.tokenizer_json(spec.config["vocab_size"], add_bos),
         "tokenizer_config.json": tokenizer.tokenizer_config(add_bos),
@@ -99,6 +106,7 @@ def main():
     parser.add_argument("--shards", type=int, default=1)
     parser.add_argument("--quant", choices=[*quant.FORMATS, *presets.BASE], default="f32",
                         help="GGUF only: one type, or a mix that llama.cpp's quantizer makes")
+    parser.add_argument("--quantized", choices=list(quantized.RECIPES), help="Hugging Face folders only: a format")
     parser.add_argument("--gguf-version", type=int, choices=[2, 3], default=3)
     parser.add_argument("--sampling", default="", help="GGUF only: how to sample, as temp=0.7,top_k=20")
     args = parser.parse_args()
@@ -113,7 +121,7 @@ def main():
         if args.format == "gguf":
             write_gguf(args.arch, args.out, args.quant, args.gguf_version, args.sampling)
         else:
-            write_folder(args.arch, args.out, args.dtype, args.format, args.shards)
+            write_folder(args.arch, args.out, args.dtype, args.format, args.shards, args.quantized)
     except (ValueError, OSError) as err:
         print(f"make_model: {err}", file=sys.stderr)
         return 1

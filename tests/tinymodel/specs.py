@@ -13,6 +13,8 @@ neither uniform nor one-hot; the last norm brings logits to a deviation of 1 to 
 
 import math
 
+from families import FAMILIES
+
 
 class Spec:
     """One architecture. `tensors()` yields (name, shape, kind, deviation, mean)."""
@@ -223,4 +225,4 @@ def _make():
         no_gguf="a GGUF file cannot say that query_pre_attn_scalar is not head_dim; use gemma3")
 
 
-SPECS = {spec.name: spec for spec in _make()}
+SPECS = {**{spec.name: spec for spec in _make()}, **FAMILIES}

@@ -55,8 +55,10 @@ def test_a_signal_leaves_nothing(real, tmp_path, verb, ending, sig):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_signal_leaves_no_folder_in_the_cache(real, tmp_path):
-    p = subprocess.Popen([NEREID, "run", real, "-p", "x"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+@pytest.mark.parametrize("words", [("run", "-p", "x"), ("serve", "--http-port=0", "--allow-grpc=false", "--allow-metrics=false"),
+                                   ("serve", "--max-seq-len=100", "--http-port=0", "--allow-grpc=false", "--allow-metrics=false")])
+def test_a_signal_leaves_no_folder_in_the_cache(real, tmp_path, words):
+    p = subprocess.Popen([NEREID, words[0], real, *words[1:]], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                          env=dict(os.environ, NEREID_CACHE=str(tmp_path)))
     wait_for(lambda: list(tmp_path.glob("engines/*.tmp.*/rank0.engine.tmp.*")), p)
     p.send_signal(signal.SIGTERM)

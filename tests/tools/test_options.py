@@ -92,7 +92,7 @@ def complete(*words):
 
 
 def test_bash_completes_verbs_and_options():
-    assert complete("nereid", "be") == ["bench"]
+    assert complete("nereid", "be") == ["bench", "bench_serve"]
     assert complete("nereid", "run", "--temp") == ["--temperature"]
     assert complete("nereid", "serve", "m", "--metrics-p") == ["--metrics-port"]
     assert complete("tritonserver", "--grpc-infer-t")  in (["--grpc-infer-thread-count"], [])
@@ -106,3 +106,15 @@ def test_shells_can_read_their_completion(shell):
     if shutil.which(shell):
         assert subprocess.run([shell, "-n"], input=r.stdout, text=True, capture_output=True).returncode == 0
     assert nereid("completion", "tcsh").returncode == 2
+
+
+def test_manual_pages_are_written_for_every_program(tmp_path):
+    assert nereid("options", "--man", tmp_path / "man1").returncode == 0
+    pages = sorted(p.name for p in (tmp_path / "man1").iterdir())
+    assert pages == sorted(["nereid.1", "tritonserver.1"] + [f"nereid-{v}.1" for v in TABLES if v != "tritonserver"])
+    for page in pages:
+        r = subprocess.run(["groff", "-man", "-Tutf8", "-ww", tmp_path / "man1" / page], capture_output=True, text=True)
+        assert r.returncode == 0 and r.stderr == "", page
+    shown = subprocess.run(["groff", "-man", "-Tascii", "-P-cbou", tmp_path / "man1/nereid-run.1"],
+                           capture_output=True, text=True).stdout
+    assert "--temperature" in shown and "SYNOPSIS" in shown

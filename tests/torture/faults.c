@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A library to preload: the n-th allocation, read, write, mapping, thread, file, connection or epoll
- * registration of a running server fails, when the test that runs it says so.
+ * registration, process, descriptor or look at a file of a running server fails, when the test that runs
+ * it says so.
  *
  * NEREID_FAULTS names a file that both have mapped: struct control. Only calls whose return address is
  * in one of our own files are counted: gRPC and libevent end the process where malloc fails, and what
  * another library does without memory is not what is tested. */
+#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <spawn.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -17,15 +20,18 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
 #define EXPORT __attribute__((visibility("default")))
 #define CALLER __builtin_return_address(0)
 
-enum { ALLOC = 1, READ = 2, WRITE = 4, MAP = 8, THREAD = 16, OPEN = 32, ACCEPT = 64, EPOLL = 128 };
+enum { ALLOC = 1, READ = 2, WRITE = 4, MAP = 8, THREAD = 16, OPEN = 32, ACCEPT = 64, EPOLL = 128,
+       PROCESS = 256, /* other programs, and descriptors of no file */ LOOK = 512 };
 
 /* As in harness.py. */
 struct control {
@@ -280,6 +286,69 @@ EXPORT int accept4(int fd, struct sockaddr *address, socklen_t *n, int flags)
 EXPORT int epoll_ctl(int epoll, int op, int fd, struct epoll_event *event)
 {
     NEXT(epoll_ctl)
-    REFUSE(EPOLL, ENOMEM, -1);
+    if (op != EPOLL_CTL_DEL) { /* what is registered can always be taken out */
+        REFUSE(EPOLL, ENOMEM, -1);
+    }
     return next(epoll, op, fd, event);
+}
+
+/* ---- processes, descriptors of no file, looks at files ---- */
+
+EXPORT int posix_spawnp(pid_t *pid, const char *file, const posix_spawn_file_actions_t *actions,
+                        const posix_spawnattr_t *attr, char *const argv[], char *const env[])
+{
+    NEXT(posix_spawnp)
+    if (fails(PROCESS, CALLER)) {
+        return EAGAIN;
+    }
+    return next(pid, file, actions, attr, argv, env);
+}
+
+EXPORT int socketpair(int domain, int type, int protocol, int fd[2])
+{
+    NEXT(socketpair)
+    REFUSE(PROCESS, EMFILE, -1);
+    return next(domain, type, protocol, fd);
+}
+
+EXPORT int memfd_create(const char *name, unsigned flags)
+{
+    NEXT(memfd_create)
+    REFUSE(PROCESS, EMFILE, -1);
+    return next(name, flags);
+}
+
+EXPORT int eventfd(unsigned value, int flags)
+{
+    NEXT(eventfd)
+    REFUSE(PROCESS, EMFILE, -1);
+    return next(value, flags);
+}
+
+EXPORT int epoll_create1(int flags)
+{
+    NEXT(epoll_create1)
+    REFUSE(PROCESS, EMFILE, -1);
+    return next(flags);
+}
+
+EXPORT int fstat(int fd, struct stat *out)
+{
+    NEXT(fstat)
+    REFUSE(LOOK, EIO, -1);
+    return next(fd, out);
+}
+
+EXPORT DIR *opendir(const char *path)
+{
+    NEXT(opendir)
+    REFUSE(LOOK, EMFILE, NULL);
+    return next(path);
+}
+
+EXPORT char *mkdtemp(char *name)
+{
+    NEXT(mkdtemp)
+    REFUSE(LOOK, EACCES, NULL);
+    return next(name);
 }

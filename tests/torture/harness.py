@@ -7,16 +7,17 @@ import pathlib
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 TESTS = pathlib.Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(TESTS))
 sys.path.insert(0, str(TESTS / "server"))
 from ports import free_ports  # noqa: E402
-from triton_server import BUILD, ROOT, Connection, write_model  # noqa: E402
+from triton_server import BUILD, ROOT, Connection, delay, write_model  # noqa: E402
 
 KINDS = {"alloc": 1, "read": 2, "write": 4, "mmap": 8, "thread": 16, "open": 32, "accept": 64,
-         "epoll": 128}
+         "epoll": 128, "process": 256, "look": 512}
 DEADLINE = 20  # seconds in which a request must have ended
 
 
@@ -53,6 +54,7 @@ class Server:
                    LD_PRELOAD=str(BUILD / "tests/torture/libfaults.so"))
         if is_sanitized():
             env["ASAN_OPTIONS"] = "verify_asan_link_order=0:detect_leaks=1:" + env.get("ASAN_OPTIONS", "")
+            env["LSAN_OPTIONS"] = f"suppressions={TESTS / 'chaos/leaks.supp'}:print_suppressions=0"
         with open(self.log_path, "w") as log:
             self.process = subprocess.Popen(
                 [BUILD / "bin/tritonserver", f"--model-repository={repository}",
@@ -79,6 +81,10 @@ class Server:
         with self.connect() as c:
             return c.call(method, path, body, fields)
 
+    def start_end(self):
+        """SIGTERM; the end is waited for by `stop`."""
+        self.process.send_signal(signal.SIGTERM)
+
     def is_alive(self):
         return self.process.poll() is None
 
@@ -104,8 +110,8 @@ class Server:
                               text=True).stdout.split()
         return " < ".join(f"{f} {l}" for f, l in zip(text[0::2], text[1::2]))
 
-    def stop(self):
-        """The exit status; None: it did not end by itself."""
+    def stop(self, keep=False):
+        """The exit status; None: it did not end by itself. keep: `close` is called later."""
         if self.is_alive():
             self.process.send_signal(signal.SIGTERM)
         try:
@@ -115,9 +121,13 @@ class Server:
             self.process.wait()
             return None
         finally:
-            del self.control
-            self.map.close()
-            self.file.close()
+            if not keep:
+                self.close()
+
+    def close(self):
+        del self.control
+        self.map.close()
+        self.file.close()
 
 
 class Broken(AssertionError):
@@ -164,6 +174,7 @@ def strides(most_each):
 class Result:
     def __init__(self):
         self.n_run = self.n_answered = self.n_refused = self.last = 0
+        self.complete = False  # a run met no failure: there are no more calls
         self.broken = []
 
 
@@ -213,6 +224,7 @@ def torture(case, make_server, kind="alloc", most_each=10 ** 9, for_ever=False, 
                 attempt(case, server)
             continue
         if n_failed == 0:
+            result.complete = True
             break
         result.n_run += 1
         result.last = n
@@ -221,3 +233,71 @@ def torture(case, make_server, kind="alloc", most_each=10 ** 9, for_ever=False, 
         if until and time.monotonic() > until:
             break
     return result, server
+
+
+def torture_end(case, make_server, kind="alloc", most_each=10 ** 9, seconds=None, log=None, first=1):
+    """The server is told to end in the middle of a request, and call 1, 2, 3 … from there on fails. Each
+    run has a server of its own. The request may be answered, refused or cut, but not wrongly; the server
+    ends by itself with status 0 or 1 (1 only where something failed). Returns a Result."""
+    result = Result()
+    until = time.monotonic() + seconds if seconds else None
+    for n in strides(most_each):
+        if n < first:
+            continue
+        server, why = make_server(), None
+        text_of_log = server.log_path
+        try:
+            ok, expected = attempt(case, server)
+            if not ok:
+                raise Broken(f"{case.name} does not work without faults: {expected}")
+            begun, box = threading.Event(), []
+            thread = threading.Thread(target=lambda: box.append(catch(attempt, _Begun(case, begun), server)))
+            thread.start()
+            begun.wait(DEADLINE)
+            server.arm(kind, n)
+            server.start_end()
+            thread.join(DEADLINE + 10)
+            ok, answer = box[0] if box else (True, "no end")
+            if isinstance(answer, Broken):
+                why = str(answer)
+            elif ok and answer != expected:
+                why = f"a wrong answer: {answer!r}, expected {expected!r}"
+        except Broken as e:
+            why = str(e)
+        where = server.where
+        code, n_failed, first_failed = server.stop(keep=True), server.control.n_failed, None
+        if n_failed:
+            first_failed = where()
+        server.close()
+        if not why and (code is None or code not in ((0, 1) if n_failed else (0,))):
+            why = f"the server ended with {code}:\n{text_of_log.read_text(errors='replace')[-1500:]}"
+        if why:
+            text = f"{case.name}, {kind} {n} while it ends: {first_failed}: {why}"
+            result.broken.append(text)
+            if log:
+                log(text)
+        if n_failed == 0:
+            result.complete = True
+            break
+        result.n_run += 1
+        result.last = n
+        result.n_answered += ok
+        result.n_refused += not ok
+        if until and time.monotonic() > until:
+            break
+    return result
+
+
+def catch(f, *args):
+    try:
+        return f(*args)
+    except Broken as e:
+        return False, e
+
+
+class _Begun:
+    """A case that tells when its request is with the server."""
+
+    def __init__(self, case, begun):
+        self.name, self.timeouts = case.name, case.timeouts
+        self.run = lambda server: case.run(server, begun)

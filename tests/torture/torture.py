@@ -15,10 +15,15 @@ import torture_cases as cases
 import harness
 
 
+def row(case, kind, r, begin):
+    print(f"{case.name:20} {kind:8} {r.last:6} {r.n_run:6} {r.n_answered:9} {r.n_refused:8} "
+          f"{time.monotonic() - begin:6.1f} {'' if r.complete else 'and more'}", flush=True)
+
+
 def main():
     p = argparse.ArgumentParser()
     p.add_argument("--cases", default="*")
-    p.add_argument("--kinds", default="alloc,read,write,mmap,thread,open,accept,epoll")
+    p.add_argument("--kinds", default="alloc,read,write,mmap,thread,open,accept,epoll,process,look")
     p.add_argument("--most", type=int, default=10 ** 9)
     p.add_argument("--seconds", type=float)
     p.add_argument("--for-ever", action="store_true")
@@ -35,7 +40,15 @@ def main():
         print(f"{'case':20} {'kind':8} {'to n':>6} {'runs':>6} {'answered':>9} {'refused':>8} {'s':>6}", flush=True)
         for case in chosen:
             def start():
-                return harness.Server(folder, repository, *cases.options(case.models))
+                return harness.Server(folder, repository, *cases.options(case.models), *case.args)
+            if case.ends:
+                for kind in o.kinds.split(","):
+                    begin = time.monotonic()
+                    r = harness.torture_end(case, start, kind, o.most, o.seconds, first=o.first,
+                                            log=lambda text: print(text[:3000], flush=True))
+                    broken += r.broken
+                    row(case, kind, r, begin)
+                continue
             server = start()
             for kind in o.kinds.split(","):
                 begin = time.monotonic()
@@ -43,8 +56,7 @@ def main():
                     case, start, kind, o.most, o.for_ever, o.seconds, server=server, first=o.first,
                     log=lambda text: print(text[:3000], flush=True), stop_at_first=not o.go_on)
                 broken += r.broken
-                print(f"{case.name:20} {kind:8} {r.last:6} {r.n_run:6} {r.n_answered:9} {r.n_refused:8} "
-                      f"{time.monotonic() - begin:6.1f}", flush=True)
+                row(case, kind, r, begin)
                 if not server.is_alive() or r.broken:
                     server.stop()
                     server = start()

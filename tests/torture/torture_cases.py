@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The requests, loads and ends that run while calls fail, and the repository they run on."""
+import itertools
 import json
 import os
 import pathlib
@@ -8,14 +9,20 @@ import struct
 import subprocess
 import sys
 
-from harness import BUILD, DEADLINE, ROOT, Connection, write_model
+from harness import BUILD, DEADLINE, ROOT, TESTS, Connection, delay, write_model
 
-PYTHON_MODEL = '''import numpy as np
+sys.path.insert(0, str(TESTS / "tinymodel"))
+import adapter  # noqa: E402
+
+PYTHON_MODEL = '''import time
+
+import numpy as np
 import triton_python_backend_utils as pb_utils
 
 
 class TritonPythonModel:
     def execute(self, requests):
+        time.sleep(SECONDS)
         out = []
         for r in requests:
             x = pb_utils.get_input_tensor_by_name(r, "INPUT0").as_numpy()
@@ -59,20 +66,24 @@ def make_repository(folder):
     tiny, engine, repository = folder / "tiny", folder / "engine", folder / "repository"
     subprocess.run([sys.executable, ROOT / "tests/tinymodel/make_model.py", "--arch", "llama", "--out", tiny],
                    check=True, stdout=subprocess.DEVNULL)
-    tool("build", "--checkpoint_dir", tiny, "--output_dir", engine)
+    tool("build", "--checkpoint_dir", tiny, "--output_dir", engine, "--lora_plugin", "auto", "--max_lora_rank", "8")
+    adapter.write("llama", folder / ADAPTER)
     tool("repo", "--engine-dir", engine, "--tokenizer-dir", tiny, "--output-dir", repository,
          "--served-model-name", "tiny", "--set", "decoupled_mode:True,bls_instance_count:1")
     write_model(repository, "ident", count=1)
+    write_model(repository, "slow", count=1, extra=delay(300))
     write_model(repository, "loaded", count=1)
-    for name, call in (("py", False), ("pybls", True)):
+    for name, constants in (("py", "CALL, SECONDS = False, 0"), ("pybls", "CALL, SECONDS = True, 0"),
+                            ("pyslow", "CALL, SECONDS = False, 0.3")):
         (repository / name / "1").mkdir(parents=True)
         (repository / name / "config.pbtxt").write_text(PYTHON_CONFIG.format(name=name))
-        (repository / name / "1/model.py").write_text(f"CALL = {call}\n{PYTHON_MODEL}")
+        (repository / name / "1/model.py").write_text(f"{constants}\n{PYTHON_MODEL}")
     (repository / "both/1").mkdir(parents=True)
     (repository / "both/config.pbtxt").write_text(ENSEMBLE)
     return repository
 
 
+ADAPTER = "adapter"
 START = ["ident", "both", "py", "pybls", "preprocessing", "tensorrt_llm", "postprocessing", "ensemble",
          "tensorrt_llm_bls", "loaded"]
 
@@ -85,9 +96,11 @@ class Case:
     timeouts = ()
     prepare = None
 
-    def __init__(self, name, run, models, prepare=None, timeouts=()):
+    def __init__(self, name, run, models, prepare=None, timeouts=(), args=(), ends=False):
         self.name, self.run, self.models, self.timeouts = name, run, models, timeouts
         self.prepare = prepare
+        self.args = args  # further options of the server
+        self.ends = ends  # the server ends in the middle of the request: harness.torture_end
 
 
 def checked(reply, value):
@@ -154,6 +167,107 @@ def chat(guided=False, stream=True):
     return run
 
 
+def chat_stream(s):
+    """What a chat says, from the pieces of its stream."""
+    body = {"model": "tiny", "messages": [{"role": "user", "content": "hello you"}], "max_tokens": 6,
+            "temperature": 0, "stream": True, "stream_options": {"include_usage": True}}
+    r = s.call("POST", "/v1/chat/completions", body)
+    if r.status != 200:
+        return False, (r.status, r.body[:200])
+    events = [e[6:] for e in r.body.decode().split("\n\n") if e.startswith("data: ")]
+    parts = [json.loads(e) for e in events if e != "[DONE]"]
+    error = next((p["error"] for p in parts if "error" in p), None)
+    if error or events[-1:] != ["[DONE]"]:
+        return False, error
+    return True, ("".join(c["delta"].get("content") or "" for p in parts for c in p["choices"]),
+                  [c["finish_reason"] for p in parts for c in p["choices"] if c["finish_reason"]],
+                  parts[-1]["usage"]["completion_tokens"])
+
+
+def response_of(r):
+    """A response of /v1/responses, whole or as the last event of its stream; None: it failed."""
+    if r.status != 200:
+        return None
+    if not r.body.startswith(b"event: "):
+        return r.json()
+    events = [json.loads(e.split("\ndata: ", 1)[1]) for e in r.body.decode().split("\n\n") if e]
+    if [e.get("sequence_number") for e in events] != list(range(len(events))):
+        return None
+    return events[-1]["response"] if events[-1]["type"] in ("response.completed", "response.incomplete") else None
+
+
+def responses(stream):
+    """An answer, one that goes on from it, what is kept of that, and the end of both."""
+    def run(s):
+        body = {"model": "tiny", "input": "hello you", "max_output_tokens": 4, "temperature": 0, "stream": stream}
+        texts, ids = [], []
+        for _ in range(2):
+            r = s.call("POST", "/v1/responses", dict(body, previous_response_id=ids[-1] if ids else None))
+            answer = response_of(r)
+            if not answer:
+                return False, (r.status, r.body[-200:])
+            ids.append(answer["id"])
+            texts.append((answer["output"][0]["content"][0]["text"], answer["usage"]["input_tokens"]))
+        for path in (f"/v1/responses/{ids[1]}", f"/v1/responses/{ids[1]}/input_items"):
+            r = s.call("GET", path)
+            if r.status != 200:
+                return False, (r.status, r.body[:200])
+            texts.append(r.json().get("usage", {}).get("total_tokens") or r.json()["data"][0]["content"])
+        for i in ids:
+            r = s.call("DELETE", f"/v1/responses/{i}")
+            if r.status != 200:
+                return False, (r.status, r.body[:200])
+        return True, texts
+    return run
+
+
+def llama(s):
+    """A prompt of text and ids, with only some members of the answer; a text as pieces and back."""
+    r = s.call("POST", "/completion", {"prompt": ["hello", 5, " you"], "n_predict": 6, "temperature": 0, "n_probs": 1,
+                                       "return_tokens": True, "logit_bias": [["zz", False]],
+                                       "response_fields": ["content", "tokens", "completion_probabilities", "timings/predicted_n"]})
+    if r.status != 200:
+        return False, (r.status, r.body[:200])
+    answer = r.json()
+    # what the prefix cache kept of a failed run decides how the prompt is cut into steps, and with it the last digits
+    answer["completion_probabilities"] = [p["id"] for p in answer["completion_probabilities"]]
+    r = s.call("POST", "/tokenize", {"content": "hello you", "with_pieces": True})
+    if r.status != 200:
+        return False, (r.status, r.body[:200])
+    r = s.call("POST", "/detokenize", {"tokens": [t["id"] for t in r.json()["tokens"]]})
+    return (True, (answer, r.json()["content"])) if r.status == 200 else (False, (r.status, r.body[:200]))
+
+
+NUMBERS = itertools.count(1000)
+
+
+def new_guide(kind):
+    """A guide that was never compiled before, and which one text fits."""
+    def run(s):
+        word = f"x{next(NUMBERS)}"
+        guides = {"regex": f"{word}(ab){{2}}", "ebnf_grammar": f'root ::= "{word}" tail\ntail ::= "ab" "ab"',
+                  "json_schema": json.dumps({"enum": [word + "abab"]})}
+        body = dict(PROMPT, max_tokens=16, guided_decoding_guide_type=kind, guided_decoding_guide=guides[kind])
+        r = s.call("POST", "/v2/models/ensemble/generate", body)
+        return checked(r, lambda r: r.json()["text_output"].replace(PROMPT["text_input"], "").strip(' "') == word + "abab")
+    return run
+
+
+def load_adapter(s):
+    """unload, load by a client's order, one answer of the adapter and one of the model."""
+    s.call("POST", "/v1/unload_lora_adapter", {"lora_name": "wide"})
+    r = s.call("POST", "/v1/load_lora_adapter", {"lora_name": "wide", "lora_path": str(s.folder / ADAPTER)})
+    if r.status != 200:
+        return False, (r.status, r.body[:200])
+    texts = []
+    for name in ("wide", "tiny"):
+        r = s.call("POST", "/v1/completions", {"model": name, "prompt": "hello you", "max_tokens": 6, "temperature": 0})
+        if r.status != 200:
+            return False, (r.status, r.body[:200])
+        texts.append(r.json()["choices"][0]["text"])
+    return texts[0] != texts[1], texts
+
+
 def get(path, value):
     def run(s):
         return checked(s.call("GET", path), lambda r: value(r.json()))
@@ -189,6 +303,48 @@ def reload(model, then):
         r = s.call("POST", f"/v2/repository/models/{model}/load", {})
         return then(s) if r.status == 200 else (False, (r.status, r.body[:200]))
     return run
+
+
+def load_with_config(model):
+    """A load order that brings its own configuration."""
+    config = {"name": model, "backend": "identity", "max_batch_size": 0,
+              "input": [{"name": "INPUT0", "data_type": "TYPE_INT32", "dims": [-1]}],
+              "output": [{"name": "OUTPUT0", "data_type": "TYPE_INT32", "dims": [-1]}],
+              "instance_group": [{"count": 2, "kind": "KIND_CPU"}]}
+
+    def run(s):
+        r = s.call("POST", f"/v2/repository/models/{model}/load", {"parameters": {"config": json.dumps(config)}})
+        return infer(model)(s) if r.status == 200 else (False, (r.status, r.body[:200]))
+    return run
+
+
+def slow(model):
+    """Is with the server for 300 ms. `begun` is set when it is there."""
+    def run(s, begun=None):
+        with s.connect() as c:
+            c.request("POST", f"/v2/models/{model}/infer", INPUT)
+            if begun:
+                s.call("GET", "/v2/health/live")
+                begun.set()
+            return checked(c.reply(), lambda r: r.json()["outputs"])
+    return run
+
+
+def half_streamed(s, begun=None):
+    """A text of some length; `begun` is set with its first piece."""
+    text = b""
+    with s.connect() as c:
+        c.request("POST", "/v2/models/ensemble/generate_stream", dict(PROMPT, max_tokens=64, stream=True))
+        status, _ = c.head()
+        if status != 200:
+            return False, status
+        for piece in c.chunks():
+            text += piece
+            if begun:
+                begun.set()
+    events = [json.loads(e[6:]) for e in text.decode().split("\n\n") if e.startswith("data: ")]
+    error = next((e["error"] for e in events if "error" in e), None)
+    return (False, error) if error else (True, "".join(e["text_output"] for e in events))
 
 
 def wait_gone(s, model):
@@ -286,5 +442,16 @@ def all_cases(grpc):
         Case("reload", reload("loaded", infer("loaded")), ["loaded"]),
         Case("load-tokenizer", load("postprocessing"), LLM),
         Case("load-llm", load("tensorrt_llm"), LLM),
+        Case("load-config", load_with_config("loaded"), ["loaded"]),
+        Case("load-python", load("py", infer("py")), ["py"]),
+        Case("load-lora", load_adapter, LLM, args=["--allow-lora-loading=true"]),
+        Case("chat-stream", chat_stream, LLM),
+        Case("responses", responses(False), LLM),
+        Case("responses-stream", responses(True), LLM),
+        Case("llama", llama, LLM),
+        *(Case(f"guide-{kind}", new_guide(kind), LLM) for kind in ("regex", "json_schema", "ebnf_grammar")),
+        Case("end", slow("slow"), ["slow"], ends=True),
+        Case("end-stream", half_streamed, LLM, ends=True),
+        Case("end-python", slow("pyslow"), ["pyslow"], ends=True),
     ]
     return cases + (grpc_cases() if grpc else [])

@@ -2,6 +2,7 @@
  * The TRITONBACKEND entry points of the model "tensorrt_llm_bls". */
 #include "backends/bls/flow.h"
 
+#include "base/clock.h"
 #include "base/str.h"
 
 #include <stdio.h>
@@ -41,14 +42,10 @@ static void *watch(void *arg)
     pthread_mutex_lock(&m->mu);
     while (!m->stop) {
         if (m->flows) {
-            struct timespec until;
             pthread_mutex_unlock(&m->mu);
             nrd_bls_flow_check_cancelled(m);
             pthread_mutex_lock(&m->mu);
-            clock_gettime(CLOCK_REALTIME, &until);
-            until.tv_nsec += WATCH_PERIOD_MS * 1000000L;
-            until.tv_sec += until.tv_nsec / 1000000000L;
-            until.tv_nsec %= 1000000000L;
+            const struct timespec until = nrd_steady_in(WATCH_PERIOD_MS * 1000000u);
             if (!m->stop) {
                 pthread_cond_timedwait(&m->wake, &m->mu, &until);
             }
@@ -84,6 +81,7 @@ static void model_free(bls_model *m)
         nrd_bls_steps_fini(&m->steps);
     }
     free(m->llm_name);
+    free(m->draft_name);
     nrd_tb_config_fini(&m->config);
     free(m);
 }
@@ -104,16 +102,18 @@ TRITONSERVER_Error *TRITONBACKEND_ModelInitialize(TRITONBACKEND_Model *model)
     TRITONSERVER_Error *err;
 
     pthread_mutex_init(&m->mu, NULL);
-    pthread_cond_init(&m->wake, NULL);
+    nrd_cond_init_steady(&m->wake);
     err = nrd_tb_config_load(&m->config, model);
     if (!err) {
         const char *name = nrd_tb_config_param(&m->config, "tensorrt_llm_model_name");
         m->llm_name = strdup(name ? name : "tensorrt_llm");
         err = m->llm_name ? NULL : nrd_tb_error(nrd_error_no_memory());
-        nrd_bls_steps_init(&m->steps, m->config.server, m->llm_name);
-        m->has_draft_model = nrd_tb_config_param(&m->config, "tensorrt_llm_draft_model_name") != NULL;
+        const char *draft = nrd_tb_config_param(&m->config, "tensorrt_llm_draft_model_name");
+        m->draft_name = draft ? strdup(draft) : NULL;
+        err = err || !draft || m->draft_name ? err : nrd_tb_error(nrd_error_no_memory());
+        nrd_bls_steps_init(&m->steps, m->config.server, m->llm_name, m->draft_name);
         m->accumulate_tokens = is_yes(nrd_tb_config_param(&m->config, "accumulate_tokens"));
-        if (nrd_tb_config_param(&m->config, "multimodal_encoders_name")) {
+        if (!err && nrd_tb_config_param(&m->config, "multimodal_encoders_name")) {
             err = nrd_tb_errorf(TRITONSERVER_ERROR_UNSUPPORTED,
                                 "model '%s': parameter multimodal_encoders_name is not supported by "
                                 "this version",

@@ -3,51 +3,16 @@
  * answer at a time -> ended, with an error or the final flag. The sections below stand in the
  * reverse order, since each step starts the next. Everything runs in callbacks of the core; f->mu
  * guards what they share. */
-#include "backends/bls/flow.h"
+#include "backends/bls/flow_internal.h"
 
 #include "base/clock.h"
 #include "base/str.h"
 #include "nereid/llm_tensors.h"
+#include "nereid/server.h"
 
 #include <string.h>
 
-/* A tensor on its way from one model to the next; everything is borrowed. */
-typedef struct tensor {
-    const char *name;
-    TRITONSERVER_DataType dtype;
-    const int64_t *shape;
-    uint64_t n_dims;
-    const void *data;
-    size_t bytes;
-} tensor;
-
-typedef struct answer { /* of tensorrt_llm, waiting for its text */
-    struct answer *next;
-    TRITONSERVER_InferenceResponse *response;
-    int32_t *ids;        /* accumulate_tokens: the whole buffer at this moment */
-    int64_t shape[3], length_shape[2];
-    int32_t length;
-} answer;
-
-struct bls_flow {
-    bls_flow *prev, *next; /* guarded by model->mu */
-    bls_model *model;
-    TRITONBACKEND_ModelInstance *instance;
-    TRITONBACKEND_Request *request;
-    TRITONBACKEND_ResponseFactory *factory;
-    nrd_tb_inputs inputs;
-    uint64_t start_ns;
-
-    pthread_mutex_t mu;
-    int refs;            /* the flow itself + every inner request; guarded by mu, as all below */
-    TRITONSERVER_InferenceRequest *llm_request; /* while in flight: to cancel */
-    TRITONSERVER_InferenceResponse *pre;        /* kept until tensorrt_llm has released its inputs */
-    answer *head, *tail;
-    bool post_runs, llm_done, is_over, has_failed, has_answered, is_streaming;
-    int32_t *buffer;     /* accumulate_tokens */
-    int32_t n_buffer;
-    const nrd_tb_config *steps[NRD_BLS_N_STEPS]; /* borrows from model->steps */
-};
+#pragma weak nrd_backend_request_join /* another server may lack it */
 
 /* ---- tensor maps ---- */
 
@@ -123,7 +88,7 @@ static const char *map_name(const map_row *map, size_t n, const char *from)
 
 /* ---- life ---- */
 
-static void flow_unref(bls_flow *f)
+void nrd_bls_flow_unref(bls_flow *f)
 {
     pthread_mutex_lock(&f->mu);
     int refs = --f->refs;
@@ -146,11 +111,12 @@ static void flow_unref(bls_flow *f)
                      "cannot release a request");
     nrd_tb_inputs_fini(&f->inputs);
     pthread_mutex_destroy(&f->mu);
+    nrd_bls_drafts_free(f->drafts);
     free(f->buffer);
     free(f);
 }
 
-static void flow_ref(bls_flow *f)
+void nrd_bls_flow_ref(bls_flow *f)
 {
     pthread_mutex_lock(&f->mu);
     f->refs++;
@@ -174,7 +140,7 @@ static void flow_unlink(bls_flow *f)
 
 /* Ends the flow once: with an error (which it takes), or the final flag alone where answers have
  * already been sent. Later callbacks find is_over and only clean up. */
-static void flow_end(bls_flow *f, TRITONSERVER_Error *err)
+void nrd_bls_flow_end(bls_flow *f, TRITONSERVER_Error *err)
 {
     pthread_mutex_lock(&f->mu);
     bool first = !f->is_over;
@@ -187,12 +153,8 @@ static void flow_end(bls_flow *f, TRITONSERVER_Error *err)
     pthread_mutex_unlock(&f->mu);
     bool decoupled = f->model->config.decoupled;
     if (first && (err || (!decoupled && !f->has_answered))) { /* tensorrt_llm may answer emptily */
-        TRITONBACKEND_Response *t = NULL;
-        TRITONSERVER_Error *failure = TRITONBACKEND_ResponseNewFromFactory(&t, f->factory);
-        if (!failure) {
-            failure = TRITONBACKEND_ResponseSend(t, TRITONSERVER_RESPONSE_COMPLETE_FINAL, err);
-        }
-        nrd_tb_log_error(failure, "cannot send the last answer");
+        nrd_tb_send_last(f->factory, err);
+        err = NULL;
     } else if (first && decoupled) {
         nrd_tb_log_error(TRITONBACKEND_ResponseFactorySendFlags(f->factory,
                                                                 TRITONSERVER_RESPONSE_COMPLETE_FINAL),
@@ -201,7 +163,7 @@ static void flow_end(bls_flow *f, TRITONSERVER_Error *err)
     TRITONSERVER_ErrorDelete(err);
     if (first) {
         flow_unlink(f);
-        flow_unref(f);
+        nrd_bls_flow_unref(f);
     }
 }
 
@@ -223,22 +185,25 @@ void nrd_bls_flow_check_cancelled(bls_model *m)
 
 /* ---- inner requests ---- */
 
-static void request_released(TRITONSERVER_InferenceRequest *request, const uint32_t flags, void *user)
+void nrd_bls_request_over(bls_flow *f, TRITONSERVER_InferenceRequest *r)
 {
-    bls_flow *f = user;
-    if (!(flags & TRITONSERVER_REQUEST_RELEASE_ALL)) {
-        return;
-    }
     pthread_mutex_lock(&f->mu);
-    if (f->llm_request == request) {
+    if (f->llm_request == r) {
         f->llm_request = NULL;
     }
     pthread_mutex_unlock(&f->mu);
-    nrd_tb_log_error(TRITONSERVER_InferenceRequestDelete(request), "request");
-    flow_unref(f);
+    nrd_tb_log_error(TRITONSERVER_InferenceRequestDelete(r), "request");
+    nrd_bls_flow_unref(f);
 }
 
-static TRITONSERVER_Error *add_input(TRITONSERVER_InferenceRequest *r, const nrd_tb_config *step,
+static void request_released(TRITONSERVER_InferenceRequest *request, const uint32_t flags, void *user)
+{
+    if (flags & TRITONSERVER_REQUEST_RELEASE_ALL) {
+        nrd_bls_request_over(user, request);
+    }
+}
+
+TRITONSERVER_Error *nrd_bls_add_input(TRITONSERVER_InferenceRequest *r, const nrd_tb_config *step,
                                      const char *name, const tensor *t)
 {
     int64_t shape[NRD_TB_MAX_DIMS];
@@ -263,7 +228,7 @@ static TRITONSERVER_Error *get_output(TRITONSERVER_InferenceResponse *r, uint32_
                                                 &t->data, &t->bytes, &type, &type_id, &user);
 }
 
-static bool find_output(TRITONSERVER_InferenceResponse *r, const char *name, tensor *out)
+bool nrd_bls_find_output(TRITONSERVER_InferenceResponse *r, const char *name, tensor *out)
 {
     uint32_t n = 0;
     TRITONSERVER_Error *err = TRITONSERVER_InferenceResponseOutputCount(r, &n);
@@ -279,25 +244,41 @@ static bool find_output(TRITONSERVER_InferenceResponse *r, const char *name, ten
 
 static TRITONSERVER_Error *new_request(bls_flow *f, const char *model,
                                        TRITONSERVER_InferenceResponseCompleteFn_t on_response,
-                                       void *user, TRITONSERVER_InferenceRequest **out)
+                                       TRITONSERVER_InferenceRequestReleaseFn_t on_release, void *release_user,
+                                       TRITONSERVER_InferenceRequest **out)
 {
     const char *id = "";
     NRD_TB_TRY(TRITONSERVER_InferenceRequestNew(out, f->model->config.server, model, -1));
+    if (nrd_backend_request_join) {
+        nrd_backend_request_join(*out, f->request);
+    }
     NRD_TB_TRY(TRITONBACKEND_RequestId(f->request, &id));
     NRD_TB_TRY(TRITONSERVER_InferenceRequestSetId(*out, id));
-    NRD_TB_TRY(TRITONSERVER_InferenceRequestSetReleaseCallback(*out, request_released, f));
-    return TRITONSERVER_InferenceRequestSetResponseCallback(*out, f->model->allocator, NULL, on_response,
-                                                            user);
+    NRD_TB_TRY(TRITONSERVER_InferenceRequestSetReleaseCallback(*out, on_release, release_user));
+    return TRITONSERVER_InferenceRequestSetResponseCallback(*out, f->model->allocator, NULL, on_response, f);
+}
+
+/* What is left of the client's timeout is tensorrt_llm's. */
+static TRITONSERVER_Error *pass_timeout(const bls_flow *f, TRITONSERVER_InferenceRequest *r)
+{
+    uint64_t timeout_us = 0;
+    NRD_TB_TRY(TRITONBACKEND_InferenceRequestTimeoutMicroseconds(f->request, &timeout_us));
+    if (timeout_us == 0) {
+        return NULL;
+    }
+    const uint64_t used_us = (nrd_now_ns() - f->start_ns) / 1000u;
+    return TRITONSERVER_InferenceRequestSetTimeoutMicroseconds(
+        r, timeout_us > used_us ? timeout_us - used_us : 1);
 }
 
 /* Sends or, on error, deletes the request. */
 static TRITONSERVER_Error *submit(bls_flow *f, TRITONSERVER_InferenceRequest *r, TRITONSERVER_Error *err)
 {
     if (!err) {
-        flow_ref(f);
+        nrd_bls_flow_ref(f);
         err = TRITONSERVER_ServerInferAsync(f->model->config.server, r, NULL);
         if (err) {
-            flow_unref(f);
+            nrd_bls_flow_unref(f);
         }
     }
     if (err && r) {
@@ -312,7 +293,7 @@ static TRITONSERVER_Error *submit(bls_flow *f, TRITONSERVER_InferenceRequest *r,
 }
 
 /* The response's error as an error of our own, NULL if it has none. */
-static TRITONSERVER_Error *response_error(TRITONSERVER_InferenceResponse *r)
+TRITONSERVER_Error *nrd_bls_response_error(TRITONSERVER_InferenceResponse *r)
 {
     TRITONSERVER_Error *err = r ? TRITONSERVER_InferenceResponseError(r) : NULL;
     if (!err) {
@@ -352,28 +333,64 @@ static TRITONSERVER_Error *forward(bls_flow *f, TRITONBACKEND_Response *t, const
     return NULL;
 }
 
+static bool is_timed_out(TRITONSERVER_InferenceResponse *r)
+{
+    uint32_t n = 0;
+    bool yes = false;
+    TRITONSERVER_Error *err = TRITONSERVER_InferenceResponseParameterCount(r, &n);
+    for (uint32_t i = 0; !err && i < n && !yes; i++) {
+        const char *name;
+        TRITONSERVER_ParameterType type;
+        const void *value;
+        err = TRITONSERVER_InferenceResponseParameter(r, i, &name, &type, &value);
+        yes = !err && type == TRITONSERVER_PARAMETER_BOOL && !strcmp(name, NRD_SERVER_TIMED_OUT) &&
+              *(const bool *)value;
+    }
+    TRITONSERVER_ErrorDelete(err);
+    return yes;
+}
+
+void nrd_bls_flow_answer(bls_flow *f, answer *a)
+{
+    pthread_mutex_lock(&f->mu);
+    f->head = f->tail = a;
+    f->llm_done = true;
+    pthread_mutex_unlock(&f->mu);
+    post_next(f);
+}
+
+/* An output of the answer; with drafts some are of all steps together. */
+static bool answer_output(const bls_flow *f, const answer *a, const char *name, tensor *out)
+{
+    return (f->drafts && nrd_bls_drafts_output(f->drafts, name, out)) ||
+           nrd_bls_find_output(a->response, name, out);
+}
+
 static void send_text(bls_flow *f, const answer *a, TRITONSERVER_InferenceResponse *post)
 {
     TRITONBACKEND_Response *t = NULL;
     tensor text, extra;
     TRITONSERVER_Error *err = TRITONBACKEND_ResponseNewFromFactory(&t, f->factory);
 
-    if (!err && !find_output(post, "OUTPUT", &text)) {
+    if (!err && !nrd_bls_find_output(post, "OUTPUT", &text)) {
         err = nrd_tb_errorf(TRITONSERVER_ERROR_INTERNAL, "postprocessing gave no OUTPUT");
     }
     if (!err) {
         err = forward(f, t, &text, "text_output");
     }
     for (size_t i = 0; !err && i < COUNT(llm_to_client); i++) {
-        if (find_output(a->response, llm_to_client[i], &extra)) {
+        if (answer_output(f, a, llm_to_client[i], &extra)) {
             err = forward(f, t, &extra, llm_to_client[i]);
         }
+    }
+    if (!err && is_timed_out(a->response)) {
+        err = TRITONBACKEND_ResponseSetBoolParameter(t, NRD_SERVER_TIMED_OUT, true);
     }
     if (err) {
         if (t) {
             nrd_tb_log_error(TRITONBACKEND_ResponseDelete(t), "response");
         }
-        flow_end(f, err);
+        nrd_bls_flow_end(f, err);
         return;
     }
     uint32_t flags = f->model->config.decoupled ? 0 : TRITONSERVER_RESPONSE_COMPLETE_FINAL;
@@ -384,7 +401,7 @@ static void send_text(bls_flow *f, const answer *a, TRITONSERVER_InferenceRespon
 static void on_post(TRITONSERVER_InferenceResponse *response, const uint32_t flags, void *user)
 {
     bls_flow *f = user;
-    TRITONSERVER_Error *err = response_error(response);
+    TRITONSERVER_Error *err = nrd_bls_response_error(response);
 
     if (response) {
         pthread_mutex_lock(&f->mu);
@@ -397,7 +414,7 @@ static void on_post(TRITONSERVER_InferenceResponse *response, const uint32_t fla
         nrd_tb_log_error(TRITONSERVER_InferenceResponseDelete(response), "response");
     }
     if (err) {
-        flow_end(f, err);
+        nrd_bls_flow_end(f, err);
     }
     if (!(flags & TRITONSERVER_RESPONSE_COMPLETE_FINAL)) {
         return;
@@ -417,10 +434,10 @@ static TRITONSERVER_Error *start_post(bls_flow *f, const answer *a)
     TRITONSERVER_InferenceRequest *r = NULL;
     const nrd_tb_config *step = f->steps[NRD_BLS_POST];
     tensor ids, lengths, t;
-    TRITONSERVER_Error *err = new_request(f, "postprocessing", on_post, f, &r);
+    TRITONSERVER_Error *err = new_request(f, "postprocessing", on_post, request_released, f, &r);
 
-    if (!err && (!find_output(a->response, "output_ids", &ids) ||
-                 !find_output(a->response, "sequence_length", &lengths))) {
+    if (!err && (!nrd_bls_find_output(a->response, "output_ids", &ids) ||
+                 !nrd_bls_find_output(a->response, "sequence_length", &lengths))) {
         err = nrd_tb_errorf(TRITONSERVER_ERROR_INTERNAL, "%s gave no output_ids or sequence_length",
                             f->model->llm_name);
     }
@@ -432,19 +449,19 @@ static TRITONSERVER_Error *start_post(bls_flow *f, const answer *a)
         lengths.data = &a->length;
     }
     if (!err) {
-        err = add_input(r, step, "TOKENS_BATCH", &ids);
+        err = nrd_bls_add_input(r, step, "TOKENS_BATCH", &ids);
     }
     if (!err) {
-        err = add_input(r, step, "SEQUENCE_LENGTH", &lengths);
+        err = nrd_bls_add_input(r, step, "SEQUENCE_LENGTH", &lengths);
     }
     if (!err && !a->ids && nrd_tb_config_has_input(step, "STREAM_STATE") &&
-        find_output(a->response, "stream_state", &t)) {
-        err = add_input(r, step, "STREAM_STATE", &t);
+        nrd_bls_find_output(a->response, "stream_state", &t)) {
+        err = nrd_bls_add_input(r, step, "STREAM_STATE", &t);
     }
     for (size_t i = 0; !err && i < COUNT(llm_to_post); i++) {
         if (nrd_tb_config_has_input(step, llm_to_post[i].to) &&
-            find_output(a->response, llm_to_post[i].from, &t)) {
-            err = add_input(r, step, llm_to_post[i].to, &t);
+            answer_output(f, a, llm_to_post[i].from, &t)) {
+            err = nrd_bls_add_input(r, step, llm_to_post[i].to, &t);
         }
     }
     return submit(f, r, err);
@@ -453,7 +470,7 @@ static TRITONSERVER_Error *start_post(bls_flow *f, const answer *a)
 /* Starts the next waiting answer; when none is left and tensorrt_llm is done, ends the flow. */
 static void post_next(bls_flow *f)
 {
-    flow_ref(f); /* flow_end may drop the last one */
+    nrd_bls_flow_ref(f); /* nrd_bls_flow_end may drop the last one */
     for (;;) {
         pthread_mutex_lock(&f->mu);
         answer *a = f->post_runs ? NULL : f->head;
@@ -474,18 +491,18 @@ static void post_next(bls_flow *f)
             if (!err) {
                 break;
             }
-            flow_end(f, err);
+            nrd_bls_flow_end(f, err);
             pthread_mutex_lock(&f->mu);
             f->post_runs = false;
             pthread_mutex_unlock(&f->mu);
             continue;
         }
         if (ended) {
-            flow_end(f, NULL);
+            nrd_bls_flow_end(f, NULL);
         }
         break;
     }
-    flow_unref(f);
+    nrd_bls_flow_unref(f);
 }
 
 /* ---- step 2: tensorrt_llm ---- */
@@ -494,7 +511,7 @@ static void post_next(bls_flow *f)
 static TRITONSERVER_Error *accumulate(bls_flow *f, answer *a)
 {
     tensor ids;
-    if (!find_output(a->response, "output_ids", &ids) || ids.n_dims != 3) {
+    if (!nrd_bls_find_output(a->response, "output_ids", &ids) || ids.n_dims != 3) {
         return nrd_tb_errorf(TRITONSERVER_ERROR_INTERNAL, "%s gave no output_ids", f->model->llm_name);
     }
     if (ids.shape[0] != 1 || ids.shape[1] != 1) {
@@ -529,10 +546,10 @@ static void on_llm(TRITONSERVER_InferenceResponse *response, const uint32_t flag
 {
     bls_flow *f = user;
     bool is_last = flags & TRITONSERVER_RESPONSE_COMPLETE_FINAL;
-    TRITONSERVER_Error *err = response_error(response);
+    TRITONSERVER_Error *err = nrd_bls_response_error(response);
     uint32_t n_outputs = 0;
 
-    flow_ref(f);
+    nrd_bls_flow_ref(f);
     if (response && !err) {
         err = TRITONSERVER_InferenceResponseOutputCount(response, &n_outputs);
     }
@@ -567,35 +584,40 @@ static void on_llm(TRITONSERVER_InferenceResponse *response, const uint32_t flag
         answer_free(a);
     }
     if (err) {
-        flow_end(f, err);
+        nrd_bls_flow_end(f, err);
     }
     post_next(f);
-    flow_unref(f);
+    nrd_bls_flow_unref(f);
 }
 
-/* What the client sends for preprocessing goes to tensorrt_llm where preprocessing does not take it: an
- * end_id does up to v0.7. */
-static TRITONSERVER_Error *add_client_input(bls_flow *f, TRITONSERVER_InferenceRequest *r,
-                                            const nrd_tb_tensor *in)
+static bool is_among(const char *name, const char *const *list, size_t n)
 {
-    const char *pre = map_name(to_pre, COUNT(to_pre), in->name);
-    const char *name = map_name(to_llm, COUNT(to_llm), in->name);
-
-    if (pre && nrd_tb_config_has_input(f->steps[NRD_BLS_PRE], pre)) {
-        return NULL;
-    }
-    for (size_t k = 0; k < COUNT(own_inputs); k++) {
-        if (!strcmp(in->name, own_inputs[k])) {
-            return NULL;
+    for (size_t i = 0; i < n; i++) {
+        if (!strcmp(name, list[i])) {
+            return true;
         }
     }
-    tensor t = from_input(in);
-    return add_input(r, f->steps[NRD_BLS_LLM], name ? name : in->name, &t);
+    return false;
 }
 
-static TRITONSERVER_Error *add_llm_inputs(bls_flow *f, TRITONSERVER_InferenceRequest *r)
+/* The input's name in tensorrt_llm; NULL: it is not for it. What the client sends for preprocessing goes to
+ * tensorrt_llm where preprocessing does not take it: an end_id does up to v0.7. */
+static const char *llm_name_of(const bls_flow *f, const char *from)
 {
-    const nrd_tb_config *step = f->steps[NRD_BLS_LLM];
+    const char *pre = map_name(to_pre, COUNT(to_pre), from);
+    const char *name = map_name(to_llm, COUNT(to_llm), from);
+
+    if ((pre && nrd_tb_config_has_input(f->steps[NRD_BLS_PRE], pre)) ||
+        is_among(from, own_inputs, COUNT(own_inputs))) {
+        return NULL;
+    }
+    return name ? name : from;
+}
+
+TRITONSERVER_Error *nrd_bls_add_llm_inputs(bls_flow *f, TRITONSERVER_InferenceRequest *r, nrd_bls_step which,
+                                           const char *const *skip, size_t n_skip)
+{
+    const nrd_tb_config *step = f->steps[which];
     tensor t;
     uint32_t n = 0;
 
@@ -603,18 +625,23 @@ static TRITONSERVER_Error *add_llm_inputs(bls_flow *f, TRITONSERVER_InferenceReq
     for (uint32_t i = 0; i < n; i++) {
         NRD_TB_TRY(get_output(f->pre, i, &t));
         const char *name = map_name(pre_to_llm, COUNT(pre_to_llm), t.name);
-        if (name && nrd_tb_config_has_input(step, name)) {
-            NRD_TB_TRY(add_input(r, step, name, &t));
+        if (name && nrd_tb_config_has_input(step, name) && !is_among(name, skip, n_skip)) {
+            NRD_TB_TRY(nrd_bls_add_input(r, step, name, &t));
         }
     }
     for (uint32_t i = 0; i < f->inputs.n; i++) {
-        NRD_TB_TRY(add_client_input(f, r, &f->inputs.t[i]));
+        const char *name = llm_name_of(f, f->inputs.t[i].name);
+        bool goes = name && !is_among(name, skip, n_skip) &&
+                    (which == NRD_BLS_LLM || nrd_tb_config_has_input(step, name));
+        if (goes) {
+            t = from_input(&f->inputs.t[i]);
+            NRD_TB_TRY(nrd_bls_add_input(r, step, name, &t));
+        }
     }
     return NULL;
 }
 
-/* The outputs that the client or postprocessing asks for. */
-static TRITONSERVER_Error *add_llm_outputs(bls_flow *f, TRITONSERVER_InferenceRequest *r)
+TRITONSERVER_Error *nrd_bls_add_llm_outputs(bls_flow *f, TRITONSERVER_InferenceRequest *r)
 {
     static const char *const always[] = {"output_ids", "sequence_length"};
 
@@ -651,27 +678,40 @@ static TRITONSERVER_Error *pass_salts(bls_flow *f, TRITONSERVER_InferenceRequest
     return NULL;
 }
 
-static void start_llm(bls_flow *f)
+TRITONSERVER_Error *nrd_bls_request_new(bls_flow *f, const char *model,
+                                        TRITONSERVER_InferenceResponseCompleteFn_t on_response,
+                                        TRITONSERVER_InferenceRequestReleaseFn_t on_release, void *release_user,
+                                        TRITONSERVER_InferenceRequest **out)
 {
-    TRITONSERVER_InferenceRequest *r = NULL;
-    TRITONSERVER_Error *err = new_request(f, f->model->llm_name, on_llm, f, &r);
+    NRD_TB_TRY(new_request(f, model, on_response, on_release, release_user, out));
+    NRD_TB_TRY(pass_salts(f, *out));
+    return pass_timeout(f, *out);
+}
 
-    if (!err) {
-        err = add_llm_inputs(f, r);
-    }
-    if (!err) {
-        err = add_llm_outputs(f, r);
-    }
-    if (!err) {
-        err = pass_salts(f, r);
-    }
+bool nrd_bls_request_send(bls_flow *f, TRITONSERVER_InferenceRequest *r, TRITONSERVER_Error *err)
+{
     pthread_mutex_lock(&f->mu);
     f->llm_request = err ? NULL : r;
     pthread_mutex_unlock(&f->mu);
     err = submit(f, r, err);
     if (err) {
-        flow_end(f, err);
+        nrd_bls_flow_end(f, err);
     }
+    return !err;
+}
+
+static void start_llm(bls_flow *f)
+{
+    TRITONSERVER_InferenceRequest *r = NULL;
+    TRITONSERVER_Error *err = nrd_bls_request_new(f, f->model->llm_name, on_llm, request_released, f, &r);
+
+    if (!err) {
+        err = nrd_bls_add_llm_inputs(f, r, NRD_BLS_LLM, NULL, 0);
+    }
+    if (!err) {
+        err = nrd_bls_add_llm_outputs(f, r);
+    }
+    nrd_bls_request_send(f, r, err);
 }
 
 /* ---- step 1: preprocessing ---- */
@@ -679,7 +719,7 @@ static void start_llm(bls_flow *f)
 static void on_pre(TRITONSERVER_InferenceResponse *response, const uint32_t flags, void *user)
 {
     bls_flow *f = user;
-    TRITONSERVER_Error *err = response_error(response);
+    TRITONSERVER_Error *err = nrd_bls_response_error(response);
 
     (void)flags;
     if (!response) { /* a flag alone: preprocessing sends exactly one answer */
@@ -687,7 +727,9 @@ static void on_pre(TRITONSERVER_InferenceResponse *response, const uint32_t flag
     }
     f->pre = response;
     if (err) {
-        flow_end(f, err);
+        nrd_bls_flow_end(f, err);
+    } else if (f->drafts) {
+        nrd_bls_drafts_start(f);
     } else {
         start_llm(f);
     }
@@ -697,7 +739,6 @@ static TRITONSERVER_Error *validate(bls_flow *f)
 {
     const nrd_tb_tensor *text = nrd_tb_find(&f->inputs, "text_input");
     const nrd_tb_tensor *max_tokens = nrd_tb_find(&f->inputs, "max_tokens");
-    const nrd_tb_tensor *draft = nrd_tb_find(&f->inputs, "num_draft_tokens");
     const nrd_tb_tensor *stream = nrd_tb_find(&f->inputs, "stream");
     int64_t v = 0;
     size_t offset = 0, n = 0;
@@ -716,33 +757,25 @@ static TRITONSERVER_Error *validate(bls_flow *f)
                                  "max_tokens must be a single value > 0");
         }
     }
-    if (draft && nrd_tb_get_i64(draft, 0, &v) && v > 0) {
-        return f->model->has_draft_model
-                   ? nrd_tb_errorf(TRITONSERVER_ERROR_UNSUPPORTED,
-                                   "num_draft_tokens: speculative decoding is not supported by this "
-                                   "version")
-                   : nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG,
-                                   "cannot perform speculative decoding without draft model");
-    }
     v = 0;
     f->is_streaming = stream && nrd_tb_get_i64(stream, 0, &v) && v != 0;
     if (f->is_streaming && !f->model->config.decoupled) {
         return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG,
                              "Streaming is only supported in decoupled mode.");
     }
-    return NULL;
+    return nrd_bls_drafts_new(f);
 }
 
 static TRITONSERVER_Error *start_pre(bls_flow *f)
 {
     const nrd_tb_config *step = f->steps[NRD_BLS_PRE];
     TRITONSERVER_InferenceRequest *r = NULL;
-    TRITONSERVER_Error *err = new_request(f, "preprocessing", on_pre, f, &r);
+    TRITONSERVER_Error *err = new_request(f, "preprocessing", on_pre, request_released, f, &r);
     for (size_t i = 0; !err && i < COUNT(to_pre); i++) {
         const nrd_tb_tensor *in = nrd_tb_find(&f->inputs, to_pre[i].from);
         if (in && nrd_tb_config_has_input(step, to_pre[i].to)) {
             tensor t = from_input(in);
-            err = add_input(r, step, to_pre[i].to, &t);
+            err = nrd_bls_add_input(r, step, to_pre[i].to, &t);
         }
     }
     return submit(f, r, err);
@@ -788,13 +821,13 @@ void nrd_bls_flow_start(bls_model *m, TRITONBACKEND_ModelInstance *instance,
     if (!err) {
         err = validate(f);
     }
-    for (int i = 0; !err && i < NRD_BLS_N_STEPS; i++) {
+    for (int i = 0; !err && i < (f->drafts ? NRD_BLS_N_STEPS : NRD_BLS_DRAFT); i++) {
         err = nrd_bls_steps_get(&m->steps, (nrd_bls_step)i, &f->steps[i]);
     }
     if (!err) {
         err = start_pre(f);
     }
     if (err) {
-        flow_end(f, err);
+        nrd_bls_flow_end(f, err);
     }
 }

@@ -23,9 +23,8 @@ typedef struct bls_flow bls_flow;
 typedef struct bls_model {
     nrd_tb_config config;
     TRITONSERVER_ResponseAllocator *allocator;
-    char *llm_name;
+    char *llm_name, *draft_name; /* own; draft_name NULL: no drafts */
     bool accumulate_tokens;
-    bool has_draft_model;
     pthread_mutex_t mu;
     bls_flow *flows;     /* in flight; guarded by mu */
     nrd_bls_steps steps;

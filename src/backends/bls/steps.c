@@ -4,7 +4,8 @@
 
 #include <string.h>
 
-void nrd_bls_steps_init(nrd_bls_steps *s, TRITONSERVER_Server *server, const char *llm_name)
+void nrd_bls_steps_init(nrd_bls_steps *s, TRITONSERVER_Server *server, const char *llm_name,
+                        const char *draft_name)
 {
     memset(s, 0, sizeof *s);
     pthread_mutex_init(&s->mu, NULL);
@@ -12,6 +13,7 @@ void nrd_bls_steps_init(nrd_bls_steps *s, TRITONSERVER_Server *server, const cha
     s->names[NRD_BLS_PRE] = "preprocessing";
     s->names[NRD_BLS_LLM] = llm_name;
     s->names[NRD_BLS_POST] = "postprocessing";
+    s->names[NRD_BLS_DRAFT] = draft_name;
 }
 
 static void config_free(nrd_tb_config *c)

@@ -98,6 +98,7 @@ static void do_log(nrd_py_conn *c, const nrd_py_entry *e)
 
 /* ---- metrics ---- */
 
+/* A handle, above 0; 0: no memory. */
 static uint64_t metric_add(nrd_py_conn *c, TRITONSERVER_MetricFamily *family,
                            TRITONSERVER_Metric *metric)
 {
@@ -106,7 +107,11 @@ static uint64_t metric_add(nrd_py_conn *c, TRITONSERVER_MetricFamily *family,
         i++;
     }
     if (i == c->n_metrics) {
-        c->metrics = nrd_xrealloc(c->metrics, (c->n_metrics + 1) * sizeof *c->metrics);
+        nrd_py_metric *grown = realloc(c->metrics, (c->n_metrics + 1) * sizeof *c->metrics);
+        if (!grown) {
+            return 0;
+        }
+        c->metrics = grown;
         c->n_metrics++;
     }
     c->metrics[i] = (nrd_py_metric){.family = family, .metric = metric, .is_used = true};
@@ -134,6 +139,10 @@ static TRITONSERVER_Error *family_new(nrd_py_conn *c, const nrd_py_entry *e, uin
     }
     NRD_TB_TRY(TRITONSERVER_MetricFamilyNew(&family, kinds[e->a], name, text));
     *out = metric_add(c, family, NULL);
+    if (*out == 0) {
+        nrd_tb_log_error(TRITONSERVER_MetricFamilyDelete(family), "deleting a metric family");
+        return nrd_tb_error(nrd_error_no_memory());
+    }
     return NULL;
 }
 
@@ -193,7 +202,10 @@ static TRITONSERVER_Error *metric_new(nrd_py_conn *c, const nrd_py_entry *e, uin
     if (r.bad || !family || !family->family) {
         return bad_message();
     }
-    double *buckets = nrd_xcalloc(n_buckets + 1u, sizeof *buckets); /* aligned copy */
+    double *buckets = calloc((size_t)n_buckets + 1, sizeof *buckets); /* aligned copy */
+    if (!buckets) {
+        return nrd_tb_error(nrd_error_no_memory());
+    }
     if (n_buckets) {
         memcpy(buckets, bytes, (size_t)n_buckets * sizeof *buckets);
     }
@@ -203,6 +215,10 @@ static TRITONSERVER_Error *metric_new(nrd_py_conn *c, const nrd_py_entry *e, uin
     }
     if (!err) {
         *out = metric_add(c, NULL, metric);
+        if (*out == 0) {
+            nrd_tb_log_error(TRITONSERVER_MetricDelete(metric), "deleting a metric");
+            err = nrd_tb_error(nrd_error_no_memory());
+        }
     }
     nrd_json_doc_free(labels);
     free(buckets);
@@ -272,7 +288,10 @@ static TRITONSERVER_Error *load_model(nrd_py_conn *c, nrd_py_reader *r)
     if (r->bad || n_files > MAX_FILES) {
         return bad_message();
     }
-    const TRITONSERVER_Parameter **params = nrd_xcalloc((size_t)n_files + 1, sizeof *params);
+    const TRITONSERVER_Parameter **params = calloc((size_t)n_files + 1, sizeof *params);
+    if (!params) {
+        return nrd_tb_error(nrd_error_no_memory());
+    }
     if (n_config) {
         params[n++] = TRITONSERVER_ParameterNew("config", TRITONSERVER_PARAMETER_STRING, config);
     }
@@ -340,7 +359,14 @@ static void *control(void *arg)
 static void start_control(nrd_py_conn *c, const nrd_py_entry *e)
 {
     pthread_t thread;
-    job *j = nrd_xcalloc(1, sizeof *j);
+    job *j = calloc(1, sizeof *j);
+    if (!j) {
+        if (e->offset) {
+            nrd_py_return(&c->to_stub, e->offset);
+        }
+        settle(c, e->slot, nrd_tb_error(nrd_error_no_memory()), 0);
+        return;
+    }
     j->conn = c;
     j->e = *e;
     pthread_mutex_lock(&c->mu);

@@ -365,6 +365,16 @@ static TRITONSERVER_Error *closed_error(void)
                          "Unable to send response. Response sender has been closed.");
 }
 
+/* The last response of a request could not be made: the client hears that there are no more. */
+static void end_bare(nrd_py_conn *c, nrd_py_request *r)
+{
+    TRITONSERVER_Error *err = request_factory(c, r);
+    if (!err) {
+        err = TRITONBACKEND_ResponseFactorySendFlags(r->factory, TRITONSERVER_RESPONSE_COMPLETE_FINAL);
+    }
+    nrd_tb_log_error(err, "ending a request of a Python model");
+}
+
 static TRITONSERVER_Error *send_later(nrd_py_conn *c, nrd_py_request *r, const nrd_py_entry *e)
 {
     nrd_py_reader reader;
@@ -385,7 +395,11 @@ static TRITONSERVER_Error *send_later(nrd_py_conn *c, nrd_py_request *r, const n
     if (!e->offset) {
         return TRITONBACKEND_ResponseFactorySendFlags(r->factory, flags);
     }
-    NRD_TB_TRY(TRITONBACKEND_ResponseNewFromFactory(&response, r->factory));
+    TRITONSERVER_Error *err = TRITONBACKEND_ResponseNewFromFactory(&response, r->factory);
+    if (err && final) {
+        end_bare(c, r);
+    }
+    NRD_TB_TRY(err);
     nrd_py_reader_begin(&reader, &data_at, &c->map, e->offset, e->bytes);
     uint8_t kind = nrd_py_get_u8(&reader);
     send_response(response, flags, read_response(c, &reader, data_at, kind, response));
@@ -424,19 +438,13 @@ static void close_with(nrd_py_conn *c, nrd_py_request *r, TRITONSERVER_Error *er
     bool closed = r->closed;
     r->closed = true;
     pthread_mutex_unlock(&c->mu);
-    TRITONBACKEND_Response *response = NULL;
     TRITONSERVER_Error *failure = closed ? NULL : request_factory(c, r);
-    if (!closed && !failure) {
-        if (err) {
-            failure = TRITONBACKEND_ResponseNewFromFactory(&response, r->factory);
-            if (!failure) {
-                failure =
-                    TRITONBACKEND_ResponseSend(response, TRITONSERVER_RESPONSE_COMPLETE_FINAL, err);
-            }
-        } else {
-            failure = TRITONBACKEND_ResponseFactorySendFlags(r->factory,
-                                                             TRITONSERVER_RESPONSE_COMPLETE_FINAL);
-        }
+    if (!closed && !failure && err) {
+        nrd_tb_send_last(r->factory, err);
+        err = NULL;
+    } else if (!closed && !failure) {
+        failure = TRITONBACKEND_ResponseFactorySendFlags(r->factory,
+                                                         TRITONSERVER_RESPONSE_COMPLETE_FINAL);
     }
     nrd_tb_log_error(failure, "closing a request of a Python model");
     if (err) {
@@ -601,7 +609,10 @@ static void read_answer(batch *b, uint32_t i, nrd_py_reader *r, uint64_t data_at
     if (kind != NRD_PY_RESPONSE_NONE) {
         TRITONSERVER_Error *err =
             closed ? NULL : TRITONBACKEND_ResponseNew(&response, b->requests[i]);
-        nrd_tb_log_error(err, "Fail to create response");
+        if (err) {
+            nrd_tb_log_error(err, "Fail to create response");
+            end_bare(c, q);
+        }
         err = read_response(c, r, data_at, kind, response);
         if (response) { /* an answer that is a TritonError is an answer: a success in statistics */
             send_response(response, TRITONSERVER_RESPONSE_COMPLETE_FINAL, err);

@@ -28,6 +28,7 @@ struct nrd_py_infer {
                                              * be cancelled all the time. guarded by conn->mu */
     int refs;               /* guarded by conn->mu, like everything below */
     waiting *first, **last; /* responses that the stub has not asked for yet */
+    waiting *spare;         /* for the error where memory for a response is missing */
     uint32_t slot;          /* who waits, or NRD_PY_NO_SLOT */
     bool over;              /* the last response is in the list or was given */
     bool dropped;
@@ -102,6 +103,7 @@ static void infer_free(nrd_py_infer *f)
         nrd_py_heap_release(c->heap, w->offset);
         free(w);
     }
+    free(f->spare);
     free(f);
     pthread_mutex_lock(&c->mu);
     c->n_infers--;
@@ -361,13 +363,20 @@ static void on_response(TRITONSERVER_InferenceResponse *response, const uint32_t
     nrd_py_infer *f = user;
     nrd_py_conn *c = f->conn;
     bool final = flags & TRITONSERVER_RESPONSE_COMPLETE_FINAL;
-    waiting *w = nrd_xcalloc(1, sizeof *w);
+    waiting *w = calloc(1, sizeof *w);
+    const bool lost = !w;
     bool ok = false;
 
     pthread_mutex_lock(&c->mu);
     bool wanted = !f->over && !f->dropped && !atomic_load(&c->dead);
+    if (lost) {
+        w = f->spare;
+        f->spare = NULL;
+    }
     pthread_mutex_unlock(&c->mu);
-    if (wanted && (response || final)) {
+    if (lost && wanted) { /* nothing comes behind this error: an answer with a gap would look whole */
+        ok = w && error_message(c, "out of memory", TRITONSERVER_ERROR_UNAVAILABLE, w);
+    } else if (wanted && (response || final)) {
         ok = response_message(f, response, final || !f->decoupled, w);
     }
     if (response) {
@@ -381,7 +390,7 @@ static void on_response(TRITONSERVER_InferenceResponse *response, const uint32_t
         f->last = &w->next;
         w = NULL;
     }
-    f->over = f->over || final || (ok && !f->decoupled);
+    f->over = f->over || final || lost || (ok && !f->decoupled);
     f->final = final;
     pthread_mutex_unlock(&c->mu);
     if (w) {
@@ -606,9 +615,21 @@ void nrd_py_infer_start(nrd_py_conn *c, const nrd_py_entry *e)
 {
     nrd_py_reader r;
     uint64_t data_at;
-    nrd_py_infer *f = nrd_xcalloc(1, sizeof *f);
+    nrd_py_infer *f = calloc(1, sizeof *f);
+    waiting *spare = calloc(1, sizeof *spare);
 
+    if (!f || !spare) {
+        waiting none = {0};
+        if (error_message(c, "out of memory", TRITONSERVER_ERROR_UNAVAILABLE, &none)) {
+            nrd_py_answer(c, e->slot, 0, none.offset, none.bytes);
+        }
+        give_back_input(c, e);
+        free(spare);
+        free(f);
+        return;
+    }
     f->conn = c;
+    f->spare = spare;
     f->decoupled = e->b != 0;
     f->refs = 2; /* the table and this function */
     f->slot = e->slot;
@@ -625,12 +646,14 @@ void nrd_py_infer_start(nrd_py_conn *c, const nrd_py_entry *e)
     asked a = read_asked(&r);
     TRITONSERVER_Error *err = begin(f, &a, &r, data_at);
     if (err) {
-        char *text = nrd_xasprintf("Model %s - Error when running inference: %s", a.model,
-                                   TRITONSERVER_ErrorMessage(err));
-        waiting *w = nrd_xcalloc(1, sizeof *w);
-        bool ok = error_message(c, text, TRITONSERVER_ERROR_INTERNAL, w);
+        char *text = NULL;
+        const bool made = asprintf(&text, "Model %s - Error when running inference: %s", a.model,
+                                   TRITONSERVER_ErrorMessage(err)) >= 0;
+        waiting *w = f->spare;
+        bool ok = error_message(c, made ? text : TRITONSERVER_ErrorMessage(err), TRITONSERVER_ERROR_INTERNAL, w);
         give_back_input(c, e);
         pthread_mutex_lock(&c->mu);
+        f->spare = NULL;
         f->over = f->released = true;
         if (ok) {
             *f->last = w;
@@ -641,7 +664,9 @@ void nrd_py_infer_start(nrd_py_conn *c, const nrd_py_entry *e)
         pthread_mutex_unlock(&c->mu);
         deliver(f);
         forget(f);
-        free(text);
+        if (made) {
+            free(text);
+        }
         TRITONSERVER_ErrorDelete(err);
     }
     infer_put(f);

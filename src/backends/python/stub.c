@@ -202,11 +202,9 @@ static bool start_stub(launch *s, const nrd_py_model *m, char *why, size_t n)
 static TRITONSERVER_Error *spawn(nrd_py_conn *c, const nrd_py_model *m, int memory, int sock)
 {
     const nrd_py_backend *b = m->backend;
-    char fd_memory[16], fd_sock[16], version[32], *python = NULL, *activate = NULL;
-    char *script = nrd_path_join(b->folder, "triton_python_backend_stub.py");
+    char fd_memory[16], fd_sock[16], version[32];
+    nrd_str script = {0}, model_file = {0}, python = {0}, activate = {0};
     const char *file = nrd_json_get_str(m->config.root, "default_model_filename", "");
-    char *model_file = nrd_xasprintf("%s/%llu/%s", m->folder, (unsigned long long)m->config.version,
-                                     *file ? file : "model.py");
     const char *argv[16];
     size_t n = 0;
     posix_spawn_file_actions_t files;
@@ -214,28 +212,41 @@ static TRITONSERVER_Error *spawn(nrd_py_conn *c, const nrd_py_model *m, int memo
     sigset_t none, defaults;
     char why[160] = "";
 
+    TRITONSERVER_Error *err = NULL;
+
+    /* Also while the server runs, where a process died: without memory this start alone fails. */
+    nrd_str_printf(&script, "%s/triton_python_backend_stub.py", b->folder);
+    nrd_str_printf(&model_file, "%s/%llu/%s", m->folder, (unsigned long long)m->config.version, *file ? file : "model.py");
+    nrd_str_printf(&python, "%s/bin/python3", m->env_folder ? m->env_folder : "");
+    nrd_str_printf(&activate, "%s/bin/activate", m->env_folder ? m->env_folder : "");
+    nrd_error *no_memory = nrd_str_error(&script);
+    no_memory = no_memory ? no_memory : nrd_str_error(&model_file);
+    no_memory = no_memory ? no_memory : nrd_str_error(&python);
+    no_memory = no_memory ? no_memory : nrd_str_error(&activate);
+    if (no_memory) {
+        err = nrd_tb_error(no_memory);
+        goto done;
+    }
     snprintf(fd_memory, sizeof fd_memory, "%d", memory);
     snprintf(fd_sock, sizeof fd_sock, "%d", sock);
     snprintf(version, sizeof version, "%llu", (unsigned long long)m->config.version);
     if (m->env_folder) {
-        python = nrd_path_join(m->env_folder, "bin/python3");
-        activate = nrd_path_join(m->env_folder, "bin/activate");
         /* The script of a Conda pack or a virtual environment sets what its packages expect. */
         argv[n++] = "bash";
         argv[n++] = "-c";
         argv[n++] = ". \"$0\" && exec \"$@\"";
-        argv[n++] = activate;
-        argv[n++] = python;
+        argv[n++] = nrd_str_cstr(&activate);
+        argv[n++] = nrd_str_cstr(&python);
     } else {
         argv[n++] = b->python;
     }
-    const char *rest[] = {script, fd_memory, fd_sock, model_file, version,
+    const char *rest[] = {nrd_str_cstr(&script), fd_memory, fd_sock, nrd_str_cstr(&model_file), version,
                           b->model_folder ? b->model_folder : "-", c->name};
     for (size_t i = 0; i < sizeof rest / sizeof rest[0]; i++) {
         argv[n++] = rest[i];
     }
     argv[n] = NULL;
-    NRD_LOG_VERBOSE(1, "Starting Python backend stub: %s %s %s", argv[0], script, model_file);
+    NRD_LOG_VERBOSE(1, "Starting Python backend stub: %s %s %s", argv[0], nrd_str_cstr(&script), nrd_str_cstr(&model_file));
 
     sigemptyset(&none);
     sigemptyset(&defaults);
@@ -252,10 +263,6 @@ static TRITONSERVER_Error *spawn(nrd_py_conn *c, const nrd_py_model *m, int memo
     c->pid = s.pid;
     posix_spawn_file_actions_destroy(&files);
     posix_spawnattr_destroy(&attr);
-    free(script);
-    free(model_file);
-    free(activate);
-    TRITONSERVER_Error *err = NULL;
     if (!started) {
         c->pid = 0;
         err = nrd_tb_errorf(TRITONSERVER_ERROR_UNAVAILABLE, "--backend-config=python,sandbox=true: %s", why);
@@ -265,7 +272,11 @@ static TRITONSERVER_Error *spawn(nrd_py_conn *c, const nrd_py_model *m, int memo
                             "Failed to run python backend stub with '%s': %s", argv[0],
                             strerror(s.status));
     }
-    free(python);
+done:
+    nrd_str_fini(&script);
+    nrd_str_fini(&model_file);
+    nrd_str_fini(&python);
+    nrd_str_fini(&activate);
     return err;
 }
 
@@ -337,9 +348,10 @@ static TRITONSERVER_Error *await_reply(nrd_py_conn *c, uint32_t seen, int limit_
     return NULL;
 }
 
+/* NULL: no memory. */
 static char *take_text(nrd_py_conn *c, const nrd_py_reply *r)
 {
-    char *text = nrd_xstrndup(r->bytes ? (const char *)c->map.base + r->offset : "", r->bytes);
+    char *text = strndup(r->bytes ? (const char *)c->map.base + r->offset : "", r->bytes);
     if (r->offset) {
         nrd_py_return(&c->to_stub, r->offset);
     }
@@ -350,25 +362,28 @@ static TRITONSERVER_Error *conn_new(nrd_py_conn **out, nrd_py_model *m, const ch
                                     int *out_memory, int *out_sock)
 {
     int pair[2];
-    nrd_py_conn *c = nrd_xcalloc(1, sizeof *c);
+    nrd_py_conn *c = calloc(1, sizeof *c);
     TRITONSERVER_Error *err = NULL;
 
+    *out_memory = *out_sock = -1;
+    if (!c) {
+        return nrd_tb_error(nrd_error_no_memory());
+    }
     atomic_store(&c->refs, 1);
     c->backend = m->backend;
     c->server = m->config.server;
     c->decoupled = m->config.decoupled;
-    c->name = nrd_xstrdup(name);
+    c->name = strdup(name);
     c->sock = c->pidfd = -1;
     c->next_id = 1;
     pthread_mutex_init(&c->mu, NULL);
     pthread_mutex_init(&c->aux_mu, NULL);
-    pthread_cond_init(&c->changed, NULL);
-    *out_memory = *out_sock = -1;
-    *out_memory = nrd_py_map_create(&c->map, m->backend->prefix, HALF_BYTES);
+    nrd_cond_init_steady(&c->changed);
+    *out_memory = c->name ? nrd_py_map_create(&c->map, m->backend->prefix, HALF_BYTES) : -1;
     if (*out_memory < 0) {
-        err = nrd_tb_errorf(TRITONSERVER_ERROR_INTERNAL,
-                            "Unable to initialize shared memory for '%s': %s", name,
-                            strerror(errno));
+        err = !c->name ? nrd_tb_error(nrd_error_no_memory())
+                       : nrd_tb_errorf(TRITONSERVER_ERROR_INTERNAL,
+                                       "Unable to initialize shared memory for '%s': %s", name, strerror(errno));
         nrd_py_returner_init(&c->to_stub, NULL);
         goto fail;
     }
@@ -433,7 +448,9 @@ TRITONSERVER_Error *nrd_py_conn_start(nrd_py_conn **out, nrd_py_model *m, const 
     }
     if (!err) {
         text = take_text(c, &reply);
-        if (reply.failed) {
+        if (!text) {
+            err = nrd_tb_error(nrd_error_no_memory());
+        } else if (reply.failed) {
             err = nrd_tb_errorf(TRITONSERVER_ERROR_INTERNAL, "%s", text);
         } else {
             NRD_LOG_VERBOSE(1, "stub process '%s' (pid %d) runs Python %s", name, (int)c->pid, text);
@@ -486,7 +503,9 @@ TRITONSERVER_Error *nrd_py_conn_text(nrd_py_conn *c, nrd_py_command type, const 
     NRD_TB_TRY(nrd_py_conn_command(c, type, offset, n, &reply));
     char *answer = take_text(c, &reply);
     TRITONSERVER_Error *err =
-        reply.failed ? nrd_tb_errorf(TRITONSERVER_ERROR_INTERNAL, "%s", answer) : NULL;
+        !answer        ? nrd_tb_error(nrd_error_no_memory())
+        : reply.failed ? nrd_tb_errorf(TRITONSERVER_ERROR_INTERNAL, "%s", answer)
+                       : NULL;
     if (out_text && !err) {
         *out_text = answer;
     } else {
@@ -519,7 +538,9 @@ TRITONSERVER_Error *nrd_py_conn_ready(nrd_py_conn *c, bool *out_ready)
             r.bytes = 0;
         }
         char *text = take_text(c, &r);
-        if (r.failed) {
+        if (!text) {
+            err = nrd_tb_error(nrd_error_no_memory());
+        } else if (r.failed) {
             err = nrd_tb_errorf(TRITONSERVER_ERROR_INTERNAL, "%s", text);
         } else {
             *out_ready = !strcmp(text, "1");
@@ -542,9 +563,7 @@ static bool wait_dead(nrd_py_conn *c, int limit_s)
     uint64_t end = nrd_now_ns() + (uint64_t)limit_s * 1000000000u;
     pthread_mutex_lock(&c->mu);
     while (!atomic_load(&c->dead) && nrd_now_ns() < end) {
-        struct timespec t;
-        clock_gettime(CLOCK_REALTIME, &t);
-        t.tv_sec += 1;
+        const struct timespec t = nrd_steady_in(1000000000u);
         pthread_cond_timedwait(&c->changed, &c->mu, &t);
     }
     pthread_mutex_unlock(&c->mu);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The TRITONBACKEND entry points of the model "tensorrt_llm". */
 #include "backends/tensorrtllm/llm.h"
+#include "backends/tensorrtllm/places.h"
 
 #include "base/clock.h"
 #include "base/limits.h"
@@ -13,6 +14,10 @@
 
 #pragma weak nrd_backend_model_failed /* in this server only */
 #pragma weak nrd_backend_ignore_input
+#pragma weak nrd_backend_request_times
+#pragma weak nrd_server_claim
+#pragma weak nrd_server_unclaim
+#pragma weak nrd_backend_claim_join
 
 enum { MAX_RESPONSES = 64, MAX_ITERATIONS = 32 };
 
@@ -74,8 +79,10 @@ static void report_iterations(nrd_llm_instance *inst)
         for (int32_t i = 0; i < n; i++) {
             nrd_llm_metrics_iteration(inst->metrics, &stats[i], is_static);
             nrd_llm_metrics_step(inst->metrics, &stats[i]);
+            nrd_llm_draft_metrics_step(inst->draft_metrics, &stats[i]);
         }
     } while (n == MAX_ITERATIONS);
+    nrd_llm_lora_metrics_update(inst->lora_metrics, inst->exec);
     if (idle) {
         nrd_llm_metrics_idle(inst->metrics, is_static);
     }
@@ -112,6 +119,7 @@ static void *responder_main(void *arg)
         if (now - last_stats >= stats_ns) {
             last_stats = now;
             report_iterations(inst);
+            note_loss(inst); /* also where no request hears of it */
         }
     }
     report_iterations(inst);
@@ -213,9 +221,35 @@ static TRITONSERVER_Error *add_salt(const char *salt, const char *salt_of_key, n
     return NULL;
 }
 
-/* The parameters of a request: request_type, which phases it means; top_logprobs, that many alternatives
+/* Inputs that the repositories of some releases do not declare. */
+static TRITONSERVER_Error *read_input_parameter(const char *key, TRITONSERVER_ParameterType type, const void *value,
+                                                nrd_exec_request *e)
+{
+    bool *flag = !strcmp(key, NRD_LLM_EXCLUDE_INPUT)  ? &e->exclude_input_in_output
+                 : !strcmp(key, NRD_LLM_PERF_METRICS) ? &e->return_perf_metrics
+                                                      : NULL;
+
+    if (flag && type != TRITONSERVER_PARAMETER_BOOL) {
+        return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG, "%s must be true or false", key);
+    }
+    if (flag) {
+        *flag = *(const bool *)value;
+    }
+    if (strcmp(key, NRD_LLM_MIN_P) != 0) {
+        return NULL;
+    }
+    if (type != TRITONSERVER_PARAMETER_DOUBLE && type != TRITONSERVER_PARAMETER_INT) {
+        return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG, "%s must be a number", key);
+    }
+    e->sampling.min_p = type == TRITONSERVER_PARAMETER_INT ? (float)*(const int64_t *)value
+                                                           : (float)*(const double *)value;
+    return NULL;
+}
+
+/* The parameters of a request: those of read_input_parameter; request_type, which phases it means; top_logprobs, that many alternatives
  * to each token are reported; logit_bias, a JSON object of token ids and what is added to their logits;
- * cache_salt, prompts share cached blocks only within one; pooling ("last", "mean"), the answer is the output
+ * deterministic, the tokens must not depend on what runs beside them;
+ * cache_salt, prompts share cached blocks only within one; choice_group, of front ends, whose choice it is; pooling ("last", "mean", "first", "model"), the answer is the output
  * "embedding" [1, hidden]; of front ends, where an adapter lies (borrows). */
 static TRITONSERVER_Error *read_parameters(TRITONBACKEND_Request *request, nrd_arena *arena,
                                            nrd_exec_request *e, const char **out_adapter_dir)
@@ -232,6 +266,9 @@ static TRITONSERVER_Error *read_parameters(TRITONBACKEND_Request *request, nrd_a
             int64_t k = *(const int64_t *)value;
             e->n_top_logprobs = k < 0 || k > INT32_MAX ? -1 : (int32_t)k;
         }
+        if (!strcmp(key, NRD_LLM_GROUP) && type == TRITONSERVER_PARAMETER_INT) {
+            e->group = (uint64_t)*(const int64_t *)value;
+        }
         if (!strcmp(key, NRD_LLM_CACHE_SALT) || !strcmp(key, NRD_LLM_CACHE_SALT_OF_KEY)) {
             if (type != TRITONSERVER_PARAMETER_STRING || strlen(value) > NRD_LIMIT_CACHE_SALT) {
                 return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG,
@@ -245,20 +282,46 @@ static TRITONSERVER_Error *read_parameters(TRITONBACKEND_Request *request, nrd_a
         if (!strcmp(key, NRD_LLM_ADAPTER_DIR) && type == TRITONSERVER_PARAMETER_STRING) {
             *out_adapter_dir = value;
         }
+        if (!strcmp(key, "deterministic")) {
+            if (type != TRITONSERVER_PARAMETER_BOOL) {
+                return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG, "deterministic must be true or false");
+            }
+            e->deterministic = *(const bool *)value;
+        }
+        NRD_TB_TRY(read_input_parameter(key, type, value, e));
         if (!strcmp(key, "request_type")) {
             NRD_TB_TRY(read_request_type(e, type, value));
         }
         if (!strcmp(key, "pooling") && type == TRITONSERVER_PARAMETER_STRING) {
-            e->pooling = !strcmp(value, "last")   ? NRD_POOLING_LAST
-                         : !strcmp(value, "mean") ? NRD_POOLING_MEAN
-                                                  : NRD_POOLING_NONE;
+            e->pooling = !strcmp(value, "last")    ? NRD_POOLING_LAST
+                         : !strcmp(value, "mean")  ? NRD_POOLING_MEAN
+                         : !strcmp(value, "first") ? NRD_POOLING_FIRST
+                         : !strcmp(value, "model") ? NRD_POOLING_MODEL
+                                                   : NRD_POOLING_NONE;
             if (e->pooling == NRD_POOLING_NONE) {
                 return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG,
-                                     "pooling must be last or mean, not '%.40s'", (const char *)value);
+                                     "pooling must be last, mean, first or model, not '%.40s'", (const char *)value);
             }
         }
     }
     return add_salt(salt, salt_of_key, arena, e);
+}
+
+/* The server's queue is the way to the engine's: what it says of time holds there too. Another server tells
+ * the timeout only. */
+static TRITONSERVER_Error *read_times(const nrd_llm_request *q, nrd_exec_request *e)
+{
+    uint64_t start_by = 0, end_by = 0, timeout_us = 0;
+
+    if (nrd_backend_request_times) {
+        nrd_backend_request_times(q->triton, &start_by, &end_by);
+    } else {
+        NRD_TB_TRY(TRITONBACKEND_InferenceRequestTimeoutMicroseconds(q->triton, &timeout_us));
+        end_by = timeout_us && timeout_us < UINT64_MAX / 2000u ? q->exec_start_ns + timeout_us * 1000u : 0;
+    }
+    e->start_by_ns = (int64_t)(start_by < INT64_MAX ? start_by : 0);
+    e->deadline_ns = (int64_t)(end_by < INT64_MAX ? end_by : 0);
+    return NULL;
 }
 
 /* *n_sequences counts those of the request's rows so far: all of them stay in memory until the last row
@@ -302,6 +365,10 @@ static TRITONSERVER_Error *enqueue_row(nrd_llm_instance *inst, nrd_llm_row *row,
                                        nrd_exec_request *e, const char *adapter_dir)
 {
     e->client_id = (uint64_t)(uintptr_t)row;
+    if (nrd_server_claim) { /* before anything is taken for it */
+        NRD_TB_TRY(nrd_server_claim(&row->request->claim, nrd_exec_request_bytes(inst->exec, e),
+                                    "what the engine keeps for it"));
+    }
     nrd_error *err = adapter_dir ? nrd_llm_adapter_ensure(inst, e->lora_task_id, adapter_dir) : NULL;
     if (!err) {
         err = nrd_exec_prepare_lora(inst->exec, e);
@@ -370,11 +437,19 @@ static TRITONSERVER_Error *count_rows(const nrd_llm_instance *inst, const nrd_tb
     return NULL;
 }
 
+void nrd_llm_unclaim(nrd_llm_request *q)
+{
+    if (q->claim.bytes > 0 || q->claim.account) {
+        nrd_server_unclaim(&q->claim, NRD_CLAIM_ALL);
+    }
+}
+
 static void free_request(nrd_llm_request *q)
 {
     if (q->factory) {
         nrd_tb_log_error(TRITONBACKEND_ResponseFactoryDelete(q->factory), "response factory");
     }
+    nrd_llm_unclaim(q);
     free(q->rows);
     free(q->id);
     free(q);
@@ -410,6 +485,9 @@ static void run_rows(nrd_llm_instance *inst, nrd_llm_request *q, nrd_tb_inputs *
             err = read_parameters(q->triton, &in->arena, &e, &adapter_dir);
         }
         if (!err) {
+            err = read_times(q, &e);
+        }
+        if (!err) {
             err = row_init(row, inst, &e, &n_sequences);
         }
         if (!err) {
@@ -433,6 +511,9 @@ static TRITONSERVER_Error *begin_request(nrd_llm_instance *inst, nrd_llm_request
     NRD_TB_TRY(TRITONBACKEND_ResponseFactoryNew(&q->factory, q->triton));
     q->id = strdup(id);
     q->rows = calloc((size_t)n_rows, sizeof *q->rows);
+    if (nrd_backend_claim_join) {
+        nrd_backend_claim_join(&q->claim, q->triton);
+    }
     if (!q->id || !q->rows) {
         return nrd_tb_error(nrd_error_no_memory());
     }
@@ -540,8 +621,44 @@ static void instance_free(nrd_llm_instance *inst)
         nrd_exec_close(inst->exec);
     }
     nrd_llm_metrics_free(inst->metrics);
+    nrd_llm_lora_metrics_free(inst->lora_metrics);
+    nrd_llm_draft_metrics_free(inst->draft_metrics);
     pthread_mutex_destroy(&inst->mu);
     free(inst);
+}
+
+/* Where this instance's ranks are. */
+static TRITONSERVER_Error *find_places(const nrd_llm_instance *inst, nrd_llm_places *out)
+{
+    const nrd_tb_config *c = &inst->model->config;
+    const char *name = "";
+    TRITONSERVER_InstanceGroupKind kind;
+
+    NRD_TB_TRY(TRITONBACKEND_ModelInstanceName(inst->triton, &name));
+    const int32_t number = nrd_llm_instance_number(name);
+    NRD_TB_TRY(nrd_llm_place_list("gpu_device_ids", nrd_tb_config_param(c, "gpu_device_ids"), number, out->device_ids,
+                                  &out->n_device_ids));
+    NRD_TB_TRY(nrd_llm_place_list("participant_ids", nrd_tb_config_param(c, "participant_ids"), number,
+                                  out->participant_ids, &out->n_participant_ids));
+    NRD_TB_TRY(TRITONBACKEND_ModelInstanceKind(inst->triton, &kind));
+    if (out->n_device_ids == 0 && kind == TRITONSERVER_INSTANCEGROUPKIND_GPU) {
+        out->n_device_ids = 1;
+        return TRITONBACKEND_ModelInstanceDeviceId(inst->triton, &out->device_ids[0]);
+    }
+    return NULL;
+}
+
+static TRITONSERVER_Error *open_engine(nrd_llm_instance *inst)
+{
+    nrd_exec_config c = inst->model->exec_config;
+    nrd_llm_places places = {0};
+
+    NRD_TB_TRY(find_places(inst, &places));
+    c.device_ids = places.device_ids;
+    c.n_device_ids = places.n_device_ids;
+    c.participant_ids = places.participant_ids;
+    c.n_participant_ids = places.n_participant_ids;
+    return exec_error(nrd_exec_open(&inst->exec, inst->model->engine_dir, &c));
 }
 
 TRITONSERVER_Error *TRITONBACKEND_ModelInstanceInitialize(TRITONBACKEND_ModelInstance *instance)
@@ -559,7 +676,7 @@ TRITONSERVER_Error *TRITONBACKEND_ModelInstanceInitialize(TRITONBACKEND_ModelIns
         err = TRITONBACKEND_ModelState(model, (void **)&inst->model);
     }
     if (!err) {
-        err = exec_error(nrd_exec_open(&inst->exec, inst->model->engine_dir, &inst->model->exec_config));
+        err = open_engine(inst);
     }
     if (!err) {
         inst->info.size = sizeof inst->info;
@@ -568,6 +685,12 @@ TRITONSERVER_Error *TRITONBACKEND_ModelInstanceInitialize(TRITONBACKEND_ModelIns
     }
     if (!err) {
         err = nrd_llm_metrics_new(&inst->metrics, inst);
+    }
+    if (!err) {
+        err = nrd_llm_lora_metrics_new(&inst->lora_metrics, inst);
+    }
+    if (!err) {
+        err = nrd_llm_draft_metrics_new(&inst->draft_metrics, inst);
     }
     if (!err) {
         nrd_iter_stats start = {.size = sizeof start,

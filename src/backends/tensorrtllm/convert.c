@@ -2,6 +2,7 @@
  * Tensors of one row -> nrd_exec_request. */
 #include "backends/tensorrtllm/llm.h"
 
+#include "base/dtype.h"
 #include "base/log.h"
 #include "base/str.h"
 
@@ -273,18 +274,59 @@ static TRITONSERVER_Error *get_lora(const row_view *v, nrd_exec_request *out)
     return NULL;
 }
 
-/* Inputs that belong to features the executor refuses by name: hand them over so that it can. */
-static TRITONSERVER_Error *get_features(const row_view *v, nrd_exec_request *out)
+/* Draft tokens [1, n] and their logits [1, n, vocab], which the executor wants as FP32. */
+static TRITONSERVER_Error *get_draft(const nrd_llm_instance *inst, const row_view *v, nrd_exec_request *out)
 {
     const nrd_tb_tensor *t;
     int32_t *ids;
     int64_t n;
 
     NRD_TB_TRY(get_ids(v, "draft_input_ids", &ids, &n));
+    if (n > INT32_MAX) {
+        return bad("draft_input_ids", "is too long");
+    }
     out->draft_input_ids = ids;
     out->n_draft_input_ids = (int32_t)n;
     NRD_TB_TRY(get_f32(v, "draft_acceptance_threshold", &out->draft_acceptance_threshold));
-    out->draft_logits = row_data(v, "draft_logits", &t);
+    const void *logits = row_data(v, "draft_logits", &t);
+    if (!logits) {
+        return NULL;
+    }
+    if (t->dtype != TRITONSERVER_TYPE_FP32 && t->dtype != TRITONSERVER_TYPE_FP16) {
+        return bad("draft_logits", "must be FP32 or FP16");
+    }
+    if (n > inst->info.max_draft_len || n == 0) { /* the executor says so */
+        out->draft_logits = logits;
+        return NULL;
+    }
+    if (t->n_dims < 2 || t->shape[t->n_dims - 1] != inst->info.vocab || t->shape[t->n_dims - 2] != n) {
+        return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG,
+                             "input 'draft_logits' must have the shape [%lld, %d] (draft tokens, vocabulary)",
+                             (long long)n, inst->info.vocab);
+    }
+    const size_t count = (size_t)n * (size_t)inst->info.vocab;
+    float *copy = nrd_arena_alloc(v->arena, count * sizeof *copy);
+    if (!copy) {
+        return nrd_tb_error(nrd_error_no_memory());
+    }
+    if (t->dtype == TRITONSERVER_TYPE_FP32) {
+        memcpy(copy, logits, count * sizeof *copy);
+    }
+    for (size_t i = 0; i < count && t->dtype == TRITONSERVER_TYPE_FP16; i++) {
+        uint16_t half;
+        memcpy(&half, (const uint8_t *)logits + i * sizeof half, sizeof half);
+        copy[i] = nrd_f16_to_f32(half);
+    }
+    out->draft_logits = copy;
+    return NULL;
+}
+
+/* Inputs that belong to features the executor refuses by name: hand them over so that it can. */
+static TRITONSERVER_Error *get_features(const nrd_llm_instance *inst, const row_view *v, nrd_exec_request *out)
+{
+    const nrd_tb_tensor *t;
+
+    NRD_TB_TRY(get_draft(inst, v, out));
     NRD_TB_TRY(get_lora(v, out));
     out->encoder_input_features = row_data(v, "encoder_input_features", &t);
     out->context_phase_params = row_data(v, "context_phase_params", &t);
@@ -478,7 +520,7 @@ TRITONSERVER_Error *nrd_llm_convert(nrd_llm_instance *inst, const nrd_tb_inputs 
     NRD_TB_TRY(get_bias(inst, v, out));
     NRD_TB_TRY(get_retention(v, out));
     NRD_TB_TRY(get_prompt_table(inst, v, out));
-    NRD_TB_TRY(get_features(v, out));
+    NRD_TB_TRY(get_features(inst, v, out));
     if (out->streaming && !inst->model->config.decoupled) {
         return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG,
                              "Streaming is only supported if model is deployed using decoupled mode.");

@@ -15,11 +15,14 @@
 
 #include "backends/util/util.h"
 #include "nereid/executor.h"
+#include "nereid/server.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
 
 typedef struct nrd_llm_metrics nrd_llm_metrics;
+typedef struct nrd_llm_lora_metrics nrd_llm_lora_metrics;
+typedef struct nrd_llm_draft_metrics nrd_llm_draft_metrics;
 
 /* Zeros in the place of log probabilities that were not asked for. */
 typedef enum {
@@ -43,7 +46,6 @@ typedef struct nrd_llm_model {
     nrd_exec_config exec_config;
     char *engine_dir;
     int32_t *windows;    /* max_attention_window_size */
-    int32_t *device_ids;
     char *device;
     bool exclude_input_in_output;
     int32_t cancellation_check_period_ms, stats_check_period_ms;
@@ -58,6 +60,8 @@ typedef struct nrd_llm_instance {
     nrd_exec *exec;
     nrd_exec_info info;
     nrd_llm_metrics *metrics;
+    nrd_llm_lora_metrics *lora_metrics; /* NULL: a server without metrics */
+    nrd_llm_draft_metrics *draft_metrics; /* likewise */
     pthread_t responder;
     bool responder_runs;
     pthread_mutex_t mu;
@@ -113,7 +117,11 @@ typedef struct nrd_llm_request {
     bool has_failed, is_answered; /* guarded by the instance's mu; is_answered: its id is free again */
     uint64_t exec_start_ns, compute_start_ns;
     int64_t n_input_tokens, n_output_tokens; /* for the length histograms */
+    nrd_claim claim; /* memory of its rows in the executor */
 } nrd_llm_request;
+
+/* api.c: gives the request's claim back. */
+void nrd_llm_unclaim(nrd_llm_request *q);
 
 /* rules.c */
 nrd_llm_rules nrd_llm_rules_of(const nrd_tb_config *c);
@@ -162,5 +170,20 @@ void nrd_llm_metrics_request(nrd_llm_metrics *m, int64_t n_input_tokens, int64_t
 void nrd_llm_metrics_first_token(nrd_llm_metrics *m,
                                  double ms); /* since the model got the request */
 void nrd_llm_metrics_next_token(nrd_llm_metrics *m, double ms); /* since the token before it */
+
+/* A metric with the model's name and version, and one label more (NULL: none). */
+TRITONSERVER_Error *nrd_llm_metric_new(TRITONSERVER_Metric **out, TRITONSERVER_MetricFamily *family,
+                                       const nrd_llm_instance *inst, const char *label, const char *value,
+                                       const TRITONSERVER_MetricArgs *args);
+
+/* lora_metrics.c: the caches of adapters. NULL metrics are accepted. */
+TRITONSERVER_Error *nrd_llm_lora_metrics_new(nrd_llm_lora_metrics **out, const nrd_llm_instance *inst);
+void nrd_llm_lora_metrics_free(nrd_llm_lora_metrics *m);
+void nrd_llm_lora_metrics_update(nrd_llm_lora_metrics *m, nrd_exec *exec); /* one thread at a time */
+
+/* draft_metrics.c: speculation. NULL metrics are accepted. */
+TRITONSERVER_Error *nrd_llm_draft_metrics_new(nrd_llm_draft_metrics **out, const nrd_llm_instance *inst);
+void nrd_llm_draft_metrics_free(nrd_llm_draft_metrics *m);
+void nrd_llm_draft_metrics_step(nrd_llm_draft_metrics *m, const nrd_iter_stats *s);
 
 #endif

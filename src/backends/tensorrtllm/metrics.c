@@ -158,9 +158,9 @@ static bool belongs(family_id f, bool is_static_batching)
     return !(f == FAM_V1 && !is_static_batching) && !(f == FAM_INFLIGHT && is_static_batching);
 }
 
-static TRITONSERVER_Error *new_metric(TRITONSERVER_Metric **out, TRITONSERVER_MetricFamily *family,
-                                      const nrd_llm_instance *inst, const char *label,
-                                      const char *value, const TRITONSERVER_MetricArgs *args)
+TRITONSERVER_Error *nrd_llm_metric_new(TRITONSERVER_Metric **out, TRITONSERVER_MetricFamily *family,
+                                       const nrd_llm_instance *inst, const char *label, const char *value,
+                                       const TRITONSERVER_MetricArgs *args)
 {
     const TRITONSERVER_Parameter *labels[3];
     uint64_t n = 0;
@@ -197,7 +197,7 @@ static TRITONSERVER_Error *new_lengths(nrd_llm_metrics *m, const nrd_llm_instanc
         err = TRITONSERVER_MetricFamilyNew(&m->length_families[i], TRITONSERVER_METRIC_KIND_HISTOGRAM,
                                            names[i], "TRT LLM response metrics");
         if (!err) {
-            err = new_metric(&m->lengths[i], m->length_families[i], inst, "response_metric_type",
+            err = nrd_llm_metric_new(&m->lengths[i], m->length_families[i], inst, "response_metric_type",
                              types[i], args);
         }
     }
@@ -221,7 +221,7 @@ static TRITONSERVER_Error *new_hist(nrd_llm_metrics *m, const nrd_llm_instance *
                                            hists[h].name, hists[h].help);
     }
     if (!err) {
-        err = new_metric(&m->hists[h], m->hist_families[h], inst, NULL, NULL, args);
+        err = nrd_llm_metric_new(&m->hists[h], m->hist_families[h], inst, NULL, NULL, args);
     }
     if (args) {
         TRITONSERVER_ErrorDelete(TRITONSERVER_MetricArgsDelete(args));
@@ -246,7 +246,7 @@ TRITONSERVER_Error *nrd_llm_metrics_new(nrd_llm_metrics **out, const nrd_llm_ins
     }
     for (int i = 0; i < N_ROWS && !err; i++) {
         if (belongs(rows[i].family, is_static)) {
-            err = new_metric(&m->rows[i], m->families[rows[i].family], inst,
+            err = nrd_llm_metric_new(&m->rows[i], m->families[rows[i].family], inst,
                              families[rows[i].family].label, rows[i].label, NULL);
         }
     }

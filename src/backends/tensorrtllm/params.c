@@ -226,6 +226,18 @@ static TRITONSERVER_Error *read_lora(nrd_llm_model *m)
     return NULL;
 }
 
+static TRITONSERVER_Error *read_record(nrd_llm_model *m)
+{
+    const int64_t bytes = param_int(m, "scheduler_record_bytes", (int64_t)m->exec_config.scheduler_record_bytes);
+    if (bytes < 0) {
+        return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG, "scheduler_record_bytes is %lld, expected 0 or more",
+                             (long long)bytes);
+    }
+    m->exec_config.scheduler_record_bytes = (uint64_t)bytes;
+    m->exec_config.scheduler_record = nrd_tb_config_param(&m->config, "scheduler_record");
+    return NULL;
+}
+
 TRITONSERVER_Error *nrd_llm_params_read(nrd_llm_model *m)
 {
     nrd_exec_config *c = &m->exec_config;
@@ -275,17 +287,19 @@ TRITONSERVER_Error *nrd_llm_params_read(nrd_llm_model *m)
     }
     c->kv_cache_host_memory_bytes = (uint64_t)host_bytes;
     NRD_TB_TRY(read_lora(m));
+    NRD_TB_TRY(read_record(m));
     c->normalize_log_probs = param_bool(m, "normalize_log_probs", true);
+    c->deterministic = param_bool(m, "deterministic", false);
+    c->speculative_config = nrd_tb_config_param(&m->config, "speculative_config");
     c->enable_chunked_context = param_bool(m, "enable_chunked_context", false);
     if (c->enable_chunked_context) {
         NRD_LOG_INFO("[TensorRT-LLM][INFO] enable_chunked_context is set to true, will use context chunking.");
     }
     c->mixed_context_tokens = (int32_t)param_int(m, "mixed_context_tokens", 0);
+    c->choices_at_once = (int32_t)param_int(m, "choices_at_once", 0);
     m->exclude_input_in_output = param_bool(m, "exclude_input_in_output", false);
-    m->device_ids = param_int_list(m, "gpu_device_ids", &c->n_device_ids);
-    c->device_ids = m->device_ids;
     m->device = strdup(find_device(m));
-    if (!m->device || c->n_device_ids < 0 || c->n_max_attention_window < 0) {
+    if (!m->device || c->n_max_attention_window < 0) {
         return nrd_tb_error(nrd_error_no_memory());
     }
     c->device = m->device;
@@ -318,6 +332,5 @@ void nrd_llm_params_fini(nrd_llm_model *m)
 {
     free(m->engine_dir);
     free(m->windows);
-    free(m->device_ids);
     free(m->device);
 }

@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/dtype.h"
 #include "base/log.h"
+#include "nereid/server.h"
 
 #include <string.h>
 
@@ -281,6 +282,16 @@ static TRITONSERVER_Error *put_stream_state(const nrd_llm_row *row, TRITONBACKEN
     return NULL;
 }
 
+/* Where time ended what the client asked for, it hears so: there are fewer tokens, and no error. */
+static TRITONSERVER_Error *put_timed_out(TRITONBACKEND_Response *t, const nrd_exec_response *r)
+{
+    bool timed_out = false;
+    for (int32_t b = 0; b < r->n_beams; b++) {
+        timed_out = timed_out || r->beams[b].finish_reason == NRD_FINISH_TIMED_OUT;
+    }
+    return timed_out ? TRITONBACKEND_ResponseSetBoolParameter(t, NRD_SERVER_TIMED_OUT, true) : NULL;
+}
+
 static TRITONSERVER_Error *fill(const nrd_llm_instance *inst, const nrd_llm_row *row,
                                 TRITONBACKEND_Response *t, const nrd_exec_response *r)
 {
@@ -288,6 +299,7 @@ static TRITONSERVER_Error *fill(const nrd_llm_instance *inst, const nrd_llm_row 
     const nrd_llm_rules *rules = &inst->model->rules;
 
     NRD_TB_TRY(put_ids(row, t, r));
+    NRD_TB_TRY(put_timed_out(t, r));
     NRD_TB_TRY(put_log_probs(row, t, r));
     if (row->n_top > 0) {
         NRD_TB_TRY(put_top(row, t, r));
@@ -307,6 +319,8 @@ static TRITONSERVER_Error *fill(const nrd_llm_instance *inst, const nrd_llm_row 
     }
     if ((q->wants & LLM_OUT_PERF) && row->return_perf_metrics && r->is_final) {
         NRD_TB_TRY(put_perf(row, t, r));
+    }
+    if (row->return_perf_metrics && r->is_final) { /* also where a release has no such outputs */
         NRD_TB_TRY(TRITONBACKEND_ResponseSetIntParameter(
             t, NRD_LLM_FINISH_REASON, r->n_beams > 0 ? (int64_t)r->beams[0].finish_reason : 0));
         NRD_TB_TRY(TRITONBACKEND_ResponseSetIntParameter(t, NRD_LLM_TOKENS_PER_BLOCK,
@@ -342,6 +356,7 @@ static void finish_request(nrd_llm_instance *inst, nrd_llm_request *q)
     nrd_tb_log_error(TRITONBACKEND_ResponseFactoryDelete(q->factory), "response factory");
     nrd_tb_log_error(TRITONBACKEND_RequestRelease(q->triton, TRITONSERVER_REQUEST_RELEASE_ALL),
                      "cannot release a request");
+    nrd_llm_unclaim(q);
     for (int32_t i = 0; i < q->n_rows; i++) {
         free(q->rows[i].tails);
     }
@@ -375,6 +390,9 @@ static void send(nrd_llm_instance *inst, nrd_llm_row *row, TRITONBACKEND_Respons
         nrd_tb_log_error(TRITONBACKEND_ResponseSend(
                              t, is_last ? TRITONSERVER_RESPONSE_COMPLETE_FINAL : 0, err),
                          "cannot send a response");
+    } else if (is_last) { /* there is no memory for a response: the client hears that it was the last */
+        nrd_tb_log_error(TRITONBACKEND_ResponseFactorySendFlags(q->factory, TRITONSERVER_RESPONSE_COMPLETE_FINAL),
+                         "cannot end a request");
     }
     TRITONSERVER_ErrorDelete(err);
     if (is_last) {

@@ -83,6 +83,14 @@ void nrd_llm_warn_of_open(const nrd_llm_model *m)
     }
 }
 
+static void warn_of_no_effect(const nrd_llm_model *m, const char *key, const char *why)
+{
+    const char *v = nrd_tb_config_param(&m->config, key);
+    if (v && why) {
+        TRT_WARN("model '%s': %s '%s' has no effect: %s", m->config.name, key, v, why);
+    }
+}
+
 /* Parameters that are known and have no effect here: setting one is logged with the reason, once a
  * load. executor_worker_path is not among them: it stands in every published file as a constant. */
 void nrd_llm_warn_of_no_effect(const nrd_llm_model *m)
@@ -96,7 +104,6 @@ void nrd_llm_warn_of_no_effect(const nrd_llm_model *m)
         {"cross_kv_cache_fraction", no_encoder, NULL},
         {"kv_cache_onboard_blocks", "blocks in host memory are always copied back before use", NULL},
         {"request_stats_max_iterations", "statistics of single requests are not kept", "0"},
-        {"participant_ids", no_orchestrator, NULL},
         {"worker_path", no_orchestrator, NULL},
         {"num_nodes", no_orchestrator, NULL},
         {"medusa_choices", no_draft, NULL},
@@ -112,11 +119,11 @@ void nrd_llm_warn_of_no_effect(const nrd_llm_model *m)
         {"max_kv_cache_length", "max_attention_window_size sets it", NULL},
     };
 
+    warn_of_no_effect(m, "participant_ids", nrd_exec_is_launched() ? NULL : "the server starts the ranks itself");
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         const char *v = nrd_tb_config_param(&m->config, rows[i].key);
         if (v && !(rows[i].common && !strcmp(v, rows[i].common))) {
-            TRT_WARN("model '%s': %s '%s' has no effect: %s", m->config.name, rows[i].key, v,
-                     rows[i].why);
+            warn_of_no_effect(m, rows[i].key, rows[i].why);
         }
     }
 }

@@ -2,6 +2,7 @@
  * preprocessing: text to the input tensors of tensorrt_llm. */
 #include "backends/tokenizer/tokenizer_backend.h"
 #include "base/limits.h"
+#include "text/prompt_limit.h"
 #include "text/word_list.h"
 
 #include <string.h>
@@ -103,6 +104,7 @@ static TRITONSERVER_Error *encode_text(const nrd_tok_model *m, const text_ref *t
         NRD_ENCODE_PARSE_SPECIAL | (m->add_special_tokens ? NRD_ENCODE_ADD_SPECIAL : 0u);
     const int32_t bos = nrd_tokenizer_bos_id(m->tokenizer), eos = m->end_id;
 
+    NRD_TB_TRY(nrd_tb_error(nrd_prompt_limit_check(m->tokenizer, t->n)));
     NRD_TB_TRY(nrd_tb_error(nrd_tokenizer_encode(m->tokenizer, t->s, t->n, flags, ids)));
     if (!m->add_special_tokens) {
         return NULL;
@@ -167,11 +169,12 @@ static TRITONSERVER_Error *put_word_list(const nrd_tok_model *m, const nrd_tb_te
         err = err || (s && n) ? err : nrd_tb_error(nrd_error_no_memory());
     }
     for (int64_t r = 0; !err && phrases && r < n_rows; r++) {
-        for (size_t i = 0; i < per_row; i++) {
+        for (size_t i = 0; i < per_row && !err; i++) {
             s[i] = refs[(size_t)r * per_row + i].s;
             n[i] = refs[(size_t)r * per_row + i].n;
+            err = nrd_tb_error(nrd_prompt_limit_check(m->tokenizer, n[i]));
         }
-        err = nrd_tb_error(nrd_word_list_encode(m->tokenizer, s, n, per_row, &lists[2 * r],
+        err = err ? err : nrd_tb_error(nrd_word_list_encode(m->tokenizer, s, n, per_row, &lists[2 * r],
                                                 &lists[2 * r + 1]));
         longest = lists[2 * r].n > longest ? lists[2 * r].n : longest;
     }
@@ -232,8 +235,10 @@ static TRITONSERVER_Error *put_bias(const nrd_tok_model *m, const nrd_tb_tensor 
         float *row = out + (int64_t)(i / per_row) * vocab;
         ids.n = 0;
         nrd_tb_get_f64(weights, (int64_t)i, &weight);
-        err = nrd_tb_error(nrd_tokenizer_encode(m->tokenizer, refs[i].s, refs[i].n,
-                                                NRD_ENCODE_PARSE_SPECIAL, &ids));
+        err = nrd_tb_error(nrd_prompt_limit_check(m->tokenizer, refs[i].n));
+        err = err ? err
+                  : nrd_tb_error(nrd_tokenizer_encode(m->tokenizer, refs[i].s, refs[i].n,
+                                                      NRD_ENCODE_PARSE_SPECIAL, &ids));
         for (size_t k = 0; !err && k < ids.n; k++) {
             row[ids.ids[k]] += (float)weight;
         }

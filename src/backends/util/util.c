@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Helpers of all backends: logs through the hosting server, the model's configuration,
- * inputs of a request as contiguous arrays, single values of tensors, one call for an error
- * response. Called on the threads of the core that run an instance. */
+ * inputs of a request as contiguous arrays, single values of tensors. Called on the threads of
+ * the core that run an instance. */
 #include "backends/util/util.h"
 
 #include "base/log.h"
@@ -318,15 +318,4 @@ TRITONSERVER_Error *nrd_tb_output(TRITONBACKEND_Response *response, const char *
                              name);
     }
     return NULL;
-}
-
-void nrd_tb_send_error(TRITONBACKEND_Request *request, TRITONSERVER_Error *err)
-{
-    TRITONBACKEND_Response *response = NULL;
-    TRITONSERVER_Error *failure = TRITONBACKEND_ResponseNew(&response, request);
-    if (!failure) {
-        failure = TRITONBACKEND_ResponseSend(response, TRITONSERVER_RESPONSE_COMPLETE_FINAL, err);
-    }
-    nrd_tb_log_error(failure, "cannot send an error response");
-    TRITONSERVER_ErrorDelete(err);
 }

@@ -195,7 +195,10 @@ static void remove_locked(cache *c, record *r)
 static void grow_locked(cache *c)
 {
     size_t n = c->n_buckets * 2;
-    record **fresh = nrd_xcalloc(n, sizeof *fresh);
+    record **fresh = calloc(n, sizeof *fresh);
+    if (!fresh) {
+        return; /* the lists are longer until the next insertion */
+    }
 
     for (size_t i = 0; i < c->n_buckets; i++) {
         for (record *r = c->buckets[i], *next; r; r = next) {
@@ -344,12 +347,17 @@ static TRITONSERVER_Error *make_record(record **out, const cache *c, const char 
     *out = NULL;
     NRD_TB_TRY(err);
     NRD_TB_TRY(TRITONSERVER_BufferAttributesNew(&attr));
-    record *r = nrd_xcalloc(1, sizeof *r + len);
+    record *r = calloc(1, sizeof *r + len);
+    if (!r) {
+        TRITONSERVER_ErrorDelete(TRITONSERVER_BufferAttributesDelete(attr));
+        return nrd_tb_error(nrd_error_no_memory());
+    }
     atomic_init(&r->refs, 1);
     memcpy(r->key, key, len);
     r->hash = hash_of(key);
     r->size = sizeof *r + len + n * sizeof *r->parts;
-    r->parts = nrd_xcalloc(n + 1, sizeof *r->parts);
+    r->parts = calloc(n + 1, sizeof *r->parts);
+    err = r->parts ? NULL : nrd_tb_error(nrd_error_no_memory());
     for (r->n = 0; r->n < n && !err; r->n++) {
         part *p = &r->parts[r->n];
         void *base = NULL;

@@ -74,9 +74,16 @@ static void set_override_dir(nrd_repo *r, nrd_repo_entry *e, char *dir)
 static nrd_error *load_requested(nrd_repo *r, const nrd_location *p, const char *json,
                                  const char *override_dir)
 {
-    nrd_repo_entry *e = nrd_repo_find_or_add(r, p->namespace, p->name);
-    nrd_error *err = nrd_repo_load_entry(r, e, p->dir, json);
+    nrd_repo_entry *e;
+    nrd_error *err = nrd_repo_find_or_add(&e, r, p->namespace, p->name);
 
+    if (err) {
+        if (override_dir) {
+            nrd_remove_tree(override_dir);
+        }
+        return err;
+    }
+    err = nrd_repo_load_entry(r, e, p->dir, json);
     pthread_mutex_lock(&r->mu);
     e->by_name = true;
     pthread_mutex_unlock(&r->mu);
@@ -133,11 +140,14 @@ nrd_error *nrd_repo_load(nrd_repo *r, const char *name, const nrd_param *const *
     if (has_files) {
         err = write_files(&override_dir, params, n_params);
         if (!err) {
-            nrd_locations_add(r, &found, name, nrd_xstrdup(override_dir), "");
+            err = nrd_locations_add(r, &found, name, strdup(override_dir), "");
+        }
+        if (err && override_dir) {
+            nrd_remove_tree(override_dir);
         }
     } else {
-        found = nrd_locations_find(r, name);
-        if (found.n == 0) {
+        err = nrd_locations_find(r, name, &found);
+        if (!err && found.n == 0) {
             err = nrd_errorf(NRD_ERR_INTERNAL,
                              "failed to load '%s', failed to poll from model repository", name);
         }

@@ -14,6 +14,18 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Without memory there is nothing of that name, and the log says why. */
+static nrd_locations find(nrd_repo *r, const char *name)
+{
+    nrd_locations found;
+    nrd_error *err = nrd_locations_find(r, name, &found);
+    if (err) {
+        NRD_LOG_ERROR("cannot look for model '%s': %s", name, nrd_error_message(err));
+        nrd_error_free(err);
+    }
+    return found;
+}
+
 /* Whether an ensemble uses the model, or would if it were loaded now. Control; looks at folders. */
 static bool concerns(nrd_repo *r, const nrd_repo_entry *user, const nrd_repo_entry *e)
 {
@@ -24,7 +36,7 @@ static bool concerns(nrd_repo *r, const nrd_repo_entry *user, const nrd_repo_ent
         if (strcmp(user->step_namespaces[k], e->namespace) == 0) {
             return true;
         }
-        nrd_locations found = nrd_locations_find(r, e->name);
+        nrd_locations found = find(r, e->name);
         const nrd_location *p = nrd_locations_pick(&found, user->namespace);
         const bool would = p && strcmp(p->namespace, e->namespace) == 0;
         nrd_locations_fini(&found);
@@ -39,7 +51,7 @@ static bool is_usable(nrd_repo *r, const nrd_repo_entry *user, const char *name)
     if (!r->ctx->opt.namespacing) {
         return nrd_repo_is_ready(r, "", name);
     }
-    nrd_locations found = nrd_locations_find(r, name);
+    nrd_locations found = find(r, name);
     const nrd_location *p = nrd_locations_pick(&found, user->namespace);
     const bool usable = p && nrd_repo_is_ready(r, p->namespace, name);
     nrd_locations_fini(&found);

@@ -157,21 +157,37 @@ static void put_index_versions(const nrd_repo_entry *e, bool ready_only, nrd_str
     }
 }
 
-void nrd_repo_index_json(nrd_repo *r, bool ready_only, nrd_str *out)
+/* Marks what is in the repositories now. A folder that cannot be read is as one that is empty. */
+static nrd_error *mark_present(nrd_repo *r)
+{
+    nrd_locations list = {0};
+    bool unique;
+
+    pthread_mutex_lock(&r->control_mu);
+    nrd_error *err = nrd_locations_scan(r, &list, &unique);
+    if (err && nrd_error_get_code(err) != NRD_ERR_NO_MEMORY) {
+        nrd_error_free(err);
+        err = NULL;
+    }
+    for (size_t i = 0; i < r->n_entries && !err; i++) {
+        r->entries[i]->present = false;
+    }
+    for (size_t i = 0; i < list.n && !err; i++) {
+        nrd_repo_entry *e = NULL;
+        err = nrd_repo_find_or_add(&e, r, list.items[i].namespace, list.items[i].name);
+        if (e) {
+            e->present = true;
+        }
+    }
+    pthread_mutex_unlock(&r->control_mu);
+    nrd_locations_fini(&list);
+    return err;
+}
+
+nrd_error *nrd_repo_index_json(nrd_repo *r, bool ready_only, nrd_str *out)
 {
     if (!ready_only) { /* what was never loaded appears with its name alone */
-        nrd_locations list = {0};
-        bool unique;
-        pthread_mutex_lock(&r->control_mu);
-        nrd_error_free(nrd_locations_scan(r, &list, &unique));
-        for (size_t i = 0; i < r->n_entries; i++) {
-            r->entries[i]->present = false;
-        }
-        for (size_t i = 0; i < list.n; i++) {
-            nrd_repo_find_or_add(r, list.items[i].namespace, list.items[i].name)->present = true;
-        }
-        pthread_mutex_unlock(&r->control_mu);
-        nrd_locations_fini(&list);
+        NRD_TRY(mark_present(r));
     }
     nrd_str_putc(out, '[');
     pthread_mutex_lock(&r->mu);
@@ -187,6 +203,7 @@ void nrd_repo_index_json(nrd_repo *r, bool ready_only, nrd_str *out)
     }
     pthread_mutex_unlock(&r->mu);
     nrd_str_putc(out, ']');
+    return nrd_str_error(out);
 }
 
 void nrd_repo_print_models(nrd_repo *r)
@@ -228,37 +245,52 @@ void nrd_repo_print_models(nrd_repo *r)
     nrd_strings_fini(&cells);
 }
 
-nrd_error *nrd_repo_each(nrd_repo *r, const char *name_or_null,
-                         void (*fn)(void *user, nrd_model *m), void *user)
+/* How many models there are of that name (NULL: of any), and a share of each where `to` is not NULL. */
+static size_t collect_locked(nrd_repo *r, const char *name_or_null, nrd_model **to)
 {
-    nrd_model **list = NULL;
     size_t n = 0;
-    bool no_memory = false;
 
-    pthread_mutex_lock(&r->mu);
     for (size_t i = 0; i < r->n_entries; i++) {
         const nrd_repo_entry *e = r->entries[i];
         if (name_or_null && strcmp(e->name, name_or_null) != 0) {
             continue;
         }
-        for (size_t k = 0; k < e->n_versions && !no_memory; k++) {
-            if (e->versions[k].model) {
-                nrd_model **grown = realloc(list, (n + 1) * sizeof *list);
-                no_memory = !grown;
-                list = grown ? grown : list;
-                if (grown) {
-                    list[n++] = nrd_model_ref(e->versions[k].model);
-                }
+        for (size_t k = 0; k < e->n_versions; k++) {
+            if (e->versions[k].model && to) {
+                to[n] = nrd_model_ref(e->versions[k].model);
             }
+            n += e->versions[k].model != NULL;
         }
     }
+    return n;
+}
+
+nrd_error *nrd_repo_each_in(nrd_repo *r, const char *name_or_null, nrd_repo_room *room,
+                            void (*fn)(void *user, nrd_model *m), void *user)
+{
+    pthread_mutex_lock(&r->mu);
+    const size_t n = collect_locked(r, name_or_null, NULL);
+    nrd_model **grown = n > room->cap ? realloc(room->models, n * sizeof *room->models) : room->models;
+    if (n > 0 && !grown) {
+        pthread_mutex_unlock(&r->mu);
+        return nrd_error_no_memory();
+    }
+    room->models = grown;
+    room->cap = n > room->cap ? n : room->cap;
+    (void)collect_locked(r, name_or_null, room->models);
     pthread_mutex_unlock(&r->mu);
     for (size_t i = 0; i < n; i++) {
-        if (!no_memory) {
-            fn(user, list[i]);
-        }
-        nrd_model_unref(list[i]);
+        fn(user, room->models[i]);
+        nrd_model_unref(room->models[i]);
     }
-    free(list);
-    return no_memory ? nrd_error_no_memory() : NULL;
+    return NULL;
+}
+
+nrd_error *nrd_repo_each(nrd_repo *r, const char *name_or_null,
+                         void (*fn)(void *user, nrd_model *m), void *user)
+{
+    nrd_repo_room room = {0};
+    nrd_error *err = nrd_repo_each_in(r, name_or_null, &room, fn, user);
+    free(room.models);
+    return err;
 }

@@ -76,8 +76,8 @@ struct nrd_repo {
 size_t nrd_repo_first_locked(const nrd_repo *r, const char *name);
 nrd_repo_entry *nrd_repo_find_locked(nrd_repo *r, const char *namespace,
                                      const char *name); /* or NULL */
-nrd_repo_entry *nrd_repo_find_or_add(nrd_repo *r, const char *namespace,
-                                     const char *name); /* control */
+nrd_error *nrd_repo_find_or_add(nrd_repo_entry **out, nrd_repo *r, const char *namespace,
+                                const char *name) NRD_MUST_USE; /* control; borrowed */
 /* NULL: it is not there, and `add` is false. Borrowed until a version is added. */
 nrd_repo_version *nrd_repo_version_locked(nrd_repo_entry *e, int64_t number, bool add);
 /* `reason` is copied, and may be the version's own; NULL: none. */
@@ -100,13 +100,13 @@ typedef struct nrd_locations {
     size_t n;
 } nrd_locations;
 
-/* Takes `dir` always; `repository` becomes the namespace, if there are any. */
-void nrd_locations_add(nrd_repo *r, nrd_locations *list, const char *name, char *dir,
-                       const char *repository);
+/* Takes `dir` always (NULL: there was no memory for it); `repository` becomes the namespace, if there are any. */
+nrd_error *nrd_locations_add(nrd_repo *r, nrd_locations *list, const char *name, char *dir,
+                             const char *repository) NRD_MUST_USE;
 void nrd_locations_fini(nrd_locations *list);
 /* Where models of that name lie: one folder in each repository with namespacing; without it one at
- * most, since a name that is not unique means none. Control. */
-nrd_locations nrd_locations_find(nrd_repo *r, const char *name);
+ * most, since a name that is not unique means none. `out` is set always. Control. */
+nrd_error *nrd_locations_find(nrd_repo *r, const char *name, nrd_locations *out) NRD_MUST_USE;
 /* What a step of an ensemble in namespace `namespace` means: the model beside it, else the only
  * one. Borrowed; NULL: there is none, or several. */
 const nrd_location *nrd_locations_pick(const nrd_locations *found, const char *namespace);
@@ -114,8 +114,6 @@ const nrd_location *nrd_locations_pick(const nrd_locations *found, const char *n
  * folders counts. *out_unique tells whether all are. `out` is the caller's also on errors. Control.
  */
 nrd_error *nrd_locations_scan(nrd_repo *r, nrd_locations *out, bool *out_unique) NRD_MUST_USE;
-/* A local folder, or why it is none. */
-nrd_error *nrd_locations_check_path(const char *path) NRD_MUST_USE;
 /* Forgets the folders mapped from repository `path` (NULL: from all). True: there were some.
  * Control.
  */

@@ -7,9 +7,11 @@
 #include "core/model_internal.h"
 #include "core/model_load.h"
 #include "core/repo/internal.h"
+#include "core/repo/place.h"
 #include "core/repo/repository.h"
 #include "core/repo/scan.h"
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -76,7 +78,7 @@ static nrd_error *load_step(nrd_repo *r, const nrd_repo_entry *e, const char *st
     if (nrd_repo_is_ready(r, namespace, step)) {
         return NULL;
     }
-    other = nrd_repo_find_or_add(r, namespace, step);
+    NRD_TRY(nrd_repo_find_or_add(&other, r, namespace, step));
     if (!nrd_repo_wait_idle(r, other)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "circular dependency between ensembles: %s -> %s",
                           e->name, step);
@@ -118,7 +120,8 @@ static nrd_error *load_steps(nrd_repo *r, nrd_repo_entry *e, nrd_config *cfg)
         if (!r->ctx->opt.namespacing && nrd_repo_is_ready(r, "", step)) {
             continue; /* it may have come with a load request and lie in no repository */
         }
-        nrd_locations found = nrd_locations_find(r, step);
+        nrd_locations found;
+        NRD_TRY(nrd_locations_find(r, step, &found));
         const nrd_location *p = nrd_locations_pick(&found, e->namespace);
         if (!p) {
             err = nrd_errorf(NRD_ERR_INVALID_ARG,
@@ -193,11 +196,9 @@ static nrd_error *load_version(nrd_repo *r, nrd_repo_entry *e, int64_t number, c
 static void wait_failed_gone(nrd_repo *r, nrd_repo_entry *e)
 {
     enum { MAX_SECONDS = 30 };
-    struct timespec until;
+    const struct timespec until = nrd_steady_in(MAX_SECONDS * 1000000000ull);
     bool left = true;
 
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += MAX_SECONDS;
     pthread_mutex_unlock(&r->control_mu); /* the finalizer takes it */
     pthread_mutex_lock(&r->mu);
     while (left) {
@@ -237,7 +238,7 @@ static nrd_error *note_failed(nrd_repo *r, nrd_repo_entry *e, const int64_t *num
 
 /* All versions of the policy or none; on error the versions that served before still do. */
 static nrd_error *load_versions(nrd_repo *r, nrd_repo_entry *e, const char *dir,
-                                const nrd_config *cfg, nrd_agents *agents)
+                                const nrd_config *cfg, nrd_agents *agents, nrd_files *files)
 {
     int64_t *numbers = NULL;
     size_t n = 0;
@@ -272,6 +273,8 @@ static nrd_error *load_versions(nrd_repo *r, nrd_repo_entry *e, const char *dir,
     for (size_t i = 0; i < n; i++) {
         if (fresh[i]) {
             fresh[i]->agents = nrd_agents_ref(agents);
+            fresh[i]->files = nrd_files_ref(files);
+            fresh[i]->files_unref = nrd_files_unref;
         }
     }
     err = err ? err : nrd_agents_loaded(agents);
@@ -305,11 +308,33 @@ static nrd_error *load_versions(nrd_repo *r, nrd_repo_entry *e, const char *dir,
     return err;
 }
 
+/* The model's files on this machine. A copy takes long, and others may load other models meanwhile. */
+static nrd_error *get_files(nrd_repo *r, nrd_repo_entry *e, const char *dir, nrd_files **out)
+{
+    uint64_t signature = 0;
+    char *own = nrd_xstrdup(dir); /* the caller's may be the entry's */
+    const bool is_remote = nrd_place_is_remote(own);
+
+    if (is_remote) {
+        pthread_mutex_unlock(&r->control_mu);
+    }
+    nrd_error *err = nrd_files_get(out, &signature, own);
+    if (is_remote) {
+        pthread_mutex_lock(&r->control_mu);
+    }
+    free(own);
+    pthread_mutex_lock(&r->mu);
+    e->signature = signature;
+    pthread_mutex_unlock(&r->mu);
+    return err;
+}
+
 nrd_error *nrd_repo_load_entry(nrd_repo *r, nrd_repo_entry *e, const char *dir,
                                const char *override_json)
 {
     nrd_config *cfg = NULL;
     nrd_agents *agents = NULL;
+    nrd_files *files = NULL;
     nrd_error *err;
     const char *name = e->name;
 
@@ -320,7 +345,6 @@ nrd_error *nrd_repo_load_entry(nrd_repo *r, nrd_repo_entry *e, const char *dir,
     if (r->closing) {
         return nrd_errorf(NRD_ERR_UNAVAILABLE, "Server is stopping, no model is loaded any more");
     }
-    const uint64_t signature = nrd_scan_signature(dir);
     e->loader = &this_thread;
     pthread_mutex_lock(&r->mu);
     e->wanted = true;
@@ -328,9 +352,12 @@ nrd_error *nrd_repo_load_entry(nrd_repo *r, nrd_repo_entry *e, const char *dir,
         free(e->dir);
         e->dir = nrd_xstrdup(dir);
     }
-    e->signature = signature;
     pthread_mutex_unlock(&r->mu);
-    err = read_config(r, name, dir, override_json, &cfg, &agents);
+    err = get_files(r, e, dir, &files);
+    dir = files ? nrd_files_dir(files) : NULL;
+    if (!err) {
+        err = read_config(r, name, dir, override_json, &cfg, &agents);
+    }
     if (!err) {
         remember_steps(r, e, cfg);
         err = load_steps(r, e, cfg);
@@ -340,9 +367,10 @@ nrd_error *nrd_repo_load_entry(nrd_repo *r, nrd_repo_entry *e, const char *dir,
         pthread_mutex_lock(&r->mu);
         e->tried = true;
         pthread_mutex_unlock(&r->mu);
-        err = load_versions(r, e, agents ? nrd_agents_dir(agents) : dir, cfg, agents);
+        err = load_versions(r, e, agents ? nrd_agents_dir(agents) : dir, cfg, agents, files);
     }
     nrd_agents_unref(agents); /* the versions have shares */
+    nrd_files_unref(files);
     if (cfg) {
         inference__model_config__free_unpacked(cfg, NULL);
     }

@@ -2,8 +2,8 @@
  * Where models lie: repositories, folders mapped to names, and what is in them. */
 #include "core/context.h"
 #include "core/repo/internal.h"
+#include "core/repo/place.h"
 #include "core/repo/repository.h"
-#include "core/repo/scan.h"
 #include "core/strings.h"
 #include "core/types.h"
 
@@ -22,21 +22,28 @@ typedef struct nrd_repo_mapped {
     char *name, *dir, *repository;
 } mapped;
 
-void nrd_locations_add(nrd_repo *r, nrd_locations *list, const char *name, char *dir,
-                       const char *repository)
-{
-    list->items = nrd_xrealloc(list->items, (list->n + 1) * sizeof *list->items);
-    list->items[list->n++] =
-        (nrd_location){.name = nrd_xstrdup(name),
-                       .dir = dir,
-                       .namespace = nrd_xstrdup(r->ctx->opt.namespacing ? repository : "")};
-}
-
 static void location_fini(nrd_location *p)
 {
     free(p->name);
     free(p->dir);
     free(p->namespace);
+}
+
+nrd_error *nrd_locations_add(nrd_repo *r, nrd_locations *list, const char *name, char *dir,
+                             const char *repository)
+{
+    nrd_location *grown = realloc(list->items, (list->n + 1) * sizeof *list->items);
+    nrd_location p = {.name = strdup(name),
+                      .dir = dir,
+                      .namespace = strdup(r->ctx->opt.namespacing ? repository : "")};
+
+    list->items = grown ? grown : list->items;
+    if (!grown || !p.name || !p.dir || !p.namespace) {
+        location_fini(&p);
+        return nrd_error_no_memory();
+    }
+    list->items[list->n++] = p;
+    return NULL;
 }
 
 void nrd_locations_fini(nrd_locations *list)
@@ -53,28 +60,42 @@ static void log_ambiguous(const char *name)
     NRD_LOG_ERROR("failed to poll model '%s': not unique across all model repositories", name);
 }
 
-nrd_locations nrd_locations_find(nrd_repo *r, const char *name)
+nrd_error *nrd_locations_find(nrd_repo *r, const char *name, nrd_locations *out)
 {
-    nrd_locations found = {0};
+    nrd_error *err = NULL;
 
-    for (mapped *m = r->mapping; m; m = m->next) {
+    *out = (nrd_locations){0};
+    for (mapped *m = r->mapping; m && !err; m = m->next) {
         if (strcmp(m->name, name) == 0) {
-            nrd_locations_add(r, &found, name, nrd_xstrdup(m->dir), m->repository);
+            err = nrd_locations_add(r, out, name, strdup(m->dir), m->repository);
         }
     }
-    for (size_t i = 0; i < r->paths.n; i++) {
-        char *dir = nrd_path_join(r->paths.items[i], name);
-        if (nrd_path_is_dir(dir)) {
-            nrd_locations_add(r, &found, name, dir, r->paths.items[i]);
+    for (size_t i = 0; i < r->paths.n && !err; i++) {
+        char *dir = NULL;
+        bool is_there = false;
+        nrd_error *look_err = NULL;
+        err = nrd_path_make(&dir, r->paths.items[i], name);
+        if (!err) {
+            look_err = nrd_place_has_folder(&is_there, dir);
+        }
+        if (is_there) {
+            err = nrd_locations_add(r, out, name, dir, r->paths.items[i]);
         } else {
             free(dir);
         }
+        if (look_err) { /* other repositories may have it */
+            NRD_LOG_ERROR("failed to look for model '%s': %s", name, nrd_error_message(look_err));
+            nrd_error_free(look_err);
+        }
     }
-    if (found.n > 1 && !r->ctx->opt.namespacing) {
+    if (!err && out->n > 1 && !r->ctx->opt.namespacing) {
         log_ambiguous(name);
-        nrd_locations_fini(&found);
+        nrd_locations_fini(out);
     }
-    return found;
+    if (err) {
+        nrd_locations_fini(out);
+    }
+    return err;
 }
 
 const nrd_location *nrd_locations_pick(const nrd_locations *found, const char *namespace)
@@ -87,23 +108,34 @@ const nrd_location *nrd_locations_pick(const nrd_locations *found, const char *n
     return found->n == 1 ? &found->items[0] : NULL;
 }
 
+static nrd_error *add_models_of(nrd_repo *r, const char *repository, nrd_locations *out)
+{
+    char **names = NULL;
+    size_t n = 0;
+    nrd_error *err = nrd_place_models(&names, &n, repository);
+
+    for (size_t k = 0; k < n && !err; k++) {
+        char *dir;
+        err = nrd_path_make(&dir, repository, names[k]);
+        err = err ? err : nrd_locations_add(r, out, names[k], dir, repository);
+    }
+    nrd_names_free(names, n);
+    return err;
+}
+
 nrd_error *nrd_locations_scan(nrd_repo *r, nrd_locations *out, bool *out_unique)
 {
     *out_unique = true;
     for (mapped *m = r->mapping; m; m = m->next) {
-        nrd_locations_add(r, out, m->name, nrd_xstrdup(m->dir), m->repository);
+        NRD_TRY(nrd_locations_add(r, out, m->name, strdup(m->dir), m->repository));
     }
     for (size_t i = 0; i < r->paths.n; i++) {
-        char **names = NULL;
-        size_t n = 0;
-        NRD_TRY(nrd_scan_models(&names, &n, r->paths.items[i]));
-        for (size_t k = 0; k < n; k++) {
-            nrd_locations_add(r, out, names[k], nrd_path_join(r->paths.items[i], names[k]),
-                              r->paths.items[i]);
-        }
-        nrd_names_free(names, n);
+        NRD_TRY(add_models_of(r, r->paths.items[i], out));
     }
-    bool *twice = nrd_xcalloc(out->n + 1, sizeof *twice);
+    bool *twice = calloc(out->n + 1, sizeof *twice);
+    if (!twice) {
+        return nrd_error_no_memory();
+    }
     for (size_t i = 0; i < out->n; i++) {
         for (size_t k = 0; k < i; k++) {
             if (strcmp(out->items[i].name, out->items[k].name) == 0 &&
@@ -126,28 +158,6 @@ nrd_error *nrd_locations_scan(nrd_repo *r, nrd_locations *out, bool *out_unique)
     out->n = kept;
     free(twice);
     return NULL;
-}
-
-nrd_error *nrd_locations_check_path(const char *path)
-{
-    static const struct {
-        const char *prefix, *store;
-    } remote[] = {{"s3://", "Amazon S3"}, {"gs://", "Google Cloud Storage"}, {"as://", "Azure"}};
-
-    for (size_t i = 0; i < sizeof remote / sizeof remote[0]; i++) {
-        if (nrd_str_has_prefix(path, remote[i].prefix)) {
-            return nrd_errorf(NRD_ERR_UNSUPPORTED,
-                              "model repository '%s': repositories in %s are not supported by this "
-                              "server, copy it to a local folder",
-                              path, remote[i].store);
-        }
-    }
-    if (!nrd_path_exists(path)) { /* code and words are Triton's */
-        return nrd_errorf(NRD_ERR_INTERNAL, "failed to stat file %s", path);
-    }
-    return nrd_path_is_dir(path) ? NULL
-                                 : nrd_errorf(NRD_ERR_INVALID_ARG,
-                                              "repository path is not a valid directory: %s", path);
 }
 
 bool nrd_locations_unmap(nrd_repo *r, const char *path)
@@ -176,10 +186,9 @@ nrd_error *nrd_repo_register(nrd_repo *r, const char *path, const nrd_param *con
     nrd_error *err = NULL;
 
     NRD_TRY(nrd_repo_check_explicit(r));
-    if (strstr(path, "://")) {
-        NRD_TRY(nrd_locations_check_path(path));
-    }
-    if (!nrd_path_is_dir(path)) {
+    if (nrd_place_is_remote(path)) {
+        NRD_TRY(nrd_place_check(path));
+    } else if (!nrd_path_is_dir(path)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "failed to register '%s', repository not found",
                           path);
     }

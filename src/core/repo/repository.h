@@ -26,7 +26,7 @@ typedef enum {
 
 nrd_error *nrd_repo_new(nrd_repo **out, nrd_context *ctx) NRD_MUST_USE;
 void nrd_repo_free(nrd_repo *r);
-/* Each path that the options name must be a local folder; before the start, on its thread. */
+/* Each path that the options name must be a folder, here or in a cloud store; before the start, on its thread. */
 nrd_error *nrd_repo_check_paths(nrd_repo *r) NRD_MUST_USE;
 /* INTERNAL: some models could not be loaded, which the server may live with. */
 nrd_error *nrd_repo_load_startup(nrd_repo *r) NRD_MUST_USE;
@@ -52,11 +52,19 @@ nrd_error *nrd_repo_get(nrd_model **out, nrd_repo *r, const char *name,
 nrd_error *nrd_repo_get_step(nrd_model **out, nrd_repo *r, const char *namespace, const char *name,
                              int64_t version) NRD_MUST_USE;
 bool nrd_repo_all_ready(nrd_repo *r);
-void nrd_repo_index_json(nrd_repo *r, bool ready_only, nrd_str *out);
+nrd_error *nrd_repo_index_json(nrd_repo *r, bool ready_only, nrd_str *out) NRD_MUST_USE;
 void nrd_repo_print_models(nrd_repo *r);
 /* Calls fn for every model that is loaded, with a share of its own for the call, no lock held.
  * NO_MEMORY: for none. */
 nrd_error *nrd_repo_each(nrd_repo *r, const char *name_or_null,
                          void (*fn)(void *user, nrd_model *m), void *user) NRD_MUST_USE;
+/* The same with room that is kept from call to call, so that one that comes often takes no memory: zeroed
+ * at first, one thread's, its models freed by free(). */
+typedef struct nrd_repo_room {
+    nrd_model **models;
+    size_t cap;
+} nrd_repo_room;
+nrd_error *nrd_repo_each_in(nrd_repo *r, const char *name_or_null, nrd_repo_room *room,
+                            void (*fn)(void *user, nrd_model *m), void *user) NRD_MUST_USE;
 
 #endif

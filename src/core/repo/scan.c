@@ -25,7 +25,12 @@ nrd_error *nrd_scan_models(char ***out_names, size_t *out_n, const char *reposit
     *out_n = 0;
     NRD_TRY(nrd_dir_list(&names, &n, repository));
     for (size_t i = 0; i < n; i++) {
-        char *path = nrd_path_join(repository, names[i]);
+        char *path;
+        nrd_error *err = nrd_path_make(&path, repository, names[i]);
+        if (err) {
+            nrd_names_free(names, n);
+            return err;
+        }
         if (names[i][0] != '.' && nrd_path_is_dir(path)) {
             char *keep = names[i];
             names[i] = names[kept];

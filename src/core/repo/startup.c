@@ -3,8 +3,8 @@
 #include "core/context.h"
 #include "core/options.h"
 #include "core/repo/internal.h"
+#include "core/repo/place.h"
 #include "core/repo/repository.h"
-#include "core/repo/scan.h"
 
 #include "base/error.h"
 #include "base/log.h"
@@ -17,9 +17,14 @@
 
 static bool load_location(nrd_repo *r, const nrd_location *p)
 {
-    nrd_error *err;
-    nrd_repo_entry *e = nrd_repo_find_or_add(r, p->namespace, p->name);
+    nrd_repo_entry *e;
+    nrd_error *err = nrd_repo_find_or_add(&e, r, p->namespace, p->name);
 
+    if (err) {
+        NRD_LOG_ERROR("failed to load model '%s': %s", p->name, nrd_error_message(err));
+        nrd_error_free(err);
+        return false;
+    }
     (void)nrd_repo_wait_idle(r, e); /* at the start no thread waits for this one */
     pthread_mutex_lock(&r->mu);
     bool done = nrd_repo_entry_is_ready_locked(e) || e->error; /* as part of an ensemble */
@@ -83,7 +88,7 @@ nrd_error *nrd_repo_check_paths(nrd_repo *r)
     nrd_error *err = NULL;
     pthread_mutex_lock(&r->control_mu);
     for (size_t i = 0; i < r->paths.n && !err; i++) {
-        err = nrd_locations_check_path(r->paths.items[i]);
+        err = nrd_place_check(r->paths.items[i]);
     }
     pthread_mutex_unlock(&r->control_mu);
     return err;
@@ -112,15 +117,16 @@ nrd_error *nrd_repo_load_startup(nrd_repo *r)
     }
     for (size_t i = 0; i < opt->startup_models.n && !err && !all; i++) {
         const char *name = opt->startup_models.items[i];
-        nrd_locations found = nrd_locations_find(r, name);
-        if (found.n == 0) {
+        nrd_locations found;
+        nrd_repo_entry *e;
+        err = nrd_locations_find(r, name, &found);
+        if (!err && found.n == 0) {
             NRD_LOG_ERROR("failed to load model '%s': not found in any model repository", name);
-            (void)nrd_repo_find_or_add(r, "", name); /* shown in the table of models */
+            err = nrd_repo_find_or_add(&e, r, "", name); /* shown in the table of models */
             ok = false;
         }
-        for (size_t k = 0; k < found.n; k++) {
-            nrd_locations_add(r, &list, name, nrd_xstrdup(found.items[k].dir),
-                              found.items[k].namespace);
+        for (size_t k = 0; k < found.n && !err; k++) {
+            err = nrd_locations_add(r, &list, name, strdup(found.items[k].dir), found.items[k].namespace);
         }
         nrd_locations_fini(&found);
     }
@@ -148,11 +154,21 @@ nrd_error *nrd_repo_poll(nrd_repo *r)
     err = nrd_locations_scan(r, &list, &unique);
     for (size_t i = 0; i < list.n && !err; i++) {
         const nrd_location *p = &list.items[i];
-        nrd_repo_entry *e = nrd_repo_find_or_add(r, p->namespace, p->name);
-        const uint64_t signature = nrd_scan_signature(p->dir);
+        nrd_repo_entry *e;
+        err = nrd_repo_find_or_add(&e, r, p->namespace, p->name);
+        if (err) {
+            break;
+        }
+        uint64_t signature = 0;
+        nrd_error *look_err = nrd_place_signature(&signature, p->dir);
         pthread_mutex_lock(&r->mu);
-        bool same = e->wanted && e->signature == signature;
+        /* What cannot be looked at stays as it is. */
+        bool same = e->wanted && (look_err || e->signature == signature);
         pthread_mutex_unlock(&r->mu);
+        if (look_err && same) {
+            NRD_LOG_ERROR("failed to poll model '%s': %s", p->name, nrd_error_message(look_err));
+        }
+        nrd_error_free(look_err);
         if (!same) {
             nrd_error *load_err = nrd_repo_load_entry(r, e, p->dir, NULL);
             if (load_err) {

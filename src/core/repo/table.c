@@ -5,10 +5,12 @@
 #include "core/repo/repository.h"
 #include "core/strings.h"
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/mem.h"
 
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -38,23 +40,66 @@ nrd_repo_entry *nrd_repo_find_locked(nrd_repo *r, const char *namespace, const c
     return NULL;
 }
 
-nrd_repo_entry *nrd_repo_find_or_add(nrd_repo *r, const char *namespace, const char *name)
+static void entry_free(nrd_repo_entry *e)
 {
-    pthread_mutex_lock(&r->mu);
-    nrd_repo_entry *e = nrd_repo_find_locked(r, namespace, name);
+    for (size_t k = 0; e && k < e->n_versions; k++) {
+        free(e->versions[k].reason);
+    }
+    if (e) {
+        nrd_repo_clear_steps_locked(e);
+        free(e->versions);
+        free(e->error);
+        free(e->override_dir);
+        free(e->dir);
+        free(e->namespace);
+        free(e->title);
+        free(e->name);
+    }
+    free(e);
+}
+
+/* NULL: no memory. */
+static nrd_repo_entry *entry_new(const char *namespace, const char *name)
+{
+    nrd_repo_entry *e = calloc(1, sizeof *e);
     if (!e) {
-        const size_t i = nrd_repo_first_locked(r, name);
-        e = nrd_xcalloc(1, sizeof *e);
-        e->name = nrd_xstrdup(name);
-        e->namespace = nrd_xstrdup(namespace);
-        e->title = namespace[0] ? nrd_xasprintf("%s::%s", namespace, name) : nrd_xstrdup(name);
-        r->entries = nrd_xrealloc(r->entries, (r->n_entries + 1) * sizeof *r->entries);
+        return NULL;
+    }
+    e->name = strdup(name);
+    e->namespace = strdup(namespace);
+    if (asprintf(&e->title, "%s%s%s", namespace, namespace[0] ? "::" : "", name) < 0) {
+        e->title = NULL;
+    }
+    if (!e->name || !e->namespace || !e->title) {
+        entry_free(e);
+        return NULL;
+    }
+    return e;
+}
+
+static nrd_repo_entry *add_locked(nrd_repo *r, const char *namespace, const char *name)
+{
+    const size_t i = nrd_repo_first_locked(r, name);
+    nrd_repo_entry **grown = realloc(r->entries, (r->n_entries + 1) * sizeof *r->entries);
+    r->entries = grown ? grown : r->entries;
+    nrd_repo_entry *e = grown ? entry_new(namespace, name) : NULL;
+    if (e) {
         memmove(r->entries + i + 1, r->entries + i, (r->n_entries - i) * sizeof *r->entries);
         r->entries[i] = e;
         r->n_entries++;
     }
-    pthread_mutex_unlock(&r->mu);
     return e;
+}
+
+nrd_error *nrd_repo_find_or_add(nrd_repo_entry **out, nrd_repo *r, const char *namespace, const char *name)
+{
+    pthread_mutex_lock(&r->mu);
+    *out = nrd_repo_find_locked(r, namespace, name);
+    if (!*out) {
+        *out = add_locked(r, namespace, name);
+    }
+    pthread_mutex_unlock(&r->mu);
+    return *out ? NULL : nrd_error_no_memory();
 }
 
 nrd_repo_version *nrd_repo_version_locked(nrd_repo_entry *e, int64_t number, bool add)
@@ -132,7 +177,7 @@ nrd_error *nrd_repo_new(nrd_repo **out, nrd_context *ctx)
     pthread_mutex_init(&r->mu, NULL);
     pthread_mutex_init(&r->control_mu, NULL);
     pthread_cond_init(&r->control_cond, NULL);
-    pthread_cond_init(&r->gone, NULL);
+    nrd_cond_init_steady(&r->gone);
     for (size_t i = 0; i < ctx->opt.repositories.n; i++) {
         nrd_strings_add(&r->paths, ctx->opt.repositories.items[i]);
     }
@@ -146,19 +191,7 @@ void nrd_repo_free(nrd_repo *r)
         return;
     }
     for (size_t i = 0; i < r->n_entries; i++) {
-        nrd_repo_entry *e = r->entries[i];
-        for (size_t k = 0; k < e->n_versions; k++) {
-            free(e->versions[k].reason);
-        }
-        nrd_repo_clear_steps_locked(e);
-        free(e->versions);
-        free(e->error);
-        free(e->override_dir);
-        free(e->dir);
-        free(e->namespace);
-        free(e->title);
-        free(e->name);
-        free(e);
+        entry_free(r->entries[i]);
     }
     free(r->entries);
     (void)nrd_locations_unmap(r, NULL);

@@ -428,6 +428,7 @@ static nrd_error *enqueue(nrd_scheduler *base, nrd_request *r)
             : l->timeout_us;
     r->deadline_ns =
         timeout_us && timeout_us < UINT64_MAX / 2000u ? r->queue_ns + timeout_us * 1000u : 0;
+    r->start_by_ns = l->delay ? 0 : r->deadline_ns;
     if (s->stopping) {
         err =
             nrd_request_errorf(r, NRD_ERR_UNAVAILABLE,
@@ -456,7 +457,7 @@ static nrd_error *enqueue(nrd_scheduler *base, nrd_request *r)
 void nrd_batcher_enqueue_inner(nrd_batcher *s, nrd_request *r)
 {
     r->batch_ns = nrd_now_ns();
-    r->deadline_ns = 0;
+    r->deadline_ns = r->start_by_ns = 0;
     pthread_mutex_lock(&s->mu);
     /* Without memory for a place its answers come when they are made, and not in their turn. */
     nrd_error_free(nrd_factory_join_order(r->factory, s->base.order));

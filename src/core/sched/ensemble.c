@@ -14,7 +14,6 @@
 
 #include "core/cancel.h"
 #include "core/context.h"
-#include "core/memory.h"
 #include "core/model.h"
 #include "core/model_internal.h"
 #include "core/model_metrics.h"
@@ -23,7 +22,9 @@
 #include "core/request_run.h"
 #include "core/response.h"
 #include "core/response_internal.h"
+#include "core/sched/graph.h"
 #include "core/sched/scheduler.h"
+#include "core/sched/value.h"
 #include "core/sched/worker.h"
 #include "core/statistics.h"
 #include "core/trace.h"
@@ -32,61 +33,21 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/mem.h"
 #include "base/pool.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-
-typedef struct pin { /* between a model's tensor name and an ensemble tensor */
-    char *name;
-    uint32_t tensor;
-} pin;
-
-typedef struct step {
-    char *model, *namespace; /* name, namespace */
-    int64_t version;
-    pin *in, *out;
-    uint32_t n_in, n_out;
-} step;
-
-typedef struct tensor {
-    char *name;
-    uint32_t *readers; /* steps */
-    uint32_t n_readers;
-    const Inference__ModelInput *input;   /* of the ensemble, or NULL; borrowed from its config */
-    const Inference__ModelOutput *output; /* likewise */
-} tensor;
 
 typedef struct nrd_ensemble {
     nrd_scheduler base;
     nrd_model *model; /* borrowed: owns this */
-    step *steps;
-    uint32_t n_steps;
-    tensor *tensors;
-    uint32_t n_tensors;
+    nrd_graph graph;
 } nrd_ensemble;
 
-typedef struct value {
-    struct value *next;
-    uint32_t iteration, readers_left;
-    bool present; /* false: optional and not given */
-    TRITONSERVER_DataType dtype;
-    uint32_t n_dims, batch_size;
-    int64_t dims[NRD_MAX_RANK];
-    nrd_segment *segments; /* owners shared */
-    uint32_t n_segments;
-    bool from_step;
-    uint64_t corr_id;
-    char *corr_str;
-    uint32_t flags;
-} value;
-
 typedef struct slot { /* the values of one tensor in one job */
-    value *head;
+    nrd_value *head;
     uint32_t n_made; /* the next value's iteration */
 } slot;
 
@@ -94,10 +55,10 @@ typedef struct outgoing {
     struct outgoing *next;
     uint32_t flags;
     nrd_error *error;
-    bool has_response;
+    bool has_response, timed_out;
     struct {
         uint32_t tensor;
-        value *v;
+        nrd_value *v;
     } * outputs; /* own */
     uint32_t n_outputs;
     bool last;
@@ -115,6 +76,7 @@ typedef struct job {
     uint32_t n_in_flight;
     nrd_error *error; /* the first one */
     bool failed, sent_any, finished, sending;
+    bool timed_out; /* a step says so, so this request's responses do; guarded by mu */
     outgoing *outbox, **outbox_tail;
     outgoing end; /* the last one of all, where it is none with outputs: it needs no memory */
 } job;
@@ -131,270 +93,22 @@ typedef struct run {  /* one inner request */
     uint32_t flags;
 } run;
 
-/* ---- the graph ---- */
-
-/* UINT32_MAX: no memory. */
-static uint32_t tensor_id(nrd_ensemble *e, const char *name)
-{
-    for (uint32_t i = 0; i < e->n_tensors; i++) {
-        if (strcmp(e->tensors[i].name, name) == 0) {
-            return i;
-        }
-    }
-    tensor *list = realloc(e->tensors, (e->n_tensors + 1) * sizeof *list);
-    e->tensors = list ? list : e->tensors;
-    char *copy = list ? strdup(name) : NULL;
-    if (!copy) {
-        return UINT32_MAX;
-    }
-    list[e->n_tensors] = (tensor){.name = copy};
-    return e->n_tensors++;
-}
-
-static nrd_error *add_reader(tensor *t, uint32_t step_id)
-{
-    for (uint32_t i = 0; i < t->n_readers; i++) {
-        if (t->readers[i] == step_id) {
-            return NULL;
-        }
-    }
-    uint32_t *list = realloc(t->readers, (t->n_readers + 1) * sizeof *list);
-    if (!list) {
-        return nrd_error_no_memory();
-    }
-    t->readers = list;
-    t->readers[t->n_readers++] = step_id;
-    return NULL;
-}
-
-static void free_ensemble(nrd_scheduler *base)
-{
-    nrd_ensemble *e = (nrd_ensemble *)base;
-
-    for (uint32_t i = 0; i < e->n_steps; i++) {
-        step *s = &e->steps[i];
-        for (uint32_t k = 0; k < s->n_in; k++) {
-            free(s->in[k].name);
-        }
-        for (uint32_t k = 0; k < s->n_out; k++) {
-            free(s->out[k].name);
-        }
-        free(s->in);
-        free(s->out);
-        free(s->model);
-        free(s->namespace);
-    }
-    for (uint32_t i = 0; i < e->n_tensors; i++) {
-        free(e->tensors[i].readers);
-        free(e->tensors[i].name);
-    }
-    free(e->tensors);
-    free(e->steps);
-    free(e);
-}
-
-/* ---- checking the graph against the models ---- */
-
-typedef struct seen {
-    const char *tensor, *model;
-    Inference__DataType type;
-} seen;
-
-static const char *type_name(Inference__DataType t)
-{
-    const ProtobufCEnumValue *v =
-        protobuf_c_enum_descriptor_get_value(&inference__data_type__descriptor, (int)t);
-    return v ? v->name : "TYPE_INVALID";
-}
-
-static nrd_error *note(seen *list, size_t *n, const char *ens, const char *t, const char *model,
-                       Inference__DataType type)
-{
-    for (size_t i = 0; i < *n; i++) {
-        if (strcmp(list[i].tensor, t) == 0) {
-            if (list[i].type != type) {
-                return nrd_errorf(
-                    NRD_ERR_INVALID_ARG,
-                    "in ensemble %s, ensemble tensor %s: inconsistent data type: %s is "
-                    "inferred from model %s while %s is inferred from model %s",
-                    ens, t, type_name(list[i].type), list[i].model, type_name(type), model);
-            }
-            return NULL;
-        }
-    }
-    list[(*n)++] = (seen){t, model, type};
-    return NULL;
-}
-
-static nrd_error *check_step(const nrd_config *cfg, const Inference__ModelEnsembling__Step *s,
-                             nrd_model *m, seen *list, size_t *n)
-{
-    if (m->config->max_batch_size > 0 && m->config->max_batch_size < cfg->max_batch_size) {
-        return nrd_errorf(
-            NRD_ERR_INVALID_ARG,
-            "ensemble %s allows maximum batch size %d, but it contains model %s which "
-            "only allows maximum batch size to be %d",
-            cfg->name, cfg->max_batch_size, m->name, m->config->max_batch_size);
-    }
-    for (size_t k = 0; k < s->n_input_map; k++) {
-        const Inference__ModelInput *in = nrd_model_input(m, s->input_map[k]->key);
-        if (!in) {
-            return nrd_errorf(NRD_ERR_INVALID_ARG,
-                              "in ensemble %s, ensemble tensor %s is mapping to non-existing input "
-                              "%s in model %s",
-                              cfg->name, s->input_map[k]->value, s->input_map[k]->key, m->name);
-        }
-        NRD_TRY(note(list, n, cfg->name, s->input_map[k]->value, s->model_name, in->data_type));
-    }
-    for (size_t k = 0; k < s->n_output_map; k++) {
-        const Inference__ModelOutput *o = nrd_model_output(m, s->output_map[k]->key);
-        if (!o) {
-            return nrd_errorf(
-                NRD_ERR_INVALID_ARG,
-                "in ensemble %s, ensemble tensor %s is mapped from non-existing output "
-                "%s in model %s",
-                cfg->name, s->output_map[k]->value, s->output_map[k]->key, m->name);
-        }
-        NRD_TRY(note(list, n, cfg->name, s->output_map[k]->value, s->model_name, o->data_type));
-    }
-    for (size_t i = 0; i < m->config->n_input; i++) {
-        bool is_mapped = m->config->input[i]->optional;
-        for (size_t k = 0; k < s->n_input_map && !is_mapped; k++) {
-            is_mapped = strcmp(s->input_map[k]->key, m->config->input[i]->name) == 0;
-        }
-        if (!is_mapped) {
-            return nrd_errorf(NRD_ERR_INVALID_ARG,
-                              "in ensemble %s, input %s in model %s is not mapped to any ensemble "
-                              "tensors",
-                              cfg->name, m->config->input[i]->name, m->name);
-        }
-    }
-    return NULL;
-}
-
-static nrd_error *mark_decoupled(nrd_config *cfg, bool decoupled)
-{
-    if (!cfg->model_transaction_policy) {
-        cfg->model_transaction_policy = malloc(sizeof *cfg->model_transaction_policy);
-        if (!cfg->model_transaction_policy) {
-            return nrd_error_no_memory();
-        }
-        inference__model_transaction_policy__init(cfg->model_transaction_policy);
-    }
-    cfg->model_transaction_policy->decoupled = decoupled;
-    return NULL;
-}
-
-nrd_error *nrd_ensemble_check(nrd_context *ctx, nrd_config *cfg)
-{
-    const Inference__ModelEnsembling *en = cfg->ensemble_scheduling;
-    size_t cap = cfg->n_input + cfg->n_output, n = 0;
-    bool decoupled = false;
-    nrd_error *err = NULL;
-    seen *list;
-
-    for (size_t i = 0; i < en->n_step; i++) {
-        cap += en->step[i]->n_input_map + en->step[i]->n_output_map;
-    }
-    list = calloc(cap + 1, sizeof *list);
-    if (!list) {
-        return nrd_error_no_memory();
-    }
-    for (size_t i = 0; i < cfg->n_input && !err; i++) {
-        err = note(list, &n, cfg->name, cfg->input[i]->name, cfg->name, cfg->input[i]->data_type);
-    }
-    for (size_t i = 0; i < cfg->n_output && !err; i++) {
-        err = note(list, &n, cfg->name, cfg->output[i]->name, cfg->name, cfg->output[i]->data_type);
-    }
-    for (size_t i = 0; i < en->n_step && !err; i++) {
-        nrd_model *m = NULL;
-        int64_t version = en->step[i]->model_version ? en->step[i]->model_version : -1;
-        err = ctx->catalog.get_step(&m, ctx->catalog.repo, en->step[i]->model_namespace,
-                                    en->step[i]->model_name, version);
-        if (err && nrd_error_get_code(err) == NRD_ERR_NO_MEMORY) {
-            break;
-        }
-        if (err) {
-            nrd_error_free(err);
-            err = nrd_errorf(NRD_ERR_INVALID_ARG,
-                             "ensemble '%s' depends on '%s' which has no loaded version.",
-                             cfg->name, en->step[i]->model_name);
-            break;
-        }
-        err = check_step(cfg, en->step[i], m, list, &n);
-        decoupled = decoupled || m->decoupled;
-        nrd_model_unref(m);
-    }
-    free(list);
-    return err ? err : mark_decoupled(cfg, decoupled);
-}
-
-/* ---- values ---- */
-
-static void value_free(value *v)
-{
-    for (uint32_t i = 0; i < v->n_segments; i++) {
-        nrd_buf_unref(v->segments[i].owner);
-    }
-    nrd_pool_put(v->segments, v->n_segments * sizeof *v->segments);
-    free(v->corr_str);
-    nrd_pool_put(v, sizeof *v);
-}
-
-/* Of the dimensions only the first n_dims count. NULL: no memory. */
-static value *value_new(void)
-{
-    value *v = nrd_pool_get(sizeof *v);
-    if (!v) {
-        return NULL;
-    }
-    memset(v, 0, offsetof(value, dims));
-    memset((char *)v + offsetof(value, segments), 0, sizeof *v - offsetof(value, segments));
-    return v;
-}
-
-/* Shares the owners. */
-static bool set_segments(value *v, const nrd_segment *from, uint32_t n)
-{
-    v->segments = n ? nrd_pool_get(n * sizeof *v->segments) : NULL;
-    if (n && !v->segments) {
-        return false;
-    }
-    v->n_segments = n;
-    for (uint32_t i = 0; i < n; i++) {
-        v->segments[i] = from[i];
-        if (v->segments[i].owner) {
-            nrd_buf_ref(v->segments[i].owner);
-        }
-    }
-    return true;
-}
-
-static bool set_text(char **field, const char *text)
-{
-    char *copy = text ? strdup(text) : NULL;
-    if (text && !copy) {
-        return false;
-    }
-    free(*field);
-    *field = copy;
-    return true;
-}
+/* ---- values in their tensors ---- */
 
 /* Everybody who may read a value of the tensor: its steps, and the response. */
 static uint32_t n_readers(const job *j, uint32_t t)
 {
-    const tensor *ten = &j->ens->tensors[t];
+    const nrd_graph_tensor *ten = &j->ens->graph.tensors[t];
     return ten->n_readers + (ten->output && nrd_request_wants(j->req, ten->name) ? 1u : 0u);
 }
 
-static void add_value_locked(job *j, uint32_t t, value *v)
+static void add_value_locked(job *j, uint32_t t, nrd_value *v)
 {
-    value **p = &j->slots[t].head;
+    nrd_value **p = &j->slots[t].head;
     v->iteration = j->slots[t].n_made++;
     v->readers_left = n_readers(j, t);
     if (v->readers_left == 0) {
-        value_free(v);
+        nrd_value_free(v);
         return;
     }
     while (*p) {
@@ -403,9 +117,9 @@ static void add_value_locked(job *j, uint32_t t, value *v)
     *p = v;
 }
 
-static value *find_value_locked(const job *j, uint32_t t, uint32_t iteration)
+static nrd_value *find_value_locked(const job *j, uint32_t t, uint32_t iteration)
 {
-    value *v = j->slots[t].head;
+    nrd_value *v = j->slots[t].head;
     while (v && v->iteration != iteration) {
         v = v->next;
     }
@@ -413,98 +127,18 @@ static value *find_value_locked(const job *j, uint32_t t, uint32_t iteration)
 }
 
 /* One reader is done; the last one takes the value out (returned, to be freed or kept). */
-static value *consume_locked(job *j, uint32_t t, value *v)
+static nrd_value *consume_locked(job *j, uint32_t t, nrd_value *v)
 {
     if (--v->readers_left > 0) {
         return NULL;
     }
-    value **p = &j->slots[t].head;
+    nrd_value **p = &j->slots[t].head;
     while (*p != v) {
         p = &(*p)->next;
     }
     *p = v->next;
     v->next = NULL;
     return v;
-}
-
-static value *copy_value(const value *v)
-{
-    value *c = nrd_pool_get(sizeof *c);
-    if (!c) {
-        return NULL;
-    }
-    *c = *v;
-    c->next = NULL;
-    c->corr_str = NULL;
-    c->segments = NULL;
-    c->n_segments = 0;
-    if (!set_text(&c->corr_str, v->corr_str) || !set_segments(c, v->segments, v->n_segments)) {
-        value_free(c);
-        return NULL;
-    }
-    return c;
-}
-
-static value *value_of_input(const nrd_input *in, uint32_t batch_size)
-{
-    value *v = value_new();
-    /* The segments are borrowed: the outer request lives longer. */
-    if (!v || !set_segments(v, in->segments, in->n_segments)) {
-        if (v) {
-            value_free(v);
-        }
-        return NULL;
-    }
-    v->present = true;
-    v->dtype = in->dtype;
-    v->batch_size = batch_size;
-    v->n_dims = in->n_dims;
-    memcpy(v->dims, in->dims, in->n_dims * sizeof *v->dims);
-    return v;
-}
-
-static value *value_of_output(const nrd_output *o, uint32_t batch_size)
-{
-    value *v = value_new();
-    if (!v) {
-        return NULL;
-    }
-    v->present = true;
-    v->from_step = true;
-    v->dtype = o->dtype;
-    v->batch_size = batch_size;
-    v->n_dims = o->n_dims;
-    memcpy(v->dims, o->dims, o->n_dims * sizeof *v->dims);
-    if (o->buf && o->attr.byte_size > 0) {
-        const nrd_segment s = {.base = o->base, .attr = o->attr, .owner = o->buf};
-        if (!set_segments(v, &s, 1)) {
-            value_free(v);
-            return NULL;
-        }
-    }
-    return v;
-}
-
-/* A batching model and one that does not batch may follow each other when the shapes allow it. */
-static uint32_t reshape(const int64_t *want, size_t n_want, bool batching, const value *v,
-                        int64_t *out)
-{
-    bool matches = v->n_dims == n_want;
-
-    for (size_t i = 0; matches && i < n_want; i++) {
-        matches = want[i] < 0 || want[i] == v->dims[i];
-    }
-    if (batching && v->batch_size == 0 && matches && v->n_dims + 1 < NRD_MAX_RANK) {
-        out[0] = 1;
-        memcpy(out + 1, v->dims, v->n_dims * sizeof *out);
-        return v->n_dims + 1;
-    }
-    if (!batching && v->batch_size == 1 && !matches && v->n_dims > 0) {
-        memcpy(out, v->dims + 1, (v->n_dims - 1) * sizeof *out);
-        return v->n_dims - 1;
-    }
-    memcpy(out, v->dims, v->n_dims * sizeof *out);
-    return v->n_dims;
 }
 
 /* ---- jobs ---- */
@@ -518,8 +152,8 @@ static void job_free(job *j)
 {
     const nrd_ensemble *e = j->ens;
 
-    nrd_pool_put(j->models, e->n_steps * sizeof *j->models);
-    nrd_pool_put(j->slots, e->n_tensors * sizeof *j->slots);
+    nrd_pool_put(j->models, e->graph.n_steps * sizeof *j->models);
+    nrd_pool_put(j->slots, e->graph.n_tensors * sizeof *j->slots);
     nrd_cancel_unref(j->cancel);
     pthread_mutex_destroy(&j->mu);
     nrd_pool_put(j, sizeof *j);
@@ -544,13 +178,13 @@ static void job_unref(job *j)
         nrd_stats_success(m, batch, total, atomic_load(&j->sums.queue_ns), in, infer, out);
         nrd_stats_batch(m, batch, in, infer, out);
     }
-    for (uint32_t t = 0; t < j->ens->n_tensors; t++) {
-        for (value *v = j->slots[t].head, *next; v; v = next) {
+    for (uint32_t t = 0; t < j->ens->graph.n_tensors; t++) {
+        for (nrd_value *v = j->slots[t].head, *next; v; v = next) {
             next = v->next;
-            value_free(v);
+            nrd_value_free(v);
         }
     }
-    for (uint32_t i = 0; i < j->ens->n_steps; i++) {
+    for (uint32_t i = 0; i < j->ens->graph.n_steps; i++) {
         nrd_model_unref(j->models[i]);
     }
     job_free(j);
@@ -591,7 +225,7 @@ static outgoing *push_outgoing_locked(job *j, outgoing *o)
 
 /* ---- starting steps ---- */
 
-static bool inputs_ready_locked(const job *j, const step *s, uint32_t iteration)
+static bool inputs_ready_locked(const job *j, const nrd_graph_step *s, uint32_t iteration)
 {
     for (uint32_t i = 0; i < s->n_in; i++) {
         if (!find_value_locked(j, s->in[i].tensor, iteration)) {
@@ -601,11 +235,11 @@ static bool inputs_ready_locked(const job *j, const step *s, uint32_t iteration)
     return true;
 }
 
-static nrd_error *fill_request_locked(job *j, run *u, const step *s, nrd_model *m,
+static nrd_error *fill_request_locked(job *j, run *u, const nrd_graph_step *s, nrd_model *m,
                                       uint32_t iteration)
 {
     for (uint32_t i = 0; i < s->n_in; i++) {
-        value *v = find_value_locked(j, s->in[i].tensor, iteration);
+        nrd_value *v = find_value_locked(j, s->in[i].tensor, iteration);
         if (v->present) {
             const Inference__ModelInput *ci = nrd_model_input(m, s->in[i].name);
             int64_t dims[NRD_MAX_RANK];
@@ -615,7 +249,8 @@ static nrd_error *fill_request_locked(job *j, run *u, const step *s, nrd_model *
                                   "unexpected inference input '%s' for model '%s'", s->in[i].name,
                                   m->name);
             }
-            uint32_t n = reshape(ci->dims, ci->n_dims, m->config->max_batch_size > 0, v, dims);
+            uint32_t n =
+                nrd_value_shape(v, ci->dims, ci->n_dims, m->config->max_batch_size > 0, dims);
             NRD_TRY(nrd_request_add_input(&in, u->req, s->in[i].name, v->dtype, dims, n));
             for (uint32_t k = 0; k < v->n_segments; k++) {
                 NRD_TRY(nrd_input_append(in, v->segments[k].base, &v->segments[k].attr,
@@ -624,7 +259,7 @@ static nrd_error *fill_request_locked(job *j, run *u, const step *s, nrd_model *
         }
         if (v->from_step) { /* the response of a step may name another sequence */
             u->corr_id = v->corr_id;
-            if (!set_text(&u->corr_str, v->corr_str)) {
+            if (!nrd_value_set_text(&u->corr_str, v->corr_str)) {
                 return nrd_error_no_memory();
             }
             u->flags = v->flags;
@@ -635,11 +270,9 @@ static nrd_error *fill_request_locked(job *j, run *u, const step *s, nrd_model *
         for (uint32_t k = 0; k < i; k++) {
             again = again || s->in[k].tensor == s->in[i].tensor;
         }
-        value *v = again ? NULL : find_value_locked(j, s->in[i].tensor, iteration);
-        value *done = v ? consume_locked(j, s->in[i].tensor, v) : NULL;
-        if (done) {
-            value_free(done);
-        }
+        nrd_value *v = again ? NULL : find_value_locked(j, s->in[i].tensor, iteration);
+        nrd_value *done = v ? consume_locked(j, s->in[i].tensor, v) : NULL;
+        nrd_value_free(done);
     }
     for (uint32_t i = 0; i < s->n_out; i++) {
         NRD_TRY(nrd_request_add_output(u->req, s->out[i].name));
@@ -651,7 +284,7 @@ static nrd_error *fill_request_locked(job *j, run *u, const step *s, nrd_model *
 static nrd_error *name_request(const run *u, const nrd_request *outer)
 {
     char *id = nrd_pool_strdup(outer->id);
-    if (!id || !set_text(&u->req->corr_str, u->corr_str)) {
+    if (!id || !nrd_value_set_text(&u->req->corr_str, u->corr_str)) {
         nrd_pool_strput(id);
         return nrd_error_no_memory();
     }
@@ -662,7 +295,7 @@ static nrd_error *name_request(const run *u, const nrd_request *outer)
 
 static nrd_error *make_run_locked(job *j, uint32_t step_id, uint32_t iteration, run **list)
 {
-    const step *s = &j->ens->steps[step_id];
+    const nrd_graph_step *s = &j->ens->graph.steps[step_id];
     nrd_model *m = j->models[step_id];
     run *u = nrd_pool_zget(sizeof *u);
     nrd_error *err = NULL;
@@ -677,7 +310,7 @@ static nrd_error *make_run_locked(job *j, uint32_t step_id, uint32_t iteration, 
     u->corr_id = j->req->corr_id;
     u->flags = j->req->flags;
     u->req = nrd_request_new(m, s->version);
-    if (!u->req || !set_text(&u->corr_str, j->req->corr_str)) {
+    if (!u->req || !nrd_value_set_text(&u->corr_str, j->req->corr_str)) {
         err = nrd_error_no_memory();
     }
     err = err ? err : fill_request_locked(j, u, s, m, iteration);
@@ -699,7 +332,7 @@ static nrd_error *make_run_locked(job *j, uint32_t step_id, uint32_t iteration, 
     r->corr_id = u->corr_id;
     r->flags = u->flags;
     r->priority = j->req->priority;
-    r->timeout_us = j->req->timeout_us;
+    r->timeout_us = nrd_request_time_left_us(j->req);
     r->release_fn = step_released;
     r->release_userp = u;
     r->response_fn = step_answered;
@@ -720,7 +353,7 @@ static nrd_error *make_runs_locked(job *j, const uint32_t *tensors, const uint32
                                    uint32_t n, run **list)
 {
     for (uint32_t i = 0; i < n; i++) {
-        const tensor *t = &j->ens->tensors[tensors[i]];
+        const nrd_graph_tensor *t = &j->ens->graph.tensors[tensors[i]];
         for (uint32_t k = 0; k < t->n_readers; k++) {
             /* A step that ran consumed its values, so it is not found ready twice, unless another
              * reader still holds all of them: then the step is already in the list. */
@@ -728,7 +361,8 @@ static nrd_error *make_runs_locked(job *j, const uint32_t *tensors, const uint32
             for (const run *u = *list; u; u = u->next) {
                 listed = listed || (u->step == t->readers[k] && u->iteration == iterations[i]);
             }
-            if (!listed && inputs_ready_locked(j, &j->ens->steps[t->readers[k]], iterations[i])) {
+            if (!listed &&
+                inputs_ready_locked(j, &j->ens->graph.steps[t->readers[k]], iterations[i])) {
                 NRD_TRY(make_run_locked(j, t->readers[k], iterations[i], list));
             }
         }
@@ -771,10 +405,10 @@ static void start_runs(run *list)
 static void free_outgoing(job *j, outgoing *o)
 {
     for (uint32_t i = 0; i < o->n_outputs; i++) {
-        value_free(o->outputs[i].v);
+        nrd_value_free(o->outputs[i].v);
     }
     nrd_error_free(o->error);
-    nrd_pool_put(o->outputs, j->ens->n_tensors * sizeof *o->outputs);
+    nrd_pool_put(o->outputs, j->ens->graph.n_tensors * sizeof *o->outputs);
     if (o != &j->end) {
         nrd_pool_put(o, sizeof *o);
     }
@@ -789,12 +423,12 @@ static outgoing *take_outputs_locked(job *j, const uint32_t *tensors, const uint
     uint32_t iteration = 0;
 
     for (uint32_t i = 0; i < n && !any; i++) {
-        const tensor *t = &e->tensors[tensors[i]];
+        const nrd_graph_tensor *t = &e->graph.tensors[tensors[i]];
         any = t->output && nrd_request_wants(j->req, t->name);
         iteration = iterations[i];
     }
-    for (uint32_t t = 0; any && t < e->n_tensors; t++) {
-        if (e->tensors[t].output && nrd_request_wants(j->req, e->tensors[t].name) &&
+    for (uint32_t t = 0; any && t < e->graph.n_tensors; t++) {
+        if (e->graph.tensors[t].output && nrd_request_wants(j->req, e->graph.tensors[t].name) &&
             !find_value_locked(j, t, iteration)) {
             return NULL;
         }
@@ -804,7 +438,7 @@ static outgoing *take_outputs_locked(job *j, const uint32_t *tensors, const uint
     }
     outgoing *o = nrd_pool_zget(sizeof *o);
     if (o) {
-        o->outputs = nrd_pool_get(e->n_tensors * sizeof *o->outputs);
+        o->outputs = nrd_pool_get(e->graph.n_tensors * sizeof *o->outputs);
     }
     if (!o || !o->outputs) {
         nrd_pool_put(o, sizeof *o);
@@ -812,11 +446,12 @@ static outgoing *take_outputs_locked(job *j, const uint32_t *tensors, const uint
         return NULL;
     }
     o->has_response = true;
-    for (uint32_t t = 0; t < e->n_tensors; t++) {
-        if (e->tensors[t].output && nrd_request_wants(j->req, e->tensors[t].name)) {
-            value *v = find_value_locked(j, t, iteration);
-            value *mine = consume_locked(j, t, v);
-            mine = mine ? mine : copy_value(v);
+    o->timed_out = j->timed_out;
+    for (uint32_t t = 0; t < e->graph.n_tensors; t++) {
+        if (e->graph.tensors[t].output && nrd_request_wants(j->req, e->graph.tensors[t].name)) {
+            nrd_value *v = find_value_locked(j, t, iteration);
+            nrd_value *mine = consume_locked(j, t, v);
+            mine = mine ? mine : nrd_value_copy(v);
             if (!mine) {
                 free_outgoing(j, o);
                 set_error_locked(j, nrd_error_no_memory());
@@ -854,14 +489,15 @@ static void finish_locked(job *j, outgoing *response)
     j->error = NULL;
 }
 
-static nrd_error *fill_output(nrd_response *r, const job *j, uint32_t t, value *v)
+static nrd_error *fill_output(nrd_response *r, const job *j, uint32_t t, nrd_value *v)
 {
-    const tensor *ten = &j->ens->tensors[t];
+    const nrd_graph_tensor *ten = &j->ens->graph.tensors[t];
     TRITONSERVER_MemoryType type = TRITONSERVER_MEMORY_CPU;
     int64_t type_id = 0, dims[NRD_MAX_RANK];
     uint64_t total = 0;
     nrd_output *o;
-    uint32_t n = reshape(ten->output->dims, ten->output->n_dims, j->req->batch_size != 0, v, dims);
+    uint32_t n =
+        nrd_value_shape(v, ten->output->dims, ten->output->n_dims, j->req->batch_size != 0, dims);
 
     NRD_TRY(nrd_response_add_output(&o, r, ten->name, v->dtype, dims, n));
     for (uint32_t i = 0; i < v->n_segments; i++) {
@@ -891,22 +527,6 @@ static nrd_error *fill_output(nrd_response *r, const job *j, uint32_t t, value *
     return NULL;
 }
 
-static nrd_error *set_sequence_params(nrd_response *r, const value *v)
-{
-    bool start = (v->flags & TRITONSERVER_REQUEST_FLAG_SEQUENCE_START) != 0;
-    bool end = (v->flags & TRITONSERVER_REQUEST_FLAG_SEQUENCE_END) != 0;
-
-    if (v->corr_str) {
-        NRD_TRY(
-            nrd_params_set(&r->params, "sequence_id", TRITONSERVER_PARAMETER_STRING, v->corr_str));
-    } else {
-        int64_t id = (int64_t)v->corr_id;
-        NRD_TRY(nrd_params_set(&r->params, "sequence_id", TRITONSERVER_PARAMETER_INT, &id));
-    }
-    NRD_TRY(nrd_params_set(&r->params, "sequence_start", TRITONSERVER_PARAMETER_BOOL, &start));
-    return nrd_params_set(&r->params, "sequence_end", TRITONSERVER_PARAMETER_BOOL, &end);
-}
-
 static void send_one(job *j, outgoing *o)
 {
     nrd_factory *f = j->req->factory;
@@ -923,13 +543,16 @@ static void send_one(job *j, outgoing *o)
         return;
     }
     for (uint32_t i = 0; i < o->n_outputs && !err; i++) {
-        value *v = o->outputs[i].v;
+        nrd_value *v = o->outputs[i].v;
         if (v->present) {
             err = fill_output(r, j, o->outputs[i].tensor, v);
         }
         if (v->from_step && !err) {
-            err = set_sequence_params(r, v);
+            err = nrd_value_write_sequence(r, v);
         }
+    }
+    if (o->timed_out && !err) {
+        err = nrd_response_set_timed_out(r);
     }
     nrd_response_send(r, o->flags, err);
 }
@@ -972,40 +595,12 @@ static void step_released(TRITONSERVER_InferenceRequest *request, const uint32_t
     }
 }
 
-/* What a step's response says about sequences goes on with its tensors. */
-static bool read_sequence_params(const nrd_response *r, value *v)
-{
-    bool flags_set = false;
-    for (uint32_t i = 0; i < r->params.n; i++) {
-        const nrd_param *p = &r->params.items[i];
-        if (strcmp(p->name, "sequence_id") == 0 && p->type == TRITONSERVER_PARAMETER_INT) {
-            free(v->corr_str);
-            v->corr_str = NULL;
-            v->corr_id = (uint64_t)p->i;
-        } else if (strcmp(p->name, "sequence_id") == 0 &&
-                   p->type == TRITONSERVER_PARAMETER_STRING) {
-            if (!set_text(&v->corr_str, p->str)) {
-                return false;
-            }
-        } else if (p->type == TRITONSERVER_PARAMETER_BOOL &&
-                   (strcmp(p->name, "sequence_start") == 0 ||
-                    strcmp(p->name, "sequence_end") == 0)) {
-            uint32_t bit = p->name[9] == 's' ? TRITONSERVER_REQUEST_FLAG_SEQUENCE_START
-                                             : TRITONSERVER_REQUEST_FLAG_SEQUENCE_END;
-            v->flags = flags_set ? v->flags : 0;
-            flags_set = true;
-            v->flags |= p->b ? bit : 0;
-        }
-    }
-    return true;
-}
-
 /* Puts the outputs of a response into their tensors. Outputs that are missing count as optional
  * values that were not given. */
 static uint32_t store_outputs_locked(job *j, const run *u, const nrd_response *r, uint32_t *tensors,
                                      uint32_t *iterations)
 {
-    const step *s = &j->ens->steps[u->step];
+    const nrd_graph_step *s = &j->ens->graph.steps[u->step];
     uint32_t n = 0;
 
     for (uint32_t i = 0; i < s->n_out; i++) {
@@ -1013,16 +608,15 @@ static uint32_t store_outputs_locked(job *j, const run *u, const nrd_response *r
         for (uint32_t k = 0; k < r->n_outputs; k++) {
             o = strcmp(r->outputs[k]->name, s->out[i].name) == 0 ? r->outputs[k] : o;
         }
-        value *v = o ? value_of_output(o, u->batch_size) : value_new();
+        nrd_value *v = o ? nrd_value_of_output(o, u->batch_size) : nrd_value_new();
         if (v) {
             v->from_step = true;
             v->corr_id = u->corr_id;
             v->flags = u->flags;
         }
-        if (!v || !set_text(&v->corr_str, u->corr_str) || !read_sequence_params(r, v)) {
-            if (v) {
-                value_free(v);
-            }
+        if (!v || !nrd_value_set_text(&v->corr_str, u->corr_str) ||
+            !nrd_value_read_sequence(v, r)) {
+            nrd_value_free(v);
             set_error_locked(j, nrd_error_no_memory());
             return 0;
         }
@@ -1043,7 +637,7 @@ static void step_answered(TRITONSERVER_InferenceResponse *response, const uint32
     job *j = u->j;
     nrd_response *r = (nrd_response *)(void *)response;
     bool final = (flags & TRITONSERVER_RESPONSE_COMPLETE_FINAL) != 0;
-    uint32_t n_out = j->ens->steps[u->step].n_out, n = 0;
+    uint32_t n_out = j->ens->graph.steps[u->step].n_out, n = 0;
     const size_t changed_bytes = 2u * n_out * sizeof(uint32_t);
     uint32_t usual[2 * USUAL_OUTPUTS];
     uint32_t *changed = n_out <= USUAL_OUTPUTS ? usual : nrd_pool_get(changed_bytes);
@@ -1054,6 +648,7 @@ static void step_answered(TRITONSERVER_InferenceResponse *response, const uint32
     if (final) {
         j->n_in_flight--;
     }
+    j->timed_out |= r && nrd_response_is_timed_out(r);
     if (r && r->error) {
         set_error_locked(
             j, nrd_errorf(nrd_error_get_code(r->error), "%s", nrd_error_message(r->error)));
@@ -1101,7 +696,7 @@ static void step_answered(TRITONSERVER_InferenceResponse *response, const uint32
 
 static void free_unstarted(job *j)
 {
-    for (uint32_t i = 0; j->models && i < j->ens->n_steps; i++) {
+    for (uint32_t i = 0; j->models && i < j->ens->graph.n_steps; i++) {
         if (j->models[i]) {
             nrd_model_unref(j->models[i]);
         }
@@ -1113,7 +708,7 @@ static nrd_error *enqueue(nrd_scheduler *base, nrd_request *r)
 {
     nrd_ensemble *e = (nrd_ensemble *)base;
     job *j = nrd_pool_zget(sizeof *j);
-    const size_t changed_bytes = 2u * e->n_tensors * sizeof(uint32_t);
+    const size_t changed_bytes = 2u * e->graph.n_tensors * sizeof(uint32_t);
     uint32_t *changed;
     run *list = NULL;
     nrd_error *err = NULL;
@@ -1129,15 +724,16 @@ static nrd_error *enqueue(nrd_scheduler *base, nrd_request *r)
     pthread_mutex_init(&j->mu, NULL);
     j->cancel = nrd_cancel_new(r->cancel);
     j->outbox_tail = &j->outbox;
-    j->slots = nrd_pool_zget(e->n_tensors * sizeof *j->slots);
-    j->models = nrd_pool_zget(e->n_steps * sizeof *j->models);
+    j->slots = nrd_pool_zget(e->graph.n_tensors * sizeof *j->slots);
+    j->models = nrd_pool_zget(e->graph.n_steps * sizeof *j->models);
     changed = nrd_pool_zget(changed_bytes); /* iterations stay 0 */
     if (!j->cancel || !j->slots || !j->models || !changed) {
         err = nrd_error_no_memory();
     }
-    for (uint32_t i = 0; i < e->n_steps && !err; i++) {
-        err = r->ctx->catalog.get_step(&j->models[i], r->ctx->catalog.repo, e->steps[i].namespace,
-                                       e->steps[i].model, e->steps[i].version);
+    for (uint32_t i = 0; i < e->graph.n_steps && !err; i++) {
+        err = r->ctx->catalog.get_step(&j->models[i], r->ctx->catalog.repo,
+                                       e->graph.steps[i].namespace, e->graph.steps[i].model,
+                                       e->graph.steps[i].version);
     }
     if (err) {
         nrd_pool_put(changed, changed_bytes);
@@ -1147,10 +743,10 @@ static nrd_error *enqueue(nrd_scheduler *base, nrd_request *r)
     atomic_store(&r->state, NRD_REQ_RUNNING);
     pthread_mutex_lock(&j->mu);
     uint32_t n = 0;
-    for (uint32_t t = 0; t < e->n_tensors && !err; t++) {
-        if (e->tensors[t].input) {
-            const nrd_input *in = nrd_request_find_input(r, e->tensors[t].name);
-            value *v = in ? value_of_input(in, r->batch_size) : value_new();
+    for (uint32_t t = 0; t < e->graph.n_tensors && !err; t++) {
+        if (e->graph.tensors[t].input) {
+            const nrd_input *in = nrd_request_find_input(r, e->graph.tensors[t].name);
+            nrd_value *v = in ? nrd_value_of_input(in, r->batch_size) : nrd_value_new();
             if (v) {
                 add_value_locked(j, t, v);
                 changed[n++] = t;
@@ -1159,11 +755,12 @@ static nrd_error *enqueue(nrd_scheduler *base, nrd_request *r)
             }
         }
     }
-    err = err ? err : make_runs_locked(j, changed, changed + e->n_tensors, n, &list);
+    err = err ? err : make_runs_locked(j, changed, changed + e->graph.n_tensors, n, &list);
     if (err) {
         set_error_locked(j, err);
     }
-    outgoing *out = j->failed ? NULL : take_outputs_locked(j, changed, changed + e->n_tensors, n);
+    outgoing *out =
+        j->failed ? NULL : take_outputs_locked(j, changed, changed + e->graph.n_tensors, n);
     finish_locked(j, out);
     pthread_mutex_unlock(&j->mu);
     nrd_pool_put(changed, changed_bytes);
@@ -1175,88 +772,35 @@ static nrd_error *enqueue(nrd_scheduler *base, nrd_request *r)
 
 /* ---- making ---- */
 
+static void free_ensemble(nrd_scheduler *base)
+{
+    nrd_ensemble *e = (nrd_ensemble *)base;
+
+    nrd_graph_free(&e->graph);
+    free(e);
+}
+
 static const nrd_scheduler_ops ops = {
     .enqueue = enqueue,
     .free = free_ensemble,
 };
 
-/* The pins of one side of a step. */
-static nrd_error *add_pin(nrd_ensemble *e, pin *list, uint32_t *n, const char *name,
-                          const char *tensor_name, uint32_t *out_tensor)
-{
-    const uint32_t t = tensor_id(e, tensor_name);
-    char *copy = strdup(name);
-
-    if (t == UINT32_MAX || !copy) {
-        free(copy);
-        return nrd_error_no_memory();
-    }
-    list[(*n)++] = (pin){copy, t};
-    *out_tensor = t;
-    return NULL;
-}
-
-static nrd_error *add_step(nrd_ensemble *e, const Inference__ModelEnsembling__Step *cs)
-{
-    const uint32_t i = e->n_steps;
-    step *s = &e->steps[e->n_steps++];
-    uint32_t t;
-
-    s->model = strdup(cs->model_name);
-    s->namespace = strdup(cs->model_namespace);
-    s->version = cs->model_version ? cs->model_version : -1;
-    s->in = calloc(cs->n_input_map + 1, sizeof *s->in);
-    s->out = calloc(cs->n_output_map + 1, sizeof *s->out);
-    if (!s->model || !s->namespace || !s->in || !s->out) {
-        return nrd_error_no_memory();
-    }
-    for (size_t k = 0; k < cs->n_input_map; k++) {
-        NRD_TRY(add_pin(e, s->in, &s->n_in, cs->input_map[k]->key, cs->input_map[k]->value, &t));
-        NRD_TRY(add_reader(&e->tensors[t], i));
-    }
-    for (size_t k = 0; k < cs->n_output_map; k++) {
-        NRD_TRY(add_pin(e, s->out, &s->n_out, cs->output_map[k]->key, cs->output_map[k]->value, &t));
-    }
-    return NULL;
-}
-
 nrd_error *nrd_ensemble_new(nrd_scheduler **out, nrd_model *m)
 {
-    const Inference__ModelEnsembling *cfg = m->config->ensemble_scheduling;
-    nrd_ensemble *e = NULL;
-    nrd_error *err = NULL;
-    uint32_t t = 0;
+    nrd_ensemble *e = calloc(1, sizeof *e);
+    nrd_error *err;
 
     *out = NULL;
-    NRD_NEW_GOTO(e, 1, err, fail);
+    if (!e) {
+        return nrd_error_no_memory();
+    }
     e->base = (nrd_scheduler){.ops = &ops};
     e->model = m;
-    for (size_t i = 0; i < m->config->n_input && t != UINT32_MAX; i++) {
-        t = tensor_id(e, m->config->input[i]->name);
-        if (t != UINT32_MAX) {
-            e->tensors[t].input = m->config->input[i];
-        }
-    }
-    for (size_t i = 0; i < m->config->n_output && t != UINT32_MAX; i++) {
-        t = tensor_id(e, m->config->output[i]->name);
-        if (t != UINT32_MAX) {
-            e->tensors[t].output = m->config->output[i];
-        }
-    }
-    if (t == UINT32_MAX) {
-        err = nrd_error_no_memory();
-        goto fail;
-    }
-    NRD_NEW_GOTO(e->steps, cfg->n_step, err, fail);
-    for (size_t i = 0; i < cfg->n_step; i++) {
-        NRD_TRY_GOTO(add_step(e, cfg->step[i]), err, fail);
+    err = nrd_graph_init(&e->graph, m->config);
+    if (err) {
+        free(e);
+        return err;
     }
     *out = &e->base;
     return NULL;
-
-fail:
-    if (e) {
-        free_ensemble(&e->base);
-    }
-    return err;
 }

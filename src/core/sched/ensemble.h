@@ -7,8 +7,5 @@
 #include "core/objects.h"
 
 nrd_error *nrd_ensemble_new(nrd_scheduler **out, nrd_model *m) NRD_MUST_USE;
-/* Checks types and shapes along the graph against the models it uses, now loaded; marks the
- * ensemble as decoupled when one of them is. */
-nrd_error *nrd_ensemble_check(nrd_context *ctx, nrd_config *cfg) NRD_MUST_USE;
 
 #endif

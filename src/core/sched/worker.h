@@ -13,6 +13,7 @@
 #ifndef NRD_CORE_SCHED_WORKER_H
 #define NRD_CORE_SCHED_WORKER_H
 
+#include "core/host_policy.h"
 #include "core/objects.h"
 
 #include <pthread.h>
@@ -47,6 +48,7 @@ struct nrd_worker {
     nrd_batcher *kept;     /* where it queued a step that it runs itself, shared unless it is its
                             * own queue; NULL: nowhere */
     bool has_common_name;  /* its name no longer tells an instance */
+    nrd_host_home home;    /* where its thread runs for instances without a host policy */
 };
 
 /* The worker that this thread is; NULL: another thread. */

@@ -45,7 +45,11 @@
 #include <sys/resource.h>
 
 enum {
+#ifdef __SANITIZE_THREAD__
+    QUICK_NS = 1000 * 1000, /* every access is slower, and workers are to change places here too */
+#else
     QUICK_NS = 50 * 1000, /* about what it costs to wake a thread */
+#endif
     QUICK_PENALTY = 64,
     MANY_RUNS = 100,
     LONGEST_PAUSE = 1000, /* runs */
@@ -86,6 +90,16 @@ static void use_common_name(nrd_worker *w)
     }
 }
 
+/* The thread goes where the instances of its slot run. */
+static void use_place(nrd_worker *w)
+{
+    nrd_error *err = nrd_host_policy_enter(&w->slot->instances[0]->place, &w->home);
+    if (err) {
+        NRD_LOG_ERROR("model '%s': %s", w->slot->model->name, nrd_error_message(err));
+        nrd_error_free(err);
+    }
+}
+
 /* ---- executing ---- */
 
 static uint32_t take(nrd_worker_slot *slot, nrd_worker *w)
@@ -102,13 +116,21 @@ static uint64_t cpu_ns(const struct rusage *u)
            (uint64_t)(a->tv_usec + b->tv_usec) * 1000u;
 }
 
-/* Whether the thread has worked no longer than a quick run and never slept: the answer wakes the
- * thread that waits for it, and the kernel often lets that one go first. */
+/* A run on a worker also wakes the thread that waits for the answer, which costs more than the run
+ * where processors sleep deeply, as in virtual machines; a lent thread is that one, and wakes nobody.
+ * A run that is too long for it in spite of that is told by the lent thread's own measure. */
+static uint64_t longest_on_worker_ns(void)
+{
+    return nrd_lent_limits.quick_run_ns + QUICK_NS;
+}
+
+/* Whether the thread has worked no longer than a quick run and never slept: the kernel often lets
+ * the thread that it has woken go first. */
 static bool was_set_aside(const struct rusage *before)
 {
     struct rusage now;
     return getrusage(RUSAGE_THREAD, &now) == 0 && now.ru_nvcsw == before->ru_nvcsw &&
-           cpu_ns(&now) - cpu_ns(before) <= nrd_lent_limits.quick_run_ns;
+           cpu_ns(&now) - cpu_ns(before) <= longest_on_worker_ns();
 }
 
 /* Runs the slot's batch. true: all its requests were released meanwhile. */
@@ -121,11 +143,6 @@ static bool execute(nrd_worker_slot *slot, uint32_t n)
     return all_released;
 }
 
-static bool took_too_long(uint64_t begin_ns)
-{
-    return nrd_now_ns() - begin_ns > nrd_lent_limits.quick_run_ns;
-}
-
 /* The same on a worker, where lent threads might run it. */
 static void execute_measured(nrd_worker_slot *slot, uint32_t n)
 {
@@ -134,7 +151,8 @@ static void execute_measured(nrd_worker_slot *slot, uint32_t n)
     getrusage(RUSAGE_THREAD, &before);
     const uint64_t begin_ns = nrd_now_ns();
     const bool all_released = execute(slot, n);
-    count_run(slot, all_released && (!took_too_long(begin_ns) || was_set_aside(&before)));
+    const bool is_short = nrd_now_ns() - begin_ns <= longest_on_worker_ns();
+    count_run(slot, all_released && (is_short || was_set_aside(&before)));
 }
 
 static void run_batch(nrd_worker_slot *slot, nrd_worker *w, uint32_t n)
@@ -158,6 +176,7 @@ static void run_batch(nrd_worker_slot *slot, nrd_worker *w, uint32_t n)
         nrd_batcher_follow(w);
         if (w->slot != was) {
             use_common_name(w);
+            use_place(w);
         }
     }
 }
@@ -177,7 +196,8 @@ void nrd_workers_run_lent(void)
         t->worker = NULL;
         /* May leave a next step, in the slot of another worker. */
         const bool all_released = execute(w->slot, 1);
-        count_run(w->slot, all_released && !took_too_long(begin_ns));
+        const bool is_short = nrd_now_ns() - begin_ns <= nrd_lent_limits.quick_run_ns;
+        count_run(w->slot, all_released && is_short);
         nrd_batcher_give_back(w);
     }
     t->is_running = false;
@@ -194,6 +214,7 @@ static void *run_worker(void *arg)
     nrd_worker_set_current(w);
     snprintf(name, sizeof name, "i:%s", w->slot->instances[0]->name);
     pthread_setname_np(pthread_self(), name);
+    use_place(w);
     for (;;) {
         const unsigned n_moved = w->n_moved;
         slot = w->slot;
@@ -204,6 +225,7 @@ static void *run_worker(void *arg)
             break; /* the model goes */
         } else {
             use_common_name(w);
+            use_place(w);
         }
     }
     sem_destroy(&w->wake);

@@ -2,6 +2,9 @@
  * Collective operations of CPU ranks: each rank copies its part into its room of the shared memory, tells
  * the others, and reads theirs.
  *
+ * Pipes, one for each rank that hears from another: slots used in turn, with a count of those filled and a
+ * count of those emptied.
+ *
  * Rooms are two for each rank, used in turn. A rank that writes a room again has passed the exchange in
  * between, for which every other rank had to finish reading: so one exchange an operation is enough. */
 #include "device/cpu/comm.h"
@@ -28,25 +31,43 @@ typedef struct rank_mark {
     _Alignas(64) _Atomic uint32_t n; /* exchanges that the rank has come to */
 } rank_mark;
 
+/* What a rank hears. */
+typedef struct pipe_marks {
+    rank_mark filled, emptied;
+} pipe_marks;
+
 typedef struct shared_head {
     _Atomic uint32_t stop; /* first: the stop word */
     _Alignas(64) _Atomic uint32_t sleepers;
     rank_mark marks[NRD_CPU_MAX_RANKS];
+    pipe_marks pipes[NRD_CPU_MAX_RANKS];
 } shared_head;
 
 struct nrd_comm {
     shared_head *head;
     uint8_t *rooms; /* [2][size][ROOM_BYTES] */
-    int32_t rank, size;
+    uint8_t *slots; /* [size][n_pieces][piece_bytes] of pipes */
+    size_t piece_bytes;
+    int32_t n_pieces;
+    int32_t rank, size; /* of all ranks */
+    int32_t first, group; /* the ranks of this one's group */
     uint32_t n_commands;
+    uint32_t n_heard, n_said[NRD_CPU_MAX_RANKS]; /* pieces */
 };
 
 _Static_assert(sizeof(rank_mark) == 64, "a line for each rank");
 
-size_t nrd_cpu_comm_bytes(nrd_device *dev, int32_t size)
+static size_t rooms_bytes(const nrd_comm_config *c)
 {
+    return 2u * (size_t)c->size * ROOM_BYTES;
+}
+
+size_t nrd_cpu_comm_bytes(nrd_device *dev, const nrd_comm_config *c)
+{
+    const bool pipes = c->group > 0 && c->group < c->size;
     (void)dev;
-    return sizeof(shared_head) + 2u * (size_t)size * ROOM_BYTES;
+    return sizeof(shared_head) + rooms_bytes(c) +
+           (pipes ? (size_t)c->size * (size_t)c->n_pieces * c->piece_bytes : 0);
 }
 
 nrd_error *nrd_cpu_comm_open(nrd_device *dev, const nrd_comm_config *config, nrd_comm **out)
@@ -57,15 +78,21 @@ nrd_error *nrd_cpu_comm_open(nrd_device *dev, const nrd_comm_config *config, nrd
     (void)dev;
     *out = NULL;
     if (config->size < 1 || config->size > NRD_CPU_MAX_RANKS || config->rank < 0 ||
-        config->rank >= config->size || !config->shared || (uintptr_t)config->shared % 64 != 0) {
+        config->rank >= config->size || !config->shared || (uintptr_t)config->shared % 64 != 0 ||
+        config->group < 0 || (config->group > 0 && config->size % config->group != 0)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "cpu: rank %d of %d; ranks are at most %d", config->rank,
                           config->size, NRD_CPU_MAX_RANKS);
     }
     NRD_NEW_GOTO(c, 1, err, fail);
     c->head = config->shared;
     c->rooms = (uint8_t *)config->shared + sizeof(shared_head);
+    c->slots = c->rooms + rooms_bytes(config);
+    c->piece_bytes = config->piece_bytes;
+    c->n_pieces = config->n_pieces;
     c->rank = config->rank;
     c->size = config->size;
+    c->group = config->group > 0 ? config->group : config->size;
+    c->first = config->rank / c->group * c->group;
     *out = c;
 fail:
     return err;
@@ -99,15 +126,9 @@ static inline void pause_cpu(void)
 #endif
 }
 
-static bool has_come(const nrd_comm *c, int32_t rank, uint32_t seq)
-{
-    return (int32_t)(atomic_load_explicit(&c->head->marks[rank].n, memory_order_acquire) - seq) >= 0;
-}
-
-static void sleep_for(nrd_comm *c, int32_t rank, uint32_t seq)
+static void sleep_for(nrd_comm *c, _Atomic uint32_t *at, uint32_t seq)
 {
     const struct timespec most = {0, SLEEP_MS * 1000000};
-    _Atomic uint32_t *at = &c->head->marks[rank].n;
 
     atomic_fetch_add(&c->head->sleepers, 1); /* before the last look: who comes looks after its write */
     uint32_t seen = atomic_load(at);
@@ -117,23 +138,38 @@ static void sleep_for(nrd_comm *c, int32_t rank, uint32_t seq)
     atomic_fetch_sub(&c->head->sleepers, 1);
 }
 
-/* Says that this rank's room of exchange `seq` is filled, and waits until all others' are. */
+/* Until *at has come to seq; false: a rank was lost. */
+static bool wait_for(nrd_comm *c, rank_mark *mark, uint32_t seq)
+{
+    _Atomic uint32_t *at = &mark->n;
+    for (int spins = 0; (int32_t)(atomic_load_explicit(at, memory_order_acquire) - seq) < 0; spins++) {
+        if (spins < SPINS) {
+            pause_cpu();
+            continue;
+        }
+        if (atomic_load_explicit(&c->head->stop, memory_order_relaxed)) {
+            return false;
+        }
+        sleep_for(c, at, seq);
+    }
+    return true;
+}
+
+static void tell(nrd_comm *c, rank_mark *mark, uint32_t seq)
+{
+    atomic_store(&mark->n, seq);
+    if (atomic_load(&c->head->sleepers)) {
+        syscall(SYS_futex, &mark->n, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+    }
+}
+
+/* Says that this rank's room of exchange `seq` is filled, and waits until all others' of its group are. */
 static void exchange(nrd_comm *c, uint32_t seq)
 {
-    atomic_store(&c->head->marks[c->rank].n, seq);
-    if (atomic_load(&c->head->sleepers)) {
-        syscall(SYS_futex, &c->head->marks[c->rank].n, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
-    }
-    for (int32_t i = 0; i < c->size; i++) {
-        for (int spins = 0; !has_come(c, i, seq); spins++) {
-            if (spins < SPINS) {
-                pause_cpu();
-                continue;
-            }
-            if (atomic_load_explicit(&c->head->stop, memory_order_relaxed)) {
-                return;
-            }
-            sleep_for(c, i, seq);
+    tell(c, &c->head->marks[c->rank], seq);
+    for (int32_t i = c->first; i < c->first + c->group; i++) {
+        if (!wait_for(c, &c->head->marks[i], seq)) {
+            return;
         }
     }
 }
@@ -164,9 +200,10 @@ static void add_up(const nrd_cpu_run *r, nrd_cpu_cmd *c, int32_t i)
     float *x = a->x;
     int64_t from, to;
     piece(a->n, i, c->i[1], &from, &to);
-    memcpy(x + from, room(a->comm, (uint32_t)c->i[0], 0) + from, (size_t)(to - from) * sizeof(float));
-    for (int32_t k = 1; k < a->comm->size; k++) {
-        r->k->add_row(x + from, room(a->comm, (uint32_t)c->i[0], k) + from, to - from);
+    const int32_t first = a->comm->first;
+    memcpy(x + from, room(a->comm, (uint32_t)c->i[0], first) + from, (size_t)(to - from) * sizeof(float));
+    for (int32_t k = 1; k < a->comm->group; k++) {
+        r->k->add_row(x + from, room(a->comm, (uint32_t)c->i[0], first + k) + from, to - from);
     }
 }
 
@@ -229,9 +266,9 @@ static void put_tile(nrd_cpu_cmd *c, int32_t i)
 static void take_tiles(nrd_cpu_cmd *c, int32_t i)
 {
     const nrd_gather_args *a = &c->u.gather;
-    int64_t width = (int64_t)a->cols * a->comm->size;
-    for (int32_t k = 0; k < a->comm->size; k++) {
-        const float *from = room(a->comm, (uint32_t)c->i[0], k);
+    int64_t width = (int64_t)a->cols * a->comm->group;
+    for (int32_t k = 0; k < a->comm->group; k++) {
+        const float *from = room(a->comm, (uint32_t)c->i[0], a->comm->first + k);
         for (int32_t row = i; row < c->i[4]; row += c->i[1]) {
             memcpy(a->out + (c->i[2] + row) * width + (int64_t)k * a->cols + c->i[3],
                    from + (int64_t)row * c->i[5], (size_t)c->i[5] * sizeof(float));
@@ -249,7 +286,7 @@ static void run_gather(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)
     if (phase == 1 || alone) {
         exchange(c->u.gather.comm, (uint32_t)c->i[0]);
     }
-    if ((phase == 2 || alone) && c->u.gather.comm->rank == 0) {
+    if ((phase == 2 || alone) && c->u.gather.comm->rank == c->u.gather.comm->first) {
         take_tiles(c, task);
     }
 }
@@ -280,6 +317,80 @@ bool nrd_gather_cpu(nrd_cpu_cmd *c, nrd_cpu_comm_part *done, int n_threads)
     if (done->col >= a->cols) {
         done->col = 0;
         done->row += rows;
+    }
+    return true;
+}
+
+/* ---- send, receive ---- */
+
+/* c->i[0]: the piece's number in its pipe; c->i[1], c->i[2]: first row and how many; c->at[0], c->at[1]: bytes
+ * [at, at + n) of each. */
+static void run_transfer(nrd_cpu_cmd *c, bool sends)
+{
+    const nrd_transfer_args *a = &c->u.transfer;
+    nrd_comm *comm = a->comm;
+    const int32_t to = sends ? a->peer : comm->rank;
+    const uint32_t n = (uint32_t)c->i[0];
+    pipe_marks *marks = &comm->head->pipes[to];
+    size_t number = (size_t)to * (size_t)comm->n_pieces + (n - 1) % (uint32_t)comm->n_pieces;
+    uint8_t *slot = comm->slots + number * comm->piece_bytes;
+
+    if (sends ? n > (uint32_t)comm->n_pieces && !wait_for(comm, &marks->emptied, n - (uint32_t)comm->n_pieces)
+              : !wait_for(comm, &marks->filled, n)) {
+        return;
+    }
+    for (int32_t i = 0; i < c->i[2]; i++) {
+        uint8_t *row = (uint8_t *)a->x + (int64_t)(c->i[1] + i) * a->stride + c->at[0];
+        uint8_t *there = slot + (size_t)i * c->at[1];
+        memcpy(sends ? there : row, sends ? row : there, c->at[1]);
+    }
+    tell(comm, sends ? &marks->filled : &marks->emptied, n);
+}
+
+static void run_send(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)
+{
+    (void)r;
+    (void)phase;
+    (void)task;
+    run_transfer(c, true);
+}
+
+static void run_receive(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)
+{
+    (void)r;
+    (void)phase;
+    (void)task;
+    run_transfer(c, false);
+}
+
+static const nrd_cpu_op op_send = {run_send}, op_receive = {run_receive};
+
+bool nrd_transfer_cpu(nrd_cpu_cmd *c, nrd_cpu_comm_part *done, bool sends)
+{
+    const nrd_transfer_args *a = &c->u.transfer;
+    const int64_t piece = (int64_t)a->comm->piece_bytes;
+    int64_t rows = 1, bytes = a->row_bytes - done->byte;
+
+    if (done->row >= a->n_rows) {
+        return false;
+    }
+    if (done->byte == 0 && bytes <= piece) { /* whole rows */
+        rows = piece / bytes;
+        rows = rows < a->n_rows - done->row ? rows : a->n_rows - done->row;
+    } else {
+        bytes = bytes < piece ? bytes : piece;
+    }
+    c->op = sends ? &op_send : &op_receive;
+    c->n_tasks[0] = 1;
+    c->i[0] = (int32_t)(sends ? ++a->comm->n_said[a->peer] : ++a->comm->n_heard);
+    c->i[1] = done->row;
+    c->i[2] = (int32_t)rows;
+    c->at[0] = (size_t)done->byte;
+    c->at[1] = (size_t)bytes;
+    done->byte += bytes;
+    if (done->byte >= a->row_bytes) {
+        done->byte = 0;
+        done->row += (int32_t)rows;
     }
     return true;
 }

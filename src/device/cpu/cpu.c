@@ -369,6 +369,9 @@ ENQUEUE(act, (void)0)
 ENQUEUE(sample, (void)0)
 ENQUEUE(counts, (void)0)
 ENQUEUE(lora, (void)0)
+ENQUEUE(moe_route, (void)0)
+ENQUEUE(moe_linear, (void)0)
+ENQUEUE(moe_sum, (void)0)
 
 static nrd_error *cpu_linear_sample(nrd_stream *s, const nrd_linear_args *l, const nrd_sample_args *a)
 {
@@ -448,6 +451,33 @@ static nrd_error *cpu_gather(nrd_stream *s, const nrd_gather_args *a)
         }
         NRD_TRY(commit(s, c));
     }
+}
+
+static nrd_error *transfer(nrd_stream *s, const nrd_transfer_args *a, bool sends)
+{
+    nrd_cpu_comm_part done = {0};
+    nrd_cpu_cmd *c;
+
+    NRD_TRY(nrd_transfer_check(a));
+    s->comm = a->comm;
+    for (;;) {
+        NRD_TRY(new_command(s, &c));
+        c->u.transfer = *a;
+        if (!nrd_transfer_cpu(c, &done, sends)) {
+            return NULL;
+        }
+        NRD_TRY(commit(s, c));
+    }
+}
+
+static nrd_error *cpu_send(nrd_stream *s, const nrd_transfer_args *a)
+{
+    return transfer(s, a, true);
+}
+
+static nrd_error *cpu_receive(nrd_stream *s, const nrd_transfer_args *a)
+{
+    return transfer(s, a, false);
 }
 
 static void run_copy(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)
@@ -576,14 +606,19 @@ static nrd_error *cpu_weight_pack(nrd_device *dev, const nrd_weight *src, uint32
 {
     NRD_TRY(nrd_weight_check(src, "weight_pack"));
     if (src->layout == layout) {
-        memcpy(dst, src->data, (size_t)nrd_weight_bytes(src->dtype, layout, src->rows, src->cols));
+        const int64_t n = nrd_weight_n_stacked(src);
+        memcpy(dst, src->data, (size_t)n * (size_t)nrd_weight_bytes(src->dtype, layout, src->rows / n, src->cols));
         return NULL;
     }
     if (src->layout != NRD_LAYOUT_ROWS || layout != NRD_LAYOUT_TILE16) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "cpu: no packing from layout %u to %u", src->layout, layout);
     }
-    pack_job j = {src, dst, 0};
-    nrd_threads_run(cpu_of(dev)->threads, pack_worker, &j);
+    for (int64_t i = 0; i < nrd_weight_n_stacked(src); i++) {
+        nrd_weight one = nrd_weight_of_stack(src, i);
+        size_t bytes = (size_t)nrd_weight_bytes(one.dtype, layout, one.rows, one.cols);
+        pack_job j = {&one, (uint8_t *)dst + (size_t)i * bytes, 0};
+        nrd_threads_run(cpu_of(dev)->threads, pack_worker, &j);
+    }
     return NULL;
 }
 
@@ -600,7 +635,9 @@ static nrd_error *cpu_weight_load(nrd_stream *s, const nrd_weight *src, bool is_
     if (!is_linear || src->layout == NRD_LAYOUT_TILE16) {
         return NULL; /* used where it lies */
     }
-    NRD_TRY(cpu_weight_plan(&s->dev->dev, src->dtype, src->rows, src->cols, is_linear, &layout, &bytes));
+    const int64_t n = nrd_weight_n_stacked(src);
+    NRD_TRY(cpu_weight_plan(&s->dev->dev, src->dtype, src->rows / n, src->cols, is_linear, &layout, &bytes));
+    bytes *= (uint64_t)n;
     if (layout == src->layout) {
         return NULL;
     }
@@ -670,6 +707,13 @@ static void cpu_close(nrd_device *dev)
     free(cpu);
 }
 
+static bool cpu_has_feature(nrd_device *dev, nrd_feature feature)
+{
+    (void)dev;
+    return feature == NRD_FEATURE_WIDE_QK_NORM || feature == NRD_FEATURE_ALIBI || feature == NRD_FEATURE_EXPERTS ||
+           feature == NRD_FEATURE_ENCODER;
+}
+
 static const nrd_device_ops ops = {
     .close = cpu_close,
     .get_info = cpu_get_info,
@@ -709,7 +753,13 @@ static const nrd_device_ops ops = {
     .comm_close = nrd_cpu_comm_close,
     .all_reduce = cpu_all_reduce,
     .gather = cpu_gather,
+    .send = cpu_send,
+    .receive = cpu_receive,
     .lora = cpu_lora,
+    .has_feature = cpu_has_feature,
+    .moe_route = cpu_moe_route,
+    .moe_linear = cpu_moe_linear,
+    .moe_sum = cpu_moe_sum,
 };
 
 nrd_error *nrd_cpu_open(nrd_device **out, const nrd_device_config *config)

@@ -63,9 +63,13 @@ struct nrd_cpu_cmd {
         nrd_counts_args counts;
         nrd_copy_blocks_args copy_blocks;
         nrd_lora_args lora;
+        nrd_moe_route_args moe_route;
+        nrd_moe_linear_args moe_linear;
+        nrd_moe_sum_args moe_sum;
         nrd_cpu_copy_args copy;
         nrd_all_reduce_args all_reduce;
         nrd_gather_args gather;
+        nrd_transfer_args transfer;
         struct {
             nrd_linear_args linear; /* first: also u.linear */
             nrd_sample_args sample;
@@ -90,6 +94,9 @@ nrd_error *nrd_linear_sample_cpu(nrd_cpu_cmd *c, int n_threads, bool *out_fits) 
 nrd_error *nrd_counts_cpu(nrd_cpu_cmd *c, int n_threads) NRD_MUST_USE;
 nrd_error *nrd_copy_blocks_cpu(nrd_cpu_cmd *c, int n_threads) NRD_MUST_USE;
 nrd_error *nrd_lora_cpu(nrd_cpu_cmd *c, int n_threads) NRD_MUST_USE;
+nrd_error *nrd_moe_route_cpu(nrd_cpu_cmd *c, int n_threads) NRD_MUST_USE;
+nrd_error *nrd_moe_linear_cpu(nrd_cpu_cmd *c, int n_threads) NRD_MUST_USE;
+nrd_error *nrd_moe_sum_cpu(nrd_cpu_cmd *c, int n_threads) NRD_MUST_USE;
 
 /* nrd_device_ops.limits */
 nrd_error *nrd_cpu_limits(const nrd_cpu_kernels *k, nrd_threads *pool, nrd_device_limits *out)

@@ -27,27 +27,22 @@ $(B)/lib/nereid_cuda.so: $(CUDA_OBJ) $(CUDA_BASE) src/device/cuda/cuda.map
 	$(Q)$(CXX) -shared -o $@ $(CUDA_OBJ) $(CUDA_BASE) -L$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt \
 	    -lpthread -lm -static-libstdc++ -static-libgcc -Wl,--version-script=src/device/cuda/cuda.map
 
-GPU_CHECK_SRC := tests/gpu/gpu.c tests/gpu/gpu_check.c $(wildcard tests/gpu/check_*.c)
-GPU_BENCH_SRC := tests/gpu/gpu.c tests/gpu/gpu_bench.c
-$(B)/bin/gpu_check: $(GPU_CHECK_SRC) $(wildcard tests/gpu/*.h) include/nereid/device.h $(OBJ_base)
-	@mkdir -p $(@D)
-	@echo "  LINK    $@"
-	$(Q)$(CC) $(NRD_CFLAGS) $(CPPFLAGS) $(CFLAGS) -o $@ $(GPU_CHECK_SRC) $(OBJ_base) $(NRD_LDFLAGS) $(LDFLAGS) $(LIBS_base)
-
-$(B)/bin/gpu_bench: $(GPU_BENCH_SRC) $(wildcard tests/gpu/*.h) include/nereid/device.h $(OBJ_base)
-	@mkdir -p $(@D)
-	@echo "  LINK    $@"
-	$(Q)$(CC) $(NRD_CFLAGS) $(CPPFLAGS) $(CFLAGS) -o $@ $(GPU_BENCH_SRC) $(OBJ_base) $(NRD_LDFLAGS) $(LDFLAGS) $(LIBS_base)
-
 $(B)/tests/fault.so: tests/gpu/fault.cu
 	@mkdir -p $(@D)
 	@echo "  NVCC    $<"
 	$(Q)$(NVCC) -O2 -shared -Xcompiler -fPIC -gencode=arch=compute_80,code=compute_80 -o $@ $<
 
+$(B)/tests/gpu/ranks: tests/gpu/ranks.c include/nereid/device.h $(OBJ_base)
+	@mkdir -p $(@D)
+	@echo "  LINK    $@"
+	$(Q)$(CC) $(NRD_CFLAGS) $(CPPFLAGS) $(CFLAGS) -o $@ tests/gpu/ranks.c $(OBJ_base) $(NRD_LDFLAGS) $(LDFLAGS) $(LIBS_base)
+
 .PHONY: cuda gpu-test gpu-bench
-cuda: $(B)/lib/nereid_cuda.so $(B)/bin/gpu_check $(B)/bin/gpu_bench
+GPU_OPS := NEREID_DEVICE_DIR=$(B)/lib $(B)/tests/ops/test_ops --device cuda
+cuda: $(B)/lib/nereid_cuda.so $(B)/tests/ops/test_ops $(B)/tests/gpu/ranks
 gpu-test: cuda $(B)/tests/fault.so ## Checks every CUDA operation against its definition, and the server (needs a GPU)
-	$(B)/bin/gpu_check $(B)/lib/nereid_cuda.so
+	$(GPU_OPS)
+	$(B)/tests/gpu/ranks $(B)/lib/nereid_cuda.so
 	[ ! -x $(B)/bin/tritonserver ] || tests/gpu/engine.sh serve
-gpu-bench: cuda ## Times every CUDA operation on Llama-3.1-8B shapes (needs a GPU)
-	$(B)/bin/gpu_bench $(B)/lib/nereid_cuda.so
+gpu-bench: cuda ## Times every CUDA operation on Llama-3.1-8B shapes (needs a GPU; OP=linear|norm|attention|sample)
+	$(GPU_OPS) --speed $(OP)

@@ -141,8 +141,12 @@ static void fill_ops(nrd_device_ops *ops)
     ops->counts = nrd_cuda_counts;
     ops->copy_blocks = nrd_cuda_copy_blocks;
     ops->lora = nrd_cuda_lora;
+    ops->moe_route = nrd_cuda_moe_route; /* NRD_FEATURE_EXPERTS is not claimed: no model runs on these yet */
+    ops->moe_linear = nrd_cuda_moe_linear;
+    ops->moe_sum = nrd_cuda_moe_sum;
     ops->limits = nrd_cuda_limits;
     nrd_cuda_stream_fill_ops(ops);
+    nrd_cuda_comm_fill_ops(ops);
     nrd_cuda_weight_fill_ops(ops);
 }
 

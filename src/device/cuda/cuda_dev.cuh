@@ -47,7 +47,6 @@ typedef CUresult (*tensor_map_encode_fn)(CUtensorMap *, CUtensorMapDataType, cuu
 
 struct cuda_device {
     nrd_device base; /* first: what callers see */
-    nrd_device_ops ops;
     int id;
     int n_sm;
     int cc;          /* 10 * major + minor */
@@ -56,13 +55,15 @@ struct cuda_device {
     double mem_rate; /* bytes a second that a kernel reads: an estimate from the data sheet's numbers */
     char name[64];
     uint64_t mem_total;
-    std::mutex mu;                   /* guards pools, slabs, lt */
+    std::mutex mu;                   /* guards pools, slabs, lt, comms */
     std::vector<pool_entry> pools;
     std::vector<weight_slab> slabs;  /* matrices */
     std::vector<weight_slab> vslabs; /* scales */
     tensor_map_encode_fn encode;     /* NULL before Hopper */
     cublas_lt *lt;                   /* NULL: library absent, lt_why says why */
     std::string lt_why;
+    std::vector<nrd_comm *> comms;
+    nrd_device_ops ops;
 };
 
 struct nrd_stream {
@@ -126,6 +127,15 @@ nrd_error *nrd_cuda_stream_tmp(nrd_stream *s, size_t bytes, void **out);
 nrd_error *nrd_cuda_stream_fork(nrd_stream *s, nrd_stream **side);
 nrd_error *nrd_cuda_stream_join(nrd_stream *s);
 
+/* comm.cu, comm_ops.cu: ranks */
+void nrd_cuda_comm_fill_ops(nrd_device_ops *ops);
+nrd_error *nrd_cuda_comm_health(cuda_device *dev); /* UNAVAILABLE: a rank was lost, what was computed is void */
+nrd_error *nrd_cuda_all_reduce(nrd_stream *s, const nrd_all_reduce_args *a);
+nrd_error *nrd_cuda_gather(nrd_stream *s, const nrd_gather_args *a);
+nrd_error *nrd_cuda_broadcast(nrd_stream *s, const nrd_broadcast_args *a);
+/* norm_ranks.cu */
+nrd_error *nrd_cuda_all_reduce_norm(nrd_stream *s, const nrd_all_reduce_norm_args *a);
+
 /* limits.cu */
 bool nrd_cuda_has_code(void); /* the current GPU can run what this file was compiled to */
 nrd_error *nrd_cuda_limits(nrd_device *d, nrd_device_limits *out);
@@ -161,6 +171,9 @@ nrd_error *nrd_cuda_sample(nrd_stream *s, const nrd_sample_args *a);
 nrd_error *nrd_cuda_counts(nrd_stream *s, const nrd_counts_args *a);
 nrd_error *nrd_cuda_copy_blocks(nrd_stream *s, const nrd_copy_blocks_args *a);
 nrd_error *nrd_cuda_lora(nrd_stream *s, const nrd_lora_args *a);
+nrd_error *nrd_cuda_moe_route(nrd_stream *s, const nrd_moe_route_args *a);
+nrd_error *nrd_cuda_moe_linear(nrd_stream *s, const nrd_moe_linear_args *a);
+nrd_error *nrd_cuda_moe_sum(nrd_stream *s, const nrd_moe_sum_args *a);
 
 /* linear_skinny.cu: 1..64 rows at memory speed on Hopper. *done = false: not for this shape. */
 nrd_error *nrd_cuda_linear_skinny(nrd_stream *s, const nrd_linear_args *a, int32_t t0, int32_t nt, bool *done);
@@ -185,11 +198,11 @@ nrd_error *nrd_cuda_attention_ring(nrd_stream *s, const nrd_attention_args *a, v
 nrd_error *nrd_cuda_attention_prefill(nrd_stream *s, const nrd_attention_args *a, void *out,
                              nrd_dtype o_dtype, int n_single, bool *done);
 
-/* Launches in clusters of blocks, with programmatic stream serialization on Hopper: the kernel may start
- * while its predecessor drains; it must execute pdl_wait() before it touches anything a kernel wrote. */
+/* Launches with programmatic stream serialization on Hopper: the kernel may start while its predecessor drains;
+ * it must execute pdl_wait() before it touches anything a kernel wrote. cluster: of blocks; NULL: none. */
 template <typename... P, typename... A>
-static inline nrd_error *launch_cluster(nrd_stream *s, void (*kernel)(P...), dim3 cluster, dim3 grid,
-                                        dim3 block, size_t smem, A &&...args)
+static inline nrd_error *launch_with(nrd_stream *s, void (*kernel)(P...), const dim3 *cluster, dim3 grid,
+                                     dim3 block, size_t smem, A &&...args)
 {
     cudaLaunchConfig_t cfg = {};
     cudaLaunchAttribute attr[2];
@@ -198,11 +211,11 @@ static inline nrd_error *launch_cluster(nrd_stream *s, void (*kernel)(P...), dim
     cfg.dynamicSmemBytes = smem;
     cfg.stream = s->s;
     cfg.attrs = attr;
-    if (cluster.x * cluster.y * cluster.z > 1) {
+    if (cluster) {
         attr[cfg.numAttrs].id = cudaLaunchAttributeClusterDimension;
-        attr[cfg.numAttrs].val.clusterDim.x = cluster.x;
-        attr[cfg.numAttrs].val.clusterDim.y = cluster.y;
-        attr[cfg.numAttrs].val.clusterDim.z = cluster.z;
+        attr[cfg.numAttrs].val.clusterDim.x = cluster->x;
+        attr[cfg.numAttrs].val.clusterDim.y = cluster->y;
+        attr[cfg.numAttrs].val.clusterDim.z = cluster->z;
         cfg.numAttrs++;
     }
     if (s->dev->cc >= 90 && !s->joined) {
@@ -219,12 +232,20 @@ static inline nrd_error *launch_cluster(nrd_stream *s, void (*kernel)(P...), dim
     return NULL;
 }
 
-/* The same without clusters. */
+/* In clusters, of one block too: that is not a launch without clusters. Blocks of some 100 KB that follow a kernel
+ * which still drains are placed otherwise then (docs/performance/gpu-kernels.md). */
+template <typename... P, typename... A>
+static inline nrd_error *launch_cluster(nrd_stream *s, void (*kernel)(P...), dim3 cluster, dim3 grid,
+                                        dim3 block, size_t smem, A &&...args)
+{
+    return launch_with(s, kernel, &cluster, grid, block, smem, args...);
+}
+
 template <typename... P, typename... A>
 static inline nrd_error *launch(nrd_stream *s, void (*kernel)(P...), dim3 grid, dim3 block,
                                 size_t smem, A &&...args)
 {
-    return launch_cluster(s, kernel, dim3(1), grid, block, smem, args...);
+    return launch_with(s, kernel, (const dim3 *)NULL, grid, block, smem, args...);
 }
 
 #endif

@@ -161,7 +161,7 @@ static nrd_error *reserve(nrd_stream *s, int32_t max_tokens, int32_t max_seqs, i
 static nrd_error *stream_sync(nrd_stream *s)
 {
     CUDA_TRY(cudaStreamSynchronize(s->s));
-    return NULL;
+    return nrd_cuda_comm_health(s->dev);
 }
 
 static nrd_error *event_new(nrd_device *d, nrd_event **out)
@@ -200,7 +200,7 @@ static nrd_error *event_record(nrd_stream *s, nrd_event *e)
 static nrd_error *event_wait(nrd_event *e)
 {
     CUDA_TRY(cudaEventSynchronize(e->e));
-    return NULL;
+    return nrd_cuda_comm_health(e->dev);
 }
 
 static nrd_error *event_elapsed(nrd_event *from, nrd_event *to, double *out_seconds)
@@ -220,6 +220,7 @@ static nrd_error *stream_wait(nrd_stream *s, nrd_event *e)
 
 static nrd_error *graph_begin(nrd_stream *s)
 {
+    CUDA_TRY(cudaSetDevice(s->dev->id));
     NRD_TRY(nrd_cuda_stream_scratch(s));
     CUDA_TRY(cudaStreamBeginCapture(s->s, cudaStreamCaptureModeThreadLocal));
     s->capturing = true;
@@ -270,6 +271,7 @@ static void graph_free(nrd_graph *g)
 static nrd_error *copy(nrd_stream *s, void *dst, const void *src, size_t bytes)
 {
     if (bytes > 0) {
+        CUDA_TRY(cudaSetDevice(s->dev->id)); /* of this thread: what is launched next needs it */
         CUDA_TRY(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, s->s));
     }
     return NULL;

@@ -46,7 +46,7 @@ static nrd_dtype kept_as(const cuda_device *dev, const nrd_weight *w, bool is_li
 /* A factor for all of a matrix has no place in the layout; no format of blocks comes with one. */
 static bool kept_quantized(const cuda_device *dev, const nrd_weight *w, bool is_linear)
 {
-    return is_linear && dev->hopper && dev->encode && wq_of(w->dtype).bits > 0 &&
+    return is_linear && dev->hopper && dev->encode && wq_of(w->dtype).bits > 0 && w->n_stacked <= 1 &&
            (w->dtype == NRD_DTYPE_I8 || (!w->scales && (w->scale <= 0.0f || w->scale == 1.0f)));
 }
 
@@ -179,6 +179,7 @@ static nrd_error *weight_load(nrd_stream *s, const nrd_weight *src, bool is_line
     out->scale = 1.0f;
     out->data = p;
     out->data_bytes = size;
+    out->n_stacked = src->n_stacked;
     if (src->scales || kept == NRD_DTYPE_F8_E4M3) {
         NRD_TRY_GOTO(nrd_cuda_slab_alloc(dev, dev->vslabs, (size_t)src->rows * 4, &p), err, fail);
         out->scales = p;

@@ -49,17 +49,24 @@ static __device__ __forceinline__ void act_eight(const act_params &a, const T *x
     }
 }
 
-template <typename T, int VPT>
-static __global__ void __launch_bounds__(1024) act_quant_kernel(act_params a)
+static __device__ __forceinline__ void store_f8(f8 *out, float *v, float q)
 {
-    __shared__ float red[32];
-    const int64_t row = blockIdx.x;
+#pragma unroll
+    for (int k = 0; k < 8; k++) {
+        v[k] *= q;
+    }
+    store8(out, v);
+}
+
+/* One row of F8 by a block: `VPT` times eight products a thread wait in registers for the row's maximum.
+ * has_read: called by one thread when everybody has read x (the reduction is a barrier). */
+template <typename T, int VPT, typename F>
+static __device__ __forceinline__ void act_f8_row(const act_params &a, const T *x, int64_t row, float *red,
+                                                  F has_read)
+{
     const int step = blockDim.x * 8;
     float v[VPT * 8], amax = 0.0f;
 
-    pdl_wait();
-    pdl_go();
-    const T *x = (const T *)a.x + row * (a.gated ? 2 : 1) * a.inter;
 #pragma unroll
     for (int j = 0; j < VPT; j++) {
         const int i = threadIdx.x * 8 + j * step;
@@ -74,19 +81,26 @@ static __global__ void __launch_bounds__(1024) act_quant_kernel(act_params a)
     const float scale = f8_scale(block_reduce<op_max>(amax, red)), q = 1.0f / scale;
     if (threadIdx.x == 0) {
         a.out_scale[row] = scale;
+        has_read();
     }
-    f8 *out = (f8 *)a.out + row * a.inter;
 #pragma unroll
     for (int j = 0; j < VPT; j++) {
         const int i = threadIdx.x * 8 + j * step;
         if (i < a.inter) {
-#pragma unroll
-            for (int k = 0; k < 8; k++) {
-                v[j * 8 + k] *= q;
-            }
-            store8(out + i, v + j * 8);
+            store_f8((f8 *)a.out + row * a.inter + i, v + j * 8, q);
         }
     }
+}
+
+template <typename T, int VPT>
+static __global__ void __launch_bounds__(1024) act_quant_kernel(act_params a)
+{
+    __shared__ float red[32];
+    const int64_t row = blockIdx.x;
+
+    pdl_wait();
+    pdl_go();
+    act_f8_row<T, VPT>(a, (const T *)a.x + row * (a.gated ? 2 : 1) * a.inter, row, red, [] {});
 }
 
 /* The same for few rows, where only latency counts: a row over the blocks of a cluster, eight elements a
@@ -131,11 +145,7 @@ static __global__ void __launch_bounds__(512) act_few_kernel(act_params a)
         a.out_scale[row] = scale;
     }
     if (i < a.inter) {
-#pragma unroll
-        for (int k = 0; k < 8; k++) {
-            v[k] *= q;
-        }
-        store8((f8 *)a.out + row * a.inter + i, v);
+        store_f8((f8 *)a.out + row * a.inter + i, v, q);
     }
 }
 
@@ -149,7 +159,7 @@ static __global__ void __launch_bounds__(1024) act_stream_kernel(act_params a, i
     extern __shared__ __align__(128) char raw[];
     __shared__ float red[32];
     const uint32_t full = smem_u32(raw);
-    const int step = blockDim.x * 8, wide = (a.gated ? 2 : 1) * a.inter;
+    const int wide = (a.gated ? 2 : 1) * a.inter;
     const uint32_t row_bytes = (uint32_t)wide * (uint32_t)sizeof(T);
     const T *x = (const T *)a.x;
 
@@ -175,41 +185,13 @@ static __global__ void __launch_bounds__(1024) act_stream_kernel(act_params a, i
     int slot = 0;
     uint32_t parity = 0;
     for (int row = blockIdx.x; row < rows; row += gridDim.x) {
-        float v[VPT * 8], amax = 0.0f;
         mbar_wait(full + slot * 8, parity);
-        const T *from = (const T *)(raw + ACT_FRONT + (size_t)slot * row_bytes);
-#pragma unroll
-        for (int j = 0; j < VPT; j++) {
-            const int i = threadIdx.x * 8 + j * step;
-            if (i < a.inter) {
-                act_eight(a, from, i, v + j * 8);
-#pragma unroll
-                for (int k = 0; k < 8; k++) {
-                    amax = fmaxf(amax, fabsf(v[j * 8 + k]));
-                }
-            }
-        }
-        const float scale = f8_scale(block_reduce<op_max>(amax, red)), q = 1.0f / scale;
-        if (threadIdx.x == 0) {
-            a.out_scale[row] = scale;
-            /* everybody has read the row: the reduction is a barrier */
+        act_f8_row<T, VPT>(a, (const T *)(raw + ACT_FRONT + (size_t)slot * row_bytes), row, red, [&]() {
             const int next = row + ACT_STAGES * gridDim.x;
             if (next < rows) {
                 fetch(next, slot);
             }
-        }
-        f8 *out = (f8 *)a.out + (int64_t)row * a.inter;
-#pragma unroll
-        for (int j = 0; j < VPT; j++) {
-            const int i = threadIdx.x * 8 + j * step;
-            if (i < a.inter) {
-#pragma unroll
-                for (int k = 0; k < 8; k++) {
-                    v[j * 8 + k] *= q;
-                }
-                store8(out + i, v + j * 8);
-            }
-        }
+        });
         if (++slot == ACT_STAGES) {
             slot = 0;
             parity ^= 1;

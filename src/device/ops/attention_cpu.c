@@ -225,7 +225,7 @@ bool nrd_attention_cpu_shares(const nrd_attention_args *a, int n_threads)
 
 nrd_error *nrd_attention_cpu(nrd_cpu_cmd *c, int n_threads)
 {
-    const nrd_attention_args *a = &c->u.attention;
+    nrd_attention_args *a = &c->u.attention;
     const nrd_batch_view *b = a->batch;
     int32_t dim = a->kv.head_dim;
 
@@ -248,6 +248,7 @@ nrd_error *nrd_attention_cpu(nrd_cpu_cmd *c, int n_threads)
     int32_t splits, tiles = count_tiles(a, n_threads, c->i, &splits);
     size_t shared = 0;
 
+    a->window += a->window > 0 ? a->ahead : 0; /* the kernel counts it from the last token that a row sees */
     c->op = &op;
     c->i[5] = a->out_dtype == NRD_DTYPE_ACT_Q8 && dim % 32;
     if (c->i[5]) {

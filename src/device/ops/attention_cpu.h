@@ -335,7 +335,7 @@ typedef struct attn_work {
     /* scratch: q [dim][R], o [R][dim] or wide [dim][16], s scores, kf and vf32 for wide ones */
     float *q, *o, *s, *kf, *vf32;
     row_state row[ATTN_ROWS];
-    float pos_f[ATTN_ROWS], m[ATTN_ROWS], l[ATTN_ROWS];
+    float pos_f[ATTN_ROWS], m[ATTN_ROWS], l[ATTN_ROWS], row_slope[ATTN_ROWS];
     int32_t row_token[ATTN_ROWS], row_pos[ATTN_ROWS], min_pos, max_pos;
     /* chunks [start, end), of them those before sink_end and from from_chunk on */
     int32_t last_group, from_chunk, sink_end, start, end;
@@ -397,12 +397,14 @@ static void load_rows(attn_work *t)
     for (int r = 0; r < R; r++) {
         int32_t used = r < t->rows ? r : t->rows - 1;
         int32_t seq = w->seqs ? w->seqs[used / w->n_heads] : w->seq, head = w->head + used % w->n_heads;
-        int32_t token = w->seqs ? b->q_start[seq] : w->token + used / w->n_heads, pos = b->positions[token];
+        int32_t token = w->seqs ? b->q_start[seq] : w->token + used / w->n_heads;
+        int32_t pos = b->positions[token] + a->ahead; /* the last one that it sees */
         const float *x = (const float *)a->q + token * q_stride + (int64_t)head * dim;
         t->row_token[r] = token;
         t->row[r] = w->state ? state_at(w, seq, head) : (row_state){NULL, NULL, NULL};
         t->row_pos[r] = pos;
         t->pos_f[r] = (float)pos;
+        t->row_slope[r] = a->alibi ? a->alibi[head] : 0;
         t->min_pos = pos < t->min_pos ? pos : t->min_pos;
         t->max_pos = pos > t->max_pos ? pos : t->max_pos;
         for (int32_t d = 0; d < dim; d++) {
@@ -487,6 +489,22 @@ NRD_INLINE void cap_scores(float softcap, float *x, int n, int stride)
     }
 }
 
+/* Adds each row's slope times how far behind the key is; strides of the keys and of the rows in x. */
+NRD_INLINE void add_alibi(const attn_work *t, const attn_group *p, float *x, int key_stride, int row_stride)
+{
+    const nrd_batch_view *b = t->a->batch;
+
+    for (int i = 0; i < p->n; i++) {
+        int32_t slot = p->pos + i, pos = slot;
+        if (b->tree_mask && slot >= t->first_new) { /* two branches may hold the same position */
+            pos = b->positions[b->q_start[t->w->seq] + slot - t->first_new];
+        }
+        for (int r = 0; r < t->rows; r++) {
+            x[i * key_stride + r * row_stride] += t->row_slope[r] * (float)(pos - t->row_pos[r]);
+        }
+    }
+}
+
 /* Scores of a group, [token][row]. */
 static void wide_group(attn_work *t, int g)
 {
@@ -503,6 +521,9 @@ static void wide_group(attn_work *t, int g)
     wide_scores_table[t->type_id](t->dim, p->k, t->q, t->kf, x);
     if (a->softcap > 0) {
         cap_scores(a->softcap, x, 16, 16);
+    }
+    if (a->alibi) {
+        add_alibi(t, p, x, 16, 1);
     }
     if (!sees_all(a, t->first_new, t->min_pos, p) || !sees_all(a, t->first_new, t->max_pos, p)) {
         wide_mask(a, p, t->pos_f, x);
@@ -549,6 +570,9 @@ static void narrow_group(attn_work *t, int g)
     t->scores_of(t->dim, p->k, t->q, p->v, x);
     if (t->a->softcap > 0) {
         cap_scores(t->a->softcap, x, t->R, ATTN_LANES);
+    }
+    if (t->a->alibi) {
+        add_alibi(t, p, x, 1, ATTN_LANES);
     }
     for (int r = 0; r < t->R; r++) {
         mask_row(t, p, r, x + r * ATTN_LANES);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * attention: out[t] = softmax(softcap(scale q K^T) + mask) V over the paged cache, two passes in
- * double. Blocks of the table that are -1 are skipped. No visible token: zeros. */
+ * attention: out[t] = softmax(softcap(scale q K^T) + alibi + mask) V over the paged cache, two
+ * passes in double. Blocks of the table that are -1 are skipped. No visible token: zeros. */
 #include "device/ops/ops.h"
 
 #include "base/mem.h"
@@ -33,10 +33,22 @@ nrd_error *nrd_attention_check(const nrd_attention_args *a)
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "attention: %s to %s", nrd_dtype_name(a->act_dtype),
                           nrd_dtype_name(a->out_dtype));
     }
+    if (a->ahead < 0 || a->ahead >= NRD_ATTENTION_MAX_AHEAD || (a->ahead > 0 && (b->tree_mask || a->alibi))) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "attention: %d tokens ahead%s", a->ahead,
+                          a->ahead > 0 ? " beside a tree or position biases" : "");
+    }
     if (b->tree_mask && b->tree_mask_words <= 0) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "attention: tree mask of %d words", b->tree_mask_words);
     }
     return NULL;
+}
+
+/* The position of a cached token within its sequence: branches of a tree share positions. */
+static int32_t position_of(const nrd_attention_args *a, int32_t s, int32_t slot)
+{
+    const nrd_batch_view *b = a->batch;
+    int32_t first_new = b->ctx_len[s] - (b->q_start[s + 1] - b->q_start[s]);
+    return b->tree_mask && slot >= first_new ? b->positions[b->q_start[s] + slot - first_new] : slot;
 }
 
 bool nrd_attention_sees(const nrd_attention_args *a, int32_t s, int32_t i, int32_t pos)
@@ -51,7 +63,7 @@ bool nrd_attention_sees(const nrd_attention_args *a, int32_t s, int32_t i, int32
             return false;
         }
         at = b->positions[b->q_start[s] + j]; /* two branches may hold the same position */
-    } else if (pos > b->positions[i]) {
+    } else if (pos > b->positions[i] + a->ahead) {
         return false;
     }
     return a->window <= 0 || at > b->positions[i] - a->window || at < a->n_sink;
@@ -94,6 +106,9 @@ void nrd_attention_ref(const nrd_attention_args *a)
                     dot *= (double)a->scale;
                     if (a->softcap > 0) {
                         dot = (double)a->softcap * tanh(dot / (double)a->softcap);
+                    }
+                    if (a->alibi) {
+                        dot += (double)a->alibi[h] * (position_of(a, s, p) - b->positions[i]);
                     }
                     score[p] = dot;
                     peak = dot > peak ? dot : peak;

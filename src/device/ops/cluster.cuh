@@ -99,9 +99,9 @@ template <typename... P, typename... A>
 static inline nrd_error *launch_rows(nrd_stream *s, void (*kernel)(P...), int n, int rows, int threads,
                                      A &&...args)
 {
-    return launch_cluster(s, kernel, dim3((unsigned)n), dim3((unsigned)n, (unsigned)rows),
-                          dim3((unsigned)threads), 0,
-                          args...);
+    const dim3 grid((unsigned)n, (unsigned)rows), block((unsigned)threads);
+    return n == 1 ? launch(s, kernel, grid, block, 0, args...)
+                  : launch_cluster(s, kernel, dim3((unsigned)n), grid, block, 0, args...);
 }
 
 /* Blocks for a row of `vecs` vectors, about `threads` of them a block: a power of two. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * all_reduce and gather: what their arguments must be. */
+ * all_reduce, gather, send and receive: what their arguments must be. */
 #include "device/ops/ops.h"
 
 nrd_error *nrd_all_reduce_check(const nrd_all_reduce_args *a)
@@ -16,6 +16,15 @@ nrd_error *nrd_gather_check(const nrd_gather_args *a)
 {
     if (!a->comm || a->n_rows < 0 || a->cols < 1 || (a->n_rows > 0 && !a->x)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "gather: %d rows of %d", a->n_rows, a->cols);
+    }
+    return NULL;
+}
+
+nrd_error *nrd_transfer_check(const nrd_transfer_args *a)
+{
+    if (!a->comm || a->n_rows < 0 || a->row_bytes < 1 || a->stride < a->row_bytes || (a->n_rows > 0 && !a->x)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "transfer: %d rows of %lld bytes", a->n_rows,
+                          (long long)a->row_bytes);
     }
     return NULL;
 }

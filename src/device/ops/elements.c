@@ -162,7 +162,12 @@ nrd_error *nrd_weight_check(const nrd_weight *w, const char *what)
         return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: weight [%lld, %lld] without data", what,
                           (long long)w->rows, (long long)w->cols);
     }
-    uint64_t need = nrd_weight_bytes(w->dtype, w->layout, w->rows, w->cols);
+    const int64_t n = nrd_weight_n_stacked(w);
+    if (w->n_stacked < 0 || w->rows % n) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: weight [%lld, %lld] cannot be a stack of %d", what,
+                          (long long)w->rows, (long long)w->cols, w->n_stacked);
+    }
+    uint64_t need = (uint64_t)n * nrd_weight_bytes(w->dtype, w->layout, w->rows / n, w->cols);
     if (need == 0 && w->rows * w->cols > 0) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: no layout %u for a %s weight [%lld, %lld]", what,
                           w->layout, nrd_dtype_name(w->dtype), (long long)w->rows,
@@ -179,8 +184,27 @@ nrd_error *nrd_weight_check(const nrd_weight *w, const char *what)
     return NULL;
 }
 
+nrd_weight nrd_weight_of_stack(const nrd_weight *w, int64_t i)
+{
+    const int64_t n = nrd_weight_n_stacked(w), rows = w->rows / n;
+    nrd_weight one = *w;
+
+    one.rows = rows;
+    one.data_bytes = nrd_weight_bytes(w->dtype, w->layout, rows, w->cols);
+    one.data = (const char *)w->data + (size_t)i * one.data_bytes;
+    one.scales = w->scales ? (const float *)w->scales + i * rows : NULL;
+    one.n_stacked = 1;
+    return one;
+}
+
 void nrd_weight_row(const nrd_weight *w, int64_t row, float *dst)
 {
+    if (w->n_stacked > 1) {
+        const int64_t rows = w->rows / w->n_stacked;
+        nrd_weight one = nrd_weight_of_stack(w, row / rows);
+        nrd_weight_row(&one, row % rows, dst);
+        return;
+    }
     if (w->layout == NRD_LAYOUT_TILE16) {
         const char *tile = (const char *)w->data + (size_t)(row / 16) * nrd_tile16_bytes(w->dtype, w->cols);
         nrd_tile16_unpack_row(w->dtype, tile, w->cols, (int)(row % 16), dst);

@@ -34,6 +34,10 @@ static void run(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)
         if (add || a->scale != 1.0f) {
             r->k->scale_row(out, a->scale, add, a->hidden);
         }
+        if (a->type_table) {
+            nrd_weight_row(a->type_table, 0, room);
+            r->k->add_row(out, room, a->hidden);
+        }
     }
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * embed: out[i] = table[id_i] * scale (+ pos_table[position_i]). Bound: memory. */
+ * embed: out[i] = table[id_i] * scale (+ pos_table[position_i]) (+ type_table[0]). Bound: memory. */
 #include "device/ops/ops.h"
 
 #include <stdlib.h>
@@ -29,6 +29,12 @@ nrd_error *nrd_embed_check(const nrd_embed_args *a)
         }
         NRD_TRY(nrd_weight_check(a->pos_table, "embed positions"));
     }
+    if (a->type_table) {
+        if (a->type_table->cols != a->hidden || a->type_table->rows <= 0) {
+            return nrd_errorf(NRD_ERR_INVALID_ARG, "embed: type table of %lld columns", (long long)a->type_table->cols);
+        }
+        NRD_TRY(nrd_weight_check(a->type_table, "embed types"));
+    }
     return NULL;
 }
 
@@ -56,6 +62,12 @@ void nrd_embed_ref(const nrd_embed_args *a)
             int64_t p = a->positions[i];
             p = p < 0 ? 0 : p >= a->pos_table->rows ? a->pos_table->rows - 1 : p;
             nrd_weight_row(a->pos_table, p, pos);
+            for (int32_t k = 0; k < a->hidden; k++) {
+                row[k] += pos[k];
+            }
+        }
+        if (a->type_table) {
+            nrd_weight_row(a->type_table, 0, pos);
             for (int32_t k = 0; k < a->hidden; k++) {
                 row[k] += pos[k];
             }

@@ -91,27 +91,32 @@ static int tile_tokens(int32_t left, int *log2)
     return 1 << n;
 }
 
-/* Rows [t0, t0 + n) as the panel of `kind`; `rows` is room for n converted rows. */
-static void make_panel(const nrd_cpu_run *r, const nrd_linear_args *a, const panel_kind *kind, int32_t t0, int n,
-                       uint8_t *panel, uint8_t *rows)
+/* Rows [t0, t0 + n) as the panel of `kind`, or those that `ids` names from there on; `rows` is room for n gathered or
+ * converted rows. */
+static void make_panel(const nrd_cpu_run *r, const nrd_linear_args *a, const int32_t *ids, const panel_kind *kind,
+                       int32_t t0, int n, uint8_t *panel, uint8_t *rows)
 {
     int64_t cols = a->w[0]->cols;
     size_t in_bytes = nrd_row_bytes(a->x_dtype, cols);
-    const uint8_t *x = (const uint8_t *)a->x + (size_t)t0 * in_bytes;
+    const uint8_t *x = (const uint8_t *)a->x + (ids ? 0 : (size_t)t0 * in_bytes);
     nrd_linear_panel p = {x, in_bytes, cols, kind->len, n, kind->offset, kind->halves, kind->is_float, kind->is_mx, panel};
+    const bool converts = kind->is_float != (a->x_dtype == NRD_DTYPE_F32);
 
-    if (kind->is_float != (a->x_dtype == NRD_DTYPE_F32)) {
+    if (converts) {
         p.row_bytes = nrd_row_bytes(kind->is_float ? NRD_DTYPE_F32 : NRD_DTYPE_ACT_Q8, cols);
-        for (int t = 0; t < n; t++) {
-            if (kind->is_float) {
-                nrd_act_q8_dequantize(x + (size_t)t * in_bytes, cols, (float *)(void *)(rows + (size_t)t * p.row_bytes));
-            } else {
-                r->k->act_q8_row((const float *)(const void *)(x + (size_t)t * in_bytes), cols,
-                                 rows + (size_t)t * p.row_bytes);
-            }
-        }
-        p.x = rows;
     }
+    for (int t = 0; (converts || ids) && t < n; t++) {
+        const uint8_t *from = x + (size_t)(ids ? ids[t0 + t] : t) * in_bytes;
+        uint8_t *to = rows + (size_t)t * p.row_bytes;
+        if (!converts) {
+            memcpy(to, from, in_bytes);
+        } else if (kind->is_float) {
+            nrd_act_q8_dequantize(from, cols, (float *)(void *)to);
+        } else {
+            r->k->act_q8_row((const float *)(const void *)from, cols, to);
+        }
+    }
+    p.x = converts || ids ? rows : x;
     r->k->linear_panel(&p);
 }
 
@@ -121,8 +126,8 @@ static size_t rows_room(const nrd_linear_args *a)
     return MAX_T * (f > q ? f : q);
 }
 
-/* Panels of tokens [t0, end); `panels` are those of all tokens. */
-static void make_panels(const nrd_cpu_run *r, const nrd_linear_args *a, int32_t t0, int32_t end, uint8_t *panels)
+void nrd_linear_cpu_make_panels(const nrd_cpu_run *r, const nrd_linear_args *a, const int32_t *ids, int32_t t0,
+                                int32_t end, uint8_t *panels)
 {
     for (int p = 0; p < a->n_parts; p++) {
         if (first_like(r->k, a, p) != p) {
@@ -132,7 +137,7 @@ static void make_panels(const nrd_cpu_run *r, const nrd_linear_args *a, int32_t 
         uint8_t *base = panels + panel_start(r->k, a, p);
         for (int32_t t = t0; t < end;) {
             int log2, n = kind.is_mx ? (end - t < MAX_T ? end - t : MAX_T) : tile_tokens(end - t, &log2);
-            make_panel(r, a, &kind, t, n, base + (size_t)t * kind.bytes_per_token, r->scratch);
+            make_panel(r, a, ids, &kind, t, n, base + (size_t)t * kind.bytes_per_token, r->scratch);
             t += n;
         }
     }
@@ -291,11 +296,10 @@ static void do_mx(const nrd_cpu_run *r, const tiles_of *p, const uint8_t *data, 
     }
 }
 
-/* Row tiles [from, to) of part p against every token; results of tile `first` go to y. `room`: of
- * do_wide or do_mx, behind it that of a tile that is packed on the way. */
-static void do_tiles(const nrd_cpu_run *r, const nrd_linear_args *a, int p, int64_t from, int64_t to, float *y,
-                     int64_t first_tile, int64_t y_stride, const uint8_t *panels, uint8_t *room)
+void nrd_linear_cpu_do_tiles(const nrd_cpu_run *r, const nrd_linear_args *a, int p, int64_t from, int64_t to, float *y,
+                             int64_t first_tile, int64_t y_stride, const uint8_t *panels)
 {
+    uint8_t *room = r->scratch + rows_room(a); /* of do_wide or do_mx, behind it a tile packed on the way */
     const nrd_weight *w = a->w[p];
     panel_kind kind = kind_of(r->k, a, p);
     bool packed = w->layout == NRD_LAYOUT_TILE16;
@@ -335,7 +339,7 @@ void nrd_linear_cpu_panels(const nrd_cpu_run *r, const nrd_cpu_cmd *c, int32_t t
     const nrd_linear_args *a = &c->u.linear;
     int32_t t0 = token_tile * MAX_T;
 
-    make_panels(r, a, t0, t0 + MAX_T < a->n_tokens ? t0 + MAX_T : a->n_tokens, r->shared);
+    nrd_linear_cpu_make_panels(r, a, NULL, t0, t0 + MAX_T < a->n_tokens ? t0 + MAX_T : a->n_tokens, r->shared);
 }
 
 void nrd_linear_cpu_tiles(nrd_cpu_run *r, const nrd_cpu_cmd *c, int p, int64_t from, int64_t to, float *y,
@@ -347,11 +351,11 @@ void nrd_linear_cpu_tiles(nrd_cpu_run *r, const nrd_cpu_cmd *c, int p, int64_t f
     if (a->n_tokens <= MAX_T) {
         panels = r->scratch + c->at[NRD_LINEAR_AT_PANELS];
         if (r->owner != c) {
-            make_panels(r, a, 0, a->n_tokens, panels);
+            nrd_linear_cpu_make_panels(r, a, NULL, 0, a->n_tokens, panels);
             r->owner = c;
         }
     }
-    do_tiles(r, a, p, from, to, y, first_tile, y_stride, panels, r->scratch + rows_room(a));
+    nrd_linear_cpu_do_tiles(r, a, p, from, to, y, first_tile, y_stride, panels);
 }
 
 static void run(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)
@@ -379,14 +383,26 @@ static void run(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)
 
 static const nrd_cpu_op op = {run};
 
-nrd_error *nrd_linear_cpu(nrd_cpu_cmd *c, int n_threads)
+size_t nrd_linear_cpu_panel_bytes(const nrd_cpu_kernels *kernels, const nrd_linear_args *a)
 {
-    const nrd_linear_args *a = &c->u.linear;
-    int64_t tiles = 0;
-    size_t tile_max = 0, unpacked = 0;
-    bool is_paired = a->n_tokens >= 2 * MAX_T; /* do_wide and do_mx take pairs */
-    bool is_mx_float = is_paired;               /* do_mx takes fours, and reads panels once a chunk */
+    return panel_start(kernels, a, a->n_parts);
+}
 
+size_t nrd_linear_cpu_room(const nrd_linear_args *a)
+{
+    size_t unpacked = 0;
+
+    for (int p = 0; p < a->n_parts; p++) {
+        size_t bytes = nrd_tile16_bytes(a->w[p]->dtype, a->w[p]->cols);
+        if (a->w[p]->layout != NRD_LAYOUT_TILE16) {
+            unpacked = bytes > unpacked ? bytes : unpacked;
+        }
+    }
+    return rows_room(a) + NRD_LINEAR_WIDE_BYTES + ((unpacked + 63) & ~(size_t)63);
+}
+
+nrd_error *nrd_linear_cpu_types(const nrd_linear_args *a)
+{
     if (a->x_dtype != NRD_DTYPE_F32 && a->x_dtype != NRD_DTYPE_ACT_Q8) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "cpu: linear from %s", nrd_dtype_name(a->x_dtype));
     }
@@ -394,15 +410,26 @@ nrd_error *nrd_linear_cpu(nrd_cpu_cmd *c, int n_threads)
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "cpu: linear to %s", nrd_dtype_name(a->y_dtype));
     }
     for (int p = 0; p < a->n_parts; p++) {
-        size_t bytes = nrd_tile16_bytes(a->w[p]->dtype, a->w[p]->cols);
-        if (bytes == 0) {
+        if (nrd_tile16_bytes(a->w[p]->dtype, a->w[p]->cols) == 0) {
             return nrd_errorf(NRD_ERR_UNSUPPORTED, "cpu: linear with weights of type %s",
                               nrd_dtype_name(a->w[p]->dtype));
         }
+    }
+    return NULL;
+}
+
+nrd_error *nrd_linear_cpu(nrd_cpu_cmd *c, int n_threads)
+{
+    const nrd_linear_args *a = &c->u.linear;
+    int64_t tiles = 0;
+    size_t tile_max = 0;
+    bool is_paired = a->n_tokens >= 2 * MAX_T; /* do_wide and do_mx take pairs */
+    bool is_mx_float = is_paired;               /* do_mx takes fours, and reads panels once a chunk */
+
+    NRD_TRY(nrd_linear_cpu_types(a));
+    for (int p = 0; p < a->n_parts; p++) {
+        size_t bytes = nrd_tile16_bytes(a->w[p]->dtype, a->w[p]->cols);
         tile_max = bytes > tile_max ? bytes : tile_max;
-        if (a->w[p]->layout != NRD_LAYOUT_TILE16) {
-            unpacked = bytes > unpacked ? bytes : unpacked;
-        }
         tiles += (a->w[p]->rows + 15) / 16;
         panel_kind kind = kind_of(c->k, a, p);
         is_paired = is_paired || kind.is_mx;
@@ -420,8 +447,7 @@ nrd_error *nrd_linear_cpu(nrd_cpu_cmd *c, int n_threads)
     c->n_tasks[1] = a->n_tokens ? (int32_t)((tiles + chunk - 1) / chunk) : 0;
     c->n_tasks[0] = a->n_tokens > MAX_T ? (a->n_tokens + MAX_T - 1) / MAX_T : 0;
     size_t panels = panel_start(c->k, a, a->n_parts);
-    unpacked = (unpacked + 63) & ~(size_t)63;
-    c->scratch_bytes = rows_room(a) + NRD_LINEAR_WIDE_BYTES + unpacked;
+    c->scratch_bytes = nrd_linear_cpu_room(a);
     if (c->n_tasks[0]) {
         c->shared_bytes = panels;
     } else {

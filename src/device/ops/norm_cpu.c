@@ -2,6 +2,8 @@
  * norm on the CPU: rows divided among threads. Bound: memory, 3 to 4 rows read or written a row. */
 #include "device/cpu/cpu.h"
 
+#include <string.h>
+
 /* Vector as floats: where it lies, or converted into `room`. */
 static const float *floats_of(const nrd_weight *w, int32_t n, float *room)
 {
@@ -46,9 +48,13 @@ static void run(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)
         if (out) {
             uint8_t *y = (uint8_t *)a->out + (size_t)i * out_bytes;
             bool q8 = a->out_dtype == NRD_DTYPE_ACT_Q8;
-            r->k->norm_row(a->kind, a->eps, n, x, w, b, q8 ? row : (float *)(void *)y);
+            float *normed = q8 ? row : (float *)(void *)y;
+            r->k->norm_row(a->kind, a->eps, n, x, w, b, normed);
             if (q8) {
                 r->k->act_q8_row(row, n, y);
+            }
+            if (a->to_residual) {
+                memcpy(x, normed, (size_t)n * sizeof *x);
             }
         }
     }

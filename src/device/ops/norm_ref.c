@@ -38,6 +38,9 @@ nrd_error *nrd_norm_check(const nrd_norm_args *a)
     if (a->weight && nrd_row_bytes(a->out_dtype, a->hidden) == 0) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "norm: output type %s", nrd_dtype_name(a->out_dtype));
     }
+    if (a->to_residual && (!a->weight || a->row_ids)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "norm: to_residual needs a weight and all rows");
+    }
     NRD_TRY(check_vector(a->weight, a->hidden, "weight"));
     NRD_TRY(check_vector(a->bias, a->hidden, "bias"));
     return check_vector(a->delta_weight, a->hidden, "delta weight");
@@ -86,6 +89,9 @@ void nrd_norm_ref(const nrd_norm_args *a)
         nrd_load_row(a->act_dtype, a->residual, a->row_ids ? a->row_ids[i] : i, n, NULL, x);
         norm_row(a->kind, a->eps, n, x, a->weight, a->bias, d);
         nrd_store_row(a->out_dtype, a->out, i, n, d, a->out_row_scale);
+        if (a->to_residual) {
+            nrd_store_row(a->act_dtype, a->residual, i, n, d, NULL);
+        }
     }
     free(x);
 }

@@ -62,6 +62,12 @@ void nrd_tile16_unpack_row(nrd_dtype t, const void *tile, int64_t cols, int row,
 uint64_t nrd_weight_bytes(nrd_dtype t, uint32_t layout, int64_t rows, int64_t cols); /* 0: cannot */
 
 float nrd_weight_at(const nrd_weight *w, int64_t i); /* element of a float vector */
+static inline int64_t nrd_weight_n_stacked(const nrd_weight *w)
+{
+    return w->n_stacked > 1 ? w->n_stacked : 1;
+}
+/* One matrix of a stack; `w` itself where it is one. */
+nrd_weight nrd_weight_of_stack(const nrd_weight *w, int64_t i);
 
 /* ---- KV cache blocks of the CPU device ----
  * A block holds, per KV head, K in groups of 16 tokens, [group][head_dim][16], so that scores of 16
@@ -126,12 +132,31 @@ void nrd_act_ref(const nrd_act_args *a);
 
 nrd_error *nrd_sample_check(const nrd_sample_args *a) NRD_MUST_USE;
 void nrd_sample_ref(const nrd_sample_args *a);
+/* Would the reference choose `id` for a row if the sums of its probabilities were off by up to `slack`, as those
+ * of a device are that adds in another order? Reads the counts as they are. */
+bool nrd_sample_may(const nrd_sample_args *a, int32_t row, int32_t id, double slack);
 /* Of both, and that the one's results are the other's logits. */
 nrd_error *nrd_linear_sample_check(const nrd_linear_args *l, const nrd_sample_args *a) NRD_MUST_USE;
+
+/* The device decides where pairs go: that is not checked. */
+nrd_error *nrd_moe_route_check(const nrd_moe_route_args *a) NRD_MUST_USE;
+void nrd_moe_route_ref(const nrd_moe_route_args *a);
+nrd_error *nrd_moe_linear_check(const nrd_moe_linear_args *a) NRD_MUST_USE;
+void nrd_moe_linear_ref(const nrd_moe_linear_args *a);
+nrd_error *nrd_moe_sum_check(const nrd_moe_sum_args *a) NRD_MUST_USE;
+void nrd_moe_sum_ref(const nrd_moe_sum_args *a);
+/* The top_k experts of one token with the scores s, best first. `room`: n_experts + n_groups floats. */
+void nrd_moe_choose(const nrd_moe_route_args *a, const float *s, float *room, int32_t *out_expert);
+/* The same for NRD_MOE_SPARSEMIXER, from logits, with the weights. `room`: n_experts floats. */
+void nrd_moe_sparsemixer(const nrd_moe_route_args *a, const float *logits, float *room, int32_t *out_expert,
+                         float *out_weight);
+/* first, token and place of pairs whose experts are chosen. */
+void nrd_moe_sort(const nrd_moe_pairs *p, int32_t n_tokens);
 
 nrd_error *nrd_counts_check(const nrd_counts_args *a) NRD_MUST_USE;
 nrd_error *nrd_all_reduce_check(const nrd_all_reduce_args *a) NRD_MUST_USE;
 nrd_error *nrd_gather_check(const nrd_gather_args *a) NRD_MUST_USE;
+nrd_error *nrd_transfer_check(const nrd_transfer_args *a) NRD_MUST_USE;
 void nrd_counts_ref(const nrd_counts_args *a);
 
 nrd_error *nrd_copy_blocks_check(const nrd_copy_blocks_args *a) NRD_MUST_USE;

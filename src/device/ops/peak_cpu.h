@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What the machine can do, measured with the same instructions as the kernels: the limits that
- * tests/ops/bench_ops.c prints beside its numbers. */
+ * tests/ops/speed.c prints beside its numbers. */
 #include "device/cpu/simd.h"
 
 #if NRD_ISA >= 4

@@ -47,12 +47,15 @@ static void run(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)
     int32_t dim = kv->head_dim, n_kv = kv->n_kv_heads, half = a->rotary_dim / 2;
     int32_t from = task * c->i[0], to = from + c->i[0] < b->n_tokens ? from + c->i[0] : b->n_tokens;
     bool single = b->n_tokens == b->n_seqs; /* neighbours of one sequence write to the same lines */
-    float *cs = (float *)(void *)r->scratch, *sn = cs + dim, *qn = sn + dim, *kn = qn + dim;
+    int32_t q_width = a->wide_norm ? a->n_heads * dim : dim, k_width = a->wide_norm ? n_kv * dim : dim;
+    float *cs = (float *)(void *)r->scratch, *sn = cs + dim, *qn = sn + dim, *kn = qn + q_width;
 
     (void)phase;
-    for (int32_t i = 0; i < dim; i++) {
-        qn[i] = a->q_norm ? nrd_weight_at(a->q_norm, i) : 1.0f;
-        kn[i] = a->k_norm ? nrd_weight_at(a->k_norm, i) : 1.0f;
+    for (int32_t i = 0; a->q_norm && i < q_width; i++) {
+        qn[i] = nrd_weight_at(a->q_norm, i);
+    }
+    for (int32_t i = 0; a->k_norm && i < k_width; i++) {
+        kn[i] = nrd_weight_at(a->k_norm, i);
     }
     for (int32_t t = from; t < to; t++) {
         float *row = (float *)a->qkv + (int64_t)t * (a->n_heads + 2 * n_kv) * dim;
@@ -67,9 +70,16 @@ static void run(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)
         if (a->rope != NRD_ROPE_NONE) {
             r->k->rope_angles(b->positions[t], a->inv_freq, half, a->rope_scale, cs, sn);
         }
+        if (a->wide_norm && a->q_norm) {
+            r->k->norm_row(NRD_NORM_RMS, a->norm_eps, q_width, row, qn, NULL, row);
+        }
+        if (a->wide_norm && a->k_norm) {
+            float *k = row + (int64_t)a->n_heads * dim;
+            r->k->norm_row(NRD_NORM_RMS, a->norm_eps, k_width, k, kn, NULL, k);
+        }
         for (int32_t h = 0; h < a->n_heads + n_kv; h++) {
             float *x = row + (int64_t)h * dim;
-            if (h < a->n_heads ? a->q_norm != NULL : a->k_norm != NULL) {
+            if (!a->wide_norm && (h < a->n_heads ? a->q_norm != NULL : a->k_norm != NULL)) {
                 r->k->norm_row(NRD_NORM_RMS, a->norm_eps, dim, x, h < a->n_heads ? qn : kn, NULL, x);
             }
             if (a->rope != NRD_ROPE_NONE) {
@@ -101,6 +111,7 @@ nrd_error *nrd_rope_kv_cpu(nrd_cpu_cmd *c, int n_threads)
     c->op = &op;
     c->i[0] = n / (n_threads * 4) + 1 < TASK_TOKENS ? n / (n_threads * 4) + 1 : TASK_TOKENS;
     c->n_tasks[0] = (n + c->i[0] - 1) / c->i[0];
-    c->scratch_bytes = (size_t)a->kv.head_dim * 16;
+    size_t heads = a->wide_norm ? (size_t)(a->n_heads + a->kv.n_kv_heads) : 2;
+    c->scratch_bytes = (size_t)a->kv.head_dim * 4 * (2 + heads);
     return NULL;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * rope_kv: norm of q and k heads, rotary embedding (Su et al. 2021), K and V into the cache.
+ * rope_kv: norm of q and k, by heads or of all heads, rotary embedding (Su et al. 2021), K and V into the cache.
  * Angles: position * inv_freq in float32, cos and sin of that, times rope_scale. */
 #include "device/ops/ops.h"
 
@@ -11,7 +11,7 @@
 static nrd_error *check_head_norm(const nrd_weight *w, int32_t dim)
 {
     if (w && (w->rows * w->cols != dim || !nrd_is_float_dtype(w->dtype) || !w->data)) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "rope_kv: head norm of %lld %s elements, head size %d",
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "rope_kv: norm of %lld %s elements for %d",
                           (long long)(w->rows * w->cols), nrd_dtype_name(w->dtype), dim);
     }
     return NULL;
@@ -45,8 +45,8 @@ nrd_error *nrd_rope_kv_check(const nrd_rope_kv_args *a)
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "rope_kv: activations of type %s",
                           nrd_dtype_name(a->act_dtype));
     }
-    NRD_TRY(check_head_norm(a->q_norm, kv->head_dim));
-    return check_head_norm(a->k_norm, kv->head_dim);
+    NRD_TRY(check_head_norm(a->q_norm, a->wide_norm ? a->n_heads * kv->head_dim : kv->head_dim));
+    return check_head_norm(a->k_norm, a->wide_norm ? kv->n_kv_heads * kv->head_dim : kv->head_dim);
 }
 
 static void head_norm(const nrd_weight *w, float eps, int32_t n, float *x)
@@ -59,6 +59,18 @@ static void head_norm(const nrd_weight *w, float eps, int32_t n, float *x)
     double scale = 1.0 / sqrt(square / n + (double)eps);
     for (int32_t i = 0; i < n; i++) {
         x[i] = (float)((double)x[i] * scale * (double)nrd_weight_at(w, i));
+    }
+}
+
+/* All heads of q, or of k, of a token; x: room for them. */
+static void wide_norm(const nrd_rope_kv_args *a, const nrd_weight *w, int64_t at, int32_t n, float *x)
+{
+    for (int32_t i = 0; i < n; i++) {
+        x[i] = nrd_load_f32(a->act_dtype, a->qkv, at + i);
+    }
+    head_norm(w, a->norm_eps, n, x);
+    for (int32_t i = 0; i < n; i++) {
+        nrd_store_f32(a->act_dtype, a->qkv, at + i, x[i]);
     }
 }
 
@@ -82,13 +94,19 @@ void nrd_rope_kv_ref(const nrd_rope_kv_args *a)
     const nrd_kv_layer *kv = &a->kv;
     int32_t dim = kv->head_dim, n_kv = kv->n_kv_heads;
     size_t block_bytes = nrd_kv_block_bytes(kv->dtype, kv->block_tokens, n_kv, dim);
-    float *x = nrd_xmalloc((size_t)dim * 4);
+    float *x = nrd_xmalloc((size_t)(a->wide_norm ? a->n_heads * dim : dim) * 4);
 
     for (int32_t t = 0; t < b->n_tokens; t++) {
         int64_t row = (int64_t)t * (a->n_heads + 2 * n_kv) * dim;
         int32_t pos = b->positions[t], slot = nrd_kv_slot(b, t);
         int32_t block = b->block_table[(int64_t)b->token_seq[t] * b->block_table_stride + slot / kv->block_tokens];
         char *cache = block >= 0 && block < kv->n_blocks ? (char *)kv->base + (size_t)block * block_bytes : NULL;
+        if (a->wide_norm && a->q_norm) {
+            wide_norm(a, a->q_norm, row, a->n_heads * dim, x);
+        }
+        if (a->wide_norm && a->k_norm) {
+            wide_norm(a, a->k_norm, row + (int64_t)a->n_heads * dim, n_kv * dim, x);
+        }
         for (int32_t h = 0; h < a->n_heads + 2 * n_kv; h++) {
             bool is_q = h < a->n_heads, is_v = h >= a->n_heads + n_kv;
             int32_t head = is_v ? h - a->n_heads - n_kv : h - a->n_heads;
@@ -97,7 +115,7 @@ void nrd_rope_kv_ref(const nrd_rope_kv_args *a)
             }
             if (!is_v) {
                 const nrd_weight *norm = is_q ? a->q_norm : a->k_norm;
-                if (norm) {
+                if (norm && !a->wide_norm) {
                     head_norm(norm, a->norm_eps, dim, x);
                 }
                 rotate(a, pos, x);

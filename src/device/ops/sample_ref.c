@@ -105,78 +105,117 @@ static void adjust(const nrd_sample_args *a, const nrd_sample_row *r, const floa
     }
 }
 
-static void sample_row(const nrd_sample_args *a, int32_t row, candidate *c)
+/* What may be drawn in a row: `kept` candidates, with probabilities e^((logit - peak) inv_t) / total. */
+typedef struct choice {
+    int32_t kept;
+    double peak, log_total; /* of all that may be chosen, before temperature */
+    double inv_t, total;
+} choice;
+
+static double share(const choice *k, const candidate *c)
+{
+    return exp(((double)c->logit - k->peak) * k->inv_t);
+}
+
+static double sum_of(const choice *k, const candidate *c)
+{
+    double total = 0;
+    for (int32_t i = 0; i < k->kept; i++) {
+        total += share(k, &c[i]);
+    }
+    return total;
+}
+
+/* Candidates best first, and how many of them temperature, top-k, top-p and min-p leave. */
+static choice keep(const nrd_sample_args *a, int32_t row, candidate *c)
 {
     const nrd_sample_row *r = &a->rows[row];
     int64_t stride = a->logits_stride ? a->logits_stride : a->vocab;
-    int32_t n = a->vocab, pick = 0, kept = 0;
-    double total = 0, sum = 0, chosen = -INFINITY;
+    choice k = {.inv_t = 1.0};
+    double sum = 0;
+    int32_t i = 0;
 
     adjust(a, r, a->logits + row * stride, c);
-    qsort(c, (size_t)n, sizeof *c, best_first);
-    double peak = (double)c[0].logit;
-    for (int32_t i = 0; i < n && c[i].logit != -INFINITY; i++) {
-        total += exp((double)c[i].logit - peak);
-        kept++;
+    qsort(c, (size_t)a->vocab, sizeof *c, best_first);
+    k.peak = (double)c[0].logit;
+    while (k.kept < a->vocab && c[k.kept].logit != -INFINITY) {
+        k.kept++;
     }
-    double log_total = peak + log(total);
+    k.log_total = k.peak + log(sum_of(&k, c));
+    if (r->temperature <= 0 || r->top_k == 1 || k.kept == 0) {
+        k.kept = k.kept ? 1 : 0;
+    } else {
+        k.inv_t = 1.0 / (double)r->temperature;
+        k.kept = r->top_k > 0 && r->top_k < k.kept ? r->top_k : k.kept;
+    }
+    k.total = sum_of(&k, c);
+    if (r->top_p > 0 && r->top_p < 1) {
+        for (i = 0; i < k.kept && sum < (double)r->top_p * k.total; i++) {
+            sum += share(&k, &c[i]);
+        }
+        k.kept = i;
+    }
+    if (r->min_p > 0) {
+        for (i = 0; i < k.kept && share(&k, &c[i]) >= (double)r->min_p; i++) {
+        }
+        k.kept = i > 0 ? i : k.kept > 0 ? 1 : 0;
+    }
+    k.total = sum_of(&k, c);
+    return k;
+}
+
+static void best_of(const nrd_sample_args *a, int32_t row, const choice *k, const candidate *c)
+{
     for (int32_t i = 0; i < a->n_top; i++) {
         a->out_top_ids[(int64_t)row * a->n_top + i] = c[i].id;
         a->out_top_logprobs[(int64_t)row * a->n_top + i] =
-            i < kept ? (float)((double)c[i].logit - log_total) : -INFINITY;
+            c[i].logit == -INFINITY ? -INFINITY : (float)((double)c[i].logit - k->log_total);
     }
-    bool greedy = r->temperature <= 0 || r->top_k == 1 || kept == 0;
-    double inv_t = greedy ? 1.0 : 1.0 / (double)r->temperature;
-    if (greedy) {
-        kept = kept ? 1 : 0;
-    } else if (r->top_k > 0 && r->top_k < kept) {
-        kept = r->top_k;
-    }
-    total = 0;
-    for (int32_t i = 0; i < kept; i++) {
-        total += exp(((double)c[i].logit - peak) * inv_t);
-    }
-    if (r->top_p > 0 && r->top_p < 1) {
-        int32_t i = 0;
-        for (sum = 0; i < kept && sum < (double)r->top_p * total; i++) {
-            sum += exp(((double)c[i].logit - peak) * inv_t);
-        }
-        kept = i;
-    }
-    if (r->min_p > 0) {
-        int32_t i = 0;
-        while (i < kept && exp(((double)c[i].logit - peak) * inv_t) >= (double)r->min_p) {
-            i++;
-        }
-        kept = i > 0 ? i : kept > 0 ? 1 : 0;
-    }
-    total = 0;
-    for (int32_t i = 0; i < kept; i++) {
-        total += exp(((double)c[i].logit - peak) * inv_t);
-    }
-    if (kept == 1) {
-        pick = c[0].id;
-        chosen = (double)c[0].logit;
-    } else if (kept > 1) {
-        double target = (double)nrd_sample_uniform(r->seed, r->draw) * total;
-        qsort(c, (size_t)kept, sizeof *c, by_id);
-        sum = 0;
-        for (int32_t i = 0; i < kept; i++) {
-            sum += exp(((double)c[i].logit - peak) * inv_t);
-            pick = c[i].id;
-            chosen = (double)c[i].logit;
-            if (sum > target) {
-                break;
-            }
+}
+
+static void sample_row(const nrd_sample_args *a, int32_t row, candidate *c)
+{
+    const nrd_sample_row *r = &a->rows[row];
+    const choice k = keep(a, row, c);
+    candidate pick = {-INFINITY, 0};
+
+    best_of(a, row, &k, c);
+    if (k.kept == 1) {
+        pick = c[0];
+    } else if (k.kept > 1) {
+        double target = (double)nrd_sample_uniform(r->seed, r->draw) * k.total, sum = 0;
+        qsort(c, (size_t)k.kept, sizeof *c, by_id);
+        for (int32_t i = 0; i < k.kept && sum <= target; i++) {
+            pick = c[i];
+            sum += share(&k, &c[i]);
         }
     }
-    a->out_ids[row] = pick;
+    a->out_ids[row] = pick.id;
     if (a->out_logprob && (r->flags & NRD_SAMPLE_LOGPROB)) {
-        a->out_logprob[row] = kept ? (float)(chosen - log_total) : -INFINITY;
+        a->out_logprob[row] = k.kept ? (float)((double)pick.logit - k.log_total) : -INFINITY;
     }
     if (a->out_logprob_norm && (r->flags & NRD_SAMPLE_NORMALIZE)) {
-        a->out_logprob_norm[row] = kept ? (float)((chosen - peak) * inv_t - log(total)) : -INFINITY;
+        a->out_logprob_norm[row] =
+            k.kept ? (float)(((double)pick.logit - k.peak) * k.inv_t - log(k.total)) : -INFINITY;
     }
+}
+
+bool nrd_sample_may(const nrd_sample_args *a, int32_t row, int32_t id, double slack)
+{
+    const nrd_sample_row *r = &a->rows[row];
+    candidate *c = nrd_xmalloc((size_t)a->vocab * sizeof *c);
+    const choice k = keep(a, row, c);
+    const double target = (double)nrd_sample_uniform(r->seed, r->draw) * k.total;
+    double below = 0, upto = 0;
+    bool is_kept = false;
+
+    for (int32_t i = 0; i < k.kept; i++) {
+        below += c[i].id < id ? share(&k, &c[i]) : 0;
+        upto += c[i].id <= id ? share(&k, &c[i]) : 0;
+        is_kept = is_kept || c[i].id == id;
+    }
+    free(c);
+    return is_kept && below <= target + slack * k.total && upto >= target - slack * k.total;
 }
 
 void nrd_sample_ref(const nrd_sample_args *a)

@@ -26,9 +26,13 @@ int32_t nrd_decode_max_banned(const nrd_seq *q);
  * the n known tokens of the sequence (or beam). Returns how many were written. */
 int32_t nrd_decode_banned(const nrd_seq *q, const int32_t *tokens, int32_t n, int32_t vocab,
                           int32_t *out);
+/* What its draws depend on, beside their numbers. */
+uint64_t nrd_decode_seed(const nrd_seq *q);
 /* Fills a row but for what is on the device: banned_start, n_banned, bias, mask. */
 void nrd_decode_row(const nrd_seq *q, int32_t slot, int32_t n_generated, bool normalize,
                     nrd_sample_row *out);
+/* Its top-p behind n more tokens. */
+float nrd_decode_top_p_behind(const nrd_seq *q, const int32_t *ids, int32_t n);
 /* Whether the generated tokens end with a stop phrase. */
 bool nrd_decode_hits_stop(const nrd_seq *q, const int32_t *generated, int32_t n);
 /* Appends a chosen token: returns the reason to end, or NONE. The end token is not appended. */

@@ -18,6 +18,8 @@ typedef struct nrd_step_result {
     const int32_t *top_ids;
     const float *top_log_probs;
     bool normalize; /* report log_probs_norm */
+    const float *logits; /* [rows, logits_stride] host, only rows of sequences with want_logit_rows; NULL: none */
+    int64_t logits_stride;
     const bool *no_choice; /* true: this row's mask was not ready, its token has no meaning; NULL: all have */
 } nrd_step_result;
 

@@ -22,7 +22,7 @@ void nrd_decode_prepare(nrd_seq *q)
     q->dec.n_known = q->req.n_prompt;
     q->dec.top_p_now = s->top_p;
     q->dec.needs_host = long_bad || s->no_repeat_ngram_size > 0 || q->req.width > 1 ||
-                        q->dec.guide || q->req.may_jump ||
+                        q->dec.guide || q->req.may_jump || q->spec.proposer ||
                         (!q->dec.greedy && s->top_p > 0 && s->top_p_decay != 1.0f);
 }
 
@@ -63,6 +63,12 @@ int32_t nrd_decode_banned(const nrd_seq *q, const int32_t *tokens, int32_t n, in
     return k;
 }
 
+uint64_t nrd_decode_seed(const nrd_seq *q)
+{
+    /* Sequence 0 draws as a request with one sequence does. */
+    return q->req.index ? nrd_hash_u64(q->req.sampling.seed, (uint64_t)q->req.index) : q->req.sampling.seed;
+}
+
 void nrd_decode_row(const nrd_seq *q, int32_t slot, int32_t n_generated, bool normalize,
                     nrd_sample_row *out)
 {
@@ -76,8 +82,7 @@ void nrd_decode_row(const nrd_seq *q, int32_t slot, int32_t n_generated, bool no
         .repetition_penalty = s->repetition_penalty,
         .presence_penalty = s->presence_penalty,
         .frequency_penalty = s->frequency_penalty,
-        /* Sequence 0 draws as a request with one sequence does. */
-        .seed = q->req.index ? nrd_hash_u64(s->seed, (uint64_t)q->req.index) : s->seed,
+        .seed = nrd_decode_seed(q),
         .draw = (uint64_t)n_generated,
         .flags = 0,
         .n_suppress_end = n_generated < s->min_length,
@@ -109,10 +114,28 @@ static nrd_seq_finish refused(const nrd_seq *q)
     return nrd_guide_limit(nrd_guide_state_guide(q->dec.guide)) ? NRD_SEQ_FINISH_ERROR : NRD_SEQ_FINISH_LENGTH;
 }
 
+/* Behind one more token. */
+static float decayed(const nrd_sampling *s, float top_p, int32_t token)
+{
+    if (s->top_p_decay == 1.0f) {
+        return top_p;
+    }
+    const float p = top_p * s->top_p_decay;
+    return token == s->top_p_reset_id ? s->top_p : p > s->top_p_min ? p : s->top_p_min;
+}
+
+float nrd_decode_top_p_behind(const nrd_seq *q, const int32_t *ids, int32_t n)
+{
+    float p = q->dec.top_p_now;
+    for (int32_t i = 0; i < n; i++) {
+        p = decayed(&q->req.sampling, p, ids[i]);
+    }
+    return p;
+}
+
 /* Adds a token that is no end token. */
 static nrd_seq_finish append(nrd_seq *q, int32_t token, int32_t *n_new)
 {
-    const nrd_sampling *s = &q->req.sampling;
     if (q->dec.guide && !nrd_guide_accept(q->dec.guide, token)) {
         return refused(q);
     }
@@ -121,12 +144,7 @@ static nrd_seq_finish append(nrd_seq *q, int32_t token, int32_t *n_new)
     if (q->dec.guide && nrd_guide_is_final(q->dec.guide)) {
         return NRD_SEQ_FINISH_END_ID; /* nothing can follow: no step for the end token */
     }
-    if (s->top_p_decay != 1.0f) {
-        float p = q->dec.top_p_now * s->top_p_decay;
-        q->dec.top_p_now = token == s->top_p_reset_id ? s->top_p
-                           : p > s->top_p_min         ? p
-                                                      : s->top_p_min;
-    }
+    q->dec.top_p_now = decayed(&q->req.sampling, q->dec.top_p_now, token);
     if (nrd_decode_hits_stop(q, q->dec.tokens + q->req.n_prompt, nrd_seq_n_generated(q))) {
         return NRD_SEQ_FINISH_STOP_WORDS;
     }

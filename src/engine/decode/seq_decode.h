@@ -22,6 +22,7 @@ typedef enum {
     NRD_SEQ_FINISH_LENGTH = 3,
     NRD_SEQ_FINISH_CANCELLED = 4,
     NRD_SEQ_FINISH_ERROR = 5,
+    NRD_SEQ_FINISH_TIMED_OUT = 6,
 } nrd_seq_finish;
 
 typedef struct nrd_beams nrd_beams;

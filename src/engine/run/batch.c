@@ -3,11 +3,9 @@
  * from the plan's counts, so that everything goes to the device in one copy. */
 #include "engine/run/batch.h"
 
-#include "base/limits.h"
 #include "base/mem.h"
 #include "engine/decode/beam.h"
 #include "engine/decode/decode.h"
-#include "guided/guided.h"
 
 #include <string.h>
 
@@ -38,8 +36,8 @@ static layout lay_out(size_t n_tokens, size_t n_entries, size_t n_rows, size_t s
     l.ctx_len = take(&at, n_entries, sizeof(int32_t));
     l.row_ids = take(&at, n_rows, sizeof(int32_t));
     l.rows = take(&at, n_rows, sizeof(nrd_sample_row));
-    l.prompts = take(&at, n_prompts, sizeof(void *));
     l.table = take(&at, n_entries * stride, sizeof(int32_t));
+    l.prompts = take(&at, n_prompts, sizeof(void *)); /* last: other ranks do not get it */
     l.end = at;
     return l;
 }
@@ -65,35 +63,6 @@ static nrd_error *alloc_banned(nrd_batch *b, int32_t cap)
     return NULL;
 }
 
-static size_t mask_words(const nrd_batch *b)
-{
-    return ((size_t)b->lim.vocab + 31) / 32;
-}
-
-static void free_masks(nrd_batch *b)
-{
-    b->dev->ops->free(b->dev, NRD_MEM_HOST, b->masks);
-    if (!b->shared) {
-        b->dev->ops->free(b->dev, NRD_MEM_DEVICE, b->masks_mem);
-    }
-    b->masks = b->masks_mem = NULL;
-    b->cap_masks = 0;
-}
-
-static nrd_error *alloc_masks(nrd_batch *b, size_t cap)
-{
-    void *p = NULL;
-    free_masks(b);
-    NRD_TRY(b->dev->ops->alloc(b->dev, &p, NRD_MEM_HOST, cap * sizeof *b->masks, "token masks"));
-    b->masks = p;
-    if (!b->shared) {
-        NRD_TRY(b->dev->ops->alloc(b->dev, &p, NRD_MEM_DEVICE, cap * sizeof *b->masks, "token masks"));
-    }
-    b->masks_mem = p;
-    b->cap_masks = cap;
-    return NULL;
-}
-
 nrd_error *nrd_batch_init(nrd_batch *b, nrd_device *dev, const nrd_batch_limits *lim)
 {
     nrd_device_info info;
@@ -103,7 +72,7 @@ nrd_error *nrd_batch_init(nrd_batch *b, nrd_device *dev, const nrd_batch_limits 
     dev->ops->get_info(dev, &info);
     b->shared = info.host_is_device;
     b->cap_bytes = lay_out((size_t)lim->max_tokens, (size_t)lim->max_entries,
-                           (size_t)lim->max_entries, (size_t)lim->max_blocks, (size_t)lim->max_tokens,
+                           (size_t)lim->max_rows, (size_t)lim->max_blocks, (size_t)lim->max_tokens,
                            (size_t)lim->max_tokens)
                        .end;
     NRD_TRY(dev->ops->alloc(dev, &p, NRD_MEM_HOST, b->cap_bytes, "batch"));
@@ -112,11 +81,8 @@ nrd_error *nrd_batch_init(nrd_batch *b, nrd_device *dev, const nrd_batch_limits 
         NRD_TRY(dev->ops->alloc(dev, &p, NRD_MEM_DEVICE, b->cap_bytes, "batch"));
     }
     b->mem = p;
-    b->guided = calloc((size_t)lim->max_entries + 1, sizeof *b->guided);
-    b->fresh = calloc((size_t)lim->max_entries + 1, sizeof *b->fresh);
-    b->guided_rows = calloc((size_t)lim->max_entries + 1, sizeof *b->guided_rows);
-    b->no_choice = calloc((size_t)lim->max_entries + 1, sizeof *b->no_choice);
-    return b->guided && b->fresh && b->guided_rows && b->no_choice ? alloc_banned(b, BANNED_START) : nrd_error_no_memory();
+    NRD_TRY(nrd_masks_init(&b->masks, dev, b->shared, lim->vocab, lim->max_rows));
+    return alloc_banned(b, BANNED_START);
 }
 
 void nrd_batch_fini(nrd_batch *b)
@@ -124,11 +90,7 @@ void nrd_batch_fini(nrd_batch *b)
     if (!b->dev) {
         return;
     }
-    free_masks(b);
-    free(b->guided);
-    free(b->fresh);
-    free(b->guided_rows);
-    free(b->no_choice);
+    nrd_masks_fini(&b->masks);
     b->dev->ops->free(b->dev, NRD_MEM_HOST, b->host);
     b->dev->ops->free(b->dev, NRD_MEM_HOST, b->banned);
     if (!b->shared) {
@@ -149,70 +111,24 @@ static const int32_t *entry_tokens(const nrd_plan_entry *e)
     return q->dec.tokens + e->start;
 }
 
-/* What the guide allows; the end token where the text is complete, or where nothing else is left. */
-static void fill_mask(nrd_batch *b, const nrd_seq *q, uint32_t *out)
-{
-    size_t words = mask_words(b), n = 0;
-    const uint32_t *mask = nrd_guide_mask(q->dec.guide, &n);
-    bool any = false;
-
-    memset(out, 0, words * sizeof *out);
-    for (size_t i = 0; mask && i < n && i < words; i++) {
-        out[i] = mask[i];
-        any = any || mask[i];
-    }
-    int32_t end = q->req.end_id >= 0 && q->req.end_id < b->lim.vocab ? q->req.end_id : -1;
-    if (end >= 0 && (nrd_guide_is_complete(q->dec.guide) || !any)) {
-        out[end / 32] |= 1u << (end % 32);
-    } else if (!any) {
-        out[0] |= 1u; /* some token must be chosen; the guide then ends the sequence */
-    }
-}
-
-/* A guide that passed a limit is: the choice then ends its sequence. */
-static bool is_ready(const nrd_seq *q)
-{
-    const nrd_guide *g = nrd_guide_state_guide(q->dec.guide);
-    return !nrd_guide_is_lent(g) && (nrd_guide_limit(g) || nrd_guide_has_mask(q->dec.guide));
-}
-
-static nrd_error *upload_masks(nrd_batch *b, nrd_stream *s)
-{
-    for (int32_t i = 0; i < b->n_guided; i++) {
-        uint32_t *out = b->masks + (size_t)i * mask_words(b);
-        if (is_ready(b->guided[i])) {
-            fill_mask(b, b->guided[i], out);
-        } else {
-            memset(out, 0xff, mask_words(b) * sizeof *out);
-            b->no_choice[b->guided_rows[i]] = true;
-            b->n_no_choice++;
-        }
-    }
-    return b->shared || b->n_masks == 0
-               ? NULL
-               : b->dev->ops->copy(s, b->masks_mem, b->masks, b->n_masks * sizeof *b->masks);
-}
-
-nrd_error *nrd_batch_finish_masks(nrd_batch *b, nrd_stream *s, nrd_mask_worker *worker)
-{
-    if (!b->masks_pending) {
-        return NULL;
-    }
-    nrd_mask_worker_wait(worker, NRD_LIMIT_GUIDE_STEP_MS * 1000000ull);
-    b->masks_pending = false;
-    return upload_masks(b, s);
-}
-
-static void fill_choice(nrd_batch *b, const nrd_plan_entry *e, nrd_sample_row *row)
+/* The choice behind token i of the entry's draft; 0: behind the last known one. */
+static void fill_choice(nrd_batch *b, const nrd_plan_entry *e, int32_t i, nrd_sample_row *row)
 {
     const nrd_seq *q = e->seq;
-    nrd_decode_row(q, e->slot, e->n_generated, b->lim.normalize_log_probs, row);
+    nrd_decode_row(q, e->slot, e->n_generated + i, b->lim.normalize_log_probs, row);
+    if (e->n_draft > 0) {
+        row->flags |= NRD_SAMPLE_NO_UPDATE; /* which of them is the slot's, the host will know */
+    }
+    if (i > 0) {
+        row->slot = b->lim.max_entries + e->first_draft + i - 1; /* of the counts with the draft's tokens */
+        row->top_p = q->dec.greedy ? 0 : nrd_decode_top_p_behind(q, q->dec.tokens + q->dec.n_known, i);
+    }
     row->bias = q->run.bias.values;
     row->bias_ids = q->run.bias.ids;
     row->n_bias = q->run.bias.n;
     if (nrd_decode_max_banned(q) > 0) {
         const int32_t *tokens = q->dec.tokens;
-        int32_t n = q->dec.n_known;
+        int32_t n = q->dec.n_known + i;
         if (q->req.width > 1 && e->start >= q->req.n_prompt) {
             tokens = nrd_beams_tokens(q->dec.beams, e->beam, &n);
         }
@@ -221,13 +137,7 @@ static void fill_choice(nrd_batch *b, const nrd_plan_entry *e, nrd_sample_row *r
         b->n_banned += row->n_banned;
     }
     if (q->dec.guide) {
-        row->mask = b->masks_mem + b->n_masks;
-        b->n_masks += mask_words(b);
-        b->guided_rows[b->n_guided] = e->row;
-        b->guided[b->n_guided++] = q;
-        if (!nrd_guide_has_mask(q->dec.guide)) {
-            b->fresh[b->n_fresh++] = q->dec.guide;
-        }
+        row->mask = nrd_masks_add(&b->masks, q, e->row + i, i);
     }
     int32_t n_top = q->req.width > 1 ? nrd_beams_n_candidates(q->req.width) : q->req.n_top;
     n_top = n_top < b->lim.vocab ? n_top : b->lim.vocab;
@@ -331,8 +241,10 @@ static void fill_entries(nrd_batch *b, const nrd_plan *p, const layout *l, int32
             b->view.max_ctx_len = ctx_len[i];
         }
         if (e->row >= 0) {
-            row_ids[e->row] = at - 1;
-            fill_choice(b, e, &rows[e->row]);
+            for (int32_t k = 0; k <= e->n_draft; k++) {
+                row_ids[e->row + k] = at - 1 - e->n_draft + k;
+                fill_choice(b, e, k, &rows[e->row + k]);
+            }
         }
     }
     q_start[p->n_entries] = at;
@@ -379,17 +291,12 @@ static void fill_padding(nrd_batch *b, int32_t first, const layout *l, const nrd
 static nrd_error *make_room(nrd_batch *b, nrd_stream *s, const nrd_plan *p)
 {
     int64_t need = 0;
-    size_t masks = 0;
     for (int32_t i = 0; i < p->n_entries; i++) {
         if (p->entries[i].row >= 0) {
-            need += nrd_decode_max_banned(p->entries[i].seq);
-            masks += p->entries[i].seq->dec.guide ? mask_words(b) : 0;
+            need += (int64_t)nrd_decode_max_banned(p->entries[i].seq) * (1 + p->entries[i].n_draft);
         }
     }
-    if (masks > b->cap_masks) {
-        NRD_TRY(b->dev->ops->stream_sync(s));
-        NRD_TRY(alloc_masks(b, masks * 2));
-    }
+    NRD_TRY(nrd_masks_reserve(&b->masks, s, p));
     if (need <= b->cap_banned) {
         return NULL;
     }
@@ -408,11 +315,10 @@ static void point_to(nrd_batch *b, const layout *l, int32_t n_tokens, int32_t n_
     NRD_ASSERT(l->end <= b->cap_bytes, "plans stay within the limits");
     b->n_bytes = l->end;
     b->n_banned = 0;
-    b->n_masks = 0;
-    b->n_guided = b->n_fresh = 0;
     b->n_top = 0;
     b->n_rows = n_rows;
     b->prompts = NULL;
+    b->from_tables = false;
     b->token_slot = NULL;
     b->ids = (const int32_t *)(const void *)(mem + l->ids);
     b->row_ids = (const int32_t *)(const void *)(mem + l->row_ids);
@@ -429,15 +335,22 @@ static void point_to(nrd_batch *b, const layout *l, int32_t n_tokens, int32_t n_
     };
 }
 
-size_t nrd_batch_layout_bytes(int32_t n_tokens, int32_t n_entries, int32_t n_rows, int32_t stride)
+static layout lay_out_shared(const nrd_batch_sizes *n)
 {
-    return lay_out((size_t)n_tokens, (size_t)n_entries, (size_t)n_rows, (size_t)stride, 0, 0).end;
+    return lay_out((size_t)n->n_tokens, (size_t)n->n_entries, (size_t)n->n_rows, (size_t)n->stride, 0,
+                   n->adapters ? (size_t)n->n_tokens : 0);
 }
 
-void nrd_batch_lay_out(nrd_batch *b, int32_t n_tokens, int32_t n_entries, int32_t n_rows, int32_t stride)
+size_t nrd_batch_layout_bytes(const nrd_batch_sizes *n)
 {
-    layout l = lay_out((size_t)n_tokens, (size_t)n_entries, (size_t)n_rows, (size_t)stride, 0, 0);
-    point_to(b, &l, n_tokens, n_entries, n_rows, stride, b->mem);
+    return lay_out_shared(n).end;
+}
+
+void nrd_batch_lay_out(nrd_batch *b, const nrd_batch_sizes *n, uint8_t *mem)
+{
+    layout l = lay_out_shared(n);
+    point_to(b, &l, n->n_tokens, n->n_entries, n->n_rows, n->stride, mem);
+    b->token_slot = n->adapters ? (const int32_t *)(const void *)(mem + l.token_slot) : NULL;
 }
 
 nrd_error *nrd_batch_fill(nrd_batch *b, nrd_stream *s, const nrd_plan *p, const nrd_batch_pad *pad,
@@ -462,12 +375,9 @@ nrd_error *nrd_batch_fill(nrd_batch *b, nrd_stream *s, const nrd_plan *p, const 
     layout l = lay_out((size_t)n_tokens, (size_t)n_entries, (size_t)n_rows, (size_t)stride,
                        has_prompts ? (size_t)n_tokens : 0, adapters ? (size_t)n_tokens : 0);
     point_to(b, &l, n_tokens, n_entries, n_rows, stride, mem);
+    b->from_tables = has_prompts;
     b->prompts = has_prompts ? (const void *const *)(const void *)(mem + l.prompts) : NULL;
     b->token_slot = adapters ? (const int32_t *)(const void *)(mem + l.token_slot) : NULL;
-    if (b->n_no_choice > 0) {
-        memset(b->no_choice, 0, (size_t)b->lim.max_entries * sizeof *b->no_choice);
-        b->n_no_choice = 0;
-    }
     fill_entries(b, p, &l, stride);
     if (has_prompts) {
         NRD_ASSERT(!pad, "steps with prompt tables are not padded");
@@ -491,10 +401,5 @@ nrd_error *nrd_batch_fill(nrd_batch *b, nrd_stream *s, const nrd_plan *p, const 
                                       (size_t)b->n_banned * sizeof *b->banned));
         }
     }
-    b->masks_pending = b->n_fresh > 0;
-    if (!b->masks_pending) {
-        return upload_masks(b, s);
-    }
-    nrd_mask_worker_begin(worker, b->fresh, (size_t)b->n_fresh);
-    return NULL;
+    return nrd_masks_begin(&b->masks, s, worker);
 }

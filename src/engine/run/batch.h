@@ -9,12 +9,13 @@
 #ifndef NRD_ENGINE_RUN_BATCH_H
 #define NRD_ENGINE_RUN_BATCH_H
 
-#include "engine/run/mask_worker.h"
+#include "engine/run/masks.h"
 #include "engine/scheduler.h"
 #include "nereid/device.h"
 
 typedef struct nrd_batch_limits {
     int32_t max_tokens, max_entries, max_blocks; /* max_blocks: of one sequence */
+    int32_t max_rows;                            /* choices: of every entry, and behind drafts */
     int32_t vocab;
     size_t row_bytes; /* of an embedding */
     bool normalize_log_probs;
@@ -28,21 +29,14 @@ typedef struct nrd_batch {
     size_t cap_bytes, n_bytes;
     int32_t *banned, *banned_mem;
     int32_t cap_banned, n_banned;
-    uint32_t *masks, *masks_mem; /* [cap_masks] words: one row of the vocabulary for each guided choice */
-    size_t cap_masks, n_masks;
-    const nrd_seq **guided; /* [max_entries] whose rows these are, in order */
-    int32_t *guided_rows;   /* [max_entries] their places among the choices */
-    bool *no_choice;        /* [max_entries] by row: its mask was not ready, what is chosen has no meaning */
-    int32_t n_no_choice;
-    struct nrd_guide_state **fresh; /* [max_entries] states whose mask is not known yet */
-    int32_t n_guided, n_fresh;
-    bool masks_pending; /* the worker makes some; their upload is to come */
+    nrd_masks masks;
     bool shared; /* host == mem */
 
     /* of the current plan; device addresses */
     nrd_batch_view view;
     const int32_t *ids;
     const void *const *prompts; /* [n_tokens] rows of prompt tables or NULL; NULL: the plan has none */
+    bool from_tables; /* some tokens are rows of prompt tables, which only the first rank has */
     const int32_t *token_slot; /* [n_tokens] each token's adapter, -1: none; NULL: nobody has one */
     const int32_t *row_ids; /* [n_rows] packed token of each choice */
     const nrd_sample_row *rows;
@@ -65,16 +59,18 @@ nrd_error *nrd_batch_init(nrd_batch *b, nrd_device *dev, const nrd_batch_limits 
 void nrd_batch_fini(nrd_batch *b);
 /* Packs and enqueues the upload. pad: NULL or the shape of a step whose entries have one token and
  * one choice each (of none: a step of nothing but padding); not where host and device memory are one.
- * Guide states without a mask go to the worker; then, and only then, masks_pending is set: before the
- * choices are made, and before anybody uses those guides, nrd_batch_finish_masks must wait for it, at
- * most GUIDE_STEP_MS, and enqueue the upload. Rows whose mask is not there then get no_choice. */
+ * Guide states without a mask go to the worker; then, and only then, masks.pending is set: before the
+ * choices are made, and before anybody uses those guides, nrd_masks_finish must have been called. */
 nrd_error *nrd_batch_fill(nrd_batch *b, nrd_stream *s, const nrd_plan *p, const nrd_batch_pad *pad,
                           nrd_mask_worker *worker) NRD_MUST_USE;
 /* Makes the batch one of so many tokens, sequences and choices without filling it: its arrays, of which
  * nrd_batch_layout_bytes are at `host`, are somebody else's (another rank packed them). The caller fills the
- * numbers of the view and enqueues the upload. */
-size_t nrd_batch_layout_bytes(int32_t n_tokens, int32_t n_entries, int32_t n_rows, int32_t stride);
-void nrd_batch_lay_out(nrd_batch *b, int32_t n_tokens, int32_t n_entries, int32_t n_rows, int32_t stride);
-nrd_error *nrd_batch_finish_masks(nrd_batch *b, nrd_stream *s, nrd_mask_worker *worker) NRD_MUST_USE;
+ * numbers of the view and enqueues the upload to `mem`. */
+typedef struct nrd_batch_sizes {
+    int32_t n_tokens, n_entries, n_rows, stride;
+    bool adapters; /* some token has one */
+} nrd_batch_sizes;
+size_t nrd_batch_layout_bytes(const nrd_batch_sizes *n);
+void nrd_batch_lay_out(nrd_batch *b, const nrd_batch_sizes *n, uint8_t *mem);
 
 #endif

@@ -4,7 +4,8 @@
  * All that a step chose lies in one block of memory (nrd_outputs), so that it comes back in one
  * copy: ids and log probabilities first, the candidates behind them, which are copied only when a
  * sequence wants some. Counts of tokens, for penalties, are a row for each slot, which is filled
- * from what the sequence has said before its first choice there. */
+ * from what the sequence has said before its first choice there; and one for each draft token of a
+ * step, filled as if the draft were right so far. */
 #include "engine/run/runner_internal.h"
 
 #include "base/mem.h"
@@ -22,7 +23,7 @@ static size_t take(size_t *at, size_t n, size_t elem)
 
 nrd_error *nrd_run_outputs_init(nrd_runner *r, nrd_outputs *o)
 {
-    size_t n = (size_t)r->cfg.max_entries, top = (size_t)r->cfg.max_top, at = 0;
+    size_t n = (size_t)nrd_run_max_rows(r), top = (size_t)r->cfg.max_top, at = 0;
     nrd_error *err = NULL;
     void *p = NULL;
 
@@ -99,8 +100,10 @@ nrd_dtype nrd_runner_embedding_dtype(const nrd_runner *r)
 nrd_error *nrd_runner_table_new(nrd_runner *r, const void *rows, size_t bytes, const uint8_t **out)
 {
     void *p = NULL;
-    if (r->comm) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "prompt_embedding_table: an engine of several ranks takes none");
+    if (r->model->tp_size > 1 && !r->shared) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "prompt_embedding_table: an engine of tp_size %d takes none on this "
+                                               "device; use the device \"cpu\", or an engine of tp_size 1",
+                          r->model->tp_size);
     }
     NRD_TRY(nrd_run_alloc(r, &p, bytes, 1, "prompt table"));
     nrd_error *err = nrd_run_upload(r, p, rows, bytes);
@@ -122,14 +125,14 @@ nrd_error *nrd_run_init_counts(nrd_runner *r, const nrd_plan_entry *e)
     const nrd_device_ops *ops = r->dev->ops;
     const nrd_seq *q = e->seq;
     const int32_t *tokens = q->dec.tokens;
-    int32_t n = q->dec.n_known;
+    int32_t n = q->dec.n_known + e->n_draft;
     void *p = NULL;
 
     if (q->req.width > 1 && e->start >= q->req.n_prompt) {
         tokens = nrd_beams_tokens(q->dec.beams, e->beam, &n);
     }
     if (!r->counts) {
-        NRD_TRY(nrd_run_alloc(r, &p, (size_t)r->cfg.max_entries * (size_t)r->spec->vocab,
+        NRD_TRY(nrd_run_alloc(r, &p, (size_t)nrd_run_max_rows(r) * (size_t)r->spec->vocab,
                               sizeof(uint16_t), "token counts"));
         r->counts = p;
     }
@@ -146,14 +149,17 @@ nrd_error *nrd_run_init_counts(nrd_runner *r, const nrd_plan_entry *e)
         NRD_TRY(ops->copy(r->stream, r->count_ids, r->count_ids_host, (size_t)n * sizeof *tokens));
         tokens = r->count_ids;
     }
-    nrd_counts_args a = {
-        .slot = e->slot,
-        .vocab = r->spec->vocab,
-        .n = n,
-        .ids = tokens,
-        .counts = r->counts,
-    };
-    return ops->counts(r->stream, &a);
+    for (int32_t i = 0; i <= e->n_draft; i++) {
+        nrd_counts_args a = {
+            .slot = i == 0 ? e->slot : r->cfg.max_entries + e->first_draft + i - 1,
+            .vocab = r->spec->vocab,
+            .n = n - e->n_draft + i,
+            .ids = tokens,
+            .counts = r->counts,
+        };
+        NRD_TRY(ops->counts(r->stream, &a));
+    }
+    return NULL;
 }
 
 static nrd_sample_args choice_args(const nrd_runner *r, const nrd_batch *b, const nrd_outputs *o)
@@ -187,7 +193,7 @@ nrd_error *nrd_run_choose(nrd_runner *r, const nrd_batch *b, const nrd_outputs *
 bool nrd_run_only_chosen(const nrd_runner *r, const nrd_plan *p, const nrd_batch *b)
 {
     const nrd_device_ops *ops = r->dev->ops;
-    if (!ops->linear_sample || r->comm || b->masks_pending) {
+    if (!ops->linear_sample || r->comm || b->masks.pending) {
         return false;
     }
     for (int32_t i = 0; i < p->n_entries; i++) {
@@ -234,8 +240,10 @@ nrd_error *nrd_run_keep_choices(nrd_runner *r, const nrd_plan *p, nrd_outputs *o
         NRD_ASSERT(o->logits, "keep_choice_logits was set");
         NRD_TRY(r->dev->ops->copy(r->stream, o->logits + (size_t)e->row * r->logit_cols,
                                   r->logits + (size_t)e->row * r->logit_cols,
-                                  row_bytes));
-        o->kept[o->n_kept++] = (nrd_kept_choice){e->seq, e->beam, e->n_generated, e->row};
+                                  row_bytes * (size_t)(1 + e->n_draft)));
+        for (int32_t k = 0; k <= e->n_draft; k++) {
+            o->kept[o->n_kept++] = (nrd_kept_choice){e->seq, e->beam, e->n_generated + k, e->row + k};
+        }
     }
     return NULL;
 }

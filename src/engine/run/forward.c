@@ -1,11 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The network, layer by layer: embedding, then for each layer attention and MLP with a norm before
- * each.
+ * The network, layer by layer: embedding, then for each layer attention and MLP, mostly with a norm
+ * before each.
  *
  * Behind each product of a layer come the low-rank pairs of adapters (adapters.c), where there are any.
  * What a layer adds is not added at once: `delta` goes into the next norm, which adds it to `x`
  * and normalizes in one pass. So behind the last layer a delta is left for the final norm
- * (head.c). Every norm writes the input type that the product behind it wants. */
+ * (head.c). Every norm writes the input type that the product behind it wants.
+ *
+ * With several pipeline stages only the first one embeds, and the others go on with what the one before hands over.
+ *
+ * With several ranks each has a part of the delta. A device may add the parts up in the norm; then none is left
+ * for the final norm.
+ *
+ * Layers whose attention and MLP stand side by side read the same x twice: what attention adds waits in `delta`
+ * until the MLP's input is made. Layers without a norm in front read x itself. */
 #include "engine/run/runner_internal.h"
 
 #include <string.h>
@@ -36,6 +44,20 @@ nrd_error *nrd_run_product(nrd_runner *r, const nrd_product *p, const void *x, i
     return r->dev->ops->linear(r->stream, &a);
 }
 
+/* A norm that adds up the ranks' parts may leave each rank with its own rows of x only, until the next norm of
+ * all rows; layers that read x in between cannot have that. */
+bool nrd_run_leaves_delta(const nrd_runner *r)
+{
+    return !r->comm || !r->dev->ops->all_reduce_norm || r->spec->parallel || !r->spec->pre_norms || r->spec->sum_norms;
+}
+
+/* norm() of a delta of which every rank has a part. */
+static nrd_error *sum_and_norm(nrd_runner *r, const nrd_norm_args *a, bool whole_residual)
+{
+    nrd_all_reduce_norm_args s = {.comm = r->comm, .norm = *a, .whole_residual = whole_residual};
+    return r->dev->ops->all_reduce_norm(r->stream, &s);
+}
+
 nrd_error *nrd_run_norm(nrd_runner *r, int32_t n_tokens, bool has_delta,
                         const nrd_weight *delta_weight, const nrd_weight *weight,
                         const nrd_weight *bias, const nrd_product *next, const int32_t *row_ids,
@@ -54,19 +76,78 @@ nrd_error *nrd_run_norm(nrd_runner *r, int32_t n_tokens, bool has_delta,
         .bias = bias,
         .row_ids = row_ids,
         .n_rows = n_rows,
+        .to_residual = m->sum_norms && !row_ids,
         .out = r->normed,
         .out_dtype = next->in_dtype,
         .out_row_scale = next->in_row_scale ? r->row_scale : NULL,
         .act_dtype = r->act,
     };
-    NRD_TRY(r->dev->ops->norm(r->stream, &a));
-    return nrd_run_mark(r, NRD_PROFILE_NORM, n_tokens,
+    const bool sums = has_delta && !nrd_run_leaves_delta(r);
+    NRD_TRY(sums ? sum_and_norm(r, &a, false) : r->dev->ops->norm(r->stream, &a));
+    return nrd_run_mark(r, sums ? NRD_PROFILE_ALL_REDUCE : NRD_PROFILE_NORM, n_tokens,
                         (has_delta ? 3.0 : 1.0) * m->hidden * (double)r->act_bytes +
                             (double)next->in_row_bytes * (row_ids ? n_rows : n_tokens) / n_tokens,
                         0);
 }
 
-nrd_error *nrd_run_all_reduce(nrd_runner *r, void *x, int32_t n_tokens)
+nrd_error *nrd_run_plain_input(nrd_runner *r, int32_t n_tokens, const nrd_product *next, const void *x, void *room,
+                               const void **out)
+{
+    *out = x;
+    if (next->in_dtype == r->act) {
+        return NULL;
+    }
+    nrd_act_args a = {
+        .kind = NRD_ACT_NONE,
+        .n_tokens = n_tokens,
+        .inter = r->spec->hidden,
+        .x = x,
+        .act_dtype = r->act,
+        .out = room,
+        .out_dtype = next->in_dtype,
+        .out_row_scale = next->in_row_scale ? r->row_scale : NULL,
+    };
+    *out = room;
+    NRD_TRY(r->dev->ops->act(r->stream, &a));
+    return nrd_run_mark(r, NRD_PROFILE_ACT, n_tokens,
+                        r->spec->hidden * (double)r->act_bytes + (double)next->in_row_bytes, 0);
+}
+
+/* x += delta, through its post norm. */
+static nrd_error *add_delta(nrd_runner *r, int32_t n_tokens, const nrd_weight *delta_weight)
+{
+    const nrd_model_spec *m = r->spec;
+    nrd_norm_args a = {
+        .kind = m->norm,
+        .eps = m->norm_eps,
+        .n_tokens = n_tokens,
+        .hidden = m->hidden,
+        .delta = r->delta,
+        .delta_weight = delta_weight,
+        .residual = r->x,
+        .act_dtype = r->act,
+    };
+    NRD_TRY(r->dev->ops->norm(r->stream, &a));
+    return nrd_run_mark(r, NRD_PROFILE_NORM, n_tokens, 3.0 * m->hidden * (double)r->act_bytes, 0);
+}
+
+/* What the sublayer before left in delta into x, and x as `next` reads it: behind a norm, or as it is. */
+static nrd_error *input_of(nrd_runner *r, int32_t n_tokens, bool has_delta, const nrd_weight *delta_weight,
+                           const nrd_weight *weight, const nrd_weight *bias, const nrd_product *next,
+                           const void **out)
+{
+    if (weight) {
+        *out = r->normed;
+        return nrd_run_norm(r, n_tokens, has_delta, delta_weight, weight, bias, next, NULL, 0);
+    }
+    if (has_delta) {
+        NRD_TRY(add_delta(r, n_tokens, delta_weight));
+    }
+    return nrd_run_plain_input(r, n_tokens, next, r->x, r->normed, out);
+}
+
+/* The sum of the ranks' rows, in each of them. */
+static nrd_error *all_reduce(nrd_runner *r, void *x, int32_t n_tokens)
 {
     nrd_all_reduce_args a = {
         .comm = r->comm,
@@ -74,12 +155,37 @@ nrd_error *nrd_run_all_reduce(nrd_runner *r, void *x, int32_t n_tokens)
         .n = (int64_t)n_tokens * r->spec->hidden,
         .dtype = r->act,
     };
-    if (!r->comm) {
-        return NULL;
-    }
     NRD_TRY(r->dev->ops->all_reduce(r->stream, &a));
     return nrd_run_mark(r, NRD_PROFILE_ALL_REDUCE, n_tokens,
                         2.0 * r->spec->hidden * (double)r->act_bytes, 0);
+}
+
+/* Where ranks each have a part of the delta: all of it, unless the norm behind it sees to that. */
+static nrd_error *sum_delta(nrd_runner *r, int32_t n_tokens)
+{
+    return r->comm && nrd_run_leaves_delta(r) ? all_reduce(r, r->delta, n_tokens) : NULL;
+}
+
+/* The last layer's delta into the residual, whole in every rank; where no delta is left behind, or another stage
+ * goes on. */
+static nrd_error *finish_delta(nrd_runner *r, int32_t n_tokens)
+{
+    const nrd_model_spec *m = r->spec;
+    nrd_norm_args a = {
+        .kind = m->norm,
+        .eps = m->norm_eps,
+        .n_tokens = n_tokens,
+        .hidden = m->hidden,
+        .delta = r->delta,
+        .delta_weight = r->w.layers[m->n_layers - 1].post_mlp_norm,
+        .residual = r->x,
+        .act_dtype = r->act,
+    };
+    if (nrd_run_leaves_delta(r)) {
+        return r->is_last ? NULL : r->dev->ops->norm(r->stream, &a);
+    }
+    NRD_TRY(sum_and_norm(r, &a, true));
+    return nrd_run_mark(r, NRD_PROFILE_ALL_REDUCE, n_tokens, 3.0 * m->hidden * (double)r->act_bytes, 0);
 }
 
 static nrd_error *attention(nrd_runner *r, const nrd_batch_view *v, int32_t layer)
@@ -88,6 +194,7 @@ static nrd_error *attention(nrd_runner *r, const nrd_batch_view *v, int32_t laye
     const nrd_layer *y = &r->w.layers[layer];
     bool local = m->layer_is_sliding[layer] && m->rope_local.kind != NRD_ROPE_NONE;
     const nrd_rope_spec *rope = local ? &m->rope_local : &m->rope;
+    const nrd_rope_kind kind = m->layer_has_no_rope[layer] ? NRD_ROPE_NONE : rope->kind;
     nrd_rope_kv_args k = {
         .batch = v,
         .qkv = r->qkv,
@@ -96,8 +203,9 @@ static nrd_error *attention(nrd_runner *r, const nrd_batch_view *v, int32_t laye
         .q_norm = y->q_norm,
         .k_norm = y->k_norm,
         .norm_eps = m->norm_eps,
-        .rope = rope->kind,
-        .rotary_dim = rope->kind == NRD_ROPE_NONE ? 0 : rope->rotary_dim,
+        .wide_norm = m->qk_norm_wide,
+        .rope = kind,
+        .rotary_dim = kind == NRD_ROPE_NONE ? 0 : rope->rotary_dim,
         .inv_freq = local ? r->inv_freq_local : r->inv_freq,
         .rope_scale = local         ? r->rope_scale_local
                       : r->inv_freq ? r->rope_scale
@@ -121,7 +229,9 @@ static nrd_error *attention(nrd_runner *r, const nrd_batch_view *v, int32_t laye
         .n_heads = m->n_heads,
         .scale = m->attn_scale,
         .softcap = m->attn_softcap,
+        .alibi = r->alibi,
         .window = r->layer_window[layer],
+        .ahead = m->encoder ? m->max_positions : 0,
         .n_sink = r->cfg.n_sink,
         .kv = r->kv_layers[layer],
         .deterministic = r->cfg.deterministic,
@@ -130,40 +240,85 @@ static nrd_error *attention(nrd_runner *r, const nrd_batch_view *v, int32_t laye
     return nrd_run_mark_attention(r, layer, &y->dense);
 }
 
-static nrd_error *mlp(nrd_runner *r, const nrd_batch *b, int32_t layer)
+nrd_error *nrd_run_act(nrd_runner *r, int32_t n_rows, int32_t inter, const nrd_product *down, float *row_scale)
+{
+    nrd_act_args a = {
+        .kind = r->spec->act,
+        .gated = r->spec->gated_mlp,
+        .n_tokens = n_rows,
+        .inter = inter,
+        .x = r->up,
+        .act_dtype = r->act,
+        .out = r->mid,
+        .out_dtype = down->in_dtype,
+        .out_row_scale = down->in_row_scale ? row_scale : NULL,
+    };
+    NRD_TRY(r->dev->ops->act(r->stream, &a));
+    return nrd_run_mark(r, NRD_PROFILE_ACT, n_rows,
+                        (double)(a.gated ? 2 : 1) * inter * (double)r->act_bytes + (double)down->in_row_bytes, 0);
+}
+
+/* x: behind its norm. */
+static nrd_error *mlp(nrd_runner *r, const nrd_batch *b, int32_t layer, const void *x)
 {
     const nrd_model_spec *m = r->spec;
     const nrd_layer *y = &r->w.layers[layer];
     int32_t n_tokens = b->view.n_tokens;
-    NRD_TRY(nrd_run_product(r, &y->up, r->normed, n_tokens, r->up, r->act, 0));
+    if (y->experts.router.n > 0) {
+        NRD_TRY(nrd_run_experts(r, &y->experts, n_tokens, x));
+        return sum_delta(r, n_tokens);
+    }
+    NRD_TRY(nrd_run_product(r, &y->up, x, n_tokens, r->up, r->act, 0));
     NRD_TRY(nrd_run_mark_product(r, NRD_PROFILE_UP, &y->up, n_tokens, r->act));
-    NRD_TRY(nrd_run_adapters(r, b, layer, NRD_LORA_AT_UP, &y->up, r->normed, r->up));
-    nrd_act_args a = {
-        .kind = m->act,
-        .gated = m->gated_mlp,
-        .n_tokens = n_tokens,
-        .inter = m->inter,
-        .x = r->up,
-        .act_dtype = r->act,
-        .out = r->mid,
-        .out_dtype = y->down.in_dtype,
-        .out_row_scale = y->down.in_row_scale ? r->row_scale : NULL,
-    };
-    NRD_TRY(r->dev->ops->act(r->stream, &a));
-    NRD_TRY(nrd_run_mark(r, NRD_PROFILE_ACT, n_tokens,
-                         (double)(m->gated_mlp ? 2 : 1) * m->inter * (double)r->act_bytes +
-                             (double)y->down.in_row_bytes,
-                         0));
+    NRD_TRY(nrd_run_adapters(r, b, layer, NRD_LORA_AT_UP, &y->up, x, r->up));
+    NRD_TRY(nrd_run_act(r, n_tokens, m->inter, &y->down, r->row_scale));
     NRD_TRY(nrd_run_product(r, &y->down, r->mid, n_tokens, r->delta, r->act, 0));
     NRD_TRY(nrd_run_mark_product(r, NRD_PROFILE_DOWN, &y->down, n_tokens, r->act));
     NRD_TRY(nrd_run_adapters(r, b, layer, NRD_LORA_AT_DOWN, &y->down, r->mid, r->delta));
-    return nrd_run_all_reduce(r, r->delta, n_tokens);
+    return sum_delta(r, n_tokens);
 }
 
-nrd_error *nrd_run_layers(nrd_runner *r, const nrd_batch *b)
+/* The MLP's input, and attention's delta into x: added before, or with attention and MLP side by side behind. */
+static nrd_error *between(nrd_runner *r, int32_t n, const nrd_layer *y, const void *attn_in, const void **out)
+{
+    const nrd_product *next = y->experts.router.n > 0 ? &y->experts.router : &y->up;
+    if (!r->spec->parallel) {
+        return input_of(r, n, true, y->post_attn_norm, y->mlp_norm, y->mlp_norm_bias, next, out);
+    }
+    *out = attn_in;
+    /* the scales of rows are attention's own by now */
+    if (y->mlp_norm || next->in_dtype != y->qkv.in_dtype || next->in_row_scale) {
+        const nrd_weight *weight = y->mlp_norm ? y->mlp_norm : y->attn_norm;
+        const nrd_weight *bias = y->mlp_norm ? y->mlp_norm_bias : y->attn_norm_bias;
+        NRD_TRY(input_of(r, n, false, NULL, weight, bias, next, out));
+    }
+    return add_delta(r, n, y->post_attn_norm);
+}
+
+static nrd_error *run_layer(nrd_runner *r, const nrd_batch *b, int32_t i)
+{
+    const nrd_layer *y = &r->w.layers[i];
+    const nrd_weight *post = i > 0 ? r->w.layers[i - 1].post_mlp_norm : NULL;
+    const void *x = NULL;
+    int32_t n = b->view.n_tokens;
+
+    NRD_TRY(input_of(r, n, i > 0, post, y->attn_norm, y->attn_norm_bias, &y->qkv, &x));
+    NRD_TRY(nrd_run_product(r, &y->qkv, x, n, r->qkv, r->act, 0));
+    NRD_TRY(nrd_run_mark_product(r, NRD_PROFILE_QKV, &y->qkv, n, r->act));
+    NRD_TRY(nrd_run_adapters(r, b, i, NRD_LORA_AT_QKV, &y->qkv, x, r->qkv));
+    NRD_TRY(attention(r, &b->view, i));
+    NRD_TRY(nrd_run_product(r, &y->dense, r->att, n, r->delta, r->act, 0));
+    NRD_TRY(nrd_run_mark_product(r, NRD_PROFILE_DENSE, &y->dense, n, r->act));
+    NRD_TRY(nrd_run_adapters(r, b, i, NRD_LORA_AT_DENSE, &y->dense, r->att, r->delta));
+    NRD_TRY(sum_delta(r, n));
+    NRD_TRY(between(r, n, y, x, &x));
+    return mlp(r, b, i, x);
+}
+
+static nrd_error *embed(nrd_runner *r, const nrd_batch *b)
 {
     const nrd_model_spec *m = r->spec;
-    int32_t n = b->view.n_tokens;
+    const int32_t n = b->view.n_tokens;
     nrd_embed_args e = {
         .n_tokens = n,
         .hidden = m->hidden,
@@ -173,27 +328,58 @@ nrd_error *nrd_run_layers(nrd_runner *r, const nrd_batch *b)
         .scale = m->embed_scale == 0 ? 1.0f : m->embed_scale,
         .pos_table = r->w.pos_embed,
         .positions = b->view.positions,
+        .type_table = r->w.type_embed,
         .prompt_table = b->prompts,
-        .out = r->x,
+        .out = r->w.embed_norm ? r->delta : r->x,
         .out_dtype = r->act,
     };
     NRD_TRY(r->dev->ops->embed(r->stream, &e));
     NRD_TRY(nrd_run_mark(r, NRD_PROFILE_EMBED, n, 2.0 * m->hidden * (double)r->act_bytes, 0));
-    for (int32_t i = 0; i < m->n_layers; i++) {
-        const nrd_layer *y = &r->w.layers[i];
-        const nrd_weight *post = i > 0 ? r->w.layers[i - 1].post_mlp_norm : NULL;
-        NRD_TRY(nrd_run_norm(r, n, i > 0, post, y->attn_norm, y->attn_norm_bias, &y->qkv, NULL, 0));
-        NRD_TRY(nrd_run_product(r, &y->qkv, r->normed, n, r->qkv, r->act, 0));
-        NRD_TRY(nrd_run_mark_product(r, NRD_PROFILE_QKV, &y->qkv, n, r->act));
-        NRD_TRY(nrd_run_adapters(r, b, i, NRD_LORA_AT_QKV, &y->qkv, r->normed, r->qkv));
-        NRD_TRY(attention(r, &b->view, i));
-        NRD_TRY(nrd_run_product(r, &y->dense, r->att, n, r->delta, r->act, 0));
-        NRD_TRY(nrd_run_mark_product(r, NRD_PROFILE_DENSE, &y->dense, n, r->act));
-        NRD_TRY(nrd_run_adapters(r, b, i, NRD_LORA_AT_DENSE, &y->dense, r->att, r->delta));
-        NRD_TRY(nrd_run_all_reduce(r, r->delta, n));
-        NRD_TRY(nrd_run_norm(r, n, true, y->post_attn_norm, y->mlp_norm, y->mlp_norm_bias, &y->up,
-                             NULL, 0));
-        NRD_TRY(mlp(r, b, i));
+    if (!r->w.embed_norm) {
+        return NULL;
     }
-    return NULL;
+    nrd_norm_args a = {
+        .kind = m->norm,
+        .eps = m->norm_eps,
+        .n_tokens = n,
+        .hidden = m->hidden,
+        .residual = r->delta,
+        .weight = r->w.embed_norm,
+        .bias = r->w.embed_norm_bias,
+        .out = r->x,
+        .out_dtype = r->act,
+        .act_dtype = r->act,
+    };
+    NRD_TRY(r->dev->ops->norm(r->stream, &a));
+    return nrd_run_mark(r, NRD_PROFILE_NORM, n, 2.0 * m->hidden * (double)r->act_bytes, 0);
+}
+
+/* What goes into this stage's first layer. */
+static nrd_error *enter(nrd_runner *r, const nrd_batch *b)
+{
+    const nrd_model_spec *m = r->spec;
+    const int32_t n = b->view.n_tokens;
+
+    if (!r->is_first) {
+        return nrd_run_take_over(r, n);
+    }
+    if (!b->from_tables || m->tp_size == 1) {
+        return embed(r, b);
+    }
+    /* Rows of prompt tables are in rank 0's memory only: it gives all it has embedded to its group, as a sum with
+     * nothing. */
+    NRD_TRY(r->cfg.rank.rank > 0
+                ? r->dev->ops->fill(r->stream, r->x, 0, (size_t)n * (size_t)m->hidden * r->act_bytes)
+                : embed(r, b));
+    return all_reduce(r, r->x, n);
+}
+
+nrd_error *nrd_run_layers(nrd_runner *r, const nrd_batch *b)
+{
+    NRD_TRY(enter(r, b));
+    for (int32_t i = 0; i < r->spec->n_layers; i++) {
+        NRD_TRY(run_layer(r, b, i));
+    }
+    NRD_TRY(finish_delta(r, b->view.n_tokens));
+    return r->is_last ? NULL : nrd_run_hand_over(r, b->view.n_tokens);
 }

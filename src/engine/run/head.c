@@ -20,6 +20,9 @@ nrd_error *nrd_run_final_norm(nrd_runner *r, int32_t n_tokens, bool has_delta,
 nrd_error *nrd_run_head(nrd_runner *r, int32_t n_tokens, bool has_delta, const int32_t *row_ids,
                         int32_t n_rows)
 {
+    if (!r->is_last) {
+        return nrd_run_hear_rows(r, n_rows, r->logit_cols);
+    }
     NRD_TRY(nrd_run_final_norm(r, n_tokens, has_delta, row_ids, n_rows));
     NRD_TRY(nrd_run_product(r, &r->w.lm_head, r->normed, n_rows, r->comm ? r->part_logits : r->logits,
                             NRD_DTYPE_F32, r->spec->logits_softcap));
@@ -31,13 +34,15 @@ nrd_error *nrd_run_head(nrd_runner *r, int32_t n_tokens, bool has_delta, const i
         .n_rows = n_rows,
         .cols = (int32_t)r->w.lm_head.rows,
     };
-    return r->comm ? r->dev->ops->gather(r->stream, &a) : NULL;
+    NRD_TRY(r->comm ? r->dev->ops->gather(r->stream, &a) : NULL);
+    return nrd_run_tell_rows(r, n_rows, (size_t)r->model->vocab, r->logit_cols);
 }
 
 /* The final norm's rows as float32, into the memory of the logits. */
 static nrd_error *states(nrd_runner *r, int32_t n_tokens, bool has_delta, int32_t n_rows)
 {
     const nrd_layer *last = &r->w.layers[r->spec->n_layers - 1];
+    const size_t hidden = (size_t)r->spec->hidden;
     nrd_norm_args a = {
         .kind = r->spec->norm,
         .eps = r->spec->norm_eps,
@@ -54,14 +59,18 @@ static nrd_error *states(nrd_runner *r, int32_t n_tokens, bool has_delta, int32_
         .out_dtype = NRD_DTYPE_F32,
         .act_dtype = r->act,
     };
-    return r->dev->ops->norm(r->stream, &a);
+    if (!r->is_last) {
+        return nrd_run_hear_rows(r, n_rows, hidden);
+    }
+    NRD_TRY(r->dev->ops->norm(r->stream, &a));
+    return nrd_run_tell_rows(r, n_rows, hidden, hidden);
 }
 
-/* How many rows of `width` numbers the memory of the logits takes at a time. */
-static int32_t group_rows(const nrd_runner *r, size_t width)
+/* How many rows the memory of the logits takes at a time: the same number in all ranks. */
+static int32_t group_rows(const nrd_runner *r, bool of_states)
 {
-    size_t n = (size_t)r->logit_rows * r->logit_cols / width;
-    return n < (size_t)r->logit_rows ? (int32_t)n : r->logit_rows;
+    size_t n = (size_t)r->logit_rows * (size_t)r->model->vocab / (size_t)r->model->hidden;
+    return of_states && n < (size_t)r->logit_rows ? (int32_t)n : r->logit_rows;
 }
 
 static nrd_error *set_row_ids(nrd_runner *r, int32_t at, int32_t n)
@@ -74,12 +83,14 @@ static nrd_error *set_row_ids(nrd_runner *r, int32_t at, int32_t n)
                                          (size_t)n * sizeof *r->row_ids);
 }
 
-nrd_error *nrd_run_head_rows(nrd_runner *r, int32_t n_tokens, int32_t at, int32_t n, bool *has_delta)
+nrd_error *nrd_run_head_rows(nrd_runner *r, int32_t n_tokens, bool of_states, int32_t at, int32_t n,
+                             bool *has_delta)
 {
-    for (int32_t k, group = group_rows(r, r->logit_cols); n > 0; n -= k, at += k) {
+    for (int32_t k, group = group_rows(r, of_states); n > 0; n -= k, at += k) {
         k = n < group ? n : group;
         NRD_TRY(set_row_ids(r, at, k));
-        NRD_TRY(nrd_run_head(r, n_tokens, *has_delta, r->row_ids, k));
+        NRD_TRY(of_states ? states(r, n_tokens, *has_delta, k)
+                          : nrd_run_head(r, n_tokens, *has_delta, r->row_ids, k));
         *has_delta = false;
         NRD_TRY(r->dev->ops->stream_sync(r->stream)); /* row_ids are filled again */
     }
@@ -94,7 +105,7 @@ static nrd_error *read_back(nrd_runner *r, const nrd_plan *p, nrd_seq *q, bool o
     const nrd_device_ops *ops = r->dev->ops;
     size_t row = r->logit_cols, hidden = (size_t)r->spec->hidden;
     size_t room = (size_t)r->logit_rows * row, width = of_states ? hidden : row;
-    int32_t group = group_rows(r, width);
+    int32_t group = group_rows(r, of_states);
     void *mem = NULL;
 
     if (first >= end) {
@@ -132,6 +143,11 @@ int32_t nrd_run_prompt_end(const nrd_plan_entry *e)
     return e->start + e->n < e->seq->req.n_prompt ? e->start + e->n : e->seq->req.n_prompt;
 }
 
+int32_t nrd_run_first_state(const nrd_plan_entry *e)
+{
+    return e->seq->run.want_states ? e->start : e->seq->req.n_prompt - 1;
+}
+
 nrd_error *nrd_run_context_rows(nrd_runner *r, const nrd_plan *p, bool *has_delta)
 {
     int32_t at = 0;
@@ -150,7 +166,7 @@ nrd_error *nrd_run_state_rows(nrd_runner *r, const nrd_plan *p, bool *has_delta)
     for (int32_t i = 0; i < p->n_entries; at += p->entries[i].n, i++) {
         const nrd_plan_entry *e = &p->entries[i];
         nrd_seq *q = e->seq;
-        int32_t first = q->run.want_states ? e->start : q->req.n_prompt - 1;
+        int32_t first = nrd_run_first_state(e);
         if (q->run.want_states || q->run.want_last_state) {
             NRD_TRY(
                 read_back(r, p, q, true, at + first - e->start, first, nrd_run_prompt_end(e), has_delta));

@@ -44,6 +44,9 @@ static nrd_error *alloc_pool(nrd_runner *r, nrd_mem_kind kind, int32_t n_blocks,
 nrd_error *nrd_runner_alloc_kv(nrd_runner *r, int32_t n_blocks, int32_t n_host)
 {
     nrd_error *err = NULL;
+    if (r->comm && r->dev->ops->comm_meet) {
+        NRD_TRY(r->dev->ops->comm_meet(r->comm)); /* all ranks are loaded by now */
+    }
     r->n_kv_blocks = n_blocks;
     NRD_NEW_GOTO(r->kv_base, r->spec->n_layers, err, fail);
     NRD_NEW_GOTO(r->kv_layers, r->spec->n_layers, err, fail);

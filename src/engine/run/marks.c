@@ -3,6 +3,8 @@
 
 #include "base/dtype.h"
 
+#include <math.h>
+
 double nrd_run_bytes(double n, nrd_dtype t)
 {
     return n * (double)nrd_dtype_block_bytes(t) / (double)nrd_dtype_block(t);
@@ -27,6 +29,22 @@ nrd_error *nrd_run_mark_product(nrd_runner *r, nrd_profile_op op, const nrd_prod
     nrd_profile_sum work = {
         .bytes = bytes,
         .flops = 2.0 * (double)n * (double)p->rows * (double)p->cols,
+        .eight_bit = p->in_dtype == NRD_DTYPE_ACT_Q8 || p->in_dtype == NRD_DTYPE_F8_E4M3,
+    };
+    return r->marked ? nrd_profile_mark(r->profile, op, work) : NULL;
+}
+
+nrd_error *nrd_run_mark_experts(nrd_runner *r, nrd_profile_op op, const nrd_product *p, int32_t n)
+{
+    const double all = r->pairs.n_experts, taken = all * (1 - pow(1 - r->pairs.top_k / all, n));
+    const double rows = (double)n * r->pairs.top_k;
+    double bytes = rows * ((double)p->in_row_bytes + nrd_run_bytes((double)p->rows, r->act));
+    for (int32_t i = 0; i < p->n; i++) {
+        bytes += (double)p->w[i]->data_bytes * taken / all;
+    }
+    nrd_profile_sum work = {
+        .bytes = bytes,
+        .flops = 2.0 * rows * (double)p->rows * (double)p->cols,
         .eight_bit = p->in_dtype == NRD_DTYPE_ACT_Q8 || p->in_dtype == NRD_DTYPE_F8_E4M3,
     };
     return r->marked ? nrd_profile_mark(r->profile, op, work) : NULL;

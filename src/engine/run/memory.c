@@ -40,6 +40,23 @@ nrd_error *nrd_run_alloc(nrd_runner *r, void **out, size_t n, size_t elem, const
         r->dev->ops->alloc(r->dev, out, NRD_MEM_DEVICE, bytes ? bytes : 64, pool), pool);
 }
 
+static bool has_common(const nrd_runner *r)
+{
+    return r->comm && r->dev->ops->comm_alloc;
+}
+
+nrd_error *nrd_run_alloc_common(nrd_runner *r, void **out, size_t n, size_t elem, const char *pool)
+{
+    size_t bytes = 0;
+    if (!has_common(r)) {
+        return nrd_run_alloc(r, out, n, elem, pool);
+    }
+    if (!nrd_size_mul(n, elem, &bytes)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "runner: %s would be too large", pool);
+    }
+    return nrd_run_advised(r->dev->ops->comm_alloc(r->comm, out, bytes ? bytes : 64, pool), pool);
+}
+
 void nrd_run_free(nrd_runner *r, void *p)
 {
     if (p) {
@@ -82,6 +99,30 @@ nrd_error *nrd_run_init_rope(nrd_runner *r, const nrd_rope_spec *rope, float **o
     return nrd_run_upload(r, p, host, bytes);
 }
 
+/* The most numbers that t tokens have between the two products of an MLP, of experts or of shared ones. */
+static size_t widest_inter(const nrd_model_spec *m, size_t t)
+{
+    size_t most = t * (size_t)m->inter;
+    if (m->has_experts) {
+        const size_t shared = t * (size_t)m->moe.shared_inter;
+        const size_t experts = t * (size_t)m->moe.top_k * (size_t)m->moe.inter;
+        most = most > shared ? most : shared;
+        most = most > experts ? most : experts;
+    }
+    return most;
+}
+
+/* What the last product of an MLP reads, at most: t rows, or those of all pairs. */
+static size_t mid_bytes(const nrd_runner *r, size_t t)
+{
+    size_t most = t * r->w.max_in_row_bytes;
+    for (int32_t i = 0; r->spec->has_experts && i < r->spec->n_layers; i++) {
+        const size_t bytes = t * (size_t)r->spec->moe.top_k * r->w.layers[i].experts.down.in_row_bytes;
+        most = bytes > most ? bytes : most;
+    }
+    return most;
+}
+
 nrd_error *nrd_run_init_activations(nrd_runner *r)
 {
     const nrd_model_spec *m = r->spec;
@@ -91,27 +132,27 @@ nrd_error *nrd_run_init_activations(nrd_runner *r)
     void *p = NULL;
 
     /* Rows beside the choices (prompt logits) go through the head in groups of this many. */
-    r->logit_rows = r->cfg.max_entries > 64 ? r->cfg.max_entries : 64;
-    NRD_TRY(nrd_run_alloc(r, &r->x, t * (size_t)m->hidden, a, "activations"));
-    NRD_TRY(nrd_run_alloc(r, &r->normed, t > (size_t)r->logit_rows ? t : (size_t)r->logit_rows, in,
-                          "activations"));
+    r->logit_rows = nrd_run_max_rows(r) > 64 ? nrd_run_max_rows(r) : 64;
+    NRD_TRY(nrd_run_alloc_common(r, &r->x, t * (size_t)m->hidden, a, "activations"));
+    NRD_TRY(nrd_run_alloc_common(r, &r->normed, t > (size_t)r->logit_rows ? t : (size_t)r->logit_rows, in,
+                                 "activations"));
     NRD_TRY(nrd_run_alloc(r, &r->qkv, t * qkv, a, "activations"));
     NRD_TRY(nrd_run_alloc(r, &r->att, t, in, "activations"));
-    NRD_TRY(nrd_run_alloc(r, &r->delta, t * (size_t)m->hidden, a, "activations"));
-    NRD_TRY(
-        nrd_run_alloc(r, &r->up, t * (size_t)m->inter, (m->gated_mlp ? 2 : 1) * a, "activations"));
-    NRD_TRY(nrd_run_alloc(r, &r->mid, t, in, "activations"));
-    NRD_TRY(nrd_run_alloc(r, &p, t > (size_t)r->logit_rows ? t : (size_t)r->logit_rows,
-                          sizeof(float), "activations"));
+    NRD_TRY(nrd_run_alloc_common(r, &r->delta, t * (size_t)m->hidden, a, "activations"));
+    NRD_TRY(nrd_run_alloc(r, &r->up, widest_inter(m, t), (m->gated_mlp ? 2 : 1) * a, "activations"));
+    NRD_TRY(nrd_run_alloc(r, &r->mid, mid_bytes(r, t), 1, "activations"));
+    NRD_TRY(nrd_run_init_experts(r));
+    NRD_TRY(nrd_run_alloc_common(r, &p, t > (size_t)r->logit_rows ? t : (size_t)r->logit_rows,
+                                 sizeof(float), "activations"));
     r->row_scale = p;
     NRD_TRY(nrd_run_alloc(r, &p, (size_t)r->logit_rows * r->logit_cols, sizeof(float), "logits"));
     r->logits = p;
     if (r->comm) {
-        NRD_TRY(nrd_run_alloc(r, &p, (size_t)r->logit_rows * (size_t)r->w.lm_head.rows, sizeof(float),
-                              "logits"));
+        NRD_TRY(nrd_run_alloc_common(r, &p, (size_t)r->logit_rows * (size_t)r->w.lm_head.rows, sizeof(float),
+                                     "logits"));
         r->part_logits = p;
     }
-    NRD_TRY(nrd_run_alloc(r, &p, (size_t)r->cfg.max_entries, sizeof(int32_t), "slots"));
+    NRD_TRY(nrd_run_alloc_common(r, &p, (size_t)r->cfg.max_entries, sizeof(int32_t), "slots"));
     r->slot_tokens = p;
     NRD_TRY(r->dev->ops->alloc(r->dev, &p, NRD_MEM_HOST, (size_t)r->logit_rows * sizeof(int32_t),
                                "batch"));
@@ -123,21 +164,28 @@ nrd_error *nrd_run_init_activations(nrd_runner *r)
     size_t widest = (size_t)m->hidden;
     widest = (size_t)m->inter * 2 > widest ? (size_t)m->inter * 2 : widest;
     widest = qkv > widest ? qkv : widest;
-    return nrd_run_advised(r->dev->ops->reserve(r->stream, r->cfg.max_tokens, r->cfg.max_entries,
+    if (m->has_experts) { /* rows of all pairs are regrouped at once */
+        const size_t row = (size_t)(m->hidden > m->moe.inter ? m->hidden : m->moe.inter);
+        widest = row * (size_t)(m->moe.top_k + 1) > widest ? row * (size_t)(m->moe.top_k + 1) : widest;
+    }
+    return nrd_run_advised(r->dev->ops->reserve(r->stream, r->cfg.max_tokens, nrd_run_max_rows(r),
                                                 (int32_t)widest, r->cfg.max_context,
-                                                (int32_t)r->logit_cols),
+                                                (int32_t)(r->logit_cols > 0 ? r->logit_cols : 1)),
                            "workspace");
 }
 
 void nrd_run_free_activations(nrd_runner *r)
 {
-    void *mem[] = {
-        r->x,      r->normed,    r->qkv,         r->att,      r->delta,          r->up,    r->mid,
-        r->logits, r->part_logits, r->row_scale, r->slot_tokens, r->inv_freq, r->inv_freq_local, r->counts,
-        r->adapter_hidden};
+    void *common[] = {r->x, r->normed, r->delta, r->row_scale, r->part_logits, r->slot_tokens};
+    void *mem[] = {r->qkv,    r->att,      r->up,     r->mid, r->logits, r->inv_freq, r->inv_freq_local,
+                   r->alibi,  r->counts,   r->adapter_hidden};
+    for (size_t i = 0; !has_common(r) && i < sizeof common / sizeof common[0]; i++) {
+        nrd_run_free(r, common[i]);
+    }
     for (size_t i = 0; i < sizeof mem / sizeof mem[0]; i++) {
         nrd_run_free(r, mem[i]);
     }
+    nrd_run_free_experts(r);
     if (!r->shared) {
         nrd_run_free(r, r->row_ids);
         nrd_run_free(r, r->count_ids);

@@ -5,13 +5,14 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/mem.h"
+#include "engine/scheduler.h"
 
 #include <pthread.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { RING = 4 }; /* steps whose end is still compared with a later start: two in flight, and one */
+enum { RING = 16 }; /* steps whose end is still compared with a later start: those in flight, and one */
 
 /* A moment of the stream: an event, or the clock where operations run as they are asked for. */
 typedef struct moment {
@@ -33,7 +34,7 @@ struct nrd_profile {
     int32_t every, max_marks, n_marks;
     uint64_t n_steps;
     step ring[RING];
-    int32_t slot[2]; /* of each buffer in the ring */
+    int32_t slot[NRD_SCHED_MAX_MICRO]; /* of each buffer in the ring */
     bool marking, marks_pending;
     struct mark {
         moment at;
@@ -293,7 +294,7 @@ const char *nrd_profile_name(nrd_profile_op op)
 {
     static const char *const names[NRD_PROFILE_N] = {
         "step", "gap", "enqueue", "upload", "embed", "norm", "qkv",    "rope+kv",
-        "attention", "dense", "up",      "act",    "down",  "adapters", "head", "sample", "head+sample", "download",
-        "all_reduce"};
+        "attention", "dense", "up",      "act",    "down",  "router", "experts up", "experts down", "experts sum",
+        "adapters", "head", "sample", "head+sample", "download", "all_reduce"};
     return names[op];
 }

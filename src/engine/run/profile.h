@@ -31,6 +31,10 @@ typedef enum nrd_profile_op {
     NRD_PROFILE_UP,
     NRD_PROFILE_ACT,
     NRD_PROFILE_DOWN,
+    NRD_PROFILE_ROUTER, /* its product, and the choice of experts */
+    NRD_PROFILE_EXPERTS_UP,
+    NRD_PROFILE_EXPERTS_DOWN,
+    NRD_PROFILE_EXPERTS_SUM,
     NRD_PROFILE_ADAPTERS,
     NRD_PROFILE_HEAD,
     NRD_PROFILE_SAMPLE,

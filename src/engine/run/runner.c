@@ -16,16 +16,20 @@
 static nrd_error *init_windows(nrd_runner *r)
 {
     const nrd_model_spec *m = r->spec;
+    const int32_t first = nrd_spec_first_layer(r->model, r->cfg.rank.rank);
     nrd_error *err = NULL;
     NRD_NEW_GOTO(r->layer_window, m->n_layers, err, fail);
     r->common_window = INT32_MAX;
-    for (int32_t i = 0; i < m->n_layers; i++) {
-        int32_t w = m->layer_is_sliding[i] ? m->sliding_window : 0;
+    /* Which blocks sequences keep is decided for the layers of all stages. */
+    for (int32_t i = 0; i < r->model->n_layers; i++) {
+        int32_t w = r->model->layer_is_sliding[i] ? m->sliding_window : 0, own = i - first;
         int32_t asked = r->cfg.windows ? r->cfg.windows[i % r->cfg.n_windows] : 0;
         if (asked > 0 && asked < r->cfg.max_context && (w == 0 || asked < w)) {
             w = asked;
         }
-        r->layer_window[i] = w;
+        if (own >= 0 && own < m->n_layers) {
+            r->layer_window[own] = w;
+        }
         if (w == 0) {
             r->common_window = 0;
         } else if (r->common_window > 0 && w > r->common_window) {
@@ -50,20 +54,43 @@ static nrd_dtype kv_default(nrd_dtype act, nrd_dtype device)
     return act16 && device16 ? act : device;
 }
 
+nrd_error *nrd_runner_check_ranks(const nrd_device *dev, const nrd_model_spec *m)
+{
+    if (m->tp_size * m->pp_size > 1 && !dev->ops->comm_open) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "tp_size %d, pp_size %d: this device works alone; use the device "
+                                               "\"cpu\", or an engine of one rank",
+                          m->tp_size, m->pp_size);
+    }
+    if (m->pp_size > 1 && !dev->ops->send) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "pp_size %d: this device has no pipeline stages (send, receive); use "
+                                               "the device \"cpu\", or divide the model by tp_size",
+                          m->pp_size);
+    }
+    return NULL;
+}
+
 static nrd_error *open_comm(nrd_runner *r)
 {
     const nrd_device_ops *ops = r->dev->ops;
     const nrd_runner_rank *rank = &r->cfg.rank;
-    nrd_comm_config cc = {.rank = rank->rank, .size = rank->size, .shared = rank->shared};
+    nrd_comm_config cc = nrd_runner_comm_config(r->model, &r->cfg);
 
     if (rank->size <= 1) {
         return NULL;
     }
-    if (!ops->comm_open) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "tp_size %d: this device works alone; use the device \"cpu\", or "
-                                               "an engine of one rank", rank->size);
-    }
+    cc.rank = rank->rank;
+    cc.shared = rank->shared;
+    NRD_TRY(nrd_runner_check_ranks(r->dev, r->model));
     return ops->comm_open(r->dev, &cc, &r->comm);
+}
+
+/* A row of logits: of the last stage's ranks together; rank 0 gets them without padding. */
+static size_t logit_cols(const nrd_runner *r)
+{
+    if (r->is_last) {
+        return (size_t)r->w.lm_head.rows * (size_t)r->model->tp_size;
+    }
+    return r->cfg.rank.rank == 0 ? (size_t)r->model->vocab : 0;
 }
 
 static nrd_error *init(nrd_runner *r)
@@ -73,6 +100,7 @@ static nrd_error *init(nrd_runner *r)
     const nrd_build_limits *lim = nrd_engine_limits(r->engine);
     nrd_device_info info;
 
+    NRD_TRY(nrd_run_check_features(r));
     ops->get_info(r->dev, &info);
     r->shared = info.host_is_device;
     r->act = r->cfg.compute_f32 ? NRD_DTYPE_F32 : m->dtype;
@@ -83,42 +111,62 @@ static nrd_error *init(nrd_runner *r)
     r->kv_dtype = r->cfg.kv_dtype != NRD_DTYPE_NONE ? r->cfg.kv_dtype
                   : r->cfg.compute_f32              ? NRD_DTYPE_F32
                   : lim->kv_dtype != NRD_DTYPE_NONE ? lim->kv_dtype
+                  : m->encoder                      ? r->act /* its keys live for one step: nothing to save */
                                                     : kv_default(r->act, info.kv_dtype);
     NRD_TRY(ops->stream_new(r->dev, &r->stream));
     NRD_TRY(open_comm(r));
     nrd_weights_config wc = {.act_dtype = r->act,
                              .kv_dtype = r->kv_dtype,
                              .compute_f32 = r->cfg.compute_f32,
-                             .adds_bias = r->cfg.rank.rank == 0};
+                             .rank = r->cfg.rank.rank,
+                             .adds_bias = r->cfg.rank.rank % r->model->tp_size == 0};
     NRD_TRY(nrd_run_advised(nrd_weights_load(&r->w, r->stream, r->dev, r->engine, &wc), "weights"));
-    r->logit_cols = (size_t)r->w.lm_head.rows * (size_t)(r->comm ? r->cfg.rank.size : 1);
+    r->logit_cols = logit_cols(r);
     NRD_TRY(nrd_run_init_rope(r, &m->rope, &r->inv_freq, &r->rope_scale));
     NRD_TRY(nrd_run_init_rope(r, &m->rope_local, &r->inv_freq_local, &r->rope_scale_local));
+    NRD_TRY(nrd_run_init_alibi(r));
     NRD_TRY(init_windows(r));
     NRD_TRY(nrd_run_init_activations(r));
     NRD_TRY(nrd_run_tune(r));
     nrd_batch_limits bl = {
         .max_tokens = r->cfg.max_tokens,
         .max_entries = r->cfg.max_entries,
+        .max_rows = nrd_run_max_rows(r),
         .max_blocks = (r->cfg.max_context + r->cfg.block_tokens - 1) / r->cfg.block_tokens + 1,
         .vocab = m->vocab,
         .row_bytes = (size_t)m->hidden * r->act_bytes,
         .normalize_log_probs = r->cfg.normalize_log_probs,
         .overlap = !r->cfg.no_overlap && !r->cfg.deterministic,
     };
-    NRD_TRY(nrd_mask_worker_new(&r->mask_worker, (size_t)bl.max_entries, r->cfg.on_mask_ready,
+    NRD_TRY(nrd_mask_worker_new(&r->mask_worker, (size_t)bl.max_rows, r->cfg.on_mask_ready,
                                 r->cfg.user));
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < r->n_buffers; i++) {
         NRD_TRY(nrd_batch_init(&r->batch[i], r->dev, &bl));
         NRD_TRY(nrd_run_outputs_init(r, &r->out[i]));
     }
     r->max_blocks = bl.max_blocks;
     if (r->cfg.profile_every > 0) {
         NRD_TRY(nrd_profile_new(&r->profile, r->dev, r->stream, r->cfg.profile_every,
-                                16 + 16 * m->n_layers, r->cfg.profile_spans));
+                                16 + 24 * m->n_layers, r->cfg.profile_spans));
     }
     return r->cfg.no_graphs || r->shared ? NULL
                                          : nrd_graphs_init(&r->graphs, r->dev, r->cfg.max_graphs);
+}
+
+int32_t nrd_runner_n_buffers(const nrd_model_spec *model)
+{
+    const int32_t n = model->pp_size < NRD_SCHED_MAX_MICRO ? model->pp_size : NRD_SCHED_MAX_MICRO;
+    return n > 2 ? n : 2;
+}
+
+nrd_comm_config nrd_runner_comm_config(const nrd_model_spec *model, const nrd_runner_config *cfg)
+{
+    return (nrd_comm_config){
+        .size = model->tp_size * model->pp_size,
+        .group = model->tp_size,
+        .piece_bytes = (size_t)cfg->max_tokens * (size_t)model->hidden * sizeof(float),
+        .n_pieces = nrd_runner_n_buffers(model),
+    };
 }
 
 nrd_error *nrd_runner_new(nrd_runner **out, nrd_device *dev, const nrd_engine *engine,
@@ -131,9 +179,13 @@ nrd_error *nrd_runner_new(nrd_runner **out, nrd_device *dev, const nrd_engine *e
     NRD_NEW_GOTO(r, 1, err, fail);
     r->dev = dev;
     r->engine = engine;
-    r->own = nrd_spec_of_rank(nrd_engine_spec(engine));
+    r->model = nrd_engine_spec(engine);
+    r->own = nrd_spec_of_rank(r->model, cfg->rank.rank);
     r->spec = &r->own;
     r->cfg = *cfg;
+    r->is_first = nrd_spec_is_first(r->model, cfg->rank.rank);
+    r->is_last = nrd_spec_is_last(r->model, cfg->rank.rank);
+    r->n_buffers = nrd_runner_n_buffers(r->model);
     NRD_TRY_GOTO(init(r), err, fail);
     *out = r;
     return NULL;
@@ -154,7 +206,7 @@ void nrd_runner_free(nrd_runner *r)
     nrd_graphs_fini(&r->graphs);
     nrd_profile_free(r->profile);
     nrd_mask_worker_free(r->mask_worker);
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < r->n_buffers; i++) {
         nrd_batch_fini(&r->batch[i]);
         nrd_run_outputs_fini(r, &r->out[i]);
     }
@@ -211,6 +263,9 @@ int32_t nrd_runner_spans(nrd_runner *r, nrd_profile_span *out, int32_t first, in
 nrd_error *nrd_runner_wait(nrd_runner *r, int32_t buffer, nrd_step_result *out)
 {
     nrd_outputs *o = &r->out[buffer];
+    if (nrd_run_is_staged(r)) {
+        NRD_TRY(nrd_run_conclude(r, buffer));
+    }
     NRD_TRY(r->dev->ops->event_wait(o->done));
     NRD_TRY(nrd_profile_done(r->profile, buffer));
     *out = (nrd_step_result){
@@ -221,7 +276,9 @@ nrd_error *nrd_runner_wait(nrd_runner *r, int32_t buffer, nrd_step_result *out)
         .top_ids = (const int32_t *)(const void *)(o->host + o->off_top_ids),
         .top_log_probs = (const float *)(const void *)(o->host + o->off_top_log_probs),
         .normalize = r->cfg.normalize_log_probs,
-        .no_choice = r->batch[buffer].n_no_choice > 0 ? r->batch[buffer].no_choice : NULL,
+        .logits = o->n_kept > 0 ? o->logits : NULL,
+        .logits_stride = (int64_t)r->logit_cols,
+        .no_choice = r->batch[buffer].masks.n_no_choice > 0 ? r->batch[buffer].masks.no_choice : NULL,
     };
     for (int32_t i = 0; i < o->n_kept; i++) {
         const nrd_kept_choice *k = &o->kept[i];

@@ -4,12 +4,14 @@
  * Purpose   Owns what is on the device for one engine: weights, KV memory, activations; packs a
  *           plan into batch arrays (one upload), enqueues the network and the choice of tokens.
  * Owner     The engine loop thread; one runner has one stream.
- * Order     submit(plan, i), then wait(i). Two plans may be in flight, in buffers 0 and 1.
+ * Order     submit(plan, i), then wait(i). Two plans may be in flight, in buffers 0 and 1; over pipeline stages
+ *           as many as nrd_runner_n_buffers says, waited for in their order.
  *           Nothing allocates between steps unless a step has more forbidden tokens than any
  *           before. Where the device has graphs, steps of one token a sequence are recorded when
  *           their shape comes a second time, or ahead, and replayed from then on.
  * Ranks     Several runners, each with its rank's engine, compute a step together. Rank 0's gets plans
- *           and gives each step to its sink as plain bytes; the others follow.
+ *           and gives each step to its sink as plain bytes; the others follow. With several pipeline stages
+ *           submit computes the first one's layers, and wait gets the logits from the last one and chooses.
  * Errors    UNSUPPORTED, INVALID_ARG, UNAVAILABLE at creation; an error of submit or wait means
  *           that the device is lost.
  *           The device chooses its kernels inside new, so that no step has to.
@@ -49,6 +51,7 @@ typedef struct nrd_runner_config {
     bool keep_choice_logits; /* want_logit_rows of a sequence may be set */
     int32_t max_tokens;      /* of a step */
     int32_t max_entries;     /* plan entries = slots */
+    int32_t max_draft_rows;  /* choices of a step behind draft tokens */
     int32_t max_top;         /* largest n_top of a sequence */
     int32_t max_context;     /* tokens of a sequence */
     int32_t block_tokens;
@@ -62,11 +65,11 @@ typedef struct nrd_runner_config {
     int32_t profile_every; /* > 0: times are kept, every so many steps operation by operation */
     int32_t profile_spans; /* and so many spans of time */
     /* Logits of prompt positions [first, first + n) of a sequence with want_context_rows; called
-     * inside submit. */
+     * inside submit, with pipeline stages inside wait. */
     void (*on_context_rows)(void *user, nrd_seq *q, int32_t first, int32_t n, const float *logits,
                             int64_t stride);
     /* Normed states of the last layer, [n, hidden], of prompt positions [first, first + n) of a
-     * sequence with want_states or want_last_state; called inside submit. */
+     * sequence with want_states or want_last_state; called like on_context_rows. */
     void (*on_states)(void *user, nrd_seq *q, int32_t first, int32_t n, const float *states);
     /* Logits from which choice number `n_generated` of a sequence with want_logit_rows was made;
      * called inside wait. */
@@ -80,6 +83,12 @@ typedef struct nrd_runner_config {
     void *user;
 } nrd_runner_config;
 
+/* How many plans may be in flight. */
+int32_t nrd_runner_n_buffers(const nrd_model_spec *model);
+/* What the ranks of a model share, but for rank and memory. */
+nrd_comm_config nrd_runner_comm_config(const nrd_model_spec *model, const nrd_runner_config *cfg);
+/* UNSUPPORTED, with what to do, where the device cannot run this model's ranks. */
+nrd_error *nrd_runner_check_ranks(const nrd_device *dev, const nrd_model_spec *model) NRD_MUST_USE;
 nrd_error *nrd_runner_new(nrd_runner **out, nrd_device *dev, const nrd_engine *engine,
                           const nrd_runner_config *cfg) NRD_MUST_USE;
 void nrd_runner_free(nrd_runner *r);

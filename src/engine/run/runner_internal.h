@@ -9,6 +9,7 @@
  *   head.c      final norm, logits, rows that requests ask for
  *   choices.c   tokens chosen from logits, and their way to the host
  *   steps.c     one step; recording and replaying it
+ *   stages.c    what pipeline stages tell each other
  *   share.c     a step as bytes, for other ranks, and what they do with it
  *   warm_up.c   what would otherwise make the first steps slow
  *   marks.c     what the operations of a timed step had to move and compute
@@ -34,10 +35,10 @@ typedef struct nrd_kept_choice {
 typedef struct nrd_outputs {
     uint8_t *mem, *host;
     size_t off_log_probs, off_norm, off_top_ids, off_top_log_probs, bytes;
-    float *logits; /* [max_entries, vocab] host, for kept choices; or NULL */
+    float *logits; /* [max_rows, vocab] host, for kept choices; or NULL */
     nrd_event *done;
     int32_t n_rows, n_top;
-    nrd_kept_choice *kept; /* [max_entries] */
+    nrd_kept_choice *kept; /* [max_rows] */
     int32_t n_kept;
 } nrd_outputs;
 
@@ -47,9 +48,11 @@ struct nrd_runner {
     const nrd_model_spec *spec; /* of this rank: `own` */
     nrd_model_spec own;
     nrd_runner_config cfg;
+    const nrd_model_spec *model; /* of all ranks */
+    bool is_first, is_last; /* this rank's pipeline stage */
     nrd_comm *comm; /* NULL: alone */
     float *part_logits; /* [logit_rows, lm_head.rows] of this rank; NULL: alone */
-    size_t logit_cols; /* of a row of logits, of all ranks */
+    size_t logit_cols; /* of a row of logits, of all ranks; 0: this stage never sees one */
     nrd_stream *stream;
     nrd_weights w;
     nrd_dtype act, kv_dtype;
@@ -59,6 +62,7 @@ struct nrd_runner {
     int32_t *layer_window; /* [n_layers] */
 
     float *inv_freq, *inv_freq_local;
+    float *alibi; /* [n_heads] of this rank, or NULL */
     float rope_scale, rope_scale_local;
 
     void **kv_base, **kv_host_base; /* [n_layers] */
@@ -66,25 +70,38 @@ struct nrd_runner {
     nrd_kv_layer *kv_layers, *kv_host_layers; /* [n_layers] */
 
     void *x, *normed, *qkv, *att, *delta, *up, *mid;
+    nrd_moe_pairs pairs; /* of the layer that is being enqueued; n_experts 0: no layer has experts */
+    float *router;       /* [max_tokens, experts and the shared ones' gate] */
+    void *expert_out;    /* [max_tokens * top_k, hidden] */
+    float *pair_scale;   /* [max_tokens * top_k] of rows between experts' products, in F8 */
     float *row_scale, *logits;
     nrd_lora_bank bank;   /* pairs NULL: no adapters yet */
     float *adapter_hidden; /* [max_tokens, NRD_LORA_MAX_PARTS, adapter_rank] or NULL */
     int32_t adapter_rank;
     int32_t logit_rows; /* capacity of logits */
     int32_t *slot_tokens;
-    uint16_t *counts; /* allocated when first needed: [max_entries, vocab] */
+    uint16_t *counts; /* allocated when first needed: [nrd_run_max_rows, vocab] */
     int32_t *count_ids, *count_ids_host;
     int32_t *row_ids, *row_ids_host; /* for rows beside the choices */
     float *rows_host;
-    nrd_batch batch[2];
+    int32_t n_buffers;
+    nrd_batch batch[NRD_SCHED_MAX_MICRO]; /* [n_buffers], as out and submitted */
     nrd_mask_worker *mask_worker;
-    nrd_outputs out[2];
+    nrd_outputs out[NRD_SCHED_MAX_MICRO];
+    const nrd_plan *submitted[NRD_SCHED_MAX_MICRO]; /* with pipeline stages: what is waited for */
     nrd_graphs graphs;
     int32_t max_blocks; /* of a sequence: the widest block table */
     nrd_profile *profile;
+    uint32_t n_followed; /* steps of rank 0 that this rank took */
     double tune_seconds; /* what choosing kernels took */
     const nrd_plan *marked; /* the step being enqueued is timed by operation; or NULL */
 };
+
+/* Choices of a step: one for each entry, and those behind drafts. */
+static inline int32_t nrd_run_max_rows(const nrd_runner *r)
+{
+    return r->cfg.max_entries + r->cfg.max_draft_rows;
+}
 
 /* ---- memory.c ---- */
 
@@ -93,6 +110,9 @@ nrd_error *nrd_run_advised(nrd_error *err, const char *pool) NRD_MUST_USE;
 nrd_error *nrd_run_alloc(nrd_runner *r, void **out, size_t n, size_t elem,
                          const char *pool) NRD_MUST_USE;
 void nrd_run_free(nrd_runner *r, void *p); /* NULL is fine */
+/* Memory that collective operations use; it goes with the comm. */
+nrd_error *nrd_run_alloc_common(nrd_runner *r, void **out, size_t n, size_t elem,
+                                const char *pool) NRD_MUST_USE;
 void nrd_run_free_host(nrd_runner *r, void *p);
 nrd_error *nrd_run_upload(nrd_runner *r, void *dst, const void *src,
                           size_t bytes) NRD_MUST_USE; /* waits */
@@ -101,6 +121,12 @@ nrd_error *nrd_run_init_rope(nrd_runner *r, const nrd_rope_spec *rope, float **o
                              float *scale) NRD_MUST_USE;
 nrd_error *nrd_run_init_activations(nrd_runner *r) NRD_MUST_USE;
 void nrd_run_free_activations(nrd_runner *r);
+
+/* ---- features.c ---- */
+
+/* UNSUPPORTED names what the network needs and the device has not. */
+nrd_error *nrd_run_check_features(const nrd_runner *r) NRD_MUST_USE;
+nrd_error *nrd_run_init_alibi(nrd_runner *r) NRD_MUST_USE;
 
 /* ---- kv_pools.c ---- */
 
@@ -116,6 +142,8 @@ nrd_error *nrd_run_mark(nrd_runner *r, nrd_profile_op op, double rows, double by
 /* y: type of the result; NONE where it is not stored. */
 nrd_error *nrd_run_mark_product(nrd_runner *r, nrd_profile_op op, const nrd_product *p, int32_t n,
                                 nrd_dtype y) NRD_MUST_USE;
+/* A product of `experts` weights, of which `pairs` of n tokens take some: counts those that chance would take. */
+nrd_error *nrd_run_mark_experts(nrd_runner *r, nrd_profile_op op, const nrd_product *p, int32_t n) NRD_MUST_USE;
 nrd_error *nrd_run_mark_attention(nrd_runner *r, int32_t layer,
                                   const nrd_product *next) NRD_MUST_USE;
 
@@ -131,11 +159,23 @@ nrd_error *nrd_run_norm(nrd_runner *r, int32_t n_tokens, bool has_delta,
                         const nrd_weight *delta_weight, const nrd_weight *weight,
                         const nrd_weight *bias, const nrd_product *next, const int32_t *row_ids,
                         int32_t n_rows) NRD_MUST_USE;
-/* Everything up to the last layer's delta. */
+/* Everything up to the last layer's delta, which is left for the final norm or not. */
 nrd_error *nrd_run_layers(nrd_runner *r, const nrd_batch *b) NRD_MUST_USE;
+bool nrd_run_leaves_delta(const nrd_runner *r);
 
-/* Where ranks each have a part of a sum: all of it. x: [n_tokens, hidden] in the activation type. */
-nrd_error *nrd_run_all_reduce(nrd_runner *r, void *x, int32_t n_tokens) NRD_MUST_USE;
+/* x as the product `next` wants it where no norm stands between: itself, or converted into `room`. */
+nrd_error *nrd_run_plain_input(nrd_runner *r, int32_t n_tokens, const nrd_product *next, const void *x, void *room,
+                               const void **out) NRD_MUST_USE;
+/* act() of rows of 2 * inter numbers, as `down` wants them; row_scale: of F8. */
+nrd_error *nrd_run_act(nrd_runner *r, int32_t n_rows, int32_t inter, const nrd_product *down,
+                       float *row_scale) NRD_MUST_USE;
+
+/* ---- experts.c ---- */
+
+nrd_error *nrd_run_init_experts(nrd_runner *r) NRD_MUST_USE;
+void nrd_run_free_experts(nrd_runner *r);
+/* delta = what the layer's experts make of x, as their router wants it. */
+nrd_error *nrd_run_experts(nrd_runner *r, const nrd_experts *y, int32_t n_tokens, const void *x) NRD_MUST_USE;
 
 /* ---- adapters.c ---- */
 
@@ -157,10 +197,12 @@ nrd_error *nrd_run_head(nrd_runner *r, int32_t n_tokens, bool has_delta, const i
  * waits for each group. *has_delta becomes false where any were. */
 nrd_error *nrd_run_context_rows(nrd_runner *r, const nrd_plan *p, bool *has_delta) NRD_MUST_USE;
 nrd_error *nrd_run_state_rows(nrd_runner *r, const nrd_plan *p, bool *has_delta) NRD_MUST_USE;
-/* Rows [at, at + n) of x through the head, in the groups of nrd_run_context_rows, for the ranks that do not
- * see what comes out. */
-nrd_error *nrd_run_head_rows(nrd_runner *r, int32_t n_tokens, int32_t at, int32_t n,
+/* Rows [at, at + n) of x through the head, or only through the final norm, in the groups of
+ * nrd_run_context_rows and nrd_run_state_rows, for the ranks that do not see what comes out. */
+nrd_error *nrd_run_head_rows(nrd_runner *r, int32_t n_tokens, bool of_states, int32_t at, int32_t n,
                              bool *has_delta) NRD_MUST_USE;
+/* The first of an entry's positions whose state is wanted. */
+int32_t nrd_run_first_state(const nrd_plan_entry *e);
 /* The end of an entry's positions that belong to the prompt. */
 int32_t nrd_run_prompt_end(const nrd_plan_entry *e);
 
@@ -168,7 +210,8 @@ int32_t nrd_run_prompt_end(const nrd_plan_entry *e);
 
 nrd_error *nrd_run_outputs_init(nrd_runner *r, nrd_outputs *o) NRD_MUST_USE;
 void nrd_run_outputs_fini(nrd_runner *r, nrd_outputs *o);
-/* Fills a slot's occurrences. Rare (once for each sequence with a penalty), so it may wait. */
+/* Fills a slot's occurrences, and those behind each token of the entry's draft. Seldom without drafts (once for each
+ * sequence with a penalty), so it may wait. */
 nrd_error *nrd_run_init_counts(nrd_runner *r, const nrd_plan_entry *e) NRD_MUST_USE;
 nrd_error *nrd_run_choose(nrd_runner *r, const nrd_batch *b, const nrd_outputs *o) NRD_MUST_USE;
 /* Whether only the choice of tokens reads the logits, and all its arguments are known before they
@@ -188,16 +231,40 @@ nrd_error *nrd_run_download(nrd_runner *r, const nrd_batch *b, nrd_outputs *o,
 /* The shape that a recorded step of n sequences with contexts up to `ctx` is filled up to; false:
  * such steps are not recorded. */
 bool nrd_run_pad(const nrd_runner *r, int32_t n, int32_t ctx, nrd_batch_pad *pad);
-/* The step packed in b, recorded if it was not. */
+/* The padded step packed in b, recorded if it was not. */
 nrd_error *nrd_run_record_and_launch(nrd_runner *r, nrd_batch *b,
                                      const nrd_batch_pad *pad) NRD_MUST_USE;
+/* The same, as it is where its shape comes for the first time. */
+nrd_error *nrd_run_replay(nrd_runner *r, nrd_batch *b, const nrd_batch_pad *pad) NRD_MUST_USE;
+/* What rank 0 chose, to the other ranks, where steps are enqueued before the host knows it. */
+nrd_error *nrd_run_tell_choices(nrd_runner *r) NRD_MUST_USE;
 
 nrd_error *nrd_run_enqueue(nrd_runner *r, const nrd_plan *p, int32_t buffer) NRD_MUST_USE;
 
+/* The rest of a staged step: rank 0 gets logits and chooses. */
+nrd_error *nrd_run_conclude(nrd_runner *r, int32_t buffer) NRD_MUST_USE;
+
+/* ---- stages.c ---- */
+
+static inline bool nrd_run_is_staged(const nrd_runner *r)
+{
+    return r->model->pp_size > 1;
+}
+
+/* Where rank 0 is not on the last stage: rows of `width` floats from there, into the memory of the logits. */
+nrd_error *nrd_run_hear_rows(nrd_runner *r, int32_t n_rows, size_t width) NRD_MUST_USE;
+/* The other side: rows of the memory of logits, `stride` floats apart. Nothing where rank 0 is on the last stage. */
+nrd_error *nrd_run_tell_rows(nrd_runner *r, int32_t n_rows, size_t width, size_t stride) NRD_MUST_USE;
+/* The residual of a step's tokens, from the stage before and to the one behind. */
+nrd_error *nrd_run_take_over(nrd_runner *r, int32_t n_tokens) NRD_MUST_USE;
+nrd_error *nrd_run_hand_over(nrd_runner *r, int32_t n_tokens) NRD_MUST_USE;
+
 /* ---- share.c ---- */
 
-/* Gives the step that is packed in b to the other ranks. Nothing where this one is alone. */
-nrd_error *nrd_run_share(nrd_runner *r, const nrd_plan *p, const nrd_batch *b) NRD_MUST_USE;
+/* Gives the step that is packed in b to the other ranks. Nothing where this one is alone. pad: the shape it
+ * is filled up to, or NULL; ahead: it is recorded now. */
+nrd_error *nrd_run_share(nrd_runner *r, const nrd_plan *p, const nrd_batch *b, const nrd_batch_pad *pad,
+                         bool ahead) NRD_MUST_USE;
 
 /* ---- warm_up.c ---- */
 

@@ -9,13 +9,17 @@
 
 enum { SHARE_ALIGN = 64 };
 
-/* Rows [at, at + n) of the step whose logits rank 0 reads beside the choices'. */
+/* Rows [at, at + n) of the step whose logits, or states, rank 0 reads beside the choices'. */
 typedef struct row_range {
     int32_t at, n;
+    bool of_states; /* only with pipeline stages: else rank 0 has them */
 } row_range;
 
 typedef struct step_head {
-    int32_t n_tokens, n_seqs, n_rows, stride;
+    int32_t pad_rows, pad_ctx; /* 0: the step is not padded; else its stride is the shape's */
+    bool ahead;                /* it is recorded now */
+    bool from_tables;          /* nrd_batch.from_tables */
+    nrd_batch_sizes sizes;
     int32_t max_q_len, max_ctx_len, n_single, n_copies, n_ranges;
     int64_t single_ctx, prompt_pairs;
 } step_head;
@@ -36,23 +40,33 @@ static step_layout lay_out(size_t batch_bytes, size_t n_copies, size_t n_ranges)
 
 size_t nrd_runner_step_bytes(const nrd_runner *r, const nrd_plan *p)
 {
-    return lay_out(r->batch[0].cap_bytes, (size_t)p->cap_copies, (size_t)p->cap_entries).end;
+    return lay_out(r->batch[0].cap_bytes, (size_t)p->cap_copies, 2 * (size_t)p->cap_entries).end;
 }
 
-static int32_t put_ranges(const nrd_plan *p, row_range *out)
+/* In the order in which rank 0 reads them. */
+static int32_t put_ranges(const nrd_runner *r, const nrd_plan *p, row_range *out)
 {
     int32_t at = 0, n = 0;
     for (int32_t i = 0; i < p->n_entries; at += p->entries[i].n, i++) {
         const nrd_plan_entry *e = &p->entries[i];
         int32_t rows = nrd_run_prompt_end(e) - e->start;
         if (e->seq->run.want_context_rows && rows > 0) {
-            out[n++] = (row_range){at, rows};
+            out[n++] = (row_range){at, rows, false};
+        }
+    }
+    at = 0;
+    for (int32_t i = 0; nrd_run_is_staged(r) && i < p->n_entries; at += p->entries[i].n, i++) {
+        const nrd_plan_entry *e = &p->entries[i];
+        int32_t first = nrd_run_first_state(e), rows = nrd_run_prompt_end(e) - first;
+        if ((e->seq->run.want_states || e->seq->run.want_last_state) && rows > 0) {
+            out[n++] = (row_range){at + first - e->start, rows, true};
         }
     }
     return n;
 }
 
-nrd_error *nrd_run_share(nrd_runner *r, const nrd_plan *p, const nrd_batch *b)
+nrd_error *nrd_run_share(nrd_runner *r, const nrd_plan *p, const nrd_batch *b, const nrd_batch_pad *pad,
+                         bool ahead)
 {
     const nrd_step_sink *sink = &r->cfg.rank.sink;
     const nrd_batch_view *v = &b->view;
@@ -62,59 +76,89 @@ nrd_error *nrd_run_share(nrd_runner *r, const nrd_plan *p, const nrd_batch *b)
         return NULL;
     }
     NRD_TRY(sink->begin(sink->user, &mem));
-    step_layout l = lay_out(b->n_bytes, (size_t)p->n_copies, (size_t)p->n_entries);
+    const nrd_batch_sizes sizes = {v->n_tokens, v->n_seqs, b->n_rows, v->block_table_stride, b->token_slot != NULL};
+    const size_t bytes = nrd_batch_layout_bytes(&sizes);
+    step_layout l = lay_out(bytes, (size_t)p->n_copies, (size_t)p->n_entries);
     uint8_t *out = mem;
     step_head h = {
-        .n_tokens = v->n_tokens,
-        .n_seqs = v->n_seqs,
-        .n_rows = b->n_rows,
-        .stride = v->block_table_stride,
+        .pad_rows = pad ? pad->rows : 0,
+        .pad_ctx = pad ? pad->ctx : 0,
+        .ahead = ahead,
+        .from_tables = b->from_tables,
+        .sizes = sizes,
         .max_q_len = v->max_q_len,
         .max_ctx_len = v->max_ctx_len,
         .n_single = v->n_single,
         .n_copies = p->n_copies,
-        .n_ranges = put_ranges(p, (row_range *)(void *)(out + l.ranges)),
+        .n_ranges = put_ranges(r, p, (row_range *)(void *)(out + l.ranges)),
         .single_ctx = v->single_ctx,
         .prompt_pairs = v->prompt_pairs,
     };
     memcpy(out, &h, sizeof h);
-    memcpy(out + l.batch, b->host, b->n_bytes);
-    memcpy(out + l.copies, p->copies, (size_t)p->n_copies * sizeof *p->copies);
+    memcpy(out + l.batch, b->host, bytes);
+    if (p->n_copies > 0) {
+        memcpy(out + l.copies, p->copies, (size_t)p->n_copies * sizeof *p->copies);
+    }
     sink->end(sink->user, l.end);
     return NULL;
 }
 
-/* The batch's arrays as rank 0 packed them. */
-static nrd_error *take_batch(nrd_runner *r, nrd_batch *b, const step_head *h, const uint8_t *arrays)
+/* The batch's arrays as rank 0 packed them, to `mem` on the device. */
+static nrd_error *take_batch(nrd_runner *r, nrd_batch *b, const step_head *h, const uint8_t *arrays, uint8_t *mem)
 {
-    nrd_batch_lay_out(b, h->n_tokens, h->n_seqs, h->n_rows, h->stride);
+    nrd_batch_lay_out(b, &h->sizes, mem);
     b->view.max_q_len = h->max_q_len;
     b->view.max_ctx_len = h->max_ctx_len;
     b->view.n_single = h->n_single;
     b->view.single_ctx = h->single_ctx;
     b->view.prompt_pairs = h->prompt_pairs;
+    b->from_tables = h->from_tables;
     memcpy(b->host, arrays, b->n_bytes);
-    return r->shared ? NULL : r->dev->ops->copy(r->stream, b->mem, b->host, b->n_bytes);
+    return r->shared ? NULL : r->dev->ops->copy(r->stream, mem, b->host, b->n_bytes);
 }
 
-static nrd_error *follow(nrd_runner *r, const step_head *h, const uint8_t *step, const step_layout *l)
+/* Layers and head, as rank 0 runs them, but for the choices. Head and states are the last stage's. */
+static nrd_error *compute(nrd_runner *r, nrd_batch *b, const step_head *h, const uint8_t *ranges)
 {
-    nrd_batch *b = &r->batch[0];
-    nrd_plan copies = {.copies = (int32_t(*)[2])(uintptr_t)(step + l->copies), .n_copies = h->n_copies};
-    bool has_delta = true;
+    bool has_delta = nrd_run_leaves_delta(r);
 
-    NRD_TRY(take_batch(r, b, h, step + l->batch));
-    NRD_TRY(nrd_run_copy_blocks(r, &copies));
     NRD_TRY(nrd_run_layers(r, b));
+    if (!r->is_last) {
+        return NULL;
+    }
     for (int32_t i = 0; i < h->n_ranges; i++) {
         row_range range;
-        memcpy(&range, step + l->ranges + (size_t)i * sizeof range, sizeof range);
-        NRD_TRY(nrd_run_head_rows(r, h->n_tokens, range.at, range.n, &has_delta));
+        memcpy(&range, ranges + (size_t)i * sizeof range, sizeof range);
+        NRD_TRY(nrd_run_head_rows(r, h->sizes.n_tokens, range.of_states, range.at, range.n, &has_delta));
     }
-    if (h->n_rows > 0) {
-        NRD_TRY(nrd_run_head(r, h->n_tokens, has_delta, b->row_ids, h->n_rows));
+    if (h->sizes.n_rows == 0) {
+        return NULL;
     }
-    return r->dev->ops->stream_sync(r->stream);
+    NRD_TRY(nrd_run_head(r, h->sizes.n_tokens, has_delta, b->row_ids, h->sizes.n_rows));
+    return nrd_run_tell_choices(r);
+}
+
+/* Several steps may be under way, as in rank 0. */
+static nrd_error *follow(nrd_runner *r, const step_head *h, const uint8_t *step, const step_layout *l)
+{
+    const nrd_device_ops *ops = r->dev->ops;
+    const uint32_t buffer = r->n_followed++ % (uint32_t)r->n_buffers;
+    nrd_batch *b = &r->batch[buffer];
+    nrd_plan copies = {.copies = (int32_t(*)[2])(uintptr_t)(step + l->copies), .n_copies = h->n_copies};
+    nrd_batch_pad pad = {.rows = h->pad_rows, .ctx = h->pad_ctx, .stride = h->sizes.stride, .mem = r->batch[0].mem};
+
+    if (r->n_followed > (uint32_t)r->n_buffers) {
+        NRD_TRY(ops->event_wait(r->out[buffer].done)); /* its arrays are read until then */
+    }
+    NRD_TRY(take_batch(r, b, h, step + l->batch, h->pad_rows > 0 ? pad.mem : b->mem));
+    NRD_TRY(nrd_run_copy_blocks(r, &copies));
+    if (h->pad_rows > 0 && r->graphs.cap > 0) {
+        NRD_TRY(h->ahead ? nrd_run_record_and_launch(r, b, &pad) : nrd_run_replay(r, b, &pad));
+    } else {
+        NRD_TRY(compute(r, b, h, step + l->ranges));
+    }
+    NRD_TRY(ops->event_record(r->stream, r->out[buffer].done));
+    return r->shared ? ops->stream_sync(r->stream) : NULL; /* where nothing runs before it is waited for */
 }
 
 nrd_error *nrd_runner_follow(nrd_runner *r, const void *step, size_t bytes)
@@ -125,7 +169,7 @@ nrd_error *nrd_runner_follow(nrd_runner *r, const void *step, size_t bytes)
         return nrd_errorf(NRD_ERR_INTERNAL, "a step of %zu bytes", bytes);
     }
     memcpy(&h, step, sizeof h);
-    size_t batch = nrd_batch_layout_bytes(h.n_tokens, h.n_seqs, h.n_rows, h.stride);
+    size_t batch = nrd_batch_layout_bytes(&h.sizes);
     step_layout l = lay_out(batch, (size_t)h.n_copies, (size_t)h.n_ranges);
     if (l.end > bytes || batch > r->batch[0].cap_bytes) {
         return nrd_errorf(NRD_ERR_INTERNAL, "a step of %zu bytes says that it has %zu", bytes, l.end);

@@ -43,18 +43,31 @@ static bool recordable(const nrd_runner *r, const nrd_plan *p, nrd_batch_pad *pa
  * runs what is enqueued only when it is waited for must begin now. */
 static nrd_error *finish_masks(nrd_runner *r, nrd_batch *b)
 {
-    if (b->masks_pending && r->shared) {
+    if (b->masks.pending && r->shared) {
         NRD_TRY(r->dev->ops->stream_sync(r->stream));
     }
-    return nrd_batch_finish_masks(b, r->stream, r->mask_worker);
+    return nrd_masks_finish(&b->masks, r->stream, r->mask_worker);
+}
+
+nrd_error *nrd_run_tell_choices(nrd_runner *r)
+{
+    nrd_broadcast_args a = {
+        .comm = r->comm,
+        .x = r->slot_tokens,
+        .bytes = (int64_t)r->cfg.max_entries * (int64_t)sizeof *r->slot_tokens,
+    };
+    return r->comm && r->dev->ops->broadcast ? r->dev->ops->broadcast(r->stream, &a) : NULL;
 }
 
 static nrd_error *single_tokens(nrd_runner *r, nrd_batch *b)
 {
     NRD_TRY(nrd_run_layers(r, b));
-    NRD_TRY(nrd_run_head(r, b->view.n_tokens, true, b->row_ids, b->n_rows));
-    NRD_TRY(finish_masks(r, b));
-    return nrd_run_choose(r, b, &r->out[0]);
+    NRD_TRY(nrd_run_head(r, b->view.n_tokens, nrd_run_leaves_delta(r), b->row_ids, b->n_rows));
+    if (r->cfg.rank.rank == 0) {
+        NRD_TRY(finish_masks(r, b));
+        NRD_TRY(nrd_run_choose(r, b, &r->out[0]));
+    }
+    return nrd_run_tell_choices(r);
 }
 
 static nrd_error *record(nrd_runner *r, nrd_batch *b, nrd_graph **out)
@@ -118,11 +131,51 @@ nrd_error *nrd_run_record_and_launch(nrd_runner *r, nrd_batch *b, const nrd_batc
 /* A shape's first step runs as it is: many shapes come once, and recording takes longer than
  * enqueueing. So does one whose masks are not ready: a graph would have to wait for them as a
  * whole. */
-static nrd_error *replay(nrd_runner *r, nrd_batch *b, const nrd_batch_pad *pad)
+nrd_error *nrd_run_replay(nrd_runner *r, nrd_batch *b, const nrd_batch_pad *pad)
 {
     bool seen = false;
     nrd_graph_slot *slot = slot_of(r, b, pad, &seen);
-    return !seen || r->marked || b->masks_pending ? single_tokens(r, b) : launch(r, b, slot);
+    return !seen || r->marked || b->masks.pending ? single_tokens(r, b) : launch(r, b, slot);
+}
+
+static nrd_error *init_counts(nrd_runner *r, const nrd_plan *p)
+{
+    for (int32_t i = 0; i < p->n_entries; i++) {
+        if (p->entries[i].init_counts) {
+            NRD_TRY(nrd_run_init_counts(r, &p->entries[i]));
+        }
+    }
+    return NULL;
+}
+
+/* The first stage's part, done when this returns, so that the others can begin. Masks are waited for here: the
+ * steps that are concluded before this one use the same guides. */
+static nrd_error *first_stage(nrd_runner *r, const nrd_plan *p, int32_t buffer)
+{
+    r->submitted[buffer] = p;
+    NRD_TRY(nrd_run_layers(r, &r->batch[buffer]));
+    NRD_TRY(r->dev->ops->stream_sync(r->stream));
+    return finish_masks(r, &r->batch[buffer]);
+}
+
+/* Counts are filled only now: a step before this one may have chosen for the slot's last owner. */
+nrd_error *nrd_run_conclude(nrd_runner *r, int32_t buffer)
+{
+    const nrd_plan *p = r->submitted[buffer];
+    const nrd_batch *b = &r->batch[buffer];
+    nrd_outputs *o = &r->out[buffer];
+    bool has_delta = false;
+
+    NRD_TRY(nrd_run_context_rows(r, p, &has_delta));
+    NRD_TRY(nrd_run_state_rows(r, p, &has_delta));
+    NRD_TRY(init_counts(r, p));
+    if (b->n_rows > 0) {
+        NRD_TRY(nrd_run_head(r, p->n_tokens, has_delta, b->row_ids, b->n_rows));
+        NRD_TRY(nrd_run_keep_choices(r, p, o));
+        NRD_TRY(nrd_run_choose(r, b, o));
+        NRD_TRY(nrd_run_download(r, b, o, o->mem));
+    }
+    return r->dev->ops->event_record(r->stream, o->done);
 }
 
 nrd_error *nrd_run_enqueue(nrd_runner *r, const nrd_plan *p, int32_t buffer)
@@ -130,20 +183,19 @@ nrd_error *nrd_run_enqueue(nrd_runner *r, const nrd_plan *p, int32_t buffer)
     nrd_batch *b = &r->batch[buffer];
     nrd_outputs *o = &r->out[buffer];
     nrd_batch_pad pad;
-    bool has_delta = true, padded = recordable(r, p, &pad);
+    bool has_delta = nrd_run_leaves_delta(r), padded = recordable(r, p, &pad);
 
     o->n_rows = o->n_top = o->n_kept = 0;
     NRD_TRY(nrd_batch_fill(b, r->stream, p, padded ? &pad : NULL, r->mask_worker));
-    NRD_TRY(nrd_run_share(r, p, b));
+    NRD_TRY(nrd_run_share(r, p, b, padded ? &pad : NULL, false));
     NRD_TRY(nrd_run_copy_blocks(r, p));
-    for (int32_t i = 0; i < p->n_entries; i++) {
-        if (p->entries[i].init_counts) {
-            NRD_TRY(nrd_run_init_counts(r, &p->entries[i]));
-        }
+    if (nrd_run_is_staged(r)) {
+        return first_stage(r, p, buffer);
     }
+    NRD_TRY(init_counts(r, p));
     NRD_TRY(nrd_run_mark(r, NRD_PROFILE_UPLOAD, 1, (double)b->n_bytes, 0));
     if (padded) {
-        NRD_TRY(replay(r, b, &pad));
+        NRD_TRY(nrd_run_replay(r, b, &pad));
         NRD_TRY(nrd_run_keep_choices(r, p, o));
         return nrd_run_download(r, b, o, r->out[0].mem);
     }
@@ -158,6 +210,7 @@ nrd_error *nrd_run_enqueue(nrd_runner *r, const nrd_plan *p, int32_t buffer)
         NRD_TRY(nrd_run_keep_choices(r, p, o));
         NRD_TRY(finish_masks(r, b));
         NRD_TRY(nrd_run_choose(r, b, o));
+        NRD_TRY(nrd_run_tell_choices(r));
         NRD_TRY(nrd_run_download(r, b, o, o->mem));
     }
     return NULL;

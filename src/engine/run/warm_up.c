@@ -66,10 +66,14 @@ nrd_error *nrd_run_tune(nrd_runner *r)
         const nrd_layer *y = &r->w.layers[i];
         n = add_shape(list, n, (tuned){&y->qkv, r->qkv, r->act, t});
         n = add_shape(list, n, (tuned){&y->dense, r->delta, r->act, t});
-        n = add_shape(list, n, (tuned){&y->up, r->up, r->act, t});
-        n = add_shape(list, n, (tuned){&y->down, r->delta, r->act, t});
+        if (y->up.n > 0) {
+            n = add_shape(list, n, (tuned){&y->up, r->up, r->act, t});
+            n = add_shape(list, n, (tuned){&y->down, r->delta, r->act, t});
+        }
     }
-    n = add_shape(list, n, (tuned){&r->w.lm_head, r->logits, NRD_DTYPE_F32, r->logit_rows});
+    if (r->is_last) {
+        n = add_shape(list, n, (tuned){&r->w.lm_head, r->logits, NRD_DTYPE_F32, r->logit_rows});
+    }
     for (int32_t i = 0; i < n; i++) {
         const tuned *k = &list[i];
         const double left = tune_seconds - seconds_since(start_ns);
@@ -97,6 +101,7 @@ nrd_error *nrd_runner_record_ahead(nrd_runner *r)
             /* the block of the step before is uploaded from memory that this one fills */
             NRD_TRY(r->dev->ops->stream_sync(r->stream));
             NRD_TRY(nrd_batch_fill(&r->batch[0], r->stream, &nobody, &pad, r->mask_worker));
+            NRD_TRY(nrd_run_share(r, &nobody, &r->batch[0], &pad, true));
             NRD_TRY(nrd_run_record_and_launch(r, &r->batch[0], &pad));
         }
         int32_t next = nrd_graphs_ctx(ctx + 1, r->cfg.max_context);

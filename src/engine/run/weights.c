@@ -24,6 +24,7 @@ typedef struct loader {
     nrd_stream *stream;
     const nrd_engine *engine;
     const nrd_model_spec *spec;
+    int32_t rank, n_layers;
     bool compute_f32, adds_bias;
 } loader;
 
@@ -85,7 +86,7 @@ static nrd_error *load_as(loader *l, const char *name, bool is_linear, const nrd
     return NULL;
 }
 
-/* A weight by its name in the table of needs; NULL where this model has none. Their presence and
+/* A weight by its name in the table of needs; NULL where this model or this stage has none. Their presence and
  * their shapes were checked before (nrd_needs_check). */
 static nrd_error *load(loader *l, int32_t layer, const char *name, const nrd_weight **out)
 {
@@ -94,7 +95,9 @@ static nrd_error *load(loader *l, int32_t layer, const char *name, const nrd_wei
 
     NRD_ASSERT(need, "only weights of the table are asked for");
     *out = NULL;
-    if (!nrd_when_holds(l->spec, need->when)) {
+    const int32_t first = nrd_spec_first_layer(l->spec, l->rank);
+    if (!nrd_when_holds(l->spec, need->when) || !nrd_need_is_of(need, l->spec, l->rank) ||
+        (need->is_layered && !nrd_need_is_in(need, l->spec, first + layer))) {
         return NULL;
     }
     if (need->is_layered) {
@@ -111,7 +114,7 @@ static void finish_product(loader *l, nrd_product *p)
     p->cols = p->w[0]->cols;
     p->rows = 0;
     for (int32_t i = 0; i < p->n; i++) {
-        p->rows += p->w[i]->rows;
+        p->rows += p->w[i]->rows / (p->w[i]->n_stacked > 1 ? p->w[i]->n_stacked : 1);
         size_t row_bytes = 0;
         bool scale = false;
         nrd_dtype in = dev->ops->linear_input(dev, p->w[i], l->ws->act_dtype, &row_bytes, &scale);
@@ -131,11 +134,14 @@ static void finish_product(loader *l, nrd_product *p)
     }
 }
 
+/* bias NULL: products of this kind have none. */
 static nrd_error *add_part(loader *l, nrd_product *p, int32_t layer, const char *weight,
                            const char *bias)
 {
     NRD_TRY(load(l, layer, weight, &p->w[p->n]));
-    NRD_TRY(load(l, layer, bias, &p->bias[p->n]));
+    if (bias) {
+        NRD_TRY(load(l, layer, bias, &p->bias[p->n]));
+    }
     p->n += p->w[p->n] != NULL;
     return NULL;
 }
@@ -187,8 +193,62 @@ static nrd_error *load_kv_scale(loader *l, int32_t i, nrd_layer *y)
     return NULL;
 }
 
+/* In float32, whatever the engine has. */
+static nrd_error *load_score_bias(loader *l, int32_t i, nrd_experts *x)
+{
+    const bool before = l->compute_f32;
+    l->compute_f32 = true;
+    nrd_error *err = load(l, i, "mlp." NRD_SCORE_BIAS, &x->score_bias);
+    l->compute_f32 = before;
+    return err;
+}
+
+/* One type of input for products that read the same: plain activations, where they want different ones. */
+static void share_input(const loader *l, nrd_product *a, nrd_product *b)
+{
+    if (b->n == 0 || a->in_dtype == b->in_dtype) {
+        return;
+    }
+    nrd_product *const both[] = {a, b};
+    for (int i = 0; i < 2; i++) {
+        both[i]->in_dtype = l->ws->act_dtype;
+        both[i]->in_row_bytes = (size_t)a->cols * nrd_dtype_block_bytes(l->ws->act_dtype);
+        both[i]->in_row_scale = false;
+    }
+    l->ws->max_in_row_bytes = a->in_row_bytes > l->ws->max_in_row_bytes ? a->in_row_bytes : l->ws->max_in_row_bytes;
+}
+
+static nrd_error *load_experts(loader *l, int32_t i, nrd_experts *x)
+{
+    NRD_TRY(add_part(l, &x->router, i, "mlp.router.weight", NULL));
+    NRD_TRY(add_part(l, &x->router, i, "mlp.shared_router.weight", NULL));
+    finish_product(l, &x->router);
+    NRD_TRY(load_score_bias(l, i, x));
+    NRD_TRY(add_part(l, &x->up, i, "mlp.experts.fc.weight", NULL));
+    NRD_TRY(add_part(l, &x->up, i, "mlp.experts.gate.weight", NULL));
+    finish_product(l, &x->up);
+    NRD_TRY(add_part(l, &x->down, i, "mlp.experts.proj.weight", NULL));
+    finish_product(l, &x->down);
+    if (l->spec->moe.shared_inter > 0) {
+        NRD_TRY(add_part(l, &x->shared_up, i, "mlp.shared.fc.weight", NULL));
+        NRD_TRY(add_part(l, &x->shared_up, i, "mlp.shared.gate.weight", NULL));
+        finish_product(l, &x->shared_up);
+        NRD_TRY(add_part(l, &x->shared_down, i, "mlp.shared.proj.weight", NULL));
+        finish_product(l, &x->shared_down);
+    }
+    share_input(l, &x->up, &x->shared_up);
+    if (x->router.in_dtype != l->ws->act_dtype) { /* what the router reads is converted for the experts */
+        share_input(l, &x->router, &x->up);
+        share_input(l, &x->up, &x->shared_up);
+    }
+    return NULL;
+}
+
 static nrd_error *load_mlp(loader *l, int32_t i, nrd_layer *y)
 {
+    if (nrd_spec_layer_has_experts(l->spec, nrd_spec_first_layer(l->spec, l->rank) + i)) {
+        return load_experts(l, i, &y->experts);
+    }
     NRD_TRY(add_part(l, &y->up, i, "mlp.fc.weight", "mlp.fc.bias"));
     NRD_TRY(add_part(l, &y->up, i, "mlp.gate.weight", "mlp.gate.bias"));
     finish_product(l, &y->up);
@@ -242,6 +302,28 @@ static nrd_error *load_final_norm(loader *l, const char *name, const nrd_weight 
     return NULL;
 }
 
+/* Norms of the sum stand behind attention and MLP. What stands behind a sublayer stands before the next one: so
+ * the forward pass knows one order only, and the last norm is the final one. */
+static void chain_norms(loader *l)
+{
+    nrd_weights *ws = l->ws;
+    const nrd_weight *before = ws->embed_norm, *before_bias = ws->embed_norm_bias;
+
+    for (int32_t i = 0; i < l->n_layers; i++) {
+        nrd_layer *y = &ws->layers[i];
+        const nrd_weight *behind = y->mlp_norm, *behind_bias = y->mlp_norm_bias;
+        y->mlp_norm = y->attn_norm;
+        y->mlp_norm_bias = y->attn_norm_bias;
+        y->attn_norm = before;
+        y->attn_norm_bias = before_bias;
+        before = behind;
+        before_bias = behind_bias;
+    }
+    ws->embed_norm = ws->embed_norm_bias = NULL;
+    ws->final_norm = before;
+    ws->final_norm_bias = before_bias;
+}
+
 static nrd_error *load_all(loader *l)
 {
     nrd_weights *ws = l->ws;
@@ -252,11 +334,21 @@ static nrd_error *load_all(loader *l)
 
     NRD_TRY(load(l, 0, "transformer.vocab_embedding.weight", &ws->embed));
     NRD_TRY(load(l, 0, "transformer.position_embedding.weight", &ws->pos_embed));
-    for (int32_t i = 0; i < m->n_layers; i++) {
+    NRD_TRY(load(l, 0, "transformer.type_embedding.weight", &ws->type_embed));
+    NRD_TRY(load(l, 0, "transformer.ln_embed.weight", &ws->embed_norm));
+    NRD_TRY(load(l, 0, "transformer.ln_embed.bias", &ws->embed_norm_bias));
+    for (int32_t i = 0; i < l->n_layers; i++) {
         NRD_TRY(load_one_layer(l, i, &ws->layers[i]));
     }
-    NRD_TRY(load_final_norm(l, "transformer.ln_f.weight", &ws->final_norm));
-    NRD_TRY(load_final_norm(l, "transformer.ln_f.bias", &ws->final_norm_bias));
+    if (!nrd_spec_is_last(m, l->rank)) {
+        return load_rope_factors(l);
+    }
+    if (m->sum_norms) {
+        chain_norms(l);
+    } else {
+        NRD_TRY(load_final_norm(l, "transformer.ln_f.weight", &ws->final_norm));
+        NRD_TRY(load_final_norm(l, "transformer.ln_f.bias", &ws->final_norm_bias));
+    }
     NRD_TRY(load_as(l, head, true, &ws->lm_head.w[0]));
     NRD_TRY(load(l, 0, "lm_head.bias", &ws->lm_head.bias[0]));
     if (ws->lm_head.bias[0] && m->logits_scale != 1.0f && m->logits_scale != 0) {
@@ -286,14 +378,16 @@ nrd_error *nrd_weights_load(nrd_weights *out, nrd_stream *s, nrd_device *dev, co
                 .stream = s,
                 .engine = e,
                 .spec = m,
+                .rank = config->rank,
+                .n_layers = nrd_spec_of_rank(m, config->rank).n_layers,
                 .compute_f32 = config->compute_f32,
                 .adds_bias = config->adds_bias};
 
     *out = (nrd_weights){.dev = dev, .act_dtype = config->act_dtype};
-    NRD_TRY(nrd_needs_check(m, engine_shape, e));
-    NRD_TRY(nrd_needs_kv_scales(m, config->kv_dtype, engine_shape, e));
-    out->cap_loaded = (size_t)m->n_layers * 24 + 16;
-    NRD_NEW_GOTO(out->layers, m->n_layers, err, fail);
+    NRD_TRY(nrd_needs_check(m, config->rank, engine_shape, e));
+    NRD_TRY(nrd_needs_kv_scales(m, config->rank, config->kv_dtype, engine_shape, e));
+    out->cap_loaded = (size_t)l.n_layers * 24 + 16;
+    NRD_NEW_GOTO(out->layers, l.n_layers, err, fail);
     NRD_NEW_GOTO(out->loaded, out->cap_loaded, err, fail);
     NRD_TRY_GOTO(load_all(&l), err, fail);
     NRD_TRY_GOTO(dev->ops->stream_sync(s), err, fail);

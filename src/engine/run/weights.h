@@ -24,22 +24,31 @@ typedef struct nrd_product {
     bool in_row_scale;
 } nrd_product;
 
+/* A layer's experts, instead of an MLP. */
+typedef struct nrd_experts {
+    nrd_product router;              /* logits of all experts, behind them the gate's of the shared ones */
+    const nrd_weight *score_bias;    /* float32, or NULL */
+    nrd_product up, down;            /* stacked weights; rows are one expert's */
+    nrd_product shared_up, shared_down; /* n is 0 where there are none */
+} nrd_experts;
+
 typedef struct nrd_layer {
-    const nrd_weight *attn_norm, *attn_norm_bias;
+    const nrd_weight *attn_norm, *attn_norm_bias; /* NULL: none before attention */
     nrd_product qkv, dense;
     const nrd_weight *q_norm, *k_norm;
     float kv_scale;                   /* of an 8-bit cache; 1 where the engine has none */
     const nrd_weight *post_attn_norm; /* Gemma */
-    const nrd_weight *mlp_norm, *mlp_norm_bias;
-    nrd_product up, down;
+    const nrd_weight *mlp_norm, *mlp_norm_bias; /* NULL: none before the MLP, or attention's */
+    nrd_product up, down; /* n is 0 where the layer has experts */
+    nrd_experts experts;  /* router.n is 0 where it has none */
     const nrd_weight *post_mlp_norm; /* Gemma */
 } nrd_layer;
 
 typedef struct nrd_weights {
-    const nrd_weight *embed, *pos_embed;
-    nrd_layer *layers; /* [spec->n_layers] */
+    const nrd_weight *embed, *pos_embed, *type_embed, *embed_norm, *embed_norm_bias;
+    nrd_layer *layers; /* of this rank's stage */
     const nrd_weight *final_norm, *final_norm_bias;
-    nrd_product lm_head;
+    nrd_product lm_head; /* n is 0 where the stage has none */
     float *rope_factors;     /* host, or NULL */
     size_t max_in_row_bytes; /* over all products */
     nrd_dtype act_dtype;
@@ -52,7 +61,8 @@ typedef struct nrd_weights {
 typedef struct nrd_weights_config {
     nrd_dtype act_dtype, kv_dtype;
     bool compute_f32; /* dequantize everything to float32 first */
-    bool adds_bias;   /* of products whose results ranks add up, one rank adds the bias: 0 */
+    int32_t rank;
+    bool adds_bias;   /* of products whose results ranks add up, one rank adds the bias: the stage's first */
 } nrd_weights_config;
 
 nrd_error *nrd_weights_load(nrd_weights *out, nrd_stream *s, nrd_device *dev, const nrd_engine *e,

@@ -7,19 +7,16 @@
 #include "executor/ranks/ranks.h"
 
 #include "base/clock.h"
-#include "base/env.h"
-#include "base/file.h"
 #include "base/mem.h"
-#include "base/str.h"
+#include "executor/ranks/adapters.h"
+#include "executor/ranks/launched.h"
 #include "executor/ranks/reply.h"
+#include "executor/ranks/spawn.h"
 
-#include <dlfcn.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
-#include <spawn.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -32,7 +29,7 @@ enum {
 };
 
 typedef struct worker {
-    pid_t pid; /* 0: never started, or waited for */
+    pid_t pid; /* 0: never started, waited for, or another rank's child (launched.h) */
     int sock;  /* -1: none */
 } worker;
 
@@ -47,75 +44,30 @@ struct nrd_ranks {
     int wake[2]; /* pipe: ends the watcher */
 };
 
-extern char **environ;
-
 /* ---- starting ---- */
 
-/* The program `nereid`: beside the object that this code lies in, or in bin/ next to lib/. */
-static char *worker_program(void)
+static nrd_error *spawn(nrd_ranks *r, int32_t rank, int segment_fd)
 {
-    static const char here = 0;
-    const char *asked = nrd_env("NEREID_WORKER", NULL);
-    Dl_info info;
-
-    if (asked) {
-        return nrd_xasprintf("%s", asked);
-    }
-    char *dir = dladdr(&here, &info) && info.dli_fname && strchr(info.dli_fname, '/')
-                    ? nrd_path_dir(info.dli_fname)
-                    : nrd_path_exe_dir();
-    char *path = nrd_path_join(dir, "nereid");
-    if (!nrd_path_exists(path)) {
-        free(path);
-        path = nrd_path_join(dir, "../bin/nereid");
-    }
-    free(dir);
-    return path;
-}
-
-/* Out of the way of the numbers that a worker has its descriptors under. */
-static int move_up(int fd)
-{
-    int moved = fcntl(fd, F_DUPFD_CLOEXEC, 64);
-    close(fd);
-    return moved;
-}
-
-static nrd_error *spawn(nrd_ranks *r, const char *program, int32_t rank, int segment_fd)
-{
-    char rank_arg[16];
-    char *argv[] = {(char[]){"nereid"}, (char[]){"worker"}, rank_arg, NULL};
-    posix_spawn_file_actions_t actions;
     int pair[2];
 
-    snprintf(rank_arg, sizeof rank_arg, "%d", rank);
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0) {
         return nrd_errorf(NRD_ERR_UNAVAILABLE, "no socket for rank %d: %s", rank, strerror(errno));
     }
     r->workers[rank].sock = pair[0];
-    pair[1] = move_up(pair[1]);
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_adddup2(&actions, segment_fd, NRD_RANK_SEGMENT_FD);
-    posix_spawn_file_actions_adddup2(&actions, pair[1], NRD_RANK_SOCKET_FD);
-    posix_spawn_file_actions_adddup2(&actions, STDERR_FILENO, STDOUT_FILENO);
-    int failed = posix_spawn(&r->workers[rank].pid, program, &actions, NULL, argv, environ);
-    posix_spawn_file_actions_destroy(&actions);
+    pair[1] = nrd_worker_move_up(pair[1]);
+    nrd_error *err = nrd_launched() ? nrd_launched_start(nrd_segment_config(r->segment)->launched[rank], rank, segment_fd, pair[1])
+                                    : nrd_worker_spawn(rank, segment_fd, pair[1], &r->workers[rank].pid);
     close(pair[1]);
-    if (failed) {
-        r->workers[rank].pid = 0;
-        return nrd_errorf(NRD_ERR_UNAVAILABLE, "cannot start %s for rank %d: %s", program, rank,
-                          strerror(failed));
-    }
-    return NULL;
+    return err;
 }
 
-nrd_error *nrd_ranks_start(nrd_ranks **out, int32_t size, size_t comm_bytes, const nrd_rank_config *config,
+nrd_error *nrd_ranks_start(nrd_ranks **out, int32_t size, int32_t n_ahead, size_t comm_bytes,
+                           const nrd_rank_config *config,
                            void (*on_lost)(void *user, const char *reason), void *user)
 {
     nrd_error *err = NULL;
     nrd_ranks *r = NULL;
     int segment_fd = -1;
-    char *program = NULL;
 
     *out = NULL;
     if (size < 2 || size > NRD_RANKS_MAX) {
@@ -130,12 +82,11 @@ nrd_error *nrd_ranks_start(nrd_ranks **out, int32_t size, size_t comm_bytes, con
     for (int32_t i = 0; i < NRD_RANKS_MAX; i++) {
         r->workers[i].sock = -1;
     }
-    NRD_TRY_GOTO(nrd_segment_new(&r->segment, size, comm_bytes, config, &segment_fd), err, fail);
-    segment_fd = move_up(segment_fd);
-    program = worker_program();
+    NRD_TRY_GOTO(nrd_segment_new(&r->segment, size, n_ahead + 1, comm_bytes, config, &segment_fd), err, fail);
+    segment_fd = nrd_worker_move_up(segment_fd);
     for (int32_t i = 1; i < size; i++) {
         nrd_segment_beat(r->segment, i, (int64_t)(nrd_now_ns() / 1000000));
-        NRD_TRY_GOTO(spawn(r, program, i, segment_fd), err, fail);
+        NRD_TRY_GOTO(spawn(r, i, segment_fd), err, fail);
     }
     *out = r;
     r = NULL;
@@ -143,7 +94,6 @@ fail:
     if (segment_fd >= 0) {
         close(segment_fd);
     }
-    free(program);
     nrd_ranks_stop(r);
     nrd_ranks_free(r);
     return err;
@@ -290,6 +240,11 @@ static nrd_error *begin_step(void *user, void **out)
 static void end_step(void *user, size_t bytes)
 {
     nrd_segment_end(((nrd_ranks *)user)->segment, NRD_MESSAGE_STEP, bytes);
+}
+
+nrd_error *nrd_ranks_place_adapter(nrd_ranks *r, int32_t slot, const nrd_lora *l)
+{
+    return nrd_rank_send_adapter(r->segment, slot, l);
 }
 
 nrd_runner_rank nrd_ranks_runner(nrd_ranks *r)

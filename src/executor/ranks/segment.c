@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The shared memory of an executor's ranks, and messages through it.
  *
- * `published` counts messages; message n (from 1) lies in slot n % 2. Each rank counts in `read[rank]` the
+ * `published` counts messages; message n (from 1) lies in slot n % n_slots. Each rank counts in `read[rank]` the
  * messages that it is done with; rank 0 fills a slot again when everyone has read what was there. Who waits
  * spins for about the time between two steps, then sleeps on a futex and looks now and then whether the ranks
  * were stopped. */
@@ -18,15 +18,15 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { SPINS = 4000, SLEEP_MS = 50, ALIGN = 4096 };
+enum { MAX_SLOTS = 16, SPINS = 4000, SLEEP_MS = 50, ALIGN = 4096 };
 
 typedef struct shared {
     char build[40]; /* nrd_device_id() of who made it */
-    int32_t size;
+    int32_t size, n_slots;
     size_t comm_offset, slot_offset, total;
     nrd_rank_config config;
-    nrd_message_kind kind[2];
-    size_t bytes[2];
+    nrd_message_kind kind[MAX_SLOTS];
+    size_t bytes[MAX_SLOTS];
     _Alignas(64) _Atomic uint32_t published;
     _Atomic uint32_t sleepers;
     struct {
@@ -63,11 +63,12 @@ fail:
     return err;
 }
 
-nrd_error *nrd_segment_new(nrd_segment **out, int32_t size, size_t comm_bytes,
+nrd_error *nrd_segment_new(nrd_segment **out, int32_t size, int32_t n_ahead, size_t comm_bytes,
                            const nrd_rank_config *config, int *out_fd)
 {
     size_t comm = align(sizeof(shared)), slots = comm + align(comm_bytes);
-    size_t total = slots + 2 * (size_t)NRD_RANKS_MESSAGE_BYTES;
+    const int32_t n_slots = n_ahead < MAX_SLOTS ? n_ahead : MAX_SLOTS;
+    size_t total = slots + (size_t)n_slots * (size_t)NRD_RANKS_MESSAGE_BYTES;
     int fd = (int)syscall(SYS_memfd_create, "nereid-ranks", 1u /* MFD_CLOEXEC */);
 
     *out = NULL;
@@ -86,6 +87,7 @@ nrd_error *nrd_segment_new(nrd_segment **out, int32_t size, size_t comm_bytes,
     }
     shared *at = (*out)->at;
     at->size = size;
+    at->n_slots = n_slots;
     at->comm_offset = comm;
     at->slot_offset = slots;
     at->total = total;
@@ -166,9 +168,14 @@ int64_t nrd_segment_last_beat(const nrd_segment *s, int32_t rank)
 
 /* ---- messages ---- */
 
+static uint32_t slot_of(const nrd_segment *s, uint32_t n)
+{
+    return n % (uint32_t)s->at->n_slots;
+}
+
 static void *slot(const nrd_segment *s, uint32_t n)
 {
-    return (uint8_t *)s->at + s->at->slot_offset + (size_t)(n & 1u) * NRD_RANKS_MESSAGE_BYTES;
+    return (uint8_t *)s->at + s->at->slot_offset + (size_t)slot_of(s, n) * NRD_RANKS_MESSAGE_BYTES;
 }
 
 static void wake(nrd_segment *s, _Atomic uint32_t *at)
@@ -213,8 +220,9 @@ nrd_error *nrd_segment_begin(nrd_segment *s, void **out)
     uint32_t n = atomic_load(&s->at->published) + 1;
 
     *out = NULL;
-    for (int32_t i = 1; i < s->at->size && n > 2; i++) {
-        if (!wait_for(s, &s->at->rank[i].read, n - 2)) {
+    const uint32_t n_slots = (uint32_t)s->at->n_slots;
+    for (int32_t i = 1; i < s->at->size && n > n_slots; i++) {
+        if (!wait_for(s, &s->at->rank[i].read, n - n_slots)) {
             return stopped();
         }
     }
@@ -226,8 +234,8 @@ void nrd_segment_end(nrd_segment *s, nrd_message_kind kind, size_t bytes)
 {
     uint32_t n = atomic_load(&s->at->published) + 1;
 
-    s->at->kind[n & 1u] = kind;
-    s->at->bytes[n & 1u] = bytes;
+    s->at->kind[slot_of(s, n)] = kind;
+    s->at->bytes[slot_of(s, n)] = bytes;
     atomic_store(&s->at->published, n);
     wake(s, &s->at->published);
 }
@@ -242,8 +250,8 @@ nrd_error *nrd_segment_next(nrd_segment *s, nrd_message_kind *kind, const void *
         return stopped();
     }
     s->held++;
-    *kind = s->at->kind[s->held & 1u];
+    *kind = s->at->kind[slot_of(s, s->held)];
     *out = slot(s, s->held);
-    *out_bytes = s->at->bytes[s->held & 1u];
+    *out_bytes = s->at->bytes[slot_of(s, s->held)];
     return NULL;
 }

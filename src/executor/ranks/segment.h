@@ -2,7 +2,7 @@
  * executor/ranks/segment.h - the memory that the ranks of one executor share.
  *
  * Purpose   What rank 0 tells the others: their configuration, and one message after the other (steps, sizes
- *           of the cache) through two slots used in turn. Behind it lies the device's own part
+ *           of the cache, adapters) through a few slots used in turn. Behind it lies the device's own part
  *           (nrd_comm_config.shared).
  * Owner     Rank 0 makes it (memfd) and alone writes messages; a worker maps it and reads them in their order.
  * Errors    UNAVAILABLE: no memory, or a rank was lost while one waits.
@@ -28,6 +28,7 @@ enum {
 typedef enum {
     NRD_MESSAGE_ALLOC_KV = 1, /* nrd_rank_kv */
     NRD_MESSAGE_STEP = 2,     /* what nrd_runner_follow takes */
+    NRD_MESSAGE_ADAPTER = 3,  /* ranks/adapters.h */
 } nrd_message_kind;
 
 typedef struct nrd_rank_kv {
@@ -38,17 +39,18 @@ typedef struct nrd_rank_kv {
 typedef struct nrd_rank_config {
     char engine_dir[4096], device[64], cpu_isa[32];
     int32_t device_ids[NRD_RANKS_MAX]; /* of each rank */
+    int32_t launched[NRD_RANKS_MAX];   /* which of the launcher's ranks starts each */
     int32_t n_threads;                 /* of each rank; 0: its share of the cores */
     bool verify_checksums, compute_f32, deterministic;
     nrd_dtype kv_dtype;
-    int32_t max_tokens, max_entries, max_context, block_tokens, n_sink;
+    int32_t max_tokens, max_entries, max_draft_rows, max_context, block_tokens, n_sink;
     int32_t n_windows, windows[NRD_RANKS_MAX_WINDOWS];
 } nrd_rank_config;
 
 typedef struct nrd_segment nrd_segment; /* a mapping of the memory */
 
-/* comm_bytes: of the device's part. *out_fd stays the caller's. */
-nrd_error *nrd_segment_new(nrd_segment **out, int32_t size, size_t comm_bytes,
+/* n_ahead: so many messages may be there that not all have read. comm_bytes: of the device's part. *out_fd stays the caller's. */
+nrd_error *nrd_segment_new(nrd_segment **out, int32_t size, int32_t n_ahead, size_t comm_bytes,
                            const nrd_rank_config *config, int *out_fd) NRD_MUST_USE;
 nrd_error *nrd_segment_open(nrd_segment **out, int fd, int32_t rank) NRD_MUST_USE;
 void nrd_segment_free(nrd_segment *s); /* unmaps; NULL is fine */

@@ -2,8 +2,11 @@
  * The process of a rank above 0: opens its share of the engine, then does what rank 0 says, message by
  * message. A second thread shows signs of life and ends the process when rank 0's end of the socket closes. */
 #include "base/clock.h"
+#include "base/env.h"
 #include "base/mem.h"
 #include "device/device.h"
+#include "executor/ranks/adapters.h"
+#include "executor/ranks/launched.h"
 #include "executor/ranks/ranks.h"
 #include "executor/ranks/reply.h"
 #include "nereid/executor.h"
@@ -13,7 +16,9 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -25,6 +30,7 @@ typedef struct rank_process {
     nrd_device *dev;
     nrd_engine *engine;
     nrd_runner *runner;
+    nrd_rank_adapters *adapters;
 } rank_process;
 
 static void *live(void *user)
@@ -44,12 +50,14 @@ static nrd_error *open_rank(rank_process *w)
 {
     const nrd_rank_config *c = nrd_segment_config(w->segment);
     int32_t size = nrd_segment_size(w->segment);
+    char timing_cache[sizeof c->engine_dir + 64];
     nrd_device_config dc = {
         .device_id = c->device_ids[w->rank],
         .n_threads = c->n_threads,
         .share = w->rank,
         .n_shares = size,
         .isa = c->cpu_isa,
+        .timing_cache = timing_cache,
     };
     nrd_runner_config rc = {
         .kv_dtype = c->kv_dtype,
@@ -57,6 +65,7 @@ static nrd_error *open_rank(rank_process *w)
         .deterministic = c->deterministic,
         .max_tokens = c->max_tokens,
         .max_entries = c->max_entries,
+        .max_draft_rows = c->max_draft_rows,
         .max_top = 1,
         .max_context = c->max_context,
         .block_tokens = c->block_tokens,
@@ -68,12 +77,14 @@ static nrd_error *open_rank(rank_process *w)
     nrd_device_info di;
 
     NRD_TRY(nrd_engine_open(&w->engine, c->engine_dir, w->rank, c->verify_checksums));
+    snprintf(timing_cache, sizeof timing_cache, "%s/" NRD_TIMING_CACHE ".%d", c->engine_dir, w->rank);
     NRD_TRY(nrd_device_open(&w->dev, c->device, &dc));
     w->dev->ops->get_info(w->dev, &di);
     if (di.host_is_device) {
         (void)nrd_engine_settle(w->engine, di.mem_free_bytes / (uint64_t)size);
     }
-    return nrd_runner_new(&w->runner, w->dev, w->engine, &rc);
+    NRD_TRY(nrd_runner_new(&w->runner, w->dev, w->engine, &rc));
+    return nrd_rank_adapters_new(&w->adapters, w->dev, w->runner, nrd_engine_spec(w->engine), w->rank);
 }
 
 /* Says how something went. Takes err. */
@@ -111,6 +122,8 @@ static nrd_error *serve(rank_process *w)
         if (kind == NRD_MESSAGE_STEP) {
             NRD_TRY(nrd_runner_follow(w->runner, message, bytes));
             NRD_TRY(nrd_engine_check(w->engine));
+        } else if (kind == NRD_MESSAGE_ADAPTER) {
+            NRD_TRY(nrd_rank_adapters_take(w->adapters, message, bytes));
         } else if (!reply(w, alloc_kv(w, message))) {
             return nrd_errorf(NRD_ERR_UNAVAILABLE, "no cache");
         }
@@ -121,7 +134,14 @@ int nrd_exec_worker_main(int32_t rank)
 {
     rank_process w = {.socket = NRD_RANK_SOCKET_FD, .rank = rank};
     pthread_t thread;
+    const char *parent = nrd_env(NRD_RANK_PARENT, NULL);
 
+    if (parent) {
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (getppid() != (pid_t)strtol(parent, NULL, 10)) {
+            _exit(1);
+        }
+    }
     /* These go to all processes of a terminal or service; rank 0 decides when the end has come. */
     (void)syscall(SYS_close_range, NRD_RANK_SOCKET_FD + 1, ~0u, 0); /* ports and files of rank 0 */
     signal(SIGINT, SIG_IGN);

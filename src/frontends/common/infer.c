@@ -3,6 +3,7 @@
 #include "frontends/common/infer.h"
 
 #include "base/clock.h"
+#include "base/number.h"
 #include "nereid/llm_tensors.h"
 #include "nereid/server.h"
 
@@ -79,8 +80,18 @@ void nrd_infer_unref(nrd_infer *i)
         nrd_limit_give(&i->front->limit);
     }
     nrd_arena_fini(&i->arena);
+    nrd_claim_give_all(&i->claim);
+    nrd_claim_give_all(&i->tensors);
     nrd_trace_unref(i->trace);
     i->destroy(i);
+}
+
+nrd_error *nrd_infer_room(nrd_infer *i, size_t bytes, const char *what, void *out_pointer)
+{
+    NRD_TRY(nrd_claim_bytes(&i->claim, bytes, what));
+    void *p = nrd_arena_alloc(&i->arena, bytes ? bytes : 1);
+    memcpy(out_pointer, &p, sizeof p);
+    return p ? NULL : nrd_error_no_memory();
 }
 
 nrd_error *nrd_infer_open(nrd_infer *i, const char *model, int64_t version)
@@ -138,12 +149,11 @@ static TRITONSERVER_Error *set_custom(TRITONSERVER_InferenceRequest *r, const ch
     return TRITONSERVER_InferenceRequestSetStringParameter(r, name, value.v.s);
 }
 
-nrd_error *nrd_infer_salt(nrd_infer *i, const char *field, size_t n)
+nrd_error *nrd_infer_salt(nrd_infer *i, int key)
 {
     char salt[33];
-    const int key = i->front->options->cache_salt_per_key ? nrd_keys_find(i->front->keys, field, n) : -1;
 
-    if (key < 0) {
+    if (key < 0 || !i->front->options->cache_salt_per_key) {
         return NULL;
     }
     nrd_keys_salt(i->front->keys, key, salt);
@@ -201,6 +211,63 @@ nrd_error *nrd_infer_forward(nrd_infer *i, const nrd_header_pattern *pattern, co
                 : nrd_error_no_memory();
 }
 
+/* ---- deadlines ---- */
+
+void nrd_infer_end_within(nrd_infer *i, uint64_t us)
+{
+    const uint64_t now = nrd_now_ns();
+    const uint64_t end = us < (UINT64_MAX - now) / 1000u ? now + us * 1000u : 0;
+
+    if (end && (i->end_by_ns == 0 || end < i->end_by_ns)) {
+        i->end_by_ns = end;
+    }
+}
+
+static bool parse_number(const char *text, double *out)
+{
+    char *end;
+    *out = nrd_number_read(text, &end);
+    return end != text && !*end;
+}
+
+nrd_error *nrd_infer_deadline(nrd_infer *i, const char *value, size_t n)
+{
+    char text[32];
+    double at = 0;
+
+    while (n > 0 && (value[n - 1] == ' ' || value[n - 1] == '\t')) {
+        n--;
+    }
+    if (n < sizeof text) {
+        memcpy(text, value, n);
+        text[n] = 0;
+    }
+    if (n >= sizeof text || !parse_number(text, &at) || !(at >= 0 && at <= 1e11)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG,
+                          "x-request-deadline must be a time in seconds since 1970, got '%.*s'",
+                          (int)(n < 40 ? n : 40), value);
+    }
+    const double left_us = at * 1e6 - (double)nrd_wall_us();
+    nrd_infer_end_within(i, left_us > 1 ? (uint64_t)left_us : 1);
+    return NULL;
+}
+
+/* The core counts from now on. */
+static nrd_error *set_timeout(nrd_infer *i)
+{
+    uint64_t timeout_us = 0;
+    const uint64_t now = nrd_now_ns();
+
+    if (i->end_by_ns == 0) {
+        return NULL;
+    }
+    NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceRequestTimeoutMicroseconds(i->request, &timeout_us)));
+    const uint64_t left_us = i->end_by_ns > now + 1000u ? (i->end_by_ns - now) / 1000u : 1;
+    return timeout_us && timeout_us <= left_us
+               ? NULL
+               : nrd_from_triton(TRITONSERVER_InferenceRequestSetTimeoutMicroseconds(i->request, left_us));
+}
+
 /* ---- inputs ---- */
 
 nrd_error *nrd_infer_add_input(nrd_infer *i, const char *name, TRITONSERVER_DataType type,
@@ -228,10 +295,8 @@ nrd_error *nrd_infer_append_shared(nrd_infer *i, const char *name, const nrd_inf
     use->next = i->uses;
     i->uses = use;
     if (nrd_shm_is_cuda(use->region)) {
-        void *copy = nrd_arena_alloc(&i->arena, (size_t)range->size + 1);
-        if (!copy) {
-            return nrd_error_no_memory();
-        }
+        void *copy;
+        NRD_TRY(nrd_infer_room(i, (size_t)range->size + 1, "an input", &copy));
         NRD_TRY(nrd_shm_cuda_read(use->region, base, copy, (size_t)range->size));
         base = copy;
     }
@@ -241,10 +306,8 @@ nrd_error *nrd_infer_append_shared(nrd_infer *i, const char *name, const nrd_inf
 nrd_error *nrd_infer_add_copy(nrd_infer *i, const char *name, TRITONSERVER_DataType type,
                               const int64_t *shape, size_t n_dims, const void *data, size_t n)
 {
-    char *copy = nrd_arena_alloc(&i->arena, n ? n : 1);
-    if (!copy) {
-        return nrd_error_no_memory();
-    }
+    char *copy;
+    NRD_TRY(nrd_infer_room(i, n, "an input", &copy));
     memcpy(copy, data, n);
     NRD_TRY(nrd_infer_add_input(i, name, type, shape, n_dims));
     return nrd_infer_append(i, name, copy, n);
@@ -289,6 +352,14 @@ static void on_complete(TRITONSERVER_InferenceResponse *response, const uint32_t
     hand_on(i, response, final);
 }
 
+nrd_error *nrd_infer_claim_answer(nrd_infer *i, size_t bytes)
+{
+    if (bytes >= NRD_CLAIM_LEAST) {
+        nrd_claim_follow(&i->claim, i->request);
+    }
+    return nrd_claim_bytes(&i->claim, bytes, "the JSON of its answer");
+}
+
 void nrd_infer_lend_thread(void)
 {
     if (nrd_server_lend_thread) {
@@ -298,6 +369,7 @@ void nrd_infer_lend_thread(void)
 
 nrd_error *nrd_infer_submit(nrd_infer *i)
 {
+    NRD_TRY(set_timeout(i));
     if (i->flags) {
         NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceRequestSetFlags(i->request, i->flags)));
     }
@@ -305,6 +377,7 @@ nrd_error *nrd_infer_submit(nrd_infer *i)
         TRITONSERVER_InferenceRequestSetReleaseCallback(i->request, on_release, i)));
     NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceRequestSetResponseCallback(
         i->request, i->front->allocator, i, on_complete, i)));
+    nrd_claim_join_core(&i->claim, i->request);
     /* the release, the final response */
     atomic_fetch_add_explicit(&i->refs, 2, memory_order_relaxed);
     nrd_error *err = nrd_from_triton(

@@ -23,6 +23,7 @@
 
 #include "base/mem.h"
 #include "base/str.h"
+#include "frontends/common/claim.h"
 #include "frontends/common/error.h"
 #include "frontends/common/front.h"
 #include "frontends/common/header_pattern.h"
@@ -54,6 +55,8 @@ struct nrd_infer {
     nrd_front *front;                       /* borrows */
     TRITONSERVER_InferenceRequest *request; /* owns; NULL before open */
     nrd_arena arena;                        /* freed with the inference */
+    nrd_claim claim;                        /* for what is in the arena, and for its answer's text */
+    nrd_claim tensors;                      /* for the answer's; joined by the thread that makes the first large one */
     nrd_infer_output *outputs;
     nrd_trace_record *trace; /* shares; NULL: not traced */
     bool decoupled;          /* the model gives any number of responses */
@@ -66,6 +69,7 @@ struct nrd_infer {
     /* private to infer.c */
     struct nrd_infer_use *uses; /* regions that inputs lie in */
     uint32_t flags;             /* of a sequence */
+    uint64_t end_by_ns;         /* steady clock; 0: no deadline */
     _Atomic(nrd_error *) lost;  /* owns; an input's region went away under the model */
     bool counted;               /* by the limit of open requests */
     atomic_bool submitted;
@@ -78,6 +82,10 @@ void nrd_infer_init(nrd_infer *i, nrd_front *front, void (*destroy)(nrd_infer *i
 void nrd_infer_ref(nrd_infer *i);
 void nrd_infer_unref(nrd_infer *i); /* NULL is fine */
 
+/* Memory of the arena whose size the client decides: it is claimed. */
+nrd_error *nrd_infer_room(nrd_infer *i, size_t bytes, const char *what, void *out_pointer) NRD_MUST_USE;
+/* Before the text of a response is put together; freed with the inference. */
+nrd_error *nrd_infer_claim_answer(nrd_infer *i, size_t bytes) NRD_MUST_USE;
 /* Finds the model (sets `decoupled`), counts the request, makes it. */
 nrd_error *nrd_infer_open(nrd_infer *i, const char *model, int64_t version) NRD_MUST_USE;
 /* traceparent: that header, n bytes, or NULL. */
@@ -111,12 +119,18 @@ nrd_infer_param nrd_infer_param_of(const char *name);
  * TIMEOUT (microseconds): UINT, CUSTOM: any (UINT becomes a double). Not for RESERVED. */
 nrd_error *nrd_infer_set(nrd_infer *i, nrd_infer_param what, const char *name,
                          nrd_infer_value value) NRD_MUST_USE;
-/* With --cache-salt-per-key the parameter that keeps the blocks of this key's prompts apart; field[0..n):
- * as nrd_keys_find takes it. */
-nrd_error *nrd_infer_salt(nrd_infer *i, const char *field, size_t n) NRD_MUST_USE;
+/* With --cache-salt-per-key the parameter that keeps the blocks of this key's prompts apart; key: its
+ * place, -1: none. */
+nrd_error *nrd_infer_salt(nrd_infer *i, int key) NRD_MUST_USE;
 /* A header as a parameter, where the pattern (NULL: none) matches its name. */
 nrd_error *nrd_infer_forward(nrd_infer *i, const nrd_header_pattern *pattern, const char *name,
                              size_t name_n, const char *value, size_t value_n) NRD_MUST_USE;
+
+/* The client waits no longer than so many microseconds from now: the request's timeout, unless a shorter one is
+ * set. Several calls: the shortest. */
+void nrd_infer_end_within(nrd_infer *i, uint64_t us);
+/* The header x-request-deadline, n bytes: when the client stops waiting, in seconds since 1970. */
+nrd_error *nrd_infer_deadline(nrd_infer *i, const char *value, size_t n) NRD_MUST_USE;
 
 /* ---- inputs and outputs ---- */
 

@@ -16,8 +16,8 @@ static nrd_error *too_long(size_t max, const char *option)
                       max, option);
 }
 
-nrd_error *nrd_inflate(char **out, size_t *out_n, bool is_gzip, const char *data, size_t n, size_t max,
-                       const char *option)
+nrd_error *nrd_inflate(char **out, size_t *out_n, nrd_claim *claim, bool is_gzip, const char *data, size_t n,
+                       size_t max, const char *option)
 {
     z_stream z = {0};
     size_t cap = 0, len = 0;
@@ -35,6 +35,10 @@ nrd_error *nrd_inflate(char **out, size_t *out_n, bool is_gzip, const char *data
             /* One byte over the limit shows that there is more than the limit. */
             size_t next = cap ? cap * 2 : (n < 4096 ? 16384 : n * 4);
             next = next > max + 1 ? max + 1 : next;
+            err = len > max ? NULL : nrd_claim_bytes(claim, next - cap, "its body, decompressed");
+            if (err) {
+                break;
+            }
             char *bigger = len > max ? NULL : realloc(buf, next);
             if (!bigger) {
                 err = len > max ? too_long(max, option) : nrd_error_no_memory();

@@ -6,12 +6,14 @@
 #define NRD_FRONTENDS_COMMON_INFLATE_H
 
 #include "base/error.h"
+#include "frontends/common/claim.h"
 
 #include <stdbool.h>
 #include <stddef.h>
 
-/* A gzip or else a zlib stream. *out is owned (free); at most max bytes. */
-nrd_error *nrd_inflate(char **out, size_t *out_n, bool is_gzip, const char *data, size_t n, size_t max,
-                       const char *option) NRD_MUST_USE;
+/* A gzip or else a zlib stream. *out is owned (free); at most max bytes, which are added to the claim, also
+ * where it fails. */
+nrd_error *nrd_inflate(char **out, size_t *out_n, nrd_claim *claim, bool is_gzip, const char *data, size_t n,
+                       size_t max, const char *option) NRD_MUST_USE;
 
 #endif

@@ -117,20 +117,26 @@ size_t nrd_keys_count(const nrd_keys *k)
     return k->n;
 }
 
-int nrd_keys_find(const nrd_keys *k, const char *field, size_t n)
+int nrd_keys_find_bare(const nrd_keys *k, const char *key, size_t n)
 {
-    static const char scheme[] = "Bearer ";
-    const size_t n_scheme = sizeof scheme - 1;
+    const digest given = digest_of(key, n);
     int found = -1;
 
-    if (!field || n < n_scheme || strncasecmp(field, scheme, n_scheme) != 0) {
-        return -1;
-    }
-    const digest given = digest_of(field + n_scheme, n - n_scheme);
     for (size_t i = 0; i < k->n; i++) { /* all of them, whichever fits */
         found = same(&k->v[i], &given) ? (int)i : found;
     }
     return found;
+}
+
+int nrd_keys_find(const nrd_keys *k, const char *field, size_t n)
+{
+    static const char scheme[] = "Bearer ";
+    const size_t n_scheme = sizeof scheme - 1;
+
+    if (!field || n < n_scheme || strncasecmp(field, scheme, n_scheme) != 0) {
+        return -1;
+    }
+    return nrd_keys_find_bare(k, field + n_scheme, n - n_scheme);
 }
 
 void nrd_keys_salt(const nrd_keys *k, int i, char out[33])

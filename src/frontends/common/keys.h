@@ -2,7 +2,8 @@
  * frontends/common/keys.h - the API keys of the server, and the comparison of secrets.
  *
  * Purpose   --api-key, --api-key-file and NEREID_API_KEY, asked for in the same way by every protocol:
- *           a field "Authorization: Bearer KEY" (metadata "authorization" of gRPC).
+ *           a field "Authorization: Bearer KEY" (metadata "authorization" of gRPC), by HTTP also
+ *           "x-api-key: KEY", which Anthropic's clients send.
  * Owner     Read-only after new; any thread.
  * Errors    new: the key file cannot be read or holds no key; out of memory.
  */
@@ -26,6 +27,8 @@ size_t nrd_keys_count(const nrd_keys *k); /* 0: no key is asked for */
 
 /* field[0..n): the value "Bearer KEY"; NULL: there is none. Gives the key's place, below count, or -1. */
 int nrd_keys_find(const nrd_keys *k, const char *field, size_t n);
+/* The same for key[0..n), the key alone. */
+int nrd_keys_find_bare(const nrd_keys *k, const char *key, size_t n);
 
 /* A name of key i < count that others cannot guess, another in each process: 32 digits and the end. */
 void nrd_keys_salt(const nrd_keys *k, int i, char out[33]);

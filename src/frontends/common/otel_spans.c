@@ -4,13 +4,13 @@
  * record's lock. */
 #include "frontends/common/otel_spans.h"
 
+#include "base/clock.h"
 #include "base/json.h"
 #include "base/mem.h"
 
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
-#include <time.h>
 
 #define MAX_SPANS 512 /* of one request: an ensemble of many steps */
 
@@ -90,10 +90,8 @@ static nrd_otel_span *open_span(nrd_otel_spans *s, const char *name, uint64_t tr
 
 bool nrd_otel_spans_init(nrd_otel_spans *s, const char *traceparent, size_t n, uint64_t now_ns)
 {
-    struct timespec t;
     memset(s, 0, sizeof *s);
-    clock_gettime(CLOCK_REALTIME, &t);
-    s->clock_offset_ns = (int64_t)t.tv_sec * 1000000000 + t.tv_nsec - (int64_t)now_ns;
+    s->clock_offset_ns = (int64_t)nrd_wall_ns() - (int64_t)now_ns;
     if (traceparent && nrd_otel_is_traceparent(traceparent, n)) {
         memcpy(s->trace_id, traceparent + 3, 32);
         memcpy(s->parent_id, traceparent + 36, 16);

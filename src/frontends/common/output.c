@@ -43,17 +43,43 @@ nrd_error *nrd_infer_add_output(nrd_infer *i, const char *name, uint64_t n_class
 
 /* ---- memory: called on the core's threads ---- */
 
-static TRITONSERVER_Error *too_small(const nrd_infer_output *o, size_t need)
+/* Takes err. */
+static TRITONSERVER_Error *to_triton(nrd_error *err)
 {
-    nrd_error *err =
-        nrd_errorf(NRD_ERR_INTERNAL,
-                   "shared memory size specified with the request for output '%s' (%zu bytes) "
-                   "should be at least %zu bytes to hold the results",
-                   o->name, o->size_bytes, need);
     TRITONSERVER_Error *e = TRITONSERVER_ErrorNew(
         (TRITONSERVER_Error_Code)nrd_error_triton_code(err), nrd_error_message(err));
     nrd_error_free(err);
     return e;
+}
+
+static TRITONSERVER_Error *too_small(const nrd_infer_output *o, size_t need)
+{
+    return to_triton(nrd_errorf(NRD_ERR_INTERNAL,
+                                "shared memory size specified with the request for output '%s' (%zu bytes) "
+                                "should be at least %zu bytes to hold the results",
+                                o->name, o->size_bytes, need));
+}
+
+/* What a buffer's user pointer says of it; that of a large one is the inference, which it holds. */
+static char in_region, is_small;
+
+static nrd_error *claim_tensor(nrd_infer *i, size_t bytes)
+{
+    if (bytes < NRD_CLAIM_LEAST) {
+        return NULL;
+    }
+    nrd_claim_follow(&i->tensors, i->request);
+    NRD_TRY(nrd_claim_bytes(&i->tensors, bytes, "its answer"));
+    nrd_infer_ref(i);
+    return NULL;
+}
+
+static void give_tensor(nrd_infer *i, size_t bytes)
+{
+    if (bytes >= NRD_CLAIM_LEAST) {
+        nrd_claim_give(&i->tensors, bytes);
+        nrd_infer_unref(i);
+    }
 }
 
 static TRITONSERVER_Error *alloc_output(TRITONSERVER_ResponseAllocator *allocator,
@@ -63,7 +89,8 @@ static TRITONSERVER_Error *alloc_output(TRITONSERVER_ResponseAllocator *allocato
                                         TRITONSERVER_MemoryType *actual_memory_type,
                                         int64_t *actual_memory_type_id)
 {
-    nrd_infer_output *o = nrd_infer_find_output(userp, tensor_name);
+    nrd_infer *i = userp;
+    nrd_infer_output *o = nrd_infer_find_output(i, tensor_name);
 
     (void)allocator;
     (void)memory_type;
@@ -77,10 +104,16 @@ static TRITONSERVER_Error *alloc_output(TRITONSERVER_ResponseAllocator *allocato
     }
     if (o && o->shared && !nrd_shm_is_cuda(o->region)) { /* CUDA: it is copied there at the end */
         *buffer = o->base;
-        *buffer_userp = o;
+        *buffer_userp = &in_region;
     } else if (byte_size > 0) {
+        nrd_error *err = claim_tensor(i, byte_size);
+        if (err) {
+            return to_triton(err);
+        }
+        *buffer_userp = byte_size < NRD_CLAIM_LEAST ? (void *)&is_small : i;
         *buffer = byte_size <= NRD_POOL_MAX ? nrd_pool_get(byte_size) : malloc(byte_size);
         if (!*buffer) {
+            give_tensor(i, byte_size);
             return TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_UNAVAILABLE,
                                          "out of memory for an output tensor");
         }
@@ -95,8 +128,11 @@ static TRITONSERVER_Error *free_output(TRITONSERVER_ResponseAllocator *allocator
     (void)allocator;
     (void)memory_type;
     (void)memory_type_id;
-    if (!buffer_userp) { /* else it lies in shared memory */
+    if (buffer_userp != &in_region) {
         nrd_pool_put(buffer, byte_size);
+    }
+    if (buffer_userp && buffer_userp != &in_region && buffer_userp != &is_small) {
+        give_tensor(buffer_userp, byte_size);
     }
     return NULL;
 }

@@ -57,6 +57,13 @@ static bool skip_string(scanner *s, const char **text, size_t *n, bool *plain)
     return true;
 }
 
+/* Whether a word (a number, true, null) ends here. */
+static bool ends_word(char c)
+{
+    static const char ends[] = " \n\r\t,:]}[{\"";
+    return memchr(ends, c, sizeof ends - 1) != NULL; /* a NUL byte does not: it would be stood at for ever */
+}
+
 /* Any value, without checking it closely: the JSON parser does that later. */
 static bool skip_value(scanner *s)
 {
@@ -95,7 +102,7 @@ static bool skip_value(scanner *s)
             s->p++;
             continue;
         default:
-            while (s->p < s->end && !strchr(" \n\r\t,:]}[{\"", *s->p)) {
+            while (s->p < s->end && !ends_word(*s->p)) {
                 s->p++;
             }
             break;

@@ -10,10 +10,12 @@
 
 #include <pthread.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #define N_BUCKETS 64
 #define MAX_DEFAULT_THREADS 8
+#define LONG_NICE 10 /* as of the threads that compile guides */
 
 /* Jobs of one client that wait; there is none without a job. */
 typedef struct client {
@@ -25,6 +27,7 @@ typedef struct client {
 } client;
 
 struct nrd_workers {
+    nrd_workers *for_long; /* owns; NULL: these are they */
     pthread_mutex_t mu;
     pthread_cond_t work;
     size_t n_threads, n_started; /* guarded by mu, as all below */
@@ -37,17 +40,22 @@ struct nrd_workers {
 
 nrd_error *nrd_workers_new(nrd_workers **out, size_t n_threads)
 {
-    nrd_workers *w = *out = calloc(1, sizeof *w);
-    if (!w) {
+    nrd_workers *w = *out = calloc(1, sizeof *w), *l = w ? calloc(1, sizeof *l) : NULL;
+    if (!l) {
+        free(w);
+        *out = NULL;
         return nrd_error_no_memory();
     }
     if (n_threads == 0) {
         long n = sysconf(_SC_NPROCESSORS_ONLN) / 2;
         n_threads = n < 2 ? 2 : n > MAX_DEFAULT_THREADS ? MAX_DEFAULT_THREADS : (size_t)n;
     }
-    w->n_threads = n_threads < NRD_WORKERS_MAX_THREADS ? n_threads : NRD_WORKERS_MAX_THREADS;
+    w->for_long = l;
+    w->n_threads = l->n_threads = n_threads < NRD_WORKERS_MAX_THREADS ? n_threads : NRD_WORKERS_MAX_THREADS;
     pthread_mutex_init(&w->mu, NULL);
     pthread_cond_init(&w->work, NULL);
+    pthread_mutex_init(&l->mu, NULL);
+    pthread_cond_init(&l->work, NULL);
     return NULL;
 }
 
@@ -137,7 +145,10 @@ static void run(nrd_workers *w, nrd_job *job)
 static void *main_of_thread(void *arg)
 {
     nrd_workers *w = arg;
-    pthread_setname_np(pthread_self(), "worker");
+    pthread_setname_np(pthread_self(), w->for_long ? "worker" : "long worker");
+    if (!w->for_long && getpriority(PRIO_PROCESS, 0) < LONG_NICE) {
+        (void)setpriority(PRIO_PROCESS, 0, LONG_NICE); /* on Linux, of this thread */
+    }
     pthread_mutex_lock(&w->mu);
     while (!w->stopping) {
         if (!w->turn) {
@@ -196,8 +207,14 @@ static nrd_error *put(nrd_workers *w, nrd_job *job, uint64_t key)
     return NULL;
 }
 
+static nrd_workers *those_for(nrd_workers *w, const nrd_job *job)
+{
+    return job->is_long ? w->for_long : w;
+}
+
 nrd_error *nrd_workers_submit(nrd_workers *w, nrd_job *job, uint64_t key)
 {
+    w = those_for(w, job);
     pthread_mutex_lock(&w->mu);
     nrd_error *err = put(w, job, key);
     pthread_mutex_unlock(&w->mu);
@@ -207,6 +224,7 @@ nrd_error *nrd_workers_submit(nrd_workers *w, nrd_job *job, uint64_t key)
 bool nrd_workers_cancel(nrd_workers *w, nrd_job *job)
 {
     bool found = false;
+    w = those_for(w, job);
     pthread_mutex_lock(&w->mu);
     client *c = *find(w, job->client);
     for (nrd_job **at = c ? &c->first : NULL; at && *at && !found; at = found ? NULL : &(*at)->next) {
@@ -221,9 +239,16 @@ bool nrd_workers_cancel(nrd_workers *w, nrd_job *job)
 
 nrd_workers_stats nrd_workers_look(nrd_workers *w)
 {
-    pthread_mutex_lock(&w->mu);
-    nrd_workers_stats s = w->stats;
-    pthread_mutex_unlock(&w->mu);
+    nrd_workers_stats s = {0};
+    for (; w; w = w->for_long) {
+        pthread_mutex_lock(&w->mu);
+        s.n_waiting += w->stats.n_waiting;
+        s.n_running += w->stats.n_running;
+        s.n_done += w->stats.n_done;
+        s.wait_ns += w->stats.wait_ns;
+        s.run_ns += w->stats.run_ns;
+        pthread_mutex_unlock(&w->mu);
+    }
     return s;
 }
 
@@ -247,12 +272,14 @@ void nrd_workers_stop(nrd_workers *w)
     for (size_t i = 0; i < n; i++) {
         pthread_join(w->threads[i], NULL);
     }
+    nrd_workers_stop(w->for_long);
 }
 
 void nrd_workers_free(nrd_workers *w)
 {
     if (w) {
         nrd_workers_stop(w);
+        nrd_workers_free(w->for_long);
         pthread_cond_destroy(&w->work);
         pthread_mutex_destroy(&w->mu);
         free(w);

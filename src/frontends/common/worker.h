@@ -4,7 +4,8 @@
  * Purpose   A loop thread serves thousands of connections, so what takes longer than one or
  *           two milliseconds for one of them (long prompts, opening a tokenizer, JSON of large tensors,
  *           compression) is a job here. Each client has a queue of its own and clients take turns:
- *           a client that sends a hundred long prompts delays only its own.
+ *           a client that sends a hundred long prompts delays only its own. Long jobs have threads of
+ *           their own, which yield the processor to those that tokens wait for.
  * Owner     Any thread may submit and cancel. run and done are called by a worker, without a lock.
  * Errors    UNAVAILABLE: too many jobs wait, of this client or of all; or the pool has stopped.
  * Lifetime  A job is the caller's memory, borrowed from a successful submit until done is called or
@@ -35,6 +36,7 @@ typedef struct nrd_job {
     void (*run)(struct nrd_job *job);
     /* Called once for each job that was not cancelled; the last use of the job. */
     void (*done)(struct nrd_job *job, bool ran);
+    bool is_long; /* a second of work, maybe; set before submit, and the same until the end */
 
     /* private to worker.c */
     struct nrd_job *next;
@@ -47,7 +49,8 @@ typedef struct nrd_workers_stats {
     uint64_t wait_ns, run_ns; /* of those, together */
 } nrd_workers_stats;
 
-/* n_threads: up to NRD_WORKERS_MAX_THREADS; 0: half of the processors, 2 to 8. The threads start with the first job. */
+/* n_threads: up to NRD_WORKERS_MAX_THREADS; 0: half of the processors, 2 to 8. As many again for long jobs. The threads
+ * start with the first job. */
 nrd_error *nrd_workers_new(nrd_workers **out, size_t n_threads) NRD_MUST_USE;
 /* No more jobs: done(ran = false) for those that wait; returns when those that run are over. NULL
  * is fine. */

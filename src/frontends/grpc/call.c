@@ -49,8 +49,14 @@ nrd_error *nrd_grpc_parse_version(const char *text, int64_t *out)
 /* protobuf-c takes 40 bytes for a field of two, and a structure for an empty submessage. */
 typedef struct budget {
     nrd_arena *arena;
+    nrd_claim *claim;
     size_t left;
+    size_t room; /* of what is claimed, not used yet */
+    nrd_error *refused;
 } budget;
+
+#define FIRST_ROOM (16u << 10) /* most messages need no more: not counted */
+#define MORE_ROOM (1u << 20)
 
 static void *budget_alloc(void *opaque, size_t n)
 {
@@ -59,7 +65,16 @@ static void *budget_alloc(void *opaque, size_t n)
         b->left = 0;
         return NULL;
     }
+    if (n > b->room) {
+        const size_t more = n > MORE_ROOM ? n : MORE_ROOM;
+        b->refused = b->refused ? b->refused : nrd_claim_bytes(b->claim, more, "the fields of its message");
+        if (b->refused) {
+            return NULL;
+        }
+        b->room += more;
+    }
     b->left -= n;
+    b->room -= n;
     return nrd_arena_alloc(b->arena, n);
 }
 
@@ -69,12 +84,12 @@ static void budget_free(void *opaque, void *p)
     (void)p;
 }
 
-static nrd_error *inflate_message(const nrd_grpc_service *s, bool is_gzip, grpc_slice *io)
+static nrd_error *inflate_message(const nrd_grpc_service *s, nrd_claim *claim, bool is_gzip, grpc_slice *io)
 {
     grpc_slice packed = *io;
     char *data = NULL;
     size_t n = 0;
-    nrd_error *err = nrd_inflate(&data, &n, is_gzip, (const char *)GRPC_SLICE_START_PTR(packed),
+    nrd_error *err = nrd_inflate(&data, &n, claim, is_gzip, (const char *)GRPC_SLICE_START_PTR(packed),
                                  GRPC_SLICE_LENGTH(packed), (size_t)s->options->grpc_max_message_bytes,
                                  "grpc-max-message-size");
     grpc_slice_unref(packed);
@@ -82,7 +97,7 @@ static nrd_error *inflate_message(const nrd_grpc_service *s, bool is_gzip, grpc_
     return err;
 }
 
-nrd_error *nrd_grpc_bytes(const nrd_grpc_service *s, grpc_byte_buffer *payload, grpc_slice *out)
+nrd_error *nrd_grpc_bytes(const nrd_grpc_service *s, nrd_claim *claim, grpc_byte_buffer *payload, grpc_slice *out)
 {
     grpc_byte_buffer_reader reader;
     grpc_slice *first;
@@ -100,16 +115,19 @@ nrd_error *nrd_grpc_bytes(const nrd_grpc_service *s, grpc_byte_buffer *payload, 
     }
     grpc_byte_buffer_reader_destroy(&reader);
     const grpc_compression_algorithm c = payload->data.raw.compression;
-    return c == GRPC_COMPRESS_NONE ? NULL : inflate_message(s, c == GRPC_COMPRESS_GZIP, out);
+    return c == GRPC_COMPRESS_NONE ? NULL : inflate_message(s, claim, c == GRPC_COMPRESS_GZIP, out);
 }
 
-nrd_error *nrd_grpc_unpack_bytes(nrd_arena *arena, const ProtobufCMessageDescriptor *type,
+nrd_error *nrd_grpc_unpack_bytes(nrd_arena *arena, nrd_claim *claim, const ProtobufCMessageDescriptor *type,
                                  const uint8_t *p, size_t n, const void **out)
 {
-    budget b = {arena, NRD_LIMIT_GRPC_MESSAGE_MEMORY};
+    budget b = {.arena = arena, .claim = claim, .left = NRD_LIMIT_GRPC_MESSAGE_MEMORY, .room = FIRST_ROOM};
     ProtobufCAllocator a = {budget_alloc, budget_free, &b};
 
     *out = protobuf_c_message_unpack(type, &a, n, p);
+    if (b.refused) {
+        return b.refused; /* the arena keeps what there was of it */
+    }
     if (!*out && b.left == 0) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "the fields of the message take more than %d bytes",
                           NRD_LIMIT_GRPC_MESSAGE_MEMORY);
@@ -118,16 +136,17 @@ nrd_error *nrd_grpc_unpack_bytes(nrd_arena *arena, const ProtobufCMessageDescrip
                 : nrd_errorf(NRD_ERR_INTERNAL, "the message is not a valid %s", type->name);
 }
 
-nrd_error *nrd_grpc_unpack(const nrd_grpc_service *s, nrd_arena *arena,
+nrd_error *nrd_grpc_unpack(const nrd_grpc_service *s, nrd_arena *arena, nrd_claim *claim,
                            const ProtobufCMessageDescriptor *type, grpc_byte_buffer *payload,
                            const void **out)
 {
     grpc_slice bytes;
 
     *out = NULL;
-    nrd_error *err = nrd_grpc_bytes(s, payload, &bytes);
+    NRD_TRY(nrd_claim_bytes(claim, payload ? grpc_byte_buffer_length(payload) : 0, "its message"));
+    nrd_error *err = nrd_grpc_bytes(s, claim, payload, &bytes);
     if (!err) {
-        err = nrd_grpc_unpack_bytes(arena, type, GRPC_SLICE_START_PTR(bytes),
+        err = nrd_grpc_unpack_bytes(arena, claim, type, GRPC_SLICE_START_PTR(bytes),
                                     GRPC_SLICE_LENGTH(bytes), out);
     }
     grpc_slice_unref(bytes);
@@ -161,6 +180,7 @@ void nrd_grpc_call_unref(nrd_grpc_call *call)
         grpc_call_details_destroy(&call->details);
     }
     nrd_arena_fini(&call->arena);
+    nrd_claim_give_all(&call->claim);
     if (call->rpc) {
         grpc_call_unref(call->rpc);
     }

@@ -140,7 +140,8 @@ static nrd_error *split(nrd_grpc_infer *infer, Inference__ModelInferRequest **ou
     }
     ProtobufCBinaryData *raw = nrd_arena_alloc(arena, n_raw * sizeof *raw);
     infer->places = nrd_arena_alloc(arena, n_raw * sizeof *infer->places);
-    uint8_t *rest = nrd_arena_alloc(arena, rest_size + 1);
+    uint8_t *rest;
+    NRD_TRY(nrd_infer_room(&infer->infer, rest_size + 1, "its message", &rest));
     if (!raw || !infer->places || !rest) {
         return nrd_error_no_memory();
     }
@@ -158,7 +159,7 @@ static nrd_error *split(nrd_grpc_infer *infer, Inference__ModelInferRequest **ou
             used += size;
         }
     }
-    NRD_TRY(nrd_grpc_unpack_bytes(arena, &inference__model_infer_request__descriptor, rest, used,
+    NRD_TRY(nrd_grpc_unpack_bytes(arena, &infer->infer.claim, &inference__model_infer_request__descriptor, rest, used,
                                   &message));
     *out = (Inference__ModelInferRequest *)(uintptr_t)message; /* in the arena of the inference */
     (*out)->n_raw_input_contents = n_raw;
@@ -177,7 +178,7 @@ static nrd_error *take_parts(nrd_grpc_infer *infer, grpc_byte_buffer *payload)
         grpc_slice_buffer_swap(&infer->parts, from);
         return NULL;
     }
-    nrd_error *err = nrd_grpc_bytes(infer->call->service, payload, &whole);
+    nrd_error *err = nrd_grpc_bytes(infer->call->service, &infer->infer.claim, payload, &whole);
     grpc_slice_buffer_add(&infer->parts, whole);
     grpc_slice_buffer_reset_and_unref(from); /* not twice in memory */
     return err;
@@ -188,13 +189,14 @@ static nrd_error *decode_long(nrd_grpc_infer *infer, grpc_byte_buffer *payload)
     Inference__ModelInferRequest *message = NULL;
     const void *whole = NULL;
 
+    NRD_TRY(nrd_claim_bytes(&infer->infer.claim, grpc_byte_buffer_length(payload), "its message"));
     NRD_TRY(take_parts(infer, payload));
     NRD_TRY(split(infer, &message));
     if (!message) { /* typed contents: copied by the generated code */
         grpc_byte_buffer *b =
             grpc_raw_byte_buffer_create(infer->parts.slices, infer->parts.count);
         nrd_error *err =
-            nrd_grpc_unpack(infer->call->service, &infer->infer.arena,
+            nrd_grpc_unpack(infer->call->service, &infer->infer.arena, &infer->infer.claim,
                             &inference__model_infer_request__descriptor, b, &whole);
         grpc_byte_buffer_destroy(b);
         grpc_slice_buffer_reset_and_unref(&infer->parts);
@@ -211,7 +213,7 @@ nrd_error *nrd_grpc_infer_decode(nrd_grpc_infer *infer, grpc_byte_buffer *payloa
     if (payload && grpc_byte_buffer_length(payload) >= LONG_MESSAGE) {
         return decode_long(infer, payload);
     }
-    NRD_TRY(nrd_grpc_unpack(infer->call->service, &infer->infer.arena,
+    NRD_TRY(nrd_grpc_unpack(infer->call->service, &infer->infer.arena, &infer->infer.claim,
                             &inference__model_infer_request__descriptor, payload, &message));
     infer->message = message;
     return NULL;
@@ -227,10 +229,8 @@ nrd_error *nrd_grpc_infer_append_raw(nrd_grpc_infer *infer, const char *name,
     }
     cursor c = {&infer->parts, infer->places[k], raw->len};
     if (type == TRITONSERVER_TYPE_BYTES) { /* the length of a string must not lie in two buffers */
-        uint8_t *whole = nrd_arena_alloc(&infer->infer.arena, raw->len);
-        if (!whole) {
-            return nrd_error_no_memory();
-        }
+        uint8_t *whole;
+        NRD_TRY(nrd_infer_room(&infer->infer, raw->len, "an input", &whole));
         pass(&c, raw->len, whole);
         return nrd_infer_append(&infer->infer, name, whole, raw->len);
     }

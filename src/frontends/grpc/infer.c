@@ -145,12 +145,31 @@ static nrd_error *set_parameter(nrd_grpc_infer *infer, const char *name,
     return nrd_infer_set(&infer->infer, what, name, value);
 }
 
+/* The call's deadline ends it here too, and not only when gRPC has noticed. A stream's deadline is that of all
+ * its requests. */
+static nrd_error *set_deadline(nrd_grpc_infer *infer)
+{
+    const grpc_slice *header = nrd_grpc_metadata(infer->call, "x-request-deadline");
+    const gpr_timespec end = gpr_convert_clock_type(infer->call->deadline, GPR_CLOCK_MONOTONIC);
+
+    if (gpr_time_cmp(end, gpr_inf_future(GPR_CLOCK_MONOTONIC)) != 0) {
+        const gpr_timespec left = gpr_time_sub(end, gpr_now(GPR_CLOCK_MONOTONIC));
+        const int64_t us = left.tv_sec * 1000000 + left.tv_nsec / 1000;
+        nrd_infer_end_within(&infer->infer, us > 1 ? (uint64_t)us : 1);
+    }
+    return header ? nrd_infer_deadline(&infer->infer, (const char *)GRPC_SLICE_START_PTR(*header),
+                                       GRPC_SLICE_LENGTH(*header))
+                  : NULL;
+}
+
 /* Metadata that matches --grpc-header-forward-pattern, as string parameters. */
 static nrd_error *forward_metadata(nrd_grpc_infer *infer)
 {
     const grpc_slice *key = nrd_grpc_metadata(infer->call, "authorization");
-    NRD_TRY(nrd_infer_salt(&infer->infer, key ? (const char *)GRPC_SLICE_START_PTR(*key) : NULL,
-                           key ? GRPC_SLICE_LENGTH(*key) : 0));
+    const int place = key ? nrd_keys_find(infer->infer.front->keys, (const char *)GRPC_SLICE_START_PTR(*key),
+                                          GRPC_SLICE_LENGTH(*key))
+                          : -1;
+    NRD_TRY(nrd_infer_salt(&infer->infer, place));
     const nrd_grpc_call *call = infer->call;
     for (size_t i = 0; call->service->forward && i < call->metadata.count; i++) {
         const grpc_metadata *m = &call->metadata.metadata[i];
@@ -200,10 +219,8 @@ typedef struct contents_list {
 static nrd_error *narrow(nrd_grpc_infer *infer, const char *name, const contents_list *l,
                          size_t width, bool is_signed, const void **out)
 {
-    unsigned char *p = nrd_arena_alloc(&infer->infer.arena, l->n * width);
-    if (!p) {
-        return nrd_error_no_memory();
-    }
+    unsigned char *p;
+    NRD_TRY(nrd_infer_room(&infer->infer, l->n * width, "an input", &p));
     for (size_t i = 0; i < l->n; i++) {
         const int64_t v =
             is_signed ? ((const int32_t *)l->data)[i] : (int64_t)((const uint32_t *)l->data)[i];
@@ -223,10 +240,8 @@ static nrd_error *narrow(nrd_grpc_infer *infer, const char *name, const contents
 static nrd_error *pack_bools(nrd_grpc_infer *infer, const contents_list *l, const void **out)
 {
     const protobuf_c_boolean *in = l->data;
-    unsigned char *p = nrd_arena_alloc(&infer->infer.arena, l->n);
-    if (!p) {
-        return nrd_error_no_memory();
-    }
+    unsigned char *p;
+    NRD_TRY(nrd_infer_room(&infer->infer, l->n, "an input", &p));
     for (size_t i = 0; i < l->n; i++) {
         p[i] = in[i] != 0;
     }
@@ -244,10 +259,8 @@ static nrd_error *pack_strings(nrd_grpc_infer *infer, const contents_list *l, co
             return nrd_errorf(NRD_ERR_INVALID_ARG, "a string is longer than 4 GiB");
         }
     }
-    unsigned char *p = nrd_arena_alloc(&infer->infer.arena, total);
-    if (!p) {
-        return nrd_error_no_memory();
-    }
+    unsigned char *p;
+    NRD_TRY(nrd_infer_room(&infer->infer, total, "an input", &p));
     *out = p;
     *out_n = total;
     for (size_t i = 0; i < l->n; i++) {
@@ -438,6 +451,7 @@ static nrd_error *fill(nrd_grpc_infer *infer)
         NRD_TRY(set_parameter(infer, m->parameters[i]->key, m->parameters[i]->value));
     }
     NRD_TRY(forward_metadata(infer));
+    NRD_TRY(set_deadline(infer));
     NRD_TRY(add_inputs(infer));
     return add_outputs(infer);
 }

@@ -317,7 +317,7 @@ static void run_read(nrd_grpc_tag *tag, bool ok)
     talk *t = NRD_GRPC_OF(tag, talk, on_read);
     nrd_grpc_call *call = t->call;
     grpc_slice whole = grpc_empty_slice();
-    nrd_error *err = ok && t->incoming ? nrd_grpc_bytes(call->service, t->incoming, &whole) : NULL;
+    nrd_error *err = ok && t->incoming ? nrd_grpc_bytes(call->service, &call->claim, t->incoming, &whole) : NULL;
 
     if (ok && t->incoming && !err) {
         nrd_str out = {0};

@@ -17,6 +17,7 @@
 #define NRD_FRONTENDS_GRPC_RPC_H
 
 #include "base/mem.h"
+#include "frontends/common/claim.h"
 #include "frontends/common/error.h"
 #include "frontends/common/header_pattern.h"
 #include "frontends/grpc/service.h"
@@ -106,6 +107,7 @@ struct nrd_grpc_call {
     grpc_metadata_array metadata;
     grpc_byte_buffer *payload; /* owns: the first message, where the kind has one */
     nrd_arena arena;           /* messages of ADMIN and SLOW */
+    nrd_claim claim;           /* for them */
     nrd_grpc_tag on_new, on_closed, on_sent;
     int cancelled; /* written by gRPC before on_closed */
     grpc_byte_buffer *reply;
@@ -134,16 +136,19 @@ void nrd_grpc_metadata_op(const nrd_grpc_call *call, grpc_op *op);
 /* Value of a metadata key, or NULL. */
 const grpc_slice *nrd_grpc_metadata(const nrd_grpc_call *call, const char *key);
 
+/* What is taken for a message is added to the claim, which goes with the arena. */
+
 /* The bytes of a message as one slice that the caller unrefs; decompressed up to
  * --grpc-max-message-size. */
-nrd_error *nrd_grpc_bytes(const nrd_grpc_service *s, grpc_byte_buffer *payload,
+nrd_error *nrd_grpc_bytes(const nrd_grpc_service *s, nrd_claim *claim, grpc_byte_buffer *payload,
                           grpc_slice *out) NRD_MUST_USE;
 /* Parses a message into the arena; its fields are copied. */
-nrd_error *nrd_grpc_unpack(const nrd_grpc_service *s, nrd_arena *arena, const ProtobufCMessageDescriptor *type,
-                           grpc_byte_buffer *payload, const void **out) NRD_MUST_USE;
+nrd_error *nrd_grpc_unpack(const nrd_grpc_service *s, nrd_arena *arena, nrd_claim *claim,
+                           const ProtobufCMessageDescriptor *type, grpc_byte_buffer *payload,
+                           const void **out) NRD_MUST_USE;
 
 /* Likewise, of n bytes that are already in one piece. */
-nrd_error *nrd_grpc_unpack_bytes(nrd_arena *arena, const ProtobufCMessageDescriptor *type,
+nrd_error *nrd_grpc_unpack_bytes(nrd_arena *arena, nrd_claim *claim, const ProtobufCMessageDescriptor *type,
                                  const uint8_t *p, size_t n, const void **out) NRD_MUST_USE;
 
 /* -1 for "". */

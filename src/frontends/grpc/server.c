@@ -6,6 +6,7 @@
 
 #include "base/limits.h"
 #include "base/log.h"
+#include "frontends/grpc/accept.h"
 #include "frontends/grpc/credentials.h"
 
 #include <grpc/grpc_security.h>
@@ -36,7 +37,7 @@ static void answer(nrd_grpc_call *call)
 {
     const void *in = NULL;
     ProtobufCMessage *out = NULL;
-    nrd_error *err = nrd_grpc_unpack(call->service, &call->arena, call->method->in_type, call->payload, &in);
+    nrd_error *err = nrd_grpc_unpack(call->service, &call->arena, &call->claim, call->method->in_type, call->payload, &in);
     if (!err) {
         err = call->method->handle(call, in, &out);
     }
@@ -314,10 +315,28 @@ static void add_arg(grpc_arg *args, size_t *n, const char *key, int64_t value)
     args[(*n)++].value.integer = (int)value;
 }
 
+enum { QUOTA_ROOM = 16 << 20 }; /* beside one message of the largest size */
+
+/* A message that has not come whole is no request yet, and not in the account of requests: without a quota one
+ * connection could begin any number of them. Where it is used up the library opens no more room for bytes
+ * (RFC 9113, 5.2), and resets streams that hold some. */
+static void add_quota(grpc_arg *args, size_t *n, const nrd_options *o)
+{
+    const uint64_t least = (uint64_t)o->grpc_max_message_bytes + QUOTA_ROOM;
+    const uint64_t bytes = nrd_claim_limit_of_all() / 100 * NRD_LIMIT_GRPC_RECEIVE_MEMORY;
+    grpc_resource_quota *quota = grpc_resource_quota_create("server");
+
+    grpc_resource_quota_resize(quota, bytes > least ? bytes : least);
+    args[*n].type = GRPC_ARG_POINTER;
+    args[*n].key = (char *)(uintptr_t)GRPC_ARG_RESOURCE_QUOTA; /* only read */
+    args[*n].value.pointer.p = quota;
+    args[(*n)++].value.pointer.vtable = grpc_resource_quota_arg_vtable();
+}
+
 static nrd_error *create_server(nrd_grpc_service *s)
 {
     const nrd_options *o = s->options;
-    grpc_arg args[15];
+    grpc_arg args[16];
     grpc_channel_args list = {0, args};
     size_t *n = &list.num_args;
 
@@ -345,7 +364,9 @@ static nrd_error *create_server(nrd_grpc_service *s)
     if (o->grpc_max_age_grace_ms > 0) {
         add_arg(args, n, GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, o->grpc_max_age_grace_ms);
     }
+    add_quota(args, n, o);
     s->grpc = grpc_server_create(&list, NULL);
+    grpc_resource_quota_unref(args[*n - 1].value.pointer.p); /* the server shares it */
     if (!s->grpc) {
         return nrd_errorf(NRD_ERR_INTERNAL, "cannot create a gRPC server");
     }
@@ -371,6 +392,7 @@ static nrd_error *bind_port(nrd_grpc_service *s)
     const bool v6 = strchr(o->grpc_address, ':') && o->grpc_address[0] != '[';
     char *address = nrd_xasprintf(v6 ? "[%s]:%lld" : "%s:%lld", o->grpc_address, (long long)o->grpc_port);
     s->port = grpc_server_add_http2_port(s->grpc, address, creds);
+    nrd_grpc_guard_port(s->port);
     grpc_server_credentials_release(creds);
     nrd_error *err = s->port > 0
                          ? NULL

@@ -13,6 +13,7 @@
  */
 #include "frontends/grpc/infer.h"
 
+#include "base/clock.h"
 #include "base/log.h"
 
 #include <errno.h>
@@ -342,14 +343,12 @@ static bool is_over(stream *s)
 static void wait_for_room(stream *s)
 {
     const size_t most = (size_t)s->call->service->options->grpc_max_response_pool;
-    struct timespec until;
+    const struct timespec until = nrd_steady_in(HOLD_UP_SECS * 1000000000ull);
     int rc = 0;
 
     if (most == 0 || nrd_grpc_on_queue) {
         return;
     }
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += HOLD_UP_SECS;
     pthread_mutex_lock(&s->mu);
     while (s->n_waiting >= most && !s->cancelled && !s->fatal && !s->ending && rc != ETIMEDOUT) {
         rc = pthread_cond_timedwait(&s->has_room, &s->mu, &until);
@@ -505,7 +504,7 @@ void nrd_grpc_stream_infer(nrd_grpc_call *call)
     s->on_written.run = run_written;
     s->fail_fast = fail_fast && grpc_slice_str_cmp(*fail_fast, "true") == 0;
     pthread_mutex_init(&s->mu, NULL);
-    pthread_cond_init(&s->has_room, NULL);
+    nrd_cond_init_steady(&s->has_room);
     fifo_init(&s->out);
     call->state = s;
     call->closed = stream_closed;

@@ -114,7 +114,7 @@ void nrd_grpc_health_watch(nrd_grpc_call *call)
 {
     const void *in = NULL;
     nrd_grpc_service *s = call->service;
-    nrd_error *err = nrd_grpc_unpack(call->service, &call->arena, call->method->in_type, call->payload, &in);
+    nrd_error *err = nrd_grpc_unpack(call->service, &call->arena, &call->claim, call->method->in_type, call->payload, &in);
     if (err) {
         nrd_grpc_fail(call, err);
         return;

@@ -114,7 +114,7 @@ static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struc
     place(best, fd, false);
 }
 
-static void keep_spare(nrd_http_server *s)
+void nrd_http_keep_spare(nrd_http_server *s)
 {
     while (s->n_spare_fds < NRD_HTTP_SPARE_FDS) {
         const int fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
@@ -128,7 +128,7 @@ static void keep_spare(nrd_http_server *s)
 /* Out of descriptors: a spare one takes the connection, and a loop closes another for it. */
 static bool accept_with_spare(nrd_http_server *s)
 {
-    keep_spare(s);
+    nrd_http_keep_spare(s);
     if (s->n_spare_fds == 0) {
         return false;
     }
@@ -138,7 +138,7 @@ static bool accept_with_spare(nrd_http_server *s)
         place(&s->loops[s->next_to_shed], fd, true);
         s->next_to_shed = (s->next_to_shed + 1) % s->n_loops;
     }
-    keep_spare(s);
+    nrd_http_keep_spare(s);
     return fd >= 0;
 }
 
@@ -166,7 +166,7 @@ static void on_accept_again(evutil_socket_t fd, short what, void *arg)
     nrd_http_server *s = arg;
     (void)fd;
     (void)what;
-    keep_spare(s);
+    nrd_http_keep_spare(s);
     if (s->listener) {
         evconnlistener_enable(s->listener);
     }
@@ -254,7 +254,7 @@ nrd_error *nrd_http_server_start(nrd_http_server **out, const nrd_http_config *c
         err = nrd_error_no_memory();
         goto fail;
     }
-    keep_spare(s);
+    nrd_http_keep_spare(s);
     for (int i = 0; i < s->n_loops; i++) {
         char name[16];
         if (pthread_create(&s->loops[i].thread, NULL, nrd_http_loop_main, &s->loops[i]) != 0) {
@@ -279,6 +279,20 @@ fail:
 int nrd_http_server_port(const nrd_http_server *s)
 {
     return s->port;
+}
+
+bool nrd_http_server_responds(nrd_http_server *s)
+{
+    bool ok = true;
+    for (int i = 0; i < s->n_loops; i++) {
+        nrd_http_loop *l = &s->loops[i];
+        if (atomic_exchange(&l->pulse_waits, true)) {
+            ok = false;
+        } else {
+            nrd_http_post(l, &l->pulse_task);
+        }
+    }
+    return ok;
 }
 
 void nrd_http_server_drain(nrd_http_server *s)

@@ -32,6 +32,7 @@ nrd_error *nrd_http_api_listen(nrd_http_api *api) NRD_MUST_USE;
 int nrd_http_api_port(const nrd_http_api *api);
 void nrd_http_api_drain(nrd_http_api *api);
 size_t nrd_http_api_connections(const nrd_http_api *api);
+bool nrd_http_api_responds(nrd_http_api *api); /* as nrd_http_server_responds */
 /* No request may be in flight in the core. NULL is fine. */
 void nrd_http_api_free(nrd_http_api *api);
 
@@ -42,6 +43,9 @@ struct nrd_http_api {
     const nrd_options *options;  /* of front */
     nrd_header_pattern *forward; /* owns; headers that become parameters; NULL: none */
     atomic_bool draining;
+    /* Content type that says where binary data begins, followed by the length of the JSON before it, in
+     * requests and answers; NULL: the header Inference-Header-Content-Length says so. */
+    const char *binary_type;
     nrd_http_router *router; /* owns */
     nrd_http_server *http;   /* owns; NULL before listen */
 };
@@ -54,6 +58,7 @@ void nrd_http_fail_plain(nrd_http_request *req, nrd_error *err);
 /* -1 for an absent version. */
 nrd_error *nrd_http_parse_version(const char *text, int64_t *out) NRD_MUST_USE;
 /* The JSON of a whole body; the words are Triton's. The caller frees the document. */
-nrd_error *nrd_http_parse_json(nrd_json_doc **out, const char *text, size_t n) NRD_MUST_USE;
+/* claim: gets what the document takes. */
+nrd_error *nrd_http_parse_json(nrd_json_doc **out, nrd_claim *claim, const char *text, size_t n) NRD_MUST_USE;
 
 #endif

@@ -74,6 +74,11 @@ size_t nrd_http_api_connections(const nrd_http_api *api)
     return api->http ? nrd_http_server_connections(api->http) : 0;
 }
 
+bool nrd_http_api_responds(nrd_http_api *api)
+{
+    return !api->http || nrd_http_server_responds(api->http);
+}
+
 void nrd_http_api_free(nrd_http_api *api)
 {
     if (!api) {

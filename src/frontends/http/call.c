@@ -43,6 +43,7 @@ nrd_error *nrd_http_call_new(nrd_http_call **out, nrd_http_api *api, nrd_http_re
     nrd_http_request_ref(req);
     atomic_init(&call->n_messages, 0);
     atomic_init(&call->lost, false);
+    nrd_claim_join(&call->infer.claim, &req->claim);
     nrd_error *err = nrd_infer_open(&call->infer, model, version);
     if (err) {
         nrd_infer_unref(&call->infer);
@@ -251,8 +252,11 @@ nrd_error *nrd_http_set_parameter(nrd_http_call *call, const char *name, const n
 
 nrd_error *nrd_http_forward_headers(nrd_http_call *call)
 {
-    const nrd_view *key = nrd_http_find_field(&call->req->head, "Authorization");
-    NRD_TRY(nrd_infer_salt(&call->infer, key ? key->p : NULL, key ? key->n : 0));
+    NRD_TRY(nrd_infer_salt(&call->infer, nrd_http_key(call->api->front->keys, call->req)));
+    const nrd_view *deadline = nrd_http_find_field(&call->req->head, "x-request-deadline");
+    if (deadline) {
+        NRD_TRY(nrd_infer_deadline(&call->infer, deadline->p, deadline->n));
+    }
     const nrd_http_head *h = &call->req->head;
     for (size_t i = 0; call->api->forward && i < h->n_fields; i++) {
         const nrd_http_field *f = &h->fields[i];

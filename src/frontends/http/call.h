@@ -39,7 +39,7 @@ struct nrd_http_call {
     void *user; /* argument for on_response */
 
     /* state of the handler and of on_response */
-    TRITONSERVER_InferenceResponse *response; /* infer: the one answer, owns */
+    TRITONSERVER_InferenceResponse *response; /* infer, generate: the one answer, owns */
     int n_responses;
     const char *model;          /* of infer; lives as long as it is read */
     const nrd_model_info *info; /* of generate; shares */
@@ -47,6 +47,7 @@ struct nrd_http_call {
     nrd_error *err; /* of read, or of writing the answer */
     bool parsing;   /* errors are JSON from here on */
     bool stream, started;
+    bool first_is_empty; /* of generate: the first answer had no content */
     int status;   /* of the first response */
     nrd_str text; /* reply being built */
 

@@ -50,6 +50,7 @@ nrd_http_request *nrd_http_request_new(nrd_http_conn *c)
     req->conn = c;
     req->in = NULL;
     req->own_body = NULL;
+    req->claim = (nrd_claim){0};
     req->streaming = false;
     return req;
 }
@@ -66,6 +67,7 @@ void nrd_http_request_unref(nrd_http_request *req)
     }
     nrd_http_inbuf_unref(req->in);
     free(req->own_body);
+    nrd_claim_give_all(&req->claim);
     nrd_http_loop *l = nrd_http_here;
     if (l && l == req->loop && l->n_spare < NRD_HTTP_SPARE_REQUESTS) {
         req->gone_arg = l->spare; /* the list of spares is linked here */
@@ -185,10 +187,11 @@ void nrd_http_conn_update_reading(nrd_http_conn *c)
 }
 
 /* Everything is sent and the connection shall end. Closing a socket with unread input makes the
- * kernel send a reset, which can destroy the reply on its way; so that input is read away first. */
+ * kernel send a reset, which can destroy the reply on its way; so that input is read away first, unless
+ * its end was read already: that is told once, and would be waited for until the time is over. */
 void nrd_http_conn_finish(nrd_http_conn *c)
 {
-    if (c->linger_after) {
+    if (c->linger_after && !c->input_ended) {
         c->state = LINGER;
         nrd_http_conn_end_tls(c);
         shutdown(c->fd, SHUT_WR);

@@ -98,7 +98,8 @@ struct nrd_http_loop {
     int n_spare;
     bool draining;
     bool stop;
-    nrd_http_task drain_task, stop_task;
+    nrd_http_task drain_task, stop_task, pulse_task;
+    atomic_bool pulse_waits; /* pulse_task is in the inbox */
     char scratch[NRD_HTTP_SCRATCH];
 };
 
@@ -122,6 +123,8 @@ nrd_error *nrd_http_loop_init(nrd_http_loop *l, nrd_http_server *s) NRD_MUST_USE
 void *nrd_http_loop_main(void *loop); /* body of the thread */
 /* Closes the connection that has waited longest for a request. false: none waits. */
 bool nrd_http_loop_shed(nrd_http_loop *l);
+/* Takes spare descriptors again, as many as there are. Loop 0. */
+void nrd_http_keep_spare(nrd_http_server *s);
 
 /* ---- inbox.c ---- */
 /* false: there is something to do, the loop must not sleep now. */

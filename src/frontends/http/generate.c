@@ -63,10 +63,8 @@ static nrd_error *set_input(nrd_http_call *call, const nrd_json *value, const nr
     }
     NRD_TRY(of_input(in->name, nrd_tensor_json_size(value, in->type, count, &size)));
     NRD_TRY(fit_shape(in, count, dims));
-    char *bytes = nrd_arena_alloc(&call->infer.arena, size ? size : 1);
-    if (!bytes) {
-        return nrd_error_no_memory();
-    }
+    char *bytes;
+    NRD_TRY(nrd_infer_room(&call->infer, size, "an input", &bytes));
     NRD_TRY(of_input(in->name, nrd_tensor_json_read(value, in->name, in->type, bytes, size)));
     NRD_TRY(nrd_infer_add_input(&call->infer, in->name, in->type, dims, in->n_dims));
     return nrd_infer_append(&call->infer, in->name, bytes, size);
@@ -75,7 +73,14 @@ static nrd_error *set_input(nrd_http_call *call, const nrd_json *value, const nr
 static nrd_error *set_value(nrd_http_call *call, const nrd_json *value, const nrd_model_info *model)
 {
     const nrd_model_input *in = nrd_model_info_input(model, value->key);
-    return in ? set_input(call, value, in) : nrd_http_set_parameter(call, value->key, value);
+    if (in) {
+        return set_input(call, value, in);
+    }
+    /* Also a parameter like any other, which it alone is in Triton. */
+    if (strcmp(value->key, "timeout") == 0 && value->type == NRD_JSON_INT && value->i > 0) {
+        nrd_infer_end_within(&call->infer, (uint64_t)value->i);
+    }
+    return nrd_http_set_parameter(call, value->key, value);
 }
 
 static nrd_error *set_id(nrd_http_call *call, const nrd_json *id)
@@ -257,6 +262,31 @@ static nrd_error *put_answer(nrd_str *out, nrd_http_call *call,
     return NULL;
 }
 
+/* Bytes of the tensors in an answer. */
+static size_t output_bytes(TRITONSERVER_InferenceResponse *response)
+{
+    uint32_t n = 0;
+    size_t bytes = 0;
+    nrd_error *err = nrd_from_triton(TRITONSERVER_InferenceResponseOutputCount(response, &n));
+
+    for (uint32_t i = 0; i < n && !err; i++) {
+        const char *name;
+        const void *base;
+        const int64_t *shape;
+        size_t size = 0;
+        uint64_t n_dims;
+        int64_t memory_id;
+        TRITONSERVER_DataType type;
+        TRITONSERVER_MemoryType memory;
+        void *userp;
+        err = nrd_from_triton(TRITONSERVER_InferenceResponseOutput(response, i, &name, &type, &shape, &n_dims, &base,
+                                                                   &size, &memory, &memory_id, &userp));
+        bytes += err ? 0 : size;
+    }
+    nrd_error_free(err); /* it comes again where the answer is written */
+    return bytes;
+}
+
 /* Fills call->text with one answer or error, framed as an event in a stream. Returns the status. */
 static int build(nrd_http_call *call, TRITONSERVER_InferenceResponse *response)
 {
@@ -306,8 +336,54 @@ static void on_stream_response(nrd_http_call *call, TRITONSERVER_InferenceRespon
     nrd_infer_response_delete(response);
 }
 
-/* Not streaming: exactly one answer with content. The status is that of the first answer, as in
- * Triton, whose check comes after the status line has been sent. */
+/* ---- not streaming ---- */
+
+static void build_one(void *arg)
+{
+    nrd_http_call *call = arg;
+    const int status = build(call, call->response);
+    call->status = call->first_is_empty ? 200 : status;
+}
+
+static void send_one(void *arg, bool ran)
+{
+    nrd_http_call *call = arg;
+    if (ran) {
+        nrd_http_reply_str(call->req, call->status, "application/json", NULL, &call->text);
+    } else {
+        nrd_http_fail(call->req, nrd_errorf(NRD_ERR_UNAVAILABLE, "the server is shutting down"));
+    }
+    nrd_infer_response_delete(call->response);
+    call->response = NULL;
+    nrd_infer_unref(&call->infer);
+}
+
+/* The one answer; a worker writes a long one. */
+static void answer(nrd_http_call *call)
+{
+    const size_t bytes = output_bytes(call->response);
+    nrd_error *err = nrd_infer_claim_answer(&call->infer, 4 * bytes);
+
+    if (err) {
+        nrd_infer_response_delete(call->response);
+        call->response = NULL;
+        nrd_http_fail(call->req, err);
+        return;
+    }
+    nrd_infer_ref(&call->infer); /* send_one drops it */
+    if (bytes > NRD_HTTP_LONG_TEXT / 4) {
+        err = nrd_http_work(call->api->front->workers, call->req, build_one, send_one, call);
+        if (!err) {
+            return;
+        }
+        nrd_error_free(err); /* no worker has time: the loop does it */
+    }
+    build_one(call);
+    send_one(call, true);
+}
+
+/* Exactly one answer with content. The status is that of the first answer, as in Triton, whose check comes
+ * after the status line has been sent. */
 static void on_single_response(nrd_http_call *call, TRITONSERVER_InferenceResponse *response,
                                bool final)
 {
@@ -315,28 +391,34 @@ static void on_single_response(nrd_http_call *call, TRITONSERVER_InferenceRespon
         "{\"error\":\"generate expects model to produce exactly 1 response, use generate stream "
         "for model that generates various number of responses\"}";
 
-    if (!call->started) {
-        call->started = true;
-        call->status = 200;
-        if (response) {
-            call->status = build(call, response);
-        }
-    } else if (response && call->n_responses == 0) {
-        build(call, response);
+    call->first_is_empty = call->started ? call->first_is_empty : !response;
+    call->started = true;
+    if (response && ++call->n_responses == 1) {
+        call->response = response;
+    } else {
+        nrd_infer_response_delete(response);
     }
-    call->n_responses += response != NULL;
-    nrd_infer_response_delete(response);
     if (!final) {
         return;
     }
-    nrd_error *err = nrd_http_call_error(call);
+    nrd_error *err = nrd_http_is_gone(call->req) ? nrd_error_no_memory() : nrd_http_call_error(call);
+    if (!err && call->n_responses == 1) {
+        answer(call);
+        return;
+    }
+    if (!err) {
+        int status = 200;
+        if (call->response && !call->first_is_empty) {
+            nrd_error *first = nrd_infer_response_error(call->response);
+            status = first ? nrd_http_status(nrd_error_get_code(first)) : 200;
+            nrd_error_free(first);
+        }
+        nrd_http_reply(call->req, status, "application/json", NULL, too_many, sizeof too_many - 1);
+    }
+    nrd_infer_response_delete(call->response);
+    call->response = NULL;
     if (err) {
-        nrd_http_fail(call->req, err);
-    } else if (call->n_responses == 1) {
-        nrd_http_reply_str(call->req, call->status, "application/json", NULL, &call->text);
-    } else {
-        nrd_http_reply(call->req, call->status, "application/json", NULL, too_many,
-                       sizeof too_many - 1);
+        nrd_http_fail(call->req, err); /* to nobody, where the client is gone */
     }
 }
 
@@ -346,7 +428,7 @@ static void on_single_response(nrd_http_call *call, TRITONSERVER_InferenceRespon
 static nrd_error *read_body(nrd_http_call *call)
 {
     nrd_json_doc *doc = NULL;
-    NRD_TRY(nrd_http_parse_json(&doc, call->req->body, call->req->body_n));
+    NRD_TRY(nrd_http_parse_json(&doc, &call->infer.claim, call->req->body, call->req->body_n));
     nrd_error *err = read_document(call, nrd_json_root(doc), call->info);
     nrd_json_doc_free(doc);
     return err ? err : nrd_http_forward_headers(call);

@@ -34,7 +34,9 @@ void nrd_http_finish(nrd_http_request *req, nrd_error *err);
 /* Answers with a JSON document of the core. Always takes both. */
 void nrd_http_reply_message(nrd_http_request *req, TRITONSERVER_Error *e, TRITONSERVER_Message *m);
 /* The body as JSON, or NULL without a body. */
-nrd_error *nrd_http_optional_json(const nrd_http_request *req, nrd_json_doc **out) NRD_MUST_USE;
+nrd_error *nrd_http_optional_json(nrd_http_request *req, nrd_json_doc **out) NRD_MUST_USE;
+/* The body of an order, which the loop reads itself: short, or an error. */
+nrd_error *nrd_http_order_json(nrd_http_request *req, nrd_json_doc **out) NRD_MUST_USE;
 /* Leaves *out alone when there is no such member. */
 nrd_error *nrd_http_member_bool(const nrd_json *object, const char *key, bool *out) NRD_MUST_USE;
 

@@ -8,9 +8,10 @@
 
 #include "base/clock.h"
 
-#include <errno.h>
 #include <sched.h>
 #include <unistd.h>
+
+#define MAX_RINGS 16
 
 _Thread_local nrd_http_loop *nrd_http_here;
 
@@ -25,11 +26,11 @@ void nrd_http_post(nrd_http_loop *l, nrd_http_task *task)
     } while (!atomic_compare_exchange_weak_explicit(&l->inbox, &old, task, memory_order_release,
                                                     memory_order_relaxed));
     if (old == &asleep) {
-        uint64_t one = 1;
-        ssize_t r;
-        do {
-            r = write(l->wake_fd, &one, sizeof one);
-        } while (r < 0 && errno == EINTR);
+        /* A ring that is lost leaves the task until the loop's next tick, seconds later: whatever the
+         * reason, another try is cheap. */
+        const uint64_t one = 1;
+        for (int tries = 0; tries < MAX_RINGS && write(l->wake_fd, &one, sizeof one) < 0; tries++) {
+        }
     }
     /* The task may be done and its server about to go: this is the last look at the loop. */
     atomic_fetch_sub_explicit(&l->n_posting, 1, memory_order_release);

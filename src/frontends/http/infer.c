@@ -224,10 +224,8 @@ static nrd_error *read_json_input(nrd_http_call *call, const nrd_json *input, co
                           "limit.",
                           name, size, (long long)call->api->options->http_max_input_bytes);
     }
-    char *bytes = nrd_arena_alloc(&call->infer.arena, size ? size : 1);
-    if (!bytes) {
-        return nrd_error_no_memory();
-    }
+    char *bytes;
+    NRD_TRY(nrd_infer_room(&call->infer, size, "an input", &bytes));
     NRD_TRY(slice ? nrd_tensor_text_read(slice, name, type, bytes, size)
                   : nrd_tensor_json_read(data, name, type, bytes, size));
     return nrd_infer_append(&call->infer, name, bytes, size);
@@ -359,12 +357,36 @@ static bool is_integer(nrd_view v)
     return i > first && i == v.n;
 }
 
-/* Inference-Header-Content-Length: where JSON ends and binary begins. */
-static nrd_error *header_length(const nrd_http_request *req, size_t body_n, size_t *out)
+/* The length in the content type of a port that says it there; false: the whole body is JSON. */
+static nrd_error *typed_length(const char *binary_type, const nrd_http_request *req, nrd_view *out, bool *has)
+{
+    const nrd_view *type = nrd_http_find_field(&req->head, "Content-Type");
+    const size_t n = strlen(binary_type);
+    const char *at = type ? memmem(type->p, type->n, binary_type, n) : NULL;
+
+    *has = at != NULL;
+    if (at && at != type->p) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "expect MIME type for binary data starts with '%s', got: %.*s", binary_type,
+                          (int)type->n, type->p);
+    }
+    if (at) {
+        *out = (nrd_view){at + n, type->n - n};
+    }
+    return NULL;
+}
+
+/* Where JSON ends and binary begins. */
+static nrd_error *header_length(const nrd_http_api *api, const nrd_http_request *req, size_t body_n, size_t *out)
 {
     const nrd_view *v = nrd_http_find_field(&req->head, "Inference-Header-Content-Length");
+    nrd_view typed;
+    bool has = false;
     uint64_t n;
     *out = body_n;
+    if (api->binary_type) {
+        NRD_TRY(typed_length(api->binary_type, req, &typed, &has));
+        v = has ? &typed : NULL;
+    }
     if (!v) {
         return NULL;
     }
@@ -391,7 +413,7 @@ static nrd_error *read_request(nrd_http_call *call, const char *body, size_t n, 
     char *copy = NULL;
     size_t json_n;
 
-    NRD_TRY(header_length(call->req, n, &json_n));
+    NRD_TRY(header_length(call->api, call->req, n, &json_n));
     if (json_n == 0) { /* the whole body is the one input */
         call->default_kind = NRD_OUTPUT_BINARY;
         NRD_TRY(nrd_from_triton(
@@ -400,10 +422,12 @@ static nrd_error *read_request(nrd_http_call *call, const char *body, size_t n, 
     }
     r.rest = body + json_n;
     r.rest_n = n - json_n;
-    if (json_n > NRD_TENSOR_TEXT_MIN && (copy = malloc(json_n)) != NULL) {
-        r.n_slices = nrd_tensor_text_cut(body, json_n, copy, slices);
+    if (json_n > NRD_TENSOR_TEXT_MIN) {
+        NRD_TRY(nrd_claim_bytes(&call->infer.claim, json_n, "its JSON"));
+        copy = malloc(json_n);
+        r.n_slices = copy ? nrd_tensor_text_cut(body, json_n, copy, slices) : 0;
     }
-    nrd_error *err = nrd_http_parse_json(&doc, r.n_slices ? copy : body, json_n);
+    nrd_error *err = nrd_http_parse_json(&doc, &call->infer.claim, r.n_slices ? copy : body, json_n);
     free(copy);
     if (!err) {
         err = read_document(call, nrd_json_root(doc), &r);
@@ -535,13 +559,46 @@ static void answer_sent(void *arg)
     nrd_infer_unref(&call->infer);
 }
 
+/* Bytes of outputs that are written as JSON or compressed, which takes time; small ones do not count. */
+static size_t written_bytes(nrd_http_call *call)
+{
+    uint32_t n = 0;
+    size_t bytes = 0;
+    nrd_error *err =
+        nrd_from_triton(TRITONSERVER_InferenceResponseOutputCount(call->response, &n));
+    for (uint32_t i = 0; i < n && !err; i++) {
+        const char *name;
+        const void *base;
+        const int64_t *shape;
+        size_t size = 0;
+        uint64_t n_dims;
+        int64_t memory_id;
+        TRITONSERVER_DataType type;
+        TRITONSERVER_MemoryType memory;
+        void *userp;
+        err = nrd_from_triton(TRITONSERVER_InferenceResponseOutput(
+            call->response, i, &name, &type, &shape, &n_dims, &base, &size, &memory, &memory_id,
+            &userp));
+        if (err || size <= NRD_HTTP_LONG_TEXT / 4 / MAX_OUTPUTS) {
+            continue; /* as many such ones as a request may name are not long */
+        }
+        const nrd_infer_output *o = nrd_infer_find_output(&call->infer, name);
+        const bool text = (o ? o->form : (int)call->default_kind) == NRD_OUTPUT_JSON;
+        const bool counts = call->reply_encoding != NRD_ENCODING_IDENTITY || text;
+        bytes += counts && !(o && o->shared) ? size : 0;
+    }
+    nrd_error_free(err); /* it comes again where the answer is written */
+    return bytes;
+}
+
 /* On the loop or on a worker. */
 static void write_answer(void *arg)
 {
     answer *a = arg;
     nrd_http_call *call = a->call;
 
-    call->err = put_answer(call, call->response, a);
+    call->err = nrd_infer_claim_answer(&call->infer, 4 * written_bytes(call));
+    call->err = call->err ? call->err : put_answer(call, call->response, a);
     if (call->err) {
         return;
     }
@@ -571,11 +628,15 @@ static void send_answer(answer *a)
         answer_sent(call);
         return;
     }
-    if (binary) {
+    const char *type = binary ? "application/octet-stream" : "application/json";
+    char own_type[160];
+    if (binary && call->api->binary_type) {
+        snprintf(own_type, sizeof own_type, "%s%zu", call->api->binary_type, a->json_n);
+        type = own_type;
+    } else if (binary) {
         used = (size_t)snprintf(extra, sizeof extra, "Inference-Header-Content-Length: %zu\r\n",
                                 a->json_n);
     }
-    const char *type = binary ? "application/octet-stream" : "application/json";
     if (call->reply_encoding != NRD_ENCODING_IDENTITY) {
         snprintf(extra + used, sizeof extra - used, "Content-Encoding: %s\r\n",
                  nrd_http_encoding_name(call->reply_encoding));
@@ -597,36 +658,11 @@ static void answer_written(void *arg, bool ran)
     nrd_str_fini(&packed);
 }
 
-/* Whether writing takes more than the loop's other connections should wait for. */
+/* Whether writing takes more than the loop's other connections should wait for: a number's digits take
+ * about four times its bytes. */
 static bool is_long_answer(nrd_http_call *call)
 {
-    uint32_t n = 0;
-    size_t bytes = 0;
-    nrd_error *err =
-        nrd_from_triton(TRITONSERVER_InferenceResponseOutputCount(call->response, &n));
-    for (uint32_t i = 0; i < n && !err; i++) {
-        const char *name;
-        const void *base;
-        const int64_t *shape;
-        size_t size = 0;
-        uint64_t n_dims;
-        int64_t memory_id;
-        TRITONSERVER_DataType type;
-        TRITONSERVER_MemoryType memory;
-        void *userp;
-        err = nrd_from_triton(TRITONSERVER_InferenceResponseOutput(
-            call->response, i, &name, &type, &shape, &n_dims, &base, &size, &memory, &memory_id,
-            &userp));
-        if (err || size <= NRD_HTTP_LONG_TEXT / 4 / MAX_OUTPUTS) {
-            continue; /* as many such ones as a request may name are not long */
-        }
-        const nrd_infer_output *o = nrd_infer_find_output(&call->infer, name);
-        const bool text = (o ? o->form : (int)call->default_kind) == NRD_OUTPUT_JSON;
-        const bool counts = call->reply_encoding != NRD_ENCODING_IDENTITY || text;
-        bytes += counts && !(o && o->shared) ? size : 0;
-    }
-    nrd_error_free(err); /* it comes again where the answer is written */
-    return bytes > NRD_HTTP_LONG_TEXT / 4; /* a number's digits take about four times its bytes */
+    return written_bytes(call) > NRD_HTTP_LONG_TEXT / 4;
 }
 
 static void answer_call(nrd_http_call *call)
@@ -694,8 +730,8 @@ static nrd_error *body_of(nrd_http_call *call, const char **out, size_t *out_n)
     if (e == NRD_ENCODING_IDENTITY) {
         return NULL;
     }
-    NRD_TRY(nrd_inflate(&call->inflated, out_n, e == NRD_ENCODING_GZIP, req->body ? req->body : "",
-                        req->body_n, (size_t)call->api->options->http_max_input_bytes,
+    NRD_TRY(nrd_inflate(&call->inflated, out_n, &call->infer.claim, e == NRD_ENCODING_GZIP,
+                        req->body ? req->body : "", req->body_n, (size_t)call->api->options->http_max_input_bytes,
                         "http-max-input-size"));
     *out = call->inflated;
     return NULL;
@@ -707,7 +743,7 @@ static nrd_error *read_body(nrd_http_call *call)
     const char *body;
     size_t n, header_n;
     NRD_TRY(body_of(call, &body, &n));
-    NRD_TRY(header_length(call->req, n, &header_n));
+    NRD_TRY(header_length(call->api, call->req, n, &header_n));
     call->parsing = true;
     if (!call->model) {
         return nrd_error_no_memory();
@@ -716,10 +752,10 @@ static nrd_error *read_body(nrd_http_call *call)
     return nrd_http_forward_headers(call);
 }
 
-static bool is_long_request(const nrd_http_request *req)
+static bool is_long_request(const nrd_http_api *api, const nrd_http_request *req)
 {
     size_t json_n = req->body_n;
-    nrd_error_free(header_length(req, req->body_n, &json_n));
+    nrd_error_free(header_length(api, req, req->body_n, &json_n));
     return json_n > NRD_HTTP_LONG_TEXT ||
            nrd_http_content_encoding(nrd_http_find_field(&req->head, "Content-Encoding")) !=
                NRD_ENCODING_IDENTITY;
@@ -748,10 +784,12 @@ void nrd_http_on_infer(void *user, nrd_http_request *req, const nrd_http_route *
     }
     call->on_response = on_response;
     call->default_kind = NRD_OUTPUT_JSON;
-    call->reply_encoding =
-        nrd_http_accept_encoding(nrd_http_find_field(&req->head, "Accept-Encoding"));
+    if (!api->binary_type) { /* the services there know of no compression */
+        call->reply_encoding =
+            nrd_http_accept_encoding(nrd_http_find_field(&req->head, "Accept-Encoding"));
+    }
     call->model = route->model;
-    const bool is_long = is_long_request(req);
+    const bool is_long = is_long_request(api, req);
     call->model = is_long ? nrd_arena_strndup(&call->infer.arena, route->model,
                                               strlen(route->model))
                           : route->model;

@@ -106,6 +106,9 @@ static void on_tick(evutil_socket_t fd, short what, void *arg)
     (void)fd;
     (void)what;
     nrd_http_loop_awake(l);
+    if (l == &l->server->loops[0]) {
+        nrd_http_keep_spare(l->server); /* there was none for them when connections took them */
+    }
     for (nrd_http_conn *c = l->conns, *next; c; c = next) {
         next = c->next;
         if (is_stalled(c) || is_idle_too_long(c) || nrd_http_conn_handshake_is_late(c) ||
@@ -131,6 +134,12 @@ static void run_drain(nrd_http_task *task)
             end_conn(c);
         }
     }
+}
+
+static void run_pulse(nrd_http_task *task)
+{
+    nrd_http_loop *l = (nrd_http_loop *)(void *)((char *)task - offsetof(nrd_http_loop, pulse_task));
+    atomic_store(&l->pulse_waits, false);
 }
 
 static void run_stop(nrd_http_task *task)
@@ -173,6 +182,7 @@ nrd_error *nrd_http_loop_init(nrd_http_loop *l, nrd_http_server *s)
     l->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     l->drain_task.run = run_drain;
     l->stop_task.run = run_stop;
+    l->pulse_task.run = run_pulse;
     if (cfg) {
         /* Other threads only write to wake_fd, so libevent needs no locks. */
         event_config_set_flag(cfg, EVENT_BASE_FLAG_NOLOCK);

@@ -6,6 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define BODY_FIRST (256u << 10)
+#define CHUNKED_FIRST 4096u
+
 /* Refuses the request that is being read and ends the connection after the reply. */
 static void refuse(nrd_http_conn *c, int status, const char *message)
 {
@@ -102,19 +105,36 @@ static void send_continue(nrd_http_conn *c)
     nrd_http_conn_send(c, &iov, 1, 1, NULL, NULL);
 }
 
+/* Room for `need` bytes of the body; more, up to `most` (SIZE_MAX: not known), so that it is seldom asked for. Only what has come
+ * takes memory: a client that promises much and sends nothing takes none from others. */
+static bool body_room(nrd_http_conn *c, size_t need, size_t most)
+{
+    size_t cap = c->body_cap ? c->body_cap * 2 : most < SIZE_MAX ? BODY_FIRST : CHUNKED_FIRST;
+    if (need <= c->body_cap) {
+        return true;
+    }
+    cap = cap > most ? most : cap;
+    cap = cap < need ? need : cap;
+    nrd_error *err = nrd_claim_bytes(&c->req->claim, cap - c->body_cap, "its body");
+    if (err) {
+        refuse(c, nrd_error_get_code(err) == NRD_ERR_INVALID_ARG ? 400 : 503, nrd_error_message(err));
+        nrd_error_free(err);
+        return false;
+    }
+    char *p = realloc(c->req->own_body, cap);
+    if (!p) {
+        refuse(c, 503, "out of memory for the request body");
+        return false;
+    }
+    c->req->own_body = p;
+    c->body_cap = cap;
+    return true;
+}
+
 static bool append_body(nrd_http_conn *c, const char *data, size_t n)
 {
-    size_t need = c->body_len + n;
-    if (need > c->body_cap) {
-        size_t cap = c->body_cap ? c->body_cap * 2 : 4096;
-        cap = cap < need ? need : cap;
-        char *p = realloc(c->req->own_body, cap);
-        if (!p) {
-            refuse(c, 503, "out of memory for the request body");
-            return false;
-        }
-        c->req->own_body = p;
-        c->body_cap = cap;
+    if (!body_room(c, c->body_len + n, SIZE_MAX)) {
+        return false;
     }
     memcpy(c->req->own_body + c->body_len, data, n);
     c->body_len += n;
@@ -210,14 +230,10 @@ static void begin_body(nrd_http_conn *c)
         req->body_n = n;
         c->state = READ_INPLACE;
     } else {
-        req->own_body = malloc(n);
-        if (!req->own_body) {
-            refuse(c, 503, "out of memory for the request body");
+        if (!body_room(c, have + 1, n)) {
             return;
         }
         memcpy(req->own_body, b->data + c->start, have);
-        req->body = req->own_body;
-        req->body_n = n;
         c->body_len = have;
         c->start = b->len;
         c->state = READ_BODY;
@@ -268,6 +284,12 @@ static bool begin_request(nrd_http_conn *c)
     return true;
 }
 
+static bool waits_for_input(const nrd_http_conn *c)
+{
+    return c->state == READ_HEAD || c->state == READ_INPLACE || c->state == READ_BODY ||
+           c->state == READ_CHUNKED;
+}
+
 /* Works off what has been read, as long as requests are complete and the output keeps up. */
 void nrd_http_conn_process(nrd_http_conn *c)
 {
@@ -284,7 +306,7 @@ void nrd_http_conn_process(nrd_http_conn *c)
         if (c->state == READ_HEAD && c->loop->draining && !c->out &&
             (!c->in || c->start == c->in->len)) {
             nrd_http_conn_close(c); /* idle while the server stops */
-        } else if (c->state == READ_HEAD && c->input_ended &&
+        } else if (waits_for_input(c) && c->input_ended &&
                    c->out_bytes <= NRD_HTTP_MAX_PIPELINE_OUT) {
             /* Nothing complete is left to read, and nothing more will come. */
             c->close_after = true;
@@ -315,7 +337,7 @@ bool nrd_http_conn_read_target(nrd_http_conn *c, char **out, size_t *out_room)
         return *out_room > 0;
     case READ_BODY:
         *out = c->req->own_body + c->body_len;
-        *out_room = c->req->body_n - c->body_len;
+        *out_room = c->body_cap - c->body_len;
         return true;
     default:
         *out = c->loop->scratch;
@@ -343,8 +365,12 @@ void nrd_http_conn_took(nrd_http_conn *c, char *data, size_t n)
         break;
     case READ_BODY:
         c->body_len += n;
-        if (c->body_len == c->req->body_n) {
+        if (c->body_len == c->req->head.content_length) {
+            c->req->body = c->req->own_body;
+            c->req->body_n = c->body_len;
             dispatch(c);
+        } else if (c->body_len == c->body_cap) {
+            (void)body_room(c, c->body_len + 1, (size_t)c->req->head.content_length);
         }
         break;
     case READ_CHUNKED:

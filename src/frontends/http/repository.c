@@ -19,7 +19,7 @@ void nrd_http_on_index(void *user, nrd_http_request *req, const nrd_http_route *
     TRITONSERVER_Message *m = NULL;
     bool ready = false;
     (void)route;
-    nrd_error *err = nrd_http_optional_json(req, &doc);
+    nrd_error *err = req->body_n ? nrd_http_order_json(req, &doc) : NULL;
     if (!err) {
         err = nrd_http_member_bool(nrd_json_root(doc), "ready", &ready);
     }
@@ -46,7 +46,7 @@ typedef struct background {
 
 static atomic_int n_background;
 
-static nrd_error *load_parameter(const nrd_json *v, nrd_arena *arena, TRITONSERVER_Parameter **out)
+static nrd_error *load_parameter(nrd_claim *claim, const nrd_json *v, nrd_arena *arena, TRITONSERVER_Parameter **out)
 {
     if (!nrd_json_is(v, NRD_JSON_STRING)) {
         return nrd_errorf(NRD_ERR_INTERNAL, "attempt to access JSON non-string as string");
@@ -57,6 +57,7 @@ static nrd_error *load_parameter(const nrd_json *v, nrd_arena *arena, TRITONSERV
     }
     if (strncmp(v->key, "file:", 5) == 0) {
         size_t n;
+        NRD_TRY(nrd_claim_bytes(claim, v->n, "its files"));
         char *bytes = nrd_arena_alloc(arena, v->n + 1);
         if (!bytes) {
             return nrd_error_no_memory();
@@ -73,6 +74,7 @@ static nrd_error *load_parameter(const nrd_json *v, nrd_arena *arena, TRITONSERV
 
 static nrd_error *load(background *b)
 {
+    NRD_TRY(nrd_http_optional_json(b->req, &b->doc)); /* it may hold whole models: not for the loop */
     const nrd_json *params = nrd_json_get(nrd_json_root(b->doc), "parameters");
     size_t n = nrd_json_is(params, NRD_JSON_OBJECT) ? params->n : 0, made = 0;
     TRITONSERVER_Parameter **list = NULL;
@@ -86,7 +88,7 @@ static nrd_error *load(background *b)
     }
     NRD_NEW_GOTO(list, n, err, out);
     for (; made < n; made++) {
-        NRD_TRY_GOTO(load_parameter(&params->child[made], &arena, &list[made]), err, out);
+        NRD_TRY_GOTO(load_parameter(&b->req->claim, &params->child[made], &arena, &list[made]), err, out);
         if (!list[made]) {
             err = nrd_errorf(NRD_ERR_INTERNAL, "unexpected error on creating Triton parameter");
             goto out;
@@ -160,8 +162,10 @@ static void control(nrd_http_api *api, nrd_http_request *req, const nrd_http_rou
     NRD_NEW_GOTO(b, 1, err, fail);
     b->api = api;
     b->load = is_load;
-    NRD_TRY_GOTO(nrd_http_optional_json(req, &b->doc), err, fail);
     if (!is_load) {
+        if (req->body_n) {
+            NRD_TRY_GOTO(nrd_http_order_json(req, &b->doc), err, fail);
+        }
         NRD_TRY_GOTO(nrd_http_member_bool(nrd_json_get(nrd_json_root(b->doc), "parameters"),
                                           "unload_dependents", &b->dependents),
                      err, fail);

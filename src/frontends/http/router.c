@@ -128,13 +128,20 @@ static const char *restriction(const nrd_http_router *r, const char *group,
     return NULL;
 }
 
+int nrd_http_key(const nrd_keys *keys, const nrd_http_request *req)
+{
+    const nrd_view *v = nrd_http_find_field(&req->head, "Authorization");
+    const int i = v ? nrd_keys_find(keys, v->p, v->n) : -1;
+    const nrd_view *bare = i < 0 ? nrd_http_find_field(&req->head, "x-api-key") : NULL;
+    return bare ? nrd_keys_find_bare(keys, bare->p, bare->n) : i;
+}
+
 static bool has_key(const nrd_http_router *r, const char *group, const nrd_http_request *req)
 {
     if (nrd_keys_count(r->keys) == 0 || !nrd_keys_guard(group)) {
         return true;
     }
-    const nrd_view *v = nrd_http_find_field(&req->head, "Authorization");
-    return v && nrd_keys_find(r->keys, v->p, v->n) >= 0;
+    return nrd_http_key(r->keys, req) >= 0;
 }
 
 static void ask_for_key(nrd_http_request *req)
@@ -195,6 +202,21 @@ static void run_row(const nrd_http_router *r, const nrd_http_route_row *row, voi
     } else {
         nrd_http_reply_error(req, 405, "Method Not Allowed");
     }
+}
+
+bool nrd_http_router_takes(const nrd_http_router *r, nrd_view path, nrd_http_method method)
+{
+    const nrd_view rest = {path.p + 1, path.n - 1};
+    nrd_http_route route;
+
+    for (size_t t = 0; t < r->n_tables; t++) {
+        for (size_t i = 0; i < r->tables[t].n; i++) {
+            if (matches(r->tables[t].rows[i].pattern, rest, &route)) {
+                return (r->tables[t].rows[i].methods & 1u << method) != 0;
+            }
+        }
+    }
+    return false;
 }
 
 void nrd_http_router_handle(nrd_http_request *req, void *router)

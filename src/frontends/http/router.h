@@ -59,6 +59,10 @@ void nrd_http_router_free(nrd_http_router *r); /* NULL is fine */
 /* Adds a table; earlier tables and rows win. Every handler of the table gets `user`. */
 nrd_error *nrd_http_router_add(nrd_http_router *r, const nrd_http_route_row *rows, size_t n,
                                void *user) NRD_MUST_USE;
+/* Whether some row for this path, which begins with a slash, takes the method. */
+bool nrd_http_router_takes(const nrd_http_router *r, nrd_view path, nrd_http_method method);
+/* The place of the key that a request brings as "Authorization: Bearer KEY" or "x-api-key: KEY", or -1. */
+int nrd_http_key(const nrd_keys *keys, const nrd_http_request *req);
 /* For nrd_http_config: handle = nrd_http_router_handle, user = the router. */
 void nrd_http_router_handle(nrd_http_request *req, void *router);
 

@@ -24,6 +24,7 @@
 
 #include "base/error.h"
 #include "base/str.h"
+#include "frontends/common/claim.h"
 #include "frontends/http/parser.h"
 #include "tls/tls.h"
 
@@ -56,6 +57,7 @@ struct nrd_http_request {
     nrd_http_conn *conn; /* NULL once the reply has ended or the client is gone */
     struct nrd_http_inbuf *in;
     char *own_body;
+    nrd_claim claim; /* memory that is taken for it until it is freed; also of handlers */
     bool streaming;
 };
 
@@ -90,6 +92,8 @@ int nrd_http_server_port(const nrd_http_server *s);
 /* No new connections but for drain_prefix; idle ones are closed, busy ones after their current reply. */
 void nrd_http_server_drain(nrd_http_server *s);
 size_t nrd_http_server_connections(const nrd_http_server *s);
+/* Whether every loop has turned since the last call: false where one hangs. One thread at a time. */
+bool nrd_http_server_responds(nrd_http_server *s);
 /* Closes what is left (on_gone is called), ends the threads. Tasks posted later are dropped, so
  * nothing that could still post may remain. NULL is fine. */
 void nrd_http_server_free(nrd_http_server *s);

@@ -67,7 +67,7 @@ void nrd_http_on_logging(void *user, nrd_http_request *req, const nrd_http_route
     (void)route;
     if (req->head.method == NRD_HTTP_POST) {
         nrd_json_doc *doc = NULL;
-        nrd_error *err = nrd_http_parse_json(&doc, req->body, req->body_n);
+        nrd_error *err = nrd_http_order_json(req, &doc);
         if (!err) {
             err = set_log(nrd_json_root(doc));
         }
@@ -109,7 +109,7 @@ void nrd_http_on_trace(void *user, nrd_http_request *req, const nrd_http_route *
         }
     }
     if (req->head.method == NRD_HTTP_POST) {
-        err = nrd_http_parse_json(&doc, req->body, req->body_n);
+        err = nrd_http_order_json(req, &doc);
         if (!err) {
             err = nrd_tracer_update(api->front->tracer, route->model, nrd_json_root(doc));
         }

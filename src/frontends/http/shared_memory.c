@@ -39,7 +39,7 @@ static nrd_error *register_shm(nrd_http_api *api, nrd_http_request *req,
         return nrd_errorf(NRD_ERR_INVALID_ARG,
                           "'region name' is necessary to register system shared memory region");
     }
-    NRD_TRY(nrd_http_parse_json(&doc, req->body, req->body_n));
+    NRD_TRY(nrd_http_order_json(req, &doc));
     const nrd_json *root = nrd_json_root(doc);
     const nrd_json *size = nrd_json_get(root, "byte_size"), *offset = nrd_json_get(root, "offset");
     const nrd_json *key = nrd_json_get(root, "key");
@@ -121,7 +121,7 @@ static nrd_error *read_handle(const nrd_json *root, char handle[NRD_CUDA_HANDLE_
                            "'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t");
 }
 
-static nrd_error *register_cuda(const nrd_http_api *api, const nrd_http_request *req,
+static nrd_error *register_cuda(const nrd_http_api *api, nrd_http_request *req,
                                 const nrd_http_route *route)
 {
     char handle[NRD_CUDA_HANDLE_BYTES];
@@ -132,7 +132,7 @@ static nrd_error *register_cuda(const nrd_http_api *api, const nrd_http_request 
         return nrd_errorf(NRD_ERR_INVALID_ARG,
                           "'region name' is necessary to register cuda shared memory region");
     }
-    NRD_TRY(nrd_http_parse_json(&doc, req->body, req->body_n));
+    NRD_TRY(nrd_http_order_json(req, &doc));
     const nrd_json *root = nrd_json_root(doc);
     nrd_error *err = read_handle(root, handle);
     if (!err) {

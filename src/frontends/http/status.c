@@ -2,6 +2,8 @@
  * Errors as answers, and the documents that several handlers read or send. */
 #include "frontends/http/handlers.h"
 
+#include "base/limits.h"
+
 #include <string.h>
 
 #define MAX_JSON_VALUES (1u << 22) /* of one body: 160 MB; long tensors are not counted */
@@ -76,10 +78,12 @@ nrd_error *nrd_http_parse_version(const char *text, int64_t *out)
     return nrd_parse_version(text, 0, " (details: stol)", out);
 }
 
-nrd_error *nrd_http_parse_json(nrd_json_doc **out, const char *text, size_t n)
+nrd_error *nrd_http_parse_json(nrd_json_doc **out, nrd_claim *claim, const char *text, size_t n)
 {
     /* As Triton's reader; a server writes NaN and Infinity itself where a tensor holds them. */
     const nrd_json_limits limits = {.max_nodes = MAX_JSON_VALUES, .special = true};
+    *out = NULL;
+    NRD_TRY(nrd_claim_json(claim, text, n, MAX_JSON_VALUES));
     nrd_error *err = nrd_json_parse(out, text ? text : "", n, &limits);
     if (!err) {
         return NULL;
@@ -91,11 +95,21 @@ nrd_error *nrd_http_parse_json(nrd_json_doc **out, const char *text, size_t n)
     return named;
 }
 
-/* The body as JSON, or NULL without a body. */
-nrd_error *nrd_http_optional_json(const nrd_http_request *req, nrd_json_doc **out)
+nrd_error *nrd_http_order_json(nrd_http_request *req, nrd_json_doc **out)
 {
     *out = NULL;
-    return req->body_n ? nrd_http_parse_json(out, req->body, req->body_n) : NULL;
+    if (req->body_n > NRD_LIMIT_ORDER_TEXT) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "the body has %zu bytes, an order may have %d", req->body_n,
+                          NRD_LIMIT_ORDER_TEXT);
+    }
+    return nrd_http_parse_json(out, &req->claim, req->body, req->body_n);
+}
+
+/* The body as JSON, or NULL without a body. */
+nrd_error *nrd_http_optional_json(nrd_http_request *req, nrd_json_doc **out)
+{
+    *out = NULL;
+    return req->body_n ? nrd_http_parse_json(out, &req->claim, req->body, req->body_n) : NULL;
 }
 
 nrd_error *nrd_http_member_bool(const nrd_json *object, const char *key, bool *out)

@@ -60,6 +60,9 @@ static void run_end(nrd_http_task *task)
     end(WORK_OF(task, task));
 }
 
+/* Bytes. What is longer is read and tokenized by the threads for long jobs. */
+enum { LONG_BODY = 256 << 10 };
+
 static void job_run(nrd_job *job)
 {
     work *w = WORK_OF(job, job);
@@ -81,7 +84,7 @@ nrd_error *nrd_http_work(nrd_workers *workers, nrd_http_request *req, void (*fn)
     if (!w) {
         return nrd_error_no_memory();
     }
-    *w = (work){.job = {.run = job_run, .done = job_done},
+    *w = (work){.job = {.run = job_run, .done = job_done, .is_long = req->body_n > LONG_BODY},
                 .workers = workers,
                 .req = req,
                 .work = fn,

@@ -10,11 +10,6 @@
 
 static void handle(nrd_http_request *req, void *user)
 {
-    TRITONSERVER_Server *server = user;
-    TRITONSERVER_Metrics *metrics = NULL;
-    const char *text;
-    size_t n;
-
     if (req->head.method != NRD_HTTP_GET) {
         nrd_http_reply_plain_error(req, 405, "Method Not Allowed");
         return;
@@ -23,6 +18,14 @@ static void handle(nrd_http_request *req, void *user)
         nrd_http_reply(req, 200, MEDIA_TYPE, NULL, "", 0); /* as Triton answers every other path */
         return;
     }
+    nrd_metrics_answer(req, user);
+}
+
+void nrd_metrics_answer(nrd_http_request *req, TRITONSERVER_Server *server)
+{
+    TRITONSERVER_Metrics *metrics = NULL;
+    const char *text;
+    size_t n;
     nrd_error *err = nrd_from_triton(TRITONSERVER_ServerMetrics(server, &metrics));
     if (!err) {
         err = nrd_from_triton(

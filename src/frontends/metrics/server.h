@@ -13,4 +13,7 @@
 nrd_error *nrd_metrics_service_start(nrd_http_server **out, TRITONSERVER_Server *server,
                                      const nrd_options *o, nrd_tls *tls) NRD_MUST_USE;
 
+/* Answers with all metrics, on any port. */
+void nrd_metrics_answer(nrd_http_request *req, TRITONSERVER_Server *server);
+
 #endif

@@ -119,8 +119,8 @@ static nrd_error *fill(nrd_http_call *call, const load *l)
     const nrd_oai_model m = {.adapter = l->adapter->number, .adapter_dir = l->adapter->dir, .adapter_loads = true};
 
     NRD_TRY(nrd_oai_add(call, "input_ids", TRITONSERVER_TYPE_INT32, shape, 2, &id, sizeof id));
-    NRD_TRY(nrd_oai_add_i32(call, "input_lengths", 1));
-    NRD_TRY(nrd_oai_add_i32(call, "request_output_len", 1));
+    NRD_TRY(nrd_oai_add_i32(call, &m, "input_lengths", 1));
+    NRD_TRY(nrd_oai_add_i32(call, &m, "request_output_len", 1));
     NRD_TRY(nrd_oai_add_adapter(call, &m));
     for (size_t i = 0; i < sizeof outputs / sizeof outputs[0]; i++) {
         NRD_TRY(nrd_from_triton(

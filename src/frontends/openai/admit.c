@@ -15,36 +15,11 @@ int nrd_oai_status(const nrd_error *err)
     return code == NRD_ERR_UNSUPPORTED ? 400 : nrd_http_status(code);
 }
 
-void nrd_oai_put_error(nrd_str *out, int status, const char *message, const char *param,
-                       const char *code)
-{
-    const char *type = status == 401   ? "authentication_error"
-                       : status == 404 ? "not_found_error"
-                       : status == 429 ? "rate_limit_error"
-                       : status < 500  ? "invalid_request_error"
-                                       : "server_error";
-    nrd_str_puts(out, "{\"error\":{\"message\":");
-    nrd_json_put_cstr(out, message);
-    nrd_str_printf(out, ",\"type\":\"%s\",\"param\":", type);
-    if (param) {
-        nrd_json_put_cstr(out, param);
-    } else {
-        nrd_str_puts(out, "null");
-    }
-    nrd_str_puts(out, ",\"code\":");
-    if (code) {
-        nrd_json_put_cstr(out, code);
-    } else {
-        nrd_str_puts(out, "null");
-    }
-    nrd_str_puts(out, "}}");
-}
-
 static void reply_error(nrd_http_request *req, int status, const char *message, const char *param,
                         const char *code, const char *extra)
 {
     nrd_str out = {0};
-    nrd_oai_put_error(&out, status, message, param, code);
+    nrd_oai_form_of(req)->put_error(&out, status, message, param, code);
     nrd_http_reply_str(req, status, "application/json", extra, &out);
     nrd_str_fini(&out);
 }
@@ -68,9 +43,11 @@ char *nrd_oai_warn_unknown(char *extra, const char *names)
     return with;
 }
 
-nrd_error *nrd_oai_body(const nrd_http_request *req, nrd_json_doc **out)
+nrd_error *nrd_oai_body(nrd_http_request *req, nrd_json_doc **out)
 {
-    const nrd_json_limits limits = {.max_depth = 64, .max_nodes = 4000000};
+    const nrd_json_limits limits = {.max_depth = 64, .max_nodes = OAI_MAX_VALUES};
+    *out = NULL;
+    NRD_TRY(nrd_claim_json(&req->claim, req->body, req->body_n, OAI_MAX_VALUES));
     nrd_error *err = nrd_json_parse(out, req->body ? req->body : "", req->body_n, &limits);
     if (!err && !nrd_json_is(nrd_json_root(*out), NRD_JSON_OBJECT)) {
         err = nrd_errorf(NRD_ERR_INVALID_ARG, "the body must be a JSON object");
@@ -80,16 +57,19 @@ nrd_error *nrd_oai_body(const nrd_http_request *req, nrd_json_doc **out)
 
 /* ---- who may ask, and how often ---- */
 
+int nrd_oai_key(const nrd_openai *o, const nrd_http_request *req)
+{
+    const nrd_keys *keys = o->api->front->keys;
+    return nrd_keys_count(keys) > 0 ? nrd_http_key(keys, req) : -1;
+}
+
 /* NULL: no key fits. */
 static nrd_oai_turns *find_turns(nrd_openai *o, const nrd_http_request *req)
 {
-    const nrd_keys *keys = o->api->front->keys;
-    const nrd_view *v = nrd_http_find_field(&req->head, "Authorization");
-
-    if (nrd_keys_count(keys) == 0) {
+    if (nrd_keys_count(o->api->front->keys) == 0) {
         return &o->turns[0];
     }
-    const int i = v ? nrd_keys_find(keys, v->p, v->n) : -1;
+    const int i = nrd_oai_key(o, req);
     return i >= 0 ? &o->turns[i] : NULL;
 }
 
@@ -141,8 +121,8 @@ static void preflight(const nrd_openai *o, nrd_http_request *req)
     }
     put_cors(o, req, &extra);
     if (extra.len > 0) {
-        nrd_str_puts(&extra, "Access-Control-Allow-Methods: GET, POST, OPTIONS\r\n"
-                             "Access-Control-Allow-Headers: Authorization, Content-Type\r\n"
+        nrd_str_puts(&extra, "Access-Control-Allow-Methods: GET, POST, DELETE, OPTIONS\r\n"
+                             "Access-Control-Allow-Headers: Authorization, Content-Type, x-api-key, anthropic-version\r\n"
                              "Access-Control-Max-Age: 600\r\n");
     }
     if (extra.no_memory) {
@@ -153,14 +133,9 @@ static void preflight(const nrd_openai *o, nrd_http_request *req)
     nrd_str_fini(&extra);
 }
 
-bool nrd_oai_admit(nrd_openai *o, nrd_http_request *req, bool counts, char **out_extra)
+static bool admit(nrd_openai *o, nrd_http_request *req, bool counts, char **out_extra)
 {
     nrd_str extra = {0};
-    *out_extra = NULL;
-    if (req->head.method == NRD_HTTP_OTHER) {
-        preflight(o, req);
-        return false;
-    }
     put_cors(o, req, &extra);
     nrd_oai_turns *turns = find_turns(o, req);
     if (!turns) {
@@ -185,4 +160,24 @@ bool nrd_oai_admit(nrd_openai *o, nrd_http_request *req, bool counts, char **out
     }
     *out_extra = extra.len > 0 ? nrd_str_steal(&extra) : NULL;
     return true;
+}
+
+bool nrd_oai_admit(nrd_openai *o, nrd_http_request *req, bool counts, char **out_extra)
+{
+    *out_extra = NULL;
+    if (req->head.method == NRD_HTTP_OTHER) {
+        preflight(o, req);
+        return false;
+    }
+    return admit(o, req, counts, out_extra);
+}
+
+bool nrd_oai_admit_delete(nrd_openai *o, nrd_http_request *req, char **out_extra)
+{
+    *out_extra = NULL;
+    if (!nrd_view_is(req->head.method_name, "DELETE")) {
+        preflight(o, req);
+        return false;
+    }
+    return admit(o, req, false, out_extra);
 }

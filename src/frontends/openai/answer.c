@@ -16,22 +16,28 @@ static void put_head(nrd_str *o, const nrd_oai_request *r, bool chunk)
     nrd_json_put_cstr(o, r->model->name);
 }
 
+long long nrd_oai_cached_tokens(const nrd_oai_choice *c)
+{
+    const long long n = (long long)c->prompt->n;
+    return c->n_cached < n ? c->n_cached : n;
+}
+
 static void put_usage(nrd_str *o, const nrd_oai_request *r)
 {
     long long prompt = 0, completion = 0, cached = 0;
     for (size_t i = 0; i < r->n_prompts; i++) {
         prompt += (long long)r->prompts[i].n;
-        const nrd_oai_choice *first = &r->choices[i * (size_t)r->best_of];
-        long long hit = first->n_cached;
-        cached += hit < (long long)first->prompt->n ? hit : (long long)first->prompt->n;
+        cached += nrd_oai_cached_tokens(&r->choices[i * (size_t)r->best_of]);
     }
     for (int i = 0; i < r->n_choices; i++) {
         completion += r->choices[i].n_tokens;
     }
-    nrd_str_printf(o, "{\"prompt_tokens\":%lld,\"completion_tokens\":%lld,\"total_tokens\":%lld,"
-                   "\"prompt_tokens_details\":{\"cached_tokens\":%lld}",
-                   prompt, completion, prompt + completion, cached);
-    if (r->return_timings) {
+    nrd_str_printf(o, "{\"prompt_tokens\":%lld,\"completion_tokens\":%lld,\"total_tokens\":%lld", prompt, completion,
+                   prompt + completion);
+    if (r->model->outputs & 1u << OAI_REUSED_BLOCKS) {
+        nrd_str_printf(o, ",\"prompt_tokens_details\":{\"cached_tokens\":%lld}", cached);
+    }
+    if (r->return_timings && (r->model->outputs & 1u << OAI_FIRST_TIME)) {
         nrd_str_puts(o, ",\"timings\":[");
         for (int i = 0; i < r->n_choices; i++) {
             const nrd_oai_choice *c = &r->choices[i];
@@ -66,31 +72,40 @@ static void put_log_prob(nrd_str *o, float v)
     nrd_json_put_float(o, isfinite(v) ? v : -9999.0f);
 }
 
-static void put_chat_log_probs(nrd_str *o, const nrd_oai_choice *c, size_t from)
+/* Without the end of the object. */
+static void put_token_log_prob(nrd_str *o, const nrd_oai_request *r, int32_t id, float log_prob, bool with_id,
+                               nrd_str *bytes)
+{
+    nrd_str_putc(o, '{');
+    if (with_id) {
+        nrd_str_printf(o, "\"id\":%d,", id);
+    }
+    nrd_str_puts(o, "\"token\":");
+    put_token(o, r, id, bytes);
+    nrd_str_puts(o, ",\"logprob\":");
+    put_log_prob(o, log_prob);
+    nrd_str_puts(o, ",\"bytes\":[");
+    nrd_str_put(o, bytes);
+    nrd_str_putc(o, ']');
+}
+
+void nrd_oai_put_log_probs(nrd_str *o, const nrd_oai_choice *c, size_t from, bool with_ids)
 {
     nrd_str bytes = {0};
-    nrd_str_puts(o, "{\"content\":[");
+    nrd_str_putc(o, '[');
     for (size_t i = from; i < c->n_log_probs; i++) {
-        nrd_str_puts(o, i > from ? ",{\"token\":" : "{\"token\":");
-        put_token(o, c->r, c->ids.ids[i], &bytes);
-        nrd_str_puts(o, ",\"logprob\":");
-        put_log_prob(o, c->log_probs[i]);
-        nrd_str_puts(o, ",\"bytes\":[");
-        nrd_str_put(o, &bytes);
-        nrd_str_puts(o, "],\"top_logprobs\":[");
+        nrd_str_puts(o, i > from ? "," : "");
+        put_token_log_prob(o, c->r, c->ids.ids[i], c->log_probs[i], with_ids, &bytes);
+        nrd_str_puts(o, ",\"top_logprobs\":[");
         const size_t k = (size_t)c->r->n_top;
         for (size_t j = i * k, first = j; j < (i + 1) * k && c->top_ids[j] >= 0; j++) {
-            nrd_str_puts(o, j > first ? ",{\"token\":" : "{\"token\":");
-            put_token(o, c->r, c->top_ids[j], &bytes);
-            nrd_str_puts(o, ",\"logprob\":");
-            put_log_prob(o, c->top_log_probs[j]);
-            nrd_str_puts(o, ",\"bytes\":[");
-            nrd_str_put(o, &bytes);
-            nrd_str_puts(o, "]}");
+            nrd_str_puts(o, j > first ? "," : "");
+            put_token_log_prob(o, c->r, c->top_ids[j], c->top_log_probs[j], with_ids, &bytes);
+            nrd_str_putc(o, '}');
         }
         nrd_str_puts(o, "]}");
     }
-    nrd_str_puts(o, "],\"refusal\":null}");
+    nrd_str_putc(o, ']');
     nrd_str_fini(&bytes);
 }
 
@@ -132,7 +147,9 @@ static void put_log_probs(nrd_str *o, const nrd_oai_choice *c, size_t from)
     if (!c->r->log_probs) {
         nrd_str_puts(o, "null");
     } else if (c->r->chat) {
-        put_chat_log_probs(o, c, from);
+        nrd_str_puts(o, "{\"content\":");
+        nrd_oai_put_log_probs(o, c, from, false);
+        nrd_str_puts(o, ",\"refusal\":null}");
     } else {
         put_text_log_probs(o, c, from);
     }
@@ -140,28 +157,13 @@ static void put_log_probs(nrd_str *o, const nrd_oai_choice *c, size_t from)
 
 /* ---- whole answers ---- */
 
-static void parse(const nrd_oai_choice *c, size_t n, bool final, bool chunk, nrd_str *calls,
-                  nrd_oai_parsed *p)
-{
-    const nrd_oai_request *r = c->r;
-    char id[80];
-    snprintf(id, sizeof id, "%s_%d", strchr(r->id, '-') + 1, c->index);
-    const nrd_oai_parse_options o = {.think_open = r->think_open,
-                                     .final = final,
-                                     .with_index = chunk,
-                                     .tools = r->tools,
-                                     .id = id,
-                                     .max_calls = r->parallel_tool_calls ? 64 : 1};
-    nrd_oai_parse(nrd_str_cstr(&c->text), n, &o, calls, p);
-}
-
 static void put_message(nrd_str *o, nrd_oai_choice *c)
 {
     nrd_str calls = {0};
     nrd_oai_parsed p;
     const char *text = nrd_str_cstr(&c->text);
 
-    parse(c, c->text.len, true, false, &calls, &p);
+    nrd_oai_split(c, c->text.len, true, false, &calls, &p);
     nrd_str_puts(o, "{\"role\":\"assistant\",\"content\":");
     if (p.n_calls > 0 && p.n_content == 0) {
         nrd_str_puts(o, "null");
@@ -181,6 +183,18 @@ static void put_message(nrd_str *o, nrd_oai_choice *c)
     }
     nrd_str_putc(o, '}');
     nrd_str_fini(&calls);
+}
+
+/* The end of a choice. OpenAI has no word for time that is over: it is a length that the client asked for, with
+ * vLLM's field for what exactly. */
+static void put_finish(nrd_str *o, const nrd_oai_choice *c, const char *finish)
+{
+    if (!finish) {
+        nrd_str_puts(o, ",\"finish_reason\":null}");
+        return;
+    }
+    const bool timed_out = c->timed_out && !strcmp(finish, "length");
+    nrd_str_printf(o, ",\"finish_reason\":\"%s\"%s}", finish, timed_out ? ",\"stop_reason\":\"timeout\"" : "");
 }
 
 static void put_choice(nrd_str *o, nrd_oai_choice *c, int index)
@@ -206,7 +220,7 @@ static void put_choice(nrd_str *o, nrd_oai_choice *c, int index)
     }
     nrd_str_puts(o, ",\"logprobs\":");
     put_log_probs(o, c, 0);
-    nrd_str_printf(o, ",\"finish_reason\":\"%s\"}", c->finish);
+    put_finish(o, c, c->finish);
 }
 
 static double score(const nrd_oai_choice *c)
@@ -216,7 +230,7 @@ static double score(const nrd_oai_choice *c)
 
 size_t nrd_oai_answer_bytes(const nrd_oai_request *r)
 {
-    size_t n = 0;
+    size_t n = r->resp.echoed.len;
     for (int i = 0; i < r->n_choices; i++) {
         const nrd_oai_choice *c = &r->choices[i];
         /* a token's probability with its bytes, and that of each alternative: about 80 bytes */
@@ -225,7 +239,7 @@ size_t nrd_oai_answer_bytes(const nrd_oai_request *r)
     return n;
 }
 
-void nrd_oai_put_answer(nrd_oai_request *r)
+static void put_answer(nrd_oai_request *r)
 {
     nrd_str *o = &r->out;
     int index = 0;
@@ -280,11 +294,7 @@ static void put_delta(nrd_str *o, nrd_oai_choice *c, const nrd_str *delta, const
     } else {
         nrd_str_puts(o, "null");
     }
-    if (finish) {
-        nrd_str_printf(o, ",\"finish_reason\":\"%s\"}", finish);
-    } else {
-        nrd_str_puts(o, ",\"finish_reason\":null}");
-    }
+    put_finish(o, c, finish);
     end_event(o, c->r);
 }
 
@@ -297,31 +307,14 @@ static void put_text_chunk(nrd_str *o, nrd_oai_choice *c, const char *text, size
     nrd_str_puts(o, ",\"logprobs\":");
     put_log_probs(o, c, c->n_log_sent);
     c->n_log_sent = c->n_log_probs;
-    if (finish) {
-        nrd_str_printf(o, ",\"finish_reason\":\"%s\"}", finish);
-    } else {
-        nrd_str_puts(o, ",\"finish_reason\":null}");
-    }
+    put_finish(o, c, finish);
     end_event(o, c->r);
-}
-
-/* What cannot become part of a stop string any more. */
-static size_t certain(const nrd_oai_choice *c)
-{
-    size_t hold = 0;
-    for (size_t i = 0; i < c->r->n_stops && !c->done; i++) {
-        size_t k = nrd_oai_partial(nrd_str_cstr(&c->text), c->text.len, c->r->stops[i].s,
-                                   c->r->stops[i].n);
-        hold = k > hold ? k : hold;
-    }
-    return c->text.len - hold;
 }
 
 static void chat_chunk(nrd_str *o, nrd_oai_choice *c)
 {
     nrd_str delta = {0}, calls = {0};
-    const char *text = nrd_str_cstr(&c->text);
-    nrd_oai_parsed p;
+    nrd_oai_delta d;
 
     if (!c->begun) {
         nrd_str_puts(&delta, "\"role\":\"assistant\",\"content\":\"\"");
@@ -332,26 +325,21 @@ static void chat_chunk(nrd_str *o, nrd_oai_choice *c)
         c->begun = true;
         nrd_str_clear(&delta);
     }
-    parse(c, certain(c), c->done, true, &calls, &p);
-    if (p.n_reasoning > c->n_reasoning_sent) {
+    nrd_oai_next_delta(c, &calls, &d);
+    if (d.n_reasoning > 0) {
         nrd_str_puts(&delta, "\"reasoning_content\":");
-        nrd_json_put_string(&delta, text + p.reasoning + c->n_reasoning_sent,
-                            p.n_reasoning - c->n_reasoning_sent);
-        c->n_reasoning_sent = p.n_reasoning;
+        nrd_json_put_string(&delta, d.reasoning, d.n_reasoning);
     }
-    if (p.n_content > c->n_content_sent) {
+    if (d.n_content > 0) {
         nrd_str_puts(&delta, delta.len ? ",\"content\":" : "\"content\":");
-        nrd_json_put_string(&delta, text + p.content + c->n_content_sent,
-                            p.n_content - c->n_content_sent);
-        c->n_content_sent = p.n_content;
+        nrd_json_put_string(&delta, d.content, d.n_content);
     }
-    if (p.n_calls > 0) {
+    if (d.n_calls > 0) {
         nrd_str_puts(&delta, delta.len ? ",\"tool_calls\":[" : "\"tool_calls\":[");
         nrd_str_put(&delta, &calls);
         nrd_str_putc(&delta, ']');
-        c->finish = "tool_calls";
     }
-    if (delta.len > 0) {
+    if (delta.len > 0 || delta.no_memory) { /* what is missing spoils the chunk */
         put_delta(o, c, &delta, NULL);
         nrd_str_clear(&delta);
     }
@@ -365,7 +353,7 @@ static void chat_chunk(nrd_str *o, nrd_oai_choice *c)
 static void text_chunk(nrd_str *o, nrd_oai_choice *c)
 {
     const nrd_oai_request *r = c->r;
-    size_t n = certain(c);
+    size_t n = nrd_oai_certain(c);
     if (!c->begun && r->echo) {
         const nrd_str *echo = &r->echoes[c->index / r->best_of];
         size_t pending = c->n_log_probs;
@@ -386,14 +374,10 @@ nrd_error *nrd_oai_chunk(nrd_oai_choice *c)
     nrd_oai_request *r = c->r;
     if (!r->streaming) {
         r->streaming = true;
-        nrd_http_stream_begin(r->req, 200, "text/event-stream; charset=utf-8", r->extra);
+        nrd_http_stream_begin(r->req, 200, r->form->stream_type, r->extra);
     }
     nrd_str_clear(&r->out);
-    if (r->chat) {
-        chat_chunk(&r->out, c);
-    } else {
-        text_chunk(&r->out, c);
-    }
+    r->form->put_chunk(&r->out, c);
     NRD_TRY(nrd_str_error(&r->out));
     if (r->out.len > 0) {
         nrd_http_stream_write(r->req, r->out.data, r->out.len);
@@ -401,16 +385,54 @@ nrd_error *nrd_oai_chunk(nrd_oai_choice *c)
     return NULL;
 }
 
+static void put_last(nrd_str *o, const nrd_oai_request *r)
+{
+    if (r->include_usage) {
+        begin_event(o, r);
+        nrd_str_puts(o, "],\"usage\":");
+        put_usage(o, r);
+        nrd_str_puts(o, "}\n\n");
+    }
+    nrd_str_puts(o, "data: [DONE]\n\n");
+}
+
 void nrd_oai_last_chunks(nrd_oai_request *r)
 {
     nrd_str_clear(&r->out);
-    if (r->include_usage) {
-        begin_event(&r->out, r);
-        nrd_str_puts(&r->out, "],\"usage\":");
-        put_usage(&r->out, r);
-        nrd_str_puts(&r->out, "}\n\n");
-    }
-    nrd_str_puts(&r->out, "data: [DONE]\n\n");
+    r->form->put_last(&r->out, r);
     nrd_http_stream_put(r->req, &r->out);
     nrd_http_stream_end(r->req);
 }
+
+void nrd_oai_put_error(nrd_str *out, int status, const char *message, const char *param, const char *code)
+{
+    const char *type = status == 401   ? "authentication_error"
+                       : status == 404 ? "not_found_error"
+                       : status == 429 ? "rate_limit_error"
+                       : status < 500  ? "invalid_request_error"
+                                       : "server_error";
+    nrd_str_puts(out, "{\"error\":{\"message\":");
+    nrd_json_put_cstr(out, message);
+    nrd_str_printf(out, ",\"type\":\"%s\",\"param\":", type);
+    if (param) {
+        nrd_json_put_cstr(out, param);
+    } else {
+        nrd_str_puts(out, "null");
+    }
+    nrd_str_puts(out, ",\"code\":");
+    if (code) {
+        nrd_json_put_cstr(out, code);
+    } else {
+        nrd_str_puts(out, "null");
+    }
+    nrd_str_puts(out, "}}");
+}
+
+#define EVENTS                                                                                                       \
+    .stream_type = "text/event-stream; charset=utf-8", .before_error = "data: ", .after_error = "\n\n",             \
+    .put_answer = put_answer, .put_last = put_last, .put_error = nrd_oai_put_error
+
+const nrd_oai_form nrd_oai_form_chat = {
+    .is_chat = true, .id_prefix = "chatcmpl-", .put_chunk = chat_chunk, EVENTS};
+const nrd_oai_form nrd_oai_form_text = {
+    .is_chat = false, .id_prefix = "cmpl-", .put_chunk = text_chunk, EVENTS};

@@ -4,6 +4,7 @@
 #include "frontends/openai/internal.h"
 
 #include "base/base64.h"
+#include "base/clock.h"
 
 #include <math.h>
 #include <string.h>
@@ -25,7 +26,9 @@ struct embed_request {
     nrd_json_doc *doc;
     char *extra;
     nrd_error *err; /* of reading the body */
-    bool base64, failed;
+    nrd_str out;    /* the answer */
+    bool base64, failed, ollama;
+    uint64_t begun_ns;
     int64_t dimensions; /* 0: not said */
     embed_input *inputs;
     size_t n_inputs, n_done, n_active;
@@ -43,6 +46,7 @@ static void unref(embed_request *r)
     }
     free(r->inputs);
     free(r->extra);
+    nrd_str_fini(&r->out);
     nrd_oai_model_unref(r->model);
     nrd_json_doc_free(r->doc);
     nrd_http_request_unref(r->req);
@@ -91,6 +95,7 @@ static nrd_error *add_input(embed_request *r, const nrd_json *v)
     embed_input *in = &r->inputs[r->n_inputs++];
     in->r = r;
     if (v->type == NRD_JSON_STRING) {
+        NRD_TRY(nrd_oai_check_prompt(r->model, v->n, "input"));
         NRD_TRY(nrd_tokenizer_encode(t, v->str, v->n,
                                      NRD_ENCODE_ADD_SPECIAL | NRD_ENCODE_PARSE_SPECIAL, &in->ids));
     } else if (v->type == NRD_JSON_ARRAY) {
@@ -134,12 +139,15 @@ static nrd_error *read_inputs(embed_request *r, const nrd_json *v)
 /* Names of unknown fields are listed in a header of the answer. */
 static void note_unknown(embed_request *r, const nrd_json *root)
 {
-    static const char *const known[] = {"model", "input", "encoding_format", "dimensions", "user"};
+    static const char *const known[] = {"model", "input", "encoding_format", "dimensions", "user",
+                                        /* Ollama's, without effect: nothing is cut, and models stay */
+                                        "truncate", "options", "keep_alive"};
+    const size_t n_known = r->ollama ? sizeof known / sizeof known[0] : 5;
     nrd_str names = {0};
     for (size_t i = 0; i < root->n; i++) {
         const nrd_json *v = &root->child[i];
         bool plain = v->key_len > 0 && v->key_len < 64 && names.len < 512;
-        for (size_t k = 0; k < sizeof known / sizeof known[0]; k++) {
+        for (size_t k = 0; k < n_known; k++) {
             plain = plain && strcmp(v->key, known[k]) != 0;
         }
         for (size_t c = 0; c < v->key_len && plain; c++) {
@@ -163,7 +171,7 @@ static nrd_error *read_body(embed_request *r, nrd_openai *o, const nrd_json *roo
     if (!nrd_json_is(name, NRD_JSON_STRING)) {
         return nrd_oai_errorf(NRD_ERR_INVALID_ARG, "model", "must be the name of a model");
     }
-    NRD_TRY(nrd_oai_find_model(o, name->str, &r->model));
+    NRD_TRY(r->ollama ? nrd_oai_ollama_find(o, name, &r->model) : nrd_oai_find_model(o, name->str, &r->model));
     if (!r->model->pooling) {
         return nrd_oai_errorf(NRD_ERR_UNSUPPORTED, "model", "'%.80s' gives no embeddings (embedding_pooling "
                           "is none)", name->str);
@@ -202,22 +210,78 @@ static void put_vector(const embed_request *r, nrd_str *out, const embed_input *
     nrd_str_putc(out, ']');
 }
 
-static void answer(embed_request *r)
+/* As Ollama's /api/embed has it. */
+static void put_ollama(const embed_request *r, nrd_str *out)
 {
-    nrd_str out = {0};
     size_t n_tokens = 0;
-    nrd_str_puts(&out, "{\"object\":\"list\",\"data\":[");
+    nrd_str_puts(out, "{\"model\":");
+    nrd_json_put_cstr(out, r->model->name);
+    nrd_str_puts(out, ",\"embeddings\":[");
     for (size_t i = 0; i < r->n_inputs; i++) {
-        nrd_str_printf(&out, "%s{\"object\":\"embedding\",\"index\":%zu,\"embedding\":", i ? "," : "", i);
-        put_vector(r, &out, &r->inputs[i]);
-        nrd_str_putc(&out, '}');
+        nrd_str_puts(out, i ? "," : "");
+        put_vector(r, out, &r->inputs[i]);
         n_tokens += r->inputs[i].ids.n;
     }
-    nrd_str_puts(&out, "],\"model\":");
-    nrd_json_put_cstr(&out, r->model->name);
-    nrd_str_printf(&out, ",\"usage\":{\"prompt_tokens\":%zu,\"total_tokens\":%zu}}", n_tokens, n_tokens);
-    nrd_http_reply_str(r->req, 200, "application/json", r->extra, &out);
-    nrd_str_fini(&out);
+    nrd_str_printf(out, "],\"total_duration\":%llu,\"load_duration\":0,\"prompt_eval_count\":%zu}",
+                   (unsigned long long)(nrd_now_ns() - r->begun_ns), n_tokens);
+}
+
+/* On the loop or on a worker. */
+static void put_answer(void *arg)
+{
+    embed_request *r = arg;
+    nrd_str *out = &r->out;
+    size_t n_tokens = 0;
+    if (r->ollama) {
+        put_ollama(r, out);
+        return;
+    }
+    nrd_str_puts(out, "{\"object\":\"list\",\"data\":[");
+    for (size_t i = 0; i < r->n_inputs; i++) {
+        nrd_str_printf(out, "%s{\"object\":\"embedding\",\"index\":%zu,\"embedding\":", i ? "," : "", i);
+        put_vector(r, out, &r->inputs[i]);
+        nrd_str_putc(out, '}');
+        n_tokens += r->inputs[i].ids.n;
+    }
+    nrd_str_puts(out, "],\"model\":");
+    nrd_json_put_cstr(out, r->model->name);
+    nrd_str_printf(out, ",\"usage\":{\"prompt_tokens\":%zu,\"total_tokens\":%zu}}", n_tokens, n_tokens);
+}
+
+static void send_answer(void *arg, bool ran)
+{
+    embed_request *r = arg;
+    if (ran) {
+        nrd_http_reply_str(r->req, 200, "application/json", r->extra, &r->out);
+    } else {
+        fail(r, nrd_errorf(NRD_ERR_UNAVAILABLE, "the server is shutting down"));
+    }
+    unref(r);
+}
+
+/* A long one is written by a worker. */
+static void answer(embed_request *r)
+{
+    size_t bytes = 0;
+
+    for (size_t i = 0; i < r->n_inputs; i++) {
+        bytes += r->inputs[i].n * 12; /* a number's digits; less in base64 */
+    }
+    nrd_error *err = nrd_claim_bytes(&r->req->claim, bytes, "its answer");
+    if (err) {
+        fail(r, err);
+        return;
+    }
+    r->refs++;
+    if (bytes > NRD_HTTP_LONG_TEXT) {
+        err = nrd_http_work(r->o->api->front->workers, r->req, put_answer, send_answer, r);
+        if (!err) {
+            return;
+        }
+        nrd_error_free(err); /* no worker has time: the loop writes it */
+    }
+    put_answer(r);
+    send_answer(r, true);
 }
 
 /* ---- the model ---- */
@@ -293,19 +357,20 @@ static void on_response(nrd_http_call *call, TRITONSERVER_InferenceResponse *res
 
 static nrd_error *fill(nrd_http_call *call, const embed_input *in)
 {
-    static const char *const outputs[] = {"output_ids", "sequence_length"};
+    const nrd_oai_model *m = in->r->model;
     const int64_t shape[] = {1, (int64_t)in->ids.n};
 
     NRD_TRY(nrd_oai_add(call, "input_ids", TRITONSERVER_TYPE_INT32, shape, 2, in->ids.ids,
                         in->ids.n * sizeof *in->ids.ids));
-    NRD_TRY(nrd_oai_add_i32(call, "input_lengths", (int64_t)in->ids.n));
-    NRD_TRY(nrd_oai_add_i32(call, "request_output_len", 1));
-    NRD_TRY(nrd_oai_add_adapter(call, in->r->model));
+    NRD_TRY(nrd_oai_add_i32(call, m, "input_lengths", (int64_t)in->ids.n));
+    NRD_TRY(nrd_oai_add_i32(call, m, "request_output_len", 1));
+    NRD_TRY(nrd_oai_add_adapter(call, m));
     NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceRequestSetStringParameter(
-        call->infer.request, "pooling", in->r->model->pooling)));
-    for (size_t i = 0; i < sizeof outputs / sizeof outputs[0]; i++) {
-        NRD_TRY(nrd_from_triton(
-            TRITONSERVER_InferenceRequestAddRequestedOutput(call->infer.request, outputs[i])));
+        call->infer.request, "pooling", m->pooling)));
+    for (size_t i = 0; i < 2; i++) { /* ids and their number */
+        NRD_TRY(m->outputs & 1u << i ? nrd_from_triton(TRITONSERVER_InferenceRequestAddRequestedOutput(
+                                           call->infer.request, nrd_oai_outputs[i]))
+                                     : NULL);
     }
     return nrd_http_forward_headers(call);
 }
@@ -333,6 +398,7 @@ static nrd_error *start_input(nrd_openai *o, embed_input *in)
 
 static nrd_error *start(nrd_openai *o, embed_request *r)
 {
+    nrd_claim_open(&r->req->claim); /* all inputs are one request */
     for (size_t i = 0; i < r->n_inputs; i++) {
         NRD_TRY(start_input(o, &r->inputs[i]));
     }
@@ -390,6 +456,8 @@ void nrd_oai_on_embeddings(void *user, nrd_http_request *req, const nrd_http_rou
         return;
     }
     r->o = o;
+    r->ollama = nrd_oai_form_of(req) == &nrd_oai_form_ollama_chat;
+    r->begun_ns = nrd_now_ns();
     r->req = req;
     r->extra = extra;
     r->refs = 1;

@@ -2,11 +2,12 @@
  * Choices: one request to the model for each, ids back into text, stop strings. */
 #include "frontends/openai/internal.h"
 
+#include "base/clock.h"
 #include "nereid/llm_tensors.h"
 
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
+#include <sys/random.h>
 
 /* ---- to the model ---- */
 
@@ -16,11 +17,13 @@ nrd_error *nrd_oai_add(nrd_http_call *call, const char *name, TRITONSERVER_DataT
     return nrd_infer_add_copy(&call->infer, name, type, shape, n_dims, data, bytes);
 }
 
-nrd_error *nrd_oai_add_i32(nrd_http_call *call, const char *name, int64_t value)
+nrd_error *nrd_oai_add_i32(nrd_http_call *call, const nrd_oai_model *m, const char *name, int64_t value)
 {
     const int64_t shape[] = {1, 1};
     int32_t v = (int32_t)value;
-    return nrd_oai_add(call, name, TRITONSERVER_TYPE_INT32, shape, 2, &v, sizeof v);
+    bool is_unsigned = m->unsigned_inputs && strcmp(name, "input_lengths") != 0; /* the one that was not */
+    return nrd_oai_add(call, name, is_unsigned ? TRITONSERVER_TYPE_UINT32 : TRITONSERVER_TYPE_INT32, shape, 2, &v,
+                       sizeof v);
 }
 
 static nrd_error *add_f32(nrd_http_call *call, const char *name, double value)
@@ -40,12 +43,12 @@ nrd_error *nrd_oai_add_bool(nrd_http_call *call, const char *name, bool value)
 /* Ids that end an answer beside the end id, each a phrase of one. [1, 2, n] */
 static nrd_error *add_stop_ids(nrd_http_call *call, const nrd_oai_request *r)
 {
-    size_t n = 0, n_own = nrd_json_len(r->stop_token_ids);
+    size_t n = 0, n_own = r->stop_ids.n;
     const int32_t *stops = nrd_tokenizer_stop_ids(r->model->tokenizer, &n);
     n = r->ignore_eos ? 0 : n;
     size_t all = n + n_own;
     const int64_t shape[] = {1, 2, (int64_t)all};
-    if (all == 0) {
+    if (all == 0 || !r->model->stop_words) { /* without them take_ids ends the answer */
         return NULL;
     }
     int32_t *v = calloc(2 * all, sizeof *v);
@@ -53,7 +56,7 @@ static nrd_error *add_stop_ids(nrd_http_call *call, const nrd_oai_request *r)
         return nrd_error_no_memory();
     }
     for (size_t i = 0; i < all; i++) {
-        v[i] = i < n ? stops[i] : (int32_t)nrd_json_int(nrd_json_at(r->stop_token_ids, i - n), 0);
+        v[i] = i < n ? stops[i] : r->stop_ids.ids[i - n];
         v[all + i] = (int32_t)i + 1;
     }
     nrd_error *err = nrd_oai_add(call, "stop_words_list", TRITONSERVER_TYPE_INT32, shape, 3, v,
@@ -102,14 +105,15 @@ static nrd_error *add_sampling(nrd_http_call *call, const nrd_oai_choice *c, int
         NRD_TRY(add_f32(call, "temperature", r->temperature));
         NRD_TRY(add_f32(call, "runtime_top_p", r->top_p > 0 ? r->top_p : 1e-6));
         if (r->top_k > 0) {
-            NRD_TRY(nrd_oai_add_i32(call, "runtime_top_k", r->top_k));
+            NRD_TRY(nrd_oai_add_i32(call, r->model, "runtime_top_k", r->top_k));
         }
     } else {
-        NRD_TRY(nrd_oai_add_i32(call, "runtime_top_k", 1));
+        NRD_TRY(nrd_oai_add_i32(call, r->model, "runtime_top_k", 1));
     }
     NRD_TRY(nrd_oai_add(call, "random_seed", TRITONSERVER_TYPE_UINT64, one, 2, &seed, sizeof seed));
     if (r->min_p > 0) {
-        NRD_TRY(add_f32(call, "runtime_min_p", r->min_p));
+        NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceRequestSetDoubleParameter(call->infer.request, NRD_LLM_MIN_P,
+                                                                                r->min_p)));
     }
     if (r->presence > 0 || r->presence < 0) {
         NRD_TRY(add_f32(call, "presence_penalty", r->presence));
@@ -121,7 +125,7 @@ static nrd_error *add_sampling(nrd_http_call *call, const nrd_oai_choice *c, int
         NRD_TRY(add_f32(call, "repetition_penalty", r->repetition));
     }
     if (r->min_tokens > 0) {
-        NRD_TRY(nrd_oai_add_i32(call, "min_length", r->min_tokens));
+        NRD_TRY(nrd_oai_add_i32(call, r->model, "min_length", r->min_tokens));
     }
     return r->logit_bias.len == 0
                ? NULL
@@ -148,21 +152,23 @@ static int asked_top(const nrd_oai_request *r)
 
 static nrd_error *fill(nrd_http_call *call, const nrd_oai_choice *c, int turn)
 {
-    static const char *const outputs[] = {"output_ids",       "sequence_length",
-                                          "cum_log_probs",    "output_log_probs",
-                                          "kv_cache_reused_blocks"};
+    static const char *const switches[] = {NRD_LLM_EXCLUDE_INPUT, NRD_LLM_PERF_METRICS};
     const nrd_oai_request *r = c->r;
     const int64_t shape[] = {1, (int64_t)c->prompt->n};
     bool scores = r->log_probs || r->best_of > r->n;
 
     NRD_TRY(nrd_oai_add(call, "input_ids", TRITONSERVER_TYPE_INT32, shape, 2, c->prompt->ids,
                 c->prompt->n * sizeof *c->prompt->ids));
-    NRD_TRY(nrd_oai_add_i32(call, "input_lengths", (int64_t)c->prompt->n));
-    NRD_TRY(nrd_oai_add_i32(call, "request_output_len", r->max_tokens));
-    NRD_TRY(nrd_oai_add_i32(call, "end_id", end_id(r)));
+    NRD_TRY(nrd_oai_add_i32(call, r->model, "input_lengths", (int64_t)c->prompt->n));
+    NRD_TRY(nrd_oai_add_i32(call, r->model, "request_output_len", r->max_tokens));
+    if (end_id(r) >= 0 || !r->model->unsigned_inputs) { /* none is the default */
+        NRD_TRY(nrd_oai_add_i32(call, r->model, "end_id", end_id(r)));
+    }
     NRD_TRY(nrd_oai_add_bool(call, "streaming", r->model->decoupled));
-    NRD_TRY(nrd_oai_add_bool(call, "exclude_input_in_output", true));
-    NRD_TRY(nrd_oai_add_bool(call, "return_kv_cache_reuse_stats", true));
+    for (size_t i = 0; i < sizeof switches / sizeof switches[0]; i++) { /* not all releases have them as inputs */
+        NRD_TRY(nrd_from_triton(
+            TRITONSERVER_InferenceRequestSetBoolParameter(call->infer.request, switches[i], true)));
+    }
     if (scores) {
         NRD_TRY(nrd_oai_add_bool(call, "return_log_probs", true));
     }
@@ -174,6 +180,10 @@ static nrd_error *fill(nrd_http_call *call, const nrd_oai_choice *c, int turn)
         NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceRequestSetIntParameter(
             call->infer.request, "top_logprobs", asked_top(r))));
     }
+    if (r->n_choices > 1) {
+        NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceRequestSetIntParameter(call->infer.request, NRD_LLM_GROUP,
+                                                                             (int64_t)r->group)));
+    }
     if (r->cache_salt) {
         NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceRequestSetStringParameter(
             call->infer.request, NRD_LLM_CACHE_SALT, r->cache_salt)));
@@ -182,14 +192,14 @@ static nrd_error *fill(nrd_http_call *call, const nrd_oai_choice *c, int turn)
         NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceRequestSetPriorityUInt64(
             call->infer.request, (uint64_t)r->priority)));
     }
-    static const char *const times[] = {"arrival_time_ns", "first_token_time_ns", "last_token_time_ns"};
-    for (size_t i = 0; i < sizeof outputs / sizeof outputs[0]; i++) {
-        NRD_TRY(nrd_from_triton(
-            TRITONSERVER_InferenceRequestAddRequestedOutput(call->infer.request, outputs[i])));
+    if (r->max_time_s > 0) {
+        nrd_infer_end_within(&call->infer, (uint64_t)(r->max_time_s * 1e6));
     }
-    for (size_t i = 0; r->return_timings && i < sizeof times / sizeof times[0]; i++) {
-        NRD_TRY(nrd_from_triton(
-            TRITONSERVER_InferenceRequestAddRequestedOutput(call->infer.request, times[i])));
+    for (size_t i = 0; i < (r->return_timings ? OAI_N_OUTPUTS : OAI_FIRST_TIME); i++) {
+        NRD_TRY(r->model->outputs & 1u << i
+                    ? nrd_from_triton(TRITONSERVER_InferenceRequestAddRequestedOutput(call->infer.request,
+                                                                                      nrd_oai_outputs[i]))
+                    : NULL);
     }
     NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceRequestSetId(call->infer.request, r->id)));
     return nrd_http_forward_headers(call);
@@ -316,8 +326,8 @@ static bool is_end(const nrd_oai_request *r, int32_t id)
     for (size_t i = 0; i < n && !r->ignore_eos; i++) {
         end = end || stops[i] == id;
     }
-    for (size_t i = 0; i < nrd_json_len(r->stop_token_ids); i++) {
-        end = end || nrd_json_int(nrd_json_at(r->stop_token_ids, i), -1) == id;
+    for (size_t i = 0; i < r->stop_ids.n; i++) {
+        end = end || r->stop_ids.ids[i] == id;
     }
     return end;
 }
@@ -375,6 +385,7 @@ static bool cut_at_stop(nrd_oai_choice *c, size_t from)
         if (at < best) {
             best = at;
             end = at + n;
+            c->stop = (int)i;
         }
     }
     if (best == SIZE_MAX) {
@@ -387,8 +398,8 @@ static bool cut_at_stop(nrd_oai_choice *c, size_t from)
 
 static nrd_error *take_ids(nrd_oai_choice *c, const piece *p)
 {
-    size_t before = c->text.len;
     for (size_t i = 0; i < p->n_ids && !c->finish; i++) {
+        const size_t before = c->text.len;
         c->n_tokens++;
         if (is_end(c->r, p->ids[i])) {
             c->finish = "stop";
@@ -418,11 +429,8 @@ static void release_choice(nrd_oai_choice *c)
     free(c->offsets);
 }
 
-void nrd_oai_request_unref(nrd_oai_request *r)
+void nrd_oai_request_free(nrd_oai_request *r)
 {
-    if (--r->refs > 0) {
-        return;
-    }
     for (int i = 0; i < r->n_choices; i++) {
         release_choice(&r->choices[i]);
     }
@@ -436,10 +444,24 @@ void nrd_oai_request_unref(nrd_oai_request *r)
     nrd_str_fini(&r->guide);
     nrd_str_fini(&r->logit_bias);
     nrd_str_fini(&r->out);
+    nrd_ids_fini(&r->stop_ids);
+    nrd_str_fini(&r->llama.fields);
+    nrd_str_fini(&r->resp.echoed);
+    nrd_str_fini(&r->resp.input);
+    nrd_response_store_give_back(r->o->kept, r->resp.previous);
     nrd_json_doc_free(r->doc);
     nrd_oai_model_unref(r->model);
-    nrd_http_request_unref(r->req);
     free(r);
+}
+
+void nrd_oai_request_unref(nrd_oai_request *r)
+{
+    if (--r->refs > 0) {
+        return;
+    }
+    atomic_fetch_sub(&r->o->n_running, 1);
+    nrd_http_request_unref(r->req);
+    nrd_oai_request_free(r);
 }
 
 static void cancel_choice(nrd_oai_choice *c)
@@ -473,10 +495,13 @@ static void fail(nrd_oai_request *r, nrd_error *err)
     r->failed = true;
     if (r->streaming) {
         nrd_str_clear(&r->out);
-        nrd_str_puts(&r->out, "data: ");
-        nrd_oai_put_error(&r->out, nrd_oai_status(err), nrd_error_message(err), NULL,
-                          nrd_error_reason(err));
-        nrd_str_puts(&r->out, "\n\n");
+        if (r->form->put_failure) {
+            r->form->put_failure(&r->out, r, nrd_error_message(err));
+        } else {
+            nrd_str_puts(&r->out, r->form->before_error);
+            r->form->put_error(&r->out, nrd_oai_status(err), nrd_error_message(err), NULL, nrd_error_reason(err));
+            nrd_str_puts(&r->out, r->form->after_error);
+        }
         nrd_http_stream_put(r->req, &r->out);
         nrd_http_stream_end(r->req);
         nrd_error_free(err);
@@ -505,7 +530,8 @@ static nrd_error *finish_choice(nrd_oai_choice *c)
 
 static void put_answer(void *arg)
 {
-    nrd_oai_put_answer(arg);
+    nrd_oai_request *r = arg;
+    r->form->put_answer(r);
 }
 
 static void send_answer(void *arg, bool ran)
@@ -522,6 +548,11 @@ static void send_answer(void *arg, bool ran)
 /* The whole answer, when all choices are done; a long one is written by a worker. */
 static void answer(nrd_oai_request *r)
 {
+    nrd_error *full = nrd_claim_bytes(&r->req->claim, nrd_oai_answer_bytes(r), "its answer");
+    if (full) {
+        fail(r, full);
+        return;
+    }
     r->refs++;
     if (nrd_oai_answer_bytes(r) > NRD_HTTP_LONG_TEXT) {
         nrd_error *err = nrd_http_work(r->o->api->front->workers, r->req, put_answer, send_answer, r);
@@ -551,11 +582,13 @@ static void on_response(nrd_http_call *call, TRITONSERVER_InferenceResponse *res
                 c->first_token_ns = p.first_token_ns;
                 c->last_token_ns = p.last_token_ns;
             }
+            c->first_ns = c->first_ns ? c->first_ns : nrd_now_ns();
             bool had_finish = c->finish != NULL;
             err = take_ids(c, &p);
             if (!c->finish && (p.finish_reason == NRD_FINISH_END_ID || p.finish_reason == NRD_FINISH_STOP_WORDS)) {
                 c->finish = "stop"; /* a guide's text that was complete needs no end token */
             }
+            c->timed_out = p.finish_reason == NRD_FINISH_TIMED_OUT && !c->finish;
             if (c->finish && !had_finish && !final) {
                 cancel_choice(c);
             }
@@ -637,6 +670,10 @@ static nrd_error *start(nrd_oai_request *r)
             return nrd_error_no_memory();
         }
     }
+    if (r->n_choices > 1 && getrandom(&r->group, sizeof r->group, 0) != (ssize_t)sizeof r->group) {
+        return nrd_errorf(NRD_ERR_INTERNAL, "cannot get random numbers");
+    }
+    nrd_claim_open(&r->req->claim); /* all choices are one request */
     for (int i = 0; i < r->n_choices; i++) {
         NRD_TRY(start_choice(&r->choices[i], i % r->best_of));
     }
@@ -648,10 +685,15 @@ static nrd_error *start(nrd_oai_request *r)
     return NULL;
 }
 
-static void put_id(char *out, size_t n, const char *prefix, uint64_t seed)
+/* Ids of answers that are kept open them: nobody should guess one. */
+static void put_id(char *out, size_t n, const char *prefix, uint64_t now_ns)
 {
     static _Atomic uint64_t counter;
-    snprintf(out, n, "%s-%016llx%08llx", prefix, (unsigned long long)seed,
+    uint64_t drawn;
+    if (getrandom(&drawn, sizeof drawn, GRND_NONBLOCK) != (ssize_t)sizeof drawn) {
+        drawn = now_ns; /* early at boot */
+    }
+    snprintf(out, n, "%s%016llx%08llx", prefix, (unsigned long long)drawn,
              (unsigned long long)(atomic_fetch_add(&counter, 1) & 0xffffffffu));
 }
 
@@ -663,7 +705,7 @@ static void read_request(void *arg)
         r->err = nrd_oai_body(r->req, &r->doc);
     }
     if (!r->err) {
-        r->err = nrd_oai_read(r, nrd_json_root(r->doc));
+        r->err = nrd_oai_read_form(r, &r->req->claim);
     }
     if (!r->err && r->unknown.len > 0 && !r->unknown.no_memory) {
         r->extra = nrd_oai_warn_unknown(r->extra, r->unknown.data);
@@ -688,10 +730,10 @@ static void begin(void *arg, bool ran)
     nrd_oai_request_unref(r);
 }
 
-static void handle(nrd_openai *o, nrd_http_request *req, bool chat)
+void nrd_oai_generate(nrd_openai *o, nrd_http_request *req, const nrd_oai_form *form)
 {
     char *extra = NULL;
-    struct timespec now;
+    const uint64_t now_ns = nrd_wall_ns();
 
     if (!nrd_oai_admit(o, req, true, &extra)) {
         return;
@@ -702,16 +744,18 @@ static void handle(nrd_openai *o, nrd_http_request *req, bool chat)
         free(extra);
         return;
     }
+    atomic_fetch_add(&o->n_running, 1);
     r->o = o;
     r->req = req;
-    r->chat = chat;
+    r->form = form;
+    r->chat = form->is_chat;
     r->extra = extra;
+    r->key = nrd_oai_key(o, req);
     r->refs = 1;
     nrd_http_request_ref(req);
-    clock_gettime(CLOCK_REALTIME, &now);
-    r->created = (int64_t)now.tv_sec;
-    put_id(r->id, sizeof r->id, chat ? "chatcmpl" : "cmpl",
-           (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec);
+    r->begun_ns = nrd_now_ns();
+    r->created = (int64_t)(now_ns / 1000000000u);
+    put_id(r->id, sizeof r->id, form->id_prefix, now_ns);
     if (nrd_oai_is_short(o, req, &r->doc, &r->err)) {
         if (!r->err) {
             read_request(r);
@@ -729,11 +773,11 @@ static void handle(nrd_openai *o, nrd_http_request *req, bool chat)
 void nrd_oai_on_chat(void *user, nrd_http_request *req, const nrd_http_route *route)
 {
     (void)route;
-    handle(user, req, true);
+    nrd_oai_generate(user, req, &nrd_oai_form_chat);
 }
 
 void nrd_oai_on_completions(void *user, nrd_http_request *req, const nrd_http_route *route)
 {
     (void)route;
-    handle(user, req, false);
+    nrd_oai_generate(user, req, &nrd_oai_form_text);
 }

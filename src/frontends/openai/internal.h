@@ -5,7 +5,11 @@
  * adapter_list.c keeps; admit.c decides who may ask; list.c, tokenize.c and openapi.c answer questions.
  * Life of a request: params.c reads the body into an nrd_oai_request; generate.c sends one request for
  * each choice to the model and turns ids into text; answer.c writes the JSON, whole or in chunks;
- * parse.c finds reasoning and tool calls in the text. embeddings.c has a shorter life of its own.
+ * parse.c finds reasoning and tool calls in the text, delta.c what of that is new. embeddings.c has a
+ * shorter life of its own.
+ * The one form of a conversation is the body of /v1/chat/completions. Another API is an nrd_oai_form: it
+ * turns its body into that one (messages_in.c, ollama_in.c, responses.h) and writes its own answers
+ * (messages_out.c, ollama_out.c) with convert.c; forms.c says which path speaks which.
  */
 #ifndef NRD_FRONTENDS_OPENAI_INTERNAL_H
 #define NRD_FRONTENDS_OPENAI_INTERNAL_H
@@ -15,6 +19,8 @@
 #include "frontends/http/api.h"
 #include "frontends/http/call.h"
 #include "frontends/http/work.h"
+#include "frontends/openai/response_store.h"
+#include "text/prompt_limit.h"
 #include "text/sampling.h"
 #include "text/shared.h"
 
@@ -26,10 +32,12 @@ enum {
     OAI_MAX_STOPS = 16,
     OAI_MAX_PROMPTS = 128,
     OAI_MAX_INPUTS = 2048, /* of a request for embeddings */
+    OAI_MAX_VALUES = 4000000, /* of a body's JSON */
     OAI_MAX_LISTED = 256, /* names in /v1/models */
     /* Bytes. Processor time to turn 8 KB into tokens, SmolLM2's tokenizer on an AMD EPYC: 0.2 ms of
      * source text, 0.6 ms of random letters, no word of which was seen before. */
     OAI_SHORT_BODY = 8 << 10,
+    OAI_MAX_TIME_S = 86400, /* max_time */
     OAI_MAX_NEW_TOKENS = 1 << 24, /* the engine cuts to what the sequence may hold */
 };
 
@@ -51,8 +59,11 @@ typedef struct nrd_oai_model {
     const nrd_chat *chat;           /* NULL: see chat_error */
     char *chat_error;
     nrd_sampling sampling; /* where a request does not say */
+    int64_t max_batch;   /* of its configuration */
     const char *pooling; /* of embeddings: "last", "mean"; NULL: none are given */
     bool decoupled;
+    uint32_t outputs; /* that the configuration declares, a bit for each of nrd_oai_outputs */
+    bool stop_words, unsigned_inputs; /* takes stop_words_list (releases from v0.6); UINT32 for INT32 (up to v0.6) */
     bool is_bls; /* reached through a bls model, which is not offered by its name */
     uint64_t checked_ns;
 } nrd_oai_model;
@@ -79,11 +90,33 @@ struct nrd_openai {
     nrd_oai_model *models; /* guarded by mu */
     nrd_oai_adapter *adapters; /* loaded at run time, the newest first; guarded by mu */
     uint64_t n_adapters;              /* loaded so far; guarded by mu */
+    nrd_response_store *kept; /* owns; answers of /v1/responses */
+    atomic_int n_running; /* requests that generate */
 };
 
 typedef struct nrd_oai_request nrd_oai_request;
+typedef struct nrd_oai_choice nrd_oai_choice;
 
-typedef struct nrd_oai_choice {
+/* How one API asks and answers. All texts are constants. The functions have no state of their own: any
+ * thread that has the request may call them. */
+typedef struct nrd_oai_form {
+    bool is_chat;
+    const char *id_prefix;    /* of the answer's id */
+    const char *stream_type;  /* content type of streams */
+    const char *before_error, *after_error; /* around an error in a stream */
+    const char *(*renamed)[2]; /* fields: as read here, as its clients know it; ends with NULL; NULL: none */
+    /* The body as one of chat/completions, or of completions where it clears r->chat; NULL: it is that.
+     * Errors name the field of the body as it came. */
+    nrd_error *(*convert)(nrd_oai_request *r, const nrd_json *root, nrd_str *out);
+    void (*put_answer)(nrd_oai_request *r); /* whole into r->out, when all choices are done */
+    void (*put_chunk)(nrd_str *out, nrd_oai_choice *c); /* what became new in one choice */
+    void (*put_last)(nrd_str *out, const nrd_oai_request *r); /* the end of a stream, behind all chunks */
+    void (*put_error)(nrd_str *out, int status, const char *message, const char *param, const char *code);
+    /* The end of a stream that failed; NULL: an error between before_error and after_error. */
+    void (*put_failure)(nrd_str *out, const nrd_oai_request *r, const char *message);
+} nrd_oai_form;
+
+struct nrd_oai_choice {
     nrd_oai_request *r;
     int index; /* in the answer */
     const nrd_ids *prompt;
@@ -104,24 +137,35 @@ typedef struct nrd_oai_choice {
     int64_t arrival_ns, first_token_ns, last_token_ns; /* 0: not told */
     const char *finish; /* "stop", "length", "tool_calls" */
     bool done, begun, cut; /* cut: by a stop string */
-} nrd_oai_choice;
+    bool timed_out;
+    uint64_t first_ns; /* when the first response came, steady clock; 0: none yet */
+    int stop;       /* cut: which of the request's stop strings */
+    int n_blocks;   /* of messages and responses: begun so far in the stream */
+    int open_block; /* of them: what the last is; 0: none is open */
+    int64_t n_events; /* of responses: in the stream so far */
+};
 
 struct nrd_oai_request {
     nrd_openai *o;
-    nrd_http_request *req; /* shares */
+    nrd_http_request *req; /* shares; NULL: nothing is generated */
+    const nrd_oai_form *form;
     nrd_oai_model *model;
-    nrd_json_doc *doc; /* the body; strings below borrow from it */
+    nrd_json_doc *doc; /* the body, as one of chat/completions or completions; strings below borrow from it */
     char id[48];
-    int64_t created;
+    int64_t created;   /* seconds since 1970 */
+    uint64_t begun_ns; /* steady clock */
     char *extra; /* header lines of the answer; owned */
     nrd_str unknown; /* names of unknown fields, for a header of the answer */
 
     bool chat, stream, include_usage, return_timings, echo, log_probs, has_tools, parallel_tool_calls, ignore_eos;
     bool skip_special, include_stop, think_open;
+    bool only_counts; /* the prompt's tokens are asked for: fields of the answer may be missing */
     int n, best_of, n_top;
     int64_t max_tokens, min_tokens, top_k, priority;
     double temperature, top_p, min_p, presence, frequency, repetition;
+    double max_time_s; /* 0: no limit */
     uint64_t seed;
+    uint64_t group; /* of its choices, for the engine */
     const nrd_json *tools;
     nrd_str logit_bias; /* JSON, as the model reads it; empty: none */
     const char *guide_type; /* NULL: free text */
@@ -131,8 +175,20 @@ struct nrd_oai_request {
         size_t n;
     } stops[OAI_MAX_STOPS];
     size_t n_stops;
-    const nrd_json *stop_token_ids;
+    nrd_ids stop_ids; /* that end an answer besides the model's */
     const char *cache_salt; /* NULL: none */
+    int key; /* the place of the API key that it came with, -1: there are none */
+    struct { /* of responses */
+        nrd_str echoed; /* members of the answer that repeat what was asked */
+        nrd_str input;  /* the items that came, a JSON list */
+        nrd_kept_response *previous; /* shares; NULL: none is continued */
+        bool store;
+    } resp;
+    struct { /* of llama.cpp's forms */
+        nrd_str fields; /* names of the members to answer with, a JSON list; empty: all */
+        bool tokens;    /* ids are told too */
+        bool silent;    /* the prompt is only to be in the cache: nothing is told of the answer */
+    } llama;
     nrd_ids prompts[OAI_MAX_PROMPTS];
     nrd_str echoes[OAI_MAX_PROMPTS];
     size_t n_prompts;
@@ -146,21 +202,33 @@ struct nrd_oai_request {
     int refs; /* one for each running call and one for the handler; loop thread only */
 };
 
-/* admit.c */
+/* field.c */
 /* An error of one field of the body: "field: " and the text, with the field for programs. */
 nrd_error *nrd_oai_errorf(nrd_error_code code, const char *field, const char *fmt, ...)
     NRD_PRINTF(3, 4) NRD_MUST_USE;
+/* There, and not null. */
+static inline bool nrd_oai_given(const nrd_json *v)
+{
+    return v && v->type != NRD_JSON_NULL;
+}
+/* The value of a field; what is absent or null leaves *out alone. */
+nrd_error *nrd_oai_get_bool(const nrd_json *root, const char *name, bool *out) NRD_MUST_USE;
+/* Whether a text of n bytes may be tokenized; field: where it stands in the body. */
+nrd_error *nrd_oai_check_prompt(const nrd_oai_model *m, size_t n, const char *field) NRD_MUST_USE;
+
+/* admit.c */
 /* Always takes err. */
 void nrd_oai_fail(nrd_http_request *req, nrd_error *err, const char *extra);
-/* Appends {"error": {...}}; param and code may be NULL. */
-void nrd_oai_put_error(nrd_str *out, int status, const char *message, const char *param,
-                       const char *code);
 int nrd_oai_status(const nrd_error *err);
 /* Authentication, rate limit, CORS. False: it was answered. *out_extra: header lines or NULL, owned. */
 bool nrd_oai_admit(nrd_openai *o, nrd_http_request *req, bool counts, char **out_extra);
+/* The same for a request whose method is DELETE; others are answered. */
+bool nrd_oai_admit_delete(nrd_openai *o, nrd_http_request *req, char **out_extra);
+/* The place of the key that a request brings, -1: there are none, or none of them fits. */
+int nrd_oai_key(const nrd_openai *o, const nrd_http_request *req);
 /* The header lines with a warning behind them. Takes extra (or NULL); the caller frees what comes. */
 char *nrd_oai_warn_unknown(char *extra, const char *names);
-nrd_error *nrd_oai_body(const nrd_http_request *req, nrd_json_doc **out) NRD_MUST_USE;
+nrd_error *nrd_oai_body(nrd_http_request *req, nrd_json_doc **out) NRD_MUST_USE;
 
 /* adapters.c */
 nrd_http_handler nrd_oai_on_load_adapter, nrd_oai_on_unload_adapter;
@@ -179,11 +247,16 @@ void nrd_oai_adapter_free(nrd_oai_adapter *a); /* NULL is fine */
 void nrd_oai_free_adapters(nrd_openai *o);
 
 /* models.c */
+/* Outputs of tensorrt_llm that are asked for where it declares them: releases differ. */
+enum { OAI_N_OUTPUTS = 8, OAI_REUSED_BLOCKS = 4, OAI_FIRST_TIME = 5 };
+extern const char *const nrd_oai_outputs[OAI_N_OUTPUTS];
 /* The name is asked for anew the next time. */
 void nrd_oai_forget_model(nrd_openai *o, const char *name);
 /* By a name that the configuration gives, or by the repository's. NOT_FOUND names those there are.
  * Shares: the caller gives its reference back. May open files, so not on a loop thread. */
 nrd_error *nrd_oai_find_model(nrd_openai *o, const char *name, nrd_oai_model **out) NRD_MUST_USE;
+/* The same; absent or null is the one model that is served, adapters aside. INVALID_ARG: there are several. */
+nrd_error *nrd_oai_find_only(nrd_openai *o, const nrd_json *name, nrd_oai_model **out) NRD_MUST_USE;
 /* The same where nothing has to be asked or opened, else NULL. */
 nrd_oai_model *nrd_oai_known_model(nrd_openai *o, const char *name);
 void nrd_oai_model_unref(nrd_oai_model *m); /* NULL is fine; any thread */
@@ -213,7 +286,7 @@ typedef struct nrd_oai_question {
 void nrd_oai_ask(nrd_openai *o, nrd_http_request *req, const char *model,
                  nrd_error *(*put)(nrd_oai_question *q));
 /* Whether a request may be read on the loop: then the body is read, or *err says why not. */
-bool nrd_oai_is_short(nrd_openai *o, const nrd_http_request *req, nrd_json_doc **doc,
+bool nrd_oai_is_short(nrd_openai *o, nrd_http_request *req, nrd_json_doc **doc,
                       nrd_error **err);
 
 /* list.c */
@@ -222,16 +295,98 @@ nrd_http_handler nrd_oai_on_models, nrd_oai_on_model;
 /* tokenize.c */
 nrd_http_handler nrd_oai_on_tokenize, nrd_oai_on_detokenize;
 
+/* fim.c */
+typedef struct nrd_oai_fim { /* all borrowed */
+    const nrd_json *prefix, *suffix; /* strings; what stands before and behind the answer; NULL: nothing */
+    const nrd_json *begun;           /* a string that the answer goes on from, NULL: none */
+    const nrd_json *files;           /* [{filename, text}], NULL: none */
+    const char *prefix_field, *suffix_field; /* where they stand in the body */
+} nrd_oai_fim;
+/* The prompt for a text between two others; texts are taken as they are, without special tokens. UNSUPPORTED:
+ * the model has no tokens for it. */
+nrd_error *nrd_oai_fim_prompt(const nrd_oai_model *m, const nrd_oai_fim *fim, nrd_ids *out) NRD_MUST_USE;
+/* Marks of such prompts end the request's answers too. */
+nrd_error *nrd_oai_fim_ends(nrd_oai_request *r) NRD_MUST_USE;
+
+/* forms.c */
+extern const nrd_oai_form nrd_oai_form_chat, nrd_oai_form_text, nrd_oai_form_messages, nrd_oai_form_ollama_chat,
+    nrd_oai_form_ollama_generate, nrd_oai_form_responses, nrd_oai_form_llama, nrd_oai_form_infill;
+/* By the path: errors come before the body says anything. */
+const nrd_oai_form *nrd_oai_form_of(const nrd_http_request *req);
+
+/* convert.c */
+/* As nrd_oai_read of r->doc, which is a body in r's form; what is made of it is claimed. Any thread. */
+nrd_error *nrd_oai_read_form(nrd_oai_request *r, nrd_claim *claim) NRD_MUST_USE;
+/* Appends the name of an object's next member. */
+void nrd_oai_put_key(nrd_str *out, const char *name);
+/* The same with the value, as it is. */
+void nrd_oai_put_member(nrd_str *out, const char *name, const nrd_json *value);
+/* Members of `root` for the chat's body. `special`: those that the form has already read, or whose
+ * name means something else there; `unknown`: those that an answer of this form has no place for. Both
+ * end with NULL. */
+void nrd_oai_put_rest(nrd_oai_request *r, nrd_str *out, const nrd_json *root, const char *const *special,
+                      const char *const *unknown);
+
+/* ollama.c */
+nrd_http_handler nrd_oai_on_ollama_chat, nrd_oai_on_ollama_generate, nrd_oai_on_ollama_tags, nrd_oai_on_ollama_ps,
+    nrd_oai_on_ollama_show, nrd_oai_on_ollama_version, nrd_oai_on_ollama_order;
+
+/* ollama_in.c */
+nrd_error *nrd_oai_ollama_chat(nrd_oai_request *r, const nrd_json *root, nrd_str *out) NRD_MUST_USE;
+nrd_error *nrd_oai_ollama_generate(nrd_oai_request *r, const nrd_json *root, nrd_str *out) NRD_MUST_USE;
+/* As nrd_oai_find_model; NAME:latest is NAME where nothing else has this name. */
+nrd_error *nrd_oai_ollama_find(nrd_openai *o, const nrd_json *name, nrd_oai_model **out) NRD_MUST_USE;
+
+/* ollama_out.c */
+void nrd_oai_ollama_put_time(nrd_str *o, int64_t seconds); /* since 1970, as a JSON string */
+
+/* llama.c */
+nrd_http_handler nrd_oai_on_llama_completion, nrd_oai_on_llama_infill, nrd_oai_on_llama_props, nrd_oai_on_llama_slots,
+    nrd_oai_on_apply_template;
+
+/* llama_in.c */
+nrd_error *nrd_oai_llama_completion(nrd_oai_request *r, const nrd_json *root, nrd_str *out) NRD_MUST_USE;
+nrd_error *nrd_oai_llama_infill(nrd_oai_request *r, const nrd_json *root, nrd_str *out) NRD_MUST_USE;
+
+/* mixed_ids.c */
+/* A text, an id, or a list of both, as ids; flags: of nrd_tokenizer_encode. */
+nrd_error *nrd_oai_mixed_ids(const nrd_oai_model *m, const nrd_json *v, const char *field, uint32_t flags,
+                             nrd_ids *out) NRD_MUST_USE;
+
+/* llama_out.c */
+void nrd_oai_llama_put_settings(nrd_str *o, const nrd_sampling *s); /* members of an object */
+
+/* health.c */
+nrd_http_handler nrd_oai_on_health, nrd_oai_on_load, nrd_oai_on_reset_prefix_cache;
+
+/* count.c */
+nrd_http_handler nrd_oai_on_count_tokens, nrd_oai_on_count_chat, nrd_oai_on_count_responses;
+
+/* messages.c */
+nrd_http_handler nrd_oai_on_messages;
+
+/* messages_in.c */
+nrd_error *nrd_oai_messages_convert(nrd_oai_request *r, const nrd_json *root, nrd_str *out) NRD_MUST_USE;
+
+/* responses.c */
+nrd_http_handler nrd_oai_on_responses, nrd_oai_on_response, nrd_oai_on_response_items, nrd_oai_on_response_cancel;
+
 /* params.c */
+void nrd_oai_note_unknown(nrd_oai_request *r, const nrd_json *v); /* v: a member of the body */
+/* What the chat template makes of a body's messages and tools. */
+nrd_error *nrd_oai_render(nrd_oai_request *r, const nrd_json *root, nrd_str *out) NRD_MUST_USE;
 /* Finds the model, checks and keeps every field, renders and tokenizes. Any thread. */
 nrd_error *nrd_oai_read(nrd_oai_request *r, const nrd_json *root) NRD_MUST_USE;
 
 /* generate.c */
 nrd_http_handler nrd_oai_on_chat, nrd_oai_on_completions;
+void nrd_oai_generate(nrd_openai *o, nrd_http_request *req, const nrd_oai_form *form);
 void nrd_oai_request_unref(nrd_oai_request *r);
+void nrd_oai_request_free(nrd_oai_request *r); /* one that never had an HTTP request; any thread */
 
 /* Inputs of one element, and any other; what `data` points to is copied. */
-nrd_error *nrd_oai_add_i32(nrd_http_call *call, const char *name, int64_t value) NRD_MUST_USE;
+nrd_error *nrd_oai_add_i32(nrd_http_call *call, const nrd_oai_model *m, const char *name,
+                           int64_t value) NRD_MUST_USE;
 /* Those that name the model's adapter; nothing where it is none. */
 nrd_error *nrd_oai_add_adapter(nrd_http_call *call, const nrd_oai_model *m) NRD_MUST_USE;
 nrd_error *nrd_oai_add_bool(nrd_http_call *call, const char *name, bool value) NRD_MUST_USE;
@@ -246,10 +401,14 @@ nrd_http_handler nrd_oai_on_embeddings;
 nrd_http_handler nrd_oai_on_openapi;
 
 /* answer.c */
-void nrd_oai_put_answer(nrd_oai_request *r); /* whole into r->out, when all choices are done */
 size_t nrd_oai_answer_bytes(const nrd_oai_request *r); /* about what that takes */
 nrd_error *nrd_oai_chunk(nrd_oai_choice *c) NRD_MUST_USE; /* what became new in one choice */
 void nrd_oai_last_chunks(nrd_oai_request *r);          /* usage and the end of the stream */
+void nrd_oai_put_error(nrd_str *out, int status, const char *message, const char *param, const char *code); /* OpenAI's */
+/* Log probabilities of the tokens from `from` on, as OpenAI lists them; with their ids as llama.cpp does. */
+void nrd_oai_put_log_probs(nrd_str *o, const nrd_oai_choice *c, size_t from, bool with_ids);
+/* How many tokens of the prompt came from the cache. */
+long long nrd_oai_cached_tokens(const nrd_oai_choice *c);
 
 /* parse.c */
 typedef struct nrd_oai_parsed {
@@ -272,6 +431,24 @@ void nrd_oai_parse(const char *text, size_t n, const nrd_oai_parse_options *o, n
                    nrd_oai_parsed *out);
 /* Bytes at the end of text[0..n) that may be the beginning of `mark`. */
 size_t nrd_oai_partial(const char *text, size_t n, const char *mark, size_t n_mark);
+
+/* delta.c */
+/* nrd_oai_parse of the first n bytes of a choice, with what its request asks for. */
+void nrd_oai_split(const nrd_oai_choice *c, size_t n, bool final, bool chunk, nrd_str *calls, nrd_oai_parsed *p);
+size_t nrd_oai_certain(const nrd_oai_choice *c); /* bytes that cannot become part of a stop string any more */
+typedef struct nrd_oai_delta {
+    const char *reasoning, *content; /* borrow from the choice's text */
+    size_t n_reasoning, n_content;
+    int n_calls; /* they come at the end, all of them */
+    nrd_oai_parsed all; /* what is certain so far */
+} nrd_oai_delta;
+/* What is new since the last time; `calls` as nrd_oai_parse gives them. */
+void nrd_oai_next_delta(nrd_oai_choice *c, nrd_str *calls, nrd_oai_delta *out);
+/* Calls as nrd_oai_parse gives them, as a list: forms whose calls look otherwise read them again, since there is
+ * one writer. NULL: no memory, and `o` is spoilt. The caller frees it. */
+nrd_json_doc *nrd_oai_read_calls(nrd_str *o, const nrd_str *calls);
+/* The arguments of a call as an object; text that is none becomes an empty one, which clients can read. */
+void nrd_oai_put_arguments(nrd_str *o, const char *text, size_t n);
 
 /* An output of a response; name and base belong to the response. */
 typedef struct nrd_oai_output {

@@ -42,15 +42,49 @@ static nrd_error *set(char **field, const char *value)
     return NULL;
 }
 
-/* How prompts become vectors: the parameter embedding_pooling, else as decoders usually do. */
+const char *const nrd_oai_outputs[OAI_N_OUTPUTS] = {
+    "output_ids",      "sequence_length",     "cum_log_probs",     "output_log_probs", "kv_cache_reused_blocks",
+    "arrival_time_ns", "first_token_time_ns", "last_token_time_ns"};
+
+/* One of a configuration's inputs or outputs; NULL: it is not declared. */
+static const nrd_json *declared(const nrd_json *config, const char *kind, const char *name)
+{
+    const nrd_json *list = nrd_json_get(config, kind);
+    for (size_t i = 0; i < nrd_json_len(list); i++) {
+        if (!strcmp(nrd_json_get_str(&list->child[i], "name", ""), name)) {
+            return &list->child[i];
+        }
+    }
+    return NULL;
+}
+
+/* What the published releases do not all have. */
+static void read_tensors(nrd_oai_model *m, const nrd_json *config)
+{
+    const nrd_json *length = declared(config, "input", "request_output_len");
+
+    m->unsigned_inputs = !strcmp(nrd_json_get_str(length, "data_type", ""), "TYPE_UINT32");
+    m->stop_words = declared(config, "input", "stop_words_list") != NULL;
+    m->outputs = 0;
+    for (size_t i = 0; i < OAI_N_OUTPUTS; i++) {
+        m->outputs |= declared(config, "output", nrd_oai_outputs[i]) ? 1u << i : 0;
+    }
+}
+
+/* How prompts become vectors: the parameter embedding_pooling, else as the model does. */
 static nrd_error *read_pooling(nrd_oai_model *m, const nrd_json *config)
 {
     const char *s = parameter(config, "embedding_pooling");
-    m->pooling = !s || !strcmp(s, "last") ? "last" : !strcmp(s, "mean") ? "mean" : NULL;
+    static const char *const known[] = {"model", "last", "mean", "first"};
+
+    m->pooling = NULL;
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
+        m->pooling = !strcmp(s ? s : known[0], known[i]) ? known[i] : m->pooling;
+    }
     if (s && !m->pooling && strcmp(s, "none") != 0) {
         return nrd_errorf(NRD_ERR_INVALID_ARG,
-                          "The parameter embedding_pooling of the model `%s` is '%.40s'; expected last, "
-                          "mean or none.", m->llm, s);
+                          "The parameter embedding_pooling of the model `%s` is '%.40s'; expected model, last, "
+                          "mean, first or none.", m->llm, s);
     }
     return NULL;
 }
@@ -95,6 +129,8 @@ static nrd_error *take_llm(nrd_oai_model *m, const char *llm, const nrd_json *co
     NRD_TRY(set(&m->served, parameter(config, "served_model_name")));
     m->decoupled =
         nrd_json_get_bool(nrd_json_get(config, "model_transaction_policy"), "decoupled", false);
+    m->max_batch = nrd_json_get_int(config, "max_batch_size", 1);
+    read_tensors(m, config);
     return read_pooling(m, config);
 }
 
@@ -277,7 +313,8 @@ static bool is_same_text(const char *a, const char *b)
 
 static bool is_same(const nrd_oai_model *a, const nrd_oai_model *b)
 {
-    return a->text == b->text && a->decoupled == b->decoupled && a->pooling == b->pooling &&
+    return a->text == b->text && a->decoupled == b->decoupled && a->outputs == b->outputs &&
+           a->stop_words == b->stop_words && a->unsigned_inputs == b->unsigned_inputs && a->pooling == b->pooling &&
            is_same_text(a->llm, b->llm) && is_same_text(a->tokenizer_dir, b->tokenizer_dir) &&
            is_same_text(a->served, b->served) && a->adapter == b->adapter &&
            is_same_text(a->adapter_dir, b->adapter_dir);
@@ -493,6 +530,43 @@ nrd_error *nrd_oai_find_model(nrd_openai *o, const char *name, nrd_oai_model **o
 {
     nrd_error *err = find(o, name, out);
     return err && nrd_error_get_code(err) == NRD_ERR_NOT_FOUND ? not_found(o, name, err) : err;
+}
+
+/* Names of one model, the ensembles around it among them, are one. */
+static nrd_error *find_only(nrd_openai *o, nrd_oai_model **out)
+{
+    nrd_oai_names list = {.n = 0};
+    nrd_oai_model *only = NULL;
+    bool several = false;
+
+    NRD_TRY(nrd_oai_offered(o, &list));
+    for (size_t i = 0; i < list.n; i++) {
+        nrd_oai_model *m = list.v[i];
+        if (!m->adapter) {
+            several = several || (only && strcmp(only->llm, m->llm) != 0);
+            only = only ? only : m;
+        }
+    }
+    if (only && !several) {
+        atomic_fetch_add(&only->refs, 1);
+        *out = only;
+    }
+    nrd_oai_names_fini(&list);
+    return only && !several ? NULL
+                            : nrd_oai_errorf(NRD_ERR_INVALID_ARG, "model",
+                                             only ? "must be given: there are several (/v1/models lists them)"
+                                                  : "no language model is ready");
+}
+
+nrd_error *nrd_oai_find_only(nrd_openai *o, const nrd_json *name, nrd_oai_model **out)
+{
+    *out = NULL;
+    if (!nrd_oai_given(name)) {
+        return find_only(o, out);
+    }
+    return name->type == NRD_JSON_STRING
+               ? nrd_oai_find_model(o, name->str, out)
+               : nrd_oai_errorf(NRD_ERR_INVALID_ARG, "model", "must be the name of a model");
 }
 
 void nrd_oai_free_models(nrd_openai *o)

@@ -12,12 +12,45 @@
 
 static const nrd_http_route_row routes[] = {
     {"v1/models", NRD_HTTP_ON_GET | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_models, false},
+    {"models", NRD_HTTP_ON_GET | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_models, false},
     {"v1/models/{m*}", NRD_HTTP_ON_GET | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_model, false},
     {"v1/chat/completions", NRD_HTTP_ON_POST | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_chat, false},
+    {"v1/chat/completions/input_tokens", NRD_HTTP_ON_POST | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_count_chat, false},
     {"v1/completions", NRD_HTTP_ON_POST | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_completions, false},
     {"v1/load_lora_adapter", NRD_HTTP_ON_POST | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_load_adapter, false},
     {"v1/unload_lora_adapter", NRD_HTTP_ON_POST | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_unload_adapter, false},
     {"v1/embeddings", NRD_HTTP_ON_POST | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_embeddings, false},
+    {"v1/messages", NRD_HTTP_ON_POST | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_messages, false},
+    {"v1/messages/count_tokens", NRD_HTTP_ON_POST | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_count_tokens, false},
+    {"v1/responses", NRD_HTTP_ON_POST | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_responses, false},
+    {"v1/responses/input_tokens", NRD_HTTP_ON_POST | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_count_responses, false},
+    {"v1/responses/{m}", NRD_HTTP_ON_GET | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_response, false},
+    {"v1/responses/{m}/input_items", NRD_HTTP_ON_GET | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_response_items, false},
+    {"v1/responses/{m}/cancel", NRD_HTTP_ON_POST | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_response_cancel, false},
+    {"api/chat", NRD_HTTP_ON_POST | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_ollama_chat, false},
+    {"api/generate", NRD_HTTP_ON_POST | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_ollama_generate, false},
+    {"api/embed", NRD_HTTP_ON_POST | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_embeddings, false},
+    {"api/tags", NRD_HTTP_ON_GET | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_ollama_tags, false},
+    {"api/ps", NRD_HTTP_ON_GET | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_ollama_ps, false},
+    {"api/show", NRD_HTTP_ON_POST | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_ollama_show, false},
+    {"api/version", NRD_HTTP_ON_GET | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_ollama_version, false},
+    {"api/pull", NRD_HTTP_ON_POST | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_ollama_order, false},
+    {"api/push", NRD_HTTP_ON_POST | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_ollama_order, false},
+    {"api/create", NRD_HTTP_ON_POST | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_ollama_order, false},
+    {"api/copy", NRD_HTTP_ON_POST | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_ollama_order, false},
+    {"api/delete", NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_ollama_order, false},
+    {"completion", NRD_HTTP_ON_POST | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_llama_completion, false},
+    {"completions", NRD_HTTP_ON_POST | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_llama_completion, false},
+    {"infill", NRD_HTTP_ON_POST | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_llama_infill, false},
+    {"props", NRD_HTTP_ON_GET | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_llama_props, false},
+    {"slots", NRD_HTTP_ON_GET | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_llama_slots, false},
+    {"apply-template", NRD_HTTP_ON_POST | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_apply_template, false},
+    {"health", NRD_HTTP_ON_GET | NRD_HTTP_ON_HEAD, "health", nrd_oai_on_health, false},
+    {"v1/health", NRD_HTTP_ON_GET | NRD_HTTP_ON_HEAD, "health", nrd_oai_on_health, false},
+    {"ping", NRD_HTTP_ON_GET | NRD_HTTP_ON_POST | NRD_HTTP_ON_HEAD, "health", nrd_oai_on_health, false},
+    {"version", NRD_HTTP_ON_GET | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_ollama_version, false},
+    {"load", NRD_HTTP_ON_GET | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_load, false},
+    {"reset_prefix_cache", NRD_HTTP_ON_POST | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_reset_prefix_cache, false},
     {"openapi.json", NRD_HTTP_ON_GET | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_openapi, false},
     {"tokenize", NRD_HTTP_ON_POST | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_tokenize, false},
     {"detokenize", NRD_HTTP_ON_POST | NRD_HTTP_ON_OTHER, "openai", nrd_oai_on_detokenize, false},
@@ -37,6 +70,8 @@ nrd_error *nrd_openai_new(nrd_openai **out, nrd_http_api *api)
     o->created = (int64_t)time(NULL);
     pthread_mutex_init(&o->mu, NULL);
     NRD_NEW_GOTO(o->turns, n_keys > 0 ? n_keys : 1, err, fail);
+    NRD_TRY_GOTO(nrd_response_store_new(&o->kept, (size_t)api->options->openai_responses_kept,
+                                        (size_t)api->options->openai_responses_kept_mb << 20), err, fail);
     NRD_TRY_GOTO(nrd_http_router_add(nrd_http_api_router(api), routes, N_ROUTES, o), err, fail);
     *out = o;
     return NULL;
@@ -104,6 +139,7 @@ void nrd_openai_free(nrd_openai *o)
     nrd_http_router_free(o->router);
     nrd_oai_free_models(o);
     nrd_oai_free_adapters(o);
+    nrd_response_store_free(o->kept);
     free(o->turns);
     pthread_mutex_destroy(&o->mu);
     free(o);

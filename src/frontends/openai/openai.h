@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * frontends/openai/openai.h - OpenAI's API on the port of the HTTP service, or on one of its own.
  *
- * Purpose   /v1/models, /v1/chat/completions, /v1/completions, /tokenize, /detokenize. Text becomes
+ * Purpose   /v1/models, /v1/chat/completions, /v1/completions, /v1/responses, /tokenize,
+ *           /detokenize, Anthropic's /v1/messages, Ollama's /api, llama.cpp's /completion
+ *           and others, vLLM's /health and others. Text becomes
  *           tokens here, tokens go through the core to the model that generates (the same as v2's
  *           generate uses, with its statistics), and text comes back.
  * Owner     Handlers run on the loop threads of the HTTP service.

@@ -15,22 +15,27 @@ static const char *const parts[] = {
     "'200':{'description':'The models','content':{'application/json':{'schema':"
     "{'$ref':'#/components/schemas/ModelList'}}}},"
     "'401':{'$ref':'#/components/responses/Error'}}}},",
+    "'/models':{'get':{'operationId':'listModelsToo','summary':'The same','responses':{"
+    "'200':{'description':'The models','content':{'application/json':{'schema':"
+    "{'$ref':'#/components/schemas/ModelList'}}}},"
+    "'401':{'$ref':'#/components/responses/Error'}}}},"
     "'/v1/models/{model}':{'get':{'operationId':'retrieveModel','summary':'One model','parameters':["
     "{'name':'model','in':'path','required':true,'schema':{'type':'string','minLength':1}}],'responses':{"
     "'200':{'description':'The model','content':{'application/json':{'schema':"
     "{'$ref':'#/components/schemas/Model'}}}},"
     "'401':{'$ref':'#/components/responses/Error'},'404':{'$ref':'#/components/responses/Error'},"
     "'503':{'$ref':'#/components/responses/Error'}}}},",
-#define POST(path, id, summary, request, answers)                                                  \
+#define POST_OR(error, path, id, summary, request, answers)                                        \
     "'" path "':{'post':{'operationId':'" id "','summary':'" summary "','requestBody':{"           \
     "'required':true,'content':{'application/json':{'schema':{'$ref':'#/components/schemas/"       \
     request "'}}}},'responses':{'200':{'description':'The answer','content':{" answers "}},"       \
-    "'400':{'$ref':'#/components/responses/Error'},'401':{'$ref':'#/components/responses/Error'}," \
-    "'404':{'$ref':'#/components/responses/Error'},'413':{'$ref':'#/components/responses/Error'}," \
-    "'429':{'$ref':'#/components/responses/Error'},'503':{'$ref':'#/components/responses/Error'}}}}"
+    "'400':{'$ref':'#/components/responses/" error "'},'401':{'$ref':'#/components/responses/" error "'}," \
+    "'404':{'$ref':'#/components/responses/" error "'},'413':{'$ref':'#/components/responses/" error "'}," \
+    "'429':{'$ref':'#/components/responses/" error "'},'503':{'$ref':'#/components/responses/" error "'}}}}"
+#define POST(path, id, summary, request, answers) POST_OR("Error", path, id, summary, request, answers)
 #define ANSWER(schema) "'application/json':{'schema':{'$ref':'#/components/schemas/" schema "'}}"
 #define STREAM                                                                                     \
-    ",'text/event-stream':{'schema':{'type':'string','description':'With stream: true, events of " \
+    ",'text/event-stream':{'schema':{'description':'With stream: true, events of " \
     "one line \\\"data: CHUNK\\\" each; the last is \\\"data: [DONE]\\\"'}}"
     POST("/v1/chat/completions", "createChatCompletion", "Messages in, a message out", "ChatRequest",
          ANSWER("ChatAnswer") STREAM) ",",
@@ -38,6 +43,52 @@ static const char *const parts[] = {
          ANSWER("CompletionAnswer") STREAM) ",",
     POST("/v1/embeddings", "createEmbedding", "Texts or token ids in, vectors out", "EmbeddingRequest",
          ANSWER("EmbeddingAnswer")) ",",
+    POST_OR("MessagesError", "/v1/messages", "createMessage", "As Anthropic has it: messages in, a message out",
+            "MessagesRequest", ANSWER("MessagesAnswer")
+            ",'text/event-stream':{'schema':{'description':'With stream: true, events from "
+            "message_start to message_stop'}}") ",",
+    POST_OR("MessagesError", "/v1/messages/count_tokens", "countTokens", "Tokens of the prompt of such a request",
+            "CountRequest", ANSWER("CountAnswer")) ",",
+    POST("/v1/responses", "createResponse", "Items of a conversation in, items out", "ResponsesRequest",
+         ANSWER("Response")
+         ",'text/event-stream':{'schema':{'description':'With stream: true, events from "
+         "response.created to response.completed, response.incomplete or response.failed'}}") ",",
+    POST("/v1/responses/input_tokens", "countResponseTokens", "Tokens of the prompt of such a request", "ResponsesRequest",
+         ANSWER("InputTokens")) ",",
+    POST("/v1/chat/completions/input_tokens", "countChatTokens", "Tokens of the prompt of such a request", "ChatRequest",
+         ANSWER("InputTokens")) ",",
+#define RESPONSE_ID "{'name':'response_id','in':'path','required':true,'schema':{'type':'string','minLength':1}}"
+#define NO_RESPONSE                                                                                \
+    "'401':{'$ref':'#/components/responses/Error'},'404':{'$ref':'#/components/responses/Error'}"
+    "'/v1/responses/{response_id}':{'get':{'operationId':'getResponse','summary':'A kept answer','parameters':[" RESPONSE_ID
+    "],'responses':{'200':{'description':'The answer','content':{" ANSWER("Response") "}}," NO_RESPONSE "}},"
+    "'delete':{'operationId':'deleteResponse','summary':'It is kept no longer','parameters':[" RESPONSE_ID
+    "],'responses':{'200':{'description':'It is gone','content':{'application/json':{'schema':{'type':'object',"
+    "'required':['id','object','deleted']}}}}," NO_RESPONSE "}}},",
+    "'/v1/responses/{response_id}/input_items':{'get':{'operationId':'listInputItems','summary':'What it answered',"
+    "'parameters':[" RESPONSE_ID ",{'name':'limit','in':'query','schema':{'type':'integer','minimum':1,'maximum':100}},"
+    "{'name':'order','in':'query','schema':{'enum':['asc','desc']}},{'name':'after','in':'query','schema':{'type':'string'}}],"
+    "'responses':{'200':{'description':'The items','content':{'application/json':{'schema':{'type':'object',"
+    "'required':['object','data','first_id','last_id','has_more']}}}},'400':{'$ref':'#/components/responses/Error'}," NO_RESPONSE
+    "}}},"
+    "'/v1/responses/{response_id}/cancel':{'post':{'operationId':'cancelResponse','summary':'Refused: kept answers have "
+    "ended','parameters':[" RESPONSE_ID "],'responses':{'400':{'$ref':'#/components/responses/Error'}," NO_RESPONSE "}}},",
+#define LINES ",'application/x-ndjson':{'schema':{'type':'string','description':'Unless stream is false: lines of JSON'}}"
+#define GET_OLLAMA(path, id, summary, schema)                                                      \
+    "'" path "':{'get':{'operationId':'" id "','summary':'" summary "','responses':{'200':{"         \
+    "'description':'The answer','content':{" ANSWER(schema) "}},"                                     \
+    "'401':{'$ref':'#/components/responses/OllamaError'}}}}"
+    POST_OR("OllamaError", "/api/chat", "ollamaChat", "As Ollama has it: messages in, a message out",
+            "OllamaChatRequest", ANSWER("OllamaAnswer") LINES) ",",
+    POST_OR("OllamaError", "/api/generate", "ollamaGenerate", "As Ollama has it: a prompt in, text out",
+            "OllamaGenerateRequest", ANSWER("OllamaAnswer") LINES) ",",
+    POST_OR("OllamaError", "/api/embed", "ollamaEmbed", "Texts in, vectors out", "OllamaEmbedRequest",
+            ANSWER("OllamaEmbedAnswer")) ",",
+    POST_OR("OllamaError", "/api/show", "ollamaShow", "One model", "OllamaShowRequest",
+            "'application/json':{'schema':{'type':'object','required':['details','parameters','capabilities']}}") ",",
+    GET_OLLAMA("/api/tags", "ollamaTags", "Models that are ready", "OllamaModels") ",",
+    GET_OLLAMA("/api/ps", "ollamaPs", "The same models: all of them are loaded", "OllamaModels") ",",
+    GET_OLLAMA("/api/version", "ollamaVersion", "The version of this server", "OllamaVersion") ",",
     POST("/v1/load_lora_adapter", "loadLoraAdapter",
          "A folder on the machine of the server becomes a model; needs --allow-lora-loading", "LoadAdapterRequest",
          "'text/plain':{'schema':{'type':'string'}}") ",",
@@ -46,12 +97,56 @@ static const char *const parts[] = {
     POST("/tokenize", "tokenize", "Text or messages in, token ids out", "TokenizeRequest",
          ANSWER("TokenizeAnswer")) ",",
     POST("/detokenize", "detokenize", "Token ids in, text out", "DetokenizeRequest",
-         ANSWER("DetokenizeAnswer")) "},",
+         ANSWER("DetokenizeAnswer")) ",",
+#define PIECES ",'text/event-stream':{'schema':{'description':'With stream: true, events with pieces'}}"
+#define GET_PLAIN(path, id, summary, answer, security)                                             \
+    "'" path "':{'get':{'operationId':'" id "','summary':'" summary "'," security "'responses':{'200':{"  \
+    "'description':'The answer','content':{'application/json':{'schema':" answer "}}},"                  \
+    "'401':{'$ref':'#/components/responses/LlamaError'},'503':{'$ref':'#/components/responses/LlamaError'}}}}"
+#define HEALTH "{'type':'object','required':['status'],'properties':{'status':{'const':'ok'}}}"
+    POST_OR("LlamaError", "/completion", "llamaCompletion", "As llama.cpp has it: a prompt in, text out", "LlamaRequest",
+            "'application/json':{'schema':{'anyOf':[{'$ref':'#/components/schemas/LlamaAnswer'},{'type':'array','items':"
+            "{'$ref':'#/components/schemas/LlamaAnswer'}}]}}" PIECES) ",",
+    POST_OR("LlamaError", "/completions", "llamaCompletions", "The same", "LlamaRequest",
+            "'application/json':{'schema':{'anyOf':[{'$ref':'#/components/schemas/LlamaAnswer'},{'type':'array','items':"
+            "{'$ref':'#/components/schemas/LlamaAnswer'}}]}}" PIECES) ",",
+    POST_OR("LlamaError", "/infill", "llamaInfill", "The text between two others, of models with tokens for it", "InfillRequest",
+            "'application/json':{'schema':{'$ref':'#/components/schemas/LlamaAnswer'}}" PIECES) ",",
+    POST_OR("LlamaError", "/apply-template", "applyTemplate", "What the chat template makes of messages", "TemplateRequest",
+            "'application/json':{'schema':{'type':'object','required':['prompt'],'properties':{'prompt':{'type':'string'}}}}") ",",
+    GET_PLAIN("/props", "llamaProps", "The model, its template and its sampling",
+              "{'type':'object','required':['default_generation_settings','total_slots','chat_template']}", "") ",",
+    GET_PLAIN("/slots", "llamaSlots", "Places of the batch, and how many are in use",
+              "{'type':'array','items':{'type':'object','required':['id','is_processing']}}", "") ",",
+    GET_PLAIN("/health", "health", "Whether the models are ready", HEALTH, "'security':[],") ",",
+    GET_PLAIN("/v1/health", "healthOfV1", "The same", HEALTH, "'security':[],") ",",
+    GET_PLAIN("/ping", "ping", "The same", HEALTH, "'security':[],") ",",
+    GET_PLAIN("/version", "version", "The version of this server", "{'$ref':'#/components/schemas/OllamaVersion'}", "") ",",
+    GET_PLAIN("/load", "load", "How many requests generate",
+              "{'type':'object','required':['server_load'],'properties':{'server_load':{'type':'integer','minimum':0}}}", "") ",",
+    "'/reset_prefix_cache':{'post':{'operationId':'resetPrefixCache','summary':'Refused: the cache is emptied with its model "
+    "only','responses':{'400':{'$ref':'#/components/responses/Error'},'401':{'$ref':'#/components/responses/Error'}}}}},",
     /* ---- shared ---- */
-    "'security':[{},{'key':[]}],"
-    "'components':{'securitySchemes':{'key':{'type':'http','scheme':'bearer'}},"
+    "'security':[{},{'key':[]},{'bare':[]}],"
+    "'components':{'securitySchemes':{'key':{'type':'http','scheme':'bearer'},"
+    "'bare':{'type':'apiKey','in':'header','name':'x-api-key'}},"
     "'responses':{'Error':{'description':'What is wrong','content':{'application/json':{'schema':"
-    "{'$ref':'#/components/schemas/Error'}}}}},'schemas':{"
+    "{'$ref':'#/components/schemas/Error'}}}},'MessagesError':{'description':'What is wrong','content':{"
+    "'application/json':{'schema':{'$ref':'#/components/schemas/MessagesError'}}}},"
+    "'OllamaError':{'description':'What is wrong','content':{"
+    "'application/json':{'schema':{'$ref':'#/components/schemas/OllamaError'}}}},"
+    "'LlamaError':{'description':'What is wrong','content':{"
+    "'application/json':{'schema':{'$ref':'#/components/schemas/LlamaError'}}}}},'schemas':{"
+    "'LlamaError':{'type':'object','required':['error'],'additionalProperties':false,'properties':{'error':{'type':'object',"
+    "'required':['code','type','message'],'additionalProperties':false,'properties':{'code':{'type':'integer'},"
+    "'type':{'type':'string'},'message':{'type':'string'}}}}},"
+    "'OllamaError':{'type':'object','required':['error'],'additionalProperties':false,'properties':{"
+    "'error':{'type':'string'}}},"
+    "'MessagesError':{'type':'object','required':['type','error'],'additionalProperties':false,'properties':{"
+    "'type':{'const':'error'},'error':{'type':'object','required':['type','message'],"
+    "'additionalProperties':false,'properties':{'message':{'type':'string'},'type':{'enum':["
+    "'invalid_request_error','authentication_error','permission_error','not_found_error','request_too_large',"
+    "'rate_limit_error','api_error','overloaded_error']}}}}},"
     "'Error':{'type':'object','required':['error'],'additionalProperties':false,'properties':{'error':"
     "{'type':'object','required':['message','type','param','code'],'additionalProperties':false,"
     "'properties':{'message':{'type':'string'},'type':{'enum':['invalid_request_error',"
@@ -78,7 +173,10 @@ static const char *const parts[] = {
     NUMBER("presence_penalty", "-2", "2") NUMBER("frequency_penalty", "-2", "2")
     NUMBER("repetition_penalty", "0.01", "10") COUNT("top_k", "-1", "2147483647")
     COUNT("max_tokens", "1", "16777216") COUNT("min_tokens", "0", "16777216") COUNT("n", "1", "128")
-    COUNT("priority", "0", "4294967295") FLAG("ignore_eos") FLAG("skip_special_tokens")
+    COUNT("priority", "0", "4294967295")
+    "'max_time':{'description':'Seconds; then the answer is what there is','type':['number','null'],"
+    "'minimum':0.001,'maximum':86400},"
+    FLAG("ignore_eos") FLAG("skip_special_tokens")
     FLAG("include_stop_str_in_output") FLAG("stream") FLAG("return_timings")
     "'cache_salt':{'type':['string','null'],'minLength':1,'maxLength':1024},"
     "'stream_options':{'type':['object','null'],'description':'Only with stream: true','properties':{"
@@ -112,10 +210,120 @@ static const char *const parts[] = {
     "'required':['messages'],'properties':{'messages':{'type':'array','minItems':1,'items':"
     "{'$ref':'#/components/schemas/Message'}}," COUNT("max_completion_tokens", "1", "16777216")
     FLAG("logprobs") COUNT("top_logprobs", "0", "20") FLAG("parallel_tool_calls")
-    FLAG("add_generation_prompt")
+    FLAG("add_generation_prompt") FLAG("continue_final_message")
     "'tools':{'anyOf':[{'type':'null'},{'type':'array','items':{'$ref':'#/components/schemas/Tool'}}]},"
     "'tool_choice':{'description':'none, auto, required or a tool'},'reasoning_effort':{},"
     "'modalities':{'description':'only text'},'chat_template_kwargs':{'type':['object','null']}}}]},",
+    /* ---- messages ---- */
+    "'TextBlocks':{'anyOf':[{'type':'string'},{'type':'array','items':{'type':'object',"
+    "'required':['type','text'],'properties':{'type':{'const':'text'},'text':{'type':'string'}}}}]},"
+    "'MessageTool':{'type':'object','required':['name','input_schema'],'properties':{'name':{'type':'string'},"
+    "'description':{'type':'string'},'input_schema':{'type':'object'},'type':{'const':'custom'}}},"
+    "'CountRequest':{'type':'object','required':['model','messages'],'properties':{"
+    "'model':{'type':'string','description':'As /v1/models lists it'},"
+    "'messages':{'type':'array','minItems':1,'items':{'type':'object','required':['role','content'],"
+    "'properties':{'role':{'enum':['user','assistant']},'content':{'description':'Text, or blocks of the types text, "
+    "tool_use, tool_result and thinking','type':['string','array']}}}},"
+    "'system':{'anyOf':[{'type':'null'},{'$ref':'#/components/schemas/TextBlocks'}]},"
+    "'tools':{'anyOf':[{'type':'null'},{'type':'array','items':{'$ref':'#/components/schemas/MessageTool'}}]},"
+    "'tool_choice':{'anyOf':[{'type':'null'},{'type':'object','required':['type'],'properties':{"
+    "'type':{'enum':['auto','any','tool','none']},'name':{'type':'string'},"
+    "'disable_parallel_tool_use':{'type':'boolean'}}}]},"
+    "'thinking':{'anyOf':[{'type':'null'},{'type':'object','required':['type'],'properties':{"
+    "'type':{'enum':['enabled','adaptive','disabled']},'budget_tokens':{'type':'integer'}}}]},"
+    "'output_config':{'type':['object','null'],'properties':{'effort':{},'format':{'anyOf':[{'type':'null'},"
+    "{'type':'object','required':['type','schema'],'properties':{'type':{'const':'json_schema'},"
+    "'schema':{'type':['object','boolean']}}}]}}}}},"
+    "'MessagesRequest':{'description':'The fields of chat/completions that are not listed are taken too, but for those "
+    "of several answers and of log probabilities.','allOf':[{'$ref':'#/components/schemas/CountRequest'},"
+    "{'type':'object','required':['max_tokens'],'properties':{"
+    "'max_tokens':{'type':'integer','minimum':1,'maximum':16777216},"
+    NUMBER("temperature", "0", "2") NUMBER("top_p", "0", "1") COUNT("top_k", "-1", "2147483647") FLAG("stream")
+    "'stop_sequences':{'anyOf':[{'type':'null'},{'type':'array','maxItems':16,'items':{'type':'string'}}]},"
+    "'metadata':{},'service_tier':{},'cache_control':{},'inference_geo':{},'container':{}}}]},"
+    "'CountAnswer':{'type':'object','required':['input_tokens'],'additionalProperties':false,'properties':{"
+    "'input_tokens':{'type':'integer','minimum':1}}},"
+    "'MessagesAnswer':{'type':'object','required':['id','type','role','model','content','stop_reason',"
+    "'stop_sequence','usage'],'properties':{'id':{'type':'string'},'type':{'const':'message'},"
+    "'role':{'const':'assistant'},'model':{'type':'string'},"
+    "'stop_reason':{'enum':['end_turn','max_tokens','stop_sequence','tool_use']},"
+    "'stop_sequence':{'type':['string','null']},'content':{'type':'array','minItems':1,'items':{'type':'object',"
+    "'required':['type'],'properties':{'type':{'enum':['text','thinking','tool_use']},'text':{'type':'string'},"
+    "'thinking':{'type':'string'},'signature':{'const':''},'id':{'type':'string'},'name':{'type':'string'},"
+    "'input':{'type':'object'}}}},'usage':{'type':'object','required':['input_tokens','output_tokens'],'properties':{"
+    "'input_tokens':{'type':'integer','minimum':0},'output_tokens':{'type':'integer','minimum':0},"
+    "'cache_read_input_tokens':{'type':'integer','minimum':0},'cache_creation_input_tokens':{'const':0}}}}},",
+    /* ---- responses ---- */
+    "'InputTokens':{'type':'object','required':['object','input_tokens'],'additionalProperties':false,'properties':{"
+    "'object':{'const':'response.input_tokens'},'input_tokens':{'type':'integer','minimum':1}}},"
+    "'ResponseItem':{'type':'object','description':'Of the types message (unless it is given), function_call, "
+    "function_call_output and reasoning','properties':{'type':{'enum':['message','function_call','function_call_output',"
+    "'reasoning']}}},"
+    "'ResponsesRequest':{'description':'The fields of chat/completions that are not listed are taken too, but for those of "
+    "several answers.','type':'object','required':['model','input'],'properties':{"
+    "'model':{'type':'string','description':'As /v1/models lists it'},"
+    "'input':{'anyOf':[{'type':'string'},{'type':'array','minItems':1,'items':{'$ref':'#/components/schemas/ResponseItem'}}]},"
+    "'instructions':{'type':['string','null']},'previous_response_id':{'type':['string','null']}," FLAG("store") FLAG("stream")
+    COUNT("max_output_tokens", "1", "16777216") NUMBER("temperature", "0", "2") NUMBER("top_p", "0", "1")
+    COUNT("top_logprobs", "0", "20") FLAG("parallel_tool_calls")
+    "'tools':{'anyOf':[{'type':'null'},{'type':'array','items':{'type':'object','required':['type','name'],'properties':{"
+    "'type':{'const':'function'},'name':{'type':'string'},'description':{},'parameters':{},'strict':{}}}}]},"
+    "'tool_choice':{'description':'none, auto, required, a function or allowed_tools'},"
+    "'text':{'type':['object','null'],'properties':{'verbosity':{},'format':{'anyOf':[{'type':'null'},{'type':'object',"
+    "'required':['type'],'properties':{'type':{'enum':['text','json_object','json_schema']},"
+    "'schema':{'type':['object','boolean']}}}]}}},"
+    "'reasoning':{'type':['object','null'],'properties':{'effort':{'type':['string','null']},'summary':{}}},"
+    "'include':{'type':['array','null'],'items':{'type':'string'}},"
+    "'metadata':{'type':['object','null'],'maxProperties':16,'additionalProperties':{'type':'string'}},"
+    "'background':{'enum':[false,null]},'truncation':{'enum':['disabled',null]},'stream_options':{},'max_tool_calls':{},"
+    "'user':{},'service_tier':{},'safety_identifier':{},'prompt_cache_key':{},'prompt_cache_retention':{},"
+    "'prompt_cache_options':{}}},"
+    "'Response':{'type':'object','required':['id','object','created_at','status','model','output','usage','error',"
+    "'incomplete_details','store','tools','tool_choice'],'properties':{'id':{'type':'string'},'object':{'const':'response'},"
+    "'created_at':{'type':'integer'},'status':{'enum':['completed','incomplete']},'model':{'type':'string'},"
+    "'error':{'type':'null'},'incomplete_details':{'anyOf':[{'type':'null'},{'type':'object','required':['reason'],"
+    "'properties':{'reason':{'const':'max_output_tokens'}}}]},'store':{'type':'boolean'},"
+    "'output':{'type':'array','minItems':1,'items':{'type':'object','required':['id','type','status'],'properties':{"
+    "'type':{'enum':['message','function_call','reasoning']},'status':{'enum':['completed','incomplete']}}}},"
+    "'usage':{'type':'object','required':['input_tokens','input_tokens_details','output_tokens','output_tokens_details',"
+    "'total_tokens']}}},",
+    /* ---- Ollama ---- */
+    "'OllamaShared':{'type':'object','required':['model'],'properties':{'model':{'type':'string'},"
+    "'stream':{'type':['boolean','null'],'description':'true unless given'},'keep_alive':{},"
+    "'think':{'type':['boolean','string','null']},"
+    "'format':{'anyOf':[{'type':'null'},{'enum':['','json']},{'type':'object','description':'A JSON schema'}]},"
+    "'options':{'anyOf':[{'type':'null'},{'$ref':'#/components/schemas/OllamaOptions'}]}}},"
+    "'OllamaOptions':{'type':'object','properties':{"
+    NUMBER("temperature", "0", "2") NUMBER("top_p", "0", "1") NUMBER("min_p", "0", "1")
+    COUNT("top_k", "-1", "2147483647") NUMBER("repeat_penalty", "0.01", "10")
+    NUMBER("presence_penalty", "-2", "2") NUMBER("frequency_penalty", "-2", "2")
+    "'seed':{'type':['integer','null'],'minimum':-9223372036854775808,'maximum':18446744073709551615},"
+    "'num_predict':{'type':['integer','null'],'minimum':-2,'maximum':16777216,'not':{'const':0}},"
+    "'stop':{'anyOf':[{'type':'string'},{'type':'null'},{'type':'array','maxItems':16,'items':{'type':'string'}}]}}},"
+    "'OllamaChatRequest':{'allOf':[{'$ref':'#/components/schemas/OllamaShared'},{'type':'object',"
+    "'required':['messages'],'properties':{'messages':{'type':'array','minItems':1,'items':{'type':'object',"
+    "'required':['role','content'],'properties':{'role':{'enum':['system','user','assistant','tool']},"
+    "'content':{'type':'string'},'thinking':{'type':'string'},'tool_name':{'type':'string'},'tool_calls':{}}}},"
+    "'tools':{'anyOf':[{'type':'null'},{'type':'array','items':{'$ref':'#/components/schemas/Tool'}}]}}}]},"
+    "'OllamaGenerateRequest':{'allOf':[{'$ref':'#/components/schemas/OllamaShared'},{'type':'object',"
+    "'required':['prompt'],'properties':{'prompt':{'type':'string'},'system':{'type':['string','null']},"
+    "'raw':{'type':['boolean','null']}}}]},"
+    "'OllamaEmbedRequest':{'type':'object','required':['model','input'],'properties':{'model':{'type':'string'},"
+    "'input':{'$ref':'#/components/schemas/Texts'},'dimensions':{'type':['integer','null'],'minimum':1},"
+    "'truncate':{},'options':{},'keep_alive':{}}},"
+    "'OllamaShowRequest':{'type':'object','required':['model'],'properties':{'model':{'type':'string'}}},",
+    "'OllamaAnswer':{'type':'object','required':['model','created_at','done','done_reason','total_duration',"
+    "'load_duration','prompt_eval_count','prompt_eval_duration','eval_count','eval_duration'],'properties':{"
+    "'model':{'type':'string'},'created_at':{'type':'string'},'done':{'const':true},"
+    "'done_reason':{'enum':['stop','length']},'message':{'type':'object','required':['role','content'],'properties':{"
+    "'role':{'const':'assistant'},'content':{'type':'string'},'thinking':{'type':'string'},'tool_calls':{"
+    "'type':'array','items':{'type':'object','required':['function']}}}},'response':{'type':'string'},"
+    "'thinking':{'type':'string'}}},"
+    "'OllamaEmbedAnswer':{'type':'object','required':['model','embeddings','prompt_eval_count'],'properties':{"
+    "'embeddings':{'type':'array','minItems':1,'items':{'type':'array','items':{'type':'number'}}}}},"
+    "'OllamaModels':{'type':'object','required':['models'],'properties':{'models':{'type':'array','items':{"
+    "'type':'object','required':['name','model','size','digest','details']}}}},"
+    "'OllamaVersion':{'type':'object','required':['version'],'properties':{'version':{'type':'string'}}},",
     /* ---- completions, embeddings ---- */
     "'Texts':{'anyOf':[{'type':'string'},{'$ref':'#/components/schemas/TokenIds'},"
     "{'type':'array','minItems':1,'items':{'type':'string'}},"
@@ -123,7 +331,7 @@ static const char *const parts[] = {
     "'CompletionRequest':{'allOf':[{'$ref':'#/components/schemas/Sampling'},{'type':'object',"
     "'required':['prompt'],'properties':{'prompt':{'$ref':'#/components/schemas/Texts'},"
     FLAG("echo") COUNT("best_of", "1", "128") COUNT("logprobs", "0", "20")
-    "'suffix':{'type':'null','description':'refused'}}}]},"
+    "'suffix':{'description':'What follows the answer; of models with tokens for it','type':['string','null']}}}]},"
     "'EmbeddingRequest':{'type':'object','required':['model','input'],'properties':{"
     "'model':{'type':'string'},'input':{'$ref':'#/components/schemas/Texts'},"
     "'encoding_format':{'enum':['float','base64',null]},"
@@ -159,6 +367,7 @@ static const char *const parts[] = {
     "'usage':{'$ref':'#/components/schemas/Usage'},'choices':{'type':'array','minItems':1,'items':{"
     "'type':'object','required':['index','message','logprobs','finish_reason'],'properties':{"
     "'index':{'type':'integer'},'finish_reason':{'enum':['stop','length','tool_calls']},"
+    "'stop_reason':{'const':'timeout','description':'With length: time was over'},"
     "'logprobs':{'$ref':'#/components/schemas/ChatLogprobs'},'message':{'type':'object',"
     "'required':['role','content'],'properties':{'role':{'const':'assistant'},"
     "'content':{'type':['string','null']},'refusal':{'type':'null'},"
@@ -170,7 +379,7 @@ static const char *const parts[] = {
     "'usage':{'anyOf':[{'type':'null'},{'$ref':'#/components/schemas/Usage'}]},"
     "'choices':{'type':'array','items':{'type':'object',"
     "'required':['index','delta','logprobs','finish_reason'],'properties':{'index':{'type':'integer'},"
-    "'finish_reason':{'enum':['stop','length','tool_calls',null]},"
+    "'finish_reason':{'enum':['stop','length','tool_calls',null]},'stop_reason':{'const':'timeout'},"
     "'logprobs':{'$ref':'#/components/schemas/ChatLogprobs'},'delta':{'type':'object','properties':{"
     "'role':{'const':'assistant'},'content':{'type':'string'},'reasoning_content':{'type':'string'},"
     "'tool_calls':{'type':'array','items':{'$ref':'#/components/schemas/ToolCall'}}}}}}}}},",
@@ -187,7 +396,7 @@ static const char *const parts[] = {
     "'usage':{'anyOf':[{'type':'null'},{'$ref':'#/components/schemas/Usage'}]},"
     "'choices':{'type':'array','items':{'type':'object',"
     "'required':['index','text','logprobs','finish_reason'],'properties':{'index':{'type':'integer'},"
-    "'text':{'type':'string'},'finish_reason':{'enum':['stop','length',null]},"
+    "'text':{'type':'string'},'finish_reason':{'enum':['stop','length',null]},'stop_reason':{'const':'timeout'},"
     "'logprobs':{'$ref':'#/components/schemas/TextLogprobs'}}}}}},",
     "'EmbeddingAnswer':{'type':'object','required':['object','data','model','usage'],'properties':{"
     "'object':{'const':'list'},'model':{'type':'string'},'usage':{'type':'object',"
@@ -196,17 +405,46 @@ static const char *const parts[] = {
     "'required':['object','index','embedding'],'properties':{'object':{'const':'embedding'},"
     "'index':{'type':'integer'},'embedding':{'anyOf':[{'type':'string','contentEncoding':'base64'},"
     "{'type':'array','minItems':1,'items':{'type':'number','minimum':-1.000001,'maximum':1.000001}}]}}}}}},",
+    /* ---- llama.cpp ---- */
+    "'LlamaOptions':{'type':'object','properties':{'model':{'type':'string'},"
+    COUNT("n_predict", "-2", "16777216") NUMBER("temperature", "0", "2") NUMBER("top_p", "0", "1") NUMBER("min_p", "0", "1")
+    COUNT("top_k", "-1", "2147483647") NUMBER("repeat_penalty", "0.01", "10") NUMBER("presence_penalty", "-2", "2")
+    NUMBER("frequency_penalty", "-2", "2") COUNT("n_probs", "0", "20") FLAG("ignore_eos") FLAG("stream") FLAG("return_tokens")
+    "'seed':{'type':['integer','null'],'minimum':-9223372036854775808,'maximum':18446744073709551615},"
+    "'stop':{'anyOf':[{'type':'string'},{'type':'null'},{'type':'array','maxItems':16,'items':{'type':'string'}}]},"
+    "'response_fields':{'type':['array','null'],'items':{'type':'string'}},'grammar':{'type':['string','null']},"
+    "'json_schema':{'type':['object','boolean','null']},'logit_bias':{'type':['array','object','null']},"
+    "'t_max_predict_ms':{'type':['number','null'],'maximum':86400000},'cache_prompt':{},'id_slot':{},'samplers':{}}},"
+    "'LlamaPrompt':{'anyOf':[{'type':'string'},{'type':'array','minItems':1,'items':{'type':['string','integer']}},"
+    "{'type':'object','required':['prompt_string'],'properties':{'prompt_string':{'type':'string'}},'additionalProperties':false}]},"
+    "'LlamaRequest':{'allOf':[{'$ref':'#/components/schemas/LlamaOptions'},{'type':'object','required':['prompt'],'properties':{"
+    "'prompt':{'anyOf':[{'$ref':'#/components/schemas/LlamaPrompt'},{'type':'array','minItems':1,'items':"
+    "{'$ref':'#/components/schemas/LlamaPrompt'}}]}," COUNT("n_cmpl", "1", "128") "'n_keep':{}}}]},"
+    "'InfillRequest':{'allOf':[{'$ref':'#/components/schemas/LlamaOptions'},{'type':'object',"
+    "'required':['input_prefix','input_suffix'],'properties':{'input_prefix':{'type':'string'},'input_suffix':{'type':'string'},"
+    "'prompt':{'type':['string','null']},'input_extra':{'type':['array','null'],'items':{'type':'object','required':['text'],"
+    "'properties':{'filename':{'type':['string','null']},'text':{'type':'string'}}}}}}]},"
+    "'LlamaAnswer':{'description':'With response_fields only those members','type':'object','properties':{"
+    "'content':{'type':'string'},'tokens':{'$ref':'#/components/schemas/TokenIds'},'stop':{'const':true},'index':{'type':'integer'},"
+    "'stop_type':{'enum':['eos','limit','word']},'stopping_word':{'type':'string'},'tokens_predicted':{'type':'integer'},"
+    "'tokens_evaluated':{'type':'integer'},'tokens_cached':{'type':'integer'},'timings':{'type':'object'},"
+    "'generation_settings':{'type':'object'}}},"
+    "'TemplateRequest':{'type':'object','required':['messages'],'properties':{'model':{'type':'string'},'messages':{'type':'array',"
+    "'minItems':1,'items':{'$ref':'#/components/schemas/Message'}},'tools':{},'chat_template_kwargs':{},"
+    "'add_generation_prompt':{'type':['boolean','null']}}},",
     /* ---- tokens ---- */
-    "'TokenizeRequest':{'type':'object','required':['model'],'properties':{'model':{'type':'string'},"
+    "'TokenizeRequest':{'type':'object','properties':{'model':{'type':'string'},"
+    "'content':{'anyOf':[{'type':'string'},{'type':'array','items':{'type':['string','integer']}}]},'add_special':{},'parse_special':{},"
+    "'with_pieces':{'const':false},'return_token_strs':{},"
     "'prompt':{'type':'string'},'messages':{'type':'array','minItems':1,'items':"
     "{'$ref':'#/components/schemas/Message'}},'add_special_tokens':{},'add_generation_prompt':{},"
-    "'tools':{},'chat_template_kwargs':{}},'anyOf':[{'required':['prompt']},{'required':['messages']}]},"
+    "'tools':{},'chat_template_kwargs':{}},'anyOf':[{'required':['prompt']},{'required':['messages']},{'required':['content']}]},"
     "'TokenizeAnswer':{'type':'object','required':['count','tokens'],'properties':{"
     "'count':{'type':'integer'},'tokens':{'$ref':'#/components/schemas/TokenIds'}}},"
-    "'DetokenizeRequest':{'type':'object','required':['model','tokens'],'properties':{"
+    "'DetokenizeRequest':{'type':'object','required':['tokens'],'properties':{"
     "'model':{'type':'string'},'tokens':{'$ref':'#/components/schemas/TokenIds'}}},"
     "'DetokenizeAnswer':{'type':'object','required':['prompt'],'properties':{"
-    "'prompt':{'type':'string'}}}}}}",
+    "'prompt':{'type':'string'},'content':{'type':'string'}}}}}}",
 };
 
 void nrd_oai_on_openapi(void *user, nrd_http_request *req, const nrd_http_route *route)

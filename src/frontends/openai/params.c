@@ -3,19 +3,11 @@
 #include "frontends/openai/internal.h"
 
 #include "base/limits.h"
+#include "nereid/llm_tensors.h"
 
 #include <math.h>
 #include <string.h>
 #include <sys/random.h>
-
-nrd_error *nrd_oai_errorf(nrd_error_code code, const char *field, const char *fmt, ...)
-{
-    va_list args;
-    va_start(args, fmt);
-    nrd_error *err = nrd_errorv(code, fmt, args);
-    va_end(args);
-    return nrd_error_at(nrd_error_wrap(err, "%s", field), field);
-}
 
 static nrd_error *bad(const char *name, const char *why)
 {
@@ -49,19 +41,6 @@ static nrd_error *get_int(const nrd_json *root, const char *name, int64_t low, i
                               (long long)low, (long long)high);
     }
     *out = v->i;
-    return NULL;
-}
-
-static nrd_error *get_bool(const nrd_json *root, const char *name, bool *out)
-{
-    const nrd_json *v = nrd_json_get(root, name);
-    if (!v || v->type == NRD_JSON_NULL) {
-        return NULL;
-    }
-    if (v->type != NRD_JSON_BOOL) {
-        return bad(name, "must be true or false");
-    }
-    *out = v->boolean;
     return NULL;
 }
 
@@ -107,10 +86,12 @@ static const struct {
     {"priority", IN_BOTH, NULL},
     {"cache_salt", IN_BOTH, NULL},
     {"return_timings", IN_BOTH, NULL},
+    {"max_time", IN_BOTH, NULL},
     {"stop_token_ids", IN_BOTH, NULL},
     {"skip_special_tokens", IN_BOTH, NULL},
     {"include_stop_str_in_output", IN_BOTH, NULL},
     {"add_generation_prompt", IN_CHAT, NULL},
+    {"continue_final_message", IN_CHAT, NULL},
     {"chat_template_kwargs", IN_CHAT, NULL},
     {"metadata", IN_BOTH, NULL},
     {"store", IN_BOTH, NULL},
@@ -120,7 +101,8 @@ static const struct {
     {"prompt_cache_retention", IN_BOTH, NULL},
     {"prompt_cache_options", IN_BOTH, NULL},
     {"modalities", IN_CHAT, NULL},
-    {"suffix", IN_COMPLETIONS, "text before a suffix is not generated here"},
+    {"suffix", IN_COMPLETIONS, NULL},
+    {"prompt_logprobs", IN_BOTH, "log probabilities of prompts are not given"},
     {"chat_template", IN_CHAT, "a request cannot bring its own template"},
     {"functions", IN_CHAT, "use tools"},
     {"function_call", IN_CHAT, "use tool_choice"},
@@ -135,6 +117,17 @@ static const struct {
     {"structured_outputs", IN_BOTH, NULL},
 };
 
+void nrd_oai_note_unknown(nrd_oai_request *r, const nrd_json *v)
+{
+    bool plain = v->key_len > 0 && v->key_len < 64 && r->unknown.len < 512;
+    for (size_t c = 0; c < v->key_len && plain; c++) { /* it goes into a header */
+        plain = v->key[c] > ' ' && v->key[c] < 0x7f;
+    }
+    if (plain) {
+        nrd_str_printf(&r->unknown, r->unknown.len ? ", %s" : "%s", v->key);
+    }
+}
+
 static nrd_error *check_fields(nrd_oai_request *r, const nrd_json *root)
 {
     for (size_t i = 0; i < root->n; i++) {
@@ -147,12 +140,8 @@ static nrd_error *check_fields(nrd_oai_request *r, const nrd_json *root)
         if (k < n && fields[k].refused && v->type != NRD_JSON_NULL) {
             return nrd_oai_errorf(NRD_ERR_UNSUPPORTED, v->key, "%s", fields[k].refused);
         }
-        bool plain = v->key_len > 0 && v->key_len < 64 && r->unknown.len < 512;
-        for (size_t c = 0; c < v->key_len && plain; c++) { /* it goes into a header */
-            plain = v->key[c] > ' ' && v->key[c] < 0x7f;
-        }
-        if (k == n && plain) {
-            nrd_str_printf(&r->unknown, r->unknown.len ? ", %s" : "%s", v->key);
+        if (k == n) {
+            nrd_oai_note_unknown(r, v);
         }
     }
     return NULL;
@@ -187,10 +176,10 @@ static nrd_error *read_stops(nrd_oai_request *r, const nrd_json *root)
             if (id < 0 || id >= nrd_tokenizer_vocab_size(r->model->tokenizer)) {
                 return bad("stop_token_ids", "holds an id that the model does not know");
             }
+            nrd_ids_push(&r->stop_ids, (int32_t)id);
         }
-        r->stop_token_ids = ids;
     }
-    return NULL;
+    return nrd_ids_error(&r->stop_ids);
 }
 
 static nrd_error *read_bias(nrd_oai_request *r, const nrd_json *root)
@@ -232,11 +221,15 @@ static nrd_error *read_logprobs(nrd_oai_request *r, const nrd_json *root)
         r->log_probs = v && v->type != NRD_JSON_NULL;
         NRD_TRY(get_int(root, "logprobs", 0, 20, &top));
     } else {
-        NRD_TRY(get_bool(root, "logprobs", &r->log_probs));
+        NRD_TRY(nrd_oai_get_bool(root, "logprobs", &r->log_probs));
         NRD_TRY(get_int(root, "top_logprobs", 0, 20, &top));
         if (top > 0 && !r->log_probs) {
             return bad("top_logprobs", "needs logprobs: true");
         }
+    }
+    if (r->echo && r->log_probs) { /* a list without those of the prompt would look whole */
+        return nrd_oai_errorf(NRD_ERR_UNSUPPORTED, "echo", "log probabilities of prompts are not given; leave out echo or "
+                                                           "logprobs");
     }
     r->n_top = (int)top;
     return NULL;
@@ -279,24 +272,25 @@ static nrd_error *read_sampling(nrd_oai_request *r, const nrd_json *root)
     NRD_TRY(get_int(root, "max_tokens", 1, OAI_MAX_NEW_TOKENS, &r->max_tokens));
     if (r->chat) {
         NRD_TRY(get_int(root, "max_completion_tokens", 1, OAI_MAX_NEW_TOKENS, &r->max_tokens));
-        NRD_TRY(get_bool(root, "parallel_tool_calls", &r->parallel_tool_calls));
+        NRD_TRY(nrd_oai_get_bool(root, "parallel_tool_calls", &r->parallel_tool_calls));
     } else {
         NRD_TRY(get_int(root, "best_of", 1, OAI_MAX_CHOICES, &best_of));
-        NRD_TRY(get_bool(root, "echo", &r->echo));
+        NRD_TRY(nrd_oai_get_bool(root, "echo", &r->echo));
     }
     NRD_TRY(get_int(root, "min_tokens", 0, OAI_MAX_NEW_TOKENS, &r->min_tokens));
     NRD_TRY(get_int(root, "n", 1, OAI_MAX_CHOICES, &n));
     NRD_TRY(get_int(root, "priority", 0, UINT32_MAX, &r->priority));
-    NRD_TRY(get_bool(root, "ignore_eos", &r->ignore_eos));
-    NRD_TRY(get_bool(root, "return_timings", &r->return_timings));
-    NRD_TRY(get_bool(root, "skip_special_tokens", &r->skip_special));
-    NRD_TRY(get_bool(root, "include_stop_str_in_output", &r->include_stop));
-    NRD_TRY(get_bool(root, "stream", &r->stream));
+    NRD_TRY(get_num(root, "max_time", 0.001, OAI_MAX_TIME_S, &r->max_time_s));
+    NRD_TRY(nrd_oai_get_bool(root, "ignore_eos", &r->ignore_eos));
+    NRD_TRY(nrd_oai_get_bool(root, "return_timings", &r->return_timings));
+    NRD_TRY(nrd_oai_get_bool(root, "skip_special_tokens", &r->skip_special));
+    NRD_TRY(nrd_oai_get_bool(root, "include_stop_str_in_output", &r->include_stop));
+    NRD_TRY(nrd_oai_get_bool(root, "stream", &r->stream));
     if (options && options->type != NRD_JSON_NULL) {
         if (!r->stream) {
             return bad("stream_options", "only with stream: true");
         }
-        NRD_TRY(get_bool(options, "include_usage", &r->include_usage));
+        NRD_TRY(nrd_oai_get_bool(options, "include_usage", &r->include_usage));
     }
     r->n = (int)n;
     r->best_of = best_of > 0 ? (int)best_of : r->n;
@@ -438,28 +432,45 @@ static void put_members(nrd_str *out, const nrd_json *object, const char *except
     }
 }
 
-/* Parts of text become one string: templates for text read nothing else. */
-static nrd_error *put_parts(nrd_str *out, const nrd_json *parts, size_t index)
+/* Parts of text become one: templates for text read nothing else. */
+static nrd_error *join_parts(nrd_str *text, const nrd_json *parts, size_t index)
 {
-    nrd_str text = {0};
     for (size_t i = 0; i < parts->n; i++) {
         const nrd_json *p = &parts->child[i], *s = nrd_json_get(p, "text");
         const char *type = nrd_json_get_str(p, "type", "");
         if (strcmp(type, "text") != 0 || !nrd_json_is(s, NRD_JSON_STRING)) {
-            nrd_str_fini(&text);
             return nrd_oai_errorf(NRD_ERR_UNSUPPORTED, "messages",
                               "message %zu has a part of type '%.40s'; only text is "
                               "supported", index, type);
         }
         if (i > 0) {
-            nrd_str_putc(&text, '\n');
+            nrd_str_putc(text, '\n');
         }
-        nrd_str_append(&text, s->str, s->n);
+        nrd_str_append(text, s->str, s->n);
     }
+    return nrd_str_error(text);
+}
+
+static nrd_error *put_parts(nrd_str *out, const nrd_json *parts, size_t index)
+{
+    nrd_str text = {0};
+    nrd_error *err = join_parts(&text, parts, index);
     nrd_json_put_string(out, nrd_str_cstr(&text), text.len);
-    nrd_error *err = nrd_str_error(&text);
     nrd_str_fini(&text);
     return err;
+}
+
+/* A message's content as it is, a text or parts of text. */
+static nrd_error *append_content(nrd_str *out, const nrd_json *content, size_t index)
+{
+    if (nrd_json_is(content, NRD_JSON_ARRAY)) {
+        return join_parts(out, content, index);
+    }
+    if (!nrd_json_is(content, NRD_JSON_STRING)) {
+        return bad("continue_final_message", "needs a last message whose content is text");
+    }
+    nrd_str_append(out, content->str, content->n);
+    return nrd_str_error(out);
 }
 
 /* Arguments come as text; templates write them as JSON values. */
@@ -642,7 +653,7 @@ static nrd_error *check_modes(const nrd_json *root)
     return NULL;
 }
 
-static nrd_error *render(nrd_oai_request *r, const nrd_json *root, nrd_str *out)
+static nrd_error *render_messages(nrd_oai_request *r, const nrd_json *root, nrd_str *out)
 {
     const nrd_json *messages = nrd_json_get(root, "messages");
     const nrd_json *kwargs = nrd_json_get(root, "chat_template_kwargs");
@@ -650,7 +661,7 @@ static nrd_error *render(nrd_oai_request *r, const nrd_json *root, nrd_str *out)
     nrd_str text = {0};
     nrd_json_doc *doc = NULL;
     nrd_error *err = NULL;
-    bool generation = true;
+    bool generation = true, go_on = false;
 
     if (!nrd_json_is(messages, NRD_JSON_ARRAY) || messages->n == 0) {
         return bad("messages", "must be a list with at least one message");
@@ -661,9 +672,14 @@ static nrd_error *render(nrd_oai_request *r, const nrd_json *root, nrd_str *out)
     if (kwargs && kwargs->type != NRD_JSON_OBJECT) {
         return bad("chat_template_kwargs", "must be an object");
     }
-    NRD_TRY(get_bool(root, "add_generation_prompt", &generation));
+    NRD_TRY(nrd_oai_get_bool(root, "add_generation_prompt", &generation));
+    NRD_TRY(nrd_oai_get_bool(root, "continue_final_message", &go_on));
+    const nrd_json *last = &messages->child[messages->n - 1], *begun = nrd_json_get(last, "content");
+    if (go_on && (messages->n < 2 || strcmp(nrd_json_get_str(last, "role", ""), "assistant") != 0)) {
+        return bad("continue_final_message", "needs a last message of the assistant, and one before it");
+    }
     nrd_str_puts(&text, "{\"messages\":[");
-    for (size_t i = 0; i < messages->n; i++) {
+    for (size_t i = 0; i < messages->n - (go_on ? 1 : 0); i++) {
         nrd_str_puts(&text, i ? "," : "");
         NRD_TRY_GOTO(put_message(&text, &messages->child[i], i), err, done);
     }
@@ -681,12 +697,25 @@ static nrd_error *render(nrd_oai_request *r, const nrd_json *root, nrd_str *out)
     const nrd_chat_input in = {.messages = nrd_json_get(nrd_json_root(doc), "messages"),
                                .variables = nrd_json_get(nrd_json_root(doc), "variables"),
                                .tools = r->tools,
-                               .add_generation_prompt = generation};
+                               .add_generation_prompt = generation || go_on}; /* an answer that goes on is one */
     err = nrd_error_at(nrd_error_wrap(nrd_chat_render(r->model->chat, &in, out), "messages"), "messages");
+    if (go_on && !err) { /* the answer begins with this: it stands where the template lets the answer begin */
+        err = append_content(out, begun, messages->n - 1);
+    }
 done:
     nrd_json_doc_free(doc);
     nrd_str_fini(&text);
     return err;
+}
+
+nrd_error *nrd_oai_render(nrd_oai_request *r, const nrd_json *root, nrd_str *out)
+{
+    if (!r->model->chat) {
+        return nrd_oai_errorf(NRD_ERR_UNSUPPORTED, "messages", "%s", r->model->chat_error);
+    }
+    NRD_TRY(check_modes(root));
+    NRD_TRY(read_tools(r, root));
+    return render_messages(r, root, out);
 }
 
 static nrd_error *read_chat(nrd_oai_request *r, const nrd_json *root)
@@ -694,13 +723,9 @@ static nrd_error *read_chat(nrd_oai_request *r, const nrd_json *root)
     nrd_str text = {0};
     nrd_error *err = NULL;
 
-    if (!r->model->chat) {
-        return nrd_oai_errorf(NRD_ERR_UNSUPPORTED, "messages", "%s", r->model->chat_error);
-    }
-    NRD_TRY(check_modes(root));
-    NRD_TRY(read_tools(r, root));
-    NRD_TRY_GOTO(render(r, root, &text), err, done);
+    NRD_TRY_GOTO(nrd_oai_render(r, root, &text), err, done);
     r->n_prompts = 1;
+    NRD_TRY_GOTO(nrd_oai_check_prompt(r->model, text.len, "messages"), err, done);
     err = nrd_tokenizer_encode(r->model->tokenizer, nrd_str_cstr(&text), text.len,
                                NRD_ENCODE_PARSE_SPECIAL, &r->prompts[0]);
     while (text.len > 0 && strchr(" \n", text.data[text.len - 1])) {
@@ -724,6 +749,7 @@ static nrd_error *add_prompt(nrd_oai_request *r, const nrd_json *p)
     nrd_ids *ids = &r->prompts[r->n_prompts];
     nrd_str *echo = &r->echoes[r->n_prompts++];
     if (p->type == NRD_JSON_STRING) {
+        NRD_TRY(nrd_oai_check_prompt(r->model, p->n, "prompt"));
         nrd_str_append(echo, p->str, p->n);
         NRD_TRY(nrd_str_error(echo));
         return nrd_tokenizer_encode(t, p->str, p->n,
@@ -741,9 +767,29 @@ static nrd_error *add_prompt(nrd_oai_request *r, const nrd_json *p)
     return nrd_str_error(echo);
 }
 
+/* A text between the prompt and the suffix. */
+static nrd_error *read_middle(nrd_oai_request *r, const nrd_json *prompt, const nrd_json *suffix)
+{
+    const nrd_oai_fim fim = {.prefix = prompt, .suffix = suffix, .prefix_field = "prompt", .suffix_field = "suffix"};
+    if (!nrd_json_is(suffix, NRD_JSON_STRING)) {
+        return bad("suffix", "must be a string");
+    }
+    if (!nrd_json_is(prompt, NRD_JSON_STRING)) {
+        return bad("prompt", "must be one string where there is a suffix");
+    }
+    r->n_prompts = 1;
+    nrd_str_append(&r->echoes[0], prompt->str, prompt->n);
+    NRD_TRY(nrd_str_error(&r->echoes[0]));
+    NRD_TRY(nrd_oai_fim_prompt(r->model, &fim, &r->prompts[0]));
+    return nrd_oai_fim_ends(r);
+}
+
 static nrd_error *read_prompts(nrd_oai_request *r, const nrd_json *root)
 {
-    const nrd_json *p = nrd_json_get(root, "prompt");
+    const nrd_json *p = nrd_json_get(root, "prompt"), *suffix = nrd_json_get(root, "suffix");
+    if (nrd_oai_given(suffix)) {
+        return read_middle(r, p, suffix);
+    }
     if (nrd_json_is(p, NRD_JSON_STRING)) {
         NRD_TRY(add_prompt(r, p));
     } else if (nrd_json_is(p, NRD_JSON_ARRAY) && p->n > 0) {
@@ -778,7 +824,9 @@ nrd_error *nrd_oai_read(nrd_oai_request *r, const nrd_json *root)
     if (!nrd_json_is(name, NRD_JSON_STRING)) {
         return bad("model", "must be the name of a model");
     }
-    NRD_TRY(nrd_oai_find_model(r->o, name->str, &r->model));
+    if (!r->model) { /* the form may have asked already */
+        NRD_TRY(nrd_oai_find_model(r->o, name->str, &r->model));
+    }
     NRD_TRY(check_fields(r, root));
     NRD_TRY(read_sampling(r, root));
     NRD_TRY(read_guides(r, root));

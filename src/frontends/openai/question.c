@@ -42,7 +42,7 @@ static void answer(void *arg, bool ran)
     release(q);
 }
 
-bool nrd_oai_is_short(nrd_openai *o, const nrd_http_request *req, nrd_json_doc **doc,
+bool nrd_oai_is_short(nrd_openai *o, nrd_http_request *req, nrd_json_doc **doc,
                       nrd_error **err)
 {
     *doc = NULL;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * nereid_faulty.so: the CPU as a device whose steps, and whose opening, fail while a file exists that the
  * environment variable NEREID_TEST_FAULT names; whose memory is all taken while a file exists that
- * NEREID_TEST_NO_MEMORY names. Built as nereid_stale.so it is one of another version. */
+ * NEREID_TEST_NO_MEMORY names; which lacks every mode that a device may lack. Built as nereid_stale.so it is one of another version. */
 #include "base/env.h"
 #include "base/error.h"
 #include "base/file.h"
@@ -50,6 +50,7 @@ nrd_error *nrd_device_plugin(const nrd_device_host *host, const nrd_device_confi
         ops.linear = linear;
         real_alloc = ops.alloc;
         ops.alloc = alloc;
+        ops.has_feature = NULL;
         (*out)->ops = &ops;
     }
     return err;

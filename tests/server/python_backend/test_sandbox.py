@@ -2,6 +2,9 @@
 """--backend-config=python,sandbox=true: what a model's process may not ask of the kernel, and what it still may."""
 import pathlib
 import platform
+import subprocess
+import tempfile
+import uuid
 
 import pytest
 
@@ -90,6 +93,41 @@ result = str(p.exitcode)
     assert run(server, code) == "0"
     answer = server.infer("add_sub", pb_lab.tensor("A", "FP32", [1, 1], [1]), pb_lab.tensor("B", "FP32", [1, 1], [2]))
     assert answer.status == 200
+
+
+def may_mount():
+    """What own_tmp of sandbox.c needs; a program that lies below /tmp has to see it."""
+    if "/tmp" in map(str, pathlib.Path(__file__).resolve().parents):
+        return False
+    return subprocess.run(["unshare", "-m", "mount", "-t", "tmpfs", "none", "/tmp"], capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_tmp_is_its_own_where_the_server_may_mount(on):
+    """Empty, and what the model writes there is not seen outside; the model itself lies elsewhere."""
+    name = f"nereid-test-{uuid.uuid4().hex}"
+    outside = pathlib.Path("/tmp") / f"{name}-outside"
+    outside.write_text("x")
+    inside = pathlib.Path("/tmp") / name
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        folder = pathlib.Path(folder)
+        (folder / "models").mkdir()
+        pb_lab.add_model(folder / "models", "lab")
+        s = pb_lab.Server(folder, folder / "models", *([ON] if on else [])).wait_ready()
+        try:
+            code = f"""
+import os
+open({str(inside)!r}, "w").write("y")
+result = str(os.path.exists({str(outside)!r})) + str(os.path.exists({str(inside)!r}))
+"""
+            seen = run(s, code)
+            own = on and may_mount()
+            assert seen == ("FalseTrue" if own else "TrueTrue")
+            assert inside.exists() == (not own)
+        finally:
+            s.stop()
+            outside.unlink()
+            inside.unlink(missing_ok=True)
 
 
 def test_a_word_that_is_none_ends_the_start(tmp_path):

@@ -91,7 +91,8 @@ static void *new_memory(nrd_device **out_dev, int32_t size)
 {
     nrd_device_config dc = {.n_threads = 1};
     ok(nrd_cpu_open(out_dev, &dc));
-    void *memory = nrd_aligned_zalloc(64, (*out_dev)->ops->comm_bytes(*out_dev, size));
+    const nrd_comm_config cc = {.size = size};
+    void *memory = nrd_aligned_zalloc(64, (*out_dev)->ops->comm_bytes(*out_dev, &cc));
     assert_non_null(memory);
     return memory;
 }
@@ -200,7 +201,7 @@ static void test_bad_arguments_are_refused(void **state)
     nrd_device *dev = NULL;
     void *memory = new_memory(&dev, 2);
     nrd_comm *comm = NULL;
-    static const nrd_comm_config bad[] = {{-1, 2, NULL}, {2, 2, NULL}, {0, 0, NULL}, {0, 1000, NULL}};
+    static const nrd_comm_config bad[] = {{.rank = -1, .size = 2}, {.rank = 2, .size = 2}, {.size = 0}, {.size = 1000}, {.size = 3, .group = 2}};
     (void)state;
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         nrd_comm_config cc = bad[i];
@@ -214,11 +215,129 @@ static void test_bad_arguments_are_refused(void **state)
     free(memory);
 }
 
+/* ---- send and receive ---- */
+
+enum { STAGES = 3, MAX_WIDTH = 5000, GAP = 3, ROWS = 7 };
+
+typedef struct stage {
+    nrd_device *dev;
+    nrd_stream *stream;
+    nrd_comm *comm;
+    int32_t id, n_rounds, n_ahead; /* the first stage sends so many rounds before it hears the first */
+    pthread_t thread;
+    nrd_error *err;
+} stage;
+
+static int32_t width_of(int32_t round)
+{
+    return 1 + round * 977 % MAX_WIDTH;
+}
+
+static nrd_error *pass(const stage *g, bool sends, int32_t round, float *x)
+{
+    nrd_transfer_args a = {
+        .comm = g->comm,
+        .peer = (g->id + (sends ? 1 : STAGES - 1)) % STAGES,
+        .x = x,
+        .row_bytes = width_of(round) * (int64_t)sizeof *x,
+        .stride = (width_of(round) + GAP) * (int64_t)sizeof *x,
+        .n_rows = round % ROWS,
+    };
+    NRD_TRY(sends ? g->dev->ops->send(g->stream, &a) : g->dev->ops->receive(g->stream, &a));
+    return g->dev->ops->stream_sync(g->stream);
+}
+
+static float *row_of(float *x, int32_t round, int32_t row)
+{
+    return x + (size_t)row * (size_t)(width_of(round) + GAP);
+}
+
+static nrd_error *send_first(const stage *g, int32_t round, float *x)
+{
+    for (int32_t row = 0; row < round % ROWS; row++) {
+        for (int32_t i = 0; i < width_of(round); i++) {
+            row_of(x, round, row)[i] = (float)(round + row + i);
+        }
+    }
+    return pass(g, true, round, x);
+}
+
+/* What it hears went through the stages before, each of which added 1; so does this one. */
+static nrd_error *hear(const stage *g, int32_t round, float *x)
+{
+    const int32_t added = g->id == 0 ? STAGES - 1 : g->id - 1;
+    NRD_TRY(pass(g, false, round, x));
+    for (int32_t row = 0; row < round % ROWS; row++) {
+        for (int32_t i = 0; i < width_of(round); i++) {
+            assert_true(row_of(x, round, row)[i] == (float)(round + row + i + added));
+            row_of(x, round, row)[i] += 1;
+        }
+    }
+    return g->id > 0 ? pass(g, true, round, x) : NULL;
+}
+
+static void *stage_main(void *user)
+{
+    stage *g = user;
+    float *x = calloc(ROWS * (MAX_WIDTH + GAP), sizeof *x);
+    const int32_t n_ahead = g->id == 0 ? g->n_ahead : 0;
+    for (int32_t round = 0; round < g->n_rounds + n_ahead && !g->err; round++) {
+        if (g->id == 0 && round < g->n_rounds) {
+            g->err = send_first(g, round, x);
+        }
+        if (round >= n_ahead && !g->err) {
+            g->err = hear(g, round - n_ahead, x);
+        }
+    }
+    free(x);
+    return NULL;
+}
+
+static void go_round(size_t piece_bytes, int32_t n_ahead)
+{
+    nrd_comm_config cc = {.size = STAGES, .group = 1, .piece_bytes = piece_bytes, .n_pieces = 3};
+    nrd_device_config dc = {.n_threads = 1};
+    nrd_device *dev = NULL;
+    stage stages[STAGES];
+
+    ok(nrd_cpu_open(&dev, &dc));
+    cc.shared = nrd_aligned_zalloc(64, dev->ops->comm_bytes(dev, &cc));
+    assert_non_null(cc.shared);
+    for (int32_t i = 0; i < STAGES; i++) {
+        stage *g = &stages[i];
+        *g = (stage){.id = i, .n_rounds = 40, .n_ahead = n_ahead};
+        cc.rank = i;
+        ok(nrd_cpu_open(&g->dev, &dc));
+        ok(g->dev->ops->stream_new(g->dev, &g->stream));
+        ok(g->dev->ops->comm_open(g->dev, &cc, &g->comm));
+    }
+    for (int32_t i = 0; i < STAGES; i++) {
+        assert_int_equal(pthread_create(&stages[i].thread, NULL, stage_main, &stages[i]), 0);
+    }
+    for (int32_t i = 0; i < STAGES; i++) {
+        pthread_join(stages[i].thread, NULL);
+        ok(stages[i].err);
+        stages[i].dev->ops->comm_close(stages[i].comm);
+        stages[i].dev->ops->stream_free(stages[i].stream);
+        stages[i].dev->ops->close(stages[i].dev);
+    }
+    free(cc.shared);
+    dev->ops->close(dev);
+}
+
+static void test_messages_go_from_stage_to_stage_in_order(void **state)
+{
+    (void)state;
+    go_round(4096, 0);                                         /* rows in many pieces */
+    go_round(ROWS * (MAX_WIDTH + GAP) * sizeof(float), 2);     /* three messages under way */
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sums_and_columns_of_every_size),
         cmocka_unit_test(test_many_rounds_in_turn),
+        cmocka_unit_test(test_messages_go_from_stage_to_stage_in_order),
         cmocka_unit_test(test_a_lost_rank_ends_the_wait_of_the_others),
         cmocka_unit_test(test_bad_arguments_are_refused),
     };

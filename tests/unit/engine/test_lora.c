@@ -4,6 +4,7 @@
 #include "base/mem.h"
 #include "device/device.h"
 #include "engine/lora_internal.h"
+#include "engine/lora_slots.h"
 
 #include <sched.h>
 #include <setjmp.h>
@@ -78,7 +79,7 @@ static int open_device(void **state)
     apart_ops.free = apart_free;
     apart_ops.stream_new = apart_stream;
     spec = (nrd_model_spec){.n_layers = LAYERS, .hidden = HIDDEN, .n_heads = 2, .n_kv_heads = 1, .head_dim = 16,
-                            .inter = 48, .gated_mlp = true};
+                            .inter = 48, .gated_mlp = true, .tp_size = 1, .pp_size = 1};
     return 0;
 }
 
@@ -324,6 +325,59 @@ static void test_an_adapter_that_can_never_fit_is_refused(void **state)
     nrd_lora_cache_free(c);
 }
 
+/* ---- over two ranks ---- */
+
+/* What rank 1 has at a slot: for its share of attn_q (half of the outputs) `value`, or no adapter. */
+static void check_rank(const nrd_lora_slots *s, int32_t slot, float value)
+{
+    const nrd_lora_bank b = nrd_lora_slots_bank(s);
+    const nrd_lora_pair *p = &b.pairs[slot * b.slot_stride + nrd_lora_position(1)];
+    assert_int_equal(b.slot_stride, LAYERS * NRD_LORA_POSITIONS);
+    assert_int_equal(p->rank, RANK);
+    assert_true(((const float *)p->b)[RANK * 16 - 1] == value);
+}
+
+/* Rank 1 holds at each slot what rank 0 holds there, whatever comes and goes; its memory is that of those. */
+static void test_another_rank_has_the_same_adapters_at_the_same_slots(void **state)
+{
+    nrd_model_spec two = spec;
+    nrd_lora_slots *rank1 = NULL;
+    const nrd_lora *l = NULL;
+    int32_t slot;
+    (void)state;
+    two.tp_size = 2;
+    nrd_lora_cache_config cfg = {.dev = cpu, .spec = &two, .limits = {.max_rank = 8}, .optimal_rank = 1,
+                                 .host_bytes = lora_bytes() * 5, .on_change = on_change, .user = &changes};
+    nrd_lora_cache *c = NULL;
+    ok(nrd_lora_cache_new(&c, &cfg));
+    ok(nrd_lora_slots_new(&rank1, cpu, LAYERS));
+    assert_false(nrd_lora_cache_next_change(c, &slot, &l));
+    int n_emptied = 0;
+    for (uint64_t i = 0; i < 60; i++) {
+        const uint64_t id = 1 + i * 7 % 9;
+        nrd_adapter *a = put(c, id, (float)id);
+        int32_t at;
+        assert_int_equal(nrd_lora_cache_hold(c, a, false, &at), NRD_LORA_READY);
+        while (nrd_lora_cache_next_change(c, &slot, &l)) {
+            nrd_lora *share = NULL;
+            n_emptied += l == NULL;
+            if (l) {
+                ok(nrd_lora_cut(&share, l, &two, 1));
+            }
+            ok(nrd_lora_slots_put(rank1, slot, share));
+        }
+        check_rank(rank1, at, (float)id);
+        nrd_lora_cache_drop(c, a);
+        nrd_lora_cache_unpin(c, a);
+        for (uint64_t gone = 1; i % 10 == 9 && gone <= 9; gone++) {
+            (void)nrd_lora_cache_remove(c, gone);
+        }
+    }
+    assert_true(n_emptied > 0);
+    nrd_lora_slots_free(rank1);
+    nrd_lora_cache_free(c);
+}
+
 /* ---- many threads ---- */
 
 typedef struct crowd {
@@ -399,6 +453,7 @@ int main(void)
         cmocka_unit_test(test_on_a_shared_device_an_adapter_is_ready_at_once),
         cmocka_unit_test(test_pages_are_brought_and_given_up_by_those_not_held),
         cmocka_unit_test(test_an_adapter_that_can_never_fit_is_refused),
+        cmocka_unit_test(test_another_rank_has_the_same_adapters_at_the_same_slots),
         cmocka_unit_test(test_requests_of_many_threads_while_adapters_come_and_go),
     };
     return cmocka_run_group_tests(tests, open_device, close_device);

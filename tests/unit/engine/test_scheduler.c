@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The scheduler, with integers: a pretended device whose KV blocks hold the hash of everything up
  * to each position, and whose next token is a function of that hash. Whatever the policy, batch,
- * chunks, pauses, reuse, window or overlap, every sequence must get the tokens that it gets alone,
- * and every position that a step may look at must hold what belongs there. */
+ * chunks, pauses, reuse, window, overlap or drafts, every sequence must get the tokens that it gets
+ * alone, and every position that a step may look at must hold what belongs there. */
 #include "engine/decode/beam.h"
 #include "engine/decode/decode.h"
+#include "engine/replay.h"
 #include "engine/scheduler.h"
+#include "engine/speculate/proposer.h"
 
 #include "random.h"
 
@@ -16,7 +18,8 @@
 
 #include <cmocka.h>
 
-enum { BT = 4, VOCAB = 12, MAX_LEN = 64, MAX_SEQS = 24, MAX_W = 3, MAX_TOP = 2 * MAX_W };
+enum { BT = 4, VOCAB = 12, MAX_LEN = 64, MAX_SEQS = 24, MAX_W = 3, MAX_TOP = 2 * MAX_W, MAX_PLANS = 4,
+       MAX_ROWS = 64 };
 
 typedef struct job {
     nrd_seq q;
@@ -27,19 +30,23 @@ typedef struct job {
     int32_t cancel_step; /* -1: never */
     bool added, over, idle;
     nrd_seq_finish finish;
+    nrd_proposer proposer;
+    uint64_t luck; /* of its guesses */
 } job;
 
 typedef struct sim {
     nrd_sched_limits lim;
     nrd_kv *kv;
     nrd_sched *sched;
-    nrd_plan plans[2];
+    nrd_plan plans[MAX_PLANS];
     uint64_t (*content)[BT];
     int32_t n_blocks, n_host, n_jobs;
     job jobs[MAX_SEQS];
     int32_t slot_tokens[64];
-    int32_t ids[2][64], top_ids[2][64 * MAX_TOP];
-    float log_probs[2][64], top_log_probs[2][64 * MAX_TOP];
+    int32_t ids[MAX_PLANS][MAX_ROWS], top_ids[MAX_PLANS][MAX_ROWS * MAX_TOP];
+    float log_probs[MAX_PLANS][MAX_ROWS], top_log_probs[MAX_PLANS][MAX_ROWS * MAX_TOP];
+    bool no_choice[MAX_PLANS][MAX_ROWS];
+    int32_t n_drafted;
     bool overlap, in_batch;
     int32_t step;
 } sim;
@@ -279,7 +286,7 @@ static void check_visible(const sim *s, const nrd_plan_entry *e, const int32_t *
 static void run_plan(sim *s, int i)
 {
     const nrd_plan *p = &s->plans[i];
-    int32_t n_rows = 0, n_tokens = 0;
+    int32_t n_rows = 0, n_tokens = 0, n_draft = 0;
     if (s->lim.chunked_context && s->lim.mixed_context_tokens > 0 && p->n_generation > 0) {
         assert_true(p->n_context_tokens <= s->lim.mixed_context_tokens);
     }
@@ -296,21 +303,29 @@ static void run_plan(sim *s, int i)
         uint64_t h = hash_of(tokens, e->start);
         check_visible(s, e, tokens);
         assert_true(e->n == 1 || !e->from_slot);
+        assert_true(e->n_draft == 0 || e->row >= 0);
         for (int32_t t = 0; t < e->n; t++) {
             int32_t token = e->from_slot ? s->slot_tokens[e->slot] : tokens[e->start + t];
             h = nrd_hash_u64(h, (uint64_t)(uint32_t)token);
             s->content[e->seq->sched.tables[e->beam].blocks[(e->start + t) / BT]]
                       [(e->start + t) % BT] = h;
+            const int32_t row = e->row + t - (e->n - 1 - e->n_draft);
+            if (e->row >= 0 && row >= e->row) {
+                assert_int_equal(row, n_rows++);
+                s->ids[i][row] = next_token(h);
+                s->slot_tokens[e->slot] = e->n_draft > 0 ? -1 : s->ids[i][row];
+                s->no_choice[i][row] = e->n_draft > 0 && nrd_hash_u64(h, (uint64_t)s->step) % 6 == 0;
+                s->log_probs[i][row] = log_prob_of(h, s->ids[i][row]);
+                best_tokens(h, MAX_TOP, s->top_ids[i] + row * MAX_TOP, s->top_log_probs[i] + row * MAX_TOP);
+            }
         }
+        assert_int_equal(e->first_draft, n_draft);
+        n_draft += e->n_draft;
         n_tokens += e->n;
-        if (e->row >= 0) {
-            assert_int_equal(e->row, n_rows++);
-            s->ids[i][e->row] = s->slot_tokens[e->slot] = next_token(h);
-            s->log_probs[i][e->row] = log_prob_of(h, s->ids[i][e->row]);
-            best_tokens(h, MAX_TOP, s->top_ids[i] + e->row * MAX_TOP,
-                        s->top_log_probs[i] + e->row * MAX_TOP);
-        }
     }
+    s->n_drafted += n_draft;
+    assert_int_equal(n_draft, p->n_draft);
+    assert_true(n_draft <= s->lim.max_draft_rows);
     assert_int_equal(n_rows, p->n_rows);
     assert_int_equal(n_tokens, p->n_tokens);
     assert_true(n_tokens <= s->lim.max_num_tokens);
@@ -373,6 +388,7 @@ static void finish_plan(sim *s, int i)
     nrd_step_result r = {.ids = s->ids[i],
                          .log_probs = s->log_probs[i],
                          .log_probs_norm = s->log_probs[i],
+                         .no_choice = s->no_choice[i],
                          .n_top = MAX_TOP,
                          .top_ids = s->top_ids[i],
                          .top_log_probs = s->top_log_probs[i]};
@@ -440,9 +456,55 @@ static bool all_idle(const sim *s)
     return true;
 }
 
+/* A sequence that generates in one plan under way is in no other. */
+static void check_apart(const sim *s)
+{
+    for (int a = 0; a < s->lim.n_micro; a++) {
+        for (int32_t i = 0; i < s->plans[a].n_entries; i++) {
+            const nrd_plan_entry *e = &s->plans[a].entries[i];
+            assert_false(e->from_slot);
+            for (int b = 0; b < s->lim.n_micro; b++) {
+                for (int32_t k = 0; b != a && e->row >= 0 && k < s->plans[b].n_entries; k++) {
+                    const nrd_plan_entry *o = &s->plans[b].entries[k];
+                    assert_true(o->seq != e->seq || o->row < 0 || o->epoch != e->epoch);
+                }
+            }
+        }
+    }
+}
+
+/* As many plans under way as there are stages. */
+static void drive_stages(sim *s)
+{
+    int first = 0, n = 0;
+    for (s->step = 0; !all_idle(s); s->step++) {
+        bool more = true;
+        assert_true(s->step < 5000); /* nobody starves */
+        feed(s);
+        while (more && n < s->lim.n_micro) {
+            more = make_plan(s, (first + n) % s->lim.n_micro);
+            n += more;
+        }
+        check_apart(s);
+        if (n == 0) {
+            assert_null(nrd_sched_first_running(s->sched));
+            assert_null(nrd_sched_first_waiting(s->sched));
+            continue;
+        }
+        finish_plan(s, first);
+        first = (first + 1) % s->lim.n_micro;
+        n--;
+        check_all(s);
+    }
+}
+
 static void drive(sim *s)
 {
     int inflight = -1;
+    if (s->lim.n_micro > 1) {
+        drive_stages(s);
+        return;
+    }
     for (s->step = 0; !all_idle(s); s->step++) {
         assert_true(s->step < 5000); /* nobody starves */
         feed(s);
@@ -468,6 +530,25 @@ static void drive(sim *s)
 }
 
 /* ---- making ---- */
+
+/* Some guesses are right, some are not, some have a right beginning. */
+static int32_t propose(nrd_proposer *p, const nrd_seq *q, int32_t *out, int32_t max)
+{
+    const job *j = (const job *)(const void *)((const char *)p - offsetof(job, proposer));
+    const uint64_t h = nrd_hash_u64(j->luck, (uint64_t)q->dec.n_known);
+    const int32_t n = (int32_t)(h % 7) < max ? (int32_t)(h % 7) : max, right = (int32_t)((h >> 8) % 7);
+    for (int32_t i = 0; i < n; i++) { /* `out` lies behind the known tokens */
+        const int32_t next = next_token(hash_of(q->dec.tokens, q->dec.n_known + i));
+        out[i] = i < right ? next : (next + 1) % VOCAB;
+    }
+    return n;
+}
+
+static void hear(nrd_proposer *p, int32_t n_proposed, int32_t n_accepted)
+{
+    (void)p;
+    assert_true(n_accepted <= n_proposed);
+}
 
 static void make_job(sim *s, job *j, rng *r)
 {
@@ -507,12 +588,78 @@ static void make_job(sim *s, job *j, rng *r)
                                   q->req.max_total));
     }
     q->req.may_jump = q->req.width == 1 && rng_in(r, 0, 2) == 0;
+    /* Forced texts of this language are not what the model would choose, as those of a guide are: none with drafts. */
+    if (s->lim.max_draft_rows > 0 && q->req.width == 1 && !q->req.may_jump && rng_in(r, 0, 2)) {
+        j->luck = rng_next(r);
+        j->proposer = (nrd_proposer){.propose = propose, .hear = hear, .rate = rng_in(r, 0, 1) ? 0.6f : 2, .threshold = -1};
+        q->spec.proposer = &j->proposer;
+    }
     nrd_decode_prepare(q);
     j->start_step = rng_in(r, 0, 30);
     j->cancel_step = rng_in(r, 0, 9) == 0 ? rng_in(r, 0, 40) : -1;
 }
 
-static void scenario(uint64_t seed)
+/* A record as files have it, from a file. */
+static size_t read_record(nrd_record *r, uint64_t **out)
+{
+    FILE *f = tmpfile();
+    static const char zeros[8];
+    (void)r;
+    assert_non_null(f);
+    const size_t pad = (8 - (sizeof NRD_RECORD_MARK - 1) % 8) % 8;
+    assert_int_equal(fwrite(zeros, 1, pad, f), pad);
+    fflush(f);
+    for (int i = 0; i < nrd_record_slots(); i++) {
+        nrd_record_write(fileno(f), i);
+    }
+    const long n = (fseek(f, 0, SEEK_END), ftell(f));
+    rewind(f);
+    *out = calloc(1, (size_t)n + 8);
+    assert_int_equal(fread(*out, 1, (size_t)n, f), (size_t)n);
+    fclose(f);
+    return (size_t)n;
+}
+
+static nrd_replay_result replay_of(const void *data, size_t n, size_t cut)
+{
+    static const nrd_replay_options quiet;
+    const nrd_record_head *head;
+    const uint32_t *words[2];
+    size_t sizes[2], at = 0;
+    nrd_replay_result r;
+    assert_null(nrd_replay_find(data, n, &at, &head, words, sizes));
+    assert_non_null(head);
+    if (cut > 0) { /* the process died here */
+        sizes[0] = sizes[0] > cut ? sizes[0] - cut : 0;
+    }
+    assert_null(nrd_replay_run(head, words, sizes, &quiet, &r));
+    return r;
+}
+
+/* The record of all that happened gives the same plans; so does any beginning of it. */
+static void check_record(const sim *s, nrd_record *record, rng *rand)
+{
+    uint64_t *data = NULL;
+    const size_t n = read_record(record, &data);
+    nrd_replay_result r = replay_of(data, n, 0);
+    if (r.end == NRD_REPLAY_UNRECORDED) {
+        assert_true(s->lim.max_beam_width > 1 || s->lim.max_draft_rows > 0);
+    } else {
+        if (r.end != NRD_REPLAY_SAME) {
+            fprintf(stderr, "replay: %s at step %llu\n", r.reason, (unsigned long long)r.step);
+        }
+        assert_int_equal(r.end, NRD_REPLAY_SAME);
+        assert_int_equal(r.n_sequences, s->n_jobs);
+    }
+    for (int i = 0; i < 3; i++) {
+        nrd_replay_end end = replay_of(data, n, (size_t)rng_in(rand, 1, 400)).end;
+        assert_true(end == NRD_REPLAY_SAME || end == NRD_REPLAY_UNRECORDED);
+    }
+    free(data);
+}
+
+/* Returns how many draft tokens were computed. */
+static int32_t scenario(uint64_t seed)
 {
     rng r = {seed};
     sim *s = calloc(1, sizeof *s);
@@ -523,6 +670,7 @@ static void scenario(uint64_t seed)
         .is_static = rng_in(&r, 0, 5) == 0,
         .chunked_context = rng_in(&r, 0, 1),
         .mixed_context_tokens = rng_in(&r, 0, 1) ? rng_in(&r, 1, 12) : 0,
+        .choices_at_once = rng_in(&r, 0, 1) ? rng_in(&r, 1, 3) : 0,
     };
     if (rng_in(&r, 0, 3) == 0) {
         s->lim.window = rng_in(&r, 5, 20);
@@ -532,6 +680,8 @@ static void scenario(uint64_t seed)
     if (!s->lim.chunked_context && s->lim.max_num_tokens < 30) {
         s->lim.max_num_tokens = 30;
     }
+    s->lim.n_micro = rng_in(&r, 0, 2) == 0 ? rng_in(&r, 2, MAX_PLANS) : 0;
+    s->lim.max_draft_rows = rng_in(&r, 0, 1) ? rng_in(&r, 1, 20) : 0;
     s->overlap = rng_in(&r, 0, 1);
     s->n_jobs = rng_in(&r, 1, MAX_SEQS);
     for (int32_t i = 0; i < s->n_jobs; i++) {
@@ -544,6 +694,8 @@ static void scenario(uint64_t seed)
             memcpy(b->dec.tokens, a->dec.tokens, (size_t)a->req.n_prompt * sizeof *b->dec.tokens);
             b->req.max_total = a->req.max_total;
             b->req.leader = a;
+            a->req.group = a->req.group ? a->req.group : (uint64_t)i;
+            b->req.group = a->req.group;
             nrd_decode_prepare(b);
             s->jobs[i].start_step = s->jobs[i - 1].start_step;
         }
@@ -560,39 +712,107 @@ static void scenario(uint64_t seed)
     s->n_host = kc.n_host_blocks = kc.reuse && rng_in(&r, 0, 1) ? rng_in(&r, 1, 50) : 0;
     assert_null(nrd_kv_new(&s->kv, &kc));
     assert_null(nrd_sched_new(&s->sched, &s->lim, s->kv));
+    nrd_record *record;
+    assert_null(nrd_record_new(&record, "sim", 1 << 18, NULL, &s->lim, &kc, s->kv));
+    nrd_sched_set_tap(s->sched, nrd_record_tap(record));
     s->content = calloc((size_t)(s->n_blocks + s->n_host), sizeof *s->content);
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < MAX_PLANS; i++) {
         assert_null(nrd_plan_init(&s->plans[i], &s->lim, s->kv));
     }
     drive(s);
     assert_true(nrd_sched_is_empty(s->sched));
     assert_int_equal(nrd_kv_n_available(s->kv), s->n_blocks);
+    check_record(s, record, &r);
+    nrd_record_free(record);
     for (int32_t i = 0; i < s->n_jobs; i++) {
         for (int32_t b = 0; b < s->jobs[i].q.req.width; b++) {
             nrd_kv_table_fini(&s->jobs[i].tables[b]);
         }
         nrd_beams_free(s->jobs[i].q.dec.beams);
     }
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < MAX_PLANS; i++) {
         nrd_plan_fini(&s->plans[i]);
     }
     nrd_sched_free(s->sched);
     nrd_kv_free(s->kv);
     free(s->content);
+    const int32_t n_drafted = s->n_drafted;
     free(s);
+    return n_drafted;
 }
 
 static void test_every_sequence_gets_what_it_gets_alone(void **state)
 {
     uint64_t seed = first_seed();
     const char *one = getenv("NRD_ONLY");
+    int32_t n_drafted = 0;
     (void)state;
     for (uint64_t i = 0; i < (one ? 1u : 1500u); i++) {
         if (getenv("NRD_TRACE")) {
             fprintf(stderr, "scenario %llu\n", (unsigned long long)(seed + i));
         }
-        scenario(seed + i);
+        n_drafted += scenario(seed + i);
     }
+    assert_true(one || n_drafted > 10000);
+}
+
+/* A request for seven choices, then another request: that one starts in the first step, and no step has more than
+ * two of the seven. */
+static void test_choices_of_one_request_leave_room_for_others(void **state)
+{
+    enum { N = 8, PROMPT = 6, NEW = 5 };
+    sim *s = calloc(1, sizeof *s);
+    rng r = {1};
+    int32_t n_steps = 0;
+    (void)state;
+    s->lim = (nrd_sched_limits){.max_batch_size = 16, .max_beam_width = 1, .max_num_tokens = 64,
+                                .chunked_context = true, .choices_at_once = 2};
+    s->n_jobs = N;
+    for (int32_t i = 0; i < N; i++) {
+        nrd_seq *q = &s->jobs[i].q;
+        make_job(s, &s->jobs[i], &r);
+        q->req.n_prompt = PROMPT;
+        q->req.max_total = PROMPT + NEW;
+        for (int32_t t = 0; t < PROMPT; t++) {
+            s->jobs[i].tokens[t] = i < N - 1 ? t : t + 1;
+        }
+        q->req.stop.n = 0;
+        q->req.no_reuse = q->req.may_jump = false;
+        q->req.priority = 0;
+        q->req.leader = i > 0 && i < N - 1 ? &s->jobs[0].q : NULL;
+        q->req.group = i < N - 1 ? 7 : 0;
+        s->jobs[i].start_step = 0;
+        s->jobs[i].cancel_step = -1;
+        nrd_decode_prepare(q);
+    }
+    s->n_blocks = 100;
+    const nrd_kv_config kc = {.n_blocks = s->n_blocks, .block_tokens = BT, .reuse = true};
+    assert_null(nrd_kv_new(&s->kv, &kc));
+    assert_null(nrd_sched_new(&s->sched, &s->lim, s->kv));
+    s->content = calloc((size_t)s->n_blocks, sizeof *s->content);
+    assert_null(nrd_plan_init(&s->plans[0], &s->lim, s->kv));
+    for (feed(s); make_plan(s, 0); s->step++, feed(s)) {
+        bool other = false;
+        int32_t n_choices = 0;
+        for (int32_t k = 0; k < s->plans[0].n_entries; k++) {
+            const bool is_other = s->plans[0].entries[k].seq == &s->jobs[N - 1].q;
+            other |= is_other;
+            n_choices += !is_other;
+        }
+        assert_true(n_choices <= 2);
+        assert_true(other || n_steps > 0);
+        n_steps++;
+        finish_plan(s, 0);
+    }
+    assert_true(all_idle(s));
+    for (int32_t i = 0; i < N; i++) {
+        nrd_kv_table_fini(&s->jobs[i].tables[0]);
+    }
+    nrd_plan_fini(&s->plans[0]);
+    nrd_sched_free(s->sched);
+    nrd_kv_free(s->kv);
+    free(s->content);
+    free(s);
 }
 
 static void test_limits_that_cannot_work_are_refused(void **state)
@@ -610,6 +830,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_sequence_gets_what_it_gets_alone),
+        cmocka_unit_test(test_choices_of_one_request_leave_room_for_others),
         cmocka_unit_test(test_limits_that_cannot_work_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

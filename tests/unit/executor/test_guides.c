@@ -14,6 +14,7 @@ static nrd_error *watched_guide_new(nrd_guide **out, const nrd_guide_vocab *v, c
 #define nrd_guides_free t_guides_free
 #define nrd_guides_want t_guides_want
 #define nrd_guides_leave t_guides_leave
+#define nrd_guides_forget t_guides_forget
 #define nrd_guide_bytes watched_guide_bytes
 static size_t watched_guide_bytes(const nrd_guide *g);
 #include "executor/guides.c"
@@ -291,12 +292,30 @@ static void test_guides_are_kept_by_their_bytes(void **state)
     nrd_guides_free(table);
 }
 
+static void test_a_forgotten_guide_is_made_again(void **state)
+{
+    nrd_guide *first = NULL, *again = NULL;
+    (void)state;
+    reset();
+    nrd_guides *table = nrd_guides_new(dir);
+    assert_null(get(table, "forgotten", &first));
+    nrd_guides_forget(table, first);
+    nrd_guides_forget(table, first); /* each of a request's sequences may say so */
+    assert_int_equal(table->n_entries, 0);
+    assert_null(get(table, "forgotten", &again));
+    assert_ptr_not_equal(again, first);
+    nrd_guide_unref(first);
+    nrd_guide_unref(again);
+    nrd_guides_free(table);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_slow_guide_holds_up_nobody_else),
         cmocka_unit_test(test_a_wrong_guide_fails_for_all_who_wait_and_is_tried_again),
         cmocka_unit_test(test_nobody_waits_and_the_compile_ends),
+        cmocka_unit_test(test_a_forgotten_guide_is_made_again),
         cmocka_unit_test(test_the_longest_unused_guide_makes_room),
         cmocka_unit_test(test_guides_are_kept_by_their_bytes),
     };

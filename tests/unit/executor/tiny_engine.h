@@ -24,6 +24,9 @@ static const char tiny_llama[] =
     " \"max_position_embeddings\": 160, \"initializer_range\": 0.6, \"torch_dtype\": \"float32\","
     " \"tie_word_embeddings\": false, \"bos_token_id\": 1, \"eos_token_id\": 2}";
 
+static int32_t tiny_prompt_rows; /* max_prompt_embedding_table_size of engines that are built next */
+static uint64_t tiny_seed = 7;   /* of their weights */
+
 typedef struct tiny_engine {
     char dir[64];
 } tiny_engine;
@@ -49,7 +52,7 @@ static inline void tiny_build(tiny_engine *t, const char *config, int32_t block_
     }
     snprintf(path, sizeof path, "%s/model.json", t->dir);
     tiny_check(nrd_file_write(path, config, strlen(config)));
-    tiny_check(nrd_source_open_dummy(&src, path, 7));
+    tiny_check(nrd_source_open_dummy(&src, path, tiny_seed));
     nrd_build_limits_init(&b.limits, nrd_source_spec(src));
     b.limits.max_batch_size = 16;
     b.limits.max_beam_width = 4;
@@ -59,9 +62,27 @@ static inline void tiny_build(tiny_engine *t, const char *config, int32_t block_
     b.limits.tokens_per_block = block_tokens;
     b.limits.use_paged_context_fmha = true;
     b.limits.gather_context_logits = b.limits.gather_generation_logits = true;
+    b.limits.max_draft_len = 8;
+    b.limits.max_prompt_embedding_table_size = tiny_prompt_rows;
     tiny_check(nrd_build_folder(src, &b, t->dir, &stats));
     nrd_str_fini(&stats.notes);
     nrd_source_close(src);
+}
+
+/* Printable characters, of guides: id 0 is '!', and so on to '~'. */
+static inline void tiny_write_tokenizer(const char *dir)
+{
+    nrd_str s = {0};
+    nrd_str_puts(&s, "{\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false},"
+                     "\"decoder\":{\"type\":\"ByteLevel\"},\"model\":{\"type\":\"BPE\",\"merges\":[],\"vocab\":{");
+    for (int c = '!'; c <= '~'; c++) {
+        nrd_str_printf(&s, c == '"' || c == '\\' ? "%s\"\\%c\":%d" : "%s\"%c\":%d", c == '!' ? "" : ",", c, c - '!');
+    }
+    nrd_str_puts(&s, "}}}");
+    char *path = nrd_path_join(dir, "tokenizer.json");
+    tiny_check(nrd_file_write(path, s.data, s.len));
+    free(path);
+    nrd_str_fini(&s);
 }
 
 static inline void tiny_remove(tiny_engine *t)

@@ -27,6 +27,8 @@
 static atomic_int gone_count, busy_count;
 static _Atomic(nrd_http_request *) parked; /* the request of /park, answered by the test */
 
+static atomic_bool hanging;
+
 static void on_gone(nrd_http_request *req, void *arg)
 {
     (void)req;
@@ -59,6 +61,12 @@ static void handle(nrd_http_request *req, void *user)
         static char big[4 << 20];
         memset(big, 'b', sizeof big);
         nrd_http_reply(req, 200, "text/plain", NULL, big, sizeof big);
+    } else if (nrd_view_is(req->head.path, "/hang")) {
+        nrd_http_reply(req, 200, "text/plain", NULL, "held", 4);
+        atomic_store(&hanging, true);
+        while (atomic_load(&hanging)) {
+            usleep(1000);
+        }
     } else {
         nrd_http_reply_error(req, 404, "Not Found");
     }
@@ -357,6 +365,37 @@ static void test_late_answer_waits_and_pipelined_request_follows(void **state)
     close(fd);
 }
 
+static void test_nothing_is_waited_for_behind_the_end_of_the_input(void **state)
+{
+    static const struct {
+        const char *second, *answer;
+    } t[] = {{"no head\r\n\r\n", "HTTP/1.1 400 "},
+             {"POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\nabc", "late"},
+             {"POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 100000\r\n\r\nabc", "late"},
+             {"POST /echo HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nabc", "late"},
+             {"POST /echo HTTP/1.1\r\nHo", "late"}};
+    const struct timespec nap = {0, 1000000};
+    (void)state;
+    for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
+        const uint64_t until = nrd_now_ns() + 10000000000u;
+        nrd_str s = {0};
+        int fd = dial(0);
+        put(fd, "GET /park HTTP/1.1\r\nHost: h\r\n\r\n");
+        put(fd, t[i].second);
+        shutdown(fd, SHUT_WR);
+        get(fd, &s, "HTTP/1.1 100 Continue\r\n\r\n"); /* the end was read */
+        answer_late(wait_parked());
+        get(fd, &s, NULL);
+        assert_non_null(strstr(s.data, t[i].answer));
+        while (nrd_http_server_connections(server) > 0 && nrd_now_ns() < until) {
+            nanosleep(&nap, NULL);
+        }
+        assert_int_equal(nrd_http_server_connections(server), 0);
+        nrd_str_fini(&s);
+        close(fd);
+    }
+}
+
 static void test_disconnect_is_told_even_with_much_pipelined_input(void **state)
 {
     char junk[20000];
@@ -552,6 +591,36 @@ static void test_connection_idle_too_long_is_closed_and_a_waiting_one_stays(void
     server = first;
 }
 
+static bool responds_within(bool wanted, int milliseconds)
+{
+    for (int i = 0; i < milliseconds; i++) {
+        if (nrd_http_server_responds(server) == wanted) {
+            return true;
+        }
+        usleep(1000);
+    }
+    return false;
+}
+
+static void test_a_loop_that_hangs_is_noticed(void **state)
+{
+    (void)state;
+    assert_true(nrd_http_server_responds(server));
+    assert_true(responds_within(true, 20000));
+    int fd = dial(0);
+    put(fd, "GET /hang HTTP/1.1\r\nHost: h\r\n\r\n");
+    while (!atomic_load(&hanging)) {
+        usleep(1000);
+    }
+    (void)nrd_http_server_responds(server); /* asks */
+    for (int i = 0; i < 3; i++) {
+        assert_false(nrd_http_server_responds(server));
+    }
+    atomic_store(&hanging, false);
+    assert_true(responds_within(true, 20000));
+    close(fd);
+}
+
 static void test_one_connection_too_many_is_told_so(void **state)
 {
     int fd[4];
@@ -589,6 +658,7 @@ int main(void)
         T(test_bad_head_is_answered_and_ends_the_connection),
         T(test_stream_is_chunked_for_1_1_and_ends_the_connection_for_1_0),
         T(test_late_answer_waits_and_pipelined_request_follows),
+        T(test_nothing_is_waited_for_behind_the_end_of_the_input),
         T(test_disconnect_is_told_even_with_much_pipelined_input),
         T(test_reset_is_told_while_input_is_not_read),
         T(test_slow_reader_gets_all_and_delays_nobody),
@@ -598,6 +668,7 @@ int main(void)
         T(test_port_in_use_is_an_error),
         T(test_connections_that_crawl_are_closed_and_idle_ones_stay),
         T(test_connection_idle_too_long_is_closed_and_a_waiting_one_stays),
+        T(test_a_loop_that_hangs_is_noticed),
         T(test_one_connection_too_many_is_told_so),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

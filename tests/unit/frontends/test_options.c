@@ -154,8 +154,10 @@ static void test_wrong_options_are_refused_with_their_name(void **state)
 #else
         {"--grpc-use-ssl=true", "without the gRPC library"},
 #endif
-        {"--allow-sagemaker=true", "no such endpoint"},
-        {"--vertex-ai-port=1", "no Vertex AI endpoint"},
+        {"--allow-sagemaker=maybe", "invalid value for bool option: maybe"},
+        {"--sagemaker-safe-port-range=5", "format is '<low>-<high>'"},
+        {"--sagemaker-safe-port-range=1-2", "HTTP requests at port 8000, allowed port range is [1, 2]"},
+        {"--vertex-ai-port=65536", "\"--vertex-ai-port\""},
         {"--trace-level=", "\"--trace-level\""},
         {"--metrics-interval-ms=nan", "\"--metrics-interval-ms\""},
     };

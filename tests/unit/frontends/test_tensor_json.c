@@ -11,8 +11,10 @@
 #include "frontends/common/tensor_json.h"
 #include "frontends/common/tensor_text.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* Reads JSON as `count` elements; returns the message of an error (free), or NULL and the bytes. */
 static char *read_json(const char *text, TRITONSERVER_DataType type, size_t count, char *out,
@@ -231,6 +233,19 @@ static void test_unusual_documents_are_left_whole(void **state)
     nrd_str_fini(&array);
 }
 
+static void test_the_search_ends_at_any_byte(void **state)
+{
+    nrd_tensor_slice slices[NRD_TENSOR_TEXT_MAX];
+    (void)state;
+    alarm(20);
+    for (int byte = 0; byte < 256; byte++) {
+        char text[64], copy[64];
+        const int n = snprintf(text, sizeof text, "{\"a\":[%c,{\"b\":%c}],\"inputs\":[{\"data\":%c", byte, byte, byte);
+        assert_int_equal(nrd_tensor_text_cut(text, (size_t)n, copy, slices), 0);
+    }
+    alarm(0);
+}
+
 static void test_direct_reading_refuses_what_the_tree_refuses(void **state)
 {
     static const char *const t[] = {"[1,]",     "[,1]",           "[1 2]",    "[01,2]",   "[1.,2]",
@@ -290,6 +305,7 @@ int main(void)
         cmocka_unit_test(test_outputs_whose_size_contradicts_their_shape_are_errors),
         cmocka_unit_test(test_long_arrays_are_cut_out_and_read_directly),
         cmocka_unit_test(test_unusual_documents_are_left_whole),
+        cmocka_unit_test(test_the_search_ends_at_any_byte),
         cmocka_unit_test(test_direct_reading_refuses_what_the_tree_refuses),
         cmocka_unit_test(test_count_detects_overflow_and_negative_dims),
         cmocka_unit_test(test_an_answer_in_json_has_a_limit),

@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 
 #include <cmocka.h>
 
@@ -20,6 +21,7 @@ typedef struct test_job {
 } test_job;
 
 static atomic_int n_order, n_ran, n_dropped;
+static atomic_int priorities[8]; /* of the threads that ran the jobs of these names */
 static atomic_int order[NRD_WORKERS_MAX_JOBS + 8];
 static sem_t started;
 
@@ -27,6 +29,9 @@ static void run(nrd_job *job)
 {
     test_job *t = (test_job *)(void *)job;
     atomic_store(&order[atomic_fetch_add(&n_order, 1)], t->name);
+    if (t->name >= 0 && t->name < 8) {
+        atomic_store(&priorities[t->name], getpriority(PRIO_PROCESS, 0));
+    }
     sem_post(&started);
     if (t->gate) {
         sem_wait(t->gate);
@@ -178,10 +183,34 @@ static void test_more_than_the_limit_is_refused_and_stop_tells_those_that_wait(v
     sem_destroy(&gate);
 }
 
+/* A pool of one thread has another for long jobs. */
+static void test_long_jobs_alone_run_at_a_low_priority(void **state)
+{
+    nrd_workers *w = NULL;
+    test_job jobs[5];
+    const int usual = getpriority(PRIO_PROCESS, 0);
+    (void)state;
+    assert_null(nrd_workers_new(&w, 1));
+    for (int i = 0; i < 5; i++) {
+        jobs[i] = make(i, NULL);
+        jobs[i].job.is_long = i % 2 == 1;
+        assert_null(nrd_workers_submit(w, &jobs[i].job, 1));
+    }
+    for (int i = 0; i < 5; i++) {
+        sem_wait(&started);
+    }
+    nrd_workers_free(w);
+    assert_int_equal(atomic_load(&n_ran), 5);
+    for (int i = 0; i < 5; i++) {
+        assert_int_equal(atomic_load(&priorities[i]), i % 2 == 1 ? (usual > 10 ? usual : 10) : usual);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(test_clients_take_turns, setup),
+        cmocka_unit_test_setup(test_long_jobs_alone_run_at_a_low_priority, setup),
         cmocka_unit_test_setup(test_as_many_jobs_run_as_there_are_threads, setup),
         cmocka_unit_test_setup(test_a_job_that_waits_can_be_cancelled_one_that_runs_not, setup),
         cmocka_unit_test_setup(

@@ -439,7 +439,42 @@ static void test_an_engine_has_a_file_for_each_rank(void **state)
     expect_ranks(f, 2);
     must(build_with(f, f->model, (nrd_plan_options){0})); /* in the same folder */
     expect_ranks(f, 1);
-    assert_true(is_error(build_with(f, f->model, (nrd_plan_options){.pp_size = 2}), "pp_size 2"));
+    free(ckpt);
+}
+
+static void test_an_engine_of_stages_has_what_each_needs(void **state)
+{
+    const folder *f = *state;
+    char *ckpt = nrd_path_join(f->dir, "ckpt");
+    convert_with(f->model, ckpt, (nrd_plan_options){.tp_size = 2, .pp_size = 2});
+    const struct {
+        const char *from;
+        nrd_plan_options plan;
+    } ways[] = {{f->model, {.tp_size = 2, .pp_size = 2}}, {ckpt, {0}}};
+    for (size_t way = 0; way < sizeof ways / sizeof ways[0]; way++) {
+        must(build_with(f, ways[way].from, ways[way].plan));
+        for (int32_t i = 0; i < 4; i++) {
+            nrd_engine *e = NULL;
+            must(nrd_engine_open(&e, f->out, i, true));
+            const nrd_model_spec *m = nrd_engine_spec(e);
+            const bool first = i < 2;
+            assert_int_equal(m->pp_size, 2);
+            assert_int_equal(nrd_spec_is_first(m, i), first);
+            assert_int_equal(nrd_spec_is_last(m, i), !first);
+            assert_int_equal(nrd_spec_first_layer(m, i), first ? 0 : 1);
+            assert_int_equal(nrd_spec_of_rank(m, i).n_layers, 1);
+            assert_int_equal(nrd_engine_weight(e, "transformer.vocab_embedding.weight") != NULL, first);
+            assert_int_equal(nrd_engine_weight(e, "lm_head.weight") != NULL, !first);
+            assert_int_equal(nrd_engine_weight(e, "transformer.ln_f.weight") != NULL, !first);
+            assert_non_null(nrd_engine_weight(e, "transformer.layers.0.attention.dense.weight"));
+            assert_null(nrd_engine_weight(e, "transformer.layers.1.attention.dense.weight"));
+            nrd_engine_close(e);
+        }
+    }
+    char *rank3 = nrd_path_join(f->out, "rank3.engine");
+    must(build_with(f, f->model, (nrd_plan_options){.pp_size = 2})); /* fewer ranks in the same folder */
+    assert_false(nrd_path_exists(rank3));
+    free(rank3);
     free(ckpt);
 }
 
@@ -478,6 +513,30 @@ static void test_random_weights_need_only_a_config(void **state)
     assert_true(deviation > 0.01f && deviation < 0.04f); /* 0.02 wanted, 64 samples */
     assert_true(bf16_at(nrd_engine_weight(e, "transformer.ln_f.weight"), 5, 0) == 1);
     nrd_engine_close(e);
+}
+
+static void test_random_weights_that_are_not_divided_are_the_same_in_all_ranks(void **state)
+{
+    const folder *f = *state;
+    nrd_source *src = NULL;
+    nrd_build_stats stats = {0};
+    must(nrd_source_open_dummy(&src, f->model, 7));
+    nrd_build_options b = {.plan = {.tp_size = 2}, .device_name = ""};
+    nrd_build_limits_init(&b.limits, nrd_source_spec(src));
+    b.limits.max_input_len = b.limits.max_seq_len;
+    must(nrd_build_folder(src, &b, f->out, &stats));
+    nrd_str_fini(&stats.notes);
+    nrd_source_close(src);
+    nrd_engine *e[2] = {open_engine(f, 0), open_engine(f, 1)};
+    static const char *const names[] = {"transformer.vocab_embedding.weight",
+                                        "transformer.layers.0.attention.dense.weight"};
+    for (int i = 0; i < 2; i++) {
+        const nrd_weight *a = nrd_engine_weight(e[0], names[i]), *c = nrd_engine_weight(e[1], names[i]);
+        assert_int_equal(a->data_bytes, c->data_bytes);
+        assert_int_equal(memcmp(a->data, c->data, a->data_bytes) == 0, i == 0);
+    }
+    nrd_engine_close(e[0]);
+    nrd_engine_close(e[1]);
 }
 
 /* ---- damaged files ---- */
@@ -625,21 +684,6 @@ static void test_limits_out_of_range_are_refused(void **state)
     nrd_source_close(src);
 }
 
-static void test_what_no_runner_has_is_refused_by_name(void **state)
-{
-    const folder *f = *state;
-    nrd_source *src = NULL;
-    nrd_build_stats stats = {0};
-    nrd_build_options b = {.device_name = ""};
-    must(nrd_source_open(&src, f->model));
-    nrd_build_limits_init(&b.limits, nrd_source_spec(src));
-    b.limits.max_input_len = 10;
-    b.limits.max_draft_len = 4;
-    assert_true(is_error(nrd_build_folder(src, &b, f->out, &stats), "max_draft_len 4"));
-    assert_false(nrd_path_exists(f->out));
-    nrd_source_close(src);
-}
-
 int main(int argc, char **argv)
 {
     if (argc == 3 && !strcmp(argv[1], "shorten")) {
@@ -656,13 +700,14 @@ int main(int argc, char **argv)
         T(test_a_missing_or_misshapen_tensor_is_named),
         T(test_what_the_runner_would_miss_is_refused_before_anything_is_written),
         T(test_an_engine_has_a_file_for_each_rank),
+        T(test_an_engine_of_stages_has_what_each_needs),
         T(test_a_model_without_head_is_tied),
         T(test_random_weights_need_only_a_config),
+        T(test_random_weights_that_are_not_divided_are_the_same_in_all_ranks),
         T(test_damage_is_refused_with_the_reason_and_the_remedy),
         T(test_every_flipped_bit_of_header_and_table_is_found),
         T(test_folders_of_another_kind_are_told_apart),
         T(test_limits_out_of_range_are_refused),
-        T(test_what_no_runner_has_is_refused_by_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

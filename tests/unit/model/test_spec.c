@@ -8,6 +8,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <cmocka.h>
 
 static nrd_error *from_hf(nrd_model_spec *s, const char *config, const char *generation)
@@ -135,10 +136,48 @@ static void test_what_cannot_be_run_is_refused_by_name(void **state)
     static const struct {
         const char *config, *message;
     } rows[] = {
-        {"{\"model_type\":\"mixtral\"}", "mixtral"},
+        {"{\"model_type\":\"dbrx\"}", "dbrx"},
+        {"{\"model_type\":\"deepseek_v3\",\"kv_lora_rank\":512,\"n_routed_experts\":256}",
+         "what is not here: latent attention"},
+        {"{\"model_type\":\"granitemoehybrid\",\"mamba_d_state\":8}", "nearest: granitemoeshared, granitemoe, "},
+        {"{\"model_type\":\"mixtral\"," SIZES "\"num_experts_per_tok\":2}", "num_local_experts"},
+        {"{\"model_type\":\"mixtral\"," SIZES "\"num_local_experts\":8,\"num_experts_per_tok\":9}", "num_experts_per_tok"},
+        {"{\"model_type\":\"mixtral\"," SIZES "\"num_local_experts\":2000,\"num_experts_per_tok\":2}", "num_experts must"},
+        {"{\"model_type\":\"qwen3_moe\"," SIZES "\"num_experts\":8,\"num_experts_per_tok\":2,\"decoder_sparse_step\":0}",
+         "decoder_sparse_step"},
+        {"{\"model_type\":\"qwen3_moe\"," SIZES "\"num_experts\":8,\"num_experts_per_tok\":2,\"mlp_only_layers\":[6]}",
+         "mlp_only_layers"},
+        {"{\"model_type\":\"qwen2_moe\"," SIZES "\"num_experts\":8,\"num_experts_per_tok\":2}",
+         "shared_expert_intermediate_size"},
+        {"{\"model_type\":\"olmoe\"," SIZES "\"num_experts\":8,\"num_experts_per_tok\":2,\"clip_qkv\":6}", "clip_qkv"},
+        {"{\"model_type\":\"glm4_moe\"," SIZES "\"num_experts\":8,\"num_experts_per_tok\":2,\"n_group\":3}", "n_group"},
+        {"{\"model_type\":\"phimoe\"," SIZES "\"num_experts\":8,\"num_experts_per_tok\":3}", "must be 2 in this family"},
+        {"{\"model_type\":\"phimoe\"," SIZES "\"num_experts\":8,\"num_experts_per_tok\":2,\"router_jitter_noise\":2}",
+         "router_jitter_noise"},
+        {"{\"model_type\":\"phimoe\"," SIZES "\"num_experts\":8,\"num_experts_per_tok\":2,\"rope_scaling\":{\"type\":\"longrope\","
+         "\"short_factor\":[1,1,1,1,1,1,1,1],\"long_factor\":[1,1,1,1,1,1,1,1],\"short_mscale\":1.1,\"long_mscale\":1.2}}",
+         "long_mscale"},
+        {"{\"model_type\":\"glm4_moe\"," SIZES "\"num_experts\":8,\"num_experts_per_tok\":2,\"routed_scaling_factor\":0}",
+         "routed_scaling_factor"},
+        {"{\"model_type\":\"llama_next\"}", "a row of the table may be all that is missing"},
+        {"{\"model_type\":\"olmo2_x\"}", "nearest: olmo2, "},
         {"{\"model_type\":\"llama\"}", "num_hidden_layers"},
         {"{\"model_type\":\"llama\"," SIZES "\"hidden_act\":\"mish\"}", "mish"},
-        {"{\"model_type\":\"llama\"," SIZES "\"rope_scaling\":{\"type\":\"longrope\"}}", "longrope"},
+        {"{\"model_type\":\"llama\"," SIZES "\"rope_scaling\":{\"type\":\"su4\"}}", "rope type 'su4'"},
+        {"{\"model_type\":\"phi3\"," SIZES "\"rope_scaling\":{\"type\":\"longrope\"}}", "short_factor"},
+        {"{\"model_type\":\"phi3\"," SIZES "\"rope_scaling\":{\"type\":\"longrope\",\"short_factor\":[1,1,1,1,1,1,1,1],"
+         "\"long_factor\":[1,1,1,0,1,1,1,1]}}", "above 0"},
+        {"{\"model_type\":\"smollm3\"," SIZES "\"no_rope_layers\":[1,0]}", "no_rope_layers"},
+        {"{\"model_type\":\"granite\"," SIZES "\"residual_multiplier\":0}", "residual_multiplier"},
+        {"{\"model_type\":\"cohere\"," SIZES "\"use_qk_norm\":true}", "use_qk_norm"},
+        {"{\"model_type\":\"stablelm\"," SIZES "\"qk_layernorm\":true}", "qk_layernorm"},
+        {"{\"model_type\":\"falcon\"," SIZES "\"alibi\":true}", "alibi"},
+        {"{\"model_type\":\"opt\"," SIZES "\"word_embed_proj_dim\":32}", "word_embed_proj_dim"},
+        {"{\"model_type\":\"mpt\"," SIZES "\"attn_config\":{\"clip_qkv\":6}}", "clip_qkv"},
+        {"{\"model_type\":\"bloom\"," SIZES "\"apply_residual_connection_post_layernorm\":true}",
+         "apply_residual_connection_post_layernorm"},
+        {"{\"model_type\":\"mistral\"," SIZES "\"rope_parameters\":{\"llama_4_scaling_beta\":0.1}}",
+         "llama_4_scaling_beta"},
         {"{\"model_type\":\"llama\"," SIZES "\"head_dim\":15}", "rotary"},
         {"{\"model_type\":\"llama\"," SIZES "\"vocab_size\":99999999999}", "vocab_size"},
         {"{\"model_type\":\"llama\"," SIZES "\"num_hidden_layers\":513}", "num_hidden_layers"},
@@ -147,8 +186,6 @@ static void test_what_cannot_be_run_is_refused_by_name(void **state)
         {"{\"model_type\":\"gpt2\",\"vocab_size\":9,\"n_embd\":8,\"n_layer\":1,\"n_head\":2,"
          "\"scale_attn_by_inverse_layer_idx\":true}",
          "inverse_layer_idx"},
-        {"{\"model_type\":\"llama\"," SIZES "\"quantization_config\":{\"quant_method\":\"gptq\"}}",
-         "gptq"},
         {"{\"model_type\":\"qwen3\"," SIZES "\"use_sliding_window\":true,\"layer_types\":[\"x\"]}",
          "layer_types"},
     };
@@ -158,6 +195,39 @@ static void test_what_cannot_be_run_is_refused_by_name(void **state)
             print_error("row %zu: %s\n", i, err ? nrd_error_message(err) : "taken");
         }
         assert_true(is_error(err, rows[i].message));
+    }
+}
+
+static void test_a_multiplier_of_the_residual_becomes_scale_and_epsilon(void **state)
+{
+    (void)state;
+    nrd_model_spec s;
+    read_ok(&s, "{\"model_type\":\"granite\"," SIZES "\"rms_norm_eps\":1e-5,\"embedding_multiplier\":12,"
+                "\"residual_multiplier\":0.5,\"attention_multiplier\":0.25,\"logits_scaling\":8}");
+    assert_true(s.embed_scale == 24 && s.attn_scale == 0.25f && s.logits_scale == 0.125f);
+    assert_true(fabsf(s.norm_eps - 4e-5f) < 1e-10f);
+}
+
+static void test_every_family_is_found_under_its_names(void **state)
+{
+    (void)state;
+    const nrd_arch *a;
+    char config[384];
+    for (int i = 0; (a = nrd_arch_at(i)) != NULL; i++) {
+        assert_ptr_equal(nrd_arch_by_model_type(a->model_type), a);
+        assert_true(a->hf_rules && (a->gguf_rules || !a->gguf_arch) && a->hf_prefixes[0] && a->hf_model_types[0]);
+        for (int k = 0; k < 3 && a->hf_model_types[k]; k++) {
+            nrd_model_spec s;
+            snprintf(config, sizeof config, "{\"model_type\":\"%s\"," SIZES "\"rotary_dim\":16,\"hidden_dim\":8,\"num_experts\":4,"
+                     "\"num_experts_per_tok\":2,\"shared_expert_intermediate_size\":8}",
+                     a->hf_model_types[k]);
+            nrd_error *err = from_hf(&s, config, NULL);
+            if (err) {
+                print_error("%s: %s\n", a->hf_model_types[k], nrd_error_message(err));
+            }
+            assert_null(err);
+            assert_string_equal(s.model_type, a->model_type);
+        }
     }
 }
 
@@ -173,6 +243,11 @@ static void round_trip(const char *config)
     nrd_model_spec_to_json(&b, &again);
     assert_string_equal(text.data, again.data);
     assert_memory_equal(a.layer_is_sliding, b.layer_is_sliding, sizeof a.layer_is_sliding);
+    assert_memory_equal(a.layer_has_no_rope, b.layer_has_no_rope, sizeof a.layer_has_no_rope);
+    assert_memory_equal(a.layer_is_dense, b.layer_is_dense, sizeof a.layer_is_dense);
+    assert_memory_equal(&a.moe, &b.moe, sizeof a.moe);
+    assert_memory_equal(a.rope.short_factors, b.rope.short_factors, sizeof a.rope.short_factors);
+    assert_memory_equal(a.rope.long_factors, b.rope.long_factors, sizeof a.rope.long_factors);
     assert_true(a.rope.base >= b.rope.base && a.rope.base <= b.rope.base);
     assert_memory_equal(&a.attn_scale, &b.attn_scale, sizeof a.attn_scale);
     assert_memory_equal(&a.embed_scale, &b.embed_scale, sizeof a.embed_scale);
@@ -191,6 +266,14 @@ static void test_a_spec_survives_config_json(void **state)
                "\"sliding_window\":16,\"torch_dtype\":\"bfloat16\"}");
     round_trip("{\"model_type\":\"llama\"," SIZES "\"rope_scaling\":{\"rope_type\":\"yarn\","
                "\"factor\":4.0,\"original_max_position_embeddings\":512}}");
+    round_trip("{\"model_type\":\"bloom\"," SIZES "\"layer_norm_epsilon\":1e-6}");
+    round_trip("{\"model_type\":\"bert\"," SIZES "\"type_vocab_size\":3}");
+    round_trip("{\"model_type\":\"olmo2\"," SIZES "\"rms_norm_eps\":1e-6}");
+    round_trip("{\"model_type\":\"cohere2\"," SIZES "\"sliding_window\":7}");
+    round_trip("{\"model_type\":\"phi3\"," SIZES "\"rope_scaling\":{\"type\":\"longrope\",\"short_factor\":"
+               "[1,1,1,1,1,1.5,1,1],\"long_factor\":[1,1,1,3.25,1,1,1,1]}}");
+    round_trip("{\"model_type\":\"glm4_moe\"," SIZES "\"num_experts\":9,\"num_experts_per_tok\":2,\"n_group\":3,\"topk_group\":2,"
+               "\"moe_intermediate_size\":24,\"first_k_dense_replace\":2,\"routed_scaling_factor\":2.5}");
     round_trip("{\"model_type\":\"qwen3\"," SIZES "\"head_dim\":32,\"rms_norm_eps\":1e-6}");
 }
 
@@ -289,6 +372,8 @@ int main(void)
         cmocka_unit_test(test_qwen2_slides_only_when_asked_and_from_its_layer_on),
         cmocka_unit_test(test_layer_types_and_rope_parameters_of_newer_configs),
         cmocka_unit_test(test_what_cannot_be_run_is_refused_by_name),
+        cmocka_unit_test(test_a_multiplier_of_the_residual_becomes_scale_and_epsilon),
+        cmocka_unit_test(test_every_family_is_found_under_its_names),
         cmocka_unit_test(test_a_spec_survives_config_json),
         cmocka_unit_test(test_a_checkpoint_of_another_converter_is_read),
         cmocka_unit_test(test_plain_and_linear_frequencies),

@@ -196,8 +196,12 @@ static void test_unknown_elements_are_refused_by_name(void **state)
         const char *json, *name;
         nrd_error_code code;
     } rows[] = {
-        {"{\"model\":{\"type\":\"WordPiece\",\"vocab\":{}}}", "WordPiece", NRD_ERR_UNSUPPORTED},
-        {"{\"normalizer\":{\"type\":\"BertNormalizer\"},\"model\":{}}", "BertNormalizer",
+        {"{\"model\":{\"type\":\"WordLevel\",\"vocab\":{}}}", "WordLevel", NRD_ERR_UNSUPPORTED},
+        {"{\"model\":{\"type\":\"WordPiece\",\"unk_token\":\"u\",\"vocab\":{\"a\":0}}}", "unk_token",
+         NRD_ERR_INVALID_ARG},
+        {"{\"model\":{\"type\":\"WordPiece\",\"continuing_subword_prefix\":\"\",\"vocab\":{\"a\":0}}}",
+         "continuing_subword_prefix", NRD_ERR_UNSUPPORTED},
+        {"{\"normalizer\":{\"type\":\"Nmt\"},\"model\":{}}", "Nmt",
          NRD_ERR_UNSUPPORTED},
         {"{\"pre_tokenizer\":{\"type\":\"UnicodeScripts\"},\"model\":{}}", "UnicodeScripts",
          NRD_ERR_UNSUPPORTED},

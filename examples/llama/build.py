@@ -1,0 +1,11 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""An engine as the guides of v0.5 to v0.8 build it: `nereid build --old_layout`."""
+import os
+import sys
+
+sys.dont_write_bytecode = True  # an installed tree stays as it was installed
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "..", "scripts"))
+import nereid_programs  # noqa: E402
+
+nereid_programs.build("llama", sys.argv[1:])

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the programs are, for the entry points that carry the names of the guides: examples/, tools/, scripts/.
+
+They stand in a checkout, whose programs are in build/bin, or under PREFIX/share/nereid, whose programs are in
+PREFIX/bin; else the search path decides. The work is done by the programs: these files need nothing but Python.
+"""
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
+PREFIX = os.path.dirname(os.path.dirname(ROOT))
+
+
+def find(name):
+    """The path of a program, or None."""
+    for folder in (os.path.join(ROOT, "build", "bin"), os.path.join(PREFIX, "bin")):
+        path = os.path.join(folder, name)
+        if os.access(path, os.X_OK) and not os.path.isdir(path):
+            return path
+    return shutil.which(name)
+
+
+def need(name):
+    path = find(name)
+    if path is None:
+        sys.exit(f"{os.path.basename(sys.argv[0])}: there is no program '{name}' in '{ROOT}/build/bin', in "
+                 f"'{PREFIX}/bin' or on the search path; build it with `make`")
+    return path
+
+
+def become(*words):
+    """Runs `nereid words…` in this process's place."""
+    program = need("nereid")
+    sys.stdout.flush()
+    os.execv(program, [program, *words])
+
+
+def run(*words):
+    """Runs `nereid words…`; a failure ends this program with the same status."""
+    status = subprocess.run([need("nereid"), *words], check=False).returncode
+    if status != 0:
+        sys.exit(status if status > 0 else 128 - status)
+
+
+def timed(what, *words):
+    """The same, and then the line that the guides show: how long it took."""
+    if asks_help(words):
+        become(*words)
+    start = time.monotonic()
+    run(*words)
+    print(f"Total time of {what}: {time.strftime('%H:%M:%S', time.gmtime(time.monotonic() - start))}", flush=True)
+
+
+def module():
+    """The module `nereid`, beside the programs or on Python's path."""
+    for folder in (os.path.join(ROOT, "build", "python"), os.path.join(PREFIX, "python")):
+        if os.path.isdir(os.path.join(folder, "nereid")):
+            sys.path.insert(0, folder)
+            break
+    try:
+        import nereid
+    except ImportError as e:
+        sys.exit(f"{os.path.basename(sys.argv[0])}: the Python module 'nereid' is needed ({e}); `make` builds it where "
+                 "Python.h is (Debian: python3-dev)")
+    return nereid
+
+
+def asks_help(words):
+    return any(w in ("-h", "--help") for w in words)
+
+
+def quantize(words):
+    """examples/quantization/quantize.py: its options are those of `nereid convert`, another folder is the default."""
+    if asks_help(words):
+        become("convert", "--help")
+    start = time.monotonic()
+    out = "exported_model"
+    for i, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        if name.replace("-", "_") in ("__output_dir", "__export_path"):
+            out = value if equals else words[i + 1] if i + 1 < len(words) else out
+    run("convert", f"--output_dir={out}", *words)
+    print(f"Quantized model exported to {out}\nTotal time used {time.monotonic() - start:.2f} s.", flush=True)
+
+
+def build(family, words):
+    """examples/FAMILY/build.py of v0.5 to v0.8: --model_dir is what the converter left, or a Hugging Face folder; one
+    engine for each of --world_size ranks. Defaults are theirs."""
+    if asks_help(words):
+        become("build", "--help")
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--world_size", "--world-size", type=int, default=1)
+    parser.add_argument("--tp_size", "--tp-size", type=int)
+    parser.add_argument("--timing_cache", "--timing-cache", default="model.cache")
+    args, rest = parser.parse_known_args(words)
+    defaults = {"max_batch_size": 256 if family == "gpt" else 8, "max_input_len": 200 if family == "gpt" else 2048,
+                "max_output_len": 200 if family == "gpt" else 512, "tokens_per_block": 64,
+                "output_dir": f"{family}_outputs"}
+    given = {w.partition("=")[0].lstrip("-").replace("-", "_") for w in rest}
+    first = [f"--{name}={value}" for name, value in defaults.items() if name not in given]
+    if os.path.exists(args.timing_cache):  # the published program takes none for none
+        first.append(f"--timing_cache={args.timing_cache}")
+    timed(f"building all {args.world_size} engines", "build", "--old_layout", f"--tp_size={args.tp_size or args.world_size}",
+          *first, *rest)

@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * backends/bls/flow_internal.h - what flow.c and drafts.c share of a request on its way.
+ *
+ * Purpose   flow.c goes from model to model; drafts.c stands in the place of its second step where a draft
+ *           model proposes tokens: it asks the two models in turns and leaves one answer.
+ */
+#ifndef NRD_BACKENDS_BLS_FLOW_INTERNAL_H
+#define NRD_BACKENDS_BLS_FLOW_INTERNAL_H
+
+#include "backends/bls/drafts.h"
+#include "backends/bls/flow.h"
+
+/* A tensor on its way from one model to the next; everything is borrowed. */
+typedef struct tensor {
+    const char *name;
+    TRITONSERVER_DataType dtype;
+    const int64_t *shape;
+    uint64_t n_dims;
+    const void *data;
+    size_t bytes;
+} tensor;
+
+typedef struct answer { /* of tensorrt_llm, waiting for its text */
+    struct answer *next;
+    TRITONSERVER_InferenceResponse *response;
+    int32_t *ids;        /* owns; accumulate_tokens and drafts: in place of output_ids */
+    int64_t shape[3], length_shape[2];
+    int32_t length;
+} answer;
+
+struct bls_flow {
+    bls_flow *prev, *next; /* guarded by model->mu */
+    bls_model *model;
+    TRITONBACKEND_ModelInstance *instance;
+    TRITONBACKEND_Request *request;
+    TRITONBACKEND_ResponseFactory *factory;
+    nrd_tb_inputs inputs;
+    uint64_t start_ns;
+
+    pthread_mutex_t mu;
+    int refs;            /* the flow itself + every inner request; guarded by mu, as all below */
+    TRITONSERVER_InferenceRequest *llm_request; /* while in flight: to cancel */
+    TRITONSERVER_InferenceResponse *pre;        /* kept until tensorrt_llm has released its inputs */
+    answer *head, *tail;
+    bool post_runs, llm_done, is_over, has_failed, has_answered, is_streaming;
+    int32_t *buffer;     /* accumulate_tokens */
+    int32_t n_buffer;
+    const nrd_tb_config *steps[NRD_BLS_N_STEPS]; /* borrows from model->steps; of the draft model where it is used */
+    bls_drafts *drafts; /* owns; NULL: no draft model is asked */
+};
+
+/* ---- of flow.c ---- */
+
+void nrd_bls_flow_ref(bls_flow *f);
+void nrd_bls_flow_unref(bls_flow *f);
+/* Ends the flow once, with an error (which it takes) or the final flag. */
+void nrd_bls_flow_end(bls_flow *f, TRITONSERVER_Error *err);
+/* A request to an inner model: its id, timeout and salts are the client's. Deleted by the caller on error. */
+TRITONSERVER_Error *nrd_bls_request_new(bls_flow *f, const char *model,
+                                        TRITONSERVER_InferenceResponseCompleteFn_t on_response,
+                                        TRITONSERVER_InferenceRequestReleaseFn_t on_release, void *release_user,
+                                        TRITONSERVER_InferenceRequest **out);
+/* Sends a request that can be cancelled, or deletes it and ends the flow with `err`, which it takes. False: it
+ * was not sent, and on_release is not called. */
+bool nrd_bls_request_send(bls_flow *f, TRITONSERVER_InferenceRequest *r, TRITONSERVER_Error *err);
+/* What every on_release does at its end. */
+void nrd_bls_request_over(bls_flow *f, TRITONSERVER_InferenceRequest *r);
+/* What preprocessing and the client have for that step, without the inputs named in skip (n). */
+TRITONSERVER_Error *nrd_bls_add_llm_inputs(bls_flow *f, TRITONSERVER_InferenceRequest *r, nrd_bls_step step,
+                                           const char *const *skip, size_t n);
+/* The outputs that the client or postprocessing asks for. */
+TRITONSERVER_Error *nrd_bls_add_llm_outputs(bls_flow *f, TRITONSERVER_InferenceRequest *r);
+/* In the shape that the step declares. Borrows t->data until the request is released. */
+TRITONSERVER_Error *nrd_bls_add_input(TRITONSERVER_InferenceRequest *r, const nrd_tb_config *step,
+                                      const char *name, const tensor *t);
+bool nrd_bls_find_output(TRITONSERVER_InferenceResponse *r, const char *name, tensor *out);
+/* The response's error as an error of our own, NULL if it has none. */
+TRITONSERVER_Error *nrd_bls_response_error(TRITONSERVER_InferenceResponse *r);
+/* The only answer of tensorrt_llm: goes through postprocessing, then the flow ends. Takes a. */
+void nrd_bls_flow_answer(bls_flow *f, answer *a);
+
+#endif

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The answers that end a request, also where there is no memory for one. */
+#include "backends/util/util.h"
+
+void nrd_tb_send_error(TRITONBACKEND_Request *request, TRITONSERVER_Error *err)
+{
+    TRITONBACKEND_Response *response = NULL;
+    TRITONSERVER_Error *failure = TRITONBACKEND_ResponseNew(&response, request);
+    if (!failure) {
+        failure = TRITONBACKEND_ResponseSend(response, TRITONSERVER_RESPONSE_COMPLETE_FINAL, err);
+    }
+    nrd_tb_log_error(failure, "cannot send an error response");
+    TRITONSERVER_ErrorDelete(err);
+}
+
+void nrd_tb_send_last(TRITONBACKEND_ResponseFactory *factory, TRITONSERVER_Error *err)
+{
+    TRITONBACKEND_Response *response = NULL;
+    TRITONSERVER_Error *failure = TRITONBACKEND_ResponseNewFromFactory(&response, factory);
+    if (!failure) {
+        failure = TRITONBACKEND_ResponseSend(response, TRITONSERVER_RESPONSE_COMPLETE_FINAL, err);
+    } else {
+        nrd_tb_log_error(failure, "cannot make the last response, only its flag is sent");
+        failure = TRITONBACKEND_ResponseFactorySendFlags(factory, TRITONSERVER_RESPONSE_COMPLETE_FINAL);
+    }
+    nrd_tb_log_error(failure, "cannot send the last response");
+    TRITONSERVER_ErrorDelete(err);
+}

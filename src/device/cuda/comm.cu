@@ -1,0 +1,306 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * comm.cu - ranks on GPUs of one host: they meet through shared memory and open each other's.
+ *
+ * Each rank leaves in the shared memory a handle for every piece of device memory that the others may reach
+ * (CUDA Runtime API, "IPC"), and opens theirs. Ranks of one process, as in tests, take the addresses as they
+ * are. The page with the stop word is made visible to kernels. */
+#include "device/cuda/comm.cuh"
+
+#include <cstring>
+#include <ctime>
+#include <new>
+#include <unistd.h>
+
+enum { MAX_ARRAYS = 16, MEET_SECONDS = 60, PAGE = 4096 };
+enum : size_t { ARRAY_ALIGN = (size_t)2 << 20 }; /* smaller pieces would share what a handle stands for */
+
+struct shared_array {
+    cudaIpcMemHandle_t handle;
+    uint64_t bytes;
+    void *at; /* in the rank's own process */
+};
+
+struct shared_rank {
+    uint32_t n_arrays; /* atomic: those before it can be read */
+    int32_t pid, device;
+    shared_array arrays[MAX_ARRAYS];
+};
+
+struct shared_head {
+    uint32_t stop, pad[15]; /* first: the stop word */
+    shared_rank ranks[MAX_GPU_RANKS];
+};
+
+struct rank_array {
+    size_t bytes;
+    char *at[MAX_GPU_RANKS];
+    bool opened[MAX_GPU_RANKS];
+};
+
+struct nrd_comm {
+    cuda_device *dev;
+    shared_head *shared;
+    bool registered, met;
+    int n_arrays;
+    rank_array arrays[MAX_ARRAYS]; /* [0]: signals and inboxes */
+    comm_view view;
+};
+
+static size_t comm_bytes(nrd_device *dev, const nrd_comm_config *config)
+{
+    (void)dev, (void)config;
+    return sizeof(shared_head);
+}
+
+static __global__ void empty_kernel(uint4 *inbox, int64_t n)
+{
+    const int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) {
+        inbox[i] = make_uint4(NOT_YET, NOT_YET, NOT_YET, NOT_YET);
+    }
+}
+
+/* Kernels read the stop word through the address that this gives them. */
+static nrd_error *show_stop_word(nrd_comm *c)
+{
+    void *page = (void *)((uintptr_t)c->shared & ~(uintptr_t)(PAGE - 1)), *seen = NULL;
+    cudaError_t e = cudaHostRegister(page, PAGE, cudaHostRegisterPortable | cudaHostRegisterMapped);
+
+    c->registered = e == cudaSuccess;
+    if (e == cudaErrorHostMemoryAlreadyRegistered) { /* by another rank of this process */
+        (void)cudaGetLastError();
+    } else {
+        CUDA_TRY(e);
+    }
+    CUDA_TRY(cudaHostGetDevicePointer(&seen, &c->shared->stop, 0));
+    c->view.stop = (const uint32_t *)seen;
+    return NULL;
+}
+
+static nrd_error *comm_alloc(nrd_comm *c, void **out, size_t bytes, const char *pool)
+{
+    shared_rank *me = &c->shared->ranks[c->view.rank];
+    void *p = NULL;
+
+    *out = NULL;
+    if (c->met || c->n_arrays == MAX_ARRAYS) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "cuda: more memory for ranks than %d arrays, or too late",
+                          (int)MAX_ARRAYS);
+    }
+    bytes = (bytes + ARRAY_ALIGN - 1) / ARRAY_ALIGN * ARRAY_ALIGN;
+    NRD_TRY(nrd_cuda_pool_alloc(&c->dev->base, &p, NRD_MEM_DEVICE, bytes, pool));
+    rank_array *a = &c->arrays[c->n_arrays];
+    shared_array *s = &me->arrays[c->n_arrays];
+    *a = rank_array();
+    a->bytes = bytes;
+    a->at[c->view.rank] = (char *)p;
+    c->n_arrays++;
+    CUDA_TRY(cudaIpcGetMemHandle(&s->handle, p));
+    s->bytes = bytes;
+    s->at = p;
+    __atomic_store_n(&me->n_arrays, (uint32_t)c->n_arrays, __ATOMIC_RELEASE);
+    *out = p;
+    return NULL;
+}
+
+static void comm_close(nrd_comm *c)
+{
+    if (!c) {
+        return;
+    }
+    (void)cudaSetDevice(c->dev->id);
+    {
+        std::lock_guard<std::mutex> lock(c->dev->mu);
+        for (size_t i = 0; i < c->dev->comms.size(); i++) {
+            if (c->dev->comms[i] == c) {
+                c->dev->comms.erase(c->dev->comms.begin() + (long)i);
+                break;
+            }
+        }
+    }
+    for (int i = 0; i < c->n_arrays; i++) {
+        for (int p = 0; p < c->view.size; p++) {
+            if (c->arrays[i].opened[p]) {
+                (void)cudaIpcCloseMemHandle(c->arrays[i].at[p]);
+            }
+        }
+        nrd_cuda_pool_free(&c->dev->base, NRD_MEM_DEVICE, c->arrays[i].at[c->view.rank]);
+    }
+    nrd_cuda_pool_free(&c->dev->base, NRD_MEM_DEVICE, c->view.state);
+    if (c->registered) {
+        (void)cudaHostUnregister((void *)((uintptr_t)c->shared & ~(uintptr_t)(PAGE - 1)));
+    }
+    (void)cudaGetLastError();
+    delete c;
+}
+
+static nrd_error *init(nrd_comm *c)
+{
+    const size_t signals = (sizeof(comm_signals) + 255) & ~(size_t)255;
+    const int64_t vecs = (int64_t)N_INBOXES * c->view.size * INBOX_VECS;
+    shared_rank *me = &c->shared->ranks[c->view.rank];
+    void *p = NULL;
+
+    CUDA_TRY(cudaSetDevice(c->dev->id));
+    me->pid = (int32_t)getpid();
+    me->device = c->dev->id;
+    NRD_TRY(show_stop_word(c));
+    NRD_TRY(nrd_cuda_pool_alloc(&c->dev->base, &p, NRD_MEM_DEVICE, sizeof(comm_state), "ranks"));
+    c->view.state = (comm_state *)p;
+    NRD_TRY(comm_alloc(c, &p, signals + (size_t)vecs * 16, "ranks"));
+    empty_kernel<<<(unsigned)((vecs + 511) / 512), 512>>>((uint4 *)((char *)p + signals), vecs);
+    CUDA_TRY(cudaGetLastError());
+    CUDA_TRY(cudaStreamSynchronize(0));
+    std::lock_guard<std::mutex> lock(c->dev->mu);
+    c->dev->comms.push_back(c);
+    return NULL;
+}
+
+static nrd_error *comm_open(nrd_device *d, const nrd_comm_config *config, nrd_comm **out)
+{
+    *out = NULL;
+    if (config->size < 2 || config->size > MAX_GPU_RANKS || config->rank < 0 || config->rank >= config->size ||
+        !config->shared || (uintptr_t)config->shared % 64 != 0) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "cuda: rank %d of %d; there are 2 to %d ranks", config->rank,
+                          config->size, (int)MAX_GPU_RANKS);
+    }
+    nrd_comm *c = new (std::nothrow) nrd_comm();
+    if (!c) {
+        return nrd_error_no_memory();
+    }
+    c->dev = (cuda_device *)d;
+    c->shared = (shared_head *)config->shared;
+    c->view.rank = config->rank;
+    c->view.size = config->size;
+    nrd_error *err = init(c);
+    if (err) {
+        comm_close(c);
+        return err;
+    }
+    *out = c;
+    return NULL;
+}
+
+/* ---- meeting ---- */
+
+static nrd_error *lost(const nrd_comm *c)
+{
+    const uint32_t stop = __atomic_load_n(&c->shared->stop, __ATOMIC_ACQUIRE);
+    return stop == 0 ? NULL : nrd_errorf(NRD_ERR_UNAVAILABLE, "rank %u of %d was lost", stop - 1, c->view.size);
+}
+
+static nrd_error *wait_for(const nrd_comm *c, int p)
+{
+    const struct timespec pause = {0, 1000000};
+    const shared_rank *r = &c->shared->ranks[p];
+
+    for (int i = 0; __atomic_load_n(&r->n_arrays, __ATOMIC_ACQUIRE) < (uint32_t)c->n_arrays; i++) {
+        NRD_TRY(lost(c));
+        if (i > MEET_SECONDS * 1000) {
+            return nrd_errorf(NRD_ERR_UNAVAILABLE, "cuda: rank %d of %d did not come within %d s", p,
+                              c->view.size, (int)MEET_SECONDS);
+        }
+        nanosleep(&pause, NULL);
+    }
+    return NULL;
+}
+
+/* Memory of rank p in this process. */
+static nrd_error *reach(nrd_comm *c, int p, int i)
+{
+    const shared_rank *r = &c->shared->ranks[p];
+    rank_array *a = &c->arrays[i];
+    void *at = NULL;
+
+    if (r->arrays[i].bytes != a->bytes) {
+        return nrd_errorf(NRD_ERR_INTERNAL, "cuda: array %d of rank %d has %llu bytes, rank %d's %llu", i, p,
+                          (unsigned long long)r->arrays[i].bytes, c->view.rank, (unsigned long long)a->bytes);
+    }
+    if (r->pid == c->shared->ranks[c->view.rank].pid) {
+        cudaError_t e = r->device == c->dev->id ? cudaSuccess : cudaDeviceEnablePeerAccess(r->device, 0);
+        if (e != cudaErrorPeerAccessAlreadyEnabled) {
+            CUDA_TRY(e);
+        }
+        (void)cudaGetLastError();
+        a->at[p] = (char *)r->arrays[i].at;
+        return NULL;
+    }
+    cudaError_t e = cudaIpcOpenMemHandle(&at, r->arrays[i].handle, cudaIpcMemLazyEnablePeerAccess);
+    if (e != cudaSuccess) {
+        return nrd_error_wrap(nrd_cuda_fail(e, "cudaIpcOpenMemHandle"),
+                              "GPU %d cannot reach the memory of GPU %d (rank %d); ranks need GPUs with peer "
+                              "access (nvidia-smi topo -p2p r)",
+                              c->dev->id, r->device, p);
+    }
+    a->at[p] = (char *)at;
+    a->opened[p] = true;
+    return NULL;
+}
+
+static nrd_error *comm_meet(nrd_comm *c)
+{
+    const size_t signals = (sizeof(comm_signals) + 255) & ~(size_t)255;
+
+    CUDA_TRY(cudaSetDevice(c->dev->id));
+    for (int p = 0; p < c->view.size && !c->met; p++) {
+        if (p == c->view.rank) {
+            continue;
+        }
+        NRD_TRY(wait_for(c, p));
+        for (int i = 0; i < c->n_arrays; i++) {
+            NRD_TRY(reach(c, p, i));
+        }
+    }
+    for (int p = 0; p < c->view.size; p++) {
+        c->view.signals[p] = (comm_signals *)c->arrays[0].at[p];
+        c->view.inbox[p] = (uint4 *)(c->arrays[0].at[p] + signals);
+    }
+    c->met = true;
+    return NULL;
+}
+
+/* ---- what operations ask ---- */
+
+const comm_view *nrd_cuda_comm_view(const nrd_comm *c)
+{
+    return c->met ? &c->view : NULL;
+}
+
+nrd_error *nrd_cuda_comm_array(const nrd_comm *c, const void *p, comm_array *out)
+{
+    *out = comm_array();
+    for (int i = 0; p && i < c->n_arrays; i++) {
+        const rank_array *a = &c->arrays[i];
+        const char *mine = a->at[c->view.rank];
+        if ((const char *)p < mine || (const char *)p >= mine + a->bytes) {
+            continue;
+        }
+        for (int k = 0; k < c->view.size; k++) {
+            out->at[k] = a->at[k] + ((const char *)p - mine);
+        }
+        return NULL;
+    }
+    return p ? nrd_errorf(NRD_ERR_INVALID_ARG, "cuda: memory that other ranks do not reach: use comm_alloc") : NULL;
+}
+
+nrd_error *nrd_cuda_comm_health(cuda_device *dev)
+{
+    std::lock_guard<std::mutex> lock(dev->mu);
+    for (const nrd_comm *c : dev->comms) {
+        NRD_TRY(lost(c));
+    }
+    return NULL;
+}
+
+void nrd_cuda_comm_fill_ops(nrd_device_ops *ops)
+{
+    ops->comm_bytes = comm_bytes;
+    ops->comm_open = comm_open;
+    ops->comm_close = comm_close;
+    ops->comm_alloc = comm_alloc;
+    ops->comm_meet = comm_meet;
+    ops->all_reduce = nrd_cuda_all_reduce;
+    ops->gather = nrd_cuda_gather;
+    ops->broadcast = nrd_cuda_broadcast;
+    ops->all_reduce_norm = nrd_cuda_all_reduce_norm;
+}

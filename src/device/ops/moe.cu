@@ -1,0 +1,240 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Mixture of experts: which experts tokens take, and the sum of what these gave; their products are moe_linear.cu.
+ *
+ * route_kernel  a warp a token: scores in shared memory, the best one top_k times.
+ * sort_kernel   a block an expert: one pass counts the pairs of the experts before it, which says where its own
+ *               begin; a second one puts its pairs there in their order. No block waits for another, and
+ *               the order is the same in every run.
+ * sum_kernel    a block takes 1024 columns of a token; experts in the order of their ranks.
+ */
+#include "device/ops/common.cuh"
+
+enum { ROUTE_WARPS = 4, SORT_THREADS = 256, SUM_THREADS = 256, SUM_COLS = 1024 };
+
+struct route_params {
+    const float *logits, *bias;
+    int64_t stride;
+    int32_t n_tokens, n_experts, top_k, n_groups, top_groups;
+    bool is_sigmoid, normalize;
+    float scale;
+    int32_t *expert;
+    float *weight;
+};
+
+struct candidate {
+    float value;
+    int32_t id;
+};
+
+/* The highest of a warp's candidates, the lowest id where several are; all lanes get it. */
+static __device__ __forceinline__ candidate warp_best(candidate c)
+{
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) {
+        const float v = __shfl_xor_sync(0xffffffffu, c.value, step);
+        const int32_t id = __shfl_xor_sync(0xffffffffu, c.id, step);
+        if (v > c.value || (v == c.value && id < c.id)) {
+            c = {v, id};
+        }
+    }
+    return c;
+}
+
+static __device__ __forceinline__ candidate best_of(const float *x, int32_t n, int lane)
+{
+    candidate c = {-INFINITY, INT32_MAX};
+    for (int32_t i = lane; i < n; i += 32) {
+        if (x[i] > c.value) {
+            c = {x[i], i};
+        }
+    }
+    return warp_best(c);
+}
+
+/* Experts outside of the best groups become -inf. One lane a group: there are few, of few experts. */
+static __device__ void keep_groups(const route_params &a, float *rank, float *group, int lane)
+{
+    const int32_t each = a.n_experts / a.n_groups;
+
+    for (int32_t g = lane; g < a.n_groups; g += 32) {
+        float first = -INFINITY, second = -INFINITY;
+        for (int32_t i = g * each; i < (g + 1) * each; i++) {
+            second = fmaxf(second, fminf(first, rank[i]));
+            first = fmaxf(first, rank[i]);
+        }
+        group[g] = each > 1 ? first + second : first;
+    }
+    __syncwarp();
+    for (int32_t j = 0; j < a.top_groups; j++) { /* a group that is taken is +inf from then on */
+        candidate c = {-INFINITY, INT32_MAX};
+        for (int32_t g = lane; g < a.n_groups; g += 32) {
+            if (group[g] < INFINITY && group[g] > c.value) {
+                c = {group[g], g};
+            }
+        }
+        c = warp_best(c);
+        if (lane == 0 && c.id < a.n_groups) {
+            group[c.id] = INFINITY;
+        }
+        __syncwarp();
+    }
+    for (int32_t e = lane; e < a.n_experts; e += 32) {
+        rank[e] = group[e / each] < INFINITY ? -INFINITY : rank[e];
+    }
+    __syncwarp();
+}
+
+static __global__ void __launch_bounds__(ROUTE_WARPS * 32) route_kernel(route_params a)
+{
+    extern __shared__ float room[];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int64_t t = (int64_t)blockIdx.x * ROUTE_WARPS + warp;
+    float *s = room + warp * (2 * a.n_experts + a.n_groups), *rank = s + a.n_experts, *group = rank + a.n_experts;
+    float top = -INFINITY, sum = 0.0f;
+
+    pdl_wait();
+    pdl_go();
+    if (t >= a.n_tokens) {
+        return;
+    }
+    const float *x = a.logits + t * a.stride;
+    for (int32_t e = lane; e < a.n_experts; e += 32) {
+        top = fmaxf(top, x[e]);
+    }
+    top = warp_best({top, lane}).value;
+    for (int32_t e = lane; e < a.n_experts; e += 32) {
+        s[e] = a.is_sigmoid ? 1.0f / (1.0f + expf(-x[e])) : expf(x[e] - top);
+        sum += s[e];
+    }
+    sum = warp_reduce<op_sum>(sum);
+    for (int32_t e = lane; e < a.n_experts; e += 32) {
+        s[e] = a.is_sigmoid ? s[e] : s[e] / sum;
+        rank[e] = s[e] + (a.bias ? a.bias[e] : 0.0f);
+    }
+    __syncwarp();
+    if (a.n_groups > 1) {
+        keep_groups(a, rank, group, lane);
+    }
+    sum = 0.0f;
+    for (int32_t j = 0; j < a.top_k; j++) {
+        const candidate c = best_of(rank, a.n_experts, lane);
+        const int32_t e = c.id < a.n_experts ? c.id : j; /* no number among the logits: any expert */
+        sum += s[e];
+        if (lane == 0) {
+            rank[e] = -INFINITY;
+            a.expert[t * a.top_k + j] = e;
+            a.weight[t * a.top_k + j] = s[e];
+        }
+        __syncwarp();
+    }
+    for (int32_t j = lane; j < a.top_k; j += 32) {
+        float *w = a.weight + t * a.top_k + j;
+        *w = (a.normalize ? *w / sum : *w) * a.scale;
+    }
+}
+
+/* How many of the block's threads before this one say yes; *all: of the block. */
+static __device__ __forceinline__ int32_t rank_in_block(bool yes, int32_t *warps, int32_t *all)
+{
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const uint32_t votes = __ballot_sync(0xffffffffu, yes);
+    int32_t before = 0;
+
+    if (lane == 0) {
+        warps[warp] = __popc(votes);
+    }
+    __syncthreads();
+    *all = 0;
+    for (int w = 0; w < SORT_THREADS / 32; w++) {
+        before += w < warp ? warps[w] : 0;
+        *all += warps[w];
+    }
+    __syncthreads();
+    return before + __popc(votes & ((1u << lane) - 1));
+}
+
+static __global__ void __launch_bounds__(SORT_THREADS) sort_kernel(nrd_moe_pairs p, int32_t n_pairs)
+{
+    __shared__ int32_t warps[SORT_THREADS / 32];
+    const int32_t e = blockIdx.x;
+    int32_t first = 0, all;
+
+    pdl_wait();
+    pdl_go();
+    for (int32_t i = 0; i < n_pairs; i += SORT_THREADS) {
+        const int32_t at = i + threadIdx.x;
+        first += __syncthreads_count(at < n_pairs && p.expert[at] < e);
+    }
+    if (threadIdx.x == 0) {
+        p.first[e] = first;
+        if (e == p.n_experts - 1) {
+            p.first[p.n_experts] = n_pairs;
+        }
+    }
+    for (int32_t i = 0; i < n_pairs; i += SORT_THREADS) {
+        const int32_t at = i + threadIdx.x;
+        const bool mine = at < n_pairs && p.expert[at] == e;
+        const int32_t place = first + rank_in_block(mine, warps, &all);
+        if (mine) {
+            p.token[place] = at / p.top_k;
+            p.place[at] = place;
+        }
+        first += all;
+    }
+}
+
+nrd_error *nrd_cuda_moe_route(nrd_stream *s, const nrd_moe_route_args *a)
+{
+    const nrd_moe_pairs *p = &a->pairs;
+    const route_params r = {a->logits, a->bias, a->logits_stride, a->n_tokens, p->n_experts, p->top_k, a->n_groups,
+                            a->top_groups, a->score == NRD_MOE_SIGMOID, a->normalize, a->scale, p->expert, p->weight};
+    const size_t room = (size_t)ROUTE_WARPS * (size_t)(2 * p->n_experts + a->n_groups) * sizeof(float);
+
+    if (p->n_experts < 1 || p->n_experts > NRD_MOE_MAX_EXPERTS || p->top_k < 1 || p->top_k > p->n_experts ||
+        a->n_groups < 1 || p->n_experts % a->n_groups || a->score > NRD_MOE_SIGMOID || room > 48 << 10) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "cuda: moe_route: %d of %d experts in %d groups, score %d", p->top_k,
+                          p->n_experts, a->n_groups, (int)a->score);
+    }
+    if (a->n_tokens <= 0) {
+        return NULL;
+    }
+    const dim3 grid((unsigned)((a->n_tokens + ROUTE_WARPS - 1) / ROUTE_WARPS));
+    NRD_TRY(launch(s, route_kernel, grid, dim3(ROUTE_WARPS * 32), room, r));
+    return launch(s, sort_kernel, dim3((unsigned)p->n_experts), dim3(SORT_THREADS), 0, *p, a->n_tokens * p->top_k);
+}
+
+/* ---- sum ---- */
+
+template <typename T> static __global__ void __launch_bounds__(SUM_THREADS) sum_kernel(nrd_moe_sum_args a)
+{
+    const int64_t t = blockIdx.x;
+    const nrd_moe_pairs &p = a.pairs;
+
+    pdl_wait();
+    pdl_go();
+    const float gate = a.shared_gate ? 1.0f / (1.0f + expf(-a.shared_gate[t * a.gate_stride])) : 1.0f;
+    for (int i = threadIdx.x; i < SUM_COLS; i += SUM_THREADS) {
+        const int64_t c = (int64_t)blockIdx.y * SUM_COLS + i;
+        if (c >= a.hidden) {
+            return;
+        }
+        float sum = a.shared ? gate * to_f(((const T *)a.shared)[t * a.hidden + c]) : 0.0f;
+        for (int32_t j = 0; j < p.top_k; j++) {
+            const int64_t pair = p.place[t * p.top_k + j];
+            sum += p.weight[t * p.top_k + j] * to_f(((const T *)a.y)[pair * a.hidden + c]);
+        }
+        ((T *)a.out)[t * a.hidden + c] = from_f<T>(sum);
+    }
+}
+
+nrd_error *nrd_cuda_moe_sum(nrd_stream *s, const nrd_moe_sum_args *a)
+{
+    if (a->hidden <= 0 || !is_act_dtype(a->act_dtype)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "cuda: moe_sum: %d columns of dtype %d", a->hidden, (int)a->act_dtype);
+    }
+    if (a->n_tokens <= 0) {
+        return NULL;
+    }
+    const dim3 grid((unsigned)a->n_tokens, (unsigned)((a->hidden + SUM_COLS - 1) / SUM_COLS));
+    ACT_TYPE(a->act_dtype, return launch(s, sum_kernel<T>, grid, dim3(SUM_THREADS), 0, *a));
+}

@@ -1,0 +1,255 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * moe_linear: products of sorted pairs with their experts' matrices.
+ *
+ * Work      A block takes up to 64 pairs of one expert and 64 of its rows, 32 columns at a time through shared
+ *           memory; each of four warps has 32 x 32 results on the tensor cores (wmma), F8 as f16, in
+ *           which every e4m3 number is exact. float32: the same tile in plain f32, 32 results a thread.
+ * Experts   How many pairs each has only the device knows, so the grid is as large as any routing needs:
+ *           tile i belongs to the expert that the sum of tiles before reaches i at, found by a scan of
+ *           `first`; blocks beyond the last tile end at once.
+ * Bound     few pairs: memory, each expert's rows once. Sums do not depend on the other pairs.
+ */
+#include "device/ops/common.cuh"
+
+#include <mma.h>
+
+enum { TILE = 64, STEP = 32, THREADS = 128, PAD = 8 };
+
+struct moe_linear_params {
+    const int32_t *first, *token;
+    int32_t n_experts, x_sorted;
+    const void *x, *w;
+    const float *x_scale, *w_scale; /* or NULL */
+    void *y;
+    int64_t rows, cols, y_stride, y_off;
+    bool is_aligned; /* rows of x and w: eight numbers at a time */
+};
+
+struct pair_tile {
+    int32_t expert, from, to;
+};
+
+/* Tile `slot` of all experts' pairs; false: there are fewer. Every warp comes to the same result. */
+static __device__ bool find_tile(const int32_t *first, int32_t n_experts, int32_t slot, pair_tile *out)
+{
+    const int lane = threadIdx.x % 32;
+
+    for (int32_t base = 0; base < n_experts; base += 32) {
+        const int32_t e = base + lane, lo = e < n_experts ? first[e] : 0, hi = e < n_experts ? first[e + 1] : 0;
+        const int32_t n = (hi - lo + TILE - 1) / TILE;
+        int32_t sum = n; /* of this lane's and those before */
+#pragma unroll
+        for (int step = 1; step < 32; step *= 2) {
+            const int32_t v = __shfl_up_sync(0xffffffffu, sum, step);
+            sum += lane >= step ? v : 0;
+        }
+        const uint32_t here = __ballot_sync(0xffffffffu, slot < sum && slot >= sum - n);
+        if (here) {
+            const int src = __ffs((int)here) - 1;
+            const int32_t begin = __shfl_sync(0xffffffffu, lo, src), end = __shfl_sync(0xffffffffu, hi, src);
+            const int32_t before = __shfl_sync(0xffffffffu, sum - n, src);
+            out->expert = base + src;
+            out->from = begin + (slot - before) * TILE;
+            out->to = min(end, out->from + TILE);
+            return true;
+        }
+        slot -= __shfl_sync(0xffffffffu, sum, 31);
+    }
+    return false;
+}
+
+/* Numbers k .. k + 7 of a row as S; those behind `cols`, or of no row (NULL), are zero. */
+template <typename W, typename S>
+static __device__ __forceinline__ void load_part(const W *row, int64_t k, int64_t cols, bool is_aligned, S *to)
+{
+    float v[8] = {};
+
+    if (row && is_aligned && k < cols) {
+        if constexpr (sizeof(W) == 1) {
+            const uint2 raw = *(const uint2 *)(row + k);
+            f8 t[8];
+            memcpy(t, &raw, 8);
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                v[i] = to_f(t[i]);
+            }
+        } else {
+            load8(row + k, v);
+        }
+    } else if (row) {
+        for (int i = 0; i < 8 && k + i < cols; i++) {
+            v[i] = to_f(row[k + i]);
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        to[i] = from_f<S>(v[i]);
+    }
+}
+
+/* 64 rows x 32 columns from column k on; row r of the tile is rows(r), NULL where there is none. */
+template <typename W, typename S, typename F>
+static __device__ __forceinline__ void load_tile(S (*to)[STEP + PAD], int64_t k, int64_t cols, bool is_aligned, F rows)
+{
+#pragma unroll
+    for (int i = threadIdx.x; i < TILE * STEP / 8; i += THREADS) {
+        const int r = i / (STEP / 8), part = i % (STEP / 8) * 8;
+        load_part<W, S>(rows(r), k + part, cols, is_aligned, &to[r][part]);
+    }
+}
+
+/* S: of the tiles in shared memory. */
+template <typename W, typename S, typename Y>
+static __global__ void __launch_bounds__(THREADS) moe_linear_kernel(moe_linear_params a)
+{
+    using namespace nvcuda;
+    __shared__ __align__(32) S xs[TILE][STEP + PAD], ws[TILE][STEP + PAD];
+    __shared__ __align__(32) float out[TILE][TILE + 4];
+    const int warp = threadIdx.x / 32, m0 = warp / 2 * 32, n0 = warp % 2 * 32;
+    const int64_t r0 = (int64_t)blockIdx.x * TILE;
+    pair_tile t;
+
+    pdl_wait();
+    pdl_go();
+    if (!find_tile(a.first, a.n_experts, (int32_t)blockIdx.y, &t)) {
+        return;
+    }
+    const W *w = (const W *)a.w + (int64_t)t.expert * a.rows * a.cols;
+    const auto x_at = [&](int r) {
+        const int64_t i = t.from + r;
+        return i < t.to ? (const W *)a.x + (a.x_sorted ? i : a.token[i]) * a.cols : (const W *)NULL;
+    };
+    const auto w_at = [&](int r) { return r0 + r < a.rows ? w + (r0 + r) * a.cols : (const W *)NULL; };
+    float sums[TILE * TILE / THREADS] = {}; /* float32 only: pairs threadIdx / 16 + 8i, rows threadIdx % 16 + 16j */
+    wmma::fragment<wmma::accumulator, 16, 16, 16, float> acc[2][2];
+    if constexpr (sizeof(S) == 2) {
+        for (int i = 0; i < 4; i++) {
+            wmma::fill_fragment(acc[i / 2][i % 2], 0.0f);
+        }
+    }
+    for (int64_t k = 0; k < a.cols; k += STEP) {
+        load_tile<W, S>(xs, k, a.cols, a.is_aligned, x_at);
+        load_tile<W, S>(ws, k, a.cols, a.is_aligned, w_at);
+        __syncthreads();
+        if constexpr (sizeof(S) == 2) {
+#pragma unroll
+            for (int kk = 0; kk < STEP; kk += 16) {
+                wmma::fragment<wmma::matrix_a, 16, 16, 16, S, wmma::row_major> xf[2];
+                wmma::fragment<wmma::matrix_b, 16, 16, 16, S, wmma::col_major> wf[2];
+#pragma unroll
+                for (int i = 0; i < 2; i++) {
+                    wmma::load_matrix_sync(xf[i], &xs[m0 + 16 * i][kk], STEP + PAD);
+                    wmma::load_matrix_sync(wf[i], &ws[n0 + 16 * i][kk], STEP + PAD);
+                }
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    wmma::mma_sync(acc[i / 2][i % 2], xf[i / 2], wf[i % 2], acc[i / 2][i % 2]);
+                }
+            }
+        } else {
+            for (int kk = 0; kk < STEP; kk++) {
+#pragma unroll
+                for (int i = 0; i < 32; i++) {
+                    sums[i] += xs[threadIdx.x / 16 + i / 4 * 8][kk] * ws[threadIdx.x % 16 + i % 4 * 16][kk];
+                }
+            }
+        }
+        __syncthreads();
+    }
+    if constexpr (sizeof(S) == 2) {
+        for (int i = 0; i < 4; i++) {
+            wmma::store_matrix_sync(&out[m0 + i / 2 * 16][n0 + i % 2 * 16], acc[i / 2][i % 2], TILE + 4,
+                                    wmma::mem_row_major);
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < 32; i++) {
+            out[threadIdx.x / 16 + i / 4 * 8][threadIdx.x % 16 + i % 4 * 16] = sums[i];
+        }
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < TILE * TILE; i += THREADS) {
+        const int64_t pair = t.from + i / TILE, r = r0 + i % TILE;
+        if (pair < t.to && r < a.rows) {
+            const float ws1 = a.w_scale ? a.w_scale[t.expert * a.rows + r] : 1.0f;
+            const float xs1 = a.x_scale ? a.x_scale[a.x_sorted ? pair : a.token[pair]] : 1.0f;
+            ((Y *)a.y)[pair * a.y_stride + a.y_off + r] = from_f<Y>(out[i / TILE][i % TILE] * ws1 * xs1);
+        }
+    }
+}
+
+template <typename W, typename S>
+static nrd_error *run(nrd_stream *s, const moe_linear_params *p, nrd_dtype y_dtype, int64_t n_pairs)
+{
+    const int64_t most = n_pairs < p->n_experts ? n_pairs : p->n_experts;
+    const dim3 grid((unsigned)((p->rows + TILE - 1) / TILE), (unsigned)(n_pairs / TILE + most));
+
+    ACT_TYPE(y_dtype, return launch(s, moe_linear_kernel<W, S, T>, grid, dim3(THREADS), 0, *p));
+}
+
+static nrd_error *run_part(nrd_stream *s, const nrd_moe_linear_args *a, int part, const moe_linear_params *p,
+                           int64_t n_pairs)
+{
+    switch (a->w[part]->dtype) {
+    case NRD_DTYPE_BF16:
+        return run<bf16, bf16>(s, p, a->y_dtype, n_pairs);
+    case NRD_DTYPE_F16:
+        return run<f16, f16>(s, p, a->y_dtype, n_pairs);
+    case NRD_DTYPE_F8_E4M3:
+        return run<f8, f16>(s, p, a->y_dtype, n_pairs);
+    default:
+        return run<float, float>(s, p, a->y_dtype, n_pairs);
+    }
+}
+
+static nrd_error *check(const nrd_moe_linear_args *a)
+{
+    const int64_t n_pairs = (int64_t)a->n_tokens * a->pairs.top_k;
+
+    if (a->n_parts < 1 || a->n_parts > NRD_LINEAR_MAX_PARTS || !is_act_dtype(a->y_dtype) || a->pairs.n_experts < 1 ||
+        n_pairs / TILE + a->pairs.n_experts > 65535 || (a->x_dtype == NRD_DTYPE_F8_E4M3 && !a->x_row_scale)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "cuda: moe_linear: %d parts, %lld pairs, x of dtype %d, y of dtype %d",
+                          a->n_parts, (long long)n_pairs, (int)a->x_dtype, (int)a->y_dtype);
+    }
+    for (int i = 0; i < a->n_parts; i++) {
+        const nrd_weight *w = a->w[i];
+        if (w->cols != a->w[0]->cols || w->layout != NRD_LAYOUT_ROWS || w->rows % a->pairs.n_experts ||
+            w->dtype != a->x_dtype || !(is_act_dtype(w->dtype) || (w->dtype == NRD_DTYPE_F8_E4M3 && w->scales))) {
+            return nrd_errorf(NRD_ERR_UNSUPPORTED, "cuda: moe_linear: part %d is %lld x %lld in dtype %d, x in dtype %d; "
+                              "stacked weights come from weight_load, the type of x from linear_input", i,
+                              (long long)w->rows, (long long)w->cols, (int)w->dtype, (int)a->x_dtype);
+        }
+    }
+    return NULL;
+}
+
+nrd_error *nrd_cuda_moe_linear(nrd_stream *s, const nrd_moe_linear_args *a)
+{
+    const int64_t n = a->pairs.n_experts, n_pairs = (int64_t)a->n_tokens * a->pairs.top_k;
+    moe_linear_params p = {};
+
+    NRD_TRY(check(a));
+    if (n_pairs <= 0) {
+        return NULL;
+    }
+    p.first = a->pairs.first;
+    p.token = a->pairs.token;
+    p.n_experts = a->pairs.n_experts;
+    p.x_sorted = a->x_sorted;
+    p.x = a->x;
+    p.x_scale = a->x_dtype == NRD_DTYPE_F8_E4M3 ? a->x_row_scale : NULL;
+    p.y = a->y;
+    p.cols = a->w[0]->cols;
+    for (int i = 0; i < a->n_parts; i++) {
+        p.y_stride += a->w[i]->rows / n;
+    }
+    for (int i = 0; i < a->n_parts; i++) {
+        p.w = a->w[i]->data;
+        p.w_scale = a->w[i]->dtype == NRD_DTYPE_F8_E4M3 ? (const float *)a->w[i]->scales : NULL;
+        p.rows = a->w[i]->rows / n;
+        p.is_aligned = p.cols % 8 == 0 && aligned16(p.x) && aligned16(p.w);
+        NRD_TRY(run_part(s, a, i, &p, n_pairs));
+        p.y_off += p.rows;
+    }
+    return NULL;
+}

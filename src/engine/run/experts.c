@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * A layer's mixture of experts: the router's product and the choice, the chosen experts, those that all tokens go
+ * through, and the sum. Which experts a step takes only the device knows: a recorded step serves every choice.
+ *
+ * The router reads what the norm wrote, in full precision; experts of quantized weights get it converted, in the
+ * memory that attention's result has left. Every rank has a part of every expert and makes the same choice. */
+#include "engine/run/runner_internal.h"
+
+nrd_error *nrd_run_init_experts(nrd_runner *r)
+{
+    const nrd_model_spec *m = r->spec;
+    const size_t t = (size_t)r->cfg.max_tokens, pairs = t * (size_t)m->moe.top_k;
+    void *p = NULL;
+
+    if (!m->has_experts) {
+        return NULL;
+    }
+    r->pairs.n_experts = m->moe.n_experts;
+    r->pairs.top_k = m->moe.top_k;
+    NRD_TRY(nrd_run_alloc(r, &p, pairs, sizeof(int32_t), "activations"));
+    r->pairs.expert = p;
+    NRD_TRY(nrd_run_alloc(r, &p, pairs, sizeof(float), "activations"));
+    r->pairs.weight = p;
+    NRD_TRY(nrd_run_alloc(r, &p, (size_t)m->moe.n_experts + 1, sizeof(int32_t), "activations"));
+    r->pairs.first = p;
+    NRD_TRY(nrd_run_alloc(r, &p, pairs, sizeof(int32_t), "activations"));
+    r->pairs.token = p;
+    NRD_TRY(nrd_run_alloc(r, &p, pairs, sizeof(int32_t), "activations"));
+    r->pairs.place = p;
+    NRD_TRY(nrd_run_alloc(r, &p, t * (size_t)(m->moe.n_experts + 1), sizeof(float), "activations"));
+    r->router = p;
+    NRD_TRY(nrd_run_alloc(r, &p, pairs, sizeof(float), "activations"));
+    r->pair_scale = p;
+    return nrd_run_alloc(r, &r->expert_out, pairs * (size_t)m->hidden, r->act_bytes, "activations");
+}
+
+void nrd_run_free_experts(nrd_runner *r)
+{
+    void *mem[] = {r->pairs.expert, r->pairs.weight, r->pairs.first, r->pairs.token,
+                   r->pairs.place,  r->router,       r->pair_scale,  r->expert_out};
+    for (size_t i = 0; i < sizeof mem / sizeof mem[0]; i++) {
+        nrd_run_free(r, mem[i]);
+    }
+}
+
+static nrd_error *route(nrd_runner *r, const nrd_experts *y, int32_t n_tokens, const void *x)
+{
+    const nrd_moe_spec *m = &r->spec->moe;
+    nrd_moe_route_args a = {
+        .n_tokens = n_tokens,
+        .logits = r->router,
+        .logits_stride = y->router.rows,
+        .score = m->score,
+        .bias = y->score_bias ? y->score_bias->data : NULL,
+        .n_groups = m->n_groups,
+        .top_groups = m->top_groups,
+        .normalize = m->normalize,
+        .scale = m->scale,
+        .jitter = m->jitter,
+        .pairs = r->pairs,
+    };
+    NRD_TRY(nrd_run_product(r, &y->router, x, n_tokens, r->router, NRD_DTYPE_F32, 0));
+    NRD_TRY(nrd_run_mark_product(r, NRD_PROFILE_ROUTER, &y->router, n_tokens, NRD_DTYPE_F32));
+    NRD_TRY(r->dev->ops->moe_route(r->stream, &a));
+    return nrd_run_mark(r, NRD_PROFILE_ROUTER, n_tokens,
+                        (double)y->router.rows * sizeof(float) + 16.0 * r->pairs.top_k, 0);
+}
+
+/* What all tokens go through, into delta. */
+static nrd_error *shared(nrd_runner *r, const nrd_experts *y, int32_t n_tokens, const void *x)
+{
+    NRD_TRY(nrd_run_product(r, &y->shared_up, x, n_tokens, r->up, r->act, 0));
+    NRD_TRY(nrd_run_mark_product(r, NRD_PROFILE_UP, &y->shared_up, n_tokens, r->act));
+    NRD_TRY(nrd_run_act(r, n_tokens, r->spec->moe.shared_inter, &y->shared_down, r->row_scale));
+    NRD_TRY(nrd_run_product(r, &y->shared_down, r->mid, n_tokens, r->delta, r->act, 0));
+    return nrd_run_mark_product(r, NRD_PROFILE_DOWN, &y->shared_down, n_tokens, r->act);
+}
+
+static nrd_error *product(nrd_runner *r, nrd_profile_op op, const nrd_product *p, int32_t n_tokens, const void *x,
+                          bool x_sorted, void *y)
+{
+    nrd_moe_linear_args a = {
+        .n_tokens = n_tokens,
+        .pairs = r->pairs,
+        .x = x,
+        .x_sorted = x_sorted,
+        .x_dtype = p->in_dtype,
+        .x_row_scale = !p->in_row_scale ? NULL : x_sorted ? r->pair_scale : r->row_scale,
+        .n_parts = p->n,
+        .y = y,
+        .y_dtype = r->act,
+        .deterministic = r->cfg.deterministic,
+    };
+    for (int32_t i = 0; i < p->n; i++) {
+        a.w[i] = p->w[i];
+    }
+    NRD_TRY(r->dev->ops->moe_linear(r->stream, &a));
+    return nrd_run_mark_experts(r, op, p, n_tokens);
+}
+
+nrd_error *nrd_run_experts(nrd_runner *r, const nrd_experts *y, int32_t n_tokens, const void *x)
+{
+    const nrd_moe_spec *m = &r->spec->moe;
+    const bool has_shared = y->shared_up.n > 0;
+    nrd_moe_sum_args sum = {
+        .n_tokens = n_tokens,
+        .hidden = r->spec->hidden,
+        .pairs = r->pairs,
+        .y = r->expert_out,
+        .shared = has_shared ? r->delta : NULL,
+        .shared_gate = m->shared_gate ? r->router + m->n_experts : NULL,
+        .gate_stride = y->router.rows,
+        .out = r->delta,
+        .act_dtype = r->act,
+    };
+
+    NRD_TRY(route(r, y, n_tokens, x));
+    if (y->router.in_dtype != y->up.in_dtype) {
+        NRD_TRY(nrd_run_plain_input(r, n_tokens, &y->up, x, r->att, &x));
+    }
+    NRD_TRY(product(r, NRD_PROFILE_EXPERTS_UP, &y->up, n_tokens, x, false, r->up));
+    NRD_TRY(nrd_run_act(r, n_tokens * m->top_k, m->inter, &y->down, r->pair_scale));
+    NRD_TRY(product(r, NRD_PROFILE_EXPERTS_DOWN, &y->down, n_tokens, r->mid, true, r->expert_out));
+    if (has_shared) { /* behind the others: the scales of x's rows give way to those between the two products */
+        NRD_TRY(shared(r, y, n_tokens, x));
+    }
+    NRD_TRY(r->dev->ops->moe_sum(r->stream, &sum));
+    return nrd_run_mark(r, NRD_PROFILE_EXPERTS_SUM, n_tokens,
+                        (double)(m->top_k + 1 + has_shared) * r->spec->hidden * (double)r->act_bytes, 0);
+}

@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/speculate/budget.h"
+
+#include <stddef.h>
+
+/* Nothing is known of larger steps than ran: each token more is taken for so much of the largest known one. Too
+ * little rather than too much, since a step that is tried is known afterwards. */
+static const float UNKNOWN_TOKEN = 0.03f;
+static const float NEWEST = 0.2f; /* share of the newest step in what is believed: contexts grow, machines differ */
+static const float TRIALS = 0.01f; /* of the time of steps whose drafts were left out */
+enum { LAG_STEPS = 64 }; /* a network that catches up is of use to so many steps */
+
+/* What the guesses that are kept so far take. */
+typedef struct guessing {
+    int32_t in_pass[NRD_MAX_PASSES]; /* drafts that have a token of this pass */
+    float ns, lag_ns;
+} guessing;
+
+void nrd_costs_hear(nrd_step_costs *c, int32_t n_tokens, uint64_t ns)
+{
+    if (n_tokens <= 0 || n_tokens > NRD_COST_TOKENS) {
+        return;
+    }
+    float *known = &c->ns[n_tokens];
+    *known = *known > 0 ? *known + ((float)ns - *known) * NEWEST : (float)ns;
+}
+
+/* Between two sizes that ran, a straight line. */
+static float cost_of(const nrd_step_costs *c, int32_t n)
+{
+    int32_t below = n, above = n;
+    while (below > 0 && c->ns[below] <= 0) {
+        below--;
+    }
+    while (above <= NRD_COST_TOKENS && c->ns[above] <= 0) {
+        above++;
+    }
+    if (below == 0 && above > NRD_COST_TOKENS && c->like) {
+        return c->share * cost_of(c->like, n);
+    }
+    if (below == 0 || above > NRD_COST_TOKENS) {
+        const float known = below > 0 ? c->ns[below] : above <= NRD_COST_TOKENS ? c->ns[above] : 1.0f;
+        const int32_t more = below > 0 ? n - below : 0;
+        return known * (1.0f + (float)more * UNKNOWN_TOKEN);
+    }
+    return above == below ? c->ns[n]
+                          : c->ns[below] + (c->ns[above] - c->ns[below]) * (float)(n - below) / (float)(above - below);
+}
+
+static float lag_cost(const nrd_step_costs *c, int32_t lag)
+{
+    return lag <= NRD_COST_TOKENS ? cost_of(c, lag) : cost_of(c, NRD_COST_TOKENS) * (float)lag / NRD_COST_TOKENS;
+}
+
+/* The next token of an offer is guessed, too. */
+static void guess_one(guessing *g, const nrd_draft_offer *o)
+{
+    if (!o->passes) {
+        return;
+    }
+    int32_t *n = &g->in_pass[o->keep];
+    g->ns += cost_of(o->passes, *n + 1) - (*n > 0 ? cost_of(o->passes, *n) : 0);
+    g->lag_ns += o->keep == 0 && o->lag > 0 ? lag_cost(o->passes, o->lag) : 0;
+    ++*n;
+}
+
+/* One token more, of the offer whose next one is likeliest to be right: that is when all before it are. Returns that
+ * likelihood; 0: nothing is left. */
+static float keep_one(nrd_draft_offer *offers, int32_t n, guessing *g)
+{
+    nrd_draft_offer *best = NULL;
+    for (int32_t i = 0; i < n; i++) {
+        if (offers[i].keep < offers[i].n && (!best || offers[i].next > best->next)) {
+            best = &offers[i];
+        }
+    }
+    if (!best) {
+        return 0;
+    }
+    const float likely = best->next;
+    guess_one(g, best);
+    best->keep++;
+    best->next *= best->rate;
+    return likely;
+}
+
+/* Keeps what was asked for, as far as `most` goes; returns how many tokens that are. */
+static int32_t keep_asked(nrd_draft_offer *offers, int32_t n, int32_t most)
+{
+    int32_t kept = 0;
+    for (int32_t i = 0; i < n; i++) {
+        nrd_draft_offer *o = &offers[i];
+        o->keep = o->rate <= 1 ? 0 : o->n < most - kept ? o->n : most - kept;
+        o->next = o->rate <= 1 ? o->rate : 0;
+        kept += o->keep;
+    }
+    return kept;
+}
+
+void nrd_costs_choose(nrd_step_costs *c, int32_t n_tokens, nrd_draft_offer *offers, int32_t n_offers, int32_t most)
+{
+    const int32_t asked = keep_asked(offers, n_offers, most);
+    int32_t best = 0, n = n_tokens + asked, room = most - asked < NRD_COST_TOKENS - n ? most - asked : NRD_COST_TOKENS - n;
+    const float without = cost_of(c, n < NRD_COST_TOKENS ? n : NRD_COST_TOKENS);
+    float gained = (float)n, likely, took = without;
+    double speed = (double)gained / (double)without;
+    guessing g = {0};
+
+    /* The gain of one more only falls, but its cost comes in jumps: all numbers are looked at. */
+    int32_t tried = 0;
+    while (tried < room && (likely = keep_one(offers, n_offers, &g)) > 0) {
+        tried++;
+        gained += likely;
+        took = cost_of(c, n + tried) + g.ns;
+        const double with = (double)gained / (double)(took + g.lag_ns / LAG_STEPS);
+        if (with > speed) {
+            speed = with;
+            best = tried;
+        }
+    }
+    c->refused_ns = tried > 0 && best == 0 ? c->refused_ns + without : 0;
+    if (c->refused_ns * TRIALS > took + g.lag_ns - without) {
+        best = tried;
+        c->refused_ns = 0;
+    }
+    (void)keep_asked(offers, n_offers, most);
+    g = (guessing){0};
+    for (int32_t i = 0; i < best; i++) {
+        (void)keep_one(offers, n_offers, &g);
+    }
+}

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * engine/speculate/budget.h - how many drafted tokens a step is worth.
+ *
+ * Purpose   A drafted token makes a step longer and gives a token only where it is right. With few sequences a step
+ *           is bound by reading weights and drafts are nearly free; with many they take time from others. What a
+ *           step of n tokens costs is learned from steps that ran: it is no straight line (tiles, threads).
+ * Owner     The scheduler; loop thread only.
+ * Units     Nanoseconds of the device; tokens of a step without prompts.
+ */
+#ifndef NRD_ENGINE_SPECULATE_BUDGET_H
+#define NRD_ENGINE_SPECULATE_BUDGET_H
+
+#include <stdint.h>
+
+enum { NRD_COST_TOKENS = 512 }; /* larger steps have no drafts */
+enum { NRD_MAX_PASSES = 64 };   /* tokens of a draft that a network guesses */
+
+typedef struct nrd_step_costs { /* zero-initialised */
+    float ns[NRD_COST_TOKENS + 1]; /* of a step of so many tokens; 0: none ran yet */
+    const struct nrd_step_costs *like; /* before the first one: `share` of what these are; or NULL */
+    float share;
+    float refused_ns;              /* of the steps in a row whose drafts were all left out */
+} nrd_step_costs;
+
+typedef struct nrd_draft_offer {
+    float rate;   /* of the proposer; above 1: all of it is kept */
+    int32_t n;    /* tokens offered; with `passes` at most NRD_MAX_PASSES */
+    int32_t keep; /* written: of them, the first so many */
+    float next;   /* scratch: how likely the next one is right */
+    const nrd_step_costs *passes; /* of the network that guesses, a pass for each token; NULL: guessing is free */
+    int32_t lag;  /* tokens that this network has to compute before, beside the last one */
+} nrd_draft_offer;
+
+void nrd_costs_hear(nrd_step_costs *c, int32_t n_tokens, uint64_t ns);
+/* Keeps those tokens of the offers, at most `most` in all, with which a step that has n_tokens without them is
+ * expected to give most tokens a second. Where that is none, one step in so many has all of them nevertheless, so that
+ * what is believed does not grow old: such trials take a hundredth of the time at most. */
+void nrd_costs_choose(nrd_step_costs *c, int32_t n_tokens, nrd_draft_offer *offers, int32_t n_offers, int32_t most);
+
+#endif

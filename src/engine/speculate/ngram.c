@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Drafts from the text itself. Every place is kept under the hash of the min_match tokens that end there, places of
+ * one hash as a chain from the newest; a draft is looked for where the newest tokens stood before. */
+#include "engine/speculate/proposer.h"
+
+#include "base/hash.h"
+#include "base/mem.h"
+#include "engine/sequence.h"
+
+#include <stdlib.h>
+
+enum { MAX_LOOKS = 32 }; /* at places of one chain: texts of few tokens have long ones */
+
+/* What is believed of a text that has proved nothing yet; one that disappoints is left alone, but not for ever. */
+static const float FIRST_RATE = 0.5f, FORGET = 0.01f;
+
+typedef struct ngram {
+    nrd_proposer base;
+    int32_t max_draft, min_match, max_match;
+    int32_t n_indexed;  /* the tokens before are in the index */
+    uint32_t head_mask;
+    int32_t *heads;     /* [head_mask + 1]: the newest place + 1 of a hash; 0: none */
+    int32_t *before;    /* [max_total]: the next older place + 1 of the same hash */
+} ngram;
+
+static uint32_t heads_for(int32_t max_total)
+{
+    uint32_t n = 64;
+    while (n < (uint32_t)max_total && n < 1u << 30) {
+        n *= 2;
+    }
+    return n;
+}
+
+size_t nrd_proposer_ngram_bytes(int32_t max_total)
+{
+    return sizeof(ngram) + ((size_t)heads_for(max_total) + (size_t)max_total) * sizeof(int32_t);
+}
+
+/* Of the min_match tokens that end at `last`. */
+static uint32_t hash_at(const ngram *g, const int32_t *tokens, int32_t last)
+{
+    return (uint32_t)nrd_hash_bytes(0, tokens + last + 1 - g->min_match, (size_t)g->min_match * sizeof *tokens) &
+           g->head_mask;
+}
+
+static void index_up_to(ngram *g, const int32_t *tokens, int32_t n)
+{
+    for (int32_t at = g->n_indexed; at < n; at++) {
+        if (at + 1 >= g->min_match) {
+            uint32_t h = hash_at(g, tokens, at);
+            g->before[at] = g->heads[h];
+            g->heads[h] = at + 1;
+        }
+    }
+    g->n_indexed = n > g->n_indexed ? n : g->n_indexed;
+}
+
+/* How many tokens that end at `a` are those that end at `b`, b > a; at most max_match. */
+static int32_t n_same(const ngram *g, const int32_t *tokens, int32_t a, int32_t b)
+{
+    int32_t n = 0;
+    while (n < g->max_match && n <= a && tokens[a - n] == tokens[b - n]) {
+        n++;
+    }
+    return n;
+}
+
+static int32_t propose(nrd_proposer *p, const nrd_seq *q, int32_t *out, int32_t max)
+{
+    ngram *g = (ngram *)(void *)p;
+    const int32_t *tokens = q->dec.tokens, n = q->dec.n_known;
+    int32_t best = -1, longest = g->min_match - 1, looks = 0;
+
+    p->rate += (FIRST_RATE - p->rate) * FORGET;
+    if (nrd_seq_n_generated(q) == 0 || n <= g->min_match) {
+        return 0; /* the prompt's own step is long enough */
+    }
+    index_up_to(g, tokens, n - 1); /* but for the place that is looked for */
+    for (int32_t at = g->heads[hash_at(g, tokens, n - 1)] - 1; at >= 0 && looks < MAX_LOOKS && longest < g->max_match;
+         at = g->before[at] - 1, looks++) {
+        int32_t same = n_same(g, tokens, at, n - 1);
+        if (same > longest) {
+            best = at;
+            longest = same;
+        }
+    }
+    if (best < 0) {
+        return 0;
+    }
+    max = max < g->max_draft ? max : g->max_draft;
+    for (int32_t i = 0; i < max; i++) { /* `out` lies behind the tokens: a short repeat goes on into itself */
+        out[i] = tokens[best + 1 + i];
+    }
+    return max;
+}
+
+static void hear(nrd_proposer *p, int32_t n_proposed, int32_t n_accepted)
+{
+    nrd_proposer_learn(&p->rate, n_proposed, n_accepted);
+}
+
+static void ngram_free(nrd_proposer *p)
+{
+    ngram *g = (ngram *)(void *)p;
+    free(g->heads);
+    free(g->before);
+    free(g);
+}
+
+nrd_error *nrd_proposer_ngram(nrd_proposer **out, int32_t max_draft, int32_t min_match, int32_t max_match,
+                              int32_t max_total)
+{
+    nrd_error *err = NULL;
+    ngram *g = NULL;
+
+    *out = NULL;
+    NRD_NEW_GOTO(g, 1, err, fail);
+    g->base = (nrd_proposer){
+        .propose = propose, .hear = hear, .free = ngram_free, .rate = FIRST_RATE, .threshold = -1};
+    g->max_draft = max_draft;
+    g->min_match = min_match;
+    g->max_match = max_match;
+    g->head_mask = heads_for(max_total) - 1;
+    NRD_NEW_GOTO(g->heads, (size_t)g->head_mask + 1, err, fail);
+    NRD_NEW_GOTO(g->before, (size_t)max_total, err, fail);
+    *out = &g->base;
+    return NULL;
+
+fail:
+    if (g) {
+        ngram_free(&g->base);
+    }
+    return err;
+}

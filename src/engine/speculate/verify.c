@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/speculate/verify.h"
+
+#include "base/hash.h"
+#include "engine/decode/decode.h"
+#include "engine/speculate/proposer.h"
+#include "guided/guided.h"
+#include "nereid/device.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Draws beside those of the choices: whether a token stays, and which one comes in its place. */
+enum { DRAW_STAY = 0x5741, DRAW_INSTEAD = 0x494e };
+
+typedef struct candidate {
+    float logit;
+    int32_t id;
+} candidate;
+
+/* scratch: p and q [vocab], candidates [vocab]. */
+size_t nrd_speculate_scratch_bytes(int32_t vocab)
+{
+    return (size_t)vocab * (2 * sizeof(float) + sizeof(candidate));
+}
+
+bool nrd_speculate_suits(const nrd_seq *q)
+{
+    return q->req.width == 1 && !q->req.no_sample;
+}
+
+bool nrd_speculate_wants_logits(const nrd_seq *q)
+{
+    return q->spec.proposer && q->spec.proposer->scratch;
+}
+
+static int best_first(const void *a, const void *b)
+{
+    const candidate *x = a, *y = b;
+    if (x->logit != y->logit) {
+        return x->logit > y->logit ? -1 : 1;
+    }
+    return x->id < y->id ? -1 : 1;
+}
+
+/* What the sampling keeps of a row, as probabilities; 0 for the rest. Greedy: all of it, at temperature 1. */
+static void distribution(const nrd_seq *q, const float *logits, int32_t vocab, candidate *c, float *out)
+{
+    const nrd_sampling *s = &q->req.sampling;
+    const bool all = q->dec.greedy;
+    const double inv_t = all ? 1.0 : 1.0 / (double)s->temperature;
+    double total = 0, peak = -INFINITY, sum = 0;
+    int32_t kept = vocab;
+
+    for (int32_t i = 0; i < vocab; i++) {
+        float v = logits[i];
+        c[i] = (candidate){v == v ? v : -INFINITY, i};
+        peak = (double)c[i].logit > peak ? (double)c[i].logit : peak;
+    }
+    if (!all && (s->top_k > 0 || (s->top_p > 0 && s->top_p < 1))) {
+        qsort(c, (size_t)vocab, sizeof *c, best_first);
+        kept = s->top_k > 0 && s->top_k < vocab ? s->top_k : vocab;
+    }
+    for (int32_t i = 0; i < kept; i++) {
+        total += exp(((double)c[i].logit - peak) * inv_t);
+    }
+    if (!all && s->top_p > 0 && s->top_p < 1) {
+        int32_t i = 0;
+        for (; i < kept && sum < (double)s->top_p * total; i++) {
+            sum += exp(((double)c[i].logit - peak) * inv_t);
+        }
+        kept = i;
+    }
+    memset(out, 0, (size_t)vocab * sizeof *out);
+    total = 0;
+    for (int32_t i = 0; i < kept; i++) {
+        double p = exp(((double)c[i].logit - peak) * inv_t);
+        p = !all && s->min_p > 0 && p < (double)s->min_p ? 0 : p;
+        out[c[i].id] = (float)p;
+        total += p;
+    }
+    for (int32_t i = 0; i < kept && total > 0; i++) {
+        out[c[i].id] = (float)((double)out[c[i].id] / total);
+    }
+}
+
+/* One token from max(0, p - q); from p where nothing is left. */
+static int32_t draw_instead(const float *p, const float *q, int32_t vocab, float u)
+{
+    double total = 0, sum = 0;
+    int32_t last = 0;
+
+    for (int32_t i = 0; i < vocab; i++) {
+        total += p[i] > q[i] ? (double)p[i] - (double)q[i] : 0;
+    }
+    const bool rest = total > 1e-9;
+    const double target = (double)u * (rest ? total : 1.0);
+    for (int32_t i = 0; i < vocab; i++) {
+        double w = rest ? (p[i] > q[i] ? (double)p[i] - (double)q[i] : 0) : (double)p[i];
+        if (w > 0) {
+            last = i;
+            sum += w;
+            if (sum > target) {
+                break;
+            }
+        }
+    }
+    return last;
+}
+
+/* Whether logits of both are all that decides. */
+static bool compares_logits(const nrd_seq *q, const nrd_step_result *r)
+{
+    const nrd_sampling *s = &q->req.sampling;
+    return nrd_speculate_wants_logits(q) && r->logits && (!q->dec.greedy || q->spec.proposer->threshold >= 0) &&
+           q->run.bias.n == 0 && q->req.bad.n == 0 && s->no_repeat_ngram_size <= 0 && !q->dec.keeps_counts &&
+           !q->dec.guide && s->top_p_decay == 1.0f &&
+           s->min_length <= nrd_seq_n_generated(q);
+}
+
+/* The token at a place of the draft: the draft's where it stays, else one in its place. */
+static int32_t settle(const nrd_seq *q, const nrd_step_result *r, int32_t row, int32_t i, int32_t guess,
+                      float *out_log_prob)
+{
+    const nrd_proposer *from = q->spec.proposer;
+    const float *logits = r->logits + (size_t)row * (size_t)r->logits_stride, *guessed = from->logits(from, i);
+    const uint64_t seed = nrd_decode_seed(q), draw = (uint64_t)nrd_seq_n_generated(q);
+    float *p = from->scratch, *pq = p + from->vocab;
+    candidate *c = (candidate *)(void *)(pq + from->vocab);
+    int32_t token = guess;
+
+    distribution(q, logits, from->vocab, c, p);
+    distribution(q, guessed, from->vocab, c, pq);
+    const float t = from->threshold >= 0 ? from->threshold
+                                         : nrd_sample_uniform(nrd_hash_u64(seed, DRAW_STAY), draw);
+    if (p[guess] < t * pq[guess] || p[guess] <= 0) {
+        token = q->dec.greedy ? r->ids[row]
+                              : draw_instead(p, pq, from->vocab,
+                                             nrd_sample_uniform(nrd_hash_u64(seed, DRAW_INSTEAD), draw));
+    }
+    double peak = -INFINITY, total = 0;
+    for (int32_t k = 0; k < from->vocab; k++) {
+        peak = (double)logits[k] > peak ? (double)logits[k] : peak;
+    }
+    for (int32_t k = 0; k < from->vocab; k++) {
+        total += exp((double)logits[k] - peak);
+    }
+    out_log_prob[0] = (float)((double)logits[token] - peak - log(total));
+    out_log_prob[1] = p[token] > 0 ? logf(p[token]) : -INFINITY;
+    return token;
+}
+
+/* Log probabilities of a token that the device did not choose, in the place of its row's. */
+static void keep_log_probs(nrd_seq *q, const nrd_step_result *r, int32_t row, const float *log_prob, int32_t n_new)
+{
+    nrd_step_result one = *r;
+    one.log_probs = log_prob;
+    one.log_probs_norm = log_prob + 1;
+    one.top_ids = r->n_top > 0 ? r->top_ids + (size_t)row * (size_t)r->n_top : NULL;
+    one.top_log_probs = r->n_top > 0 ? r->top_log_probs + (size_t)row * (size_t)r->n_top : NULL;
+    nrd_decode_keep_log_probs(q, &one, 0, n_new);
+}
+
+/* A guide's text comes next, in the tokens that the tokenizer cuts it into: not the model's, though both spell it. */
+static bool is_forced(const nrd_seq *q)
+{
+    int32_t first;
+    return q->req.may_jump && nrd_guide_jump(q->dec.guide, q->dec.tokens + q->req.n_prompt,
+                                             (size_t)nrd_seq_n_generated(q), &first, 1) > 0;
+}
+
+nrd_seq_finish nrd_speculate_accept(nrd_seq *q, const nrd_step_result *r, int32_t row, int32_t n_draft,
+                                    int32_t *out_n_new, int32_t *out_accepted)
+{
+    const bool by_logits = n_draft > 0 && compares_logits(q, r), told = q->req.want_log_probs || q->req.n_top > 0;
+    nrd_seq_finish finish = NRD_SEQ_FINISH_NONE;
+    bool holds = true;
+
+    *out_n_new = *out_accepted = 0;
+    for (int32_t i = 0; i <= n_draft && holds && finish == NRD_SEQ_FINISH_NONE; i++) {
+        const bool guessed = i < n_draft;
+        const int32_t guess = guessed ? q->dec.tokens[q->dec.n_known] : -1;
+        float log_prob[2];
+        int32_t n_new = 0, token = r->ids[row + i];
+        if (r->no_choice && r->no_choice[row + i]) {
+            break; /* its mask was not there: what holds so far does */
+        }
+        if (guessed && by_logits) {
+            token = settle(q, r, row + i, i, guess, log_prob);
+        }
+        holds = guessed && token == guess;
+        finish = nrd_decode_accept(q, token, &n_new);
+        if (told && guessed && by_logits) {
+            keep_log_probs(q, r, row + i, log_prob, n_new);
+        } else if (told) {
+            nrd_decode_keep_log_probs(q, r, row + i, n_new);
+        }
+        *out_n_new += n_new;
+        *out_accepted += holds;
+        if (holds && finish == NRD_SEQ_FINISH_NONE && is_forced(q)) {
+            break;
+        }
+    }
+    return finish;
+}

@@ -1,0 +1,295 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Finds or makes the engine folder for what the user named. An engine is used as it is; anything
+ * else is built into the cache under a key of the file and the device, or, when small, into a
+ * temporary folder. Called by run, chat, eval, bench and the module for Python. */
+#include "executor/model_path.h"
+
+#include "base/dtype.h"
+#include "base/env.h"
+#include "base/file.h"
+#include "base/hash.h"
+#include "base/json.h"
+#include "base/leftovers.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/parts.h"
+#include "base/str.h"
+#include "device/device.h"
+#include "model/build.h"
+#include "model/engine_file.h"
+
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Size of a file with its other parts, or of the files in a folder. */
+static uint64_t size_of(const char *path)
+{
+    struct stat st;
+    char **names = NULL;
+    size_t n = 0;
+    uint64_t sum = 0;
+
+    if (stat(path, &st) != 0) {
+        return 0;
+    }
+    if (!S_ISDIR(st.st_mode)) {
+        size_t at = 0;
+        const size_t parts = nrd_parts_of_name(path, &at);
+        sum = parts > 1 ? 0 : (uint64_t)st.st_size;
+        for (size_t i = 1; parts > 1 && i <= parts; i++) {
+            char *part = nrd_part_name(path, at, i);
+            sum += stat(part, &st) == 0 ? (uint64_t)st.st_size : 0;
+            free(part);
+        }
+        return sum;
+    }
+    nrd_error_free(nrd_dir_list(&names, &n, path));
+    for (size_t i = 0; i < n; i++) {
+        char *file = nrd_path_join(path, names[i]);
+        if (stat(file, &st) == 0 && S_ISREG(st.st_mode)) {
+            sum += (uint64_t)st.st_size;
+        }
+        free(file);
+    }
+    nrd_names_free(names, n);
+    return sum;
+}
+
+const char *nrd_build_layouts(const char *device)
+{
+    bool any = !device || !*device || !strcmp(device, "auto");
+    bool cpu = any ? access("/dev/nvidiactl", F_OK) != 0 : !strcmp(device, "cpu");
+    return cpu ? "cpu" : "rows";
+}
+
+nrd_error *nrd_model_path_check_device(const char *name)
+{
+    nrd_device *dev = NULL;
+    if (!name || !*name || !strcmp(name, "auto") || !strcmp(name, "cpu")) {
+        return NULL;
+    }
+    NRD_TRY(nrd_device_open(&dev, name, NULL));
+    dev->ops->close(dev);
+    return NULL;
+}
+
+static int32_t n_or_1(int32_t n)
+{
+    return n > 1 ? n : 1;
+}
+
+static int32_t n_ranks_of(nrd_ranks_asked r)
+{
+    return n_or_1(r.tp_size) * n_or_1(r.pp_size);
+}
+
+char *nrd_model_path_label(const char *path)
+{
+    const bool is_dir = nrd_path_is_dir(path);
+    char *real = is_dir ? realpath(path, NULL) : NULL; /* a file may be a link to a name that says nothing */
+    char *snapshots = nrd_path_dir(real ? real : path), *repo = nrd_path_dir(snapshots);
+    const bool is_hub = is_dir && !strcmp(nrd_path_base(snapshots), "snapshots");
+    char *label = nrd_xstrdup(nrd_path_base(is_hub ? repo : real ? real : path));
+
+    free(real);
+    free(snapshots);
+    free(repo);
+    return label;
+}
+
+static char *cache_entry(const char *path, const char *layouts, nrd_ranks_asked ranks)
+{
+    struct stat st = {0};
+    char *cache = nrd_env_cache_dir(), *real = realpath(path, NULL), *label = nrd_model_path_label(path);
+    const char *name = real ? real : path;
+    uint64_t h = nrd_hash_bytes(4, NRD_VERSION, strlen(NRD_VERSION));
+
+    h = nrd_hash_bytes(h, name, strlen(name));
+    h = nrd_hash_bytes(h, layouts, strlen(layouts));
+    h = nrd_hash_u64(h, (uint64_t)n_or_1(ranks.tp_size));
+    h = nrd_hash_u64(h, (uint64_t)n_or_1(ranks.pp_size));
+    if (stat(name, &st) == 0) {
+        h = nrd_hash_u64(h, size_of(path));
+        h = nrd_hash_u64(h,
+                         (uint64_t)st.st_mtim.tv_sec * 1000000000u + (uint64_t)st.st_mtim.tv_nsec);
+    }
+    char *entry = nrd_xasprintf("%s/engines/%s-%012llx", cache, label, (unsigned long long)(h & 0xffffffffffffu));
+    free(label);
+    free(cache);
+    free(real);
+    return entry;
+}
+
+/* A signal removes the folder too, with the files that building makes in it. */
+static void note_folder(const char *dir, int32_t n_ranks, void (*note)(const char *path))
+{
+    note(dir);
+    for (int32_t i = -1; i < n_ranks; i++) {
+        char *file =
+            i < 0 ? nrd_path_join(dir, "config.json") : nrd_xasprintf("%s/rank%d.engine", dir, i);
+        note(file);
+        free(file);
+    }
+}
+
+/* What becomes an engine. */
+typedef struct wanted {
+    const char *path, *layouts;
+    nrd_ranks_asked ranks;
+} wanted;
+
+static nrd_error *build(void *user, const char *out_dir)
+{
+    const wanted *w = user;
+    nrd_error *err = NULL;
+    nrd_source *src = NULL;
+    nrd_build_stats stats = {0};
+    nrd_build_options b = {.device_name = "", .plan.tp_size = w->ranks.tp_size, .plan.pp_size = w->ranks.pp_size};
+
+    if (!strcmp(w->layouts, "cpu")) {
+        b.device_name = w->layouts;
+        NRD_TRY_GOTO(nrd_device_open(&b.dev, w->layouts, NULL), err, done);
+    }
+    NRD_TRY_GOTO(nrd_source_open(&src, w->path), err, done);
+    nrd_build_limits_init(&b.limits, nrd_source_spec(src));
+    b.limits.use_paged_context_fmha = true;
+    b.limits.max_input_len = b.limits.max_seq_len;
+    b.limits.max_beam_width = 8; /* costs nothing until an executor allows it */
+    if (*nrd_source_notes(src)) {
+        NRD_LOG_WARN("%s: %s", w->path, nrd_source_notes(src));
+    }
+    err = nrd_build_folder(src, &b, out_dir, &stats);
+done:
+    nrd_str_fini(&stats.notes);
+    nrd_source_close(src);
+    if (b.dev) {
+        b.dev->ops->close(b.dev);
+    }
+    return err;
+}
+
+/* An engine has the ranks that it was built for. 0 of a number: what it has. */
+static nrd_error *check_ranks(const char *engine, nrd_ranks_asked ranks)
+{
+    nrd_json_limits limits = {.max_bytes = NRD_SMALL_MODEL_BYTES};
+    nrd_json_doc *config = NULL;
+    nrd_error *err = NULL;
+    char *path = nrd_path_join(engine, "config.json");
+
+    if (ranks.tp_size > 0 || ranks.pp_size > 0) {
+        err = nrd_error_wrap(nrd_json_parse_file(&config, path, &limits), "%s", path);
+    }
+    if (config) {
+        const nrd_json *mapping = nrd_json_get(nrd_json_get(nrd_json_root(config), "pretrained_config"), "mapping");
+        const int32_t tp = (int32_t)nrd_json_get_int(mapping, "tp_size", 1),
+                      pp = (int32_t)nrd_json_get_int(mapping, "pp_size", 1);
+        if ((ranks.tp_size > 0 && ranks.tp_size != tp) || (ranks.pp_size > 0 && ranks.pp_size != pp)) {
+            err = nrd_errorf(NRD_ERR_INVALID_ARG,
+                             "--tp-size %d --pp-size %d: '%s' was built for another number of ranks (tp_size %d, "
+                             "pp_size %d); leave the options out, or build it again with them",
+                             ranks.tp_size > 0 ? ranks.tp_size : tp, ranks.pp_size > 0 ? ranks.pp_size : pp, engine,
+                             tp, pp);
+        }
+    }
+    nrd_json_doc_free(config);
+    free(path);
+    return err;
+}
+
+nrd_error *nrd_model_path_make(const char *entry, nrd_ranks_asked ranks, nrd_engine_maker *make, void *user)
+{
+    if (nrd_engine_is_folder(entry)) {
+        (void)utimensat(AT_FDCWD, entry, NULL, 0);
+        return NULL;
+    }
+    char *dir = nrd_path_dir(entry), *tmp = nrd_xasprintf("%s.tmp.%ld", entry, (long)getpid());
+    nrd_error *err = nrd_mkdirs(dir);
+    nrd_leftovers_sweep(dir);
+    note_folder(tmp, n_ranks_of(ranks), nrd_leftover_note);
+    if (!err) {
+        err = make(user, tmp);
+    }
+    if (!err && rename(tmp, entry) != 0 && !nrd_engine_is_folder(entry)) {
+        err = nrd_errorf(NRD_ERR_INTERNAL, "cannot rename '%s' to '%s'", tmp, entry);
+    }
+    if (nrd_path_is_dir(tmp)) {
+        nrd_folder_remove(tmp);
+    }
+    note_folder(tmp, n_ranks_of(ranks), nrd_leftover_forget);
+    free(dir);
+    free(tmp);
+    return err;
+}
+
+nrd_error *nrd_model_path_keep(char **out_engine, const char *path, const char *device, nrd_ranks_asked ranks)
+{
+    wanted w = {.path = path, .layouts = nrd_build_layouts(device), .ranks = ranks};
+    char *entry = cache_entry(path, w.layouts, ranks);
+    nrd_error *err = nrd_model_path_make(entry, ranks, build, &w);
+
+    *out_engine = err ? NULL : entry;
+    if (err) {
+        free(entry);
+    }
+    return err;
+}
+
+/* A small model that is not in the cache. */
+static nrd_error *open_temporary(nrd_model_path *out, wanted *w)
+{
+    out->engine = nrd_xasprintf("%s/nereid-engine-XXXXXX", nrd_env("TMPDIR", "/tmp"));
+    if (!mkdtemp(out->engine)) {
+        return nrd_errorf(NRD_ERR_INTERNAL, "cannot make a folder '%s'", out->engine);
+    }
+    out->is_temporary = true;
+    out->n_ranks = n_ranks_of(w->ranks);
+    note_folder(out->engine, out->n_ranks, nrd_leftover_note);
+    return build(w, out->engine);
+}
+
+nrd_error *nrd_model_path_open(nrd_model_path *out, const char *path, const char *device,
+                               nrd_ranks_asked ranks)
+{
+    const char *layouts = nrd_build_layouts(device);
+    nrd_error *err = NULL;
+
+    *out = (nrd_model_path){0};
+    if (!nrd_path_exists(path)) {
+        return nrd_errorf(NRD_ERR_NOT_FOUND, "'%s' does not exist", path);
+    }
+    if (nrd_path_is_dir(path) && nrd_engine_is_folder(path)) {
+        NRD_TRY(check_ranks(path, ranks));
+        out->tokenizer = nrd_xstrdup(path);
+        out->engine = nrd_xstrdup(path);
+        return NULL;
+    }
+    NRD_TRY(nrd_model_path_check_device(device)); /* packing weights for it may take minutes */
+    out->tokenizer = nrd_xstrdup(path);
+    wanted w = {.path = path, .layouts = layouts, .ranks = ranks};
+    out->engine = cache_entry(path, layouts, ranks);
+    if (size_of(path) < NRD_SMALL_MODEL_BYTES && !nrd_engine_is_folder(out->engine)) {
+        free(out->engine);
+        err = open_temporary(out, &w);
+    } else {
+        err = nrd_model_path_make(out->engine, ranks, build, &w);
+    }
+    if (err) {
+        nrd_model_path_close(out);
+    }
+    return err;
+}
+
+void nrd_model_path_close(nrd_model_path *m)
+{
+    if (m->is_temporary) {
+        nrd_folder_remove(m->engine);
+        note_folder(m->engine, m->n_ranks, nrd_leftover_forget);
+    }
+    free(m->engine);
+    free(m->tokenizer);
+    *m = (nrd_model_path){0};
+}

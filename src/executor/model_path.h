@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * executor/model_path.h - from what a user names to an engine folder.
+ *
+ * Purpose   PATH may be an engine folder, a GGUF file, a Hugging Face or a checkpoint folder. What
+ *           is no engine yet is built once into $NEREID_CACHE/engines, whoever needs it; small models (under
+ *           NRD_SMALL_MODEL_BYTES) into a temporary folder that goes with the nrd_model_path, unless
+ *           they are in the cache. The date of a cached folder is its last use.
+ * Owner     One thread for each nrd_model_path; several may open at once.
+ * Errors    NOT_FOUND, and what building says.
+ */
+#ifndef NRD_EXECUTOR_MODEL_PATH_H
+#define NRD_EXECUTOR_MODEL_PATH_H
+
+#include "base/error.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { NRD_SMALL_MODEL_BYTES = 64 << 20 };
+
+/* Of a new engine; 0: one, and of an engine that is there what it has. */
+typedef struct nrd_ranks_asked {
+    int32_t tp_size, pp_size;
+} nrd_ranks_asked;
+
+typedef struct nrd_model_path {
+    char *engine;    /* folder to open */
+    char *tokenizer; /* where a tokenizer should be: PATH as given, or the engine's folder */
+    bool is_temporary;
+    int32_t n_ranks; /* of a temporary one */
+} nrd_model_path;
+
+/* device: the --device option, NULL for auto; a new engine's weights are packed for it.
+ * INVALID_ARG where PATH is an engine of other ranks than asked for. */
+NRD_API nrd_error *nrd_model_path_open(nrd_model_path *out, const char *path, const char *device,
+                                       nrd_ranks_asked ranks) NRD_MUST_USE;
+NRD_API void nrd_model_path_close(nrd_model_path *m);
+
+/* The engine of what is none yet, in the cache also where it is small: for programs that go on without us.
+ * *out_engine is owned by the caller. */
+nrd_error *nrd_model_path_keep(char **out_engine, const char *path, const char *device, nrd_ranks_asked ranks)
+    NRD_MUST_USE;
+
+/* Fills a folder that is empty with an engine. */
+typedef nrd_error *nrd_engine_maker(void *user, const char *dir);
+/* The engine in folder `entry`: made beside it and renamed where it is not there, so that several processes
+ * may do so at once and one that is ended leaves nothing. */
+nrd_error *nrd_model_path_make(const char *entry, nrd_ranks_asked ranks, nrd_engine_maker *make, void *user) NRD_MUST_USE;
+/* What people call the model at `path`, for names of folders: its file or folder, of the hub's cache the
+ * repository. Owned by the caller. */
+char *nrd_model_path_label(const char *path);
+
+/* Opens and closes a device that is named (not NULL, auto or cpu): is it there, does it work? */
+nrd_error *nrd_model_path_check_device(const char *name) NRD_MUST_USE;
+
+/* Whose layouts an engine for `device` gets: "cpu" or "rows", which a GPU converts while it loads. */
+const char *nrd_build_layouts(const char *device);
+
+#endif

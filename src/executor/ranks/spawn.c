@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "executor/ranks/spawn.h"
+
+#include "base/env.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "executor/ranks/reply.h"
+
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+extern char **environ;
+
+/* The program `nereid`: beside the object that this code lies in, or in bin/ next to lib/. */
+static char *worker_program(void)
+{
+    static const char here = 0;
+    const char *asked = nrd_env("NEREID_WORKER", NULL);
+    Dl_info info;
+
+    if (asked) {
+        return nrd_xasprintf("%s", asked);
+    }
+    char *dir = dladdr(&here, &info) && info.dli_fname && strchr(info.dli_fname, '/')
+                    ? nrd_path_dir(info.dli_fname)
+                    : nrd_path_exe_dir();
+    char *path = nrd_path_join(dir, "nereid");
+    if (!nrd_path_exists(path)) {
+        free(path);
+        path = nrd_path_join(dir, "../bin/nereid");
+    }
+    free(dir);
+    return path;
+}
+
+int nrd_worker_move_up(int fd)
+{
+    int moved = fcntl(fd, F_DUPFD_CLOEXEC, 64);
+    close(fd);
+    return moved;
+}
+
+nrd_error *nrd_worker_spawn(int32_t rank, int segment_fd, int socket_fd, pid_t *out_pid)
+{
+    char rank_arg[16];
+    char *argv[] = {(char[]){"nereid"}, (char[]){"worker"}, rank_arg, NULL};
+    char *program = worker_program();
+    posix_spawn_file_actions_t actions;
+    nrd_error *err = NULL;
+
+    snprintf(rank_arg, sizeof rank_arg, "%d", rank);
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, segment_fd, NRD_RANK_SEGMENT_FD);
+    posix_spawn_file_actions_adddup2(&actions, socket_fd, NRD_RANK_SOCKET_FD);
+    posix_spawn_file_actions_adddup2(&actions, STDERR_FILENO, STDOUT_FILENO);
+    int failed = posix_spawn(out_pid, program, &actions, NULL, argv, environ);
+    posix_spawn_file_actions_destroy(&actions);
+    if (failed) {
+        *out_pid = 0;
+        err = nrd_errorf(NRD_ERR_UNAVAILABLE, "cannot start %s for rank %d: %s", program, rank, strerror(failed));
+    }
+    free(program);
+    return err;
+}

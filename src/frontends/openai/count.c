@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * How many tokens the prompt of a request has, in several APIs' forms.
+ * Source: Anthropic's reference (count tokens), OpenAI's (input token counts). */
+#include "frontends/openai/internal.h"
+
+/* The prompt is made as for an answer, so that the number is what usage would say. */
+static nrd_error *count(nrd_oai_question *q, const nrd_oai_form *form, const char *before)
+{
+    nrd_oai_request *r = calloc(1, sizeof *r);
+    if (!r) {
+        return nrd_error_no_memory();
+    }
+    r->o = q->o;
+    r->form = form;
+    r->chat = r->only_counts = true;
+    r->key = nrd_oai_key(q->o, q->req);
+    r->doc = q->doc;
+    q->doc = NULL;
+    nrd_error *err = nrd_oai_read_form(r, &q->req->claim);
+    if (!err) {
+        nrd_str_printf(&q->out, "{%s\"input_tokens\":%zu}", before, r->prompts[0].n);
+    }
+    nrd_oai_request_free(r);
+    return err;
+}
+
+static nrd_error *count_messages(nrd_oai_question *q)
+{
+    return count(q, &nrd_oai_form_messages, "");
+}
+
+static nrd_error *count_chat(nrd_oai_question *q)
+{
+    return count(q, &nrd_oai_form_chat, "\"object\":\"response.input_tokens\",");
+}
+
+static nrd_error *count_responses(nrd_oai_question *q)
+{
+    return count(q, &nrd_oai_form_responses, "\"object\":\"response.input_tokens\",");
+}
+
+void nrd_oai_on_count_tokens(void *user, nrd_http_request *req, const nrd_http_route *route)
+{
+    (void)route;
+    nrd_oai_ask(user, req, NULL, count_messages);
+}
+
+void nrd_oai_on_count_chat(void *user, nrd_http_request *req, const nrd_http_route *route)
+{
+    (void)route;
+    nrd_oai_ask(user, req, NULL, count_chat);
+}
+
+void nrd_oai_on_count_responses(void *user, nrd_http_request *req, const nrd_http_route *route)
+{
+    (void)route;
+    nrd_oai_ask(user, req, NULL, count_responses);
+}

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What every reader of bodies needs of one field. */
+#include "frontends/openai/internal.h"
+
+#include "nereid/llm_tensors.h"
+
+nrd_error *nrd_oai_errorf(nrd_error_code code, const char *field, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    nrd_error *err = nrd_errorv(code, fmt, args);
+    va_end(args);
+    return nrd_error_at(nrd_error_wrap(err, "%s", field), field);
+}
+
+nrd_error *nrd_oai_get_bool(const nrd_json *root, const char *name, bool *out)
+{
+    const nrd_json *v = nrd_json_get(root, name);
+    if (!v || v->type == NRD_JSON_NULL) {
+        return NULL;
+    }
+    if (v->type != NRD_JSON_BOOL) {
+        return nrd_oai_errorf(NRD_ERR_INVALID_ARG, name, "must be true or false");
+    }
+    *out = v->boolean;
+    return NULL;
+}
+
+nrd_error *nrd_oai_check_prompt(const nrd_oai_model *m, size_t n, const char *field)
+{
+    return nrd_error_because(nrd_error_at(nrd_prompt_limit_check(m->tokenizer, n), field), NRD_LLM_PROMPT_TOO_LONG);
+}

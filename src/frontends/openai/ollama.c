@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Ollama's API: its questions about models, and what it can order that this server does not do. Answers
+ * to conversations are in ollama_in.c and ollama_out.c, vectors in embeddings.c.
+ * Source: Ollama's API reference. */
+#include "frontends/openai/internal.h"
+
+#include <string.h>
+
+void nrd_oai_on_ollama_chat(void *user, nrd_http_request *req, const nrd_http_route *route)
+{
+    (void)route;
+    nrd_oai_generate(user, req, &nrd_oai_form_ollama_chat);
+}
+
+void nrd_oai_on_ollama_generate(void *user, nrd_http_request *req, const nrd_http_route *route)
+{
+    (void)route;
+    nrd_oai_generate(user, req, &nrd_oai_form_ollama_generate);
+}
+
+/* What a file would say and a repository does not is empty. */
+static void put_details(nrd_str *out)
+{
+    nrd_str_puts(out, "{\"parent_model\":\"\",\"format\":\"\",\"family\":\"\",\"families\":[],\"parameter_size\":\"\","
+                      "\"quantization_level\":\"\"}");
+}
+
+static nrd_error *put_list(nrd_oai_question *q, bool running)
+{
+    nrd_oai_names list = {.n = 0};
+    NRD_TRY(nrd_oai_offered(q->o, &list));
+    nrd_str_puts(&q->out, "{\"models\":[");
+    for (size_t i = 0; i < list.n; i++) {
+        nrd_str_puts(&q->out, i ? ",{\"name\":" : "{\"name\":");
+        nrd_json_put_cstr(&q->out, list.v[i]->name);
+        nrd_str_puts(&q->out, ",\"model\":");
+        nrd_json_put_cstr(&q->out, list.v[i]->name);
+        nrd_str_puts(&q->out, ",\"size\":0,\"digest\":\"\",\"details\":");
+        put_details(&q->out);
+        if (running) { /* until the server ends */
+            nrd_str_puts(&q->out, ",\"expires_at\":\"9999-12-31T23:59:59Z\",\"size_vram\":0}");
+        } else {
+            nrd_str_puts(&q->out, ",\"modified_at\":");
+            nrd_oai_ollama_put_time(&q->out, q->o->created);
+            nrd_str_putc(&q->out, '}');
+        }
+    }
+    nrd_str_puts(&q->out, "]}");
+    nrd_oai_names_fini(&list);
+    return NULL;
+}
+
+static nrd_error *put_tags(nrd_oai_question *q)
+{
+    return put_list(q, false);
+}
+
+static nrd_error *put_running(nrd_oai_question *q)
+{
+    return put_list(q, true);
+}
+
+static nrd_error *put_version(nrd_oai_question *q)
+{
+    nrd_str_puts(&q->out, "{\"version\":\"" NRD_VERSION "\"}");
+    return NULL;
+}
+
+static nrd_error *put_model(nrd_oai_question *q)
+{
+    const nrd_json *root = nrd_json_root(q->doc), *name = nrd_json_get(root, "model");
+    nrd_oai_model *m = NULL;
+    nrd_str *o = &q->out;
+
+    NRD_TRY(nrd_oai_ollama_find(q->o, name ? name : nrd_json_get(root, "name"), &m));
+    nrd_str_puts(o, "{\"modelfile\":\"\",\"template\":\"\",\"license\":\"\",\"parameters\":");
+    nrd_str text = {0};
+    nrd_str_printf(&text, "temperature %.7g\ntop_k %d\ntop_p %.7g\nmin_p %.7g\nrepeat_penalty %.7g", m->sampling.temperature,
+                   m->sampling.top_k, m->sampling.top_p, m->sampling.min_p, m->sampling.repetition_penalty);
+    nrd_json_put_string(o, nrd_str_cstr(&text), text.len);
+    nrd_error *err = nrd_str_error(&text);
+    nrd_str_fini(&text);
+    nrd_str_puts(o, ",\"modified_at\":");
+    nrd_oai_ollama_put_time(o, q->o->created);
+    nrd_str_puts(o, ",\"details\":");
+    put_details(o);
+    nrd_str_printf(o, ",\"model_info\":{\"tokenizer.vocab_size\":%d},\"capabilities\":[\"completion\"%s%s]}",
+                   (int)nrd_tokenizer_vocab_size(m->tokenizer), m->chat && nrd_chat_takes_tools(m->chat) ? ",\"tools\"" : "",
+                   m->pooling ? ",\"embedding\"" : "");
+    nrd_oai_model_unref(m);
+    return err;
+}
+
+void nrd_oai_on_ollama_tags(void *user, nrd_http_request *req, const nrd_http_route *route)
+{
+    (void)route;
+    nrd_oai_ask(user, req, NULL, put_tags);
+}
+
+void nrd_oai_on_ollama_ps(void *user, nrd_http_request *req, const nrd_http_route *route)
+{
+    (void)route;
+    nrd_oai_ask(user, req, NULL, put_running);
+}
+
+void nrd_oai_on_ollama_version(void *user, nrd_http_request *req, const nrd_http_route *route)
+{
+    (void)route;
+    nrd_oai_ask(user, req, NULL, put_version);
+}
+
+void nrd_oai_on_ollama_show(void *user, nrd_http_request *req, const nrd_http_route *route)
+{
+    (void)route;
+    nrd_oai_ask(user, req, NULL, put_model);
+}
+
+/* pull, push, create, copy, and delete, which comes with a method of its own. */
+void nrd_oai_on_ollama_order(void *user, nrd_http_request *req, const nrd_http_route *route)
+{
+    char *extra = NULL;
+    (void)route;
+    if (req->head.method == NRD_HTTP_OTHER && nrd_view_is(req->head.method_name, "DELETE")) {
+        extra = NULL;
+    } else if (!nrd_oai_admit(user, req, false, &extra)) {
+        return;
+    }
+    nrd_oai_fail(req,
+                 nrd_errorf(NRD_ERR_UNSUPPORTED, "Models of this server are chosen where it is started (nereid serve MODEL), "
+                                                 "not by its clients"),
+                 extra);
+    free(extra);
+}

@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * /v1/responses: making an answer, and questions about those that are kept. */
+#include "frontends/openai/responses.h"
+
+#include <string.h>
+
+enum { MAX_PAGE = 100, USUAL_PAGE = 20 }; /* items in one list */
+
+void nrd_oai_on_responses(void *user, nrd_http_request *req, const nrd_http_route *route)
+{
+    (void)route;
+    nrd_oai_generate(user, req, &nrd_oai_form_responses);
+}
+
+static nrd_error *not_kept(const char *id)
+{
+    return nrd_error_because(nrd_errorf(NRD_ERR_NOT_FOUND, NRD_RESP_NOT_KEPT, id), "response_not_found");
+}
+
+/* The kept answer that the path names, for the key that asks; it is given back by the caller. */
+static nrd_error *find(nrd_openai *o, const nrd_http_request *req, const char *id, nrd_kept_response **out)
+{
+    *out = nrd_response_store_find(o->kept, nrd_oai_key(o, req), id);
+    return *out ? NULL : not_kept(id);
+}
+
+static void remove_one(nrd_openai *o, nrd_http_request *req, const char *id)
+{
+    char *extra = NULL;
+    nrd_str out = {0};
+
+    if (!nrd_oai_admit_delete(o, req, &extra)) {
+        return;
+    }
+    if (nrd_response_store_remove(o->kept, nrd_oai_key(o, req), id)) {
+        nrd_str_puts(&out, "{\"id\":");
+        nrd_json_put_cstr(&out, id);
+        nrd_str_puts(&out, ",\"object\":\"response\",\"deleted\":true}");
+        nrd_http_reply_str(req, 200, "application/json", extra, &out);
+    } else {
+        nrd_oai_fail(req, not_kept(id), extra);
+    }
+    nrd_str_fini(&out);
+    free(extra);
+}
+
+/* ---- what the query asks for ---- */
+
+/* The value of a name in the query, unescaped; false: it is not there. */
+static bool query_value(const nrd_http_request *req, const char *name, char *out, size_t n)
+{
+    nrd_view rest = req->head.query;
+    const size_t len = strlen(name);
+
+    while (rest.n > 0) {
+        const char *end = memchr(rest.p, '&', rest.n);
+        const size_t part = end ? (size_t)(end - rest.p) : rest.n;
+        if (part > len && rest.p[len] == '=' && !memcmp(rest.p, name, len)) {
+            return nrd_http_unescape((nrd_view){rest.p + len + 1, part - len - 1}, out, n);
+        }
+        rest.p += part + (end ? 1 : 0);
+        rest.n -= part + (end ? 1 : 0);
+    }
+    return false;
+}
+
+static nrd_error *refuse_stream(const nrd_http_request *req)
+{
+    char value[8];
+    if (query_value(req, "stream", value, sizeof value) && strcmp(value, "false") != 0) {
+        return nrd_oai_errorf(NRD_ERR_UNSUPPORTED, "stream", "the events of an answer are not kept, only the answer");
+    }
+    return NULL;
+}
+
+static nrd_error *put_kept(nrd_oai_question *q)
+{
+    nrd_kept_response *r = NULL;
+    NRD_TRY(refuse_stream(q->req));
+    NRD_TRY(find(q->o, q->req, q->model, &r));
+    nrd_str_put(&q->out, &r->answer);
+    nrd_response_store_give_back(q->o->kept, r);
+    return NULL;
+}
+
+void nrd_oai_on_response(void *user, nrd_http_request *req, const nrd_http_route *route)
+{
+    if (req->head.method == NRD_HTTP_OTHER) {
+        remove_one(user, req, route->model);
+    } else {
+        nrd_oai_ask(user, req, route->model, put_kept);
+    }
+}
+
+typedef struct page {
+    long long limit;
+    bool ascending;
+    char after[128]; /* an item's id; "" without */
+} page;
+
+static nrd_error *read_page(const nrd_http_request *req, page *p)
+{
+    char value[24];
+
+    *p = (page){.limit = USUAL_PAGE};
+    if (query_value(req, "limit", value, sizeof value) &&
+        (!nrd_parse_i64(value, &p->limit) || p->limit < 1 || p->limit > MAX_PAGE)) {
+        return nrd_oai_errorf(NRD_ERR_INVALID_ARG, "limit", "must be a whole number from 1 to %d", MAX_PAGE);
+    }
+    if (query_value(req, "order", value, sizeof value)) {
+        p->ascending = !strcmp(value, "asc");
+        if (!p->ascending && strcmp(value, "desc") != 0) {
+            return nrd_oai_errorf(NRD_ERR_INVALID_ARG, "order", "must be asc or desc");
+        }
+    }
+    (void)query_value(req, "after", p->after, sizeof p->after);
+    return NULL;
+}
+
+/* Those of `items` that the page asks for; the newest first unless it says otherwise. */
+static nrd_error *put_page(nrd_str *out, const nrd_json *items, const page *p)
+{
+    const char *first = NULL, *last = NULL;
+    size_t from = 0, n = 0;
+
+    if (p->after[0]) {
+        while (from < items->n && strcmp(nrd_json_get_str(nrd_json_at(items, p->ascending ? from : items->n - 1 - from), "id",
+                                                          ""), p->after) != 0) {
+            from++;
+        }
+        if (from == items->n) {
+            return nrd_oai_errorf(NRD_ERR_INVALID_ARG, "after", "there is no item '%s'", p->after);
+        }
+        from++;
+    }
+    nrd_str_puts(out, "{\"object\":\"list\",\"data\":[");
+    for (; from + n < items->n && n < (size_t)p->limit; n++) {
+        const nrd_json *item = nrd_json_at(items, p->ascending ? from + n : items->n - 1 - from - n);
+        nrd_str_puts(out, n ? "," : "");
+        nrd_json_put(out, item, -1);
+        last = nrd_json_get_str(item, "id", "");
+        first = first ? first : last;
+    }
+    nrd_str_puts(out, "],\"first_id\":");
+    nrd_json_put_cstr(out, first ? first : "");
+    nrd_str_puts(out, ",\"last_id\":");
+    nrd_json_put_cstr(out, last ? last : "");
+    nrd_str_printf(out, ",\"has_more\":%s}", from + n < items->n ? "true" : "false");
+    return NULL;
+}
+
+static nrd_error *put_items(nrd_oai_question *q)
+{
+    const nrd_json_limits limits = {.max_depth = 64, .max_nodes = OAI_MAX_VALUES};
+    nrd_kept_response *r = NULL;
+    nrd_json_doc *doc = NULL;
+    page p;
+
+    NRD_TRY(read_page(q->req, &p));
+    NRD_TRY(find(q->o, q->req, q->model, &r));
+    nrd_error *err = nrd_json_parse(&doc, r->input.data, r->input.len, &limits);
+    err = err ? err : put_page(&q->out, nrd_json_root(doc), &p);
+    nrd_json_doc_free(doc);
+    nrd_response_store_give_back(q->o->kept, r);
+    return err;
+}
+
+void nrd_oai_on_response_items(void *user, nrd_http_request *req, const nrd_http_route *route)
+{
+    nrd_oai_ask(user, req, route->model, put_items);
+}
+
+void nrd_oai_on_response_cancel(void *user, nrd_http_request *req, const nrd_http_route *route)
+{
+    nrd_openai *o = user;
+    nrd_kept_response *r = NULL;
+    char *extra = NULL;
+
+    if (!nrd_oai_admit(o, req, false, &extra)) {
+        return;
+    }
+    nrd_error *err = find(o, req, route->model, &r);
+    if (!err) {
+        err = nrd_errorf(NRD_ERR_INVALID_ARG, "This response has ended. One that is being made is cancelled when its client "
+                                              "closes the connection; background is not offered");
+    }
+    nrd_oai_fail(req, err, extra);
+    nrd_response_store_give_back(o->kept, r);
+    free(extra);
+}

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * frontends/openai/responses.h - what the files of OpenAI's /v1/responses share.
+ *
+ * Purpose   responses_in.c turns a body into one of chat/completions, with responses_items.c for the items
+ *           of the conversation; responses_out.c writes the answer, responses_stream.c its events,
+ *           responses_form.c names these; responses.c answers about kept ones.
+ * Owner     As internal.h says for forms.
+ * Sources   OpenAI's API reference (responses, streaming events of responses).
+ */
+#ifndef NRD_FRONTENDS_OPENAI_RESPONSES_H
+#define NRD_FRONTENDS_OPENAI_RESPONSES_H
+
+#include "frontends/openai/internal.h"
+#include "frontends/openai/response_store.h"
+
+/* What whoever names an id that is not here is told. */
+#define NRD_RESP_NOT_KEPT                                                                          \
+    "there is no response '%.60s': it was never kept, was deleted, or has made room for later ones"
+
+/* ---- responses_items.c ---- */
+
+/* A list of the chat's messages that is being written. What the assistant said and called in a row is
+ * one message there. */
+typedef struct nrd_resp_messages {
+    nrd_str *out; /* borrows; behind the list's bracket */
+    nrd_str reasoning, calls;
+    nrd_str content;  /* JSON */
+    bool any; /* something was written */
+} nrd_resp_messages;
+
+/* `at`: where the list stands in the body, for errors. */
+nrd_error *nrd_resp_put_items(nrd_resp_messages *w, const nrd_json *items, const char *at) NRD_MUST_USE;
+void nrd_resp_put_text(nrd_resp_messages *w, const char *role, const nrd_json *text); /* text: a string */
+nrd_error *nrd_resp_end_items(nrd_resp_messages *w) NRD_MUST_USE; /* writes what is left; frees */
+const char *nrd_resp_suffix(const nrd_oai_request *r); /* of its id, which the ids of its items end with too */
+/* The items as they are told to clients, each with an id that is made of `id`. */
+void nrd_resp_list_items(nrd_str *out, const nrd_json *input, const char *id);
+
+/* ---- responses_in.c ---- */
+nrd_error *nrd_oai_responses_convert(nrd_oai_request *r, const nrd_json *root, nrd_str *out) NRD_MUST_USE;
+
+/* ---- responses_out.c ---- */
+
+/* What of an answer is there. */
+typedef struct nrd_resp_parts {
+    const nrd_oai_choice *c;
+    nrd_oai_parsed spans; /* of its text */
+    const nrd_json *calls; /* a list as nrd_oai_parse writes it; NULL: none */
+} nrd_resp_parts;
+
+typedef enum { NRD_RESP_REASONING = 1, NRD_RESP_MESSAGE, NRD_RESP_CALL } nrd_resp_kind;
+
+void nrd_resp_put_id(nrd_str *o, const nrd_oai_request *r, nrd_resp_kind kind, size_t n); /* of an item; n: which call */
+/* Whether a message is among the items: there is always something. */
+bool nrd_resp_has_message(const nrd_oai_parsed *p);
+/* One item; n: which of the calls. With status "in_progress" it is empty. */
+void nrd_resp_put_item(nrd_str *o, const nrd_resp_parts *p, nrd_resp_kind kind, size_t n, const char *status);
+/* The log probabilities of the tokens of the text, from token `from` on, as a list; empty unless asked for. */
+void nrd_resp_put_log_probs(nrd_str *o, const nrd_resp_parts *p, size_t from);
+/* The whole object. parts NULL: nothing is said yet. error: of a failed answer; NULL: none. */
+void nrd_resp_put(nrd_str *o, const nrd_oai_request *r, const nrd_resp_parts *parts, const char *status,
+                  const char *error);
+const char *nrd_resp_status(const nrd_oai_choice *c); /* of one that has ended */
+/* Keeps the answer, if that was asked for. */
+nrd_error *nrd_resp_keep(nrd_oai_request *r, const char *answer, size_t n) NRD_MUST_USE;
+
+/* ---- responses_stream.c ---- */
+void nrd_resp_put_chunk(nrd_str *o, nrd_oai_choice *c);
+void nrd_resp_put_failure(nrd_str *o, const nrd_oai_request *r, const char *message);
+
+#endif

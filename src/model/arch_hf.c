@@ -1,0 +1,355 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Reads config.json of Hugging Face folders: the keys that families share, under all their names, then
+ * what a family's own hook adds. What no runner can compute is refused here by its name. */
+#include "model/arch.h"
+
+#include "base/dtype.h"
+#include "model/arch_rope.h"
+#include "model/families/family.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { MAX_KEY = 64 };
+
+const nrd_json *nrd_hf_get(const nrd_json *o, const char *keys)
+{
+    char key[MAX_KEY];
+    for (const char *at = keys; *at;) {
+        size_t n = strcspn(at, "|");
+        snprintf(key, sizeof key, "%.*s", (int)n, at);
+        const nrd_json *v = nrd_json_get(o, key);
+        if (v && !nrd_json_is(v, NRD_JSON_NULL)) {
+            return v;
+        }
+        at += n + (at[n] == '|');
+    }
+    return NULL;
+}
+
+nrd_error *nrd_hf_int(const nrd_json *o, const char *keys, int64_t fallback, int32_t *out)
+{
+    const nrd_json *v = nrd_hf_get(o, keys);
+    int64_t i = v ? nrd_json_int(v, INT64_MIN) : fallback;
+    int n = (int)strcspn(keys, "|");
+    if (i < INT32_MIN || i > INT32_MAX) {
+        if (!v) {
+            return nrd_errorf(NRD_ERR_INVALID_ARG, "'%.*s' is missing", n, keys);
+        }
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "'%.*s' must be a whole number of 32 bits, got %s %g", n,
+                          keys, nrd_json_type_name(v), nrd_json_num(v, 0));
+    }
+    *out = (int32_t)i;
+    return NULL;
+}
+
+nrd_error *nrd_hf_refuse(const nrd_json *c, const char *key)
+{
+    const nrd_json *v = nrd_hf_get(c, key);
+    bool no = !v || (nrd_json_is(v, NRD_JSON_BOOL) && !nrd_json_bool(v, false)) ||
+              (nrd_json_num(v, 1) >= 0 && nrd_json_num(v, 1) <= 0);
+    return no ? NULL : nrd_errorf(NRD_ERR_UNSUPPORTED, "'%s' in this configuration is not supported", key);
+}
+
+nrd_error *nrd_hf_scale(const nrd_json *c, const char *key, double *out)
+{
+    const nrd_json *v = nrd_hf_get(c, key);
+    double x = v ? nrd_json_num(v, 0) : *out;
+    if (!(x > 0) || !isfinite(x)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "'%s' must be above 0, got %g", key, x);
+    }
+    *out = x;
+    return NULL;
+}
+
+static double yarn_mscale(double factor, double m)
+{
+    return factor <= 1 ? 1 : 0.1 * m * log(factor) + 1;
+}
+
+static nrd_error *factors(const nrd_json *o, const char *key, int32_t n, float *out)
+{
+    const nrd_json *v = nrd_json_get(o, key);
+    if (!nrd_json_is(v, NRD_JSON_ARRAY) || nrd_json_len(v) != (size_t)n) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "'%s' must be a list of %d numbers, half of the rotary dimension",
+                          key, n);
+    }
+    for (int32_t i = 0; i < n; i++) {
+        out[i] = (float)nrd_json_num(nrd_json_at(v, (size_t)i), 0);
+    }
+    return NULL;
+}
+
+/* Two sets of factors, and cos and sin grow with the logarithm of how much longer sequences may be (Ding et
+ * al., LongRoPE, 2024). */
+static nrd_error *longrope(const nrd_json *o, const nrd_model_spec *s, nrd_rope_spec *r)
+{
+    r->scaling = NRD_ROPE_SCALING_LONGROPE;
+    if (r->rotary_dim > NRD_SPEC_MAX_ROTARY) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "a rotary dimension of %d; at most %d", r->rotary_dim,
+                          (int)NRD_SPEC_MAX_ROTARY);
+    }
+    NRD_TRY(factors(o, "short_factor", r->rotary_dim / 2, r->short_factors));
+    NRD_TRY(factors(o, "long_factor", r->rotary_dim / 2, r->long_factors));
+    /* Phi 3.5 MoE says what cos and sin are multiplied by, for short and for long sequences */
+    const double brief = nrd_json_get_num(o, "short_mscale", 0), lengthy = nrd_json_get_num(o, "long_mscale", brief);
+    if (brief < lengthy || brief > lengthy) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "'short_mscale' (%g) and 'long_mscale' (%g) must be alike", brief, lengthy);
+    }
+    r->attention_factor = brief > 0 ? brief : r->attention_factor;
+    if (r->original_max_positions > 1 && r->attention_factor <= 0) {
+        double scale = nrd_json_num(nrd_hf_get(o, "factor"),
+                                    (double)s->max_positions / r->original_max_positions);
+        r->attention_factor = scale <= 1 ? 1 : sqrt(1 + log(scale) / log((double)r->original_max_positions));
+    }
+    return NULL;
+}
+
+nrd_error *nrd_arch_rope_scaling(const nrd_json *o, const nrd_json *config, const nrd_model_spec *s,
+                                 nrd_rope_spec *r)
+{
+    const char *type = nrd_json_str(nrd_hf_get(o, "rope_type|type"), "default");
+    const nrd_json *original = nrd_hf_get(o, "original_max_position_embeddings");
+
+    if (!strcmp(type, "default")) {
+        return NULL;
+    }
+    r->factor = nrd_json_get_num(o, "factor", 1);
+    r->low_freq_factor = nrd_json_get_num(o, "low_freq_factor", 1);
+    r->high_freq_factor = nrd_json_get_num(o, "high_freq_factor", 4);
+    r->beta_fast = nrd_json_get_num(o, "beta_fast", 32);
+    r->beta_slow = nrd_json_get_num(o, "beta_slow", 1);
+    r->attention_factor = nrd_json_get_num(o, "attention_factor", 0);
+    NRD_TRY(nrd_hf_int(original ? o : config, "original_max_position_embeddings", s->max_positions,
+                       &r->original_max_positions));
+    if (!strcmp(type, "linear")) {
+        r->scaling = NRD_ROPE_SCALING_LINEAR;
+    } else if (!strcmp(type, "dynamic")) { /* grows from the model's own length on */
+        r->scaling = NRD_ROPE_SCALING_DYNAMIC;
+        r->original_max_positions = s->max_positions;
+    } else if (!strcmp(type, "llama3")) {
+        r->scaling = NRD_ROPE_SCALING_LLAMA3;
+    } else if (!strcmp(type, "longrope") || !strcmp(type, "su")) {
+        return longrope(o, s, r);
+    } else if (!strcmp(type, "yarn")) {
+        r->scaling = NRD_ROPE_SCALING_YARN;
+        double m = nrd_json_get_num(o, "mscale", 0), all = nrd_json_get_num(o, "mscale_all_dim", 0);
+        if (r->attention_factor <= 0 && m > 0 && all > 0) {
+            r->attention_factor = yarn_mscale(r->factor, m) / yarn_mscale(r->factor, all);
+        }
+    } else {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED,
+                          "rope type '%s' is not supported; known: default, linear, dynamic, llama3, "
+                          "yarn, longrope",
+                          type);
+    }
+    return NULL;
+}
+
+static nrd_error *hf_rope(nrd_model_spec *s, const nrd_arch *a, const nrd_json *c)
+{
+    /* transformers 5 puts base and scaling into rope_parameters, by kind of layer where they differ */
+    const nrd_json *params = nrd_json_get(c, "rope_parameters");
+    const nrd_json *full = nrd_json_get(params, "full_attention");
+    const nrd_json *local = nrd_json_get(params, "sliding_attention");
+    const nrd_json *global = full ? full : params ? params : nrd_json_get(c, "rope_scaling");
+    double base = a->traits & T_LOCAL_ROPE ? 1e6 : 1e4;
+    double part = nrd_json_num(nrd_hf_get(c, "partial_rotary_factor|rotary_pct|rope_pct"),
+                               nrd_json_get_num(global, "partial_rotary_factor", 1));
+
+    s->rope.kind = a->traits & T_ROPE_INTERLEAVED ? NRD_ROPE_INTERLEAVED : NRD_ROPE_NEOX;
+    if (!(part > 0 && part <= 1)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "partial_rotary_factor must be above 0 and at most "
+                          "1, got %g", part);
+    }
+    if (s->rope.rotary_dim == 0) { /* else a hook knew it */
+        s->rope.rotary_dim = (int32_t)((double)s->head_dim * part);
+    }
+    s->rope.base = nrd_json_num(nrd_hf_get(global, "rope_theta"),
+                                nrd_json_num(nrd_hf_get(c, "rope_theta|rotary_emb_base"), base));
+    NRD_TRY(nrd_arch_rope_scaling(global, c, s, &s->rope));
+    if (a->traits & T_LOCAL_ROPE) {
+        s->rope_local.kind = s->rope.kind;
+        s->rope_local.rotary_dim = s->rope.rotary_dim;
+        s->rope_local.base = nrd_json_get_num(local, "rope_theta",
+                                              nrd_json_get_num(c, "rope_local_base_freq", 1e4));
+        NRD_TRY(nrd_arch_rope_scaling(local, c, s, &s->rope_local));
+    }
+    return NULL;
+}
+
+static nrd_error *layer_types(nrd_model_spec *s, const nrd_json *types)
+{
+    if (nrd_json_len(types) != (size_t)s->n_layers) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG,
+                          "'layer_types' has %zu entries, expected one for each of %d layers",
+                          nrd_json_len(types), s->n_layers);
+    }
+    for (int32_t i = 0; i < s->n_layers; i++) {
+        const char *t = nrd_json_str(nrd_json_at(types, (size_t)i), "");
+        if (strcmp(t, "sliding_attention") && strcmp(t, "full_attention")) {
+            return nrd_errorf(NRD_ERR_UNSUPPORTED, "layer_types[%d]: '%s' is not supported", i, t);
+        }
+        s->layer_is_sliding[i] = t[0] == 's';
+    }
+    return NULL;
+}
+
+static nrd_error *hf_sliding(nrd_model_spec *s, const nrd_arch *a, const nrd_json *c)
+{
+    uint32_t any = T_WINDOW_ALL | T_WINDOW_OPT_IN | T_WINDOW_ALTERNATES | T_WINDOW_PATTERN;
+    const nrd_json *window = nrd_json_get(c, "sliding_window");
+    const nrd_json *types = nrd_json_get(c, "layer_types");
+    int32_t from = 0, pattern = 6;
+
+    if (!(a->traits & any) || (window && nrd_json_is(window, NRD_JSON_NULL)) ||
+        ((a->traits & T_WINDOW_OPT_IN) && !nrd_json_get_bool(c, "use_sliding_window", false))) {
+        return NULL;
+    }
+    NRD_TRY(nrd_hf_int(c, "sliding_window", 4096, &s->sliding_window));
+    NRD_TRY(nrd_hf_int(c, "sliding_window_pattern|_sliding_window_pattern", a->traits & T_WINDOW_4 ? 4 : 6,
+                       &pattern));
+    NRD_TRY(nrd_hf_int(c, "max_window_layers", 28, &from));
+    if (pattern < 1) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "'sliding_window_pattern' must be above 0, got %d",
+                          pattern);
+    }
+    nrd_family_sliding(s, a, pattern);
+    for (int32_t i = 0; (a->traits & T_WINDOW_OPT_IN) && i < s->n_layers; i++) {
+        s->layer_is_sliding[i] = i >= from;
+    }
+    if (nrd_json_is(types, NRD_JSON_ARRAY)) {
+        NRD_TRY(layer_types(s, types));
+    }
+    for (int32_t i = 0; (a->traits & T_NOPE_GLOBAL) && i < s->n_layers; i++) {
+        s->layer_has_no_rope[i] = !s->layer_is_sliding[i];
+    }
+    return NULL;
+}
+
+static nrd_error *hf_sizes(nrd_model_spec *s, const nrd_arch *a, const nrd_json *c)
+{
+    bool g3 = (a->traits & T_LOCAL_ROPE) != 0; /* Gemma 3's own files leave out what is its default */
+
+    NRD_TRY(nrd_hf_int(c, "num_hidden_layers|n_layer|num_layers|n_layers", NRD_HF_REQUIRED, &s->n_layers));
+    if (s->n_layers < 1 || s->n_layers > NRD_SPEC_MAX_LAYERS) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "'num_hidden_layers' must be between 1 and %d, got %d",
+                          (int)NRD_SPEC_MAX_LAYERS, s->n_layers);
+    }
+    NRD_TRY(nrd_hf_int(c, "hidden_size|n_embd|d_model|n_embed|dim", NRD_HF_REQUIRED, &s->hidden));
+    NRD_TRY(nrd_hf_int(c, "vocab_size|padded_vocab_size", g3 ? 262208 : NRD_HF_REQUIRED, &s->vocab));
+    NRD_TRY(nrd_hf_int(c, "num_attention_heads|n_head|n_heads", g3 ? 8 : NRD_HF_REQUIRED, &s->n_heads));
+    if (s->n_heads < 1) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "'num_attention_heads' must be above 0, got %d",
+                          s->n_heads);
+    }
+    NRD_TRY(nrd_hf_int(c, "num_key_value_heads", s->n_heads, &s->n_kv_heads));
+    NRD_TRY(nrd_hf_int(c, "head_dim", s->hidden / s->n_heads, &s->head_dim));
+    if (s->head_dim < 1) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "'head_dim' must be above 0, got %d", s->head_dim);
+    }
+    int64_t inter = a->traits & T_PLAIN_MLP ? 4 * (int64_t)s->hidden : NRD_HF_REQUIRED;
+    NRD_TRY(nrd_hf_int(c, "intermediate_size|n_inner|ffn_dim|ffn_hidden_size", inter, &s->inter));
+    return nrd_hf_int(c, "max_position_embeddings|n_positions|seq_length|max_seq_len", g3 ? 131072 : 2048,
+                      &s->max_positions);
+}
+
+static nrd_error *hf_details(nrd_model_spec *s, const nrd_arch *a, const nrd_json *c)
+{
+    const char *act = nrd_json_str(
+        nrd_hf_get(c, "hidden_activation|hidden_act|activation_function|activation"), NULL);
+    bool gated;
+
+    if (act && !nrd_act_parse(act, &s->act, &gated)) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "activation '%s' is not supported", act);
+    }
+    s->norm_eps = (float)nrd_json_num(
+        nrd_hf_get(c, "rms_norm_eps|layer_norm_epsilon|layer_norm_eps|norm_epsilon|norm_eps|layernorm_epsilon"),
+        a->traits & T_LAYER_NORM ? 1e-5 : 1e-6);
+    s->tied_embeddings = nrd_json_get_bool(c, "tie_word_embeddings", (a->traits & T_TIED) != 0);
+    if (nrd_json_get_bool(c, "attention_bias", false)) {
+        s->qkv_bias = s->dense_bias = true;
+    }
+    s->mlp_bias = nrd_json_get_bool(c, "mlp_bias", s->mlp_bias);
+    if (nrd_json_get_bool(c, "scale_attn_by_inverse_layer_idx", false) ||
+        !nrd_json_get_bool(c, "scale_attn_weights", true)) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "scale_attn_by_inverse_layer_idx = true and "
+                          "scale_attn_weights = false are not supported");
+    }
+    return NULL;
+}
+
+/* An id, or a list of them: the first becomes eos, all become stop ids. */
+static void hf_eos(nrd_model_spec *s, const nrd_json *v)
+{
+    if (nrd_json_is(v, NRD_JSON_ARRAY)) {
+        for (size_t i = 0; i < nrd_json_len(v); i++) {
+            nrd_model_spec_add_stop_id(s, nrd_json_int(nrd_json_at(v, i), -1));
+        }
+    } else {
+        nrd_model_spec_add_stop_id(s, nrd_json_int(v, -1));
+    }
+}
+
+static const nrd_arch *find_hf(const nrd_json *config)
+{
+    const char *type = nrd_json_get_str(config, "model_type", "");
+    const char *name = nrd_json_str(nrd_json_at(nrd_json_get(config, "architectures"), 0), "");
+    const nrd_arch *a;
+    for (int i = 0; (a = nrd_arch_at(i)) != NULL; i++) {
+        for (int k = 0; k < 3; k++) {
+            const char *t = a->hf_model_types[k], *n = a->hf_architectures[k];
+            if ((t && !strcmp(t, type)) || (!*type && n && !strcmp(n, name))) {
+                return a;
+            }
+        }
+    }
+    return NULL;
+}
+
+nrd_error *nrd_arch_from_hf(nrd_model_spec *s, const nrd_arch **out_arch, const nrd_json *config,
+                            const nrd_json *generation)
+{
+    nrd_model_spec_init(s);
+    *out_arch = NULL;
+    const nrd_arch *a = find_hf(config);
+    if (!a) {
+        const char *type = nrd_json_get_str(config, "model_type", NULL);
+        const char *name = nrd_json_str(nrd_json_at(nrd_json_get(config, "architectures"), 0), "(none)");
+        return nrd_arch_unknown(type ? "model_type" : "architecture", type ? type : name, config);
+    }
+    /* multimodal configurations keep the decoder under text_config */
+    const nrd_json *text = nrd_json_get(config, "text_config");
+    const nrd_json *c = nrd_json_is(text, NRD_JSON_OBJECT) ? text : config;
+    const char *dtype = nrd_json_str(nrd_hf_get(c, "dtype|torch_dtype"),
+                                     nrd_json_str(nrd_hf_get(config, "dtype|torch_dtype"),
+                                                  "float32"));
+    nrd_arch_of_family(s, a);
+    if (!nrd_dtype_parse(dtype, &s->dtype)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "dtype '%s' is no known element type", dtype);
+    }
+    NRD_TRY(hf_sizes(s, a, c));
+    NRD_TRY(hf_details(s, a, c));
+    if (a->hf) {
+        NRD_TRY(a->hf(s, c));
+    }
+    if (s->attn_scale == 0 && s->head_dim > 0) {
+        s->attn_scale = (float)(1 / sqrt((double)s->head_dim));
+    }
+    if (!s->learned_positions && !s->alibi) {
+        NRD_TRY(hf_rope(s, a, c));
+    }
+    NRD_TRY(hf_sliding(s, a, c));
+    const nrd_json *eos = nrd_hf_get(c, "eos_token_id");
+    eos = eos ? eos : nrd_hf_get(config, "eos_token_id");
+    hf_eos(s, eos);
+    hf_eos(s, nrd_json_get(generation, "eos_token_id"));
+    s->eos_id = s->n_stop_ids ? s->stop_ids[0] : -1;
+    s->bos_id = nrd_family_token_id(s, nrd_json_get_int(c, "bos_token_id",
+                                             nrd_json_get_int(config, "bos_token_id", -1)));
+    s->pad_id = nrd_family_token_id(s, nrd_json_get_int(c, "pad_token_id",
+                                             nrd_json_get_int(config, "pad_token_id", -1)));
+    *out_arch = a;
+    return nrd_model_spec_check(s);
+}

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Completes what checkpoints of TensorRT-LLM's own converters say about a network. */
+#include "model/arch.h"
+#include "model/arch_rope.h"
+#include "model/families/family.h"
+
+#include <math.h>
+#include <string.h>
+
+nrd_error *nrd_arch_from_trtllm(nrd_model_spec *s, const nrd_json *c)
+{
+    const nrd_arch *a = NULL;
+    const nrd_arch *each;
+    for (int i = 0; !a && (each = nrd_arch_at(i)) != NULL; i++) {
+        a = !strcmp(each->architecture, s->architecture) ? each : NULL;
+        for (int k = 0; k < 3 && !a; k++) {
+            const char *n = each->hf_architectures[k];
+            a = n && !strcmp(n, s->architecture) ? each : NULL;
+        }
+    }
+    if (!a) {
+        return nrd_arch_unknown("architecture", s->architecture, NULL);
+    }
+    if (!(a->traits & T_TRTLLM)) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "a '%s' checkpoint made by another converter cannot "
+                          "be read; convert the original model with 'nereid convert'",
+                          s->architecture);
+    }
+    if (s->quant_algo[0]) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "quantization '%s' of a checkpoint made by another "
+                          "converter cannot be read; convert the original model with 'nereid "
+                          "convert'", s->quant_algo);
+    }
+    bool qk_norm = s->qk_norm, gated;
+    nrd_arch_of_family(s, a);
+    s->qk_norm = qk_norm || s->qk_norm;
+    const char *act = nrd_json_get_str(c, "hidden_act", NULL);
+    if (act && !nrd_act_parse(act, &s->act, &gated)) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "hidden_act '%s' is not supported", act);
+    }
+    s->qkv_bias = nrd_json_get_bool(c, "attn_bias", s->qkv_bias);
+    s->dense_bias = nrd_json_get_bool(c, "dense_bias", s->dense_bias);
+    s->mlp_bias = nrd_json_get_bool(c, "mlp_bias", s->mlp_bias);
+    s->attn_scale = (float)(1 / sqrt((double)s->head_dim));
+    s->learned_positions = !strcmp(nrd_json_get_str(c, "position_embedding_type", ""),
+                                   "learned_absolute");
+    if (!s->learned_positions) {
+        s->rope.kind = !strcmp(nrd_json_get_str(c, "position_embedding_type", ""), "rope_gptj")
+                           ? NRD_ROPE_INTERLEAVED : NRD_ROPE_NEOX;
+        s->rope.rotary_dim = s->head_dim;
+        s->rope.base = nrd_json_get_num(c, "rotary_base", 1e4);
+        NRD_TRY(nrd_arch_rope_scaling(nrd_json_get(c, "rotary_scaling"), c, s, &s->rope));
+    }
+    return NULL;
+}

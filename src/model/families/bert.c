@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Encoders: BERT, RoBERTa and XLM-RoBERTa, DistilBERT. Tokens see both sides; the sum behind attention and behind
+ * the MLP is normed and goes on so. They make embeddings, no text (Devlin et al., 2018; Liu et al., 2019; Sanh et al.,
+ * 2019). */
+#include "model/families/family.h"
+
+#include <string.h>
+
+#define LAYER "encoder.layer.*."
+#define BERT_LAYER                                                                                 \
+    RULE_QKV(LAYER "attention.self.query", LAYER "attention.self.key",                             \
+             LAYER "attention.self.value"),                                                        \
+        RULE("attention.dense", LAYER "attention.output.dense", 0),                                \
+        RULE("input_layernorm", LAYER "attention.output.LayerNorm", 0),                            \
+        RULE("mlp.fc", LAYER "intermediate.dense", 0), RULE("mlp.proj", LAYER "output.dense", 0),  \
+        RULE("post_layernorm", LAYER "output.LayerNorm", 0)
+#define BERT_ENDS                                                                                  \
+    RULE_EMBED("embeddings.word_embeddings"),                                                      \
+        {"transformer.type_embedding.weight", {"embeddings.token_type_embeddings.weight"}, 0},     \
+        RULE("transformer.ln_embed", "embeddings.LayerNorm", 0)
+
+static const nrd_weight_rule bert_rules[] = {
+    BERT_ENDS, RULE_POSITIONS("embeddings.position_embeddings", 0), BERT_LAYER, {0}};
+
+/* The first two rows are of the token that fills batches up. */
+static const nrd_weight_rule roberta_rules[] = {
+    BERT_ENDS,
+    RULE_POSITIONS("embeddings.position_embeddings", NRD_RULE_SKIP_TWO),
+    BERT_LAYER,
+    {0}};
+
+#define DISTIL "transformer.layer.*."
+static const nrd_weight_rule distilbert_rules[] = {
+    RULE_EMBED("embeddings.word_embeddings"),
+    RULE_POSITIONS("embeddings.position_embeddings", 0),
+    RULE("transformer.ln_embed", "embeddings.LayerNorm", 0),
+    RULE_QKV(DISTIL "attention.q_lin", DISTIL "attention.k_lin", DISTIL "attention.v_lin"),
+    RULE("attention.dense", DISTIL "attention.out_lin", 0),
+    RULE("input_layernorm", DISTIL "sa_layer_norm", 0),
+    RULE("mlp.fc", DISTIL "ffn.lin1", 0),
+    RULE("mlp.proj", DISTIL "ffn.lin2", 0),
+    RULE("post_layernorm", DISTIL "output_layer_norm", 0),
+    {0}};
+
+static nrd_error *encoder(nrd_model_spec *s, const nrd_json *c)
+{
+    const char *positions = nrd_json_get_str(c, "position_embedding_type", "absolute");
+
+    if (strcmp(positions, "absolute") != 0) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "position_embedding_type '%.40s' is not supported",
+                          positions);
+    }
+    NRD_TRY(nrd_hf_refuse(c, "is_decoder"));
+    NRD_TRY(nrd_hf_refuse(c, "add_cross_attention"));
+    s->tied_embeddings = true;
+    s->norm_eps = (float)nrd_json_get_num(c, "layer_norm_eps", 1e-12);
+    return NULL;
+}
+
+static nrd_error *bert(nrd_model_spec *s, const nrd_json *c)
+{
+    NRD_TRY(nrd_hf_int(c, "type_vocab_size", 2, &s->n_token_types));
+    return encoder(s, c);
+}
+
+static nrd_error *roberta(nrd_model_spec *s, const nrd_json *c)
+{
+    int32_t pad = 1;
+
+    NRD_TRY(nrd_hf_int(c, "pad_token_id", 1, &pad));
+    if (pad != 1) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED,
+                          "pad_token_id %d: positions that do not begin at 2 are not supported",
+                          pad);
+    }
+    s->max_positions -= 2;
+    return bert(s, c);
+}
+
+static nrd_error *distilbert(nrd_model_spec *s, const nrd_json *c)
+{
+    NRD_TRY(nrd_hf_int(c, "hidden_dim", NRD_HF_REQUIRED, &s->inter));
+    return encoder(s, c);
+}
+
+#define ENCODER                                                                                    \
+    (T_ENCODER | T_SUM_NORMS | T_EMBED_NORM | T_LAYER_NORM | T_LEARNED_POSITIONS | T_PLAIN_MLP |   \
+     T_ALL_BIASES | T_TIED)
+
+const nrd_arch nrd_arch_bert = {"bert",     "BertModel",
+                                {"bert"},   {"BertModel", "BertForMaskedLM"},
+                                NULL,       {"", "bert.", NULL},
+                                bert_rules, NULL,
+                                ENCODER,    bert,
+                                NULL};
+
+const nrd_arch nrd_arch_roberta = {"roberta",
+                                   "RobertaModel",
+                                   {"roberta", "xlm-roberta", "camembert"},
+                                   {"RobertaModel", "XLMRobertaModel"},
+                                   NULL,
+                                   {"", "roberta.", NULL},
+                                   roberta_rules,
+                                   NULL,
+                                   ENCODER,
+                                   roberta,
+                                   NULL};
+
+const nrd_arch nrd_arch_distilbert = {"distilbert",
+                                      "DistilBertModel",
+                                      {"distilbert"},
+                                      {"DistilBertModel"},
+                                      NULL,
+                                      {"", "distilbert.", NULL},
+                                      distilbert_rules,
+                                      NULL,
+                                      ENCODER,
+                                      distilbert,
+                                      NULL};

@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * model/families/family.h - what the rows of the table of families are made of.
+ *
+ * Purpose   Traits that families share, short forms of weight rules, the list of rows, and helpers
+ *           for the keys of config.json that only one family has. For the files of this folder and
+ *           the readers (model/arch*.c).
+ * Owner     Constant data and pure functions, any thread.
+ * Errors    INVALID_ARG names the key and what was expected; UNSUPPORTED what no row computes.
+ */
+#ifndef NRD_MODEL_FAMILIES_FAMILY_H
+#define NRD_MODEL_FAMILIES_FAMILY_H
+
+#include "model/arch.h"
+
+/* Where a family differs from Llama: RMS norms before attention and MLP, rotary positions in two
+ * halves, a gated MLP with SiLU, no biases, a head of its own. */
+enum {
+    T_LAYER_NORM = 1u << 0,
+    T_NO_NORM_BIAS = 1u << 1,         /* beside T_LAYER_NORM */
+    T_NORM_PLUS_ONE = 1u << 2,        /* Hugging Face files keep w of norms that multiply by 1 + w */
+    T_LEARNED_POSITIONS = 1u << 3,    /* instead of rotary */
+    T_ALIBI = 1u << 4,                /* instead of rotary */
+    T_ROPE_INTERLEAVED = 1u << 5,     /* pairs (2i, 2i+1) in Hugging Face files, and so everywhere */
+    T_GGUF_INTERLEAVED = 1u << 6,     /* GGUF writers permute the rows of q and k for such pairs */
+    T_LOCAL_ROPE = 1u << 7,           /* sliding layers have a base of their own */
+    T_PLAIN_MLP = 1u << 8,            /* not gated */
+    T_GELU_TANH = 1u << 9,            /* where the configuration names no activation */
+    T_QKV_BIAS = 1u << 10,
+    T_ALL_BIASES = 1u << 11,
+    T_LM_HEAD_BIAS = 1u << 12,
+    T_QK_NORM = 1u << 13,
+    T_QK_NORM_WIDE = 1u << 14,        /* beside T_QK_NORM: over all heads together */
+    T_POST_NORMS = 1u << 15,          /* also behind attention and MLP */
+    T_NO_PRE_NORMS = 1u << 16,        /* only behind */
+    T_PARALLEL = 1u << 17,            /* attention and MLP side by side */
+    T_SHARED_NORM = 1u << 18,         /* beside T_PARALLEL: behind one norm */
+    T_EMBED_NORM = 1u << 19,
+    T_TIED = 1u << 20,                /* tied where config.json does not say */
+    T_WINDOW_ALL = 1u << 21,          /* every layer slides */
+    T_WINDOW_OPT_IN = 1u << 22,       /* only with use_sliding_window, from max_window_layers on */
+    T_WINDOW_ALTERNATES = 1u << 23,   /* every other layer, beginning with the first */
+    T_WINDOW_PATTERN = 1u << 24,      /* all but every sliding_window_pattern-th (6) */
+    T_NOPE_GLOBAL = 1u << 25,         /* layers that do not slide have no positions, where others do */
+    T_WINDOW_4 = 1u << 27,            /* beside T_WINDOW_PATTERN: all but every fourth */
+    T_EXPERTS = 1u << 28,             /* a mixture of experts instead of the MLP, in all layers or some */
+    T_ENCODER = 1u << 29,             /* tokens see both sides */
+    T_SUM_NORMS = 1u << 30,           /* the sum is normed and goes on so */
+    T_TRTLLM = 1u << 26,              /* a config of TensorRT-LLM's own converters says all there is */
+};
+
+/* Rules for a weight and its bias. `dst` and `src` without ".weight"; what a model has not got is
+ * ignored, so families that differ in biases and norms can share a map. */
+#define RULE(dst, src, flags) {dst ".weight", {src ".weight"}, flags}, {dst ".bias", {src ".bias"}, flags}
+#define RULE_WEIGHT(dst, src) {dst ".weight", {src ".weight"}, 0} /* without a bias */
+/* Two names for the same, of which a model has one. */
+#define RULE_OR(dst, a, b)                                                                         \
+    {dst ".weight", {a ".weight|" b ".weight"}, 0}, {dst ".bias", {a ".bias|" b ".bias"}, 0}
+#define RULE_TURNED(dst, src)                                                                      \
+    {dst ".weight", {src ".weight"}, NRD_RULE_TRANSPOSE}, {dst ".bias", {src ".bias"}, 0}
+#define RULE_QKV(q, k, v)                                                                          \
+    {"attention.qkv.weight", {q ".weight", k ".weight", v ".weight"}, 0},                          \
+    {"attention.qkv.bias", {q ".bias", k ".bias", v ".bias"}, 0}
+#define RULE_EMBED(src) {"transformer.vocab_embedding.weight", {src ".weight"}, 0}
+#define RULE_POSITIONS(src, flags) {"transformer.position_embedding.weight", {src ".weight"}, flags}
+#define RULE_HEAD_NORMS(q, k)                                                                      \
+    {"attention.q_layernorm.weight", {q ".weight"}, 0},                                            \
+    {"attention.k_layernorm.weight", {k ".weight"}, 0}
+
+/* Gate (the part with the activation), up and down of experts, and of those that see all tokens. */
+#define RULE_EXPERTS(gate, up, down)                                                               \
+    RULE_WEIGHT("mlp.experts.fc", gate), RULE_WEIGHT("mlp.experts.gate", up), RULE_WEIGHT("mlp.experts.proj", down)
+#define RULE_SHARED(gate, up, down)                                                                \
+    RULE_WEIGHT("mlp.shared.fc", gate), RULE_WEIGHT("mlp.shared.gate", up), RULE_WEIGHT("mlp.shared.proj", down)
+
+/* Decoders under a multimodal model keep their names behind one of these. */
+#define MODEL_PREFIXES {"", "language_model.", "model.language_model.", NULL}
+
+/* The maps that several families share (model/families/llama.c, gguf.c). */
+extern const nrd_weight_rule nrd_hf_llama_rules[];
+extern const nrd_weight_rule nrd_hf_sandwich_rules[]; /* norms before and behind, as Gemma 2 names them */
+extern const nrd_weight_rule nrd_gguf_rules[];        /* q, k, v and gate apart */
+extern const nrd_weight_rule nrd_gguf_plain_rules[];   /* q, k, v apart, a plain MLP */
+extern const nrd_weight_rule nrd_gguf_stacked_rules[]; /* attn_qkv, a plain MLP */
+extern const nrd_weight_rule nrd_gguf_fused_rules[];   /* gate and up in ffn_up; q, k, v apart */
+extern const nrd_weight_rule nrd_gguf_phi3_rules[];    /* the same, and attn_qkv */
+extern const nrd_weight_rule nrd_gguf_experts_rules[]; /* nrd_gguf_rules, and stacked experts */
+
+/* Every row, in the order in which names are looked up and listed. */
+#define NRD_FAMILIES(ROW)                                                                          \
+    ROW(llama) ROW(qwen2) ROW(qwen3) ROW(mixtral) ROW(qwen3_moe) ROW(qwen2_moe) ROW(olmoe) ROW(granitemoe)        \
+    ROW(granitemoeshared) ROW(glm4_moe) ROW(phimoe) ROW(mistral) ROW(ministral) ROW(gemma) ROW(gemma2) ROW(gemma3)               \
+    ROW(phi3) ROW(smollm3) ROW(granite) ROW(olmo2) ROW(olmo3) ROW(glm) ROW(glm4) ROW(exaone4) ROW(seed_oss)       \
+    ROW(cohere) ROW(cohere2) ROW(nemotron) ROW(stablelm) ROW(starcoder2) ROW(internlm2)                           \
+    ROW(phi) ROW(gpt2) ROW(gpt_bigcode) ROW(gptj) ROW(gpt_neox) ROW(falcon) ROW(opt) ROW(bloom) ROW(mpt) \
+    ROW(bert) ROW(roberta) ROW(distilbert)
+
+#define NRD_FAMILY_DECLARE(name) extern const nrd_arch nrd_arch_##name;
+NRD_FAMILIES(NRD_FAMILY_DECLARE)
+#undef NRD_FAMILY_DECLARE
+
+/* ---- for the readers ---- */
+
+/* Which layers slide, by the family's pattern, once sliding_window is known. */
+void nrd_family_sliding(nrd_model_spec *spec, const nrd_arch *arch, int32_t pattern);
+int32_t nrd_family_token_id(const nrd_model_spec *spec, int64_t id); /* -1: no token */
+
+/* ---- for hooks: keys of config.json; `keys`: names apart by '|', the first that has a value ---- */
+
+#define NRD_HF_REQUIRED INT64_MAX /* as a fallback: a missing key is an error */
+const nrd_json *nrd_hf_get(const nrd_json *config, const char *keys); /* NULL: none, or null */
+nrd_error *nrd_hf_int(const nrd_json *config, const char *keys, int64_t fallback,
+                      int32_t *out) NRD_MUST_USE;
+/* UNSUPPORTED where a key is there and true (or not null, or not 0). */
+nrd_error *nrd_hf_refuse(const nrd_json *config, const char *key) NRD_MUST_USE;
+/* A scale that must be above 0; out stays as it is where there is no key. */
+nrd_error *nrd_hf_scale(const nrd_json *config, const char *key, double *out) NRD_MUST_USE;
+
+/* The four scales of Granite; `arch`: general.architecture, before the keys. */
+nrd_error *nrd_hf_granite(nrd_model_spec *spec, const nrd_json *config) NRD_MUST_USE;
+nrd_error *nrd_gguf_granite(nrd_model_spec *spec, const nrd_gguf *file, const char *arch) NRD_MUST_USE;
+
+/* What a layer adds is multiplied by `scale`: the same network as one whose embeddings are divided by it and
+ * whose epsilon is divided by its square, because norms do not see how large the state is. Last in a hook. */
+void nrd_family_scale_residual(nrd_model_spec *spec, double scale);
+
+#endif

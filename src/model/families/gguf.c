@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Weight maps of GGUF files, which name tensors alike in all families. What a model has not got is
+ * ignored, so there are few: q, k, v apart or stacked, with a gated MLP, a plain or a fused one. */
+#include "model/families/family.h"
+
+#define LAYER "blk.*."
+
+#define COMMON                                                                                     \
+    RULE_EMBED("token_embd"), RULE("transformer.ln_embed", "token_embd_norm", 0),                  \
+        RULE("input_layernorm", LAYER "attn_norm", 0),                                             \
+        RULE_HEAD_NORMS(LAYER "attn_q_norm", LAYER "attn_k_norm"),                                 \
+        RULE("attention.dense", LAYER "attn_output", 0),                                           \
+        RULE_WEIGHT("post_attention_layernorm", LAYER "post_attention_norm"),                          \
+        RULE("post_layernorm", LAYER "ffn_norm", 0),                                               \
+        RULE_WEIGHT("post_feedforward_layernorm", LAYER "post_ffw_norm")
+#define ENDS                                                                                       \
+    RULE("mlp.proj", LAYER "ffn_down", 0), RULE("transformer.ln_f", "output_norm", 0),             \
+        RULE("lm_head", "output", 0)
+
+const nrd_weight_rule nrd_gguf_rules[] = {
+    COMMON,
+    RULE_QKV(LAYER "attn_q", LAYER "attn_k", LAYER "attn_v"),
+    RULE("mlp.fc", LAYER "ffn_gate", 0),
+    RULE("mlp.gate", LAYER "ffn_up", 0),
+    ENDS,
+    {"rope_factors", {"rope_freqs.weight"}, 0},
+    {0}};
+
+const nrd_weight_rule nrd_gguf_experts_rules[] = {
+    COMMON,
+    RULE_QKV(LAYER "attn_q", LAYER "attn_k", LAYER "attn_v"),
+    RULE("mlp.fc", LAYER "ffn_gate", 0),
+    RULE("mlp.gate", LAYER "ffn_up", 0),
+    RULE_WEIGHT("mlp.router", LAYER "ffn_gate_inp"),
+    RULE_EXPERTS(LAYER "ffn_gate_exps", LAYER "ffn_up_exps", LAYER "ffn_down_exps"),
+    RULE_SHARED(LAYER "ffn_gate_shexp", LAYER "ffn_up_shexp", LAYER "ffn_down_shexp"),
+    RULE_WEIGHT("mlp.shared_router", LAYER "ffn_gate_inp_shexp"),
+    ENDS,
+    {"rope_factors", {"rope_freqs.weight"}, 0},
+    {0}};
+
+const nrd_weight_rule nrd_gguf_plain_rules[] = {
+    COMMON,
+    RULE_QKV(LAYER "attn_q", LAYER "attn_k", LAYER "attn_v"),
+    RULE("mlp.fc", LAYER "ffn_up", 0),
+    ENDS,
+    {0}};
+
+#define FUSED                                                                                      \
+    RULE("mlp.fc", LAYER "ffn_up", NRD_RULE_FIRST_HALF),                                           \
+        RULE("mlp.gate", LAYER "ffn_up", NRD_RULE_SECOND_HALF)
+
+const nrd_weight_rule nrd_gguf_fused_rules[] = {
+    COMMON, RULE_QKV(LAYER "attn_q", LAYER "attn_k", LAYER "attn_v"), FUSED, ENDS, {0}};
+
+const nrd_weight_rule nrd_gguf_phi3_rules[] = {
+    COMMON, RULE("attention.qkv", LAYER "attn_qkv", 0), FUSED, ENDS, {0}};
+
+const nrd_weight_rule nrd_gguf_stacked_rules[] = {
+    COMMON,
+    RULE_POSITIONS("position_embd", 0),
+    RULE("attention.qkv", LAYER "attn_qkv", 0),
+    RULE("mlp.fc", LAYER "ffn_up", 0),
+    ENDS,
+    {0}};

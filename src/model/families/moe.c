@@ -1,0 +1,289 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Families with experts: a Llama whose MLP is many, of which each token takes a few. */
+#include "model/families/family.h"
+#include "model/needs.h"
+
+#include <stdio.h>
+
+#define LAYER "model.layers.*."
+#define MLP LAYER "mlp."
+#define BLOCK LAYER "block_sparse_moe."
+
+#define ATTENTION                                                                                  \
+    RULE_EMBED("model.embed_tokens"), RULE("input_layernorm", LAYER "input_layernorm", 0),         \
+        RULE_QKV(LAYER "self_attn.q_proj", LAYER "self_attn.k_proj", LAYER "self_attn.v_proj"),    \
+        RULE_HEAD_NORMS(LAYER "self_attn.q_norm", LAYER "self_attn.k_norm"),                       \
+        RULE("attention.dense", LAYER "self_attn.o_proj", 0),                                      \
+        RULE("post_layernorm", LAYER "post_attention_layernorm", 0)
+#define ENDS RULE("transformer.ln_f", "model.norm", 0), RULE("lm_head", "lm_head", 0)
+
+/* ---- keys ---- */
+
+/* Where no layer has an MLP of its own, its size is that of an expert. */
+static void settle_inter(nrd_model_spec *s)
+{
+    bool any = false;
+    for (int32_t i = 0; i < s->n_layers; i++) {
+        any = any || s->layer_is_dense[i];
+    }
+    s->inter = any ? s->inter : s->moe.inter;
+}
+
+static nrd_error *experts(nrd_model_spec *s, const nrd_json *c)
+{
+    NRD_TRY(nrd_hf_int(c, "num_local_experts|num_experts|n_routed_experts", NRD_HF_REQUIRED, &s->moe.n_experts));
+    NRD_TRY(nrd_hf_int(c, "num_experts_per_tok", NRD_HF_REQUIRED, &s->moe.top_k));
+    return nrd_hf_int(c, "moe_intermediate_size", s->inter, &s->moe.inter);
+}
+
+/* Every decoder_sparse_step-th layer has experts, but those of mlp_only_layers (Qwen). */
+static nrd_error *dense_layers(nrd_model_spec *s, const nrd_json *c)
+{
+    const nrd_json *list = nrd_hf_get(c, "mlp_only_layers");
+    int32_t step = 1;
+
+    NRD_TRY(nrd_hf_int(c, "decoder_sparse_step", 1, &step));
+    if (step < 1) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "'decoder_sparse_step' must be above 0, got %d", step);
+    }
+    for (int32_t i = 0; i < s->n_layers; i++) {
+        s->layer_is_dense[i] = (i + 1) % step != 0;
+    }
+    for (size_t i = 0; i < nrd_json_len(list); i++) {
+        const int64_t at = nrd_json_int(nrd_json_at(list, i), -1);
+        if (at < 0 || at >= s->n_layers) {
+            return nrd_errorf(NRD_ERR_INVALID_ARG, "'mlp_only_layers' names layer %lld of %d", (long long)at,
+                              s->n_layers);
+        }
+        s->layer_is_dense[at] = 1;
+    }
+    settle_inter(s);
+    return NULL;
+}
+
+static int64_t gguf_key(const nrd_gguf *g, const char *arch, const char *name, int64_t fallback)
+{
+    char key[80];
+    snprintf(key, sizeof key, "%s.%s", arch, name);
+    return nrd_gguf_int(g, key, fallback);
+}
+
+/* A number that the checks of the spec then refuse, where it has no 32 bits. */
+static int32_t small(int64_t v)
+{
+    return v < 0 || v > INT32_MAX ? -1 : (int32_t)v;
+}
+
+/* Layers without a router have an MLP. */
+static void gguf_experts(nrd_model_spec *s, const nrd_gguf *g, const char *arch)
+{
+    char name[64];
+
+    s->moe.n_experts = small(gguf_key(g, arch, "expert_count", 0));
+    s->moe.top_k = small(gguf_key(g, arch, "expert_used_count", 0));
+    s->moe.inter = small(gguf_key(g, arch, "expert_feed_forward_length", s->inter));
+    for (int32_t i = 0; i < s->n_layers; i++) {
+        snprintf(name, sizeof name, "blk.%d.ffn_gate_inp.weight", i);
+        s->layer_is_dense[i] = !nrd_gguf_find_tensor(g, name);
+    }
+    settle_inter(s);
+}
+
+/* ---- Mixtral ---- */
+
+static const nrd_weight_rule mixtral_rules[] = {
+    ATTENTION,
+    RULE_WEIGHT("mlp.router", BLOCK "gate"),
+    RULE_EXPERTS(BLOCK "experts.#.w1", BLOCK "experts.#.w3", BLOCK "experts.#.w2"),
+    ENDS,
+    {0}};
+
+static nrd_error *mixtral(nrd_model_spec *s, const nrd_json *c)
+{
+    s->moe.normalize = true;
+    return experts(s, c);
+}
+
+static nrd_error *gguf_mixtral(nrd_model_spec *s, const nrd_gguf *g)
+{
+    s->moe.normalize = true;
+    gguf_experts(s, g, "llama");
+    return NULL;
+}
+
+/* Its GGUF files call themselves Llama. */
+const nrd_arch nrd_arch_mixtral = {
+    "mixtral", "MixtralForCausalLM", {"mixtral"}, {"MixtralForCausalLM"}, "llama", MODEL_PREFIXES,
+    mixtral_rules, nrd_gguf_experts_rules, T_EXPERTS | T_GGUF_INTERLEAVED | T_WINDOW_ALL, mixtral, gguf_mixtral};
+
+/* ---- Qwen, OLMoE ---- */
+
+static const nrd_weight_rule qwen_rules[] = {
+    ATTENTION,
+    RULE("mlp.fc", MLP "gate_proj", 0),
+    RULE("mlp.gate", MLP "up_proj", 0),
+    RULE("mlp.proj", MLP "down_proj", 0),
+    RULE_WEIGHT("mlp.router", MLP "gate"),
+    {"mlp." NRD_SCORE_BIAS, {MLP "gate.e_score_correction_bias"}, 0},
+    RULE_EXPERTS(MLP "experts.#.gate_proj", MLP "experts.#.up_proj", MLP "experts.#.down_proj"),
+    {"mlp.shared.fc.weight", {MLP "shared_expert.gate_proj.weight|" MLP "shared_experts.gate_proj.weight"}, 0},
+    {"mlp.shared.gate.weight", {MLP "shared_expert.up_proj.weight|" MLP "shared_experts.up_proj.weight"}, 0},
+    {"mlp.shared.proj.weight", {MLP "shared_expert.down_proj.weight|" MLP "shared_experts.down_proj.weight"}, 0},
+    RULE_WEIGHT("mlp.shared_router", MLP "shared_expert_gate"),
+    ENDS,
+    {0}};
+
+static nrd_error *qwen3_moe(nrd_model_spec *s, const nrd_json *c)
+{
+    s->moe.normalize = nrd_json_get_bool(c, "norm_topk_prob", false);
+    NRD_TRY(experts(s, c));
+    return dense_layers(s, c);
+}
+
+static nrd_error *gguf_qwen3_moe(nrd_model_spec *s, const nrd_gguf *g)
+{
+    s->moe.normalize = true;
+    gguf_experts(s, g, "qwen3moe");
+    return NULL;
+}
+
+const nrd_arch nrd_arch_qwen3_moe = {
+    "qwen3_moe", "Qwen3MoeForCausalLM", {"qwen3_moe"}, {"Qwen3MoeForCausalLM"}, "qwen3moe", MODEL_PREFIXES,
+    qwen_rules, nrd_gguf_experts_rules, T_EXPERTS | T_QK_NORM | T_WINDOW_OPT_IN, qwen3_moe, gguf_qwen3_moe};
+
+static nrd_error *qwen2_moe(nrd_model_spec *s, const nrd_json *c)
+{
+    s->qkv_bias = nrd_json_get_bool(c, "qkv_bias", true);
+    NRD_TRY(nrd_hf_int(c, "shared_expert_intermediate_size", NRD_HF_REQUIRED, &s->moe.shared_inter));
+    s->moe.shared_gate = s->moe.shared_inter > 0;
+    return qwen3_moe(s, c);
+}
+
+static nrd_error *gguf_qwen2_moe(nrd_model_spec *s, const nrd_gguf *g)
+{
+    s->moe.shared_inter = small(gguf_key(g, "qwen2moe", "expert_shared_feed_forward_length", s->inter));
+    gguf_experts(s, g, "qwen2moe");
+    s->moe.shared_gate = s->moe.shared_inter > 0;
+    return NULL;
+}
+
+const nrd_arch nrd_arch_qwen2_moe = {
+    "qwen2_moe", "Qwen2MoeForCausalLM", {"qwen2_moe"}, {"Qwen2MoeForCausalLM"}, "qwen2moe", MODEL_PREFIXES,
+    qwen_rules, nrd_gguf_experts_rules, T_EXPERTS | T_QKV_BIAS | T_WINDOW_OPT_IN, qwen2_moe, gguf_qwen2_moe};
+
+static nrd_error *olmoe(nrd_model_spec *s, const nrd_json *c)
+{
+    s->moe.normalize = nrd_json_get_bool(c, "norm_topk_prob", false);
+    NRD_TRY(nrd_hf_refuse(c, "clip_qkv"));
+    return experts(s, c);
+}
+
+static nrd_error *gguf_olmoe(nrd_model_spec *s, const nrd_gguf *g)
+{
+    gguf_experts(s, g, "olmoe");
+    return NULL;
+}
+
+const nrd_arch nrd_arch_olmoe = {
+    "olmoe", "OlmoeForCausalLM", {"olmoe"}, {"OlmoeForCausalLM"}, "olmoe", MODEL_PREFIXES,
+    qwen_rules, nrd_gguf_experts_rules, T_EXPERTS | T_QK_NORM | T_QK_NORM_WIDE, olmoe, gguf_olmoe};
+
+/* ---- Granite ---- */
+
+#define HALF(dst, src, flag) {dst ".weight", {src ".weight"}, flag}
+static const nrd_weight_rule granite_rules[] = {
+    ATTENTION,
+    RULE_WEIGHT("mlp.router", BLOCK "router.layer"),
+    HALF("mlp.experts.fc", BLOCK "input_linear", NRD_RULE_FIRST_HALF),
+    HALF("mlp.experts.gate", BLOCK "input_linear", NRD_RULE_SECOND_HALF),
+    RULE_WEIGHT("mlp.experts.proj", BLOCK "output_linear"),
+    HALF("mlp.shared.fc", LAYER "shared_mlp.input_linear", NRD_RULE_FIRST_HALF),
+    HALF("mlp.shared.gate", LAYER "shared_mlp.input_linear", NRD_RULE_SECOND_HALF),
+    RULE_WEIGHT("mlp.shared.proj", LAYER "shared_mlp.output_linear"),
+    ENDS,
+    {0}};
+
+/* The softmax goes over the chosen logits: the same as one over all, divided by the sum of the chosen. */
+static nrd_error *granitemoe(nrd_model_spec *s, const nrd_json *c)
+{
+    s->moe.normalize = true;
+    NRD_TRY(experts(s, c));
+    return nrd_hf_granite(s, c);
+}
+
+static nrd_error *granitemoeshared(nrd_model_spec *s, const nrd_json *c)
+{
+    NRD_TRY(nrd_hf_int(c, "shared_intermediate_size", 0, &s->moe.shared_inter));
+    return granitemoe(s, c);
+}
+
+static nrd_error *gguf_granitemoe(nrd_model_spec *s, const nrd_gguf *g)
+{
+    s->moe.normalize = true;
+    gguf_experts(s, g, "granitemoe");
+    s->moe.shared_inter = small(gguf_key(g, "granitemoe", "expert_shared_feed_forward_length", 0));
+    return nrd_gguf_granite(s, g, "granitemoe");
+}
+
+const nrd_arch nrd_arch_granitemoe = {
+    "granitemoe", "GraniteMoeForCausalLM", {"granitemoe"}, {"GraniteMoeForCausalLM"}, "granitemoe", MODEL_PREFIXES,
+    granite_rules, nrd_gguf_experts_rules, T_EXPERTS | T_GGUF_INTERLEAVED, granitemoe, gguf_granitemoe};
+
+/* The same in GGUF files, which say whether there is a shared expert. */
+const nrd_arch nrd_arch_granitemoeshared = {
+    "granitemoeshared", "GraniteMoeSharedForCausalLM", {"granitemoeshared"}, {"GraniteMoeSharedForCausalLM"}, NULL,
+    MODEL_PREFIXES, granite_rules, nrd_gguf_experts_rules, T_EXPERTS | T_GGUF_INTERLEAVED, granitemoeshared, NULL};
+
+/* ---- GLM 4.5: the routing of DeepSeek-V3 ---- */
+
+static nrd_error *glm4_moe(nrd_model_spec *s, const nrd_json *c)
+{
+    nrd_moe_spec *m = &s->moe;
+    double scale = 1;
+    int32_t n_shared = 0, first = 0;
+
+    s->dense_bias = false; /* attention_bias is about q, k and v */
+    s->qk_norm = nrd_json_get_bool(c, "use_qk_norm", false);
+    m->score = NRD_MOE_SIGMOID;
+    m->score_bias = true;
+    m->normalize = nrd_json_get_bool(c, "norm_topk_prob", true);
+    NRD_TRY(experts(s, c));
+    NRD_TRY(nrd_hf_scale(c, "routed_scaling_factor", &scale));
+    NRD_TRY(nrd_hf_int(c, "n_group", 1, &m->n_groups));
+    NRD_TRY(nrd_hf_int(c, "topk_group", 1, &m->top_groups));
+    NRD_TRY(nrd_hf_int(c, "n_shared_experts", 1, &n_shared));
+    NRD_TRY(nrd_hf_int(c, "first_k_dense_replace", 1, &first));
+    if (n_shared < 0 || n_shared > 1024 || m->inter < 0 || (int64_t)n_shared * m->inter > INT32_MAX) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "'n_shared_experts' must be between 0 and 1024, got %d", n_shared);
+    }
+    m->scale = (float)scale;
+    m->shared_inter = n_shared * m->inter;
+    for (int32_t i = 0; i < s->n_layers; i++) {
+        s->layer_is_dense[i] = i < first;
+    }
+    settle_inter(s);
+    return NULL;
+}
+
+const nrd_arch nrd_arch_glm4_moe = {
+    "glm4_moe", "Glm4MoeForCausalLM", {"glm4_moe"}, {"Glm4MoeForCausalLM"}, NULL, MODEL_PREFIXES,
+    qwen_rules, nrd_gguf_experts_rules, T_EXPERTS, glm4_moe, NULL};
+
+/* ---- Phi 3.5 MoE ---- */
+
+static nrd_error *phimoe(nrd_model_spec *s, const nrd_json *c)
+{
+    NRD_TRY(experts(s, c));
+    if (s->moe.top_k != 2) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "'num_experts_per_tok' must be 2 in this family, got %d", s->moe.top_k);
+    }
+    s->moe.score = NRD_MOE_SPARSEMIXER;
+    s->moe.jitter = (float)nrd_json_get_num(c, "router_jitter_noise", 0.01);
+    s->lm_head_bias = nrd_json_get_bool(c, "lm_head_bias", false);
+    return NULL;
+}
+
+/* No GGUF: files of this family are read by others with a softmax over all experts, another network. */
+const nrd_arch nrd_arch_phimoe = {
+    "phimoe", "PhimoeForCausalLM", {"phimoe"}, {"PhimoeForCausalLM"}, NULL, MODEL_PREFIXES,
+    mixtral_rules, nrd_gguf_experts_rules, T_EXPERTS | T_LAYER_NORM | T_WINDOW_ALL, phimoe, NULL};

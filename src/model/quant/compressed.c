@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * compressed-tensors (llm-compressor, vLLM). Which tensors a module has says how it is quantized, so that groups of
+ * modules may differ, and `targets` and `ignore` need not be read:
+ *   weight_packed int32 [out, words]  integers of 2 to 8 bits plus 2^(bits - 1), rows begin with a word ("pack-quantized");
+ *                                     weight_shape, and weight_zero_point packed alike along the rows
+ *   weight int8 [out, in]             "int-quantized", "naive-quantized"; weight_zero_point int8
+ *   weight E4M3 [out, in]             "float-quantized", "naive-quantized"
+ *   weight_packed u8 [out, in / 2]    "nvfp4-pack-quantized": weight_scale E4M3, divided by weight_global_scale;
+ *                                     "mxfp4-pack-quantized": weight_scale E8M0
+ * weight_scale is one number, [out, 1], [out, groups] or one for each block; weight_g_idx names each column's group.
+ * Activations are not rounded: a device computes with 16 bits, or as it does for weights of that type. */
+#include "model/quant/quant.h"
+
+#include <string.h>
+
+static void codes_packed(const nrd_quant_weight *w, int64_t row0, int64_t n, uint8_t *out)
+{
+    for (int64_t r = 0; r < n; r++) {
+        for (int64_t c = 0; c < w->cols; c++) {
+            *out++ = (uint8_t)nrd_quant_bits(w->codes.data, (row0 + r) * w->codes.dims[1], 1, c, w->bits);
+        }
+    }
+}
+
+static int zero_packed(const nrd_quant_weight *w, int64_t row, int64_t group)
+{
+    return (int)nrd_quant_bits(w->zeros.data, group, w->zeros.dims[1], row, w->bits);
+}
+
+static int zero_int8(const nrd_quant_weight *w, int64_t row, int64_t group)
+{
+    const uint8_t *zeros = w->zeros.data;
+    int64_t one = (w->row_group ? row / w->row_group : row) * w->scale_row + group * w->scale_group;
+    return zeros[one] ^ 0x80;
+}
+
+/* Columns' groups; -1 in all of them, and groups in order, say nothing. */
+static nrd_error *read_order(nrd_quant *q, const char *stem, nrd_quant_weight *w)
+{
+    nrd_quant_try(q, stem, ".weight_g_idx", w, &w->order);
+    if (!w->order.data) {
+        return NULL;
+    }
+    NRD_TRY(nrd_quant_shape(&w->order, NRD_DTYPE_I32, w->cols, -1));
+    if ((int32_t)nrd_quant_word(w->order.data, 0) == -1) {
+        w->order.data = NULL;
+        return NULL;
+    }
+    return nrd_quant_check_order(w);
+}
+
+/* weight_shape [2]: rows and columns, which words at the end of a row hide. */
+static nrd_error *read_shape(nrd_quant *q, const char *stem, nrd_quant_weight *w)
+{
+    nrd_src_tensor shape;
+    int64_t dims[2];
+
+    NRD_TRY(nrd_quant_take(q, stem, ".weight_shape", w, &shape));
+    nrd_dtype type = shape.dtype == NRD_DTYPE_I32 ? NRD_DTYPE_I32 : NRD_DTYPE_I64;
+    NRD_TRY(nrd_quant_shape(&shape, type, 2, -1));
+    for (int i = 0; i < 2; i++) {
+        if (type == NRD_DTYPE_I32) {
+            dims[i] = (int32_t)nrd_quant_word(shape.data, i);
+        } else {
+            memcpy(&dims[i], (const char *)shape.data + 8 * i, 8);
+        }
+    }
+    int64_t words = w->codes.dims[1];
+    w->rows = dims[0];
+    w->cols = dims[1];
+    w->bits = dims[1] > 0 && words < INT64_MAX / 32 ? (int)(words * 32 / dims[1] > 8 ? 9 : words * 32 / dims[1]) : 0;
+    if (w->bits < 2 || w->bits > 8 || dims[0] < 1 || (dims[1] * w->bits + 31) / 32 != words) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "tensor '%s' says %lld x %lld; rows of '%s' have %lld words, which is not "
+                          "2 to 8 bits a number", shape.name, (long long)dims[0], (long long)dims[1], w->codes.name,
+                          (long long)words);
+    }
+    return nrd_quant_shape(&w->codes, NRD_DTYPE_I32, w->rows, words);
+}
+
+static nrd_error *weight_packed(nrd_quant *q, const char *stem, nrd_quant_weight *w)
+{
+    NRD_TRY(read_shape(q, stem, w));
+    NRD_TRY(nrd_quant_spread(w, NRD_DTYPE_NONE, nrd_quant_settings_of(q)));
+    w->codes_of = codes_packed;
+    w->zero_point = 1 << (w->bits - 1);
+    nrd_quant_try(q, stem, ".weight_zero_point", w, &w->zeros);
+    if (w->zeros.data) {
+        NRD_TRY(nrd_quant_shape(&w->zeros, NRD_DTYPE_I32, (w->rows * w->bits + 31) / 32, w->n_groups));
+        w->zero_of = zero_packed;
+    }
+    return read_order(q, stem, w);
+}
+
+static nrd_error *weight_fp4(nrd_quant *q, const char *stem, nrd_quant_weight *w)
+{
+    nrd_src_tensor global, input;
+    float divisor;
+
+    NRD_TRY(nrd_quant_take_fp4(w));
+    nrd_quant_try(q, stem, ".input_global_scale", w, &input);
+    if (w->scales.dtype == NRD_DTYPE_U8) {
+        return nrd_quant_spread(w, NRD_DTYPE_U8, nrd_quant_settings_of(q));
+    }
+    NRD_TRY(nrd_quant_take(q, stem, ".weight_global_scale", w, &global));
+    NRD_TRY(nrd_quant_number(&global, &divisor));
+    w->scale_factor /= divisor;
+    return nrd_quant_spread(w, NRD_DTYPE_F8_E4M3, nrd_quant_settings_of(q));
+}
+
+static nrd_error *weight_int8(nrd_quant *q, const char *stem, nrd_quant_weight *w)
+{
+    nrd_src_tensor input;
+    NRD_TRY(nrd_quant_take(q, stem, ".weight", w, &w->codes));
+    NRD_TRY(nrd_quant_int8(w, nrd_quant_settings_of(q)));
+    nrd_quant_try(q, stem, ".weight_zero_point", w, &w->zeros);
+    nrd_quant_try(q, stem, ".input_scale", w, &input);
+    nrd_quant_try(q, stem, ".input_zero_point", w, &input);
+    if (w->zeros.data) { /* one for each scale */
+        const int64_t n = (w->rows + w->row_group - 1) / w->row_group * w->n_groups;
+        if (w->zeros.dtype != NRD_DTYPE_I8 || w->zeros.data_bytes != (size_t)n) {
+            return nrd_errorf(NRD_ERR_INVALID_ARG, "tensor '%s' has %zu bytes of type %s, expected %lld of int8",
+                              w->zeros.name, w->zeros.data_bytes, w->zeros.type_name, (long long)n);
+        }
+        w->zero_of = zero_int8;
+    }
+    return read_order(q, stem, w);
+}
+
+static nrd_error *weight_compressed(nrd_quant *q, const char *stem, nrd_quant_weight *w)
+{
+    NRD_TRY(nrd_quant_take(q, stem, ".weight_scale", w, &w->scales));
+    nrd_quant_try(q, stem, ".weight_packed", w, &w->codes);
+    if (w->codes.data) {
+        return w->codes.dtype == NRD_DTYPE_U8 ? weight_fp4(q, stem, w) : weight_packed(q, stem, w);
+    }
+    nrd_quant_weight seen = {0};
+    nrd_src_tensor weight;
+    nrd_quant_try(q, stem, ".weight", &seen, &weight);
+    return weight.dtype == NRD_DTYPE_I8 ? weight_int8(q, stem, w) : nrd_quant_take_fp8(q, stem, w);
+}
+
+static nrd_error *check_format(const nrd_json *format)
+{
+    static const char *const known[] = {"pack-quantized", "int-quantized", "float-quantized", "naive-quantized",
+                                        "nvfp4-pack-quantized", "mxfp4-pack-quantized", "mixed-precision", "dense"};
+    const char *name = nrd_json_str(format, "dense");
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
+        if (!strcmp(name, known[i])) {
+            return NULL;
+        }
+    }
+    return nrd_quant_refuse("format", format, "pack-quantized, int-quantized, float-quantized, naive-quantized, "
+                            "nvfp4-pack-quantized, mxfp4-pack-quantized, mixed-precision");
+}
+
+static nrd_error *open_compressed(nrd_quant *q, const nrd_json *config)
+{
+    nrd_quant_settings *s = nrd_quant_settings_of(q);
+    const nrd_json *groups = nrd_json_get(config, "config_groups");
+    const nrd_json *status = nrd_json_get(config, "quantization_status");
+    const nrd_json *sparsity = nrd_json_get(nrd_json_get(config, "sparsity_config"), "format");
+
+    NRD_TRY(check_format(nrd_json_get(config, "format")));
+    if (strcmp(nrd_json_str(status, "compressed"), "compressed") != 0) {
+        return nrd_quant_refuse("quantization_status", status, "compressed");
+    }
+    if (strcmp(nrd_json_str(sparsity, "dense"), "dense") != 0) {
+        return nrd_quant_refuse("sparsity_config.format", sparsity, "dense");
+    }
+    if (nrd_json_len(nrd_json_get(nrd_json_get(config, "transform_config"), "config_groups")) > 0) {
+        return nrd_quant_refuse("transform_config", nrd_json_get(config, "transform_config"), "none");
+    }
+    for (size_t i = 0; i < nrd_json_len(groups) && nrd_json_is(groups, NRD_JSON_OBJECT); i++) {
+        const nrd_json *weights = nrd_json_get(&groups->child[i], "weights");
+        const nrd_json *block = nrd_json_get(weights, "block_structure");
+        int64_t group_size;
+        NRD_TRY(nrd_quant_int(weights, "group_size", 0, -1, INT32_MAX, &group_size));
+        if (group_size > 0) { /* of several sizes, a weight's own scales say which */
+            s->group_size = s->group_size && s->group_size != group_size ? -1 : group_size;
+        }
+        NRD_TRY(check_format(nrd_json_get(&groups->child[i], "format")));
+        if (nrd_json_len(block) == 2) {
+            s->block_rows = nrd_json_int(nrd_json_at(block, 0), 0);
+            s->block_cols = nrd_json_int(nrd_json_at(block, 1), 0);
+        }
+        if (s->block_rows < 0 || s->block_cols < 0 || s->block_rows > INT32_MAX || s->block_cols > INT32_MAX ||
+            !s->block_rows != !s->block_cols) {
+            return nrd_quant_refuse("block_structure", block, "two numbers above 0");
+        }
+    }
+    return NULL;
+}
+
+const nrd_quant_reader nrd_quant_compressed = {"compressed-tensors", {".weight_scale"}, open_compressed,
+                                               weight_compressed};

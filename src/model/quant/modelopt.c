@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * NVIDIA ModelOpt: quantization_config, or hf_quant_config.json with the same under `quantization`. What a module has says how
+ * it is quantized, also with MIXED_PRECISION:
+ *   FP8, FP8_PER_CHANNEL_PER_TOKEN  weight E4M3, weight_scale one number or [out]
+ *   NVFP4, W4A16_NVFP4              weight U8 [out, in / 2], weight_scale E4M3 [out, in / 16], times weight_scale_2
+ *   W4A16_AWQ                       weight U8 [out / 2, in]: two rows' signed nibbles, the lower one first; weight_scale
+ *                                   [out, groups]; pre_quant_scale [in] on the input, where it is not part of a norm */
+#include "model/quant/quant.h"
+
+#include <string.h>
+
+static void codes_of(const nrd_quant_weight *w, int64_t row0, int64_t n, uint8_t *out)
+{
+    for (int64_t r = row0; r < row0 + n; r++) {
+        const uint8_t *pairs = (const uint8_t *)w->codes.data + r / 2 * w->cols;
+        for (int64_t c = 0; c < w->cols; c++) {
+            *out++ = ((r % 2 ? pairs[c] >> 4 : pairs[c]) & 15) ^ 8; /* plus 8 */
+        }
+    }
+}
+
+static nrd_error *weight_awq(nrd_quant *q, const char *stem, nrd_quant_weight *w)
+{
+    nrd_src_tensor on_input;
+
+    nrd_quant_try(q, stem, ".pre_quant_scale", w, &on_input);
+    if (on_input.data) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "tensor '%s': scales of a product's input are not supported, where they are "
+                          "not part of the norm before it", on_input.name);
+    }
+    w->rows = w->codes.dims[0] * 2;
+    w->cols = w->codes.dims[1];
+    w->bits = 4;
+    w->zero_point = 8;
+    w->codes_of = codes_of;
+    NRD_TRY(nrd_quant_shape(&w->codes, NRD_DTYPE_U8, w->rows / 2, w->cols));
+    return nrd_quant_spread(w, NRD_DTYPE_NONE, nrd_quant_settings_of(q));
+}
+
+static nrd_error *weight_modelopt(nrd_quant *q, const char *stem, nrd_quant_weight *w)
+{
+    nrd_quant_weight seen = {0};
+    nrd_src_tensor weight, factor, input;
+    float by;
+
+    NRD_TRY(nrd_quant_take(q, stem, ".weight_scale", w, &w->scales));
+    nrd_quant_try(q, stem, ".weight", &seen, &weight);
+    if (weight.dtype != NRD_DTYPE_U8) {
+        return nrd_quant_take_fp8(q, stem, w);
+    }
+    NRD_TRY(nrd_quant_take(q, stem, ".weight", w, &w->codes));
+    nrd_quant_try(q, stem, ".input_scale", w, &input);
+    if (w->scales.dtype != NRD_DTYPE_F8_E4M3) {
+        return weight_awq(q, stem, w);
+    }
+    NRD_TRY(nrd_quant_take_fp4(w));
+    NRD_TRY(nrd_quant_take(q, stem, ".weight_scale_2", w, &factor));
+    NRD_TRY(nrd_quant_number(&factor, &by));
+    w->scale_factor *= by;
+    return nrd_quant_spread(w, NRD_DTYPE_F8_E4M3, nrd_quant_settings_of(q));
+}
+
+static nrd_error *open_modelopt(nrd_quant *q, const nrd_json *config)
+{
+    static const char *const known[] = {"FP8", "FP8_PER_CHANNEL_PER_TOKEN", "NVFP4", "W4A16_NVFP4", "W4A16_AWQ",
+                                        "MIXED_PRECISION"};
+    const nrd_json *algo = nrd_json_get(config, "quant_algo");
+    const char *name = nrd_json_str(algo, "");
+
+    (void)q;
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
+        if (!strcmp(name, known[i])) {
+            return NULL;
+        }
+    }
+    return nrd_quant_refuse("quant_algo", algo, "FP8, FP8_PER_CHANNEL_PER_TOKEN, NVFP4, W4A16_NVFP4, W4A16_AWQ, "
+                            "MIXED_PRECISION");
+}
+
+const nrd_quant_reader nrd_quant_modelopt = {"modelopt", {".weight_scale"}, open_modelopt, weight_modelopt};

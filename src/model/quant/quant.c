@@ -1,0 +1,329 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Finds out how a folder is quantized, lets the format's reader describe every quantized weight, and puts
+ * them into the source's table in the place of their parts. Called by model/source.c. */
+#include "model/quant/quant.h"
+
+#include "base/dtype.h"
+#include "base/file.h"
+#include "base/mem.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_NAME = 512, MAX_CONFIG_BYTES = 16 << 20 };
+
+struct nrd_quant {
+    const nrd_quant_reader *reader;
+    nrd_quant_settings settings;
+    nrd_src_tensor *table; /* only during open: the source's, sorted */
+    size_t n_table;
+    uint8_t *taken;        /* one for each */
+    nrd_quant_weight **weights;
+    size_t n;
+    nrd_str notes;
+};
+
+static const nrd_quant_reader *const readers[] = {&nrd_quant_gptq, &nrd_quant_awq, &nrd_quant_fp8,
+                                                &nrd_quant_fbgemm_fp8, &nrd_quant_compressed, &nrd_quant_modelopt,
+                                                &nrd_quant_bnb};
+enum { N_READERS = (int)(sizeof readers / sizeof readers[0]) };
+
+nrd_quant_settings *nrd_quant_settings_of(nrd_quant *q)
+{
+    return &q->settings;
+}
+
+const char *nrd_quant_notes(const nrd_quant *q)
+{
+    return q ? nrd_str_cstr(&q->notes) : "";
+}
+
+/* ---- fields ---- */
+
+nrd_error *nrd_quant_refuse(const char *field, const nrd_json *value, const char *known)
+{
+    char number[32];
+    snprintf(number, sizeof number, "%g", nrd_json_num(value, 0));
+    return nrd_errorf(NRD_ERR_UNSUPPORTED, "quantization_config: %s '%s' is not supported; known: %s", field,
+                      nrd_json_str(value, nrd_json_is_number(value) ? number : nrd_json_type_name(value)), known);
+}
+
+nrd_error *nrd_quant_int(const nrd_json *config, const char *key, int64_t fallback, int64_t low, int64_t high,
+                         int64_t *out)
+{
+    const nrd_json *v = nrd_json_get(config, key);
+    bool given = v && !nrd_json_is(v, NRD_JSON_NULL);
+    *out = given ? nrd_json_int(v, INT64_MIN) : fallback;
+    if (*out < low || *out > high) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "quantization_config: '%s' must be a whole number from %lld to %lld, got "
+                          "%s %g", key, (long long)low, (long long)high, nrd_json_type_name(v), nrd_json_num(v, 0));
+    }
+    return NULL;
+}
+
+/* ---- parts ---- */
+
+static nrd_src_tensor *find(const nrd_quant *q, const char *name)
+{
+    size_t low = 0, high = q->n_table;
+    while (low < high) {
+        size_t mid = low + (high - low) / 2;
+        int order = strcmp(q->table[mid].name, name);
+        if (order == 0) {
+            return &q->table[mid];
+        }
+        low = order < 0 ? mid + 1 : low;
+        high = order > 0 ? mid : high;
+    }
+    return NULL;
+}
+
+void nrd_quant_try(nrd_quant *q, const char *stem, const char *suffix, nrd_quant_weight *w, nrd_src_tensor *out)
+{
+    char name[MAX_NAME];
+    *out = (nrd_src_tensor){0};
+    if ((size_t)snprintf(name, sizeof name, "%s%s", stem, suffix) >= sizeof name) {
+        return;
+    }
+    nrd_src_tensor *t = find(q, name);
+    if (t) {
+        *out = *t;
+        q->taken[t - q->table] = 1;
+        w->file_bytes += t->data_bytes;
+    }
+}
+
+nrd_error *nrd_quant_take(nrd_quant *q, const char *stem, const char *suffix, nrd_quant_weight *w,
+                          nrd_src_tensor *out)
+{
+    nrd_quant_try(q, stem, suffix, w, out);
+    return out->data ? NULL : nrd_errorf(NRD_ERR_NOT_FOUND, "tensor '%s%s' is missing or empty; the weight of '%s' "
+                                         "needs it by quant_method '%s'", stem, suffix, stem, q->reader->method);
+}
+
+/* ---- the table ---- */
+
+/* What had to be unpacked: one sentence for the user. */
+typedef struct {
+    size_t n;
+    uint64_t file_bytes, bytes;
+    const char *why;
+} unpacked;
+
+/* The length of a quantized module's name; 0: the tensor belongs to none, or is not the one that stands for it. */
+static size_t stem_of(const nrd_quant *q, const char *name)
+{
+    for (int i = 0; i < 3 && q->reader->anchors[i]; i++) {
+        if (nrd_str_has_suffix(name, q->reader->anchors[i])) {
+            return strlen(name) - strlen(q->reader->anchors[i]);
+        }
+    }
+    return 0;
+}
+
+static nrd_error *add_weight(nrd_quant *q, const nrd_src_tensor *anchor, size_t len, nrd_dtype plain, unpacked *u)
+{
+    char stem[MAX_NAME], name[MAX_NAME + 8];
+    nrd_quant_weight *w = NULL;
+    nrd_error *err = NULL;
+    const char *why = NULL;
+    size_t bytes;
+
+    if (len >= sizeof stem) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "tensor '%.60s…' has a name of more than %d bytes", anchor->name,
+                          (int)MAX_NAME);
+    }
+    memcpy(stem, anchor->name, len);
+    stem[len] = '\0';
+    NRD_NEW_GOTO(w, 1, err, fail);
+    snprintf(name, sizeof name, "%s.weight", stem);
+    NRD_DUP_GOTO(w->name, name, err, fail);
+    w->format = q->reader->method;
+    NRD_TRY_GOTO(q->reader->weight(q, stem, w), err, fail);
+    const nrd_src_tensor *same = find(q, w->name);
+    if (same && !q->taken[same - q->table]) {
+        err = nrd_errorf(NRD_ERR_INVALID_ARG, "'%s' is there beside '%s': expected one of them", w->name, anchor->name);
+        goto fail;
+    }
+    NRD_TRY_GOTO(nrd_quant_settle(w, plain, &why), err, fail);
+    if (!nrd_dtype_bytes(w->dtype, (uint64_t)w->cols, &bytes) || !nrd_size_mul(bytes, (size_t)w->rows, &bytes)) {
+        err = nrd_errorf(NRD_ERR_INVALID_ARG, "'%s' of %lld x %lld is too large", w->name, (long long)w->rows,
+                         (long long)w->cols);
+        goto fail;
+    }
+    if (why) {
+        u->n++;
+        u->why = u->why ? u->why : why;
+        u->bytes += bytes;
+        u->file_bytes += w->file_bytes;
+    }
+    q->weights[q->n++] = w;
+    return NULL;
+
+fail:
+    if (w) {
+        free(w->name);
+    }
+    free(w);
+    return err;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const nrd_src_tensor *)a)->name, ((const nrd_src_tensor *)b)->name);
+}
+
+/* The table without the parts, and with the weights; each has at least one part, so there is room. */
+static void replace_parts(nrd_quant *q, size_t *n)
+{
+    size_t left = 0;
+    for (size_t i = 0; i < *n; i++) {
+        if (!q->taken[i]) {
+            q->table[left++] = q->table[i];
+        }
+    }
+    for (size_t i = 0; i < q->n; i++) {
+        const nrd_quant_weight *w = q->weights[i];
+        size_t row_bytes = (size_t)(w->cols / nrd_dtype_block(w->dtype)) * nrd_dtype_block_bytes(w->dtype);
+        q->table[left++] = (nrd_src_tensor){.name = w->name, .dtype = w->dtype, .n_dims = 2,
+                                            .dims = {w->rows, w->cols, 1, 1}, .packed = w,
+                                            .data_bytes = row_bytes * (size_t)w->rows, .type_name = w->format};
+    }
+    qsort(q->table, left, sizeof *q->table, by_name);
+    *n = left;
+}
+
+static nrd_error *read_table(nrd_quant *q, nrd_dtype plain, size_t *n)
+{
+    nrd_error *err = NULL;
+    unpacked u = {0};
+
+    NRD_NEW_GOTO(q->taken, *n + 1, err, done);
+    NRD_NEW_GOTO(q->weights, *n + 1, err, done);
+    for (size_t i = 0; i < *n && !err; i++) {
+        size_t len = stem_of(q, q->table[i].name);
+        if (len && !q->taken[i]) {
+            err = add_weight(q, &q->table[i], len, plain, &u);
+        }
+    }
+    if (err) {
+        goto done;
+    }
+    replace_parts(q, n);
+    if (u.n) {
+        nrd_str_printf(&q->notes, "%zu of %zu %s weights are unpacked to %s, because %s: %.1f MB instead of %.1f MB; "
+                       "--quantize q8_0 takes about half", u.n, q->n, q->reader->method, nrd_dtype_name(plain), u.why,
+                       (double)u.bytes / 1e6, (double)u.file_bytes / 1e6);
+    }
+done:
+    free(q->taken);
+    q->taken = NULL;
+    q->table = NULL;
+    return err;
+}
+
+/* ---- which format ---- */
+
+static nrd_error *read_beside(nrd_json_doc **out, const char *dir, const char *name)
+{
+    nrd_json_limits limits = {.max_bytes = MAX_CONFIG_BYTES};
+    nrd_error *err = NULL;
+    char *path = nrd_path_join(dir, name);
+
+    *out = NULL;
+    if (nrd_path_exists(path)) {
+        err = nrd_error_wrap(nrd_json_parse_file(out, path, &limits), "%s", path);
+    }
+    free(path);
+    return err;
+}
+
+/* Files of those that write no quantization_config: each stands for one method. */
+static const struct {
+    const char *file, *method;
+} beside[] = {{"quantize_config.json", "gptq"}, {"quant_config.json", "awq"}, {"hf_quant_config.json", "modelopt"}};
+
+static nrd_error *find_config(const nrd_json *config, const char *dir, nrd_json_doc **out_doc, const nrd_json **out,
+                              const char **out_method)
+{
+    const nrd_json *c = nrd_json_get(config, "quantization_config");
+    c = nrd_json_is(c, NRD_JSON_OBJECT) ? c : nrd_json_get(nrd_json_get(config, "text_config"), "quantization_config");
+    *out_doc = NULL;
+    *out = NULL;
+    if (nrd_json_is(c, NRD_JSON_OBJECT)) {
+        *out = c;
+        *out_method = nrd_json_get_str(c, "quant_method", "");
+        return NULL;
+    }
+    for (size_t i = 0; i < sizeof beside / sizeof beside[0] && !*out_doc; i++) {
+        NRD_TRY(read_beside(out_doc, dir, beside[i].file));
+        *out_method = beside[i].method;
+    }
+    *out = *out_doc ? nrd_json_root(*out_doc) : NULL;
+    const nrd_json *inner = nrd_json_get(*out, "quantization"); /* ModelOpt's */
+    *out = inner ? inner : *out;
+    return NULL;
+}
+
+static nrd_error *find_reader(nrd_quant *q, const char *method)
+{
+    nrd_str known = {0};
+    for (int i = 0; i < N_READERS; i++) {
+        if (!strcmp(readers[i]->method, method)) {
+            q->reader = readers[i];
+            nrd_str_fini(&known);
+            return NULL;
+        }
+        nrd_str_printf(&known, "%s%s", i ? ", " : "", readers[i]->method);
+    }
+    nrd_error *err = nrd_errorf(NRD_ERR_UNSUPPORTED, "quantization_config: quant_method '%s' is not supported; known: "
+                                "%s. Give the original model and --quantize, or a GGUF file", method,
+                                nrd_str_cstr(&known));
+    nrd_str_fini(&known);
+    return err;
+}
+
+nrd_error *nrd_quant_open(nrd_quant **out, const nrd_json *config, const char *dir, nrd_dtype dtype,
+                          nrd_src_tensor *table, size_t *n)
+{
+    nrd_error *err = NULL;
+    nrd_quant *q = NULL;
+    nrd_json_doc *doc = NULL;
+    const nrd_json *fields;
+    const char *method = "";
+
+    *out = NULL;
+    NRD_TRY(find_config(config, dir, &doc, &fields, &method));
+    if (!fields) {
+        return NULL;
+    }
+    NRD_NEW_GOTO(q, 1, err, fail);
+    q->table = table;
+    q->n_table = *n;
+    NRD_TRY_GOTO(find_reader(q, method), err, fail);
+    NRD_TRY_GOTO(q->reader->open(q, fields), err, fail);
+    NRD_TRY_GOTO(read_table(q, dtype, n), err, fail);
+    nrd_json_doc_free(doc);
+    *out = q;
+    return NULL;
+
+fail:
+    nrd_json_doc_free(doc);
+    nrd_quant_close(q);
+    return err;
+}
+
+void nrd_quant_close(nrd_quant *q)
+{
+    if (!q) {
+        return;
+    }
+    for (size_t i = 0; i < q->n; i++) {
+        free(q->weights[i]->name);
+        free(q->weights[i]);
+    }
+    free(q->weights);
+    nrd_str_fini(&q->notes);
+    free(q);
+}

@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * model/quant/quant.h - quantized Hugging Face folders as weights that devices multiply.
+ *
+ * Purpose   Such a folder keeps a matrix as several tensors: packed integers, scales, zero points. A
+ *           reader for each format (gptq.c, awq.c, …) finds them and says how their numbers lie; weight.c
+ *           chooses the type of nrd_dtype that holds the same numbers; rows.c makes rows of it. The
+ *           table of the source then has one tensor [out, in] for them, and nothing behind it knows of
+ *           formats. Rows are made when they are read: no copy of the model exists in between.
+ * Types     w = scale * (code - zero), a scale and a zero for each group of columns:
+ *             Q4_0   code - zero within -8 … 7: every symmetric 4-bit weight, every 2- and 3-bit one
+ *             Q4_1   other 4-bit weights: d = scale, m = -scale * zero rounded to half precision, so
+ *                    that a number is off by at most 2^-11 of scale * zero
+ *             Q5_0   those whose m half precision cannot hold; MXFP4, as twice its numbers
+ *             Q8_0   within -128 … 127; I8 where a row has one group
+ *           FP8 stays F8_E4M3 where a row has one scale.
+ *           Scales become half precision: exact where the file has that, else off by at most 2^-11.
+ *           Groups that do not consist of whole blocks of 32 columns, columns in another order
+ *           (desc_act), and scales that half precision cannot hold leave nothing but plain numbers: the
+ *           weight is unpacked to the model's own type, and a note says how many bytes that takes.
+ * Owner     Immutable after open; any thread may read rows.
+ * Errors    UNSUPPORTED names the field and its value. INVALID_ARG and NOT_FOUND name the tensor and what
+ *           was expected.
+ * Lifetime  Borrows the files of the table that it was made from; names borrow from it until close.
+ * Sources   Of each format: its reader.
+ */
+#ifndef NRD_MODEL_QUANT_QUANT_H
+#define NRD_MODEL_QUANT_QUANT_H
+
+#include "base/error.h"
+#include "base/json.h"
+#include "base/str.h"
+#include "model/source.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+typedef struct nrd_quant nrd_quant;
+typedef struct nrd_quant_weight nrd_quant_weight;
+
+/* ---- for model/source.c and model/plan.c ---- */
+
+/* Reads the quantization fields of config.json, or of the files that older versions put beside it into
+ * `dir`, and puts weights in the place of their parts. `table`: sorted by name before and after, only
+ * shorter. `dtype`: of what must be unpacked. *out NULL: nothing in the folder is quantized. */
+nrd_error *nrd_quant_open(nrd_quant **out, const nrd_json *config, const char *dir, nrd_dtype dtype,
+                          nrd_src_tensor *table, size_t *n) NRD_MUST_USE;
+void nrd_quant_close(nrd_quant *q);
+const char *nrd_quant_notes(const nrd_quant *q); /* what was unpacked, in one line; "" */
+
+/* Rows [row0, row0 + n) of a weight as `dtype`: its own, or F32. dst [n][cols], without gaps; scales [n] where
+ * its own type is I8 or F8_E4M3 and asked for, else unused. */
+nrd_error *nrd_quant_rows(const nrd_quant_weight *w, nrd_dtype dtype, int64_t row0, int64_t n, void *dst,
+                          float *scales) NRD_MUST_USE;
+
+/* ---- for readers ---- */
+
+/* The integers of rows [row0, row0 + n): out[n][cols], below 1 << bits. */
+typedef void nrd_quant_codes(const nrd_quant_weight *w, int64_t row0, int64_t n, uint8_t *out);
+typedef int nrd_quant_zero(const nrd_quant_weight *w, int64_t row, int64_t group);
+/* The numbers of a row before their scales: out[cols]. */
+typedef void nrd_quant_values(const nrd_quant_weight *w, int64_t row, float *out);
+
+struct nrd_quant_weight {
+    char *name;               /* owned: "….weight" */
+    const char *format;       /* "gptq", for messages */
+    nrd_dtype dtype;          /* chosen by nrd_quant_settle */
+    int64_t rows, cols;       /* [out, in] */
+    int64_t group, n_groups;  /* columns that share a scale, and how many such groups; the last may be shorter */
+    int64_t row_group;        /* rows that share a scale; 0: 1 */
+    int bits;                 /* of a code, at most 8 */
+    int top;                  /* the highest code; 0: what `bits` can hold */
+    nrd_quant_codes *codes_of;
+    nrd_quant_values *values_of; /* instead: numbers that are no multiples of one step */
+    bool is_fp8;              /* with values_of: codes.data is E4M3 [rows, cols] */
+    nrd_quant_zero *zero_of;  /* NULL: zero_point for all */
+    int zero_point;
+    nrd_src_tensor codes, scales, zeros, order; /* the file's; scales.data NULL: 1; order.data NULL: column c is of group c / group */
+    int64_t scale_row, scale_group; /* elements from a row group's, a group's scale to the next */
+    float scale_factor;       /* on all scales; 0: 1 */
+    nrd_src_tensor more[4];   /* what only one format has: bitsandbytes' tables */
+    int64_t flat_block, nested_block;
+    float nested_offset;
+    uint64_t file_bytes;      /* of the parts */
+};
+
+typedef struct nrd_quant_reader {
+    const char *method;       /* quant_method */
+    const char *anchors[3];   /* what a quantized weight has, one of them: ".qweight" */
+    nrd_error *(*open)(nrd_quant *q, const nrd_json *config);
+    /* Fills `w` but for name, format and dtype; `stem` is the module's name. */
+    nrd_error *(*weight)(nrd_quant *q, const char *stem, nrd_quant_weight *w);
+} nrd_quant_reader;
+
+extern const nrd_quant_reader nrd_quant_gptq, nrd_quant_awq, nrd_quant_fp8, nrd_quant_fbgemm_fp8,
+    nrd_quant_compressed, nrd_quant_modelopt, nrd_quant_bnb;
+
+/* What `open` settles for `weight`. */
+typedef struct nrd_quant_settings {
+    int bits;
+    int64_t group_size;       /* -1: all columns */
+    bool is_v1;               /* GPTQ: zero points are stored less one */
+    bool by_rows;             /* AWQ: codes lie along the columns ("gemv") */
+    int64_t block_rows, block_cols; /* FP8: numbers that share a scale; 0: not in blocks */
+} nrd_quant_settings;
+nrd_quant_settings *nrd_quant_settings_of(nrd_quant *q);
+
+/* A whole number of the configuration within [low, high]. */
+nrd_error *nrd_quant_int(const nrd_json *config, const char *key, int64_t fallback, int64_t low, int64_t high,
+                         int64_t *out) NRD_MUST_USE;
+nrd_error *nrd_quant_refuse(const char *field, const nrd_json *value, const char *known) NRD_MUST_USE;
+
+/* The tensor `stem``suffix`, which then belongs to `w`. Without it: NOT_FOUND, or out->data NULL from _try. */
+nrd_error *nrd_quant_take(nrd_quant *q, const char *stem, const char *suffix, nrd_quant_weight *w,
+                          nrd_src_tensor *out) NRD_MUST_USE;
+void nrd_quant_try(nrd_quant *q, const char *stem, const char *suffix, nrd_quant_weight *w, nrd_src_tensor *out);
+/* Type and shape, and that the data is as long as they say. dtype NONE: any plain float; d1 < 0: one dimension;
+ * d0 < 0: one number, in any number of dimensions. */
+nrd_error *nrd_quant_shape(const nrd_src_tensor *t, nrd_dtype dtype, int64_t d0, int64_t d1) NRD_MUST_USE;
+/* Sets group and n_groups; group_size -1 is all columns. */
+nrd_error *nrd_quant_groups(nrd_quant_weight *w, int64_t group_size) NRD_MUST_USE;
+/* How `scales` of this type lie, by their shape: one number; [rows] or [rows, 1]; [rows, groups]; or one for each block of
+ * s->block_rows x s->block_cols numbers. rows and cols are known. */
+nrd_error *nrd_quant_spread(nrd_quant_weight *w, nrd_dtype dtype, const nrd_quant_settings *s) NRD_MUST_USE;
+/* order, if there is one: I32 [cols], groups that exist. One that only says c / group is dropped. */
+nrd_error *nrd_quant_check_order(nrd_quant_weight *w) NRD_MUST_USE;
+/* One number of a plain float type, above 0. */
+nrd_error *nrd_quant_number(const nrd_src_tensor *t, float *out) NRD_MUST_USE;
+/* `stem`.weight as E4M3, with scales that were taken. */
+nrd_error *nrd_quant_take_fp8(nrd_quant *q, const char *stem, nrd_quant_weight *w) NRD_MUST_USE;
+/* codes: I8 [rows, cols], with scales that were taken. */
+nrd_error *nrd_quant_int8(nrd_quant_weight *w, const nrd_quant_settings *s) NRD_MUST_USE;
+/* codes: U8 [rows, cols / 2] of E2M1 pairs, the lower nibble first. Sets all but the scales. */
+nrd_error *nrd_quant_take_fp4(nrd_quant_weight *w) NRD_MUST_USE;
+
+/* Word i of an I32 tensor's data, which may lie at any address of the file. */
+static inline uint32_t nrd_quant_word(const void *words, int64_t i)
+{
+    uint32_t v;
+    memcpy(&v, (const char *)words + i * 4, 4);
+    return v;
+}
+
+/* Code `at` of a stream of codes in words that lie `stride` words apart, beginning with word `first`. */
+static inline unsigned nrd_quant_bits(const void *words, int64_t first, int64_t stride, int64_t at, int bits)
+{
+    int64_t bit = at * bits, word = first + bit / 32 * stride;
+    int shift = (int)(bit % 32);
+    uint64_t v = nrd_quant_word(words, word);
+    if (shift + bits > 32) {
+        v |= (uint64_t)nrd_quant_word(words, word + stride) << 32;
+    }
+    return (unsigned)(v >> shift) & ((1u << bits) - 1);
+}
+
+/* ---- weight.c, rows.c ---- */
+
+/* Looks at all scales and zeros and chooses dtype; `plain`: where only plain numbers can hold the weight, and
+ * then *out_why says why. NaN, infinite and negative scales are refused. */
+nrd_error *nrd_quant_settle(nrd_quant_weight *w, nrd_dtype plain, const char **out_why) NRD_MUST_USE;
+float nrd_quant_scale(const nrd_quant_weight *w, int64_t row, int64_t group);
+int nrd_quant_zero_at(const nrd_quant_weight *w, int64_t row, int64_t group);
+
+#endif

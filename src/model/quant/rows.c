@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Rows of quantized weights: codes, scales and zeros as blocks of the type that weight.c chose, or as plain
+ * numbers. Called by model/plan.c, from many threads. */
+#include "base/dtype.h"
+#include "base/mem.h"
+#include "model/quant/quant.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* One row on its way: its codes, and scale and zero of each group. */
+typedef struct {
+    const uint8_t *codes;
+    const float *scale;
+    const int *zero;
+} row_parts;
+
+static void put_half(uint8_t *at, float v)
+{
+    uint16_t half = nrd_f32_to_f16(v);
+    memcpy(at, &half, 2);
+}
+
+/* 32 values of four bits: the low nibbles are the first half. */
+static void put_nibbles(uint8_t *at, const uint8_t *q, int add)
+{
+    for (int i = 0; i < 16; i++) {
+        at[i] = (uint8_t)(((q[i] + add) & 15) | ((q[i + 16] + add) & 15) << 4);
+    }
+}
+
+static void put_q5_0(uint8_t *at, const uint8_t *q, int add)
+{
+    uint32_t high = 0;
+    for (int i = 0; i < 32; i++) {
+        high |= (uint32_t)((q[i] + add) >> 4 & 1) << i;
+    }
+    memcpy(at, &high, 4);
+    put_nibbles(at + 4, q, add);
+}
+
+static void blocks(const nrd_quant_weight *w, const row_parts *p, uint8_t *dst)
+{
+    size_t block = nrd_dtype_block_bytes(w->dtype);
+    for (int64_t c = 0; c < w->cols; c += 32, dst += block) {
+        const uint8_t *q = p->codes + c;
+        float scale = p->scale[c / w->group];
+        int zero = p->zero[c / w->group];
+
+        put_half(dst, scale);
+        switch (w->dtype) {
+        case NRD_DTYPE_Q4_0:
+            put_nibbles(dst + 2, q, 8 - zero);
+            break;
+        case NRD_DTYPE_Q4_1:
+            put_half(dst + 2, -scale * (float)zero);
+            put_nibbles(dst + 4, q, 0);
+            break;
+        case NRD_DTYPE_Q5_0:
+            put_q5_0(dst + 2, q, 16 - zero);
+            break;
+        default: /* Q8_0 */
+            for (int i = 0; i < 32; i++) {
+                dst[2 + i] = (uint8_t)(int8_t)(q[i] - zero);
+            }
+        }
+    }
+}
+
+static void numbers(const nrd_quant_weight *w, const row_parts *p, float *dst)
+{
+    for (int64_t c = 0; c < w->cols; c++) {
+        int64_t g = w->order.data ? (int32_t)nrd_quant_word(w->order.data, c) : c / w->group;
+        dst[c] = p->scale[g] * (w->values_of ? dst[c] : (float)(p->codes[c] - p->zero[g]));
+    }
+}
+
+/* A device would make nonsense of a whole row where one number is none. */
+static nrd_error *check_fp8(const nrd_quant_weight *w, int64_t row)
+{
+    const uint8_t *src = (const uint8_t *)w->codes.data + row * w->cols;
+    bool nan = false;
+
+    for (int64_t c = 0; c < w->cols; c++) {
+        nan |= (src[c] & 0x7f) == 0x7f;
+    }
+    return nan ? nrd_errorf(NRD_ERR_INVALID_ARG, "tensor '%s' has a NaN in row %lld", w->codes.name, (long long)row)
+               : NULL;
+}
+
+static nrd_error *emit(const nrd_quant_weight *w, nrd_dtype dtype, int64_t row, const row_parts *p, uint8_t *dst,
+                       float *out_scale, float *buf)
+{
+    if (w->is_fp8) {
+        NRD_TRY(check_fp8(w, row));
+    }
+    if (dtype == NRD_DTYPE_F8_E4M3) {
+        memcpy(dst, (const uint8_t *)w->codes.data + row * w->cols, (size_t)w->cols);
+        *out_scale = p->scale[0];
+    } else if (dtype == NRD_DTYPE_I8) {
+        for (int64_t c = 0; c < w->cols; c++) {
+            dst[c] = (uint8_t)(int8_t)(p->codes[c] - p->zero[0]);
+        }
+        *out_scale = p->scale[0];
+    } else if (nrd_dtype_is_quant(dtype)) {
+        blocks(w, p, dst);
+    } else {
+        if (w->values_of) {
+            w->values_of(w, row, buf);
+        }
+        numbers(w, p, buf);
+        if (dtype == NRD_DTYPE_F32) {
+            memcpy(dst, buf, (size_t)w->cols * 4);
+        } else {
+            nrd_quantize_row(dtype, buf, dst, w->cols);
+        }
+    }
+    return NULL;
+}
+
+nrd_error *nrd_quant_rows(const nrd_quant_weight *w, nrd_dtype dtype, int64_t row0, int64_t n, void *dst,
+                          float *scales)
+{
+    nrd_error *err = NULL;
+    uint8_t *codes = NULL, *out = dst;
+    float *scale = NULL, *buf = NULL;
+    int *zero = NULL;
+    size_t row_bytes = (size_t)(w->cols / nrd_dtype_block(dtype)) * nrd_dtype_block_bytes(dtype);
+
+    NRD_ASSERT(dtype == w->dtype || dtype == NRD_DTYPE_F32, "rows are made in a type that holds their numbers");
+    NRD_NEW_GOTO(codes, (size_t)n * (size_t)w->cols, err, done);
+    NRD_NEW_GOTO(scale, w->n_groups, err, done);
+    NRD_NEW_GOTO(zero, w->n_groups, err, done);
+    NRD_NEW_GOTO(buf, w->cols, err, done);
+    if (w->codes_of) {
+        w->codes_of(w, row0, n, codes);
+    }
+    for (int64_t r = 0; r < n && !err; r++) {
+        for (int64_t g = 0; g < w->n_groups; g++) {
+            scale[g] = nrd_quant_scale(w, row0 + r, g);
+            zero[g] = nrd_quant_zero_at(w, row0 + r, g);
+        }
+        const row_parts p = {.codes = codes + (size_t)r * (size_t)w->cols, .scale = scale, .zero = zero};
+        err = emit(w, dtype, row0 + r, &p, out + (size_t)r * row_bytes, scales ? scales + r : NULL, buf);
+    }
+done:
+    free(codes);
+    free(scale);
+    free(zero);
+    free(buf);
+    return err;
+}

@@ -1,0 +1,327 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * nereid client: asks a server, one text or many. */
+#include "tools/tools.h"
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/mem.h"
+#include "tools/load/api.h"
+#include "tools/load/http_client.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+
+static const char usage[] =
+    "Usage: nereid client generate|chat|completions|infer [URL] [options]\n\n"
+    "Asks a server: generate (Triton's generate extension), chat and completions (the OpenAI API), "
+    "infer (a\n"
+    "request of KServe's protocol from --body). URL is that of its HTTP service, by default\n"
+    "http://localhost:8000. Without --prompt each line of the standard input is a prompt; "
+    "--concurrency of\n"
+    "them are asked at a time, and the answers come in the order of the lines.\n";
+
+enum { MAX_PROMPT = 16 << 20, MAX_PROMPTS = 1000000 };
+
+typedef struct {
+    const char *model, *prompt, *body, *path, *ca_cert, *sampling, *system;
+    nrd_str headers;
+    int32_t max_tokens, concurrency;
+    double timeout;
+    bool no_stream, json;
+} options;
+
+typedef struct client client;
+
+typedef struct question {
+    client *c;
+    nrd_str body, answer, error;
+    bool is_done;
+} question;
+
+struct client {
+    const options *o;
+    nrd_api api;
+    nrd_http_client *http;
+    question *questions; /* [n] */
+    size_t n, n_sent, n_open, n_shown;
+    nrd_piece piece;
+    bool has_failed;
+};
+
+/* ---- answers ---- */
+
+static void show_part(const client *c, const nrd_str *text)
+{
+    if (c->n == 1 && !c->o->json) {
+        fwrite(text->data, 1, text->len, stdout);
+        fflush(stdout);
+    }
+}
+
+static void on_piece(void *tag, int status, const char *data, size_t n)
+{
+    question *q = tag;
+    client *c = q->c;
+
+    nrd_api_read(&c->api, data, n, &c->piece);
+    if (status != 200 || c->piece.is_error) {
+        if (q->error.len == 0) {
+            nrd_str_printf(&q->error, "status %d: ", status);
+            nrd_str_append(&q->error, c->piece.is_error ? c->piece.text.data : data,
+                           c->piece.is_error ? c->piece.text.len : n);
+        }
+        return;
+    }
+    nrd_str_append(&q->answer, c->piece.text.data, c->piece.text.len);
+    show_part(c, &c->piece.text);
+}
+
+static void on_end(void *tag, int status, const char *why)
+{
+    question *q = tag;
+    if (why && q->error.len == 0) {
+        nrd_str_puts(&q->error, why);
+    } else if (status != 200 && q->error.len == 0) {
+        nrd_str_printf(&q->error, "status %d", status);
+    }
+    q->is_done = true;
+    q->c->n_open--;
+}
+
+/* Answers that are complete and whose turn it is. One that was shown as it came gets its end of line. */
+static void show_done(client *c)
+{
+    for (; c->n_shown < c->n && c->questions[c->n_shown].is_done; c->n_shown++) {
+        question *q = &c->questions[c->n_shown];
+        nrd_str line = {0};
+        if (q->error.len > 0) {
+            c->has_failed = true;
+            fprintf(stderr, "nereid client: prompt %zu: %s\n", c->n_shown + 1,
+                    nrd_str_cstr(&q->error));
+        }
+        if (c->o->json) {
+            nrd_str_puts(&line, q->error.len ? "{\"error\": " : "{\"text\": ");
+            const nrd_str *text = q->error.len ? &q->error : &q->answer;
+            nrd_json_put_string(&line, nrd_str_cstr(text), text->len);
+            nrd_str_putc(&line, '}');
+        } else if (c->n > 1) {
+            nrd_str_put(&line, &q->answer);
+        }
+        nrd_str_putc(&line, '\n');
+        fwrite(line.data, 1, line.len, stdout);
+        fflush(stdout);
+        nrd_str_fini(&line);
+        nrd_str_fini(&q->answer);
+    }
+}
+
+static void run_all(client *c)
+{
+    enum { TICK_NS = 1000000000 };
+    while (c->n_shown < c->n) {
+        while (c->n_sent < c->n && c->n_open < (size_t)c->o->concurrency) {
+            question *q = &c->questions[c->n_sent++];
+            c->n_open++;
+            nrd_http_client_post(c->http, q, nrd_str_cstr(&q->body), q->body.len);
+        }
+        if (c->n_open > 0) {
+            nrd_http_client_wait(c->http, nrd_now_ns() + TICK_NS);
+        }
+        show_done(c);
+    }
+}
+
+/* ---- questions ---- */
+
+static nrd_error *add_question(client *c, const char *text, size_t n)
+{
+    const nrd_prompt p = {.text = text, .n_text = n, .max_tokens = c->o->max_tokens};
+    if (c->n == MAX_PROMPTS) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "more than %d prompts", MAX_PROMPTS);
+    }
+    if ((c->n & (c->n - 1)) == 0) {
+        c->questions = nrd_xrealloc(c->questions, (c->n > 0 ? 2 * c->n : 1) * sizeof *c->questions);
+    }
+    question *q = &c->questions[c->n++];
+    *q = (question){.c = c};
+    return nrd_api_body(&c->api, &p, &q->body);
+}
+
+static nrd_error *read_lines(client *c)
+{
+    char *line = NULL;
+    size_t cap = 0;
+    ssize_t n = 0;
+    nrd_error *err = NULL;
+
+    while (!err && (n = getline(&line, &cap, stdin)) >= 0) {
+        while (n > 0 && (line[n - 1] == '\n' || line[n - 1] == '\r')) {
+            n--;
+        }
+        if (n > MAX_PROMPT) {
+            err =
+                nrd_errorf(NRD_ERR_INVALID_ARG, "line %zu: a prompt of more than 16 MiB", c->n + 1);
+        } else if (n > 0) {
+            err = add_question(c, line, (size_t)n);
+        }
+    }
+    free(line);
+    if (!err && c->n == 0) {
+        err = nrd_errorf(NRD_ERR_INVALID_ARG,
+                         "no prompt: --prompt TEXT, or lines on the standard input");
+    }
+    return err;
+}
+
+static nrd_error *read_questions(client *c)
+{
+    enum { MAX_BODY = 64 << 20 };
+    if (c->o->body) {
+        char *text = NULL;
+        size_t n = 0;
+        NRD_TRY(nrd_file_read(&text, &n, c->o->body, MAX_BODY));
+        c->questions = nrd_xcalloc(1, sizeof *c->questions);
+        c->questions[0] = (question){.c = c, .body = {.data = text, .len = n, .cap = n + 1}};
+        c->n = 1;
+        return NULL;
+    }
+    return c->o->prompt ? add_question(c, c->o->prompt, strlen(c->o->prompt)) : read_lines(c);
+}
+
+static nrd_error *set_up(client *c, const char *verb, const char *url)
+{
+    const options *o = c->o;
+    nrd_api_kind kind;
+    nrd_str path = {0};
+
+    if (!nrd_api_find(&kind, verb) || kind == NRD_API_RAW || kind == NRD_API_GENERATE_STREAM) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG,
+                          "expected generate, chat, completions or infer, got '%s'", verb);
+    }
+    if ((kind == NRD_API_INFER) != (o->body != NULL)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "infer and --body FILE belong together");
+    }
+    kind = kind == NRD_API_GENERATE && !o->no_stream ? NRD_API_GENERATE_STREAM : kind;
+    c->api = (nrd_api){.kind = kind,
+                       .model = o->model,
+                       .path = o->path,
+                       .is_plain = o->no_stream,
+                       .sampling = o->sampling,
+                       .system = o->system};
+    if (o->system && kind != NRD_API_CHAT) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "--system is of chat, not of %s", verb);
+    }
+    NRD_TRY(read_questions(c));
+    nrd_api_path(&c->api, &path);
+    if (kind == NRD_API_INFER) { /* its answer is shown as it is */
+        c->api.kind = NRD_API_RAW;
+    }
+    const nrd_http_client_config h = {.url = url,
+                                      .path = nrd_str_cstr(&path),
+                                      .headers = nrd_str_cstr(&o->headers),
+                                      .ca_cert = o->ca_cert,
+                                      .timeout_s = o->timeout,
+                                      .piece = on_piece,
+                                      .end = on_end};
+    nrd_error *err = nrd_http_client_open(&c->http, &h);
+    nrd_str_fini(&path);
+    return err;
+}
+
+static nrd_error *ask(const options *o, const char *verb, const char *url, bool *out_failed)
+{
+    client c = {.o = o};
+    nrd_error *err = set_up(&c, verb, url);
+    if (!err) {
+        run_all(&c);
+    }
+    *out_failed = c.has_failed;
+    nrd_http_client_free(c.http);
+    for (size_t i = 0; i < c.n; i++) {
+        nrd_str_fini(&c.questions[i].body);
+        nrd_str_fini(&c.questions[i].answer);
+        nrd_str_fini(&c.questions[i].error);
+    }
+    free(c.questions);
+    nrd_str_fini(&c.piece.text);
+    return err;
+}
+
+/* ---- options ---- */
+
+static nrd_error *add_header(void *values, const char *name, const char *value)
+{
+    return nrd_http_add_header(&((options *)values)->headers, name, value);
+}
+
+#define OPT(...) NRD_OPT_ROW(options, __VA_ARGS__)
+static const nrd_opt rows[] = {
+    OPT(STR, "prompt", "-p --text", prompt, "TEXT", "lines of the standard input", "what is asked"),
+    OPT(STR, "system", NULL, system, "TEXT", NULL, "chat: the message before it"),
+    OPT(STR, "model", "-m --model_name", model, "NAME", "ensemble", "that is asked"),
+    {.name = "max_tokens",
+     .form = NRD_OPT_INT,
+     .offset = offsetof(options, max_tokens),
+     .min = 1,
+     .max = INT_MAX,
+     .arg = "N",
+     .alias = "-n --output_len",
+     .def = "128",
+     .help = "of an answer"},
+    OPT(STR, "sampling", "--extra_body", sampling, "MEMBERS", NULL,
+        "of the request's JSON, as '\"temperature\": 0.7, \"top_p\": 0.6'"),
+    OPT(STR, "body", NULL, body, "FILE", NULL, "infer: the request, JSON"),
+    OPT(FLAG, "no_stream", NULL, no_stream, NULL, NULL,
+        "ask for the whole answer at once; models that are not decoupled need it"),
+    OPT(FLAG, "json", NULL, json, NULL, NULL,
+        "a line {\"text\": …} or {\"error\": …} for each prompt"),
+    {.name = "concurrency",
+     .form = NRD_OPT_INT,
+     .offset = offsetof(options, concurrency),
+     .min = 1,
+     .max = 65536,
+     .arg = "N",
+     .alias = "-c",
+     .def = "1",
+     .help = "prompts that are asked at a time"},
+    {.name = "header",
+     .form = NRD_OPT_CUSTOM,
+     .parse = add_header,
+     .arg = "\"NAME: VALUE\"",
+     .alias = "-H",
+     .help = "sent with each request, as Authorization; several times: several"},
+    OPT(STR, "path", "--endpoint", path, "PATH", NULL, "another one than the protocol's own"),
+    OPT(STR, "ca_cert", NULL, ca_cert, "FILE", NULL,
+        "certificate that the server's must be signed by, instead of the system's"),
+    {.name = "timeout",
+     .form = NRD_OPT_NUM,
+     .offset = offsetof(options, timeout),
+     .min = 1,
+     .max = 1000000,
+     .arg = "SECONDS",
+     .def = "600",
+     .help = "a request has failed when nothing came for so long"},
+};
+const nrd_tool_table nrd_client_table = NRD_TOOL_TABLE("client", usage, rows, 2);
+
+int nrd_tool_client(int argc, char **argv)
+{
+    options o = {.model = "ensemble", .max_tokens = 128, .concurrency = 1, .timeout = 600};
+    const char *words[2] = {NULL, "http://localhost:8000"};
+    bool has_failed = false;
+    size_t n = 0;
+    int status = nrd_tool_parse(&nrd_client_table, argc, argv, &o, words, &n);
+    if (status < 0 && n == 0) {
+        fputs("nereid client: generate, chat, completions or infer is needed (see --help)\n",
+              stderr);
+        status = 2;
+    }
+    if (status < 0) {
+        status = nrd_tool_finish("client", ask(&o, words[0], words[1], &has_failed));
+        status = status == 0 && has_failed ? 1 : status;
+    }
+    nrd_str_fini(&o.headers);
+    return status;
+}

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * nereid inspect --families: the families of models and what works with each, from the tables that the
+ * readers and the runner use. docs/models.md holds the same text. */
+#include "tools/inspect.h"
+
+#include "base/str.h"
+#include "model/arch.h"
+#include "model/features.h"
+#include "model/needs.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* A device without has_feature, as the CUDA plug-in is. */
+static const char *missing_on_cuda(const nrd_model_spec *s)
+{
+    const nrd_feature_row *f;
+    for (int i = 0; (f = nrd_feature_at(i)) != NULL; i++) {
+        if (f->asks(s)) {
+            return f->name;
+        }
+    }
+    return NULL;
+}
+
+/* Adapters can be read for a product whose rows lie in the file as they are used. */
+static bool takes_adapters(const nrd_arch *a)
+{
+    for (const nrd_weight_rule *r = a->hf_rules; r->dst; r++) {
+        const nrd_need *n = nrd_need_of(r->dst);
+        if (n && n->is_linear && n->is_layered && (r->flags & ~(uint32_t)NRD_RULE_TRANSPOSE)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static void print_row(const nrd_arch *a)
+{
+    nrd_model_spec s;
+    nrd_str names = {0};
+
+    nrd_model_spec_init(&s);
+    nrd_arch_of_family(&s, a);
+    for (int i = 0; i < 3 && a->hf_model_types[i]; i++) {
+        nrd_str_printf(&names, "%s`%s`", i ? ", " : "", a->hf_model_types[i]);
+    }
+    const char *lacks = missing_on_cuda(&s);
+    printf("| %s | %s | %s%s%s | yes | %s%s | %s | %s |\n", a->hf_architectures[0], nrd_str_cstr(&names),
+           a->gguf_arch ? "`" : "", a->gguf_arch ? a->gguf_arch : "–", a->gguf_arch ? "`" : "",
+           lacks ? "no: " : "yes", lacks ? lacks : "", s.qk_norm_wide ? "no" : "yes",
+           s.encoder             ? "none"
+           : s.has_experts     ? "attention"
+           : takes_adapters(a) ? "all"
+                               : "some");
+    nrd_str_fini(&names);
+}
+
+void nrd_inspect_families(void)
+{
+    const nrd_arch *a;
+    printf(
+        "| Hugging Face class | `model_type` | GGUF | CPU | NVIDIA GPU | ranks | LoRA modules |\n"
+        "|---|---|---|---|---|---|---|\n");
+    for (int i = 0; (a = nrd_arch_at(i)) != NULL; i++) {
+        print_row(a);
+    }
+}

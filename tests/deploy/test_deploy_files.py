@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The files of deploy/: each is checked by the program that reads it, and what they ask a server for exists."""
+import json
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import time
+import urllib.parse
+import urllib.request
+
+import kubernetes_validate
+import pytest
+import yaml
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+DEPLOY = ROOT / "deploy"
+sys.path.insert(0, str(ROOT / "tests/e2e"))
+from llm_server import Server, free_ports  # noqa: E402
+
+
+def run(*args):
+    p = subprocess.run(args, capture_output=True, text=True, timeout=60)
+    assert p.returncode == 0, p.stdout + p.stderr
+    return p.stdout + p.stderr
+
+
+# ---- systemd ----
+
+def test_systemd_knows_every_line_of_the_unit(tmp_path):
+    text = (DEPLOY / "systemd/nereid.service").read_text()
+    unit = tmp_path / "nereid.service"
+    unit.write_text(text.replace("/opt/nereid/bin/nereid", str(ROOT / "build/bin/nereid")))
+    said = run("systemd-analyze", "verify", "--man=no", str(unit))
+    assert "nereid.service" not in said, said
+
+
+def test_the_unit_leaves_the_server_time_to_stop():
+    unit = dict(line.split("=", 1) for line in (DEPLOY / "systemd/nereid.service").read_text().splitlines()
+                if "=" in line and line[0] not in "#[")
+    usage = run(str(ROOT / "build/bin/tritonserver"), "--help")
+    default = int(re.search(r"--exit-timeout-secs.*?[Dd]efault is (\d+)", usage, re.S)[1])
+    assert int(unit["TimeoutStopSec"]) > default
+
+
+def test_options_of_the_configuration_are_options_of_serve():
+    conf = (DEPLOY / "systemd/nereid.conf").read_text()
+    usage = run(str(ROOT / "build/bin/nereid"), "serve", "--help")
+    for option in re.findall(r"--[a-z-]+", conf.split("NEREID_OPTIONS=")[1]):
+        assert option in usage
+
+
+# ---- containers ----
+
+@pytest.mark.parametrize("name", ["Dockerfile", "Dockerfile.cuda"])
+def test_what_the_image_copies_is_there(name):
+    for line in (DEPLOY / "docker" / name).read_text().splitlines():
+        if line.startswith("COPY ") and "--from" not in line:
+            for path in line.split()[1:-1]:
+                assert (ROOT / path).exists(), line
+
+
+def test_the_image_has_the_libraries_that_the_programs_need():
+    if "bookworm" not in pathlib.Path("/etc/os-release").read_text():
+        return  # the list has the names of Debian 12, which the image is made from
+    names = (DEPLOY / "docker/runtime_packages").read_text().split()
+    files = [f for pattern in ("bin/*", "lib/*.so", "backends/*/*.so") for f in (ROOT / "build").glob(pattern)]
+    needed = set()
+    for f in files:
+        out = subprocess.run(["readelf", "-d", f], capture_output=True, text=True).stdout
+        needed |= set(re.findall(r"\(NEEDED\).*\[(.*)\]", out))
+    needed -= {lib.name for lib in files} | {"libc.so.6", "libm.so.6", "ld-linux-x86-64.so.2"}
+    needed = {n for n in needed if not n.startswith("libnereid")}
+    assert needed
+    missing = []
+    for lib in needed:
+        owners = subprocess.run(["dpkg-query", "-S", f"*/{lib}"], capture_output=True, text=True).stdout
+        if not {line.split(":")[0] for line in owners.splitlines()} & set(names):
+            missing.append((lib, owners.strip()))
+    assert not missing
+
+
+def test_compose_mounts_files_that_are_there():
+    services = yaml.safe_load((DEPLOY / "docker/compose.yaml").read_text())["services"]
+    for s in services.values():
+        for v in s.get("volumes", []):
+            source = v.split(":")[0]
+            if source.startswith(".."):
+                assert (DEPLOY / "docker" / source).exists(), v
+    assert (DEPLOY / "docker" / services["nereid"]["build"]["context"] / services["nereid"]["build"]["dockerfile"]).exists()
+
+
+# ---- Kubernetes ----
+
+def documents(name):
+    return [d for d in yaml.safe_load_all((DEPLOY / "kubernetes" / name).read_text()) if d]
+
+
+@pytest.mark.parametrize("version", ["1.28", "1.34"])
+def test_manifests_follow_the_schema(version):
+    for d in documents("nereid.yaml"):
+        kubernetes_validate.validate(d, version, strict=True)
+
+
+def test_a_wrong_manifest_is_found():
+    d = next(d for d in documents("nereid.yaml") if d["kind"] == "Deployment")
+    d["spec"]["template"]["spec"]["containers"][0]["portz"] = []
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(d, "1.34", strict=True)
+
+
+def test_manifests_fit_each_other():
+    kinds = {d["kind"]: d for d in documents("nereid.yaml")}
+    pod = kinds["Deployment"]["spec"]["template"]
+    labels = pod["metadata"]["labels"]
+    assert kinds["Service"]["spec"]["selector"].items() <= labels.items()
+    assert kinds["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    container = pod["spec"]["containers"][0]
+    ports = {p["name"] for p in container["ports"]}
+    assert {p["targetPort"] for p in kinds["Service"]["spec"]["ports"]} <= ports
+    assert {m["name"] for m in container["volumeMounts"]} == {v["name"] for v in pod["spec"]["volumes"]}
+    timeout = int(container["args"][container["args"].index("--exit-timeout-secs") + 1])
+    assert pod["spec"]["terminationGracePeriodSeconds"] > timeout
+    patch = documents("gpu.yaml")[0]["spec"]["template"]["spec"]["containers"][0]
+    assert patch["name"] == container["name"]
+    for f in documents("kustomization.yaml")[0]["resources"]:
+        assert (DEPLOY / "kubernetes" / f).exists()
+
+
+# ---- Prometheus and Grafana ----
+
+@pytest.fixture(scope="module")
+def monitored(tmp_path_factory):
+    """A server that has answered, and a Prometheus that has asked it; gives a function that queries it."""
+    folder = tmp_path_factory.mktemp("monitored")
+    model = folder / "tiny"
+    subprocess.run([sys.executable, ROOT / "tests/tinymodel/make_model.py", "--arch", "llama", "--out", model],
+                   check=True, stdout=subprocess.DEVNULL)
+    server = Server(model, folder).wait_ready()
+    config = yaml.safe_load((DEPLOY / "prometheus/prometheus.yaml").read_text())
+    config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
+    config["scrape_configs"][0]["static_configs"] = [{"targets": [f"127.0.0.1:{server.metrics}"]}]
+    shutil.copy(DEPLOY / "prometheus/alerts.yaml", folder)
+    (folder / "prometheus.yaml").write_text(yaml.safe_dump(config))
+    port, = free_ports(1)
+    with open(folder / "prometheus.log", "w") as log:
+        prometheus = subprocess.Popen(
+            ["prometheus", f"--config.file={folder}/prometheus.yaml", f"--web.listen-address=127.0.0.1:{port}",
+             f"--storage.tsdb.path={folder}/data"], stdout=log, stderr=subprocess.STDOUT)
+
+    def ask(path, **query):
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}?{urllib.parse.urlencode(query)}", timeout=20) as r:
+            return json.load(r)["data"]
+
+    try:
+        until = time.monotonic() + 60
+        scraped = 0
+        while scraped < 4:  # rates need some; and requests in between
+            assert time.monotonic() < until, (folder / "prometheus.log").read_text()
+            assert server.generate({"text_input": "a b c", "max_tokens": 8})[0] == 200
+            time.sleep(0.5)
+            try:
+                found = ask("/api/v1/query", query="count_over_time(nv_inference_request_success[1m])")["result"]
+                scraped = max([int(r["value"][1]) for r in found], default=0)
+            except OSError:
+                pass
+        yield ask
+    finally:
+        prometheus.terminate()
+        prometheus.wait()
+        assert server.stop() == 0
+
+
+def test_prometheus_takes_the_configuration_and_the_alerts():
+    run("promtool", "check", "config", str(DEPLOY / "prometheus/prometheus.yaml"))
+    assert "7 rules found" in run("promtool", "check", "rules", str(DEPLOY / "prometheus/alerts.yaml"))
+
+
+def test_every_metric_of_an_alert_is_one_of_the_server(monitored):
+    rules = monitored("/api/v1/rules")["groups"][0]["rules"]
+    assert len(rules) == 7
+    for r in rules:
+        assert r["health"] in ("ok", "unknown"), r
+        for name in set(re.findall(r"\b(?:nv_\w+|up)\b", r["query"])):
+            if name == "nv_inference_request_failure":
+                continue  # there from the first failure on
+            assert monitored("/api/v1/query", query=name)["result"], name
+        assert r["state"] == "inactive", r
+
+
+def test_every_panel_of_the_dashboard_draws_something(monitored):
+    dashboard = json.loads((DEPLOY / "grafana/nereid.json").read_text())
+    for panel in dashboard["panels"]:
+        found = 0
+        for t in panel["targets"]:
+            query = t["expr"].replace("$__rate_interval", "1m").replace("$instance", ".*").replace("$model", ".*")
+            assert "$" not in query
+            found += len(monitored("/api/v1/query", query=query)["result"])
+        assert found, panel["title"]
+    for v in dashboard["templating"]["list"]:
+        if v["type"] == "query":
+            metric, label = re.match(r"label_values\((\w+).*, (\w+)\)", v["query"]["query"]).groups()
+            assert any(label in r["metric"] for r in monitored("/api/v1/query", query=metric)["result"])

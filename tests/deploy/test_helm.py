@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Helm chart: values follow their schema, what the templates make of them follows Kubernetes', and says what the plain
+manifests say. Where helm is, it is asked too."""
+import json
+import pathlib
+import re
+import shutil
+import subprocess
+
+import jsonschema
+import kubernetes_validate
+import pytest
+import yaml
+
+import helm_subset
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+CHART = ROOT / "deploy/helm"
+DEFAULTS = yaml.safe_load((CHART / "values.yaml").read_text())
+GPU = yaml.safe_load((CHART / "gpu.yaml").read_text())
+SCHEMA = json.loads((CHART / "values.schema.json").read_text())
+ALL = {"autoscaling": {"enabled": True}, "models": {"claim": "mine"}, "args": ["--tp-size=2", "--api-key=a b"],
+       "nodeSelector": {"kind": "fast"}, "tolerations": [{"key": "x", "operator": "Exists"}]}
+CASES = {"cpu": {}, "gpu": GPU, "all": ALL, "class": {"models": {"storageClass": "nfs"}}}
+
+
+def objects(over):
+    values = helm_subset.merged(DEFAULTS, over)
+    jsonschema.validate(values, SCHEMA)
+    made = [yaml.safe_load(helm_subset.render(f.read_text(), {"Values": values, "Release": {"Name": "demo"}}))
+            for f in sorted((CHART / "templates").glob("*.yaml"))]
+    return {d["kind"]: d for d in made if d}
+
+
+@pytest.mark.parametrize("version", ["1.28", "1.34"])
+@pytest.mark.parametrize("case", CASES)
+def test_what_the_chart_makes_follows_the_schema_of_kubernetes(case, version):
+    made = objects(CASES[case])
+    for d in made.values():
+        kubernetes_validate.validate(d, version, strict=True)
+    assert ("HorizontalPodAutoscaler" in made) == (case == "all") and ("PersistentVolumeClaim" in made) == (case != "all")
+
+
+def test_it_makes_what_the_plain_manifests_have():
+    plain = {d["kind"]: d for d in yaml.safe_load_all((ROOT / "deploy/kubernetes/nereid.yaml").read_text()) if d}
+    made = objects({"autoscaling": {"enabled": True}})
+
+    def container(d):
+        return d["Deployment"]["spec"]["template"]["spec"]["containers"][0]
+
+    for part in ("ports", "startupProbe", "readinessProbe", "livenessProbe", "securityContext", "volumeMounts", "resources", "env"):
+        assert container(made)[part] == container(plain)[part], part
+    for path in (("Deployment", "spec", "template", "spec", "securityContext"), ("Service", "spec", "ports"),
+                 ("Deployment", "spec", "template", "spec", "terminationGracePeriodSeconds"),
+                 ("HorizontalPodAutoscaler", "spec", "metrics"), ("HorizontalPodAutoscaler", "spec", "behavior"),
+                 ("PodDisruptionBudget", "spec", "maxUnavailable"), ("PersistentVolumeClaim", "spec", "accessModes")):
+        a, b = made, plain
+        for key in path:
+            a, b = a[key], b[key]
+        assert a == b, path
+
+
+def test_parts_name_each_other():
+    made = objects({"autoscaling": {"enabled": True}})
+    labels = made["Deployment"]["spec"]["template"]["metadata"]["labels"]
+    assert made["Deployment"]["spec"]["selector"]["matchLabels"] == labels == made["Service"]["spec"]["selector"]
+    assert made["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"] == labels
+    assert made["HorizontalPodAutoscaler"]["spec"]["scaleTargetRef"]["name"] == made["Deployment"]["metadata"]["name"]
+    assert "replicas" not in made["Deployment"]["spec"]  # the autoscaler's
+    volumes = made["Deployment"]["spec"]["template"]["spec"]["volumes"]
+    assert volumes[0]["persistentVolumeClaim"]["claimName"] == made["PersistentVolumeClaim"]["metadata"]["name"]
+    container = objects(ALL)["Deployment"]["spec"]["template"]["spec"]["containers"][0]
+    assert container["args"][-2:] == ALL["args"]
+    assert objects(GPU)["Deployment"]["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "1"
+
+
+def test_every_value_is_used_and_every_used_value_is_there():
+    used = set(re.findall(r"\.Values\.([\w.]+)", "".join(f.read_text() for f in (CHART / "templates").glob("*.yaml"))))
+
+    def leaves(data, path=""):
+        for key, value in data.items():
+            inside = isinstance(value, dict) and value and f"{path}{key}" not in used
+            yield from leaves(value, f"{path}{key}.") if inside else [f"{path}{key}"]
+    assert used == set(leaves(DEFAULTS))
+
+
+@pytest.mark.parametrize("wrong", [{"replica": 2}, {"image": {"tag": ""}}, {"replicas": "two"}, {"cacheSize": "much"},
+                                   {"service": {"type": "Public"}}, {"autoscaling": {"minReplicas": 0}}])
+def test_a_wrong_value_is_refused(wrong):
+    with pytest.raises(jsonschema.ValidationError):
+        objects(wrong)
+
+
+def test_the_version_is_the_programs():
+    version = re.search(r"^NRD_VERSION := (\S+)", (ROOT / "Makefile").read_text(), re.M)[1]
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert chart["version"] == chart["appVersion"] == version == DEFAULTS["image"]["tag"] and GPU["image"]["tag"] == f"{version}-cuda"
+
+
+@pytest.mark.skipif(not shutil.which("helm"), reason="no helm")
+@pytest.mark.parametrize("case", CASES)
+def test_helm_makes_the_same(case, tmp_path):
+    (tmp_path / "v.yaml").write_text(yaml.safe_dump(CASES[case]))
+    subprocess.run(["helm", "lint", CHART, "-f", tmp_path / "v.yaml"], check=True)
+    said = subprocess.check_output(["helm", "template", "demo", CHART, "-f", tmp_path / "v.yaml"], text=True)
+    assert {d["kind"]: d for d in yaml.safe_load_all(said) if d} == objects(CASES[case])

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Encoders behind /v1/embeddings: states as transformers computes them (tests/model/make_encoder_goldens.py), pooled as
+the folder says, in any batch; and what an encoder cannot do."""
+import json
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from llm_server import BIN, ROOT, Server
+
+sys.path.insert(0, str(ROOT / "tests" / "tinymodel"))
+import encoders  # noqa: E402
+
+GOLDEN = json.loads((ROOT / "tests/model/encoder_states.json").read_text())["encoders"]
+TOLERANCE = 2e-6  # of a vector of length 1, whose numbers are about 0.1
+
+
+def unit(x):
+    return np.array(x) / np.linalg.norm(x)
+
+
+@pytest.fixture(scope="module", params=[("bert", None), ("bert", "mean_tokens"), ("xlm-roberta", "mean_tokens"),
+                                        ("xlm-roberta", "lasttoken"), ("distilbert", "cls_token")],
+                ids=lambda p: "-".join(filter(None, p)))
+def served(request, tmp_path_factory):
+    name, pooling = request.param
+    tmp = tmp_path_factory.mktemp("encoder")
+    encoders.write_folder(name, tmp / name, pooling)
+    s = Server(tmp / name, tmp)
+    try:
+        s.wait_ready()
+        yield s, name, {None: "first", "cls_token": "first", "mean_tokens": "mean", "lasttoken": "last"}[pooling]
+    finally:
+        s.stop()
+
+
+def vectors(server, inputs):
+    status, answer = server.request("/v1/embeddings", {"model": "ensemble", "input": inputs})
+    assert status == 200, answer
+    return [np.array(d["embedding"]) for d in answer["data"]]
+
+
+def test_vectors_are_those_of_the_reference(served):
+    server, name, pooling = served
+    for prompt, ids in encoders.PROMPTS.items():
+        got = vectors(server, ids)[0]
+        assert np.abs(got - unit(GOLDEN[name][prompt][pooling])).max() < TOLERANCE, prompt
+
+
+def test_a_vector_is_the_same_beside_others(served):
+    server, name, pooling = served
+    ids = list(encoders.PROMPTS.values()) * 12
+    for got, prompt in zip(vectors(server, ids), list(encoders.PROMPTS) * 12):
+        assert np.abs(got - unit(GOLDEN[name][prompt][pooling])).max() < TOLERANCE, prompt
+
+
+def test_it_makes_no_text(served):
+    server, name, _ = served
+    kind = {"xlm-roberta": "roberta"}.get(name, name)
+    for path, body in (("/v1/completions", {"model": "ensemble", "prompt": [5, 6], "max_tokens": 2}),
+                       ("/v2/models/ensemble/generate", {"text_input": "fox", "max_tokens": 2})):
+        status, answer = server.request(path, body)
+        assert status == 400 and f"is an encoder ({kind})" in json.dumps(answer), answer
+    assert len(vectors(server, [5, 6])[0]) == len(GOLDEN[name]["one"]["first"])
+
+
+def test_the_longest_text_and_one_more(served):
+    server, name, _ = served
+    most = encoders.POSITIONS
+    assert abs(np.linalg.norm(vectors(server, [5] * most)[0]) - 1) < 1e-5
+    status, answer = server.request("/v1/embeddings", {"model": "ensemble", "input": [5] * (most + 1)})
+    assert status == 400 and str(most) in answer["error"]["message"], answer
+
+
+def build(folder, out, *more):
+    return subprocess.run([BIN / "nereid", "build", folder, "-o", out, *more], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("change, part", [
+    ({"position_embedding_type": "relative_key"}, "position_embedding_type 'relative_key'"),
+    ({"is_decoder": True}, "'is_decoder'"), ({"type_vocab_size": 100000}, "type_vocab_size"),
+    ({"type_vocab_size": 3}, "token_type_embeddings"), ({"hidden_act": "mish"}, "activation 'mish'"),
+])
+def test_a_configuration_that_cannot_be_computed_is_refused(change, part, tmp_path):
+    encoders.write_folder("bert", tmp_path / "bert")
+    config = tmp_path / "bert" / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), **change}))
+    done = build(tmp_path / "bert", tmp_path / "engine")
+    assert done.returncode == 1 and part in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("name, text, part", [
+    ("1_Pooling/config.json", {"pooling_mode_cls_token": False, "pooling_mode_max_tokens": True}, "a pooling other than"),
+    ("1_Pooling/config.json", {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True}, "a pooling other than"),
+    ("modules.json", [{"type": "sentence_transformers.models.Dense"}], "sentence_transformers.models.Dense"),
+])
+def test_modules_that_are_not_computed_are_refused(name, text, part, tmp_path):
+    encoders.write_folder("bert", tmp_path / "bert", "cls_token")
+    pathlib.Path(tmp_path / "bert" / name).write_text(json.dumps(text))
+    done = build(tmp_path / "bert", tmp_path / "engine")
+    assert done.returncode == 1 and part in done.stderr, done.stderr
+
+
+def test_stages_are_refused(tmp_path):
+    encoders.write_folder("bert", tmp_path / "bert")
+    done = build(tmp_path / "bert", tmp_path / "engine", "--pp-size", "3")
+    assert done.returncode == 1 and "an encoder cannot be divided into stages" in done.stderr, done.stderr
+
+
+def test_several_ranks_give_the_vectors_of_one(tmp_path):
+    encoders.write_folder("bert", tmp_path / "bert", "mean_tokens")
+    s = Server(tmp_path / "bert", tmp_path, "--tp-size", "3")
+    try:
+        s.wait_ready()
+        for prompt, ids in encoders.PROMPTS.items():
+            assert np.abs(vectors(s, ids)[0] - unit(GOLDEN["bert"][prompt]["mean"])).max() < TOLERANCE
+    finally:
+        s.stop()

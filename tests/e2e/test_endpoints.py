@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vLLM's and llama.cpp's endpoints with ours: endpoints.tsv against the table of routes, every route against a
+server and the documents, and docs/endpoints.md, which is written from both."""
+import csv
+import pathlib
+import re
+
+from llm_server import ROOT
+
+HERE = pathlib.Path(__file__).resolve().parent
+PAGE = ROOT / "docs/endpoints.md"
+HEAD = """# Endpoints of vLLM and llama.cpp, with ours
+
+`tests/e2e/endpoints_page.py` writes this page from `tests/e2e/endpoints.tsv` and the table of routes
+(`src/frontends/openai/openai.c`); a test asks for each of them. Theirs are those of their references as of November 2026, options that
+open more included. What a field does is said on the page of its API: [openai.md](openai.md), [responses.md](responses.md),
+[messages.md](messages.md), [llama.md](llama.md), [ollama.md](ollama.md).
+"""
+OF_SERVER = re.compile(r'\{"([^"]+)", ((?:NRD_HTTP_ON_[A-Z]+(?: \| )?)+), "([a-z]+)", (\w+), (?:true|false)\}')
+ORDERS = {"/api/pull", "/api/push", "/api/create", "/api/copy", "/api/delete"}  # refused, so not described
+
+
+def routes():
+    """{path: methods} of the table in C, with the names of OpenAPI for parts of paths."""
+    text = (ROOT / "src/frontends/openai/openai.c").read_text()
+    table = text[text.index("routes[] = {"):]
+    rows = OF_SERVER.findall(table[:table.index("};")])
+    assert len(rows) == table[:table.index("};")].count("nrd_oai_on_")
+    out = {}
+    for pattern, methods, _, _ in rows:
+        name = "response_id" if "responses" in pattern else "model"
+        path = "/" + re.sub(r"\{m\*?\}", "{%s}" % name, pattern)
+        out[path] = {m for m in ("GET", "POST", "HEAD") if f"_{m}" in methods}
+    for path in ("/api/delete", "/v1/responses/{response_id}"):
+        out[path].add("DELETE")
+    return out
+
+
+def rows():
+    with open(HERE / "endpoints.tsv") as f:
+        return list(csv.DictReader(f, delimiter="\t"))
+
+
+def page():
+    out, known = [HEAD], routes()
+    for server in ("vLLM", "llama.cpp"):
+        out.append(f"\n## {server}\n\n| theirs | ours | |\n|---|---|---|\n")
+        for r in (r for r in rows() if r["server"] == server):
+            ours = {"=": "the same", "-": "no"}.get(r["ours"], f"`{r['ours']}`")
+            out.append(f"| `{r['method']} {r['path']}` | {ours} | {r['note']} |\n")
+    out.append("\n## All of ours\n\nBeside these, `/v2` and others ([server.md](server.md)).\n\n| path | methods |\n|---|---|\n")
+    for path, methods in known.items():
+        out.append(f"| `{path}` | {', '.join(sorted(methods - {'HEAD'}))} |\n")
+    return "".join(out)
+
+
+def test_what_the_table_says_is_there_is_there():
+    known = routes()
+    for r in rows():
+        if r["ours"] == "=":
+            assert r["method"] in known.get(r["path"], ()), r
+        elif r["ours"] != "-":
+            assert r["ours"] in known and r["ours"] != r["path"], r
+        else:
+            assert r["method"] not in known.get(r["path"], ()), r
+        assert r["note"] or r["ours"] != "-", r  # what is left out says why
+    pairs = [(r["server"], r["method"], r["path"]) for r in rows()]
+    assert len(pairs) == len(set(pairs))
+
+
+def test_the_page_is_what_the_tables_make():
+    assert PAGE.read_text() == page(), "tests/e2e/endpoints_page.py > docs/endpoints.md"
+
+
+def test_every_route_answers(server):
+    nowhere = server.request("/v1/no/such/thing", b"{}")
+    assert nowhere[0] == 404
+    for path, methods in routes().items():
+        url = path.format(model="ensemble", response_id="resp_none")
+        for method in methods - {"HEAD"}:
+            status, answer = server.request(url, b"{}" if method == "POST" else None, method)
+            assert status != 405 and (status, answer) != nowhere, (method, path, status, answer)
+            assert status in (200, 400, 404) and isinstance(answer, dict | list), (method, path, status, answer)
+            if status == 404:
+                assert "{" in path, (method, path)
+        assert server.request(url, None, "PATCH")[0] == 405, path
+
+
+def test_every_route_is_documented(server):
+    described = {p: {m.upper() for m in methods} for p, methods in server.request("/openapi.json")[1]["paths"].items()}
+    text = "".join((ROOT / f"docs/{p}.md").read_text() for p in ("openai", "responses", "messages", "llama", "ollama", "lora"))
+    for path, methods in routes().items():
+        if path not in ORDERS | {"/openapi.json"}:
+            assert methods - {"HEAD"} - ({"POST"} if path == "/ping" else set()) == described.pop(path, None), path
+        word = path.replace("{response_id}", "ID").replace("{model}", "NAME")
+        assert word in text or f"`{word.removeprefix('/api/')}`" in text, path
+    assert not described, "described, but not in the table of routes"

@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks that a launcher started: the same program in every rank, of which rank 0 serves or prints. The launcher is
+played by the environment that Open MPI makes; where mpirun is, by itself."""
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+import uuid
+
+import pytest
+
+from llm_server import BIN, Server
+from ports import free_ports
+
+LONG = {"text_input": "A", "max_tokens": 60, "top_k": 1}
+HERE = f"launched-{uuid.uuid4().hex[:8]}"
+
+
+def environment(rank, size, job, here=None):
+    return {"OMPI_COMM_WORLD_RANK": str(rank), "OMPI_COMM_WORLD_SIZE": str(size),
+            "OMPI_COMM_WORLD_LOCAL_SIZE": str(here or size), "PMIX_NAMESPACE": f"{HERE}-{job}"}
+
+
+def start(command, rank, size, job, cache, **more):
+    env = dict(os.environ, NEREID_CACHE=str(cache), **environment(rank, size, job, **more))
+    return subprocess.Popen(list(map(str, command)), env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def left(cache):
+    """Processes that were started with this cache and have not ended."""
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{name}/environ", "rb") as f:
+                mine = f"NEREID_CACHE={cache}".encode() in f.read().split(b"\0")
+            with open(f"/proc/{name}/stat", encoding="utf-8") as f:
+                ended = f.read().rsplit(")", 1)[1].split()[0] == "Z"
+        except OSError:
+            continue
+        if mine and not ended:
+            found.append(int(name))
+    return found
+
+
+def wait_until(condition, seconds=30):
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def answers(s):
+    try:
+        return s.generate(LONG)[0] == 200
+    except OSError:
+        return False
+
+
+@pytest.fixture
+def own_cache(tmp_path):
+    """A cache that marks the processes of one test, none of which may be left."""
+    folder = tmp_path / "cache"
+    folder.mkdir()
+    yield folder
+    for pid in left(folder):
+        os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def tokens(tmp_path):
+    path = tmp_path / "tokens.jsonl"
+    path.write_text(json.dumps({"tokens": list(range(3, 40))}) + "\n")
+    return path
+
+
+def log_probs(path):
+    return [p for line in path.read_text().splitlines() for p in json.loads(line)["logprobs"] if p is not None]
+
+
+def evaluate(model, tokens, out, *more):
+    return [BIN / "nereid", "eval", model, "--tokens", tokens, "--out", out, "--compute-dtype", "float32", "--threads", "1",
+            *more]
+
+
+def test_a_tool_runs_on_all_ranks_and_rank_0_prints(tiny_model, own_cache, tokens, tmp_path):
+    done = subprocess.run(list(map(str, evaluate(tiny_model, tokens, tmp_path / "alone"))), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    command = evaluate(tiny_model, tokens, tmp_path / "four", "--tp-size", "2", "--pp-size", "2")
+    ranks = [start(command, i, 4, "tool", own_cache) for i in (3, 1, 0, 2)]
+    said = [r.communicate(timeout=120)[0] for r in ranks]
+    assert [r.returncode for r in ranks] == [0] * 4, said
+    assert [bool(text) for text in said] == [False, False, bool(done.stdout + done.stderr), False], said
+    assert log_probs(tmp_path / "four") == pytest.approx(log_probs(tmp_path / "alone"), abs=1e-3)
+    assert not left(own_cache)
+
+
+def test_a_server_leads_and_the_others_open_no_port(tiny_model, own_cache):
+    ports = free_ports(3)
+    above_0 = [BIN / "tritonserver", "--model-repository=/nowhere", f"--grpc-port={ports[0]}", f"--http-port={ports[1]}",
+               f"--metrics-port={ports[2]}", "--model-control-mode=explicit", "--load-model=tensorrt_llm"]
+    rank_1 = start(above_0, 1, 2, "server", own_cache)
+    s = Server(tiny_model, own_cache, "--pp-size=2", env=environment(0, 2, "server")).wait_ready()
+    status, before = s.generate(LONG)
+    assert status == 200
+    for port in ports:
+        with socket.socket() as probe:
+            assert probe.connect_ex(("127.0.0.1", port)) != 0
+    (worker,) = [pid for pid in left(own_cache) if pid not in (s.process.pid, rank_1.pid)]
+
+    os.kill(worker, signal.SIGKILL)  # the server starts again as the same process, and the rank goes on
+    wait_until(lambda: not answers(s))
+    wait_until(lambda: answers(s), 60)
+    assert s.generate(LONG) == (200, before)
+    assert rank_1.poll() is None
+
+    for pid in (rank_1.pid, s.process.pid):  # as a launcher does
+        os.kill(pid, signal.SIGTERM)
+    assert s.process.wait(60) == 0, s.log_text()[-3000:]
+    assert rank_1.wait(30) == 0
+    wait_until(lambda: not left(own_cache))
+
+
+def test_a_rank_that_is_killed_is_heard(tiny_model, own_cache):
+    rank_1 = start([BIN / "nereid", "serve", tiny_model], 1, 2, "killed", own_cache)
+    s = Server(tiny_model, own_cache, "--tp-size=2", "--restart-on-failure=false", env=environment(0, 2, "killed")).wait_ready()
+    rank_1.kill()
+    rank_1.wait(10)
+    wait_until(lambda: s.request("/v2/models/tensorrt_llm/ready")[0] != 200, 10)
+    status, answer = s.generate(LONG)
+    assert status == 503 and "rank 1 of 2 was lost" in answer["error"]
+    status, answer = s.request("/v2/repository/models/tensorrt_llm/load", b"")
+    assert status != 200 and "the process of rank 1 of 2 has ended; start all ranks again" in answer["error"]
+    s.process.send_signal(signal.SIGTERM)
+    s.process.wait(60)
+    wait_until(lambda: not left(own_cache))
+
+
+@pytest.mark.parametrize("size, here, message", [
+    (3, 3, "the engine has 2 ranks (tp_size x pp_size), but 3 were started: start 2 (mpirun -n 2, --world_size 2), or one"),
+    (2, 1, "the ranks are on several hosts; all ranks of an engine must be on one")])
+def test_what_does_not_fit_is_said_with_what_to_do(tiny_model, own_cache, tokens, tmp_path, size, here, message):
+    command = evaluate(tiny_model, tokens, tmp_path / "out", "--tp-size", "2")
+    above_0 = start(command, 1, size, f"{size}-{here}", own_cache, here=here)
+    rank_0 = start(command, 0, size, f"{size}-{here}", own_cache, here=here)
+    said = rank_0.communicate(timeout=60)[0]
+    assert rank_0.returncode != 0
+    assert above_0.wait(30) == (1 if here < size else 0)
+    assert message in said, said
+    assert not left(own_cache)
+
+
+def test_a_rank_that_comes_behind_the_end_of_rank_0_ends_with_it(own_cache, tokens, tmp_path):
+    command = evaluate(tmp_path / "nowhere", tokens, tmp_path / "out")
+    rank_0 = start(command, 0, 2, "late", own_cache)
+    time.sleep(0.5)  # rank 0 has no model, and nothing to do any more
+    above_0 = start(command, 1, 2, "late", own_cache)
+    assert "nowhere" in rank_0.communicate(timeout=30)[0] and rank_0.returncode != 0
+    assert above_0.wait(10) == 0
+    assert not left(own_cache)
+
+
+def test_a_signal_before_rank_0_is_ready_ends_it_in_order(tiny_model, own_cache):
+    rank_1 = start([BIN / "nereid", "serve", tiny_model], 1, 2, "early", own_cache)
+    s = Server(tiny_model, own_cache, "--tp-size=2", env=environment(0, 2, "early"))
+    s.wait_log("with the interfaces of Triton")  # signals are blocked, and nobody waits for them yet
+    assert s.stop() == 0, s.log_text()[-3000:]
+    assert rank_1.wait(10) == 0
+    wait_until(lambda: not left(own_cache))
+
+
+def test_programs_of_a_launcher_may_be_apart(tiny_model, own_cache, tokens, tmp_path):
+    env = dict(os.environ, NEREID_CACHE=str(own_cache), NEREID_LAUNCHED="0", **environment(1, 2, "apart"))
+    done = subprocess.run(list(map(str, evaluate(tiny_model, tokens, tmp_path / "out"))), env=env, timeout=60)
+    assert done.returncode == 0 and log_probs(tmp_path / "out")
+
+
+@pytest.fixture
+def mpirun():
+    if not shutil.which("mpirun"):
+        pytest.skip("no mpirun")
+    root = ["--allow-run-as-root"] if os.getuid() == 0 else []
+    return ["mpirun", *root, "--oversubscribe", "--bind-to", "none"]
+
+
+def test_mpirun_starts_the_ranks_of_a_tool(mpirun, tiny_model, own_cache, tokens, tmp_path):
+    command = [*mpirun, "-n", "2", *map(str, evaluate(tiny_model, tokens, tmp_path / "out", "--pp-size", "2"))]
+    done = subprocess.run(command, env=dict(os.environ, NEREID_CACHE=str(own_cache)), capture_output=True, text=True,
+                          timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert log_probs(tmp_path / "out")
+    wait_until(lambda: not left(own_cache))
+
+
+def test_nothing_is_left_when_mpirun_is_killed(mpirun, tiny_model, own_cache):
+    http, grpc, metrics = free_ports(3)
+    serve = [str(BIN / "nereid"), "serve", str(tiny_model), "--tp-size=2", f"--http-port={http}", f"--grpc-port={grpc}",
+             f"--metrics-port={metrics}"]
+    env = dict(os.environ, NEREID_CACHE=str(own_cache))
+    with open(own_cache / "log", "w", encoding="utf-8") as log:
+        launcher = subprocess.Popen([*mpirun, "-n", "1", *serve, ":", "-n", "1", *serve], env=env, stdout=log,
+                                    stderr=subprocess.STDOUT)
+    def ready():
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", http)) == 0
+    wait_until(ready, 60)
+    assert len(left(own_cache)) >= 4  # the launcher, two ranks, the second one's worker
+    launcher.kill()
+    launcher.wait()
+    wait_until(lambda: not left(own_cache), 60)

@@ -1,0 +1,241 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Writes the seeds of targets whose inputs are files or messages: tests/fuzz/corpus/TARGET/NAME.
+
+    make_seeds.py [--out tests/fuzz/corpus]
+
+Small models come from tests/tinymodel, so that a new form of file there becomes a seed here. The rest of
+the corpus was written by hand. Needs numpy."""
+import argparse
+import io
+import json
+import os
+import pathlib
+import struct
+import sys
+import tempfile
+
+import numpy as np
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests/tinymodel"))
+import gguf_file  # noqa: E402
+import hf_folder  # noqa: E402
+import quantized  # noqa: E402
+import tokenizer  # noqa: E402
+
+BORDER = b"\n=====\n"
+HIDDEN, HEADS, KV_HEADS, INTER, VOCAB = 16, 2, 1, 32, 320
+CONFIG = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu",
+          "rms_norm_eps": 1e-05, "tie_word_embeddings": True, "max_position_embeddings": 64,
+          "hidden_size": HIDDEN, "num_hidden_layers": 1, "num_attention_heads": HEADS,
+          "num_key_value_heads": KV_HEADS, "intermediate_size": INTER, "vocab_size": VOCAB,
+          "rope_theta": 10000.0, "bos_token_id": 2, "eos_token_id": 1, "torch_dtype": "float16"}
+
+
+def text(value):
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def written(write, *args):
+    """What a writer of files wrote."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "x")
+        write(path, *args)
+        return pathlib.Path(path).read_bytes()
+
+
+def llama_tensors(vocab=VOCAB):
+    head, layer = HIDDEN // HEADS, "model.layers.0."
+    shapes = {"model.embed_tokens.weight": (vocab, HIDDEN), "model.norm.weight": (HIDDEN,),
+              layer + "input_layernorm.weight": (HIDDEN,), layer + "post_attention_layernorm.weight": (HIDDEN,),
+              layer + "self_attn.q_proj.weight": (HIDDEN, HIDDEN),
+              layer + "self_attn.k_proj.weight": (KV_HEADS * head, HIDDEN),
+              layer + "self_attn.v_proj.weight": (KV_HEADS * head, HIDDEN),
+              layer + "self_attn.o_proj.weight": (HIDDEN, HIDDEN), layer + "mlp.gate_proj.weight": (INTER, HIDDEN),
+              layer + "mlp.up_proj.weight": (INTER, HIDDEN), layer + "mlp.down_proj.weight": (HIDDEN, INTER)}
+    return {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
+
+
+def unigram():
+    words = ["<unk>", "<s>", "\u2581one", "\u2581two", "\u2581", "o", "n", "e", "t", "w"]
+    return {"version": "1.0", "added_tokens": [{"id": 0, "content": "<unk>", "special": True},
+                                               {"id": 1, "content": "<s>", "special": True}],
+            "normalizer": {"type": "Sequence", "normalizers": [{"type": "NFKC"}, {"type": "Lowercase"}]},
+            "pre_tokenizer": {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "always"},
+            "post_processor": None, "decoder": {"type": "Metaspace", "replacement": "\u2581",
+                                                "prepend_scheme": "always"},
+            "model": {"type": "Unigram", "unk_id": 0, "vocab": [[w, -float(i)] for i, w in enumerate(words)]}}
+
+
+def checkpoints():
+    weights = written(hf_folder.write_safetensors, llama_tensors(), "float16")
+    few = dict(CONFIG, vocab_size=10)
+    yield "llama", [text(CONFIG), weights, text(tokenizer.tokenizer_json(VOCAB, True)),
+                    text(tokenizer.tokenizer_config(True))]
+    yield "unigram", [text(few), written(hf_folder.write_safetensors, llama_tensors(10), "float32"), text(unigram()),
+                      text({"bos_token": "<s>", "chat_template": "{{ messages[0].content }}"})]
+    ones = {name: x + 1 for name, x in llama_tensors(10).items()}
+    for name in ("gptq-4", "awq", "awq-gemv", "fp8", "ct-4-asym", "ct-8-row", "ct-nvfp4", "modelopt-awq", "bnb-nf4-double"):
+        quantized.RECIPES[name] = {**quantized.RECIPES[name], "group": HIDDEN}
+        tensors, fields, _ = quantized.quantized(ones, name)
+        yield name, [text({**few, "quantization_config": fields}),
+                     written(hf_folder.write_safetensors, tensors, "float16")]
+
+
+def lora_modules():
+    layer = "base_model.model.model.layers.0."
+    for name, n_in, n_out in ((layer + "self_attn.q_proj", HIDDEN, HIDDEN), (layer + "mlp.down_proj", INTER, HIDDEN)):
+        yield name + ".lora_A.weight", np.ones((2, n_in), np.float32)
+        yield name + ".lora_B.weight", np.ones((n_out, 2), np.float32)
+
+
+def npy(array):
+    out = io.BytesIO()
+    np.save(out, array)
+    return out.getvalue()
+
+
+def adapters():
+    config = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "bias": "none", "fan_in_fan_out": False, "r": 2,
+              "lora_alpha": 4, "target_modules": ["q_proj", "down_proj"], "use_rslora": False,
+              "rank_pattern": {}, "alpha_pattern": {"down_proj": 3}}
+    tensors = dict(lora_modules())
+    yield "peft", b"\0" + BORDER.join([text(config), written(hf_folder.write_safetensors, tensors, "float32")])
+    yield "bin", b"\1" + BORDER.join([text(config), written(hf_folder.write_bin, tensors, "float16")])
+    width = 2 * (HIDDEN + HIDDEN)
+    rows = np.array([[[1, 0, 2], [4, 0, 2]]], np.int32)
+    yield "npy", b"\2" + BORDER.join([npy(rows), npy(np.ones((1, 2, width), np.float16))])
+    yield "rows", b"\3" + bytes([1, width // 16, 0, 3]) + rows[0, 0].tobytes() + np.ones(width, np.float32).tobytes()
+
+
+def gguf_tokenizers():
+    words = ["<unk>", "<s>", "</s>", *(f"<0x{b:02X}>" for b in range(256)), "\u2581one", "\u2581", "o", "n", "e"]
+    kinds = [2, 3, 3, *[6] * 256, *[1] * 5]
+    keys = [("tokenizer.ggml.tokens", "strings", words), ("tokenizer.ggml.token_type", "int32s", kinds),
+            ("tokenizer.ggml.scores", "float32s", [-float(i) for i in range(len(words))]),
+            ("tokenizer.ggml.bos_token_id", "uint32", 1), ("tokenizer.ggml.eos_token_id", "uint32", 2)]
+    forms = {"gpt2": tokenizer.gguf_keys(VOCAB, True)}
+    for model in ("llama", "t5"):
+        forms[model] = [("tokenizer.ggml.model", "string", model), *keys]
+    for name, form in forms.items():
+        data = written(gguf_file.write, [("general.architecture", "string", "llama"), *form], [])
+        yield name, data + BORDER + "one two <s> \u00e9".encode()
+
+
+def field(number, data):
+    n, out = len(data), bytearray([number << 3 | 2])
+    while n >= 0x80:
+        out.append(n & 0x7F | 0x80)
+        n >>= 7
+    return bytes(out) + bytes([n]) + data
+
+
+def grpc_messages():
+    tensor = field(1, b"IN") + field(2, b"INT32") + b"\x18\x03"
+    typed = tensor + field(5, field(2, b"\x01\x02\x03"))
+    parameter = field(4, field(1, b"priority") + field(2, b"\x10\x05"))
+    head = field(1, b"ident") + field(2, b"1") + field(3, b"id")
+    out = field(6, field(1, b"OUT") + field(2, field(1, b"classification") + field(2, b"\x10\x01")))
+    yield "typed", b"\0\0" + head + parameter + field(5, typed) + out
+    yield "raw", b"\x07\1" + head + field(5, tensor) + out + field(7, bytes(12))
+    yield "long", b"\5\2" + head + field(5, tensor) + b"\xfe" + field(7, b"abc") + b"\xfe" + out
+    yield "bytes", b"\4\3" + head + b"\xfe\xfe\xfe" + parameter
+
+
+def ipc_messages():
+    def tensor(name, dims, n, how, where):
+        return (struct.pack("<I", len(name)) + name + b"\0" + struct.pack("<II", 8, len(dims)) +
+                struct.pack(f"<{len(dims)}q", *dims) + struct.pack("<QBQ", n, how, where))
+    body = tensor(b"OUT", [3], 12, 0, 0) + tensor(b"BIG", [2, 2], 16, 1, 1 << 20) + tensor(b"R", [1], 4, 3, 4096)
+    yield "message", b"\0" + struct.pack("<Q", 8 + len(body)) + body + bytes(64)
+    yield "blocks", b"\1" + b"".join(bytes([k * 4 + k % 2]) + struct.pack("<Q", 100 * k) for k in range(8)) + bytes(
+        [2, 6, 10, 14]) + bytes(8) + b"\3" + struct.pack("<Q", 64) + bytes(16)
+    yield "text", b"\3hello\0there"
+
+
+def http_requests():
+    def post(path, body, more=""):
+        body = body if isinstance(body, bytes) else text(body)
+        return f"POST {path} HTTP/1.1\r\nHost: localhost\r\n{more}Content-Length: {len(body)}\r\n\r\n".encode() + body
+    ident = {"id": "a", "inputs": [{"name": "IN", "datatype": "INT32", "shape": [1, 3], "data": [1, 2, 3]}]}
+    texts = {"inputs": [*ident["inputs"], {"name": "TEXT", "datatype": "BYTES", "shape": [1, 2], "data": ["a", "b"]}],
+             "outputs": [{"name": "OUT", "parameters": {"classification": 2}}]}
+    head = text({"inputs": [{"name": "IN", "datatype": "INT32", "shape": [1, 2],
+                             "parameters": {"binary_data_size": 8}}],
+                 "outputs": [{"name": "OUT", "parameters": {"binary_data": True}}]})
+    region = {"shared_memory_region": "r", "shared_memory_byte_size": 12}
+    shared = {"inputs": [{"name": "IN", "datatype": "INT32", "shape": [1, 3], "parameters": region}],
+              "outputs": [{"name": "OUT", "parameters": dict(region, shared_memory_offset=64)}]}
+    register = {"key": "/nereid-fuzz-http", "offset": 0, "byte_size": 4096}
+    infer = "/v2/models/ident/infer"
+    yield "infer", b"\2" + post(infer, ident) + post(infer, texts)
+    yield "binary", b"\3" + post(infer, head + bytes(8), f"Inference-Header-Content-Length: {len(head)}\r\n")
+    yield "shm", b"\0" + post("/v2/systemsharedmemory/region/r/register", register) + post(infer, shared) + (
+        b"GET /v2/systemsharedmemory/status HTTP/1.1\r\nHost: localhost\r\n\r\n") + post(
+            "/v2/systemsharedmemory/region/r/unregister", b"")
+    yield "generate", b"\2" + post("/v2/models/gen/generate_stream", {"text_input": "one", "n": 3, "f": [1, 2.5]})
+    yield "generate_one", b"\2" + post("/v2/models/gen/generate", {"text_input": "x", "parameters": {"p": True}})
+    yield "chunked", (b"\1POST /v2/models/ident/infer HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\n"
+                      b"Transfer-Encoding: chunked\r\n\r\n" + f"{len(text(ident)):x}\r\n".encode() + text(ident) +
+                      b"\r\n0\r\n\r\n")
+    for name, path in (("ready", "/v2/health/ready"), ("meta", "/v2/models/gen/versions/1"), ("config", "/v2/models/ident/config"),
+                       ("stats", "/v2/models/stats")):
+        yield name, b"\4" + f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+
+
+def small_texts():
+    numbers = ",".join(map(str, range(20)))
+    config = {"name": "m", "backend": "identity", "max_batch_size": 8,
+              "input": [{"name": "A", "data_type": "TYPE_INT32", "dims": [-1], "reshape": {"shape": [1, -1]}}],
+              "output": [{"name": "B", "data_type": "TYPE_STRING", "dims": [2]}],
+              "instance_group": [{"count": 2, "kind": "KIND_CPU"}],
+              "dynamic_batching": {"preferred_batch_size": [4], "max_queue_delay_microseconds": 100},
+              "parameters": {"k": {"string_value": "v"}}, "version_policy": {"latest": {"num_versions": 2}}}
+    sequence = dict(config, sequence_batching={"oldest": {"max_candidate_sequences": 4}, "control_input": [
+        {"name": "START", "control": [{"kind": "CONTROL_SEQUENCE_START", "int32_false_true": [0, 1]}]}],
+        "state": [{"input_name": "S", "output_name": "T", "data_type": "TYPE_FP32", "dims": [4]}]})
+    del sequence["dynamic_batching"]
+    ensemble = {"name": "m", "platform": "ensemble", "input": config["input"], "output": config["output"],
+                "ensemble_scheduling": {"step": [{"model_name": "a", "model_version": -1, "input_map": {"X": "A"},
+                                                  "output_map": {"Y": "B"}}]}}
+    yield "config/model", text(config)
+    yield "config/sequence", text(sequence)
+    yield "config/ensemble", text(ensemble)
+    yield "tensor_text/ints", b'\x08{"inputs":[{"name":"A","data":[\1' + numbers.encode() + b"]}]}"
+    yield "tensor_text/nested", b'\x0b{"id":"x","inputs":[{"data":[1]},{"data":[[1.5,-2e3],\1[3,4]],"b":{}}]}'
+    yield "shm/system", b"r\tr\t@\t4\t4096\ng\tr\t\t8\t16\ns\tr\nu\tr\np\nu\tr\n"
+    yield "shm/names", b"r\t\xc3\xa9 \"/\\\t@\t0\t10000\nr\ta\t/../etc/passwd\t0\t1\ns\nu\n"
+    yield "embeddings/text", b"\0" + text({"model": "m", "input": ["abc", "cab"], "encoding_format": "base64"})
+    yield "embeddings/ids", b"\0" + text({"model": "m", "input": [[1, 2], [3]], "dimensions": 4, "other": 1})
+    yield "embeddings/tokenize", b"\1" + text({"model": "m", "prompt": "abc<s>", "add_special_tokens": False})
+    yield "embeddings/messages", b"\1" + text({"model": "m", "messages": [{"role": "user", "content": "abc"}],
+                                               "chat_template_kwargs": {"x": 1}})
+    yield "embeddings/detokenize", b"\2" + text({"model": "m", "tokens": [1, 2, 256, 0]})
+    files = [{"type": "file", "path": "config.json", "size": 9, "oid": "0" * 40}, {"type": "directory", "path": "a"},
+             {"type": "file", "path": "a/m-Q4_K_M-00001-of-00002.gguf", "size": 99, "oid": "1" * 40,
+              "lfs": {"oid": "2" * 64, "size": 99, "pointerSize": 12}},
+             {"type": "file", "path": "a/m-Q4_K_M-00002-of-00002.gguf", "size": 99, "oid": "3" * 40}]
+    yield "hub/files", b"\0" + text(files)
+    yield "hub/folder", b"\0" + text([files[0], dict(files[2], path="model.safetensors")])
+    yield "hub/elsewhere", b"\0" + text([dict(files[0], path="../x")])
+    yield "hub/description", b"\1" + text({"id": "org/name", "sha": "0" * 40, "siblings": []})
+
+
+def main():
+    p = argparse.ArgumentParser()
+    p.add_argument("--out", default=ROOT / "tests/fuzz/corpus")
+    out = pathlib.Path(p.parse_args().out)
+    seeds = dict(small_texts())
+    seeds |= {f"checkpoint/{name}": BORDER.join(parts) for name, parts in checkpoints()}
+    for target, make in (("lora", adapters), ("gguf_tokenizer", gguf_tokenizers), ("grpc_decode", grpc_messages),
+                         ("python_ipc", ipc_messages), ("http", http_requests)):
+        seeds |= {f"{target}/{name}": data for name, data in make()}
+    for name, data in seeds.items():
+        path = out / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,46 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""States of the small encoders by transformers in float32: encoder_states.json.
+
+How the committed file was made (torch, transformers and numpy of the versions that it names):
+
+    python tests/model/make_encoder_goldens.py
+"""
+import json
+import os
+import sys
+import tempfile
+
+import torch
+import transformers
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, "..", "tinymodel"))
+import encoders  # noqa: E402
+
+
+def states_of(name):
+    with tempfile.TemporaryDirectory() as folder:
+        encoders.write_folder(name, folder)
+        model, info = transformers.AutoModel.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager",
+                                                             output_loading_info=True)
+        wrong = {k: v for k, v in info.items() if v and not all("pooler" in str(x) for x in v)}
+        if wrong:
+            raise RuntimeError(f"{name}: {wrong}")
+        model.eval()
+        with torch.no_grad():
+            for prompt, ids in encoders.PROMPTS.items():
+                x = model(torch.tensor([ids])).last_hidden_state[0].double()
+                yield prompt, {"first": x[0].tolist(), "mean": x.mean(0).tolist(), "last": x[-1].tolist()}
+
+
+def main():
+    golden = {"made_by": f"torch {torch.__version__}, transformers {transformers.__version__}",
+              "encoders": {name: dict(states_of(name)) for name in encoders.ENCODERS}}
+    with open(os.path.join(HERE, "encoder_states.json"), "w", encoding="utf-8") as f:
+        text = json.dumps(golden, indent=0)
+        f.write(text + "\n")
+
+
+if __name__ == "__main__":
+    main()

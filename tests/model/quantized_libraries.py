@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tensors of tests/tinymodel/quantized.py are those that each format's own library writes, bit for bit.
+
+Used by make_goldens.py alone: needs torch, auto-gptq, autoawq and compressed-tensors. Of the first two only the
+modules that pack are loaded, since the rest wants other versions of transformers, or a GPU. FP8 in blocks, which only
+GPUs write, is compared after transformers has unpacked it.
+"""
+
+import importlib
+import importlib.machinery
+import os
+import sys
+import types
+
+import numpy as np
+import torch
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, "..", "tinymodel"))
+import quantized  # noqa: E402
+import weights  # noqa: E402
+from specs import SPECS  # noqa: E402
+
+
+def module(name):
+    """A module of a package whose __init__ files are not run."""
+    parts = name.split(".")
+    for i in range(1, len(parts)):
+        package = ".".join(parts[:i])
+        if package not in sys.modules:
+            home = importlib.machinery.PathFinder.find_spec(parts[0]).submodule_search_locations[0]
+            sys.modules[package] = types.ModuleType(package)
+            sys.modules[package].__path__ = [os.path.join(home, *parts[1:i])]
+    return importlib.import_module(name)
+
+
+def linear(w):
+    """A layer with the weights that the codes stand for, so that the library finds the same codes."""
+    layer = torch.nn.Linear(w.codes.shape[1], w.codes.shape[0], bias=False, dtype=torch.float32)
+    layer.weight.data = torch.from_numpy(w.dequantized())
+    return layer
+
+
+def gptq(w, recipe):
+    kind = module("auto_gptq.nn_modules.qlinear.qlinear_cuda").QuantLinear
+    out = kind(w.bits, recipe["group"], w.codes.shape[1], w.codes.shape[0], False, weight_dtype=torch.float32)
+    out.pack(linear(w), torch.from_numpy(w.scales.astype(np.float32)), torch.from_numpy(w.zeros.astype(np.float32)),
+             torch.from_numpy(w.order.astype(np.int32)))
+    return {"qweight": out.qweight, "qzeros": out.qzeros, "scales": out.scales.half(), "g_idx": out.g_idx}
+
+
+def awq(w, recipe):
+    name = {"gemm": "GEMM", "gemv": "GEMV"}[recipe["version"]]
+    kind = getattr(module(f"awq.modules.linear.{recipe['version']}"), f"WQLinear_{name}")
+    scales, zeros = torch.from_numpy(w.scales.astype(np.float32)), torch.from_numpy(w.zeros.astype(np.float32))
+    if recipe["version"] == "gemm":
+        scales, zeros = scales.t().contiguous(), zeros.t().contiguous()
+    out = kind.from_linear(linear(w), 4, recipe["group"], scales=scales, zeros=zeros)
+    return {"qweight": out.qweight, "qzeros": out.qzeros, "scales": out.scales.half()}
+
+
+def compressed(w, recipe):
+    from compressed_tensors.compressors import BaseCompressor
+    from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
+
+    scheme = QuantizationScheme(targets=["Linear"], weights=QuantizationArgs(**quantized.compressed_scheme(recipe)),
+                                format=recipe["format"])
+    state = {"weight": torch.from_numpy(w.dequantized()), "weight_scale": torch.from_numpy(w.scales.astype(np.float32))}
+    if isinstance(w, quantized.Fp8) and w.scales.size == 1:
+        state["weight_scale"] = state["weight_scale"][0]
+    if isinstance(w, quantized.Fp4):
+        if recipe["kind"] == "nvfp4":  # by the library's rule the scale of a group is one of the file's, unscaled
+            state["weight_scale"] = torch.from_numpy(quantized.from_e4m3(w.scale_codes).astype(np.float32))
+            state["weight_global_scale"] = torch.tensor([w.factor])
+    elif isinstance(w, quantized.Integers):
+        zeros = (w.zeros - (1 << (w.bits - 1))).astype(np.int8)
+        state["weight_zero_point"] = torch.from_numpy(zeros)
+        if recipe.get("reorder"):  # it packs columns in their own order, which ct-4 shows
+            return {}
+    out = BaseCompressor.get_value_from_registry(recipe["format"]).compress(state, scheme)
+    return {k: v.view(torch.uint8) if v.dtype == torch.float8_e4m3fn else v for k, v in out.items()}
+
+
+def fp8(w, recipe):
+    from transformers.integrations import finegrained_fp8
+
+    block = recipe["block"] if recipe["block"][0] > 0 else None
+    scales = torch.from_numpy(w.scales if block else w.scales[0])
+    codes = torch.from_numpy(w.codes).view(torch.float8_e4m3fn)
+    meant = finegrained_fp8._dequantize_fp8_weight(codes, scales, block, torch.float32)
+    if not np.array_equal(meant.numpy(), w.dequantized()):
+        raise RuntimeError("transformers finds other numbers")
+    return {}
+
+
+def by_specification(w, recipe):
+    return {}
+
+
+def bnb(w, recipe):
+    from bitsandbytes import functional
+
+    if isinstance(w, quantized.Integers):
+        return {}  # int8 and the scale of a row, times 127
+    packed = {k[len("w.weight."):]: torch.from_numpy(np.ascontiguousarray(x.view(np.float32) if x.dtype.kind == "V" else x))
+              for k, x in quantized.bnb("w", w, recipe).items() if k != "w.weight"}
+    state = functional.QuantState.from_dict(packed, device="cpu")
+    state.dtype = torch.float32
+    meant = functional.dequantize_4bit(torch.from_numpy(w.packed), state).numpy()
+    if not np.allclose(meant, w.dequantized(), rtol=1e-6, atol=1e-7):
+        raise RuntimeError("bitsandbytes finds other numbers")
+    return {}
+
+
+LIBRARIES = {"modelopt": by_specification, "bnb": bnb, "gptq": gptq, "awq": awq, "compressed": compressed, "fp8": fp8}
+
+
+def check(arch, recipe_name):
+    recipe = quantized.RECIPES[recipe_name]
+    form, _ = quantized.FORMS[recipe["form"]]
+    for name, x in weights.build(SPECS[arch]).items():
+        if not quantized.is_linear(name, x):
+            continue
+        w = quantized.weight_of(name, x.T if quantized.turned(name) else x, recipe)
+        ours = form("w", w, {**recipe, "v2": False})  # auto-gptq writes version 1; 2 only keeps zeros as they are
+        for part, theirs in LIBRARIES[recipe["form"]](w, recipe).items():
+            mine, theirs = ours[f"w.{part}"], theirs.detach().numpy()
+            if recipe["form"] == "awq" and mine.shape != theirs.shape:  # gemv: padding of another length
+                columns = min(mine.shape[1], theirs.shape[1])
+                mine, theirs = mine[:, :columns], theirs[:, :columns]
+            mine = mine.view({1: np.uint8, 4: np.float32}[mine.itemsize]) if mine.dtype.kind == "V" else mine
+            if not np.array_equal(mine, theirs.astype(mine.dtype) if mine.dtype == np.float16 else theirs):
+                raise RuntimeError(f"{arch}, {recipe_name}: {name}, {part} differs from the library's")

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The families of tests/tinymodel/families.py beyond their goldens (test_goldens.py): prompts in pieces and in other
+batches, ranks, quantized weights; what a device lacks; and the table that `nereid inspect --families` prints."""
+
+import os
+import statistics
+import subprocess
+import sys
+
+import pytest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, HERE)
+import check_goldens as cg  # noqa: E402
+from encoders import ENCODERS  # noqa: E402
+from families import FAMILIES  # noqa: E402
+from specs import SPECS  # noqa: E402
+
+NEREID = os.path.join(cg.ROOT, "build", "bin", "nereid")
+WHOLE = [n for n in cg.TINY if cg.TINY[n]["arch"] in FAMILIES and cg.TINY[n]["format"] == "safetensors"]
+# of one KV head ranks have copies; longrope-short is an engine of one rank; a norm over all heads stays whole
+RANKS = ["phi3", "smollm3", "granite", "glm4", "exaone4", "cohere", "nemotron", "stablelm", "phi", "gptj", "gpt_neox",
+         "falcon", "falcon-40b", "opt", "bloom", "mpt", "mixtral", "qwen3_moe-mixed", "qwen2_moe", "granitemoeshared",
+         "glm4_moe", "phimoe"]
+
+
+def check(name, folder, *more):
+    cg.check(name, [NEREID, "eval", *more], cg.TOLERANCE, str(folder))
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_prompts_in_pieces_give_the_logprobs_of_the_reference(name, tmp_path):
+    check(name, tmp_path, "--max-num-tokens", "12", "--max-batch-size", "2", "--threads", "1")
+
+
+@pytest.mark.parametrize("name", RANKS)
+def test_several_ranks_give_the_logprobs_of_the_reference(name, tmp_path):
+    check(name, tmp_path, "--tp-size", "3", "--threads", "1")
+
+
+@pytest.mark.parametrize("name, pp_size", [("smollm3", 2), ("bloom", 3), ("olmo2", 3), ("qwen3_moe-mixed", 2), ("glm4_moe", 3)])
+def test_several_stages_give_the_logprobs_of_the_reference(name, pp_size, tmp_path):
+    """Which layers have no positions or no experts, the norm of the embeddings and heads' slopes are a stage's own
+    affair."""
+    check(name, tmp_path, "--pp-size", str(pp_size), "--threads", "1")
+
+
+def run(*words, env=None):
+    return subprocess.run([NEREID, *map(str, words)], capture_output=True, text=True, timeout=300, check=False,
+                          env={**os.environ, **(env or {})})
+
+
+@pytest.mark.parametrize("name, quantize", [("olmo2", "q8_0"), ("cohere", "q8_0"), ("gpt_neox", "q8_0"), ("bloom", "q8_0"),
+                                            ("mixtral", "int8"), ("qwen2_moe", "int8"), ("granitemoe", "q8_0")])
+def test_quantized_weights_change_little(name, quantize, tmp_path):
+    """Layers without a norm in front, side by side, with stacked weights, with experts: the inputs of their products
+    are converted on other ways than a norm's."""
+    golden = cg.load_golden(name)
+    model, engine = cg.write_tiny(name, str(tmp_path)), tmp_path / "engine"
+    built = run("build", model, "-o", engine, "--quantize", quantize)
+    assert built.returncode == 0, built.stderr
+    lines = cg.evaluate([NEREID, "eval"], str(engine), golden, str(tmp_path), more=())
+    for prompt in golden["prompts"]:
+        pairs = list(zip(lines[prompt["id"]]["logprobs"][1:], prompt["logprobs"][1:]))
+        # where rounding gives a token other experts it becomes an outlier
+        assert statistics.median(abs(got - want) for got, want in pairs) < 0.1, name
+
+
+@pytest.mark.parametrize("name, part", [("olmo2", "a norm over all heads of the queries"),
+                                        ("bloom", "position biases (ALiBi)"), ("mixtral", "mixture of experts")])
+def test_a_device_that_lacks_a_mode_refuses_by_its_name(name, part, tmp_path):
+    model = cg.write_tiny(name, str(tmp_path))
+    ids = tmp_path / "ids"
+    ids.write_text('{"id": "a", "tokens": [5, 6, 7]}\n')
+    done = run("eval", model, "--tokens", ids, "--out", tmp_path / "out", "--device", "faulty",
+               env={"NEREID_DEVICE_DIR": os.path.join(cg.ROOT, "build", "tests", "devices")})
+    assert done.returncode == 1
+    assert f"models need {part}, which" in done.stderr and 'use the device "cpu"' in done.stderr
+
+
+def test_a_norm_over_all_heads_is_not_divided(tmp_path):
+    done = run("build", cg.write_tiny("olmo2", str(tmp_path)), "-o", tmp_path / "engine", "--tp-size", "3")
+    assert done.returncode == 1 and "tp_size 3: the norm of q and k goes over all heads" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["mixtral", "qwen2_moe", "granitemoeshared", "glm4_moe"])
+def test_an_engine_of_a_checkpoint_is_that_of_the_model(name, tmp_path):
+    """Experts of several files or tensors are one below the other in a checkpoint; the routers' corrections stay
+    float32 in half precision."""
+    model = cg.write_tiny(name, str(tmp_path))
+    for command in (["convert", "--model_dir", model, "--output_dir", tmp_path / "checkpoint", "--dtype", "bfloat16",
+                     "--tp_size", "3", "--moe_tp_size", "3", "--moe_ep_size", "1"],
+                    ["build", tmp_path / "checkpoint", "-o", tmp_path / "two"],
+                    ["build", model, "-o", tmp_path / "one", "--dtype", "bfloat16", "--tp_size", "3"]):
+        done = run(*command)
+        assert done.returncode == 0, done.stderr
+    for rank in range(3):
+        assert (tmp_path / "one" / f"rank{rank}.engine").read_bytes() == (tmp_path / "two" / f"rank{rank}.engine").read_bytes()
+
+
+@pytest.mark.parametrize("words, message", [(["--moe_ep_size", "2"], "--moe_ep_size 2 is not supported"),
+                                            (["--moe_tp_size", "2"], "must be --tp_size 1")])
+def test_ranks_that_divide_the_list_of_experts_are_refused(words, message, tmp_path):
+    done = run("convert", "--model_dir", cg.write_tiny("mixtral", str(tmp_path)), "--output_dir", tmp_path / "out", *words)
+    assert done.returncode == 1 and message in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_sizes_that_the_ranks_do_not_divide_are_refused(tmp_path):
+    """54 numbers of an expert, 90 of an MLP."""
+    done = run("build", cg.write_tiny("qwen3_moe-mixed", str(tmp_path)), "-o", tmp_path / "engine", "--tp-size", "5")
+    assert done.returncode == 1 and "tp_size 5" in done.stderr
+
+
+def test_inspect_shows_experts(tmp_path):
+    done = run("inspect", cg.write_tiny("glm4_moe", str(tmp_path)))
+    assert "experts       2 of 9, each of 54, shared of 108, from 2 of 3 groups, none in 1 layers\n" in done.stdout
+
+
+def families():
+    done = run("inspect", "--families")
+    assert done.returncode == 0
+    return done.stdout
+
+
+def test_the_documents_show_the_table_of_families():
+    with open(os.path.join(cg.ROOT, "docs", "models.md"), encoding="utf-8") as f:
+        page = f.read()
+    begin, end = "<!-- families: nereid inspect --families -->\n", "<!-- /families -->"
+    assert page.split(begin)[1].split(end)[0] == families()
+
+
+def test_every_family_has_a_reference():
+    shown = {cell.strip(" `") for line in families().splitlines()[2:] for cell in line.split("|")[2].split(",")}
+    tested = {spec.config["model_type"] for spec in SPECS.values()}
+    tested |= {config["model_type"] for config, _ in ENCODERS.values()}  # tests/e2e/test_encoders.py
+    assert tested <= shown
+    others = {"mistral3", "gemma3", "stablelm_epoch", "phi-msft", "RefinedWeb", "RefinedWebModel", "roberta", "camembert"}  # the same rows
+    assert shown - tested == others

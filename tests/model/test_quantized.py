@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Quantized Hugging Face folders beyond their goldens (test_goldens.py): what their weights become, division among
+ranks, notes about what is unpacked, and that a folder that lies is refused by tensor and field."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import check_goldens as cg  # noqa: E402
+import hf_folder  # noqa: E402
+import make_model  # noqa: E402
+import quantized  # noqa: E402
+import weights  # noqa: E402
+from specs import SPECS  # noqa: E402
+
+NEREID = os.path.join(cg.ROOT, "build", "bin", "nereid")
+LAYER = "model.layers.1.mlp.down_proj"
+
+
+def run(*words):
+    return subprocess.run([NEREID, *map(str, words)], capture_output=True, text=True, timeout=120, check=False)
+
+
+def write(folder, recipe, change=lambda tensors, fields: None, arch="llama", dtype="float16"):
+    """A folder of which `change` has changed tensors and fields."""
+    spec = SPECS[arch]
+    tensors, fields, meant = quantized.quantized(weights.build(spec), recipe)
+    config = make_model.config_json(spec, dtype)
+    change(tensors, fields)
+    config["quantization_config"] = fields
+    os.makedirs(folder, exist_ok=True)
+    hf_folder.write_safetensors(os.path.join(folder, "model.safetensors"), make_model.stored_tensors(spec, tensors), dtype)
+    hf_folder.write_json(os.path.join(folder, "config.json"), config)
+    return meant
+
+
+TYPES = {"gptq-4": "q4_0", "gptq-4-asym": "q4_1", "gptq-3": "q4_0", "gptq-2": "q4_0", "gptq-8": "q8_0",
+         "gptq-8-row": "int8", "gptq-4-order": "float16", "gptq-4-16": "float16", "awq": "q4_1", "awq-gemv": "q4_1",
+         "fp8": "float16", "fp8-tensor": "fp8", "ct-4": "q4_0", "ct-4-asym": "q4_1", "ct-4-order": "float16", "ct-8": "q8_0",
+         "ct-8-row": "int8", "ct-fp8": "fp8", "ct-fp8-tensor": "fp8", "ct-nvfp4": "float16", "ct-mxfp4": "q5_0",
+         "modelopt-fp8": "fp8", "modelopt-nvfp4": "float16", "modelopt-awq": "q4_0", "bnb-nf4": "float16", "bnb-int8": "int8"}
+
+
+@pytest.mark.parametrize("recipe", TYPES)
+def test_weights_become_the_type_that_holds_their_numbers(recipe, tmp_path):
+    write(tmp_path, recipe)
+    shown = run("inspect", tmp_path, "--tensors")
+    assert shown.returncode == 0, shown.stderr
+    row = next(line for line in shown.stdout.splitlines() if line.split()[:1] == [f"{LAYER}.weight"])
+    assert f" {TYPES[recipe]} " in row, row
+
+
+@pytest.mark.parametrize("name, tp_size", [("llama-gptq-4", 2), ("llama-awq", 4), ("llama-gptq-8-row", 2),
+                                           ("llama-gptq-4-order", 2), ("gpt2-gptq-4-32", 3), ("llama-fp8", 2),
+                                           ("llama-ct-fp8", 4), ("phi3-ct-8-row", 3), ("gpt_neox-ct-fp8", 3)])
+def test_several_ranks_give_the_logprobs_of_the_reference(name, tp_size, tmp_path):
+    cg.check(name, [NEREID, "eval", "--tp-size", str(tp_size), "--threads", "1"], cg.TOLERANCE, str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["llama-gptq-4", "llama-gptq-3", "llama-ct-8-row", "llama-ct-fp8", "llama-ct-mxfp4"])
+def test_through_a_checkpoint_the_numbers_stay(name, tmp_path):
+    model, out = cg.write_tiny(name, str(tmp_path)), tmp_path / "checkpoint"
+    assert run("convert", model, "-o", out).returncode == 0
+    golden = cg.load_golden(name)
+    cg.compare(golden, cg.evaluate([NEREID, "eval"], str(out), golden, str(tmp_path)), cg.TOLERANCE)
+
+
+@pytest.mark.parametrize("recipe", ["ct-fp8", "ct-8-row", "gptq-4"])
+def test_another_type_is_made_from_the_numbers(recipe, tmp_path):
+    write(tmp_path / "model", recipe)
+    for asked, got in (("float32", "float32"), ("q8_0", "q8_0"), ("int8", "int8"), ("fp8", "fp8")):
+        done = run("convert", tmp_path / "model", "-o", tmp_path / asked, "--quantize", asked)
+        assert done.returncode == 0, done.stderr
+        assert f" {got} " in run("inspect", tmp_path / asked, "--tensors").stdout
+
+
+def test_what_is_unpacked_is_said_with_its_size(tmp_path):
+    write(tmp_path / "model", "gptq-4-order")
+    done = run("convert", tmp_path / "model", "-o", tmp_path / "out")
+    assert done.returncode == 0
+    assert "14 of 14 gptq weights are unpacked to float16, because their columns are in another order" in done.stderr
+    assert "2.4 MB instead of 0.6 MB" in done.stderr
+
+
+def test_the_file_of_older_versions_is_read(tmp_path):
+    fields = {}
+    write(tmp_path, "awq", lambda _, f: fields.update(f))
+    config = make_model.config_json(SPECS["llama"], "float16")
+    hf_folder.write_json(tmp_path / "config.json", config)
+    hf_folder.write_json(tmp_path / "quant_config.json", {"w_bit": 4, "q_group_size": fields["group_size"],
+                                                          "zero_point": True, "version": "GEMM"})
+    assert " q4_1 " in run("inspect", tmp_path, "--tensors").stdout
+
+
+def put(name, value):
+    return lambda tensors, fields: tensors.__setitem__(f"{LAYER}.{name}", value(tensors[f"{LAYER}.{name}"]))
+
+
+def at(index, value):
+    def change(x):
+        x = x.copy()
+        x[index] = value
+        return x
+    return change
+
+
+def without(name):
+    return lambda tensors, fields: tensors.pop(f"{LAYER}.{name}")
+
+
+def field(**more):
+    return lambda tensors, fields: fields.update(more)
+
+
+def beside(tensors, fields):
+    tensors[f"{LAYER}.weight"] = np.zeros((256, 512), np.float32)
+
+
+LIES = [
+    ("gptq-4", put("scales", at((0, 3), np.nan)), f"'{LAYER}.scales' has the scale nan for row 3, group 0"),
+    ("gptq-4", put("scales", at((1, 0), np.inf)), "has the scale inf for row 0, group 1"),
+    ("gptq-4", put("scales", at((1, 0), -1)), "has the scale -1 for row 0, group 1"),
+    ("gptq-4", put("scales", lambda x: x[:2]), f"'{LAYER}.scales' has shape [2, 256], expected [4, 256]"),
+    ("gptq-4", put("scales", lambda x: x.astype(np.int32)), f"'{LAYER}.scales' has type I32, expected float32, float16"),
+    ("gptq-4", without("scales"), f"tensor '{LAYER}.scales' is missing"),
+    ("gptq-4", without("qzeros"), f"tensor '{LAYER}.qzeros' is missing"),
+    ("gptq-4", put("qzeros", lambda x: x[:, :-1]), f"'{LAYER}.qzeros' has shape [4, 31], expected [4, 32]"),
+    ("gptq-4", put("qweight", lambda x: x.reshape(-1)), f"'{LAYER}.qweight' has shape [16384]"),
+    ("gptq-4", put("qweight", lambda x: x.astype(np.float32)), f"'{LAYER}.qweight' has type F16, expected"),
+    ("gptq-4", put("qweight", lambda x: x[:0]), f"'{LAYER}.qweight' is empty"),
+    ("gptq-4", put("qweight", lambda x: x[:32]), f"'{LAYER}.qzeros' has shape [4, 32], expected [2, 32]"),
+    ("gptq-4", put("g_idx", at(7, 4)), f"'{LAYER}.g_idx' names group 4 for column 7"),
+    ("gptq-4", put("g_idx", at(7, -1)), f"'{LAYER}.g_idx' names group -1 for column 7"),
+    ("gptq-4", put("g_idx", lambda x: x[:-1]), f"'{LAYER}.g_idx' has shape [511], expected [512]"),
+    ("gptq-4", beside, f"'{LAYER}.weight' is there beside '{LAYER}.qweight'"),
+    ("gptq-4", field(group_size=100), "down_proj.qzeros' has shape [4, 32], expected [6, 32]"),
+    ("gptq-4", field(group_size=0), "group_size must be -1 or above 0, got 0"),
+    ("gptq-4", field(group_size="128"), "'group_size' must be a whole number"),
+    ("gptq-4", field(bits=5), "bits '5' is not supported; known: 2, 3, 4, 8"),
+    ("gptq-4", field(bits=8), "down_proj.qzeros' has shape [4, 32], expected [2, 64]"),
+    ("gptq-4", field(checkpoint_format="marlin"), "checkpoint_format 'marlin' is not supported; known: gptq, gptq_v2"),
+    ("gptq-4", field(pack_dtype="int16"), "pack_dtype 'int16' is not supported"),
+    ("gptq-4", field(dynamic={"+:.*mlp.*": {"bits": 8}}), "the rule '+:.*mlp.*' of 'dynamic' is not supported"),
+    ("gptq-4", field(quant_method="aqlm"), "quant_method 'aqlm' is not supported; known: gptq, awq"),
+    ("awq", put("scales", at((0, 3), np.nan)), f"'{LAYER}.scales' has the scale nan for row 3, group 0"),
+    ("awq", put("qzeros", lambda x: x[:1]), f"'{LAYER}.qzeros' has shape [1, 32], expected [8, 32]"),
+    ("awq", field(bits=8), "bits '8' is not supported; known: 4"),
+    ("awq", field(version="gemv_fast"), "version 'gemv_fast' is not supported; known: gemm, gemv"),
+    ("awq", field(backend="llm-awq"), "backend 'llm-awq' is not supported; known: autoawq"),
+    ("awq-gemv", put("qzeros", lambda x: x[:, :0]), f"'{LAYER}.qzeros' has 0 words a row; 8 groups need 1"),
+    ("awq-gemv", put("scales", lambda x: x[:, 1:]), f"'{LAYER}.scales' has shape [256, 15], expected [256, 16]"),
+    ("fp8", put("weight_scale_inv", lambda x: x[:1]), f"'{LAYER}.weight_scale_inv' has shape [1, 4], expected [2, 4]"),
+    ("fp8", put("weight_scale_inv", lambda x: x.view(np.int32)), f"'{LAYER}.weight_scale_inv' has type I32, expected"),
+    ("fp8", put("weight", lambda x: x.view(np.uint8)), f"'{LAYER}.weight' has type U8, expected fp8"),
+    ("fp8", put("weight", at((5, 6), np.uint8(127).tobytes())), f"'{LAYER}.weight' has a NaN in row 5"),
+    ("fp8", put("weight_scale_inv", at((0, 1), np.float32(np.nan).tobytes())), "has the scale nan for row 0, group 1"),
+    ("fp8", field(weight_block_size=[128]), "weight_block_size must be two numbers above 0"),
+    ("fp8", field(weight_block_size=[0, 128]), "weight_block_size must be two numbers above 0"),
+    ("fp8", field(fmt="e5m2"), "fmt 'e5m2' is not supported; known: e4m3"),
+    ("fp8-tensor", put("weight", at((255, 0), np.uint8(255).tobytes())), f"'{LAYER}.weight' has a NaN in row 255"),
+    ("ct-4", put("weight_shape", lambda x: x * 2), f"'{LAYER}.weight_packed' has shape [256, 64], expected [512, 64]"),
+    ("ct-4", put("weight_shape", at(1, 2048)), f"'{LAYER}.weight_shape' says 256 x 2048; rows of"),
+    ("ct-4", put("weight_shape", at(0, -1)), f"'{LAYER}.weight_shape' says -1 x 512"),
+    ("ct-4", put("weight_shape", at(0, 255)), f"'{LAYER}.weight_packed' has shape [256, 64], expected [255, 64]"),
+    ("ct-4", put("weight_shape", lambda x: x[:1]), f"'{LAYER}.weight_shape' has shape [1], expected [2]"),
+    ("ct-4", without("weight_shape"), f"tensor '{LAYER}.weight_shape' is missing"),
+    ("ct-4", without("weight_packed"), f"tensor '{LAYER}.weight' is missing"),
+    ("ct-4", put("weight_scale", lambda x: x[:128]), f"'{LAYER}.weight_scale' has shape [128, 4], expected [256, 4]"),
+    ("ct-4", put("weight_scale", lambda x: x[:, :3]), f"'{LAYER}.weight_scale' has shape [256, 3], expected [256, 4]"),
+    ("ct-4", lambda t, f: [put("weight_scale", lambda x: x[:, :3])(t, f), f["config_groups"]["group_0"]["weights"].pop("group_size")],
+     f"'{LAYER}.weight_scale' has 3 groups, which do not divide 512 columns"),
+    ("ct-4-asym", put("weight_zero_point", lambda x: x[:-1]), f"'{LAYER}.weight_zero_point' has shape [31, 8], expected [32, 8]"),
+    ("ct-4-order", put("weight_g_idx", at(3, 9)), f"'{LAYER}.weight_g_idx' names group 9 for column 3"),
+    ("ct-8-row", put("weight", lambda x: x.view(np.uint8)), f"'{LAYER}.weight' has type U8"),
+    ("ct-8-row", put("weight_scale", at((0, 0), np.nan)), f"'{LAYER}.weight_scale' has the scale nan for row 0"),
+    ("ct-nvfp4", put("weight_global_scale", lambda x: np.float32([0]).view("V4")), f"'{LAYER}.weight_global_scale' is 0"),
+    ("ct-nvfp4", without("weight_global_scale"), f"tensor '{LAYER}.weight_global_scale' is missing"),
+    ("ct-mxfp4", put("weight_scale", at((2, 1), 255)), f"'{LAYER}.weight_scale' has the scale nan for row 2, group 1"),
+    ("ct-4", field(format="marlin-24"), "format 'marlin-24' is not supported; known: pack-quantized"),
+    ("ct-4", field(quantization_status="frozen"), "quantization_status 'frozen' is not supported; known: compressed"),
+    ("ct-4", field(sparsity_config={"format": "sparse-24-bitmask"}), "sparsity_config.format 'sparse-24-bitmask' is not"),
+    ("ct-4", field(transform_config={"config_groups": {"R1": {}}}), "transform_config 'object' is not supported"),
+    ("modelopt-nvfp4", without("weight_scale_2"), f"tensor '{LAYER}.weight_scale_2' is missing"),
+    ("modelopt-awq", put("weight_scale", lambda x: x[1:]), f"'{LAYER}.weight_scale' has shape [255, 4], expected [256, 4]"),
+    ("modelopt-awq", lambda t, f: t.update({f"{LAYER}.pre_quant_scale": np.ones(512, np.float32)}),
+     f"'{LAYER}.pre_quant_scale': scales of a product's input are not supported"),
+    ("modelopt-fp8", field(quant_algo="W4A8_AWQ"), "quant_algo 'W4A8_AWQ' is not supported; known: FP8"),
+    ("bnb-nf4", put("weight.absmax", at(7, np.float32(np.nan).tobytes())), f"'{LAYER}.weight.absmax' holds nan at 7"),
+    ("bnb-nf4", put("weight.absmax", lambda x: x[1:]), f"'{LAYER}.weight.absmax' has shape [2047], expected [2048]"),
+    ("bnb-nf4", put("weight.quant_map", lambda x: x[1:]), f"'{LAYER}.weight.quant_map' has shape [15], expected [16]"),
+    ("bnb-nf4", put("weight", lambda x: x[1:]), f"'{LAYER}.weight' has shape [65535, 1], expected [65536, 1]"),
+    ("bnb-nf4", put("weight.quant_state.bitsandbytes__nf4", lambda x: x[1:]),
+     f"'{LAYER}.weight.quant_state.bitsandbytes__nf4'"),
+    ("bnb-nf4", without("weight.quant_state.bitsandbytes__nf4"), "bitsandbytes__fp4' is missing"),
+    ("bnb-nf4-double", without("weight.nested_absmax"), f"tensor '{LAYER}.weight.nested_absmax' is missing"),
+    ("bnb-nf4-double", put("weight.nested_absmax", lambda x: x[1:]), f"'{LAYER}.weight.nested_absmax' has shape [7], expected [8]"),
+    ("bnb-nf4", field(bnb_4bit_quant_storage="bfloat16"), "bnb_4bit_quant_storage 'bfloat16' is not supported; known: uint8"),
+    ("bnb-int8", put("SCB", lambda x: x[1:]), f"'{LAYER}.SCB' has shape [255], expected [256]"),
+    ("bnb-int8", put("weight_format", lambda x: np.uint8(1).reshape(())), "only the format 0 (rows) is supported"),
+    ("awq-gemv", field(group_size=16), "down_proj.qzeros' has 2 words a row; 32 groups need 4"),
+]
+
+
+@pytest.mark.parametrize("recipe, change, message", LIES, ids=[f"{r}: {m}" for r, _, m in LIES])
+def test_a_folder_that_lies_is_refused_by_tensor_and_field(recipe, change, message, tmp_path):
+    write(tmp_path, recipe, change)
+    done = run("convert", tmp_path, "-o", tmp_path / "out")
+    assert done.returncode == 1, done.stdout
+    assert message in done.stderr

@@ -1,0 +1,590 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * rope_kv and attention over one paged cache. */
+#include "ops/harness.h"
+
+/* ---- the table ---- */
+
+enum { MAX_SEQS = 48 };
+
+/* How the sequences of a case are made. */
+enum mode {
+    DECODE,  /* one new token each */
+    PREFILL, /* whole prompts, every second a later chunk */
+    MIXED,   /* by turns one token and a prompt */
+    LEADING, /* two of one token, then prompts */
+    FEW,     /* up to six new tokens each */
+    CHUNKS,  /* the last two thirds of each */
+    N_MODES
+};
+
+typedef struct attn_row {
+    unsigned on;
+    int count;                /* cases, whose sizes are drawn from the ranges below */
+    enum mode modes[N_MODES]; /* by turns */
+    int n_modes;
+    int32_t
+        heads[3]
+             [2]; /* {heads of K and V, q heads of each}, by turns; 0: at random, up to 3 and 16 */
+    int32_t dims[4];      /* by turns, until 0 */
+    int32_t blocks[3];    /* tokens of a block, by turns, until 0 */
+    int32_t seqs[2], ctx; /* range; the most tokens of a sequence */
+    int32_t window;       /* every seventh case; 0: none */
+    nrd_dtype kv;         /* F8_E4M3: nothing else; 0: every type, by turns */
+    bool ring;   /* what the view says of its work takes it to the kernel for few multiprocessors */
+    bool extras; /* trees, other ropes, deterministic, too */
+} attn_row;
+
+/* clang-format off */
+static const attn_row table[] = {
+    {ON_CPU, 96, {MIXED, PREFILL, FEW, DECODE}, 4, {{3, 3}, {1, 4}, {4, 1}}, {64, 16, 48, 20}, {32, 16, 24}, {2, 4}, 90,
+     40, 0, false, true},
+    {ON_CPU, 8, {DECODE, FEW}, 2, {{3, 3}, {1, 4}, {2, 3}}, {64, 256, 32}, {32, 16, 8}, {2, 3}, 1700, 0, 0, false, false},
+    {ON_CUDA, 160, {DECODE, PREFILL, MIXED, FEW, LEADING}, 5, {{0}}, {64, 128, 256, 80}, {16, 32, 64}, {1, 5}, 300, 150, 0, false,
+     true},
+    {ON_CUDA, 6, {DECODE, PREFILL}, 2, {{0}}, {64, 128, 256}, {16, 32, 64}, {1, 3}, 3000, 0, 0, false, false},
+    /* prompts of many tiles, whole and in chunks, alone and beside single tokens */
+    {ON_CUDA, 30, {PREFILL, LEADING, CHUNKS}, 3, {{1, 4}, {2, 1}, {1, 20}}, {128, 64, 96}, {64, 64, 32}, {2, 5}, 900, 200, 0,
+     false, false},
+    /* single tokens as the kernel for few multiprocessors takes them, alone and beside prompts */
+    {ON_CUDA, 30, {DECODE, LEADING, DECODE}, 3, {{2, 4}, {3, 1}, {1, 8}}, {128}, {64}, {1, 8}, 1500, 0, NRD_DTYPE_F8_E4M3, true,
+     false},
+    {ON_CUDA, 6, {DECODE, LEADING}, 2, {{1, 5}, {2, 2}, {2, 4}}, {128}, {64}, {20, MAX_SEQS}, 300, 0, NRD_DTYPE_F8_E4M3, true,
+     false},
+    /* one to nine sequences of one token: what a server with one user runs */
+    {ON_CUDA, 40, {DECODE}, 1, {{8, 4}, {0}, {9, 1}}, {128, 64, 128, 256}, {64, 16, 64}, {1, 9}, 2500, 400, 0, false, false},
+    /* many (sequence, head) pairs: the kernel that gives each a single warp */
+    {ON_CUDA | LARGE, 6, {DECODE, DECODE, FEW}, 3, {{220, 1}, {220, 2}, {220, 1}}, {64, 128}, {16, 32, 64}, {8, 8}, 120, 70, 0,
+     false, false},
+};
+/* clang-format on */
+
+typedef struct attn_case {
+    nrd_dtype act, kv_type, out;
+    int32_t n_heads, n_kv, dim, block_tokens, n_seqs;
+    int32_t fresh[MAX_SEQS], ctx[MAX_SEQS];
+    int32_t n_empty; /* the first so many sequences of one token have no memory: zero comes out */
+    int32_t window, n_sink;
+    int32_t ahead; /* a mode that a device may lack: the CPU's */
+    float softcap;
+    bool tree, deterministic, norms, drop;
+    bool wide, alibi; /* modes that a device may lack: the CPU's */
+    bool declare; /* n_single of the view */
+    int64_t single_ctx, prompt_pairs;
+    nrd_rope_kind rope;
+    int32_t rotary_dim;
+} attn_case;
+
+static int32_t least(int32_t a, int32_t b)
+{
+    return a < b ? a : b;
+}
+
+static void draw_lengths(attn_case *c, const attn_row *row, enum mode mode)
+{
+    for (int32_t s = 0; s < c->n_seqs; s++) {
+        const bool one =
+            mode == DECODE || (mode == MIXED && s % 2 == 0) || (mode == LEADING && s < 2);
+        c->ctx[s] = rnd_in(1, small_only ? least(row->ctx, 700) : row->ctx);
+        c->fresh[s] = one                        ? 1
+                      : mode == FEW              ? rnd_in(1, 6)
+                      : mode == CHUNKS           ? c->ctx[s] - c->ctx[s] / 3
+                      : mode == PREFILL && s % 2 ? rnd_in(1, c->ctx[s])
+                                                 : c->ctx[s];
+        c->fresh[s] = least(least(c->fresh[s], c->ctx[s]), c->tree          ? 16
+                                                           : row->ctx > 500 ? 900
+                                                                            : 200);
+        if (s < c->n_empty && one && s % 3 == 1) {
+            c->ctx[s] = 1;
+        }
+    }
+}
+
+/* Case i of a row: everything by turns, so that each feature meets many others. */
+static void attn_draw(attn_case *c, const attn_row *row, int i)
+{
+    static const nrd_dtype cpu_kv[] = {NRD_DTYPE_F32, NRD_DTYPE_F16, NRD_DTYPE_BF16, NRD_DTYPE_I8};
+    const int32_t *heads = row->heads[i % 3];
+    int n_dims = 0, n_blocks = 0;
+
+    while (n_dims < 4 && row->dims[n_dims]) {
+        n_dims++;
+    }
+    while (n_blocks < 3 && row->blocks[n_blocks]) {
+        n_blocks++;
+    }
+    *c = (attn_case){.act = kind->acts[i % 10 < 7    ? 0
+                                       : i % 10 < 9  ? 1 % kind->n_acts
+                                       : row->extras ? 2 % kind->n_acts
+                                                     : 0],
+                     .dim = row->dims[i / 2 % n_dims],
+                     .block_tokens = row->blocks[i / 3 % n_blocks],
+                     .n_seqs = rnd_in(row->seqs[0], row->seqs[1])};
+    c->out = i % 4 == 3 ? kind->eight : c->act;
+    c->kv_type = row->kv                      ? row->kv
+                 : kind->is_exact             ? cpu_kv[i / 8 % 4]
+                 : i % 3 == 1                 ? NRD_DTYPE_F8_E4M3
+                 : row->extras && i % 17 == 5 ? NRD_DTYPE_I8
+                                              : c->act;
+    c->n_kv = heads[0] ? heads[0] : rnd_in(1, 3);
+    c->n_heads = c->n_kv * (heads[1] ? heads[1] : (int32_t[]){1, 2, 4, 8, 16, 3}[rnd_in(0, 5)]);
+    c->norms = i % 5 == 2;
+    c->wide = c->norms && kind->is_exact && i % 2;
+    c->alibi = kind->is_exact && i % 6 == 4;
+    c->rope = row->extras ? (nrd_rope_kind)(i % 3) : NRD_ROPE_NEOX;
+    c->rotary_dim = c->rope == NRD_ROPE_INTERLEAVED || (kind->is_exact && c->dim % 32 == 0)
+                        ? c->dim / 2
+                        : c->dim;
+    c->softcap = i % 9 == 5 ? 20.0f : 0;
+    c->window = row->window && i % 7 == 6 ? rnd_in(1, row->window) : 0;
+    c->n_sink = c->window && i % 2 ? rnd_in(1, 5) : 0;
+    c->drop = c->window && i % 3 == 0;
+    c->tree = row->extras && i % 19 == 18 && (kind->is_exact || !c->window);
+    c->ahead = kind->is_exact && !c->tree && !c->alibi && i % 4 == 1 ? i % 8 == 1 ? 1 << 20 : rnd_in(1, 60) : 0;
+    c->deterministic = i % 23 == 22;
+    c->declare = i % 5 != 0 || row->ring;
+    c->n_empty = i % 7 == 3 && !c->tree ? c->n_seqs : 0;
+    if (row->ring) { /* not true: that must change the way only */
+        c->single_ctx = (int64_t)1 << 34;
+        c->prompt_pairs = (int64_t)1 << (i % 6 == 1 ? 34 : i % 6 == 3 ? 38 : 36);
+    }
+    draw_lengths(c, row, row->modes[i % row->n_modes]);
+}
+
+/* ---- the batch of a case ---- */
+
+/* Host arrays of one step; a step before it brings the tokens that are in the cache already. */
+typedef struct attn_step {
+    int32_t n, most_new, most_ctx, stride, words, n_blocks;
+    int32_t q_start[MAX_SEQS + 1], ctx[MAX_SEQS], *pos, *seq, *table;
+    uint32_t *mask;
+    void *qkv;
+} attn_step;
+
+static int64_t width_of(const attn_case *c)
+{
+    return (int64_t)c->n_heads * c->dim;
+}
+static int64_t row_of(const attn_case *c)
+{
+    return width_of(c) + 2 * (int64_t)c->n_kv * c->dim;
+}
+
+static bool is_empty(const attn_case *c, int32_t s)
+{
+    return c->ctx[s] == 1 && s < c->n_empty;
+}
+
+/* Blocks in random order; those wholly out of the windows of all that comes are dropped. */
+static void make_table(const attn_case *c, attn_step *st)
+{
+    int32_t next = 0;
+
+    st->stride = (st->most_ctx + c->block_tokens - 1) / c->block_tokens + 1;
+    for (int32_t s = 0; s < c->n_seqs; s++) {
+        st->n_blocks += (c->ctx[s] + c->block_tokens - 1) / c->block_tokens;
+    }
+    int32_t *order = host((size_t)st->n_blocks * 4);
+    for (int32_t i = 0; i < st->n_blocks; i++) {
+        const int32_t j = rnd_in(0, i);
+        order[i] = order[j];
+        order[j] = i;
+    }
+    st->table = host((size_t)(c->n_seqs * st->stride) * 4);
+    for (int32_t s = 0; s < c->n_seqs; s++) {
+        const int32_t keep = c->drop ? c->ctx[s] - c->fresh[s] - c->window + 1 : 0;
+        for (int32_t i = 0; i < st->stride; i++) {
+            const int32_t first = i * c->block_tokens;
+            const bool gone = first + c->block_tokens <= keep && first >= c->n_sink;
+            st->table[s * st->stride + i] =
+                first < c->ctx[s] && !is_empty(c, s) && !gone ? order[next++] : -1;
+        }
+    }
+}
+
+static void make_step(const attn_case *c, attn_step *st, bool second)
+{
+    for (int32_t s = 0; s < c->n_seqs; s++) {
+        const int32_t n = second ? c->fresh[s] : c->ctx[s] - c->fresh[s];
+        st->q_start[s + 1] = st->n += n;
+        st->ctx[s] = second ? c->ctx[s] : n;
+        st->most_new = n > st->most_new ? n : st->most_new;
+        st->most_ctx = c->ctx[s] > st->most_ctx ? c->ctx[s] : st->most_ctx;
+    }
+    st->words = (st->most_new + 31) / 32;
+    st->pos = host((size_t)(st->n + 1) * 4);
+    st->seq = host((size_t)(st->n + 1) * 4);
+    st->mask = host((size_t)(st->n * st->words + 1) * 4);
+    st->qkv = host_as(c->act, st->n * row_of(c), 1);
+    for (int32_t s = 0; s < c->n_seqs; s++) {
+        const int32_t old = second ? c->ctx[s] - c->fresh[s] : 0;
+        for (int32_t k = 0; k < st->q_start[s + 1] - st->q_start[s]; k++) {
+            const int32_t t = st->q_start[s] + k;
+            st->seq[t] = s;
+            st->pos[t] =
+                second && c->tree ? old + (k + 1) / 2 : old + k; /* siblings share a position */
+            for (int32_t j = k; j >= 0;
+                 j = j > 0 ? (j - 1) / 2 : -1) { /* a node sees its ancestors */
+                st->mask[t * st->words + j / 32] |= 1u << (j % 32);
+            }
+        }
+    }
+}
+
+static nrd_batch_view view_of(const attn_case *c, const attn_step *st, bool second)
+{
+    nrd_batch_view v = {.n_tokens = st->n,
+                        .n_seqs = c->n_seqs,
+                        .max_q_len = st->most_new,
+                        .max_ctx_len = st->most_ctx,
+                        .positions = st->pos,
+                        .token_seq = st->seq,
+                        .q_start = st->q_start,
+                        .ctx_len = st->ctx,
+                        .block_table = st->table,
+                        .block_table_stride = st->stride,
+                        .tree_mask = second && c->tree ? st->mask : NULL,
+                        .tree_mask_words = st->words};
+    while (second && c->declare && v.n_single < c->n_seqs && c->fresh[v.n_single] == 1) {
+        v.n_single++;
+    }
+    v.single_ctx = v.n_single > 0 ? c->single_ctx : 0;
+    v.prompt_pairs = v.n_single > 0 && v.n_single < c->n_seqs ? c->prompt_pairs : 0;
+    return v;
+}
+
+/* The view's arrays in device memory. */
+static nrd_batch_view view_on(const target *t, const nrd_batch_view *v)
+{
+    nrd_batch_view d = *v;
+    d.positions = dev_put(t, v->positions, (size_t)v->n_tokens * 4);
+    d.token_seq = dev_put(t, v->token_seq, (size_t)v->n_tokens * 4);
+    d.q_start = dev_put(t, v->q_start, (size_t)(v->n_seqs + 1) * 4);
+    d.ctx_len = dev_put(t, v->ctx_len, (size_t)v->n_seqs * 4);
+    d.block_table = dev_put(t, v->block_table, (size_t)(v->n_seqs * v->block_table_stride) * 4);
+    d.tree_mask = v->tree_mask
+                      ? dev_put(t, v->tree_mask, (size_t)(v->n_tokens * v->tree_mask_words) * 4)
+                      : NULL;
+    return d;
+}
+
+/* ---- the reference ---- */
+
+typedef struct attn_made {
+    attn_case c;
+    attn_step steps[2];
+    nrd_batch_view views[2];
+    nrd_weight q_norm, k_norm;
+    float *inv_freq, *alibi;
+    nrd_kv_layer kv;           /* the reference's cache: float32 of what the type holds */
+    void *q;                   /* new tokens' rows after rope_kv */
+    int32_t n_looked, *looked; /* the tokens whose results are compared */
+    float *want;               /* [n_looked, width] */
+} attn_made;
+
+static nrd_rope_kv_args rope_args(const attn_made *m, const nrd_batch_view *view)
+{
+    const attn_case *c = &m->c;
+    return (nrd_rope_kv_args){.batch = view,
+                              .act_dtype = c->act,
+                              .n_heads = c->n_heads,
+                              .norm_eps = 1e-6f,
+                              .wide_norm = c->wide,
+                              .rope = c->rope,
+                              .q_norm = c->norms ? &m->q_norm : NULL,
+                              .k_norm = c->norms ? &m->k_norm : NULL,
+                              .rotary_dim = c->rotary_dim,
+                              .inv_freq = m->inv_freq,
+                              .rope_scale = 1.1f,
+                              .kv = m->kv};
+}
+
+static nrd_attention_args attention_args(const attn_case *c)
+{
+    return (nrd_attention_args){.q_stride = row_of(c),
+                                .act_dtype = c->act,
+                                .n_heads = c->n_heads,
+                                .softcap = c->softcap,
+                                .scale = 1.0f / sqrtf((float)c->dim),
+                                .window = c->window,
+                                .n_sink = c->n_sink,
+                                .ahead = c->ahead,
+                                .deterministic = c->deterministic};
+}
+
+/* What a number becomes in the cache. */
+static float kept(nrd_dtype t, float v, float scale)
+{
+    uint32_t u = 0;
+
+    if (t == NRD_DTYPE_F8_E4M3) {
+        return nrd_f8e4m3_to_f32(nrd_f32_to_f8e4m3(v / scale)) * scale;
+    }
+    nrd_kv_store(t, &u, 0, scale, v);
+    return nrd_kv_load(t, &u, 0, scale);
+}
+
+static void ref_rope(attn_made *m)
+{
+    const attn_case *c = &m->c;
+    const int64_t half = nrd_kv_head_elems(c->block_tokens, c->dim);
+    const int64_t all = (int64_t)m->kv.n_blocks * c->n_kv * 2 * half;
+    float *cache = m->kv.base;
+
+    for (int k = 0; k < 2; k++) {
+        nrd_rope_kv_args a = rope_args(m, &m->views[k]);
+        size_t bytes = nrd_row_bytes(c->act, row_of(c)) * (size_t)m->steps[k].n;
+        a.qkv = m->q = memcpy(host(bytes), m->steps[k].qkv, bytes);
+        ok(nrd_rope_kv_check(&a));
+        nrd_rope_kv_ref(&a);
+    }
+    for (int64_t i = 0; i < all; i++) {
+        cache[i] = kept(c->kv_type, cache[i], i / half % 2 ? m->kv.v_scale : m->kv.k_scale);
+    }
+}
+
+/* All tokens of small cases, some of large ones: each is a sequence of its own there. */
+static void ref_attention(attn_made *m)
+{
+    const attn_case *c = &m->c;
+    const attn_step *st = &m->steps[1];
+    nrd_attention_args a = attention_args(c);
+    a.alibi = c->alibi ? m->alibi : NULL;
+    nrd_batch_view v = m->views[1];
+    int64_t pairs = 0, left;
+
+    for (int32_t t = 0; t < st->n; t++) {
+        pairs += st->pos[t] + 1;
+    }
+    const bool all = c->tree || pairs * width_of(c) < 4000000;
+    m->looked = host((size_t)st->n * 4);
+    a.kv = m->kv;
+    a.q = m->q;
+    if (all) {
+        for (int32_t t = 0; t < st->n; t++) {
+            m->looked[t] = t;
+        }
+        m->n_looked = st->n;
+    } else {
+        const int64_t step = pairs * width_of(c) / 4000000 + 1;
+        int32_t *start = host((size_t)(st->n + 1) * 4), *ctx = host((size_t)st->n * 4),
+                *pos = host((size_t)st->n * 4);
+        int32_t *blocks = host((size_t)(st->n * st->stride) * 4);
+        char *q = host(nrd_row_bytes(c->act, row_of(c)) * (size_t)st->n);
+        size_t bytes = nrd_row_bytes(c->act, row_of(c));
+        for (left = 0; left < st->n; left += rnd_in(1, (int32_t)(2 * step))) {
+            const int32_t t = (int32_t)(m->n_looked == 0 ? st->n - 1 : left), n = m->n_looked++;
+            m->looked[n] = t;
+            start[n + 1] = n + 1;
+            pos[n] = st->pos[t];
+            ctx[n] = c->ahead ? st->ctx[st->seq[t]] : pos[n] + 1;
+            memcpy(blocks + (int64_t)n * st->stride, st->table + (int64_t)st->seq[t] * st->stride,
+                   (size_t)st->stride * 4);
+            memcpy(q + (size_t)n * bytes, (char *)m->q + (size_t)t * bytes, bytes);
+        }
+        v = (nrd_batch_view){.n_tokens = m->n_looked,
+                             .n_seqs = m->n_looked,
+                             .max_q_len = 1,
+                             .max_ctx_len = st->most_ctx,
+                             .positions = pos,
+                             .token_seq = pos,
+                             .q_start = start,
+                             .ctx_len = ctx,
+                             .block_table = blocks,
+                             .block_table_stride = st->stride};
+        a.q = q;
+    }
+    a.batch = &v;
+    a.out_dtype = NRD_DTYPE_F32;
+    a.out = m->want = host((size_t)(m->n_looked * width_of(c)) * 4);
+    ok(nrd_attention_check(&a));
+    nrd_attention_ref(&a);
+}
+
+static void attn_make(attn_made *m, const attn_case *of)
+{
+    attn_case *c = &m->c;
+    float *norm;
+
+    *m = (attn_made){.c = *of};
+    for (int k = 0; k < 2; k++) {
+        make_step(c, &m->steps[k], k == 1);
+    }
+    make_table(c, &m->steps[1]);
+    m->steps[0].table = m->steps[1].table;
+    m->steps[0].stride = m->steps[1].stride;
+    for (int k = 0; k < 2; k++) {
+        m->views[k] = view_of(c, &m->steps[k], k == 1);
+    }
+    const int32_t q_width = c->wide ? c->n_heads * c->dim : c->dim, k_width = c->wide ? c->n_kv * c->dim : c->dim;
+    m->q_norm = weight_new(NRD_DTYPE_F32, q_width, 1, 0.5f);
+    m->k_norm = weight_new(kind->is_exact ? NRD_DTYPE_F16 : NRD_DTYPE_F32, k_width, 1, 1);
+    norm = (float *)(uintptr_t)m->q_norm.data;
+    m->inv_freq = host((size_t)c->dim * 4);
+    m->alibi = host((size_t)c->n_heads * 4);
+    for (int32_t k = 0; k < q_width; k++) {
+        norm[k] += 1.0f;
+    }
+    for (int32_t k = 0; k < c->n_heads; k++) {
+        m->alibi[k] = exp2f(-8.0f * (float)(k + 1) / (float)c->n_heads);
+    }
+    for (int32_t k = 0; k < c->dim; k++) {
+        m->inv_freq[k] = powf(10000.0f, -2.0f * (float)k / (float)c->rotary_dim);
+    }
+    m->kv = (nrd_kv_layer){.dtype = NRD_DTYPE_F32,
+                           .n_blocks = m->steps[1].n_blocks,
+                           .block_tokens = c->block_tokens,
+                           .n_kv_heads = c->n_kv,
+                           .head_dim = c->dim,
+                           .k_scale = 0.05f,
+                           .v_scale = 0.04f};
+    m->kv.base = host(nrd_kv_block_bytes(NRD_DTYPE_F32, c->block_tokens, c->n_kv, c->dim) *
+                      (size_t)m->kv.n_blocks);
+    case_name(
+        "attention %s kv %s -> %s, heads %d/%d x %d, block %d, %d seqs (%d of %d ..)%s%s%s%s%s%s%s%s%s",
+        nrd_dtype_name(c->act), nrd_dtype_name(c->kv_type), nrd_dtype_name(c->out), c->n_heads,
+        c->n_kv, c->dim, c->block_tokens, c->n_seqs, c->fresh[0], c->ctx[0],
+        c->window ? " window" : "", c->n_sink ? " sink" : "", c->softcap > 0 ? " cap" : "",
+        c->tree ? " tree" : "", c->deterministic ? " det" : "", c->norms ? " norms" : "",
+        c->wide ? " wide" : "", c->alibi ? " alibi" : "", c->ahead ? " ahead" : "");
+    ref_rope(m);
+    ref_attention(m);
+}
+
+/* ---- a device ---- */
+
+/* Softmax weights sum to one: errors of scores (dim roundings) and of e^x enter relatively. The cache may round K
+ * and V of this step to the neighbour: half a step of its type. Elsewhere P is rounded to the 16-bit type of the
+ * tensor cores. */
+static limit attention_limit(const attn_made *m)
+{
+    const nrd_dtype kv = m->c.kv_type;
+    const double step = kv == NRD_DTYPE_F32    ? 0
+                        : kv == NRD_DTYPE_F16  ? 2e-3
+                        : kv == NRD_DTYPE_BF16 ? 1.6e-2
+                                               : 5.1e-2;
+
+    if (kind->is_exact) {
+        return (limit){
+            2e-5 + step +
+                (m->c.out == kind->eight ? eight_step(m->want, m->n_looked * width_of(&m->c)) : 0),
+            1e-5, 0};
+    }
+    return (limit){0, 0, rounding(m->c.out) + (m->c.act == NRD_DTYPE_F32 ? 1e-4 : 4e-3)};
+}
+
+static void compare_looked(const attn_made *m, const target *t, const float *out)
+{
+    const int64_t width = width_of(&m->c);
+    float *got = host((size_t)(m->n_looked * width) * 4);
+    bool written = true;
+
+    for (int32_t i = 0; i < m->n_looked; i++) {
+        memcpy(got + i * width, out + m->looked[i] * width, (size_t)width * 4);
+    }
+    for (int64_t i = 0; i < m->steps[1].n * width; i++) {
+        written = written && isfinite(out[i]);
+    }
+    if (!written) {
+        verdict(t, "an element was not written", false);
+    }
+    compare(t, "", got, m->want, m->n_looked * width, attention_limit(m));
+}
+
+/* The last new token of a sequence alone gives the same bits. */
+static void last_alone(const attn_made *m, const target *t, const nrd_attention_args *of,
+                       const float *out)
+{
+    const attn_step *st = &m->steps[1];
+    const int32_t s = rnd_in(0, m->c.n_seqs - 1), last = st->q_start[s + 1] - 1, start[2] = {0, 1},
+                  zero = 0;
+    const int64_t width = width_of(&m->c);
+    const nrd_batch_view one = {.n_tokens = 1,
+                                .n_seqs = 1,
+                                .max_q_len = 1,
+                                .max_ctx_len = st->ctx[s],
+                                .positions = &st->pos[last],
+                                .token_seq = &zero,
+                                .q_start = start,
+                                .ctx_len = &st->ctx[s],
+                                .block_table = st->table + (int64_t)s * st->stride,
+                                .block_table_stride = st->stride};
+    const nrd_batch_view v = view_on(t, &one);
+    nrd_attention_args a = *of;
+
+    a.batch = &v;
+    a.q = (const char *)of->q + nrd_row_bytes(m->c.act, row_of(&m->c)) * (size_t)last;
+    a.out = dev_out(t, (size_t)width * 4);
+    ok(t->ops->attention(t->s, &a));
+    same_bytes(t, "a token alone", dev_rows(t, NRD_DTYPE_F32, a.out, NULL, 1, width),
+               out + last * width, (size_t)width * 4);
+}
+
+static void attn_target(const attn_made *m, const target *t)
+{
+    const attn_case *c = &m->c;
+    const int64_t width = width_of(c), row = row_of(c);
+    const int32_t n = m->steps[1].n;
+    nrd_kv_layer kv = m->kv;
+    nrd_weight q_norm = weight_on(t, &m->q_norm, false), k_norm = weight_on(t, &m->k_norm, false);
+    float *inv_freq = dev_put(t, m->inv_freq, (size_t)c->dim * 4);
+    nrd_attention_args a = attention_args(c);
+    a.alibi = c->alibi ? dev_put(t, m->alibi, (size_t)c->n_heads * 4) : NULL;
+    nrd_batch_view v = {0};
+
+    kv.dtype = c->kv_type;
+    kv.base =
+        dev_out(t, t->ops->kv_block_bytes(t->dev, c->kv_type, c->block_tokens, c->n_kv, c->dim) *
+                       (size_t)kv.n_blocks);
+    for (int k = 0; k < 2; k++) {
+        if (m->steps[k].n == 0) {
+            continue;
+        }
+        v = view_on(t, &m->views[k]);
+        nrd_rope_kv_args r = rope_args(m, &v);
+        r.q_norm = r.q_norm ? &q_norm : NULL;
+        r.k_norm = r.k_norm ? &k_norm : NULL;
+        r.inv_freq = inv_freq;
+        r.kv = kv;
+        r.qkv = dev_put(t, m->steps[k].qkv, nrd_row_bytes(c->act, row) * (size_t)m->steps[k].n);
+        ok(t->ops->rope_kv(t->s, &r));
+        sync(t);
+        a.q = r.qkv;
+    }
+    float *got = dev_rows(t, c->act, a.q, NULL, n, row),
+          *want = rows_of(c->act, m->q, NULL, n, row);
+    for (int32_t i = 0; i < n; i++) { /* q alone: side by side */
+        memmove(got + i * width, got + i * row, (size_t)width * 4);
+        memmove(want + i * width, want + i * row, (size_t)width * 4);
+    }
+    compare(t, "q", got, want, n * width,
+            kind->is_exact ? (limit){6e-6, 6e-6, 0} : (limit){0, 0, rounding(c->act)});
+    a.batch = &v;
+    a.kv = kv;
+    a.out_dtype = c->out;
+    a.out = dev_out(t, nrd_row_bytes(c->out, width) * (size_t)n);
+    a.out_row_scale = c->out == NRD_DTYPE_F8_E4M3 ? dev_out(t, (size_t)n * 4) : NULL;
+    ok(t->ops->attention(t->s, &a));
+    const float *out = dev_rows(t, c->out, a.out, a.out_row_scale, n, width);
+    compare_looked(m, t, out);
+    if (kind->rows_alone && c->out == NRD_DTYPE_F32 && !c->tree) {
+        last_alone(m, t, &a, out);
+    }
+}
+
+void check_attention(void)
+{
+    for (size_t r = 0; r < sizeof table / sizeof *table; r++) {
+        for (int i = 0;
+             is_here(table[r].on) && i < (small_only ? table[r].count / 4 + 1 : table[r].count);
+             i++) {
+            attn_case c;
+            attn_made m;
+            attn_draw(&c, &table[r], i);
+            attn_make(&m, &c);
+            for (int k = 0; k < n_targets; k++) {
+                attn_target(&m, &targets[k]);
+            }
+            case_end();
+        }
+    }
+}

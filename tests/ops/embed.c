@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * embed, and what moves memory of the cache: counts and copy_blocks. */
+#include "ops/harness.h"
+
+/* ---- embed ---- */
+
+enum { EMBED_MOST = 40, POSITIONS = 64 };
+
+/* A table of every format, with and without each option; `linear`: the weight that is the LM head's, too. */
+static void embed_check(nrd_dtype type, nrd_dtype out, int32_t vocab, int32_t hidden, bool linear,
+                        bool pos, bool prompts)
+{
+    const bool types = kind->is_exact && vocab % 2; /* a mode that a device may lack: the CPU's */
+    const int32_t n = rnd_in(kind->is_exact ? 0 : 1, EMBED_MOST);
+    nrd_weight table = weight_new(type, vocab, hidden, 1),
+               positions_of = weight_new(NRD_DTYPE_F16, POSITIONS, hidden, 1),
+               types_of = weight_new(NRD_DTYPE_F32, 2, hidden, 1);
+    int32_t ids[EMBED_MOST], positions[EMBED_MOST], slots[4];
+    const size_t row = nrd_row_bytes(out, hidden);
+    const void *from[EMBED_MOST];
+    char *rows = host_as(out, (int64_t)EMBED_MOST * hidden, 1);
+
+    for (int i = 0; i < 4; i++) {
+        slots[i] = rnd_in(0, vocab - 1);
+    }
+    for (int32_t i = 0; i < n; i++) {
+        ids[i] = i % 3 == 1   ? -1 - rnd_in(0, 3)
+                 : i % 5 == 4 ? vocab + rnd_in(0, 9)
+                              : rnd_in(0, vocab - 1);
+        positions[i] = rnd_in(0, POSITIONS - 1);
+        from[i] = ids[i] >= vocab && i % 2 && prompts ? rows + row * (size_t)i : NULL;
+    }
+    nrd_embed_args a = {.n_tokens = n,
+                        .hidden = hidden,
+                        .ids = ids,
+                        .slot_tokens = slots,
+                        .table = &table,
+                        .scale = 3.0f,
+                        .pos_table = pos ? &positions_of : NULL,
+                        .positions = positions,
+                        .type_table = types ? &types_of : NULL,
+                        .prompt_table = prompts ? from : NULL,
+                        .out = host(row * EMBED_MOST),
+                        .out_dtype = out};
+    ok(nrd_embed_check(&a));
+    nrd_embed_ref(&a);
+    const float *want = rows_of(out, a.out, NULL, n, hidden);
+    case_name("embed %s -> %s, %d of %d x %d%s%s%s%s", nrd_dtype_name(type), nrd_dtype_name(out), n,
+              vocab, hidden, linear ? " head" : "", pos ? " positions" : "",
+              prompts ? " prompts" : "", types ? " types" : "");
+    for (int k = 0; k < n_targets; k++) {
+        const target *t = &targets[k];
+        nrd_embed_args d = a;
+        nrd_weight d_table = weight_on(t, &table, linear),
+                   d_pos = weight_on(t, &positions_of, false), d_types = weight_on(t, &types_of, false);
+        char *d_rows = dev_put(t, rows, row * EMBED_MOST);
+        const void *d_from[EMBED_MOST] = {0};
+        for (int32_t i = 0; i < n; i++) {
+            d_from[i] = from[i] ? d_rows + row * (size_t)i : NULL;
+        }
+        d.ids = dev_put(t, ids, (size_t)n * 4);
+        d.slot_tokens = dev_put(t, slots, sizeof slots);
+        d.positions = dev_put(t, positions, (size_t)n * 4);
+        d.prompt_table = prompts ? dev_put(t, d_from, sizeof d_from) : NULL;
+        d.table = &d_table;
+        d.pos_table = pos ? &d_pos : NULL;
+        d.type_table = types ? &d_types : NULL;
+        d.out = dev_out(t, row * (size_t)n);
+        ok(t->ops->embed(t->s, &d));
+        compare(t, "", dev_rows(t, out, d.out, NULL, n, hidden), want, (int64_t)n * hidden,
+                kind->is_exact
+                    ? (limit){1e-6, 2e-6, 0} /* a table may be kept as bf16 */
+                    : (limit){0, 0,
+                              rounding(out) +
+                                  (nrd_dtype_block(type) > 1 || type == NRD_DTYPE_I8 ? 4e-3 : 0)});
+    }
+    case_end();
+}
+
+void check_embed(void)
+{
+    for (int k = 0; k < 2 * N_WEIGHT_TYPES; k++) {
+        const nrd_dtype type = weight_types[k % N_WEIGHT_TYPES];
+        const int32_t block = nrd_dtype_block(type);
+        /* on a GPU integers for linear() have a layout of their own, and F8 is for linear() only */
+        const bool linear = kind->is_exact ? k % 2 : type == NRD_DTYPE_F8_E4M3;
+        if (has_weight(type)) {
+            embed_check(type, kind->acts[k % 3 % kind->n_acts], rnd_in(5, 999),
+                        block > 1 ? 512
+                        : k % 3   ? 8 * rnd_in(1, 300)
+                                  : rnd_in(1, 700),
+                        linear, k % 4 < 2, k % 3 != 1);
+        }
+    }
+}
+
+typedef struct embed_run {
+    nrd_embed_args a;
+} embed_run;
+
+static void embed_call(const target *t, int i, void *user)
+{
+    (void)i;
+    ok(t->ops->embed(t->s, &((embed_run *)user)->a));
+}
+
+/* A large vocabulary's table, every token another row. */
+void speed_embed(void)
+{
+    static const int32_t counts[] = {1, 64, 256, 1024, 2048};
+    enum { VOCAB = 128256, HIDDEN = 4096, MOST = 2048 };
+    const target *t = &targets[0];
+    int32_t ids[MOST];
+
+    if (kind->is_exact) {
+        return;
+    }
+    for (int32_t i = 0; i < MOST; i++) {
+        ids[i] = rnd_in(0, VOCAB - 1);
+    }
+    nrd_weight table = {.dtype = NRD_DTYPE_BF16,
+                        .rows = VOCAB,
+                        .cols = HIDDEN,
+                        .scale = 1,
+                        .data = dev_pool(t, NRD_DTYPE_BF16, (size_t)VOCAB * HIDDEN * 2),
+                        .data_bytes = (uint64_t)VOCAB * HIDDEN * 2};
+    embed_run r = {{.hidden = HIDDEN,
+                    .ids = dev_put(t, ids, sizeof ids),
+                    .table = &table,
+                    .scale = 1,
+                    .out = dev_out(t, (size_t)MOST * HIDDEN * 2),
+                    .out_dtype = NRD_DTYPE_BF16}};
+    for (int i = 0; i < 5; i++) {
+        r.a.n_tokens = counts[i];
+        speed_row(measure(t, embed_call, &r, 32),
+                  (work){(double)counts[i] * HIDDEN * 4, 0, PEAK_FLOAT}, "embed %d tokens",
+                  counts[i]);
+    }
+    case_end();
+}
+
+/* ---- counts and copy_blocks ---- */
+
+/* A slot of the counts starts anew; its neighbours stay. */
+static void counts_check(const target *t, int32_t vocab)
+{
+    enum { SLOTS = 4, N = 3000 };
+    int32_t ids[N];
+    const size_t bytes = (size_t)SLOTS * (size_t)vocab * 2;
+    uint16_t *want = host(bytes), *got = host(bytes);
+
+    for (size_t i = 0; i < bytes / 2; i++) {
+        want[i] = (uint16_t)rnd_in(0, 3);
+    }
+    for (int i = 0; i < N; i++) {
+        ids[i] = rnd_in(0, vocab < 50 ? vocab - 1 : 49);
+    }
+    nrd_counts_args a = {.slot = 1,
+                         .vocab = vocab,
+                         .n = N,
+                         .ids = dev_put(t, ids, sizeof ids),
+                         .counts = dev_put(t, want, bytes)};
+    ok(t->ops->counts(t->s, &a));
+    dev_get(t, got, a.counts, bytes);
+    a.counts = want;
+    a.ids = ids;
+    ok(nrd_counts_check(&a));
+    nrd_counts_ref(&a);
+    case_name("counts of %d ids, vocabulary %d", N, vocab);
+    same_bytes(t, "", got, want, bytes);
+    case_end();
+}
+
+static void copy_check(const target *t, nrd_dtype type, int32_t block_tokens)
+{
+    enum { BLOCKS = 200, PAIRS = 90 };
+    const size_t bytes = t->ops->kv_block_bytes(t->dev, type, block_tokens, 2, 64);
+    char *want = host(bytes * BLOCKS), *got = host(bytes * BLOCKS);
+    int32_t pairs[2 * PAIRS];
+
+    for (size_t i = 0; i < bytes * BLOCKS; i++) {
+        want[i] = (char)rnd();
+    }
+    char *d = dev_put(t, want, bytes * BLOCKS);
+    nrd_kv_layer kv = {.base = d,
+                       .dtype = type,
+                       .n_blocks = BLOCKS,
+                       .block_tokens = block_tokens,
+                       .n_kv_heads = 2,
+                       .head_dim = 64};
+    for (int i = 0; i < PAIRS; i++) {
+        pairs[2 * i] = i;
+        pairs[2 * i + 1] = BLOCKS - 1 - i;
+        memcpy(want + (size_t)(BLOCKS - 1 - i) * bytes, want + (size_t)i * bytes, bytes);
+    }
+    nrd_copy_blocks_args a = {
+        .n_layers = 1, .n_pairs = PAIRS, .src = &kv, .dst = &kv, .pairs = pairs};
+    ok(nrd_copy_blocks_check(&a));
+    ok(t->ops->copy_blocks(t->s, &a));
+    dev_get(t, got, d, bytes * BLOCKS);
+    case_name("copy_blocks of %s, blocks of %d", nrd_dtype_name(type), block_tokens);
+    same_bytes(t, "", got, want, bytes * BLOCKS);
+
+    void *h = NULL; /* to a pool in host memory, reversed, and back to where they were */
+    ok(t->ops->alloc(t->dev, &h, NRD_MEM_HOST, bytes * PAIRS, "test"));
+    nrd_kv_layer kept = kv;
+    kept.base = h;
+    kept.n_blocks = PAIRS;
+    for (int i = 0; i < PAIRS; i++) {
+        pairs[2 * i + 1] = PAIRS - 1 - i;
+    }
+    a.dst = &kept;
+    ok(t->ops->copy_blocks(t->s, &a));
+    ok(t->ops->fill(t->s, d, 0x5a, bytes * PAIRS));
+    a.src = &kept; /* the pairs are their own reverse */
+    a.dst = &kv;
+    ok(t->ops->copy_blocks(t->s, &a));
+    dev_get(t, got, d, bytes * BLOCKS);
+    same_bytes(t, "to the host and back", got, want, bytes * BLOCKS);
+    t->ops->free(t->dev, NRD_MEM_HOST, h);
+    case_end();
+}
+
+void check_cache(void)
+{
+    static const int32_t vocabs[] = {33, 1000, 50257};
+    for (int i = 0; i < n_targets; i++) {
+        for (int v = 0; v < 3; v++) {
+            counts_check(&targets[i], vocabs[v]);
+        }
+        copy_check(&targets[i], NRD_DTYPE_BF16, 16);
+        copy_check(&targets[i], NRD_DTYPE_I8, 32);
+        copy_check(&targets[i], NRD_DTYPE_F32, 64);
+    }
+}

@@ -1,0 +1,338 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Mixture of experts: which experts tokens take (scores, groups, corrected scores), products of sorted pairs for every
+ * format of weights, with experts that nobody takes and experts that all take, and their sum. */
+#include "ops/harness.h"
+
+/* ---- the table ---- */
+
+typedef struct moe_row {
+    int32_t experts, top_k, groups, top_groups;
+    nrd_moe_score score;
+    bool bias, normalize;
+    float scale;
+    float jitter;        /* SPARSEMIXER */
+    float skew;          /* added to the logits of the first expert: how lopsided the routing is */
+    int32_t tokens[6];
+} moe_row;
+
+static const moe_row table[] = {
+    {8, 2, 1, 1, NRD_MOE_SOFTMAX, false, true, 1, 0, 0, {1, 2, 5, 40, 130}},
+    {6, 1, 1, 1, NRD_MOE_SOFTMAX, false, false, 1, 0, 1, {1, 3, 17, 64}},
+    {60, 4, 1, 1, NRD_MOE_SOFTMAX, false, false, 1, 0, 3, {1, 4, 33, 100}},
+    {24, 6, 4, 2, NRD_MOE_SIGMOID, true, true, 2.5f, 0, 0, {1, 7, 48}},
+    {12, 3, 3, 1, NRD_MOE_SIGMOID, true, false, 1, 0, 1, {2, 19}},
+    {5, 5, 1, 1, NRD_MOE_SIGMOID, false, true, 1, 0, 0, {1, 18, 70}},
+    {1, 1, 1, 1, NRD_MOE_SOFTMAX, false, false, 0.5f, 0, 0, {1, 20}},
+    {131, 8, 1, 1, NRD_MOE_SOFTMAX, false, true, 1, 0, 20, {3, 90}},
+    {16, 2, 1, 1, NRD_MOE_SPARSEMIXER, false, false, 1, 0.01f, 0, {1, 9, 70}},
+    {6, 3, 1, 1, NRD_MOE_SPARSEMIXER, false, false, 1, 0.3f, 2, {2, 30}},
+};
+enum { N_ROWS = sizeof table / sizeof *table };
+
+/* ---- pairs ---- */
+
+/* Arrays for so many tokens in host memory; pairs_on() has them on a device. */
+static nrd_moe_pairs pairs_new(const moe_row *row, int32_t n)
+{
+    const size_t all = (size_t)n * (size_t)row->top_k * 4 + 4;
+    return (nrd_moe_pairs){row->experts, row->top_k, host(all), host(all),
+                           host((size_t)(row->experts + 1) * 4), host(all), host(all)};
+}
+
+static nrd_moe_pairs pairs_on(const target *t, const nrd_moe_pairs *p, int32_t n)
+{
+    const size_t all = (size_t)n * (size_t)p->top_k * 4;
+    return (nrd_moe_pairs){p->n_experts,
+                           p->top_k,
+                           dev_put(t, p->expert, all),
+                           dev_put(t, p->weight, all),
+                           dev_put(t, p->first, (size_t)(p->n_experts + 1) * 4),
+                           dev_put(t, p->token, all),
+                           dev_put(t, p->place, all)};
+}
+
+static nrd_moe_pairs pairs_back(const target *t, const moe_row *row, const nrd_moe_pairs *d, int32_t n)
+{
+    const size_t all = (size_t)n * (size_t)row->top_k * 4;
+    nrd_moe_pairs p = pairs_new(row, n);
+    dev_get(t, p.expert, d->expert, all);
+    dev_get(t, p.weight, d->weight, all);
+    dev_get(t, p.first, d->first, (size_t)(row->experts + 1) * 4);
+    dev_get(t, p.token, d->token, all);
+    dev_get(t, p.place, d->place, all);
+    return p;
+}
+
+static nrd_moe_route_args route_new(const moe_row *row, int32_t n)
+{
+    const int64_t stride = row->experts + rnd_in(0, 3);
+    float *logits = host_normal(n * stride, 1.5f);
+
+    for (int32_t t = 0; t < n; t++) {
+        logits[t * stride] += row->skew;
+    }
+    return (nrd_moe_route_args){.n_tokens = n,
+                                .logits = logits,
+                                .logits_stride = stride,
+                                .score = row->score,
+                                .bias = row->bias ? host_normal(row->experts, 0.3f) : NULL,
+                                .n_groups = row->groups,
+                                .top_groups = row->top_groups,
+                                .normalize = row->normalize,
+                                .scale = row->scale,
+                                .jitter = row->jitter,
+                                .pairs = pairs_new(row, n)};
+}
+
+/* ---- route ---- */
+
+/* Sorted by expert, tokens ascending within one, and every pair where place says. */
+static bool is_sorted(const nrd_moe_pairs *p, int32_t n)
+{
+    const int32_t n_pairs = n * p->top_k;
+    bool good = p->first[0] == 0 && p->first[p->n_experts] == n_pairs;
+
+    for (int32_t e = 0; good && e < p->n_experts; e++) {
+        good = p->first[e] <= p->first[e + 1] && p->first[e + 1] <= n_pairs;
+        for (int32_t i = p->first[e]; good && i + 1 < p->first[e + 1]; i++) {
+            good = p->token[i] < p->token[i + 1];
+        }
+    }
+    for (int32_t i = 0; good && i < n_pairs; i++) {
+        const int32_t at = p->place[i], e = p->expert[i];
+        good = at >= p->first[e] && at < p->first[e + 1] && p->token[at] == i / p->top_k;
+    }
+    return good;
+}
+
+/* The same experts, or where scores are equal within float32's rounding, others with the same weight. */
+static void route_target(const nrd_moe_route_args *want, const moe_row *row, const target *t)
+{
+    const int32_t n = want->n_tokens, n_pairs = n * row->top_k;
+    nrd_moe_route_args a = *want;
+    int32_t other = 0;
+
+    a.logits = dev_put(t, want->logits, (size_t)(n * want->logits_stride) * 4);
+    a.bias = want->bias ? dev_put(t, want->bias, (size_t)row->experts * 4) : NULL;
+    a.pairs = (nrd_moe_pairs){row->experts,
+                              row->top_k,
+                              dev_out(t, (size_t)n_pairs * 4),
+                              dev_out(t, (size_t)n_pairs * 4),
+                              dev_out(t, (size_t)(row->experts + 1) * 4),
+                              dev_out(t, (size_t)n_pairs * 4),
+                              dev_out(t, (size_t)n_pairs * 4)};
+    ok(t->ops->moe_route(t->s, &a));
+    const nrd_moe_pairs got = pairs_back(t, row, &a.pairs, n);
+    for (int32_t i = 0; i < n_pairs; i++) {
+        other += got.expert[i] != want->pairs.expert[i];
+    }
+    verdict(t, "experts", other <= n_pairs / 100);
+    verdict(t, "order", is_sorted(&got, n));
+    if (other == 0) {
+        compare(t, "weights", got.weight, want->pairs.weight, n_pairs, (limit){1e-6, 1e-5, 0});
+    }
+}
+
+static void check_route(const moe_row *row, int32_t n)
+{
+    if (row->score == NRD_MOE_SPARSEMIXER && !kind->is_exact) {
+        return; /* only on the CPU */
+    }
+    nrd_moe_route_args want = route_new(row, n);
+    case_name("moe_route, %d of %d experts, %d of %d groups, %d tokens", row->top_k, row->experts, row->top_groups,
+              row->groups, n);
+    ok(nrd_moe_route_check(&want));
+    nrd_moe_route_ref(&want);
+    for (int i = 0; i < n_targets; i++) {
+        route_target(&want, row, &targets[i]);
+    }
+    case_end();
+}
+
+/* ---- products ---- */
+
+typedef struct product_case {
+    nrd_moe_linear_args a; /* host pointers */
+    nrd_weight w[2];
+    float *x_scale; /* of F8, else NULL */
+    int64_t cols, stride, n_pairs;
+} product_case;
+
+static nrd_weight stack_new(nrd_dtype t, int32_t n, int64_t rows, int64_t cols)
+{
+    nrd_weight w = weight_new(t, n * rows, cols, 0.05f);
+    w.n_stacked = n;
+    return w;
+}
+
+/* Whether one type of x suits both without another rounding. */
+static bool go_together(nrd_dtype a, nrd_dtype b)
+{
+    return kind->is_exact && has_weight(b) && nrd_is_float_dtype(a) == nrd_is_float_dtype(b);
+}
+
+static void product_new(product_case *c, const moe_row *row, int32_t n, nrd_dtype type, nrd_dtype second)
+{
+    const int32_t one = nrd_dtype_block(type), other = nrd_dtype_block(second), block = one > other ? one : other;
+    size_t row_bytes;
+    bool row_scale;
+
+    *c = (product_case){.n_pairs = (int64_t)n * row->top_k,
+                        .cols = block > 1         ? block * (int64_t)rnd_in(1, 3)
+                                : rnd_in(0, 1) ? 16 * (int64_t)rnd_in(1, 6)
+                                               : rnd_in(20, 90)};
+    nrd_moe_route_args route = route_new(row, n);
+    nrd_moe_route_ref(&route);
+    c->a = (nrd_moe_linear_args){.n_tokens = n, .pairs = route.pairs, .x_sorted = rnd_in(0, 1) == 1,
+                                 .n_parts = rnd_in(1, 2), .y_dtype = kind->acts[0]};
+    for (int p = 0; p < c->a.n_parts; p++) {
+        const int64_t rows = rnd_in(0, 2) ? 16 * rnd_in(1, 4) : rnd_in(1, 40);
+        c->w[p] = stack_new(p ? second : type, row->experts, rows, c->cols);
+        c->a.w[p] = &c->w[p];
+        c->stride += rows;
+    }
+    nrd_weight first = weight_on(&targets[0], &c->w[0], true);
+    c->a.x_dtype = targets[0].ops->linear_input(targets[0].dev, &first, NRD_DTYPE_F32, &row_bytes, &row_scale);
+    const int64_t n_rows = c->a.x_sorted ? c->n_pairs : n;
+    float *x = host_normal(n_rows * c->cols, 1);
+    void *rows = host(row_bytes * (size_t)n_rows + 64);
+    c->x_scale = c->a.x_dtype == NRD_DTYPE_F8_E4M3 ? host((size_t)n_rows * 4) : NULL;
+    for (int64_t i = 0; i < n_rows; i++) {
+        nrd_store_row(c->a.x_dtype, rows, i, c->cols, x + i * c->cols, c->x_scale);
+    }
+    c->a.x = rows;
+    c->a.x_row_scale = c->x_scale;
+}
+
+/* Each token alone has the bits that it has among others. */
+static void tokens_alone(const product_case *c, const target *t, const nrd_moe_linear_args *together, const char *y)
+{
+    const nrd_moe_pairs *p = &c->a.pairs;
+    const size_t x_row = nrd_row_bytes(c->a.x_dtype, c->cols), y_row = nrd_row_bytes(c->a.y_dtype, c->stride);
+
+    for (int32_t i = 0; i < c->a.n_tokens; i += 1 + c->a.n_tokens / 5) {
+        const moe_row row = {.experts = p->n_experts, .top_k = p->top_k};
+        nrd_moe_linear_args a = *together;
+        nrd_moe_pairs one = pairs_new(&row, 1);
+        char *x = host(x_row * (size_t)p->top_k), *got = host(y_row * (size_t)p->top_k);
+        memcpy(one.expert, p->expert + i * p->top_k, (size_t)p->top_k * 4);
+        nrd_moe_sort(&one, 1);
+        for (int32_t j = 0; j < p->top_k; j++) { /* where the token's rows of x are, and go */
+            const int64_t from = c->a.x_sorted ? p->place[i * p->top_k + j] : i;
+            char *to = x + (size_t)(c->a.x_sorted ? one.place[j] : 0) * x_row;
+            memcpy(to, (const char *)c->a.x + (size_t)from * x_row, x_row);
+        }
+        a.n_tokens = 1;
+        a.pairs = pairs_on(t, &one, 1);
+        a.x = dev_put(t, x, x_row * (size_t)p->top_k);
+        a.y = dev_out(t, y_row * (size_t)p->top_k);
+        ok(t->ops->moe_linear(t->s, &a));
+        dev_get(t, got, a.y, y_row * (size_t)p->top_k);
+        for (int32_t j = 0; j < p->top_k; j++) {
+            same_bytes(t, "tokens alone", got + (size_t)one.place[j] * y_row,
+                       y + (size_t)p->place[i * p->top_k + j] * y_row, y_row);
+        }
+    }
+}
+
+static void product_target(const product_case *c, const target *t, const float *want)
+{
+    const size_t x_row = nrd_row_bytes(c->a.x_dtype, c->cols), y_row = nrd_row_bytes(c->a.y_dtype, c->stride);
+    nrd_moe_linear_args a = c->a;
+    nrd_weight w[2];
+    char *y = host(y_row * (size_t)c->n_pairs + 64);
+
+    for (int p = 0; p < a.n_parts; p++) {
+        w[p] = weight_on(t, &c->w[p], true);
+        a.w[p] = &w[p];
+    }
+    a.pairs = pairs_on(t, &c->a.pairs, a.n_tokens);
+    const size_t n_rows = (size_t)(a.x_sorted ? c->n_pairs : a.n_tokens);
+    a.x = dev_put(t, c->a.x, x_row * n_rows);
+    a.x_row_scale = c->x_scale ? dev_put(t, c->x_scale, n_rows * 4) : NULL;
+    a.y = dev_out(t, y_row * (size_t)c->n_pairs);
+    ok(t->ops->moe_linear(t->s, &a));
+    dev_get(t, y, a.y, y_row * (size_t)c->n_pairs);
+    compare(t, "", rows_of(a.y_dtype, y, NULL, c->n_pairs, c->stride), want, c->n_pairs * c->stride,
+            kind->is_exact ? (limit){2e-4, 1e-5, 0} : (limit){0, 0, rounding(a.y_dtype) + 2.5e-3});
+    if (kind->rows_alone) {
+        tokens_alone(c, t, &a, y);
+    }
+}
+
+static void check_product(const moe_row *row, int32_t n, nrd_dtype type, nrd_dtype second)
+{
+    product_case c;
+    product_new(&c, row, n, type, second);
+    float *want = host((size_t)(c.n_pairs * c.stride) * 4 + 64);
+    nrd_moe_linear_args a = c.a;
+
+    a.y = want;
+    a.y_dtype = NRD_DTYPE_F32;
+    case_name("moe_linear %s, %s, %d parts of %lld x %lld, %d of %d experts, %d tokens%s", nrd_dtype_name(type),
+              nrd_dtype_name(second), a.n_parts, (long long)c.stride, (long long)c.cols, row->top_k, row->experts, n,
+              a.x_sorted ? ", x sorted" : "");
+    ok(nrd_moe_linear_check(&a));
+    nrd_moe_linear_ref(&a);
+    for (int i = 0; i < n_targets; i++) {
+        product_target(&c, &targets[i], want);
+    }
+    case_end();
+}
+
+/* ---- sum ---- */
+
+static void check_sum(const moe_row *row, int32_t n, int shared)
+{
+    const int32_t hidden = rnd_in(1, 2200);
+    const int64_t n_pairs = (int64_t)n * row->top_k, all = (int64_t)n * hidden;
+    const nrd_dtype act = kind->acts[0];
+    const size_t elem = nrd_dtype_block_bytes(act);
+    nrd_moe_route_args route = route_new(row, n);
+    nrd_moe_route_ref(&route);
+    nrd_moe_sum_args a = {.n_tokens = n, .hidden = hidden, .pairs = route.pairs, .act_dtype = act,
+                          .y = host_as(act, n_pairs * hidden, 1),
+                          .shared = shared ? host_as(act, all, 1) : NULL,
+                          .shared_gate = shared > 1 ? host_normal(n * 3, 1) : NULL,
+                          .gate_stride = 3,
+                          .out = host((size_t)all * elem + 64)};
+
+    case_name("moe_sum, %d of %d experts, %d tokens of %d%s%s", row->top_k, row->experts, n, hidden,
+              shared ? ", shared" : "", shared > 1 ? " with a gate" : "");
+    ok(nrd_moe_sum_check(&a));
+    nrd_moe_sum_ref(&a);
+    const float *want = rows_of(act, a.out, NULL, n, hidden);
+    for (int i = 0; i < n_targets; i++) {
+        const target *t = &targets[i];
+        nrd_moe_sum_args d = a;
+        d.pairs = pairs_on(t, &a.pairs, n);
+        d.y = dev_put(t, a.y, (size_t)(n_pairs * hidden) * elem);
+        d.out = shared ? dev_put(t, a.shared, (size_t)all * elem) : dev_out(t, (size_t)all * elem);
+        d.shared = shared ? d.out : NULL; /* in place */
+        d.shared_gate = a.shared_gate ? dev_put(t, a.shared_gate, (size_t)n * 12) : NULL;
+        ok(t->ops->moe_sum(t->s, &d));
+        compare(t, "", dev_rows(t, act, d.out, NULL, n, hidden), want, all,
+                kind->is_exact ? (limit){1e-5, 1e-5, 0} : (limit){0, 0, rounding(act)});
+    }
+    case_end();
+}
+
+void check_moe(void)
+{
+    if (!targets[0].ops->moe_route) {
+        return;
+    }
+    for (int k = 0, type = 0; k < N_ROWS; k++) {
+        for (int i = 0; i < 6 && table[k].tokens[i] > 0; i++) {
+            check_route(&table[k], table[k].tokens[i]);
+            check_sum(&table[k], table[k].tokens[i], i % 3);
+            for (int n = small_only ? 1 : 3; n > 0; n--, type++) { /* every type meets every kind of routing in time */
+                const nrd_dtype t = weight_types[type % N_WEIGHT_TYPES];
+                const nrd_dtype other = weight_types[(type + 1) % N_WEIGHT_TYPES];
+                if (has_weight(t)) {
+                    check_product(&table[k], table[k].tokens[i], t, n == 1 && go_together(t, other) ? other : t);
+                }
+            }
+        }
+    }
+}

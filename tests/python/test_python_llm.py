@@ -1,0 +1,356 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nereid.LLM: what it answers, how it waits and how it ends."""
+import gc
+import os
+import pathlib
+import re
+import resource
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PROMPTS = ["the quick brown fox", "hello", "one two three four five six", "x"]
+GREEDY = dict(temperature=0, ignore_eos=True)
+
+
+@pytest.fixture(scope="module")
+def nereid():
+    import nereid
+    return nereid
+
+
+@pytest.fixture(scope="module")
+def llm(nereid, model):
+    with nereid.LLM(model, n_threads=1, max_batch_size=8) as one:
+        yield one
+
+
+def in_process(build_folder, script, *args, **more):
+    """Runs a script in an interpreter of its own."""
+    env = dict(os.environ, PYTHONPATH=str(build_folder / "python"))
+    return subprocess.run([sys.executable, "-c", textwrap.dedent(script), *map(str, args)], capture_output=True,
+                          text=True, env=env, timeout=120, **more)
+
+
+# ---- answers ----
+
+
+def test_texts_are_those_of_the_program(nereid, llm, model, build_folder):
+    said = subprocess.run([build_folder / "bin/nereid", "run", model, "-p", PROMPTS[0], "-n", "12", "--temperature",
+                           "0", "--quiet"], capture_output=True, check=True).stdout
+    out = llm.generate(PROMPTS[0], nereid.SamplingParams(max_tokens=12, temperature=0))
+    assert out.text.encode() + b"\n" == said
+
+
+def test_prompts_together_answer_as_each_alone(nereid, llm):
+    params = nereid.SamplingParams(max_tokens=20, **GREEDY)
+    together = llm.generate(PROMPTS, params)
+    alone = [llm.generate(p, params) for p in PROMPTS]
+    assert [o.outputs[0].token_ids for o in together] == [o.outputs[0].token_ids for o in alone]
+    assert [o.prompt for o in together] == PROMPTS
+    assert all(len(o.outputs[0].token_ids) == 20 and o.outputs[0].finish_reason == "length" for o in together)
+
+
+def test_token_ids_are_prompts_too(nereid, llm):
+    params = nereid.SamplingParams(max_tokens=5, **GREEDY)
+    ids = llm.tokenizer.encode(PROMPTS[0])
+    one, (two,) = llm.generate(ids, params), llm.generate([ids], params)
+    assert one.outputs == two.outputs == llm.generate(PROMPTS[0], params).outputs
+    assert one.prompt is None and one.prompt_token_ids == ids
+
+
+def test_pieces_are_the_text(nereid, llm):
+    params = nereid.SamplingParams(max_tokens=16, **GREEDY)
+    whole = llm.generate(PROMPTS, params)
+    texts, ids, ends = ["" for _ in PROMPTS], [[] for _ in PROMPTS], [None for _ in PROMPTS]
+    order = []
+    for piece in llm.stream(PROMPTS, params):
+        texts[piece.prompt] += piece.text
+        ids[piece.prompt] += piece.token_ids
+        ends[piece.prompt] = piece.finish_reason
+        order.append(piece.prompt)
+    assert texts == [o.text for o in whole] and ids == [o.outputs[0].token_ids for o in whole]
+    assert ends == ["length"] * len(PROMPTS)
+    assert order != sorted(order)  # they ran together
+
+
+def test_a_stop_text_ends_the_answer_and_is_not_in_it(nereid, llm):
+    text = llm.generate(PROMPTS[0], nereid.SamplingParams(max_tokens=40, **GREEDY)).text
+    stop = text[10:13]
+    out = llm.generate(PROMPTS[0], nereid.SamplingParams(max_tokens=40, stop=["never there", stop], **GREEDY))
+    assert out.text == text[:text.index(stop)] and out.outputs[0].finish_reason == "stop"
+    pieces = [p.text for p in llm.stream(PROMPTS[0], nereid.SamplingParams(max_tokens=40, stop=stop, **GREEDY))]
+    assert "".join(pieces) == out.text
+
+
+def test_several_answers_and_their_probabilities(nereid, llm):
+    params = nereid.SamplingParams(max_tokens=6, n=3, temperature=1.0, top_k=50, seed=7, logprobs=2, ignore_eos=True)
+    out = llm.generate(PROMPTS[0], params)
+    assert [c.index for c in out.outputs] == [0, 1, 2]
+    assert len({tuple(c.token_ids) for c in out.outputs}) > 1
+    for c in out.outputs:
+        assert len(c.logprobs) == len(c.top_logprobs) == 6 and {len(t) for t in c.top_logprobs} == {2}
+        assert c.cumulative_logprob == pytest.approx(sum(c.logprobs), abs=1e-3)
+        assert all(best[0][1] >= best[1][1] for best in c.top_logprobs)
+    again = llm.generate(PROMPTS[0], params)
+    assert [c.token_ids for c in again.outputs] == [c.token_ids for c in out.outputs]
+
+
+def test_beams(nereid, model):
+    with nereid.LLM(model, n_threads=1, max_batch_size=8, max_beam_width=3) as wide:
+        out = wide.generate(PROMPTS[0], nereid.SamplingParams(max_tokens=5, beam_width=3, ignore_eos=True))
+        assert len(out.outputs) == 3 and len({tuple(c.token_ids) for c in out.outputs}) == 3
+
+
+def test_bias_chooses_the_token(nereid, llm):
+    out = llm.generate(PROMPTS[0], nereid.SamplingParams(max_tokens=4, logit_bias={77: 100.0}, **GREEDY))
+    assert out.outputs[0].token_ids == [77] * 4
+
+
+def test_a_guide_is_kept_to(nereid, model):
+    with nereid.LLM(model, n_threads=1, max_batch_size=4, guided_decoding=True) as guided:
+        out = guided.generate("a number:", nereid.SamplingParams(max_tokens=30, guide=("regex", "[0-9]{3}-[a-c]{2}")))
+        assert re.fullmatch("[0-9]{3}-[a-c]{2}", out.text)
+
+
+def test_a_conversation(nereid, llm):
+    if not llm.tokenizer.has_chat_template:
+        with pytest.raises(nereid.UnsupportedError, match="chat template"):
+            llm.chat([{"role": "user", "content": "Hi"}])
+        return
+    out = llm.chat([{"role": "user", "content": "Hi"}], nereid.SamplingParams(max_tokens=4, **GREEDY))
+    assert len(out.outputs[0].token_ids) == 4 and "Hi" in out.prompt
+
+
+# ---- errors ----
+
+
+@pytest.mark.parametrize("field, value, error, text", [
+    ("beam_width", 99, "InvalidArgumentError", "beam_width"), ("top_p", 7.0, "InvalidArgumentError", "top_p"),
+    ("max_tokens", 0, "InvalidArgumentError", "max_new_tokens"), ("n", 0, "InvalidArgumentError", "num_return"),
+    ("guide", ("regex", "a"), "UnsupportedError", "tokenizer_dir"), ("lora_id", 5, "Error", "LoRA|lora")])
+def test_a_bad_field_is_named_and_the_next_call_works(nereid, llm, field, value, error, text):
+    with pytest.raises(getattr(nereid, error), match=text) as caught:
+        llm.generate(PROMPTS, nereid.SamplingParams(**{"max_tokens": 4, field: value}))
+    assert isinstance(caught.value, RuntimeError) and caught.value.code > 0
+    assert len(llm.generate("x", nereid.SamplingParams(max_tokens=3, **GREEDY)).outputs[0].token_ids) == 3
+
+
+def test_values_of_a_wrong_type(nereid, llm):
+    for wrong in ({"max_tokens": "many"}, {"temperature": "hot"}, {"seed": 1.5}):
+        with pytest.raises(TypeError, match="expected a"):
+            llm.generate("x", nereid.SamplingParams(**wrong))
+    with pytest.raises(OverflowError, match="max_new_tokens must be between"):
+        llm.generate("x", nereid.SamplingParams(max_tokens=1 << 40))
+
+
+def test_a_model_that_is_not_there(nereid, tmp_path):
+    with pytest.raises(nereid.NotFoundError, match="does not exist"):
+        nereid.LLM(tmp_path / "nothing")
+    with pytest.raises(nereid.Error):
+        nereid.LLM(tmp_path)
+    with pytest.raises(LookupError):
+        nereid.Tokenizer(tmp_path)
+
+
+def test_an_unknown_option_is_refused(nereid, model):
+    with pytest.raises(TypeError, match="'colour' is no known field"):
+        nereid.LLM(model, colour=1)
+
+
+# ---- waiting ----
+
+
+def test_other_threads_run_while_one_waits(nereid, llm):
+    turns = 0
+    stop = threading.Event()
+
+    def count():
+        nonlocal turns
+        while not stop.is_set():
+            turns += 1
+            time.sleep(0)
+    thread = threading.Thread(target=count)
+    thread.start()
+    try:
+        before = turns
+        llm.generate(PROMPTS, nereid.SamplingParams(max_tokens=100, **GREEDY))
+        assert turns - before > 20
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_threads_get_their_own_answers(nereid, llm):
+    params = nereid.SamplingParams(max_tokens=24, **GREEDY)
+    expected = {p: llm.generate(p, params).outputs[0].token_ids for p in PROMPTS}
+    wrong = []
+
+    def ask(k):
+        for i in range(6):
+            p = PROMPTS[(k + i) % len(PROMPTS)]
+            if k % 2:
+                got = [t for piece in llm.stream(p, params) for t in piece.token_ids]
+            else:
+                got = llm.generate(p, params).outputs[0].token_ids
+            if got != expected[p]:
+                wrong.append((k, i))
+    threads = [threading.Thread(target=ask, args=(k,)) for k in range(8)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not wrong
+
+
+def test_who_stops_reading_ends_the_request(nereid, llm):
+    for _ in llm.stream(PROMPTS * 4, nereid.SamplingParams(max_tokens=400, **GREEDY)):
+        break
+    start = time.monotonic()
+    llm.generate("x", nereid.SamplingParams(max_tokens=2, **GREEDY))
+    assert time.monotonic() - start < 2  # nobody was in front of it
+    assert not llm._inbox._queues
+
+
+def test_ctrl_c_ends_the_wait_and_not_the_model(build_folder, model):
+    done = in_process(build_folder, """
+        import os, signal, sys, threading, time, nereid
+        llm = nereid.LLM(sys.argv[1], n_threads=1, max_batch_size=1)
+        long = nereid.SamplingParams(max_tokens=450, temperature=0, ignore_eos=True)
+        threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+        start = time.monotonic()
+        try:
+            llm.generate(["x"] * 500, long)
+        except KeyboardInterrupt:
+            print("interrupted", time.monotonic() - start < 5)
+        print(len(llm.generate("y", nereid.SamplingParams(max_tokens=3, temperature=0, ignore_eos=True))
+                  .outputs[0].token_ids))
+    """, model)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["interrupted", "True", "3"]
+
+
+def test_close_ends_those_who_wait(nereid, model):
+    one = nereid.LLM(model, n_threads=1, max_batch_size=1)
+    raised = []
+
+    def ask():
+        try:
+            one.generate(["x"] * 200, nereid.SamplingParams(max_tokens=450, **GREEDY))
+        except ValueError as e:
+            raised.append(str(e))
+    thread = threading.Thread(target=ask)
+    thread.start()
+    while not one._inbox._queues:
+        time.sleep(0.01)
+    one.close()
+    thread.join(20)
+    assert len(raised) == 1 and "closed" in raised[0]
+    one.close()
+    with pytest.raises(ValueError, match="closed"):
+        one.generate("x")
+
+
+def test_the_program_ends_with_a_model_open_and_a_thread_waiting(build_folder, model):
+    done = in_process(build_folder, """
+        import sys, threading, time, nereid
+        llm = nereid.LLM(sys.argv[1], n_threads=1, max_batch_size=1)
+        def ask():
+            try:
+                llm.generate(["x"] * 500, nereid.SamplingParams(max_tokens=450, ignore_eos=True))
+            except ValueError:
+                pass
+        threading.Thread(target=ask, daemon=True).start()
+        time.sleep(0.3)
+        print("end")
+    """, model)
+    assert (done.returncode, done.stdout) == (0, "end\n"), done.stderr
+
+
+def test_a_child_of_fork_is_told_and_the_parent_goes_on(build_folder, model):
+    done = in_process(build_folder, """
+        import os, sys, nereid
+        llm = nereid.LLM(sys.argv[1], n_threads=1, max_batch_size=2)
+        short = nereid.SamplingParams(max_tokens=3, temperature=0, ignore_eos=True)
+        llm.generate("x", short)
+        sys.stdout.flush()
+        child = os.fork()
+        if child == 0:
+            try:
+                llm.generate("x", short)
+            except RuntimeError as e:
+                print("child:", "fork" in str(e), flush=True)
+            with nereid.LLM(sys.argv[1], n_threads=1, max_batch_size=2) as own:
+                print("own:", len(own.generate("x", short).outputs[0].token_ids), flush=True)
+            sys.exit(0)  # with the parent's model still referenced
+        print("status", os.waitpid(child, 0)[1])
+        print("parent:", len(llm.generate("x", short).outputs[0].token_ids))
+    """, model)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split("\n")[:-1] == ["child: True", "own: 3", "status 0", "parent: 3"]
+
+
+# ---- memory ----
+
+
+def rss():
+    with open("/proc/self/statm") as f:
+        return int(f.read().split()[1]) * resource.getpagesize()
+
+
+def test_requests_leave_nothing_behind(nereid, llm):
+    params = nereid.SamplingParams(max_tokens=2, logprobs=1, stop="zzz", **GREEDY)
+
+    def round_of(n):
+        for _ in range(n):
+            llm.generate(PROMPTS, params)
+            for _ in llm.stream("x", params):
+                pass
+            with pytest.raises(nereid.InvalidArgumentError):
+                llm.generate("x", nereid.SamplingParams(top_p=9.0))
+        gc.collect()
+    round_of(40)
+    objects, nones, before = len(gc.get_objects()), sys.getrefcount(None), rss()
+    round_of(150)
+    assert len(gc.get_objects()) - objects < 100
+    if sys.version_info < (3, 12):  # None is immortal from then on
+        assert abs(sys.getrefcount(None) - nones) < 100
+    assert rss() - before < 4 << 20
+    assert not llm._inbox._queues and not llm._inbox._ready and llm._inbox._running == 0
+
+
+def test_models_leave_nothing_behind(nereid, model):
+    def once():
+        with nereid.LLM(model, n_threads=1, max_batch_size=2, max_tokens_in_paged_kv_cache=2048) as one:
+            one.generate("x", nereid.SamplingParams(max_tokens=2))
+    for _ in range(3):
+        once()
+    before, threads = rss(), len(os.listdir("/proc/self/task"))
+    for _ in range(8):
+        once()
+    assert rss() - before < 16 << 20
+    assert len(os.listdir("/proc/self/task")) <= threads
+    assert len(os.listdir("/proc/self/fd")) < 200
+
+
+# ---- the page ----
+
+
+def test_the_example_of_the_page_runs(build_folder, model, tmp_path):
+    page = (ROOT / "docs/python-api.md").read_text()
+    example = re.search(r"```python\n(.*?)```", page, re.S).group(1)
+    assert len(example.strip().splitlines()) <= 10
+    assert "model.gguf" in example
+    done = in_process(build_folder, example.replace("model.gguf", str(model)), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) >= 3
+
+
+def test_signals_are_still_pythons_own(nereid, llm):
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

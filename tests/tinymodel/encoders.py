@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small random encoders as Hugging Face folders: BERT, XLM-RoBERTa, DistilBERT. The same bits every time."""
+import os
+
+import hf_folder
+import tokenizer
+import weights
+
+VOCAB, POSITIONS = 331, 96
+
+
+def _norm(name, n):
+    yield f"{name}.weight", (n,), 0.2, 1.0
+    yield f"{name}.bias", (n,), 0.1, 0.0
+
+
+def _linear(name, n_in, n_out, gain):
+    yield f"{name}.weight", (n_out, n_in), gain / n_in ** 0.5, 0.0
+    yield f"{name}.bias", (n_out,), 0.1, 0.0
+
+
+def _embeddings(at, d, n_positions, types):
+    yield f"{at}.word_embeddings.weight", (VOCAB, d), 0.7, 0.0
+    yield f"{at}.position_embeddings.weight", (n_positions, d), 0.4, 0.0
+    if types:
+        yield f"{at}.token_type_embeddings.weight", (types, d), 0.4, 0.0
+    yield from _norm(f"{at}.LayerNorm", d)
+
+
+def _bert(c, n_positions):
+    d, ff = c["hidden_size"], c["intermediate_size"]
+    yield from _embeddings("embeddings", d, n_positions, c["type_vocab_size"])
+    for i in range(c["num_hidden_layers"]):
+        at = f"encoder.layer.{i}"
+        for part, gain in (("query", 1.6), ("key", 1.6), ("value", 1.0)):
+            yield from _linear(f"{at}.attention.self.{part}", d, d, gain)
+        yield from _linear(f"{at}.attention.output.dense", d, d, 1.2)
+        yield from _norm(f"{at}.attention.output.LayerNorm", d)
+        yield from _linear(f"{at}.intermediate.dense", d, ff, 1.4)
+        yield from _linear(f"{at}.output.dense", ff, d, 1.4)
+        yield from _norm(f"{at}.output.LayerNorm", d)
+
+
+def _distilbert(c):
+    d, ff = c["dim"], c["hidden_dim"]
+    yield from _embeddings("embeddings", d, POSITIONS, 0)
+    for i in range(c["n_layers"]):
+        at = f"transformer.layer.{i}"
+        for part, gain in (("q_lin", 1.6), ("k_lin", 1.6), ("v_lin", 1.0), ("out_lin", 1.2)):
+            yield from _linear(f"{at}.attention.{part}", d, d, gain)
+        yield from _norm(f"{at}.sa_layer_norm", d)
+        yield from _linear(f"{at}.ffn.lin1", d, ff, 1.4)
+        yield from _linear(f"{at}.ffn.lin2", ff, d, 1.4)
+        yield from _norm(f"{at}.output_layer_norm", d)
+
+
+def _sizes(kind, name, d, heads, ff, positions, **more):
+    return {"architectures": [name], "model_type": kind, "hidden_size": d, "num_attention_heads": heads,
+            "num_hidden_layers": 3, "intermediate_size": ff, "vocab_size": VOCAB, "max_position_embeddings": positions,
+            "type_vocab_size": 2, "hidden_act": "gelu", "layer_norm_eps": 1e-12, "torch_dtype": "float32", **more}
+
+
+BERT = _sizes("bert", "BertModel", 96, 3, 150, POSITIONS, pad_token_id=0)
+# positions begin behind two rows of filling; heads of 24: no whole vectors
+ROBERTA = _sizes("xlm-roberta", "XLMRobertaModel", 72, 3, 90, POSITIONS + 2, pad_token_id=1, type_vocab_size=1,
+                 layer_norm_eps=1e-5)
+DISTILBERT = {"architectures": ["DistilBertModel"], "model_type": "distilbert", "dim": 64, "n_heads": 4, "n_layers": 2,
+              "hidden_dim": 100, "vocab_size": VOCAB, "max_position_embeddings": POSITIONS, "activation": "gelu",
+              "pad_token_id": 0, "torch_dtype": "float32"}
+ENCODERS = {"bert": (BERT, list(_bert(BERT, POSITIONS))), "xlm-roberta": (ROBERTA, list(_bert(ROBERTA, POSITIONS + 2))),
+            "distilbert": (DISTILBERT, list(_distilbert(DISTILBERT)))}
+# one that ends within a vector, one block and more, one token
+PROMPTS = {name: [2, *weights.tokens(f"encoder {name}", n, VOCAB), 3] for name, n in
+           (("short", 5), ("long", 61), ("middle", 30))} | {"one": [7]}
+
+
+def tensors(name):
+    return {at: weights.normal(f"encoder {name} {at}", shape, deviation, mean)
+            for at, shape, deviation, mean in ENCODERS[name][1]}
+
+
+def write_folder(name, out, pooling=None):
+    """`pooling`: what sentence-transformers would name, such as "mean_tokens"."""
+    os.makedirs(out, exist_ok=True)
+    hf_folder.write_safetensors(os.path.join(out, "model.safetensors"), tensors(name), "float32")
+    hf_folder.write_json(os.path.join(out, "config.json"), ENCODERS[name][0])
+    hf_folder.write_json(os.path.join(out, "tokenizer.json"), tokenizer.tokenizer_json(VOCAB, False))
+    hf_folder.write_json(os.path.join(out, "tokenizer_config.json"), tokenizer.tokenizer_config(False))
+    if pooling:
+        kinds = ("Transformer", "Pooling", "Normalize")
+        hf_folder.write_json(os.path.join(out, "modules.json"), [
+            {"idx": i, "name": str(i), "path": "", "type": f"sentence_transformers.models.{kind}"}
+            for i, kind in enumerate(kinds)])
+        os.makedirs(os.path.join(out, "1_Pooling"), exist_ok=True)
+        hf_folder.write_json(os.path.join(out, "1_Pooling", "config.json"), {
+            "word_embedding_dimension": 0, **{f"pooling_mode_{m}": m == pooling for m in
+                                              ("cls_token", "mean_tokens", "max_tokens", "lasttoken")}})

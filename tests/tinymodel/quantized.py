@@ -1,0 +1,350 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tiny models as quantized Hugging Face folders: the tensors and fields of each format, by its specification, and the
+float32 weights that they stand for. tests/model/make_goldens.py holds them against the format's own library."""
+
+import json
+
+import numpy as np
+
+import weights
+
+
+class Integers:
+    """A weight [out, in] as codes, and scale and zero point of each group of columns."""
+
+    def __init__(self, name, x, bits, group, sym, reorder=False):
+        rows, cols = x.shape
+        group = cols if group < 0 else group
+        self.bits, self.n_groups, self.order = bits, cols // group, np.arange(cols) // group
+        if reorder:  # columns of a group lie apart, as GPTQ leaves them that goes by activations
+            self.order = self.order[np.argsort(weights.splitmix64(weights.key_of(name), cols), kind="stable")]
+        top = (1 << bits) - 1
+        self.scales = np.empty((rows, self.n_groups), np.float16)
+        self.zeros = np.empty((rows, self.n_groups), np.int64)
+        self.codes = np.empty(x.shape, np.int64)
+        for g in range(self.n_groups):
+            part = x[:, self.order == g]
+            low, high = np.minimum(part.min(1), 0), np.maximum(part.max(1), 0)
+            if sym:
+                self.scales[:, g] = 2 * np.maximum(high, -low) / top
+                self.zeros[:, g] = (top + 1) // 2
+            else:
+                self.scales[:, g] = (high - low) / top
+                self.zeros[:, g] = np.clip(np.rint(-low / self.scales[:, g].astype(np.float32)), 0, top)
+            step = self.scales[:, g, None].astype(np.float32)
+            self.codes[:, self.order == g] = np.clip(np.rint(part / step) + self.zeros[:, g, None], 0, top)
+
+    def dequantized(self):
+        scales, zeros = self.scales.astype(np.float32)[:, self.order], self.zeros[:, self.order]
+        return (scales * (self.codes - zeros)).astype(np.float32)
+
+
+def nearest(x, values):
+    """Places in a sorted table."""
+    middle = (values[1:] + values[:-1]) / 2
+    return np.searchsorted(middle, x)
+
+
+def _e4m3():
+    bits = np.arange(127)
+    exponent, fraction = bits >> 3, bits & 7
+    return np.where(exponent == 0, fraction / 512, (1 + fraction / 8) * 2.0 ** (exponent - 7))
+
+
+E4M3 = _e4m3()  # of the bytes 0 to 126; the rest are negative, or no number
+
+
+def to_e4m3(x):
+    return (nearest(np.abs(x), E4M3) | np.where(x < 0, 128, 0)).astype(np.uint8)
+
+
+def from_e4m3(codes):
+    return np.where(codes & 128, -1, 1) * E4M3[codes & 127]
+
+
+class Fp8:
+    """A weight as E4M3 with a scale for each block of numbers."""
+
+    def __init__(self, x, block):
+        self.block = [n if b < 0 else b for n, b in zip(x.shape, block)]
+        n = [-(-s // b) for s, b in zip(x.shape, self.block)]
+        self.scales = np.empty(n, np.float32)
+        for i in range(n[0]):
+            for k in range(n[1]):
+                part = x[i * self.block[0]:(i + 1) * self.block[0], k * self.block[1]:(k + 1) * self.block[1]]
+                self.scales[i, k] = np.abs(part).max() / 448
+        rows = np.repeat(self.scales, self.block[0], 0)[:x.shape[0]]
+        self.spread = np.repeat(rows, self.block[1], 1)[:, :x.shape[1]]
+        self.codes = to_e4m3(x / self.spread)
+
+    def dequantized(self):
+        return (from_e4m3(self.codes) * self.spread).astype(np.float32)
+
+
+E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+
+
+class Fp4:
+    """A weight as E2M1: groups of 32 columns with powers of two (MX), or of 16 with E4M3 and one scale for all (NV)."""
+
+    def __init__(self, x, is_nv):
+        group = 16 if is_nv else 32
+        parts = x.reshape(x.shape[0], -1, group)
+        top = np.abs(parts).max(2)
+        if is_nv:
+            self.factor = np.float32(448 * 6 / top.max())
+            self.scale_codes = to_e4m3(top / 6 * self.factor)
+            self.scales = (from_e4m3(self.scale_codes) / self.factor).astype(np.float32)
+        else:
+            self.scale_codes = (127 + np.ceil(np.log2(top / 6))).astype(np.uint8)
+            self.scales = (2.0 ** (self.scale_codes.astype(np.float64) - 127)).astype(np.float32)
+        codes = nearest(np.abs(parts) / self.scales[:, :, None], E2M1)
+        codes = np.where((parts < 0) & (codes > 0), codes | 8, codes)
+        self.values = np.where(codes & 8, -1, 1) * E2M1[codes & 7] * self.scales[:, :, None]
+        self.values = self.values.reshape(x.shape).astype(np.float32)
+        codes = codes.reshape(x.shape).astype(np.uint8)
+        self.packed = codes[:, 0::2] | codes[:, 1::2] << 4
+
+    def dequantized(self):
+        return self.values
+
+
+NF4 = np.array([-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635,
+                -0.18477343022823334, -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725,
+                0.24611230194568634, 0.33791524171829224, 0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0],
+               np.float32)
+
+
+class Nf4:
+    """A weight as bitsandbytes keeps it: 64 numbers in a row share their largest magnitude, which may itself be one of
+    256 values, shared by 256 such blocks."""
+
+    def __init__(self, x, nested):
+        flat = x.reshape(-1, 64)
+        top = np.abs(flat).max(1)
+        self.shape, self.nested = list(x.shape), nested
+        if nested:
+            self.offset = np.float32(top.mean())
+            self.table = np.linspace(-1, 1, 256, dtype=np.float32)
+            self.outer = np.array([np.abs(part - self.offset).max() for part in np.split(top, range(256, top.size, 256))])
+            spread = np.repeat(self.outer, 256)[:top.size]
+            self.inner = nearest((top - self.offset) / spread, self.table).astype(np.uint8)
+            top = self.table[self.inner] * spread + self.offset
+        self.top = top.astype(np.float32)
+        codes = nearest(flat / self.top[:, None], NF4)
+        self.values = (NF4[codes] * self.top[:, None]).reshape(x.shape)
+        codes = codes.reshape(-1).astype(np.uint8)
+        self.packed = (codes[0::2] << 4 | codes[1::2])[:, None]
+
+    def dequantized(self):
+        return self.values
+
+
+def stream(codes, bits):
+    """Codes along axis 0 as a stream of 32-bit words, lowest bits first."""
+    pieces = (codes[:, None, ...] >> np.arange(bits).reshape(1, bits, *[1] * (codes.ndim - 1))) & 1
+    flat = pieces.reshape(-1, 32, *codes.shape[1:]).astype(np.uint64)
+    place = np.arange(32, dtype=np.uint64).reshape(1, 32, *[1] * (codes.ndim - 1))
+    return (flat << place).sum(1).astype(np.uint32).view(np.int32)
+
+
+def gptq(stem, w, recipe):
+    zeros = w.zeros.T if recipe.get("v2") else (w.zeros.T - 1) & ((1 << w.bits) - 1)
+    return {f"{stem}.qweight": stream(w.codes.T, w.bits), f"{stem}.qzeros": stream(zeros.T, w.bits).T,
+            f"{stem}.scales": w.scales.T, f"{stem}.g_idx": w.order.astype(np.int32)}
+
+
+def gptq_config(recipe):
+    config = {"quant_method": "gptq", "bits": recipe["bits"], "group_size": recipe["group"], "sym": recipe["sym"],
+              "desc_act": recipe.get("reorder", False), "damp_percent": 0.01, "true_sequential": True, "lm_head": False}
+    return {**config, "checkpoint_format": "gptq_v2" if recipe.get("v2") else "gptq"}
+
+
+AWQ_ORDER = [0, 2, 4, 6, 1, 3, 5, 7]  # which of eight rows lies in nibble i
+
+
+def awq(stem, w, recipe):
+    if recipe["version"] == "gemv":
+        words = -(-w.n_groups // 8)  # AutoAWQ pads further, to whole lines of its kernel
+        words = -(-words // 2) * 2
+
+        def padded(x):
+            return np.pad(x, ((0, 0), (0, words * 8 - x.shape[1])))
+
+        return {f"{stem}.qweight": stream(w.codes.T, 4).T, f"{stem}.qzeros": stream(padded(w.zeros).T, 4).T,
+                f"{stem}.scales": padded(w.scales)}
+
+    def packed(x):  # [out, n] -> [n, out / 8]
+        eight = x.reshape(-1, 8, x.shape[1])[:, AWQ_ORDER]
+        return stream(eight.reshape(x.shape), 4).T
+
+    return {f"{stem}.qweight": packed(w.codes), f"{stem}.qzeros": packed(w.zeros), f"{stem}.scales": w.scales.T}
+
+
+def awq_config(recipe):
+    return {"quant_method": "awq", "bits": 4, "group_size": recipe["group"], "zero_point": True,
+            "version": recipe["version"], "modules_to_not_convert": None}
+
+
+def fp8(stem, w, recipe):
+    scales = w.scales if recipe["block"][0] > 0 else w.scales.reshape(())
+    return {f"{stem}.weight": w.codes.view("V1"), f"{stem}.weight_scale_inv": scales.view("V4")}
+
+
+def fp8_config(recipe):
+    block = recipe["block"] if recipe["block"][0] > 0 else None
+    return {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": block}
+
+
+def compressed(stem, w, recipe):
+    """compressed-tensors. Integers here are those of the file plus half their range, as the format packs them."""
+    if isinstance(w, Fp8):
+        scales = w.scales if w.scales.size > 1 else w.scales[0]
+        return {f"{stem}.weight": w.codes.view("V1"), f"{stem}.weight_scale": scales.view("V4")}
+    if isinstance(w, Fp4):
+        kind = "V1" if recipe["kind"] == "nvfp4" else np.uint8
+        more = {f"{stem}.weight_global_scale": np.array([w.factor], np.float32).view("V4")} if kind == "V1" else {}
+        return {f"{stem}.weight_packed": w.packed, f"{stem}.weight_scale": w.scale_codes.view(kind), **more}
+    out = {f"{stem}.weight_scale": w.scales}
+    if recipe["format"] == "int-quantized":
+        return {**out, f"{stem}.weight": (w.codes - 128).astype(np.int8)}
+    out[f"{stem}.weight_packed"] = stream(w.codes.T, w.bits).T
+    out[f"{stem}.weight_shape"] = np.array(w.codes.shape, np.int64)
+    if not recipe["sym"]:
+        out[f"{stem}.weight_zero_point"] = stream(w.zeros, w.bits)
+    if recipe.get("reorder"):
+        out[f"{stem}.weight_g_idx"] = w.order.astype(np.int32)
+    return out
+
+
+def compressed_scheme(recipe):
+    """`weights` of a group, as the library's QuantizationArgs takes them."""
+    if "block" in recipe:
+        strategy = "tensor" if recipe["block"][0] < 0 else "channel"
+        return {"num_bits": 8, "type": "float", "symmetric": True, "strategy": strategy}
+    if recipe.get("kind"):
+        nv = recipe["kind"] == "nvfp4"
+        return {"num_bits": 4, "type": "float", "symmetric": True, "strategy": "tensor_group" if nv else "group",
+                "group_size": 16 if nv else 32}
+    group = {"strategy": "group", "group_size": recipe["group"]} if recipe["group"] > 0 else {"strategy": "channel"}
+    return {"num_bits": recipe["bits"], "type": "int", "symmetric": recipe["sym"], **group}
+
+
+def compressed_config(recipe):
+    group = {"targets": ["Linear"], "weights": compressed_scheme(recipe), "input_activations": None}
+    return {"quant_method": "compressed-tensors", "format": recipe["format"], "quantization_status": "compressed",
+            "config_groups": {"group_0": group}, "ignore": ["lm_head", "re:.*embed.*"]}
+
+
+def modelopt(stem, w, recipe):
+    if isinstance(w, Fp8):
+        return {f"{stem}.weight": w.codes.view("V1"), f"{stem}.weight_scale": w.scales.reshape(()).view("V4"),
+                f"{stem}.input_scale": np.asarray(np.float32(0.02)).view("V4")}
+    if isinstance(w, Fp4):
+        return {f"{stem}.weight": w.packed, f"{stem}.weight_scale": w.scale_codes.view("V1"),
+                f"{stem}.weight_scale_2": np.asarray(1 / w.factor).view("V4")}
+    nibbles = ((w.codes - 8) & 15).astype(np.uint8)
+    return {f"{stem}.weight": nibbles[0::2] | nibbles[1::2] << 4, f"{stem}.weight_scale": w.scales}
+
+
+def modelopt_config(recipe):
+    return {"quant_method": "modelopt", "quant_algo": recipe["algo"], "producer": {"name": "modelopt"}}
+
+
+def bnb(stem, w, recipe):
+    if isinstance(w, Integers):
+        return {f"{stem}.weight": (w.codes - 128).astype(np.int8), f"{stem}.weight_format": np.uint8(0).reshape(()),
+                f"{stem}.SCB": (w.scales[:, 0].astype(np.float32) * 127).view("V4")}
+    state = {"quant_type": "nf4", "blocksize": 64, "dtype": "float16", "shape": w.shape}
+    out = {"": w.packed, ".quant_map": NF4.view("V4")}
+    if w.nested:
+        state.update(nested_blocksize=256, nested_dtype="float32", nested_offset=float(w.offset))
+        out.update({".absmax": w.inner, ".nested_absmax": w.outer.astype(np.float32).view("V4"),
+                    ".nested_quant_map": w.table.view("V4")})
+    else:
+        out[".absmax"] = w.top.view("V4")
+    out[".quant_state.bitsandbytes__nf4"] = np.frombuffer(json.dumps(state).encode(), np.uint8)
+    return {f"{stem}.weight{part}": x for part, x in out.items()}
+
+
+def bnb_config(recipe):
+    four = "nested" in recipe
+    return {"quant_method": "bitsandbytes", "load_in_4bit": four, "load_in_8bit": not four, "bnb_4bit_quant_type": "nf4",
+            "bnb_4bit_use_double_quant": recipe.get("nested", False), "bnb_4bit_quant_storage": "uint8",
+            "llm_int8_threshold": 6.0}
+
+
+FORMS = {"modelopt": (modelopt, modelopt_config), "bnb": (bnb, bnb_config), "gptq": (gptq, gptq_config), "awq": (awq, awq_config), "fp8": (fp8, fp8_config),
+         "compressed": (compressed, compressed_config)}
+
+
+def weight_of(name, x, recipe):
+    """The numbers of a weight [out, in] by a recipe."""
+    if "block" in recipe:
+        return Fp8(x, recipe["block"])
+    if "nested" in recipe:
+        return Nf4(x, recipe["nested"])
+    if recipe.get("kind"):
+        return Fp4(x, recipe["kind"] == "nvfp4")
+    return Integers(name, x, recipe["bits"], recipe["group"], recipe["sym"], recipe.get("reorder", False))
+
+
+RECIPES = {
+    "gptq-4": {"form": "gptq", "bits": 4, "group": 128, "sym": True},
+    "gptq-4-v2": {"form": "gptq", "bits": 4, "group": 128, "sym": True, "v2": True},
+    "gptq-4-asym": {"form": "gptq", "bits": 4, "group": 64, "sym": False},
+    "gptq-3": {"form": "gptq", "bits": 3, "group": 32, "sym": False},
+    "gptq-2": {"form": "gptq", "bits": 2, "group": 32, "sym": False, "v2": True},
+    "gptq-8": {"form": "gptq", "bits": 8, "group": 128, "sym": True},
+    "gptq-8-row": {"form": "gptq", "bits": 8, "group": -1, "sym": True},
+    "gptq-4-order": {"form": "gptq", "bits": 4, "group": 128, "sym": True, "reorder": True},
+    "gptq-4-16": {"form": "gptq", "bits": 4, "group": 16, "sym": True},
+    "gptq-4-32": {"form": "gptq", "bits": 4, "group": 32, "sym": False},
+    "awq": {"form": "awq", "bits": 4, "group": 64, "sym": False, "version": "gemm"},
+    "awq-gemv": {"form": "awq", "bits": 4, "group": 64, "sym": False, "version": "gemv"},
+    "fp8": {"form": "fp8", "block": [128, 128]},
+    "fp8-tensor": {"form": "fp8", "block": [-1, -1]},
+    "ct-4": {"form": "compressed", "format": "pack-quantized", "bits": 4, "group": 128, "sym": True},
+    "ct-4-asym": {"form": "compressed", "format": "pack-quantized", "bits": 4, "group": 64, "sym": False},
+    "ct-4-order": {"form": "compressed", "format": "pack-quantized", "bits": 4, "group": 128, "sym": True, "reorder": True},
+    "ct-8": {"form": "compressed", "format": "pack-quantized", "bits": 8, "group": 128, "sym": True},
+    "ct-8-row": {"form": "compressed", "format": "int-quantized", "bits": 8, "group": -1, "sym": True},
+    "ct-fp8": {"form": "compressed", "format": "float-quantized", "block": [1, -1]},
+    "ct-fp8-tensor": {"form": "compressed", "format": "naive-quantized", "block": [-1, -1]},
+    "ct-nvfp4": {"form": "compressed", "format": "nvfp4-pack-quantized", "kind": "nvfp4"},
+    "ct-mxfp4": {"form": "compressed", "format": "mxfp4-pack-quantized", "kind": "mxfp4"},
+    "modelopt-fp8": {"form": "modelopt", "algo": "FP8", "block": [-1, -1]},
+    "modelopt-nvfp4": {"form": "modelopt", "algo": "NVFP4", "kind": "nvfp4"},
+    "modelopt-awq": {"form": "modelopt", "algo": "W4A16_AWQ", "bits": 4, "group": 128, "sym": True},
+    "bnb-nf4": {"form": "bnb", "nested": False},
+    "bnb-nf4-double": {"form": "bnb", "nested": True},
+    "bnb-int8": {"form": "bnb", "bits": 8, "group": -1, "sym": True},
+}
+
+# modules that quantizers take; the rest stays as it is
+LINEAR = ("_proj.weight", ".c_attn.weight", ".c_fc.weight", ".c_proj.weight", "query_key_value.weight", "dense.weight",
+          "_h_to_4h.weight", "_4h_to_h.weight")
+
+
+def is_linear(name, x):
+    return x.ndim == 2 and name.endswith(LINEAR)
+
+
+def turned(name):
+    """GPT-2's Conv1D keeps [in, out]; quantized files do not."""
+    return name.endswith((".c_attn.weight", ".c_fc.weight", ".c_proj.weight"))
+
+
+def quantized(tensors, recipe_name):
+    """(tensors of the folder, quantization_config, the weights that they stand for)."""
+    recipe = RECIPES[recipe_name]
+    form, config = FORMS[recipe["form"]]
+    stored, meant = {}, {}
+    for name, x in tensors.items():
+        if not is_linear(name, x):
+            stored[name] = meant[name] = x
+            continue
+        w = weight_of(name, x.T if turned(name) else x, recipe)
+        stored.update({k: np.ascontiguousarray(v) for k, v in form(name[:-len(".weight")], w, recipe).items()})
+        meant[name] = w.dequantized().T if turned(name) else w.dequantized()
+    return stored, config(recipe), meant

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nereid bench serve: what it sends to a small model's server, what it counts, what it writes."""
+import csv
+import json
+import os
+import pathlib
+import subprocess
+import time
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BUILD = ROOT / os.environ.get("NEREID_BUILD", "build")
+NEREID = os.environ.get("NEREID", str(BUILD / "bin" / "nereid"))
+
+
+def bench(*words, status=0):
+    done = subprocess.run([NEREID, "bench", "serve", *map(str, words)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == status, (done.stdout, done.stderr)
+    return done.stdout if status != 2 else done.stderr
+
+
+@pytest.fixture(scope="module")
+def responder():
+    subprocess.run(["make", "-s", "build/tests/load/responder"], cwd=ROOT, check=True)
+    with subprocess.Popen([BUILD / "tests/load/responder"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                          text=True) as p:
+        yield f"127.0.0.1:{p.stdout.readline().strip()}"
+        p.stdin.close()
+
+
+def url(server):
+    return f"http://127.0.0.1:{server.http}"
+
+
+@pytest.mark.parametrize("api", ["chat", "completions", "generate", "generate_stream"])
+def test_every_request_is_answered_and_every_token_counted(server, tmp_path, api):
+    files = {kind: tmp_path / f"out.{kind}" for kind in ("json", "csv", "html")}
+    text = bench(url(server), "--api", api, "-n", 12, "--concurrency", 3, "--input_len", 10, "--output_len", 8,
+                 "--ignore_eos", "--goodput", "ttft:60000,e2el:0.0001", "--tokenizer", server.model,
+                 *(w for kind, path in files.items() for w in (f"--{kind}", path)))
+    level, = json.loads(files["json"].read_text())["levels"]
+    assert (level["completed"], level["failed"], level["max_concurrent"]) == (12, 0, 3)
+    if api in ("chat", "completions"):
+        assert level["output_tokens"] == 12 * 8
+    assert level["output_tokens"] > 0 and level["input_tokens"] >= 12 * 10
+    assert level["connections"] == 3  # they are used again
+    assert level["good_requests_per_s"] == 0
+    streams = api != "generate"
+    assert ("ttft_ms" in level) == streams and ("Time to first token (ms)" in text) == streams
+    if streams:
+        assert 0 < level["ttft_ms"]["p50"] <= level["e2el_ms"]["p50"] and level["tpot_ms"]["n"] == 12
+        assert level["itl_ms"]["n"] > 12
+    rows = list(csv.DictReader(files["csv"].open()))
+    assert len(rows) == 12 and all(r["ok"] == "1" and float(r["e2el_ms"]) > 0 for r in rows)
+    assert "<svg" in files["html"].read_text() and "Requests/s" in files["html"].read_text()
+
+
+def test_an_open_loop_sends_when_it_is_time(responder, tmp_path):
+    out = tmp_path / "out.json"
+    bench(responder, "--api", "generate", "-n", 40, "--request_rate", 40, "--arrivals", "constant", "--csv",
+          tmp_path / "c", "--json", out)
+    level, = json.loads(out.read_text())["levels"]
+    assert level["completed"] == 40 and level["duration_s"] >= 39 / 40 and level["request_rate"] == 40
+    due = [float(r["due_s"]) for r in csv.DictReader((tmp_path / "c").open())]
+    assert sorted(due) == pytest.approx([i / 40 for i in range(40)], abs=1e-5)
+
+
+def test_several_levels_are_measured_and_compared(responder, tmp_path):
+    out = tmp_path / "out.json"
+    bench(responder, "--api", "generate", "-n", 200, "--concurrency", "1,2,8", "--json", out, "--html",
+          tmp_path / "page.html")
+    assert [x["concurrency"] for x in json.loads(out.read_text())["levels"]] == [1, 2, 8]
+    assert "Output tokens a second" in (tmp_path / "page.html").read_text()
+
+
+def test_many_requests_go_through_one_thread(responder, tmp_path):
+    out = tmp_path / "out.json"
+    bench(responder, "--api", "generate", "--duration", 1, "--concurrency", 32, "--json", out)
+    level, = json.loads(out.read_text())["levels"]
+    assert level["failed"] == 0 and level["completed"] > 1000 and level["connections"] == 32
+
+
+def test_a_trace_says_when_and_how_long(server, tmp_path):
+    trace, out = tmp_path / "trace.jsonl", tmp_path / "out.json"
+    trace.write_text("".join(json.dumps({"timestamp": 100 * i, "output_length": i + 2}) + "\n" for i in range(5)))
+    bench(url(server), "--api", "chat", "--trace", trace, "--ignore_eos", "--json", out)
+    level, = json.loads(out.read_text())["levels"]
+    assert level["completed"] == 5 and level["output_tokens"] == sum(range(2, 7)) and level["duration_s"] >= 0.4
+
+
+@pytest.mark.parametrize("text", [
+    json.dumps([{"conversations": []}, {"conversations": [{"from": "human", "value": "one two"},
+                                                          {"from": "gpt", "value": "a b c d"}]}]),
+    '{"prompt": "one two", "max_tokens": 5}\n',
+    json.dumps([{"input": "one", "instruction": "two", "output": "a b c d"}]),
+    '{"messages": [{"role": "user", "content": "one two"}], "output_length": 5}\n"only text"\n',
+])
+def test_prompts_of_files(server, tmp_path, text):
+    data, out = tmp_path / "data", tmp_path / "out.json"
+    data.write_text(text)
+    bench(url(server), "--dataset", data, "-n", 1, "--ignore_eos", "--json", out)
+    level, = json.loads(out.read_text())["levels"]
+    assert level["completed"] == 1 and level["output_tokens"] == 5  # without a tokenizer four words are 5
+
+
+def test_groups_share_their_beginning(server, tmp_path):
+    echo = tmp_path / "out.json"
+    before = cached(server)
+    bench(url(server), "--api", "completions", "-n", 6, "--input_len", 200, "--prefix_len", 190, "--output_len", 2,
+          "--vocab", 200, "--ids", "--json", echo)
+    assert json.loads(echo.read_text())["levels"][0]["input_tokens"] == 6 * 200
+    until = time.monotonic() + 20
+    while cached(server) < before + 25:  # five blocks of 32 tokens for each; told a moment later
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def cached(server):
+    """Blocks that prompts found in the cache."""
+    status, text = server.request("/ui/stats")
+    assert status == 200
+    return sum(e["kv_blocks"]["reused"] for e in text["engines"])
+
+
+@pytest.mark.parametrize("words, part", [
+    (["--api", "infer"], "decoupled"),
+    (["--model", "nobody"], "nobody"),
+])
+def test_a_server_that_refuses_ends_it(server, words, part):
+    done = subprocess.run([NEREID, "bench", "serve", url(server), *words], capture_output=True, text=True)
+    assert done.returncode == 1 and part in done.stderr and done.stdout == ""
+
+
+def test_failures_are_counted_and_told(server, tmp_path):
+    text = bench(url(server), "--api", "generate", "--warmup", 0, "-n", 3, "--model", "nobody", "--json",
+                 tmp_path / "j", status=1)
+    level, = json.loads((tmp_path / "j").read_text())["levels"]
+    assert level["failed"] == 3 and level["completed"] == 0 and "nobody" in level["error"]
+    assert "First failure" in text
+
+
+@pytest.mark.parametrize("words, part", [
+    (["--api", "soap"], "--api: expected generate"),
+    (["--input_len", "normal:3"], "--input_len"),
+    (["--output_len", "0"], "--output_len"),
+    (["--goodput", "first:3"], "--goodput"),
+    (["--request_rate", "fast"], "--request_rate"),
+    (["--api", "raw"], "--body"),
+    (["--api", "chat", "--ids"], "--ids"),
+    (["--dataset", "/nowhere"], "/nowhere"),
+    (["ftp://x"], "only http"),
+    (["http://127.0.0.1:1"], "refused"),
+])
+def test_what_cannot_be_is_refused(responder, words, part):
+    words = words if "://" in words[0] else [responder, *words]
+    done = subprocess.run([NEREID, "bench", "serve", *words], capture_output=True, text=True)
+    assert done.returncode == 1 and part in done.stderr, done.stderr
