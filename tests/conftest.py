@@ -1,10 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A skip that tests/allowed_skips.txt does not name fails the run. NEREID_ANY_SKIP=1 lets all pass."""
+"""What holds for all tests: signals act as in a terminal, and a skip that tests/allowed_skips.txt does not name fails the
+run (NEREID_ANY_SKIP=1 lets all pass)."""
 import fnmatch
 import os
 import pathlib
+import signal
 
 import pytest
+
+# A shell's background job ignores SIGINT, and one under nohup SIGHUP; programs that tests start would do so too.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 LIST = pathlib.Path(__file__).with_name("allowed_skips.txt")
 
