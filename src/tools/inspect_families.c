@@ -5,23 +5,10 @@
 
 #include "base/str.h"
 #include "model/arch.h"
-#include "model/features.h"
 #include "model/needs.h"
 
 #include <stdio.h>
 #include <string.h>
-
-/* A device without has_feature, as the CUDA plug-in is. */
-static const char *missing_on_cuda(const nrd_model_spec *s)
-{
-    const nrd_feature_row *f;
-    for (int i = 0; (f = nrd_feature_at(i)) != NULL; i++) {
-        if (f->asks(s)) {
-            return f->name;
-        }
-    }
-    return NULL;
-}
 
 /* Adapters can be read for a product whose rows lie in the file as they are used. */
 static bool takes_adapters(const nrd_arch *a)
@@ -45,11 +32,10 @@ static void print_row(const nrd_arch *a)
     for (int i = 0; i < 3 && a->hf_model_types[i]; i++) {
         nrd_str_printf(&names, "%s`%s`", i ? ", " : "", a->hf_model_types[i]);
     }
-    const char *lacks = missing_on_cuda(&s);
-    printf("| %s | %s | %s%s%s | yes | %s%s | %s | %s |\n", a->hf_architectures[0], nrd_str_cstr(&names),
+    printf("| %s | %s | %s%s%s | yes | yes | %s | %s |\n", a->hf_architectures[0], nrd_str_cstr(&names),
            a->gguf_arch ? "`" : "", a->gguf_arch ? a->gguf_arch : "–", a->gguf_arch ? "`" : "",
-           lacks ? "no: " : "yes", lacks ? lacks : "", s.qk_norm_wide ? "no" : "yes",
-           s.encoder             ? "none"
+           s.qk_norm_wide ? "no" : "yes",
+           s.encoder           ? "none"
            : s.has_experts     ? "attention"
            : takes_adapters(a) ? "all"
                                : "some");

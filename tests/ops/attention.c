@@ -64,10 +64,10 @@ typedef struct attn_case {
     int32_t fresh[MAX_SEQS], ctx[MAX_SEQS];
     int32_t n_empty; /* the first so many sequences of one token have no memory: zero comes out */
     int32_t window, n_sink;
-    int32_t ahead; /* a mode that a device may lack: the CPU's */
+    int32_t ahead;
     float softcap;
     bool tree, deterministic, norms, drop;
-    bool wide, alibi; /* modes that a device may lack: the CPU's */
+    bool wide, alibi;
     bool declare; /* n_single of the view */
     int64_t single_ctx, prompt_pairs;
     nrd_rope_kind rope;
@@ -128,8 +128,8 @@ static void attn_draw(attn_case *c, const attn_row *row, int i)
     c->n_kv = heads[0] ? heads[0] : rnd_in(1, 3);
     c->n_heads = c->n_kv * (heads[1] ? heads[1] : (int32_t[]){1, 2, 4, 8, 16, 3}[rnd_in(0, 5)]);
     c->norms = i % 5 == 2;
-    c->wide = c->norms && kind->is_exact && i % 2;
-    c->alibi = kind->is_exact && i % 6 == 4;
+    c->wide = c->norms && i % 2;
+    c->alibi = i % (kind->is_exact ? 6 : 12) == 4; /* on a GPU such cases leave the usual kernels */
     c->rope = row->extras ? (nrd_rope_kind)(i % 3) : NRD_ROPE_NEOX;
     c->rotary_dim = c->rope == NRD_ROPE_INTERLEAVED || (kind->is_exact && c->dim % 32 == 0)
                         ? c->dim / 2
@@ -138,8 +138,8 @@ static void attn_draw(attn_case *c, const attn_row *row, int i)
     c->window = row->window && i % 7 == 6 ? rnd_in(1, row->window) : 0;
     c->n_sink = c->window && i % 2 ? rnd_in(1, 5) : 0;
     c->drop = c->window && i % 3 == 0;
-    c->tree = row->extras && i % 19 == 18 && (kind->is_exact || !c->window);
-    c->ahead = kind->is_exact && !c->tree && !c->alibi && i % 4 == 1 ? i % 8 == 1 ? 1 << 20 : rnd_in(1, 60) : 0;
+    c->tree = row->extras && i % 19 == 18;
+    c->ahead = !c->tree && !c->alibi && i % (kind->is_exact ? 4 : 12) == 1 ? i % 8 == 1 ? 1 << 20 : rnd_in(1, 60) : 0;
     c->deterministic = i % 23 == 22;
     c->declare = i % 5 != 0 || row->ring;
     c->n_empty = i % 7 == 3 && !c->tree ? c->n_seqs : 0;

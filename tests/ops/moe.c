@@ -135,9 +135,6 @@ static void route_target(const nrd_moe_route_args *want, const moe_row *row, con
 
 static void check_route(const moe_row *row, int32_t n)
 {
-    if (row->score == NRD_MOE_SPARSEMIXER && !kind->is_exact) {
-        return; /* only on the CPU */
-    }
     nrd_moe_route_args want = route_new(row, n);
     case_name("moe_route, %d of %d experts, %d of %d groups, %d tokens", row->top_k, row->experts, row->top_groups,
               row->groups, n);

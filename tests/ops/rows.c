@@ -32,7 +32,7 @@ static const norm_row norm_table[] = {
 static const struct norm_form {
     nrd_norm_kind kind;
     bool eight, other, delta, post, ids, no_weight; /* other: out of the next activation type */
-    bool to_residual; /* a mode that a device may lack: the CPU's */
+    bool to_residual;
 } norm_forms[] = {
     {NRD_NORM_RMS, false, false, true, false, false, false, false},
     {NRD_NORM_RMS, true, false, true, true, false, false, false},
@@ -193,9 +193,6 @@ void check_norm(void)
             for (size_t f = 0; f < sizeof norm_forms / sizeof *norm_forms; f++) {
                 const struct norm_form *form = &norm_forms[f];
                 const int32_t n = rnd_in(1, row->most_tokens);
-                if (form->to_residual && !kind->is_exact) {
-                    continue;
-                }
                 norm_check(form, act,
                            form->eight   ? kind->eight
                            : form->other ? other

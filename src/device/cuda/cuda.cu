@@ -122,6 +122,12 @@ static nrd_error *open_checked(const nrd_device_config *config, cuda_device *dev
     return NULL;
 }
 
+static bool has_feature(nrd_device *, nrd_feature feature)
+{
+    return feature == NRD_FEATURE_WIDE_QK_NORM || feature == NRD_FEATURE_ALIBI || feature == NRD_FEATURE_EXPERTS ||
+           feature == NRD_FEATURE_ENCODER;
+}
+
 static void fill_ops(nrd_device_ops *ops)
 {
     ops->close = dev_close;
@@ -141,9 +147,10 @@ static void fill_ops(nrd_device_ops *ops)
     ops->counts = nrd_cuda_counts;
     ops->copy_blocks = nrd_cuda_copy_blocks;
     ops->lora = nrd_cuda_lora;
-    ops->moe_route = nrd_cuda_moe_route; /* NRD_FEATURE_EXPERTS is not claimed: no model runs on these yet */
+    ops->moe_route = nrd_cuda_moe_route;
     ops->moe_linear = nrd_cuda_moe_linear;
     ops->moe_sum = nrd_cuda_moe_sum;
+    ops->has_feature = has_feature;
     ops->limits = nrd_cuda_limits;
     nrd_cuda_stream_fill_ops(ops);
     nrd_cuda_comm_fill_ops(ops);

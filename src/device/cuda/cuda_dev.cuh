@@ -177,7 +177,9 @@ nrd_error *nrd_cuda_moe_sum(nrd_stream *s, const nrd_moe_sum_args *a);
 
 /* linear_skinny.cu: 1..64 rows at memory speed on Hopper. *done = false: not for this shape. */
 nrd_error *nrd_cuda_linear_skinny(nrd_stream *s, const nrd_linear_args *a, int32_t t0, int32_t nt, bool *done);
-/* row_quant.cu: rows of act dtype -> F8 with a scale each */
+/* head_norm.cu: the norm of rope_kv where it is of all heads together; in place */
+nrd_error *nrd_cuda_head_norm(nrd_stream *s, const nrd_rope_kv_args *a);
+/* act.cu: rows of act dtype -> F8 with a scale each */
 nrd_error *nrd_cuda_row_quant(nrd_stream *s, const void *x, nrd_dtype dtype, int32_t n_rows, int32_t cols,
                      void *out, float *out_scale);
 /* attention_*.cu write rows of o_dtype (an activation type) to out. *done = false: not for this shape.

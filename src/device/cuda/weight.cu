@@ -46,7 +46,7 @@ static nrd_dtype kept_as(const cuda_device *dev, const nrd_weight *w, bool is_li
 /* A factor for all of a matrix has no place in the layout; no format of blocks comes with one. */
 static bool kept_quantized(const cuda_device *dev, const nrd_weight *w, bool is_linear)
 {
-    return is_linear && dev->hopper && dev->encode && wq_of(w->dtype).bits > 0 && w->n_stacked <= 1 &&
+    return is_linear && dev->hopper && dev->encode && wq_of(w->dtype).bits > 0 && w->n_stacked == 0 &&
            (w->dtype == NRD_DTYPE_I8 || (!w->scales && (w->scale <= 0.0f || w->scale == 1.0f)));
 }
 

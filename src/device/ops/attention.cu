@@ -4,7 +4,8 @@
  *   attention_decode.cu    few new tokens: 16 rows (token x head of the group) at the most
  *   attention_prefill.cu   more of them
  *   attention_decode_ring.cu  single tokens on few multiprocessors beside prompts, and long contexts
- *   attention_any (here)   f32 and int8 caches, token trees, odd head sizes, `deterministic`: one block
+ *   attention_any (here)   f32 and int8 caches, token trees, odd head sizes, `deterministic`, and few new tokens
+ *                          with position biases or tokens ahead: one block
  *                          a (token, head), warps take every fourth position. Right, not fast.
  * A row of F8 needs all its heads for its scale: those go to scratch and row_quant follows.
  */
@@ -40,15 +41,18 @@ static __global__ void __launch_bounds__(128) attention_any_kernel(attn_params a
     for (int i = 0; i < MAX_D; i++) {
         o[i] = 0.0f;
     }
-    /* In a tree the cache holds the new tokens by index, their positions only steer the window. */
     const int fresh = ctx - q_len;
-    const int end = a.tree_mask ? ctx : (pos + 1 < ctx ? pos + 1 : ctx);
+    const int end = a.tree_mask ? ctx : min(pos + a.ahead + 1, ctx);
+    const float slope = a.alibi ? a.alibi[head] : 0.0f;
     for (int p = warp; p < end; p += 4) {
-        bool seen = a.window <= 0 || p > pos - a.window || p < a.n_sink;
+        int at = p; /* new tokens of a tree lie by index, their positions are their own */
+        bool seen = true;
         if (a.tree_mask && p >= fresh) {
             const int j = p - fresh;
             seen = a.tree_mask[(int64_t)t * a.tree_words + j / 32] >> (j % 32) & 1;
+            at = a.positions[q0 + j];
         }
+        seen = seen && (a.window <= 0 || at > pos - a.window || at < a.n_sink);
         const int block = seen ? table[p / a.g.bt] : -1;
         if (block < 0) {
             continue;
@@ -62,6 +66,7 @@ static __global__ void __launch_bounds__(128) attention_any_kernel(attn_params a
         if (a.softcap > 0.0f) {
             s = a.softcap * tanhf(s / a.softcap);
         }
+        s += slope * (float)(at - pos);
         const float m_new = fmaxf(m, s), fix = __expf(m - m_new), w = __expf(s - m_new);
         l = l * fix + w;
         m = m_new;
@@ -227,8 +232,9 @@ nrd_error *nrd_cuda_attention(nrd_stream *s, const nrd_attention_args *a)
     }
     bool decoded = false, prefilled = false, quantized = false;
     const bool plain = !a->deterministic && !b->tree_mask;
+    const bool causal = plain && a->ahead == 0 && !a->alibi; /* what the kernels for few tokens know */
     const int group = a->n_heads / a->kv.n_kv_heads;
-    if (plain && group <= DECODE_ROWS && b->max_q_len * group > DECODE_ROWS && b->n_single > 0 &&
+    if (causal && group <= DECODE_ROWS && b->max_q_len * group > DECODE_ROWS && b->n_single > 0 &&
         b->n_single <= b->n_seqs) {
         /* Both kinds, and the caller says which is which: neither looks at the other's. */
         const int share = nrd_cuda_attention_ring_fits(s, a, o_dtype, b->n_single) ? ring_share(s, a) : 0;
@@ -251,7 +257,7 @@ nrd_error *nrd_cuda_attention(nrd_stream *s, const nrd_attention_args *a)
                 decoded = false; /* the plain kernel takes all of them */
             }
         }
-    } else if (plain) {
+    } else if (causal) {
         if (b->max_q_len == 1 && b->n_single == b->n_seqs && ring_alone(s, a, o_dtype, b->n_seqs)) {
             decoded = true;
             NRD_TRY(nrd_cuda_attention_ring(s, a, out, o_dtype, b->n_seqs, s->dev->n_sm));

@@ -15,7 +15,8 @@ struct attn_params {
     kv_geom g;
     int64_t q_stride;
     int table_stride, tree_words, n_seqs;
-    int n_heads, group, o_dtype, window, n_sink;
+    int n_heads, group, o_dtype, window, n_sink, ahead;
+    const float *alibi;
     float scale, softcap, k_scale, v_scale;
 };
 
@@ -44,6 +45,8 @@ static inline attn_params attn_params_of(const nrd_attention_args *a, void *out,
     p.o_dtype = o_dtype;
     p.window = a->window;
     p.n_sink = a->n_sink;
+    p.ahead = a->ahead;
+    p.alibi = a->alibi;
     p.scale = a->scale;
     p.softcap = a->softcap;
     p.k_scale = scaled && a->kv.k_scale > 0.0f ? a->kv.k_scale : 1.0f;

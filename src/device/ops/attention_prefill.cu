@@ -3,7 +3,7 @@
  * where attention_prefill_hopper.cu does not do it.
  * Shapes    rows = new tokens x heads of a KV head (> 16); head_dim 64, 96, 128, 256; cache bf16, fp16,
  *           F8 (turned into fp16 on its way to shared memory); block_tokens a power of two, 16..64, or
- *           a multiple of 64. Ragged batches, window, sinks, softcap.
+ *           a multiple of 64. Ragged batches, window, sinks, softcap, position biases, tokens ahead.
  * Work      one block (8 warps) takes 128 rows of a (sequence, KV head): tokens x heads of the group
  *           packed, so that all heads share the keys they share. Tiles of 64 tokens, double-buffered.
  *           A block's share of the cache is one run of memory in the layout that ldmatrix wants
@@ -66,7 +66,7 @@ template <typename T, typename C, int HD> struct prefill_piece {
     const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, g = lane >> 2, t = lane & 3;
     const int kvh = blockIdx.y;
     /* what find_piece finds */
-    int q0, row0, n_rows, ctx, first_pos, lo, sinks, n_tiles;
+    int q0, row0, n_rows, ctx, all_see, lo, sinks, n_tiles; /* all_see: positions that every row sees, but for a window */
     const int32_t *table;
     int bt, bt_shift, block_shift; /* bt: tokens of a run */
     int64_t v_off;
@@ -74,6 +74,7 @@ template <typename T, typename C, int HD> struct prefill_piece {
     /* Q in registers: rows g and g + 8 of the warp's sixteen */
     uint32_t q[NK][4];
     int pos[2];
+    float slope[2]; /* of their heads, for exp2 */
     float o[ND][4], m_run[2], l_run[2];
     uint4 kx[MINE], vx[MINE]; /* F8: the next tile waits in registers */
 
@@ -113,7 +114,8 @@ template <typename T, typename C, int HD> struct prefill_piece {
     /* Those of the sinks, then from the window's start to the last position of the rows. */
     __device__ __forceinline__ void find_tiles()
     {
-        first_pos = a.positions[q0 + row0 / a.group];
+        const int first_pos = a.positions[q0 + row0 / a.group];
+        all_see = min(first_pos + a.ahead + 1, ctx);
         const int last_pos = a.positions[q0 + (row0 + n_rows - 1) / a.group];
         lo = sinks = 0;
         if (a.window > 0 && first_pos - a.window + 1 > 0) {
@@ -121,7 +123,7 @@ template <typename T, typename C, int HD> struct prefill_piece {
             sinks = (a.n_sink + P_TILE - 1) / P_TILE;
             sinks = sinks < lo ? sinks : lo;
         }
-        const int seen_end = last_pos + 1 < ctx ? last_pos + 1 : ctx;
+        const int seen_end = min(last_pos + a.ahead + 1, ctx);
         n_tiles = sinks + (seen_end + P_TILE - 1) / P_TILE - lo;
         bt = a.g.bt < P_TILE ? a.g.bt : P_TILE;
         bt_shift = __ffs(bt) - 1;
@@ -146,6 +148,7 @@ template <typename T, typename C, int HD> struct prefill_piece {
             const int head = kvh * a.group + (row0 + (in ? r : 0)) % a.group;
             const T *src = (const T *)a.q + tok * a.q_stride + (int64_t)head * HD;
             pos[h] = a.positions[tok];
+            slope[h] = a.alibi ? a.alibi[head] * LOG2E : 0.0f;
 #pragma unroll
             for (int k = 0; k < NK; k++) {
 #pragma unroll
@@ -312,7 +315,7 @@ template <typename T, typename C, int HD> struct prefill_piece {
      * new maximum. */
     __device__ __forceinline__ void softmax(int tok0, float (*s)[4], uint32_t (*pr)[NJ])
     {
-        const bool edge = tok0 + P_TILE > first_pos + 1 || a.window > 0;
+        const bool edge = tok0 + P_TILE > all_see || a.window > 0;
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             float top = -INFINITY;
@@ -324,9 +327,12 @@ template <typename T, typename C, int HD> struct prefill_piece {
                     if (a.softcap > 0.0f) {
                         v = a.softcap * LOG2E * tanhf(v);
                     }
+                    const int tok = tok0 + 8 * j + 2 * t + c;
+                    if (a.alibi) {
+                        v += slope[h] * (float)(tok - pos[h]);
+                    }
                     if (edge) {
-                        const int tok = tok0 + 8 * j + 2 * t + c;
-                        const bool seen = tok <= pos[h] && tok < ctx &&
+                        const bool seen = tok <= pos[h] + a.ahead && tok < ctx &&
                                           (a.window <= 0 || tok > pos[h] - a.window || tok < a.n_sink);
                         v = seen ? v : -INFINITY;
                     }

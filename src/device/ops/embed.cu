@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * embed: x[t,:] = table[id[t],:] * scale (+ pos_table[position[t],:])
+ * embed: x[t,:] = table[id[t],:] * scale (+ pos_table[position[t],:]) (+ type_table[0,:])
  * Shapes    table [vocab, hidden] f32, bf16, fp16 or F8 with row scales; out any activation type.
  * Work      a block takes 1,024 columns of a token, eight a thread; odd sizes one block a token. Ids < 0 are read
  *           from slot_tokens on the device: the step is enqueued before the last one is known.
@@ -11,12 +11,12 @@
 
 struct embed_params {
     const int32_t *ids, *slot_tokens, *positions;
-    const void *table, *pos_table;
+    const void *table, *pos_table, *type_row;
     const float *table_scales;
     const void *const *prompt_table;
     void *out;
     int64_t vocab, max_pos;
-    int hidden, table_dtype, pos_dtype, out_dtype;
+    int hidden, table_dtype, pos_dtype, type_dtype;
     float scale;
 };
 
@@ -96,14 +96,17 @@ template <typename T> static __global__ void __launch_bounds__(VEC_THREADS) embe
     const int64_t pos = a.pos_table ? a.positions[t] : 0;
     const int64_t id = find_source(a, t).id;
     const float scale = a.table_scales ? a.scale * a.table_scales[id] : a.scale;
-    float v[8], p[8] = {};
+    float v[8], p[8] = {}, kind[8] = {};
     if (a.pos_table && pos < a.max_pos) {
         eight(a.pos_table, a.pos_dtype, pos * a.hidden + i, p);
+    }
+    if (a.type_row) {
+        eight(a.type_row, a.type_dtype, i, kind);
     }
     eight(a.table, a.table_dtype, id * a.hidden + i, v);
 #pragma unroll
     for (int k = 0; k < 8; k++) {
-        v[k] = v[k] * scale + p[k];
+        v[k] = v[k] * scale + p[k] + kind[k];
     }
     store8((T *)a.out + t * a.hidden + i, v);
 }
@@ -126,6 +129,9 @@ template <typename T> static __global__ void embed_kernel(embed_params a)
         if (a.pos_table && pos < a.max_pos) {
             v += element(a.pos_table, a.pos_dtype, pos * a.hidden + i);
         }
+        if (a.type_row) {
+            v += element(a.type_row, a.type_dtype, i);
+        }
         out[i] = from_f<T>(v);
     }
 }
@@ -140,11 +146,12 @@ nrd_error *nrd_cuda_embed(nrd_stream *s, const nrd_embed_args *a)
     embed_params p = {};
 
     if (!embed_dtype(a->table) || (a->pos_table && !is_act_dtype(a->pos_table->dtype)) ||
-        !is_act_dtype(a->out_dtype)) {
+        (a->type_table && !is_act_dtype(a->type_table->dtype)) || !is_act_dtype(a->out_dtype)) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "cuda: embed of dtype %d to dtype %d",
                           (int)a->table->dtype, (int)a->out_dtype);
     }
-    if (a->table->cols != a->hidden || (a->pos_table && a->pos_table->cols != a->hidden)) {
+    if (a->table->cols != a->hidden || (a->pos_table && a->pos_table->cols != a->hidden) ||
+        (a->type_table && a->type_table->cols != a->hidden)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "cuda: embed: table has %lld columns, hidden is %d",
                           (long long)a->table->cols, a->hidden);
     }
@@ -164,9 +171,11 @@ nrd_error *nrd_cuda_embed(nrd_stream *s, const nrd_embed_args *a)
     p.hidden = a->hidden;
     p.table_dtype = a->table->dtype;
     p.pos_dtype = a->pos_table ? a->pos_table->dtype : 0;
+    p.type_row = a->type_table ? a->type_table->data : NULL;
+    p.type_dtype = a->type_table ? a->type_table->dtype : 0;
     p.scale = a->scale;
     if (a->hidden % 8 == 0 && !a->prompt_table && aligned16(p.table) && aligned16(p.pos_table) &&
-        aligned16(p.out)) {
+        aligned16(p.type_row) && aligned16(p.out)) {
         const dim3 grid((unsigned)a->n_tokens, (unsigned)(a->hidden / 8 + VEC_THREADS - 1) / VEC_THREADS);
         ACT_TYPE(a->out_dtype, return launch(s, embed_vec_kernel<T>, grid, dim3(VEC_THREADS), 0, p));
     }

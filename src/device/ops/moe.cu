@@ -15,8 +15,9 @@ struct route_params {
     const float *logits, *bias;
     int64_t stride;
     int32_t n_tokens, n_experts, top_k, n_groups, top_groups;
-    bool is_sigmoid, normalize;
-    float scale;
+    int32_t score;
+    bool normalize;
+    float scale, jitter;
     int32_t *expert;
     float *weight;
 };
@@ -84,6 +85,32 @@ static __device__ void keep_groups(const route_params &a, float *rank, float *gr
     __syncwarp();
 }
 
+/* A choice's weight is its share of those logits that are near it and not taken yet. rank: room. */
+static __device__ void sparsemixer(const route_params &a, int64_t t, const float *x, float *rank, int lane)
+{
+    for (int32_t e = lane; e < a.n_experts; e += 32) {
+        rank[e] = x[e];
+    }
+    __syncwarp();
+    for (int32_t j = 0; j < a.top_k; j++) {
+        const candidate c = best_of(rank, a.n_experts, lane);
+        const int32_t e = c.id < a.n_experts ? c.id : j;
+        const float top = x[e];
+        float sum = 0.0f;
+        for (int32_t i = lane; i < a.n_experts; i += 32) {
+            const bool is_near = (top - x[i]) / fmaxf(fabsf(x[i]), top) <= 2.0f * a.jitter;
+            sum += i != e && isfinite(rank[i]) && is_near ? expf(x[i] - top) : 0.0f;
+        }
+        sum = warp_reduce<op_sum>(sum);
+        if (lane == 0) {
+            rank[e] = -INFINITY;
+            a.expert[t * a.top_k + j] = e;
+            a.weight[t * a.top_k + j] = a.scale / (1.0f + sum);
+        }
+        __syncwarp();
+    }
+}
+
 static __global__ void __launch_bounds__(ROUTE_WARPS * 32) route_kernel(route_params a)
 {
     extern __shared__ float room[];
@@ -98,17 +125,21 @@ static __global__ void __launch_bounds__(ROUTE_WARPS * 32) route_kernel(route_pa
         return;
     }
     const float *x = a.logits + t * a.stride;
+    if (a.score == NRD_MOE_SPARSEMIXER) {
+        sparsemixer(a, t, x, rank, lane);
+        return;
+    }
     for (int32_t e = lane; e < a.n_experts; e += 32) {
         top = fmaxf(top, x[e]);
     }
     top = warp_best({top, lane}).value;
     for (int32_t e = lane; e < a.n_experts; e += 32) {
-        s[e] = a.is_sigmoid ? 1.0f / (1.0f + expf(-x[e])) : expf(x[e] - top);
+        s[e] = a.score == NRD_MOE_SIGMOID ? 1.0f / (1.0f + expf(-x[e])) : expf(x[e] - top);
         sum += s[e];
     }
     sum = warp_reduce<op_sum>(sum);
     for (int32_t e = lane; e < a.n_experts; e += 32) {
-        s[e] = a.is_sigmoid ? s[e] : s[e] / sum;
+        s[e] = a.score == NRD_MOE_SIGMOID ? s[e] : s[e] / sum;
         rank[e] = s[e] + (a.bias ? a.bias[e] : 0.0f);
     }
     __syncwarp();
@@ -187,11 +218,11 @@ nrd_error *nrd_cuda_moe_route(nrd_stream *s, const nrd_moe_route_args *a)
 {
     const nrd_moe_pairs *p = &a->pairs;
     const route_params r = {a->logits, a->bias, a->logits_stride, a->n_tokens, p->n_experts, p->top_k, a->n_groups,
-                            a->top_groups, a->score == NRD_MOE_SIGMOID, a->normalize, a->scale, p->expert, p->weight};
+                            a->top_groups, (int32_t)a->score, a->normalize, a->scale, a->jitter, p->expert, p->weight};
     const size_t room = (size_t)ROUTE_WARPS * (size_t)(2 * p->n_experts + a->n_groups) * sizeof(float);
 
     if (p->n_experts < 1 || p->n_experts > NRD_MOE_MAX_EXPERTS || p->top_k < 1 || p->top_k > p->n_experts ||
-        a->n_groups < 1 || p->n_experts % a->n_groups || a->score > NRD_MOE_SIGMOID || room > 48 << 10) {
+        a->n_groups < 1 || p->n_experts % a->n_groups || a->score > NRD_MOE_SPARSEMIXER || room > 48 << 10) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "cuda: moe_route: %d of %d experts in %d groups, score %d", p->top_k,
                           p->n_experts, a->n_groups, (int)a->score);
     }

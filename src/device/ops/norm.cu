@@ -79,6 +79,9 @@ template <typename T, typename O> static __global__ void norm_any_kernel(norm_pa
         const float v =
             (to_f(res[i]) - mean) * inv * a.weight[i] + (a.bias ? a.bias[i] : 0.0f);
         out[i] = from_f<O>(v * q);
+        if (a.to_residual) {
+            res[i] = from_f<T>(v);
+        }
     }
 }
 
@@ -94,7 +97,7 @@ static nrd_error *norm_launch(nrd_stream *s, const norm_params &p, int rows, boo
     if (p.kind == NRD_NORM_LAYER) {
         return norm_vector<T, O, true, false>(s, p, one_rank(), rows);
     }
-    if (sizeof(O) == 1 && !p.bias) {
+    if (sizeof(O) == 1 && !p.bias && !p.to_residual) {
         return norm_vector<T, O, false, sizeof(O) == 1>(s, p, one_rank(), rows);
     }
     return norm_vector<T, O, false, false>(s, p, one_rank(), rows);
@@ -147,6 +150,7 @@ nrd_error *nrd_cuda_norm_params(const nrd_norm_args *a, norm_params *p)
     p->per = 1.0f / (float)a->hidden;
     p->hidden = a->hidden;
     p->kind = a->kind;
+    p->to_residual = a->to_residual;
     return NULL;
 }
 

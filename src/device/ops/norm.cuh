@@ -21,6 +21,7 @@ struct norm_params {
     float *out_scale;
     float eps, per; /* per: 1 / hidden */
     int hidden, kind;
+    bool to_residual; /* then no row_ids */
 };
 
 /* norm.cu: what kernels take, without row_ids. */
@@ -316,6 +317,11 @@ static __global__ void __launch_bounds__(1024) norm_kernel(norm_params a, Ranks 
                 }
             }
             finish8<ONE>(v + j * 8, w, b, mean, ONE ? f : inv);
+            if constexpr (!ONE) {
+                if (a.to_residual) {
+                    ranks.put_residual((T *)a.residual, in_row * hidden + i, v + j * 8);
+                }
+            }
             if constexpr (sizeof(O) == 1 && !ONE) {
                 amax = fmaxf(amax, amax8(v + j * 8));
             } else {
@@ -393,6 +399,11 @@ static __global__ void __launch_bounds__(1024) norm_few_kernel(norm_params a, Ra
     if (in) {
         finish8<ONE>(v, w, b, mean, f);
         ranks.put((O *)a.out, (int64_t)row * hidden + i, v);
+        if constexpr (!ONE) {
+            if (a.to_residual) {
+                ranks.put_residual(res, at, v);
+            }
+        }
     }
     ranks.end(turn);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * rope_kv: RMS norm of q and k heads (optional), rotary embedding (Su et al. 2021), K and V into the
- * paged cache.
+ * rope_kv: RMS norm of q and k heads (optional; of all heads together: head_norm.cu), rotary embedding (Su et al.
+ * 2021), K and V into the paged cache.
  * Shapes    qkv [n_tokens, (n_heads + 2 n_kv_heads) head_dim] act dtype, q rotated in place; cache
  *           blocks as kv_layout.cuh says, f32, fp16, bf16, F8 or I8.
  * Work      The usual case (pairs (i, i + head_dim / 2) over whole heads of 64 or 128, 16-bit
@@ -644,8 +644,12 @@ nrd_error *nrd_cuda_rope_kv(nrd_stream *s, const nrd_rope_kv_args *a)
     p.block_table = b->block_table;
     p.table_stride = b->block_table_stride;
     p.tree = b->tree_mask != NULL;
-    p.q_norm = a->q_norm ? (const float *)a->q_norm->data : NULL;
-    p.k_norm = a->k_norm ? (const float *)a->k_norm->data : NULL;
+    if (a->wide_norm) {
+        NRD_TRY(nrd_cuda_head_norm(s, a));
+    } else {
+        p.q_norm = a->q_norm ? (const float *)a->q_norm->data : NULL;
+        p.k_norm = a->k_norm ? (const float *)a->k_norm->data : NULL;
+    }
     p.inv_freq = a->inv_freq;
     p.cache = a->kv.base;
     p.n_heads = a->n_heads;
