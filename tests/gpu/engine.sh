@@ -5,6 +5,7 @@
 #   tests/gpu/engine.sh check            goldens on the GPU
 #   tests/gpu/engine.sh graphs [FOLDER]  recorded steps against enqueued ones
 #   tests/gpu/engine.sh guided [FOLDER]  guided answers, with recorded steps and without
+#   tests/gpu/engine.sh encoders [FOLDER] vectors of texts beside those of the CPU
 #   tests/gpu/engine.sh ranks [FOLDER]   two ranks on two GPUs beside one, and a rank that is lost
 #   tests/gpu/engine.sh latency [FOLDER] one request after the other
 #   tests/gpu/engine.sh cold [FOLDER]    the first run after a load beside the second, without kept choices and with
@@ -19,18 +20,36 @@ nereid=build/bin/nereid
 what=${1:-check} folder=${2:-build/gpu}
 
 check() { # 16-bit activations: the tolerance is theirs, not that of float32
-    for model in gpt2 llama llama3 qwen2 qwen3 mistral gemma2 gemma3 llama-gguf-q4_k; do
-        python3 tests/model/check_goldens.py --tolerance 0.15 \
-            --program "$nereid eval --device cuda --kv_cache_free_mem_fraction 0.02" "$model"
-    done
+    python3 tests/model/check_goldens.py --tolerance 0.15 \
+        --program "$nereid eval --device cuda --kv_cache_free_mem_fraction 0.02"
 }
 
 graphs() { # tokens with recorded steps are those without
     local e=$folder/gpt2-medium-graphs
     engine gpt2-medium-graphs gpt2-medium --dtype float16 --max_batch_size 64
+    c_check graph_check && build/bin/graph_check "$e"
+}
+
+c_check() { # NAME: tests/gpu/NAME.c into build/bin
     mkdir -p build/bin
-    cc -std=c11 -D_GNU_SOURCE -O2 -Iinclude -Isrc tests/gpu/graph_check.c -o build/bin/graph_check \
-        -Lbuild/lib -lnereid -Wl,-rpath,'$ORIGIN/../lib' && build/bin/graph_check "$e"
+    cc -std=c11 -D_GNU_SOURCE -O2 -Iinclude -Isrc "tests/gpu/$1.c" -o "build/bin/$1" -Lbuild/lib -lnereid -lm \
+        -Wl,-rpath,'$ORIGIN/../lib'
+}
+
+encoders() {
+    local name type status=0
+    c_check embed_check || return
+    for name in bert xlm-roberta distilbert; do
+        PYTHONPATH=tests/tinymodel python3 -c "import encoders; encoders.write_folder('$name', '$folder/$name', None)"
+        $nereid build --checkpoint_dir "$folder/$name" --output_dir "$folder/$name-cpu" --dtype float32 || return
+        for type in float32=1e-5 float16=3e-3 bfloat16=2e-2; do
+            $nereid build --checkpoint_dir "$folder/$name" --output_dir "$folder/$name-${type%=*}" --device cuda \
+                --dtype "${type%=*}" || return
+            echo "$name ${type%=*}"
+            build/bin/embed_check "$folder/$name-${type%=*}" cuda "$folder/$name-cpu" cpu "${type#*=}" || status=1
+        done
+    done
+    return $status
 }
 
 ranks() {
@@ -44,9 +63,7 @@ ranks() {
 guided() {
     python3 tests/tinymodel/make_model.py --arch llama --out "$folder/tiny" >/dev/null
     $nereid build --checkpoint_dir "$folder/tiny" --output_dir "$folder/tiny-engine" --device cuda --dtype float16
-    cc -std=c11 -D_GNU_SOURCE -O2 -Iinclude -Isrc tests/gpu/guided_check.c -o build/bin/guided_check \
-        -Lbuild/lib -lnereid -Wl,-rpath,'$ORIGIN/../lib' &&
-        build/bin/guided_check "$folder/tiny-engine" "$folder/tiny"
+    c_check guided_check && build/bin/guided_check "$folder/tiny-engine" "$folder/tiny"
 }
 
 serve() { # the fault is made by build/tests/fault.so (make gpu-test builds it), if it is there

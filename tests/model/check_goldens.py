@@ -137,8 +137,9 @@ def compare(golden, lines, tolerance):
 
 
 def build(program, model, engine, options):
-    """An engine with other limits than a model is given by itself."""
-    command = [program[0], "build", model, "-o", engine, *options]
+    """An engine with other limits than a model is given by itself, for the program's device."""
+    device = program[program.index("--device"):][:2] if "--device" in program else []
+    command = [program[0], "build", model, "-o", engine, *device, *options]
     subprocess.run(command, capture_output=True, text=True, timeout=RUN_TIMEOUT_S, check=True)
     return engine
 
